@@ -1,0 +1,303 @@
+/* pfmoe: an inference engine for mixture-of-experts language models that do not fit the GPU.
+ *
+ * A program opens a model (immutable, shareable between threads), opens sessions on it (one mutable timeline of
+ * tokens each), makes a session's timeline equal to the tokens it wants answered, and samples from the logits:
+ *
+ *     pf_model_open -> pf_session_open -> pf_tokenize -> pf_session_sync -> { pf_sample -> pf_session_eval }*
+ *
+ * Conventions, valid for every function unless its comment says otherwise:
+ *  - pf_status is 0 or a negative code. After a failure pf_last_error() holds one sentence for this thread, output
+ *    handles are NULL and everything else is as it was before the call.
+ *  - Shapes are in GGUF order: the first dimension is contiguous. Sizes are bytes, times nanoseconds, counts n_.
+ *  - Text is bytes with a length; nothing needs a terminator and nothing writes one.
+ *  - Functions that fill a caller's buffer store the full size in *need (or *n) even when they return PF_ESPACE, and
+ *    write nothing past cap. A buffer may be NULL when its capacity is 0.
+ *  - Borrowed pointers are marked so, with how long they live. Strings passed in are not kept.
+ *  - The library never prints, exits, aborts or reads the environment. */
+#ifndef PFMOE_H
+#define PFMOE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Status ------------------------------------------------------------------------------------------------ */
+
+/* Stable codes, spaced by tens: the caller, memory, file and format, device, numbers. */
+typedef enum pf_status {
+    PF_OK           = 0,
+    PF_EINVAL       = -1,      /* an argument is out of its range */
+    PF_ESPACE       = -2,      /* the caller's buffer is too small; *need says how large it must be */
+    PF_ECONTEXT     = -3,      /* the tokens do not fit the session's context */
+    PF_ECANCEL      = -4,      /* pf_session_cancel was called */
+    PF_ENOMEM       = -10,
+    PF_EIO          = -20,     /* opening, reading or writing failed */
+    PF_EFORMAT      = -21,     /* the file is malformed */
+    PF_EUNSUPPORTED = -22,     /* well-formed, but an architecture, type or feature that pfmoe does not have */
+    PF_ECHANGED     = -23,     /* the file changed while it was in use */
+    PF_ETEMPLATE    = -24,     /* the chat template does not parse, or raised an error */
+    PF_EDEVICE      = -30,
+    PF_ENUMERIC     = -40      /* a value that must be finite is not */
+} pf_status;
+
+const char *pf_version(void);                 /* "0.1.0"; static */
+const char *pf_strstatus(pf_status st);       /* a short name for any code; static */
+
+/* One sentence on this thread's last failure, "" if there was none; borrowed until the thread's next failure. */
+const char *pf_last_error(void);
+
+/* ---- Machine ----------------------------------------------------------------------------------------------- */
+
+/* Instruction sets with kernels of their own. A mask allows levels; the best allowed one the CPU has is used. All
+ * levels give the same bits. */
+enum {
+    PF_ISA_SCALAR = 1u << 0,   /* always allowed */
+    PF_ISA_AVX2   = 1u << 1,   /* AVX2, FMA, F16C */
+    PF_ISA_AVX512 = 1u << 2,   /* AVX-512 F, BW, DQ, VL */
+    PF_ISA_VNNI   = 1u << 3,   /* AVX512-VNNI; needs PF_ISA_AVX512 too */
+    PF_ISA_ALL    = ~0u
+};
+
+struct pf_device {
+    char     name[64];         /* "AMD EPYC ... (avx512-vnni)" */
+    char     backend[16];      /* "cpu" */
+    uint64_t memory_bytes;     /* total memory of the device */
+    uint32_t isa;              /* PF_ISA_ bits present; 0 for other devices than the CPU */
+    int      n_units;          /* cores this process may use */
+};
+/* Fills at most cap entries with the usable devices, the CPU first; returns how many there are. */
+int pf_devices(struct pf_device *out, int cap);
+
+/* ---- Files ------------------------------------------------------------------------------------------------- */
+
+enum { PF_MAX_TYPES = 64 };
+enum { PF_FILE_VERIFY = 1u << 0 };            /* read every weight and check scales and values, see pf_file_inspect */
+
+struct pf_file_type_use {
+    char     name[16];         /* "Q4_K" */
+    uint64_t n_tensors;
+    uint64_t bytes;
+};
+/* What a GGUF file holds, whether or not pfmoe can run it. Strings are "" and numbers 0 where the file is silent. */
+struct pf_file_info {
+    char     architecture[64], name[128], kind[32];    /* kind: "model", "vocab", "adapter", ... */
+    int      version;
+    int      n_shards;
+    uint64_t n_kv, n_tensors;
+    uint64_t file_bytes;                               /* all shards */
+    uint64_t weight_bytes;
+    uint64_t n_params;
+    bool     supported;                                /* pfmoe has this architecture */
+    int64_t  n_layers, n_ctx_train, n_embd, n_heads, n_kv_heads, n_ff, n_vocab;
+    int64_t  n_experts, n_experts_used, n_ff_expert;
+    uint64_t expert_bytes;                             /* routed experts, all layers */
+    uint64_t bytes_per_token;                          /* weights read to decode one token */
+    uint64_t kv_bytes_per_token;                       /* F16 keys and values, all layers */
+    int      n_types;
+    struct pf_file_type_use types[PF_MAX_TYPES];       /* by falling bytes */
+    int      n_warnings;                               /* the file loads, but not everywhere, or not as written */
+    char     warnings[8][256];
+};
+/* Reads the headers of a GGUF file (and of its other shards) and fills *out. With PF_FILE_VERIFY every byte of every
+ * tensor is read too: a scale or float that is NaN or infinite, or a code its type does not have, is PF_EFORMAT. */
+pf_status pf_file_inspect(const char *path, unsigned flags, struct pf_file_info *out);
+
+/* ---- Model ------------------------------------------------------------------------------------------------- */
+
+typedef struct pf_model pf_model;
+
+enum pf_log_level { PF_LOG_ERROR, PF_LOG_WARN, PF_LOG_INFO, PF_LOG_DEBUG };
+typedef void pf_log_fn(void *ctx, enum pf_log_level level, const char *text);
+
+/* done of total bytes are in memory. Called from the thread that loads. */
+typedef void pf_progress_fn(void *ctx, uint64_t done, uint64_t total);
+
+struct pf_model_opts {
+    int              n_threads;      /* computing threads; 0: one per core this process may use, at most 64 */
+    uint32_t         isa;            /* PF_ISA_ mask; default PF_ISA_ALL */
+    bool             vocab_only;     /* tokenizer and chat template only: architecture and tensors are not looked at */
+    pf_log_fn       *log;            /* NULL: silent. Never called from a computing thread */
+    void            *log_ctx;
+};
+void pf_model_opts_init(struct pf_model_opts *o);
+
+/* Opens a GGUF file (for a split model its first shard). Reads headers, checks every tensor, maps the weights; a
+ * weight is read from disk when first used. o may be NULL for the defaults; nothing of it is kept but the log
+ * callback. The model is immutable afterwards and may be used from any thread. */
+pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_opts *o);
+
+/* Closes and clears *m. NULL-safe. All sessions of the model must be closed before (asserted). */
+void pf_model_close(pf_model **m);
+
+struct pf_model_info {
+    const char *architecture, *name;                   /* borrowed from the model */
+    const char *isa;                                   /* kernels in use: "avx512-vnni" */
+    int      n_threads;
+    int64_t  n_layers, n_ctx_train, n_embd, n_heads, n_kv_heads, n_vocab, n_experts, n_experts_used;
+    uint64_t weight_bytes, bytes_per_token;
+    bool     has_tokenizer, has_chat_template;
+    float    temp, top_p, min_p;                       /* the file's recommended sampling; negative: none given */
+    int      top_k;
+};
+/* Borrowed, lives as long as m. */
+const struct pf_model_info *pf_model_info(const pf_model *m);
+
+/* Reads the weights of the given layers (n of them; layers NULL: everything) into memory now. progress may be NULL. */
+pf_status pf_model_preload(pf_model *m, const int *layers, int n, pf_progress_fn *progress, void *ctx);
+
+/* Whether every weight of the layer is in memory at this moment; false for a layer that does not exist. */
+bool pf_model_is_resident(const pf_model *m, int layer);
+
+/* ---- Text -------------------------------------------------------------------------------------------------- */
+
+enum {
+    PF_TOK_ADD_SPECIAL   = 1u << 0,  /* add BOS and EOS where the model's tokenizer does */
+    PF_TOK_PARSE_SPECIAL = 1u << 1,  /* recognise control tokens written out in the text */
+    PF_DETOK_SPECIAL     = 1u << 2   /* render control tokens instead of leaving them out */
+};
+
+/* Text to token ids. Any bytes are valid text: what is not UTF-8 counts as U+FFFD or as bytes, as the tokenizer has it. */
+pf_status pf_tokenize(const pf_model *m, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap, size_t *n);
+
+/* The bytes of n tokens, one after the other. May begin or end inside a UTF-8 sequence; see pf_utf8_complete. */
+pf_status pf_detokenize(const pf_model *m, const int32_t *tok, size_t n, unsigned flags, char *out, size_t cap, size_t *need);
+
+/* Length of the longest prefix of text that does not end inside a UTF-8 sequence that more bytes could complete. */
+size_t pf_utf8_complete(const char *text, size_t len);
+
+/* The id whose text is exactly this, or -1. */
+int32_t pf_token_find(const pf_model *m, const char *text, size_t len);
+
+/* Whether tok ends a reply: EOS, EOT, EOM and their kind. */
+bool pf_token_is_end(const pf_model *m, int32_t tok);
+
+/* Cuts text into the chunks that the BPE pre-tokenizer named pre (a value of tokenizer.ggml.pre) would merge apart.
+ * ends[i] is the offset just past chunk i. */
+pf_status pf_pretokenize(const char *pre, const char *text, size_t len, size_t *ends, size_t cap, size_t *n);
+
+/* ---- Chat -------------------------------------------------------------------------------------------------- */
+
+struct pf_message {
+    const char *role;                /* "system", "user", "assistant", "tool" */
+    const char *content;
+    const char *reasoning;           /* assistant's thinking, or NULL; most templates drop it from old turns */
+    const char *tool_calls_json;     /* assistant's calls as a JSON array in the OpenAI form, or NULL */
+};
+struct pf_chat_opts {
+    bool        add_generation_prompt;   /* end where the assistant's reply begins; default true */
+    int         enable_thinking;         /* 1, 0, or -1: do not tell the template (default) */
+    const char *reasoning_effort;        /* "low", "medium", "high", or NULL */
+    const char *tools_json;              /* JSON array of tool descriptions, or NULL */
+    const char *template_text;           /* this Jinja template instead of the model's, or NULL */
+    const char *template_name;           /* this built-in template instead ("chatml", "llama2", ...), or NULL */
+};
+void pf_chat_opts_init(struct pf_chat_opts *o);
+
+/* Name of the i-th built-in template, NULL past the last; static. */
+const char *pf_chat_builtin(int i);
+
+/* The prompt text for a conversation, by the model's own template. The text already holds BOS where the template
+ * writes it: tokenize it with PF_TOK_PARSE_SPECIAL and without PF_TOK_ADD_SPECIAL. o may be NULL. PF_ETEMPLATE when
+ * the model has no template, it does not parse, or it raises an error. */
+pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_t n, const struct pf_chat_opts *o,
+                         char *out, size_t cap, size_t *need);
+
+/* Renders any Jinja chat template with a JSON object as its context. now: what strftime_now() counts from, seconds
+ * since 1970 as UTC; negative: the present local time. */
+pf_status pf_template_render(const char *tmpl, size_t tmpl_len, const char *context_json, size_t context_len, int64_t now,
+                             char *out, size_t cap, size_t *need);
+
+/* ---- Session ----------------------------------------------------------------------------------------------- */
+
+typedef struct pf_session pf_session;
+
+enum pf_kv_type { PF_KV_F16, PF_KV_F32 };
+
+struct pf_session_opts {
+    int64_t         n_ctx;           /* positions; 0: the model's training context, at most 8192 */
+    int             n_batch;         /* rows evaluated at once in a prompt; 0: 512 */
+    enum pf_kv_type kv_type;         /* F16 (default) or F32 for strict comparisons */
+};
+void pf_session_opts_init(struct pf_session_opts *o);
+
+/* Exact memory a session would take: keys and values (touched as the context fills), and everything else. */
+pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *o, uint64_t *kv_bytes, uint64_t *work_bytes);
+
+/* m must outlive the session. Any number of sessions may be open; each is used by one thread at a time. */
+pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session_opts *o);
+void      pf_session_close(pf_session **s);           /* NULL-safe; clears *s */
+
+/* Makes the timeline equal to tok[0..n): keeps the longest common prefix, evaluates the rest (at least the last token,
+ * so that logits are there). *reused (may be NULL) is the length kept. On failure the timeline is what it was, except
+ * that PF_ECANCEL keeps the common prefix and the batches evaluated so far. */
+pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *reused);
+
+enum { PF_LOGITS_ALL = 1u << 0 };                     /* keep the logits of every position, not only the last */
+
+/* Appends tok[0..n) and evaluates it. On failure the timeline is as before the call. */
+pf_status pf_session_eval(pf_session *s, const int32_t *tok, size_t n, unsigned flags);
+
+/* Shortens the timeline to its first pos positions. The logits of the last eval are gone. */
+pf_status pf_session_rewind(pf_session *s, int64_t pos);
+
+int64_t        pf_session_pos(const pf_session *s);          /* length of the timeline */
+int64_t        pf_session_n_ctx(const pf_session *s);
+const int32_t *pf_session_tokens(const pf_session *s);       /* the timeline; borrowed until the session changes */
+
+/* Logits {n_vocab} after the last token of the last eval or sync; NULL if there are none. Borrowed until the next
+ * eval, sync, rewind or load. */
+const float *pf_session_logits(const pf_session *s);
+/* Row i of an eval with PF_LOGITS_ALL, 0 <= i < n of that eval; NULL otherwise. */
+const float *pf_session_logits_at(const pf_session *s, size_t i);
+
+/* From any thread, also from a signal handler: the running (or, if none runs, the next) sync or eval returns PF_ECANCEL at
+ * a layer boundary. */
+void pf_session_cancel(pf_session *s);
+
+/* Timeline, keys and values through the caller's functions, which return false on failure. A save can be loaded by a
+ * session of the same model file and KV type with a large enough context. A failed load leaves the session empty. */
+typedef bool pf_write_fn(void *ctx, const void *data, size_t bytes);
+typedef bool pf_read_fn(void *ctx, void *data, size_t bytes);
+pf_status pf_session_save(const pf_session *s, pf_write_fn *write, void *ctx);
+pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx);
+
+/* ---- Sampling ---------------------------------------------------------------------------------------------- */
+
+/* A plain struct: copy it, set its fields, no need to free it. Same seed, same logits, same tokens. */
+struct pf_sampler {
+    float    temp;                   /* 0: greedy */
+    int      top_k;                  /* 0: off */
+    float    top_p;                  /* 1: off */
+    float    min_p;                  /* 0: off */
+    float    repeat_penalty;         /* 1: off; divides positive and multiplies negative logits of tokens seen */
+    float    presence_penalty;       /* 0: off; subtracted once from tokens seen */
+    float    frequency_penalty;      /* 0: off; subtracted for each time seen */
+    int      penalty_last_n;         /* how far back "seen" reaches; 0: nowhere, -1: the whole timeline */
+    uint64_t rng[4];                 /* state; set by pf_sampler_init */
+};
+void pf_sampler_init(struct pf_sampler *sp, uint64_t seed);
+
+/* Picks the next token from the session's logits. Equal logits: the lower id. PF_ENUMERIC when they hold a NaN. Does not
+ * append the token. */
+pf_status pf_sample(struct pf_sampler *sp, const pf_session *s, int32_t *tok);
+
+/* ---- Statistics -------------------------------------------------------------------------------------------- */
+
+struct pf_stats {
+    uint64_t n_steps;                /* batches evaluated */
+    uint64_t n_tokens;               /* positions evaluated */
+    uint64_t step_ns;                /* time spent in them */
+    uint64_t weight_bytes_read;      /* weights the kernels went over */
+};
+/* From any thread. */
+void pf_stats_get(const pf_model *m, struct pf_stats *out);
+void pf_stats_reset(pf_model *m);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,149 @@
+/* The CPU kernel table: one entry per operation and, for products, per weight type.
+ *
+ * Who uses it: kernels/cpu/ only, which slices work over threads. Kernels know nothing of models, tiers or files: they
+ * see pointers. They are pure functions of their arguments, never allocate, lock or fail, and may run on any thread.
+ *
+ * Every instruction set fills `const struct pf_kernels` tables; a NULL entry means "inherit from below". pf_kernels_resolve
+ * copies scalar, AVX2, AVX-512, AVX-512 with VNNI in that order into the model's own table, so there is no global state
+ * and a test can ask for any level. The need of a table is 0 (scalar), AVX2, AVX2 | AVX512, or all three with VNNI.
+ *
+ * THE CONTRACT: every level gives the same bits. The order of every float operation is fixed (docs/architecture.md,
+ * "One order of accumulation"); the scalar C in ref/ and generic/ is its definition. Nothing is compiled with
+ * contraction or fast-math; a fused multiply-add is written fmaf, or is the vector instruction for it.
+ *
+ * Alignment: weights any (a row may start at any byte); floats 4; int8 activations and their scales 64, padded so that
+ * whole 64-byte loads past n are allowed. Outputs never alias inputs unless said. */
+#ifndef PF_KERNELS_H
+#define PF_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/pf_qtype.h"
+
+/* ---- Activations ------------------------------------------------------------------------------------------- */
+
+/* One row of activations as the right-hand side of products. Float weights read f; quantised weights read q, d, s:
+ *
+ *     f [n]          float32
+ *     q [n]          int8, blocks of 32: q = rint(x * (127 / amax)), never -128
+ *     d [n / 32]     float32: amax / 127, or 0 for a block whose amax is below 2^-100
+ *     s [n / 16]     int16: sum of q over each 16
+ */
+struct pf_xrow {
+    const float   *f;
+    const int8_t  *q;
+    const float   *d;
+    const int16_t *s;
+};
+
+/* ---- Products ---------------------------------------------------------------------------------------------- */
+
+/* y[j * y_stride + r] = dot(weight row r, x[j]) for r < n_rows, j < n_x. Weight row r starts at w + r * row_bytes and has
+ * n elements (n a multiple of the type's block length; any n > 0 for float types). y_stride counts floats. */
+typedef void pf_mul_fn(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x, float *y,
+                       size_t y_stride);
+
+/* out[i] = value of element i, n elements of one row, in float32 exactly as the type defines it (no fused operations). */
+typedef void pf_dequant_fn(const void *row, int n, float *out);
+
+/* ---- Everything else, always float32 ------------------------------------------------------------------------- */
+
+/* q, d, s of one row (see pf_xrow), n a multiple of 32. Returns 0, or -1 if some |x| is NaN or infinite (then the outputs
+ * are unspecified). */
+typedef int pf_quantise_fn(const float *x, int n, int8_t *q, float *d, int16_t *s);
+
+/* y = x / sqrt(mean(x^2) + eps) * w; w NULL: without weights. The sum of squares uses 32 accumulators, element i into
+ * i mod 32 by fmaf, folded 16, 8, 4, 2, 1; then mean = sum / n, r = 1 / sqrtf(mean + eps), y = (x * r) * w. y may be x. */
+typedef void pf_rms_norm_fn(const float *x, const float *w, float eps, int n, float *y);
+
+/* a[i] = silu(g[i]) * u[i]; silu(z) = z * sigmoid(z). a may be g or u. */
+typedef void pf_swiglu_fn(const float *g, const float *u, int n, float *a);
+
+/* y[i] = y[i] + x[i] */
+typedef void pf_add_fn(float *y, const float *x, int n);
+/* y[i] = y[i] * a */
+typedef void pf_scale_fn(float *y, float a, int n);
+/* y[i] = fmaf(a, x[i], y[i]) */
+typedef void pf_axpy_fn(float *y, float a, const float *x, int n);
+
+/* Rotates pairs of x in place: (a, b) -> (a*c - b*s, a*s + b*c), each as fmaf(a, c, -(b*s)) and fmaf(a, s, b*c).
+ * cs holds c[0..n_pairs) then s[0..n_pairs). norm pairs x[2i], x[2i+1]; neox pairs x[i], x[i + n_pairs]. */
+typedef void pf_rope_fn(float *x, const float *cs, int n_pairs);
+
+/* p[i] = exp(x[i] - max x) / sum, the sum in 32 accumulators as in pf_rms_norm_fn (plain additions). p may be x. */
+typedef void pf_softmax_fn(const float *x, int n, float *p);
+
+/* float32 to F16 (round to nearest even) and back. */
+typedef void pf_to_f16_fn(const float *x, int n, uint16_t *y);
+
+/* ---- Attention ----------------------------------------------------------------------------------------------- */
+
+enum { PF_KV_CHUNK = 256 };      /* positions per chunk of keys and values: the unit of folding */
+
+/* One chunk of keys and values of one KV head against n_q queries that share this KV head (heads of a group, and rows of
+ * a batch). Query i sees positions lo[i] <= p < hi[i] of the chunk, 0 <= lo <= hi <= PF_KV_CHUNK; lo == hi: none.
+ *
+ *     q     [n_q][hd_k] at stride q_stride floats           k  [PF_KV_CHUNK][hd_k]   v [PF_KV_CHUNK][hd_v], packed
+ *     score [n_q][PF_KV_CHUNK] scratch
+ *     m, z, acc: the running maximum, sum of weights and weighted sum of values per query, acc [n_q][hd_v] at stride
+ *     acc_stride; for a query without history m = -inf, z = 0, acc = 0.
+ *
+ * Per query, whatever n_q:
+ *     s_p  = scale * dot(q, k_p)       dot: element i into accumulator i mod 32 by fmaf, folded 16, 8, 4, 2, 1
+ *     mc   = max over visible p;  e_p = exp(s_p - mc);  zc = sum of e_p, position p into accumulator p mod 32, folded
+ *     ac   = 0, then ac[d] = fmaf(e_p, v_p[d], ac[d]) for visible p in rising order
+ *     M = max(m, mc); a = exp(m - M); b = exp(mc - M); z = fmaf(z, a, zc * b); acc[d] = fmaf(acc[d], a, ac[d] * b); m = M */
+struct pf_attn_args {
+    const float *q;
+    size_t       q_stride;
+    const void  *k, *v;
+    int          n_q, hd_k, hd_v;
+    const int   *lo, *hi;
+    float        scale;
+    float       *score;
+    float       *m, *z, *acc;
+    size_t       acc_stride;
+    float       *ac;             /* scratch [n_q][hd_v] */
+};
+typedef void pf_attn_fn(const struct pf_attn_args *a);
+
+/* ---- The table ----------------------------------------------------------------------------------------------- */
+
+/* name, type of the entry */
+#define PF_KERNEL_LIST(X)            \
+    X(quantise,   pf_quantise_fn)    \
+    X(rms_norm,   pf_rms_norm_fn)    \
+    X(swiglu,     pf_swiglu_fn)      \
+    X(swiglu_oai, pf_swiglu_fn)      \
+    X(add,        pf_add_fn)         \
+    X(scale,      pf_scale_fn)       \
+    X(axpy,       pf_axpy_fn)        \
+    X(rope_norm,  pf_rope_fn)        \
+    X(rope_neox,  pf_rope_fn)        \
+    X(softmax,    pf_softmax_fn)     \
+    X(to_f16,     pf_to_f16_fn)      \
+    X(attn_f16,   pf_attn_fn)        \
+    X(attn_f32,   pf_attn_fn)
+/* swiglu_oai: g' = min(g, 7), u' = clamp(u, -7, 7), a = (g' * sigmoid(1.702 * g')) * (u' + 1) */
+
+struct pf_kernels {
+    const char *name;                        /* "avx512-vnni" */
+    uint32_t    need;                        /* PF_ISA_ bits without which this level cannot run */
+
+    pf_dequant_fn *dequant[PF_N_QTYPES];
+    pf_mul_fn     *vec[PF_N_QTYPES];         /* n_x == 1: one token */
+    pf_mul_fn     *tile[PF_N_QTYPES];        /* any n_x: a prompt */
+
+#define X(entry, type) type *entry;
+    PF_KERNEL_LIST(X)
+#undef X
+};
+
+/* Fills out with the best kernels that isa_mask and this CPU allow. Never fails: scalar is always there. */
+void pf_kernels_resolve(struct pf_kernels *out, uint32_t isa_mask);
+
+/* The i-th partial table, lowest first; NULL past the last. Its entries may be NULL (inherited). For tests and benches. */
+const struct pf_kernels *pf_kernels_level(int i);
+
+#endif
