@@ -232,8 +232,8 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
 void      pf_session_close(pf_session **s);           /* NULL-safe; clears *s */
 
 /* Makes the timeline equal to tok[0..n): keeps the longest common prefix, evaluates the rest (at least the last token,
- * so that logits are there). *reused (may be NULL) is the length kept. On failure the timeline is what it was, except
- * that PF_ECANCEL keeps the common prefix and the batches evaluated so far. */
+ * so that logits are there). *reused (may be NULL) is the length kept. A bad argument changes nothing; if evaluation
+ * fails or is cancelled, the timeline is the part of tok that was kept or evaluated. */
 pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *reused);
 
 enum { PF_LOGITS_ALL = 1u << 0 };                     /* keep the logits of every position, not only the last */
@@ -267,7 +267,8 @@ pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx);
 
 /* ---- Sampling ---------------------------------------------------------------------------------------------- */
 
-/* A plain struct: copy it, set its fields, no need to free it. Same seed, same logits, same tokens. */
+/* A plain struct: copy it, set its fields, no need to free it. Same seed, same logits, same tokens. Applied in this
+ * order: penalties, temperature, top_k, top_p, min_p. */
 struct pf_sampler {
     float    temp;                   /* 0: greedy */
     int      top_k;                  /* 0: off */

@@ -23,12 +23,31 @@ uint32_t pf_cpu_isa(void)
     return isa;
 }
 
-int pf_cpu_n_usable(void)
+/* The first hardware thread that shares cpu's core; cpu itself where the system does not say. */
+static int first_sibling(int cpu)
 {
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) != 0)
+    char path[96];
+    int first = cpu;
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return cpu;
+    if (fscanf(f, "%d", &first) != 1)
+        first = cpu;
+    fclose(f);
+    return first;
+}
+
+int pf_cpu_n_cores(void)
+{
+    cpu_set_t usable, cores;
+    CPU_ZERO(&cores);
+    if (sched_getaffinity(0, sizeof usable, &usable) != 0)
         return 1;
-    int n = CPU_COUNT(&set);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &usable))
+            CPU_SET(first_sibling(cpu), &cores);
+    int n = CPU_COUNT(&cores);
     return n > 0 ? n : 1;
 }
 

@@ -1,0 +1,29 @@
+/* A pool of worker threads for fork-join work: the caller cuts a range into chunks, everybody takes the next chunk until
+ * none is left, the caller included.
+ *
+ * One job runs at a time: pf_pool_run may be called by one thread at a time (the model's step lock sees to that). A job
+ * must not allocate, lock, log or fail; it leaves its results where the caller told it. Which thread runs a chunk is
+ * chance, so a chunk's result must not depend on it; `thread` only selects scratch memory. */
+#ifndef PF_POOL_H
+#define PF_POOL_H
+
+#include <stdint.h>
+
+#include "base/pf_status.h"
+
+typedef struct pf_pool pf_pool;
+
+enum { PF_MAX_THREADS = 256 };
+
+/* Works on [begin, end) of the range. 0 <= thread < n_threads, different for jobs running at the same time. */
+typedef void pf_job_fn(void *ctx, int64_t begin, int64_t end, int thread);
+
+/* n_threads counts the caller: 1 makes no thread at all. */
+pf_status pf_pool_open(pf_pool **out, int n_threads);
+void      pf_pool_close(pf_pool **p);                /* NULL-safe; clears *p */
+int       pf_pool_n_threads(const pf_pool *p);
+
+/* Calls fn for [0, n) in chunks of grain (the last may be short) and returns when all are done. */
+void pf_pool_run(pf_pool *p, pf_job_fn *fn, void *ctx, int64_t n, int64_t grain);
+
+#endif

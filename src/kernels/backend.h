@@ -1,0 +1,150 @@
+/* The seam between the model and what computes it. moe/ sees only this; a backend (kernels/cpu/, later CUDA) fills
+ * pf_backend_ops.
+ *
+ * An operation takes a batch of rows (tokens). Activations are float32 matrices [rows][n] in the backend's own memory,
+ * packed, first dimension contiguous; moe/ passes their addresses around and never looks inside. Weights are quantised
+ * blocks exactly as they lie in the file, wherever the caller has put them. Operations run in the order they are called;
+ * results of `route` are readable by the caller when it returns.
+ *
+ * A backend is used by one thread at a time. After open it allocates nothing except through buf_alloc. Every operation
+ * may fail with PF_ENUMERIC (an activation in front of a quantised product is not finite) or PF_EDEVICE. */
+#ifndef PF_BACKEND_H
+#define PF_BACKEND_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/pf_pool.h"
+#include "base/pf_qtype.h"
+#include "base/pf_status.h"
+#include "pfmoe.h"
+
+typedef struct pf_backend pf_backend;
+
+enum { PF_KV_CHUNK_POSITIONS = 256 };     /* keys and values lie, and attention is folded, in chunks of this many */
+
+/* A weight matrix {n_in, n_out}: n_out rows of row_bytes. y = W x, then y *= scale (1: none), then y += bias. */
+struct pf_weight {
+    const void   *data;                   /* NULL: there is no such weight */
+    enum pf_qtype type;
+    int           n_in, n_out;
+    uint64_t      row_bytes;
+    float         scale;
+    const float  *bias;                   /* {n_out} or NULL */
+};
+
+/* The same matrix of every expert of a layer. */
+struct pf_expert_weight {
+    const uint8_t *const *data;           /* {n_expert} start of each expert's rows; NULL: there is no such weight */
+    enum pf_qtype type;
+    int           n_in, n_out;
+    uint64_t      row_bytes;
+    const float  *scale;                  /* {n_expert} or NULL */
+    const float  *bias;                   /* {n_out, n_expert} or NULL */
+};
+
+enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI };
+
+/* How router logits become picks; numbers are the steps of docs/architecture.md, "Routing". */
+enum pf_gating { PF_GATE_SOFTMAX, PF_GATE_SIGMOID, PF_GATE_SOFTMAX_SELECTED };
+struct pf_routing {
+    int            n_expert, n_used;
+    enum pf_gating gating;
+    bool           norm_weights;          /* divide the picked weights by their sum */
+    float          weight_scale;          /* then multiply; 1: none */
+};
+
+/* One product of a group that shares its input: y [rows][w->n_out]. */
+struct pf_linear {
+    const struct pf_weight *w;
+    float                  *y;
+};
+
+/* Rotary embedding of n_head heads of hd values per row, the first 2 * n_pairs of each: cs [rows][2 * n_pairs] holds
+ * the cosines and then the sines of each row's position. */
+struct pf_rope_op {
+    float       *x;
+    const float *cs;
+    int          n_head, hd, n_pairs;
+    bool         neox;
+};
+
+/* Keys and values of one layer: chunks of PF_KV_CHUNK_POSITIONS positions, chunk c of KV head h at
+ *     k + (c * n_kv_head + h) * PF_KV_CHUNK_POSITIONS * hd_k elements,        v the same with hd_v */
+struct pf_kv_view {
+    void           *k, *v;
+    enum pf_kv_type type;
+    int             n_kv_head, hd_k, hd_v;
+};
+
+/* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all). Query head h reads KV
+ * head h / (n_head / n_kv_head). sinks {n_head} or NULL: a logit per head that takes part in the softmax without a value.
+ * q [rows][n_head * hd_k], out [rows][n_head * hd_v]. */
+struct pf_attention_op {
+    const float             *q;
+    float                   *out;
+    const struct pf_kv_view *kv;
+    const int32_t           *pos;
+    int                      rows, n_head, window;
+    float                    scale;
+    const float             *sinks;
+};
+
+/* y [rows][down->n_out] = sum over the picks of a row of weight * down(act(gate x) * up x), the picks of a row in their order,
+ * by fmaf from 0. picks, weights [rows][n_used]. */
+struct pf_experts_op {
+    const struct pf_expert_weight *gate, *up, *down;
+    enum pf_act    act;
+    int            n_expert, n_used, rows;
+    const int32_t *picks;
+    const float   *weights;
+    const float   *x;                     /* [rows][gate->n_in] */
+    float         *y;
+};
+
+/* The largest of everything a batch may hold; scratch is sized from it. */
+struct pf_backend_sizes {
+    int max_rows;
+    int max_n_in;                         /* longest input row of any dense product */
+    int max_head_dim;                     /* of keys and of values */
+    int max_picks;                        /* max_rows * n_used */
+    int n_expert, n_ff, n_out;            /* experts, their width, and what they put out (all 0: none) */
+};
+
+/* What every backend begins with. */
+struct pf_backend {
+    const struct pf_backend_ops *ops;
+    uint64_t weight_bytes_read;           /* bytes of weights gone over since open */
+};
+
+struct pf_backend_ops {
+    const char *name;                                     /* "cpu" */
+    void        (*close)(pf_backend *b);
+    const char *(*describe)(const pf_backend *b);         /* kernels in use: "avx512-vnni" */
+
+    /* Zeroed memory for activations and KV, page aligned, touched as it is used. */
+    pf_status (*buf_alloc)(pf_backend *b, size_t bytes, void **out);
+    void      (*buf_free)(pf_backend *b, void *p, size_t bytes);
+
+    /* Makes the backend's scratch large enough for such batches, and says how large that is without doing it. */
+    uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
+    pf_status (*reserve)(pf_backend *b, const struct pf_backend_sizes *sizes);
+
+    pf_status (*embed)(pf_backend *b, const struct pf_weight *w, const int32_t *ids, int rows, float *x);
+    pf_status (*rms_norm)(pf_backend *b, const float *x, const float *w, float eps, int n, int rows, float *y);
+    pf_status (*linear)(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
+    pf_status (*act)(pf_backend *b, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
+    pf_status (*add)(pf_backend *b, float *y, const float *x, int64_t n);
+    pf_status (*rope)(pf_backend *b, const struct pf_rope_op *ropes, int n_ropes, int rows);
+    pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v, const int32_t *pos, int rows);
+    pf_status (*attention)(pf_backend *b, const struct pf_attention_op *a);
+    pf_status (*route)(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
+                       int32_t *picks, float *weights);
+    pf_status (*experts)(pf_backend *b, const struct pf_experts_op *e);
+};
+
+/* The CPU backend on n_threads threads, with the best kernels that isa_mask (PF_ISA_) and the CPU allow. */
+pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask);
+
+#endif

@@ -1,0 +1,287 @@
+/* The CPU backend: opening, scratch memory, and the operations that go row by row. See cpu.h for its other files. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "kernels/cpu/cpu.h"
+
+enum { ALIGN = 64, PAD = 64 };       /* kernels may load 64 whole bytes past the end of int8 rows and scales */
+
+static void cpu_close(pf_backend *backend)
+{
+    struct cpu_backend *b = cpu_of(backend);
+    if (!b)
+        return;
+    pf_pool_close(&b->pool);
+    pf_pages_free(b->arena, b->arena_bytes);
+    pf_free(b);
+}
+
+static const char *cpu_describe(const pf_backend *backend)
+{
+    return ((const struct cpu_backend *)backend)->k.name;
+}
+
+static pf_status cpu_buf_alloc(pf_backend *b, size_t bytes, void **out)
+{
+    (void)b;
+    *out = pf_pages_alloc(bytes);
+    if (!*out)
+        PF_FAIL(PF_ENOMEM, "no memory for a buffer of %zu bytes", bytes);
+    return PF_OK;
+}
+
+static void cpu_buf_free(pf_backend *b, void *p, size_t bytes)
+{
+    (void)b;
+    pf_pages_free(p, bytes);
+}
+
+/* ---- Scratch: one arena, carved twice by the same code, first to measure it and then for real ------------------- */
+
+struct carver {
+    char  *base;             /* NULL: only measure */
+    size_t used;
+};
+
+static void *take(struct carver *c, size_t n, size_t size)
+{
+    void *p = c->base ? c->base + c->used : NULL;
+    c->used += (n * size + PAD + ALIGN - 1) / ALIGN * ALIGN;
+    return p;
+}
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static void carve_xmatrix(struct carver *c, struct xmatrix *xm, int n_rows, int n)
+{
+    xm->q_stride = round_up((size_t)n, ALIGN) + PAD;
+    xm->d_stride = round_up((size_t)n / 32 + 1, ALIGN / sizeof(float)) + PAD / sizeof(float);
+    xm->s_stride = round_up((size_t)n / 16 + 2, ALIGN / sizeof(int16_t)) + PAD / sizeof(int16_t);
+    xm->rows = take(c, (size_t)n_rows, sizeof *xm->rows);
+    xm->q = take(c, (size_t)n_rows * xm->q_stride, sizeof *xm->q);
+    xm->d = take(c, (size_t)n_rows * xm->d_stride, sizeof *xm->d);
+    xm->s = take(c, (size_t)n_rows * xm->s_stride, sizeof *xm->s);
+}
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, char *base)
+{
+    struct carver c = { .base = base };
+    size_t n_picks = (size_t)s->max_picks;
+    carve_xmatrix(&c, &b->x, s->max_rows, s->max_n_in);
+    carve_xmatrix(&c, &b->a, s->max_picks, s->n_ff);
+    b->act = take(&c, n_picks * (size_t)s->n_ff, sizeof *b->act);
+    b->pick_out = take(&c, n_picks * (size_t)s->n_out, sizeof *b->pick_out);
+    b->sorted = take(&c, n_picks, sizeof *b->sorted);
+    b->place = take(&c, n_picks, sizeof *b->place);
+    b->active = take(&c, (size_t)s->n_expert, sizeof *b->active);
+    b->thread_floats = round_up(max_size(max_size(pf_cpu_attention_floats(s->max_head_dim), pf_cpu_experts_floats()),
+                                         pf_cpu_route_floats(s->n_expert)), ALIGN);
+    b->thread_scratch = take(&c, (size_t)pf_pool_n_threads(b->pool) * b->thread_floats, sizeof *b->thread_scratch);
+    return c.used;
+}
+
+static uint64_t cpu_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes)
+{
+    struct cpu_backend measure = *(const struct cpu_backend *)backend;
+    return carve(&measure, sizes, NULL);
+}
+
+static void grow(int *to, int at_least)
+{
+    if (*to < at_least)
+        *to = at_least;
+}
+
+static pf_status cpu_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes)
+{
+    struct cpu_backend *b = cpu_of(backend);
+    struct pf_backend_sizes s = b->sizes;
+    grow(&s.max_rows, sizes->max_rows);
+    grow(&s.max_n_in, sizes->max_n_in);
+    grow(&s.max_head_dim, sizes->max_head_dim);
+    grow(&s.max_picks, sizes->max_picks);
+    grow(&s.n_expert, sizes->n_expert);
+    grow(&s.n_ff, sizes->n_ff);
+    grow(&s.n_out, sizes->n_out);
+    if (b->arena && memcmp(&s, &b->sizes, sizeof s) == 0)
+        return PF_OK;
+    size_t bytes = (size_t)cpu_scratch_bytes(backend, &s);
+    void *arena = pf_pages_alloc(bytes);
+    if (!arena)
+        PF_FAIL(PF_ENOMEM, "no memory for %zu bytes of scratch for batches of %d rows", bytes, s.max_rows);
+    pf_pages_free(b->arena, b->arena_bytes);
+    b->arena = arena;
+    b->arena_bytes = bytes;
+    b->sizes = s;
+    carve(b, &s, arena);
+    return PF_OK;
+}
+
+/* ---- Row by row --------------------------------------------------------------------------------------------------- */
+
+struct row_job {
+    struct cpu_backend *b;
+    union {
+        struct { const struct pf_weight *w; const int32_t *ids; float *x; } embed;
+        struct { const float *x, *w; float eps; int n; float *y; } norm;
+        struct { enum pf_act act; const float *gate, *up; float *y; } act;
+        struct { const struct pf_rope_op *ropes; int n_ropes; } rope;
+        struct { const struct pf_kv_view *kv; const float *k, *v; const int32_t *pos; } store;
+    };
+};
+
+static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    const struct pf_weight *w = job->embed.w;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        job->b->k.dequant[w->type]((const char *)w->data + (uint64_t)job->embed.ids[r] * w->row_bytes, w->n_in,
+                                   job->embed.x + r * w->n_in);
+}
+
+static pf_status cpu_embed(pf_backend *backend, const struct pf_weight *w, const int32_t *ids, int rows, float *x)
+{
+    struct row_job job = { .b = cpu_of(backend), .embed = { w, ids, x } };
+    pf_pool_run(job.b->pool, embed_rows, &job, rows, 16);
+    return PF_OK;
+}
+
+static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        job->b->k.rms_norm(job->norm.x + r * job->norm.n, job->norm.w, job->norm.eps, job->norm.n, job->norm.y + r * job->norm.n);
+}
+
+/* Rows per task such that a task has about this many elements. */
+static int64_t grain_of(int64_t row_elements)
+{
+    enum { TASK_ELEMENTS = 16384 };
+    return 1 + TASK_ELEMENTS / row_elements;
+}
+
+static pf_status cpu_rms_norm(pf_backend *backend, const float *x, const float *w, float eps, int n, int rows, float *y)
+{
+    struct row_job job = { .b = cpu_of(backend), .norm = { x, w, eps, n, y } };
+    pf_pool_run(job.b->pool, norm_rows, &job, rows, grain_of(n));
+    return PF_OK;
+}
+
+static void act_elements(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    (void)thread;
+    (job->act.act == PF_ACT_SWIGLU ? job->b->k.swiglu : job->b->k.swiglu_oai)(job->act.gate + begin, job->act.up + begin,
+                                                                              (int)(end - begin), job->act.y + begin);
+}
+
+static pf_status cpu_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+{
+    struct row_job job = { .b = cpu_of(backend), .act = { act, gate, up, y } };
+    pf_pool_run(job.b->pool, act_elements, &job, n, 8192);
+    return PF_OK;
+}
+
+static pf_status cpu_add(pf_backend *backend, float *y, const float *x, int64_t n)
+{
+    cpu_of(backend)->k.add(y, x, (int)n);
+    return PF_OK;
+}
+
+static void rope_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    (void)thread;
+    for (int i = 0; i < job->rope.n_ropes; i++) {
+        const struct pf_rope_op *op = &job->rope.ropes[i];
+        for (int64_t r = begin; r < end; r++)
+            for (int h = 0; h < op->n_head; h++)
+                (op->neox ? job->b->k.rope_neox : job->b->k.rope_norm)(op->x + (r * op->n_head + h) * op->hd,
+                                                                      op->cs + r * 2 * op->n_pairs, op->n_pairs);
+    }
+}
+
+static pf_status cpu_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows)
+{
+    struct row_job job = { .b = cpu_of(backend), .rope = { ropes, n_ropes } };
+    pf_pool_run(job.b->pool, rope_rows, &job, rows, 4);
+    return PF_OK;
+}
+
+static void put_head(const struct cpu_backend *b, enum pf_kv_type type, void *base, size_t at, const float *x, int n)
+{
+    if (type == PF_KV_F16)
+        b->k.to_f16(x, n, (uint16_t *)base + at);
+    else
+        memcpy((float *)base + at, x, (size_t)n * sizeof *x);
+}
+
+static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    const struct pf_kv_view *kv = job->store.kv;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        for (int h = 0; h < kv->n_kv_head; h++) {
+            size_t chunk = (size_t)job->store.pos[r] / PF_KV_CHUNK, slot = (size_t)job->store.pos[r] % PF_KV_CHUNK;
+            size_t at = (chunk * (size_t)kv->n_kv_head + (size_t)h) * PF_KV_CHUNK + slot;
+            put_head(job->b, kv->type, kv->k, at * (size_t)kv->hd_k, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k, kv->hd_k);
+            put_head(job->b, kv->type, kv->v, at * (size_t)kv->hd_v, job->store.v + (r * kv->n_kv_head + h) * kv->hd_v, kv->hd_v);
+        }
+}
+
+static pf_status cpu_kv_store(pf_backend *backend, const struct pf_kv_view *kv, const float *k, const float *v,
+                              const int32_t *pos, int rows)
+{
+    struct row_job job = { .b = cpu_of(backend), .store = { kv, k, v, pos } };
+    pf_pool_run(job.b->pool, store_rows, &job, rows, 16);
+    return PF_OK;
+}
+
+static const struct pf_backend_ops cpu_ops = {
+    .name = "cpu",
+    .close = cpu_close,
+    .describe = cpu_describe,
+    .buf_alloc = cpu_buf_alloc,
+    .buf_free = cpu_buf_free,
+    .scratch_bytes = cpu_scratch_bytes,
+    .reserve = cpu_reserve,
+    .embed = cpu_embed,
+    .rms_norm = cpu_rms_norm,
+    .linear = pf_cpu_linear,
+    .act = cpu_act,
+    .add = cpu_add,
+    .rope = cpu_rope,
+    .kv_store = cpu_kv_store,
+    .attention = pf_cpu_attention,
+    .route = pf_cpu_route,
+    .experts = pf_cpu_experts,
+};
+
+pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask)
+{
+    *out = NULL;
+    struct cpu_backend *b = pf_alloc(PF_MEM_KERNELS, sizeof *b);
+    if (!b)
+        PF_FAIL(PF_ENOMEM, "no memory for the CPU backend");
+    b->base.ops = &cpu_ops;
+    pf_kernels_resolve(&b->k, isa_mask);
+    pf_status st = pf_pool_open(&b->pool, n_threads);
+    if (st < 0) {
+        cpu_close(&b->base);
+        return st;
+    }
+    *out = &b->base;
+    return PF_OK;
+}

@@ -1,0 +1,142 @@
+/* Attention: one task is up to Q_BLOCK queries of one KV head, walked over its chunks of keys and values in order.
+ *
+ *     queries of KV head h: (row 0, head 0..g-1), (row 1, head 0..g-1), ...      g query heads share the KV head
+ *     a task's queries:     [first, first + n)                                   folded over chunks 0, 1, 2, ...
+ *
+ * Every query folds the same absolute chunks in the same order whatever the batch, so a prompt evaluated whole, in pieces
+ * or token by token gives the same bits. */
+#include <math.h>
+#include <string.h>
+
+#include "base/pf_math.h"
+#include "kernels/cpu/cpu.h"
+
+_Static_assert((int)PF_KV_CHUNK == (int)PF_KV_CHUNK_POSITIONS, "kernels and backend agree on the chunk");
+
+struct attention_job {
+    struct cpu_backend *b;
+    const struct pf_attention_op *a;
+    int group;                   /* query heads per KV head */
+    int tasks_per_head;
+};
+
+size_t pf_cpu_attention_floats(int max_head_dim)
+{
+    return (size_t)Q_BLOCK * (PF_KV_CHUNK + 3 * (size_t)max_head_dim + 2);
+}
+
+/* The scratch of one task, carved from the thread's. */
+struct task_state {
+    float *q, *score, *acc, *ac, *m, *z;
+    int    row[Q_BLOCK], head[Q_BLOCK], lo[Q_BLOCK], hi[Q_BLOCK];
+};
+
+static void carve(struct task_state *s, float *scratch, const struct pf_kv_view *kv)
+{
+    s->score = scratch;
+    s->q = s->score + Q_BLOCK * PF_KV_CHUNK;
+    s->acc = s->q + (size_t)Q_BLOCK * kv->hd_k;
+    s->ac = s->acc + (size_t)Q_BLOCK * kv->hd_v;
+    s->m = s->ac + (size_t)Q_BLOCK * kv->hd_v;
+    s->z = s->m + Q_BLOCK;
+}
+
+static int first_visible(const struct pf_attention_op *a, int row)
+{
+    int first = a->pos[row] - a->window + 1;
+    return a->window > 0 && first > 0 ? first : 0;
+}
+
+/* Gathers the queries; sets their state to "nothing seen". */
+static void begin_task(const struct attention_job *job, struct task_state *s, int kv_head, int first, int n)
+{
+    const struct pf_attention_op *a = job->a;
+    int hd_k = a->kv->hd_k;
+    for (int i = 0; i < n; i++) {
+        s->row[i] = (first + i) / job->group;
+        s->head[i] = kv_head * job->group + (first + i) % job->group;
+        memcpy(s->q + (size_t)i * hd_k, a->q + ((size_t)s->row[i] * a->n_head + s->head[i]) * hd_k, (size_t)hd_k * sizeof(float));
+        s->m[i] = -INFINITY;
+        s->z[i] = 0;
+    }
+    memset(s->acc, 0, (size_t)n * a->kv->hd_v * sizeof(float));
+}
+
+/* What each query sees of chunk c; false if none sees anything. */
+static bool visible(const struct pf_attention_op *a, struct task_state *s, int c, int n)
+{
+    bool any = false;
+    for (int i = 0; i < n; i++) {
+        int lo = first_visible(a, s->row[i]) - c * PF_KV_CHUNK, hi = a->pos[s->row[i]] + 1 - c * PF_KV_CHUNK;
+        s->lo[i] = lo < 0 ? 0 : lo > PF_KV_CHUNK ? PF_KV_CHUNK : lo;
+        s->hi[i] = hi > PF_KV_CHUNK ? PF_KV_CHUNK : hi < s->lo[i] ? s->lo[i] : hi;
+        any |= s->lo[i] < s->hi[i];
+    }
+    return any;
+}
+
+/* Adds the sink, which has a logit but no value, and divides by the sum of weights. */
+static void end_task(const struct attention_job *job, struct task_state *s, int n)
+{
+    const struct pf_attention_op *a = job->a;
+    int hd_v = a->kv->hd_v;
+    for (int i = 0; i < n; i++) {
+        float factor = 1.0f / s->z[i];
+        if (a->sinks) {
+            float sink = a->sinks[s->head[i]], top = s->m[i] > sink ? s->m[i] : sink;
+            float shrink = pf_expf(s->m[i] - top);
+            factor = shrink / fmaf(s->z[i], shrink, pf_expf(sink - top));
+        }
+        float *acc = s->acc + (size_t)i * hd_v;
+        job->b->k.scale(acc, factor, hd_v);
+        memcpy(a->out + ((size_t)s->row[i] * a->n_head + s->head[i]) * hd_v, acc, (size_t)hd_v * sizeof(float));
+    }
+}
+
+static void attend(const struct attention_job *job, struct task_state *s, int kv_head, int n)
+{
+    const struct pf_kv_view *kv = job->a->kv;
+    size_t element = kv->type == PF_KV_F16 ? 2 : 4;
+    int first_chunk = first_visible(job->a, s->row[0]) / PF_KV_CHUNK;
+    int last_chunk = 0;
+    for (int i = 0; i < n; i++) {
+        int begin = first_visible(job->a, s->row[i]) / PF_KV_CHUNK, end = job->a->pos[s->row[i]] / PF_KV_CHUNK;
+        first_chunk = begin < first_chunk ? begin : first_chunk;
+        last_chunk = end > last_chunk ? end : last_chunk;
+    }
+    for (int c = first_chunk; c <= last_chunk; c++) {
+        if (!visible(job->a, s, c, n))
+            continue;
+        size_t chunk = ((size_t)c * kv->n_kv_head + kv_head) * PF_KV_CHUNK;
+        struct pf_attn_args args = {
+            .q = s->q, .q_stride = (size_t)kv->hd_k,
+            .k = (const char *)kv->k + chunk * kv->hd_k * element, .v = (const char *)kv->v + chunk * kv->hd_v * element,
+            .n_q = n, .hd_k = kv->hd_k, .hd_v = kv->hd_v, .lo = s->lo, .hi = s->hi, .scale = job->a->scale,
+            .score = s->score, .m = s->m, .z = s->z, .acc = s->acc, .acc_stride = (size_t)kv->hd_v, .ac = s->ac,
+        };
+        (kv->type == PF_KV_F16 ? job->b->k.attn_f16 : job->b->k.attn_f32)(&args);
+    }
+}
+
+static void attention_tasks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct attention_job *job = ctx;
+    struct task_state s;
+    carve(&s, cpu_thread_scratch(job->b, thread), job->a->kv);
+    int n_queries = job->a->rows * job->group;
+    for (int64_t t = begin; t < end; t++) {
+        int kv_head = (int)(t / job->tasks_per_head), first = (int)(t % job->tasks_per_head) * Q_BLOCK;
+        int n = n_queries - first < Q_BLOCK ? n_queries - first : Q_BLOCK;
+        begin_task(job, &s, kv_head, first, n);
+        attend(job, &s, kv_head, n);
+        end_task(job, &s, n);
+    }
+}
+
+pf_status pf_cpu_attention(pf_backend *backend, const struct pf_attention_op *a)
+{
+    struct attention_job job = { .b = cpu_of(backend), .a = a, .group = a->n_head / a->kv->n_kv_head };
+    job.tasks_per_head = (a->rows * job.group + Q_BLOCK - 1) / Q_BLOCK;
+    pf_pool_run(job.b->pool, attention_tasks, &job, (int64_t)job.tasks_per_head * a->kv->n_kv_head, 1);
+    return PF_OK;
+}

@@ -1,0 +1,150 @@
+/* Routed experts: picks are sorted by expert, so that each expert's weights are gone over once for all its tokens.
+ *
+ *     picks by row          sorted by expert                 per expert
+ *     row 0: 5, 2    ->     expert 2: row 0, row 1    ->     gate, up [2 picks], activation, down, into pick_out
+ *     row 1: 2, 7           expert 5: row 0
+ *                           expert 7: row 1                  last: y[row] = sum over its picks, in the router's order
+ *
+ * The order of sorting (expert, then row) and which thread does what never reach the result: an output element of a pick
+ * is one dot product, and a row's picks are summed in the order the router gave. */
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+enum { FF_GRAIN = 64 };          /* weight rows of gate and of up in one task */
+
+struct experts_job {
+    struct cpu_backend *b;
+    const struct pf_experts_op *e;
+    int n_active;
+    int grain;                   /* weight rows a task takes */
+    int tasks_per_expert;
+};
+
+size_t pf_cpu_experts_floats(void)
+{
+    return 2 * (size_t)X_BLOCK * FF_GRAIN;           /* gate and up of one task */
+}
+
+/* Counting sort of the picks by expert; the experts that have any go to b->active, and it returns how many. */
+static int sort_picks(struct cpu_backend *b, const struct pf_experts_op *e)
+{
+    int n_picks = e->rows * e->n_used, n_active = 0, first = 0;
+    for (int x = 0; x < e->n_expert; x++)
+        b->active[x] = (struct active_expert){ 0 };
+    for (int p = 0; p < n_picks; p++)
+        b->active[e->picks[p]].n++;
+    for (int x = 0; x < e->n_expert; x++) {
+        b->active[x].first = first;
+        first += b->active[x].n;
+    }
+    for (int p = 0; p < n_picks; p++) {
+        int at = b->active[e->picks[p]].first++;
+        b->sorted[at] = p;
+        b->place[p] = at;
+    }
+    for (int x = 0; x < e->n_expert; x++) {
+        struct active_expert a = b->active[x];
+        if (a.n > 0)
+            b->active[n_active++] = (struct active_expert){ .expert = x, .first = a.first - a.n, .n = a.n };
+    }
+    return n_active;
+}
+
+static void mul_part(const struct cpu_backend *b, const struct pf_expert_weight *w, int expert, int r0, int r1,
+                     const struct pf_xrow *x, int n_x, float *y, size_t y_stride)
+{
+    pf_cpu_mul(b, w->type, w->data[expert], w->row_bytes, r0, r1, w->n_in, x, n_x, y, y_stride);
+    for (int j = 0; j < n_x; j++) {
+        float *out = y + (size_t)j * y_stride + r0;
+        if (w->scale)
+            b->k.scale(out, w->scale[expert], r1 - r0);
+        if (w->bias)
+            b->k.add(out, w->bias + (size_t)expert * w->n_out + r0, r1 - r0);
+    }
+}
+
+static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct experts_job *job = ctx;
+    const struct pf_experts_op *e = job->e;
+    struct cpu_backend *b = job->b;
+    float *gate = cpu_thread_scratch(b, thread), *up = gate + X_BLOCK * FF_GRAIN;
+    int n_ff = e->gate->n_out;
+    for (int64_t t = begin; t < end; t++) {
+        const struct active_expert *a = &b->active[t / job->tasks_per_expert];
+        int r0 = (int)(t % job->tasks_per_expert) * job->grain, r1 = r0 + job->grain < n_ff ? r0 + job->grain : n_ff;
+        for (int j = 0; j < a->n; j += X_BLOCK) {
+            int n_block = a->n - j < X_BLOCK ? a->n - j : X_BLOCK;
+            struct pf_xrow x[X_BLOCK];
+            for (int i = 0; i < n_block; i++)
+                x[i] = b->x.rows[b->sorted[a->first + j + i] / e->n_used];
+            /* The scratch holds columns r0..r1 only; a base shifted by r0 lets the products address them by row number. */
+            mul_part(b, e->gate, a->expert, r0, r1, x, n_block, gate - r0, FF_GRAIN);
+            mul_part(b, e->up, a->expert, r0, r1, x, n_block, up - r0, FF_GRAIN);
+            for (int i = 0; i < n_block; i++)
+                (e->act == PF_ACT_SWIGLU ? b->k.swiglu : b->k.swiglu_oai)(gate + i * FF_GRAIN, up + i * FF_GRAIN, r1 - r0,
+                                                                          b->act + (size_t)(a->first + j + i) * n_ff + r0);
+        }
+    }
+}
+
+static void down_tasks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct experts_job *job = ctx;
+    const struct pf_expert_weight *down = job->e->down;
+    struct cpu_backend *b = job->b;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        const struct active_expert *a = &b->active[t / job->tasks_per_expert];
+        int r0 = (int)(t % job->tasks_per_expert) * job->grain;
+        int r1 = r0 + job->grain < down->n_out ? r0 + job->grain : down->n_out;
+        mul_part(b, down, a->expert, r0, r1, b->a.rows + a->first, a->n, b->pick_out + (size_t)a->first * down->n_out,
+                 (size_t)down->n_out);
+    }
+}
+
+static void sum_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct experts_job *job = ctx;
+    const struct pf_experts_op *e = job->e;
+    struct cpu_backend *b = job->b;
+    int n_out = e->down->n_out;
+    (void)thread;
+    for (int64_t row = begin; row < end; row++) {
+        float *y = e->y + row * n_out;
+        memset(y, 0, (size_t)n_out * sizeof *y);
+        for (int slot = 0; slot < e->n_used; slot++) {
+            int64_t p = row * e->n_used + slot;
+            b->k.axpy(y, e->weights[p], b->pick_out + (size_t)b->place[p] * n_out, n_out);
+        }
+    }
+}
+
+static void deal(struct experts_job *job, pf_job_fn *fn, int n_rows, int max_grain)
+{
+    int grain = pf_cpu_grain(job->b, (int64_t)n_rows * job->n_active);
+    job->grain = grain < max_grain ? grain : max_grain;
+    job->tasks_per_expert = (n_rows + job->grain - 1) / job->grain;
+    pf_pool_run(job->b->pool, fn, job, (int64_t)job->n_active * job->tasks_per_expert, 1);
+}
+
+static bool is_quantised(const struct pf_expert_weight *w)
+{
+    return !pf_qtype_info(w->type)->is_float;
+}
+
+pf_status pf_cpu_experts(pf_backend *backend, const struct pf_experts_op *e)
+{
+    struct cpu_backend *b = cpu_of(backend);
+    PF_TRY(pf_cpu_prepare(b, &b->x, e->x, e->gate->n_in, e->rows, is_quantised(e->gate) || is_quantised(e->up)));
+    struct experts_job job = { .b = b, .e = e, .n_active = sort_picks(b, e) };
+    b->base.weight_bytes_read += (uint64_t)job.n_active * (e->gate->row_bytes * (uint64_t)e->gate->n_out +
+                                 e->up->row_bytes * (uint64_t)e->up->n_out + e->down->row_bytes * (uint64_t)e->down->n_out);
+
+    deal(&job, gate_up_tasks, e->gate->n_out, FF_GRAIN);
+    PF_TRY(pf_cpu_prepare(b, &b->a, b->act, e->gate->n_out, e->rows * e->n_used, is_quantised(e->down)));
+    deal(&job, down_tasks, e->down->n_out, 2 * FF_GRAIN);
+    pf_pool_run(b->pool, sum_rows, &job, e->rows, 4);
+    return PF_OK;
+}

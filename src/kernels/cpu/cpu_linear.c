@@ -1,0 +1,119 @@
+/* Dense products: several weights that share their input, their rows cut into tasks and dealt to the pool.
+ *
+ *     weights of the group        tasks                       each task
+ *     | q: 4096 rows   |   ->   | 0..127 | 128..255 | ... |   its weight rows times every row of x
+ *     | k:  512 rows   |        | 0..127 | ...            |
+ *     | v:  512 rows   |        | 0..127 | ...            |
+ */
+#include "kernels/cpu/cpu.h"
+
+struct quantise_job {
+    struct cpu_backend *b;
+    struct xmatrix *xm;
+    const float *x;
+    int n;
+};
+
+static void quantise_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    struct quantise_job *job = ctx;
+    struct xmatrix *xm = job->xm;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        if (job->b->k.quantise(job->x + r * job->n, job->n, xm->q + r * xm->q_stride, xm->d + r * xm->d_stride,
+                               xm->s + r * xm->s_stride) != 0)
+            atomic_store_explicit(&job->b->not_finite, true, memory_order_relaxed);
+}
+
+pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int n_rows, bool quantised)
+{
+    for (int r = 0; r < n_rows; r++)
+        xm->rows[r] = (struct pf_xrow){ .f = x + (size_t)r * n, .q = xm->q + r * xm->q_stride, .d = xm->d + r * xm->d_stride,
+                                        .s = xm->s + r * xm->s_stride };
+    if (!quantised)
+        return PF_OK;
+    enum { SERIAL_ELEMENTS = 32768 };        /* below this a fork costs more than it saves */
+    struct quantise_job job = { b, xm, x, n };
+    int64_t grain = (int64_t)n_rows * n <= SERIAL_ELEMENTS ? n_rows : 1 + SERIAL_ELEMENTS / 4 / n;
+    pf_pool_run(b->pool, quantise_rows, &job, n_rows, grain);
+    if (atomic_exchange_explicit(&b->not_finite, false, memory_order_relaxed))
+        PF_FAIL(PF_ENUMERIC, "an activation in front of a quantised product is not finite");
+    return PF_OK;
+}
+
+void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1, int n,
+                const struct pf_xrow *x, int n_x, float *y, size_t y_stride)
+{
+    const uint8_t *rows = w + (size_t)r0 * row_bytes;
+    if (n_x == 1) {
+        b->k.vec[type](rows, row_bytes, r1 - r0, n, x, 1, y + r0, y_stride);
+        return;
+    }
+    for (int j = 0; j < n_x; j += X_BLOCK) {
+        int n_block = n_x - j < X_BLOCK ? n_x - j : X_BLOCK;
+        b->k.tile[type](rows, row_bytes, r1 - r0, n, x + j, n_block, y + (size_t)j * y_stride + r0, y_stride);
+    }
+}
+
+int pf_cpu_grain(const struct cpu_backend *b, int64_t n_rows)
+{
+    enum { TASKS_PER_THREAD = 8, MAX_GRAIN = 128 };
+    int64_t grain = n_rows / ((int64_t)pf_pool_n_threads(b->pool) * TASKS_PER_THREAD) / ROW_GROUP * ROW_GROUP;
+    return (int)(grain < ROW_GROUP ? ROW_GROUP : grain > MAX_GRAIN ? MAX_GRAIN : grain);
+}
+
+struct linear_job {
+    struct cpu_backend *b;
+    const struct pf_linear *l;
+    int n_l, rows, grain;
+};
+
+static int tasks_of(const struct pf_weight *w, int grain)
+{
+    return (w->n_out + grain - 1) / grain;
+}
+
+static void scale_and_bias(const struct cpu_backend *b, const struct pf_weight *w, float *y, int rows, int r0, int r1)
+{
+    for (int j = 0; j < rows; j++) {
+        float *out = y + (size_t)j * w->n_out + r0;
+        if (w->scale != 1.0f)
+            b->k.scale(out, w->scale, r1 - r0);
+        if (w->bias)
+            b->k.add(out, w->bias + r0, r1 - r0);
+    }
+}
+
+static void linear_tasks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct linear_job *job = ctx;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        const struct pf_linear *l = job->l;
+        int64_t task = t;
+        while (task >= tasks_of(l->w, job->grain))
+            task -= tasks_of(l++->w, job->grain);
+        int r0 = (int)task * job->grain, r1 = r0 + job->grain < l->w->n_out ? r0 + job->grain : l->w->n_out;
+        pf_cpu_mul(job->b, l->w->type, l->w->data, l->w->row_bytes, r0, r1, l->w->n_in, job->b->x.rows, job->rows, l->y,
+                   (size_t)l->w->n_out);
+        scale_and_bias(job->b, l->w, l->y, job->rows, r0, r1);
+    }
+}
+
+pf_status pf_cpu_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows)
+{
+    struct cpu_backend *b = cpu_of(backend);
+    bool quantised = false;
+    int64_t n_rows = 0, n_tasks = 0;
+    for (int i = 0; i < n_l; i++) {
+        quantised |= !pf_qtype_info(l[i].w->type)->is_float;
+        n_rows += l[i].w->n_out;
+        b->base.weight_bytes_read += l[i].w->row_bytes * (uint64_t)l[i].w->n_out;
+    }
+    PF_TRY(pf_cpu_prepare(b, &b->x, x, l[0].w->n_in, rows, quantised));
+    struct linear_job job = { b, l, n_l, rows, pf_cpu_grain(b, n_rows) };
+    for (int i = 0; i < n_l; i++)
+        n_tasks += tasks_of(l[i].w, job.grain);
+    pf_pool_run(b->pool, linear_tasks, &job, n_tasks, 1);
+    return PF_OK;
+}

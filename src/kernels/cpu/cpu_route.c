@@ -1,0 +1,110 @@
+/* The router's choice, row by row: probabilities, the best n_used by selection score, their weights.
+ *
+ *     1  P = softmax(logits) | sigmoid(logits) | logits          by gating
+ *     2  score = P + select_bias                                 the bias takes part here only
+ *     3  picks = the n_used largest scores, falling; equal scores: the lower index
+ *     4  w = P[picks];  SOFTMAX_SELECTED: w = softmax(w)
+ *     5  norm_weights: w /= max(sum w, 2^-14)                    summed in the order of the picks
+ *     6  weight_scale: w *= weight_scale
+ */
+#include <math.h>
+
+#include "base/pf_math.h"
+#include "kernels/cpu/cpu.h"
+
+struct route_job {
+    struct cpu_backend *b;
+    const struct pf_routing *r;
+    const float *logits, *select_bias;
+    int32_t *picks;
+    float *weights;
+};
+
+size_t pf_cpu_route_floats(int n_expert)
+{
+    return 2 * (size_t)n_expert;
+}
+
+static void probabilities(const struct route_job *job, const float *logits, float *p)
+{
+    int n = job->r->n_expert;
+    switch (job->r->gating) {
+    case PF_GATE_SOFTMAX:
+        job->b->k.softmax(logits, n, p);
+        break;
+    case PF_GATE_SIGMOID:
+        for (int i = 0; i < n; i++)
+            p[i] = pf_sigmoidf(logits[i]);
+        break;
+    case PF_GATE_SOFTMAX_SELECTED:
+        for (int i = 0; i < n; i++)
+            p[i] = logits[i];
+        break;
+    }
+}
+
+/* Keeps the best k of n scores in picks, best first. A later equal score never displaces an earlier one. */
+static void top_k(const float *score, int n, int k, int32_t *picks)
+{
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        if (kept == k && !(score[i] > score[picks[k - 1]]))
+            continue;
+        int at = kept < k ? kept++ : k - 1;
+        while (at > 0 && score[i] > score[picks[at - 1]]) {
+            picks[at] = picks[at - 1];
+            at--;
+        }
+        picks[at] = i;
+    }
+}
+
+static bool all_finite(const float *x, int n)
+{
+    float sum = 0;               /* 0 * x is 0 for a finite x and NaN for any other */
+    for (int i = 0; i < n; i++)
+        sum += 0.0f * x[i];
+    return sum == 0.0f;
+}
+
+static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct route_job *job = ctx;
+    const struct pf_routing *r = job->r;
+    float *p = cpu_thread_scratch(job->b, thread), *score = p + r->n_expert;
+    for (int64_t row = begin; row < end; row++) {
+        const float *logits = job->logits + row * r->n_expert;
+        int32_t *picks = job->picks + row * r->n_used;
+        float *w = job->weights + row * r->n_used;
+        if (!all_finite(logits, r->n_expert))
+            atomic_store_explicit(&job->b->not_finite, true, memory_order_relaxed);
+        probabilities(job, logits, p);
+        for (int i = 0; i < r->n_expert; i++)
+            score[i] = job->select_bias ? p[i] + job->select_bias[i] : p[i];
+        top_k(score, r->n_expert, r->n_used, picks);
+
+        float sum = 0;
+        for (int i = 0; i < r->n_used; i++)
+            w[i] = p[picks[i]];
+        if (r->gating == PF_GATE_SOFTMAX_SELECTED)
+            job->b->k.softmax(w, r->n_used, w);
+        for (int i = 0; i < r->n_used; i++)
+            sum += w[i];
+        if (r->norm_weights)
+            for (int i = 0; i < r->n_used; i++)
+                w[i] /= fmaxf(sum, 0x1p-14f);
+        if (r->weight_scale != 1.0f)
+            for (int i = 0; i < r->n_used; i++)
+                w[i] *= r->weight_scale;
+    }
+}
+
+pf_status pf_cpu_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
+                       int32_t *picks, float *weights)
+{
+    struct route_job job = { cpu_of(backend), r, logits, select_bias, picks, weights };
+    pf_pool_run(job.b->pool, route_rows, &job, rows, 8);
+    if (atomic_exchange_explicit(&job.b->not_finite, false, memory_order_relaxed))
+        PF_FAIL(PF_ENUMERIC, "a router logit is not finite");
+    return PF_OK;
+}

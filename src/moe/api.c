@@ -1,0 +1,361 @@
+/* The bodies of pfmoe.h that are about models: opening and closing, facts, residency, statistics. Sessions, sampling and
+ * chat have files of their own (session.c, save.c, sampler.c, chat.c); text and files live in text/ and gguf/. */
+#define _GNU_SOURCE
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/pf_cpu.h"
+#include "base/pf_mem.h"
+#include "gguf/inspect.h"
+#include "moe/model.h"
+#include "version.h"
+
+enum { MAX_DEFAULT_THREADS = 64 };
+
+const char *pf_version(void)
+{
+    return PF_VERSION;
+}
+
+int pf_devices(struct pf_device *out, int cap)
+{
+    if (cap < 1)
+        return 1;
+    struct pf_device cpu = { .backend = "cpu", .memory_bytes = pf_cpu_memory_bytes(), .isa = pf_cpu_isa(),
+                             .n_units = pf_cpu_n_cores() };
+    pf_cpu_name(cpu.name, sizeof cpu.name);
+    out[0] = cpu;
+    return 1;
+}
+
+pf_status pf_file_inspect(const char *path, unsigned flags, struct pf_file_info *out)
+{
+    PF_TRY(pf_gguf_inspect(path, flags, out));
+    out->supported = pf_arch_find((struct pf_str){ out->architecture, strlen(out->architecture) }) != NULL;
+    return PF_OK;
+}
+
+/* ---- Opening ---------------------------------------------------------------------------------------------------- */
+
+void pf_model_opts_init(struct pf_model_opts *o)
+{
+    *o = (struct pf_model_opts){ .isa = PF_ISA_ALL };
+}
+
+static void read_string(const pf_gguf *g, const char *key, char *out, size_t cap)
+{
+    struct pf_str s;
+    const struct pf_gguf_kv *kv = pf_gguf_find(g, key);
+    out[0] = 0;
+    if (kv && kv->type == PF_GGUF_STRING && pf_gguf_str(g, key, &s) == PF_OK)
+        snprintf(out, cap, "%.*s", (int)s.n, s.p);
+}
+
+/* A template that does not parse is no reason to refuse the model: pf_chat_render will say so. */
+static pf_status open_template(struct pf_model *m)
+{
+    struct pf_str text = { 0 };
+    PF_TRY(pf_gguf_str_opt(m->file, "tokenizer.chat_template", &text));
+    if (text.n == 0)
+        return PF_OK;
+    pf_status st = pf_tmpl_parse(&m->tmpl, text.p, text.n);
+    if (st != PF_ETEMPLATE)
+        return st;
+    pf_model_logf(m, PF_LOG_WARN, "the model's chat template does not parse: %s", pf_last_error());
+    char message[600];
+    int n = snprintf(message, sizeof message, "the model's chat template does not parse (%s)", pf_last_error());
+    m->tmpl_error = pf_strndup(PF_MEM_MODEL, message, (size_t)n < sizeof message ? (size_t)n : sizeof message - 1);
+    if (!m->tmpl_error)
+        PF_FAIL(PF_ENOMEM, "no memory for the chat template of %s", pf_gguf_path(m->file));
+    return PF_OK;
+}
+
+static void log_warnings(const struct pf_model *m)
+{
+    for (int i = 0; pf_gguf_warning(m->file, i); i++)
+        pf_model_logf(m, PF_LOG_WARN, "%s", pf_gguf_warning(m->file, i));
+}
+
+static pf_status read_sampling(struct pf_model *m)
+{
+    int64_t top_k = -1;
+    struct pf_model_info *info = &m->info;
+    info->temp = info->top_p = info->min_p = -1;
+    PF_TRY(pf_gguf_real_opt(m->file, "general.sampling.temp", &info->temp));
+    PF_TRY(pf_gguf_real_opt(m->file, "general.sampling.top_p", &info->top_p));
+    PF_TRY(pf_gguf_real_opt(m->file, "general.sampling.min_p", &info->min_p));
+    PF_TRY(pf_gguf_int_opt(m->file, "general.sampling.top_k", 0, INT32_MAX, &top_k));
+    info->top_k = (int)top_k;
+    return PF_OK;
+}
+
+static uint64_t weight_bytes(const struct pf_weight *w)
+{
+    return w->row_bytes * (uint64_t)w->n_out;
+}
+
+static uint64_t expert_bytes(const struct pf_moe *moe)
+{
+    return moe->gate.row_bytes * (uint64_t)moe->gate.n_out + moe->up.row_bytes * (uint64_t)moe->up.n_out +
+           moe->down.row_bytes * (uint64_t)moe->down.n_out;
+}
+
+/* Weights gone over to decode one token. */
+static uint64_t bytes_per_token(const struct pf_model *m)
+{
+    uint64_t bytes = weight_bytes(&m->output) + m->embed.row_bytes;
+    for (int il = 0; il < m->n_layer; il++) {
+        const struct pf_layer *l = &m->layers[il];
+        bytes += weight_bytes(&l->attn.q) + weight_bytes(&l->attn.k) + weight_bytes(&l->attn.v) + weight_bytes(&l->attn.out);
+        if (l->is_moe)
+            bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe);
+        else
+            bytes += weight_bytes(&l->dense.gate) + weight_bytes(&l->dense.up) + weight_bytes(&l->dense.down);
+    }
+    return bytes;
+}
+
+static void fill_info(struct pf_model *m)
+{
+    struct pf_model_info *info = &m->info;
+    read_string(m->file, "general.name", m->name, sizeof m->name);
+    read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
+    info->name = m->name;
+    info->architecture = m->arch_name;
+    info->has_tokenizer = m->vocab != NULL;
+    info->has_chat_template = m->tmpl != NULL;
+    info->n_vocab = m->backend ? m->n_vocab : m->vocab ? pf_vocab_size(m->vocab) : 0;
+    info->isa = m->backend ? m->backend->ops->describe(m->backend) : "";
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++)
+        info->weight_bytes += pf_gguf_tensor_at(m->file, i)->n_bytes;
+    if (!m->backend)
+        return;
+    info->n_layers = m->n_layer;
+    info->n_ctx_train = m->n_ctx_train;
+    info->n_embd = m->n_embd;
+    info->n_heads = m->layers[0].attn.n_head;
+    info->n_kv_heads = m->layers[0].attn.n_kv_head;
+    info->n_experts = m->n_expert;
+    info->n_experts_used = m->n_used;
+    info->bytes_per_token = bytes_per_token(m);
+}
+
+static pf_status open_backend(struct pf_model *m, const struct pf_model_opts *o)
+{
+    int n = o->n_threads;
+    if (n == 0) {
+        n = pf_cpu_n_cores();
+        n = n > MAX_DEFAULT_THREADS ? MAX_DEFAULT_THREADS : n;
+    }
+    PF_TRY(pf_backend_cpu_open(&m->backend, n, o->isa | PF_ISA_SCALAR));
+    m->info.n_threads = n;
+    return PF_OK;
+}
+
+static pf_status open_all(struct pf_model *m, const char *path, const struct pf_model_opts *o)
+{
+    PF_TRY(pf_gguf_open(&m->file, path, o->vocab_only ? PF_GGUF_VOCAB_ONLY : 0));
+    log_warnings(m);
+    PF_TRY(pf_vocab_open(&m->vocab, m->file));
+    PF_TRY(open_template(m));
+    if (!o->vocab_only) {
+        PF_TRY(pf_model_bind(m));
+        PF_TRY(open_backend(m, o));
+    }
+    PF_TRY(read_sampling(m));
+    fill_info(m);
+    return PF_OK;
+}
+
+pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_opts *opts)
+{
+    struct pf_model_opts o;
+    *out = NULL;
+    pf_model_opts_init(&o);
+    if (opts)
+        o = *opts;
+    struct pf_model *m = pf_alloc(PF_MEM_MODEL, sizeof *m);
+    if (!m)
+        PF_FAIL(PF_ENOMEM, "no memory to open %s", path);
+    pthread_mutex_init(&m->step_lock, NULL);
+    m->log = o.log;
+    m->log_ctx = o.log_ctx;
+    pf_status st = open_all(m, path, &o);
+    if (st < 0) {
+        pf_model_close(&m);
+        return st;
+    }
+    if (m->backend)
+        pf_model_logf(m, PF_LOG_INFO, "%s: %s, %d threads, %s kernels", path, m->arch_name, m->info.n_threads, m->info.isa);
+    *out = m;
+    return PF_OK;
+}
+
+void pf_model_close(pf_model **mp)
+{
+    struct pf_model *m = *mp;
+    if (!m)
+        return;
+    assert(atomic_load(&m->n_sessions) == 0 && "sessions must be closed before their model");
+    if (m->backend)
+        m->backend->ops->close(m->backend);
+    pf_tmpl_close(&m->tmpl);
+    pf_vocab_close(&m->vocab);
+    pf_gguf_close(&m->file);
+    for (size_t i = 0; i < m->n_owned; i++)
+        pf_free(m->owned[i]);
+    pf_free(m->owned);
+    pf_free(m->layers);
+    pf_free(m->tmpl_error);
+    pthread_mutex_destroy(&m->step_lock);
+    pf_free(m);
+    *mp = NULL;
+}
+
+const struct pf_model_info *pf_model_info(const pf_model *m)
+{
+    return &m->info;
+}
+
+/* ---- Residency: the page cache holds the weights -------------------------------------------------------------- */
+
+/* Calls fn for every tensor of the layer (-1: tensors of no layer; -2: all) until it returns false. */
+typedef bool visit_fn(void *ctx, const struct pf_tensor *t);
+
+static int layer_of(const struct pf_tensor *t)
+{
+    char name[16];
+    int il;
+    snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.p);
+    return sscanf(name, "blk.%d.", &il) == 1 ? il : -1;
+}
+
+static bool visit(const struct pf_model *m, int layer, visit_fn *fn, void *ctx)
+{
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
+        if ((layer == -2 || layer_of(t) == layer) && !fn(ctx, t))
+            return false;
+    }
+    return true;
+}
+
+struct preload {
+    pf_progress_fn *progress;
+    void    *ctx;
+    uint64_t done, total;
+    uint8_t  sum;            /* what was read must go somewhere, or it would not be read */
+};
+
+static bool add_size(void *ctx, const struct pf_tensor *t)
+{
+    ((struct preload *)ctx)->total += t->n_bytes;
+    return true;
+}
+
+/* Asks for the pages ahead, then touches each. */
+static bool touch(void *ctx, const struct pf_tensor *t)
+{
+    enum { STRIDE = 4096, WINDOW = 16 << 20 };
+    struct preload *p = ctx;
+    for (uint64_t at = 0; at < t->n_bytes; at += WINDOW) {
+        uint64_t n = t->n_bytes - at < WINDOW ? t->n_bytes - at : WINDOW;
+        uintptr_t begin = (uintptr_t)(t->data + at) / STRIDE * STRIDE, end = (uintptr_t)(t->data + at) + n;
+        madvise((void *)begin, end - begin, MADV_WILLNEED);
+        for (uint64_t i = 0; i < n; i += STRIDE)
+            p->sum ^= *(const volatile uint8_t *)(t->data + at + i);
+        p->sum ^= *(const volatile uint8_t *)(t->data + at + n - 1);
+        p->done += n;
+        if (p->progress)
+            p->progress(p->ctx, p->done, p->total);
+    }
+    return true;
+}
+
+pf_status pf_model_preload(pf_model *m, const int *layers, int n, pf_progress_fn *progress, void *ctx)
+{
+    struct preload p = { .progress = progress, .ctx = ctx };
+    if (!m->backend)
+        PF_FAIL(PF_EINVAL, "the model was opened for its vocabulary only; it has no weights");
+    for (int i = 0; layers && i < n; i++)
+        if (layers[i] < 0 || layers[i] >= m->n_layer)
+            PF_FAIL(PF_EINVAL, "there is no layer %d; the model has 0 to %d", layers[i], m->n_layer - 1);
+    PF_TRY(pf_gguf_unchanged(m->file));
+    for (int i = 0; i < (layers ? n : 1); i++)
+        visit(m, layers ? layers[i] : -2, add_size, &p);
+    for (int i = 0; i < (layers ? n : 1); i++)
+        visit(m, layers ? layers[i] : -2, touch, &p);
+    return PF_OK;
+}
+
+static bool in_memory(void *ctx, const struct pf_tensor *t)
+{
+    enum { PAGE = 4096, PAGES = 4096 };
+    unsigned char map[PAGES];
+    (void)ctx;
+    uintptr_t begin = (uintptr_t)t->data / PAGE * PAGE, end = (uintptr_t)t->data + t->n_bytes;
+    for (; begin < end; begin += (uintptr_t)PAGES * PAGE) {
+        size_t n = end - begin < (size_t)PAGES * PAGE ? end - begin : (size_t)PAGES * PAGE;
+        if (mincore((void *)begin, n, map) != 0)
+            return false;
+        for (size_t i = 0; i < (n + PAGE - 1) / PAGE; i++)
+            if (!(map[i] & 1))
+                return false;
+    }
+    return true;
+}
+
+bool pf_model_is_resident(const pf_model *m, int layer)
+{
+    return m->backend && layer >= 0 && layer < m->n_layer && visit(m, layer, in_memory, NULL);
+}
+
+/* ---- Text ------------------------------------------------------------------------------------------------------- */
+
+static pf_status need_vocab(const pf_model *m)
+{
+    if (!m->vocab)
+        PF_FAIL(PF_EUNSUPPORTED, "%s has no tokenizer", pf_gguf_path(m->file));
+    return PF_OK;
+}
+
+pf_status pf_tokenize(const pf_model *m, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap, size_t *n)
+{
+    PF_TRY(need_vocab(m));
+    return pf_vocab_tokenize(m->vocab, text, len, flags, out, cap, n);
+}
+
+pf_status pf_detokenize(const pf_model *m, const int32_t *tok, size_t n, unsigned flags, char *out, size_t cap, size_t *need)
+{
+    PF_TRY(need_vocab(m));
+    return pf_vocab_detokenize(m->vocab, tok, n, flags, out, cap, need);
+}
+
+int32_t pf_token_find(const pf_model *m, const char *text, size_t len)
+{
+    return m->vocab ? pf_vocab_find(m->vocab, text, len) : -1;
+}
+
+bool pf_token_is_end(const pf_model *m, int32_t tok)
+{
+    return m->vocab && pf_vocab_is_end(m->vocab, tok);
+}
+
+/* ---- Statistics ------------------------------------------------------------------------------------------------- */
+
+void pf_stats_get(const pf_model *m, struct pf_stats *out)
+{
+    *out = (struct pf_stats){ .n_steps = m->n_steps, .n_tokens = m->n_tokens, .step_ns = m->step_ns,
+                              .weight_bytes_read = m->weight_bytes_now - m->weight_bytes_base };
+}
+
+void pf_stats_reset(pf_model *m)
+{
+    m->n_steps = 0;
+    m->n_tokens = 0;
+    m->step_ns = 0;
+    m->weight_bytes_base = m->weight_bytes_now;
+}

@@ -1,0 +1,18 @@
+/* `gpt-oss`: GPT-OSS 20B and 120B. Biases everywhere, attention sinks, a sliding window in every other layer, clamped
+ * SwiGLU; the softmax is taken over the picked experts only. The norm in front of the FFN has an unusual name. */
+#include "moe/model.h"
+
+const struct pf_arch pf_arch_gptoss = {
+    .name = "gpt-oss",
+    .rope_neox = true,
+    .ffn_norm = "post_attention_norm",
+    .qkv_bias = PF_REQUIRED,
+    .out_bias = PF_REQUIRED,
+    .sinks = PF_REQUIRED,
+    .router_bias = PF_REQUIRED,
+    .expert_bias = PF_REQUIRED,
+    .alternating_window = true,
+    .act = PF_ACT_SWIGLU_OAI,
+    .gating = PF_GATE_SOFTMAX_SELECTED,
+    .expert_width = PF_WIDTH_KEY,
+};

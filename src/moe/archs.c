@@ -1,0 +1,32 @@
+/* The architectures pfmoe has: to add one, write its file and put its name here. */
+#include <string.h>
+
+#include "moe/model.h"
+
+#define PF_ARCH_LIST(X) \
+    X(llama)            \
+    X(qwen3moe)         \
+    X(gptoss)
+
+#define X(name) extern const struct pf_arch pf_arch_##name;
+PF_ARCH_LIST(X)
+#undef X
+
+static const struct pf_arch *const archs[] = {
+#define X(name) &pf_arch_##name,
+    PF_ARCH_LIST(X)
+#undef X
+};
+
+const struct pf_arch *pf_arch_at(int i)
+{
+    return i >= 0 && (size_t)i < sizeof archs / sizeof *archs ? archs[i] : NULL;
+}
+
+const struct pf_arch *pf_arch_find(struct pf_str name)
+{
+    for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+        if (strlen(archs[i]->name) == name.n && memcmp(archs[i]->name, name.p, name.n) == 0)
+            return archs[i];
+    return NULL;
+}

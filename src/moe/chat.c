@@ -1,0 +1,223 @@
+/* A conversation as the JSON object that chat templates read, and the retries that real templates need.
+ *
+ * Keys as Hugging Face transformers passes them: messages, tools, documents, add_generation_prompt and the special tokens'
+ * texts, plus the switches that reasoning models know (enable_thinking, thinking, reasoning_effort). Templates that refuse
+ * a system message (they raise) are tried again with its text in front of the first user message. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "moe/model.h"
+
+/* ---- A growing string ------------------------------------------------------------------------------------------- */
+
+struct text {
+    char  *p;
+    size_t n, cap;
+    bool   failed;           /* out of memory; sticky */
+};
+
+static void put(struct text *t, const char *s, size_t n)
+{
+    if (t->failed)
+        return;
+    if (n > t->cap - t->n) {
+        size_t cap = 2 * t->cap + n + 256;
+        char *grown = pf_realloc(PF_MEM_TEXT, t->p, cap);
+        if (!grown) {
+            t->failed = true;
+            return;
+        }
+        t->p = grown;
+        t->cap = cap;
+    }
+    memcpy(t->p + t->n, s, n);
+    t->n += n;
+}
+
+static void puts_text(struct text *t, const char *s)
+{
+    put(t, s, strlen(s));
+}
+
+static void put_json_string(struct text *t, const char *s, size_t n)
+{
+    puts_text(t, "\"");
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)s[i];
+        char escape[8];
+        if (c == '"' || c == '\\')
+            put(t, (char[]){ '\\', (char)c }, 2);
+        else if (c < 0x20)
+            put(t, escape, (size_t)snprintf(escape, sizeof escape, "\\u%04x", c));
+        else
+            put(t, s + i, 1);
+    }
+    puts_text(t, "\"");
+}
+
+static void put_member(struct text *t, const char *key, const char *value)
+{
+    puts_text(t, ", ");
+    put_json_string(t, key, strlen(key));
+    puts_text(t, ": ");
+    put_json_string(t, value, strlen(value));
+}
+
+/* ---- The context ------------------------------------------------------------------------------------------------ */
+
+static void put_message(struct text *t, const struct pf_message *m, const char *prefix)
+{
+    puts_text(t, "{\"role\": ");
+    put_json_string(t, m->role, strlen(m->role));
+    puts_text(t, ", \"content\": ");
+    struct text content = { 0 };
+    puts_text(&content, prefix);
+    puts_text(&content, prefix[0] ? "\n\n" : "");
+    puts_text(&content, m->content ? m->content : "");
+    put_json_string(t, content.p ? content.p : "", content.n);
+    t->failed |= content.failed;
+    pf_free(content.p);
+    if (m->reasoning) {
+        put_member(t, "reasoning_content", m->reasoning);
+        put_member(t, "thinking", m->reasoning);
+    }
+    if (m->tool_calls_json) {
+        puts_text(t, ", \"tool_calls\": ");
+        puts_text(t, m->tool_calls_json);
+    }
+    puts_text(t, "}");
+}
+
+static bool is_system(const struct pf_message *m)
+{
+    return strcmp(m->role, "system") == 0;
+}
+
+/* fold: leave the leading system message out and put its text in front of the first user message. */
+static void put_messages(struct text *t, const struct pf_message *msgs, size_t n, bool fold)
+{
+    const char *system = fold ? msgs[0].content : "";
+    puts_text(t, "\"messages\": [");
+    for (size_t i = fold; i < n; i++) {
+        bool first_user = system[0] && strcmp(msgs[i].role, "user") == 0;
+        puts_text(t, i > fold ? ", " : "");
+        put_message(t, &msgs[i], first_user ? system : "");
+        if (first_user)
+            system = "";
+    }
+    puts_text(t, "]");
+}
+
+static void put_special_tokens(struct text *t, const pf_vocab *v)
+{
+    static const struct { const char *key; enum pf_special which; } specials[] = {
+        { "bos_token", PF_SPECIAL_BOS }, { "eos_token", PF_SPECIAL_EOS }, { "pad_token", PF_SPECIAL_PAD },
+        { "unk_token", PF_SPECIAL_UNK },
+    };
+    for (size_t i = 0; v && i < sizeof specials / sizeof *specials; i++) {
+        int32_t id = pf_vocab_special(v, specials[i].which);
+        size_t len;
+        const char *piece = id >= 0 ? pf_vocab_piece(v, id, true, &len) : NULL;
+        if (!piece)
+            continue;
+        puts_text(t, ", \"");
+        puts_text(t, specials[i].key);
+        puts_text(t, "\": ");
+        put_json_string(t, piece, len);
+    }
+}
+
+static void put_context(struct text *t, const pf_model *m, const struct pf_message *msgs, size_t n, const struct pf_chat_opts *o,
+                        bool fold)
+{
+    puts_text(t, "{");
+    put_messages(t, msgs, n, fold);
+    puts_text(t, ", \"tools\": ");
+    puts_text(t, o->tools_json ? o->tools_json : "null");
+    puts_text(t, ", \"documents\": null, \"add_generation_prompt\": ");
+    puts_text(t, o->add_generation_prompt ? "true" : "false");
+    put_special_tokens(t, m->vocab);
+    if (o->enable_thinking >= 0) {
+        const char *value = o->enable_thinking ? "true" : "false";
+        puts_text(t, ", \"enable_thinking\": ");
+        puts_text(t, value);
+        puts_text(t, ", \"thinking\": ");
+        puts_text(t, value);
+    }
+    if (o->reasoning_effort)
+        put_member(t, "reasoning_effort", o->reasoning_effort);
+    puts_text(t, "}");
+}
+
+static pf_status render_once(const pf_model *m, const pf_tmpl *tmpl, const struct pf_message *msgs, size_t n,
+                             const struct pf_chat_opts *o, bool fold, char **out, size_t *len)
+{
+    struct text context = { 0 };
+    put_context(&context, m, msgs, n, o, fold);
+    pf_status st = context.failed ? pf_fail(PF_ENOMEM, "no memory to render %zu messages", n)
+                                  : pf_tmpl_render(tmpl, context.p, context.n, -1, out, len);
+    pf_free(context.p);
+    return st;
+}
+
+/* ---- Which template --------------------------------------------------------------------------------------------- */
+
+/* *owned: parsed for this call, to be closed by the caller. */
+static pf_status choose_template(const pf_model *m, const struct pf_chat_opts *o, const pf_tmpl **out, pf_tmpl **owned)
+{
+    const char *text = o->template_text;
+    size_t len = text ? strlen(text) : 0;
+    *owned = NULL;
+    if (!text && o->template_name) {
+        text = pf_tmpl_builtin(o->template_name, &len);
+        if (!text)
+            PF_FAIL(PF_EINVAL, "there is no built-in chat template \"%s\"", o->template_name);
+    }
+    if (text) {
+        PF_TRY(pf_tmpl_parse(owned, text, len));
+        *out = *owned;
+        return PF_OK;
+    }
+    if (!m->tmpl)
+        PF_FAIL(PF_ETEMPLATE, "%s; choose a built-in one", m->tmpl_error ? m->tmpl_error : "the model has no chat template");
+    *out = m->tmpl;
+    return PF_OK;
+}
+
+void pf_chat_opts_init(struct pf_chat_opts *o)
+{
+    *o = (struct pf_chat_opts){ .add_generation_prompt = true, .enable_thinking = -1 };
+}
+
+pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_t n, const struct pf_chat_opts *opts, char *out,
+                         size_t cap, size_t *need)
+{
+    struct pf_chat_opts o;
+    const pf_tmpl *tmpl;
+    pf_tmpl *owned;
+    char *text = NULL;
+    size_t len = 0;
+    pf_chat_opts_init(&o);
+    if (opts)
+        o = *opts;
+    PF_TRY(choose_template(m, &o, &tmpl, &owned));
+    pf_status st = render_once(m, tmpl, msgs, n, &o, false, &text, &len);
+    if (st == PF_ETEMPLATE && n > 0 && is_system(&msgs[0]) && msgs[0].content) {
+        char first_error[512];
+        snprintf(first_error, sizeof first_error, "%s", pf_last_error());
+        st = render_once(m, tmpl, msgs, n, &o, true, &text, &len);
+        if (st < 0)
+            st = pf_fail(PF_ETEMPLATE, "%s", first_error);
+    }
+    pf_tmpl_close(&owned);
+    if (st < 0)
+        return st;
+    *need = len;
+    if (len <= cap)
+        memcpy(out, text, len);
+    pf_free(text);
+    if (len > cap)
+        PF_FAIL(PF_ESPACE, "the prompt takes %zu bytes, the buffer has %zu", len, cap);
+    return PF_OK;
+}

@@ -1,0 +1,112 @@
+/* A model: hyper-parameters and weights, bound and checked once, immutable afterwards.
+ *
+ *     GGUF file --arch table (arch_<family>.c)--> pf_model { layers[] { attention, dense FFN or experts } }
+ *
+ * model.c reads the keys and binds the tensors that an architecture's table asks for; forward.c walks the result and
+ * knows no architecture by name. The model owns the file mapping, the tokenizer, the chat template, the backend and a lock
+ * that lets the sessions' steps take turns. Weights stay where the file mapping has them. */
+#ifndef PF_MODEL_H
+#define PF_MODEL_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "gguf/gguf.h"
+#include "kernels/backend.h"
+#include "moe/rope.h"
+#include "text/chat_tmpl.h"
+#include "text/vocab.h"
+
+/* Whether an architecture has a tensor: never, perhaps, always. What a table does not name and the file has is refused. */
+enum pf_need { PF_NEVER, PF_OPTIONAL, PF_REQUIRED };
+
+/* What sets an architecture apart. One const table per family; everything not named is the plain pre-norm transformer:
+ * x += attention(norm(x)); x += ffn(norm(x)). */
+struct pf_arch {
+    const char     *name;                 /* general.architecture */
+    bool            rope_neox;            /* pairs (i, i + n/2) instead of (2i, 2i + 1) */
+    bool            rope_freqs;           /* the file may hold divisors of the rotary frequencies */
+    bool            rope_whole_head;      /* rope.dimension_count must equal the key length */
+    const char     *ffn_norm;             /* name of the norm in front of the FFN */
+    enum pf_need    qkv_bias, out_bias, qk_norm, sinks, dense, dense_bias, router_bias, expert_bias;
+    bool            alternating_window;   /* attention.sliding_window on all but the last layer of each pattern period */
+    bool            attention_scale;      /* reads attention.scale */
+    enum pf_act     act;
+    enum pf_gating  gating;
+    bool            norm_weights;
+    enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;   /* when expert_feed_forward_length is absent:
+                                             feed_forward_length, that / n_used, or it must be there */
+};
+
+struct pf_attention {
+    struct pf_weight q, k, v;             /* {n_embd, n_head * hd}; k, v with n_kv_head */
+    struct pf_weight out;                 /* {n_head * hd_v, n_embd} */
+    const float     *q_norm, *k_norm;     /* {hd_k} or NULL */
+    const float     *sinks;               /* {n_head} or NULL */
+    int              n_head, n_kv_head, hd_k, hd_v;
+    int              window;              /* 0: all positions */
+    float            scale;
+};
+
+struct pf_dense_ffn {
+    struct pf_weight gate, up, down;
+};
+
+struct pf_moe {
+    struct pf_weight        router;       /* {n_embd, n_expert} */
+    const float            *select_bias;  /* {n_expert} or NULL */
+    struct pf_routing       routing;
+    struct pf_expert_weight gate, up, down;
+};
+
+struct pf_layer {
+    const float        *attn_norm, *ffn_norm;        /* {n_embd} */
+    struct pf_attention attn;
+    bool                is_moe;
+    struct pf_dense_ffn dense;
+    struct pf_moe       moe;
+};
+
+struct pf_model {
+    const struct pf_arch *arch;
+    pf_gguf    *file;
+    pf_vocab   *vocab;                    /* NULL: the file has none */
+    pf_tmpl    *tmpl;                     /* NULL: none, or it does not parse: tmpl_error says why */
+    char       *tmpl_error;
+    pf_backend *backend;                  /* NULL when opened for the vocabulary only */
+
+    int   n_layer, n_embd, n_vocab, n_ctx_train, n_ff;
+    int   n_expert, n_used, n_ff_expert;  /* 0: no experts */
+    float eps;
+    struct pf_rope   rope;
+    struct pf_weight embed, output;       /* {n_embd, n_vocab} */
+    const float     *output_norm;
+    struct pf_layer *layers;              /* [n_layer] */
+
+    void  **owned;                        /* converted vectors and pointer tables, freed with the model */
+    size_t  n_owned;
+    uint64_t fingerprint;                 /* of names, types, shapes and sizes; saved sessions carry it */
+
+    pf_log_fn *log;
+    void      *log_ctx;
+    struct pf_model_info info;
+    char       name[128], arch_name[64];
+
+    pthread_mutex_t step_lock;            /* one step at a time: the backend and its scratch are shared */
+    _Atomic int     n_sessions;
+    _Atomic uint64_t n_steps, n_tokens, step_ns;
+    _Atomic uint64_t weight_bytes_base;   /* of the backend's counter at the last reset */
+    _Atomic uint64_t weight_bytes_now;
+};
+
+/* NULL past the last. */
+const struct pf_arch *pf_arch_at(int i);
+const struct pf_arch *pf_arch_find(struct pf_str name);
+
+/* Reads hyper-parameters and binds every tensor of m->file. On failure the caller closes m. */
+pf_status pf_model_bind(struct pf_model *m);
+
+void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+#endif

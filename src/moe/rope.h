@@ -1,0 +1,37 @@
+/* Rotary position embedding: per pair of dimensions an angular frequency, fixed at load; per position a cosine and a sine.
+ *
+ *     angle(p, i) = p * freq[i]          freq[i] = base^(-2i / n_rot) / divisor[i], then linear or YaRN scaling
+ *     table row of a position: mag * cos(angle) for every pair, then mag * sin(angle)
+ *
+ * Everything is computed in double and rounded once, so that every backend rotates by the same numbers.
+ * Sources: Su et al. 2021 (RoPE); Peng et al. 2023 (YaRN), equations 23-25 for the ramp. Pure functions; any thread. */
+#ifndef PF_ROPE_H
+#define PF_ROPE_H
+
+#include <stdint.h>
+
+#include "base/pf_status.h"
+
+enum { PF_ROPE_MAX_PAIRS = 512 };
+
+struct pf_rope {
+    int    n_pairs;                       /* n_rot / 2 */
+    double freq[PF_ROPE_MAX_PAIRS];
+    double mag;
+};
+
+struct pf_rope_params {
+    int          n_rot;
+    float        base;
+    const float *divisors;                /* {n_rot / 2} or NULL */
+    float        factor;                  /* context extension; 0 or 1: none */
+    bool         yarn;                    /* else linear */
+    int64_t      n_ctx_orig;              /* YaRN: context before extension */
+    float        attn_factor;             /* multiplies mag; 1 normally */
+};
+void pf_rope_init(struct pf_rope *r, const struct pf_rope_params *p);
+
+/* cs [rows][2 * n_pairs] for the given positions. */
+void pf_rope_table(const struct pf_rope *r, const int32_t *pos, int rows, float *cs);
+
+#endif

@@ -1,0 +1,113 @@
+/* Sessions on disk. Little-endian, packed:
+ *
+ *     "PFMOESES"  u32 version  u32 kv_type  u64 fingerprint of the model  u64 n_tokens
+ *     i32 tokens[n_tokens]
+ *     per layer, per chunk that holds positions, per KV head:  keys, then values, of the positions in use
+ *     u64 FNV-1a of everything before it, taken over 8-byte words (the last padded with zeros) of each write
+ */
+#include <string.h>
+
+#include "moe/session.h"
+
+static const char magic[8] = { 'P', 'F', 'M', 'O', 'E', 'S', 'E', 'S' };
+enum { VERSION = 1 };
+
+struct save_header {
+    char     magic[8];
+    uint32_t version, kv_type;
+    uint64_t fingerprint, n_tokens;
+};
+_Static_assert(sizeof(struct save_header) == 32, "the header is packed");
+
+/* Moves bytes between the caller's stream and memory, hashing them. */
+struct stream {
+    pf_write_fn *write;
+    pf_read_fn  *read;
+    void        *ctx;
+    uint64_t     hash;
+};
+
+static void hash_block(uint64_t *h, const void *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += 8) {
+        uint64_t word = 0;
+        memcpy(&word, (const char *)p + i, n - i < 8 ? n - i : 8);
+        *h = (*h ^ word) * 0x100000001b3u;
+    }
+}
+
+static pf_status transfer(struct stream *f, void *p, size_t n)
+{
+    if (!(f->write ? f->write(f->ctx, p, n) : f->read(f->ctx, p, n)))
+        PF_FAIL(PF_EIO, "%s a saved session failed after part of it", f->write ? "writing" : "reading");
+    hash_block(&f->hash, p, n);
+    return PF_OK;
+}
+
+/* Keys and values of the first n positions. */
+static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64_t n)
+{
+    size_t element = s->opts.kv_type == PF_KV_F16 ? 2 : 4;
+    for (int il = 0; il < s->m->n_layer; il++) {
+        const struct pf_kv_view *kv = &s->kv[il].view;
+        for (int64_t first = 0; first < n; first += PF_KV_CHUNK_POSITIONS) {
+            size_t in_use = (size_t)(n - first < PF_KV_CHUNK_POSITIONS ? n - first : PF_KV_CHUNK_POSITIONS);
+            for (int h = 0; h < kv->n_kv_head; h++) {
+                size_t at = (size_t)first * (size_t)kv->n_kv_head + (size_t)h * PF_KV_CHUNK_POSITIONS;
+                PF_TRY(transfer(f, (char *)kv->k + at * (size_t)kv->hd_k * element, in_use * (size_t)kv->hd_k * element));
+                PF_TRY(transfer(f, (char *)kv->v + at * (size_t)kv->hd_v * element, in_use * (size_t)kv->hd_v * element));
+            }
+        }
+    }
+    return PF_OK;
+}
+
+pf_status pf_session_save(const pf_session *s, pf_write_fn *write, void *ctx)
+{
+    struct stream f = { .write = write, .ctx = ctx };
+    struct save_header header = { .version = VERSION, .kv_type = s->opts.kv_type, .fingerprint = s->m->fingerprint,
+                                  .n_tokens = (uint64_t)s->pos };
+    memcpy(header.magic, magic, sizeof magic);
+    PF_TRY(transfer(&f, &header, sizeof header));
+    PF_TRY(transfer(&f, s->tokens, (size_t)s->pos * sizeof *s->tokens));
+    PF_TRY(transfer_kv(&f, s, s->pos));
+    uint64_t hash = f.hash;
+    return transfer(&f, &hash, sizeof hash);
+}
+
+static pf_status check_header(const struct pf_session *s, const struct save_header *h)
+{
+    if (memcmp(h->magic, magic, sizeof magic) != 0)
+        PF_FAIL(PF_EFORMAT, "this is not a saved session");
+    if (h->version != VERSION)
+        PF_FAIL(PF_EUNSUPPORTED, "the saved session has version %u; version %d can be loaded", h->version, VERSION);
+    if (h->fingerprint != s->m->fingerprint)
+        PF_FAIL(PF_EINVAL, "the saved session belongs to another model file");
+    if (h->kv_type != (uint32_t)s->opts.kv_type)
+        PF_FAIL(PF_EINVAL, "the saved session has keys and values of another type");
+    if (h->n_tokens > (uint64_t)s->opts.n_ctx)
+        PF_FAIL(PF_ECONTEXT, "the saved session has %llu positions; this context has %lld", (unsigned long long)h->n_tokens,
+                (long long)s->opts.n_ctx);
+    return PF_OK;
+}
+
+pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx)
+{
+    struct stream f = { .read = read, .ctx = ctx };
+    struct save_header header;
+    PF_TRY(pf_session_rewind(s, 0));
+    PF_TRY(transfer(&f, &header, sizeof header));
+    PF_TRY(check_header(s, &header));
+    PF_TRY(transfer(&f, s->tokens, (size_t)header.n_tokens * sizeof *s->tokens));
+    for (uint64_t i = 0; i < header.n_tokens; i++)
+        if (s->tokens[i] < 0 || s->tokens[i] >= s->m->n_vocab)
+            PF_FAIL(PF_EFORMAT, "token %llu of the saved session is %d; the vocabulary has ids 0 to %d", (unsigned long long)i,
+                    s->tokens[i], s->m->n_vocab - 1);
+    PF_TRY(transfer_kv(&f, s, (int64_t)header.n_tokens));
+    uint64_t expected = f.hash, found;
+    PF_TRY(transfer(&f, &found, sizeof found));
+    if (found != expected)
+        PF_FAIL(PF_EFORMAT, "the saved session is damaged: its checksum does not match");
+    s->pos = (int64_t)header.n_tokens;
+    return PF_OK;
+}
