@@ -113,7 +113,7 @@ static bool try_shape(const struct problem *p, struct check_rng *rng, const char
     return ok;
 }
 
-/* All shapes for short rows, some for long ones. Rows are the last ones as often as not, so that they end at the fence. */
+/* All shapes for short rows, some for long ones; half of them with the last rows, which end at the fence. */
 static bool try_shapes(const struct problem *p, struct check_rng *rng, const char *what, pf_mul_fn *mul, bool one_x)
 {
     for (int i = 0; i < LEN(row_counts); i++)
@@ -332,11 +332,11 @@ static void bench_vec(struct bench *b, const struct pf_kernels *level, struct ba
 {
     int n_rows = (int)(CACHE_BYTES / b->row_bytes);
     b->mul = level->vec[b->type];
-    double ns = time_call(b, n_rows, 1), gbs = (double)n_rows * (double)b->row_bytes / ns, stream = time_stream(b);
-    double per_row = ns / n_rows;
+    double ns = time_call(b, n_rows, 1), stream = time_stream(b);
+    double per_row = ns / n_rows, gbs = (double)b->row_bytes / per_row;
     base->vec = base->vec > 0 ? base->vec : per_row;
-    printf("  vec     %8.1f ns a row  %6.1f GB/s cached  %6.1f GB/s streamed (%3.0f%% of %.1f)  %5.1fx scalar\n", per_row,
-           gbs, stream, 100 * stream / b->read_gbs, b->read_gbs, base->vec / per_row);
+    printf("  vec     %8.1f ns a row  %6.1f GB/s cached  %6.1f GB/s streamed (%3.0f%% of %.1f)  %5.1fx scalar\n",
+           per_row, gbs, stream, 100 * stream / b->read_gbs, b->read_gbs, base->vec / per_row);
 }
 
 static void bench_tile(struct bench *b, const struct pf_kernels *level, struct baseline *base)
