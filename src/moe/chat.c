@@ -194,7 +194,7 @@ pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_
                          size_t cap, size_t *need)
 {
     struct pf_chat_opts o;
-    const pf_tmpl *tmpl;
+    const pf_tmpl *tmpl = NULL;
     pf_tmpl *owned;
     char *text = NULL;
     size_t len = 0;
