@@ -1,0 +1,101 @@
+/* Read bandwidth. Threads wait at a barrier, read their share, and wait again; the time between is what counts. */
+#define _GNU_SOURCE
+#include "membw.h"
+
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+struct membw {
+    size_t    bytes;
+    uint64_t *data;
+};
+
+struct reader {
+    pthread_t          thread;
+    pthread_barrier_t *barrier;
+    const uint64_t    *data;
+    size_t             n;
+    uint64_t           sum;      /* keeps the reads alive */
+};
+
+struct membw *membw_open(size_t bytes)
+{
+    struct membw *b = malloc(sizeof *b);
+    if (!b)
+        return NULL;
+    b->bytes = bytes;
+    b->data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (b->data == MAP_FAILED) {
+        free(b);
+        return NULL;
+    }
+    madvise(b->data, bytes, MADV_HUGEPAGE);
+    memset(b->data, 1, bytes);           /* fresh pages would all be the kernel's one page of zeros */
+    return b;
+}
+
+void membw_close(struct membw *b)
+{
+    if (!b)
+        return;
+    munmap(b->data, b->bytes);
+    free(b);
+}
+
+__attribute__((target_clones("default", "avx2", "avx512f")))
+static uint64_t sum_of(const uint64_t *p, size_t n)
+{
+    uint64_t s[32] = { 0 };
+    for (size_t i = 0; i + 32 <= n; i += 32)
+        for (int j = 0; j < 32; j++)
+            s[j] += p[i + (size_t)j];
+    uint64_t sum = 0;
+    for (int j = 0; j < 32; j++)
+        sum += s[j];
+    return sum;
+}
+
+static void *read_share(void *arg)
+{
+    struct reader *r = arg;
+    pthread_barrier_wait(r->barrier);
+    r->sum = sum_of(r->data, r->n);
+    pthread_barrier_wait(r->barrier);
+    return NULL;
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+double membw_read(struct membw *b, int n_threads)
+{
+    struct reader *readers = calloc((size_t)n_threads, sizeof *readers);
+    pthread_barrier_t barrier;
+    size_t share = b->bytes / sizeof *b->data / (size_t)n_threads;
+    int started = 0;
+    if (!readers)
+        return 0;
+    pthread_barrier_init(&barrier, NULL, (unsigned)n_threads + 1);
+    for (; started < n_threads; started++) {
+        readers[started] = (struct reader){ .barrier = &barrier, .data = b->data + share * (size_t)started, .n = share };
+        if (pthread_create(&readers[started].thread, NULL, read_share, &readers[started]) != 0)
+            abort();                     /* a benchmark without its threads has nothing to say */
+    }
+    pthread_barrier_wait(&barrier);
+    double begin = now();
+    pthread_barrier_wait(&barrier);
+    double seconds = now() - begin;
+    for (int i = 0; i < n_threads; i++)
+        pthread_join(readers[i].thread, NULL);
+    pthread_barrier_destroy(&barrier);
+    free(readers);
+    return (double)(share * sizeof *b->data * (size_t)n_threads) / seconds / 1e9;
+}

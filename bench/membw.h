@@ -1,0 +1,16 @@
+/* How fast this machine reads memory, measured the way the engine uses it: n threads, each going once over its share of a
+ * buffer far larger than the caches. */
+#ifndef MEMBW_H
+#define MEMBW_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+struct membw;
+struct membw *membw_open(size_t bytes);     /* NULL: out of memory */
+void membw_close(struct membw *b);
+
+/* One pass with n_threads threads; GB/s (1e9 bytes a second). */
+double membw_read(struct membw *b, int n_threads);
+
+#endif
