@@ -92,6 +92,12 @@ LANE_FN void vi_rows16(vi v[4], const uint8_t *p, size_t row_bytes)
     v[3] = _mm256_unpackhi_epi64(hi01, hi23);
 }
 
+LANE_FN void vi_rows32(vi v[8], const uint8_t *p, size_t row_bytes)
+{
+    vi_rows16(v, p, row_bytes);
+    vi_rows16(v + 4, p + 16, row_bytes);
+}
+
 LANE_FN vi lane_bytes4(const int8_t *x)
 {
     int32_t four;

@@ -10,6 +10,6 @@ extern const struct pf_kernels pf_kernels_avx2;
 const struct pf_kernels pf_kernels_avx2 = {
     .name = "avx2",
     .need = PF_ISA_AVX2,
-    .vec = { VEC_FLOAT_ENTRIES, MUL_QUANT_ENTRIES },
-    .tile = { TILE_FLOAT_ENTRIES, MUL_QUANT_ENTRIES },
+    .vec = { FLOAT_ENTRIES(vec), QUANT_ENTRIES(vec) },
+    .tile = { FLOAT_ENTRIES(tile), QUANT_ENTRIES(tile) },
 };

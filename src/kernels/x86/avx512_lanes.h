@@ -76,27 +76,56 @@ LANE_FN float vf_fold(vf a)
     return _mm_cvtss_f32(_mm_add_ss(q, _mm_movehdup_ps(q)));
 }
 
+/* Masked broadcasts rather than inserts: those would compete with the transpose for the shuffle units. */
 LANE_FN __m512i lane_quad(const uint8_t *p, size_t row_bytes)
 {
-    __m512i a = _mm512_castsi128_si512(_mm_loadu_si128((const void *)p));
-    a = _mm512_inserti32x4(a, _mm_loadu_si128((const void *)(p + 4 * row_bytes)), 1);
-    a = _mm512_inserti32x4(a, _mm_loadu_si128((const void *)(p + 8 * row_bytes)), 2);
-    return _mm512_inserti32x4(a, _mm_loadu_si128((const void *)(p + 12 * row_bytes)), 3);
+    __m512i a = _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)p));
+    a = _mm512_mask_broadcast_i32x4(a, 0x00F0, _mm_loadu_si128((const void *)(p + 4 * row_bytes)));
+    a = _mm512_mask_broadcast_i32x4(a, 0x0F00, _mm_loadu_si128((const void *)(p + 8 * row_bytes)));
+    return _mm512_mask_broadcast_i32x4(a, 0xF000, _mm_loadu_si128((const void *)(p + 12 * row_bytes)));
 }
 
-/* 16 bytes of each row, transposed: lane r of v[k] holds bytes 4k .. 4k+3 of p + r * row_bytes.
- *
- *     loaded   a_r = | row r | row r+4 | row r+8 | row r+12 |        then each 128-bit column is a 4 x 4 transpose */
-LANE_FN void vi_rows16(vi v[4], const uint8_t *p, size_t row_bytes)
+LANE_FN __m512i lane_halves(const uint8_t *p, size_t row_bytes)
 {
-    __m512i a0 = lane_quad(p, row_bytes), a1 = lane_quad(p + row_bytes, row_bytes);
-    __m512i a2 = lane_quad(p + 2 * row_bytes, row_bytes), a3 = lane_quad(p + 3 * row_bytes, row_bytes);
+    __m512i a = _mm512_castsi256_si512(_mm256_loadu_si256((const void *)p));
+    return _mm512_inserti64x4(a, _mm256_loadu_si256((const void *)(p + 4 * row_bytes)), 1);
+}
+
+/* Columns of 4 x 4 transposed: column c of v[k] has bytes 16c + 4k .. 4k+3 of the four rows p, p + row_bytes ... */
+LANE_FN void lane_transpose(__m512i v[4], __m512i a0, __m512i a1, __m512i a2, __m512i a3)
+{
     __m512i lo01 = _mm512_unpacklo_epi32(a0, a1), hi01 = _mm512_unpackhi_epi32(a0, a1);
     __m512i lo23 = _mm512_unpacklo_epi32(a2, a3), hi23 = _mm512_unpackhi_epi32(a2, a3);
     v[0] = _mm512_unpacklo_epi64(lo01, lo23);
     v[1] = _mm512_unpackhi_epi64(lo01, lo23);
     v[2] = _mm512_unpacklo_epi64(hi01, hi23);
     v[3] = _mm512_unpackhi_epi64(hi01, hi23);
+}
+
+/* 16 bytes of each row, transposed: lane r of v[k] holds bytes 4k .. 4k+3 of p + r * row_bytes.
+ *
+ *     loaded   | row r | row r+4 | row r+8 | row r+12 |      then every 128-bit column is a 4 x 4 transpose */
+LANE_FN void vi_rows16(vi v[4], const uint8_t *p, size_t row_bytes)
+{
+    lane_transpose(v, lane_quad(p, row_bytes), lane_quad(p + row_bytes, row_bytes),
+                   lane_quad(p + 2 * row_bytes, row_bytes), lane_quad(p + 3 * row_bytes, row_bytes));
+}
+
+/* The same for 32 bytes, in half as many loads.
+ *
+ *     loaded   | row r, both halves | row r+4, both halves |   and for rows r+8, r+12 */
+LANE_FN void vi_rows32(vi v[8], const uint8_t *p, size_t row_bytes)
+{
+    __m512i lo[4], hi[4];
+    const uint8_t *p8 = p + 8 * row_bytes;
+    lane_transpose(lo, lane_halves(p, row_bytes), lane_halves(p + row_bytes, row_bytes),
+                   lane_halves(p + 2 * row_bytes, row_bytes), lane_halves(p + 3 * row_bytes, row_bytes));
+    lane_transpose(hi, lane_halves(p8, row_bytes), lane_halves(p8 + row_bytes, row_bytes),
+                   lane_halves(p8 + 2 * row_bytes, row_bytes), lane_halves(p8 + 3 * row_bytes, row_bytes));
+    for (int k = 0; k < 4; k++) {
+        v[k] = _mm512_shuffle_i32x4(lo[k], hi[k], 0x88);
+        v[4 + k] = _mm512_shuffle_i32x4(lo[k], hi[k], 0xDD);
+    }
 }
 
 LANE_FN vi lane_bytes4(const int8_t *x)

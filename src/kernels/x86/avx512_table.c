@@ -10,6 +10,6 @@ extern const struct pf_kernels pf_kernels_avx512;
 const struct pf_kernels pf_kernels_avx512 = {
     .name = "avx512",
     .need = PF_ISA_AVX2 | PF_ISA_AVX512,
-    .vec = { VEC_FLOAT_ENTRIES, MUL_QUANT_ENTRIES },
-    .tile = { TILE_FLOAT_ENTRIES, MUL_QUANT_ENTRIES },
+    .vec = { FLOAT_ENTRIES(vec), QUANT_ENTRIES(vec) },
+    .tile = { FLOAT_ENTRIES(tile), QUANT_ENTRIES(tile) },
 };

@@ -54,7 +54,7 @@ LANE_FN float accs_fold(vf *acc)
 }
 
 /* out[r][a] = dot(w[r], x[a]) */
-LANE_FN void block_mul(const struct float_type *t, const uint8_t *const *w, int n_r, const float *const *x, int n_a, int n,
+LANE_FN void float_block(const struct float_type *t, const uint8_t *const *w, int n_r, const float *const *x, int n_a, int n,
                        float (*out)[LANES_FLOAT_X])
 {
     vf acc[4][LANES_FLOAT_X][ACC_VECS];
@@ -95,7 +95,7 @@ LANE_FN void float_rows_mul(const struct float_type *t, int n_r, int n_a, const 
                 wp[r] = w + (size_t)(r0 + r < n_rows ? r0 + r : n_rows - 1) * row_bytes;
             for (int a = 0; a < n_a; a++)
                 xp[a] = x[j + a < n_x ? j + a : n_x - 1].f;
-            block_mul(t, wp, n_r, xp, n_a, n, out);
+            float_block(t, wp, n_r, xp, n_a, n, out);
             for (int a = 0; a < n_a && j + a < n_x; a++)
                 for (int r = 0; r < n_r && r0 + r < n_rows; r++)
                     y[(size_t)(j + a) * y_stride + (size_t)(r0 + r)] = out[r][a];
@@ -119,7 +119,6 @@ MUL_FLOAT(f32, 4)
 MUL_FLOAT(f16, 2)
 MUL_FLOAT(bf16, 2)
 
-#define VEC_FLOAT_ENTRIES  [PF_F32] = vec_f32, [PF_F16] = vec_f16, [PF_BF16] = vec_bf16
-#define TILE_FLOAT_ENTRIES [PF_F32] = tile_f32, [PF_F16] = tile_f16, [PF_BF16] = tile_bf16
+#define FLOAT_ENTRIES(kind) [PF_F32] = kind##_f32, [PF_F16] = kind##_f16, [PF_BF16] = kind##_bf16
 
 #endif

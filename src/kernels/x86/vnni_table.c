@@ -9,6 +9,6 @@ extern const struct pf_kernels pf_kernels_vnni;
 const struct pf_kernels pf_kernels_vnni = {
     .name = "avx512-vnni",
     .need = PF_ISA_AVX2 | PF_ISA_AVX512 | PF_ISA_VNNI,
-    .vec = { MUL_QUANT_ENTRIES },
-    .tile = { MUL_QUANT_ENTRIES },
+    .vec = { QUANT_ENTRIES(vec) },
+    .tile = { QUANT_ENTRIES(tile) },
 };
