@@ -89,10 +89,12 @@ int main(int argc, char **argv)
     printf("seed %llu\n", (unsigned long long)o.seed);
     print_levels(&o);
     int n_failed = 0;
-    if (bench)
+    if (bench) {
+        bench_float(&o);
         bench_products(&o);
-    else
-        n_failed += check_products(&o);
+    } else {
+        n_failed = check_float(&o) + check_products(&o);
+    }
     if (!found_any) {
         fprintf(stderr, "--only %s: no such type\n", o.only);
         return 2;

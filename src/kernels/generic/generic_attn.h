@@ -14,7 +14,6 @@
 #include <assert.h>
 
 #include "kernels/generic/generic_ops.h"
-#include "kernels/generic/generic_vec.h"
 #include "kernels/kernels.h"
 
 /* Positions per block; floats of one converted block (and so the largest head); queries per group; queries and keys of
