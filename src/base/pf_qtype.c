@@ -48,6 +48,58 @@ const struct pf_qtype_info *pf_qtype_info(uint32_t id)
     return id < PF_N_QTYPES && types[id].name ? &types[id] : 0;
 }
 
+/* Ids that ik_llama.cpp writes and nobody else. */
+static const char *ik_refusal(uint32_t id)
+{
+#define IK(id, name) case id: return "ik_llama.cpp type " name ", which pfmoe does not have"
+    switch (id) {
+    IK(133, "Q6_0");
+    IK(134, "IQ1_BN");
+    IK(135, "IQ2_BN");
+    IK(137, "IQ2_K");
+    IK(138, "IQ3_K");
+    IK(139, "IQ4_K");
+    IK(140, "IQ5_K");
+    IK(141, "IQ6_K");
+    IK(144, "IQ4_KS");
+    IK(145, "IQ2_KS");
+    IK(146, "IQ4_KSS");
+    IK(151, "Q8_KV");
+    IK(152, "IQ5_KS");
+    IK(153, "IQ2_KT");
+    IK(154, "IQ3_KT");
+    IK(155, "IQ4_KT");
+    IK(156, "IQ3_KS");
+    IK(157, "IQ2_KL");
+    IK(158, "IQ1_KT");
+    case 97: case 98: case 99: case 136: case 147: case 148: case 149: case 150:
+        return "ik_llama.cpp type for activations, which has no place in a file";
+    default:
+        return NULL;
+    }
+#undef IK
+}
+
+const char *pf_qtype_refusal(uint32_t id)
+{
+    if (pf_qtype_info(id))
+        return "";
+    switch (id) {
+    case 4:
+        return "removed type Q4_2, or ollama's own MXFP4: get a file whose MXFP4 tensors have type 39";
+    case 5:
+        return "removed type Q4_3";
+    case 31: case 32: case 33:
+        return "removed row-interleaved type Q4_0_4_4, Q4_0_4_8 or Q4_0_8_8: get a Q4_0 file";
+    case 36: case 37: case 38:
+        return "removed row-interleaved IQ4_NL type (or ik_llama.cpp's I2_S): get an IQ4_NL file";
+    }
+    if (id >= 200 && id < 400)
+        return "row-interleaved ik_llama.cpp type: quantise again without repacking";
+    const char *ik = ik_refusal(id);
+    return ik ? ik : "unknown type";
+}
+
 uint64_t pf_qtype_row_bytes(enum pf_qtype t, uint64_t n)
 {
     const struct pf_qtype_info *info = pf_qtype_info(t);

@@ -34,7 +34,7 @@ struct pf_gguf_kv {
     struct pf_str     key;
     enum pf_gguf_type type, elem;
     uint64_t          n;             /* elements */
-    const void       *data;          /* packed little-endian elements; for strings see pf_gguf_string */
+    const void       *data;          /* packed little-endian elements; NULL when elem is PF_GGUF_STRING */
     const struct pf_str *strings;    /* n of them when elem is PF_GGUF_STRING, else NULL */
     uint64_t          offset;        /* of the entry in the first shard's file, for messages */
 };
@@ -52,7 +52,10 @@ struct pf_tensor {
     const uint8_t *data;             /* mapped; a file cut short while in use raises SIGBUS on access */
 };
 
-enum { PF_GGUF_VOCAB_ONLY = 1u << 0 };   /* metadata only: no tensors needed, none mapped, shards not opened */
+enum {
+    PF_GGUF_VOCAB_ONLY = 1u << 0,        /* metadata only: no tensors needed, none mapped, shards not opened */
+    PF_GGUF_EMPTY_OK   = 1u << 1         /* a file without any tensor is fine, as of a vocabulary; for inspection */
+};
 
 pf_status pf_gguf_open(pf_gguf **out, const char *path, unsigned flags);
 void      pf_gguf_close(pf_gguf **g);    /* NULL-safe; clears *g */
