@@ -7,9 +7,6 @@
     extern const struct pf_kernels symbol;                                                          \
     const struct pf_kernels symbol __attribute__((weak)) = { .name = label, .need = isa };
 
-LEVEL(pf_kernels_float_scalar, "float-scalar", 0)
-LEVEL(pf_kernels_float_avx2, "float-avx2", PF_ISA_AVX2)
-LEVEL(pf_kernels_float_avx512, "float-avx512", PF_ISA_AVX2 | PF_ISA_AVX512)
 LEVEL(pf_kernels_avx2, "avx2", PF_ISA_AVX2)
 LEVEL(pf_kernels_avx512, "avx512", PF_ISA_AVX2 | PF_ISA_AVX512)
 LEVEL(pf_kernels_vnni, "avx512-vnni", PF_ISA_AVX2 | PF_ISA_AVX512 | PF_ISA_VNNI)
