@@ -1,0 +1,15 @@
+/* Products for AVX2, FMA and F16C: eight rows side by side. See mul_quant.h, mul_float.h. */
+#include "kernels/x86/avx2_lanes.h"
+
+#include "kernels/x86/mul_quant.h"
+#include "kernels/x86/mul_float.h"
+#include "pfmoe.h"
+
+extern const struct pf_kernels pf_kernels_avx2;
+
+const struct pf_kernels pf_kernels_avx2 = {
+    .name = "avx2",
+    .need = PF_ISA_AVX2,
+    .vec = { FLOAT_ENTRIES(vec), QUANT_ENTRIES(vec) },
+    .tile = { FLOAT_ENTRIES(tile), QUANT_ENTRIES(tile) },
+};

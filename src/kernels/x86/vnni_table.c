@@ -1,0 +1,14 @@
+/* Products of quantised weights for AVX-512 with VNNI; floats are inherited. See mul_quant.h, mul_float.h. */
+#include "kernels/x86/avx512_lanes.h"
+
+#include "kernels/x86/mul_quant.h"
+#include "pfmoe.h"
+
+extern const struct pf_kernels pf_kernels_vnni;
+
+const struct pf_kernels pf_kernels_vnni = {
+    .name = "avx512-vnni",
+    .need = PF_ISA_AVX2 | PF_ISA_AVX512 | PF_ISA_VNNI,
+    .vec = { QUANT_ENTRIES(vec) },
+    .tile = { QUANT_ENTRIES(tile) },
+};
