@@ -77,7 +77,7 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
             o.only = argv[++i];
         else {
-            fprintf(stderr, "usage: kernel_check [--seed N] [--only TYPE] [--bench]\n");
+            fprintf(stderr, "usage: kernel_check [--seed N] [--only NAME] [--bench]\n");
             return 2;
         }
     }
@@ -96,7 +96,7 @@ int main(int argc, char **argv)
         n_failed = check_float(&o) + check_products(&o);
     }
     if (!found_any) {
-        fprintf(stderr, "--only %s: no such type\n", o.only);
+        fprintf(stderr, "--only %s: no such type or entry\n", o.only);
         return 2;
     }
     printf("%d failed\n", n_failed);
