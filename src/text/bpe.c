@@ -47,34 +47,86 @@ static size_t raw_text(const struct pf_vocab *v, char *out, const char *p, size_
     return v->kind == PF_VOCAB_BPE ? pf_bpe_raw_text(out, p, n) : pf_spm_raw_text(out, p, n);
 }
 
+/* Merge lists have hundreds of thousands of entries and each takes a few random reads from tables larger than a cache. So
+ * the loop runs over them in three stages, AHEAD entries apart, each asking for the memory that the next one needs:
+ *
+ *     request: texts' slots <-- find: left, right, joined; the pair's slot <-- add_pair */
+enum { AHEAD = 8 };
+
+struct merges {
+    struct pf_vocab *v;
+    const pf_gguf *g;
+    const struct pf_str *list;
+    char *buf;                               /* as large as the longest entry */
+    struct pf_pair_slot found[AHEAD];        /* between find and add_pair */
+};
+
+/* An entry "left right" as raw bytes: buf[0, n_left) and buf[n_left, n). */
+struct parts {
+    size_t n_left, n;
+};
+
+/* The first space that is not the first character divides the two. n == 0: there is none. */
+static struct parts split_merge(const struct merges *m, uint64_t rank)
+{
+    struct pf_str e = m->list[rank];
+    const char *space = e.n > 1 ? memchr(e.p + 1, ' ', e.n - 1) : NULL;
+    if (!space)
+        return (struct parts){ 0, 0 };
+    size_t n_left = raw_text(m->v, m->buf, e.p, (size_t)(space - e.p));
+    size_t n_right = raw_text(m->v, m->buf + n_left, space + 1, (size_t)(e.p + e.n - space - 1));
+    return (struct parts){ n_left, n_left + n_right };
+}
+
+static void request(const struct merges *m, uint64_t rank)
+{
+    struct parts p = split_merge(m, rank);
+    pf_text_prefetch(m->v, m->buf, p.n_left);
+    pf_text_prefetch(m->v, m->buf + p.n_left, p.n - p.n_left);
+    pf_text_prefetch(m->v, m->buf, p.n);
+}
+
+static pf_status find(struct merges *m, uint64_t rank)
+{
+    struct parts p = split_merge(m, rank);
+    if (p.n == 0)
+        PF_FAIL(PF_EFORMAT, "%s: tokenizer.ggml.merges[%llu] has no space between a left and a right part",
+                pf_gguf_path(m->g), (unsigned long long)rank);
+    int32_t left, right, joined;
+    PF_TRY(pf_text_intern(m->v, m->buf, p.n_left, &left));
+    PF_TRY(pf_text_intern(m->v, m->buf + p.n_left, p.n - p.n_left, &right));
+    PF_TRY(pf_text_intern(m->v, m->buf, p.n, &joined));
+    m->found[rank % AHEAD] = (struct pf_pair_slot){ left, right, (uint32_t)rank, (uint32_t)joined + 1 };
+    __builtin_prefetch(&m->v->pairs[pf_pair_hash(left, right) & m->v->pair_mask]);
+    return PF_OK;
+}
+
 /* The first mention of a pair counts. */
-static void add_pair(struct pf_vocab *v, int32_t left, int32_t right, uint32_t rank, int32_t joined)
+static void add_pair(struct pf_vocab *v, struct pf_pair_slot pair)
 {
     struct pf_pair_slot *s;
-    for (size_t i = pf_pair_hash(left, right) & v->pair_mask;; i = (i + 1) & v->pair_mask) {
+    for (size_t i = pf_pair_hash(pair.left, pair.right) & v->pair_mask;; i = (i + 1) & v->pair_mask) {
         s = &v->pairs[i];
         if (!s->joined_plus_1)
             break;
-        if (s->left == left && s->right == right)
+        if (s->left == pair.left && s->right == pair.right)
             return;
     }
-    *s = (struct pf_pair_slot){ left, right, rank, (uint32_t)joined + 1 };
+    *s = pair;
 }
 
-/* "left right": the first space that is not the first character divides them. buf holds entry.n bytes. */
-static pf_status load_merge(struct pf_vocab *v, const pf_gguf *g, struct pf_str entry, uint64_t rank, char *buf)
+static pf_status run_merges(struct merges *m, uint64_t n)
 {
-    const char *space = entry.n > 1 ? memchr(entry.p + 1, ' ', entry.n - 1) : NULL;
-    if (!space)
-        PF_FAIL(PF_EFORMAT, "%s: tokenizer.ggml.merges[%llu] has no space between a left and a right part", pf_gguf_path(g),
-                (unsigned long long)rank);
-    int32_t left, right, joined;
-    size_t n_left = raw_text(v, buf, entry.p, (size_t)(space - entry.p));
-    size_t n_right = raw_text(v, buf + n_left, space + 1, (size_t)(entry.p + entry.n - space - 1));
-    PF_TRY(pf_text_intern(v, buf, n_left, &left));
-    PF_TRY(pf_text_intern(v, buf + n_left, n_right, &right));
-    PF_TRY(pf_text_intern(v, buf, n_left + n_right, &joined));
-    add_pair(v, left, right, (uint32_t)rank, joined);
+    for (uint64_t i = 0; i < AHEAD && i < n; i++)
+        request(m, i);
+    for (uint64_t i = 0; i < n + AHEAD; i++) {
+        if (i >= AHEAD)
+            add_pair(m->v, m->found[i % AHEAD]);
+        if (i + AHEAD < n)
+            request(m, i + AHEAD);
+        if (i < n)
+            PF_TRY(find(m, i));
+    }
     return PF_OK;
 }
 
@@ -87,11 +139,11 @@ static pf_status load_merges(struct pf_vocab *v, const pf_gguf *g, const struct 
     v->pair_mask = n_slots - 1;
     for (uint64_t i = 0; i < kv->n; i++)
         longest = kv->strings[i].n > longest ? kv->strings[i].n : longest;
-    char *buf = pf_alloc(PF_MEM_TEXT, longest);
-    pf_status st = v->pairs && buf ? PF_OK : pf_fail(PF_ENOMEM, "no memory for %llu merges", (unsigned long long)kv->n);
-    for (uint64_t i = 0; i < kv->n && st == PF_OK; i++)
-        st = load_merge(v, g, kv->strings[i], i, buf);
-    pf_free(buf);
+    struct merges m = { .v = v, .g = g, .list = kv->strings, .buf = pf_alloc(PF_MEM_TEXT, longest) };
+    pf_status st = v->pairs && m.buf ? PF_OK : pf_fail(PF_ENOMEM, "no memory for %llu merges", (unsigned long long)kv->n);
+    if (st == PF_OK)
+        st = run_merges(&m, kv->n);
+    pf_free(m.buf);
     return st;
 }
 

@@ -19,8 +19,8 @@
 
 enum pf_vocab_kind { PF_VOCAB_SPM, PF_VOCAB_BPE, PF_VOCAB_GEMMA };
 
-/* Values of tokenizer.ggml.token_type. */
-enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED, TOKEN_BYTE };
+/* Values of tokenizer.ggml.token_type, and one of our own: recognised like a control token, shown like a user-defined one. */
+enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED, TOKEN_BYTE, TOKEN_CONTROL_SHOWN };
 
 struct pf_bytes {
     const char *p;
@@ -29,7 +29,7 @@ struct pf_bytes {
 
 /* Open addressing, a power of two of slots, at most half of them used. */
 struct pf_text_slot {
-    uint32_t hash;
+    uint64_t key;                        /* the text itself with its length when it has up to 7 bytes, else a hash of it */
     uint32_t id_plus_1;                  /* 0: free */
 };
 struct pf_pair_slot {
@@ -41,8 +41,8 @@ struct pf_pair_slot {
 static inline size_t pf_pair_hash(int32_t left, int32_t right)
 {
     uint64_t both = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    both *= UINT64_C(0x9E3779B97F4A7C15);
-    return (size_t)(both ^ both >> 32);
+    both = (both ^ both >> 29) * UINT64_C(0x9E3779B97F4A7C15);
+    return (size_t)(both >> 32);
 }
 
 struct pf_text_block;                    /* where texts and pieces are kept */
@@ -76,6 +76,7 @@ struct pf_vocab {
 
 /* vocab_load.c */
 int32_t   pf_text_find(const struct pf_vocab *v, const char *p, size_t n);         /* symbol or -1 */
+void      pf_text_prefetch(const struct pf_vocab *v, const char *p, size_t n);     /* pf_text_find is going to be asked */
 pf_status pf_text_intern(struct pf_vocab *v, const char *p, size_t n, int32_t *symbol);
 const char *pf_text_keep(struct pf_vocab *v, const char *p, size_t n);             /* a copy that lives as long as v, or NULL */
 

@@ -39,38 +39,56 @@ const char *pf_text_keep(struct pf_vocab *v, const char *p, size_t n)
     return copy;
 }
 
-static uint32_t hash_of(const char *p, size_t n)
+/* Short texts, which most are, need no look at the text to be compared: their key is the text, with a top byte of 0 to 7. */
+static uint64_t key_of(const char *p, size_t n)
 {
-    uint64_t h = n * UINT64_C(0x9E3779B97F4A7C15) + 1;
+    uint64_t key = 0;
+    if (n < 8) {
+        memcpy(&key, p, n);
+        return key | (uint64_t)n << 56;
+    }
+    key = n;
     for (; n > 0;) {
         uint64_t word = 0;
         size_t k = n < 8 ? n : 8;
         memcpy(&word, p, k);
-        h = (h ^ word) * UINT64_C(0xD6E8FEB86659FD93);
-        h ^= h >> 32;
+        key = (key ^ word) * UINT64_C(0xD6E8FEB86659FD93);
+        key ^= key >> 32;
         p += k;
         n -= k;
     }
-    h *= UINT64_C(0xD6E8FEB86659FD93);
-    return (uint32_t)(h >> 32);
+    return key | UINT64_C(1) << 63;
+}
+
+static size_t home_of(const struct pf_vocab *v, uint64_t key)
+{
+    key = (key ^ key >> 29) * UINT64_C(0x9E3779B97F4A7C15);
+    return (size_t)(key >> 32) & v->table_mask;
 }
 
 /* The slot of this text, or the free one where it belongs. */
-static struct pf_text_slot *slot_of(const struct pf_vocab *v, uint32_t hash, const char *p, size_t n)
+static struct pf_text_slot *slot_of(const struct pf_vocab *v, uint64_t key, const char *p, size_t n)
 {
-    for (size_t i = hash & v->table_mask;; i = (i + 1) & v->table_mask) {
+    for (size_t i = home_of(v, key);; i = (i + 1) & v->table_mask) {
         struct pf_text_slot *s = &v->table[i];
         if (!s->id_plus_1)
             return s;
+        if (s->key != key)
+            continue;
         const struct pf_bytes *text = &v->texts[s->id_plus_1 - 1];
-        if (s->hash == hash && text->n == n && memcmp(text->p, p, n) == 0)
+        if (n < 8 || (text->n == n && memcmp(text->p, p, n) == 0))
             return s;
     }
 }
 
 int32_t pf_text_find(const struct pf_vocab *v, const char *p, size_t n)
 {
-    return n ? (int32_t)slot_of(v, hash_of(p, n), p, n)->id_plus_1 - 1 : -1;
+    return n ? (int32_t)slot_of(v, key_of(p, n), p, n)->id_plus_1 - 1 : -1;
+}
+
+void pf_text_prefetch(const struct pf_vocab *v, const char *p, size_t n)
+{
+    __builtin_prefetch(&v->table[home_of(v, key_of(p, n))]);
 }
 
 static pf_status table_resize(struct pf_vocab *v, size_t n_slots)
@@ -82,7 +100,7 @@ static pf_status table_resize(struct pf_vocab *v, size_t n_slots)
     v->table = fresh;
     v->table_mask = n_slots - 1;
     for (size_t i = 0; i < n_old; i++) {
-        size_t at = old[i].hash & v->table_mask;
+        size_t at = home_of(v, old[i].key);
         while (fresh[at].id_plus_1)
             at = (at + 1) & v->table_mask;
         if (old[i].id_plus_1)
@@ -100,11 +118,11 @@ static pf_status table_add(struct pf_vocab *v, int32_t id)
         return PF_OK;
     if (2 * (v->table_used + 1) > v->table_mask)
         PF_TRY(table_resize(v, 2 * (v->table_mask + 1)));
-    uint32_t hash = hash_of(text.p, text.n);
-    struct pf_text_slot *s = slot_of(v, hash, text.p, text.n);
+    uint64_t key = key_of(text.p, text.n);
+    struct pf_text_slot *s = slot_of(v, key, text.p, text.n);
     if (s->id_plus_1)
         return PF_OK;
-    *s = (struct pf_text_slot){ hash, (uint32_t)id + 1 };
+    *s = (struct pf_text_slot){ key, (uint32_t)id + 1 };
     v->table_used++;
     if (text.n > v->max_text)
         v->max_text = text.n;
@@ -388,6 +406,15 @@ static int32_t find_marker(const struct pf_vocab *v, const char *text)
     return -1;
 }
 
+/* find_marker, and what it finds is a control token from now on, whatever the file says: text must not forge it. */
+static int32_t take_marker(struct pf_vocab *v, const char *text)
+{
+    int32_t id = find_marker(v, text);
+    if (id >= 0 && v->types[id] == TOKEN_USER_DEFINED)
+        v->types[id] = TOKEN_CONTROL;
+    return id;
+}
+
 static void set_end(struct pf_vocab *v, int32_t id, bool end)
 {
     if (id >= 0)
@@ -400,7 +427,7 @@ static pf_status end_by_key(struct pf_vocab *v, const pf_gguf *g, const char *ke
     int32_t id;
     PF_TRY(load_id(v, g, key, -1, &id));
     for (const char *t = texts; id < 0 && *t; t += strlen(t) + 1)
-        id = find_marker(v, t);
+        id = take_marker(v, t);
     set_end(v, id, true);
     return PF_OK;
 }
@@ -418,6 +445,29 @@ static pf_status end_by_list(struct pf_vocab *v, const pf_gguf *g)
     return PF_OK;
 }
 
+/* GPT-OSS writes its reasoning and its answer into named channels of one reply; a reader needs the marks between them. */
+static void show_channels(struct pf_vocab *v)
+{
+    static const char *const texts[] = { "<|start|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|end|>" };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        int32_t id = find_marker(v, texts[i]);
+        if (id >= 0)
+            v->types[id] = TOKEN_CONTROL_SHOWN;
+    }
+}
+
+/* Fill-in-the-middle marks do not end a reply, but are control tokens as much. */
+static void take_fim_marks(struct pf_vocab *v)
+{
+    static const char *const texts[] = {
+        "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
+        "<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>",
+        "<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>",
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        take_marker(v, texts[i]);
+}
+
 static pf_status load_ends(struct pf_vocab *v, const pf_gguf *g)
 {
     static const char *const texts[] = {
@@ -425,6 +475,7 @@ static pf_status load_ends(struct pf_vocab *v, const pf_gguf *g)
         "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>",
         "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
     };
+    take_fim_marks(v);
     set_end(v, v->eos, true);
     PF_TRY(end_by_list(v, g));
     PF_TRY(end_by_key(v, g, "tokenizer.ggml.eot_token_id", ""));
@@ -433,10 +484,12 @@ static pf_status load_ends(struct pf_vocab *v, const pf_gguf *g)
     PF_TRY(end_by_key(v, g, "tokenizer.ggml.fim_rep_token_id", "<|fim_repo|>\0<|repo_name|>\0<fim-repo>\0<REPO>\0<reponame>\0"));
     PF_TRY(end_by_key(v, g, "tokenizer.ggml.fim_sep_token_id", "<|file_sep|>\0"));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        set_end(v, find_marker(v, texts[i]), true);
+        set_end(v, take_marker(v, texts[i]), true);
     /* In these families the token ends a message or a turn's part, and the reply goes on. */
     bool returns = find_marker(v, "<|return|>") >= 0 && find_marker(v, "<|call|>") >= 0;
     bool flushes = find_marker(v, "<|flush|>") >= 0 && find_marker(v, "<|calls|>") >= 0;
+    if (returns)
+        show_channels(v);
     if (returns || flushes)
         set_end(v, find_marker(v, "<|end|>"), false);
     if (find_marker(v, "<|tool_response>") >= 0)
