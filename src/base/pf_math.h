@@ -1,9 +1,8 @@
-/* exp and sigmoid with the same bits on every unit.
+/* exp, sigmoid and softplus with the same bits on every unit.
  *
  * Only fmaf, additions, multiplications, divisions, comparisons and integer shifts, each rounded where it stands: the
  * same source in C (any instruction set) and CUDA gives the same float. Branch-free, so that loops over it vectorise.
- * Pure functions; any thread; the rounding mode must be to nearest. Denormal modes (FTZ, DAZ) do not matter: no step
- * makes or needs a denormal. */
+ * Pure functions; any thread; the rounding mode must be to nearest. exp makes and needs no denormal. */
 #ifndef PF_MATH_H
 #define PF_MATH_H
 
@@ -51,6 +50,19 @@ static inline float pf_expf(float x)
 static inline float pf_sigmoidf(float z)
 {
     return 1.0f / (1.0f + pf_expf(-z));
+}
+
+/* log(1 + e^z) = max(z, 0) + log(1 + u), u = e^-|z|: no overflow, and nothing is lost where u is small. With
+ * s = u / (2 + u) the logarithm is 2 atanh(s) = 2 s + s^3 p(s^2), p a minimax polynomial (0.1 ulp). */
+static inline float pf_softplusf(float z)
+{
+    float u = pf_expf(z > 0.0f ? -z : z);
+    float s = u / (2.0f + u), s2 = s * s;
+    float p = 0x1.1ed82ep-2f;
+    p = __builtin_fmaf(p, s2, 0x1.1ebcf8p-2f);
+    p = __builtin_fmaf(p, s2, 0x1.99d20ap-2f);
+    p = __builtin_fmaf(p, s2, 0x1.555502p-1f);
+    return (z > 0.0f ? z : 0.0f) + __builtin_fmaf(s * s2, p, s + s);
 }
 
 #endif

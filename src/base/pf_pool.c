@@ -25,6 +25,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "base/pf_fp.h"
 #include "base/pf_mem.h"
 
 enum { SPINS_BEFORE_SLEEP = 4000 };     /* some 50 us */
@@ -83,6 +84,7 @@ static void *worker_main(void *arg)
 {
     struct worker *w = arg;
     struct pf_pool *p = w->pool;
+    pf_fp_begin();
     for (;;) {
         uint32_t bell = atomic_load(&p->bell);
         int spins = 0;

@@ -8,6 +8,7 @@
  * the same seed gives the same tokens on every machine. Scratch belongs to the session; nothing is allocated. */
 #include <math.h>
 
+#include "base/pf_fp.h"
 #include "base/pf_math.h"
 #include "moe/session.h"
 
@@ -159,6 +160,15 @@ static pf_status check_settings(const struct pf_sampler *sp)
     return PF_OK;
 }
 
+static int32_t greedy(const struct pf_candidate *c, int n)
+{
+    int best = 0;
+    for (int i = 1; i < n; i++)
+        if (before(&c[i], &c[best]))
+            best = i;
+    return c[best].id;
+}
+
 pf_status pf_sample(struct pf_sampler *sp, const pf_session *s, int32_t *tok)
 {
     const float *logits = pf_session_logits(s);
@@ -168,15 +178,9 @@ pf_status pf_sample(struct pf_sampler *sp, const pf_session *s, int32_t *tok)
         PF_FAIL(PF_EINVAL, "there are no logits to sample from");
     PF_TRY(check_settings(sp));
     PF_TRY(fill(c, logits, n));
+    unsigned fp = pf_fp_begin();
     penalise(sp, s, c);
-    if (sp->temp > 0) {
-        *tok = draw(sp, c, n);
-        return PF_OK;
-    }
-    int best = 0;
-    for (int i = 1; i < n; i++)
-        if (before(&c[i], &c[best]))
-            best = i;
-    *tok = c[best].id;
+    *tok = sp->temp > 0 ? draw(sp, c, n) : greedy(c, n);
+    pf_fp_end(fp);
     return PF_OK;
 }

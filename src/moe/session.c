@@ -4,6 +4,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/pf_fp.h"
 #include "base/pf_mem.h"
 
 enum { DEFAULT_CTX = 8192, DEFAULT_BATCH = 512, MAX_BATCH = 8192 };
@@ -209,7 +210,9 @@ static pf_status step(struct pf_session *s, const struct pf_batch *batch)
     struct pf_model *m = s->m;
     pthread_mutex_lock(&m->step_lock);
     uint64_t begin = now_ns();
+    unsigned fp = pf_fp_begin();
     pf_status st = pf_forward(s, batch);
+    pf_fp_end(fp);
     atomic_fetch_add(&m->step_ns, now_ns() - begin);
     atomic_fetch_add(&m->n_steps, 1);
     atomic_fetch_add(&m->n_tokens, (uint64_t)batch->rows);

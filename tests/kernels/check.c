@@ -36,9 +36,13 @@ static void on_crash(int signal_number)
     _exit(1);
 }
 
+static bool found_any;
+
 bool check_wants(const struct check_opts *o, const char *name)
 {
-    return !o->only || strcasecmp(o->only, name) == 0;
+    bool wants = !o->only || strcasecmp(o->only, name) == 0;
+    found_any |= wants;
+    return wants;
 }
 
 bool check_runs(const struct check_opts *o, const struct pf_kernels *level)
@@ -53,6 +57,14 @@ uint64_t check_now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
+static void print_levels(const struct check_opts *o)
+{
+    printf("levels:");
+    for (int i = 0; pf_kernels_level(i); i++)
+        printf(" %s%s", pf_kernels_level(i)->name, check_runs(o, pf_kernels_level(i)) ? "" : " (not on this CPU)");
+    printf("\n");
+}
+
 int main(int argc, char **argv)
 {
     struct check_opts o = { .seed = check_now_ns() ^ (uint64_t)getpid() << 32, .isa = pf_cpu_isa() };
@@ -65,7 +77,7 @@ int main(int argc, char **argv)
         else if (strcmp(argv[i], "--only") == 0 && i + 1 < argc)
             o.only = argv[++i];
         else {
-            fprintf(stderr, "usage: kernel_check [--seed N] [--only TYPE] [--bench]\n");
+            fprintf(stderr, "usage: kernel_check [--seed N] [--only NAME] [--bench]\n");
             return 2;
         }
     }
@@ -75,11 +87,18 @@ int main(int argc, char **argv)
     signal(SIGILL, on_crash);
 
     printf("seed %llu\n", (unsigned long long)o.seed);
+    print_levels(&o);
+    int n_failed = 0;
     if (bench) {
+        bench_float(&o);
         bench_products(&o);
-        return 0;
+    } else {
+        n_failed = check_float(&o) + check_products(&o);
     }
-    int n_failed = check_products(&o);
+    if (!found_any) {
+        fprintf(stderr, "--only %s: no such type or entry\n", o.only);
+        return 2;
+    }
     printf("%d failed\n", n_failed);
     return n_failed != 0;
 }

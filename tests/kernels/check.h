@@ -23,6 +23,8 @@ struct check_opts {
 /* The families. check: prints a line per entry and returns the number of failures. */
 int  check_products(const struct check_opts *o);
 void bench_products(const struct check_opts *o);
+int  check_float(const struct check_opts *o);
+void bench_float(const struct check_opts *o);
 
 /* ---- check.c ---------------------------------------------------------------------------------------------------- */
 

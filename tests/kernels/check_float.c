@@ -3,18 +3,13 @@
  *
  * Attention is defined here a second time, one query and one position at a time. Everything else is compared with the
  * lowest level, and that one with double. */
-#include "check_float.h"
+#include "check.h"
 
 #include <math.h>
-#include <stdbool.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-#include "base/pf_cpu.h"
 #include "base/pf_math.h"
-#include "kernels/kernels.h"
 
 enum { N_MAX = 2880, GUARD = 16, N_LEVELS_MAX = 3 };
 
@@ -23,7 +18,7 @@ enum { N_SIZES = sizeof sizes / sizeof *sizes };
 
 static const struct pf_kernels *levels[N_LEVELS_MAX];
 static int n_levels, n_failed;
-static uint64_t seed = 88172645463325252u;
+static struct check_rng rng;
 
 static void fail(const char *level, const char *what, int n, const char *how)
 {
@@ -33,10 +28,7 @@ static void fail(const char *level, const char *what, int n, const char *how)
 
 static uint32_t random_bits(void)
 {
-    seed ^= seed << 13;
-    seed ^= seed >> 7;
-    seed ^= seed << 17;
-    return (uint32_t)(seed >> 32);
+    return (uint32_t)(check_bits(&rng) >> 32);
 }
 
 /* Uniform in [-1, 1). */
@@ -98,24 +90,35 @@ static void run_swiglu_oai(const struct pf_kernels *k, const struct job *j)
     run_glu(k->swiglu_oai, j);
 }
 
-static void run_sums(const struct pf_kernels *k, const struct job *j)
+/* What the entries that change their argument begin with. */
+static float *copy_x(const struct job *j)
 {
-    memcpy(j->out, j->x, 2 * (size_t)j->n * sizeof *j->x);
-    k->add(j->out, j->w, j->n);
-    k->scale(j->out, -1.7f, j->n);
-    k->axpy(j->out + j->n, 0.3f, j->w, j->n);
+    return memcpy(j->out, j->x, 2 * (size_t)j->n * sizeof *j->x);
+}
+
+static void run_add(const struct pf_kernels *k, const struct job *j)
+{
+    k->add(copy_x(j), j->w, 2 * j->n);
+}
+
+static void run_scale(const struct pf_kernels *k, const struct job *j)
+{
+    k->scale(copy_x(j), -1.7f, 2 * j->n);
+}
+
+static void run_axpy(const struct pf_kernels *k, const struct job *j)
+{
+    k->axpy(copy_x(j), 0.3f, j->w, 2 * j->n);
 }
 
 static void run_rope_norm(const struct pf_kernels *k, const struct job *j)
 {
-    memcpy(j->out, j->x, 2 * (size_t)j->n * sizeof *j->x);
-    k->rope_norm(j->out, j->w, j->n);
+    k->rope_norm(copy_x(j), j->w, j->n);
 }
 
 static void run_rope_neox(const struct pf_kernels *k, const struct job *j)
 {
-    memcpy(j->out, j->x, 2 * (size_t)j->n * sizeof *j->x);
-    k->rope_neox(j->out, j->w, j->n);
+    k->rope_neox(copy_x(j), j->w, j->n);
 }
 
 static void run_softmax(const struct pf_kernels *k, const struct job *j)
@@ -133,37 +136,46 @@ static void run_to_f16(const struct pf_kernels *k, const struct job *j)
 static const struct entry {
     const char *name;
     void      (*run)(const struct pf_kernels *k, const struct job *j);
-    int         bytes;       /* bench: read and written per n */
+    int         bytes;       /* bench: read and written per n, copies included */
 } entries[] = {
-    { "rms_norm", run_rms_norm, 28 },  { "swiglu", run_swiglu, 32 },       { "swiglu_oai", run_swiglu_oai, 32 },
-    { "sums", run_sums, 48 },          { "rope_norm", run_rope_norm, 40 }, { "rope_neox", run_rope_neox, 40 },
-    { "softmax", run_softmax, 24 },    { "to_f16", run_to_f16, 12 },
+    { "rms_norm", run_rms_norm, 36 },   { "swiglu", run_swiglu, 32 },       { "swiglu_oai", run_swiglu_oai, 32 },
+    { "add", run_add, 40 },             { "scale", run_scale, 32 },         { "axpy", run_axpy, 40 },
+    { "rope_norm", run_rope_norm, 40 }, { "rope_neox", run_rope_neox, 40 }, { "softmax", run_softmax, 56 },
+    { "to_f16", run_to_f16, 12 },
 };
 enum { N_ENTRIES = sizeof entries / sizeof *entries };
 
-static float job_x[2 * N_MAX + 16], job_w[2 * N_MAX + 16];
+enum { ROOM = 2 * N_MAX + 2 * GUARD };
 
-/* Writes between guards, at an address that is a multiple of 4 only; gives the 2 n floats. */
-static const float *guarded_run(const struct entry *e, const struct pf_kernels *k, int n, int shift, float *room)
+/* Writes between guards, at any multiple of 4 bytes; gives the 2 n floats. */
+static const float *guarded_run(const struct entry *e, const struct pf_kernels *k, const struct job *in, int shift,
+                                float *room)
 {
-    memset(room, 0xa5, (2 * N_MAX + 2 * GUARD + 16) * sizeof *room);
-    struct job j = { .n = n, .x = job_x + shift, .w = job_w + 2 * shift, .out = room + GUARD + shift };
+    struct job j = *in;
+    memset(room, 0xa5, ROOM * sizeof *room);
+    j.out = room + GUARD + shift;
+    check_doing("%s %s, n = %d", k->name, e->name, j.n);
     e->run(k, &j);
-    uint32_t after = pf_float_bits(j.out[2 * n]), before = pf_float_bits(j.out[-1]);
-    if (after != 0xa5a5a5a5u || before != 0xa5a5a5a5u)
-        fail(k->name, e->name, n, "writes past its output");
+    if (pf_float_bits(j.out[2 * j.n]) != 0xa5a5a5a5u || pf_float_bits(j.out[-1]) != 0xa5a5a5a5u)
+        fail(k->name, e->name, j.n, "writes past its output");
     return j.out;
 }
 
+/* Inputs end where touching the next byte faults. */
 static void check_entry(const struct entry *e, int n, enum fill how, int shift)
 {
-    static float want_room[2 * N_MAX + 2 * GUARD + 16], got_room[2 * N_MAX + 2 * GUARD + 16];
-    fill(job_x, 2 * N_MAX + 16, how);
-    fill(job_w, 2 * N_MAX + 16, how);
-    const float *want = guarded_run(e, levels[0], n, shift, want_room);
+    static float want_room[ROOM], got_room[ROOM];
+    size_t bytes = 2 * (size_t)n * sizeof(float);
+    float *x = (float *)(void *)check_fenced_new(bytes), *w = (float *)(void *)check_fenced_new(bytes);
+    fill(x, 2 * n, how);
+    fill(w, 2 * n, how);
+    struct job j = { .n = n, .x = x, .w = w };
+    const float *want = guarded_run(e, levels[0], &j, shift, want_room);
     for (int i = 1; i < n_levels; i++)
-        if (!same(want, guarded_run(e, levels[i], n, shift, got_room), 2 * n))
+        if (!same(want, guarded_run(e, levels[i], &j, shift, got_room), 2 * n))
             fail(levels[i]->name, e->name, n, fill_names[how]);
+    check_fenced_free((uint8_t *)x, bytes);
+    check_fenced_free((uint8_t *)w, bytes);
 }
 
 /* ---- Quantisation ------------------------------------------------------------------------------------------------ */
@@ -194,7 +206,7 @@ static void quantise_plainly(const float *x, int n, struct qrow *out)
 static void check_quantise(int n, enum fill how)
 {
     static struct qrow want, got;
-    float *x = job_x + 1;
+    float *x = (float *)(void *)check_fenced_new((size_t)n * sizeof(float));
     fill(x, n, how);
     memset(&want, 0x5a, sizeof want);
     quantise_plainly(x, n, &want);
@@ -211,6 +223,7 @@ static void check_quantise(int n, enum fill how)
         }
         x[n / 2] = was;
     }
+    check_fenced_free((uint8_t *)x, (size_t)n * sizeof(float));
 }
 
 /* ---- exp, F16 ---------------------------------------------------------------------------------------------------- */
@@ -235,6 +248,19 @@ static void check_exp(void)
         fail("all", "exp", 0, "ends wrongly");
     if (pf_sigmoidf(0) != 0.5f || pf_sigmoidf(200) != 1 || pf_sigmoidf(-200) != 0)
         fail("all", "sigmoid", 0, "ends wrongly");
+}
+
+static void check_softplus(void)
+{
+    double worst = 0;
+    for (int i = 0; i < 1000000; i++) {
+        float z = (i % 2 ? 87.0f : 4.0f) * random_float();
+        double want = log1p(exp((double)z));
+        worst = fmax(worst, fabs((double)pf_softplusf(z) - want) / want * 0x1p24);
+    }
+    printf("softplus: at most %.3f eps\n", worst);
+    if (!(worst < 5) || pf_softplusf(-INFINITY) != 0 || pf_softplusf(INFINITY) != INFINITY || !isnan(pf_softplusf(NAN)))
+        fail("all", "softplus", 0, "is not accurate");
 }
 
 static double half_value(uint32_t h)
@@ -429,6 +455,32 @@ static void check_attn(int n_q, int hd_k, int hd_v, bool f16)
     }
 }
 
+/* One visible position weighs exactly 1, so that the sum is its value: every half comes out as the number it is. */
+static void check_halves(void)
+{
+    enum { HD = 512 };
+    for (int i = 0; i < n_levels; i++)
+        for (uint32_t first = 0; first < 0x10000; first += HD) {
+            float q = 1, m = -INFINITY, z = 0, acc[HD] = {0}, ac[HD];
+            uint16_t k[6] = {0}, v[6 * HD] = {0};
+            int lo = 5, hi = 6;
+            for (uint32_t j = 0; j < HD; j++)
+                v[5 * HD + j] = (uint16_t)(first + j);
+            struct pf_attn_args a = {
+                .q = &q, .k = k, .v = v, .n_q = 1, .hd_k = 1, .hd_v = HD, .lo = &lo, .hi = &hi, .scale = 1,
+                .score = score_room, .m = &m, .z = &z, .acc = acc, .ac = ac,
+            };
+            levels[i]->attn_f16(&a);
+            for (uint32_t j = 0; j < HD; j++) {
+                double want = half_value(first + j);
+                if ((double)acc[j] != want && !(isnan(acc[j]) && isnan(want))) {
+                    fail(levels[i]->name, "attn_f16", (int)(first + j), "reads a half wrongly");
+                    return;
+                }
+            }
+        }
+}
+
 /* Two chunks of history, all visible, against a softmax in double. Scores are off by n eps sum |q k|, which moves each
  * weight by that much; the sums over positions add their own roundings. */
 static void check_attn_accuracy(int hd)
@@ -473,23 +525,16 @@ static void check_attn_accuracy(int hd)
 
 /* ---- Bench ------------------------------------------------------------------------------------------------------- */
 
-static double now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
-}
-
 /* The best of several runs, each long enough to time. */
 #define BEST_NS(best, call)                                         \
     do {                                                            \
         int reps_ = 1;                                              \
         (best) = INFINITY;                                          \
         for (int run_ = 0; run_ < 12; run_++) {                     \
-            double t0_ = now_ns();                                  \
+            double t0_ = (double)check_now_ns();                                  \
             for (int rep_ = 0; rep_ < reps_; rep_++)                \
                 call;                                               \
-            double each_ = (now_ns() - t0_) / reps_;                \
+            double each_ = ((double)check_now_ns() - t0_) / reps_;                \
             (best) = each_ < (best) ? each_ : (best);               \
             reps_ = each_ * reps_ < 1e6 ? 2 * reps_ + 1 : reps_;    \
         }                                                           \
@@ -521,65 +566,106 @@ static void bench_attn(const struct pf_kernels *k, int n_q, bool f16)
            ns / chunks, 2.0 * chunk_bytes * chunks / ns, 4.0 * PF_KV_CHUNK * HD * n_q * chunks / ns);
 }
 
-static void bench_level(const struct pf_kernels *k)
+static void bench_level(const struct check_opts *o, const struct pf_kernels *k)
 {
-    static float out[2 * N_MAX];
+    static float x[2 * N_MAX], w[2 * N_MAX], out[2 * N_MAX];
     static struct qrow row;
-    struct job j = { .n = 2048, .x = job_x, .w = job_w, .out = out };
+    struct job j = { .n = 2048, .x = x, .w = w, .out = out };
     double ns;
-    fill(job_x, 2 * N_MAX, FILL_PLAIN);
-    fill(job_w, 2 * N_MAX, FILL_PLAIN);
-    for (int e = 0; e < N_ENTRIES; e++) {
-        BEST_NS(ns, entries[e].run(k, &j));
-        printf("%-14s %-14s %10.0f ns %7.2f GB/s\n", k->name, entries[e].name, ns, entries[e].bytes * j.n / ns);
+    fill(x, 2 * N_MAX, FILL_PLAIN);
+    fill(w, 2 * N_MAX, FILL_PLAIN);
+    for (int e = 0; e < N_ENTRIES; e++)
+        if (check_wants(o, entries[e].name)) {
+            BEST_NS(ns, entries[e].run(k, &j));
+            printf("%-14s %-14s %10.0f ns %7.2f GB/s\n", k->name, entries[e].name, ns, entries[e].bytes * j.n / ns);
+        }
+    if (check_wants(o, "quantise")) {
+        BEST_NS(ns, k->quantise(x, j.n, row.q, row.d, row.s));
+        printf("%-14s %-14s %10.0f ns %7.2f GB/s\n", k->name, "quantise", ns, 5.25 * j.n / ns);
     }
-    BEST_NS(ns, k->quantise(job_x, j.n, row.q, row.d, row.s));
-    printf("%-14s %-14s %10.0f ns %7.2f GB/s\n", k->name, "quantise", ns, 5.25 * j.n / ns);
     static const int n_q[] = { 1, 4, 8, 32, 256 };
-    for (int i = 0; i < 5; i++)
-        for (int f16 = 0; f16 < 2; f16++)
+    for (int f16 = 0; f16 < 2; f16++)
+        for (int i = 0; i < 5 && check_wants(o, f16 ? "attn_f16" : "attn_f32"); i++)
             bench_attn(k, n_q[i], f16);
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
 
-static void find_levels(void)
+static void find_levels(const struct check_opts *o)
 {
     n_levels = 0;
+    rng.state = o->seed;
     for (int i = 0; pf_kernels_level(i) && n_levels < N_LEVELS_MAX; i++)
-        if (pf_kernels_level(i)->rms_norm && (pf_kernels_level(i)->need & ~pf_cpu_isa()) == 0)
+        if (pf_kernels_level(i)->rms_norm && check_runs(o, pf_kernels_level(i)))
             levels[n_levels++] = pf_kernels_level(i);
 }
 
-int check_float(void)
+static void report(const char *name, int n_failed_before)
 {
-    find_levels();
-    for (int s = 0; s < N_SIZES; s++) {
-        for (int how = 0; how < N_FILLS; how++) {
-            for (int e = 0; e < N_ENTRIES; e++)
-                for (int shift = 0; shift < 4; shift++)
-                    check_entry(&entries[e], sizes[s], how, shift);
-            if (sizes[s] % 32 == 0)
-                check_quantise(sizes[s], how);
-        }
-        check_accuracy(sizes[s]);
-    }
-    check_exp();
-    check_to_f16();
+    printf("%-14s %d levels, %d failed\n", name, n_levels, n_failed - n_failed_before);
+}
+
+static void check_by_size(const struct entry *e)
+{
+    int before = n_failed;
+    for (int s = 0; s < N_SIZES; s++)
+        for (int how = 0; how < N_FILLS; how++)
+            for (int shift = 0; shift < 4; shift++)
+                check_entry(e, sizes[s], how, shift);
+    report(e->name, before);
+}
+
+static void check_all_quantise(void)
+{
+    int before = n_failed;
+    for (int s = 0; s < N_SIZES; s++)
+        for (int how = 0; how < N_FILLS && sizes[s] % 32 == 0; how++)
+            check_quantise(sizes[s], how);
+    report("quantise", before);
+}
+
+static void check_all_attn(bool f16)
+{
     static const int shapes[][3] = { { 1, 128, 128 }, { 3, 64, 64 }, { 8, 128, 128 }, { 70, 64, 128 }, { 5, 576, 512 },
                                      { 8, 80, 96 }, { 2, 33, 1 }, { 16, 256, 256 } };
+    int before = n_failed;
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
-        for (int f16 = 0; f16 < 2; f16++)
-            check_attn(shapes[i][0], shapes[i][1], shapes[i][2], f16);
-    check_attn_accuracy(64);
-    check_attn_accuracy(128);
-    printf("float kernels: %d levels, %d failed\n", n_levels, n_failed);
+        check_attn(shapes[i][0], shapes[i][1], shapes[i][2], f16);
+    if (f16) {
+        check_halves();
+    } else {
+        check_attn_accuracy(64);
+        check_attn_accuracy(128);
+    }
+    report(f16 ? "attn_f16" : "attn_f32", before);
+}
+
+int check_float(const struct check_opts *o)
+{
+    n_failed = 0;
+    find_levels(o);
+    for (int e = 0; e < N_ENTRIES; e++)
+        if (check_wants(o, entries[e].name))
+            check_by_size(&entries[e]);
+    if (check_wants(o, "quantise"))
+        check_all_quantise();
+    if (check_wants(o, "to_f16"))
+        check_to_f16();
+    for (int f16 = 0; f16 < 2; f16++)
+        if (check_wants(o, f16 ? "attn_f16" : "attn_f32"))
+            check_all_attn(f16);
+    if (check_wants(o, "exp")) {
+        check_exp();
+        check_softplus();
+    }
+    for (int s = 0; s < N_SIZES && !o->only; s++)
+        check_accuracy(sizes[s]);
     return n_failed;
 }
 
-void bench_float(void)
+void bench_float(const struct check_opts *o)
 {
-    find_levels();
+    find_levels(o);
     for (int i = 0; i < n_levels; i++)
-        bench_level(levels[i]);
+        bench_level(o, levels[i]);
 }

@@ -14,12 +14,11 @@
 #include <assert.h>
 
 #include "kernels/generic/generic_ops.h"
-#include "kernels/generic/generic_vec.h"
 #include "kernels/kernels.h"
 
 /* Positions per block; floats of one converted block (and so the largest head); queries per group; queries and keys of
  * one tile of scores, VEC together; vectors of one tile of values. */
-enum { ROWS_MAX = 32, ROWS_FLOATS = 8192, GROUP_MAX = 64, TILE_K = 4, TILE_Q = VEC / TILE_K, TILE_V = 4 };
+enum { ROWS_MAX = 16, ROWS_FLOATS = 8192, GROUP_MAX = 64, TILE_K = 4, TILE_Q = VEC / TILE_K, TILE_V = 4 };
 
 /* The positions lo <= p < hi. */
 struct span {
@@ -118,9 +117,14 @@ static inline __attribute__((always_inline)) void tile_dots(const float *q, size
             d[i][j] = part[0][i][j];
 }
 
-static inline void store_some(float *dst, const float *src, int n, int max)
+/* The first min(n, max) of max floats. */
+static inline void store_some(float *restrict dst, const float *restrict src, int n, int max)
 {
-    memcpy(dst, src, (size_t)min_int(n, max) * sizeof *dst);
+    if (n >= max)
+        memcpy(dst, src, (size_t)max * sizeof *dst);
+    else
+        for (int i = 0; i < n; i++)
+            dst[i] = src[i];
 }
 
 /* TILE_Q queries against the block. */

@@ -3,28 +3,28 @@
 #ifndef PF_GENERIC_OPS_H
 #define PF_GENERIC_OPS_H
 
-#include "kernels/generic/generic_math.h"
+#include "kernels/generic/generic_vec.h"
 
-/* Element i of f(x) for a function of up to two inputs: whole blocks through a local array (so that the output may be an
- * input), the tail padded with zeros in one more block, whose surplus is not stored. */
-#define FOR_BLOCKS(n, i, m) for (int i = 0, m; i < (n) && ((m) = min_int((n) - i, PF_LANES)) > 0; i += PF_LANES)
+/* A function of 32 elements of x and y (y unused where there is only x). out may be x or y: all is read before anything
+ * is written. ctx holds its constants. */
+typedef void block_fn(const float *x, const float *y, const float *ctx, float *out);
 
-static inline void block_load(float *restrict b, const float *x, int m)
+/* f over n elements; the last few go through buffers padded with pad, whose surplus is dropped. */
+static inline __attribute__((always_inline)) void for_blocks(block_fn *f, const float *x, const float *y, int n,
+                                                             float pad, const float *ctx, float *out)
 {
-    if (m == PF_LANES) {
-        memcpy(b, x, PF_LANES * sizeof *b);
+    int i = 0;
+    for (; i + PF_LANES <= n; i += PF_LANES)
+        f(x + i, y + i, ctx, out + i);
+    if (i == n)
         return;
-    }
-    memset(b, 0, PF_LANES * sizeof *b);
-    memcpy(b, x, (size_t)m * sizeof *b);
-}
-
-static inline void block_store(float *y, const float *restrict b, int m)
-{
-    if (m == PF_LANES)
-        memcpy(y, b, PF_LANES * sizeof *b);
-    else
-        memcpy(y, b, (size_t)m * sizeof *b);
+    float a[PF_LANES], b[PF_LANES], c[PF_LANES];
+    for (int j = 0; j < PF_LANES; j++)
+        a[j] = b[j] = pad;
+    memcpy(a, x + i, (size_t)(n - i) * sizeof *a);
+    memcpy(b, y + i, (size_t)(n - i) * sizeof *b);
+    f(a, b, ctx, c);
+    memcpy(out + i, c, (size_t)(n - i) * sizeof *c);
 }
 
 /* ---- Quantisation -------------------------------------------------------------------------------------------- */
@@ -40,79 +40,123 @@ static inline uint32_t amax_bits(const float *restrict x)
     return (uint32_t)top;
 }
 
-/* |x * id| <= 127, so that adding 1.5 * 2^23 rounds it to an integer, ties to even, in the low bits. */
-static inline void quantise_block(const float *restrict x, float id, int8_t *restrict q, int16_t *restrict s)
+/* |x * id| <= 127, so that adding 1.5 * 2^23 rounds it to an integer, ties to even, in the low bits. r gets the
+ * integers as floats. */
+static inline void quantise_block(const float *restrict x, float id, int8_t *restrict q, float *restrict r)
 {
-    int32_t v[PF_LANES];
+    float t[PF_LANES];
     for (int i = 0; i < PF_LANES; i++)
-        v[i] = (int32_t)(pf_float_bits(x[i] * id + 0x1.8p23f) - 0x4b400000u);
+        t[i] = x[i] * id + 0x1.8p23f;
     for (int i = 0; i < PF_LANES; i++)
-        q[i] = (int8_t)v[i];
-    for (int h = 0; h < 2; h++) {
-        int32_t sum = 0;
-        for (int i = 0; i < 16; i++)
-            sum += v[16 * h + i];
-        s[h] = (int16_t)sum;
+        q[i] = (int8_t)(pf_float_bits(t[i]) - 0x4b400000u);
+    for (int i = 0; i < PF_LANES; i++)
+        r[i] = t[i] - 0x1.8p23f;
+}
+
+/* The sums of n times 16 integers, n <= VEC: exact in float, so that their order does not matter. */
+static inline void sums_of_16(const float *restrict r, int n, int16_t *restrict s)
+{
+    vec d[VEC];
+    float sum[VEC];
+    for (int j = 0; j < VEC; j++) {
+        d[j] = vec_load(r + 16 * j);
+        for (int i = VEC; i < 16; i += VEC)
+            d[j] += vec_load(r + 16 * j + i);
     }
+    vec_store(sum, vec_fold(d));
+    for (int j = 0; j < n; j++)
+        s[j] = (int16_t)(pf_float_bits(sum[j] + 0x1.8p23f) - 0x4b400000u);
 }
 
 static int op_quantise(const float *restrict x, int n, int8_t *restrict q, float *restrict d, int16_t *restrict s)
 {
+    float r[16 * VEC] __attribute__((aligned(64))) = {0};
     uint32_t top = 0;
-    for (int i = 0; i < n; i += PF_LANES) {
-        uint32_t bits = amax_bits(x + i);
-        float amax = pf_bits_float(bits);
-        int alive = amax >= 0x1p-100f;
-        top = bits > top ? bits : top;
-        d[i / PF_LANES] = alive ? amax / 127.0f : 0.0f;
-        quantise_block(x + i, alive ? 127.0f / amax : 0.0f, q + i, s + i / 16);
+    for (int i = 0; i < n; i += 16 * VEC) {
+        int end = min_int(i + 16 * VEC, n);
+        for (int b = i; b < end; b += PF_LANES) {
+            uint32_t bits = amax_bits(x + b);
+            float amax = pf_bits_float(bits);
+            int alive = amax >= 0x1p-100f;
+            top = bits > top ? bits : top;
+            d[b / PF_LANES] = alive ? amax / 127.0f : 0.0f;
+            quantise_block(x + b, alive ? 127.0f / amax : 0.0f, q + b, r + (b - i));
+        }
+        if (end - i == 16 * VEC)
+            sums_of_16(r, VEC, s + i / 16);
+        else
+            sums_of_16(r, (end - i) / 16, s + i / 16);
     }
     return top >= 0x7f800000u ? -1 : 0;
 }
 
 /* ---- Sums: norm and softmax ----------------------------------------------------------------------------------- */
 
+/* The 32 accumulators. */
+struct sums {
+    vec v[PARTS];
+};
+
+static inline float sums_fold(const struct sums *s)
+{
+    float f[PF_LANES];
+    memcpy(f, s->v, sizeof f);
+    return fold32(f);
+}
+
 static float sum_of_squares(const float *restrict x, int n)
 {
-    float s[PF_LANES] = {0}, b[PF_LANES];
-    FOR_BLOCKS(n, i, m) {
-        block_load(b, x + i, m);
-        for (int j = 0; j < PF_LANES; j++)
-            s[j] = __builtin_fmaf(b[j], b[j], s[j]);
-    }
-    return fold32(s);
+    struct sums s = {0};
+    int i = 0;
+    for (; i + PF_LANES <= n; i += PF_LANES)
+        for (int v = 0; v < PARTS; v++) {
+            vec a = vec_load(x + i + v * VEC);
+            s.v[v] = vec_fma(a, a, s.v[v]);
+        }
+    float f[PF_LANES];
+    memcpy(f, s.v, sizeof f);
+    for (int j = 0; i + j < n; j++)
+        f[j] = __builtin_fmaf(x[i + j], x[i + j], f[j]);
+    return fold32(f);
+}
+
+static inline void block_scale(const float *x, const float *w, const float *r, float *y)
+{
+    float t[PF_LANES];
+    (void)w;
+    for (int j = 0; j < PF_LANES; j++)
+        t[j] = x[j] * *r;
+    memcpy(y, t, sizeof t);
+}
+
+static inline void block_scale_weigh(const float *x, const float *w, const float *r, float *y)
+{
+    float t[PF_LANES];
+    for (int j = 0; j < PF_LANES; j++)
+        t[j] = x[j] * *r * w[j];
+    memcpy(y, t, sizeof t);
 }
 
 static void op_rms_norm(const float *x, const float *w, float eps, int n, float *y)
 {
     float mean = sum_of_squares(x, n) / (float)n;
     float r = 1.0f / __builtin_sqrtf(mean + eps);
-    float b[PF_LANES], c[PF_LANES];
-    FOR_BLOCKS(n, i, m) {
-        block_load(b, x + i, m);
-        for (int j = 0; j < PF_LANES; j++)
-            b[j] *= r;
-        if (w) {
-            block_load(c, w + i, m);
-            for (int j = 0; j < PF_LANES; j++)
-                b[j] *= c[j];
-        }
-        block_store(y + i, b, m);
-    }
+    if (w)
+        for_blocks(block_scale_weigh, x, w, n, 0.0f, &r, y);
+    else
+        for_blocks(block_scale, x, x, n, 0.0f, &r, y);
 }
 
 /* The largest value; NaN is passed over. */
 static inline float max_of(const float *restrict x, int n)
 {
-    float s[PF_LANES], b[PF_LANES];
+    float s[PF_LANES];
     for (int j = 0; j < PF_LANES; j++)
         s[j] = -__builtin_inff();
     int i = 0;
-    for (; i + PF_LANES <= n; i += PF_LANES) {
-        memcpy(b, x + i, sizeof b);
+    for (; i + PF_LANES <= n; i += PF_LANES)
         for (int j = 0; j < PF_LANES; j++)
-            s[j] = b[j] > s[j] ? b[j] : s[j];
-    }
+            s[j] = x[i + j] > s[j] ? x[i + j] : s[j];
     for (; i < n; i++)
         s[0] = x[i] > s[0] ? x[i] : s[0];
     for (int h = PF_LANES / 2; h > 0; h /= 2)
@@ -121,19 +165,32 @@ static inline float max_of(const float *restrict x, int n)
     return s[0];
 }
 
-/* y = exp(x - max), returns the sum in 32 accumulators. y may be x. */
+static inline void exp_block(const float *x, float max, float *y, struct sums *s)
+{
+    float t[PF_LANES];
+    for (int j = 0; j < PF_LANES; j++)
+        t[j] = pf_expf(x[j] - max);
+    for (int v = 0; v < PARTS; v++)
+        s->v[v] += vec_load(t + v * VEC);
+    memcpy(y, t, sizeof t);
+}
+
+/* y = exp(x - max); returns the sum. y may be x. What pads the last block weighs 0. */
 static inline float exp_sum(const float *x, int n, float max, float *y)
 {
-    float s[PF_LANES] = {0}, b[PF_LANES];
-    FOR_BLOCKS(n, i, m) {
-        block_load(b, x + i, m);
+    struct sums s = {0};
+    int i = 0;
+    for (; i + PF_LANES <= n; i += PF_LANES)
+        exp_block(x + i, max, y + i, &s);
+    if (i < n) {
+        float t[PF_LANES];
         for (int j = 0; j < PF_LANES; j++)
-            b[j] = pf_expf(b[j] - max);
-        block_store(y + i, b, m);
-        for (int j = 0; j < PF_LANES; j++)
-            s[j] += j < m ? b[j] : 0.0f;
+            t[j] = -__builtin_inff();
+        memcpy(t, x + i, (size_t)(n - i) * sizeof *t);
+        exp_block(t, max, t, &s);
+        memcpy(y + i, t, (size_t)(n - i) * sizeof *t);
     }
-    return fold32(s);
+    return sums_fold(&s);
 }
 
 static void op_softmax(const float *x, int n, float *p)
@@ -145,32 +202,36 @@ static void op_softmax(const float *x, int n, float *p)
 
 /* ---- Elementwise ---------------------------------------------------------------------------------------------- */
 
+static inline void block_swiglu(const float *g, const float *u, const float *none, float *a)
+{
+    float t[PF_LANES];
+    (void)none;
+    for (int j = 0; j < PF_LANES; j++)
+        t[j] = g[j] * pf_sigmoidf(g[j]) * u[j];
+    memcpy(a, t, sizeof t);
+}
+
 static void op_swiglu(const float *g, const float *u, int n, float *a)
 {
-    float b[PF_LANES], c[PF_LANES];
-    FOR_BLOCKS(n, i, m) {
-        block_load(b, g + i, m);
-        block_load(c, u + i, m);
-        for (int j = 0; j < PF_LANES; j++)
-            b[j] = b[j] * pf_sigmoidf(b[j]) * c[j];
-        block_store(a + i, b, m);
+    for_blocks(block_swiglu, g, u, n, 0.0f, NULL, a);
+}
+
+static inline void block_swiglu_oai(const float *g, const float *u, const float *none, float *a)
+{
+    float t[PF_LANES];
+    (void)none;
+    for (int j = 0; j < PF_LANES; j++) {
+        float z = g[j] > 7.0f ? 7.0f : g[j];
+        float v = u[j] > 7.0f ? 7.0f : u[j];
+        v = v < -7.0f ? -7.0f : v;
+        t[j] = z * pf_sigmoidf(1.702f * z) * (v + 1.0f);
     }
+    memcpy(a, t, sizeof t);
 }
 
 static void op_swiglu_oai(const float *g, const float *u, int n, float *a)
 {
-    float b[PF_LANES], c[PF_LANES];
-    FOR_BLOCKS(n, i, m) {
-        block_load(b, g + i, m);
-        block_load(c, u + i, m);
-        for (int j = 0; j < PF_LANES; j++) {
-            float z = b[j] > 7.0f ? 7.0f : b[j];
-            float v = c[j] > 7.0f ? 7.0f : c[j];
-            v = v < -7.0f ? -7.0f : v;
-            b[j] = z * pf_sigmoidf(1.702f * z) * (v + 1.0f);
-        }
-        block_store(a + i, b, m);
-    }
+    for_blocks(block_swiglu_oai, g, u, n, 0.0f, NULL, a);
 }
 
 static void op_add(float *restrict y, const float *restrict x, int n)

@@ -126,7 +126,7 @@ static inline void vec_store(float *x, vec v)
 
 static inline vec vec_all(float x)
 {
-    return (vec){0} + x;
+    return x - (vec){0};
 }
 
 /* VEC sums from VEC vectors of partial sums. */

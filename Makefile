@@ -1,0 +1,25 @@
+# Two commands for a fresh Debian or Ubuntu machine: `make demo` and `make test`. Everything else is Meson and Ninja.
+BUILD ?= build
+
+.PHONY: all demo test deps clean
+
+all: $(BUILD)/build.ninja
+	ninja -C $(BUILD)
+
+# Builds, then chats with the bundled model.
+demo: all
+	$(BUILD)/src/cli/pfmoe-run
+
+# Builds, then runs every test. Ends with "N passed, N failed, N skipped".
+test: all
+	python3 tests/run.py $(BUILD)
+
+$(BUILD)/build.ninja: meson.build | deps
+	meson setup $(BUILD)
+
+# Installs the packages that are missing; says which and why if it may not.
+deps:
+	@sh tools/install_deps.sh
+
+clean:
+	rm -rf $(BUILD)

@@ -1,0 +1,219 @@
+/* Using a vocabulary: text to ids and back. See vocab.h and, for the inside, vocab_impl.h.
+ *
+ *     text --special tokens cut out--> fragments --bpe.c or spm.c--> ids
+ *
+ * Special tokens are found first, at each place the longest; what lies between two of them is a fragment, and nothing
+ * merges across its ends. User-defined tokens are always found, control and unknown ones only with PF_TOK_PARSE_SPECIAL:
+ * text from a user cannot forge a control token without it. */
+#include "text/vocab.h"
+
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "text/vocab_impl.h"
+
+int64_t pf_vocab_size(const pf_vocab *v)
+{
+    return v->n_tokens;
+}
+
+/* ---- Special tokens in text --------------------------------------------------------------------------------- */
+
+/* First of specials[lo, hi), all of them longer than depth and equal before it, whose byte there is at least b. */
+static int32_t first_at_least(const struct pf_vocab *v, int32_t lo, int32_t hi, size_t depth, int b)
+{
+    while (lo < hi) {
+        int32_t mid = lo + (hi - lo) / 2;
+        if ((unsigned char)v->pieces[v->specials[mid]].p[depth] < b)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* The longest special token that text begins with, or -1. Narrows the sorted list by one byte at a time. */
+static int32_t special_at(const struct pf_vocab *v, const char *text, size_t len, bool parse_special)
+{
+    unsigned char first = (unsigned char)text[0];
+    int32_t lo = v->special_first[first], hi = v->special_first[first + 1], best = -1;
+    for (size_t depth = 1; lo < hi; depth++) {
+        for (bool found = false; lo < hi && v->pieces[v->specials[lo]].n == depth; lo++) {
+            int32_t id = v->specials[lo];
+            if (!found && (parse_special || v->types[id] == TOKEN_USER_DEFINED)) {
+                found = true;
+                best = id;
+            }
+        }
+        if (depth == len)
+            break;
+        int b = (unsigned char)text[depth];
+        lo = first_at_least(v, lo, hi, depth, b);
+        hi = first_at_least(v, lo, hi, depth, b + 1);
+    }
+    return best;
+}
+
+static bool is_ascii_space(char c)
+{
+    return c == ' ' || (c >= '\t' && c <= '\r');
+}
+
+/* Whether white space after this special token is dropped: in Phi-3 after all but three. */
+static bool strips(const struct pf_vocab *v, int32_t id)
+{
+    static const char *const exempt[] = { "<unk>", "<s>", "<|endoftext|>" };
+    const struct pf_bytes *p = &v->pieces[id];
+    for (size_t i = 0; i < 3; i++)
+        if (strlen(exempt[i]) == p->n && memcmp(exempt[i], p->p, p->n) == 0)
+            return false;
+    return v->strip_after_special;
+}
+
+/* ---- Text to ids -------------------------------------------------------------------------------------------- */
+
+void pf_tok_emit(struct pf_tok_job *j, int32_t id)
+{
+    if (j->n < j->cap)
+        j->out[j->n] = id;
+    j->n++;
+}
+
+void pf_tok_emit_bytes(struct pf_tok_job *j, const char *p, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        int32_t id = j->v->byte_ids[(unsigned char)p[i]];
+        if (id >= 0)
+            pf_tok_emit(j, id);
+    }
+}
+
+static pf_status fragment(struct pf_tok_job *j, const char *text, size_t len)
+{
+    if (len == 0)
+        return PF_OK;
+    switch (j->v->kind) {
+    case PF_VOCAB_BPE:   return pf_bpe_fragment(j, text, len);
+    case PF_VOCAB_GEMMA: return pf_gemma_fragment(j, text, len);
+    case PF_VOCAB_SPM:   break;
+    }
+    return pf_spm_fragment(j, text, len);
+}
+
+static pf_status tokenize(struct pf_tok_job *j, const char *text, size_t len, bool parse_special)
+{
+    const struct pf_vocab *v = j->v;
+    size_t from = 0;                         /* of the fragment that reaches up to p */
+    for (size_t p = 0; p < len;) {
+        int32_t id = special_at(v, text + p, len - p, parse_special);
+        if (id < 0) {
+            p++;
+            continue;
+        }
+        PF_TRY(fragment(j, text + from, p - from));
+        pf_tok_emit(j, id);
+        p += v->pieces[id].n;
+        while (strips(v, id) && p < len && is_ascii_space(text[p]))
+            p++;
+        from = p;
+    }
+    return fragment(j, text + from, len - from);
+}
+
+pf_status pf_vocab_tokenize(const pf_vocab *v, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap, size_t *n)
+{
+    *n = 0;
+    if (len > INT32_MAX / 4)
+        PF_FAIL(PF_EINVAL, "a text of %zu bytes is longer than can be tokenized at once", len);
+    struct pf_tok_job j = { .v = v, .out = out, .cap = cap };
+    if ((flags & PF_TOK_ADD_SPECIAL) && v->add_bos)
+        pf_tok_emit(&j, v->bos);
+    pf_status st = tokenize(&j, text, len, flags & PF_TOK_PARSE_SPECIAL);
+    if ((flags & PF_TOK_ADD_SPECIAL) && v->add_eos)
+        pf_tok_emit(&j, v->eos);
+    pf_free(j.syms);
+    pf_free(j.heap);
+    if (st < 0)
+        return st;
+    *n = j.n;
+    if (j.n > cap)
+        PF_FAIL(PF_ESPACE, "the text has %zu tokens, the buffer holds %zu", j.n, cap);
+    return PF_OK;
+}
+
+/* ---- Ids to text -------------------------------------------------------------------------------------------- */
+
+const char *pf_vocab_piece(const pf_vocab *v, int32_t id, bool special, size_t *len)
+{
+    *len = 0;
+    if (id < 0 || id >= v->n_tokens)
+        return "";
+    if (!special && (v->types[id] == TOKEN_CONTROL || v->types[id] == TOKEN_UNKNOWN))
+        return "";
+    *len = v->pieces[id].n;
+    return v->pieces[id].p;
+}
+
+pf_status pf_vocab_detokenize(const pf_vocab *v, const int32_t *ids, size_t n, unsigned flags, char *out, size_t cap, size_t *need)
+{
+    size_t total = 0;
+    bool at_start = v->add_space_prefix;     /* the space that tokenising put there is still to come */
+    *need = 0;
+    for (size_t i = 0; i < n; i++) {
+        size_t len;
+        if (ids[i] < 0 || ids[i] >= v->n_tokens)
+            PF_FAIL(PF_EINVAL, "token %zu has the id %d; the vocabulary has %d", i, ids[i], v->n_tokens);
+        const char *piece = pf_vocab_piece(v, ids[i], flags & PF_DETOK_SPECIAL, &len);
+        if (at_start && len) {
+            at_start = false;
+            len -= piece[0] == ' ';
+            piece += piece[0] == ' ';
+        }
+        if (total < cap)
+            memcpy(out + total, piece, len < cap - total ? len : cap - total);
+        total += len;
+    }
+    *need = total;
+    if (total > cap)
+        PF_FAIL(PF_ESPACE, "the text has %zu bytes, the buffer holds %zu", total, cap);
+    return PF_OK;
+}
+
+/* ---- Questions ---------------------------------------------------------------------------------------------- */
+
+int32_t pf_vocab_find(const pf_vocab *v, const char *text, size_t len)
+{
+    if (len == 0)
+        return -1;
+    unsigned char first = (unsigned char)text[0];
+    for (int32_t lo = v->special_first[first], hi = v->special_first[first + 1]; lo < hi;) {
+        int32_t mid = lo + (hi - lo) / 2;
+        const struct pf_bytes *p = &v->pieces[v->specials[mid]];
+        int order = memcmp(p->p, text, p->n < len ? p->n : len);
+        order = order ? order : (p->n > len) - (p->n < len);
+        if (order == 0)
+            return v->specials[mid];
+        if (order < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    int32_t id = pf_text_find(v, text, len);
+    return id < v->n_tokens ? id : -1;
+}
+
+bool pf_vocab_is_end(const pf_vocab *v, int32_t id)
+{
+    return id >= 0 && id < v->n_tokens && v->is_end[id];
+}
+
+int32_t pf_vocab_special(const pf_vocab *v, enum pf_special which)
+{
+    switch (which) {
+    case PF_SPECIAL_BOS: return v->bos;
+    case PF_SPECIAL_EOS: return v->eos;
+    case PF_SPECIAL_PAD: return v->pad;
+    case PF_SPECIAL_UNK: return v->unk;
+    }
+    return -1;
+}
