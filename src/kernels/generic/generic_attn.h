@@ -81,8 +81,8 @@ static inline struct rows rows_load(const void *base, int hd, int p, struct span
 
 /* ---- Scores ---------------------------------------------------------------------------------------------------- */
 
-/* n_q queries times TILE_K keys from position p: d[query][key] holds the sum's 32 accumulators folded to VEC. A vector of
- * accumulators takes every 32nd element from its own first; the loop over these vectors is unrolled, so that their sums
+/* n_q queries times TILE_K keys from position p: d[query][key] gets the 32 accumulators folded to VEC. A vector of them
+ * takes every 32nd element from its own first; the loop over these vectors is unrolled, so that their sums
  * need not pass through memory. Keys past the block's end repeat its last one. */
 static inline __attribute__((always_inline)) void tile_dots(const float *q, size_t q_stride, int n_q,
                                                             const struct rows *r, int p, vec d[][TILE_K])

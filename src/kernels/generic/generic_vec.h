@@ -3,8 +3,8 @@
  * compiler would rather load it twice. Loads, stores and sums are the compiler's vector extension. All variants do the
  * same float operations on the same elements.
  *
- * The fold of VEC sums at once. d[0..VEC) are vectors of VEC partial sums each; lane j of the result is the sum of d[j],
- * folded by halves:
+ * The fold of VEC sums at once. d[0..VEC) are vectors of VEC partial sums each; lane j of the result is d[j] folded by
+ * halves:
  *
  *     vec_quarters   d[j], d[j+4], ... -> [d[j] | d[j+4] | ...], each folded down to 4 lanes
  *     vec_pairs      [a a a a|..] [b b b b|..] -> [a a b b|..]
