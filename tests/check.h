@@ -10,8 +10,8 @@ static int check_n_failed;
     do {                                                                                          \
         if (!(condition)) {                                                                       \
             check_n_failed++;                                                                     \
-            printf("%s:%d: not so: %s: ", __FILE__, __LINE__, #condition);                        \
-            printf("" __VA_ARGS__);                                                               \
+            printf("%s:%d: not so: %s:", __FILE__, __LINE__, #condition);                        \
+            printf(" " __VA_ARGS__);                                                              \
             printf("\n");                                                                         \
         }                                                                                         \
     } while (0)
