@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/pf_status.h"
+#include "text/utf8.h"
 
 enum {
     PF_JMAX_TEMPLATE = 256 << 10,   /* bytes of template text */
@@ -309,12 +310,20 @@ size_t pf_jfloat_text(double f, char buf[PF_JFLOAT_BYTES]);       /* Python's re
 /* A decimal number of the form 1, 1.5, 1e3, with an optional sign; all of s or false. */
 bool   pf_jnum_parse(struct pf_jstr s, struct pf_jval *out);
 
-/* UTF-8. A character is what the first byte promises, cut short where the promise is broken. */
-size_t   pf_ju8_len(const char *p, const char *end);              /* bytes of the character at p < end */
-size_t   pf_ju8_count(struct pf_jstr s);
-uint32_t pf_ju8_decode(const char *p, size_t n);                  /* U+FFFD when it is not UTF-8 */
-size_t   pf_ju8_put(char *dst, uint32_t c);
-bool     pf_jspace(uint32_t c);                                   /* what str.strip() takes off */
+/* Characters are those of text/utf8.h. */
+static inline size_t pf_ju8_len(const char *p, const char *end)                   /* bytes of the one at p < end */
+{
+    uint32_t c;
+    return pf_utf8_next(p, (size_t)(end - p), &c);
+}
+static inline uint32_t pf_ju8_decode(const char *p, size_t n)                     /* the one at p, n > 0 bytes left */
+{
+    uint32_t c;
+    pf_utf8_next(p, n, &c);
+    return c;
+}
+size_t pf_ju8_count(struct pf_jstr s);
+bool pf_jspace(uint32_t c);                                       /* what str.strip() takes off */
 enum { PF_JSTRIP_LEFT = 1, PF_JSTRIP_RIGHT = 2 };
 struct pf_jstr pf_jstrip(struct pf_jstr s, const struct pf_jstr *chars, int sides);   /* chars NULL: white space */
 pf_status pf_jcase(struct pf_jrun *r, struct pf_jstr s, bool upper, struct pf_jval *out);

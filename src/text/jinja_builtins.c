@@ -59,9 +59,26 @@ static pf_status filter_capitalize(struct pf_jrun *r, const struct pf_jargs *a, 
     return as_method(r, "capitalize", a, out);
 }
 
+/* Not the method: here words end at blanks, hyphens and opening brackets only. */
 static pf_status filter_title(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out)
 {
-    return as_method(r, "title", a, out);
+    struct pf_jval text, word;
+    PF_TRY(pf_jtext(r, &a->v[0], &text));
+    size_t mark = r->n_out;
+    for (const char *p = text.s.p, *end = p + text.s.n; p < end;) {
+        const char *stop = p;
+        while (stop < end && !(*stop && strchr(" \t\n\r\v\f-({[<", *stop)))
+            stop++;
+        if (stop == p) {
+            PF_TRY(pf_jput(r, p++, 1));
+            continue;
+        }
+        word = pf_jstring(p, (size_t)(stop - p));
+        PF_TRY(as_method(r, "capitalize", &(struct pf_jargs){ .v = &word, .n = 1 }, &word));
+        PF_TRY(pf_jput(r, word.s.p, word.s.n));
+        p = stop;
+    }
+    return pf_jtake(r, mark, out);
 }
 
 static pf_status filter_trim(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out)
@@ -225,10 +242,12 @@ static pf_status filter_round(struct pf_jrun *r, const struct pf_jargs *a, struc
     PF_TRY(want_int(r, &a->v[1], "round()", 0, &digits));
     digits = digits < -300 ? -300 : digits > 300 ? 300 : digits;
     double f = pf_jdouble(&a->v[0]), scale = pow(10, (double)digits);
-    if (how->kind == PF_JV_STR && pf_jstr_is(how->s, "ceil")) {
-        *out = pf_jfloat(ceil(f * scale) / scale);
-    } else if (how->kind == PF_JV_STR && pf_jstr_is(how->s, "floor")) {
-        *out = pf_jfloat(floor(f * scale) / scale);
+    bool rounds_up = how->kind == PF_JV_STR && pf_jstr_is(how->s, "ceil");
+    bool rounds_down = how->kind == PF_JV_STR && pf_jstr_is(how->s, "floor");
+    if (rounds_up || rounds_down) {
+        *out = pf_jfloat((rounds_up ? ceil(f * scale) : floor(f * scale)) / scale);
+    } else if (is_int(&a->v[0]) && (digits >= 0 || fabs(f) < 1e15)) {
+        *out = pf_jint(digits >= 0 ? int_of(&a->v[0]) : digits < -18 ? 0 : (int64_t)(rint(f * scale) / scale));
     } else if (digits < 0 || digits > 20 || fabs(f) > 1e22) {
         *out = pf_jfloat(digits < 0 ? rint(f * scale) / scale : f);
     } else {

@@ -58,7 +58,7 @@ static pf_status read_unicode(struct reader *rd, char **dst)
             c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
         }
     }
-    *dst += pf_ju8_put(*dst, c >= 0xD800 && c < 0xE000 ? 0xFFFD : (uint32_t)c);
+    *dst += pf_utf8_put(*dst, c >= 0xD800 && c < 0xE000 ? 0xFFFD : (uint32_t)c);
     return PF_OK;
 }
 

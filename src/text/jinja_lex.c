@@ -235,7 +235,7 @@ static bool match_bare_tag(const char **p, const char *end, const char *word, ch
 static pf_status lex_raw(struct lexer *lx, char sign)
 {
     int open_line = lx->line;
-    close_tag(lx, sign, false);
+    close_tag(lx, sign, true);      /* a newline after it stays */
     const char *from = lx->at;
     for (const char *p = from; (p = find_tag(p, lx->end)) < lx->end; p++) {
         const char *q = p + 2;

@@ -179,13 +179,13 @@ static const char *unescape(const char *s, const char *end, char **dst)
         uint32_t c = 0;
         for (int i = 0; i < 3 && s < end && *s >= '0' && *s <= '7'; i++)
             c = c * 8 + (uint32_t)(*s++ - '0');
-        *dst += pf_ju8_put(*dst, c);
+        *dst += pf_utf8_put(*dst, c);
         return s;
     }
     int n = *s == 'x' ? 2 : *s == 'u' ? 4 : *s == 'U' ? 8 : 0;
     int64_t c = n ? hex_number(s + 1, end, n) : -1;
     if (c >= 0) {
-        *dst += pf_ju8_put(*dst, (uint32_t)c);
+        *dst += pf_utf8_put(*dst, (uint32_t)c);
         return s + 1 + n;
     }
     *(*dst)++ = '\\';
