@@ -48,7 +48,7 @@ char *pf_jarena_text(struct pf_jarena *a, size_t bytes);         /* not aligned 
 void  pf_jarena_free(struct pf_jarena *a);
 pf_status pf_jarena_fail(const struct pf_jarena *a, int line);   /* the error after a NULL */
 
-/* PF_ETEMPLATE, "template line N: ..." */
+/* PF_ETEMPLATE, "template line N: ..."; line 0 stands for the context. */
 pf_status pf_jfail_at(int line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- Values ---- */

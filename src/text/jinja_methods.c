@@ -26,6 +26,8 @@ static bool given(const struct pf_jval *v)
 static const char *find(struct pf_jstr in, const char *from, struct pf_jstr what)
 {
     size_t left = (size_t)(in.p + in.n - from);
+    if (what.n == 1)
+        return memchr(from, what.p[0], left);
     return what.n > left ? NULL : what.n == 0 ? from : memmem(from, left, what.p, what.n);
 }
 

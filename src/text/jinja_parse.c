@@ -829,7 +829,7 @@ static pf_status parse_piece(struct parser *p, struct pf_jnode **out)
 /* Statements up to a tag that begins with one of the words, whose "{%" is passed; ends NULL: up to the end of the text. */
 static pf_status parse_body(struct parser *p, const char *const *ends, struct pf_jnode **out)
 {
-    int open_line = p->tok->line;
+    int open_line = ends ? p->tok[-1].line : 1;
     PF_TRY(enter(p));
     for (; p->tok->kind != PF_JTOK_END; out = &(*out)->next) {
         if (p->tok->kind != PF_JTOK_BLOCK) {

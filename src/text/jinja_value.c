@@ -87,6 +87,8 @@ static pf_status vfail(int line, const char *fmt, va_list args)
 {
     char text[512];
     vsnprintf(text, sizeof text, fmt, args);
+    if (line == 0)
+        return pf_fail(PF_ETEMPLATE, "chat template's context: %s", text);
     return pf_fail(PF_ETEMPLATE, "template line %d: %s", line, text);
 }
 
