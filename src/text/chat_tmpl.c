@@ -50,7 +50,8 @@ static pf_status set_root(struct pf_jrun *r, const char *context, size_t len)
     return PF_OK;
 }
 
-pf_status pf_tmpl_render(const pf_tmpl *t, const char *context, size_t context_len, int64_t now, char **out, size_t *len)
+pf_status pf_tmpl_render(const pf_tmpl *t, const char *context, size_t context_len, int64_t now, char **out,
+                         size_t *len)
 {
     struct pf_jrun r = { .t = t, .arena = { .limit = PF_JMAX_ARENA }, .now = now };
     pf_status st;
@@ -68,8 +69,8 @@ fail:
     return st;
 }
 
-pf_status pf_template_render(const char *tmpl, size_t tmpl_len, const char *context_json, size_t context_len, int64_t now,
-                             char *out, size_t cap, size_t *need)
+pf_status pf_template_render(const char *tmpl, size_t tmpl_len, const char *context_json, size_t context_len,
+                             int64_t now, char *out, size_t cap, size_t *need)
 {
     pf_tmpl *t;
     char *text;

@@ -155,6 +155,14 @@ static inline bool pf_jis_num(const struct pf_jval *v)
 {
     return v->kind == PF_JV_BOOL || v->kind == PF_JV_INT || v->kind == PF_JV_FLOAT || v->kind == PF_JV_BIG;
 }
+static inline bool pf_jis_int(const struct pf_jval *v)
+{
+    return v->kind == PF_JV_INT || v->kind == PF_JV_BOOL;
+}
+static inline int64_t pf_jint_of(const struct pf_jval *v)
+{
+    return v->kind == PF_JV_BOOL ? v->b : v->i;
+}
 static inline bool pf_jstr_is(struct pf_jstr s, const char *text)
 {
     return s.n == strlen(text) && memcmp(s.p, text, s.n) == 0;
@@ -174,13 +182,13 @@ struct pf_jargs {
 struct pf_jrun;
 struct pf_jfn {
     const char *name;
-    const char *params;             /* names separated by spaces: a.v[i] is set for each, perhaps MISSING. NULL: as called */
+    const char *params;             /* names separated by spaces: v[i] is set for each, or MISSING. NULL: as called */
     size_t n_min;                   /* how many of them must be given */
     pf_status (*call)(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out);
 };
 enum pf_jtable { PF_JT_FILTER, PF_JT_TEST, PF_JT_GLOBAL, PF_JT_STR, PF_JT_DICT, PF_JT_LIST, PF_JT_LOOP, PF_JT_N };
 const struct pf_jfn *pf_jfn_find(enum pf_jtable table, struct pf_jstr name);      /* NULL: no such row */
-extern const struct pf_jfn pf_jfilters[], pf_jtests[], pf_jglobals[];             /* jinja_builtins.c; end at name NULL */
+extern const struct pf_jfn pf_jfilters[], pf_jtests[], pf_jglobals[];       /* they end with a NULL name */
 extern const struct pf_jfn pf_jstr_methods[], pf_jdict_methods[], pf_jlist_methods[], pf_jloop_methods[];
 
 /* ---- The tree ---- */
@@ -297,6 +305,9 @@ pf_status pf_jpair(struct pf_jrun *r, struct pf_jval a, struct pf_jval b, struct
 
 bool        pf_jtruth(const struct pf_jval *v);
 const char *pf_jtype(const struct pf_jval *v);                    /* for messages */
+/* An argument that must be an integer; absent stands for one that was not given. */
+pf_status   pf_jwant_int(const struct pf_jrun *r, const struct pf_jval *v, const char *what, int64_t absent,
+                         int64_t *out);
 double      pf_jdouble(const struct pf_jval *v);                  /* of a number */
 pf_status   pf_jequal(struct pf_jrun *r, const struct pf_jval *a, const struct pf_jval *b, bool *eq);
 pf_status   pf_jorder(struct pf_jrun *r, const struct pf_jval *a, const struct pf_jval *b, int *cmp);
@@ -330,7 +341,8 @@ pf_status pf_jcase(struct pf_jrun *r, struct pf_jstr s, bool upper, struct pf_jv
 
 /* ---- Operators ---- */
 
-pf_status pf_jbinary(struct pf_jrun *r, unsigned op, const struct pf_jval *a, const struct pf_jval *b, struct pf_jval *out);
+pf_status pf_jbinary(struct pf_jrun *r, unsigned op, const struct pf_jval *a, const struct pf_jval *b,
+                     struct pf_jval *out);
 pf_status pf_jcompare(struct pf_jrun *r, unsigned op, const struct pf_jval *a, const struct pf_jval *b, bool *out);
 pf_status pf_jconcat(struct pf_jrun *r, struct pf_jstr a, struct pf_jstr b, struct pf_jval *out);
 pf_status pf_jindex(struct pf_jrun *r, const struct pf_jval *v, const struct pf_jval *at, struct pf_jval *out);
@@ -342,7 +354,8 @@ pf_status pf_jattr_path(struct pf_jrun *r, const struct pf_jval *v, const struct
 
 /* ---- JSON ---- */
 
-pf_status pf_jjson_read(struct pf_jrun *r, const char *p, size_t n, struct pf_jval *out);   /* strings may point into p */
+/* Strings may point into p. */
+pf_status pf_jjson_read(struct pf_jrun *r, const char *p, size_t n, struct pf_jval *out);
 
 struct pf_jjson_style {
     bool ascii, sort_keys, indented;

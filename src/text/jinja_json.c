@@ -1,5 +1,5 @@
-/* JSON in and out. The reader is strict but for bytes inside strings, which may be anything but controls it must escape;
- * 1 and 1.0 stay what they are, integers beyond 64 bits keep their digits. The writer is Python's json.dumps. */
+/* JSON in and out. The reader is strict, except that a string may hold bytes that are not UTF-8; 1 and 1.0 stay what
+ * they are, integers beyond 64 bits keep their digits. The writer is Python's json.dumps. */
 #include "text/jinja.h"
 
 #include <math.h>

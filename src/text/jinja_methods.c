@@ -10,14 +10,6 @@ static pf_status want_str(const struct pf_jrun *r, const struct pf_jval *v, cons
     return v->kind == PF_JV_STR ? PF_OK : pf_jfail(r, "%s needs a string, not %s", what, pf_jtype(v));
 }
 
-static pf_status want_int(const struct pf_jrun *r, const struct pf_jval *v, const char *what, int64_t absent, int64_t *out)
-{
-    *out = v->kind == PF_JV_INT ? v->i : v->kind == PF_JV_BOOL ? v->b : absent;
-    if (v->kind == PF_JV_INT || v->kind == PF_JV_BOOL || v->kind == PF_JV_MISSING)
-        return PF_OK;
-    return pf_jfail(r, "%s needs an integer, not %s", what, pf_jtype(v));
-}
-
 static bool given(const struct pf_jval *v)
 {
     return v->kind != PF_JV_MISSING && v->kind != PF_JV_NONE;
@@ -249,7 +241,7 @@ static pf_status str_split(struct pf_jrun *r, const struct pf_jargs *a, struct p
     struct pf_jlist *l;
     int64_t max;
     struct pf_jstr s = a->v[0].s, sep;
-    PF_TRY(want_int(r, &a->v[2], "split()", -1, &max));
+    PF_TRY(pf_jwant_int(r, &a->v[2], "split()", -1, &max));
     PF_TRY(pf_jsteps(r, s.n / 16));
     PF_TRY(pf_jlist_new(r, 0, &l));
     *out = pf_jlistval(l);
@@ -272,7 +264,7 @@ static pf_status str_rsplit(struct pf_jrun *r, const struct pf_jargs *a, struct 
 {
     struct pf_jlist *l;
     int64_t max;
-    PF_TRY(want_int(r, &a->v[2], "rsplit()", -1, &max));
+    PF_TRY(pf_jwant_int(r, &a->v[2], "rsplit()", -1, &max));
     if (max < 0)
         return str_split(r, a, out);
     PF_TRY(want_str(r, &a->v[1], "rsplit()"));
@@ -346,7 +338,7 @@ static pf_status str_replace(struct pf_jrun *r, const struct pf_jargs *a, struct
     int64_t max;
     PF_TRY(want_str(r, &a->v[1], "replace()"));
     PF_TRY(want_str(r, &a->v[2], "replace()"));
-    PF_TRY(want_int(r, &a->v[3], "replace()", -1, &max));
+    PF_TRY(pf_jwant_int(r, &a->v[3], "replace()", -1, &max));
     struct pf_jstr s = a->v[0].s, old = a->v[1].s, by = a->v[2].s;
     PF_TRY(pf_jsteps(r, s.n / 64));
     size_t mark = r->n_out;
@@ -550,7 +542,7 @@ static pf_status list_pop(struct pf_jrun *r, const struct pf_jargs *a, struct pf
     int64_t at;
     struct pf_jlist *l = a->v[0].list;
     PF_TRY(want_list(r, &a->v[0]));
-    PF_TRY(want_int(r, &a->v[1], "pop()", -1, &at));
+    PF_TRY(pf_jwant_int(r, &a->v[1], "pop()", -1, &at));
     if (at < 0)
         at += (int64_t)l->n;
     if (at < 0 || at >= (int64_t)l->n)

@@ -448,14 +448,16 @@ double pf_jdouble(const struct pf_jval *v)
     return v->kind == PF_JV_FLOAT ? v->f : v->kind == PF_JV_BOOL ? v->b : (double)v->i;
 }
 
-static bool is_int(const struct pf_jval *v)
+pf_status pf_jwant_int(const struct pf_jrun *r, const struct pf_jval *v, const char *what, int64_t absent,
+                       int64_t *out)
 {
-    return v->kind == PF_JV_INT || v->kind == PF_JV_BOOL;
-}
-
-static int64_t int_of(const struct pf_jval *v)
-{
-    return v->kind == PF_JV_BOOL ? v->b : v->i;
+    *out = absent;
+    if (v->kind == PF_JV_MISSING)
+        return PF_OK;
+    if (!pf_jis_int(v))
+        return pf_jfail(r, "%s needs an integer, not %s", what, pf_jtype(v));
+    *out = pf_jint_of(v);
+    return PF_OK;
 }
 
 static pf_status equal_at(struct pf_jrun *r, const struct pf_jval *a, const struct pf_jval *b, int depth, bool *eq);
@@ -487,7 +489,7 @@ static pf_status equal_at(struct pf_jrun *r, const struct pf_jval *a, const stru
     if (depth > PF_JMAX_NEST)
         return too_deep(r);
     if (pf_jis_num(a) && pf_jis_num(b)) {
-        *eq = is_int(a) && is_int(b) ? int_of(a) == int_of(b) : pf_jdouble(a) == pf_jdouble(b);
+        *eq = pf_jis_int(a) && pf_jis_int(b) ? pf_jint_of(a) == pf_jint_of(b) : pf_jdouble(a) == pf_jdouble(b);
         return PF_OK;
     }
     *eq = false;
@@ -532,8 +534,8 @@ static pf_status order_at(struct pf_jrun *r, const struct pf_jval *a, const stru
     PF_TRY(pf_jsteps(r, 1));
     if (depth > PF_JMAX_NEST)
         return too_deep(r);
-    if (is_int(a) && is_int(b)) {
-        *cmp = (int_of(a) > int_of(b)) - (int_of(a) < int_of(b));
+    if (pf_jis_int(a) && pf_jis_int(b)) {
+        *cmp = (pf_jint_of(a) > pf_jint_of(b)) - (pf_jint_of(a) < pf_jint_of(b));
         return PF_OK;
     }
     if (pf_jis_num(a) && pf_jis_num(b)) {

@@ -7,11 +7,15 @@
 #include "text/chat_tmpl.h"
 
 static const char context[] =
-    "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", \"content\": \" h\\u00e9llo\\n\"},"
+    "{\"messages\": [{\"role\": \"system\", \"content\": \"Be brief.\"}, {\"role\": \"user\", \"content\": \" "
+    "h\\u00e9llo\\n\"},"
     " {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"id\": \"c1\", \"function\": {\"name\": \"f\","
-    " \"arguments\": {\"a\": 1, \"b\": [2.5, true, null, \"x'y\"]}}}]}, {\"role\": \"user\", \"content\": [{\"type\": \"text\"}]}],"
-    " \"tools\": [{\"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": {}}}}}],"
-    " \"add_generation_prompt\": true, \"bos_token\": \"<s>\", \"xs\": [3, 1, 2], \"n\": 12345678901234567890, \"e\": []}";
+    " \"arguments\": {\"a\": 1, \"b\": [2.5, true, null, \"x'y\"]}}}]}, {\"role\": \"user\", \"content\": [{\"type\": "
+    "\"text\"}]}],"
+    " \"tools\": [{\"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {\"a\": "
+    "{}}}}}],"
+    " \"add_generation_prompt\": true, \"bos_token\": \"<s>\", \"xs\": [3, 1, 2], \"n\": 12345678901234567890, \"e\": "
+    "[]}";
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

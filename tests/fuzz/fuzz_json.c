@@ -1,4 +1,4 @@
-/* Any bytes as JSON: read as the value behind x, written by tojson, read again; the second writing must be the first. */
+/* Any bytes as JSON: read as the value behind x, written by tojson, read again; both writings must be the same. */
 #define _GNU_SOURCE                 /* memmem */
 #include <assert.h>
 #include <stdlib.h>
