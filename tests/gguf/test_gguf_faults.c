@@ -1,0 +1,108 @@
+/* What the reader does when memory runs out, and with a good file that was cut or has bits flipped. */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/pf_mem.h"
+#include "gguf/inspect.h"
+#include "gguf_build.h"
+
+static int n_failed;
+
+static uint64_t n_live(void)
+{
+    struct pf_mem_stats stats;
+    pf_mem_stats_get(&stats);
+    return stats.n_live;
+}
+
+/* Every allocation of an inspection with verification fails in turn, until one runs through. */
+static void test_no_memory(const struct buf *b)
+{
+    struct mem_file f = mem_file_new(b->p, b->n);
+    uint64_t before = n_live(), n = 0;
+    struct pf_file_info info;
+    pf_status st;
+    do {
+        pf_mem_fail_nth(++n);
+        st = pf_gguf_inspect(f.path, PF_FILE_VERIFY, &info);
+        if (n_live() != before || (st != PF_OK && (st != PF_ENOMEM || !strstr(pf_last_error(), "no memory")))) {
+            printf("allocation %d failing: %s, %d left: %s\n", (int)n, pf_strstatus(st), (int)(n_live() - before),
+                   pf_last_error());
+            n_failed++;
+        }
+    } while (st != PF_OK && n < 1000);
+    pf_mem_fail_nth(0);
+    printf("%d allocations failed in turn\n", (int)(n - 1));
+    n_failed += n < 5 || st != PF_OK;
+    mem_file_close(&f);
+}
+
+/* Any file shorter than its tensors need is an error. */
+static void test_cuts(const struct buf *b, uint64_t end_of_data)
+{
+    struct mem_file f = mem_file_new(b->p, b->n);
+    pf_gguf *g;
+    for (uint64_t n = b->n; n-- > 0;) {
+        if (ftruncate(f.fd, (off_t)n) != 0)
+            n_failed++;
+        pf_status st = pf_gguf_open(&g, f.path, 0);
+        if (n >= end_of_data ? st != PF_OK : st != PF_EFORMAT) {
+            printf("cut at %d: %s\n", (int)n, pf_strstatus(st));
+            n_failed++;
+        }
+        pf_gguf_close(&g);
+    }
+    mem_file_close(&f);
+}
+
+/* Flips bits anywhere in front of the data and reads whatever still opens. The generator is xorshift64 with a fixed
+ * seed. */
+static void test_flips(const struct buf *b, uint64_t start_of_data, int n_rounds)
+{
+    struct mem_file f = mem_file_new(b->p, b->n);
+    uint64_t x = 0x9E3779B97F4A7C15;
+    int n_opened = 0;
+    for (int round = 0; round < n_rounds; round++) {
+        uint64_t at[3];
+        struct pf_file_info info;
+        for (int i = 0; i < 1 + round % 3; i++) {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            at[i] = x % start_of_data;
+            uint8_t v = b->p[at[i]] ^ (uint8_t)(1u << (x >> 61));
+            n_failed += pwrite(f.fd, &v, 1, (off_t)at[i]) != 1;
+        }
+        pf_status st = pf_gguf_inspect(f.path, PF_FILE_VERIFY, &info);
+        n_opened += st == PF_OK;
+        for (int i = 0; i < 1 + round % 3; i++)
+            n_failed += pwrite(f.fd, &b->p[at[i]], 1, (off_t)at[i]) != 1;
+    }
+    printf("%d rounds of flipped bits, %d of them opened\n", n_rounds, n_opened);
+    mem_file_close(&f);
+}
+
+int main(void)
+{
+    struct buf b = { 0 };
+    uint64_t start = UINT64_MAX, end = 0;
+    pf_gguf *g;
+    put_rich_file(&b);
+    if (open_bytes(&g, &b, 0) != PF_OK)
+        return 1;
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(g); i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(g, i);
+        start = t->offset < start ? t->offset : start;
+        end = t->offset + t->n_bytes > end ? t->offset + t->n_bytes : end;
+    }
+    pf_gguf_close(&g);
+    test_no_memory(&b);
+    test_cuts(&b, end);
+    test_flips(&b, start, 20000);
+    free(b.p);
+    printf("%d failures, %d allocations left\n", n_failed, (int)n_live());
+    return n_failed || n_live();
+}
