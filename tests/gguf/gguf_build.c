@@ -7,6 +7,9 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/pf_mem.h"
+#include "gguf/inspect.h"
+
 static void die(const char *what)
 {
     perror(what);
@@ -145,7 +148,7 @@ static void put_rich_metadata(struct buf *b)
     put_array(b, "test.nothing", PF_GGUF_STRING, 0);
 }
 
-void put_rich_file(struct buf *b)
+void put_rich_file(struct buf *b, uint64_t ne0, uint64_t ne1)
 {
     uint64_t n_tensors = 0, offset = 0;
     for (uint32_t id = 0; id < PF_N_QTYPES; id++)
@@ -154,8 +157,8 @@ void put_rich_file(struct buf *b)
     put_rich_metadata(b);
     for (uint32_t id = 0; id < PF_N_QTYPES; id++)
         if (pf_qtype_info(id)) {
-            put_tensor(b, pf_qtype_info(id)->name, id, 512, 2, offset);
-            offset += (pf_qtype_row_bytes((enum pf_qtype)id, 512) * 2 + 31) / 32 * 32;
+            put_tensor(b, pf_qtype_info(id)->name, id, ne0, ne1, offset);
+            offset += (pf_qtype_row_bytes((enum pf_qtype)id, ne0) * ne1 + 31) / 32 * 32;
         }
     pad_to(b, 32);
     put_zeros(b, offset);
@@ -188,4 +191,27 @@ pf_status open_bytes(pf_gguf **g, const struct buf *b, unsigned flags)
     pf_status st = pf_gguf_open(g, f.path, flags);
     mem_file_close(&f);
     return st;
+}
+
+bool survives_no_memory(const char *path)
+{
+    struct pf_mem_stats before, after;
+    struct pf_file_info info;
+    pf_status st;
+    uint64_t n = 0;
+    bool ok = true;
+    pf_mem_stats_get(&before);
+    do {
+        pf_mem_fail_nth(++n);
+        st = pf_gguf_inspect(path, PF_FILE_VERIFY, &info);
+        pf_mem_stats_get(&after);
+        if (after.n_live != before.n_live || (st != PF_OK && (st != PF_ENOMEM || !strstr(pf_last_error(), "no memory")))) {
+            printf("allocation %d failing: %s, %d left: %s\n", (int)n, pf_strstatus(st),
+                   (int)(after.n_live - before.n_live), pf_last_error());
+            ok = false;
+        }
+    } while (st != PF_OK && n < 1000);
+    pf_mem_fail_nth(0);
+    printf("%d allocations failed in turn\n", (int)(n - 1));
+    return ok && n > 5 && st == PF_OK;
 }

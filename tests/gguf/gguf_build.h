@@ -29,8 +29,8 @@ void put_kv_int(struct buf *b, const char *key, enum pf_gguf_type type, int64_t 
 void put_kv_string(struct buf *b, const char *key, const char *v);
 void put_tensor(struct buf *b, const char *name, uint32_t type, uint64_t ne0, uint64_t ne1, uint64_t offset);
 
-/* A small model with every kind of metadata, and tensors of every type that GGUF has, of two rows of 512 zeros. */
-void put_rich_file(struct buf *b);
+/* A small model with every kind of metadata, and a tensor of zeros of every type that GGUF has; ne0 is a multiple of 256. */
+void put_rich_file(struct buf *b, uint64_t ne0, uint64_t ne1);
 
 /* A memory file with these bytes; its path is good for opening while the process holds it. */
 struct mem_file {
@@ -42,5 +42,9 @@ void mem_file_close(struct mem_file *f);
 
 /* Opens the bytes as a file of that kind. */
 pf_status open_bytes(pf_gguf **g, const struct buf *b, unsigned flags);
+
+/* Inspects and verifies a good file while each allocation fails in turn: every time PF_ENOMEM and nothing left over.
+ * Complains on standard output when not. */
+bool survives_no_memory(const char *path);
 
 #endif

@@ -396,6 +396,7 @@ const int n_bad_cases = sizeof bad_cases / sizeof bad_cases[0];
 
 /* ---- Odd, and right ---- */
 
+static void rich(struct buf *b) { put_rich_file(b, 256, 1); }
 static void version_2(struct buf *b) { version(b, 2); }
 static void strange_keys(struct buf *b)
 {
@@ -467,7 +468,7 @@ static void quantization_2_as_u64(struct buf *b)
 
 const struct odd_case odd_cases[] = {
     { "good", good, NULL },
-    { "rich", put_rich_file, NULL },
+    { "rich", rich, NULL },
     { "version-2", version_2, NULL },
     { "strange-keys", strange_keys, NULL },
     { "unaligned-array", unaligned_array, NULL },

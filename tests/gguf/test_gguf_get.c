@@ -258,7 +258,7 @@ int main(void)
     struct pf_mem_stats stats;
     struct buf b = { 0 };
     pf_gguf *g;
-    put_rich_file(&b);
+    put_rich_file(&b, 512, 2);
     CHECK(open_bytes(&g, &b, 0) == PF_OK);
     test_integers(g);
     test_layers(g);

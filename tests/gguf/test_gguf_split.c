@@ -80,7 +80,7 @@ static void test_good(void)
 {
     pf_gguf *g;
     write_pair("good");
-    expect(0, "good-00001-of-00002.gguf", PF_OK, "", "");
+    n_failed += !survives_no_memory(path_of("good-00001-of-00002.gguf"));
     if (pf_gguf_open(&g, path_of("good-00001-of-00002.gguf"), 0) != PF_OK)
         return;
     const struct pf_tensor *b = pf_gguf_tensor(g, "t.b");
