@@ -1,8 +1,8 @@
 /* Reads every byte of every tensor and looks for values that no computation survives. See gguf.h.
  *
  * Per type there is one rule: where in a block the scales lie and what they must not be. The quantised codes themselves
- * need no check: every code of every type means something. Read with pread, not through the mapping, so that a bad sector
- * or a file cut short is a status and not a signal. Each chunk is first asked "any bad?" without branches, which
+ * need no check: every code of every type means something. Read with pread, not through the mapping, so that a bad
+ * sector or a file cut short is a status and not a signal. Each chunk is first asked "any bad?" without branches, which
  * compilers vectorise, and searched only when the answer is yes. */
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -29,7 +29,7 @@ void put_kv_int(struct buf *b, const char *key, enum pf_gguf_type type, int64_t 
 void put_kv_string(struct buf *b, const char *key, const char *v);
 void put_tensor(struct buf *b, const char *name, uint32_t type, uint64_t ne0, uint64_t ne1, uint64_t offset);
 
-/* A small model with every kind of metadata, and a tensor of zeros of every type that GGUF has; ne0 is a multiple of 256. */
+/* A small model with every kind of metadata, and a tensor of zeros of every type there is; 256 divides ne0. */
 void put_rich_file(struct buf *b, uint64_t ne0, uint64_t ne1);
 
 /* A memory file with these bytes; its path is good for opening while the process holds it. */

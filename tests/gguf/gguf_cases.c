@@ -1,5 +1,6 @@
-/* The damaged files. Each is the same small model, two F32 tensors of 32 elements, with one thing changed. The numbers group
- * the kinds of damage: 1-13 header, 14-32 metadata, 33-39 general keys, 41-55 tensor directory, 56-62 tensor data. */
+/* The damaged files. Each is the same small model, two F32 tensors of 32 elements, with one thing changed. The numbers
+ * group the kinds of damage: 1-13 header, 14-32 metadata, 33-39 general keys, 41-55 tensor directory, 56-62 tensor
+ * data; test_gguf_split.c and test_gguf_get.c have those from 63 on. */
 #include "gguf_cases.h"
 
 #include <stdlib.h>
@@ -36,8 +37,8 @@ static void good(struct buf *b)
 }
 
 /* One tensor record of any shape, and data for a small one. */
-static void one_tensor(struct buf *b, const char *name, size_t name_n, uint32_t n_dims, const uint64_t *ne, uint32_t type,
-                       uint64_t offset)
+static void one_tensor(struct buf *b, const char *name, size_t name_n, uint32_t n_dims, const uint64_t *ne,
+                       uint32_t type, uint64_t offset)
 {
     head(b, 1, 0);
     put_bytes(b, name, name_n);

@@ -1,4 +1,5 @@
-/* Each damaged file gives its status and a message that names the field; each odd one opens, with its warning or none. */
+/* Each damaged file gives its status and a message that names the field; each odd one opens, with its warning or none.
+ * VERBOSE in the environment prints all the messages. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
