@@ -1,11 +1,11 @@
-/* Opening a model's file or files, and looking things up in them. See gguf.h for the contract, gguf_priv.h for the parts.
+/* Opening a model's file or files, and looking things up in them. The contract is gguf.h, the parts are in gguf_priv.h.
  *
- * A split model is shards PREFIX-00001-of-00003.gguf and so on. All metadata is in the first, whose split.count says how
- * many there are; the others bring tensors and their own split.no. Names on disk count from one, split.no from zero.
+ * A split model is shards PREFIX-00001-of-00003.gguf and so on. All metadata is in the first, whose split.count says
+ * how many there are; the others bring tensors and their own split.no. Names count from one, split.no from zero.
  *
  *     open first shard -> parse -> split keys -> for each other shard: open, parse, compare -> index of tensor names
  *
- * Each file is parsed with pread, then mapped; that the mapping is of the very bytes parsed is checked by a second fstat. */
+ * Each file is parsed with pread, then mapped; a second fstat makes sure that it is still the file that was parsed. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -239,11 +239,11 @@ static pf_status check_first_shard(const struct pf_gguf_shard *s, const struct s
         PF_FAIL(PF_EINVAL, "%s: split.no is %" PRId64 ": this is shard %" PRId64 " of %" PRId64
                 ", and a split model is opened by its first", s->path, k->no, k->no + 1, k->count);
     if (!parse_split_name(s->path, name))
-        PF_FAIL(PF_EFORMAT, "%s: split.count is %" PRId64 ", but the file's name does not end in -00001-of-%05d.gguf, so "
-                "the other shards cannot be found", s->path, k->count, (int)k->count);
+        PF_FAIL(PF_EFORMAT, "%s: split.count is %" PRId64 ", but the file's name does not end in -00001-of-%05d.gguf, "
+                "so the other shards cannot be found", s->path, k->count, (int)k->count);
     if (name->no != k->no + 1 || name->count != k->count)
-        PF_FAIL(PF_EFORMAT, "%s: the file's name says shard %" PRId64 " of %" PRId64 ", but split.no and split.count say "
-                "%" PRId64 " of %" PRId64, s->path, name->no, name->count, k->no + 1, k->count);
+        PF_FAIL(PF_EFORMAT, "%s: the file's name says shard %" PRId64 " of %" PRId64 ", but split.no and split.count "
+                "say %" PRId64 " of %" PRId64, s->path, name->no, name->count, k->no + 1, k->count);
     return PF_OK;
 }
 
@@ -265,7 +265,8 @@ static pf_status check_other_shard(const pf_gguf *g, int shard)
     return PF_OK;
 }
 
-static pf_status load_other_shards(pf_gguf *g, const struct split_keys *k, const struct split_name *name, unsigned flags)
+static pf_status load_other_shards(pf_gguf *g, const struct split_keys *k, const struct split_name *name,
+                                   unsigned flags)
 {
     struct pf_gguf_shard *grown = pf_realloc(PF_MEM_GGUF, g->shards, (size_t)k->count * sizeof *grown);
     if (!grown)

@@ -1,7 +1,7 @@
 /* GGUF files, versions 2 and 3, single or split: metadata and the tensor directory, checked before use.
  *
- * Owns: the metadata (private memory, read with pread) and one read-only mapping per shard. A pf_gguf is immutable after
- * pf_gguf_open and may be read from any thread; every pointer it hands out lives until pf_gguf_close.
+ * Owns: the metadata (private memory, read with pread) and one read-only mapping per shard. A pf_gguf is immutable
+ * after pf_gguf_open and may be read from any thread; every pointer it hands out lives until pf_gguf_close.
  *
  * Everything a file can say wrongly is found here: counts, lengths, types, dimensions, offsets, alignment, overlaps,
  * shards. A failure is one sentence naming the field, the file and the byte offset. Nothing is allocated in proportion
@@ -77,8 +77,8 @@ const struct pf_tensor *pf_gguf_tensor_at(const pf_gguf *g, uint64_t i);
 const struct pf_tensor *pf_gguf_tensor(const pf_gguf *g, const char *name);      /* NULL if absent */
 
 /* Typed access. Any integer type is taken where an integer is due if the value lies in [min, max] (f32 or f64 where a
- * real is due); strings, arrays and bools are refused. The _opt forms leave *out alone when the key is absent. A present
- * key of the wrong type or range is always PF_EFORMAT naming key, found type or value, and what was expected. */
+ * real is due); strings, arrays and bools are refused. The _opt forms leave *out alone when the key is absent. A
+ * present key of the wrong type or range is always PF_EFORMAT naming key, found type or value, and what is due. */
 pf_status pf_gguf_int(const pf_gguf *g, const char *key, int64_t min, int64_t max, int64_t *out);
 pf_status pf_gguf_int_opt(const pf_gguf *g, const char *key, int64_t min, int64_t max, int64_t *out);
 pf_status pf_gguf_real(const pf_gguf *g, const char *key, float *out);           /* finite, or PF_EFORMAT */
@@ -89,7 +89,8 @@ pf_status pf_gguf_str_opt(const pf_gguf *g, const char *key, struct pf_str *out)
 
 /* A scalar, or an array of exactly n entries, into out[n]; a scalar fills all. Integers or bools (as 0, 1). *found
  * (may be NULL) says whether the key was there; if not, out is left alone. */
-pf_status pf_gguf_ints_opt(const pf_gguf *g, const char *key, int64_t n, int64_t min, int64_t max, int64_t *out, bool *found);
+pf_status pf_gguf_ints_opt(const pf_gguf *g, const char *key, int64_t n, int64_t min, int64_t max, int64_t *out,
+                           bool *found);
 
 /* Reads every byte of every tensor and checks scales and values: PF_EFORMAT naming tensor and element. */
 pf_status pf_gguf_verify(const pf_gguf *g);

@@ -173,7 +173,8 @@ static pf_status int_or_bool(const struct pf_gguf_shard *s, const struct pf_gguf
     return PF_OK;
 }
 
-pf_status pf_gguf_ints_opt(const pf_gguf *g, const char *key, int64_t n, int64_t min, int64_t max, int64_t *out, bool *found)
+pf_status pf_gguf_ints_opt(const pf_gguf *g, const char *key, int64_t n, int64_t min, int64_t max, int64_t *out,
+                           bool *found)
 {
     const struct pf_gguf_shard *s = &g->shards[0];
     const struct pf_gguf_kv *kv = pf_gguf_find(g, key);

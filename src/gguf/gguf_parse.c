@@ -41,6 +41,13 @@ const char *pf_gguf_type_name(enum pf_gguf_type t)
     return value_types[t].name;
 }
 
+static void set_item(struct pf_gguf_reader *r, const char *kind, int64_t no)
+{
+    r->item_kind = kind;
+    r->item_no = no;
+    r->item_name = (struct pf_str){ 0 };
+}
+
 /* ---- Header ---- */
 
 /* What a file that is no GGUF file seems to be. */
@@ -101,7 +108,8 @@ static pf_status read_count(struct pf_gguf_reader *r, uint64_t *n, const char *w
     if (*n >> 63)
         BAD(r, at, "%s is negative (%" PRId64 ")", what, (int64_t)*n);
     if (*n > fits)
-        BAD(r, at, "%s is %" PRIu64 ", but a file of %" PRIu64 " bytes holds at most %" PRIu64, what, *n, r->size, fits);
+        BAD(r, at, "%s is %" PRIu64 ", but a file of %" PRIu64 " bytes holds at most %" PRIu64, what, *n, r->size,
+            fits);
     if (*n > limit)
         BAD(r, at, "%s is %" PRIu64 ", above the limit of %" PRIu64, what, *n, limit);
     return PF_OK;
@@ -109,7 +117,7 @@ static pf_status read_count(struct pf_gguf_reader *r, uint64_t *n, const char *w
 
 static pf_status read_header(struct pf_gguf_reader *r, struct pf_gguf_shard *s)
 {
-    r->item_kind = "header";
+    set_item(r, "header", -1);
     PF_TRY(check_magic(r));
     PF_TRY(pf_gguf_take_u32(r, &s->version, "the version"));
     PF_TRY(check_version(r, s->version));
@@ -230,9 +238,7 @@ static pf_status read_metadata(struct pf_gguf_reader *r, struct pf_gguf_shard *s
     PF_TRY(room(r, s->n_kv * sizeof *s->kv, _Alignof(struct pf_gguf_kv), &p));
     s->kv = p;
     for (uint64_t i = 0; i < s->n_kv; i++) {
-        r->item_kind = "key";
-        r->item_no = i;
-        r->item_name = (struct pf_str){ 0 };
+        set_item(r, "key", (int64_t)i);
         PF_TRY(read_entry(r, &s->kv[i]));
     }
     PF_TRY(pf_gguf_index_build(&s->keys, r->arena, r->path, s->kv, s->n_kv, sizeof *s->kv, twice));
@@ -344,9 +350,9 @@ static pf_status read_directory(struct pf_gguf_reader *r, pf_gguf *g, int shard)
 {
     struct pf_gguf_shard *s = &g->shards[shard];
     if (s->n_tensors > PF_GGUF_MAX_TENSORS - g->n_tensors) {
-        r->item_kind = "header";
-        r->item_name = (struct pf_str){ 0 };
-        BAD(r, 8, "n_tensors is %" PRIu64 ", which makes more than %d in all shards", s->n_tensors, PF_GGUF_MAX_TENSORS);
+        set_item(r, "header", -1);
+        BAD(r, 8, "n_tensors is %" PRIu64 ", which makes more than %d in all shards", s->n_tensors,
+            PF_GGUF_MAX_TENSORS);
     }
     uint64_t total = g->n_tensors + s->n_tensors;
     struct pf_tensor *grown = pf_realloc(PF_MEM_GGUF, g->tensors, total * sizeof *grown);
@@ -357,9 +363,7 @@ static pf_status read_directory(struct pf_gguf_reader *r, pf_gguf *g, int shard)
     for (uint64_t i = 0; i < s->n_tensors; i++) {
         struct pf_tensor *t = &g->tensors[g->n_tensors];
         *t = (struct pf_tensor){ .shard = shard };
-        r->item_kind = "tensor";
-        r->item_no = i;
-        r->item_name = (struct pf_str){ 0 };
+        set_item(r, "tensor", (int64_t)i);
         PF_TRY(read_tensor(r, t, s->align));
         g->n_tensors++;
     }
@@ -433,9 +437,9 @@ static pf_status check_placement(struct pf_gguf_reader *r, pf_gguf *g, int shard
     struct pf_tensor *tensors = g->tensors + s->first_tensor;
     uint64_t next, end = 0;
     bool in_order = true;
-    r->item_kind = "tensor";
     if (s->n_tensors == 0)
         return PF_OK;
+    set_item(r, "tensor", 0);
     if (s->data_start > r->size) {
         r->item_name = tensors[0].name;
         BAD(r, r->pos, "the file ends at byte %" PRIu64 ", before the tensor data at byte %" PRIu64, r->size,
@@ -450,8 +454,8 @@ static pf_status check_placement(struct pf_gguf_reader *r, pf_gguf *g, int shard
     }
     if (!in_order) {
         PF_TRY(check_overlaps(r, tensors, s->n_tensors));
-        pf_gguf_warn(g, shard, "the tensors do not lie back to back in the order of their directory; other programs may "
-                     "refuse the file");
+        pf_gguf_warn(g, shard, "the tensors do not lie back to back in the order of their directory; other programs "
+                     "may refuse the file");
     }
     if (r->size > end && r->size - end > s->align)
         pf_gguf_warn(g, shard, "%" PRIu64 " bytes after the last tensor, from byte %" PRIu64 " on, belong to nothing",

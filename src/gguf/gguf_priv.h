@@ -76,7 +76,7 @@ struct pf_gguf_reader {
     uint64_t size, pos;
     struct pf_gguf_arena *arena;
     const char *item_kind;
-    uint64_t item_no;                /* from 0 */
+    int64_t item_no;                 /* from 0; -1: there is only one of the kind */
     struct pf_str item_name;
     uint64_t window_pos;             /* window[0..window_n) are the file's bytes from here on */
     size_t window_n;
@@ -122,8 +122,8 @@ pf_status pf_gguf_parse(pf_gguf *g, int shard, int fd, unsigned flags);
 
 void pf_gguf_warn(pf_gguf *g, int shard, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Sorts the n names that lie stride bytes apart, the first at `first`. *twice is a name that is there more than once and
- * its other entry, or NULLs. */
+/* Sorts the n names that lie stride bytes apart, the first at `first`. twice becomes two entries of the same name, in
+ * their order, or NULLs. */
 pf_status pf_gguf_index_build(struct pf_gguf_index *index, struct pf_gguf_arena *a, const char *path, const void *first,
                               uint64_t n, size_t stride, const struct pf_str *twice[2]);
 const void *pf_gguf_index_find(const struct pf_gguf_index *index, struct pf_str name);

@@ -1,8 +1,8 @@
 /* The cursor and the arena. See gguf_priv.h.
  *
  * The cursor reads ahead through a window, since most fields are a few bytes; what is larger than the window goes
- * straight to its place. Bounds are tested as n <= size - pos, never as pos + n <= size, so that no length in a file can
- * wrap them. */
+ * straight to its place. Bounds are tested as n <= size - pos, never as pos + n <= size, so that no length in a file
+ * can wrap them. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <inttypes.h>
@@ -33,10 +33,10 @@ pf_status pf_gguf_bad(const struct pf_gguf_reader *r, pf_status st, uint64_t off
     va_end(args);
     if (r->item_name.n)
         snprintf(item, sizeof item, "%s '%s'", r->item_kind, pf_gguf_quote(r->item_name).s);
-    else if (strcmp(r->item_kind, "header") == 0)
-        snprintf(item, sizeof item, "%s", r->item_kind);
+    else if (r->item_no >= 0)
+        snprintf(item, sizeof item, "%s %" PRId64, r->item_kind, r->item_no);
     else
-        snprintf(item, sizeof item, "%s %" PRIu64, r->item_kind, r->item_no);
+        snprintf(item, sizeof item, "%s", r->item_kind);
     return pf_fail(st, "%s: %s at byte %" PRIu64 ": %s", r->path, item, offset, text);
 }
 

@@ -1,8 +1,8 @@
 /* Reads every byte of every tensor and looks for values that no computation survives. See gguf.h.
  *
  * Per type there is one rule: where in a block the scales lie and what they must not be. The quantised codes themselves
- * need no check: every code of every type means something. Read with pread, not through the mapping, so that a bad sector
- * or a file cut short is a status and not a signal. Each chunk is first asked "any bad?" without branches, which
+ * need no check: every code of every type means something. Read with pread, not through the mapping, so that a bad
+ * sector or a file cut short is a status and not a signal. Each chunk is first asked "any bad?" without branches, which
  * compilers vectorise, and searched only when the answer is yes. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -60,19 +60,19 @@ INLINE uint16_t load_u16(const uint8_t *p)
     return v;
 }
 
-INLINE bool bad_f16(const uint8_t *p, struct rule rule)
+INLINE unsigned bad_f16(const uint8_t *p, struct rule rule)
 {
     (void)rule;
     return (load_u16(p) & F16_EXPONENT) == F16_EXPONENT;
 }
 
-INLINE bool bad_bf16(const uint8_t *p, struct rule rule)
+INLINE unsigned bad_bf16(const uint8_t *p, struct rule rule)
 {
     (void)rule;
     return (load_u16(p) & BF16_EXPONENT) == BF16_EXPONENT;
 }
 
-INLINE bool bad_f32(const uint8_t *p, struct rule rule)
+INLINE unsigned bad_f32(const uint8_t *p, struct rule rule)
 {
     uint32_t v;
     (void)rule;
@@ -80,7 +80,7 @@ INLINE bool bad_f32(const uint8_t *p, struct rule rule)
     return (v & F32_EXPONENT) == F32_EXPONENT;
 }
 
-INLINE bool bad_f64(const uint8_t *p, struct rule rule)
+INLINE unsigned bad_f64(const uint8_t *p, struct rule rule)
 {
     uint64_t v;
     (void)rule;
@@ -88,26 +88,26 @@ INLINE bool bad_f64(const uint8_t *p, struct rule rule)
     return (v & F64_EXPONENT) == F64_EXPONENT;
 }
 
-INLINE bool bad_halves(const uint8_t *p, struct rule rule)
+INLINE unsigned bad_halves(const uint8_t *p, struct rule rule)
 {
     return bad_f16(p + rule.a, rule) | bad_f16(p + rule.b, rule);
 }
 
 /* The scale's top nibble is in the top nibble of the fourth u16 at 48, the next in that of the third. */
-INLINE bool bad_iq1_m(const uint8_t *p, struct rule rule)
+INLINE unsigned bad_iq1_m(const uint8_t *p, struct rule rule)
 {
     (void)rule;
     unsigned high = (unsigned)p[55] >> 4 << 12 | (unsigned)p[53] >> 4 << 8;
     return (high & F16_EXPONENT) == F16_EXPONENT;
 }
 
-INLINE bool bad_e8m0(const uint8_t *p, struct rule rule)
+INLINE unsigned bad_e8m0(const uint8_t *p, struct rule rule)
 {
     (void)rule;
     return p[0] == 0xFF;
 }
 
-INLINE bool bad_ue4m3(const uint8_t *p, struct rule rule)
+INLINE unsigned bad_ue4m3(const uint8_t *p, struct rule rule)
 {
     (void)rule;
     return (p[0] >= 0x7F) | (p[1] >= 0x7F) | (p[2] >= 0x7F) | (p[3] >= 0x7F);
@@ -115,7 +115,7 @@ INLINE bool bad_ue4m3(const uint8_t *p, struct rule rule)
 
 /* The first of n blocks that is bad, or n. */
 INLINE uint64_t scan(const uint8_t *p, uint64_t n, size_t block_bytes, struct rule rule,
-                     bool (*bad)(const uint8_t *, struct rule))
+                     unsigned (*bad)(const uint8_t *, struct rule))
 {
     unsigned any = 0;
     for (uint64_t i = 0; i < n; i++)

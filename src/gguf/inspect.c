@@ -165,28 +165,25 @@ static void sum_tensors(const struct shape *s, struct pf_file_info *out)
     qsort(out->types, (size_t)out->n_types, sizeof out->types[0], by_falling_bytes);
 }
 
-/* Whether a layer keeps keys and values, or only a state of fixed size. */
-static bool has_kv(const struct shape *s, int64_t layer)
-{
-    const struct pf_gguf_kv *recurrent = arch_key(s, "attention.recurrent_layers");
-    int64_t interval = number(s, "full_attention_interval");
-    if (recurrent)
-        return entry(recurrent, (uint64_t)layer) == 0;
-    return interval < 2 || (layer + 1) % interval == 0;
-}
-
+/* Hybrid models have layers that keep a state of fixed size in place of keys and values: a list of them, or every layer
+ * that is not the last of its interval. */
 static uint64_t kv_bytes_per_token(const struct shape *s, const struct pf_file_info *info)
 {
+    enum { F16_BYTES = 2 };
+    const struct pf_gguf_kv *recurrent = arch_key(s, "attention.recurrent_layers");
+    int64_t interval = number(s, "full_attention_interval");
     const struct pf_gguf_kv *heads = arch_key(s, "attention.head_count_kv");
     int64_t width = info->n_heads > 0 ? info->n_embd / info->n_heads : 0;
     int64_t key = number(s, "attention.key_length"), value = number(s, "attention.value_length");
-    uint64_t total = 0;
+    uint64_t n_heads = 0;
     if (!heads)
         heads = arch_key(s, "attention.head_count");
-    for (int64_t i = 0; i < s->n_layers; i++)
-        if (has_kv(s, i))
-            total += (uint64_t)entry(heads, (uint64_t)i) * (uint64_t)((key ? key : width) + (value ? value : width)) * 2;
-    return total;
+    for (int64_t i = 0; i < s->n_layers; i++) {
+        bool keeps_state = recurrent ? entry(recurrent, (uint64_t)i) != 0 : interval > 1 && (i + 1) % interval != 0;
+        if (!keeps_state)
+            n_heads += (uint64_t)entry(heads, (uint64_t)i);
+    }
+    return n_heads * (uint64_t)((key ? key : width) + (value ? value : width)) * F16_BYTES;
 }
 
 static int64_t vocabulary_size(const struct shape *s)
