@@ -1,7 +1,8 @@
 /* How fast a vocabulary opens and tokenizes: bench_tokenize VOCAB.gguf TEXT...
  *
- * Each text is tokenized as often as fits into a fifth of a second; the best run counts. "runs" is the slowest of a megabyte of
- * one character, of several kinds. Processor time of this thread, so that other work on the machine matters less. */
+ * Each text is tokenized as often as fits into a fifth of a second; the best run counts. "runs" is the slowest of a
+ * megabyte of one character, of several kinds. Processor time of this thread, so that other work on the machine
+ * matters less. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,13 +53,15 @@ static void bench_file(const pf_vocab *v, const char *path)
     fclose(f);
     double s = best_s(v, text, len, 0.2, &n);
     const char *slash = strrchr(path, '/');
-    printf("  %-24s %7.1f MB/s, %.2f bytes a token\n", slash ? slash + 1 : path, (double)len / s * 1e-6, (double)len / (double)n);
+    printf("  %-24s %7.1f MB/s, %.2f bytes a token\n", slash ? slash + 1 : path, (double)len / s * 1e-6,
+        (double)len / (double)n);
     free(text);
 }
 
 static void bench_runs(const pf_vocab *v)
 {
-    static const char *const units[] = { "a", " ", "\n", "1", ".", "\xC3\xA9", "\xCC\x81", "\xE4\xBD\xA0", "\xE3\x80\x80", "\xFF", "aA" };
+    static const char *const units[] = { "a", " ", "\n", "1", ".", "\xC3\xA9", "\xCC\x81", "\xE4\xBD\xA0",
+        "\xE3\x80\x80", "\xFF", "aA" };
     static char text[LONG];
     double worst = 0;
     size_t worst_i = 0, n;

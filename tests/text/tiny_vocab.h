@@ -102,7 +102,8 @@ static inline void gguf_write(const struct gguf *f, char *path)
     uint64_t n_tensors = 0;
     int fd = mkstemp(path);
     FILE *out = fd >= 0 ? fdopen(fd, "wb") : NULL;
-    if (!out || fwrite("GGUF", 4, 1, out) != 1 || fwrite(&version, 4, 1, out) != 1 || fwrite(&n_tensors, 8, 1, out) != 1 ||
+    if (!out || fwrite("GGUF", 4, 1, out) != 1 || fwrite(&version, 4, 1, out) != 1 || fwrite(&n_tensors, 8, 1,
+        out) != 1 ||
         fwrite(&f->n_kv, 8, 1, out) != 1 || (f->n && fwrite(f->p, f->n, 1, out) != 1) || fclose(out) != 0) {
         perror("writing a test file");
         exit(1);
@@ -125,10 +126,10 @@ static inline pf_status open_vocab(const struct gguf *f, pf_vocab **v)
 
 /* ---- The vocabularies ---- */
 
-/* What merges form, as raw texts "left right"; \x01 stands for a space inside a part. */
+/* What merges form, as raw texts "left right"; an underscore stands for a space. */
 static const char *const tiny_merges[] = {
-    "h e", "l l", "l o", "he ll", "o o", "hell o", "\x01 h", "\x01" "he llo", "1 2", "12 3", "e l", "el lo", "ll o", "h el",
-    "\x01 \x01", "\n \n", "he l", "hel lo", "o h", "oh e", "l h", "\xE4 \xBD", "\xE4\xBD \xA0", "\x01 hello", "\xC3 \xA9",
+    "h e", "l l", "l o", "he ll", "o o", "hell o", "_ h", "_he llo", "1 2", "12 3", "e l", "el lo", "ll o", "h el",
+    "_ _", "\n \n", "he l", "hel lo", "o h", "oh e", "l h", "\xE4 \xBD", "\xE4\xBD \xA0", "_ hello", "\xC3 \xA9",
 };
 enum { N_TINY_MERGES = sizeof tiny_merges / sizeof *tiny_merges };
 
@@ -141,7 +142,7 @@ static inline size_t tiny_parts(int i, char *out, size_t *n)
         if (*p == ' ')
             n_left = *n;
         else
-            out[(*n)++] = *p == 1 ? ' ' : *p;
+            out[(*n)++] = *p == '_' ? ' ' : *p;
     }
     return n_left;
 }
@@ -227,7 +228,8 @@ static inline void put_tiny_bpe(struct gguf *f, const char *pre, bool with_merge
 }
 
 static const char *const tiny_words[] = {
-    "▁", "h", "e", "l", "o", "a", "你", "\n", "he", "ll", "lo", "hell", "hello", "▁hello", "▁he", "▁▁", "▁▁▁▁", "oo", "el", "llo",
+    "▁", "h", "e", "l", "o", "a", "你", "\n", "he", "ll", "lo", "hell", "hello", "▁hello", "▁he", "▁▁", "▁▁▁▁", "oo",
+    "el", "llo",
     "ello", "▁a", "oh", "\n\n",
 };
 enum { N_TINY_WORDS = sizeof tiny_words / sizeof *tiny_words };
@@ -236,7 +238,8 @@ enum { N_TINY_WORDS = sizeof tiny_words / sizeof *tiny_words };
 static inline void put_tiny_words(struct gguf *f, const char *kind, bool space_inside)
 {
     static const char *const merges[] = {
-        "h e", "l l", "l o", "he ll", "hell o", "▁ hello", "▁ he", "▁ ▁", "▁▁ ▁▁", "o o", "e l", "ll o", "e llo", "▁ a", "o h",
+        "h e", "l l", "l o", "he ll", "hell o", "▁ hello", "▁ he", "▁ ▁", "▁▁ ▁▁", "o o", "e l", "ll o", "e llo",
+        "▁ a", "o h",
     };
     int n = SPM_FIRST_WORD + N_TINY_WORDS + space_inside;
     put_str(f, "tokenizer.ggml.model", kind);
