@@ -306,7 +306,14 @@ LANE_FN size_t seg_bytes(const struct quant_type *t)
     return (size_t)(SEG_LEN / t->block_len * t->block_bytes);
 }
 
-LANE_FN vf seg_vec(const struct quant_type *t, const uint8_t *p, size_t row_bytes, int n_blocks, const struct xseg *xs)
+LANE_FN void prefetch_range(const uint8_t *p, size_t n)
+{
+    for (size_t i = 0; i < n; i += 64)
+        _mm_prefetch((const char *)p + i, _MM_HINT_T0);
+}
+
+LANE_FN vf seg_vec(const struct quant_type *t, const uint8_t *p, size_t row_bytes, int n_blocks, const struct xseg *xs,
+                   const uint8_t *ahead)
 {
     struct scales s;
     vf acc = vf_zero();
@@ -314,17 +321,13 @@ LANE_FN vf seg_vec(const struct quant_type *t, const uint8_t *p, size_t row_byte
 #pragma GCC unroll 8
     for (int b = 0; b < n_blocks; b += t->unit) {
         vi codes[4][8];
+        if (ahead)
+            prefetch_range(ahead + (size_t)b * LANES * seg_bytes(t) / 8, (size_t)t->unit * LANES * seg_bytes(t) / 8);
         t->unpack(codes, p, row_bytes, b);
         for (int u = 0; u < t->unit; u++)
             block_mul(codes[u], &s, b + u, xs, 1, t, &acc);
     }
     return acc;
-}
-
-LANE_FN void prefetch_range(const uint8_t *p, size_t n)
-{
-    for (size_t i = 0; i < n; i += 64)
-        _mm_prefetch((const char *)p + i, _MM_HINT_T0);
 }
 
 /* Rows r .. r + LANES - 1 with one activation row; the rows after them, if any, are fetched meanwhile. */
@@ -335,9 +338,8 @@ LANE_FN void group_vec(const struct quant_type *t, const struct job *job, int r,
     for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead += LANES * seg_bytes(t)) {
         struct xseg xs;
         xseg_init(&xs, job->x, at, t);
-        if (more)
-            prefetch_range(ahead, LANES * seg_bytes(t));
-        total = vf_add(total, seg_vec(t, p, job->row_bytes, seg_blocks(t, job->n, at), &xs));
+        total = vf_add(total, seg_vec(t, p, job->row_bytes, seg_blocks(t, job->n, at), &xs,
+                                      more ? ahead : NULL));
     }
     vf_store(job->y + r, total);
 }
@@ -388,7 +390,7 @@ LANE_FN void few_rows(const struct quant_type *t, const struct job *job, int n_r
         for (int r = 0; r < n_rows; r++)
             memcpy(rows[r], p + (size_t)r * job->row_bytes, (size_t)(n_blocks * 32 / t->block_len * t->block_bytes));
         xseg_init(&xs, job->x + j, at, t);
-        total = vf_add(total, seg_vec(t, rows[0], SEG_MAX_BYTES, n_blocks, &xs));
+        total = vf_add(total, seg_vec(t, rows[0], SEG_MAX_BYTES, n_blocks, &xs, NULL));
     }
     vf_store_n(job->y + (size_t)j * job->y_stride, total, n_rows);
 }
