@@ -2,18 +2,28 @@
 #define _GNU_SOURCE
 #include "base/pf_cpu.h"
 
+#include <cpuid.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "pfmoe.h"
 
+/* Asked of cpuid itself: not every compiler's builtin knows the name. That the system saves the registers is asked
+ * with AVX2. */
+static bool has_f16c(void)
+{
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
 uint32_t pf_cpu_isa(void)
 {
     uint32_t isa = PF_ISA_SCALAR;
     __builtin_cpu_init();
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c())
         isa |= PF_ISA_AVX2;
     if ((isa & PF_ISA_AVX2) && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))

@@ -13,7 +13,8 @@
  * Product with an activation row (kernels.h, struct pf_xrow), da = d[b] of the activations:
  *     isum = sum over both halves of sc[h] * (sum of code * q), exact in int32 (below 2^24 for every type)
  *     ONE_TERM      s = fmaf(dw * da, (float)isum, s)
- *     MINIMUMS      the same, then qsum = sum over both halves of mn[h] * (sum of q), s = fmaf(-(mw * da), (float)qsum, s)
+ *     MINIMUMS      the same, then, with qsum = sum over both halves of mn[h] * (sum of q),
+ *                   s = fmaf(-(mw * da), (float)qsum, s)
  *     TWO_SCALES    float scales dw and dw1 per half: the term of the lower sixteen, then that of the upper sixteen
  * A segment is eight blocks, 256 elements; the last of a row may be shorter. s starts a segment at 0; at its end
  * total = total + s, total starts a row at 0. The product is total.
@@ -53,7 +54,7 @@ REF_INLINE float ref_half(uint16_t h)
         float f = (float)magnitude * 0x1p-24f;
         return sign ? -f : f;
     }
-    uint32_t bits = sign | (magnitude >= 0x7c00 ? 0x7f800000 | (magnitude & 0x3ff) << 13 : (magnitude << 13) + 0x38000000);
+    uint32_t bits = sign | ((magnitude << 13) + (magnitude >= 0x7c00 ? 0x70000000 : 0x38000000));
     float f;
     memcpy(&f, &bits, sizeof f);
     return f;

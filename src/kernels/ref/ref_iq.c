@@ -18,10 +18,11 @@ static void signed_group(int8_t *code, uint64_t magnitudes, unsigned signs, int 
 REF_INLINE void read_IQ2_XXS(const void *row, int b, struct ref_block *blk)
 {
     const struct pf_block_iq2_xxs *w = (const struct pf_block_iq2_xxs *)row + b / 8;
-    uint32_t signs = w->sub[b % 8].signs;
-    blk->dw = (ref_half(w->d) * 0.125f) * (float)(2 * (signs >> 28) + 1);
+    const uint8_t *index = w->sub[b % 8].index;
+    uint32_t word = w->sub[b % 8].signs;
+    blk->dw = (ref_half(w->d) * 0.125f) * (float)(2 * (word >> 28) + 1);
     for (int k = 0; k < 4; k++)
-        signed_group(blk->code + 8 * k, pf_grid_iq2_xxs[w->sub[b % 8].index[k]], pf_signs_even(signs >> 7 * k & 127), 8);
+        signed_group(blk->code + 8 * k, pf_grid_iq2_xxs[index[k]], pf_signs_even(word >> 7 * k & 127), 8);
 }
 REF_TYPE(IQ2_XXS, ONE_TERM)
 

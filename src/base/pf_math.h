@@ -1,0 +1,68 @@
+/* exp, sigmoid and softplus with the same bits on every unit.
+ *
+ * Only fmaf, additions, multiplications, divisions, comparisons and integer shifts, each rounded where it stands: the
+ * same source in C (any instruction set) and CUDA gives the same float. Branch-free, so that loops over it vectorise.
+ * Pure functions; any thread; the rounding mode must be to nearest. exp makes and needs no denormal. */
+#ifndef PF_MATH_H
+#define PF_MATH_H
+
+#include <stdint.h>
+
+static inline uint32_t pf_float_bits(float x)
+{
+    union { float f; uint32_t u; } v = { .f = x };
+    return v.u;
+}
+
+static inline float pf_bits_float(uint32_t u)
+{
+    union { uint32_t u; float f; } v = { .u = u };
+    return v.f;
+}
+
+/* e^x, relative error below 1 ulp (tests/kernels/check_float.c sweeps it). -inf and every x whose result would lie
+ * below 2^-126 give 0; +inf and every x whose result would exceed FLT_MAX give +inf; NaN stays NaN; exp(0) is 1.
+ *
+ * x = n ln2 + r with n an integer and |r| <= ln2/2: n comes from adding 1.5 * 2^23, whose low bits then hold n; n times
+ * the upper part of ln2 is exact, and so is its difference from x. e^r = 1 + (r + r^2 q(r)), q the minimax polynomial
+ * for the relative error of e^r (0.07 ulp). n is added to the exponent of e^r: within the bounds nothing overflows. */
+static inline float pf_expf(float x)
+{
+    const float shift = 0x1.8p23f;
+    float t = __builtin_fmaf(x, 0x1.715476p0f, shift);
+    float n = t - shift;
+    float r = __builtin_fmaf(n, -0x1.62e4p-1f, x);
+    r = __builtin_fmaf(n, -0x1.7f7d1cp-20f, r);
+
+    float q = 0x1.6a2352p-10f;
+    q = __builtin_fmaf(q, r, 0x1.123a6cp-7f);
+    q = __builtin_fmaf(q, r, 0x1.5558f4p-5f);
+    q = __builtin_fmaf(q, r, 0x1.555490p-3f);
+    q = __builtin_fmaf(q, r, 0x1.fffffcp-2f);
+    float p = __builtin_fmaf(q, r * r, r) + 1.0f;
+
+    float y = pf_bits_float(pf_float_bits(p) + (pf_float_bits(t) << 23));
+    y = x < -0x1.5d589ep6f ? 0.0f : y;                   /* ln 2^-126 */
+    y = x > 0x1.62e42ep6f ? __builtin_inff() : y;        /* ln FLT_MAX */
+    return x == x ? y : x;
+}
+
+static inline float pf_sigmoidf(float z)
+{
+    return 1.0f / (1.0f + pf_expf(-z));
+}
+
+/* log(1 + e^z) = max(z, 0) + log(1 + u), u = e^-|z|: no overflow, and nothing is lost where u is small. With
+ * s = u / (2 + u) the logarithm is 2 atanh(s) = 2 s + s^3 p(s^2), p a minimax polynomial (0.1 ulp). */
+static inline float pf_softplusf(float z)
+{
+    float u = pf_expf(z > 0.0f ? -z : z);
+    float s = u / (2.0f + u), s2 = s * s;
+    float p = 0x1.1ed82ep-2f;
+    p = __builtin_fmaf(p, s2, 0x1.1ebcf8p-2f);
+    p = __builtin_fmaf(p, s2, 0x1.99d20ap-2f);
+    p = __builtin_fmaf(p, s2, 0x1.555502p-1f);
+    return (z > 0.0f ? z : 0.0f) + __builtin_fmaf(s * s2, p, s + s);
+}
+
+#endif
