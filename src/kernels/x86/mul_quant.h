@@ -21,6 +21,9 @@
 #include "kernels/kernels.h"
 #include "kernels/qblocks.h"
 
+/* AHEAD_BYTES: a lead on top of a whole group, so that lines are there when the group begins. */
+enum { AHEAD_BYTES = 4096 };
+
 enum { SEG_LEN = 256, SEG_BLOCKS = 8, SEG_MAX_BYTES = 8 * sizeof(struct pf_block_q8_0) };
 
 /* Scales of a segment, lane = row. */
@@ -35,10 +38,18 @@ struct seg {
     struct scales scales;
 };
 
-/* p: a whole segment of row 0; row r lies r * row_bytes further. unpack_fn takes block b and as many after it as its type
- * unpacks together, and their scales if they lie with the codes; scales_fn takes those that do not. */
-typedef void unpack_fn(vi (*codes)[8], struct scales *s, const uint8_t *p, size_t row_bytes, int b);
-typedef void scales_fn(struct scales *s, const uint8_t *p, size_t row_bytes);
+/* A whole segment of LANES rows, row r at p + r * row_bytes. In vec, as many bytes from `ahead` on are brought into the
+ * cache while these are read: in the order of addresses, which trains the hardware, and a few lines with every few loads,
+ * for bursts wait for each other. */
+struct src {
+    const uint8_t *p, *ahead;     /* ahead: NULL in tile */
+    size_t         row_bytes;
+};
+
+/* unpack_fn takes block b and as many after it as its type unpacks together, and their scales if they lie with the codes;
+ * scales_fn takes those that do not. */
+typedef void unpack_fn(vi (*codes)[8], struct scales *s, const struct src *src, int b);
+typedef void scales_fn(struct scales *s, const struct src *src);
 
 enum form {
     FORM_PLAIN,                   /* a term dw * d * sum */
@@ -67,6 +78,28 @@ struct xseg {
 
 /* ---- Unpacking ----------------------------------------------------------------------------------------------- */
 
+/* The lines that correspond to n_bytes of each row from `at` on. */
+LANE_FN void fetch_ahead(const struct src *src, int at, int n_bytes)
+{
+    if (src->ahead)
+#pragma GCC unroll 8
+        for (int i = at * LANES; i < (at + n_bytes) * LANES; i += 64)
+            _mm_prefetch((const char *)src->ahead + i, _MM_HINT_T0);
+}
+
+/* Bytes at .. at+15 of each row, or at .. at+31, transposed: lane r of v[k] holds four bytes of row r. */
+LANE_FN void rows16(vi v[4], const struct src *src, int at)
+{
+    fetch_ahead(src, at, 16);
+    vi_rows16(v, src->p + at, src->row_bytes);
+}
+
+LANE_FN void rows32(vi v[8], const struct src *src, int at)
+{
+    fetch_ahead(src, at, 32);
+    vi_rows32(v, src->p + at, src->row_bytes);
+}
+
 LANE_FN vi low_nibbles(vi v)
 {
     return vi_and(v, vi_set1(0x0F0F0F0F));
@@ -77,14 +110,17 @@ LANE_FN vi high_nibbles(vi v)
     return low_nibbles(vi_shr(v, 4));
 }
 
-/* n_bytes of each row, a multiple of 4, transposed: lane r of raw[k] holds bytes 4k .. 4k+3. */
-LANE_FN void rows_raw(vi *raw, const uint8_t *p, size_t row_bytes, int n_bytes)
+/* n_bytes of each row from `from` on, a multiple of 4: raw[k] holds the k-th four. */
+LANE_FN void rows_raw(vi *raw, const struct src *src, int from, int n_bytes)
 {
+    int left = n_bytes % 32, end = from + n_bytes;
 #pragma GCC unroll 8
-    for (int at = 0; at + 32 <= n_bytes; at += 32)
-        vi_rows32(raw + at / 4, p + at, row_bytes);
-    if (n_bytes % 32)
-        vi_rows16(raw + n_bytes / 4 - 4, p + n_bytes - 16, row_bytes);
+    for (int k = 0; k < n_bytes / 32; k++)
+        rows32(raw + 8 * k, src, from + 32 * k);
+    if (left) {
+        fetch_ahead(src, end - left, left);
+        vi_rows16(raw + n_bytes / 4 - 4, src->p + end - 16, src->row_bytes);
+    }
 }
 
 /* Bytes at .. at+3 of each row. */
@@ -94,10 +130,10 @@ LANE_FN vi raw_at(const vi *raw, int at)
     return bits ? vi_or(vi_shr(raw[k], bits), vi_shl(raw[k + 1], 32 - bits)) : raw[k];
 }
 
-LANE_FN void unpack_q8_0(vi (*codes)[8], struct scales *s, const uint8_t *p, size_t row_bytes, int b)
+LANE_FN void unpack_q8_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
     vi raw[17];
-    rows_raw(raw, p + 34 * b, row_bytes, 68);
+    rows_raw(raw, src, 34 * b, 68);
     for (int i = 0; i < 2; i++) {
         s->dw[b + i] = vf_from_low_f16(i ? vi_shr(raw[8], 16) : raw[0]);
 #pragma GCC unroll 8
@@ -106,10 +142,10 @@ LANE_FN void unpack_q8_0(vi (*codes)[8], struct scales *s, const uint8_t *p, siz
     }
 }
 
-LANE_FN void unpack_q4_0(vi (*codes)[8], struct scales *s, const uint8_t *p, size_t row_bytes, int b)
+LANE_FN void unpack_q4_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
     vi raw[18];
-    rows_raw(raw, p + 18 * b, row_bytes, 72);
+    rows_raw(raw, src, 18 * b, 72);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         s->dw[b + i] = vf_from_low_f16(i % 2 ? vi_shr(raw[18 * i / 4], 16) : raw[18 * i / 4]);
@@ -134,10 +170,10 @@ static const uint8_t fp4_codes[16] = {      /* twice the E2M1 value, plus FP4_BI
     12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0,
 };
 
-LANE_FN void unpack_mxfp4(vi (*codes)[8], struct scales *s, const uint8_t *p, size_t row_bytes, int b)
+LANE_FN void unpack_mxfp4(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
     vi raw[17];
-    rows_raw(raw, p + 17 * b, row_bytes, 68);
+    rows_raw(raw, src, 17 * b, 68);
 #pragma GCC unroll 4
     for (int i = 0; i < 4; i++) {
         s->dw[b + i] = e8m0(vi_and(vi_shr(raw[17 * i / 4], 17 * i % 4 * 8), vi_set1(0xFF)));
@@ -153,11 +189,11 @@ LANE_FN void unpack_mxfp4(vi (*codes)[8], struct scales *s, const uint8_t *p, si
  *
  *     head[0] d, dmin    head[1] scales 0..3, low six bits; above them two bits of scales 4..7
  *                        head[2] minimums likewise    head[3] four low bits of scales and of minimums 4..7 */
-LANE_FN void scales_k(struct scales *s, const uint8_t *p, size_t row_bytes)
+LANE_FN void scales_k(struct scales *s, const struct src *src)
 {
     const vi six = vi_set1(0x3F3F3F3F), two = vi_set1(0x30303030), byte = vi_set1(0xFF);
     vi head[4];
-    vi_rows16(head, p, row_bytes);
+    rows16(head, src, 0);
     vi scales[2] = { vi_and(head[1], six), vi_or(low_nibbles(head[3]), vi_and(vi_shr(head[1], 2), two)) };
     vi mins[2] = { vi_and(head[2], six), vi_or(high_nibbles(head[3]), vi_and(vi_shr(head[2], 2), two)) };
     vf d = vf_from_low_f16(head[0]), dmin = vf_from_low_f16(vi_shr(head[0], 16));
@@ -167,11 +203,11 @@ LANE_FN void scales_k(struct scales *s, const uint8_t *p, size_t row_bytes)
     }
 }
 
-LANE_FN void unpack_q4_k(vi (*codes)[8], struct scales *s, const uint8_t *p, size_t row_bytes, int b)
+LANE_FN void unpack_q4_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
     (void)s;
     vi v[8];
-    vi_rows32(v, p + 16 + 16 * b, row_bytes);
+    rows32(v, src, 16 + 16 * b);
     for (int k = 0; k < 8; k++) {
         codes[0][k] = low_nibbles(v[k]);
         codes[1][k] = high_nibbles(v[k]);
@@ -184,38 +220,44 @@ LANE_FN vi fifth_bit(vi v, int g)
     return vi_and(g < 4 ? vi_shl(v, 4 - g) : vi_shr(v, g - 4), vi_set1(0x10101010));
 }
 
-LANE_FN void unpack_q5_k(vi (*codes)[8], struct scales *s, const uint8_t *p, size_t row_bytes, int b)
+LANE_FN void unpack_q5_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
     (void)s;
     vi v[8], fifth[8];
-    vi_rows32(fifth, p + 16, row_bytes);
-    vi_rows32(v, p + 48 + 16 * b, row_bytes);
+    if (b == 0)
+        fetch_ahead(src, 16, 32);
+    vi_rows32(fifth, src->p + 16, src->row_bytes);
+    rows32(v, src, 48 + 16 * b);
     for (int k = 0; k < 8; k++) {
         codes[0][k] = vi_or(low_nibbles(v[k]), fifth_bit(fifth[k], b));
         codes[1][k] = vi_or(high_nibbles(v[k]), fifth_bit(fifth[k], b + 1));
     }
 }
 
-LANE_FN void scales_q6_k(struct scales *s, const uint8_t *p, size_t row_bytes)
+LANE_FN void scales_q6_k(struct scales *s, const struct src *src)
 {
     vi v[4];
-    vi_rows16(v, p + 192, row_bytes);
+    vi_rows16(v, src->p + 192, src->row_bytes);
     for (int i = 0; i < 2 * SEG_BLOCKS; i++)
         s->pair[i] = vf_from_int(vi_sar(vi_shl(v[i / 4], 24 - 8 * (i % 4)), 24));
-    vi_rows16(v, p + 194, row_bytes);                                   /* its last two bytes are d */
+    vi_rows16(v, src->p + 194, src->row_bytes);                         /* its last two bytes are d */
     for (int b = 0; b < SEG_BLOCKS; b++)
         s->dw[b] = vf_from_low_f16(vi_shr(v[3], 16));
 }
 
 /* Half a super-block: blocks 0 and 2 in the nibbles of the first 32 bytes, 1 and 3 in the next, bit pairs above them. */
-LANE_FN void unpack_q6_k(vi (*codes)[8], struct scales *s, const uint8_t *p, size_t row_bytes, int b)
+LANE_FN void unpack_q6_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
     (void)s;
     const vi pair = vi_set1(0x30303030);
     vi even[8], odd[8], high[8];
-    vi_rows32(even, p + 16 * b, row_bytes);
-    vi_rows32(odd, p + 16 * b + 32, row_bytes);
-    vi_rows32(high, p + 128 + 8 * b, row_bytes);
+    fetch_ahead(src, 24 * b, 32);                            /* in the order of addresses, not in that of these loads */
+    vi_rows32(even, src->p + 16 * b, src->row_bytes);
+    fetch_ahead(src, 24 * b + 32, 32);
+    vi_rows32(odd, src->p + 16 * b + 32, src->row_bytes);
+    fetch_ahead(src, 24 * b + 64, 32);
+    fetch_ahead(src, 24 * b + 96, b ? 18 : 0);             /* scales and d, at the end */
+    vi_rows32(high, src->p + 128 + 8 * b, src->row_bytes);
     for (int k = 0; k < 8; k++) {
         codes[0][k] = vi_or(low_nibbles(even[k]), vi_and(vi_shl(high[k], 4), pair));
         codes[1][k] = vi_or(low_nibbles(odd[k]), vi_and(vi_shl(high[k], 2), pair));
@@ -299,7 +341,7 @@ struct job {
     size_t                y_stride;
 };
 
-/* Rows r .. r + n_rows - 1, n_rows <= LANES; ahead: where the next group lies, NULL after the last. */
+/* Rows r .. r + n_rows - 1, n_rows <= LANES; ahead: what to fetch meanwhile, the next group or, for the last, itself. */
 struct group {
     int            r, n_rows;
     const uint8_t *ahead;
@@ -325,38 +367,27 @@ static __attribute__((noinline)) void copy_rows(uint8_t (*to)[SEG_MAX_BYTES], co
         memcpy(to[r], p + (size_t)r * row_bytes, n_bytes);
 }
 
-/* Where to read the segment at p from: itself, or a copy where rows or blocks are missing. */
-LANE_FN const uint8_t *seg_rows(const struct quant_type *t, const uint8_t *p, size_t *row_bytes, int n_rows, int n_blocks,
-                                uint8_t (*copy)[SEG_MAX_BYTES])
+/* The segment at p, or a copy of it where rows or blocks are missing. */
+LANE_FN struct src seg_src(const struct quant_type *t, const uint8_t *p, size_t row_bytes, int n_rows, int n_blocks,
+                           uint8_t (*copy)[SEG_MAX_BYTES])
 {
     if (n_rows == LANES && n_blocks == SEG_BLOCKS)
-        return p;
-    copy_rows(copy, p, *row_bytes, n_rows, (size_t)(n_blocks * 32 / t->block_len * t->block_bytes));
-    *row_bytes = SEG_MAX_BYTES;
-    return copy[0];
+        return (struct src){ .p = p, .row_bytes = row_bytes };
+    copy_rows(copy, p, row_bytes, n_rows, (size_t)(n_blocks * 32 / t->block_len * t->block_bytes));
+    return (struct src){ .p = copy[0], .row_bytes = SEG_MAX_BYTES };
 }
 
-LANE_FN void prefetch_range(const uint8_t *p, size_t n)
-{
-    for (size_t i = 0; i < n; i += 64)
-        _mm_prefetch((const char *)p + i, _MM_HINT_T0);
-}
-
-/* The chain of one segment with one activation row; `ahead`, if any, is fetched in even steps meanwhile. */
-LANE_FN vf seg_vec(const struct quant_type *t, const uint8_t *p, size_t row_bytes, int n_blocks, const struct xseg *xs,
-                   const uint8_t *ahead)
+/* The chain of one segment with one activation row. */
+LANE_FN vf seg_vec(const struct quant_type *t, const struct src *src, int n_blocks, const struct xseg *xs)
 {
     struct scales s;
     vf acc = vf_zero();
-    size_t step = (size_t)t->unit * LANES * seg_bytes(t) / SEG_BLOCKS;
     if (t->scales)
-        t->scales(&s, p, row_bytes);
+        t->scales(&s, src);
 #pragma GCC unroll 8
     for (int b = 0; b < n_blocks; b += t->unit) {
         vi codes[4][8];
-        if (ahead)
-            prefetch_range(ahead + (size_t)(b / t->unit) * step, step);
-        t->unpack(codes, &s, p, row_bytes, b);
+        t->unpack(codes, &s, src, b);
         for (int u = 0; u < t->unit && b + u < n_blocks; u++)
             block_mul(codes[u], &s, b + u, xs, 1, t, &acc);
     }
@@ -368,18 +399,16 @@ LANE_FN void group_vec(const struct quant_type *t, const struct job *job, const 
     uint8_t copy[LANES][SEG_MAX_BYTES];
     const uint8_t *p = job->w + (size_t)g->r * job->row_bytes, *ahead = g->ahead;
     vf total = vf_zero();
-    for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t)) {
+    for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead += LANES * seg_bytes(t)) {
         struct xseg xs;
-        size_t row_bytes = job->row_bytes;
         int n_blocks = seg_blocks(t, job->n, at);
-        const uint8_t *rows = seg_rows(t, p, &row_bytes, g->n_rows, n_blocks, copy);
+        struct src src = seg_src(t, p, job->row_bytes, g->n_rows, n_blocks, copy);
         xseg_init(&xs, job->x, at, t);
+        src.ahead = ahead;
         if (n_blocks == SEG_BLOCKS)
-            total = vf_add(total, seg_vec(t, rows, row_bytes, SEG_BLOCKS, &xs, ahead));
+            total = vf_add(total, seg_vec(t, &src, SEG_BLOCKS, &xs));
         else
-            total = vf_add(total, seg_vec(t, rows, row_bytes, n_blocks, &xs, NULL));
-        if (ahead)
-            ahead += LANES * seg_bytes(t);
+            total = vf_add(total, seg_vec(t, &src, n_blocks, &xs));
     }
     vf_store_n(job->y + g->r, total, g->n_rows);
 }
@@ -409,13 +438,12 @@ LANE_FN void group_tile(const struct quant_type *t, const struct job *job, const
     const uint8_t *p = job->w + (size_t)g->r * job->row_bytes;
     for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t)) {
         struct seg seg;
-        size_t row_bytes = job->row_bytes;
         int n_blocks = seg_blocks(t, job->n, at), j = 0;
-        const uint8_t *rows = seg_rows(t, p, &row_bytes, g->n_rows, n_blocks, copy);
+        struct src src = seg_src(t, p, job->row_bytes, g->n_rows, n_blocks, copy);
         if (t->scales)
-            t->scales(&seg.scales, rows, row_bytes);
+            t->scales(&seg.scales, &src);
         for (int b = 0; b < SEG_BLOCKS; b += t->unit)
-            t->unpack(seg.codes + b, &seg.scales, rows, row_bytes, b);
+            t->unpack(seg.codes + b, &seg.scales, &src, b);
         for (; j + LANES_X <= job->n_x; j += LANES_X)
             seg_tile(t, &seg, job, g, at, j, LANES_X);
         for (; j + 2 <= job->n_x; j += 2)
@@ -430,8 +458,7 @@ LANE_FN void all_rows(const struct quant_type *t, const struct job *job, int n_r
     for (int r = 0; r < n_rows; r += LANES) {
         int from = r + LANES <= n_rows ? r : n_rows < LANES ? 0 : n_rows - LANES;
         struct group g = { .r = from, .n_rows = n_rows < LANES ? n_rows : LANES };
-        if (r + LANES < n_rows)
-            g.ahead = job->w + (size_t)(from + LANES) * job->row_bytes;
+        g.ahead = job->w + (size_t)(r + LANES < n_rows ? from + LANES : from) * job->row_bytes + AHEAD_BYTES;
         if (tile)
             group_tile(t, job, &g);
         else
