@@ -7,8 +7,7 @@
  * copies scalar, AVX2, AVX-512, AVX-512 with VNNI in that order into the model's own table, so there is no global state
  * and a test can ask for any level. The need of a table is 0 (scalar), AVX2, AVX2 | AVX512, or all three with VNNI.
  *
- * THE CONTRACT: every level gives the same bits. The order of every float operation is fixed (docs/architecture.md,
- * "One order of accumulation"); the scalar C in ref/ and generic/ is its definition. Nothing is compiled with
+ * THE CONTRACT: every level gives the same bits. The order of every float operation is fixed (docs/numerics.md); the scalar C in ref/ and generic/ is its definition. Nothing is compiled with
  * contraction or fast-math; a fused multiply-add is written fmaf, or is the vector instruction for it.
  *
  * Alignment: weights any (a row may start at any byte); floats 4; int8 activations and their scales 64, padded so that

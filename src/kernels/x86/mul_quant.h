@@ -54,7 +54,7 @@ typedef void scales_fn(struct scales *s, const struct src *src);
 enum form {
     FORM_PLAIN,                   /* a term dw * d * sum */
     FORM_SIGNED,                  /* the same, codes made by vi_signed_codes */
-    FORM_MIN,                     /* a second term -(mw * d) * (sum of q) */
+    FORM_MIN,                     /* a second term -mw * (d * sum of q) */
     FORM_PAIR,                    /* sum = scale[2b] * (first 16) + scale[2b+1] * (last 16) */
 };
 
@@ -73,7 +73,7 @@ struct xseg {
     const int8_t *q;
     const float  *d;
     int32_t       start[16];      /* of the integer sums, per block or, in FORM_PAIR, per half block */
-    float         q_sum[8];       /* FORM_MIN */
+    float         q_sum[8];       /* FORM_MIN: d * (sum of q) */
 };
 
 /* ---- Unpacking ----------------------------------------------------------------------------------------------- */
@@ -283,7 +283,7 @@ LANE_FN void xseg_init(struct xseg *xs, const struct pf_xrow *x, int at, const s
         _mm256_storeu_si256((void *)xs->start, _mm256_mullo_epi32(pairs, bias));
     }
     if (t->form == FORM_MIN)
-        _mm256_storeu_ps(xs->q_sum, _mm256_cvtepi32_ps(pairs));
+        _mm256_storeu_ps(xs->q_sum, _mm256_mul_ps(_mm256_loadu_ps(xs->d), _mm256_cvtepi32_ps(pairs)));
 }
 
 /* sum[a] = the integer sum of block b as a float. With two scales a sum of 16 is at most 16 * 32 * 127 and a scale 128:
@@ -324,7 +324,7 @@ LANE_FN void block_mul(const vi *codes, const struct scales *s, int b, const str
         vf d = vf_set1(xs[a].d[b]);
         acc[a] = vf_fma(vf_mul(s->dw[b], d), sum[a], acc[a]);
         if (t->form == FORM_MIN)
-            acc[a] = vf_fnma(vf_mul(s->mw[b], d), vf_set1(xs[a].q_sum[b]), acc[a]);
+            acc[a] = vf_fnma(s->mw[b], vf_set1(xs[a].q_sum[b]), acc[a]);
     }
 }
 
