@@ -341,7 +341,8 @@ struct job {
     size_t                y_stride;
 };
 
-/* Rows r .. r + n_rows - 1, n_rows <= LANES; ahead: what to fetch meanwhile, the next group or, for the last, itself. */
+/* Rows r .. r + n_rows - 1, n_rows <= LANES; ahead: what to fetch meanwhile, the rows that follow. Past the last group that
+ * is most often the thread's next task; a fetch of what is not there does nothing. */
 struct group {
     int            r, n_rows;
     const uint8_t *ahead;
@@ -458,7 +459,7 @@ LANE_FN void all_rows(const struct quant_type *t, const struct job *job, int n_r
     for (int r = 0; r < n_rows; r += LANES) {
         int from = r + LANES <= n_rows ? r : n_rows < LANES ? 0 : n_rows - LANES;
         struct group g = { .r = from, .n_rows = n_rows < LANES ? n_rows : LANES };
-        g.ahead = job->w + (size_t)(r + LANES < n_rows ? from + LANES : from) * job->row_bytes + AHEAD_BYTES;
+        g.ahead = job->w + (size_t)(from + LANES) * job->row_bytes + AHEAD_BYTES;
         if (tile)
             group_tile(t, job, &g);
         else
