@@ -81,10 +81,10 @@ struct xseg {
 /* The lines that correspond to n_bytes of each row from `at` on. */
 LANE_FN void fetch_ahead(const struct src *src, int at, int n_bytes)
 {
-    if (src->ahead)
-#pragma GCC unroll 8
-        for (int i = at * LANES; i < (at + n_bytes) * LANES; i += 64)
-            _mm_prefetch((const char *)src->ahead + i, _MM_HINT_T0);
+    if (!src->ahead)
+        return;
+    for (int i = 0; i < n_bytes * LANES; i += 64)
+        _mm_prefetch((const char *)src->ahead + at * LANES + i, _MM_HINT_T0);
 }
 
 /* Bytes at .. at+15 of each row, or at .. at+31, transposed: lane r of v[k] holds four bytes of row r. */
@@ -110,17 +110,13 @@ LANE_FN vi high_nibbles(vi v)
     return low_nibbles(vi_shr(v, 4));
 }
 
-/* n_bytes of each row from `from` on, a multiple of 4: raw[k] holds the k-th four. */
+/* n_bytes of each row from `from` on, a few more than 64 and a multiple of 4: raw[k] holds the k-th four. */
 LANE_FN void rows_raw(vi *raw, const struct src *src, int from, int n_bytes)
 {
-    int left = n_bytes % 32, end = from + n_bytes;
-#pragma GCC unroll 8
-    for (int k = 0; k < n_bytes / 32; k++)
-        rows32(raw + 8 * k, src, from + 32 * k);
-    if (left) {
-        fetch_ahead(src, end - left, left);
-        vi_rows16(raw + n_bytes / 4 - 4, src->p + end - 16, src->row_bytes);
-    }
+    rows32(raw, src, from);
+    rows32(raw + 8, src, from + 32);
+    fetch_ahead(src, from + 64, n_bytes - 64);
+    vi_rows16(raw + n_bytes / 4 - 4, src->p + from + n_bytes - 16, src->row_bytes);
 }
 
 /* Bytes at .. at+3 of each row. */
