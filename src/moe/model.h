@@ -2,7 +2,7 @@
  *
  *     GGUF file --arch table (arch_<family>.c)--> pf_model { layers[] { attention, dense FFN or experts } }
  *
- * model.c reads the keys and binds the tensors that an architecture's table asks for; forward.c walks the result and
+ * model.c reads the keys, bind.c binds the tensors that an architecture's table asks for; forward.c walks the result and
  * knows no architecture by name. The model owns the file mapping, the tokenizer, the chat template, the backend and a lock
  * that lets the sessions' steps take turns. Weights stay where the file mapping has them. */
 #ifndef PF_MODEL_H
