@@ -276,7 +276,8 @@ static void check_to_f16(void)
 {
     for (int i = 0; i < n_levels; i++)
         for (uint32_t h = 0; h < 0x7c00; h++) {
-            float v = (float)half_value(h), up = h == 0x7bff ? 65536.0f : (float)half_value(h + 1), tie = v + (up - v) / 2;
+            float v = (float)half_value(h), up = h == 0x7bff ? 65536.0f : (float)half_value(h + 1);
+            float tie = v + (up - v) / 2;
             float x[8] = { v, tie, nextafterf(tie, v), nextafterf(tie, up), -v, -tie, NAN, INFINITY };
             uint32_t even = h + (h & 1);
             uint32_t want[8] = { h, even, h, h + 1, 0x8000 | h, 0x8000 | even, 0x7e00, 0x7c00 };
@@ -562,8 +563,8 @@ static void bench_attn(const struct pf_kernels *k, int n_q, bool f16)
         a.v = (const char *)keys + (2 * c + 1) * chunk_bytes;
         (f16 ? k->attn_f16 : k->attn_f32)(&a);
     });
-    printf("%-14s %s n_q %-5d %10.0f ns a chunk %7.2f GB/s %7.1f GFLOP/s\n", k->name, f16 ? "attn_f16" : "attn_f32", n_q,
-           ns / chunks, 2.0 * chunk_bytes * chunks / ns, 4.0 * PF_KV_CHUNK * HD * n_q * chunks / ns);
+    printf("%-14s %s n_q %-5d %10.0f ns a chunk %7.2f GB/s %7.1f GFLOP/s\n", k->name, f16 ? "attn_f16" : "attn_f32",
+           n_q, ns / chunks, 2.0 * chunk_bytes * chunks / ns, 4.0 * PF_KV_CHUNK * HD * n_q * chunks / ns);
 }
 
 static void bench_level(const struct check_opts *o, const struct pf_kernels *k)

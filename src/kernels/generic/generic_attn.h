@@ -81,9 +81,9 @@ static inline struct rows rows_load(const void *base, int hd, int p, struct span
 
 /* ---- Scores ---------------------------------------------------------------------------------------------------- */
 
-/* n_q queries times TILE_K keys from position p: d[query][key] holds the sum's 32 accumulators folded to VEC. A vector of
- * accumulators takes every 32nd element from its own first; all its sums run side by side. Keys past the block's end
- * repeat its last one. */
+/* n_q queries times TILE_K keys from position p: d[query][key] gets the 32 accumulators folded to VEC. A vector of them
+ * takes every 32nd element from its own first; the loop over these vectors is unrolled, so that their sums
+ * need not pass through memory. Keys past the block's end repeat its last one. */
 static inline __attribute__((always_inline)) void tile_dots(const float *q, size_t q_stride, int n_q,
                                                             const struct rows *r, int p, vec d[][TILE_K])
 {
@@ -91,12 +91,13 @@ static inline __attribute__((always_inline)) void tile_dots(const float *q, size
     vec part[PARTS][TILE_Q][TILE_K];
     for (int j = 0; j < TILE_K; j++)
         k[j] = row_at(r, min_int(p + j, r->at.hi - 1));
+#pragma GCC unroll 8
     for (int v = 0; v < PARTS; v++) {
         vec s[TILE_Q][TILE_K] = {0};
         for (int e = v * VEC; e < r->hd; e += PF_LANES) {
             vec x[TILE_K];
             for (int j = 0; j < TILE_K; j++)
-                x[j] = vec_load(k[j] + e);
+                x[j] = n_q > 1 ? vec_hold(vec_load(k[j] + e)) : vec_load(k[j] + e);
             for (int i = 0; i < n_q; i++) {
                 vec y = vec_load(q + (size_t)i * q_stride + e);
                 for (int j = 0; j < TILE_K; j++)
@@ -210,7 +211,7 @@ static inline __attribute__((always_inline)) void tile_values(const struct pf_at
         const float *row = row_at(r, p) + e;
         vec x[TILE_V];
         for (int v = 0; v < n_v; v++)
-            x[v] = vec_load(row + v * VEC);
+            x[v] = n_q > 1 ? vec_hold(vec_load(row + v * VEC)) : vec_load(row + v * VEC);
         for (int j = 0; j < n_q; j++) {
             vec y = vec_all(w[j * PF_KV_CHUNK + p]);
             for (int v = 0; v < n_v; v++)
