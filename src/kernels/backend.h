@@ -50,6 +50,7 @@ enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI };
 enum pf_gating { PF_GATE_SOFTMAX, PF_GATE_SIGMOID, PF_GATE_SOFTMAX_SELECTED };
 struct pf_routing {
     int            n_expert, n_used;
+    int            n_group, n_group_used; /* n_group > 1: picks come from the n_group_used best groups of neighbours only */
     enum pf_gating gating;
     bool           norm_weights;          /* divide the picked weights by their sum */
     float          weight_scale;          /* then multiply; 1: none */
@@ -78,24 +79,27 @@ struct pf_kv_view {
     int             n_kv_head, hd_k, hd_v;
 };
 
-/* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all). Query head h reads KV
- * head h / (n_head / n_kv_head). sinks {n_head} or NULL: a logit per head that takes part in the softmax without a value.
- * q [rows][n_head * hd_k], out [rows][n_head * hd_v]. */
+/* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all), or, if chunked, those
+ * of its own window: p >= pos[r] - pos[r] % window. Query head h reads KV head h / (n_head / n_kv_head). sinks {n_head} or
+ * NULL: a logit per head that takes part in the softmax without a value. row_scale [rows] or NULL: multiplies the queries
+ * of each row. q [rows][n_head * hd_k], out [rows][n_head * hd_v]. */
 struct pf_attention_op {
     const float             *q;
     float                   *out;
     const struct pf_kv_view *kv;
     const int32_t           *pos;
     int                      rows, n_head, window;
+    bool                     chunked;
     float                    scale;
-    const float             *sinks;
+    const float             *sinks, *row_scale;
 };
 
-/* y [rows][down->n_out] = sum over the picks of a row of weight * down(act(gate x) * up x), the picks of a row in their order,
- * by fmaf from 0. picks, weights [rows][n_used]. */
+/* y [rows][down->n_out] = sum over the picks of a row of weight * down(act(gate x) * up x), the picks of a row in their
+ * order, by fmaf from 0. weigh_input: the weight multiplies gate x and up x instead. picks, weights [rows][n_used]. */
 struct pf_experts_op {
     const struct pf_expert_weight *gate, *up, *down;
     enum pf_act    act;
+    bool           weigh_input;
     int            n_expert, n_used, rows;
     const int32_t *picks;
     const float   *weights;
@@ -131,11 +135,16 @@ struct pf_backend_ops {
     uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
     pf_status (*reserve)(pf_backend *b, const struct pf_backend_sizes *sizes);
 
+    /* x[r] = row ids[r] of w, times its scale. */
     pf_status (*embed)(pf_backend *b, const struct pf_weight *w, const int32_t *ids, int rows, float *x);
+    /* w NULL: without weights. y may be x. */
     pf_status (*rms_norm)(pf_backend *b, const float *x, const float *w, float eps, int n, int rows, float *y);
     pf_status (*linear)(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
     pf_status (*act)(pf_backend *b, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
-    pf_status (*add)(pf_backend *b, float *y, const float *x, int64_t n);
+    /* y = fmaf(a, x, y). */
+    pf_status (*add)(pf_backend *b, float *y, float a, const float *x, int64_t n);
+    /* Row by row y = fmaf(sigmoid(gate[row]), x, y); x, y [rows][n]. */
+    pf_status (*add_gated)(pf_backend *b, float *y, const float *gate, const float *x, int n, int rows);
     pf_status (*rope)(pf_backend *b, const struct pf_rope_op *ropes, int n_ropes, int rows);
     pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v, const int32_t *pos, int rows);
     pf_status (*attention)(pf_backend *b, const struct pf_attention_op *a);

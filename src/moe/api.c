@@ -97,6 +97,11 @@ static uint64_t weight_bytes(const struct pf_weight *w)
     return w->row_bytes * (uint64_t)w->n_out;
 }
 
+static uint64_t ffn_bytes(const struct pf_dense_ffn *f)
+{
+    return weight_bytes(&f->gate) + weight_bytes(&f->up) + weight_bytes(&f->down);
+}
+
 static uint64_t expert_bytes(const struct pf_moe *moe)
 {
     return moe->gate.row_bytes * (uint64_t)moe->gate.n_out + moe->up.row_bytes * (uint64_t)moe->up.n_out +
@@ -111,9 +116,10 @@ static uint64_t bytes_per_token(const struct pf_model *m)
         const struct pf_layer *l = &m->layers[il];
         bytes += weight_bytes(&l->attn.q) + weight_bytes(&l->attn.k) + weight_bytes(&l->attn.v) + weight_bytes(&l->attn.out);
         if (l->is_moe)
-            bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe);
+            bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe) + ffn_bytes(&l->moe.shared) +
+                     weight_bytes(&l->moe.shared_gate);
         else
-            bytes += weight_bytes(&l->dense.gate) + weight_bytes(&l->dense.up) + weight_bytes(&l->dense.down);
+            bytes += ffn_bytes(&l->dense);
     }
     return bytes;
 }

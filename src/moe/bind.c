@@ -191,8 +191,10 @@ static pf_status bind_attention(const struct pf_loader *l, int il, struct pf_att
     const struct pf_arch *arch = l->m->arch;
     PF_TRY(bind_qkv(l, il, a));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_output", (int64_t)a->n_head * a->hd_v, l->m->n_embd, arch->out_bias, &a->out));
-    PF_TRY(block_vector(l, arch->qk_norm, il, "attn_q_norm.weight", a->hd_k, 1, &a->q_norm));
-    PF_TRY(block_vector(l, arch->qk_norm, il, "attn_k_norm.weight", a->hd_k, 1, &a->k_norm));
+    int n_q = arch->norm_whole_row ? a->n_head : 1, n_k = arch->norm_whole_row ? a->n_kv_head : 1;
+    PF_TRY(block_vector(l, arch->qk_norm, il, "attn_q_norm.weight", (int64_t)a->hd_k * n_q, 1, &a->q_norm));
+    PF_TRY(block_vector(l, a->q_norm ? PF_REQUIRED : PF_NEVER, il, "attn_k_norm.weight", (int64_t)a->hd_k * n_k, 1, &a->k_norm));
+    a->norm |= a->q_norm != NULL;
     return block_vector(l, arch->sinks, il, "attn_sinks.weight", a->n_head, 1, &a->sinks);
 }
 
@@ -291,13 +293,10 @@ static pf_status merged_gate_up(const struct pf_loader *l, int il, struct pf_moe
     return PF_OK;
 }
 
-static pf_status bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
+static pf_status bind_experts(const struct pf_loader *l, int il, struct pf_moe *moe)
 {
     const struct pf_model *m = l->m;
     bool found;
-    moe->routing = (struct pf_routing){ .n_expert = m->n_expert, .n_used = m->n_used, .gating = m->arch->gating,
-                                        .norm_weights = m->arch->norm_weights, .weight_scale = 1 };
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate_inp", m->n_embd, m->n_expert, m->arch->router_bias, &moe->router));
     PF_TRY(one_by_one(l, il, "gate", m->n_embd, m->n_ff_expert, &moe->gate, &found));
     if (found) {
         PF_TRY(one_by_one(l, il, "up", m->n_embd, m->n_ff_expert, &moe->up, &found));
@@ -309,6 +308,39 @@ static pf_status bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
         PF_TRY(stacked(l, il, "up", m->n_embd, m->n_ff_expert, &moe->up));
     }
     return stacked(l, il, "down", m->n_ff_expert, m->n_embd, &moe->down);
+}
+
+/* The number of rows of a tensor that may be absent: 0. */
+static int64_t n_rows(const struct pf_loader *l, int il, const char *suffix)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", il, suffix);
+    const struct pf_tensor *t = pf_gguf_tensor(l->g, name);
+    return t ? t->ne[1] : 0;
+}
+
+/* Keys name the width of the shared expert in four ways, tensors in one. */
+static pf_status bind_shared(const struct pf_loader *l, int il, struct pf_moe *moe)
+{
+    const struct pf_model *m = l->m;
+    int64_t n_ff = n_rows(l, il, "ffn_gate_shexp");
+    if (m->arch->shared == PF_NEVER || (m->arch->shared == PF_OPTIONAL && n_ff == 0))
+        return PF_OK;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate_shexp", m->n_embd, n_ff, PF_NEVER, &moe->shared.gate));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_up_shexp", m->n_embd, n_ff, PF_NEVER, &moe->shared.up));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_down_shexp", n_ff, m->n_embd, PF_NEVER, &moe->shared.down));
+    if (m->arch->shared_gate == PF_NEVER)
+        return PF_OK;
+    return block_matrix(l, m->arch->shared_gate, il, "ffn_gate_inp_shexp", m->n_embd, 1, PF_NEVER, &moe->shared_gate);
+}
+
+static pf_status bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
+{
+    const struct pf_model *m = l->m;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate_inp", m->n_embd, m->n_expert, m->arch->router_bias, &moe->router));
+    PF_TRY(block_vector(l, m->arch->select_bias, il, "exp_probs_b.bias", m->n_expert, 1, &moe->select_bias));
+    PF_TRY(bind_experts(l, il, moe));
+    return bind_shared(l, il, moe);
 }
 
 static pf_status bind_dense(const struct pf_loader *l, int il, struct pf_dense_ffn *f)
@@ -338,6 +370,8 @@ static pf_status bind_embedding(const struct pf_loader *l)
     PF_TRY(matrix(l, PF_OPTIONAL, "output", m->n_embd, n_vocab, PF_OPTIONAL, &m->output));
     if (!m->output.data)
         m->output = m->embed;             /* tied */
+    m->embed.scale *= l->embedding_scale;
+    m->output.scale /= l->logit_scale;
     return vector(l, PF_REQUIRED, "output_norm.weight", m->n_embd, 1, &m->output_norm);
 }
 
@@ -349,7 +383,6 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
     PF_TRY(bind_attention(l, il, &layer->attn));
     snprintf(name, sizeof name, "%s.weight", arch->ffn_norm);
     PF_TRY(block_vector(l, PF_REQUIRED, il, name, l->m->n_embd, 1, &layer->ffn_norm));
-    layer->is_moe = l->m->n_expert > 0;
     return layer->is_moe ? bind_moe(l, il, &layer->moe) : bind_dense(l, il, &layer->dense);
 }
 

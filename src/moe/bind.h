@@ -9,6 +9,7 @@ struct pf_loader {
     const pf_gguf   *g;
     bool            *seen;                /* [n_tensors] */
     struct pf_rope_params rope;           /* its divisors are a tensor */
+    float            embedding_scale, logit_scale;
 };
 
 /* Binds every tensor of the layers that run. The hyper-parameters, and m->layers with the sizes of attention, are there. */

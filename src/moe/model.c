@@ -46,6 +46,12 @@ static pf_status key_ints(const struct pf_loader *l, const char *suffix, int n_b
     return pf_gguf_ints_opt(l->g, key(l, name, suffix), n_block, min, max, out, NULL);
 }
 
+static pf_status key_bool(const struct pf_loader *l, const char *suffix, bool *out)
+{
+    char name[NAME_BYTES];
+    return pf_gguf_bool_opt(l->g, key(l, name, suffix), out);
+}
+
 static pf_status key_real(const struct pf_loader *l, const char *suffix, bool required, bool positive, float *out)
 {
     char name[NAME_BYTES];
@@ -56,6 +62,31 @@ static pf_status key_real(const struct pf_loader *l, const char *suffix, bool re
 }
 
 /* ---- Attention -------------------------------------------------------------------------------------------------- */
+
+/* Windows on all but the last layer of each period. llama4's are fixed pieces; its other layers do not rotate and temper
+ * their queries, its windowed ones norm queries and keys without weights, except in the model of 128 experts. */
+static pf_status read_windows(const struct pf_loader *l)
+{
+    enum { LLAMA4_PIECE = 8192, MAVERICK_EXPERTS = 128 };
+    struct pf_model *m = l->m;
+    bool sliding = m->arch->window == PF_WINDOW_SLIDING;
+    int window = LLAMA4_PIECE, period = m->arch->window_period;
+    if (m->arch->window == PF_WINDOW_NONE)
+        return PF_OK;
+    PF_TRY(key_int(l, "attention.sliding_window", sliding, sliding, INT_MAX, &window));
+    PF_TRY(key_int(l, "attention.sliding_window_pattern", false, 1, MAX_LAYERS, &period));
+    for (int il = 0; il < m->n_layer; il++) {
+        struct pf_attention *a = &m->layers[il].attn;
+        bool windowed = window == 0 || il % period < period - 1;
+        a->window = windowed ? window : 0;
+        if (sliding)
+            continue;
+        a->chunked = a->rotate = windowed;
+        a->norm = windowed && m->n_expert != MAVERICK_EXPERTS;
+        a->temper = !windowed;
+    }
+    return PF_OK;
+}
 
 /* Head counts and sizes of every layer, from keys that may be scalars or arrays. */
 static pf_status read_attention(const struct pf_loader *l, int n_block)
@@ -72,26 +103,42 @@ static pf_status read_attention(const struct pf_loader *l, int n_block)
     memcpy(n_kv, n_head, (size_t)n_block * sizeof *n_kv);
     PF_TRY(key_ints(l, "attention.head_count_kv", n_block, 1, 65536, n_kv));
 
-    int hd_k = (int)(m->n_embd / n_head[0]), hd_v, window = 0, period = 2;
+    int hd_k = (int)(m->n_embd / n_head[0]), hd_v;
     float scale = 0;
     PF_TRY(key_int(l, "attention.key_length", false, 1, 4096, &hd_k));
     hd_v = hd_k;
     PF_TRY(key_int(l, "attention.value_length", false, 1, 4096, &hd_v));
     if (m->arch->attention_scale)
         PF_TRY(key_real(l, "attention.scale", false, false, &scale));
-    if (m->arch->alternating_window) {
-        PF_TRY(key_int(l, "attention.sliding_window", true, 1, INT_MAX, &window));
-        PF_TRY(key_int(l, "attention.sliding_window_pattern", false, 1, MAX_LAYERS, &period));
-    }
     for (int il = 0; il < m->n_layer; il++) {
         if (n_head[il] % n_kv[il])
             PF_FAIL(PF_EFORMAT, "layer %d has %lld heads, not a multiple of its %lld KV heads, in %s", il, (long long)n_head[il],
                     (long long)n_kv[il], pf_gguf_path(l->g));
         m->layers[il].attn = (struct pf_attention){
             .n_head = (int)n_head[il], .n_kv_head = (int)n_kv[il], .hd_k = hd_k, .hd_v = hd_v,
-            .window = m->arch->alternating_window && il % period < period - 1 ? window : 0,
-            .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
+            .rotate = true, .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
         };
+    }
+    return read_windows(l);
+}
+
+/* Text has one position where images have several (time, height, width, a fourth that stays 0). Pairs of the first three
+ * rotate as usual; a pair of the fourth would not, and no known model has one. */
+static pf_status check_sections(const struct pf_loader *l, int n_rot)
+{
+    int64_t s[4] = { 0 };
+    char name[NAME_BYTES];
+    bool found = false;
+    if (l->m->arch->rope_sections == PF_SECTIONS_NONE)
+        return PF_OK;
+    PF_TRY(pf_gguf_ints_opt(l->g, key(l, name, "rope.dimension_sections"), 4, 0, n_rot, s, &found));
+    int64_t sum = s[0] + s[1] + s[2] + s[3];
+    for (int64_t i = 0; found && sum > 0 && i < n_rot / 2; i++) {
+        int64_t at = i % sum;
+        if (l->m->arch->rope_sections == PF_SECTIONS_BLOCKS ? at >= sum - s[3] : at >= 3 * s[at % 3])
+            PF_FAIL(PF_EUNSUPPORTED, "key %s is {%lld, %lld, %lld, %lld}, which leaves pair %lld of %d without a position, in %s",
+                    name, (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3], (long long)i, n_rot / 2,
+                    pf_gguf_path(l->g));
     }
     return PF_OK;
 }
@@ -120,6 +167,13 @@ static pf_status read_rope(const struct pf_loader *l, struct pf_rope_params *out
     else if (scaling.n != 6 || memcmp(scaling.p, "linear", 6) != 0)
         PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%.*s\"; none, linear and yarn are supported, in %s", name, (int)scaling.n, scaling.p,
                 pf_gguf_path(l->g));
+    if (m->arch->rope_switch) {
+        bool rotate = true;
+        PF_TRY(key_bool(l, "rope.scaling.finetuned", &rotate));
+        for (int il = 0; il < m->n_layer; il++)
+            m->layers[il].attn.rotate = rotate;
+    }
+    PF_TRY(check_sections(l, n_rot));
     p.n_rot = n_rot;
     p.n_ctx_orig = n_ctx_orig;
     *out = p;
@@ -131,7 +185,9 @@ static pf_status read_rope(const struct pf_loader *l, struct pf_rope_params *out
 static pf_status read_experts(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
-    PF_TRY(key_int(l, "expert_count", m->arch->dense == PF_NEVER, m->arch->dense == PF_NEVER, MAX_EXPERTS, &m->n_expert));
+    bool must = m->arch->dense == PF_NEVER;
+    if (m->arch->dense != PF_REQUIRED)
+        PF_TRY(key_int(l, "expert_count", must, must, MAX_EXPERTS, &m->n_expert));
     if (m->n_expert == 0)
         return key_int(l, "feed_forward_length", true, 1, MAX_DIM, &m->n_ff);
     PF_TRY(key_int(l, "expert_used_count", true, 1, m->n_expert, &m->n_used));
@@ -143,6 +199,74 @@ static pf_status read_experts(const struct pf_loader *l)
         PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "expert_feed_forward_length"), pf_gguf_path(l->g));
     }
     return PF_OK;
+}
+
+static pf_status read_gating(const struct pf_loader *l, enum pf_gating *out)
+{
+    char name[NAME_BYTES];
+    int func = 0;
+    PF_TRY(key_int(l, "expert_gating_func", false, 0, INT_MAX, &func));
+    if (func > 2)
+        PF_FAIL(PF_EUNSUPPORTED, "key %s is %d; 1 (softmax) and 2 (sigmoid) are supported, in %s",
+                key(l, name, "expert_gating_func"), func, pf_gguf_path(l->g));
+    if (func != 0)
+        *out = func == 1 ? PF_GATE_SOFTMAX : PF_GATE_SIGMOID;
+    return PF_OK;
+}
+
+/* How picks are made: the same in every layer. */
+static pf_status read_routing(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    struct pf_routing r = { .n_expert = m->n_expert, .n_used = m->n_used, .gating = m->arch->gating,
+                            .norm_weights = m->arch->norm_weights, .weight_scale = 1 };
+    if (m->arch->router_keys) {
+        PF_TRY(read_gating(l, &r.gating));
+        PF_TRY(key_bool(l, "expert_weights_norm", &r.norm_weights));
+        PF_TRY(key_real(l, "expert_weights_scale", false, false, &r.weight_scale));
+        PF_TRY(key_int(l, "expert_group_count", false, 0, m->n_expert, &r.n_group));
+        PF_TRY(key_int(l, "expert_group_used_count", r.n_group > 1, 0, m->n_expert, &r.n_group_used));
+    }
+    if (r.weight_scale == 0)
+        r.weight_scale = 1;
+    if (r.n_group > 1 && (m->n_expert % r.n_group || r.n_group_used < 1 || r.n_group_used > r.n_group ||
+                          m->n_expert / r.n_group * r.n_group_used < m->n_used))
+        PF_FAIL(PF_EFORMAT, "%d experts in %d groups, of which %d may be used, do not give %d picks, in %s", m->n_expert,
+                r.n_group, r.n_group_used, m->n_used, pf_gguf_path(l->g));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].moe.routing = r;
+    return PF_OK;
+}
+
+/* Which layers have experts. */
+static pf_status read_layout(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    int n_dense = 0, step = 1;
+    if (m->arch->leading_dense)
+        PF_TRY(key_int(l, "leading_dense_block_count", m->arch->leading_dense == PF_REQUIRED, 0, MAX_LAYERS, &n_dense));
+    if (m->arch->interleave)
+        PF_TRY(key_int(l, "interleave_moe_layer_step", m->arch->interleave == PF_REQUIRED, 1, MAX_LAYERS, &step));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].is_moe = m->n_expert > 0 && il >= n_dense && (il + 1) % step == 0;
+    for (int il = 0; il < m->n_layer; il++)
+        if (!m->layers[il].is_moe && m->n_ff == 0) {
+            char name[NAME_BYTES];
+            PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "feed_forward_length"), pf_gguf_path(l->g));
+        }
+    return PF_OK;
+}
+
+/* Granite's: of the embedding, of what a block adds, and (a divisor) of the logits. bind.c puts the first and last into
+ * the weights they belong to. */
+static pf_status read_multipliers(struct pf_loader *l)
+{
+    l->m->residual_scale = l->embedding_scale = l->logit_scale = 1;
+    if (!l->m->arch->multipliers)
+        return PF_OK;
+    PF_TRY(key_real(l, "embedding_scale", false, true, &l->embedding_scale));
+    PF_TRY(key_real(l, "residual_scale", false, true, &l->m->residual_scale));
+    return key_real(l, "logit_scale", false, true, &l->logit_scale);
 }
 
 static pf_status read_sizes(const struct pf_loader *l, int *n_block)
@@ -167,12 +291,15 @@ static pf_status read_keys(struct pf_loader *l)
     if (!m->layers)
         PF_FAIL(PF_ENOMEM, "no memory for the %d layers of %s", m->n_layer, pf_gguf_path(l->g));
     PF_TRY(read_attention(l, n_block));
+    PF_TRY(read_routing(l));
+    PF_TRY(read_layout(l));
+    PF_TRY(read_multipliers(l));
     return read_rope(l, &l->rope);
 }
 
 static pf_status unknown_architecture(const pf_gguf *g, struct pf_str name)
 {
-    char known[256] = "";
+    char known[512] = "";
     size_t n = 0;
     for (int i = 0; pf_arch_at(i) && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", pf_arch_at(i)->name);

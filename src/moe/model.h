@@ -20,31 +20,56 @@
 /* Whether an architecture has a tensor: never, perhaps, always. What a table does not name and the file has is refused. */
 enum pf_need { PF_NEVER, PF_OPTIONAL, PF_REQUIRED };
 
-/* What sets an architecture apart. One const table per family; everything not named is the plain pre-norm transformer:
- * x += attention(norm(x)); x += ffn(norm(x)). */
+/* What sets an architecture apart. One const table per architecture; everything not named is the plain pre-norm
+ * transformer: x += attention(norm(x)); x += ffn(norm(x)). */
 struct pf_arch {
     const char     *name;                 /* general.architecture */
+
     bool            rope_neox;            /* pairs (i, i + n/2) instead of (2i, 2i + 1) */
     bool            rope_freqs;           /* the file may hold divisors of the rotary frequencies */
     bool            rope_whole_head;      /* rope.dimension_count must equal the key length */
-    const char     *ffn_norm;             /* name of the norm in front of the FFN */
-    enum pf_need    qkv_bias, out_bias, qk_norm, sinks, dense, dense_bias, router_bias, expert_bias;
-    bool            alternating_window;   /* attention.sliding_window on all but the last layer of each pattern period */
+    bool            rope_switch;          /* rope.scaling.finetuned false: no rotation at all */
+    enum { PF_SECTIONS_NONE, PF_SECTIONS_BLOCKS, PF_SECTIONS_INTERLEAVED } rope_sections;   /* of positions in images */
+
+    enum pf_need    qkv_bias, out_bias, sinks;
+    enum pf_need    qk_norm;              /* of queries and keys, before rotation, per head */
+    bool            norm_whole_row;       /* over all heads at once */
+    bool            norm_after_rope;
     bool            attention_scale;      /* reads attention.scale */
+    enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period of
+                                             attention.sliding_window_pattern; llama4: see read_windows() in model.c */
+    int             window_period;
+
+    const char     *ffn_norm;             /* name of the norm in front of the FFN */
+    enum pf_need    dense;                /* layers without experts in files without experts: required means always */
+    enum pf_need    dense_bias, router_bias, expert_bias;
+    enum pf_need    leading_dense;        /* leading_dense_block_count: the first layers have no experts */
+    enum pf_need    interleave;           /* interleave_moe_layer_step: only each so manyth layer has experts */
     enum pf_act     act;
     enum pf_gating  gating;
     bool            norm_weights;
+    bool            router_keys;          /* reads expert_gating_func, _weights_norm, _weights_scale and _group_...; what
+                                             gating and norm_weights say holds for absent keys */
+    bool            weigh_input;          /* routing weights multiply the experts' input */
+    enum pf_need    select_bias;          /* exp_probs_b */
+    enum pf_need    shared, shared_gate;  /* an expert that every token goes through; its weight is sigmoid(gate) */
     enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;   /* when expert_feed_forward_length is absent:
                                              feed_forward_length, that / n_used, or it must be there */
+
+    bool            multipliers;          /* reads embedding_scale, residual_scale, logit_scale */
 };
 
 struct pf_attention {
     struct pf_weight q, k, v;             /* {n_embd, n_head * hd}; k, v with n_kv_head */
     struct pf_weight out;                 /* {n_head * hd_v, n_embd} */
-    const float     *q_norm, *k_norm;     /* {hd_k} or NULL */
+    bool             norm;                /* queries and keys are normed, */
+    const float     *q_norm, *k_norm;     /* by {hd_k}, {n_head * hd_k} or, NULL, without weights */
     const float     *sinks;               /* {n_head} or NULL */
     int              n_head, n_kv_head, hd_k, hd_v;
+    bool             rotate;
     int              window;              /* 0: all positions */
+    bool             chunked;             /* windows are fixed pieces of the context, not sliding */
+    bool             temper;              /* queries grow with the logarithm of their position: forward.c */
     float            scale;
 };
 
@@ -57,6 +82,8 @@ struct pf_moe {
     const float            *select_bias;  /* {n_expert} or NULL */
     struct pf_routing       routing;
     struct pf_expert_weight gate, up, down;
+    struct pf_dense_ffn     shared;       /* its data are NULL: none */
+    struct pf_weight        shared_gate;  /* {n_embd, 1} or no data */
 };
 
 struct pf_layer {
@@ -77,7 +104,7 @@ struct pf_model {
 
     int   n_layer, n_embd, n_vocab, n_ctx_train, n_ff;
     int   n_expert, n_used, n_ff_expert;  /* 0: no experts */
-    float eps;
+    float eps, residual_scale;
     struct pf_rope   rope;
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm;

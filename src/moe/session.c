@@ -56,7 +56,8 @@ static void widen(int *to, int64_t n)
 }
 
 struct widths {
-    int q, k, v, attn;
+    int q, k, v, attn;       /* of attention */
+    int ff, shared;          /* of dense and shared feed-forward; n_embd if there is a shared expert */
 };
 
 static struct widths widths_of(const struct pf_model *m)
@@ -68,6 +69,10 @@ static struct widths widths_of(const struct pf_model *m)
         widen(&w.k, (int64_t)a->n_kv_head * a->hd_k);
         widen(&w.v, (int64_t)a->n_kv_head * a->hd_v);
         widen(&w.attn, (int64_t)a->n_head * a->hd_v);
+        const struct pf_moe *moe = &m->layers[il].moe;
+        widen(&w.ff, m->layers[il].dense.gate.n_out);
+        widen(&w.ff, moe->shared.gate.n_out);
+        widen(&w.shared, moe->shared.down.n_out);
     }
     return w;
 }
@@ -78,7 +83,7 @@ static struct pf_backend_sizes backend_sizes(const struct pf_model *m, int rows)
     struct pf_backend_sizes s = { .max_rows = rows, .max_n_in = m->n_embd, .max_picks = rows * m->n_used, .n_expert = m->n_expert,
                                   .n_ff = m->n_ff_expert, .n_out = m->n_expert ? m->n_embd : 0 };
     widen(&s.max_n_in, w.attn);
-    widen(&s.max_n_in, m->n_expert ? 0 : m->n_ff);
+    widen(&s.max_n_in, w.ff);
     for (int il = 0; il < m->n_layer; il++) {
         widen(&s.max_head_dim, m->layers[il].attn.hd_k);
         widen(&s.max_head_dim, m->layers[il].attn.hd_v);
@@ -91,16 +96,17 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
 {
     struct widths w = widths_of(m);
     size_t rows = (size_t)n_batch, used = 0;
-    int n_ff = m->n_expert ? 0 : m->n_ff;
     const struct { void *at; size_t n; } parts[] = {
         { &b->x, rows * (size_t)m->n_embd },       { &b->h, rows * (size_t)m->n_embd },
         { &b->q, rows * (size_t)w.q },             { &b->k, rows * (size_t)w.k },
         { &b->v, rows * (size_t)w.v },             { &b->attn, rows * (size_t)w.attn },
-        { &b->gate, rows * (size_t)n_ff },         { &b->up, rows * (size_t)n_ff },
-        { &b->y, rows * (size_t)m->n_embd },       { &b->router, rows * (size_t)m->n_expert },
+        { &b->gate, rows * (size_t)w.ff },         { &b->up, rows * (size_t)w.ff },
+        { &b->y, rows * (size_t)m->n_embd },       { &b->y_shared, rows * (size_t)w.shared },
+        { &b->shared_gate, rows },                 { &b->router, rows * (size_t)m->n_expert },
         { &b->cs, rows * 2 * (size_t)m->rope.n_pairs }, { &b->logits, (size_t)m->n_vocab },
         { &b->pick_weights, rows * (size_t)m->n_used }, { &b->picks, rows * (size_t)m->n_used },
         { &b->ids, rows },                         { &b->pos, rows },
+        { &b->temper, rows },
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         void *p = base ? base + used : NULL;

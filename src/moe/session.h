@@ -24,10 +24,12 @@ struct pf_buffers {
     float *h;                /* its norm {n_embd} */
     float *q, *k, *v;        /* {n_head * hd} ... of the widest layer */
     float *attn;             /* {n_head * hd_v} */
-    float *gate, *up;        /* dense FFN {n_ff} */
-    float *y;                /* what a block adds {n_embd} */
+    float *gate, *up;        /* dense or shared FFN {n_ff} */
+    float *y, *y_shared;     /* what a block, and what its shared expert adds {n_embd} */
+    float *shared_gate;      /* {1} */
     float *router;           /* {n_expert} */
     float *cs;               /* rotary table {2 * n_pairs} */
+    float *temper;           /* factor of the queries {1} */
     float *logits;           /* one row {n_vocab} */
     float   *pick_weights;   /* {n_used} */
     int32_t *picks;          /* {n_used} */

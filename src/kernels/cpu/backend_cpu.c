@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/pf_math.h"
 #include "base/pf_mem.h"
 #include "kernels/cpu/cpu.h"
 
@@ -134,6 +135,7 @@ struct row_job {
         struct { const struct pf_weight *w; const int32_t *ids; float *x; } embed;
         struct { const float *x, *w; float eps; int n; float *y; } norm;
         struct { enum pf_act act; const float *gate, *up; float *y; } act;
+        struct { float *y, a; const float *gate, *x; int n; } add;
         struct { const struct pf_rope_op *ropes; int n_ropes; } rope;
         struct { const struct pf_kv_view *kv; const float *k, *v; const int32_t *pos; } store;
     };
@@ -144,9 +146,12 @@ static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct row_job *job = ctx;
     const struct pf_weight *w = job->embed.w;
     (void)thread;
-    for (int64_t r = begin; r < end; r++)
-        job->b->k.dequant[w->type]((const char *)w->data + (uint64_t)job->embed.ids[r] * w->row_bytes, w->n_in,
-                                   job->embed.x + r * w->n_in);
+    for (int64_t r = begin; r < end; r++) {
+        float *x = job->embed.x + r * w->n_in;
+        job->b->k.dequant[w->type]((const char *)w->data + (uint64_t)job->embed.ids[r] * w->row_bytes, w->n_in, x);
+        if (w->scale != 1.0f)
+            job->b->k.scale(x, w->scale, w->n_in);
+    }
 }
 
 static pf_status cpu_embed(pf_backend *backend, const struct pf_weight *w, const int32_t *ids, int rows, float *x)
@@ -193,9 +198,35 @@ static pf_status cpu_act(pf_backend *backend, enum pf_act act, const float *gate
     return PF_OK;
 }
 
-static pf_status cpu_add(pf_backend *backend, float *y, const float *x, int64_t n)
+static void add_elements(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    cpu_of(backend)->k.add(y, x, (int)n);
+    const struct row_job *job = ctx;
+    (void)thread;
+    if (job->add.a == 1.0f)
+        job->b->k.add(job->add.y + begin, job->add.x + begin, (int)(end - begin));      /* the same bits */
+    else
+        job->b->k.axpy(job->add.y + begin, job->add.a, job->add.x + begin, (int)(end - begin));
+}
+
+static pf_status cpu_add(pf_backend *backend, float *y, float a, const float *x, int64_t n)
+{
+    struct row_job job = { .b = cpu_of(backend), .add = { .y = y, .a = a, .x = x } };
+    pf_pool_run(job.b->pool, add_elements, &job, n, 65536);
+    return PF_OK;
+}
+
+static void add_gated_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        job->b->k.axpy(job->add.y + r * job->add.n, pf_sigmoidf(job->add.gate[r]), job->add.x + r * job->add.n, job->add.n);
+}
+
+static pf_status cpu_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
+{
+    struct row_job job = { .b = cpu_of(backend), .add = { .y = y, .gate = gate, .x = x, .n = n } };
+    pf_pool_run(job.b->pool, add_gated_rows, &job, rows, grain_of(n));
     return PF_OK;
 }
 
@@ -262,6 +293,7 @@ static const struct pf_backend_ops cpu_ops = {
     .linear = pf_cpu_linear,
     .act = cpu_act,
     .add = cpu_add,
+    .add_gated = cpu_add_gated,
     .rope = cpu_rope,
     .kv_store = cpu_kv_store,
     .attention = pf_cpu_attention,
