@@ -44,7 +44,7 @@ struct pf_expert_weight {
     const float  *bias;                   /* {n_out, n_expert} or NULL */
 };
 
-enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI };
+enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI, PF_ACT_SIGMOID /* sigmoid(gate) * up */ };
 
 /* How router logits become picks; numbers are the steps of docs/architecture.md, "Routing". */
 enum pf_gating { PF_GATE_SOFTMAX, PF_GATE_SIGMOID, PF_GATE_SOFTMAX_SELECTED };
@@ -94,6 +94,35 @@ struct pf_attention_op {
     const float             *sinks, *row_scale;
 };
 
+/* Rearranges every row: blocks of n floats, block i of row r from + r * from_row + i * from_block. */
+struct pf_copy {
+    const float *from;
+    float       *to;
+    int          n, n_blocks, from_block, to_block;
+    int64_t      from_row, to_row;
+};
+
+/* Causal convolution of every channel over time, then SiLU: y[r] = silu(sum over t of w[t] * x[r - (taps - 1) + t]), all of
+ * them {n}. Rows before the batch are in before [taps - 1][n] (NULL: zeros); the last rows go to after, likewise. */
+struct pf_conv_op {
+    const float *x, *w, *before;
+    float       *after, *y;
+    int          n, taps, rows;
+};
+
+/* The gated delta rule. u [rows][2 * n_k_head * d + n_v_head * d] holds queries, keys, values, head after head; queries and
+ * keys are normed to length 1 (q to 1 / sqrt(d)) by the largest of their length and eps. Value head h uses key head
+ * h / (n_v_head / n_k_head), or, if tiled, h % n_k_head. Per row and head, with the matrix S {d, d} per value head:
+ *     S *= decay = exp(a * softplus(alpha + dt));  S += k (x) sigmoid(beta) * (v - S'k);  out = S'q
+ * alpha, beta [rows][n_v_head]; a, dt {n_v_head}; before (NULL: zeros), after [n_v_head][d][d]; out [rows][n_v_head * d]. */
+struct pf_delta_op {
+    const float *u, *alpha, *beta, *a, *dt, *before;
+    float       *after, *out;
+    int          d, n_k_head, n_v_head, rows;
+    bool         tiled;
+    float        eps;
+};
+
 /* y [rows][down->n_out] = sum over the picks of a row of weight * down(act(gate x) * up x), the picks of a row in their
  * order, by fmaf from 0. weigh_input: the weight multiplies gate x and up x instead. picks, weights [rows][n_used]. */
 struct pf_experts_op {
@@ -111,7 +140,7 @@ struct pf_experts_op {
 struct pf_backend_sizes {
     int max_rows;
     int max_n_in;                         /* longest input row of any dense product */
-    int max_head_dim;                     /* of keys and of values */
+    int max_head_dim;                     /* of keys and of values; of delta nets too */
     int max_picks;                        /* max_rows * n_used */
     int n_expert, n_ff, n_out;            /* experts, their width, and what they put out (all 0: none) */
 };
@@ -130,6 +159,7 @@ struct pf_backend_ops {
     /* Zeroed memory for activations and KV, page aligned, touched as it is used. */
     pf_status (*buf_alloc)(pf_backend *b, size_t bytes, void **out);
     void      (*buf_free)(pf_backend *b, void *p, size_t bytes);
+    void      (*buf_copy)(pf_backend *b, void *to, const void *from, size_t bytes);
 
     /* Makes the backend's scratch large enough for such batches, and says how large that is without doing it. */
     uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
@@ -150,6 +180,9 @@ struct pf_backend_ops {
     pf_status (*attention)(pf_backend *b, const struct pf_attention_op *a);
     pf_status (*route)(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
                        int32_t *picks, float *weights);
+    pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);
+    pf_status (*conv)(pf_backend *b, const struct pf_conv_op *c);
+    pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);
     pf_status (*experts)(pf_backend *b, const struct pf_experts_op *e);
 };
 

@@ -114,7 +114,12 @@ static uint64_t bytes_per_token(const struct pf_model *m)
     uint64_t bytes = weight_bytes(&m->output) + m->embed.row_bytes;
     for (int il = 0; il < m->n_layer; il++) {
         const struct pf_layer *l = &m->layers[il];
-        bytes += weight_bytes(&l->attn.q) + weight_bytes(&l->attn.k) + weight_bytes(&l->attn.v) + weight_bytes(&l->attn.out);
+        const struct pf_weight *used[] = {
+            &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out, &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta,
+            &l->delta.alpha, &l->delta.ba, &l->delta.out,
+        };
+        for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+            bytes += weight_bytes(used[i]);
         if (l->is_moe)
             bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe) + ffn_bytes(&l->moe.shared) +
                      weight_bytes(&l->moe.shared_gate);
@@ -142,8 +147,11 @@ static void fill_info(struct pf_model *m)
     info->n_layers = m->n_layer;
     info->n_ctx_train = m->n_ctx_train;
     info->n_embd = m->n_embd;
-    info->n_heads = m->layers[0].attn.n_head;
-    info->n_kv_heads = m->layers[0].attn.n_kv_head;
+    for (int il = m->n_layer - 1; il >= 0; il--)
+        if (!m->layers[il].is_delta) {
+            info->n_heads = m->layers[il].attn.n_head;
+            info->n_kv_heads = m->layers[il].attn.n_kv_head;
+        }
     info->n_experts = m->n_expert;
     info->n_experts_used = m->n_used;
     info->bytes_per_token = bytes_per_token(m);

@@ -9,6 +9,9 @@
     X(qwen2moe)         \
     X(qwen3)            \
     X(qwen3moe)         \
+    X(qwen3next)        \
+    X(qwen35)           \
+    X(qwen35moe)        \
     X(gptoss)           \
     X(glm4moe)          \
     X(olmoe)            \

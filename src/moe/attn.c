@@ -1,5 +1,21 @@
-/* Attention over keys and values of all positions so far: y = out * attention(rope(norm(q h)), rope(norm(k h)), v h). */
+/* Attention over keys and values of all positions so far: y = out * attention(rope(norm(q h)), rope(norm(k h)), v h). Gated
+ * attention multiplies what the heads put out by the sigmoid of a second projection, which shares a matrix with q. */
 #include "moe/blocks.h"
+
+/* q, k, v; and the gate, dealt out from [head 0: q, gate | head 1: q, gate | ...] */
+static pf_status projections(struct pf_session *s, const struct pf_attention *a, int rows)
+{
+    struct pf_buffers *b = &s->buf;
+    bool gated = s->m->arch->gated_attention;
+    int hd = a->hd_k, n_q = a->n_head * hd;
+    const struct pf_linear qkv[] = { { &a->q, gated ? b->packed : b->q }, { &a->k, b->k }, { &a->v, b->v } };
+    const struct pf_copy deal[] = {
+        { b->packed, b->q, hd, a->n_head, 2 * hd, hd, 2 * (int64_t)n_q, n_q },
+        { b->packed + hd, b->gate_out, hd, a->n_head, 2 * hd, hd, 2 * (int64_t)n_q, n_q },
+    };
+    PF_TRY(ops_of(s)->linear(s->m->backend, qkv, 3, b->h, rows));
+    return gated ? ops_of(s)->copy(s->m->backend, deal, 2, rows) : PF_OK;
+}
 
 static pf_status norm_queries_and_keys(struct pf_session *s, const struct pf_attention *a, int rows)
 {
@@ -32,8 +48,7 @@ pf_status pf_attention_block(struct pf_session *s, int il, int rows)
     struct pf_buffers *b = &s->buf;
     bool norm_last = s->m->arch->norm_after_rope;
 
-    const struct pf_linear qkv[] = { { &a->q, b->q }, { &a->k, b->k }, { &a->v, b->v } };
-    PF_TRY(ops->linear(be, qkv, 3, b->h, rows));
+    PF_TRY(projections(s, a, rows));
     if (!norm_last)
         PF_TRY(norm_queries_and_keys(s, a, rows));
     PF_TRY(rotate(s, a, rows));
@@ -44,5 +59,7 @@ pf_status pf_attention_block(struct pf_session *s, int il, int rows)
                                                          .n_head = a->n_head, .window = a->window, .chunked = a->chunked,
                                                          .scale = a->scale, .sinks = a->sinks,
                                                          .row_scale = a->temper ? b->temper : NULL }));
+    if (s->m->arch->gated_attention)
+        PF_TRY(ops->act(be, PF_ACT_SIGMOID, b->gate_out, b->attn, (int64_t)rows * a->n_head * a->hd_v, b->attn));
     return ops->linear(be, &(struct pf_linear){ &a->out, b->y }, 1, b->attn, rows);
 }

@@ -173,14 +173,16 @@ static pf_status bind_qkv(const struct pf_loader *l, int il, struct pf_attention
 {
     const struct pf_arch *arch = l->m->arch;
     int n_q = a->n_head * a->hd_k, n_k = a->n_kv_head * a->hd_k, n_v = a->n_kv_head * a->hd_v;
-    struct pf_weight fused;
-    PF_TRY(block_matrix(l, PF_OPTIONAL, il, "attn_qkv", l->m->n_embd, n_q + n_k + n_v, arch->qkv_bias, &fused));
+    struct pf_weight fused = { .data = NULL };
+    if (!arch->gated_attention)
+        PF_TRY(block_matrix(l, PF_OPTIONAL, il, "attn_qkv", l->m->n_embd, n_q + n_k + n_v, arch->qkv_bias, &fused));
     if (fused.data) {
         a->q = rows_of(&fused, 0, n_q);
         a->k = rows_of(&fused, n_q, n_k);
         a->v = rows_of(&fused, n_q + n_k, n_v);
         return PF_OK;
     }
+    n_q *= arch->gated_attention ? 2 : 1;
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q", l->m->n_embd, n_q, arch->qkv_bias, &a->q));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_k", l->m->n_embd, n_k, arch->qkv_bias, &a->k));
     return block_matrix(l, PF_REQUIRED, il, "attn_v", l->m->n_embd, n_v, arch->qkv_bias, &a->v);
@@ -196,6 +198,44 @@ static pf_status bind_attention(const struct pf_loader *l, int il, struct pf_att
     PF_TRY(block_vector(l, a->q_norm ? PF_REQUIRED : PF_NEVER, il, "attn_k_norm.weight", (int64_t)a->hd_k * n_k, 1, &a->k_norm));
     a->norm |= a->q_norm != NULL;
     return block_vector(l, arch->sinks, il, "attn_sinks.weight", a->n_head, 1, &a->sinks);
+}
+
+/* ---- Delta nets -------------------------------------------------------------------------------------------------- */
+
+/* {taps, n_conv} -> [taps][n_conv], so that channels are neighbours. */
+static pf_status bind_conv(const struct pf_loader *l, int il, const float **out)
+{
+    const struct pf_delta_sizes *s = &l->m->delta;
+    const float *w;
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_conv1d.weight", s->taps, s->n_conv, &w));
+    float *turned = pf_alloc_array(PF_MEM_MODEL, (size_t)s->taps * (size_t)s->n_conv, sizeof *turned);
+    PF_TRY(own(l->m, turned));
+    for (int c = 0; c < s->n_conv; c++)
+        for (int t = 0; t < s->taps; t++)
+            turned[(size_t)t * s->n_conv + c] = w[(size_t)c * s->taps + t];
+    *out = turned;
+    return PF_OK;
+}
+
+static pf_status bind_delta(const struct pf_loader *l, int il, struct pf_delta_net *d)
+{
+    const struct pf_delta_sizes *s = &l->m->delta;
+    int n_embd = l->m->n_embd;
+    PF_TRY(block_matrix(l, PF_OPTIONAL, il, "ssm_in", n_embd, 2 * (int64_t)(s->n_k + s->n_v), PF_NEVER, &d->packed));
+    if (!d->packed.data) {
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_qkv", n_embd, s->n_conv, PF_NEVER, &d->qkv));
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_gate", n_embd, s->n_v, PF_NEVER, &d->z));
+    }
+    PF_TRY(block_matrix(l, PF_OPTIONAL, il, "ssm_ba", n_embd, 2 * (int64_t)s->n_v_head, PF_NEVER, &d->ba));
+    if (!d->ba.data) {
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "ssm_beta", n_embd, s->n_v_head, PF_NEVER, &d->beta));
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "ssm_alpha", n_embd, s->n_v_head, PF_NEVER, &d->alpha));
+    }
+    PF_TRY(bind_conv(l, il, &d->conv));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_a", s->n_v_head, 1, &d->a));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_dt.bias", s->n_v_head, 1, &d->dt));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_norm.weight", s->d, 1, &d->norm));
+    return block_matrix(l, PF_REQUIRED, il, "ssm_out", s->n_v, n_embd, PF_NEVER, &d->out);
 }
 
 /* ---- Feed-forward ----------------------------------------------------------------------------------------------- */
@@ -380,7 +420,7 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
     const struct pf_arch *arch = l->m->arch;
     char name[NAME_BYTES];
     PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_norm.weight", l->m->n_embd, 1, &layer->attn_norm));
-    PF_TRY(bind_attention(l, il, &layer->attn));
+    PF_TRY(layer->is_delta ? bind_delta(l, il, &layer->delta) : bind_attention(l, il, &layer->attn));
     snprintf(name, sizeof name, "%s.weight", arch->ffn_norm);
     PF_TRY(block_vector(l, PF_REQUIRED, il, name, l->m->n_embd, 1, &layer->ffn_norm));
     return layer->is_moe ? bind_moe(l, il, &layer->moe) : bind_dense(l, il, &layer->dense);

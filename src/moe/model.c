@@ -88,8 +88,37 @@ static pf_status read_windows(const struct pf_loader *l)
     return PF_OK;
 }
 
+static pf_status read_delta(const struct pf_loader *l)
+{
+    enum { MAX_HEADS = 4096, MAX_TAPS = 16 };
+    struct pf_model *m = l->m;
+    struct pf_delta_sizes *s = &m->delta;
+    int inner = 0;
+    for (int il = 0; m->arch->delta && il < m->n_layer; il++) {
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "blk.%d.ssm_conv1d.weight", il);
+        m->layers[il].is_delta = pf_gguf_tensor(l->g, name) != NULL;
+        m->layers[il].delta.ordinal = s->n_nets;
+        s->n_nets += m->layers[il].is_delta;
+    }
+    if (s->n_nets == 0)
+        return PF_OK;
+    PF_TRY(key_int(l, "ssm.conv_kernel", true, 1, MAX_TAPS, &s->taps));
+    PF_TRY(key_int(l, "ssm.state_size", true, 1, 1024, &s->d));
+    PF_TRY(key_int(l, "ssm.group_count", true, 1, MAX_HEADS, &s->n_k_head));
+    PF_TRY(key_int(l, "ssm.time_step_rank", true, 1, MAX_HEADS, &s->n_v_head));
+    PF_TRY(key_int(l, "ssm.inner_size", true, 1, MAX_DIM, &inner));
+    s->n_k = s->n_k_head * s->d;
+    s->n_v = s->n_v_head * s->d;
+    s->n_conv = 2 * s->n_k + s->n_v;
+    if (s->n_v_head % s->n_k_head || inner != s->n_v)
+        PF_FAIL(PF_EFORMAT, "%d value heads of %d do not suit %d key heads and an inner size of %d, in %s", s->n_v_head, s->d,
+                s->n_k_head, inner, pf_gguf_path(l->g));
+    return PF_OK;
+}
+
 /* Head counts and sizes of every layer, from keys that may be scalars or arrays. */
-static pf_status read_attention(const struct pf_loader *l, int n_block)
+static pf_status read_attention(const struct pf_loader *l, int n_block, int *out_hd_k)
 {
     struct pf_model *m = l->m;
     int64_t n_head[MAX_LAYERS], n_kv[MAX_LAYERS];
@@ -101,7 +130,7 @@ static pf_status read_attention(const struct pf_loader *l, int n_block)
         PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "attention.head_count"), pf_gguf_path(l->g));
     }
     memcpy(n_kv, n_head, (size_t)n_block * sizeof *n_kv);
-    PF_TRY(key_ints(l, "attention.head_count_kv", n_block, 1, 65536, n_kv));
+    PF_TRY(key_ints(l, "attention.head_count_kv", n_block, m->arch->delta ? 0 : 1, 65536, n_kv));
 
     int hd_k = (int)(m->n_embd / n_head[0]), hd_v;
     float scale = 0;
@@ -111,7 +140,9 @@ static pf_status read_attention(const struct pf_loader *l, int n_block)
     if (m->arch->attention_scale)
         PF_TRY(key_real(l, "attention.scale", false, false, &scale));
     for (int il = 0; il < m->n_layer; il++) {
-        if (n_head[il] % n_kv[il])
+        if (m->layers[il].is_delta)
+            continue;
+        if (n_kv[il] == 0 || n_head[il] % n_kv[il])
             PF_FAIL(PF_EFORMAT, "layer %d has %lld heads, not a multiple of its %lld KV heads, in %s", il, (long long)n_head[il],
                     (long long)n_kv[il], pf_gguf_path(l->g));
         m->layers[il].attn = (struct pf_attention){
@@ -119,6 +150,7 @@ static pf_status read_attention(const struct pf_loader *l, int n_block)
             .rotate = true, .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
         };
     }
+    *out_hd_k = hd_k;
     return read_windows(l);
 }
 
@@ -143,17 +175,17 @@ static pf_status check_sections(const struct pf_loader *l, int n_rot)
     return PF_OK;
 }
 
-static pf_status read_rope(const struct pf_loader *l, struct pf_rope_params *out)
+static pf_status read_rope(const struct pf_loader *l, int hd_k, struct pf_rope_params *out)
 {
     struct pf_model *m = l->m;
-    int n_rot = m->layers[0].attn.hd_k, n_ctx_orig = m->n_ctx_train;
+    int n_rot = hd_k, n_ctx_orig = m->n_ctx_train;
     struct pf_rope_params p = { .base = 10000, .attn_factor = 1 };
     struct pf_str scaling = { "linear", 6 };
     char name[NAME_BYTES];
     PF_TRY(key_int(l, "rope.dimension_count", false, 2, 2 * PF_ROPE_MAX_PAIRS, &n_rot));
-    if (n_rot % 2 || n_rot > m->layers[0].attn.hd_k || (m->arch->rope_whole_head && n_rot != m->layers[0].attn.hd_k))
+    if (n_rot % 2 || n_rot > hd_k || (m->arch->rope_whole_head && n_rot != hd_k))
         PF_FAIL(PF_EFORMAT, "key %s is %d, which does not suit heads of %d, in %s", key(l, name, "rope.dimension_count"), n_rot,
-                m->layers[0].attn.hd_k, pf_gguf_path(l->g));
+                hd_k, pf_gguf_path(l->g));
     PF_TRY(key_real(l, "rope.freq_base", false, true, &p.base));
     PF_TRY(key_real(l, "rope.scale_linear", false, false, &p.factor));
     PF_TRY(key_real(l, "rope.scaling.factor", false, false, &p.factor));
@@ -285,16 +317,17 @@ static pf_status read_sizes(const struct pf_loader *l, int *n_block)
 static pf_status read_keys(struct pf_loader *l)
 {
     struct pf_model *m = l->m;
-    int n_block = 0;
+    int n_block = 0, hd_k = 0;
     PF_TRY(read_sizes(l, &n_block));
     m->layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *m->layers);
     if (!m->layers)
         PF_FAIL(PF_ENOMEM, "no memory for the %d layers of %s", m->n_layer, pf_gguf_path(l->g));
-    PF_TRY(read_attention(l, n_block));
+    PF_TRY(read_delta(l));
+    PF_TRY(read_attention(l, n_block, &hd_k));
     PF_TRY(read_routing(l));
     PF_TRY(read_layout(l));
     PF_TRY(read_multipliers(l));
-    return read_rope(l, &l->rope);
+    return read_rope(l, hd_k, &l->rope);
 }
 
 static pf_status unknown_architecture(const pf_gguf *g, struct pf_str name)

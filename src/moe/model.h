@@ -34,6 +34,9 @@ struct pf_arch {
     enum pf_need    qkv_bias, out_bias, sinks;
     enum pf_need    qk_norm;              /* of queries and keys, before rotation, per head */
     bool            norm_whole_row;       /* over all heads at once */
+    bool            gated_attention;      /* attn_q holds, head by head, queries and a gate of what the head puts out */
+    enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED } delta;         /* layers with ssm_conv1d are delta nets; which
+                                             key head a value head has: neighbours share one, or they take turns */
     bool            norm_after_rope;
     bool            attention_scale;      /* reads attention.scale */
     enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period of
@@ -73,6 +76,19 @@ struct pf_attention {
     float            scale;
 };
 
+/* Gated DeltaNet, in place of attention: no keys and values, but a state of fixed size. */
+struct pf_delta_net {
+    struct pf_weight qkv, z;              /* {n_embd, 2 K + V}, {n_embd, V}; or packed instead of both */
+    struct pf_weight packed;              /* {n_embd, 2 K + 2 V}: per key head q, k, its values, their z */
+    struct pf_weight beta, alpha;         /* {n_embd, n_v_head} each; or ba instead of both */
+    struct pf_weight ba;                  /* {n_embd, 2 n_v_head}: per key head beta, then alpha of its value heads */
+    struct pf_weight out;                 /* {V, n_embd} */
+    const float     *conv;                /* [taps][2 K + V] */
+    const float     *a, *dt;              /* {n_v_head} */
+    const float     *norm;                /* {d} */
+    int              ordinal;             /* among the model's delta nets */
+};
+
 struct pf_dense_ffn {
     struct pf_weight gate, up, down;
 };
@@ -88,7 +104,9 @@ struct pf_moe {
 
 struct pf_layer {
     const float        *attn_norm, *ffn_norm;        /* {n_embd} */
-    struct pf_attention attn;
+    bool                is_delta;
+    struct pf_attention attn;                        /* all zeros in a delta net */
+    struct pf_delta_net delta;
     bool                is_moe;
     struct pf_dense_ffn dense;
     struct pf_moe       moe;
@@ -105,6 +123,11 @@ struct pf_model {
     int   n_layer, n_embd, n_vocab, n_ctx_train, n_ff;
     int   n_expert, n_used, n_ff_expert;  /* 0: no experts */
     float eps, residual_scale;
+    struct pf_delta_sizes {               /* of every delta net of the model */
+        int n_nets;                       /* 0: there are none */
+        int d, n_k_head, n_v_head, taps;
+        int n_k, n_v, n_conv;             /* K = n_k_head * d, V = n_v_head * d, 2 K + V */
+    } delta;
     struct pf_rope   rope;
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm;

@@ -70,6 +70,7 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     const struct pf_experts_op *e = job->e;
     struct cpu_backend *b = job->b;
     float *gate = cpu_thread_scratch(b, thread), *up = gate + X_BLOCK * FF_GRAIN;
+    pf_swiglu_fn *act = pf_cpu_act_fn(b, e->act);
     int n_ff = e->gate->n_out;
     for (int64_t t = begin; t < end; t++) {
         const struct active_expert *a = &b->active[t / job->tasks_per_expert];
@@ -87,8 +88,7 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
                 b->k.scale(up + i * FF_GRAIN, e->weights[b->sorted[a->first + j + i]], r1 - r0);
             }
             for (int i = 0; i < n_block; i++)
-                (e->act == PF_ACT_SWIGLU ? b->k.swiglu : b->k.swiglu_oai)(gate + i * FF_GRAIN, up + i * FF_GRAIN, r1 - r0,
-                                                                          b->act + (size_t)(a->first + j + i) * n_ff + r0);
+                act(gate + i * FF_GRAIN, up + i * FF_GRAIN, r1 - r0, b->act + (size_t)(a->first + j + i) * n_ff + r0);
         }
     }
 }
