@@ -72,7 +72,8 @@ struct pf_rope_op {
 };
 
 /* Keys and values of one layer: chunks of PF_KV_CHUNK_POSITIONS positions, chunk c of KV head h at
- *     k + (c * n_kv_head + h) * PF_KV_CHUNK_POSITIONS * hd_k elements,        v the same with hd_v */
+ *     k + (c * n_kv_head + h) * PF_KV_CHUNK_POSITIONS * hd_k elements,        v the same with hd_v
+ * v NULL: a position's value is the first hd_v elements of its key. */
 struct pf_kv_view {
     void           *k, *v;
     enum pf_kv_type type;
@@ -92,6 +93,16 @@ struct pf_attention_op {
     bool                     chunked;
     float                    scale;
     const float             *sinks, *row_scale;
+};
+
+/* A matrix of its own for every head: y (row, head) = W_head x (row, head). Head h's n_out rows of w begin at row
+ * h * head_rows; x, y (row r, head h) begin at (r * n_head + h) times the stride. */
+struct pf_heads_op {
+    const struct pf_weight *w;            /* without bias; its n_out is that of all heads */
+    int          n_head, n_out, head_rows, rows;
+    const float *x;
+    float       *y;
+    int          x_stride, y_stride;
 };
 
 /* Rearranges every row: blocks of n floats, block i of row r from + r * from_row + i * from_block. */
@@ -140,6 +151,7 @@ struct pf_experts_op {
 struct pf_backend_sizes {
     int max_rows;
     int max_n_in;                         /* longest input row of any dense product */
+    int max_head_rows, max_head_n_in;     /* of products by head: max_rows * n_head, longest input */
     int max_head_dim;                     /* of keys and of values; of delta nets too */
     int max_picks;                        /* max_rows * n_used */
     int n_expert, n_ff, n_out;            /* experts, their width, and what they put out (all 0: none) */
@@ -170,6 +182,7 @@ struct pf_backend_ops {
     /* w NULL: without weights. y may be x. */
     pf_status (*rms_norm)(pf_backend *b, const float *x, const float *w, float eps, int n, int rows, float *y);
     pf_status (*linear)(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
+    pf_status (*heads)(pf_backend *b, const struct pf_heads_op *h);
     pf_status (*act)(pf_backend *b, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
     /* y = fmaf(a, x, y). */
     pf_status (*add)(pf_backend *b, float *y, float a, const float *x, int64_t n);

@@ -116,7 +116,8 @@ static uint64_t bytes_per_token(const struct pf_model *m)
         const struct pf_layer *l = &m->layers[il];
         const struct pf_weight *used[] = {
             &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out, &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta,
-            &l->delta.alpha, &l->delta.ba, &l->delta.out,
+            &l->delta.alpha, &l->delta.ba, &l->delta.out, &l->mla.q, &l->mla.q_a, &l->mla.q_b, &l->mla.kv, &l->mla.k_b,
+            &l->mla.v_b,
         };
         for (size_t i = 0; i < sizeof used / sizeof *used; i++)
             bytes += weight_bytes(used[i]);
@@ -176,8 +177,8 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     PF_TRY(pf_vocab_open(&m->vocab, m->file));
     PF_TRY(open_template(m));
     if (!o->vocab_only) {
-        PF_TRY(pf_model_bind(m));
         PF_TRY(open_backend(m, o));
+        PF_TRY(pf_model_bind(m));
     }
     PF_TRY(read_sampling(m));
     fill_info(m);

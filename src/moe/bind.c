@@ -200,6 +200,100 @@ static pf_status bind_attention(const struct pf_loader *l, int il, struct pf_att
     return block_vector(l, arch->sinks, il, "attn_sinks.weight", a->n_head, 1, &a->sinks);
 }
 
+/* ---- Latent attention ---------------------------------------------------------------------------------------------- */
+
+/* A matrix per head, {n_in, n_out, n_head} or {n_in, n_out * n_head}; no data if it is not there. */
+static pf_status by_head(const struct pf_loader *l, int il, const char *suffix, int64_t n_in, int64_t n_out, int64_t n_head,
+                         struct pf_weight *w)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", il, suffix);
+    const struct pf_tensor *t = find(l, name);
+    *w = (struct pf_weight){ .data = NULL };
+    if (!t)
+        return PF_OK;
+    if (t->ne[1] != n_out * n_head)
+        PF_TRY(check_shape(l, t, n_in, n_out, n_head));
+    else
+        PF_TRY(check_shape(l, t, n_in, n_out * n_head, 1));
+    PF_TRY(check_weight_type(l, t));
+    weight_of(t, w);
+    w->n_out = (int)(n_out * n_head);
+    return PF_OK;
+}
+
+static void skip(const struct pf_loader *l, int il, const char *suffix)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", il, suffix);
+    (void)find(l, name);
+}
+
+/* Rows of a weight as float32, to be freed with the model. */
+static pf_status as_matrix(const struct pf_loader *l, const struct pf_weight *w, float **out)
+{
+    pf_backend *be = l->m->backend;
+    float *values = pf_alloc_array(PF_MEM_MODEL, (size_t)w->n_out * (size_t)w->n_in, sizeof *values);
+    PF_TRY(own(l->m, values));
+    for (int32_t r = 0; r < w->n_out; r++)
+        PF_TRY(be->ops->embed(be, w, &r, 1, values + (size_t)r * (size_t)w->n_in));
+    *out = values;
+    return PF_OK;
+}
+
+/* Files of 2024 have attn_kv_b {n_latent, n_head * (n_nope + n_v)}: per head the rows of keys, then those of values. The
+ * latter serve as they are; the former are turned into {n_nope, n_latent}. */
+static pf_status split_kv_b(const struct pf_loader *l, int il, int n_head, struct pf_mla *a)
+{
+    const struct pf_mla_sizes *s = &l->m->mla;
+    int head_rows = s->n_nope + s->n_v, n_c = s->n_latent, n = s->n_nope;
+    struct pf_weight kv;
+    float *values, *turned;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_kv_b", n_c, (int64_t)n_head * head_rows, PF_NEVER, &kv));
+    a->v_b = kv;
+    a->v_b.data = (const uint8_t *)kv.data + (uint64_t)n * kv.row_bytes;
+    a->v_b.n_out = n_head * s->n_v;
+    a->v_head_rows = head_rows;
+
+    turned = pf_alloc_array(PF_MEM_MODEL, (size_t)n_head * (size_t)n_c, (size_t)n * sizeof *turned);
+    PF_TRY(own(l->m, turned));
+    for (int h = 0; h < n_head; h++) {
+        struct pf_weight keys = rows_of(&kv, h * head_rows, n);
+        PF_TRY(as_matrix(l, &keys, &values));
+        for (int c = 0; c < n_c; c++)
+            for (int i = 0; i < n; i++)
+                turned[((size_t)h * n_c + c) * n + i] = values[(size_t)i * n_c + c];
+    }
+    a->k_b = (struct pf_weight){ .data = turned, .type = PF_F32, .n_in = n, .n_out = n_head * n_c,
+                                 .row_bytes = (uint64_t)n * sizeof *turned, .scale = 1 };
+    return PF_OK;
+}
+
+static pf_status bind_mla(const struct pf_loader *l, int il, struct pf_layer *layer)
+{
+    const struct pf_mla_sizes *s = &l->m->mla;
+    struct pf_mla *a = &layer->mla;
+    int n_embd = l->m->n_embd, n_head = layer->attn.n_head;
+    int64_t n_q = (int64_t)n_head * (s->n_nope + s->n_rope);
+    if (s->n_q_latent == 0) {
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q", n_embd, n_q, PF_NEVER, &a->q));
+    } else {
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q_a", n_embd, s->n_q_latent, PF_NEVER, &a->q_a));
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q_b", s->n_q_latent, n_q, PF_NEVER, &a->q_b));
+        PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_q_a_norm.weight", s->n_q_latent, 1, &a->q_norm));
+    }
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_kv_a_mqa", n_embd, s->n_latent + s->n_rope, PF_NEVER, &a->kv));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_kv_a_norm.weight", s->n_latent, 1, &a->kv_norm));
+    PF_TRY(by_head(l, il, "attn_k_b", s->n_nope, s->n_latent, n_head, &a->k_b));
+    PF_TRY(by_head(l, il, "attn_v_b", s->n_latent, s->n_v, n_head, &a->v_b));
+    a->v_head_rows = s->n_v;
+    if (!a->k_b.data || !a->v_b.data)
+        PF_TRY(split_kv_b(l, il, n_head, a));
+    else
+        skip(l, il, "attn_kv_b");             /* some files hold both forms */
+    return block_matrix(l, PF_REQUIRED, il, "attn_output", (int64_t)n_head * s->n_v, n_embd, PF_NEVER, &layer->attn.out);
+}
+
 /* ---- Delta nets -------------------------------------------------------------------------------------------------- */
 
 /* {taps, n_conv} -> [taps][n_conv], so that channels are neighbours. */
@@ -420,7 +514,9 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
     const struct pf_arch *arch = l->m->arch;
     char name[NAME_BYTES];
     PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_norm.weight", l->m->n_embd, 1, &layer->attn_norm));
-    PF_TRY(layer->is_delta ? bind_delta(l, il, &layer->delta) : bind_attention(l, il, &layer->attn));
+    PF_TRY(layer->is_delta ? bind_delta(l, il, &layer->delta)
+           : arch->mla     ? bind_mla(l, il, layer)
+                           : bind_attention(l, il, &layer->attn));
     snprintf(name, sizeof name, "%s.weight", arch->ffn_norm);
     PF_TRY(block_vector(l, PF_REQUIRED, il, name, l->m->n_embd, 1, &layer->ffn_norm));
     return layer->is_moe ? bind_moe(l, il, &layer->moe) : bind_dense(l, il, &layer->dense);

@@ -6,6 +6,7 @@
 #include "moe/session.h"
 
 pf_status pf_attention_block(struct pf_session *s, int il, int rows);        /* attn.c */
+pf_status pf_mla_block(struct pf_session *s, int il, int rows);              /* mla.c */
 pf_status pf_delta_block(struct pf_session *s, int il, int rows);            /* deltanet.c */
 pf_status pf_dense_block(struct pf_session *s, int il, int rows);            /* ffn.c */
 pf_status pf_moe_block(struct pf_session *s, int il, int rows);

@@ -117,6 +117,35 @@ static pf_status read_delta(const struct pf_loader *l)
     return PF_OK;
 }
 
+/* Newer files describe the cache in key_length and value_length and the heads in the keys ending in _mla, older ones only
+ * the heads. */
+static pf_status read_mla(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    struct pf_mla_sizes *s = &m->mla;
+    int n_head = 0, n_k = 0, temper = 0;
+    PF_TRY(key_int(l, "attention.head_count", true, 1, 65536, &n_head));
+    PF_TRY(key_int(l, "attention.kv_lora_rank", true, 1, 4096, &s->n_latent));
+    PF_TRY(key_int(l, "attention.q_lora_rank", false, 0, MAX_DIM, &s->n_q_latent));
+    PF_TRY(key_int(l, "attention.key_length", true, 1, 8192, &n_k));
+    PF_TRY(key_int(l, "attention.key_length_mla", false, 1, 8192, &n_k));
+    PF_TRY(key_int(l, "attention.value_length", true, 1, 8192, &s->n_v));
+    PF_TRY(key_int(l, "attention.value_length_mla", false, 1, 8192, &s->n_v));
+    PF_TRY(key_int(l, "rope.dimension_count", true, 2, n_k - 1, &s->n_rope));
+    PF_TRY(key_int(l, "attention.temperature_length", false, 0, INT_MAX, &temper));
+    if (temper > 0) {
+        char name[NAME_BYTES];
+        PF_FAIL(PF_EUNSUPPORTED, "key %s is %d; queries that grow with their position are not supported here, in %s",
+                key(l, name, "attention.temperature_length"), temper, pf_gguf_path(l->g));
+    }
+    s->n_nope = n_k - s->n_rope;
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].attn = (struct pf_attention){ .n_head = n_head, .n_kv_head = 1, .hd_k = s->n_latent + s->n_rope,
+                                                    .hd_v = s->n_latent, .rotate = true,
+                                                    .scale = 1.0f / sqrtf((float)n_k) };
+    return PF_OK;
+}
+
 /* Head counts and sizes of every layer, from keys that may be scalars or arrays. */
 static pf_status read_attention(const struct pf_loader *l, int n_block, int *out_hd_k)
 {
@@ -175,6 +204,20 @@ static pf_status check_sections(const struct pf_loader *l, int n_rot)
     return PF_OK;
 }
 
+/* DeepSeek's YaRN scales the logits instead of what rotates. */
+static pf_status move_magnitude(const struct pf_loader *l, struct pf_rope_params *p)
+{
+    float log_mul = 0;
+    PF_TRY(key_real(l, "rope.scaling.yarn_log_multiplier", false, false, &log_mul));
+    if (log_mul == 0)
+        return PF_OK;
+    p->plain_mag = true;
+    float mag = p->factor > 1 ? 1 + log_mul * logf(p->factor) : 1;
+    for (int il = 0; il < l->m->n_layer; il++)
+        l->m->layers[il].attn.scale *= mag * mag;
+    return PF_OK;
+}
+
 static pf_status read_rope(const struct pf_loader *l, int hd_k, struct pf_rope_params *out)
 {
     struct pf_model *m = l->m;
@@ -199,6 +242,8 @@ static pf_status read_rope(const struct pf_loader *l, int hd_k, struct pf_rope_p
     else if (scaling.n != 6 || memcmp(scaling.p, "linear", 6) != 0)
         PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%.*s\"; none, linear and yarn are supported, in %s", name, (int)scaling.n, scaling.p,
                 pf_gguf_path(l->g));
+    if (m->arch->mla && p.yarn)
+        PF_TRY(move_magnitude(l, &p));
     if (m->arch->rope_switch) {
         bool rotate = true;
         PF_TRY(key_bool(l, "rope.scaling.finetuned", &rotate));
@@ -243,6 +288,8 @@ static pf_status read_gating(const struct pf_loader *l, enum pf_gating *out)
                 key(l, name, "expert_gating_func"), func, pf_gguf_path(l->g));
     if (func != 0)
         *out = func == 1 ? PF_GATE_SOFTMAX : PF_GATE_SIGMOID;
+    else if (l->m->arch->mla && (l->n_block == 47 || l->n_block == 48))
+        *out = PF_GATE_SIGMOID;           /* GLM-4.7-Flash, whose first files do not say */
     return PF_OK;
 }
 
@@ -317,17 +364,17 @@ static pf_status read_sizes(const struct pf_loader *l, int *n_block)
 static pf_status read_keys(struct pf_loader *l)
 {
     struct pf_model *m = l->m;
-    int n_block = 0, hd_k = 0;
-    PF_TRY(read_sizes(l, &n_block));
+    int hd_k = 0;
+    PF_TRY(read_sizes(l, &l->n_block));
     m->layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *m->layers);
     if (!m->layers)
         PF_FAIL(PF_ENOMEM, "no memory for the %d layers of %s", m->n_layer, pf_gguf_path(l->g));
     PF_TRY(read_delta(l));
-    PF_TRY(read_attention(l, n_block, &hd_k));
+    PF_TRY(m->arch->mla ? read_mla(l) : read_attention(l, l->n_block, &hd_k));
     PF_TRY(read_routing(l));
     PF_TRY(read_layout(l));
     PF_TRY(read_multipliers(l));
-    return read_rope(l, hd_k, &l->rope);
+    return read_rope(l, m->arch->mla ? m->mla.n_rope : hd_k, &l->rope);
 }
 
 static pf_status unknown_architecture(const pf_gguf *g, struct pf_str name)

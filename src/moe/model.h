@@ -37,6 +37,7 @@ struct pf_arch {
     bool            gated_attention;      /* attn_q holds, head by head, queries and a gate of what the head puts out */
     enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED } delta;         /* layers with ssm_conv1d are delta nets; which
                                              key head a value head has: neighbours share one, or they take turns */
+    bool            mla;                  /* latent attention instead of queries, keys and values */
     bool            norm_after_rope;
     bool            attention_scale;      /* reads attention.scale */
     enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period of
@@ -76,6 +77,18 @@ struct pf_attention {
     float            scale;
 };
 
+/* Multi-head latent attention in absorbed form: one key for all heads, [latent | rotated part], whose latent is its value too;
+ * pf_attention of such a layer describes that (n_kv_head 1, hd_k = n_latent + n_rope, hd_v = n_latent). */
+struct pf_mla {
+    struct pf_weight q;                   /* {n_embd, n_head * (n_nope + n_rope)}; or both of */
+    struct pf_weight q_a, q_b;            /* {n_embd, n_q_latent}, {n_q_latent, n_head * (n_nope + n_rope)} */
+    const float     *q_norm;              /* {n_q_latent} */
+    struct pf_weight kv;                  /* {n_embd, n_latent + n_rope} */
+    const float     *kv_norm;             /* {n_latent} */
+    struct pf_weight k_b, v_b;            /* per head {n_nope, n_latent}, {n_latent, n_v} */
+    int              v_head_rows;         /* rows of v_b from one head to the next */
+};
+
 /* Gated DeltaNet, in place of attention: no keys and values, but a state of fixed size. */
 struct pf_delta_net {
     struct pf_weight qkv, z;              /* {n_embd, 2 K + V}, {n_embd, V}; or packed instead of both */
@@ -107,6 +120,7 @@ struct pf_layer {
     bool                is_delta;
     struct pf_attention attn;                        /* all zeros in a delta net */
     struct pf_delta_net delta;
+    struct pf_mla       mla;
     bool                is_moe;
     struct pf_dense_ffn dense;
     struct pf_moe       moe;
@@ -128,6 +142,9 @@ struct pf_model {
         int d, n_k_head, n_v_head, taps;
         int n_k, n_v, n_conv;             /* K = n_k_head * d, V = n_v_head * d, 2 K + V */
     } delta;
+    struct pf_mla_sizes {                 /* all 0: the model has no latent attention */
+        int n_latent, n_q_latent, n_nope, n_rope, n_v;
+    } mla;
     struct pf_rope   rope;
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm;

@@ -8,6 +8,7 @@
 #ifndef PF_ROPE_H
 #define PF_ROPE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/pf_status.h"
@@ -28,6 +29,7 @@ struct pf_rope_params {
     bool         yarn;                    /* else linear */
     int64_t      n_ctx_orig;              /* YaRN: context before extension */
     float        attn_factor;             /* multiplies mag; 1 normally */
+    bool         plain_mag;               /* YaRN's own magnitude goes into attention's scale instead */
 };
 void pf_rope_init(struct pf_rope *r, const struct pf_rope_params *p);
 

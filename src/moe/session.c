@@ -38,14 +38,15 @@ static pf_status resolve_opts(const struct pf_model *m, const struct pf_session_
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------ */
 
-static struct pf_kv_layer kv_layer(const struct pf_attention *a, const struct pf_session_opts *o)
+static struct pf_kv_layer kv_layer(const struct pf_model *m, int il, const struct pf_session_opts *o)
 {
+    const struct pf_attention *a = &m->layers[il].attn;
     size_t element = o->kv_type == PF_KV_F16 ? 2 : 4;
     size_t positions = (size_t)(o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
     return (struct pf_kv_layer){
         .view = { .type = o->kv_type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v },
         .k_bytes = positions * (size_t)a->n_kv_head * (size_t)a->hd_k * element,
-        .v_bytes = positions * (size_t)a->n_kv_head * (size_t)a->hd_v * element,
+        .v_bytes = m->arch->mla ? 0 : positions * (size_t)a->n_kv_head * (size_t)a->hd_v * element,
     };
 }
 
@@ -78,6 +79,12 @@ static struct widths widths_of(const struct pf_model *m)
     }
     widen(&w.attn, m->delta.n_v);
     widen(&w.gate_out, m->delta.n_v);
+    if (m->arch->mla) {
+        int64_t n_head = m->layers[0].attn.n_head;
+        widen(&w.packed, n_head * (m->mla.n_nope + m->mla.n_rope));
+        widen(&w.packed, n_head * m->mla.n_v);
+        widen(&w.gate_out, m->mla.n_latent + m->mla.n_rope);
+    }
     widen(&w.packed, m->arch->gated_attention ? 2 * (int64_t)w.q : 0);
     widen(&w.packed, 2 * ((int64_t)m->delta.n_k + m->delta.n_v));
     return w;
@@ -89,6 +96,12 @@ static struct pf_backend_sizes backend_sizes(const struct pf_model *m, int rows)
     struct pf_backend_sizes s = { .max_rows = rows, .max_n_in = m->n_embd, .max_picks = rows * m->n_used, .n_expert = m->n_expert,
                                   .n_ff = m->n_ff_expert, .n_out = m->n_expert ? m->n_embd : 0 };
     widen(&s.max_n_in, w.attn);
+    if (m->arch->mla) {
+        widen(&s.max_n_in, (int64_t)m->layers[0].attn.n_head * m->mla.n_v);
+        widen(&s.max_n_in, m->mla.n_q_latent);
+        s.max_head_rows = rows * m->layers[0].attn.n_head;
+        s.max_head_n_in = m->mla.n_latent > m->mla.n_nope ? m->mla.n_latent : m->mla.n_nope;
+    }
     widen(&s.max_n_in, w.ff);
     for (int il = 0; il < m->n_layer; il++) {
         widen(&s.max_head_dim, m->layers[il].attn.hd_k);
@@ -107,6 +120,7 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
         { &b->x, rows * (size_t)m->n_embd },       { &b->h, rows * (size_t)m->n_embd },
         { &b->q, rows * (size_t)w.q },             { &b->k, rows * (size_t)w.k },
         { &b->v, rows * (size_t)w.v },             { &b->attn, rows * (size_t)w.attn },
+        { &b->q_latent, rows * (size_t)m->mla.n_q_latent },
         { &b->packed, rows * (size_t)w.packed },   { &b->gate_out, rows * (size_t)w.gate_out },
         { &b->qkv, rows * (size_t)m->delta.n_conv }, { &b->mixed, rows * (size_t)m->delta.n_conv },
         { &b->beta, rows * (size_t)m->delta.n_v_head }, { &b->alpha, rows * (size_t)m->delta.n_v_head },
@@ -133,7 +147,7 @@ pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts
     PF_TRY(resolve_opts(m, opts, &o));
     *kv_bytes = 0;
     for (int il = 0; il < m->n_layer; il++) {
-        struct pf_kv_layer kv = kv_layer(&m->layers[il].attn, &o);
+        struct pf_kv_layer kv = kv_layer(m, il, &o);
         *kv_bytes += kv.k_bytes + kv.v_bytes;
     }
     struct pf_backend_sizes sizes = backend_sizes(m, o.n_batch);
@@ -194,12 +208,12 @@ static pf_status open_state(struct pf_session *s)
 static pf_status open_kv(struct pf_session *s, int il)
 {
     const struct pf_backend_ops *ops = s->m->backend->ops;
-    struct pf_kv_layer kv = kv_layer(&s->m->layers[il].attn, &s->opts);
+    struct pf_kv_layer kv = kv_layer(s->m, il, &s->opts);
     if (kv.k_bytes == 0)                     /* a delta net */
         return PF_OK;
     PF_TRY(ops->buf_alloc(s->m->backend, kv.k_bytes, &kv.view.k));
     s->kv[il] = kv;
-    return ops->buf_alloc(s->m->backend, kv.v_bytes, &s->kv[il].view.v);
+    return kv.v_bytes ? ops->buf_alloc(s->m->backend, kv.v_bytes, &s->kv[il].view.v) : PF_OK;
 }
 
 static pf_status open_parts(struct pf_session *s)

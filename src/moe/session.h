@@ -27,8 +27,10 @@ struct pf_buffers {
     float *h;                /* its norm {n_embd} */
     float *q, *k, *v;        /* {n_head * hd} ... of the widest layer */
     float *attn;             /* what heads put out {n_head * hd_v}, {V} */
-    float *packed;           /* projections that have to be dealt out: {2 * n_head * hd}, {2 K + 2 V}, {2 * n_v_head} */
-    float *gate_out;         /* gate of attn, z of a delta net: as attn */
+    float *packed;           /* projections that have to be dealt out: {2 * n_head * hd}, {2 K + 2 V}, {2 * n_v_head};
+                                latent attention's queries and then values by head */
+    float *gate_out;         /* gate of attn, z of a delta net: as attn; latent attention's {n_latent + n_rope} */
+    float *q_latent;         /* {n_q_latent} */
     float *qkv, *mixed;      /* of a delta net, before and after its convolution {2 K + V} */
     float *beta, *alpha;     /* {n_v_head} */
     float *gate, *up;        /* dense or shared FFN {n_ff} */

@@ -493,6 +493,30 @@ static bool attn_same(const struct attn_case *a, const struct attn_case *b)
     return same(a->m, b->m, a->n_q) && same(a->z, b->z, a->n_q) && same(a->acc, b->acc, a->n_q * a->hd_v);
 }
 
+/* Values that are the beginnings of the keys, against the same values on their own. */
+static void check_attn_within(int n_q, int hd_k, int hd_v, bool f16)
+{
+    static struct attn_case want;
+    attn_fill(&given, n_q, hd_k, hd_v);
+    for (int i = 0; i < PF_KV_CHUNK * hd_v; i++)
+        given.v[i] = given.k[i / hd_v * hd_k + i % hd_v];
+    levels[0]->to_f16(given.v, PF_KV_CHUNK * hd_v, given.v16);
+    for (int i = 0; i < n_levels; i++) {
+        pf_attn_fn *fn = f16 ? levels[i]->attn_f16 : levels[i]->attn_f32;
+        want = state = given;
+        attn_some(fn, f16, &want, 0, n_q, 0.1f);
+        struct pf_attn_args a = {
+            .q = state.q, .q_stride = (size_t)hd_k, .n_q = n_q, .hd_k = hd_k, .hd_v = hd_v, .v_stride = (size_t)hd_k,
+            .k = f16 ? (const void *)state.k16 : state.k, .v = f16 ? (const void *)state.k16 : state.k, .lo = state.lo,
+            .hi = state.hi, .scale = 0.1f, .score = score_room, .m = state.m, .z = state.z, .acc = state.acc,
+            .acc_stride = (size_t)hd_v, .ac = ac_room,
+        };
+        fn(&a);
+        if (!attn_same(&want, &state))
+            fail(levels[i]->name, f16 ? "attn_f16" : "attn_f32", hd_k, "reads values within keys wrongly");
+    }
+}
+
 static void check_attn(int n_q, int hd_k, int hd_v, bool f16)
 {
     static struct attn_case want;
@@ -712,6 +736,8 @@ static void check_all_attn(bool f16)
     int before = n_failed;
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
         check_attn(shapes[i][0], shapes[i][1], shapes[i][2], f16);
+    check_attn_within(16, 576, 512, f16);
+    check_attn_within(3, 40, 32, f16);
     if (f16) {
         check_halves();
     } else {

@@ -85,6 +85,7 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
     size_t n_picks = (size_t)s->max_picks;
     carve_xmatrix(&c, &b->x, s->max_rows, s->max_n_in);
     carve_xmatrix(&c, &b->a, s->max_picks, s->n_ff);
+    carve_xmatrix(&c, &b->h, s->max_head_rows, s->max_head_n_in);
     b->act = take(&c, n_picks * (size_t)s->n_ff, sizeof *b->act);
     b->pick_out = take(&c, n_picks * (size_t)s->n_out, sizeof *b->pick_out);
     b->sorted = take(&c, n_picks, sizeof *b->sorted);
@@ -114,6 +115,8 @@ static pf_status cpu_reserve(pf_backend *backend, const struct pf_backend_sizes 
     struct pf_backend_sizes s = b->sizes;
     grow(&s.max_rows, sizes->max_rows);
     grow(&s.max_n_in, sizes->max_n_in);
+    grow(&s.max_head_rows, sizes->max_head_rows);
+    grow(&s.max_head_n_in, sizes->max_head_n_in);
     grow(&s.max_head_dim, sizes->max_head_dim);
     grow(&s.max_picks, sizes->max_picks);
     grow(&s.n_expert, sizes->n_expert);
@@ -299,7 +302,9 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
             size_t chunk = (size_t)job->store.pos[r] / PF_KV_CHUNK, slot = (size_t)job->store.pos[r] % PF_KV_CHUNK;
             size_t at = (chunk * (size_t)kv->n_kv_head + (size_t)h) * PF_KV_CHUNK + slot;
             put_head(job->b, kv->type, kv->k, at * (size_t)kv->hd_k, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k, kv->hd_k);
-            put_head(job->b, kv->type, kv->v, at * (size_t)kv->hd_v, job->store.v + (r * kv->n_kv_head + h) * kv->hd_v, kv->hd_v);
+            if (kv->v)
+                put_head(job->b, kv->type, kv->v, at * (size_t)kv->hd_v, job->store.v + (r * kv->n_kv_head + h) * kv->hd_v,
+                         kv->hd_v);
         }
 }
 
@@ -323,6 +328,7 @@ static const struct pf_backend_ops cpu_ops = {
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
     .linear = pf_cpu_linear,
+    .heads = pf_cpu_heads,
     .act = cpu_act,
     .add = cpu_add,
     .add_gated = cpu_add_gated,

@@ -40,7 +40,7 @@ struct cpu_backend {
 
     void    *arena;          /* everything below lies in it */
     size_t   arena_bytes;
-    struct xmatrix x, a;     /* inputs of dense and gate/up products; inputs of down products */
+    struct xmatrix x, a, h;  /* inputs of dense and gate/up products; of down products; of products by head */
     float   *act;            /* [max_picks][n_ff] gated activations, picks sorted by expert */
     float   *pick_out;       /* [max_picks][n_out] what each pick's down product gave */
     int     *sorted;         /* [max_picks] sorted position -> row * n_used + slot */
@@ -62,8 +62,9 @@ static inline float *cpu_thread_scratch(struct cpu_backend *b, int thread)
     return b->thread_scratch + (size_t)thread * b->thread_floats;
 }
 
-/* Makes rows [0, n_rows) of xm from x [n_rows][n]; quantises them if the weights want int8. */
-pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int n_rows, bool quantised);
+/* Makes rows [0, n_rows) of xm from rows of n floats, stride apart; quantises them if the weights want int8. */
+pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int n_rows,
+                         bool quantised);
 
 /* y[j][r0..r1) of weight rows [r0, r1) for x rows [0, n_x): vec for one row, tiles for more, in blocks of X_BLOCK. */
 void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1, int n,
@@ -75,6 +76,7 @@ pf_swiglu_fn *pf_cpu_act_fn(const struct cpu_backend *b, enum pf_act act);
 int pf_cpu_grain(const struct cpu_backend *b, int64_t n_rows);
 
 pf_status pf_cpu_linear(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
+pf_status pf_cpu_heads(pf_backend *b, const struct pf_heads_op *h);
 pf_status pf_cpu_experts(pf_backend *b, const struct pf_experts_op *e);
 pf_status pf_cpu_attention(pf_backend *b, const struct pf_attention_op *a);
 pf_status pf_cpu_conv(pf_backend *b, const struct pf_conv_op *c);

@@ -141,13 +141,13 @@ static bool is_quantised(const struct pf_expert_weight *w)
 pf_status pf_cpu_experts(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct cpu_backend *b = cpu_of(backend);
-    PF_TRY(pf_cpu_prepare(b, &b->x, e->x, e->gate->n_in, e->rows, is_quantised(e->gate) || is_quantised(e->up)));
+    PF_TRY(pf_cpu_prepare(b, &b->x, e->x, e->gate->n_in, e->gate->n_in, e->rows, is_quantised(e->gate) || is_quantised(e->up)));
     struct experts_job job = { .b = b, .e = e, .n_active = sort_picks(b, e) };
     b->base.weight_bytes_read += (uint64_t)job.n_active * (e->gate->row_bytes * (uint64_t)e->gate->n_out +
                                  e->up->row_bytes * (uint64_t)e->up->n_out + e->down->row_bytes * (uint64_t)e->down->n_out);
 
     deal(&job, gate_up_tasks, e->gate->n_out, FF_GRAIN);
-    PF_TRY(pf_cpu_prepare(b, &b->a, b->act, e->gate->n_out, e->rows * e->n_used, is_quantised(e->down)));
+    PF_TRY(pf_cpu_prepare(b, &b->a, b->act, e->gate->n_out, e->gate->n_out, e->rows * e->n_used, is_quantised(e->down)));
     deal(&job, down_tasks, e->down->n_out, 2 * FF_GRAIN);
     pf_pool_run(b->pool, sum_rows, &job, e->rows, 4);
     return PF_OK;
