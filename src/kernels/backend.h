@@ -3,8 +3,8 @@
  *
  * An operation takes a batch of rows (tokens). Activations are float32 matrices [rows][n] in the backend's own memory,
  * packed, first dimension contiguous; moe/ passes their addresses around and never looks inside. Weights are quantised
- * blocks exactly as they lie in the file, wherever the caller has put them. Operations run in the order they are called;
- * results of `route` are readable by the caller when it returns.
+ * blocks exactly as they lie in the file, wherever the caller has put them. Operations run in the order they are
+ * called; results of `route` are readable by the caller when it returns.
  *
  * A backend is used by one thread at a time. After open it allocates nothing except through buf_alloc. Every operation
  * may fail with PF_ENUMERIC (an activation in front of a quantised product is not finite) or PF_EDEVICE. */
@@ -50,7 +50,7 @@ enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI, PF_ACT_SIGMOID /* sigmoid(gate) 
 enum pf_gating { PF_GATE_SOFTMAX, PF_GATE_SIGMOID, PF_GATE_SOFTMAX_SELECTED };
 struct pf_routing {
     int            n_expert, n_used;
-    int            n_group, n_group_used; /* n_group > 1: picks come from the n_group_used best groups of neighbours only */
+    int            n_group, n_group_used; /* n_group > 1: only the best groups of neighbours are picked from */
     enum pf_gating gating;
     bool           norm_weights;          /* divide the picked weights by their sum */
     float          weight_scale;          /* then multiply; 1: none */
@@ -80,10 +80,10 @@ struct pf_kv_view {
     int             n_kv_head, hd_k, hd_v;
 };
 
-/* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all), or, if chunked, those
- * of its own window: p >= pos[r] - pos[r] % window. Query head h reads KV head h / (n_head / n_kv_head). sinks {n_head} or
- * NULL: a logit per head that takes part in the softmax without a value. row_scale [rows] or NULL: multiplies the queries
- * of each row. q [rows][n_head * hd_k], out [rows][n_head * hd_v]. */
+/* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all), or, if chunked,
+ * those of its own window: p >= pos[r] - pos[r] % window. Query head h reads KV head h / (n_head / n_kv_head). sinks
+ * {n_head} or NULL: a logit per head that takes part in the softmax without a value. row_scale [rows] or NULL:
+ * multiplies the queries of each row. q [rows][n_head * hd_k], out [rows][n_head * hd_v]. */
 struct pf_attention_op {
     const float             *q;
     float                   *out;
@@ -113,19 +113,20 @@ struct pf_copy {
     int64_t      from_row, to_row;
 };
 
-/* Causal convolution of every channel over time, then SiLU: y[r] = silu(sum over t of w[t] * x[r - (taps - 1) + t]), all of
- * them {n}. Rows before the batch are in before [taps - 1][n] (NULL: zeros); the last rows go to after, likewise. */
+/* Causal convolution of every channel over time, then SiLU: y[r] = silu(sum over t of w[t] * x[r - (taps - 1) + t]), of
+ * n each. Rows before the batch are in before [taps - 1][n] (NULL: zeros); the last rows go to after, likewise. */
 struct pf_conv_op {
     const float *x, *w, *before;
     float       *after, *y;
     int          n, taps, rows;
 };
 
-/* The gated delta rule. u [rows][2 * n_k_head * d + n_v_head * d] holds queries, keys, values, head after head; queries and
- * keys are normed to length 1 (q to 1 / sqrt(d)) by the largest of their length and eps. Value head h uses key head
+/* The gated delta rule. u [rows][2 * n_k_head * d + n_v_head * d] holds queries, keys, values, head after head; queries
+ * and keys are normed to length 1 (q to 1 / sqrt(d)) by the largest of their length and eps. Value head h uses key head
  * h / (n_v_head / n_k_head), or, if tiled, h % n_k_head. Per row and head, with the matrix S {d, d} per value head:
  *     S *= decay = exp(a * softplus(alpha + dt));  S += k (x) sigmoid(beta) * (v - S'k);  out = S'q
- * alpha, beta [rows][n_v_head]; a, dt {n_v_head}; before (NULL: zeros), after [n_v_head][d][d]; out [rows][n_v_head * d]. */
+ * alpha, beta [rows][n_v_head]; a, dt {n_v_head}; before (NULL: zeros), after [n_v_head][d][d]; out
+ * [rows][n_v_head][d]. */
 struct pf_delta_op {
     const float *u, *alpha, *beta, *a, *dt, *before;
     float       *after, *out;
@@ -189,10 +190,11 @@ struct pf_backend_ops {
     /* Row by row y = fmaf(sigmoid(gate[row]), x, y); x, y [rows][n]. */
     pf_status (*add_gated)(pf_backend *b, float *y, const float *gate, const float *x, int n, int rows);
     pf_status (*rope)(pf_backend *b, const struct pf_rope_op *ropes, int n_ropes, int rows);
-    pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v, const int32_t *pos, int rows);
+    pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v,
+                          const int32_t *pos, int rows);
     pf_status (*attention)(pf_backend *b, const struct pf_attention_op *a);
-    pf_status (*route)(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
-                       int32_t *picks, float *weights);
+    pf_status (*route)(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias,
+                       int rows, int32_t *picks, float *weights);
     pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);
     pf_status (*conv)(pf_backend *b, const struct pf_conv_op *c);
     pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);

@@ -38,7 +38,7 @@ pf_status pf_file_inspect(const char *path, unsigned flags, struct pf_file_info 
     return PF_OK;
 }
 
-/* ---- Opening ---------------------------------------------------------------------------------------------------- */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 void pf_model_opts_init(struct pf_model_opts *o)
 {
@@ -115,15 +115,15 @@ static uint64_t bytes_per_token(const struct pf_model *m)
     for (int il = 0; il < m->n_layer; il++) {
         const struct pf_layer *l = &m->layers[il];
         const struct pf_weight *used[] = {
-            &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out, &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta,
-            &l->delta.alpha, &l->delta.ba, &l->delta.out, &l->mla.q, &l->mla.q_a, &l->mla.q_b, &l->mla.kv, &l->mla.k_b,
-            &l->mla.v_b,
+            &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out,
+            &l->mla.q, &l->mla.q_a, &l->mla.q_b, &l->mla.kv, &l->mla.k_b, &l->mla.v_b,
+            &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta, &l->delta.alpha, &l->delta.ba, &l->delta.out,
         };
         for (size_t i = 0; i < sizeof used / sizeof *used; i++)
             bytes += weight_bytes(used[i]);
         if (l->is_moe)
-            bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe) + ffn_bytes(&l->moe.shared) +
-                     weight_bytes(&l->moe.shared_gate);
+            bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe) +
+                     ffn_bytes(&l->moe.shared) + weight_bytes(&l->moe.shared_gate);
         else
             bytes += ffn_bytes(&l->dense);
     }
@@ -235,7 +235,7 @@ const struct pf_model_info *pf_model_info(const pf_model *m)
     return &m->info;
 }
 
-/* ---- Residency: the page cache holds the weights -------------------------------------------------------------- */
+/* ---- Residency: the page cache holds the weights ----------------------------------------------------------------- */
 
 /* Calls fn for every tensor of the layer (-1: tensors of no layer; -2: all) until it returns false. */
 typedef bool visit_fn(void *ctx, const struct pf_tensor *t);
@@ -328,7 +328,7 @@ bool pf_model_is_resident(const pf_model *m, int layer)
     return m->backend && layer >= 0 && layer < m->n_layer && visit(m, layer, in_memory, NULL);
 }
 
-/* ---- Text ------------------------------------------------------------------------------------------------------- */
+/* ---- Text -------------------------------------------------------------------------------------------------------- */
 
 static pf_status need_vocab(const pf_model *m)
 {
@@ -359,7 +359,7 @@ bool pf_token_is_end(const pf_model *m, int32_t tok)
     return m->vocab && pf_vocab_is_end(m->vocab, tok);
 }
 
-/* ---- Statistics ------------------------------------------------------------------------------------------------- */
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 void pf_stats_get(const pf_model *m, struct pf_stats *out)
 {

@@ -1,5 +1,5 @@
-/* `deepseek2`: DeepSeek V2, V3 and R1, Kimi-K2, Moonlight, GLM-4.7-Flash. Latent attention; the first layers are dense; the
- * choice of experts by softmax or by sigmoid plus a bias, perhaps limited to the best groups. */
+/* `deepseek2`: DeepSeek V2, V3 and R1, Kimi-K2, Moonlight, GLM-4.7-Flash. Latent attention; the first layers are dense;
+ * the choice of experts by softmax or by sigmoid plus a bias, perhaps limited to the best groups. */
 #include "moe/model.h"
 
 const struct pf_arch pf_arch_deepseek2 = {

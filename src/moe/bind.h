@@ -13,7 +13,8 @@ struct pf_loader {
     int              n_block;             /* layers of the file, those that do not run included */
 };
 
-/* Binds every tensor of the layers that run. The hyper-parameters, and m->layers with the sizes of attention, are there. */
+/* Binds every tensor of the layers that run. The hyper-parameters, and m->layers with the sizes of attention, are
+ * there. */
 pf_status pf_bind_tensors(const struct pf_loader *l);
 
 #endif

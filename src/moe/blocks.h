@@ -1,5 +1,5 @@
-/* The blocks a layer is made of. Each reads the normed rows b->h and leaves what is to be added to the residual stream in
- * b->y; it uses the session's buffers as it likes, and the layer's own part of the session's state. */
+/* The blocks a layer is made of. Each reads the normed rows b->h and leaves what is to be added to the residual stream
+ * in b->y; it uses the session's buffers as it likes, and the layer's own part of the session's state. */
 #ifndef PF_BLOCKS_H
 #define PF_BLOCKS_H
 

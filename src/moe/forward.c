@@ -5,8 +5,8 @@
  *                    x += experts(norm(x))         or one dense feed-forward
  *     logits = output * norm(x)
  *
- * x is [rows][n_embd]. The blocks are in attn.c, mla.c, deltanet.c and ffn.c. Matrices are named as in the papers: q, k, v, gate, up, down.
- * All work is done by the backend; these files decide only what follows what. */
+ * x is [rows][n_embd]. The blocks are in attn.c, mla.c, deltanet.c and ffn.c. Matrices are named as in the papers: q,
+ * k, v, gate, up, down. All work is done by the backend; these files decide only what follows what. */
 #include <math.h>
 
 #include "moe/blocks.h"

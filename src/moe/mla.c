@@ -1,7 +1,8 @@
-/* Multi-head latent attention in absorbed form (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1). What would be a key per head
- * is a matrix per head times one latent; that matrix is applied to the query instead, and the values' to what attention gives:
+/* Multi-head latent attention in absorbed form (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1). What would be a key per
+ * head is a matrix per head times one latent; that matrix is applied to the query instead, and the values' matrix to what
+ * attention gives:
  *
- *     kv h = [c | k_pe]         cached: [norm(c) | rope(k_pe)], one key for all heads; its first part is the value as well
+ *     kv h = [c | k_pe]         cached: [norm(c) | rope(k_pe)], one key for all heads; its first part is the value too
  *     q h  = [q_nope | q_pe]    per head; asked: [k_b q_nope | rope(q_pe)]
  *     y    = out * [v_b attention of every head] */
 #include "moe/blocks.h"
@@ -24,9 +25,9 @@ static pf_status queries(struct pf_session *s, const struct pf_mla *a, int n_hea
     const struct pf_copy deal = { b->packed + z->n_nope, b->q + z->n_latent, z->n_rope, n_head, n_k, n_key,
                                   (int64_t)n_head * n_k, (int64_t)n_head * n_key };
     PF_TRY(ops->copy(be, &deal, 1, rows));
-    return ops->heads(be, &(struct pf_heads_op){ .w = &a->k_b, .n_head = n_head, .n_out = z->n_latent,
-                                                 .head_rows = z->n_latent, .rows = rows, .x = b->packed, .x_stride = n_k,
-                                                 .y = b->q, .y_stride = n_key });
+    return ops->heads(be, &(struct pf_heads_op){
+        .w = &a->k_b, .n_head = n_head, .n_out = z->n_latent, .head_rows = z->n_latent, .rows = rows,
+        .x = b->packed, .x_stride = n_k, .y = b->q, .y_stride = n_key });
 }
 
 /* b->k [rows][n_latent + n_rope] */
@@ -67,10 +68,11 @@ pf_status pf_mla_block(struct pf_session *s, int il, int rows)
     };
     PF_TRY(ops->rope(be, ropes, 2, rows));
     PF_TRY(ops->kv_store(be, kv, b->k, NULL, b->pos, rows));
-    PF_TRY(ops->attention(be, &(struct pf_attention_op){ .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos, .rows = rows,
-                                                         .n_head = attn->n_head, .scale = attn->scale }));
-    PF_TRY(ops->heads(be, &(struct pf_heads_op){ .w = &a->v_b, .n_head = attn->n_head, .n_out = z->n_v,
-                                                 .head_rows = a->v_head_rows, .rows = rows, .x = b->attn,
-                                                 .x_stride = z->n_latent, .y = b->packed, .y_stride = z->n_v }));
+    PF_TRY(ops->attention(be, &(struct pf_attention_op){
+        .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos, .rows = rows, .n_head = attn->n_head,
+        .scale = attn->scale }));
+    PF_TRY(ops->heads(be, &(struct pf_heads_op){
+        .w = &a->v_b, .n_head = attn->n_head, .n_out = z->n_v, .head_rows = a->v_head_rows, .rows = rows,
+        .x = b->attn, .x_stride = z->n_latent, .y = b->packed, .y_stride = z->n_v }));
     return ops->linear(be, &(struct pf_linear){ &attn->out, b->y }, 1, b->packed, rows);
 }

@@ -22,7 +22,7 @@ void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char
     m->log(m->log_ctx, level, text);
 }
 
-/* ---- Keys ------------------------------------------------------------------------------------------------------- */
+/* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
 static const char *key(const struct pf_loader *l, char out[NAME_BYTES], const char *suffix)
 {
@@ -30,7 +30,8 @@ static const char *key(const struct pf_loader *l, char out[NAME_BYTES], const ch
     return out;
 }
 
-static pf_status key_int(const struct pf_loader *l, const char *suffix, bool required, int64_t min, int64_t max, int *out)
+static pf_status key_int(const struct pf_loader *l, const char *suffix, bool required, int64_t min, int64_t max,
+                         int *out)
 {
     char name[NAME_BYTES];
     int64_t value = *out;
@@ -40,7 +41,8 @@ static pf_status key_int(const struct pf_loader *l, const char *suffix, bool req
 }
 
 /* A key that is a scalar or an array with one entry per block of the file; *value is the scalar's default. */
-static pf_status key_ints(const struct pf_loader *l, const char *suffix, int n_block, int64_t min, int64_t max, int64_t *out)
+static pf_status key_ints(const struct pf_loader *l, const char *suffix, int n_block, int64_t min, int64_t max,
+                          int64_t *out)
 {
     char name[NAME_BYTES];
     return pf_gguf_ints_opt(l->g, key(l, name, suffix), n_block, min, max, out, NULL);
@@ -61,10 +63,10 @@ static pf_status key_real(const struct pf_loader *l, const char *suffix, bool re
     return PF_OK;
 }
 
-/* ---- Attention -------------------------------------------------------------------------------------------------- */
+/* ---- Attention --------------------------------------------------------------------------------------------------- */
 
-/* Windows on all but the last layer of each period. llama4's are fixed pieces; its other layers do not rotate and temper
- * their queries, its windowed ones norm queries and keys without weights, except in the model of 128 experts. */
+/* Windows on all but the last layer of each period. llama4's are fixed pieces; its other layers do not rotate and
+ * temper their queries, its windowed ones norm queries and keys without weights, except in the model of 128 experts. */
 static pf_status read_windows(const struct pf_loader *l)
 {
     enum { LLAMA4_PIECE = 8192, MAVERICK_EXPERTS = 128 };
@@ -112,13 +114,13 @@ static pf_status read_delta(const struct pf_loader *l)
     s->n_v = s->n_v_head * s->d;
     s->n_conv = 2 * s->n_k + s->n_v;
     if (s->n_v_head % s->n_k_head || inner != s->n_v)
-        PF_FAIL(PF_EFORMAT, "%d value heads of %d do not suit %d key heads and an inner size of %d, in %s", s->n_v_head, s->d,
-                s->n_k_head, inner, pf_gguf_path(l->g));
+        PF_FAIL(PF_EFORMAT, "%d value heads of %d do not suit %d key heads and an inner size of %d, in %s", s->n_v_head,
+                s->d, s->n_k_head, inner, pf_gguf_path(l->g));
     return PF_OK;
 }
 
-/* Newer files describe the cache in key_length and value_length and the heads in the keys ending in _mla, older ones only
- * the heads. */
+/* Newer files describe the cache in key_length and value_length and the heads in the keys ending in _mla, older ones
+ * only the heads. */
 static pf_status read_mla(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
@@ -172,8 +174,8 @@ static pf_status read_attention(const struct pf_loader *l, int n_block, int *out
         if (m->layers[il].is_delta)
             continue;
         if (n_kv[il] == 0 || n_head[il] % n_kv[il])
-            PF_FAIL(PF_EFORMAT, "layer %d has %lld heads, not a multiple of its %lld KV heads, in %s", il, (long long)n_head[il],
-                    (long long)n_kv[il], pf_gguf_path(l->g));
+            PF_FAIL(PF_EFORMAT, "layer %d has %lld heads, not a multiple of its %lld KV heads, in %s", il,
+                    (long long)n_head[il], (long long)n_kv[il], pf_gguf_path(l->g));
         m->layers[il].attn = (struct pf_attention){
             .n_head = (int)n_head[il], .n_kv_head = (int)n_kv[il], .hd_k = hd_k, .hd_v = hd_v,
             .rotate = true, .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
@@ -183,8 +185,8 @@ static pf_status read_attention(const struct pf_loader *l, int n_block, int *out
     return read_windows(l);
 }
 
-/* Text has one position where images have several (time, height, width, a fourth that stays 0). Pairs of the first three
- * rotate as usual; a pair of the fourth would not, and no known model has one. */
+/* Text has one position where images have several (time, height, width, a fourth that stays 0). Pairs of the first
+ * three rotate as usual; a pair of the fourth would not, and no known model has one. */
 static pf_status check_sections(const struct pf_loader *l, int n_rot)
 {
     int64_t s[4] = { 0 };
@@ -197,8 +199,9 @@ static pf_status check_sections(const struct pf_loader *l, int n_rot)
     for (int64_t i = 0; found && sum > 0 && i < n_rot / 2; i++) {
         int64_t at = i % sum;
         if (l->m->arch->rope_sections == PF_SECTIONS_BLOCKS ? at >= sum - s[3] : at >= 3 * s[at % 3])
-            PF_FAIL(PF_EUNSUPPORTED, "key %s is {%lld, %lld, %lld, %lld}, which leaves pair %lld of %d without a position, in %s",
-                    name, (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3], (long long)i, n_rot / 2,
+            PF_FAIL(PF_EUNSUPPORTED,
+                    "key %s is {%lld, %lld, %lld, %lld}, which leaves pair %lld of %d without a position, in %s", name,
+                    (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3], (long long)i, n_rot / 2,
                     pf_gguf_path(l->g));
     }
     return PF_OK;
@@ -227,8 +230,8 @@ static pf_status read_rope(const struct pf_loader *l, int hd_k, struct pf_rope_p
     char name[NAME_BYTES];
     PF_TRY(key_int(l, "rope.dimension_count", false, 2, 2 * PF_ROPE_MAX_PAIRS, &n_rot));
     if (n_rot % 2 || n_rot > hd_k || (m->arch->rope_whole_head && n_rot != hd_k))
-        PF_FAIL(PF_EFORMAT, "key %s is %d, which does not suit heads of %d, in %s", key(l, name, "rope.dimension_count"), n_rot,
-                hd_k, pf_gguf_path(l->g));
+        PF_FAIL(PF_EFORMAT, "key %s is %d, which does not suit heads of %d, in %s",
+                key(l, name, "rope.dimension_count"), n_rot, hd_k, pf_gguf_path(l->g));
     PF_TRY(key_real(l, "rope.freq_base", false, true, &p.base));
     PF_TRY(key_real(l, "rope.scale_linear", false, false, &p.factor));
     PF_TRY(key_real(l, "rope.scaling.factor", false, false, &p.factor));
@@ -240,8 +243,8 @@ static pf_status read_rope(const struct pf_loader *l, int hd_k, struct pf_rope_p
     else if (scaling.n == 4 && memcmp(scaling.p, "yarn", 4) == 0)
         p.yarn = true;
     else if (scaling.n != 6 || memcmp(scaling.p, "linear", 6) != 0)
-        PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%.*s\"; none, linear and yarn are supported, in %s", name, (int)scaling.n, scaling.p,
-                pf_gguf_path(l->g));
+        PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%.*s\"; none, linear and yarn are supported, in %s", name, (int)scaling.n,
+                scaling.p, pf_gguf_path(l->g));
     if (m->arch->mla && p.yarn)
         PF_TRY(move_magnitude(l, &p));
     if (m->arch->rope_switch) {
@@ -257,7 +260,7 @@ static pf_status read_rope(const struct pf_loader *l, int hd_k, struct pf_rope_p
     return PF_OK;
 }
 
-/* ---- The whole model -------------------------------------------------------------------------------------------- */
+/* ---- The whole model --------------------------------------------------------------------------------------------- */
 
 static pf_status read_experts(const struct pf_loader *l)
 {
@@ -270,10 +273,12 @@ static pf_status read_experts(const struct pf_loader *l)
     PF_TRY(key_int(l, "expert_used_count", true, 1, m->n_expert, &m->n_used));
     PF_TRY(key_int(l, "feed_forward_length", m->arch->expert_width == PF_WIDTH_FF, 0, MAX_DIM, &m->n_ff));
     m->n_ff_expert = m->arch->expert_width == PF_WIDTH_FF_PER_PICK ? m->n_ff / m->n_used : m->n_ff;
-    PF_TRY(key_int(l, "expert_feed_forward_length", m->arch->expert_width == PF_WIDTH_KEY, 1, MAX_DIM, &m->n_ff_expert));
+    bool by_key = m->arch->expert_width == PF_WIDTH_KEY;
+    PF_TRY(key_int(l, "expert_feed_forward_length", by_key, 1, MAX_DIM, &m->n_ff_expert));
     if (m->n_ff_expert == 0) {
         char name[NAME_BYTES];
-        PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "expert_feed_forward_length"), pf_gguf_path(l->g));
+        PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "expert_feed_forward_length"),
+                pf_gguf_path(l->g));
     }
     return PF_OK;
 }
@@ -310,8 +315,8 @@ static pf_status read_routing(const struct pf_loader *l)
         r.weight_scale = 1;
     if (r.n_group > 1 && (m->n_expert % r.n_group || r.n_group_used < 1 || r.n_group_used > r.n_group ||
                           m->n_expert / r.n_group * r.n_group_used < m->n_used))
-        PF_FAIL(PF_EFORMAT, "%d experts in %d groups, of which %d may be used, do not give %d picks, in %s", m->n_expert,
-                r.n_group, r.n_group_used, m->n_used, pf_gguf_path(l->g));
+        PF_FAIL(PF_EFORMAT, "%d experts in %d groups, of which %d may be used, do not give %d picks, in %s",
+                m->n_expert, r.n_group, r.n_group_used, m->n_used, pf_gguf_path(l->g));
     for (int il = 0; il < m->n_layer; il++)
         m->layers[il].moe.routing = r;
     return PF_OK;
@@ -383,8 +388,8 @@ static pf_status unknown_architecture(const pf_gguf *g, struct pf_str name)
     size_t n = 0;
     for (int i = 0; pf_arch_at(i) && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", pf_arch_at(i)->name);
-    PF_FAIL(PF_EUNSUPPORTED, "architecture \"%.*s\" is not supported (supported: %s), in %s", (int)name.n, name.p, known,
-            pf_gguf_path(g));
+    PF_FAIL(PF_EUNSUPPORTED, "architecture \"%.*s\" is not supported (supported: %s), in %s", (int)name.n, name.p,
+            known, pf_gguf_path(g));
 }
 
 pf_status pf_model_bind(struct pf_model *m)

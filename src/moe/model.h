@@ -2,9 +2,9 @@
  *
  *     GGUF file --arch table (arch_<family>.c)--> pf_model { layers[] { attention, dense FFN or experts } }
  *
- * model.c reads the keys, bind.c binds the tensors that an architecture's table asks for; forward.c walks the result and
- * knows no architecture by name. The model owns the file mapping, the tokenizer, the chat template, the backend and a lock
- * that lets the sessions' steps take turns. Weights stay where the file mapping has them. */
+ * model.c reads the keys, bind.c binds the tensors that an architecture's table asks for; forward.c walks the result
+ * and knows no architecture by name. The model owns the file mapping, the tokenizer, the chat template, the backend and
+ * a lock that lets the sessions' steps take turns. Weights stay where the file mapping has them. */
 #ifndef PF_MODEL_H
 #define PF_MODEL_H
 
@@ -17,7 +17,7 @@
 #include "text/chat_tmpl.h"
 #include "text/vocab.h"
 
-/* Whether an architecture has a tensor: never, perhaps, always. What a table does not name and the file has is refused. */
+/* Whether an architecture has a tensor: never, perhaps, always. What a file has and no table names is refused. */
 enum pf_need { PF_NEVER, PF_OPTIONAL, PF_REQUIRED };
 
 /* What sets an architecture apart. One const table per architecture; everything not named is the plain pre-norm
@@ -35,13 +35,13 @@ struct pf_arch {
     enum pf_need    qk_norm;              /* of queries and keys, before rotation, per head */
     bool            norm_whole_row;       /* over all heads at once */
     bool            gated_attention;      /* attn_q holds, head by head, queries and a gate of what the head puts out */
-    enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED } delta;         /* layers with ssm_conv1d are delta nets; which
-                                             key head a value head has: neighbours share one, or they take turns */
+    enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED } delta;     /* layers with ssm_conv1d are delta nets; value
+                                             heads that are neighbours share a key head, or they take turns */
     bool            mla;                  /* latent attention instead of queries, keys and values */
     bool            norm_after_rope;
     bool            attention_scale;      /* reads attention.scale */
-    enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period of
-                                             attention.sliding_window_pattern; llama4: see read_windows() in model.c */
+    enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period
+                                             of attention.sliding_window_pattern; llama4: read_windows() in model.c */
     int             window_period;
 
     const char     *ffn_norm;             /* name of the norm in front of the FFN */
@@ -52,13 +52,13 @@ struct pf_arch {
     enum pf_act     act;
     enum pf_gating  gating;
     bool            norm_weights;
-    bool            router_keys;          /* reads expert_gating_func, _weights_norm, _weights_scale and _group_...; what
-                                             gating and norm_weights say holds for absent keys */
+    bool            router_keys;          /* reads expert_gating_func, _weights_norm, _weights_scale and _group_...;
+                                             what gating and norm_weights say holds for absent keys */
     bool            weigh_input;          /* routing weights multiply the experts' input */
     enum pf_need    select_bias;          /* exp_probs_b */
     enum pf_need    shared, shared_gate;  /* an expert that every token goes through; its weight is sigmoid(gate) */
-    enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;   /* when expert_feed_forward_length is absent:
-                                             feed_forward_length, that / n_used, or it must be there */
+    enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;  /* when expert_feed_forward_length is
+                                             absent: feed_forward_length, that / n_used, or it must be there */
 
     bool            multipliers;          /* reads embedding_scale, residual_scale, logit_scale */
 };
@@ -77,8 +77,8 @@ struct pf_attention {
     float            scale;
 };
 
-/* Multi-head latent attention in absorbed form: one key for all heads, [latent | rotated part], whose latent is its value too;
- * pf_attention of such a layer describes that (n_kv_head 1, hd_k = n_latent + n_rope, hd_v = n_latent). */
+/* Multi-head latent attention in absorbed form: one key for all heads, [latent | rotated part], whose latent is its
+ * value too; pf_attention of such a layer describes that (n_kv_head 1, hd_k = n_latent + n_rope, hd_v = n_latent). */
 struct pf_mla {
     struct pf_weight q;                   /* {n_embd, n_head * (n_nope + n_rope)}; or both of */
     struct pf_weight q_a, q_b;            /* {n_embd, n_q_latent}, {n_q_latent, n_head * (n_nope + n_rope)} */

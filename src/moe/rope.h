@@ -1,4 +1,5 @@
-/* Rotary position embedding: per pair of dimensions an angular frequency, fixed at load; per position a cosine and a sine.
+/* Rotary position embedding: per pair of dimensions an angular frequency, fixed at load; per position a cosine and a
+ * sine.
  *
  *     angle(p, i) = p * freq[i]          freq[i] = base^(-2i / n_rot) / divisor[i], then linear or YaRN scaling
  *     table row of a position: mag * cos(angle) for every pair, then mag * sin(angle)

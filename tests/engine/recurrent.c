@@ -49,7 +49,8 @@ static void go_on(pf_session *s, const int32_t *tok, const float *expected, int 
     CHECK(pf_session_pos(s) == pos + n);
     CHECK(same(pf_session_logits(s), expected + (size_t)(pos + n - 1) * n_vocab), "%d tokens after %d", n, pos);
     for (int i = 0; flags & PF_LOGITS_ALL && i < n; i++)
-        CHECK(same(pf_session_logits_at(s, (size_t)i), expected + (size_t)(pos + i) * n_vocab), "row %d of %d after %d", i, n, pos);
+        CHECK(same(pf_session_logits_at(s, (size_t)i), expected + (size_t)(pos + i) * n_vocab), "row %d of %d after %d",
+              i, n, pos);
 }
 
 static void test_walk(pf_model *m)
@@ -81,12 +82,14 @@ static void test_turns(pf_model *m)
     CHECK(same(pf_session_logits(s), want + 159 * n_vocab));
 
     CHECK(pf_session_rewind(s, 119) == PF_OK);
-    CHECK(pf_session_sync(s, tokens, 150, &reused) == PF_OK && reused >= 80 && reused < 120, "%zu of a prompt of 120 kept", reused);
+    CHECK(pf_session_sync(s, tokens, 150, &reused) == PF_OK && reused >= 80 && reused < 120,
+          "%zu of a prompt of 120 kept", reused);
     CHECK(same(pf_session_logits(s), want + 149 * n_vocab));
 
     CHECK(pf_session_sync(s, other, N, &reused) == PF_OK && reused <= 100, "%zu", reused);
     CHECK(same(pf_session_logits(s), want_other + (N - 1) * n_vocab), "another ending");
-    CHECK(pf_session_sync(s, tokens, N, &reused) == PF_OK && same(pf_session_logits(s), want + (N - 1) * n_vocab), "and back");
+    CHECK(pf_session_sync(s, tokens, N, &reused) == PF_OK && same(pf_session_logits(s), want + (N - 1) * n_vocab),
+          "and back");
     pf_session_close(&s);
 }
 
@@ -99,7 +102,8 @@ static void test_cancel(pf_model *m)
     go_on(s, tokens, want, 10, PF_LOGITS_ALL);
     CHECK(pf_session_rewind(s, 30) == PF_OK);
     pf_session_cancel(s);
-    CHECK(pf_session_eval(s, tokens + 30, 1, 0) == PF_ECANCEL && pf_session_pos(s) == 30, "cancelled while catching up");
+    CHECK(pf_session_eval(s, tokens + 30, 1, 0) == PF_ECANCEL && pf_session_pos(s) == 30,
+          "cancelled while catching up");
     go_on(s, tokens, want, 1, 0);
     go_on(s, tokens, want, 100, PF_LOGITS_ALL);
     pf_session_close(&s);

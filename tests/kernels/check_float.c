@@ -246,7 +246,7 @@ static void check_quantise(int n, enum fill how)
     check_fenced_free((uint8_t *)x, (size_t)n * sizeof(float));
 }
 
-/* ---- The delta rule -------------------------------------------------------------------------------------------------- */
+/* ---- The delta rule ---------------------------------------------------------------------------------------------- */
 
 enum { DELTA_MAX = 136 };
 
@@ -276,8 +276,8 @@ static void check_delta(int d)
     for (int i = 0; i < 3; i++)
         fill(inputs[i], d, FILL_PLAIN);
     fill(before, d * d, FILL_PLAIN);
-    struct pf_delta_args a = { .before = before, .q = q, .k = k, .v = v, .decay = 0.9f, .beta = 0.4f, .d = d, .after = want,
-                               .out = want_out };
+    struct pf_delta_args a = { .before = before, .q = q, .k = k, .v = v, .decay = 0.9f, .beta = 0.4f, .d = d,
+                               .after = want, .out = want_out };
     delta_plainly(&a);
     a.out = got_out;
     a.after = got;

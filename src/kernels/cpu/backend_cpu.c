@@ -44,7 +44,7 @@ static void cpu_buf_copy(pf_backend *b, void *to, const void *from, size_t bytes
     memcpy(to, from, bytes);
 }
 
-/* ---- Scratch: one arena, carved twice by the same code, first to measure it and then for real ------------------- */
+/* ---- Scratch: one arena, carved twice by the same code, first to measure it and then for real -------------------- */
 
 struct carver {
     char  *base;             /* NULL: only measure */
@@ -91,8 +91,10 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
     b->sorted = take(&c, n_picks, sizeof *b->sorted);
     b->place = take(&c, n_picks, sizeof *b->place);
     b->active = take(&c, (size_t)s->n_expert, sizeof *b->active);
-    b->thread_floats = round_up(max_size(max_size(pf_cpu_attention_floats(s->max_head_dim), pf_cpu_experts_floats()),
-                                         max_size(pf_cpu_delta_floats(s->max_head_dim), pf_cpu_route_floats(s->n_expert))), ALIGN);
+    b->thread_floats =
+        round_up(max_size(max_size(pf_cpu_attention_floats(s->max_head_dim), pf_cpu_experts_floats()),
+                          max_size(pf_cpu_delta_floats(s->max_head_dim), pf_cpu_route_floats(s->n_expert))),
+                 ALIGN);
     b->thread_scratch = take(&c, (size_t)pf_pool_n_threads(b->pool) * b->thread_floats, sizeof *b->thread_scratch);
     return c.used;
 }
@@ -136,7 +138,7 @@ static pf_status cpu_reserve(pf_backend *backend, const struct pf_backend_sizes 
     return PF_OK;
 }
 
-/* ---- Row by row --------------------------------------------------------------------------------------------------- */
+/* ---- Row by row -------------------------------------------------------------------------------------------------- */
 
 struct row_job {
     struct cpu_backend *b;
@@ -176,7 +178,8 @@ static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct row_job *job = ctx;
     (void)thread;
     for (int64_t r = begin; r < end; r++)
-        job->b->k.rms_norm(job->norm.x + r * job->norm.n, job->norm.w, job->norm.eps, job->norm.n, job->norm.y + r * job->norm.n);
+        job->b->k.rms_norm(job->norm.x + r * job->norm.n, job->norm.w, job->norm.eps, job->norm.n,
+                           job->norm.y + r * job->norm.n);
 }
 
 /* Rows per task such that a task has about this many elements. */
@@ -202,7 +205,8 @@ static void act_elements(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct row_job *job = ctx;
     (void)thread;
-    pf_cpu_act_fn(job->b, job->act.act)(job->act.gate + begin, job->act.up + begin, (int)(end - begin), job->act.y + begin);
+    pf_cpu_act_fn(job->b, job->act.act)(job->act.gate + begin, job->act.up + begin, (int)(end - begin),
+                                        job->act.y + begin);
 }
 
 static pf_status cpu_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
@@ -234,7 +238,8 @@ static void add_gated_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct row_job *job = ctx;
     (void)thread;
     for (int64_t r = begin; r < end; r++)
-        job->b->k.axpy(job->add.y + r * job->add.n, pf_sigmoidf(job->add.gate[r]), job->add.x + r * job->add.n, job->add.n);
+        job->b->k.axpy(job->add.y + r * job->add.n, pf_sigmoidf(job->add.gate[r]), job->add.x + r * job->add.n,
+                       job->add.n);
 }
 
 static pf_status cpu_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
@@ -301,10 +306,11 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
         for (int h = 0; h < kv->n_kv_head; h++) {
             size_t chunk = (size_t)job->store.pos[r] / PF_KV_CHUNK, slot = (size_t)job->store.pos[r] % PF_KV_CHUNK;
             size_t at = (chunk * (size_t)kv->n_kv_head + (size_t)h) * PF_KV_CHUNK + slot;
-            put_head(job->b, kv->type, kv->k, at * (size_t)kv->hd_k, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k, kv->hd_k);
+            put_head(job->b, kv->type, kv->k, at * (size_t)kv->hd_k, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k,
+                     kv->hd_k);
             if (kv->v)
-                put_head(job->b, kv->type, kv->v, at * (size_t)kv->hd_v, job->store.v + (r * kv->n_kv_head + h) * kv->hd_v,
-                         kv->hd_v);
+                put_head(job->b, kv->type, kv->v, at * (size_t)kv->hd_v,
+                         job->store.v + (r * kv->n_kv_head + h) * kv->hd_v, kv->hd_v);
         }
 }
 

@@ -3,8 +3,8 @@
  *     queries of KV head h: (row 0, head 0..g-1), (row 1, head 0..g-1), ...      g query heads share the KV head
  *     a task's queries:     [first, first + n)                                   folded over chunks 0, 1, 2, ...
  *
- * Every query folds the same absolute chunks in the same order whatever the batch, so a prompt evaluated whole, in pieces
- * or token by token gives the same bits. */
+ * Every query folds the same absolute chunks in the same order whatever the batch, so a prompt evaluated whole, in
+ * pieces or token by token gives the same bits. */
 #include <math.h>
 #include <string.h>
 

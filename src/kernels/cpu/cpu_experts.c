@@ -5,8 +5,8 @@
  *     row 1: 2, 7           expert 5: row 0
  *                           expert 7: row 1                  last: y[row] = sum over its picks, in the router's order
  *
- * The order of sorting (expert, then row) and which thread does what never reach the result: an output element of a pick
- * is one dot product, and a row's picks are summed in the order the router gave. */
+ * The order of sorting (expert, then row) and which thread does what never reach the result: an output element of a
+ * pick is one dot product, and a row's picks are summed in the order the router gave. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -80,7 +80,7 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
             struct pf_xrow x[X_BLOCK];
             for (int i = 0; i < n_block; i++)
                 x[i] = b->x.rows[b->sorted[a->first + j + i] / e->n_used];
-            /* The scratch holds columns r0..r1 only; a base shifted by r0 lets the products address them by row number. */
+            /* The scratch holds columns r0..r1 only; a base shifted by r0 lets products address them by row number. */
             mul_part(b, e->gate, a->expert, r0, r1, x, n_block, gate - r0, FF_GRAIN);
             mul_part(b, e->up, a->expert, r0, r1, x, n_block, up - r0, FF_GRAIN);
             for (int i = 0; e->weigh_input && i < n_block; i++) {
@@ -141,13 +141,16 @@ static bool is_quantised(const struct pf_expert_weight *w)
 pf_status pf_cpu_experts(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct cpu_backend *b = cpu_of(backend);
-    PF_TRY(pf_cpu_prepare(b, &b->x, e->x, e->gate->n_in, e->gate->n_in, e->rows, is_quantised(e->gate) || is_quantised(e->up)));
+    PF_TRY(pf_cpu_prepare(b, &b->x, e->x, e->gate->n_in, e->gate->n_in, e->rows,
+                          is_quantised(e->gate) || is_quantised(e->up)));
     struct experts_job job = { .b = b, .e = e, .n_active = sort_picks(b, e) };
     b->base.weight_bytes_read += (uint64_t)job.n_active * (e->gate->row_bytes * (uint64_t)e->gate->n_out +
-                                 e->up->row_bytes * (uint64_t)e->up->n_out + e->down->row_bytes * (uint64_t)e->down->n_out);
+                                                           e->up->row_bytes * (uint64_t)e->up->n_out +
+                                                           e->down->row_bytes * (uint64_t)e->down->n_out);
 
     deal(&job, gate_up_tasks, e->gate->n_out, FF_GRAIN);
-    PF_TRY(pf_cpu_prepare(b, &b->a, b->act, e->gate->n_out, e->gate->n_out, e->rows * e->n_used, is_quantised(e->down)));
+    int n_ff = e->gate->n_out;
+    PF_TRY(pf_cpu_prepare(b, &b->a, b->act, n_ff, n_ff, e->rows * e->n_used, is_quantised(e->down)));
     deal(&job, down_tasks, e->down->n_out, 2 * FF_GRAIN);
     pf_pool_run(b->pool, sum_rows, &job, e->rows, 4);
     return PF_OK;

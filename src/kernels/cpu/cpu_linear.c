@@ -29,8 +29,8 @@ pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float 
                          bool quantised)
 {
     for (int r = 0; r < n_rows; r++)
-        xm->rows[r] = (struct pf_xrow){ .f = x + (size_t)r * stride, .q = xm->q + r * xm->q_stride, .d = xm->d + r * xm->d_stride,
-                                        .s = xm->s + r * xm->s_stride };
+        xm->rows[r] = (struct pf_xrow){ .f = x + (size_t)r * stride, .q = xm->q + r * xm->q_stride,
+                                        .d = xm->d + r * xm->d_stride, .s = xm->s + r * xm->s_stride };
     if (!quantised)
         return PF_OK;
     enum { SERIAL_ELEMENTS = 32768 };        /* below this a fork costs more than it saves */
@@ -42,8 +42,8 @@ pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float 
     return PF_OK;
 }
 
-void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1, int n,
-                const struct pf_xrow *x, int n_x, float *y, size_t y_stride)
+void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1,
+                int n, const struct pf_xrow *x, int n_x, float *y, size_t y_stride)
 {
     const uint8_t *rows = w + (size_t)r0 * row_bytes;
     if (n_x == 1) {
@@ -119,7 +119,7 @@ pf_status pf_cpu_linear(pf_backend *backend, const struct pf_linear *l, int n_l,
     return PF_OK;
 }
 
-/* ---- By head ------------------------------------------------------------------------------------------------------ */
+/* ---- By head ----------------------------------------------------------------------------------------------------- */
 
 struct heads_job {
     struct cpu_backend *b;
