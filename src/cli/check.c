@@ -196,9 +196,9 @@ static void put_pieces(const pf_model *m, const struct settings *s, struct json 
 static void detokenize_line(const pf_model *m, const struct settings *s, struct json line, struct buf *out)
 {
     buf_puts(out, "{\"pieces_special_hex\":[");
-    put_pieces(m, s, line, PF_DETOK_SPECIAL, out);
+    put_pieces(m, s, line, PF_DETOK_CONTINUE | PF_DETOK_SPECIAL, out);
     buf_puts(out, "],\"pieces_plain_hex\":[");
-    put_pieces(m, s, line, 0, out);
+    put_pieces(m, s, line, PF_DETOK_CONTINUE, out);
     buf_puts(out, "]}");
 }
 

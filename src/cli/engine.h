@@ -43,7 +43,7 @@ void engine_sampling(struct engine *e, bool from_seed);
 pf_status engine_chat_prompt(struct engine *e, const struct pf_message *msgs, size_t n, struct buf *text, struct tokens *tok);
 pf_status engine_raw_prompt(struct engine *e, const struct buf *text, struct tokens *tok);
 
-/* Answers: what comes is shown as it comes and left in e->reply. After a failure too, what came is there. */
+/* Answers (text: the conversation's prompt, NULL where a text is completed): what comes is shown as it comes and left in e->reply. After a failure too, what came is there. */
 pf_status engine_answer(struct engine *e, const struct buf *text, const struct tokens *tok, struct outcome *o);
 
 #endif

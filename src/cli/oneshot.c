@@ -65,7 +65,7 @@ int mode_oneshot(const struct settings *settings)
     read_text(&s, &text);
     engine_open(&e, &s, show_answer, NULL);
     make_prompt(&e, &text, &tok);
-    pf_status st = engine_answer(&e, &text, &tok, &o);
+    pf_status st = engine_answer(&e, s.raw || !e.has_template ? NULL : &text, &tok, &o);
     if (e.reply.answer.n && e.reply.answer.p[e.reply.answer.n - 1] != '\n')
         out_puts("\n");
     out_flush();

@@ -210,16 +210,16 @@ static int open_pair(const struct buf *prompt)
 
 void reply_begin(struct reply *r, const struct buf *prompt)
 {
-    int open = open_pair(prompt);
+    int open = prompt ? open_pair(prompt) : -1;
     buf_clear(&r->answer);
     buf_clear(&r->reasoning);
     buf_clear(&r->raw);
     buf_clear(&r->held[PART_ANSWER]);
     buf_clear(&r->held[PART_REASONING]);
     r->stopped = false;
-    r->state = open >= 0 ? THINKING : START;
+    r->state = open >= 0 ? THINKING : prompt ? START : ANSWERING;
     r->pair = open >= 0 ? open : 0;
-    r->skip_space = open >= 0;
+    r->skip_space = prompt != NULL;
 }
 
 static pf_status piece_of(const struct reply *r, int32_t tok, unsigned flags, struct buf *out)
@@ -240,9 +240,9 @@ static pf_status piece_of(const struct reply *r, int32_t tok, unsigned flags, st
 pf_status reply_token(struct reply *r, int32_t tok)
 {
     struct buf plain = { 0 }, special = { 0 };
-    pf_status st = piece_of(r, tok, 0, &plain);
+    pf_status st = piece_of(r, tok, PF_DETOK_CONTINUE, &plain);
     if (st == PF_OK)
-        st = piece_of(r, tok, PF_DETOK_SPECIAL, &special);
+        st = piece_of(r, tok, PF_DETOK_CONTINUE | PF_DETOK_SPECIAL, &special);
     if (st == PF_OK && plain.n == 0 && special.n > 0) {
         control_token(r, special.p, special.n);
     } else if (st == PF_OK) {

@@ -34,7 +34,7 @@ struct reply {
     bool       skip_space;           /* at the beginning of a part */
 };
 
-/* prompt: the text that the model continues. */
+/* prompt: the conversation that the model answers; NULL: it completes a text, of which every byte is the answer. */
 void reply_begin(struct reply *r, const struct buf *prompt);
 pf_status reply_token(struct reply *r, int32_t tok);
 void reply_end(struct reply *r);     /* lets go of what was held back */

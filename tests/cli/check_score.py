@@ -7,7 +7,7 @@ import os
 import cli
 
 folder = cli.need("conformance")
-names = ["qwen3moe-f32", "mixtral-f32", "gpt-oss-mxfp4", "qwen3moe-q4_K"]
+names = ["llama3-f32", "qwen3moe-f32", "mixtral-f32", "gpt-oss-mxfp4", "quants/qwen3moe-q4_k"]
 with open(os.path.join(folder, "manifest.json")) as f:
     files = {e["name"]: e for e in json.load(f)["files"]}
 
@@ -20,7 +20,7 @@ def floats(path):
 
 
 def check_model(entry, tmp):
-    model, tokens = (os.path.join(folder, entry[k]) for k in ("file", "tokens"))
+    model, tokens = (os.path.join(folder, p) for p in (entry["files"][0], entry["tokens"]))
     outs = {}
     for name, flags in {"batch": [], "step": ["--step"], "chunks": ["--chunk", "1,7,32"], "sevens": ["--chunk", "7"]}.items():
         out = os.path.join(tmp, name)
