@@ -157,13 +157,15 @@ bool pf_model_is_resident(const pf_model *m, int layer);
 enum {
     PF_TOK_ADD_SPECIAL   = 1u << 0,  /* add BOS and EOS where the model's tokenizer does */
     PF_TOK_PARSE_SPECIAL = 1u << 1,  /* recognise control tokens written out in the text */
-    PF_DETOK_SPECIAL     = 1u << 2   /* render control tokens instead of leaving them out */
+    PF_DETOK_SPECIAL     = 1u << 2,  /* render control tokens instead of leaving them out */
+    PF_DETOK_CONTINUE    = 1u << 3   /* the tokens go on with a text: keep the space that the first word begins with */
 };
 
 /* Text to token ids. Any bytes are valid text: what is not UTF-8 counts as U+FFFD or as bytes, as the tokenizer has it. */
 pf_status pf_tokenize(const pf_model *m, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap, size_t *n);
 
-/* The bytes of n tokens, one after the other. May begin or end inside a UTF-8 sequence; see pf_utf8_complete. */
+/* The bytes of n tokens, one after the other, without the space that the tokenizer puts in front of a text. Tokens that
+ * come one by one want PF_DETOK_CONTINUE. May begin or end inside a UTF-8 sequence; see pf_utf8_complete. */
 pf_status pf_detokenize(const pf_model *m, const int32_t *tok, size_t n, unsigned flags, char *out, size_t cap, size_t *need);
 
 /* Length of the longest prefix of text that does not end inside a UTF-8 sequence that more bytes could complete. */
