@@ -78,7 +78,7 @@ static void *read_share(void *arg)
     return NULL;
 }
 
-double membw_read(struct membw *b, int n_threads)
+static double one_pass(struct membw *b, int n_threads)
 {
     struct reader *readers = calloc((size_t)n_threads, sizeof *readers);
     pthread_barrier_t barrier;
@@ -101,4 +101,15 @@ double membw_read(struct membw *b, int n_threads)
     pthread_barrier_destroy(&barrier);
     free(readers);
     return (double)(share * sizeof *b->data * (size_t)n_threads) / (end - begin) / 1e9;
+}
+
+double membw_read(struct membw *b, int n_threads)
+{
+    enum { PASSES = 3 };                 /* in one of them the system may have put two threads on one core */
+    double best = 0;
+    for (int i = 0; i < PASSES; i++) {
+        double rate = one_pass(b, n_threads);
+        best = rate > best ? rate : best;
+    }
+    return best;
 }
