@@ -1,4 +1,4 @@
-/* What the reader does when memory runs out, and with a good file that was cut or has bits flipped. */
+/* What the reader does when memory runs out, with a good file cut short or with bits flipped, and beyond its limits. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,6 +82,53 @@ static void test_flips(const struct buf *b, uint64_t start_of_data, int n_rounds
     mem_file_close(&f);
 }
 
+/* Counts that a large enough file could hold, and that are refused all the same. The file is sparse: its size costs
+ * nothing, and neither does the refusal. */
+static void refuse(const struct buf *b, off_t file_bytes, const char *says)
+{
+    struct mem_file f = mem_file_new(b->p, b->n);
+    pf_gguf *g;
+    if (ftruncate(f.fd, file_bytes) != 0 || pf_gguf_open(&g, f.path, 0) != PF_EFORMAT ||
+        !strstr(pf_last_error(), says)) {
+        printf("no refusal that says '%s': %s\n", says, pf_last_error());
+        n_failed++;
+    }
+    mem_file_close(&f);
+}
+
+static void test_limits(void)
+{
+    const off_t giant = (off_t)1 << 40;
+    const struct {
+        uint32_t elem;
+        uint64_t n;
+        const char *says;
+    } arrays[] = {
+        { PF_GGUF_U8, (UINT64_C(1) << 30) + 1, "above the limit of 1073741824" },
+        { PF_GGUF_U32, UINT64_C(1) << 28, "the metadata takes more than 1073741824 bytes" },
+        { PF_GGUF_STRING, UINT64_C(1) << 26, "the metadata takes more than 1073741824 bytes" },
+    };
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        struct buf b = { 0 };
+        put_header(&b, 3, 1, 1);
+        put_array(&b, "t.key", arrays[i].elem, arrays[i].n);
+        refuse(&b, giant, arrays[i].says);
+        free(b.p);
+    }
+    struct buf string = { 0 }, keys = { 0 }, tensors = { 0 };
+    put_header(&string, 3, 1, 1);
+    put_key(&string, "t.key", PF_GGUF_STRING);
+    put_u64(&string, (UINT64_C(256) << 20) + 1);
+    refuse(&string, giant, "above the limit of 268435456");
+    put_header(&keys, 3, 1, 65537);
+    refuse(&keys, giant, "n_kv is 65537, above the limit of 65536");
+    put_header(&tensors, 3, 262145, 1);
+    refuse(&tensors, giant, "n_tensors is 262145, above the limit of 262144");
+    free(string.p);
+    free(keys.p);
+    free(tensors.p);
+}
+
 int main(void)
 {
     struct buf b = { 0 };
@@ -100,6 +147,7 @@ int main(void)
     test_no_memory_unordered();
     test_cuts(&b, end);
     test_flips(&b, start, 5000);
+    test_limits();
     free(b.p);
     printf("%d failures, %d allocations left\n", n_failed, (int)n_live());
     return n_failed || n_live();

@@ -107,6 +107,30 @@ static void test_bad_reals(void)
     }
 }
 
+/* An array far larger than what is read ahead, with small values before and behind it. */
+static void test_long_array(void)
+{
+    enum { N = 100000 };
+    struct buf b = { 0 };
+    int64_t first = 0, last = 0, *v = malloc(N * sizeof *v);
+    pf_gguf *g;
+    put_header(&b, 3, 0, 3);
+    put_kv_int(&b, "t.first", PF_GGUF_U8, 5);
+    put_array(&b, "t.long", PF_GGUF_U32, N);
+    for (uint32_t i = 0; i < N; i++)
+        put_u32(&b, i);
+    put_kv_u32(&b, "t.last", 6);
+    CHECK(open_bytes(&g, &b, PF_GGUF_VOCAB_ONLY) == PF_OK);
+    CHECK(pf_gguf_int(g, "t.first", 5, 5, &first) == PF_OK && pf_gguf_int(g, "t.last", 6, 6, &last) == PF_OK);
+    CHECK(v && pf_gguf_ints_opt(g, "t.long", N, 0, N, v, NULL) == PF_OK);
+    for (int i = 0; v && i < N; i++)
+        if (v[i] != i)
+            return check(false, "the long array's values");
+    pf_gguf_close(&g);
+    free(v);
+    free(b.p);
+}
+
 /* Where each type keeps its scales, and bits that make one of them bad. */
 static const struct damage {
     enum pf_qtype type;
@@ -266,6 +290,7 @@ int main(void)
     test_others(g);
     pf_gguf_close(&g);
     test_bad_reals();
+    test_long_array();
     for (size_t i = 0; i < sizeof damages / sizeof damages[0]; i++)
         test_verify_one(&b, &damages[i]);
     test_verify_good(&b, 0xAA);

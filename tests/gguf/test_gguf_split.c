@@ -90,6 +90,15 @@ static void test_good(void)
         n_failed++;
     }
     pf_gguf_close(&g);
+    /* The total may be missing, but not for other programs. */
+    write_shard("few-00001-of-00002.gguf", (struct shard){ 0, 2, -1, "t.a" });
+    write_shard("few-00002-of-00002.gguf", (struct shard){ 1, 2, -1, "t.b" });
+    if (pf_gguf_open(&g, path_of("few-00001-of-00002.gguf"), 0) != PF_OK || !pf_gguf_warning(g, 0) ||
+        !strstr(pf_gguf_warning(g, 0), "split.tensors.count is missing")) {
+        printf("no warning of a missing split.tensors.count\n");
+        n_failed++;
+    }
+    pf_gguf_close(&g);
     /* The first shard may hold metadata alone. */
     write_shard("meta-00001-of-00002.gguf", (struct shard){ 0, 2, 1, NULL });
     write_shard("meta-00002-of-00002.gguf", (struct shard){ 1, 2, 1, "t.b" });

@@ -5,8 +5,8 @@
  *     row 1: 2, 7           expert 5: row 0
  *                           expert 7: row 1                  last: y[row] = sum over its picks, in the router's order
  *
- * The order of sorting (expert, then row) and which thread does what never reach the result: an output element of a pick
- * is one dot product, and a row's picks are summed in the order the router gave. */
+ * The order of sorting (expert, then row) and which thread does what never reach the result: an output element of a
+ * pick is one dot product, and a row's picks are summed in the order the router gave. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -70,6 +70,7 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     const struct pf_experts_op *e = job->e;
     struct cpu_backend *b = job->b;
     float *gate = cpu_thread_scratch(b, thread), *up = gate + X_BLOCK * FF_GRAIN;
+    pf_swiglu_fn *act = pf_cpu_act_fn(b, e->act);
     int n_ff = e->gate->n_out;
     for (int64_t t = begin; t < end; t++) {
         const struct active_expert *a = &b->active[t / job->tasks_per_expert];
@@ -79,12 +80,15 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
             struct pf_xrow x[X_BLOCK];
             for (int i = 0; i < n_block; i++)
                 x[i] = b->x.rows[b->sorted[a->first + j + i] / e->n_used];
-            /* The scratch holds columns r0..r1 only; a base shifted by r0 lets the products address them by row number. */
+            /* The scratch holds columns r0..r1 only; a base shifted by r0 lets products address them by row number. */
             mul_part(b, e->gate, a->expert, r0, r1, x, n_block, gate - r0, FF_GRAIN);
             mul_part(b, e->up, a->expert, r0, r1, x, n_block, up - r0, FF_GRAIN);
+            for (int i = 0; e->weigh_input && i < n_block; i++) {
+                b->k.scale(gate + i * FF_GRAIN, e->weights[b->sorted[a->first + j + i]], r1 - r0);
+                b->k.scale(up + i * FF_GRAIN, e->weights[b->sorted[a->first + j + i]], r1 - r0);
+            }
             for (int i = 0; i < n_block; i++)
-                (e->act == PF_ACT_SWIGLU ? b->k.swiglu : b->k.swiglu_oai)(gate + i * FF_GRAIN, up + i * FF_GRAIN, r1 - r0,
-                                                                          b->act + (size_t)(a->first + j + i) * n_ff + r0);
+                act(gate + i * FF_GRAIN, up + i * FF_GRAIN, r1 - r0, b->act + (size_t)(a->first + j + i) * n_ff + r0);
         }
     }
 }
@@ -116,7 +120,7 @@ static void sum_rows(void *ctx, int64_t begin, int64_t end, int thread)
         memset(y, 0, (size_t)n_out * sizeof *y);
         for (int slot = 0; slot < e->n_used; slot++) {
             int64_t p = row * e->n_used + slot;
-            b->k.axpy(y, e->weights[p], b->pick_out + (size_t)b->place[p] * n_out, n_out);
+            b->k.axpy(y, e->weigh_input ? 1.0f : e->weights[p], b->pick_out + (size_t)b->place[p] * n_out, n_out);
         }
     }
 }
@@ -137,13 +141,16 @@ static bool is_quantised(const struct pf_expert_weight *w)
 pf_status pf_cpu_experts(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct cpu_backend *b = cpu_of(backend);
-    PF_TRY(pf_cpu_prepare(b, &b->x, e->x, e->gate->n_in, e->rows, is_quantised(e->gate) || is_quantised(e->up)));
+    PF_TRY(pf_cpu_prepare(b, &b->x, e->x, e->gate->n_in, e->gate->n_in, e->rows,
+                          is_quantised(e->gate) || is_quantised(e->up)));
     struct experts_job job = { .b = b, .e = e, .n_active = sort_picks(b, e) };
     b->base.weight_bytes_read += (uint64_t)job.n_active * (e->gate->row_bytes * (uint64_t)e->gate->n_out +
-                                 e->up->row_bytes * (uint64_t)e->up->n_out + e->down->row_bytes * (uint64_t)e->down->n_out);
+                                                           e->up->row_bytes * (uint64_t)e->up->n_out +
+                                                           e->down->row_bytes * (uint64_t)e->down->n_out);
 
     deal(&job, gate_up_tasks, e->gate->n_out, FF_GRAIN);
-    PF_TRY(pf_cpu_prepare(b, &b->a, b->act, e->gate->n_out, e->rows * e->n_used, is_quantised(e->down)));
+    int n_ff = e->gate->n_out;
+    PF_TRY(pf_cpu_prepare(b, &b->a, b->act, n_ff, n_ff, e->rows * e->n_used, is_quantised(e->down)));
     deal(&job, down_tasks, e->down->n_out, 2 * FF_GRAIN);
     pf_pool_run(b->pool, sum_rows, &job, e->rows, 4);
     return PF_OK;

@@ -1,4 +1,4 @@
-/* What every float kernel is built from: the 32 accumulators and their fold, loops over elements, and F16.
+/* What every float kernel is built from: the fold of the 32 accumulators, and F16 in plain C.
  *
  * The fixed order of a sum (kernels.h): element i goes to accumulator i mod 32, then the 32 are folded 16, 8, 4, 2, 1.
  * Loops over PF_LANES floats have a constant length and no branches, so that compilers turn them into vectors without
@@ -48,8 +48,8 @@ static inline float half_float(uint16_t h)
     return pf_bits_float(v | (uint32_t)(h & 0x8000) << 16);
 }
 
-/* Round to nearest even; overflow gives infinity; a NaN keeps its upper bits and becomes quiet. Below 2^-14 the addition
- * of 0.5, whose last bit is worth 2^-24, does the rounding. */
+/* Round to nearest even; overflow gives infinity; a NaN keeps its upper bits and becomes quiet. Below 2^-14 adding 0.5,
+ * whose last bit is worth 2^-24, does the rounding. */
 static inline uint16_t float_half(float x)
 {
     uint32_t u = pf_float_bits(x), a = u & 0x7fffffffu;

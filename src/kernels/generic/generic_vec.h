@@ -1,9 +1,10 @@
 /* The one place where a level names its own instructions: a vector of VEC floats, fused multiply-add on it, halves to
- * floats, and the shuffles of a fold. Loads, stores and sums are the compiler's vector extension. All variants do the
+ * floats, the shuffles of a fold, and vec_hold, which keeps a loaded vector in a register: where it is used twice, the
+ * compiler would rather load it twice. Loads, stores and sums are the compiler's vector extension. All variants do the
  * same float operations on the same elements.
  *
- * The fold of VEC sums at once. d[0..VEC) are vectors of VEC partial sums each; lane j of the result is the sum of d[j],
- * folded by halves:
+ * The fold of VEC sums at once. d[0..VEC) are vectors of VEC partial sums each; lane j of the result is d[j] folded by
+ * halves:
  *
  *     vec_quarters   d[j], d[j+4], ... -> [d[j] | d[j+4] | ...], each folded down to 4 lanes
  *     vec_pairs      [a a a a|..] [b b b b|..] -> [a a b b|..]
@@ -27,6 +28,12 @@ static inline vec vec_fma(vec a, vec b, vec c)
 static inline vec vec_load_f16(const uint16_t *x)
 {
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(const void *)x));
+}
+
+static inline vec vec_hold(vec v)
+{
+    __asm__("" : "+v"(v));
+    return v;
 }
 
 static inline vec vec_halves(vec a, vec b)
@@ -64,6 +71,12 @@ static inline vec vec_load_f16(const uint16_t *x)
     return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)x));
 }
 
+static inline vec vec_hold(vec v)
+{
+    __asm__("" : "+v"(v));
+    return v;
+}
+
 static inline vec vec_quarters(const vec *d)
 {
     return _mm256_permute2f128_ps(d[0], d[4], 0x20) + _mm256_permute2f128_ps(d[0], d[4], 0x31);
@@ -92,6 +105,11 @@ static inline vec vec_fma(vec a, vec b, vec c)
 static inline vec vec_load_f16(const uint16_t *x)
 {
     return (vec){ half_float(x[0]), half_float(x[1]), half_float(x[2]), half_float(x[3]) };
+}
+
+static inline vec vec_hold(vec v)
+{
+    return v;
 }
 
 static inline vec vec_quarters(const vec *d)

@@ -1,0 +1,99 @@
+/* The promise that output never depends on how it was computed: the logits of one prompt, evaluated whole, in pieces, token by
+ * token, with any number of threads and any instruction set, are the same bits.
+ *
+ * usage: bits MODEL.gguf */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "pfmoe.h"
+
+enum { N_TOKENS = 300, N_CTX = 320 };      /* more than one chunk of 256 positions */
+
+static int32_t tokens[N_TOKENS];
+
+struct way {
+    const char *name;
+    int         n_threads, n_batch, piece;   /* piece: tokens an eval; 0: all */
+    uint32_t    isa;
+};
+
+/* Logits of every position, to be freed; NULL on failure. */
+static float *logits_of(const char *path, const struct way *w, enum pf_kv_type kv, size_t *n_vocab)
+{
+    pf_model *m = NULL;
+    pf_session *s = NULL;
+    struct pf_model_opts mo;
+    struct pf_session_opts so;
+    pf_model_opts_init(&mo);
+    pf_session_opts_init(&so);
+    mo.n_threads = w->n_threads;
+    mo.isa = w->isa;
+    so.n_ctx = N_CTX;
+    so.n_batch = w->n_batch;
+    so.kv_type = kv;
+    if (pf_model_open(&m, path, &mo) < 0 || pf_session_open(&s, m, &so) < 0) {
+        CHECK(false, "%s", pf_last_error());
+        return NULL;
+    }
+    *n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    float *all = malloc(N_TOKENS * *n_vocab * sizeof *all);
+    for (int i = 0; i < N_TOKENS; i++)
+        tokens[i] = (int32_t)((unsigned)i * 2654435761u % *n_vocab);
+    for (int done = 0; done < N_TOKENS;) {
+        int n = w->piece && w->piece < N_TOKENS - done ? w->piece : N_TOKENS - done;
+        CHECK(pf_session_eval(s, tokens + done, (size_t)n, PF_LOGITS_ALL) == PF_OK, "%s: %s", w->name, pf_last_error());
+        for (int i = 0; i < n; i++)
+            memcpy(all + (size_t)(done + i) * *n_vocab, pf_session_logits_at(s, (size_t)i), *n_vocab * sizeof *all);
+        done += n;
+    }
+    pf_session_close(&s);
+    pf_model_close(&m);
+    return all;
+}
+
+static void compare(const char *path, const struct way *w, enum pf_kv_type kv, const float *expected)
+{
+    size_t n_vocab;
+    float *found = logits_of(path, w, kv, &n_vocab);
+    if (!found)
+        return;
+    size_t n = N_TOKENS * n_vocab, i = 0;
+    while (i < n && memcmp(&found[i], &expected[i], sizeof *found) == 0)
+        i++;
+    CHECK(i == n, "%s: position %zu, token %zu: %.9g, expected %.9g", w->name, i / n_vocab, i % n_vocab, found[i], expected[i]);
+    free(found);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct way ways[] = {
+        { "one thread",            1, 512, 0,  PF_ISA_ALL },
+        { "five threads",          5, 512, 0,  PF_ISA_ALL },
+        { "token by token",        2, 512, 1,  PF_ISA_ALL },
+        { "pieces of 7",           3, 512, 7,  PF_ISA_ALL },
+        { "batches of 33",         2, 33,  0,  PF_ISA_ALL },
+        { "scalar",                2, 512, 0,  PF_ISA_SCALAR },
+        { "scalar, by 1",          1, 512, 1,  PF_ISA_SCALAR },
+        { "AVX2",                  2, 512, 0,  PF_ISA_SCALAR | PF_ISA_AVX2 },
+        { "AVX2, by 1",            2, 512, 1,  PF_ISA_SCALAR | PF_ISA_AVX2 },
+        { "AVX-512 without VNNI",  2, 512, 0,  PF_ISA_SCALAR | PF_ISA_AVX2 | PF_ISA_AVX512 },
+        { "AVX-512, by 5",         2, 512, 5,  PF_ISA_SCALAR | PF_ISA_AVX2 | PF_ISA_AVX512 },
+    };
+    static const struct way usual = { "as usual", 2, 512, 0, PF_ISA_ALL };
+    if (argc != 2)
+        return 2;
+    for (enum pf_kv_type kv = PF_KV_F16; kv <= PF_KV_F32; kv++) {
+        size_t n_vocab, n_finite = 0;
+        float *expected = logits_of(argv[1], &usual, kv, &n_vocab);
+        if (!expected)
+            return check_status();
+        for (size_t i = 0; i < N_TOKENS * n_vocab; i++)
+            n_finite += expected[i] - expected[i] == 0;
+        CHECK(n_finite == N_TOKENS * n_vocab, "%zu logits are not finite", N_TOKENS * n_vocab - n_finite);
+        for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+            compare(argv[1], &ways[i], kv, expected);
+        free(expected);
+    }
+    return check_status();
+}
