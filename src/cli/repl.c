@@ -112,25 +112,21 @@ static bool run_answer(struct chat *c, const struct buf *text, const struct toke
     return st == PF_OK;
 }
 
-/* Answers the user's message that ends the conversation. If nothing comes of it the message is taken back, so that the
- * conversation is as it was. */
+/* Answers the user's message that ends the conversation. False if nothing came of it; the conversation is as it was. */
 static bool answer(struct chat *c)
 {
     struct buf text = { 0 };
     struct tokens tok = { 0 };
     size_t first = c->convo.first;
-    bool ok = make_prompt(c, &text, &tok) && run_answer(c, &text, &tok);
-    bool anything = ok && (c->e.reply.answer.n > 0 || c->last.ending != END_INTERRUPTED);
-    if (anything) {
+    bool ok = make_prompt(c, &text, &tok) && run_answer(c, &text, &tok) &&
+              (c->e.reply.answer.n > 0 || c->last.ending != END_INTERRUPTED);
+    if (ok)
         convo_add(&c->convo, "assistant", buf_text(&c->e.reply.answer), buf_text(&c->e.reply.reasoning));
-    } else {
-        convo_pop(&c->convo);
-        c->convo.first = first < c->convo.n ? first : 0;
-        note("(the message was taken back; the arrow up brings it to the prompt)");
-    }
+    else
+        c->convo.first = first;
     buf_free(&text);
     free(tok.p);
-    return anything;
+    return ok;
 }
 
 /* ---- Commands ----------------------------------------------------------------------------------------------------- */
@@ -203,23 +199,18 @@ static void cmd_load(struct chat *c, char *arg)
 static void cmd_regen(struct chat *c, char *arg)
 {
     (void)arg;
-    if (!convo_last_is(&c->convo, "assistant")) {
+    if (!convo_last_is(&c->convo, "assistant") || c->convo.n < 2) {
         note("(there is no answer to make again)");
         return;
     }
-    struct pf_message old = c->convo.msgs[c->convo.n - 1];
-    char *user = xstrdup(c->convo.n > 1 ? c->convo.msgs[c->convo.n - 2].content : "");
-    char *content = xstrdup(old.content), *reasoning = old.reasoning ? xstrdup(old.reasoning) : NULL;
+    char *content = xstrdup(c->convo.msgs[c->convo.n - 1].content);
+    const char *old = c->convo.msgs[c->convo.n - 1].reasoning;
+    char *reasoning = old ? xstrdup(old) : NULL;
     convo_pop(&c->convo);
-    if (!convo_last_is(&c->convo, "user"))
-        note("(there is no message to answer again)");
-    else if (answer(c))
-        content[0] = 0;
-    else
-        convo_add(&c->convo, "user", user, NULL);
-    if (convo_last_is(&c->convo, "user") || c->convo.n == 0)
+    if (!answer(c)) {
         convo_add(&c->convo, "assistant", content, reasoning);
-    free(user);
+        note("(the earlier answer stands)");
+    }
     free(content);
     free(reasoning);
 }
@@ -364,7 +355,10 @@ static void take_message(struct chat *c, struct buf *message)
         return;
     }
     convo_add(&c->convo, "user", text, NULL);
-    answer(c);
+    if (!answer(c)) {
+        convo_pop(&c->convo);
+        note("(the message was taken back; the arrow up brings it to the prompt)");
+    }
 }
 
 static void take_interrupt(struct chat *c)
