@@ -44,16 +44,19 @@ class Chat:
         self.type(text)
         return self.read_until(pattern)
 
-    def status(self):
-        for _ in range(200):
+    def status(self, seconds=20):
+        """Exit status, once the program has left; what it still prints is read, or it could not leave."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
                 return os.waitstatus_to_exitcode(status)
-            if select.select([self.fd], [], [], 0.05)[0]:
-                try:
+            try:
+                if select.select([self.fd], [], [], 0)[0]:
                     os.read(self.fd, 65536)
-                except OSError:
-                    pass
+            except OSError:
+                pass
+            time.sleep(0.02)
         os.kill(self.pid, signal.SIGKILL)
         return "still there"
 
@@ -99,11 +102,13 @@ def interrupts(home):
     os.write(c.fd, b"\x03")
     c.read_until("stopped")
     os.write(c.fd, b"\x03")
-    cli.check(c.status() == 0, "the second Ctrl-C leaves")
+    status = c.status()
+    cli.check(status == 0, "the second Ctrl-C leaves:", status, c.seen)
     c = Chat("--temp", "0", home=home)
     c.read_until("/help lists the commands")
     c.type("", end="\x04")
-    cli.check(c.status() == 0, "Ctrl-D leaves")
+    status = c.status()
+    cli.check(status == 0, "Ctrl-D leaves:", status, c.seen)
 
 
 def full_context(home):
