@@ -157,13 +157,15 @@ bool pf_model_is_resident(const pf_model *m, int layer);
 enum {
     PF_TOK_ADD_SPECIAL   = 1u << 0,  /* add BOS and EOS where the model's tokenizer does */
     PF_TOK_PARSE_SPECIAL = 1u << 1,  /* recognise control tokens written out in the text */
-    PF_DETOK_SPECIAL     = 1u << 2   /* render control tokens instead of leaving them out */
+    PF_DETOK_SPECIAL     = 1u << 2,  /* render control tokens instead of leaving them out */
+    PF_DETOK_CONTINUE    = 1u << 3   /* the tokens go on with a text: keep the space that the first word begins with */
 };
 
 /* Text to token ids. Any bytes are valid text: what is not UTF-8 counts as U+FFFD or as bytes, as the tokenizer has it. */
 pf_status pf_tokenize(const pf_model *m, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap, size_t *n);
 
-/* The bytes of n tokens, one after the other. May begin or end inside a UTF-8 sequence; see pf_utf8_complete. */
+/* The bytes of n tokens, one after the other, without the space that the tokenizer puts in front of a text. Tokens that
+ * come one by one want PF_DETOK_CONTINUE. May begin or end inside a UTF-8 sequence; see pf_utf8_complete. */
 pf_status pf_detokenize(const pf_model *m, const int32_t *tok, size_t n, unsigned flags, char *out, size_t cap, size_t *need);
 
 /* Length of the longest prefix of text that does not end inside a UTF-8 sequence that more bytes could complete. */
@@ -232,8 +234,9 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
 void      pf_session_close(pf_session **s);           /* NULL-safe; clears *s */
 
 /* Makes the timeline equal to tok[0..n): keeps the longest common prefix, evaluates the rest (at least the last token,
- * so that logits are there). *reused (may be NULL) is the length kept. A bad argument changes nothing; if evaluation
- * fails or is cancelled, the timeline is the part of tok that was kept or evaluated. */
+ * so that logits are there). *reused (may be NULL) is how much of it needed no evaluation; models with recurrent state go
+ * back to a checkpoint at or before the end of the prefix. A bad argument changes nothing; if evaluation fails or is
+ * cancelled, the timeline is the part of tok that was kept or evaluated. */
 pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *reused);
 
 enum { PF_LOGITS_ALL = 1u << 0 };                     /* keep the logits of every position, not only the last */

@@ -3,8 +3,8 @@
  *
  * An operation takes a batch of rows (tokens). Activations are float32 matrices [rows][n] in the backend's own memory,
  * packed, first dimension contiguous; moe/ passes their addresses around and never looks inside. Weights are quantised
- * blocks exactly as they lie in the file, wherever the caller has put them. Operations run in the order they are called;
- * results of `route` are readable by the caller when it returns.
+ * blocks exactly as they lie in the file, wherever the caller has put them. Operations run in the order they are
+ * called; results of `route` are readable by the caller when it returns.
  *
  * A backend is used by one thread at a time. After open it allocates nothing except through buf_alloc. Every operation
  * may fail with PF_ENUMERIC (an activation in front of a quantised product is not finite) or PF_EDEVICE. */
@@ -44,12 +44,13 @@ struct pf_expert_weight {
     const float  *bias;                   /* {n_out, n_expert} or NULL */
 };
 
-enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI };
+enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI, PF_ACT_SIGMOID /* sigmoid(gate) * up */ };
 
 /* How router logits become picks; numbers are the steps of docs/architecture.md, "Routing". */
 enum pf_gating { PF_GATE_SOFTMAX, PF_GATE_SIGMOID, PF_GATE_SOFTMAX_SELECTED };
 struct pf_routing {
     int            n_expert, n_used;
+    int            n_group, n_group_used; /* n_group > 1: only the best groups of neighbours are picked from */
     enum pf_gating gating;
     bool           norm_weights;          /* divide the picked weights by their sum */
     float          weight_scale;          /* then multiply; 1: none */
@@ -71,31 +72,75 @@ struct pf_rope_op {
 };
 
 /* Keys and values of one layer: chunks of PF_KV_CHUNK_POSITIONS positions, chunk c of KV head h at
- *     k + (c * n_kv_head + h) * PF_KV_CHUNK_POSITIONS * hd_k elements,        v the same with hd_v */
+ *     k + (c * n_kv_head + h) * PF_KV_CHUNK_POSITIONS * hd_k elements,        v the same with hd_v
+ * v NULL: a position's value is the first hd_v elements of its key. */
 struct pf_kv_view {
     void           *k, *v;
     enum pf_kv_type type;
     int             n_kv_head, hd_k, hd_v;
 };
 
-/* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all). Query head h reads KV
- * head h / (n_head / n_kv_head). sinks {n_head} or NULL: a logit per head that takes part in the softmax without a value.
- * q [rows][n_head * hd_k], out [rows][n_head * hd_v]. */
+/* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all), or, if chunked,
+ * those of its own window: p >= pos[r] - pos[r] % window. Query head h reads KV head h / (n_head / n_kv_head). sinks
+ * {n_head} or NULL: a logit per head that takes part in the softmax without a value. row_scale [rows] or NULL:
+ * multiplies the queries of each row. q [rows][n_head * hd_k], out [rows][n_head * hd_v]. */
 struct pf_attention_op {
     const float             *q;
     float                   *out;
     const struct pf_kv_view *kv;
     const int32_t           *pos;
     int                      rows, n_head, window;
+    bool                     chunked;
     float                    scale;
-    const float             *sinks;
+    const float             *sinks, *row_scale;
 };
 
-/* y [rows][down->n_out] = sum over the picks of a row of weight * down(act(gate x) * up x), the picks of a row in their order,
- * by fmaf from 0. picks, weights [rows][n_used]. */
+/* A matrix of its own for every head: y (row, head) = W_head x (row, head). Head h's n_out rows of w begin at row
+ * h * head_rows; x, y (row r, head h) begin at (r * n_head + h) times the stride. */
+struct pf_heads_op {
+    const struct pf_weight *w;            /* without bias; its n_out is that of all heads */
+    int          n_head, n_out, head_rows, rows;
+    const float *x;
+    float       *y;
+    int          x_stride, y_stride;
+};
+
+/* Rearranges every row: blocks of n floats, block i of row r from + r * from_row + i * from_block. */
+struct pf_copy {
+    const float *from;
+    float       *to;
+    int          n, n_blocks, from_block, to_block;
+    int64_t      from_row, to_row;
+};
+
+/* Causal convolution of every channel over time, then SiLU: y[r] = silu(sum over t of w[t] * x[r - (taps - 1) + t]), of
+ * n each. Rows before the batch are in before [taps - 1][n] (NULL: zeros); the last rows go to after, likewise. */
+struct pf_conv_op {
+    const float *x, *w, *before;
+    float       *after, *y;
+    int          n, taps, rows;
+};
+
+/* The gated delta rule. u [rows][2 * n_k_head * d + n_v_head * d] holds queries, keys, values, head after head; queries
+ * and keys are normed to length 1 (q to 1 / sqrt(d)) by the largest of their length and eps. Value head h uses key head
+ * h / (n_v_head / n_k_head), or, if tiled, h % n_k_head. Per row and head, with the matrix S {d, d} per value head:
+ *     S *= decay = exp(a * softplus(alpha + dt));  S += k (x) sigmoid(beta) * (v - S'k);  out = S'q
+ * alpha, beta [rows][n_v_head]; a, dt {n_v_head}; before (NULL: zeros), after [n_v_head][d][d]; out
+ * [rows][n_v_head][d]. */
+struct pf_delta_op {
+    const float *u, *alpha, *beta, *a, *dt, *before;
+    float       *after, *out;
+    int          d, n_k_head, n_v_head, rows;
+    bool         tiled;
+    float        eps;
+};
+
+/* y [rows][down->n_out] = sum over the picks of a row of weight * down(act(gate x) * up x), the picks of a row in their
+ * order, by fmaf from 0. weigh_input: the weight multiplies gate x and up x instead. picks, weights [rows][n_used]. */
 struct pf_experts_op {
     const struct pf_expert_weight *gate, *up, *down;
     enum pf_act    act;
+    bool           weigh_input;
     int            n_expert, n_used, rows;
     const int32_t *picks;
     const float   *weights;
@@ -107,7 +152,8 @@ struct pf_experts_op {
 struct pf_backend_sizes {
     int max_rows;
     int max_n_in;                         /* longest input row of any dense product */
-    int max_head_dim;                     /* of keys and of values */
+    int max_head_rows, max_head_n_in;     /* of products by head: max_rows * n_head, longest input */
+    int max_head_dim;                     /* of keys and of values; of delta nets too */
     int max_picks;                        /* max_rows * n_used */
     int n_expert, n_ff, n_out;            /* experts, their width, and what they put out (all 0: none) */
 };
@@ -126,22 +172,40 @@ struct pf_backend_ops {
     /* Zeroed memory for activations and KV, page aligned, touched as it is used. */
     pf_status (*buf_alloc)(pf_backend *b, size_t bytes, void **out);
     void      (*buf_free)(pf_backend *b, void *p, size_t bytes);
+    void      (*buf_copy)(pf_backend *b, void *to, const void *from, size_t bytes);
 
     /* Makes the backend's scratch large enough for such batches, and says how large that is without doing it. */
     uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
     pf_status (*reserve)(pf_backend *b, const struct pf_backend_sizes *sizes);
 
+    /* x[r] = row ids[r] of w, times its scale. */
     pf_status (*embed)(pf_backend *b, const struct pf_weight *w, const int32_t *ids, int rows, float *x);
+    /* w NULL: without weights. y may be x. */
     pf_status (*rms_norm)(pf_backend *b, const float *x, const float *w, float eps, int n, int rows, float *y);
     pf_status (*linear)(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
+    pf_status (*heads)(pf_backend *b, const struct pf_heads_op *h);
     pf_status (*act)(pf_backend *b, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
-    pf_status (*add)(pf_backend *b, float *y, const float *x, int64_t n);
+    /* y = fmaf(a, x, y). */
+    pf_status (*add)(pf_backend *b, float *y, float a, const float *x, int64_t n);
+    /* Row by row y = fmaf(sigmoid(gate[row]), x, y); x, y [rows][n]. */
+    pf_status (*add_gated)(pf_backend *b, float *y, const float *gate, const float *x, int n, int rows);
     pf_status (*rope)(pf_backend *b, const struct pf_rope_op *ropes, int n_ropes, int rows);
-    pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v, const int32_t *pos, int rows);
+    pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v,
+                          const int32_t *pos, int rows);
     pf_status (*attention)(pf_backend *b, const struct pf_attention_op *a);
-    pf_status (*route)(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
-                       int32_t *picks, float *weights);
+    pf_status (*route)(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias,
+                       int rows, int32_t *picks, float *weights);
+    pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);
+    pf_status (*conv)(pf_backend *b, const struct pf_conv_op *c);
+    pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);
     pf_status (*experts)(pf_backend *b, const struct pf_experts_op *e);
+    /* The same in pieces, for experts whose weights come one after the other: begin, then each picked expert in exactly
+     * one part, in any order, then end; nothing else in between but closing. Up to end, what e points to must stay; an
+     * expert's entries in e->gate->data and its like are looked at only in its part. The result does not depend on the
+     * parts. After a failure in between there is no end. */
+    pf_status (*experts_begin)(pf_backend *b, const struct pf_experts_op *e);
+    pf_status (*experts_part)(pf_backend *b, const int *experts, int n);
+    pf_status (*experts_end)(pf_backend *b);
 };
 
 /* The CPU backend on n_threads threads, with the best kernels that isa_mask (PF_ISA_) and the CPU allow. */

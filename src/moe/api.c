@@ -38,7 +38,7 @@ pf_status pf_file_inspect(const char *path, unsigned flags, struct pf_file_info 
     return PF_OK;
 }
 
-/* ---- Opening ---------------------------------------------------------------------------------------------------- */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 void pf_model_opts_init(struct pf_model_opts *o)
 {
@@ -97,6 +97,11 @@ static uint64_t weight_bytes(const struct pf_weight *w)
     return w->row_bytes * (uint64_t)w->n_out;
 }
 
+static uint64_t ffn_bytes(const struct pf_dense_ffn *f)
+{
+    return weight_bytes(&f->gate) + weight_bytes(&f->up) + weight_bytes(&f->down);
+}
+
 static uint64_t expert_bytes(const struct pf_moe *moe)
 {
     return moe->gate.row_bytes * (uint64_t)moe->gate.n_out + moe->up.row_bytes * (uint64_t)moe->up.n_out +
@@ -109,11 +114,18 @@ static uint64_t bytes_per_token(const struct pf_model *m)
     uint64_t bytes = weight_bytes(&m->output) + m->embed.row_bytes;
     for (int il = 0; il < m->n_layer; il++) {
         const struct pf_layer *l = &m->layers[il];
-        bytes += weight_bytes(&l->attn.q) + weight_bytes(&l->attn.k) + weight_bytes(&l->attn.v) + weight_bytes(&l->attn.out);
+        const struct pf_weight *used[] = {
+            &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out,
+            &l->mla.q, &l->mla.q_a, &l->mla.q_b, &l->mla.kv, &l->mla.k_b, &l->mla.v_b,
+            &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta, &l->delta.alpha, &l->delta.ba, &l->delta.out,
+        };
+        for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+            bytes += weight_bytes(used[i]);
         if (l->is_moe)
-            bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe);
+            bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe) +
+                     ffn_bytes(&l->moe.shared) + weight_bytes(&l->moe.shared_gate);
         else
-            bytes += weight_bytes(&l->dense.gate) + weight_bytes(&l->dense.up) + weight_bytes(&l->dense.down);
+            bytes += ffn_bytes(&l->dense);
     }
     return bytes;
 }
@@ -136,8 +148,11 @@ static void fill_info(struct pf_model *m)
     info->n_layers = m->n_layer;
     info->n_ctx_train = m->n_ctx_train;
     info->n_embd = m->n_embd;
-    info->n_heads = m->layers[0].attn.n_head;
-    info->n_kv_heads = m->layers[0].attn.n_kv_head;
+    for (int il = m->n_layer - 1; il >= 0; il--)
+        if (!m->layers[il].is_delta) {
+            info->n_heads = m->layers[il].attn.n_head;
+            info->n_kv_heads = m->layers[il].attn.n_kv_head;
+        }
     info->n_experts = m->n_expert;
     info->n_experts_used = m->n_used;
     info->bytes_per_token = bytes_per_token(m);
@@ -162,8 +177,8 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     PF_TRY(pf_vocab_open(&m->vocab, m->file));
     PF_TRY(open_template(m));
     if (!o->vocab_only) {
-        PF_TRY(pf_model_bind(m));
         PF_TRY(open_backend(m, o));
+        PF_TRY(pf_model_bind(m));
     }
     PF_TRY(read_sampling(m));
     fill_info(m);
@@ -220,7 +235,7 @@ const struct pf_model_info *pf_model_info(const pf_model *m)
     return &m->info;
 }
 
-/* ---- Residency: the page cache holds the weights -------------------------------------------------------------- */
+/* ---- Residency: the page cache holds the weights ----------------------------------------------------------------- */
 
 /* Calls fn for every tensor of the layer (-1: tensors of no layer; -2: all) until it returns false. */
 typedef bool visit_fn(void *ctx, const struct pf_tensor *t);
@@ -313,7 +328,7 @@ bool pf_model_is_resident(const pf_model *m, int layer)
     return m->backend && layer >= 0 && layer < m->n_layer && visit(m, layer, in_memory, NULL);
 }
 
-/* ---- Text ------------------------------------------------------------------------------------------------------- */
+/* ---- Text -------------------------------------------------------------------------------------------------------- */
 
 static pf_status need_vocab(const pf_model *m)
 {
@@ -344,7 +359,7 @@ bool pf_token_is_end(const pf_model *m, int32_t tok)
     return m->vocab && pf_vocab_is_end(m->vocab, tok);
 }
 
-/* ---- Statistics ------------------------------------------------------------------------------------------------- */
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 void pf_stats_get(const pf_model *m, struct pf_stats *out)
 {

@@ -47,8 +47,9 @@ static size_t raw_text(const struct pf_vocab *v, char *out, const char *p, size_
     return v->kind == PF_VOCAB_BPE ? pf_bpe_raw_text(out, p, n) : pf_spm_raw_text(out, p, n);
 }
 
-/* Merge lists have hundreds of thousands of entries and each takes a few random reads from tables larger than a cache. So
- * the loop runs over them in three stages, AHEAD entries apart, each asking for the memory that the next one needs:
+/* Merge lists have hundreds of thousands of entries and each takes a few random reads from tables larger than a
+ * cache. So the loop runs over them in three stages, AHEAD entries apart, each asking for the memory that the next
+ * one needs:
  *
  *     request: texts' slots <-- find: left, right, joined; the pair's slot <-- add_pair */
 enum { AHEAD = 8 };
@@ -140,8 +141,10 @@ static pf_status load_merges(struct pf_vocab *v, const pf_gguf *g, const struct 
     for (uint64_t i = 0; i < kv->n; i++)
         longest = kv->strings[i].n > longest ? kv->strings[i].n : longest;
     struct merges m = { .v = v, .g = g, .list = kv->strings, .buf = pf_alloc(PF_MEM_TEXT, longest) };
-    pf_status st = v->pairs && m.buf ? PF_OK : pf_fail(PF_ENOMEM, "no memory for %llu merges", (unsigned long long)kv->n);
-    if (st == PF_OK)
+    pf_status st = PF_OK;
+    if (!v->pairs || !m.buf)
+        st = pf_fail(PF_ENOMEM, "no memory for %llu merges", (unsigned long long)kv->n);
+    else
         st = run_merges(&m, kv->n);
     pf_free(m.buf);
     return st;

@@ -33,9 +33,10 @@ static pf_status set_root(struct pf_jrun *r, const char *context, size_t len)
 {
     struct pf_jval v;
     void *root;
+    r->line = 0;
     PF_TRY(pf_jjson_read(r, context, len, &v));
     if (v.kind != PF_JV_DICT)
-        return pf_fail(PF_ETEMPLATE, "the chat template's context is %s, not a JSON object", pf_jtype(&v));
+        return pf_jfail(r, "%s, not a JSON object", pf_jtype(&v));
     PF_TRY(pf_jalloc(r, r->t->n_names * sizeof *r->root, &root));
     r->root = root;
     for (size_t i = 0; i < r->t->n_names; i++) {
@@ -49,9 +50,10 @@ static pf_status set_root(struct pf_jrun *r, const char *context, size_t len)
     return PF_OK;
 }
 
-pf_status pf_tmpl_render(const pf_tmpl *t, const char *context, size_t context_len, int64_t now, char **out, size_t *len)
+pf_status pf_tmpl_render(const pf_tmpl *t, const char *context, size_t context_len, int64_t now, char **out,
+                         size_t *len)
 {
-    struct pf_jrun r = { .t = t, .arena = { .limit = PF_JMAX_ARENA }, .now = now, .line = 1 };
+    struct pf_jrun r = { .t = t, .arena = { .limit = PF_JMAX_ARENA }, .now = now };
     pf_status st;
     *out = NULL;
     *len = 0;
@@ -67,8 +69,8 @@ fail:
     return st;
 }
 
-pf_status pf_template_render(const char *tmpl, size_t tmpl_len, const char *context_json, size_t context_len, int64_t now,
-                             char *out, size_t cap, size_t *need)
+pf_status pf_template_render(const char *tmpl, size_t tmpl_len, const char *context_json, size_t context_len,
+                             int64_t now, char *out, size_t cap, size_t *need)
 {
     pf_tmpl *t;
     char *text;

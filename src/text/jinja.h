@@ -21,6 +21,7 @@
 #include <string.h>
 
 #include "base/pf_status.h"
+#include "text/utf8.h"
 
 enum {
     PF_JMAX_TEMPLATE = 256 << 10,   /* bytes of template text */
@@ -47,7 +48,7 @@ char *pf_jarena_text(struct pf_jarena *a, size_t bytes);         /* not aligned 
 void  pf_jarena_free(struct pf_jarena *a);
 pf_status pf_jarena_fail(const struct pf_jarena *a, int line);   /* the error after a NULL */
 
-/* PF_ETEMPLATE, "template line N: ..." */
+/* PF_ETEMPLATE, "template line N: ..."; line 0 stands for the context. */
 pf_status pf_jfail_at(int line, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- Values ---- */
@@ -154,6 +155,14 @@ static inline bool pf_jis_num(const struct pf_jval *v)
 {
     return v->kind == PF_JV_BOOL || v->kind == PF_JV_INT || v->kind == PF_JV_FLOAT || v->kind == PF_JV_BIG;
 }
+static inline bool pf_jis_int(const struct pf_jval *v)
+{
+    return v->kind == PF_JV_INT || v->kind == PF_JV_BOOL;
+}
+static inline int64_t pf_jint_of(const struct pf_jval *v)
+{
+    return v->kind == PF_JV_BOOL ? v->b : v->i;
+}
 static inline bool pf_jstr_is(struct pf_jstr s, const char *text)
 {
     return s.n == strlen(text) && memcmp(s.p, text, s.n) == 0;
@@ -173,13 +182,13 @@ struct pf_jargs {
 struct pf_jrun;
 struct pf_jfn {
     const char *name;
-    const char *params;             /* names separated by spaces: a.v[i] is set for each, perhaps MISSING. NULL: as called */
+    const char *params;             /* names separated by spaces: v[i] is set for each, or MISSING. NULL: as called */
     size_t n_min;                   /* how many of them must be given */
     pf_status (*call)(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out);
 };
 enum pf_jtable { PF_JT_FILTER, PF_JT_TEST, PF_JT_GLOBAL, PF_JT_STR, PF_JT_DICT, PF_JT_LIST, PF_JT_LOOP, PF_JT_N };
 const struct pf_jfn *pf_jfn_find(enum pf_jtable table, struct pf_jstr name);      /* NULL: no such row */
-extern const struct pf_jfn pf_jfilters[], pf_jtests[], pf_jglobals[];             /* jinja_builtins.c; end at name NULL */
+extern const struct pf_jfn pf_jfilters[], pf_jtests[], pf_jglobals[];       /* they end with a NULL name */
 extern const struct pf_jfn pf_jstr_methods[], pf_jdict_methods[], pf_jlist_methods[], pf_jloop_methods[];
 
 /* ---- The tree ---- */
@@ -296,6 +305,9 @@ pf_status pf_jpair(struct pf_jrun *r, struct pf_jval a, struct pf_jval b, struct
 
 bool        pf_jtruth(const struct pf_jval *v);
 const char *pf_jtype(const struct pf_jval *v);                    /* for messages */
+/* An argument that must be an integer; absent stands for one that was not given. */
+pf_status   pf_jwant_int(const struct pf_jrun *r, const struct pf_jval *v, const char *what, int64_t absent,
+                         int64_t *out);
 double      pf_jdouble(const struct pf_jval *v);                  /* of a number */
 pf_status   pf_jequal(struct pf_jrun *r, const struct pf_jval *a, const struct pf_jval *b, bool *eq);
 pf_status   pf_jorder(struct pf_jrun *r, const struct pf_jval *a, const struct pf_jval *b, int *cmp);
@@ -309,19 +321,28 @@ size_t pf_jfloat_text(double f, char buf[PF_JFLOAT_BYTES]);       /* Python's re
 /* A decimal number of the form 1, 1.5, 1e3, with an optional sign; all of s or false. */
 bool   pf_jnum_parse(struct pf_jstr s, struct pf_jval *out);
 
-/* UTF-8. A character is what the first byte promises, cut short where the promise is broken. */
-size_t   pf_ju8_len(const char *p, const char *end);              /* bytes of the character at p < end */
-size_t   pf_ju8_count(struct pf_jstr s);
-uint32_t pf_ju8_decode(const char *p, size_t n);                  /* U+FFFD when it is not UTF-8 */
-size_t   pf_ju8_put(char *dst, uint32_t c);
-bool     pf_jspace(uint32_t c);                                   /* what str.strip() takes off */
+/* Characters are those of text/utf8.h. */
+static inline size_t pf_ju8_len(const char *p, const char *end)                   /* bytes of the one at p < end */
+{
+    uint32_t c;
+    return pf_utf8_next(p, (size_t)(end - p), &c);
+}
+static inline uint32_t pf_ju8_decode(const char *p, size_t n)                     /* the one at p, n > 0 bytes left */
+{
+    uint32_t c;
+    pf_utf8_next(p, n, &c);
+    return c;
+}
+size_t pf_ju8_count(struct pf_jstr s);
+bool pf_jspace(uint32_t c);                                       /* what str.strip() takes off */
 enum { PF_JSTRIP_LEFT = 1, PF_JSTRIP_RIGHT = 2 };
 struct pf_jstr pf_jstrip(struct pf_jstr s, const struct pf_jstr *chars, int sides);   /* chars NULL: white space */
 pf_status pf_jcase(struct pf_jrun *r, struct pf_jstr s, bool upper, struct pf_jval *out);
 
 /* ---- Operators ---- */
 
-pf_status pf_jbinary(struct pf_jrun *r, unsigned op, const struct pf_jval *a, const struct pf_jval *b, struct pf_jval *out);
+pf_status pf_jbinary(struct pf_jrun *r, unsigned op, const struct pf_jval *a, const struct pf_jval *b,
+                     struct pf_jval *out);
 pf_status pf_jcompare(struct pf_jrun *r, unsigned op, const struct pf_jval *a, const struct pf_jval *b, bool *out);
 pf_status pf_jconcat(struct pf_jrun *r, struct pf_jstr a, struct pf_jstr b, struct pf_jval *out);
 pf_status pf_jindex(struct pf_jrun *r, const struct pf_jval *v, const struct pf_jval *at, struct pf_jval *out);
@@ -333,7 +354,8 @@ pf_status pf_jattr_path(struct pf_jrun *r, const struct pf_jval *v, const struct
 
 /* ---- JSON ---- */
 
-pf_status pf_jjson_read(struct pf_jrun *r, const char *p, size_t n, struct pf_jval *out);   /* strings may point into p */
+/* Strings may point into p. */
+pf_status pf_jjson_read(struct pf_jrun *r, const char *p, size_t n, struct pf_jval *out);
 
 struct pf_jjson_style {
     bool ascii, sort_keys, indented;

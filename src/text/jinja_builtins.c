@@ -10,27 +10,6 @@ static bool missing(const struct pf_jval *v)
     return v->kind == PF_JV_MISSING;
 }
 
-static bool is_int(const struct pf_jval *v)
-{
-    return v->kind == PF_JV_INT || v->kind == PF_JV_BOOL;
-}
-
-static int64_t int_of(const struct pf_jval *v)
-{
-    return v->kind == PF_JV_BOOL ? v->b : v->i;
-}
-
-static pf_status want_int(const struct pf_jrun *r, const struct pf_jval *v, const char *what, int64_t absent, int64_t *out)
-{
-    *out = absent;
-    if (missing(v))
-        return PF_OK;
-    if (!is_int(v))
-        return pf_jfail(r, "%s needs an integer, not %s", what, pf_jtype(v));
-    *out = int_of(v);
-    return PF_OK;
-}
-
 /* Calls a method of strings on what the input prints as. */
 static pf_status as_method(struct pf_jrun *r, const char *name, const struct pf_jargs *a, struct pf_jval *out)
 {
@@ -59,9 +38,26 @@ static pf_status filter_capitalize(struct pf_jrun *r, const struct pf_jargs *a, 
     return as_method(r, "capitalize", a, out);
 }
 
+/* Not the method: here words end at blanks, hyphens and opening brackets only. */
 static pf_status filter_title(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out)
 {
-    return as_method(r, "title", a, out);
+    struct pf_jval text, word;
+    PF_TRY(pf_jtext(r, &a->v[0], &text));
+    size_t mark = r->n_out;
+    for (const char *p = text.s.p, *end = p + text.s.n; p < end;) {
+        const char *stop = p;
+        while (stop < end && !(*stop && strchr(" \t\n\r\v\f-({[<", *stop)))
+            stop++;
+        if (stop == p) {
+            PF_TRY(pf_jput(r, p++, 1));
+            continue;
+        }
+        word = pf_jstring(p, (size_t)(stop - p));
+        PF_TRY(as_method(r, "capitalize", &(struct pf_jargs){ .v = &word, .n = 1 }, &word));
+        PF_TRY(pf_jput(r, word.s.p, word.s.n));
+        p = stop;
+    }
+    return pf_jtake(r, mark, out);
 }
 
 static pf_status filter_trim(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out)
@@ -100,7 +96,7 @@ static pf_status filter_indent(struct pf_jrun *r, const struct pf_jargs *a, stru
     int64_t width = 4;
     if (by.kind != PF_JV_STR) {
         struct pf_jval blank = pf_jstring(" ", 1), times;
-        PF_TRY(want_int(r, &by, "indent()", 4, &width));
+        PF_TRY(pf_jwant_int(r, &by, "indent()", 4, &width));
         times = pf_jint(width);
         PF_TRY(pf_jbinary(r, '*', &blank, &times, &by));
     }
@@ -147,16 +143,17 @@ static pf_status filter_tojson(struct pf_jrun *r, const struct pf_jargs *a, stru
     struct pf_jjson_style s = { .ascii = pf_jtruth(ascii), .sort_keys = pf_jtruth(sort), .comma = { ", ", 2 },
                                 .colon = { ": ", 2 } };
     if (!missing(indent) && indent->kind != PF_JV_NONE) {
-        PF_TRY(want_int(r, indent, "tojson(indent)", 0, &s.indent));
+        PF_TRY(pf_jwant_int(r, indent, "tojson(indent)", 0, &s.indent));
         s.indented = true;
         s.indent = s.indent < 0 ? 0 : s.indent > 100 ? 100 : s.indent;
         s.comma.n = 1;
     }
     if (!missing(seps) && seps->kind != PF_JV_NONE) {
-        if (!pf_jis_list(seps) || seps->list->n != 2 || seps->list->v[0].kind != PF_JV_STR || seps->list->v[1].kind != PF_JV_STR)
+        const struct pf_jval *v = pf_jis_list(seps) && seps->list->n == 2 ? seps->list->v : NULL;
+        if (!v || v[0].kind != PF_JV_STR || v[1].kind != PF_JV_STR)
             return pf_jfail(r, "tojson(separators) needs two strings");
-        s.comma = seps->list->v[0].s;
-        s.colon = seps->list->v[1].s;
+        s.comma = v[0].s;
+        s.colon = v[1].s;
     }
     size_t mark = r->n_out;
     PF_TRY(pf_jjson_write(r, &a->v[0], &s, 0));
@@ -178,11 +175,11 @@ static pf_status filter_abs(struct pf_jrun *r, const struct pf_jargs *a, struct 
     const struct pf_jval *v = &a->v[0];
     if (!pf_jis_num(v))
         return pf_jfail(r, "abs needs a number, not %s", pf_jtype(v));
-    if (!is_int(v)) {
+    if (!pf_jis_int(v)) {
         *out = pf_jfloat(fabs(pf_jdouble(v)));
         return PF_OK;
     }
-    return pf_jbinary(r, int_of(v) < 0 ? '-' : '+', &zero, v, out);
+    return pf_jbinary(r, pf_jint_of(v) < 0 ? '-' : '+', &zero, v, out);
 }
 
 /* A string's number, without white space around it. */
@@ -196,7 +193,7 @@ static pf_status filter_int(struct pf_jrun *r, const struct pf_jargs *a, struct 
     struct pf_jval v = a->v[0];
     bool is = pf_jis_num(&v) || number_in(&a->v[0], &v);
     PF_TRY(pf_jsteps(r, a->v[0].kind == PF_JV_STR ? a->v[0].s.n / 64 : 0));
-    if (is && (is_int(&v) || v.kind == PF_JV_BIG))
+    if (is && (pf_jis_int(&v) || v.kind == PF_JV_BIG))
         *out = v.kind == PF_JV_BOOL ? pf_jint(v.b) : v;
     else if (is && fabs(v.f) < 9.2e18)
         *out = pf_jint((int64_t)v.f);
@@ -222,13 +219,15 @@ static pf_status filter_round(struct pf_jrun *r, const struct pf_jargs *a, struc
     const struct pf_jval *how = &a->v[2];
     if (!pf_jis_num(&a->v[0]))
         return pf_jfail(r, "round needs a number, not %s", pf_jtype(&a->v[0]));
-    PF_TRY(want_int(r, &a->v[1], "round()", 0, &digits));
+    PF_TRY(pf_jwant_int(r, &a->v[1], "round()", 0, &digits));
     digits = digits < -300 ? -300 : digits > 300 ? 300 : digits;
     double f = pf_jdouble(&a->v[0]), scale = pow(10, (double)digits);
-    if (how->kind == PF_JV_STR && pf_jstr_is(how->s, "ceil")) {
-        *out = pf_jfloat(ceil(f * scale) / scale);
-    } else if (how->kind == PF_JV_STR && pf_jstr_is(how->s, "floor")) {
-        *out = pf_jfloat(floor(f * scale) / scale);
+    bool rounds_up = how->kind == PF_JV_STR && pf_jstr_is(how->s, "ceil");
+    bool rounds_down = how->kind == PF_JV_STR && pf_jstr_is(how->s, "floor");
+    if (rounds_up || rounds_down) {
+        *out = pf_jfloat((rounds_up ? ceil(f * scale) : floor(f * scale)) / scale);
+    } else if (pf_jis_int(&a->v[0]) && (digits >= 0 || fabs(f) < 1e15)) {
+        *out = pf_jint(digits >= 0 ? pf_jint_of(&a->v[0]) : digits < -18 ? 0 : (int64_t)(rint(f * scale) / scale));
     } else if (digits < 0 || digits > 20 || fabs(f) > 1e22) {
         *out = pf_jfloat(digits < 0 ? rint(f * scale) / scale : f);
     } else {
@@ -362,7 +361,8 @@ static pf_status make_keyed(struct pf_jrun *r, const struct pf_jlist *l, const s
 }
 
 /* Merges v[lo..mid) and v[mid..hi) into to[lo..hi); equal keys keep their order. */
-static pf_status merge(struct pf_jrun *r, const struct keyed *v, struct keyed *to, size_t lo, size_t mid, size_t hi, bool down)
+static pf_status merge(struct pf_jrun *r, const struct keyed *v, struct keyed *to, size_t lo, size_t mid, size_t hi,
+                       bool down)
 {
     size_t i = lo, j = mid;
     while (i < mid || j < hi) {
@@ -395,8 +395,8 @@ static pf_status sort_keyed(struct pf_jrun *r, struct keyed **v, size_t n, bool 
     return PF_OK;
 }
 
-static pf_status sorted(struct pf_jrun *r, const struct pf_jlist *l, const struct pf_jval *attr, bool case_counts, bool down,
-                        struct pf_jval *out)
+static pf_status sorted(struct pf_jrun *r, const struct pf_jlist *l, const struct pf_jval *attr, bool case_counts,
+                        bool down, struct pf_jval *out)
 {
     struct keyed *v;
     struct pf_jlist *result;
@@ -477,7 +477,8 @@ static pf_status filter_unique(struct pf_jrun *r, const struct pf_jargs *a, stru
 
 /* ---- Filters that apply filters and tests ---- */
 
-static pf_status find_fn(const struct pf_jrun *r, enum pf_jtable table, const struct pf_jval *name, const struct pf_jfn **out)
+static pf_status find_fn(const struct pf_jrun *r, enum pf_jtable table, const struct pf_jval *name,
+                         const struct pf_jfn **out)
 {
     *out = name->kind == PF_JV_STR ? pf_jfn_find(table, name->s) : NULL;
     if (*out)
@@ -489,8 +490,8 @@ static pf_status find_fn(const struct pf_jrun *r, enum pf_jtable table, const st
 }
 
 /* fn(v, the arguments from number `from` on) */
-static pf_status apply(struct pf_jrun *r, const struct pf_jfn *fn, const struct pf_jval *v, const struct pf_jargs *a, size_t from,
-                       struct pf_jval *out)
+static pf_status apply(struct pf_jrun *r, const struct pf_jfn *fn, const struct pf_jval *v, const struct pf_jargs *a,
+                       size_t from, struct pf_jval *out)
 {
     struct pf_jval args[PF_JMAX_ARGS + 1];
     struct pf_jargs call = { .v = args, .n = 1, .kw = a->kw, .n_kw = a->n_kw };
@@ -776,9 +777,9 @@ static pf_status global_range(struct pf_jrun *r, const struct pf_jargs *a, struc
 {
     int64_t start, stop, step;
     struct pf_jlist *l;
-    PF_TRY(want_int(r, &a->v[0], "range()", 0, &start));
-    PF_TRY(want_int(r, &a->v[1], "range()", 0, &stop));
-    PF_TRY(want_int(r, &a->v[2], "range()", 1, &step));
+    PF_TRY(pf_jwant_int(r, &a->v[0], "range()", 0, &start));
+    PF_TRY(pf_jwant_int(r, &a->v[1], "range()", 0, &stop));
+    PF_TRY(pf_jwant_int(r, &a->v[2], "range()", 1, &step));
     if (missing(&a->v[1])) {
         stop = start;
         start = 0;
@@ -831,8 +832,8 @@ static pf_status global_raise(struct pf_jrun *r, const struct pf_jargs *a, struc
     return pf_fail(PF_ETEMPLATE, "%.*s", (int)(text.s.n < 4096 ? text.s.n : 4096), text.s.p);
 }
 
-static const char *const months[] = { "January", "February", "March", "April", "May", "June", "July", "August", "September",
-                                      "October", "November", "December" };
+static const char *const months[] = { "January", "February", "March", "April", "May", "June", "July", "August",
+                                      "September", "October", "November", "December" };
 static const char *const days[] = { "Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday" };
 
 static pf_status put_time(struct pf_jrun *r, const struct tm *t, const char *fmt, size_t n);
@@ -851,8 +852,10 @@ static pf_status put_time_part(struct pf_jrun *r, const struct tm *t, char c, bo
         { 'y', 2, (t->tm_year + 1900) % 100 }, { 'w', 1, t->tm_wday }, { 'u', 1, t->tm_wday ? t->tm_wday : 7 },
     };
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (numbers[i].c == c)
-            return pf_jput(r, buf, (size_t)snprintf(buf, sizeof buf, "%0*d", pad ? numbers[i].width : 1, numbers[i].value));
+        if (numbers[i].c == c) {
+            snprintf(buf, sizeof buf, "%0*d", pad ? numbers[i].width : 1, numbers[i].value);
+            return pf_jputs(r, buf);
+        }
     switch (c) {
     case 'B':
         return pf_jputs(r, months[t->tm_mon]);
@@ -934,8 +937,9 @@ const struct pf_jfn pf_jglobals[] = {
 const struct pf_jfn *pf_jfn_find(enum pf_jtable table, struct pf_jstr name)
 {
     static const struct pf_jfn *const tables[PF_JT_N] = {
-        [PF_JT_FILTER] = pf_jfilters, [PF_JT_TEST] = pf_jtests, [PF_JT_GLOBAL] = pf_jglobals, [PF_JT_STR] = pf_jstr_methods,
-        [PF_JT_DICT] = pf_jdict_methods, [PF_JT_LIST] = pf_jlist_methods, [PF_JT_LOOP] = pf_jloop_methods,
+        [PF_JT_FILTER] = pf_jfilters,    [PF_JT_TEST] = pf_jtests,        [PF_JT_GLOBAL] = pf_jglobals,
+        [PF_JT_STR] = pf_jstr_methods,   [PF_JT_DICT] = pf_jdict_methods, [PF_JT_LIST] = pf_jlist_methods,
+        [PF_JT_LOOP] = pf_jloop_methods,
     };
     for (const struct pf_jfn *fn = tables[table]; fn->name; fn++)
         if (pf_jstr_is(name, fn->name))

@@ -1,6 +1,6 @@
-/* Walking the tree: expressions give values, statements print. One frame of variables for each loop body and macro call;
- * `if` has none, and the outermost variables are r->root, by number. break and continue set r->flow, which every body
- * looks at after each statement. */
+/* Walking the tree: expressions give values, statements print. One frame of variables for each loop body and macro
+ * call; `if` has none, and the outermost variables are r->root, by number. break and continue set r->flow, which every
+ * body looks at after each statement. */
 #include "text/jinja.h"
 
 static pf_status eval(struct pf_jrun *r, const struct pf_jnode *n, struct pf_jval *out);
@@ -61,7 +61,8 @@ static pf_status assign_namespace(struct pf_jrun *r, const struct pf_jnode *targ
     look_up(r, target->a->name, &ns);
     struct pf_jstr name = r->t->names[target->name].s;
     if (ns.kind != PF_JV_NAMESPACE)
-        return pf_jfail(r, "attribute '%.*s' can only be set on a namespace, not on %s", (int)name.n, name.p, pf_jtype(&ns));
+        return pf_jfail(r, "attribute '%.*s' can only be set on a namespace, not on %s", (int)name.n, name.p,
+                        pf_jtype(&ns));
     return pf_jdict_set(r, ns.dict, pf_jstring(name.p, name.n), *v);
 }
 
@@ -177,7 +178,8 @@ static pf_status bind_macro(struct pf_jrun *r, const struct pf_jnode *def, const
         PF_TRY(assign(r, p->name, given ? given : &v));
     }
     if (a->n > i || n_used < a->n_kw)
-        return pf_jfail(r, "macro %.*s() cannot take these arguments", (int)(name->s.n < 60 ? name->s.n : 60), name->s.p);
+        return pf_jfail(r, "macro %.*s() cannot take these arguments", (int)(name->s.n < 60 ? name->s.n : 60),
+                        name->s.p);
     return PF_OK;
 }
 

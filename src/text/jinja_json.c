@@ -1,5 +1,5 @@
-/* JSON in and out. The reader is strict but for bytes inside strings, which may be anything but controls it must escape;
- * 1 and 1.0 stay what they are, integers beyond 64 bits keep their digits. The writer is Python's json.dumps. */
+/* JSON in and out. The reader is strict, except that a string may hold bytes that are not UTF-8; 1 and 1.0 stay what
+ * they are, integers beyond 64 bits keep their digits. The writer is Python's json.dumps. */
 #include "text/jinja.h"
 
 #include <math.h>
@@ -58,7 +58,7 @@ static pf_status read_unicode(struct reader *rd, char **dst)
             c = 0x10000 + ((c - 0xD800) << 10) + (low - 0xDC00);
         }
     }
-    *dst += pf_ju8_put(*dst, c >= 0xD800 && c < 0xE000 ? 0xFFFD : (uint32_t)c);
+    *dst += pf_utf8_put(*dst, c >= 0xD800 && c < 0xE000 ? 0xFFFD : (uint32_t)c);
     return PF_OK;
 }
 

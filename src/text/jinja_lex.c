@@ -156,7 +156,8 @@ static pf_status lex_operator(struct lexer *lx)
         if (at_text(lx, pairs[i]))
             op = PF_JOP(c, pairs[i][1]);
     if ((!c || !strchr("+-*/%~()[]{}<>=.:,|", c)) && op == PF_JOP(c, 0))
-        return pf_jfail_at(lx->line, "unexpected character '%c' (byte %d)", c >= ' ' && c < 127 ? c : '?', (unsigned char)c);
+        return pf_jfail_at(lx->line, "unexpected character '%c' (byte %d)", c >= ' ' && c < 127 ? c : '?',
+                           (unsigned char)c);
     size_t n = op == PF_JOP(c, 0) ? 1 : 2;
     PF_TRY(push(lx, PF_JTOK_OP, op, lx->at, n));
     lx->at += n;
@@ -212,7 +213,7 @@ static pf_status lex_comment(struct lexer *lx)
     return pf_jfail_at(lx->line, "the comment has no '#}'");
 }
 
-/* Passes the blanks, an optional sign, and the word at *p, then the end of the tag; false when something else is there. */
+/* Passes blanks, the word at *p and the end of the tag, whose sign it stores; false when something else is there. */
 static bool match_bare_tag(const char **p, const char *end, const char *word, char *sign)
 {
     const char *q = *p;
@@ -235,7 +236,7 @@ static bool match_bare_tag(const char **p, const char *end, const char *word, ch
 static pf_status lex_raw(struct lexer *lx, char sign)
 {
     int open_line = lx->line;
-    close_tag(lx, sign, false);
+    close_tag(lx, sign, true);      /* a newline after it stays */
     const char *from = lx->at;
     for (const char *p = from; (p = find_tag(p, lx->end)) < lx->end; p++) {
         const char *q = p + 2;

@@ -1,21 +1,13 @@
-/* Methods of strings, dicts, lists and the loop, as tables. Letters are ASCII letters: upper(), title() and their kind
- * leave others alone. Only lists can be changed, by append and pop. */
+/* Methods of strings, dicts, lists and the loop, as tables. Case is mapped letter for letter (and the sharp s to SS);
+ * other letters that would become two stay one. Only lists can be changed, by append and pop. */
 #define _GNU_SOURCE                 /* memmem */
 #include "text/jinja.h"
 
-#include <stdio.h>
+#include <utf8proc.h>
 
 static pf_status want_str(const struct pf_jrun *r, const struct pf_jval *v, const char *what)
 {
     return v->kind == PF_JV_STR ? PF_OK : pf_jfail(r, "%s needs a string, not %s", what, pf_jtype(v));
-}
-
-static pf_status want_int(const struct pf_jrun *r, const struct pf_jval *v, const char *what, int64_t absent, int64_t *out)
-{
-    *out = v->kind == PF_JV_INT ? v->i : v->kind == PF_JV_BOOL ? v->b : absent;
-    if (v->kind == PF_JV_INT || v->kind == PF_JV_BOOL || v->kind == PF_JV_MISSING)
-        return PF_OK;
-    return pf_jfail(r, "%s needs an integer, not %s", what, pf_jtype(v));
 }
 
 static bool given(const struct pf_jval *v)
@@ -26,6 +18,8 @@ static bool given(const struct pf_jval *v)
 static const char *find(struct pf_jstr in, const char *from, struct pf_jstr what)
 {
     size_t left = (size_t)(in.p + in.n - from);
+    if (what.n == 1)
+        return memchr(from, what.p[0], left);
     return what.n > left ? NULL : what.n == 0 ? from : memmem(from, left, what.p, what.n);
 }
 
@@ -43,19 +37,20 @@ static const char *find_last(struct pf_jstr in, struct pf_jstr what)
 
 /* ---- Case ---- */
 
-static char to_upper(char c)
+static bool is_upper(uint32_t c)
 {
-    return c >= 'a' && c <= 'z' ? (char)(c ^ 32) : c;
+    return utf8proc_isupper((int32_t)c);
 }
 
-static char to_lower(char c)
+static bool is_lower(uint32_t c)
 {
-    return c >= 'A' && c <= 'Z' ? (char)(c ^ 32) : c;
+    return utf8proc_islower((int32_t)c);
 }
 
-static bool is_letter(char c)
+static bool is_letter(uint32_t c)
 {
-    return (c | 32) >= 'a' && (c | 32) <= 'z';
+    utf8proc_category_t kind = utf8proc_category((int32_t)c);
+    return kind >= UTF8PROC_CATEGORY_LU && kind <= UTF8PROC_CATEGORY_LO;
 }
 
 static pf_status str_upper(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out)
@@ -68,20 +63,24 @@ static pf_status str_lower(struct pf_jrun *r, const struct pf_jargs *a, struct p
     return pf_jcase(r, a->v[0].s, false, out);
 }
 
-/* The first letter of the text, or of each word, large; the others small. */
+/* The first letter of the text, or of each run of letters, large; the others small. */
 static pf_status recase(struct pf_jrun *r, struct pf_jstr s, bool words, struct pf_jval *out)
 {
-    PF_TRY(pf_jcase(r, s, false, out));
-    char *p = pf_jarena_text(&r->arena, s.n);
-    if (!p)
-        return pf_jarena_fail(&r->arena, r->line);
+    size_t mark = r->n_out;
     bool inside = false;
-    for (size_t i = 0; i < s.n; i++) {
-        p[i] = inside ? to_lower(s.p[i]) : to_upper(s.p[i]);
-        inside = !words || is_letter(s.p[i]) || (unsigned char)s.p[i] >= 0x80;
+    for (const char *p = s.p, *end = s.p + s.n; p < end;) {
+        char buf[4];
+        uint32_t c;
+        size_t len = pf_utf8_next(p, (size_t)(end - p), &c);
+        if (pf_utf8_is_bad(len, c))
+            PF_TRY(pf_jput(r, p, len));
+        else
+            PF_TRY(pf_jput(r, buf, pf_utf8_put(buf, (uint32_t)(inside ? utf8proc_tolower((int32_t)c)
+                                                                      : utf8proc_totitle((int32_t)c)))));
+        inside = !words || is_letter(c);
+        p += len;
     }
-    *out = pf_jstring(p, s.n);
-    return PF_OK;
+    return pf_jtake(r, mark, out);
 }
 
 static pf_status str_capitalize(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out)
@@ -229,10 +228,8 @@ static pf_status split_words(struct pf_jrun *r, struct pf_jstr s, int64_t max, s
         const char *p = s.p;
         while (p < end && !pf_jspace(pf_ju8_decode(p, pf_ju8_len(p, end))))
             p += pf_ju8_len(p, end);
-        if (max-- == 0) {
-            s = pf_jstrip(s, NULL, PF_JSTRIP_RIGHT);
-            return push_part(r, l, s.p, s.p + s.n);
-        }
+        if (max-- == 0)
+            return push_part(r, l, s.p, end);
         PF_TRY(push_part(r, l, s.p, p));
         s = pf_jstrip((struct pf_jstr){ p, (size_t)(end - p) }, NULL, PF_JSTRIP_LEFT);
     }
@@ -244,7 +241,7 @@ static pf_status str_split(struct pf_jrun *r, const struct pf_jargs *a, struct p
     struct pf_jlist *l;
     int64_t max;
     struct pf_jstr s = a->v[0].s, sep;
-    PF_TRY(want_int(r, &a->v[2], "split()", -1, &max));
+    PF_TRY(pf_jwant_int(r, &a->v[2], "split()", -1, &max));
     PF_TRY(pf_jsteps(r, s.n / 16));
     PF_TRY(pf_jlist_new(r, 0, &l));
     *out = pf_jlistval(l);
@@ -267,7 +264,7 @@ static pf_status str_rsplit(struct pf_jrun *r, const struct pf_jargs *a, struct 
 {
     struct pf_jlist *l;
     int64_t max;
-    PF_TRY(want_int(r, &a->v[2], "rsplit()", -1, &max));
+    PF_TRY(pf_jwant_int(r, &a->v[2], "rsplit()", -1, &max));
     if (max < 0)
         return str_split(r, a, out);
     PF_TRY(want_str(r, &a->v[1], "rsplit()"));
@@ -341,7 +338,7 @@ static pf_status str_replace(struct pf_jrun *r, const struct pf_jargs *a, struct
     int64_t max;
     PF_TRY(want_str(r, &a->v[1], "replace()"));
     PF_TRY(want_str(r, &a->v[2], "replace()"));
-    PF_TRY(want_int(r, &a->v[3], "replace()", -1, &max));
+    PF_TRY(pf_jwant_int(r, &a->v[3], "replace()", -1, &max));
     struct pf_jstr s = a->v[0].s, old = a->v[1].s, by = a->v[2].s;
     PF_TRY(pf_jsteps(r, s.n / 64));
     size_t mark = r->n_out;
@@ -375,28 +372,27 @@ static pf_status str_join(struct pf_jrun *r, const struct pf_jargs *a, struct pf
 
 /* ---- Kinds of characters: true when there is one and all are of the kind ---- */
 
-static bool is_digit(char c)
+static bool is_digit(uint32_t c)
 {
-    return c >= '0' && c <= '9';
+    return utf8proc_category((int32_t)c) == UTF8PROC_CATEGORY_ND;
 }
 
-static bool is_alnum(char c)
+static bool is_alnum(uint32_t c)
 {
     return is_digit(c) || is_letter(c);
 }
 
-static bool is_blank(char c)
-{
-    return pf_jspace((unsigned char)c);
-}
-
-static pf_status all_of(struct pf_jrun *r, struct pf_jstr s, bool (*is)(char), struct pf_jval *out)
+static pf_status all_of(struct pf_jrun *r, struct pf_jstr s, bool (*is)(uint32_t), struct pf_jval *out)
 {
     bool all = s.n > 0;
-    for (size_t i = 0; all && i < s.n; i++)
-        all = is(s.p[i]);
+    PF_TRY(pf_jsteps(r, s.n / 8));
+    for (const char *p = s.p, *end = s.p + s.n; all && p < end;) {
+        uint32_t c;
+        p += pf_utf8_next(p, (size_t)(end - p), &c);
+        all = is(c);
+    }
     *out = pf_jbool(all);
-    return pf_jsteps(r, s.n / 64);
+    return PF_OK;
 }
 
 static pf_status str_isdigit(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out)
@@ -416,20 +412,22 @@ static pf_status str_isalnum(struct pf_jrun *r, const struct pf_jargs *a, struct
 
 static pf_status str_isspace(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out)
 {
-    return all_of(r, a->v[0].s, is_blank, out);
+    return all_of(r, a->v[0].s, pf_jspace, out);
 }
 
-/* At least one letter, and none of the other case. */
+/* At least one letter of the case, and none of the other. */
 static pf_status cased(struct pf_jrun *r, struct pf_jstr s, bool upper, struct pf_jval *out)
 {
     bool seen = false, other = false;
-    for (size_t i = 0; i < s.n; i++)
-        if (is_letter(s.p[i])) {
-            seen = true;
-            other |= (to_upper(s.p[i]) == s.p[i]) != upper;
-        }
+    PF_TRY(pf_jsteps(r, s.n / 8));
+    for (const char *p = s.p, *end = s.p + s.n; p < end;) {
+        uint32_t c;
+        p += pf_utf8_next(p, (size_t)(end - p), &c);
+        seen |= upper ? is_upper(c) : is_lower(c);
+        other |= upper ? is_lower(c) : is_upper(c);
+    }
     *out = pf_jbool(seen && !other);
-    return pf_jsteps(r, s.n / 64);
+    return PF_OK;
 }
 
 static pf_status str_isupper(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out)
@@ -544,7 +542,7 @@ static pf_status list_pop(struct pf_jrun *r, const struct pf_jargs *a, struct pf
     int64_t at;
     struct pf_jlist *l = a->v[0].list;
     PF_TRY(want_list(r, &a->v[0]));
-    PF_TRY(want_int(r, &a->v[1], "pop()", -1, &at));
+    PF_TRY(pf_jwant_int(r, &a->v[1], "pop()", -1, &at));
     if (at < 0)
         at += (int64_t)l->n;
     if (at < 0 || at >= (int64_t)l->n)

@@ -5,16 +5,6 @@
 #include <math.h>
 #include <stdio.h>
 
-static bool is_int(const struct pf_jval *v)
-{
-    return v->kind == PF_JV_INT || v->kind == PF_JV_BOOL;
-}
-
-static int64_t int_of(const struct pf_jval *v)
-{
-    return v->kind == PF_JV_BOOL ? v->b : v->i;
-}
-
 static pf_status undefined(const struct pf_jrun *r, const struct pf_jval *v)
 {
     return pf_jfail(r, "'%.*s' is undefined", (int)(v->s.n < 100 ? v->s.n : 100), v->s.p);
@@ -83,23 +73,24 @@ static double float_op(unsigned op, double x, double y)
     }
 }
 
-static pf_status numeric(struct pf_jrun *r, unsigned op, const struct pf_jval *a, const struct pf_jval *b, struct pf_jval *out)
+static pf_status numeric(struct pf_jrun *r, unsigned op, const struct pf_jval *a, const struct pf_jval *b,
+                         struct pf_jval *out)
 {
     bool divides = op == '/' || op == '%' || op == PF_JOP('/', '/');
     if (divides && pf_jdouble(b) == 0)
         return pf_jfail(r, "division by zero");
-    bool ints = is_int(a) && is_int(b);
-    if (ints && op == PF_JOP('*', '*') && int_of(b) >= 0)
-        return int_pow(r, int_of(a), int_of(b), out);
+    bool ints = pf_jis_int(a) && pf_jis_int(b);
+    if (ints && op == PF_JOP('*', '*') && pf_jint_of(b) >= 0)
+        return int_pow(r, pf_jint_of(a), pf_jint_of(b), out);
     if (ints && op != '/' && op != PF_JOP('*', '*'))
-        return int_op(r, op, int_of(a), int_of(b), out);
+        return int_op(r, op, pf_jint_of(a), pf_jint_of(b), out);
     *out = pf_jfloat(float_op(op, pf_jdouble(a), pf_jdouble(b)));
     return PF_OK;
 }
 
 /* ---- Strings and lists ---- */
 
-/* When a is the newest thing in the arena it grows in place, so that a chain of n additions copies n pieces, not n^2. */
+/* When a is the newest thing in the arena it grows in place: a chain of n additions copies n pieces, not n^2. */
 pf_status pf_jconcat(struct pf_jrun *r, struct pf_jstr a, struct pf_jstr b, struct pf_jval *out)
 {
     if (a.n > PF_JMAX_OUTPUT || b.n > PF_JMAX_OUTPUT - a.n)
@@ -170,13 +161,13 @@ static pf_status format_number(struct pf_jrun *r, const char *flags, int width, 
     bool whole = strchr("diuxXo", type) != NULL;
     double f = pf_jdouble(v);
     int n;
-    if (whole && !is_int(v) && !(fabs(f) < 9e18))
+    if (whole && !pf_jis_int(v) && !(fabs(f) < 9e18))
         return pf_jfail(r, "an integer does not fit 64 bits");
     snprintf(spec, sizeof spec, "%%%s*.*%s%c", flags, whole ? "ll" : "", type == 'u' ? 'd' : type);
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
     if (whole)
-        n = snprintf(buf, sizeof buf, spec, width, precision, is_int(v) ? (long long)int_of(v) : (long long)f);
+        n = snprintf(buf, sizeof buf, spec, width, precision, pf_jis_int(v) ? (long long)pf_jint_of(v) : (long long)f);
     else
         n = snprintf(buf, sizeof buf, spec, width, precision < 0 ? 6 : precision, f);
 #pragma GCC diagnostic pop
@@ -268,7 +259,8 @@ static pf_status format(struct pf_jrun *r, struct pf_jstr s, const struct pf_jva
     return pf_jtake(r, mark, out);
 }
 
-pf_status pf_jbinary(struct pf_jrun *r, unsigned op, const struct pf_jval *a, const struct pf_jval *b, struct pf_jval *out)
+pf_status pf_jbinary(struct pf_jrun *r, unsigned op, const struct pf_jval *a, const struct pf_jval *b,
+                     struct pf_jval *out)
 {
     if (op == '~') {
         struct pf_jval x, y;
@@ -282,10 +274,10 @@ pf_status pf_jbinary(struct pf_jrun *r, unsigned op, const struct pf_jval *a, co
         return pf_jconcat(r, a->s, b->s, out);
     if (op == '+' && pf_jis_list(a) && a->kind == b->kind)
         return concat_lists(r, a, b, out);
-    if (op == '*' && (a->kind == PF_JV_STR || pf_jis_list(a)) && is_int(b))
-        return repeat(r, a, int_of(b), out);
-    if (op == '*' && (b->kind == PF_JV_STR || pf_jis_list(b)) && is_int(a))
-        return repeat(r, b, int_of(a), out);
+    if (op == '*' && (a->kind == PF_JV_STR || pf_jis_list(a)) && pf_jis_int(b))
+        return repeat(r, a, pf_jint_of(b), out);
+    if (op == '*' && (b->kind == PF_JV_STR || pf_jis_list(b)) && pf_jis_int(a))
+        return repeat(r, b, pf_jint_of(a), out);
     if (op == '%' && a->kind == PF_JV_STR)
         return format(r, a->s, b, out);
     return bad_operands(r, op, a, b);
@@ -299,7 +291,8 @@ static pf_status contains(struct pf_jrun *r, const struct pf_jval *v, const stru
     switch (in->kind) {
     case PF_JV_STR:
         if (v->kind != PF_JV_STR)
-            return v->kind == PF_JV_UNDEF ? undefined(r, v) : pf_jfail(r, "'in' a string needs a string, not %s", pf_jtype(v));
+            return v->kind == PF_JV_UNDEF ? undefined(r, v)
+                                          : pf_jfail(r, "'in' a string needs a string, not %s", pf_jtype(v));
         *out = v->s.n == 0 || (in->s.n && memmem(in->s.p, in->s.n, v->s.p, v->s.n));
         return pf_jsteps(r, in->s.n / 64);
     case PF_JV_LIST:
@@ -386,11 +379,11 @@ pf_status pf_jindex(struct pf_jrun *r, const struct pf_jval *v, const struct pf_
         PF_TRY(pf_jdict_find(r, v->dict, at, &found));
         if (found)
             *out = *found;
-    } else if (is_int(at) && pf_jis_list(v)) {
-        if (position(int_of(at), v->list->n, &i))
+    } else if (pf_jis_int(at) && pf_jis_list(v)) {
+        if (position(pf_jint_of(at), v->list->n, &i))
             *out = v->list->v[i];
-    } else if (is_int(at) && v->kind == PF_JV_STR) {
-        return index_string(r, v->s, int_of(at), out);
+    } else if (pf_jis_int(at) && v->kind == PF_JV_STR) {
+        return index_string(r, v->s, pf_jint_of(at), out);
     } else if (at->kind == PF_JV_STR && v->kind == PF_JV_LOOP) {
         return pf_jattr(r, v, at->s, 0, out);
     }
@@ -403,20 +396,20 @@ static pf_status slice_bounds(struct pf_jrun *r, const struct pf_jval part[3], i
     for (int i = 0; i < 3; i++)
         if (part[i].kind == PF_JV_UNDEF)
             return undefined(r, &part[i]);
-        else if (part[i].kind != PF_JV_MISSING && part[i].kind != PF_JV_NONE && !is_int(&part[i]))
+        else if (part[i].kind != PF_JV_MISSING && part[i].kind != PF_JV_NONE && !pf_jis_int(&part[i]))
             return pf_jfail(r, "a slice needs integers, not %s", pf_jtype(&part[i]));
-    b[2] = is_int(&part[2]) ? int_of(&part[2]) : 1;
+    b[2] = pf_jis_int(&part[2]) ? pf_jint_of(&part[2]) : 1;
     if (b[2] == 0)
         return pf_jfail(r, "the step of a slice is zero");
     b[2] = b[2] > n + 1 ? n + 1 : b[2] < -n - 1 ? -n - 1 : b[2];
     bool back = b[2] < 0;
     int64_t low = back ? -1 : 0, high = back ? n - 1 : n;
     for (int i = 0; i < 2; i++) {
-        if (!is_int(&part[i])) {
+        if (!pf_jis_int(&part[i])) {
             b[i] = (i == 0) == back ? high : low;
             continue;
         }
-        int64_t at = int_of(&part[i]);
+        int64_t at = pf_jint_of(&part[i]);
         at = at < 0 ? (at < -n ? low : at + n) : at;
         b[i] = at < low ? low : at > high ? high : at;
     }

@@ -2,8 +2,9 @@
  *
  *     a if c else b | or | and | not | comparisons | + - | ~ | * / // % | ** | unary - + | .x [..] (..) |filter is-test
  *
- * Each level that can nest counts its depth, so that no source overflows the stack. Chains (a + b + c, elif, statements)
- * are loops. Names are numbered as they are met. The tree lives in the template's arena, tokens in a temporary one. */
+ * Each level that can nest counts its depth, so that no source overflows the stack. Chains (a + b + c, elif,
+ * statements) are loops. Names are numbered as they are met. The tree lives in the template's arena, tokens in a
+ * temporary one. */
 #include "text/jinja.h"
 
 struct parser {
@@ -164,7 +165,7 @@ static int64_t hex_number(const char *s, const char *end, int n)
     return value <= 0x10FFFF ? value : -1;
 }
 
-/* The escape after the backslash at s[-1]; writes at dst and returns where the source goes on. What is no escape stays. */
+/* The escape after the backslash at s[-1]: writes at *dst, returns where the source goes on. What is none stays. */
 static const char *unescape(const char *s, const char *end, char **dst)
 {
     static const char from[] = "abfnrtv\\'\"", to[] = "\a\b\f\n\r\t\v\\'\"";
@@ -179,13 +180,13 @@ static const char *unescape(const char *s, const char *end, char **dst)
         uint32_t c = 0;
         for (int i = 0; i < 3 && s < end && *s >= '0' && *s <= '7'; i++)
             c = c * 8 + (uint32_t)(*s++ - '0');
-        *dst += pf_ju8_put(*dst, c);
+        *dst += pf_utf8_put(*dst, c);
         return s;
     }
     int n = *s == 'x' ? 2 : *s == 'u' ? 4 : *s == 'U' ? 8 : 0;
     int64_t c = n ? hex_number(s + 1, end, n) : -1;
     if (c >= 0) {
-        *dst += pf_ju8_put(*dst, (uint32_t)c);
+        *dst += pf_utf8_put(*dst, (uint32_t)c);
         return s + 1 + n;
     }
     *(*dst)++ = '\\';
@@ -421,7 +422,8 @@ static bool at_test_argument(const struct parser *p)
         if (is_name(p, words[i]))
             return false;
     enum pf_jtok_kind k = p->tok->kind;
-    return k == PF_JTOK_NAME || k == PF_JTOK_STR || k == PF_JTOK_INT || k == PF_JTOK_FLOAT || is_op(p, '[') || is_op(p, '{');
+    return k == PF_JTOK_NAME || k == PF_JTOK_STR || k == PF_JTOK_INT || k == PF_JTOK_FLOAT || is_op(p, '[') ||
+           is_op(p, '{');
 }
 
 static pf_status parse_test(struct parser *p, struct pf_jnode *input, struct pf_jnode **out)
@@ -599,7 +601,8 @@ static pf_status parse_expr(struct parser *p, struct pf_jnode **out)
 }
 
 /* An expression, or a tuple without brackets: a, b */
-static pf_status parse_open_tuple(struct parser *p, pf_status (*item)(struct parser *, struct pf_jnode **), struct pf_jnode **out)
+static pf_status parse_open_tuple(struct parser *p, pf_status (*item)(struct parser *, struct pf_jnode **),
+                                  struct pf_jnode **out)
 {
     PF_TRY(item(p, out));
     if (!is_op(p, ','))
@@ -826,10 +829,10 @@ static pf_status parse_piece(struct parser *p, struct pf_jnode **out)
     return expect_kind(p, PF_JTOK_VAR_END, "'}}'");
 }
 
-/* Statements up to a tag that begins with one of the words, whose "{%" is passed; ends NULL: up to the end of the text. */
+/* Statements up to a tag that begins with one of the words, whose "{%" is passed; ends NULL: up to the text's end. */
 static pf_status parse_body(struct parser *p, const char *const *ends, struct pf_jnode **out)
 {
-    int open_line = p->tok->line;
+    int open_line = ends ? p->tok[-1].line : 1;
     PF_TRY(enter(p));
     for (; p->tok->kind != PF_JTOK_END; out = &(*out)->next) {
         if (p->tok->kind != PF_JTOK_BLOCK) {
@@ -846,7 +849,8 @@ static pf_status parse_body(struct parser *p, const char *const *ends, struct pf
     if (ends) {
         while (ends[1])
             ends++;
-        return pf_jfail_at(p->tok->line, "the template ends without the '%s' of the block at line %d", *ends, open_line);
+        return pf_jfail_at(p->tok->line, "the template ends without the '%s' of the block at line %d", *ends,
+                           open_line);
     }
     p->depth--;
     return PF_OK;

@@ -9,6 +9,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <utf8proc.h>
 
 #include "base/pf_mem.h"
 
@@ -86,6 +87,8 @@ static pf_status vfail(int line, const char *fmt, va_list args)
 {
     char text[512];
     vsnprintf(text, sizeof text, fmt, args);
+    if (line == 0)
+        return pf_fail(PF_ETEMPLATE, "chat template's context: %s", text);
     return pf_fail(PF_ETEMPLATE, "template line %d: %s", line, text);
 }
 
@@ -445,14 +448,16 @@ double pf_jdouble(const struct pf_jval *v)
     return v->kind == PF_JV_FLOAT ? v->f : v->kind == PF_JV_BOOL ? v->b : (double)v->i;
 }
 
-static bool is_int(const struct pf_jval *v)
+pf_status pf_jwant_int(const struct pf_jrun *r, const struct pf_jval *v, const char *what, int64_t absent,
+                       int64_t *out)
 {
-    return v->kind == PF_JV_INT || v->kind == PF_JV_BOOL;
-}
-
-static int64_t int_of(const struct pf_jval *v)
-{
-    return v->kind == PF_JV_BOOL ? v->b : v->i;
+    *out = absent;
+    if (v->kind == PF_JV_MISSING)
+        return PF_OK;
+    if (!pf_jis_int(v))
+        return pf_jfail(r, "%s needs an integer, not %s", what, pf_jtype(v));
+    *out = pf_jint_of(v);
+    return PF_OK;
 }
 
 static pf_status equal_at(struct pf_jrun *r, const struct pf_jval *a, const struct pf_jval *b, int depth, bool *eq);
@@ -484,7 +489,7 @@ static pf_status equal_at(struct pf_jrun *r, const struct pf_jval *a, const stru
     if (depth > PF_JMAX_NEST)
         return too_deep(r);
     if (pf_jis_num(a) && pf_jis_num(b)) {
-        *eq = is_int(a) && is_int(b) ? int_of(a) == int_of(b) : pf_jdouble(a) == pf_jdouble(b);
+        *eq = pf_jis_int(a) && pf_jis_int(b) ? pf_jint_of(a) == pf_jint_of(b) : pf_jdouble(a) == pf_jdouble(b);
         return PF_OK;
     }
     *eq = false;
@@ -529,8 +534,8 @@ static pf_status order_at(struct pf_jrun *r, const struct pf_jval *a, const stru
     PF_TRY(pf_jsteps(r, 1));
     if (depth > PF_JMAX_NEST)
         return too_deep(r);
-    if (is_int(a) && is_int(b)) {
-        *cmp = (int_of(a) > int_of(b)) - (int_of(a) < int_of(b));
+    if (pf_jis_int(a) && pf_jis_int(b)) {
+        *cmp = (pf_jint_of(a) > pf_jint_of(b)) - (pf_jint_of(a) < pf_jint_of(b));
         return PF_OK;
     }
     if (pf_jis_num(a) && pf_jis_num(b)) {
@@ -687,48 +692,11 @@ bool pf_jnum_parse(struct pf_jstr s, struct pf_jval *out)
 
 /* ---- UTF-8 ---- */
 
-size_t pf_ju8_len(const char *p, const char *end)
-{
-    unsigned char c = (unsigned char)*p;
-    size_t want = c < 0xC0 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4, n = 1;
-    while (n < want && p + n < end && ((unsigned char)p[n] & 0xC0) == 0x80)
-        n++;
-    return n;
-}
-
 size_t pf_ju8_count(struct pf_jstr s)
 {
     size_t n = 0;
     for (const char *p = s.p, *end = s.p + s.n; p < end; p += pf_ju8_len(p, end))
         n++;
-    return n;
-}
-
-uint32_t pf_ju8_decode(const char *p, size_t n)
-{
-    static const uint32_t least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    unsigned char c = (unsigned char)*p;
-    if (c < 0x80)
-        return c;
-    size_t want = c < 0xC0 ? 0 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF8 ? 4 : 0;
-    if (n != want)
-        return 0xFFFD;
-    uint32_t cp = c & (0x7Fu >> n);
-    for (size_t i = 1; i < n; i++)
-        cp = cp << 6 | ((unsigned char)p[i] & 0x3Fu);
-    return cp < least[n] || cp > 0x10FFFF || (cp >= 0xD800 && cp < 0xE000) ? 0xFFFD : cp;
-}
-
-size_t pf_ju8_put(char *dst, uint32_t c)
-{
-    if (c < 0x80) {
-        dst[0] = (char)c;
-        return 1;
-    }
-    size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (size_t i = n - 1; i > 0; i--, c >>= 6)
-        dst[i] = (char)(0x80 | (c & 0x3F));
-    dst[0] = (char)(0xF00u >> n | c);
     return n;
 }
 
@@ -768,15 +736,27 @@ struct pf_jstr pf_jstrip(struct pf_jstr s, const struct pf_jstr *chars, int side
 
 pf_status pf_jcase(struct pf_jrun *r, struct pf_jstr s, bool upper, struct pf_jval *out)
 {
-    PF_TRY(bytes_seen(r, s.n));
-    char *p = pf_jarena_text(&r->arena, s.n);
-    if (!p)
-        return pf_jarena_fail(&r->arena, r->line);
-    char first = upper ? 'a' : 'A', last = upper ? 'z' : 'Z';
-    for (size_t i = 0; i < s.n; i++)
-        p[i] = s.p[i] >= first && s.p[i] <= last ? (char)(s.p[i] ^ 32) : s.p[i];
-    *out = pf_jstring(p, s.n);
-    return PF_OK;
+    size_t mark = r->n_out;
+    char buf[64];
+    size_t n = 0;
+    PF_TRY(bytes_seen(r, 4 * s.n));
+    for (const char *p = s.p, *end = s.p + s.n; p < end;) {
+        uint32_t c;
+        size_t len = pf_utf8_next(p, (size_t)(end - p), &c);
+        if (n + 4 > sizeof buf) {
+            PF_TRY(pf_jput(r, buf, n));
+            n = 0;
+        }
+        if (pf_utf8_is_bad(len, c))
+            buf[n++] = *p;
+        else if (c == 0xDF && upper)
+            buf[n++] = 'S', buf[n++] = 'S';
+        else
+            n += pf_utf8_put(buf + n, (uint32_t)(upper ? utf8proc_toupper((int32_t)c) : utf8proc_tolower((int32_t)c)));
+        p += len;
+    }
+    PF_TRY(pf_jput(r, buf, n));
+    return pf_jtake(r, mark, out);
 }
 
 /* ---- Printing ---- */

@@ -1,10 +1,10 @@
 /* Merging: the loop that all three kinds of vocabulary share.
  *
- * A chunk begins as a list of symbols; again and again the adjacent pair with the lowest key becomes one symbol, of equal
- * keys the leftmost. What a pair's key is depends on the vocabulary: the rank of a merge, the id of the joined token, or
- * its score. Short chunks look for the lowest key in the list; long ones keep a heap with one entry for each pair that
- * ever was. An entry is stale when its symbol is gone or has another key by now; a stale entry whose symbol has the same
- * key again is as good as a fresh one, because it says the same: merge here, now. */
+ * A chunk begins as a list of symbols; again and again the adjacent pair with the lowest key becomes one symbol, of
+ * equal keys the leftmost. What a pair's key is depends on the vocabulary: the rank of a merge, the id of the joined
+ * token, or its score. Short chunks look for the lowest key in the list; long ones keep a heap with one entry for
+ * each pair that ever was. An entry is stale when its symbol is gone or has another key by now; a stale entry whose
+ * symbol has the same key again is as good as a fresh one, because it says the same: merge here, now. */
 
 #include "base/pf_mem.h"
 #include "text/vocab_impl.h"

@@ -1,7 +1,8 @@
 /* Repair and NFC. See norm.h.
  *
- * NFC is: decompose every character, sort each run of combining marks by combining class, compose again. utf8proc does the
- * first and the last; its own sort takes quadratic time on long runs of marks, so it gets its input sorted already. */
+ * NFC is: decompose every character, sort each run of combining marks by combining class, compose again. utf8proc
+ * does the first and the last; its own sort takes quadratic time on long runs of marks, so it gets its input sorted
+ * already. */
 #include "text/norm.h"
 
 #include <stdint.h>
@@ -13,7 +14,8 @@
 
 enum { MAX_DECOMPOSED = 4 };             /* characters that one character becomes canonically, in any Unicode version */
 
-/* Below U+0300 everything is NFC already, and nothing above is composed with what is below unless it is there itself. */
+/* Below U+0300 everything is NFC already, and nothing above is composed with what is below unless it is there itself.
+ * */
 static bool is_plain(const char *text, size_t len)
 {
     for (size_t i = 0; i < len; i++)

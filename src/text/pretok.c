@@ -2,12 +2,13 @@
  *
  *     text --pass 0--> chunks --pass 1--> smaller chunks --...--> the caller's function
  *
- * A pass walks over a chunk: at each character its rules are tried in order, the first that matches cuts a chunk out; the
- * characters between two matches are a chunk too. Each chunk goes through the remaining passes at once, so nothing is
- * stored and the recursion is as deep as there are passes. A chunk is a text of its own to the next pass: what stands
- * around it is not seen. Rules look at a character through its class bits: general category, White_Space and a few
- * characters that patterns name. The regular expressions that the rules stand for are beside them, in the usual notation;
- * C stands for (?i:'s|'t|'re|'ve|'m|'ll|'d) and U, L for the letters and marks that may begin and end a cased word.
+ * A pass walks over a chunk: at each character its rules are tried in order, the first that matches cuts a chunk out;
+ * the characters between two matches are a chunk too. Each chunk goes through the remaining passes at once, so
+ * nothing is stored and the recursion is as deep as there are passes. A chunk is a text of its own to the next pass:
+ * what stands around it is not seen. Rules look at a character through its class bits: general category, White_Space
+ * and a few characters that patterns name. The regular expressions that the rules stand for are beside them, in the
+ * usual notation; C stands for (?i:'s|'t|'re|'ve|'m|'ll|'d) and U, L for the letters and marks that may begin and end
+ * a cased word.
  *
  * Linear time: a rule that fails must have looked at no more than the run of characters that a later rule of the same
  * pass then takes. That is why space at a chunk's end and digits counted from the right are passes and not rules. */
@@ -64,19 +65,29 @@ static bool in_ranges(const struct range *r, size_t n, uint32_t cp)
     return lo < n && cp >= r[lo].lo;
 }
 
+/* What most text is made of. */
+static const uint64_t ascii_bits[128] = {
+    [0 ... 8] = CAT(CC), ['\t'] = CAT(CC) | WHITE, ['\n'] = CAT(CC) | WHITE | LF, ['\v' ... '\f'] = CAT(CC) | WHITE,
+    ['\r'] = CAT(CC) | WHITE | CR, [14 ... 31] = CAT(CC), [' '] = CAT(ZS) | WHITE | BLANK, ['!' ... '#'] = CAT(PO),
+    ['$'] = CAT(SC), ['%' ... '\''] = CAT(PO), ['('] = CAT(PS), [')'] = CAT(PE), ['*'] = CAT(PO), ['+'] = CAT(SM),
+    [','] = CAT(PO), ['-'] = CAT(PD), ['.'] = CAT(PO), ['/'] = CAT(PO) | SLASH, ['0' ... '9'] = CAT(ND),
+    [':' ... ';'] = CAT(PO), ['<' ... '>'] = CAT(SM), ['?' ... '@'] = CAT(PO), ['A' ... 'Z'] = CAT(LU),
+    ['['] = CAT(PS), ['\\'] = CAT(PO),
+    [']'] = CAT(PE), ['^'] = CAT(SK), ['_'] = CAT(PC), ['`'] = CAT(SK), ['a' ... 'z'] = CAT(LL), ['{'] = CAT(PS),
+    ['|'] = CAT(SM), ['}'] = CAT(PE), ['~'] = CAT(SM), [127] = CAT(CC),
+};
+
+static bool is_wide_space(uint32_t cp)
+{
+    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 ||
+           cp == 0x202F || cp == 0x205F || cp == 0x3000;
+}
+
 static uint64_t bits_of(uint32_t cp)
 {
-    uint64_t bits = UINT64_C(1) << utf8proc_category((utf8proc_int32_t)cp);
-    switch (cp) {
-    case ' ':  return bits | WHITE | BLANK;
-    case '\n': return bits | WHITE | LF;
-    case '\r': return bits | WHITE | CR;
-    case '/':  return bits | SLASH;
-    case '\t': case '\v': case '\f': case 0x85: case 0xA0: case 0x1680: case 0x2028: case 0x2029: case 0x202F:
-    case 0x205F: case 0x3000:
-        return bits | WHITE;
-    }
-    return cp >= 0x2000 && cp <= 0x200A ? bits | WHITE : bits;
+    if (cp < 128)
+        return ascii_bits[cp];
+    return UINT64_C(1) << utf8proc_category((utf8proc_int32_t)cp) | (is_wide_space(cp) ? WHITE : 0);
 }
 
 /* The character at p: its length, and what rules ask about it. */
@@ -199,10 +210,13 @@ static const struct range han[] = {
 /* Whether c may stand in this part (U or L) of a cased word. */
 static bool in_word(const struct rule *r, struct ch c, uint64_t part)
 {
-    return (c.bits & (r->any_case ? LETTER | MARK : part)) && !(r->no_han && in_ranges(han, sizeof han / sizeof *han, c.cp));
+    if (r->no_han && in_ranges(han, sizeof han / sizeof *han, c.cp))
+        return false;
+    return c.bits & (r->any_case ? LETTER | MARK : part);
 }
 
-/* U*L+ from p: the longest run of U, then of L; when no L follows, back to the last character of the run that is in both. */
+/* U*L+ from p: the longest run of U, then of L; when no L follows, back to the last character of the run that is in
+ * both. */
 static size_t match_word_lower(const struct rule *r, struct text t, size_t p)
 {
     size_t end = p, last = p;
@@ -273,7 +287,8 @@ static size_t match_newlines(struct text t, size_t p)
     return last;
 }
 
-/* All the space at the chunk's end; elsewhere all but the last character, which leads the next chunk, unless it is alone. */
+/* All the space at the chunk's end; elsewhere all but the last character, which leads the next chunk, unless it is
+ * alone. */
 static size_t match_spaces(struct text t, size_t p)
 {
     size_t end = p, before_last = p;
@@ -430,7 +445,8 @@ static const struct rule llama3_any_digits[] = LLAMA3_LIKE(0); /* \p{N}+ */
 
 /* C|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
 static const struct rule qwen35[] = {
-    CONTRACTIONS, LED_LETTERS(LETTER | MARK), NUMBERS(1), OTHERS(LETTER | MARK | NUMBER, NEWLINE), NEWLINE_RULE, SPACE_RULE,
+    CONTRACTIONS, LED_LETTERS(LETTER | MARK), NUMBERS(1), OTHERS(LETTER | MARK | NUMBER, NEWLINE),
+    NEWLINE_RULE, SPACE_RULE,
 };
 
 /* qwen2 with  ?[^\s\p{L}\p{N}\r\n]+ and no newlines after it. */
@@ -439,7 +455,8 @@ static const struct rule seed_coder[] = {
 };
 
 /* '(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+
- * is qwen2: a possessive lead and body cannot be given back there anyway, and \s* before one newline takes the others. */
+ * is qwen2: a possessive lead and body cannot be given back there anyway, and \s* before one newline takes the
+ * others. */
 
 /* C|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+ */
 static const struct rule exaone_moe[] = {
@@ -453,15 +470,16 @@ static const struct rule exaone_moe[] = {
 
 /* [^\r\n\p{L}\p{N}]?U*L+C?|[^\r\n\p{L}\p{N}]?U+L*C?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
 #define O200K_LIKE(folding, digits)                                                                               \
-    { { LED_CASED, .fold = (folding) }, NUMBERS(digits), OTHERS(LETTER | NUMBER, NEWLINE | SLASH), NEWLINE_RULE,   \
+    { { LED_CASED, .fold = (folding) }, NUMBERS(digits), OTHERS(LETTER | NUMBER, NEWLINE | SLASH), NEWLINE_RULE,       \
       SPACE_RULE }
 static const struct rule o200k[] = O200K_LIKE(FOLD_UNICODE, 3);
 static const struct rule tekken[] = O200K_LIKE(AS_WRITTEN, 1);
 
-/* o200k without regard to case, as llama.cpp reads it for tiny_aya and youtu, whose own tokenizers could not be compared. */
+/* o200k without regard to case, as llama.cpp reads it for tiny_aya and youtu, whose own tokenizers could not be
+ * compared. */
 #define UNCASED_LIKE(digits)                                                                                           \
-    { { LED_CASED, .fold = FOLD_ASCII, .any_case = true }, NUMBERS(digits), OTHERS(LETTER | NUMBER, NEWLINE | SLASH),   \
-      NEWLINE_RULE, SPACE_RULE }
+    { { LED_CASED, .fold = FOLD_ASCII, .any_case = true }, NUMBERS(digits),                                            \
+      OTHERS(LETTER | NUMBER, NEWLINE | SLASH), NEWLINE_RULE, SPACE_RULE }
 static const struct rule o200k_uncased[] = UNCASED_LIKE(3);
 static const struct rule o200k_uncased_one_digit[] = UNCASED_LIKE(1);
 
@@ -481,7 +499,8 @@ static const struct range ascii_digits[] = { {'0', '9'} };
 #define PUNCT_THEN_WORD                                                                                                \
     { .kind = RUN, .lead = { RANGES(ascii_punct) }, .must_lead = true, .body = { RANGES(ascii_letters) } },            \
     { .kind = RUN, .lead = NOT(NEWLINE | LETTER | PUNCT | SYMBOL), .body = { .in = LETTER | MARK } }
-#define PUNCT_RUN(tails) { .kind = RUN, .lead = { .in = BLANK }, .body = { .in = PUNCT | SYMBOL }, .tail = { .in = (tails) } }
+#define PUNCT_RUN(tails)                                                                                               \
+    { .kind = RUN, .lead = { .in = BLANK }, .body = { .in = PUNCT | SYMBOL }, .tail = { .in = (tails) } }
 static const struct rule deepseek_v3[] = { PUNCT_THEN_WORD, PUNCT_RUN(NEWLINE), NEWLINE_RULE, SPACE_RULE };
 /* The same without newlines after punctuation, and one newline at a time. */
 static const struct rule spark2_5[] = {
@@ -562,8 +581,9 @@ static const struct rule falcon_punct[] = { { .kind = RUN, .body = { .in = PUNCT
 /* ---- The names --------------------------------------------------------------------------------------------- */
 
 #define PASS(r)           { .kind = RULES, .rules = (r), .n_rules = sizeof (r) / sizeof *(r) }
-#define PASSES(...)       .passes = (const struct pf_pretok_pass[]){ __VA_ARGS__ },                                    \
-                          .n_passes = sizeof((const struct pf_pretok_pass[]){ __VA_ARGS__ }) / sizeof(struct pf_pretok_pass)
+#define PASS_LIST(...)    (const struct pf_pretok_pass[]){ __VA_ARGS__ }
+#define PASSES(...)       .passes = PASS_LIST(__VA_ARGS__),                                                            \
+                          .n_passes = sizeof(PASS_LIST(__VA_ARGS__)) / sizeof(struct pf_pretok_pass)
 
 static const struct pf_pretok pretoks[] = {
     { "gpt-4o ", PASSES(PASS(o200k)), .ignore_merges = true },
@@ -578,10 +598,12 @@ static const struct pf_pretok pretoks[] = {
     { "deepseek-v3 joyai-llm hunyuan-dense hy_v4 ", PASSES(PASS(threes), PASS(han_kana), PASS(deepseek_v3)) },
     { "deepseek-llm ", PASSES(PASS(one_newline), PASS(cased_words), PASS(deepseek_punct), { .kind = TRAILING_SPACE },
                               PASS(east_asian), PASS(all_numbers)) },
-    { "deepseek-coder ", PASSES(PASS(one_newline), PASS(spaced_letters), PASS(spaced_punct), PASS(east_asian), PASS(ones)) },
+    { "deepseek-coder ", PASSES(PASS(one_newline), PASS(spaced_letters), PASS(spaced_punct), PASS(east_asian),
+                                PASS(ones)) },
     { "gpt-2 phi-2 gigachat a.x-4.0 exaone4 jais trillion granite-docling mellum modern-bert ", PASSES(PASS(gpt2)) },
     { "mpt olmo ", PASSES(PASS(gpt2)), .nfc = true },
-    { "refact starcoder command-r cohere2_moe smollm codeshell exaone minerva-7b mellum2 ", PASSES(PASS(ones), PASS(gpt2)) },
+    { "refact starcoder command-r cohere2_moe smollm codeshell exaone minerva-7b mellum2 ",
+      PASSES(PASS(ones), PASS(gpt2)) },
     { "kimi-k2 ", PASSES(PASS(kimi_k2)), .rank_by_id = true },
     { "tekken ", PASSES(PASS(tekken)), .add_bos = true, .ignore_merges = true },
     { "exaone-moe ", PASSES(PASS(exaone_moe)) },

@@ -1,8 +1,8 @@
 /* Pre-tokenizers of byte-level BPE: a fragment of text is cut into chunks that are merged each on its own.
  *
  * The models publish them as regular expressions. Here each is a few passes of rules over Unicode classes, matched by
- * hand-written scanners: linear in the text, constant in stack, no memory, no state. Any bytes are text; an ill-formed byte
- * counts as U+FFFD. Any thread. pf_pretokenize of pfmoe.h has its body in pretok.c too. */
+ * hand-written scanners: linear in the text, constant in stack, no memory, no state. Any bytes are text; an
+ * ill-formed byte counts as U+FFFD. Any thread. pf_pretokenize of pfmoe.h has its body in pretok.c too. */
 #ifndef PF_PRETOK_H
 #define PF_PRETOK_H
 
@@ -18,7 +18,7 @@ struct pf_pretok {
     bool add_bos;                        /* the default when tokenizer.ggml.add_bos_token is absent */
     bool ignore_merges;                  /* a chunk that is a token's text is that token */
     bool nfc;                            /* the model's own tokenizer normalises to NFC first */
-    bool rank_by_id;                     /* without tokenizer.ggml.merges, a pair's rank is the id of the joined token */
+    bool rank_by_id;                     /* without merges in the file, a pair's rank is the joined token's id */
 };
 
 /* NULL for a name that is none. */

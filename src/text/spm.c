@@ -1,8 +1,8 @@
 /* SentencePiece-style vocabularies (`llama`): characters merged by score. See vocab.h and merge.c.
  *
  * A fragment gets a space in front (add_space_prefix) and is merged as a whole. Where the vocabulary has no text with a
- * space inside or at the end of a word, no merge can reach across the beginning of a word, so each word, with the spaces
- * before it, is merged on its own: the same ids, in less time and memory. */
+ * space inside or at the end of a word, no merge can reach across the beginning of a word, so each word, with the
+ * spaces before it, is merged on its own: the same ids, in less time and memory. */
 #include <string.h>
 
 #include "base/pf_mem.h"

@@ -1,8 +1,8 @@
 /* UTF-8 as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF. Pure functions; any thread.
  *
- * A byte that belongs to no well-formed sequence is a character of its own, length 1, read as U+FFFD. So every byte string
- * is a row of characters, and walking over it can never get stuck or run past the end. pf_utf8_complete of pfmoe.h has
- * its body in utf8.c too. */
+ * A byte that belongs to no well-formed sequence is a character of its own, length 1, read as U+FFFD. So every byte
+ * string is a row of characters, and walking over it can never get stuck or run past the end. pf_utf8_complete of
+ * pfmoe.h has its body in utf8.c too. */
 #ifndef PF_UTF8_H
 #define PF_UTF8_H
 

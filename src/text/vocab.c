@@ -3,8 +3,8 @@
  *     text --special tokens cut out--> fragments --bpe.c or spm.c--> ids
  *
  * Special tokens are found first, at each place the longest; what lies between two of them is a fragment, and nothing
- * merges across its ends. User-defined tokens are always found, control and unknown ones only with PF_TOK_PARSE_SPECIAL:
- * text from a user cannot forge a control token without it. */
+ * merges across its ends. User-defined tokens are always found, control and unknown ones only with
+ * PF_TOK_PARSE_SPECIAL: text from a user cannot forge a control token without it. */
 #include "text/vocab.h"
 
 #include <string.h>
@@ -120,7 +120,8 @@ static pf_status tokenize(struct pf_tok_job *j, const char *text, size_t len, bo
     return fragment(j, text + from, len - from);
 }
 
-pf_status pf_vocab_tokenize(const pf_vocab *v, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap, size_t *n)
+pf_status pf_vocab_tokenize(const pf_vocab *v, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap,
+                            size_t *n)
 {
     *n = 0;
     if (len > INT32_MAX / 4)
@@ -154,10 +155,12 @@ const char *pf_vocab_piece(const pf_vocab *v, int32_t id, bool special, size_t *
     return v->pieces[id].p;
 }
 
-pf_status pf_vocab_detokenize(const pf_vocab *v, const int32_t *ids, size_t n, unsigned flags, char *out, size_t cap, size_t *need)
+pf_status pf_vocab_detokenize(const pf_vocab *v, const int32_t *ids, size_t n, unsigned flags, char *out, size_t cap,
+                              size_t *need)
 {
     size_t total = 0;
-    bool at_start = v->add_space_prefix;     /* the space that tokenising put there is still to come */
+    /* the space that tokenising put there is still to come */
+    bool at_start = v->add_space_prefix && !(flags & PF_DETOK_CONTINUE);
     *need = 0;
     for (size_t i = 0; i < n; i++) {
         size_t len;

@@ -1,8 +1,9 @@
 /* The tokenizer of a model: text to ids and ids to bytes, read from a GGUF file's tokenizer.* keys.
  *
- * A pf_vocab owns copies of everything it needs; the GGUF may be closed after pf_vocab_open. Immutable afterwards, except
- * for per-call scratch that is allocated inside the call; any thread. vocab.c loads it and cuts text at special tokens;
- * bpe.c and spm.c merge; pretok.c holds the pre-tokenizers of byte-level BPE. */
+ * A pf_vocab owns copies of everything it needs; the GGUF may be closed after pf_vocab_open. Immutable afterwards,
+ * except for per-call scratch that is allocated inside the call; any thread. vocab_load.c builds it; vocab.c cuts
+ * text at special tokens and renders ids; bpe.c, spm.c and merge.c merge; pretok.c holds the pre-tokenizers of
+ * byte-level BPE. */
 #ifndef PF_VOCAB_H
 #define PF_VOCAB_H
 
@@ -22,13 +23,15 @@ void      pf_vocab_close(pf_vocab **v);
 int64_t pf_vocab_size(const pf_vocab *v);
 
 /* flags: PF_TOK_ADD_SPECIAL, PF_TOK_PARSE_SPECIAL of pfmoe.h; results as pf_tokenize there. */
-pf_status pf_vocab_tokenize(const pf_vocab *v, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap, size_t *n);
+pf_status pf_vocab_tokenize(const pf_vocab *v, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap,
+                            size_t *n);
 
 /* The bytes of one token, borrowed from v: with or without control tokens' text. *len may be 0. */
 const char *pf_vocab_piece(const pf_vocab *v, int32_t id, bool special, size_t *len);
 
 /* As pf_detokenize in pfmoe.h. SPM: the space before the first word is dropped. */
-pf_status pf_vocab_detokenize(const pf_vocab *v, const int32_t *ids, size_t n, unsigned flags, char *out, size_t cap, size_t *need);
+pf_status pf_vocab_detokenize(const pf_vocab *v, const int32_t *ids, size_t n, unsigned flags, char *out, size_t cap,
+                              size_t *need);
 
 int32_t pf_vocab_find(const pf_vocab *v, const char *text, size_t len);     /* id or -1 */
 bool    pf_vocab_is_end(const pf_vocab *v, int32_t id);

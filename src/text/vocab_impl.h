@@ -1,14 +1,14 @@
-/* The inside of a vocabulary, shared by the files that build it (vocab_load.c, bpe.c) and use it (vocab.c, bpe.c, spm.c,
- * merge.c). Not for others: they include vocab.h.
+/* The inside of a vocabulary, shared by the files that build it (vocab_load.c, bpe.c) and use it (vocab.c, bpe.c,
+ * spm.c, merge.c). Not for others: they include vocab.h.
  *
  *     id            0 ................ n_tokens ........ n_symbols
  *     texts[id]     what merging forms: raw bytes        texts that only occur in merges
  *     pieces[id]    what is shown                        -
  *
- * Raw bytes means: in byte-level BPE the byte map undone; in the two SPM kinds a space for U+2581, for the two characters
- * are the same to those tokenizers and the input is rewritten likewise. table finds a symbol by its text. In byte-level
- * BPE control, unknown and user-defined tokens are not in it: they have no text there, only a piece. In the SPM kinds
- * every token is. Where two symbols have one text the lower id is found.
+ * Raw bytes means: in byte-level BPE the byte map undone; in the two SPM kinds a space for U+2581, for the two
+ * characters are the same to those tokenizers and the input is rewritten likewise. table finds a symbol by its text.
+ * In byte-level BPE control, unknown and user-defined tokens are not in it: they have no text there, only a piece. In
+ * the SPM kinds every token is. Where two symbols have one text the lower id is found.
  *
  * Everything lives in the pf_vocab and is immutable once pf_vocab_open has returned. */
 #ifndef PF_VOCAB_IMPL_H
@@ -19,8 +19,10 @@
 
 enum pf_vocab_kind { PF_VOCAB_SPM, PF_VOCAB_BPE, PF_VOCAB_GEMMA };
 
-/* Values of tokenizer.ggml.token_type, and one of our own: recognised like a control token, shown like a user-defined one. */
-enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED, TOKEN_BYTE, TOKEN_CONTROL_SHOWN };
+/* Values of tokenizer.ggml.token_type, and one of our own: recognised like a control token, shown like a user-defined
+ * one. */
+enum { TOKEN_NORMAL = 1, TOKEN_UNKNOWN, TOKEN_CONTROL, TOKEN_USER_DEFINED, TOKEN_UNUSED, TOKEN_BYTE,
+       TOKEN_CONTROL_SHOWN };
 
 struct pf_bytes {
     const char *p;
@@ -29,7 +31,7 @@ struct pf_bytes {
 
 /* Open addressing, a power of two of slots, at most half of them used. */
 struct pf_text_slot {
-    uint64_t key;                        /* the text itself with its length when it has up to 7 bytes, else a hash of it */
+    uint64_t key;                        /* text and length of a text of up to 7 bytes, else a hash of it */
     uint32_t id_plus_1;                  /* 0: free */
 };
 struct pf_pair_slot {
@@ -75,10 +77,10 @@ struct pf_vocab {
 };
 
 /* vocab_load.c */
-int32_t   pf_text_find(const struct pf_vocab *v, const char *p, size_t n);         /* symbol or -1 */
-void      pf_text_prefetch(const struct pf_vocab *v, const char *p, size_t n);     /* pf_text_find is going to be asked */
+int32_t   pf_text_find(const struct pf_vocab *v, const char *p, size_t n);       /* symbol or -1 */
+void      pf_text_prefetch(const struct pf_vocab *v, const char *p, size_t n);   /* pf_text_find will be asked */
 pf_status pf_text_intern(struct pf_vocab *v, const char *p, size_t n, int32_t *symbol);
-const char *pf_text_keep(struct pf_vocab *v, const char *p, size_t n);             /* a copy that lives as long as v, or NULL */
+const char *pf_text_keep(struct pf_vocab *v, const char *p, size_t n);           /* a copy that v owns, or NULL */
 
 /* ---- Tokenising: the state of one call ----------------------------------------------------------------------- */
 
@@ -113,14 +115,14 @@ void      pf_merge_begin(struct pf_tok_job *j, const char *chunk);
 pf_status pf_merge_add(struct pf_tok_job *j, size_t at, size_t n, int32_t id);
 pf_status pf_merge_run(struct pf_tok_job *j);
 
-/* bpe.c */
-size_t    pf_bpe_raw_text(char *out, const char *p, size_t n);                     /* undoes the byte map; out holds n bytes */
+/* bpe.c. The _raw_text functions write at most n bytes: the byte map undone, U+2581 made a space. */
+size_t    pf_bpe_raw_text(char *out, const char *p, size_t n);
 pf_status pf_bpe_load(struct pf_vocab *v, const pf_gguf *g);
 pf_status pf_bpe_fragment(struct pf_tok_job *j, const char *text, size_t len);
 pf_status pf_gemma_fragment(struct pf_tok_job *j, const char *text, size_t len);
 
 /* spm.c */
-size_t    pf_spm_raw_text(char *out, const char *p, size_t n);                     /* U+2581 becomes a space; out holds n bytes */
+size_t    pf_spm_raw_text(char *out, const char *p, size_t n);
 pf_status pf_spm_fragment(struct pf_tok_job *j, const char *text, size_t len);
 
 #endif

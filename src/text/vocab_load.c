@@ -1,7 +1,7 @@
 /* Building a vocabulary from a file's tokenizer.* keys. See vocab_impl.h for what is built.
  *
- * Order: the kind; token texts, types and scores; the table of texts; the kind's own data (pre-tokenizer, merges); special
- * ids and flags; special tokens in order; which tokens end a reply. A half-built vocabulary can be closed. */
+ * Order: the kind; token texts, types and scores; the table of texts; the kind's own data (pre-tokenizer, merges);
+ * special ids and flags; special tokens in order; which tokens end a reply. A half-built vocabulary can be closed. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +39,8 @@ const char *pf_text_keep(struct pf_vocab *v, const char *p, size_t n)
     return copy;
 }
 
-/* Short texts, which most are, need no look at the text to be compared: their key is the text, with a top byte of 0 to 7. */
+/* Short texts, which most are, need no look at the text to be compared: their key is the text, with a top byte of 0
+ * to 7. */
 static uint64_t key_of(const char *p, size_t n)
 {
     uint64_t key = 0;
@@ -228,7 +229,9 @@ static bool is_special(const struct pf_vocab *v, int32_t id)
 
 static int hex_digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    return c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 /* The byte that "<0xNN>" names, or -1. */
@@ -378,6 +381,7 @@ static pf_status load_ids(struct pf_vocab *v, const pf_gguf *g)
     PF_TRY(pf_gguf_bool_opt(g, "tokenizer.ggml.add_space_prefix", &v->add_space_prefix));
     v->add_bos = (v->add_bos || v->kind == PF_VOCAB_GEMMA) && v->bos >= 0;
     v->add_eos = v->add_eos && v->eos >= 0;
+    v->add_space_prefix = v->add_space_prefix && spm;
     /* Files do not say so, but Phi-3's special tokens take the white space after them along. */
     struct pf_str name = { "", 0 };
     PF_TRY(pf_gguf_str_opt(g, "general.name", &name));
@@ -445,7 +449,8 @@ static pf_status end_by_list(struct pf_vocab *v, const pf_gguf *g)
     return PF_OK;
 }
 
-/* GPT-OSS writes its reasoning and its answer into named channels of one reply; a reader needs the marks between them. */
+/* GPT-OSS writes its reasoning and its answer into named channels of one reply; a reader needs the marks between
+ * them. */
 static void show_channels(struct pf_vocab *v)
 {
     static const char *const texts[] = { "<|start|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|end|>" };
@@ -472,8 +477,8 @@ static pf_status load_ends(struct pf_vocab *v, const pf_gguf *g)
 {
     static const char *const texts[] = {
         "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
-        "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>",
-        "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
+        "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
+        "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
     };
     take_fim_marks(v);
     set_end(v, v->eos, true);
@@ -481,7 +486,8 @@ static pf_status load_ends(struct pf_vocab *v, const pf_gguf *g)
     PF_TRY(end_by_key(v, g, "tokenizer.ggml.eot_token_id", ""));
     PF_TRY(end_by_key(v, g, "tokenizer.ggml.eom_token_id", ""));
     PF_TRY(end_by_key(v, g, "tokenizer.ggml.fim_pad_token_id", "<|fim_pad|>\0<fim-pad>\0<fim_pad>\0<PAD>\0"));
-    PF_TRY(end_by_key(v, g, "tokenizer.ggml.fim_rep_token_id", "<|fim_repo|>\0<|repo_name|>\0<fim-repo>\0<REPO>\0<reponame>\0"));
+    PF_TRY(end_by_key(v, g, "tokenizer.ggml.fim_rep_token_id",
+                      "<|fim_repo|>\0<|repo_name|>\0<fim-repo>\0<REPO>\0<reponame>\0"));
     PF_TRY(end_by_key(v, g, "tokenizer.ggml.fim_sep_token_id", "<|file_sep|>\0"));
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         set_end(v, take_marker(v, texts[i]), true);
@@ -528,8 +534,8 @@ static pf_status load_kind(struct pf_vocab *v, const pf_gguf *g, struct pf_str m
     while (i < 3 && !(strlen(kinds[i].name) == model.n && memcmp(kinds[i].name, model.p, model.n) == 0))
         i++;
     if (i == 3)
-        PF_FAIL(PF_EUNSUPPORTED, "%s: tokenizer.ggml.model is \"%.*s\"; pfmoe has gpt2, llama and gemma4", pf_gguf_path(g),
-                model.n < 64 ? (int)model.n : 64, model.p);
+        PF_FAIL(PF_EUNSUPPORTED, "%s: tokenizer.ggml.model is \"%.*s\"; pfmoe has gpt2, llama and gemma4",
+                pf_gguf_path(g), model.n < 64 ? (int)model.n : 64, model.p);
     v->kind = kinds[i].kind;
     if (v->kind != PF_VOCAB_BPE)
         return PF_OK;

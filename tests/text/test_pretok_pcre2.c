@@ -1,6 +1,6 @@
-/* A second opinion on the pre-tokenizers: the published regular expressions, run by PCRE2, against pf_pretokenize, on random
- * strings from an alphabet of awkward characters. Deterministic. Arguments: the number of strings for each pattern; "all" to
- * draw from all of Unicode too, as far as PCRE2 knows it: utf8proc may have a newer version.
+/* A second opinion on the pre-tokenizers: the published regular expressions, run by PCRE2, against pf_pretokenize, on
+ * random strings from an alphabet of awkward characters. Deterministic. Arguments: the number of strings for each
+ * pattern; "all" to draw from all of Unicode too, as far as PCRE2 knows it: utf8proc may have a newer version.
  *
  * Two things are spelled out for PCRE2: \s is Unicode's White_Space (PCRE2 adds U+180E), and Han is the script property
  * (PCRE2 means script extensions). Where the library follows llama.cpp's reading of a pattern the pattern here is that
@@ -16,7 +16,7 @@
 #include "pfmoe.h"
 #include "text/utf8.h"
 
-#define WS  "\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
+#define WS "\\x{9}-\\x{D}\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
 #define S   "[" WS "]"
 #define C   "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 #define END "|" S "+(?![^" WS "])|" S "+"
@@ -35,8 +35,9 @@
 #define C_ASCII "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
 #define UNCASED(digits) LED "[\\p{L}\\p{M}]+" C_ASCII "|" digits "|" OTHER "[\\r\\n/]*" NL
 #define EAST_ASIAN "(?:(?!" S ")[\\x{800}-\\x{9FA5}\\x{AC00}-\\x{D7FF}])+"
-#define YOUTU "[\\x{AC00}-\\x{D7A3}\\x{3131}-\\x{318E}]+|[\\x{FF01}\\x{2026}\\x{201C}\\x{201D}\\x{2018}\\x{2019}\\x{2014}\\x{FF1A}" \
-    "\\x{FF1B}\\x{FF0C}\\x{3001}-\\x{303F}\\x{FE30}-\\x{FE4F}]+|[\\x{3105}-\\x{312F}]+|" HAN_KANA
+#define YOUTU "[\\x{AC00}-\\x{D7A3}\\x{3131}-\\x{318E}]+|" \
+    "[\\x{FF01}\\x{2026}\\x{201C}\\x{201D}\\x{2018}\\x{2019}\\x{2014}" \
+    "\\x{FF1A}\\x{FF1B}\\x{FF0C}\\x{3001}-\\x{303F}\\x{FE30}-\\x{FE4F}]+|[\\x{3105}-\\x{312F}]+|" HAN_KANA
 #define DEEPSEEK3 PUNCT_WORD "| ?[\\p{P}\\p{S}]+[\\r\\n]*" NL
 #define FROM_RIGHT "\\p{N}{1,3}(?=(?:\\p{N}{3})*(?!\\p{N}))"
 #define UNSPACED "[\\x{4E00}-\\x{9FFF}\\x{3400}-\\x{4DBF}\\x{F900}-\\x{FAFF}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}" \
@@ -55,9 +56,11 @@ static const struct {
     { "laguna", { "[^\\n]+|[\\n]+", LLAMA3("\\p{N}") } },
     { "qwen35", { C "|" LED "[\\p{L}\\p{M}]+|\\p{N}| ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" NL } },
     { "seed-coder", { C "|" LED "\\p{L}+|\\p{N}| ?[^" WS "\\p{L}\\p{N}\\r\\n]+" NL } },
-    { "bailingmoe", { "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^" WS "\\p{L}\\p{N}]++[\\r\\n]*|" S
+    { "bailingmoe",
+      { "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}| ?[^" WS "\\p{L}\\p{N}]++[\\r\\n]*|" S
                       "*[\\r\\n]" END } },
-    { "exaone-moe", { C "|" LED "(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}|" OTHER "[\\r\\n/]?|" S "*[\\r\\n]" END } },
+    { "exaone-moe",
+      { C "|" LED "(?:\\p{L}\\p{M}*(?: \\p{L}\\p{M}*)*)+|\\p{N}|" OTHER "[\\r\\n/]?|" S "*[\\r\\n]" END } },
     { "deepseek-v3", { "\\p{N}{1,3}", HAN_KANA, DEEPSEEK3 } },
     { "spark2_5", { "\\p{N}{1,3}", HAN_KANA, PUNCT_WORD "| ?[\\p{P}\\p{S}]+|[\\r\\n]" END, "\\p{N}" } },
     { "afmoe", { FROM_RIGHT, UNSPACED, DEEPSEEK3 } },
@@ -68,20 +71,22 @@ static const struct {
     { "tiny_aya", { FROM_RIGHT, UNCASED("\\p{N}{1,3}") } },
     { "youtu", { YOUTU, UNCASED("\\p{N}") } },
     { "deepseek-coder", { "[\\r\\n]", S "?\\p{L}+", S "?\\p{P}+", EAST_ASIAN, "\\p{N}" } },
-    { "kimi-k2", { "[\\p{sc:Han}]+|" LED UX "*" LX "+" C "?|" LED UX "+" LX "*" C "?|\\p{N}{1,3}|" OTHER "[\\r\\n]*" NL } },
+    { "kimi-k2",
+      { "[\\p{sc:Han}]+|" LED UX "*" LX "+" C "?|" LED UX "+" LX "*" C "?|\\p{N}{1,3}|" OTHER "[\\r\\n]*" NL } },
 };
 
-/* Characters drawn from: each class, near misses of every range, what folds to ASCII, space of every kind, ill-formed bytes. */
+/* Characters drawn from: each class, near misses of every range, what folds to ASCII, space of every kind, ill-formed
+ * bytes. */
 static const uint32_t alphabet[] = {
-    'a', 's', 't', 'e', 'l', 'v', 'r', 'd', 'm', 'S', 'T', 'E', 'L', 'R', 'Z', '\'', '\'', '\'', ' ', ' ', ' ', ' ', '\n', '\r',
-    '\t', '\v', '/', '/', '.', '!', '$', '+', '^', '`', '~', '|', '<', '_', '-', '0', '1', '5', '9', 0, 0x7F, 0x80, 0x85, 0xA0,
-    0xAA, 0xAD, 0xB2, 0xB5, 0xBD, 0xC9, 0xE9, 0x130, 0x131, 0x17F, 0x1C5, 0x1C6, 0x2B0, 0x300, 0x301, 0x308, 0x345, 0x3A3,
-    0x3C2, 0x41D, 0x434, 0x488, 0x5D0, 0x5E9, 0x64B, 0x660, 0x6DD, 0x915, 0x93E, 0x94D, 0x966, 0xE01, 0xE31, 0xE3F, 0xE40,
-    0x1100, 0x1680, 0x16EE, 0x180E, 0x1E9E, 0x2003, 0x200B, 0x200D, 0x2014, 0x2019, 0x2028, 0x202F, 0x205F, 0x20AC, 0x212A,
-    0x2167, 0x2170, 0x24B6, 0x2581, 0x2E80, 0x3000, 0x3001, 0x3005, 0x3007, 0x3021, 0x3031, 0x303B, 0x3042, 0x30A2, 0x30FB,
-    0x30FC, 0x3105, 0x3400, 0x4DC0, 0x4E00, 0x4F60, 0x9FA5, 0x9FA6, 0x9FFF, 0xA9E0, 0xAC00, 0xD7FB, 0xE000, 0xF900, 0xFA6E,
-    0xFE0F, 0xFEFF, 0xFF01, 0xFF21, 0xFF65, 0xFF11, 0xFFFD, 0xFFFE, 0x10400, 0x10428, 0x1D400, 0x1F600, 0x1F3FD, 0x20000,
-    0x2A6E0, 0x30000, 0xE0100, 0x10FFFF,
+    'a', 's', 't', 'e', 'l', 'v', 'r', 'd', 'm', 'S', 'T', 'E', 'L', 'R', 'Z', '\'', '\'', '\'', ' ', ' ', ' ', ' ',
+    '\n', '\r', '\t', '\v', '/', '/', '.', '!', '$', '+', '^', '`', '~', '|', '<', '_', '-', '0', '1', '5', '9', 0,
+    0x7F, 0x80, 0x85, 0xA0, 0xAA, 0xAD, 0xB2, 0xB5, 0xBD, 0xC9, 0xE9, 0x130, 0x131, 0x17F, 0x1C5, 0x1C6, 0x2B0, 0x300,
+    0x301, 0x308, 0x345, 0x3A3, 0x3C2, 0x41D, 0x434, 0x488, 0x5D0, 0x5E9, 0x64B, 0x660, 0x6DD, 0x915, 0x93E, 0x94D,
+    0x966, 0xE01, 0xE31, 0xE3F, 0xE40, 0x1100, 0x1680, 0x16EE, 0x180E, 0x1E9E, 0x2003, 0x200B, 0x200D, 0x2014, 0x2019,
+    0x2028, 0x202F, 0x205F, 0x20AC, 0x212A, 0x2167, 0x2170, 0x24B6, 0x2581, 0x2E80, 0x3000, 0x3001, 0x3005, 0x3007,
+    0x3021, 0x3031, 0x303B, 0x3042, 0x30A2, 0x30FB, 0x30FC, 0x3105, 0x3400, 0x4DC0, 0x4E00, 0x4F60, 0x9FA5, 0x9FA6,
+    0x9FFF, 0xA9E0, 0xAC00, 0xD7FB, 0xE000, 0xF900, 0xFA6E, 0xFE0F, 0xFEFF, 0xFF01, 0xFF21, 0xFF65, 0xFF11, 0xFFFD,
+    0xFFFE, 0x10400, 0x10428, 0x1D400, 0x1F600, 0x1F3FD, 0x20000, 0x2A6E0, 0x30000, 0xE0100, 0x10FFFF,
 };
 enum { N_ALPHABET = sizeof alphabet / sizeof *alphabet, MAX_CHARS = 48 };
 
@@ -100,7 +105,8 @@ static uint32_t random_character(pcre2_match_data *md)
     char text[4];
     if (cp >= 0xD800 && cp <= 0xDFFF)
         return 'x';
-    return unassigned && pcre2_match(unassigned, (PCRE2_SPTR)text, pf_utf8_put(text, cp), 0, 0, md, NULL) > 0 ? 'x' : cp;
+    return unassigned && pcre2_match(unassigned, (PCRE2_SPTR)text, pf_utf8_put(text, cp), 0, 0, md, NULL) > 0
+               ? 'x' : cp;
 }
 
 /* Half of the strings are drawn from few different characters, so that runs and repetitions come up. */
@@ -122,7 +128,8 @@ struct ends {
 };
 
 /* Cuts every chunk of *in once more. */
-static void run_pass(const pcre2_code *code, pcre2_match_data *md, const char *text, const struct ends *in, struct ends *out)
+static void run_pass(const pcre2_code *code, pcre2_match_data *md, const char *text, const struct ends *in,
+    struct ends *out)
 {
     out->n = 0;
     for (size_t i = 0, from = 0; i < in->n; from = in->at[i++]) {
@@ -144,7 +151,8 @@ static pcre2_code *compile(const char *pattern)
 {
     int error;
     PCRE2_SIZE at;
-    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &at, NULL);
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &at,
+        NULL);
     if (!code) {
         printf("pattern %s: error %d at %zu\n", pattern, error, at);
         exit(1);

@@ -1,8 +1,8 @@
 /* Checks a real vocabulary against recorded answers: test_vectors VOCAB.gguf LINES.jsonl DETOK.jsonl META.json
  *
  * LINES: text -> ids; "ids_model" (the model's own tokenizer) is the truth where it is there, else "ids" (llama.cpp);
- * "check":"roundtrip" accepts any ids whose bytes are the input again. DETOK: ids -> bytes of each. META: special ids, the
- * set of tokens that end a reply. */
+ * "check":"roundtrip" accepts any ids whose bytes are the input again. DETOK: ids -> bytes of each. META: special
+ * ids, the set of tokens that end a reply. */
 #include "jsonl.h"
 
 #include <time.h>
@@ -16,7 +16,8 @@ static int32_t ids[MAX_IDS];
 static char text_back[1 << 22];
 static int failed;
 
-/* An ordinary token of Qwen's vocabulary is spelled </s>. llama.cpp, and so the records, take it for a control token. */
+/* An ordinary token of Qwen's vocabulary is spelled </s>. llama.cpp, and so the records, take it for a control token.
+ * */
 enum { QWEN_SLASH_S = 128247 };
 static bool is_qwen;
 
@@ -86,7 +87,8 @@ static void check_lines(const pf_vocab *v, const char *path)
         }
     }
     jsonl_close(&f);
-    printf("  text to ids: %d of %d lines (%d judged by the model's own ids; %d as llama.cpp)\n", good, n_lines, n_model,
+    printf("  text to ids: %d of %d lines (%d judged by the model's own ids; %d as llama.cpp)\n", good, n_lines,
+        n_model,
            compatible);
 }
 

@@ -5,8 +5,8 @@
     cases.py TOOL shared [DIR]       golden renders and feature cases of the shared data; skips without it
     cases.py TOOL speed [DIR]        time of one render of each golden template's longest output
 
-A case has an `output` that must be met byte for byte, or an `error` with `error_kind`: `raise` = fails with exactly that
-message; `syntax` = fails, naming a line; `message` = fails with a message that holds the text; `type` = may fail or not.
+A case has an `output` that must be met byte for byte, or an `error` with `error_kind`: `raise` = fails with exactly
+that message; `syntax` = fails, naming a line; `message` = fails with a message that holds the text; `type` = may fail.
 """
 import calendar
 import json
@@ -101,7 +101,8 @@ def run_speed(tool, root):
     for name, data, template in goldens(root):
         case = max((c for c in data["renders"] if "output" in c), key=lambda c: len(c["output"]))
         status, text, ns = tool.render(template, case["context"], seconds(data["now"]), 200)
-        print(f"{name:28} {case['case']:22} {len(template):6} bytes of template, {len(text):6} out, {ns / 1000:8.1f} us")
+        print(f"{name:28} {case['case']:22} {len(template):6} bytes of template, "
+              f"{len(text):6} out, {ns / 1000:8.1f} us")
 
 
 def main():

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/pf_math.h"
 #include "base/pf_mem.h"
 #include "kernels/cpu/cpu.h"
 
@@ -37,7 +38,13 @@ static void cpu_buf_free(pf_backend *b, void *p, size_t bytes)
     pf_pages_free(p, bytes);
 }
 
-/* ---- Scratch: one arena, carved twice by the same code, first to measure it and then for real ------------------- */
+static void cpu_buf_copy(pf_backend *b, void *to, const void *from, size_t bytes)
+{
+    (void)b;
+    memcpy(to, from, bytes);
+}
+
+/* ---- Scratch: one arena, carved twice by the same code, first to measure it and then for real -------------------- */
 
 struct carver {
     char  *base;             /* NULL: only measure */
@@ -78,13 +85,17 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
     size_t n_picks = (size_t)s->max_picks;
     carve_xmatrix(&c, &b->x, s->max_rows, s->max_n_in);
     carve_xmatrix(&c, &b->a, s->max_picks, s->n_ff);
+    carve_xmatrix(&c, &b->h, s->max_head_rows, s->max_head_n_in);
     b->act = take(&c, n_picks * (size_t)s->n_ff, sizeof *b->act);
     b->pick_out = take(&c, n_picks * (size_t)s->n_out, sizeof *b->pick_out);
     b->sorted = take(&c, n_picks, sizeof *b->sorted);
     b->place = take(&c, n_picks, sizeof *b->place);
+    b->groups = take(&c, (size_t)s->n_expert, sizeof *b->groups);
     b->active = take(&c, (size_t)s->n_expert, sizeof *b->active);
-    b->thread_floats = round_up(max_size(max_size(pf_cpu_attention_floats(s->max_head_dim), pf_cpu_experts_floats()),
-                                         pf_cpu_route_floats(s->n_expert)), ALIGN);
+    b->thread_floats =
+        round_up(max_size(max_size(pf_cpu_attention_floats(s->max_head_dim), pf_cpu_experts_floats()),
+                          max_size(pf_cpu_delta_floats(s->max_head_dim), pf_cpu_route_floats(s->n_expert))),
+                 ALIGN);
     b->thread_scratch = take(&c, (size_t)pf_pool_n_threads(b->pool) * b->thread_floats, sizeof *b->thread_scratch);
     return c.used;
 }
@@ -107,6 +118,8 @@ static pf_status cpu_reserve(pf_backend *backend, const struct pf_backend_sizes 
     struct pf_backend_sizes s = b->sizes;
     grow(&s.max_rows, sizes->max_rows);
     grow(&s.max_n_in, sizes->max_n_in);
+    grow(&s.max_head_rows, sizes->max_head_rows);
+    grow(&s.max_head_n_in, sizes->max_head_n_in);
     grow(&s.max_head_dim, sizes->max_head_dim);
     grow(&s.max_picks, sizes->max_picks);
     grow(&s.n_expert, sizes->n_expert);
@@ -126,7 +139,7 @@ static pf_status cpu_reserve(pf_backend *backend, const struct pf_backend_sizes 
     return PF_OK;
 }
 
-/* ---- Row by row --------------------------------------------------------------------------------------------------- */
+/* ---- Row by row -------------------------------------------------------------------------------------------------- */
 
 struct row_job {
     struct cpu_backend *b;
@@ -134,7 +147,9 @@ struct row_job {
         struct { const struct pf_weight *w; const int32_t *ids; float *x; } embed;
         struct { const float *x, *w; float eps; int n; float *y; } norm;
         struct { enum pf_act act; const float *gate, *up; float *y; } act;
+        struct { float *y, a; const float *gate, *x; int n; } add;
         struct { const struct pf_rope_op *ropes; int n_ropes; } rope;
+        struct { const struct pf_copy *copies; int n_copies; } copy;
         struct { const struct pf_kv_view *kv; const float *k, *v; const int32_t *pos; } store;
     };
 };
@@ -144,9 +159,12 @@ static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct row_job *job = ctx;
     const struct pf_weight *w = job->embed.w;
     (void)thread;
-    for (int64_t r = begin; r < end; r++)
-        job->b->k.dequant[w->type]((const char *)w->data + (uint64_t)job->embed.ids[r] * w->row_bytes, w->n_in,
-                                   job->embed.x + r * w->n_in);
+    for (int64_t r = begin; r < end; r++) {
+        float *x = job->embed.x + r * w->n_in;
+        job->b->k.dequant[w->type]((const char *)w->data + (uint64_t)job->embed.ids[r] * w->row_bytes, w->n_in, x);
+        if (w->scale != 1.0f)
+            job->b->k.scale(x, w->scale, w->n_in);
+    }
 }
 
 static pf_status cpu_embed(pf_backend *backend, const struct pf_weight *w, const int32_t *ids, int rows, float *x)
@@ -161,7 +179,8 @@ static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct row_job *job = ctx;
     (void)thread;
     for (int64_t r = begin; r < end; r++)
-        job->b->k.rms_norm(job->norm.x + r * job->norm.n, job->norm.w, job->norm.eps, job->norm.n, job->norm.y + r * job->norm.n);
+        job->b->k.rms_norm(job->norm.x + r * job->norm.n, job->norm.w, job->norm.eps, job->norm.n,
+                           job->norm.y + r * job->norm.n);
 }
 
 /* Rows per task such that a task has about this many elements. */
@@ -178,12 +197,17 @@ static pf_status cpu_rms_norm(pf_backend *backend, const float *x, const float *
     return PF_OK;
 }
 
+pf_swiglu_fn *pf_cpu_act_fn(const struct cpu_backend *b, enum pf_act act)
+{
+    return act == PF_ACT_SWIGLU ? b->k.swiglu : act == PF_ACT_SWIGLU_OAI ? b->k.swiglu_oai : b->k.sigmoid_mul;
+}
+
 static void act_elements(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct row_job *job = ctx;
     (void)thread;
-    (job->act.act == PF_ACT_SWIGLU ? job->b->k.swiglu : job->b->k.swiglu_oai)(job->act.gate + begin, job->act.up + begin,
-                                                                              (int)(end - begin), job->act.y + begin);
+    pf_cpu_act_fn(job->b, job->act.act)(job->act.gate + begin, job->act.up + begin, (int)(end - begin),
+                                        job->act.y + begin);
 }
 
 static pf_status cpu_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
@@ -193,9 +217,36 @@ static pf_status cpu_act(pf_backend *backend, enum pf_act act, const float *gate
     return PF_OK;
 }
 
-static pf_status cpu_add(pf_backend *backend, float *y, const float *x, int64_t n)
+static void add_elements(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    cpu_of(backend)->k.add(y, x, (int)n);
+    const struct row_job *job = ctx;
+    (void)thread;
+    if (job->add.a == 1.0f)
+        job->b->k.add(job->add.y + begin, job->add.x + begin, (int)(end - begin));      /* the same bits */
+    else
+        job->b->k.axpy(job->add.y + begin, job->add.a, job->add.x + begin, (int)(end - begin));
+}
+
+static pf_status cpu_add(pf_backend *backend, float *y, float a, const float *x, int64_t n)
+{
+    struct row_job job = { .b = cpu_of(backend), .add = { .y = y, .a = a, .x = x } };
+    pf_pool_run(job.b->pool, add_elements, &job, n, 65536);
+    return PF_OK;
+}
+
+static void add_gated_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        job->b->k.axpy(job->add.y + r * job->add.n, pf_sigmoidf(job->add.gate[r]), job->add.x + r * job->add.n,
+                       job->add.n);
+}
+
+static pf_status cpu_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
+{
+    struct row_job job = { .b = cpu_of(backend), .add = { .y = y, .gate = gate, .x = x, .n = n } };
+    pf_pool_run(job.b->pool, add_gated_rows, &job, rows, grain_of(n));
     return PF_OK;
 }
 
@@ -219,6 +270,26 @@ static pf_status cpu_rope(pf_backend *backend, const struct pf_rope_op *ropes, i
     return PF_OK;
 }
 
+static void copy_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    (void)thread;
+    for (int i = 0; i < job->copy.n_copies; i++) {
+        const struct pf_copy *c = &job->copy.copies[i];
+        for (int64_t r = begin; r < end; r++)
+            for (int64_t j = 0; j < c->n_blocks; j++)
+                memcpy(c->to + r * c->to_row + j * c->to_block, c->from + r * c->from_row + j * c->from_block,
+                       (size_t)c->n * sizeof *c->to);
+    }
+}
+
+static pf_status cpu_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows)
+{
+    struct row_job job = { .b = cpu_of(backend), .copy = { copies, n_copies } };
+    pf_pool_run(job.b->pool, copy_rows, &job, rows, 4);
+    return PF_OK;
+}
+
 static void put_head(const struct cpu_backend *b, enum pf_kv_type type, void *base, size_t at, const float *x, int n)
 {
     if (type == PF_KV_F16)
@@ -236,8 +307,11 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
         for (int h = 0; h < kv->n_kv_head; h++) {
             size_t chunk = (size_t)job->store.pos[r] / PF_KV_CHUNK, slot = (size_t)job->store.pos[r] % PF_KV_CHUNK;
             size_t at = (chunk * (size_t)kv->n_kv_head + (size_t)h) * PF_KV_CHUNK + slot;
-            put_head(job->b, kv->type, kv->k, at * (size_t)kv->hd_k, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k, kv->hd_k);
-            put_head(job->b, kv->type, kv->v, at * (size_t)kv->hd_v, job->store.v + (r * kv->n_kv_head + h) * kv->hd_v, kv->hd_v);
+            put_head(job->b, kv->type, kv->k, at * (size_t)kv->hd_k, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k,
+                     kv->hd_k);
+            if (kv->v)
+                put_head(job->b, kv->type, kv->v, at * (size_t)kv->hd_v,
+                         job->store.v + (r * kv->n_kv_head + h) * kv->hd_v, kv->hd_v);
         }
 }
 
@@ -255,18 +329,25 @@ static const struct pf_backend_ops cpu_ops = {
     .describe = cpu_describe,
     .buf_alloc = cpu_buf_alloc,
     .buf_free = cpu_buf_free,
+    .buf_copy = cpu_buf_copy,
     .scratch_bytes = cpu_scratch_bytes,
     .reserve = cpu_reserve,
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
     .linear = pf_cpu_linear,
+    .heads = pf_cpu_heads,
     .act = cpu_act,
     .add = cpu_add,
+    .add_gated = cpu_add_gated,
     .rope = cpu_rope,
     .kv_store = cpu_kv_store,
     .attention = pf_cpu_attention,
     .route = pf_cpu_route,
-    .experts = pf_cpu_experts,
+    .copy = cpu_copy,
+    .conv = pf_cpu_conv,
+    .delta = pf_cpu_delta,
+    .experts = pf_cpu_experts, .experts_begin = pf_cpu_experts_begin, .experts_part = pf_cpu_experts_part,
+    .experts_end = pf_cpu_experts_end,
 };
 
 pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask)

@@ -3,8 +3,8 @@
  *     queries of KV head h: (row 0, head 0..g-1), (row 1, head 0..g-1), ...      g query heads share the KV head
  *     a task's queries:     [first, first + n)                                   folded over chunks 0, 1, 2, ...
  *
- * Every query folds the same absolute chunks in the same order whatever the batch, so a prompt evaluated whole, in pieces
- * or token by token gives the same bits. */
+ * Every query folds the same absolute chunks in the same order whatever the batch, so a prompt evaluated whole, in
+ * pieces or token by token gives the same bits. */
 #include <math.h>
 #include <string.h>
 
@@ -43,8 +43,10 @@ static void carve(struct task_state *s, float *scratch, const struct pf_kv_view 
 
 static int first_visible(const struct pf_attention_op *a, int row)
 {
-    int first = a->pos[row] - a->window + 1;
-    return a->window > 0 && first > 0 ? first : 0;
+    if (a->window == 0)
+        return 0;
+    int first = a->chunked ? a->pos[row] - a->pos[row] % a->window : a->pos[row] - a->window + 1;
+    return first > 0 ? first : 0;
 }
 
 /* Gathers the queries; sets their state to "nothing seen". */
@@ -55,7 +57,10 @@ static void begin_task(const struct attention_job *job, struct task_state *s, in
     for (int i = 0; i < n; i++) {
         s->row[i] = (first + i) / job->group;
         s->head[i] = kv_head * job->group + (first + i) % job->group;
-        memcpy(s->q + (size_t)i * hd_k, a->q + ((size_t)s->row[i] * a->n_head + s->head[i]) * hd_k, (size_t)hd_k * sizeof(float));
+        float *q = s->q + (size_t)i * hd_k;
+        memcpy(q, a->q + ((size_t)s->row[i] * a->n_head + s->head[i]) * hd_k, (size_t)hd_k * sizeof *q);
+        if (a->row_scale)
+            job->b->k.scale(q, a->row_scale[s->row[i]], hd_k);
         s->m[i] = -INFINITY;
         s->z[i] = 0;
     }
@@ -108,9 +113,10 @@ static void attend(const struct attention_job *job, struct task_state *s, int kv
         if (!visible(job->a, s, c, n))
             continue;
         size_t chunk = ((size_t)c * kv->n_kv_head + kv_head) * PF_KV_CHUNK;
+        const void *k = (const char *)kv->k + chunk * kv->hd_k * element;
         struct pf_attn_args args = {
-            .q = s->q, .q_stride = (size_t)kv->hd_k,
-            .k = (const char *)kv->k + chunk * kv->hd_k * element, .v = (const char *)kv->v + chunk * kv->hd_v * element,
+            .q = s->q, .q_stride = (size_t)kv->hd_k, .v_stride = kv->v ? (size_t)kv->hd_v : (size_t)kv->hd_k,
+            .k = k, .v = kv->v ? (const char *)kv->v + chunk * kv->hd_v * element : k,
             .n_q = n, .hd_k = kv->hd_k, .hd_v = kv->hd_v, .lo = s->lo, .hi = s->hi, .scale = job->a->scale,
             .score = s->score, .m = s->m, .z = s->z, .acc = s->acc, .acc_stride = (size_t)kv->hd_v, .ac = s->ac,
         };

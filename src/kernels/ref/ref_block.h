@@ -14,7 +14,7 @@
  *     isum = sum over both halves of sc[h] * (sum of code * q), exact in int32 (below 2^24 for every type)
  *     ONE_TERM      s = fmaf(dw * da, (float)isum, s)
  *     MINIMUMS      the same, then, with qsum = sum over both halves of mn[h] * (sum of q),
- *                   s = fmaf(-(mw * da), (float)qsum, s)
+ *                   s = fmaf(-mw, da * (float)qsum, s)
  *     TWO_SCALES    float scales dw and dw1 per half: the term of the lower sixteen, then that of the upper sixteen
  * A segment is eight blocks, 256 elements; the last of a row may be shorter. s starts a segment at 0; at its end
  * total = total + s, total starts a row at 0. The product is total.
@@ -112,7 +112,7 @@ REF_INLINE float ref_add_block(const struct ref_block *blk, enum ref_kind kind, 
     s = fmaf(blk->dw * da, (float)(lower + upper), s);
     if (kind == MINIMUMS) {
         int32_t qsum = blk->mn[0] * x->s[b * 2] + blk->mn[1] * x->s[b * 2 + 1];
-        s = fmaf(-(blk->mw * da), (float)qsum, s);
+        s = fmaf(-blk->mw, da * (float)qsum, s);
     }
     return s;
 }

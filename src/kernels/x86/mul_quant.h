@@ -21,6 +21,9 @@
 #include "kernels/kernels.h"
 #include "kernels/qblocks.h"
 
+/* AHEAD_BYTES: a lead on top of a whole group, so that lines are there when the group begins. */
+enum { AHEAD_BYTES = 4096 };
+
 enum { SEG_LEN = 256, SEG_BLOCKS = 8, SEG_MAX_BYTES = 8 * sizeof(struct pf_block_q8_0) };
 
 /* Scales of a segment, lane = row. */
@@ -35,21 +38,29 @@ struct seg {
     struct scales scales;
 };
 
-/* p: the segment of row 0; row r lies r * row_bytes further. unpack_fn takes block b and as many after it as its type
- * unpacks together; scales_fn the first n_blocks. */
-typedef void unpack_fn(vi (*codes)[8], const uint8_t *p, size_t row_bytes, int b);
-typedef void scales_fn(struct scales *s, const uint8_t *p, size_t row_bytes, int n_blocks);
+/* A whole segment of LANES rows, row r at p + r * row_bytes. In vec, as many bytes from `ahead` on are brought into the
+ * cache while these are read: in the order of addresses, which trains the hardware, and a few lines with every few loads,
+ * for bursts wait for each other. */
+struct src {
+    const uint8_t *p, *ahead;     /* ahead: NULL in tile */
+    size_t         row_bytes;
+};
+
+/* unpack_fn takes block b and as many after it as its type unpacks together, and their scales if they lie with the codes;
+ * scales_fn takes those that do not. */
+typedef void unpack_fn(vi (*codes)[8], struct scales *s, const struct src *src, int b);
+typedef void scales_fn(struct scales *s, const struct src *src);
 
 enum form {
     FORM_PLAIN,                   /* a term dw * d * sum */
     FORM_SIGNED,                  /* the same, codes made by vi_signed_codes */
-    FORM_MIN,                     /* a second term -(mw * d) * (sum of q) */
+    FORM_MIN,                     /* a second term -mw * (d * sum of q) */
     FORM_PAIR,                    /* sum = scale[2b] * (first 16) + scale[2b+1] * (last 16) */
 };
 
 struct quant_type {
     unpack_fn *unpack;
-    scales_fn *scales;
+    scales_fn *scales;            /* or NULL */
     int        unit;              /* blocks that unpack takes */
     enum form  form;
     int        bias;
@@ -62,10 +73,32 @@ struct xseg {
     const int8_t *q;
     const float  *d;
     int32_t       start[16];      /* of the integer sums, per block or, in FORM_PAIR, per half block */
-    float         q_sum[8];       /* FORM_MIN */
+    float         q_sum[8];       /* FORM_MIN: d * (sum of q) */
 };
 
 /* ---- Unpacking ----------------------------------------------------------------------------------------------- */
+
+/* The lines that correspond to n_bytes of each row from `at` on. */
+LANE_FN void fetch_ahead(const struct src *src, int at, int n_bytes)
+{
+    if (!src->ahead)
+        return;
+    for (int i = 0; i < n_bytes * LANES; i += 64)
+        _mm_prefetch((const char *)src->ahead + at * LANES + i, _MM_HINT_T0);
+}
+
+/* Bytes at .. at+15 of each row, or at .. at+31, transposed: lane r of v[k] holds four bytes of row r. */
+LANE_FN void rows16(vi v[4], const struct src *src, int at)
+{
+    fetch_ahead(src, at, 16);
+    vi_rows16(v, src->p + at, src->row_bytes);
+}
+
+LANE_FN void rows32(vi v[8], const struct src *src, int at)
+{
+    fetch_ahead(src, at, 32);
+    vi_rows32(v, src->p + at, src->row_bytes);
+}
 
 LANE_FN vi low_nibbles(vi v)
 {
@@ -77,41 +110,46 @@ LANE_FN vi high_nibbles(vi v)
     return low_nibbles(vi_shr(v, 4));
 }
 
-/* The halfwords at p, p + step, ... of each row. */
-LANE_FN void rows_f16(vf *out, const uint8_t *p, size_t row_bytes, int step, int n)
+/* n_bytes of each row from `from` on, a few more than 64 and a multiple of 4: raw[k] holds the k-th four. */
+LANE_FN void rows_raw(vi *raw, const struct src *src, int from, int n_bytes)
 {
-    uint16_t half[SEG_BLOCKS][LANES];
-    for (int r = 0; r < LANES; r++)
-        for (int b = 0; b < n; b++)
-            memcpy(&half[b][r], p + (size_t)r * row_bytes + (size_t)(b * step), 2);
-    for (int b = 0; b < n; b++)
-        out[b] = vf_from_f16(half[b]);
+    rows32(raw, src, from);
+    rows32(raw + 8, src, from + 32);
+    fetch_ahead(src, from + 64, n_bytes - 64);
+    vi_rows16(raw + n_bytes / 4 - 4, src->p + from + n_bytes - 16, src->row_bytes);
 }
 
-LANE_FN void scales_q8_0(struct scales *s, const uint8_t *p, size_t row_bytes, int n_blocks)
+/* Bytes at .. at+3 of each row. */
+LANE_FN vi raw_at(const vi *raw, int at)
 {
-    rows_f16(s->dw, p, row_bytes, 34, n_blocks);
+    int k = at / 4, bits = at % 4 * 8;
+    return bits ? vi_or(vi_shr(raw[k], bits), vi_shl(raw[k + 1], 32 - bits)) : raw[k];
 }
 
-LANE_FN void unpack_q8_0(vi (*codes)[8], const uint8_t *p, size_t row_bytes, int b)
+LANE_FN void unpack_q8_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
-    vi_rows32(codes[0], p + 34 * b + 2, row_bytes);
-    for (int k = 0; k < 8; k++)
-        codes[0][k] = vi_signed_codes(codes[0][k]);
+    vi raw[17];
+    rows_raw(raw, src, 34 * b, 68);
+    for (int i = 0; i < 2; i++) {
+        s->dw[b + i] = vf_from_low_f16(i ? vi_shr(raw[8], 16) : raw[0]);
+#pragma GCC unroll 8
+        for (int k = 0; k < 8; k++)
+            codes[i][k] = vi_signed_codes(raw_at(raw, 34 * i + 2 + 4 * k));
+    }
 }
 
-LANE_FN void scales_q4_0(struct scales *s, const uint8_t *p, size_t row_bytes, int n_blocks)
+LANE_FN void unpack_q4_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
-    rows_f16(s->dw, p, row_bytes, 18, n_blocks);
-}
-
-LANE_FN void unpack_q4_0(vi (*codes)[8], const uint8_t *p, size_t row_bytes, int b)
-{
-    vi v[4];
-    vi_rows16(v, p + 18 * b + 2, row_bytes);
-    for (int k = 0; k < 4; k++) {
-        codes[0][k] = low_nibbles(v[k]);
-        codes[0][4 + k] = high_nibbles(v[k]);
+    vi raw[18];
+    rows_raw(raw, src, 18 * b, 72);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        s->dw[b + i] = vf_from_low_f16(i % 2 ? vi_shr(raw[18 * i / 4], 16) : raw[18 * i / 4]);
+        for (int k = 0; k < 4; k++) {
+            vi v = raw_at(raw, 18 * i + 2 + 4 * k);
+            codes[i][k] = low_nibbles(v);
+            codes[i][4 + k] = high_nibbles(v);
+        }
     }
 }
 
@@ -123,28 +161,23 @@ LANE_FN vf e8m0(vi e)
     return vf_from_bits(vi_max(normal, subnormal));
 }
 
-LANE_FN void scales_mxfp4(struct scales *s, const uint8_t *p, size_t row_bytes, int n_blocks)
-{
-    uint8_t e[SEG_BLOCKS][LANES];
-    for (int r = 0; r < LANES; r++)
-        for (int b = 0; b < n_blocks; b++)
-            e[b][r] = p[(size_t)r * row_bytes + (size_t)(17 * b)];
-    for (int b = 0; b < n_blocks; b++)
-        s->dw[b] = e8m0(vi_from_u8(e[b]));
-}
-
 enum { FP4_BIAS = 12 };
 static const uint8_t fp4_codes[16] = {      /* twice the E2M1 value, plus FP4_BIAS */
     12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0,
 };
 
-LANE_FN void unpack_mxfp4(vi (*codes)[8], const uint8_t *p, size_t row_bytes, int b)
+LANE_FN void unpack_mxfp4(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
-    vi v[4];
-    vi_rows16(v, p + 17 * b + 1, row_bytes);
-    for (int k = 0; k < 4; k++) {
-        codes[0][k] = vi_lookup(fp4_codes, low_nibbles(v[k]));
-        codes[0][4 + k] = vi_lookup(fp4_codes, high_nibbles(v[k]));
+    vi raw[17];
+    rows_raw(raw, src, 17 * b, 68);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        s->dw[b + i] = e8m0(vi_and(vi_shr(raw[17 * i / 4], 17 * i % 4 * 8), vi_set1(0xFF)));
+        for (int k = 0; k < 4; k++) {
+            vi v = raw_at(raw, 17 * i + 1 + 4 * k);
+            codes[i][k] = vi_lookup(fp4_codes, low_nibbles(v));
+            codes[i][4 + k] = vi_lookup(fp4_codes, high_nibbles(v));
+        }
     }
 }
 
@@ -152,24 +185,25 @@ LANE_FN void unpack_mxfp4(vi (*codes)[8], const uint8_t *p, size_t row_bytes, in
  *
  *     head[0] d, dmin    head[1] scales 0..3, low six bits; above them two bits of scales 4..7
  *                        head[2] minimums likewise    head[3] four low bits of scales and of minimums 4..7 */
-LANE_FN void scales_k(struct scales *s, const uint8_t *p, size_t row_bytes, int n_blocks)
+LANE_FN void scales_k(struct scales *s, const struct src *src)
 {
     const vi six = vi_set1(0x3F3F3F3F), two = vi_set1(0x30303030), byte = vi_set1(0xFF);
     vi head[4];
-    vi_rows16(head, p, row_bytes);
+    rows16(head, src, 0);
     vi scales[2] = { vi_and(head[1], six), vi_or(low_nibbles(head[3]), vi_and(vi_shr(head[1], 2), two)) };
     vi mins[2] = { vi_and(head[2], six), vi_or(high_nibbles(head[3]), vi_and(vi_shr(head[2], 2), two)) };
     vf d = vf_from_low_f16(head[0]), dmin = vf_from_low_f16(vi_shr(head[0], 16));
-    for (int b = 0; b < n_blocks; b++) {
+    for (int b = 0; b < SEG_BLOCKS; b++) {
         s->dw[b] = vf_mul(d, vf_from_int(vi_and(vi_shr(scales[b / 4], 8 * (b % 4)), byte)));
         s->mw[b] = vf_mul(dmin, vf_from_int(vi_and(vi_shr(mins[b / 4], 8 * (b % 4)), byte)));
     }
 }
 
-LANE_FN void unpack_q4_k(vi (*codes)[8], const uint8_t *p, size_t row_bytes, int b)
+LANE_FN void unpack_q4_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
+    (void)s;
     vi v[8];
-    vi_rows32(v, p + 16 + 16 * b, row_bytes);
+    rows32(v, src, 16 + 16 * b);
     for (int k = 0; k < 8; k++) {
         codes[0][k] = low_nibbles(v[k]);
         codes[1][k] = high_nibbles(v[k]);
@@ -182,36 +216,44 @@ LANE_FN vi fifth_bit(vi v, int g)
     return vi_and(g < 4 ? vi_shl(v, 4 - g) : vi_shr(v, g - 4), vi_set1(0x10101010));
 }
 
-LANE_FN void unpack_q5_k(vi (*codes)[8], const uint8_t *p, size_t row_bytes, int b)
+LANE_FN void unpack_q5_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
+    (void)s;
     vi v[8], fifth[8];
-    vi_rows32(fifth, p + 16, row_bytes);
-    vi_rows32(v, p + 48 + 16 * b, row_bytes);
+    if (b == 0)
+        fetch_ahead(src, 16, 32);
+    vi_rows32(fifth, src->p + 16, src->row_bytes);
+    rows32(v, src, 48 + 16 * b);
     for (int k = 0; k < 8; k++) {
         codes[0][k] = vi_or(low_nibbles(v[k]), fifth_bit(fifth[k], b));
         codes[1][k] = vi_or(high_nibbles(v[k]), fifth_bit(fifth[k], b + 1));
     }
 }
 
-LANE_FN void scales_q6_k(struct scales *s, const uint8_t *p, size_t row_bytes, int n_blocks)
+LANE_FN void scales_q6_k(struct scales *s, const struct src *src)
 {
     vi v[4];
-    vi_rows16(v, p + 192, row_bytes);
-    for (int i = 0; i < 2 * n_blocks; i++)
+    vi_rows16(v, src->p + 192, src->row_bytes);
+    for (int i = 0; i < 2 * SEG_BLOCKS; i++)
         s->pair[i] = vf_from_int(vi_sar(vi_shl(v[i / 4], 24 - 8 * (i % 4)), 24));
-    vi_rows16(v, p + 194, row_bytes);                                   /* its last two bytes are d */
-    for (int b = 0; b < n_blocks; b++)
+    vi_rows16(v, src->p + 194, src->row_bytes);                         /* its last two bytes are d */
+    for (int b = 0; b < SEG_BLOCKS; b++)
         s->dw[b] = vf_from_low_f16(vi_shr(v[3], 16));
 }
 
 /* Half a super-block: blocks 0 and 2 in the nibbles of the first 32 bytes, 1 and 3 in the next, bit pairs above them. */
-LANE_FN void unpack_q6_k(vi (*codes)[8], const uint8_t *p, size_t row_bytes, int b)
+LANE_FN void unpack_q6_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
+    (void)s;
     const vi pair = vi_set1(0x30303030);
     vi even[8], odd[8], high[8];
-    vi_rows32(even, p + 16 * b, row_bytes);
-    vi_rows32(odd, p + 16 * b + 32, row_bytes);
-    vi_rows32(high, p + 128 + 8 * b, row_bytes);
+    fetch_ahead(src, 24 * b, 32);                            /* in the order of addresses, not in that of these loads */
+    vi_rows32(even, src->p + 16 * b, src->row_bytes);
+    fetch_ahead(src, 24 * b + 32, 32);
+    vi_rows32(odd, src->p + 16 * b + 32, src->row_bytes);
+    fetch_ahead(src, 24 * b + 64, 32);
+    fetch_ahead(src, 24 * b + 96, b ? 18 : 0);             /* scales and d, at the end */
+    vi_rows32(high, src->p + 128 + 8 * b, src->row_bytes);
     for (int k = 0; k < 8; k++) {
         codes[0][k] = vi_or(low_nibbles(even[k]), vi_and(vi_shl(high[k], 4), pair));
         codes[1][k] = vi_or(low_nibbles(odd[k]), vi_and(vi_shl(high[k], 2), pair));
@@ -237,7 +279,7 @@ LANE_FN void xseg_init(struct xseg *xs, const struct pf_xrow *x, int at, const s
         _mm256_storeu_si256((void *)xs->start, _mm256_mullo_epi32(pairs, bias));
     }
     if (t->form == FORM_MIN)
-        _mm256_storeu_ps(xs->q_sum, _mm256_cvtepi32_ps(pairs));
+        _mm256_storeu_ps(xs->q_sum, _mm256_mul_ps(_mm256_loadu_ps(xs->d), _mm256_cvtepi32_ps(pairs)));
 }
 
 /* sum[a] = the integer sum of block b as a float. With two scales a sum of 16 is at most 16 * 32 * 127 and a scale 128:
@@ -278,7 +320,7 @@ LANE_FN void block_mul(const vi *codes, const struct scales *s, int b, const str
         vf d = vf_set1(xs[a].d[b]);
         acc[a] = vf_fma(vf_mul(s->dw[b], d), sum[a], acc[a]);
         if (t->form == FORM_MIN)
-            acc[a] = vf_fnma(vf_mul(s->mw[b], d), vf_set1(xs[a].q_sum[b]), acc[a]);
+            acc[a] = vf_fnma(s->mw[b], vf_set1(xs[a].q_sum[b]), acc[a]);
     }
 }
 
@@ -295,54 +337,82 @@ struct job {
     size_t                y_stride;
 };
 
-/* Blocks of the segment at element `at`: a constant for types that have whole segments only. */
-LANE_FN int seg_blocks(const struct quant_type *t, int n, int at)
-{
-    return t->block_len == SEG_LEN || n - at >= SEG_LEN ? SEG_BLOCKS : (n - at) / 32;
-}
+/* Rows r .. r + n_rows - 1, n_rows <= LANES; ahead: what to fetch meanwhile, the rows that follow. Past the last group that
+ * is most often the thread's next task; a fetch of what is not there does nothing. */
+struct group {
+    int            r, n_rows;
+    const uint8_t *ahead;
+};
 
 LANE_FN size_t seg_bytes(const struct quant_type *t)
 {
     return (size_t)(SEG_LEN / t->block_len * t->block_bytes);
 }
 
-LANE_FN vf seg_vec(const struct quant_type *t, const uint8_t *p, size_t row_bytes, int n_blocks, const struct xseg *xs)
+/* Blocks of the segment at element `at`: a constant for types that have whole segments only. */
+LANE_FN int seg_blocks(const struct quant_type *t, int n, int at)
+{
+    return t->block_len == SEG_LEN || n - at >= SEG_LEN ? SEG_BLOCKS : (n - at) / 32;
+}
+
+/* Copies n_bytes of n_rows rows to where LANES whole segments may be read; what is missing reads as zero. */
+static __attribute__((noinline)) void copy_rows(uint8_t (*to)[SEG_MAX_BYTES], const uint8_t *p, size_t row_bytes,
+                                                int n_rows, size_t n_bytes)
+{
+    memset(to, 0, LANES * SEG_MAX_BYTES);
+    for (int r = 0; r < n_rows; r++)
+        memcpy(to[r], p + (size_t)r * row_bytes, n_bytes);
+}
+
+/* The segment at p, or a copy of it where rows or blocks are missing. */
+LANE_FN struct src seg_src(const struct quant_type *t, const uint8_t *p, size_t row_bytes, int n_rows, int n_blocks,
+                           uint8_t (*copy)[SEG_MAX_BYTES])
+{
+    if (n_rows == LANES && n_blocks == SEG_BLOCKS)
+        return (struct src){ .p = p, .row_bytes = row_bytes };
+    copy_rows(copy, p, row_bytes, n_rows, (size_t)(n_blocks * 32 / t->block_len * t->block_bytes));
+    return (struct src){ .p = copy[0], .row_bytes = SEG_MAX_BYTES };
+}
+
+/* The chain of one segment with one activation row. */
+LANE_FN vf seg_vec(const struct quant_type *t, const struct src *src, int n_blocks, const struct xseg *xs)
 {
     struct scales s;
     vf acc = vf_zero();
-    t->scales(&s, p, row_bytes, n_blocks);
+    if (t->scales)
+        t->scales(&s, src);
 #pragma GCC unroll 8
     for (int b = 0; b < n_blocks; b += t->unit) {
         vi codes[4][8];
-        t->unpack(codes, p, row_bytes, b);
-        for (int u = 0; u < t->unit; u++)
+        t->unpack(codes, &s, src, b);
+        for (int u = 0; u < t->unit && b + u < n_blocks; u++)
             block_mul(codes[u], &s, b + u, xs, 1, t, &acc);
     }
     return acc;
 }
 
-LANE_FN void prefetch_range(const uint8_t *p, size_t n)
+LANE_FN void group_vec(const struct quant_type *t, const struct job *job, const struct group *g)
 {
-    for (size_t i = 0; i < n; i += 64)
-        _mm_prefetch((const char *)p + i, _MM_HINT_T0);
-}
-
-/* Rows r .. r + LANES - 1 with one activation row; the rows after them, if any, are fetched meanwhile. */
-LANE_FN void group_vec(const struct quant_type *t, const struct job *job, int r, bool more)
-{
-    const uint8_t *p = job->w + (size_t)r * job->row_bytes, *ahead = p + LANES * job->row_bytes;
+    uint8_t copy[LANES][SEG_MAX_BYTES];
+    const uint8_t *p = job->w + (size_t)g->r * job->row_bytes, *ahead = g->ahead;
     vf total = vf_zero();
     for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead += LANES * seg_bytes(t)) {
         struct xseg xs;
+        int n_blocks = seg_blocks(t, job->n, at);
+        struct src src = seg_src(t, p, job->row_bytes, g->n_rows, n_blocks, copy);
         xseg_init(&xs, job->x, at, t);
-        if (more)
-            prefetch_range(ahead, LANES * seg_bytes(t));
-        total = vf_add(total, seg_vec(t, p, job->row_bytes, seg_blocks(t, job->n, at), &xs));
+        src.ahead = ahead;
+        if (n_blocks == SEG_BLOCKS)
+            total = vf_add(total, seg_vec(t, &src, SEG_BLOCKS, &xs));
+        else
+            total = vf_add(total, seg_vec(t, &src, n_blocks, &xs));
     }
-    vf_store(job->y + r, total);
+    vf_store_n(job->y + g->r, total, g->n_rows);
 }
 
-LANE_FN void seg_tile(const struct quant_type *t, const struct seg *g, const struct job *job, int r, int at, int j, int n_a)
+/* One unpacked segment with n_a activation rows from j on. */
+LANE_FN void seg_tile(const struct quant_type *t, const struct seg *seg, const struct job *job, const struct group *g,
+                      int at, int j, int n_a)
 {
     struct xseg xs[LANES_X];
     vf acc[LANES_X];
@@ -351,61 +421,45 @@ LANE_FN void seg_tile(const struct quant_type *t, const struct seg *g, const str
         acc[a] = vf_zero();
     }
     for (int b = 0, n_blocks = seg_blocks(t, job->n, at); b < n_blocks; b++)
-        block_mul(g->codes[b], &g->scales, b, xs, n_a, t, acc);
+        block_mul(seg->codes[b], &seg->scales, b, xs, n_a, t, acc);
     for (int a = 0; a < n_a; a++) {
-        float *y = job->y + (size_t)(j + a) * job->y_stride + r;
-        vf_store(y, vf_add(at ? vf_load(y) : vf_zero(), acc[a]));
+        float *y = job->y + (size_t)(j + a) * job->y_stride + g->r;
+        vf total = at ? vf_load_n(y, g->n_rows) : vf_zero();
+        vf_store_n(y, vf_add(total, acc[a]), g->n_rows);
     }
 }
 
-LANE_FN void group_tile(const struct quant_type *t, const struct job *job, int r)
+LANE_FN void group_tile(const struct quant_type *t, const struct job *job, const struct group *g)
 {
-    const uint8_t *p = job->w + (size_t)r * job->row_bytes;
+    uint8_t copy[LANES][SEG_MAX_BYTES];
+    const uint8_t *p = job->w + (size_t)g->r * job->row_bytes;
     for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t)) {
-        struct seg g;
+        struct seg seg;
         int n_blocks = seg_blocks(t, job->n, at), j = 0;
-        t->scales(&g.scales, p, job->row_bytes, n_blocks);
-        for (int b = 0; b < n_blocks; b += t->unit)
-            t->unpack(g.codes + b, p, job->row_bytes, b);
+        struct src src = seg_src(t, p, job->row_bytes, g->n_rows, n_blocks, copy);
+        if (t->scales)
+            t->scales(&seg.scales, &src);
+        for (int b = 0; b < SEG_BLOCKS; b += t->unit)
+            t->unpack(seg.codes + b, &seg.scales, &src, b);
         for (; j + LANES_X <= job->n_x; j += LANES_X)
-            seg_tile(t, &g, job, r, at, j, LANES_X);
+            seg_tile(t, &seg, job, g, at, j, LANES_X);
         for (; j + 2 <= job->n_x; j += 2)
-            seg_tile(t, &g, job, r, at, j, 2);
+            seg_tile(t, &seg, job, g, at, j, 2);
         if (j < job->n_x)
-            seg_tile(t, &g, job, r, at, j, 1);
+            seg_tile(t, &seg, job, g, at, j, 1);
     }
-}
-
-/* Fewer than LANES rows: a group that lies in a buffer, one segment at a time, the missing rows being the last again. */
-LANE_FN void few_rows(const struct quant_type *t, const struct job *job, int n_rows, int j)
-{
-    uint8_t rows[LANES][SEG_MAX_BYTES] = { { 0 } };
-    const uint8_t *p = job->w;
-    vf total = vf_zero();
-    for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t)) {
-        struct xseg xs;
-        int n_blocks = seg_blocks(t, job->n, at);
-        for (int r = 0; r < n_rows; r++)
-            memcpy(rows[r], p + (size_t)r * job->row_bytes, (size_t)(n_blocks * 32 / t->block_len * t->block_bytes));
-        xseg_init(&xs, job->x + j, at, t);
-        total = vf_add(total, seg_vec(t, rows[0], SEG_MAX_BYTES, n_blocks, &xs));
-    }
-    vf_store_n(job->y + (size_t)j * job->y_stride, total, n_rows);
 }
 
 LANE_FN void all_rows(const struct quant_type *t, const struct job *job, int n_rows, bool tile)
 {
-    if (n_rows < LANES) {
-        for (int j = 0; j < job->n_x && n_rows > 0; j++)
-            few_rows(t, job, n_rows, j);
-        return;
-    }
     for (int r = 0; r < n_rows; r += LANES) {
-        int from = r + LANES <= n_rows ? r : n_rows - LANES;
+        int from = r + LANES <= n_rows ? r : n_rows < LANES ? 0 : n_rows - LANES;
+        struct group g = { .r = from, .n_rows = n_rows < LANES ? n_rows : LANES };
+        g.ahead = job->w + (size_t)(from + LANES) * job->row_bytes + AHEAD_BYTES;
         if (tile)
-            group_tile(t, job, from);
+            group_tile(t, job, &g);
         else
-            group_vec(t, job, from, r + LANES < n_rows);
+            group_vec(t, job, &g);
     }
 }
 
@@ -425,12 +479,12 @@ LANE_FN void all_rows(const struct quant_type *t, const struct job *job, int n_r
         all_rows(&type_##name, &job, n_rows, true);                                                                 \
     }
 
-MUL_QUANT(q8_0, unpack_q8_0, scales_q8_0, .unit = 1, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, .block_len = 32,
+MUL_QUANT(q8_0, unpack_q8_0, NULL, .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, .block_len = 32,
           .block_bytes = 34)
-MUL_QUANT(q4_0, unpack_q4_0, scales_q4_0, .unit = 1, .form = FORM_PLAIN, .bias = 8, .adds = 8, .block_len = 32,
+MUL_QUANT(q4_0, unpack_q4_0, NULL, .unit = 4, .form = FORM_PLAIN, .bias = 8, .adds = 8, .block_len = 32,
           .block_bytes = 18)
-MUL_QUANT(mxfp4, unpack_mxfp4, scales_mxfp4, .unit = 1, .form = FORM_PLAIN, .bias = FP4_BIAS, .adds = 4,
-          .block_len = 32, .block_bytes = 17)
+MUL_QUANT(mxfp4, unpack_mxfp4, NULL, .unit = 4, .form = FORM_PLAIN, .bias = FP4_BIAS, .adds = 4, .block_len = 32,
+          .block_bytes = 17)
 MUL_QUANT(q4_k, unpack_q4_k, scales_k, .unit = 2, .form = FORM_MIN, .adds = 8, .block_len = 256, .block_bytes = 144)
 MUL_QUANT(q5_k, unpack_q5_k, scales_k, .unit = 2, .form = FORM_MIN, .adds = 4, .block_len = 256, .block_bytes = 176)
 MUL_QUANT(q6_k, unpack_q6_k, scales_q6_k, .unit = 4, .form = FORM_PAIR, .bias = 32, .adds = 2, .block_len = 256,

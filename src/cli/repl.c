@@ -1,0 +1,2 @@
+#include "modes.h"
+int mode_chat(const struct settings *s) { (void)s; return 0; }
