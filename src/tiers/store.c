@@ -604,6 +604,16 @@ void pf_store_stats_get(pf_store *s, struct pf_store_stats *out)
     pthread_mutex_unlock(&s->lock);
 }
 
+void pf_store_stats_reset(pf_store *s)
+{
+    pthread_mutex_lock(&s->lock);
+    struct pf_store_stats old = s->stats;
+    s->stats = (struct pf_store_stats){ .slot_bytes = old.slot_bytes, .resident_bytes = old.resident_bytes,
+                                        .engine = old.engine, .policy = old.policy };
+    s->flying_since = now_ns();
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* ---- The reader ------------------------------------------------------------------------------------------------- */
 
 /* The next slab of the background order that wants parts and finds free slots: its parts go to `ahead`. */

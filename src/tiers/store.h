@@ -89,5 +89,6 @@ struct pf_store_stats {
     const char *engine, *policy;
 };
 void pf_store_stats_get(pf_store *s, struct pf_store_stats *out);
+void pf_store_stats_reset(pf_store *s);      /* the counts; not the bytes that are held */
 
 #endif
