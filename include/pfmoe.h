@@ -331,6 +331,15 @@ struct pf_stats {
 void pf_stats_get(const pf_model *m, struct pf_stats *out);
 void pf_stats_reset(pf_model *m);
 
+/* How well a replacement policy would have served a recorded routing trace (its format: src/tiers/trace.h). */
+struct pf_replay {
+    const char *policy;              /* static; the last row is "belady", the best that is possible */
+    uint64_t    n_tokens, n_slots;
+    uint64_t    n_uses, n_hits;      /* experts wanted; found in memory */
+};
+/* Replays the trace at path with room for n_slots experts (0: half of them) under every policy. *n: how many there are. */
+pf_status pf_trace_replay(const char *path, int64_t n_slots, struct pf_replay *rows, int cap, int *n);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,9 +1,11 @@
 /* Two policies over one estimate: how often a key is used when the walk comes to its layer.
  *
- * A visit is the walk coming to the key's layer. Its rate is the share of visits with a use, the last HALF_LIFE of them
- * counting half: each visit multiplies a sum by DECAY and a use adds 1 - DECAY; the sum over what it would be with a use
- * every time, 1 - DECAY^visits, is the rate. Every key starts with one visit and half a use, for want of knowledge. The
- * multiplication is done late, when the rate is looked at.
+ * A visit is the walk coming to the key's layer. Its rate is the share of visits with a use, the last half-life of them
+ * counting half: each visit multiplies a sum by a decay and a use adds 1 - decay; the sum over what it would be with a use
+ * every time, 1 - decay^visits, is the rate. Tokens repeat the experts of the tokens just before, and some experts are
+ * popular throughout: the mean of a fast and a slow rate sees both (one of either kind alone loses to LRU, or to the
+ * other, on some traces). Every key starts with one visit and half a use, for want of knowledge. The multiplication is
+ * done late, when the rate is looked at.
  *
  *     lfu       evicts the lowest rate
  *     nextuse   evicts the latest expected next use: a key of rate r waits 1/r - 1 passes beyond the coming visit of its
@@ -19,10 +21,11 @@
 #include "tiers/evict.h"
 
 enum { SAMPLE = 64, N_POWERS = 256 };
-static const float HALF_LIFE = 24;           /* visits; chosen on traces, see docs/tiers.md */
+enum { FAST, SLOW, N_SPEEDS };
+static const float half_life[N_SPEEDS] = { 2, 40 };      /* visits */
 
 struct history {
-    float    sum;                            /* after `visits` visits of its layer */
+    float    sum[N_SPEEDS];                  /* after `visits` visits of its layer */
     uint32_t visits;
     int      layer, place;                   /* place in candidates, -1: none */
 };
@@ -36,7 +39,7 @@ struct lfu {
     int      *candidates;                    /* [n_keys] */
     struct history *keys;                    /* [n_keys] */
     uint64_t  rng;
-    float     powers[N_POWERS];              /* DECAY^i */
+    float     powers[N_SPEEDS][N_POWERS];    /* decay^i */
 };
 
 static struct lfu *lfu_of(pf_evict *p)
@@ -69,12 +72,14 @@ static pf_status open_with(pf_evict **out, const struct pf_evict_shape *shape, c
         lfu_close(&l->base);
         PF_FAIL(PF_ENOMEM, "no memory for a replacement policy over %d parts", shape->n_keys);
     }
-    float decay = exp2f(-1 / HALF_LIFE);
-    for (int i = 0; i < shape->n_keys; i++)
-        l->keys[i] = (struct history){ .sum = (1 - decay) / 2, .visits = 1, .layer = shape->layer_of[i], .place = -1 };
-    l->powers[0] = 1;
-    for (int i = 1; i < N_POWERS; i++)
-        l->powers[i] = l->powers[i - 1] * decay;
+    for (int s = 0; s < N_SPEEDS; s++)
+        for (int i = 0; i < N_POWERS; i++)
+            l->powers[s][i] = exp2f(-(float)i / half_life[s]);
+    for (int i = 0; i < shape->n_keys; i++) {
+        l->keys[i] = (struct history){ .visits = 1, .layer = shape->layer_of[i], .place = -1 };
+        for (int s = 0; s < N_SPEEDS; s++)
+            l->keys[i].sum[s] = (1 - l->powers[s][1]) / 2;
+    }
     *out = &l->base;
     return PF_OK;
 }
@@ -102,9 +107,9 @@ static uint32_t visits_of(const struct lfu *l, const struct history *h)
     return 1 + l->pass + (h->layer <= l->layer);
 }
 
-static float power(const struct lfu *l, uint32_t n)
+static float power(const struct lfu *l, int speed, uint32_t n)
 {
-    return n < N_POWERS ? l->powers[n] : 0;
+    return l->powers[speed][n < N_POWERS ? n : N_POWERS - 1];
 }
 
 static void leave(struct lfu *l, int key)
@@ -124,7 +129,8 @@ static void lfu_use(pf_evict *p, int key)
     struct history *h = &l->keys[key];
     uint32_t visits = visits_of(l, h);
     if (h->visits != visits) {           /* several uses in one visit count once */
-        h->sum = h->sum * power(l, visits - h->visits) + 1 - l->powers[1];
+        for (int s = 0; s < N_SPEEDS; s++)
+            h->sum[s] = h->sum[s] * power(l, s, visits - h->visits) + 1 - l->powers[s][1];
         h->visits = visits;
     }
     leave(l, key);
@@ -144,7 +150,9 @@ static float staleness(const struct lfu *l, int key)
 {
     const struct history *h = &l->keys[key];
     uint32_t visits = visits_of(l, h);
-    float rate = h->sum * power(l, visits - h->visits) / (1 - power(l, visits));
+    float rate = 0;
+    for (int s = 0; s < N_SPEEDS; s++)
+        rate += h->sum[s] * power(l, s, visits - h->visits) / (1 - power(l, s, visits)) / N_SPEEDS;
     if (!l->by_distance)
         return -rate;
     int steps = (h->layer - l->layer + l->n_layers) % l->n_layers;
