@@ -120,15 +120,41 @@ struct pf_model_opts {
     int              n_threads;      /* computing threads; 0: one per core this process may use, at most 64 */
     uint32_t         isa;            /* PF_ISA_ mask; default PF_ISA_ALL */
     bool             vocab_only;     /* tokenizer and chat template only: architecture and tensors are not looked at */
+    uint64_t         ram_bytes;      /* memory for weights, keys, values and scratch; 0: what the system can spare */
+    bool             streaming;      /* never hold the whole model in memory, even if it fits */
+    bool             no_nvme;        /* never read weights from the drive while running: fail if memory is too small */
+    double           ram_bytes_s, disk_bytes_s;  /* speeds that plans assume; 0: 20e9 and 2.5e9 */
     pf_log_fn       *log;            /* NULL: silent. Never called from a computing thread */
     void            *log_ctx;
 };
 void pf_model_opts_init(struct pf_model_opts *o);
 
 /* Opens a GGUF file (for a split model its first shard). Reads headers, checks every tensor, maps the weights; a
- * weight is read from disk when first used. o may be NULL for the defaults; nothing of it is kept but the log
+ * weight is read from disk when first used, and if memory is too small for all of them (see pf_model_plan), it may have
+ * to be read again: by this program, past the page cache. o may be NULL for the defaults; nothing of it is kept but the log
  * callback. The model is immutable afterwards and may be used from any thread. */
 pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_opts *o);
+
+/* What would live where, and how fast decoding would be if routing were random (real routing repeats itself and does
+ * better). A slab is what is placed and read at once: an expert, or one layer of a model without experts. */
+enum pf_tier { PF_TIER_RAM, PF_TIER_DISK, PF_N_TIERS };
+struct pf_plan_tier {
+    uint64_t n_slabs, bytes;         /* weights that live there and no nearer */
+    double   token_bytes;            /* read from it to decode a token */
+    double   tok_s;                  /* if nothing else took time; 0: nothing is read from it */
+};
+struct pf_plan {
+    struct pf_plan_tier tiers[PF_N_TIERS];
+    bool         resident;           /* everything is in memory: the mapped file is used as it is */
+    uint64_t     ram_budget_bytes;   /* given or found */
+    uint64_t     other_bytes;        /* of it for keys, values and scratch of a session with default options */
+    uint64_t     slot_bytes;         /* of it for weights that come and go */
+    enum pf_tier limit;              /* the resource that decides */
+    double       tok_s;
+};
+/* Plans for the model at path as pf_model_open would, without reading weights. o as there. PF_ENOMEM: there is no way
+ * to run it in this memory. */
+pf_status pf_model_plan(const char *path, const struct pf_model_opts *o, struct pf_plan *out);
 
 /* Closes and clears *m. NULL-safe. All sessions of the model must be closed before (asserted). */
 void pf_model_close(pf_model **m);
@@ -296,10 +322,23 @@ struct pf_stats {
     uint64_t n_tokens;               /* positions evaluated */
     uint64_t step_ns;                /* time spent in them */
     uint64_t weight_bytes_read;      /* weights the kernels went over */
+    uint64_t slab_hits, slab_misses; /* experts (or layers) wanted: in memory; read from the drive. 0 when resident */
+    uint64_t disk_bytes_read;        /* by this program, not through the mapped file */
+    uint64_t disk_busy_ns;           /* at least one such read was under way */
+    uint64_t disk_wait_ns;           /* computing waited for one */
 };
 /* From any thread. */
 void pf_stats_get(const pf_model *m, struct pf_stats *out);
 void pf_stats_reset(pf_model *m);
+
+/* How well a replacement policy would have served a recorded routing trace (its format: src/tiers/trace.h). */
+struct pf_replay {
+    const char *policy;              /* static; the last row is "belady", the best that is possible */
+    uint64_t    n_tokens, n_slots;
+    uint64_t    n_uses, n_hits;      /* experts wanted; found in memory */
+};
+/* Replays the trace at path with room for n_slots experts (0: half of them) under every policy. *n: how many there are. */
+pf_status pf_trace_replay(const char *path, int64_t n_slots, struct pf_replay *rows, int cap, int *n);
 
 #ifdef __cplusplus
 }

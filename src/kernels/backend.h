@@ -199,6 +199,13 @@ struct pf_backend_ops {
     pf_status (*conv)(pf_backend *b, const struct pf_conv_op *c);
     pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);
     pf_status (*experts)(pf_backend *b, const struct pf_experts_op *e);
+    /* The same in pieces, for experts whose weights come one after the other: begin, then each picked expert in exactly
+     * one part, in any order, then end; nothing else in between but closing. Up to end, what e points to must stay; an
+     * expert's entries in e->gate->data and its like are looked at only in its part. The result does not depend on the
+     * parts. After a failure in between there is no end. */
+    pf_status (*experts_begin)(pf_backend *b, const struct pf_experts_op *e);
+    pf_status (*experts_part)(pf_backend *b, const int *experts, int n);
+    pf_status (*experts_end)(pf_backend *b);
 };
 
 /* The CPU backend on n_threads threads, with the best kernels that isa_mask (PF_ISA_) and the CPU allow. */

@@ -10,6 +10,7 @@
 #include <math.h>
 
 #include "moe/blocks.h"
+#include "moe/residency.h"
 
 static pf_status run_layer(struct pf_session *s, int il, int rows)
 {
@@ -57,7 +58,10 @@ pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch)
     for (int il = 0; il < m->n_layer; il++) {
         if (atomic_exchange(&s->cancel, false))
             PF_FAIL(PF_ECANCEL, "cancelled at layer %d of %d", il, m->n_layer);
-        PF_TRY(run_layer(s, il, rows));
+        PF_TRY(pf_residency_enter(s->m, il));
+        pf_status st = run_layer(s, il, rows);
+        pf_residency_leave(s->m, il);
+        PF_TRY(st);
     }
 
     if (batch->n_logits == 0)

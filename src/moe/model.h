@@ -4,7 +4,8 @@
  *
  * model.c reads the keys, bind.c binds the tensors that an architecture's table asks for; forward.c walks the result
  * and knows no architecture by name. The model owns the file mapping, the tokenizer, the chat template, the backend and
- * a lock that lets the sessions' steps take turns. Weights stay where the file mapping has them. */
+ * a lock that lets the sessions' steps take turns. Weights stay where the file mapping has them, or pass
+ * through the store (residency.h) where memory is too small. */
 #ifndef PF_MODEL_H
 #define PF_MODEL_H
 
@@ -133,6 +134,7 @@ struct pf_model {
     pf_tmpl    *tmpl;                     /* NULL: none, or it does not parse: tmpl_error says why */
     char       *tmpl_error;
     pf_backend *backend;                  /* NULL when opened for the vocabulary only */
+    struct pf_residency *residency;       /* NULL: all weights are mapped */
 
     int   n_layer, n_embd, n_vocab, n_ctx_train, n_ff;
     int   n_expert, n_used, n_ff_expert;  /* 0: no experts */

@@ -90,6 +90,7 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
     b->pick_out = take(&c, n_picks * (size_t)s->n_out, sizeof *b->pick_out);
     b->sorted = take(&c, n_picks, sizeof *b->sorted);
     b->place = take(&c, n_picks, sizeof *b->place);
+    b->groups = take(&c, (size_t)s->n_expert, sizeof *b->groups);
     b->active = take(&c, (size_t)s->n_expert, sizeof *b->active);
     b->thread_floats =
         round_up(max_size(max_size(pf_cpu_attention_floats(s->max_head_dim), pf_cpu_experts_floats()),
@@ -345,7 +346,8 @@ static const struct pf_backend_ops cpu_ops = {
     .copy = cpu_copy,
     .conv = pf_cpu_conv,
     .delta = pf_cpu_delta,
-    .experts = pf_cpu_experts,
+    .experts = pf_cpu_experts, .experts_begin = pf_cpu_experts_begin, .experts_part = pf_cpu_experts_part,
+    .experts_end = pf_cpu_experts_end,
 };
 
 pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask)

@@ -45,7 +45,9 @@ struct cpu_backend {
     float   *pick_out;       /* [max_picks][n_out] what each pick's down product gave */
     int     *sorted;         /* [max_picks] sorted position -> row * n_used + slot */
     int     *place;          /* [max_picks] row * n_used + slot -> sorted position */
-    struct active_expert *active;    /* [n_expert] */
+    struct active_expert *groups;    /* [n_expert] where each expert's picks lie among the sorted */
+    struct active_expert *active;    /* [n_expert] those of the present part */
+    struct pf_experts_op  experts;   /* from begin to end */
     float   *thread_scratch;         /* [n_threads][thread_floats] */
     size_t   thread_floats;
 
@@ -78,6 +80,9 @@ int pf_cpu_grain(const struct cpu_backend *b, int64_t n_rows);
 pf_status pf_cpu_linear(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
 pf_status pf_cpu_heads(pf_backend *b, const struct pf_heads_op *h);
 pf_status pf_cpu_experts(pf_backend *b, const struct pf_experts_op *e);
+pf_status pf_cpu_experts_begin(pf_backend *b, const struct pf_experts_op *e);
+pf_status pf_cpu_experts_part(pf_backend *b, const int *experts, int n);
+pf_status pf_cpu_experts_end(pf_backend *b);
 pf_status pf_cpu_attention(pf_backend *b, const struct pf_attention_op *a);
 pf_status pf_cpu_conv(pf_backend *b, const struct pf_conv_op *c);
 pf_status pf_cpu_delta(pf_backend *b, const struct pf_delta_op *d);
