@@ -156,11 +156,24 @@ static void put_family_keys(struct header *h, const struct preset *p)
         kv_array(h, ".rope.dimension_sections", T_I32, 4);
         put(h, sections, sizeof sections);
     }
-    if (p->family == DEEPSEEK2) {
+    if (p->family == DEEPSEEK2 || p->family == GLM_DSA) {
         kv_u32(h, ".attention.kv_lora_rank", MLA_LATENT);
         kv_u32(h, ".attention.key_length_mla", MLA_NOPE + MLA_ROPE);
         kv_u32(h, ".attention.value_length_mla", MLA_V);
         kv_u32(h, ".rope.dimension_count", MLA_ROPE);
+    }
+    if (p->family == GLM_DSA) {
+        kv_u32(h, ".attention.q_lora_rank", DSA_Q_LATENT);
+        kv_u32(h, ".attention.indexer.head_count", DSA_HEADS);
+        kv_u32(h, ".attention.indexer.key_length", DSA_KEY);
+        kv_u32(h, ".attention.indexer.top_k", DSA_CHOSEN);
+        kv_array(h, ".attention.indexer.types", T_I32, (uint64_t)p->n_layer);
+        for (int il = 0; il < p->n_layer; il++)
+            put_u32(h, il < DSA_FULL_LAYERS);
+        kv_true(h, ".expert_weights_norm");
+        kv_f32(h, ".expert_weights_scale", 2.5f);
+    }
+    if (p->family == DEEPSEEK2) {
         kv_str(h, ".rope.scaling.type", "yarn");
         kv_f32(h, ".rope.scaling.factor", 40);
         kv_u32(h, ".rope.scaling.original_context_length", 4096);
@@ -179,7 +192,7 @@ static void put_family_keys(struct header *h, const struct preset *p)
 
 static void put_keys(struct header *h, const struct preset *p)
 {
-    bool mla = p->family == DEEPSEEK2;
+    bool mla = p->family == DEEPSEEK2 || p->family == GLM_DSA;
     char name[128];
     snprintf(name, sizeof name, "synthetic %s", p->name);
     kv_str(h, "general.architecture", h->arch);
@@ -214,7 +227,7 @@ static void put_keys(struct header *h, const struct preset *p)
 
 static void build_header(struct header *h, const struct model *m)
 {
-    static const char *const archs[] = { "llama", "qwen3moe", "gpt-oss", "qwen3next", "qwen35moe", "deepseek2", "glm4moe" };
+    static const char *const archs[] = { "llama", "qwen3moe", "gpt-oss", "qwen3next", "qwen35moe", "deepseek2", "glm4moe", "glm-dsa" };
     struct header keys = { .arch = archs[m->p.family] };
     put_keys(&keys, &m->p);
     put(h, "GGUF", 4);

@@ -24,6 +24,7 @@ const struct preset synth_presets[] = {
     { "qwen3-next-tiny", QWEN3NEXT, 4, 256, 4, 2, 64, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "15 MB: for tests", 0, 1 },
     { "qwen35moe-tiny", QWEN35MOE, 4, 256, 4, 2, 64,  0,    16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "15 MB: for tests", 0, 1 },
     { "deepseek2-tiny", DEEPSEEK2, 3, 256, 4, 1, 192, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 2 },
+    { "glm-dsa-tiny",  GLM_DSA,   3,  256, 4,  1, 192, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
     { "glm4moe-tiny",  GLM4MOE,   3,  256, 8,  2, 32,  512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
     { "llama-tiny",    LLAMA,     2,  256,  8,  2, 32,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB: for tests", 0, 0 },
 };
@@ -120,11 +121,29 @@ static void attention(struct model *m, int il)
     }
 }
 
+static void indexer(struct model *m, int il)
+{
+    matrix(m, m->type, DSA_Q_LATENT, DSA_HEADS * DSA_KEY, 1, "blk.%d.indexer.attn_q_b.weight", il);
+    matrix(m, m->type, m->p.n_embd, DSA_KEY, 1, "blk.%d.indexer.attn_k.weight", il);
+    matrix(m, m->f32, m->p.n_embd, DSA_HEADS, 1, "blk.%d.indexer.proj.weight", il);
+    vector(m, DSA_KEY, 1, 1, 0.1f, "blk.%d.indexer.k_norm.weight", il);
+    vector(m, DSA_KEY, 1, 0, 0.1f, "blk.%d.indexer.k_norm.bias", il);
+}
+
 /* The rows of attn_k_b are too short for K-quants; published files keep it in Q8_0. */
 static void latent_attention(struct model *m, int il)
 {
     int n_head = m->p.n_head, n_embd = m->p.n_embd;
-    matrix(m, m->type, n_embd, n_head * (MLA_NOPE + MLA_ROPE), 1, "blk.%d.attn_q.weight", il);
+    int n_q = n_head * (MLA_NOPE + MLA_ROPE);
+    if (m->p.family == GLM_DSA) {
+        matrix(m, m->type, n_embd, DSA_Q_LATENT, 1, "blk.%d.attn_q_a.weight", il);
+        vector(m, DSA_Q_LATENT, 1, 1, 0.1f, "blk.%d.attn_q_a_norm.weight", il);
+        matrix(m, m->type, DSA_Q_LATENT, n_q, 1, "blk.%d.attn_q_b.weight", il);
+        if (il < DSA_FULL_LAYERS)
+            indexer(m, il);
+    } else {
+        matrix(m, m->type, n_embd, n_q, 1, "blk.%d.attn_q.weight", il);
+    }
     matrix(m, m->type, n_embd, MLA_LATENT + MLA_ROPE, 1, "blk.%d.attn_kv_a_mqa.weight", il);
     vector(m, MLA_LATENT, 1, 1, 0.1f, "blk.%d.attn_kv_a_norm.weight", il);
     matrix(m, synth_type_find("Q8_0"), MLA_NOPE, MLA_LATENT, n_head, "blk.%d.attn_k_b.weight", il);
@@ -172,7 +191,7 @@ static void experts(struct model *m, int il)
         vector(m, n_ff, p->n_expert, 0, 0.1f, "blk.%d.ffn_up_exps.bias", il);
         vector(m, p->n_embd, p->n_expert, 0, 0.1f, "blk.%d.ffn_down_exps.bias", il);
     }
-    if (p->family == GLM4MOE)
+    if (p->family == GLM4MOE || p->family == GLM_DSA)
         vector(m, p->n_expert, 1, 0, 0.1f, "blk.%d.exp_probs_b.bias", il);
     if (is_hybrid(p))
         vector(m, p->n_embd, 1, 0, 0.02f, "blk.%d.ffn_gate_inp_shexp.weight", il);
@@ -190,7 +209,7 @@ void synth_list_tensors(struct model *m)
         vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.attn_norm.weight", il);
         if (is_hybrid(p) && (il + 1) % 4 != 0)
             linear_attention(m, il);
-        else if (p->family == DEEPSEEK2)
+        else if (p->family == DEEPSEEK2 || p->family == GLM_DSA)
             latent_attention(m, il);
         else
             attention(m, il);

@@ -10,7 +10,7 @@
 
 enum { SYNTH_ALIGN = 32, SYNTH_EXIT_USAGE = 2 };
 
-enum family { LLAMA, QWEN3MOE, GPTOSS, QWEN3NEXT, QWEN35MOE, DEEPSEEK2, GLM4MOE };
+enum family { LLAMA, QWEN3MOE, GPTOSS, QWEN3NEXT, QWEN35MOE, DEEPSEEK2, GLM4MOE, GLM_DSA };
 
 struct preset {
     const char *name;
@@ -44,6 +44,10 @@ extern const size_t synth_n_presets;
 /* Latent attention of DeepSeek-V2-Lite: of each key this much is rotated, that much not; what keys and values are
  * made from; the values. */
 enum { MLA_ROPE = 64, MLA_NOPE = 128, MLA_LATENT = 512, MLA_V = 128 };
+
+/* Sparse latent attention, of the tiny model only: sizes of its queries' latent and of its indexers, which the first
+ * layers have and the others share. */
+enum { DSA_Q_LATENT = 128, DSA_HEADS = 4, DSA_KEY = 96, DSA_CHOSEN = 270, DSA_FULL_LAYERS = 2 };
 
 /* Lists the tensors of m->p in the types of m, and where each begins behind the header. */
 void synth_list_tensors(struct model *m);
