@@ -198,8 +198,8 @@ struct pf_backend_ops {
     /* w NULL: without weights. y may be x. */
     pf_status (*rms_norm)(pf_backend *b, const float *x, const float *w, float eps, int n, int rows, float *y);
     /* y = (x - mean) / sqrt(variance + eps) * w + bias, the sums in double. y may be x. */
-    pf_status (*layer_norm)(pf_backend *b, const float *x, const float *w, const float *bias, float eps, int n, int rows,
-                            float *y);
+    pf_status (*layer_norm)(pf_backend *b, const float *x, const float *w, const float *bias, float eps, int n,
+                            int rows, float *y);
     pf_status (*linear)(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
     pf_status (*heads)(pf_backend *b, const struct pf_heads_op *h);
     pf_status (*act)(pf_backend *b, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);

@@ -1,5 +1,5 @@
-/* `glm-dsa`: GLM-5, 5.1, 5.2. As deepseek2 with sigmoid routing, and attention looks only at the positions that an indexer
- * chooses; in GLM-5.2 some layers take the choice of the one before. */
+/* `glm-dsa`: GLM-5, 5.1, 5.2. As deepseek2 with sigmoid routing, and attention looks only at the positions that an
+ * indexer chooses; in GLM-5.2 some layers take the choice of the one before. */
 #include "moe/model.h"
 
 const struct pf_arch pf_arch_glm_dsa = {

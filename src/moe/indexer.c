@@ -5,7 +5,8 @@
  *     score(p) = sum over heads of (w h) * max(q_head . k(p), 0)          q from the normed query latent
  *
  * The first part of every head of q and of k is rotated. A positive factor common to all scores is left out. While a
- * row sees no more positions than may be chosen, it sees all. Layers without an indexer take what the one before chose. */
+ * row sees no more positions than may be chosen, it sees all. Layers without an indexer take what the one before
+ * chose. */
 #include "moe/blocks.h"
 
 static const float key_eps = 1e-6f;

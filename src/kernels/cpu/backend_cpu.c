@@ -221,8 +221,8 @@ static void layer_norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-static pf_status cpu_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps, int n,
-                                int rows, float *y)
+static pf_status cpu_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps,
+                                int n, int rows, float *y)
 {
     struct row_job job = { .b = cpu_of(backend), .norm = { x, w, bias, eps, n, y } };
     pf_pool_run(job.b->pool, layer_norm_rows, &job, rows, grain_of(n));

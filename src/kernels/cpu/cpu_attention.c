@@ -3,8 +3,8 @@
  *     queries of KV head h: (row 0, head 0..g-1), (row 1, head 0..g-1), ...      g query heads share the KV head
  *     a task's queries:     [first, first + n)                                   folded over chunks 0, 1, 2, ...
  *
- * Where a row sees chosen positions only, a task is up to Q_BLOCK heads of one row, and the keys it sees are gathered, in
- * rising order, into chunks as full as those of the cache: if all are chosen, the same bits.
+ * Where a row sees chosen positions only, a task is up to Q_BLOCK heads of one row, and the keys it sees are gathered,
+ * in rising order, into chunks as full as those of the cache: if all are chosen, the same bits.
  *
  * Every query folds the same absolute chunks in the same order whatever the batch, so a prompt evaluated whole, in
  * pieces or token by token gives the same bits. */
