@@ -219,12 +219,12 @@ void opts_list(const struct settings *s, struct buf *out)
     for (const struct opt *o = table; o < table + N_OPTS; o++) {
         if (!o->live)
             continue;
-        double v = o->kind == REAL ? *(const double *)((const char *)s + o->at)
-                                   : (double)*(const int64_t *)((const char *)s + o->at);
+        const void *at = (const char *)s + o->at;
+        double v = o->kind == REAL ? *(const double *)at : (double)*(const int64_t *)at;
         char value[32] = "-";
-        if (v != UNSET)
-            snprintf(value, sizeof value, "%.15g", v);
-        buf_printf(out, "  %-18s %-8s %s\n", o->name, value, o->help);
+        if (v != UNSET || o->min < 0)
+            snprintf(value, sizeof value, o->kind == REAL ? "%.6g" : "%.0f", v);
+        buf_printf(out, "  %-18s %-10s %s\n", o->name, value, o->help);
     }
 }
 

@@ -39,7 +39,7 @@ static void on_sigint(int sig)
     (void)sig;
     int saved = errno;
     if (atomic_fetch_add(&n_interrupts, 1) + 1 >= atomic_load(&interrupt_patience))
-        leave("\n", EXIT_FAILED);
+        leave(out_color ? "\033[0m\n" : "\n", EXIT_FAILED);
     pf_session *s = atomic_load(&watched);
     if (s)
         pf_session_cancel(s);
@@ -88,6 +88,11 @@ void term_init(void)
 bool term_out_is_tty(void)
 {
     return out_is_tty;
+}
+
+bool term_out_color(void)
+{
+    return out_color;
 }
 
 bool term_err_is_tty(void)

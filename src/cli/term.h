@@ -15,6 +15,7 @@ enum style { STYLE_PLAIN, STYLE_DIM, STYLE_BOLD, STYLE_PROMPT };
 void term_init(void);
 bool term_out_is_tty(void);
 bool term_err_is_tty(void);
+bool term_out_color(void);
 
 void out_write(const void *p, size_t n);
 void out_puts(const char *s);

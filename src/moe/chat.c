@@ -19,7 +19,7 @@ struct text {
 
 static void put(struct text *t, const char *s, size_t n)
 {
-    if (t->failed)
+    if (t->failed || n == 0)
         return;
     if (n > t->cap - t->n) {
         size_t cap = 2 * t->cap + n + 256;

@@ -149,7 +149,7 @@ const char *pf_vocab_piece(const pf_vocab *v, int32_t id, bool special, size_t *
     *len = 0;
     if (id < 0 || id >= v->n_tokens)
         return "";
-    if (!special && (v->types[id] == TOKEN_CONTROL || v->types[id] == TOKEN_UNKNOWN))
+    if (!special && (v->types[id] == TOKEN_CONTROL || v->types[id] == TOKEN_UNKNOWN || id == v->unshown))
         return "";
     *len = v->pieces[id].n;
     return v->pieces[id].p;
