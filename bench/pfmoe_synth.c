@@ -7,8 +7,6 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <getopt.h>
-#include <math.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,203 +14,9 @@
 #include <unistd.h>
 
 #include "synth_fill.h"
+#include "synth_shapes.h"
 
-enum { EXIT_USAGE = 2, ALIGN = 32, BUFFER_BYTES = 16 << 20 };
-
-enum family { LLAMA, QWEN3MOE, GPTOSS, QWEN3NEXT };
-
-struct preset {
-    const char *name;
-    enum family family;
-    int n_layer, n_embd, n_head, n_kv, hd, n_ff, n_expert, n_used, n_ff_expert, n_vocab, n_ctx;
-    float rope_base, eps;
-    const char *type, *down_type, *expert_type, *output_type;   /* NULL: as type (down_type: as expert_type) */
-    const char *about;
-};
-
-static const struct preset presets[] = {
-    { "gpt-oss-20b",   GPTOSS,    24, 2880, 64, 8, 64,  2880, 32,  4,  2880, 201088, 131072, 150000, 1e-5f, "Q8_0", 0, "MXFP4", 0, "GPT-OSS-20B" },
-    { "gpt-oss-120b",  GPTOSS,    36, 2880, 64, 8, 64,  2880, 128, 4,  2880, 201088, 131072, 150000, 1e-5f, "Q8_0", 0, "MXFP4", 0, "GPT-OSS-120B" },
-    { "qwen3-30b-a3b", QWEN3MOE,  48, 2048, 32, 4, 128, 6144, 128, 8,  768,  151936, 40960,  1e6f,   1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "Qwen3-30B-A3B" },
-    { "qwen3-next-80b", QWEN3NEXT, 48, 2048, 16, 2, 256, 5120, 512, 10, 512, 151936, 262144, 1e7f,   1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "Qwen3-Next-80B-A3B" },
-    { "mixtral-8x7b",  LLAMA,     32, 4096, 32, 8, 128, 14336, 8,  2,  0,    32000,  32768,  1e6f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Mixtral-8x7B" },
-    { "llama-8b",      LLAMA,     32, 4096, 32, 8, 128, 14336, 0,  0,  0,    128256, 131072, 5e5f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Llama-3.1-8B" },
-    { "llama-70b",     LLAMA,     80, 8192, 64, 8, 128, 28672, 0,  0,  0,    128256, 131072, 5e5f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Llama-3.x-70B" },
-    { "moe-2g",        QWEN3MOE,  12, 2048, 32, 4, 128, 6144, 64,  8,  768,  32000,  32768,  1e6f,   1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "12 layers of 64 experts, 2.4 GiB: for benchmarks on small machines" },
-    { "moe-tiny",      QWEN3MOE,  2,  256,  8,  2, 32,  512,  16,  4,  256,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests" },
-    { "gpt-oss-tiny",  GPTOSS,    4,  288,  8,  2, 32,  288,  8,   4,  288,  512,    2048,   150000, 1e-5f, "Q8_0", 0, "MXFP4", 0, "a few MB: for tests" },
-    { "qwen3-next-tiny", QWEN3NEXT, 4, 256, 4, 2, 64, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "15 MB: for tests" },
-    { "llama-tiny",    LLAMA,     2,  256,  8,  2, 32,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB: for tests" },
-};
-
-/* ---- What a model is made of ------------------------------------------------------------------------------------ */
-
-struct tensor {
-    char     name[64];
-    const struct synth_type *type;
-    int      n_dims;
-    uint64_t ne[3];
-    float    mean, rms;            /* of its values */
-    uint64_t offset, n_bytes;
-};
-
-struct model {
-    struct preset p;
-    const struct synth_type *type, *expert_type, *down_type, *output_type, *f32;
-    struct tensor *tensors;
-    size_t n_tensors, cap;
-};
-
-static void die(int status, const char *fmt, ...) __attribute__((format(printf, 2, 3), noreturn));
-
-static void die(int status, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    fputs("pfmoe-synth: ", stderr);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
-    va_end(args);
-    exit(status);
-}
-
-static void *grow(void *p, size_t bytes)
-{
-    void *q = realloc(p, bytes);
-    if (!q)
-        die(1, "out of memory");
-    return q;
-}
-
-/* A row that is no whole number of blocks takes a type of 32 instead, as llama.cpp's quantiser does. */
-static const struct synth_type *fitting(const struct synth_type *t, uint64_t n)
-{
-    if (n % t->block_len == 0)
-        return t;
-    const char *fallback = t->id >= 14 ? "Q8_0" : "Q4_0";
-    return n % 32 == 0 ? synth_type_find(fallback) : synth_type_find("F16");
-}
-
-static struct tensor *add(struct model *m, const struct synth_type *type, uint64_t n0, uint64_t n1, uint64_t n2, const char *fmt, va_list args)
-{
-    if (m->n_tensors == m->cap) {
-        m->cap = m->cap ? 2 * m->cap : 256;
-        m->tensors = grow(m->tensors, m->cap * sizeof *m->tensors);
-    }
-    struct tensor *t = &m->tensors[m->n_tensors++];
-    *t = (struct tensor){ .type = fitting(type, n0), .ne = { n0, n1, n2 }, .n_dims = n2 > 1 ? 3 : n1 > 1 ? 2 : 1 };
-    vsnprintf(t->name, sizeof t->name, fmt, args);
-    t->rms = (float)(1 / sqrt((double)n0));
-    t->n_bytes = n0 / t->type->block_len * t->type->block_bytes * n1 * n2;
-    return t;
-}
-
-static void matrix(struct model *m, const struct synth_type *type, int n_in, int n_out, int n_stack, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    add(m, type, (uint64_t)n_in, (uint64_t)n_out, (uint64_t)n_stack, fmt, args);
-    va_end(args);
-}
-
-static void vector(struct model *m, int n, int n_stack, float mean, float rms, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    struct tensor *t = add(m, m->f32, (uint64_t)n, (uint64_t)n_stack, 1, fmt, args);
-    t->mean = mean;
-    t->rms = rms;
-    va_end(args);
-}
-
-static void attention(struct model *m, int il)
-{
-    const struct preset *p = &m->p;
-    bool gated = p->family == QWEN3NEXT, bias = p->family == GPTOSS;
-    int q = p->n_head * p->hd, kv = p->n_kv * p->hd;
-    matrix(m, m->type, p->n_embd, gated ? 2 * q : q, 1, "blk.%d.attn_q.weight", il);
-    matrix(m, m->type, p->n_embd, kv, 1, "blk.%d.attn_k.weight", il);
-    matrix(m, m->type, p->n_embd, kv, 1, "blk.%d.attn_v.weight", il);
-    matrix(m, m->type, q, p->n_embd, 1, "blk.%d.attn_output.weight", il);
-    if (bias) {
-        vector(m, q, 1, 0, 0.1f, "blk.%d.attn_q.bias", il);
-        vector(m, kv, 1, 0, 0.1f, "blk.%d.attn_k.bias", il);
-        vector(m, kv, 1, 0, 0.1f, "blk.%d.attn_v.bias", il);
-        vector(m, p->n_embd, 1, 0, 0.1f, "blk.%d.attn_output.bias", il);
-        vector(m, p->n_head, 1, 0, 0.5f, "blk.%d.attn_sinks.weight", il);
-    }
-    if (p->family == QWEN3MOE || gated) {
-        vector(m, p->hd, 1, 1, 0.1f, "blk.%d.attn_q_norm.weight", il);
-        vector(m, p->hd, 1, 1, 0.1f, "blk.%d.attn_k_norm.weight", il);
-    }
-}
-
-/* Gated DeltaNet of Qwen3-Next: 16 key heads and 32 value heads of 128, a convolution of 4. */
-static void linear_attention(struct model *m, int il)
-{
-    enum { D = 128, H_K = 16, H_V = 32, CONV = 4, CHANNELS = 2 * D * H_K + D * H_V };
-    matrix(m, m->type, m->p.n_embd, CHANNELS, 1, "blk.%d.attn_qkv.weight", il);
-    matrix(m, m->type, m->p.n_embd, D * H_V, 1, "blk.%d.attn_gate.weight", il);
-    matrix(m, m->type, m->p.n_embd, 2 * H_V, 1, "blk.%d.ssm_ba.weight", il);
-    matrix(m, m->f32, CONV, CHANNELS, 1, "blk.%d.ssm_conv1d.weight", il);
-    vector(m, H_V, 1, 0, 1, "blk.%d.ssm_dt.bias", il);
-    vector(m, H_V, 1, -1, 0.5f, "blk.%d.ssm_a", il);
-    vector(m, D, 1, 1, 0.1f, "blk.%d.ssm_norm.weight", il);
-    matrix(m, m->type, D * H_V, m->p.n_embd, 1, "blk.%d.ssm_out.weight", il);
-}
-
-static void feed_forward(struct model *m, int il)
-{
-    const struct preset *p = &m->p;
-    int n_ff = p->n_ff_expert ? p->n_ff_expert : p->n_ff;
-    if (!p->n_expert) {
-        matrix(m, m->type, p->n_embd, p->n_ff, 1, "blk.%d.ffn_gate.weight", il);
-        matrix(m, m->type, p->n_embd, p->n_ff, 1, "blk.%d.ffn_up.weight", il);
-        matrix(m, m->down_type, p->n_ff, p->n_embd, 1, "blk.%d.ffn_down.weight", il);
-        return;
-    }
-    matrix(m, m->f32, p->n_embd, p->n_expert, 1, "blk.%d.ffn_gate_inp.weight", il);
-    matrix(m, m->expert_type, p->n_embd, n_ff, p->n_expert, "blk.%d.ffn_gate_exps.weight", il);
-    matrix(m, m->expert_type, p->n_embd, n_ff, p->n_expert, "blk.%d.ffn_up_exps.weight", il);
-    matrix(m, m->down_type, n_ff, p->n_embd, p->n_expert, "blk.%d.ffn_down_exps.weight", il);
-    if (p->family == GPTOSS) {
-        vector(m, p->n_expert, 1, 0, 0.1f, "blk.%d.ffn_gate_inp.bias", il);
-        vector(m, n_ff, p->n_expert, 0, 0.1f, "blk.%d.ffn_gate_exps.bias", il);
-        vector(m, n_ff, p->n_expert, 0, 0.1f, "blk.%d.ffn_up_exps.bias", il);
-        vector(m, p->n_embd, p->n_expert, 0, 0.1f, "blk.%d.ffn_down_exps.bias", il);
-    }
-    if (p->family == QWEN3NEXT) {
-        vector(m, p->n_embd, 1, 0, 0.02f, "blk.%d.ffn_gate_inp_shexp.weight", il);
-        matrix(m, m->type, p->n_embd, n_ff, 1, "blk.%d.ffn_gate_shexp.weight", il);
-        matrix(m, m->type, p->n_embd, n_ff, 1, "blk.%d.ffn_up_shexp.weight", il);
-        matrix(m, m->down_type, n_ff, p->n_embd, 1, "blk.%d.ffn_down_shexp.weight", il);
-    }
-}
-
-static void list_tensors(struct model *m)
-{
-    const struct preset *p = &m->p;
-    const char *ffn_norm = p->family == GPTOSS || p->family == QWEN3NEXT ? "post_attention_norm" : "ffn_norm";
-    matrix(m, m->type, p->n_embd, p->n_vocab, 1, "token_embd.weight");
-    m->tensors[0].rms = 1;
-    for (int il = 0; il < p->n_layer; il++) {
-        vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.attn_norm.weight", il);
-        if (p->family == QWEN3NEXT && (il + 1) % 4 != 0)
-            linear_attention(m, il);
-        else
-            attention(m, il);
-        vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.%s.weight", il, ffn_norm);
-        feed_forward(m, il);
-    }
-    vector(m, p->n_embd, 1, 1, 0.1f, "output_norm.weight");
-    matrix(m, m->output_type, p->n_embd, p->n_vocab, 1, "output.weight");
-
-    uint64_t at = 0;
-    for (size_t i = 0; i < m->n_tensors; i++) {
-        m->tensors[i].offset = at;
-        at += (m->tensors[i].n_bytes + ALIGN - 1) / ALIGN * ALIGN;
-    }
-}
+enum { BUFFER_BYTES = 16 << 20 };
 
 /* ---- The header ------------------------------------------------------------------------------------------------- */
 
@@ -227,7 +31,7 @@ static void put(struct header *h, const void *data, size_t n)
 {
     if (h->n + n > h->cap) {
         h->cap = 2 * h->cap + n + 4096;
-        h->p = grow(h->p, h->cap);
+        h->p = synth_grow(h->p, h->cap);
     }
     memcpy(h->p + h->n, data, n);
     h->n += n;
@@ -264,6 +68,12 @@ static void kv_f32(struct header *h, const char *key, float value)
 {
     put_key(h, key, T_F32);
     put(h, &value, 4);
+}
+
+static void kv_true(struct header *h, const char *key)
+{
+    put_key(h, key, T_BOOL);
+    put(h, "\1", 1);
 }
 
 static void kv_str(struct header *h, const char *key, const char *value)
@@ -331,7 +141,7 @@ static void put_family_keys(struct header *h, const struct preset *p)
         kv_f32(h, ".rope.scaling.factor", 32);
         kv_u32(h, ".rope.scaling.original_context_length", 4096);
     }
-    if (p->family == QWEN3NEXT) {
+    if (p->family == QWEN3NEXT || p->family == QWEN35MOE) {
         kv_u32(h, ".rope.dimension_count", 64);
         kv_u32(h, ".expert_shared_feed_forward_length", p->n_ff_expert);
         kv_u32(h, ".full_attention_interval", 4);
@@ -341,12 +151,48 @@ static void put_family_keys(struct header *h, const struct preset *p)
         kv_u32(h, ".ssm.time_step_rank", 32);
         kv_u32(h, ".ssm.inner_size", 4096);
     }
+    if (p->family == QWEN35MOE) {
+        static const uint32_t sections[] = { 11, 11, 10, 0 };
+        kv_array(h, ".rope.dimension_sections", T_I32, 4);
+        put(h, sections, sizeof sections);
+    }
+    if (p->family == DEEPSEEK2 || p->family == GLM_DSA) {
+        kv_u32(h, ".attention.kv_lora_rank", MLA_LATENT);
+        kv_u32(h, ".attention.key_length_mla", MLA_NOPE + MLA_ROPE);
+        kv_u32(h, ".attention.value_length_mla", MLA_V);
+        kv_u32(h, ".rope.dimension_count", MLA_ROPE);
+    }
+    if (p->family == GLM_DSA) {
+        kv_u32(h, ".attention.q_lora_rank", DSA_Q_LATENT);
+        kv_u32(h, ".attention.indexer.head_count", DSA_HEADS);
+        kv_u32(h, ".attention.indexer.key_length", DSA_KEY);
+        kv_u32(h, ".attention.indexer.top_k", DSA_CHOSEN);
+        kv_array(h, ".attention.indexer.types", T_I32, (uint64_t)p->n_layer);
+        for (int il = 0; il < p->n_layer; il++)
+            put_u32(h, il < DSA_FULL_LAYERS);
+        kv_true(h, ".expert_weights_norm");
+        kv_f32(h, ".expert_weights_scale", 2.5f);
+    }
+    if (p->family == DEEPSEEK2) {
+        kv_str(h, ".rope.scaling.type", "yarn");
+        kv_f32(h, ".rope.scaling.factor", 40);
+        kv_u32(h, ".rope.scaling.original_context_length", 4096);
+        kv_f32(h, ".rope.scaling.yarn_log_multiplier", 0.0707f);
+        kv_u32(h, ".expert_gating_func", 1);
+    }
+    if (p->family == GLM4MOE) {
+        kv_u32(h, ".rope.dimension_count", p->hd / 2);
+        kv_u32(h, ".expert_gating_func", 2);
+        kv_true(h, ".expert_weights_norm");
+        kv_f32(h, ".expert_weights_scale", 1);
+    }
     if (p->family == LLAMA)
         kv_u32(h, ".rope.dimension_count", p->hd);
 }
 
 static void put_keys(struct header *h, const struct preset *p)
 {
+    bool mla = p->family == DEEPSEEK2 || p->family == GLM_DSA;
     char name[128];
     snprintf(name, sizeof name, "synthetic %s", p->name);
     kv_str(h, "general.architecture", h->arch);
@@ -357,11 +203,12 @@ static void put_keys(struct header *h, const struct preset *p)
     kv_u32(h, ".context_length", p->n_ctx);
     kv_u32(h, ".embedding_length", p->n_embd);
     kv_u32(h, ".block_count", p->n_layer);
-    kv_u32(h, ".feed_forward_length", p->n_ff);
+    if (p->n_ff)
+        kv_u32(h, ".feed_forward_length", p->n_ff);
     kv_u32(h, ".attention.head_count", p->n_head);
     kv_u32(h, ".attention.head_count_kv", p->n_kv);
-    kv_u32(h, ".attention.key_length", p->hd);
-    kv_u32(h, ".attention.value_length", p->hd);
+    kv_u32(h, ".attention.key_length", mla ? MLA_LATENT + MLA_ROPE : p->hd);    /* of what is cached */
+    kv_u32(h, ".attention.value_length", mla ? MLA_LATENT : p->hd);
     kv_f32(h, ".attention.layer_norm_rms_epsilon", p->eps);
     kv_f32(h, ".rope.freq_base", p->rope_base);
     if (p->n_expert) {
@@ -370,13 +217,17 @@ static void put_keys(struct header *h, const struct preset *p)
         if (p->n_ff_expert)
             kv_u32(h, ".expert_feed_forward_length", p->n_ff_expert);
     }
+    if (p->n_dense)
+        kv_u32(h, ".leading_dense_block_count", p->n_dense);
+    if (p->n_expert && p->n_shared)
+        kv_u32(h, ".expert_shared_count", p->n_shared);
     put_family_keys(h, p);
     put_tokenizer(h, p->n_vocab);
 }
 
 static void build_header(struct header *h, const struct model *m)
 {
-    static const char *const archs[] = { "llama", "qwen3moe", "gpt-oss", "qwen3next" };
+    static const char *const archs[] = { "llama", "qwen3moe", "gpt-oss", "qwen3next", "qwen35moe", "deepseek2", "glm4moe", "glm-dsa" };
     struct header keys = { .arch = archs[m->p.family] };
     put_keys(&keys, &m->p);
     put(h, "GGUF", 4);
@@ -394,7 +245,7 @@ static void build_header(struct header *h, const struct model *m)
         put_u32(h, t->type->id);
         put_u64(h, t->offset);
     }
-    while (h->n % ALIGN)
+    while (h->n % SYNTH_ALIGN)
         put(h, "", 1);
 }
 
@@ -403,7 +254,7 @@ static void build_header(struct header *h, const struct model *m)
 static void write_all(FILE *f, const char *path, const void *p, size_t n)
 {
     if (fwrite(p, 1, n, f) != n)
-        die(1, "writing %s failed: %s", path, strerror(errno));
+        synth_die(1, "writing %s failed: %s", path, strerror(errno));
 }
 
 static void write_tensor(FILE *f, const char *path, const struct model *m, const struct tensor *t, struct synth_rng *rng, char *buffer)
@@ -418,18 +269,18 @@ static void write_tensor(FILE *f, const char *path, const struct model *m, const
         write_all(f, path, buffer, n);
         done += n;
     }
-    static const char zeros[ALIGN];
-    write_all(f, path, zeros, (ALIGN - t->n_bytes % ALIGN) % ALIGN);
+    static const char zeros[SYNTH_ALIGN];
+    write_all(f, path, zeros, (SYNTH_ALIGN - t->n_bytes % SYNTH_ALIGN) % SYNTH_ALIGN);
 }
 
 static void write_model(const struct model *m, const char *path, uint64_t seed)
 {
     struct header h = { 0 };
     struct synth_rng rng;
-    char *buffer = grow(NULL, BUFFER_BYTES);
+    char *buffer = synth_grow(NULL, BUFFER_BYTES);
     FILE *f = fopen(path, "wb");
     if (!f)
-        die(1, "cannot create %s: %s", path, strerror(errno));
+        synth_die(1, "cannot create %s: %s", path, strerror(errno));
     setvbuf(f, NULL, _IONBF, 0);
     build_header(&h, m);
     write_all(f, path, h.p, h.n);
@@ -437,7 +288,7 @@ static void write_model(const struct model *m, const char *path, uint64_t seed)
     for (size_t i = 0; i < m->n_tensors; i++)
         write_tensor(f, path, m, &m->tensors[i], &rng, buffer);
     if (fclose(f) != 0)
-        die(1, "writing %s failed: %s", path, strerror(errno));
+        synth_die(1, "writing %s failed: %s", path, strerror(errno));
     free(buffer);
     free(h.p);
 }
@@ -457,8 +308,8 @@ static void usage(FILE *out)
           "  --output-type T   type of the output head\n"
           "  --seed N          of the random weights (default 1)\n"
           "types: F32 F16 BF16 Q4_0 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS MXFP4\n\npresets:\n", out);
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
-        fprintf(out, "  %-16s %s\n", presets[i].name, presets[i].about);
+    for (size_t i = 0; i < synth_n_presets; i++)
+        fprintf(out, "  %-16s %s\n", synth_presets[i].name, synth_presets[i].about);
 }
 
 static int number(const char *option, const char *text, int min)
@@ -466,7 +317,7 @@ static int number(const char *option, const char *text, int min)
     char *end;
     long v = strtol(text, &end, 10);
     if (*end || end == text || v < min || v > 1 << 24)
-        die(EXIT_USAGE, "--%s %s: expected a number from %d on", option, text, min);
+        synth_die(SYNTH_EXIT_USAGE, "--%s %s: expected a number from %d on", option, text, min);
     return (int)v;
 }
 
@@ -474,7 +325,7 @@ static const struct synth_type *type_or_die(const char *name)
 {
     const struct synth_type *t = synth_type_find(name);
     if (!t)
-        die(EXIT_USAGE, "type %s is unknown (see --help)", name);
+        synth_die(SYNTH_EXIT_USAGE, "type %s is unknown (see --help)", name);
     return t;
 }
 
@@ -511,31 +362,31 @@ int main(int argc, char **argv)
         case OUTPUT_TYPE: o.output_type = optarg; break;
         case SEED:        seed = (uint64_t)number("seed", optarg, 0); break;
         case 'h':         usage(stdout); return 0;
-        default:          usage(stderr); return EXIT_USAGE;
+        default:          usage(stderr); return SYNTH_EXIT_USAGE;
         }
     if (argc - optind != 2) {
         usage(stderr);
-        return EXIT_USAGE;
+        return SYNTH_EXIT_USAGE;
     }
     struct model m = { 0 };
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++)
-        if (strcmp(presets[i].name, argv[optind]) == 0)
-            m.p = presets[i];
+    for (size_t i = 0; i < synth_n_presets; i++)
+        if (strcmp(synth_presets[i].name, argv[optind]) == 0)
+            m.p = synth_presets[i];
     if (!m.p.name)
-        die(EXIT_USAGE, "there is no preset %s (see --help)", argv[optind]);
+        synth_die(SYNTH_EXIT_USAGE, "there is no preset %s (see --help)", argv[optind]);
     m.p.n_layer = o.n_layer ? o.n_layer : m.p.n_layer;
     m.p.n_vocab = o.n_vocab ? o.n_vocab : m.p.n_vocab;
     if (o.n_expert && !m.p.n_expert)
-        die(EXIT_USAGE, "preset %s has no experts", m.p.name);
+        synth_die(SYNTH_EXIT_USAGE, "preset %s has no experts", m.p.name);
     m.p.n_expert = o.n_expert ? o.n_expert : m.p.n_expert;
     if (m.p.n_expert && m.p.n_expert < m.p.n_used)
-        die(EXIT_USAGE, "--experts %d: preset %s uses %d a token", m.p.n_expert, m.p.name, m.p.n_used);
+        synth_die(SYNTH_EXIT_USAGE, "--experts %d: preset %s uses %d a token", m.p.n_expert, m.p.name, m.p.n_used);
     m.p.type = o.type ? o.type : m.p.type;
     m.p.expert_type = o.expert_type ? o.expert_type : m.p.expert_type;
     m.p.down_type = o.down_type ? o.down_type : m.p.down_type;
     m.p.output_type = o.output_type ? o.output_type : m.p.output_type;
     choose_types(&m);
-    list_tensors(&m);
+    synth_list_tensors(&m);
     write_model(&m, argv[optind + 1], seed);
     free(m.tensors);
     return 0;

@@ -166,7 +166,8 @@ static void sum_tensors(const struct shape *s, struct pf_file_info *out)
 }
 
 /* Hybrid models have layers that keep a state of fixed size in place of keys and values: a list of them, or every layer
- * that is not the last of its interval. */
+ * that is not the last of its interval. Latent attention keeps one row for all heads, and a
+ * key for its indexer, if it has one. */
 static uint64_t kv_bytes_per_token(const struct shape *s, const struct pf_file_info *info)
 {
     enum { F16_BYTES = 2 };
@@ -175,7 +176,11 @@ static uint64_t kv_bytes_per_token(const struct shape *s, const struct pf_file_i
     const struct pf_gguf_kv *heads = arch_key(s, "attention.head_count_kv");
     int64_t width = info->n_heads > 0 ? info->n_embd / info->n_heads : 0;
     int64_t key = number(s, "attention.key_length"), value = number(s, "attention.value_length");
+    int64_t latent = number(s, "attention.kv_lora_rank");
     uint64_t n_heads = 0;
+    if (latent > 0)
+        return (uint64_t)s->n_layers * F16_BYTES *
+               (uint64_t)(latent + number(s, "rope.dimension_count") + number(s, "attention.indexer.key_length"));
     if (!heads)
         heads = arch_key(s, "attention.head_count");
     for (int64_t i = 0; i < s->n_layers; i++) {

@@ -93,6 +93,20 @@ struct pf_attention_op {
     bool                     chunked;
     float                    scale;
     const float             *sinks, *row_scale;
+    const int32_t           *chosen;      /* NULL, or [rows][max_chosen]: of row r's positions it sees only the first
+                                             min(pos[r] + 1, max_chosen) of these, which rise; no window, v NULL */
+    int                      max_chosen;
+};
+
+/* chosen [rows][max_chosen]: of the positions p <= pos[r] the max_chosen with the largest score, in rising order; equal
+ * scores: the lower position; all of them, if there are no more. score(p) = sum over heads, by fmaf from 0, of
+ * w(r, head) * max(dot(q(r, head), k(p)), 0). q [rows][n_head * hd_k], w [rows][n_head]; kv has one head and no v. */
+struct pf_choose_op {
+    const float             *q, *w;
+    const struct pf_kv_view *kv;
+    const int32_t           *pos;
+    int                      rows, n_head, max_chosen;
+    int32_t                 *chosen;
 };
 
 /* A matrix of its own for every head: y (row, head) = W_head x (row, head). Head h's n_out rows of w begin at row
@@ -154,6 +168,7 @@ struct pf_backend_sizes {
     int max_n_in;                         /* longest input row of any dense product */
     int max_head_rows, max_head_n_in;     /* of products by head: max_rows * n_head, longest input */
     int max_head_dim;                     /* of keys and of values; of delta nets too */
+    int max_positions, n_choose_head;     /* of choices; 0: there are none */
     int max_picks;                        /* max_rows * n_used */
     int n_expert, n_ff, n_out;            /* experts, their width, and what they put out (all 0: none) */
 };
@@ -182,6 +197,9 @@ struct pf_backend_ops {
     pf_status (*embed)(pf_backend *b, const struct pf_weight *w, const int32_t *ids, int rows, float *x);
     /* w NULL: without weights. y may be x. */
     pf_status (*rms_norm)(pf_backend *b, const float *x, const float *w, float eps, int n, int rows, float *y);
+    /* y = (x - mean) / sqrt(variance + eps) * w + bias, the sums in double. y may be x. */
+    pf_status (*layer_norm)(pf_backend *b, const float *x, const float *w, const float *bias, float eps, int n,
+                            int rows, float *y);
     pf_status (*linear)(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
     pf_status (*heads)(pf_backend *b, const struct pf_heads_op *h);
     pf_status (*act)(pf_backend *b, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
@@ -193,6 +211,7 @@ struct pf_backend_ops {
     pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v,
                           const int32_t *pos, int rows);
     pf_status (*attention)(pf_backend *b, const struct pf_attention_op *a);
+    pf_status (*choose)(pf_backend *b, const struct pf_choose_op *c);    /* NULL: cannot, and knows no chosen either */
     pf_status (*route)(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias,
                        int rows, int32_t *picks, float *weights);
     pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);

@@ -14,6 +14,7 @@
     X(qwen35moe)        \
     X(gptoss)           \
     X(deepseek2)        \
+    X(glm_dsa)          \
     X(glm4moe)          \
     X(olmoe)            \
     X(granite)          \

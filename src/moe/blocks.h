@@ -7,6 +7,8 @@
 
 pf_status pf_attention_block(struct pf_session *s, int il, int rows);        /* attn.c */
 pf_status pf_mla_block(struct pf_session *s, int il, int rows);              /* mla.c */
+pf_status pf_index_block(struct pf_session *s, int il, int rows);            /* indexer.c; part of pf_mla_block */
+bool      pf_index_is_used(const struct pf_session *s, int rows);            /* some row does not see all positions */
 pf_status pf_delta_block(struct pf_session *s, int il, int rows);            /* deltanet.c */
 pf_status pf_dense_block(struct pf_session *s, int il, int rows);            /* ffn.c */
 pf_status pf_moe_block(struct pf_session *s, int il, int rows);

@@ -119,6 +119,34 @@ static pf_status read_delta(const struct pf_loader *l)
     return PF_OK;
 }
 
+/* Every layer has an indexer, or those that attention.indexer.types says; GLM-5.2, known by its context, has them in
+ * layers 0, 1 and each fourth from 2 on. */
+static pf_status read_indexer(const struct pf_loader *l)
+{
+    enum { SHARING_FROM_CONTEXT = 1 << 20, SHARING_PERIOD = 4, SHARING_PHASE = 2 };
+    struct pf_model *m = l->m;
+    struct pf_mla_sizes *s = &m->mla;
+    int64_t full[MAX_LAYERS];
+    if (!m->backend->ops->choose)
+        PF_FAIL(PF_EUNSUPPORTED, "backend %s cannot run %s models, which have indexers", m->backend->ops->name,
+                m->arch->name);
+    PF_TRY(key_int(l, "attention.indexer.head_count", true, 1, 4096, &s->n_index_head));
+    PF_TRY(key_int(l, "attention.indexer.key_length", true, s->n_rope, 4096, &s->n_index));
+    PF_TRY(key_int(l, "attention.indexer.top_k", true, 1, 65536, &s->max_chosen));
+    if (s->n_q_latent == 0)
+        PF_FAIL(PF_EFORMAT, "%s models have indexers, which need an attention.q_lora_rank, in %s", m->arch->name,
+                pf_gguf_path(l->g));
+    for (int il = 0; il < l->n_block; il++)
+        full[il] = m->n_ctx_train < SHARING_FROM_CONTEXT || il < SHARING_PHASE ||
+                   il % SHARING_PERIOD == SHARING_PHASE;
+    PF_TRY(key_ints(l, "attention.indexer.types", l->n_block, 0, INT_MAX, full));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].has_indexer = full[il] == 1;
+    if (!m->layers[0].has_indexer)
+        PF_FAIL(PF_EFORMAT, "the first layer has no indexer whose choice it could take, in %s", pf_gguf_path(l->g));
+    return PF_OK;
+}
+
 /* Newer files describe the cache in key_length and value_length and the heads in the keys ending in _mla, older ones
  * only the heads. */
 static pf_status read_mla(const struct pf_loader *l)
@@ -145,7 +173,7 @@ static pf_status read_mla(const struct pf_loader *l)
         m->layers[il].attn = (struct pf_attention){ .n_head = n_head, .n_kv_head = 1, .hd_k = s->n_latent + s->n_rope,
                                                     .hd_v = s->n_latent, .rotate = true,
                                                     .scale = 1.0f / sqrtf((float)n_k) };
-    return PF_OK;
+    return m->arch->indexer ? read_indexer(l) : PF_OK;
 }
 
 /* Head counts and sizes of every layer, from keys that may be scalars or arrays. */

@@ -39,6 +39,7 @@ struct pf_arch {
     enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED } delta;     /* layers with ssm_conv1d are delta nets; value
                                              heads that are neighbours share a key head, or they take turns */
     bool            mla;                  /* latent attention instead of queries, keys and values */
+    bool            indexer;              /* which looks only at the positions that an indexer chooses */
     bool            norm_after_rope;
     bool            attention_scale;      /* reads attention.scale */
     enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period
@@ -88,6 +89,12 @@ struct pf_mla {
     const float     *kv_norm;             /* {n_latent} */
     struct pf_weight k_b, v_b;            /* per head {n_nope, n_latent}, {n_latent, n_v} */
     int              v_head_rows;         /* rows of v_b from one head to the next */
+    struct pf_indexer {
+        struct pf_weight q;               /* {n_q_latent, n_index_head * n_index} */
+        struct pf_weight k, w;            /* {n_embd, n_index}, {n_embd, n_index_head}; no data: the layer takes the
+                                             positions that the last one with an indexer chose */
+        const float     *k_norm, *k_norm_bias;       /* {n_index} */
+    } indexer;
 };
 
 /* Gated DeltaNet, in place of attention: no keys and values, but a state of fixed size. */
@@ -118,7 +125,7 @@ struct pf_moe {
 
 struct pf_layer {
     const float        *attn_norm, *ffn_norm;        /* {n_embd} */
-    bool                is_delta;
+    bool                is_delta, has_indexer;
     struct pf_attention attn;                        /* all zeros in a delta net */
     struct pf_delta_net delta;
     struct pf_mla       mla;
@@ -146,6 +153,7 @@ struct pf_model {
     } delta;
     struct pf_mla_sizes {                 /* all 0: the model has no latent attention */
         int n_latent, n_q_latent, n_nope, n_rope, n_v;
+        int n_index, n_index_head, max_chosen;       /* of the indexers; 0: there are none */
     } mla;
     struct pf_rope   rope;
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */

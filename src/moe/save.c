@@ -3,7 +3,8 @@
  *     "PFMOESES"  u32 version  u32 kv_type  u64 fingerprint of the model  u64 n_tokens  u64 computed
  *     i32 tokens[n_tokens]
  *     the recurrent state after computed positions, if the model has one and computed is not 0
- *     per layer, per chunk that holds positions, per KV head:  keys, then values, of the positions in use
+ *     per layer, per chunk that holds positions, per KV head:  keys, then values, of the positions in use; then the
+ *         indexer's keys likewise
  *     u64 FNV-1a of everything before it, taken over 8-byte words (the last padded with zeros) of each write
  */
 #include <string.h>
@@ -47,23 +48,28 @@ static pf_status transfer(struct stream *f, void *p, size_t n)
     return PF_OK;
 }
 
+/* Keys and values of one layer and chunk, the first in_use positions of it, which begins at position first. */
+static pf_status transfer_chunk(struct stream *f, const struct pf_kv_view *kv, int64_t first, size_t in_use)
+{
+    size_t element = kv->type == PF_KV_F16 ? 2 : 4;
+    for (int h = 0; h < kv->n_kv_head; h++) {
+        size_t at = (size_t)first * (size_t)kv->n_kv_head + (size_t)h * PF_KV_CHUNK_POSITIONS;
+        PF_TRY(transfer(f, (char *)kv->k + at * (size_t)kv->hd_k * element, in_use * (size_t)kv->hd_k * element));
+        if (kv->v)                           /* else the values are in the keys, or there are none */
+            PF_TRY(transfer(f, (char *)kv->v + at * (size_t)kv->hd_v * element, in_use * (size_t)kv->hd_v * element));
+    }
+    return PF_OK;
+}
+
 /* Keys and values of the first n positions. */
 static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64_t n)
 {
-    size_t element = s->opts.kv_type == PF_KV_F16 ? 2 : 4;
-    for (int il = 0; il < s->m->n_layer; il++) {
-        const struct pf_kv_view *kv = &s->kv[il].view;
+    for (int il = 0; il < s->m->n_layer; il++)
         for (int64_t first = 0; first < n; first += PF_KV_CHUNK_POSITIONS) {
             size_t in_use = (size_t)(n - first < PF_KV_CHUNK_POSITIONS ? n - first : PF_KV_CHUNK_POSITIONS);
-            for (int h = 0; h < kv->n_kv_head; h++) {
-                size_t at = (size_t)first * (size_t)kv->n_kv_head + (size_t)h * PF_KV_CHUNK_POSITIONS;
-                PF_TRY(transfer(f, (char *)kv->k + at * (size_t)kv->hd_k * element, in_use * (size_t)kv->hd_k * element));
-                if (!kv->v)                  /* the values are in the keys */
-                    continue;
-                PF_TRY(transfer(f, (char *)kv->v + at * (size_t)kv->hd_v * element, in_use * (size_t)kv->hd_v * element));
-            }
+            PF_TRY(transfer_chunk(f, &s->kv[il].view, first, in_use));
+            PF_TRY(transfer_chunk(f, &s->index_kv[il].view, first, in_use));
         }
-    }
     return PF_OK;
 }
 

@@ -49,6 +49,17 @@ static struct pf_kv_layer kv_layer(const struct pf_model *m, int il, const struc
     };
 }
 
+/* Of a layer's indexer, if it has one. */
+static struct pf_kv_layer index_kv_layer(const struct pf_model *m, int il, const struct pf_session_opts *o)
+{
+    size_t element = o->kv_type == PF_KV_F16 ? 2 : 4;
+    size_t positions = (size_t)(o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
+    if (!m->layers[il].has_indexer)
+        return (struct pf_kv_layer){ .k_bytes = 0 };
+    return (struct pf_kv_layer){ .view = { .type = o->kv_type, .n_kv_head = 1, .hd_k = m->mla.n_index },
+                                 .k_bytes = positions * (size_t)m->mla.n_index * element };
+}
+
 static void widen(int *to, int64_t n)
 {
     if (*to < n)
@@ -89,7 +100,7 @@ static struct widths widths_of(const struct pf_model *m)
     return w;
 }
 
-static struct pf_backend_sizes backend_sizes(const struct pf_model *m, int rows)
+static struct pf_backend_sizes backend_sizes(const struct pf_model *m, int rows, int64_t n_ctx)
 {
     struct widths w = widths_of(m);
     struct pf_backend_sizes s = { .max_rows = rows, .max_n_in = m->n_embd, .max_picks = rows * m->n_used,
@@ -101,6 +112,10 @@ static struct pf_backend_sizes backend_sizes(const struct pf_model *m, int rows)
         widen(&s.max_n_in, m->mla.n_q_latent);
         s.max_head_rows = rows * m->layers[0].attn.n_head;
         s.max_head_n_in = m->mla.n_latent > m->mla.n_nope ? m->mla.n_latent : m->mla.n_nope;
+        s.n_choose_head = m->mla.n_index_head;
+        widen(&s.max_head_rows, (int64_t)rows * m->mla.n_index_head);
+        widen(&s.max_head_n_in, m->mla.n_index);
+        widen(&s.max_positions, m->mla.n_index_head ? n_ctx : 0);
     }
     widen(&s.max_n_in, w.ff);
     for (int il = 0; il < m->n_layer; il++) {
@@ -121,6 +136,9 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
         { &b->q, rows * (size_t)w.q },             { &b->k, rows * (size_t)w.k },
         { &b->v, rows * (size_t)w.v },             { &b->attn, rows * (size_t)w.attn },
         { &b->q_latent, rows * (size_t)m->mla.n_q_latent },
+        { &b->index_q, rows * (size_t)m->mla.n_index_head * (size_t)m->mla.n_index },
+        { &b->index_k, rows * (size_t)m->mla.n_index }, { &b->index_w, rows * (size_t)m->mla.n_index_head },
+        { &b->chosen, rows * (size_t)m->mla.max_chosen },
         { &b->packed, rows * (size_t)w.packed },   { &b->gate_out, rows * (size_t)w.gate_out },
         { &b->qkv, rows * (size_t)m->delta.n_conv }, { &b->mixed, rows * (size_t)m->delta.n_conv },
         { &b->beta, rows * (size_t)m->delta.n_v_head }, { &b->alpha, rows * (size_t)m->delta.n_v_head },
@@ -149,9 +167,9 @@ pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts
     *kv_bytes = 0;
     for (int il = 0; il < m->n_layer; il++) {
         struct pf_kv_layer kv = kv_layer(m, il, &o);
-        *kv_bytes += kv.k_bytes + kv.v_bytes;
+        *kv_bytes += kv.k_bytes + kv.v_bytes + index_kv_layer(m, il, &o).k_bytes;
     }
-    struct pf_backend_sizes sizes = backend_sizes(m, o.n_batch);
+    struct pf_backend_sizes sizes = backend_sizes(m, o.n_batch, o.n_ctx);
     *work_bytes = (uint64_t)pf_state_bytes(m) * (uint64_t)(2 + pf_state_n_checkpoints(m)) +
                   carve(m, o.n_batch, NULL, &b) + m->backend->ops->scratch_bytes(m->backend, &sizes) +
                   (uint64_t)o.n_ctx * sizeof(int32_t) +
@@ -171,12 +189,15 @@ void pf_session_close(pf_session **sp)
         ops->buf_free(s->m->backend, s->kv[il].view.k, s->kv[il].k_bytes);
         ops->buf_free(s->m->backend, s->kv[il].view.v, s->kv[il].v_bytes);
     }
+    for (int il = 0; s->index_kv && il < s->m->n_layer; il++)
+        ops->buf_free(s->m->backend, s->index_kv[il].view.k, s->index_kv[il].k_bytes);
     ops->buf_free(s->m->backend, s->state, s->state_bytes);
     ops->buf_free(s->m->backend, s->next, s->state_bytes);
     for (int i = 0; i < s->n_checkpoints; i++)
         ops->buf_free(s->m->backend, s->checkpoints[i].state, s->state_bytes);
     ops->buf_free(s->m->backend, s->buf.base, s->buf.bytes);
     pf_free(s->kv);
+    pf_free(s->index_kv);
     pf_free(s->tokens);
     pf_free(s->all_logits);
     pf_free(s->candidates);
@@ -216,7 +237,13 @@ static pf_status open_kv(struct pf_session *s, int il)
         return PF_OK;
     PF_TRY(ops->buf_alloc(s->m->backend, kv.k_bytes, &kv.view.k));
     s->kv[il] = kv;
-    return kv.v_bytes ? ops->buf_alloc(s->m->backend, kv.v_bytes, &s->kv[il].view.v) : PF_OK;
+    if (kv.v_bytes)
+        PF_TRY(ops->buf_alloc(s->m->backend, kv.v_bytes, &s->kv[il].view.v));
+    struct pf_kv_layer index = index_kv_layer(s->m, il, &s->opts);
+    if (index.k_bytes)
+        PF_TRY(ops->buf_alloc(s->m->backend, index.k_bytes, &index.view.k));
+    s->index_kv[il] = index;
+    return PF_OK;
 }
 
 static pf_status open_parts(struct pf_session *s)
@@ -225,9 +252,10 @@ static pf_status open_parts(struct pf_session *s)
     const struct pf_backend_ops *ops = m->backend->ops;
     s->tokens = pf_alloc_array(PF_MEM_SESSION, (size_t)s->opts.n_ctx, sizeof *s->tokens);
     s->kv = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_layer, sizeof *s->kv);
+    s->index_kv = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_layer, sizeof *s->index_kv);
     s->candidates = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_vocab, sizeof *s->candidates);
     s->seen = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_vocab, sizeof *s->seen);
-    if (!s->tokens || !s->kv || !s->candidates || !s->seen)
+    if (!s->tokens || !s->kv || !s->index_kv || !s->candidates || !s->seen)
         PF_FAIL(PF_ENOMEM, "no memory for a session of %lld positions", (long long)s->opts.n_ctx);
     for (int il = 0; il < m->n_layer; il++)
         PF_TRY(open_kv(s, il));
@@ -236,7 +264,7 @@ static pf_status open_parts(struct pf_session *s)
     PF_TRY(ops->buf_alloc(m->backend, s->buf.bytes, &s->buf.base));
     carve(m, s->opts.n_batch, s->buf.base, &s->buf);
 
-    struct pf_backend_sizes sizes = backend_sizes(m, s->opts.n_batch);
+    struct pf_backend_sizes sizes = backend_sizes(m, s->opts.n_batch, s->opts.n_ctx);
     pthread_mutex_lock(&m->step_lock);
     pf_status st = ops->reserve(m->backend, &sizes);
     pthread_mutex_unlock(&m->step_lock);

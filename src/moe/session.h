@@ -31,6 +31,8 @@ struct pf_buffers {
                                 latent attention's queries and then values by head */
     float *gate_out;         /* gate of attn, z of a delta net: as attn; latent attention's {n_latent + n_rope} */
     float *q_latent;         /* {n_q_latent} */
+    float *index_q, *index_k, *index_w;      /* of an indexer {n_index_head * n_index}, {n_index}, {n_index_head} */
+    int32_t *chosen;         /* the positions of its choice {max_chosen} */
     float *qkv, *mixed;      /* of a delta net, before and after its convolution {2 K + V} */
     float *beta, *alpha;     /* {n_v_head} */
     float *gate, *up;        /* dense or shared FFN {n_ff} */
@@ -63,6 +65,7 @@ struct pf_session {
     int64_t               pos, computed;
     int32_t              *tokens;            /* [n_ctx] */
     struct pf_kv_layer   *kv;                /* [n_layer] */
+    struct pf_kv_layer   *index_kv;          /* [n_layer] keys of the indexers */
     float                *state, *next;      /* [state_bytes] each; NULL where the model has no delta nets */
     size_t                state_bytes;
     struct pf_checkpoint  checkpoints[PF_MAX_CHECKPOINTS];

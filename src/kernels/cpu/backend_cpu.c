@@ -1,5 +1,6 @@
 /* The CPU backend: opening, scratch memory, and the operations that go row by row. See cpu.h for its other files. */
 #include <stdio.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/pf_math.h"
@@ -93,9 +94,11 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
     b->groups = take(&c, (size_t)s->n_expert, sizeof *b->groups);
     b->active = take(&c, (size_t)s->n_expert, sizeof *b->active);
     b->thread_floats =
-        round_up(max_size(max_size(pf_cpu_attention_floats(s->max_head_dim), pf_cpu_experts_floats()),
+        round_up(max_size(max_size(max_size(pf_cpu_attention_floats(s->max_head_dim, s->n_choose_head > 0),
+                                            pf_cpu_choose_floats(s->n_choose_head)), pf_cpu_experts_floats()),
                           max_size(pf_cpu_delta_floats(s->max_head_dim), pf_cpu_route_floats(s->n_expert))),
                  ALIGN);
+    b->scores = take(&c, s->n_choose_head ? (size_t)CHOOSE_ROWS * (size_t)s->max_positions : 0, sizeof *b->scores);
     b->thread_scratch = take(&c, (size_t)pf_pool_n_threads(b->pool) * b->thread_floats, sizeof *b->thread_scratch);
     return c.used;
 }
@@ -121,6 +124,8 @@ static pf_status cpu_reserve(pf_backend *backend, const struct pf_backend_sizes 
     grow(&s.max_head_rows, sizes->max_head_rows);
     grow(&s.max_head_n_in, sizes->max_head_n_in);
     grow(&s.max_head_dim, sizes->max_head_dim);
+    grow(&s.max_positions, sizes->max_positions);
+    grow(&s.n_choose_head, sizes->n_choose_head);
     grow(&s.max_picks, sizes->max_picks);
     grow(&s.n_expert, sizes->n_expert);
     grow(&s.n_ff, sizes->n_ff);
@@ -145,7 +150,7 @@ struct row_job {
     struct cpu_backend *b;
     union {
         struct { const struct pf_weight *w; const int32_t *ids; float *x; } embed;
-        struct { const float *x, *w; float eps; int n; float *y; } norm;
+        struct { const float *x, *w; const float *bias; float eps; int n; float *y; } norm;
         struct { enum pf_act act; const float *gate, *up; float *y; } act;
         struct { float *y, a; const float *gate, *x; int n; } add;
         struct { const struct pf_rope_op *ropes; int n_ropes; } rope;
@@ -192,8 +197,36 @@ static int64_t grain_of(int64_t row_elements)
 
 static pf_status cpu_rms_norm(pf_backend *backend, const float *x, const float *w, float eps, int n, int rows, float *y)
 {
-    struct row_job job = { .b = cpu_of(backend), .norm = { x, w, eps, n, y } };
+    struct row_job job = { .b = cpu_of(backend), .norm = { x, w, NULL, eps, n, y } };
     pf_pool_run(job.b->pool, norm_rows, &job, rows, grain_of(n));
+    return PF_OK;
+}
+
+static void layer_norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    int n = job->norm.n;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++) {
+        const float *x = job->norm.x + r * n;
+        float *y = job->norm.y + r * n;
+        double sum = 0, squares = 0;
+        for (int i = 0; i < n; i++)
+            sum += x[i];
+        double mean = sum / n;
+        for (int i = 0; i < n; i++)
+            squares += (x[i] - mean) * (x[i] - mean);
+        double factor = 1 / sqrt(squares / n + (double)job->norm.eps);
+        for (int i = 0; i < n; i++)
+            y[i] = (float)((x[i] - mean) * factor) * job->norm.w[i] + job->norm.bias[i];
+    }
+}
+
+static pf_status cpu_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps,
+                                int n, int rows, float *y)
+{
+    struct row_job job = { .b = cpu_of(backend), .norm = { x, w, bias, eps, n, y } };
+    pf_pool_run(job.b->pool, layer_norm_rows, &job, rows, grain_of(n));
     return PF_OK;
 }
 
@@ -334,6 +367,7 @@ static const struct pf_backend_ops cpu_ops = {
     .reserve = cpu_reserve,
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
+    .layer_norm = cpu_layer_norm,
     .linear = pf_cpu_linear,
     .heads = pf_cpu_heads,
     .act = cpu_act,
@@ -342,6 +376,7 @@ static const struct pf_backend_ops cpu_ops = {
     .rope = cpu_rope,
     .kv_store = cpu_kv_store,
     .attention = pf_cpu_attention,
+    .choose = pf_cpu_choose,
     .route = pf_cpu_route,
     .copy = cpu_copy,
     .conv = pf_cpu_conv,

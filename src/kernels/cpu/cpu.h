@@ -1,8 +1,8 @@
 /* Private to kernels/cpu/: the CPU backend's state and the pieces its files share.
  *
  * backend_cpu.c opens, closes and does everything that goes row by row; cpu_linear.c multiplies dense matrices;
- * cpu_experts.c runs experts; cpu_attention.c attends; cpu_delta.c steps delta nets; cpu_route.c picks experts. All slice
- * their work over the pool in such a way that a value never depends on the slicing. */
+ * cpu_experts.c runs experts; cpu_attention.c attends; cpu_choose.c chooses to what; cpu_delta.c steps delta nets;
+ * cpu_route.c picks experts. All slice their work over the pool in such a way that a value never depends on the slicing. */
 #ifndef PF_CPU_BACKEND_H
 #define PF_CPU_BACKEND_H
 
@@ -15,6 +15,7 @@
 enum {
     X_BLOCK = 64,            /* activation rows a tile kernel gets at once: their int8 values stay in the L2 cache */
     Q_BLOCK = 64,            /* queries of one KV head an attention kernel gets at once */
+    CHOOSE_ROWS = 16,        /* rows whose scores of all positions are in memory at once */
     ROW_GROUP = 16           /* weight rows are handed out in multiples of this, as the kernels like them */
 };
 
@@ -48,6 +49,7 @@ struct cpu_backend {
     struct active_expert *groups;    /* [n_expert] where each expert's picks lie among the sorted */
     struct active_expert *active;    /* [n_expert] those of the present part */
     struct pf_experts_op  experts;   /* from begin to end */
+    float   *scores;                 /* [CHOOSE_ROWS][max_positions] */
     float   *thread_scratch;         /* [n_threads][thread_floats] */
     size_t   thread_floats;
 
@@ -84,11 +86,13 @@ pf_status pf_cpu_experts_begin(pf_backend *b, const struct pf_experts_op *e);
 pf_status pf_cpu_experts_part(pf_backend *b, const int *experts, int n);
 pf_status pf_cpu_experts_end(pf_backend *b);
 pf_status pf_cpu_attention(pf_backend *b, const struct pf_attention_op *a);
+pf_status pf_cpu_choose(pf_backend *b, const struct pf_choose_op *c);
 pf_status pf_cpu_conv(pf_backend *b, const struct pf_conv_op *c);
 pf_status pf_cpu_delta(pf_backend *b, const struct pf_delta_op *d);
 pf_status pf_cpu_route(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias,
                        int rows, int32_t *picks, float *weights);
-size_t pf_cpu_attention_floats(int max_head_dim);       /* scratch per thread */
+size_t pf_cpu_attention_floats(int max_head_dim, bool gathers);      /* scratch per thread */
+size_t pf_cpu_choose_floats(int n_head);
 size_t pf_cpu_experts_floats(void);
 size_t pf_cpu_delta_floats(int d);
 size_t pf_cpu_route_floats(int n_expert);

@@ -3,6 +3,9 @@
  *     queries of KV head h: (row 0, head 0..g-1), (row 1, head 0..g-1), ...      g query heads share the KV head
  *     a task's queries:     [first, first + n)                                   folded over chunks 0, 1, 2, ...
  *
+ * Where a row sees chosen positions only, a task is up to Q_BLOCK heads of one row, and the keys it sees are gathered,
+ * in rising order, into chunks as full as those of the cache: if all are chosen, the same bits.
+ *
  * Every query folds the same absolute chunks in the same order whatever the batch, so a prompt evaluated whole, in
  * pieces or token by token gives the same bits. */
 #include <math.h>
@@ -18,16 +21,19 @@ struct attention_job {
     const struct pf_attention_op *a;
     int group;                   /* query heads per KV head */
     int tasks_per_head;
+    int tasks_per_row;           /* of chosen positions, else 0 */
 };
 
-size_t pf_cpu_attention_floats(int max_head_dim)
+size_t pf_cpu_attention_floats(int max_head_dim, bool gathers)
 {
-    return (size_t)Q_BLOCK * (PF_KV_CHUNK + 3 * (size_t)max_head_dim + 2);
+    return (size_t)Q_BLOCK * (PF_KV_CHUNK + 3 * (size_t)max_head_dim + 2) +
+           (gathers ? (size_t)PF_KV_CHUNK * (size_t)max_head_dim : 0);
 }
 
 /* The scratch of one task, carved from the thread's. */
 struct task_state {
     float *q, *score, *acc, *ac, *m, *z;
+    void  *gathered;             /* a chunk of keys */
     int    row[Q_BLOCK], head[Q_BLOCK], lo[Q_BLOCK], hi[Q_BLOCK];
 };
 
@@ -39,6 +45,7 @@ static void carve(struct task_state *s, float *scratch, const struct pf_kv_view 
     s->ac = s->acc + (size_t)Q_BLOCK * kv->hd_v;
     s->m = s->ac + (size_t)Q_BLOCK * kv->hd_v;
     s->z = s->m + Q_BLOCK;
+    s->gathered = s->z + Q_BLOCK;
 }
 
 static int first_visible(const struct pf_attention_op *a, int row)
@@ -98,6 +105,41 @@ static void end_task(const struct attention_job *job, struct task_state *s, int 
     }
 }
 
+static void fold(const struct attention_job *job, struct task_state *s, int n, const void *k, const void *v)
+{
+    const struct pf_kv_view *kv = job->a->kv;
+    struct pf_attn_args args = {
+        .q = s->q, .q_stride = (size_t)kv->hd_k, .v_stride = kv->v ? (size_t)kv->hd_v : (size_t)kv->hd_k,
+        .k = k, .v = v, .n_q = n, .hd_k = kv->hd_k, .hd_v = kv->hd_v, .lo = s->lo, .hi = s->hi,
+        .scale = job->a->scale, .score = s->score, .m = s->m, .z = s->z, .acc = s->acc,
+        .acc_stride = (size_t)kv->hd_v, .ac = s->ac,
+    };
+    (kv->type == PF_KV_F16 ? job->b->k.attn_f16 : job->b->k.attn_f32)(&args);
+}
+
+/* All n queries of the task are of one row. */
+static void attend_chosen(const struct attention_job *job, struct task_state *s, int kv_head, int n)
+{
+    const struct pf_attention_op *a = job->a;
+    const struct pf_kv_view *kv = a->kv;
+    int row = s->row[0], n_seen = a->pos[row] + 1 < a->max_chosen ? a->pos[row] + 1 : a->max_chosen;
+    const int32_t *chosen = a->chosen + (size_t)row * (size_t)a->max_chosen;
+    size_t key_bytes = (size_t)kv->hd_k * (kv->type == PF_KV_F16 ? 2 : 4);
+    for (int first = 0; first < n_seen; first += PF_KV_CHUNK) {
+        int n_keys = n_seen - first < PF_KV_CHUNK ? n_seen - first : PF_KV_CHUNK;
+        for (int i = 0; i < n_keys; i++) {
+            size_t chunk = (size_t)chosen[first + i] / PF_KV_CHUNK, slot = (size_t)chosen[first + i] % PF_KV_CHUNK;
+            size_t at = (chunk * (size_t)kv->n_kv_head + (size_t)kv_head) * PF_KV_CHUNK + slot;
+            memcpy((char *)s->gathered + (size_t)i * key_bytes, (const char *)kv->k + at * key_bytes, key_bytes);
+        }
+        for (int i = 0; i < n; i++) {
+            s->lo[i] = 0;
+            s->hi[i] = n_keys;
+        }
+        fold(job, s, n, s->gathered, s->gathered);
+    }
+}
+
 static void attend(const struct attention_job *job, struct task_state *s, int kv_head, int n)
 {
     const struct pf_kv_view *kv = job->a->kv;
@@ -114,13 +156,7 @@ static void attend(const struct attention_job *job, struct task_state *s, int kv
             continue;
         size_t chunk = ((size_t)c * kv->n_kv_head + kv_head) * PF_KV_CHUNK;
         const void *k = (const char *)kv->k + chunk * kv->hd_k * element;
-        struct pf_attn_args args = {
-            .q = s->q, .q_stride = (size_t)kv->hd_k, .v_stride = kv->v ? (size_t)kv->hd_v : (size_t)kv->hd_k,
-            .k = k, .v = kv->v ? (const char *)kv->v + chunk * kv->hd_v * element : k,
-            .n_q = n, .hd_k = kv->hd_k, .hd_v = kv->hd_v, .lo = s->lo, .hi = s->hi, .scale = job->a->scale,
-            .score = s->score, .m = s->m, .z = s->z, .acc = s->acc, .acc_stride = (size_t)kv->hd_v, .ac = s->ac,
-        };
-        (kv->type == PF_KV_F16 ? job->b->k.attn_f16 : job->b->k.attn_f32)(&args);
+        fold(job, s, n, k, kv->v ? (const char *)kv->v + chunk * kv->hd_v * element : k);
     }
 }
 
@@ -132,9 +168,15 @@ static void attention_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     int n_queries = job->a->rows * job->group;
     for (int64_t t = begin; t < end; t++) {
         int kv_head = (int)(t / job->tasks_per_head), first = (int)(t % job->tasks_per_head) * Q_BLOCK;
-        int n = n_queries - first < Q_BLOCK ? n_queries - first : Q_BLOCK;
+        int end_query = n_queries;
+        if (job->tasks_per_row) {
+            int row = (int)(t % job->tasks_per_head) / job->tasks_per_row;
+            first = row * job->group + (int)(t % job->tasks_per_head) % job->tasks_per_row * Q_BLOCK;
+            end_query = (row + 1) * job->group;
+        }
+        int n = end_query - first < Q_BLOCK ? end_query - first : Q_BLOCK;
         begin_task(job, &s, kv_head, first, n);
-        attend(job, &s, kv_head, n);
+        (job->a->chosen ? attend_chosen : attend)(job, &s, kv_head, n);
         end_task(job, &s, n);
     }
 }
@@ -142,7 +184,8 @@ static void attention_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 pf_status pf_cpu_attention(pf_backend *backend, const struct pf_attention_op *a)
 {
     struct attention_job job = { .b = cpu_of(backend), .a = a, .group = a->n_head / a->kv->n_kv_head };
-    job.tasks_per_head = (a->rows * job.group + Q_BLOCK - 1) / Q_BLOCK;
+    job.tasks_per_row = a->chosen ? (job.group + Q_BLOCK - 1) / Q_BLOCK : 0;
+    job.tasks_per_head = a->chosen ? a->rows * job.tasks_per_row : (a->rows * job.group + Q_BLOCK - 1) / Q_BLOCK;
     pf_pool_run(job.b->pool, attention_tasks, &job, (int64_t)job.tasks_per_head * a->kv->n_kv_head, 1);
     return PF_OK;
 }

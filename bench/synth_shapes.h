@@ -1,0 +1,61 @@
+/* Shapes of published models: the presets of pfmoe-synth, and the tensors that each is made of. One thread; whoever fills
+ * a struct model frees its tensors. */
+#ifndef SYNTH_SHAPES_H
+#define SYNTH_SHAPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "synth_fill.h"
+
+enum { SYNTH_ALIGN = 32, SYNTH_EXIT_USAGE = 2 };
+
+enum family { LLAMA, QWEN3MOE, GPTOSS, QWEN3NEXT, QWEN35MOE, DEEPSEEK2, GLM4MOE, GLM_DSA };
+
+struct preset {
+    const char *name;
+    enum family family;
+    int n_layer, n_embd, n_head, n_kv, hd, n_ff, n_expert, n_used, n_ff_expert, n_vocab, n_ctx;
+    float rope_base, eps;
+    const char *type, *down_type, *expert_type, *output_type;   /* NULL: as type (down_type: as expert_type) */
+    const char *about;
+    int n_dense, n_shared;                /* leading layers without experts; shared experts, side by side in one tensor */
+};
+
+struct tensor {
+    char     name[64];
+    const struct synth_type *type;
+    int      n_dims;
+    uint64_t ne[3];
+    float    mean, rms;            /* of its values */
+    uint64_t offset, n_bytes;
+};
+
+struct model {
+    struct preset p;
+    const struct synth_type *type, *expert_type, *down_type, *output_type, *f32;
+    struct tensor *tensors;
+    size_t n_tensors, cap;
+};
+
+extern const struct preset synth_presets[];
+extern const size_t synth_n_presets;
+
+/* Latent attention of DeepSeek-V2-Lite: of each key this much is rotated, that much not; what keys and values are
+ * made from; the values. */
+enum { MLA_ROPE = 64, MLA_NOPE = 128, MLA_LATENT = 512, MLA_V = 128 };
+
+/* Sparse latent attention, of the tiny model only: sizes of its queries' latent and of its indexers, which the first
+ * layers have and the others share. */
+enum { DSA_Q_LATENT = 128, DSA_HEADS = 4, DSA_KEY = 96, DSA_CHOSEN = 270, DSA_FULL_LAYERS = 2 };
+
+/* Lists the tensors of m->p in the types of m, and where each begins behind the header. */
+void synth_list_tensors(struct model *m);
+
+/* Says why on stderr, and ends the program. */
+void synth_die(int status, const char *fmt, ...) __attribute__((format(printf, 2, 3), noreturn));
+
+/* realloc that does not fail. */
+void *synth_grow(void *p, size_t bytes);
+
+#endif

@@ -1,0 +1,112 @@
+/* The positions that an indexer finds worth attending to: a score per position, the best max_chosen of each row.
+ *
+ *     keys of a chunk x the row's heads --product--> dots --sum over heads of w * max(dot, 0)--> scores [n_positions]
+ *     scores --fourth of the bits by fourth, from the top--> the max_chosen-th largest --> chosen, rising
+ *
+ * Rows go in blocks of CHOOSE_ROWS, whose scores are shared memory: first all (row, chunk), then all rows. A score
+ * depends on its row and position only. Rows that see no more than max_chosen positions get them all, unscored. */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/cpu.h"
+
+struct choose_job {
+    struct cpu_backend *b;
+    const struct pf_choose_op *op;
+    int first, n_chunks;         /* row of the block; chunks of the row that sees most */
+};
+
+size_t pf_cpu_choose_floats(int n_head)
+{
+    return (size_t)n_head * PF_KV_CHUNK;
+}
+
+static float *scores_of(const struct choose_job *job, int row)
+{
+    return job->b->scores + (size_t)(row - job->first) * (size_t)job->b->sizes.max_positions;
+}
+
+static void score_chunks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct choose_job *job = ctx;
+    const struct pf_choose_op *op = job->op;
+    const struct pf_kv_view *kv = op->kv;
+    float *dots = cpu_thread_scratch(job->b, thread);
+    enum pf_qtype type = kv->type == PF_KV_F16 ? PF_F16 : PF_F32;
+    size_t row_bytes = (size_t)kv->hd_k * (kv->type == PF_KV_F16 ? 2 : 4);
+    for (int64_t t = begin; t < end; t++) {
+        int row = job->first + (int)(t / job->n_chunks), at = (int)(t % job->n_chunks) * PF_KV_CHUNK;
+        int n = op->pos[row] + 1 - at < PF_KV_CHUNK ? op->pos[row] + 1 - at : PF_KV_CHUNK;
+        if (n <= 0 || op->pos[row] < op->max_chosen)
+            continue;
+        const float *w = op->w + (size_t)row * (size_t)op->n_head;
+        float *score = scores_of(job, row) + at;
+        pf_cpu_mul(job->b, type, (const uint8_t *)kv->k + (size_t)at * row_bytes, row_bytes, 0, n, kv->hd_k,
+                   job->b->h.rows + (size_t)row * (size_t)op->n_head, op->n_head, dots, PF_KV_CHUNK);
+        memset(score, 0, (size_t)n * sizeof *score);
+        for (int h = 0; h < op->n_head; h++)
+            for (int p = 0; p < n; p++) {
+                float dot = dots[(size_t)h * PF_KV_CHUNK + p];
+                score[p] = fmaf(w[h], dot > 0 ? dot : 0, score[p]);
+            }
+    }
+}
+
+/* Larger floats have larger ranks. */
+static uint32_t rank_of(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+/* The k-th largest rank; *n_equal: how many of that rank are among the k. */
+static uint32_t kth_largest(const float *score, int n, int k, int *n_equal)
+{
+    uint32_t found = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        int count[256] = { 0 }, digit = 255;
+        for (int i = 0; i < n; i++) {
+            uint32_t rank = rank_of(score[i]);
+            if (shift == 24 || rank >> (shift + 8) == found >> (shift + 8))
+                count[rank >> shift & 255]++;
+        }
+        for (; count[digit] < k; digit--)
+            k -= count[digit];
+        found |= (uint32_t)digit << shift;
+    }
+    *n_equal = k;
+    return found;
+}
+
+static void choose_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct choose_job *job = ctx;
+    const struct pf_choose_op *op = job->op;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        int row = job->first + (int)t, n = op->pos[row] + 1, n_equal = 0;
+        int32_t *out = op->chosen + (size_t)row * (size_t)op->max_chosen;
+        const float *score = scores_of(job, row);
+        bool all = n <= op->max_chosen;
+        uint32_t least = all ? 0 : kth_largest(score, n, op->max_chosen, &n_equal);
+        for (int p = 0; p < n; p++)
+            if (all || rank_of(score[p]) > least || (rank_of(score[p]) == least && n_equal-- > 0))
+                *out++ = p;
+    }
+}
+
+pf_status pf_cpu_choose(pf_backend *backend, const struct pf_choose_op *op)
+{
+    struct choose_job job = { .b = cpu_of(backend), .op = op };
+    PF_TRY(pf_cpu_prepare(job.b, &job.b->h, op->q, op->kv->hd_k, op->kv->hd_k, op->rows * op->n_head, false));
+    for (; job.first < op->rows; job.first += CHOOSE_ROWS) {
+        int n = op->rows - job.first < CHOOSE_ROWS ? op->rows - job.first : CHOOSE_ROWS;
+        job.n_chunks = 0;
+        for (int r = job.first; r < job.first + n; r++)
+            job.n_chunks = op->pos[r] / PF_KV_CHUNK >= job.n_chunks ? op->pos[r] / PF_KV_CHUNK + 1 : job.n_chunks;
+        pf_pool_run(job.b->pool, score_chunks, &job, (int64_t)n * job.n_chunks, 1);
+        pf_pool_run(job.b->pool, choose_rows, &job, n, 1);
+    }
+    return PF_OK;
+}
