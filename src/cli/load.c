@@ -2,11 +2,13 @@
 #define _GNU_SOURCE
 #include "load.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "modes.h"
 #include "term.h"
 
 void die_failed(const char *what)
@@ -16,41 +18,31 @@ void die_failed(const char *what)
     die(EXIT_FAILED, "%s", pf_last_error());
 }
 
-static char *joined(const char *a, const char *b)
+/* The folder of the program's own file, into out; false if that cannot be told. */
+static bool program_folder(char *out, size_t cap)
 {
-    struct buf path = { 0 };
-    buf_printf(&path, "%s/%s", a, b);
-    return path.p;
-}
-
-/* Where the program's file lies; NULL if that cannot be told. */
-static char *program_folder(void)
-{
-    char path[4096];
-    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    ssize_t n = readlink("/proc/self/exe", out, cap - 1);
     if (n <= 0)
-        return NULL;
-    path[n] = 0;
-    char *slash = strrchr(path, '/');
-    if (!slash)
-        return NULL;
-    *slash = 0;
-    return xstrdup(path);
+        return false;
+    out[n] = 0;
+    char *slash = strrchr(out, '/');
+    if (slash)
+        *slash = 0;
+    return slash != NULL;
 }
 
 /* An installed program has it in share/; one in its build folder, in the source tree. */
 static const char *bundled_model(void)
 {
-    char *folder = program_folder();
-    char *places[] = {
-        folder ? joined(folder, "../share/pfmoe/fables.gguf") : NULL,
-        joined(PFMOE_DATADIR, "fables.gguf"),
-        joined(PFMOE_SOURCE_ROOT, "models/fables.gguf"),
-    };
-    const size_t n = sizeof places / sizeof *places;
-    free(folder);
-    for (size_t i = 0; i < n; i++)
-        if (places[i] && access(places[i], R_OK) == 0)
+    enum { PLACES = 3, PATH_BYTES = 4200 };
+    static char places[PLACES][PATH_BYTES];
+    char folder[4096];
+    if (program_folder(folder, sizeof folder))
+        snprintf(places[0], PATH_BYTES, "%s/../share/pfmoe/fables.gguf", folder);
+    snprintf(places[1], PATH_BYTES, "%s/fables.gguf", PFMOE_DATADIR);
+    snprintf(places[2], PATH_BYTES, "%s/models/fables.gguf", PFMOE_SOURCE_ROOT);
+    for (int i = 0; i < PLACES; i++)
+        if (access(places[i], R_OK) == 0)
             return places[i];
     die(EXIT_FAILED, "no model: give one with -m FILE.gguf (the bundled one is not at %s)", places[1]);
 }
@@ -78,15 +70,45 @@ static uint32_t isa_mask(int level)
     return mask;
 }
 
+static void model_opts(const struct settings *s, struct pf_model_opts *o)
+{
+    pf_model_opts_init(o);
+    o->n_threads = (int)s->n_threads;
+    o->isa = isa_mask(s->isa);
+    o->ram_bytes = (uint64_t)s->ram_mb * 1000000;
+    o->streaming = s->streaming;
+    o->no_nvme = s->no_nvme;
+    o->log = log_line;
+}
+
+int mode_plan(const struct settings *s)
+{
+    static const char *const names[] = { [PF_TIER_RAM] = "memory", [PF_TIER_DISK] = "drive" };
+    struct pf_model_opts o;
+    struct pf_plan p;
+    model_opts(s, &o);
+    if (pf_model_plan(load_path(s), &o, &p) < 0)
+        die_failed(NULL);
+    struct buf out = { 0 };
+    buf_printf(&out, "tier      slabs           GB   MB a token   tok/s alone\n");
+    for (int t = 0; t < PF_N_TIERS; t++)
+        buf_printf(&out, "%-7s %7" PRIu64 " %12.2f %12.1f %13.1f\n", names[t], p.tiers[t].n_slabs, (double)p.tiers[t].bytes * 1e-9,
+                   p.tiers[t].token_bytes * 1e-6, p.tiers[t].tok_s);
+    buf_printf(&out, "memory budget %.2f GB, of it %.2f for keys, values and scratch, %.2f for weights that come and go\n",
+               (double)p.ram_budget_bytes * 1e-9, (double)p.other_bytes * 1e-9, (double)p.slot_bytes * 1e-9);
+    buf_printf(&out, "%s; at most %.1f tok/s, limited by the %s\n",
+               p.resident ? "everything is in memory" : "part of the weights is read while running", p.tok_s, names[p.limit]);
+    out_puts(buf_text(&out));
+    buf_free(&out);
+    return EXIT_DONE;
+}
+
 pf_model *load_model(const struct settings *s, bool vocab_only)
 {
     struct pf_model_opts o;
     pf_model *m;
-    pf_model_opts_init(&o);
-    o.n_threads = (int)s->n_threads;
-    o.isa = isa_mask(s->isa);
+    model_opts(s, &o);
     o.vocab_only = vocab_only;
-    o.log = log_line;
     if (pf_model_open(&m, load_path(s), &o) < 0)
         die_failed(NULL);
     return m;

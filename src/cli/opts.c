@@ -47,6 +47,8 @@ static const struct opt table[] = {
     { GROUP_WHAT, 0, "info", TEXT, "FILE", AT(info), 0, 0, NULL, false,
       "print what a GGUF file holds and what running it would take" },
     { GROUP_WHAT, 0, "verify", FLAG, NULL, AT(verify), 0, 0, NULL, false, "with --info: read and check every weight" },
+    { GROUP_WHAT, 0, "plan", FLAG, NULL, AT(plan), 0, 0, NULL, false,
+      "print what of the model would live where, and what that allows; no weight is read" },
 
     { GROUP_TALK, 0, "system", TEXT, "TEXT", AT(system), 0, 0, "PFMOE_SYSTEM", false, "the system message" },
     { GROUP_TALK, 0, "template", TEXT, "NAME|FILE", AT(template), 0, 0, "PFMOE_TEMPLATE", false,
@@ -78,6 +80,12 @@ static const struct opt table[] = {
       "context in tokens (default: the model's own, at most 8192)" },
     { GROUP_MACHINE, 't', "threads", WHOLE, "N", AT(n_threads), 1, 1024, "PFMOE_THREADS", false,
       "computing threads (default: one a core)" },
+    { GROUP_MACHINE, 0, "ram-mb", WHOLE, "N", AT(ram_mb), 0, 1 << 30, "PFMOE_RAM_MB", false,
+      "memory to use, in MB of 1e6 bytes (default: what the system can spare)" },
+    { GROUP_MACHINE, 0, "streaming", FLAG, NULL, AT(streaming), 0, 0, NULL, false,
+      "never hold the whole model in memory, even if it fits" },
+    { GROUP_MACHINE, 0, "no-nvme", FLAG, NULL, AT(no_nvme), 0, 0, NULL, false,
+      "do not read weights from the drive while running: fail if memory is too small" },
     { GROUP_MACHINE, 0, "kv", CHOICE, "f16|f32", AT(kv), 0, 0, "PFMOE_KV", false, "type of keys and values in memory (default f16)" },
     { GROUP_MACHINE, 0, "isa", CHOICE, "scalar|avx2|avx512|vnni", AT(isa), 0, 0, "PFMOE_ISA", false,
       "use no instructions above this level, to look for a fault; all levels give the same bits" },
@@ -369,6 +377,8 @@ static void check_together(const struct settings *s)
         die(EXIT_USAGE, "--step and --chunk exclude each other");
     if (s->verify && !s->info)
         die(EXIT_USAGE, "--verify belongs to --info");
+    if (s->plan && first)
+        die(EXIT_USAGE, "--plan and %s exclude each other", first);
     if (s->splits && !s->operand)
         die(EXIT_USAGE, "--splits needs two words: the pre-tokenizer's name and a file");
     if ((s->tokenize || s->detokenize || s->score) && !s->model)

@@ -23,7 +23,7 @@ struct settings {
     /* what to do */
     const char *model, *prompt, *file, *info, *score, *tokenize, *detokenize, *splits, *render;
     const char *operand;                    /* the word after the flags: --splits PRE FILE */
-    bool raw, verify;
+    bool raw, verify, plan;
     /* the conversation */
     const char *system, *template, *reasoning_effort;
     bool no_think;
@@ -34,7 +34,8 @@ struct settings {
     double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, penalty_last_n, seed;
     /* the machine */
-    int64_t n_ctx, n_threads;
+    int64_t n_ctx, n_threads, ram_mb;
+    bool streaming, no_nvme;
     int kv, isa;                            /* indices into the choices */
     /* checking */
     const char *logits;

@@ -12,6 +12,8 @@ static int run(const struct settings *s)
 {
     if (s->info)
         return mode_info(s);
+    if (s->plan)
+        return mode_plan(s);
     if (s->score)
         return mode_score(s);
     if (s->tokenize)

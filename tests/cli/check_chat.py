@@ -63,7 +63,7 @@ class Chat:
 
 def conversation(home):
     c = Chat("--temp", "0", home=home)
-    c.read_until("/help lists the commands")
+    c.read_until(r"/help lists the commands[^>]*> ")
     c.ask("Hello", "I am a very small model")
     c.ask("Tell me a fable about a fox.", "I see now they are quite sour")
     c.ask("/stats", "tok/s")
@@ -96,16 +96,17 @@ def conversation(home):
 def interrupts(home):
     model = cli.synth(home)
     c = Chat("-m", model, "--ignore-eos", "-c", "200000", "--temp", "0", home=home)
-    c.read_until("/help lists the commands")
+    c.read_until(r"/help lists the commands[^>]*> ")
     c.type("go on for ever")
-    c.read_until("ever\n.")
+    c.read_until("ever\n")
+    time.sleep(0.7)                      # the answer is being written by now, and takes minutes
     os.write(c.fd, b"\x03")
-    c.read_until("stopped")
+    c.read_until(r"stopped[^>]*> ")
     os.write(c.fd, b"\x03")
     status = c.status()
     cli.check(status == 0, "the second Ctrl-C leaves:", status, c.seen)
     c = Chat("--temp", "0", home=home)
-    c.read_until("/help lists the commands")
+    c.read_until(r"/help lists the commands[^>]*> ")
     c.type("", end="\x04")
     status = c.status()
     cli.check(status == 0, "Ctrl-D leaves:", status, c.seen)
@@ -113,7 +114,7 @@ def interrupts(home):
 
 def full_context(home):
     c = Chat("--temp", "0", "-c", "512", home=home)
-    c.read_until("/help lists the commands")
+    c.read_until(r"/help lists the commands[^>]*> ")
     for _ in range(4):
         c.ask("Tell me a fable about a fox.", "quite sour|sees the oldest")
     c.ask("/quit", "")
