@@ -44,12 +44,13 @@ struct pf_expert_weight {
     const float  *bias;                   /* {n_out, n_expert} or NULL */
 };
 
-enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI };
+enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI, PF_ACT_SIGMOID /* sigmoid(gate) * up */ };
 
 /* How router logits become picks; numbers are the steps of docs/architecture.md, "Routing". */
 enum pf_gating { PF_GATE_SOFTMAX, PF_GATE_SIGMOID, PF_GATE_SOFTMAX_SELECTED };
 struct pf_routing {
     int            n_expert, n_used;
+    int            n_group, n_group_used; /* n_group > 1: picks come from the n_group_used best groups of neighbours only */
     enum pf_gating gating;
     bool           norm_weights;          /* divide the picked weights by their sum */
     float          weight_scale;          /* then multiply; 1: none */
@@ -78,24 +79,56 @@ struct pf_kv_view {
     int             n_kv_head, hd_k, hd_v;
 };
 
-/* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all). Query head h reads KV
- * head h / (n_head / n_kv_head). sinks {n_head} or NULL: a logit per head that takes part in the softmax without a value.
- * q [rows][n_head * hd_k], out [rows][n_head * hd_v]. */
+/* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all), or, if chunked, those
+ * of its own window: p >= pos[r] - pos[r] % window. Query head h reads KV head h / (n_head / n_kv_head). sinks {n_head} or
+ * NULL: a logit per head that takes part in the softmax without a value. row_scale [rows] or NULL: multiplies the queries
+ * of each row. q [rows][n_head * hd_k], out [rows][n_head * hd_v]. */
 struct pf_attention_op {
     const float             *q;
     float                   *out;
     const struct pf_kv_view *kv;
     const int32_t           *pos;
     int                      rows, n_head, window;
+    bool                     chunked;
     float                    scale;
-    const float             *sinks;
+    const float             *sinks, *row_scale;
 };
 
-/* y [rows][down->n_out] = sum over the picks of a row of weight * down(act(gate x) * up x), the picks of a row in their order,
- * by fmaf from 0. picks, weights [rows][n_used]. */
+/* Rearranges every row: blocks of n floats, block i of row r from + r * from_row + i * from_block. */
+struct pf_copy {
+    const float *from;
+    float       *to;
+    int          n, n_blocks, from_block, to_block;
+    int64_t      from_row, to_row;
+};
+
+/* Causal convolution of every channel over time, then SiLU: y[r] = silu(sum over t of w[t] * x[r - (taps - 1) + t]), all of
+ * them {n}. Rows before the batch are in before [taps - 1][n] (NULL: zeros); the last rows go to after, likewise. */
+struct pf_conv_op {
+    const float *x, *w, *before;
+    float       *after, *y;
+    int          n, taps, rows;
+};
+
+/* The gated delta rule. u [rows][2 * n_k_head * d + n_v_head * d] holds queries, keys, values, head after head; queries and
+ * keys are normed to length 1 (q to 1 / sqrt(d)) by the largest of their length and eps. Value head h uses key head
+ * h / (n_v_head / n_k_head), or, if tiled, h % n_k_head. Per row and head, with the matrix S {d, d} per value head:
+ *     S *= decay = exp(a * softplus(alpha + dt));  S += k (x) sigmoid(beta) * (v - S'k);  out = S'q
+ * alpha, beta [rows][n_v_head]; a, dt {n_v_head}; before (NULL: zeros), after [n_v_head][d][d]; out [rows][n_v_head * d]. */
+struct pf_delta_op {
+    const float *u, *alpha, *beta, *a, *dt, *before;
+    float       *after, *out;
+    int          d, n_k_head, n_v_head, rows;
+    bool         tiled;
+    float        eps;
+};
+
+/* y [rows][down->n_out] = sum over the picks of a row of weight * down(act(gate x) * up x), the picks of a row in their
+ * order, by fmaf from 0. weigh_input: the weight multiplies gate x and up x instead. picks, weights [rows][n_used]. */
 struct pf_experts_op {
     const struct pf_expert_weight *gate, *up, *down;
     enum pf_act    act;
+    bool           weigh_input;
     int            n_expert, n_used, rows;
     const int32_t *picks;
     const float   *weights;
@@ -107,7 +140,7 @@ struct pf_experts_op {
 struct pf_backend_sizes {
     int max_rows;
     int max_n_in;                         /* longest input row of any dense product */
-    int max_head_dim;                     /* of keys and of values */
+    int max_head_dim;                     /* of keys and of values; of delta nets too */
     int max_picks;                        /* max_rows * n_used */
     int n_expert, n_ff, n_out;            /* experts, their width, and what they put out (all 0: none) */
 };
@@ -126,21 +159,30 @@ struct pf_backend_ops {
     /* Zeroed memory for activations and KV, page aligned, touched as it is used. */
     pf_status (*buf_alloc)(pf_backend *b, size_t bytes, void **out);
     void      (*buf_free)(pf_backend *b, void *p, size_t bytes);
+    void      (*buf_copy)(pf_backend *b, void *to, const void *from, size_t bytes);
 
     /* Makes the backend's scratch large enough for such batches, and says how large that is without doing it. */
     uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
     pf_status (*reserve)(pf_backend *b, const struct pf_backend_sizes *sizes);
 
+    /* x[r] = row ids[r] of w, times its scale. */
     pf_status (*embed)(pf_backend *b, const struct pf_weight *w, const int32_t *ids, int rows, float *x);
+    /* w NULL: without weights. y may be x. */
     pf_status (*rms_norm)(pf_backend *b, const float *x, const float *w, float eps, int n, int rows, float *y);
     pf_status (*linear)(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
     pf_status (*act)(pf_backend *b, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
-    pf_status (*add)(pf_backend *b, float *y, const float *x, int64_t n);
+    /* y = fmaf(a, x, y). */
+    pf_status (*add)(pf_backend *b, float *y, float a, const float *x, int64_t n);
+    /* Row by row y = fmaf(sigmoid(gate[row]), x, y); x, y [rows][n]. */
+    pf_status (*add_gated)(pf_backend *b, float *y, const float *gate, const float *x, int n, int rows);
     pf_status (*rope)(pf_backend *b, const struct pf_rope_op *ropes, int n_ropes, int rows);
     pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v, const int32_t *pos, int rows);
     pf_status (*attention)(pf_backend *b, const struct pf_attention_op *a);
     pf_status (*route)(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
                        int32_t *picks, float *weights);
+    pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);
+    pf_status (*conv)(pf_backend *b, const struct pf_conv_op *c);
+    pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);
     pf_status (*experts)(pf_backend *b, const struct pf_experts_op *e);
 };
 

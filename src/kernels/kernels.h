@@ -70,6 +70,24 @@ typedef void pf_axpy_fn(float *y, float a, const float *x, int n);
  * cs holds c[0..n_pairs) then s[0..n_pairs). norm pairs x[2i], x[2i+1]; neox pairs x[i], x[i + n_pairs]. */
 typedef void pf_rope_fn(float *x, const float *cs, int n_pairs);
 
+/* y = x * r, r = a / max(sqrtf(sum of x^2), eps), the sum as in pf_rms_norm_fn. y may be x. */
+typedef void pf_l2_norm_fn(const float *x, float eps, float a, int n, float *y);
+
+/* y[i] = silu(z), z = x[0][i] * w[i], then fmaf(x[t][i], w[t * w_stride + i], z) for t = 1 .. taps - 1. */
+typedef void pf_conv_fn(const float *const *x, const float *w, size_t w_stride, int taps, int n, float *y);
+
+/* One step of the gated delta rule: matrices [d][d], row i belongs to q[i] and k[i], column j to v[j] and out[j]. Per column
+ *     seen = 0, then fmaf(before[i][j], k[i], seen);   change = fmaf(-decay, seen, v[j]) * beta
+ *     after[i][j] = fmaf(k[i], change, before[i][j] * decay);   out[j] = 0, then fmaf(after[i][j], q[i], out[j])
+ * with i rising. after may be before. */
+struct pf_delta_args {
+    const float *before, *q, *k, *v;
+    float        decay, beta;
+    int          d;
+    float       *after, *out;
+};
+typedef void pf_delta_fn(const struct pf_delta_args *a);
+
 /* p[i] = exp(x[i] - max x) / sum, the sum in 32 accumulators as in pf_rms_norm_fn (plain additions). p may be x. */
 typedef void pf_softmax_fn(const float *x, int n, float *p);
 
@@ -115,6 +133,7 @@ typedef void pf_attn_fn(const struct pf_attn_args *a);
     X(rms_norm,   pf_rms_norm_fn)    \
     X(swiglu,     pf_swiglu_fn)      \
     X(swiglu_oai, pf_swiglu_fn)      \
+    X(sigmoid_mul, pf_swiglu_fn)     \
     X(add,        pf_add_fn)         \
     X(scale,      pf_scale_fn)       \
     X(axpy,       pf_axpy_fn)        \
@@ -122,9 +141,13 @@ typedef void pf_attn_fn(const struct pf_attn_args *a);
     X(rope_neox,  pf_rope_fn)        \
     X(softmax,    pf_softmax_fn)     \
     X(to_f16,     pf_to_f16_fn)      \
+    X(l2_norm,    pf_l2_norm_fn)     \
+    X(conv_silu,  pf_conv_fn)        \
+    X(delta_step, pf_delta_fn)       \
     X(attn_f16,   pf_attn_fn)        \
     X(attn_f32,   pf_attn_fn)
-/* swiglu_oai: g' = min(g, 7), u' = clamp(u, -7, 7), a = (g' * sigmoid(1.702 * g')) * (u' + 1) */
+/* sigmoid_mul: a = sigmoid(g) * u
+ * swiglu_oai: g' = min(g, 7), u' = clamp(u, -7, 7), a = (g' * sigmoid(1.702 * g')) * (u' + 1) */
 
 struct pf_kernels {
     const char *name;                        /* "avx512-vnni" */

@@ -97,6 +97,11 @@ static uint64_t weight_bytes(const struct pf_weight *w)
     return w->row_bytes * (uint64_t)w->n_out;
 }
 
+static uint64_t ffn_bytes(const struct pf_dense_ffn *f)
+{
+    return weight_bytes(&f->gate) + weight_bytes(&f->up) + weight_bytes(&f->down);
+}
+
 static uint64_t expert_bytes(const struct pf_moe *moe)
 {
     return moe->gate.row_bytes * (uint64_t)moe->gate.n_out + moe->up.row_bytes * (uint64_t)moe->up.n_out +
@@ -109,11 +114,17 @@ static uint64_t bytes_per_token(const struct pf_model *m)
     uint64_t bytes = weight_bytes(&m->output) + m->embed.row_bytes;
     for (int il = 0; il < m->n_layer; il++) {
         const struct pf_layer *l = &m->layers[il];
-        bytes += weight_bytes(&l->attn.q) + weight_bytes(&l->attn.k) + weight_bytes(&l->attn.v) + weight_bytes(&l->attn.out);
+        const struct pf_weight *used[] = {
+            &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out, &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta,
+            &l->delta.alpha, &l->delta.ba, &l->delta.out,
+        };
+        for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+            bytes += weight_bytes(used[i]);
         if (l->is_moe)
-            bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe);
+            bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe) + ffn_bytes(&l->moe.shared) +
+                     weight_bytes(&l->moe.shared_gate);
         else
-            bytes += weight_bytes(&l->dense.gate) + weight_bytes(&l->dense.up) + weight_bytes(&l->dense.down);
+            bytes += ffn_bytes(&l->dense);
     }
     return bytes;
 }
@@ -136,8 +147,11 @@ static void fill_info(struct pf_model *m)
     info->n_layers = m->n_layer;
     info->n_ctx_train = m->n_ctx_train;
     info->n_embd = m->n_embd;
-    info->n_heads = m->layers[0].attn.n_head;
-    info->n_kv_heads = m->layers[0].attn.n_kv_head;
+    for (int il = m->n_layer - 1; il >= 0; il--)
+        if (!m->layers[il].is_delta) {
+            info->n_heads = m->layers[il].attn.n_head;
+            info->n_kv_heads = m->layers[il].attn.n_kv_head;
+        }
     info->n_experts = m->n_expert;
     info->n_experts_used = m->n_used;
     info->bytes_per_token = bytes_per_token(m);

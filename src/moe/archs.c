@@ -5,8 +5,25 @@
 
 #define PF_ARCH_LIST(X) \
     X(llama)            \
+    X(qwen2)            \
+    X(qwen2moe)         \
+    X(qwen3)            \
     X(qwen3moe)         \
-    X(gptoss)
+    X(qwen3next)        \
+    X(qwen35)           \
+    X(qwen35moe)        \
+    X(gptoss)           \
+    X(glm4moe)          \
+    X(olmoe)            \
+    X(granite)          \
+    X(granitemoe)       \
+    X(minimax_m2)       \
+    X(bailingmoe2)      \
+    X(ernie4_5)         \
+    X(ernie4_5_moe)     \
+    X(hunyuan_moe)      \
+    X(dots1)            \
+    X(llama4)
 
 #define X(name) extern const struct pf_arch pf_arch_##name;
 PF_ARCH_LIST(X)

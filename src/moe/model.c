@@ -1,10 +1,4 @@
-/* Binding a GGUF file to a pf_model: keys to hyper-parameters, tensors to weights, every shape checked.
- *
- * Tensors are looked up by the names that the architecture's table implies and marked as they are found; a tensor of a
- * used layer that nobody asked for means a variant we would compute wrongly, so it is refused by name. Vectors (norms,
- * biases) may be F32, F16 or BF16 and are handed out as float32: the mapping itself where it is F32, else a converted copy. */
-#include "moe/model.h"
-
+/* What a GGUF file says about its model: keys to hyper-parameters. bind.c does the tensors. */
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -12,14 +6,9 @@
 #include <string.h>
 
 #include "base/pf_mem.h"
+#include "moe/bind.h"
 
 enum { NAME_BYTES = 96, MAX_DIM = 1 << 24, MAX_LAYERS = 4096, MAX_EXPERTS = 65535 };
-
-struct loader {
-    struct pf_model *m;
-    const pf_gguf   *g;
-    bool            *seen;                /* [n_tensors] */
-};
 
 void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char *fmt, ...)
 {
@@ -33,29 +22,15 @@ void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char
     m->log(m->log_ctx, level, text);
 }
 
-static pf_status own(struct pf_model *m, void *p)
-{
-    if (p) {
-        void **grown = pf_realloc(PF_MEM_MODEL, m->owned, (m->n_owned + 1) * sizeof *grown);
-        if (grown) {
-            m->owned = grown;
-            m->owned[m->n_owned++] = p;
-            return PF_OK;
-        }
-        pf_free(p);
-    }
-    PF_FAIL(PF_ENOMEM, "no memory for the tables of model %s", pf_gguf_path(m->file));
-}
-
 /* ---- Keys ------------------------------------------------------------------------------------------------------- */
 
-static const char *key(const struct loader *l, char out[NAME_BYTES], const char *suffix)
+static const char *key(const struct pf_loader *l, char out[NAME_BYTES], const char *suffix)
 {
     snprintf(out, NAME_BYTES, "%s.%s", l->m->arch->name, suffix);
     return out;
 }
 
-static pf_status key_int(const struct loader *l, const char *suffix, bool required, int64_t min, int64_t max, int *out)
+static pf_status key_int(const struct pf_loader *l, const char *suffix, bool required, int64_t min, int64_t max, int *out)
 {
     char name[NAME_BYTES];
     int64_t value = *out;
@@ -65,13 +40,19 @@ static pf_status key_int(const struct loader *l, const char *suffix, bool requir
 }
 
 /* A key that is a scalar or an array with one entry per block of the file; *value is the scalar's default. */
-static pf_status key_ints(const struct loader *l, const char *suffix, int n_block, int64_t min, int64_t max, int64_t *out)
+static pf_status key_ints(const struct pf_loader *l, const char *suffix, int n_block, int64_t min, int64_t max, int64_t *out)
 {
     char name[NAME_BYTES];
     return pf_gguf_ints_opt(l->g, key(l, name, suffix), n_block, min, max, out, NULL);
 }
 
-static pf_status key_real(const struct loader *l, const char *suffix, bool required, bool positive, float *out)
+static pf_status key_bool(const struct pf_loader *l, const char *suffix, bool *out)
+{
+    char name[NAME_BYTES];
+    return pf_gguf_bool_opt(l->g, key(l, name, suffix), out);
+}
+
+static pf_status key_real(const struct pf_loader *l, const char *suffix, bool required, bool positive, float *out)
 {
     char name[NAME_BYTES];
     PF_TRY((required ? pf_gguf_real : pf_gguf_real_opt)(l->g, key(l, name, suffix), out));
@@ -80,177 +61,64 @@ static pf_status key_real(const struct loader *l, const char *suffix, bool requi
     return PF_OK;
 }
 
-/* ---- Tensors ---------------------------------------------------------------------------------------------------- */
-
-static const struct pf_tensor *find(const struct loader *l, const char *name)
-{
-    const struct pf_tensor *t = pf_gguf_tensor(l->g, name);
-    if (t)
-        l->seen[t - pf_gguf_tensor_at(l->g, 0)] = true;
-    return t;
-}
-
-static pf_status missing(const struct loader *l, const char *name)
-{
-    PF_FAIL(PF_EFORMAT, "tensor %s, which %s models must have, is missing from %s", name, l->m->arch->name, pf_gguf_path(l->g));
-}
-
-static pf_status check_shape(const struct loader *l, const struct pf_tensor *t, int64_t n0, int64_t n1, int64_t n2)
-{
-    if (t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1)
-        return PF_OK;
-    PF_FAIL(PF_EFORMAT, "tensor %.*s has the shape {%lld, %lld, %lld, %lld}, expected {%lld, %lld, %lld}, in %s", (int)t->name.n,
-            t->name.p, (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2], (long long)t->ne[3], (long long)n0,
-            (long long)n1, (long long)n2, pf_gguf_path(l->g));
-}
-
-static pf_status wrong_type(const struct loader *l, const struct pf_tensor *t, const char *expected)
-{
-    PF_FAIL(PF_EFORMAT, "tensor %.*s is %s, expected %s, in %s", (int)t->name.n, t->name.p, pf_qtype_info(t->type)->name,
-            expected, pf_gguf_path(l->g));
-}
-
-static float half_to_float(uint16_t h)
-{
-    uint32_t exponent = h >> 10 & 31, mantissa = h & 1023;
-    float magnitude = exponent == 31 ? (mantissa ? NAN : INFINITY)
-                                     : ldexpf((float)(exponent ? mantissa | 1024 : mantissa), (int)(exponent ? exponent : 1) - 25);
-    return h & 0x8000 ? -magnitude : magnitude;
-}
-
-static float bf16_to_float(uint16_t h)
-{
-    uint32_t bits = (uint32_t)h << 16;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-/* The tensor's n values as float32. */
-static pf_status as_floats(const struct loader *l, const struct pf_tensor *t, int64_t n, const float **out)
-{
-    if (t->type == PF_F32) {              /* tensors are aligned to 8 or more, gguf.c checks that */
-        *out = (const float *)(const void *)t->data;
-        return PF_OK;
-    }
-    if (t->type != PF_F16 && t->type != PF_BF16)
-        return wrong_type(l, t, "F32, F16 or BF16");
-    float *copy = pf_alloc_array(PF_MEM_MODEL, (size_t)n, sizeof *copy);
-    PF_TRY(own(l->m, copy));
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t h;
-        memcpy(&h, t->data + 2 * i, sizeof h);
-        copy[i] = t->type == PF_F16 ? half_to_float(h) : bf16_to_float(h);
-    }
-    *out = copy;
-    return PF_OK;
-}
-
-static pf_status vector(const struct loader *l, enum pf_need need, const char *name, int64_t n0, int64_t n1, const float **out)
-{
-    *out = NULL;
-    if (need == PF_NEVER)
-        return PF_OK;
-    const struct pf_tensor *t = find(l, name);
-    if (!t)
-        return need == PF_REQUIRED ? missing(l, name) : PF_OK;
-    PF_TRY(check_shape(l, t, n0, n1, 1));
-    return as_floats(l, t, n0 * n1, out);
-}
-
-static pf_status block_vector(const struct loader *l, enum pf_need need, int il, const char *suffix, int64_t n0, int64_t n1,
-                              const float **out)
-{
-    char name[NAME_BYTES];
-    snprintf(name, sizeof name, "blk.%d.%s", il, suffix);
-    return vector(l, need, name, n0, n1, out);
-}
-
-static pf_status check_weight_type(const struct loader *l, const struct pf_tensor *t)
-{
-    return pf_qtype_info(t->type)->is_weight ? PF_OK : wrong_type(l, t, "a weight type");
-}
-
-static void weight_of(const struct pf_tensor *t, struct pf_weight *w)
-{
-    *w = (struct pf_weight){ .data = t->data, .type = t->type, .n_in = (int)t->ne[0], .n_out = (int)t->ne[1],
-                             .row_bytes = t->row_bytes, .scale = 1.0f };
-}
-
-/* The tensor <name>.weight {n_in, n_out} with its optional <name>.scale and, as `bias` says, <name>.bias. */
-static pf_status matrix(const struct loader *l, enum pf_need need, const char *name, int64_t n_in, int64_t n_out,
-                        enum pf_need bias, struct pf_weight *w)
-{
-    char full[NAME_BYTES];
-    const float *scale;
-    *w = (struct pf_weight){ .data = NULL };
-    snprintf(full, sizeof full, "%s.weight", name);
-    const struct pf_tensor *t = find(l, full);
-    if (!t)
-        return need == PF_REQUIRED ? missing(l, full) : PF_OK;
-    PF_TRY(check_shape(l, t, n_in, n_out, 1));
-    PF_TRY(check_weight_type(l, t));
-    weight_of(t, w);
-    snprintf(full, sizeof full, "%s.bias", name);
-    PF_TRY(vector(l, bias, full, n_out, 1, &w->bias));
-    snprintf(full, sizeof full, "%s.scale", name);
-    PF_TRY(vector(l, PF_OPTIONAL, full, 1, 1, &scale));
-    if (scale)
-        w->scale = *scale;
-    snprintf(full, sizeof full, "%s.input_scale", name);     /* of static activation quantisation, which we do not use */
-    (void)find(l, full);
-    return PF_OK;
-}
-
-static pf_status block_matrix(const struct loader *l, enum pf_need need, int il, const char *suffix, int64_t n_in, int64_t n_out,
-                              enum pf_need bias, struct pf_weight *w)
-{
-    char name[NAME_BYTES];
-    snprintf(name, sizeof name, "blk.%d.%s", il, suffix);
-    return matrix(l, need, name, n_in, n_out, bias, w);
-}
-
 /* ---- Attention -------------------------------------------------------------------------------------------------- */
 
-/* Rows [first, first + n) of a matrix. */
-static struct pf_weight rows_of(const struct pf_weight *w, int first, int n)
+/* Windows on all but the last layer of each period. llama4's are fixed pieces; its other layers do not rotate and temper
+ * their queries, its windowed ones norm queries and keys without weights, except in the model of 128 experts. */
+static pf_status read_windows(const struct pf_loader *l)
 {
-    struct pf_weight part = *w;
-    part.data = (const uint8_t *)w->data + (uint64_t)first * w->row_bytes;
-    part.n_out = n;
-    part.bias = w->bias ? w->bias + first : NULL;
-    return part;
-}
-
-static pf_status bind_qkv(const struct loader *l, int il, struct pf_attention *a)
-{
-    const struct pf_arch *arch = l->m->arch;
-    int n_q = a->n_head * a->hd_k, n_k = a->n_kv_head * a->hd_k, n_v = a->n_kv_head * a->hd_v;
-    struct pf_weight fused;
-    PF_TRY(block_matrix(l, PF_OPTIONAL, il, "attn_qkv", l->m->n_embd, n_q + n_k + n_v, arch->qkv_bias, &fused));
-    if (fused.data) {
-        a->q = rows_of(&fused, 0, n_q);
-        a->k = rows_of(&fused, n_q, n_k);
-        a->v = rows_of(&fused, n_q + n_k, n_v);
+    enum { LLAMA4_PIECE = 8192, MAVERICK_EXPERTS = 128 };
+    struct pf_model *m = l->m;
+    bool sliding = m->arch->window == PF_WINDOW_SLIDING;
+    int window = LLAMA4_PIECE, period = m->arch->window_period;
+    if (m->arch->window == PF_WINDOW_NONE)
         return PF_OK;
+    PF_TRY(key_int(l, "attention.sliding_window", sliding, sliding, INT_MAX, &window));
+    PF_TRY(key_int(l, "attention.sliding_window_pattern", false, 1, MAX_LAYERS, &period));
+    for (int il = 0; il < m->n_layer; il++) {
+        struct pf_attention *a = &m->layers[il].attn;
+        bool windowed = window == 0 || il % period < period - 1;
+        a->window = windowed ? window : 0;
+        if (sliding)
+            continue;
+        a->chunked = a->rotate = windowed;
+        a->norm = windowed && m->n_expert != MAVERICK_EXPERTS;
+        a->temper = !windowed;
     }
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q", l->m->n_embd, n_q, arch->qkv_bias, &a->q));
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_k", l->m->n_embd, n_k, arch->qkv_bias, &a->k));
-    return block_matrix(l, PF_REQUIRED, il, "attn_v", l->m->n_embd, n_v, arch->qkv_bias, &a->v);
+    return PF_OK;
 }
 
-static pf_status bind_attention(const struct loader *l, int il, struct pf_attention *a)
+static pf_status read_delta(const struct pf_loader *l)
 {
-    const struct pf_arch *arch = l->m->arch;
-    PF_TRY(bind_qkv(l, il, a));
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_output", (int64_t)a->n_head * a->hd_v, l->m->n_embd, arch->out_bias, &a->out));
-    PF_TRY(block_vector(l, arch->qk_norm, il, "attn_q_norm.weight", a->hd_k, 1, &a->q_norm));
-    PF_TRY(block_vector(l, arch->qk_norm, il, "attn_k_norm.weight", a->hd_k, 1, &a->k_norm));
-    return block_vector(l, arch->sinks, il, "attn_sinks.weight", a->n_head, 1, &a->sinks);
+    enum { MAX_HEADS = 4096, MAX_TAPS = 16 };
+    struct pf_model *m = l->m;
+    struct pf_delta_sizes *s = &m->delta;
+    int inner = 0;
+    for (int il = 0; m->arch->delta && il < m->n_layer; il++) {
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "blk.%d.ssm_conv1d.weight", il);
+        m->layers[il].is_delta = pf_gguf_tensor(l->g, name) != NULL;
+        m->layers[il].delta.ordinal = s->n_nets;
+        s->n_nets += m->layers[il].is_delta;
+    }
+    if (s->n_nets == 0)
+        return PF_OK;
+    PF_TRY(key_int(l, "ssm.conv_kernel", true, 1, MAX_TAPS, &s->taps));
+    PF_TRY(key_int(l, "ssm.state_size", true, 1, 1024, &s->d));
+    PF_TRY(key_int(l, "ssm.group_count", true, 1, MAX_HEADS, &s->n_k_head));
+    PF_TRY(key_int(l, "ssm.time_step_rank", true, 1, MAX_HEADS, &s->n_v_head));
+    PF_TRY(key_int(l, "ssm.inner_size", true, 1, MAX_DIM, &inner));
+    s->n_k = s->n_k_head * s->d;
+    s->n_v = s->n_v_head * s->d;
+    s->n_conv = 2 * s->n_k + s->n_v;
+    if (s->n_v_head % s->n_k_head || inner != s->n_v)
+        PF_FAIL(PF_EFORMAT, "%d value heads of %d do not suit %d key heads and an inner size of %d, in %s", s->n_v_head, s->d,
+                s->n_k_head, inner, pf_gguf_path(l->g));
+    return PF_OK;
 }
 
 /* Head counts and sizes of every layer, from keys that may be scalars or arrays. */
-static pf_status read_attention(const struct loader *l, int n_block)
+static pf_status read_attention(const struct pf_loader *l, int n_block, int *out_hd_k)
 {
     struct pf_model *m = l->m;
     int64_t n_head[MAX_LAYERS], n_kv[MAX_LAYERS];
@@ -262,43 +130,62 @@ static pf_status read_attention(const struct loader *l, int n_block)
         PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "attention.head_count"), pf_gguf_path(l->g));
     }
     memcpy(n_kv, n_head, (size_t)n_block * sizeof *n_kv);
-    PF_TRY(key_ints(l, "attention.head_count_kv", n_block, 1, 65536, n_kv));
+    PF_TRY(key_ints(l, "attention.head_count_kv", n_block, m->arch->delta ? 0 : 1, 65536, n_kv));
 
-    int hd_k = (int)(m->n_embd / n_head[0]), hd_v, window = 0, period = 2;
+    int hd_k = (int)(m->n_embd / n_head[0]), hd_v;
     float scale = 0;
     PF_TRY(key_int(l, "attention.key_length", false, 1, 4096, &hd_k));
     hd_v = hd_k;
     PF_TRY(key_int(l, "attention.value_length", false, 1, 4096, &hd_v));
     if (m->arch->attention_scale)
         PF_TRY(key_real(l, "attention.scale", false, false, &scale));
-    if (m->arch->alternating_window) {
-        PF_TRY(key_int(l, "attention.sliding_window", true, 1, INT_MAX, &window));
-        PF_TRY(key_int(l, "attention.sliding_window_pattern", false, 1, MAX_LAYERS, &period));
-    }
     for (int il = 0; il < m->n_layer; il++) {
-        if (n_head[il] % n_kv[il])
+        if (m->layers[il].is_delta)
+            continue;
+        if (n_kv[il] == 0 || n_head[il] % n_kv[il])
             PF_FAIL(PF_EFORMAT, "layer %d has %lld heads, not a multiple of its %lld KV heads, in %s", il, (long long)n_head[il],
                     (long long)n_kv[il], pf_gguf_path(l->g));
         m->layers[il].attn = (struct pf_attention){
             .n_head = (int)n_head[il], .n_kv_head = (int)n_kv[il], .hd_k = hd_k, .hd_v = hd_v,
-            .window = m->arch->alternating_window && il % period < period - 1 ? window : 0,
-            .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
+            .rotate = true, .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
         };
+    }
+    *out_hd_k = hd_k;
+    return read_windows(l);
+}
+
+/* Text has one position where images have several (time, height, width, a fourth that stays 0). Pairs of the first three
+ * rotate as usual; a pair of the fourth would not, and no known model has one. */
+static pf_status check_sections(const struct pf_loader *l, int n_rot)
+{
+    int64_t s[4] = { 0 };
+    char name[NAME_BYTES];
+    bool found = false;
+    if (l->m->arch->rope_sections == PF_SECTIONS_NONE)
+        return PF_OK;
+    PF_TRY(pf_gguf_ints_opt(l->g, key(l, name, "rope.dimension_sections"), 4, 0, n_rot, s, &found));
+    int64_t sum = s[0] + s[1] + s[2] + s[3];
+    for (int64_t i = 0; found && sum > 0 && i < n_rot / 2; i++) {
+        int64_t at = i % sum;
+        if (l->m->arch->rope_sections == PF_SECTIONS_BLOCKS ? at >= sum - s[3] : at >= 3 * s[at % 3])
+            PF_FAIL(PF_EUNSUPPORTED, "key %s is {%lld, %lld, %lld, %lld}, which leaves pair %lld of %d without a position, in %s",
+                    name, (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3], (long long)i, n_rot / 2,
+                    pf_gguf_path(l->g));
     }
     return PF_OK;
 }
 
-static pf_status read_rope(const struct loader *l)
+static pf_status read_rope(const struct pf_loader *l, int hd_k, struct pf_rope_params *out)
 {
     struct pf_model *m = l->m;
-    int n_rot = m->layers[0].attn.hd_k, n_ctx_orig = m->n_ctx_train;
+    int n_rot = hd_k, n_ctx_orig = m->n_ctx_train;
     struct pf_rope_params p = { .base = 10000, .attn_factor = 1 };
     struct pf_str scaling = { "linear", 6 };
     char name[NAME_BYTES];
     PF_TRY(key_int(l, "rope.dimension_count", false, 2, 2 * PF_ROPE_MAX_PAIRS, &n_rot));
-    if (n_rot % 2 || n_rot > m->layers[0].attn.hd_k || (m->arch->rope_whole_head && n_rot != m->layers[0].attn.hd_k))
+    if (n_rot % 2 || n_rot > hd_k || (m->arch->rope_whole_head && n_rot != hd_k))
         PF_FAIL(PF_EFORMAT, "key %s is %d, which does not suit heads of %d, in %s", key(l, name, "rope.dimension_count"), n_rot,
-                m->layers[0].attn.hd_k, pf_gguf_path(l->g));
+                hd_k, pf_gguf_path(l->g));
     PF_TRY(key_real(l, "rope.freq_base", false, true, &p.base));
     PF_TRY(key_real(l, "rope.scale_linear", false, false, &p.factor));
     PF_TRY(key_real(l, "rope.scaling.factor", false, false, &p.factor));
@@ -312,140 +199,27 @@ static pf_status read_rope(const struct loader *l)
     else if (scaling.n != 6 || memcmp(scaling.p, "linear", 6) != 0)
         PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%.*s\"; none, linear and yarn are supported, in %s", name, (int)scaling.n, scaling.p,
                 pf_gguf_path(l->g));
-    PF_TRY(vector(l, m->arch->rope_freqs ? PF_OPTIONAL : PF_NEVER, "rope_freqs.weight", n_rot / 2, 1, &p.divisors));
+    if (m->arch->rope_switch) {
+        bool rotate = true;
+        PF_TRY(key_bool(l, "rope.scaling.finetuned", &rotate));
+        for (int il = 0; il < m->n_layer; il++)
+            m->layers[il].attn.rotate = rotate;
+    }
+    PF_TRY(check_sections(l, n_rot));
     p.n_rot = n_rot;
     p.n_ctx_orig = n_ctx_orig;
-    pf_rope_init(&m->rope, &p);
+    *out = p;
     return PF_OK;
 }
 
-/* ---- Feed-forward ----------------------------------------------------------------------------------------------- */
+/* ---- The whole model -------------------------------------------------------------------------------------------- */
 
-/* One expert tensor {n_in, n_rows, n_expert}: where each expert's rows [first_row, first_row + n_out) begin. */
-static pf_status slices(const struct loader *l, const struct pf_tensor *t, int64_t first_row, int64_t n_out,
-                        struct pf_expert_weight *w)
-{
-    const uint8_t **data = pf_alloc_array(PF_MEM_MODEL, (size_t)l->m->n_expert, sizeof *data);
-    PF_TRY(own(l->m, data));
-    PF_TRY(check_weight_type(l, t));
-    for (int e = 0; e < l->m->n_expert; e++)
-        data[e] = t->data + ((uint64_t)e * (uint64_t)t->ne[1] + (uint64_t)first_row) * t->row_bytes;
-    *w = (struct pf_expert_weight){ .data = data, .type = t->type, .n_in = (int)t->ne[0], .n_out = (int)n_out,
-                                    .row_bytes = t->row_bytes };
-    return PF_OK;
-}
-
-static pf_status stacked(const struct loader *l, int il, const char *part, int64_t n_in, int64_t n_out, struct pf_expert_weight *w)
-{
-    char name[NAME_BYTES];
-    snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.weight", il, part);
-    const struct pf_tensor *t = find(l, name);
-    if (!t)
-        return missing(l, name);
-    PF_TRY(check_shape(l, t, n_in, n_out, l->m->n_expert));
-    PF_TRY(slices(l, t, 0, n_out, w));
-    snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.bias", il, part);
-    PF_TRY(vector(l, l->m->arch->expert_bias, name, n_out, l->m->n_expert, &w->bias));
-    snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.scale", il, part);
-    PF_TRY(vector(l, PF_OPTIONAL, name, l->m->n_expert, 1, &w->scale));
-    snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.input_scale", il, part);
-    (void)find(l, name);
-    return PF_OK;
-}
-
-/* Files of 2023: one tensor per expert, blk.N.ffn_gate.E.weight. *found is false when the first is not there. */
-static pf_status one_by_one(const struct loader *l, int il, const char *part, int64_t n_in, int64_t n_out,
-                            struct pf_expert_weight *w, bool *found)
-{
-    const uint8_t **data = NULL;
-    for (int e = 0; e < l->m->n_expert; e++) {
-        char name[NAME_BYTES];
-        snprintf(name, sizeof name, "blk.%d.ffn_%s.%d.weight", il, part, e);
-        const struct pf_tensor *t = find(l, name);
-        *found = t || e > 0;
-        if (!t)
-            return e > 0 ? missing(l, name) : PF_OK;
-        PF_TRY(check_shape(l, t, n_in, n_out, 1));
-        PF_TRY(check_weight_type(l, t));
-        if (e == 0) {
-            data = pf_alloc_array(PF_MEM_MODEL, (size_t)l->m->n_expert, sizeof *data);
-            PF_TRY(own(l->m, data));
-            *w = (struct pf_expert_weight){ .data = data, .type = t->type, .n_in = (int)n_in, .n_out = (int)n_out,
-                                            .row_bytes = t->row_bytes };
-        } else if (t->type != w->type) {
-            return wrong_type(l, t, pf_qtype_info(w->type)->name);
-        }
-        data[e] = t->data;
-    }
-    return PF_OK;
-}
-
-/* ffn_gate_up_exps: per expert the rows of gate, then those of up. */
-static pf_status merged_gate_up(const struct loader *l, int il, struct pf_moe *moe, bool *found)
-{
-    char name[NAME_BYTES];
-    int n_ff = l->m->n_ff_expert;
-    const float *bias = NULL, *scale = NULL;
-    snprintf(name, sizeof name, "blk.%d.ffn_gate_up_exps.weight", il);
-    const struct pf_tensor *t = find(l, name);
-    *found = t != NULL;
-    if (!t)
-        return PF_OK;
-    PF_TRY(check_shape(l, t, l->m->n_embd, 2 * (int64_t)n_ff, l->m->n_expert));
-    PF_TRY(slices(l, t, 0, n_ff, &moe->gate));
-    PF_TRY(slices(l, t, n_ff, n_ff, &moe->up));
-    snprintf(name, sizeof name, "blk.%d.ffn_gate_up_exps.scale", il);
-    PF_TRY(vector(l, PF_OPTIONAL, name, l->m->n_expert, 1, &scale));
-    moe->gate.scale = moe->up.scale = scale;
-    snprintf(name, sizeof name, "blk.%d.ffn_gate_up_exps.bias", il);
-    PF_TRY(vector(l, l->m->arch->expert_bias, name, 2 * (int64_t)n_ff, l->m->n_expert, &bias));
-    if (!bias)
-        return PF_OK;
-    /* {2 n_ff, E} -> two packed {n_ff, E}, the form the experts' products take. */
-    size_t n = (size_t)n_ff * (size_t)l->m->n_expert;
-    float *split = pf_alloc_array(PF_MEM_MODEL, 2 * n, sizeof *split);
-    PF_TRY(own(l->m, split));
-    for (int e = 0; e < l->m->n_expert; e++) {
-        memcpy(split + (size_t)e * n_ff, bias + (size_t)e * 2 * n_ff, (size_t)n_ff * sizeof *split);
-        memcpy(split + n + (size_t)e * n_ff, bias + ((size_t)e * 2 + 1) * n_ff, (size_t)n_ff * sizeof *split);
-    }
-    moe->gate.bias = split;
-    moe->up.bias = split + n;
-    return PF_OK;
-}
-
-static pf_status bind_moe(const struct loader *l, int il, struct pf_moe *moe)
-{
-    const struct pf_model *m = l->m;
-    bool found;
-    moe->routing = (struct pf_routing){ .n_expert = m->n_expert, .n_used = m->n_used, .gating = m->arch->gating,
-                                        .norm_weights = m->arch->norm_weights, .weight_scale = 1 };
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate_inp", m->n_embd, m->n_expert, m->arch->router_bias, &moe->router));
-    PF_TRY(one_by_one(l, il, "gate", m->n_embd, m->n_ff_expert, &moe->gate, &found));
-    if (found) {
-        PF_TRY(one_by_one(l, il, "up", m->n_embd, m->n_ff_expert, &moe->up, &found));
-        return one_by_one(l, il, "down", m->n_ff_expert, m->n_embd, &moe->down, &found);
-    }
-    PF_TRY(merged_gate_up(l, il, moe, &found));
-    if (!found) {
-        PF_TRY(stacked(l, il, "gate", m->n_embd, m->n_ff_expert, &moe->gate));
-        PF_TRY(stacked(l, il, "up", m->n_embd, m->n_ff_expert, &moe->up));
-    }
-    return stacked(l, il, "down", m->n_ff_expert, m->n_embd, &moe->down);
-}
-
-static pf_status bind_dense(const struct loader *l, int il, struct pf_dense_ffn *f)
-{
-    const struct pf_model *m = l->m;
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate", m->n_embd, m->n_ff, m->arch->dense_bias, &f->gate));
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_up", m->n_embd, m->n_ff, m->arch->dense_bias, &f->up));
-    return block_matrix(l, PF_REQUIRED, il, "ffn_down", m->n_ff, m->n_embd, m->arch->dense_bias, &f->down);
-}
-
-static pf_status read_experts(const struct loader *l)
+static pf_status read_experts(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
-    PF_TRY(key_int(l, "expert_count", m->arch->dense == PF_NEVER, m->arch->dense == PF_NEVER, MAX_EXPERTS, &m->n_expert));
+    bool must = m->arch->dense == PF_NEVER;
+    if (m->arch->dense != PF_REQUIRED)
+        PF_TRY(key_int(l, "expert_count", must, must, MAX_EXPERTS, &m->n_expert));
     if (m->n_expert == 0)
         return key_int(l, "feed_forward_length", true, 1, MAX_DIM, &m->n_ff);
     PF_TRY(key_int(l, "expert_used_count", true, 1, m->n_expert, &m->n_used));
@@ -459,9 +233,75 @@ static pf_status read_experts(const struct loader *l)
     return PF_OK;
 }
 
-/* ---- The whole model -------------------------------------------------------------------------------------------- */
+static pf_status read_gating(const struct pf_loader *l, enum pf_gating *out)
+{
+    char name[NAME_BYTES];
+    int func = 0;
+    PF_TRY(key_int(l, "expert_gating_func", false, 0, INT_MAX, &func));
+    if (func > 2)
+        PF_FAIL(PF_EUNSUPPORTED, "key %s is %d; 1 (softmax) and 2 (sigmoid) are supported, in %s",
+                key(l, name, "expert_gating_func"), func, pf_gguf_path(l->g));
+    if (func != 0)
+        *out = func == 1 ? PF_GATE_SOFTMAX : PF_GATE_SIGMOID;
+    return PF_OK;
+}
 
-static pf_status read_sizes(const struct loader *l, int *n_block)
+/* How picks are made: the same in every layer. */
+static pf_status read_routing(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    struct pf_routing r = { .n_expert = m->n_expert, .n_used = m->n_used, .gating = m->arch->gating,
+                            .norm_weights = m->arch->norm_weights, .weight_scale = 1 };
+    if (m->arch->router_keys) {
+        PF_TRY(read_gating(l, &r.gating));
+        PF_TRY(key_bool(l, "expert_weights_norm", &r.norm_weights));
+        PF_TRY(key_real(l, "expert_weights_scale", false, false, &r.weight_scale));
+        PF_TRY(key_int(l, "expert_group_count", false, 0, m->n_expert, &r.n_group));
+        PF_TRY(key_int(l, "expert_group_used_count", r.n_group > 1, 0, m->n_expert, &r.n_group_used));
+    }
+    if (r.weight_scale == 0)
+        r.weight_scale = 1;
+    if (r.n_group > 1 && (m->n_expert % r.n_group || r.n_group_used < 1 || r.n_group_used > r.n_group ||
+                          m->n_expert / r.n_group * r.n_group_used < m->n_used))
+        PF_FAIL(PF_EFORMAT, "%d experts in %d groups, of which %d may be used, do not give %d picks, in %s", m->n_expert,
+                r.n_group, r.n_group_used, m->n_used, pf_gguf_path(l->g));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].moe.routing = r;
+    return PF_OK;
+}
+
+/* Which layers have experts. */
+static pf_status read_layout(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    int n_dense = 0, step = 1;
+    if (m->arch->leading_dense)
+        PF_TRY(key_int(l, "leading_dense_block_count", m->arch->leading_dense == PF_REQUIRED, 0, MAX_LAYERS, &n_dense));
+    if (m->arch->interleave)
+        PF_TRY(key_int(l, "interleave_moe_layer_step", m->arch->interleave == PF_REQUIRED, 1, MAX_LAYERS, &step));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].is_moe = m->n_expert > 0 && il >= n_dense && (il + 1) % step == 0;
+    for (int il = 0; il < m->n_layer; il++)
+        if (!m->layers[il].is_moe && m->n_ff == 0) {
+            char name[NAME_BYTES];
+            PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "feed_forward_length"), pf_gguf_path(l->g));
+        }
+    return PF_OK;
+}
+
+/* Granite's: of the embedding, of what a block adds, and (a divisor) of the logits. bind.c puts the first and last into
+ * the weights they belong to. */
+static pf_status read_multipliers(struct pf_loader *l)
+{
+    l->m->residual_scale = l->embedding_scale = l->logit_scale = 1;
+    if (!l->m->arch->multipliers)
+        return PF_OK;
+    PF_TRY(key_real(l, "embedding_scale", false, true, &l->embedding_scale));
+    PF_TRY(key_real(l, "residual_scale", false, true, &l->m->residual_scale));
+    return key_real(l, "logit_scale", false, true, &l->logit_scale);
+}
+
+static pf_status read_sizes(const struct pf_loader *l, int *n_block)
 {
     struct pf_model *m = l->m;
     int n_nextn = 0;
@@ -474,99 +314,25 @@ static pf_status read_sizes(const struct loader *l, int *n_block)
     return read_experts(l);
 }
 
-static pf_status bind_embedding(const struct loader *l)
+static pf_status read_keys(struct pf_loader *l)
 {
     struct pf_model *m = l->m;
-    const struct pf_tensor *t = find(l, "token_embd.weight");
-    if (!t)
-        return missing(l, "token_embd.weight");
-    int64_t n_vocab = t->ne[1];
-    if (m->vocab && pf_vocab_size(m->vocab) != n_vocab)
-        PF_FAIL(PF_EFORMAT, "tensor token_embd.weight has %lld rows, but the tokenizer has %lld tokens, in %s", (long long)n_vocab,
-                (long long)pf_vocab_size(m->vocab), pf_gguf_path(l->g));
-    if (n_vocab < 1 || n_vocab > MAX_DIM)
-        PF_FAIL(PF_EFORMAT, "tensor token_embd.weight has %lld rows, in %s", (long long)n_vocab, pf_gguf_path(l->g));
-    m->n_vocab = (int)n_vocab;
-    PF_TRY(matrix(l, PF_REQUIRED, "token_embd", m->n_embd, n_vocab, PF_NEVER, &m->embed));
-    PF_TRY(matrix(l, PF_OPTIONAL, "output", m->n_embd, n_vocab, PF_OPTIONAL, &m->output));
-    if (!m->output.data)
-        m->output = m->embed;             /* tied */
-    return vector(l, PF_REQUIRED, "output_norm.weight", m->n_embd, 1, &m->output_norm);
-}
-
-static pf_status bind_layer(const struct loader *l, int il, struct pf_layer *layer)
-{
-    const struct pf_arch *arch = l->m->arch;
-    char name[NAME_BYTES];
-    PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_norm.weight", l->m->n_embd, 1, &layer->attn_norm));
-    PF_TRY(bind_attention(l, il, &layer->attn));
-    snprintf(name, sizeof name, "%s.weight", arch->ffn_norm);
-    PF_TRY(block_vector(l, PF_REQUIRED, il, name, l->m->n_embd, 1, &layer->ffn_norm));
-    layer->is_moe = l->m->n_expert > 0;
-    return layer->is_moe ? bind_moe(l, il, &layer->moe) : bind_dense(l, il, &layer->dense);
-}
-
-/* A tensor nobody asked for: in a layer that runs it is an error, anywhere else it is only worth a word. */
-static pf_status check_all_seen(const struct loader *l)
-{
-    for (uint64_t i = 0; i < pf_gguf_n_tensors(l->g); i++) {
-        const struct pf_tensor *t = pf_gguf_tensor_at(l->g, i);
-        char name[NAME_BYTES];
-        int il;
-        if (l->seen[i])
-            continue;
-        snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.p);
-        if (sscanf(name, "blk.%d.", &il) == 1 && il < l->m->n_layer)
-            PF_FAIL(PF_EUNSUPPORTED, "tensor %s is not one that %s models have; this file needs something pfmoe does not do, in %s",
-                    name, l->m->arch->name, pf_gguf_path(l->g));
-        pf_model_logf(l->m, PF_LOG_WARN, "tensor %s is not used", name);
-    }
-    return PF_OK;
-}
-
-/* FNV-1a over what makes two files the same model for a saved session. */
-static void hash_bytes(uint64_t *h, const void *p, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        *h = (*h ^ ((const uint8_t *)p)[i]) * 0x100000001b3u;
-}
-
-static uint64_t fingerprint(const pf_gguf *g)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (uint64_t i = 0; i < pf_gguf_n_tensors(g); i++) {
-        const struct pf_tensor *t = pf_gguf_tensor_at(g, i);
-        uint64_t sample = t->n_bytes < 64 ? t->n_bytes : 64;
-        hash_bytes(&h, t->name.p, t->name.n);
-        hash_bytes(&h, &t->type, sizeof t->type);
-        hash_bytes(&h, t->ne, sizeof t->ne);
-        if (i == 0)                       /* a little of the weights, to tell fine-tunes apart, without reading the file */
-            hash_bytes(&h, t->data, sample);
-    }
-    return h;
-}
-
-static pf_status bind_all(const struct loader *l)
-{
-    struct pf_model *m = l->m;
-    int n_block = 0;
+    int n_block = 0, hd_k = 0;
     PF_TRY(read_sizes(l, &n_block));
     m->layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *m->layers);
     if (!m->layers)
         PF_FAIL(PF_ENOMEM, "no memory for the %d layers of %s", m->n_layer, pf_gguf_path(l->g));
-    PF_TRY(read_attention(l, n_block));
-    PF_TRY(read_rope(l));
-    PF_TRY(bind_embedding(l));
-    for (int il = 0; il < m->n_layer; il++)
-        PF_TRY(bind_layer(l, il, &m->layers[il]));
-    PF_TRY(check_all_seen(l));
-    m->fingerprint = fingerprint(l->g);
-    return PF_OK;
+    PF_TRY(read_delta(l));
+    PF_TRY(read_attention(l, n_block, &hd_k));
+    PF_TRY(read_routing(l));
+    PF_TRY(read_layout(l));
+    PF_TRY(read_multipliers(l));
+    return read_rope(l, hd_k, &l->rope);
 }
 
 static pf_status unknown_architecture(const pf_gguf *g, struct pf_str name)
 {
-    char known[256] = "";
+    char known[512] = "";
     size_t n = 0;
     for (int i = 0; pf_arch_at(i) && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", pf_arch_at(i)->name);
@@ -585,11 +351,13 @@ pf_status pf_model_bind(struct pf_model *m)
     m->arch = pf_arch_find(name);
     if (!m->arch)
         return unknown_architecture(m->file, name);
-    struct loader l = { .m = m, .g = m->file };
+    struct pf_loader l = { .m = m, .g = m->file };
     l.seen = pf_alloc(PF_MEM_MODEL, pf_gguf_n_tensors(m->file));
     if (!l.seen)
         PF_FAIL(PF_ENOMEM, "no memory to bind the tensors of %s", pf_gguf_path(m->file));
-    pf_status st = bind_all(&l);
+    pf_status st = read_keys(&l);
+    if (st == PF_OK)
+        st = pf_bind_tensors(&l);
     pf_free(l.seen);
     return st;
 }

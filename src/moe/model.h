@@ -2,7 +2,7 @@
  *
  *     GGUF file --arch table (arch_<family>.c)--> pf_model { layers[] { attention, dense FFN or experts } }
  *
- * model.c reads the keys and binds the tensors that an architecture's table asks for; forward.c walks the result and
+ * model.c reads the keys, bind.c binds the tensors that an architecture's table asks for; forward.c walks the result and
  * knows no architecture by name. The model owns the file mapping, the tokenizer, the chat template, the backend and a lock
  * that lets the sessions' steps take turns. Weights stay where the file mapping has them. */
 #ifndef PF_MODEL_H
@@ -20,32 +20,73 @@
 /* Whether an architecture has a tensor: never, perhaps, always. What a table does not name and the file has is refused. */
 enum pf_need { PF_NEVER, PF_OPTIONAL, PF_REQUIRED };
 
-/* What sets an architecture apart. One const table per family; everything not named is the plain pre-norm transformer:
- * x += attention(norm(x)); x += ffn(norm(x)). */
+/* What sets an architecture apart. One const table per architecture; everything not named is the plain pre-norm
+ * transformer: x += attention(norm(x)); x += ffn(norm(x)). */
 struct pf_arch {
     const char     *name;                 /* general.architecture */
+
     bool            rope_neox;            /* pairs (i, i + n/2) instead of (2i, 2i + 1) */
     bool            rope_freqs;           /* the file may hold divisors of the rotary frequencies */
     bool            rope_whole_head;      /* rope.dimension_count must equal the key length */
-    const char     *ffn_norm;             /* name of the norm in front of the FFN */
-    enum pf_need    qkv_bias, out_bias, qk_norm, sinks, dense, dense_bias, router_bias, expert_bias;
-    bool            alternating_window;   /* attention.sliding_window on all but the last layer of each pattern period */
+    bool            rope_switch;          /* rope.scaling.finetuned false: no rotation at all */
+    enum { PF_SECTIONS_NONE, PF_SECTIONS_BLOCKS, PF_SECTIONS_INTERLEAVED } rope_sections;   /* of positions in images */
+
+    enum pf_need    qkv_bias, out_bias, sinks;
+    enum pf_need    qk_norm;              /* of queries and keys, before rotation, per head */
+    bool            norm_whole_row;       /* over all heads at once */
+    bool            gated_attention;      /* attn_q holds, head by head, queries and a gate of what the head puts out */
+    enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED } delta;         /* layers with ssm_conv1d are delta nets; which
+                                             key head a value head has: neighbours share one, or they take turns */
+    bool            norm_after_rope;
     bool            attention_scale;      /* reads attention.scale */
+    enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period of
+                                             attention.sliding_window_pattern; llama4: see read_windows() in model.c */
+    int             window_period;
+
+    const char     *ffn_norm;             /* name of the norm in front of the FFN */
+    enum pf_need    dense;                /* layers without experts in files without experts: required means always */
+    enum pf_need    dense_bias, router_bias, expert_bias;
+    enum pf_need    leading_dense;        /* leading_dense_block_count: the first layers have no experts */
+    enum pf_need    interleave;           /* interleave_moe_layer_step: only each so manyth layer has experts */
     enum pf_act     act;
     enum pf_gating  gating;
     bool            norm_weights;
+    bool            router_keys;          /* reads expert_gating_func, _weights_norm, _weights_scale and _group_...; what
+                                             gating and norm_weights say holds for absent keys */
+    bool            weigh_input;          /* routing weights multiply the experts' input */
+    enum pf_need    select_bias;          /* exp_probs_b */
+    enum pf_need    shared, shared_gate;  /* an expert that every token goes through; its weight is sigmoid(gate) */
     enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;   /* when expert_feed_forward_length is absent:
                                              feed_forward_length, that / n_used, or it must be there */
+
+    bool            multipliers;          /* reads embedding_scale, residual_scale, logit_scale */
 };
 
 struct pf_attention {
     struct pf_weight q, k, v;             /* {n_embd, n_head * hd}; k, v with n_kv_head */
     struct pf_weight out;                 /* {n_head * hd_v, n_embd} */
-    const float     *q_norm, *k_norm;     /* {hd_k} or NULL */
+    bool             norm;                /* queries and keys are normed, */
+    const float     *q_norm, *k_norm;     /* by {hd_k}, {n_head * hd_k} or, NULL, without weights */
     const float     *sinks;               /* {n_head} or NULL */
     int              n_head, n_kv_head, hd_k, hd_v;
+    bool             rotate;
     int              window;              /* 0: all positions */
+    bool             chunked;             /* windows are fixed pieces of the context, not sliding */
+    bool             temper;              /* queries grow with the logarithm of their position: forward.c */
     float            scale;
+};
+
+/* Gated DeltaNet, in place of attention: no keys and values, but a state of fixed size. */
+struct pf_delta_net {
+    struct pf_weight qkv, z;              /* {n_embd, 2 K + V}, {n_embd, V}; or packed instead of both */
+    struct pf_weight packed;              /* {n_embd, 2 K + 2 V}: per key head q, k, its values, their z */
+    struct pf_weight beta, alpha;         /* {n_embd, n_v_head} each; or ba instead of both */
+    struct pf_weight ba;                  /* {n_embd, 2 n_v_head}: per key head beta, then alpha of its value heads */
+    struct pf_weight out;                 /* {V, n_embd} */
+    const float     *conv;                /* [taps][2 K + V] */
+    const float     *a, *dt;              /* {n_v_head} */
+    const float     *norm;                /* {d} */
+    int              ordinal;             /* among the model's delta nets */
 };
 
 struct pf_dense_ffn {
@@ -57,11 +98,15 @@ struct pf_moe {
     const float            *select_bias;  /* {n_expert} or NULL */
     struct pf_routing       routing;
     struct pf_expert_weight gate, up, down;
+    struct pf_dense_ffn     shared;       /* its data are NULL: none */
+    struct pf_weight        shared_gate;  /* {n_embd, 1} or no data */
 };
 
 struct pf_layer {
     const float        *attn_norm, *ffn_norm;        /* {n_embd} */
-    struct pf_attention attn;
+    bool                is_delta;
+    struct pf_attention attn;                        /* all zeros in a delta net */
+    struct pf_delta_net delta;
     bool                is_moe;
     struct pf_dense_ffn dense;
     struct pf_moe       moe;
@@ -77,7 +122,12 @@ struct pf_model {
 
     int   n_layer, n_embd, n_vocab, n_ctx_train, n_ff;
     int   n_expert, n_used, n_ff_expert;  /* 0: no experts */
-    float eps;
+    float eps, residual_scale;
+    struct pf_delta_sizes {               /* of every delta net of the model */
+        int n_nets;                       /* 0: there are none */
+        int d, n_k_head, n_v_head, taps;
+        int n_k, n_v, n_conv;             /* K = n_k_head * d, V = n_v_head * d, 2 K + V */
+    } delta;
     struct pf_rope   rope;
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm;

@@ -1,7 +1,8 @@
 /* Sessions on disk. Little-endian, packed:
  *
- *     "PFMOESES"  u32 version  u32 kv_type  u64 fingerprint of the model  u64 n_tokens
+ *     "PFMOESES"  u32 version  u32 kv_type  u64 fingerprint of the model  u64 n_tokens  u64 computed
  *     i32 tokens[n_tokens]
+ *     the recurrent state after computed positions, if the model has one and computed is not 0
  *     per layer, per chunk that holds positions, per KV head:  keys, then values, of the positions in use
  *     u64 FNV-1a of everything before it, taken over 8-byte words (the last padded with zeros) of each write
  */
@@ -10,14 +11,14 @@
 #include "moe/session.h"
 
 static const char magic[8] = { 'P', 'F', 'M', 'O', 'E', 'S', 'E', 'S' };
-enum { VERSION = 1 };
+enum { VERSION = 2 };
 
 struct save_header {
     char     magic[8];
     uint32_t version, kv_type;
-    uint64_t fingerprint, n_tokens;
+    uint64_t fingerprint, n_tokens, computed;
 };
-_Static_assert(sizeof(struct save_header) == 32, "the header is packed");
+_Static_assert(sizeof(struct save_header) == 40, "the header is packed");
 
 /* Moves bytes between the caller's stream and memory, hashing them. */
 struct stream {
@@ -38,6 +39,8 @@ static void hash_block(uint64_t *h, const void *p, size_t n)
 
 static pf_status transfer(struct stream *f, void *p, size_t n)
 {
+    if (n == 0)
+        return PF_OK;
     if (!(f->write ? f->write(f->ctx, p, n) : f->read(f->ctx, p, n)))
         PF_FAIL(PF_EIO, "%s a saved session failed after part of it", f->write ? "writing" : "reading");
     hash_block(&f->hash, p, n);
@@ -66,11 +69,12 @@ pf_status pf_session_save(const pf_session *s, pf_write_fn *write, void *ctx)
 {
     struct stream f = { .write = write, .ctx = ctx };
     struct save_header header = { .version = VERSION, .kv_type = s->opts.kv_type, .fingerprint = s->m->fingerprint,
-                                  .n_tokens = (uint64_t)s->pos };
+                                  .n_tokens = (uint64_t)s->pos, .computed = (uint64_t)s->computed };
     memcpy(header.magic, magic, sizeof magic);
     PF_TRY(transfer(&f, &header, sizeof header));
     PF_TRY(transfer(&f, s->tokens, (size_t)s->pos * sizeof *s->tokens));
-    PF_TRY(transfer_kv(&f, s, s->pos));
+    PF_TRY(transfer(&f, s->state, s->computed > 0 ? s->state_bytes : 0));
+    PF_TRY(transfer_kv(&f, s, s->computed));
     uint64_t hash = f.hash;
     return transfer(&f, &hash, sizeof hash);
 }
@@ -88,6 +92,9 @@ static pf_status check_header(const struct pf_session *s, const struct save_head
     if (h->n_tokens > (uint64_t)s->opts.n_ctx)
         PF_FAIL(PF_ECONTEXT, "the saved session has %llu positions; this context has %lld", (unsigned long long)h->n_tokens,
                 (long long)s->opts.n_ctx);
+    if (h->computed > h->n_tokens || (s->state_bytes == 0 && h->computed != h->n_tokens))
+        PF_FAIL(PF_EFORMAT, "the saved session holds %llu of %llu positions", (unsigned long long)h->computed,
+                (unsigned long long)h->n_tokens);
     return PF_OK;
 }
 
@@ -103,11 +110,13 @@ pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx)
         if (s->tokens[i] < 0 || s->tokens[i] >= s->m->n_vocab)
             PF_FAIL(PF_EFORMAT, "token %llu of the saved session is %d; the vocabulary has ids 0 to %d", (unsigned long long)i,
                     s->tokens[i], s->m->n_vocab - 1);
-    PF_TRY(transfer_kv(&f, s, (int64_t)header.n_tokens));
+    PF_TRY(transfer(&f, s->state, header.computed > 0 ? s->state_bytes : 0));
+    PF_TRY(transfer_kv(&f, s, (int64_t)header.computed));
     uint64_t expected = f.hash, found;
     PF_TRY(transfer(&f, &found, sizeof found));
     if (found != expected)
         PF_FAIL(PF_EFORMAT, "the saved session is damaged: its checksum does not match");
     s->pos = (int64_t)header.n_tokens;
+    s->computed = (int64_t)header.computed;
     return PF_OK;
 }

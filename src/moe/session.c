@@ -56,7 +56,9 @@ static void widen(int *to, int64_t n)
 }
 
 struct widths {
-    int q, k, v, attn;
+    int q, k, v, attn;       /* of attention */
+    int packed, gate_out;    /* of gated attention and delta nets */
+    int ff, shared;          /* of dense and shared feed-forward; n_embd if there is a shared expert */
 };
 
 static struct widths widths_of(const struct pf_model *m)
@@ -68,7 +70,16 @@ static struct widths widths_of(const struct pf_model *m)
         widen(&w.k, (int64_t)a->n_kv_head * a->hd_k);
         widen(&w.v, (int64_t)a->n_kv_head * a->hd_v);
         widen(&w.attn, (int64_t)a->n_head * a->hd_v);
+        widen(&w.gate_out, m->arch->gated_attention ? (int64_t)a->n_head * a->hd_v : 0);
+        const struct pf_moe *moe = &m->layers[il].moe;
+        widen(&w.ff, m->layers[il].dense.gate.n_out);
+        widen(&w.ff, moe->shared.gate.n_out);
+        widen(&w.shared, moe->shared.down.n_out);
     }
+    widen(&w.attn, m->delta.n_v);
+    widen(&w.gate_out, m->delta.n_v);
+    widen(&w.packed, m->arch->gated_attention ? 2 * (int64_t)w.q : 0);
+    widen(&w.packed, 2 * ((int64_t)m->delta.n_k + m->delta.n_v));
     return w;
 }
 
@@ -78,11 +89,12 @@ static struct pf_backend_sizes backend_sizes(const struct pf_model *m, int rows)
     struct pf_backend_sizes s = { .max_rows = rows, .max_n_in = m->n_embd, .max_picks = rows * m->n_used, .n_expert = m->n_expert,
                                   .n_ff = m->n_ff_expert, .n_out = m->n_expert ? m->n_embd : 0 };
     widen(&s.max_n_in, w.attn);
-    widen(&s.max_n_in, m->n_expert ? 0 : m->n_ff);
+    widen(&s.max_n_in, w.ff);
     for (int il = 0; il < m->n_layer; il++) {
         widen(&s.max_head_dim, m->layers[il].attn.hd_k);
         widen(&s.max_head_dim, m->layers[il].attn.hd_v);
     }
+    widen(&s.max_head_dim, m->delta.d);
     return s;
 }
 
@@ -91,16 +103,20 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
 {
     struct widths w = widths_of(m);
     size_t rows = (size_t)n_batch, used = 0;
-    int n_ff = m->n_expert ? 0 : m->n_ff;
     const struct { void *at; size_t n; } parts[] = {
         { &b->x, rows * (size_t)m->n_embd },       { &b->h, rows * (size_t)m->n_embd },
         { &b->q, rows * (size_t)w.q },             { &b->k, rows * (size_t)w.k },
         { &b->v, rows * (size_t)w.v },             { &b->attn, rows * (size_t)w.attn },
-        { &b->gate, rows * (size_t)n_ff },         { &b->up, rows * (size_t)n_ff },
-        { &b->y, rows * (size_t)m->n_embd },       { &b->router, rows * (size_t)m->n_expert },
+        { &b->packed, rows * (size_t)w.packed },   { &b->gate_out, rows * (size_t)w.gate_out },
+        { &b->qkv, rows * (size_t)m->delta.n_conv }, { &b->mixed, rows * (size_t)m->delta.n_conv },
+        { &b->beta, rows * (size_t)m->delta.n_v_head }, { &b->alpha, rows * (size_t)m->delta.n_v_head },
+        { &b->gate, rows * (size_t)w.ff },         { &b->up, rows * (size_t)w.ff },
+        { &b->y, rows * (size_t)m->n_embd },       { &b->y_shared, rows * (size_t)w.shared },
+        { &b->shared_gate, rows },                 { &b->router, rows * (size_t)m->n_expert },
         { &b->cs, rows * 2 * (size_t)m->rope.n_pairs }, { &b->logits, (size_t)m->n_vocab },
         { &b->pick_weights, rows * (size_t)m->n_used }, { &b->picks, rows * (size_t)m->n_used },
         { &b->ids, rows },                         { &b->pos, rows },
+        { &b->temper, rows },
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         void *p = base ? base + used : NULL;
@@ -121,7 +137,7 @@ pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts
         *kv_bytes += kv.k_bytes + kv.v_bytes;
     }
     struct pf_backend_sizes sizes = backend_sizes(m, o.n_batch);
-    *work_bytes = carve(m, o.n_batch, NULL, &b) + m->backend->ops->scratch_bytes(m->backend, &sizes) +
+    *work_bytes = (uint64_t)pf_state_bytes(m) * (uint64_t)(2 + pf_state_n_checkpoints(m)) + carve(m, o.n_batch, NULL, &b) + m->backend->ops->scratch_bytes(m->backend, &sizes) +
                   (uint64_t)o.n_ctx * sizeof(int32_t) + (uint64_t)m->n_vocab * (sizeof(struct pf_candidate) + sizeof(int32_t));
     return PF_OK;
 }
@@ -138,6 +154,10 @@ void pf_session_close(pf_session **sp)
         ops->buf_free(s->m->backend, s->kv[il].view.k, s->kv[il].k_bytes);
         ops->buf_free(s->m->backend, s->kv[il].view.v, s->kv[il].v_bytes);
     }
+    ops->buf_free(s->m->backend, s->state, s->state_bytes);
+    ops->buf_free(s->m->backend, s->next, s->state_bytes);
+    for (int i = 0; i < s->n_checkpoints; i++)
+        ops->buf_free(s->m->backend, s->checkpoints[i].state, s->state_bytes);
     ops->buf_free(s->m->backend, s->buf.base, s->buf.bytes);
     pf_free(s->kv);
     pf_free(s->tokens);
@@ -147,6 +167,39 @@ void pf_session_close(pf_session **sp)
     atomic_fetch_sub(&s->m->n_sessions, 1);
     pf_free(s);
     *sp = NULL;
+}
+
+static pf_status alloc_floats(struct pf_session *s, size_t bytes, float **out)
+{
+    void *p = NULL;
+    PF_TRY(s->m->backend->ops->buf_alloc(s->m->backend, bytes, &p));
+    *out = p;
+    return PF_OK;
+}
+
+static pf_status open_state(struct pf_session *s)
+{
+    s->state_bytes = pf_state_bytes(s->m);
+    if (s->state_bytes == 0)
+        return PF_OK;
+    PF_TRY(alloc_floats(s, s->state_bytes, &s->state));
+    PF_TRY(alloc_floats(s, s->state_bytes, &s->next));
+    for (int i = 0; i < pf_state_n_checkpoints(s->m); i++) {
+        PF_TRY(alloc_floats(s, s->state_bytes, &s->checkpoints[i].state));
+        s->n_checkpoints++;
+    }
+    return PF_OK;
+}
+
+static pf_status open_kv(struct pf_session *s, int il)
+{
+    const struct pf_backend_ops *ops = s->m->backend->ops;
+    struct pf_kv_layer kv = kv_layer(&s->m->layers[il].attn, &s->opts);
+    if (kv.k_bytes == 0)                     /* a delta net */
+        return PF_OK;
+    PF_TRY(ops->buf_alloc(s->m->backend, kv.k_bytes, &kv.view.k));
+    s->kv[il] = kv;
+    return ops->buf_alloc(s->m->backend, kv.v_bytes, &s->kv[il].view.v);
 }
 
 static pf_status open_parts(struct pf_session *s)
@@ -159,12 +212,9 @@ static pf_status open_parts(struct pf_session *s)
     s->seen = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_vocab, sizeof *s->seen);
     if (!s->tokens || !s->kv || !s->candidates || !s->seen)
         PF_FAIL(PF_ENOMEM, "no memory for a session of %lld positions", (long long)s->opts.n_ctx);
-    for (int il = 0; il < m->n_layer; il++) {
-        struct pf_kv_layer kv = kv_layer(&m->layers[il].attn, &s->opts);
-        PF_TRY(ops->buf_alloc(m->backend, kv.k_bytes, &kv.view.k));
-        s->kv[il] = kv;
-        PF_TRY(ops->buf_alloc(m->backend, kv.v_bytes, &s->kv[il].view.v));
-    }
+    for (int il = 0; il < m->n_layer; il++)
+        PF_TRY(open_kv(s, il));
+    PF_TRY(open_state(s));
     s->buf.bytes = carve(m, s->opts.n_batch, NULL, &s->buf);
     PF_TRY(ops->buf_alloc(m->backend, s->buf.bytes, &s->buf.base));
     carve(m, s->opts.n_batch, s->buf.base, &s->buf);
@@ -221,29 +271,56 @@ static pf_status step(struct pf_session *s, const struct pf_batch *batch)
     return st;
 }
 
-static pf_status check_tokens(const struct pf_session *s, const int32_t *tok, size_t n)
+/* Whether tok[0..n) may stand at positions from .. */
+static pf_status check_tokens(const struct pf_session *s, int64_t from, const int32_t *tok, size_t n)
 {
-    if (n > (size_t)(s->opts.n_ctx - s->pos))
-        PF_FAIL(PF_ECONTEXT, "%zu tokens after %lld do not fit a context of %lld", n, (long long)s->pos, (long long)s->opts.n_ctx);
+    if (n > (size_t)(s->opts.n_ctx - from))
+        PF_FAIL(PF_ECONTEXT, "%zu tokens after %lld do not fit a context of %lld", n, (long long)from, (long long)s->opts.n_ctx);
     for (size_t i = 0; i < n; i++)
         if (tok[i] < 0 || tok[i] >= s->m->n_vocab)
             PF_FAIL(PF_EINVAL, "token %zu is %d; the vocabulary has ids 0 to %d", i, tok[i], s->m->n_vocab - 1);
     return pf_gguf_unchanged(s->m->file);
 }
 
-/* Appends the tokens batch by batch; each batch that succeeds is committed. */
+/* Evaluates s->tokens from computed up to end, batch by batch; each batch that succeeds is committed. Positions from
+ * `first` on get logits if all are wanted, otherwise the last one does, if any: first == end. */
+static pf_status run_to(struct pf_session *s, int64_t end, int64_t first, bool last)
+{
+    while (s->computed < end) {
+        int64_t from = s->computed, left = end - from;
+        int rows = left < s->opts.n_batch ? (int)left : s->opts.n_batch;
+        struct pf_batch batch = { .tokens = s->tokens + from, .rows = rows, .n_logits = last && left == rows,
+                                  .logits = s->buf.logits };
+        if (s->all_logits && from + rows > first) {
+            int64_t begin = from > first ? from : first;
+            batch.n_logits = (int)(from + rows - begin);
+            batch.logits = s->all_logits + (size_t)(begin - first) * (size_t)s->m->n_vocab;
+        }
+        PF_TRY(step(s, &batch));
+        pf_state_commit(s, rows);
+        s->pos = s->computed > s->pos ? s->computed : s->pos;
+    }
+    return PF_OK;
+}
+
+/* Appends tok[0..n). A recurrent model first catches up with the timeline, and keeps checkpoints where a conversation may be
+ * taken up again: where the tokens begin, where they end, and a little before that, since what a template puts in front of an
+ * answer is not always what it leaves there afterwards. */
 static pf_status append(struct pf_session *s, const int32_t *tok, size_t n)
 {
-    for (size_t done = 0; done < n;) {
-        int rows = n - done < (size_t)s->opts.n_batch ? (int)(n - done) : s->opts.n_batch;
-        bool last = done + (size_t)rows == n;
-        struct pf_batch batch = { .tokens = tok + done, .rows = rows, .n_logits = s->all_logits ? rows : last };
-        batch.logits = s->all_logits ? s->all_logits + done * (size_t)s->m->n_vocab : s->buf.logits;
-        PF_TRY(step(s, &batch));
-        memcpy(s->tokens + s->pos, tok + done, (size_t)rows * sizeof *tok);
-        s->pos += rows;
-        done += (size_t)rows;
+    enum { TAIL = 32 };
+    int64_t first = s->pos, end = first + (int64_t)n;
+    memmove(s->tokens + first, tok, n * sizeof *tok);
+    if (n == 1 && s->computed == first)
+        return run_to(s, end, first, true);
+    PF_TRY(run_to(s, first, first, false));
+    pf_state_keep(s);
+    if (s->n_checkpoints > 0 && n > 2 * TAIL) {
+        PF_TRY(run_to(s, end - TAIL, first, false));
+        pf_state_keep(s);
     }
+    PF_TRY(run_to(s, end, first, true));
+    pf_state_keep(s);
     return PF_OK;
 }
 
@@ -255,11 +332,17 @@ static void drop_logits(struct pf_session *s)
     s->has_logits = false;
 }
 
+static void go_back(struct pf_session *s, int64_t pos)
+{
+    s->pos = pos;
+    pf_state_rewind(s, pos);
+}
+
 pf_status pf_session_eval(pf_session *s, const int32_t *tok, size_t n, unsigned flags)
 {
     if (n == 0)
         PF_FAIL(PF_EINVAL, "there are no tokens to evaluate");
-    PF_TRY(check_tokens(s, tok, n));
+    PF_TRY(check_tokens(s, s->pos, tok, n));
     float *all = NULL;
     if (flags & PF_LOGITS_ALL) {
         all = pf_alloc_array(PF_MEM_SESSION, n * (size_t)s->m->n_vocab, sizeof *all);
@@ -272,7 +355,7 @@ pf_status pf_session_eval(pf_session *s, const int32_t *tok, size_t n, unsigned 
     pf_status st = append(s, tok, n);
     if (st < 0) {
         drop_logits(s);
-        s->pos = before;
+        go_back(s, before);
         return st;
     }
     s->n_all = all ? n : 0;
@@ -291,15 +374,10 @@ pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *r
         common--;                            /* its logits are needed */
     if (n > (size_t)s->opts.n_ctx)
         PF_FAIL(PF_ECONTEXT, "%zu tokens do not fit a context of %lld", n, (long long)s->opts.n_ctx);
-    int64_t before = s->pos;
-    s->pos = (int64_t)common;
-    pf_status st = check_tokens(s, tok + common, n - common);
-    if (st < 0) {
-        s->pos = before;
-        return st;
-    }
+    PF_TRY(check_tokens(s, (int64_t)common, tok + common, n - common));
+    go_back(s, (int64_t)common);
     if (reused)
-        *reused = common;
+        *reused = (size_t)s->computed;
     if (common == n)
         return PF_OK;
     drop_logits(s);
@@ -314,7 +392,7 @@ pf_status pf_session_rewind(pf_session *s, int64_t pos)
         PF_FAIL(PF_EINVAL, "cannot rewind to position %lld of a timeline of %lld", (long long)pos, (long long)s->pos);
     if (pos < s->pos)
         drop_logits(s);
-    s->pos = pos;
+    go_back(s, pos);
     return PF_OK;
 }
 

@@ -1,11 +1,14 @@
 /* A session: one mutable timeline of tokens, its keys and values, and the work buffers of a step.
  *
- *     tokens [0 .. pos)            what has been evaluated; the only thing that rewind changes
- *     kv[layer]                    chunks of 256 positions; whatever lies at or past pos is garbage
+ *     tokens [0 .. pos)            the timeline; at or past pos is garbage
+ *     computed <= pos              what keys, values and state hold; less than pos only after a rewind of a recurrent model
+ *     kv[layer]                    chunks of 256 positions; whatever lies at or past computed is garbage
+ *     state                        of the delta nets after position computed - 1; at computed 0 it is not looked at
  *     buffers                      activations of one batch of at most n_batch rows
  *
- * A step writes keys and values past pos and commits by moving pos; a step that fails leaves no trace. One thread at a
- * time per session; sessions of one model take turns on the model's step lock. */
+ * A step writes keys and values past computed and the second copy of the state, and commits by moving computed and swapping
+ * the copies; a step that fails leaves no trace. One thread at a time per session; sessions of one model take turns on the
+ * model's step lock. */
 #ifndef PF_SESSION_H
 #define PF_SESSION_H
 
@@ -23,11 +26,17 @@ struct pf_buffers {
     float *x;                /* residual stream {n_embd} */
     float *h;                /* its norm {n_embd} */
     float *q, *k, *v;        /* {n_head * hd} ... of the widest layer */
-    float *attn;             /* {n_head * hd_v} */
-    float *gate, *up;        /* dense FFN {n_ff} */
-    float *y;                /* what a block adds {n_embd} */
+    float *attn;             /* what heads put out {n_head * hd_v}, {V} */
+    float *packed;           /* projections that have to be dealt out: {2 * n_head * hd}, {2 K + 2 V}, {2 * n_v_head} */
+    float *gate_out;         /* gate of attn, z of a delta net: as attn */
+    float *qkv, *mixed;      /* of a delta net, before and after its convolution {2 K + V} */
+    float *beta, *alpha;     /* {n_v_head} */
+    float *gate, *up;        /* dense or shared FFN {n_ff} */
+    float *y, *y_shared;     /* what a block, and what its shared expert adds {n_embd} */
+    float *shared_gate;      /* {1} */
     float *router;           /* {n_expert} */
     float *cs;               /* rotary table {2 * n_pairs} */
+    float *temper;           /* factor of the queries {1} */
     float *logits;           /* one row {n_vocab} */
     float   *pick_weights;   /* {n_used} */
     int32_t *picks;          /* {n_used} */
@@ -39,12 +48,24 @@ struct pf_candidate {        /* sampler.c */
     int32_t id;
 };
 
+enum { PF_MAX_CHECKPOINTS = 8 };
+struct pf_checkpoint {       /* state.c */
+    int64_t  pos;            /* the state is that after position pos - 1; 0: none */
+    uint64_t age;
+    float   *state;
+};
+
 struct pf_session {
     struct pf_model      *m;
     struct pf_session_opts opts;
-    int64_t               pos;
+    int64_t               pos, computed;
     int32_t              *tokens;            /* [n_ctx] */
     struct pf_kv_layer   *kv;                /* [n_layer] */
+    float                *state, *next;      /* [state_bytes] each; NULL where the model has no delta nets */
+    size_t                state_bytes;
+    struct pf_checkpoint  checkpoints[PF_MAX_CHECKPOINTS];
+    int                   n_checkpoints;
+    uint64_t              n_kept;            /* checkpoints ever made */
     struct pf_buffers     buf;
     float                *all_logits;        /* [n_all][n_vocab] of an eval with PF_LOGITS_ALL, else NULL */
     size_t                n_all;
@@ -54,14 +75,27 @@ struct pf_session {
     atomic_bool           cancel;
 };
 
-/* One batch: rows tokens at positions s->pos ... Puts the logits of the last n_logits rows into logits. */
+/* One batch: rows tokens at positions s->computed ... Puts the logits of the last n_logits rows into logits. */
 struct pf_batch {
     const int32_t *tokens;
     int            rows, n_logits;
     float         *logits;                   /* [n_logits][n_vocab] */
 };
 
-/* forward.c: evaluates a batch. Reads and writes s->kv and s->buf, leaves s->pos and s->tokens alone. */
+/* forward.c: evaluates a batch. Reads and writes s->kv, s->next and s->buf; commits nothing. */
 pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch);
+
+/* state.c */
+size_t pf_state_bytes(const struct pf_model *m);             /* of one copy; 0: the model has no recurrent state */
+int    pf_state_n_checkpoints(const struct pf_model *m);
+struct pf_state_view {
+    float *rows;             /* [taps - 1][2 K + V] what went into the convolution last */
+    float *matrices;         /* [n_v_head][d][d] */
+};
+struct pf_state_view pf_state_before(const struct pf_session *s, const struct pf_delta_net *net);   /* NULLs: zeros */
+struct pf_state_view pf_state_after(const struct pf_session *s, const struct pf_delta_net *net);
+void pf_state_commit(struct pf_session *s, int rows);        /* of a step that succeeded */
+void pf_state_keep(struct pf_session *s);                    /* makes a checkpoint of what is computed */
+void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos */
 
 #endif

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/pf_math.h"
 #include "base/pf_mem.h"
 #include "kernels/cpu/cpu.h"
 
@@ -35,6 +36,12 @@ static void cpu_buf_free(pf_backend *b, void *p, size_t bytes)
 {
     (void)b;
     pf_pages_free(p, bytes);
+}
+
+static void cpu_buf_copy(pf_backend *b, void *to, const void *from, size_t bytes)
+{
+    (void)b;
+    memcpy(to, from, bytes);
 }
 
 /* ---- Scratch: one arena, carved twice by the same code, first to measure it and then for real ------------------- */
@@ -84,7 +91,7 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
     b->place = take(&c, n_picks, sizeof *b->place);
     b->active = take(&c, (size_t)s->n_expert, sizeof *b->active);
     b->thread_floats = round_up(max_size(max_size(pf_cpu_attention_floats(s->max_head_dim), pf_cpu_experts_floats()),
-                                         pf_cpu_route_floats(s->n_expert)), ALIGN);
+                                         max_size(pf_cpu_delta_floats(s->max_head_dim), pf_cpu_route_floats(s->n_expert))), ALIGN);
     b->thread_scratch = take(&c, (size_t)pf_pool_n_threads(b->pool) * b->thread_floats, sizeof *b->thread_scratch);
     return c.used;
 }
@@ -134,7 +141,9 @@ struct row_job {
         struct { const struct pf_weight *w; const int32_t *ids; float *x; } embed;
         struct { const float *x, *w; float eps; int n; float *y; } norm;
         struct { enum pf_act act; const float *gate, *up; float *y; } act;
+        struct { float *y, a; const float *gate, *x; int n; } add;
         struct { const struct pf_rope_op *ropes; int n_ropes; } rope;
+        struct { const struct pf_copy *copies; int n_copies; } copy;
         struct { const struct pf_kv_view *kv; const float *k, *v; const int32_t *pos; } store;
     };
 };
@@ -144,9 +153,12 @@ static void embed_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct row_job *job = ctx;
     const struct pf_weight *w = job->embed.w;
     (void)thread;
-    for (int64_t r = begin; r < end; r++)
-        job->b->k.dequant[w->type]((const char *)w->data + (uint64_t)job->embed.ids[r] * w->row_bytes, w->n_in,
-                                   job->embed.x + r * w->n_in);
+    for (int64_t r = begin; r < end; r++) {
+        float *x = job->embed.x + r * w->n_in;
+        job->b->k.dequant[w->type]((const char *)w->data + (uint64_t)job->embed.ids[r] * w->row_bytes, w->n_in, x);
+        if (w->scale != 1.0f)
+            job->b->k.scale(x, w->scale, w->n_in);
+    }
 }
 
 static pf_status cpu_embed(pf_backend *backend, const struct pf_weight *w, const int32_t *ids, int rows, float *x)
@@ -178,12 +190,16 @@ static pf_status cpu_rms_norm(pf_backend *backend, const float *x, const float *
     return PF_OK;
 }
 
+pf_swiglu_fn *pf_cpu_act_fn(const struct cpu_backend *b, enum pf_act act)
+{
+    return act == PF_ACT_SWIGLU ? b->k.swiglu : act == PF_ACT_SWIGLU_OAI ? b->k.swiglu_oai : b->k.sigmoid_mul;
+}
+
 static void act_elements(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct row_job *job = ctx;
     (void)thread;
-    (job->act.act == PF_ACT_SWIGLU ? job->b->k.swiglu : job->b->k.swiglu_oai)(job->act.gate + begin, job->act.up + begin,
-                                                                              (int)(end - begin), job->act.y + begin);
+    pf_cpu_act_fn(job->b, job->act.act)(job->act.gate + begin, job->act.up + begin, (int)(end - begin), job->act.y + begin);
 }
 
 static pf_status cpu_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
@@ -193,9 +209,35 @@ static pf_status cpu_act(pf_backend *backend, enum pf_act act, const float *gate
     return PF_OK;
 }
 
-static pf_status cpu_add(pf_backend *backend, float *y, const float *x, int64_t n)
+static void add_elements(void *ctx, int64_t begin, int64_t end, int thread)
 {
-    cpu_of(backend)->k.add(y, x, (int)n);
+    const struct row_job *job = ctx;
+    (void)thread;
+    if (job->add.a == 1.0f)
+        job->b->k.add(job->add.y + begin, job->add.x + begin, (int)(end - begin));      /* the same bits */
+    else
+        job->b->k.axpy(job->add.y + begin, job->add.a, job->add.x + begin, (int)(end - begin));
+}
+
+static pf_status cpu_add(pf_backend *backend, float *y, float a, const float *x, int64_t n)
+{
+    struct row_job job = { .b = cpu_of(backend), .add = { .y = y, .a = a, .x = x } };
+    pf_pool_run(job.b->pool, add_elements, &job, n, 65536);
+    return PF_OK;
+}
+
+static void add_gated_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        job->b->k.axpy(job->add.y + r * job->add.n, pf_sigmoidf(job->add.gate[r]), job->add.x + r * job->add.n, job->add.n);
+}
+
+static pf_status cpu_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
+{
+    struct row_job job = { .b = cpu_of(backend), .add = { .y = y, .gate = gate, .x = x, .n = n } };
+    pf_pool_run(job.b->pool, add_gated_rows, &job, rows, grain_of(n));
     return PF_OK;
 }
 
@@ -216,6 +258,26 @@ static pf_status cpu_rope(pf_backend *backend, const struct pf_rope_op *ropes, i
 {
     struct row_job job = { .b = cpu_of(backend), .rope = { ropes, n_ropes } };
     pf_pool_run(job.b->pool, rope_rows, &job, rows, 4);
+    return PF_OK;
+}
+
+static void copy_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    (void)thread;
+    for (int i = 0; i < job->copy.n_copies; i++) {
+        const struct pf_copy *c = &job->copy.copies[i];
+        for (int64_t r = begin; r < end; r++)
+            for (int64_t j = 0; j < c->n_blocks; j++)
+                memcpy(c->to + r * c->to_row + j * c->to_block, c->from + r * c->from_row + j * c->from_block,
+                       (size_t)c->n * sizeof *c->to);
+    }
+}
+
+static pf_status cpu_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows)
+{
+    struct row_job job = { .b = cpu_of(backend), .copy = { copies, n_copies } };
+    pf_pool_run(job.b->pool, copy_rows, &job, rows, 4);
     return PF_OK;
 }
 
@@ -255,6 +317,7 @@ static const struct pf_backend_ops cpu_ops = {
     .describe = cpu_describe,
     .buf_alloc = cpu_buf_alloc,
     .buf_free = cpu_buf_free,
+    .buf_copy = cpu_buf_copy,
     .scratch_bytes = cpu_scratch_bytes,
     .reserve = cpu_reserve,
     .embed = cpu_embed,
@@ -262,10 +325,14 @@ static const struct pf_backend_ops cpu_ops = {
     .linear = pf_cpu_linear,
     .act = cpu_act,
     .add = cpu_add,
+    .add_gated = cpu_add_gated,
     .rope = cpu_rope,
     .kv_store = cpu_kv_store,
     .attention = pf_cpu_attention,
     .route = pf_cpu_route,
+    .copy = cpu_copy,
+    .conv = pf_cpu_conv,
+    .delta = pf_cpu_delta,
     .experts = pf_cpu_experts,
 };
 

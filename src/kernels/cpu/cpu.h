@@ -1,7 +1,7 @@
 /* Private to kernels/cpu/: the CPU backend's state and the pieces its files share.
  *
  * backend_cpu.c opens, closes and does everything that goes row by row; cpu_linear.c multiplies dense matrices;
- * cpu_experts.c runs experts; cpu_attention.c attends; cpu_route.c picks experts. All slice their work over the pool in
+ * cpu_experts.c runs experts; cpu_attention.c attends; cpu_delta.c steps delta nets; cpu_route.c picks experts. All slice their work over the pool in
  * such a way that a value never depends on the slicing. */
 #ifndef PF_CPU_BACKEND_H
 #define PF_CPU_BACKEND_H
@@ -69,16 +69,21 @@ pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float 
 void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1, int n,
                 const struct pf_xrow *x, int n_x, float *y, size_t y_stride);
 
+pf_swiglu_fn *pf_cpu_act_fn(const struct cpu_backend *b, enum pf_act act);
+
 /* How many weight rows one task takes, when n_rows of them are to be shared out. */
 int pf_cpu_grain(const struct cpu_backend *b, int64_t n_rows);
 
 pf_status pf_cpu_linear(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
 pf_status pf_cpu_experts(pf_backend *b, const struct pf_experts_op *e);
 pf_status pf_cpu_attention(pf_backend *b, const struct pf_attention_op *a);
+pf_status pf_cpu_conv(pf_backend *b, const struct pf_conv_op *c);
+pf_status pf_cpu_delta(pf_backend *b, const struct pf_delta_op *d);
 pf_status pf_cpu_route(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
                        int32_t *picks, float *weights);
 size_t pf_cpu_attention_floats(int max_head_dim);       /* scratch per thread */
 size_t pf_cpu_experts_floats(void);
+size_t pf_cpu_delta_floats(int d);
 size_t pf_cpu_route_floats(int n_expert);
 
 #endif

@@ -43,8 +43,10 @@ static void carve(struct task_state *s, float *scratch, const struct pf_kv_view 
 
 static int first_visible(const struct pf_attention_op *a, int row)
 {
-    int first = a->pos[row] - a->window + 1;
-    return a->window > 0 && first > 0 ? first : 0;
+    if (a->window == 0)
+        return 0;
+    int first = a->chunked ? a->pos[row] - a->pos[row] % a->window : a->pos[row] - a->window + 1;
+    return first > 0 ? first : 0;
 }
 
 /* Gathers the queries; sets their state to "nothing seen". */
@@ -55,7 +57,10 @@ static void begin_task(const struct attention_job *job, struct task_state *s, in
     for (int i = 0; i < n; i++) {
         s->row[i] = (first + i) / job->group;
         s->head[i] = kv_head * job->group + (first + i) % job->group;
-        memcpy(s->q + (size_t)i * hd_k, a->q + ((size_t)s->row[i] * a->n_head + s->head[i]) * hd_k, (size_t)hd_k * sizeof(float));
+        float *q = s->q + (size_t)i * hd_k;
+        memcpy(q, a->q + ((size_t)s->row[i] * a->n_head + s->head[i]) * hd_k, (size_t)hd_k * sizeof *q);
+        if (a->row_scale)
+            job->b->k.scale(q, a->row_scale[s->row[i]], hd_k);
         s->m[i] = -INFINITY;
         s->z[i] = 0;
     }

@@ -70,6 +70,7 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     const struct pf_experts_op *e = job->e;
     struct cpu_backend *b = job->b;
     float *gate = cpu_thread_scratch(b, thread), *up = gate + X_BLOCK * FF_GRAIN;
+    pf_swiglu_fn *act = pf_cpu_act_fn(b, e->act);
     int n_ff = e->gate->n_out;
     for (int64_t t = begin; t < end; t++) {
         const struct active_expert *a = &b->active[t / job->tasks_per_expert];
@@ -82,9 +83,12 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
             /* The scratch holds columns r0..r1 only; a base shifted by r0 lets the products address them by row number. */
             mul_part(b, e->gate, a->expert, r0, r1, x, n_block, gate - r0, FF_GRAIN);
             mul_part(b, e->up, a->expert, r0, r1, x, n_block, up - r0, FF_GRAIN);
+            for (int i = 0; e->weigh_input && i < n_block; i++) {
+                b->k.scale(gate + i * FF_GRAIN, e->weights[b->sorted[a->first + j + i]], r1 - r0);
+                b->k.scale(up + i * FF_GRAIN, e->weights[b->sorted[a->first + j + i]], r1 - r0);
+            }
             for (int i = 0; i < n_block; i++)
-                (e->act == PF_ACT_SWIGLU ? b->k.swiglu : b->k.swiglu_oai)(gate + i * FF_GRAIN, up + i * FF_GRAIN, r1 - r0,
-                                                                          b->act + (size_t)(a->first + j + i) * n_ff + r0);
+                act(gate + i * FF_GRAIN, up + i * FF_GRAIN, r1 - r0, b->act + (size_t)(a->first + j + i) * n_ff + r0);
         }
     }
 }
@@ -116,7 +120,7 @@ static void sum_rows(void *ctx, int64_t begin, int64_t end, int thread)
         memset(y, 0, (size_t)n_out * sizeof *y);
         for (int slot = 0; slot < e->n_used; slot++) {
             int64_t p = row * e->n_used + slot;
-            b->k.axpy(y, e->weights[p], b->pick_out + (size_t)b->place[p] * n_out, n_out);
+            b->k.axpy(y, e->weigh_input ? 1.0f : e->weights[p], b->pick_out + (size_t)b->place[p] * n_out, n_out);
         }
     }
 }

@@ -2,6 +2,7 @@
  *
  *     1  P = softmax(logits) | sigmoid(logits) | logits          by gating
  *     2  score = P + select_bias                                 the bias takes part here only
+ *     2b groups: a group's score is the sum of its two largest; outside the n_group_used best groups score = -inf
  *     3  picks = the n_used largest scores, falling; equal scores: the lower index
  *     4  w = P[picks];  SOFTMAX_SELECTED: w = softmax(w)
  *     5  norm_weights: w /= max(sum w, 2^-14)                    summed in the order of the picks
@@ -22,7 +23,7 @@ struct route_job {
 
 size_t pf_cpu_route_floats(int n_expert)
 {
-    return 2 * (size_t)n_expert;
+    return 4 * (size_t)n_expert;             /* P, scores, group scores, best groups */
 }
 
 static void probabilities(const struct route_job *job, const float *logits, float *p)
@@ -59,6 +60,32 @@ static void top_k(const float *score, int n, int k, int32_t *picks)
     }
 }
 
+static float two_largest(const float *score, int n)
+{
+    float a = score[0], b = -INFINITY;
+    for (int i = 1; i < n; i++) {
+        b = score[i] > a ? a : score[i] > b ? score[i] : b;
+        a = score[i] > a ? score[i] : a;
+    }
+    return n > 1 ? a + b : a;
+}
+
+/* Takes the experts outside the best groups out of the choice. */
+static void keep_best_groups(const struct pf_routing *r, float *score, float *group_score, int32_t *best)
+{
+    int n = r->n_expert / r->n_group;
+    for (int g = 0; g < r->n_group; g++)
+        group_score[g] = two_largest(score + g * n, n);
+    top_k(group_score, r->n_group, r->n_group_used, best);
+    for (int g = 0; g < r->n_group; g++) {
+        bool kept = false;
+        for (int i = 0; i < r->n_group_used; i++)
+            kept |= best[i] == g;
+        for (int i = 0; !kept && i < n; i++)
+            score[g * n + i] = -INFINITY;
+    }
+}
+
 static bool all_finite(const float *x, int n)
 {
     float sum = 0;               /* 0 * x is 0 for a finite x and NaN for any other */
@@ -71,7 +98,7 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct route_job *job = ctx;
     const struct pf_routing *r = job->r;
-    float *p = cpu_thread_scratch(job->b, thread), *score = p + r->n_expert;
+    float *p = cpu_thread_scratch(job->b, thread), *score = p + r->n_expert, *group_score = score + r->n_expert;
     for (int64_t row = begin; row < end; row++) {
         const float *logits = job->logits + row * r->n_expert;
         int32_t *picks = job->picks + row * r->n_used;
@@ -81,6 +108,8 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
         probabilities(job, logits, p);
         for (int i = 0; i < r->n_expert; i++)
             score[i] = job->select_bias ? p[i] + job->select_bias[i] : p[i];
+        if (r->n_group > 1)
+            keep_best_groups(r, score, group_score, (int32_t *)(void *)(group_score + r->n_expert));
         top_k(score, r->n_expert, r->n_used, picks);
 
         float sum = 0;

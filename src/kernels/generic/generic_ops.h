@@ -234,6 +234,20 @@ static void op_swiglu_oai(const float *g, const float *u, int n, float *a)
     for_blocks(block_swiglu_oai, g, u, n, 0.0f, NULL, a);
 }
 
+static inline void block_sigmoid_mul(const float *g, const float *u, const float *none, float *a)
+{
+    float t[PF_LANES];
+    (void)none;
+    for (int j = 0; j < PF_LANES; j++)
+        t[j] = pf_sigmoidf(g[j]) * u[j];
+    memcpy(a, t, sizeof t);
+}
+
+static void op_sigmoid_mul(const float *g, const float *u, int n, float *a)
+{
+    for_blocks(block_sigmoid_mul, g, u, n, 0.0f, NULL, a);
+}
+
 static void op_add(float *restrict y, const float *restrict x, int n)
 {
     for (int i = 0; i < n; i++)

@@ -1,6 +1,7 @@
 /* The float kernels of one level. This file is compiled once per level with PF_LEVEL = scalar, avx2 or avx512 and that
  * level's instruction set; the bodies are the same plain C, and the same bits come out (kernels.h). */
 #include "kernels/generic/generic_attn.h"
+#include "kernels/generic/generic_delta.h"
 #include "kernels/generic/generic_ops.h"
 #include "kernels/kernels.h"
 #include "pfmoe.h"
@@ -21,6 +22,7 @@ const struct pf_kernels TABLE = {
     .rms_norm = op_rms_norm,
     .swiglu = op_swiglu,
     .swiglu_oai = op_swiglu_oai,
+    .sigmoid_mul = op_sigmoid_mul,
     .add = op_add,
     .scale = op_scale,
     .axpy = op_axpy,
@@ -28,6 +30,9 @@ const struct pf_kernels TABLE = {
     .rope_neox = op_rope_neox,
     .softmax = op_softmax,
     .to_f16 = op_to_f16,
+    .l2_norm = op_l2_norm,
+    .conv_silu = op_conv_silu,
+    .delta_step = op_delta_step,
     .attn_f16 = op_attn_f16,
     .attn_f32 = op_attn_f32,
 };

@@ -1,0 +1,18 @@
+/* `llama4`: Llama 4 Scout and Maverick. Three layers of four see pieces of the context and norm rotated queries and keys; the
+ * fourth sees everything and does not rotate. The routing weight goes in front of the expert. */
+#include "moe/model.h"
+
+const struct pf_arch pf_arch_llama4 = {
+    .name = "llama4",
+    .rope_freqs = true,
+    .norm_after_rope = true,
+    .window = PF_WINDOW_LLAMA4,
+    .window_period = 4,
+    .ffn_norm = "ffn_norm",
+    .interleave = PF_REQUIRED,
+    .act = PF_ACT_SWIGLU,
+    .gating = PF_GATE_SIGMOID,
+    .weigh_input = true,
+    .shared = PF_REQUIRED,
+    .expert_width = PF_WIDTH_KEY,
+};

@@ -1,0 +1,47 @@
+/* `qwen3next`: Qwen3-Next-80B-A3B, Qwen3-Coder-Next. `qwen35moe`, `qwen35`: Qwen3.5 and 3.6. Three layers of four are gated
+ * delta nets, the fourth is attention whose output is gated; the shared expert has a gate too. The norm in front of the FFN
+ * has an unusual name. qwen35's value heads take turns with the key heads, qwen3next's neighbours share one. */
+#include "moe/model.h"
+
+const struct pf_arch pf_arch_qwen3next = {
+    .name = "qwen3next",
+    .rope_neox = true,
+    .qk_norm = PF_REQUIRED,
+    .gated_attention = true,
+    .delta = PF_DELTA_GROUPED,
+    .ffn_norm = "post_attention_norm",
+    .act = PF_ACT_SWIGLU,
+    .gating = PF_GATE_SOFTMAX,
+    .norm_weights = true,
+    .shared = PF_REQUIRED,
+    .shared_gate = PF_REQUIRED,
+    .expert_width = PF_WIDTH_FF_PER_PICK,
+};
+
+const struct pf_arch pf_arch_qwen35 = {
+    .name = "qwen35",
+    .rope_neox = true,
+    .rope_sections = PF_SECTIONS_INTERLEAVED,
+    .qk_norm = PF_REQUIRED,
+    .gated_attention = true,
+    .delta = PF_DELTA_TILED,
+    .ffn_norm = "post_attention_norm",
+    .dense = PF_REQUIRED,
+    .act = PF_ACT_SWIGLU,
+};
+
+const struct pf_arch pf_arch_qwen35moe = {
+    .name = "qwen35moe",
+    .rope_neox = true,
+    .rope_sections = PF_SECTIONS_INTERLEAVED,
+    .qk_norm = PF_REQUIRED,
+    .gated_attention = true,
+    .delta = PF_DELTA_TILED,
+    .ffn_norm = "post_attention_norm",
+    .act = PF_ACT_SWIGLU,
+    .gating = PF_GATE_SOFTMAX,
+    .norm_weights = true,
+    .shared = PF_REQUIRED,
+    .shared_gate = PF_REQUIRED,
+    .expert_width = PF_WIDTH_FF_PER_PICK,
+};

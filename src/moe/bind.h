@@ -1,0 +1,18 @@
+/* Private to model.c and bind.c: a model in the making. */
+#ifndef PF_BIND_H
+#define PF_BIND_H
+
+#include "moe/model.h"
+
+struct pf_loader {
+    struct pf_model *m;
+    const pf_gguf   *g;
+    bool            *seen;                /* [n_tensors] */
+    struct pf_rope_params rope;           /* its divisors are a tensor */
+    float            embedding_scale, logit_scale;
+};
+
+/* Binds every tensor of the layers that run. The hyper-parameters, and m->layers with the sizes of attention, are there. */
+pf_status pf_bind_tensors(const struct pf_loader *l);
+
+#endif

@@ -1,0 +1,49 @@
+/* Feed-forward: dense, or experts that a router picks and one that all tokens share. */
+#include "moe/blocks.h"
+
+/* y = down * (act(gate h) * up h) */
+static pf_status feed_forward(struct pf_session *s, const struct pf_dense_ffn *f, int rows, float *y)
+{
+    const struct pf_backend_ops *ops = ops_of(s);
+    struct pf_buffers *b = &s->buf;
+    const struct pf_linear gate_up[] = { { &f->gate, b->gate }, { &f->up, b->up } };
+    PF_TRY(ops->linear(s->m->backend, gate_up, 2, b->h, rows));
+    PF_TRY(ops->act(s->m->backend, s->m->arch->act, b->gate, b->up, (int64_t)rows * f->gate.n_out, b->gate));
+    return ops->linear(s->m->backend, &(struct pf_linear){ &f->down, y }, 1, b->gate, rows);
+}
+
+pf_status pf_dense_block(struct pf_session *s, int il, int rows)
+{
+    return feed_forward(s, &s->m->layers[il].dense, rows, s->buf.y);
+}
+
+/* y += shared(h), or y += sigmoid(shared_gate h) * shared(h) */
+static pf_status add_shared(struct pf_session *s, const struct pf_moe *moe, int rows)
+{
+    const struct pf_backend_ops *ops = ops_of(s);
+    struct pf_buffers *b = &s->buf;
+    int n_embd = s->m->n_embd;
+    PF_TRY(feed_forward(s, &moe->shared, rows, b->y_shared));
+    if (!moe->shared_gate.data)
+        return ops->add(s->m->backend, b->y, 1, b->y_shared, (int64_t)rows * n_embd);
+    PF_TRY(ops->linear(s->m->backend, &(struct pf_linear){ &moe->shared_gate, b->shared_gate }, 1, b->h, rows));
+    return ops->add_gated(s->m->backend, b->y, b->shared_gate, b->y_shared, n_embd, rows);
+}
+
+/* y = sum over the experts that the router picks of weight * expert(h); then the shared one */
+pf_status pf_moe_block(struct pf_session *s, int il, int rows)
+{
+    const struct pf_backend_ops *ops = ops_of(s);
+    const struct pf_moe *moe = &s->m->layers[il].moe;
+    struct pf_buffers *b = &s->buf;
+    PF_TRY(ops->linear(s->m->backend, &(struct pf_linear){ &moe->router, b->router }, 1, b->h, rows));
+    PF_TRY(ops->route(s->m->backend, &moe->routing, b->router, moe->select_bias, rows, b->picks, b->pick_weights));
+    PF_TRY(ops->experts(s->m->backend, &(struct pf_experts_op){ .gate = &moe->gate, .up = &moe->up, .down = &moe->down,
+                                                                .act = s->m->arch->act,
+                                                                .weigh_input = s->m->arch->weigh_input,
+                                                                .n_expert = moe->routing.n_expert,
+                                                                .n_used = moe->routing.n_used, .rows = rows,
+                                                                .picks = b->picks, .weights = b->pick_weights,
+                                                                .x = b->h, .y = b->y }));
+    return moe->shared.gate.data ? add_shared(s, moe, rows) : PF_OK;
+}

@@ -1,0 +1,89 @@
+/* The recurrent state of a session: what delta nets carry from position to position. See session.h.
+ *
+ * A step reads `state` and writes `next`; pf_state_commit swaps them. State cannot be rewound, so copies are kept
+ * (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and evaluating from
+ * there again when the next tokens come. */
+#include "moe/session.h"
+
+enum { BUDGET_BYTES = 512 << 20 };        /* of all checkpoints, but never fewer than two */
+
+static size_t floats_per_net(const struct pf_model *m)
+{
+    const struct pf_delta_sizes *z = &m->delta;
+    return (size_t)(z->taps - 1) * (size_t)z->n_conv + (size_t)z->n_v * (size_t)z->d;
+}
+
+size_t pf_state_bytes(const struct pf_model *m)
+{
+    return m->delta.n_nets ? (size_t)m->delta.n_nets * floats_per_net(m) * sizeof(float) : 0;
+}
+
+int pf_state_n_checkpoints(const struct pf_model *m)
+{
+    size_t bytes = pf_state_bytes(m), n = bytes ? BUDGET_BYTES / bytes : 0;
+    return bytes == 0 ? 0 : n < 2 ? 2 : n > PF_MAX_CHECKPOINTS ? PF_MAX_CHECKPOINTS : (int)n;
+}
+
+static struct pf_state_view view(const struct pf_session *s, float *state, const struct pf_delta_net *net)
+{
+    const struct pf_delta_sizes *z = &s->m->delta;
+    float *at = state + (size_t)net->ordinal * floats_per_net(s->m);
+    return (struct pf_state_view){ .rows = at, .matrices = at + (size_t)(z->taps - 1) * (size_t)z->n_conv };
+}
+
+struct pf_state_view pf_state_before(const struct pf_session *s, const struct pf_delta_net *net)
+{
+    return s->computed > 0 ? view(s, s->state, net) : (struct pf_state_view){ 0 };
+}
+
+struct pf_state_view pf_state_after(const struct pf_session *s, const struct pf_delta_net *net)
+{
+    return view(s, s->next, net);
+}
+
+void pf_state_commit(struct pf_session *s, int rows)
+{
+    float *now = s->next;
+    s->next = s->state;
+    s->state = now;
+    s->computed += rows;
+}
+
+void pf_state_keep(struct pf_session *s)
+{
+    const struct pf_backend_ops *ops = s->m->backend->ops;
+    struct pf_checkpoint *c = &s->checkpoints[0];
+    if (s->n_checkpoints == 0 || s->computed == 0)
+        return;
+    for (int i = 0; i < s->n_checkpoints; i++) {
+        if (s->checkpoints[i].pos == s->computed)
+            return;
+        if (s->checkpoints[i].pos == 0 || (c->pos != 0 && s->checkpoints[i].age < c->age))
+            c = &s->checkpoints[i];
+    }
+    ops->buf_copy(s->m->backend, c->state, s->state, s->state_bytes);
+    c->pos = s->computed;
+    c->age = ++s->n_kept;
+}
+
+void pf_state_rewind(struct pf_session *s, int64_t pos)
+{
+    const struct pf_backend_ops *ops = s->m->backend->ops;
+    const struct pf_checkpoint *best = NULL;
+    for (int i = 0; i < s->n_checkpoints; i++) {
+        struct pf_checkpoint *c = &s->checkpoints[i];
+        if (c->pos > pos)
+            c->pos = 0;
+        if (c->pos > 0 && (!best || c->pos > best->pos))
+            best = c;
+    }
+    if (s->computed <= pos)
+        return;
+    if (s->state_bytes == 0) {
+        s->computed = pos;
+        return;
+    }
+    s->computed = best ? best->pos : 0;
+    if (best)
+        ops->buf_copy(s->m->backend, s->state, best->state, s->state_bytes);
+}
