@@ -55,7 +55,8 @@ pf_status pf_attention_block(struct pf_session *s, int il, int rows)
     if (norm_last)
         PF_TRY(norm_queries_and_keys(s, a, rows));
     PF_TRY(ops->kv_store(be, kv, b->k, b->v, b->pos, rows));
-    PF_TRY(ops->attention(be, &(struct pf_attention_op){ .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos, .rows = rows,
+    PF_TRY(ops->attention(be, &(struct pf_attention_op){ .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos,
+                                                         .n_positions = s->computed + rows, .rows = rows,
                                                          .n_head = a->n_head, .window = a->window, .chunked = a->chunked,
                                                          .scale = a->scale, .sinks = a->sinks,
                                                          .row_scale = a->temper ? b->temper : NULL }));

@@ -23,18 +23,18 @@ static const char *cpu_describe(const pf_backend *backend)
     return ((const struct cpu_backend *)backend)->k.name;
 }
 
-static pf_status cpu_buf_alloc(pf_backend *b, size_t bytes, void **out)
+static pf_status cpu_buf_alloc(pf_backend *b, size_t bytes, bool shared, void **out)
 {
-    (void)b;
+    (void)b, (void)shared;
     *out = pf_pages_alloc(bytes);
     if (!*out)
         PF_FAIL(PF_ENOMEM, "no memory for a buffer of %zu bytes", bytes);
     return PF_OK;
 }
 
-static void cpu_buf_free(pf_backend *b, void *p, size_t bytes)
+static void cpu_buf_free(pf_backend *b, void *p, size_t bytes, bool shared)
 {
-    (void)b;
+    (void)b, (void)shared;
     pf_pages_free(p, bytes);
 }
 
@@ -42,6 +42,18 @@ static void cpu_buf_copy(pf_backend *b, void *to, const void *from, size_t bytes
 {
     (void)b;
     memcpy(to, from, bytes);
+}
+
+static pf_status cpu_transfer(pf_backend *b, void *to, const void *from, size_t bytes)
+{
+    cpu_buf_copy(b, to, from, bytes);
+    return PF_OK;
+}
+
+static pf_status cpu_finish(pf_backend *b)
+{
+    (void)b;
+    return PF_OK;
 }
 
 /* ---- Scratch: one arena, carved twice by the same code, first to measure it and then for real ------------------- */
@@ -318,6 +330,9 @@ static const struct pf_backend_ops cpu_ops = {
     .buf_alloc = cpu_buf_alloc,
     .buf_free = cpu_buf_free,
     .buf_copy = cpu_buf_copy,
+    .upload = cpu_transfer,
+    .download = cpu_transfer,
+    .finish = cpu_finish,
     .scratch_bytes = cpu_scratch_bytes,
     .reserve = cpu_reserve,
     .embed = cpu_embed,

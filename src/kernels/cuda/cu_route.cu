@@ -1,0 +1,154 @@
+/* The router's choice, a warp a row; the steps are numbered in kernels/cpu/cpu_route.c. A score that has been picked, or
+ * whose group is out, becomes NaN, which no comparison prefers. */
+#include "kernels/cuda/cu_device.h"
+
+struct route {
+    struct pf_routing r;
+    const float *logits, *select_bias;
+    int32_t *picks;
+    float *weights;
+    int *fault;
+};
+
+/* p = softmax(x), n elements; p may be x. */
+CU_INLINE void softmax(const float *x, int n, float *p)
+{
+    int lane = threadIdx.x % WARP;
+    float top = -INFINITY, sum = 0;
+    for (int i = lane; i < n; i += WARP)
+        top = x[i] > top ? x[i] : top;
+    top = warp_max(top);
+    for (int i = lane; i < n; i += WARP) {
+        p[i] = pf_expf(x[i] - top);
+        sum = sum + p[i];
+    }
+    sum = warp_fold_all(sum);
+    for (int i = lane; i < n; i += WARP)
+        p[i] = p[i] / sum;
+    __syncwarp();
+}
+
+/* The index of the largest of n scores, the lower of equals; a NaN is never taken. */
+CU_INLINE int best_of(const float *score, int n)
+{
+    float top = 0;
+    int at = n;
+    for (int i = threadIdx.x % WARP; i < n; i += WARP)
+        if (score[i] > top || (at == n && score[i] == score[i])) {
+            top = score[i];
+            at = i;
+        }
+    for (int h = 16; h > 0; h /= 2) {
+        float other = __shfl_xor_sync(ALL_LANES, top, h);
+        int other_at = __shfl_xor_sync(ALL_LANES, at, h);
+        if (other_at < n && (at == n || other > top || (other == top && other_at < at))) {
+            top = other;
+            at = other_at;
+        }
+    }
+    return at < n ? at : 0;
+}
+
+/* The k best, best first; their scores become NaN. */
+CU_INLINE void top_k(float *score, int n, int k, int32_t *picks)
+{
+    for (int i = 0; i < k; i++) {
+        int at = best_of(score, n);
+        if (threadIdx.x == 0) {
+            picks[i] = at;
+            score[at] = NAN;
+        }
+        __syncwarp();
+    }
+}
+
+CU_INLINE float two_largest(const float *score, int n)
+{
+    float a = score[0], b = -INFINITY;
+    for (int i = 1; i < n; i++) {
+        b = score[i] > a ? a : score[i] > b ? score[i] : b;
+        a = score[i] > a ? score[i] : a;
+    }
+    return n > 1 ? a + b : a;
+}
+
+/* Scores outside the best groups become -infinity. */
+CU_INLINE void keep_best_groups(const struct pf_routing &r, float *score, float *group_score, int32_t *best)
+{
+    int n = r.n_expert / r.n_group;
+    for (int g = threadIdx.x; g < r.n_group; g += WARP)
+        group_score[g] = two_largest(score + g * n, n);
+    __syncwarp();
+    top_k(group_score, r.n_group, r.n_group_used, best);
+    for (int i = threadIdx.x; i < r.n_group * n; i += WARP) {
+        bool kept = false;
+        for (int j = 0; j < r.n_group_used; j++)
+            kept |= best[j] == i / n;
+        if (!kept)
+            score[i] = -INFINITY;
+    }
+    __syncwarp();
+}
+
+static __global__ void __launch_bounds__(WARP) route_row(const __grid_constant__ struct route o)
+{
+    extern __shared__ float shared[];
+    const struct pf_routing &r = o.r;
+    int n = r.n_expert, k = r.n_used, lane = threadIdx.x;
+    float *p = shared, *score = p + n, *group_score = score + n, *w = group_score + n;
+    int32_t *picks = (int32_t *)(w + k);
+    const float *logits = o.logits + (size_t)blockIdx.x * n;
+
+    bool finite = true;
+    for (int i = lane; i < n; i += WARP) {
+        p[i] = logits[i];
+        finite &= (pf_float_bits(p[i]) & 0x7fffffffu) < 0x7f800000u;
+    }
+    __syncwarp();
+    if (!finite)
+        *o.fault = CU_ROUTER_NOT_FINITE;
+    if (r.gating == PF_GATE_SOFTMAX)
+        softmax(p, n, p);
+    for (int i = lane; i < n; i += WARP) {
+        if (r.gating == PF_GATE_SIGMOID)
+            p[i] = pf_sigmoidf(p[i]);
+        score[i] = o.select_bias ? p[i] + o.select_bias[i] : p[i];
+    }
+    __syncwarp();
+    if (r.n_group > 1)
+        keep_best_groups(r, score, group_score, picks);
+    top_k(score, n, k, picks);
+
+    for (int i = lane; i < k; i += WARP)
+        w[i] = p[picks[i]];
+    __syncwarp();
+    if (r.gating == PF_GATE_SOFTMAX_SELECTED)
+        softmax(w, k, w);
+    float sum = 0;
+    for (int i = 0; i < k; i++)
+        sum = sum + w[i];
+    for (int i = lane; i < k; i += WARP) {
+        float v = w[i];
+        if (r.norm_weights)
+            v = v / fmaxf(sum, 0x1p-14f);
+        if (r.weight_scale != 1.0f)
+            v = v * r.weight_scale;
+        o.weights[(size_t)blockIdx.x * k + i] = v;
+        o.picks[(size_t)blockIdx.x * k + i] = picks[i];
+    }
+}
+
+extern "C" cudaError_t pf_cu_route(cudaStream_t st, const struct pf_routing *r, const float *logits, const float *select_bias,
+                                   int rows, int32_t *picks, float *weights, int *fault)
+{
+    size_t bytes = ((size_t)3 * r->n_expert + 2 * (size_t)(r->n_used > r->n_group ? r->n_used : r->n_group)) * sizeof(float);
+    if (r->n_expert > CU_ROUTE_EXPERTS)
+        return cudaErrorInvalidValue;
+    if (bytes > 48 << 10) {
+        cudaError_t e = cudaFuncSetAttribute(route_row, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (e != cudaSuccess)
+            return e;
+    }
+    route_row<<<rows, WARP, bytes, st>>>({ *r, logits, select_bias, picks, weights, fault });
+    return cudaGetLastError();
+}

@@ -1,0 +1,221 @@
+/* What goes row by row or element by element: norm, quantise, activation, sums, rotation, keys and values, copies. */
+#include "kernels/cuda/cu_device.h"
+
+enum { THREADS = 256, NORM_THREADS = 1024 };
+
+static __global__ void nothing(void)
+{
+}
+
+extern "C" cudaError_t pf_cu_probe(cudaStream_t st)
+{
+    nothing<<<1, 1, 0, st>>>();
+    return cudaGetLastError();
+}
+
+/* A block takes a row. The row is staged in shared memory, so that y may be x and the 32 accumulators of the first warp
+ * need not wait for device memory. */
+static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__ struct cu_norm o)
+{
+    extern __shared__ float v[];
+    __shared__ float factor;
+    int row = blockIdx.x, lane = threadIdx.x % WARP;
+    float *x = o.x + (size_t)row * o.n;
+    for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
+        v[i] = x[i];
+        if (o.add) {
+            v[i] = fmaf(o.a, o.add[(size_t)row * o.n + i], v[i]);
+            x[i] = v[i];
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < WARP) {
+        float sum = 0;
+#pragma unroll 8
+        for (int i = lane; i < o.n; i += WARP)
+            sum = fmaf(v[i], v[i], sum);
+        sum = warp_fold(sum);
+        if (lane == 0)
+            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
+        float y = v[i] * factor;
+        y = o.w ? y * o.w[i] : y;
+        o.y[(size_t)row * o.n + i] = y;
+        if (o.q.q)
+            quantise_block(y, &o.q, o.n, row, i / 32, o.fault);
+    }
+}
+
+/* A warp takes a row; for heads, which are many and short. */
+static __global__ void norm_short(const __grid_constant__ struct cu_norm o)
+{
+    int row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (row >= o.rows)
+        return;
+    const float *x = o.x + (size_t)row * o.n;
+    float sum = 0;
+    for (int i = lane; i < o.n; i += WARP)
+        sum = fmaf(x[i], x[i], sum);
+    float factor = 1.0f / sqrtf(warp_fold_all(sum) / (float)o.n + o.eps);
+    for (int i = lane; i < o.n; i += WARP) {
+        float y = x[i] * factor;
+        o.y[(size_t)row * o.n + i] = o.w ? y * o.w[i] : y;
+    }
+}
+
+extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
+{
+    enum { SHORT = 512, STATIC_BYTES = 48 << 10 };
+    size_t bytes = (size_t)o->n * sizeof(float);
+    if (o->n <= SHORT && !o->add && !o->q.q) {
+        norm_short<<<ceil_div(o->rows, THREADS / WARP), THREADS, 0, st>>>(*o);
+        return cudaGetLastError();
+    }
+    if (bytes > STATIC_BYTES) {
+        cudaError_t e = cudaFuncSetAttribute(norm_row, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (e != cudaSuccess)
+            return e;
+    }
+    int threads = o->n >= NORM_THREADS ? NORM_THREADS : (o->n + WARP - 1) / WARP * WARP;
+    norm_row<<<o->rows, threads, bytes, st>>>(*o);
+    return cudaGetLastError();
+}
+
+static __global__ void quantise(const __grid_constant__ struct cu_x x, int n, int n_blocks, int *fault)
+{
+    int b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+    if (b < n_blocks)
+        quantise_block(x.f[(size_t)blockIdx.y * n + b * 32 + threadIdx.x % WARP], &x, n, blockIdx.y, b, fault);
+}
+
+extern "C" cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int rows, int *fault)
+{
+    quantise<<<dim3(ceil_div(n / 32, THREADS / WARP), rows), THREADS, 0, st>>>(*x, n, n / 32, fault);
+    return cudaGetLastError();
+}
+
+static __global__ void act_elements(enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] = activation(act, gate[i], up[i]);
+}
+
+extern "C" cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+{
+    act_elements<<<ceil_div(n, THREADS), THREADS, 0, st>>>(act, gate, up, n, y);
+    return cudaGetLastError();
+}
+
+static __global__ void add_elements(float *y, float a, const float *x, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] = fmaf(a, x[i], y[i]);
+}
+
+extern "C" cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_t n)
+{
+    add_elements<<<ceil_div(n, THREADS), THREADS, 0, st>>>(y, a, x, n);
+    return cudaGetLastError();
+}
+
+static __global__ void add_gated(float *y, const float *gate, const float *x, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    size_t at = (size_t)blockIdx.y * n + i;
+    if (i < n)
+        y[at] = fmaf(pf_sigmoidf(gate[blockIdx.y]), x[at], y[at]);
+}
+
+extern "C" cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows)
+{
+    add_gated<<<dim3(ceil_div(n, THREADS), rows), THREADS, 0, st>>>(y, gate, x, n);
+    return cudaGetLastError();
+}
+
+struct ropes {
+    struct pf_rope_op op[2];
+    int n_ops;
+};
+
+/* A thread per pair; blockIdx.y is the row. */
+static __global__ void rope(const __grid_constant__ struct ropes o)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x, k = 0;
+    while (k < o.n_ops && i >= o.op[k].n_head * o.op[k].n_pairs) {
+        i -= o.op[k].n_head * o.op[k].n_pairs;
+        k++;
+    }
+    if (k == o.n_ops)
+        return;
+    const struct pf_rope_op &op = o.op[k];
+    int head = i / op.n_pairs, pair = i % op.n_pairs;
+    float *x = op.x + ((size_t)blockIdx.y * op.n_head + head) * op.hd;
+    const float *cs = op.cs + (size_t)blockIdx.y * 2 * op.n_pairs;
+    float *pa = x + (op.neox ? pair : 2 * pair), *pb = x + (op.neox ? pair + op.n_pairs : 2 * pair + 1);
+    float a = *pa, b = *pb, c = cs[pair], s = cs[op.n_pairs + pair];
+    *pa = fmaf(a, c, -(b * s));
+    *pb = fmaf(a, s, b * c);
+}
+
+extern "C" cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ops, int n_ops, int rows)
+{
+    struct ropes o = { {}, 0 };
+    int n = 0;
+    for (int i = 0; i < n_ops; i++) {
+        o.op[o.n_ops++] = ops[i];
+        n += ops[i].n_head * ops[i].n_pairs;
+        if (o.n_ops == 2 || i == n_ops - 1) {
+            rope<<<dim3(ceil_div(n, THREADS), rows), THREADS, 0, st>>>(o);
+            o.n_ops = n = 0;
+        }
+    }
+    return cudaGetLastError();
+}
+
+struct store {
+    struct pf_kv_view kv;
+    const float *k, *v;
+    const int32_t *pos;
+};
+
+CU_INLINE void put_head(enum pf_kv_type type, void *base, size_t at, const float *x, int n)
+{
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        if (type == PF_KV_F16)
+            ((uint16_t *)base)[at + i] = half_bits(x[i]);
+        else
+            ((float *)base)[at + i] = x[i];
+}
+
+static __global__ void kv_store(const __grid_constant__ struct store o)
+{
+    int h = blockIdx.x, row = blockIdx.y, pos = o.pos[row], n = o.kv.n_kv_head;
+    size_t at = ((size_t)(pos / PF_KV_CHUNK_POSITIONS) * n + h) * PF_KV_CHUNK_POSITIONS + pos % PF_KV_CHUNK_POSITIONS;
+    put_head(o.kv.type, o.kv.k, at * o.kv.hd_k, o.k + ((size_t)row * n + h) * o.kv.hd_k, o.kv.hd_k);
+    put_head(o.kv.type, o.kv.v, at * o.kv.hd_v, o.v + ((size_t)row * n + h) * o.kv.hd_v, o.kv.hd_v);
+}
+
+extern "C" cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,
+                                      const int32_t *pos, int rows)
+{
+    kv_store<<<dim3(kv->n_kv_head, rows), 128, 0, st>>>({ *kv, k, v, pos });
+    return cudaGetLastError();
+}
+
+static __global__ void copy_blocks(const __grid_constant__ struct pf_copy c)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, block = i / c.n, at = i % c.n;
+    if (block < c.n_blocks)
+        c.to[blockIdx.y * c.to_row + block * c.to_block + at] = c.from[blockIdx.y * c.from_row + block * c.from_block + at];
+}
+
+extern "C" cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copies, int rows)
+{
+    for (int i = 0; i < n_copies; i++)
+        copy_blocks<<<dim3(ceil_div((int64_t)copies[i].n * copies[i].n_blocks, THREADS), rows), THREADS, 0, st>>>(copies[i]);
+    return cudaGetLastError();
+}
