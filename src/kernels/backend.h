@@ -149,6 +149,14 @@ struct pf_backend_sizes {
     int64_t n_ctx;                        /* positions */
 };
 
+/* What makes two steps alike: all operations between begin and end would be the same ones with the same arguments, but for
+ * what lies in memory and for how many positions exist. */
+struct pf_repeat {
+    const void *buffers, *state;          /* of the session */
+    int         rows, n_logits;
+    int64_t     n_positions;
+};
+
 /* What every backend begins with. */
 struct pf_backend {
     const struct pf_backend_ops *ops;
@@ -179,6 +187,10 @@ struct pf_backend_ops {
     /* Makes the backend's scratch large enough for such batches, and says how large that is without doing it. */
     uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
     pf_status (*reserve)(pf_backend *b, const struct pf_backend_sizes *sizes);
+
+    /* Around the operations of a step. When begin says that it has replayed them, they must not be called. */
+    pf_status (*begin)(pf_backend *b, const struct pf_repeat *r, bool *replayed);
+    pf_status (*end)(pf_backend *b);
 
     /* x[r] = row ids[r] of w, times its scale. */
     pf_status (*embed)(pf_backend *b, const struct pf_weight *w, const int32_t *ids, int rows, float *x);

@@ -49,34 +49,51 @@ static pf_status put_inputs(struct pf_session *s, const struct pf_batch *batch)
     return ops_of(s)->upload(s->m->backend, s->buf.inputs, s->inputs, in.bytes);
 }
 
-/* logits = output * norm(x) of the last rows, a few rows at a time. */
-static pf_status put_logits(struct pf_session *s, const struct pf_batch *batch)
+/* logits = output * norm(x) of n rows from the given one. */
+static pf_status head(struct pf_session *s, int first, int n)
 {
     const struct pf_model *m = s->m;
-    const struct pf_backend_ops *ops = ops_of(s);
     const struct pf_buffers *b = &s->buf;
-    for (int i = 0; i < batch->n_logits; i += PF_LOGIT_ROWS) {
-        int n = batch->n_logits - i < PF_LOGIT_ROWS ? batch->n_logits - i : PF_LOGIT_ROWS;
-        const float *x = b->x + (size_t)(batch->rows - batch->n_logits + i) * m->n_embd;
-        PF_TRY(ops->rms_norm(m->backend, x, m->output_norm, m->eps, m->n_embd, n, b->h));
-        PF_TRY(ops->linear(m->backend, &(struct pf_linear){ &m->output, b->logits }, 1, b->h, n));
-        PF_TRY(ops->download(m->backend, batch->logits + (size_t)i * m->n_vocab, b->logits,
-                             (size_t)n * (size_t)m->n_vocab * sizeof(float)));
-    }
-    return PF_OK;
+    PF_TRY(ops_of(s)->rms_norm(m->backend, b->x + (size_t)first * m->n_embd, m->output_norm, m->eps, m->n_embd, n, b->h));
+    return ops_of(s)->linear(m->backend, &(struct pf_linear){ &m->output, b->logits }, 1, b->h, n);
 }
 
-static pf_status run(struct pf_session *s, const struct pf_batch *batch)
+static pf_status get_logits(struct pf_session *s, float *to, int n)
+{
+    return ops_of(s)->download(s->m->backend, to, s->buf.logits, (size_t)n * (size_t)s->m->n_vocab * sizeof(float));
+}
+
+/* Everything up to the logits of the last row. */
+static pf_status run_layers(struct pf_session *s, const struct pf_batch *batch)
 {
     const struct pf_model *m = s->m;
-    PF_TRY(put_inputs(s, batch));
     PF_TRY(ops_of(s)->embed(m->backend, &m->embed, s->buf.ids, batch->rows, s->buf.x));
     for (int il = 0; il < m->n_layer; il++) {
         if (atomic_exchange(&s->cancel, false))
             PF_FAIL(PF_ECANCEL, "cancelled at layer %d of %d", il, m->n_layer);
         PF_TRY(run_layer(s, il, batch->rows));
     }
-    return put_logits(s, batch);
+    return batch->n_logits == 1 ? head(s, batch->rows - 1, 1) : PF_OK;
+}
+
+static pf_status run(struct pf_session *s, const struct pf_batch *batch)
+{
+    const struct pf_backend_ops *ops = ops_of(s);
+    struct pf_repeat repeat = { s->buf.base, s->computed > 0 ? s->state : NULL, batch->rows, batch->n_logits, s->computed + batch->rows };
+    bool replayed;
+    PF_TRY(put_inputs(s, batch));
+    PF_TRY(ops->begin(s->m->backend, &repeat, &replayed));
+    if (!replayed)
+        PF_TRY(run_layers(s, batch));
+    PF_TRY(ops->end(s->m->backend));
+    if (batch->n_logits == 1)
+        return get_logits(s, batch->logits, 1);
+    for (int i = 0; i < batch->n_logits; i += PF_LOGIT_ROWS) {
+        int n = batch->n_logits - i < PF_LOGIT_ROWS ? batch->n_logits - i : PF_LOGIT_ROWS;
+        PF_TRY(head(s, batch->rows - batch->n_logits + i, n));
+        PF_TRY(get_logits(s, batch->logits + (size_t)i * s->m->n_vocab, n));
+    }
+    return PF_OK;
 }
 
 /* The first failure counts; but whatever happens, nothing is under way any more when this returns. */

@@ -50,6 +50,13 @@ static pf_status cpu_transfer(pf_backend *b, void *to, const void *from, size_t 
     return PF_OK;
 }
 
+static pf_status cpu_begin(pf_backend *b, const struct pf_repeat *r, bool *replayed)
+{
+    (void)b, (void)r;
+    *replayed = false;
+    return PF_OK;
+}
+
 static pf_status cpu_finish(pf_backend *b)
 {
     (void)b;
@@ -333,6 +340,8 @@ static const struct pf_backend_ops cpu_ops = {
     .upload = cpu_transfer,
     .download = cpu_transfer,
     .finish = cpu_finish,
+    .begin = cpu_begin,
+    .end = cpu_finish,
     .scratch_bytes = cpu_scratch_bytes,
     .reserve = cpu_reserve,
     .embed = cpu_embed,

@@ -9,7 +9,10 @@
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (wrote()).
  *  3. held: an addition y += a * x that was asked for and not yet started. The norm that reads y takes it along in its own
  *     kernel; any other operation starts it first (settle()).
- *  4. CUDA's errors become PF_EDEVICE or PF_ENOMEM where they appear and never travel. */
+ *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops them
+ *     (drop_graphs()). A step is run plainly when first met, captured the second time, replayed from then on, so that
+ *     capturing never has to place a vector.
+ *  5. CUDA's errors become PF_EDEVICE or PF_ENOMEM where they appear and never travel. */
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +20,7 @@
 #include "kernels/cuda/cu_api.h"
 #include "kernels/ref/iq_tables.h"
 
+enum { MAX_GRAPHS = 16, GRAPH_ROWS = CU_VECTOR_ROWS };
 enum { ALIGN = 256, OVERREAD = 64, SMALL_BYTES = 1 << 20, MAX_SMALL_BLOCKS = 4096 };
 
 struct placed {
@@ -30,6 +34,13 @@ struct held_add {
     const float *x;
     float        a;
     int64_t      n;
+};
+
+/* A kind of step, and, once it has been captured, what replays it. */
+struct graph {
+    struct pf_repeat step;               /* n_positions: the chunks it was launched for */
+    cudaGraphExec_t  exec;
+    uint64_t         weight_bytes, age;
 };
 
 struct cuda_backend {
@@ -58,6 +69,10 @@ struct cuda_backend {
     const float      *x_of;
     int64_t           x_floats;
     struct held_add   held;
+
+    struct graph      graphs[MAX_GRAPHS];
+    struct graph     *capturing;
+    uint64_t          n_begun, weight_bytes_before;
 };
 
 static struct cuda_backend *cuda_of(pf_backend *b)
@@ -89,6 +104,15 @@ static pf_status device_alloc(struct cuda_backend *b, size_t bytes, const char *
     return PF_OK;
 }
 
+static void drop_graphs(struct cuda_backend *b)
+{
+    for (int i = 0; i < MAX_GRAPHS; i++) {
+        if (b->graphs[i].exec)
+            cudaGraphExecDestroy(b->graphs[i].exec);
+        b->graphs[i] = (struct graph){ .exec = NULL };
+    }
+}
+
 static void device_free(struct cuda_backend *b, void *p, size_t bytes)
 {
     if (!p)
@@ -117,10 +141,12 @@ static void cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool share
         return;
     cudaSetDevice(cuda_of(backend)->device);
     cudaStreamSynchronize(cuda_of(backend)->stream);
-    if (shared)
+    if (shared) {
         cudaFreeHost(p);
-    else
-        device_free(cuda_of(backend), p, bytes);
+        return;
+    }
+    drop_graphs(cuda_of(backend));
+    device_free(cuda_of(backend), p, bytes);
 }
 
 /* ---- Weights ------------------------------------------------------------------------------------------------------ */
@@ -320,6 +346,7 @@ static pf_status cuda_reserve(pf_backend *backend, const struct pf_backend_sizes
     size_t bytes = (size_t)cuda_scratch_bytes(backend, &s);
     PF_TRY(device_alloc(b, bytes, "scratch", &scratch));
     cudaStreamSynchronize(b->stream);
+    drop_graphs(b);
     device_free(b, b->scratch, b->scratch_bytes);
     b->scratch = scratch;
     b->scratch_bytes = bytes;
@@ -366,14 +393,101 @@ static pf_status cuda_download(pf_backend *backend, void *to, const void *from, 
 static void cuda_buf_copy(pf_backend *backend, void *to, const void *from, size_t bytes)
 {
     struct cuda_backend *b = cuda_of(backend);
-    b->x_of = NULL;
     cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, b->stream);
+}
+
+/* Chunks to launch for: a power of two, so that few graphs serve all lengths. */
+static int chunk_bucket(const struct cuda_backend *b, int64_t n_positions)
+{
+    int n = 1, most = n_chunks(b->sizes.n_ctx);
+    while (n < n_chunks(n_positions))
+        n *= 2;
+    return n < most ? n : most;
+}
+
+static bool alike(const struct pf_repeat *a, const struct pf_repeat *b)
+{
+    return a->buffers == b->buffers && a->state == b->state && a->rows == b->rows && a->n_logits == b->n_logits &&
+           a->n_positions == b->n_positions;
+}
+
+/* The graph of such a step, or the one to forget for it. */
+static struct graph *graph_of(struct cuda_backend *b, const struct pf_repeat *step)
+{
+    struct graph *oldest = &b->graphs[0];
+    for (int i = 0; i < MAX_GRAPHS; i++) {
+        if (alike(&b->graphs[i].step, step))
+            return &b->graphs[i];
+        if (b->graphs[i].age < oldest->age)
+            oldest = &b->graphs[i];
+    }
+    if (oldest->exec)
+        cudaGraphExecDestroy(oldest->exec);
+    *oldest = (struct graph){ .step = *step };
+    return oldest;
+}
+
+static pf_status cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed)
+{
+    struct cuda_backend *b = cuda_of(backend);
+    struct pf_repeat step = *r;
+    *replayed = false;
+    PF_TRY(settle(b));
+    b->x_of = NULL;
+    if (r->rows > GRAPH_ROWS || r->n_logits > 1)
+        return PF_OK;
+    step.n_positions = chunk_bucket(b, r->n_positions);
+    struct graph *g = graph_of(b, &step);
+    bool met = g->age > 0;
+    g->age = ++b->n_begun;
+    if (g->exec) {
+        *replayed = true;
+        b->base.weight_bytes_read += g->weight_bytes;
+        return check(cudaGraphLaunch(g->exec, b->stream), "replaying a step");
+    }
+    if (met) {
+        CU_TRY(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capturing a step");
+        b->capturing = g;
+        b->weight_bytes_before = b->base.weight_bytes_read;
+    }
+    return PF_OK;
+}
+
+/* Ends a capture; *graph is NULL if it came to nothing. */
+static cudaError_t end_capture(struct cuda_backend *b, cudaGraph_t *graph)
+{
+    *graph = NULL;
+    b->capturing = NULL;
+    cudaError_t e = cudaStreamEndCapture(b->stream, graph);
+    if (e != cudaSuccess)
+        cudaGetLastError();
+    return e;
+}
+
+static pf_status cuda_end(pf_backend *backend)
+{
+    struct cuda_backend *b = cuda_of(backend);
+    struct graph *g = b->capturing;
+    cudaGraph_t graph;
+    PF_TRY(settle(b));
+    b->x_of = NULL;
+    if (!g)
+        return PF_OK;
+    CU_TRY(end_capture(b, &graph), "capturing a step");
+    cudaError_t e = cudaGraphInstantiate(&g->exec, graph, 0);
+    cudaGraphDestroy(graph);
+    CU_TRY(e, "making a graph of a step");
+    g->weight_bytes = b->base.weight_bytes_read - b->weight_bytes_before;
+    return check(cudaGraphLaunch(g->exec, b->stream), "replaying a step");
 }
 
 static pf_status cuda_finish(pf_backend *backend)
 {
     struct cuda_backend *b = cuda_of(backend);
     pf_status st = settle(b);
+    cudaGraph_t unfinished;
+    if (b->capturing && end_capture(b, &unfinished) == cudaSuccess)
+        cudaGraphDestroy(unfinished);
     b->x_of = NULL;
     CU_TRY(cudaStreamSynchronize(b->stream), "a step");
     PF_TRY(st);
@@ -522,15 +636,6 @@ static pf_status cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv,
     return check(pf_cu_kv_store(b->stream, kv, k, v, pos, rows), "storing keys and values");
 }
 
-/* Chunks to launch for: a power of two, so that few graphs serve all lengths. */
-static int chunk_bucket(const struct cuda_backend *b, int64_t n_positions)
-{
-    int n = 1, most = n_chunks(b->sizes.n_ctx);
-    while (n < n_chunks(n_positions))
-        n *= 2;
-    return n < most ? n : most;
-}
-
 static pf_status cuda_attention(pf_backend *backend, const struct pf_attention_op *a)
 {
     struct cuda_backend *b = cuda_of(backend);
@@ -643,6 +748,7 @@ static void cuda_close(pf_backend *backend)
         cudaStreamSynchronize(b->stream);
     for (int i = 0; i < b->n_owned; i++)
         cudaFree(b->owned[i]);
+    drop_graphs(b);
     cudaFree(b->scratch);
     cudaFreeHost(b->fault);
     if (b->stream)
@@ -668,6 +774,8 @@ static const struct pf_backend_ops cuda_ops = {
     .upload = cuda_upload,
     .download = cuda_download,
     .finish = cuda_finish,
+    .begin = cuda_begin,
+    .end = cuda_end,
     .scratch_bytes = cuda_scratch_bytes,
     .reserve = cuda_reserve,
     .embed = cuda_embed,

@@ -245,14 +245,22 @@ struct q4 {
     }
 };
 
-/* Twice E2M1 of eight nibbles: the magnitudes of the positive ones in plus, of the negative ones in minus, 0 elsewhere.
- * A byte permutation with bit 3 of a selector set gives the sign of the byte it picks, here always 0. */
+/* Four bytes out of eight, by four nibbles; one whose bit 3 is set gives the sign of its byte instead. */
+CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(nibbles));
+    return r;
+}
+
+/* Twice E2M1 of eight nibbles: the magnitudes of the positive ones in plus, of the negative ones in minus, 0 elsewhere, since
+ * no byte of the table has a sign. */
 CU_INLINE void e2m1_words(uint32_t w, uint32_t &plus_lo, uint32_t &plus_hi, uint32_t &minus_lo, uint32_t &minus_hi)
 {
     const uint32_t t0 = 0x03020100, t1 = 0x0c080604;
     uint32_t v = w ^ 0x88888888;
-    uint32_t a = __byte_perm(t0, t1, w), b = __byte_perm(t0, t1, w >> 16);
-    uint32_t c = __byte_perm(t0, t1, v), d = __byte_perm(t0, t1, v >> 16);
+    uint32_t a = permute(t0, t1, w), b = permute(t0, t1, w >> 16);
+    uint32_t c = permute(t0, t1, v), d = permute(t0, t1, v >> 16);
     plus_lo = __byte_perm(a, b, 0x6420), plus_hi = __byte_perm(a, b, 0x7531);
     minus_lo = __byte_perm(c, d, 0x6420), minus_hi = __byte_perm(c, d, 0x7531);
 }
