@@ -72,6 +72,10 @@ struct pf_device {
 /* Fills at most cap entries with the usable devices, the CPU first; returns how many there are. */
 int pf_devices(struct pf_device *out, int cap);
 
+/* Bytes a second that reading the memory of GPU number `gpu` reaches at this moment; 0 where there is no such GPU or its
+ * memory is taken. Takes some milliseconds. */
+double pf_gpu_bandwidth(int gpu);
+
 /* ---- Files ------------------------------------------------------------------------------------------------- */
 
 enum { PF_MAX_TYPES = 64 };

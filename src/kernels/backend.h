@@ -223,4 +223,7 @@ pf_status pf_backend_cuda_open(pf_backend **out, int device, uint64_t vram_bytes
 /* Describes GPU number i; false past the last. */
 bool pf_backend_cuda_device(int i, struct pf_device *out);
 
+/* Bytes a second that a kernel reads on it now; 0 if none could be run. */
+double pf_backend_cuda_bandwidth(int i);
+
 #endif

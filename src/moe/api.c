@@ -35,6 +35,11 @@ int pf_devices(struct pf_device *out, int cap)
     return n;
 }
 
+double pf_gpu_bandwidth(int gpu)
+{
+    return pf_backend_cuda_bandwidth(gpu);
+}
+
 pf_status pf_file_inspect(const char *path, unsigned flags, struct pf_file_info *out)
 {
     PF_TRY(pf_gguf_inspect(path, flags, out));

@@ -642,8 +642,17 @@ static pf_status cuda_attention(pf_backend *backend, const struct pf_attention_o
     struct pf_attention_op o = *a;
     PF_TRY(settle(b));
     PF_TRY(floats_at(b, a->sinks, (size_t)a->n_head, &o.sinks));
-    wrote(b, a->out, (int64_t)a->rows * a->n_head * a->kv->hd_v);
-    return check(pf_cu_attention(b->stream, &o, chunk_bucket(b, a->n_positions), b->part), "attention");
+    int64_t n_out = (int64_t)a->n_head * a->kv->hd_v;
+    bool for_product = a->rows <= CU_VECTOR_ROWS && a->kv->hd_v % 32 == 0 && n_out <= b->sizes.max_n_in;
+    struct cu_x x = b->x;
+    wrote(b, a->out, a->rows * n_out);
+    if (for_product) {
+        b->x_of = a->out;
+        b->x_floats = a->rows * n_out;
+    } else {
+        x.q = NULL;
+    }
+    return check(pf_cu_attention(b->stream, &o, chunk_bucket(b, a->n_positions), b->part, &x, b->fault), "attention");
 }
 
 static pf_status cuda_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias,
@@ -869,4 +878,47 @@ bool pf_backend_cuda_device(int i, struct pf_device *out)
     *out = (struct pf_device){ .backend = "cuda", .memory_bytes = prop.totalGlobalMem, .n_units = prop.multiProcessorCount };
     snprintf(out->name, sizeof out->name, "%.63s", prop.name);
     return true;
+}
+
+/* The best of a few runs over much more than the cache holds. */
+static cudaError_t measure_read(char *memory, size_t bytes, float *best_ms)
+{
+    enum { RUNS = 4 };
+    cudaEvent_t begin, end;
+    cudaError_t e = cudaEventCreate(&begin);
+    if (e != cudaSuccess)
+        return e;
+    e = cudaEventCreate(&end);
+    for (int i = 0; e == cudaSuccess && i < RUNS; i++) {
+        float ms = 0;
+        cudaEventRecord(begin, 0);
+        pf_cu_read(0, memory, bytes, (uint32_t *)(void *)(memory + bytes));
+        cudaEventRecord(end, 0);
+        e = cudaEventSynchronize(end);
+        if (e == cudaSuccess)
+            e = cudaEventElapsedTime(&ms, begin, end);
+        if (i == 0 || ms < *best_ms)
+            *best_ms = ms;
+    }
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    return e;
+}
+
+double pf_backend_cuda_bandwidth(int i)
+{
+    struct pf_device gpu;
+    size_t bytes = (size_t)1 << 30;
+    void *memory = NULL;
+    float ms = 0;
+    if (!pf_backend_cuda_device(i, &gpu) || cudaSetDevice(i) != cudaSuccess || cudaMalloc(&memory, bytes + ALIGN) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    cudaError_t e = cudaMemset(memory, 0, bytes + ALIGN);
+    if (e == cudaSuccess)
+        e = measure_read(memory, bytes, &ms);
+    cudaFree(memory);
+    cudaGetLastError();
+    return e == cudaSuccess && ms > 0 ? (double)bytes / ms * 1e3 : 0;
 }

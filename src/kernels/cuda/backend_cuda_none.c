@@ -13,3 +13,9 @@ bool pf_backend_cuda_device(int i, struct pf_device *out)
     (void)i, (void)out;
     return false;
 }
+
+double pf_backend_cuda_bandwidth(int i)
+{
+    (void)i;
+    return 0;
+}

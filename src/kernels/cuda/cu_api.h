@@ -81,6 +81,9 @@ struct cu_experts {
 /* Does nothing; fails where the GPU cannot run these kernels. */
 cudaError_t pf_cu_probe(cudaStream_t st);
 
+/* Reads n bytes (a multiple of 16) and does nothing with them. out: a word to write to, which never happens. */
+cudaError_t pf_cu_read(cudaStream_t st, const void *p, size_t n, uint32_t *out);
+
 cudaError_t pf_cu_embed(cudaStream_t st, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int n, float scale,
                         const int32_t *ids, int rows, float *x, const struct cu_tables *t);
 cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l);
@@ -114,9 +117,11 @@ cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copi
 cudaError_t pf_cu_route(cudaStream_t st, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
                         int32_t *picks, float *weights, int *fault);
 
-/* n_chunks: as many as the longest row may see. part: scratch of pf_cu_attention_floats floats. */
+/* n_chunks: as many as the longest row may see. part: scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are
+ * quantised into x as well, unless x->q is NULL; heads must then be multiples of 32. */
 size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v);
-cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, float *part);
+cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, float *part,
+                            const struct cu_x *x, int *fault);
 
 cudaError_t pf_cu_conv(cudaStream_t st, const struct pf_conv_op *c);
 cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *d);

@@ -4,17 +4,19 @@
  *                a second launch folds a head's chunks in order
  *     many rows  a block per (KV head, row) goes over the chunks itself
  *
- * In a chunk a thread owns a position for the scores, and an element of a value for the weighted sum, so that each dot and
- * each sum runs in its fixed order. All query heads that share the KV head go together, HEADS at a time. */
+ * In a chunk a thread owns a dot of a query and a key, and an element of the weighted sum of values, so that each runs in its
+ * fixed order. All query heads that share the KV head go together, HEADS at a time. */
 #include "kernels/cuda/cu_device.h"
 
-enum { THREADS = PF_KV_CHUNK_POSITIONS, HEADS = 8, SPLIT_ROWS = 8 };
+enum { CHUNK = PF_KV_CHUNK_POSITIONS, HEADS = 8, SPLIT_ROWS = CU_VECTOR_ROWS, THREADS = 256, SPLIT_THREADS = 512 };
 
 struct attention {
     struct pf_attention_op a;
     struct pf_kv_view      kv;
     int                    n_chunks;
     float                 *part;     /* [row][head][chunk][hd_v + 2]: ac, mc, zc */
+    struct cu_x            x;        /* where few rows go in int8 too, or q NULL */
+    int                   *fault;
 };
 
 CU_INLINE int first_visible(const struct pf_attention_op &a, int pos)
@@ -102,24 +104,27 @@ struct sums {
     float *mc, *zc;    /* [HEADS] */
 };
 
-/* Weights, maximum and sum of one chunk, for n_heads heads; a warp takes a head. */
+/* Weights, maximum and sum of one chunk, for n_heads heads: first a thread a dot, then a warp a head. Only whole groups of
+ * 32 positions around [lo, hi) are looked at. */
 template <class E>
 CU_INLINE void chunk_weights(const struct attention &o, const E *k, int lo, int hi, int n_heads, const struct sums &s)
 {
-    int p = threadIdx.x, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    int lo32 = lo & ~31, n = ((hi + 31) & ~31) - lo32, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     __syncthreads();
-    for (int h = 0; h < n_heads; h++)
-        s.weight[h * THREADS + p] = p >= lo && p < hi ? dot(s.q + h * o.kv.hd_k, k + (size_t)p * o.kv.hd_k, o.kv.hd_k) * o.a.scale
-                                                      : -INFINITY;
+    for (int i = threadIdx.x; i < n_heads * n; i += blockDim.x) {
+        int h = i / n, p = lo32 + i % n;
+        s.weight[h * CHUNK + p] = p >= lo && p < hi ? dot(s.q + h * o.kv.hd_k, k + (size_t)p * o.kv.hd_k, o.kv.hd_k) * o.a.scale
+                                                    : -INFINITY;
+    }
     __syncthreads();
-    for (int h = warp; h < n_heads; h += THREADS / WARP) {
+    for (int h = warp; h < n_heads; h += blockDim.x / WARP) {
         float top = -INFINITY, sum = 0;
-        for (int i = lane; i < THREADS; i += WARP)
-            top = s.weight[h * THREADS + i] > top ? s.weight[h * THREADS + i] : top;
+        for (int i = lo32 + lane; i < hi; i += WARP)
+            top = s.weight[h * CHUNK + i] > top ? s.weight[h * CHUNK + i] : top;
         top = warp_max(top);
-        for (int i = lane; i < THREADS; i += WARP) {
-            float e = pf_expf(s.weight[h * THREADS + i] - top);
-            s.weight[h * THREADS + i] = e;
+        for (int i = lo32 + lane; i < hi; i += WARP) {
+            float e = pf_expf(s.weight[h * CHUNK + i] - top);
+            s.weight[h * CHUNK + i] = e;
             sum = sum + e;
         }
         sum = warp_fold(sum);
@@ -131,26 +136,26 @@ CU_INLINE void chunk_weights(const struct attention &o, const E *k, int lo, int 
     __syncthreads();
 }
 
-/* The weighted sum of element d of the values, for up to HEADS heads. */
-template <class E>
-CU_INLINE void chunk_values(const E *v, int hd_v, int d, int lo, int hi, int n_heads, const float *weight, float (&ac)[HEADS])
+/* The weighted sums of element d of the values, for N heads from the first of weight on, of which n_heads are there. */
+template <int N, class E>
+CU_INLINE void chunk_values(const E *v, int hd_v, int d, int lo, int hi, int n_heads, const float *weight, float (&ac)[N])
 {
 #pragma unroll
-    for (int h = 0; h < HEADS; h++)
+    for (int h = 0; h < N; h++)
         ac[h] = 0;
-#pragma unroll 4
+#pragma unroll 8
     for (int p = lo; p < hi; p++) {
         float x = element(v + (size_t)p * hd_v + d);
 #pragma unroll
-        for (int h = 0; h < HEADS; h++)
+        for (int h = 0; h < N; h++)
             if (h < n_heads)
-                ac[h] = fmaf(weight[h * THREADS + p], x, ac[h]);
+                ac[h] = fmaf(weight[h * CHUNK + p], x, ac[h]);
     }
 }
 
 CU_INLINE void load_queries(const struct attention &o, int row, int head, int n_heads, float *q)
 {
-    for (int i = threadIdx.x; i < n_heads * o.kv.hd_k; i += THREADS) {
+    for (int i = threadIdx.x; i < n_heads * o.kv.hd_k; i += blockDim.x) {
         float v = o.a.q[((size_t)row * o.a.n_head + head) * o.kv.hd_k + i];
         q[i] = o.a.row_scale ? v * o.a.row_scale[row] : v;
     }
@@ -158,7 +163,7 @@ CU_INLINE void load_queries(const struct attention &o, int row, int head, int n_
 
 CU_INLINE struct sums carve(float *shared, int hd_k)
 {
-    return { shared, shared + HEADS * hd_k, shared + HEADS * (hd_k + THREADS), shared + HEADS * (hd_k + THREADS + 1) };
+    return { shared, shared + HEADS * hd_k, shared + HEADS * (hd_k + CHUNK), shared + HEADS * (hd_k + CHUNK + 1) };
 }
 
 /* Factor that turns the weighted sum into the result; the sink has a logit but no value. */
@@ -172,30 +177,31 @@ CU_INLINE float last_factor(const struct pf_attention_op &a, int head, float m, 
 
 /* blockIdx: KV head, chunk, row. */
 template <class E>
-static __global__ void __launch_bounds__(THREADS) split(const __grid_constant__ struct attention o)
+static __global__ void __launch_bounds__(SPLIT_THREADS) split(const __grid_constant__ struct attention o)
 {
     extern __shared__ float shared[];
     struct sums s = carve(shared, o.kv.hd_k);
     int hk = blockIdx.x, c = blockIdx.y, row = blockIdx.z, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head;
-    int lo = max(first_visible(o.a, pos) - c * THREADS, 0), hi = min(pos + 1 - c * THREADS, (int)THREADS);
+    int lo = max(first_visible(o.a, pos) - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK), hd_v = o.kv.hd_v;
     if (lo >= hi)
         return;
-    size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * THREADS;
+    size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK;
     for (int h0 = 0; h0 < group; h0 += HEADS) {
         int n_heads = min((int)HEADS, group - h0), head = hk * group + h0;
+        float *part = o.part + (((size_t)row * o.a.n_head + head) * o.n_chunks + c) * (hd_v + 2);
+        size_t stride = (size_t)o.n_chunks * (hd_v + 2);
         __syncthreads();
         load_queries(o, row, head, n_heads, s.q);
         chunk_weights(o, (const E *)o.kv.k + chunk * o.kv.hd_k, lo, hi, n_heads, s);
-        for (int d = threadIdx.x; d < o.kv.hd_v; d += THREADS) {
-            float ac[HEADS];
-            chunk_values((const E *)o.kv.v + chunk * o.kv.hd_v, o.kv.hd_v, d, lo, hi, n_heads, s.weight, ac);
-            for (int h = 0; h < n_heads; h++)
-                o.part[(((size_t)row * o.a.n_head + head + h) * o.n_chunks + c) * (o.kv.hd_v + 2) + d] = ac[h];
+        for (int i = threadIdx.x; i < n_heads * hd_v; i += SPLIT_THREADS) {
+            float ac[1];
+            int h = i / hd_v, d = i % hd_v;
+            chunk_values<1>((const E *)o.kv.v + chunk * hd_v, hd_v, d, lo, hi, 1, s.weight + h * CHUNK, ac);
+            part[h * stride + d] = ac[0];
         }
         if (threadIdx.x < n_heads) {
-            float *end = o.part + (((size_t)row * o.a.n_head + head + threadIdx.x) * o.n_chunks + c) * (o.kv.hd_v + 2) + o.kv.hd_v;
-            end[0] = s.mc[threadIdx.x];
-            end[1] = s.zc[threadIdx.x];
+            part[threadIdx.x * stride + hd_v] = s.mc[threadIdx.x];
+            part[threadIdx.x * stride + hd_v + 1] = s.zc[threadIdx.x];
         }
     }
 }
@@ -204,7 +210,7 @@ static __global__ void __launch_bounds__(THREADS) split(const __grid_constant__ 
 static __global__ void fold_chunks(const __grid_constant__ struct attention o)
 {
     int head = blockIdx.x, row = blockIdx.y, pos = o.a.pos[row], stride = o.kv.hd_v + 2;
-    int begin = first_visible(o.a, pos) / THREADS, end = pos / THREADS;
+    int begin = first_visible(o.a, pos) / CHUNK, end = pos / CHUNK;
     const float *part = o.part + ((size_t)row * o.a.n_head + head) * o.n_chunks * stride;
     for (int d = threadIdx.x; d < o.kv.hd_v; d += blockDim.x) {
         float m = -INFINITY, z = 0, acc = 0;
@@ -216,7 +222,10 @@ static __global__ void fold_chunks(const __grid_constant__ struct attention o)
             acc = fmaf(acc, a, p[d] * b);
             m = top;
         }
-        o.a.out[((size_t)row * o.a.n_head + head) * o.kv.hd_v + d] = acc * last_factor(o.a, head, m, z);
+        float y = acc * last_factor(o.a, head, m, z);
+        o.a.out[((size_t)row * o.a.n_head + head) * o.kv.hd_v + d] = y;
+        if (o.x.q)
+            quantise_block(y, &o.x, o.a.n_head * o.kv.hd_v, row, (head * o.kv.hd_v + d) / 32, o.fault);
     }
 }
 
@@ -239,9 +248,9 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
             m[t] = -INFINITY;
             z[t] = 0;
         }
-        for (int c = first / THREADS; c <= pos / THREADS; c++) {
-            int lo = max(first - c * THREADS, 0), hi = min(pos + 1 - c * THREADS, (int)THREADS);
-            size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * THREADS;
+        for (int c = first / CHUNK; c <= pos / CHUNK; c++) {
+            int lo = max(first - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK);
+            size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK;
             chunk_weights(o, (const E *)o.kv.k + chunk * o.kv.hd_k, lo, hi, n_heads, s);
             if (t < n_heads) {
                 float top = m[t] > s.mc[t] ? m[t] : s.mc[t];
@@ -283,9 +292,9 @@ extern "C" size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int
 template <class E>
 static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
-    size_t bytes = HEADS * ((size_t)o.kv.hd_k + THREADS + 6) * sizeof(float);
+    size_t bytes = HEADS * ((size_t)o.kv.hd_k + CHUNK + 6) * sizeof(float);
     if (o.a.rows <= SPLIT_ROWS) {
-        split<E><<<dim3(o.kv.n_kv_head, o.n_chunks, o.a.rows), THREADS, bytes, st>>>(o);
+        split<E><<<dim3(o.kv.n_kv_head, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st>>>(o);
         fold_chunks<<<dim3(o.a.n_head, o.a.rows), 128, 0, st>>>(o);
     } else {
         whole<E><<<dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st>>>(o);
@@ -293,9 +302,10 @@ static cudaError_t launch(cudaStream_t st, const struct attention &o)
     return cudaGetLastError();
 }
 
-extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, float *part)
+extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, float *part,
+                                       const struct cu_x *x, int *fault)
 {
-    struct attention o = { *a, *a->kv, n_chunks, part };
+    struct attention o = { *a, *a->kv, n_chunks, part, *x, fault };
     if (a->kv->hd_k > CU_HEAD_DIM || a->kv->hd_v > CU_HEAD_DIM)
         return cudaErrorInvalidValue;
     return a->kv->type == PF_KV_F16 ? launch<uint16_t>(st, o) : launch<float>(st, o);

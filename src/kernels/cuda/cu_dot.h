@@ -1,11 +1,14 @@
-/* One weight row times one row of activations, by a warp, in the order of docs/numerics.md.
+/* Weight rows times one row of activations, in the order of docs/numerics.md.
  *
- *     lanes      0..7         8..15        16..23       24..31          a round: 32 blocks of 32, a block per lane
- *                segment      segment      segment      segment         s runs from lane to lane of its segment;
- *                                                                       then the four s are added to total in order
+ * The work is cut into tasks of a warp: eight weight rows and a round of 32 blocks of 32, that is four segments.
  *
- * A lane gets the terms of its block (struct term); who reads the block's bytes is the type's affair: lanes of a segment
- * may share loads and exchange partial integer sums, which are exact in any order. */
+ *     lanes      0..7         8..15        16..23       24..31          first a block a lane: the terms it adds
+ *                segment      segment      segment      segment
+ *     then       lane 4 r + g runs the chain of segment g of row r, over the terms that eight lanes left in shared memory
+ *     at last    a thread a row adds up its segments, left to right
+ *
+ * Who reads a block's bytes is the type's affair: lanes of a segment may share loads and exchange partial integer sums,
+ * which are exact in any order. What belongs to the activations is loaded once for the eight rows. */
 #ifndef PF_CU_DOT_H
 #define PF_CU_DOT_H
 
@@ -61,31 +64,38 @@ CU_INLINE void load_words(const uint8_t *p, uint32_t (&w)[N])
     }
 }
 
-/* ---- Types: load() fetches what a lane needs of block b, dot() makes the terms ---------------------------------------- */
+/* Four bytes out of eight, by four nibbles; one whose bit 3 is set gives the sign of its byte instead. */
+CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(nibbles));
+    return r;
+}
+
+/* ---- Types: load() fetches what a lane needs of block b, load_x() of the activations, dot() makes the terms ---------------------------------------- */
 
 /* Any type, through its reader. */
 template <class R>
 struct plain {
     static constexpr bool whole_segments = false, second = R::kind != ONE_TERM;
     typedef struct cu_block raw;
+    struct side { uint4 x0, x1; float d; int s0, s1; };
 
     static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &t) { return read_block<R>(row, b, t); }
 
-    static CU_READ_FN struct term dot(const raw &w, const struct x_row &x, int b)
+    static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
-        uint4 x0 = load16(x.q + b * 32), x1 = load16(x.q + b * 32 + 16);
-        int lower = w.sc[0] * dot16(make_uint4(w.code[0], w.code[1], w.code[2], w.code[3]), x0, 0);
-        int upper = w.sc[1] * dot16(make_uint4(w.code[4], w.code[5], w.code[6], w.code[7]), x1, 0);
-        float da = __ldg(x.d + b);
+        int two = __ldg((const int *)x.s + b);
+        return { load16(x.q + b * 32), load16(x.q + b * 32 + 16), __ldg(x.d + b), (int16_t)two, two >> 16 };
+    }
+
+    static CU_READ_FN struct term dot(const raw &w, const side &x, int)
+    {
+        int lower = w.sc[0] * dot16(make_uint4(w.code[0], w.code[1], w.code[2], w.code[3]), x.x0, 0);
+        int upper = w.sc[1] * dot16(make_uint4(w.code[4], w.code[5], w.code[6], w.code[7]), x.x1, 0);
         if (R::kind == TWO_SCALES)
-            return { w.dw * da, (float)lower, w.dw1 * da, (float)upper };
-        struct term t = { w.dw * da, (float)(lower + upper), 0, 0 };
-        if (R::kind == MINIMUMS) {
-            int two = __ldg((const int *)x.s + b);
-            t.m = -w.mw;
-            t.g = da * (float)(w.mn[0] * (int16_t)two + w.mn[1] * (two >> 16));
-        }
-        return t;
+            return { w.dw * x.d, (float)lower, w.dw1 * x.d, (float)upper };
+        return { w.dw * x.d, (float)(lower + upper), -w.mw, x.d * (float)(w.mn[0] * x.s0 + w.mn[1] * x.s1) };
     }
 };
 
@@ -105,6 +115,7 @@ struct k45 {
     static constexpr bool whole_segments = true, second = true;
     enum { BYTES = FIVE ? 176 : 144 };
     struct raw { uint4 head, w, fifth; };
+    struct side { uint4 even, odd; float d, g; };
 
     static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
     {
@@ -118,10 +129,16 @@ struct k45 {
         return r;
     }
 
-    static CU_READ_FN struct term dot(const raw &r, const struct x_row &x, int b)
+    static CU_READ_FN side load_x(const struct x_row &x, int b)
+    {
+        const int8_t *q = x.q + (b & ~1) * 32 + 16 * (b & 1);
+        float d = __ldg(x.d + b);
+        return { load16(q), load16(q + 32), d, d * (float)sum_of_block(x, b) };
+    }
+
+    static CU_READ_FN struct term dot(const raw &r, const side &x, int b)
     {
         int g = b % 8, odd = g & 1;
-        const int8_t *q = x.q + (b - odd) * 32 + 16 * odd;
         uint4 lo = make_uint4(r.w.x & 0x0f0f0f0f, r.w.y & 0x0f0f0f0f, r.w.z & 0x0f0f0f0f, r.w.w & 0x0f0f0f0f);
         uint4 hi = make_uint4(r.w.x >> 4 & 0x0f0f0f0f, r.w.y >> 4 & 0x0f0f0f0f, r.w.z >> 4 & 0x0f0f0f0f, r.w.w >> 4 & 0x0f0f0f0f);
         if (FIVE) {
@@ -131,18 +148,19 @@ struct k45 {
             lo.z |= (r.fifth.z >> c & 0x01010101) << 4, hi.z |= (r.fifth.z >> (c + 1) & 0x01010101) << 4;
             lo.w |= (r.fifth.w >> c & 0x01010101) << 4, hi.w |= (r.fifth.w >> (c + 1) & 0x01010101) << 4;
         }
-        int even_sum = dot16(lo, load16(q), 0), odd_sum = dot16(hi, load16(q + 32), 0);
+        int even_sum = dot16(lo, x.even, 0), odd_sum = dot16(hi, x.odd, 0);
         int sum = (odd ? odd_sum : even_sum) + __shfl_xor_sync(ALL_LANES, odd ? even_sum : odd_sum, 1);
         struct scale_min sm = scale_min_words(r.head.y, r.head.z, r.head.w, g);
-        float d = half_value((uint16_t)r.head.x), dmin = half_value((uint16_t)(r.head.x >> 16)), da = __ldg(x.d + b);
-        return { d * (float)sm.sc * da, (float)sum, -(dmin * (float)sm.mn), da * (float)sum_of_block(x, b) };
+        float d = half_value((uint16_t)r.head.x), dmin = half_value((uint16_t)(r.head.x >> 16));
+        return { d * (float)sm.sc * x.d, (float)sum, -(dmin * (float)sm.mn), x.g };
     }
 };
 
 /* Four lanes share half a super-block: each takes eight positions of its four planes. */
 struct k6 {
     static constexpr bool whole_segments = true, second = false;
-    struct raw { uint32_t a[2], b[2], high[2], sc[2]; float d; };
+    struct raw { uint32_t a[2], b[2], high[2], sc[2]; uint32_t d; };
+    struct side { uint2 q[4]; float d; int s0, s1; };
 
     static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
     {
@@ -153,40 +171,47 @@ struct k6 {
         load_words(p + 64 * h + 32 + 8 * t, r.b);
         load_words(p + 128 + 32 * h + 8 * t, r.high);
         load_words(p + 192 + 8 * h, r.sc);
-        r.d = half_value(__ldg((const unsigned short *)(p + 208)));
+        r.d = __ldg((const unsigned short *)(p + 208));
         return r;
     }
 
-    static CU_READ_FN int scale(const raw &r, int i)
+    static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
-        return (int8_t)((i < 4 ? r.sc[0] : r.sc[1]) >> 8 * (i & 3));
+        const int8_t *q = x.q + (b & ~3) * 32 + 8 * (b & 3);
+        int two = __ldg((const int *)x.s + b);
+        side r = { { }, __ldg(x.d + b), 32 * (int16_t)two, 32 * (two >> 16) };
+#pragma unroll
+        for (int p = 0; p < 4; p++)
+            r.q[p] = __ldg((const uint2 *)(q + 32 * p));
+        return r;
     }
 
-    static CU_READ_FN struct term dot(const raw &r, const struct x_row &x, int b)
+    static CU_READ_FN struct term dot(const raw &r, const side &x, int b)
     {
         int t = b % 4, plane[4];
-        const int8_t *q = x.q + (b - t) * 32 + 8 * t;
+        uint32_t mine = permute(r.sc[0], r.sc[1], t < 2 ? 0x6420 : 0x7531);       /* scales of my half of each plane */
 #pragma unroll
         for (int p = 0; p < 4; p++) {
             const uint32_t *low = p % 2 ? r.b : r.a;
-            uint2 v = __ldg((const uint2 *)(q + 32 * p));
-            uint32_t w0 = (low[0] >> (p / 2 * 4) & 0x0f0f0f0f) | (r.high[0] >> 2 * p & 0x03030303) << 4;
-            uint32_t w1 = (low[1] >> (p / 2 * 4) & 0x0f0f0f0f) | (r.high[1] >> 2 * p & 0x03030303) << 4;
-            plane[p] = scale(r, 2 * p + t / 2) * __dp4a((int)w1, (int)v.y, __dp4a((int)w0, (int)v.x, 0));
+            uint32_t w0 = (low[0] >> (p / 2 * 4) & 0x0f0f0f0f) | (p < 3 ? r.high[0] << (4 - 2 * p) : r.high[0] >> 2) & 0x30303030;
+            uint32_t w1 = (low[1] >> (p / 2 * 4) & 0x0f0f0f0f) | (p < 3 ? r.high[1] << (4 - 2 * p) : r.high[1] >> 2) & 0x30303030;
+            plane[p] = (int8_t)(mine >> 8 * p) * __dp4a((int)w1, (int)x.q[p].y, __dp4a((int)w0, (int)x.q[p].x, 0));
         }
         int keep0 = t < 2 ? plane[0] : plane[2], keep1 = t < 2 ? plane[1] : plane[3];
         keep0 += __shfl_xor_sync(ALL_LANES, t < 2 ? plane[2] : plane[0], 2);
         keep1 += __shfl_xor_sync(ALL_LANES, t < 2 ? plane[3] : plane[1], 2);
         int sum = (t & 1 ? keep1 : keep0) + __shfl_xor_sync(ALL_LANES, t & 1 ? keep0 : keep1, 1);
-        int two = __ldg((const int *)x.s + b);
-        sum -= 32 * (scale(r, 2 * t) * (int16_t)two + scale(r, 2 * t + 1) * (two >> 16));
-        return { r.d * __ldg(x.d + b), (float)sum, 0, 0 };
+        uint32_t own = (t < 2 ? r.sc[0] : r.sc[1]) >> (t & 1 ? 16 : 0);           /* both scales of plane t */
+        sum -= (int8_t)own * x.s0 + (int8_t)(own >> 8) * x.s1;
+        return { half_value((uint16_t)r.d) * x.d, (float)sum, 0, 0 };
     }
 };
 
+/* Blocks begin at even addresses: words are read as they are aligned, and put together. */
 struct q8 {
     static constexpr bool whole_segments = false, second = false;
     struct raw { uint32_t a[9]; uint32_t half; };
+    struct side { uint4 x0, x1; float d; };
 
     static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
     {
@@ -200,23 +225,27 @@ struct q8 {
         return r;
     }
 
-    static CU_READ_FN struct term dot(const raw &r, const struct x_row &x, int b)
+    static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
-        uint4 x0 = load16(x.q + b * 32), x1 = load16(x.q + b * 32 + 16);
+        return { load16(x.q + b * 32), load16(x.q + b * 32 + 16), __ldg(x.d + b) };
+    }
+
+    static CU_READ_FN struct term dot(const raw &r, const side &x, int)
+    {
         uint32_t w[8], shift = 16 + 8 * r.half;                  /* 32 where the codes begin at a word */
 #pragma unroll
         for (int i = 0; i < 8; i++)
             w[i] = __funnelshift_rc(r.a[i], r.a[i + 1], shift);
-        int sum = dot16(make_uint4(w[0], w[1], w[2], w[3]), x0, 0);
-        sum = dot16(make_uint4(w[4], w[5], w[6], w[7]), x1, sum);
-        float d = half_value((uint16_t)(r.a[0] >> 8 * r.half));
-        return { d * __ldg(x.d + b), (float)sum, 0, 0 };
+        int sum = dot16(make_uint4(w[0], w[1], w[2], w[3]), x.x0, 0);
+        sum = dot16(make_uint4(w[4], w[5], w[6], w[7]), x.x1, sum);
+        return { half_value((uint16_t)(r.a[0] >> 8 * r.half)) * x.d, (float)sum, 0, 0 };
     }
 };
 
 struct q4 {
     static constexpr bool whole_segments = false, second = false;
     struct raw { uint32_t a[5]; uint32_t half; };
+    struct side { uint4 x0, x1; float d; int minus; };
 
     static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
     {
@@ -230,44 +259,31 @@ struct q4 {
         return r;
     }
 
-    static CU_READ_FN struct term dot(const raw &r, const struct x_row &x, int b)
+    static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
-        uint4 x0 = load16(x.q + b * 32), x1 = load16(x.q + b * 32 + 16);
+        return { load16(x.q + b * 32), load16(x.q + b * 32 + 16), __ldg(x.d + b), -8 * sum_of_block(x, b) };
+    }
+
+    static CU_READ_FN struct term dot(const raw &r, const side &x, int)
+    {
         uint32_t w[4], shift = 16 + 8 * r.half;
 #pragma unroll
         for (int i = 0; i < 4; i++)
             w[i] = __funnelshift_rc(r.a[i], r.a[i + 1], shift);
         uint4 lo = make_uint4(w[0] & 0x0f0f0f0f, w[1] & 0x0f0f0f0f, w[2] & 0x0f0f0f0f, w[3] & 0x0f0f0f0f);
         uint4 hi = make_uint4(w[0] >> 4 & 0x0f0f0f0f, w[1] >> 4 & 0x0f0f0f0f, w[2] >> 4 & 0x0f0f0f0f, w[3] >> 4 & 0x0f0f0f0f);
-        int sum = dot16(hi, x1, dot16(lo, x0, 0)) - 8 * sum_of_block(x, b);
-        float d = half_value((uint16_t)(r.a[0] >> 8 * r.half));
-        return { d * __ldg(x.d + b), (float)sum, 0, 0 };
+        int sum = dot16(hi, x.x1, dot16(lo, x.x0, x.minus));
+        return { half_value((uint16_t)(r.a[0] >> 8 * r.half)) * x.d, (float)sum, 0, 0 };
     }
 };
 
-/* Four bytes out of eight, by four nibbles; one whose bit 3 is set gives the sign of its byte instead. */
-CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
-{
-    uint32_t r;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(nibbles));
-    return r;
-}
-
-/* Twice E2M1 of eight nibbles: the magnitudes of the positive ones in plus, of the negative ones in minus, 0 elsewhere, since
- * no byte of the table has a sign. */
-CU_INLINE void e2m1_words(uint32_t w, uint32_t &plus_lo, uint32_t &plus_hi, uint32_t &minus_lo, uint32_t &minus_hi)
-{
-    const uint32_t t0 = 0x03020100, t1 = 0x0c080604;
-    uint32_t v = w ^ 0x88888888;
-    uint32_t a = permute(t0, t1, w), b = permute(t0, t1, w >> 16);
-    uint32_t c = permute(t0, t1, v), d = permute(t0, t1, v >> 16);
-    plus_lo = __byte_perm(a, b, 0x6420), plus_hi = __byte_perm(a, b, 0x7531);
-    minus_lo = __byte_perm(c, d, 0x6420), minus_hi = __byte_perm(c, d, 0x7531);
-}
-
+/* Twice E2M1 lies in -12..12; looked up as that plus 12. A nibble of the first kind (positive) finds its byte in the first
+ * table and, its bit 3 flipped, a sign of 0 in the second; one of the second kind the other way round. Codes stay in the
+ * order of their nibbles, element 0, 16, 1, 17 ...: the activations are put in that order instead. */
 struct mx4 {
     static constexpr bool whole_segments = false, second = false;
     struct raw { uint32_t a[5]; uint32_t at; };
+    struct side { uint4 x0, x1; float d; int minus; };
 
     static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
     {
@@ -281,164 +297,191 @@ struct mx4 {
         return r;
     }
 
-    static CU_READ_FN struct term dot(const raw &r, const struct x_row &x, int b)
+    static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
-        uint4 x0 = load16(x.q + b * 32), x1 = load16(x.q + b * 32 + 16);
-        uint4 pl, ph, ml, mh;
-        uint32_t shift = 8 * r.at + 8;
-        e2m1_words(__funnelshift_rc(r.a[0], r.a[1], shift), pl.x, ph.x, ml.x, mh.x);
-        e2m1_words(__funnelshift_rc(r.a[1], r.a[2], shift), pl.y, ph.y, ml.y, mh.y);
-        e2m1_words(__funnelshift_rc(r.a[2], r.a[3], shift), pl.z, ph.z, ml.z, mh.z);
-        e2m1_words(__funnelshift_rc(r.a[3], r.a[4], shift), pl.w, ph.w, ml.w, mh.w);
-        int sum = dot16(ph, x1, dot16(pl, x0, 0)) - dot16(mh, x1, dot16(ml, x0, 0));
-        float dw = mx_scale((uint8_t)(r.a[0] >> 8 * r.at));
-        return { dw * __ldg(x.d + b), (float)sum, 0, 0 };
+        uint4 l = load16(x.q + b * 32), h = load16(x.q + b * 32 + 16);
+        return { make_uint4(permute(l.x, h.x, 0x5140), permute(l.x, h.x, 0x7362), permute(l.y, h.y, 0x5140), permute(l.y, h.y, 0x7362)),
+                 make_uint4(permute(l.z, h.z, 0x5140), permute(l.z, h.z, 0x7362), permute(l.w, h.w, 0x5140), permute(l.w, h.w, 0x7362)),
+                 __ldg(x.d + b), -12 * sum_of_block(x, b) };
+    }
+
+    static CU_READ_FN uint32_t codes(uint32_t w, uint32_t v)
+    {
+        return permute(0x0f0e0d0c, 0x18141210, w) | permute(0x090a0b0c, 0x00040608, v);
+    }
+
+    static CU_READ_FN struct term dot(const raw &r, const side &x, int)
+    {
+        uint32_t shift = 8 * r.at + 8, w[8];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t c = __funnelshift_rc(r.a[i], r.a[i + 1], shift), v = c ^ 0x88888888;
+            w[2 * i] = codes(c, v);
+            w[2 * i + 1] = codes(c >> 16, v >> 16);
+        }
+        int sum = dot16(make_uint4(w[0], w[1], w[2], w[3]), x.x0, x.minus);
+        sum = dot16(make_uint4(w[4], w[5], w[6], w[7]), x.x1, sum);
+        return { mx_scale((uint8_t)(r.a[0] >> 8 * r.at)) * x.d, (float)sum, 0, 0 };
     }
 };
 
-/* ---- The chain --------------------------------------------------------------------------------------------------------- */
+/* ---- Tasks ------------------------------------------------------------------------------------------------------------- */
 
-/* s of the segment, valid in its last lane. After step i the lanes up to i of each segment hold their final s. */
-template <bool SECOND>
-CU_INLINE float chain(struct term t)
+/* What a warp needs of shared memory: the terms of eight rows, term t of the chain of lane l at [t][l]. The width spreads
+ * what eight neighbouring lanes write over the banks. */
+enum { TASK_ROWS = 8, CHAIN_WIDTH = 36, TASK_FLOATS = 2 * 2 * 8 * CHAIN_WIDTH };
+
+/* Where rows of one matrix begin; rows past the last are read as the last, and their results are not looked at. */
+struct row_set {
+    const uint8_t *base;
+    uint64_t       row_bytes;
+    int            last;
+};
+
+CU_INLINE const uint8_t *row_of(const struct row_set &w, int r)
 {
-    bool first = threadIdx.x % 8 == 0;
-    float s = fmaf(t.p, t.f, 0.0f);
-    if (SECOND)
-        s = fmaf(t.m, t.g, s);
-#pragma unroll
-    for (int i = 1; i < 8; i++) {
-        float before = __shfl_up_sync(ALL_LANES, s, 1);
-        float next = fmaf(t.p, t.f, first ? 0.0f : before);
-        s = SECOND ? fmaf(t.m, t.g, next) : next;
-    }
-    return s;
+    return w.base + (size_t)min(r, w.last) * w.row_bytes;
 }
 
-/* total, plus the four segments of this round in order. Lanes past the row have added zeros, which change nothing: total
- * is never -0. */
-CU_INLINE float add_segments(float total, float s)
-{
-#pragma unroll
-    for (int g = 0; g < 4; g++)
-        total = total + __shfl_sync(ALL_LANES, s, 8 * g + 7);
-    return total;
-}
-
-template <class T>
-CU_INLINE int my_block(int b0, int n_blocks)
-{
-    int b = b0 + (int)(threadIdx.x % WARP);
-    if (b < n_blocks)
-        return b;
-    return T::whole_segments ? n_blocks - 8 + b % 8 : n_blocks - 1;
-}
-
-template <class T>
-CU_INLINE struct term my_term(const typename T::raw &raw, const struct x_row &x, int b, bool live)
-{
-    struct term t = T::dot(raw, x, b);
-    if (!live)
-        t.f = t.g = 0;
-    return t;
-}
-
-/* Quantised type T. N pairs of weight and activation rows: their chains run side by side. */
+/* Quantised type T. */
 template <class T>
 struct quantised {
-    template <int N>
-    static CU_READ_FN void pairs(const uint8_t *const (&row)[N], const struct x_row (&x)[N], int n, const struct cu_tables &t,
-                                 float (&total)[N])
+    enum { ROWS = TASK_ROWS };
+    static CU_HOST_FN int n_rounds(int n) { return (n + 1023) / 1024; }
+    static CU_HOST_FN int n_sums(int n) { return (n + 255) / 256; }
+
+    static CU_READ_FN int my_block(int round, int n_blocks)
     {
-        int n_blocks = n / 32, b = my_block<T>(0, n_blocks);
-        typename T::raw raw[N];
-#pragma unroll
-        for (int i = 0; i < N; i++) {
-            total[i] = 0;
-            raw[i] = T::load(row[i], b, t);
-        }
-        for (int b0 = 0; b0 < n_blocks; b0 += WARP) {
-            bool live = b0 + (int)(threadIdx.x % WARP) < n_blocks;
-            float s[N];
-            int now = b;
-            struct term terms[N];
-            b = my_block<T>(b0 + WARP, n_blocks);
-#pragma unroll
-            for (int i = 0; i < N; i++) {
-                typename T::raw held = raw[i];
-                raw[i] = T::load(row[i], b, t);
-                terms[i] = my_term<T>(held, x[i], now, live);
-            }
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                s[i] = chain<T::second>(terms[i]);
-#pragma unroll
-            for (int i = 0; i < N; i++)
-                total[i] = add_segments(total[i], s[i]);
-        }
+        int b = round * WARP + (int)(threadIdx.x % WARP);
+        if (b < n_blocks)
+            return b;
+        return T::whole_segments ? n_blocks - 8 + b % 8 : n_blocks - 1;
     }
 
-    /* One weight row, the first n_x of N activation rows n apart. */
-    template <int N>
-    static CU_READ_FN void rows(const uint8_t *row, const struct cu_x &x, int x0, int n_x, int n, const struct cu_tables &t,
-                                float (&total)[N])
+    /* Segment sums of rows r0 .. r0 + 7 go to sums[row][segment]. */
+    static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int round, const struct cu_tables &t,
+                                float *warp_memory, float *sums)
     {
-        int n_blocks = n / 32;
+        int n_blocks = n / 32, lane = threadIdx.x % WARP, b = my_block(round, n_blocks), stride = n_sums(n);
+        bool live = round * WARP + lane < n_blocks;
+        float2 *terms = (float2 *)warp_memory, *second = terms + 8 * CHAIN_WIDTH;
+        typename T::raw raw[TASK_ROWS];
 #pragma unroll
-        for (int j = 0; j < N; j++)
-            total[j] = 0;
-        for (int b0 = 0; b0 < n_blocks; b0 += WARP) {
-            int b = my_block<T>(b0, n_blocks);
-            bool live = b0 + (int)(threadIdx.x % WARP) < n_blocks;
-            typename T::raw raw = T::load(row, b, t);
+        for (int i = 0; i < TASK_ROWS; i++)
+            raw[i] = T::load(row_of(w, r0 + i), b, t);
+        typename T::side side = T::load_x(x, b);
+        __syncwarp();
 #pragma unroll
-            for (int j = 0; j < N; j++)
-                if (j < n_x)
-                    total[j] = add_segments(total[j], chain<T::second>(my_term<T>(raw, x_row_of(x, n, x0 + j), b, live)));
+        for (int i = 0; i < TASK_ROWS; i++) {
+            struct term v = T::dot(raw[i], side, b);
+            int at = lane % 8 * CHAIN_WIDTH + 4 * i + lane / 8;
+            terms[at] = make_float2(v.p, live ? v.f : 0.0f);
+            if (T::second)
+                second[at] = make_float2(v.m, live ? v.g : 0.0f);
         }
+        __syncwarp();
+        float s = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float2 v = terms[i * CHAIN_WIDTH + lane];
+            s = fmaf(v.x, v.y, s);
+            if (T::second) {
+                v = second[i * CHAIN_WIDTH + lane];
+                s = fmaf(v.x, v.y, s);
+            }
+        }
+        int segment = 4 * round + lane % 4;
+        if (segment < stride)
+            sums[lane / 4 * stride + segment] = s;
+    }
+
+    static CU_READ_FN float total(const float *sums, int n)
+    {
+        float total = 0;
+        for (int i = 0; i < n_sums(n); i++)
+            total = total + sums[i];
+        return total;
     }
 };
 
-/* Float type L: lane i is accumulator i. */
+/* Float type L: a task is one row; lane i is accumulator i. */
 template <class L>
 struct floats {
-    template <int N>
-    static CU_READ_FN void pairs(const uint8_t *const (&row)[N], const struct x_row (&x)[N], int n, const struct cu_tables &,
-                                 float (&total)[N])
+    enum { ROWS = 1 };
+    static CU_HOST_FN int n_rounds(int) { return 1; }
+    static CU_HOST_FN int n_sums(int) { return 1; }
+
+    static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int, const struct cu_tables &, float *,
+                                float *sums)
     {
+        enum { AHEAD = 16 };
+        const uint8_t *row = row_of(w, r0);
+        float sum = 0;
+        int e = threadIdx.x % WARP;
+        for (; e + (AHEAD - 1) * WARP < n; e += AHEAD * WARP) {
+            float a[AHEAD], b[AHEAD];
 #pragma unroll
-        for (int i = 0; i < N; i++)
-            total[i] = 0;
-#pragma unroll 8
-        for (int e = threadIdx.x % WARP; e < n; e += WARP)
+            for (int i = 0; i < AHEAD; i++) {
+                a[i] = L::at(row, e + i * WARP);
+                b[i] = __ldg(x.f + e + i * WARP);
+            }
 #pragma unroll
-            for (int i = 0; i < N; i++)
-                total[i] = fmaf(L::at(row[i], e), __ldg(x[i].f + e), total[i]);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            total[i] = warp_fold_all(total[i]);
+            for (int i = 0; i < AHEAD; i++)
+                sum = fmaf(a[i], b[i], sum);
+        }
+#pragma unroll 4
+        for (; e < n; e += WARP)
+            sum = fmaf(L::at(row, e), __ldg(x.f + e), sum);
+        sum = warp_fold(sum);
+        if (threadIdx.x % WARP == 0)
+            sums[0] = sum;
     }
 
-    template <int N>
-    static CU_READ_FN void rows(const uint8_t *row, const struct cu_x &x, int x0, int n_x, int n, const struct cu_tables &,
-                                float (&total)[N])
-    {
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            total[j] = 0;
-#pragma unroll 4
-        for (int e = threadIdx.x % WARP; e < n; e += WARP) {
-            float w = L::at(row, e);
-#pragma unroll
-            for (int j = 0; j < N; j++)
-                if (j < n_x)
-                    total[j] = fmaf(w, __ldg(x.f + (size_t)(x0 + j) * n + e), total[j]);
-        }
-#pragma unroll
-        for (int j = 0; j < N; j++)
-            total[j] = warp_fold_all(total[j]);
-    }
+    static CU_READ_FN float total(const float *sums, int) { return sums[0]; }
 };
+
+/* Runs n_groups groups of D::ROWS rows, spread over the warps of the block; then every thread may read the sums of row r of
+ * group g at [g * D::ROWS + r]. place(g, &w, &r0, &x) says what a group multiplies. memory: block_floats() of them. */
+template <class D, class F>
+CU_INLINE const float *run_tasks(int n_groups, int n, const struct cu_tables &t, float *memory, F place)
+{
+    int n_rounds = D::n_rounds(n), n_warps = blockDim.x / WARP, warp = threadIdx.x / WARP;
+    float *sums = memory + n_warps * TASK_FLOATS;
+    for (int task = warp; task < n_groups * n_rounds; task += n_warps) {
+        struct row_set w;
+        struct x_row x;
+        int g = task / n_rounds, r0;
+        place(g, w, r0, x);
+        D::task(w, r0, x, n, task % n_rounds, t, memory + warp * TASK_FLOATS, sums + (size_t)g * D::ROWS * D::n_sums(n));
+    }
+    __syncthreads();
+    return sums;
+}
+
+/* The shape of a block that runs n_tasks tasks on n_rows rows: as many warps as share them evenly. */
+struct block_shape {
+    int    threads;
+    size_t bytes;
+};
+
+template <class D>
+static struct block_shape shape_of(int n_groups, int n)
+{
+    enum { MOST = 8 };
+    int n_tasks = n_groups * D::n_rounds(n), best = 1;
+    for (int w = 1; w <= MOST && w <= n_tasks; w++)
+        if (ceil_div(n_tasks, w) < ceil_div(n_tasks, best))
+            best = w;
+    return { best * WARP, ((size_t)best * TASK_FLOATS + (size_t)n_groups * D::ROWS * D::n_sums(n)) * sizeof(float) };
+}
+
+/* Lets a kernel have that much shared memory. */
+template <class K>
+static cudaError_t allow_bytes(K *kernel, size_t bytes)
+{
+    enum { ALWAYS = 48 << 10 };
+    return bytes <= ALWAYS ? cudaSuccess : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
 
 /* How each type is multiplied: types by hand, the rest through their readers. */
 typedef floats<load_F32> dot_F32;

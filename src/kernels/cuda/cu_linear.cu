@@ -1,7 +1,5 @@
-/* Dense products row by row, and rows of an embedding. A warp takes a weight row; see cu_dot.h. */
+/* Dense products, and rows of an embedding. A block takes a few neighbouring weight rows; see cu_dot.h. */
 #include "kernels/cuda/cu_dot.h"
-
-enum { WARPS = 8 };
 
 CU_INLINE void finish(const struct cu_part &p, int r, int row, float v)
 {
@@ -12,51 +10,55 @@ CU_INLINE void finish(const struct cu_part &p, int r, int row, float v)
     p.y[(size_t)row * p.n_out + r] = v;
 }
 
-/* N activation rows a warp. */
-template <class D, int N>
-static __global__ void __launch_bounds__(WARPS * WARP) linear(const __grid_constant__ struct cu_linear l)
+/* blockIdx.x: block_rows weight rows of one part; parts begin at whole blocks. Activation rows go one after another: the
+ * weights stay in the cache. */
+template <class D>
+static __global__ void linear(const __grid_constant__ struct cu_linear l, int block_rows)
 {
-    int r = blockIdx.x * WARPS + threadIdx.x / WARP, i = 0;
-    int x0 = blockIdx.y * N, n_x = min(N, l.rows - x0);
-    while (i < l.n_parts && r >= l.part[i].n_out)
-        r -= l.part[i++].n_out;
-    if (i == l.n_parts)
-        return;
-    const uint8_t *row = l.part[i].w + (size_t)r * l.row_bytes;
-    float total[N];
-    if (N == 1) {
-        const uint8_t *const rows[1] = { row };
-        const struct x_row x[1] = { x_row_of(l.x, l.n, x0) };
-        D::template pairs<1>(rows, x, l.n, l.tables, (float(&)[1])total);
-    } else {
-        D::template rows<N>(row, l.x, x0, n_x, l.n, l.tables, total);
+    extern __shared__ float memory[];
+    int block = blockIdx.x, k = 0;
+    while (block >= (l.part[k].n_out + block_rows - 1) / block_rows)
+        block -= (l.part[k++].n_out + block_rows - 1) / block_rows;
+    const struct cu_part &p = l.part[k];
+    int first = block * block_rows;
+    for (int row = blockIdx.y; row < l.rows; row += gridDim.y) {
+        const float *sums = run_tasks<D>(block_rows / D::ROWS, l.n, l.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
+            w = { p.w, l.row_bytes, p.n_out - 1 };
+            r0 = first + g * D::ROWS;
+            x = x_row_of(l.x, l.n, row);
+        });
+        for (int i = threadIdx.x; i < block_rows && first + i < p.n_out; i += blockDim.x)
+            finish(p, first + i, row, D::total(sums + i * D::n_sums(l.n), l.n));
+        __syncthreads();
     }
-    if (threadIdx.x % WARP == 0)
-        for (int j = 0; j < n_x; j++)
-            finish(l.part[i], r, x0 + j, total[j]);
 }
 
 template <class D>
-static void launch(cudaStream_t st, const struct cu_linear *l)
+static cudaError_t launch(cudaStream_t st, const struct cu_linear *l)
 {
-    int n_rows = 0;
+    enum { TASKS = 4, MANY_ROWS = 64 };
+    int n_blocks = 0, block_rows = TASK_ROWS;
+    while (D::ROWS > 1 && block_rows / D::ROWS * D::n_rounds(l->n) < TASKS)
+        block_rows *= 2;
+    struct block_shape shape = shape_of<D>(block_rows / D::ROWS, l->n);
     for (int i = 0; i < l->n_parts; i++)
-        n_rows += l->part[i].n_out;
-    if (l->rows == 1)
-        linear<D, 1><<<ceil_div(n_rows, WARPS), WARPS * WARP, 0, st>>>(*l);
-    else
-        linear<D, CU_VECTOR_ROWS><<<dim3(ceil_div(n_rows, WARPS), ceil_div(l->rows, CU_VECTOR_ROWS)), WARPS * WARP, 0, st>>>(*l);
+        n_blocks += ceil_div(l->part[i].n_out, block_rows);
+    cudaError_t e = allow_bytes(linear<D>, shape.bytes);
+    if (e != cudaSuccess)
+        return e;
+    int n_y = l->rows < MANY_ROWS ? 1 : ceil_div(l->rows, CU_VECTOR_ROWS);
+    linear<D><<<dim3(n_blocks, n_y), shape.threads, shape.bytes, st>>>(*l, block_rows);
+    return cudaGetLastError();
 }
 
 extern "C" cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l)
 {
     switch (l->type) {
-#define X(TYPE) case PF_##TYPE: launch<dot_##TYPE>(st, l); break;
+#define X(TYPE) case PF_##TYPE: return launch<dot_##TYPE>(st, l);
     CU_TYPE_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;
     }
-    return cudaGetLastError();
 }
 
 struct embedding {
