@@ -7,8 +7,9 @@
  *  1. Weights are named by their host addresses. placed[] maps host ranges to device copies, sorted by host address, never
  *     overlapping. A table of expert addresses is placed like a vector, under the address of the host's table.
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (wrote()).
- *  3. held: an addition y += a * x that was asked for and not yet started. The norm that reads y takes it along in its own
- *     kernel; any other operation starts it first (settle()).
+ *  3. held: operations that were asked for and not yet started, since the one that usually follows does them in the same
+ *     kernel: an addition waits for the norm that reads its sum, norms of heads and rotation wait for kv_store. Any other
+ *     operation starts them first, one by one (settle()).
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops them
  *     (drop_graphs()). A step is run plainly when first met, captured the second time, replayed from then on, so that
  *     capturing never has to place a vector.
@@ -30,10 +31,16 @@ struct placed {
 };
 
 struct held_add {
-    float       *y;
+    float       *y;                      /* NULL: none */
     const float *x;
     float        a;
     int64_t      n;
+};
+
+struct held_heads {
+    struct cu_norm    norm[2];
+    struct pf_rope_op rope[2];
+    int               n_norms, n_ropes, rows;
 };
 
 /* A kind of step, and, once it has been captured, what replays it. */
@@ -48,6 +55,7 @@ struct cuda_backend {
     int               device;
     cudaStream_t      stream;
     char              describe[32];
+    bool              has_tiles;         /* enough shared memory for matrix products by tiles */
     uint64_t          budget, used;      /* bytes of device memory: may take, has taken */
 
     struct placed    *placed;
@@ -63,12 +71,17 @@ struct cuda_backend {
     size_t            scratch_bytes;
     struct cu_x       x, a;              /* inputs of dense and gate/up products; inputs of down products */
     float            *up;                /* [max_picks][n_ff] */
+    float            *pick_out;          /* [max_picks][n_out] */
     float            *part;              /* attention's chunks */
+    struct cu_groups *groups;            /* of the picks of a prompt; sorted and tile are b->sorted, b->tile */
+    int32_t          *sorted;
+    struct cu_tile   *tile;
 
     int              *fault;             /* enum cu_fault, in host memory that the device writes to */
     const float      *x_of;
     int64_t           x_floats;
     struct held_add   held;
+    struct held_heads heads;
 
     struct graph      graphs[MAX_GRAPHS];
     struct graph     *capturing;
@@ -308,6 +321,10 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
     take_x(&c, &b->a, (size_t)s->max_picks, (size_t)s->n_ff);
     b->a.f = take(&c, (size_t)s->max_picks * (size_t)s->n_ff, sizeof *b->a.f);
     b->up = take(&c, (size_t)s->max_picks * (size_t)s->n_ff, sizeof *b->up);
+    b->pick_out = take(&c, (size_t)s->max_picks * (size_t)s->n_out, sizeof *b->pick_out);
+    b->groups = take(&c, 1, sizeof *b->groups);
+    b->sorted = take(&c, (size_t)s->max_picks, sizeof *b->sorted);
+    b->tile = take(&c, (size_t)pf_cu_max_tiles(s->max_picks, s->n_expert), sizeof *b->tile);
     b->part = take(&c, pf_cu_attention_floats(s->max_rows, s->max_heads, n_chunks(s->n_ctx), s->max_head_dim), sizeof *b->part);
     return c.used;
 }
@@ -352,19 +369,24 @@ static pf_status cuda_reserve(pf_backend *backend, const struct pf_backend_sizes
     b->scratch_bytes = bytes;
     b->sizes = s;
     carve(b, &s, scratch);
-    return PF_OK;
+    struct cu_groups groups = { 0, b->sorted, b->tile };
+    return check(cudaMemcpy(b->groups, &groups, sizeof groups, cudaMemcpyHostToDevice), "setting up scratch");
 }
 
 /* ---- Between operations ------------------------------------------------------------------------------------------- */
 
-/* Starts the addition that was held back. */
+/* Starts what was held back. */
 static pf_status settle(struct cuda_backend *b)
 {
-    struct held_add h = b->held;
-    if (!h.y)
-        return PF_OK;
+    struct held_add add = b->held;
+    struct held_heads heads = b->heads;
     b->held.y = NULL;
-    return check(pf_cu_add(b->stream, h.y, h.a, h.x, h.n), "adding");
+    b->heads.n_norms = b->heads.n_ropes = 0;
+    if (add.y)
+        CU_TRY(pf_cu_add(b->stream, add.y, add.a, add.x, add.n), "adding");
+    for (int i = 0; i < heads.n_norms; i++)
+        CU_TRY(pf_cu_norm(b->stream, &heads.norm[i]), "a norm");
+    return heads.n_ropes ? check(pf_cu_rope(b->stream, heads.rope, heads.n_ropes, heads.rows), "a rotation") : PF_OK;
 }
 
 /* n floats at p change. */
@@ -528,9 +550,13 @@ static pf_status cuda_rms_norm(pf_backend *backend, const float *x, const float 
         o.a = b->held.a;
         b->held.y = NULL;
     }
-    PF_TRY(settle(b));
     PF_TRY(floats_at(b, w, (size_t)n, &o.w));
     wrote(b, y, o.n * (int64_t)rows);
+    if (y == x && !with_add && !b->held.y && b->heads.n_ropes == 0 && b->heads.n_norms < 2) {
+        b->heads.norm[b->heads.n_norms++] = o;
+        return PF_OK;
+    }
+    PF_TRY(settle(b));
     if (for_product) {
         o.q = b->x;
         b->x_of = y;
@@ -573,6 +599,17 @@ static pf_status same_type(struct cuda_backend *b, const struct pf_linear *l, in
     return PF_OK;
 }
 
+/* A quantised matrix against the rows of a prompt. */
+static pf_status linear_tiles(struct cuda_backend *b, const struct pf_linear *l, const struct cu_x *x, int rows)
+{
+    const struct pf_weight *w = l->w;
+    struct cu_tiles o = { .type = w->type, .row_bytes = w->row_bytes, .n = w->n_in, .n_out = w->n_out, .n_columns = rows, .x = *x,
+                          .y = l->y, .tables = b->tables, .scale = w->scale };
+    PF_TRY(matrix_at(b, w->data, &o.w));
+    PF_TRY(floats_at(b, w->bias, (size_t)w->n_out, &o.bias));
+    return check(pf_cu_tiles(b->stream, &o), "a product");
+}
+
 static pf_status cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows)
 {
     struct cuda_backend *b = cuda_of(backend);
@@ -585,6 +622,11 @@ static pf_status cuda_linear(pf_backend *backend, const struct pf_linear *l, int
         b->base.weight_bytes_read += l[i].w->row_bytes * (uint64_t)l[i].w->n_out;
     }
     PF_TRY(quantise_x(b, x, o.n, rows, quantised, &o.x));
+    for (int i = 0; b->has_tiles && rows > CU_VECTOR_ROWS && i < n_l; i++)
+        if (is_quantised(l[i].w->type)) {
+            PF_TRY(linear_tiles(b, &l[i], &o.x, rows));
+            done |= 1u << i;
+        }
     while (done != (1u << n_l) - 1) {
         PF_TRY(same_type(b, l, n_l, &done, &o));
         CU_TRY(pf_cu_linear(b->stream, &o), "a product");
@@ -622,16 +664,47 @@ static pf_status cuda_add_gated(pf_backend *backend, float *y, const float *gate
 static pf_status cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows)
 {
     struct cuda_backend *b = cuda_of(backend);
-    PF_TRY(settle(b));
     for (int i = 0; i < n_ropes; i++)
         wrote(b, ropes[i].x, (int64_t)rows * ropes[i].n_head * ropes[i].hd);
+    if (n_ropes == 2 && !b->held.y && b->heads.n_ropes == 0) {
+        memcpy(b->heads.rope, ropes, sizeof b->heads.rope);
+        b->heads.n_ropes = n_ropes;
+        b->heads.rows = rows;
+        return PF_OK;
+    }
+    PF_TRY(settle(b));
     return check(pf_cu_rope(b->stream, ropes, n_ropes, rows), "a rotation");
+}
+
+/* Whether what is held is all that happens to the heads before k is stored; then *out says it. */
+static bool heads_together(const struct held_heads *h, const float *k, int rows, struct cu_heads *out)
+{
+    if (h->n_ropes != 2 || h->rows != rows || h->rope[1].x != k || h->rope[1].n_head != out->kv.n_kv_head ||
+        h->rope[1].hd != out->kv.hd_k || h->rope[0].hd > CU_HEAD_DIM || h->rope[1].hd > CU_HEAD_DIM)
+        return false;
+    memcpy(out->rope, h->rope, sizeof out->rope);
+    for (int i = 0; i < h->n_norms; i++) {
+        const struct cu_norm *norm = &h->norm[i];
+        int part = norm->x == h->rope[1].x;
+        const struct pf_rope_op *r = &h->rope[part];
+        if (norm->x != r->x || norm->n != r->hd || norm->rows != rows * r->n_head || norm->eps != h->norm[0].eps)
+            return false;
+        out->norm[part] = true;
+        out->weight[part] = norm->w;
+        out->eps = norm->eps;
+    }
+    return true;
 }
 
 static pf_status cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, const float *k, const float *v,
                                const int32_t *pos, int rows)
 {
     struct cuda_backend *b = cuda_of(backend);
+    struct cu_heads o = { .kv = *kv, .v = v, .pos = pos, .rows = rows };
+    if (heads_together(&b->heads, k, rows, &o)) {
+        b->heads.n_norms = b->heads.n_ropes = 0;
+        return check(pf_cu_heads(b->stream, &o), "queries and keys");
+    }
     PF_TRY(settle(b));
     return check(pf_cu_kv_store(b->stream, kv, k, v, pos, rows), "storing keys and values");
 }
@@ -727,6 +800,36 @@ static pf_status gate_up(struct cuda_backend *b, const struct pf_experts_op *e, 
     return quantised ? check(pf_cu_quantise(b->stream, &out, n_ff, n_picks, b->fault), "quantising") : PF_OK;
 }
 
+/* One matrix of every expert, for the picks of a prompt, which lie grouped in b->groups. */
+static pf_status expert_tiles(struct cuda_backend *b, const struct pf_experts_op *e, const struct pf_expert_weight *w,
+                              const struct cu_x *x, int x_divisor, const float *weights, float *y)
+{
+    struct cu_expert_weight cw;
+    PF_TRY(expert_weight(b, w, e->n_expert, &cw));
+    struct cu_tiles o = { .type = w->type, .row_bytes = w->row_bytes, .n = w->n_in, .n_out = w->n_out,
+                          .n_columns = e->rows * e->n_used, .x = *x, .bias = cw.bias, .y = y, .tables = b->tables,
+                          .groups = b->groups, .table = cw.data, .scales = cw.scale, .weights = weights,
+                          .n_expert = e->n_expert, .x_divisor = x_divisor };
+    return check(pf_cu_tiles(b->stream, &o), "a product of experts");
+}
+
+static pf_status experts_of_prompt(struct cuda_backend *b, const struct pf_experts_op *e)
+{
+    int n_ff = e->gate->n_out, n_picks = e->rows * e->n_used;
+    const float *weights = e->weigh_input ? e->weights : NULL;
+    float *gate = (float *)(uintptr_t)b->a.f;
+    struct cu_x x;
+    PF_TRY(quantise_x(b, e->x, e->gate->n_in, e->rows, true, &x));
+    CU_TRY(pf_cu_group(b->stream, e->picks, n_picks, e->n_expert, b->groups), "sorting picks");
+    PF_TRY(expert_tiles(b, e, e->gate, &x, e->n_used, weights, gate));
+    PF_TRY(expert_tiles(b, e, e->up, &x, e->n_used, weights, b->up));
+    CU_TRY(pf_cu_act(b->stream, e->act, gate, b->up, (int64_t)n_picks * n_ff, gate), "an activation");
+    CU_TRY(pf_cu_quantise(b->stream, &b->a, n_ff, n_picks, b->fault), "quantising");
+    PF_TRY(expert_tiles(b, e, e->down, &b->a, 1, NULL, b->pick_out));
+    return check(pf_cu_combine(b->stream, b->pick_out, e->weigh_input ? NULL : e->weights, e->down->n_out, e->n_used, e->rows, e->y),
+                 "adding experts");
+}
+
 static uint64_t expert_bytes(const struct pf_expert_weight *w)
 {
     return w->row_bytes * (uint64_t)w->n_out;
@@ -739,6 +842,10 @@ static pf_status cuda_experts(pf_backend *backend, const struct pf_experts_op *e
                             .rows = e->rows, .picks = e->picks, .weights = e->weights, .x = b->a, .tables = b->tables };
     PF_TRY(settle(b));
     b->base.weight_bytes_read += (uint64_t)(e->rows * e->n_used) * (expert_bytes(e->gate) + expert_bytes(e->up) + expert_bytes(e->down));
+    if (b->has_tiles && e->rows > CU_VECTOR_ROWS && is_quantised(e->gate->type) && is_quantised(e->up->type) && is_quantised(e->down->type)) {
+        wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
+        return experts_of_prompt(b, e);
+    }
     PF_TRY(gate_up(b, e, is_quantised(e->down->type)));
     PF_TRY(expert_weight(b, e->down, e->n_expert, &o.w));
     wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
@@ -835,6 +942,7 @@ static pf_status open_parts(struct cuda_backend *b, uint64_t vram_bytes)
     b->budget = free_bytes > LEAVE_BYTES ? free_bytes - LEAVE_BYTES : 0;
     if (vram_bytes && vram_bytes < b->budget)
         b->budget = vram_bytes;
+    b->has_tiles = prop.sharedMemPerBlockOptin >= pf_cu_tile_bytes();
     snprintf(b->describe, sizeof b->describe, "sm_%d%d", prop.major, prop.minor);
     CU_TRY(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "opening a stream");
     CU_TRY(cudaHostAlloc((void **)&b->fault, sizeof *b->fault, cudaHostAllocMapped), "allocating pinned memory");

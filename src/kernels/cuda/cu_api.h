@@ -94,6 +94,40 @@ cudaError_t pf_cu_expert_rows(cudaStream_t st, const struct cu_experts *e, float
 /* y[row] = sum over the row's picks, in order, of weight * (w x), x [rows * n_used][n]. */
 cudaError_t pf_cu_down(cudaStream_t st, const struct cu_experts *e, float *y);
 
+/* Picks sorted by expert, and cut into tiles of columns. sorted and tile lie behind the struct, see pf_cu_max_tiles. */
+struct cu_tile {
+    int expert, first, n;         /* columns are sorted[first .. first + n) */
+};
+struct cu_groups {
+    int             n_tiles;
+    int32_t        *sorted;       /* [n_picks] */
+    struct cu_tile *tile;
+};
+int pf_cu_max_tiles(int n_picks, int n_expert);
+cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, struct cu_groups *g);
+
+/* One quantised matrix, or one of each expert, times many rows. */
+struct cu_tiles {
+    enum pf_qtype    type;
+    uint64_t         row_bytes;
+    int              n, n_out, n_columns;      /* n_columns: rows, or picks */
+    struct cu_x      x;
+    const float     *bias;                     /* {n_out}, or {n_out, n_expert}, or NULL */
+    float           *y;                        /* [n_columns][n_out] */
+    struct cu_tables tables;
+    const uint8_t   *w;                        /* dense */
+    float            scale;
+    const struct cu_groups *groups;            /* experts; NULL: dense */
+    const uint8_t *const   *table;
+    const float            *scales, *weights;  /* {n_expert}; per pick: multiplies what comes out; or NULL */
+    int                     n_expert, x_divisor;   /* pick p reads row p / x_divisor of x */
+};
+cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *t);
+size_t pf_cu_tile_bytes(void);   /* of shared memory, which a GPU must have */
+
+/* y[row] = sum over its picks, in order, of weight * v[pick]; weights NULL: 1. */
+cudaError_t pf_cu_combine(cudaStream_t st, const float *v, const float *weights, int n, int n_used, int rows, float *y);
+
 /* x.q, x.d, x.s from x.f. */
 cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int rows, int *fault);
 /* If add is not NULL, first x += a * add. Quantises y into q when q.q is not NULL (n a multiple of 32). */
@@ -107,6 +141,19 @@ struct cu_norm {
     int         *fault;
 };
 cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *n);
+/* What happens to queries, keys and values between their products and attention: norms per head, rotation, and keys and values into their chunks. rope[0] is q, rope[1] k, heads up to
+ * CU_HEAD_DIM long. */
+struct cu_heads {
+    struct pf_rope_op rope[2];
+    bool         norm[2];
+    const float *weight[2];       /* or NULL */
+    float        eps;
+    struct pf_kv_view kv;
+    const float   *v;
+    const int32_t *pos;
+    int            rows;
+};
+cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *h);
 cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
 cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_t n);
 cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows);

@@ -12,6 +12,8 @@
 #ifndef PF_CU_DOT_H
 #define PF_CU_DOT_H
 
+#include <cuda_pipeline.h>
+
 #include "kernels/cuda/cu_blocks.h"
 
 /* What a block adds: s = fmaf(p, f, s), then, for types with a second term, s = fmaf(m, g, s). */
@@ -55,10 +57,10 @@ template <int N>
 CU_INLINE void load_words(const uint8_t *p, uint32_t (&w)[N])
 {
     const uint32_t *a = (const uint32_t *)((uintptr_t)p & ~(uintptr_t)3);
-    uint32_t shift = ((uint32_t)(uintptr_t)p & 3) * 8, low = __ldg(a);
+    uint32_t shift = ((uint32_t)(uintptr_t)p & 3) * 8, low = *a;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        uint32_t high = __ldg(a + i + 1);
+        uint32_t high = a[i + 1];
         w[i] = __funnelshift_r(low, high, shift);
         low = high;
     }
@@ -72,12 +74,14 @@ CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
     return r;
 }
 
-/* ---- Types: load() fetches what a lane needs of block b, load_x() of the activations, dot() makes the terms ---------------------------------------- */
+/* Types. load() fetches what a lane needs of block b of a round, load_x() of the activations, dot() makes the terms. STAGED: a
+ * round of them, so many bytes, is first copied to shared memory as it lies. */
 
 /* Any type, through its reader. */
 template <class R>
 struct plain {
     static constexpr bool whole_segments = false, second = R::kind != ONE_TERM;
+    enum { STAGED = 0 };
     typedef struct cu_block raw;
     struct side { uint4 x0, x1; float d; int s0, s1; };
 
@@ -113,7 +117,7 @@ CU_INLINE struct scale_min scale_min_words(uint32_t a, uint32_t b, uint32_t c, i
 template <bool FIVE>
 struct k45 {
     static constexpr bool whole_segments = true, second = true;
-    enum { BYTES = FIVE ? 176 : 144 };
+    enum { BYTES = FIVE ? 176 : 144, STAGED = 4 * BYTES };
     struct raw { uint4 head, w, fifth; };
     struct side { uint4 even, odd; float d, g; };
 
@@ -122,10 +126,10 @@ struct k45 {
         const uint8_t *p = row + (size_t)(b / 8) * BYTES;
         int g = b % 8;
         raw r;
-        r.head = load16(p);
-        r.w = load16(p + (FIVE ? 48 : 16) + 16 * g);
+        r.head = *(const uint4 *)p;
+        r.w = *(const uint4 *)(p + (FIVE ? 48 : 16) + 16 * g);
         if (FIVE)
-            r.fifth = load16(p + 16 + 16 * (g & 1));
+            r.fifth = *(const uint4 *)(p + 16 + 16 * (g & 1));
         return r;
     }
 
@@ -159,6 +163,7 @@ struct k45 {
 /* Four lanes share half a super-block: each takes eight positions of its four planes. */
 struct k6 {
     static constexpr bool whole_segments = true, second = false;
+    enum { STAGED = 4 * 210 };
     struct raw { uint32_t a[2], b[2], high[2], sc[2]; uint32_t d; };
     struct side { uint2 q[4]; float d; int s0, s1; };
 
@@ -171,7 +176,7 @@ struct k6 {
         load_words(p + 64 * h + 32 + 8 * t, r.b);
         load_words(p + 128 + 32 * h + 8 * t, r.high);
         load_words(p + 192 + 8 * h, r.sc);
-        r.d = __ldg((const unsigned short *)(p + 208));
+        r.d = *(const uint16_t *)(p + 208);
         return r;
     }
 
@@ -210,6 +215,7 @@ struct k6 {
 /* Blocks begin at even addresses: words are read as they are aligned, and put together. */
 struct q8 {
     static constexpr bool whole_segments = false, second = false;
+    enum { STAGED = 32 * 34 };
     struct raw { uint32_t a[9]; uint32_t half; };
     struct side { uint4 x0, x1; float d; };
 
@@ -221,7 +227,7 @@ struct q8 {
         r.half = p & 2;
 #pragma unroll
         for (int i = 0; i < 9; i++)
-            r.a[i] = __ldg(a + i);
+            r.a[i] = a[i];
         return r;
     }
 
@@ -244,6 +250,7 @@ struct q8 {
 
 struct q4 {
     static constexpr bool whole_segments = false, second = false;
+    enum { STAGED = 32 * 18 };
     struct raw { uint32_t a[5]; uint32_t half; };
     struct side { uint4 x0, x1; float d; int minus; };
 
@@ -255,7 +262,7 @@ struct q4 {
         r.half = p & 2;
 #pragma unroll
         for (int i = 0; i < 5; i++)
-            r.a[i] = __ldg(a + i);
+            r.a[i] = a[i];
         return r;
     }
 
@@ -282,6 +289,7 @@ struct q4 {
  * order of their nibbles, element 0, 16, 1, 17 ...: the activations are put in that order instead. */
 struct mx4 {
     static constexpr bool whole_segments = false, second = false;
+    enum { STAGED = 32 * 17 };
     struct raw { uint32_t a[5]; uint32_t at; };
     struct side { uint4 x0, x1; float d; int minus; };
 
@@ -293,7 +301,7 @@ struct mx4 {
         r.at = p & 3;
 #pragma unroll
         for (int i = 0; i < 5; i++)
-            r.a[i] = __ldg(a + i);
+            r.a[i] = a[i];
         return r;
     }
 
@@ -327,9 +335,9 @@ struct mx4 {
 
 /* ---- Tasks ------------------------------------------------------------------------------------------------------------- */
 
-/* What a warp needs of shared memory: the terms of eight rows, term t of the chain of lane l at [t][l]. The width spreads
- * what eight neighbouring lanes write over the banks. */
-enum { TASK_ROWS = 8, CHAIN_WIDTH = 36, TASK_FLOATS = 2 * 2 * 8 * CHAIN_WIDTH };
+/* The terms of eight rows, term t of the chain of lane l at [t][l]. The width spreads what eight neighbouring lanes write over
+ * the banks. */
+enum { TASK_ROWS = 8, CHAIN_WIDTH = 36, CHAIN_FLOATS = 2 * 8 * CHAIN_WIDTH };
 
 /* Where rows of one matrix begin; rows past the last are read as the last, and their results are not looked at. */
 struct row_set {
@@ -343,16 +351,27 @@ CU_INLINE const uint8_t *row_of(const struct row_set &w, int r)
     return w.base + (size_t)min(r, w.last) * w.row_bytes;
 }
 
+/* Starts copying bytes from any address to a piece of shared memory that begins at a multiple of 16; where they will lie. */
+CU_INLINE const uint8_t *stage(uint8_t *to, const uint8_t *from, int bytes)
+{
+    int skip = (int)((uintptr_t)from & 15);
+    for (int i = 16 * (int)(threadIdx.x % WARP); i < skip + bytes; i += 16 * WARP)
+        __pipeline_memcpy_async(to + i, from - skip + i, 16);
+    return to + skip;
+}
+
 /* Quantised type T. */
 template <class T>
 struct quantised {
-    enum { ROWS = TASK_ROWS };
+    enum { ROWS = TASK_ROWS, STAGE_BYTES = T::STAGED ? (T::STAGED + 15) / 16 * 16 + 16 : 0 };
+    enum { WARP_FLOATS = CHAIN_FLOATS * (T::second ? 2 : 1) + TASK_ROWS * STAGE_BYTES / 4 };
     static CU_HOST_FN int n_rounds(int n) { return (n + 1023) / 1024; }
     static CU_HOST_FN int n_sums(int n) { return (n + 255) / 256; }
 
-    static CU_READ_FN int my_block(int round, int n_blocks)
+    /* Block of this lane in a round of n_blocks. */
+    static CU_READ_FN int my_block(int n_blocks)
     {
-        int b = round * WARP + (int)(threadIdx.x % WARP);
+        int b = threadIdx.x % WARP;
         if (b < n_blocks)
             return b;
         return T::whole_segments ? n_blocks - 8 + b % 8 : n_blocks - 1;
@@ -362,22 +381,36 @@ struct quantised {
     static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int round, const struct cu_tables &t,
                                 float *warp_memory, float *sums)
     {
-        int n_blocks = n / 32, lane = threadIdx.x % WARP, b = my_block(round, n_blocks), stride = n_sums(n);
-        bool live = round * WARP + lane < n_blocks;
+        int n_blocks = min(n / 32 - round * WARP, (int)WARP), lane = threadIdx.x % WARP, b = my_block(n_blocks), stride = n_sums(n);
+        size_t round_bytes = w.row_bytes * 32 / (uint32_t)(n / 32) * round;
         float2 *terms = (float2 *)warp_memory, *second = terms + 8 * CHAIN_WIDTH;
-        typename T::raw raw[TASK_ROWS];
-#pragma unroll
-        for (int i = 0; i < TASK_ROWS; i++)
-            raw[i] = T::load(row_of(w, r0 + i), b, t);
-        typename T::side side = T::load_x(x, b);
+        uint8_t *staged = (uint8_t *)(warp_memory + CHAIN_FLOATS * (T::second ? 2 : 1));
+        const uint8_t *at[TASK_ROWS];
+        typename T::raw raw[T::STAGED ? 1 : TASK_ROWS];
         __syncwarp();
 #pragma unroll
         for (int i = 0; i < TASK_ROWS; i++) {
-            struct term v = T::dot(raw[i], side, b);
-            int at = lane % 8 * CHAIN_WIDTH + 4 * i + lane / 8;
-            terms[at] = make_float2(v.p, live ? v.f : 0.0f);
+            at[i] = row_of(w, r0 + i) + round_bytes;
+            if (T::STAGED)
+                at[i] = stage(staged + i * STAGE_BYTES, at[i], (T::STAGED * n_blocks + 31) / 32);
+            else
+                raw[i] = T::load(at[i], b, t);
+        }
+        typename T::side side = T::load_x(x, round * WARP + b);
+        if (T::STAGED) {
+            __pipeline_commit();
+            __pipeline_wait_prior(0);
+            __syncwarp();
+        }
+#pragma unroll
+        for (int i = 0; i < TASK_ROWS; i++) {
+            if (T::STAGED)
+                raw[0] = T::load(at[i], b, t);
+            struct term v = T::dot(raw[T::STAGED ? 0 : i], side, b);
+            int to = lane % 8 * CHAIN_WIDTH + 4 * i + lane / 8;
+            terms[to] = make_float2(v.p, lane < n_blocks ? v.f : 0.0f);
             if (T::second)
-                second[at] = make_float2(v.m, live ? v.g : 0.0f);
+                second[to] = make_float2(v.m, lane < n_blocks ? v.g : 0.0f);
         }
         __syncwarp();
         float s = 0;
@@ -407,31 +440,29 @@ struct quantised {
 /* Float type L: a task is one row; lane i is accumulator i. */
 template <class L>
 struct floats {
-    enum { ROWS = 1 };
+    enum { ROWS = 1, WARP_FLOATS = 0 };
     static CU_HOST_FN int n_rounds(int) { return 1; }
     static CU_HOST_FN int n_sums(int) { return 1; }
 
     static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int, const struct cu_tables &, float *,
                                 float *sums)
     {
-        enum { AHEAD = 16 };
+        enum { AHEAD = 32 };                 /* loads under way; the chain of sums then runs out of registers */
         const uint8_t *row = row_of(w, r0);
         float sum = 0;
-        int e = threadIdx.x % WARP;
-        for (; e + (AHEAD - 1) * WARP < n; e += AHEAD * WARP) {
+        for (int e = threadIdx.x % WARP; e < n; e += AHEAD * WARP) {
             float a[AHEAD], b[AHEAD];
 #pragma unroll
-            for (int i = 0; i < AHEAD; i++) {
-                a[i] = L::at(row, e + i * WARP);
-                b[i] = __ldg(x.f + e + i * WARP);
-            }
+            for (int i = 0; i < AHEAD; i++)
+                if (e + i * WARP < n) {
+                    a[i] = L::at(row, e + i * WARP);
+                    b[i] = __ldg(x.f + e + i * WARP);
+                }
 #pragma unroll
             for (int i = 0; i < AHEAD; i++)
-                sum = fmaf(a[i], b[i], sum);
+                if (e + i * WARP < n)
+                    sum = fmaf(a[i], b[i], sum);
         }
-#pragma unroll 4
-        for (; e < n; e += WARP)
-            sum = fmaf(L::at(row, e), __ldg(x.f + e), sum);
         sum = warp_fold(sum);
         if (threadIdx.x % WARP == 0)
             sums[0] = sum;
@@ -446,13 +477,13 @@ template <class D, class F>
 CU_INLINE const float *run_tasks(int n_groups, int n, const struct cu_tables &t, float *memory, F place)
 {
     int n_rounds = D::n_rounds(n), n_warps = blockDim.x / WARP, warp = threadIdx.x / WARP;
-    float *sums = memory + n_warps * TASK_FLOATS;
+    float *sums = memory + n_warps * D::WARP_FLOATS;
     for (int task = warp; task < n_groups * n_rounds; task += n_warps) {
         struct row_set w;
         struct x_row x;
         int g = task / n_rounds, r0;
         place(g, w, r0, x);
-        D::task(w, r0, x, n, task % n_rounds, t, memory + warp * TASK_FLOATS, sums + (size_t)g * D::ROWS * D::n_sums(n));
+        D::task(w, r0, x, n, task % n_rounds, t, memory + warp * D::WARP_FLOATS, sums + (size_t)g * D::ROWS * D::n_sums(n));
     }
     __syncthreads();
     return sums;
@@ -472,7 +503,7 @@ static struct block_shape shape_of(int n_groups, int n)
     for (int w = 1; w <= MOST && w <= n_tasks; w++)
         if (ceil_div(n_tasks, w) < ceil_div(n_tasks, best))
             best = w;
-    return { best * WARP, ((size_t)best * TASK_FLOATS + (size_t)n_groups * D::ROWS * D::n_sums(n)) * sizeof(float) };
+    return { best * WARP, ((size_t)best * D::WARP_FLOATS + (size_t)n_groups * D::ROWS * D::n_sums(n)) * sizeof(float) };
 }
 
 /* Lets a kernel have that much shared memory. */

@@ -201,13 +201,18 @@ struct store {
     const int32_t *pos;
 };
 
+CU_INLINE void put(enum pf_kv_type type, void *base, size_t at, float x)
+{
+    if (type == PF_KV_F16)
+        ((uint16_t *)base)[at] = half_bits(x);
+    else
+        ((float *)base)[at] = x;
+}
+
 CU_INLINE void put_head(enum pf_kv_type type, void *base, size_t at, const float *x, int n)
 {
     for (int i = threadIdx.x; i < n; i += blockDim.x)
-        if (type == PF_KV_F16)
-            ((uint16_t *)base)[at + i] = half_bits(x[i]);
-        else
-            ((float *)base)[at + i] = x[i];
+        put(type, base, at + i, x[i]);
 }
 
 static __global__ void kv_store(const __grid_constant__ struct store o)
@@ -222,6 +227,60 @@ extern "C" cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *
                                       const int32_t *pos, int rows)
 {
     kv_store<<<dim3(kv->n_kv_head, rows), 128, 0, st>>>({ *kv, k, v, pos });
+    return cudaGetLastError();
+}
+
+/* A warp takes a head: those of q, then those of k, then those of v. It works in its piece of shared memory. */
+static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ struct cu_heads o, int longest)
+{
+    extern __shared__ float shared[];
+    int lane = threadIdx.x % WARP, head = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, row = blockIdx.y, part = 0;
+    float *v = shared + threadIdx.x / WARP * longest;
+    while (part < 2 && head >= o.rope[part].n_head)
+        head -= o.rope[part++].n_head;
+    if (head >= o.kv.n_kv_head && part == 2)
+        return;
+    int pos = o.pos[row], hd = part == 2 ? o.kv.hd_v : o.rope[part].hd;
+    size_t chunk = (size_t)(pos / PF_KV_CHUNK_POSITIONS) * o.kv.n_kv_head + head;
+    size_t at = (chunk * PF_KV_CHUNK_POSITIONS + pos % PF_KV_CHUNK_POSITIONS) * hd;
+    if (part == 2) {
+        const float *from = o.v + ((size_t)row * o.kv.n_kv_head + head) * hd;
+        for (int i = lane; i < hd; i += WARP)
+            put(o.kv.type, o.kv.v, at + i, from[i]);
+        return;
+    }
+    const struct pf_rope_op &r = o.rope[part];
+    float *x = r.x + ((size_t)row * r.n_head + head) * hd, sum = 0, factor = 1;
+    for (int i = lane; i < hd; i += WARP) {
+        v[i] = x[i];
+        sum = fmaf(v[i], v[i], sum);
+    }
+    if (o.norm[part]) {
+        factor = 1.0f / sqrtf(warp_fold_all(sum) / (float)hd + o.eps);
+        for (int i = lane; i < hd; i += WARP) {
+            float y = v[i] * factor;
+            v[i] = o.weight[part] ? y * o.weight[part][i] : y;
+        }
+    }
+    __syncwarp();
+    for (int i = lane; i < r.n_pairs; i += WARP) {
+        float *pa = v + (r.neox ? i : 2 * i), *pb = v + (r.neox ? i + r.n_pairs : 2 * i + 1);
+        float a = *pa, b = *pb, c = r.cs[(size_t)row * 2 * r.n_pairs + i], s = r.cs[((size_t)row * 2 + 1) * r.n_pairs + i];
+        *pa = fmaf(a, c, -(b * s));
+        *pb = fmaf(a, s, b * c);
+    }
+    __syncwarp();
+    for (int i = lane; i < hd; i += WARP) {
+        x[i] = v[i];
+        if (part == 1)
+            put(o.kv.type, o.kv.k, at + i, v[i]);
+    }
+}
+
+extern "C" cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *o)
+{
+    int n = o->rope[0].n_head + o->rope[1].n_head + o->kv.n_kv_head, longest = max(o->rope[0].hd, o->rope[1].hd);
+    heads<<<dim3(ceil_div(n, THREADS / WARP), o->rows), THREADS, THREADS / WARP * longest * sizeof(float), st>>>(*o, longest);
     return cudaGetLastError();
 }
 
