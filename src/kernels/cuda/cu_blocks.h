@@ -62,6 +62,44 @@ CU_INLINE void each_code(struct cu_block &blk, F f)
 
 struct scale_min { int sc, mn; };
 
+CU_INLINE uint4 load16(const void *p)
+{
+    return __ldg((const uint4 *)p);
+}
+
+/* N words from an address of any alignment; reads up to a word past them. */
+template <int N>
+CU_INLINE void load_words(const uint8_t *p, uint32_t (&w)[N])
+{
+    const uint32_t *a = (const uint32_t *)((uintptr_t)p & ~(uintptr_t)3);
+    uint32_t shift = ((uint32_t)(uintptr_t)p & 3) * 8, low = *a;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        uint32_t high = a[i + 1];
+        w[i] = __funnelshift_r(low, high, shift);
+        low = high;
+    }
+}
+
+/* Four bytes out of eight, by four nibbles; one whose bit 3 is set gives the sign of its byte instead. */
+CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(nibbles));
+    return r;
+}
+
+/* The scale and minimum of block g from the twelve bytes of Q4_K and Q5_K, as words. */
+CU_INLINE struct scale_min scale_min_words(uint32_t a, uint32_t b, uint32_t c, int g)
+{
+    int s = 8 * (g & 3);
+    uint32_t lo = a >> s, mid = b >> s, hi = c >> s;
+    if (g < 4)
+        return { (int)(lo & 63), (int)(mid & 63) };
+    return { (int)((hi & 15) | (lo >> 2 & 0x30)), (int)((hi >> 4 & 15) | (mid >> 2 & 0x30)) };
+}
+
+
 CU_INLINE struct scale_min scale_min_of(const uint8_t *s, int g)
 {
     if (g < 4)
@@ -129,7 +167,7 @@ READER(Q5_1, MINIMUMS, {
 READER(Q8_0, ONE_TERM, {
     BLOCK_OF(pf_block_q8_0, 1);
     blk.dw = half_value(w->d);
-    each_code(blk, [&](int i) { return w->qs[i]; });
+    load_words((const uint8_t *)w->qs, blk.code);
 })
 
 READER(Q2_K, MINIMUMS, {
@@ -159,33 +197,56 @@ READER(Q3_K, ONE_TERM, {
     each_code(blk, [&](int l) { return (w->qs[32 * h + l] >> 2 * p & 3) + 4 * (w->hmask[l] >> g & 1) - 4; });
 })
 
+/* Codes and scales of Q4_K and Q5_K, whose blocks begin at multiples of 16 bytes. */
+CU_INLINE void read_k45(const uint8_t *p, const uint8_t *qs, int g, struct cu_block &blk)
+{
+    uint4 head = load16(p);
+    struct scale_min s = scale_min_words(head.y, head.z, head.w, g);
+    blk.dw = half_value((uint16_t)head.x) * (float)s.sc;
+    blk.mw = half_value((uint16_t)(head.x >> 16)) * (float)s.mn;
+    for (int i = 0; i < 2; i++) {
+        uint4 w = load16(qs + 32 * (g / 2) + 16 * i);
+        int shift = 4 * (g & 1);
+        blk.code[4 * i] = w.x >> shift & 0x0f0f0f0f;
+        blk.code[4 * i + 1] = w.y >> shift & 0x0f0f0f0f;
+        blk.code[4 * i + 2] = w.z >> shift & 0x0f0f0f0f;
+        blk.code[4 * i + 3] = w.w >> shift & 0x0f0f0f0f;
+    }
+}
+
 READER(Q4_K, MINIMUMS, {
     BLOCK_OF(pf_block_q4_k, 8);
-    int g = b % 8;
-    struct scale_min s = scale_min_of(w->scales, g);
-    blk.dw = half_value(w->d) * (float)s.sc;
-    blk.mw = half_value(w->dmin) * (float)s.mn;
-    each_code(blk, [&](int l) { return nibble(w->qs[32 * (g / 2) + l], g % 2); });
+    read_k45((const uint8_t *)w, w->qs, b % 8, blk);
 })
 
 READER(Q5_K, MINIMUMS, {
     BLOCK_OF(pf_block_q5_k, 8);
-    int g = b % 8;
-    struct scale_min s = scale_min_of(w->scales, g);
-    blk.dw = half_value(w->d) * (float)s.sc;
-    blk.mw = half_value(w->dmin) * (float)s.mn;
-    each_code(blk, [&](int l) { return nibble(w->qs[32 * (g / 2) + l], g % 2) + 16 * (w->qh[l] >> g & 1); });
+    const uint32_t *qh = (const uint32_t *)w->qh;
+    read_k45((const uint8_t *)w, w->qs, b % 8, blk);
+    for (int i = 0; i < 8; i++)
+        blk.code[i] |= (__ldg(qh + i) >> b % 8 & 0x01010101) << 4;
 })
+
+/* Bytes that are small and not negative, less a small number each: no byte borrows from the next. */
+CU_INLINE uint32_t minus4(uint32_t bytes, uint32_t less)
+{
+    return ((bytes | 0x80808080) - less) ^ 0x80808080;
+}
 
 READER(Q6_K, ONE_TERM, {
     BLOCK_OF(pf_block_q6_k, 8);
     int g = b % 8;
     int h = g / 4;
     int p = g % 4;
+    uint32_t low[8];
+    uint32_t high[8];
+    load_words(w->ql + 64 * h + 32 * (p % 2), low);
+    load_words(w->qh + 32 * h, high);
     blk.dw = half_value(w->d);
     blk.sc[0] = w->scales[2 * g];
     blk.sc[1] = w->scales[2 * g + 1];
-    each_code(blk, [&](int l) { return nibble(w->ql[64 * h + 32 * (p % 2) + l], p >= 2) + 16 * (w->qh[32 * h + l] >> 2 * p & 3) - 32; });
+    for (int i = 0; i < 8; i++)
+        blk.code[i] = minus4((low[i] >> p / 2 * 4 & 0x0f0f0f0f) | (high[i] >> 2 * p & 0x03030303) << 4, 0x20202020);
 })
 
 READER(IQ2_XXS, ONE_TERM, {
@@ -307,10 +368,26 @@ READER(TQ2_0, ONE_TERM, {
     each_code(blk, [&](int l) { return (w->qs[32 * h + l] >> 2 * p & 3) - 1; });
 })
 
+/* Twice E2M1 lies in -12..12; looked up as that plus 12. v is w with bit 3 of every nibble flipped: a nibble of the first
+ * kind (positive) finds its byte in the first table and, its bit 3 flipped, a sign of 0 in the second; one of the second kind
+ * the other way round. The codes of eight nibbles take two calls, the second with both shifted by 16. */
+CU_INLINE uint32_t e2m1_plus_12(uint32_t w, uint32_t v)
+{
+    return permute(0x0f0e0d0c, 0x18141210, w) | permute(0x090a0b0c, 0x00040608, v);
+}
+
 READER(MXFP4, ONE_TERM, {
     BLOCK_OF(pf_block_mxfp4, 1);
+    uint32_t q[4];
+    load_words(w->qs, q);
     blk.dw = mx_scale(w->e);
-    each_code(blk, [&](int i) { return t.e2m1[split(w->qs, i)]; });
+    for (int i = 0; i < 4; i++) {
+        uint32_t v = q[i] ^ 0x88888888;
+        uint32_t a = e2m1_plus_12(q[i], v);
+        uint32_t c = e2m1_plus_12(q[i] >> 16, v >> 16);
+        blk.code[i] = minus4(permute(a, c, 0x6420), 0x0c0c0c0c);
+        blk.code[i + 4] = minus4(permute(a, c, 0x7531), 0x0c0c0c0c);
+    }
 })
 
 READER(NVFP4, TWO_SCALES, {

@@ -39,11 +39,6 @@ CU_INLINE int sum_of_block(const struct x_row &x, int b)
     return (int)(int16_t)two + (two >> 16);
 }
 
-CU_INLINE uint4 load16(const void *p)
-{
-    return __ldg((const uint4 *)p);
-}
-
 CU_INLINE int dot16(uint4 w, uint4 x, int sum)
 {
     sum = __dp4a((int)w.x, (int)x.x, sum);
@@ -52,30 +47,8 @@ CU_INLINE int dot16(uint4 w, uint4 x, int sum)
     return __dp4a((int)w.w, (int)x.w, sum);
 }
 
-/* N words from an address of any alignment; reads up to a word past them. */
-template <int N>
-CU_INLINE void load_words(const uint8_t *p, uint32_t (&w)[N])
-{
-    const uint32_t *a = (const uint32_t *)((uintptr_t)p & ~(uintptr_t)3);
-    uint32_t shift = ((uint32_t)(uintptr_t)p & 3) * 8, low = *a;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        uint32_t high = a[i + 1];
-        w[i] = __funnelshift_r(low, high, shift);
-        low = high;
-    }
-}
-
-/* Four bytes out of eight, by four nibbles; one whose bit 3 is set gives the sign of its byte instead. */
-CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
-{
-    uint32_t r;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(nibbles));
-    return r;
-}
-
-/* Types. load() fetches what a lane needs of block b of a round, load_x() of the activations, dot() makes the terms. STAGED: a
- * round of them, so many bytes, is first copied to shared memory as it lies. */
+/* Types. load() fetches what a lane needs of block b of a round, load_x() of the activations, dot() makes the terms. Types whose
+ * lanes would read the same words many times are STAGED: a round of them, so many bytes, is first copied to shared memory. */
 
 /* Any type, through its reader. */
 template <class R>
@@ -103,21 +76,11 @@ struct plain {
     }
 };
 
-/* The scale and minimum of block g from the twelve bytes of Q4_K and Q5_K, as words. */
-CU_INLINE struct scale_min scale_min_words(uint32_t a, uint32_t b, uint32_t c, int g)
-{
-    int s = 8 * (g & 3);
-    uint32_t lo = a >> s, mid = b >> s, hi = c >> s;
-    if (g < 4)
-        return { (int)(lo & 63), (int)(mid & 63) };
-    return { (int)((hi & 15) | (lo >> 2 & 0x30)), (int)((hi >> 4 & 15) | (mid >> 2 & 0x30)) };
-}
-
 /* A pair of lanes shares the 32 bytes of two blocks, low and high nibbles: each takes sixteen of them for both. */
 template <bool FIVE>
 struct k45 {
     static constexpr bool whole_segments = true, second = true;
-    enum { BYTES = FIVE ? 176 : 144, STAGED = 4 * BYTES };
+    enum { BYTES = FIVE ? 176 : 144, STAGED = 0 };
     struct raw { uint4 head, w, fifth; };
     struct side { uint4 even, odd; float d, g; };
 
@@ -126,10 +89,10 @@ struct k45 {
         const uint8_t *p = row + (size_t)(b / 8) * BYTES;
         int g = b % 8;
         raw r;
-        r.head = *(const uint4 *)p;
-        r.w = *(const uint4 *)(p + (FIVE ? 48 : 16) + 16 * g);
+        r.head = load16(p);
+        r.w = load16(p + (FIVE ? 48 : 16) + 16 * g);
         if (FIVE)
-            r.fifth = *(const uint4 *)(p + 16 + 16 * (g & 1));
+            r.fifth = load16(p + 16 + 16 * (g & 1));
         return r;
     }
 
@@ -215,7 +178,7 @@ struct k6 {
 /* Blocks begin at even addresses: words are read as they are aligned, and put together. */
 struct q8 {
     static constexpr bool whole_segments = false, second = false;
-    enum { STAGED = 32 * 34 };
+    enum { STAGED = 0 };
     struct raw { uint32_t a[9]; uint32_t half; };
     struct side { uint4 x0, x1; float d; };
 
@@ -227,7 +190,7 @@ struct q8 {
         r.half = p & 2;
 #pragma unroll
         for (int i = 0; i < 9; i++)
-            r.a[i] = a[i];
+            r.a[i] = __ldg(a + i);
         return r;
     }
 
@@ -250,7 +213,7 @@ struct q8 {
 
 struct q4 {
     static constexpr bool whole_segments = false, second = false;
-    enum { STAGED = 32 * 18 };
+    enum { STAGED = 0 };
     struct raw { uint32_t a[5]; uint32_t half; };
     struct side { uint4 x0, x1; float d; int minus; };
 
@@ -262,7 +225,7 @@ struct q4 {
         r.half = p & 2;
 #pragma unroll
         for (int i = 0; i < 5; i++)
-            r.a[i] = a[i];
+            r.a[i] = __ldg(a + i);
         return r;
     }
 
@@ -284,12 +247,10 @@ struct q4 {
     }
 };
 
-/* Twice E2M1 lies in -12..12; looked up as that plus 12. A nibble of the first kind (positive) finds its byte in the first
- * table and, its bit 3 flipped, a sign of 0 in the second; one of the second kind the other way round. Codes stay in the
- * order of their nibbles, element 0, 16, 1, 17 ...: the activations are put in that order instead. */
+/* Codes stay in the order of their nibbles, element 0, 16, 1, 17 ...: the activations are put in that order instead. */
 struct mx4 {
     static constexpr bool whole_segments = false, second = false;
-    enum { STAGED = 32 * 17 };
+    enum { STAGED = 0 };
     struct raw { uint32_t a[5]; uint32_t at; };
     struct side { uint4 x0, x1; float d; int minus; };
 
@@ -301,7 +262,7 @@ struct mx4 {
         r.at = p & 3;
 #pragma unroll
         for (int i = 0; i < 5; i++)
-            r.a[i] = a[i];
+            r.a[i] = __ldg(a + i);
         return r;
     }
 
@@ -313,19 +274,14 @@ struct mx4 {
                  __ldg(x.d + b), -12 * sum_of_block(x, b) };
     }
 
-    static CU_READ_FN uint32_t codes(uint32_t w, uint32_t v)
-    {
-        return permute(0x0f0e0d0c, 0x18141210, w) | permute(0x090a0b0c, 0x00040608, v);
-    }
-
     static CU_READ_FN struct term dot(const raw &r, const side &x, int)
     {
         uint32_t shift = 8 * r.at + 8, w[8];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t c = __funnelshift_rc(r.a[i], r.a[i + 1], shift), v = c ^ 0x88888888;
-            w[2 * i] = codes(c, v);
-            w[2 * i + 1] = codes(c >> 16, v >> 16);
+            w[2 * i] = e2m1_plus_12(c, v);
+            w[2 * i + 1] = e2m1_plus_12(c >> 16, v >> 16);
         }
         int sum = dot16(make_uint4(w[0], w[1], w[2], w[3]), x.x0, x.minus);
         sum = dot16(make_uint4(w[4], w[5], w[6], w[7]), x.x1, sum);
@@ -490,6 +446,7 @@ CU_INLINE const float *run_tasks(int n_groups, int n, const struct cu_tables &t,
 }
 
 /* The shape of a block that runs n_tasks tasks on n_rows rows: as many warps as share them evenly. */
+enum { MOST_THREADS = 8 * WARP };
 struct block_shape {
     int    threads;
     size_t bytes;
@@ -498,7 +455,7 @@ struct block_shape {
 template <class D>
 static struct block_shape shape_of(int n_groups, int n)
 {
-    enum { MOST = 8 };
+    enum { MOST = MOST_THREADS / WARP };
     int n_tasks = n_groups * D::n_rounds(n), best = 1;
     for (int w = 1; w <= MOST && w <= n_tasks; w++)
         if (ceil_div(n_tasks, w) < ceil_div(n_tasks, best))

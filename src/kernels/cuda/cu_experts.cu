@@ -19,7 +19,7 @@ CU_INLINE float scale_and_bias(const struct cu_expert_weight &w, int expert, int
 
 /* blockIdx: 32 rows, pick. The groups of gate come first, then those of up. */
 template <class D>
-static __global__ void gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct cu_x out, int *fault)
+static __global__ void __launch_bounds__(MOST_THREADS, 3) gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct cu_x out, int *fault)
 {
     extern __shared__ float memory[];
     enum { GROUPS = GATE_ROWS / D::ROWS };
@@ -46,7 +46,7 @@ static __global__ void gate_up(const __grid_constant__ struct cu_experts e, cons
 
 /* blockIdx: eight rows, pick. */
 template <class D>
-static __global__ void expert_rows(const __grid_constant__ struct cu_experts e, float *y)
+static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __grid_constant__ struct cu_experts e, float *y)
 {
     extern __shared__ float memory[];
     int pick = blockIdx.y, expert = e.picks[pick], r = blockIdx.x * DOWN_ROWS + threadIdx.x;
@@ -63,7 +63,7 @@ static __global__ void expert_rows(const __grid_constant__ struct cu_experts e, 
 
 /* blockIdx: eight rows, row of the batch. Groups go pick by pick. */
 template <class D>
-static __global__ void down(const __grid_constant__ struct cu_experts e, float *y)
+static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e, float *y)
 {
     extern __shared__ float memory[];
     enum { GROUPS = DOWN_ROWS / D::ROWS };

@@ -13,7 +13,7 @@ CU_INLINE void finish(const struct cu_part &p, int r, int row, float v)
 /* blockIdx.x: block_rows weight rows of one part; parts begin at whole blocks. Activation rows go one after another: the
  * weights stay in the cache. */
 template <class D>
-static __global__ void linear(const __grid_constant__ struct cu_linear l, int block_rows)
+static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_constant__ struct cu_linear l, int block_rows)
 {
     extern __shared__ float memory[];
     int block = blockIdx.x, k = 0;

@@ -1,6 +1,7 @@
-/* The router's choice, a warp a row; the steps are numbered in kernels/cpu/cpu_route.c. A score that has been picked, or
- * whose group is out, becomes NaN, which no comparison prefers. */
+/* The router's choice, a block a row; the steps are numbered in kernels/cpu/cpu_route.c. Sums are taken by the first warp. */
 #include "kernels/cuda/cu_device.h"
+
+enum { MOST_THREADS = 512 };
 
 struct route {
     struct pf_routing r;
@@ -28,38 +29,23 @@ CU_INLINE void softmax(const float *x, int n, float *p)
     __syncwarp();
 }
 
-/* The index of the largest of n scores, the lower of equals; a NaN is never taken. */
-CU_INLINE int best_of(const float *score, int n)
+/* The k best of n scores, best first, the lower index of equals. Every thread counts who comes before its scores. What holds a
+ * NaN fails the step, but its picks must be indices all the same. */
+CU_INLINE void top_k(const float *score, int n, int k, int32_t *picks)
 {
-    float top = 0;
-    int at = n;
-    for (int i = threadIdx.x % WARP; i < n; i += WARP)
-        if (score[i] > top || (at == n && score[i] == score[i])) {
-            top = score[i];
-            at = i;
-        }
-    for (int h = 16; h > 0; h /= 2) {
-        float other = __shfl_xor_sync(ALL_LANES, top, h);
-        int other_at = __shfl_xor_sync(ALL_LANES, at, h);
-        if (other_at < n && (at == n || other > top || (other == top && other_at < at))) {
-            top = other;
-            at = other_at;
-        }
+    for (int i = threadIdx.x; i < k; i += blockDim.x)
+        picks[i] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        float mine = score[i];
+        int rank = 0;
+#pragma unroll 8
+        for (int j = 0; j < n; j++)
+            rank += score[j] > mine || (score[j] == mine && j < i);
+        if (rank < k)
+            picks[rank] = i;
     }
-    return at < n ? at : 0;
-}
-
-/* The k best, best first; their scores become NaN. */
-CU_INLINE void top_k(float *score, int n, int k, int32_t *picks)
-{
-    for (int i = 0; i < k; i++) {
-        int at = best_of(score, n);
-        if (threadIdx.x == 0) {
-            picks[i] = at;
-            score[at] = NAN;
-        }
-        __syncwarp();
-    }
+    __syncthreads();
 }
 
 CU_INLINE float two_largest(const float *score, int n)
@@ -76,50 +62,53 @@ CU_INLINE float two_largest(const float *score, int n)
 CU_INLINE void keep_best_groups(const struct pf_routing &r, float *score, float *group_score, int32_t *best)
 {
     int n = r.n_expert / r.n_group;
-    for (int g = threadIdx.x; g < r.n_group; g += WARP)
+    for (int g = threadIdx.x; g < r.n_group; g += blockDim.x)
         group_score[g] = two_largest(score + g * n, n);
-    __syncwarp();
+    __syncthreads();
     top_k(group_score, r.n_group, r.n_group_used, best);
-    for (int i = threadIdx.x; i < r.n_group * n; i += WARP) {
+    for (int i = threadIdx.x; i < r.n_group * n; i += blockDim.x) {
         bool kept = false;
         for (int j = 0; j < r.n_group_used; j++)
             kept |= best[j] == i / n;
         if (!kept)
             score[i] = -INFINITY;
     }
-    __syncwarp();
+    __syncthreads();
 }
 
-static __global__ void __launch_bounds__(WARP) route_row(const __grid_constant__ struct route o)
+static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_constant__ struct route o)
 {
     extern __shared__ float shared[];
     const struct pf_routing &r = o.r;
-    int n = r.n_expert, k = r.n_used, lane = threadIdx.x;
+    int n = r.n_expert, k = r.n_used, t = threadIdx.x;
     float *p = shared, *score = p + n, *group_score = score + n, *w = group_score + n;
-    int32_t *picks = (int32_t *)(w + k);
+    int32_t *picks = (int32_t *)(w + (k > r.n_group ? k : r.n_group));
     const float *logits = o.logits + (size_t)blockIdx.x * n;
 
     bool finite = true;
-    for (int i = lane; i < n; i += WARP) {
+    for (int i = t; i < n; i += blockDim.x) {
         p[i] = logits[i];
         finite &= (pf_float_bits(p[i]) & 0x7fffffffu) < 0x7f800000u;
     }
-    __syncwarp();
     if (!finite)
         *o.fault = CU_ROUTER_NOT_FINITE;
-    if (r.gating == PF_GATE_SOFTMAX)
+    __syncthreads();
+    if (r.gating == PF_GATE_SOFTMAX && t < WARP)
         softmax(p, n, p);
-    for (int i = lane; i < n; i += WARP) {
+    __syncthreads();
+    for (int i = t; i < n; i += blockDim.x) {
         if (r.gating == PF_GATE_SIGMOID)
             p[i] = pf_sigmoidf(p[i]);
         score[i] = o.select_bias ? p[i] + o.select_bias[i] : p[i];
     }
-    __syncwarp();
+    __syncthreads();
     if (r.n_group > 1)
         keep_best_groups(r, score, group_score, picks);
     top_k(score, n, k, picks);
+    if (t >= WARP)
+        return;
 
-    for (int i = lane; i < k; i += WARP)
+    for (int i = t; i < k; i += WARP)
         w[i] = p[picks[i]];
     __syncwarp();
     if (r.gating == PF_GATE_SOFTMAX_SELECTED)
@@ -127,7 +116,7 @@ static __global__ void __launch_bounds__(WARP) route_row(const __grid_constant__
     float sum = 0;
     for (int i = 0; i < k; i++)
         sum = sum + w[i];
-    for (int i = lane; i < k; i += WARP) {
+    for (int i = t; i < k; i += WARP) {
         float v = w[i];
         if (r.norm_weights)
             v = v / fmaxf(sum, 0x1p-14f);
@@ -149,6 +138,7 @@ extern "C" cudaError_t pf_cu_route(cudaStream_t st, const struct pf_routing *r, 
         if (e != cudaSuccess)
             return e;
     }
-    route_row<<<rows, WARP, bytes, st>>>({ *r, logits, select_bias, picks, weights, fault });
+    int threads = r->n_expert >= MOST_THREADS ? MOST_THREADS : ceil_div(r->n_expert, WARP) * WARP;
+    route_row<<<rows, threads, bytes, st>>>({ *r, logits, select_bias, picks, weights, fault });
     return cudaGetLastError();
 }
