@@ -1,7 +1,7 @@
 # Two commands for a fresh Debian or Ubuntu machine: `make demo` and `make test`. Everything else is Meson and Ninja.
 BUILD ?= build
 
-.PHONY: all demo test deps clean
+.PHONY: all demo test portable deps clean
 
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD)
@@ -13,6 +13,12 @@ demo: all
 # Builds, then runs every test. Ends with "N passed, N failed, N skipped".
 test: all
 	python3 tests/run.py $(BUILD)
+
+# Binaries that run on another distribution of the same age or newer: every library but libc linked statically.
+portable: deps
+	sh tools/static_cjson.sh build-portable-libs
+	[ -f build-portable/build.ninja ] || PKG_CONFIG_PATH=$(CURDIR)/build-portable-libs meson setup build-portable -Dportable=true
+	ninja -C build-portable
 
 $(BUILD)/build.ninja: meson.build | deps
 	meson setup $(BUILD)

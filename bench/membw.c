@@ -1,4 +1,5 @@
-/* Read bandwidth. Threads wait at a barrier, read their share, and wait again; the time between is what counts. */
+/* Read bandwidth. Threads meet at a barrier and read their shares; the time from the first one's start to the last one's end
+ * is what counts. Each takes its own times: a clock in another thread would start late where all cores are reading. */
 #define _GNU_SOURCE
 #include "membw.h"
 
@@ -20,6 +21,7 @@ struct reader {
     const uint64_t    *data;
     size_t             n;
     uint64_t           sum;      /* keeps the reads alive */
+    double             begin, end;
 };
 
 struct membw *membw_open(size_t bytes)
@@ -59,15 +61,6 @@ static uint64_t sum_of(const uint64_t *p, size_t n)
     return sum;
 }
 
-static void *read_share(void *arg)
-{
-    struct reader *r = arg;
-    pthread_barrier_wait(r->barrier);
-    r->sum = sum_of(r->data, r->n);
-    pthread_barrier_wait(r->barrier);
-    return NULL;
-}
-
 static double now(void)
 {
     struct timespec t;
@@ -75,27 +68,48 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-double membw_read(struct membw *b, int n_threads)
+static void *read_share(void *arg)
+{
+    struct reader *r = arg;
+    pthread_barrier_wait(r->barrier);
+    r->begin = now();
+    r->sum = sum_of(r->data, r->n);
+    r->end = now();
+    return NULL;
+}
+
+static double one_pass(struct membw *b, int n_threads)
 {
     struct reader *readers = calloc((size_t)n_threads, sizeof *readers);
     pthread_barrier_t barrier;
     size_t share = b->bytes / sizeof *b->data / (size_t)n_threads;
-    int started = 0;
     if (!readers)
         return 0;
-    pthread_barrier_init(&barrier, NULL, (unsigned)n_threads + 1);
-    for (; started < n_threads; started++) {
-        readers[started] = (struct reader){ .barrier = &barrier, .data = b->data + share * (size_t)started, .n = share };
-        if (pthread_create(&readers[started].thread, NULL, read_share, &readers[started]) != 0)
+    pthread_barrier_init(&barrier, NULL, (unsigned)n_threads);
+    for (int i = 0; i < n_threads; i++) {
+        readers[i] = (struct reader){ .barrier = &barrier, .data = b->data + share * (size_t)i, .n = share };
+        if (i > 0 && pthread_create(&readers[i].thread, NULL, read_share, &readers[i]) != 0)
             abort();                     /* a benchmark without its threads has nothing to say */
     }
-    pthread_barrier_wait(&barrier);
-    double begin = now();
-    pthread_barrier_wait(&barrier);
-    double seconds = now() - begin;
-    for (int i = 0; i < n_threads; i++)
+    read_share(&readers[0]);
+    double begin = readers[0].begin, end = readers[0].end;
+    for (int i = 1; i < n_threads; i++) {
         pthread_join(readers[i].thread, NULL);
+        begin = readers[i].begin < begin ? readers[i].begin : begin;
+        end = readers[i].end > end ? readers[i].end : end;
+    }
     pthread_barrier_destroy(&barrier);
     free(readers);
-    return (double)(share * sizeof *b->data * (size_t)n_threads) / seconds / 1e9;
+    return (double)(share * sizeof *b->data * (size_t)n_threads) / (end - begin) / 1e9;
+}
+
+double membw_read(struct membw *b, int n_threads)
+{
+    enum { PASSES = 3 };                 /* in one of them the system may have put two threads on one core */
+    double best = 0;
+    for (int i = 0; i < PASSES; i++) {
+        double rate = one_pass(b, n_threads);
+        best = rate > best ? rate : best;
+    }
+    return best;
 }

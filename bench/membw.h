@@ -10,7 +10,7 @@ struct membw;
 struct membw *membw_open(size_t bytes);     /* NULL: out of memory */
 void membw_close(struct membw *b);
 
-/* One pass with n_threads threads; GB/s (1e9 bytes a second). */
+/* The best of three passes with n_threads threads; GB/s (1e9 bytes a second). */
 double membw_read(struct membw *b, int n_threads);
 
 #endif

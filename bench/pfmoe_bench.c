@@ -27,7 +27,9 @@ struct list {
 struct settings {
     const char *model;
     struct list prompts, decodes, threads;
-    int         reps, n_batch, gpu, vram_mb;
+    int         reps, n_batch, gpu, vram_mb, ram_mb, slots;
+    bool        streaming;
+    const char *replay;          /* a routing trace instead of a model */
     enum output output;
 };
 
@@ -202,6 +204,10 @@ static void usage(FILE *out)
           "  -b, --batch N         rows evaluated at once in a prompt (default 512)\n"
           "  -r, --repetitions N   counted runs of each test (default 5)\n"
           "  -o, --output FORM     table, md, csv, json, jsonl (default table)\n"
+          "      --ram-mb N        memory for the model (default: what the system can spare)\n"
+          "      --streaming       do not hold the whole model in memory, even if it fits\n"
+          "      --replay TRACE    hits of every replacement policy on a routing trace, beside the best possible\n"
+          "      --slots N         experts in memory in a replay (default: half of them)\n"
           "  -h, --help\n", out);
 }
 
@@ -236,7 +242,10 @@ static bool parse_output(const char *text, enum output *out)
 
 static int parse(int argc, char **argv, struct settings *o)
 {
+    enum { RAM_MB = 256, STREAMING, REPLAY, SLOTS };
     static const struct option options[] = {
+        { "ram-mb", required_argument, 0, RAM_MB }, { "streaming", no_argument, 0, STREAMING },
+        { "replay", required_argument, 0, REPLAY }, { "slots", required_argument, 0, SLOTS },
         { "model", required_argument, 0, 'm' },   { "prompt", required_argument, 0, 'p' }, { "gen", required_argument, 0, 'n' },
         { "threads", required_argument, 0, 't' }, { "gpu", required_argument, 0, 'g' }, { "vram-mb", required_argument, 0, 'V' }, { "batch", required_argument, 0, 'b' },
         { "repetitions", required_argument, 0, 'r' }, { "output", required_argument, 0, 'o' }, { "help", no_argument, 0, 'h' },
@@ -254,15 +263,19 @@ static int parse(int argc, char **argv, struct settings *o)
         case 'b': ok = parse_int(optarg, 1, 8192, &o->n_batch); break;
         case 'r': ok = parse_int(optarg, 1, MAX_REPS, &o->reps); break;
         case 'o': ok = parse_output(optarg, &o->output); break;
+        case RAM_MB: ok = parse_int(optarg, 1, 1 << 30, &o->ram_mb); break;
+        case STREAMING: o->streaming = true; break;
+        case REPLAY: o->replay = optarg; break;
+        case SLOTS: ok = parse_int(optarg, 1, 1 << 30, &o->slots); break;
         case 'h': usage(stdout); exit(0);
         default:  usage(stderr); return EXIT_USAGE;
         }
         if (!ok) {
-            fprintf(stderr, "pfmoe-bench: -%c %s is not a value this option takes\n", c, optarg);
+            fprintf(stderr, "pfmoe-bench: %s is not a value that its option takes\n", optarg);
             return EXIT_USAGE;
         }
     }
-    if (!o->model || optind < argc) {
+    if ((!o->model && !o->replay) || optind < argc) {
         usage(stderr);
         return EXIT_USAGE;
     }
@@ -289,6 +302,8 @@ static int run_threads(const struct settings *o, int threads, struct membw *bw, 
     mo.n_threads = threads;
     mo.device = o->gpu;
     mo.vram_bytes = (uint64_t)o->vram_mb << 20;
+    mo.ram_bytes = (uint64_t)o->ram_mb * 1000000;
+    mo.streaming = o->streaming;
     so.n_ctx = largest(&o->prompts, largest(&o->decodes, 1));
     so.n_batch = o->n_batch;
     if (pf_model_open(&m, o->model, &mo) < 0)
@@ -312,6 +327,20 @@ static int run_threads(const struct settings *o, int threads, struct membw *bw, 
     return status;
 }
 
+static int replay(const struct settings *o)
+{
+    struct pf_replay rows[MAX_LIST];
+    int n = 0;
+    if (pf_trace_replay(o->replay, o->slots, rows, MAX_LIST, &n) < 0)
+        return fail("cannot replay");
+    printf("%llu tokens, %llu experts in memory\n\npolicy          uses        hits  share\n",
+           (unsigned long long)rows[0].n_tokens, (unsigned long long)rows[0].n_slots);
+    for (int i = 0; i < n && i < MAX_LIST; i++)
+        printf("%-9s %10llu  %10llu  %4.1f%%\n", rows[i].policy, (unsigned long long)rows[i].n_uses,
+               (unsigned long long)rows[i].n_hits, rows[i].n_uses ? 100.0 * (double)rows[i].n_hits / (double)rows[i].n_uses : 0);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     static struct row rows[MAX_LIST * 2 * MAX_LIST];
@@ -320,6 +349,8 @@ int main(int argc, char **argv)
     int n_rows = 0, status = parse(argc, argv, &o);
     if (status)
         return status;
+    if (o.replay)
+        return replay(&o);
     if (o.threads.n == 0) {
         pf_devices(&cpu, 1);
         o.threads = (struct list){ 1, { cpu.n_units } };

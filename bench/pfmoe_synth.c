@@ -41,6 +41,7 @@ static const struct preset presets[] = {
     { "moe-2g",        QWEN3MOE,  12, 2048, 32, 4, 128, 6144, 64,  8,  768,  32000,  32768,  1e6f,   1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "12 layers of 64 experts, 2.4 GiB: for benchmarks on small machines" },
     { "moe-tiny",      QWEN3MOE,  2,  256,  8,  2, 32,  512,  16,  4,  256,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests" },
     { "gpt-oss-tiny",  GPTOSS,    4,  288,  8,  2, 32,  288,  8,   4,  288,  512,    2048,   150000, 1e-5f, "Q8_0", 0, "MXFP4", 0, "a few MB: for tests" },
+    { "qwen3-next-tiny", QWEN3NEXT, 4, 256, 4, 2, 64, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "15 MB: for tests" },
     { "llama-tiny",    LLAMA,     2,  256,  8,  2, 32,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB: for tests" },
 };
 

@@ -126,15 +126,41 @@ struct pf_model_opts {
     int              device;         /* the GPU to use if all weights fit it, the first is 0 (default); -1: CPU only */
     uint64_t         vram_bytes;     /* memory of the GPU that may be taken; 0: what is free */
     bool             vocab_only;     /* tokenizer and chat template only: architecture and tensors are not looked at */
+    uint64_t         ram_bytes;      /* memory for weights, keys, values and scratch; 0: what the system can spare */
+    bool             streaming;      /* never hold the whole model in memory, even if it fits */
+    bool             no_nvme;        /* never read weights from the drive while running: fail if memory is too small */
+    double           ram_bytes_s, disk_bytes_s;  /* speeds that plans assume; 0: 20e9 and 2.5e9 */
     pf_log_fn       *log;            /* NULL: silent. Never called from a computing thread */
     void            *log_ctx;
 };
 void pf_model_opts_init(struct pf_model_opts *o);
 
 /* Opens a GGUF file (for a split model its first shard). Reads headers, checks every tensor, maps the weights; a
- * weight is read from disk when first used. o may be NULL for the defaults; nothing of it is kept but the log
+ * weight is read from disk when first used, and if memory is too small for all of them (see pf_model_plan), it may have
+ * to be read again: by this program, past the page cache. o may be NULL for the defaults; nothing of it is kept but the log
  * callback. The model is immutable afterwards and may be used from any thread. */
 pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_opts *o);
+
+/* What would live where, and how fast decoding would be if routing were random (real routing repeats itself and does
+ * better). A slab is what is placed and read at once: an expert, or one layer of a model without experts. */
+enum pf_tier { PF_TIER_RAM, PF_TIER_DISK, PF_N_TIERS };
+struct pf_plan_tier {
+    uint64_t n_slabs, bytes;         /* weights that live there and no nearer */
+    double   token_bytes;            /* read from it to decode a token */
+    double   tok_s;                  /* if nothing else took time; 0: nothing is read from it */
+};
+struct pf_plan {
+    struct pf_plan_tier tiers[PF_N_TIERS];
+    bool         resident;           /* everything is in memory: the mapped file is used as it is */
+    uint64_t     ram_budget_bytes;   /* given or found */
+    uint64_t     other_bytes;        /* of it for keys, values and scratch of a session with default options */
+    uint64_t     slot_bytes;         /* of it for weights that come and go */
+    enum pf_tier limit;              /* the resource that decides */
+    double       tok_s;
+};
+/* Plans for the model at path as pf_model_open would, without reading weights. o as there. PF_ENOMEM: there is no way
+ * to run it in this memory. */
+pf_status pf_model_plan(const char *path, const struct pf_model_opts *o, struct pf_plan *out);
 
 /* Closes and clears *m. NULL-safe. All sessions of the model must be closed before (asserted). */
 void pf_model_close(pf_model **m);
@@ -164,13 +190,15 @@ bool pf_model_is_resident(const pf_model *m, int layer);
 enum {
     PF_TOK_ADD_SPECIAL   = 1u << 0,  /* add BOS and EOS where the model's tokenizer does */
     PF_TOK_PARSE_SPECIAL = 1u << 1,  /* recognise control tokens written out in the text */
-    PF_DETOK_SPECIAL     = 1u << 2   /* render control tokens instead of leaving them out */
+    PF_DETOK_SPECIAL     = 1u << 2,  /* render control tokens instead of leaving them out */
+    PF_DETOK_CONTINUE    = 1u << 3   /* the tokens go on with a text: keep the space that the first word begins with */
 };
 
 /* Text to token ids. Any bytes are valid text: what is not UTF-8 counts as U+FFFD or as bytes, as the tokenizer has it. */
 pf_status pf_tokenize(const pf_model *m, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap, size_t *n);
 
-/* The bytes of n tokens, one after the other. May begin or end inside a UTF-8 sequence; see pf_utf8_complete. */
+/* The bytes of n tokens, one after the other, without the space that the tokenizer puts in front of a text. Tokens that
+ * come one by one want PF_DETOK_CONTINUE. May begin or end inside a UTF-8 sequence; see pf_utf8_complete. */
 pf_status pf_detokenize(const pf_model *m, const int32_t *tok, size_t n, unsigned flags, char *out, size_t cap, size_t *need);
 
 /* Length of the longest prefix of text that does not end inside a UTF-8 sequence that more bytes could complete. */
@@ -239,8 +267,9 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
 void      pf_session_close(pf_session **s);           /* NULL-safe; clears *s */
 
 /* Makes the timeline equal to tok[0..n): keeps the longest common prefix, evaluates the rest (at least the last token,
- * so that logits are there). *reused (may be NULL) is the length kept. A bad argument changes nothing; if evaluation
- * fails or is cancelled, the timeline is the part of tok that was kept or evaluated. */
+ * so that logits are there). *reused (may be NULL) is how much of it needed no evaluation; models with recurrent state go
+ * back to a checkpoint at or before the end of the prefix. A bad argument changes nothing; if evaluation fails or is
+ * cancelled, the timeline is the part of tok that was kept or evaluated. */
 pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *reused);
 
 enum { PF_LOGITS_ALL = 1u << 0 };                     /* keep the logits of every position, not only the last */
@@ -300,10 +329,23 @@ struct pf_stats {
     uint64_t n_tokens;               /* positions evaluated */
     uint64_t step_ns;                /* time spent in them */
     uint64_t weight_bytes_read;      /* weights the kernels went over */
+    uint64_t slab_hits, slab_misses; /* experts (or layers) wanted: in memory; read from the drive. 0 when resident */
+    uint64_t disk_bytes_read;        /* by this program, not through the mapped file */
+    uint64_t disk_busy_ns;           /* at least one such read was under way */
+    uint64_t disk_wait_ns;           /* computing waited for one */
 };
 /* From any thread. */
 void pf_stats_get(const pf_model *m, struct pf_stats *out);
 void pf_stats_reset(pf_model *m);
+
+/* How well a replacement policy would have served a recorded routing trace (its format: src/tiers/trace.h). */
+struct pf_replay {
+    const char *policy;              /* static; the last row is "belady", the best that is possible */
+    uint64_t    n_tokens, n_slots;
+    uint64_t    n_uses, n_hits;      /* experts wanted; found in memory */
+};
+/* Replays the trace at path with room for n_slots experts (0: half of them) under every policy. *n: how many there are. */
+pf_status pf_trace_replay(const char *path, int64_t n_slots, struct pf_replay *rows, int cap, int *n);
 
 #ifdef __cplusplus
 }

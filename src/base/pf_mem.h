@@ -12,7 +12,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum pf_mem_tag { PF_MEM_GGUF, PF_MEM_TEXT, PF_MEM_MODEL, PF_MEM_SESSION, PF_MEM_KERNELS, PF_MEM_BASE, PF_MEM_N_TAGS };
+enum pf_mem_tag {
+    PF_MEM_GGUF, PF_MEM_TEXT, PF_MEM_MODEL, PF_MEM_SESSION, PF_MEM_KERNELS, PF_MEM_TIERS, PF_MEM_BASE, PF_MEM_N_TAGS
+};
 
 void *pf_alloc(enum pf_mem_tag tag, size_t bytes);                     /* zeroed, aligned to 64 bytes */
 void *pf_realloc(enum pf_mem_tag tag, void *p, size_t bytes);          /* grown part is not zeroed; NULL leaves p alive */

@@ -1,16 +1,20 @@
-/* Fork-join over one atomic word.
+/* Fork-join with a share of the chunks for every thread, and stealing.
  *
- *     word:  | n_chunks (32) | next (32) |
+ *     thread 0            thread 1            thread 2
+ *     [0 ..... 9]         [10 .... 19]        [20 .... 29]        chunks; each share is one atomic word:
+ *      ^ next    ^ end                                                | end (32) | next (32) |
  *
- * A thread takes a chunk by moving `next` forward with a compare-and-swap; next == n_chunks means nothing to do. Only
- * after taking a chunk does it read the job's fields, and the job cannot end before that chunk is counted in `done`, so
- * the fields cannot change under it. A worker that sleeps through a whole job harms nobody.
+ * A thread walks its own share upwards, so that it reads memory in order and what it fetches ahead is its own; when its
+ * share is empty it takes single chunks off the end of the fullest other share. Both moves are one compare-and-swap on the
+ * share's word. Only after taking a chunk does a thread read the job's fields, and the job cannot end before that chunk is
+ * counted in `done`, so the fields cannot change under it. A worker that sleeps through a whole job harms nobody: its share
+ * is stolen.
  *
  * Invariants
- *  1. fn, ctx, n, grain are written only by the caller of pf_pool_run, while next == n_chunks and done == n_chunks.
- *  2. word is stored with release after them; a successful swap acquires them.
+ *  1. fn, ctx, n, grain are written only by the caller of pf_pool_run, while every share is empty and done == n_chunks.
+ *  2. Shares are stored with release after them; a successful swap acquires them.
  *  3. done is raised with release after a chunk's work; the caller acquires it before it returns.
- *  4. A worker sleeps only on `bell`, read before it last looked at `word`; the caller rings after storing `word`.
+ *  4. A worker sleeps only on `bell`, read before it last looked at the shares; the caller rings after storing them.
  *
  * Between the fork-joins of one step the gap is microseconds, so workers spin for a while before they sleep. */
 #define _GNU_SOURCE
@@ -36,8 +40,11 @@ struct worker {
     int             index;              /* 1 .. n_threads - 1; the caller is 0 */
 };
 
-struct pf_pool {
+struct share {
     _Alignas(64) _Atomic uint64_t word;
+};
+
+struct pf_pool {
     _Alignas(64) _Atomic uint32_t done;
     _Alignas(64) _Atomic uint32_t bell;
     _Atomic uint32_t n_asleep;
@@ -49,6 +56,7 @@ struct pf_pool {
 
     int           n_threads;
     int           n_started;
+    struct share *shares;               /* [n_threads] */
     struct worker workers[];
 };
 
@@ -62,18 +70,46 @@ static void futex_wake_all(_Atomic uint32_t *at)
     syscall(SYS_futex, at, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
+static uint32_t left_in(uint64_t word)
+{
+    uint32_t next = (uint32_t)word, end = (uint32_t)(word >> 32);
+    return next < end ? end - next : 0;
+}
+
+/* Takes the first chunk of a share, or its last one; false when it is empty. */
+static bool take(struct share *share, bool first, uint32_t *chunk)
+{
+    uint64_t word = atomic_load_explicit(&share->word, memory_order_acquire), taken;
+    do {
+        if (left_in(word) == 0)
+            return false;
+        *chunk = first ? (uint32_t)word : (uint32_t)(word >> 32) - 1;
+        taken = first ? word + 1 : word - ((uint64_t)1 << 32);
+    } while (!atomic_compare_exchange_weak_explicit(&share->word, &word, taken, memory_order_acquire, memory_order_acquire));
+    return true;
+}
+
+static struct share *fullest(struct pf_pool *p)
+{
+    struct share *best = &p->shares[0];
+    uint32_t most = 0;
+    for (int i = 0; i < p->n_threads; i++) {
+        uint32_t left = left_in(atomic_load_explicit(&p->shares[i].word, memory_order_relaxed));
+        if (left > most) {
+            most = left;
+            best = &p->shares[i];
+        }
+    }
+    return best;
+}
+
 /* Takes and runs one chunk; false when there is none. */
 static bool run_one(struct pf_pool *p, int thread)
 {
-    uint64_t word = atomic_load_explicit(&p->word, memory_order_acquire);
-    uint32_t next;
-    do {
-        next = (uint32_t)word;
-        if (next >= (uint32_t)(word >> 32))
-            return false;
-    } while (!atomic_compare_exchange_weak_explicit(&p->word, &word, word + 1, memory_order_acquire, memory_order_acquire));
-
-    int64_t begin = (int64_t)next * p->grain;
+    uint32_t chunk;
+    if (!take(&p->shares[thread], true, &chunk) && !take(fullest(p), false, &chunk))
+        return false;
+    int64_t begin = (int64_t)chunk * p->grain;
     int64_t end = begin + p->grain < p->n ? begin + p->grain : p->n;
     p->fn(p->ctx, begin, end, thread);
     atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
@@ -125,7 +161,10 @@ void pf_pool_run(pf_pool *p, pf_job_fn *fn, void *ctx, int64_t n, int64_t grain)
     p->n = n;
     p->grain = grain;
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-    atomic_store(&p->word, (uint64_t)n_chunks << 32);
+    for (uint32_t i = 0, t = (uint32_t)p->n_threads; i < t; i++) {
+        uint64_t first = (uint64_t)n_chunks * i / t, last = (uint64_t)n_chunks * (i + 1) / t;
+        atomic_store_explicit(&p->shares[i].word, last << 32 | first, memory_order_release);
+    }
     ring(p);
     while (run_one(p, 0))
         ;
@@ -139,8 +178,13 @@ pf_status pf_pool_open(pf_pool **out, int n_threads)
     if (n_threads < 1 || n_threads > PF_MAX_THREADS)
         PF_FAIL(PF_EINVAL, "n_threads is %d; 1 to %d are possible", n_threads, PF_MAX_THREADS);
     pf_pool *p = pf_alloc(PF_MEM_BASE, sizeof *p + (size_t)n_threads * sizeof p->workers[0]);
-    if (!p)
+    struct share *shares = pf_alloc_array(PF_MEM_BASE, (size_t)n_threads, sizeof *shares);
+    if (!p || !shares) {
+        pf_free(p);
+        pf_free(shares);
         PF_FAIL(PF_ENOMEM, "no memory for a pool of %d threads", n_threads);
+    }
+    p->shares = shares;
     p->n_threads = n_threads;
     p->n_started = 1;
     while (p->n_started < n_threads) {
@@ -167,6 +211,7 @@ void pf_pool_close(pf_pool **pp)
     ring(p);
     for (int i = 1; i < p->n_started; i++)
         pthread_join(p->workers[i].thread, NULL);
+    pf_free(p->shares);
     pf_free(p);
     *pp = NULL;
 }

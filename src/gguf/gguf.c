@@ -396,6 +396,11 @@ int pf_gguf_n_shards(const pf_gguf *g)
     return g->n_shards;
 }
 
+const char *pf_gguf_shard_path(const pf_gguf *g, int shard)
+{
+    return g->shards[shard].path;
+}
+
 uint64_t pf_gguf_file_bytes(const pf_gguf *g)
 {
     uint64_t bytes = 0;

@@ -63,6 +63,7 @@ void      pf_gguf_close(pf_gguf **g);    /* NULL-safe; clears *g */
 const char *pf_gguf_path(const pf_gguf *g);           /* of the first shard, as given to open */
 int         pf_gguf_version(const pf_gguf *g);
 int         pf_gguf_n_shards(const pf_gguf *g);
+const char *pf_gguf_shard_path(const pf_gguf *g, int shard);
 uint64_t    pf_gguf_file_bytes(const pf_gguf *g);     /* all shards */
 
 /* The i-th warning about a file that loads here but not everywhere, or NULL. */

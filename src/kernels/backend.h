@@ -51,7 +51,7 @@ enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI, PF_ACT_SIGMOID /* sigmoid(gate) 
 enum pf_gating { PF_GATE_SOFTMAX, PF_GATE_SIGMOID, PF_GATE_SOFTMAX_SELECTED };
 struct pf_routing {
     int            n_expert, n_used;
-    int            n_group, n_group_used; /* n_group > 1: picks come from the n_group_used best groups of neighbours only */
+    int            n_group, n_group_used; /* n_group > 1: only the best groups of neighbours are picked from */
     enum pf_gating gating;
     bool           norm_weights;          /* divide the picked weights by their sum */
     float          weight_scale;          /* then multiply; 1: none */
@@ -73,17 +73,18 @@ struct pf_rope_op {
 };
 
 /* Keys and values of one layer: chunks of PF_KV_CHUNK_POSITIONS positions, chunk c of KV head h at
- *     k + (c * n_kv_head + h) * PF_KV_CHUNK_POSITIONS * hd_k elements,        v the same with hd_v */
+ *     k + (c * n_kv_head + h) * PF_KV_CHUNK_POSITIONS * hd_k elements,        v the same with hd_v
+ * v NULL: a position's value is the first hd_v elements of its key. */
 struct pf_kv_view {
     void           *k, *v;
     enum pf_kv_type type;
     int             n_kv_head, hd_k, hd_v;
 };
 
-/* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all), or, if chunked, those
- * of its own window: p >= pos[r] - pos[r] % window. Query head h reads KV head h / (n_head / n_kv_head). sinks {n_head} or
- * NULL: a logit per head that takes part in the softmax without a value. row_scale [rows] or NULL: multiplies the queries
- * of each row. q [rows][n_head * hd_k], out [rows][n_head * hd_v]. */
+/* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all), or, if chunked,
+ * those of its own window: p >= pos[r] - pos[r] % window. Query head h reads KV head h / (n_head / n_kv_head). sinks
+ * {n_head} or NULL: a logit per head that takes part in the softmax without a value. row_scale [rows] or NULL:
+ * multiplies the queries of each row. q [rows][n_head * hd_k], out [rows][n_head * hd_v]. */
 struct pf_attention_op {
     const float             *q;
     float                   *out;
@@ -96,6 +97,16 @@ struct pf_attention_op {
     const float             *sinks, *row_scale;
 };
 
+/* A matrix of its own for every head: y (row, head) = W_head x (row, head). Head h's n_out rows of w begin at row
+ * h * head_rows; x, y (row r, head h) begin at (r * n_head + h) times the stride. */
+struct pf_heads_op {
+    const struct pf_weight *w;            /* without bias; its n_out is that of all heads */
+    int          n_head, n_out, head_rows, rows;
+    const float *x;
+    float       *y;
+    int          x_stride, y_stride;
+};
+
 /* Rearranges every row: blocks of n floats, block i of row r from + r * from_row + i * from_block. */
 struct pf_copy {
     const float *from;
@@ -104,19 +115,20 @@ struct pf_copy {
     int64_t      from_row, to_row;
 };
 
-/* Causal convolution of every channel over time, then SiLU: y[r] = silu(sum over t of w[t] * x[r - (taps - 1) + t]), all of
- * them {n}. Rows before the batch are in before [taps - 1][n] (NULL: zeros); the last rows go to after, likewise. */
+/* Causal convolution of every channel over time, then SiLU: y[r] = silu(sum over t of w[t] * x[r - (taps - 1) + t]), of
+ * n each. Rows before the batch are in before [taps - 1][n] (NULL: zeros); the last rows go to after, likewise. */
 struct pf_conv_op {
     const float *x, *w, *before;
     float       *after, *y;
     int          n, taps, rows;
 };
 
-/* The gated delta rule. u [rows][2 * n_k_head * d + n_v_head * d] holds queries, keys, values, head after head; queries and
- * keys are normed to length 1 (q to 1 / sqrt(d)) by the largest of their length and eps. Value head h uses key head
+/* The gated delta rule. u [rows][2 * n_k_head * d + n_v_head * d] holds queries, keys, values, head after head; queries
+ * and keys are normed to length 1 (q to 1 / sqrt(d)) by the largest of their length and eps. Value head h uses key head
  * h / (n_v_head / n_k_head), or, if tiled, h % n_k_head. Per row and head, with the matrix S {d, d} per value head:
  *     S *= decay = exp(a * softplus(alpha + dt));  S += k (x) sigmoid(beta) * (v - S'k);  out = S'q
- * alpha, beta [rows][n_v_head]; a, dt {n_v_head}; before (NULL: zeros), after [n_v_head][d][d]; out [rows][n_v_head * d]. */
+ * alpha, beta [rows][n_v_head]; a, dt {n_v_head}; before (NULL: zeros), after [n_v_head][d][d]; out
+ * [rows][n_v_head][d]. */
 struct pf_delta_op {
     const float *u, *alpha, *beta, *a, *dt, *before;
     float       *after, *out;
@@ -142,6 +154,7 @@ struct pf_experts_op {
 struct pf_backend_sizes {
     int max_rows;
     int max_n_in;                         /* longest input row of any dense product */
+    int max_head_rows, max_head_n_in;     /* of products by head: max_rows * n_head, longest input */
     int max_head_dim;                     /* of keys and of values; of delta nets too */
     int max_picks;                        /* max_rows * n_used */
     int n_expert, n_ff, n_out;            /* experts, their width, and what they put out (all 0: none) */
@@ -197,20 +210,29 @@ struct pf_backend_ops {
     /* w NULL: without weights. y may be x. */
     pf_status (*rms_norm)(pf_backend *b, const float *x, const float *w, float eps, int n, int rows, float *y);
     pf_status (*linear)(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
+    pf_status (*heads)(pf_backend *b, const struct pf_heads_op *h);
     pf_status (*act)(pf_backend *b, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
     /* y = fmaf(a, x, y). */
     pf_status (*add)(pf_backend *b, float *y, float a, const float *x, int64_t n);
     /* Row by row y = fmaf(sigmoid(gate[row]), x, y); x, y [rows][n]. */
     pf_status (*add_gated)(pf_backend *b, float *y, const float *gate, const float *x, int n, int rows);
     pf_status (*rope)(pf_backend *b, const struct pf_rope_op *ropes, int n_ropes, int rows);
-    pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v, const int32_t *pos, int rows);
+    pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v,
+                          const int32_t *pos, int rows);
     pf_status (*attention)(pf_backend *b, const struct pf_attention_op *a);
-    pf_status (*route)(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
-                       int32_t *picks, float *weights);
+    pf_status (*route)(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias,
+                       int rows, int32_t *picks, float *weights);
     pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);
     pf_status (*conv)(pf_backend *b, const struct pf_conv_op *c);
     pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);
     pf_status (*experts)(pf_backend *b, const struct pf_experts_op *e);
+    /* The same in pieces, for experts whose weights come one after the other: begin, then each picked expert in exactly
+     * one part, in any order, then end; nothing else in between but closing. Up to end, what e points to must stay; an
+     * expert's entries in e->gate->data and its like are looked at only in its part. The result does not depend on the
+     * parts. After a failure in between there is no end. */
+    pf_status (*experts_begin)(pf_backend *b, const struct pf_experts_op *e);
+    pf_status (*experts_part)(pf_backend *b, const int *experts, int n);
+    pf_status (*experts_end)(pf_backend *b);
 };
 
 /* The CPU backend on n_threads threads, with the best kernels that isa_mask (PF_ISA_) and the CPU allow. */

@@ -101,7 +101,8 @@ enum { PF_KV_CHUNK = 256 };      /* positions per chunk of keys and values: the 
 /* One chunk of keys and values of one KV head against n_q queries that share this KV head (heads of a group, and rows of
  * a batch). Query i sees positions lo[i] <= p < hi[i] of the chunk, 0 <= lo <= hi <= PF_KV_CHUNK; lo == hi: none.
  *
- *     q     [n_q][hd_k] at stride q_stride floats           k  [PF_KV_CHUNK][hd_k]   v [PF_KV_CHUNK][hd_v], packed
+ *     q     [n_q][hd_k] at stride q_stride floats           k  [PF_KV_CHUNK][hd_k], packed
+ *     v     [PF_KV_CHUNK][hd_v] at stride v_stride elements (0: packed); it may lie within k
  *     score [n_q][PF_KV_CHUNK] scratch
  *     m, z, acc: the running maximum, sum of weights and weighted sum of values per query, acc [n_q][hd_v] at stride
  *     acc_stride; for a query without history m = -inf, z = 0, acc = 0.
@@ -115,6 +116,7 @@ struct pf_attn_args {
     const float *q;
     size_t       q_stride;
     const void  *k, *v;
+    size_t       v_stride;
     int          n_q, hd_k, hd_v;
     const int   *lo, *hi;
     float        scale;

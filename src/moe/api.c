@@ -10,7 +10,7 @@
 #include "base/pf_cpu.h"
 #include "base/pf_mem.h"
 #include "gguf/inspect.h"
-#include "moe/model.h"
+#include "moe/residency.h"
 #include "version.h"
 
 enum { MAX_DEFAULT_THREADS = 64 };
@@ -47,7 +47,7 @@ pf_status pf_file_inspect(const char *path, unsigned flags, struct pf_file_info 
     return PF_OK;
 }
 
-/* ---- Opening ---------------------------------------------------------------------------------------------------- */
+/* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
 void pf_model_opts_init(struct pf_model_opts *o)
 {
@@ -124,14 +124,15 @@ static uint64_t bytes_per_token(const struct pf_model *m)
     for (int il = 0; il < m->n_layer; il++) {
         const struct pf_layer *l = &m->layers[il];
         const struct pf_weight *used[] = {
-            &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out, &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta,
-            &l->delta.alpha, &l->delta.ba, &l->delta.out,
+            &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out,
+            &l->mla.q, &l->mla.q_a, &l->mla.q_b, &l->mla.kv, &l->mla.k_b, &l->mla.v_b,
+            &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta, &l->delta.alpha, &l->delta.ba, &l->delta.out,
         };
         for (size_t i = 0; i < sizeof used / sizeof *used; i++)
             bytes += weight_bytes(used[i]);
         if (l->is_moe)
-            bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe) + ffn_bytes(&l->moe.shared) +
-                     weight_bytes(&l->moe.shared_gate);
+            bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe) +
+                     ffn_bytes(&l->moe.shared) + weight_bytes(&l->moe.shared_gate);
         else
             bytes += ffn_bytes(&l->dense);
     }
@@ -182,6 +183,11 @@ static bool open_gpu(struct pf_model *m, const struct pf_model_opts *o)
     struct pf_device gpu;
     if (o->device < 0 || (o->device == 0 && !pf_backend_cuda_device(0, &gpu)))
         return false;
+    const struct pf_arch *arch = pf_arch_find((struct pf_str){ m->arch_name, strlen(m->arch_name) });
+    if (arch && arch->mla) {
+        pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: there are no GPU kernels for latent attention yet");
+        return false;
+    }
     pf_status st = pf_backend_cuda_open(&m->backend, o->device, o->vram_bytes);
     if (st == PF_OK)
         st = place_all(m);
@@ -208,6 +214,7 @@ static pf_status open_backend(struct pf_model *m, const struct pf_model_opts *o)
     return PF_OK;
 }
 
+/* All but the placement of the weights. */
 static pf_status open_all(struct pf_model *m, const char *path, const struct pf_model_opts *o)
 {
     PF_TRY(pf_gguf_open(&m->file, path, o->vocab_only ? PF_GGUF_VOCAB_ONLY : 0));
@@ -215,21 +222,34 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     PF_TRY(pf_vocab_open(&m->vocab, m->file));
     PF_TRY(open_template(m));
     if (!o->vocab_only) {
-        PF_TRY(pf_model_bind(m));
+        read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
         PF_TRY(open_backend(m, o));
+        PF_TRY(pf_model_bind(m));
     }
     PF_TRY(read_sampling(m));
     fill_info(m);
     return PF_OK;
 }
 
-pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_opts *opts)
+static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup,
+                       struct pf_plan *plan)
+{
+    if (plan)
+        return pf_residency_plan(m, o, plan);
+    return m->backend && !m->backend->ops->place ? pf_residency_open(m, o, setup) : PF_OK;
+}
+
+/* With plan not NULL the weights are planned for, but not placed. */
+static pf_status open_model(pf_model **out, const char *path, const struct pf_model_opts *opts,
+                            const struct pf_residency_setup *setup, struct pf_plan *plan)
 {
     struct pf_model_opts o;
     *out = NULL;
     pf_model_opts_init(&o);
     if (opts)
         o = *opts;
+    if (plan || setup || o.streaming)          /* these are about the CPU's tiers */
+        o.device = -1;
     struct pf_model *m = pf_alloc(PF_MEM_MODEL, sizeof *m);
     if (!m)
         PF_FAIL(PF_ENOMEM, "no memory to open %s", path);
@@ -237,6 +257,8 @@ pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_
     m->log = o.log;
     m->log_ctx = o.log_ctx;
     pf_status st = open_all(m, path, &o);
+    if (st == PF_OK)
+        st = place(m, &o, setup, plan);
     if (st < 0) {
         pf_model_close(&m);
         return st;
@@ -247,12 +269,34 @@ pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_
     return PF_OK;
 }
 
+pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_opts *opts)
+{
+    return open_model(out, path, opts, NULL, NULL);
+}
+
+pf_status pf_model_open_with(pf_model **out, const char *path, const struct pf_model_opts *opts,
+                             const struct pf_residency_setup *setup)
+{
+    return open_model(out, path, opts, setup, NULL);
+}
+
+pf_status pf_model_plan(const char *path, const struct pf_model_opts *opts, struct pf_plan *out)
+{
+    pf_model *m = NULL;
+    if (opts && opts->vocab_only)
+        PF_FAIL(PF_EINVAL, "a vocabulary has no weights to plan for");
+    PF_TRY(open_model(&m, path, opts, NULL, out));
+    pf_model_close(&m);
+    return PF_OK;
+}
+
 void pf_model_close(pf_model **mp)
 {
     struct pf_model *m = *mp;
     if (!m)
         return;
     assert(atomic_load(&m->n_sessions) == 0 && "sessions must be closed before their model");
+    pf_residency_close(m);
     if (m->backend)
         m->backend->ops->close(m->backend);
     pf_tmpl_close(&m->tmpl);
@@ -273,9 +317,9 @@ const struct pf_model_info *pf_model_info(const pf_model *m)
     return &m->info;
 }
 
-/* ---- Residency: the page cache holds the weights -------------------------------------------------------------- */
+/* ---- Residency: the page cache holds what the store does not ----------------------------------------------------------------- */
 
-/* Calls fn for every tensor of the layer (-1: tensors of no layer; -2: all) until it returns false. */
+/* Calls fn for every mapped tensor of the layer (-1: tensors of no layer; -2: all) until it returns false. */
 typedef bool visit_fn(void *ctx, const struct pf_tensor *t);
 
 static int layer_of(const struct pf_tensor *t)
@@ -290,7 +334,7 @@ static bool visit(const struct pf_model *m, int layer, visit_fn *fn, void *ctx)
 {
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        if ((layer == -2 || layer_of(t) == layer) && !fn(ctx, t))
+        if ((layer == -2 || layer_of(t) == layer) && !pf_residency_streams(m, t) && !fn(ctx, t))
             return false;
     }
     return true;
@@ -337,10 +381,15 @@ pf_status pf_model_preload(pf_model *m, const int *layers, int n, pf_progress_fn
         if (layers[i] < 0 || layers[i] >= m->n_layer)
             PF_FAIL(PF_EINVAL, "there is no layer %d; the model has 0 to %d", layers[i], m->n_layer - 1);
     PF_TRY(pf_gguf_unchanged(m->file));
-    for (int i = 0; i < (layers ? n : 1); i++)
+    for (int i = 0; i < (layers ? n : 1); i++) {
         visit(m, layers ? layers[i] : -2, add_size, &p);
-    for (int i = 0; i < (layers ? n : 1); i++)
+        p.total += pf_residency_bytes(m, layers ? layers[i] : -1);
+    }
+    for (int i = 0; i < (layers ? n : 1); i++) {
         visit(m, layers ? layers[i] : -2, touch, &p);
+        PF_TRY(pf_residency_load(m, layers ? layers[i] : -1, progress, ctx, p.done, p.total));
+        p.done += pf_residency_bytes(m, layers ? layers[i] : -1);
+    }
     return PF_OK;
 }
 
@@ -363,10 +412,11 @@ static bool in_memory(void *ctx, const struct pf_tensor *t)
 
 bool pf_model_is_resident(const pf_model *m, int layer)
 {
-    return m->backend && layer >= 0 && layer < m->n_layer && visit(m, layer, in_memory, NULL);
+    return m->backend && layer >= 0 && layer < m->n_layer && visit(m, layer, in_memory, NULL) &&
+           pf_residency_holds(m, layer);
 }
 
-/* ---- Text ------------------------------------------------------------------------------------------------------- */
+/* ---- Text -------------------------------------------------------------------------------------------------------- */
 
 static pf_status need_vocab(const pf_model *m)
 {
@@ -397,12 +447,13 @@ bool pf_token_is_end(const pf_model *m, int32_t tok)
     return m->vocab && pf_vocab_is_end(m->vocab, tok);
 }
 
-/* ---- Statistics ------------------------------------------------------------------------------------------------- */
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 void pf_stats_get(const pf_model *m, struct pf_stats *out)
 {
     *out = (struct pf_stats){ .n_steps = m->n_steps, .n_tokens = m->n_tokens, .step_ns = m->step_ns,
                               .weight_bytes_read = m->weight_bytes_now - m->weight_bytes_base };
+    pf_residency_stats(m, out);
 }
 
 void pf_stats_reset(pf_model *m)
@@ -411,4 +462,5 @@ void pf_stats_reset(pf_model *m)
     m->n_tokens = 0;
     m->step_ns = 0;
     m->weight_bytes_base = m->weight_bytes_now;
+    pf_residency_stats_reset(m);
 }

@@ -1,5 +1,5 @@
-/* `bailingmoe2`: Ling and Ring 2.0. As dots1, with part of each head rotating and the choice limited to the best groups of
- * experts. */
+/* `bailingmoe2`: Ling and Ring 2.0. As dots1, with part of each head rotating and the choice limited to the best groups
+ * of experts. */
 #include "moe/model.h"
 
 const struct pf_arch pf_arch_bailingmoe2 = {

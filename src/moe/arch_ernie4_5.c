@@ -1,5 +1,5 @@
-/* `ernie4_5` (dense), `ernie4_5-moe`: ERNIE 4.5. Softmax routing with a selection bias; experts from some layer on, perhaps
- * not in each. */
+/* `ernie4_5` (dense), `ernie4_5-moe`: ERNIE 4.5. Softmax routing with a selection bias; experts from some layer on,
+ * perhaps not in each. */
 #include "moe/model.h"
 
 const struct pf_arch pf_arch_ernie4_5 = {

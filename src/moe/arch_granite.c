@@ -1,5 +1,5 @@
-/* `granite`, `granitemoe`: IBM Granite 3 and 4. Multipliers on the embedding, on what blocks add, on attention's logits and
- * on the output; some files do not rotate; some have a shared expert. */
+/* `granite`, `granitemoe`: IBM Granite 3 and 4. Multipliers on the embedding, on what blocks add, on attention's logits
+ * and on the output; some files do not rotate; some have a shared expert. */
 #include "moe/model.h"
 
 const struct pf_arch pf_arch_granite = {

@@ -1,4 +1,4 @@
-/* `llama`: Llama 2 and 3, Mistral, Mixtral and their merges. With experts: softmax over all, the best two renormalised. */
+/* `llama`: Llama 2 and 3, Mistral, Mixtral and their merges. With experts: softmax over all, the best renormalised. */
 #include "moe/model.h"
 
 const struct pf_arch pf_arch_llama = {

@@ -1,5 +1,5 @@
-/* `llama4`: Llama 4 Scout and Maverick. Three layers of four see pieces of the context and norm rotated queries and keys; the
- * fourth sees everything and does not rotate. The routing weight goes in front of the expert. */
+/* `llama4`: Llama 4 Scout and Maverick. Three layers of four see pieces of the context and norm rotated queries and
+ * keys; the fourth sees everything and does not rotate. The routing weight goes in front of the expert. */
 #include "moe/model.h"
 
 const struct pf_arch pf_arch_llama4 = {

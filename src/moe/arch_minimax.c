@@ -1,5 +1,5 @@
-/* `minimax-m2`: MiniMax-M2, M2.1, M2.5. Queries and keys are normed over all heads at once, half of each head rotates; experts
- * are chosen by sigmoid plus a bias. */
+/* `minimax-m2`: MiniMax-M2, M2.1, M2.5. Queries and keys are normed over all heads at once, half of each head rotates;
+ * experts are chosen by sigmoid plus a bias. */
 #include "moe/model.h"
 
 const struct pf_arch pf_arch_minimax_m2 = {

@@ -1,6 +1,6 @@
-/* `qwen3next`: Qwen3-Next-80B-A3B, Qwen3-Coder-Next. `qwen35moe`, `qwen35`: Qwen3.5 and 3.6. Three layers of four are gated
- * delta nets, the fourth is attention whose output is gated; the shared expert has a gate too. The norm in front of the FFN
- * has an unusual name. qwen35's value heads take turns with the key heads, qwen3next's neighbours share one. */
+/* `qwen3next`: Qwen3-Next-80B-A3B, Qwen3-Coder-Next. `qwen35moe`, `qwen35`: Qwen3.5 and 3.6. Three layers of four are
+ * gated delta nets, the fourth is attention whose output is gated; the shared expert has a gate too. The norm in front
+ * of the FFN has an unusual name. qwen35's value heads take turns with the key heads, qwen3next's neighbours share. */
 #include "moe/model.h"
 
 const struct pf_arch pf_arch_qwen3next = {

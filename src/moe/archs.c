@@ -13,6 +13,7 @@
     X(qwen35)           \
     X(qwen35moe)        \
     X(gptoss)           \
+    X(deepseek2)        \
     X(glm4moe)          \
     X(olmoe)            \
     X(granite)          \

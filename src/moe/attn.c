@@ -1,5 +1,6 @@
-/* Attention over keys and values of all positions so far: y = out * attention(rope(norm(q h)), rope(norm(k h)), v h). Gated
- * attention multiplies what the heads put out by the sigmoid of a second projection, which shares a matrix with q. */
+/* Attention over keys and values of all positions so far: y = out * attention(rope(norm(q h)), rope(norm(k h)), v h).
+ * Gated attention multiplies what the heads put out by the sigmoid of a second projection, which shares a matrix with
+ * q. */
 #include "moe/blocks.h"
 
 /* q, k, v; and the gate, dealt out from [head 0: q, gate | head 1: q, gate | ...] */
@@ -20,13 +21,14 @@ static pf_status projections(struct pf_session *s, const struct pf_attention *a,
 static pf_status norm_queries_and_keys(struct pf_session *s, const struct pf_attention *a, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
+    pf_backend *be = s->m->backend;
     const struct pf_buffers *b = &s->buf;
     bool whole = s->m->arch->norm_whole_row;
     int q_parts = whole ? 1 : a->n_head, k_parts = whole ? 1 : a->n_kv_head;
     if (!a->norm)
         return PF_OK;
-    PF_TRY(ops->rms_norm(s->m->backend, b->q, a->q_norm, s->m->eps, a->n_head * a->hd_k / q_parts, rows * q_parts, b->q));
-    return ops->rms_norm(s->m->backend, b->k, a->k_norm, s->m->eps, a->n_kv_head * a->hd_k / k_parts, rows * k_parts, b->k);
+    PF_TRY(ops->rms_norm(be, b->q, a->q_norm, s->m->eps, a->n_head * a->hd_k / q_parts, rows * q_parts, b->q));
+    return ops->rms_norm(be, b->k, a->k_norm, s->m->eps, a->n_kv_head * a->hd_k / k_parts, rows * k_parts, b->k);
 }
 
 static pf_status rotate(struct pf_session *s, const struct pf_attention *a, int rows)
@@ -55,11 +57,10 @@ pf_status pf_attention_block(struct pf_session *s, int il, int rows)
     if (norm_last)
         PF_TRY(norm_queries_and_keys(s, a, rows));
     PF_TRY(ops->kv_store(be, kv, b->k, b->v, b->pos, rows));
-    PF_TRY(ops->attention(be, &(struct pf_attention_op){ .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos,
-                                                         .n_positions = s->computed + rows, .rows = rows,
-                                                         .n_head = a->n_head, .window = a->window, .chunked = a->chunked,
-                                                         .scale = a->scale, .sinks = a->sinks,
-                                                         .row_scale = a->temper ? b->temper : NULL }));
+    PF_TRY(ops->attention(be, &(struct pf_attention_op){
+        .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos, .n_positions = s->computed + rows,
+        .rows = rows, .n_head = a->n_head, .window = a->window,
+        .chunked = a->chunked, .scale = a->scale, .sinks = a->sinks, .row_scale = a->temper ? b->temper : NULL }));
     if (s->m->arch->gated_attention)
         PF_TRY(ops->act(be, PF_ACT_SIGMOID, b->gate_out, b->attn, (int64_t)rows * a->n_head * a->hd_v, b->attn));
     return ops->linear(be, &(struct pf_linear){ &a->out, b->y }, 1, b->attn, rows);

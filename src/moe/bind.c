@@ -2,7 +2,8 @@
  *
  * Tensors are looked up by the names that the architecture's table implies and marked as they are found; a tensor of a
  * used layer that nobody asked for means a variant we would compute wrongly, so it is refused by name. Vectors (norms,
- * biases) may be F32, F16 or BF16 and are handed out as float32: the mapping itself where it is F32, else a converted copy. */
+ * biases) may be F32, F16 or BF16 and are handed out as float32: the mapping itself where it is F32, else a converted
+ * copy. */
 #include "moe/bind.h"
 
 #include <math.h>
@@ -27,7 +28,7 @@ static pf_status own(struct pf_model *m, void *p)
     PF_FAIL(PF_ENOMEM, "no memory for the tables of model %s", pf_gguf_path(m->file));
 }
 
-/* ---- Tensors ---------------------------------------------------------------------------------------------------- */
+/* ---- Tensors ----------------------------------------------------------------------------------------------------- */
 
 static const struct pf_tensor *find(const struct pf_loader *l, const char *name)
 {
@@ -39,29 +40,31 @@ static const struct pf_tensor *find(const struct pf_loader *l, const char *name)
 
 static pf_status missing(const struct pf_loader *l, const char *name)
 {
-    PF_FAIL(PF_EFORMAT, "tensor %s, which %s models must have, is missing from %s", name, l->m->arch->name, pf_gguf_path(l->g));
+    PF_FAIL(PF_EFORMAT, "tensor %s, which %s models must have, is missing from %s", name, l->m->arch->name,
+            pf_gguf_path(l->g));
 }
 
 static pf_status check_shape(const struct pf_loader *l, const struct pf_tensor *t, int64_t n0, int64_t n1, int64_t n2)
 {
     if (t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1)
         return PF_OK;
-    PF_FAIL(PF_EFORMAT, "tensor %.*s has the shape {%lld, %lld, %lld, %lld}, expected {%lld, %lld, %lld}, in %s", (int)t->name.n,
-            t->name.p, (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2], (long long)t->ne[3], (long long)n0,
-            (long long)n1, (long long)n2, pf_gguf_path(l->g));
+    PF_FAIL(PF_EFORMAT, "tensor %.*s has the shape {%lld, %lld, %lld, %lld}, expected {%lld, %lld, %lld}, in %s",
+            (int)t->name.n, t->name.p, (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2],
+            (long long)t->ne[3], (long long)n0, (long long)n1, (long long)n2, pf_gguf_path(l->g));
 }
 
 static pf_status wrong_type(const struct pf_loader *l, const struct pf_tensor *t, const char *expected)
 {
-    PF_FAIL(PF_EFORMAT, "tensor %.*s is %s, expected %s, in %s", (int)t->name.n, t->name.p, pf_qtype_info(t->type)->name,
-            expected, pf_gguf_path(l->g));
+    PF_FAIL(PF_EFORMAT, "tensor %.*s is %s, expected %s, in %s", (int)t->name.n, t->name.p,
+            pf_qtype_info(t->type)->name, expected, pf_gguf_path(l->g));
 }
 
 static float half_to_float(uint16_t h)
 {
     uint32_t exponent = h >> 10 & 31, mantissa = h & 1023;
-    float magnitude = exponent == 31 ? (mantissa ? NAN : INFINITY)
-                                     : ldexpf((float)(exponent ? mantissa | 1024 : mantissa), (int)(exponent ? exponent : 1) - 25);
+    float magnitude = exponent == 31
+                          ? (mantissa ? NAN : INFINITY)
+                          : ldexpf((float)(exponent ? mantissa | 1024 : mantissa), (int)(exponent ? exponent : 1) - 25);
     return h & 0x8000 ? -magnitude : magnitude;
 }
 
@@ -93,7 +96,8 @@ static pf_status as_floats(const struct pf_loader *l, const struct pf_tensor *t,
     return PF_OK;
 }
 
-static pf_status vector(const struct pf_loader *l, enum pf_need need, const char *name, int64_t n0, int64_t n1, const float **out)
+static pf_status vector(const struct pf_loader *l, enum pf_need need, const char *name, int64_t n0, int64_t n1,
+                        const float **out)
 {
     *out = NULL;
     if (need == PF_NEVER)
@@ -105,8 +109,8 @@ static pf_status vector(const struct pf_loader *l, enum pf_need need, const char
     return as_floats(l, t, n0 * n1, out);
 }
 
-static pf_status block_vector(const struct pf_loader *l, enum pf_need need, int il, const char *suffix, int64_t n0, int64_t n1,
-                              const float **out)
+static pf_status block_vector(const struct pf_loader *l, enum pf_need need, int il, const char *suffix, int64_t n0,
+                              int64_t n1, const float **out)
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "blk.%d.%s", il, suffix);
@@ -144,20 +148,20 @@ static pf_status matrix(const struct pf_loader *l, enum pf_need need, const char
     PF_TRY(vector(l, PF_OPTIONAL, full, 1, 1, &scale));
     if (scale)
         w->scale = *scale;
-    snprintf(full, sizeof full, "%s.input_scale", name);     /* of static activation quantisation, which we do not use */
+    snprintf(full, sizeof full, "%s.input_scale", name); /* of static activation quantisation, which we do not use */
     (void)find(l, full);
     return PF_OK;
 }
 
-static pf_status block_matrix(const struct pf_loader *l, enum pf_need need, int il, const char *suffix, int64_t n_in, int64_t n_out,
-                              enum pf_need bias, struct pf_weight *w)
+static pf_status block_matrix(const struct pf_loader *l, enum pf_need need, int il, const char *suffix, int64_t n_in,
+                              int64_t n_out, enum pf_need bias, struct pf_weight *w)
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "blk.%d.%s", il, suffix);
     return matrix(l, need, name, n_in, n_out, bias, w);
 }
 
-/* ---- Attention -------------------------------------------------------------------------------------------------- */
+/* ---- Attention --------------------------------------------------------------------------------------------------- */
 
 /* Rows [first, first + n) of a matrix. */
 static struct pf_weight rows_of(const struct pf_weight *w, int first, int n)
@@ -192,12 +196,109 @@ static pf_status bind_attention(const struct pf_loader *l, int il, struct pf_att
 {
     const struct pf_arch *arch = l->m->arch;
     PF_TRY(bind_qkv(l, il, a));
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_output", (int64_t)a->n_head * a->hd_v, l->m->n_embd, arch->out_bias, &a->out));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_output", (int64_t)a->n_head * a->hd_v, l->m->n_embd, arch->out_bias,
+                        &a->out));
     int n_q = arch->norm_whole_row ? a->n_head : 1, n_k = arch->norm_whole_row ? a->n_kv_head : 1;
     PF_TRY(block_vector(l, arch->qk_norm, il, "attn_q_norm.weight", (int64_t)a->hd_k * n_q, 1, &a->q_norm));
-    PF_TRY(block_vector(l, a->q_norm ? PF_REQUIRED : PF_NEVER, il, "attn_k_norm.weight", (int64_t)a->hd_k * n_k, 1, &a->k_norm));
+    PF_TRY(block_vector(l, a->q_norm ? PF_REQUIRED : PF_NEVER, il, "attn_k_norm.weight", (int64_t)a->hd_k * n_k, 1,
+                        &a->k_norm));
     a->norm |= a->q_norm != NULL;
     return block_vector(l, arch->sinks, il, "attn_sinks.weight", a->n_head, 1, &a->sinks);
+}
+
+/* ---- Latent attention -------------------------------------------------------------------------------------------- */
+
+/* A matrix per head, {n_in, n_out, n_head} or {n_in, n_out * n_head}; no data if it is not there. */
+static pf_status by_head(const struct pf_loader *l, int il, const char *suffix, int64_t n_in, int64_t n_out,
+                         int64_t n_head, struct pf_weight *w)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", il, suffix);
+    const struct pf_tensor *t = find(l, name);
+    *w = (struct pf_weight){ .data = NULL };
+    if (!t)
+        return PF_OK;
+    if (t->ne[1] != n_out * n_head)
+        PF_TRY(check_shape(l, t, n_in, n_out, n_head));
+    else
+        PF_TRY(check_shape(l, t, n_in, n_out * n_head, 1));
+    PF_TRY(check_weight_type(l, t));
+    weight_of(t, w);
+    w->n_out = (int)(n_out * n_head);
+    return PF_OK;
+}
+
+static void skip(const struct pf_loader *l, int il, const char *suffix)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "blk.%d.%s.weight", il, suffix);
+    (void)find(l, name);
+}
+
+/* Rows of a weight as float32, to be freed with the model. */
+static pf_status as_matrix(const struct pf_loader *l, const struct pf_weight *w, float **out)
+{
+    pf_backend *be = l->m->backend;
+    float *values = pf_alloc_array(PF_MEM_MODEL, (size_t)w->n_out * (size_t)w->n_in, sizeof *values);
+    PF_TRY(own(l->m, values));
+    for (int32_t r = 0; r < w->n_out; r++)
+        PF_TRY(be->ops->embed(be, w, &r, 1, values + (size_t)r * (size_t)w->n_in));
+    *out = values;
+    return PF_OK;
+}
+
+/* Files of 2024 have attn_kv_b {n_latent, n_head * (n_nope + n_v)}: per head the rows of keys, then those of values.
+ * The latter serve as they are; the former are turned into {n_nope, n_latent}. */
+static pf_status split_kv_b(const struct pf_loader *l, int il, int n_head, struct pf_mla *a)
+{
+    const struct pf_mla_sizes *s = &l->m->mla;
+    int head_rows = s->n_nope + s->n_v, n_c = s->n_latent, n = s->n_nope;
+    struct pf_weight kv;
+    float *values, *turned;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_kv_b", n_c, (int64_t)n_head * head_rows, PF_NEVER, &kv));
+    a->v_b = kv;
+    a->v_b.data = (const uint8_t *)kv.data + (uint64_t)n * kv.row_bytes;
+    a->v_b.n_out = n_head * s->n_v;
+    a->v_head_rows = head_rows;
+
+    turned = pf_alloc_array(PF_MEM_MODEL, (size_t)n_head * (size_t)n_c, (size_t)n * sizeof *turned);
+    PF_TRY(own(l->m, turned));
+    for (int h = 0; h < n_head; h++) {
+        struct pf_weight keys = rows_of(&kv, h * head_rows, n);
+        PF_TRY(as_matrix(l, &keys, &values));
+        for (int c = 0; c < n_c; c++)
+            for (int i = 0; i < n; i++)
+                turned[((size_t)h * n_c + c) * n + i] = values[(size_t)i * n_c + c];
+    }
+    a->k_b = (struct pf_weight){ .data = turned, .type = PF_F32, .n_in = n, .n_out = n_head * n_c,
+                                 .row_bytes = (uint64_t)n * sizeof *turned, .scale = 1 };
+    return PF_OK;
+}
+
+static pf_status bind_mla(const struct pf_loader *l, int il, struct pf_layer *layer)
+{
+    const struct pf_mla_sizes *s = &l->m->mla;
+    struct pf_mla *a = &layer->mla;
+    int n_embd = l->m->n_embd, n_head = layer->attn.n_head;
+    int64_t n_q = (int64_t)n_head * (s->n_nope + s->n_rope);
+    if (s->n_q_latent == 0) {
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q", n_embd, n_q, PF_NEVER, &a->q));
+    } else {
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q_a", n_embd, s->n_q_latent, PF_NEVER, &a->q_a));
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q_b", s->n_q_latent, n_q, PF_NEVER, &a->q_b));
+        PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_q_a_norm.weight", s->n_q_latent, 1, &a->q_norm));
+    }
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_kv_a_mqa", n_embd, s->n_latent + s->n_rope, PF_NEVER, &a->kv));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_kv_a_norm.weight", s->n_latent, 1, &a->kv_norm));
+    PF_TRY(by_head(l, il, "attn_k_b", s->n_nope, s->n_latent, n_head, &a->k_b));
+    PF_TRY(by_head(l, il, "attn_v_b", s->n_latent, s->n_v, n_head, &a->v_b));
+    a->v_head_rows = s->n_v;
+    if (!a->k_b.data || !a->v_b.data)
+        PF_TRY(split_kv_b(l, il, n_head, a));
+    else
+        skip(l, il, "attn_kv_b");             /* some files hold both forms */
+    return block_matrix(l, PF_REQUIRED, il, "attn_output", (int64_t)n_head * s->n_v, n_embd, PF_NEVER,
+                        &layer->attn.out);
 }
 
 /* ---- Delta nets -------------------------------------------------------------------------------------------------- */
@@ -238,7 +339,7 @@ static pf_status bind_delta(const struct pf_loader *l, int il, struct pf_delta_n
     return block_matrix(l, PF_REQUIRED, il, "ssm_out", s->n_v, n_embd, PF_NEVER, &d->out);
 }
 
-/* ---- Feed-forward ----------------------------------------------------------------------------------------------- */
+/* ---- Feed-forward ------------------------------------------------------------------------------------------------ */
 
 /* One expert tensor {n_in, n_rows, n_expert}: where each expert's rows [first_row, first_row + n_out) begin. */
 static pf_status slices(const struct pf_loader *l, const struct pf_tensor *t, int64_t first_row, int64_t n_out,
@@ -254,7 +355,8 @@ static pf_status slices(const struct pf_loader *l, const struct pf_tensor *t, in
     return PF_OK;
 }
 
-static pf_status stacked(const struct pf_loader *l, int il, const char *part, int64_t n_in, int64_t n_out, struct pf_expert_weight *w)
+static pf_status stacked(const struct pf_loader *l, int il, const char *part, int64_t n_in, int64_t n_out,
+                         struct pf_expert_weight *w)
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.weight", il, part);
@@ -377,7 +479,8 @@ static pf_status bind_shared(const struct pf_loader *l, int il, struct pf_moe *m
 static pf_status bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
 {
     const struct pf_model *m = l->m;
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate_inp", m->n_embd, m->n_expert, m->arch->router_bias, &moe->router));
+    enum pf_need bias = m->arch->router_bias;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate_inp", m->n_embd, m->n_expert, bias, &moe->router));
     PF_TRY(block_vector(l, m->arch->select_bias, il, "exp_probs_b.bias", m->n_expert, 1, &moe->select_bias));
     PF_TRY(bind_experts(l, il, moe));
     return bind_shared(l, il, moe);
@@ -391,7 +494,7 @@ static pf_status bind_dense(const struct pf_loader *l, int il, struct pf_dense_f
     return block_matrix(l, PF_REQUIRED, il, "ffn_down", m->n_ff, m->n_embd, m->arch->dense_bias, &f->down);
 }
 
-/* ---- The whole model -------------------------------------------------------------------------------------------- */
+/* ---- The whole model --------------------------------------------------------------------------------------------- */
 
 static pf_status bind_embedding(const struct pf_loader *l)
 {
@@ -401,8 +504,8 @@ static pf_status bind_embedding(const struct pf_loader *l)
         return missing(l, "token_embd.weight");
     int64_t n_vocab = t->ne[1];
     if (m->vocab && pf_vocab_size(m->vocab) != n_vocab)
-        PF_FAIL(PF_EFORMAT, "tensor token_embd.weight has %lld rows, but the tokenizer has %lld tokens, in %s", (long long)n_vocab,
-                (long long)pf_vocab_size(m->vocab), pf_gguf_path(l->g));
+        PF_FAIL(PF_EFORMAT, "tensor token_embd.weight has %lld rows, but the tokenizer has %lld tokens, in %s",
+                (long long)n_vocab, (long long)pf_vocab_size(m->vocab), pf_gguf_path(l->g));
     if (n_vocab < 1 || n_vocab > MAX_VOCAB)
         PF_FAIL(PF_EFORMAT, "tensor token_embd.weight has %lld rows, in %s", (long long)n_vocab, pf_gguf_path(l->g));
     m->n_vocab = (int)n_vocab;
@@ -420,7 +523,9 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
     const struct pf_arch *arch = l->m->arch;
     char name[NAME_BYTES];
     PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_norm.weight", l->m->n_embd, 1, &layer->attn_norm));
-    PF_TRY(layer->is_delta ? bind_delta(l, il, &layer->delta) : bind_attention(l, il, &layer->attn));
+    PF_TRY(layer->is_delta ? bind_delta(l, il, &layer->delta)
+           : arch->mla     ? bind_mla(l, il, layer)
+                           : bind_attention(l, il, &layer->attn));
     snprintf(name, sizeof name, "%s.weight", arch->ffn_norm);
     PF_TRY(block_vector(l, PF_REQUIRED, il, name, l->m->n_embd, 1, &layer->ffn_norm));
     return layer->is_moe ? bind_moe(l, il, &layer->moe) : bind_dense(l, il, &layer->dense);
@@ -437,7 +542,8 @@ static pf_status check_all_seen(const struct pf_loader *l)
             continue;
         snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.p);
         if (sscanf(name, "blk.%d.", &il) == 1 && il < l->m->n_layer)
-            PF_FAIL(PF_EUNSUPPORTED, "tensor %s is not one that %s models have; this file needs something pfmoe does not do, in %s",
+            PF_FAIL(PF_EUNSUPPORTED,
+                    "tensor %s is not one that %s models have; this file needs something pfmoe does not do, in %s",
                     name, l->m->arch->name, pf_gguf_path(l->g));
         pf_model_logf(l->m, PF_LOG_WARN, "tensor %s is not used", name);
     }
@@ -460,7 +566,7 @@ static uint64_t fingerprint(const pf_gguf *g)
         hash_bytes(&h, t->name.p, t->name.n);
         hash_bytes(&h, &t->type, sizeof t->type);
         hash_bytes(&h, t->ne, sizeof t->ne);
-        if (i == 0)                       /* a little of the weights, to tell fine-tunes apart, without reading the file */
+        if (i == 0) /* a little of the weights, to tell fine-tunes apart, without reading the file */
             hash_bytes(&h, t->data, sample);
     }
     return h;
@@ -469,7 +575,8 @@ static uint64_t fingerprint(const pf_gguf *g)
 static pf_status bind_rope(const struct pf_loader *l)
 {
     struct pf_rope_params p = l->rope;
-    PF_TRY(vector(l, l->m->arch->rope_freqs ? PF_OPTIONAL : PF_NEVER, "rope_freqs.weight", p.n_rot / 2, 1, &p.divisors));
+    enum pf_need need = l->m->arch->rope_freqs ? PF_OPTIONAL : PF_NEVER;
+    PF_TRY(vector(l, need, "rope_freqs.weight", p.n_rot / 2, 1, &p.divisors));
     pf_rope_init(&l->m->rope, &p);
     return PF_OK;
 }

@@ -10,9 +10,11 @@ struct pf_loader {
     bool            *seen;                /* [n_tensors] */
     struct pf_rope_params rope;           /* its divisors are a tensor */
     float            embedding_scale, logit_scale;
+    int              n_block;             /* layers of the file, those that do not run included */
 };
 
-/* Binds every tensor of the layers that run. The hyper-parameters, and m->layers with the sizes of attention, are there. */
+/* Binds every tensor of the layers that run. The hyper-parameters, and m->layers with the sizes of attention, are
+ * there. */
 pf_status pf_bind_tensors(const struct pf_loader *l);
 
 #endif

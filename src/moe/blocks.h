@@ -1,11 +1,12 @@
-/* The blocks a layer is made of. Each reads the normed rows b->h and leaves what is to be added to the residual stream in
- * b->y; it uses the session's buffers as it likes, and the layer's own part of the session's state. */
+/* The blocks a layer is made of. Each reads the normed rows b->h and leaves what is to be added to the residual stream
+ * in b->y; it uses the session's buffers as it likes, and the layer's own part of the session's state. */
 #ifndef PF_BLOCKS_H
 #define PF_BLOCKS_H
 
 #include "moe/session.h"
 
 pf_status pf_attention_block(struct pf_session *s, int il, int rows);        /* attn.c */
+pf_status pf_mla_block(struct pf_session *s, int il, int rows);              /* mla.c */
 pf_status pf_delta_block(struct pf_session *s, int il, int rows);            /* deltanet.c */
 pf_status pf_dense_block(struct pf_session *s, int il, int rows);            /* ffn.c */
 pf_status pf_moe_block(struct pf_session *s, int il, int rows);

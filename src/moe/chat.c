@@ -9,7 +9,7 @@
 #include "base/pf_mem.h"
 #include "moe/model.h"
 
-/* ---- A growing string ------------------------------------------------------------------------------------------- */
+/* ---- A growing string -------------------------------------------------------------------------------------------- */
 
 struct text {
     char  *p;
@@ -19,7 +19,7 @@ struct text {
 
 static void put(struct text *t, const char *s, size_t n)
 {
-    if (t->failed)
+    if (t->failed || n == 0)
         return;
     if (n > t->cap - t->n) {
         size_t cap = 2 * t->cap + n + 256;
@@ -64,7 +64,7 @@ static void put_member(struct text *t, const char *key, const char *value)
     put_json_string(t, value, strlen(value));
 }
 
-/* ---- The context ------------------------------------------------------------------------------------------------ */
+/* ---- The context ------------------------------------------------------------------------------------------------- */
 
 static void put_message(struct text *t, const struct pf_message *m, const char *prefix)
 {
@@ -161,7 +161,7 @@ static pf_status render_once(const pf_model *m, const pf_tmpl *tmpl, const struc
     return st;
 }
 
-/* ---- Which template --------------------------------------------------------------------------------------------- */
+/* ---- Which template ---------------------------------------------------------------------------------------------- */
 
 /* *owned: parsed for this call, to be closed by the caller. */
 static pf_status choose_template(const pf_model *m, const struct pf_chat_opts *o, const pf_tmpl **out, pf_tmpl **owned)

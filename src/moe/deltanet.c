@@ -57,12 +57,13 @@ pf_status pf_delta_block(struct pf_session *s, int il, int rows)
 
     PF_TRY(net->packed.data ? packed_projections(s, net, rows) : unpacked_projections(s, net, rows));
     PF_TRY(beta_and_alpha(s, net, rows));
-    PF_TRY(ops->conv(be, &(struct pf_conv_op){ .x = b->qkv, .w = net->conv, .before = before.rows, .after = after.rows,
-                                               .y = b->mixed, .n = z->n_conv, .taps = z->taps, .rows = rows }));
-    PF_TRY(ops->delta(be, &(struct pf_delta_op){ .u = b->mixed, .alpha = b->alpha, .beta = b->beta, .a = net->a, .dt = net->dt,
-                                                 .before = before.matrices, .after = after.matrices, .out = b->attn,
-                                                 .d = z->d, .n_k_head = z->n_k_head, .n_v_head = z->n_v_head, .rows = rows,
-                                                 .tiled = s->m->arch->delta == PF_DELTA_TILED, .eps = s->m->eps }));
+    PF_TRY(ops->conv(be, &(struct pf_conv_op){
+        .x = b->qkv, .w = net->conv, .before = before.rows, .after = after.rows, .y = b->mixed, .n = z->n_conv,
+        .taps = z->taps, .rows = rows }));
+    PF_TRY(ops->delta(be, &(struct pf_delta_op){
+        .u = b->mixed, .alpha = b->alpha, .beta = b->beta, .a = net->a, .dt = net->dt, .before = before.matrices,
+        .after = after.matrices, .out = b->attn, .d = z->d, .n_k_head = z->n_k_head, .n_v_head = z->n_v_head,
+        .rows = rows, .tiled = s->m->arch->delta == PF_DELTA_TILED, .eps = s->m->eps }));
     PF_TRY(ops->rms_norm(be, b->attn, net->norm, s->m->eps, z->d, rows * z->n_v_head, b->attn));
     PF_TRY(ops->act(be, PF_ACT_SWIGLU, b->gate_out, b->attn, (int64_t)rows * z->n_v, b->attn));
     return ops->linear(be, &(struct pf_linear){ &net->out, b->y }, 1, b->attn, rows);

@@ -1,16 +1,17 @@
 /* One step through the model. Read it top to bottom:
  *
  *     x = embedding of the tokens
- *     every layer:   x += attention(norm(x))       or a delta net
+ *     every layer:   x += attention(norm(x))       or latent attention, or a delta net
  *                    x += experts(norm(x))         or one dense feed-forward
  *     logits = output * norm(x)
  *
- * x is [rows][n_embd]. The blocks are in attn.c, deltanet.c and ffn.c. Matrices are named as in the papers: q, k, v, gate, up, down.
- * All work is done by the backend; these files decide only what follows what. */
+ * x is [rows][n_embd]. The blocks are in attn.c, mla.c, deltanet.c and ffn.c. Matrices are named as in the papers: q,
+ * k, v, gate, up, down. All work is done by the backend; these files decide only what follows what. */
 #include <math.h>
 #include <stdio.h>
 
 #include "moe/blocks.h"
+#include "moe/residency.h"
 
 static pf_status run_layer(struct pf_session *s, int il, int rows)
 {
@@ -21,7 +22,9 @@ static pf_status run_layer(struct pf_session *s, int il, int rows)
     int64_t n = (int64_t)rows * m->n_embd;
 
     PF_TRY(ops->rms_norm(m->backend, b->x, layer->attn_norm, m->eps, m->n_embd, rows, b->h));
-    PF_TRY(layer->is_delta ? pf_delta_block(s, il, rows) : pf_attention_block(s, il, rows));
+    PF_TRY(layer->is_delta ? pf_delta_block(s, il, rows)
+           : m->arch->mla  ? pf_mla_block(s, il, rows)
+                           : pf_attention_block(s, il, rows));
     PF_TRY(ops->add(m->backend, b->x, m->residual_scale, b->y, n));
 
     PF_TRY(ops->rms_norm(m->backend, b->x, layer->ffn_norm, m->eps, m->n_embd, rows, b->h));
@@ -71,7 +74,10 @@ static pf_status run_layers(struct pf_session *s, const struct pf_batch *batch)
     for (int il = 0; il < m->n_layer; il++) {
         if (atomic_exchange(&s->cancel, false))
             PF_FAIL(PF_ECANCEL, "cancelled at layer %d of %d", il, m->n_layer);
-        PF_TRY(run_layer(s, il, batch->rows));
+        PF_TRY(pf_residency_enter(s->m, il));
+        pf_status st = run_layer(s, il, batch->rows);
+        pf_residency_leave(s->m, il);
+        PF_TRY(st);
     }
     return batch->n_logits == 1 ? head(s, batch->rows - 1, 1) : PF_OK;
 }

@@ -22,7 +22,7 @@ void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char
     m->log(m->log_ctx, level, text);
 }
 
-/* ---- Keys ------------------------------------------------------------------------------------------------------- */
+/* ---- Keys -------------------------------------------------------------------------------------------------------- */
 
 static const char *key(const struct pf_loader *l, char out[NAME_BYTES], const char *suffix)
 {
@@ -30,7 +30,8 @@ static const char *key(const struct pf_loader *l, char out[NAME_BYTES], const ch
     return out;
 }
 
-static pf_status key_int(const struct pf_loader *l, const char *suffix, bool required, int64_t min, int64_t max, int *out)
+static pf_status key_int(const struct pf_loader *l, const char *suffix, bool required, int64_t min, int64_t max,
+                         int *out)
 {
     char name[NAME_BYTES];
     int64_t value = *out;
@@ -40,7 +41,8 @@ static pf_status key_int(const struct pf_loader *l, const char *suffix, bool req
 }
 
 /* A key that is a scalar or an array with one entry per block of the file; *value is the scalar's default. */
-static pf_status key_ints(const struct pf_loader *l, const char *suffix, int n_block, int64_t min, int64_t max, int64_t *out)
+static pf_status key_ints(const struct pf_loader *l, const char *suffix, int n_block, int64_t min, int64_t max,
+                          int64_t *out)
 {
     char name[NAME_BYTES];
     return pf_gguf_ints_opt(l->g, key(l, name, suffix), n_block, min, max, out, NULL);
@@ -61,10 +63,10 @@ static pf_status key_real(const struct pf_loader *l, const char *suffix, bool re
     return PF_OK;
 }
 
-/* ---- Attention -------------------------------------------------------------------------------------------------- */
+/* ---- Attention --------------------------------------------------------------------------------------------------- */
 
-/* Windows on all but the last layer of each period. llama4's are fixed pieces; its other layers do not rotate and temper
- * their queries, its windowed ones norm queries and keys without weights, except in the model of 128 experts. */
+/* Windows on all but the last layer of each period. llama4's are fixed pieces; its other layers do not rotate and
+ * temper their queries, its windowed ones norm queries and keys without weights, except in the model of 128 experts. */
 static pf_status read_windows(const struct pf_loader *l)
 {
     enum { LLAMA4_PIECE = 8192, MAVERICK_EXPERTS = 128 };
@@ -112,8 +114,37 @@ static pf_status read_delta(const struct pf_loader *l)
     s->n_v = s->n_v_head * s->d;
     s->n_conv = 2 * s->n_k + s->n_v;
     if (s->n_v_head % s->n_k_head || inner != s->n_v)
-        PF_FAIL(PF_EFORMAT, "%d value heads of %d do not suit %d key heads and an inner size of %d, in %s", s->n_v_head, s->d,
-                s->n_k_head, inner, pf_gguf_path(l->g));
+        PF_FAIL(PF_EFORMAT, "%d value heads of %d do not suit %d key heads and an inner size of %d, in %s", s->n_v_head,
+                s->d, s->n_k_head, inner, pf_gguf_path(l->g));
+    return PF_OK;
+}
+
+/* Newer files describe the cache in key_length and value_length and the heads in the keys ending in _mla, older ones
+ * only the heads. */
+static pf_status read_mla(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    struct pf_mla_sizes *s = &m->mla;
+    int n_head = 0, n_k = 0, temper = 0;
+    PF_TRY(key_int(l, "attention.head_count", true, 1, 65536, &n_head));
+    PF_TRY(key_int(l, "attention.kv_lora_rank", true, 1, 4096, &s->n_latent));
+    PF_TRY(key_int(l, "attention.q_lora_rank", false, 0, MAX_DIM, &s->n_q_latent));
+    PF_TRY(key_int(l, "attention.key_length", true, 1, 8192, &n_k));
+    PF_TRY(key_int(l, "attention.key_length_mla", false, 1, 8192, &n_k));
+    PF_TRY(key_int(l, "attention.value_length", true, 1, 8192, &s->n_v));
+    PF_TRY(key_int(l, "attention.value_length_mla", false, 1, 8192, &s->n_v));
+    PF_TRY(key_int(l, "rope.dimension_count", true, 2, n_k - 1, &s->n_rope));
+    PF_TRY(key_int(l, "attention.temperature_length", false, 0, INT_MAX, &temper));
+    if (temper > 0) {
+        char name[NAME_BYTES];
+        PF_FAIL(PF_EUNSUPPORTED, "key %s is %d; queries that grow with their position are not supported here, in %s",
+                key(l, name, "attention.temperature_length"), temper, pf_gguf_path(l->g));
+    }
+    s->n_nope = n_k - s->n_rope;
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].attn = (struct pf_attention){ .n_head = n_head, .n_kv_head = 1, .hd_k = s->n_latent + s->n_rope,
+                                                    .hd_v = s->n_latent, .rotate = true,
+                                                    .scale = 1.0f / sqrtf((float)n_k) };
     return PF_OK;
 }
 
@@ -143,8 +174,8 @@ static pf_status read_attention(const struct pf_loader *l, int n_block, int *out
         if (m->layers[il].is_delta)
             continue;
         if (n_kv[il] == 0 || n_head[il] % n_kv[il])
-            PF_FAIL(PF_EFORMAT, "layer %d has %lld heads, not a multiple of its %lld KV heads, in %s", il, (long long)n_head[il],
-                    (long long)n_kv[il], pf_gguf_path(l->g));
+            PF_FAIL(PF_EFORMAT, "layer %d has %lld heads, not a multiple of its %lld KV heads, in %s", il,
+                    (long long)n_head[il], (long long)n_kv[il], pf_gguf_path(l->g));
         m->layers[il].attn = (struct pf_attention){
             .n_head = (int)n_head[il], .n_kv_head = (int)n_kv[il], .hd_k = hd_k, .hd_v = hd_v,
             .rotate = true, .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
@@ -154,8 +185,8 @@ static pf_status read_attention(const struct pf_loader *l, int n_block, int *out
     return read_windows(l);
 }
 
-/* Text has one position where images have several (time, height, width, a fourth that stays 0). Pairs of the first three
- * rotate as usual; a pair of the fourth would not, and no known model has one. */
+/* Text has one position where images have several (time, height, width, a fourth that stays 0). Pairs of the first
+ * three rotate as usual; a pair of the fourth would not, and no known model has one. */
 static pf_status check_sections(const struct pf_loader *l, int n_rot)
 {
     int64_t s[4] = { 0 };
@@ -168,10 +199,25 @@ static pf_status check_sections(const struct pf_loader *l, int n_rot)
     for (int64_t i = 0; found && sum > 0 && i < n_rot / 2; i++) {
         int64_t at = i % sum;
         if (l->m->arch->rope_sections == PF_SECTIONS_BLOCKS ? at >= sum - s[3] : at >= 3 * s[at % 3])
-            PF_FAIL(PF_EUNSUPPORTED, "key %s is {%lld, %lld, %lld, %lld}, which leaves pair %lld of %d without a position, in %s",
-                    name, (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3], (long long)i, n_rot / 2,
+            PF_FAIL(PF_EUNSUPPORTED,
+                    "key %s is {%lld, %lld, %lld, %lld}, which leaves pair %lld of %d without a position, in %s", name,
+                    (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3], (long long)i, n_rot / 2,
                     pf_gguf_path(l->g));
     }
+    return PF_OK;
+}
+
+/* DeepSeek's YaRN scales the logits instead of what rotates. */
+static pf_status move_magnitude(const struct pf_loader *l, struct pf_rope_params *p)
+{
+    float log_mul = 0;
+    PF_TRY(key_real(l, "rope.scaling.yarn_log_multiplier", false, false, &log_mul));
+    if (log_mul == 0)
+        return PF_OK;
+    p->plain_mag = true;
+    float mag = p->factor > 1 ? 1 + log_mul * logf(p->factor) : 1;
+    for (int il = 0; il < l->m->n_layer; il++)
+        l->m->layers[il].attn.scale *= mag * mag;
     return PF_OK;
 }
 
@@ -184,8 +230,8 @@ static pf_status read_rope(const struct pf_loader *l, int hd_k, struct pf_rope_p
     char name[NAME_BYTES];
     PF_TRY(key_int(l, "rope.dimension_count", false, 2, 2 * PF_ROPE_MAX_PAIRS, &n_rot));
     if (n_rot % 2 || n_rot > hd_k || (m->arch->rope_whole_head && n_rot != hd_k))
-        PF_FAIL(PF_EFORMAT, "key %s is %d, which does not suit heads of %d, in %s", key(l, name, "rope.dimension_count"), n_rot,
-                hd_k, pf_gguf_path(l->g));
+        PF_FAIL(PF_EFORMAT, "key %s is %d, which does not suit heads of %d, in %s",
+                key(l, name, "rope.dimension_count"), n_rot, hd_k, pf_gguf_path(l->g));
     PF_TRY(key_real(l, "rope.freq_base", false, true, &p.base));
     PF_TRY(key_real(l, "rope.scale_linear", false, false, &p.factor));
     PF_TRY(key_real(l, "rope.scaling.factor", false, false, &p.factor));
@@ -197,8 +243,10 @@ static pf_status read_rope(const struct pf_loader *l, int hd_k, struct pf_rope_p
     else if (scaling.n == 4 && memcmp(scaling.p, "yarn", 4) == 0)
         p.yarn = true;
     else if (scaling.n != 6 || memcmp(scaling.p, "linear", 6) != 0)
-        PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%.*s\"; none, linear and yarn are supported, in %s", name, (int)scaling.n, scaling.p,
-                pf_gguf_path(l->g));
+        PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%.*s\"; none, linear and yarn are supported, in %s", name, (int)scaling.n,
+                scaling.p, pf_gguf_path(l->g));
+    if (m->arch->mla && p.yarn)
+        PF_TRY(move_magnitude(l, &p));
     if (m->arch->rope_switch) {
         bool rotate = true;
         PF_TRY(key_bool(l, "rope.scaling.finetuned", &rotate));
@@ -212,7 +260,7 @@ static pf_status read_rope(const struct pf_loader *l, int hd_k, struct pf_rope_p
     return PF_OK;
 }
 
-/* ---- The whole model -------------------------------------------------------------------------------------------- */
+/* ---- The whole model --------------------------------------------------------------------------------------------- */
 
 static pf_status read_experts(const struct pf_loader *l)
 {
@@ -225,10 +273,12 @@ static pf_status read_experts(const struct pf_loader *l)
     PF_TRY(key_int(l, "expert_used_count", true, 1, m->n_expert, &m->n_used));
     PF_TRY(key_int(l, "feed_forward_length", m->arch->expert_width == PF_WIDTH_FF, 0, MAX_DIM, &m->n_ff));
     m->n_ff_expert = m->arch->expert_width == PF_WIDTH_FF_PER_PICK ? m->n_ff / m->n_used : m->n_ff;
-    PF_TRY(key_int(l, "expert_feed_forward_length", m->arch->expert_width == PF_WIDTH_KEY, 1, MAX_DIM, &m->n_ff_expert));
+    bool by_key = m->arch->expert_width == PF_WIDTH_KEY;
+    PF_TRY(key_int(l, "expert_feed_forward_length", by_key, 1, MAX_DIM, &m->n_ff_expert));
     if (m->n_ff_expert == 0) {
         char name[NAME_BYTES];
-        PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "expert_feed_forward_length"), pf_gguf_path(l->g));
+        PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "expert_feed_forward_length"),
+                pf_gguf_path(l->g));
     }
     return PF_OK;
 }
@@ -243,6 +293,8 @@ static pf_status read_gating(const struct pf_loader *l, enum pf_gating *out)
                 key(l, name, "expert_gating_func"), func, pf_gguf_path(l->g));
     if (func != 0)
         *out = func == 1 ? PF_GATE_SOFTMAX : PF_GATE_SIGMOID;
+    else if (l->m->arch->mla && (l->n_block == 47 || l->n_block == 48))
+        *out = PF_GATE_SIGMOID;           /* GLM-4.7-Flash, whose first files do not say */
     return PF_OK;
 }
 
@@ -263,8 +315,8 @@ static pf_status read_routing(const struct pf_loader *l)
         r.weight_scale = 1;
     if (r.n_group > 1 && (m->n_expert % r.n_group || r.n_group_used < 1 || r.n_group_used > r.n_group ||
                           m->n_expert / r.n_group * r.n_group_used < m->n_used))
-        PF_FAIL(PF_EFORMAT, "%d experts in %d groups, of which %d may be used, do not give %d picks, in %s", m->n_expert,
-                r.n_group, r.n_group_used, m->n_used, pf_gguf_path(l->g));
+        PF_FAIL(PF_EFORMAT, "%d experts in %d groups, of which %d may be used, do not give %d picks, in %s",
+                m->n_expert, r.n_group, r.n_group_used, m->n_used, pf_gguf_path(l->g));
     for (int il = 0; il < m->n_layer; il++)
         m->layers[il].moe.routing = r;
     return PF_OK;
@@ -317,17 +369,17 @@ static pf_status read_sizes(const struct pf_loader *l, int *n_block)
 static pf_status read_keys(struct pf_loader *l)
 {
     struct pf_model *m = l->m;
-    int n_block = 0, hd_k = 0;
-    PF_TRY(read_sizes(l, &n_block));
+    int hd_k = 0;
+    PF_TRY(read_sizes(l, &l->n_block));
     m->layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *m->layers);
     if (!m->layers)
         PF_FAIL(PF_ENOMEM, "no memory for the %d layers of %s", m->n_layer, pf_gguf_path(l->g));
     PF_TRY(read_delta(l));
-    PF_TRY(read_attention(l, n_block, &hd_k));
+    PF_TRY(m->arch->mla ? read_mla(l) : read_attention(l, l->n_block, &hd_k));
     PF_TRY(read_routing(l));
     PF_TRY(read_layout(l));
     PF_TRY(read_multipliers(l));
-    return read_rope(l, hd_k, &l->rope);
+    return read_rope(l, m->arch->mla ? m->mla.n_rope : hd_k, &l->rope);
 }
 
 static pf_status unknown_architecture(const pf_gguf *g, struct pf_str name)
@@ -336,8 +388,8 @@ static pf_status unknown_architecture(const pf_gguf *g, struct pf_str name)
     size_t n = 0;
     for (int i = 0; pf_arch_at(i) && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", pf_arch_at(i)->name);
-    PF_FAIL(PF_EUNSUPPORTED, "architecture \"%.*s\" is not supported (supported: %s), in %s", (int)name.n, name.p, known,
-            pf_gguf_path(g));
+    PF_FAIL(PF_EUNSUPPORTED, "architecture \"%.*s\" is not supported (supported: %s), in %s", (int)name.n, name.p,
+            known, pf_gguf_path(g));
 }
 
 pf_status pf_model_bind(struct pf_model *m)

@@ -2,9 +2,10 @@
  *
  *     GGUF file --arch table (arch_<family>.c)--> pf_model { layers[] { attention, dense FFN or experts } }
  *
- * model.c reads the keys, bind.c binds the tensors that an architecture's table asks for; forward.c walks the result and
- * knows no architecture by name. The model owns the file mapping, the tokenizer, the chat template, the backend and a lock
- * that lets the sessions' steps take turns. Weights stay where the file mapping has them. */
+ * model.c reads the keys, bind.c binds the tensors that an architecture's table asks for; forward.c walks the result
+ * and knows no architecture by name. The model owns the file mapping, the tokenizer, the chat template, the backend and
+ * a lock that lets the sessions' steps take turns. Weights stay where the file mapping has them, or pass
+ * through the store (residency.h) where memory is too small. */
 #ifndef PF_MODEL_H
 #define PF_MODEL_H
 
@@ -17,7 +18,7 @@
 #include "text/chat_tmpl.h"
 #include "text/vocab.h"
 
-/* Whether an architecture has a tensor: never, perhaps, always. What a table does not name and the file has is refused. */
+/* Whether an architecture has a tensor: never, perhaps, always. What a file has and no table names is refused. */
 enum pf_need { PF_NEVER, PF_OPTIONAL, PF_REQUIRED };
 
 /* What sets an architecture apart. One const table per architecture; everything not named is the plain pre-norm
@@ -35,12 +36,13 @@ struct pf_arch {
     enum pf_need    qk_norm;              /* of queries and keys, before rotation, per head */
     bool            norm_whole_row;       /* over all heads at once */
     bool            gated_attention;      /* attn_q holds, head by head, queries and a gate of what the head puts out */
-    enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED } delta;         /* layers with ssm_conv1d are delta nets; which
-                                             key head a value head has: neighbours share one, or they take turns */
+    enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED } delta;     /* layers with ssm_conv1d are delta nets; value
+                                             heads that are neighbours share a key head, or they take turns */
+    bool            mla;                  /* latent attention instead of queries, keys and values */
     bool            norm_after_rope;
     bool            attention_scale;      /* reads attention.scale */
-    enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period of
-                                             attention.sliding_window_pattern; llama4: see read_windows() in model.c */
+    enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period
+                                             of attention.sliding_window_pattern; llama4: read_windows() in model.c */
     int             window_period;
 
     const char     *ffn_norm;             /* name of the norm in front of the FFN */
@@ -51,13 +53,13 @@ struct pf_arch {
     enum pf_act     act;
     enum pf_gating  gating;
     bool            norm_weights;
-    bool            router_keys;          /* reads expert_gating_func, _weights_norm, _weights_scale and _group_...; what
-                                             gating and norm_weights say holds for absent keys */
+    bool            router_keys;          /* reads expert_gating_func, _weights_norm, _weights_scale and _group_...;
+                                             what gating and norm_weights say holds for absent keys */
     bool            weigh_input;          /* routing weights multiply the experts' input */
     enum pf_need    select_bias;          /* exp_probs_b */
     enum pf_need    shared, shared_gate;  /* an expert that every token goes through; its weight is sigmoid(gate) */
-    enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;   /* when expert_feed_forward_length is absent:
-                                             feed_forward_length, that / n_used, or it must be there */
+    enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;  /* when expert_feed_forward_length is
+                                             absent: feed_forward_length, that / n_used, or it must be there */
 
     bool            multipliers;          /* reads embedding_scale, residual_scale, logit_scale */
 };
@@ -74,6 +76,18 @@ struct pf_attention {
     bool             chunked;             /* windows are fixed pieces of the context, not sliding */
     bool             temper;              /* queries grow with the logarithm of their position: forward.c */
     float            scale;
+};
+
+/* Multi-head latent attention in absorbed form: one key for all heads, [latent | rotated part], whose latent is its
+ * value too; pf_attention of such a layer describes that (n_kv_head 1, hd_k = n_latent + n_rope, hd_v = n_latent). */
+struct pf_mla {
+    struct pf_weight q;                   /* {n_embd, n_head * (n_nope + n_rope)}; or both of */
+    struct pf_weight q_a, q_b;            /* {n_embd, n_q_latent}, {n_q_latent, n_head * (n_nope + n_rope)} */
+    const float     *q_norm;              /* {n_q_latent} */
+    struct pf_weight kv;                  /* {n_embd, n_latent + n_rope} */
+    const float     *kv_norm;             /* {n_latent} */
+    struct pf_weight k_b, v_b;            /* per head {n_nope, n_latent}, {n_latent, n_v} */
+    int              v_head_rows;         /* rows of v_b from one head to the next */
 };
 
 /* Gated DeltaNet, in place of attention: no keys and values, but a state of fixed size. */
@@ -107,6 +121,7 @@ struct pf_layer {
     bool                is_delta;
     struct pf_attention attn;                        /* all zeros in a delta net */
     struct pf_delta_net delta;
+    struct pf_mla       mla;
     bool                is_moe;
     struct pf_dense_ffn dense;
     struct pf_moe       moe;
@@ -119,6 +134,7 @@ struct pf_model {
     pf_tmpl    *tmpl;                     /* NULL: none, or it does not parse: tmpl_error says why */
     char       *tmpl_error;
     pf_backend *backend;                  /* NULL when opened for the vocabulary only */
+    struct pf_residency *residency;       /* NULL: all weights are mapped */
 
     int   n_layer, n_embd, n_vocab, n_ctx_train, n_ff;
     int   n_expert, n_used, n_ff_expert;  /* 0: no experts */
@@ -128,6 +144,9 @@ struct pf_model {
         int d, n_k_head, n_v_head, taps;
         int n_k, n_v, n_conv;             /* K = n_k_head * d, V = n_v_head * d, 2 K + V */
     } delta;
+    struct pf_mla_sizes {                 /* all 0: the model has no latent attention */
+        int n_latent, n_q_latent, n_nope, n_rope, n_v;
+    } mla;
     struct pf_rope   rope;
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm;

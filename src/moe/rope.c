@@ -33,7 +33,7 @@ void pf_rope_init(struct pf_rope *r, const struct pf_rope_params *p)
         r->freq[i] = freq * (stretch * (1 - keep) + keep);
     }
     r->mag = p->attn_factor;
-    if (p->yarn && stretch < 1)
+    if (p->yarn && stretch < 1 && !p->plain_mag)
         r->mag *= 1 + 0.1 * log(1 / stretch);
 }
 

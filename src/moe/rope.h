@@ -1,4 +1,5 @@
-/* Rotary position embedding: per pair of dimensions an angular frequency, fixed at load; per position a cosine and a sine.
+/* Rotary position embedding: per pair of dimensions an angular frequency, fixed at load; per position a cosine and a
+ * sine.
  *
  *     angle(p, i) = p * freq[i]          freq[i] = base^(-2i / n_rot) / divisor[i], then linear or YaRN scaling
  *     table row of a position: mag * cos(angle) for every pair, then mag * sin(angle)
@@ -8,6 +9,7 @@
 #ifndef PF_ROPE_H
 #define PF_ROPE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/pf_status.h"
@@ -28,6 +30,7 @@ struct pf_rope_params {
     bool         yarn;                    /* else linear */
     int64_t      n_ctx_orig;              /* YaRN: context before extension */
     float        attn_factor;             /* multiplies mag; 1 normally */
+    bool         plain_mag;               /* YaRN's own magnitude goes into attention's scale instead */
 };
 void pf_rope_init(struct pf_rope *r, const struct pf_rope_params *p);
 

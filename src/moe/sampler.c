@@ -12,7 +12,7 @@
 #include "base/pf_math.h"
 #include "moe/session.h"
 
-/* ---- Random numbers: xoshiro256** seeded through splitmix64 (Blackman and Vigna, 2018) ------------------------- */
+/* ---- Random numbers: xoshiro256** seeded through splitmix64 (Blackman and Vigna, 2018) --------------------------- */
 
 static uint64_t rotl(uint64_t x, int k)
 {
@@ -48,7 +48,7 @@ void pf_sampler_init(struct pf_sampler *sp, uint64_t seed)
     }
 }
 
-/* ---- Candidates --------------------------------------------------------------------------------------------------- */
+/* ---- Candidates -------------------------------------------------------------------------------------------------- */
 
 static bool before(const struct pf_candidate *a, const struct pf_candidate *b)
 {

@@ -87,6 +87,8 @@ static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64
             for (int h = 0; h < kv->n_kv_head; h++) {
                 size_t at = (size_t)first * (size_t)kv->n_kv_head + (size_t)h * PF_KV_CHUNK_POSITIONS;
                 PF_TRY(transfer_buffer(f, s, (char *)kv->k + at * (size_t)kv->hd_k * element, in_use * (size_t)kv->hd_k * element));
+                if (!kv->v)                  /* the values are in the keys */
+                    continue;
                 PF_TRY(transfer_buffer(f, s, (char *)kv->v + at * (size_t)kv->hd_v * element, in_use * (size_t)kv->hd_v * element));
             }
         }

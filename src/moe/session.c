@@ -1,10 +1,8 @@
-/* Sessions: opening, the timeline, evaluation in batches, saving and loading. See session.h for the invariants. */
+/* Sessions: options, sizes, opening and closing. See session.h for the invariants; the timeline is in timeline.c. */
 #include "moe/session.h"
 
 #include <string.h>
-#include <time.h>
 
-#include "base/pf_fp.h"
 #include "base/pf_mem.h"
 
 enum { DEFAULT_CTX = 8192, DEFAULT_BATCH = 512, MAX_BATCH = 8192 };
@@ -26,7 +24,8 @@ static pf_status resolve_opts(const struct pf_model *m, const struct pf_session_
     if (o->n_batch == 0)
         o->n_batch = DEFAULT_BATCH;
     if (o->n_ctx < 1 || o->n_ctx > INT32_MAX - PF_KV_CHUNK_POSITIONS)
-        PF_FAIL(PF_EINVAL, "n_ctx is %lld; 1 to %d are possible", (long long)o->n_ctx, INT32_MAX - PF_KV_CHUNK_POSITIONS);
+        PF_FAIL(PF_EINVAL, "n_ctx is %lld; 1 to %d are possible", (long long)o->n_ctx,
+                INT32_MAX - PF_KV_CHUNK_POSITIONS);
     if (o->n_batch < 1 || o->n_batch > MAX_BATCH)
         PF_FAIL(PF_EINVAL, "n_batch is %d; 1 to %d are possible", o->n_batch, MAX_BATCH);
     if (o->kv_type != PF_KV_F16 && o->kv_type != PF_KV_F32)
@@ -36,16 +35,17 @@ static pf_status resolve_opts(const struct pf_model *m, const struct pf_session_
     return PF_OK;
 }
 
-/* ---- Sizes ------------------------------------------------------------------------------------------------------ */
+/* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
-static struct pf_kv_layer kv_layer(const struct pf_attention *a, const struct pf_session_opts *o)
+static struct pf_kv_layer kv_layer(const struct pf_model *m, int il, const struct pf_session_opts *o)
 {
+    const struct pf_attention *a = &m->layers[il].attn;
     size_t element = o->kv_type == PF_KV_F16 ? 2 : 4;
     size_t positions = (size_t)(o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
     return (struct pf_kv_layer){
         .view = { .type = o->kv_type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v },
         .k_bytes = positions * (size_t)a->n_kv_head * (size_t)a->hd_k * element,
-        .v_bytes = positions * (size_t)a->n_kv_head * (size_t)a->hd_v * element,
+        .v_bytes = m->arch->mla ? 0 : positions * (size_t)a->n_kv_head * (size_t)a->hd_v * element,
     };
 }
 
@@ -78,6 +78,12 @@ static struct widths widths_of(const struct pf_model *m)
     }
     widen(&w.attn, m->delta.n_v);
     widen(&w.gate_out, m->delta.n_v);
+    if (m->arch->mla) {
+        int64_t n_head = m->layers[0].attn.n_head;
+        widen(&w.packed, n_head * (m->mla.n_nope + m->mla.n_rope));
+        widen(&w.packed, n_head * m->mla.n_v);
+        widen(&w.gate_out, m->mla.n_latent + m->mla.n_rope);
+    }
     widen(&w.packed, m->arch->gated_attention ? 2 * (int64_t)w.q : 0);
     widen(&w.packed, 2 * ((int64_t)m->delta.n_k + m->delta.n_v));
     return w;
@@ -90,6 +96,12 @@ static struct pf_backend_sizes backend_sizes(const struct pf_model *m, const str
                                   .n_expert = m->n_expert, .n_ff = m->n_ff_expert, .n_out = m->n_expert ? m->n_embd : 0,
                                   .n_ctx = o->n_ctx };
     widen(&s.max_n_in, w.attn);
+    if (m->arch->mla) {
+        widen(&s.max_n_in, (int64_t)m->layers[0].attn.n_head * m->mla.n_v);
+        widen(&s.max_n_in, m->mla.n_q_latent);
+        s.max_head_rows = o->n_batch * m->layers[0].attn.n_head;
+        s.max_head_n_in = m->mla.n_latent > m->mla.n_nope ? m->mla.n_latent : m->mla.n_nope;
+    }
     widen(&s.max_n_in, w.ff);
     for (int il = 0; il < m->n_layer; il++) {
         widen(&s.max_head_dim, m->layers[il].attn.hd_k);
@@ -121,6 +133,7 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
         { &b->x, rows * (size_t)m->n_embd },       { &b->h, rows * (size_t)m->n_embd },
         { &b->q, rows * (size_t)w.q },             { &b->k, rows * (size_t)w.k },
         { &b->v, rows * (size_t)w.v },             { &b->attn, rows * (size_t)w.attn },
+        { &b->q_latent, rows * (size_t)m->mla.n_q_latent },
         { &b->packed, rows * (size_t)w.packed },   { &b->gate_out, rows * (size_t)w.gate_out },
         { &b->qkv, rows * (size_t)m->delta.n_conv }, { &b->mixed, rows * (size_t)m->delta.n_conv },
         { &b->beta, rows * (size_t)m->delta.n_v_head }, { &b->alpha, rows * (size_t)m->delta.n_v_head },
@@ -139,23 +152,26 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
     return used;
 }
 
-pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts, uint64_t *kv_bytes, uint64_t *work_bytes)
+pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts, uint64_t *kv_bytes,
+                           uint64_t *work_bytes)
 {
     struct pf_session_opts o;
     struct pf_buffers b;
     PF_TRY(resolve_opts(m, opts, &o));
     *kv_bytes = 0;
     for (int il = 0; il < m->n_layer; il++) {
-        struct pf_kv_layer kv = kv_layer(&m->layers[il].attn, &o);
+        struct pf_kv_layer kv = kv_layer(m, il, &o);
         *kv_bytes += kv.k_bytes + kv.v_bytes;
     }
     struct pf_backend_sizes sizes = backend_sizes(m, &o);
-    *work_bytes = (uint64_t)pf_state_bytes(m) * (uint64_t)(2 + pf_state_n_checkpoints(m)) + carve(m, o.n_batch, NULL, &b) + m->backend->ops->scratch_bytes(m->backend, &sizes) +
-                  (uint64_t)o.n_ctx * sizeof(int32_t) + (uint64_t)m->n_vocab * (sizeof(struct pf_candidate) + sizeof(int32_t));
+    *work_bytes = (uint64_t)pf_state_bytes(m) * (uint64_t)(2 + pf_state_n_checkpoints(m)) +
+                  carve(m, o.n_batch, NULL, &b) + m->backend->ops->scratch_bytes(m->backend, &sizes) +
+                  (uint64_t)o.n_ctx * sizeof(int32_t) +
+                  (uint64_t)m->n_vocab * (sizeof(struct pf_candidate) + sizeof(int32_t));
     return PF_OK;
 }
 
-/* ---- Opening and closing ---------------------------------------------------------------------------------------- */
+/* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
 void pf_session_close(pf_session **sp)
 {
@@ -209,12 +225,12 @@ static pf_status open_state(struct pf_session *s)
 static pf_status open_kv(struct pf_session *s, int il)
 {
     const struct pf_backend_ops *ops = s->m->backend->ops;
-    struct pf_kv_layer kv = kv_layer(&s->m->layers[il].attn, &s->opts);
+    struct pf_kv_layer kv = kv_layer(s->m, il, &s->opts);
     if (kv.k_bytes == 0)                     /* a delta net */
         return PF_OK;
     PF_TRY(ops->buf_alloc(s->m->backend, kv.k_bytes, false, &kv.view.k));
     s->kv[il] = kv;
-    return ops->buf_alloc(s->m->backend, kv.v_bytes, false, &s->kv[il].view.v);
+    return kv.v_bytes ? ops->buf_alloc(s->m->backend, kv.v_bytes, false, &s->kv[il].view.v) : PF_OK;
 }
 
 static pf_status open_parts(struct pf_session *s)
@@ -261,186 +277,4 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
     }
     *out = s;
     return PF_OK;
-}
-
-/* ---- Evaluation ------------------------------------------------------------------------------------------------- */
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
-static pf_status step(struct pf_session *s, const struct pf_batch *batch)
-{
-    struct pf_model *m = s->m;
-    pthread_mutex_lock(&m->step_lock);
-    uint64_t begin = now_ns();
-    unsigned fp = pf_fp_begin();
-    pf_status st = pf_forward(s, batch);
-    pf_fp_end(fp);
-    atomic_fetch_add(&m->step_ns, now_ns() - begin);
-    atomic_fetch_add(&m->n_steps, 1);
-    atomic_fetch_add(&m->n_tokens, (uint64_t)batch->rows);
-    atomic_store(&m->weight_bytes_now, m->backend->weight_bytes_read);
-    pthread_mutex_unlock(&m->step_lock);
-    return st;
-}
-
-/* Whether tok[0..n) may stand at positions from .. */
-static pf_status check_tokens(const struct pf_session *s, int64_t from, const int32_t *tok, size_t n)
-{
-    if (n > (size_t)(s->opts.n_ctx - from))
-        PF_FAIL(PF_ECONTEXT, "%zu tokens after %lld do not fit a context of %lld", n, (long long)from, (long long)s->opts.n_ctx);
-    for (size_t i = 0; i < n; i++)
-        if (tok[i] < 0 || tok[i] >= s->m->n_vocab)
-            PF_FAIL(PF_EINVAL, "token %zu is %d; the vocabulary has ids 0 to %d", i, tok[i], s->m->n_vocab - 1);
-    return pf_gguf_unchanged(s->m->file);
-}
-
-/* Evaluates s->tokens from computed up to end, batch by batch; each batch that succeeds is committed. Positions from
- * `first` on get logits if all are wanted, otherwise the last one does, if any: first == end. */
-static pf_status run_to(struct pf_session *s, int64_t end, int64_t first, bool last)
-{
-    while (s->computed < end) {
-        int64_t from = s->computed, left = end - from;
-        int rows = left < s->opts.n_batch ? (int)left : s->opts.n_batch;
-        struct pf_batch batch = { .tokens = s->tokens + from, .rows = rows, .n_logits = last && left == rows,
-                                  .logits = s->logits };
-        if (s->all_logits && from + rows > first) {
-            int64_t begin = from > first ? from : first;
-            batch.n_logits = (int)(from + rows - begin);
-            batch.logits = s->all_logits + (size_t)(begin - first) * (size_t)s->m->n_vocab;
-        }
-        PF_TRY(step(s, &batch));
-        pf_state_commit(s, rows);
-        s->pos = s->computed > s->pos ? s->computed : s->pos;
-    }
-    return PF_OK;
-}
-
-/* Appends tok[0..n). A recurrent model first catches up with the timeline, and keeps checkpoints where a conversation may be
- * taken up again: where the tokens begin, where they end, and a little before that, since what a template puts in front of an
- * answer is not always what it leaves there afterwards. */
-static pf_status append(struct pf_session *s, const int32_t *tok, size_t n)
-{
-    enum { TAIL = 32 };
-    int64_t first = s->pos, end = first + (int64_t)n;
-    memmove(s->tokens + first, tok, n * sizeof *tok);
-    if (n == 1 && s->computed == first)
-        return run_to(s, end, first, true);
-    PF_TRY(run_to(s, first, first, false));
-    pf_state_keep(s);
-    if (s->n_checkpoints > 0 && n > 2 * TAIL) {
-        PF_TRY(run_to(s, end - TAIL, first, false));
-        pf_state_keep(s);
-    }
-    PF_TRY(run_to(s, end, first, true));
-    pf_state_keep(s);
-    return PF_OK;
-}
-
-static void drop_logits(struct pf_session *s)
-{
-    pf_free(s->all_logits);
-    s->all_logits = NULL;
-    s->n_all = 0;
-    s->has_logits = false;
-}
-
-static void go_back(struct pf_session *s, int64_t pos)
-{
-    s->pos = pos;
-    pf_state_rewind(s, pos);
-}
-
-pf_status pf_session_eval(pf_session *s, const int32_t *tok, size_t n, unsigned flags)
-{
-    if (n == 0)
-        PF_FAIL(PF_EINVAL, "there are no tokens to evaluate");
-    PF_TRY(check_tokens(s, s->pos, tok, n));
-    float *all = NULL;
-    if (flags & PF_LOGITS_ALL) {
-        all = pf_alloc_array(PF_MEM_SESSION, n * (size_t)s->m->n_vocab, sizeof *all);
-        if (!all)
-            PF_FAIL(PF_ENOMEM, "no memory for the logits of %zu positions", n);
-    }
-    int64_t before = s->pos;
-    drop_logits(s);
-    s->all_logits = all;
-    pf_status st = append(s, tok, n);
-    if (st < 0) {
-        drop_logits(s);
-        go_back(s, before);
-        return st;
-    }
-    s->n_all = all ? n : 0;
-    s->has_logits = true;
-    return PF_OK;
-}
-
-pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *reused)
-{
-    if (n == 0)
-        PF_FAIL(PF_EINVAL, "there are no tokens to evaluate");
-    size_t common = 0;
-    while (common < n && common < (size_t)s->pos && s->tokens[common] == tok[common])
-        common++;
-    if (common == n && !(s->has_logits && s->pos == (int64_t)n))
-        common--;                            /* its logits are needed */
-    if (n > (size_t)s->opts.n_ctx)
-        PF_FAIL(PF_ECONTEXT, "%zu tokens do not fit a context of %lld", n, (long long)s->opts.n_ctx);
-    PF_TRY(check_tokens(s, (int64_t)common, tok + common, n - common));
-    go_back(s, (int64_t)common);
-    if (reused)
-        *reused = (size_t)s->computed;
-    if (common == n)
-        return PF_OK;
-    drop_logits(s);
-    PF_TRY(append(s, tok + common, n - common));
-    s->has_logits = true;
-    return PF_OK;
-}
-
-pf_status pf_session_rewind(pf_session *s, int64_t pos)
-{
-    if (pos < 0 || pos > s->pos)
-        PF_FAIL(PF_EINVAL, "cannot rewind to position %lld of a timeline of %lld", (long long)pos, (long long)s->pos);
-    if (pos < s->pos)
-        drop_logits(s);
-    go_back(s, pos);
-    return PF_OK;
-}
-
-int64_t pf_session_pos(const pf_session *s)
-{
-    return s->pos;
-}
-
-int64_t pf_session_n_ctx(const pf_session *s)
-{
-    return s->opts.n_ctx;
-}
-
-const int32_t *pf_session_tokens(const pf_session *s)
-{
-    return s->tokens;
-}
-
-const float *pf_session_logits(const pf_session *s)
-{
-    if (!s->has_logits)
-        return NULL;
-    return s->all_logits ? s->all_logits + (s->n_all - 1) * (size_t)s->m->n_vocab : s->logits;
-}
-
-const float *pf_session_logits_at(const pf_session *s, size_t i)
-{
-    return i < s->n_all ? s->all_logits + i * (size_t)s->m->n_vocab : NULL;
-}
-
-void pf_session_cancel(pf_session *s)
-{
-    atomic_store(&s->cancel, true);
 }

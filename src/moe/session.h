@@ -1,14 +1,14 @@
 /* A session: one mutable timeline of tokens, its keys and values, and the work buffers of a step.
  *
  *     tokens [0 .. pos)            the timeline; at or past pos is garbage
- *     computed <= pos              what keys, values and state hold; less than pos only after a rewind of a recurrent model
+ *     computed <= pos              what keys, values and state hold; below pos only after a rewind of a recurrent model
  *     kv[layer]                    chunks of 256 positions; whatever lies at or past computed is garbage
  *     state                        of the delta nets after position computed - 1; at computed 0 it is not looked at
  *     buffers                      activations of one batch of at most n_batch rows
  *
- * A step writes keys and values past computed and the second copy of the state, and commits by moving computed and swapping
- * the copies; a step that fails leaves no trace. One thread at a time per session; sessions of one model take turns on the
- * model's step lock. */
+ * A step writes keys and values past computed and the second copy of the state, and commits by moving computed and
+ * swapping the copies; a step that fails leaves no trace. One thread at a time per session; sessions of one model take
+ * turns on the model's step lock. */
 #ifndef PF_SESSION_H
 #define PF_SESSION_H
 
@@ -27,8 +27,10 @@ struct pf_buffers {
     float *h;                /* its norm {n_embd} */
     float *q, *k, *v;        /* {n_head * hd} ... of the widest layer */
     float *attn;             /* what heads put out {n_head * hd_v}, {V} */
-    float *packed;           /* projections that have to be dealt out: {2 * n_head * hd}, {2 K + 2 V}, {2 * n_v_head} */
-    float *gate_out;         /* gate of attn, z of a delta net: as attn */
+    float *packed;           /* projections that have to be dealt out: {2 * n_head * hd}, {2 K + 2 V}, {2 * n_v_head};
+                                latent attention's queries and then values by head */
+    float *gate_out;         /* gate of attn, z of a delta net: as attn; latent attention's {n_latent + n_rope} */
+    float *q_latent;         /* {n_q_latent} */
     float *qkv, *mixed;      /* of a delta net, before and after its convolution {2 K + V} */
     float *beta, *alpha;     /* {n_v_head} */
     float *gate, *up;        /* dense or shared FFN {n_ff} */

@@ -1,8 +1,8 @@
 /* The recurrent state of a session: what delta nets carry from position to position. See session.h.
  *
  * A step reads `state` and writes `next`; pf_state_commit swaps them. State cannot be rewound, so copies are kept
- * (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and evaluating from
- * there again when the next tokens come. */
+ * (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and evaluating
+ * from there again when the next tokens come. */
 #include "moe/session.h"
 
 enum { BUDGET_BYTES = 512 << 20 };        /* of all checkpoints, but never fewer than two */

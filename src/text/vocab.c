@@ -149,7 +149,7 @@ const char *pf_vocab_piece(const pf_vocab *v, int32_t id, bool special, size_t *
     *len = 0;
     if (id < 0 || id >= v->n_tokens)
         return "";
-    if (!special && (v->types[id] == TOKEN_CONTROL || v->types[id] == TOKEN_UNKNOWN))
+    if (!special && (v->types[id] == TOKEN_CONTROL || v->types[id] == TOKEN_UNKNOWN || id == v->unshown))
         return "";
     *len = v->pieces[id].n;
     return v->pieces[id].p;
@@ -159,7 +159,8 @@ pf_status pf_vocab_detokenize(const pf_vocab *v, const int32_t *ids, size_t n, u
                               size_t *need)
 {
     size_t total = 0;
-    bool at_start = v->add_space_prefix;     /* the space that tokenising put there is still to come */
+    /* the space that tokenising put there is still to come */
+    bool at_start = v->add_space_prefix && !(flags & PF_DETOK_CONTINUE);
     *need = 0;
     for (size_t i = 0; i < n; i++) {
         size_t len;

@@ -69,6 +69,7 @@ struct pf_vocab {
     int32_t special_first[257];          /* specials that begin with byte b: [special_first[b], special_first[b + 1]) */
 
     int32_t bos, eos, pad, unk;          /* -1: none */
+    int32_t unshown;                     /* an ordinary token that plain text leaves out; -1: none */
     bool add_bos, add_eos, add_space_prefix;
     bool words_begin_with_space;         /* SPM: in no text does a space follow anything but a space */
     bool strip_after_special;            /* drop ASCII white space after special tokens, see pf_vocab_strips */

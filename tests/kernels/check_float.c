@@ -90,6 +90,25 @@ static void run_swiglu_oai(const struct pf_kernels *k, const struct job *j)
     run_glu(k->swiglu_oai, j);
 }
 
+static void run_sigmoid_mul(const struct pf_kernels *k, const struct job *j)
+{
+    run_glu(k->sigmoid_mul, j);
+}
+
+static void run_l2_norm(const struct pf_kernels *k, const struct job *j)
+{
+    k->l2_norm(j->x, 1e-6f, 0.7f, j->n, j->out);
+    memcpy(j->out + j->n, j->w, (size_t)j->n * sizeof *j->w);
+    k->l2_norm(j->out + j->n, 1e-6f, 1.0f, j->n, j->out + j->n);
+}
+
+static void run_conv_silu(const struct pf_kernels *k, const struct job *j)
+{
+    const float *taps[4] = { j->x, j->w, j->x + j->n, j->w + j->n };
+    k->conv_silu(taps, j->w, (size_t)j->n, 1, j->n, j->out);
+    k->conv_silu(taps, j->x, 0, 4, j->n, j->out + j->n);
+}
+
 /* What the entries that change their argument begin with. */
 static float *copy_x(const struct job *j)
 {
@@ -141,7 +160,8 @@ static const struct entry {
     { "rms_norm", run_rms_norm, 36 },   { "swiglu", run_swiglu, 32 },       { "swiglu_oai", run_swiglu_oai, 32 },
     { "add", run_add, 40 },             { "scale", run_scale, 32 },         { "axpy", run_axpy, 40 },
     { "rope_norm", run_rope_norm, 40 }, { "rope_neox", run_rope_neox, 40 }, { "softmax", run_softmax, 56 },
-    { "to_f16", run_to_f16, 12 },
+    { "to_f16", run_to_f16, 12 },       { "sigmoid_mul", run_sigmoid_mul, 32 }, { "l2_norm", run_l2_norm, 32 },
+    { "conv_silu", run_conv_silu, 32 },
 };
 enum { N_ENTRIES = sizeof entries / sizeof *entries };
 
@@ -224,6 +244,52 @@ static void check_quantise(int n, enum fill how)
         x[n / 2] = was;
     }
     check_fenced_free((uint8_t *)x, (size_t)n * sizeof(float));
+}
+
+/* ---- The delta rule ---------------------------------------------------------------------------------------------- */
+
+enum { DELTA_MAX = 136 };
+
+/* The definition, once more, column by column. */
+static void delta_plainly(const struct pf_delta_args *a)
+{
+    for (int j = 0; j < a->d; j++) {
+        float seen = 0, out = 0;
+        for (int i = 0; i < a->d; i++)
+            seen = fmaf(a->before[i * a->d + j], a->k[i], seen);
+        float change = fmaf(-a->decay, seen, a->v[j]) * a->beta;
+        for (int i = 0; i < a->d; i++) {
+            float s = fmaf(a->k[i], change, a->before[i * a->d + j] * a->decay);
+            a->after[i * a->d + j] = s;
+            out = fmaf(s, a->q[i], out);
+        }
+        a->out[j] = out;
+    }
+}
+
+/* From one matrix to another, and in place. */
+static void check_delta(int d)
+{
+    static float before[DELTA_MAX * DELTA_MAX], want[DELTA_MAX * DELTA_MAX], got[DELTA_MAX * DELTA_MAX];
+    static float q[DELTA_MAX], k[DELTA_MAX], v[DELTA_MAX], want_out[DELTA_MAX], got_out[DELTA_MAX];
+    float *const inputs[] = { q, k, v };
+    for (int i = 0; i < 3; i++)
+        fill(inputs[i], d, FILL_PLAIN);
+    fill(before, d * d, FILL_PLAIN);
+    struct pf_delta_args a = { .before = before, .q = q, .k = k, .v = v, .decay = 0.9f, .beta = 0.4f, .d = d,
+                               .after = want, .out = want_out };
+    delta_plainly(&a);
+    a.out = got_out;
+    a.after = got;
+    for (int i = 0; i < n_levels; i++)
+        for (int in_place = 0; in_place < 2; in_place++) {
+            if (in_place)
+                memcpy(got, before, (size_t)(d * d) * sizeof *got);
+            a.before = in_place ? got : before;
+            levels[i]->delta_step(&a);
+            if (!same(want, got, d * d) || !same(want_out, got_out, d))
+                fail(levels[i]->name, "delta_step", d, in_place ? "in place" : "from one matrix to another");
+        }
 }
 
 /* ---- exp, F16 ---------------------------------------------------------------------------------------------------- */
@@ -427,6 +493,30 @@ static bool attn_same(const struct attn_case *a, const struct attn_case *b)
     return same(a->m, b->m, a->n_q) && same(a->z, b->z, a->n_q) && same(a->acc, b->acc, a->n_q * a->hd_v);
 }
 
+/* Values that are the beginnings of the keys, against the same values on their own. */
+static void check_attn_within(int n_q, int hd_k, int hd_v, bool f16)
+{
+    static struct attn_case want;
+    attn_fill(&given, n_q, hd_k, hd_v);
+    for (int i = 0; i < PF_KV_CHUNK * hd_v; i++)
+        given.v[i] = given.k[i / hd_v * hd_k + i % hd_v];
+    levels[0]->to_f16(given.v, PF_KV_CHUNK * hd_v, given.v16);
+    for (int i = 0; i < n_levels; i++) {
+        pf_attn_fn *fn = f16 ? levels[i]->attn_f16 : levels[i]->attn_f32;
+        want = state = given;
+        attn_some(fn, f16, &want, 0, n_q, 0.1f);
+        struct pf_attn_args a = {
+            .q = state.q, .q_stride = (size_t)hd_k, .n_q = n_q, .hd_k = hd_k, .hd_v = hd_v, .v_stride = (size_t)hd_k,
+            .k = f16 ? (const void *)state.k16 : state.k, .v = f16 ? (const void *)state.k16 : state.k, .lo = state.lo,
+            .hi = state.hi, .scale = 0.1f, .score = score_room, .m = state.m, .z = state.z, .acc = state.acc,
+            .acc_stride = (size_t)hd_v, .ac = ac_room,
+        };
+        fn(&a);
+        if (!attn_same(&want, &state))
+            fail(levels[i]->name, f16 ? "attn_f16" : "attn_f32", hd_k, "reads values within keys wrongly");
+    }
+}
+
 static void check_attn(int n_q, int hd_k, int hd_v, bool f16)
 {
     static struct attn_case want;
@@ -567,6 +657,18 @@ static void bench_attn(const struct pf_kernels *k, int n_q, bool f16)
            n_q, ns / chunks, 2.0 * chunk_bytes * chunks / ns, 4.0 * PF_KV_CHUNK * HD * n_q * chunks / ns);
 }
 
+/* A head of 128, as in a prompt: its matrix stays in the second cache. */
+static void bench_delta(const struct pf_kernels *k)
+{
+    enum { D = 128 };
+    static float matrix[D * D], x[4 * D];
+    double ns;
+    struct pf_delta_args a = { .before = matrix, .after = matrix, .q = x, .k = x + D, .v = x + 2 * D, .out = x + 3 * D,
+                               .decay = 0.9f, .beta = 0.4f, .d = D };
+    BEST_NS(ns, k->delta_step(&a));
+    printf("%-14s %-14s %10.0f ns %7.2f GB/s\n", k->name, "delta_step", ns, 8.0 * D * D / ns);
+}
+
 static void bench_level(const struct check_opts *o, const struct pf_kernels *k)
 {
     static float x[2 * N_MAX], w[2 * N_MAX], out[2 * N_MAX];
@@ -584,6 +686,8 @@ static void bench_level(const struct check_opts *o, const struct pf_kernels *k)
         BEST_NS(ns, k->quantise(x, j.n, row.q, row.d, row.s));
         printf("%-14s %-14s %10.0f ns %7.2f GB/s\n", k->name, "quantise", ns, 5.25 * j.n / ns);
     }
+    if (check_wants(o, "delta_step"))
+        bench_delta(k);
     static const int n_q[] = { 1, 4, 8, 32, 256 };
     for (int f16 = 0; f16 < 2; f16++)
         for (int i = 0; i < 5 && check_wants(o, f16 ? "attn_f16" : "attn_f32"); i++)
@@ -632,6 +736,8 @@ static void check_all_attn(bool f16)
     int before = n_failed;
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
         check_attn(shapes[i][0], shapes[i][1], shapes[i][2], f16);
+    check_attn_within(16, 576, 512, f16);
+    check_attn_within(3, 40, 32, f16);
     if (f16) {
         check_halves();
     } else {
@@ -639,6 +745,15 @@ static void check_all_attn(bool f16)
         check_attn_accuracy(128);
     }
     report(f16 ? "attn_f16" : "attn_f32", before);
+}
+
+static void check_all_delta(void)
+{
+    static const int sizes_of_heads[] = { 1, 3, 16, 20, 64, 100, 128, DELTA_MAX };
+    int before = n_failed;
+    for (int i = 0; i < (int)(sizeof sizes_of_heads / sizeof *sizes_of_heads); i++)
+        check_delta(sizes_of_heads[i]);
+    report("delta_step", before);
 }
 
 int check_float(const struct check_opts *o)
@@ -655,6 +770,8 @@ int check_float(const struct check_opts *o)
     for (int f16 = 0; f16 < 2; f16++)
         if (check_wants(o, f16 ? "attn_f16" : "attn_f32"))
             check_all_attn(f16);
+    if (check_wants(o, "delta_step"))
+        check_all_delta();
     if (check_wants(o, "exp")) {
         check_exp();
         check_softplus();

@@ -97,8 +97,6 @@ static bool same_pieces(const pf_vocab *v, const cJSON *id_list, const cJSON *he
     const cJSON *id = id_list->child, *hex = hex_list->child;
     for (; id && hex; id = id->next, hex = hex->next) {
         size_t n;
-        if (is_qwen && id->valueint == QWEN_SLASH_S)
-            continue;
         const char *p = pf_vocab_piece(v, id->valueint, special, &n);
         bool ok = strlen(hex->valuestring) == 2 * n;
         for (size_t i = 0; i < n && ok; i++) {

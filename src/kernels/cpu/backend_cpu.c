@@ -104,13 +104,17 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
     size_t n_picks = (size_t)s->max_picks;
     carve_xmatrix(&c, &b->x, s->max_rows, s->max_n_in);
     carve_xmatrix(&c, &b->a, s->max_picks, s->n_ff);
+    carve_xmatrix(&c, &b->h, s->max_head_rows, s->max_head_n_in);
     b->act = take(&c, n_picks * (size_t)s->n_ff, sizeof *b->act);
     b->pick_out = take(&c, n_picks * (size_t)s->n_out, sizeof *b->pick_out);
     b->sorted = take(&c, n_picks, sizeof *b->sorted);
     b->place = take(&c, n_picks, sizeof *b->place);
+    b->groups = take(&c, (size_t)s->n_expert, sizeof *b->groups);
     b->active = take(&c, (size_t)s->n_expert, sizeof *b->active);
-    b->thread_floats = round_up(max_size(max_size(pf_cpu_attention_floats(s->max_head_dim), pf_cpu_experts_floats()),
-                                         max_size(pf_cpu_delta_floats(s->max_head_dim), pf_cpu_route_floats(s->n_expert))), ALIGN);
+    b->thread_floats =
+        round_up(max_size(max_size(pf_cpu_attention_floats(s->max_head_dim), pf_cpu_experts_floats()),
+                          max_size(pf_cpu_delta_floats(s->max_head_dim), pf_cpu_route_floats(s->n_expert))),
+                 ALIGN);
     b->thread_scratch = take(&c, (size_t)pf_pool_n_threads(b->pool) * b->thread_floats, sizeof *b->thread_scratch);
     return c.used;
 }
@@ -133,6 +137,8 @@ static pf_status cpu_reserve(pf_backend *backend, const struct pf_backend_sizes 
     struct pf_backend_sizes s = b->sizes;
     grow(&s.max_rows, sizes->max_rows);
     grow(&s.max_n_in, sizes->max_n_in);
+    grow(&s.max_head_rows, sizes->max_head_rows);
+    grow(&s.max_head_n_in, sizes->max_head_n_in);
     grow(&s.max_head_dim, sizes->max_head_dim);
     grow(&s.max_picks, sizes->max_picks);
     grow(&s.n_expert, sizes->n_expert);
@@ -152,7 +158,7 @@ static pf_status cpu_reserve(pf_backend *backend, const struct pf_backend_sizes 
     return PF_OK;
 }
 
-/* ---- Row by row --------------------------------------------------------------------------------------------------- */
+/* ---- Row by row -------------------------------------------------------------------------------------------------- */
 
 struct row_job {
     struct cpu_backend *b;
@@ -192,7 +198,8 @@ static void norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct row_job *job = ctx;
     (void)thread;
     for (int64_t r = begin; r < end; r++)
-        job->b->k.rms_norm(job->norm.x + r * job->norm.n, job->norm.w, job->norm.eps, job->norm.n, job->norm.y + r * job->norm.n);
+        job->b->k.rms_norm(job->norm.x + r * job->norm.n, job->norm.w, job->norm.eps, job->norm.n,
+                           job->norm.y + r * job->norm.n);
 }
 
 /* Rows per task such that a task has about this many elements. */
@@ -218,7 +225,8 @@ static void act_elements(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct row_job *job = ctx;
     (void)thread;
-    pf_cpu_act_fn(job->b, job->act.act)(job->act.gate + begin, job->act.up + begin, (int)(end - begin), job->act.y + begin);
+    pf_cpu_act_fn(job->b, job->act.act)(job->act.gate + begin, job->act.up + begin, (int)(end - begin),
+                                        job->act.y + begin);
 }
 
 static pf_status cpu_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
@@ -250,7 +258,8 @@ static void add_gated_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct row_job *job = ctx;
     (void)thread;
     for (int64_t r = begin; r < end; r++)
-        job->b->k.axpy(job->add.y + r * job->add.n, pf_sigmoidf(job->add.gate[r]), job->add.x + r * job->add.n, job->add.n);
+        job->b->k.axpy(job->add.y + r * job->add.n, pf_sigmoidf(job->add.gate[r]), job->add.x + r * job->add.n,
+                       job->add.n);
 }
 
 static pf_status cpu_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
@@ -317,8 +326,11 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
         for (int h = 0; h < kv->n_kv_head; h++) {
             size_t chunk = (size_t)job->store.pos[r] / PF_KV_CHUNK, slot = (size_t)job->store.pos[r] % PF_KV_CHUNK;
             size_t at = (chunk * (size_t)kv->n_kv_head + (size_t)h) * PF_KV_CHUNK + slot;
-            put_head(job->b, kv->type, kv->k, at * (size_t)kv->hd_k, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k, kv->hd_k);
-            put_head(job->b, kv->type, kv->v, at * (size_t)kv->hd_v, job->store.v + (r * kv->n_kv_head + h) * kv->hd_v, kv->hd_v);
+            put_head(job->b, kv->type, kv->k, at * (size_t)kv->hd_k, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k,
+                     kv->hd_k);
+            if (kv->v)
+                put_head(job->b, kv->type, kv->v, at * (size_t)kv->hd_v,
+                         job->store.v + (r * kv->n_kv_head + h) * kv->hd_v, kv->hd_v);
         }
 }
 
@@ -347,6 +359,7 @@ static const struct pf_backend_ops cpu_ops = {
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
     .linear = pf_cpu_linear,
+    .heads = pf_cpu_heads,
     .act = cpu_act,
     .add = cpu_add,
     .add_gated = cpu_add_gated,
@@ -357,7 +370,8 @@ static const struct pf_backend_ops cpu_ops = {
     .copy = cpu_copy,
     .conv = pf_cpu_conv,
     .delta = pf_cpu_delta,
-    .experts = pf_cpu_experts,
+    .experts = pf_cpu_experts, .experts_begin = pf_cpu_experts_begin, .experts_part = pf_cpu_experts_part,
+    .experts_end = pf_cpu_experts_end,
 };
 
 pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask)

@@ -1,8 +1,8 @@
 /* Private to kernels/cpu/: the CPU backend's state and the pieces its files share.
  *
  * backend_cpu.c opens, closes and does everything that goes row by row; cpu_linear.c multiplies dense matrices;
- * cpu_experts.c runs experts; cpu_attention.c attends; cpu_delta.c steps delta nets; cpu_route.c picks experts. All slice their work over the pool in
- * such a way that a value never depends on the slicing. */
+ * cpu_experts.c runs experts; cpu_attention.c attends; cpu_delta.c steps delta nets; cpu_route.c picks experts. All slice
+ * their work over the pool in such a way that a value never depends on the slicing. */
 #ifndef PF_CPU_BACKEND_H
 #define PF_CPU_BACKEND_H
 
@@ -40,12 +40,14 @@ struct cpu_backend {
 
     void    *arena;          /* everything below lies in it */
     size_t   arena_bytes;
-    struct xmatrix x, a;     /* inputs of dense and gate/up products; inputs of down products */
+    struct xmatrix x, a, h;  /* inputs of dense and gate/up products; of down products; of products by head */
     float   *act;            /* [max_picks][n_ff] gated activations, picks sorted by expert */
     float   *pick_out;       /* [max_picks][n_out] what each pick's down product gave */
     int     *sorted;         /* [max_picks] sorted position -> row * n_used + slot */
     int     *place;          /* [max_picks] row * n_used + slot -> sorted position */
-    struct active_expert *active;    /* [n_expert] */
+    struct active_expert *groups;    /* [n_expert] where each expert's picks lie among the sorted */
+    struct active_expert *active;    /* [n_expert] those of the present part */
+    struct pf_experts_op  experts;   /* from begin to end */
     float   *thread_scratch;         /* [n_threads][thread_floats] */
     size_t   thread_floats;
 
@@ -62,12 +64,13 @@ static inline float *cpu_thread_scratch(struct cpu_backend *b, int thread)
     return b->thread_scratch + (size_t)thread * b->thread_floats;
 }
 
-/* Makes rows [0, n_rows) of xm from x [n_rows][n]; quantises them if the weights want int8. */
-pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int n_rows, bool quantised);
+/* Makes rows [0, n_rows) of xm from rows of n floats, stride apart; quantises them if the weights want int8. */
+pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int n_rows,
+                         bool quantised);
 
 /* y[j][r0..r1) of weight rows [r0, r1) for x rows [0, n_x): vec for one row, tiles for more, in blocks of X_BLOCK. */
-void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1, int n,
-                const struct pf_xrow *x, int n_x, float *y, size_t y_stride);
+void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1,
+                int n, const struct pf_xrow *x, int n_x, float *y, size_t y_stride);
 
 pf_swiglu_fn *pf_cpu_act_fn(const struct cpu_backend *b, enum pf_act act);
 
@@ -75,12 +78,16 @@ pf_swiglu_fn *pf_cpu_act_fn(const struct cpu_backend *b, enum pf_act act);
 int pf_cpu_grain(const struct cpu_backend *b, int64_t n_rows);
 
 pf_status pf_cpu_linear(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
+pf_status pf_cpu_heads(pf_backend *b, const struct pf_heads_op *h);
 pf_status pf_cpu_experts(pf_backend *b, const struct pf_experts_op *e);
+pf_status pf_cpu_experts_begin(pf_backend *b, const struct pf_experts_op *e);
+pf_status pf_cpu_experts_part(pf_backend *b, const int *experts, int n);
+pf_status pf_cpu_experts_end(pf_backend *b);
 pf_status pf_cpu_attention(pf_backend *b, const struct pf_attention_op *a);
 pf_status pf_cpu_conv(pf_backend *b, const struct pf_conv_op *c);
 pf_status pf_cpu_delta(pf_backend *b, const struct pf_delta_op *d);
-pf_status pf_cpu_route(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
-                       int32_t *picks, float *weights);
+pf_status pf_cpu_route(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias,
+                       int rows, int32_t *picks, float *weights);
 size_t pf_cpu_attention_floats(int max_head_dim);       /* scratch per thread */
 size_t pf_cpu_experts_floats(void);
 size_t pf_cpu_delta_floats(int d);

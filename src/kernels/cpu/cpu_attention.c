@@ -3,8 +3,8 @@
  *     queries of KV head h: (row 0, head 0..g-1), (row 1, head 0..g-1), ...      g query heads share the KV head
  *     a task's queries:     [first, first + n)                                   folded over chunks 0, 1, 2, ...
  *
- * Every query folds the same absolute chunks in the same order whatever the batch, so a prompt evaluated whole, in pieces
- * or token by token gives the same bits. */
+ * Every query folds the same absolute chunks in the same order whatever the batch, so a prompt evaluated whole, in
+ * pieces or token by token gives the same bits. */
 #include <math.h>
 #include <string.h>
 
@@ -113,9 +113,10 @@ static void attend(const struct attention_job *job, struct task_state *s, int kv
         if (!visible(job->a, s, c, n))
             continue;
         size_t chunk = ((size_t)c * kv->n_kv_head + kv_head) * PF_KV_CHUNK;
+        const void *k = (const char *)kv->k + chunk * kv->hd_k * element;
         struct pf_attn_args args = {
-            .q = s->q, .q_stride = (size_t)kv->hd_k,
-            .k = (const char *)kv->k + chunk * kv->hd_k * element, .v = (const char *)kv->v + chunk * kv->hd_v * element,
+            .q = s->q, .q_stride = (size_t)kv->hd_k, .v_stride = kv->v ? (size_t)kv->hd_v : (size_t)kv->hd_k,
+            .k = k, .v = kv->v ? (const char *)kv->v + chunk * kv->hd_v * element : k,
             .n_q = n, .hd_k = kv->hd_k, .hd_v = kv->hd_v, .lo = s->lo, .hi = s->hi, .scale = job->a->scale,
             .score = s->score, .m = s->m, .z = s->z, .acc = s->acc, .acc_stride = (size_t)kv->hd_v, .ac = s->ac,
         };

@@ -5,8 +5,8 @@
  *     row 1: 2, 7           expert 5: row 0
  *                           expert 7: row 1                  last: y[row] = sum over its picks, in the router's order
  *
- * The order of sorting (expert, then row) and which thread does what never reach the result: an output element of a pick
- * is one dot product, and a row's picks are summed in the order the router gave. */
+ * The order of sorting (expert, then row) and which thread does what never reach the result: an output element of a
+ * pick is one dot product, and a row's picks are summed in the order the router gave. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -26,29 +26,25 @@ size_t pf_cpu_experts_floats(void)
     return 2 * (size_t)X_BLOCK * FF_GRAIN;           /* gate and up of one task */
 }
 
-/* Counting sort of the picks by expert; the experts that have any go to b->active, and it returns how many. */
-static int sort_picks(struct cpu_backend *b, const struct pf_experts_op *e)
+/* Counting sort of the picks by expert; b->groups says where each expert's lie. */
+static void sort_picks(struct cpu_backend *b, const struct pf_experts_op *e)
 {
-    int n_picks = e->rows * e->n_used, n_active = 0, first = 0;
+    int n_picks = e->rows * e->n_used, first = 0;
     for (int x = 0; x < e->n_expert; x++)
-        b->active[x] = (struct active_expert){ 0 };
+        b->groups[x] = (struct active_expert){ .expert = x };
     for (int p = 0; p < n_picks; p++)
-        b->active[e->picks[p]].n++;
+        b->groups[e->picks[p]].n++;
     for (int x = 0; x < e->n_expert; x++) {
-        b->active[x].first = first;
-        first += b->active[x].n;
+        b->groups[x].first = first;
+        first += b->groups[x].n;
+        b->groups[x].n = 0;
     }
     for (int p = 0; p < n_picks; p++) {
-        int at = b->active[e->picks[p]].first++;
+        struct active_expert *group = &b->groups[e->picks[p]];
+        int at = group->first + group->n++;
         b->sorted[at] = p;
         b->place[p] = at;
     }
-    for (int x = 0; x < e->n_expert; x++) {
-        struct active_expert a = b->active[x];
-        if (a.n > 0)
-            b->active[n_active++] = (struct active_expert){ .expert = x, .first = a.first - a.n, .n = a.n };
-    }
-    return n_active;
 }
 
 static void mul_part(const struct cpu_backend *b, const struct pf_expert_weight *w, int expert, int r0, int r1,
@@ -80,7 +76,7 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
             struct pf_xrow x[X_BLOCK];
             for (int i = 0; i < n_block; i++)
                 x[i] = b->x.rows[b->sorted[a->first + j + i] / e->n_used];
-            /* The scratch holds columns r0..r1 only; a base shifted by r0 lets the products address them by row number. */
+            /* The scratch holds columns r0..r1 only; a base shifted by r0 lets products address them by row number. */
             mul_part(b, e->gate, a->expert, r0, r1, x, n_block, gate - r0, FF_GRAIN);
             mul_part(b, e->up, a->expert, r0, r1, x, n_block, up - r0, FF_GRAIN);
             for (int i = 0; e->weigh_input && i < n_block; i++) {
@@ -138,17 +134,74 @@ static bool is_quantised(const struct pf_expert_weight *w)
     return !pf_qtype_info(w->type)->is_float;
 }
 
+/* The down products' inputs, of each run of neighbours among the active experts. */
+static pf_status prepare_down(struct cpu_backend *b, const struct experts_job *job)
+{
+    int n_ff = job->e->gate->n_out;
+    for (int i = 0; i < job->n_active;) {
+        int first = b->active[i].first, end = first;
+        while (i < job->n_active && b->active[i].first == end)
+            end += b->active[i++].n;
+        struct xmatrix part = b->a;
+        part.rows += first;
+        part.q += (size_t)first * part.q_stride;
+        part.d += (size_t)first * part.d_stride;
+        part.s += (size_t)first * part.s_stride;
+        PF_TRY(pf_cpu_prepare(b, &part, b->act + (size_t)first * n_ff, n_ff, n_ff, end - first,
+                              is_quantised(job->e->down)));
+    }
+    return PF_OK;
+}
+
+/* Everything up to pick_out for the experts in b->active. */
+static pf_status run_active(struct cpu_backend *b, int n_active)
+{
+    const struct pf_experts_op *e = &b->experts;
+    struct experts_job job = { .b = b, .e = e, .n_active = n_active };
+    b->base.weight_bytes_read += (uint64_t)n_active * (e->gate->row_bytes * (uint64_t)e->gate->n_out +
+                                                       e->up->row_bytes * (uint64_t)e->up->n_out +
+                                                       e->down->row_bytes * (uint64_t)e->down->n_out);
+    deal(&job, gate_up_tasks, e->gate->n_out, FF_GRAIN);
+    PF_TRY(prepare_down(b, &job));
+    deal(&job, down_tasks, e->down->n_out, 2 * FF_GRAIN);
+    return PF_OK;
+}
+
+pf_status pf_cpu_experts_begin(pf_backend *backend, const struct pf_experts_op *e)
+{
+    struct cpu_backend *b = cpu_of(backend);
+    b->experts = *e;
+    sort_picks(b, e);
+    return pf_cpu_prepare(b, &b->x, e->x, e->gate->n_in, e->gate->n_in, e->rows,
+                          is_quantised(e->gate) || is_quantised(e->up));
+}
+
+pf_status pf_cpu_experts_part(pf_backend *backend, const int *experts, int n)
+{
+    struct cpu_backend *b = cpu_of(backend);
+    int n_active = 0;
+    for (int i = 0; i < n; i++)
+        if (b->groups[experts[i]].n > 0)
+            b->active[n_active++] = b->groups[experts[i]];
+    return n_active > 0 ? run_active(b, n_active) : PF_OK;
+}
+
+pf_status pf_cpu_experts_end(pf_backend *backend)
+{
+    struct cpu_backend *b = cpu_of(backend);
+    struct experts_job job = { .b = b, .e = &b->experts };
+    pf_pool_run(b->pool, sum_rows, &job, b->experts.rows, 4);
+    return PF_OK;
+}
+
 pf_status pf_cpu_experts(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct cpu_backend *b = cpu_of(backend);
-    PF_TRY(pf_cpu_prepare(b, &b->x, e->x, e->gate->n_in, e->rows, is_quantised(e->gate) || is_quantised(e->up)));
-    struct experts_job job = { .b = b, .e = e, .n_active = sort_picks(b, e) };
-    b->base.weight_bytes_read += (uint64_t)job.n_active * (e->gate->row_bytes * (uint64_t)e->gate->n_out +
-                                 e->up->row_bytes * (uint64_t)e->up->n_out + e->down->row_bytes * (uint64_t)e->down->n_out);
-
-    deal(&job, gate_up_tasks, e->gate->n_out, FF_GRAIN);
-    PF_TRY(pf_cpu_prepare(b, &b->a, b->act, e->gate->n_out, e->rows * e->n_used, is_quantised(e->down)));
-    deal(&job, down_tasks, e->down->n_out, 2 * FF_GRAIN);
-    pf_pool_run(b->pool, sum_rows, &job, e->rows, 4);
-    return PF_OK;
+    int n_active = 0;
+    PF_TRY(pf_cpu_experts_begin(backend, e));
+    for (int x = 0; x < e->n_expert; x++)
+        if (b->groups[x].n > 0)
+            b->active[n_active++] = b->groups[x];
+    PF_TRY(run_active(b, n_active));
+    return pf_cpu_experts_end(backend);
 }

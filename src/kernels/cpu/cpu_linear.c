@@ -11,7 +11,7 @@ struct quantise_job {
     struct cpu_backend *b;
     struct xmatrix *xm;
     const float *x;
-    int n;
+    int n, stride;
 };
 
 static void quantise_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -20,20 +20,21 @@ static void quantise_rows(void *ctx, int64_t begin, int64_t end, int thread)
     struct xmatrix *xm = job->xm;
     (void)thread;
     for (int64_t r = begin; r < end; r++)
-        if (job->b->k.quantise(job->x + r * job->n, job->n, xm->q + r * xm->q_stride, xm->d + r * xm->d_stride,
+        if (job->b->k.quantise(job->x + r * job->stride, job->n, xm->q + r * xm->q_stride, xm->d + r * xm->d_stride,
                                xm->s + r * xm->s_stride) != 0)
             atomic_store_explicit(&job->b->not_finite, true, memory_order_relaxed);
 }
 
-pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int n_rows, bool quantised)
+pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int n_rows,
+                         bool quantised)
 {
     for (int r = 0; r < n_rows; r++)
-        xm->rows[r] = (struct pf_xrow){ .f = x + (size_t)r * n, .q = xm->q + r * xm->q_stride, .d = xm->d + r * xm->d_stride,
-                                        .s = xm->s + r * xm->s_stride };
+        xm->rows[r] = (struct pf_xrow){ .f = x + (size_t)r * stride, .q = xm->q + r * xm->q_stride,
+                                        .d = xm->d + r * xm->d_stride, .s = xm->s + r * xm->s_stride };
     if (!quantised)
         return PF_OK;
     enum { SERIAL_ELEMENTS = 32768 };        /* below this a fork costs more than it saves */
-    struct quantise_job job = { b, xm, x, n };
+    struct quantise_job job = { b, xm, x, n, stride };
     int64_t grain = (int64_t)n_rows * n <= SERIAL_ELEMENTS ? n_rows : 1 + SERIAL_ELEMENTS / 4 / n;
     pf_pool_run(b->pool, quantise_rows, &job, n_rows, grain);
     if (atomic_exchange_explicit(&b->not_finite, false, memory_order_relaxed))
@@ -41,8 +42,8 @@ pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float 
     return PF_OK;
 }
 
-void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1, int n,
-                const struct pf_xrow *x, int n_x, float *y, size_t y_stride)
+void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1,
+                int n, const struct pf_xrow *x, int n_x, float *y, size_t y_stride)
 {
     const uint8_t *rows = w + (size_t)r0 * row_bytes;
     if (n_x == 1) {
@@ -110,10 +111,50 @@ pf_status pf_cpu_linear(pf_backend *backend, const struct pf_linear *l, int n_l,
         n_rows += l[i].w->n_out;
         b->base.weight_bytes_read += l[i].w->row_bytes * (uint64_t)l[i].w->n_out;
     }
-    PF_TRY(pf_cpu_prepare(b, &b->x, x, l[0].w->n_in, rows, quantised));
+    PF_TRY(pf_cpu_prepare(b, &b->x, x, l[0].w->n_in, l[0].w->n_in, rows, quantised));
     struct linear_job job = { b, l, n_l, rows, pf_cpu_grain(b, n_rows) };
     for (int i = 0; i < n_l; i++)
         n_tasks += tasks_of(l[i].w, job.grain);
     pf_pool_run(b->pool, linear_tasks, &job, n_tasks, 1);
+    return PF_OK;
+}
+
+/* ---- By head ----------------------------------------------------------------------------------------------------- */
+
+struct heads_job {
+    struct cpu_backend *b;
+    const struct pf_heads_op *op;
+};
+
+static void heads_tasks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct heads_job *job = ctx;
+    const struct pf_heads_op *op = job->op;
+    const struct pf_weight *w = op->w;
+    struct cpu_backend *b = job->b;
+    (void)thread;
+    for (int64_t h = begin; h < end; h++) {
+        const uint8_t *head = (const uint8_t *)w->data + (uint64_t)h * (uint64_t)op->head_rows * w->row_bytes;
+        size_t y_row = (size_t)op->n_head * (size_t)op->y_stride;
+        for (int r = 0; r < op->rows; r += X_BLOCK) {
+            int n = op->rows - r < X_BLOCK ? op->rows - r : X_BLOCK;
+            float *y = op->y + (size_t)r * y_row + (size_t)h * (size_t)op->y_stride;
+            struct pf_xrow x[X_BLOCK];
+            for (int i = 0; i < n; i++)
+                x[i] = b->h.rows[(size_t)(r + i) * (size_t)op->n_head + (size_t)h];
+            pf_cpu_mul(b, w->type, head, w->row_bytes, 0, op->n_out, w->n_in, x, n, y, y_row);
+            for (int i = 0; w->scale != 1.0f && i < n; i++)
+                b->k.scale(y + (size_t)i * y_row, w->scale, op->n_out);
+        }
+    }
+}
+
+pf_status pf_cpu_heads(pf_backend *backend, const struct pf_heads_op *op)
+{
+    struct heads_job job = { cpu_of(backend), op };
+    bool quantised = !pf_qtype_info(op->w->type)->is_float;
+    job.b->base.weight_bytes_read += op->w->row_bytes * (uint64_t)op->n_out * (uint64_t)op->n_head;
+    PF_TRY(pf_cpu_prepare(job.b, &job.b->h, op->x, op->w->n_in, op->x_stride, op->rows * op->n_head, quantised));
+    pf_pool_run(job.b->pool, heads_tasks, &job, op->n_head, 1);
     return PF_OK;
 }

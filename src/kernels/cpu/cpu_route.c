@@ -128,8 +128,8 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-pf_status pf_cpu_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
-                       int32_t *picks, float *weights)
+pf_status pf_cpu_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias,
+                       int rows, int32_t *picks, float *weights)
 {
     struct route_job job = { cpu_of(backend), r, logits, select_bias, picks, weights };
     pf_pool_run(job.b->pool, route_rows, &job, rows, 8);

@@ -50,11 +50,12 @@ struct rows {
     const float *f;
     struct span  at;
     int          hd;
+    size_t       stride;
 };
 
 static inline const float *row_at(const struct rows *r, int p)
 {
-    return r->f + (size_t)(p - r->at.lo) * (size_t)r->hd;
+    return r->f + (size_t)(p - r->at.lo) * r->stride;
 }
 
 static inline void load_f16(float *restrict dst, const uint16_t *restrict src, size_t n)
@@ -66,16 +67,20 @@ static inline void load_f16(float *restrict dst, const uint16_t *restrict src, s
         dst[i] = half_float(src[i]);
 }
 
-/* The block of a packed matrix that begins at position p: in place, or converted into buf. */
-static inline struct rows rows_load(const void *base, int hd, int p, struct span seen, int is_f16, float *buf)
+/* The block of a matrix that begins at position p: in place, or converted into buf, packed. */
+static inline struct rows rows_load(const void *base, int hd, size_t stride, int p, struct span seen, int is_f16,
+                                    float *buf)
 {
     int n = min_int(max_int(1, min_int(ROWS_MAX, ROWS_FLOATS / hd)), seen.hi - p);
-    size_t first = (size_t)p * (size_t)hd;
-    struct rows r = { .f = buf, .at = { p, p + n }, .hd = hd };
-    if (is_f16)
+    size_t first = (size_t)p * stride;
+    struct rows r = { .f = buf, .at = { p, p + n }, .hd = hd, .stride = (size_t)hd };
+    if (!is_f16)
+        r = (struct rows){ .f = (const float *)base + first, .at = r.at, .hd = hd, .stride = stride };
+    else if (stride == (size_t)hd)
         load_f16(buf, (const uint16_t *)base + first, (size_t)n * (size_t)hd);
     else
-        r.f = (const float *)base + first;
+        for (int i = 0; i < n; i++)
+            load_f16(buf + (size_t)i * (size_t)hd, (const uint16_t *)base + first + (size_t)i * stride, (size_t)hd);
     return r;
 }
 
@@ -185,7 +190,7 @@ static inline void attn_scores(const struct pf_attn_args *a, struct span seen, i
     int n_grouped = a->hd_k % VEC == 0 ? a->n_q / TILE_Q * TILE_Q : 0;
     struct rows r;
     for (int p = seen.lo; p < seen.hi; p = r.at.hi) {
-        r = rows_load(a->k, a->hd_k, p, seen, is_f16, buf);
+        r = rows_load(a->k, a->hd_k, (size_t)a->hd_k, p, seen, is_f16, buf);
         for (int i = 0; i < n_grouped; i += TILE_Q)
             if (any_sees(a, i, TILE_Q, r.at))
                 scores_group(a, i, &r);
@@ -265,9 +270,10 @@ static int see_alike(const struct pf_attn_args *a, int i, struct span at)
 static inline void attn_values(const struct pf_attn_args *a, struct span seen, int is_f16, float *buf)
 {
     struct rows r;
+    size_t stride = a->v_stride ? a->v_stride : (size_t)a->hd_v;
     memset(a->ac, 0, (size_t)a->n_q * (size_t)a->hd_v * sizeof *a->ac);
     for (int p = seen.lo; p < seen.hi; p = r.at.hi) {
-        r = rows_load(a->v, a->hd_v, p, seen, is_f16, buf);
+        r = rows_load(a->v, a->hd_v, stride, p, seen, is_f16, buf);
         for (int i = 0, n; i < a->n_q; i += n) {
             struct span s = span_and(query_span(a, i), r.at);
             n = i + TILE_Q <= a->n_q && see_alike(a, i, r.at) ? TILE_Q : 1;

@@ -19,7 +19,6 @@ LANE_FN vi vi_set1(int32_t a)                    { return _mm256_set1_epi32(a); 
 LANE_FN vi vi_load(const void *p)                { return _mm256_loadu_si256(p); }
 LANE_FN vi vi_and(vi a, vi b)                    { return _mm256_and_si256(a, b); }
 LANE_FN vi vi_or(vi a, vi b)                     { return _mm256_or_si256(a, b); }
-LANE_FN vi vi_xor(vi a, vi b)                    { return _mm256_xor_si256(a, b); }
 LANE_FN vi vi_add(vi a, vi b)                    { return _mm256_add_epi32(a, b); }
 LANE_FN vi vi_max(vi a, vi b)                    { return _mm256_max_epi32(a, b); }
 LANE_FN vi vi_min(vi a, vi b)                    { return _mm256_min_epi32(a, b); }
@@ -27,7 +26,6 @@ LANE_FN vi vi_shl(vi a, int n)                   { return _mm256_sll_epi32(a, _m
 LANE_FN vi vi_shr(vi a, int n)                   { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 LANE_FN vi vi_sar(vi a, int n)                   { return _mm256_sra_epi32(a, _mm_cvtsi32_si128(n)); }
 LANE_FN vi vi_shlv(vi a, vi n)                   { return _mm256_sllv_epi32(a, n); }
-LANE_FN vi vi_from_u8(const uint8_t *p)          { return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const void *)p)); }
 LANE_FN vi vi_from_u16(const uint16_t *p)        { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)); }
 
 LANE_FN vi vi_lookup(const uint8_t *table, vi idx)

@@ -24,7 +24,6 @@ LANE_FN vi vi_set1(int32_t a)                    { return _mm512_set1_epi32(a); 
 LANE_FN vi vi_load(const void *p)                { return _mm512_loadu_si512(p); }
 LANE_FN vi vi_and(vi a, vi b)                    { return _mm512_and_si512(a, b); }
 LANE_FN vi vi_or(vi a, vi b)                     { return _mm512_or_si512(a, b); }
-LANE_FN vi vi_xor(vi a, vi b)                    { return _mm512_xor_si512(a, b); }
 LANE_FN vi vi_add(vi a, vi b)                    { return _mm512_add_epi32(a, b); }
 LANE_FN vi vi_max(vi a, vi b)                    { return _mm512_max_epi32(a, b); }
 LANE_FN vi vi_min(vi a, vi b)                    { return _mm512_min_epi32(a, b); }
@@ -32,7 +31,6 @@ LANE_FN vi vi_shl(vi a, int n)                   { return _mm512_sll_epi32(a, _m
 LANE_FN vi vi_shr(vi a, int n)                   { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 LANE_FN vi vi_sar(vi a, int n)                   { return _mm512_sra_epi32(a, _mm_cvtsi32_si128(n)); }
 LANE_FN vi vi_shlv(vi a, vi n)                   { return _mm512_sllv_epi32(a, n); }
-LANE_FN vi vi_from_u8(const uint8_t *p)          { return _mm512_cvtepu8_epi32(_mm_loadu_si128((const void *)p)); }
 LANE_FN vi vi_from_u16(const uint16_t *p)        { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)); }
 
 /* Each byte of idx, 0 to 15, replaced by that byte of table[16]. */
@@ -135,8 +133,9 @@ LANE_FN vi lane_bytes4(const int8_t *x)
     return _mm512_set1_epi32(four);
 }
 
-/* sum[a] += dot of n_k * 4 unsigned codes w of each row with activations x[a]; exact. Codes are below 256 / adds. */
-/* As lane_dot, for the signed bytes of Q8_0 as vi_signed_codes left them; LANES_S8_BIAS is what it added to each. */
+/* lane_dot: sum[a] += dot of n_k * 4 unsigned codes of each row with the activations x[a] from `at` on. Exact: without VNNI
+ * because codes are at most 128 / adds.
+ * lane_dot_signed: the same for signed bytes as vi_signed_codes left them; LANES_S8_BIAS is what that added to each. */
 #ifdef __AVX512VNNI__
 
 enum { LANES_S8_BIAS = 128 };

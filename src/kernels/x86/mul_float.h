@@ -53,6 +53,16 @@ LANE_FN float accs_fold(vf *acc)
     return vf_fold(acc[0]);
 }
 
+/* With one activation row the weights come from memory: the rows after these are fetched meanwhile, in the order of
+ * addresses and with a lead. Past the last row that fetches what is not needed, which is allowed anywhere. */
+enum { FLOAT_AHEAD_BYTES = 4096 };
+
+LANE_FN void fetch_lines(uintptr_t p, int n_bytes)
+{
+    for (int i = 0; i < n_bytes; i += 64)
+        _mm_prefetch((const char *)(p + (uintptr_t)i), _MM_HINT_T0);
+}
+
 /* out[r][a] = dot(w[r], x[a]) */
 LANE_FN void float_block(const struct float_type *t, const uint8_t *const *w, int n_r, const float *const *x, int n_a, int n,
                        float (*out)[LANES_FLOAT_X])
@@ -63,7 +73,10 @@ LANE_FN void float_block(const struct float_type *t, const uint8_t *const *w, in
             for (int v = 0; v < ACC_VECS; v++)
                 acc[r][a][v] = vf_zero();
     int i = 0;
-    for (; i + ACCS <= n; i += ACCS)
+    for (; i + ACCS <= n; i += ACCS) {
+        if (n_a == 1)
+            fetch_lines((uintptr_t)w[0] + (size_t)n_r * (size_t)(n + i) * (size_t)t->bytes + FLOAT_AHEAD_BYTES,
+                        n_r * ACCS * t->bytes);
         for (int v = 0; v < ACC_VECS; v++) {
             vf wv[4];
             for (int r = 0; r < n_r; r++)
@@ -74,6 +87,7 @@ LANE_FN void float_block(const struct float_type *t, const uint8_t *const *w, in
                     acc[r][a][v] = vf_fma(wv[r], xv, acc[r][a][v]);
             }
         }
+    }
     for (int r = 0; r < n_r; r++)
         for (int a = 0; a < n_a; a++) {
             if (i < n)

@@ -81,10 +81,10 @@ struct xseg {
 /* The lines that correspond to n_bytes of each row from `at` on. */
 LANE_FN void fetch_ahead(const struct src *src, int at, int n_bytes)
 {
-    if (src->ahead)
-#pragma GCC unroll 8
-        for (int i = at * LANES; i < (at + n_bytes) * LANES; i += 64)
-            _mm_prefetch((const char *)src->ahead + i, _MM_HINT_T0);
+    if (!src->ahead)
+        return;
+    for (int i = 0; i < n_bytes * LANES; i += 64)
+        _mm_prefetch((const char *)src->ahead + at * LANES + i, _MM_HINT_T0);
 }
 
 /* Bytes at .. at+15 of each row, or at .. at+31, transposed: lane r of v[k] holds four bytes of row r. */
@@ -110,17 +110,13 @@ LANE_FN vi high_nibbles(vi v)
     return low_nibbles(vi_shr(v, 4));
 }
 
-/* n_bytes of each row from `from` on, a multiple of 4: raw[k] holds the k-th four. */
+/* n_bytes of each row from `from` on, a few more than 64 and a multiple of 4: raw[k] holds the k-th four. */
 LANE_FN void rows_raw(vi *raw, const struct src *src, int from, int n_bytes)
 {
-    int left = n_bytes % 32, end = from + n_bytes;
-#pragma GCC unroll 8
-    for (int k = 0; k < n_bytes / 32; k++)
-        rows32(raw + 8 * k, src, from + 32 * k);
-    if (left) {
-        fetch_ahead(src, end - left, left);
-        vi_rows16(raw + n_bytes / 4 - 4, src->p + end - 16, src->row_bytes);
-    }
+    rows32(raw, src, from);
+    rows32(raw + 8, src, from + 32);
+    fetch_ahead(src, from + 64, n_bytes - 64);
+    vi_rows16(raw + n_bytes / 4 - 4, src->p + from + n_bytes - 16, src->row_bytes);
 }
 
 /* Bytes at .. at+3 of each row. */
@@ -341,7 +337,8 @@ struct job {
     size_t                y_stride;
 };
 
-/* Rows r .. r + n_rows - 1, n_rows <= LANES; ahead: what to fetch meanwhile, the next group or, for the last, itself. */
+/* Rows r .. r + n_rows - 1, n_rows <= LANES; ahead: what to fetch meanwhile, the rows that follow. Past the last group that
+ * is most often the thread's next task; a fetch of what is not there does nothing. */
 struct group {
     int            r, n_rows;
     const uint8_t *ahead;
@@ -458,7 +455,7 @@ LANE_FN void all_rows(const struct quant_type *t, const struct job *job, int n_r
     for (int r = 0; r < n_rows; r += LANES) {
         int from = r + LANES <= n_rows ? r : n_rows < LANES ? 0 : n_rows - LANES;
         struct group g = { .r = from, .n_rows = n_rows < LANES ? n_rows : LANES };
-        g.ahead = job->w + (size_t)(r + LANES < n_rows ? from + LANES : from) * job->row_bytes + AHEAD_BYTES;
+        g.ahead = job->w + (size_t)(from + LANES) * job->row_bytes + AHEAD_BYTES;
         if (tile)
             group_tile(t, job, &g);
         else

@@ -1,0 +1,37 @@
+/* A conversation: what was said, in order, and from where on it still fits the context.
+ *
+ *     system | msgs[0] user | msgs[1] assistant | ... | msgs[first] user | ... | msgs[n - 1]
+ *                                                      `-- the model sees the system message and these
+ *
+ * It owns its strings. Messages before `first` are kept: they are saved and counted, only not shown to the model. */
+#ifndef PF_CLI_CONVO_H
+#define PF_CLI_CONVO_H
+
+#include "buf.h"
+#include "pfmoe.h"
+
+struct convo {
+    char  *system;                   /* NULL: none */
+    struct pf_message *msgs;         /* reasoning is kept for the record */
+    size_t n, first;
+};
+
+void convo_system(struct convo *c, const char *text);              /* "" removes it */
+void convo_add(struct convo *c, const char *role, const char *content, const char *reasoning);
+void convo_pop(struct convo *c);                                   /* the last message */
+bool convo_last_is(const struct convo *c, const char *role);
+void convo_clear(struct convo *c);                                 /* all but the system message */
+void convo_free(struct convo *c);
+
+/* Leaves the oldest turn out of what the model sees; false if only the last is left. */
+bool convo_drop_oldest(struct convo *c);
+
+/* What the model sees, without reasoning: *n messages, freed by the caller; their strings are the conversation's. */
+struct pf_message *convo_view(const struct convo *c, size_t *n);
+
+/* One JSON object. A save is complete or does not happen; a load replaces all of *c or nothing. False: the reason is in
+ * *why. */
+bool convo_save(const struct convo *c, const char *path, struct buf *why);
+bool convo_load(struct convo *c, const char *path, struct buf *why);
+
+#endif

@@ -1,0 +1,262 @@
+/* See line.h.
+ *
+ * Signals: SIGINT is term.c's and only counts; SIGWINCH and SIGCONT set a flag here. All interrupt the read in read_char,
+ * which then does what they are about, outside any handler. */
+#define _GNU_SOURCE
+#include "line.h"
+
+#include <errno.h>
+#include <histedit.h>
+#include <locale.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <wchar.h>
+
+#include "term.h"
+
+enum { HISTORY_SIZE = 1000 };
+
+static EditLine *editor;
+static History  *history_list;
+static char     *history_path;           /* NULL: there is no place for it */
+static char      prompt_text[64];
+static bool      was_empty;              /* when Ctrl-C came, nothing had been typed */
+static bool      brackets;               /* the terminal is asked to mark what is pasted */
+static volatile sig_atomic_t window_changed;
+
+/* ---- Reading characters ------------------------------------------------------------------------------------------- */
+
+static void on_window(int sig)
+{
+    (void)sig;
+    window_changed = 1;
+}
+
+/* One byte; -1 when the read is to end. */
+static int read_byte(EditLine *el)
+{
+    unsigned char byte;
+    for (;;) {
+        ssize_t n = read(STDIN_FILENO, &byte, 1);
+        if (n == 1)
+            return byte;
+        if (n == 0 || errno != EINTR)
+            return -1;
+        if (interrupted()) {
+            const LineInfo *line = el_line(el);
+            was_empty = line->lastchar == line->buffer;
+            return -1;
+        }
+        if (window_changed) {
+            window_changed = 0;
+            el_resize(el);
+            el_set(el, EL_REFRESH);
+        }
+    }
+}
+
+/* The editor's source of characters. Bytes that are no character of the locale come as U+FFFD. */
+static int read_char(EditLine *el, wchar_t *out)
+{
+    mbstate_t state = { 0 };
+    for (int i = 0; i < 8; i++) {
+        int byte = read_byte(el);
+        if (byte < 0)
+            return errno == EINTR ? -1 : 0;
+        size_t n = mbrtowc(out, (char[]){ (char)byte }, 1, &state);
+        if (n == (size_t)-2)
+            continue;
+        if (n == (size_t)-1)
+            *out = 0xFFFD;
+        return 1;
+    }
+    *out = 0xFFFD;
+    return 1;
+}
+
+/* Bound to the mark that begins a paste: takes everything up to the mark that ends it into the line, newlines too, so
+ * that nothing in it is a key. */
+static unsigned char paste(EditLine *el, int key)
+{
+    static const wchar_t end[] = L"\033[201~";
+    enum { END_LENGTH = sizeof end / sizeof *end - 1 };
+    size_t n = 0, cap = 256;
+    wchar_t *text = xrealloc(NULL, cap, sizeof *text);
+    (void)key;
+    while (n < END_LENGTH || wmemcmp(text + n - END_LENGTH, end, END_LENGTH) != 0) {
+        wchar_t c;
+        if (n + 1 >= cap)
+            text = xrealloc(text, cap *= 2, sizeof *text);
+        if (el_wgetc(el, &c) != 1) {
+            free(text);
+            return CC_EOF;
+        }
+        text[n++] = c == L'\r' ? L'\n' : c;
+    }
+    n -= END_LENGTH;
+    text[n] = 0;
+    int failed = n > 0 ? el_winsertstr(el, text) : 0;
+    free(text);
+    return failed ? CC_REFRESH_BEEP : CC_REFRESH;
+}
+
+/* ---- History ------------------------------------------------------------------------------------------------------ */
+
+/* Makes every folder on the way to path. */
+static void make_folders(char *path)
+{
+    for (char *p = path + 1; (p = strchr(p, '/')); p++) {
+        *p = 0;
+        mkdir(path, 0700);
+        *p = '/';
+    }
+}
+
+static char *find_history(void)
+{
+    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+    struct buf path = { 0 };
+    if (state && state[0] == '/')
+        buf_printf(&path, "%s/pfmoe/history", state);
+    else if (home && home[0] == '/')
+        buf_printf(&path, "%s/.local/state/pfmoe/history", home);
+    else
+        return NULL;
+    make_folders(path.p);
+    return path.p;
+}
+
+static bool save_to(const char *path)
+{
+    HistEvent event;
+    FILE *f = fopen(path, "we");
+    if (!f)
+        return false;
+    fchmod(fileno(f), 0600);
+    bool ok = history(history_list, &event, H_SAVE_FP, f) >= 0;
+    ok &= !ferror(f);
+    return fclose(f) == 0 && ok;
+}
+
+/* Under another name first: a full disk must not cost the old history. Told once; a chat goes on without. */
+static void save_history(void)
+{
+    struct buf temporary = { 0 };
+    if (!history_path)
+        return;
+    buf_printf(&temporary, "%s.%ld", history_path, (long)getpid());
+    if (!save_to(temporary.p) || rename(temporary.p, history_path) != 0) {
+        note("(the history cannot be written to %s: %s)", history_path, strerror(errno));
+        unlink(temporary.p);
+        free(history_path);
+        history_path = NULL;
+    }
+    buf_free(&temporary);
+}
+
+void line_remember(const char *message)
+{
+    HistEvent event;
+    if (!*message)
+        return;
+    history(history_list, &event, H_ENTER, message);
+    save_history();
+}
+
+/* ---- The editor --------------------------------------------------------------------------------------------------- */
+
+static char *prompt_of(EditLine *el)
+{
+    (void)el;
+    return prompt_text;
+}
+
+static void bracket(bool on)
+{
+    if (!brackets)
+        return;
+    fputs(on ? "\033[?2004h" : "\033[?2004l", term_out_is_tty() ? stdout : stderr);
+    fflush(term_out_is_tty() ? stdout : stderr);
+}
+
+static void bind_keys(void)
+{
+    static const char *const keys[][2] = {
+        { "\033[200~", "pf-paste" },         { "^R", "em-inc-search-prev" },      { "^W", "ed-delete-prev-word" },
+        { "\033[3~", "ed-delete-next-char" }, { "\033[1;5D", "ed-prev-word" },    { "\033[1;5C", "em-next-word" },
+        { "\033[H", "ed-move-to-beg" },      { "\033[F", "ed-move-to-end" },
+        { "\033[1~", "ed-move-to-beg" },     { "\033[4~", "ed-move-to-end" },
+    };
+    el_set(editor, EL_ADDFN, "pf-paste", "take pasted text", paste);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        el_set(editor, EL_BIND, keys[i][0], keys[i][1], NULL);
+}
+
+static void watch_window(void)
+{
+    struct sigaction a = { .sa_handler = on_window };
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGWINCH, &a, NULL);
+    sigaction(SIGCONT, &a, NULL);
+}
+
+void line_open(void)
+{
+    HistEvent event;
+    const char *term = getenv("TERM");
+    if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
+        setlocale(LC_CTYPE, "C.UTF-8");
+    editor = el_init("pfmoe-run", stdin, term_out_is_tty() ? stdout : stderr, stderr);
+    history_list = history_init();
+    if (!editor || !history_list)
+        die(EXIT_FAILED, "the terminal cannot be set up for editing");
+    brackets = term && *term && strcmp(term, "dumb") != 0;
+    history(history_list, &event, H_SETSIZE, HISTORY_SIZE);
+    history(history_list, &event, H_SETUNIQUE, 1);
+    history_path = find_history();
+    if (history_path)
+        history(history_list, &event, H_LOAD, history_path);
+    el_set(editor, EL_PROMPT_ESC, prompt_of, '\1');
+    el_set(editor, EL_EDITOR, "emacs");
+    el_set(editor, EL_SIGNAL, 0);
+    el_set(editor, EL_HIST, history, history_list);
+    el_set(editor, EL_GETCFN, read_char);
+    el_source(editor, NULL);
+    bind_keys();
+    watch_window();
+}
+
+void line_close(void)
+{
+    el_end(editor);
+    history_end(history_list);
+    free(history_path);
+}
+
+enum line_result line_read(const char *prompt, struct buf *out)
+{
+    int n = 0;
+    const char *color = term_out_color() ? "\1\033[1;36m\1" : "", *plain = term_out_color() ? "\1\033[0m\1" : "";
+    snprintf(prompt_text, sizeof prompt_text, "%s%s%s", color, prompt, plain);
+    buf_clear(out);
+    out_flush();
+    interrupt_forget();
+    interrupt_watch(NULL, INT32_MAX);
+    bracket(true);
+    const char *line = el_gets(editor, &n);
+    bracket(false);
+    if (interrupted()) {
+        fputc('\n', stderr);
+        return was_empty ? LINE_INTERRUPT : LINE_DROPPED;
+    }
+    if (!line || n <= 0)
+        return LINE_END;
+    buf_add(out, line, (size_t)n);
+    while (out->n && out->p[out->n - 1] == '\n')
+        out->p[--out->n] = 0;
+    return LINE_TEXT;
+}

@@ -1,0 +1,20 @@
+/* Opening the model and the session that the settings ask for. Failing ends the program. */
+#ifndef PF_CLI_LOAD_H
+#define PF_CLI_LOAD_H
+
+#include "opts.h"
+#include "pfmoe.h"
+
+/* -m, or the bundled model. Borrowed for the program's life. */
+const char *load_path(const struct settings *s);
+
+pf_model   *load_model(const struct settings *s, bool vocab_only);
+pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx);
+
+/* Reads the weights now with a bar, where standard error is a terminal; else they are read when first used. */
+void load_weights(pf_model *m);
+
+/* Ends the program with the library's last error, after "what: " unless it is NULL. */
+void die_failed(const char *what) __attribute__((noreturn));
+
+#endif

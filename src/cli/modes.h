@@ -1,0 +1,17 @@
+/* What pfmoe-run does instead of talking: each mode prints on standard output and returns the exit status, or ends the
+ * program with a message. Their formats are kept stable, since tests and scripts read them. */
+#ifndef PF_CLI_MODES_H
+#define PF_CLI_MODES_H
+
+#include "opts.h"
+
+int mode_score(const struct settings *s);          /* check.c */
+int mode_tokenize(const struct settings *s);
+int mode_detokenize(const struct settings *s);
+int mode_splits(const struct settings *s);
+int mode_render(const struct settings *s);         /* render.c */
+int mode_info(const struct settings *s);           /* info.c */
+int mode_oneshot(const struct settings *s);        /* oneshot.c */
+int mode_chat(const struct settings *s);           /* repl.c */
+
+#endif

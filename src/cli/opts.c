@@ -1,0 +1,408 @@
+/* The table of options and what is made from it. See opts.h. */
+#define _GNU_SOURCE
+#include "opts.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "pfmoe.h"
+#include "term.h"
+
+enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, STOPS, CHUNKS, ACTION };
+
+enum { GROUP_WHAT, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_CHECK, GROUP_HELP, GROUP_HIDDEN };
+static const char *const group_titles[] = {
+    "What to do", "The conversation", "The answer", "The machine", "Checking (kept stable)", "Help",
+};
+
+struct opt {
+    int         group;
+    char        letter;              /* 0: none */
+    const char *name;
+    enum kind   kind;
+    const char *arg;                 /* what the help calls the value; for CHOICE the choices, with | between */
+    size_t      at;                  /* offset in struct settings */
+    double      min, max;            /* WHOLE, REAL */
+    const char *env;                 /* NULL: none */
+    bool        live;                /* may be changed with /set */
+    const char *help;
+};
+
+#define AT(member) offsetof(struct settings, member)
+enum { ACT_HELP = 1, ACT_VERSION, ACT_MAN };        /* in at, for ACTION */
+
+static const struct opt table[] = {
+    { GROUP_WHAT, 'm', "model", TEXT, "FILE", AT(model), 0, 0, "PFMOE_MODEL", false,
+      "the GGUF file to run (of a split model the first); without it the bundled model" },
+    { GROUP_WHAT, 'p', "prompt", TEXT, "TEXT", AT(prompt), 0, 0, NULL, false,
+      "answer TEXT and end: the answer alone goes to standard output. TEXT is a user's message, put through the model's "
+      "chat template where it has one" },
+    { GROUP_WHAT, 'f', "file", TEXT, "FILE", AT(file), 0, 0, NULL, false,
+      "as -p, the text being in FILE (- is standard input). Standard input that is no terminal is read without a flag too" },
+    { GROUP_WHAT, 0, "raw", FLAG, NULL, AT(raw), 0, 0, NULL, false, "complete the text as it is, without a chat template" },
+    { GROUP_WHAT, 0, "info", TEXT, "FILE", AT(info), 0, 0, NULL, false,
+      "print what a GGUF file holds and what running it would take" },
+    { GROUP_WHAT, 0, "verify", FLAG, NULL, AT(verify), 0, 0, NULL, false, "with --info: read and check every weight" },
+
+    { GROUP_TALK, 0, "system", TEXT, "TEXT", AT(system), 0, 0, "PFMOE_SYSTEM", false, "the system message" },
+    { GROUP_TALK, 0, "template", TEXT, "NAME|FILE", AT(template), 0, 0, "PFMOE_TEMPLATE", false,
+      "a built-in chat template, or a Jinja file, instead of the model's own" },
+    { GROUP_TALK, 0, "reasoning-effort", TEXT, "LEVEL", AT(reasoning_effort), 0, 0, NULL, false,
+      "low, medium or high, for models whose template knows it" },
+    { GROUP_TALK, 0, "no-think", FLAG, NULL, AT(no_think), 0, 0, NULL, false,
+      "ask the template to leave reasoning out, where it can" },
+
+    { GROUP_ANSWER, 'n', "tokens", WHOLE, "N", AT(n_predict), 0, INT32_MAX, NULL, true, "end after N tokens (default: no limit)" },
+    { GROUP_ANSWER, 0, "stop", STOPS, "STRING", AT(stops), 0, 0, NULL, false,
+      "end before STRING would appear in the answer; may be given up to 16 times" },
+    { GROUP_ANSWER, 0, "ignore-eos", FLAG, NULL, AT(ignore_eos), 0, 0, NULL, false, "go on after the model's end-of-answer token" },
+    { GROUP_ANSWER, 0, "temp", REAL, "T", AT(temp), 0, 100, NULL, true, "temperature; 0 always takes the likeliest token" },
+    { GROUP_ANSWER, 0, "top-k", WHOLE, "N", AT(top_k), 0, INT32_MAX, NULL, true, "choose among the N likeliest tokens; 0: all" },
+    { GROUP_ANSWER, 0, "top-p", REAL, "P", AT(top_p), 0, 1, NULL, true, "choose among the likeliest that make up the share P; 1: all" },
+    { GROUP_ANSWER, 0, "min-p", REAL, "P", AT(min_p), 0, 1, NULL, true,
+      "leave out tokens less likely than P times the likeliest; 0: none" },
+    { GROUP_ANSWER, 0, "repeat-penalty", REAL, "X", AT(repeat_penalty), 0.01, 100, NULL, true, "weaken tokens already there; 1: off" },
+    { GROUP_ANSWER, 0, "presence-penalty", REAL, "X", AT(presence_penalty), -100, 100, NULL, true,
+      "subtract X from tokens already there; 0: off" },
+    { GROUP_ANSWER, 0, "frequency-penalty", REAL, "X", AT(frequency_penalty), -100, 100, NULL, true,
+      "subtract X for each time a token is there; 0: off" },
+    { GROUP_ANSWER, 0, "penalty-last-n", WHOLE, "N", AT(penalty_last_n), -1, INT32_MAX, NULL, true,
+      "how many tokens back penalties look (default 64; -1: to the start)" },
+    { GROUP_ANSWER, 0, "seed", WHOLE, "N", AT(seed), 0, 9e15, NULL, true, "same seed, same answer (default: another every time)" },
+
+    { GROUP_MACHINE, 'c', "ctx", WHOLE, "N", AT(n_ctx), 1, 1 << 30, "PFMOE_CTX", false,
+      "context in tokens (default: the model's own, at most 8192)" },
+    { GROUP_MACHINE, 't', "threads", WHOLE, "N", AT(n_threads), 1, 1024, "PFMOE_THREADS", false,
+      "computing threads (default: one a core)" },
+    { GROUP_MACHINE, 0, "kv", CHOICE, "f16|f32", AT(kv), 0, 0, "PFMOE_KV", false, "type of keys and values in memory (default f16)" },
+    { GROUP_MACHINE, 0, "isa", CHOICE, "scalar|avx2|avx512|vnni", AT(isa), 0, 0, "PFMOE_ISA", false,
+      "use no instructions above this level, to look for a fault; all levels give the same bits" },
+
+    { GROUP_CHECK, 0, "score", TEXT, "TOKENS", AT(score), 0, 0, NULL, false,
+      "evaluate the token ids in the file TOKENS, separated by commas or blanks; no tokenizer is needed" },
+    { GROUP_CHECK, 0, "logits", TEXT, "OUT", AT(logits), 0, 0, NULL, false,
+      "with --score: where the logits of every position go, as little-endian float32 without a header" },
+    { GROUP_CHECK, 0, "step", FLAG, NULL, AT(step), 0, 0, NULL, false, "with --score: one token at a time" },
+    { GROUP_CHECK, 0, "chunk", CHUNKS, "N[,N...]", AT(chunks), 0, 0, NULL, false, "with --score: chunks of these sizes in turn" },
+    { GROUP_CHECK, 0, "tokenize", TEXT, "FILE", AT(tokenize), 0, 0, NULL, false,
+      "with -m: the ids of each line's text or hex; a JSON object a line, in and out" },
+    { GROUP_CHECK, 0, "detokenize", TEXT, "FILE", AT(detokenize), 0, 0, NULL, false, "with -m: the bytes of each line's ids" },
+    { GROUP_CHECK, 0, "splits", TEXT, "PRE FILE", AT(splits), 0, 0, NULL, false,
+      "cut each line's text as the pre-tokenizer PRE does; no model is needed" },
+    { GROUP_CHECK, 0, "render", TEXT, "FILE", AT(render), 0, 0, NULL, false, "render chat templates over the contexts in FILE" },
+
+    { GROUP_HELP, 'h', "help", ACTION, NULL, ACT_HELP, 0, 0, NULL, false, "print this and end" },
+    { GROUP_HELP, 0, "version", ACTION, NULL, ACT_VERSION, 0, 0, NULL, false, "print the version and end" },
+    { GROUP_HIDDEN, 0, "help-man", ACTION, NULL, ACT_MAN, 0, 0, NULL, false, "" },
+};
+
+enum { N_OPTS = sizeof table / sizeof *table, LONG_BASE = 256 };
+
+static void defaults(struct settings *s)
+{
+    *s = (struct settings){
+        .n_predict = UNSET, .temp = UNSET, .top_p = UNSET, .min_p = UNSET, .top_k = UNSET, .seed = UNSET,
+        .repeat_penalty = 1, .penalty_last_n = 64, .kv = KV_F16, .isa = ISA_VNNI,
+    };
+}
+
+/* ---- Values ------------------------------------------------------------------------------------------------------- */
+
+static char why_not[256];
+
+static bool refuse(const char *fmt, const struct opt *o, const char *value)
+{
+    char expected[80];
+    snprintf(expected, sizeof expected, fmt, o->min, o->max);
+    snprintf(why_not, sizeof why_not, "\"%.80s\" is not %s", value, expected);
+    return false;
+}
+
+static bool parse_whole(const struct opt *o, const char *value, int64_t *out)
+{
+    char *end;
+    errno = 0;
+    long long v = strtoll(value, &end, 10);
+    if (end == value || *end || errno || (double)v < o->min || (double)v > o->max)
+        return refuse("a whole number from %.0f to %.0f", o, value);
+    *out = v;
+    return true;
+}
+
+static bool parse_real(const struct opt *o, const char *value, double *out)
+{
+    char *end;
+    double v = strtod(value, &end);
+    if (end == value || *end || !isfinite(v) || v < o->min || v > o->max)
+        return refuse("a number from %g to %g", o, value);
+    *out = v;
+    return true;
+}
+
+static bool parse_choice(const struct opt *o, const char *value, int *out)
+{
+    size_t n = strlen(value);
+    const char *p = o->arg;
+    for (int i = 0; n > 0; i++) {
+        const char *bar = strchrnul(p, '|');
+        if ((size_t)(bar - p) == n && memcmp(p, value, n) == 0) {
+            *out = i;
+            return true;
+        }
+        if (!*bar)
+            break;
+        p = bar + 1;
+    }
+    snprintf(why_not, sizeof why_not, "\"%.80s\" is none of %s", value, o->arg);
+    return false;
+}
+
+static bool parse_chunks(const char *value, struct chunk_list *out)
+{
+    out->n = 0;
+    for (const char *p = value;; p++) {   /* over the comma */
+        char *end;
+        long v = strtol(p, &end, 10);
+        if (end == p || (*end && *end != ',') || v < 1 || v > INT32_MAX || out->n == MAX_CHUNKS) {
+            snprintf(why_not, sizeof why_not, "\"%.80s\" is not a list of 1 to %d whole numbers from 1 on", value, MAX_CHUNKS);
+            return false;
+        }
+        out->v[out->n++] = (int)v;
+        p = end;
+        if (!*p)
+            return true;
+    }
+}
+
+static bool parse_stop(const char *value, struct stop_list *out)
+{
+    if (!*value || out->n == MAX_STOPS) {
+        snprintf(why_not, sizeof why_not, *value ? "there are more than %d" : "a stop string cannot be empty", MAX_STOPS);
+        return false;
+    }
+    out->v[out->n++] = value;
+    return true;
+}
+
+static bool parse_value(const struct opt *o, struct settings *s, const char *value)
+{
+    void *at = (char *)s + o->at;
+    switch (o->kind) {
+    case FLAG:   *(bool *)at = true; return true;
+    case TEXT:   *(const char **)at = value; return true;
+    case WHOLE:  return parse_whole(o, value, at);
+    case REAL:   return parse_real(o, value, at);
+    case CHOICE: return parse_choice(o, value, at);
+    case CHUNKS: return parse_chunks(value, at);
+    case STOPS:  return parse_stop(value, at);
+    case ACTION: break;
+    }
+    return true;
+}
+
+bool opts_set(struct settings *s, const char *name, const char *value, const char **why)
+{
+    *why = why_not;
+    for (const struct opt *o = table; o < table + N_OPTS; o++)
+        if (o->live && strcmp(o->name, name) == 0)
+            return parse_value(o, s, value);
+    snprintf(why_not, sizeof why_not, "there is no setting \"%.80s\"; /set alone lists them", name);
+    return false;
+}
+
+void opts_list(const struct settings *s, struct buf *out)
+{
+    for (const struct opt *o = table; o < table + N_OPTS; o++) {
+        if (!o->live)
+            continue;
+        const void *at = (const char *)s + o->at;
+        double v = o->kind == REAL ? *(const double *)at : (double)*(const int64_t *)at;
+        char value[32] = "-";
+        if (v != UNSET || o->min < 0)
+            snprintf(value, sizeof value, o->kind == REAL ? "%.6g" : "%.0f", v);
+        buf_printf(out, "  %-18s %-10s %s\n", o->name, value, o->help);
+    }
+}
+
+/* ---- Help --------------------------------------------------------------------------------------------------------- */
+
+static void flag_text(const struct opt *o, char *out, size_t cap)
+{
+    char letter[8] = "    ";
+    if (o->letter)
+        snprintf(letter, sizeof letter, "-%c, ", o->letter);
+    snprintf(out, cap, "%s--%s%s%s", letter, o->name, o->arg ? " " : "", o->arg ? o->arg : "");
+}
+
+/* Prints text with lines of at most `width`, each after the first indented. */
+static void print_wrapped(const char *text, int indent, int width)
+{
+    int column = indent;
+    for (const char *p = text; *p;) {
+        int n = (int)strcspn(p, " ");
+        if (column + n > width && column > indent) {
+            printf("\n%*s", indent, "");
+            column = indent;
+        }
+        printf("%s%.*s", column > indent ? " " : "", n, p);
+        column += n + (column > indent);
+        p += n;
+        p += strspn(p, " ");
+    }
+    putchar('\n');
+}
+
+static void print_help(void)
+{
+    enum { INDENT = 28, WIDTH = 100 };
+    puts("usage: pfmoe-run [-m MODEL.gguf] [options]             chat\n"
+         "       pfmoe-run [-m MODEL.gguf] -p TEXT | -f FILE     one answer\n"
+         "       pfmoe-run --info FILE [--verify]                what a file holds\n\n"
+         "Runs a mixture-of-experts (or dense) language model from a GGUF file. With no text given and\n"
+         "standard input a terminal it is a chat; /help there lists its commands.");
+    for (int g = GROUP_WHAT; g < GROUP_HIDDEN; g++) {
+        printf("\n%s:\n", group_titles[g]);
+        for (const struct opt *o = table; o < table + N_OPTS; o++) {
+            char flag[80], help[512];
+            if (o->group != g)
+                continue;
+            flag_text(o, flag, sizeof flag);
+            snprintf(help, sizeof help, "%s%s%s%s", o->help, o->env ? " [" : "", o->env ? o->env : "", o->env ? "]" : "");
+            if (strlen(flag) > INDENT - 4)
+                printf("  %s\n%*s", flag, INDENT, "");
+            else
+                printf("  %-*s", INDENT - 2, flag);
+            print_wrapped(help, INDENT, WIDTH);
+        }
+    }
+    puts("\nA name in brackets is an environment variable that sets the same; the flag wins.\n"
+         "Sampling that nobody sets is what the model's file recommends, else temp 0.8, top-k 40, top-p 0.95, min-p 0.05.\n"
+         "Exit status: 0 done, 1 failed, 2 wrong usage.");
+}
+
+static void print_roff(const char *text)
+{
+    for (const char *p = text; *p; p++)
+        if (*p == '-' || *p == '\\')
+            printf(*p == '-' ? "\\-" : "\\e");
+        else
+            putchar(*p);
+}
+
+/* The manual page's list of options. */
+static void print_man(void)
+{
+    for (int g = GROUP_WHAT; g < GROUP_HIDDEN; g++) {
+        printf(".SS %s\n", group_titles[g]);
+        for (const struct opt *o = table; o < table + N_OPTS; o++) {
+            if (o->group != g)
+                continue;
+            printf(".TP\n");
+            if (o->letter)
+                printf("\\fB\\-%c\\fR, ", o->letter);
+            printf("\\fB\\-\\-");
+            print_roff(o->name);
+            printf("\\fR");
+            if (o->arg)
+                printf(" \\fI%s\\fR", o->arg);
+            putchar('\n');
+            print_roff(o->help);
+            printf(".\n");
+            if (o->env)
+                printf("Environment variable: \\fB%s\\fR.\n", o->env);
+        }
+    }
+}
+
+static void act(size_t what)
+{
+    if (what == ACT_HELP)
+        print_help();
+    else if (what == ACT_VERSION)
+        printf("pfmoe-run %s\n", pf_version());
+    else
+        print_man();
+    out_close();
+    exit(EXIT_DONE);
+}
+
+/* ---- Reading the command line ------------------------------------------------------------------------------------- */
+
+static void read_environment(struct settings *s)
+{
+    for (const struct opt *o = table; o < table + N_OPTS; o++) {
+        const char *value = o->env ? getenv(o->env) : NULL;
+        if (value && *value && !parse_value(o, s, value))
+            die(EXIT_USAGE, "%s: %s", o->env, why_not);
+    }
+}
+
+static const struct opt *by_code(int code)
+{
+    for (int i = 0; i < N_OPTS; i++)
+        if (code == LONG_BASE + i || (table[i].letter && code == table[i].letter))
+            return &table[i];
+    return NULL;
+}
+
+static void check_together(const struct settings *s)
+{
+    const struct { const char *flag, *value; } modes[] = {
+        { "--info", s->info },         { "--score", s->score },   { "--tokenize", s->tokenize }, { "--detokenize", s->detokenize },
+        { "--splits", s->splits },     { "--render", s->render }, { "-p", s->prompt },           { "-f", s->file },
+    };
+    const char *first = NULL;
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        if (modes[i].value && first)
+            die(EXIT_USAGE, "%s and %s exclude each other", first, modes[i].flag);
+        first = modes[i].value ? modes[i].flag : first;
+    }
+    if (s->score && !s->logits)
+        die(EXIT_USAGE, "--score needs --logits OUT");
+    if (!s->score && (s->logits || s->step || s->chunks.n))
+        die(EXIT_USAGE, "--logits, --step and --chunk belong to --score");
+    if (s->step && s->chunks.n)
+        die(EXIT_USAGE, "--step and --chunk exclude each other");
+    if (s->verify && !s->info)
+        die(EXIT_USAGE, "--verify belongs to --info");
+    if (s->splits && !s->operand)
+        die(EXIT_USAGE, "--splits needs two words: the pre-tokenizer's name and a file");
+    if ((s->tokenize || s->detokenize || s->score) && !s->model)
+        die(EXIT_USAGE, "%s needs -m MODEL", first);
+}
+
+void opts_read(struct settings *s, int argc, char **argv)
+{
+    struct option longs[N_OPTS + 1];
+    char letters[2 * N_OPTS + 1], *to = letters;
+    for (int i = 0; i < N_OPTS; i++) {
+        bool has_arg = table[i].kind != FLAG && table[i].kind != ACTION;
+        longs[i] = (struct option){ table[i].name, has_arg ? required_argument : no_argument, NULL, LONG_BASE + i };
+        if (table[i].letter)
+            *to++ = table[i].letter;
+        if (table[i].letter && has_arg)
+            *to++ = ':';
+    }
+    *to = 0;
+    longs[N_OPTS] = (struct option){ 0 };
+    defaults(s);
+    read_environment(s);
+    for (int c; (c = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
+        const struct opt *o = by_code(c);
+        if (!o)
+            die(EXIT_USAGE, "see pfmoe-run --help");
+        if (o->kind == ACTION)
+            act(o->at);
+        if (!parse_value(o, s, optarg))
+            die(EXIT_USAGE, "--%s: %s", o->name, why_not);
+    }
+    if (s->splits && optind < argc)
+        s->operand = argv[optind++];
+    if (optind < argc)
+        die(EXIT_USAGE, "\"%s\" is not expected; a text goes after -p", argv[optind]);
+    check_together(s);
+}

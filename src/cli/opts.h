@@ -1,0 +1,57 @@
+/* What pfmoe-run can be told, by flag, by environment variable or with /set: one table (opts.c) makes all three, and
+ * --help and the manual page's list. Flags win over the environment, the environment over the values here.
+ *
+ * Strings are borrowed from argv or the environment, which live as long as the program. */
+#ifndef PF_CLI_OPTS_H
+#define PF_CLI_OPTS_H
+
+#include "buf.h"
+
+enum { MAX_STOPS = 16, MAX_CHUNKS = 64 };
+enum { UNSET = -1 };                        /* a number that nobody gave: the model's own or the built-in value holds */
+
+struct chunk_list {
+    int n, v[MAX_CHUNKS];
+};
+
+struct stop_list {
+    int n;
+    const char *v[MAX_STOPS];
+};
+
+struct settings {
+    /* what to do */
+    const char *model, *prompt, *file, *info, *score, *tokenize, *detokenize, *splits, *render;
+    const char *operand;                    /* the word after the flags: --splits PRE FILE */
+    bool raw, verify;
+    /* the conversation */
+    const char *system, *template, *reasoning_effort;
+    bool no_think;
+    /* the answer */
+    int64_t n_predict;                      /* UNSET: to the end */
+    struct stop_list stops;
+    bool ignore_eos;
+    double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k, penalty_last_n, seed;
+    /* the machine */
+    int64_t n_ctx, n_threads;
+    int kv, isa;                            /* indices into the choices */
+    /* checking */
+    const char *logits;
+    bool step;
+    struct chunk_list chunks;
+};
+
+enum { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_VNNI };
+enum { KV_F16, KV_F32 };
+
+/* Reads the environment and the command line. --help, --version and the like, and mistakes, end the program. */
+void opts_read(struct settings *s, int argc, char **argv);
+
+/* Sets what a running chat may change. False: *why (never NULL) says why not; it is static or lives until the next call. */
+bool opts_set(struct settings *s, const char *name, const char *value, const char **why);
+
+/* Appends a line "name  value  meaning" for everything that opts_set takes. */
+void opts_list(const struct settings *s, struct buf *out);
+
+#endif

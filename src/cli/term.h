@@ -1,0 +1,38 @@
+/* What pfmoe-run prints on, and the signals that concern it.
+ *
+ * Standard output carries the answer and nothing else; notes, progress and errors go to standard error. Every write is
+ * checked: what cannot be written ends the program with a message and status 1. */
+#ifndef PF_CLI_TERM_H
+#define PF_CLI_TERM_H
+
+#include "buf.h"
+
+struct pf_session;
+
+enum style { STYLE_PLAIN, STYLE_DIM, STYLE_BOLD, STYLE_PROMPT };
+
+/* Finds out what is a terminal, whether colour is wanted (NO_COLOR, TERM=dumb), and prepares for SIGBUS and SIGPIPE. */
+void term_init(void);
+bool term_out_is_tty(void);
+bool term_err_is_tty(void);
+bool term_out_color(void);
+
+void out_write(const void *p, size_t n);
+void out_puts(const char *s);
+void out_flush(void);
+void out_style(enum style s);                     /* nothing where colour is off */
+void out_close(void);                             /* at the end: the last chance to see that the disk was full */
+
+/* A note on standard error, dim on a terminal. */
+void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* The bar on standard error; a pf_progress_fn. */
+void progress_bar(void *ctx, uint64_t done, uint64_t total);
+
+/* From now on Ctrl-C cancels what s computes and is remembered; NULL: Ctrl-C only is remembered. At `patience`
+ * unanswered ones the program ends with status 1. */
+void interrupt_watch(struct pf_session *s, int patience);
+bool interrupted(void);
+void interrupt_forget(void);
+
+#endif

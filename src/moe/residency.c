@@ -1,0 +1,519 @@
+/* See residency.h.
+ *
+ *     layer, expert  --first_slab[layer] + expert-->  slab  --3 parts: gate, up, down-->  slot
+ *     dense layer    --first_slab[layer]---------->   slab  --a part per matrix-------->  slot, and weights[part]->data */
+#define _GNU_SOURCE
+#include "moe/residency.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/pf_mem.h"
+#include "tiers/plan.h"
+
+enum { LAYERS_AHEAD = 2, SLABS_AHEAD = 16, MAX_MATRICES = 24 };
+static const double RAM_BYTES_S = 20e9, DISK_BYTES_S = 2.5e9;       /* prices, when nobody names better ones */
+static const uint64_t STALL_NS = 30000000000u;
+
+struct pf_residency {
+    pf_store *store;
+    struct pf_slab *slabs;
+    struct pf_part *parts;
+    int   n_slabs, n_parts;
+    int  *first_slab;                    /* [n_layer]; -1: the layer is mapped */
+    bool *streams;                       /* [n_tensors] */
+    struct pf_weight **weights;          /* [n_parts] of a model without experts, else NULL */
+    const uint8_t **mapped;              /* [n_parts] beside them: where their bytes are mapped */
+    int  *order;                         /* [n_slabs] which to load first */
+    int   n_planned;                     /* of them have a place in memory */
+
+    const uint8_t **gate, **up, **down;  /* [n_expert] of the layer that is running */
+    int  *todo, *ready, *queued;         /* [n_expert] slabs */
+    enum pf_pin *how;                    /* [n_expert] */
+};
+
+/* ---- What streams ------------------------------------------------------------------------------------------------ */
+
+static int by_address(const void *a, const void *b)
+{
+    const uint8_t *x = (*(const struct pf_tensor *const *)a)->data, *y = (*(const struct pf_tensor *const *)b)->data;
+    return (x > y) - (x < y);
+}
+
+struct finder {
+    const struct pf_tensor **sorted;
+    size_t n;
+};
+
+static pf_status finder_open(struct finder *f, const pf_gguf *g)
+{
+    f->n = (size_t)pf_gguf_n_tensors(g);
+    f->sorted = pf_alloc_array(PF_MEM_MODEL, f->n, sizeof *f->sorted);
+    if (!f->sorted)
+        PF_FAIL(PF_ENOMEM, "no memory for the table of tensors of %s", pf_gguf_path(g));
+    for (size_t i = 0; i < f->n; i++)
+        f->sorted[i] = pf_gguf_tensor_at(g, i);
+    qsort(f->sorted, f->n, sizeof *f->sorted, by_address);
+    return PF_OK;
+}
+
+/* The tensor that holds [data, data + bytes), or NULL: a converted copy, or none. */
+static const struct pf_tensor *tensor_of(const struct finder *f, const uint8_t *data, uint64_t bytes)
+{
+    size_t lo = 0, hi = f->n;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (f->sorted[mid]->data <= data)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    const struct pf_tensor *t = lo > 0 ? f->sorted[lo - 1] : NULL;
+    return t && data < t->data + t->n_bytes && bytes <= t->n_bytes - (uint64_t)(data - t->data) ? t : NULL;
+}
+
+static void add_part(struct pf_residency *r, const pf_gguf *g, const struct pf_tensor *t, const uint8_t *data, uint64_t bytes)
+{
+    r->streams[t - pf_gguf_tensor_at(g, 0)] = true;
+    r->parts[r->n_parts++] = (struct pf_part){ t->shard, t->offset + (uint64_t)(data - t->data), bytes };
+}
+
+/* The matrices of a dense layer, as far as each is a whole tensor; what is none stays mapped. */
+static int matrices_of(struct pf_layer *l, struct pf_weight *out[MAX_MATRICES])
+{
+    struct pf_weight *all[] = {
+        &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out,
+        &l->mla.q, &l->mla.q_a, &l->mla.q_b, &l->mla.kv, &l->mla.k_b,
+        &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta, &l->delta.alpha, &l->delta.ba, &l->delta.out,
+        &l->dense.gate, &l->dense.up, &l->dense.down,
+    };
+    int n = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]->data)
+            out[n++] = all[i];
+    return n;
+}
+
+static void add_dense_layer(struct pf_residency *r, struct pf_model *m, const struct finder *f, int il)
+{
+    struct pf_weight *all[MAX_MATRICES];
+    int n = matrices_of(&m->layers[il], all), first = r->n_parts;
+    for (int i = 0; i < n; i++) {
+        const uint8_t *data = all[i]->data;
+        uint64_t bytes = all[i]->row_bytes * (uint64_t)all[i]->n_out;
+        const struct pf_tensor *t = tensor_of(f, data, bytes);
+        if (!t || t->data != data || t->n_bytes != bytes)
+            continue;
+        r->weights[r->n_parts] = all[i];
+        r->mapped[r->n_parts] = data;
+        add_part(r, m->file, t, data, bytes);
+    }
+    if (r->n_parts == first)
+        return;
+    r->first_slab[il] = r->n_slabs;
+    r->slabs[r->n_slabs++] = (struct pf_slab){ il, -1, first, r->n_parts - first };
+}
+
+static void add_moe_layer(struct pf_residency *r, struct pf_model *m, const struct finder *f, int il)
+{
+    const struct pf_moe *moe = &m->layers[il].moe;
+    const struct pf_expert_weight *w[] = { &moe->gate, &moe->up, &moe->down };
+    r->first_slab[il] = r->n_slabs;
+    for (int e = 0; e < m->n_expert; e++) {
+        r->slabs[r->n_slabs++] = (struct pf_slab){ il, e, r->n_parts, 3 };
+        for (int i = 0; i < 3; i++) {
+            uint64_t bytes = w[i]->row_bytes * (uint64_t)w[i]->n_out;
+            add_part(r, m->file, tensor_of(f, w[i]->data[e], bytes), w[i]->data[e], bytes);
+        }
+    }
+}
+
+static bool tables_new(struct pf_residency *r, const struct pf_model *m)
+{
+    size_t n_expert = (size_t)m->n_expert, n_layer = (size_t)m->n_layer;
+    size_t n_slabs = n_expert ? n_layer * n_expert : n_layer, n_parts = n_expert ? 3 * n_slabs : MAX_MATRICES * n_layer;
+    r->slabs = pf_alloc_array(PF_MEM_MODEL, n_slabs, sizeof *r->slabs);
+    r->parts = pf_alloc_array(PF_MEM_MODEL, n_parts, sizeof *r->parts);
+    r->order = pf_alloc_array(PF_MEM_MODEL, n_slabs, sizeof *r->order);
+    r->first_slab = pf_alloc_array(PF_MEM_MODEL, n_layer, sizeof *r->first_slab);
+    r->streams = pf_alloc_array(PF_MEM_MODEL, (size_t)pf_gguf_n_tensors(m->file), sizeof *r->streams);
+    r->weights = pf_alloc_array(PF_MEM_MODEL, n_expert ? 0 : n_parts, sizeof(struct pf_weight *));
+    r->mapped = pf_alloc_array(PF_MEM_MODEL, n_expert ? 0 : n_parts, sizeof *r->mapped);
+    r->gate = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->gate);
+    r->up = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->up);
+    r->down = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->down);
+    r->todo = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->todo);
+    r->ready = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->ready);
+    r->queued = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->queued);
+    r->how = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->how);
+    return r->slabs && r->parts && r->order && r->first_slab && r->streams && r->weights && r->mapped && r->gate && r->up &&
+           r->down && r->todo && r->ready && r->queued && r->how;
+}
+
+static void residency_free(struct pf_residency *r)
+{
+    if (!r)
+        return;
+    pf_store_close(&r->store);
+    void *tables[] = { r->slabs, r->parts, r->order, r->first_slab, r->streams, r->weights, r->mapped, r->gate, r->up,
+                       r->down, r->todo, r->ready, r->queued, r->how };
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        pf_free(tables[i]);
+    pf_free(r);
+}
+
+/* Every layer gets its share first: expert 0 of all layers, then expert 1. Dense layers in their order. */
+static void make_order(struct pf_residency *r, const struct pf_model *m)
+{
+    int n = 0, per_layer = m->n_expert ? m->n_expert : 1;
+    for (int e = 0; e < per_layer; e++)
+        for (int il = 0; il < m->n_layer; il++)
+            if (r->first_slab[il] >= 0)
+                r->order[n++] = r->first_slab[il] + e;
+}
+
+/* The tables of all that may stream; no store yet. */
+static pf_status tables_make(struct pf_residency **out, struct pf_model *m)
+{
+    struct finder f = { 0 };
+    struct pf_residency *r = pf_alloc(PF_MEM_MODEL, sizeof *r);
+    *out = NULL;
+    if (!r || !tables_new(r, m)) {
+        residency_free(r);
+        PF_FAIL(PF_ENOMEM, "no memory for the tables of what %s needs when", pf_gguf_path(m->file));
+    }
+    pf_status st = finder_open(&f, m->file);
+    for (int il = 0; st == PF_OK && il < m->n_layer; il++) {
+        r->first_slab[il] = -1;
+        if (m->n_expert == 0)
+            add_dense_layer(r, m, &f, il);
+        else if (m->layers[il].is_moe)
+            add_moe_layer(r, m, &f, il);
+    }
+    pf_free(f.sorted);
+    if (st < 0) {
+        residency_free(r);
+        return st;
+    }
+    make_order(r, m);
+    *out = r;
+    return PF_OK;
+}
+
+/* ---- Planning and opening ---------------------------------------------------------------------------------------- */
+
+static void setup_parts(struct pf_store_setup *s, const struct pf_residency *r, const struct pf_model *m)
+{
+    *s = (struct pf_store_setup){ .parts = r->parts, .n_parts = r->n_parts, .slabs = r->slabs, .n_slabs = r->n_slabs,
+                                  .n_layers = m->n_layer, .n_files = pf_gguf_n_shards(m->file) };
+}
+
+static pf_status make_plan(const struct pf_model *m, const struct pf_residency *r, const struct pf_model_opts *o,
+                           struct pf_plan *out)
+{
+    struct pf_plan_sizes sizes = { .weight_bytes = m->info.weight_bytes, .n_slabs = (uint64_t)r->n_slabs,
+                                   .token_bytes = m->info.bytes_per_token };
+    struct pf_store_setup setup;
+    uint64_t kv, work;
+    PF_TRY(pf_session_bytes(m, NULL, &kv, &work));
+    sizes.other_bytes = kv + work;
+    setup_parts(&setup, r, m);
+    pf_store_bytes(&setup, &sizes.slots_all, &sizes.slots_least);
+    for (int p = 0; p < r->n_parts; p++)
+        sizes.slab_bytes += r->parts[p].bytes;
+    sizes.token_slab_bytes = m->n_expert ? sizes.slab_bytes / (uint64_t)m->n_expert * (uint64_t)m->n_used : sizes.slab_bytes;
+    struct pf_plan_budget budget = { .ram_bytes = o->ram_bytes ? o->ram_bytes : pf_ram_available(""),
+                                     .streaming = o->streaming, .no_nvme = o->no_nvme,
+                                     .ram_bytes_s = o->ram_bytes_s > 0 ? o->ram_bytes_s : RAM_BYTES_S,
+                                     .disk_bytes_s = o->disk_bytes_s > 0 ? o->disk_bytes_s : DISK_BYTES_S };
+    return pf_plan_make(&sizes, &budget, out);
+}
+
+pf_status pf_residency_plan(struct pf_model *m, const struct pf_model_opts *o, struct pf_plan *out)
+{
+    struct pf_residency *r;
+    PF_TRY(tables_make(&r, m));
+    pf_status st = make_plan(m, r, o, out);
+    residency_free(r);
+    return st;
+}
+
+static pf_status open_store(struct pf_model *m, struct pf_residency *r, uint64_t slot_bytes,
+                            const struct pf_residency_setup *given)
+{
+    static const struct pf_residency_setup usual = { .io = pf_io_best_open, .policy = &pf_evict_nextuse, .stall_ns = STALL_NS };
+    const struct pf_residency_setup *use = given ? given : &usual;
+    struct pf_store_setup s;
+    setup_parts(&s, r, m);
+    const char **paths = pf_alloc_array(PF_MEM_MODEL, (size_t)s.n_files, sizeof *paths);
+    if (!paths)
+        PF_FAIL(PF_ENOMEM, "no memory for the names of %d files", s.n_files);
+    for (int i = 0; i < s.n_files; i++)
+        paths[i] = pf_gguf_shard_path(m->file, i);
+    s.paths = paths;
+    s.budget_bytes = slot_bytes;
+    s.policy = use->policy;
+    s.io = use->io;
+    s.io_ctx = use->io_ctx;
+    s.stall_ns = use->stall_ns;
+    pf_status st = pf_store_open(&r->store, &s);
+    pf_free(paths);
+    PF_TRY(st);
+    return pf_gguf_unchanged(m->file);           /* the store opened the files anew, by name */
+}
+
+/* The rest is read once and stays, if the kernel will: ask for it now. */
+static void advise_mapped(const struct pf_model *m, const struct pf_residency *r)
+{
+    enum { PAGE = 4096 };
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
+        uintptr_t begin = (uintptr_t)t->data / PAGE * PAGE;
+        if (!r->streams[i])
+            madvise((void *)begin, (uintptr_t)t->data + t->n_bytes - begin, MADV_WILLNEED);
+    }
+}
+
+pf_status pf_residency_open(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+{
+    struct pf_residency *r;
+    struct pf_plan plan;
+    PF_TRY(tables_make(&r, m));
+    pf_status st = make_plan(m, r, o, &plan);
+    if (st == PF_OK && !plan.resident)
+        st = open_store(m, r, plan.slot_bytes, setup);
+    if (st < 0 || plan.resident) {
+        residency_free(r);
+        return st;
+    }
+    r->n_planned = (int)plan.tiers[PF_TIER_RAM].n_slabs;
+    m->residency = r;
+    advise_mapped(m, r);
+    pf_store_fill(r->store, r->order, r->n_slabs);
+    struct pf_store_stats stats;
+    pf_store_stats_get(r->store, &stats);
+    pf_model_logf(m, PF_LOG_INFO, "%llu of %d %s fit in memory (%llu MB); the others are read by %s as they are wanted",
+                  (unsigned long long)plan.tiers[PF_TIER_RAM].n_slabs, r->n_slabs, m->n_expert ? "experts" : "layers",
+                  (unsigned long long)(plan.slot_bytes / 1000000), stats.engine);
+    return PF_OK;
+}
+
+void pf_residency_close(struct pf_model *m)
+{
+    residency_free(m->residency);
+    m->residency = NULL;
+}
+
+/* ---- A step ------------------------------------------------------------------------------------------------------ */
+
+static bool is_dense_slab(const struct pf_model *m, int il)
+{
+    return m->residency && m->n_expert == 0 && m->residency->first_slab[il] >= 0;
+}
+
+/* Reads the layers that come next while this one computes; after the last comes the first, of the next step. */
+static void read_ahead(const struct pf_model *m, int il)
+{
+    const struct pf_residency *r = m->residency;
+    int slabs[LAYERS_AHEAD], n = 0;
+    for (int i = 1; i <= LAYERS_AHEAD; i++)
+        if (r->first_slab[(il + i) % m->n_layer] >= 0)
+            slabs[n++] = r->first_slab[(il + i) % m->n_layer];
+    pf_store_prefetch(r->store, slabs, n);
+}
+
+pf_status pf_residency_enter(struct pf_model *m, int il)
+{
+    enum pf_pin how;
+    if (!is_dense_slab(m, il))
+        return PF_OK;
+    struct pf_residency *r = m->residency;
+    int slab = r->first_slab[il];
+    pf_store_step(r->store, il);
+    PF_TRY(pf_store_pin(r->store, &slab, 1, &how));
+    read_ahead(m, il);
+    pf_status st = how == PF_PIN_READY ? PF_OK : pf_store_wait(r->store, slab);
+    if (st < 0) {
+        pf_store_unpin(r->store, &slab, 1);
+        return st;
+    }
+    for (int p = r->slabs[slab].first; p < r->slabs[slab].first + r->slabs[slab].n; p++)
+        r->weights[p]->data = pf_store_data(r->store, p);
+    return PF_OK;
+}
+
+void pf_residency_leave(struct pf_model *m, int il)
+{
+    if (!is_dense_slab(m, il))
+        return;
+    struct pf_residency *r = m->residency;
+    int slab = r->first_slab[il];
+    for (int p = r->slabs[slab].first; p < r->slabs[slab].first + r->slabs[slab].n; p++)
+        r->weights[p]->data = r->mapped[p];
+    pf_store_unpin(r->store, &slab, 1);
+}
+
+/* Computes n pinned experts that are in memory, and lets them go. */
+static pf_status run_part(struct pf_model *m, int *slabs, int n)
+{
+    struct pf_residency *r = m->residency;
+    int experts[64];
+    pf_status st = PF_OK;
+    for (int i = 0, k; st == PF_OK && i < n; i += k) {
+        for (k = 0; k < 64 && i + k < n; k++) {
+            const struct pf_slab *slab = &r->slabs[slabs[i + k]];
+            experts[k] = slab->expert;
+            r->gate[slab->expert] = pf_store_data(r->store, slab->first);
+            r->up[slab->expert] = pf_store_data(r->store, slab->first + 1);
+            r->down[slab->expert] = pf_store_data(r->store, slab->first + 2);
+        }
+        st = m->backend->ops->experts_part(m->backend, experts, k);
+    }
+    pf_store_unpin(r->store, slabs, n);
+    return st;
+}
+
+/* Pins what finds room of the *n slabs in r->todo and computes it: first what is in memory, then what arrives, in the order
+ * it was asked for. What found no room is left in r->todo. */
+static pf_status run_round(struct pf_model *m, int *n)
+{
+    struct pf_residency *r = m->residency;
+    int n_ready = 0, n_queued = 0, n_busy = 0;
+    PF_TRY(pf_store_pin(r->store, r->todo, *n, r->how));
+    for (int i = 0; i < *n; i++) {
+        if (r->how[i] == PF_PIN_READY)
+            r->ready[n_ready++] = r->todo[i];
+        else if (r->how[i] == PF_PIN_QUEUED)
+            r->queued[n_queued++] = r->todo[i];
+        else
+            r->todo[n_busy++] = r->todo[i];
+    }
+    *n = n_busy;
+    pf_status st = run_part(m, r->ready, n_ready);
+    int i = 0;
+    while (st == PF_OK && i < n_queued) {
+        int k = 1;
+        st = pf_store_wait(r->store, r->queued[i]);
+        while (st == PF_OK && i + k < n_queued && pf_store_is_ready(r->store, r->queued[i + k]))
+            k++;
+        if (st < 0)
+            break;
+        st = run_part(m, r->queued + i, k);
+        i += k;
+    }
+    pf_store_unpin(r->store, r->queued + i, n_queued - i);
+    return st;
+}
+
+static int picked_slabs(const struct pf_residency *r, int first_slab, const struct pf_experts_op *e)
+{
+    int n = 0;
+    memset(r->how, 0, (size_t)e->n_expert * sizeof *r->how);
+    for (int p = 0; p < e->rows * e->n_used; p++)
+        r->how[e->picks[p]] = PF_PIN_BUSY;           /* only a mark here */
+    for (int x = 0; x < e->n_expert; x++)
+        if (r->how[x] == PF_PIN_BUSY)
+            r->todo[n++] = first_slab + x;
+    return n;
+}
+
+pf_status pf_residency_experts(struct pf_model *m, int il, const struct pf_experts_op *e)
+{
+    const struct pf_backend_ops *ops = m->backend->ops;
+    struct pf_residency *r = m->residency;
+    if (!r)
+        return ops->experts(m->backend, e);
+    struct pf_expert_weight gate = *e->gate, up = *e->up, down = *e->down;
+    struct pf_experts_op op = *e;
+    gate.data = r->gate;
+    up.data = r->up;
+    down.data = r->down;
+    op.gate = &gate;
+    op.up = &up;
+    op.down = &down;
+    pf_store_step(r->store, il);
+    int n = picked_slabs(r, r->first_slab[il], e);
+    PF_TRY(ops->experts_begin(m->backend, &op));
+    while (n > 0)
+        PF_TRY(run_round(m, &n));
+    return ops->experts_end(m->backend);
+}
+
+/* ---- Loading ahead ----------------------------------------------------------------------------------------------- */
+
+bool pf_residency_streams(const struct pf_model *m, const struct pf_tensor *t)
+{
+    return m->residency && m->residency->streams[t - pf_gguf_tensor_at(m->file, 0)];
+}
+
+/* The slabs of a layer, or (-1) those that the plan places in memory, in the order to load them. */
+static int slabs_of(const struct pf_model *m, int layer, int at)
+{
+    const struct pf_residency *r = m->residency;
+    int per_layer = m->n_expert ? m->n_expert : 1;
+    if (layer < 0)
+        return at < r->n_planned ? r->order[at] : -1;
+    return at < per_layer && r->first_slab[layer] >= 0 ? r->first_slab[layer] + at : -1;
+}
+
+static uint64_t slab_bytes(const struct pf_residency *r, int slab)
+{
+    uint64_t bytes = 0;
+    for (int p = r->slabs[slab].first; p < r->slabs[slab].first + r->slabs[slab].n; p++)
+        bytes += r->parts[p].bytes;
+    return bytes;
+}
+
+uint64_t pf_residency_bytes(const struct pf_model *m, int layer)
+{
+    uint64_t bytes = 0;
+    for (int i = 0, slab; m->residency && (slab = slabs_of(m, layer, i)) >= 0; i++)
+        bytes += slab_bytes(m->residency, slab);
+    return bytes;
+}
+
+pf_status pf_residency_load(struct pf_model *m, int layer, pf_progress_fn *progress, void *ctx, uint64_t done, uint64_t total)
+{
+    struct pf_residency *r = m->residency;
+    for (int i = 0, ahead = 0, slab; r && (slab = slabs_of(m, layer, i)) >= 0; i++) {
+        enum pf_pin how;
+        for (int next; ahead < i + SLABS_AHEAD && (next = slabs_of(m, layer, ahead)) >= 0; ahead++)
+            pf_store_prefetch(r->store, &next, 1);
+        PF_TRY(pf_store_pin(r->store, &slab, 1, &how));
+        pf_status st = pf_store_wait(r->store, slab);
+        pf_store_unpin(r->store, &slab, 1);
+        PF_TRY(st);
+        done += slab_bytes(r, slab);
+        if (progress)
+            progress(ctx, done, total);
+    }
+    return PF_OK;
+}
+
+bool pf_residency_holds(const struct pf_model *m, int layer)
+{
+    for (int i = 0, slab; m->residency && (slab = slabs_of(m, layer, i)) >= 0; i++)
+        if (!pf_store_is_ready(m->residency->store, slab))
+            return false;
+    return true;
+}
+
+void pf_residency_stats(const struct pf_model *m, struct pf_stats *out)
+{
+    struct pf_store_stats s;
+    if (!m->residency)
+        return;
+    pf_store_stats_get(m->residency->store, &s);
+    out->slab_hits = s.n_hits;
+    out->slab_misses = s.n_misses;
+    out->disk_bytes_read = s.bytes_read;
+    out->disk_busy_ns = s.busy_ns;
+    out->disk_wait_ns = s.wait_ns;
+}
+
+void pf_residency_stats_reset(struct pf_model *m)
+{
+    if (m->residency)
+        pf_store_stats_reset(m->residency->store);
+}

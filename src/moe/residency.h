@@ -1,0 +1,49 @@
+/* Where a model's weights are while it runs: the mapped file, or the store's slots for what memory cannot hold.
+ *
+ * Opened with the model. When the plan says that everything fits, there is no store and every call here does nothing. If
+ * not, the routed experts (or, in a model without experts, the matrices of its layers) come through the store: pinned in
+ * front of the computation that needs them, unpinned after it. All other weights stay mapped. What passes through the
+ * store is the file's bytes, so results are the same bits.
+ *
+ * The calls of a step belong to the thread that holds the model's step lock; the others are for any thread. */
+#ifndef PF_RESIDENCY_H
+#define PF_RESIDENCY_H
+
+#include "moe/model.h"
+#include "tiers/store.h"
+
+/* For tests: engine and policy of the store. */
+struct pf_residency_setup {
+    pf_io_open_fn *io;
+    void          *io_ctx;
+    const struct pf_evict_ops *policy;
+    uint64_t       stall_ns;
+};
+/* pf_model_open with such a setup. */
+pf_status pf_model_open_with(pf_model **out, const char *path, const struct pf_model_opts *o,
+                             const struct pf_residency_setup *setup);
+
+/* Makes the plan of a bound model with a backend; places nothing. */
+pf_status pf_residency_plan(struct pf_model *m, const struct pf_model_opts *o, struct pf_plan *out);
+
+/* Sets m->residency, or leaves it NULL when everything is mapped. */
+pf_status pf_residency_open(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup);
+void      pf_residency_close(struct pf_model *m);
+
+/* A step. Between enter and leave the matrices of a dense layer can be used; experts runs the layer's experts. leave
+ * follows every enter that succeeded. */
+pf_status pf_residency_enter(struct pf_model *m, int il);
+void      pf_residency_leave(struct pf_model *m, int il);
+pf_status pf_residency_experts(struct pf_model *m, int il, const struct pf_experts_op *e);
+
+/* Loading ahead. layer -1: as much of the model as the plan places in memory. */
+bool      pf_residency_streams(const struct pf_model *m, const struct pf_tensor *t);
+uint64_t  pf_residency_bytes(const struct pf_model *m, int layer);
+pf_status pf_residency_load(struct pf_model *m, int layer, pf_progress_fn *progress, void *ctx, uint64_t done, uint64_t total);
+bool      pf_residency_holds(const struct pf_model *m, int layer);
+
+/* The drive's part of the statistics. */
+void      pf_residency_stats(const struct pf_model *m, struct pf_stats *out);
+void      pf_residency_stats_reset(struct pf_model *m);
+
+#endif

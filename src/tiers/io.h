@@ -1,0 +1,95 @@
+/* Reading from the drive: a queue of reads behind a vtable.
+ *
+ *     queue(read) x n  ->  commit  ->  reap(done) ...          one thread owns the queue and makes these calls
+ *                                        ^ wake                 any thread
+ *
+ * Engines: io_uring.c where the kernel allows it, io_pread.c (a pool of threads) elsewhere, io_sim.c for tests. An engine
+ * reports what the kernel said and judges nothing: short reads and errors are the caller's business (store.c retries).
+ * A read belongs to the engine from the moment queue answers PF_IO_QUEUED until reap hands it back; its buffer too. */
+#ifndef PF_IO_H
+#define PF_IO_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/pf_status.h"
+
+typedef struct pf_io pf_io;
+
+enum {
+    PF_IO_ALIGN_UNKNOWN = 4096,      /* what every drive takes */
+    PF_IO_ALIGN_MAX = 65536
+};
+
+/* What queue answers. */
+enum pf_io_state {
+    PF_IO_DONE,          /* finished at once; result is set, reap will not mention it */
+    PF_IO_QUEUED,        /* reap will hand it back */
+    PF_IO_BUSY           /* no room: commit and reap first */
+};
+
+struct pf_io_file {
+    int      fd;
+    bool     direct;     /* past the page cache: offsets, lengths and addresses must be multiples of align */
+    uint32_t align;      /* a power of two */
+    uint64_t bytes;      /* at open */
+};
+
+struct pf_io_read {
+    int      file;               /* index of the set-up's files */
+    uint64_t offset, bytes;
+    void    *buf;
+    int64_t  result;             /* bytes read, fewer than asked for at the file's end or at the drive's whim; or -errno */
+    struct pf_io_read *next;     /* the engine's while the read is its own */
+    uint64_t due;                /* the simulated engine's */
+};
+
+struct pf_io {
+    const struct pf_io_ops *ops;
+};
+
+struct pf_io_ops {
+    const char *name;                                             /* "io_uring" */
+    void             (*close)(pf_io *io);                         /* no read may be in flight */
+    enum pf_io_state (*queue)(pf_io *io, struct pf_io_read *r);
+    void             (*commit)(pf_io *io);                        /* everything queued is on its way after this */
+    /* Hands back up to cap finished reads and returns how many; with wait, blocks until there is one or wake was called. */
+    int              (*reap)(pf_io *io, struct pf_io_read **done, int cap, bool wait);
+    void             (*wake)(pf_io *io);
+};
+
+/* All of it must outlive the engine. The arena is where buffers lie; engines may register it with the kernel. */
+struct pf_io_setup {
+    const struct pf_io_file *files;
+    int    n_files;
+    int    depth;                /* reads in flight at most */
+    char  *arena;
+    size_t arena_bytes;
+};
+
+typedef pf_status pf_io_open_fn(pf_io **out, const struct pf_io_setup *s, void *ctx);
+
+pf_status pf_io_uring_open(pf_io **out, const struct pf_io_setup *s, void *ctx);     /* ctx unused */
+pf_status pf_io_pread_open(pf_io **out, const struct pf_io_setup *s, void *ctx);     /* ctx unused */
+pf_status pf_io_sim_open(pf_io **out, const struct pf_io_setup *s, void *ctx);       /* ctx: struct pf_io_sim * */
+pf_status pf_io_best_open(pf_io **out, const struct pf_io_setup *s, void *ctx);      /* io_uring, or else preads */
+
+/* Opens path for reading past the page cache, or through it where the file system has no other way. */
+pf_status pf_io_file_open(struct pf_io_file *out, const char *path);
+void      pf_io_file_close(struct pf_io_file *f);         /* also of a file that is all zeros */
+
+/* What the simulated engine does to the reads it is given. Counting starts at 1; 0 of a number: never. */
+struct pf_io_sim {
+    uint64_t fail_at, fail_n;        /* reads fail_at .. fail_at + fail_n - 1 fail with -fail_errno */
+    int      fail_errno;
+    uint64_t short_every;            /* each such read ends early, at a multiple of 512 bytes */
+    uint64_t late_at;                /* this read comes back after everything else, and no sooner than late_ns */
+    uint64_t late_ns;
+    uint64_t corrupt_at;             /* one sector of this read holds something else */
+    uint64_t latency_ns, ns_per_kib; /* of each read */
+    uint64_t seed;                   /* of the order in which reads come back; 0: in order */
+    uint64_t n_reads;                /* how many there were; read it after close */
+};
+
+#endif

@@ -1,0 +1,187 @@
+/* The simulated engine: real bytes of real files, with faults, delays and an order of completion of its own choosing.
+ *
+ * Reads are carried out when they are reaped, so that a buffer's bytes change as late as the contract allows. A test
+ * double: its times mean nothing. One lock guards `woken`; all else is the owner's. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/pf_mem.h"
+#include "tiers/io.h"
+
+enum { SECTOR = 512 };
+
+struct sim {
+    pf_io    io;
+    struct pf_io_setup s;
+    struct pf_io_sim *plan;
+    struct pf_io_read **flying;          /* [depth] */
+    int      n_flying;
+    uint64_t rng, *numbers;              /* [depth] which read it is, beside flying */
+    bool     woken;
+    pthread_mutex_t lock;
+    pthread_cond_t  bell;
+};
+
+static struct sim *sim_of(pf_io *io)
+{
+    return (struct sim *)io;
+}
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+static void sim_close(pf_io *io)
+{
+    struct sim *m = sim_of(io);
+    pthread_cond_destroy(&m->bell);
+    pthread_mutex_destroy(&m->lock);
+    pf_free(m->flying);
+    pf_free(m->numbers);
+    pf_free(m);
+}
+
+static enum pf_io_state sim_queue(pf_io *io, struct pf_io_read *r)
+{
+    struct sim *m = sim_of(io);
+    if (m->n_flying == m->s.depth)
+        return PF_IO_BUSY;
+    uint64_t number = ++m->plan->n_reads;
+    uint64_t takes_ns = m->plan->latency_ns + m->plan->ns_per_kib * (r->bytes >> 10);
+    r->due = now_ns() + (number == m->plan->late_at ? m->plan->late_ns : takes_ns);
+    m->numbers[m->n_flying] = number;
+    m->flying[m->n_flying++] = r;
+    return PF_IO_QUEUED;
+}
+
+static void sim_commit(pf_io *io)
+{
+    (void)io;
+}
+
+static void carry_out(struct sim *m, struct pf_io_read *r, uint64_t number)
+{
+    const struct pf_io_sim *p = m->plan;
+    if (p->fail_at && number >= p->fail_at && number - p->fail_at < p->fail_n) {
+        r->result = -p->fail_errno;
+        return;
+    }
+    uint64_t bytes = r->bytes;
+    if (p->short_every && number % p->short_every == 0)
+        bytes = bytes / 2 / SECTOR * SECTOR;
+    ssize_t n = pread(m->s.files[r->file].fd, r->buf, bytes, (off_t)r->offset);
+    r->result = n < 0 ? -errno : n;
+    if (number == p->corrupt_at && n >= SECTOR)
+        memset((char *)r->buf + n / 2 / SECTOR * SECTOR, 0x5a, SECTOR);
+}
+
+/* Which of the reads in flight comes back next; the late one only when it is alone. -1: none yet, and *due says when. */
+static int choose(struct sim *m, uint64_t now, uint64_t *due)
+{
+    int n = m->n_flying, start = 0;
+    if (m->plan->seed && n > 0) {
+        m->rng = m->rng * 6364136223846793005u + 1442695040888963407u;
+        start = (int)((m->rng >> 33) % (uint64_t)n);
+    }
+    *due = UINT64_MAX;
+    for (int i = 0; i < n; i++) {
+        int at = (start + i) % n;
+        if (m->numbers[at] == m->plan->late_at && n > 1)
+            continue;
+        if (m->flying[at]->due <= now)
+            return at;
+        *due = m->flying[at]->due < *due ? m->flying[at]->due : *due;
+    }
+    return -1;
+}
+
+/* Sleeps until `due`, or until woken. */
+static void doze(struct sim *m, uint64_t now, uint64_t due)
+{
+    struct timespec t;
+    uint64_t ns = due == UINT64_MAX ? 1000000000u : due - now;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    ns += (uint64_t)t.tv_nsec;
+    t.tv_sec += (time_t)(ns / 1000000000u);
+    t.tv_nsec = (long)(ns % 1000000000u);
+    pthread_mutex_lock(&m->lock);
+    if (!m->woken)
+        pthread_cond_timedwait(&m->bell, &m->lock, &t);
+    pthread_mutex_unlock(&m->lock);
+}
+
+static bool take_wake(struct sim *m)
+{
+    pthread_mutex_lock(&m->lock);
+    bool woken = m->woken;
+    m->woken = false;
+    pthread_mutex_unlock(&m->lock);
+    return woken;
+}
+
+static int sim_reap(pf_io *io, struct pf_io_read **done, int cap, bool wait)
+{
+    struct sim *m = sim_of(io);
+    for (;;) {
+        uint64_t now = now_ns(), due;
+        int at = choose(m, now, &due);
+        if (at >= 0 && cap > 0) {
+            struct pf_io_read *r = m->flying[at];
+            carry_out(m, r, m->numbers[at]);
+            m->n_flying--;
+            m->flying[at] = m->flying[m->n_flying];
+            m->numbers[at] = m->numbers[m->n_flying];
+            done[0] = r;
+            return 1;
+        }
+        if (take_wake(m) || !wait)
+            return 0;
+        doze(m, now, due);
+    }
+}
+
+static void sim_wake(pf_io *io)
+{
+    struct sim *m = sim_of(io);
+    pthread_mutex_lock(&m->lock);
+    m->woken = true;
+    pthread_cond_signal(&m->bell);
+    pthread_mutex_unlock(&m->lock);
+}
+
+static const struct pf_io_ops sim_ops = {
+    .name = "simulated", .close = sim_close, .queue = sim_queue, .commit = sim_commit, .reap = sim_reap, .wake = sim_wake,
+};
+
+pf_status pf_io_sim_open(pf_io **out, const struct pf_io_setup *s, void *ctx)
+{
+    *out = NULL;
+    struct sim *m = pf_alloc(PF_MEM_TIERS, sizeof *m);
+    if (!m)
+        PF_FAIL(PF_ENOMEM, "no memory for a queue of reads");
+    m->io.ops = &sim_ops;
+    m->s = *s;
+    m->plan = ctx;
+    m->rng = m->plan->seed;
+    m->flying = pf_alloc_array(PF_MEM_TIERS, (size_t)s->depth, sizeof(struct pf_io_read *));
+    m->numbers = pf_alloc_array(PF_MEM_TIERS, (size_t)s->depth, sizeof *m->numbers);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&m->bell, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&m->lock, NULL);
+    if (!m->flying || !m->numbers) {
+        sim_close(&m->io);
+        PF_FAIL(PF_ENOMEM, "no memory for a queue of %d reads", s->depth);
+    }
+    *out = &m->io;
+    return PF_OK;
+}

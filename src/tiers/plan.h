@@ -1,0 +1,38 @@
+/* Where the weights will live: a pure function from sizes, budgets and prices to a placement. Reads nothing, keeps nothing;
+ * any thread. limits.c finds the one budget that nobody has to name, the memory that may be taken.
+ *
+ *     everything fits in RAM             -> resident: the mapped file is used as it is, nothing is copied
+ *     the slabs do not, the rest does    -> RAM holds the rest, and as many slabs as fit; the drive serves the others
+ *     not even the rest fits             -> an error that says how much is needed */
+#ifndef PF_PLAN_H
+#define PF_PLAN_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/pf_status.h"
+
+struct pf_plan_sizes {
+    uint64_t weight_bytes;               /* the whole model */
+    uint64_t slab_bytes;                 /* of it what may be streamed: routed experts; or the layers of a dense model */
+    uint64_t slots_all, slots_least;     /* memory for slabs: for each a place; the least that works */
+    uint64_t n_slabs;
+    uint64_t token_bytes;                /* weights read to decode one token, */
+    uint64_t token_slab_bytes;           /* and of it from slabs */
+    uint64_t other_bytes;                /* keys, values and scratch */
+};
+
+struct pf_plan_budget {
+    uint64_t ram_bytes;
+    bool     streaming, no_nvme;         /* as in pf_model_opts */
+    double   ram_bytes_s, disk_bytes_s;  /* prices */
+};
+
+/* Fills *out. PF_ENOMEM when there is no way to place the model. */
+pf_status pf_plan_make(const struct pf_plan_sizes *sizes, const struct pf_plan_budget *budget, struct pf_plan *out);
+
+/* Memory this process may take now: MemAvailable, or what the memory cgroups (version 1 or 2) leave if that is less, minus
+ * a reserve of 6 GB or a tenth, whichever is less. root stands in front of /proc and /sys; "" but in tests. */
+uint64_t pf_ram_available(const char *root);
+
+#endif

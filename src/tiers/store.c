@@ -1,0 +1,822 @@
+/* The store. Slots come from one arena of huge pages, in one class per distinct part size:
+ *
+ *     arena:   | class 0: slot slot slot ... | class 1: slot slot ... |
+ *     slot:    | ...| part's bytes  |....|      starts on the drive's alignment; the part lies offset % alignment into it, so
+ *              ^ sectors that hold the part ^     that a direct read of the enclosing sectors lands in place
+ *
+ *     part:    ABSENT --pin, prefetch, fill--> QUEUED --reader--> READING --> READY --evicted--> ABSENT
+ *                 ^------- last unpin ----------'                    `-----> FAILED --last unpin--> ABSENT
+ *
+ * Invariants
+ *  1. A part has a slot if and only if it is not ABSENT; a slot belongs to one part or lies in its class's free list.
+ *  2. The policy's candidates are exactly the READY parts with no pin; nothing else is evicted.
+ *  3. The only way from ABSENT is to QUEUED, under the lock: however many threads want a part, it is read once.
+ *  4. A QUEUED part is in the list `wanted` or `ahead`; a part with chunks still to be asked for stays in it while READING.
+ *  5. The bytes of a slot are written only by the engine, while its part is READING; a part is READY when the last of its
+ *     chunks has come and nobody writes any more. A pin taken under the lock therefore sees bytes that stay as they are.
+ *  6. Each pin has exactly one unpin. At close there is none.
+ *  7. The reader thread alone talks to the engine (but for wake). Everything in pf_store is under `lock`, except: constants
+ *     after open; the engine; a pinned part's slot; a READING part's bytes, which are the reader's.
+ *
+ * A read that comes back short is continued from the last whole sector, one that was interrupted is asked for again; all else
+ * fails the part and everyone who waits for it with one sentence, and the next pin starts afresh. Each part keeps a checksum of
+ * eight bytes a sector from its first read: a later read that returned other sectors than the first is noticed, and repeated
+ * once. (GGUF has no checksums; the first read is trusted.) */
+#define _GNU_SOURCE
+#include "tiers/store.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "base/pf_mem.h"
+
+enum { MAX_TRIES = 16, FILL_DEPTH = 4, SECTOR = 512, NONE = -1 };
+
+enum state { ABSENT, QUEUED, READING, READY, FAILED };
+
+struct part {
+    struct pf_part at;
+    uint8_t   *slot;
+    int        slab, class, index;       /* index: the key of its class's policy */
+    int        prev, next;               /* in wanted or ahead; NONE at the ends */
+    struct queue *in;                    /* which of them, or NULL */
+    enum state state;
+    int        pins, n_flying;
+    int        n_chunks, n_asked;        /* reads it takes, reads begun */
+    bool       broken, has_sum, again;   /* a chunk failed; sum is known; it is being read a second time over */
+    uint64_t   sum;
+};
+
+struct class {
+    uint64_t  bytes, slot_bytes;
+    int       n_parts, n_slots, least, n_free;
+    uint8_t **free;                      /* stack [n_slots] */
+    int      *part_of;                   /* [n_parts] by index */
+    pf_evict *policy;
+};
+
+struct queue {
+    int head, tail;
+};
+
+struct read {
+    struct pf_io_read io;
+    int      part, tries;
+    uint64_t need_end;                   /* file offset up to which bytes matter */
+    struct read *next;
+};
+
+struct pf_store {
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;             /* a part became READY, FAILED or ABSENT */
+    pthread_t       reader;
+    bool            has_lock, has_reader, closing;
+    struct part    *parts;
+    struct pf_slab *slabs;
+    struct class   *classes;
+    int             n_parts, n_slabs, n_classes, n_files;
+    struct pf_io_file *files;
+    char          **paths;
+    uint32_t        align;
+    char           *arena;
+    size_t          arena_bytes;
+    uint64_t        stall_ns;
+    pf_io          *io;
+
+    struct queue    wanted, ahead;       /* parts to read: for someone who waits; for later */
+    const int      *fill;                /* slabs to read when there is nothing else, and how far that has come */
+    int             n_fill, fill_at;
+    struct read     reads[PF_STORE_DEPTH];
+    struct read    *idle, *held;         /* reads not in use; reads to hand to the engine (again) */
+    int             n_flying;            /* reads with the engine or held */
+    uint64_t        flying_since;
+    uint64_t        n_progress;          /* reads that came back, for the stall watch */
+
+    pf_status       fail_status;         /* of the last part that failed */
+    char            fail_text[512];
+    struct pf_store_stats stats;
+};
+
+static uint64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* ---- Sizes ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t slot_bytes_of(uint64_t bytes, uint32_t align)
+{
+    return (bytes + 2 * (uint64_t)align - 2) / align * align;        /* wherever in a sector it begins */
+}
+
+void pf_store_bytes(const struct pf_store_setup *s, uint64_t *all, uint64_t *least)
+{
+    *all = *least = 0;
+    for (int i = 0; i < s->n_slabs; i++) {
+        uint64_t bytes = 0;
+        for (int p = 0; p < s->slabs[i].n; p++)
+            bytes += slot_bytes_of(s->parts[s->slabs[i].first + p].bytes, PF_IO_ALIGN_UNKNOWN);
+        *all += bytes;
+        *least = bytes > *least ? bytes : *least;
+    }
+}
+
+/* ---- Opening ---------------------------------------------------------------------------------------------------- */
+
+static int class_for(struct pf_store *s, uint64_t bytes)
+{
+    for (int c = 0; c < s->n_classes; c++)
+        if (s->classes[c].bytes == bytes)
+            return c;
+    s->classes[s->n_classes] = (struct class){ .bytes = bytes, .slot_bytes = slot_bytes_of(bytes, s->align) };
+    return s->n_classes++;
+}
+
+static int chunks_of(const struct pf_store *s, const struct pf_part *p)
+{
+    uint64_t begin = p->offset / s->align * s->align;
+    return (int)((p->offset + p->bytes - begin + PF_STORE_READ_BYTES - 1) / PF_STORE_READ_BYTES);
+}
+
+/* Sorts the parts into classes and finds how many slots a class needs so that every slab fits by itself. */
+static pf_status make_classes(struct pf_store *s, const struct pf_store_setup *setup)
+{
+    for (int i = 0; i < s->n_slabs; i++) {
+        for (int p = s->slabs[i].first; p < s->slabs[i].first + s->slabs[i].n; p++) {
+            struct part *part = &s->parts[p];
+            const struct pf_part *at = &setup->parts[p];
+            const struct pf_io_file *f = &s->files[at->file];
+            if (at->bytes == 0 || at->offset > f->bytes || at->bytes > f->bytes - at->offset)
+                PF_FAIL(PF_ECHANGED, "%s: the file ends at byte %" PRIu64 "; a tensor should be at %" PRIu64, s->paths[at->file],
+                        f->bytes, at->offset);
+            *part = (struct part){ .at = *at, .slab = i, .prev = NONE, .next = NONE, .n_chunks = chunks_of(s, at) };
+            part->class = class_for(s, at->bytes);
+            part->index = s->classes[part->class].n_parts++;
+        }
+        for (int c = 0; c < s->n_classes; c++) {
+            int n = 0;
+            for (int p = 0; p < s->slabs[i].n; p++)
+                n += s->parts[s->slabs[i].first + p].class == c;
+            s->classes[c].least = n > s->classes[c].least ? n : s->classes[c].least;
+        }
+    }
+    return PF_OK;
+}
+
+/* Every class gets what it needs, and then the same share of what it would like. */
+static pf_status share_out(struct pf_store *s, uint64_t budget)
+{
+    uint64_t least = 0, more = 0;
+    for (int c = 0; c < s->n_classes; c++) {
+        least += (uint64_t)s->classes[c].least * s->classes[c].slot_bytes;
+        more += (uint64_t)(s->classes[c].n_parts - s->classes[c].least) * s->classes[c].slot_bytes;
+    }
+    if (budget < least)
+        PF_FAIL(PF_ENOMEM, "%" PRIu64 " bytes of memory are left for weights that are read as they are wanted; at least %" PRIu64
+                " are needed", budget, least);
+    double share = more == 0 ? 0 : (double)(budget - least) / (double)more;
+    share = share > 1 ? 1 : share;
+    for (int c = 0; c < s->n_classes; c++) {
+        struct class *k = &s->classes[c];
+        k->n_slots = k->least + (int)(share * (k->n_parts - k->least));
+        s->arena_bytes += (size_t)k->n_slots * k->slot_bytes;
+    }
+    s->stats.slot_bytes = s->arena_bytes;
+    s->arena_bytes += s->align;                  /* the arena's own alignment may be less */
+    return PF_OK;
+}
+
+static pf_status open_class(struct pf_store *s, struct class *k, const struct pf_store_setup *setup, uint8_t *at)
+{
+    int *layers = pf_alloc_array(PF_MEM_TIERS, (size_t)k->n_parts, sizeof *layers), n = 0;
+    k->free = pf_alloc_array(PF_MEM_TIERS, (size_t)k->n_slots, sizeof *k->free);
+    k->part_of = pf_alloc_array(PF_MEM_TIERS, (size_t)k->n_parts, sizeof *k->part_of);
+    if (!layers || !k->free || !k->part_of) {
+        pf_free(layers);
+        PF_FAIL(PF_ENOMEM, "no memory for the tables of %d parts", k->n_parts);
+    }
+    for (int p = 0; p < s->n_parts; p++)
+        if (&s->classes[s->parts[p].class] == k) {
+            k->part_of[n] = p;
+            layers[n++] = s->slabs[s->parts[p].slab].layer;
+        }
+    for (k->n_free = 0; k->n_free < k->n_slots; k->n_free++)
+        k->free[k->n_free] = at + (uint64_t)(k->n_slots - 1 - k->n_free) * k->slot_bytes;     /* the first comes off first */
+    pf_status st = setup->policy->open(&k->policy, &(struct pf_evict_shape){ k->n_parts, setup->n_layers, layers });
+    pf_free(layers);
+    return st;
+}
+
+static pf_status open_files(struct pf_store *s, const struct pf_store_setup *setup)
+{
+    s->files = pf_alloc_array(PF_MEM_TIERS, (size_t)setup->n_files, sizeof *s->files);
+    s->paths = pf_alloc_array(PF_MEM_TIERS, (size_t)setup->n_files, sizeof *s->paths);
+    if (!s->files || !s->paths)
+        PF_FAIL(PF_ENOMEM, "no memory for a table of %d files", setup->n_files);
+    s->align = PF_IO_ALIGN_UNKNOWN;
+    for (; s->n_files < setup->n_files; s->n_files++) {
+        const char *path = setup->paths[s->n_files];
+        s->paths[s->n_files] = pf_strndup(PF_MEM_TIERS, path, strlen(path));
+        if (!s->paths[s->n_files])
+            PF_FAIL(PF_ENOMEM, "no memory for the name of %s", path);
+        pf_status st = pf_io_file_open(&s->files[s->n_files], path);
+        if (st < 0) {
+            pf_free(s->paths[s->n_files]);
+            return st;
+        }
+        s->align = s->files[s->n_files].align > s->align ? s->files[s->n_files].align : s->align;
+    }
+    return PF_OK;
+}
+
+static pf_status open_tables(struct pf_store *s, const struct pf_store_setup *setup)
+{
+    s->n_parts = setup->n_parts;
+    s->n_slabs = setup->n_slabs;
+    s->parts = pf_alloc_array(PF_MEM_TIERS, (size_t)s->n_parts, sizeof *s->parts);
+    s->slabs = pf_alloc_array(PF_MEM_TIERS, (size_t)s->n_slabs, sizeof *s->slabs);
+    s->classes = pf_alloc_array(PF_MEM_TIERS, (size_t)s->n_parts, sizeof *s->classes);
+    if (!s->parts || !s->slabs || !s->classes)
+        PF_FAIL(PF_ENOMEM, "no memory for the tables of %d parts", s->n_parts);
+    memcpy(s->slabs, setup->slabs, (size_t)s->n_slabs * sizeof *s->slabs);
+    PF_TRY(make_classes(s, setup));
+    PF_TRY(share_out(s, setup->budget_bytes));
+    s->arena = pf_pages_alloc(s->arena_bytes);
+    if (!s->arena)
+        PF_FAIL(PF_ENOMEM, "no memory for %zu bytes of weights", s->arena_bytes);
+    uint8_t *at = (uint8_t *)(((uintptr_t)s->arena + s->align - 1) / s->align * s->align);
+    for (int c = 0; c < s->n_classes; c++) {
+        PF_TRY(open_class(s, &s->classes[c], setup, at));
+        at += (uint64_t)s->classes[c].n_slots * s->classes[c].slot_bytes;
+    }
+    return PF_OK;
+}
+
+static void *reader_main(void *arg);
+
+static pf_status open_reader(struct pf_store *s, const struct pf_store_setup *setup)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    s->has_lock = true;
+    s->wanted = s->ahead = (struct queue){ NONE, NONE };
+    for (int i = 0; i < PF_STORE_DEPTH; i++) {
+        s->reads[i].next = s->idle;
+        s->idle = &s->reads[i];
+    }
+    struct pf_io_setup io = { .files = s->files, .n_files = s->n_files, .depth = PF_STORE_DEPTH, .arena = s->arena,
+                              .arena_bytes = s->arena_bytes };
+    PF_TRY(setup->io(&s->io, &io, setup->io_ctx));
+    s->stats.engine = s->io->ops->name;
+    s->stats.policy = setup->policy->name;
+    int err = pthread_create(&s->reader, NULL, reader_main, s);
+    if (err)
+        PF_FAIL(PF_ENOMEM, "no thread to read weights with: %s", strerror(err));
+    s->has_reader = true;
+    return PF_OK;
+}
+
+pf_status pf_store_open(pf_store **out, const struct pf_store_setup *setup)
+{
+    pf_status st;
+    *out = NULL;
+    pf_store *s = pf_alloc(PF_MEM_TIERS, sizeof *s);
+    if (!s)
+        PF_FAIL(PF_ENOMEM, "no memory for a store of weights");
+    s->stall_ns = setup->stall_ns;
+    PF_TRY_GOTO(st, open_files(s, setup));
+    PF_TRY_GOTO(st, open_tables(s, setup));
+    PF_TRY_GOTO(st, open_reader(s, setup));
+    *out = s;
+    return PF_OK;
+fail:
+    pf_store_close(&s);
+    return st;
+}
+
+void pf_store_close(pf_store **sp)
+{
+    pf_store *s = *sp;
+    if (!s)
+        return;
+    if (s->has_reader) {
+        pthread_mutex_lock(&s->lock);
+        s->closing = true;
+        pthread_mutex_unlock(&s->lock);
+        s->io->ops->wake(s->io);
+        pthread_join(s->reader, NULL);
+    }
+    for (int p = 0; s->parts && p < s->n_parts; p++)
+        assert(s->parts[p].pins == 0 && "every pin has its unpin");
+    if (s->io)
+        s->io->ops->close(s->io);
+    for (int c = 0; c < s->n_classes; c++) {
+        if (s->classes[c].policy)
+            s->classes[c].policy->ops->close(s->classes[c].policy);
+        pf_free(s->classes[c].free);
+        pf_free(s->classes[c].part_of);
+    }
+    for (int f = 0; f < s->n_files; f++) {
+        pf_io_file_close(&s->files[f]);
+        pf_free(s->paths[f]);
+    }
+    if (s->has_lock) {
+        pthread_cond_destroy(&s->changed);
+        pthread_mutex_destroy(&s->lock);
+    }
+    pf_pages_free(s->arena, s->arena_bytes);
+    pf_free(s->classes);
+    pf_free(s->parts);
+    pf_free(s->slabs);
+    pf_free(s->files);
+    pf_free(s->paths);
+    pf_free(s);
+    *sp = NULL;
+}
+
+/* ---- Queues, slots and pins; the lock is held -------------------------------------------------------------------- */
+
+static void queue_put(struct pf_store *s, struct queue *q, int p)
+{
+    struct part *part = &s->parts[p];
+    part->in = q;
+    part->next = NONE;
+    part->prev = q->tail;
+    *(q->tail == NONE ? &q->head : &s->parts[q->tail].next) = p;
+    q->tail = p;
+}
+
+static void queue_remove(struct pf_store *s, int p)
+{
+    struct part *part = &s->parts[p];
+    struct queue *q = part->in;
+    if (!q)
+        return;
+    *(part->prev == NONE ? &q->head : &s->parts[part->prev].next) = part->next;
+    *(part->next == NONE ? &q->tail : &s->parts[part->next].prev) = part->prev;
+    part->in = NULL;
+}
+
+/* Invariant 1: the slot goes back. */
+static void make_absent(struct pf_store *s, struct part *part)
+{
+    struct class *k = &s->classes[part->class];
+    if (part->state == READY)
+        s->stats.resident_bytes -= part->at.bytes;
+    k->free[k->n_free++] = part->slot;
+    part->slot = NULL;
+    part->state = ABSENT;
+}
+
+static bool take_slot(struct pf_store *s, struct part *part, bool evict)
+{
+    struct class *k = &s->classes[part->class];
+    if (k->n_free == 0 && evict) {
+        int key = k->policy->ops->victim(k->policy);
+        if (key >= 0) {
+            make_absent(s, &s->parts[k->part_of[key]]);
+            s->stats.n_evictions++;
+        }
+    }
+    if (k->n_free == 0)
+        return false;
+    part->slot = k->free[--k->n_free];
+    return true;
+}
+
+static bool start_load(struct pf_store *s, int p, struct queue *q, bool evict)
+{
+    struct part *part = &s->parts[p];
+    if (!take_slot(s, part, evict))
+        return false;
+    part->state = QUEUED;
+    part->n_asked = 0;
+    part->broken = part->again = false;
+    queue_put(s, q, p);
+    return true;
+}
+
+static void pin_part(struct pf_store *s, int p)
+{
+    struct part *part = &s->parts[p];
+    struct class *k = &s->classes[part->class];
+    part->pins++;
+    k->policy->ops->use(k->policy, part->index);
+    if (part->in == &s->ahead) {             /* now somebody waits for it */
+        queue_remove(s, p);
+        queue_put(s, &s->wanted, p);
+    }
+}
+
+static void unpin_part(struct pf_store *s, int p)
+{
+    struct part *part = &s->parts[p];
+    struct class *k = &s->classes[part->class];
+    assert(part->pins > 0 && "one unpin per pin");
+    if (--part->pins > 0)
+        return;
+    if (part->state == READY) {
+        k->policy->ops->release(k->policy, part->index);
+    } else if (part->state == FAILED) {
+        make_absent(s, part);
+    } else if (part->state == QUEUED) {      /* nobody wants it any more, and the drive does not know of it */
+        queue_remove(s, p);
+        make_absent(s, part);
+    }
+}
+
+static bool all_ready(const struct pf_store *s, const struct pf_slab *slab)
+{
+    for (int p = slab->first; p < slab->first + slab->n; p++)
+        if (s->parts[p].state != READY)
+            return false;
+    return true;
+}
+
+/* Pins the parts of the slab that hold a slot already, so that no other slab can take it. */
+static void pin_present(struct pf_store *s, const struct pf_slab *slab)
+{
+    for (int p = slab->first; p < slab->first + slab->n; p++)
+        if (s->parts[p].state != ABSENT)
+            pin_part(s, p);
+}
+
+/* Finds slots for the parts that pin_present left out; or, if there are too few, gives all of the slab's pins back. */
+static bool pin_absent(struct pf_store *s, const struct pf_slab *slab)
+{
+    int end = slab->first + slab->n;
+    for (int p = slab->first; p < end; p++) {
+        if (s->parts[p].state != ABSENT)
+            continue;
+        if (start_load(s, p, &s->wanted, true)) {
+            pin_part(s, p);
+            continue;
+        }
+        for (int j = slab->first; j < end; j++)
+            if (s->parts[j].state != ABSENT)
+                unpin_part(s, j);
+        return false;
+    }
+    return true;
+}
+
+/* ---- For everybody ---------------------------------------------------------------------------------------------- */
+
+void pf_store_step(pf_store *s, int layer)
+{
+    pthread_mutex_lock(&s->lock);
+    for (int c = 0; c < s->n_classes; c++)
+        s->classes[c].policy->ops->step(s->classes[c].policy, layer);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Waits for a change. Fails when the drive has finished nothing for stall_ns; *seen and *since are the caller's memory. */
+static pf_status wait_change(struct pf_store *s, uint64_t *seen, uint64_t *since)
+{
+    uint64_t begin = now_ns();
+    if (*since == 0 || *seen != s->n_progress) {
+        *seen = s->n_progress;
+        *since = begin;
+    } else if (begin - *since >= s->stall_ns) {
+        PF_FAIL(PF_EIO, "%s: the drive has not answered for %" PRIu64 " ms", s->paths[0], (begin - *since) / 1000000);
+    }
+    uint64_t until = *since + s->stall_ns;
+    struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
+    pthread_cond_timedwait(&s->changed, &s->lock, &t);
+    s->stats.wait_ns += now_ns() - begin;
+    return PF_OK;
+}
+
+static void wake_reader(struct pf_store *s)
+{
+    s->io->ops->wake(s->io);
+}
+
+pf_status pf_store_pin(pf_store *s, const int *slabs, int n, enum pf_pin *out)
+{
+    uint64_t seen = 0, since = 0;
+    pf_status st = PF_OK;
+    int n_pinned = 0, n_queued = 0;
+    pthread_mutex_lock(&s->lock);
+    while (st == PF_OK && n_pinned == 0 && n > 0) {
+        for (int i = 0; i < n; i++)
+            pin_present(s, &s->slabs[slabs[i]]);
+        for (int i = 0; i < n; i++) {
+            const struct pf_slab *slab = &s->slabs[slabs[i]];
+            out[i] = all_ready(s, slab) ? PF_PIN_READY : pin_absent(s, slab) ? PF_PIN_QUEUED : PF_PIN_BUSY;
+            n_pinned += out[i] != PF_PIN_BUSY;
+            n_queued += out[i] == PF_PIN_QUEUED;
+            s->stats.n_hits += out[i] == PF_PIN_READY;
+            s->stats.n_misses += out[i] == PF_PIN_QUEUED;
+        }
+        if (n_pinned == 0)
+            st = wait_change(s, &seen, &since);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (n_queued > 0)
+        wake_reader(s);
+    return st;
+}
+
+pf_status pf_store_wait(pf_store *s, int slab)
+{
+    const struct pf_slab *k = &s->slabs[slab];
+    uint64_t seen = 0, since = 0;
+    pf_status st = PF_OK;
+    pthread_mutex_lock(&s->lock);
+    while (st == PF_OK && !all_ready(s, k)) {
+        bool failed = false;
+        for (int p = k->first; p < k->first + k->n; p++)
+            failed |= s->parts[p].state == FAILED;
+        st = failed ? pf_fail(s->fail_status, "%s", s->fail_text) : wait_change(s, &seen, &since);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return st;
+}
+
+bool pf_store_is_ready(pf_store *s, int slab)
+{
+    pthread_mutex_lock(&s->lock);
+    bool ready = all_ready(s, &s->slabs[slab]);
+    pthread_mutex_unlock(&s->lock);
+    return ready;
+}
+
+void pf_store_unpin(pf_store *s, const int *slabs, int n)
+{
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < n; i++) {
+        const struct pf_slab *k = &s->slabs[slabs[i]];
+        for (int p = k->first; p < k->first + k->n; p++)
+            unpin_part(s, p);
+    }
+    pthread_cond_broadcast(&s->changed);
+    pthread_mutex_unlock(&s->lock);
+}
+
+const uint8_t *pf_store_data(const pf_store *s, int part)
+{
+    return s->parts[part].slot + s->parts[part].at.offset % s->align;
+}
+
+void pf_store_prefetch(pf_store *s, const int *slabs, int n)
+{
+    bool any = false;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < n; i++) {
+        const struct pf_slab *k = &s->slabs[slabs[i]];
+        for (int p = k->first; p < k->first + k->n; p++)
+            any |= s->parts[p].state == ABSENT && start_load(s, p, &s->ahead, true);
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (any)
+        wake_reader(s);
+}
+
+void pf_store_fill(pf_store *s, const int *slabs, int n)
+{
+    pthread_mutex_lock(&s->lock);
+    s->fill = slabs;
+    s->n_fill = n;
+    s->fill_at = 0;
+    pthread_mutex_unlock(&s->lock);
+    wake_reader(s);
+}
+
+void pf_store_stats_get(pf_store *s, struct pf_store_stats *out)
+{
+    pthread_mutex_lock(&s->lock);
+    *out = s->stats;
+    if (s->n_flying > 0)
+        out->busy_ns += now_ns() - s->flying_since;
+    pthread_mutex_unlock(&s->lock);
+}
+
+void pf_store_stats_reset(pf_store *s)
+{
+    pthread_mutex_lock(&s->lock);
+    struct pf_store_stats old = s->stats;
+    s->stats = (struct pf_store_stats){ .slot_bytes = old.slot_bytes, .resident_bytes = old.resident_bytes,
+                                        .engine = old.engine, .policy = old.policy };
+    s->flying_since = now_ns();
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- The reader ------------------------------------------------------------------------------------------------- */
+
+/* The next slab of the background order that wants parts and finds free slots: its parts go to `ahead`. */
+static void queue_fill(struct pf_store *s)
+{
+    while (s->fill_at < s->n_fill && s->ahead.head == NONE) {
+        const struct pf_slab *k = &s->slabs[s->fill[s->fill_at++]];
+        for (int p = k->first; p < k->first + k->n; p++)
+            if (s->parts[p].state == ABSENT)
+                start_load(s, p, &s->ahead, false);
+    }
+}
+
+static int next_part(struct pf_store *s)
+{
+    if (s->closing)
+        return NONE;
+    if (s->wanted.head != NONE)
+        return s->wanted.head;
+    if (s->ahead.head == NONE && s->n_flying < FILL_DEPTH)
+        queue_fill(s);
+    return s->ahead.head;
+}
+
+/* The next chunk of a part: a share of the sectors that hold it, in whole multiples of the alignment. */
+static void ask_chunk(struct pf_store *s, int p)
+{
+    struct part *part = &s->parts[p];
+    uint64_t begin = part->at.offset / s->align * s->align, end = part->at.offset + part->at.bytes;
+    uint64_t sectors = (end - begin + s->align - 1) / s->align, n = (uint64_t)part->n_chunks, i = (uint64_t)part->n_asked++;
+    uint64_t from = begin + sectors * i / n * s->align, to = begin + sectors * (i + 1) / n * s->align;
+    struct read *r = s->idle;
+    s->idle = r->next;
+    *r = (struct read){ .io = { .file = part->at.file, .offset = from, .bytes = to - from, .buf = part->slot + (from - begin) },
+                        .part = p, .need_end = to < end ? to : end, .next = s->held };
+    s->held = r;
+    part->state = READING;
+    part->n_flying++;
+    if (s->n_flying++ == 0)
+        s->flying_since = now_ns();
+    if (part->n_asked == part->n_chunks)
+        queue_remove(s, p);
+}
+
+static void fail_part(struct pf_store *s, struct part *part, pf_status st, const char *text)
+{
+    part->broken = true;
+    s->fail_status = st;
+    snprintf(s->fail_text, sizeof s->fail_text, "%s", text);
+}
+
+/* Says in one sentence why a read failed for good. */
+static void fail_read(struct pf_store *s, const struct read *r)
+{
+    const char *path = s->paths[r->io.file];
+    const struct pf_slab *k = &s->slabs[s->parts[r->part].slab];
+    struct stat st;
+    char text[512], what[64];
+    if (k->expert >= 0)
+        snprintf(what, sizeof what, "expert %d of layer %d", k->expert, k->layer);
+    else
+        snprintf(what, sizeof what, "layer %d", k->layer);
+    if (r->io.result >= 0 && fstat(s->files[r->io.file].fd, &st) == 0 && (uint64_t)st.st_size < r->need_end) {
+        snprintf(text, sizeof text, "%s: the file now ends at byte %lld; %s should go on to byte %" PRIu64, path,
+                 (long long)st.st_size, what, r->need_end);
+        fail_part(s, &s->parts[r->part], PF_ECHANGED, text);
+        return;
+    }
+    snprintf(text, sizeof text, "%s: reading %s at byte %" PRIu64 " failed: %s", path, what, r->io.offset,
+             r->io.result < 0 ? strerror((int)-r->io.result) : "the drive returns less than was asked for");
+    fail_part(s, &s->parts[r->part], PF_EIO, text);
+}
+
+/* Whether the read must go to the engine again, for what is missing. */
+static bool must_repeat(struct pf_store *s, struct read *r)
+{
+    int64_t n = r->io.result;
+    if (n >= 0 && r->io.offset + (uint64_t)n >= r->need_end)
+        return false;
+    if ((n < 0 && n != -EINTR && n != -EAGAIN) || s->closing || ++r->tries > MAX_TRIES) {
+        fail_read(s, r);
+        return false;
+    }
+    uint64_t whole = n > 0 ? (uint64_t)n / s->align * s->align : 0;
+    r->io.offset += whole;
+    r->io.bytes -= whole;
+    r->io.buf = (char *)r->io.buf + whole;
+    s->stats.n_retries++;
+    return true;
+}
+
+/* Eight bytes of every sector. The lock is not held: the part is READING and all its reads are back. */
+static uint64_t checksum(const uint8_t *data, uint64_t bytes)
+{
+    uint64_t sum = bytes;
+    for (uint64_t i = 0; i + 8 <= bytes; i += SECTOR) {
+        uint64_t word;
+        memcpy(&word, data + i, sizeof word);
+        sum = (sum << 7 | sum >> 57) * 0x9e3779b97f4a7c15u + word;
+    }
+    return sum;
+}
+
+/* All reads of the part are back. */
+static void finish_part(struct pf_store *s, int p)
+{
+    struct part *part = &s->parts[p];
+    struct class *k = &s->classes[part->class];
+    if (!part->broken) {
+        pthread_mutex_unlock(&s->lock);
+        uint64_t sum = checksum(pf_store_data(s, p), part->at.bytes);
+        pthread_mutex_lock(&s->lock);
+        if (part->has_sum && sum != part->sum && !part->again) {
+            part->again = true;
+            part->n_asked = 0;
+            s->stats.n_retries++;
+            queue_put(s, &s->wanted, p);
+            return;
+        }
+        if (part->has_sum && sum != part->sum) {
+            char text[512];
+            snprintf(text, sizeof text, "%s: byte %" PRIu64 " and on read differently than before; the drive or the file is bad",
+                     s->paths[part->at.file], part->at.offset);
+            fail_part(s, part, PF_EIO, text);
+        }
+        part->has_sum = true;
+        part->sum = part->broken ? part->sum : sum;
+    }
+    part->state = part->broken ? FAILED : READY;
+    if (!part->broken)
+        s->stats.resident_bytes += part->at.bytes;
+    if (part->pins == 0 && part->broken)
+        make_absent(s, part);
+    else if (part->pins == 0)
+        k->policy->ops->release(k->policy, part->index);
+    pthread_cond_broadcast(&s->changed);
+}
+
+static void finish_read(struct pf_store *s, struct read *r)
+{
+    struct part *part = &s->parts[r->part];
+    s->n_progress++;
+    s->stats.n_reads++;
+    s->stats.bytes_read += r->io.result > 0 ? (uint64_t)r->io.result : 0;
+    if (must_repeat(s, r)) {
+        r->next = s->held;
+        s->held = r;
+        return;
+    }
+    int p = r->part;
+    r->next = s->idle;
+    s->idle = r;
+    if (--s->n_flying == 0)
+        s->stats.busy_ns += now_ns() - s->flying_since;
+    if (part->broken)
+        queue_remove(s, p);              /* its other chunks are not asked for any more */
+    if (--part->n_flying == 0 && (part->broken || part->n_asked == part->n_chunks))
+        finish_part(s, p);
+}
+
+/* Hands the held reads to the engine in the order they were asked for; what it has no room for stays held. Returns how many
+ * were done at once. The lock is not held: `held` is the reader's own. */
+static int hand_over(struct pf_store *s, struct pf_io_read **done)
+{
+    struct read *list = NULL, *left = NULL;
+    int n_done = 0;
+    while (s->held) {
+        struct read *r = s->held;
+        s->held = r->next;
+        r->next = list;
+        list = r;
+    }
+    while (list) {
+        struct read *r = list;
+        list = r->next;
+        enum pf_io_state q = s->io->ops->queue(s->io, &r->io);
+        if (q == PF_IO_DONE)
+            done[n_done++] = &r->io;
+        if (q == PF_IO_BUSY) {
+            r->next = left;
+            left = r;
+        }
+    }
+    s->held = left;
+    s->io->ops->commit(s->io);
+    return n_done;
+}
+
+static void *reader_main(void *arg)
+{
+    struct pf_store *s = arg;
+    struct pf_io_read *done[PF_STORE_DEPTH];
+    pthread_mutex_lock(&s->lock);
+    while (!s->closing || s->n_flying > 0) {
+        for (int p; s->idle && (p = next_part(s)) != NONE;)
+            ask_chunk(s, p);
+        pthread_mutex_unlock(&s->lock);
+        int n = hand_over(s, done);
+        n += s->io->ops->reap(s->io, done + n, PF_STORE_DEPTH - n, n == 0);
+        pthread_mutex_lock(&s->lock);
+        for (int i = 0; i < n; i++)
+            finish_read(s, (struct read *)((char *)done[i] - offsetof(struct read, io)));
+    }
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}

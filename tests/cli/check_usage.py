@@ -1,0 +1,104 @@
+#!/usr/bin/env python3
+"""What a shell sees: exit statuses, what goes to which stream, and every way an answer can be asked for or go wrong."""
+import os
+
+import cli
+
+
+def exits(status, *args, **more):
+    r = cli.run(*args, **more)
+    cli.check(r.returncode == status, args, "exit", r.returncode, "expected", status, r.stderr.decode())
+    return r
+
+
+def fails(status, word, *args, **more):
+    r = exits(status, *args, **more)
+    cli.check(word in r.stderr.decode() and not r.stdout, args, r.stderr.decode(), r.stdout)
+    return r
+
+
+def usage():
+    cli.check(exits(0, "--help").stdout.startswith(b"usage: pfmoe-run"), "--help")
+    cli.check(exits(0, "--version").stdout.startswith(b"pfmoe-run "), "--version")
+    fails(2, "--nonsense", "--nonsense")
+    fails(2, "--temp", "--temp", "hot", "-p", "x")
+    fails(2, "exclude", "-p", "x", "-f", "y")
+    fails(2, "PFMOE_CTX", "-p", "x", env=cli.environment(PFMOE_CTX="many"))
+    fails(2, "--logits", "--score", "tokens.txt", "-m", "x.gguf")
+    fails(1, "no-such-file.gguf", "-m", "no-such-file.gguf", "-p", "x")
+    fails(1, "no-such-file.txt", "-f", "no-such-file.txt")
+
+
+def answers():
+    asked = ("--temp", "0", "-p", "Hello")
+    r = exits(0, *asked)
+    cli.check(r.stdout.startswith(b"Hello! I am a very small model"), "the bundled model greets", r.stdout)
+    cli.check(exits(0, "--temp", "0", stdin=b"Hello").stdout == r.stdout, "standard input")
+    with cli.scratch() as tmp:
+        path = os.path.join(tmp, "question")
+        with open(path, "w") as f:
+            f.write("Hello")
+        cli.check(exits(0, "--temp", "0", "-f", path).stdout == r.stdout, "-f FILE")
+    cli.check(exits(0, *asked, env=cli.environment(PFMOE_THREADS="1")).stdout == r.stdout, "one thread")
+    cut = exits(0, *asked, "-n", "3")
+    cli.check(len(cut.stdout) < len(r.stdout) and cut.stderr, "-n cuts and says so", cut.stderr)
+    stopped = exits(0, *asked, "--stop", "very small")
+    cli.check(stopped.stdout.strip() == b"Hello! I am a", "--stop", stopped.stdout)
+    seeds = {exits(0, "-p", "another one", "--temp", "1.5", "--seed", "5").stdout for _ in range(2)}
+    cli.check(len(seeds) == 1, "same seed, same answer")
+    fails(1, "empty", "-p", "", "--raw")
+
+
+def trouble(tmp):
+    model = cli.synth(tmp)
+    with open("/dev/full", "wb") as full:
+        r = cli.run("--temp", "0", "-p", "Hello", stdout=full)
+        cli.check(r.returncode == 1 and r.stderr, "a full disk under standard output", r.returncode, r.stderr)
+        r = cli.run("--help", stdout=full)
+        cli.check(r.returncode == 1, "a full disk under --help", r.returncode)
+    tokens = os.path.join(tmp, "tokens")
+    with open(tokens, "w") as f:
+        f.write("1, 2 3,4\n5")
+    exits(0, "-m", model, "--score", tokens, "--logits", os.path.join(tmp, "out"))
+    cli.check(os.path.getsize(os.path.join(tmp, "out")) == 5 * 512 * 4, "five rows of logits")
+    exits(1, "-m", model, "--score", tokens, "--logits", "/dev/full")
+    exits(1, "-m", model, "--score", tokens, "--logits", os.path.join(tmp, "no", "folder"))
+    with open(tokens, "w") as f:
+        f.write("1 2 three")
+    exits(1, "-m", model, "--score", tokens, "--logits", os.path.join(tmp, "out"))
+    fails(1, "context", "-m", model, "-c", "16", "-p", "a long question " * 20)
+    with open(model, "rb") as f:
+        whole = f.read()
+    for size in (0, 3, 24, 1000, len(whole) // 2, len(whole) - 1):
+        cut = os.path.join(tmp, "cut.gguf")
+        with open(cut, "wb") as f:
+            f.write(whole[:size])
+        fails(1, "cut.gguf", "-m", cut, "-p", "x")
+        fails(1, "cut.gguf", "--info", cut)
+
+
+def refused_models(tmp):
+    """Names of the same length, written over those in the file."""
+    with open(cli.synth(tmp), "rb") as f:
+        whole = f.read()
+    cases = [
+        (b"qwen3moe", b"qwen9moe", "architecture \"qwen9moe\" is not supported"),
+        (b"blk.1.attn_q.weight", b"blk.1.attn_x.weight", "blk.1.attn_q.weight"),
+        (b"blk.0.ffn_down_exps.weight", b"blk.0.ffn_town_exps.weight", "blk.0.ffn_down_exps.weight"),
+        (b"qwen3moe.attention.head_count_kv", b"qwen3moe.attention.head_count_xx", "attn_k.weight"),
+        (b"qwen3moe.block_count", b"qwen3moe.block_xxxxx", "qwen3moe.block_count"),
+        (b"qwen3moe.expert_used_count", b"qwen3moe.expert_used_xxxxx", "qwen3moe.expert_used_count"),
+    ]
+    for old, new, word in cases:
+        path = os.path.join(tmp, "changed.gguf")
+        with open(path, "wb") as f:
+            f.write(whole.replace(old, new))
+        fails(1, word, "-m", path, "-p", "x")
+
+
+usage()
+answers()
+with cli.scratch() as folder:
+    trouble(folder)
+    refused_models(folder)
+cli.finish()

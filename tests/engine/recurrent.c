@@ -1,0 +1,184 @@
+/* Models with recurrent state: wherever a session goes back to, what it computes next is what a session that never went
+ * anywhere computes, to the bit.
+ *
+ * usage: recurrent MODEL.gguf */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "pfmoe.h"
+
+enum { N = 200, N_CTX = 256, N_BATCH = 48, N_WALK = 60 };
+
+static int32_t tokens[N], other[N];
+static float  *want, *want_other;        /* [N][n_vocab] */
+static size_t  n_vocab;
+
+static pf_session *open_session(pf_model *m)
+{
+    pf_session *s;
+    struct pf_session_opts o;
+    pf_session_opts_init(&o);
+    o.n_ctx = N_CTX;
+    o.n_batch = N_BATCH;
+    CHECK(pf_session_open(&s, m, &o) == PF_OK, "%s", pf_last_error());
+    return s;
+}
+
+static float *logits_of(pf_model *m, const int32_t *tok)
+{
+    pf_session *s = open_session(m);
+    float *all = malloc(N * n_vocab * sizeof *all);
+    CHECK(pf_session_eval(s, tok, N, PF_LOGITS_ALL) == PF_OK, "%s", pf_last_error());
+    for (size_t i = 0; i < N; i++)
+        memcpy(all + i * n_vocab, pf_session_logits_at(s, i), n_vocab * sizeof *all);
+    pf_session_close(&s);
+    return all;
+}
+
+static bool same(const float *a, const float *b)
+{
+    return a && memcmp(a, b, n_vocab * sizeof *a) == 0;
+}
+
+/* The session stands at position pos of `tok`, after n more tokens of it. */
+static void go_on(pf_session *s, const int32_t *tok, const float *expected, int n, unsigned flags)
+{
+    int pos = (int)pf_session_pos(s);
+    CHECK(pf_session_eval(s, tok + pos, (size_t)n, flags) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_pos(s) == pos + n);
+    CHECK(same(pf_session_logits(s), expected + (size_t)(pos + n - 1) * n_vocab), "%d tokens after %d", n, pos);
+    for (int i = 0; flags & PF_LOGITS_ALL && i < n; i++)
+        CHECK(same(pf_session_logits_at(s, (size_t)i), expected + (size_t)(pos + i) * n_vocab), "row %d of %d after %d",
+              i, n, pos);
+}
+
+static void test_walk(pf_model *m)
+{
+    pf_session *s = open_session(m);
+    unsigned state = 12345;
+    for (int i = 0; i < N_WALK; i++) {
+        state = state * 1664525u + 1013904223u;
+        int pos = (int)pf_session_pos(s), back = (int)(state >> 24) % (pos + 1);
+        if (pos == N || i % 3 == 2)
+            CHECK(pf_session_rewind(s, back) == PF_OK && pf_session_logits(s) == NULL);
+        pos = (int)pf_session_pos(s);
+        int room = N - pos, n = i % 4 == 0 ? 1 : 1 + (int)(state >> 8) % 90;
+        if (room > 0)
+            go_on(s, tokens, want, n < room ? n : room, i % 2 ? PF_LOGITS_ALL : 0);
+    }
+    pf_session_close(&s);
+}
+
+/* A conversation: the end of the prompt is where turns are taken up again. */
+static void test_turns(pf_model *m)
+{
+    pf_session *s = open_session(m);
+    size_t reused;
+    go_on(s, tokens, want, 120, 0);
+    for (int i = 0; i < 20; i++)
+        go_on(s, tokens, want, 1, 0);
+    CHECK(pf_session_sync(s, tokens, 160, &reused) == PF_OK && reused == 140, "%zu", reused);
+    CHECK(same(pf_session_logits(s), want + 159 * n_vocab));
+
+    CHECK(pf_session_rewind(s, 119) == PF_OK);
+    CHECK(pf_session_sync(s, tokens, 150, &reused) == PF_OK && reused >= 80 && reused < 120,
+          "%zu of a prompt of 120 kept", reused);
+    CHECK(same(pf_session_logits(s), want + 149 * n_vocab));
+
+    CHECK(pf_session_sync(s, other, N, &reused) == PF_OK && reused <= 100, "%zu", reused);
+    CHECK(same(pf_session_logits(s), want_other + (N - 1) * n_vocab), "another ending");
+    CHECK(pf_session_sync(s, tokens, N, &reused) == PF_OK && same(pf_session_logits(s), want + (N - 1) * n_vocab),
+          "and back");
+    pf_session_close(&s);
+}
+
+static void test_cancel(pf_model *m)
+{
+    pf_session *s = open_session(m);
+    go_on(s, tokens, want, 50, 0);
+    pf_session_cancel(s);
+    CHECK(pf_session_eval(s, tokens + 50, 100, 0) == PF_ECANCEL && pf_session_pos(s) == 50);
+    go_on(s, tokens, want, 10, PF_LOGITS_ALL);
+    CHECK(pf_session_rewind(s, 30) == PF_OK);
+    pf_session_cancel(s);
+    CHECK(pf_session_eval(s, tokens + 30, 1, 0) == PF_ECANCEL && pf_session_pos(s) == 30,
+          "cancelled while catching up");
+    go_on(s, tokens, want, 1, 0);
+    go_on(s, tokens, want, 100, PF_LOGITS_ALL);
+    pf_session_close(&s);
+}
+
+struct file {
+    char  *data;
+    size_t n, at, room;
+};
+
+static bool write_file(void *ctx, const void *data, size_t n)
+{
+    struct file *f = ctx;
+    if (f->n + n > f->room) {
+        f->room = 2 * (f->n + n);
+        f->data = realloc(f->data, f->room);
+    }
+    memcpy(f->data + f->n, data, n);
+    f->n += n;
+    return true;
+}
+
+static bool read_file(void *ctx, void *data, size_t n)
+{
+    struct file *f = ctx;
+    if (f->at + n > f->n)
+        return false;
+    memcpy(data, f->data + f->at, n);
+    f->at += n;
+    return true;
+}
+
+/* Saved in mid-answer, and saved just after going back, before the state has caught up. */
+static void test_save(pf_model *m, int evaluated, int back_to)
+{
+    struct file f = { 0 };
+    pf_session *a = open_session(m), *b = open_session(m);
+    go_on(a, tokens, want, evaluated, 0);
+    CHECK(pf_session_rewind(a, back_to) == PF_OK);
+    CHECK(pf_session_save(a, write_file, &f) == PF_OK, "%s", pf_last_error());
+    go_on(b, other, want_other, 7, 0);
+    CHECK(pf_session_load(b, read_file, &f) == PF_OK && pf_session_pos(b) == back_to, "%s", pf_last_error());
+    go_on(b, tokens, want, 1, 0);
+    go_on(b, tokens, want, 20, PF_LOGITS_ALL);
+    CHECK(pf_session_rewind(b, back_to / 2) == PF_OK);
+    go_on(b, tokens, want, 5, PF_LOGITS_ALL);
+    free(f.data);
+    pf_session_close(&a);
+    pf_session_close(&b);
+}
+
+int main(int argc, char **argv)
+{
+    pf_model *m;
+    struct pf_model_opts o;
+    if (argc != 2)
+        return 2;
+    pf_model_opts_init(&o);
+    o.n_threads = 2;
+    CHECK(pf_model_open(&m, argv[1], &o) == PF_OK, "%s", pf_last_error());
+    n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    for (int i = 0; i < N; i++) {
+        tokens[i] = (int32_t)((unsigned)i * 40503u % n_vocab);
+        other[i] = (tokens[i] + (i >= 100)) % (int32_t)n_vocab;
+    }
+    want = logits_of(m, tokens);
+    want_other = logits_of(m, other);
+    test_walk(m);
+    test_turns(m);
+    test_cancel(m);
+    test_save(m, 70, 70);
+    test_save(m, 70, 41);
+    test_save(m, 1, 0);
+    free(want);
+    free(want_other);
+    pf_model_close(&m);
+    return check_status();
+}

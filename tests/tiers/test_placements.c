@@ -1,0 +1,204 @@
+/* Same bits wherever the weights live: one text, evaluated as a prompt and token by token, with every policy, several
+ * budgets, thread counts and engines, gives the logits that the wholly mapped model gives. Then with every read of the
+ * drive failing in turn: the step fails with one sentence, the timeline stays, and the next try gives those bits again.
+ *
+ * usage: test_placements MODEL.gguf */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "check.h"
+#include "moe/residency.h"
+
+enum { N_PROMPT = 20, N_DECODE = 4, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, MAX_THREADS = 3 };
+
+static const char *path;
+static int32_t tokens[N_TOKENS];
+static float  *expected;                     /* [N_DECODE + 1][n_vocab] after the prompt and after each token */
+static size_t  n_vocab;
+
+static pf_session *open_session(pf_model *m)
+{
+    pf_session *s = NULL;
+    struct pf_session_opts so;
+    pf_session_opts_init(&so);
+    so.n_ctx = N_CTX;
+    CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s", pf_last_error());
+    return s;
+}
+
+/* Evaluates piece i: the prompt, or one token; on failure *n_failed counts, and it is tried again. */
+static bool eval_piece(pf_session *s, int i, int *n_failed)
+{
+    size_t from = i == 0 ? 0 : (size_t)(N_PROMPT + i - 1), n = i == 0 ? N_PROMPT : 1;
+    pf_status st = PF_EIO;
+    for (int try = 0; try < 3 && st < 0; try++) {
+        st = pf_session_eval(s, tokens + from, n, 0);
+        *n_failed += st < 0;
+        CHECK(st == PF_OK || (st == PF_EIO && pf_session_pos(s) == (int64_t)from), "%d: %s", st, pf_last_error());
+    }
+    CHECK(st == PF_OK, "%s", pf_last_error());
+    return st == PF_OK;
+}
+
+static void run(pf_model *m, const char *name, int *n_failed)
+{
+    pf_session *s = open_session(m);
+    for (int i = 0; s && i <= N_DECODE && eval_piece(s, i, n_failed); i++)
+        CHECK(memcmp(pf_session_logits(s), expected + (size_t)i * n_vocab, n_vocab * sizeof(float)) == 0,
+              "%s: other bits after piece %d", name, i);
+    pf_session_close(&s);
+}
+
+static void make_expected(void)
+{
+    pf_model *m = NULL;
+    if (pf_model_open(&m, path, NULL) < 0) {
+        CHECK(false, "%s", pf_last_error());
+        exit(check_status());
+    }
+    n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    expected = malloc((N_DECODE + 1) * n_vocab * sizeof *expected);
+    for (int i = 0; i < N_TOKENS; i++)
+        tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
+    pf_session *s = open_session(m);
+    int n_failed = 0;
+    for (int i = 0; i <= N_DECODE && eval_piece(s, i, &n_failed); i++)
+        memcpy(expected + (size_t)i * n_vocab, pf_session_logits(s), n_vocab * sizeof *expected);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+static bool plans(uint64_t ram_bytes, bool streaming, struct pf_plan *plan)
+{
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    o.ram_bytes = ram_bytes;
+    o.streaming = streaming;
+    o.n_threads = MAX_THREADS;           /* scratch grows with them */
+    return pf_model_plan(path, &o, plan) == PF_OK;
+}
+
+/* The least memory that the model runs in. */
+static uint64_t least_ram(void)
+{
+    struct pf_plan plan;
+    uint64_t lo = 1, hi = (uint64_t)1 << 30;
+    CHECK(plans(hi, false, &plan) && plan.resident, "a gigabyte is enough for everything");
+    while (lo + 1 < hi) {
+        uint64_t mid = (lo + hi) / 2;
+        *(plans(mid, false, &plan) ? &hi : &lo) = mid;
+    }
+    return hi;
+}
+
+static pf_model *open_with(uint64_t ram_bytes, int n_threads, const struct pf_residency_setup *setup)
+{
+    pf_model *m = NULL;
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    o.ram_bytes = ram_bytes;
+    o.streaming = true;
+    o.n_threads = n_threads;
+    CHECK(pf_model_open_with(&m, path, &o, setup) == PF_OK, "%s", pf_last_error());
+    return m;
+}
+
+static void test_matrix(uint64_t least, uint64_t most)
+{
+    static pf_io_open_fn *const engines[] = { pf_io_best_open, pf_io_pread_open, pf_io_sim_open };
+    for (int policy = 0; pf_evict_at(policy); policy++)
+        for (int share = 0; share < 4; share++)
+            for (int threads = 1; threads <= MAX_THREADS; threads += 2) {
+                struct pf_io_sim sim = { .seed = 3 };
+                struct pf_residency_setup setup = { engines[(policy + share) % 3], &sim, pf_evict_at(policy), 20000000000u };
+                struct pf_stats stats;
+                char name[64];
+                int n_failed = 0;
+                pf_model *m = open_with(least + (most - least) * (uint64_t)share / 3, threads, &setup);
+                if (!m)
+                    return;
+                snprintf(name, sizeof name, "%s, budget %d of 3, %d threads", setup.policy->name, share, threads);
+                run(m, name, &n_failed);
+                run(m, name, &n_failed);
+                pf_stats_get(m, &stats);
+                CHECK(stats.disk_bytes_read > 0 && n_failed == 0, "%s: nothing was read", name);
+                pf_model_close(&m);
+            }
+}
+
+static void test_preload(uint64_t most)
+{
+    pf_model *m = open_with(most, 1, NULL);
+    int layers[] = { 0 }, n_failed = 0;
+    CHECK(pf_model_preload(m, layers, 1, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_model_is_resident(m, 0), "layer 0 was preloaded");
+    CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    run(m, "preloaded", &n_failed);
+    pf_model_close(&m);
+}
+
+/* errno EIO fails a step; EAGAIN must not be noticed. */
+static void test_faults(uint64_t least, int fail_errno)
+{
+    struct pf_io_sim sim = { .seed = 3 };
+    struct pf_residency_setup setup = { pf_io_sim_open, &sim, &pf_evict_nextuse, 20000000000u };
+    int n_failed = 0, n_seen = 0;
+    pf_model *m = open_with(least, 1, &setup);
+    run(m, "before the faults", &n_failed);
+    pf_model_close(&m);
+    uint64_t n_reads = sim.n_reads, every = n_reads > 60 ? n_reads / 60 : 1;
+    for (uint64_t i = 1; i <= n_reads; i += every) {
+        struct pf_mem_stats before, after;
+        sim = (struct pf_io_sim){ .seed = i, .fail_at = i, .fail_n = 1, .fail_errno = fail_errno, .short_every = 5 + i % 7,
+                                  .late_at = i + 3, .late_ns = 100000 };
+        pf_mem_stats_get(&before);
+        n_failed = 0;
+        m = open_with(least, 1, &setup);
+        run(m, "with faults", &n_failed);
+        pf_model_close(&m);
+        pf_mem_stats_get(&after);
+        CHECK(before.n_live == after.n_live, "read %d: memory is left behind", (int)i);
+        CHECK(n_failed <= 1, "read %d: %d failures", (int)i, n_failed);
+        n_seen += n_failed;
+    }
+    CHECK(fail_errno == EIO ? n_seen > 0 : n_seen == 0, "%d failures were seen", n_seen);
+}
+
+static void test_refusals(uint64_t least)
+{
+    struct pf_plan plan;
+    struct pf_model_opts o;
+    pf_model *m = NULL;
+    pf_model_opts_init(&o);
+    o.n_threads = MAX_THREADS;
+    o.ram_bytes = least - 1;
+    CHECK(pf_model_open(&m, path, &o) == PF_ENOMEM && !m, "too little memory");
+    printf("%s\n", pf_last_error());
+    o.ram_bytes = least;
+    o.no_nvme = true;
+    CHECK(pf_model_open(&m, path, &o) == PF_ENOMEM && !m, "no drive");
+    printf("%s\n", pf_last_error());
+    CHECK(plans(least, false, &plan) && !plan.resident && plan.tok_s > 0, "a plan for the least memory");
+    CHECK(plan.tiers[PF_TIER_DISK].bytes + plan.tiers[PF_TIER_RAM].bytes > 0, "bytes somewhere");
+}
+
+int main(int argc, char **argv)
+{
+    struct pf_plan plan;
+    if (argc != 2)
+        return 2;
+    path = argv[1];
+    make_expected();
+    uint64_t least = least_ram();
+    CHECK(plans((uint64_t)1 << 30, true, &plan), "%s", pf_last_error());
+    uint64_t most = least + plan.slot_bytes;
+    test_matrix(least, most);
+    test_preload(most);
+    test_faults(least, EIO);
+    test_faults(least, EAGAIN);
+    test_refusals(least);
+    free(expected);
+    return check_status();
+}

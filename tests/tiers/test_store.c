@@ -1,0 +1,197 @@
+/* The store's invariants over real engines and real file systems.
+ *
+ * usage: test_store ENGINE DIRECTORY       ENGINE: uring, pread, sim */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+
+#include "check.h"
+#include "tiers/store_data.h"
+
+static struct pf_io_sim sim;
+
+static void set_engine(struct fixture *f, const char *name)
+{
+    sim = (struct pf_io_sim){ .seed = 7 };
+    f->setup.io = strcmp(name, "uring") == 0 ? pf_io_uring_open : strcmp(name, "pread") == 0 ? pf_io_pread_open : pf_io_sim_open;
+    f->setup.io_ctx = &sim;
+}
+
+/* Random walks at several budgets with every policy: the bytes are always the file's. */
+static void test_walks(struct fixture *f)
+{
+    for (int policy = 0; pf_evict_at(policy); policy++)
+        for (int share = 0; share <= 4; share++) {
+            pf_store *s = NULL;
+            uint64_t rng = 5;
+            int n_right = 0, n_used = 0, slabs[N_SLABS];
+            struct pf_store_stats stats;
+            f->setup.policy = pf_evict_at(policy);
+            f->setup.budget_bytes = f->least + (f->all - f->least) * (uint64_t)share / 4;
+            if (share == 0)
+                f->setup.budget_bytes += 60000;      /* the largest slab, and classes of other sizes beside it */
+            CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+            if (!s)
+                return;
+            for (int step = 0; step < 200; step++) {
+                int layer = step % N_LAYERS, n = some_slabs(&rng, layer, 1 + (int)(next_random(&rng) % 6), slabs);
+                pf_store_step(s, layer);
+                if (step % 50 == 0)
+                    slabs[0] = N_SLABS - 1;
+                CHECK(use_slabs(f, s, slabs, n, &n_right) == PF_OK, "%s", pf_last_error());
+                n_used += n;
+            }
+            CHECK(n_right == n_used, "%d of %d slabs are right", n_right, n_used);
+            pf_store_stats_get(s, &stats);
+            CHECK(stats.n_hits + stats.n_misses == (uint64_t)n_used, "%llu hits, %llu misses of %d", (unsigned long long)stats.n_hits,
+                  (unsigned long long)stats.n_misses, n_used);
+            CHECK(stats.slot_bytes <= f->setup.budget_bytes, "%llu bytes of slots", (unsigned long long)stats.slot_bytes);
+            CHECK(stats.resident_bytes <= stats.slot_bytes, "%llu bytes in slots", (unsigned long long)stats.resident_bytes);
+            CHECK(share < 4 || stats.n_evictions == 0, "evictions though everything fits");
+            pf_store_close(&s);
+        }
+}
+
+static void test_budgets(struct fixture *f)
+{
+    pf_store *s = NULL;
+    f->setup.budget_bytes = f->least - 1;
+    CHECK(pf_store_open(&s, &f->setup) == PF_ENOMEM && !s, "a budget below the largest slab");
+    f->setup.budget_bytes = f->all;
+    f->setup.paths = (const char *const[]){ "/nowhere/at/all" };
+    CHECK(pf_store_open(&s, &f->setup) == PF_EIO && !s, "no such file");
+    f->setup.paths = f->paths;
+    f->parts[4].bytes = f->file_bytes;
+    CHECK(pf_store_open(&s, &f->setup) == PF_ECHANGED && !s, "a part past the end");
+    f->parts[4].bytes = 13000;
+}
+
+struct crowd {
+    const struct fixture *f;
+    pf_store    *s;
+    int          n_rounds;
+    bool         same;
+    atomic_int   n_bad, n_waiting;
+    uint64_t     seed;
+};
+
+static void *crowd_main(void *arg)
+{
+    struct crowd *c = arg;
+    uint64_t rng = c->seed + (uint64_t)atomic_fetch_add(&c->n_waiting, 1);
+    while (atomic_load(&c->n_waiting) < 4)
+        ;
+    for (int i = 0; i < c->n_rounds; i++) {
+        int slabs[N_EXPERTS], n = 3, n_right = 0;
+        if (c->same)
+            slabs[0] = 3, slabs[1] = 4, slabs[2] = 5;
+        else
+            n = some_slabs(&rng, (int)(next_random(&rng) % N_LAYERS), 3, slabs);
+        pf_store_step(c->s, i % N_LAYERS);
+        if (i % 7 == 0)
+            pf_store_prefetch(c->s, slabs, n);
+        pf_status st = use_slabs(c->f, c->s, slabs, n, &n_right);
+        if (st != PF_OK || n_right != n)
+            atomic_fetch_add(&c->n_bad, 1);
+    }
+    return NULL;
+}
+
+static void run_crowd(struct crowd *c)
+{
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++)
+        pthread_create(&threads[i], NULL, crowd_main, c);
+    for (int i = 0; i < 4; i++)
+        pthread_join(threads[i], NULL);
+    CHECK(c->n_bad == 0, "%d rounds went wrong", c->n_bad);
+}
+
+/* Four threads that pin what they like; and four that want the same slabs at once, which are read once. */
+static void test_threads(struct fixture *f)
+{
+    pf_store *s = NULL;
+    struct pf_store_stats stats;
+    f->setup.budget_bytes = f->least + (f->all - f->least) / 2;
+    CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+    run_crowd(&(struct crowd){ .f = f, .s = s, .n_rounds = 60, .seed = 11 });
+    pf_store_close(&s);
+
+    f->setup.budget_bytes = f->all;
+    CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+    run_crowd(&(struct crowd){ .f = f, .s = s, .n_rounds = 1, .same = true });
+    pf_store_stats_get(s, &stats);
+    CHECK(stats.n_reads == 9 + stats.n_retries, "%llu reads for nine parts", (unsigned long long)stats.n_reads);
+    pf_store_close(&s);
+}
+
+/* The background order fills what is free and evicts nothing; closing in the middle of it, or of a prefetch, is clean. */
+static void test_background(struct fixture *f)
+{
+    int order[N_SLABS], n_right = 0;
+    pf_store *s = NULL;
+    struct pf_store_stats stats;
+    for (int i = 0; i < N_SLABS; i++)
+        order[i] = i;
+    f->setup.budget_bytes = f->all;
+    for (int round = 0; round < 5; round++) {
+        CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+        pf_store_fill(s, order, N_SLABS);
+        if (round % 2)
+            pf_store_prefetch(s, order, N_SLABS);
+        pf_store_close(&s);
+    }
+    CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+    pf_store_fill(s, order, N_SLABS);
+    CHECK(use_slabs(f, s, order, N_SLABS, &n_right) == PF_OK && n_right == N_SLABS, "%d slabs are right", n_right);
+    pf_store_stats_get(s, &stats);
+    CHECK(stats.n_evictions == 0 && stats.bytes_read < 2 * f->all, "%llu bytes read", (unsigned long long)stats.bytes_read);
+    pf_store_close(&s);
+}
+
+/* Every allocation of opening fails in turn; nothing is left behind. */
+static void test_allocations(struct fixture *f)
+{
+    struct pf_mem_stats before, after;
+    pf_store *s = NULL;
+    pf_mem_stats_get(&before);
+    int n = 1, n_failed = 0;
+    for (;; n++) {
+        pf_mem_fail_nth((uint64_t)n);
+        pf_status st = pf_store_open(&s, &f->setup);
+        pf_mem_fail_nth(0);
+        if (st == PF_OK && n > 12)
+            break;
+        n_failed += st == PF_ENOMEM;
+        CHECK(st == PF_OK || (st == PF_ENOMEM && !s), "allocation %d: %d, %s", n, st, pf_last_error());
+        pf_store_close(&s);
+    }
+    pf_store_close(&s);
+    pf_mem_stats_get(&after);
+    CHECK(n_failed > 8, "only %d allocations failed", n_failed);
+    CHECK(before.n_live == after.n_live, "%llu blocks live, %llu before", (unsigned long long)after.n_live,
+          (unsigned long long)before.n_live);
+}
+
+int main(int argc, char **argv)
+{
+    struct fixture f;
+    pf_store *s = NULL;
+    if (argc != 3)
+        return 2;
+    fixture_open(&f, argv[2]);
+    set_engine(&f, argv[1]);
+    if (pf_store_open(&s, &f.setup) < 0) {
+        printf("skipped: %s\n", pf_last_error());
+        fixture_close(&f);
+        return 77;
+    }
+    pf_store_close(&s);
+    test_walks(&f);
+    test_budgets(&f);
+    test_threads(&f);
+    test_background(&f);
+    test_allocations(&f);
+    fixture_close(&f);
+    return check_status();
+}

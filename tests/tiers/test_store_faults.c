@@ -1,0 +1,166 @@
+/* The store over a drive that fails: every read in turn fails, is cut short, comes late, or returns other sectors. Nothing
+ * crashes, hangs or leaks, nobody sees a wrong byte, and after a failure the next try succeeds.
+ *
+ * usage: test_store_faults DIRECTORY */
+#include <errno.h>
+#include <stdio.h>
+
+#include "check.h"
+#include "tiers/store_data.h"
+
+enum { N_STEPS = 12 };
+
+/* One fixed walk. Counts failed steps; each is tried once more and must then succeed. */
+static void walk(const struct fixture *f, pf_store *s, int *n_failed, pf_status *why)
+{
+    uint64_t rng = 3;
+    for (int step = 0; step < N_STEPS; step++) {
+        int slabs[N_EXPERTS], n_right = 0, n = some_slabs(&rng, step % N_LAYERS, 4, slabs);
+        if (step % 6 == 5)
+            slabs[0] = N_SLABS - 1;
+        pf_store_step(s, step % N_LAYERS);
+        pf_status st = use_slabs(f, s, slabs, n, &n_right);
+        if (st < 0) {
+            ++*n_failed;
+            *why = st;
+            n_right = 0;
+            st = use_slabs(f, s, slabs, n, &n_right);
+        }
+        CHECK(st == PF_OK, "step %d: %s", step, pf_last_error());
+        CHECK(n_right == n, "step %d: %d of %d slabs are right", step, n_right, n);
+    }
+}
+
+struct outcome {
+    int       n_failed;
+    pf_status why;
+    uint64_t  n_reads, n_retries;
+};
+
+static struct outcome run(struct fixture *f, struct pf_io_sim plan)
+{
+    struct outcome o = { 0 };
+    struct pf_store_stats stats;
+    struct pf_mem_stats before, after;
+    pf_store *s = NULL;
+    pf_mem_stats_get(&before);
+    f->setup.io = pf_io_sim_open;
+    f->setup.io_ctx = &plan;
+    if (pf_store_open(&s, &f->setup) < 0) {
+        CHECK(false, "%s", pf_last_error());
+        return o;
+    }
+    walk(f, s, &o.n_failed, &o.why);
+    pf_store_stats_get(s, &stats);
+    pf_store_close(&s);
+    pf_mem_stats_get(&after);
+    CHECK(before.n_live == after.n_live && before.page_bytes_live == after.page_bytes_live, "memory is left behind");
+    o.n_reads = plan.n_reads;
+    o.n_retries = stats.n_retries;
+    return o;
+}
+
+static void test_each_read(struct fixture *f)
+{
+    uint64_t n_reads = run(f, (struct pf_io_sim){ .seed = 1 }).n_reads;
+    int n_seen = 0, n_noticed = 0;
+    for (uint64_t i = 1; i <= n_reads; i++) {
+        struct outcome o = run(f, (struct pf_io_sim){ .seed = i, .fail_at = i, .fail_n = 1, .fail_errno = EIO });
+        CHECK(o.n_failed <= 1 && (o.n_failed == 0 || o.why == PF_EIO), "read %d failing: %d steps, %d", (int)i, o.n_failed, o.why);
+        n_seen += o.n_failed;
+        o = run(f, (struct pf_io_sim){ .seed = i, .fail_at = i, .fail_n = 3, .fail_errno = i % 2 ? EAGAIN : EINTR });
+        CHECK(o.n_failed == 0 && o.n_retries >= 3, "read %d interrupted: %d steps failed", (int)i, o.n_failed);
+        o = run(f, (struct pf_io_sim){ .seed = i, .late_at = i, .late_ns = 1000000 });
+        CHECK(o.n_failed == 0, "read %d late: %d steps failed", (int)i, o.n_failed);
+    }
+    CHECK(n_seen > (int)n_reads / 2, "only %d of %d failures were seen", n_seen, (int)n_reads);
+
+    /* A read of sectors that differ from what the part held before is noticed and repeated. The first read of a part has
+     * nothing to be compared with, so these come when every part has been read. */
+    struct pf_io_sim plan = { .seed = 1 };
+    pf_store *s = NULL;
+    int all[N_SLABS], n_right = 0, n_failed = 0;
+    pf_status why;
+    for (int i = 0; i < N_SLABS; i++)
+        all[i] = i;
+    f->setup.io_ctx = &plan;
+    CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+    CHECK(use_slabs(f, s, all, N_SLABS, &n_right) == PF_OK && n_right == N_SLABS, "%d right", n_right);
+    for (int i = 0; i < 40; i++) {
+        struct pf_store_stats before, after;
+        pf_store_stats_get(s, &before);
+        plan.corrupt_at = plan.n_reads + 1 + (uint64_t)i;      /* nothing is in flight here */
+        walk(f, s, &n_failed, &why);
+        pf_store_stats_get(s, &after);
+        n_noticed += after.n_retries > before.n_retries;
+    }
+    CHECK(n_failed == 0 && n_noticed > 30, "%d steps failed, %d of 40 noticed", n_failed, n_noticed);
+    pf_store_close(&s);
+}
+
+static void test_short(struct fixture *f)
+{
+    for (uint64_t every = 2; every < 6; every++) {
+        struct outcome o = run(f, (struct pf_io_sim){ .seed = every, .short_every = every });
+        CHECK(o.n_failed == 0 && o.n_retries > 0, "every %d short: %d failed", (int)every, o.n_failed);
+    }
+    /* A drive that returns nothing at all, again and again, is an error and not a loop. */
+    struct pf_io_sim plan = { .fail_at = 1, .fail_n = UINT64_MAX, .fail_errno = EAGAIN };
+    pf_store *s = NULL;
+    int slab = 2, n_right = 0;
+    f->setup.io_ctx = &plan;
+    CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+    CHECK(use_slabs(f, s, &slab, 1, &n_right) == PF_EIO, "a drive that never answers properly");
+    pf_store_close(&s);
+}
+
+/* A drive that stalls is an error for who waits; when it answers after all, all is well. */
+static void test_stall(struct fixture *f)
+{
+    struct pf_io_sim plan = { .late_at = 1, .late_ns = 200000000 };
+    pf_store *s = NULL;
+    int slab = 2, n_right = 0;
+    uint64_t stall_ns = f->setup.stall_ns;
+    f->setup.io_ctx = &plan;
+    f->setup.stall_ns = 20000000;
+    CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+    CHECK(use_slabs(f, s, &slab, 1, &n_right) == PF_EIO, "a drive that stalls");
+    pf_status st = PF_EIO;
+    for (int i = 0; i < 200 && st < 0; i++)
+        st = use_slabs(f, s, &slab, 1, &n_right);
+    CHECK(st == PF_OK && n_right == 1, "%s", pf_last_error());
+    pf_store_close(&s);
+    CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+    pf_store_prefetch(s, &slab, 1);
+    pf_store_close(&s);                      /* waits for what is in flight */
+    f->setup.stall_ns = stall_ns;
+}
+
+static void test_truncated(struct fixture *f)
+{
+    pf_store *s = NULL;
+    int slab = N_SLABS - 1, n_right = 0;
+    f->setup.io = pf_io_best_open;
+    CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+    CHECK(truncate(f->path, (off_t)f->file_bytes - 30000) == 0, "truncate");
+    CHECK(use_slabs(f, s, &slab, 1, &n_right) == PF_ECHANGED, "%s", pf_last_error());
+    printf("%s\n", pf_last_error());
+    slab = 0;
+    CHECK(use_slabs(f, s, &slab, 1, &n_right) == PF_OK && n_right == 1, "%s", pf_last_error());
+    pf_store_close(&s);
+}
+
+int main(int argc, char **argv)
+{
+    struct fixture f;
+    if (argc != 2)
+        return 2;
+    fixture_open(&f, argv[1]);
+    f.setup.budget_bytes = f.least + (f.all - f.least) / 6;
+    test_each_read(&f);
+    test_short(&f);
+    test_stall(&f);
+    test_truncated(&f);
+    fixture_close(&f);
+    return check_status();
+}
