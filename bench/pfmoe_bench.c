@@ -27,7 +27,7 @@ struct list {
 struct settings {
     const char *model;
     struct list prompts, decodes, threads;
-    int         reps, n_batch, ram_mb, slots;
+    int         reps, n_batch, gpu, vram_mb, ram_mb, slots;
     bool        streaming;
     const char *replay;          /* a routing trace instead of a model */
     enum output output;
@@ -102,7 +102,7 @@ static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct s
     }
     pf_stats_reset(m);
     for (int r = 0; r < o->reps; r++) {
-        machine[r] = membw_read(bw, row->threads);
+        machine[r] = row->threads ? membw_read(bw, row->threads) : pf_gpu_bandwidth(o->gpu) / 1e9;
         double seconds = run_once(s, tok, n, decode);
         if (seconds < 0) {
             free(tok);
@@ -199,6 +199,8 @@ static void usage(FILE *out)
           "  -p, --prompt N[,N]    prompt lengths (default 512; 0: none)\n"
           "  -n, --gen N[,N]       tokens to decode (default 128; 0: none)\n"
           "  -t, --threads N[,N]   computing threads (default: one per core)\n"
+          "  -g, --gpu N           the GPU to use (default 0); -1: the CPU\n"
+          "      --vram-mb N       take no more than so much of its memory (default 0: what is free)\n"
           "  -b, --batch N         rows evaluated at once in a prompt (default 512)\n"
           "  -r, --repetitions N   counted runs of each test (default 5)\n"
           "  -o, --output FORM     table, md, csv, json, jsonl (default table)\n"
@@ -245,17 +247,19 @@ static int parse(int argc, char **argv, struct settings *o)
         { "ram-mb", required_argument, 0, RAM_MB }, { "streaming", no_argument, 0, STREAMING },
         { "replay", required_argument, 0, REPLAY }, { "slots", required_argument, 0, SLOTS },
         { "model", required_argument, 0, 'm' },   { "prompt", required_argument, 0, 'p' }, { "gen", required_argument, 0, 'n' },
-        { "threads", required_argument, 0, 't' }, { "batch", required_argument, 0, 'b' },
+        { "threads", required_argument, 0, 't' }, { "gpu", required_argument, 0, 'g' }, { "vram-mb", required_argument, 0, 'V' }, { "batch", required_argument, 0, 'b' },
         { "repetitions", required_argument, 0, 'r' }, { "output", required_argument, 0, 'o' }, { "help", no_argument, 0, 'h' },
         { 0, 0, 0, 0 },
     };
-    for (int c; (c = getopt_long(argc, argv, "m:p:n:t:b:r:o:h", options, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, "m:p:n:t:g:b:r:o:h", options, NULL)) != -1;) {
         bool ok = true;
         switch (c) {
         case 'm': o->model = optarg; break;
         case 'p': ok = parse_list(optarg, 0, &o->prompts); break;
         case 'n': ok = parse_list(optarg, 0, &o->decodes); break;
         case 't': ok = parse_list(optarg, 1, &o->threads); break;
+        case 'g': ok = parse_int(optarg, -1, 63, &o->gpu); break;
+        case 'V': ok = parse_int(optarg, 0, 1 << 24, &o->vram_mb); break;
         case 'b': ok = parse_int(optarg, 1, 8192, &o->n_batch); break;
         case 'r': ok = parse_int(optarg, 1, MAX_REPS, &o->reps); break;
         case 'o': ok = parse_output(optarg, &o->output); break;
@@ -296,6 +300,8 @@ static int run_threads(const struct settings *o, int threads, struct membw *bw, 
     pf_model_opts_init(&mo);
     pf_session_opts_init(&so);
     mo.n_threads = threads;
+    mo.device = o->gpu;
+    mo.vram_bytes = (uint64_t)o->vram_mb << 20;
     mo.ram_bytes = (uint64_t)o->ram_mb * 1000000;
     mo.streaming = o->streaming;
     so.n_ctx = largest(&o->prompts, largest(&o->decodes, 1));
@@ -309,7 +315,8 @@ static int run_threads(const struct settings *o, int threads, struct membw *bw, 
         int n = decode ? o->decodes.v[i - o->prompts.n] : o->prompts.v[i];
         struct row *r = &rows[*n_rows];
         const struct pf_model_info *info = pf_model_info(m);
-        *r = (struct row){ .backend = "cpu", .threads = info->n_threads };
+        *r = (struct row){ .threads = info->n_threads };
+        snprintf(r->backend, sizeof r->backend, "%s", info->backend);
         snprintf(r->model, sizeof r->model, "%s", info->name[0] ? info->name : o->model);
         snprintf(r->isa, sizeof r->isa, "%s", info->isa);
         status = run_test(m, s, bw, o, n, decode, r);

@@ -64,13 +64,17 @@ enum {
 
 struct pf_device {
     char     name[64];         /* "AMD EPYC ... (avx512-vnni)" */
-    char     backend[16];      /* "cpu" */
+    char     backend[16];      /* "cpu", "cuda" */
     uint64_t memory_bytes;     /* total memory of the device */
     uint32_t isa;              /* PF_ISA_ bits present; 0 for other devices than the CPU */
-    int      n_units;          /* cores this process may use */
+    int      n_units;          /* cores this process may use; multiprocessors of a GPU */
 };
 /* Fills at most cap entries with the usable devices, the CPU first; returns how many there are. */
 int pf_devices(struct pf_device *out, int cap);
+
+/* Bytes a second that reading the memory of GPU number `gpu` reaches at this moment; 0 where there is no such GPU or its
+ * memory is taken. Takes some milliseconds. */
+double pf_gpu_bandwidth(int gpu);
 
 /* ---- Files ------------------------------------------------------------------------------------------------- */
 
@@ -119,6 +123,8 @@ typedef void pf_progress_fn(void *ctx, uint64_t done, uint64_t total);
 struct pf_model_opts {
     int              n_threads;      /* computing threads; 0: one per core this process may use, at most 64 */
     uint32_t         isa;            /* PF_ISA_ mask; default PF_ISA_ALL */
+    int              device;         /* the GPU to use if all weights fit it, the first is 0 (default); -1: CPU only */
+    uint64_t         vram_bytes;     /* memory of the GPU that may be taken; 0: what is free */
     bool             vocab_only;     /* tokenizer and chat template only: architecture and tensors are not looked at */
     uint64_t         ram_bytes;      /* memory for weights, keys, values and scratch; 0: what the system can spare */
     bool             streaming;      /* never hold the whole model in memory, even if it fits */
@@ -161,7 +167,8 @@ void pf_model_close(pf_model **m);
 
 struct pf_model_info {
     const char *architecture, *name;                   /* borrowed from the model */
-    const char *isa;                                   /* kernels in use: "avx512-vnni" */
+    const char *backend;                               /* "cpu", "cuda" */
+    const char *isa;                                   /* kernels in use: "avx512-vnni", "sm_90" */
     int      n_threads;
     int64_t  n_layers, n_ctx_train, n_embd, n_heads, n_kv_heads, n_vocab, n_experts, n_experts_used;
     uint64_t weight_bytes, bytes_per_token;

@@ -8,13 +8,18 @@
 
 #include <stdint.h>
 
-static inline uint32_t pf_float_bits(float x)
+/* How the functions are declared: a compiler for another unit defines this first. */
+#ifndef PF_MATH_FN
+#define PF_MATH_FN static inline
+#endif
+
+PF_MATH_FN uint32_t pf_float_bits(float x)
 {
     union { float f; uint32_t u; } v = { .f = x };
     return v.u;
 }
 
-static inline float pf_bits_float(uint32_t u)
+PF_MATH_FN float pf_bits_float(uint32_t u)
 {
     union { uint32_t u; float f; } v = { .u = u };
     return v.f;
@@ -26,7 +31,7 @@ static inline float pf_bits_float(uint32_t u)
  * x = n ln2 + r with n an integer and |r| <= ln2/2: n comes from adding 1.5 * 2^23, whose low bits then hold n; n times
  * the upper part of ln2 is exact, and so is its difference from x. e^r = 1 + (r + r^2 q(r)), q the minimax polynomial
  * for the relative error of e^r (0.07 ulp). n is added to the exponent of e^r: within the bounds nothing overflows. */
-static inline float pf_expf(float x)
+PF_MATH_FN float pf_expf(float x)
 {
     const float shift = 0x1.8p23f;
     float t = __builtin_fmaf(x, 0x1.715476p0f, shift);
@@ -47,14 +52,14 @@ static inline float pf_expf(float x)
     return x == x ? y : x;
 }
 
-static inline float pf_sigmoidf(float z)
+PF_MATH_FN float pf_sigmoidf(float z)
 {
     return 1.0f / (1.0f + pf_expf(-z));
 }
 
 /* log(1 + e^z) = max(z, 0) + log(1 + u), u = e^-|z|: no overflow, and nothing is lost where u is small. With
  * s = u / (2 + u) the logarithm is 2 atanh(s) = 2 s + s^3 p(s^2), p a minimax polynomial (0.1 ulp). */
-static inline float pf_softplusf(float z)
+PF_MATH_FN float pf_softplusf(float z)
 {
     float u = pf_expf(z > 0.0f ? -z : z);
     float s = u / (2.0f + u), s2 = s * s;

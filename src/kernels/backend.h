@@ -3,8 +3,9 @@
  *
  * An operation takes a batch of rows (tokens). Activations are float32 matrices [rows][n] in the backend's own memory,
  * packed, first dimension contiguous; moe/ passes their addresses around and never looks inside. Weights are quantised
- * blocks exactly as they lie in the file, wherever the caller has put them. Operations run in the order they are
- * called; results of `route` are readable by the caller when it returns.
+ * blocks exactly as they lie in the file, named by their host addresses; a backend that keeps copies of its own got them
+ * through `place`. Operations run in the order they are called, perhaps later: what they leave is readable through `download`
+ * alone, and what went wrong may be known only after `finish`.
  *
  * A backend is used by one thread at a time. After open it allocates nothing except through buf_alloc. Every operation
  * may fail with PF_ENUMERIC (an activation in front of a quantised product is not finite) or PF_EDEVICE. */
@@ -89,6 +90,7 @@ struct pf_attention_op {
     float                   *out;
     const struct pf_kv_view *kv;
     const int32_t           *pos;
+    int64_t                  n_positions;     /* one more than the largest of pos */
     int                      rows, n_head, window;
     bool                     chunked;
     float                    scale;
@@ -171,6 +173,16 @@ struct pf_backend_sizes {
     int max_positions, n_choose_head;     /* of choices; 0: there are none */
     int max_picks;                        /* max_rows * n_used */
     int n_expert, n_ff, n_out;            /* experts, their width, and what they put out (all 0: none) */
+    int max_heads;                        /* query heads */
+    int64_t n_ctx;                        /* positions */
+};
+
+/* What makes two steps alike: all operations between begin and end would be the same ones with the same arguments, but for
+ * what lies in memory and for how many positions exist. */
+struct pf_repeat {
+    const void *buffers, *state;          /* of the session */
+    int         rows, n_logits;
+    int64_t     n_positions;
 };
 
 /* What every backend begins with. */
@@ -184,14 +196,29 @@ struct pf_backend_ops {
     void        (*close)(pf_backend *b);
     const char *(*describe)(const pf_backend *b);         /* kernels in use: "avx512-vnni" */
 
-    /* Zeroed memory for activations and KV, page aligned, touched as it is used. */
-    pf_status (*buf_alloc)(pf_backend *b, size_t bytes, void **out);
-    void      (*buf_free)(pf_backend *b, void *p, size_t bytes);
+    /* Makes [host, host + bytes) known to a backend that computes on copies; NULL: this one reads weights where they are.
+     * Small vectors that were never placed are copied when an operation first names them. */
+    pf_status (*place)(pf_backend *b, const void *host, size_t bytes);
+
+    /* Zeroed memory for activations and KV, page aligned, touched as it is used. shared: memory that the caller can read
+     * and write, for upload and download only. */
+    pf_status (*buf_alloc)(pf_backend *b, size_t bytes, bool shared, void **out);
+    void      (*buf_free)(pf_backend *b, void *p, size_t bytes, bool shared);
     void      (*buf_copy)(pf_backend *b, void *to, const void *from, size_t bytes);
+
+    /* Between the caller's memory and the backend's, in turn with the operations. The caller's side must stay as it is until
+     * `finish`, which waits for everything and reports what failed since the last one. */
+    pf_status (*upload)(pf_backend *b, void *to, const void *from, size_t bytes);
+    pf_status (*download)(pf_backend *b, void *to, const void *from, size_t bytes);
+    pf_status (*finish)(pf_backend *b);
 
     /* Makes the backend's scratch large enough for such batches, and says how large that is without doing it. */
     uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
     pf_status (*reserve)(pf_backend *b, const struct pf_backend_sizes *sizes);
+
+    /* Around the operations of a step. When begin says that it has replayed them, they must not be called. */
+    pf_status (*begin)(pf_backend *b, const struct pf_repeat *r, bool *replayed);
+    pf_status (*end)(pf_backend *b);
 
     /* x[r] = row ids[r] of w, times its scale. */
     pf_status (*embed)(pf_backend *b, const struct pf_weight *w, const int32_t *ids, int rows, float *x);
@@ -229,5 +256,15 @@ struct pf_backend_ops {
 
 /* The CPU backend on n_threads threads, with the best kernels that isa_mask (PF_ISA_) and the CPU allow. */
 pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask);
+
+/* A backend on GPU number `device`, which may take up to vram_bytes of its memory (0: what is free). PF_EDEVICE: there is no
+ * such GPU, or no driver, or pfmoe was built without CUDA. */
+pf_status pf_backend_cuda_open(pf_backend **out, int device, uint64_t vram_bytes);
+
+/* Describes GPU number i; false past the last. */
+bool pf_backend_cuda_device(int i, struct pf_device *out);
+
+/* Bytes a second that a kernel reads on it now; 0 if none could be run. */
+double pf_backend_cuda_bandwidth(int i);
 
 #endif

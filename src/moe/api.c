@@ -22,13 +22,22 @@ const char *pf_version(void)
 
 int pf_devices(struct pf_device *out, int cap)
 {
-    if (cap < 1)
-        return 1;
+    int n = 1;
+    struct pf_device gpu;
     struct pf_device cpu = { .backend = "cpu", .memory_bytes = pf_cpu_memory_bytes(), .isa = pf_cpu_isa(),
                              .n_units = pf_cpu_n_cores() };
     pf_cpu_name(cpu.name, sizeof cpu.name);
-    out[0] = cpu;
-    return 1;
+    if (cap > 0)
+        out[0] = cpu;
+    for (int i = 0; pf_backend_cuda_device(i, &gpu); i++, n++)
+        if (n < cap)
+            out[n] = gpu;
+    return n;
+}
+
+double pf_gpu_bandwidth(int gpu)
+{
+    return pf_backend_cuda_bandwidth(gpu);
 }
 
 pf_status pf_file_inspect(const char *path, unsigned flags, struct pf_file_info *out)
@@ -140,6 +149,7 @@ static void fill_info(struct pf_model *m)
     info->has_tokenizer = m->vocab != NULL;
     info->has_chat_template = m->tmpl != NULL;
     info->n_vocab = m->backend ? m->n_vocab : m->vocab ? pf_vocab_size(m->vocab) : 0;
+    info->backend = m->backend ? m->backend->ops->name : "";
     info->isa = m->backend ? m->backend->ops->describe(m->backend) : "";
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++)
         info->weight_bytes += pf_gguf_tensor_at(m->file, i)->n_bytes;
@@ -158,8 +168,42 @@ static void fill_info(struct pf_model *m)
     info->bytes_per_token = bytes_per_token(m);
 }
 
+static pf_status place_all(struct pf_model *m)
+{
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
+        PF_TRY(m->backend->ops->place(m->backend, t->data, t->n_bytes));
+    }
+    return PF_OK;
+}
+
+/* The GPU, if there is one and it takes all weights. */
+static bool open_gpu(struct pf_model *m, const struct pf_model_opts *o)
+{
+    struct pf_device gpu;
+    if (o->device < 0 || (o->device == 0 && !pf_backend_cuda_device(0, &gpu)))
+        return false;
+    const struct pf_arch *arch = pf_arch_find((struct pf_str){ m->arch_name, strlen(m->arch_name) });
+    if (arch && arch->mla) {
+        pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: there are no GPU kernels for latent attention yet");
+        return false;
+    }
+    pf_status st = pf_backend_cuda_open(&m->backend, o->device, o->vram_bytes);
+    if (st == PF_OK)
+        st = place_all(m);
+    if (st == PF_OK)
+        return true;
+    if (m->backend)
+        m->backend->ops->close(m->backend);
+    m->backend = NULL;
+    pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: %s", pf_last_error());
+    return false;
+}
+
 static pf_status open_backend(struct pf_model *m, const struct pf_model_opts *o)
 {
+    if (open_gpu(m, o))
+        return PF_OK;
     int n = o->n_threads;
     if (n == 0) {
         n = pf_cpu_n_cores();
@@ -178,6 +222,7 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     PF_TRY(pf_vocab_open(&m->vocab, m->file));
     PF_TRY(open_template(m));
     if (!o->vocab_only) {
+        read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
         PF_TRY(open_backend(m, o));
         PF_TRY(pf_model_bind(m));
     }
@@ -191,7 +236,7 @@ static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const 
 {
     if (plan)
         return pf_residency_plan(m, o, plan);
-    return m->backend ? pf_residency_open(m, o, setup) : PF_OK;
+    return m->backend && !m->backend->ops->place ? pf_residency_open(m, o, setup) : PF_OK;
 }
 
 /* With plan not NULL the weights are planned for, but not placed. */
@@ -203,6 +248,8 @@ static pf_status open_model(pf_model **out, const char *path, const struct pf_mo
     pf_model_opts_init(&o);
     if (opts)
         o = *opts;
+    if (plan || setup || o.streaming)          /* these are about the CPU's tiers */
+        o.device = -1;
     struct pf_model *m = pf_alloc(PF_MEM_MODEL, sizeof *m);
     if (!m)
         PF_FAIL(PF_ENOMEM, "no memory to open %s", path);

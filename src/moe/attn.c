@@ -58,7 +58,8 @@ pf_status pf_attention_block(struct pf_session *s, int il, int rows)
         PF_TRY(norm_queries_and_keys(s, a, rows));
     PF_TRY(ops->kv_store(be, kv, b->k, b->v, b->pos, rows));
     PF_TRY(ops->attention(be, &(struct pf_attention_op){
-        .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos, .rows = rows, .n_head = a->n_head, .window = a->window,
+        .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos, .n_positions = s->computed + rows,
+        .rows = rows, .n_head = a->n_head, .window = a->window,
         .chunked = a->chunked, .scale = a->scale, .sinks = a->sinks, .row_scale = a->temper ? b->temper : NULL }));
     if (s->m->arch->gated_attention)
         PF_TRY(ops->act(be, PF_ACT_SIGMOID, b->gate_out, b->attn, (int64_t)rows * a->n_head * a->hd_v, b->attn));

@@ -8,6 +8,7 @@
  * x is [rows][n_embd]. The blocks are in attn.c, mla.c, deltanet.c and ffn.c. Matrices are named as in the papers: q,
  * k, v, gate, up, down. All work is done by the backend; these files decide only what follows what. */
 #include <math.h>
+#include <stdio.h>
 
 #include "moe/blocks.h"
 #include "moe/residency.h"
@@ -31,42 +32,84 @@ static pf_status run_layer(struct pf_session *s, int il, int rows)
     return ops->add(m->backend, b->x, m->residual_scale, b->y, n);
 }
 
-/* What depends on the positions only. */
-static void set_positions(struct pf_session *s, const struct pf_batch *batch)
+/* Tokens, positions, and what depends on the positions only: made here, then handed to the backend. */
+static pf_status put_inputs(struct pf_session *s, const struct pf_batch *batch)
 {
     enum { TEMPER_EVERY = 8192 };
-    struct pf_buffers *b = &s->buf;
+    struct pf_inputs in = pf_inputs_at(s->m, batch->rows, s->inputs);
+    struct pf_inputs to = pf_inputs_at(s->m, batch->rows, s->buf.inputs);
     for (int r = 0; r < batch->rows; r++) {
         int64_t pos = s->computed + r;
-        b->ids[r] = batch->tokens[r];
-        b->pos[r] = (int32_t)pos;
-        b->temper[r] = (float)(1 + 0.1 * log((double)((pos + 1) / TEMPER_EVERY + 1)));
+        in.ids[r] = batch->tokens[r];
+        in.pos[r] = (int32_t)pos;
+        in.temper[r] = (float)(1 + 0.1 * log((double)((pos + 1) / TEMPER_EVERY + 1)));
     }
-    pf_rope_table(&s->m->rope, b->pos, batch->rows, b->cs);
+    pf_rope_table(&s->m->rope, in.pos, batch->rows, in.cs);
+    s->buf.ids = to.ids;
+    s->buf.pos = to.pos;
+    s->buf.temper = to.temper;
+    s->buf.cs = to.cs;
+    return ops_of(s)->upload(s->m->backend, s->buf.inputs, s->inputs, in.bytes);
 }
 
-pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch)
+/* logits = output * norm(x) of n rows from the given one. */
+static pf_status head(struct pf_session *s, int first, int n)
 {
     const struct pf_model *m = s->m;
-    const struct pf_backend_ops *ops = ops_of(s);
-    struct pf_buffers *b = &s->buf;
-    int rows = batch->rows;
+    const struct pf_buffers *b = &s->buf;
+    PF_TRY(ops_of(s)->rms_norm(m->backend, b->x + (size_t)first * m->n_embd, m->output_norm, m->eps, m->n_embd, n, b->h));
+    return ops_of(s)->linear(m->backend, &(struct pf_linear){ &m->output, b->logits }, 1, b->h, n);
+}
 
-    set_positions(s, batch);
-    PF_TRY(ops->embed(m->backend, &m->embed, b->ids, rows, b->x));
+static pf_status get_logits(struct pf_session *s, float *to, int n)
+{
+    return ops_of(s)->download(s->m->backend, to, s->buf.logits, (size_t)n * (size_t)s->m->n_vocab * sizeof(float));
+}
 
+/* Everything up to the logits of the last row. */
+static pf_status run_layers(struct pf_session *s, const struct pf_batch *batch)
+{
+    const struct pf_model *m = s->m;
+    PF_TRY(ops_of(s)->embed(m->backend, &m->embed, s->buf.ids, batch->rows, s->buf.x));
     for (int il = 0; il < m->n_layer; il++) {
         if (atomic_exchange(&s->cancel, false))
             PF_FAIL(PF_ECANCEL, "cancelled at layer %d of %d", il, m->n_layer);
         PF_TRY(pf_residency_enter(s->m, il));
-        pf_status st = run_layer(s, il, rows);
+        pf_status st = run_layer(s, il, batch->rows);
         pf_residency_leave(s->m, il);
         PF_TRY(st);
     }
+    return batch->n_logits == 1 ? head(s, batch->rows - 1, 1) : PF_OK;
+}
 
-    if (batch->n_logits == 0)
-        return PF_OK;
-    const float *last = b->x + (size_t)(rows - batch->n_logits) * m->n_embd;
-    PF_TRY(ops->rms_norm(m->backend, last, m->output_norm, m->eps, m->n_embd, batch->n_logits, b->h));
-    return ops->linear(m->backend, &(struct pf_linear){ &m->output, batch->logits }, 1, b->h, batch->n_logits);
+static pf_status run(struct pf_session *s, const struct pf_batch *batch)
+{
+    const struct pf_backend_ops *ops = ops_of(s);
+    struct pf_repeat repeat = { s->buf.base, s->computed > 0 ? s->state : NULL, batch->rows, batch->n_logits, s->computed + batch->rows };
+    bool replayed;
+    PF_TRY(put_inputs(s, batch));
+    PF_TRY(ops->begin(s->m->backend, &repeat, &replayed));
+    if (!replayed)
+        PF_TRY(run_layers(s, batch));
+    PF_TRY(ops->end(s->m->backend));
+    if (batch->n_logits == 1)
+        return get_logits(s, batch->logits, 1);
+    for (int i = 0; i < batch->n_logits; i += PF_LOGIT_ROWS) {
+        int n = batch->n_logits - i < PF_LOGIT_ROWS ? batch->n_logits - i : PF_LOGIT_ROWS;
+        PF_TRY(head(s, batch->rows - batch->n_logits + i, n));
+        PF_TRY(get_logits(s, batch->logits + (size_t)i * s->m->n_vocab, n));
+    }
+    return PF_OK;
+}
+
+/* The first failure counts; but whatever happens, nothing is under way any more when this returns. */
+pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch)
+{
+    pf_status st = run(s, batch);
+    if (st == PF_OK)
+        return ops_of(s)->finish(s->m->backend);
+    char why[256];
+    snprintf(why, sizeof why, "%s", pf_last_error());
+    ops_of(s)->finish(s->m->backend);
+    PF_FAIL(st, "%s", why);
 }

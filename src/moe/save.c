@@ -9,10 +9,11 @@
  */
 #include <string.h>
 
+#include "base/pf_mem.h"
 #include "moe/session.h"
 
 static const char magic[8] = { 'P', 'F', 'M', 'O', 'E', 'S', 'E', 'S' };
-enum { VERSION = 2 };
+enum { VERSION = 2, PIECE = 1 << 20 };
 
 struct save_header {
     char     magic[8];
@@ -27,6 +28,7 @@ struct stream {
     pf_read_fn  *read;
     void        *ctx;
     uint64_t     hash;
+    char        *piece;      /* [PIECE] what passes between the backend's memory and the stream */
 };
 
 static void hash_block(uint64_t *h, const void *p, size_t n)
@@ -48,15 +50,43 @@ static pf_status transfer(struct stream *f, void *p, size_t n)
     return PF_OK;
 }
 
+typedef pf_status move_fn(pf_backend *b, void *to, const void *from, size_t bytes);
+
+static pf_status move(const struct pf_session *s, move_fn *fn, void *to, const void *from, size_t bytes)
+{
+    pf_backend *b = s->m->backend;
+    pthread_mutex_lock(&s->m->step_lock);
+    pf_status st = fn(b, to, from, bytes);
+    st = st == PF_OK ? b->ops->finish(b) : st;
+    pthread_mutex_unlock(&s->m->step_lock);
+    return st;
+}
+
+/* The same for the backend's memory, by way of a piece that can be read. */
+static pf_status transfer_buffer(struct stream *f, const struct pf_session *s, void *p, size_t n)
+{
+    const struct pf_backend_ops *ops = s->m->backend->ops;
+    for (size_t at = 0; at < n; at += PIECE) {
+        size_t bytes = n - at < PIECE ? n - at : PIECE;
+        if (f->write)
+            PF_TRY(move(s, ops->download, f->piece, (char *)p + at, bytes));
+        PF_TRY(transfer(f, f->piece, bytes));
+        if (f->read)
+            PF_TRY(move(s, ops->upload, (char *)p + at, f->piece, bytes));
+    }
+    return PF_OK;
+}
+
 /* Keys and values of one layer and chunk, the first in_use positions of it, which begins at position first. */
-static pf_status transfer_chunk(struct stream *f, const struct pf_kv_view *kv, int64_t first, size_t in_use)
+static pf_status transfer_chunk(struct stream *f, const struct pf_session *s, const struct pf_kv_view *kv, int64_t first,
+                                size_t in_use)
 {
     size_t element = kv->type == PF_KV_F16 ? 2 : 4;
     for (int h = 0; h < kv->n_kv_head; h++) {
         size_t at = (size_t)first * (size_t)kv->n_kv_head + (size_t)h * PF_KV_CHUNK_POSITIONS;
-        PF_TRY(transfer(f, (char *)kv->k + at * (size_t)kv->hd_k * element, in_use * (size_t)kv->hd_k * element));
+        PF_TRY(transfer_buffer(f, s, (char *)kv->k + at * (size_t)kv->hd_k * element, in_use * (size_t)kv->hd_k * element));
         if (kv->v)                           /* else the values are in the keys, or there are none */
-            PF_TRY(transfer(f, (char *)kv->v + at * (size_t)kv->hd_v * element, in_use * (size_t)kv->hd_v * element));
+            PF_TRY(transfer_buffer(f, s, (char *)kv->v + at * (size_t)kv->hd_v * element, in_use * (size_t)kv->hd_v * element));
     }
     return PF_OK;
 }
@@ -67,24 +97,40 @@ static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64
     for (int il = 0; il < s->m->n_layer; il++)
         for (int64_t first = 0; first < n; first += PF_KV_CHUNK_POSITIONS) {
             size_t in_use = (size_t)(n - first < PF_KV_CHUNK_POSITIONS ? n - first : PF_KV_CHUNK_POSITIONS);
-            PF_TRY(transfer_chunk(f, &s->kv[il].view, first, in_use));
-            PF_TRY(transfer_chunk(f, &s->index_kv[il].view, first, in_use));
+            PF_TRY(transfer_chunk(f, s, &s->kv[il].view, first, in_use));
+            PF_TRY(transfer_chunk(f, s, &s->index_kv[il].view, first, in_use));
         }
+    return PF_OK;
+}
+
+static pf_status save(const pf_session *s, struct stream *f)
+{
+    struct save_header header = { .version = VERSION, .kv_type = s->opts.kv_type, .fingerprint = s->m->fingerprint,
+                                  .n_tokens = (uint64_t)s->pos, .computed = (uint64_t)s->computed };
+    memcpy(header.magic, magic, sizeof magic);
+    PF_TRY(transfer(f, &header, sizeof header));
+    PF_TRY(transfer(f, s->tokens, (size_t)s->pos * sizeof *s->tokens));
+    PF_TRY(transfer_buffer(f, s, s->state, s->computed > 0 ? s->state_bytes : 0));
+    PF_TRY(transfer_kv(f, s, s->computed));
+    uint64_t hash = f->hash;
+    return transfer(f, &hash, sizeof hash);
+}
+
+static pf_status open_piece(struct stream *f)
+{
+    f->piece = pf_alloc(PF_MEM_SESSION, PIECE);
+    if (!f->piece)
+        PF_FAIL(PF_ENOMEM, "no memory to move a saved session");
     return PF_OK;
 }
 
 pf_status pf_session_save(const pf_session *s, pf_write_fn *write, void *ctx)
 {
     struct stream f = { .write = write, .ctx = ctx };
-    struct save_header header = { .version = VERSION, .kv_type = s->opts.kv_type, .fingerprint = s->m->fingerprint,
-                                  .n_tokens = (uint64_t)s->pos, .computed = (uint64_t)s->computed };
-    memcpy(header.magic, magic, sizeof magic);
-    PF_TRY(transfer(&f, &header, sizeof header));
-    PF_TRY(transfer(&f, s->tokens, (size_t)s->pos * sizeof *s->tokens));
-    PF_TRY(transfer(&f, s->state, s->computed > 0 ? s->state_bytes : 0));
-    PF_TRY(transfer_kv(&f, s, s->computed));
-    uint64_t hash = f.hash;
-    return transfer(&f, &hash, sizeof hash);
+    PF_TRY(open_piece(&f));
+    pf_status st = save(s, &f);
+    pf_free(f.piece);
+    return st;
 }
 
 static pf_status check_header(const struct pf_session *s, const struct save_header *h)
@@ -106,25 +152,33 @@ static pf_status check_header(const struct pf_session *s, const struct save_head
     return PF_OK;
 }
 
-pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx)
+static pf_status load(pf_session *s, struct stream *f)
 {
-    struct stream f = { .read = read, .ctx = ctx };
     struct save_header header;
     PF_TRY(pf_session_rewind(s, 0));
-    PF_TRY(transfer(&f, &header, sizeof header));
+    PF_TRY(transfer(f, &header, sizeof header));
     PF_TRY(check_header(s, &header));
-    PF_TRY(transfer(&f, s->tokens, (size_t)header.n_tokens * sizeof *s->tokens));
+    PF_TRY(transfer(f, s->tokens, (size_t)header.n_tokens * sizeof *s->tokens));
     for (uint64_t i = 0; i < header.n_tokens; i++)
         if (s->tokens[i] < 0 || s->tokens[i] >= s->m->n_vocab)
             PF_FAIL(PF_EFORMAT, "token %llu of the saved session is %d; the vocabulary has ids 0 to %d", (unsigned long long)i,
                     s->tokens[i], s->m->n_vocab - 1);
-    PF_TRY(transfer(&f, s->state, header.computed > 0 ? s->state_bytes : 0));
-    PF_TRY(transfer_kv(&f, s, (int64_t)header.computed));
-    uint64_t expected = f.hash, found;
-    PF_TRY(transfer(&f, &found, sizeof found));
+    PF_TRY(transfer_buffer(f, s, s->state, header.computed > 0 ? s->state_bytes : 0));
+    PF_TRY(transfer_kv(f, s, (int64_t)header.computed));
+    uint64_t expected = f->hash, found;
+    PF_TRY(transfer(f, &found, sizeof found));
     if (found != expected)
         PF_FAIL(PF_EFORMAT, "the saved session is damaged: its checksum does not match");
     s->pos = (int64_t)header.n_tokens;
     s->computed = (int64_t)header.computed;
     return PF_OK;
+}
+
+pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx)
+{
+    struct stream f = { .read = read, .ctx = ctx };
+    PF_TRY(open_piece(&f));
+    pf_status st = load(s, &f);
+    pf_free(f.piece);
+    return st;
 }

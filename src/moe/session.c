@@ -100,30 +100,43 @@ static struct widths widths_of(const struct pf_model *m)
     return w;
 }
 
-static struct pf_backend_sizes backend_sizes(const struct pf_model *m, int rows, int64_t n_ctx)
+static struct pf_backend_sizes backend_sizes(const struct pf_model *m, const struct pf_session_opts *o)
 {
     struct widths w = widths_of(m);
-    struct pf_backend_sizes s = { .max_rows = rows, .max_n_in = m->n_embd, .max_picks = rows * m->n_used,
-                                  .n_expert = m->n_expert, .n_ff = m->n_ff_expert,
-                                  .n_out = m->n_expert ? m->n_embd : 0 };
+    struct pf_backend_sizes s = { .max_rows = o->n_batch, .max_n_in = m->n_embd, .max_picks = o->n_batch * m->n_used,
+                                  .n_expert = m->n_expert, .n_ff = m->n_ff_expert, .n_out = m->n_expert ? m->n_embd : 0,
+                                  .n_ctx = o->n_ctx };
     widen(&s.max_n_in, w.attn);
     if (m->arch->mla) {
         widen(&s.max_n_in, (int64_t)m->layers[0].attn.n_head * m->mla.n_v);
         widen(&s.max_n_in, m->mla.n_q_latent);
-        s.max_head_rows = rows * m->layers[0].attn.n_head;
+        s.max_head_rows = o->n_batch * m->layers[0].attn.n_head;
         s.max_head_n_in = m->mla.n_latent > m->mla.n_nope ? m->mla.n_latent : m->mla.n_nope;
         s.n_choose_head = m->mla.n_index_head;
-        widen(&s.max_head_rows, (int64_t)rows * m->mla.n_index_head);
+        widen(&s.max_head_rows, (int64_t)o->n_batch * m->mla.n_index_head);
         widen(&s.max_head_n_in, m->mla.n_index);
-        widen(&s.max_positions, m->mla.n_index_head ? n_ctx : 0);
+        widen(&s.max_positions, m->mla.n_index_head ? o->n_ctx : 0);
     }
     widen(&s.max_n_in, w.ff);
     for (int il = 0; il < m->n_layer; il++) {
         widen(&s.max_head_dim, m->layers[il].attn.hd_k);
         widen(&s.max_head_dim, m->layers[il].attn.hd_v);
+        widen(&s.max_heads, m->layers[il].attn.n_head);
     }
     widen(&s.max_head_dim, m->delta.d);
     return s;
+}
+
+struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base)
+{
+    struct pf_inputs in;
+    size_t n = (size_t)rows;
+    in.ids = base;
+    in.pos = base ? in.ids + n : NULL;
+    in.temper = base ? (float *)(void *)(in.pos + n) : NULL;
+    in.cs = base ? in.temper + n : NULL;
+    in.bytes = n * (3 + 2 * (size_t)m->rope.n_pairs) * sizeof(float);
+    return in;
 }
 
 /* Carves the buffers out of base; with base NULL only measures. Returns the bytes. */
@@ -145,10 +158,9 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
         { &b->gate, rows * (size_t)w.ff },         { &b->up, rows * (size_t)w.ff },
         { &b->y, rows * (size_t)m->n_embd },       { &b->y_shared, rows * (size_t)w.shared },
         { &b->shared_gate, rows },                 { &b->router, rows * (size_t)m->n_expert },
-        { &b->cs, rows * 2 * (size_t)m->rope.n_pairs }, { &b->logits, (size_t)m->n_vocab },
+        { &b->inputs, pf_inputs_at(m, n_batch, NULL).bytes / 4 },
+        { &b->logits, PF_LOGIT_ROWS * (size_t)m->n_vocab },
         { &b->pick_weights, rows * (size_t)m->n_used }, { &b->picks, rows * (size_t)m->n_used },
-        { &b->ids, rows },                         { &b->pos, rows },
-        { &b->temper, rows },
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         void *p = base ? base + used : NULL;
@@ -169,7 +181,7 @@ pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts
         struct pf_kv_layer kv = kv_layer(m, il, &o);
         *kv_bytes += kv.k_bytes + kv.v_bytes + index_kv_layer(m, il, &o).k_bytes;
     }
-    struct pf_backend_sizes sizes = backend_sizes(m, o.n_batch, o.n_ctx);
+    struct pf_backend_sizes sizes = backend_sizes(m, &o);
     *work_bytes = (uint64_t)pf_state_bytes(m) * (uint64_t)(2 + pf_state_n_checkpoints(m)) +
                   carve(m, o.n_batch, NULL, &b) + m->backend->ops->scratch_bytes(m->backend, &sizes) +
                   (uint64_t)o.n_ctx * sizeof(int32_t) +
@@ -186,16 +198,18 @@ void pf_session_close(pf_session **sp)
         return;
     const struct pf_backend_ops *ops = s->m->backend->ops;
     for (int il = 0; s->kv && il < s->m->n_layer; il++) {
-        ops->buf_free(s->m->backend, s->kv[il].view.k, s->kv[il].k_bytes);
-        ops->buf_free(s->m->backend, s->kv[il].view.v, s->kv[il].v_bytes);
+        ops->buf_free(s->m->backend, s->kv[il].view.k, s->kv[il].k_bytes, false);
+        ops->buf_free(s->m->backend, s->kv[il].view.v, s->kv[il].v_bytes, false);
     }
     for (int il = 0; s->index_kv && il < s->m->n_layer; il++)
-        ops->buf_free(s->m->backend, s->index_kv[il].view.k, s->index_kv[il].k_bytes);
-    ops->buf_free(s->m->backend, s->state, s->state_bytes);
-    ops->buf_free(s->m->backend, s->next, s->state_bytes);
+        ops->buf_free(s->m->backend, s->index_kv[il].view.k, s->index_kv[il].k_bytes, false);
+    ops->buf_free(s->m->backend, s->state, s->state_bytes, false);
+    ops->buf_free(s->m->backend, s->next, s->state_bytes, false);
     for (int i = 0; i < s->n_checkpoints; i++)
-        ops->buf_free(s->m->backend, s->checkpoints[i].state, s->state_bytes);
-    ops->buf_free(s->m->backend, s->buf.base, s->buf.bytes);
+        ops->buf_free(s->m->backend, s->checkpoints[i].state, s->state_bytes, false);
+    ops->buf_free(s->m->backend, s->buf.base, s->buf.bytes, false);
+    ops->buf_free(s->m->backend, s->inputs, pf_inputs_at(s->m, s->opts.n_batch, NULL).bytes, true);
+    ops->buf_free(s->m->backend, s->logits, (size_t)s->m->n_vocab * sizeof *s->logits, true);
     pf_free(s->kv);
     pf_free(s->index_kv);
     pf_free(s->tokens);
@@ -207,10 +221,10 @@ void pf_session_close(pf_session **sp)
     *sp = NULL;
 }
 
-static pf_status alloc_floats(struct pf_session *s, size_t bytes, float **out)
+static pf_status alloc_floats(struct pf_session *s, size_t bytes, bool shared, float **out)
 {
     void *p = NULL;
-    PF_TRY(s->m->backend->ops->buf_alloc(s->m->backend, bytes, &p));
+    PF_TRY(s->m->backend->ops->buf_alloc(s->m->backend, bytes, shared, &p));
     *out = p;
     return PF_OK;
 }
@@ -220,10 +234,10 @@ static pf_status open_state(struct pf_session *s)
     s->state_bytes = pf_state_bytes(s->m);
     if (s->state_bytes == 0)
         return PF_OK;
-    PF_TRY(alloc_floats(s, s->state_bytes, &s->state));
-    PF_TRY(alloc_floats(s, s->state_bytes, &s->next));
+    PF_TRY(alloc_floats(s, s->state_bytes, false, &s->state));
+    PF_TRY(alloc_floats(s, s->state_bytes, false, &s->next));
     for (int i = 0; i < pf_state_n_checkpoints(s->m); i++) {
-        PF_TRY(alloc_floats(s, s->state_bytes, &s->checkpoints[i].state));
+        PF_TRY(alloc_floats(s, s->state_bytes, false, &s->checkpoints[i].state));
         s->n_checkpoints++;
     }
     return PF_OK;
@@ -235,13 +249,13 @@ static pf_status open_kv(struct pf_session *s, int il)
     struct pf_kv_layer kv = kv_layer(s->m, il, &s->opts);
     if (kv.k_bytes == 0)                     /* a delta net */
         return PF_OK;
-    PF_TRY(ops->buf_alloc(s->m->backend, kv.k_bytes, &kv.view.k));
+    PF_TRY(ops->buf_alloc(s->m->backend, kv.k_bytes, false, &kv.view.k));
     s->kv[il] = kv;
     if (kv.v_bytes)
-        PF_TRY(ops->buf_alloc(s->m->backend, kv.v_bytes, &s->kv[il].view.v));
+        PF_TRY(ops->buf_alloc(s->m->backend, kv.v_bytes, false, &s->kv[il].view.v));
     struct pf_kv_layer index = index_kv_layer(s->m, il, &s->opts);
     if (index.k_bytes)
-        PF_TRY(ops->buf_alloc(s->m->backend, index.k_bytes, &index.view.k));
+        PF_TRY(ops->buf_alloc(s->m->backend, index.k_bytes, false, &index.view.k));
     s->index_kv[il] = index;
     return PF_OK;
 }
@@ -261,10 +275,12 @@ static pf_status open_parts(struct pf_session *s)
         PF_TRY(open_kv(s, il));
     PF_TRY(open_state(s));
     s->buf.bytes = carve(m, s->opts.n_batch, NULL, &s->buf);
-    PF_TRY(ops->buf_alloc(m->backend, s->buf.bytes, &s->buf.base));
+    PF_TRY(ops->buf_alloc(m->backend, s->buf.bytes, false, &s->buf.base));
+    PF_TRY(ops->buf_alloc(m->backend, pf_inputs_at(m, s->opts.n_batch, NULL).bytes, true, &s->inputs));
+    PF_TRY(alloc_floats(s, (size_t)m->n_vocab * sizeof *s->logits, true, &s->logits));
     carve(m, s->opts.n_batch, s->buf.base, &s->buf);
 
-    struct pf_backend_sizes sizes = backend_sizes(m, s->opts.n_batch, s->opts.n_ctx);
+    struct pf_backend_sizes sizes = backend_sizes(m, &s->opts);
     pthread_mutex_lock(&m->step_lock);
     pf_status st = ops->reserve(m->backend, &sizes);
     pthread_mutex_unlock(&m->step_lock);

@@ -39,13 +39,23 @@ struct pf_buffers {
     float *y, *y_shared;     /* what a block, and what its shared expert adds {n_embd} */
     float *shared_gate;      /* {1} */
     float *router;           /* {n_expert} */
-    float *cs;               /* rotary table {2 * n_pairs} */
-    float *temper;           /* factor of the queries {1} */
-    float *logits;           /* one row {n_vocab} */
+    float *logits;           /* PF_LOGIT_ROWS rows {n_vocab} */
     float   *pick_weights;   /* {n_used} */
     int32_t *picks;          /* {n_used} */
+    void    *inputs;         /* what the host writes for a step, cut up anew for each: */
     int32_t *ids, *pos;      /* {1} */
+    float   *temper;         /* factor of the queries {1} */
+    float   *cs;             /* rotary table {2 * n_pairs} */
 };
+
+/* The same cut of the host's copy. */
+struct pf_inputs {
+    int32_t *ids, *pos;
+    float   *temper, *cs;
+    size_t   bytes;
+};
+
+enum { PF_LOGIT_ROWS = 16 };         /* rows that go through the output matrix at once */
 
 struct pf_candidate {        /* sampler.c */
     float   logit;
@@ -72,9 +82,11 @@ struct pf_session {
     int                   n_checkpoints;
     uint64_t              n_kept;            /* checkpoints ever made */
     struct pf_buffers     buf;
+    void                 *inputs;            /* the host's copy of buf.inputs */
+    float                *logits;            /* [n_vocab] of the last position, readable */
     float                *all_logits;        /* [n_all][n_vocab] of an eval with PF_LOGITS_ALL, else NULL */
     size_t                n_all;
-    bool                  has_logits;        /* buf.logits belongs to position pos - 1 */
+    bool                  has_logits;        /* logits belongs to position pos - 1 */
     struct pf_candidate  *candidates;        /* [n_vocab] the sampler's scratch */
     int32_t              *seen;              /* [n_vocab] the sampler's counts, all zero between calls */
     atomic_bool           cancel;
@@ -86,6 +98,9 @@ struct pf_batch {
     int            rows, n_logits;
     float         *logits;                   /* [n_logits][n_vocab] */
 };
+
+/* Cuts the inputs of a step of `rows` rows out of base. */
+struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base);
 
 /* forward.c: evaluates a batch. Reads and writes s->kv, s->next and s->buf; commits nothing. */
 pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch);

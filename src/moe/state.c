@@ -49,9 +49,15 @@ void pf_state_commit(struct pf_session *s, int rows)
     s->computed += rows;
 }
 
+static void copy_state(const struct pf_session *s, float *to, const float *from)
+{
+    pthread_mutex_lock(&s->m->step_lock);
+    s->m->backend->ops->buf_copy(s->m->backend, to, from, s->state_bytes);
+    pthread_mutex_unlock(&s->m->step_lock);
+}
+
 void pf_state_keep(struct pf_session *s)
 {
-    const struct pf_backend_ops *ops = s->m->backend->ops;
     struct pf_checkpoint *c = &s->checkpoints[0];
     if (s->n_checkpoints == 0 || s->computed == 0)
         return;
@@ -61,14 +67,13 @@ void pf_state_keep(struct pf_session *s)
         if (s->checkpoints[i].pos == 0 || (c->pos != 0 && s->checkpoints[i].age < c->age))
             c = &s->checkpoints[i];
     }
-    ops->buf_copy(s->m->backend, c->state, s->state, s->state_bytes);
+    copy_state(s, c->state, s->state);
     c->pos = s->computed;
     c->age = ++s->n_kept;
 }
 
 void pf_state_rewind(struct pf_session *s, int64_t pos)
 {
-    const struct pf_backend_ops *ops = s->m->backend->ops;
     const struct pf_checkpoint *best = NULL;
     for (int i = 0; i < s->n_checkpoints; i++) {
         struct pf_checkpoint *c = &s->checkpoints[i];
@@ -85,5 +90,5 @@ void pf_state_rewind(struct pf_session *s, int64_t pos)
     }
     s->computed = best ? best->pos : 0;
     if (best)
-        ops->buf_copy(s->m->backend, s->state, best->state, s->state_bytes);
+        copy_state(s, s->state, best->state);
 }

@@ -50,7 +50,7 @@ static pf_status run_to(struct pf_session *s, int64_t end, int64_t first, bool l
         int64_t from = s->computed, left = end - from;
         int rows = left < s->opts.n_batch ? (int)left : s->opts.n_batch;
         struct pf_batch batch = { .tokens = s->tokens + from, .rows = rows, .n_logits = last && left == rows,
-                                  .logits = s->buf.logits };
+                                  .logits = s->logits };
         if (s->all_logits && from + rows > first) {
             int64_t begin = from > first ? from : first;
             batch.n_logits = (int)(from + rows - begin);
@@ -175,7 +175,7 @@ const float *pf_session_logits(const pf_session *s)
 {
     if (!s->has_logits)
         return NULL;
-    return s->all_logits ? s->all_logits + (s->n_all - 1) * (size_t)s->m->n_vocab : s->buf.logits;
+    return s->all_logits ? s->all_logits + (s->n_all - 1) * (size_t)s->m->n_vocab : s->logits;
 }
 
 const float *pf_session_logits_at(const pf_session *s, size_t i)

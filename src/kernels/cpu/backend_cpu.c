@@ -24,18 +24,18 @@ static const char *cpu_describe(const pf_backend *backend)
     return ((const struct cpu_backend *)backend)->k.name;
 }
 
-static pf_status cpu_buf_alloc(pf_backend *b, size_t bytes, void **out)
+static pf_status cpu_buf_alloc(pf_backend *b, size_t bytes, bool shared, void **out)
 {
-    (void)b;
+    (void)b, (void)shared;
     *out = pf_pages_alloc(bytes);
     if (!*out)
         PF_FAIL(PF_ENOMEM, "no memory for a buffer of %zu bytes", bytes);
     return PF_OK;
 }
 
-static void cpu_buf_free(pf_backend *b, void *p, size_t bytes)
+static void cpu_buf_free(pf_backend *b, void *p, size_t bytes, bool shared)
 {
-    (void)b;
+    (void)b, (void)shared;
     pf_pages_free(p, bytes);
 }
 
@@ -45,7 +45,26 @@ static void cpu_buf_copy(pf_backend *b, void *to, const void *from, size_t bytes
     memcpy(to, from, bytes);
 }
 
-/* ---- Scratch: one arena, carved twice by the same code, first to measure it and then for real -------------------- */
+static pf_status cpu_transfer(pf_backend *b, void *to, const void *from, size_t bytes)
+{
+    cpu_buf_copy(b, to, from, bytes);
+    return PF_OK;
+}
+
+static pf_status cpu_begin(pf_backend *b, const struct pf_repeat *r, bool *replayed)
+{
+    (void)b, (void)r;
+    *replayed = false;
+    return PF_OK;
+}
+
+static pf_status cpu_finish(pf_backend *b)
+{
+    (void)b;
+    return PF_OK;
+}
+
+/* ---- Scratch: one arena, carved twice by the same code, first to measure it and then for real ------------------- */
 
 struct carver {
     char  *base;             /* NULL: only measure */
@@ -363,6 +382,11 @@ static const struct pf_backend_ops cpu_ops = {
     .buf_alloc = cpu_buf_alloc,
     .buf_free = cpu_buf_free,
     .buf_copy = cpu_buf_copy,
+    .upload = cpu_transfer,
+    .download = cpu_transfer,
+    .finish = cpu_finish,
+    .begin = cpu_begin,
+    .end = cpu_finish,
     .scratch_bytes = cpu_scratch_bytes,
     .reserve = cpu_reserve,
     .embed = cpu_embed,

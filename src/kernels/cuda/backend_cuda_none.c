@@ -1,0 +1,21 @@
+/* Stands in for backend_cuda.c where pfmoe is built without CUDA: there are no GPUs. */
+#include "kernels/backend.h"
+
+pf_status pf_backend_cuda_open(pf_backend **out, int device, uint64_t vram_bytes)
+{
+    (void)vram_bytes;
+    *out = NULL;
+    PF_FAIL(PF_EDEVICE, "there is no GPU %d: pfmoe was built without CUDA", device);
+}
+
+bool pf_backend_cuda_device(int i, struct pf_device *out)
+{
+    (void)i, (void)out;
+    return false;
+}
+
+double pf_backend_cuda_bandwidth(int i)
+{
+    (void)i;
+    return 0;
+}

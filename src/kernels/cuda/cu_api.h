@@ -1,0 +1,179 @@
+/* What backend_cuda.c may ask of the kernels: one launcher per operation, C on both sides.
+ *
+ * Every pointer is an address of device memory unless the comment says otherwise. A launcher puts its work on the stream
+ * and returns; it never waits, never allocates and may be captured into a graph. Results have the bits of the C reference
+ * (kernels.h, docs/numerics.md). `fault` is a flag the host can read: a kernel that meets a value which must be finite and
+ * is not writes an enum cu_fault there and goes on with whatever comes out. */
+#ifndef PF_CU_API_H
+#define PF_CU_API_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/pf_qtype.h"
+#include "kernels/backend.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum cu_fault { CU_FINE, CU_ACTIVATION_NOT_FINITE, CU_ROUTER_NOT_FINITE };
+enum {
+    CU_MAX_PARTS = 4,             /* products that share an input and a launch */
+    CU_VECTOR_ROWS = 8,           /* up to so many rows, products go row by row over the weights; beyond, by tiles */
+    CU_ROUTE_EXPERTS = 4096,      /* the most experts a router may have */
+    CU_HEAD_DIM = 1024            /* the longest key or value */
+};
+
+/* Rows of activations as right-hand sides; see struct pf_xrow. */
+struct cu_x {
+    const float *f;               /* [rows][n] */
+    int8_t      *q;               /* [rows][n] */
+    float       *d;               /* [rows][n / 32] */
+    int16_t     *s;               /* [rows][n / 16] */
+};
+
+/* The numbers that the IQ and FP4 types look up: kernels/ref/iq_tables.h, copied to the device. */
+struct cu_tables {
+    const uint64_t *iq2_xxs, *iq2_xs, *iq2_s, *iq1;
+    const uint32_t *iq3_xxs, *iq3_s;
+    const int8_t   *iq4, *e2m1;
+};
+
+struct cu_part {
+    const uint8_t *w;
+    const float   *bias;          /* or NULL */
+    float         *y;             /* [rows][n_out] */
+    float          scale;
+    int            n_out;
+};
+
+/* Several matrices of one type and one input length against the same rows. */
+struct cu_linear {
+    struct cu_part   part[CU_MAX_PARTS];
+    int              n_parts, n, rows;
+    enum pf_qtype    type;
+    uint64_t         row_bytes;
+    struct cu_x      x;
+    struct cu_tables tables;
+};
+
+struct cu_expert_weight {
+    const uint8_t *const *data;   /* {n_expert}, a table in device memory */
+    enum pf_qtype type;
+    uint64_t      row_bytes;
+    const float  *scale, *bias;   /* {n_expert}, {n_out, n_expert}, or NULL */
+};
+
+/* Routed experts. Pick p belongs to row p / n_used. */
+struct cu_experts {
+    struct cu_expert_weight w, w2;
+    enum pf_act      act;
+    bool             weigh_input;
+    int              n, n_out, n_used, rows;
+    const int32_t   *picks;       /* [rows][n_used] */
+    const float     *weights;
+    struct cu_x      x;
+    struct cu_tables tables;
+};
+
+/* Does nothing; fails where the GPU cannot run these kernels. */
+cudaError_t pf_cu_probe(cudaStream_t st);
+
+/* Reads n bytes (a multiple of 16) and does nothing with them. out: a word to write to, which never happens. */
+cudaError_t pf_cu_read(cudaStream_t st, const void *p, size_t n, uint32_t *out);
+
+cudaError_t pf_cu_embed(cudaStream_t st, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int n, float scale,
+                        const int32_t *ids, int rows, float *x, const struct cu_tables *t);
+cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l);
+/* out[pick] = act(w x, w2 x), x [rows][n]; w and w2 of one type. Quantises out where out->q is not NULL. */
+cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault);
+/* y[pick] = w x, x [rows][n]; times the pick's weight if weigh_input. */
+cudaError_t pf_cu_expert_rows(cudaStream_t st, const struct cu_experts *e, float *y);
+/* y[row] = sum over the row's picks, in order, of weight * (w x), x [rows * n_used][n]. */
+cudaError_t pf_cu_down(cudaStream_t st, const struct cu_experts *e, float *y);
+
+/* Picks sorted by expert, and cut into tiles of columns. sorted and tile lie behind the struct, see pf_cu_max_tiles. */
+struct cu_tile {
+    int expert, first, n;         /* columns are sorted[first .. first + n) */
+};
+struct cu_groups {
+    int             n_tiles;
+    int32_t        *sorted;       /* [n_picks] */
+    struct cu_tile *tile;
+};
+int pf_cu_max_tiles(int n_picks, int n_expert);
+cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, struct cu_groups *g);
+
+/* One quantised matrix, or one of each expert, times many rows. */
+struct cu_tiles {
+    enum pf_qtype    type;
+    uint64_t         row_bytes;
+    int              n, n_out, n_columns;      /* n_columns: rows, or picks */
+    struct cu_x      x;
+    const float     *bias;                     /* {n_out}, or {n_out, n_expert}, or NULL */
+    float           *y;                        /* [n_columns][n_out] */
+    struct cu_tables tables;
+    const uint8_t   *w;                        /* dense */
+    float            scale;
+    const struct cu_groups *groups;            /* experts; NULL: dense */
+    const uint8_t *const   *table;
+    const float            *scales, *weights;  /* {n_expert}; per pick: multiplies what comes out; or NULL */
+    int                     n_expert, x_divisor;   /* pick p reads row p / x_divisor of x */
+};
+cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *t);
+size_t pf_cu_tile_bytes(void);   /* of shared memory, which a GPU must have */
+
+/* y[row] = sum over its picks, in order, of weight * v[pick]; weights NULL: 1. */
+cudaError_t pf_cu_combine(cudaStream_t st, const float *v, const float *weights, int n, int n_used, int rows, float *y);
+
+/* x.q, x.d, x.s from x.f. */
+cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int rows, int *fault);
+/* If add is not NULL, first x += a * add. Quantises y into q when q.q is not NULL (n a multiple of 32). */
+struct cu_norm {
+    float       *x;
+    const float *add, *w;
+    float        a, eps;
+    int          n, rows;
+    float       *y;
+    struct cu_x  q;
+    int         *fault;
+};
+cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *n);
+/* What happens to queries, keys and values between their products and attention: norms per head, rotation, and keys and values into their chunks. rope[0] is q, rope[1] k, heads up to
+ * CU_HEAD_DIM long. */
+struct cu_heads {
+    struct pf_rope_op rope[2];
+    bool         norm[2];
+    const float *weight[2];       /* or NULL */
+    float        eps;
+    struct pf_kv_view kv;
+    const float   *v;
+    const int32_t *pos;
+    int            rows;
+};
+cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *h);
+cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
+cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_t n);
+cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows);
+cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ropes, int n_ropes, int rows);
+cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v, const int32_t *pos,
+                           int rows);
+cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copies, int rows);
+cudaError_t pf_cu_route(cudaStream_t st, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
+                        int32_t *picks, float *weights, int *fault);
+
+/* n_chunks: as many as the longest row may see. part: scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are
+ * quantised into x as well, unless x->q is NULL; heads must then be multiples of 32. */
+size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v);
+cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, float *part,
+                            const struct cu_x *x, int *fault);
+
+cudaError_t pf_cu_conv(cudaStream_t st, const struct pf_conv_op *c);
+cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *d);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,312 @@
+/* Attention, folded over chunks of 256 absolute positions as kernels.h defines it.
+ *
+ *     few rows   a block per (KV head, row, chunk) leaves the chunk's maximum, sum and weighted values;
+ *                a second launch folds a head's chunks in order
+ *     many rows  a block per (KV head, row) goes over the chunks itself
+ *
+ * In a chunk a thread owns a dot of a query and a key, and an element of the weighted sum of values, so that each runs in its
+ * fixed order. All query heads that share the KV head go together, HEADS at a time. */
+#include "kernels/cuda/cu_device.h"
+
+enum { CHUNK = PF_KV_CHUNK_POSITIONS, HEADS = 8, SPLIT_ROWS = CU_VECTOR_ROWS, THREADS = 256, SPLIT_THREADS = 512 };
+
+struct attention {
+    struct pf_attention_op a;
+    struct pf_kv_view      kv;
+    int                    n_chunks;
+    float                 *part;     /* [row][head][chunk][hd_v + 2]: ac, mc, zc */
+    struct cu_x            x;        /* where few rows go in int8 too, or q NULL */
+    int                   *fault;
+};
+
+CU_INLINE int first_visible(const struct pf_attention_op &a, int pos)
+{
+    if (a.window == 0)
+        return 0;
+    int first = a.chunked ? pos - pos % a.window : pos - a.window + 1;
+    return first > 0 ? first : 0;
+}
+
+CU_INLINE float element(const float *p)
+{
+    return __ldg(p);
+}
+
+CU_INLINE float element(const uint16_t *p)
+{
+    return half_value(__ldg(p));
+}
+
+/* Eight neighbours; hd a multiple of 8 keeps rows aligned. */
+CU_INLINE void load8(const uint16_t *p, float *f)
+{
+    uint4 v = __ldg((const uint4 *)p);
+    uint32_t w[4] = { v.x, v.y, v.z, v.w };
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        f[2 * i] = half_value((uint16_t)w[i]);
+        f[2 * i + 1] = half_value((uint16_t)(w[i] >> 16));
+    }
+}
+
+CU_INLINE void load8(const float *p, float *f)
+{
+    float4 a = __ldg((const float4 *)p), b = __ldg((const float4 *)p + 1);
+    f[0] = a.x, f[1] = a.y, f[2] = a.z, f[3] = a.w, f[4] = b.x, f[5] = b.y, f[6] = b.z, f[7] = b.w;
+}
+
+template <int H>
+CU_INLINE void fold_by(float (&s)[32])
+{
+#pragma unroll
+    for (int i = 0; i < H; i++)
+        s[i] = s[i] + s[i + H];
+}
+
+/* Folds the 32 accumulators of a thread. */
+CU_INLINE float fold32(float (&s)[32])
+{
+    fold_by<16>(s);
+    fold_by<8>(s);
+    fold_by<4>(s);
+    fold_by<2>(s);
+    return s[0] + s[1];
+}
+
+/* q in shared memory, k in device memory, n elements. */
+template <class E>
+CU_INLINE float dot(const float *q, const E *k, int n)
+{
+    float s[32] = { 0 };
+    int e0 = 0;
+    if (n % 8 == 0)
+        for (; e0 + 32 <= n; e0 += 32)
+#pragma unroll
+            for (int i = 0; i < 32; i += 8) {
+                float f[8];
+                load8(k + e0 + i, f);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    s[i + j] = fmaf(q[e0 + i + j], f[j], s[i + j]);
+            }
+    for (; e0 < n; e0 += 32)
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            if (e0 + i < n)
+                s[i] = fmaf(q[e0 + i], element(k + e0 + i), s[i]);
+    return fold32(s);
+}
+
+/* What a block keeps in shared memory. */
+struct sums {
+    float *q;          /* [HEADS][hd_k] */
+    float *weight;     /* [HEADS][256] */
+    float *mc, *zc;    /* [HEADS] */
+};
+
+/* Weights, maximum and sum of one chunk, for n_heads heads: first a thread a dot, then a warp a head. Only whole groups of
+ * 32 positions around [lo, hi) are looked at. */
+template <class E>
+CU_INLINE void chunk_weights(const struct attention &o, const E *k, int lo, int hi, int n_heads, const struct sums &s)
+{
+    int lo32 = lo & ~31, n = ((hi + 31) & ~31) - lo32, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n_heads * n; i += blockDim.x) {
+        int h = i / n, p = lo32 + i % n;
+        s.weight[h * CHUNK + p] = p >= lo && p < hi ? dot(s.q + h * o.kv.hd_k, k + (size_t)p * o.kv.hd_k, o.kv.hd_k) * o.a.scale
+                                                    : -INFINITY;
+    }
+    __syncthreads();
+    for (int h = warp; h < n_heads; h += blockDim.x / WARP) {
+        float top = -INFINITY, sum = 0;
+        for (int i = lo32 + lane; i < hi; i += WARP)
+            top = s.weight[h * CHUNK + i] > top ? s.weight[h * CHUNK + i] : top;
+        top = warp_max(top);
+        for (int i = lo32 + lane; i < hi; i += WARP) {
+            float e = pf_expf(s.weight[h * CHUNK + i] - top);
+            s.weight[h * CHUNK + i] = e;
+            sum = sum + e;
+        }
+        sum = warp_fold(sum);
+        if (lane == 0) {
+            s.mc[h] = top;
+            s.zc[h] = sum;
+        }
+    }
+    __syncthreads();
+}
+
+/* The weighted sums of element d of the values, for N heads from the first of weight on, of which n_heads are there. */
+template <int N, class E>
+CU_INLINE void chunk_values(const E *v, int hd_v, int d, int lo, int hi, int n_heads, const float *weight, float (&ac)[N])
+{
+#pragma unroll
+    for (int h = 0; h < N; h++)
+        ac[h] = 0;
+#pragma unroll 8
+    for (int p = lo; p < hi; p++) {
+        float x = element(v + (size_t)p * hd_v + d);
+#pragma unroll
+        for (int h = 0; h < N; h++)
+            if (h < n_heads)
+                ac[h] = fmaf(weight[h * CHUNK + p], x, ac[h]);
+    }
+}
+
+CU_INLINE void load_queries(const struct attention &o, int row, int head, int n_heads, float *q)
+{
+    for (int i = threadIdx.x; i < n_heads * o.kv.hd_k; i += blockDim.x) {
+        float v = o.a.q[((size_t)row * o.a.n_head + head) * o.kv.hd_k + i];
+        q[i] = o.a.row_scale ? v * o.a.row_scale[row] : v;
+    }
+}
+
+CU_INLINE struct sums carve(float *shared, int hd_k)
+{
+    return { shared, shared + HEADS * hd_k, shared + HEADS * (hd_k + CHUNK), shared + HEADS * (hd_k + CHUNK + 1) };
+}
+
+/* Factor that turns the weighted sum into the result; the sink has a logit but no value. */
+CU_INLINE float last_factor(const struct pf_attention_op &a, int head, float m, float z)
+{
+    if (!a.sinks)
+        return 1.0f / z;
+    float sink = a.sinks[head], top = m > sink ? m : sink, shrink = pf_expf(m - top);
+    return shrink / fmaf(z, shrink, pf_expf(sink - top));
+}
+
+/* blockIdx: KV head, chunk, row. */
+template <class E>
+static __global__ void __launch_bounds__(SPLIT_THREADS) split(const __grid_constant__ struct attention o)
+{
+    extern __shared__ float shared[];
+    struct sums s = carve(shared, o.kv.hd_k);
+    int hk = blockIdx.x, c = blockIdx.y, row = blockIdx.z, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head;
+    int lo = max(first_visible(o.a, pos) - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK), hd_v = o.kv.hd_v;
+    if (lo >= hi)
+        return;
+    size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK;
+    for (int h0 = 0; h0 < group; h0 += HEADS) {
+        int n_heads = min((int)HEADS, group - h0), head = hk * group + h0;
+        float *part = o.part + (((size_t)row * o.a.n_head + head) * o.n_chunks + c) * (hd_v + 2);
+        size_t stride = (size_t)o.n_chunks * (hd_v + 2);
+        __syncthreads();
+        load_queries(o, row, head, n_heads, s.q);
+        chunk_weights(o, (const E *)o.kv.k + chunk * o.kv.hd_k, lo, hi, n_heads, s);
+        for (int i = threadIdx.x; i < n_heads * hd_v; i += SPLIT_THREADS) {
+            float ac[1];
+            int h = i / hd_v, d = i % hd_v;
+            chunk_values<1>((const E *)o.kv.v + chunk * hd_v, hd_v, d, lo, hi, 1, s.weight + h * CHUNK, ac);
+            part[h * stride + d] = ac[0];
+        }
+        if (threadIdx.x < n_heads) {
+            part[threadIdx.x * stride + hd_v] = s.mc[threadIdx.x];
+            part[threadIdx.x * stride + hd_v + 1] = s.zc[threadIdx.x];
+        }
+    }
+}
+
+/* blockIdx: head, row. Every thread goes over the same maxima and sums; they cost less than sharing them. */
+static __global__ void fold_chunks(const __grid_constant__ struct attention o)
+{
+    int head = blockIdx.x, row = blockIdx.y, pos = o.a.pos[row], stride = o.kv.hd_v + 2;
+    int begin = first_visible(o.a, pos) / CHUNK, end = pos / CHUNK;
+    const float *part = o.part + ((size_t)row * o.a.n_head + head) * o.n_chunks * stride;
+    for (int d = threadIdx.x; d < o.kv.hd_v; d += blockDim.x) {
+        float m = -INFINITY, z = 0, acc = 0;
+        for (int c = begin; c <= end; c++) {
+            const float *p = part + (size_t)c * stride;
+            float mc = p[o.kv.hd_v], zc = p[o.kv.hd_v + 1], top = m > mc ? m : mc;
+            float a = pf_expf(m - top), b = pf_expf(mc - top);
+            z = fmaf(z, a, zc * b);
+            acc = fmaf(acc, a, p[d] * b);
+            m = top;
+        }
+        float y = acc * last_factor(o.a, head, m, z);
+        o.a.out[((size_t)row * o.a.n_head + head) * o.kv.hd_v + d] = y;
+        if (o.x.q)
+            quantise_block(y, &o.x, o.a.n_head * o.kv.hd_v, row, (head * o.kv.hd_v + d) / 32, o.fault);
+    }
+}
+
+/* blockIdx: KV head, row. The running sums of a thread's elements stay in registers, those of the heads in shared memory. */
+template <class E>
+static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ struct attention o)
+{
+    extern __shared__ float shared[];
+    enum { PARTS = CU_HEAD_DIM / THREADS };
+    struct sums s = carve(shared, o.kv.hd_k);
+    float *m = s.zc + HEADS, *z = m + HEADS, *old = z + HEADS, *fresh = old + HEADS;
+    int hk = blockIdx.x, row = blockIdx.y, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head, t = threadIdx.x;
+    int first = first_visible(o.a, pos), n_parts = (o.kv.hd_v + THREADS - 1) / THREADS;
+    for (int h0 = 0; h0 < group; h0 += HEADS) {
+        int n_heads = min((int)HEADS, group - h0), head = hk * group + h0;
+        float acc[PARTS][HEADS] = { { 0 } };
+        __syncthreads();
+        load_queries(o, row, head, n_heads, s.q);
+        if (t < HEADS) {
+            m[t] = -INFINITY;
+            z[t] = 0;
+        }
+        for (int c = first / CHUNK; c <= pos / CHUNK; c++) {
+            int lo = max(first - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK);
+            size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK;
+            chunk_weights(o, (const E *)o.kv.k + chunk * o.kv.hd_k, lo, hi, n_heads, s);
+            if (t < n_heads) {
+                float top = m[t] > s.mc[t] ? m[t] : s.mc[t];
+                old[t] = pf_expf(m[t] - top);
+                fresh[t] = pf_expf(s.mc[t] - top);
+                z[t] = fmaf(z[t], old[t], s.zc[t] * fresh[t]);
+                m[t] = top;
+            }
+            __syncthreads();
+#pragma unroll
+            for (int i = 0; i < PARTS; i++) {
+                float ac[HEADS];
+                int d = i * THREADS + t;
+                if (i < n_parts && d < o.kv.hd_v) {
+                    chunk_values((const E *)o.kv.v + chunk * o.kv.hd_v, o.kv.hd_v, d, lo, hi, n_heads, s.weight, ac);
+#pragma unroll
+                    for (int h = 0; h < HEADS; h++)
+                        if (h < n_heads)
+                            acc[i][h] = fmaf(acc[i][h], old[h], ac[h] * fresh[h]);
+                }
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < PARTS; i++)
+#pragma unroll
+            for (int h = 0; h < HEADS; h++) {
+                int d = i * THREADS + t;
+                if (h < n_heads && d < o.kv.hd_v)
+                    o.a.out[((size_t)row * o.a.n_head + head + h) * o.kv.hd_v + d] = acc[i][h] * last_factor(o.a, head + h, m[h], z[h]);
+            }
+    }
+}
+
+extern "C" size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v)
+{
+    return (size_t)(rows < SPLIT_ROWS ? rows : SPLIT_ROWS) * n_head * n_chunks * (hd_v + 2);
+}
+
+template <class E>
+static cudaError_t launch(cudaStream_t st, const struct attention &o)
+{
+    size_t bytes = HEADS * ((size_t)o.kv.hd_k + CHUNK + 6) * sizeof(float);
+    if (o.a.rows <= SPLIT_ROWS) {
+        split<E><<<dim3(o.kv.n_kv_head, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st>>>(o);
+        fold_chunks<<<dim3(o.a.n_head, o.a.rows), 128, 0, st>>>(o);
+    } else {
+        whole<E><<<dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st>>>(o);
+    }
+    return cudaGetLastError();
+}
+
+extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, float *part,
+                                       const struct cu_x *x, int *fault)
+{
+    struct attention o = { *a, *a->kv, n_chunks, part, *x, fault };
+    if (a->kv->hd_k > CU_HEAD_DIM || a->kv->hd_v > CU_HEAD_DIM)
+        return cudaErrorInvalidValue;
+    return a->kv->type == PF_KV_F16 ? launch<uint16_t>(st, o) : launch<float>(st, o);
+}

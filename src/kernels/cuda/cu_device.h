@@ -1,0 +1,101 @@
+/* What every kernel is built from: the fold of 32 accumulators over a warp, halves, int8 blocks, activations.
+ *
+ * A warp is the 32 accumulators of kernels.h: lane i is accumulator i, and the fold 16, 8, 4, 2, 1 is five shuffles.
+ * Compiled with --fmad=false: a product and a sum are rounded apart unless fmaf is written. */
+#ifndef PF_CU_DEVICE_H
+#define PF_CU_DEVICE_H
+
+#include <cuda_fp16.h>
+#include <math.h>
+
+#define PF_MATH_FN static __device__ __forceinline__
+#include "base/pf_math.h"
+#include "kernels/cuda/cu_api.h"
+
+#define CU_INLINE static __device__ __forceinline__
+
+enum { WARP = 32 };
+#define ALL_LANES 0xffffffffu
+
+/* Lane 0 gets the fold. */
+CU_INLINE float warp_fold(float v)
+{
+    for (int h = 16; h > 0; h /= 2)
+        v = v + __shfl_down_sync(ALL_LANES, v, h);
+    return v;
+}
+
+CU_INLINE float warp_fold_all(float v)
+{
+    return __shfl_sync(ALL_LANES, warp_fold(v), 0);
+}
+
+CU_INLINE uint32_t warp_max(uint32_t v)
+{
+    for (int h = 16; h > 0; h /= 2)
+        v = max(v, __shfl_xor_sync(ALL_LANES, v, h));
+    return v;
+}
+
+CU_INLINE float warp_max(float v)
+{
+    for (int h = 16; h > 0; h /= 2) {
+        float other = __shfl_xor_sync(ALL_LANES, v, h);
+        v = other > v ? other : v;
+    }
+    return v;
+}
+
+CU_INLINE float half_value(uint16_t h)
+{
+    return __half2float(__ushort_as_half(h));
+}
+
+/* float32 to F16, ties to even; infinities stay, a NaN keeps its upper bits and becomes quiet. */
+CU_INLINE uint16_t half_bits(float x)
+{
+    uint32_t u = pf_float_bits(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u)
+        return (uint16_t)((u >> 16 & 0x8000u) | 0x7e00u | (u >> 13 & 0x3ffu));
+    return __half_as_ushort(__float2half_rn(x));
+}
+
+CU_INLINE float activation(enum pf_act act, float g, float u)
+{
+    if (act == PF_ACT_SWIGLU)
+        return g * pf_sigmoidf(g) * u;
+    if (act == PF_ACT_SIGMOID)
+        return pf_sigmoidf(g) * u;
+    float z = g > 7.0f ? 7.0f : g;
+    float v = u > 7.0f ? 7.0f : u;
+    v = v < -7.0f ? -7.0f : v;
+    return z * pf_sigmoidf(1.702f * z) * (v + 1.0f);
+}
+
+/* Quantises one block, a value per lane, to block b of row `row` of an x of n columns. */
+CU_INLINE void quantise_block(float x, const struct cu_x *to, int n, int row, int b, int *fault)
+{
+    int lane = threadIdx.x % WARP;
+    uint32_t bits = warp_max(pf_float_bits(x) & 0x7fffffffu);
+    float amax = pf_bits_float(bits);
+    bool alive = amax >= 0x1p-100f;
+    float t = x * (alive ? 127.0f / amax : 0.0f) + 0x1.8p23f;
+    int q = (int)(pf_float_bits(t) - 0x4b400000u);
+    int sum = q;
+    for (int h = 8; h > 0; h /= 2)
+        sum += __shfl_xor_sync(ALL_LANES, sum, h);
+    to->q[(size_t)row * n + b * 32 + lane] = (int8_t)q;
+    if (lane % 16 == 0)
+        to->s[(size_t)row * (n / 16) + b * 2 + lane / 16] = (int16_t)sum;
+    if (lane == 0)
+        to->d[(size_t)row * (n / 32) + b] = alive ? amax / 127.0f : 0.0f;
+    if (bits >= 0x7f800000u && lane == 0)
+        *fault = CU_ACTIVATION_NOT_FINITE;
+}
+
+static inline int ceil_div(int64_t a, int64_t b)
+{
+    return (int)((a + b - 1) / b);
+}
+
+#endif

@@ -1,0 +1,493 @@
+/* Weight rows times one row of activations, in the order of docs/numerics.md.
+ *
+ * The work is cut into tasks of a warp: eight weight rows and a round of 32 blocks of 32, that is four segments.
+ *
+ *     lanes      0..7         8..15        16..23       24..31          first a block a lane: the terms it adds
+ *                segment      segment      segment      segment
+ *     then       lane 4 r + g runs the chain of segment g of row r, over the terms that eight lanes left in shared memory
+ *     at last    a thread a row adds up its segments, left to right
+ *
+ * Who reads a block's bytes is the type's affair: lanes of a segment may share loads and exchange partial integer sums,
+ * which are exact in any order. What belongs to the activations is loaded once for the eight rows. */
+#ifndef PF_CU_DOT_H
+#define PF_CU_DOT_H
+
+#include <cuda_pipeline.h>
+
+#include "kernels/cuda/cu_blocks.h"
+
+/* What a block adds: s = fmaf(p, f, s), then, for types with a second term, s = fmaf(m, g, s). */
+struct term {
+    float p, f, m, g;
+};
+
+struct x_row {
+    const float   *f;
+    const int8_t  *q;
+    const float   *d;
+    const int16_t *s;
+};
+
+CU_INLINE struct x_row x_row_of(const struct cu_x &x, int n, int64_t row)
+{
+    return { x.f + row * n, x.q + row * n, x.d + row * (n / 32), x.s + row * (n / 16) };
+}
+
+CU_INLINE int sum_of_block(const struct x_row &x, int b)
+{
+    int two = __ldg((const int *)x.s + b);
+    return (int)(int16_t)two + (two >> 16);
+}
+
+CU_INLINE int dot16(uint4 w, uint4 x, int sum)
+{
+    sum = __dp4a((int)w.x, (int)x.x, sum);
+    sum = __dp4a((int)w.y, (int)x.y, sum);
+    sum = __dp4a((int)w.z, (int)x.z, sum);
+    return __dp4a((int)w.w, (int)x.w, sum);
+}
+
+/* Types. load() fetches what a lane needs of block b of a round, load_x() of the activations, dot() makes the terms. Types whose
+ * lanes would read the same words many times are STAGED: a round of them, so many bytes, is first copied to shared memory. */
+
+/* Any type, through its reader. */
+template <class R>
+struct plain {
+    static constexpr bool whole_segments = false, second = R::kind != ONE_TERM;
+    enum { STAGED = 0 };
+    typedef struct cu_block raw;
+    struct side { uint4 x0, x1; float d; int s0, s1; };
+
+    static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &t) { return read_block<R>(row, b, t); }
+
+    static CU_READ_FN side load_x(const struct x_row &x, int b)
+    {
+        int two = __ldg((const int *)x.s + b);
+        return { load16(x.q + b * 32), load16(x.q + b * 32 + 16), __ldg(x.d + b), (int16_t)two, two >> 16 };
+    }
+
+    static CU_READ_FN struct term dot(const raw &w, const side &x, int)
+    {
+        int lower = w.sc[0] * dot16(make_uint4(w.code[0], w.code[1], w.code[2], w.code[3]), x.x0, 0);
+        int upper = w.sc[1] * dot16(make_uint4(w.code[4], w.code[5], w.code[6], w.code[7]), x.x1, 0);
+        if (R::kind == TWO_SCALES)
+            return { w.dw * x.d, (float)lower, w.dw1 * x.d, (float)upper };
+        return { w.dw * x.d, (float)(lower + upper), -w.mw, x.d * (float)(w.mn[0] * x.s0 + w.mn[1] * x.s1) };
+    }
+};
+
+/* A pair of lanes shares the 32 bytes of two blocks, low and high nibbles: each takes sixteen of them for both. */
+template <bool FIVE>
+struct k45 {
+    static constexpr bool whole_segments = true, second = true;
+    enum { BYTES = FIVE ? 176 : 144, STAGED = 0 };
+    struct raw { uint4 head, w, fifth; };
+    struct side { uint4 even, odd; float d, g; };
+
+    static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
+    {
+        const uint8_t *p = row + (size_t)(b / 8) * BYTES;
+        int g = b % 8;
+        raw r;
+        r.head = load16(p);
+        r.w = load16(p + (FIVE ? 48 : 16) + 16 * g);
+        if (FIVE)
+            r.fifth = load16(p + 16 + 16 * (g & 1));
+        return r;
+    }
+
+    static CU_READ_FN side load_x(const struct x_row &x, int b)
+    {
+        const int8_t *q = x.q + (b & ~1) * 32 + 16 * (b & 1);
+        float d = __ldg(x.d + b);
+        return { load16(q), load16(q + 32), d, d * (float)sum_of_block(x, b) };
+    }
+
+    static CU_READ_FN struct term dot(const raw &r, const side &x, int b)
+    {
+        int g = b % 8, odd = g & 1;
+        uint4 lo = make_uint4(r.w.x & 0x0f0f0f0f, r.w.y & 0x0f0f0f0f, r.w.z & 0x0f0f0f0f, r.w.w & 0x0f0f0f0f);
+        uint4 hi = make_uint4(r.w.x >> 4 & 0x0f0f0f0f, r.w.y >> 4 & 0x0f0f0f0f, r.w.z >> 4 & 0x0f0f0f0f, r.w.w >> 4 & 0x0f0f0f0f);
+        if (FIVE) {
+            int c = g - odd;
+            lo.x |= (r.fifth.x >> c & 0x01010101) << 4, hi.x |= (r.fifth.x >> (c + 1) & 0x01010101) << 4;
+            lo.y |= (r.fifth.y >> c & 0x01010101) << 4, hi.y |= (r.fifth.y >> (c + 1) & 0x01010101) << 4;
+            lo.z |= (r.fifth.z >> c & 0x01010101) << 4, hi.z |= (r.fifth.z >> (c + 1) & 0x01010101) << 4;
+            lo.w |= (r.fifth.w >> c & 0x01010101) << 4, hi.w |= (r.fifth.w >> (c + 1) & 0x01010101) << 4;
+        }
+        int even_sum = dot16(lo, x.even, 0), odd_sum = dot16(hi, x.odd, 0);
+        int sum = (odd ? odd_sum : even_sum) + __shfl_xor_sync(ALL_LANES, odd ? even_sum : odd_sum, 1);
+        struct scale_min sm = scale_min_words(r.head.y, r.head.z, r.head.w, g);
+        float d = half_value((uint16_t)r.head.x), dmin = half_value((uint16_t)(r.head.x >> 16));
+        return { d * (float)sm.sc * x.d, (float)sum, -(dmin * (float)sm.mn), x.g };
+    }
+};
+
+/* Four lanes share half a super-block: each takes eight positions of its four planes. */
+struct k6 {
+    static constexpr bool whole_segments = true, second = false;
+    enum { STAGED = 4 * 210 };
+    struct raw { uint32_t a[2], b[2], high[2], sc[2]; uint32_t d; };
+    struct side { uint2 q[4]; float d; int s0, s1; };
+
+    static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
+    {
+        const uint8_t *p = row + (size_t)(b / 8) * 210;
+        int h = b % 8 / 4, t = b % 4;
+        raw r;
+        load_words(p + 64 * h + 8 * t, r.a);
+        load_words(p + 64 * h + 32 + 8 * t, r.b);
+        load_words(p + 128 + 32 * h + 8 * t, r.high);
+        load_words(p + 192 + 8 * h, r.sc);
+        r.d = *(const uint16_t *)(p + 208);
+        return r;
+    }
+
+    static CU_READ_FN side load_x(const struct x_row &x, int b)
+    {
+        const int8_t *q = x.q + (b & ~3) * 32 + 8 * (b & 3);
+        int two = __ldg((const int *)x.s + b);
+        side r = { { }, __ldg(x.d + b), 32 * (int16_t)two, 32 * (two >> 16) };
+#pragma unroll
+        for (int p = 0; p < 4; p++)
+            r.q[p] = __ldg((const uint2 *)(q + 32 * p));
+        return r;
+    }
+
+    static CU_READ_FN struct term dot(const raw &r, const side &x, int b)
+    {
+        int t = b % 4, plane[4];
+        uint32_t mine = permute(r.sc[0], r.sc[1], t < 2 ? 0x6420 : 0x7531);       /* scales of my half of each plane */
+#pragma unroll
+        for (int p = 0; p < 4; p++) {
+            const uint32_t *low = p % 2 ? r.b : r.a;
+            uint32_t w0 = (low[0] >> (p / 2 * 4) & 0x0f0f0f0f) | (p < 3 ? r.high[0] << (4 - 2 * p) : r.high[0] >> 2) & 0x30303030;
+            uint32_t w1 = (low[1] >> (p / 2 * 4) & 0x0f0f0f0f) | (p < 3 ? r.high[1] << (4 - 2 * p) : r.high[1] >> 2) & 0x30303030;
+            plane[p] = (int8_t)(mine >> 8 * p) * __dp4a((int)w1, (int)x.q[p].y, __dp4a((int)w0, (int)x.q[p].x, 0));
+        }
+        int keep0 = t < 2 ? plane[0] : plane[2], keep1 = t < 2 ? plane[1] : plane[3];
+        keep0 += __shfl_xor_sync(ALL_LANES, t < 2 ? plane[2] : plane[0], 2);
+        keep1 += __shfl_xor_sync(ALL_LANES, t < 2 ? plane[3] : plane[1], 2);
+        int sum = (t & 1 ? keep1 : keep0) + __shfl_xor_sync(ALL_LANES, t & 1 ? keep0 : keep1, 1);
+        uint32_t own = (t < 2 ? r.sc[0] : r.sc[1]) >> (t & 1 ? 16 : 0);           /* both scales of plane t */
+        sum -= (int8_t)own * x.s0 + (int8_t)(own >> 8) * x.s1;
+        return { half_value((uint16_t)r.d) * x.d, (float)sum, 0, 0 };
+    }
+};
+
+/* Blocks begin at even addresses: words are read as they are aligned, and put together. */
+struct q8 {
+    static constexpr bool whole_segments = false, second = false;
+    enum { STAGED = 0 };
+    struct raw { uint32_t a[9]; uint32_t half; };
+    struct side { uint4 x0, x1; float d; };
+
+    static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
+    {
+        uintptr_t p = (uintptr_t)(row + (size_t)b * 34);
+        const uint32_t *a = (const uint32_t *)(p & ~(uintptr_t)3);
+        raw r;
+        r.half = p & 2;
+#pragma unroll
+        for (int i = 0; i < 9; i++)
+            r.a[i] = __ldg(a + i);
+        return r;
+    }
+
+    static CU_READ_FN side load_x(const struct x_row &x, int b)
+    {
+        return { load16(x.q + b * 32), load16(x.q + b * 32 + 16), __ldg(x.d + b) };
+    }
+
+    static CU_READ_FN struct term dot(const raw &r, const side &x, int)
+    {
+        uint32_t w[8], shift = 16 + 8 * r.half;                  /* 32 where the codes begin at a word */
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            w[i] = __funnelshift_rc(r.a[i], r.a[i + 1], shift);
+        int sum = dot16(make_uint4(w[0], w[1], w[2], w[3]), x.x0, 0);
+        sum = dot16(make_uint4(w[4], w[5], w[6], w[7]), x.x1, sum);
+        return { half_value((uint16_t)(r.a[0] >> 8 * r.half)) * x.d, (float)sum, 0, 0 };
+    }
+};
+
+struct q4 {
+    static constexpr bool whole_segments = false, second = false;
+    enum { STAGED = 0 };
+    struct raw { uint32_t a[5]; uint32_t half; };
+    struct side { uint4 x0, x1; float d; int minus; };
+
+    static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
+    {
+        uintptr_t p = (uintptr_t)(row + (size_t)b * 18);
+        const uint32_t *a = (const uint32_t *)(p & ~(uintptr_t)3);
+        raw r;
+        r.half = p & 2;
+#pragma unroll
+        for (int i = 0; i < 5; i++)
+            r.a[i] = __ldg(a + i);
+        return r;
+    }
+
+    static CU_READ_FN side load_x(const struct x_row &x, int b)
+    {
+        return { load16(x.q + b * 32), load16(x.q + b * 32 + 16), __ldg(x.d + b), -8 * sum_of_block(x, b) };
+    }
+
+    static CU_READ_FN struct term dot(const raw &r, const side &x, int)
+    {
+        uint32_t w[4], shift = 16 + 8 * r.half;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            w[i] = __funnelshift_rc(r.a[i], r.a[i + 1], shift);
+        uint4 lo = make_uint4(w[0] & 0x0f0f0f0f, w[1] & 0x0f0f0f0f, w[2] & 0x0f0f0f0f, w[3] & 0x0f0f0f0f);
+        uint4 hi = make_uint4(w[0] >> 4 & 0x0f0f0f0f, w[1] >> 4 & 0x0f0f0f0f, w[2] >> 4 & 0x0f0f0f0f, w[3] >> 4 & 0x0f0f0f0f);
+        int sum = dot16(hi, x.x1, dot16(lo, x.x0, x.minus));
+        return { half_value((uint16_t)(r.a[0] >> 8 * r.half)) * x.d, (float)sum, 0, 0 };
+    }
+};
+
+/* Codes stay in the order of their nibbles, element 0, 16, 1, 17 ...: the activations are put in that order instead. */
+struct mx4 {
+    static constexpr bool whole_segments = false, second = false;
+    enum { STAGED = 0 };
+    struct raw { uint32_t a[5]; uint32_t at; };
+    struct side { uint4 x0, x1; float d; int minus; };
+
+    static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
+    {
+        uintptr_t p = (uintptr_t)(row + (size_t)b * 17);
+        const uint32_t *a = (const uint32_t *)(p & ~(uintptr_t)3);
+        raw r;
+        r.at = p & 3;
+#pragma unroll
+        for (int i = 0; i < 5; i++)
+            r.a[i] = __ldg(a + i);
+        return r;
+    }
+
+    static CU_READ_FN side load_x(const struct x_row &x, int b)
+    {
+        uint4 l = load16(x.q + b * 32), h = load16(x.q + b * 32 + 16);
+        return { make_uint4(permute(l.x, h.x, 0x5140), permute(l.x, h.x, 0x7362), permute(l.y, h.y, 0x5140), permute(l.y, h.y, 0x7362)),
+                 make_uint4(permute(l.z, h.z, 0x5140), permute(l.z, h.z, 0x7362), permute(l.w, h.w, 0x5140), permute(l.w, h.w, 0x7362)),
+                 __ldg(x.d + b), -12 * sum_of_block(x, b) };
+    }
+
+    static CU_READ_FN struct term dot(const raw &r, const side &x, int)
+    {
+        uint32_t shift = 8 * r.at + 8, w[8];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t c = __funnelshift_rc(r.a[i], r.a[i + 1], shift), v = c ^ 0x88888888;
+            w[2 * i] = e2m1_plus_12(c, v);
+            w[2 * i + 1] = e2m1_plus_12(c >> 16, v >> 16);
+        }
+        int sum = dot16(make_uint4(w[0], w[1], w[2], w[3]), x.x0, x.minus);
+        sum = dot16(make_uint4(w[4], w[5], w[6], w[7]), x.x1, sum);
+        return { mx_scale((uint8_t)(r.a[0] >> 8 * r.at)) * x.d, (float)sum, 0, 0 };
+    }
+};
+
+/* ---- Tasks ------------------------------------------------------------------------------------------------------------- */
+
+/* The terms of eight rows, term t of the chain of lane l at [t][l]. The width spreads what eight neighbouring lanes write over
+ * the banks. */
+enum { TASK_ROWS = 8, CHAIN_WIDTH = 36, CHAIN_FLOATS = 2 * 8 * CHAIN_WIDTH };
+
+/* Where rows of one matrix begin; rows past the last are read as the last, and their results are not looked at. */
+struct row_set {
+    const uint8_t *base;
+    uint64_t       row_bytes;
+    int            last;
+};
+
+CU_INLINE const uint8_t *row_of(const struct row_set &w, int r)
+{
+    return w.base + (size_t)min(r, w.last) * w.row_bytes;
+}
+
+/* Starts copying bytes from any address to a piece of shared memory that begins at a multiple of 16; where they will lie. */
+CU_INLINE const uint8_t *stage(uint8_t *to, const uint8_t *from, int bytes)
+{
+    int skip = (int)((uintptr_t)from & 15);
+    for (int i = 16 * (int)(threadIdx.x % WARP); i < skip + bytes; i += 16 * WARP)
+        __pipeline_memcpy_async(to + i, from - skip + i, 16);
+    return to + skip;
+}
+
+/* Quantised type T. */
+template <class T>
+struct quantised {
+    enum { ROWS = TASK_ROWS, STAGE_BYTES = T::STAGED ? (T::STAGED + 15) / 16 * 16 + 16 : 0 };
+    enum { WARP_FLOATS = CHAIN_FLOATS * (T::second ? 2 : 1) + TASK_ROWS * STAGE_BYTES / 4 };
+    static CU_HOST_FN int n_rounds(int n) { return (n + 1023) / 1024; }
+    static CU_HOST_FN int n_sums(int n) { return (n + 255) / 256; }
+
+    /* Block of this lane in a round of n_blocks. */
+    static CU_READ_FN int my_block(int n_blocks)
+    {
+        int b = threadIdx.x % WARP;
+        if (b < n_blocks)
+            return b;
+        return T::whole_segments ? n_blocks - 8 + b % 8 : n_blocks - 1;
+    }
+
+    /* Segment sums of rows r0 .. r0 + 7 go to sums[row][segment]. */
+    static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int round, const struct cu_tables &t,
+                                float *warp_memory, float *sums)
+    {
+        int n_blocks = min(n / 32 - round * WARP, (int)WARP), lane = threadIdx.x % WARP, b = my_block(n_blocks), stride = n_sums(n);
+        size_t round_bytes = w.row_bytes * 32 / (uint32_t)(n / 32) * round;
+        float2 *terms = (float2 *)warp_memory, *second = terms + 8 * CHAIN_WIDTH;
+        uint8_t *staged = (uint8_t *)(warp_memory + CHAIN_FLOATS * (T::second ? 2 : 1));
+        const uint8_t *at[TASK_ROWS];
+        typename T::raw raw[T::STAGED ? 1 : TASK_ROWS];
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < TASK_ROWS; i++) {
+            at[i] = row_of(w, r0 + i) + round_bytes;
+            if (T::STAGED)
+                at[i] = stage(staged + i * STAGE_BYTES, at[i], (T::STAGED * n_blocks + 31) / 32);
+            else
+                raw[i] = T::load(at[i], b, t);
+        }
+        typename T::side side = T::load_x(x, round * WARP + b);
+        if (T::STAGED) {
+            __pipeline_commit();
+            __pipeline_wait_prior(0);
+            __syncwarp();
+        }
+#pragma unroll
+        for (int i = 0; i < TASK_ROWS; i++) {
+            if (T::STAGED)
+                raw[0] = T::load(at[i], b, t);
+            struct term v = T::dot(raw[T::STAGED ? 0 : i], side, b);
+            int to = lane % 8 * CHAIN_WIDTH + 4 * i + lane / 8;
+            terms[to] = make_float2(v.p, lane < n_blocks ? v.f : 0.0f);
+            if (T::second)
+                second[to] = make_float2(v.m, lane < n_blocks ? v.g : 0.0f);
+        }
+        __syncwarp();
+        float s = 0;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float2 v = terms[i * CHAIN_WIDTH + lane];
+            s = fmaf(v.x, v.y, s);
+            if (T::second) {
+                v = second[i * CHAIN_WIDTH + lane];
+                s = fmaf(v.x, v.y, s);
+            }
+        }
+        int segment = 4 * round + lane % 4;
+        if (segment < stride)
+            sums[lane / 4 * stride + segment] = s;
+    }
+
+    static CU_READ_FN float total(const float *sums, int n)
+    {
+        float total = 0;
+        for (int i = 0; i < n_sums(n); i++)
+            total = total + sums[i];
+        return total;
+    }
+};
+
+/* Float type L: a task is one row; lane i is accumulator i. */
+template <class L>
+struct floats {
+    enum { ROWS = 1, WARP_FLOATS = 0 };
+    static CU_HOST_FN int n_rounds(int) { return 1; }
+    static CU_HOST_FN int n_sums(int) { return 1; }
+
+    static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int, const struct cu_tables &, float *,
+                                float *sums)
+    {
+        enum { AHEAD = 32 };                 /* loads under way; the chain of sums then runs out of registers */
+        const uint8_t *row = row_of(w, r0);
+        float sum = 0;
+        for (int e = threadIdx.x % WARP; e < n; e += AHEAD * WARP) {
+            float a[AHEAD], b[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                if (e + i * WARP < n) {
+                    a[i] = L::at(row, e + i * WARP);
+                    b[i] = __ldg(x.f + e + i * WARP);
+                }
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                if (e + i * WARP < n)
+                    sum = fmaf(a[i], b[i], sum);
+        }
+        sum = warp_fold(sum);
+        if (threadIdx.x % WARP == 0)
+            sums[0] = sum;
+    }
+
+    static CU_READ_FN float total(const float *sums, int) { return sums[0]; }
+};
+
+/* Runs n_groups groups of D::ROWS rows, spread over the warps of the block; then every thread may read the sums of row r of
+ * group g at [g * D::ROWS + r]. place(g, &w, &r0, &x) says what a group multiplies. memory: block_floats() of them. */
+template <class D, class F>
+CU_INLINE const float *run_tasks(int n_groups, int n, const struct cu_tables &t, float *memory, F place)
+{
+    int n_rounds = D::n_rounds(n), n_warps = blockDim.x / WARP, warp = threadIdx.x / WARP;
+    float *sums = memory + n_warps * D::WARP_FLOATS;
+    for (int task = warp; task < n_groups * n_rounds; task += n_warps) {
+        struct row_set w;
+        struct x_row x;
+        int g = task / n_rounds, r0;
+        place(g, w, r0, x);
+        D::task(w, r0, x, n, task % n_rounds, t, memory + warp * D::WARP_FLOATS, sums + (size_t)g * D::ROWS * D::n_sums(n));
+    }
+    __syncthreads();
+    return sums;
+}
+
+/* The shape of a block that runs n_tasks tasks on n_rows rows: as many warps as share them evenly. */
+enum { MOST_THREADS = 8 * WARP };
+struct block_shape {
+    int    threads;
+    size_t bytes;
+};
+
+template <class D>
+static struct block_shape shape_of(int n_groups, int n)
+{
+    enum { MOST = MOST_THREADS / WARP };
+    int n_tasks = n_groups * D::n_rounds(n), best = 1;
+    for (int w = 1; w <= MOST && w <= n_tasks; w++)
+        if (ceil_div(n_tasks, w) < ceil_div(n_tasks, best))
+            best = w;
+    return { best * WARP, ((size_t)best * D::WARP_FLOATS + (size_t)n_groups * D::ROWS * D::n_sums(n)) * sizeof(float) };
+}
+
+/* Lets a kernel have that much shared memory. */
+template <class K>
+static cudaError_t allow_bytes(K *kernel, size_t bytes)
+{
+    enum { ALWAYS = 48 << 10 };
+    return bytes <= ALWAYS ? cudaSuccess : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+/* How each type is multiplied: types by hand, the rest through their readers. */
+typedef floats<load_F32> dot_F32;
+typedef floats<load_F16> dot_F16;
+typedef floats<load_BF16> dot_BF16;
+typedef quantised<q8> dot_Q8_0;
+typedef quantised<q4> dot_Q4_0;
+typedef quantised<k45<false>> dot_Q4_K;
+typedef quantised<k45<true>> dot_Q5_K;
+typedef quantised<k6> dot_Q6_K;
+typedef quantised<mx4> dot_MXFP4;
+#define PLAIN_LIST(X)                                                                                  \
+    X(Q4_1) X(Q5_0) X(Q5_1) X(Q2_K) X(Q3_K) X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S)  \
+    X(IQ1_M) X(IQ4_NL) X(IQ4_XS) X(TQ1_0) X(TQ2_0) X(NVFP4) X(Q1_0) X(Q2_0)
+#define X(TYPE) typedef quantised<plain<read_##TYPE>> dot_##TYPE;
+PLAIN_LIST(X)
+#undef X
+
+#define CU_TYPE_LIST(X) X(F32) X(F16) X(BF16) CU_QUANTISED_LIST(X)
+
+#endif

@@ -1,0 +1,144 @@
+/* The router's choice, a block a row; the steps are numbered in kernels/cpu/cpu_route.c. Sums are taken by the first warp. */
+#include "kernels/cuda/cu_device.h"
+
+enum { MOST_THREADS = 512 };
+
+struct route {
+    struct pf_routing r;
+    const float *logits, *select_bias;
+    int32_t *picks;
+    float *weights;
+    int *fault;
+};
+
+/* p = softmax(x), n elements; p may be x. */
+CU_INLINE void softmax(const float *x, int n, float *p)
+{
+    int lane = threadIdx.x % WARP;
+    float top = -INFINITY, sum = 0;
+    for (int i = lane; i < n; i += WARP)
+        top = x[i] > top ? x[i] : top;
+    top = warp_max(top);
+    for (int i = lane; i < n; i += WARP) {
+        p[i] = pf_expf(x[i] - top);
+        sum = sum + p[i];
+    }
+    sum = warp_fold_all(sum);
+    for (int i = lane; i < n; i += WARP)
+        p[i] = p[i] / sum;
+    __syncwarp();
+}
+
+/* The k best of n scores, best first, the lower index of equals. Every thread counts who comes before its scores. What holds a
+ * NaN fails the step, but its picks must be indices all the same. */
+CU_INLINE void top_k(const float *score, int n, int k, int32_t *picks)
+{
+    for (int i = threadIdx.x; i < k; i += blockDim.x)
+        picks[i] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        float mine = score[i];
+        int rank = 0;
+#pragma unroll 8
+        for (int j = 0; j < n; j++)
+            rank += score[j] > mine || (score[j] == mine && j < i);
+        if (rank < k)
+            picks[rank] = i;
+    }
+    __syncthreads();
+}
+
+CU_INLINE float two_largest(const float *score, int n)
+{
+    float a = score[0], b = -INFINITY;
+    for (int i = 1; i < n; i++) {
+        b = score[i] > a ? a : score[i] > b ? score[i] : b;
+        a = score[i] > a ? score[i] : a;
+    }
+    return n > 1 ? a + b : a;
+}
+
+/* Scores outside the best groups become -infinity. */
+CU_INLINE void keep_best_groups(const struct pf_routing &r, float *score, float *group_score, int32_t *best)
+{
+    int n = r.n_expert / r.n_group;
+    for (int g = threadIdx.x; g < r.n_group; g += blockDim.x)
+        group_score[g] = two_largest(score + g * n, n);
+    __syncthreads();
+    top_k(group_score, r.n_group, r.n_group_used, best);
+    for (int i = threadIdx.x; i < r.n_group * n; i += blockDim.x) {
+        bool kept = false;
+        for (int j = 0; j < r.n_group_used; j++)
+            kept |= best[j] == i / n;
+        if (!kept)
+            score[i] = -INFINITY;
+    }
+    __syncthreads();
+}
+
+static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_constant__ struct route o)
+{
+    extern __shared__ float shared[];
+    const struct pf_routing &r = o.r;
+    int n = r.n_expert, k = r.n_used, t = threadIdx.x;
+    float *p = shared, *score = p + n, *group_score = score + n, *w = group_score + n;
+    int32_t *picks = (int32_t *)(w + (k > r.n_group ? k : r.n_group));
+    const float *logits = o.logits + (size_t)blockIdx.x * n;
+
+    bool finite = true;
+    for (int i = t; i < n; i += blockDim.x) {
+        p[i] = logits[i];
+        finite &= (pf_float_bits(p[i]) & 0x7fffffffu) < 0x7f800000u;
+    }
+    if (!finite)
+        *o.fault = CU_ROUTER_NOT_FINITE;
+    __syncthreads();
+    if (r.gating == PF_GATE_SOFTMAX && t < WARP)
+        softmax(p, n, p);
+    __syncthreads();
+    for (int i = t; i < n; i += blockDim.x) {
+        if (r.gating == PF_GATE_SIGMOID)
+            p[i] = pf_sigmoidf(p[i]);
+        score[i] = o.select_bias ? p[i] + o.select_bias[i] : p[i];
+    }
+    __syncthreads();
+    if (r.n_group > 1)
+        keep_best_groups(r, score, group_score, picks);
+    top_k(score, n, k, picks);
+    if (t >= WARP)
+        return;
+
+    for (int i = t; i < k; i += WARP)
+        w[i] = p[picks[i]];
+    __syncwarp();
+    if (r.gating == PF_GATE_SOFTMAX_SELECTED)
+        softmax(w, k, w);
+    float sum = 0;
+    for (int i = 0; i < k; i++)
+        sum = sum + w[i];
+    for (int i = t; i < k; i += WARP) {
+        float v = w[i];
+        if (r.norm_weights)
+            v = v / fmaxf(sum, 0x1p-14f);
+        if (r.weight_scale != 1.0f)
+            v = v * r.weight_scale;
+        o.weights[(size_t)blockIdx.x * k + i] = v;
+        o.picks[(size_t)blockIdx.x * k + i] = picks[i];
+    }
+}
+
+extern "C" cudaError_t pf_cu_route(cudaStream_t st, const struct pf_routing *r, const float *logits, const float *select_bias,
+                                   int rows, int32_t *picks, float *weights, int *fault)
+{
+    size_t bytes = ((size_t)3 * r->n_expert + 2 * (size_t)(r->n_used > r->n_group ? r->n_used : r->n_group)) * sizeof(float);
+    if (r->n_expert > CU_ROUTE_EXPERTS)
+        return cudaErrorInvalidValue;
+    if (bytes > 48 << 10) {
+        cudaError_t e = cudaFuncSetAttribute(route_row, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (e != cudaSuccess)
+            return e;
+    }
+    int threads = r->n_expert >= MOST_THREADS ? MOST_THREADS : ceil_div(r->n_expert, WARP) * WARP;
+    route_row<<<rows, threads, bytes, st>>>({ *r, logits, select_bias, picks, weights, fault });
+    return cudaGetLastError();
+}

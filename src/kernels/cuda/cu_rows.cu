@@ -1,0 +1,299 @@
+/* What goes row by row or element by element: norm, quantise, activation, sums, rotation, keys and values, copies. */
+#include "kernels/cuda/cu_device.h"
+
+enum { THREADS = 256, NORM_THREADS = 1024 };
+
+static __global__ void nothing(void)
+{
+}
+
+extern "C" cudaError_t pf_cu_probe(cudaStream_t st)
+{
+    nothing<<<1, 1, 0, st>>>();
+    return cudaGetLastError();
+}
+
+static __global__ void read_all(const uint4 *p, size_t n, uint32_t *out)
+{
+    uint32_t sum = 0;
+    size_t step = (size_t)gridDim.x * blockDim.x;
+#pragma unroll 8
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += step) {
+        uint4 v = __ldcs(p + i);
+        sum |= v.x | v.y | v.z | v.w;
+    }
+    if (sum)                             /* the memory holds zeros */
+        *out = sum;
+}
+
+extern "C" cudaError_t pf_cu_read(cudaStream_t st, const void *p, size_t n, uint32_t *out)
+{
+    read_all<<<2048, THREADS, 0, st>>>((const uint4 *)p, n / 16, out);
+    return cudaGetLastError();
+}
+
+/* A block takes a row. The row is staged in shared memory, so that y may be x and the 32 accumulators of the first warp
+ * need not wait for device memory. */
+static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__ struct cu_norm o)
+{
+    extern __shared__ float v[];
+    __shared__ float factor;
+    int row = blockIdx.x, lane = threadIdx.x % WARP;
+    float *x = o.x + (size_t)row * o.n;
+    for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
+        v[i] = x[i];
+        if (o.add) {
+            v[i] = fmaf(o.a, o.add[(size_t)row * o.n + i], v[i]);
+            x[i] = v[i];
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < WARP) {
+        float sum = 0;
+#pragma unroll 8
+        for (int i = lane; i < o.n; i += WARP)
+            sum = fmaf(v[i], v[i], sum);
+        sum = warp_fold(sum);
+        if (lane == 0)
+            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
+        float y = v[i] * factor;
+        y = o.w ? y * o.w[i] : y;
+        o.y[(size_t)row * o.n + i] = y;
+        if (o.q.q)
+            quantise_block(y, &o.q, o.n, row, i / 32, o.fault);
+    }
+}
+
+/* A warp takes a row; for heads, which are many and short. */
+static __global__ void norm_short(const __grid_constant__ struct cu_norm o)
+{
+    int row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    if (row >= o.rows)
+        return;
+    const float *x = o.x + (size_t)row * o.n;
+    float sum = 0;
+    for (int i = lane; i < o.n; i += WARP)
+        sum = fmaf(x[i], x[i], sum);
+    float factor = 1.0f / sqrtf(warp_fold_all(sum) / (float)o.n + o.eps);
+    for (int i = lane; i < o.n; i += WARP) {
+        float y = x[i] * factor;
+        o.y[(size_t)row * o.n + i] = o.w ? y * o.w[i] : y;
+    }
+}
+
+extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
+{
+    enum { SHORT = 512, STATIC_BYTES = 48 << 10 };
+    size_t bytes = (size_t)o->n * sizeof(float);
+    if (o->n <= SHORT && !o->add && !o->q.q) {
+        norm_short<<<ceil_div(o->rows, THREADS / WARP), THREADS, 0, st>>>(*o);
+        return cudaGetLastError();
+    }
+    if (bytes > STATIC_BYTES) {
+        cudaError_t e = cudaFuncSetAttribute(norm_row, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (e != cudaSuccess)
+            return e;
+    }
+    int threads = o->n >= NORM_THREADS ? NORM_THREADS : (o->n + WARP - 1) / WARP * WARP;
+    norm_row<<<o->rows, threads, bytes, st>>>(*o);
+    return cudaGetLastError();
+}
+
+static __global__ void quantise(const __grid_constant__ struct cu_x x, int n, int n_blocks, int *fault)
+{
+    int b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+    if (b < n_blocks)
+        quantise_block(x.f[(size_t)blockIdx.y * n + b * 32 + threadIdx.x % WARP], &x, n, blockIdx.y, b, fault);
+}
+
+extern "C" cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int rows, int *fault)
+{
+    quantise<<<dim3(ceil_div(n / 32, THREADS / WARP), rows), THREADS, 0, st>>>(*x, n, n / 32, fault);
+    return cudaGetLastError();
+}
+
+static __global__ void act_elements(enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] = activation(act, gate[i], up[i]);
+}
+
+extern "C" cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+{
+    act_elements<<<ceil_div(n, THREADS), THREADS, 0, st>>>(act, gate, up, n, y);
+    return cudaGetLastError();
+}
+
+static __global__ void add_elements(float *y, float a, const float *x, int64_t n)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n)
+        y[i] = fmaf(a, x[i], y[i]);
+}
+
+extern "C" cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_t n)
+{
+    add_elements<<<ceil_div(n, THREADS), THREADS, 0, st>>>(y, a, x, n);
+    return cudaGetLastError();
+}
+
+static __global__ void add_gated(float *y, const float *gate, const float *x, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    size_t at = (size_t)blockIdx.y * n + i;
+    if (i < n)
+        y[at] = fmaf(pf_sigmoidf(gate[blockIdx.y]), x[at], y[at]);
+}
+
+extern "C" cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows)
+{
+    add_gated<<<dim3(ceil_div(n, THREADS), rows), THREADS, 0, st>>>(y, gate, x, n);
+    return cudaGetLastError();
+}
+
+struct ropes {
+    struct pf_rope_op op[2];
+    int n_ops;
+};
+
+/* A thread per pair; blockIdx.y is the row. */
+static __global__ void rope(const __grid_constant__ struct ropes o)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x, k = 0;
+    while (k < o.n_ops && i >= o.op[k].n_head * o.op[k].n_pairs) {
+        i -= o.op[k].n_head * o.op[k].n_pairs;
+        k++;
+    }
+    if (k == o.n_ops)
+        return;
+    const struct pf_rope_op &op = o.op[k];
+    int head = i / op.n_pairs, pair = i % op.n_pairs;
+    float *x = op.x + ((size_t)blockIdx.y * op.n_head + head) * op.hd;
+    const float *cs = op.cs + (size_t)blockIdx.y * 2 * op.n_pairs;
+    float *pa = x + (op.neox ? pair : 2 * pair), *pb = x + (op.neox ? pair + op.n_pairs : 2 * pair + 1);
+    float a = *pa, b = *pb, c = cs[pair], s = cs[op.n_pairs + pair];
+    *pa = fmaf(a, c, -(b * s));
+    *pb = fmaf(a, s, b * c);
+}
+
+extern "C" cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ops, int n_ops, int rows)
+{
+    struct ropes o = { {}, 0 };
+    int n = 0;
+    for (int i = 0; i < n_ops; i++) {
+        o.op[o.n_ops++] = ops[i];
+        n += ops[i].n_head * ops[i].n_pairs;
+        if (o.n_ops == 2 || i == n_ops - 1) {
+            rope<<<dim3(ceil_div(n, THREADS), rows), THREADS, 0, st>>>(o);
+            o.n_ops = n = 0;
+        }
+    }
+    return cudaGetLastError();
+}
+
+struct store {
+    struct pf_kv_view kv;
+    const float *k, *v;
+    const int32_t *pos;
+};
+
+CU_INLINE void put(enum pf_kv_type type, void *base, size_t at, float x)
+{
+    if (type == PF_KV_F16)
+        ((uint16_t *)base)[at] = half_bits(x);
+    else
+        ((float *)base)[at] = x;
+}
+
+CU_INLINE void put_head(enum pf_kv_type type, void *base, size_t at, const float *x, int n)
+{
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        put(type, base, at + i, x[i]);
+}
+
+static __global__ void kv_store(const __grid_constant__ struct store o)
+{
+    int h = blockIdx.x, row = blockIdx.y, pos = o.pos[row], n = o.kv.n_kv_head;
+    size_t at = ((size_t)(pos / PF_KV_CHUNK_POSITIONS) * n + h) * PF_KV_CHUNK_POSITIONS + pos % PF_KV_CHUNK_POSITIONS;
+    put_head(o.kv.type, o.kv.k, at * o.kv.hd_k, o.k + ((size_t)row * n + h) * o.kv.hd_k, o.kv.hd_k);
+    put_head(o.kv.type, o.kv.v, at * o.kv.hd_v, o.v + ((size_t)row * n + h) * o.kv.hd_v, o.kv.hd_v);
+}
+
+extern "C" cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,
+                                      const int32_t *pos, int rows)
+{
+    kv_store<<<dim3(kv->n_kv_head, rows), 128, 0, st>>>({ *kv, k, v, pos });
+    return cudaGetLastError();
+}
+
+/* A warp takes a head: those of q, then those of k, then those of v. It works in its piece of shared memory. */
+static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ struct cu_heads o, int longest)
+{
+    extern __shared__ float shared[];
+    int lane = threadIdx.x % WARP, head = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, row = blockIdx.y, part = 0;
+    float *v = shared + threadIdx.x / WARP * longest;
+    while (part < 2 && head >= o.rope[part].n_head)
+        head -= o.rope[part++].n_head;
+    if (head >= o.kv.n_kv_head && part == 2)
+        return;
+    int pos = o.pos[row], hd = part == 2 ? o.kv.hd_v : o.rope[part].hd;
+    size_t chunk = (size_t)(pos / PF_KV_CHUNK_POSITIONS) * o.kv.n_kv_head + head;
+    size_t at = (chunk * PF_KV_CHUNK_POSITIONS + pos % PF_KV_CHUNK_POSITIONS) * hd;
+    if (part == 2) {
+        const float *from = o.v + ((size_t)row * o.kv.n_kv_head + head) * hd;
+        for (int i = lane; i < hd; i += WARP)
+            put(o.kv.type, o.kv.v, at + i, from[i]);
+        return;
+    }
+    const struct pf_rope_op &r = o.rope[part];
+    float *x = r.x + ((size_t)row * r.n_head + head) * hd, sum = 0, factor = 1;
+    for (int i = lane; i < hd; i += WARP) {
+        v[i] = x[i];
+        sum = fmaf(v[i], v[i], sum);
+    }
+    if (o.norm[part]) {
+        factor = 1.0f / sqrtf(warp_fold_all(sum) / (float)hd + o.eps);
+        for (int i = lane; i < hd; i += WARP) {
+            float y = v[i] * factor;
+            v[i] = o.weight[part] ? y * o.weight[part][i] : y;
+        }
+    }
+    __syncwarp();
+    for (int i = lane; i < r.n_pairs; i += WARP) {
+        float *pa = v + (r.neox ? i : 2 * i), *pb = v + (r.neox ? i + r.n_pairs : 2 * i + 1);
+        float a = *pa, b = *pb, c = r.cs[(size_t)row * 2 * r.n_pairs + i], s = r.cs[((size_t)row * 2 + 1) * r.n_pairs + i];
+        *pa = fmaf(a, c, -(b * s));
+        *pb = fmaf(a, s, b * c);
+    }
+    __syncwarp();
+    for (int i = lane; i < hd; i += WARP) {
+        x[i] = v[i];
+        if (part == 1)
+            put(o.kv.type, o.kv.k, at + i, v[i]);
+    }
+}
+
+extern "C" cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *o)
+{
+    int n = o->rope[0].n_head + o->rope[1].n_head + o->kv.n_kv_head, longest = max(o->rope[0].hd, o->rope[1].hd);
+    heads<<<dim3(ceil_div(n, THREADS / WARP), o->rows), THREADS, THREADS / WARP * longest * sizeof(float), st>>>(*o, longest);
+    return cudaGetLastError();
+}
+
+static __global__ void copy_blocks(const __grid_constant__ struct pf_copy c)
+{
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, block = i / c.n, at = i % c.n;
+    if (block < c.n_blocks)
+        c.to[blockIdx.y * c.to_row + block * c.to_block + at] = c.from[blockIdx.y * c.from_row + block * c.from_block + at];
+}
+
+extern "C" cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copies, int rows)
+{
+    for (int i = 0; i < n_copies; i++)
+        copy_blocks<<<dim3(ceil_div((int64_t)copies[i].n * copies[i].n_blocks, THREADS), rows), THREADS, 0, st>>>(copies[i]);
+    return cudaGetLastError();
+}

@@ -1,0 +1,101 @@
+/* A model on the GPU against the same on the CPU: the logits of a prompt, evaluated whole, in pieces and token by
+ * token, are the same bits.
+ *
+ * usage: cuda_logits MODEL.gguf */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "pfmoe.h"
+
+enum { N_TOKENS = 300, N_CTX = 320, SKIP = 77 };
+
+struct way {
+    const char     *name;
+    int             device, piece;
+    enum pf_kv_type kv;
+};
+
+static void print(void *ctx, enum pf_log_level level, const char *text)
+{
+    (void)ctx;
+    if (level <= PF_LOG_WARN)
+        printf("%s\n", text);
+}
+
+/* Logits of all positions, to be freed. */
+static float *run(const char *path, const struct way *w, size_t *n_vocab)
+{
+    pf_model *m = NULL;
+    pf_session *s = NULL;
+    struct pf_model_opts mo;
+    struct pf_session_opts so;
+    int32_t tokens[N_TOKENS];
+    pf_model_opts_init(&mo);
+    pf_session_opts_init(&so);
+    mo.device = w->device;
+    mo.log = print;
+    so.n_ctx = N_CTX;
+    so.kv_type = w->kv;
+    if (pf_model_open(&m, path, &mo) < 0 || pf_session_open(&s, m, &so) < 0) {
+        CHECK(false, "%s", pf_last_error());
+        pf_model_close(&m);
+        return NULL;
+    }
+    CHECK(strcmp(pf_model_info(m)->backend, w->device < 0 ? "cpu" : "cuda") == 0, "it runs on %s", pf_model_info(m)->backend);
+    *n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    float *all = calloc(N_TOKENS * *n_vocab, sizeof *all);
+    for (int i = 0; i < N_TOKENS; i++)
+        tokens[i] = (int32_t)((unsigned)i * 2654435761u % *n_vocab);
+    for (int done = 0; done < N_TOKENS;) {
+        int n = w->piece < N_TOKENS - done ? w->piece : N_TOKENS - done;
+        unsigned flags = n > 1 ? PF_LOGITS_ALL : 0;
+        CHECK(pf_session_eval(s, tokens + done, (size_t)n, flags) == PF_OK, "%s: %s", w->name, pf_last_error());
+        for (int i = 0; i < n; i++) {
+            const float *logits = flags ? pf_session_logits_at(s, (size_t)i) : pf_session_logits(s);
+            if (logits)
+                memcpy(all + (size_t)(done + i) * *n_vocab, logits, *n_vocab * sizeof *all);
+        }
+        done += n;
+    }
+    pf_session_close(&s);
+    pf_model_close(&m);
+    return all;
+}
+
+static void compare(const char *path, const struct way *w, const float *expected)
+{
+    size_t n_vocab, bad = 0, first = 0;
+    float *found = run(path, w, &n_vocab);
+    if (!found)
+        return;
+    for (size_t i = N_TOKENS * n_vocab; i-- > 0;)
+        if (memcmp(&found[i], &expected[i], sizeof *found) != 0) {
+            bad++;
+            first = i;
+        }
+    CHECK(bad == 0, "%s: %zu of %zu differ, first position %zu, token %zu: %.9g, expected %.9g", w->name, bad, N_TOKENS * n_vocab,
+          first / n_vocab, first % n_vocab, (double)found[first], (double)expected[first]);
+    free(found);
+}
+
+int main(int argc, char **argv)
+{
+    struct pf_device devices[2];
+    if (argc != 2)
+        return 2;
+    if (pf_devices(devices, 2) < 2) {
+        printf("skipped: this machine has no GPU that CUDA can use\n");
+        return SKIP;
+    }
+    for (enum pf_kv_type kv = PF_KV_F16; kv <= PF_KV_F32; kv++) {
+        const struct way cpu = { "CPU", -1, N_TOKENS, kv };
+        const struct way gpu[] = { { "GPU, whole", 0, N_TOKENS, kv }, { "GPU, token by token", 0, 1, kv }, { "GPU, pieces of 7", 0, 7, kv } };
+        size_t n_vocab;
+        float *expected = run(argv[1], &cpu, &n_vocab);
+        for (size_t i = 0; expected && i < sizeof gpu / sizeof *gpu; i++)
+            compare(argv[1], &gpu[i], expected);
+        free(expected);
+    }
+    return check_status();
+}

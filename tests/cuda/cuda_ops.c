@@ -1,0 +1,392 @@
+/* Every operation of the seam on the GPU against the CPU backend, bit for bit: products of every weight type (one row, a few
+ * rows, a prompt), experts, norms, activations, rotation, attention, routing, the delta rule.
+ *
+ * usage: cuda_ops [NAME]      only operations and types whose name holds NAME */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "kernels/backend.h"
+#include "kernels/check.h"
+
+enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, N_CTX = 1100 };
+
+static pf_backend *units[2];                 /* the CPU, the GPU */
+static struct check_rng rng = { 20261121 };
+static const char *only;
+
+/* n floats on both units. */
+struct pair {
+    float *at[2];
+    size_t n;
+};
+
+static void must(pf_status st)
+{
+    if (st == PF_OK)
+        return;
+    printf("failed: %s\n", pf_last_error());
+    exit(1);
+}
+
+static struct pair pair_new(const void *from, size_t n)
+{
+    struct pair p = { .n = n };
+    for (int u = 0; u < 2; u++) {
+        void *at;
+        must(units[u]->ops->buf_alloc(units[u], n * sizeof(float) + 64, false, &at));
+        p.at[u] = at;
+        if (from) {
+            must(units[u]->ops->upload(units[u], at, from, n * sizeof(float)));
+            must(units[u]->ops->finish(units[u]));
+        }
+    }
+    return p;
+}
+
+static void pair_free(struct pair *p)
+{
+    for (int u = 0; u < 2; u++)
+        units[u]->ops->buf_free(units[u], p->at[u], p->n * sizeof(float) + 64, false);
+}
+
+static float *floats(size_t n, float size)
+{
+    float *x = malloc(n * sizeof *x);
+    for (size_t i = 0; i < n; i++)
+        x[i] = check_real(&rng, -6, 0) * size;
+    return x;
+}
+
+static struct pair random_pair(size_t n, float size)
+{
+    float *x = floats(n, size);
+    struct pair p = pair_new(x, n);
+    free(x);
+    return p;
+}
+
+static void *place(void *host, size_t bytes)
+{
+    must(units[1]->ops->place(units[1], host, bytes));
+    return host;
+}
+
+/* The bits of both sides. */
+static void same(const struct pair *p, const char *what, const char *type, int rows)
+{
+    uint32_t *got[2];
+    size_t n_bad = 0, first = 0;
+    for (int u = 0; u < 2; u++) {
+        got[u] = malloc(p->n * sizeof **got);
+        must(units[u]->ops->download(units[u], got[u], p->at[u], p->n * sizeof **got));
+        must(units[u]->ops->finish(units[u]));
+    }
+    for (size_t i = p->n; i-- > 0;)
+        if (got[0][i] != got[1][i]) {
+            n_bad++;
+            first = i;
+        }
+    float a, b;
+    memcpy(&a, &got[0][first], sizeof a);
+    memcpy(&b, &got[1][first], sizeof b);
+    CHECK(n_bad == 0, "%s %s, %d rows: %zu of %zu differ, first %zu: CPU %.9g, GPU %.9g", what, type, rows, n_bad, p->n, first,
+          (double)a, (double)b);
+    free(got[0]);
+    free(got[1]);
+}
+
+#define BOTH(call)                                                                        \
+    for (int u = 0; u < 2; u++) {                                                         \
+        pf_backend *b = units[u];                                                         \
+        must(b->ops->call);                                                               \
+    }
+
+static bool wanted(const char *name)
+{
+    return !only || strstr(name, only);
+}
+
+static uint8_t *weights(enum pf_qtype type, int n, size_t n_rows)
+{
+    size_t row_bytes = (size_t)pf_qtype_row_bytes(type, (uint64_t)n);
+    uint8_t *w = malloc(n_rows * row_bytes);
+    for (size_t r = 0; r < n_rows; r++)
+        check_weights(&rng, type, CHECK_PLAIN, w + r * row_bytes, n);
+    return place(w, n_rows * row_bytes);
+}
+
+static void products(enum pf_qtype type)
+{
+    static const int lengths[] = { 32, 256, 768, 2880, 4096 }, batches[] = { 1, 3, 8, MAX_ROWS };
+    const struct pf_qtype_info *info = pf_qtype_info(type);
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        int n = lengths[i], n_out = 77;
+        if (n % info->block_len)
+            continue;
+        float *bias = floats((size_t)n_out, 1);
+        struct pf_weight w = { .data = weights(type, n, (size_t)n_out), .type = type, .n_in = n, .n_out = n_out,
+                               .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n), .scale = 0.75f,
+                               .bias = place(bias, (size_t)n_out * sizeof *bias) };
+        struct pf_weight v = w;
+        v.n_out = 33, v.scale = 1, v.bias = NULL;
+        for (size_t k = 0; k < sizeof batches / sizeof *batches; k++) {
+            int rows = batches[k];
+            struct pair x = random_pair((size_t)rows * n, 1), y = random_pair((size_t)rows * n_out, 1),
+                        z = random_pair((size_t)rows * 33, 1);
+            struct pf_linear l[2][2] = { { { &w, y.at[0] }, { &v, z.at[0] } }, { { &w, y.at[1] }, { &v, z.at[1] } } };
+            BOTH(linear(b, l[u], 2, x.at[u], rows));
+            same(&y, "product", info->name, rows);
+            same(&z, "product without bias", info->name, rows);
+            pair_free(&x);
+            pair_free(&y);
+            pair_free(&z);
+        }
+        int32_t ids[3] = { 5, 0, 76 };
+        struct pair at = pair_new(ids, 3), e = random_pair(3 * (size_t)n, 1);
+        BOTH(embed(b, &w, (const int32_t *)(const void *)at.at[u], 3, e.at[u]));
+        same(&e, "embedding", info->name, 3);
+        pair_free(&at);
+        pair_free(&e);
+    }
+}
+
+static struct pf_expert_weight expert_weights(enum pf_qtype type, int n, int n_out)
+{
+    const uint8_t **data = malloc(N_EXPERT * sizeof *data);
+    uint64_t row_bytes = pf_qtype_row_bytes(type, (uint64_t)n);
+    const uint8_t *all = weights(type, n, (size_t)N_EXPERT * (size_t)n_out);
+    for (int e = 0; e < N_EXPERT; e++)
+        data[e] = all + (size_t)e * (size_t)n_out * row_bytes;
+    float *bias = floats((size_t)N_EXPERT * (size_t)n_out, 1), *scale = floats(N_EXPERT, 1);
+    return (struct pf_expert_weight){ .data = data, .type = type, .n_in = n, .n_out = n_out, .row_bytes = row_bytes,
+                                      .scale = scale, .bias = bias };
+}
+
+static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype down_type, int n, int n_ff)
+{
+    static const int batches[] = { 1, 4, MAX_ROWS };
+    struct pf_expert_weight gate = expert_weights(type, n, n_ff), up = expert_weights(up_type, n, n_ff),
+                            down = expert_weights(down_type, n_ff, n);
+    for (size_t k = 0; k < sizeof batches / sizeof *batches; k++) {
+        int rows = batches[k], n_picks = rows * N_USED;
+        int32_t picks[MAX_ROWS * N_USED];
+        for (int r = 0; r < rows; r++)
+            for (int i = 0, first = check_int(&rng, 0, N_EXPERT - 1); i < N_USED; i++)
+                picks[r * N_USED + i] = (first + i * (1 + r % 2)) % N_EXPERT;
+        struct pair at = pair_new(picks, (size_t)n_picks), w = random_pair((size_t)n_picks, 1),
+                    x = random_pair((size_t)rows * n, 1), y = random_pair((size_t)rows * n, 1);
+        for (int way = 0; way < 3; way++) {
+            BOTH(experts(b, &(struct pf_experts_op){ .gate = &gate, .up = &up, .down = &down, .act = way == 1 ? PF_ACT_SWIGLU_OAI : PF_ACT_SWIGLU,
+                                                     .weigh_input = way == 2, .n_expert = N_EXPERT, .n_used = N_USED, .rows = rows,
+                                                     .picks = (const int32_t *)(const void *)at.at[u], .weights = w.at[u],
+                                                     .x = x.at[u], .y = y.at[u] }));
+            same(&y, "experts", pf_qtype_info(type)->name, rows);
+        }
+        pair_free(&at);
+        pair_free(&w);
+        pair_free(&x);
+        pair_free(&y);
+    }
+}
+
+static void row_operations(void)
+{
+    static const int lengths[] = { 16, 100, 128, 2048, 2880, 4100 };
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        int n = lengths[i], rows = 5;
+        float *weight = floats((size_t)n, 1);
+        place(weight, (size_t)n * sizeof *weight);
+        struct pair x = random_pair((size_t)rows * n, 3), d = random_pair((size_t)rows * n, 3), y = random_pair((size_t)rows * n, 1),
+                    g = random_pair((size_t)rows, 2);
+        if (n <= MAX_IN) {
+            BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, rows, y.at[u]));
+            same(&y, "norm", "", n);
+            BOTH(add(b, x.at[u], 0.7f, d.at[u], (int64_t)rows * n));
+            BOTH(rms_norm(b, x.at[u], NULL, 1e-6f, n, rows, y.at[u]));
+            same(&y, "norm after an addition", "", n);
+            same(&x, "added", "", n);
+        }
+        for (enum pf_act act = PF_ACT_SWIGLU; act <= PF_ACT_SIGMOID; act++) {
+            BOTH(act(b, act, x.at[u], d.at[u], (int64_t)rows * n, y.at[u]));
+            same(&y, "activation", "", (int)act);
+        }
+        BOTH(add_gated(b, x.at[u], g.at[u], d.at[u], n, rows));
+        same(&x, "gated addition", "", n);
+        pair_free(&x);
+        pair_free(&d);
+        pair_free(&y);
+        pair_free(&g);
+    }
+}
+
+static void rotations(void)
+{
+    for (int way = 0; way < 4; way++) {
+        int rows = 3, hd = way < 2 ? 64 : 80, n_pairs = way < 2 ? 32 : 20;
+        struct pair x = random_pair((size_t)rows * 8 * (size_t)hd, 1), y = random_pair((size_t)rows * 2 * (size_t)hd, 1),
+                    cs = random_pair((size_t)rows * 2 * (size_t)n_pairs, 1);
+        BOTH(rope(b, (struct pf_rope_op[]){ { x.at[u], cs.at[u], 8, hd, n_pairs, way % 2 }, { y.at[u], cs.at[u], 2, hd, n_pairs, way % 2 } }, 2, rows));
+        same(&x, "rotation", "", way);
+        same(&y, "rotation", "", way);
+        pair_free(&x);
+        pair_free(&y);
+        pair_free(&cs);
+    }
+}
+
+struct attention_case {
+    int hd_k, hd_v, n_head, n_kv_head, window;
+    bool chunked, sinks, row_scale;
+};
+
+static void attention(const struct attention_case *c, enum pf_kv_type type, int rows, int last)
+{
+    size_t per_pos = type == PF_KV_F16 ? 1 : 2;       /* in units of two bytes */
+    int n_chunks = (N_CTX + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS, n_stored = last + 1;
+    size_t positions = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * (size_t)c->n_kv_head;
+    struct pair k = pair_new(NULL, positions * (size_t)c->hd_k * per_pos / 2), v = pair_new(NULL, positions * (size_t)c->hd_v * per_pos / 2);
+    float *sinks = place(floats((size_t)c->n_head, 1), (size_t)c->n_head * sizeof(float));
+    int32_t *pos = malloc((size_t)n_stored * sizeof *pos);
+    for (int i = 0; i < n_stored; i++)
+        pos[i] = i;
+    struct pair all = pair_new(pos, (size_t)n_stored), of = pair_new(pos + n_stored - rows, (size_t)rows),
+                nk = random_pair((size_t)n_stored * (size_t)(c->n_kv_head * c->hd_k), 2),
+                nv = random_pair((size_t)n_stored * (size_t)(c->n_kv_head * c->hd_v), 2),
+                q = random_pair((size_t)rows * (size_t)(c->n_head * c->hd_k), 2), s = random_pair((size_t)rows, 1),
+                out = random_pair((size_t)rows * (size_t)(c->n_head * c->hd_v), 1);
+    for (int u = 0; u < 2; u++) {
+        pf_backend *b = units[u];
+        struct pf_kv_view kv = { k.at[u], v.at[u], type, c->n_kv_head, c->hd_k, c->hd_v };
+        must(b->ops->kv_store(b, &kv, nk.at[u], nv.at[u], (const int32_t *)(const void *)all.at[u], n_stored));
+        must(b->ops->attention(b, &(struct pf_attention_op){ .q = q.at[u], .out = out.at[u], .kv = &kv,
+                               .pos = (const int32_t *)(const void *)of.at[u], .n_positions = n_stored, .rows = rows, .n_head = c->n_head,
+                               .window = c->window, .chunked = c->chunked, .scale = 0.125f, .sinks = c->sinks ? sinks : NULL,
+                               .row_scale = c->row_scale ? s.at[u] : NULL }));
+        must(b->ops->finish(b));
+    }
+    same(&k, "keys", type == PF_KV_F16 ? "F16" : "F32", rows);
+    same(&out, "attention", type == PF_KV_F16 ? "F16" : "F32", rows * 10000 + c->hd_k);
+    struct pair *pairs[] = { &k, &v, &all, &of, &nk, &nv, &q, &s, &out };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+    free(pos);
+}
+
+static void attentions(void)
+{
+    static const struct attention_case cases[] = {
+        { 64, 64, 16, 2, 0, false, true, false },   { 128, 128, 8, 2, 0, false, false, true },  { 64, 64, 8, 8, 128, false, true, false },
+        { 256, 256, 4, 1, 0, false, false, false }, { 16, 16, 8, 4, 300, true, false, false },  { 40, 24, 12, 1, 0, false, false, false },
+        { 576, 512, 4, 1, 0, false, false, false }, { 20, 20, 4, 2, 0, false, false, false },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_F32; type++) {
+            attention(&cases[i], type, 1, 0);
+            attention(&cases[i], type, 1, 700);
+            attention(&cases[i], type, 3, 256);
+            attention(&cases[i], type, 40, 1030);
+        }
+}
+
+static void routing(void)
+{
+    for (int way = 0; way < 6; way++) {
+        int n = way < 3 ? 128 : 60, k = way == 5 ? 40 : 8, rows = 9;
+        struct pf_routing r = { .n_expert = n, .n_used = k, .gating = (enum pf_gating)(way % 3), .norm_weights = way % 2,
+                                .weight_scale = way == 3 ? 2.5f : 1, .n_group = way == 4 ? 6 : 0, .n_group_used = way == 4 ? 3 : 0 };
+        float *bias = place(floats((size_t)n, 1), (size_t)n * sizeof *bias);
+        struct pair l = random_pair((size_t)rows * (size_t)n, 4), picks = random_pair((size_t)rows * (size_t)k, 1),
+                    w = random_pair((size_t)rows * (size_t)k, 1);
+        BOTH(route(b, &r, l.at[u], way % 2 ? bias : NULL, rows, (int32_t *)(void *)picks.at[u], w.at[u]));
+        same(&picks, "picks", "", way);
+        same(&w, "weights", "", way);
+        pair_free(&l);
+        pair_free(&picks);
+        pair_free(&w);
+    }
+}
+
+static void delta_nets(void)
+{
+    int d = 64, n_k = 2, n_v = 4, rows = 7, n = 2 * n_k * d + n_v * d, taps = 4;
+    float *a = place(floats((size_t)n_v, 1), (size_t)n_v * sizeof *a), *dt = place(floats((size_t)n_v, 1), (size_t)n_v * sizeof *dt);
+    float *w = place(floats((size_t)(taps * n), 1), (size_t)(taps * n) * sizeof *w);
+    for (int way = 0; way < 4; way++) {
+        struct pair x = random_pair((size_t)(rows * n), 1), before = random_pair((size_t)((taps - 1) * n), 1),
+                    after = random_pair((size_t)((taps - 1) * n), 1), u_ = random_pair((size_t)(rows * n), 1),
+                    m = random_pair((size_t)(n_v * d * d), 1), m2 = random_pair((size_t)(n_v * d * d), 1),
+                    al = random_pair((size_t)(rows * n_v), 1), be = random_pair((size_t)(rows * n_v), 1),
+                    out = random_pair((size_t)(rows * n_v * d), 1), dealt = random_pair((size_t)(rows * n), 1);
+        BOTH(conv(b, &(struct pf_conv_op){ .x = x.at[u], .w = w, .before = way % 2 ? before.at[u] : NULL, .after = after.at[u],
+                                           .y = u_.at[u], .n = n, .taps = taps, .rows = way < 2 ? rows : 1 }));
+        same(&u_, "convolution", "", way);
+        same(&after, "rows kept", "", way);
+        BOTH(delta(b, &(struct pf_delta_op){ .u = u_.at[u], .alpha = al.at[u], .beta = be.at[u], .a = a, .dt = dt,
+                                             .before = way % 2 ? m.at[u] : NULL, .after = m2.at[u], .out = out.at[u], .d = d,
+                                             .n_k_head = n_k, .n_v_head = n_v, .rows = rows, .tiled = way > 1, .eps = 1e-6f }));
+        same(&out, "delta net", "", way);
+        same(&m2, "state", "", way);
+        BOTH(copy(b, (struct pf_copy[]){ { x.at[u], dealt.at[u], 10, 4, 25, 10, n, 40 }, { x.at[u] + 3, dealt.at[u] + 300, 7, 2, 9, 8, n, 16 } }, 2, 5));
+        same(&dealt, "copies", "", way);
+        struct pair *pairs[] = { &x, &before, &after, &u_, &m, &m2, &al, &be, &out, &dealt };
+        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+            pair_free(pairs[i]);
+    }
+}
+
+static void not_finite(void)
+{
+    float x[64] = { 1 };
+    struct pf_weight w = { .data = weights(PF_Q8_0, 64, 3), .type = PF_Q8_0, .n_in = 64, .n_out = 3, .row_bytes = 68, .scale = 1 };
+    x[40] = 1e38f * 10;
+    struct pair p = pair_new(x, 64), y = random_pair(3, 1);
+    pf_status st = units[1]->ops->linear(units[1], &(struct pf_linear){ &w, y.at[1] }, 1, p.at[1], 1);
+    st = st == PF_OK ? units[1]->ops->finish(units[1]) : st;
+    CHECK(st == PF_ENUMERIC, "an infinite activation gives %d", (int)st);
+    CHECK(units[1]->ops->finish(units[1]) == PF_OK, "%s", pf_last_error());
+    pair_free(&p);
+    pair_free(&y);
+}
+
+int main(int argc, char **argv)
+{
+    struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_picks = MAX_ROWS * N_USED,
+                                      .n_expert = N_EXPERT, .n_ff = 768, .n_out = 512, .max_heads = 16, .n_ctx = N_CTX };
+    only = argc > 1 ? argv[1] : NULL;
+    if (pf_backend_cuda_open(&units[1], 0, 0) < 0) {
+        printf("skipped: %s\n", pf_last_error());
+        return SKIP;
+    }
+    must(pf_backend_cpu_open(&units[0], 2, PF_ISA_ALL));
+    for (int u = 0; u < 2; u++)
+        must(units[u]->ops->reserve(units[u], &sizes));
+    for (uint32_t t = 0; t < PF_N_QTYPES; t++) {
+        const struct pf_qtype_info *info = pf_qtype_info(t);
+        if (!info || !info->is_weight || !wanted(info->name))
+            continue;
+        products((enum pf_qtype)t);
+        experts((enum pf_qtype)t, (enum pf_qtype)t, (enum pf_qtype)t, 512, 768);
+    }
+    if (wanted("experts")) {
+        experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 512, 256);
+        experts(PF_Q4_K, PF_Q5_K, PF_Q8_0, 512, 256);
+        experts(PF_Q8_0, PF_Q8_0, PF_F16, 64, 96);
+        experts(PF_F16, PF_Q4_0, PF_Q4_0, 64, 96);
+    }
+    if (wanted("rows"))
+        row_operations();
+    if (wanted("rope"))
+        rotations();
+    if (wanted("attention"))
+        attentions();
+    if (wanted("route"))
+        routing();
+    if (wanted("delta"))
+        delta_nets();
+    if (wanted("finite"))
+        not_finite();
+    for (int u = 0; u < 2; u++)
+        units[u]->ops->close(units[u]);
+    return check_status();
+}
