@@ -25,7 +25,7 @@ static float small(void)
 static struct pf_kv_view filled(enum pf_kv_type type)
 {
     struct pf_kv_view kv = { .type = type, .n_kv_head = 1, .hd_k = D, .hd_v = D_V };
-    CHECK(be->ops->buf_alloc(be, KV_BYTES, &kv.k) == PF_OK, "%s", pf_last_error());
+    CHECK(be->ops->buf_alloc(be, KV_BYTES, false, &kv.k) == PF_OK, "%s", pf_last_error());
     be->ops->kv_store(be, &kv, &keys[0][0], NULL, store_at, N_POS);
     return kv;
 }
@@ -118,7 +118,7 @@ int main(void)
         check_attention(&kv, 7);
         check_attention(&kv, 256);
         check_attention(&kv, MAX);
-        be->ops->buf_free(be, kv.k, KV_BYTES);
+        be->ops->buf_free(be, kv.k, KV_BYTES, false);
     }
     be->ops->close(be);
     return check_status();
