@@ -1,13 +1,15 @@
 /* See line.h.
  *
- * Signals: SIGINT is term.c's and only counts; SIGWINCH and SIGCONT set a flag here. All interrupt the read in read_char,
- * which then does what they are about, outside any handler. */
+ * Signals: SIGINT is term.c's and only counts; SIGWINCH and SIGCONT set a flag here. All wake the poll in read_byte, which
+ * then does what they are about, outside any handler. A computing thread may be the one that takes a signal, so the poll is
+ * woken through a pipe. */
 #define _GNU_SOURCE
 #include "line.h"
 
 #include <errno.h>
 #include <histedit.h>
 #include <locale.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,30 +34,50 @@ static volatile sig_atomic_t window_changed;
 
 static void on_window(int sig)
 {
+    int saved = errno;
     (void)sig;
     window_changed = 1;
+    term_wake();
+    errno = saved;
+}
+
+/* What signals asked for. False: the read is to end. */
+static bool heed_signals(EditLine *el)
+{
+    term_woken();
+    if (interrupted()) {
+        const LineInfo *line = el_line(el);
+        was_empty = line->lastchar == line->buffer;
+        return false;
+    }
+    if (window_changed) {
+        window_changed = 0;
+        el_resize(el);
+        el_set(el, EL_REFRESH);
+    }
+    return true;
 }
 
 /* One byte; -1 when the read is to end. */
 static int read_byte(EditLine *el)
 {
+    struct pollfd from[] = { { .fd = STDIN_FILENO, .events = POLLIN }, { .fd = term_wake_fd(), .events = POLLIN } };
     unsigned char byte;
     for (;;) {
+        from[0].revents = 0;
+        if (poll(from, 2, -1) < 0 && errno != EINTR)
+            return -1;
+        if (!heed_signals(el))
+            return -1;
+        if (!from[0].revents)
+            continue;
         ssize_t n = read(STDIN_FILENO, &byte, 1);
-        if (n == 1)
+        if (n == 1 && byte != 0)
             return byte;
+        if (n == 1)
+            continue;                    /* a Ctrl-D typed while no line was being read: not a key */
         if (n == 0 || errno != EINTR)
             return -1;
-        if (interrupted()) {
-            const LineInfo *line = el_line(el);
-            was_empty = line->lastchar == line->buffer;
-            return -1;
-        }
-        if (window_changed) {
-            window_changed = 0;
-            el_resize(el);
-            el_set(el, EL_REFRESH);
-        }
     }
 }
 
@@ -66,7 +88,7 @@ static int read_char(EditLine *el, wchar_t *out)
     for (int i = 0; i < 8; i++) {
         int byte = read_byte(el);
         if (byte < 0)
-            return errno == EINTR ? -1 : 0;
+            return interrupted() ? -1 : 0;
         size_t n = mbrtowc(out, (char[]){ (char)byte }, 1, &state);
         if (n == (size_t)-2)
             continue;
@@ -198,7 +220,7 @@ static void bind_keys(void)
 
 static void watch_window(void)
 {
-    struct sigaction a = { .sa_handler = on_window };
+    struct sigaction a = { .sa_handler = on_window, .sa_flags = SA_RESTART };
     sigemptyset(&a.sa_mask);
     sigaction(SIGWINCH, &a, NULL);
     sigaction(SIGCONT, &a, NULL);
@@ -227,6 +249,7 @@ void line_open(void)
     el_set(editor, EL_GETCFN, read_char);
     el_source(editor, NULL);
     bind_keys();
+    term_wake_fd();
     watch_window();
 }
 
@@ -244,12 +267,12 @@ enum line_result line_read(const char *prompt, struct buf *out)
     snprintf(prompt_text, sizeof prompt_text, "%s%s%s", color, prompt, plain);
     buf_clear(out);
     out_flush();
-    interrupt_forget();
     interrupt_watch(NULL, INT32_MAX);
     bracket(true);
     const char *line = el_gets(editor, &n);
     bracket(false);
-    if (interrupted()) {
+    if (!line && interrupted()) {
+        interrupt_forget();
         fputc('\n', stderr);
         return was_empty ? LINE_INTERRUPT : LINE_DROPPED;
     }

@@ -100,10 +100,10 @@ static bool make_prompt(struct chat *c, struct buf *text, struct tokens *tok)
 static bool run_answer(struct chat *c, const struct buf *text, const struct tokens *tok)
 {
     c->shown = -1;
-    interrupt_forget();
     interrupt_watch(c->e.session, 2);
     pf_status st = engine_answer(&c->e, text, tok, &c->last);
     interrupt_watch(NULL, INT32_MAX);
+    interrupt_forget();
     c->answered = true;
     c->interrupts = c->last.ending == END_INTERRUPTED;
     end_answer(c);

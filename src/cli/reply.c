@@ -177,6 +177,16 @@ static bool is_mark(const char *text, size_t n)
     return false;
 }
 
+/* Some vocabularies have harmony's marks as control tokens, others as tokens that render as text. */
+static bool is_harmony(const char *text, size_t n)
+{
+    static const char *const marks[] = { "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>" };
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
+        if (is_token(text, n, marks[i]))
+            return true;
+    return false;
+}
+
 static void control_token(struct reply *r, const char *text, size_t n)
 {
     if (is_token(text, n, "<|channel|>") || is_token(text, n, "<|start|>")) {
@@ -243,7 +253,7 @@ pf_status reply_token(struct reply *r, int32_t tok)
     pf_status st = piece_of(r, tok, PF_DETOK_CONTINUE, &plain);
     if (st == PF_OK)
         st = piece_of(r, tok, PF_DETOK_CONTINUE | PF_DETOK_SPECIAL, &special);
-    if (st == PF_OK && plain.n == 0 && special.n > 0) {
+    if (st == PF_OK && ((plain.n == 0 && special.n > 0) || is_harmony(special.p, special.n))) {
         control_token(r, special.p, special.n);
     } else if (st == PF_OK) {
         buf_add(&r->raw, plain.p, plain.n);

@@ -3,6 +3,7 @@
 #include "term.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -17,6 +18,7 @@ static bool out_is_tty, err_is_tty, out_color, err_color;
 
 static _Atomic(pf_session *) watched;
 static atomic_int n_interrupts, interrupt_patience = 1;
+static int wake_pipe[2] = { -1, -1 };
 
 /* ---- Signals ------------------------------------------------------------------------------------------------------ */
 
@@ -25,6 +27,26 @@ static void leave(const char *text, int status)
     ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
     (void)ignored;
     _exit(status);
+}
+
+int term_wake_fd(void)
+{
+    if (wake_pipe[0] < 0 && pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK) != 0)
+        wake_pipe[0] = wake_pipe[1] = -1;
+    return wake_pipe[0];
+}
+
+void term_wake(void)
+{
+    ssize_t ignored = write(wake_pipe[1], "", 1);        /* a full pipe wakes too */
+    (void)ignored;
+}
+
+void term_woken(void)
+{
+    char bytes[64];
+    while (read(wake_pipe[0], bytes, sizeof bytes) > 0)
+        ;
 }
 
 /* The weights are a mapped file: when another process cuts it short, or the disk fails, touching them raises SIGBUS. */
@@ -43,19 +65,20 @@ static void on_sigint(int sig)
     pf_session *s = atomic_load(&watched);
     if (s)
         pf_session_cancel(s);
+    term_wake();
     errno = saved;
 }
 
 static void handle(int sig, void (*handler)(int))
 {
-    /* No SA_RESTART: a read at the prompt must end, so that the prompt can be drawn anew. */
-    struct sigaction a = { .sa_handler = handler };
+    struct sigaction a = { .sa_handler = handler, .sa_flags = SA_RESTART };
     sigemptyset(&a.sa_mask);
     sigaction(sig, &a, NULL);
 }
 
 void interrupt_watch(struct pf_session *s, int patience)
 {
+    term_wake_fd();                  /* the handler writes to it */
     atomic_store(&watched, s);
     atomic_store(&interrupt_patience, patience);
     handle(SIGINT, on_sigint);
@@ -81,7 +104,8 @@ void term_init(void)
     err_is_tty = isatty(STDERR_FILENO);
     out_color = color && out_is_tty;
     err_color = color && err_is_tty;
-    signal(SIGPIPE, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN);          /* then writing says EPIPE */
+    signal(SIGXFSZ, SIG_IGN);          /* and EFBIG */
     handle(SIGBUS, on_sigbus);
 }
 
@@ -173,7 +197,9 @@ void progress_bar(void *ctx, uint64_t done, uint64_t total)
         return;
     *last = percent;
     int n = percent * WIDTH / 100;
-    fprintf(stderr, "\rloading [%.*s%.*s] %3d%% of %.1f GB", n, full, WIDTH - n, empty, percent, (double)total / 1e9);
+    bool is_large = total >= 1000000000;
+    fprintf(stderr, "\rloading [%.*s%.*s] %3d%% of %.*f %s", n, full, WIDTH - n, empty, percent, is_large,
+            (double)total / (is_large ? 1e9 : 1e6), is_large ? "GB" : "MB");
     if (done >= total)
         fputs("\r\033[K", stderr);
     fflush(stderr);

@@ -35,4 +35,10 @@ void interrupt_watch(struct pf_session *s, int patience);
 bool interrupted(void);
 void interrupt_forget(void);
 
+/* A descriptor that can be read from once a signal has come (whichever thread took it), until term_woken drains it; a
+ * handler calls term_wake. interrupt_watch makes it; -1 if there can be none. */
+int  term_wake_fd(void);
+void term_wake(void);
+void term_woken(void);
+
 #endif

@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """The chat in a real terminal (a pty): typing, pasting many lines, commands, Ctrl-C, saving, leaving."""
+import json
 import os
 import pty
 import re
+import resource
 import select
 import signal
 import time
@@ -11,12 +13,14 @@ import cli
 
 
 class Chat:
-    def __init__(self, *args, home):
+    def __init__(self, *args, home, setup=None, **env):
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
-            os.environ.update(TERM="xterm", HOME=home, XDG_STATE_HOME=home)
-            os.execv(cli.run_path, [cli.run_path, *args])
-        self.seen = ""
+            if setup:
+                setup()
+            os.execve(cli.run_path, [cli.run_path, *args],
+                      cli.environment(**{"TERM": "xterm", "HOME": home, "XDG_STATE_HOME": home, **env}))
+        self.seen = self.raw = ""
 
     def read_until(self, pattern, seconds=20):
         """Everything up to a match, without colours and cursor movements; the match must come in time."""
@@ -33,6 +37,7 @@ class Chat:
                     data = b""
                 if not data:
                     break
+                self.raw += data.decode("utf-8", "replace")
                 self.seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", data.decode("utf-8", "replace"))
         cli.check(False, "waited for", pattern, "saw", self.seen)
         return self.seen
@@ -44,15 +49,16 @@ class Chat:
         self.type(text)
         return self.read_until(pattern)
 
-    def leave_with(self, key):
-        """Exit status after pressing the key, again if need be: one that falls into the instant between the prompt and
-        the reading of it is lost."""
-        for _ in range(5):
-            os.write(self.fd, key)
-            status = self.status(2, kill=False)
+    def leave(self):
+        """Ctrl-D at the prompt. The editor takes the terminal over just after it has drawn the prompt, and a Ctrl-D
+        before that is lost: so it is typed again until the program leaves."""
+        self.read_until(r"(^|\n)> $")
+        for _ in range(20):
+            self.type("", end="\x04")
+            status = self.status(1, kill=False)
             if status is not None:
-                return status
-        return self.status(1)
+                break
+        cli.check(status == 0, "Ctrl-D leaves:", status, self.seen)
 
     def status(self, seconds=20, kill=True):
         """Exit status, once the program has left; what it still prints is read, or it could not leave."""
@@ -75,7 +81,7 @@ class Chat:
 
 def conversation(home):
     c = Chat("--temp", "0", home=home)
-    c.read_until(r"/help lists the commands[^>]*> ")
+    c.read_until("/help lists the commands")
     c.ask("Hello", "I am a very small model")
     c.ask("Tell me a fable about a fox.", "I see now they are quite sour")
     c.ask("/stats", "tok/s")
@@ -105,34 +111,126 @@ def conversation(home):
     cli.check(os.path.exists(os.path.join(home, "pfmoe", "history")), "the history is kept")
 
 
+def saved_messages(c, path):
+    """What the conversation holds, as /save writes it."""
+    c.ask("/save " + path, "saved \\d+ messages")
+    with open(path, encoding="utf-8") as f:
+        return [(m["role"], m["content"]) for m in json.load(f)["messages"]]
+
+
+def messages_of_many_lines(home):
+    c = Chat("--temp", "0", home=home)
+    c.read_until("/help lists the commands")
+    wanted = "one\n\ttwo\n\n/help caf\u00e9 \U0001f98a"
+    c.type("\x1b[200~" + wanted.replace("\n", "\r") + "\x1b[201~", end="")
+    c.ask("", "only know the fables")
+    c.type("three \\")
+    c.ask("four", "only know the fables")
+    c.type('"""five')
+    c.type("")
+    c.ask('six"""', "only know the fables")
+    users = [text for role, text in saved_messages(c, os.path.join(home, "lines.json")) if role == "user"]
+    cli.check(users == [wanted, "three \nfour", "five\n\nsix"], "messages of many lines", users)
+    c.ask("/quit", "")
+    c.status()
+
+
+def history(home):
+    """What was typed in one chat comes back with the arrow up in the next, many lines as one message."""
+    c = Chat("--temp", "0", home=home)
+    c.read_until("/help lists the commands")
+    c.type("\x1b[200~first\rline\x1b[201~", end="")
+    c.ask("", "only know the fables")
+    c.leave()
+    c = Chat("--temp", "0", home=home)
+    c.read_until("/help lists the commands")
+    c.read_until(r"> $")
+    c.type("\x1b[A", end="")
+    c.ask("", "only know the fables")
+    got = saved_messages(c, os.path.join(home, "history.json"))[:1]
+    cli.check(got == [("user", "first\nline")], "the history brings back", got)
+    c.leave()
+
+
+def full_disk(home):
+    """A file size limit stands for a full disk: the old file is whole, nothing is left beside it, the chat goes on."""
+    path = os.path.join(home, "kept.json")
+    with open(path, "w") as f:
+        f.write("as it was")
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (256, 256))
+    c = Chat("--temp", "0", home=home, setup=limit)
+    c.read_until("/help lists the commands")
+    c.ask("Tell me a fable about a fox.", "quite sour")
+    c.ask("/save " + path, "cannot save.*goes on")
+    c.ask("Hello", "I am a very small model")
+    c.leave()
+    with open(path) as f:
+        cli.check(f.read() == "as it was", "the old file is whole")
+    names = os.listdir(home)
+    cli.check(not [n for n in names if n.startswith("kept.json.")], "nothing is left beside it", names)
+
+
+def without_colour(home):
+    for env in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        c = Chat("--temp", "0", home=home, **env)
+        c.read_until("/help lists the commands")
+        c.ask("Hello", "to see some titles")
+        c.leave()
+        cli.check(not re.search(r"\x1b\[[0-9;]*m", c.raw), "colour in spite of", env, repr(c.raw))
+
+
+def idle_interrupts(home):
+    c = Chat("--temp", "0", home=home)
+    c.read_until("/help lists the commands")
+    c.read_until("> $")
+    c.type("never mind", end="")
+    c.read_until("never mind$")
+    c.type("\x03", end="")
+    c.read_until("\n> $")
+    c.ask("Hello", "I am a very small model")
+    got = saved_messages(c, os.path.join(home, "idle.json"))[:1]
+    cli.check(got == [("user", "Hello")], "Ctrl-C drops what was typed", got)
+    c.read_until("\n> $")
+    c.type("\x03", end="")
+    c.read_until("once more")
+    c.type("\x03", end="")
+    cli.check(c.status() == 0, "two at an empty prompt leave")
+
+
 def interrupts(home):
     model = cli.synth(home)
     c = Chat("-m", model, "--ignore-eos", "-c", "200000", "--temp", "0", home=home)
-    c.read_until(r"/help lists the commands[^>]*> ")
+    c.read_until("/help lists the commands")
     c.type("go on for ever")
-    c.read_until("ever\n")
-    time.sleep(0.7)                      # the answer is being written by now, and takes minutes
+    c.read_until("ever\n.")
     os.write(c.fd, b"\x03")
-    c.read_until(r"stopped[^>]*> ")
-    status = c.leave_with(b"\x03")
+    c.read_until("stopped")
+    os.write(c.fd, b"\x03")
+    status = c.status()
     cli.check(status == 0, "the second Ctrl-C leaves:", status, c.seen)
     c = Chat("--temp", "0", home=home)
-    c.read_until(r"/help lists the commands[^>]*> ")
-    status = c.leave_with(b"\x04")
-    cli.check(status == 0, "Ctrl-D leaves:", status, c.seen)
+    c.read_until("/help lists the commands")
+    c.leave()
 
 
 def full_context(home):
     c = Chat("--temp", "0", "-c", "512", home=home)
-    c.read_until(r"/help lists the commands[^>]*> ")
+    c.read_until("/help lists the commands")
     for _ in range(4):
         c.ask("Tell me a fable about a fox.", "quite sour|sees the oldest")
+    c.ask("much too long " * 200, "the context holds 512")
+    c.ask("Hello", "I am a very small model")
     c.ask("/quit", "")
     cli.check(c.status() == 0, "an overflowing context is no failure")
 
 
 with cli.scratch() as folder:
     conversation(folder)
+    messages_of_many_lines(folder)
+    history(folder)
+    full_disk(folder)
+    without_colour(folder)
+    idle_interrupts(folder)
     interrupts(folder)
     full_context(folder)
 cli.finish()

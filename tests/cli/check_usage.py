@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """What a shell sees: exit statuses, what goes to which stream, and every way an answer can be asked for or go wrong."""
 import os
+import shutil
+import subprocess
 
 import cli
 
@@ -96,9 +98,48 @@ def refused_models(tmp):
         fails(1, word, "-m", path, "-p", "x")
 
 
+def not_a_number(tmp):
+    """A weight that is NaN: one sentence, not an answer."""
+    with open(cli.synth(tmp, "moe-tiny", "--type", "F32"), "rb") as f:
+        whole = bytearray(f.read())
+    path, tokens = os.path.join(tmp, "nan.gguf"), os.path.join(tmp, "ids")
+    for at in range(len(whole) - 4096, len(whole), 4):
+        whole[at:at + 4] = b"\x00\x00\xc0\x7f"
+    with open(path, "wb") as f:
+        f.write(whole)
+    with open(tokens, "w") as f:
+        f.write(" ".join(str(i) for i in range(64)))
+    fails(1, "finite", "-m", path, "--score", tokens, "--logits", os.path.join(tmp, "out"))
+    fails(1, "", "--info", path, "--verify")
+    r = cli.run("-m", path, "-p", "abc", "-n", "4", "--temp", "0")
+    cli.check(r.returncode in (0, 1) and (r.returncode == 0 or r.stderr), "NaN weights", r.returncode, r.stderr)
+
+
+def reader_leaves():
+    """The program that reads the answer ends first."""
+    r = subprocess.run("%s -p Hello --ignore-eos -n 2000 | head -c 1; echo ${PIPESTATUS[0]}" % cli.run_path, shell=True,
+                       executable="/bin/bash", capture_output=True, env=cli.environment())
+    cli.check(r.stdout.endswith(b"1\n") and b"standard output" in r.stderr, "a closed pipe", r.stdout, r.stderr)
+
+
+def model_shrinks(tmp):
+    """Another process cuts the model file short while it answers."""
+    path = os.path.join(tmp, "shrinks.gguf")
+    shutil.copy(cli.synth(tmp), path)
+    p = subprocess.Popen([cli.run_path, "-m", path, "-p", "x", "--ignore-eos", "-c", "100000"], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, env=cli.environment())
+    p.stdout.read(1)
+    os.truncate(path, 4096)
+    err = p.communicate(timeout=60)[1].decode()
+    cli.check(p.returncode == 1 and err.count("pfmoe-run:") == 1, "a model cut short", p.returncode, err)
+
+
 usage()
 answers()
+reader_leaves()
 with cli.scratch() as folder:
     trouble(folder)
     refused_models(folder)
+    not_a_number(folder)
+    model_shrinks(folder)
 cli.finish()
