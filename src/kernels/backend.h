@@ -18,6 +18,7 @@
 
 #include "base/pf_pool.h"
 #include "base/pf_qtype.h"
+#include "base/pf_spans.h"
 #include "base/pf_status.h"
 #include "pfmoe.h"
 
@@ -189,6 +190,7 @@ struct pf_repeat {
 struct pf_backend {
     const struct pf_backend_ops *ops;
     uint64_t weight_bytes_read;           /* bytes of weights gone over since open */
+    pf_spans *spans;                      /* where to note what goes on from the next begin on; NULL: nowhere */
 };
 
 struct pf_backend_ops {

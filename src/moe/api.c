@@ -226,6 +226,9 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     if (!o->vocab_only) {
         read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
         PF_TRY(open_backend(m, o));
+        if (o->timeline_spans > 0)
+            PF_TRY(pf_spans_open(&m->spans, (size_t)o->timeline_spans));
+        m->backend->spans = m->spans;
         PF_TRY(pf_model_bind(m));
     }
     PF_TRY(read_sampling(m));
@@ -301,6 +304,7 @@ void pf_model_close(pf_model **mp)
     pf_residency_close(m);
     if (m->backend)
         m->backend->ops->close(m->backend);
+    pf_spans_close(&m->spans);
     pf_tmpl_close(&m->tmpl);
     pf_vocab_close(&m->vocab);
     pf_gguf_close(&m->file);
@@ -317,6 +321,18 @@ void pf_model_close(pf_model **mp)
 const struct pf_model_info *pf_model_info(const pf_model *m)
 {
     return &m->info;
+}
+
+pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx)
+{
+    if (!m->spans)
+        PF_FAIL(PF_EINVAL, "the model was opened without a timeline");
+    pthread_mutex_lock(&m->step_lock);
+    bool ok = pf_spans_write(m->spans, write, ctx);
+    pthread_mutex_unlock(&m->step_lock);
+    if (!ok)
+        PF_FAIL(PF_EIO, "writing the timeline failed");
+    return PF_OK;
 }
 
 /* ---- Residency: the page cache holds what the store does not ----------------------------------------------------------------- */

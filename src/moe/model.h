@@ -142,6 +142,7 @@ struct pf_model {
     char       *tmpl_error;
     pf_backend *backend;                  /* NULL when opened for the vocabulary only */
     struct pf_residency *residency;       /* NULL: all weights are mapped */
+    pf_spans   *spans;                    /* NULL: nobody wants a timeline */
 
     int   n_layer, n_embd, n_vocab, n_ctx_train, n_ff;
     int   n_expert, n_used, n_ff_expert;  /* 0: no experts */

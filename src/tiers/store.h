@@ -42,6 +42,7 @@ struct pf_store_setup {
     pf_io_open_fn     *io;
     void              *io_ctx;
     uint64_t           stall_ns;     /* a drive that finishes nothing for so long has failed */
+    pf_spans          *spans;        /* where to note when reads were under way, or NULL; kept */
 };
 
 /* Slot bytes for parts of these sizes if every part had one, and the least that works: the largest slab. */

@@ -53,7 +53,8 @@ static pf_status cpu_transfer(pf_backend *b, void *to, const void *from, size_t 
 
 static pf_status cpu_begin(pf_backend *b, const struct pf_repeat *r, bool *replayed)
 {
-    (void)b, (void)r;
+    (void)r;
+    pf_pool_watch(cpu_of(b)->pool, b->spans);
     *replayed = false;
     return PF_OK;
 }
