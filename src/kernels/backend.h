@@ -197,6 +197,9 @@ struct pf_backend_ops {
     void        (*close)(pf_backend *b);
     const char *(*describe)(const pf_backend *b);         /* kernels in use: "avx512-vnni" */
 
+    /* Bytes of its own memory that may still be taken; NULL: it has none, and computes where the weights are. */
+    uint64_t    (*room)(const pf_backend *b);
+
     /* Makes [host, host + bytes) known to a backend that computes on copies; NULL: this one reads weights where they are.
      * Small vectors that were never placed are copied when an operation first names them. */
     pf_status (*place)(pf_backend *b, const void *host, size_t bytes);
