@@ -51,7 +51,9 @@ pf_status pf_file_inspect(const char *path, unsigned flags, struct pf_file_info 
 
 void pf_model_opts_init(struct pf_model_opts *o)
 {
-    *o = (struct pf_model_opts){ .isa = PF_ISA_ALL };
+    *o = (struct pf_model_opts){ .isa = PF_ISA_ALL,
+                                 .postfetch = { .enable = true, .block_on_miss = PF_AUTO, .max_transfers = 8,
+                                                .dedicated_streams = true, .cpu_limit = PF_AUTO } };
 }
 
 static void read_string(const pf_gguf *g, const char *key, char *out, size_t cap)
