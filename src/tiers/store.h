@@ -12,6 +12,7 @@
 #ifndef PF_STORE_H
 #define PF_STORE_H
 
+#include "base/pf_spans.h"
 #include "tiers/evict.h"
 #include "tiers/io.h"
 
