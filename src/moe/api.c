@@ -11,6 +11,7 @@
 #include "base/pf_mem.h"
 #include "gguf/inspect.h"
 #include "moe/residency.h"
+#include "moe/watch.h"
 #include "version.h"
 
 enum { MAX_DEFAULT_THREADS = 64 };
@@ -245,6 +246,8 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
         read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
         PF_TRY(open_cpu(m, o));
         PF_TRY(pf_model_bind(m));
+        if (o->routing)
+            PF_TRY(pf_watch_inject(m, o->routing));
         open_gpu(m, o);
         PF_TRY(open_spans(m, o));
     }
@@ -318,6 +321,7 @@ void pf_model_close(pf_model **mp)
     if (!m)
         return;
     assert(atomic_load(&m->n_sessions) == 0 && "sessions must be closed before their model");
+    pf_watch_close(m);
     pf_residency_close(m);
     if (m->backend && m->backend != m->cpu)
         m->backend->ops->close(m->backend);
