@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/pf_mem.h"
+#include "moe/offload.h"
 
 enum { DEFAULT_CTX = 8192, DEFAULT_BATCH = 512, MAX_BATCH = 8192 };
 
@@ -281,9 +282,18 @@ static pf_status open_parts(struct pf_session *s)
     carve(m, s->opts.n_batch, s->buf.base, &s->buf);
 
     struct pf_backend_sizes sizes = backend_sizes(m, &s->opts);
-    pthread_mutex_lock(&m->step_lock);
-    pf_status st = ops->reserve(m->backend, &sizes);
-    pthread_mutex_unlock(&m->step_lock);
+    PF_TRY(ops->reserve(m->backend, &sizes));
+    return m->offload ? pf_offload_reserve(m, &sizes) : PF_OK;
+}
+
+/* A GPU's expert cache gives way to the session, then takes what is left. */
+static pf_status open_with_room(struct pf_session *s)
+{
+    uint64_t kv_bytes, work_bytes;
+    PF_TRY(pf_session_bytes(s->m, &s->opts, &kv_bytes, &work_bytes));
+    pf_offload_make_room(s->m, kv_bytes + work_bytes);
+    pf_status st = open_parts(s);
+    pf_offload_use_room(s->m);
     return st;
 }
 
@@ -298,7 +308,9 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
     s->m = m;
     s->opts = o;
     atomic_fetch_add(&m->n_sessions, 1);
-    pf_status st = open_parts(s);
+    pthread_mutex_lock(&m->step_lock);
+    pf_status st = open_with_room(s);
+    pthread_mutex_unlock(&m->step_lock);
     if (st < 0) {
         pf_session_close(&s);
         return st;

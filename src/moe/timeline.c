@@ -1,28 +1,21 @@
 /* The timeline of a session: evaluation in batches, going back, taking up what is already there. See session.h for the
  * invariants. */
 #include <string.h>
-#include <time.h>
 
 #include "base/pf_fp.h"
 #include "base/pf_mem.h"
+#include "base/pf_time.h"
 #include "moe/session.h"
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static pf_status step(struct pf_session *s, const struct pf_batch *batch)
 {
     struct pf_model *m = s->m;
     pthread_mutex_lock(&m->step_lock);
-    uint64_t begin = now_ns();
+    uint64_t begin = pf_now_ns();
     unsigned fp = pf_fp_begin();
     pf_status st = pf_forward(s, batch);
     pf_fp_end(fp);
-    atomic_fetch_add(&m->step_ns, now_ns() - begin);
+    atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
     atomic_fetch_add(&m->n_steps, 1);
     atomic_fetch_add(&m->n_tokens, (uint64_t)batch->rows);
     atomic_store(&m->weight_bytes_now, m->backend->weight_bytes_read);

@@ -6,10 +6,10 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/pf_mem.h"
+#include "base/pf_time.h"
 #include "tiers/io.h"
 
 enum { SECTOR = 512 };
@@ -31,13 +31,6 @@ static struct sim *sim_of(pf_io *io)
     return (struct sim *)io;
 }
 
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 static void sim_close(pf_io *io)
 {
     struct sim *m = sim_of(io);
@@ -55,7 +48,7 @@ static enum pf_io_state sim_queue(pf_io *io, struct pf_io_read *r)
         return PF_IO_BUSY;
     uint64_t number = ++m->plan->n_reads;
     uint64_t takes_ns = m->plan->latency_ns + m->plan->ns_per_kib * (r->bytes >> 10);
-    r->due = now_ns() + (number == m->plan->late_at ? m->plan->late_ns : takes_ns);
+    r->due = pf_now_ns() + (number == m->plan->late_at ? m->plan->late_ns : takes_ns);
     m->numbers[m->n_flying] = number;
     m->flying[m->n_flying++] = r;
     return PF_IO_QUEUED;
@@ -130,7 +123,7 @@ static int sim_reap(pf_io *io, struct pf_io_read **done, int cap, bool wait)
 {
     struct sim *m = sim_of(io);
     for (;;) {
-        uint64_t now = now_ns(), due;
+        uint64_t now = pf_now_ns(), due;
         int at = choose(m, now, &due);
         if (at >= 0 && cap > 0) {
             struct pf_io_read *r = m->flying[at];

@@ -32,9 +32,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "base/pf_mem.h"
+#include "base/pf_time.h"
 
 enum { MAX_TRIES = 16, FILL_DEPTH = 4, SECTOR = 512, NONE = -1 };
 
@@ -102,13 +102,6 @@ struct pf_store {
     char            fail_text[512];
     struct pf_store_stats stats;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------ */
 
@@ -485,7 +478,7 @@ void pf_store_step(pf_store *s, int layer)
 /* Waits for a change. Fails when the drive has finished nothing for stall_ns; *seen and *since are the caller's memory. */
 static pf_status wait_change(struct pf_store *s, uint64_t *seen, uint64_t *since)
 {
-    uint64_t begin = now_ns();
+    uint64_t begin = pf_now_ns();
     if (*since == 0 || *seen != s->n_progress) {
         *seen = s->n_progress;
         *since = begin;
@@ -495,7 +488,7 @@ static pf_status wait_change(struct pf_store *s, uint64_t *seen, uint64_t *since
     uint64_t until = *since + s->stall_ns;
     struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
     pthread_cond_timedwait(&s->changed, &s->lock, &t);
-    s->stats.wait_ns += now_ns() - begin;
+    s->stats.wait_ns += pf_now_ns() - begin;
     return PF_OK;
 }
 
@@ -566,6 +559,12 @@ void pf_store_unpin(pf_store *s, const int *slabs, int n)
     pthread_mutex_unlock(&s->lock);
 }
 
+void *pf_store_arena(const pf_store *s, size_t *bytes)
+{
+    *bytes = s->arena_bytes;
+    return s->arena;
+}
+
 const uint8_t *pf_store_data(const pf_store *s, int part)
 {
     return s->parts[part].slot + s->parts[part].at.offset % s->align;
@@ -600,7 +599,7 @@ void pf_store_stats_get(pf_store *s, struct pf_store_stats *out)
     pthread_mutex_lock(&s->lock);
     *out = s->stats;
     if (s->n_flying > 0)
-        out->busy_ns += now_ns() - s->flying_since;
+        out->busy_ns += pf_now_ns() - s->flying_since;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -610,7 +609,7 @@ void pf_store_stats_reset(pf_store *s)
     struct pf_store_stats old = s->stats;
     s->stats = (struct pf_store_stats){ .slot_bytes = old.slot_bytes, .resident_bytes = old.resident_bytes,
                                         .engine = old.engine, .policy = old.policy };
-    s->flying_since = now_ns();
+    s->flying_since = pf_now_ns();
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -653,7 +652,7 @@ static void ask_chunk(struct pf_store *s, int p)
     part->state = READING;
     part->n_flying++;
     if (s->n_flying++ == 0)
-        s->flying_since = now_ns();
+        s->flying_since = pf_now_ns();
     if (part->n_asked == part->n_chunks)
         queue_remove(s, p);
 }
@@ -767,7 +766,7 @@ static void finish_read(struct pf_store *s, struct read *r)
     r->next = s->idle;
     s->idle = r;
     if (--s->n_flying == 0)
-        s->stats.busy_ns += now_ns() - s->flying_since;
+        s->stats.busy_ns += pf_now_ns() - s->flying_since;
     if (part->broken)
         queue_remove(s, p);              /* its other chunks are not asked for any more */
     if (--part->n_flying == 0 && (part->broken || part->n_asked == part->n_chunks))

@@ -72,6 +72,9 @@ bool pf_store_is_ready(pf_store *s, int slab);
 /* Bytes of a part of a ready, pinned slab; they stay there until it is unpinned. */
 const uint8_t *pf_store_data(const pf_store *s, int part);
 
+/* The memory of all slots, whole pages. */
+void *pf_store_arena(const pf_store *s, size_t *bytes);
+
 /* Starts reading slabs that will surely be wanted soon; evicts for them, never waits. */
 void pf_store_prefetch(pf_store *s, const int *slabs, int n);
 
