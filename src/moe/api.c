@@ -237,6 +237,19 @@ static void open_gpu(struct pf_model *m, const struct pf_model_opts *o, const st
     close_backend(m);
 }
 
+bool pf_model_leave_device(struct pf_model *m)
+{
+    if (m->backend == m->cpu)
+        return false;
+    pf_model_logf(m, PF_LOG_ERROR, "the GPU failed (%s); the CPU goes on", pf_last_error());
+    pf_offload_close(m);
+    m->lost = m->backend;
+    m->backend = m->cpu;
+    m->info.backend = m->backend->ops->name;
+    m->info.isa = m->backend->ops->describe(m->backend);
+    return true;
+}
+
 static pf_status open_cpu(struct pf_model *m, const struct pf_model_opts *o)
 {
     int n = o->n_threads;
@@ -247,6 +260,17 @@ static pf_status open_cpu(struct pf_model *m, const struct pf_model_opts *o)
     PF_TRY(pf_backend_cpu_open(&m->cpu, n, o->isa | PF_ISA_SCALAR));
     m->backend = m->cpu;
     m->info.n_threads = n;
+    return PF_OK;
+}
+
+static pf_status open_spans(struct pf_model *m, const struct pf_model_opts *o)
+{
+    if (o->timeline_spans <= 0)
+        return PF_OK;
+    PF_TRY(pf_spans_open(&m->spans, (size_t)o->timeline_spans));
+    m->cpu->ops->watch(m->cpu, m->spans);
+    if (m->backend != m->cpu && m->backend->ops->watch)
+        m->backend->ops->watch(m->backend, m->spans);
     return PF_OK;
 }
 
@@ -261,6 +285,7 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
         read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
         PF_TRY(open_cpu(m, o));
         PF_TRY(pf_model_bind(m));
+        PF_TRY(open_spans(m, o));
     }
     PF_TRY(read_sampling(m));
     fill_info(m);
@@ -339,8 +364,11 @@ void pf_model_close(pf_model **mp)
         return;
     assert(atomic_load(&m->n_sessions) == 0 && "sessions must be closed before their model");
     close_backend(m);
+    if (m->lost)
+        m->lost->ops->close(m->lost);
     if (m->cpu)
         m->cpu->ops->close(m->cpu);
+    pf_spans_close(&m->spans);
     pf_tmpl_close(&m->tmpl);
     pf_vocab_close(&m->vocab);
     pf_gguf_close(&m->file);
@@ -357,6 +385,18 @@ void pf_model_close(pf_model **mp)
 const struct pf_model_info *pf_model_info(const pf_model *m)
 {
     return &m->info;
+}
+
+pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx)
+{
+    if (!m->spans)
+        PF_FAIL(PF_EINVAL, "the model was opened without a timeline");
+    pthread_mutex_lock(&m->step_lock);
+    bool ok = pf_spans_write(m->spans, write, ctx);
+    pthread_mutex_unlock(&m->step_lock);
+    if (!ok)
+        PF_FAIL(PF_EIO, "writing the timeline failed");
+    return PF_OK;
 }
 
 /* ---- Residency: the page cache holds what the store does not ----------------------------------------------------------------- */
@@ -432,7 +472,10 @@ pf_status pf_model_preload(pf_model *m, const int *layers, int n, pf_progress_fn
         PF_TRY(pf_residency_load(m, layers ? layers[i] : -1, progress, ctx, p.done, p.total));
         p.done += pf_residency_bytes(m, layers ? layers[i] : -1);
     }
-    return PF_OK;
+    pthread_mutex_lock(&m->step_lock);
+    pf_status st = layers ? PF_OK : pf_offload_preload(m);
+    pthread_mutex_unlock(&m->step_lock);
+    return st;
 }
 
 static bool in_memory(void *ctx, const struct pf_tensor *t)
@@ -496,6 +539,8 @@ void pf_stats_get(const pf_model *m, struct pf_stats *out)
     *out = (struct pf_stats){ .n_steps = m->n_steps, .n_tokens = m->n_tokens, .step_ns = m->step_ns,
                               .weight_bytes_read = m->weight_bytes_now - m->weight_bytes_base };
     pf_residency_stats(m, out);
+    pf_offload_stats(m, out);
+    out->device_lost = m->lost != NULL;
 }
 
 void pf_stats_reset(pf_model *m)
@@ -505,4 +550,5 @@ void pf_stats_reset(pf_model *m)
     m->step_ns = 0;
     m->weight_bytes_base = m->weight_bytes_now;
     pf_residency_stats_reset(m);
+    pf_offload_stats_reset(m);
 }

@@ -43,6 +43,10 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
         .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = s->m->arch->act,
         .weigh_input = s->m->arch->weigh_input, .n_expert = moe->routing.n_expert, .n_used = moe->routing.n_used,
         .rows = rows, .picks = b->picks, .weights = b->pick_weights, .x = b->h, .y = b->y };
+    pf_spans_enter(s->m->spans, "experts", il);
     PF_TRY(s->m->offload ? pf_offload_experts(s->m, il, &experts) : pf_residency_experts(s->m, il, &experts));
-    return moe->shared.gate.data ? add_shared(s, moe, rows) : PF_OK;
+    if (!moe->shared.gate.data)
+        return PF_OK;
+    pf_spans_enter(s->m->spans, "shared expert", il);
+    return add_shared(s, moe, rows);
 }
