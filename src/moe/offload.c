@@ -320,7 +320,9 @@ pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts
     struct pf_offload *f = m->offload;
     if (e->rows <= PF_SHARE_ROWS)
         return m->backend->ops->share->experts(m->backend, il, e);
-    return f->force_cpu ? prompt_on_cpu(f, il, e) : prompt_on_device(f, il, e);
+    pf_status st = f->force_cpu ? PF_EDEVICE : prompt_on_device(f, il, e);
+    f->post.n_fallbacks += st == PF_EDEVICE && !f->force_cpu;
+    return st == PF_EDEVICE ? prompt_on_cpu(f, il, e) : st;      /* a copy failed; if it was more, this fails too */
 }
 
 /* ---- Between steps ------------------------------------------------------------------------------------------------------ */

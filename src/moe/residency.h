@@ -48,6 +48,9 @@ void      pf_residency_tables(const struct pf_model *m, struct pf_experts_op *op
 bool      pf_residency_take(struct pf_model *m, int il, int expert, const uint8_t *parts[3]);
 void      pf_residency_drop(struct pf_model *m, int il, int expert);
 
+/* Whether there are slabs that have no place in memory. */
+bool      pf_residency_is_short(const struct pf_model *m);
+
 /* The slots' memory, for copies by the model's device; unpin before the store is closed. */
 void      pf_residency_pin(struct pf_model *m);
 void      pf_residency_unpin(struct pf_model *m);

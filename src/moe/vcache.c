@@ -367,7 +367,8 @@ pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes)
         c->is_wanted[c->wanted[i]] = false;
     }
     c->n_wanted = 0;
-    return PF_OK;
+    /* Where RAM is short, a slot that is pinned for a copy might be the one that the step has to read into. */
+    return pf_residency_is_short(c->m) ? take_up(c, true) : PF_OK;
 }
 
 pf_status pf_vcache_fill(struct pf_vcache *c)

@@ -11,7 +11,7 @@
 #include "kernels/placed.h"
 #include "kernels/share.h"
 
-enum { MAX_PIECES = 4, MAX_LINEAR = 8, POISON = 0xff };
+enum { MAX_PIECES = 192, MAX_LINEAR = 8, POISON = 0xff };
 
 struct fetch {
     struct pf_piece pieces[MAX_PIECES];
