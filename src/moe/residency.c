@@ -29,7 +29,7 @@ struct pf_residency {
     int   n_planned;                     /* of them have a place in memory */
 
     const uint8_t **gate, **up, **down;  /* [n_expert] of the layer that is running */
-    int  *todo, *ready, *queued;         /* [n_expert] slabs */
+    int  *todo, *ready, *queued;         /* [n_expert], todo of a dense model [n_layer]: slabs */
     enum pf_pin *how;                    /* [n_expert] */
 };
 
@@ -143,7 +143,7 @@ static bool tables_new(struct pf_residency *r, const struct pf_model *m)
     r->gate = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->gate);
     r->up = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->up);
     r->down = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->down);
-    r->todo = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->todo);
+    r->todo = pf_alloc_array(PF_MEM_MODEL, n_expert ? n_expert : n_layer, sizeof *r->todo);
     r->ready = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->ready);
     r->queued = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->queued);
     r->how = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->how);
@@ -312,15 +312,15 @@ static bool is_dense_slab(const struct pf_model *m, int il)
     return m->residency && m->n_expert == 0 && m->residency->first_slab[il] >= 0;
 }
 
-/* Reads the layers that come next while this one computes; after the last comes the first, of the next step. */
+/* Reads the next layers that are not in memory while this one computes; after the last comes the first, of the next step. */
 static void read_ahead(const struct pf_model *m, int il)
 {
     const struct pf_residency *r = m->residency;
-    int slabs[LAYERS_AHEAD], n = 0;
-    for (int i = 1; i <= LAYERS_AHEAD; i++)
+    int n = 0;
+    for (int i = 1; i < m->n_layer; i++)
         if (r->first_slab[(il + i) % m->n_layer] >= 0)
-            slabs[n++] = r->first_slab[(il + i) % m->n_layer];
-    pf_store_prefetch(r->store, slabs, n);
+            r->todo[n++] = r->first_slab[(il + i) % m->n_layer];
+    pf_store_prefetch(r->store, r->todo, n, LAYERS_AHEAD);
 }
 
 pf_status pf_residency_enter(struct pf_model *m, int il)
@@ -374,33 +374,35 @@ static pf_status run_part(struct pf_model *m, int *slabs, int n)
     return st;
 }
 
-/* Pins what finds room of the *n slabs in r->todo and computes it: first what is in memory, then what arrives, in the order
- * it was asked for. What found no room is left in r->todo. */
-static pf_status run_round(struct pf_model *m, int *n)
+/* Pins what finds room of the *n slabs in r->todo; what found none is left there. */
+static pf_status pin_round(struct pf_residency *r, int *n, int *n_ready, int *n_queued)
 {
-    struct pf_residency *r = m->residency;
-    int n_ready = 0, n_queued = 0, n_busy = 0;
+    int n_busy = 0;
+    *n_ready = *n_queued = 0;
     PF_TRY(pf_store_pin(r->store, r->todo, *n, r->how));
     for (int i = 0; i < *n; i++) {
         if (r->how[i] == PF_PIN_READY)
-            r->ready[n_ready++] = r->todo[i];
+            r->ready[(*n_ready)++] = r->todo[i];
         else if (r->how[i] == PF_PIN_QUEUED)
-            r->queued[n_queued++] = r->todo[i];
+            r->queued[(*n_queued)++] = r->todo[i];
         else
             r->todo[n_busy++] = r->todo[i];
     }
     *n = n_busy;
-    pf_status st = run_part(m, r->ready, n_ready);
+    return PF_OK;
+}
+
+/* Computes what was pinned: first what is in memory, then the rest as it arrives. Everything is unpinned after this. */
+static pf_status run_round(struct pf_model *m, int n_ready, int n_queued)
+{
+    struct pf_residency *r = m->residency;
     int i = 0;
-    while (st == PF_OK && i < n_queued) {
-        int k = 1;
-        st = pf_store_wait(r->store, r->queued[i]);
-        while (st == PF_OK && i + k < n_queued && pf_store_is_ready(r->store, r->queued[i + k]))
-            k++;
+    pf_status st = run_part(m, r->ready, n_ready);
+    for (int n; st == PF_OK && i < n_queued; i += n) {
+        st = pf_store_wait_any(r->store, r->queued + i, n_queued - i, &n);
         if (st < 0)
             break;
-        st = run_part(m, r->queued + i, k);
-        i += k;
+        st = run_part(m, r->queued + i, n);
     }
     pf_store_unpin(r->store, r->queued + i, n_queued - i);
     return st;
@@ -432,11 +434,20 @@ pf_status pf_residency_experts(struct pf_model *m, int il, const struct pf_exper
     op.gate = &gate;
     op.up = &up;
     op.down = &down;
+    int n = picked_slabs(r, r->first_slab[il], e), n_ready, n_queued;
     pf_store_step(r->store, il);
-    int n = picked_slabs(r, r->first_slab[il], e);
-    PF_TRY(ops->experts_begin(m->backend, &op));
-    while (n > 0)
-        PF_TRY(run_round(m, &n));
+    PF_TRY(pin_round(r, &n, &n_ready, &n_queued));
+    pf_status st = ops->experts_begin(m->backend, &op);
+    if (st < 0) {
+        pf_store_unpin(r->store, r->ready, n_ready);
+        pf_store_unpin(r->store, r->queued, n_queued);
+        return st;
+    }
+    PF_TRY(run_round(m, n_ready, n_queued));
+    while (n > 0) {
+        PF_TRY(pin_round(r, &n, &n_ready, &n_queued));
+        PF_TRY(run_round(m, n_ready, n_queued));
+    }
     return ops->experts_end(m->backend);
 }
 
@@ -479,7 +490,7 @@ pf_status pf_residency_load(struct pf_model *m, int layer, pf_progress_fn *progr
     for (int i = 0, ahead = 0, slab; r && (slab = slabs_of(m, layer, i)) >= 0; i++) {
         enum pf_pin how;
         for (int next; ahead < i + SLABS_AHEAD && (next = slabs_of(m, layer, ahead)) >= 0; ahead++)
-            pf_store_prefetch(r->store, &next, 1);
+            pf_store_prefetch(r->store, &next, 1, 1);
         PF_TRY(pf_store_pin(r->store, &slab, 1, &how));
         pf_status st = pf_store_wait(r->store, slab);
         pf_store_unpin(r->store, &slab, 1);

@@ -89,7 +89,7 @@ static void *crowd_main(void *arg)
             n = some_slabs(&rng, (int)(next_random(&rng) % N_LAYERS), 3, slabs);
         pf_store_step(c->s, i % N_LAYERS);
         if (i % 7 == 0)
-            pf_store_prefetch(c->s, slabs, n);
+            pf_store_prefetch(c->s, slabs, n, n);
         pf_status st = use_slabs(c->f, c->s, slabs, n, &n_right);
         if (st != PF_OK || n_right != n)
             atomic_fetch_add(&c->n_bad, 1);
@@ -138,7 +138,7 @@ static void test_background(struct fixture *f)
         CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
         pf_store_fill(s, order, N_SLABS);
         if (round % 2)
-            pf_store_prefetch(s, order, N_SLABS);
+            pf_store_prefetch(s, order, N_SLABS, N_SLABS);
         pf_store_close(&s);
     }
     CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
