@@ -140,7 +140,8 @@ struct pf_model {
     pf_vocab   *vocab;                    /* NULL: the file has none */
     pf_tmpl    *tmpl;                     /* NULL: none, or it does not parse: tmpl_error says why */
     char       *tmpl_error;
-    pf_backend *backend;                  /* NULL when opened for the vocabulary only */
+    pf_backend *cpu;                      /* NULL when opened for the vocabulary only */
+    pf_backend *backend;                  /* what steps run on: a GPU, or cpu */
     struct pf_residency *residency;       /* NULL: all weights are mapped */
 
     int   n_layer, n_embd, n_vocab, n_ctx_train, n_ff;

@@ -39,7 +39,7 @@
 
 #include "base/pf_mem.h"
 
-enum { MAX_TRIES = 16, AHEAD_DEPTH = 6, MAX_GUESS = 1024, SECTOR = 512, NONE = -1 };
+enum { MAX_TRIES = 16, AHEAD_DEPTH = 4, SECTOR = 512, NONE = -1 };
 
 enum state { ABSENT, QUEUED, READING, READY, FAILED };
 
@@ -53,6 +53,7 @@ struct part {
     int        pins, n_flying;
     int        n_chunks, n_asked;        /* reads it takes, reads begun */
     bool       broken, has_sum, again;   /* a chunk failed; sum is known; it is being read a second time over */
+    bool       guessed;                  /* read on a guess, and not pinned since */
     uint64_t   sum;
 };
 
@@ -100,8 +101,10 @@ struct pf_store {
     pf_io          *io;
 
     struct queue    wanted, ahead;       /* parts to read: for someone who waits; for later */
-    struct order    guess, fill;         /* guess evicts and is forgotten at the next pin; fill takes what is free */
-    int             guesses[MAX_GUESS];
+    struct order    guess, fill;         /* guess evicts and is forgotten at the next step; fill takes what is free */
+    int             guesses[PF_MAX_GUESSES];
+    uint32_t        n_tried, n_right;    /* parts read on a guess of late, and pinned afterwards */
+    uint32_t        n_silent;            /* guesses not followed since */
     struct read     reads[PF_STORE_DEPTH];
     struct read    *idle;                /* reads not in use */
     bool            unsent;              /* the engine could not send all of what it was given */
@@ -391,6 +394,7 @@ static void make_absent(struct pf_store *s, struct part *part)
     k->free[k->n_free++] = part->slot;
     part->slot = NULL;
     part->state = ABSENT;
+    part->guessed = false;
 }
 
 static bool take_slot(struct pf_store *s, struct part *part, bool evict)
@@ -426,6 +430,9 @@ static void pin_part(struct pf_store *s, int p)
     struct part *part = &s->parts[p];
     struct class *k = &s->classes[part->class];
     part->pins++;
+    s->n_right += part->guessed;
+    s->stats.n_guessed_right += part->guessed;
+    part->guessed = false;
     k->policy->ops->use(k->policy, part->index);
     if (part->in == &s->ahead) {             /* now somebody waits for it */
         queue_remove(s, p);
@@ -488,13 +495,17 @@ static bool pin_absent(struct pf_store *s, const struct pf_slab *slab)
 /* ---- Sending reads; the lock is held ----------------------------------------------------------------------------- */
 
 /* The next slab of the order that wants parts and finds slots: its parts go to `ahead`. */
-static void queue_next(struct pf_store *s, struct order *o, bool evict)
+static void queue_next(struct pf_store *s, struct order *o)
 {
+    bool guess = o == &s->guess;
     while (o->at < o->n && s->ahead.head == NONE) {
         const struct pf_slab *k = &s->slabs[o->slabs[o->at++]];
         for (int p = k->first; p < k->first + k->n; p++)
-            if (s->parts[p].state == ABSENT)
-                start_load(s, p, &s->ahead, evict);
+            if (s->parts[p].state == ABSENT && start_load(s, p, &s->ahead, guess) && guess) {
+                s->parts[p].guessed = true;
+                s->n_tried++;
+                s->stats.n_guessed++;
+            }
     }
 }
 
@@ -505,8 +516,8 @@ static int next_part(struct pf_store *s)
     if (s->wanted.head != NONE)
         return s->wanted.head;
     if (s->ahead.head == NONE && s->n_flying < AHEAD_DEPTH) {
-        queue_next(s, &s->guess, true);
-        queue_next(s, &s->fill, false);
+        queue_next(s, &s->guess);
+        queue_next(s, &s->fill);
     }
     return s->ahead.head;
 }
@@ -547,6 +558,7 @@ static void send_reads(struct pf_store *s)
 void pf_store_step(pf_store *s, int layer)
 {
     pthread_mutex_lock(&s->lock);
+    s->guess.n = 0;
     for (int c = 0; c < s->n_classes; c++)
         s->classes[c].policy->ops->step(s->classes[c].policy, layer);
     pthread_mutex_unlock(&s->lock);
@@ -575,7 +587,6 @@ pf_status pf_store_pin(pf_store *s, const int *slabs, int n, enum pf_pin *out)
     pf_status st = PF_OK;
     int n_pinned = 0;
     pthread_mutex_lock(&s->lock);
-    s->guess.n = 0;
     while (st == PF_OK && n_pinned == 0 && n > 0) {
         for (int i = 0; i < n; i++)
             pin_present(s, &s->slabs[slabs[i]]);
@@ -671,13 +682,30 @@ void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Whether guesses have been right often enough. A long silence is forgotten, so that they are tried again. */
+static bool guessing_pays(struct pf_store *s)
+{
+    enum { ENOUGH = 96, FORGET = 1024, SILENCE = 1000 };
+    if (s->n_tried < ENOUGH || 2 * s->n_right >= s->n_tried) {
+        if (s->n_tried >= FORGET)
+            s->n_tried /= 2, s->n_right /= 2;
+        s->n_silent = 0;
+        return true;
+    }
+    if (++s->n_silent == SILENCE)
+        s->n_tried = s->n_right = s->n_silent = 0;
+    return false;
+}
+
 void pf_store_guess(pf_store *s, const int *slabs, int n)
 {
-    n = n < MAX_GUESS ? n : MAX_GUESS;
     pthread_mutex_lock(&s->lock);
-    memcpy(s->guesses, slabs, (size_t)n * sizeof *slabs);
-    s->guess = (struct order){ s->guesses, n, 0 };
-    send_reads(s);
+    if (guessing_pays(s)) {
+        assert(n <= PF_MAX_GUESSES);
+        memcpy(s->guesses, slabs, (size_t)n * sizeof *slabs);
+        s->guess = (struct order){ s->guesses, n, 0 };
+        send_reads(s);
+    }
     pthread_mutex_unlock(&s->lock);
 }
 

@@ -80,7 +80,9 @@ const uint8_t *pf_store_data(const pf_store *s, int part);
 void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most);
 
 /* Slabs that will probably be wanted next, likeliest first: read while the drive has nothing better to do, until the next
- * pin, which knows better. Replaces an earlier guess. Evicts for them. */
+ * step, which knows better. Replaces an earlier guess. Evicts for them. As long as less than half of what was read on a
+ * guess is pinned before it is evicted again, guesses are ignored, but for a few from time to time. */
+enum { PF_MAX_GUESSES = 512 };
 void pf_store_guess(pf_store *s, const int *slabs, int n);
 
 /* Fills free slots with these slabs in the background, a little at a time while nothing else is wanted. Replaces an earlier
@@ -93,6 +95,7 @@ struct pf_store_stats {
     uint64_t wait_ns;                    /* threads waited for reads */
     uint64_t busy_ns;                    /* at least one read was in flight */
     uint64_t n_retries, n_evictions;
+    uint64_t n_guessed, n_guessed_right; /* parts read on a guess; pinned afterwards */
     uint64_t slot_bytes, resident_bytes;
     const char *engine, *policy;
 };

@@ -406,6 +406,7 @@ static const struct pf_backend_ops cpu_ops = {
     .conv = pf_cpu_conv,
     .delta = pf_cpu_delta,
     .experts = pf_cpu_experts, .experts_begin = pf_cpu_experts_begin, .experts_part = pf_cpu_experts_part,
+    .experts_gate_up = pf_cpu_experts_gate_up, .experts_down = pf_cpu_experts_down, .experts_pick = pf_cpu_experts_pick,
     .experts_end = pf_cpu_experts_end,
 };
 
