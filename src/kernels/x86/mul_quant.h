@@ -1,7 +1,7 @@
 /* Products of quantised weights with int8 activations, written once for any number of lanes.
  *
- * Include after a lanes header. Each weight type brings one `unpack`; everything else is shared. Rows are taken LANES at
- * a time, one lane a row, and a segment of 256 elements at a time:
+ * Include after a lanes header. Each weight type brings one `unpack` (unpack.h); everything else is shared. Rows are taken
+ * LANES at a time, one lane a row, and a segment of 256 elements at a time:
  *
  *     weight rows        struct seg (in L1)                            per activation row
  *     row r   [segment]  codes[b][k]: lane r = bytes 4k..4k+3          sum  = codes . q          exact, int32
@@ -19,53 +19,15 @@
 #define PF_MUL_QUANT_H
 
 #include "kernels/kernels.h"
-#include "kernels/qblocks.h"
+#include "kernels/x86/unpack_blocks.h"
+#include "kernels/x86/unpack_supers.h"
 
 /* AHEAD_BYTES: a lead on top of a whole group, so that lines are there when the group begins. */
 enum { AHEAD_BYTES = 4096 };
 
-enum { SEG_LEN = 256, SEG_BLOCKS = 8, SEG_MAX_BYTES = 8 * sizeof(struct pf_block_q8_0) };
-
-/* Scales of a segment, lane = row. */
-struct scales {
-    vf dw[SEG_BLOCKS];
-    vf mw[SEG_BLOCKS];            /* types with minimums */
-    vf pair[2 * SEG_BLOCKS];      /* types with two integer scales a block */
-};
-
 struct seg {
     vi            codes[SEG_BLOCKS][8];
     struct scales scales;
-};
-
-/* A whole segment of LANES rows, row r at p + r * row_bytes. In vec, as many bytes from `ahead` on are brought into the
- * cache while these are read: in the order of addresses, which trains the hardware, and a few lines with every few loads,
- * for bursts wait for each other. */
-struct src {
-    const uint8_t *p, *ahead;     /* ahead: NULL in tile */
-    size_t         row_bytes;
-};
-
-/* unpack_fn takes block b and as many after it as its type unpacks together, and their scales if they lie with the codes;
- * scales_fn takes those that do not. */
-typedef void unpack_fn(vi (*codes)[8], struct scales *s, const struct src *src, int b);
-typedef void scales_fn(struct scales *s, const struct src *src);
-
-enum form {
-    FORM_PLAIN,                   /* a term dw * d * sum */
-    FORM_SIGNED,                  /* the same, codes made by vi_signed_codes */
-    FORM_MIN,                     /* a second term -mw * (d * sum of q) */
-    FORM_PAIR,                    /* sum = scale[2b] * (first 16) + scale[2b+1] * (last 16) */
-};
-
-struct quant_type {
-    unpack_fn *unpack;
-    scales_fn *scales;            /* or NULL */
-    int        unit;              /* blocks that unpack takes */
-    enum form  form;
-    int        bias;
-    int        adds;              /* lane_dot: sums of two products that fit an int16 together */
-    int        block_len, block_bytes;
 };
 
 /* One segment of one activation row. */
@@ -75,192 +37,6 @@ struct xseg {
     int32_t       start[16];      /* of the integer sums, per block or, in FORM_PAIR, per half block */
     float         q_sum[8];       /* FORM_MIN: d * (sum of q) */
 };
-
-/* ---- Unpacking ----------------------------------------------------------------------------------------------- */
-
-/* The lines that correspond to n_bytes of each row from `at` on. */
-LANE_FN void fetch_ahead(const struct src *src, int at, int n_bytes)
-{
-    if (!src->ahead)
-        return;
-    for (int i = 0; i < n_bytes * LANES; i += 64)
-        _mm_prefetch((const char *)src->ahead + at * LANES + i, _MM_HINT_T0);
-}
-
-/* Bytes at .. at+15 of each row, or at .. at+31, transposed: lane r of v[k] holds four bytes of row r. */
-LANE_FN void rows16(vi v[4], const struct src *src, int at)
-{
-    fetch_ahead(src, at, 16);
-    vi_rows16(v, src->p + at, src->row_bytes);
-}
-
-LANE_FN void rows32(vi v[8], const struct src *src, int at)
-{
-    fetch_ahead(src, at, 32);
-    vi_rows32(v, src->p + at, src->row_bytes);
-}
-
-LANE_FN vi low_nibbles(vi v)
-{
-    return vi_and(v, vi_set1(0x0F0F0F0F));
-}
-
-LANE_FN vi high_nibbles(vi v)
-{
-    return low_nibbles(vi_shr(v, 4));
-}
-
-/* n_bytes of each row from `from` on, a few more than 64 and a multiple of 4: raw[k] holds the k-th four. */
-LANE_FN void rows_raw(vi *raw, const struct src *src, int from, int n_bytes)
-{
-    rows32(raw, src, from);
-    rows32(raw + 8, src, from + 32);
-    fetch_ahead(src, from + 64, n_bytes - 64);
-    vi_rows16(raw + n_bytes / 4 - 4, src->p + from + n_bytes - 16, src->row_bytes);
-}
-
-/* Bytes at .. at+3 of each row. */
-LANE_FN vi raw_at(const vi *raw, int at)
-{
-    int k = at / 4, bits = at % 4 * 8;
-    return bits ? vi_or(vi_shr(raw[k], bits), vi_shl(raw[k + 1], 32 - bits)) : raw[k];
-}
-
-LANE_FN void unpack_q8_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
-{
-    vi raw[17];
-    rows_raw(raw, src, 34 * b, 68);
-    for (int i = 0; i < 2; i++) {
-        s->dw[b + i] = vf_from_low_f16(i ? vi_shr(raw[8], 16) : raw[0]);
-#pragma GCC unroll 8
-        for (int k = 0; k < 8; k++)
-            codes[i][k] = vi_signed_codes(raw_at(raw, 34 * i + 2 + 4 * k));
-    }
-}
-
-LANE_FN void unpack_q4_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
-{
-    vi raw[18];
-    rows_raw(raw, src, 18 * b, 72);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        s->dw[b + i] = vf_from_low_f16(i % 2 ? vi_shr(raw[18 * i / 4], 16) : raw[18 * i / 4]);
-        for (int k = 0; k < 4; k++) {
-            vi v = raw_at(raw, 18 * i + 2 + 4 * k);
-            codes[i][k] = low_nibbles(v);
-            codes[i][4 + k] = high_nibbles(v);
-        }
-    }
-}
-
-/* 2^(e - 128) in each lane: an exponent field of e - 1, or a subnormal for e below 2. */
-LANE_FN vf e8m0(vi e)
-{
-    vi normal = vi_shl(vi_add(e, vi_set1(-1)), 23);          /* negative for e = 0, zero for 1: never the greater */
-    vi subnormal = vi_shlv(vi_set1(1 << 21), vi_min(e, vi_set1(1)));
-    return vf_from_bits(vi_max(normal, subnormal));
-}
-
-enum { FP4_BIAS = 12 };
-static const uint8_t fp4_codes[16] = {      /* twice the E2M1 value, plus FP4_BIAS */
-    12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0,
-};
-
-LANE_FN void unpack_mxfp4(vi (*codes)[8], struct scales *s, const struct src *src, int b)
-{
-    vi raw[17];
-    rows_raw(raw, src, 17 * b, 68);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        s->dw[b + i] = e8m0(vi_and(vi_shr(raw[17 * i / 4], 17 * i % 4 * 8), vi_set1(0xFF)));
-        for (int k = 0; k < 4; k++) {
-            vi v = raw_at(raw, 17 * i + 1 + 4 * k);
-            codes[i][k] = vi_lookup(fp4_codes, low_nibbles(v));
-            codes[i][4 + k] = vi_lookup(fp4_codes, high_nibbles(v));
-        }
-    }
-}
-
-/* d, dmin and the eight 6-bit scales and minimums of Q4_K and Q5_K, from the sixteen bytes they share:
- *
- *     head[0] d, dmin    head[1] scales 0..3, low six bits; above them two bits of scales 4..7
- *                        head[2] minimums likewise    head[3] four low bits of scales and of minimums 4..7 */
-LANE_FN void scales_k(struct scales *s, const struct src *src)
-{
-    const vi six = vi_set1(0x3F3F3F3F), two = vi_set1(0x30303030), byte = vi_set1(0xFF);
-    vi head[4];
-    rows16(head, src, 0);
-    vi scales[2] = { vi_and(head[1], six), vi_or(low_nibbles(head[3]), vi_and(vi_shr(head[1], 2), two)) };
-    vi mins[2] = { vi_and(head[2], six), vi_or(high_nibbles(head[3]), vi_and(vi_shr(head[2], 2), two)) };
-    vf d = vf_from_low_f16(head[0]), dmin = vf_from_low_f16(vi_shr(head[0], 16));
-    for (int b = 0; b < SEG_BLOCKS; b++) {
-        s->dw[b] = vf_mul(d, vf_from_int(vi_and(vi_shr(scales[b / 4], 8 * (b % 4)), byte)));
-        s->mw[b] = vf_mul(dmin, vf_from_int(vi_and(vi_shr(mins[b / 4], 8 * (b % 4)), byte)));
-    }
-}
-
-LANE_FN void unpack_q4_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
-{
-    (void)s;
-    vi v[8];
-    rows32(v, src, 16 + 16 * b);
-    for (int k = 0; k < 8; k++) {
-        codes[0][k] = low_nibbles(v[k]);
-        codes[1][k] = high_nibbles(v[k]);
-    }
-}
-
-/* Bit g of every byte, as bit 4. */
-LANE_FN vi fifth_bit(vi v, int g)
-{
-    return vi_and(g < 4 ? vi_shl(v, 4 - g) : vi_shr(v, g - 4), vi_set1(0x10101010));
-}
-
-LANE_FN void unpack_q5_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
-{
-    (void)s;
-    vi v[8], fifth[8];
-    if (b == 0)
-        fetch_ahead(src, 16, 32);
-    vi_rows32(fifth, src->p + 16, src->row_bytes);
-    rows32(v, src, 48 + 16 * b);
-    for (int k = 0; k < 8; k++) {
-        codes[0][k] = vi_or(low_nibbles(v[k]), fifth_bit(fifth[k], b));
-        codes[1][k] = vi_or(high_nibbles(v[k]), fifth_bit(fifth[k], b + 1));
-    }
-}
-
-LANE_FN void scales_q6_k(struct scales *s, const struct src *src)
-{
-    vi v[4];
-    vi_rows16(v, src->p + 192, src->row_bytes);
-    for (int i = 0; i < 2 * SEG_BLOCKS; i++)
-        s->pair[i] = vf_from_int(vi_sar(vi_shl(v[i / 4], 24 - 8 * (i % 4)), 24));
-    vi_rows16(v, src->p + 194, src->row_bytes);                         /* its last two bytes are d */
-    for (int b = 0; b < SEG_BLOCKS; b++)
-        s->dw[b] = vf_from_low_f16(vi_shr(v[3], 16));
-}
-
-/* Half a super-block: blocks 0 and 2 in the nibbles of the first 32 bytes, 1 and 3 in the next, bit pairs above them. */
-LANE_FN void unpack_q6_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
-{
-    (void)s;
-    const vi pair = vi_set1(0x30303030);
-    vi even[8], odd[8], high[8];
-    fetch_ahead(src, 24 * b, 32);                            /* in the order of addresses, not in that of these loads */
-    vi_rows32(even, src->p + 16 * b, src->row_bytes);
-    fetch_ahead(src, 24 * b + 32, 32);
-    vi_rows32(odd, src->p + 16 * b + 32, src->row_bytes);
-    fetch_ahead(src, 24 * b + 64, 32);
-    fetch_ahead(src, 24 * b + 96, b ? 18 : 0);             /* scales and d, at the end */
-    vi_rows32(high, src->p + 128 + 8 * b, src->row_bytes);
-    for (int k = 0; k < 8; k++) {
-        codes[0][k] = vi_or(low_nibbles(even[k]), vi_and(vi_shl(high[k], 4), pair));
-        codes[1][k] = vi_or(low_nibbles(odd[k]), vi_and(vi_shl(high[k], 2), pair));
-        codes[2][k] = vi_or(high_nibbles(even[k]), vi_and(high[k], pair));
-        codes[3][k] = vi_or(high_nibbles(odd[k]), vi_and(vi_shr(high[k], 2), pair));
-    }
-}
 
 /* ---- One segment of LANES rows with a few activation rows ------------------------------------------------------ */
 

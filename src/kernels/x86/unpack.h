@@ -1,0 +1,105 @@
+/* How rows of quantised weights are read LANES at a time: what mul_quant.h and the unpackers share.
+ *
+ * Include after a lanes header. An unpacker turns the bytes of one or a few blocks of 32 of LANES rows, one row a lane,
+ * into codes and scales:
+ *
+ *     codes[b][k], lane r   codes 4k .. 4k+3 of block b of row r
+ *     dw[b], lane r         the scale of that block
+ *
+ * Codes are unsigned, value = code - bias, except in FORM_SIGNED. A type says in struct quant_type how its blocks are
+ * read and what their terms are; the integers and scales are those of the scalar kernel in ref/. */
+#ifndef PF_UNPACK_H
+#define PF_UNPACK_H
+
+#include <stddef.h>
+
+#include "kernels/qblocks.h"
+
+enum { SEG_LEN = 256, SEG_BLOCKS = 8, SEG_MAX_BYTES = 8 * sizeof(struct pf_block_q8_0) };
+
+/* Scales of a segment, lane = row. */
+struct scales {
+    vf dw[SEG_BLOCKS];
+    vf mw[SEG_BLOCKS];            /* types with minimums */
+    vf pair[2 * SEG_BLOCKS];      /* types with two integer scales a block */
+};
+
+/* A whole segment of LANES rows, row r at p + r * row_bytes. In vec, as many bytes from `ahead` on are brought into the
+ * cache while these are read: in the order of addresses, which trains the hardware, and a few lines with every few loads,
+ * for bursts wait for each other. */
+struct src {
+    const uint8_t *p, *ahead;     /* ahead: NULL in tile */
+    size_t         row_bytes;
+};
+
+/* unpack_fn takes block b and as many after it as its type unpacks together, and their scales if they lie with the codes;
+ * scales_fn takes those that do not. */
+typedef void unpack_fn(vi (*codes)[8], struct scales *s, const struct src *src, int b);
+typedef void scales_fn(struct scales *s, const struct src *src);
+
+enum form {
+    FORM_PLAIN,                   /* a term dw * d * sum */
+    FORM_SIGNED,                  /* the same, codes made by vi_signed_codes */
+    FORM_MIN,                     /* a second term -mw * (d * sum of q) */
+    FORM_PAIR,                    /* sum = scale[2b] * (first 16) + scale[2b+1] * (last 16) */
+};
+
+struct quant_type {
+    unpack_fn *unpack;
+    scales_fn *scales;            /* or NULL */
+    int        unit;              /* blocks that unpack takes */
+    enum form  form;
+    int        bias;
+    int        adds;              /* lane_dot: sums of two products that fit an int16 together */
+    int        block_len, block_bytes;
+};
+
+/* The lines that correspond to n_bytes of each row from `at` on. */
+LANE_FN void fetch_ahead(const struct src *src, int at, int n_bytes)
+{
+    if (!src->ahead)
+        return;
+    for (int i = 0; i < n_bytes * LANES; i += 64)
+        _mm_prefetch((const char *)src->ahead + at * LANES + i, _MM_HINT_T0);
+}
+
+/* Bytes at .. at+15 of each row, or at .. at+31, transposed: lane r of v[k] holds four bytes of row r. */
+LANE_FN void rows16(vi v[4], const struct src *src, int at)
+{
+    fetch_ahead(src, at, 16);
+    vi_rows16(v, src->p + at, src->row_bytes);
+}
+
+LANE_FN void rows32(vi v[8], const struct src *src, int at)
+{
+    fetch_ahead(src, at, 32);
+    vi_rows32(v, src->p + at, src->row_bytes);
+}
+
+LANE_FN vi low_nibbles(vi v)
+{
+    return vi_and(v, vi_set1(0x0F0F0F0F));
+}
+
+LANE_FN vi high_nibbles(vi v)
+{
+    return low_nibbles(vi_shr(v, 4));
+}
+
+/* n_bytes of each row from `from` on, a few more than 64 and a multiple of 4: raw[k] holds the k-th four. */
+LANE_FN void rows_raw(vi *raw, const struct src *src, int from, int n_bytes)
+{
+    rows32(raw, src, from);
+    rows32(raw + 8, src, from + 32);
+    fetch_ahead(src, from + 64, n_bytes - 64);
+    vi_rows16(raw + n_bytes / 4 - 4, src->p + from + n_bytes - 16, src->row_bytes);
+}
+
+/* Bytes at .. at+3 of each row. */
+LANE_FN vi raw_at(const vi *raw, int at)
+{
+    int k = at / 4, bits = at % 4 * 8;
+    return bits ? vi_or(vi_shr(raw[k], bits), vi_shl(raw[k + 1], 32 - bits)) : raw[k];
+}
+
+#endif
