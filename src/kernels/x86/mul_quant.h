@@ -34,9 +34,15 @@ struct seg {
 struct xseg {
     const int8_t *q;
     const float  *d;
-    int32_t       start[16];      /* of the integer sums, per block or, in FORM_PAIR, per half block */
+    int32_t       start[16];      /* of the integer sums, per block or, by halves, per half block */
     float         q_sum[8];       /* FORM_MIN: d * (sum of q) */
+    float         half_sum[16];   /* FORM_PAIR_MIN: sum of q per half block */
 };
+
+LANE_FN bool by_halves(const struct quant_type *t)
+{
+    return t->form >= FORM_PAIR;
+}
 
 /* ---- One segment of LANES rows with a few activation rows ------------------------------------------------------ */
 
@@ -46,11 +52,13 @@ LANE_FN void xseg_init(struct xseg *xs, const struct pf_xrow *x, int at, const s
     __m256i pairs = _mm256_madd_epi16(sums, _mm256_set1_epi16(1)), bias = _mm256_set1_epi32(-t->bias);
     xs->q = x->q + at;
     xs->d = x->d + at / 32;
-    if (t->form == FORM_PAIR) {
+    if (by_halves(t)) {
         __m256i lo = _mm256_cvtepi16_epi32(_mm256_castsi256_si128(sums));
         __m256i hi = _mm256_cvtepi16_epi32(_mm256_extracti128_si256(sums, 1));
         _mm256_storeu_si256((void *)xs->start, _mm256_mullo_epi32(lo, bias));
         _mm256_storeu_si256((void *)(xs->start + 8), _mm256_mullo_epi32(hi, bias));
+        _mm256_storeu_ps(xs->half_sum, _mm256_cvtepi32_ps(lo));
+        _mm256_storeu_ps(xs->half_sum + 8, _mm256_cvtepi32_ps(hi));
     } else {
         _mm256_storeu_si256((void *)xs->start, _mm256_mullo_epi32(pairs, bias));
     }
@@ -58,43 +66,57 @@ LANE_FN void xseg_init(struct xseg *xs, const struct pf_xrow *x, int at, const s
         _mm256_storeu_ps(xs->q_sum, _mm256_mul_ps(_mm256_loadu_ps(xs->d), _mm256_cvtepi32_ps(pairs)));
 }
 
-/* sum[a] = the integer sum of block b as a float. With two scales a sum of 16 is at most 16 * 32 * 127 and a scale 128:
- * every product and their sum stay below 2^24, so floats hold them exactly. */
-LANE_FN void block_sums(const vi *codes, const struct scales *s, int b, const struct xseg *xs, int n_a,
-                        const struct quant_type *t, vf *sum)
+/* is[a] = the integer sum of n_k * 4 codes with the activations from `at` on; their start is xs[a].start[i]. */
+LANE_FN void int_sums(const vi *codes, int n_k, const struct xseg *xs, int n_a, const struct quant_type *t, int at, int i,
+                      vi *is)
 {
     const int8_t *q[LANES_X];
-    vi is[LANES_X], is2[LANES_X];
     for (int a = 0; a < n_a; a++) {
         q[a] = xs[a].q;
-        is[a] = t->bias ? vi_set1(xs[a].start[t->form == FORM_PAIR ? 2 * b : b]) : vi_zero();
-    }
-    if (t->form == FORM_PAIR) {
-        for (int a = 0; a < n_a; a++)
-            is2[a] = vi_set1(xs[a].start[2 * b + 1]);
-        lane_dot(n_a, 4, t->adds, codes, q, 32 * b, is);
-        lane_dot(n_a, 4, t->adds, codes + 4, q, 32 * b + 16, is2);
-        for (int a = 0; a < n_a; a++)
-            sum[a] = vf_fma(s->pair[2 * b + 1], vf_from_int(is2[a]), vf_mul(s->pair[2 * b], vf_from_int(is[a])));
-        return;
+        is[a] = t->bias ? vi_set1(xs[a].start[i]) : vi_zero();
     }
     if (t->form == FORM_SIGNED)
-        lane_dot_signed(n_a, 8, codes, q, 32 * b, is);
+        lane_dot_signed(n_a, n_k, codes, q, at, is);
     else
-        lane_dot(n_a, 8, t->adds, codes, q, 32 * b, is);
-    for (int a = 0; a < n_a; a++)
-        sum[a] = vf_from_int(is[a]);
+        lane_dot(n_a, n_k, t->adds, codes, q, at, is);
 }
 
-/* Adds the terms of block b to the chains acc[a]. */
+/* Adds the terms of block b, which has two scales, to the chains acc[a]. An integer sum of 16 is at most 16 * 32 * 127 and
+ * an integer scale 128: products and their sums stay below 2^24, so floats hold them exactly. */
+LANE_FN void block_mul_halves(const vi *codes, const struct scales *s, int b, const struct xseg *xs, int n_a,
+                              const struct quant_type *t, vf *acc)
+{
+    vi is[LANES_X], is2[LANES_X];
+    int_sums(codes, 4, xs, n_a, t, 32 * b, 2 * b, is);
+    int_sums(codes + 4, 4, xs, n_a, t, 32 * b + 16, 2 * b + 1, is2);
+    for (int a = 0; a < n_a; a++) {
+        vf d = vf_set1(xs[a].d[b]), first = vf_from_int(is[a]), last = vf_from_int(is2[a]);
+        if (t->form == FORM_TWO) {
+            acc[a] = vf_fma(vf_mul(s->pair[2 * b], d), first, acc[a]);
+            acc[a] = vf_fma(vf_mul(s->pair[2 * b + 1], d), last, acc[a]);
+            continue;
+        }
+        vf sum = vf_fma(s->pair[2 * b + 1], last, vf_mul(s->pair[2 * b], first));
+        acc[a] = vf_fma(vf_mul(s->dw[b], d), sum, acc[a]);
+        if (t->form == FORM_PAIR_MIN) {
+            vf lo = vf_mul(s->mins[2 * b], vf_set1(xs[a].half_sum[2 * b]));
+            vf q_sum = vf_fma(s->mins[2 * b + 1], vf_set1(xs[a].half_sum[2 * b + 1]), lo);
+            acc[a] = vf_fnma(s->mw[b], vf_mul(d, q_sum), acc[a]);
+        }
+    }
+}
+
 LANE_FN void block_mul(const vi *codes, const struct scales *s, int b, const struct xseg *xs, int n_a,
                        const struct quant_type *t, vf *acc)
 {
-    vf sum[LANES_X];
-    block_sums(codes, s, b, xs, n_a, t, sum);
+    vi is[LANES_X];
+    if (by_halves(t)) {
+        block_mul_halves(codes, s, b, xs, n_a, t, acc);
+        return;
+    }
+    int_sums(codes, 8, xs, n_a, t, 32 * b, b, is);
     for (int a = 0; a < n_a; a++) {
-        vf d = vf_set1(xs[a].d[b]);
-        acc[a] = vf_fma(vf_mul(s->dw[b], d), sum[a], acc[a]);
+        acc[a] = vf_fma(vf_mul(s->dw[b], vf_set1(xs[a].d[b])), vf_from_int(is[a]), acc[a]);
         if (t->form == FORM_MIN)
             acc[a] = vf_fnma(s->mw[b], vf_set1(xs[a].q_sum[b]), acc[a]);
     }
@@ -259,15 +281,34 @@ MUL_QUANT(q8_0, unpack_q8_0, NULL, .unit = 2, .form = FORM_SIGNED, .bias = LANES
           .block_bytes = 34)
 MUL_QUANT(q4_0, unpack_q4_0, NULL, .unit = 4, .form = FORM_PLAIN, .bias = 8, .adds = 8, .block_len = 32,
           .block_bytes = 18)
+MUL_QUANT(q4_1, unpack_q4_1, NULL, .unit = 4, .form = FORM_MIN, .adds = 8, .block_len = 32, .block_bytes = 20)
+MUL_QUANT(q5_0, unpack_q5_0, NULL, .unit = 4, .form = FORM_PLAIN, .bias = 16, .adds = 4, .block_len = 32,
+          .block_bytes = 22)
+MUL_QUANT(q5_1, unpack_q5_1, NULL, .unit = 4, .form = FORM_MIN, .adds = 4, .block_len = 32, .block_bytes = 24)
+MUL_QUANT(iq4_nl, unpack_iq4_nl, NULL, .unit = 4, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, .block_len = 32,
+          .block_bytes = 18)
 MUL_QUANT(mxfp4, unpack_mxfp4, NULL, .unit = 4, .form = FORM_PLAIN, .bias = FP4_BIAS, .adds = 4, .block_len = 32,
           .block_bytes = 17)
+MUL_QUANT(nvfp4, unpack_nvfp4, NULL, .unit = 2, .form = FORM_TWO, .bias = FP4_BIAS, .adds = 4, .block_len = 64,
+          .block_bytes = 36)
+MUL_QUANT(q2_k, unpack_q2_k, scales_q2_k, .unit = 4, .form = FORM_PAIR_MIN, .adds = 4, .block_len = 256,
+          .block_bytes = 84)
+MUL_QUANT(q3_k, unpack_q3_k, scales_q3_k, .unit = 4, .form = FORM_PAIR, .bias = 4, .adds = 4, .block_len = 256,
+          .block_bytes = 110)
 MUL_QUANT(q4_k, unpack_q4_k, scales_k, .unit = 2, .form = FORM_MIN, .adds = 8, .block_len = 256, .block_bytes = 144)
 MUL_QUANT(q5_k, unpack_q5_k, scales_k, .unit = 2, .form = FORM_MIN, .adds = 4, .block_len = 256, .block_bytes = 176)
 MUL_QUANT(q6_k, unpack_q6_k, scales_q6_k, .unit = 4, .form = FORM_PAIR, .bias = 32, .adds = 2, .block_len = 256,
           .block_bytes = 210)
 
+MUL_QUANT(iq4_xs, unpack_iq4_xs, scales_iq4_xs, .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, .block_len = 256,
+          .block_bytes = 136)
+MUL_QUANT(tq2_0, unpack_tq2_0, scales_tq2_0, .unit = 4, .form = FORM_PLAIN, .bias = 1, .adds = 8, .block_len = 256,
+          .block_bytes = 66)
+
 #define QUANT_ENTRIES(kind) \
-    [PF_Q8_0] = kind##_q8_0, [PF_Q4_0] = kind##_q4_0, [PF_MXFP4] = kind##_mxfp4, \
-    [PF_Q4_K] = kind##_q4_k, [PF_Q5_K] = kind##_q5_k, [PF_Q6_K] = kind##_q6_k
+    [PF_Q8_0] = kind##_q8_0, [PF_Q4_0] = kind##_q4_0, [PF_Q4_1] = kind##_q4_1, [PF_Q5_0] = kind##_q5_0, \
+    [PF_Q5_1] = kind##_q5_1, [PF_IQ4_NL] = kind##_iq4_nl, [PF_MXFP4] = kind##_mxfp4, [PF_NVFP4] = kind##_nvfp4, \
+    [PF_Q2_K] = kind##_q2_k, [PF_Q3_K] = kind##_q3_k, [PF_Q4_K] = kind##_q4_k, [PF_Q5_K] = kind##_q5_k, \
+    [PF_Q6_K] = kind##_q6_k, [PF_IQ4_XS] = kind##_iq4_xs, [PF_TQ2_0] = kind##_tq2_0
 
 #endif

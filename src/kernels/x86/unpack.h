@@ -21,7 +21,8 @@ enum { SEG_LEN = 256, SEG_BLOCKS = 8, SEG_MAX_BYTES = 8 * sizeof(struct pf_block
 struct scales {
     vf dw[SEG_BLOCKS];
     vf mw[SEG_BLOCKS];            /* types with minimums */
-    vf pair[2 * SEG_BLOCKS];      /* types with two integer scales a block */
+    vf pair[2 * SEG_BLOCKS];      /* types with two scales a block */
+    vf mins[2 * SEG_BLOCKS];      /* types with two integer minimums a block */
 };
 
 /* A whole segment of LANES rows, row r at p + r * row_bytes. In vec, as many bytes from `ahead` on are brought into the
@@ -41,7 +42,9 @@ enum form {
     FORM_PLAIN,                   /* a term dw * d * sum */
     FORM_SIGNED,                  /* the same, codes made by vi_signed_codes */
     FORM_MIN,                     /* a second term -mw * (d * sum of q) */
-    FORM_PAIR,                    /* sum = scale[2b] * (first 16) + scale[2b+1] * (last 16) */
+    FORM_PAIR,                    /* sum = pair[2b] * (first 16) + pair[2b+1] * (last 16) */
+    FORM_PAIR_MIN,                /* the same, and a second term -mw * (d * (sums of q by mins likewise)) */
+    FORM_TWO,                     /* two terms pair * d * sum, of the first 16 and of the last 16 */
 };
 
 struct quant_type {
@@ -86,13 +89,44 @@ LANE_FN vi high_nibbles(vi v)
     return low_nibbles(vi_shr(v, 4));
 }
 
-/* n_bytes of each row from `from` on, a few more than 64 and a multiple of 4: raw[k] holds the k-th four. */
+/* Bits 2p and 2p + 1 of every byte. */
+LANE_FN vi bit_pairs(vi v, int p)
+{
+    return vi_and(vi_shr(v, 2 * p), vi_set1(0x03030303));
+}
+
+/* Byte i of each lane. */
+LANE_FN vi byte_at(vi v, int i)
+{
+    return vi_and(vi_shr(v, 8 * i), vi_set1(0xFF));
+}
+
+/* dw[] of a type with one for all its blocks. */
+LANE_FN void same_dw(struct scales *s, vf d)
+{
+    for (int b = 0; b < SEG_BLOCKS; b++)
+        s->dw[b] = d;
+}
+
+/* The code book of IQ4_NL and IQ4_XS as vi_signed_codes leaves codes. */
+#define IQ4_CODE(value) (uint8_t)((value) + LANES_S8_BIAS)
+static const uint8_t iq4_codes[16] = {
+    IQ4_CODE(-127), IQ4_CODE(-104), IQ4_CODE(-83), IQ4_CODE(-65), IQ4_CODE(-49), IQ4_CODE(-35), IQ4_CODE(-22), IQ4_CODE(-10),
+    IQ4_CODE(1), IQ4_CODE(13), IQ4_CODE(25), IQ4_CODE(38), IQ4_CODE(53), IQ4_CODE(69), IQ4_CODE(89), IQ4_CODE(113),
+};
+
+/* n_bytes of each row from `from` on, 32 at least and a multiple of 4: raw[k] holds the k-th four. The last load ends where
+ * they end, over some that are there already. */
 LANE_FN void rows_raw(vi *raw, const struct src *src, int from, int n_bytes)
 {
-    rows32(raw, src, from);
-    rows32(raw + 8, src, from + 32);
-    fetch_ahead(src, from + 64, n_bytes - 64);
-    vi_rows16(raw + n_bytes / 4 - 4, src->p + from + n_bytes - 16, src->row_bytes);
+    int at = 0;
+    for (; at + 32 <= n_bytes; at += 32)
+        rows32(raw + at / 4, src, from + at);
+    fetch_ahead(src, from + at, n_bytes - at);
+    if (n_bytes - at > 16)
+        vi_rows32(raw + n_bytes / 4 - 8, src->p + from + n_bytes - 32, src->row_bytes);
+    else if (n_bytes > at)
+        vi_rows16(raw + n_bytes / 4 - 4, src->p + from + n_bytes - 16, src->row_bytes);
 }
 
 /* Bytes at .. at+3 of each row. */

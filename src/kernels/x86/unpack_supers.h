@@ -10,15 +10,15 @@
  *                        head[2] minimums likewise    head[3] four low bits of scales and of minimums 4..7 */
 LANE_FN void scales_k(struct scales *s, const struct src *src)
 {
-    const vi six = vi_set1(0x3F3F3F3F), two = vi_set1(0x30303030), byte = vi_set1(0xFF);
+    const vi six = vi_set1(0x3F3F3F3F), two = vi_set1(0x30303030);
     vi head[4];
     rows16(head, src, 0);
     vi scales[2] = { vi_and(head[1], six), vi_or(low_nibbles(head[3]), vi_and(vi_shr(head[1], 2), two)) };
     vi mins[2] = { vi_and(head[2], six), vi_or(high_nibbles(head[3]), vi_and(vi_shr(head[2], 2), two)) };
     vf d = vf_from_low_f16(head[0]), dmin = vf_from_low_f16(vi_shr(head[0], 16));
     for (int b = 0; b < SEG_BLOCKS; b++) {
-        s->dw[b] = vf_mul(d, vf_from_int(vi_and(vi_shr(scales[b / 4], 8 * (b % 4)), byte)));
-        s->mw[b] = vf_mul(dmin, vf_from_int(vi_and(vi_shr(mins[b / 4], 8 * (b % 4)), byte)));
+        s->dw[b] = vf_mul(d, vf_from_int(byte_at(scales[b / 4], b % 4)));
+        s->mw[b] = vf_mul(dmin, vf_from_int(byte_at(mins[b / 4], b % 4)));
     }
 }
 
@@ -60,8 +60,7 @@ LANE_FN void scales_q6_k(struct scales *s, const struct src *src)
     for (int i = 0; i < 2 * SEG_BLOCKS; i++)
         s->pair[i] = vf_from_int(vi_sar(vi_shl(v[i / 4], 24 - 8 * (i % 4)), 24));
     vi_rows16(v, src->p + 194, src->row_bytes);                         /* its last two bytes are d */
-    for (int b = 0; b < SEG_BLOCKS; b++)
-        s->dw[b] = vf_from_low_f16(vi_shr(v[3], 16));
+    same_dw(s, vf_from_low_f16(vi_shr(v[3], 16)));
 }
 
 /* Half a super-block: blocks 0 and 2 in the nibbles of the first 32 bytes, 1 and 3 in the next, bit pairs above them. */
@@ -83,6 +82,109 @@ LANE_FN void unpack_q6_k(vi (*codes)[8], struct scales *s, const struct src *src
         codes[2][k] = vi_or(high_nibbles(even[k]), vi_and(high[k], pair));
         codes[3][k] = vi_or(high_nibbles(odd[k]), vi_and(vi_shr(high[k], 2), pair));
     }
+}
+
+/* Half a super-block, its four planes; 16 scales and minimums in front, d and dmin behind. */
+LANE_FN void scales_q2_k(struct scales *s, const struct src *src)
+{
+    vi v[4], tail[4];
+    rows16(v, src, 0);
+    vi_rows16(tail, src->p + 68, src->row_bytes);
+    same_dw(s, vf_from_low_f16(tail[3]));
+    for (int b = 0; b < SEG_BLOCKS; b++)
+        s->mw[b] = vf_from_low_f16(vi_shr(tail[3], 16));
+    for (int i = 0; i < 2 * SEG_BLOCKS; i++) {
+        s->pair[i] = vf_from_int(byte_at(low_nibbles(v[i / 4]), i % 4));
+        s->mins[i] = vf_from_int(byte_at(high_nibbles(v[i / 4]), i % 4));
+    }
+}
+
+LANE_FN void unpack_q2_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+{
+    (void)s;
+    vi v[8];
+    rows32(v, src, 16 + 8 * b);
+    fetch_ahead(src, 80, b ? 4 : 0);
+    for (int p = 0; p < 4; p++)
+        for (int k = 0; k < 8; k++)
+            codes[p][k] = bit_pairs(v[k], p);
+}
+
+/* Sixteen scales of six bits: nibbles in eight bytes, the bits above them in four, all less 32. */
+LANE_FN void scales_q3_k(struct scales *s, const struct src *src)
+{
+    vi v[4], tail[4];
+    vi_rows16(v, src->p + 92, src->row_bytes);
+    vi_rows16(tail, src->p + 94, src->row_bytes);                       /* its last two bytes are d */
+    same_dw(s, vf_from_low_f16(vi_shr(tail[3], 16)));
+    for (int p = 0; p < 4; p++) {
+        vi low = p < 2 ? low_nibbles(v[1 + p]) : high_nibbles(v[p - 1]);
+        vi scales = vi_or(low, vi_shl(bit_pairs(v[3], p), 4));
+        for (int i = 0; i < 4; i++)
+            s->pair[4 * p + i] = vf_from_int(vi_add(byte_at(scales, i), vi_set1(-32)));
+    }
+}
+
+/* Bit g of every byte, as bit 2. */
+LANE_FN vi third_bit(vi v, int g)
+{
+    return vi_and(g < 2 ? vi_shl(v, 2 - g) : vi_shr(v, g - 2), vi_set1(0x04040404));
+}
+
+LANE_FN void unpack_q3_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+{
+    (void)s;
+    vi v[8], third[8];
+    if (b == 0)
+        fetch_ahead(src, 0, 32);
+    vi_rows32(third, src->p, src->row_bytes);
+    rows32(v, src, 32 + 8 * b);
+    fetch_ahead(src, 96, b ? 14 : 0);
+    for (int p = 0; p < 4; p++)
+        for (int k = 0; k < 8; k++)
+            codes[p][k] = vi_or(bit_pairs(v[k], p), third_bit(third[k], b + p));
+}
+
+LANE_FN void scales_iq4_xs(struct scales *s, const struct src *src)
+{
+    vi head[4];
+    fetch_ahead(src, 0, 8);
+    vi_rows16(head, src->p, src->row_bytes);
+    vf d = vf_from_low_f16(head[0]);
+    for (int b = 0; b < SEG_BLOCKS; b++) {
+        vi low = vi_and(vi_shr(head[1], 4 * b), vi_set1(15));
+        vi high = vi_shl(vi_and(vi_shr(head[0], 16 + 2 * b), vi_set1(3)), 4);
+        s->dw[b] = vf_mul(d, vf_from_int(vi_add(vi_or(low, high), vi_set1(-32))));
+    }
+}
+
+LANE_FN void unpack_iq4_xs(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+{
+    (void)s;
+    vi v[8];
+    rows32(v, src, 8 + 16 * b);
+    for (int k = 0; k < 8; k++) {
+        codes[k / 4][k % 4] = vi_lookup(iq4_codes, low_nibbles(v[k]));
+        codes[k / 4][4 + k % 4] = vi_lookup(iq4_codes, high_nibbles(v[k]));
+    }
+}
+
+LANE_FN void scales_tq2_0(struct scales *s, const struct src *src)
+{
+    vi v[4];
+    vi_rows16(v, src->p + 50, src->row_bytes);                          /* its last two bytes are d */
+    same_dw(s, vf_from_low_f16(vi_shr(v[3], 16)));
+}
+
+LANE_FN void unpack_tq2_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+{
+    (void)s;
+    vi v[8];
+    rows32(v, src, 8 * b);
+    fetch_ahead(src, 64, b ? 2 : 0);
+    for (int p = 0; p < 4; p++)
+        for (int k = 0; k < 8; k++)
+            codes[p][k] = bit_pairs(v[k], p);
 }
 
 #endif
