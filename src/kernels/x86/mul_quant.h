@@ -12,6 +12,7 @@
  * an output lives in y itself, which lets one unpacking serve any number of activation rows.
  *
  * Codes are unsigned: value = code - bias. The bias is paid for by starting the integer sum at -bias * (sum of q).
+ * Types whose codes come from grids have each row of a segment expanded to bytes first (expand.h).
  *
  * Rows left over after the last full group are done by moving that group back over rows already done, which get the
  * same values again; fewer than LANES rows in all are copied to a buffer first. */
@@ -67,8 +68,8 @@ LANE_FN void xseg_init(struct xseg *xs, const struct pf_xrow *x, int at, const s
 }
 
 /* is[a] = the integer sum of n_k * 4 codes with the activations from `at` on; their start is xs[a].start[i]. */
-LANE_FN void int_sums(const vi *codes, int n_k, const struct xseg *xs, int n_a, const struct quant_type *t, int at, int i,
-                      vi *is)
+LANE_FN void int_sums(const vi *codes, int n_k, const struct xseg *xs, int n_a, const struct quant_type *t, int at,
+                      int i, vi *is)
 {
     const int8_t *q[LANES_X];
     for (int a = 0; a < n_a; a++) {
@@ -81,8 +82,8 @@ LANE_FN void int_sums(const vi *codes, int n_k, const struct xseg *xs, int n_a, 
         lane_dot(n_a, n_k, t->adds, codes, q, at, is);
 }
 
-/* Adds the terms of block b, which has two scales, to the chains acc[a]. An integer sum of 16 is at most 16 * 32 * 127 and
- * an integer scale 128: products and their sums stay below 2^24, so floats hold them exactly. */
+/* Adds the terms of block b, which has two scales, to the chains acc[a]. An integer sum of 16 is at most 16 * 43 * 127
+ * and its scale 31, or 16 * 32 * 127 and 128: products and their sums stay below 2^24, so floats hold them exactly. */
 LANE_FN void block_mul_halves(const vi *codes, const struct scales *s, int b, const struct xseg *xs, int n_a,
                               const struct quant_type *t, vf *acc)
 {
@@ -106,6 +107,7 @@ LANE_FN void block_mul_halves(const vi *codes, const struct scales *s, int b, co
     }
 }
 
+/* Adds the terms of block b to the chains acc[a]. */
 LANE_FN void block_mul(const vi *codes, const struct scales *s, int b, const struct xseg *xs, int n_a,
                        const struct quant_type *t, vf *acc)
 {
@@ -172,6 +174,19 @@ LANE_FN struct src seg_src(const struct quant_type *t, const uint8_t *p, size_t 
     return (struct src){ .p = copy[0], .row_bytes = SEG_MAX_BYTES };
 }
 
+/* Every row of the segment expanded, if its type needs that; what is fetched ahead then is, a row at a time. */
+LANE_FN struct src seg_expand(const struct quant_type *t, struct src src, struct pf_expanded *rows)
+{
+    if (!t->expand)
+        return src;
+    for (size_t r = 0, n = seg_bytes(t); r < LANES; r++) {
+        for (size_t i = 0; src.ahead && i < n; i += 64)
+            _mm_prefetch((const char *)src.ahead + r * n + i, _MM_HINT_T0);
+        t->expand(src.p + r * src.row_bytes, &rows[r]);
+    }
+    return (struct src){ .p = rows[0].codes, .row_bytes = sizeof *rows };
+}
+
 /* The chain of one segment with one activation row. */
 LANE_FN vf seg_vec(const struct quant_type *t, const struct src *src, int n_blocks, const struct xseg *xs)
 {
@@ -192,6 +207,7 @@ LANE_FN vf seg_vec(const struct quant_type *t, const struct src *src, int n_bloc
 LANE_FN void group_vec(const struct quant_type *t, const struct job *job, const struct group *g)
 {
     uint8_t copy[LANES][SEG_MAX_BYTES];
+    struct pf_expanded expanded[LANES];
     const uint8_t *p = job->w + (size_t)g->r * job->row_bytes, *ahead = g->ahead;
     vf total = vf_zero();
     for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead += LANES * seg_bytes(t)) {
@@ -200,6 +216,7 @@ LANE_FN void group_vec(const struct quant_type *t, const struct job *job, const 
         struct src src = seg_src(t, p, job->row_bytes, g->n_rows, n_blocks, copy);
         xseg_init(&xs, job->x, at, t);
         src.ahead = ahead;
+        src = seg_expand(t, src, expanded);
         if (n_blocks == SEG_BLOCKS)
             total = vf_add(total, seg_vec(t, &src, SEG_BLOCKS, &xs));
         else
@@ -230,11 +247,13 @@ LANE_FN void seg_tile(const struct quant_type *t, const struct seg *seg, const s
 LANE_FN void group_tile(const struct quant_type *t, const struct job *job, const struct group *g)
 {
     uint8_t copy[LANES][SEG_MAX_BYTES];
+    struct pf_expanded expanded[LANES];
     const uint8_t *p = job->w + (size_t)g->r * job->row_bytes;
     for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t)) {
         struct seg seg;
         int n_blocks = seg_blocks(t, job->n, at), j = 0;
         struct src src = seg_src(t, p, job->row_bytes, g->n_rows, n_blocks, copy);
+        src = seg_expand(t, src, expanded);
         if (t->scales)
             t->scales(&seg.scales, &src);
         for (int b = 0; b < SEG_BLOCKS; b += t->unit)
@@ -277,38 +296,50 @@ LANE_FN void all_rows(const struct quant_type *t, const struct job *job, int n_r
         all_rows(&type_##name, &job, n_rows, true);                                                                 \
     }
 
-MUL_QUANT(q8_0, unpack_q8_0, NULL, .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, .block_len = 32,
-          .block_bytes = 34)
-MUL_QUANT(q4_0, unpack_q4_0, NULL, .unit = 4, .form = FORM_PLAIN, .bias = 8, .adds = 8, .block_len = 32,
-          .block_bytes = 18)
-MUL_QUANT(q4_1, unpack_q4_1, NULL, .unit = 4, .form = FORM_MIN, .adds = 8, .block_len = 32, .block_bytes = 20)
-MUL_QUANT(q5_0, unpack_q5_0, NULL, .unit = 4, .form = FORM_PLAIN, .bias = 16, .adds = 4, .block_len = 32,
-          .block_bytes = 22)
-MUL_QUANT(q5_1, unpack_q5_1, NULL, .unit = 4, .form = FORM_MIN, .adds = 4, .block_len = 32, .block_bytes = 24)
-MUL_QUANT(iq4_nl, unpack_iq4_nl, NULL, .unit = 4, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, .block_len = 32,
-          .block_bytes = 18)
-MUL_QUANT(mxfp4, unpack_mxfp4, NULL, .unit = 4, .form = FORM_PLAIN, .bias = FP4_BIAS, .adds = 4, .block_len = 32,
-          .block_bytes = 17)
-MUL_QUANT(nvfp4, unpack_nvfp4, NULL, .unit = 2, .form = FORM_TWO, .bias = FP4_BIAS, .adds = 4, .block_len = 64,
+#define BLOCK_32(bytes)     .block_len = 32, .block_bytes = bytes
+#define SUPER_BLOCK(bytes)  .block_len = 256, .block_bytes = bytes
+
+MUL_QUANT(q8_0, .unpack = unpack_q8_0, .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, BLOCK_32(34))
+MUL_QUANT(q4_0, .unpack = unpack_q4_0, .unit = 4, .form = FORM_PLAIN, .bias = 8, .adds = 8, BLOCK_32(18))
+MUL_QUANT(q4_1, .unpack = unpack_q4_1, .unit = 4, .form = FORM_MIN, .adds = 8, BLOCK_32(20))
+MUL_QUANT(q5_0, .unpack = unpack_q5_0, .unit = 4, .form = FORM_PLAIN, .bias = 16, .adds = 4, BLOCK_32(22))
+MUL_QUANT(q5_1, .unpack = unpack_q5_1, .unit = 4, .form = FORM_MIN, .adds = 4, BLOCK_32(24))
+MUL_QUANT(iq4_nl, .unpack = unpack_iq4_nl, .unit = 4, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, BLOCK_32(18))
+MUL_QUANT(mxfp4, .unpack = unpack_mxfp4, .unit = 4, .form = FORM_PLAIN, .bias = FP4_BIAS, .adds = 4, BLOCK_32(17))
+MUL_QUANT(nvfp4, .unpack = unpack_nvfp4, .unit = 2, .form = FORM_TWO, .bias = FP4_BIAS, .adds = 4, .block_len = 64,
           .block_bytes = 36)
-MUL_QUANT(q2_k, unpack_q2_k, scales_q2_k, .unit = 4, .form = FORM_PAIR_MIN, .adds = 4, .block_len = 256,
-          .block_bytes = 84)
-MUL_QUANT(q3_k, unpack_q3_k, scales_q3_k, .unit = 4, .form = FORM_PAIR, .bias = 4, .adds = 4, .block_len = 256,
-          .block_bytes = 110)
-MUL_QUANT(q4_k, unpack_q4_k, scales_k, .unit = 2, .form = FORM_MIN, .adds = 8, .block_len = 256, .block_bytes = 144)
-MUL_QUANT(q5_k, unpack_q5_k, scales_k, .unit = 2, .form = FORM_MIN, .adds = 4, .block_len = 256, .block_bytes = 176)
-MUL_QUANT(q6_k, unpack_q6_k, scales_q6_k, .unit = 4, .form = FORM_PAIR, .bias = 32, .adds = 2, .block_len = 256,
-          .block_bytes = 210)
 
-MUL_QUANT(iq4_xs, unpack_iq4_xs, scales_iq4_xs, .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, .block_len = 256,
-          .block_bytes = 136)
-MUL_QUANT(tq2_0, unpack_tq2_0, scales_tq2_0, .unit = 4, .form = FORM_PLAIN, .bias = 1, .adds = 8, .block_len = 256,
-          .block_bytes = 66)
+#define UNPACK(name)  .unpack = unpack_##name, .scales = scales_##name
+MUL_QUANT(q2_k, UNPACK(q2_k), .unit = 4, .form = FORM_PAIR_MIN, .adds = 4, SUPER_BLOCK(84))
+MUL_QUANT(q3_k, UNPACK(q3_k), .unit = 4, .form = FORM_PAIR, .bias = 4, .adds = 4, SUPER_BLOCK(110))
+MUL_QUANT(q4_k, .unpack = unpack_q4_k, .scales = scales_k, .unit = 2, .form = FORM_MIN, .adds = 8, SUPER_BLOCK(144))
+MUL_QUANT(q5_k, .unpack = unpack_q5_k, .scales = scales_k, .unit = 2, .form = FORM_MIN, .adds = 4, SUPER_BLOCK(176))
+MUL_QUANT(q6_k, UNPACK(q6_k), .unit = 4, .form = FORM_PAIR, .bias = 32, .adds = 2, SUPER_BLOCK(210))
+MUL_QUANT(iq4_xs, UNPACK(iq4_xs), .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, SUPER_BLOCK(136))
+MUL_QUANT(tq2_0, UNPACK(tq2_0), .unit = 4, .form = FORM_PLAIN, .bias = 1, .adds = 8, SUPER_BLOCK(66))
 
+#define EXPAND(name)       .expand = pf_expand_##name, UNPACK(expanded), .unit = 1, .form = FORM_PLAIN
+#define EXPAND_PAIR(name)  .expand = pf_expand_##name, .unpack = unpack_expanded, .scales = scales_expanded_pair, \
+                           .unit = 1, .form = FORM_PAIR
+MUL_QUANT(iq2_xxs, EXPAND(iq2_xxs), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(66))
+MUL_QUANT(iq2_xs, EXPAND_PAIR(iq2_xs), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(74))
+MUL_QUANT(iq2_s, EXPAND_PAIR(iq2_s), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(82))
+MUL_QUANT(iq3_xxs, EXPAND(iq3_xxs), .bias = PF_BIAS_IQ3_XXS, .adds = 1, SUPER_BLOCK(98))
+MUL_QUANT(iq3_s, EXPAND(iq3_s), .bias = PF_BIAS_IQ3_S, .adds = 4, SUPER_BLOCK(110))
+MUL_QUANT(iq1_s, EXPAND(iq1_s), .bias = PF_BIAS_IQ1, .adds = 4, SUPER_BLOCK(50))
+MUL_QUANT(iq1_m, EXPAND_PAIR(iq1_m), .bias = PF_BIAS_IQ1, .adds = 4, SUPER_BLOCK(56))
+MUL_QUANT(tq1_0, EXPAND(tq1_0), .bias = PF_BIAS_TERNARY, .adds = 8, SUPER_BLOCK(54))
+MUL_QUANT(q1_0, EXPAND(q1_0), .bias = PF_BIAS_TERNARY, .adds = 8, .block_len = 128, .block_bytes = 18)
+MUL_QUANT(q2_0, EXPAND(q2_0), .bias = PF_BIAS_TERNARY, .adds = 8, .block_len = 64, .block_bytes = 18)
+
+/* Every quantised type. */
 #define QUANT_ENTRIES(kind) \
     [PF_Q8_0] = kind##_q8_0, [PF_Q4_0] = kind##_q4_0, [PF_Q4_1] = kind##_q4_1, [PF_Q5_0] = kind##_q5_0, \
     [PF_Q5_1] = kind##_q5_1, [PF_IQ4_NL] = kind##_iq4_nl, [PF_MXFP4] = kind##_mxfp4, [PF_NVFP4] = kind##_nvfp4, \
     [PF_Q2_K] = kind##_q2_k, [PF_Q3_K] = kind##_q3_k, [PF_Q4_K] = kind##_q4_k, [PF_Q5_K] = kind##_q5_k, \
-    [PF_Q6_K] = kind##_q6_k, [PF_IQ4_XS] = kind##_iq4_xs, [PF_TQ2_0] = kind##_tq2_0
+    [PF_Q6_K] = kind##_q6_k, [PF_IQ4_XS] = kind##_iq4_xs, [PF_IQ3_XXS] = kind##_iq3_xxs, [PF_IQ3_S] = kind##_iq3_s, \
+    [PF_IQ2_XXS] = kind##_iq2_xxs, [PF_IQ2_XS] = kind##_iq2_xs, [PF_IQ2_S] = kind##_iq2_s, [PF_IQ1_S] = kind##_iq1_s, \
+    [PF_IQ1_M] = kind##_iq1_m, [PF_TQ1_0] = kind##_tq1_0, [PF_TQ2_0] = kind##_tq2_0, [PF_Q1_0] = kind##_q1_0, \
+    [PF_Q2_0] = kind##_q2_0
 
 #endif

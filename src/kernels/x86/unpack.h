@@ -14,6 +14,7 @@
 #include <stddef.h>
 
 #include "kernels/qblocks.h"
+#include "kernels/x86/expand.h"
 
 enum { SEG_LEN = 256, SEG_BLOCKS = 8, SEG_MAX_BYTES = 8 * sizeof(struct pf_block_q8_0) };
 
@@ -48,6 +49,7 @@ enum form {
 };
 
 struct quant_type {
+    pf_expand_fn *expand;         /* or NULL; what unpack and scales then read is struct pf_expanded */
     unpack_fn *unpack;
     scales_fn *scales;            /* or NULL */
     int        unit;              /* blocks that unpack takes */
@@ -111,12 +113,12 @@ LANE_FN void same_dw(struct scales *s, vf d)
 /* The code book of IQ4_NL and IQ4_XS as vi_signed_codes leaves codes. */
 #define IQ4_CODE(value) (uint8_t)((value) + LANES_S8_BIAS)
 static const uint8_t iq4_codes[16] = {
-    IQ4_CODE(-127), IQ4_CODE(-104), IQ4_CODE(-83), IQ4_CODE(-65), IQ4_CODE(-49), IQ4_CODE(-35), IQ4_CODE(-22), IQ4_CODE(-10),
-    IQ4_CODE(1), IQ4_CODE(13), IQ4_CODE(25), IQ4_CODE(38), IQ4_CODE(53), IQ4_CODE(69), IQ4_CODE(89), IQ4_CODE(113),
+    IQ4_CODE(-127), IQ4_CODE(-104), IQ4_CODE(-83), IQ4_CODE(-65), IQ4_CODE(-49), IQ4_CODE(-35), IQ4_CODE(-22),
+    IQ4_CODE(-10), IQ4_CODE(1), IQ4_CODE(13), IQ4_CODE(25), IQ4_CODE(38), IQ4_CODE(53), IQ4_CODE(69), IQ4_CODE(89), IQ4_CODE(113),
 };
 
-/* n_bytes of each row from `from` on, 32 at least and a multiple of 4: raw[k] holds the k-th four. The last load ends where
- * they end, over some that are there already. */
+/* n_bytes of each row from `from` on, 32 at least and a multiple of 4: raw[k] holds the k-th four. The last load ends
+ * where they end, over some that are there already. */
 LANE_FN void rows_raw(vi *raw, const struct src *src, int from, int n_bytes)
 {
     int at = 0;

@@ -67,8 +67,8 @@ LANE_FN void unpack_q4_1(vi (*codes)[8], struct scales *s, const struct src *src
     }
 }
 
-/* Adds 16 to the codes of a block whose bit in qh is set: each byte of qh is spread over a lane, which leaves bit j of its
- * low nibble to code j of four, and that of its high nibble to those of the next four. */
+/* Adds 16 to the codes of a block whose bit in qh is set: each byte of qh is spread over a lane, which leaves bit j of
+ * its low nibble to code j of four, and that of its high nibble to those of the next four. */
 LANE_FN void fifth_bits(vi codes[8], vi qh)
 {
     static const uint8_t sixteen[16] = { [1] = 16, [2] = 16, [4] = 16, [8] = 16 };
@@ -140,7 +140,7 @@ LANE_FN void unpack_mxfp4(vi (*codes)[8], struct scales *s, const struct src *sr
     }
 }
 
-/* Half of an unsigned E4M3 value: its bits lie as those of a float with another exponent. Bit 7 is ignored, 0x7f is 0. */
+/* Half of an unsigned E4M3 value: its bits lie as a float's, with another exponent. Bit 7 is ignored, 0x7f is 0. */
 LANE_FN vf half_ue4m3(vi v)
 {
     vi bits = vi_unless_equal(vi_and(v, vi_set1(0x7F)), v, vi_set1(0x7F));

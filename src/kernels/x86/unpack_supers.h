@@ -187,4 +187,29 @@ LANE_FN void unpack_tq2_0(vi (*codes)[8], struct scales *s, const struct src *sr
             codes[p][k] = bit_pairs(v[k], p);
 }
 
+/* ---- Expanded rows, which are like a super-block ---------------------------------------------------------------- */
+
+LANE_FN void unpack_expanded(vi (*codes)[8], struct scales *s, const struct src *src, int b)
+{
+    (void)s;
+    rows32(codes[0], src, 32 * b);
+}
+
+LANE_FN void scales_expanded(struct scales *s, const struct src *src)
+{
+    vi dw[SEG_BLOCKS];
+    rows32(dw, src, offsetof(struct pf_expanded, dw));
+    for (int b = 0; b < SEG_BLOCKS; b++)
+        s->dw[b] = vf_from_bits(dw[b]);
+}
+
+LANE_FN void scales_expanded_pair(struct scales *s, const struct src *src)
+{
+    vi pair[2 * SEG_BLOCKS];
+    scales_expanded(s, src);
+    rows_raw(pair, src, offsetof(struct pf_expanded, pair), sizeof(float[16]));
+    for (int i = 0; i < 2 * SEG_BLOCKS; i++)
+        s->pair[i] = vf_from_bits(pair[i]);
+}
+
 #endif
