@@ -120,6 +120,20 @@ typedef void pf_log_fn(void *ctx, enum pf_log_level level, const char *text);
 /* done of total bytes are in memory. Called from the thread that loads. */
 typedef void pf_progress_fn(void *ctx, uint64_t done, uint64_t total);
 
+/* How experts in memory are used together with a GPU. Post-fetch computes an expert's gate and up on the CPU while its
+ * down crosses to the GPU. PF_AUTO: decided from measured prices. None of it changes a bit of the results. */
+enum { PF_AUTO = -1 };
+struct pf_postfetch_opts {
+    bool     enable;             /* default true; false: never post-fetch, other ways of sharing the work stay */
+    bool     force_cpu;          /* no expert on the GPU, not even those that lie there */
+    int      block_on_miss;      /* a down that has not arrived: 1 wait for it, 0 take the CPU; PF_AUTO (default): what is less */
+    int      max_transfers;      /* under way at once; default 8 */
+    uint32_t scratchpad_mb;      /* memory of the GPU for transfers, in MB of 1e6 bytes; 0: sized from the model */
+    bool     dedicated_streams;  /* default true; false: copies take turns with computing */
+    int      cpu_limit;          /* experts of a layer whose gate and up the CPU takes, the rest goes to the GPU; PF_AUTO */
+    bool     debug;              /* log a line for each transfer */
+};
+
 struct pf_model_opts {
     int              n_threads;      /* computing threads; 0: one per core this process may use, at most 64 */
     uint32_t         isa;            /* PF_ISA_ mask; default PF_ISA_ALL */
@@ -130,6 +144,8 @@ struct pf_model_opts {
     bool             streaming;      /* never hold the whole model in memory, even if it fits */
     bool             no_nvme;        /* never read weights from the drive while running: fail if memory is too small */
     double           ram_bytes_s, disk_bytes_s;  /* speeds that plans assume; 0: 20e9 and 2.5e9 */
+    struct pf_postfetch_opts postfetch;
+    int              timeline_spans; /* keep so many newest spans of time for pf_timeline_write; 0 (default): none */
     pf_log_fn       *log;            /* NULL: silent. Never called from a computing thread */
     void            *log_ctx;
 };
@@ -333,10 +349,23 @@ struct pf_stats {
     uint64_t disk_bytes_read;        /* by this program, not through the mapped file */
     uint64_t disk_busy_ns;           /* at least one such read was under way */
     uint64_t disk_wait_ns;           /* computing waited for one */
+    /* Experts shared between CPU and GPU; all 0 where one of them has everything. */
+    uint64_t vram_hits;              /* experts wanted that lay in the GPU's memory */
+    uint64_t n_transfers;            /* parts of experts that were sent to the GPU for a step, */
+    uint64_t transfer_bytes, transfer_ns;
+    uint64_t transfer_hidden_ns;     /* of transfer_ns: something was computed meanwhile */
+    uint64_t n_fallbacks;            /* transfers that came too late or failed: the CPU took the expert */
+    uint64_t gpu_busy_ns;            /* of step_ns: the GPU computed */
+    uint64_t handoff_p50_ns, handoff_p95_ns;     /* from the router's picks on the GPU to the CPU and back, without the work */
+    bool     device_lost;            /* the GPU failed for good and the CPU went on alone; a reset does not clear this */
 };
 /* From any thread. */
 void pf_stats_get(const pf_model *m, struct pf_stats *out);
 void pf_stats_reset(pf_model *m);
+
+/* What each part of the machine was at lately, layer by layer, as JSON that chrome://tracing and Perfetto show: the model
+ * was opened with timeline_spans. Waits for a step that runs. From any thread. */
+pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx);
 
 /* How well a replacement policy would have served a recorded routing trace (its format: src/tiers/trace.h). */
 struct pf_replay {

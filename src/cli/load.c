@@ -52,11 +52,16 @@ const char *load_path(const struct settings *s)
     return s->model ? s->model : bundled_model();
 }
 
-static void log_line(void *ctx, enum pf_log_level level, const char *text)
+static void log_all(void *ctx, enum pf_log_level level, const char *text)
 {
     (void)ctx;
+    complain("%s%s", level == PF_LOG_WARN ? "warning: " : "", text);
+}
+
+static void log_warnings(void *ctx, enum pf_log_level level, const char *text)
+{
     if (level <= PF_LOG_WARN)
-        complain("%s%s", level == PF_LOG_WARN ? "warning: " : "", text);
+        log_all(ctx, level, text);
 }
 
 static uint32_t isa_mask(int level)
@@ -70,6 +75,19 @@ static uint32_t isa_mask(int level)
     return mask;
 }
 
+static void postfetch_opts(const struct settings *s, struct pf_postfetch_opts *o)
+{
+    static const int block[] = { [CHOSE_AUTO] = PF_AUTO, [CHOSE_0] = 0, [CHOSE_1] = 1 };
+    o->enable = s->postfetch;
+    o->force_cpu = s->force_cpu;
+    o->block_on_miss = block[s->block_on_miss];
+    o->max_transfers = (int)s->max_transfers;
+    o->scratchpad_mb = (uint32_t)s->scratchpad_mb;
+    o->dedicated_streams = s->dedicated_streams;
+    o->cpu_limit = s->cpu_limit == UNSET ? PF_AUTO : (int)s->cpu_limit;
+    o->debug = s->postfetch_debug;
+}
+
 static void model_opts(const struct settings *s, struct pf_model_opts *o)
 {
     pf_model_opts_init(o);
@@ -78,7 +96,9 @@ static void model_opts(const struct settings *s, struct pf_model_opts *o)
     o->ram_bytes = (uint64_t)s->ram_mb * 1000000;
     o->streaming = s->streaming;
     o->no_nvme = s->no_nvme;
-    o->log = log_line;
+    postfetch_opts(s, &o->postfetch);
+    report_model_opts(&s->report, o);
+    o->log = s->postfetch_debug ? log_all : log_warnings;
 }
 
 int mode_plan(const struct settings *s)
@@ -131,4 +151,11 @@ pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx)
     if (pf_session_open(&session, m, &o) < 0)
         die_failed(NULL);
     return session;
+}
+
+void load_report(const struct settings *s, pf_model *m)
+{
+    const char *why;
+    if (!report_end(&s->report, m, &why))
+        die(EXIT_FAILED, "%s", why);
 }

@@ -14,9 +14,11 @@
 
 enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, STOPS, CHUNKS, ACTION };
 
-enum { GROUP_WHAT, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_CHECK, GROUP_HELP, GROUP_HIDDEN };
+enum { GROUP_WHAT, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_EXPERTS, GROUP_REPORT, GROUP_CHECK, GROUP_HELP, GROUP_HIDDEN };
 static const char *const group_titles[] = {
-    "What to do", "The conversation", "The answer", "The machine", "Checking (kept stable)", "Help",
+    "What to do", "The conversation", "The answer", "The machine",
+    "Experts between CPU and GPU (no bit of an answer depends on these)",
+    "Looking inside", "Checking (kept stable)", "Help",
 };
 
 struct opt {
@@ -24,10 +26,12 @@ struct opt {
     char        letter;              /* 0: none */
     const char *name;
     enum kind   kind;
-    const char *arg;                 /* what the help calls the value; for CHOICE the choices, with | between */
+    const char *arg;                 /* what the help calls the value; for CHOICE the choices, with | between. A WHOLE that
+                                        begins with auto| takes "auto" as UNSET */
     size_t      at;                  /* offset in struct settings */
     double      min, max;            /* WHOLE, REAL */
-    const char *env;                 /* NULL: none */
+    const char *env;                 /* NULL: none. Those of PFMOE_POSTFETCH_ and PFMOE_EXPERT_TRACE_ are also heard with
+                                        LLAMA_ in the place of PFMOE_ */
     bool        live;                /* may be changed with /set */
     const char *help;
 };
@@ -90,6 +94,27 @@ static const struct opt table[] = {
     { GROUP_MACHINE, 0, "isa", CHOICE, "scalar|avx2|avx512|vnni", AT(isa), 0, 0, "PFMOE_ISA", false,
       "use no instructions above this level, to look for a fault; all levels give the same bits" },
 
+    { GROUP_EXPERTS, 0, "postfetch", CHOICE, "0|1", AT(postfetch), 0, 0, "PFMOE_POSTFETCH_ENABLE", false,
+      "bring an expert's down matrix to the GPU while the CPU computes its gate and up (default 1)" },
+    { GROUP_EXPERTS, 0, "postfetch-force-cpu", CHOICE, "0|1", AT(force_cpu), 0, 0, "PFMOE_POSTFETCH_FORCE_CPU", false,
+      "compute no expert on the GPU (default 0)" },
+    { GROUP_EXPERTS, 0, "postfetch-block-on-miss", CHOICE, "auto|0|1", AT(block_on_miss), 0, 0,
+      "PFMOE_POSTFETCH_BLOCK_ON_MISS", false,
+      "when a matrix has not arrived: 1 wait for it, 0 let the CPU go on, auto what takes less time (default)" },
+    { GROUP_EXPERTS, 0, "postfetch-max-transfers", WHOLE, "N", AT(max_transfers), 1, 1024, "PFMOE_POSTFETCH_MAX_TRANSFERS", false,
+      "transfers under way at once (default 8)" },
+    { GROUP_EXPERTS, 0, "postfetch-scratchpad-mb", WHOLE, "N", AT(scratchpad_mb), 0, 1 << 20, "PFMOE_POSTFETCH_SCRATCHPAD_MB",
+      false, "GPU memory for transfers, in MB of 1e6 bytes (default 0: sized from the model)" },
+    { GROUP_EXPERTS, 0, "postfetch-dedicated-streams", CHOICE, "0|1", AT(dedicated_streams), 0, 0,
+      "PFMOE_POSTFETCH_USE_DEDICATED_STREAMS", false, "0: copies and computing take turns on one stream (default 1)" },
+    { GROUP_EXPERTS, 0, "postfetch-cpu-limit", WHOLE, "auto|N", AT(cpu_limit), 0, 1 << 16, "PFMOE_POSTFETCH_CPU_LIMIT", false,
+      "experts of a layer whose gate and up the CPU takes, the rest going to the GPU (default auto)" },
+    { GROUP_EXPERTS, 0, "postfetch-debug", CHOICE, "0|1", AT(postfetch_debug), 0, 0, "PFMOE_POSTFETCH_DEBUG", false,
+      "a line on standard error for each transfer (default 0)" },
+
+    { GROUP_REPORT, 0, "timeline", TEXT, "FILE", AT(report.timeline), 0, 0, "PFMOE_TIMELINE", false,
+      "at the end write to FILE what each part of the machine was at, layer by layer, for chrome://tracing or Perfetto" },
+
     { GROUP_CHECK, 0, "score", TEXT, "TOKENS", AT(score), 0, 0, NULL, false,
       "evaluate the token ids in the file TOKENS, separated by commas or blanks; no tokenizer is needed" },
     { GROUP_CHECK, 0, "logits", TEXT, "OUT", AT(logits), 0, 0, NULL, false,
@@ -115,6 +140,7 @@ static void defaults(struct settings *s)
     *s = (struct settings){
         .n_predict = UNSET, .temp = UNSET, .top_p = UNSET, .min_p = UNSET, .top_k = UNSET, .seed = UNSET,
         .repeat_penalty = 1, .penalty_last_n = 64, .kv = KV_F16, .isa = ISA_VNNI,
+        .postfetch = 1, .block_on_miss = CHOSE_AUTO, .max_transfers = 8, .dedicated_streams = 1, .cpu_limit = UNSET,
     };
 }
 
@@ -132,11 +158,16 @@ static bool refuse(const char *fmt, const struct opt *o, const char *value)
 
 static bool parse_whole(const struct opt *o, const char *value, int64_t *out)
 {
+    bool may_be_auto = strncmp(o->arg, "auto|", 5) == 0;
     char *end;
+    if (may_be_auto && strcmp(value, "auto") == 0) {
+        *out = UNSET;
+        return true;
+    }
     errno = 0;
     long long v = strtoll(value, &end, 10);
     if (end == value || *end || errno || (double)v < o->min || (double)v > o->max)
-        return refuse("a whole number from %.0f to %.0f", o, value);
+        return refuse(may_be_auto ? "auto or a whole number from %.0f to %.0f" : "a whole number from %.0f to %.0f", o, value);
     *out = v;
     return true;
 }
@@ -238,6 +269,13 @@ void opts_list(const struct settings *s, struct buf *out)
 
 /* ---- Help --------------------------------------------------------------------------------------------------------- */
 
+/* The other name of a variable, into out; "" if it has none. */
+static void alias_of(const char *env, char *out, size_t cap)
+{
+    bool has = strncmp(env, "PFMOE_POSTFETCH_", 16) == 0 || strncmp(env, "PFMOE_EXPERT_TRACE_", 19) == 0;
+    snprintf(out, cap, "%s%s", has ? "LLAMA_" : "", has ? env + 6 : "");
+}
+
 static void flag_text(const struct opt *o, char *out, size_t cap)
 {
     char letter[8] = "    ";
@@ -287,7 +325,8 @@ static void print_help(void)
             print_wrapped(help, INDENT, WIDTH);
         }
     }
-    puts("\nA name in brackets is an environment variable that sets the same; the flag wins.\n"
+    puts("\nA name in brackets is an environment variable that sets the same; the flag wins. PFMOE_POSTFETCH_ may be\n"
+         "written LLAMA_POSTFETCH_ too.\n"
          "Sampling that nobody sets is what the model's file recommends, else temp 0.8, top-k 40, top-p 0.95, min-p 0.05.\n"
          "Exit status: 0 done, 1 failed, 2 wrong usage.");
 }
@@ -302,6 +341,16 @@ static void print_roff(const char *text)
 }
 
 /* The manual page's list of options. */
+static void print_variables(const struct opt *o)
+{
+    char alias[80];
+    if (!o->env)
+        return;
+    alias_of(o->env, alias, sizeof alias);
+    printf("Environment variable: \\fB%s\\fR", o->env);
+    printf(*alias ? " or \\fB%s\\fR.\n" : ".\n", alias);
+}
+
 static void print_man(void)
 {
     for (int g = GROUP_WHAT; g < GROUP_HIDDEN; g++) {
@@ -320,8 +369,7 @@ static void print_man(void)
             putchar('\n');
             print_roff(o->help);
             printf(".\n");
-            if (o->env)
-                printf("Environment variable: \\fB%s\\fR.\n", o->env);
+            print_variables(o);
         }
     }
 }
@@ -340,12 +388,24 @@ static void act(size_t what)
 
 /* ---- Reading the command line ------------------------------------------------------------------------------------- */
 
+static void read_variable(struct settings *s, const struct opt *o, const char *name)
+{
+    const char *value = getenv(name);
+    if (value && *value && !parse_value(o, s, value))
+        die(EXIT_USAGE, "%s: %s", name, why_not);
+}
+
+/* A variable's own name is read last: it wins over its alias. */
 static void read_environment(struct settings *s)
 {
     for (const struct opt *o = table; o < table + N_OPTS; o++) {
-        const char *value = o->env ? getenv(o->env) : NULL;
-        if (value && *value && !parse_value(o, s, value))
-            die(EXIT_USAGE, "%s: %s", o->env, why_not);
+        char alias[80];
+        if (!o->env)
+            continue;
+        alias_of(o->env, alias, sizeof alias);
+        if (*alias)
+            read_variable(s, o, alias);
+        read_variable(s, o, o->env);
     }
 }
 

@@ -6,6 +6,7 @@
 #define PF_CLI_OPTS_H
 
 #include "buf.h"
+#include "report.h"
 
 enum { MAX_STOPS = 16, MAX_CHUNKS = 64 };
 enum { UNSET = -1 };                        /* a number that nobody gave: the model's own or the built-in value holds */
@@ -37,6 +38,10 @@ struct settings {
     int64_t n_ctx, n_threads, ram_mb;
     bool streaming, no_nvme;
     int kv, isa;                            /* indices into the choices */
+    /* experts between CPU and GPU; UNSET in numbers is "auto" */
+    int postfetch, force_cpu, block_on_miss, dedicated_streams, postfetch_debug;   /* indices into the choices */
+    int64_t max_transfers, scratchpad_mb, cpu_limit;
+    struct report report;
     /* checking */
     const char *logits;
     bool step;
@@ -45,6 +50,7 @@ struct settings {
 
 enum { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_VNNI };
 enum { KV_F16, KV_F32 };
+enum { CHOSE_AUTO, CHOSE_0, CHOSE_1 };      /* of auto|0|1; of 0|1 the index is the value */
 
 /* Reads the environment and the command line. --help, --version and the like, and mistakes, end the program. */
 void opts_read(struct settings *s, int argc, char **argv);

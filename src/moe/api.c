@@ -51,7 +51,9 @@ pf_status pf_file_inspect(const char *path, unsigned flags, struct pf_file_info 
 
 void pf_model_opts_init(struct pf_model_opts *o)
 {
-    *o = (struct pf_model_opts){ .isa = PF_ISA_ALL };
+    *o = (struct pf_model_opts){ .isa = PF_ISA_ALL,
+                                 .postfetch = { .enable = true, .block_on_miss = PF_AUTO, .max_transfers = 8,
+                                                .dedicated_streams = true, .cpu_limit = PF_AUTO } };
 }
 
 static void read_string(const pf_gguf *g, const char *key, char *out, size_t cap)
@@ -177,40 +179,58 @@ static pf_status place_all(struct pf_model *m)
     return PF_OK;
 }
 
-/* The GPU, if there is one and it takes all weights. */
-static bool open_gpu(struct pf_model *m, const struct pf_model_opts *o)
+/* Why this model cannot run on a GPU, or NULL. */
+static const char *gpu_lacks(const struct pf_model *m)
+{
+    const struct pf_backend_ops *ops = m->backend->ops;
+    if (m->arch->mla && !ops->heads)
+        return "there are no GPU kernels for latent attention yet";
+    if (m->arch->indexer && (!ops->choose || !ops->layer_norm))
+        return "there are no GPU kernels for indexers yet";
+    return NULL;
+}
+
+/* Makes the GPU the model's backend, if there is one and it takes all weights. */
+static void open_gpu(struct pf_model *m, const struct pf_model_opts *o)
 {
     struct pf_device gpu;
     if (o->device < 0 || (o->device == 0 && !pf_backend_cuda_device(0, &gpu)))
-        return false;
-    const struct pf_arch *arch = pf_arch_find((struct pf_str){ m->arch_name, strlen(m->arch_name) });
-    if (arch && arch->mla) {
-        pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: there are no GPU kernels for latent attention yet");
-        return false;
-    }
+        return;
+    const char *why = NULL;
     pf_status st = pf_backend_cuda_open(&m->backend, o->device, o->vram_bytes);
     if (st == PF_OK)
+        why = gpu_lacks(m);
+    if (st == PF_OK && !why)
         st = place_all(m);
-    if (st == PF_OK)
-        return true;
+    if (st == PF_OK && !why)
+        return;
+    pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: %s", why ? why : pf_last_error());
     if (m->backend)
         m->backend->ops->close(m->backend);
-    m->backend = NULL;
-    pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: %s", pf_last_error());
-    return false;
+    m->backend = m->cpu;
 }
 
-static pf_status open_backend(struct pf_model *m, const struct pf_model_opts *o)
+static pf_status open_cpu(struct pf_model *m, const struct pf_model_opts *o)
 {
-    if (open_gpu(m, o))
-        return PF_OK;
     int n = o->n_threads;
     if (n == 0) {
         n = pf_cpu_n_cores();
         n = n > MAX_DEFAULT_THREADS ? MAX_DEFAULT_THREADS : n;
     }
-    PF_TRY(pf_backend_cpu_open(&m->backend, n, o->isa | PF_ISA_SCALAR));
+    PF_TRY(pf_backend_cpu_open(&m->cpu, n, o->isa | PF_ISA_SCALAR));
+    m->backend = m->cpu;
     m->info.n_threads = n;
+    return PF_OK;
+}
+
+static pf_status open_spans(struct pf_model *m, const struct pf_model_opts *o)
+{
+    if (o->timeline_spans <= 0)
+        return PF_OK;
+    PF_TRY(pf_spans_open(&m->spans, (size_t)o->timeline_spans));
+    m->cpu->ops->watch(m->cpu, m->spans);
+    if (m->backend != m->cpu && m->backend->ops->watch)
+        m->backend->ops->watch(m->backend, m->spans);
     return PF_OK;
 }
 
@@ -223,8 +243,10 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     PF_TRY(open_template(m));
     if (!o->vocab_only) {
         read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
-        PF_TRY(open_backend(m, o));
+        PF_TRY(open_cpu(m, o));
         PF_TRY(pf_model_bind(m));
+        open_gpu(m, o);
+        PF_TRY(open_spans(m, o));
     }
     PF_TRY(read_sampling(m));
     fill_info(m);
@@ -236,7 +258,7 @@ static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const 
 {
     if (plan)
         return pf_residency_plan(m, o, plan);
-    return m->backend && !m->backend->ops->place ? pf_residency_open(m, o, setup) : PF_OK;
+    return m->backend && m->backend == m->cpu ? pf_residency_open(m, o, setup) : PF_OK;
 }
 
 /* With plan not NULL the weights are planned for, but not placed. */
@@ -297,8 +319,11 @@ void pf_model_close(pf_model **mp)
         return;
     assert(atomic_load(&m->n_sessions) == 0 && "sessions must be closed before their model");
     pf_residency_close(m);
-    if (m->backend)
+    if (m->backend && m->backend != m->cpu)
         m->backend->ops->close(m->backend);
+    if (m->cpu)
+        m->cpu->ops->close(m->cpu);
+    pf_spans_close(&m->spans);
     pf_tmpl_close(&m->tmpl);
     pf_vocab_close(&m->vocab);
     pf_gguf_close(&m->file);
@@ -315,6 +340,18 @@ void pf_model_close(pf_model **mp)
 const struct pf_model_info *pf_model_info(const pf_model *m)
 {
     return &m->info;
+}
+
+pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx)
+{
+    if (!m->spans)
+        PF_FAIL(PF_EINVAL, "the model was opened without a timeline");
+    pthread_mutex_lock(&m->step_lock);
+    bool ok = pf_spans_write(m->spans, write, ctx);
+    pthread_mutex_unlock(&m->step_lock);
+    if (!ok)
+        PF_FAIL(PF_EIO, "writing the timeline failed");
+    return PF_OK;
 }
 
 /* ---- Residency: the page cache holds what the store does not ----------------------------------------------------------------- */

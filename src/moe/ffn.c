@@ -39,9 +39,13 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
     struct pf_buffers *b = &s->buf;
     PF_TRY(ops->linear(s->m->backend, &(struct pf_linear){ &moe->router, b->router }, 1, b->h, rows));
     PF_TRY(ops->route(s->m->backend, &moe->routing, b->router, moe->select_bias, rows, b->picks, b->pick_weights));
+    pf_spans_enter(s->m->spans, "experts", il);
     PF_TRY(pf_residency_experts(s->m, il, &(struct pf_experts_op){
         .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = s->m->arch->act,
         .weigh_input = s->m->arch->weigh_input, .n_expert = moe->routing.n_expert, .n_used = moe->routing.n_used,
         .rows = rows, .picks = b->picks, .weights = b->pick_weights, .x = b->h, .y = b->y }));
-    return moe->shared.gate.data ? add_shared(s, moe, rows) : PF_OK;
+    if (!moe->shared.gate.data)
+        return PF_OK;
+    pf_spans_enter(s->m->spans, "shared expert", il);
+    return add_shared(s, moe, rows);
 }

@@ -209,8 +209,9 @@ static void setup_parts(struct pf_store_setup *s, const struct pf_residency *r, 
                                   .n_layers = m->n_layer, .n_files = pf_gguf_n_shards(m->file) };
 }
 
+/* *all: memory for slots if every slab had one. */
 static pf_status make_plan(const struct pf_model *m, const struct pf_residency *r, const struct pf_model_opts *o,
-                           struct pf_plan *out)
+                           struct pf_plan *out, uint64_t *all)
 {
     struct pf_plan_sizes sizes = { .weight_bytes = m->info.weight_bytes, .n_slabs = (uint64_t)r->n_slabs,
                                    .token_bytes = m->info.bytes_per_token };
@@ -220,6 +221,7 @@ static pf_status make_plan(const struct pf_model *m, const struct pf_residency *
     sizes.other_bytes = kv + work;
     setup_parts(&setup, r, m);
     pf_store_bytes(&setup, &sizes.slots_all, &sizes.slots_least);
+    *all = sizes.slots_all;
     for (int p = 0; p < r->n_parts; p++)
         sizes.slab_bytes += r->parts[p].bytes;
     sizes.token_slab_bytes = m->n_expert ? sizes.slab_bytes / (uint64_t)m->n_expert * (uint64_t)m->n_used : sizes.slab_bytes;
@@ -233,8 +235,9 @@ static pf_status make_plan(const struct pf_model *m, const struct pf_residency *
 pf_status pf_residency_plan(struct pf_model *m, const struct pf_model_opts *o, struct pf_plan *out)
 {
     struct pf_residency *r;
+    uint64_t all;
     PF_TRY(tables_make(&r, m));
-    pf_status st = make_plan(m, r, o, out);
+    pf_status st = make_plan(m, r, o, out, &all);
     residency_free(r);
     return st;
 }
@@ -257,6 +260,7 @@ static pf_status open_store(struct pf_model *m, struct pf_residency *r, uint64_t
     s.io = use->io;
     s.io_ctx = use->io_ctx;
     s.stall_ns = use->stall_ns;
+    s.spans = m->spans;
     pf_status st = pf_store_open(&r->store, &s);
     pf_free(paths);
     PF_TRY(st);
@@ -279,11 +283,13 @@ pf_status pf_residency_open(struct pf_model *m, const struct pf_model_opts *o, c
 {
     struct pf_residency *r;
     struct pf_plan plan;
+    uint64_t all;
     PF_TRY(tables_make(&r, m));
-    pf_status st = make_plan(m, r, o, &plan);
-    if (st == PF_OK && !plan.resident)
-        st = open_store(m, r, plan.slot_bytes, setup);
-    if (st < 0 || plan.resident) {
+    pf_status st = make_plan(m, r, o, &plan, &all);
+    bool mapped = plan.resident && m->backend == m->cpu;       /* a GPU copies from slots, which can be pinned */
+    if (st == PF_OK && !mapped)
+        st = open_store(m, r, plan.resident ? all : plan.slot_bytes, setup);
+    if (st < 0 || mapped) {
         residency_free(r);
         return st;
     }
@@ -355,9 +361,8 @@ void pf_residency_leave(struct pf_model *m, int il)
 }
 
 /* Computes n pinned experts that are in memory, and lets them go. */
-static pf_status run_part(struct pf_model *m, int *slabs, int n)
+static pf_status run_part(struct pf_residency *r, int *slabs, int n, pf_residency_fn *fn, void *ctx)
 {
-    struct pf_residency *r = m->residency;
     int experts[64];
     pf_status st = PF_OK;
     for (int i = 0, k; st == PF_OK && i < n; i += k) {
@@ -368,7 +373,7 @@ static pf_status run_part(struct pf_model *m, int *slabs, int n)
             r->up[slab->expert] = pf_store_data(r->store, slab->first + 1);
             r->down[slab->expert] = pf_store_data(r->store, slab->first + 2);
         }
-        st = m->backend->ops->experts_part(m->backend, experts, k);
+        st = fn(ctx, experts, k);
     }
     pf_store_unpin(r->store, slabs, n);
     return st;
@@ -376,9 +381,8 @@ static pf_status run_part(struct pf_model *m, int *slabs, int n)
 
 /* Pins what finds room of the *n slabs in r->todo and computes it: first what is in memory, then what arrives, in the order
  * it was asked for. What found no room is left in r->todo. */
-static pf_status run_round(struct pf_model *m, int *n)
+static pf_status run_round(struct pf_residency *r, int *n, pf_residency_fn *fn, void *ctx)
 {
-    struct pf_residency *r = m->residency;
     int n_ready = 0, n_queued = 0, n_busy = 0;
     PF_TRY(pf_store_pin(r->store, r->todo, *n, r->how));
     for (int i = 0; i < *n; i++) {
@@ -390,7 +394,7 @@ static pf_status run_round(struct pf_model *m, int *n)
             r->todo[n_busy++] = r->todo[i];
     }
     *n = n_busy;
-    pf_status st = run_part(m, r->ready, n_ready);
+    pf_status st = run_part(r, r->ready, n_ready, fn, ctx);
     int i = 0;
     while (st == PF_OK && i < n_queued) {
         int k = 1;
@@ -399,44 +403,89 @@ static pf_status run_round(struct pf_model *m, int *n)
             k++;
         if (st < 0)
             break;
-        st = run_part(m, r->queued + i, k);
+        st = run_part(r, r->queued + i, k, fn, ctx);
         i += k;
     }
     pf_store_unpin(r->store, r->queued + i, n_queued - i);
     return st;
 }
 
-static int picked_slabs(const struct pf_residency *r, int first_slab, const struct pf_experts_op *e)
+/* The slabs of the experts that were picked and are not to be skipped, by rising expert. */
+static int picked_slabs(const struct pf_residency *r, int first_slab, const struct pf_experts_op *e, const bool *skip)
 {
     int n = 0;
     memset(r->how, 0, (size_t)e->n_expert * sizeof *r->how);
     for (int p = 0; p < e->rows * e->n_used; p++)
         r->how[e->picks[p]] = PF_PIN_BUSY;           /* only a mark here */
     for (int x = 0; x < e->n_expert; x++)
-        if (r->how[x] == PF_PIN_BUSY)
+        if (r->how[x] == PF_PIN_BUSY && !(skip && skip[x]))
             r->todo[n++] = first_slab + x;
     return n;
+}
+
+pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip, pf_residency_fn *fn,
+                           void *ctx)
+{
+    struct pf_residency *r = m->residency;
+    pf_store_step(r->store, il);
+    int n = picked_slabs(r, r->first_slab[il], e, skip);
+    while (n > 0)
+        PF_TRY(run_round(r, &n, fn, ctx));
+    return PF_OK;
+}
+
+void pf_residency_tables(const struct pf_model *m, struct pf_experts_op *op, struct pf_expert_weight w[3])
+{
+    const struct pf_residency *r = m->residency;
+    w[0] = *op->gate;
+    w[1] = *op->up;
+    w[2] = *op->down;
+    w[0].data = r->gate;
+    w[1].data = r->up;
+    w[2].data = r->down;
+    op->gate = &w[0];
+    op->up = &w[1];
+    op->down = &w[2];
+}
+
+bool pf_residency_take(struct pf_model *m, int il, int expert, const uint8_t *parts[3])
+{
+    struct pf_residency *r = m->residency;
+    int slab = r->first_slab[il] + expert;
+    enum pf_pin how;
+    if (!pf_store_is_ready(r->store, slab) || pf_store_pin(r->store, &slab, 1, &how) < 0 || how == PF_PIN_BUSY)
+        return false;
+    if (how == PF_PIN_QUEUED) {              /* evicted in between */
+        pf_store_unpin(r->store, &slab, 1);
+        return false;
+    }
+    for (int i = 0; i < 3; i++)
+        parts[i] = pf_store_data(r->store, r->slabs[slab].first + i);
+    return true;
+}
+
+void pf_residency_drop(struct pf_model *m, int il, int expert)
+{
+    int slab = m->residency->first_slab[il] + expert;
+    pf_store_unpin(m->residency->store, &slab, 1);
+}
+
+static pf_status compute_part(void *ctx, const int *experts, int n)
+{
+    pf_backend *b = ctx;
+    return b->ops->experts_part(b, experts, n);
 }
 
 pf_status pf_residency_experts(struct pf_model *m, int il, const struct pf_experts_op *e)
 {
     const struct pf_backend_ops *ops = m->backend->ops;
-    struct pf_residency *r = m->residency;
-    if (!r)
-        return ops->experts(m->backend, e);
-    struct pf_expert_weight gate = *e->gate, up = *e->up, down = *e->down;
+    struct pf_expert_weight w[3];
     struct pf_experts_op op = *e;
-    gate.data = r->gate;
-    up.data = r->up;
-    down.data = r->down;
-    op.gate = &gate;
-    op.up = &up;
-    op.down = &down;
-    pf_store_step(r->store, il);
-    int n = picked_slabs(r, r->first_slab[il], e);
+    if (!m->residency)
+        return ops->experts(m->backend, e);
+    pf_residency_tables(m, &op, w);
     PF_TRY(ops->experts_begin(m->backend, &op));
-    while (n > 0)
-        PF_TRY(run_round(m, &n));
+    PF_TRY(pf_residency_run(m, il, e, NULL, compute_part, m->backend));
     return ops->experts_end(m->backend);
 }
 

@@ -36,6 +36,16 @@ pf_status pf_residency_enter(struct pf_model *m, int il);
 void      pf_residency_leave(struct pf_model *m, int il);
 pf_status pf_residency_experts(struct pf_model *m, int il, const struct pf_experts_op *e);
 
+/* The same for others who compute experts from the store; there must be one. tables makes op, by way of w, look at the addresses
+ * that run sets: run calls fn until each picked expert that skip (NULL: none) does not name has been among `experts` once;
+ * their addresses hold while fn runs. take pins an expert that is in memory, until drop, and never waits. */
+typedef pf_status pf_residency_fn(void *ctx, const int *experts, int n);
+pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip, pf_residency_fn *fn,
+                           void *ctx);
+void      pf_residency_tables(const struct pf_model *m, struct pf_experts_op *op, struct pf_expert_weight w[3]);
+bool      pf_residency_take(struct pf_model *m, int il, int expert, const uint8_t *parts[3]);
+void      pf_residency_drop(struct pf_model *m, int il, int expert);
+
 /* Loading ahead. layer -1: as much of the model as the plan places in memory. */
 bool      pf_residency_streams(const struct pf_model *m, const struct pf_tensor *t);
 uint64_t  pf_residency_bytes(const struct pf_model *m, int layer);

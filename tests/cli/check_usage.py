@@ -26,9 +26,29 @@ def usage():
     fails(2, "--temp", "--temp", "hot", "-p", "x")
     fails(2, "exclude", "-p", "x", "-f", "y")
     fails(2, "PFMOE_CTX", "-p", "x", env=cli.environment(PFMOE_CTX="many"))
+    settings()
     fails(2, "--logits", "--score", "tokens.txt", "-m", "x.gguf")
     fails(1, "no-such-file.gguf", "-m", "no-such-file.gguf", "-p", "x")
     fails(1, "no-such-file.txt", "-f", "no-such-file.txt")
+
+
+def settings():
+    """Flags win over the environment, a variable over its alias, and a value that does not parse names what holds it."""
+    fails(1, "the context holds 7", "-p", "Hello there", env=cli.environment(PFMOE_CTX="7"))
+    fails(1, "the context holds 8", "-p", "Hello there", "-c", "8", env=cli.environment(PFMOE_CTX="7"))
+    bad = {"ENABLE": "yes", "FORCE_CPU": "2", "BLOCK_ON_MISS": "maybe", "MAX_TRANSFERS": "0", "SCRATCHPAD_MB": "-1",
+           "USE_DEDICATED_STREAMS": "on", "CPU_LIMIT": "-1", "DEBUG": "1x"}
+    for name, value in bad.items():
+        for prefix in ("PFMOE_POSTFETCH_", "LLAMA_POSTFETCH_"):
+            fails(2, prefix + name + ": \"" + value, "-p", "x", env=cli.environment(**{prefix + name: value}))
+    good = {"ENABLE": "0", "FORCE_CPU": "1", "BLOCK_ON_MISS": "auto", "MAX_TRANSFERS": "3", "SCRATCHPAD_MB": "64",
+            "USE_DEDICATED_STREAMS": "0", "CPU_LIMIT": "auto", "DEBUG": "1"}
+    env = cli.environment(**{"LLAMA_POSTFETCH_" + name: value for name, value in good.items()})
+    exits(0, "-p", "Hello", "-n", "1", env=env)
+    fails(2, "--postfetch-cpu-limit", "--postfetch-cpu-limit", "all", "-p", "x", env=env)
+    manual = cli.run("--help-man").stdout.decode()
+    for name in good:
+        cli.check("PFMOE_POSTFETCH_" + name in manual and "LLAMA_POSTFETCH_" + name in manual, name, "is in the manual")
 
 
 def answers():

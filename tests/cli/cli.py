@@ -13,7 +13,7 @@ failures = 0
 
 def environment(**more):
     """The test's environment without anything that changes what pfmoe-run does."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith("PFMOE_")}
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("PFMOE_", "LLAMA_"))}
     env.update(more)
     return env
 

@@ -117,6 +117,41 @@ static void test_files(void)
     unlink(path);
 }
 
+/* What is written is what is read; a batch that was not appended leaves nothing; a full disk is one clear error. */
+static void test_writer(void)
+{
+    const struct pf_trace_shape shape = { 2, 300, 2, 3 };
+    const int32_t picks[2][3][2] = { { { 299, 1 }, { 2, 3 }, { 4, 5 } }, { { 6, 7 }, { 8, 9 }, { 256, 0 } } };
+    const float weights[3][2] = { { 0.5f, 0.25f }, { 1, 2 }, { -1, 0 } };
+    char path[] = "/tmp/pfmoe-trace-XXXXXX";
+    pf_trace_writer *w = NULL;
+    struct pf_trace t = { 0 };
+    uint8_t bytes[PF_TRACE_HEADER_BYTES + 7 * PF_TRACE_PICK_BYTES];
+    int fd = mkstemp(path);
+    CHECK(pf_trace_writer_open(&w, path, &shape) == PF_OK, "%s", pf_last_error());
+    pf_trace_writer_put(w, 0, 1, picks[0][2], weights[0]);           /* of a step that failed */
+    for (int rows = 3; rows >= 1; rows -= 2) {
+        for (int il = 0; il < 2; il++)
+            pf_trace_writer_put(w, il, rows, picks[il][0], weights[0]);
+        CHECK(pf_trace_writer_append(w, rows) == PF_OK, "%s", pf_last_error());
+    }
+    CHECK(pf_trace_writer_close(&w) == PF_OK && !w, "%s", pf_last_error());
+    CHECK(pf_trace_read(&t, path) == PF_OK && t.n_tokens == 4 && t.n_layers == 2 && t.n_expert == 300 && t.n_used == 2,
+          "%d tokens: %s", (int)t.n_tokens, pf_last_error());
+    for (int i = 0; i < 16; i++)
+        CHECK(t.experts[i] == picks[i / 2 % 2][i / 4 % 3][i % 2], "pick %d is %d", i, t.experts[i]);
+    pf_trace_free(&t);
+    float weight = 0;
+    CHECK(pread(fd, bytes, sizeof bytes, 0) == (ssize_t)sizeof bytes, "reading");
+    memcpy(&weight, bytes + PF_TRACE_HEADER_BYTES + 5 * PF_TRACE_PICK_BYTES + 2, sizeof weight);
+    CHECK(weight == 2, "a weight of %g", (double)weight);
+    CHECK(pf_trace_writer_open(&w, "/nowhere/trace", &shape) == PF_EIO && !w, "a directory that does not exist");
+    CHECK(pf_trace_writer_open(&w, "/dev/full", &shape) == PF_EIO && !w, "a full disk");
+    CHECK(pf_trace_writer_close(&w) == PF_OK, "closing nothing");
+    close(fd);
+    unlink(path);
+}
+
 int main(void)
 {
     test_kind(UNIFORM);
@@ -124,5 +159,6 @@ int main(void)
     test_kind(CYCLIC);
     test_belady_by_hand();
     test_files();
+    test_writer();
     return check_status();
 }

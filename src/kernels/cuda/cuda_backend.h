@@ -1,0 +1,168 @@
+/* What the files of the CUDA backend's host side share: memory, one stream, and which kernels an operation becomes.
+ * Kernels are in cu_*.cu behind cu_api.h.
+ *
+ *     backend_cuda.c   open, close, the table of operations; which GPUs there are
+ *     cuda_memory.c    budget, buffers, copies            cuda_weights.c   placed weights
+ *     cuda_scratch.c   scratch                            cuda_graph.c     steps: captured, replayed, waited for
+ *     cuda_ops.c       operations on rows                 cuda_experts.c   routed experts
+ *
+ * Owner and thread as in backend.h: one thread at a time. All work goes to one stream; nothing waits for the device but
+ * finish, and nothing is allocated after the first step but through buf_alloc.
+ *
+ * Invariants:
+ *  1. Weights are named by their host addresses. placed[] maps host ranges to device copies, sorted by host address,
+ *     never overlapping. A table of expert addresses is placed like a vector, under the address of the host's table.
+ *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (pf_cuda_wrote).
+ *  3. held: operations that were asked for and not yet started, since the one that usually follows does them in the
+ *     same kernel: an addition waits for the norm that reads its sum, norms of heads and rotation wait for kv_store.
+ *     Any other operation starts them first, one by one (pf_cuda_settle).
+ *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
+ *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
+ *     on, so that capturing never has to place a vector.
+ *  5. CUDA's errors become PF_EDEVICE or PF_ENOMEM where they appear (CU_TRY) and never travel. */
+#ifndef PF_CUDA_BACKEND_H
+#define PF_CUDA_BACKEND_H
+
+#include "kernels/cuda/cu_api.h"
+
+enum { CUDA_MAX_GRAPHS = 16, CUDA_MAX_OWNED = 4096 };
+enum { CUDA_ALIGN = 256, CUDA_OVERREAD = 64 };    /* of what lies on the device; kernels may read so far past an end */
+
+struct placed {
+    const char *host;
+    size_t      bytes;
+    char       *dev;
+};
+
+struct held_add {
+    float       *y;                      /* NULL: none */
+    const float *x;
+    float        a;
+    int64_t      n;
+};
+
+struct held_heads {
+    struct cu_norm    norm[2];
+    struct pf_rope_op rope[2];
+    int               n_norms, n_ropes, rows;
+};
+
+/* A kind of step, and, once it has been captured, what replays it. */
+struct graph {
+    struct pf_repeat step;               /* n_positions: the chunks it was launched for */
+    cudaGraphExec_t  exec;
+    uint64_t         weight_bytes, age;
+};
+
+struct cuda_backend {
+    struct pf_backend base;
+    int               device;
+    cudaStream_t      stream;
+    char              describe[32];
+    bool              has_tiles;         /* enough shared memory for matrix products by tiles */
+    uint64_t          budget, used;      /* bytes of device memory: may take, has taken */
+
+    struct placed    *placed;
+    size_t            n_placed, cap_placed;
+    char             *small;             /* block that vectors and tables are cut from */
+    size_t            small_used;
+    void             *owned[CUDA_MAX_OWNED];
+    int               n_owned;
+    struct cu_tables  tables;
+
+    struct pf_backend_sizes sizes;
+    char             *scratch;
+    size_t            scratch_bytes;
+    struct cu_x       x, a;              /* inputs of dense and gate/up products; inputs of down products */
+    float            *up;                /* [max_picks][n_ff] */
+    float            *pick_out;          /* [max_picks][n_out] */
+    float            *part;              /* attention's chunks */
+    struct cu_groups *groups;            /* of the picks of a prompt; sorted and tile are b->sorted, b->tile */
+    int32_t          *sorted;
+    struct cu_tile   *tile;
+
+    int              *fault;             /* enum cu_fault, in host memory that the device writes to */
+    const float      *x_of;
+    int64_t           x_floats;
+    struct held_add   held;
+    struct held_heads heads;
+
+    struct graph      graphs[CUDA_MAX_GRAPHS];
+    struct graph     *capturing;
+    uint64_t          n_begun, weight_bytes_before;
+};
+
+static inline struct cuda_backend *pf_cuda_of(pf_backend *b)
+{
+    return (struct cuda_backend *)b;
+}
+
+static inline bool pf_cuda_is_quantised(enum pf_qtype type)
+{
+    return !pf_qtype_info(type)->is_float;
+}
+
+static inline int pf_cuda_n_chunks(int64_t n_ctx)
+{
+    return (int)((n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS);
+}
+
+/* Turns CUDA's answer into ours; clears its sticky error. */
+pf_status pf_cuda_check(cudaError_t e, const char *what);
+
+#define CU_TRY(call, what) PF_TRY(pf_cuda_check((call), (what)))
+
+/* Device memory within the budget; `what` is for the message. */
+pf_status pf_cuda_alloc(struct cuda_backend *b, size_t bytes, const char *what, void **out);
+void pf_cuda_free(struct cuda_backend *b, void *p, size_t bytes);
+
+/* A device copy that lives as long as the backend. */
+pf_status pf_cuda_copy_in(struct cuda_backend *b, const void *host, size_t bytes, void **dev);
+/* The device address of a matrix, which was placed. */
+pf_status pf_cuda_matrix_at(const struct cuda_backend *b, const void *host, const uint8_t **out);
+/* The device address of n floats, copied now if they were not; NULL stays NULL. */
+pf_status pf_cuda_floats_at(struct cuda_backend *b, const float *host, size_t n, const float **out);
+/* The table of the experts' device addresses. */
+pf_status pf_cuda_table_at(struct cuda_backend *b, const uint8_t *const *host, int n, const uint8_t *const **out);
+
+void pf_cuda_drop_graphs(struct cuda_backend *b);
+/* Chunks to launch for: a power of two, so that few graphs serve all lengths. */
+int pf_cuda_chunks(const struct cuda_backend *b, int64_t n_positions);
+
+/* Starts what was held back. */
+pf_status pf_cuda_settle(struct cuda_backend *b);
+/* n floats at p change. */
+void pf_cuda_wrote(struct cuda_backend *b, const float *p, int64_t n);
+/* Makes sure that b->x holds the rows x. */
+pf_status pf_cuda_quantise_x(struct cuda_backend *b, const float *x, int n, int rows, bool quantised, struct cu_x *out);
+
+/* The operations of backend.h. */
+pf_status pf_cuda_place(pf_backend *backend, const void *host, size_t bytes);
+pf_status pf_cuda_buf_alloc(pf_backend *backend, size_t bytes, bool shared, void **out);
+void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared);
+void pf_cuda_buf_copy(pf_backend *backend, void *to, const void *from, size_t bytes);
+pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t bytes);
+pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size_t bytes);
+uint64_t pf_cuda_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes);
+pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes);
+pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed);
+pf_status pf_cuda_end(pf_backend *backend);
+pf_status pf_cuda_finish(pf_backend *backend);
+pf_status pf_cuda_embed(pf_backend *backend, const struct pf_weight *w, const int32_t *ids, int rows, float *x);
+pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, float eps, int n, int rows, float *y);
+pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows);
+pf_status pf_cuda_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
+pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, int64_t n);
+pf_status pf_cuda_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows);
+pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows);
+pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, const float *k, const float *v,
+                           const int32_t *pos, int rows);
+pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a);
+pf_status pf_cuda_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias,
+                        int rows, int32_t *picks, float *weights);
+pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows);
+pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c);
+pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d);
+pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e);
+
+#endif

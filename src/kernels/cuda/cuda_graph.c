@@ -1,0 +1,116 @@
+/* Steps: begun, captured, replayed, waited for: invariant 4 of cuda_backend.h. */
+#include "kernels/cuda/cuda_backend.h"
+
+enum { GRAPH_ROWS = CU_VECTOR_ROWS };
+
+void pf_cuda_drop_graphs(struct cuda_backend *b)
+{
+    for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
+        if (b->graphs[i].exec)
+            cudaGraphExecDestroy(b->graphs[i].exec);
+        b->graphs[i] = (struct graph){ .exec = NULL };
+    }
+}
+
+int pf_cuda_chunks(const struct cuda_backend *b, int64_t n_positions)
+{
+    int n = 1, most = pf_cuda_n_chunks(b->sizes.n_ctx);
+    while (n < pf_cuda_n_chunks(n_positions))
+        n *= 2;
+    return n < most ? n : most;
+}
+
+static bool alike(const struct pf_repeat *a, const struct pf_repeat *b)
+{
+    return a->buffers == b->buffers && a->state == b->state && a->rows == b->rows && a->n_logits == b->n_logits &&
+           a->n_positions == b->n_positions;
+}
+
+/* The graph of such a step, or the one to forget for it. */
+static struct graph *graph_of(struct cuda_backend *b, const struct pf_repeat *step)
+{
+    struct graph *oldest = &b->graphs[0];
+    for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
+        if (alike(&b->graphs[i].step, step))
+            return &b->graphs[i];
+        if (b->graphs[i].age < oldest->age)
+            oldest = &b->graphs[i];
+    }
+    if (oldest->exec)
+        cudaGraphExecDestroy(oldest->exec);
+    *oldest = (struct graph){ .step = *step };
+    return oldest;
+}
+
+pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct pf_repeat step = *r;
+    *replayed = false;
+    PF_TRY(pf_cuda_settle(b));
+    b->x_of = NULL;
+    if (r->rows > GRAPH_ROWS || r->n_logits > 1)
+        return PF_OK;
+    step.n_positions = pf_cuda_chunks(b, r->n_positions);
+    struct graph *g = graph_of(b, &step);
+    bool met = g->age > 0;
+    g->age = ++b->n_begun;
+    if (g->exec) {
+        *replayed = true;
+        b->base.weight_bytes_read += g->weight_bytes;
+        return pf_cuda_check(cudaGraphLaunch(g->exec, b->stream), "replaying a step");
+    }
+    if (met) {
+        CU_TRY(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capturing a step");
+        b->capturing = g;
+        b->weight_bytes_before = b->base.weight_bytes_read;
+    }
+    return PF_OK;
+}
+
+/* Ends a capture; *graph is NULL if it came to nothing. */
+static cudaError_t end_capture(struct cuda_backend *b, cudaGraph_t *graph)
+{
+    *graph = NULL;
+    b->capturing = NULL;
+    cudaError_t e = cudaStreamEndCapture(b->stream, graph);
+    if (e != cudaSuccess)
+        cudaGetLastError();
+    return e;
+}
+
+pf_status pf_cuda_end(pf_backend *backend)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct graph *g = b->capturing;
+    cudaGraph_t graph;
+    PF_TRY(pf_cuda_settle(b));
+    b->x_of = NULL;
+    if (!g)
+        return PF_OK;
+    CU_TRY(end_capture(b, &graph), "capturing a step");
+    cudaError_t e = cudaGraphInstantiate(&g->exec, graph, 0);
+    cudaGraphDestroy(graph);
+    CU_TRY(e, "making a graph of a step");
+    g->weight_bytes = b->base.weight_bytes_read - b->weight_bytes_before;
+    return pf_cuda_check(cudaGraphLaunch(g->exec, b->stream), "replaying a step");
+}
+
+pf_status pf_cuda_finish(pf_backend *backend)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    pf_status st = pf_cuda_settle(b);
+    cudaGraph_t unfinished;
+    if (b->capturing && end_capture(b, &unfinished) == cudaSuccess)
+        cudaGraphDestroy(unfinished);
+    b->x_of = NULL;
+    CU_TRY(cudaStreamSynchronize(b->stream), "a step");
+    PF_TRY(st);
+    int fault = *b->fault;
+    *b->fault = CU_FINE;
+    if (fault == CU_ACTIVATION_NOT_FINITE)
+        PF_FAIL(PF_ENUMERIC, "an activation in front of a quantised product is not finite");
+    if (fault == CU_ROUTER_NOT_FINITE)
+        PF_FAIL(PF_ENUMERIC, "a router logit is not finite");
+    return PF_OK;
+}

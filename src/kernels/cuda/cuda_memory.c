@@ -1,0 +1,73 @@
+/* Device memory and copies: the budget, buffers of sessions, and what goes in and out in turn with the operations. */
+#include <string.h>
+
+#include "kernels/cuda/cuda_backend.h"
+
+pf_status pf_cuda_alloc(struct cuda_backend *b, size_t bytes, const char *what, void **out)
+{
+    *out = NULL;
+    if (bytes > b->budget - b->used)
+        PF_FAIL(PF_ENOMEM, "no GPU memory for %s of %zu bytes: %llu of %llu are taken", what, bytes,
+                (unsigned long long)b->used, (unsigned long long)b->budget);
+    CU_TRY(cudaMalloc(out, bytes + CUDA_OVERREAD), what);
+    b->used += bytes;
+    return PF_OK;
+}
+
+void pf_cuda_free(struct cuda_backend *b, void *p, size_t bytes)
+{
+    if (!p)
+        return;
+    cudaFree(p);
+    b->used -= bytes;
+}
+
+pf_status pf_cuda_buf_alloc(pf_backend *backend, size_t bytes, bool shared, void **out)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    *out = NULL;
+    CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
+    if (shared) {
+        CU_TRY(cudaMallocHost(out, bytes), "allocating pinned memory");
+        memset(*out, 0, bytes);
+        return PF_OK;
+    }
+    PF_TRY(pf_cuda_alloc(b, bytes, "a buffer", out));
+    return pf_cuda_check(cudaMemsetAsync(*out, 0, bytes, b->stream), "clearing a buffer");
+}
+
+void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared)
+{
+    if (!p)
+        return;
+    cudaSetDevice(pf_cuda_of(backend)->device);
+    cudaStreamSynchronize(pf_cuda_of(backend)->stream);
+    if (shared) {
+        cudaFreeHost(p);
+        return;
+    }
+    pf_cuda_drop_graphs(pf_cuda_of(backend));
+    pf_cuda_free(pf_cuda_of(backend), p, bytes);
+}
+
+void pf_cuda_buf_copy(pf_backend *backend, void *to, const void *from, size_t bytes)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, b->stream);
+}
+
+pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t bytes)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
+    PF_TRY(pf_cuda_settle(b));
+    b->x_of = NULL;
+    return pf_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream), "copying to the GPU");
+}
+
+pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size_t bytes)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    return pf_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, b->stream), "copying from the GPU");
+}

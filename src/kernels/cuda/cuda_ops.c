@@ -1,0 +1,268 @@
+/* Operations on rows: which kernels each becomes, and which wait for the one that usually follows (invariants 2 and 3
+ * of cuda_backend.h). */
+#include <string.h>
+
+#include "kernels/cuda/cuda_backend.h"
+
+pf_status pf_cuda_settle(struct cuda_backend *b)
+{
+    struct held_add add = b->held;
+    struct held_heads heads = b->heads;
+    b->held.y = NULL;
+    b->heads.n_norms = b->heads.n_ropes = 0;
+    if (add.y)
+        CU_TRY(pf_cu_add(b->stream, add.y, add.a, add.x, add.n), "adding");
+    for (int i = 0; i < heads.n_norms; i++)
+        CU_TRY(pf_cu_norm(b->stream, &heads.norm[i]), "a norm");
+    if (heads.n_ropes)
+        CU_TRY(pf_cu_rope(b->stream, heads.rope, heads.n_ropes, heads.rows), "a rotation");
+    return PF_OK;
+}
+
+void pf_cuda_wrote(struct cuda_backend *b, const float *p, int64_t n)
+{
+    if (b->x_of && p < b->x_of + b->x_floats && b->x_of < p + n)
+        b->x_of = NULL;
+}
+
+pf_status pf_cuda_embed(pf_backend *backend, const struct pf_weight *w, const int32_t *ids, int rows, float *x)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    const uint8_t *data;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_matrix_at(b, w->data, &data));
+    pf_cuda_wrote(b, x, (int64_t)rows * w->n_in);
+    return pf_cuda_check(pf_cu_embed(b->stream, w->type, data, w->row_bytes, w->n_in, w->scale, ids, rows, x, &b->tables),
+                         "embedding");
+}
+
+pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, float eps, int n, int rows, float *y)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cu_norm o = { .x = (float *)(uintptr_t)x, .eps = eps, .n = n, .rows = rows, .y = y, .fault = b->fault };
+    bool with_add = b->held.y == x && b->held.n == (int64_t)n * rows;
+    bool for_product = y != x && n % 32 == 0 && n <= b->sizes.max_n_in && rows <= b->sizes.max_rows;
+    if (with_add) {
+        o.add = b->held.x;
+        o.a = b->held.a;
+        b->held.y = NULL;
+    }
+    PF_TRY(pf_cuda_floats_at(b, w, (size_t)n, &o.w));
+    pf_cuda_wrote(b, y, o.n * (int64_t)rows);
+    if (y == x && !with_add && !b->held.y && b->heads.n_ropes == 0 && b->heads.n_norms < 2) {
+        b->heads.norm[b->heads.n_norms++] = o;
+        return PF_OK;
+    }
+    PF_TRY(pf_cuda_settle(b));
+    if (for_product) {
+        o.q = b->x;
+        b->x_of = y;
+        b->x_floats = (int64_t)n * rows;
+    }
+    return pf_cuda_check(pf_cu_norm(b->stream, &o), "a norm");
+}
+
+pf_status pf_cuda_quantise_x(struct cuda_backend *b, const float *x, int n, int rows, bool quantised, struct cu_x *out)
+{
+    if (quantised && !(b->x_of == x && b->x_floats >= (int64_t)n * rows)) {
+        struct cu_x to = b->x;
+        to.f = x;
+        CU_TRY(pf_cu_quantise(b->stream, &to, n, rows, b->fault), "quantising");
+        b->x_of = x;
+        b->x_floats = (int64_t)n * rows;
+    }
+    *out = b->x;
+    out->f = x;
+    return PF_OK;
+}
+
+/* The products of l that share the type of the first which is not yet done; marks them. */
+static pf_status same_type(struct cuda_backend *b, const struct pf_linear *l, int n_l, unsigned *done,
+                           struct cu_linear *out)
+{
+    out->n_parts = 0;
+    for (int i = 0; i < n_l && out->n_parts < CU_MAX_PARTS; i++) {
+        const struct pf_weight *w = l[i].w;
+        if (*done >> i & 1 || (out->n_parts > 0 && w->type != out->type))
+            continue;
+        struct cu_part *p = &out->part[out->n_parts++];
+        *p = (struct cu_part){ .y = l[i].y, .scale = w->scale, .n_out = w->n_out };
+        PF_TRY(pf_cuda_matrix_at(b, w->data, &p->w));
+        PF_TRY(pf_cuda_floats_at(b, w->bias, (size_t)w->n_out, &p->bias));
+        out->type = w->type;
+        out->row_bytes = w->row_bytes;
+        *done |= 1u << i;
+    }
+    return PF_OK;
+}
+
+/* A quantised matrix against the rows of a prompt. */
+static pf_status linear_tiles(struct cuda_backend *b, const struct pf_linear *l, const struct cu_x *x, int rows)
+{
+    const struct pf_weight *w = l->w;
+    struct cu_tiles o = { .type = w->type, .row_bytes = w->row_bytes, .n = w->n_in, .n_out = w->n_out, .n_columns = rows,
+                          .x = *x, .y = l->y, .tables = b->tables, .scale = w->scale };
+    PF_TRY(pf_cuda_matrix_at(b, w->data, &o.w));
+    PF_TRY(pf_cuda_floats_at(b, w->bias, (size_t)w->n_out, &o.bias));
+    return pf_cuda_check(pf_cu_tiles(b->stream, &o), "a product");
+}
+
+pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cu_linear o = { .n = l[0].w->n_in, .rows = rows, .tables = b->tables };
+    bool quantised = false;
+    unsigned done = 0;
+    PF_TRY(pf_cuda_settle(b));
+    for (int i = 0; i < n_l; i++) {
+        quantised |= pf_cuda_is_quantised(l[i].w->type);
+        b->base.weight_bytes_read += l[i].w->row_bytes * (uint64_t)l[i].w->n_out;
+    }
+    PF_TRY(pf_cuda_quantise_x(b, x, o.n, rows, quantised, &o.x));
+    for (int i = 0; b->has_tiles && rows > CU_VECTOR_ROWS && i < n_l; i++)
+        if (pf_cuda_is_quantised(l[i].w->type)) {
+            PF_TRY(linear_tiles(b, &l[i], &o.x, rows));
+            done |= 1u << i;
+        }
+    while (done != (1u << n_l) - 1) {
+        PF_TRY(same_type(b, l, n_l, &done, &o));
+        CU_TRY(pf_cu_linear(b->stream, &o), "a product");
+    }
+    for (int i = 0; i < n_l; i++)
+        pf_cuda_wrote(b, l[i].y, (int64_t)rows * l[i].w->n_out);
+    return PF_OK;
+}
+
+pf_status pf_cuda_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    pf_cuda_wrote(b, y, n);
+    return pf_cuda_check(pf_cu_act(b->stream, act, gate, up, n, y), "an activation");
+}
+
+pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, int64_t n)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    pf_cuda_wrote(b, y, n);
+    b->held = (struct held_add){ y, x, a, n };
+    return PF_OK;
+}
+
+pf_status pf_cuda_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    pf_cuda_wrote(b, y, (int64_t)n * rows);
+    return pf_cuda_check(pf_cu_add_gated(b->stream, y, gate, x, n, rows), "adding");
+}
+
+pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    for (int i = 0; i < n_ropes; i++)
+        pf_cuda_wrote(b, ropes[i].x, (int64_t)rows * ropes[i].n_head * ropes[i].hd);
+    if (n_ropes == 2 && !b->held.y && b->heads.n_ropes == 0) {
+        memcpy(b->heads.rope, ropes, sizeof b->heads.rope);
+        b->heads.n_ropes = n_ropes;
+        b->heads.rows = rows;
+        return PF_OK;
+    }
+    PF_TRY(pf_cuda_settle(b));
+    return pf_cuda_check(pf_cu_rope(b->stream, ropes, n_ropes, rows), "a rotation");
+}
+
+/* Whether what is held is all that happens to the heads before k is stored; then *out says it. */
+static bool heads_together(const struct held_heads *h, const float *k, int rows, struct cu_heads *out)
+{
+    if (h->n_ropes != 2 || h->rows != rows || h->rope[1].x != k || h->rope[1].n_head != out->kv.n_kv_head ||
+        h->rope[1].hd != out->kv.hd_k || h->rope[0].hd > CU_HEAD_DIM || h->rope[1].hd > CU_HEAD_DIM)
+        return false;
+    memcpy(out->rope, h->rope, sizeof out->rope);
+    for (int i = 0; i < h->n_norms; i++) {
+        const struct cu_norm *norm = &h->norm[i];
+        int part = norm->x == h->rope[1].x;
+        const struct pf_rope_op *r = &h->rope[part];
+        if (norm->x != r->x || norm->n != r->hd || norm->rows != rows * r->n_head || norm->eps != h->norm[0].eps)
+            return false;
+        out->norm[part] = true;
+        out->weight[part] = norm->w;
+        out->eps = norm->eps;
+    }
+    return true;
+}
+
+pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, const float *k, const float *v,
+                           const int32_t *pos, int rows)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cu_heads o = { .kv = *kv, .v = v, .pos = pos, .rows = rows };
+    if (heads_together(&b->heads, k, rows, &o)) {
+        b->heads.n_norms = b->heads.n_ropes = 0;
+        return pf_cuda_check(pf_cu_heads(b->stream, &o), "queries and keys");
+    }
+    PF_TRY(pf_cuda_settle(b));
+    return pf_cuda_check(pf_cu_kv_store(b->stream, kv, k, v, pos, rows), "storing keys and values");
+}
+
+pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct pf_attention_op o = *a;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, a->sinks, (size_t)a->n_head, &o.sinks));
+    int64_t n_out = (int64_t)a->n_head * a->kv->hd_v;
+    bool for_product = a->rows <= CU_VECTOR_ROWS && a->kv->hd_v % 32 == 0 && n_out <= b->sizes.max_n_in;
+    struct cu_x x = b->x;
+    pf_cuda_wrote(b, a->out, a->rows * n_out);
+    if (for_product) {
+        b->x_of = a->out;
+        b->x_floats = a->rows * n_out;
+    } else {
+        x.q = NULL;
+    }
+    return pf_cuda_check(pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->part, &x, b->fault),
+                         "attention");
+}
+
+pf_status pf_cuda_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias,
+                        int rows, int32_t *picks, float *weights)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    const float *bias;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, select_bias, (size_t)r->n_expert, &bias));
+    return pf_cuda_check(pf_cu_route(b->stream, r, logits, bias, rows, picks, weights, b->fault), "routing");
+}
+
+pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    for (int i = 0; i < n_copies; i++)
+        pf_cuda_wrote(b, copies[i].to,
+                      (rows - 1) * copies[i].to_row + (int64_t)copies[i].n_blocks * copies[i].to_block);
+    return pf_cuda_check(pf_cu_copy(b->stream, copies, n_copies, rows), "a copy");
+}
+
+pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct pf_conv_op o = *c;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, c->w, (size_t)c->n * (size_t)c->taps, &o.w));
+    pf_cuda_wrote(b, c->y, (int64_t)c->rows * c->n);
+    return pf_cuda_check(pf_cu_conv(b->stream, &o), "a convolution");
+}
+
+pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct pf_delta_op o = *d;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, d->a, (size_t)d->n_v_head, &o.a));
+    PF_TRY(pf_cuda_floats_at(b, d->dt, (size_t)d->n_v_head, &o.dt));
+    pf_cuda_wrote(b, d->out, (int64_t)d->rows * d->n_v_head * d->d);
+    return pf_cuda_check(pf_cu_delta(b->stream, &o), "a delta net");
+}

@@ -1,0 +1,83 @@
+/* Scratch: one piece of device memory, cut up for the largest batch that any session may ask for. */
+#include <string.h>
+
+#include "kernels/cuda/cuda_backend.h"
+
+struct carver {
+    char  *base;             /* NULL: only measure */
+    size_t used;
+};
+
+static void *take(struct carver *c, size_t n, size_t size)
+{
+    void *p = c->base ? c->base + c->used : NULL;
+    c->used += (n * size + CUDA_OVERREAD + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
+    return p;
+}
+
+static void take_x(struct carver *c, struct cu_x *x, size_t rows, size_t n)
+{
+    x->q = take(c, rows * n, sizeof *x->q);
+    x->d = take(c, rows * (n / 32 + 1), sizeof *x->d);
+    x->s = take(c, rows * (n / 16 + 2), sizeof *x->s);
+}
+
+static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, char *base)
+{
+    struct carver c = { .base = base };
+    take_x(&c, &b->x, (size_t)s->max_rows, (size_t)s->max_n_in);
+    take_x(&c, &b->a, (size_t)s->max_picks, (size_t)s->n_ff);
+    b->a.f = take(&c, (size_t)s->max_picks * (size_t)s->n_ff, sizeof *b->a.f);
+    b->up = take(&c, (size_t)s->max_picks * (size_t)s->n_ff, sizeof *b->up);
+    b->pick_out = take(&c, (size_t)s->max_picks * (size_t)s->n_out, sizeof *b->pick_out);
+    b->groups = take(&c, 1, sizeof *b->groups);
+    b->sorted = take(&c, (size_t)s->max_picks, sizeof *b->sorted);
+    b->tile = take(&c, (size_t)pf_cu_max_tiles(s->max_picks, s->n_expert), sizeof *b->tile);
+    size_t part = pf_cu_attention_floats(s->max_rows, s->max_heads, pf_cuda_n_chunks(s->n_ctx), s->max_head_dim);
+    b->part = take(&c, part, sizeof *b->part);
+    return c.used;
+}
+
+uint64_t pf_cuda_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes)
+{
+    struct cuda_backend measure = *(const struct cuda_backend *)backend;
+    return carve(&measure, sizes, NULL);
+}
+
+static void widen(int *to, int at_least)
+{
+    if (*to < at_least)
+        *to = at_least;
+}
+
+pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct pf_backend_sizes s = b->sizes;
+    void *scratch;
+    widen(&s.max_rows, sizes->max_rows);
+    widen(&s.max_n_in, sizes->max_n_in);
+    widen(&s.max_head_dim, sizes->max_head_dim);
+    widen(&s.max_picks, sizes->max_picks);
+    widen(&s.n_expert, sizes->n_expert);
+    widen(&s.n_ff, sizes->n_ff);
+    widen(&s.n_out, sizes->n_out);
+    widen(&s.max_heads, sizes->max_heads);
+    s.n_ctx = s.n_ctx > sizes->n_ctx ? s.n_ctx : sizes->n_ctx;
+    if (s.n_expert > CU_ROUTE_EXPERTS || s.max_head_dim > CU_HEAD_DIM)
+        PF_FAIL(PF_EUNSUPPORTED, "a model of %d experts and heads of %d is more than the GPU kernels take (%d and %d)",
+                s.n_expert, s.max_head_dim, (int)CU_ROUTE_EXPERTS, (int)CU_HEAD_DIM);
+    if (b->scratch && memcmp(&s, &b->sizes, sizeof s) == 0)
+        return PF_OK;
+    size_t bytes = (size_t)pf_cuda_scratch_bytes(backend, &s);
+    PF_TRY(pf_cuda_alloc(b, bytes, "scratch", &scratch));
+    cudaStreamSynchronize(b->stream);
+    pf_cuda_drop_graphs(b);
+    pf_cuda_free(b, b->scratch, b->scratch_bytes);
+    b->scratch = scratch;
+    b->scratch_bytes = bytes;
+    b->sizes = s;
+    carve(b, &s, scratch);
+    struct cu_groups groups = { 0, b->sorted, b->tile };
+    return pf_cuda_check(cudaMemcpy(b->groups, &groups, sizeof groups, cudaMemcpyHostToDevice), "setting up scratch");
+}
