@@ -18,6 +18,7 @@
 
 #include "base/pf_pool.h"
 #include "base/pf_qtype.h"
+#include "base/pf_spans.h"
 #include "base/pf_status.h"
 #include "pfmoe.h"
 
@@ -196,6 +197,9 @@ struct pf_backend_ops {
     const char *name;                                     /* "cpu" */
     void        (*close)(pf_backend *b);
     const char *(*describe)(const pf_backend *b);         /* kernels in use: "avx512-vnni" */
+
+    /* From now on it notes in spans, which outlives it, when its parts were busy; NULL: it does not. */
+    void        (*watch)(pf_backend *b, pf_spans *spans);
 
     /* Bytes of its own memory that may still be taken; NULL: it has none, and computes where the weights are. */
     uint64_t    (*room)(const pf_backend *b);

@@ -223,6 +223,17 @@ static pf_status open_cpu(struct pf_model *m, const struct pf_model_opts *o)
     return PF_OK;
 }
 
+static pf_status open_spans(struct pf_model *m, const struct pf_model_opts *o)
+{
+    if (o->timeline_spans <= 0)
+        return PF_OK;
+    PF_TRY(pf_spans_open(&m->spans, (size_t)o->timeline_spans));
+    m->cpu->ops->watch(m->cpu, m->spans);
+    if (m->backend != m->cpu && m->backend->ops->watch)
+        m->backend->ops->watch(m->backend, m->spans);
+    return PF_OK;
+}
+
 /* All but the placement of the weights. */
 static pf_status open_all(struct pf_model *m, const char *path, const struct pf_model_opts *o)
 {
@@ -235,6 +246,7 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
         PF_TRY(open_cpu(m, o));
         PF_TRY(pf_model_bind(m));
         open_gpu(m, o);
+        PF_TRY(open_spans(m, o));
     }
     PF_TRY(read_sampling(m));
     fill_info(m);
@@ -311,6 +323,7 @@ void pf_model_close(pf_model **mp)
         m->backend->ops->close(m->backend);
     if (m->cpu)
         m->cpu->ops->close(m->cpu);
+    pf_spans_close(&m->spans);
     pf_tmpl_close(&m->tmpl);
     pf_vocab_close(&m->vocab);
     pf_gguf_close(&m->file);
@@ -327,6 +340,18 @@ void pf_model_close(pf_model **mp)
 const struct pf_model_info *pf_model_info(const pf_model *m)
 {
     return &m->info;
+}
+
+pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx)
+{
+    if (!m->spans)
+        PF_FAIL(PF_EINVAL, "the model was opened without a timeline");
+    pthread_mutex_lock(&m->step_lock);
+    bool ok = pf_spans_write(m->spans, write, ctx);
+    pthread_mutex_unlock(&m->step_lock);
+    if (!ok)
+        PF_FAIL(PF_EIO, "writing the timeline failed");
+    return PF_OK;
 }
 
 /* ---- Residency: the page cache holds what the store does not ----------------------------------------------------------------- */

@@ -65,6 +65,10 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
         .rows = rows, .picks = b->picks, .weights = b->pick_weights, .x = b->h, .y = b->y };
     PF_TRY(pf_residency_want(s->m, il, &e, NULL));
     PF_TRY(guess_next(s, il + 1, rows));
+    pf_spans_enter(s->m->spans, "experts", il);
     PF_TRY(pf_residency_experts(s->m, il, &e));
-    return moe->shared.gate.data ? add_shared(s, moe, rows) : PF_OK;
+    if (!moe->shared.gate.data)
+        return PF_OK;
+    pf_spans_enter(s->m->spans, "shared expert", il);
+    return add_shared(s, moe, rows);
 }

@@ -143,6 +143,7 @@ struct pf_model {
     pf_backend *cpu;                      /* NULL when opened for the vocabulary only */
     pf_backend *backend;                  /* what steps run on: a GPU, or cpu */
     struct pf_residency *residency;       /* NULL: all weights are mapped */
+    pf_spans   *spans;                    /* NULL: nobody wants a timeline */
 
     int   n_layer, n_embd, n_vocab, n_ctx_train, n_ff;
     int   n_expert, n_used, n_ff_expert;  /* 0: no experts */

@@ -263,6 +263,7 @@ static pf_status open_store(struct pf_model *m, struct pf_residency *r, uint64_t
     s.io = use->io;
     s.io_ctx = use->io_ctx;
     s.stall_ns = use->stall_ns;
+    s.spans = m->spans;
     pf_status st = pf_store_open(&r->store, &s);
     pf_free(paths);
     PF_TRY(st);

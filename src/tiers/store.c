@@ -110,6 +110,7 @@ struct pf_store {
     bool            unsent;              /* the engine could not send all of what it was given */
     int             n_flying;            /* reads with the engine */
     uint64_t        flying_since;
+    pf_spans       *spans;
     uint64_t        n_progress;          /* reads that came back, for the stall watch */
 
     pf_status       fail_status;         /* of the last part that failed */
@@ -311,6 +312,7 @@ pf_status pf_store_open(pf_store **out, const struct pf_store_setup *setup)
     if (!s)
         PF_FAIL(PF_ENOMEM, "no memory for a store of weights");
     s->stall_ns = setup->stall_ns;
+    s->spans = setup->spans;
     PF_TRY_GOTO(st, open_files(s, setup));
     PF_TRY_GOTO(st, open_tables(s, setup));
     PF_TRY_GOTO(st, open_reader(s, setup));
@@ -845,8 +847,11 @@ static void finish_read(struct pf_store *s, struct read *r)
     int p = r->part;
     r->next = s->idle;
     s->idle = r;
-    if (--s->n_flying == 0)
-        s->stats.busy_ns += now_ns() - s->flying_since;
+    if (--s->n_flying == 0) {
+        uint64_t now = now_ns();
+        s->stats.busy_ns += now - s->flying_since;
+        pf_spans_add(s->spans, &(struct pf_span){ "reads", PF_TRACK_DRIVE, -1, -1, s->flying_since, now });
+    }
     if (part->broken)
         queue_remove(s, p);              /* its other chunks are not asked for any more */
     if (--part->n_flying == 0 && (part->broken || part->n_asked == part->n_chunks))

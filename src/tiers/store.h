@@ -12,6 +12,7 @@
 #ifndef PF_STORE_H
 #define PF_STORE_H
 
+#include "base/pf_spans.h"
 #include "tiers/evict.h"
 #include "tiers/io.h"
 
@@ -42,6 +43,7 @@ struct pf_store_setup {
     pf_io_open_fn     *io;
     void              *io_ctx;
     uint64_t           stall_ns;     /* a drive that finishes nothing for so long has failed */
+    pf_spans          *spans;        /* where to note when reads were under way, or NULL; kept */
 };
 
 /* Slot bytes for parts of these sizes if every part had one, and the least that works: the largest slab. */

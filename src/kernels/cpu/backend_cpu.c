@@ -51,6 +51,11 @@ static pf_status cpu_transfer(pf_backend *b, void *to, const void *from, size_t 
     return PF_OK;
 }
 
+static void cpu_watch(pf_backend *b, pf_spans *spans)
+{
+    pf_pool_watch(cpu_of(b)->pool, spans);
+}
+
 static pf_status cpu_begin(pf_backend *b, const struct pf_repeat *r, bool *replayed)
 {
     (void)b, (void)r;
@@ -379,6 +384,7 @@ static const struct pf_backend_ops cpu_ops = {
     .name = "cpu",
     .close = cpu_close,
     .describe = cpu_describe,
+    .watch = cpu_watch,
     .buf_alloc = cpu_buf_alloc,
     .buf_free = cpu_buf_free,
     .buf_copy = cpu_buf_copy,
