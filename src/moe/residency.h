@@ -38,6 +38,18 @@ pf_status pf_residency_enter(struct pf_model *m, int il);
 void      pf_residency_leave(struct pf_model *m, int il);
 pf_status pf_residency_experts(struct pf_model *m, int il, const struct pf_experts_op *e);
 
+/* In front of experts, if there is something else to compute first: pins what the layer picked and sends the reads of what
+ * is missing. skip as below. leave gives back what was never run. */
+pf_status pf_residency_want(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip);
+
+/* Reading ahead while the drive would have nothing to do. guesses says, after want, whether it pays to guess what layer il will
+ * want of the drive, and how: all of its experts, or those that its router picks for today's state. guess takes the picks
+ * (NULL: experts 0 .. n - 1), likeliest first. A wrong guess costs time, never a bit. */
+enum pf_guess { PF_GUESS_NOTHING, PF_GUESS_PICKS, PF_GUESS_ALL };
+enum { PF_GUESS_ROWS = 8 };
+enum pf_guess pf_residency_guesses(const struct pf_model *m, int il, int rows);
+void          pf_residency_guess(struct pf_model *m, int il, const int32_t *picks, int n);
+
 /* The same for others who compute experts from the store; there must be one. tables makes op, by way of w, look at the addresses
  * that run sets: run calls fn until each picked expert that skip (NULL: none) does not name has been among `experts` once;
  * their addresses hold while fn runs. take pins an expert that is in memory, until drop, and never waits. */

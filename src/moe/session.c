@@ -1,4 +1,5 @@
 /* Sessions: options, sizes, opening and closing. See session.h for the invariants; the timeline is in timeline.c. */
+#include "moe/residency.h"
 #include "moe/session.h"
 
 #include <string.h>
@@ -144,7 +145,7 @@ struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base)
 static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf_buffers *b)
 {
     struct widths w = widths_of(m);
-    size_t rows = (size_t)n_batch, used = 0;
+    size_t rows = (size_t)n_batch, guess_rows = rows < PF_GUESS_ROWS ? rows : PF_GUESS_ROWS, used = 0;
     const struct { void *at; size_t n; } parts[] = {
         { &b->x, rows * (size_t)m->n_embd },       { &b->h, rows * (size_t)m->n_embd },
         { &b->q, rows * (size_t)w.q },             { &b->k, rows * (size_t)w.k },
@@ -162,6 +163,7 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
         { &b->inputs, pf_inputs_at(m, n_batch, NULL).bytes / 4 },
         { &b->logits, PF_LOGIT_ROWS * (size_t)m->n_vocab },
         { &b->pick_weights, rows * (size_t)m->n_used }, { &b->picks, rows * (size_t)m->n_used },
+        { &b->guess, guess_rows * (size_t)m->n_used }, { &b->guess_weights, guess_rows * (size_t)m->n_used },
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         void *p = base ? base + used : NULL;

@@ -43,6 +43,8 @@ struct pf_buffers {
     float *logits;           /* PF_LOGIT_ROWS rows {n_vocab} */
     float   *pick_weights;   /* {n_used} */
     int32_t *picks;          /* {n_used} */
+    int32_t *guess;          /* what the next layer might pick {n_used}, */
+    float   *guess_weights;  /* with what weights: PF_GUESS_ROWS rows at most */
     void    *inputs;         /* what the host writes for a step, cut up anew for each: */
     int32_t *ids, *pos;      /* {1} */
     float   *temper;         /* factor of the queries {1} */
