@@ -1,6 +1,6 @@
 /* Feed-forward: dense, or experts that a router picks and one that all tokens share. */
 #include "moe/blocks.h"
-#include "moe/residency.h"
+#include "moe/offload.h"
 
 /* y = down * (act(gate h) * up h) */
 static pf_status feed_forward(struct pf_session *s, const struct pf_dense_ffn *f, int rows, float *y)
@@ -59,6 +59,14 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
     struct pf_buffers *b = &s->buf;
     PF_TRY(ops->linear(s->m->backend, &(struct pf_linear){ &moe->router, b->router }, 1, b->h, rows));
     PF_TRY(ops->route(s->m->backend, &moe->routing, b->router, moe->select_bias, rows, b->picks, b->pick_weights));
+<<<<<<< HEAD
+    struct pf_experts_op experts = {
+        .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = s->m->arch->act,
+        .weigh_input = s->m->arch->weigh_input, .n_expert = moe->routing.n_expert, .n_used = moe->routing.n_used,
+        .rows = rows, .picks = b->picks, .weights = b->pick_weights, .x = b->h, .y = b->y };
+    pf_spans_enter(s->m->spans, "experts", il);
+    PF_TRY(s->m->offload ? pf_offload_experts(s->m, il, &experts) : pf_residency_experts(s->m, il, &experts));
+=======
     const struct pf_experts_op e = {
         .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = s->m->arch->act,
         .weigh_input = s->m->arch->weigh_input, .n_expert = moe->routing.n_expert, .n_used = moe->routing.n_used,
@@ -67,6 +75,7 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
     PF_TRY(guess_next(s, il + 1, rows));
     pf_spans_enter(s->m->spans, "experts", il);
     PF_TRY(pf_residency_experts(s->m, il, &e));
+>>>>>>> main
     if (!moe->shared.gate.data)
         return PF_OK;
     pf_spans_enter(s->m->spans, "shared expert", il);

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 
 #include "base/pf_mem.h"
+#include "kernels/share.h"
 #include "tiers/plan.h"
 
 enum { LAYERS_AHEAD = 2, ALL_TOUCHED = 3, SLABS_AHEAD = 16, MAX_MATRICES = 24 };
@@ -26,6 +27,7 @@ struct pf_residency {
     struct pf_weight **weights;          /* [n_parts] of a model without experts, else NULL */
     const uint8_t **mapped;              /* [n_parts] beside them: where their bytes are mapped */
     int  *order;                         /* [n_slabs] which to load first */
+    bool  pinned;                        /* the slots, for the device */
     int   n_planned;                     /* of them have a place in memory */
 
     const uint8_t **gate, **up, **down;  /* [n_expert] of the layer that is running */
@@ -249,7 +251,7 @@ static pf_status open_store(struct pf_model *m, struct pf_residency *r, uint64_t
                             const struct pf_residency_setup *given)
 {
     static const struct pf_residency_setup usual = { .io = pf_io_best_open, .policy = &pf_evict_nextuse, .stall_ns = STALL_NS };
-    const struct pf_residency_setup *use = given ? given : &usual;
+    const struct pf_residency_setup *use = given && given->io ? given : &usual;
     struct pf_store_setup s;
     setup_parts(&s, r, m);
     const char **paths = pf_alloc_array(PF_MEM_MODEL, (size_t)s.n_files, sizeof *paths);
@@ -519,6 +521,28 @@ void pf_residency_drop(struct pf_model *m, int il, int expert)
 {
     int slab = m->residency->first_slab[il] + expert;
     pf_store_unpin(m->residency->store, &slab, 1);
+}
+
+bool pf_residency_is_short(const struct pf_model *m)
+{
+    return m->residency->n_planned < m->residency->n_slabs;
+}
+
+void pf_residency_pin(struct pf_model *m)
+{
+    size_t bytes;
+    void *arena = pf_store_arena(m->residency->store, &bytes);
+    m->backend->ops->share->pin(m->backend, arena, bytes);
+    m->residency->pinned = true;
+}
+
+void pf_residency_unpin(struct pf_model *m)
+{
+    size_t bytes;
+    if (!m->residency || !m->residency->pinned)
+        return;
+    m->backend->ops->share->unpin(m->backend, pf_store_arena(m->residency->store, &bytes));
+    m->residency->pinned = false;
 }
 
 static pf_status compute_part(void *ctx, const int *experts, int n)

@@ -12,12 +12,14 @@
 #include "moe/model.h"
 #include "tiers/store.h"
 
-/* For tests: engine and policy of the store. */
+/* For tests: engine and policy of the store (io NULL: the usual ones), and a device. */
 struct pf_residency_setup {
     pf_io_open_fn *io;
     void          *io_ctx;
     const struct pf_evict_ops *policy;
     uint64_t       stall_ns;
+    pf_status    (*device)(pf_backend **out, void *ctx);     /* NULL: no device; else the one to use */
+    void          *device_ctx;
 };
 /* pf_model_open with such a setup. */
 pf_status pf_model_open_with(pf_model **out, const char *path, const struct pf_model_opts *o,
@@ -57,6 +59,13 @@ pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_o
 void      pf_residency_tables(const struct pf_model *m, struct pf_experts_op *op, struct pf_expert_weight w[3]);
 bool      pf_residency_take(struct pf_model *m, int il, int expert, const uint8_t *parts[3]);
 void      pf_residency_drop(struct pf_model *m, int il, int expert);
+
+/* Whether there are slabs that have no place in memory. */
+bool      pf_residency_is_short(const struct pf_model *m);
+
+/* The slots' memory, for copies by the model's device; unpin before the store is closed. */
+void      pf_residency_pin(struct pf_model *m);
+void      pf_residency_unpin(struct pf_model *m);
 
 /* Loading ahead. layer -1: as much of the model as the plan places in memory. */
 bool      pf_residency_streams(const struct pf_model *m, const struct pf_tensor *t);

@@ -35,9 +35,9 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 
 #include "base/pf_mem.h"
+#include "base/pf_time.h"
 
 enum { MAX_TRIES = 16, AHEAD_DEPTH = 4, SECTOR = 512, NONE = -1 };
 
@@ -117,13 +117,6 @@ struct pf_store {
     char            fail_text[512];
     struct pf_store_stats stats;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------ */
 
@@ -569,7 +562,7 @@ void pf_store_step(pf_store *s, int layer)
 /* Waits for a change. Fails when the drive has finished nothing for stall_ns; *seen and *since are the caller's memory. */
 static pf_status wait_change(struct pf_store *s, uint64_t *seen, uint64_t *since)
 {
-    uint64_t begin = now_ns();
+    uint64_t begin = pf_now_ns();
     if (*since == 0 || *seen != s->n_progress) {
         *seen = s->n_progress;
         *since = begin;
@@ -579,7 +572,7 @@ static pf_status wait_change(struct pf_store *s, uint64_t *seen, uint64_t *since
     uint64_t until = *since + s->stall_ns;
     struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
     pthread_cond_timedwait(&s->changed, &s->lock, &t);
-    s->stats.wait_ns += now_ns() - begin;
+    s->stats.wait_ns += pf_now_ns() - begin;
     return PF_OK;
 }
 
@@ -665,6 +658,12 @@ void pf_store_unpin(pf_store *s, const int *slabs, int n)
     pthread_mutex_unlock(&s->lock);
 }
 
+void *pf_store_arena(const pf_store *s, size_t *bytes)
+{
+    *bytes = s->arena_bytes;
+    return s->arena;
+}
+
 const uint8_t *pf_store_data(const pf_store *s, int part)
 {
     return s->parts[part].slot + s->parts[part].at.offset % s->align;
@@ -724,7 +723,7 @@ void pf_store_stats_get(pf_store *s, struct pf_store_stats *out)
     pthread_mutex_lock(&s->lock);
     *out = s->stats;
     if (s->n_flying > 0)
-        out->busy_ns += now_ns() - s->flying_since;
+        out->busy_ns += pf_now_ns() - s->flying_since;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -734,12 +733,57 @@ void pf_store_stats_reset(pf_store *s)
     struct pf_store_stats old = s->stats;
     s->stats = (struct pf_store_stats){ .slot_bytes = old.slot_bytes, .resident_bytes = old.resident_bytes,
                                         .engine = old.engine, .policy = old.policy };
-    s->flying_since = now_ns();
+    s->flying_since = pf_now_ns();
     pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- The reader ------------------------------------------------------------------------------------------------- */
 
+<<<<<<< HEAD
+/* The next slab of the background order that wants parts and finds free slots: its parts go to `ahead`. */
+static void queue_fill(struct pf_store *s)
+{
+    while (s->fill_at < s->n_fill && s->ahead.head == NONE) {
+        const struct pf_slab *k = &s->slabs[s->fill[s->fill_at++]];
+        for (int p = k->first; p < k->first + k->n; p++)
+            if (s->parts[p].state == ABSENT)
+                start_load(s, p, &s->ahead, false);
+    }
+}
+
+static int next_part(struct pf_store *s)
+{
+    if (s->closing)
+        return NONE;
+    if (s->wanted.head != NONE)
+        return s->wanted.head;
+    if (s->ahead.head == NONE && s->n_flying < FILL_DEPTH)
+        queue_fill(s);
+    return s->ahead.head;
+}
+
+/* The next chunk of a part: a share of the sectors that hold it, in whole multiples of the alignment. */
+static void ask_chunk(struct pf_store *s, int p)
+{
+    struct part *part = &s->parts[p];
+    uint64_t begin = part->at.offset / s->align * s->align, end = part->at.offset + part->at.bytes;
+    uint64_t sectors = (end - begin + s->align - 1) / s->align, n = (uint64_t)part->n_chunks, i = (uint64_t)part->n_asked++;
+    uint64_t from = begin + sectors * i / n * s->align, to = begin + sectors * (i + 1) / n * s->align;
+    struct read *r = s->idle;
+    s->idle = r->next;
+    *r = (struct read){ .io = { .file = part->at.file, .offset = from, .bytes = to - from, .buf = part->slot + (from - begin) },
+                        .part = p, .need_end = to < end ? to : end, .next = s->held };
+    s->held = r;
+    part->state = READING;
+    part->n_flying++;
+    if (s->n_flying++ == 0)
+        s->flying_since = pf_now_ns();
+    if (part->n_asked == part->n_chunks)
+        queue_remove(s, p);
+}
+
+=======
+>>>>>>> main
 static void fail_part(struct pf_store *s, struct part *part, pf_status st, const char *text)
 {
     part->broken = true;
@@ -848,7 +892,7 @@ static void finish_read(struct pf_store *s, struct read *r)
     r->next = s->idle;
     s->idle = r;
     if (--s->n_flying == 0) {
-        uint64_t now = now_ns();
+        uint64_t now = pf_now_ns();
         s->stats.busy_ns += now - s->flying_since;
         pf_spans_add(s->spans, &(struct pf_span){ "reads", PF_TRACK_DRIVE, -1, -1, s->flying_since, now });
     }
