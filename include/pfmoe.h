@@ -145,6 +145,7 @@ struct pf_model_opts {
     bool             no_nvme;        /* never read weights from the drive while running: fail if memory is too small */
     double           ram_bytes_s, disk_bytes_s;  /* speeds that plans assume; 0: 20e9 and 2.5e9 */
     struct pf_postfetch_opts postfetch;
+    int              timeline_spans; /* keep so many newest spans of time for pf_timeline_write; 0 (default): none */
     pf_log_fn       *log;            /* NULL: silent. Never called from a computing thread */
     void            *log_ctx;
 };
@@ -361,6 +362,10 @@ struct pf_stats {
 /* From any thread. */
 void pf_stats_get(const pf_model *m, struct pf_stats *out);
 void pf_stats_reset(pf_model *m);
+
+/* What each part of the machine was at lately, layer by layer, as JSON that chrome://tracing and Perfetto show: the model
+ * was opened with timeline_spans. Waits for a step that runs. From any thread. */
+pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx);
 
 /* How well a replacement policy would have served a recorded routing trace (its format: src/tiers/trace.h). */
 struct pf_replay {

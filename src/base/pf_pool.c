@@ -16,6 +16,10 @@
  *  3. done is raised with release after a chunk's work; the caller acquires it before it returns.
  *  4. A worker sleeps only on `bell`, read before it last looked at the shares; the caller rings after storing them.
  *
+ * With spans, each thread joins the chunks that it takes of one run to one span. It keeps that in its `span` until it takes
+ * a chunk of another run or goes to sleep. A chunk's part is added before the chunk is counted in `done`, while what
+ * pf_spans_at says cannot change.
+ *
  * Between the fork-joins of one step the gap is microseconds, so workers spin for a while before they sleep. */
 #define _GNU_SOURCE
 #include "base/pf_pool.h"
@@ -42,6 +46,9 @@ struct worker {
 
 struct share {
     _Alignas(64) _Atomic uint64_t word;
+    pf_spans      *spans;               /* these three are of its thread alone */
+    struct pf_span span;                /* name NULL: none */
+    uint64_t       span_run;
 };
 
 struct pf_pool {
@@ -53,6 +60,8 @@ struct pf_pool {
     _Alignas(64) pf_job_fn *fn;
     void   *ctx;
     int64_t n, grain;
+    pf_spans *spans;
+    uint64_t n_runs;
 
     int           n_threads;
     int           n_started;
@@ -103,6 +112,34 @@ static struct share *fullest(struct pf_pool *p)
     return best;
 }
 
+static void flush_span(struct share *own)
+{
+    if (own->span.name)
+        pf_spans_add(own->spans, &own->span);
+    own->span.name = NULL;
+}
+
+/* Runs [begin, end) of the present run, and notes it. */
+static void run_chunk(struct pf_pool *p, int64_t begin, int64_t end, int thread)
+{
+    struct share *own = &p->shares[thread];
+    if (!p->spans) {
+        p->fn(p->ctx, begin, end, thread);
+        return;
+    }
+    uint64_t begin_ns = pf_now_ns();
+    p->fn(p->ctx, begin, end, thread);
+    if (!own->span.name || own->span_run != p->n_runs) {
+        flush_span(own);
+        own->spans = p->spans;
+        own->span = pf_spans_at(p->spans);
+        own->span.track = PF_TRACK_CPU + thread;
+        own->span.begin_ns = begin_ns;
+        own->span_run = p->n_runs;
+    }
+    own->span.end_ns = pf_now_ns();
+}
+
 /* Takes and runs one chunk; false when there is none. */
 static bool run_one(struct pf_pool *p, int thread)
 {
@@ -110,8 +147,7 @@ static bool run_one(struct pf_pool *p, int thread)
     if (!take(&p->shares[thread], true, &chunk) && !take(fullest(p), false, &chunk))
         return false;
     int64_t begin = (int64_t)chunk * p->grain;
-    int64_t end = begin + p->grain < p->n ? begin + p->grain : p->n;
-    p->fn(p->ctx, begin, end, thread);
+    run_chunk(p, begin, begin + p->grain < p->n ? begin + p->grain : p->n, thread);
     atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
     return true;
 }
@@ -133,6 +169,7 @@ static void *worker_main(void *arg)
         }
         if (spins <= SPINS_BEFORE_SLEEP)
             continue;
+        flush_span(&p->shares[w->index]);
         /* Nothing for a while. If the bell rang since we read it, a job may have come: look again. */
         atomic_fetch_add(&p->n_asleep, 1);
         futex_wait(&p->bell, bell);
@@ -151,15 +188,16 @@ void pf_pool_run(pf_pool *p, pf_job_fn *fn, void *ctx, int64_t n, int64_t grain)
 {
     if (n <= 0)
         return;
-    if (p->n_threads == 1 || n <= grain) {
-        fn(ctx, 0, n, 0);
-        return;
-    }
-    uint32_t n_chunks = (uint32_t)((n + grain - 1) / grain);
     p->fn = fn;
     p->ctx = ctx;
     p->n = n;
     p->grain = grain;
+    p->n_runs++;
+    if (p->n_threads == 1 || n <= grain) {
+        run_chunk(p, 0, n, 0);
+        return;
+    }
+    uint32_t n_chunks = (uint32_t)((n + grain - 1) / grain);
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
     for (uint32_t i = 0, t = (uint32_t)p->n_threads; i < t; i++) {
         uint64_t first = (uint64_t)n_chunks * i / t, last = (uint64_t)n_chunks * (i + 1) / t;
@@ -170,6 +208,11 @@ void pf_pool_run(pf_pool *p, pf_job_fn *fn, void *ctx, int64_t n, int64_t grain)
         ;
     while (atomic_load_explicit(&p->done, memory_order_acquire) < n_chunks)
         _mm_pause();
+}
+
+void pf_pool_watch(pf_pool *p, pf_spans *spans)
+{
+    p->spans = spans;
 }
 
 pf_status pf_pool_open(pf_pool **out, int n_threads)

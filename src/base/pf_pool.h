@@ -9,6 +9,7 @@
 
 #include <stdint.h>
 
+#include "base/pf_spans.h"
 #include "base/pf_status.h"
 
 typedef struct pf_pool pf_pool;
@@ -22,6 +23,9 @@ typedef void pf_job_fn(void *ctx, int64_t begin, int64_t end, int thread);
 pf_status pf_pool_open(pf_pool **out, int n_threads);
 void      pf_pool_close(pf_pool **p);                /* NULL-safe; clears *p */
 int       pf_pool_n_threads(const pf_pool *p);
+
+/* From the next run on every thread's share of a run is noted in spans; NULL: no longer. */
+void pf_pool_watch(pf_pool *p, pf_spans *spans);
 
 /* Calls fn for [0, n) in chunks of grain (the last may be short) and returns when all are done. */
 void pf_pool_run(pf_pool *p, pf_job_fn *fn, void *ctx, int64_t n, int64_t grain);

@@ -88,6 +88,7 @@ int mode_score(const struct settings *s)
     }
     if (fclose(f) != 0)
         die(EXIT_FAILED, "cannot write %s: %s", s->logits, strerror(errno));
+    load_report(s, m);
     pf_session_close(&session);
     pf_model_close(&m);
     free(ids.p);

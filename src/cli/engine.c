@@ -92,6 +92,7 @@ void engine_close(struct engine *e)
 {
     reply_free(&e->reply);
     free(e->template_text);
+    load_report(e->s, e->m);
     pf_session_close(&e->session);
     pf_model_close(&e->m);
 }

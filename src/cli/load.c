@@ -97,6 +97,7 @@ static void model_opts(const struct settings *s, struct pf_model_opts *o)
     o->streaming = s->streaming;
     o->no_nvme = s->no_nvme;
     postfetch_opts(s, &o->postfetch);
+    report_model_opts(&s->report, o);
     o->log = s->postfetch_debug ? log_all : log_warnings;
 }
 
@@ -150,4 +151,11 @@ pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx)
     if (pf_session_open(&session, m, &o) < 0)
         die_failed(NULL);
     return session;
+}
+
+void load_report(const struct settings *s, pf_model *m)
+{
+    const char *why;
+    if (!report_end(&s->report, m, &why))
+        die(EXIT_FAILED, "%s", why);
 }

@@ -14,10 +14,11 @@
 
 enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, STOPS, CHUNKS, ACTION };
 
-enum { GROUP_WHAT, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_EXPERTS, GROUP_CHECK, GROUP_HELP, GROUP_HIDDEN };
+enum { GROUP_WHAT, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_EXPERTS, GROUP_REPORT, GROUP_CHECK, GROUP_HELP, GROUP_HIDDEN };
 static const char *const group_titles[] = {
     "What to do", "The conversation", "The answer", "The machine",
-    "Experts between CPU and GPU (no bit of an answer depends on these)", "Checking (kept stable)", "Help",
+    "Experts between CPU and GPU (no bit of an answer depends on these)",
+    "Looking inside", "Checking (kept stable)", "Help",
 };
 
 struct opt {
@@ -110,6 +111,9 @@ static const struct opt table[] = {
       "experts of a layer whose gate and up the CPU takes, the rest going to the GPU (default auto)" },
     { GROUP_EXPERTS, 0, "postfetch-debug", CHOICE, "0|1", AT(postfetch_debug), 0, 0, "PFMOE_POSTFETCH_DEBUG", false,
       "a line on standard error for each transfer (default 0)" },
+
+    { GROUP_REPORT, 0, "timeline", TEXT, "FILE", AT(report.timeline), 0, 0, "PFMOE_TIMELINE", false,
+      "at the end write to FILE what each part of the machine was at, layer by layer, for chrome://tracing or Perfetto" },
 
     { GROUP_CHECK, 0, "score", TEXT, "TOKENS", AT(score), 0, 0, NULL, false,
       "evaluate the token ids in the file TOKENS, separated by commas or blanks; no tokenizer is needed" },

@@ -6,6 +6,7 @@
 #define PF_CLI_OPTS_H
 
 #include "buf.h"
+#include "report.h"
 
 enum { MAX_STOPS = 16, MAX_CHUNKS = 64 };
 enum { UNSET = -1 };                        /* a number that nobody gave: the model's own or the built-in value holds */
@@ -40,6 +41,7 @@ struct settings {
     /* experts between CPU and GPU; UNSET in numbers is "auto" */
     int postfetch, force_cpu, block_on_miss, dedicated_streams, postfetch_debug;   /* indices into the choices */
     int64_t max_transfers, scratchpad_mb, cpu_limit;
+    struct report report;
     /* checking */
     const char *logits;
     bool step;

@@ -18,10 +18,12 @@
 
 #include "base/pf_pool.h"
 #include "base/pf_qtype.h"
+#include "base/pf_spans.h"
 #include "base/pf_status.h"
 #include "pfmoe.h"
 
 typedef struct pf_backend pf_backend;
+struct pf_share_ops;
 
 enum { PF_KV_CHUNK_POSITIONS = 256 };     /* keys and values lie, and attention is folded, in chunks of this many */
 
@@ -196,6 +198,12 @@ struct pf_backend_ops {
     void        (*close)(pf_backend *b);
     const char *(*describe)(const pf_backend *b);         /* kernels in use: "avx512-vnni" */
 
+    /* From now on it notes in spans, which outlives it, when its parts were busy; NULL: it does not. */
+    void        (*watch)(pf_backend *b, pf_spans *spans);
+
+    /* Bytes of its own memory that may still be taken; NULL: it has none, and computes where the weights are. */
+    uint64_t    (*room)(const pf_backend *b);
+
     /* Makes [host, host + bytes) known to a backend that computes on copies; NULL: this one reads weights where they are.
      * Small vectors that were never placed are copied when an operation first names them. */
     pf_status (*place)(pf_backend *b, const void *host, size_t bytes);
@@ -252,6 +260,13 @@ struct pf_backend_ops {
     pf_status (*experts_begin)(pf_backend *b, const struct pf_experts_op *e);
     pf_status (*experts_part)(pf_backend *b, const int *experts, int n);
     pf_status (*experts_end)(pf_backend *b);
+    /* The two halves of experts_part, down after gate_up; and where pick p's activation {n_ff} and what its down product gave
+     * {n_out} lie, up to the next begin. NULL in a backend that cannot take its experts apart. */
+    pf_status (*experts_gate_up)(pf_backend *b, const int *experts, int n);
+    pf_status (*experts_down)(pf_backend *b, const int *experts, int n);
+    void      (*experts_pick)(const pf_backend *b, int pick, const float **act, const float **y);
+
+    const struct pf_share_ops *share;     /* NULL: this backend does not share a layer's experts with another (share.h) */
 };
 
 /* The CPU backend on n_threads threads, with the best kernels that isa_mask (PF_ISA_) and the CPU allow. */

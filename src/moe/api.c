@@ -10,7 +10,7 @@
 #include "base/pf_cpu.h"
 #include "base/pf_mem.h"
 #include "gguf/inspect.h"
-#include "moe/residency.h"
+#include "moe/offload.h"
 #include "version.h"
 
 enum { MAX_DEFAULT_THREADS = 64 };
@@ -179,40 +179,98 @@ static pf_status place_all(struct pf_model *m)
     return PF_OK;
 }
 
-/* The GPU, if there is one and it takes all weights. */
-static bool open_gpu(struct pf_model *m, const struct pf_model_opts *o)
+/* Why this model cannot run on a GPU, or NULL. */
+static const char *gpu_lacks(const struct pf_model *m)
 {
-    struct pf_device gpu;
-    if (o->device < 0 || (o->device == 0 && !pf_backend_cuda_device(0, &gpu)))
-        return false;
-    const struct pf_arch *arch = pf_arch_find((struct pf_str){ m->arch_name, strlen(m->arch_name) });
-    if (arch && arch->mla) {
-        pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: there are no GPU kernels for latent attention yet");
-        return false;
-    }
-    pf_status st = pf_backend_cuda_open(&m->backend, o->device, o->vram_bytes);
-    if (st == PF_OK)
-        st = place_all(m);
-    if (st == PF_OK)
-        return true;
-    if (m->backend)
-        m->backend->ops->close(m->backend);
-    m->backend = NULL;
-    pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: %s", pf_last_error());
-    return false;
+    const struct pf_backend_ops *ops = m->backend->ops;
+    if (m->arch->mla && !ops->heads)
+        return "there are no GPU kernels for latent attention yet";
+    if (m->arch->indexer && (!ops->choose || !ops->layer_norm))
+        return "there are no GPU kernels for indexers yet";
+    return NULL;
 }
 
-static pf_status open_backend(struct pf_model *m, const struct pf_model_opts *o)
+/* Puts all weights on the device, or, if it has no room for them, all but the routed experts. */
+static pf_status place_on_device(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
 {
-    if (open_gpu(m, o))
-        return PF_OK;
+    const struct pf_backend_ops *ops = m->backend->ops;
+    uint64_t kv, work, room = ops->room(m->backend);
+    PF_TRY(pf_session_bytes(m, NULL, &kv, &work));
+    if (!o->streaming && m->info.weight_bytes + kv + work <= room)
+        return place_all(m);
+    if (m->n_expert > 0 && ops->share)
+        return pf_offload_open(m, o, setup);
+    PF_FAIL(PF_ENOMEM, "it needs %llu MB of the GPU's memory, which has %llu", (unsigned long long)((m->info.weight_bytes + kv + work) / 1000000),
+            (unsigned long long)(room / 1000000));
+}
+
+static pf_status open_backend(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+{
+    const char *lacks;
+    PF_TRY(setup && setup->device ? setup->device(&m->backend, setup->device_ctx)
+                                  : pf_backend_cuda_open(&m->backend, o->device, o->vram_bytes));
+    lacks = gpu_lacks(m);
+    if (lacks)
+        PF_FAIL(PF_EUNSUPPORTED, "%s", lacks);
+    return place_on_device(m, o, setup);
+}
+
+static void close_backend(struct pf_model *m)
+{
+    pf_offload_close(m);
+    pf_residency_close(m);
+    if (m->backend && m->backend != m->cpu)
+        m->backend->ops->close(m->backend);
+    m->backend = m->cpu;
+}
+
+/* Makes a GPU the model's backend, if there is one and it takes at least what every token needs. */
+static void open_gpu(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+{
+    struct pf_device gpu;
+    bool given = setup && setup->device;
+    if (!given && (o->device < 0 || (o->device == 0 && !pf_backend_cuda_device(0, &gpu))))
+        return;
+    if (open_backend(m, o, setup) == PF_OK)
+        return;
+    pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: %s", pf_last_error());
+    close_backend(m);
+}
+
+bool pf_model_leave_device(struct pf_model *m)
+{
+    if (m->backend == m->cpu)
+        return false;
+    pf_model_logf(m, PF_LOG_ERROR, "the GPU failed (%s); the CPU goes on", pf_last_error());
+    pf_offload_close(m);
+    m->lost = m->backend;
+    m->backend = m->cpu;
+    m->info.backend = m->backend->ops->name;
+    m->info.isa = m->backend->ops->describe(m->backend);
+    return true;
+}
+
+static pf_status open_cpu(struct pf_model *m, const struct pf_model_opts *o)
+{
     int n = o->n_threads;
     if (n == 0) {
         n = pf_cpu_n_cores();
         n = n > MAX_DEFAULT_THREADS ? MAX_DEFAULT_THREADS : n;
     }
-    PF_TRY(pf_backend_cpu_open(&m->backend, n, o->isa | PF_ISA_SCALAR));
+    PF_TRY(pf_backend_cpu_open(&m->cpu, n, o->isa | PF_ISA_SCALAR));
+    m->backend = m->cpu;
     m->info.n_threads = n;
+    return PF_OK;
+}
+
+static pf_status open_spans(struct pf_model *m, const struct pf_model_opts *o)
+{
+    if (o->timeline_spans <= 0)
+        return PF_OK;
+    PF_TRY(pf_spans_open(&m->spans, (size_t)o->timeline_spans));
+    m->cpu->ops->watch(m->cpu, m->spans);
+    if (m->backend != m->cpu && m->backend->ops->watch)
+        m->backend->ops->watch(m->backend, m->spans);
     return PF_OK;
 }
 
@@ -225,20 +283,27 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     PF_TRY(open_template(m));
     if (!o->vocab_only) {
         read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
-        PF_TRY(open_backend(m, o));
+        PF_TRY(open_cpu(m, o));
         PF_TRY(pf_model_bind(m));
+        PF_TRY(open_spans(m, o));
     }
     PF_TRY(read_sampling(m));
     fill_info(m);
     return PF_OK;
 }
 
+/* Decides where the weights will be; with plan not NULL only says so. */
 static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup,
                        struct pf_plan *plan)
 {
     if (plan)
         return pf_residency_plan(m, o, plan);
-    return m->backend && !m->backend->ops->place ? pf_residency_open(m, o, setup) : PF_OK;
+    if (!m->backend)
+        return PF_OK;
+    open_gpu(m, o, setup);
+    m->info.backend = m->backend->ops->name;
+    m->info.isa = m->backend->ops->describe(m->backend);
+    return m->backend == m->cpu ? pf_residency_open(m, o, setup) : PF_OK;
 }
 
 /* With plan not NULL the weights are planned for, but not placed. */
@@ -250,7 +315,7 @@ static pf_status open_model(pf_model **out, const char *path, const struct pf_mo
     pf_model_opts_init(&o);
     if (opts)
         o = *opts;
-    if (plan || setup || o.streaming)          /* these are about the CPU's tiers */
+    if (plan || setup)                         /* these are about the CPU's tiers, or a device of their own */
         o.device = -1;
     struct pf_model *m = pf_alloc(PF_MEM_MODEL, sizeof *m);
     if (!m)
@@ -298,9 +363,12 @@ void pf_model_close(pf_model **mp)
     if (!m)
         return;
     assert(atomic_load(&m->n_sessions) == 0 && "sessions must be closed before their model");
-    pf_residency_close(m);
-    if (m->backend)
-        m->backend->ops->close(m->backend);
+    close_backend(m);
+    if (m->lost)
+        m->lost->ops->close(m->lost);
+    if (m->cpu)
+        m->cpu->ops->close(m->cpu);
+    pf_spans_close(&m->spans);
     pf_tmpl_close(&m->tmpl);
     pf_vocab_close(&m->vocab);
     pf_gguf_close(&m->file);
@@ -317,6 +385,18 @@ void pf_model_close(pf_model **mp)
 const struct pf_model_info *pf_model_info(const pf_model *m)
 {
     return &m->info;
+}
+
+pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx)
+{
+    if (!m->spans)
+        PF_FAIL(PF_EINVAL, "the model was opened without a timeline");
+    pthread_mutex_lock(&m->step_lock);
+    bool ok = pf_spans_write(m->spans, write, ctx);
+    pthread_mutex_unlock(&m->step_lock);
+    if (!ok)
+        PF_FAIL(PF_EIO, "writing the timeline failed");
+    return PF_OK;
 }
 
 /* ---- Residency: the page cache holds what the store does not ----------------------------------------------------------------- */
@@ -392,7 +472,10 @@ pf_status pf_model_preload(pf_model *m, const int *layers, int n, pf_progress_fn
         PF_TRY(pf_residency_load(m, layers ? layers[i] : -1, progress, ctx, p.done, p.total));
         p.done += pf_residency_bytes(m, layers ? layers[i] : -1);
     }
-    return PF_OK;
+    pthread_mutex_lock(&m->step_lock);
+    pf_status st = layers ? PF_OK : pf_offload_preload(m);
+    pthread_mutex_unlock(&m->step_lock);
+    return st;
 }
 
 static bool in_memory(void *ctx, const struct pf_tensor *t)
@@ -456,6 +539,8 @@ void pf_stats_get(const pf_model *m, struct pf_stats *out)
     *out = (struct pf_stats){ .n_steps = m->n_steps, .n_tokens = m->n_tokens, .step_ns = m->step_ns,
                               .weight_bytes_read = m->weight_bytes_now - m->weight_bytes_base };
     pf_residency_stats(m, out);
+    pf_offload_stats(m, out);
+    out->device_lost = m->lost != NULL;
 }
 
 void pf_stats_reset(pf_model *m)
@@ -465,4 +550,5 @@ void pf_stats_reset(pf_model *m)
     m->step_ns = 0;
     m->weight_bytes_base = m->weight_bytes_now;
     pf_residency_stats_reset(m);
+    pf_offload_stats_reset(m);
 }

@@ -238,7 +238,7 @@ static void skip(const struct pf_loader *l, int il, const char *suffix)
 /* Rows of a weight as float32, to be freed with the model. */
 static pf_status as_matrix(const struct pf_loader *l, const struct pf_weight *w, float **out)
 {
-    pf_backend *be = l->m->backend;
+    pf_backend *be = l->m->cpu;
     float *values = pf_alloc_array(PF_MEM_MODEL, (size_t)w->n_out * (size_t)w->n_in, sizeof *values);
     PF_TRY(own(l->m, values));
     for (int32_t r = 0; r < w->n_out; r++)

@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 #include "moe/blocks.h"
-#include "moe/residency.h"
+#include "moe/offload.h"
 
 static pf_status run_layer(struct pf_session *s, int il, int rows)
 {
@@ -21,12 +21,14 @@ static pf_status run_layer(struct pf_session *s, int il, int rows)
     struct pf_buffers *b = &s->buf;
     int64_t n = (int64_t)rows * m->n_embd;
 
+    pf_spans_enter(m->spans, layer->is_delta ? "delta net" : "attention", il);
     PF_TRY(ops->rms_norm(m->backend, b->x, layer->attn_norm, m->eps, m->n_embd, rows, b->h));
     PF_TRY(layer->is_delta ? pf_delta_block(s, il, rows)
            : m->arch->mla  ? pf_mla_block(s, il, rows)
                            : pf_attention_block(s, il, rows));
     PF_TRY(ops->add(m->backend, b->x, m->residual_scale, b->y, n));
 
+    pf_spans_enter(m->spans, layer->is_moe ? "router" : "feed-forward", il);
     PF_TRY(ops->rms_norm(m->backend, b->x, layer->ffn_norm, m->eps, m->n_embd, rows, b->h));
     PF_TRY(layer->is_moe ? pf_moe_block(s, il, rows) : pf_dense_block(s, il, rows));
     return ops->add(m->backend, b->x, m->residual_scale, b->y, n);
@@ -57,6 +59,7 @@ static pf_status head(struct pf_session *s, int first, int n)
 {
     const struct pf_model *m = s->m;
     const struct pf_buffers *b = &s->buf;
+    pf_spans_enter(m->spans, "output", -1);
     PF_TRY(ops_of(s)->rms_norm(m->backend, b->x + (size_t)first * m->n_embd, m->output_norm, m->eps, m->n_embd, n, b->h));
     return ops_of(s)->linear(m->backend, &(struct pf_linear){ &m->output, b->logits }, 1, b->h, n);
 }
@@ -70,6 +73,7 @@ static pf_status get_logits(struct pf_session *s, float *to, int n)
 static pf_status run_layers(struct pf_session *s, const struct pf_batch *batch)
 {
     const struct pf_model *m = s->m;
+    pf_spans_enter(m->spans, "embedding", -1);
     PF_TRY(ops_of(s)->embed(m->backend, &m->embed, s->buf.ids, batch->rows, s->buf.x));
     for (int il = 0; il < m->n_layer; il++) {
         if (atomic_exchange(&s->cancel, false))
@@ -87,6 +91,8 @@ static pf_status run(struct pf_session *s, const struct pf_batch *batch)
     const struct pf_backend_ops *ops = ops_of(s);
     struct pf_repeat repeat = { s->buf.base, s->computed > 0 ? s->state : NULL, batch->rows, batch->n_logits, s->computed + batch->rows };
     bool replayed;
+    pf_spans_enter(s->m->spans, "inputs", -1);
+    PF_TRY(pf_offload_between(s->m, batch->rows));
     PF_TRY(put_inputs(s, batch));
     PF_TRY(ops->begin(s->m->backend, &repeat, &replayed));
     if (!replayed)
@@ -105,11 +111,14 @@ static pf_status run(struct pf_session *s, const struct pf_batch *batch)
 /* The first failure counts; but whatever happens, nothing is under way any more when this returns. */
 pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch)
 {
-    pf_status st = run(s, batch);
-    if (st == PF_OK)
-        return ops_of(s)->finish(s->m->backend);
     char why[256];
-    snprintf(why, sizeof why, "%s", pf_last_error());
-    ops_of(s)->finish(s->m->backend);
-    PF_FAIL(st, "%s", why);
+    pf_status st = run(s, batch);
+    if (st < 0)
+        snprintf(why, sizeof why, "%s", pf_last_error());
+    pf_spans_enter(s->m->spans, "finish", -1);
+    pf_status finished = ops_of(s)->finish(s->m->backend);
+    pf_spans_enter(s->m->spans, NULL, -1);
+    if (st < 0)
+        PF_FAIL(st, "%s", why);
+    return finished;
 }

@@ -127,9 +127,6 @@ static pf_status read_indexer(const struct pf_loader *l)
     struct pf_model *m = l->m;
     struct pf_mla_sizes *s = &m->mla;
     int64_t full[MAX_LAYERS];
-    if (!m->backend->ops->choose)
-        PF_FAIL(PF_EUNSUPPORTED, "backend %s cannot run %s models, which have indexers", m->backend->ops->name,
-                m->arch->name);
     PF_TRY(key_int(l, "attention.indexer.head_count", true, 1, 4096, &s->n_index_head));
     PF_TRY(key_int(l, "attention.indexer.key_length", true, s->n_rope, 4096, &s->n_index));
     PF_TRY(key_int(l, "attention.indexer.top_k", true, 1, 65536, &s->max_chosen));

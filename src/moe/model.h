@@ -140,8 +140,12 @@ struct pf_model {
     pf_vocab   *vocab;                    /* NULL: the file has none */
     pf_tmpl    *tmpl;                     /* NULL: none, or it does not parse: tmpl_error says why */
     char       *tmpl_error;
-    pf_backend *backend;                  /* NULL when opened for the vocabulary only */
+    pf_backend *cpu;                      /* NULL when opened for the vocabulary only */
+    pf_backend *backend;                  /* what steps run on: a GPU, or cpu */
+    pf_backend *lost;                     /* a GPU that failed for good, closed with the model; sessions leave it one by one */
     struct pf_residency *residency;       /* NULL: all weights are mapped */
+    struct pf_offload *offload;           /* NULL: backend computes the experts too */
+    pf_spans   *spans;                    /* NULL: nobody wants a timeline */
 
     int   n_layer, n_embd, n_vocab, n_ctx_train, n_ff;
     int   n_expert, n_used, n_ff_expert;  /* 0: no experts */
@@ -182,6 +186,9 @@ const struct pf_arch *pf_arch_find(struct pf_str name);
 
 /* Reads hyper-parameters and binds every tensor of m->file. On failure the caller closes m. */
 pf_status pf_model_bind(struct pf_model *m);
+
+/* After a failure of the device: from now on the model runs on the CPU. false: it does so already. With the step lock held. */
+bool pf_model_leave_device(struct pf_model *m);
 
 void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

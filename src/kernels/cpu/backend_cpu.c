@@ -51,6 +51,11 @@ static pf_status cpu_transfer(pf_backend *b, void *to, const void *from, size_t 
     return PF_OK;
 }
 
+static void cpu_watch(pf_backend *b, pf_spans *spans)
+{
+    pf_pool_watch(cpu_of(b)->pool, spans);
+}
+
 static pf_status cpu_begin(pf_backend *b, const struct pf_repeat *r, bool *replayed)
 {
     (void)b, (void)r;
@@ -379,6 +384,7 @@ static const struct pf_backend_ops cpu_ops = {
     .name = "cpu",
     .close = cpu_close,
     .describe = cpu_describe,
+    .watch = cpu_watch,
     .buf_alloc = cpu_buf_alloc,
     .buf_free = cpu_buf_free,
     .buf_copy = cpu_buf_copy,
@@ -406,6 +412,7 @@ static const struct pf_backend_ops cpu_ops = {
     .conv = pf_cpu_conv,
     .delta = pf_cpu_delta,
     .experts = pf_cpu_experts, .experts_begin = pf_cpu_experts_begin, .experts_part = pf_cpu_experts_part,
+    .experts_gate_up = pf_cpu_experts_gate_up, .experts_down = pf_cpu_experts_down, .experts_pick = pf_cpu_experts_pick,
     .experts_end = pf_cpu_experts_end,
 };
 

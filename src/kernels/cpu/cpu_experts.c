@@ -153,18 +153,36 @@ static pf_status prepare_down(struct cpu_backend *b, const struct experts_job *j
     return PF_OK;
 }
 
-/* Everything up to pick_out for the experts in b->active. */
-static pf_status run_active(struct cpu_backend *b, int n_active)
+static uint64_t matrix_bytes(const struct pf_expert_weight *w)
+{
+    return w->row_bytes * (uint64_t)w->n_out;
+}
+
+/* Gate, up and the activation, and the down product's inputs, for the experts in b->active. */
+static pf_status run_gate_up(struct cpu_backend *b, int n_active)
 {
     const struct pf_experts_op *e = &b->experts;
     struct experts_job job = { .b = b, .e = e, .n_active = n_active };
-    b->base.weight_bytes_read += (uint64_t)n_active * (e->gate->row_bytes * (uint64_t)e->gate->n_out +
-                                                       e->up->row_bytes * (uint64_t)e->up->n_out +
-                                                       e->down->row_bytes * (uint64_t)e->down->n_out);
+    b->base.weight_bytes_read += (uint64_t)n_active * (matrix_bytes(e->gate) + matrix_bytes(e->up));
     deal(&job, gate_up_tasks, e->gate->n_out, FF_GRAIN);
-    PF_TRY(prepare_down(b, &job));
-    deal(&job, down_tasks, e->down->n_out, 2 * FF_GRAIN);
-    return PF_OK;
+    return prepare_down(b, &job);
+}
+
+static void run_down(struct cpu_backend *b, int n_active)
+{
+    struct experts_job job = { .b = b, .e = &b->experts, .n_active = n_active };
+    b->base.weight_bytes_read += (uint64_t)n_active * matrix_bytes(job.e->down);
+    deal(&job, down_tasks, job.e->down->n_out, 2 * FF_GRAIN);
+}
+
+/* Puts those of the experts that have picks into b->active, and says how many. */
+static int activate(struct cpu_backend *b, const int *experts, int n)
+{
+    int n_active = 0;
+    for (int i = 0; i < n; i++)
+        if (b->groups[experts[i]].n > 0)
+            b->active[n_active++] = b->groups[experts[i]];
+    return n_active;
 }
 
 pf_status pf_cpu_experts_begin(pf_backend *backend, const struct pf_experts_op *e)
@@ -176,14 +194,34 @@ pf_status pf_cpu_experts_begin(pf_backend *backend, const struct pf_experts_op *
                           is_quantised(e->gate) || is_quantised(e->up));
 }
 
-pf_status pf_cpu_experts_part(pf_backend *backend, const int *experts, int n)
+pf_status pf_cpu_experts_gate_up(pf_backend *backend, const int *experts, int n)
 {
     struct cpu_backend *b = cpu_of(backend);
-    int n_active = 0;
-    for (int i = 0; i < n; i++)
-        if (b->groups[experts[i]].n > 0)
-            b->active[n_active++] = b->groups[experts[i]];
-    return n_active > 0 ? run_active(b, n_active) : PF_OK;
+    int n_active = activate(b, experts, n);
+    return n_active > 0 ? run_gate_up(b, n_active) : PF_OK;
+}
+
+pf_status pf_cpu_experts_down(pf_backend *backend, const int *experts, int n)
+{
+    struct cpu_backend *b = cpu_of(backend);
+    int n_active = activate(b, experts, n);
+    if (n_active > 0)
+        run_down(b, n_active);
+    return PF_OK;
+}
+
+pf_status pf_cpu_experts_part(pf_backend *backend, const int *experts, int n)
+{
+    PF_TRY(pf_cpu_experts_gate_up(backend, experts, n));
+    return pf_cpu_experts_down(backend, experts, n);
+}
+
+void pf_cpu_experts_pick(const pf_backend *backend, int pick, const float **act, const float **y)
+{
+    const struct cpu_backend *b = (const struct cpu_backend *)backend;
+    size_t at = (size_t)b->place[pick];
+    *act = b->act + at * (size_t)b->experts.gate->n_out;
+    *y = b->pick_out + at * (size_t)b->experts.down->n_out;
 }
 
 pf_status pf_cpu_experts_end(pf_backend *backend)
@@ -202,6 +240,7 @@ pf_status pf_cpu_experts(pf_backend *backend, const struct pf_experts_op *e)
     for (int x = 0; x < e->n_expert; x++)
         if (b->groups[x].n > 0)
             b->active[n_active++] = b->groups[x];
-    PF_TRY(run_active(b, n_active));
+    PF_TRY(run_gate_up(b, n_active));
+    run_down(b, n_active);
     return pf_cpu_experts_end(backend);
 }

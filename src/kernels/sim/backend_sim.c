@@ -1,0 +1,591 @@
+/* The simulated device. See sim.h.
+ *
+ * Device memory is memory of its own, filled with NaNs where a fetch has not ended, so that a product which reads too early, or
+ * reads weights of the host that were never brought over, gives other bits than it should. */
+#include "kernels/sim/sim.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "kernels/placed.h"
+#include "kernels/share.h"
+
+enum { MAX_PIECES = 192, MAX_LINEAR = 8, POISON = 0xff };
+
+struct fetch {
+    struct pf_piece pieces[MAX_PIECES];
+    int      n;
+    uint64_t questions;                  /* for which it is still under way */
+    bool     broken;
+    enum pf_fetch_state state;
+};
+
+struct sim_backend {
+    struct pf_backend base;
+    struct pf_sim    *sim;
+    pf_backend       *inner;             /* computes */
+    uint64_t          used;
+    bool              lost;
+    struct pf_placed  placed;
+
+    const uint8_t   **tables[3];         /* [n_expert] addresses of a layer's experts, for experts() */
+    int               n_table;
+
+    struct pf_share_sizes sizes;
+    pf_serve_fn      *serve;
+    void             *serve_ctx;
+    struct held { const void *gate, *up, *down; } *held;         /* [n_layer][n_expert] */
+    float            *x, *weights, *rows;         /* what the host is shown; [n_picks][n_embd] what the picks put out */
+    int32_t          *picks;
+    float            *gate_row, *up_row;          /* [n_ff] */
+    struct pf_answer  answer;
+    struct fetch      fetches[PF_SHARE_TICKETS];
+};
+
+static struct sim_backend *sim_of(pf_backend *b)
+{
+    return (struct sim_backend *)b;
+}
+
+static pf_status gone(void)
+{
+    PF_FAIL(PF_EDEVICE, "the device is lost");
+}
+
+/* Counts an operation; from the one at which the device is lost on, it fails. */
+static pf_status operate(struct sim_backend *b)
+{
+    b->lost |= ++b->sim->n_ops == b->sim->lose_at;
+    return b->lost ? gone() : PF_OK;
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t sim_room(const pf_backend *backend)
+{
+    const struct sim_backend *b = (const struct sim_backend *)backend;
+    uint64_t all = b->sim->memory_bytes ? b->sim->memory_bytes : (uint64_t)1 << 30;
+    return all - b->used;
+}
+
+static pf_status sim_buf_alloc(pf_backend *backend, size_t bytes, bool shared, void **out)
+{
+    struct sim_backend *b = sim_of(backend);
+    *out = NULL;
+    if (b->lost)
+        return gone();
+    if (++b->sim->n_allocs == b->sim->fail_alloc || (!shared && bytes > sim_room(backend)))
+        PF_FAIL(PF_ENOMEM, "no device memory for a buffer of %zu bytes", bytes);
+    PF_TRY(b->inner->ops->buf_alloc(b->inner, bytes, shared, out));
+    b->used += shared ? 0 : bytes;
+    return PF_OK;
+}
+
+static void sim_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared)
+{
+    struct sim_backend *b = sim_of(backend);
+    if (!p)
+        return;
+    b->inner->ops->buf_free(b->inner, p, bytes, shared);
+    b->used -= shared ? 0 : bytes;
+}
+
+static void sim_buf_copy(pf_backend *backend, void *to, const void *from, size_t bytes)
+{
+    struct sim_backend *b = sim_of(backend);
+    if (!b->lost)
+        memmove(to, from, bytes);
+}
+
+static pf_status sim_transfer(pf_backend *backend, void *to, const void *from, size_t bytes)
+{
+    PF_TRY(operate(sim_of(backend)));
+    memcpy(to, from, bytes);
+    return PF_OK;
+}
+
+static pf_status sim_place(pf_backend *backend, const void *host, size_t bytes)
+{
+    struct sim_backend *b = sim_of(backend);
+    void *dev;
+    if (bytes == 0 || pf_placed_find(&b->placed, host))
+        return PF_OK;
+    PF_TRY(sim_buf_alloc(backend, bytes, false, &dev));
+    memcpy(dev, host, bytes);
+    pf_status st = pf_placed_add(&b->placed, host, bytes, dev);
+    if (st < 0)
+        sim_buf_free(backend, dev, bytes, false);
+    return st;
+}
+
+/* The same weight on the device. */
+static pf_status on_device(const struct sim_backend *b, const struct pf_weight *w, struct pf_weight *out)
+{
+    *out = *w;
+    out->data = pf_placed_find(&b->placed, w->data);
+    if (!out->data)
+        PF_FAIL(PF_EDEVICE, "a weight is not in the device's memory");
+    return PF_OK;
+}
+
+static pf_status sim_finish(pf_backend *backend)
+{
+    return sim_of(backend)->lost ? gone() : PF_OK;
+}
+
+static pf_status sim_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed)
+{
+    (void)r;
+    *replayed = false;
+    return operate(sim_of(backend));
+}
+
+static uint64_t sim_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes)
+{
+    const struct sim_backend *b = (const struct sim_backend *)backend;
+    return b->inner->ops->scratch_bytes(b->inner, sizes);
+}
+
+static pf_status sim_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes)
+{
+    struct sim_backend *b = sim_of(backend);
+    struct pf_backend_sizes s = *sizes;
+    if (b->lost)
+        return gone();
+    if (s.max_n_in < s.n_ff)                 /* a pick's down product is an ordinary one here */
+        s.max_n_in = s.n_ff;
+    if (b->n_table < s.n_expert) {
+        for (int i = 0; i < 3; i++) {
+            pf_free(b->tables[i]);
+            b->tables[i] = pf_alloc_array(PF_MEM_KERNELS, (size_t)s.n_expert, sizeof *b->tables[i]);
+            if (!b->tables[i])
+                PF_FAIL(PF_ENOMEM, "no memory for a table of %d experts", s.n_expert);
+        }
+        b->n_table = s.n_expert;
+    }
+    return b->inner->ops->reserve(b->inner, &s);
+}
+
+/* ---- Operations: the inner backend's, on the device's weights ------------------------------------------------------- */
+
+static pf_status sim_embed(pf_backend *backend, const struct pf_weight *w, const int32_t *ids, int rows, float *x)
+{
+    struct sim_backend *b = sim_of(backend);
+    struct pf_weight dev;
+    PF_TRY(operate(b));
+    PF_TRY(on_device(b, w, &dev));
+    return b->inner->ops->embed(b->inner, &dev, ids, rows, x);
+}
+
+static pf_status sim_rms_norm(pf_backend *backend, const float *x, const float *w, float eps, int n, int rows, float *y)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->rms_norm(b->inner, x, w, eps, n, rows, y);
+}
+
+static pf_status sim_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps, int n, int rows,
+                                float *y)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->layer_norm(b->inner, x, w, bias, eps, n, rows, y);
+}
+
+static pf_status sim_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows)
+{
+    struct sim_backend *b = sim_of(backend);
+    struct pf_weight dev[MAX_LINEAR];
+    struct pf_linear on[MAX_LINEAR];
+    PF_TRY(operate(b));
+    for (int i = 0; i < n_l; i++) {
+        PF_TRY(on_device(b, l[i].w, &dev[i]));
+        on[i] = (struct pf_linear){ &dev[i], l[i].y };
+    }
+    return b->inner->ops->linear(b->inner, on, n_l, x, rows);
+}
+
+static pf_status sim_heads(pf_backend *backend, const struct pf_heads_op *h)
+{
+    struct sim_backend *b = sim_of(backend);
+    struct pf_heads_op op = *h;
+    struct pf_weight dev;
+    PF_TRY(operate(b));
+    PF_TRY(on_device(b, h->w, &dev));
+    op.w = &dev;
+    return b->inner->ops->heads(b->inner, &op);
+}
+
+static pf_status sim_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->act(b->inner, act, gate, up, n, y);
+}
+
+static pf_status sim_add(pf_backend *backend, float *y, float a, const float *x, int64_t n)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->add(b->inner, y, a, x, n);
+}
+
+static pf_status sim_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->add_gated(b->inner, y, gate, x, n, rows);
+}
+
+static pf_status sim_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->rope(b->inner, ropes, n_ropes, rows);
+}
+
+static pf_status sim_kv_store(pf_backend *backend, const struct pf_kv_view *kv, const float *k, const float *v, const int32_t *pos,
+                              int rows)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->kv_store(b->inner, kv, k, v, pos, rows);
+}
+
+static pf_status sim_attention(pf_backend *backend, const struct pf_attention_op *a)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->attention(b->inner, a);
+}
+
+static pf_status sim_choose(pf_backend *backend, const struct pf_choose_op *c)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->choose(b->inner, c);
+}
+
+static pf_status sim_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
+                           int32_t *picks, float *weights)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->route(b->inner, r, logits, select_bias, rows, picks, weights);
+}
+
+static pf_status sim_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->copy(b->inner, copies, n_copies, rows);
+}
+
+static pf_status sim_conv(pf_backend *backend, const struct pf_conv_op *c)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->conv(b->inner, c);
+}
+
+static pf_status sim_delta(pf_backend *backend, const struct pf_delta_op *d)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->delta(b->inner, d);
+}
+
+static pf_status table_on_device(const struct sim_backend *b, const struct pf_expert_weight *w, int n_expert, const uint8_t **table)
+{
+    for (int x = 0; x < n_expert; x++) {
+        table[x] = pf_placed_find(&b->placed, w->data[x]);
+        if (!table[x])
+            PF_FAIL(PF_EDEVICE, "an expert is not in the device's memory");
+    }
+    return PF_OK;
+}
+
+static pf_status sim_experts(pf_backend *backend, const struct pf_experts_op *e)
+{
+    struct sim_backend *b = sim_of(backend);
+    struct pf_expert_weight gate = *e->gate, up = *e->up, down = *e->down;
+    struct pf_experts_op op = *e;
+    PF_TRY(operate(b));
+    PF_TRY(table_on_device(b, e->gate, e->n_expert, b->tables[0]));
+    PF_TRY(table_on_device(b, e->up, e->n_expert, b->tables[1]));
+    PF_TRY(table_on_device(b, e->down, e->n_expert, b->tables[2]));
+    gate.data = b->tables[0];
+    up.data = b->tables[1];
+    down.data = b->tables[2];
+    op.gate = &gate;
+    op.up = &up;
+    op.down = &down;
+    return b->inner->ops->experts(b->inner, &op);
+}
+
+static pf_status sim_experts_begin(pf_backend *backend, const struct pf_experts_op *e)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->experts_begin(b->inner, e);
+}
+
+static pf_status sim_experts_part(pf_backend *backend, const int *experts, int n)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->experts_part(b->inner, experts, n);
+}
+
+static pf_status sim_experts_end(pf_backend *backend)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->experts_end(b->inner);
+}
+
+/* ---- Sharing ------------------------------------------------------------------------------------------------------- */
+
+static void *floats(size_t n)
+{
+    return pf_alloc_array(PF_MEM_KERNELS, n, sizeof(float));
+}
+
+static pf_status sim_share_open(pf_backend *backend, const struct pf_share_sizes *s, pf_serve_fn *serve, void *ctx)
+{
+    struct sim_backend *b = sim_of(backend);
+    size_t n_picks = PF_SHARE_ROWS * (size_t)s->n_used;
+    b->sizes = *s;
+    b->serve = serve;
+    b->serve_ctx = ctx;
+    b->held = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->n_layer * (size_t)s->n_expert, sizeof *b->held);
+    b->x = floats(PF_SHARE_ROWS * (size_t)s->n_embd);
+    b->weights = floats(n_picks);
+    b->picks = floats(n_picks);
+    b->rows = floats(n_picks * (size_t)s->n_embd);
+    b->gate_row = floats((size_t)s->n_ff);
+    b->up_row = floats((size_t)s->n_ff);
+    b->answer = (struct pf_answer){ .pick = pf_alloc_array(PF_MEM_KERNELS, n_picks, sizeof *b->answer.pick),
+                                    .act = floats(n_picks * (size_t)s->n_ff), .y = floats(n_picks * (size_t)s->n_embd) };
+    if (!b->held || !b->x || !b->weights || !b->picks || !b->rows || !b->gate_row || !b->up_row || !b->answer.pick ||
+        !b->answer.act || !b->answer.y)
+        PF_FAIL(PF_ENOMEM, "no memory to share experts with the host");
+    return PF_OK;
+}
+
+/* y = w x of one expert and one row. */
+static pf_status product(struct sim_backend *b, const struct pf_expert_weight *w, int expert, const void *data, const float *x, float *y)
+{
+    struct pf_weight one = { .data = data, .type = w->type, .n_in = w->n_in, .n_out = w->n_out, .row_bytes = w->row_bytes,
+                             .scale = w->scale ? w->scale[expert] : 1,
+                             .bias = w->bias ? w->bias + (size_t)expert * (size_t)w->n_out : NULL };
+    return b->inner->ops->linear(b->inner, &(struct pf_linear){ &one, y }, 1, x, 1);
+}
+
+static void weigh(float *x, int n, float weight)
+{
+    for (int i = 0; i < n; i++)
+        x[i] *= weight;
+}
+
+static pf_status run_pick(struct sim_backend *b, const struct pf_experts_op *e, int pick, const struct held *at)
+{
+    int expert = e->picks[pick];
+    const float *x = e->x + (size_t)(pick / e->n_used) * (size_t)e->gate->n_in;
+    PF_TRY(product(b, e->gate, expert, at->gate, x, b->gate_row));
+    PF_TRY(product(b, e->up, expert, at->up, x, b->up_row));
+    if (e->weigh_input) {
+        weigh(b->gate_row, e->gate->n_out, e->weights[pick]);
+        weigh(b->up_row, e->gate->n_out, e->weights[pick]);
+    }
+    PF_TRY(b->inner->ops->act(b->inner, e->act, b->gate_row, b->up_row, e->gate->n_out, b->gate_row));
+    return product(b, e->down, expert, at->down, b->gate_row, b->rows + (size_t)pick * (size_t)e->down->n_out);
+}
+
+static pf_status take_pick(struct sim_backend *b, int il, const struct pf_experts_op *e, int pick)
+{
+    const struct pf_handed *h = &b->answer.pick[pick];
+    int n_out = e->down->n_out;
+    float *y = b->rows + (size_t)pick * (size_t)n_out;
+    switch (h->by) {
+    case PF_BY_HOST:
+        memcpy(y, b->answer.y + (size_t)pick * (size_t)n_out, (size_t)n_out * sizeof *y);
+        return PF_OK;
+    case PF_BY_DOWN:
+        return product(b, e->down, e->picks[pick], h->down, b->answer.act + (size_t)pick * (size_t)e->gate->n_out, y);
+    case PF_BY_COPY:
+        return run_pick(b, e, pick, &(struct held){ h->gate, h->up, h->down });
+    case PF_BY_DEVICE:
+        return run_pick(b, e, pick, &b->held[(size_t)il * (size_t)b->sizes.n_expert + (size_t)e->picks[pick]]);
+    }
+    return PF_OK;
+}
+
+static void add_picks(const struct sim_backend *b, const struct pf_experts_op *e)
+{
+    int n = e->down->n_out;
+    memset(e->y, 0, (size_t)e->rows * (size_t)n * sizeof *e->y);
+    for (int p = 0; p < e->rows * e->n_used; p++) {
+        float *y = e->y + (size_t)(p / e->n_used) * (size_t)n;
+        for (int i = 0; i < n; i++)
+            y[i] = fmaf(e->weigh_input ? 1.0f : e->weights[p], b->rows[(size_t)p * (size_t)n + (size_t)i], y[i]);
+    }
+}
+
+static pf_status sim_share_experts(pf_backend *backend, int il, const struct pf_experts_op *e)
+{
+    struct sim_backend *b = sim_of(backend);
+    size_t n_picks = (size_t)e->rows * (size_t)e->n_used;
+    struct pf_experts_op shown = *e;
+    PF_TRY(operate(b));
+    shown.x = memcpy(b->x, e->x, (size_t)e->rows * (size_t)e->gate->n_in * sizeof *b->x);
+    shown.picks = memcpy(b->picks, e->picks, n_picks * sizeof *b->picks);
+    shown.weights = memcpy(b->weights, e->weights, n_picks * sizeof *b->weights);
+    memset(b->answer.act, POISON, n_picks * (size_t)b->sizes.n_ff * sizeof *b->answer.act);
+    memset(b->answer.y, POISON, n_picks * (size_t)b->sizes.n_embd * sizeof *b->answer.y);
+    PF_TRY(b->serve(b->serve_ctx, &(struct pf_offer){ il, &shown }, &b->answer));
+    b->lost |= b->sim->lose_in_serve && e->rows == 1;
+    PF_TRY(operate(b));
+    for (size_t p = 0; p < n_picks; p++)
+        PF_TRY(take_pick(b, il, e, (int)p));
+    add_picks(b, e);
+    return PF_OK;
+}
+
+static pf_status sim_hold(pf_backend *backend, int il, int expert, const void *gate, const void *up, const void *down)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    b->held[(size_t)il * (size_t)b->sizes.n_expert + (size_t)expert] = (struct held){ gate, up, down };
+    return PF_OK;
+}
+
+static void sim_pin(pf_backend *backend, void *host, size_t bytes)
+{
+    (void)host, (void)bytes;
+    sim_of(backend)->sim->n_pinned++;
+}
+
+static void sim_unpin(pf_backend *backend, void *host)
+{
+    (void)host;
+    sim_of(backend)->sim->n_pinned--;
+}
+
+static pf_status sim_fetch(pf_backend *backend, int ticket, const struct pf_piece *pieces, int n)
+{
+    struct sim_backend *b = sim_of(backend);
+    struct fetch *f = &b->fetches[ticket];
+    uint64_t count = ++b->sim->n_fetches;
+    PF_TRY(operate(b));
+    if (count == b->sim->refuse_fetch)
+        PF_FAIL(PF_EDEVICE, "a copy could not be begun");
+    *f = (struct fetch){ .n = n, .state = PF_FETCH_IN_FLIGHT };
+    f->broken = b->sim->break_every && count % b->sim->break_every == 0;
+    f->questions = b->sim->late_every && count % b->sim->late_every == 0 ? b->sim->late_for : 0;
+    for (int i = 0; i < n; i++) {
+        f->pieces[i] = pieces[i];
+        memset(pieces[i].to, POISON, pieces[i].bytes);
+    }
+    return PF_OK;
+}
+
+static enum pf_fetch_state sim_fetch_wait(pf_backend *backend, int ticket)
+{
+    struct sim_backend *b = sim_of(backend);
+    struct fetch *f = &b->fetches[ticket];
+    if (f->state != PF_FETCH_IN_FLIGHT)
+        return f->state;
+    if (!f->broken && !b->lost)
+        for (int i = 0; i < f->n; i++)
+            memcpy(f->pieces[i].to, f->pieces[i].from, f->pieces[i].bytes);
+    f->state = f->broken || b->lost ? PF_FETCH_FAILED : PF_FETCH_READY;
+    return f->state;
+}
+
+static enum pf_fetch_state sim_fetch_state(pf_backend *backend, int ticket)
+{
+    struct fetch *f = &sim_of(backend)->fetches[ticket];
+    if (f->state == PF_FETCH_IN_FLIGHT && f->questions > 0) {
+        f->questions--;
+        return PF_FETCH_IN_FLIGHT;
+    }
+    return sim_fetch_wait(backend, ticket);
+}
+
+static uint64_t sim_fetch_ns(pf_backend *backend, int ticket)
+{
+    (void)backend, (void)ticket;
+    return 0;
+}
+
+static pf_status sim_use(pf_backend *backend, int ticket)
+{
+    if (sim_fetch_wait(backend, ticket) == PF_FETCH_FAILED)
+        PF_FAIL(PF_EDEVICE, "a copy to the device failed");
+    return operate(sim_of(backend));
+}
+
+static pf_status sim_release(pf_backend *backend, int ticket)
+{
+    (void)ticket;
+    return operate(sim_of(backend));
+}
+
+static const struct pf_share_ops sim_share = {
+    .open = sim_share_open, .experts = sim_share_experts, .hold = sim_hold, .pin = sim_pin, .unpin = sim_unpin,
+    .fetch = sim_fetch, .fetch_state = sim_fetch_state, .fetch_wait = sim_fetch_wait, .fetch_ns = sim_fetch_ns,
+    .use = sim_use, .release = sim_release,
+};
+
+/* ---- Opening and closing --------------------------------------------------------------------------------------------- */
+
+static void sim_close(pf_backend *backend)
+{
+    struct sim_backend *b = sim_of(backend);
+    for (size_t i = 0; i < b->placed.n; i++)
+        sim_buf_free(backend, b->placed.ranges[i].dev, b->placed.ranges[i].bytes, false);
+    pf_placed_free(&b->placed);
+    for (int i = 0; i < 3; i++)
+        pf_free(b->tables[i]);
+    void *owned[] = { b->held, b->x, b->weights, b->picks, b->rows, b->gate_row, b->up_row, b->answer.pick, b->answer.act, b->answer.y };
+    for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
+        pf_free(owned[i]);
+    if (b->inner)
+        b->inner->ops->close(b->inner);
+    pf_free(b);
+}
+
+static const char *sim_describe(const pf_backend *backend)
+{
+    (void)backend;
+    return "simulated";
+}
+
+static const struct pf_backend_ops sim_ops = {
+    .name = "sim", .close = sim_close, .describe = sim_describe, .room = sim_room, .place = sim_place, .buf_alloc = sim_buf_alloc,
+    .buf_free = sim_buf_free, .buf_copy = sim_buf_copy, .upload = sim_transfer, .download = sim_transfer, .finish = sim_finish,
+    .scratch_bytes = sim_scratch_bytes, .reserve = sim_reserve, .begin = sim_begin, .end = sim_finish, .embed = sim_embed,
+    .rms_norm = sim_rms_norm, .layer_norm = sim_layer_norm, .linear = sim_linear, .heads = sim_heads, .act = sim_act,
+    .add = sim_add, .add_gated = sim_add_gated, .rope = sim_rope, .kv_store = sim_kv_store, .attention = sim_attention,
+    .choose = sim_choose, .route = sim_route, .copy = sim_copy, .conv = sim_conv, .delta = sim_delta, .experts = sim_experts,
+    .experts_begin = sim_experts_begin, .experts_part = sim_experts_part, .experts_end = sim_experts_end, .share = &sim_share,
+};
+
+pf_status pf_backend_sim_open(pf_backend **out, struct pf_sim *sim)
+{
+    *out = NULL;
+    struct sim_backend *b = pf_alloc(PF_MEM_KERNELS, sizeof *b);
+    if (!b)
+        PF_FAIL(PF_ENOMEM, "no memory for the simulated device");
+    b->base.ops = &sim_ops;
+    b->sim = sim;
+    pf_status st = pf_backend_cpu_open(&b->inner, 1, PF_ISA_ALL);
+    if (st < 0) {
+        sim_close(&b->base);
+        return st;
+    }
+    *out = &b->base;
+    return PF_OK;
+}

@@ -1,0 +1,27 @@
+/* A device that is not there: its own memory, copies that are late or fail, allocations that fail, a device that is lost. For
+ * tests of everything that happens between a device and the host, on machines without one; it computes with the CPU's kernels
+ * on one thread, and its speed means nothing.
+ *
+ * Everything happens on the calling thread and follows from the calls alone, so a test that fails fails again. */
+#ifndef PF_SIM_H
+#define PF_SIM_H
+
+#include "kernels/backend.h"
+
+/* What goes wrong. Counting starts at 1; 0: never. */
+struct pf_sim {
+    uint64_t memory_bytes;           /* that it has; 0: 1 GiB */
+    uint64_t fail_alloc;             /* this allocation finds no memory */
+    uint64_t refuse_fetch;           /* this copy cannot be begun */
+    uint64_t break_every;            /* each so manyth copy fails under way */
+    uint64_t late_every;             /* each so manyth copy is IN_FLIGHT for as many questions as late_for says */
+    uint64_t late_for;
+    uint64_t lose_at;                /* at this operation the device is lost: it and all others fail */
+    bool     lose_in_serve;          /* lost while the host computes the experts of a layer, on a step of one row */
+    uint64_t n_allocs, n_fetches, n_ops, n_pinned;      /* counted for the test */
+};
+
+/* sim must outlive the backend. */
+pf_status pf_backend_sim_open(pf_backend **out, struct pf_sim *sim);
+
+#endif
