@@ -51,6 +51,18 @@ static pf_status guess_next(struct pf_session *s, int il, int rows)
     return PF_OK;
 }
 
+static pf_status run_experts(struct pf_session *s, int il, const struct pf_experts_op *e)
+{
+    if (s->m->offload) {
+        pf_spans_enter(s->m->spans, "experts", il);
+        return pf_offload_experts(s->m, il, e);
+    }
+    PF_TRY(pf_residency_want(s->m, il, e, NULL));
+    PF_TRY(guess_next(s, il + 1, e->rows));
+    pf_spans_enter(s->m->spans, "experts", il);
+    return pf_residency_experts(s->m, il, e);
+}
+
 /* y = sum over the experts that the router picks of weight * expert(h); then the shared one */
 pf_status pf_moe_block(struct pf_session *s, int il, int rows)
 {
@@ -59,23 +71,11 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
     struct pf_buffers *b = &s->buf;
     PF_TRY(ops->linear(s->m->backend, &(struct pf_linear){ &moe->router, b->router }, 1, b->h, rows));
     PF_TRY(ops->route(s->m->backend, &moe->routing, b->router, moe->select_bias, rows, b->picks, b->pick_weights));
-<<<<<<< HEAD
-    struct pf_experts_op experts = {
-        .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = s->m->arch->act,
-        .weigh_input = s->m->arch->weigh_input, .n_expert = moe->routing.n_expert, .n_used = moe->routing.n_used,
-        .rows = rows, .picks = b->picks, .weights = b->pick_weights, .x = b->h, .y = b->y };
-    pf_spans_enter(s->m->spans, "experts", il);
-    PF_TRY(s->m->offload ? pf_offload_experts(s->m, il, &experts) : pf_residency_experts(s->m, il, &experts));
-=======
     const struct pf_experts_op e = {
         .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = s->m->arch->act,
         .weigh_input = s->m->arch->weigh_input, .n_expert = moe->routing.n_expert, .n_used = moe->routing.n_used,
         .rows = rows, .picks = b->picks, .weights = b->pick_weights, .x = b->h, .y = b->y };
-    PF_TRY(pf_residency_want(s->m, il, &e, NULL));
-    PF_TRY(guess_next(s, il + 1, rows));
-    pf_spans_enter(s->m->spans, "experts", il);
-    PF_TRY(pf_residency_experts(s->m, il, &e));
->>>>>>> main
+    PF_TRY(run_experts(s, il, &e));
     if (!moe->shared.gate.data)
         return PF_OK;
     pf_spans_enter(s->m->spans, "shared expert", il);

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/pf_mem.h"
@@ -47,12 +48,8 @@ static void sim_queue(pf_io *io, struct pf_io_read *r)
     pthread_mutex_lock(&m->lock);
     uint64_t number = ++m->plan->n_reads;
     uint64_t takes_ns = m->plan->latency_ns + m->plan->ns_per_kib * (r->bytes >> 10);
-<<<<<<< HEAD
-    r->due = pf_now_ns() + (number == m->plan->late_at ? m->plan->late_ns : takes_ns);
-=======
     assert(m->n_flying < m->s.depth);
-    r->due = now_ns() + (number == m->plan->late_at ? m->plan->late_ns : takes_ns);
->>>>>>> main
+    r->due = pf_now_ns() + (number == m->plan->late_at ? m->plan->late_ns : takes_ns);
     m->numbers[m->n_flying] = number;
     m->flying[m->n_flying++] = r;
     pthread_cond_signal(&m->bell);
@@ -118,7 +115,7 @@ static struct pf_io_read *take(struct sim *m, bool wait, uint64_t *number)
     pthread_mutex_lock(&m->lock);
     for (;;) {
         uint64_t due;
-        int at = choose(m, now_ns(), &due);
+        int at = choose(m, pf_now_ns(), &due);
         if (at >= 0) {
             r = m->flying[at];
             *number = m->numbers[at];
@@ -137,40 +134,12 @@ static struct pf_io_read *take(struct sim *m, bool wait, uint64_t *number)
 static int sim_reap(pf_io *io, struct pf_io_read **done, int cap, bool wait)
 {
     struct sim *m = sim_of(io);
-<<<<<<< HEAD
-    for (;;) {
-        uint64_t now = pf_now_ns(), due;
-        int at = choose(m, now, &due);
-        if (at >= 0 && cap > 0) {
-            struct pf_io_read *r = m->flying[at];
-            carry_out(m, r, m->numbers[at]);
-            m->n_flying--;
-            m->flying[at] = m->flying[m->n_flying];
-            m->numbers[at] = m->numbers[m->n_flying];
-            done[0] = r;
-            return 1;
-        }
-        if (take_wake(m) || !wait)
-            return 0;
-        doze(m, now, due);
-    }
-}
-
-static void sim_wake(pf_io *io)
-{
-    struct sim *m = sim_of(io);
-    pthread_mutex_lock(&m->lock);
-    m->woken = true;
-    pthread_cond_signal(&m->bell);
-    pthread_mutex_unlock(&m->lock);
-=======
     uint64_t number;
     done[0] = cap > 0 ? take(m, wait, &number) : NULL;
     if (!done[0])
         return 0;
     carry_out(m, done[0], number);
     return 1;
->>>>>>> main
 }
 
 static const struct pf_io_ops sim_ops = {

@@ -35,6 +35,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
@@ -532,7 +533,7 @@ static void ask_chunk(struct pf_store *s, int p)
     part->state = READING;
     part->n_flying++;
     if (s->n_flying++ == 0)
-        s->flying_since = now_ns();
+        s->flying_since = pf_now_ns();
     if (part->n_asked == part->n_chunks)
         queue_remove(s, p);
 }
@@ -739,51 +740,6 @@ void pf_store_stats_reset(pf_store *s)
 
 /* ---- The reader ------------------------------------------------------------------------------------------------- */
 
-<<<<<<< HEAD
-/* The next slab of the background order that wants parts and finds free slots: its parts go to `ahead`. */
-static void queue_fill(struct pf_store *s)
-{
-    while (s->fill_at < s->n_fill && s->ahead.head == NONE) {
-        const struct pf_slab *k = &s->slabs[s->fill[s->fill_at++]];
-        for (int p = k->first; p < k->first + k->n; p++)
-            if (s->parts[p].state == ABSENT)
-                start_load(s, p, &s->ahead, false);
-    }
-}
-
-static int next_part(struct pf_store *s)
-{
-    if (s->closing)
-        return NONE;
-    if (s->wanted.head != NONE)
-        return s->wanted.head;
-    if (s->ahead.head == NONE && s->n_flying < FILL_DEPTH)
-        queue_fill(s);
-    return s->ahead.head;
-}
-
-/* The next chunk of a part: a share of the sectors that hold it, in whole multiples of the alignment. */
-static void ask_chunk(struct pf_store *s, int p)
-{
-    struct part *part = &s->parts[p];
-    uint64_t begin = part->at.offset / s->align * s->align, end = part->at.offset + part->at.bytes;
-    uint64_t sectors = (end - begin + s->align - 1) / s->align, n = (uint64_t)part->n_chunks, i = (uint64_t)part->n_asked++;
-    uint64_t from = begin + sectors * i / n * s->align, to = begin + sectors * (i + 1) / n * s->align;
-    struct read *r = s->idle;
-    s->idle = r->next;
-    *r = (struct read){ .io = { .file = part->at.file, .offset = from, .bytes = to - from, .buf = part->slot + (from - begin) },
-                        .part = p, .need_end = to < end ? to : end, .next = s->held };
-    s->held = r;
-    part->state = READING;
-    part->n_flying++;
-    if (s->n_flying++ == 0)
-        s->flying_since = pf_now_ns();
-    if (part->n_asked == part->n_chunks)
-        queue_remove(s, p);
-}
-
-=======
->>>>>>> main
 static void fail_part(struct pf_store *s, struct part *part, pf_status st, const char *text)
 {
     part->broken = true;

@@ -77,13 +77,9 @@ bool pf_store_is_ready(pf_store *s, int slab);
 /* Bytes of a part of a ready, pinned slab; they stay there until it is unpinned. */
 const uint8_t *pf_store_data(const pf_store *s, int part);
 
-<<<<<<< HEAD
 /* The memory of all slots, whole pages. */
 void *pf_store_arena(const pf_store *s, size_t *bytes);
 
-/* Starts reading slabs that will surely be wanted soon; evicts for them, never waits. */
-void pf_store_prefetch(pf_store *s, const int *slabs, int n);
-=======
 /* Starts reading the first `most` slabs that are not there yet, as they will surely be wanted soon; those that are being read
  * count. Evicts for them, never waits. */
 void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most);
@@ -93,7 +89,6 @@ void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most);
  * guess is pinned before it is evicted again, guesses are ignored, but for a few from time to time. */
 enum { PF_MAX_GUESSES = 512 };
 void pf_store_guess(pf_store *s, const int *slabs, int n);
->>>>>>> main
 
 /* Fills free slots with these slabs in the background, a little at a time while nothing else is wanted. Replaces an earlier
  * order. The table is borrowed until the store is closed. */
