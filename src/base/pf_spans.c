@@ -10,7 +10,6 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/pf_mem.h"
 #include "base/pf_pool.h"
@@ -28,13 +27,6 @@ struct pf_spans {
     size_t           n;
     struct slot     *slots;
 };
-
-uint64_t pf_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 pf_status pf_spans_open(pf_spans **out, size_t n_spans)
 {

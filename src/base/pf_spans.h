@@ -16,6 +16,7 @@
 #include <stdint.h>
 
 #include "base/pf_status.h"
+#include "base/pf_time.h"
 
 typedef struct pf_spans pf_spans;
 
@@ -26,8 +27,6 @@ struct pf_span {
     int         track, layer, expert;    /* layer, expert -1: none */
     uint64_t    begin_ns, end_ns;        /* of pf_now_ns */
 };
-
-uint64_t pf_now_ns(void);
 
 /* Keeps the newest n_spans. */
 pf_status pf_spans_open(pf_spans **out, size_t n_spans);

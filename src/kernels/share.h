@@ -60,6 +60,12 @@ struct pf_piece {
     size_t      bytes;
 };
 
+/* What a matrix takes in device memory: it begins on a multiple of 256, and kernels may read 64 bytes past it. */
+static inline uint64_t pf_share_room(uint64_t bytes)
+{
+    return (bytes + 64 + 255) / 256 * 256;
+}
+
 enum pf_fetch_state { PF_FETCH_READY, PF_FETCH_IN_FLIGHT, PF_FETCH_FAILED };
 
 struct pf_share_ops {
@@ -81,6 +87,7 @@ struct pf_share_ops {
     pf_status           (*fetch)(pf_backend *b, int ticket, const struct pf_piece *pieces, int n);
     enum pf_fetch_state (*fetch_state)(pf_backend *b, int ticket);
     enum pf_fetch_state (*fetch_wait)(pf_backend *b, int ticket);        /* never IN_FLIGHT */
+    uint64_t            (*fetch_ns)(pf_backend *b, int ticket);          /* what a READY copy took; 0: nobody knows */
     pf_status           (*use)(pf_backend *b, int ticket);
     pf_status           (*release)(pf_backend *b, int ticket);
 };

@@ -10,7 +10,7 @@
 #include "base/pf_cpu.h"
 #include "base/pf_mem.h"
 #include "gguf/inspect.h"
-#include "moe/residency.h"
+#include "moe/offload.h"
 #include "moe/watch.h"
 #include "version.h"
 
@@ -191,24 +191,64 @@ static const char *gpu_lacks(const struct pf_model *m)
     return NULL;
 }
 
-/* Makes the GPU the model's backend, if there is one and it takes all weights. */
-static void open_gpu(struct pf_model *m, const struct pf_model_opts *o)
+/* Puts all weights on the device, or, if it has no room for them, all but the routed experts. */
+static pf_status place_on_device(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
 {
-    struct pf_device gpu;
-    if (o->device < 0 || (o->device == 0 && !pf_backend_cuda_device(0, &gpu)))
-        return;
-    const char *why = NULL;
-    pf_status st = pf_backend_cuda_open(&m->backend, o->device, o->vram_bytes);
-    if (st == PF_OK)
-        why = gpu_lacks(m);
-    if (st == PF_OK && !why)
-        st = place_all(m);
-    if (st == PF_OK && !why)
-        return;
-    pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: %s", why ? why : pf_last_error());
-    if (m->backend)
+    const struct pf_backend_ops *ops = m->backend->ops;
+    uint64_t kv, work, room = ops->room(m->backend);
+    PF_TRY(pf_session_bytes(m, NULL, &kv, &work));
+    if (!o->streaming && m->info.weight_bytes + kv + work <= room)
+        return place_all(m);
+    if (m->n_expert > 0 && ops->share)
+        return pf_offload_open(m, o, setup);
+    PF_FAIL(PF_ENOMEM, "it needs %llu MB of the GPU's memory, which has %llu", (unsigned long long)((m->info.weight_bytes + kv + work) / 1000000),
+            (unsigned long long)(room / 1000000));
+}
+
+static pf_status open_backend(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+{
+    const char *lacks;
+    PF_TRY(setup && setup->device ? setup->device(&m->backend, setup->device_ctx)
+                                  : pf_backend_cuda_open(&m->backend, o->device, o->vram_bytes));
+    lacks = gpu_lacks(m);
+    if (lacks)
+        PF_FAIL(PF_EUNSUPPORTED, "%s", lacks);
+    return place_on_device(m, o, setup);
+}
+
+static void close_backend(struct pf_model *m)
+{
+    pf_offload_close(m);
+    pf_residency_close(m);
+    if (m->backend && m->backend != m->cpu)
         m->backend->ops->close(m->backend);
     m->backend = m->cpu;
+}
+
+/* Makes a GPU the model's backend, if there is one and it takes at least what every token needs. */
+static void open_gpu(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+{
+    struct pf_device gpu;
+    bool given = setup && setup->device;
+    if (!given && (o->device < 0 || (o->device == 0 && !pf_backend_cuda_device(0, &gpu))))
+        return;
+    if (open_backend(m, o, setup) == PF_OK)
+        return;
+    pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: %s", pf_last_error());
+    close_backend(m);
+}
+
+bool pf_model_leave_device(struct pf_model *m)
+{
+    if (m->backend == m->cpu)
+        return false;
+    pf_model_logf(m, PF_LOG_ERROR, "the GPU failed (%s); the CPU goes on", pf_last_error());
+    pf_offload_close(m);
+    m->lost = m->backend;
+    m->backend = m->cpu;
+    m->info.backend = m->backend->ops->name;
+    m->info.isa = m->backend->ops->describe(m->backend);
+    return true;
 }
 
 static pf_status open_cpu(struct pf_model *m, const struct pf_model_opts *o)
@@ -248,7 +288,6 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
         PF_TRY(pf_model_bind(m));
         if (o->routing)
             PF_TRY(pf_watch_inject(m, o->routing));
-        open_gpu(m, o);
         PF_TRY(open_spans(m, o));
     }
     PF_TRY(read_sampling(m));
@@ -256,12 +295,18 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     return PF_OK;
 }
 
+/* Decides where the weights will be; with plan not NULL only says so. */
 static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup,
                        struct pf_plan *plan)
 {
     if (plan)
         return pf_residency_plan(m, o, plan);
-    return m->backend && m->backend == m->cpu ? pf_residency_open(m, o, setup) : PF_OK;
+    if (!m->backend)
+        return PF_OK;
+    open_gpu(m, o, setup);
+    m->info.backend = m->backend->ops->name;
+    m->info.isa = m->backend->ops->describe(m->backend);
+    return m->backend == m->cpu ? pf_residency_open(m, o, setup) : PF_OK;
 }
 
 /* With plan not NULL the weights are planned for, but not placed. */
@@ -273,7 +318,7 @@ static pf_status open_model(pf_model **out, const char *path, const struct pf_mo
     pf_model_opts_init(&o);
     if (opts)
         o = *opts;
-    if (plan || setup || o.streaming)          /* these are about the CPU's tiers */
+    if (plan || setup)                         /* these are about the CPU's tiers, or a device of their own */
         o.device = -1;
     struct pf_model *m = pf_alloc(PF_MEM_MODEL, sizeof *m);
     if (!m)
@@ -322,9 +367,9 @@ void pf_model_close(pf_model **mp)
         return;
     assert(atomic_load(&m->n_sessions) == 0 && "sessions must be closed before their model");
     pf_watch_close(m);
-    pf_residency_close(m);
-    if (m->backend && m->backend != m->cpu)
-        m->backend->ops->close(m->backend);
+    close_backend(m);
+    if (m->lost)
+        m->lost->ops->close(m->lost);
     if (m->cpu)
         m->cpu->ops->close(m->cpu);
     pf_spans_close(&m->spans);
@@ -431,7 +476,10 @@ pf_status pf_model_preload(pf_model *m, const int *layers, int n, pf_progress_fn
         PF_TRY(pf_residency_load(m, layers ? layers[i] : -1, progress, ctx, p.done, p.total));
         p.done += pf_residency_bytes(m, layers ? layers[i] : -1);
     }
-    return PF_OK;
+    pthread_mutex_lock(&m->step_lock);
+    pf_status st = layers ? PF_OK : pf_offload_preload(m);
+    pthread_mutex_unlock(&m->step_lock);
+    return st;
 }
 
 static bool in_memory(void *ctx, const struct pf_tensor *t)
@@ -495,6 +543,8 @@ void pf_stats_get(const pf_model *m, struct pf_stats *out)
     *out = (struct pf_stats){ .n_steps = m->n_steps, .n_tokens = m->n_tokens, .step_ns = m->step_ns,
                               .weight_bytes_read = m->weight_bytes_now - m->weight_bytes_base };
     pf_residency_stats(m, out);
+    pf_offload_stats(m, out);
+    out->device_lost = m->lost != NULL;
 }
 
 void pf_stats_reset(pf_model *m)
@@ -504,4 +554,5 @@ void pf_stats_reset(pf_model *m)
     m->step_ns = 0;
     m->weight_bytes_base = m->weight_bytes_now;
     pf_residency_stats_reset(m);
+    pf_offload_stats_reset(m);
 }

@@ -1,6 +1,6 @@
 /* Feed-forward: dense, or experts that a router picks and one that all tokens share. */
 #include "moe/blocks.h"
-#include "moe/residency.h"
+#include "moe/offload.h"
 #include "moe/watch.h"
 
 /* y = down * (act(gate h) * up h) */
@@ -32,6 +32,38 @@ static pf_status add_shared(struct pf_session *s, const struct pf_moe *moe, int 
     return ops->add_gated(s->m->backend, b->y, b->shared_gate, b->y_shared, n_embd, rows);
 }
 
+/* While the drive reads: what would the next layer's router pick for the residual stream as it is now? Most of that it will
+ * pick in the end, since a layer changes the stream little. The buffers are those of what comes after this. */
+static pf_status guess_next(struct pf_session *s, int il, int rows)
+{
+    const struct pf_backend_ops *ops = ops_of(s);
+    struct pf_model *m = s->m;
+    struct pf_buffers *b = &s->buf;
+    enum pf_guess how = pf_residency_guesses(m, il, rows);
+    if (how == PF_GUESS_ALL)
+        pf_residency_guess(m, il, NULL, m->n_expert);
+    if (how != PF_GUESS_PICKS)
+        return PF_OK;
+    const struct pf_moe *moe = &m->layers[il].moe;
+    PF_TRY(ops->rms_norm(m->backend, b->x, m->layers[il].ffn_norm, m->eps, m->n_embd, rows, b->y));
+    PF_TRY(ops->linear(m->backend, &(struct pf_linear){ &moe->router, b->router }, 1, b->y, rows));
+    PF_TRY(ops->route(m->backend, &moe->routing, b->router, moe->select_bias, rows, b->guess, b->guess_weights));
+    pf_residency_guess(m, il, b->guess, rows * m->n_used);
+    return PF_OK;
+}
+
+static pf_status run_experts(struct pf_session *s, int il, const struct pf_experts_op *e)
+{
+    if (s->m->offload) {
+        pf_spans_enter(s->m->spans, "experts", il);
+        return pf_offload_experts(s->m, il, e);
+    }
+    PF_TRY(pf_residency_want(s->m, il, e, NULL));
+    PF_TRY(guess_next(s, il + 1, e->rows));
+    pf_spans_enter(s->m->spans, "experts", il);
+    return pf_residency_experts(s->m, il, e);
+}
+
 /* y = sum over the experts that the router picks of weight * expert(h); then the shared one */
 pf_status pf_moe_block(struct pf_session *s, int il, int rows)
 {
@@ -48,8 +80,7 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
         PF_TRY(pf_watch_experts(s, il, &e));
     } else {
         PF_TRY(ops->route(s->m->backend, &moe->routing, b->router, moe->select_bias, rows, routed.picks, routed.weights));
-        pf_spans_enter(s->m->spans, "experts", il);
-        PF_TRY(pf_residency_experts(s->m, il, &e));
+        PF_TRY(run_experts(s, il, &e));
     }
     if (!moe->shared.gate.data)
         return PF_OK;

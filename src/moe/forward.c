@@ -11,7 +11,7 @@
 #include <stdio.h>
 
 #include "moe/blocks.h"
-#include "moe/residency.h"
+#include "moe/offload.h"
 #include "moe/watch.h"
 
 static pf_status run_layer(struct pf_session *s, int il, int rows)
@@ -97,6 +97,7 @@ static pf_status run(struct pf_session *s, const struct pf_batch *batch)
     struct pf_repeat repeat = { pf_watch_inside(s->m), s->buf.base, s->computed > 0 ? s->state : NULL, batch->rows, batch->n_logits, s->computed + batch->rows };
     bool replayed;
     pf_spans_enter(s->m->spans, "inputs", -1);
+    PF_TRY(pf_offload_between(s->m, batch->rows));
     PF_TRY(pf_watch_begin(s, batch->rows));
     PF_TRY(put_inputs(s, batch));
     PF_TRY(ops->begin(s->m->backend, &repeat, &replayed));

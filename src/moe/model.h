@@ -142,6 +142,7 @@ struct pf_watch {
     pf_trace_writer *writer;              /* NULL: nothing is recorded */
     uint64_t *counts;                     /* [n_moe][n_expert] or NULL */
     uint64_t  n_tokens;                   /* that were counted */
+    pf_backend *owner;                    /* of the next two */
     int       max_rows;                   /* that there is room for in */
     int32_t  *picks;                      /* [n_moe][rows][n_used], */
     float    *weights;                    /* the same, */
@@ -157,7 +158,9 @@ struct pf_model {
     char       *tmpl_error;
     pf_backend *cpu;                      /* NULL when opened for the vocabulary only */
     pf_backend *backend;                  /* what steps run on: a GPU, or cpu */
+    pf_backend *lost;                     /* a GPU that failed for good, closed with the model; sessions leave it one by one */
     struct pf_residency *residency;       /* NULL: all weights are mapped */
+    struct pf_offload *offload;           /* NULL: backend computes the experts too */
     struct pf_trace injected;             /* whose picks take the place of the router's; n_tokens 0: none */
     struct pf_watch watch;
     pf_spans   *spans;                    /* NULL: nobody wants a timeline */
@@ -202,6 +205,9 @@ const struct pf_arch *pf_arch_find(struct pf_str name);
 
 /* Reads hyper-parameters and binds every tensor of m->file. On failure the caller closes m. */
 pf_status pf_model_bind(struct pf_model *m);
+
+/* After a failure of the device: from now on the model runs on the CPU. false: it does so already. With the step lock held. */
+bool pf_model_leave_device(struct pf_model *m);
 
 void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

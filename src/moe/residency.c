@@ -10,9 +10,10 @@
 #include <sys/mman.h>
 
 #include "base/pf_mem.h"
+#include "kernels/share.h"
 #include "tiers/plan.h"
 
-enum { LAYERS_AHEAD = 2, SLABS_AHEAD = 16, MAX_MATRICES = 24 };
+enum { LAYERS_AHEAD = 2, ALL_TOUCHED = 3, SLABS_AHEAD = 16, MAX_MATRICES = 24 };
 static const double RAM_BYTES_S = 20e9, DISK_BYTES_S = 2.5e9;       /* prices, when nobody names better ones */
 static const uint64_t STALL_NS = 30000000000u;
 
@@ -26,10 +27,14 @@ struct pf_residency {
     struct pf_weight **weights;          /* [n_parts] of a model without experts, else NULL */
     const uint8_t **mapped;              /* [n_parts] beside them: where their bytes are mapped */
     int  *order;                         /* [n_slabs] which to load first */
+    bool  pinned;                        /* the slots, for the device */
     int   n_planned;                     /* of them have a place in memory */
 
     const uint8_t **gate, **up, **down;  /* [n_expert] of the layer that is running */
-    int  *todo, *ready, *queued;         /* [n_expert] slabs */
+    int  *todo, *ready, *queued;         /* [n_expert], todo of a dense model [n_layer]: slabs that a layer wants: without
+                                            room, in memory, being read; the latter two are pinned */
+    int   n_todo, n_ready, n_queued;
+    bool  wanted;                        /* they are those of the layer that is running */
     enum pf_pin *how;                    /* [n_expert] */
 };
 
@@ -143,7 +148,7 @@ static bool tables_new(struct pf_residency *r, const struct pf_model *m)
     r->gate = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->gate);
     r->up = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->up);
     r->down = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->down);
-    r->todo = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->todo);
+    r->todo = pf_alloc_array(PF_MEM_MODEL, n_expert ? n_expert : n_layer, sizeof *r->todo);
     r->ready = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->ready);
     r->queued = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->queued);
     r->how = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->how);
@@ -246,7 +251,7 @@ static pf_status open_store(struct pf_model *m, struct pf_residency *r, uint64_t
                             const struct pf_residency_setup *given)
 {
     static const struct pf_residency_setup usual = { .io = pf_io_best_open, .policy = &pf_evict_nextuse, .stall_ns = STALL_NS };
-    const struct pf_residency_setup *use = given ? given : &usual;
+    const struct pf_residency_setup *use = given && given->io ? given : &usual;
     struct pf_store_setup s;
     setup_parts(&s, r, m);
     const char **paths = pf_alloc_array(PF_MEM_MODEL, (size_t)s.n_files, sizeof *paths);
@@ -318,15 +323,15 @@ static bool is_dense_slab(const struct pf_model *m, int il)
     return m->residency && m->n_expert == 0 && m->residency->first_slab[il] >= 0;
 }
 
-/* Reads the layers that come next while this one computes; after the last comes the first, of the next step. */
+/* Reads the next layers that are not in memory while this one computes; after the last comes the first, of the next step. */
 static void read_ahead(const struct pf_model *m, int il)
 {
     const struct pf_residency *r = m->residency;
-    int slabs[LAYERS_AHEAD], n = 0;
-    for (int i = 1; i <= LAYERS_AHEAD; i++)
+    int n = 0;
+    for (int i = 1; i < m->n_layer; i++)
         if (r->first_slab[(il + i) % m->n_layer] >= 0)
-            slabs[n++] = r->first_slab[(il + i) % m->n_layer];
-    pf_store_prefetch(r->store, slabs, n);
+            r->todo[n++] = r->first_slab[(il + i) % m->n_layer];
+    pf_store_prefetch(r->store, r->todo, n, LAYERS_AHEAD);
 }
 
 pf_status pf_residency_enter(struct pf_model *m, int il)
@@ -349,8 +354,18 @@ pf_status pf_residency_enter(struct pf_model *m, int il)
     return PF_OK;
 }
 
+/* Gives back what a layer wanted and never ran. */
+static void unwant(struct pf_residency *r)
+{
+    pf_store_unpin(r->store, r->ready, r->n_ready);
+    pf_store_unpin(r->store, r->queued, r->n_queued);
+    r->wanted = false;
+}
+
 void pf_residency_leave(struct pf_model *m, int il)
 {
+    if (m->residency && m->residency->wanted)
+        unwant(m->residency);
     if (!is_dense_slab(m, il))
         return;
     struct pf_residency *r = m->residency;
@@ -379,34 +394,35 @@ static pf_status run_part(struct pf_residency *r, int *slabs, int n, pf_residenc
     return st;
 }
 
-/* Pins what finds room of the *n slabs in r->todo and computes it: first what is in memory, then what arrives, in the order
- * it was asked for. What found no room is left in r->todo. */
-static pf_status run_round(struct pf_residency *r, int *n, pf_residency_fn *fn, void *ctx)
+/* Pins what finds room of the slabs in r->todo; what found none is left there. */
+static pf_status pin_round(struct pf_residency *r)
 {
-    int n_ready = 0, n_queued = 0, n_busy = 0;
-    PF_TRY(pf_store_pin(r->store, r->todo, *n, r->how));
-    for (int i = 0; i < *n; i++) {
+    int n = r->n_todo;
+    PF_TRY(pf_store_pin(r->store, r->todo, n, r->how));
+    r->n_todo = r->n_ready = r->n_queued = 0;
+    for (int i = 0; i < n; i++) {
         if (r->how[i] == PF_PIN_READY)
-            r->ready[n_ready++] = r->todo[i];
+            r->ready[r->n_ready++] = r->todo[i];
         else if (r->how[i] == PF_PIN_QUEUED)
-            r->queued[n_queued++] = r->todo[i];
+            r->queued[r->n_queued++] = r->todo[i];
         else
-            r->todo[n_busy++] = r->todo[i];
+            r->todo[r->n_todo++] = r->todo[i];
     }
-    *n = n_busy;
-    pf_status st = run_part(r, r->ready, n_ready, fn, ctx);
+    return PF_OK;
+}
+
+/* Computes what was pinned, and lets it go: first what is in memory, then the rest as it arrives. */
+static pf_status run_round(struct pf_residency *r, pf_residency_fn *fn, void *ctx)
+{
     int i = 0;
-    while (st == PF_OK && i < n_queued) {
-        int k = 1;
-        st = pf_store_wait(r->store, r->queued[i]);
-        while (st == PF_OK && i + k < n_queued && pf_store_is_ready(r->store, r->queued[i + k]))
-            k++;
+    pf_status st = run_part(r, r->ready, r->n_ready, fn, ctx);
+    for (int n; st == PF_OK && i < r->n_queued; i += n) {
+        st = pf_store_wait_any(r->store, r->queued + i, r->n_queued - i, &n);
         if (st < 0)
             break;
-        st = run_part(r, r->queued + i, k, fn, ctx);
-        i += k;
+        st = run_part(r, r->queued + i, n, fn, ctx);
     }
-    pf_store_unpin(r->store, r->queued + i, n_queued - i);
+    pf_store_unpin(r->store, r->queued + i, r->n_queued - i);
     return st;
 }
 
@@ -423,15 +439,52 @@ static int picked_slabs(const struct pf_residency *r, int first_slab, const stru
     return n;
 }
 
+pf_status pf_residency_want(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip)
+{
+    struct pf_residency *r = m->residency;
+    if (!r)
+        return PF_OK;
+    pf_store_step(r->store, il);
+    r->n_todo = picked_slabs(r, r->first_slab[il], e, skip);
+    r->n_ready = r->n_queued = 0;
+    PF_TRY(pin_round(r));
+    r->wanted = true;
+    return PF_OK;
+}
+
 pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip, pf_residency_fn *fn,
                            void *ctx)
 {
     struct pf_residency *r = m->residency;
-    pf_store_step(r->store, il);
-    int n = picked_slabs(r, r->first_slab[il], e, skip);
-    while (n > 0)
-        PF_TRY(run_round(r, &n, fn, ctx));
+    if (!r->wanted)
+        PF_TRY(pf_residency_want(m, il, e, skip));
+    r->wanted = false;
+    PF_TRY(run_round(r, fn, ctx));
+    while (r->n_todo > 0) {
+        PF_TRY(pin_round(r));
+        PF_TRY(run_round(r, fn, ctx));
+    }
     return PF_OK;
+}
+
+enum pf_guess pf_residency_guesses(const struct pf_model *m, int il, int rows)
+{
+    const struct pf_residency *r = m->residency;
+    if (!r || r->n_queued == 0 || il >= m->n_layer || r->first_slab[il] < 0)
+        return PF_GUESS_NOTHING;
+    if (rows * m->n_used >= ALL_TOUCHED * m->n_expert)
+        return PF_GUESS_ALL;
+    return rows <= PF_GUESS_ROWS ? PF_GUESS_PICKS : PF_GUESS_NOTHING;
+}
+
+void pf_residency_guess(struct pf_model *m, int il, const int32_t *picks, int n)
+{
+    struct pf_residency *r = m->residency;
+    int slabs[PF_MAX_GUESSES];
+    n = n < PF_MAX_GUESSES ? n : PF_MAX_GUESSES;
+    for (int i = 0; i < n; i++)
+        slabs[i] = r->first_slab[il] + (picks ? picks[i] : i);
+    pf_store_guess(r->store, slabs, n);
 }
 
 void pf_residency_tables(const struct pf_model *m, struct pf_experts_op *op, struct pf_expert_weight w[3])
@@ -468,6 +521,28 @@ void pf_residency_drop(struct pf_model *m, int il, int expert)
 {
     int slab = m->residency->first_slab[il] + expert;
     pf_store_unpin(m->residency->store, &slab, 1);
+}
+
+bool pf_residency_is_short(const struct pf_model *m)
+{
+    return m->residency->n_planned < m->residency->n_slabs;
+}
+
+void pf_residency_pin(struct pf_model *m)
+{
+    size_t bytes;
+    void *arena = pf_store_arena(m->residency->store, &bytes);
+    m->backend->ops->share->pin(m->backend, arena, bytes);
+    m->residency->pinned = true;
+}
+
+void pf_residency_unpin(struct pf_model *m)
+{
+    size_t bytes;
+    if (!m->residency || !m->residency->pinned)
+        return;
+    m->backend->ops->share->unpin(m->backend, pf_store_arena(m->residency->store, &bytes));
+    m->residency->pinned = false;
 }
 
 static pf_status compute_part(void *ctx, const int *experts, int n)
@@ -528,7 +603,7 @@ pf_status pf_residency_load(struct pf_model *m, int layer, pf_progress_fn *progr
     for (int i = 0, ahead = 0, slab; r && (slab = slabs_of(m, layer, i)) >= 0; i++) {
         enum pf_pin how;
         for (int next; ahead < i + SLABS_AHEAD && (next = slabs_of(m, layer, ahead)) >= 0; ahead++)
-            pf_store_prefetch(r->store, &next, 1);
+            pf_store_prefetch(r->store, &next, 1, 1);
         PF_TRY(pf_store_pin(r->store, &slab, 1, &how));
         pf_status st = pf_store_wait(r->store, slab);
         pf_store_unpin(r->store, &slab, 1);

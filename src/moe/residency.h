@@ -12,12 +12,14 @@
 #include "moe/model.h"
 #include "tiers/store.h"
 
-/* For tests: engine and policy of the store. */
+/* For tests: engine and policy of the store (io NULL: the usual ones), and a device. */
 struct pf_residency_setup {
     pf_io_open_fn *io;
     void          *io_ctx;
     const struct pf_evict_ops *policy;
     uint64_t       stall_ns;
+    pf_status    (*device)(pf_backend **out, void *ctx);     /* NULL: no device; else the one to use */
+    void          *device_ctx;
 };
 /* pf_model_open with such a setup. */
 pf_status pf_model_open_with(pf_model **out, const char *path, const struct pf_model_opts *o,
@@ -36,6 +38,18 @@ pf_status pf_residency_enter(struct pf_model *m, int il);
 void      pf_residency_leave(struct pf_model *m, int il);
 pf_status pf_residency_experts(struct pf_model *m, int il, const struct pf_experts_op *e);
 
+/* In front of experts, if there is something else to compute first: pins what the layer picked and sends the reads of what
+ * is missing. skip as below. leave gives back what was never run. */
+pf_status pf_residency_want(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip);
+
+/* Reading ahead while the drive would have nothing to do. guesses says, after want, whether it pays to guess what layer il will
+ * want of the drive, and how: all of its experts, or those that its router picks for today's state. guess takes the picks
+ * (NULL: experts 0 .. n - 1), likeliest first. A wrong guess costs time, never a bit. */
+enum pf_guess { PF_GUESS_NOTHING, PF_GUESS_PICKS, PF_GUESS_ALL };
+enum { PF_GUESS_ROWS = 8 };
+enum pf_guess pf_residency_guesses(const struct pf_model *m, int il, int rows);
+void          pf_residency_guess(struct pf_model *m, int il, const int32_t *picks, int n);
+
 /* The same for others who compute experts from the store; there must be one. tables makes op, by way of w, look at the addresses
  * that run sets: run calls fn until each picked expert that skip (NULL: none) does not name has been among `experts` once;
  * their addresses hold while fn runs. take pins an expert that is in memory, until drop, and never waits. */
@@ -45,6 +59,13 @@ pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_o
 void      pf_residency_tables(const struct pf_model *m, struct pf_experts_op *op, struct pf_expert_weight w[3]);
 bool      pf_residency_take(struct pf_model *m, int il, int expert, const uint8_t *parts[3]);
 void      pf_residency_drop(struct pf_model *m, int il, int expert);
+
+/* Whether there are slabs that have no place in memory. */
+bool      pf_residency_is_short(const struct pf_model *m);
+
+/* The slots' memory, for copies by the model's device; unpin before the store is closed. */
+void      pf_residency_pin(struct pf_model *m);
+void      pf_residency_unpin(struct pf_model *m);
 
 /* Loading ahead. layer -1: as much of the model as the plan places in memory. */
 bool      pf_residency_streams(const struct pf_model *m, const struct pf_tensor *t);

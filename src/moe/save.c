@@ -105,13 +105,14 @@ static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64
 
 static pf_status save(const pf_session *s, struct stream *f)
 {
+    int64_t computed = s->backend == s->m->backend ? s->computed : 0;       /* or lost with its device */
     struct save_header header = { .version = VERSION, .kv_type = s->opts.kv_type, .fingerprint = s->m->fingerprint,
-                                  .n_tokens = (uint64_t)s->pos, .computed = (uint64_t)s->computed };
+                                  .n_tokens = (uint64_t)s->pos, .computed = (uint64_t)computed };
     memcpy(header.magic, magic, sizeof magic);
     PF_TRY(transfer(f, &header, sizeof header));
     PF_TRY(transfer(f, s->tokens, (size_t)s->pos * sizeof *s->tokens));
-    PF_TRY(transfer_buffer(f, s, s->state, s->computed > 0 ? s->state_bytes : 0));
-    PF_TRY(transfer_kv(f, s, s->computed));
+    PF_TRY(transfer_buffer(f, s, s->state, computed > 0 ? s->state_bytes : 0));
+    PF_TRY(transfer_kv(f, s, computed));
     uint64_t hash = f->hash;
     return transfer(f, &hash, sizeof hash);
 }
@@ -146,7 +147,7 @@ static pf_status check_header(const struct pf_session *s, const struct save_head
     if (h->n_tokens > (uint64_t)s->opts.n_ctx)
         PF_FAIL(PF_ECONTEXT, "the saved session has %llu positions; this context has %lld", (unsigned long long)h->n_tokens,
                 (long long)s->opts.n_ctx);
-    if (h->computed > h->n_tokens || (s->state_bytes == 0 && h->computed != h->n_tokens))
+    if (h->computed > h->n_tokens)
         PF_FAIL(PF_EFORMAT, "the saved session holds %llu of %llu positions", (unsigned long long)h->computed,
                 (unsigned long long)h->n_tokens);
     return PF_OK;
@@ -156,6 +157,10 @@ static pf_status load(pf_session *s, struct stream *f)
 {
     struct save_header header;
     PF_TRY(pf_session_rewind(s, 0));
+    pthread_mutex_lock(&s->m->step_lock);
+    pf_status st = pf_session_follow(s);
+    pthread_mutex_unlock(&s->m->step_lock);
+    PF_TRY(st);
     PF_TRY(transfer(f, &header, sizeof header));
     PF_TRY(check_header(s, &header));
     PF_TRY(transfer(f, s->tokens, (size_t)header.n_tokens * sizeof *s->tokens));

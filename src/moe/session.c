@@ -1,9 +1,11 @@
 /* Sessions: options, sizes, opening and closing. See session.h for the invariants; the timeline is in timeline.c. */
+#include "moe/residency.h"
 #include "moe/session.h"
 
 #include <string.h>
 
 #include "base/pf_mem.h"
+#include "moe/offload.h"
 
 enum { DEFAULT_CTX = 8192, DEFAULT_BATCH = 512, MAX_BATCH = 8192 };
 
@@ -160,7 +162,8 @@ struct pf_picks pf_picks_at(const struct pf_session *s, int ordinal, int rows)
 static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf_buffers *b)
 {
     struct widths w = widths_of(m);
-    size_t rows = (size_t)n_batch, n_picks = (size_t)m->n_moe * (size_t)m->n_used, used = 0;
+    size_t rows = (size_t)n_batch, guess_rows = rows < PF_GUESS_ROWS ? rows : PF_GUESS_ROWS;
+    size_t n_picks = (size_t)m->n_moe * (size_t)m->n_used, used = 0;
     const struct { void *at; size_t n; } parts[] = {
         { &b->x, rows * (size_t)m->n_embd },       { &b->h, rows * (size_t)m->n_embd },
         { &b->q, rows * (size_t)w.q },             { &b->k, rows * (size_t)w.k },
@@ -178,6 +181,7 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
         { &b->inputs, pf_inputs_at(m, n_batch, NULL).bytes / 4 },
         { &b->logits, PF_LOGIT_ROWS * (size_t)m->n_vocab },
         { &b->pick_weights, rows * n_picks },      { &b->picks, rows * n_picks },
+        { &b->guess, guess_rows * (size_t)m->n_used }, { &b->guess_weights, guess_rows * (size_t)m->n_used },
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         void *p = base ? base + used : NULL;
@@ -208,25 +212,38 @@ pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
+/* What lies in the memory of s->backend. */
+static void close_buffers(struct pf_session *s)
+{
+    pf_backend *b = s->backend;
+    for (int il = 0; s->kv && il < s->m->n_layer; il++) {
+        b->ops->buf_free(b, s->kv[il].view.k, s->kv[il].k_bytes, false);
+        b->ops->buf_free(b, s->kv[il].view.v, s->kv[il].v_bytes, false);
+        s->kv[il] = (struct pf_kv_layer){ .k_bytes = 0 };
+    }
+    for (int il = 0; s->index_kv && il < s->m->n_layer; il++) {
+        b->ops->buf_free(b, s->index_kv[il].view.k, s->index_kv[il].k_bytes, false);
+        s->index_kv[il] = (struct pf_kv_layer){ .k_bytes = 0 };
+    }
+    b->ops->buf_free(b, s->state, s->state_bytes, false);
+    b->ops->buf_free(b, s->next, s->state_bytes, false);
+    for (int i = 0; i < s->n_checkpoints; i++)
+        b->ops->buf_free(b, s->checkpoints[i].state, s->state_bytes, false);
+    b->ops->buf_free(b, s->buf.base, s->buf.bytes, false);
+    b->ops->buf_free(b, s->inputs, pf_inputs_at(s->m, s->opts.n_batch, NULL).bytes, true);
+    b->ops->buf_free(b, s->logits, (size_t)s->m->n_vocab * sizeof *s->logits, true);
+    s->state = s->next = s->logits = NULL;
+    memset(s->checkpoints, 0, sizeof s->checkpoints);
+    s->n_checkpoints = 0;
+    s->buf.base = s->inputs = NULL;
+}
+
 void pf_session_close(pf_session **sp)
 {
     struct pf_session *s = *sp;
     if (!s)
         return;
-    const struct pf_backend_ops *ops = s->m->backend->ops;
-    for (int il = 0; s->kv && il < s->m->n_layer; il++) {
-        ops->buf_free(s->m->backend, s->kv[il].view.k, s->kv[il].k_bytes, false);
-        ops->buf_free(s->m->backend, s->kv[il].view.v, s->kv[il].v_bytes, false);
-    }
-    for (int il = 0; s->index_kv && il < s->m->n_layer; il++)
-        ops->buf_free(s->m->backend, s->index_kv[il].view.k, s->index_kv[il].k_bytes, false);
-    ops->buf_free(s->m->backend, s->state, s->state_bytes, false);
-    ops->buf_free(s->m->backend, s->next, s->state_bytes, false);
-    for (int i = 0; i < s->n_checkpoints; i++)
-        ops->buf_free(s->m->backend, s->checkpoints[i].state, s->state_bytes, false);
-    ops->buf_free(s->m->backend, s->buf.base, s->buf.bytes, false);
-    ops->buf_free(s->m->backend, s->inputs, pf_inputs_at(s->m, s->opts.n_batch, NULL).bytes, true);
-    ops->buf_free(s->m->backend, s->logits, (size_t)s->m->n_vocab * sizeof *s->logits, true);
+    close_buffers(s);
     pf_free(s->kv);
     pf_free(s->index_kv);
     pf_free(s->tokens);
@@ -241,7 +258,7 @@ void pf_session_close(pf_session **sp)
 static pf_status alloc_floats(struct pf_session *s, size_t bytes, bool shared, float **out)
 {
     void *p = NULL;
-    PF_TRY(s->m->backend->ops->buf_alloc(s->m->backend, bytes, shared, &p));
+    PF_TRY(s->backend->ops->buf_alloc(s->backend, bytes, shared, &p));
     *out = p;
     return PF_OK;
 }
@@ -262,25 +279,42 @@ static pf_status open_state(struct pf_session *s)
 
 static pf_status open_kv(struct pf_session *s, int il)
 {
-    const struct pf_backend_ops *ops = s->m->backend->ops;
+    const struct pf_backend_ops *ops = s->backend->ops;
     struct pf_kv_layer kv = kv_layer(s->m, il, &s->opts);
     if (kv.k_bytes == 0)                     /* a delta net */
         return PF_OK;
-    PF_TRY(ops->buf_alloc(s->m->backend, kv.k_bytes, false, &kv.view.k));
+    PF_TRY(ops->buf_alloc(s->backend, kv.k_bytes, false, &kv.view.k));
     s->kv[il] = kv;
     if (kv.v_bytes)
-        PF_TRY(ops->buf_alloc(s->m->backend, kv.v_bytes, false, &s->kv[il].view.v));
+        PF_TRY(ops->buf_alloc(s->backend, kv.v_bytes, false, &s->kv[il].view.v));
     struct pf_kv_layer index = index_kv_layer(s->m, il, &s->opts);
     if (index.k_bytes)
-        PF_TRY(ops->buf_alloc(s->m->backend, index.k_bytes, false, &index.view.k));
+        PF_TRY(ops->buf_alloc(s->backend, index.k_bytes, false, &index.view.k));
     s->index_kv[il] = index;
     return PF_OK;
+}
+
+static pf_status open_buffers(struct pf_session *s)
+{
+    struct pf_model *m = s->m;
+    pf_backend *b = s->backend;
+    for (int il = 0; il < m->n_layer; il++)
+        PF_TRY(open_kv(s, il));
+    PF_TRY(open_state(s));
+    s->buf.bytes = carve(m, s->opts.n_batch, NULL, &s->buf);
+    s->buf.base = NULL;
+    PF_TRY(b->ops->buf_alloc(b, s->buf.bytes, false, &s->buf.base));
+    PF_TRY(b->ops->buf_alloc(b, pf_inputs_at(m, s->opts.n_batch, NULL).bytes, true, &s->inputs));
+    PF_TRY(alloc_floats(s, (size_t)m->n_vocab * sizeof *s->logits, true, &s->logits));
+    carve(m, s->opts.n_batch, s->buf.base, &s->buf);
+    s->sizes = backend_sizes(m, &s->opts);
+    PF_TRY(b->ops->reserve(b, &s->sizes));
+    return m->offload ? pf_offload_reserve(m, &s->sizes) : PF_OK;
 }
 
 static pf_status open_parts(struct pf_session *s)
 {
     struct pf_model *m = s->m;
-    const struct pf_backend_ops *ops = m->backend->ops;
     s->tokens = pf_alloc_array(PF_MEM_SESSION, (size_t)s->opts.n_ctx, sizeof *s->tokens);
     s->kv = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_layer, sizeof *s->kv);
     s->index_kv = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_layer, sizeof *s->index_kv);
@@ -288,19 +322,27 @@ static pf_status open_parts(struct pf_session *s)
     s->seen = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_vocab, sizeof *s->seen);
     if (!s->tokens || !s->kv || !s->index_kv || !s->candidates || !s->seen)
         PF_FAIL(PF_ENOMEM, "no memory for a session of %lld positions", (long long)s->opts.n_ctx);
-    for (int il = 0; il < m->n_layer; il++)
-        PF_TRY(open_kv(s, il));
-    PF_TRY(open_state(s));
-    s->buf.bytes = carve(m, s->opts.n_batch, NULL, &s->buf);
-    PF_TRY(ops->buf_alloc(m->backend, s->buf.bytes, false, &s->buf.base));
-    PF_TRY(ops->buf_alloc(m->backend, pf_inputs_at(m, s->opts.n_batch, NULL).bytes, true, &s->inputs));
-    PF_TRY(alloc_floats(s, (size_t)m->n_vocab * sizeof *s->logits, true, &s->logits));
-    carve(m, s->opts.n_batch, s->buf.base, &s->buf);
+    return open_buffers(s);
+}
 
-    s->sizes = backend_sizes(m, &s->opts);
-    pthread_mutex_lock(&m->step_lock);
-    pf_status st = ops->reserve(m->backend, &s->sizes);
-    pthread_mutex_unlock(&m->step_lock);
+pf_status pf_session_follow(struct pf_session *s)
+{
+    if (s->backend == s->m->backend)
+        return PF_OK;
+    close_buffers(s);
+    s->backend = s->m->backend;
+    s->computed = 0;
+    return open_buffers(s);
+}
+
+/* A GPU's expert cache gives way to the session, then takes what is left. */
+static pf_status open_with_room(struct pf_session *s)
+{
+    uint64_t kv_bytes, work_bytes;
+    PF_TRY(pf_session_bytes(s->m, &s->opts, &kv_bytes, &work_bytes));
+    pf_offload_make_room(s->m, kv_bytes + work_bytes);
+    pf_status st = open_parts(s);
+    pf_offload_use_room(s->m);
     return st;
 }
 
@@ -313,9 +355,12 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
     if (!s)
         PF_FAIL(PF_ENOMEM, "no memory for a session");
     s->m = m;
+    s->backend = m->backend;
     s->opts = o;
     atomic_fetch_add(&m->n_sessions, 1);
-    pf_status st = open_parts(s);
+    pthread_mutex_lock(&m->step_lock);
+    pf_status st = open_with_room(s);
+    pthread_mutex_unlock(&m->step_lock);
     if (st < 0) {
         pf_session_close(&s);
         return st;

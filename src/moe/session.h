@@ -1,7 +1,8 @@
 /* A session: one mutable timeline of tokens, its keys and values, and the work buffers of a step.
  *
  *     tokens [0 .. pos)            the timeline; at or past pos is garbage
- *     computed <= pos              what keys, values and state hold; below pos only after a rewind of a recurrent model
+ *     computed <= pos              what keys, values and state hold; below pos only after a rewind of a recurrent model, or
+ *                                  when they were lost with their device
  *     kv[layer]                    chunks of 256 positions; whatever lies at or past computed is garbage
  *     state                        of the delta nets after position computed - 1; at computed 0 it is not looked at
  *     buffers                      activations of one batch of at most n_batch rows
@@ -42,6 +43,8 @@ struct pf_buffers {
     float *logits;           /* PF_LOGIT_ROWS rows {n_vocab} */
     float   *pick_weights;   /* of all layers with experts: [n_moe][rows][n_used] */
     int32_t *picks;          /* the same; pf_picks_at */
+    int32_t *guess;          /* what the next layer might pick {n_used}, */
+    float   *guess_weights;  /* with what weights: PF_GUESS_ROWS rows at most */
     void    *inputs;         /* what the host writes for a step, cut up anew for each: */
     int32_t *ids, *pos;      /* {1} */
     float   *temper;         /* factor of the queries {1} */
@@ -81,6 +84,7 @@ struct pf_checkpoint {       /* state.c */
 
 struct pf_session {
     struct pf_model      *m;
+    pf_backend           *backend;           /* whose memory the buffers lie in: the model's, or one that was lost */
     struct pf_session_opts opts;
     int64_t               pos, computed;
     int32_t              *tokens;            /* [n_ctx] */
@@ -119,6 +123,10 @@ struct pf_picks pf_routed_at(const struct pf_session *s, int ordinal, int rows);
 
 /* forward.c: evaluates a batch. Reads and writes s->kv, s->next and s->buf; commits nothing. */
 pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch);
+
+/* Moves the session to the model's backend if that has changed; everything is to be computed again. With the step lock held. On
+ * failure the session has no buffers, and the next call tries again. */
+pf_status pf_session_follow(struct pf_session *s);
 
 /* state.c */
 size_t pf_state_bytes(const struct pf_model *m);             /* of one copy; 0: the model has no recurrent state */

@@ -1,32 +1,23 @@
 /* The timeline of a session: evaluation in batches, going back, taking up what is already there. See session.h for the
  * invariants. */
 #include <string.h>
-#include <time.h>
 
 #include "base/pf_fp.h"
 #include "base/pf_mem.h"
+#include "base/pf_time.h"
 #include "moe/session.h"
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 static pf_status step(struct pf_session *s, const struct pf_batch *batch)
 {
     struct pf_model *m = s->m;
-    pthread_mutex_lock(&m->step_lock);
-    uint64_t begin = now_ns();
+    uint64_t begin = pf_now_ns();
     unsigned fp = pf_fp_begin();
     pf_status st = pf_forward(s, batch);
     pf_fp_end(fp);
-    atomic_fetch_add(&m->step_ns, now_ns() - begin);
+    atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
     atomic_fetch_add(&m->n_steps, 1);
     atomic_fetch_add(&m->n_tokens, (uint64_t)batch->rows);
     atomic_store(&m->weight_bytes_now, m->backend->weight_bytes_read);
-    pthread_mutex_unlock(&m->step_lock);
     return st;
 }
 
@@ -42,25 +33,39 @@ static pf_status check_tokens(const struct pf_session *s, int64_t from, const in
     return pf_gguf_unchanged(s->m->file);
 }
 
+/* Evaluates and commits the next batch of the tokens up to end; see run_to. */
+static pf_status run_batch(struct pf_session *s, int64_t end, int64_t first, bool last)
+{
+    int64_t from = s->computed, left = end - from;
+    int rows = left < s->opts.n_batch ? (int)left : s->opts.n_batch;
+    struct pf_batch batch = { .tokens = s->tokens + from, .rows = rows, .n_logits = last && left == rows, .logits = s->logits };
+    if (s->all_logits && from + rows > first) {
+        int64_t begin = from > first ? from : first;
+        batch.n_logits = (int)(from + rows - begin);
+        batch.logits = s->all_logits + (size_t)(begin - first) * (size_t)s->m->n_vocab;
+    }
+    PF_TRY(step(s, &batch));
+    pf_state_commit(s, rows);
+    s->pos = s->computed > s->pos ? s->computed : s->pos;
+    return PF_OK;
+}
+
 /* Evaluates s->tokens from computed up to end, batch by batch; each batch that succeeds is committed. Positions from
- * `first` on get logits if all are wanted, otherwise the last one does, if any: first == end. */
+ * `first` on get logits if all are wanted, otherwise the last one does, if any: first == end. If the device is lost, the CPU
+ * computes anew what went with it, and goes on. */
 static pf_status run_to(struct pf_session *s, int64_t end, int64_t first, bool last)
 {
-    while (s->computed < end) {
-        int64_t from = s->computed, left = end - from;
-        int rows = left < s->opts.n_batch ? (int)left : s->opts.n_batch;
-        struct pf_batch batch = { .tokens = s->tokens + from, .rows = rows, .n_logits = last && left == rows,
-                                  .logits = s->logits };
-        if (s->all_logits && from + rows > first) {
-            int64_t begin = from > first ? from : first;
-            batch.n_logits = (int)(from + rows - begin);
-            batch.logits = s->all_logits + (size_t)(begin - first) * (size_t)s->m->n_vocab;
-        }
-        PF_TRY(step(s, &batch));
-        pf_state_commit(s, rows);
-        s->pos = s->computed > s->pos ? s->computed : s->pos;
+    pf_status st = PF_OK;
+    while (st == PF_OK && s->computed < end) {
+        pthread_mutex_lock(&s->m->step_lock);
+        st = pf_session_follow(s);
+        if (st == PF_OK)
+            st = run_batch(s, end, first, last);
+        if (st == PF_EDEVICE && pf_model_leave_device(s->m))
+            st = PF_OK;
+        pthread_mutex_unlock(&s->m->step_lock);
     }
-    return PF_OK;
+    return st;
 }
 
 /* Appends tok[0..n). A recurrent model first catches up with the timeline, and keeps checkpoints where a conversation
@@ -70,6 +75,10 @@ static pf_status append(struct pf_session *s, const int32_t *tok, size_t n)
 {
     enum { TAIL = 32 };
     int64_t first = s->pos, end = first + (int64_t)n;
+    pthread_mutex_lock(&s->m->step_lock);
+    pf_status st = pf_session_follow(s);
+    pthread_mutex_unlock(&s->m->step_lock);
+    PF_TRY(st);
     memmove(s->tokens + first, tok, n * sizeof *tok);
     if (n == 1 && s->computed == first)
         return run_to(s, end, first, true);
@@ -95,6 +104,8 @@ static void drop_logits(struct pf_session *s)
 static void go_back(struct pf_session *s, int64_t pos)
 {
     s->pos = pos;
+    if (s->backend != s->m->backend)
+        s->computed = 0;                     /* what there was is lost, checkpoints too */
     pf_state_rewind(s, pos);
 }
 

@@ -17,8 +17,10 @@ static void free_buffers(struct pf_model *m)
 {
     struct pf_watch *t = &m->watch;
     size_t picks_bytes = (size_t)m->n_moe * (size_t)t->max_rows * (size_t)m->n_used * sizeof *t->picks;
-    m->backend->ops->buf_free(m->backend, t->picks, picks_bytes, true);
-    m->backend->ops->buf_free(m->backend, t->weights, picks_bytes, true);
+    if (t->owner) {
+        t->owner->ops->buf_free(t->owner, t->picks, picks_bytes, true);
+        t->owner->ops->buf_free(t->owner, t->weights, picks_bytes, true);
+    }
     float **floats[] = { &t->x, &t->y, &t->logits, &t->tap.probs, &t->tap.scores, &t->tap.gate, &t->tap.up, &t->tap.act, &t->tap.down };
     for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
         pf_free(*floats[i]);
@@ -26,6 +28,7 @@ static void free_buffers(struct pf_model *m)
     }
     t->picks = NULL;
     t->weights = NULL;
+    t->owner = NULL;
     t->max_rows = 0;
 }
 
@@ -43,6 +46,7 @@ static pf_status alloc_picks(struct pf_model *m, int rows)
     }
     t->picks = picks;
     t->weights = weights;
+    t->owner = m->backend;
     t->max_rows = rows;
     return PF_OK;
 }
@@ -87,7 +91,7 @@ pf_status pf_watch_begin(struct pf_session *s, int rows)
 {
     struct pf_model *m = s->m;
     struct pf_watch *t = &m->watch;
-    if (!is_on(t) || rows <= t->max_rows)
+    if (!is_on(t) || (rows <= t->max_rows && t->owner == m->backend))
         return PF_OK;
     free_buffers(m);
     pf_status st = alloc_picks(m, s->opts.n_batch);
@@ -163,8 +167,7 @@ pf_status pf_trace_counts(pf_model *m, int layer, uint64_t *counts, int cap, int
 
 void pf_watch_close(struct pf_model *m)
 {
-    if (m->backend)
-        stop(m);
+    stop(m);
     pf_trace_free(&m->injected);
 }
 

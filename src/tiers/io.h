@@ -1,11 +1,12 @@
 /* Reading from the drive: a queue of reads behind a vtable.
  *
- *     queue(read) x n  ->  commit  ->  reap(done) ...          one thread owns the queue and makes these calls
- *                                        ^ wake                 any thread
+ *     queue(read) x n  ->  commit        whoever wants bytes; one thread at a time (under the store's lock)
+ *     reap(done) ...                     one thread at a time, while others queue
  *
- * Engines: io_uring.c where the kernel allows it, io_pread.c (a pool of threads) elsewhere, io_sim.c for tests. An engine
- * reports what the kernel said and judges nothing: short reads and errors are the caller's business (store.c retries).
- * A read belongs to the engine from the moment queue answers PF_IO_QUEUED until reap hands it back; its buffer too. */
+ * So a thread that needs weights sets the drive to work itself, however busy the processors are, and another handles what
+ * comes back. Engines: io_uring.c where the kernel allows it, io_pread.c (a pool of threads) elsewhere, io_sim.c for tests. An
+ * engine reports what the kernel said and judges nothing: short reads and errors are the caller's business (store.c retries).
+ * A read belongs to the engine from queue until reap hands it back; its buffer too. */
 #ifndef PF_IO_H
 #define PF_IO_H
 
@@ -20,13 +21,6 @@ typedef struct pf_io pf_io;
 enum {
     PF_IO_ALIGN_UNKNOWN = 4096,      /* what every drive takes */
     PF_IO_ALIGN_MAX = 65536
-};
-
-/* What queue answers. */
-enum pf_io_state {
-    PF_IO_DONE,          /* finished at once; result is set, reap will not mention it */
-    PF_IO_QUEUED,        /* reap will hand it back */
-    PF_IO_BUSY           /* no room: commit and reap first */
 };
 
 struct pf_io_file {
@@ -51,12 +45,13 @@ struct pf_io {
 
 struct pf_io_ops {
     const char *name;                                             /* "io_uring" */
-    void             (*close)(pf_io *io);                         /* no read may be in flight */
-    enum pf_io_state (*queue)(pf_io *io, struct pf_io_read *r);
-    void             (*commit)(pf_io *io);                        /* everything queued is on its way after this */
-    /* Hands back up to cap finished reads and returns how many; with wait, blocks until there is one or wake was called. */
-    int              (*reap)(pf_io *io, struct pf_io_read **done, int cap, bool wait);
-    void             (*wake)(pf_io *io);
+    void (*close)(pf_io *io);                                     /* no read may be in flight */
+    void (*queue)(pf_io *io, struct pf_io_read *r);               /* no more than `depth` at a time */
+    /* Everything queued is on its way after this; or false: the system refuses for now, call again a little later. */
+    bool (*commit)(pf_io *io);
+    /* Hands back up to cap finished reads and returns how many; with wait, blocks until there is one. Never waits for a read
+     * that no commit has sent. */
+    int  (*reap)(pf_io *io, struct pf_io_read **done, int cap, bool wait);
 };
 
 /* All of it must outlive the engine. The arena is where buffers lie; engines may register it with the kernel. */

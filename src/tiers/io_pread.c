@@ -1,9 +1,9 @@
 /* Reads through a pool of threads that call pread, where io_uring is refused (containers, old kernels).
  *
- *     owner: queue -> [held]  commit -> [todo]  thread: pread -> [done]  reap -> owner
+ *     queue -> [held]  commit -> [todo]  thread: pread -> [done]  reap
  *
- * held belongs to the owner alone; todo, done and the flags are under the lock. If the system gives no thread at all, the
- * owner reads by itself and queue answers PF_IO_DONE. */
+ * held belongs to the thread that queues; todo, done and the flags are under the lock. If the system gives no thread at all,
+ * reap reads by itself. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -22,8 +22,7 @@ struct preads {
     pf_io    io;
     struct pf_io_setup s;
     struct list held, todo, done;
-    int      n_flying;                   /* the owner's count */
-    bool     closing, woken;
+    bool     closing;
     pthread_mutex_t lock;
     pthread_cond_t  has_todo, has_done;
     pthread_t threads[MAX_THREADS];
@@ -97,57 +96,51 @@ static void preads_close(pf_io *io)
     pf_free(p);
 }
 
-static enum pf_io_state preads_queue(pf_io *io, struct pf_io_read *r)
+static void preads_queue(pf_io *io, struct pf_io_read *r)
 {
-    struct preads *p = preads_of(io);
-    if (p->n_threads == 0) {
-        carry_out(p, r);
-        return PF_IO_DONE;
-    }
-    if (p->n_flying == p->s.depth)
-        return PF_IO_BUSY;
-    p->n_flying++;
-    list_put(&p->held, r);
-    return PF_IO_QUEUED;
+    list_put(&preads_of(io)->held, r);
 }
 
-static void preads_commit(pf_io *io)
+static bool preads_commit(pf_io *io)
 {
     struct preads *p = preads_of(io);
     pthread_mutex_lock(&p->lock);
-    for (struct pf_io_read *r; (r = list_take(&p->held)) != NULL;)
+    for (struct pf_io_read *r; (r = list_take(&p->held)) != NULL;) {
         list_put(&p->todo, r);
-    pthread_cond_broadcast(&p->has_todo);
+        pthread_cond_signal(&p->has_todo);
+    }
     pthread_mutex_unlock(&p->lock);
+    return true;
+}
+
+static int reap_alone(struct preads *p, struct pf_io_read **done)
+{
+    pthread_mutex_lock(&p->lock);
+    done[0] = list_take(&p->todo);
+    pthread_mutex_unlock(&p->lock);
+    if (!done[0])
+        return 0;
+    carry_out(p, done[0]);
+    return 1;
 }
 
 static int preads_reap(pf_io *io, struct pf_io_read **done, int cap, bool wait)
 {
     struct preads *p = preads_of(io);
     int n = 0;
+    if (p->n_threads == 0)
+        return reap_alone(p, done);
     pthread_mutex_lock(&p->lock);
-    while (wait && !p->done.head && !p->woken)
+    while (wait && !p->done.head)
         pthread_cond_wait(&p->has_done, &p->lock);
-    p->woken = false;
     while (n < cap && p->done.head)
         done[n++] = list_take(&p->done);
     pthread_mutex_unlock(&p->lock);
-    p->n_flying -= n;
     return n;
-}
-
-static void preads_wake(pf_io *io)
-{
-    struct preads *p = preads_of(io);
-    pthread_mutex_lock(&p->lock);
-    p->woken = true;
-    pthread_cond_signal(&p->has_done);
-    pthread_mutex_unlock(&p->lock);
 }
 
 static const struct pf_io_ops preads_ops = {
     .name = "pread", .close = preads_close, .queue = preads_queue, .commit = preads_commit, .reap = preads_reap,
-    .wake = preads_wake,
 };
 
 pf_status pf_io_pread_open(pf_io **out, const struct pf_io_setup *s, void *ctx)

@@ -1,8 +1,9 @@
 /* The simulated engine: real bytes of real files, with faults, delays and an order of completion of its own choosing.
  *
  * Reads are carried out when they are reaped, so that a buffer's bytes change as late as the contract allows. A test
- * double: its times mean nothing. One lock guards `woken`; all else is the owner's. */
+ * double: its times mean nothing. The lock guards everything but the reads that reap has taken out. */
 #define _GNU_SOURCE
+#include <assert.h>
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
@@ -10,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/pf_mem.h"
+#include "base/pf_time.h"
 #include "tiers/io.h"
 
 enum { SECTOR = 512 };
@@ -21,7 +23,6 @@ struct sim {
     struct pf_io_read **flying;          /* [depth] */
     int      n_flying;
     uint64_t rng, *numbers;              /* [depth] which read it is, beside flying */
-    bool     woken;
     pthread_mutex_t lock;
     pthread_cond_t  bell;
 };
@@ -29,13 +30,6 @@ struct sim {
 static struct sim *sim_of(pf_io *io)
 {
     return (struct sim *)io;
-}
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
 static void sim_close(pf_io *io)
@@ -48,22 +42,24 @@ static void sim_close(pf_io *io)
     pf_free(m);
 }
 
-static enum pf_io_state sim_queue(pf_io *io, struct pf_io_read *r)
+static void sim_queue(pf_io *io, struct pf_io_read *r)
 {
     struct sim *m = sim_of(io);
-    if (m->n_flying == m->s.depth)
-        return PF_IO_BUSY;
+    pthread_mutex_lock(&m->lock);
     uint64_t number = ++m->plan->n_reads;
     uint64_t takes_ns = m->plan->latency_ns + m->plan->ns_per_kib * (r->bytes >> 10);
-    r->due = now_ns() + (number == m->plan->late_at ? m->plan->late_ns : takes_ns);
+    assert(m->n_flying < m->s.depth);
+    r->due = pf_now_ns() + (number == m->plan->late_at ? m->plan->late_ns : takes_ns);
     m->numbers[m->n_flying] = number;
     m->flying[m->n_flying++] = r;
-    return PF_IO_QUEUED;
+    pthread_cond_signal(&m->bell);
+    pthread_mutex_unlock(&m->lock);
 }
 
-static void sim_commit(pf_io *io)
+static bool sim_commit(pf_io *io)
 {
     (void)io;
+    return true;
 }
 
 static void carry_out(struct sim *m, struct pf_io_read *r, uint64_t number)
@@ -102,62 +98,52 @@ static int choose(struct sim *m, uint64_t now, uint64_t *due)
     return -1;
 }
 
-/* Sleeps until `due`, or until woken. */
-static void doze(struct sim *m, uint64_t now, uint64_t due)
+/* Sleeps until `due`, or until there is another read. The lock is held. */
+static void doze(struct sim *m, uint64_t due)
 {
-    struct timespec t;
-    uint64_t ns = due == UINT64_MAX ? 1000000000u : due - now;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    ns += (uint64_t)t.tv_nsec;
-    t.tv_sec += (time_t)(ns / 1000000000u);
-    t.tv_nsec = (long)(ns % 1000000000u);
-    pthread_mutex_lock(&m->lock);
-    if (!m->woken)
+    struct timespec t = { (time_t)(due / 1000000000u), (long)(due % 1000000000u) };
+    if (due == UINT64_MAX)
+        pthread_cond_wait(&m->bell, &m->lock);
+    else
         pthread_cond_timedwait(&m->bell, &m->lock, &t);
-    pthread_mutex_unlock(&m->lock);
 }
 
-static bool take_wake(struct sim *m)
+/* Takes out the read that comes back next, or waits for one; NULL: there is none now. */
+static struct pf_io_read *take(struct sim *m, bool wait, uint64_t *number)
 {
+    struct pf_io_read *r = NULL;
     pthread_mutex_lock(&m->lock);
-    bool woken = m->woken;
-    m->woken = false;
+    for (;;) {
+        uint64_t due;
+        int at = choose(m, pf_now_ns(), &due);
+        if (at >= 0) {
+            r = m->flying[at];
+            *number = m->numbers[at];
+            m->n_flying--;
+            m->flying[at] = m->flying[m->n_flying];
+            m->numbers[at] = m->numbers[m->n_flying];
+        }
+        if (r || !wait)
+            break;
+        doze(m, due);
+    }
     pthread_mutex_unlock(&m->lock);
-    return woken;
+    return r;
 }
 
 static int sim_reap(pf_io *io, struct pf_io_read **done, int cap, bool wait)
 {
     struct sim *m = sim_of(io);
-    for (;;) {
-        uint64_t now = now_ns(), due;
-        int at = choose(m, now, &due);
-        if (at >= 0 && cap > 0) {
-            struct pf_io_read *r = m->flying[at];
-            carry_out(m, r, m->numbers[at]);
-            m->n_flying--;
-            m->flying[at] = m->flying[m->n_flying];
-            m->numbers[at] = m->numbers[m->n_flying];
-            done[0] = r;
-            return 1;
-        }
-        if (take_wake(m) || !wait)
-            return 0;
-        doze(m, now, due);
-    }
-}
-
-static void sim_wake(pf_io *io)
-{
-    struct sim *m = sim_of(io);
-    pthread_mutex_lock(&m->lock);
-    m->woken = true;
-    pthread_cond_signal(&m->bell);
-    pthread_mutex_unlock(&m->lock);
+    uint64_t number;
+    done[0] = cap > 0 ? take(m, wait, &number) : NULL;
+    if (!done[0])
+        return 0;
+    carry_out(m, done[0], number);
+    return 1;
 }
 
 static const struct pf_io_ops sim_ops = {
-    .name = "simulated", .close = sim_close, .queue = sim_queue, .commit = sim_commit, .reap = sim_reap, .wake = sim_wake,
+    .name = "simulated", .close = sim_close, .queue = sim_queue, .commit = sim_commit, .reap = sim_reap,
 };
 
 pf_status pf_io_sim_open(pf_io **out, const struct pf_io_setup *s, void *ctx)

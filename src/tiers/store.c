@@ -4,8 +4,8 @@
  *     slot:    | ...| part's bytes  |....|      starts on the drive's alignment; the part lies offset % alignment into it, so
  *              ^ sectors that hold the part ^     that a direct read of the enclosing sectors lands in place
  *
- *     part:    ABSENT --pin, prefetch, fill--> QUEUED --reader--> READING --> READY --evicted--> ABSENT
- *                 ^------- last unpin ----------'                    `-----> FAILED --last unpin--> ABSENT
+ *     part:    ABSENT --pin, prefetch, guess, fill--> QUEUED --> READING --> READY --evicted--> ABSENT
+ *                 ^------------ last unpin ----------'             `-----> FAILED --last unpin--> ABSENT
  *
  * Invariants
  *  1. A part has a slot if and only if it is not ABSENT; a slot belongs to one part or lies in its class's free list.
@@ -15,8 +15,11 @@
  *  5. The bytes of a slot are written only by the engine, while its part is READING; a part is READY when the last of its
  *     chunks has come and nobody writes any more. A pin taken under the lock therefore sees bytes that stay as they are.
  *  6. Each pin has exactly one unpin. At close there is none.
- *  7. The reader thread alone talks to the engine (but for wake). Everything in pf_store is under `lock`, except: constants
- *     after open; the engine; a pinned part's slot; a READING part's bytes, which are the reader's.
+ *  7. Everything in pf_store is under `lock`, except: constants after open; a pinned part's slot; a READING part's bytes, which
+ *     are the reader's; the engine's reap, which is the reader's too. Whoever wants parts sends the reads (send_reads), and
+ *     the reader handles what comes back and sends what had no room before.
+ *  8. `wanted` is read before `ahead`, and ahead before guesses and the background order, which go to `ahead` one slab at a time
+ *     when few reads are under way: what nobody may want delays what somebody waits for by no more than AHEAD_DEPTH reads.
  *
  * A read that comes back short is continued from the last whole sector, one that was interrupted is asked for again; all else
  * fails the part and everyone who waits for it with one sentence, and the next pin starts afresh. Each part keeps a checksum of
@@ -35,8 +38,9 @@
 #include <time.h>
 
 #include "base/pf_mem.h"
+#include "base/pf_time.h"
 
-enum { MAX_TRIES = 16, FILL_DEPTH = 4, SECTOR = 512, NONE = -1 };
+enum { MAX_TRIES = 16, AHEAD_DEPTH = 4, SECTOR = 512, NONE = -1 };
 
 enum state { ABSENT, QUEUED, READING, READY, FAILED };
 
@@ -50,6 +54,7 @@ struct part {
     int        pins, n_flying;
     int        n_chunks, n_asked;        /* reads it takes, reads begun */
     bool       broken, has_sum, again;   /* a chunk failed; sum is known; it is being read a second time over */
+    bool       guessed;                  /* read on a guess, and not pinned since */
     uint64_t   sum;
 };
 
@@ -72,9 +77,16 @@ struct read {
     struct read *next;
 };
 
+/* Slabs to read, one after the other, while nothing else is wanted. */
+struct order {
+    const int *slabs;
+    int        n, at;
+};
+
 struct pf_store {
     pthread_mutex_t lock;
     pthread_cond_t  changed;             /* a part became READY, FAILED or ABSENT */
+    pthread_cond_t  has_work;            /* for the reader: reads are under way, or there is something to begin */
     pthread_t       reader;
     bool            has_lock, has_reader, closing;
     struct part    *parts;
@@ -90,11 +102,14 @@ struct pf_store {
     pf_io          *io;
 
     struct queue    wanted, ahead;       /* parts to read: for someone who waits; for later */
-    const int      *fill;                /* slabs to read when there is nothing else, and how far that has come */
-    int             n_fill, fill_at;
+    struct order    guess, fill;         /* guess evicts and is forgotten at the next step; fill takes what is free */
+    int             guesses[PF_MAX_GUESSES];
+    uint32_t        n_tried, n_right;    /* parts read on a guess of late, and pinned afterwards */
+    uint32_t        n_silent;            /* guesses not followed since */
     struct read     reads[PF_STORE_DEPTH];
-    struct read    *idle, *held;         /* reads not in use; reads to hand to the engine (again) */
-    int             n_flying;            /* reads with the engine or held */
+    struct read    *idle;                /* reads not in use */
+    bool            unsent;              /* the engine could not send all of what it was given */
+    int             n_flying;            /* reads with the engine */
     uint64_t        flying_since;
     pf_spans       *spans;
     uint64_t        n_progress;          /* reads that came back, for the stall watch */
@@ -103,13 +118,6 @@ struct pf_store {
     char            fail_text[512];
     struct pf_store_stats stats;
 };
-
-static uint64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------ */
 
@@ -270,6 +278,7 @@ static pf_status open_reader(struct pf_store *s, const struct pf_store_setup *se
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->changed, &attr);
+    pthread_cond_init(&s->has_work, NULL);
     pthread_condattr_destroy(&attr);
     s->has_lock = true;
     s->wanted = s->ahead = (struct queue){ NONE, NONE };
@@ -316,8 +325,8 @@ void pf_store_close(pf_store **sp)
     if (s->has_reader) {
         pthread_mutex_lock(&s->lock);
         s->closing = true;
+        pthread_cond_signal(&s->has_work);
         pthread_mutex_unlock(&s->lock);
-        s->io->ops->wake(s->io);
         pthread_join(s->reader, NULL);
     }
     for (int p = 0; s->parts && p < s->n_parts; p++)
@@ -336,6 +345,7 @@ void pf_store_close(pf_store **sp)
     }
     if (s->has_lock) {
         pthread_cond_destroy(&s->changed);
+        pthread_cond_destroy(&s->has_work);
         pthread_mutex_destroy(&s->lock);
     }
     pf_pages_free(s->arena, s->arena_bytes);
@@ -380,6 +390,7 @@ static void make_absent(struct pf_store *s, struct part *part)
     k->free[k->n_free++] = part->slot;
     part->slot = NULL;
     part->state = ABSENT;
+    part->guessed = false;
 }
 
 static bool take_slot(struct pf_store *s, struct part *part, bool evict)
@@ -415,6 +426,9 @@ static void pin_part(struct pf_store *s, int p)
     struct part *part = &s->parts[p];
     struct class *k = &s->classes[part->class];
     part->pins++;
+    s->n_right += part->guessed;
+    s->stats.n_guessed_right += part->guessed;
+    part->guessed = false;
     k->policy->ops->use(k->policy, part->index);
     if (part->in == &s->ahead) {             /* now somebody waits for it */
         queue_remove(s, p);
@@ -474,11 +488,73 @@ static bool pin_absent(struct pf_store *s, const struct pf_slab *slab)
     return true;
 }
 
+/* ---- Sending reads; the lock is held ----------------------------------------------------------------------------- */
+
+/* The next slab of the order that wants parts and finds slots: its parts go to `ahead`. */
+static void queue_next(struct pf_store *s, struct order *o)
+{
+    bool guess = o == &s->guess;
+    while (o->at < o->n && s->ahead.head == NONE) {
+        const struct pf_slab *k = &s->slabs[o->slabs[o->at++]];
+        for (int p = k->first; p < k->first + k->n; p++)
+            if (s->parts[p].state == ABSENT && start_load(s, p, &s->ahead, guess) && guess) {
+                s->parts[p].guessed = true;
+                s->n_tried++;
+                s->stats.n_guessed++;
+            }
+    }
+}
+
+static int next_part(struct pf_store *s)
+{
+    if (s->closing)
+        return NONE;
+    if (s->wanted.head != NONE)
+        return s->wanted.head;
+    if (s->ahead.head == NONE && s->n_flying < AHEAD_DEPTH) {
+        queue_next(s, &s->guess);
+        queue_next(s, &s->fill);
+    }
+    return s->ahead.head;
+}
+
+/* The next chunk of a part: a share of the sectors that hold it, in whole multiples of the alignment. */
+static void ask_chunk(struct pf_store *s, int p)
+{
+    struct part *part = &s->parts[p];
+    uint64_t begin = part->at.offset / s->align * s->align, end = part->at.offset + part->at.bytes;
+    uint64_t sectors = (end - begin + s->align - 1) / s->align, n = (uint64_t)part->n_chunks, i = (uint64_t)part->n_asked++;
+    uint64_t from = begin + sectors * i / n * s->align, to = begin + sectors * (i + 1) / n * s->align;
+    struct read *r = s->idle;
+    s->idle = r->next;
+    *r = (struct read){ .io = { .file = part->at.file, .offset = from, .bytes = to - from, .buf = part->slot + (from - begin) },
+                        .part = p, .need_end = to < end ? to : end };
+    s->io->ops->queue(s->io, &r->io);
+    part->state = READING;
+    part->n_flying++;
+    if (s->n_flying++ == 0)
+        s->flying_since = pf_now_ns();
+    if (part->n_asked == part->n_chunks)
+        queue_remove(s, p);
+}
+
+/* Begins as many reads as there is room for. */
+static void send_reads(struct pf_store *s)
+{
+    bool idle = s->n_flying == 0;
+    for (int p; s->idle && (p = next_part(s)) != NONE;)
+        ask_chunk(s, p);
+    s->unsent = !s->io->ops->commit(s->io);
+    if (idle && s->n_flying > 0)
+        pthread_cond_signal(&s->has_work);
+}
+
 /* ---- For everybody ---------------------------------------------------------------------------------------------- */
 
 void pf_store_step(pf_store *s, int layer)
 {
     pthread_mutex_lock(&s->lock);
+    s->guess.n = 0;
     for (int c = 0; c < s->n_classes; c++)
         s->classes[c].policy->ops->step(s->classes[c].policy, layer);
     pthread_mutex_unlock(&s->lock);
@@ -487,7 +563,7 @@ void pf_store_step(pf_store *s, int layer)
 /* Waits for a change. Fails when the drive has finished nothing for stall_ns; *seen and *since are the caller's memory. */
 static pf_status wait_change(struct pf_store *s, uint64_t *seen, uint64_t *since)
 {
-    uint64_t begin = now_ns();
+    uint64_t begin = pf_now_ns();
     if (*since == 0 || *seen != s->n_progress) {
         *seen = s->n_progress;
         *since = begin;
@@ -497,20 +573,15 @@ static pf_status wait_change(struct pf_store *s, uint64_t *seen, uint64_t *since
     uint64_t until = *since + s->stall_ns;
     struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
     pthread_cond_timedwait(&s->changed, &s->lock, &t);
-    s->stats.wait_ns += now_ns() - begin;
+    s->stats.wait_ns += pf_now_ns() - begin;
     return PF_OK;
-}
-
-static void wake_reader(struct pf_store *s)
-{
-    s->io->ops->wake(s->io);
 }
 
 pf_status pf_store_pin(pf_store *s, const int *slabs, int n, enum pf_pin *out)
 {
     uint64_t seen = 0, since = 0;
     pf_status st = PF_OK;
-    int n_pinned = 0, n_queued = 0;
+    int n_pinned = 0;
     pthread_mutex_lock(&s->lock);
     while (st == PF_OK && n_pinned == 0 && n > 0) {
         for (int i = 0; i < n; i++)
@@ -519,33 +590,53 @@ pf_status pf_store_pin(pf_store *s, const int *slabs, int n, enum pf_pin *out)
             const struct pf_slab *slab = &s->slabs[slabs[i]];
             out[i] = all_ready(s, slab) ? PF_PIN_READY : pin_absent(s, slab) ? PF_PIN_QUEUED : PF_PIN_BUSY;
             n_pinned += out[i] != PF_PIN_BUSY;
-            n_queued += out[i] == PF_PIN_QUEUED;
             s->stats.n_hits += out[i] == PF_PIN_READY;
             s->stats.n_misses += out[i] == PF_PIN_QUEUED;
         }
+        send_reads(s);
         if (n_pinned == 0)
             st = wait_change(s, &seen, &since);
     }
     pthread_mutex_unlock(&s->lock);
-    if (n_queued > 0)
-        wake_reader(s);
+    return st;
+}
+
+/* Moves the slabs that are ready to the front; both kinds keep their order. PF_EIO and the like when a part of one failed. */
+static pf_status sort_ready(struct pf_store *s, int *slabs, int n, int *n_ready)
+{
+    *n_ready = 0;
+    for (int i = 0; i < n; i++) {
+        const struct pf_slab *k = &s->slabs[slabs[i]];
+        for (int p = k->first; p < k->first + k->n; p++)
+            if (s->parts[p].state == FAILED)
+                PF_FAIL(s->fail_status, "%s", s->fail_text);
+        if (!all_ready(s, k))
+            continue;
+        int slab = slabs[i];
+        memmove(&slabs[*n_ready + 1], &slabs[*n_ready], (size_t)(i - *n_ready) * sizeof *slabs);
+        slabs[(*n_ready)++] = slab;
+    }
+    return PF_OK;
+}
+
+pf_status pf_store_wait_any(pf_store *s, int *slabs, int n, int *n_ready)
+{
+    uint64_t seen = 0, since = 0;
+    pthread_mutex_lock(&s->lock);
+    pf_status st = sort_ready(s, slabs, n, n_ready);
+    while (st == PF_OK && *n_ready == 0) {
+        st = wait_change(s, &seen, &since);
+        if (st == PF_OK)
+            st = sort_ready(s, slabs, n, n_ready);
+    }
+    pthread_mutex_unlock(&s->lock);
     return st;
 }
 
 pf_status pf_store_wait(pf_store *s, int slab)
 {
-    const struct pf_slab *k = &s->slabs[slab];
-    uint64_t seen = 0, since = 0;
-    pf_status st = PF_OK;
-    pthread_mutex_lock(&s->lock);
-    while (st == PF_OK && !all_ready(s, k)) {
-        bool failed = false;
-        for (int p = k->first; p < k->first + k->n; p++)
-            failed |= s->parts[p].state == FAILED;
-        st = failed ? pf_fail(s->fail_status, "%s", s->fail_text) : wait_change(s, &seen, &since);
-    }
-    pthread_mutex_unlock(&s->lock);
-    return st;
+    int n_ready;
+    return pf_store_wait_any(s, &slab, 1, &n_ready);
 }
 
 bool pf_store_is_ready(pf_store *s, int slab)
@@ -568,33 +659,64 @@ void pf_store_unpin(pf_store *s, const int *slabs, int n)
     pthread_mutex_unlock(&s->lock);
 }
 
+void *pf_store_arena(const pf_store *s, size_t *bytes)
+{
+    *bytes = s->arena_bytes;
+    return s->arena;
+}
+
 const uint8_t *pf_store_data(const pf_store *s, int part)
 {
     return s->parts[part].slot + s->parts[part].at.offset % s->align;
 }
 
-void pf_store_prefetch(pf_store *s, const int *slabs, int n)
+void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most)
 {
-    bool any = false;
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n && most > 0; i++) {
         const struct pf_slab *k = &s->slabs[slabs[i]];
+        most -= !all_ready(s, k);
         for (int p = k->first; p < k->first + k->n; p++)
-            any |= s->parts[p].state == ABSENT && start_load(s, p, &s->ahead, true);
+            if (s->parts[p].state == ABSENT)
+                start_load(s, p, &s->ahead, true);
+    }
+    send_reads(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* Whether guesses have been right often enough. A long silence is forgotten, so that they are tried again. */
+static bool guessing_pays(struct pf_store *s)
+{
+    enum { ENOUGH = 96, FORGET = 1024, SILENCE = 1000 };
+    if (s->n_tried < ENOUGH || 2 * s->n_right >= s->n_tried) {
+        if (s->n_tried >= FORGET)
+            s->n_tried /= 2, s->n_right /= 2;
+        s->n_silent = 0;
+        return true;
+    }
+    if (++s->n_silent == SILENCE)
+        s->n_tried = s->n_right = s->n_silent = 0;
+    return false;
+}
+
+void pf_store_guess(pf_store *s, const int *slabs, int n)
+{
+    pthread_mutex_lock(&s->lock);
+    if (guessing_pays(s)) {
+        assert(n <= PF_MAX_GUESSES);
+        memcpy(s->guesses, slabs, (size_t)n * sizeof *slabs);
+        s->guess = (struct order){ s->guesses, n, 0 };
+        send_reads(s);
     }
     pthread_mutex_unlock(&s->lock);
-    if (any)
-        wake_reader(s);
 }
 
 void pf_store_fill(pf_store *s, const int *slabs, int n)
 {
     pthread_mutex_lock(&s->lock);
-    s->fill = slabs;
-    s->n_fill = n;
-    s->fill_at = 0;
+    s->fill = (struct order){ slabs, n, 0 };
+    send_reads(s);
     pthread_mutex_unlock(&s->lock);
-    wake_reader(s);
 }
 
 void pf_store_stats_get(pf_store *s, struct pf_store_stats *out)
@@ -602,7 +724,7 @@ void pf_store_stats_get(pf_store *s, struct pf_store_stats *out)
     pthread_mutex_lock(&s->lock);
     *out = s->stats;
     if (s->n_flying > 0)
-        out->busy_ns += now_ns() - s->flying_since;
+        out->busy_ns += pf_now_ns() - s->flying_since;
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -612,53 +734,11 @@ void pf_store_stats_reset(pf_store *s)
     struct pf_store_stats old = s->stats;
     s->stats = (struct pf_store_stats){ .slot_bytes = old.slot_bytes, .resident_bytes = old.resident_bytes,
                                         .engine = old.engine, .policy = old.policy };
-    s->flying_since = now_ns();
+    s->flying_since = pf_now_ns();
     pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- The reader ------------------------------------------------------------------------------------------------- */
-
-/* The next slab of the background order that wants parts and finds free slots: its parts go to `ahead`. */
-static void queue_fill(struct pf_store *s)
-{
-    while (s->fill_at < s->n_fill && s->ahead.head == NONE) {
-        const struct pf_slab *k = &s->slabs[s->fill[s->fill_at++]];
-        for (int p = k->first; p < k->first + k->n; p++)
-            if (s->parts[p].state == ABSENT)
-                start_load(s, p, &s->ahead, false);
-    }
-}
-
-static int next_part(struct pf_store *s)
-{
-    if (s->closing)
-        return NONE;
-    if (s->wanted.head != NONE)
-        return s->wanted.head;
-    if (s->ahead.head == NONE && s->n_flying < FILL_DEPTH)
-        queue_fill(s);
-    return s->ahead.head;
-}
-
-/* The next chunk of a part: a share of the sectors that hold it, in whole multiples of the alignment. */
-static void ask_chunk(struct pf_store *s, int p)
-{
-    struct part *part = &s->parts[p];
-    uint64_t begin = part->at.offset / s->align * s->align, end = part->at.offset + part->at.bytes;
-    uint64_t sectors = (end - begin + s->align - 1) / s->align, n = (uint64_t)part->n_chunks, i = (uint64_t)part->n_asked++;
-    uint64_t from = begin + sectors * i / n * s->align, to = begin + sectors * (i + 1) / n * s->align;
-    struct read *r = s->idle;
-    s->idle = r->next;
-    *r = (struct read){ .io = { .file = part->at.file, .offset = from, .bytes = to - from, .buf = part->slot + (from - begin) },
-                        .part = p, .need_end = to < end ? to : end, .next = s->held };
-    s->held = r;
-    part->state = READING;
-    part->n_flying++;
-    if (s->n_flying++ == 0)
-        s->flying_since = now_ns();
-    if (part->n_asked == part->n_chunks)
-        queue_remove(s, p);
-}
 
 static void fail_part(struct pf_store *s, struct part *part, pf_status st, const char *text)
 {
@@ -695,7 +775,7 @@ static bool must_repeat(struct pf_store *s, struct read *r)
     int64_t n = r->io.result;
     if (n >= 0 && r->io.offset + (uint64_t)n >= r->need_end)
         return false;
-    if ((n < 0 && n != -EINTR && n != -EAGAIN) || s->closing || ++r->tries > MAX_TRIES) {
+    if ((n < 0 && n != -EINTR && n != -EAGAIN && n != -ECANCELED) || s->closing || ++r->tries > MAX_TRIES) {
         fail_read(s, r);
         return false;
     }
@@ -761,15 +841,14 @@ static void finish_read(struct pf_store *s, struct read *r)
     s->stats.n_reads++;
     s->stats.bytes_read += r->io.result > 0 ? (uint64_t)r->io.result : 0;
     if (must_repeat(s, r)) {
-        r->next = s->held;
-        s->held = r;
+        s->io->ops->queue(s->io, &r->io);
         return;
     }
     int p = r->part;
     r->next = s->idle;
     s->idle = r;
     if (--s->n_flying == 0) {
-        uint64_t now = now_ns();
+        uint64_t now = pf_now_ns();
         s->stats.busy_ns += now - s->flying_since;
         pf_spans_add(s->spans, &(struct pf_span){ "reads", PF_TRACK_DRIVE, -1, -1, s->flying_since, now });
     }
@@ -779,48 +858,26 @@ static void finish_read(struct pf_store *s, struct read *r)
         finish_part(s, p);
 }
 
-/* Hands the held reads to the engine in the order they were asked for; what it has no room for stays held. Returns how many
- * were done at once. The lock is not held: `held` is the reader's own. */
-static int hand_over(struct pf_store *s, struct pf_io_read **done)
-{
-    struct read *list = NULL, *left = NULL;
-    int n_done = 0;
-    while (s->held) {
-        struct read *r = s->held;
-        s->held = r->next;
-        r->next = list;
-        list = r;
-    }
-    while (list) {
-        struct read *r = list;
-        list = r->next;
-        enum pf_io_state q = s->io->ops->queue(s->io, &r->io);
-        if (q == PF_IO_DONE)
-            done[n_done++] = &r->io;
-        if (q == PF_IO_BUSY) {
-            r->next = left;
-            left = r;
-        }
-    }
-    s->held = left;
-    s->io->ops->commit(s->io);
-    return n_done;
-}
-
+/* Waits for reads to come back and handles them. When the engine could not send everything, comes back a little later. */
 static void *reader_main(void *arg)
 {
     struct pf_store *s = arg;
     struct pf_io_read *done[PF_STORE_DEPTH];
     pthread_mutex_lock(&s->lock);
     while (!s->closing || s->n_flying > 0) {
-        for (int p; s->idle && (p = next_part(s)) != NONE;)
-            ask_chunk(s, p);
+        if (s->n_flying == 0) {
+            pthread_cond_wait(&s->has_work, &s->lock);
+            continue;
+        }
+        bool wait = !s->unsent;
         pthread_mutex_unlock(&s->lock);
-        int n = hand_over(s, done);
-        n += s->io->ops->reap(s->io, done + n, PF_STORE_DEPTH - n, n == 0);
+        int n = s->io->ops->reap(s->io, done, PF_STORE_DEPTH, wait);
+        if (n == 0)
+            nanosleep(&(struct timespec){ 0, 100000 }, NULL);
         pthread_mutex_lock(&s->lock);
         for (int i = 0; i < n; i++)
             finish_read(s, (struct read *)((char *)done[i] - offsetof(struct read, io)));
+        send_reads(s);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;

@@ -4,7 +4,7 @@
  * its parts are placed, read and evicted one by one. The store owns its files, the slots and one thread that reads.
  *
  *     pf_store_pin(slabs)  ->  ready: compute at once          hits first, so that misses cannot push them out
- *                              queued: pf_store_wait, then compute
+ *                              queued: is being read; pf_store_wait, then compute
  *                              busy: no slot now; unpin something and pin again
  *     pf_store_unpin(slabs)    exactly once per slab that was ready or queued
  *
@@ -18,7 +18,7 @@
 
 typedef struct pf_store pf_store;
 
-enum { PF_STORE_READ_BYTES = 1 << 20, PF_STORE_DEPTH = 16 };     /* one request at most; requests in flight */
+enum { PF_STORE_READ_BYTES = 1 << 20, PF_STORE_DEPTH = 32 };     /* one request at most; requests in flight */
 
 struct pf_part {
     int      file;
@@ -66,6 +66,9 @@ pf_status pf_store_pin(pf_store *s, const int *slabs, int n, enum pf_pin *out);
 /* Until all parts of a pinned slab are there. On failure (PF_EIO, PF_ECHANGED) it is still pinned. */
 pf_status pf_store_wait(pf_store *s, int slab);
 
+/* Until at least one of n pinned slabs is there: those that are come to the front, *n_ready of them. Otherwise the same. */
+pf_status pf_store_wait_any(pf_store *s, int *slabs, int n, int *n_ready);
+
 void pf_store_unpin(pf_store *s, const int *slabs, int n);
 
 /* Whether a queued slab has arrived. */
@@ -74,8 +77,18 @@ bool pf_store_is_ready(pf_store *s, int slab);
 /* Bytes of a part of a ready, pinned slab; they stay there until it is unpinned. */
 const uint8_t *pf_store_data(const pf_store *s, int part);
 
-/* Starts reading slabs that will surely be wanted soon; evicts for them, never waits. */
-void pf_store_prefetch(pf_store *s, const int *slabs, int n);
+/* The memory of all slots, whole pages. */
+void *pf_store_arena(const pf_store *s, size_t *bytes);
+
+/* Starts reading the first `most` slabs that are not there yet, as they will surely be wanted soon; those that are being read
+ * count. Evicts for them, never waits. */
+void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most);
+
+/* Slabs that will probably be wanted next, likeliest first: read while the drive has nothing better to do, until the next
+ * step, which knows better. Replaces an earlier guess. Evicts for them. As long as less than half of what was read on a
+ * guess is pinned before it is evicted again, guesses are ignored, but for a few from time to time. */
+enum { PF_MAX_GUESSES = 512 };
+void pf_store_guess(pf_store *s, const int *slabs, int n);
 
 /* Fills free slots with these slabs in the background, a little at a time while nothing else is wanted. Replaces an earlier
  * order. The table is borrowed until the store is closed. */
@@ -87,6 +100,7 @@ struct pf_store_stats {
     uint64_t wait_ns;                    /* threads waited for reads */
     uint64_t busy_ns;                    /* at least one read was in flight */
     uint64_t n_retries, n_evictions;
+    uint64_t n_guessed, n_guessed_right; /* parts read on a guess; pinned afterwards */
     uint64_t slot_bytes, resident_bytes;
     const char *engine, *policy;
 };

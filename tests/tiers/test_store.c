@@ -89,7 +89,7 @@ static void *crowd_main(void *arg)
             n = some_slabs(&rng, (int)(next_random(&rng) % N_LAYERS), 3, slabs);
         pf_store_step(c->s, i % N_LAYERS);
         if (i % 7 == 0)
-            pf_store_prefetch(c->s, slabs, n);
+            pf_store_prefetch(c->s, slabs, n, n);
         pf_status st = use_slabs(c->f, c->s, slabs, n, &n_right);
         if (st != PF_OK || n_right != n)
             atomic_fetch_add(&c->n_bad, 1);
@@ -138,7 +138,7 @@ static void test_background(struct fixture *f)
         CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
         pf_store_fill(s, order, N_SLABS);
         if (round % 2)
-            pf_store_prefetch(s, order, N_SLABS);
+            pf_store_prefetch(s, order, N_SLABS, N_SLABS);
         pf_store_close(&s);
     }
     CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
@@ -147,6 +147,36 @@ static void test_background(struct fixture *f)
     pf_store_stats_get(s, &stats);
     CHECK(stats.n_evictions == 0 && stats.bytes_read < 2 * f->all, "%llu bytes read", (unsigned long long)stats.bytes_read);
     pf_store_close(&s);
+}
+
+/* Guesses are read while nothing is wanted and make room for themselves; when they are mostly wrong they stop. */
+static void test_guesses(struct fixture *f)
+{
+    int slabs[N_EXPERTS], other, n_right = 0, n_used = 0;
+    pf_store *s = NULL;
+    struct pf_store_stats stats;
+    f->setup.budget_bytes = f->least + (f->all - f->least) / 4;
+    for (int right = 0; right < 2; right++) {
+        uint64_t rng = 9;
+        CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+        for (int step = 0; step < 400; step++) {
+            int layer = step % N_LAYERS, n = some_slabs(&rng, layer, 2, slabs);
+            other = layer * N_EXPERTS + (slabs[0] + 3) % N_EXPERTS;
+            pf_store_guess(s, right ? slabs : &other, right ? n : 1);
+            if (step % 3 == 0)
+                usleep(300);
+            pf_store_step(s, layer);
+            CHECK(use_slabs(f, s, slabs, n, &n_right) == PF_OK, "%s", pf_last_error());
+            n_used += n;
+        }
+        pf_store_stats_get(s, &stats);
+        CHECK(stats.n_guessed > 0 && stats.n_guessed_right <= stats.n_guessed, "%d guesses", (int)stats.n_guessed);
+        CHECK(right ? stats.n_guessed_right >= stats.n_guessed * 9 / 10 : stats.n_guessed < 300, "%d parts guessed, %d right",
+              (int)stats.n_guessed, (int)stats.n_guessed_right);
+        pf_store_guess(s, slabs, 2);
+        pf_store_close(&s);
+    }
+    CHECK(n_right == n_used, "%d of %d slabs are right", n_right, n_used);
 }
 
 /* Every allocation of opening fails in turn; nothing is left behind. */
@@ -191,6 +221,7 @@ int main(int argc, char **argv)
     test_budgets(&f);
     test_threads(&f);
     test_background(&f);
+    test_guesses(&f);
     test_allocations(&f);
     fixture_close(&f);
     return check_status();

@@ -131,7 +131,7 @@ static void test_stall(struct fixture *f)
     CHECK(st == PF_OK && n_right == 1, "%s", pf_last_error());
     pf_store_close(&s);
     CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
-    pf_store_prefetch(s, &slab, 1);
+    pf_store_prefetch(s, &slab, 1, 1);
     pf_store_close(&s);                      /* waits for what is in flight */
     f->setup.stall_ns = stall_ns;
 }

@@ -103,27 +103,39 @@ struct cu_groups {
     int32_t        *sorted;       /* [n_picks] */
     struct cu_tile *tile;
 };
-int pf_cu_max_tiles(int n_picks, int n_expert);
-cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, struct cu_groups *g);
+int pf_cu_max_tiles(int n_picks, int n_expert, int width);
+cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width, struct cu_groups *g);
 
-/* One quantised matrix, or one of each expert, times many rows. */
+/* How products of many rows are cut for a GPU: columns of a tile, stages in shared memory, blocks that run at once. */
+struct cu_tile_shape {
+    int width, n_stages, n_blocks;
+};
+/* For a GPU of n_units multiprocessors whose blocks may have so much shared memory; false: too little. */
+bool pf_cu_tile_shape(size_t shared_bytes, int n_units, struct cu_tile_shape *out);
+
+/* One matrix, or one of each expert. */
+struct cu_tile_part {
+    const uint8_t        *w;                   /* dense */
+    const uint8_t *const *table;               /* experts */
+    float                 scale;
+    const float          *scales, *bias;       /* {n_expert}; {n_out} or {n_out, n_expert}; or NULL */
+    float                *y;                   /* [n_columns][n_out] */
+    int                   n_out;
+};
+
+/* Quantised matrices of one type and input length times many rows. */
 struct cu_tiles {
+    struct cu_tile_part part[CU_MAX_PARTS];
     enum pf_qtype    type;
     uint64_t         row_bytes;
-    int              n, n_out, n_columns;      /* n_columns: rows, or picks */
+    int              n_parts, n, n_columns;    /* n_columns: rows, or picks */
     struct cu_x      x;
-    const float     *bias;                     /* {n_out}, or {n_out, n_expert}, or NULL */
-    float           *y;                        /* [n_columns][n_out] */
     struct cu_tables tables;
-    const uint8_t   *w;                        /* dense */
-    float            scale;
     const struct cu_groups *groups;            /* experts; NULL: dense */
-    const uint8_t *const   *table;
-    const float            *scales, *weights;  /* {n_expert}; per pick: multiplies what comes out; or NULL */
-    int                     n_expert, x_divisor;   /* pick p reads row p / x_divisor of x */
+    const float     *weights;                  /* per pick: multiplies what comes out; or NULL */
+    int              n_expert, x_divisor;      /* pick p reads row p / x_divisor of x */
 };
-cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *t);
-size_t pf_cu_tile_bytes(void);   /* of shared memory, which a GPU must have */
+cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *t, const struct cu_tile_shape *shape);
 
 /* y[row] = sum over its picks, in order, of weight * v[pick]; weights NULL: 1. */
 cudaError_t pf_cu_combine(cudaStream_t st, const float *v, const float *weights, int n, int n_used, int rows, float *y);
@@ -155,6 +167,9 @@ struct cu_heads {
 };
 cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *h);
 cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
+/* x.q, x.d, x.s of act(gate, up), rows of n each. */
+cudaError_t pf_cu_act_quantise(cudaStream_t st, enum pf_act act, const float *gate, const float *up, const struct cu_x *x, int n,
+                               int rows, int *fault);
 cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_t n);
 cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows);
 cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ropes, int n_ropes, int rows);

@@ -2,58 +2,14 @@
  *
  *     few rows   a block per (KV head, row, chunk) leaves the chunk's maximum, sum and weighted values;
  *                a second launch folds a head's chunks in order
- *     many rows  a block per (KV head, row) goes over the chunks itself
+ *     many rows  tiles of rows share keys and values in shared memory (cu_attention_tile.cu); where their heads do not
+ *                fit, a block per (KV head, row) goes over the chunks itself
  *
  * In a chunk a thread owns a dot of a query and a key, and an element of the weighted sum of values, so that each runs in its
  * fixed order. All query heads that share the KV head go together, HEADS at a time. */
-#include "kernels/cuda/cu_device.h"
+#include "kernels/cuda/cu_attention.h"
 
-enum { CHUNK = PF_KV_CHUNK_POSITIONS, HEADS = 8, SPLIT_ROWS = CU_VECTOR_ROWS, THREADS = 256, SPLIT_THREADS = 512 };
-
-struct attention {
-    struct pf_attention_op a;
-    struct pf_kv_view      kv;
-    int                    n_chunks;
-    float                 *part;     /* [row][head][chunk][hd_v + 2]: ac, mc, zc */
-    struct cu_x            x;        /* where few rows go in int8 too, or q NULL */
-    int                   *fault;
-};
-
-CU_INLINE int first_visible(const struct pf_attention_op &a, int pos)
-{
-    if (a.window == 0)
-        return 0;
-    int first = a.chunked ? pos - pos % a.window : pos - a.window + 1;
-    return first > 0 ? first : 0;
-}
-
-CU_INLINE float element(const float *p)
-{
-    return __ldg(p);
-}
-
-CU_INLINE float element(const uint16_t *p)
-{
-    return half_value(__ldg(p));
-}
-
-/* Eight neighbours; hd a multiple of 8 keeps rows aligned. */
-CU_INLINE void load8(const uint16_t *p, float *f)
-{
-    uint4 v = __ldg((const uint4 *)p);
-    uint32_t w[4] = { v.x, v.y, v.z, v.w };
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        f[2 * i] = half_value((uint16_t)w[i]);
-        f[2 * i + 1] = half_value((uint16_t)(w[i] >> 16));
-    }
-}
-
-CU_INLINE void load8(const float *p, float *f)
-{
-    float4 a = __ldg((const float4 *)p), b = __ldg((const float4 *)p + 1);
-    f[0] = a.x, f[1] = a.y, f[2] = a.z, f[3] = a.w, f[4] = b.x, f[5] = b.y, f[6] = b.z, f[7] = b.w;
-}
+enum { HEADS = 8, SPLIT_ROWS = CU_VECTOR_ROWS, THREADS = 256, SPLIT_THREADS = 512 };
 
 template <int H>
 CU_INLINE void fold_by(float (&s)[32])
@@ -164,15 +120,6 @@ CU_INLINE void load_queries(const struct attention &o, int row, int head, int n_
 CU_INLINE struct sums carve(float *shared, int hd_k)
 {
     return { shared, shared + HEADS * hd_k, shared + HEADS * (hd_k + CHUNK), shared + HEADS * (hd_k + CHUNK + 1) };
-}
-
-/* Factor that turns the weighted sum into the result; the sink has a logit but no value. */
-CU_INLINE float last_factor(const struct pf_attention_op &a, int head, float m, float z)
-{
-    if (!a.sinks)
-        return 1.0f / z;
-    float sink = a.sinks[head], top = m > sink ? m : sink, shrink = pf_expf(m - top);
-    return shrink / fmaf(z, shrink, pf_expf(sink - top));
 }
 
 /* blockIdx: KV head, chunk, row. */
@@ -296,6 +243,8 @@ static cudaError_t launch(cudaStream_t st, const struct attention &o)
     if (o.a.rows <= SPLIT_ROWS) {
         split<E><<<dim3(o.kv.n_kv_head, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st>>>(o);
         fold_chunks<<<dim3(o.a.n_head, o.a.rows), 128, 0, st>>>(o);
+    } else if (pf_cu_attention_tiled(&o)) {
+        return pf_cu_attention_tiles(st, &o);
     } else {
         whole<E><<<dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st>>>(o);
     }

@@ -128,6 +128,22 @@ extern "C" cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *
     return cudaGetLastError();
 }
 
+static __global__ void act_quantise(enum pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x,
+                                    int n, int n_blocks, int *fault)
+{
+    int b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
+    size_t at = (size_t)blockIdx.y * n + b * 32 + threadIdx.x % WARP;
+    if (b < n_blocks)
+        quantise_block(activation(act, gate[at], up[at]), &x, n, blockIdx.y, b, fault);
+}
+
+extern "C" cudaError_t pf_cu_act_quantise(cudaStream_t st, enum pf_act act, const float *gate, const float *up,
+                                          const struct cu_x *x, int n, int rows, int *fault)
+{
+    act_quantise<<<dim3(ceil_div(n / 32, THREADS / WARP), rows), THREADS, 0, st>>>(act, gate, up, *x, n, n / 32, fault);
+    return cudaGetLastError();
+}
+
 static __global__ void add_elements(float *y, float a, const float *x, int64_t n)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;

@@ -1,27 +1,54 @@
-/* Matrix products of many rows on the tensor cores, int8 codes times int8 activations, in the order of docs/numerics.md: dense
- * ones, and those of experts, whose picks are sorted so that an expert's weights are unpacked once for many of them.
+/* Matrix products of many rows on the tensor cores, int8 codes times int8 activations, in the order of docs/numerics.md:
+ * dense ones, and those of experts, whose picks are sorted so that an expert's weights are unpacked once for many of them.
  *
- *     a block's tile: TILE_M weight rows x TILE_N columns (rows of the batch, or picks of one expert)
- *     eight warps, 4 x 2, each 32 x 32; a warp's mma gives isum of 16 x 8 for one block of 32
- *     per segment (256 elements): codes and scales of the tile's rows go to shared memory, the activations too;
+ *     a tile: TILE_M weight rows x `width` columns (rows of the batch, or picks of one expert)
+ *     warps: four down, width / 32 across, each 32 x 32; a warp's mma gives isum of 16 x 8 for one block of 32
+ *     per segment (256 elements): codes and scales of the tile's rows go to shared memory, the activations too: a stage;
  *                                 eight steps of mma and float terms; then total = total + s
  *
+ * A block of threads goes through every gridDim.x'th tile, segment after segment without a break: while it computes on one
+ * stage it fills the other, half of the warps filling first and half computing first, so that loads are waited for under
+ * cover of products. Where shared memory holds one stage only, filling and computing take turns.
+ *
  * Types whose scales are per 16 take two mma of half the depth. */
+#include <cuda_pipeline.h>
+
 #include "kernels/cuda/cu_blocks.h"
 
 enum {
-    TILE_M = 128, TILE_N = 64, THREADS = 256, SEGMENT = 8, K = 32 * SEGMENT,
-    STRIDE = K + 16              /* bytes of a row in shared memory: eight rows at a time lie in different banks */
+    TILE_M = 128, MOST_WIDTH = 128, SEGMENT = 8, K = 32 * SEGMENT, MOST_THREADS = 4 * MOST_WIDTH,
+    STRIDE = K + 16,             /* bytes of a row in shared memory: eight rows at a time lie in different banks */
+    LINE = TILE_M + 4            /* scales of a block of all rows; the next begin eight banks on */
 };
 
-struct tile_memory {
-    uint8_t w[TILE_M][STRIDE], x[TILE_N][STRIDE];
-    float   dw[SEGMENT][TILE_M], mw[SEGMENT][TILE_M];        /* mw: or the second scale */
-    int     sc[SEGMENT][TILE_M], mn[SEGMENT][TILE_M];        /* two of 16 bits each */
-    float   da[SEGMENT][TILE_N], g[SEGMENT][TILE_N];         /* g = da * sum of q */
-    int     s[SEGMENT][TILE_N];                              /* sums of q, two of 16 bits */
-    int     column[TILE_N];                                  /* row of x, or -1 */
+/* A stage in shared memory; `width` columns. */
+struct stage {
+    uint8_t *w, *x;              /* [TILE_M], [width] rows of STRIDE bytes */
+    float2  *dw;                 /* [SEGMENT][LINE]: dw and -mw, or both scales */
+    int     *sc, *mn;            /* [SEGMENT][LINE]: two of 16 bits each */
+    float2  *da;                 /* [SEGMENT][width + 4]: da and da * sum of q */
+    int     *s;                  /* [SEGMENT][width + 4]: sums of q, two of 16 bits */
 };
+
+/* What a tile is: rows r0 on of a part, columns first .. first + n_columns of the batch or of the sorted picks. */
+struct item {
+    int part, r0, first, n_columns, expert;
+};
+
+static CU_HOST_FN size_t stage_bytes(int width)
+{
+    return (size_t)(TILE_M + width) * STRIDE + SEGMENT * LINE * 16 + (size_t)SEGMENT * (width + 4) * 12;
+}
+
+CU_INLINE struct stage stage_at(uint8_t *p, int width)
+{
+    struct stage m;
+    m.w = p, m.x = p + TILE_M * STRIDE;
+    m.dw = (float2 *)(m.x + width * STRIDE);
+    m.da = m.dw + SEGMENT * LINE;
+    m.sc = (int *)(m.da + SEGMENT * (width + 4)), m.mn = m.sc + SEGMENT * LINE, m.s = m.mn + SEGMENT * LINE;
+    return m;
+}
 
 /* Types with integer scales per 16, and with minimums per 16. */
 template <class R> struct per_16 { static constexpr bool scales = false, minimums = false; };
@@ -45,114 +72,143 @@ CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b)
 }
 
 /* The same with 32 elements: a[0], a[1] hold the lower sixteen, a[2], a[3] the upper. */
-CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2])
+CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
 {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(lower), "r"(upper));
 #else
-    mma16(c, a, b[0]);
-    mma16(c, a + 2, b[1]);
+    mma16(c, a, lower);
+    mma16(c, a + 2, upper);
 #endif
 }
 
-/* Codes and scales of one segment of the tile's rows. Rows past the matrix repeat its last. */
-template <class R>
-CU_INLINE void load_weights(struct tile_memory &m, const uint8_t *w, uint64_t row_bytes, int last, int b0, int n_blocks,
-                            const struct cu_tables &t)
+/* Four 8 x 16 pieces of bytes: lane l gives where a row of piece l / 8 begins. */
+CU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)
 {
-    for (int i = threadIdx.x; i < TILE_M * SEGMENT; i += THREADS) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+        : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+}
+
+/* Codes and scales of a segment of the tile's rows. Rows past the matrix repeat its last. */
+template <class R>
+CU_INLINE void load_weights(const struct stage &m, const struct cu_tiles &o, const struct item &t, int b0, int n_blocks)
+{
+    const struct cu_tile_part &p = o.part[t.part];
+    const uint8_t *w = (o.groups ? p.table[t.expert] : p.w) + (size_t)t.r0 * o.row_bytes;
+    int last = p.n_out - 1 - t.r0;
+#pragma unroll 2
+    for (int i = threadIdx.x; i < TILE_M * SEGMENT; i += blockDim.x) {
         int r = i / SEGMENT, k = i % SEGMENT;
-        struct cu_block blk = {};
-        if (b0 + k < n_blocks)
-            blk = read_block<R>(w + (size_t)min(r, last) * row_bytes, b0 + k, t);
-        uint4 *to = (uint4 *)&m.w[r][32 * k];
+        if (b0 + k >= n_blocks)
+            continue;
+        struct cu_block blk = read_block<R>(w + (size_t)min(r, last) * o.row_bytes, b0 + k, o.tables);
+        uint4 *to = (uint4 *)(m.w + r * STRIDE + 32 * k);
         to[0] = make_uint4(blk.code[0], blk.code[1], blk.code[2], blk.code[3]);
         to[1] = make_uint4(blk.code[4], blk.code[5], blk.code[6], blk.code[7]);
-        m.dw[k][r] = blk.dw;
-        if (R::kind != ONE_TERM)
-            m.mw[k][r] = R::kind == TWO_SCALES ? blk.dw1 : -blk.mw;
+        m.dw[k * LINE + r] = make_float2(blk.dw, R::kind == TWO_SCALES ? blk.dw1 : R::kind == MINIMUMS ? -blk.mw : 0.0f);
         if (per_16<R>::scales)
-            m.sc[k][r] = (blk.sc[0] & 0xffff) | blk.sc[1] << 16;
+            m.sc[k * LINE + r] = (blk.sc[0] & 0xffff) | blk.sc[1] << 16;
         if (per_16<R>::minimums)
-            m.mn[k][r] = (blk.mn[0] & 0xffff) | blk.mn[1] << 16;
+            m.mn[k * LINE + r] = (blk.mn[0] & 0xffff) | blk.mn[1] << 16;
     }
 }
 
-CU_INLINE void load_activations(struct tile_memory &m, const struct cu_x &x, int n, int b0, int n_blocks)
+/* The row of x that column c of the tile reads. */
+CU_INLINE int x_row(const struct cu_tiles &o, const struct item &t, int c)
 {
-    for (int i = threadIdx.x; i < TILE_N * SEGMENT; i += THREADS) {
-        int c = i / SEGMENT, k = i % SEGMENT, row = m.column[c], two = 0;
-        float d = 0;
-        uint4 lower = make_uint4(0, 0, 0, 0), upper = lower;
-        if (row >= 0 && b0 + k < n_blocks) {
-            const uint4 *q = (const uint4 *)(x.q + (size_t)row * n + (b0 + k) * 32);
-            lower = __ldg(q), upper = __ldg(q + 1);
-            d = __ldg(x.d + (size_t)row * (n / 32) + b0 + k);
-            two = __ldg((const int *)(x.s + (size_t)row * (n / 16)) + b0 + k);
-        }
-        uint4 *to = (uint4 *)&m.x[c][32 * k];
-        to[0] = lower;
-        to[1] = upper;
-        m.da[k][c] = d;
-        m.g[k][c] = d * (float)((int16_t)two + (two >> 16));
-        m.s[k][c] = two;
-    }
+    return o.groups ? o.groups->sorted[t.first + c] / o.x_divisor : t.first + c;
 }
 
-/* One 16 x 8 piece: row0, col0 within the tile. */
 template <class R>
-CU_INLINE void step(const struct tile_memory &m, int k, int row0, int col0, const uint32_t (&a)[4], const uint32_t (&b)[2], float (&s)[4])
+CU_INLINE void load_activations(const struct stage &m, const struct cu_tiles &o, const struct item &t, int width, int b0,
+                                int n_blocks)
 {
-    int lane = threadIdx.x % WARP, r = row0 + lane / 4, c = col0 + 2 * (lane % 4);
+    for (int i = threadIdx.x; i < t.n_columns * SEGMENT * 2; i += blockDim.x) {
+        int c = i / (2 * SEGMENT), k = i / 2 % SEGMENT;
+        if (b0 + k < n_blocks)
+            __pipeline_memcpy_async(m.x + c * STRIDE + i % (2 * SEGMENT) * 16,
+                                    o.x.q + (size_t)x_row(o, t, c) * o.n + b0 * 32 + i % (2 * SEGMENT) * 16, 16);
+    }
+    for (int i = threadIdx.x; i < t.n_columns * SEGMENT; i += blockDim.x) {
+        int c = i / SEGMENT, k = i % SEGMENT;
+        if (b0 + k >= n_blocks)
+            continue;
+        size_t row = x_row(o, t, c);
+        float d = __ldg(o.x.d + row * (o.n / 32) + b0 + k);
+        int two = __ldg((const int *)(o.x.s + row * (o.n / 16)) + b0 + k);
+        m.da[k * (width + 4) + c] = make_float2(d, d * (float)((int16_t)two + (two >> 16)));
+        if (per_16<R>::minimums)
+            m.s[k * (width + 4) + c] = two;
+    }
+}
+
+/* One 16 x 8 piece of a block: the scales of its two rows (8 apart) and two columns. */
+template <class R>
+CU_INLINE void step(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float2 *w, const int *sc, const int *mn, const float4 &x,
+                    const int *sum, float (&s)[4])
+{
     int lower[4] = { 0, 0, 0, 0 }, upper[4] = { 0, 0, 0, 0 };
     if (per_16<R>::scales || R::kind == TWO_SCALES) {
-        mma16(lower, a, b[0]);
-        mma16(upper, a + 2, b[1]);
+        mma16(lower, a, b0);
+        mma16(upper, a + 2, b1);
     } else {
-        mma32(lower, a, b);
+        mma32(lower, a, b0, b1);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int row = r + 8 * (i / 2), col = c + i % 2, isum = lower[i];
-        float da = m.da[k][col], dw = m.dw[k][row];
+        int row = i / 2, isum = lower[i];
+        float da = i % 2 ? x.z : x.x, g = i % 2 ? x.w : x.y;
         if (per_16<R>::scales)
-            isum = (int16_t)m.sc[k][row] * lower[i] + (m.sc[k][row] >> 16) * upper[i];
-        s[i] = fmaf(dw * da, (float)isum, s[i]);
+            isum = (int16_t)sc[row] * lower[i] + (sc[row] >> 16) * upper[i];
+        s[i] = fmaf(w[row].x * da, (float)isum, s[i]);
         if (R::kind == TWO_SCALES)
-            s[i] = fmaf(m.mw[k][row] * da, (float)upper[i], s[i]);
+            s[i] = fmaf(w[row].y * da, (float)upper[i], s[i]);
         if (R::kind == MINIMUMS) {
-            float g = m.g[k][col];
             if (per_16<R>::minimums)
-                g = da * (float)((int16_t)m.mn[k][row] * (int16_t)m.s[k][col] + (m.mn[k][row] >> 16) * (m.s[k][col] >> 16));
-            s[i] = fmaf(m.mw[k][row], g, s[i]);
+                g = da * (float)((int16_t)mn[row] * (int16_t)sum[i % 2] + (mn[row] >> 16) * (sum[i % 2] >> 16));
+            s[i] = fmaf(w[row].y, g, s[i]);
         }
     }
 }
 
 /* One segment of a warp's 32 x 32. */
 template <class R>
-CU_INLINE void segment(const struct tile_memory &m, int row0, int col0, int n_steps, float (&total)[2][4][4])
+CU_INLINE void segment(const struct stage &m, int width, int row0, int col0, int n_steps, float (&total)[2][4][4])
 {
-    int lane = threadIdx.x % WARP, at = 4 * (lane % 4);
+    int lane = threadIdx.x % WARP, row = row0 + lane / 4, column = col0 + 2 * (lane % 4);
+    const uint8_t *pa = m.w + (row0 + lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 16;
+    const uint8_t *pb = m.x + (col0 + lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 16;
     float s[2][4][4] = {};
+#pragma unroll 1
     for (int k = 0; k < n_steps; k++) {
-        uint32_t a[2][4], b[4][2];
+        uint32_t a[2][4], b[2][4];
+        float2 w[2][2];
+        int sc[2][2] = {}, mn[2][2] = {};
 #pragma unroll
-        for (int i = 0; i < 2; i++)
+        for (int i = 0; i < 2; i++) {
+            load_pieces(a[i], pa + 16 * i * STRIDE + 32 * k);
+            load_pieces(b[i], pb + 16 * i * STRIDE + 32 * k);
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                a[i][j] = *(const uint32_t *)&m.w[row0 + 16 * i + 8 * (j % 2) + lane / 4][32 * k + 16 * (j / 2) + at];
+            for (int h = 0; h < 2; h++) {
+                int at = k * LINE + row + 16 * i + 8 * h;
+                w[i][h] = m.dw[at];
+                if (per_16<R>::scales)
+                    sc[i][h] = m.sc[at];
+                if (per_16<R>::minimums)
+                    mn[i][h] = m.mn[at];
+            }
+        }
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int j = 0; j < 4; j++) {
+            int at = k * (width + 4) + column + 8 * j, sum[2] = {};
+            float4 x = *(const float4 *)&m.da[at];
+            if (per_16<R>::minimums)
+                sum[0] = m.s[at], sum[1] = m.s[at + 1];
 #pragma unroll
-            for (int j = 0; j < 2; j++)
-                b[i][j] = *(const uint32_t *)&m.x[col0 + 8 * i + lane / 4][32 * k + 16 * j + at];
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                step<R>(m, k, row0 + 16 * i, col0 + 8 * j, a[i], b[j], s[i][j]);
+            for (int i = 0; i < 2; i++)
+                step<R>(a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], w[i], sc[i], mn[i], x, sum, s[i][j]);
+        }
     }
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -163,75 +219,131 @@ CU_INLINE void segment(const struct tile_memory &m, int row0, int col0, int n_st
                 total[i][j][e] = total[i][j][e] + s[i][j][e];
 }
 
-/* blockIdx: tile of rows, tile of columns. */
-template <class R>
-static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant__ struct cu_tiles o)
+/* Writes a warp's 32 x 32 and begins the next. */
+CU_INLINE void store(const struct cu_tiles &o, const struct item &t, int row0, int col0, float (&total)[2][4][4])
 {
-    extern __shared__ uint4 shared[];
-    struct tile_memory &m = *(struct tile_memory *)shared;
-    int first = blockIdx.y * TILE_N, n_columns = o.n_columns - first, expert = 0;
-    if (o.groups) {
-        if (blockIdx.y >= o.groups->n_tiles)
-            return;
-        struct cu_tile tile = o.groups->tile[blockIdx.y];
-        expert = tile.expert, first = tile.first, n_columns = tile.n;
-    }
-    n_columns = min(n_columns, (int)TILE_N);
-    int r0 = blockIdx.x * TILE_M, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, n_blocks = o.n / 32;
-    int row0 = warp % 4 * 32, col0 = warp / 4 * 32;
-    const uint8_t *w = (o.groups ? o.table[expert] : o.w) + (size_t)r0 * o.row_bytes;
-    for (int c = threadIdx.x; c < TILE_N; c += THREADS)
-        m.column[c] = c >= n_columns ? -1 : o.groups ? o.groups->sorted[first + c] / o.x_divisor : first + c;
-    float total[2][4][4] = {};
-    for (int b0 = 0; b0 < n_blocks; b0 += SEGMENT) {
-        __syncthreads();
-        load_weights<R>(m, w, o.row_bytes, o.n_out - 1 - r0, b0, n_blocks, o.tables);
-        load_activations(m, o.x, o.n, b0, n_blocks);
-        __syncthreads();
-        if (col0 < n_columns)
-            segment<R>(m, row0, col0, min((int)SEGMENT, n_blocks - b0), total);
-    }
+    const struct cu_tile_part &p = o.part[t.part];
+    int lane = threadIdx.x % WARP;
 #pragma unroll
-    for (int i = 0; i < 2; i++)
+    for (int j = 0; j < 4; j++)
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int e = 0; e < 2; e++) {
+            int c = col0 + 8 * j + 2 * (lane % 4) + e;
+            int to = c >= t.n_columns ? 0 : o.groups ? o.groups->sorted[t.first + c] : t.first + c;
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
-                int r = r0 + row0 + 16 * i + lane / 4 + 8 * (e / 2), c = col0 + 8 * j + 2 * (lane % 4) + e % 2;
-                if (r >= o.n_out || c >= n_columns)
+            for (int i = 0; i < 4; i++) {
+                int r = t.r0 + row0 + lane / 4 + 8 * i;
+                float v = total[i / 2][j][i % 2 * 2 + e];
+                total[i / 2][j][i % 2 * 2 + e] = 0;
+                if (r >= p.n_out || c >= t.n_columns)
                     continue;
-                int to = o.groups ? o.groups->sorted[first + c] : first + c;
-                float v = total[i][j][e];
-                if (o.groups ? o.scales != NULL : o.scale != 1.0f)
-                    v = v * (o.groups ? o.scales[expert] : o.scale);
-                if (o.bias)
-                    v = v + o.bias[(size_t)expert * o.n_out + r];
+                if (o.groups ? p.scales != NULL : p.scale != 1.0f)
+                    v = v * (o.groups ? p.scales[t.expert] : p.scale);
+                if (p.bias)
+                    v = v + p.bias[(size_t)t.expert * p.n_out + r];
                 if (o.weights)
                     v = v * o.weights[to];
-                o.y[(size_t)to * o.n_out + r] = v;
+                p.y[(size_t)to * p.n_out + r] = v;
             }
+        }
+}
+
+/* Tile number i: rows go faster than columns. */
+CU_INLINE struct item item_at(const struct cu_tiles &o, int n_row_tiles, int width, int i)
+{
+    int r = i % n_row_tiles, c = i / n_row_tiles;
+    struct item t = { 0, 0, c * width, min(o.n_columns - c * width, width), 0 };
+    while (r >= (o.part[t.part].n_out + TILE_M - 1) / TILE_M)
+        r -= (o.part[t.part++].n_out + TILE_M - 1) / TILE_M;
+    t.r0 = r * TILE_M;
+    if (o.groups) {
+        struct cu_tile tile = o.groups->tile[c];
+        t.expert = tile.expert, t.first = tile.first, t.n_columns = tile.n;
+    }
+    return t;
 }
 
 template <class R>
-static cudaError_t launch(cudaStream_t st, const struct cu_tiles *o)
+static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_constant__ struct cu_tiles o, int n_row_tiles, int n_stages)
 {
-    cudaError_t e = cudaFuncSetAttribute(tiles<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)sizeof(struct tile_memory));
+    extern __shared__ uint4 shared[];
+    int width = blockDim.x / 4, n_blocks = o.n / 32, n_segments = (n_blocks + SEGMENT - 1) / SEGMENT;
+    int n_items = n_row_tiles * (o.groups ? o.groups->n_tiles : (o.n_columns + width - 1) / width);
+    int warp = threadIdx.x / WARP, row0 = warp % 4 * 32, col0 = warp / 4 * 32;
+    bool compute_first = n_stages == 1 || warp / 4 % 2;
+    float total[2][4][4] = {};
+    int coming = blockIdx.x, coming_segment = 0, now_segment = -1;       /* what is filled; what is computed, -1: nothing */
+    struct item next = {}, now = {};
+    if (coming < n_items)
+        next = item_at(o, n_row_tiles, width, coming);
+    for (int n = 0; coming < n_items || now_segment >= 0; n++) {
+#pragma unroll 1
+        for (int turn = 0; turn < 2; turn++) {
+            if ((turn == 0) == compute_first) {
+                if (now_segment >= 0 && col0 < now.n_columns)
+                    segment<R>(stage_at((uint8_t *)shared + (n + 1) % n_stages * stage_bytes(width), width), width, row0, col0,
+                               min((int)SEGMENT, n_blocks - now_segment * SEGMENT), total);
+                continue;
+            }
+            if (n_stages == 1)
+                __syncthreads();
+            if (coming < n_items) {
+                struct stage m = stage_at((uint8_t *)shared + n % n_stages * stage_bytes(width), width);
+                load_activations<R>(m, o, next, width, coming_segment * SEGMENT, n_blocks);
+                load_weights<R>(m, o, next, coming_segment * SEGMENT, n_blocks);
+            }
+        }
+        __pipeline_commit();
+        __pipeline_wait_prior(0);
+        __syncthreads();
+        if (now_segment == n_segments - 1)
+            store(o, now, row0, col0, total);
+        now_segment = -1;
+        if (coming < n_items) {
+            now = next;
+            now_segment = coming_segment++;
+            if (coming_segment == n_segments) {
+                coming_segment = 0;
+                coming += gridDim.x;
+                if (coming < n_items)
+                    next = item_at(o, n_row_tiles, width, coming);
+            }
+        }
+    }
+}
+
+template <class R>
+static cudaError_t launch(cudaStream_t st, const struct cu_tiles *o, const struct cu_tile_shape *shape, int n_row_tiles)
+{
+    size_t bytes = shape->n_stages * stage_bytes(shape->width);
+    cudaError_t e = cudaFuncSetAttribute(tiles<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    int n_y = o->groups ? pf_cu_max_tiles(o->n_columns, o->n_expert) : ceil_div(o->n_columns, TILE_N);
-    tiles<R><<<dim3(ceil_div(o->n_out, TILE_M), n_y), THREADS, sizeof(struct tile_memory), st>>>(*o);
+    int n_columns = o->groups ? pf_cu_max_tiles(o->n_columns, o->n_expert, shape->width) : ceil_div(o->n_columns, shape->width);
+    int n_blocks = min(n_row_tiles * n_columns, shape->n_blocks);
+    tiles<R><<<n_blocks, 4 * shape->width, bytes, st>>>(*o, n_row_tiles, shape->n_stages);
     return cudaGetLastError();
 }
 
-extern "C" size_t pf_cu_tile_bytes(void)
+extern "C" bool pf_cu_tile_shape(size_t shared_bytes, int n_units, struct cu_tile_shape *out)
 {
-    return sizeof(struct tile_memory);
+    static const struct cu_tile_shape shapes[] = { { 128, 2, 1 }, { 64, 1, 2 }, { 32, 1, 1 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (shapes[i].n_stages * stage_bytes(shapes[i].width) <= shared_bytes) {
+            *out = shapes[i];
+            out->n_blocks *= n_units;
+            return true;
+        }
+    return false;
 }
 
-extern "C" cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *o)
+extern "C" cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *o, const struct cu_tile_shape *shape)
 {
+    int n_row_tiles = 0;
+    for (int i = 0; i < o->n_parts; i++)
+        n_row_tiles += ceil_div(o->part[i].n_out, TILE_M);
     switch (o->type) {
-#define X(TYPE) case PF_##TYPE: return launch<read_##TYPE>(st, o);
+#define X(TYPE) case PF_##TYPE: return launch<read_##TYPE>(st, o, shape, n_row_tiles);
     CU_QUANTISED_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;
@@ -240,13 +352,13 @@ extern "C" cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *o)
 
 /* ---- Picks by expert ---------------------------------------------------------------------------------------------------- */
 
-extern "C" int pf_cu_max_tiles(int n_picks, int n_expert)
+extern "C" int pf_cu_max_tiles(int n_picks, int n_expert, int width)
 {
-    return n_picks / TILE_N + (n_picks < n_expert ? n_picks : n_expert);
+    return n_picks / width + (n_picks < n_expert ? n_picks : n_expert);
 }
 
 /* One block. The order of an expert's picks is left to chance: none of their results depends on it. */
-static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n_picks, int n_expert, struct cu_groups *g)
+static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n_picks, int n_expert, int width, struct cu_groups *g)
 {
     extern __shared__ int count[];               /* [n_expert] then where each expert's next pick goes [n_expert] */
     int *next = count + n_expert;
@@ -260,8 +372,8 @@ static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n
         int first = 0, n = 0;
         for (int e = 0; e < n_expert; e++) {
             next[e] = first;
-            for (int i = 0; i < count[e]; i += TILE_N)
-                g->tile[n++] = { e, first + i, min((int)TILE_N, count[e] - i) };
+            for (int i = 0; i < count[e]; i += width)
+                g->tile[n++] = { e, first + i, min(width, count[e] - i) };
             first += count[e];
         }
         g->n_tiles = n;
@@ -271,11 +383,13 @@ static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n
         g->sorted[atomicAdd(&next[picks[p]], 1)] = p;
 }
 
-extern "C" cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, struct cu_groups *g)
+extern "C" cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width, struct cu_groups *g)
 {
-    group<<<1, 1024, 2 * (size_t)n_expert * sizeof(int), st>>>(picks, n_picks, n_expert, g);
+    group<<<1, 1024, 2 * (size_t)n_expert * sizeof(int), st>>>(picks, n_picks, n_expert, width, g);
     return cudaGetLastError();
 }
+
+enum { COMBINE_THREADS = 256 };
 
 /* y[row] = sum over its picks, in order, of weight * v[pick]. */
 static __global__ void combine(const float *v, const float *weights, int n, int n_used, float *y)
@@ -293,6 +407,6 @@ static __global__ void combine(const float *v, const float *weights, int n, int 
 
 extern "C" cudaError_t pf_cu_combine(cudaStream_t st, const float *v, const float *weights, int n, int n_used, int rows, float *y)
 {
-    combine<<<dim3(ceil_div(n, THREADS), rows), THREADS, 0, st>>>(v, weights, n, n_used, y);
+    combine<<<dim3(ceil_div(n, COMBINE_THREADS), rows), COMBINE_THREADS, 0, st>>>(v, weights, n, n_used, y);
     return cudaGetLastError();
 }

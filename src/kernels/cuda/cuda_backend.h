@@ -60,6 +60,7 @@ struct cuda_backend {
     cudaStream_t      stream;
     char              describe[32];
     bool              has_tiles;         /* enough shared memory for matrix products by tiles */
+    struct cu_tile_shape shape;          /* of those */
     uint64_t          budget, used;      /* bytes of device memory: may take, has taken */
 
     struct placed    *placed;

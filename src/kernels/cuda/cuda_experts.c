@@ -34,33 +34,49 @@ static pf_status gate_up(struct cuda_backend *b, const struct pf_experts_op *e, 
     return quantised ? pf_cuda_check(pf_cu_quantise(b->stream, &out, n_ff, n_picks, b->fault), "quantising") : PF_OK;
 }
 
-/* One matrix of every expert, for the picks of a prompt, which lie grouped in b->groups. */
-static pf_status expert_tiles(struct cuda_backend *b, const struct pf_experts_op *e, const struct pf_expert_weight *w,
-                              const struct cu_x *x, int x_divisor, const float *weights, float *y)
+/* Adds a matrix of every expert to a product by tiles. */
+static pf_status add_part(struct cuda_backend *b, const struct pf_experts_op *e, const struct pf_expert_weight *w, float *y,
+                          struct cu_tiles *o)
 {
     struct cu_expert_weight cw;
     PF_TRY(expert_weight(b, w, e->n_expert, &cw));
-    struct cu_tiles o = { .type = w->type, .row_bytes = w->row_bytes, .n = w->n_in, .n_out = w->n_out,
-                          .n_columns = e->rows * e->n_used, .x = *x, .bias = cw.bias, .y = y, .tables = b->tables,
-                          .groups = b->groups, .table = cw.data, .scales = cw.scale, .weights = weights,
-                          .n_expert = e->n_expert, .x_divisor = x_divisor };
-    return pf_cuda_check(pf_cu_tiles(b->stream, &o), "a product of experts");
+    o->type = w->type;
+    o->row_bytes = w->row_bytes;
+    o->n = w->n_in;
+    o->part[o->n_parts++] = (struct cu_tile_part){ .table = cw.data, .scales = cw.scale, .bias = cw.bias, .y = y,
+                                                   .n_out = w->n_out };
+    return PF_OK;
 }
 
+static pf_status run_tiles(struct cuda_backend *b, const struct cu_tiles *o)
+{
+    return pf_cuda_check(pf_cu_tiles(b->stream, o, &b->shape), "a product of experts");
+}
+
+/* The picks of a prompt, grouped by expert in b->groups. */
 static pf_status experts_of_prompt(struct cuda_backend *b, const struct pf_experts_op *e)
 {
     int n_ff = e->gate->n_out, n_picks = e->rows * e->n_used;
-    const float *weights = e->weigh_input ? e->weights : NULL;
     float *gate = (float *)(uintptr_t)b->a.f;
-    struct cu_x x;
-    PF_TRY(pf_cuda_quantise_x(b, e->x, e->gate->n_in, e->rows, true, &x));
-    CU_TRY(pf_cu_group(b->stream, e->picks, n_picks, e->n_expert, b->groups), "sorting picks");
-    PF_TRY(expert_tiles(b, e, e->gate, &x, e->n_used, weights, gate));
-    PF_TRY(expert_tiles(b, e, e->up, &x, e->n_used, weights, b->up));
-    CU_TRY(pf_cu_act(b->stream, e->act, gate, b->up, (int64_t)n_picks * n_ff, gate), "an activation");
-    CU_TRY(pf_cu_quantise(b->stream, &b->a, n_ff, n_picks, b->fault), "quantising");
-    PF_TRY(expert_tiles(b, e, e->down, &b->a, 1, NULL, b->pick_out));
-    weights = e->weigh_input ? NULL : e->weights;
+    struct cu_tiles o = { .n_columns = n_picks, .tables = b->tables, .groups = b->groups, .n_expert = e->n_expert,
+                          .x_divisor = e->n_used, .weights = e->weigh_input ? e->weights : NULL };
+    PF_TRY(pf_cuda_quantise_x(b, e->x, e->gate->n_in, e->rows, true, &o.x));
+    CU_TRY(pf_cu_group(b->stream, e->picks, n_picks, e->n_expert, b->shape.width, b->groups), "sorting picks");
+    PF_TRY(add_part(b, e, e->gate, gate, &o));
+    if (e->up->type != e->gate->type) {
+        PF_TRY(run_tiles(b, &o));
+        o.n_parts = 0;
+    }
+    PF_TRY(add_part(b, e, e->up, b->up, &o));
+    PF_TRY(run_tiles(b, &o));
+    CU_TRY(pf_cu_act_quantise(b->stream, e->act, gate, b->up, &b->a, n_ff, n_picks, b->fault), "an activation");
+    o.x = b->a;
+    o.x_divisor = 1;
+    o.weights = NULL;
+    o.n_parts = 0;
+    PF_TRY(add_part(b, e, e->down, b->pick_out, &o));
+    PF_TRY(run_tiles(b, &o));
+    const float *weights = e->weigh_input ? NULL : e->weights;
     return pf_cuda_check(pf_cu_combine(b->stream, b->pick_out, weights, e->down->n_out, e->n_used, e->rows, e->y),
                          "adding experts");
 }

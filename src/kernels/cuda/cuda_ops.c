@@ -96,15 +96,15 @@ static pf_status same_type(struct cuda_backend *b, const struct pf_linear *l, in
     return PF_OK;
 }
 
-/* A quantised matrix against the rows of a prompt. */
-static pf_status linear_tiles(struct cuda_backend *b, const struct pf_linear *l, const struct cu_x *x, int rows)
+/* The same for the rows of a prompt, by tiles. */
+static pf_status linear_tiles(struct cuda_backend *b, const struct cu_linear *l)
 {
-    const struct pf_weight *w = l->w;
-    struct cu_tiles o = { .type = w->type, .row_bytes = w->row_bytes, .n = w->n_in, .n_out = w->n_out, .n_columns = rows,
-                          .x = *x, .y = l->y, .tables = b->tables, .scale = w->scale };
-    PF_TRY(pf_cuda_matrix_at(b, w->data, &o.w));
-    PF_TRY(pf_cuda_floats_at(b, w->bias, (size_t)w->n_out, &o.bias));
-    return pf_cuda_check(pf_cu_tiles(b->stream, &o), "a product");
+    struct cu_tiles o = { .type = l->type, .row_bytes = l->row_bytes, .n_parts = l->n_parts, .n = l->n, .n_columns = l->rows,
+                          .x = l->x, .tables = b->tables };
+    for (int i = 0; i < l->n_parts; i++)
+        o.part[i] = (struct cu_tile_part){ .w = l->part[i].w, .scale = l->part[i].scale, .bias = l->part[i].bias,
+                                           .y = l->part[i].y, .n_out = l->part[i].n_out };
+    return pf_cuda_check(pf_cu_tiles(b->stream, &o, &b->shape), "a product");
 }
 
 pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows)
@@ -119,14 +119,12 @@ pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l
         b->base.weight_bytes_read += l[i].w->row_bytes * (uint64_t)l[i].w->n_out;
     }
     PF_TRY(pf_cuda_quantise_x(b, x, o.n, rows, quantised, &o.x));
-    for (int i = 0; b->has_tiles && rows > CU_VECTOR_ROWS && i < n_l; i++)
-        if (pf_cuda_is_quantised(l[i].w->type)) {
-            PF_TRY(linear_tiles(b, &l[i], &o.x, rows));
-            done |= 1u << i;
-        }
     while (done != (1u << n_l) - 1) {
         PF_TRY(same_type(b, l, n_l, &done, &o));
-        CU_TRY(pf_cu_linear(b->stream, &o), "a product");
+        if (b->has_tiles && rows > CU_VECTOR_ROWS && pf_cuda_is_quantised(o.type))
+            PF_TRY(linear_tiles(b, &o));
+        else
+            CU_TRY(pf_cu_linear(b->stream, &o), "a product");
     }
     for (int i = 0; i < n_l; i++)
         pf_cuda_wrote(b, l[i].y, (int64_t)rows * l[i].w->n_out);

@@ -32,7 +32,7 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
     b->pick_out = take(&c, (size_t)s->max_picks * (size_t)s->n_out, sizeof *b->pick_out);
     b->groups = take(&c, 1, sizeof *b->groups);
     b->sorted = take(&c, (size_t)s->max_picks, sizeof *b->sorted);
-    b->tile = take(&c, (size_t)pf_cu_max_tiles(s->max_picks, s->n_expert), sizeof *b->tile);
+    b->tile = take(&c, b->has_tiles ? (size_t)pf_cu_max_tiles(s->max_picks, s->n_expert, b->shape.width) : 0, sizeof *b->tile);
     size_t part = pf_cu_attention_floats(s->max_rows, s->max_heads, pf_cuda_n_chunks(s->n_ctx), s->max_head_dim);
     b->part = take(&c, part, sizeof *b->part);
     return c.used;

@@ -11,7 +11,7 @@
 #include "kernels/placed.h"
 #include "kernels/share.h"
 
-enum { MAX_PIECES = 4, MAX_LINEAR = 8, POISON = 0xff };
+enum { MAX_PIECES = 192, MAX_LINEAR = 8, POISON = 0xff };
 
 struct fetch {
     struct pf_piece pieces[MAX_PIECES];
@@ -514,6 +514,12 @@ static enum pf_fetch_state sim_fetch_state(pf_backend *backend, int ticket)
     return sim_fetch_wait(backend, ticket);
 }
 
+static uint64_t sim_fetch_ns(pf_backend *backend, int ticket)
+{
+    (void)backend, (void)ticket;
+    return 0;
+}
+
 static pf_status sim_use(pf_backend *backend, int ticket)
 {
     if (sim_fetch_wait(backend, ticket) == PF_FETCH_FAILED)
@@ -529,7 +535,8 @@ static pf_status sim_release(pf_backend *backend, int ticket)
 
 static const struct pf_share_ops sim_share = {
     .open = sim_share_open, .experts = sim_share_experts, .hold = sim_hold, .pin = sim_pin, .unpin = sim_unpin,
-    .fetch = sim_fetch, .fetch_state = sim_fetch_state, .fetch_wait = sim_fetch_wait, .use = sim_use, .release = sim_release,
+    .fetch = sim_fetch, .fetch_state = sim_fetch_state, .fetch_wait = sim_fetch_wait, .fetch_ns = sim_fetch_ns,
+    .use = sim_use, .release = sim_release,
 };
 
 /* ---- Opening and closing --------------------------------------------------------------------------------------------- */

@@ -28,6 +28,14 @@ LANE_FN vi vi_sar(vi a, int n)                   { return _mm256_sra_epi32(a, _m
 LANE_FN vi vi_shlv(vi a, vi n)                   { return _mm256_sllv_epi32(a, n); }
 LANE_FN vi vi_from_u16(const uint16_t *p)        { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)); }
 
+LANE_FN vi vi_unless_equal(vi v, vi a, vi b)     { return _mm256_andnot_si256(_mm256_cmpeq_epi32(a, b), v); }
+
+LANE_FN vi vi_byte4(vi a, int m)
+{
+    const __m128i four = _mm_setr_epi32(0x00000000, 0x04040404, 0x08080808, 0x0C0C0C0C);
+    return _mm256_shuffle_epi8(a, _mm256_broadcastsi128_si256(_mm_add_epi8(four, _mm_set1_epi8((char)m))));
+}
+
 LANE_FN vi vi_lookup(const uint8_t *table, vi idx)
 {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table)), idx);

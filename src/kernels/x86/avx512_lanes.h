@@ -33,6 +33,16 @@ LANE_FN vi vi_sar(vi a, int n)                   { return _mm512_sra_epi32(a, _m
 LANE_FN vi vi_shlv(vi a, vi n)                   { return _mm512_sllv_epi32(a, n); }
 LANE_FN vi vi_from_u16(const uint16_t *p)        { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)); }
 
+/* v where a and b differ, 0 where they are equal. */
+LANE_FN vi vi_unless_equal(vi v, vi a, vi b)     { return _mm512_maskz_mov_epi32(_mm512_cmpneq_epi32_mask(a, b), v); }
+
+/* Every byte of a lane replaced by the lane's byte m. */
+LANE_FN vi vi_byte4(vi a, int m)
+{
+    const __m128i four = _mm_setr_epi32(0x00000000, 0x04040404, 0x08080808, 0x0C0C0C0C);
+    return _mm512_shuffle_epi8(a, _mm512_broadcast_i32x4(_mm_add_epi8(four, _mm_set1_epi8((char)m))));
+}
+
 /* Each byte of idx, 0 to 15, replaced by that byte of table[16]. */
 LANE_FN vi vi_lookup(const uint8_t *table, vi idx)
 {

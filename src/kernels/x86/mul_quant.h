@@ -1,7 +1,7 @@
 /* Products of quantised weights with int8 activations, written once for any number of lanes.
  *
- * Include after a lanes header. Each weight type brings one `unpack`; everything else is shared. Rows are taken LANES at
- * a time, one lane a row, and a segment of 256 elements at a time:
+ * Include after a lanes header. Each weight type brings one `unpack` (unpack.h); everything else is shared. Rows are taken
+ * LANES at a time, one lane a row, and a segment of 256 elements at a time:
  *
  *     weight rows        struct seg (in L1)                            per activation row
  *     row r   [segment]  codes[b][k]: lane r = bytes 4k..4k+3          sum  = codes . q          exact, int32
@@ -12,6 +12,7 @@
  * an output lives in y itself, which lets one unpacking serve any number of activation rows.
  *
  * Codes are unsigned: value = code - bias. The bias is paid for by starting the integer sum at -bias * (sum of q).
+ * Types whose codes come from grids have each row of a segment expanded to bytes first (expand.h).
  *
  * Rows left over after the last full group are done by moving that group back over rows already done, which get the
  * same values again; fewer than LANES rows in all are copied to a buffer first. */
@@ -19,247 +20,29 @@
 #define PF_MUL_QUANT_H
 
 #include "kernels/kernels.h"
-#include "kernels/qblocks.h"
+#include "kernels/x86/unpack_blocks.h"
+#include "kernels/x86/unpack_supers.h"
 
 /* AHEAD_BYTES: a lead on top of a whole group, so that lines are there when the group begins. */
 enum { AHEAD_BYTES = 4096 };
-
-enum { SEG_LEN = 256, SEG_BLOCKS = 8, SEG_MAX_BYTES = 8 * sizeof(struct pf_block_q8_0) };
-
-/* Scales of a segment, lane = row. */
-struct scales {
-    vf dw[SEG_BLOCKS];
-    vf mw[SEG_BLOCKS];            /* types with minimums */
-    vf pair[2 * SEG_BLOCKS];      /* types with two integer scales a block */
-};
 
 struct seg {
     vi            codes[SEG_BLOCKS][8];
     struct scales scales;
 };
 
-/* A whole segment of LANES rows, row r at p + r * row_bytes. In vec, as many bytes from `ahead` on are brought into the
- * cache while these are read: in the order of addresses, which trains the hardware, and a few lines with every few loads,
- * for bursts wait for each other. */
-struct src {
-    const uint8_t *p, *ahead;     /* ahead: NULL in tile */
-    size_t         row_bytes;
-};
-
-/* unpack_fn takes block b and as many after it as its type unpacks together, and their scales if they lie with the codes;
- * scales_fn takes those that do not. */
-typedef void unpack_fn(vi (*codes)[8], struct scales *s, const struct src *src, int b);
-typedef void scales_fn(struct scales *s, const struct src *src);
-
-enum form {
-    FORM_PLAIN,                   /* a term dw * d * sum */
-    FORM_SIGNED,                  /* the same, codes made by vi_signed_codes */
-    FORM_MIN,                     /* a second term -mw * (d * sum of q) */
-    FORM_PAIR,                    /* sum = scale[2b] * (first 16) + scale[2b+1] * (last 16) */
-};
-
-struct quant_type {
-    unpack_fn *unpack;
-    scales_fn *scales;            /* or NULL */
-    int        unit;              /* blocks that unpack takes */
-    enum form  form;
-    int        bias;
-    int        adds;              /* lane_dot: sums of two products that fit an int16 together */
-    int        block_len, block_bytes;
-};
-
 /* One segment of one activation row. */
 struct xseg {
     const int8_t *q;
     const float  *d;
-    int32_t       start[16];      /* of the integer sums, per block or, in FORM_PAIR, per half block */
+    int32_t       start[16];      /* of the integer sums, per block or, by halves, per half block */
     float         q_sum[8];       /* FORM_MIN: d * (sum of q) */
+    float         half_sum[16];   /* FORM_PAIR_MIN: sum of q per half block */
 };
 
-/* ---- Unpacking ----------------------------------------------------------------------------------------------- */
-
-/* The lines that correspond to n_bytes of each row from `at` on. */
-LANE_FN void fetch_ahead(const struct src *src, int at, int n_bytes)
+LANE_FN bool by_halves(const struct quant_type *t)
 {
-    if (!src->ahead)
-        return;
-    for (int i = 0; i < n_bytes * LANES; i += 64)
-        _mm_prefetch((const char *)src->ahead + at * LANES + i, _MM_HINT_T0);
-}
-
-/* Bytes at .. at+15 of each row, or at .. at+31, transposed: lane r of v[k] holds four bytes of row r. */
-LANE_FN void rows16(vi v[4], const struct src *src, int at)
-{
-    fetch_ahead(src, at, 16);
-    vi_rows16(v, src->p + at, src->row_bytes);
-}
-
-LANE_FN void rows32(vi v[8], const struct src *src, int at)
-{
-    fetch_ahead(src, at, 32);
-    vi_rows32(v, src->p + at, src->row_bytes);
-}
-
-LANE_FN vi low_nibbles(vi v)
-{
-    return vi_and(v, vi_set1(0x0F0F0F0F));
-}
-
-LANE_FN vi high_nibbles(vi v)
-{
-    return low_nibbles(vi_shr(v, 4));
-}
-
-/* n_bytes of each row from `from` on, a few more than 64 and a multiple of 4: raw[k] holds the k-th four. */
-LANE_FN void rows_raw(vi *raw, const struct src *src, int from, int n_bytes)
-{
-    rows32(raw, src, from);
-    rows32(raw + 8, src, from + 32);
-    fetch_ahead(src, from + 64, n_bytes - 64);
-    vi_rows16(raw + n_bytes / 4 - 4, src->p + from + n_bytes - 16, src->row_bytes);
-}
-
-/* Bytes at .. at+3 of each row. */
-LANE_FN vi raw_at(const vi *raw, int at)
-{
-    int k = at / 4, bits = at % 4 * 8;
-    return bits ? vi_or(vi_shr(raw[k], bits), vi_shl(raw[k + 1], 32 - bits)) : raw[k];
-}
-
-LANE_FN void unpack_q8_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
-{
-    vi raw[17];
-    rows_raw(raw, src, 34 * b, 68);
-    for (int i = 0; i < 2; i++) {
-        s->dw[b + i] = vf_from_low_f16(i ? vi_shr(raw[8], 16) : raw[0]);
-#pragma GCC unroll 8
-        for (int k = 0; k < 8; k++)
-            codes[i][k] = vi_signed_codes(raw_at(raw, 34 * i + 2 + 4 * k));
-    }
-}
-
-LANE_FN void unpack_q4_0(vi (*codes)[8], struct scales *s, const struct src *src, int b)
-{
-    vi raw[18];
-    rows_raw(raw, src, 18 * b, 72);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        s->dw[b + i] = vf_from_low_f16(i % 2 ? vi_shr(raw[18 * i / 4], 16) : raw[18 * i / 4]);
-        for (int k = 0; k < 4; k++) {
-            vi v = raw_at(raw, 18 * i + 2 + 4 * k);
-            codes[i][k] = low_nibbles(v);
-            codes[i][4 + k] = high_nibbles(v);
-        }
-    }
-}
-
-/* 2^(e - 128) in each lane: an exponent field of e - 1, or a subnormal for e below 2. */
-LANE_FN vf e8m0(vi e)
-{
-    vi normal = vi_shl(vi_add(e, vi_set1(-1)), 23);          /* negative for e = 0, zero for 1: never the greater */
-    vi subnormal = vi_shlv(vi_set1(1 << 21), vi_min(e, vi_set1(1)));
-    return vf_from_bits(vi_max(normal, subnormal));
-}
-
-enum { FP4_BIAS = 12 };
-static const uint8_t fp4_codes[16] = {      /* twice the E2M1 value, plus FP4_BIAS */
-    12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0,
-};
-
-LANE_FN void unpack_mxfp4(vi (*codes)[8], struct scales *s, const struct src *src, int b)
-{
-    vi raw[17];
-    rows_raw(raw, src, 17 * b, 68);
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        s->dw[b + i] = e8m0(vi_and(vi_shr(raw[17 * i / 4], 17 * i % 4 * 8), vi_set1(0xFF)));
-        for (int k = 0; k < 4; k++) {
-            vi v = raw_at(raw, 17 * i + 1 + 4 * k);
-            codes[i][k] = vi_lookup(fp4_codes, low_nibbles(v));
-            codes[i][4 + k] = vi_lookup(fp4_codes, high_nibbles(v));
-        }
-    }
-}
-
-/* d, dmin and the eight 6-bit scales and minimums of Q4_K and Q5_K, from the sixteen bytes they share:
- *
- *     head[0] d, dmin    head[1] scales 0..3, low six bits; above them two bits of scales 4..7
- *                        head[2] minimums likewise    head[3] four low bits of scales and of minimums 4..7 */
-LANE_FN void scales_k(struct scales *s, const struct src *src)
-{
-    const vi six = vi_set1(0x3F3F3F3F), two = vi_set1(0x30303030), byte = vi_set1(0xFF);
-    vi head[4];
-    rows16(head, src, 0);
-    vi scales[2] = { vi_and(head[1], six), vi_or(low_nibbles(head[3]), vi_and(vi_shr(head[1], 2), two)) };
-    vi mins[2] = { vi_and(head[2], six), vi_or(high_nibbles(head[3]), vi_and(vi_shr(head[2], 2), two)) };
-    vf d = vf_from_low_f16(head[0]), dmin = vf_from_low_f16(vi_shr(head[0], 16));
-    for (int b = 0; b < SEG_BLOCKS; b++) {
-        s->dw[b] = vf_mul(d, vf_from_int(vi_and(vi_shr(scales[b / 4], 8 * (b % 4)), byte)));
-        s->mw[b] = vf_mul(dmin, vf_from_int(vi_and(vi_shr(mins[b / 4], 8 * (b % 4)), byte)));
-    }
-}
-
-LANE_FN void unpack_q4_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
-{
-    (void)s;
-    vi v[8];
-    rows32(v, src, 16 + 16 * b);
-    for (int k = 0; k < 8; k++) {
-        codes[0][k] = low_nibbles(v[k]);
-        codes[1][k] = high_nibbles(v[k]);
-    }
-}
-
-/* Bit g of every byte, as bit 4. */
-LANE_FN vi fifth_bit(vi v, int g)
-{
-    return vi_and(g < 4 ? vi_shl(v, 4 - g) : vi_shr(v, g - 4), vi_set1(0x10101010));
-}
-
-LANE_FN void unpack_q5_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
-{
-    (void)s;
-    vi v[8], fifth[8];
-    if (b == 0)
-        fetch_ahead(src, 16, 32);
-    vi_rows32(fifth, src->p + 16, src->row_bytes);
-    rows32(v, src, 48 + 16 * b);
-    for (int k = 0; k < 8; k++) {
-        codes[0][k] = vi_or(low_nibbles(v[k]), fifth_bit(fifth[k], b));
-        codes[1][k] = vi_or(high_nibbles(v[k]), fifth_bit(fifth[k], b + 1));
-    }
-}
-
-LANE_FN void scales_q6_k(struct scales *s, const struct src *src)
-{
-    vi v[4];
-    vi_rows16(v, src->p + 192, src->row_bytes);
-    for (int i = 0; i < 2 * SEG_BLOCKS; i++)
-        s->pair[i] = vf_from_int(vi_sar(vi_shl(v[i / 4], 24 - 8 * (i % 4)), 24));
-    vi_rows16(v, src->p + 194, src->row_bytes);                         /* its last two bytes are d */
-    for (int b = 0; b < SEG_BLOCKS; b++)
-        s->dw[b] = vf_from_low_f16(vi_shr(v[3], 16));
-}
-
-/* Half a super-block: blocks 0 and 2 in the nibbles of the first 32 bytes, 1 and 3 in the next, bit pairs above them. */
-LANE_FN void unpack_q6_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
-{
-    (void)s;
-    const vi pair = vi_set1(0x30303030);
-    vi even[8], odd[8], high[8];
-    fetch_ahead(src, 24 * b, 32);                            /* in the order of addresses, not in that of these loads */
-    vi_rows32(even, src->p + 16 * b, src->row_bytes);
-    fetch_ahead(src, 24 * b + 32, 32);
-    vi_rows32(odd, src->p + 16 * b + 32, src->row_bytes);
-    fetch_ahead(src, 24 * b + 64, 32);
-    fetch_ahead(src, 24 * b + 96, b ? 18 : 0);             /* scales and d, at the end */
-    vi_rows32(high, src->p + 128 + 8 * b, src->row_bytes);
-    for (int k = 0; k < 8; k++) {
-        codes[0][k] = vi_or(low_nibbles(even[k]), vi_and(vi_shl(high[k], 4), pair));
-        codes[1][k] = vi_or(low_nibbles(odd[k]), vi_and(vi_shl(high[k], 2), pair));
-        codes[2][k] = vi_or(high_nibbles(even[k]), vi_and(high[k], pair));
-        codes[3][k] = vi_or(high_nibbles(odd[k]), vi_and(vi_shr(high[k], 2), pair));
-    }
+    return t->form >= FORM_PAIR;
 }
 
 /* ---- One segment of LANES rows with a few activation rows ------------------------------------------------------ */
@@ -270,11 +53,13 @@ LANE_FN void xseg_init(struct xseg *xs, const struct pf_xrow *x, int at, const s
     __m256i pairs = _mm256_madd_epi16(sums, _mm256_set1_epi16(1)), bias = _mm256_set1_epi32(-t->bias);
     xs->q = x->q + at;
     xs->d = x->d + at / 32;
-    if (t->form == FORM_PAIR) {
+    if (by_halves(t)) {
         __m256i lo = _mm256_cvtepi16_epi32(_mm256_castsi256_si128(sums));
         __m256i hi = _mm256_cvtepi16_epi32(_mm256_extracti128_si256(sums, 1));
         _mm256_storeu_si256((void *)xs->start, _mm256_mullo_epi32(lo, bias));
         _mm256_storeu_si256((void *)(xs->start + 8), _mm256_mullo_epi32(hi, bias));
+        _mm256_storeu_ps(xs->half_sum, _mm256_cvtepi32_ps(lo));
+        _mm256_storeu_ps(xs->half_sum + 8, _mm256_cvtepi32_ps(hi));
     } else {
         _mm256_storeu_si256((void *)xs->start, _mm256_mullo_epi32(pairs, bias));
     }
@@ -282,43 +67,58 @@ LANE_FN void xseg_init(struct xseg *xs, const struct pf_xrow *x, int at, const s
         _mm256_storeu_ps(xs->q_sum, _mm256_mul_ps(_mm256_loadu_ps(xs->d), _mm256_cvtepi32_ps(pairs)));
 }
 
-/* sum[a] = the integer sum of block b as a float. With two scales a sum of 16 is at most 16 * 32 * 127 and a scale 128:
- * every product and their sum stay below 2^24, so floats hold them exactly. */
-LANE_FN void block_sums(const vi *codes, const struct scales *s, int b, const struct xseg *xs, int n_a,
-                        const struct quant_type *t, vf *sum)
+/* is[a] = the integer sum of n_k * 4 codes with the activations from `at` on; their start is xs[a].start[i]. */
+LANE_FN void int_sums(const vi *codes, int n_k, const struct xseg *xs, int n_a, const struct quant_type *t, int at,
+                      int i, vi *is)
 {
     const int8_t *q[LANES_X];
-    vi is[LANES_X], is2[LANES_X];
     for (int a = 0; a < n_a; a++) {
         q[a] = xs[a].q;
-        is[a] = t->bias ? vi_set1(xs[a].start[t->form == FORM_PAIR ? 2 * b : b]) : vi_zero();
-    }
-    if (t->form == FORM_PAIR) {
-        for (int a = 0; a < n_a; a++)
-            is2[a] = vi_set1(xs[a].start[2 * b + 1]);
-        lane_dot(n_a, 4, t->adds, codes, q, 32 * b, is);
-        lane_dot(n_a, 4, t->adds, codes + 4, q, 32 * b + 16, is2);
-        for (int a = 0; a < n_a; a++)
-            sum[a] = vf_fma(s->pair[2 * b + 1], vf_from_int(is2[a]), vf_mul(s->pair[2 * b], vf_from_int(is[a])));
-        return;
+        is[a] = t->bias ? vi_set1(xs[a].start[i]) : vi_zero();
     }
     if (t->form == FORM_SIGNED)
-        lane_dot_signed(n_a, 8, codes, q, 32 * b, is);
+        lane_dot_signed(n_a, n_k, codes, q, at, is);
     else
-        lane_dot(n_a, 8, t->adds, codes, q, 32 * b, is);
-    for (int a = 0; a < n_a; a++)
-        sum[a] = vf_from_int(is[a]);
+        lane_dot(n_a, n_k, t->adds, codes, q, at, is);
+}
+
+/* Adds the terms of block b, which has two scales, to the chains acc[a]. An integer sum of 16 is at most 16 * 43 * 127
+ * and its scale 31, or 16 * 32 * 127 and 128: products and their sums stay below 2^24, so floats hold them exactly. */
+LANE_FN void block_mul_halves(const vi *codes, const struct scales *s, int b, const struct xseg *xs, int n_a,
+                              const struct quant_type *t, vf *acc)
+{
+    vi is[LANES_X], is2[LANES_X];
+    int_sums(codes, 4, xs, n_a, t, 32 * b, 2 * b, is);
+    int_sums(codes + 4, 4, xs, n_a, t, 32 * b + 16, 2 * b + 1, is2);
+    for (int a = 0; a < n_a; a++) {
+        vf d = vf_set1(xs[a].d[b]), first = vf_from_int(is[a]), last = vf_from_int(is2[a]);
+        if (t->form == FORM_TWO) {
+            acc[a] = vf_fma(vf_mul(s->pair[2 * b], d), first, acc[a]);
+            acc[a] = vf_fma(vf_mul(s->pair[2 * b + 1], d), last, acc[a]);
+            continue;
+        }
+        vf sum = vf_fma(s->pair[2 * b + 1], last, vf_mul(s->pair[2 * b], first));
+        acc[a] = vf_fma(vf_mul(s->dw[b], d), sum, acc[a]);
+        if (t->form == FORM_PAIR_MIN) {
+            vf lo = vf_mul(s->mins[2 * b], vf_set1(xs[a].half_sum[2 * b]));
+            vf q_sum = vf_fma(s->mins[2 * b + 1], vf_set1(xs[a].half_sum[2 * b + 1]), lo);
+            acc[a] = vf_fnma(s->mw[b], vf_mul(d, q_sum), acc[a]);
+        }
+    }
 }
 
 /* Adds the terms of block b to the chains acc[a]. */
 LANE_FN void block_mul(const vi *codes, const struct scales *s, int b, const struct xseg *xs, int n_a,
                        const struct quant_type *t, vf *acc)
 {
-    vf sum[LANES_X];
-    block_sums(codes, s, b, xs, n_a, t, sum);
+    vi is[LANES_X];
+    if (by_halves(t)) {
+        block_mul_halves(codes, s, b, xs, n_a, t, acc);
+        return;
+    }
+    int_sums(codes, 8, xs, n_a, t, 32 * b, b, is);
     for (int a = 0; a < n_a; a++) {
-        vf d = vf_set1(xs[a].d[b]);
-        acc[a] = vf_fma(vf_mul(s->dw[b], d), sum[a], acc[a]);
+        acc[a] = vf_fma(vf_mul(s->dw[b], vf_set1(xs[a].d[b])), vf_from_int(is[a]), acc[a]);
         if (t->form == FORM_MIN)
             acc[a] = vf_fnma(s->mw[b], vf_set1(xs[a].q_sum[b]), acc[a]);
     }
@@ -374,6 +174,19 @@ LANE_FN struct src seg_src(const struct quant_type *t, const uint8_t *p, size_t 
     return (struct src){ .p = copy[0], .row_bytes = SEG_MAX_BYTES };
 }
 
+/* Every row of the segment expanded, if its type needs that; what is fetched ahead then is, a row at a time. */
+LANE_FN struct src seg_expand(const struct quant_type *t, struct src src, struct pf_expanded *rows)
+{
+    if (!t->expand)
+        return src;
+    for (size_t r = 0, n = seg_bytes(t); r < LANES; r++) {
+        for (size_t i = 0; src.ahead && i < n; i += 64)
+            _mm_prefetch((const char *)src.ahead + r * n + i, _MM_HINT_T0);
+        t->expand(src.p + r * src.row_bytes, &rows[r]);
+    }
+    return (struct src){ .p = rows[0].codes, .row_bytes = sizeof *rows };
+}
+
 /* The chain of one segment with one activation row. */
 LANE_FN vf seg_vec(const struct quant_type *t, const struct src *src, int n_blocks, const struct xseg *xs)
 {
@@ -394,6 +207,7 @@ LANE_FN vf seg_vec(const struct quant_type *t, const struct src *src, int n_bloc
 LANE_FN void group_vec(const struct quant_type *t, const struct job *job, const struct group *g)
 {
     uint8_t copy[LANES][SEG_MAX_BYTES];
+    struct pf_expanded expanded[LANES];
     const uint8_t *p = job->w + (size_t)g->r * job->row_bytes, *ahead = g->ahead;
     vf total = vf_zero();
     for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead += LANES * seg_bytes(t)) {
@@ -402,6 +216,7 @@ LANE_FN void group_vec(const struct quant_type *t, const struct job *job, const 
         struct src src = seg_src(t, p, job->row_bytes, g->n_rows, n_blocks, copy);
         xseg_init(&xs, job->x, at, t);
         src.ahead = ahead;
+        src = seg_expand(t, src, expanded);
         if (n_blocks == SEG_BLOCKS)
             total = vf_add(total, seg_vec(t, &src, SEG_BLOCKS, &xs));
         else
@@ -432,11 +247,13 @@ LANE_FN void seg_tile(const struct quant_type *t, const struct seg *seg, const s
 LANE_FN void group_tile(const struct quant_type *t, const struct job *job, const struct group *g)
 {
     uint8_t copy[LANES][SEG_MAX_BYTES];
+    struct pf_expanded expanded[LANES];
     const uint8_t *p = job->w + (size_t)g->r * job->row_bytes;
     for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t)) {
         struct seg seg;
         int n_blocks = seg_blocks(t, job->n, at), j = 0;
         struct src src = seg_src(t, p, job->row_bytes, g->n_rows, n_blocks, copy);
+        src = seg_expand(t, src, expanded);
         if (t->scales)
             t->scales(&seg.scales, &src);
         for (int b = 0; b < SEG_BLOCKS; b += t->unit)
@@ -479,19 +296,50 @@ LANE_FN void all_rows(const struct quant_type *t, const struct job *job, int n_r
         all_rows(&type_##name, &job, n_rows, true);                                                                 \
     }
 
-MUL_QUANT(q8_0, unpack_q8_0, NULL, .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, .block_len = 32,
-          .block_bytes = 34)
-MUL_QUANT(q4_0, unpack_q4_0, NULL, .unit = 4, .form = FORM_PLAIN, .bias = 8, .adds = 8, .block_len = 32,
-          .block_bytes = 18)
-MUL_QUANT(mxfp4, unpack_mxfp4, NULL, .unit = 4, .form = FORM_PLAIN, .bias = FP4_BIAS, .adds = 4, .block_len = 32,
-          .block_bytes = 17)
-MUL_QUANT(q4_k, unpack_q4_k, scales_k, .unit = 2, .form = FORM_MIN, .adds = 8, .block_len = 256, .block_bytes = 144)
-MUL_QUANT(q5_k, unpack_q5_k, scales_k, .unit = 2, .form = FORM_MIN, .adds = 4, .block_len = 256, .block_bytes = 176)
-MUL_QUANT(q6_k, unpack_q6_k, scales_q6_k, .unit = 4, .form = FORM_PAIR, .bias = 32, .adds = 2, .block_len = 256,
-          .block_bytes = 210)
+#define BLOCK_32(bytes)     .block_len = 32, .block_bytes = bytes
+#define SUPER_BLOCK(bytes)  .block_len = 256, .block_bytes = bytes
 
+MUL_QUANT(q8_0, .unpack = unpack_q8_0, .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, BLOCK_32(34))
+MUL_QUANT(q4_0, .unpack = unpack_q4_0, .unit = 4, .form = FORM_PLAIN, .bias = 8, .adds = 8, BLOCK_32(18))
+MUL_QUANT(q4_1, .unpack = unpack_q4_1, .unit = 4, .form = FORM_MIN, .adds = 8, BLOCK_32(20))
+MUL_QUANT(q5_0, .unpack = unpack_q5_0, .unit = 4, .form = FORM_PLAIN, .bias = 16, .adds = 4, BLOCK_32(22))
+MUL_QUANT(q5_1, .unpack = unpack_q5_1, .unit = 4, .form = FORM_MIN, .adds = 4, BLOCK_32(24))
+MUL_QUANT(iq4_nl, .unpack = unpack_iq4_nl, .unit = 4, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, BLOCK_32(18))
+MUL_QUANT(mxfp4, .unpack = unpack_mxfp4, .unit = 4, .form = FORM_PLAIN, .bias = FP4_BIAS, .adds = 4, BLOCK_32(17))
+MUL_QUANT(nvfp4, .unpack = unpack_nvfp4, .unit = 2, .form = FORM_TWO, .bias = FP4_BIAS, .adds = 4, .block_len = 64,
+          .block_bytes = 36)
+
+#define UNPACK(name)  .unpack = unpack_##name, .scales = scales_##name
+MUL_QUANT(q2_k, UNPACK(q2_k), .unit = 4, .form = FORM_PAIR_MIN, .adds = 4, SUPER_BLOCK(84))
+MUL_QUANT(q3_k, UNPACK(q3_k), .unit = 4, .form = FORM_PAIR, .bias = 4, .adds = 4, SUPER_BLOCK(110))
+MUL_QUANT(q4_k, .unpack = unpack_q4_k, .scales = scales_k, .unit = 2, .form = FORM_MIN, .adds = 8, SUPER_BLOCK(144))
+MUL_QUANT(q5_k, .unpack = unpack_q5_k, .scales = scales_k, .unit = 2, .form = FORM_MIN, .adds = 4, SUPER_BLOCK(176))
+MUL_QUANT(q6_k, UNPACK(q6_k), .unit = 4, .form = FORM_PAIR, .bias = 32, .adds = 2, SUPER_BLOCK(210))
+MUL_QUANT(iq4_xs, UNPACK(iq4_xs), .unit = 2, .form = FORM_SIGNED, .bias = LANES_S8_BIAS, SUPER_BLOCK(136))
+MUL_QUANT(tq2_0, UNPACK(tq2_0), .unit = 4, .form = FORM_PLAIN, .bias = 1, .adds = 8, SUPER_BLOCK(66))
+
+#define EXPAND(name)       .expand = pf_expand_##name, UNPACK(expanded), .unit = 1, .form = FORM_PLAIN
+#define EXPAND_PAIR(name)  .expand = pf_expand_##name, .unpack = unpack_expanded, .scales = scales_expanded_pair, \
+                           .unit = 1, .form = FORM_PAIR
+MUL_QUANT(iq2_xxs, EXPAND(iq2_xxs), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(66))
+MUL_QUANT(iq2_xs, EXPAND_PAIR(iq2_xs), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(74))
+MUL_QUANT(iq2_s, EXPAND_PAIR(iq2_s), .bias = PF_BIAS_IQ2, .adds = 1, SUPER_BLOCK(82))
+MUL_QUANT(iq3_xxs, EXPAND(iq3_xxs), .bias = PF_BIAS_IQ3_XXS, .adds = 1, SUPER_BLOCK(98))
+MUL_QUANT(iq3_s, EXPAND(iq3_s), .bias = PF_BIAS_IQ3_S, .adds = 4, SUPER_BLOCK(110))
+MUL_QUANT(iq1_s, EXPAND(iq1_s), .bias = PF_BIAS_IQ1, .adds = 4, SUPER_BLOCK(50))
+MUL_QUANT(iq1_m, EXPAND_PAIR(iq1_m), .bias = PF_BIAS_IQ1, .adds = 4, SUPER_BLOCK(56))
+MUL_QUANT(tq1_0, EXPAND(tq1_0), .bias = PF_BIAS_TERNARY, .adds = 8, SUPER_BLOCK(54))
+MUL_QUANT(q1_0, EXPAND(q1_0), .bias = PF_BIAS_TERNARY, .adds = 8, .block_len = 128, .block_bytes = 18)
+MUL_QUANT(q2_0, EXPAND(q2_0), .bias = PF_BIAS_TERNARY, .adds = 8, .block_len = 64, .block_bytes = 18)
+
+/* Every quantised type. */
 #define QUANT_ENTRIES(kind) \
-    [PF_Q8_0] = kind##_q8_0, [PF_Q4_0] = kind##_q4_0, [PF_MXFP4] = kind##_mxfp4, \
-    [PF_Q4_K] = kind##_q4_k, [PF_Q5_K] = kind##_q5_k, [PF_Q6_K] = kind##_q6_k
+    [PF_Q8_0] = kind##_q8_0, [PF_Q4_0] = kind##_q4_0, [PF_Q4_1] = kind##_q4_1, [PF_Q5_0] = kind##_q5_0, \
+    [PF_Q5_1] = kind##_q5_1, [PF_IQ4_NL] = kind##_iq4_nl, [PF_MXFP4] = kind##_mxfp4, [PF_NVFP4] = kind##_nvfp4, \
+    [PF_Q2_K] = kind##_q2_k, [PF_Q3_K] = kind##_q3_k, [PF_Q4_K] = kind##_q4_k, [PF_Q5_K] = kind##_q5_k, \
+    [PF_Q6_K] = kind##_q6_k, [PF_IQ4_XS] = kind##_iq4_xs, [PF_IQ3_XXS] = kind##_iq3_xxs, [PF_IQ3_S] = kind##_iq3_s, \
+    [PF_IQ2_XXS] = kind##_iq2_xxs, [PF_IQ2_XS] = kind##_iq2_xs, [PF_IQ2_S] = kind##_iq2_s, [PF_IQ1_S] = kind##_iq1_s, \
+    [PF_IQ1_M] = kind##_iq1_m, [PF_TQ1_0] = kind##_tq1_0, [PF_TQ2_0] = kind##_tq2_0, [PF_Q1_0] = kind##_q1_0, \
+    [PF_Q2_0] = kind##_q2_0
 
 #endif

@@ -1,0 +1,67 @@
+/* What the kernels of attention share: the operation as they get it, what a row sees, elements of keys and values. */
+#ifndef PF_CU_ATTENTION_H
+#define PF_CU_ATTENTION_H
+
+#include "kernels/cuda/cu_device.h"
+
+enum { CHUNK = PF_KV_CHUNK_POSITIONS };
+
+struct attention {
+    struct pf_attention_op a;
+    struct pf_kv_view      kv;
+    int                    n_chunks;
+    float                 *part;     /* [row][head][chunk][hd_v + 2]: ac, mc, zc */
+    struct cu_x            x;        /* where few rows go in int8 too, or q NULL */
+    int                   *fault;
+};
+
+CU_INLINE int first_visible(const struct pf_attention_op &a, int pos)
+{
+    if (a.window == 0)
+        return 0;
+    int first = a.chunked ? pos - pos % a.window : pos - a.window + 1;
+    return first > 0 ? first : 0;
+}
+
+CU_INLINE float element(const float *p)
+{
+    return __ldg(p);
+}
+
+CU_INLINE float element(const uint16_t *p)
+{
+    return half_value(__ldg(p));
+}
+
+/* Eight neighbours; hd a multiple of 8 keeps rows aligned. */
+CU_INLINE void load8(const uint16_t *p, float *f)
+{
+    uint4 v = __ldg((const uint4 *)p);
+    uint32_t w[4] = { v.x, v.y, v.z, v.w };
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        f[2 * i] = half_value((uint16_t)w[i]);
+        f[2 * i + 1] = half_value((uint16_t)(w[i] >> 16));
+    }
+}
+
+CU_INLINE void load8(const float *p, float *f)
+{
+    float4 a = __ldg((const float4 *)p), b = __ldg((const float4 *)p + 1);
+    f[0] = a.x, f[1] = a.y, f[2] = a.z, f[3] = a.w, f[4] = b.x, f[5] = b.y, f[6] = b.z, f[7] = b.w;
+}
+
+/* Factor that turns the weighted sum into the result; the sink has a logit but no value. */
+CU_INLINE float last_factor(const struct pf_attention_op &a, int head, float m, float z)
+{
+    if (!a.sinks)
+        return 1.0f / z;
+    float sink = a.sinks[head], top = m > sink ? m : sink, shrink = pf_expf(m - top);
+    return shrink / fmaf(z, shrink, pf_expf(sink - top));
+}
+
+/* Attention of a prompt in tiles, cu_attention_tile.cu. Not supported: heads longer than 256, or of no multiple of 8. */
+bool pf_cu_attention_tiled(const struct attention *o);
+cudaError_t pf_cu_attention_tiles(cudaStream_t st, const struct attention *o);
+
+#endif

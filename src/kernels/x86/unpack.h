@@ -1,0 +1,141 @@
+/* How rows of quantised weights are read LANES at a time: what mul_quant.h and the unpackers share.
+ *
+ * Include after a lanes header. An unpacker turns the bytes of one or a few blocks of 32 of LANES rows, one row a lane,
+ * into codes and scales:
+ *
+ *     codes[b][k], lane r   codes 4k .. 4k+3 of block b of row r
+ *     dw[b], lane r         the scale of that block
+ *
+ * Codes are unsigned, value = code - bias, except in FORM_SIGNED. A type says in struct quant_type how its blocks are
+ * read and what their terms are; the integers and scales are those of the scalar kernel in ref/. */
+#ifndef PF_UNPACK_H
+#define PF_UNPACK_H
+
+#include <stddef.h>
+
+#include "kernels/qblocks.h"
+#include "kernels/x86/expand.h"
+
+enum { SEG_LEN = 256, SEG_BLOCKS = 8, SEG_MAX_BYTES = 8 * sizeof(struct pf_block_q8_0) };
+
+/* Scales of a segment, lane = row. */
+struct scales {
+    vf dw[SEG_BLOCKS];
+    vf mw[SEG_BLOCKS];            /* types with minimums */
+    vf pair[2 * SEG_BLOCKS];      /* types with two scales a block */
+    vf mins[2 * SEG_BLOCKS];      /* types with two integer minimums a block */
+};
+
+/* A whole segment of LANES rows, row r at p + r * row_bytes. In vec, as many bytes from `ahead` on are brought into the
+ * cache while these are read: in the order of addresses, which trains the hardware, and a few lines with every few loads,
+ * for bursts wait for each other. */
+struct src {
+    const uint8_t *p, *ahead;     /* ahead: NULL in tile */
+    size_t         row_bytes;
+};
+
+/* unpack_fn takes block b and as many after it as its type unpacks together, and their scales if they lie with the codes;
+ * scales_fn takes those that do not. */
+typedef void unpack_fn(vi (*codes)[8], struct scales *s, const struct src *src, int b);
+typedef void scales_fn(struct scales *s, const struct src *src);
+
+enum form {
+    FORM_PLAIN,                   /* a term dw * d * sum */
+    FORM_SIGNED,                  /* the same, codes made by vi_signed_codes */
+    FORM_MIN,                     /* a second term -mw * (d * sum of q) */
+    FORM_PAIR,                    /* sum = pair[2b] * (first 16) + pair[2b+1] * (last 16) */
+    FORM_PAIR_MIN,                /* the same, and a second term -mw * (d * (sums of q by mins likewise)) */
+    FORM_TWO,                     /* two terms pair * d * sum, of the first 16 and of the last 16 */
+};
+
+struct quant_type {
+    pf_expand_fn *expand;         /* or NULL; what unpack and scales then read is struct pf_expanded */
+    unpack_fn *unpack;
+    scales_fn *scales;            /* or NULL */
+    int        unit;              /* blocks that unpack takes */
+    enum form  form;
+    int        bias;
+    int        adds;              /* lane_dot: sums of two products that fit an int16 together */
+    int        block_len, block_bytes;
+};
+
+/* The lines that correspond to n_bytes of each row from `at` on. */
+LANE_FN void fetch_ahead(const struct src *src, int at, int n_bytes)
+{
+    if (!src->ahead)
+        return;
+    for (int i = 0; i < n_bytes * LANES; i += 64)
+        _mm_prefetch((const char *)src->ahead + at * LANES + i, _MM_HINT_T0);
+}
+
+/* Bytes at .. at+15 of each row, or at .. at+31, transposed: lane r of v[k] holds four bytes of row r. */
+LANE_FN void rows16(vi v[4], const struct src *src, int at)
+{
+    fetch_ahead(src, at, 16);
+    vi_rows16(v, src->p + at, src->row_bytes);
+}
+
+LANE_FN void rows32(vi v[8], const struct src *src, int at)
+{
+    fetch_ahead(src, at, 32);
+    vi_rows32(v, src->p + at, src->row_bytes);
+}
+
+LANE_FN vi low_nibbles(vi v)
+{
+    return vi_and(v, vi_set1(0x0F0F0F0F));
+}
+
+LANE_FN vi high_nibbles(vi v)
+{
+    return low_nibbles(vi_shr(v, 4));
+}
+
+/* Bits 2p and 2p + 1 of every byte. */
+LANE_FN vi bit_pairs(vi v, int p)
+{
+    return vi_and(vi_shr(v, 2 * p), vi_set1(0x03030303));
+}
+
+/* Byte i of each lane. */
+LANE_FN vi byte_at(vi v, int i)
+{
+    return vi_and(vi_shr(v, 8 * i), vi_set1(0xFF));
+}
+
+/* dw[] of a type with one for all its blocks. */
+LANE_FN void same_dw(struct scales *s, vf d)
+{
+    for (int b = 0; b < SEG_BLOCKS; b++)
+        s->dw[b] = d;
+}
+
+/* The code book of IQ4_NL and IQ4_XS as vi_signed_codes leaves codes. */
+#define IQ4_CODE(value) (uint8_t)((value) + LANES_S8_BIAS)
+static const uint8_t iq4_codes[16] = {
+    IQ4_CODE(-127), IQ4_CODE(-104), IQ4_CODE(-83), IQ4_CODE(-65), IQ4_CODE(-49), IQ4_CODE(-35), IQ4_CODE(-22),
+    IQ4_CODE(-10), IQ4_CODE(1), IQ4_CODE(13), IQ4_CODE(25), IQ4_CODE(38), IQ4_CODE(53), IQ4_CODE(69), IQ4_CODE(89), IQ4_CODE(113),
+};
+
+/* n_bytes of each row from `from` on, 32 at least and a multiple of 4: raw[k] holds the k-th four. The last load ends
+ * where they end, over some that are there already. */
+LANE_FN void rows_raw(vi *raw, const struct src *src, int from, int n_bytes)
+{
+    int at = 0;
+    for (; at + 32 <= n_bytes; at += 32)
+        rows32(raw + at / 4, src, from + at);
+    fetch_ahead(src, from + at, n_bytes - at);
+    if (n_bytes - at > 16)
+        vi_rows32(raw + n_bytes / 4 - 8, src->p + from + n_bytes - 32, src->row_bytes);
+    else if (n_bytes > at)
+        vi_rows16(raw + n_bytes / 4 - 4, src->p + from + n_bytes - 16, src->row_bytes);
+}
+
+/* Bytes at .. at+3 of each row. */
+LANE_FN vi raw_at(const vi *raw, int at)
+{
+    int k = at / 4, bits = at % 4 * 8;
+    return bits ? vi_or(vi_shr(raw[k], bits), vi_shl(raw[k + 1], 32 - bits)) : raw[k];
+}
+
+#endif

@@ -1,0 +1,526 @@
+/* See offload.h. */
+#include "moe/offload.h"
+
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "base/pf_time.h"
+#include "kernels/share.h"
+#include "moe/postfetch.h"
+#include "moe/residency.h"
+#include "moe/vcache.h"
+
+enum { BATCH = 64, PROMPT_TICKET = PF_MAX_TRANSFERS, N_SLOTS = 2 };
+static const uint64_t SLOT_BYTES = 64 << 20;         /* of a prompt's groups, and at least one expert */
+static const double FILL_SHARE = 0.05, FIRST_FILL_SHARE = 0.25;  /* of the bus: for replacing experts; while there are free slots */
+
+struct pf_offload {
+    struct pf_model    *m;
+    struct pf_prices    prices;
+    struct pf_postfetch post;
+    struct pf_vcache   *cache;
+    bool                force_cpu;
+    uint64_t            cache_bytes;     /* most it may take */
+    uint64_t            last_begin_ns, step_ns;      /* of decoding steps */
+
+    /* the layer that is being served */
+    const struct pf_offer  *offer;
+    const struct pf_answer *answer;
+
+    /* prompts */
+    char           *slots[N_SLOTS];
+    uint64_t        slot_bytes;
+    int             turn;
+    const uint8_t **on_device[3];        /* [n_expert] */
+    int            *held;                /* [n_expert] */
+    int             max_rows;
+    size_t          host_bytes;
+    float          *x, *y, *weights;     /* [max_rows][..] of the host, for transfers */
+    int32_t        *picks;
+};
+
+static void parts_of(const struct pf_model *m, int il, uint64_t bytes[3])
+{
+    const struct pf_moe *moe = &m->layers[il].moe;
+    const struct pf_expert_weight *w[] = { &moe->gate, &moe->up, &moe->down };
+    for (int i = 0; i < 3; i++)
+        bytes[i] = w[i]->row_bytes * (uint64_t)w[i]->n_out;
+}
+
+/* ---- A step of a few rows: who does what ------------------------------------------------------------------------------- */
+
+static struct pf_deal deal_out(const struct pf_offload *f, int n, const uint64_t bytes[3])
+{
+    struct pf_solver_rules rules = { .post_fetch = f->post.opts.enable && !f->force_cpu, .whole = !f->force_cpu,
+                                     .max_transfers = f->post.opts.max_transfers, .cpu_limit = f->post.opts.cpu_limit };
+    struct pf_deal deal = pf_solve(&f->prices, &rules, n, bytes[0] + bytes[1], bytes[2]);
+    bool curious = f->prices.cpu_bytes_s > 0 && (f->prices.pcie_bytes_s <= 0 || f->prices.joint_bytes_s <= 0);
+    if (curious && rules.post_fetch && deal.n_whole == 0)
+        deal.n_down = n < rules.max_transfers ? n : rules.max_transfers;
+    return deal;
+}
+
+struct batch {                           /* experts in RAM, and what becomes of each */
+    const int          *experts;
+    int                 n;
+    struct pf_transfer *transfer[BATCH]; /* NULL: whole on the CPU */
+    uint64_t            bytes[3];
+};
+
+/* What the CPU takes for so many bytes, ns. */
+static double cpu_ns(const struct pf_offload *f, uint64_t bytes)
+{
+    return f->prices.cpu_bytes_s > 0 ? (double)bytes / f->prices.cpu_bytes_s * 1e9 : 1e6;
+}
+
+static void start_transfers(struct pf_offload *f, struct batch *b)
+{
+    struct pf_deal deal = deal_out(f, b->n, b->bytes);
+    struct pf_expert_weight w[3];
+    struct pf_experts_op op = *f->offer->e;
+    pf_residency_tables(f->m, &op, w);
+    for (int i = 0; i < b->n; i++) {
+        struct pf_expert_parts parts;
+        b->transfer[i] = NULL;
+        if (i >= deal.n_whole + deal.n_down)
+            continue;
+        for (int p = 0; p < 3; p++) {
+            parts.at[p] = w[p].data[b->experts[i]];
+            parts.bytes[p] = b->bytes[p];
+        }
+        b->transfer[i] = pf_postfetch_start(&f->post, b->experts[i], i < deal.n_whole, &parts);
+    }
+}
+
+/* Gate and up of all that are not copied whole, then down of those that are not copied at all. */
+static pf_status compute_meanwhile(struct pf_offload *f, const struct batch *b)
+{
+    pf_backend *cpu = f->m->cpu;
+    int gate_up[BATCH], down[BATCH], n_gate_up = 0, n_down = 0;
+    for (int i = 0; i < b->n; i++) {
+        if (!b->transfer[i] || !b->transfer[i]->whole)
+            gate_up[n_gate_up++] = b->experts[i];
+        if (!b->transfer[i])
+            down[n_down++] = b->experts[i];
+    }
+    uint64_t begin = pf_now_ns();
+    PF_TRY(cpu->ops->experts_gate_up(cpu, gate_up, n_gate_up));
+    PF_TRY(cpu->ops->experts_down(cpu, down, n_down));
+    double ns = (double)(pf_now_ns() - begin);
+    double bytes = n_gate_up * (double)(b->bytes[0] + b->bytes[1]) + n_down * (double)b->bytes[2];
+    bool alone = true;
+    for (int i = 0; i < b->n; i++)
+        alone &= !b->transfer[i];
+    if (bytes > 0 && alone)
+        pf_price_learn(&f->prices.cpu_bytes_s, bytes, ns);
+    else if (bytes > 0 && f->prices.pcie_bytes_s > 0)
+        pf_price_learn(&f->prices.joint_bytes_s, bytes + ns * f->prices.pcie_bytes_s * 1e-9, ns);
+    return PF_OK;
+}
+
+/* Looks at every transfer; the CPU takes those that did not arrive. */
+static pf_status settle(struct pf_offload *f, const struct batch *b)
+{
+    pf_backend *cpu = f->m->cpu;
+    int gate_up[BATCH], down[BATCH], n_gate_up = 0, n_down = 0;
+    for (int i = 0; i < b->n; i++) {
+        struct pf_transfer *t = b->transfer[i];
+        if (!t)
+            continue;
+        pf_postfetch_settle(&f->post, t, cpu_ns(f, b->bytes[2] + (t->whole ? b->bytes[0] + b->bytes[1] : 0)));
+        if (f->post.opts.debug)
+            pf_model_logf(f->m, PF_LOG_DEBUG, "layer %d expert %d: %s, %llu bytes, %s", f->offer->il, t->expert,
+                          t->whole ? "whole" : "down", (unsigned long long)t->bytes,
+                          t->state == PF_GPU_READY ? "on the GPU" : "late: on the CPU");
+        if (t->state == PF_GPU_READY)
+            continue;
+        if (t->whole)
+            gate_up[n_gate_up++] = b->experts[i];
+        down[n_down++] = b->experts[i];
+    }
+    PF_TRY(cpu->ops->experts_gate_up(cpu, gate_up, n_gate_up));
+    return cpu->ops->experts_down(cpu, down, n_down);
+}
+
+/* What the device is told about pick p, which is of the i-th expert of the batch. */
+static void answer_pick(const struct pf_offload *f, const struct batch *b, int p, int i)
+{
+    const struct pf_experts_op *e = f->offer->e;
+    const struct pf_transfer *t = b->transfer[i];
+    size_t n_ff = (size_t)e->gate->n_out, n_out = (size_t)e->down->n_out, pick = (size_t)p;
+    const float *act, *y;
+    struct pf_handed *h = &f->answer->pick[p];
+    f->m->cpu->ops->experts_pick(f->m->cpu, p, &act, &y);
+    if (!t || t->state != PF_GPU_READY) {
+        h->by = PF_BY_HOST;
+        memcpy(f->answer->y + pick * n_out, y, n_out * sizeof *y);
+        return;
+    }
+    *h = (struct pf_handed){ t->whole ? PF_BY_COPY : PF_BY_DOWN, t->gate, t->up, t->down };
+    if (!t->whole)
+        memcpy(f->answer->act + pick * n_ff, act, n_ff * sizeof *act);
+}
+
+static pf_status serve_batch(void *ctx, const int *experts, int n)
+{
+    struct pf_offload *f = ctx;
+    const struct pf_experts_op *e = f->offer->e;
+    struct batch b = { .experts = experts, .n = n };
+    parts_of(f->m, f->offer->il, b.bytes);
+    start_transfers(f, &b);
+    PF_TRY(compute_meanwhile(f, &b));
+    PF_TRY(settle(f, &b));
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < e->rows * e->n_used; p++)
+            if (e->picks[p] == experts[i])
+                answer_pick(f, &b, p, i);
+    return PF_OK;
+}
+
+static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
+{
+    struct pf_offload *f = ctx;
+    const struct pf_experts_op *e = offer->e;
+    const bool *held = pf_vcache_held(f->cache, offer->il);
+    struct pf_expert_weight w[3];
+    struct pf_experts_op op = *e;
+    int n_missed = 0;
+    for (int p = 0; p < e->rows * e->n_used; p++) {
+        pf_vcache_use(f->cache, offer->il, e->picks[p]);
+        answer->pick[p].by = held[e->picks[p]] ? PF_BY_DEVICE : PF_BY_HOST;
+        n_missed += !held[e->picks[p]];
+    }
+    if (n_missed == 0)
+        return PF_OK;
+    f->offer = offer;
+    f->answer = answer;
+    pf_postfetch_begin(&f->post);
+    pf_residency_tables(f->m, &op, w);
+    PF_TRY(f->m->cpu->ops->experts_begin(f->m->cpu, &op));
+    return pf_residency_run(f->m, offer->il, e, held, serve_batch, f);
+}
+
+/* ---- Prompts: a layer's experts pass through VRAM in groups ----------------------------------------------------------- */
+
+static uint64_t expert_room(const uint64_t bytes[3])
+{
+    return pf_postfetch_bytes(bytes, 1);
+}
+
+/* Copies n experts into the next slot and multiplies with them. */
+static pf_status run_group(struct pf_offload *f, const struct pf_expert_weight w[3], const int *experts, int n, const uint64_t bytes[3])
+{
+    pf_backend *device = f->m->backend;
+    const struct pf_share_ops *share = device->ops->share;
+    struct pf_piece pieces[3 * BATCH];
+    int slot = f->turn++ % N_SLOTS, n_pieces = 0;
+    char *to = f->slots[slot];
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < 3; p++) {
+            pieces[n_pieces++] = (struct pf_piece){ to, w[p].data[experts[i]], bytes[p] };
+            f->on_device[p][experts[i]] = (const uint8_t *)to;
+            to += pf_share_room(bytes[p]);
+        }
+    PF_TRY(share->fetch(device, PROMPT_TICKET + slot, pieces, n_pieces));
+    PF_TRY(share->use(device, PROMPT_TICKET + slot));
+    PF_TRY(device->ops->experts_part(device, experts, n));
+    return share->release(device, PROMPT_TICKET + slot);
+}
+
+static pf_status stream_batch(void *ctx, const int *experts, int n)
+{
+    struct pf_offload *f = ctx;
+    pf_backend *device = f->m->backend;
+    struct pf_expert_weight w[3];
+    struct pf_experts_op op = *f->offer->e;
+    uint64_t bytes[3];
+    pf_status st = PF_OK;
+    parts_of(f->m, f->offer->il, bytes);
+    pf_residency_tables(f->m, &op, w);
+    int per_slot = (int)(f->slot_bytes / expert_room(bytes));
+    for (int i = 0; st == PF_OK && i < n; i += per_slot)
+        st = run_group(f, w, experts + i, n - i < per_slot ? n - i : per_slot, bytes);
+    for (int s = 0; s < N_SLOTS; s++)        /* the store may take the experts' places back only now */
+        if (device->ops->share->fetch_wait(device, PROMPT_TICKET + s) == PF_FETCH_FAILED && st == PF_OK)
+            PF_FAIL(PF_EDEVICE, "a copy of experts to the GPU failed in layer %d", f->offer->il);
+    return st;
+}
+
+/* The picked experts that the device holds anyway. */
+static pf_status run_held(struct pf_offload *f, int il, const struct pf_experts_op *e, const bool *held)
+{
+    int n = 0;
+    for (int p = 0; p < e->rows * e->n_used; p++) {
+        int x = e->picks[p];
+        if (!held[x] || f->on_device[0][x])
+            continue;
+        const uint8_t *at[3];
+        pf_vcache_at(f->cache, il, x, at);
+        for (int i = 0; i < 3; i++)
+            f->on_device[i][x] = at[i];
+        f->held[n++] = x;
+    }
+    return n > 0 ? f->m->backend->ops->experts_part(f->m->backend, f->held, n) : PF_OK;
+}
+
+static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_experts_op *e)
+{
+    pf_backend *device = f->m->backend;
+    struct pf_expert_weight gate = *e->gate, up = *e->up, down = *e->down;
+    struct pf_experts_op op = *e, shown = *e;
+    const bool *held = pf_vcache_held(f->cache, il);
+    PF_TRY(device->ops->download(device, f->picks, e->picks, (size_t)e->rows * (size_t)e->n_used * sizeof *f->picks));
+    PF_TRY(device->ops->finish(device));
+    for (int i = 0; i < 3; i++)
+        memset(f->on_device[i], 0, (size_t)e->n_expert * sizeof *f->on_device[i]);
+    gate.data = f->on_device[0];
+    up.data = f->on_device[1];
+    down.data = f->on_device[2];
+    op.gate = &gate;
+    op.up = &up;
+    op.down = &down;
+    shown.picks = f->picks;
+    struct pf_offer offer = { il, &shown };
+    f->offer = &offer;
+    PF_TRY(device->ops->experts_begin(device, &op));
+    PF_TRY(run_held(f, il, &shown, held));
+    PF_TRY(pf_residency_run(f->m, il, &shown, held, stream_batch, f));
+    return device->ops->experts_end(device);
+}
+
+static pf_status compute_batch(void *ctx, const int *experts, int n)
+{
+    pf_backend *cpu = ctx;
+    return cpu->ops->experts_part(cpu, experts, n);
+}
+
+static pf_status prompt_on_cpu(struct pf_offload *f, int il, const struct pf_experts_op *e)
+{
+    pf_backend *device = f->m->backend, *cpu = f->m->cpu;
+    size_t rows = (size_t)e->rows, n_picks = rows * (size_t)e->n_used, y_bytes = rows * (size_t)e->down->n_out * sizeof(float);
+    struct pf_expert_weight w[3];
+    struct pf_experts_op op = *e;
+    PF_TRY(device->ops->download(device, f->picks, e->picks, n_picks * sizeof *f->picks));
+    PF_TRY(device->ops->download(device, f->weights, e->weights, n_picks * sizeof *f->weights));
+    PF_TRY(device->ops->download(device, f->x, e->x, rows * (size_t)e->gate->n_in * sizeof *f->x));
+    PF_TRY(device->ops->finish(device));
+    op.picks = f->picks;
+    op.weights = f->weights;
+    op.x = f->x;
+    op.y = f->y;
+    pf_residency_tables(f->m, &op, w);
+    PF_TRY(cpu->ops->experts_begin(cpu, &op));
+    PF_TRY(pf_residency_run(f->m, il, &op, NULL, compute_batch, cpu));
+    PF_TRY(cpu->ops->experts_end(cpu));
+    return device->ops->upload(device, e->y, f->y, y_bytes);
+}
+
+pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts_op *e)
+{
+    struct pf_offload *f = m->offload;
+    if (e->rows <= PF_SHARE_ROWS)
+        return m->backend->ops->share->experts(m->backend, il, e);
+    pf_status st = f->force_cpu ? PF_EDEVICE : prompt_on_device(f, il, e);
+    f->post.n_fallbacks += st == PF_EDEVICE && !f->force_cpu;
+    return st == PF_EDEVICE ? prompt_on_cpu(f, il, e) : st;      /* a copy failed; if it was more, this fails too */
+}
+
+/* ---- Between steps ------------------------------------------------------------------------------------------------------ */
+
+pf_status pf_offload_between(struct pf_model *m, int rows)
+{
+    struct pf_offload *f = m->offload;
+    struct pf_vcache_stats s;
+    if (!f)
+        return PF_OK;
+    uint64_t now = pf_now_ns();
+    if (f->last_begin_ns && rows == 1)
+        f->step_ns = now - f->last_begin_ns;
+    f->last_begin_ns = rows == 1 ? now : 0;
+    if (rows > PF_SHARE_ROWS || f->force_cpu)
+        return PF_OK;
+    pf_vcache_stats(f->cache, &s);
+    double rate = f->prices.pcie_bytes_s > 0 ? f->prices.pcie_bytes_s : 10e9;
+    double share = s.n_held < s.n_slots ? FIRST_FILL_SHARE : FILL_SHARE;
+    double ns = f->step_ns && f->step_ns < 1000000000 ? (double)f->step_ns : 1e7;
+    return pf_vcache_between(f->cache, (uint64_t)(rate * share * ns * 1e-9) + 1);
+}
+
+/* ---- Opening and closing ------------------------------------------------------------------------------------------------ */
+
+static pf_status place_dense(struct pf_model *m)
+{
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
+        if (!pf_residency_streams(m, t))
+            PF_TRY(m->backend->ops->place(m->backend, t->data, t->n_bytes));
+    }
+    return PF_OK;
+}
+
+/* The largest expert of any layer. */
+static void largest_parts(const struct pf_model *m, uint64_t bytes[3])
+{
+    bytes[0] = bytes[1] = bytes[2] = 0;
+    for (int il = 0; il < m->n_layer; il++) {
+        uint64_t here[3];
+        if (!m->layers[il].is_moe)
+            continue;
+        parts_of(m, il, here);
+        for (int i = 0; i < 3; i++)
+            bytes[i] = here[i] > bytes[i] ? here[i] : bytes[i];
+    }
+}
+
+static pf_status alloc_device(struct pf_model *m, uint64_t bytes, char **out)
+{
+    void *p;
+    PF_TRY(m->backend->ops->buf_alloc(m->backend, (size_t)bytes, false, &p));
+    *out = p;
+    return PF_OK;
+}
+
+static pf_status open_memory(struct pf_offload *f)
+{
+    struct pf_model *m = f->m;
+    uint64_t bytes[3];
+    largest_parts(m, bytes);
+    uint64_t one = expert_room(bytes);
+    int most = f->post.opts.max_transfers < m->n_used ? f->post.opts.max_transfers : m->n_used;
+    f->post.scratchpad_bytes = f->post.opts.scratchpad_mb ? (uint64_t)f->post.opts.scratchpad_mb * 1000000 : one * (uint64_t)most;
+    f->slot_bytes = one > SLOT_BYTES ? one : SLOT_BYTES;
+    if (f->force_cpu)
+        return PF_OK;
+    PF_TRY(alloc_device(m, f->post.scratchpad_bytes, &f->post.scratchpad));
+    for (int i = 0; i < N_SLOTS; i++)
+        PF_TRY(alloc_device(m, f->slot_bytes, &f->slots[i]));
+    return PF_OK;
+}
+
+static pf_status open_tables(struct pf_offload *f)
+{
+    size_t n = (size_t)f->m->n_expert;
+    f->held = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->held);
+    for (int i = 0; i < 3; i++) {
+        f->on_device[i] = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->on_device[i]);
+        if (!f->on_device[i] || !f->held)
+            PF_FAIL(PF_ENOMEM, "no memory for tables of %zu experts", n);
+    }
+    return pf_vcache_open(&f->cache, f->m);
+}
+
+static pf_status open_parts(struct pf_offload *f, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+{
+    struct pf_model *m = f->m;
+    const struct pf_share_ops *share = m->backend->ops->share;
+    struct pf_share_sizes sizes = { .n_layer = m->n_layer, .n_expert = m->n_expert, .n_used = m->n_used, .n_embd = m->n_embd,
+                                    .n_ff = m->n_ff_expert };
+    PF_TRY(pf_residency_open(m, o, setup));
+    PF_TRY(place_dense(m));
+    PF_TRY(share->open(m->backend, &sizes, serve, f));
+    PF_TRY(open_tables(f));
+    PF_TRY(open_memory(f));
+    pf_residency_pin(m);
+    return PF_OK;
+}
+
+pf_status pf_offload_open(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+{
+    struct pf_offload *f = pf_alloc(PF_MEM_MODEL, sizeof *f);
+    if (!f)
+        PF_FAIL(PF_ENOMEM, "no memory for sharing experts with the GPU");
+    m->offload = f;
+    f->m = m;
+    f->force_cpu = o->postfetch.force_cpu;
+    f->post.device = m->backend;
+    f->post.opts = o->postfetch;
+    f->post.prices = &f->prices;
+    f->cache_bytes = UINT64_MAX;
+    pf_status st = open_parts(f, o, setup);
+    if (st < 0)
+        pf_offload_close(m);
+    return st;
+}
+
+void pf_offload_close(struct pf_model *m)
+{
+    struct pf_offload *f = m->offload;
+    if (!f)
+        return;
+    const struct pf_backend_ops *ops = m->backend->ops;
+    pf_vcache_close(&f->cache);
+    pf_residency_unpin(m);
+    ops->buf_free(m->backend, f->post.scratchpad, f->post.scratchpad_bytes, false);
+    for (int i = 0; i < N_SLOTS; i++)
+        ops->buf_free(m->backend, f->slots[i], f->slot_bytes, false);
+    ops->buf_free(m->backend, f->x, f->host_bytes, true);
+    for (int i = 0; i < 3; i++)
+        pf_free(f->on_device[i]);
+    pf_free(f->held);
+    pf_free(f);
+    m->offload = NULL;
+}
+
+pf_status pf_offload_reserve(struct pf_model *m, const struct pf_backend_sizes *sizes)
+{
+    struct pf_offload *f = m->offload;
+    size_t rows = (size_t)sizes->max_rows, picks = (size_t)sizes->max_picks;
+    void *p;
+    PF_TRY(m->cpu->ops->reserve(m->cpu, sizes));
+    if (sizes->max_rows <= f->max_rows)
+        return PF_OK;
+    size_t bytes = (2 * rows * (size_t)m->n_embd + 2 * picks) * sizeof(float);
+    PF_TRY(m->backend->ops->buf_alloc(m->backend, bytes, true, &p));
+    m->backend->ops->buf_free(m->backend, f->x, f->host_bytes, true);
+    f->host_bytes = bytes;
+    f->max_rows = sizes->max_rows;
+    f->x = p;
+    f->y = f->x + rows * (size_t)m->n_embd;
+    f->weights = f->y + rows * (size_t)m->n_embd;
+    f->picks = (int32_t *)(void *)(f->weights + picks);
+    return PF_OK;
+}
+
+void pf_offload_make_room(struct pf_model *m, uint64_t bytes)
+{
+    if (m->offload)
+        pf_vcache_make_room(m->offload->cache, bytes);
+}
+
+void pf_offload_use_room(struct pf_model *m)
+{
+    struct pf_offload *f = m->offload;
+    if (f && !f->force_cpu)
+        pf_vcache_grow(f->cache, f->cache_bytes);
+}
+
+pf_status pf_offload_preload(struct pf_model *m)
+{
+    return m->offload ? pf_vcache_fill(m->offload->cache) : PF_OK;
+}
+
+/* ---- Statistics ---------------------------------------------------------------------------------------------------------- */
+
+void pf_offload_stats(const struct pf_model *m, struct pf_stats *out)
+{
+    const struct pf_offload *f = m->offload;
+    struct pf_vcache_stats s;
+    if (!f)
+        return;
+    pf_vcache_stats(f->cache, &s);
+    out->vram_hits = s.n_hits;
+    out->n_transfers = f->post.n_transfers;
+    out->transfer_bytes = f->post.transfer_bytes;
+    out->transfer_ns = f->post.transfer_ns;
+    out->transfer_hidden_ns = f->post.hidden_ns;
+    out->n_fallbacks = f->post.n_fallbacks;
+}
+
+void pf_offload_stats_reset(struct pf_model *m)
+{
+    struct pf_offload *f = m->offload;
+    if (!f)
+        return;
+    f->post.n_transfers = f->post.transfer_bytes = f->post.transfer_ns = f->post.hidden_ns = f->post.n_fallbacks = 0;
+    pf_vcache_stats_reset(f->cache);
+}

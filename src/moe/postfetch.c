@@ -1,0 +1,92 @@
+/* See postfetch.h. */
+#include "moe/postfetch.h"
+
+#include <immintrin.h>
+
+#include "base/pf_time.h"
+
+uint64_t pf_postfetch_bytes(const uint64_t part_bytes[3], int n)
+{
+    return (uint64_t)n * (pf_share_room(part_bytes[0]) + pf_share_room(part_bytes[1]) + pf_share_room(part_bytes[2]));
+}
+
+void pf_postfetch_begin(struct pf_postfetch *p)
+{
+    p->n = 0;
+    p->used = 0;
+}
+
+static int ticket_of(const struct pf_postfetch *p, const struct pf_transfer *t)
+{
+    return (int)(t - p->transfers);
+}
+
+/* When a copy of so many bytes, queued behind those under way, should be over. */
+static uint64_t expected_end(const struct pf_postfetch *p, uint64_t now, uint64_t bytes)
+{
+    uint64_t start = now;
+    for (int i = 0; i < p->n; i++)
+        if (p->transfers[i].expected_ns > start)
+            start = p->transfers[i].expected_ns;
+    double rate = p->prices->pcie_bytes_s > 0 ? p->prices->pcie_bytes_s : 10e9;
+    return start + (uint64_t)((double)bytes / rate * 1e9);
+}
+
+struct pf_transfer *pf_postfetch_start(struct pf_postfetch *p, int expert, bool whole, const struct pf_expert_parts *parts)
+{
+    struct pf_transfer *t = &p->transfers[p->n];
+    struct pf_piece pieces[3];
+    const void **to[] = { &t->gate, &t->up, &t->down };
+    uint64_t used = p->used;
+    int n = 0;
+    if (p->n == p->opts.max_transfers || p->n == PF_MAX_TRANSFERS)
+        return NULL;
+    *t = (struct pf_transfer){ .expert = expert, .whole = whole, .state = PF_CPU_ONLY };
+    for (int i = whole ? 0 : 2; i < 3; i++) {
+        char *at = p->scratchpad + used;
+        *to[i] = at;
+        pieces[n++] = (struct pf_piece){ at, parts->at[i], parts->bytes[i] };
+        used += pf_share_room(parts->bytes[i]);
+        t->bytes += parts->bytes[i];
+    }
+    if (used > p->scratchpad_bytes || p->device->ops->share->fetch(p->device, ticket_of(p, t), pieces, n) < 0)
+        return NULL;
+    t->state = PF_COPY_IN_FLIGHT;
+    t->begun_ns = pf_now_ns();
+    t->expected_ns = expected_end(p, t->begun_ns, t->bytes);
+    p->used = used;
+    p->n++;
+    p->n_transfers++;
+    p->transfer_bytes += t->bytes;
+    return t;
+}
+
+/* Whether waiting beats the CPU. */
+static bool worth_waiting(const struct pf_postfetch *p, const struct pf_transfer *t, uint64_t now, double cpu_ns)
+{
+    if (p->opts.block_on_miss != PF_AUTO)
+        return p->opts.block_on_miss;
+    return t->expected_ns <= now || (double)(t->expected_ns - now) < cpu_ns;
+}
+
+void pf_postfetch_settle(struct pf_postfetch *p, struct pf_transfer *t, double cpu_ns)
+{
+    const struct pf_share_ops *share = p->device->ops->share;
+    uint64_t asked = pf_now_ns(), deadline = asked + (uint64_t)(2 * cpu_ns);
+    enum pf_fetch_state state = share->fetch_state(p->device, ticket_of(p, t));
+    if (state == PF_FETCH_IN_FLIGHT && worth_waiting(p, t, asked, cpu_ns)) {
+        if (p->opts.block_on_miss == 1)
+            state = share->fetch_wait(p->device, ticket_of(p, t));
+        while (state == PF_FETCH_IN_FLIGHT && pf_now_ns() < deadline) {     /* a copy that keeps nobody's promise is dropped */
+            _mm_pause();
+            state = share->fetch_state(p->device, ticket_of(p, t));
+        }
+    }
+    uint64_t now = pf_now_ns(), took = state == PF_FETCH_READY ? share->fetch_ns(p->device, ticket_of(p, t)) : 0;
+    p->transfer_ns += took ? took : now - t->begun_ns;
+    p->hidden_ns += took && took < asked - t->begun_ns ? took : asked - t->begun_ns;
+    if (took)
+        pf_price_learn(&p->prices->pcie_bytes_s, (double)t->bytes, (double)took);
+    t->state = state == PF_FETCH_READY ? PF_GPU_READY : PF_CPU_ONLY;
+    p->n_fallbacks += t->state == PF_CPU_ONLY;
+}

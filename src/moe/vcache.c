@@ -1,0 +1,399 @@
+/* See vcache.h. */
+#include "moe/vcache.h"
+
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "kernels/share.h"
+#include "moe/postfetch.h"
+#include "moe/residency.h"
+
+enum { CHUNK_BYTES = 64 << 20, MAX_CHUNKS = 4096, NONE = -1 };
+enum { FIRST_TICKET = 24, N_FILLING = PF_SHARE_TICKETS - FIRST_TICKET };
+enum { TRIAL_STEPS = 256, PAUSE_STEPS = 4096, SLOTS_PER_PICK = 3 };
+static const double AGEING = 1.005, HOTTER = 1.5, HEAT_MAX = 1e12;
+
+struct slot {
+    int  key;                            /* layer * n_expert + expert, or NONE */
+    bool held, replaced;                 /* the device computes with it; it pushed another out */
+};
+
+struct chunk {
+    char  *memory;
+    size_t bytes;
+};
+
+struct pf_vcache {
+    struct pf_model *m;
+    uint64_t      slot_bytes;
+    int           slots_per_chunk;
+    struct chunk *chunks;                /* [MAX_CHUNKS] */
+    int           n_chunks;
+    struct slot  *slots;                 /* [n_chunks * slots_per_chunk] */
+    int           n_slots, cap_slots;
+    int          *index;                 /* [n_layer * n_expert] */
+    bool         *held;                  /* [n_layer * n_expert] */
+    float        *heat;                  /* [n_layer * n_expert] */
+    double        warmth;                /* what a use adds now */
+    int          *wanted;                /* [n_layer * n_expert] missed since the last fills, each once */
+    bool         *is_wanted;
+    int           n_wanted;
+    int           filling[N_FILLING];    /* slot, or NONE */
+    int           next_in_order;         /* where free slots are filled from */
+    uint64_t      n_hits, n_fills;
+    uint64_t      trial_fills, trial_hits, n_steps, paused_until;
+};
+
+static int key_of(const struct pf_vcache *c, int il, int expert)
+{
+    return il * c->m->n_expert + expert;
+}
+
+static void part_bytes(const struct pf_model *m, int il, uint64_t bytes[3])
+{
+    const struct pf_moe *moe = &m->layers[il].moe;
+    const struct pf_expert_weight *w[] = { &moe->gate, &moe->up, &moe->down };
+    for (int i = 0; i < 3; i++)
+        bytes[i] = w[i]->row_bytes * (uint64_t)w[i]->n_out;
+}
+
+static char *slot_at(const struct pf_vcache *c, int slot)
+{
+    return c->chunks[slot / c->slots_per_chunk].memory + (uint64_t)(slot % c->slots_per_chunk) * c->slot_bytes;
+}
+
+static void parts_at(const struct pf_vcache *c, int il, int slot, uint8_t *parts[3], uint64_t bytes[3])
+{
+    uint8_t *at = (uint8_t *)slot_at(c, slot);
+    part_bytes(c->m, il, bytes);
+    for (int i = 0; i < 3; i++) {
+        parts[i] = at;
+        at += pf_share_room(bytes[i]);
+    }
+}
+
+/* ---- Opening, closing, memory ---------------------------------------------------------------------------------------- */
+
+pf_status pf_vcache_open(struct pf_vcache **out, struct pf_model *m)
+{
+    size_t n = (size_t)m->n_layer * (size_t)m->n_expert;
+    struct pf_vcache *c = pf_alloc(PF_MEM_MODEL, sizeof *c);
+    *out = c;
+    if (!c)
+        PF_FAIL(PF_ENOMEM, "no memory for the GPU's expert cache");
+    c->m = m;
+    c->warmth = 1;
+    c->chunks = pf_alloc_array(PF_MEM_MODEL, MAX_CHUNKS, sizeof *c->chunks);
+    c->index = pf_alloc_array(PF_MEM_MODEL, n, sizeof *c->index);
+    c->held = pf_alloc_array(PF_MEM_MODEL, n, sizeof *c->held);
+    c->heat = pf_alloc_array(PF_MEM_MODEL, n, sizeof *c->heat);
+    c->wanted = pf_alloc_array(PF_MEM_MODEL, n, sizeof *c->wanted);
+    c->is_wanted = pf_alloc_array(PF_MEM_MODEL, n, sizeof *c->is_wanted);
+    if (!c->chunks || !c->index || !c->held || !c->heat || !c->wanted || !c->is_wanted) {
+        pf_vcache_close(out);
+        PF_FAIL(PF_ENOMEM, "no memory for the GPU's expert cache");
+    }
+    for (size_t i = 0; i < n; i++)
+        c->index[i] = NONE;
+    for (int i = 0; i < N_FILLING; i++)
+        c->filling[i] = NONE;
+    for (int il = 0; il < m->n_layer; il++) {
+        uint64_t bytes[3];
+        if (!m->layers[il].is_moe)
+            continue;
+        part_bytes(m, il, bytes);
+        uint64_t all = pf_postfetch_bytes(bytes, 1);
+        c->slot_bytes = all > c->slot_bytes ? all : c->slot_bytes;
+    }
+    c->slots_per_chunk = c->slot_bytes < CHUNK_BYTES ? (int)(CHUNK_BYTES / c->slot_bytes) : 1;
+    return PF_OK;
+}
+
+void pf_vcache_close(struct pf_vcache **cp)
+{
+    struct pf_vcache *c = *cp;
+    if (!c)
+        return;
+    pf_backend *device = c->m->backend;
+    for (int i = 0; i < N_FILLING; i++)
+        if (c->filling[i] != NONE) {
+            int key = c->slots[c->filling[i]].key;
+            device->ops->share->fetch_wait(device, FIRST_TICKET + i);
+            pf_residency_drop(c->m, key / c->m->n_expert, key % c->m->n_expert);
+        }
+    for (int i = 0; i < c->n_chunks; i++)
+        device->ops->buf_free(device, c->chunks[i].memory, c->chunks[i].bytes, false);
+    void *tables[] = { c->chunks, c->slots, c->index, c->held, c->heat, c->wanted, c->is_wanted };
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        pf_free(tables[i]);
+    pf_free(c);
+    *cp = NULL;
+}
+
+static bool add_chunk(struct pf_vcache *c)
+{
+    pf_backend *device = c->m->backend;
+    struct chunk *chunk = &c->chunks[c->n_chunks];
+    void *memory;
+    int n = c->n_slots + c->slots_per_chunk;
+    if (c->n_chunks == MAX_CHUNKS)
+        return false;
+    if (n > c->cap_slots) {
+        int cap = n > 2 * c->cap_slots ? n : 2 * c->cap_slots;
+        struct slot *grown = pf_realloc(PF_MEM_MODEL, c->slots, (size_t)cap * sizeof *grown);
+        if (!grown)
+            return false;
+        c->slots = grown;
+        c->cap_slots = cap;
+    }
+    chunk->bytes = (size_t)c->slots_per_chunk * c->slot_bytes;
+    if (device->ops->room(device) < chunk->bytes || device->ops->buf_alloc(device, chunk->bytes, false, &memory) < 0)
+        return false;
+    chunk->memory = memory;
+    c->n_chunks++;
+    for (; c->n_slots < n; c->n_slots++)
+        c->slots[c->n_slots] = (struct slot){ .key = NONE };
+    return true;
+}
+
+void pf_vcache_grow(struct pf_vcache *c, uint64_t most_bytes)
+{
+    uint64_t n_all = 0, chunk = (uint64_t)c->slots_per_chunk * c->slot_bytes;
+    for (int il = 0; il < c->m->n_layer; il++)
+        n_all += c->m->layers[il].is_moe ? (uint64_t)c->m->n_expert : 0;
+    while ((uint64_t)c->n_slots < n_all && ((uint64_t)c->n_chunks + 1) * chunk <= most_bytes)
+        if (!add_chunk(c))
+            return;
+}
+
+/* The slot's expert is no longer the device's. A copy into it is waited for. */
+static void empty_slot(struct pf_vcache *c, int slot)
+{
+    struct slot *s = &c->slots[slot];
+    const struct pf_share_ops *share = c->m->backend->ops->share;
+    if (s->key == NONE)
+        return;
+    int il = s->key / c->m->n_expert, expert = s->key % c->m->n_expert;
+    for (int i = 0; i < N_FILLING; i++)
+        if (c->filling[i] == slot) {
+            share->fetch_wait(c->m->backend, FIRST_TICKET + i);
+            pf_residency_drop(c->m, il, expert);
+            c->filling[i] = NONE;
+        }
+    if (s->held)
+        share->hold(c->m->backend, il, expert, NULL, NULL, NULL);
+    c->held[s->key] = false;
+    c->index[s->key] = NONE;
+    *s = (struct slot){ .key = NONE };
+}
+
+void pf_vcache_make_room(struct pf_vcache *c, uint64_t bytes)
+{
+    pf_backend *device = c->m->backend;
+    while (c->n_chunks > 0 && device->ops->room(device) < bytes) {
+        struct chunk *last = &c->chunks[c->n_chunks - 1];
+        for (int i = 0; i < c->slots_per_chunk; i++)
+            empty_slot(c, c->n_slots - 1 - i);
+        device->ops->buf_free(device, last->memory, last->bytes, false);
+        c->n_slots -= c->slots_per_chunk;
+        c->n_chunks--;
+    }
+}
+
+/* ---- A step ------------------------------------------------------------------------------------------------------------ */
+
+const bool *pf_vcache_held(const struct pf_vcache *c, int il)
+{
+    return c->held + (size_t)key_of(c, il, 0);
+}
+
+void pf_vcache_at(const struct pf_vcache *c, int il, int expert, const uint8_t *parts[3])
+{
+    uint8_t *at[3];
+    uint64_t bytes[3];
+    parts_at(c, il, c->index[key_of(c, il, expert)], at, bytes);
+    for (int i = 0; i < 3; i++)
+        parts[i] = at[i];
+}
+
+void pf_vcache_use(struct pf_vcache *c, int il, int expert)
+{
+    int key = key_of(c, il, expert);
+    c->heat[key] += (float)c->warmth;
+    if (c->held[key]) {
+        c->n_hits++;
+        c->trial_hits += c->slots[c->index[key]].replaced;
+    } else if (c->index[key] == NONE && !c->is_wanted[key]) {
+        c->is_wanted[key] = true;
+        c->wanted[c->n_wanted++] = key;
+    }
+}
+
+/* ---- Between steps ------------------------------------------------------------------------------------------------------ */
+
+/* What has been copied is held from now on. */
+static pf_status take_up(struct pf_vcache *c, bool wait)
+{
+    pf_backend *device = c->m->backend;
+    const struct pf_share_ops *share = device->ops->share;
+    for (int i = 0; i < N_FILLING; i++) {
+        int slot = c->filling[i];
+        if (slot == NONE)
+            continue;
+        enum pf_fetch_state state = (wait ? share->fetch_wait : share->fetch_state)(device, FIRST_TICKET + i);
+        if (state == PF_FETCH_IN_FLIGHT)
+            continue;
+        int key = c->slots[slot].key, il = key / c->m->n_expert, expert = key % c->m->n_expert;
+        const uint8_t *at[3];
+        pf_vcache_at(c, il, expert, at);
+        c->filling[i] = NONE;
+        pf_residency_drop(c->m, il, expert);
+        if (state == PF_FETCH_FAILED) {
+            empty_slot(c, slot);
+            continue;
+        }
+        PF_TRY(share->hold(device, il, expert, at[0], at[1], at[2]));
+        c->slots[slot].held = true;
+        c->held[key] = true;
+    }
+    return PF_OK;
+}
+
+static int free_slot(const struct pf_vcache *c)
+{
+    for (int i = 0; i < c->n_slots; i++)
+        if (c->slots[i].key == NONE)
+            return i;
+    return NONE;
+}
+
+static int coldest_slot(const struct pf_vcache *c)
+{
+    int coldest = NONE;
+    for (int i = 0; i < c->n_slots; i++)
+        if (c->slots[i].held && (coldest == NONE || c->heat[c->slots[i].key] < c->heat[c->slots[coldest].key]))
+            coldest = i;
+    return coldest;
+}
+
+static bool may_replace(const struct pf_vcache *c)
+{
+    int n_moe = 0;
+    for (int il = 0; il < c->m->n_layer; il++)
+        n_moe += c->m->layers[il].is_moe;
+    return c->n_slots >= SLOTS_PER_PICK * c->m->n_used * n_moe && c->n_steps >= c->paused_until;
+}
+
+/* A slot for the expert, emptied; or NONE. */
+static int slot_for(struct pf_vcache *c, int key)
+{
+    int slot = free_slot(c);
+    if (slot != NONE || !may_replace(c))
+        return slot;
+    slot = coldest_slot(c);
+    if (slot == NONE || (double)c->heat[key] < HOTTER * (double)c->heat[c->slots[slot].key])
+        return NONE;
+    empty_slot(c, slot);
+    c->slots[slot].replaced = true;
+    c->trial_fills++;
+    return slot;
+}
+
+/* Begins to copy the expert into a slot. Returns the bytes; 0: not now. */
+static uint64_t begin_fill(struct pf_vcache *c, int key)
+{
+    pf_backend *device = c->m->backend;
+    int ticket = 0, il = key / c->m->n_expert, expert = key % c->m->n_expert;
+    const uint8_t *from[3];
+    uint8_t *to[3];
+    uint64_t bytes[3];
+    struct pf_piece pieces[3];
+    while (ticket < N_FILLING && c->filling[ticket] != NONE)
+        ticket++;
+    if (ticket == N_FILLING || !pf_residency_take(c->m, il, expert, from))
+        return 0;
+    int slot = slot_for(c, key);
+    if (slot == NONE) {
+        pf_residency_drop(c->m, il, expert);
+        return 0;
+    }
+    parts_at(c, il, slot, to, bytes);
+    for (int i = 0; i < 3; i++)
+        pieces[i] = (struct pf_piece){ to[i], from[i], bytes[i] };
+    if (device->ops->share->fetch(device, FIRST_TICKET + ticket, pieces, 3) < 0) {
+        pf_residency_drop(c->m, il, expert);
+        return 0;
+    }
+    c->slots[slot].key = key;
+    c->index[key] = slot;
+    c->filling[ticket] = slot;
+    c->n_fills++;
+    return bytes[0] + bytes[1] + bytes[2];
+}
+
+/* Old uses count less because new ones count more. */
+static void age(struct pf_vcache *c)
+{
+    c->warmth *= AGEING;
+    if (c->warmth < HEAT_MAX)
+        return;
+    for (int i = 0; i < c->m->n_layer * c->m->n_expert; i++)
+        c->heat[i] = (float)((double)c->heat[i] / c->warmth);
+    c->warmth = 1;
+}
+
+/* Replacing goes on only if what it brought in was used more often than it cost copies. */
+static void judge(struct pf_vcache *c)
+{
+    c->n_steps++;
+    if (c->n_steps % TRIAL_STEPS)
+        return;
+    if (c->trial_hits < c->trial_fills)
+        c->paused_until = c->n_steps + PAUSE_STEPS;
+    c->trial_fills = c->trial_hits = 0;
+}
+
+pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes)
+{
+    uint64_t used = 0;
+    if (c->n_slots == 0)
+        return PF_OK;
+    age(c);
+    judge(c);
+    PF_TRY(take_up(c, false));
+    for (int i = 0; i < c->n_wanted; i++) {
+        if (used < bytes)
+            used += begin_fill(c, c->wanted[i]);
+        c->is_wanted[c->wanted[i]] = false;
+    }
+    c->n_wanted = 0;
+    /* Where RAM is short, a slot that is pinned for a copy might be the one that the step has to read into. */
+    return pf_residency_is_short(c->m) ? take_up(c, true) : PF_OK;
+}
+
+pf_status pf_vcache_fill(struct pf_vcache *c)
+{
+    int n = c->m->n_layer * c->m->n_expert;
+    for (; c->next_in_order < n && free_slot(c) != NONE; c->next_in_order++) {
+        /* expert 0 of all layers, then expert 1: every layer gets its share */
+        int il = c->next_in_order % c->m->n_layer, key = key_of(c, il, c->next_in_order / c->m->n_layer);
+        if (c->m->layers[il].is_moe && c->index[key] == NONE && begin_fill(c, key) == 0) {
+            PF_TRY(take_up(c, true));
+            begin_fill(c, key);
+        }
+    }
+    return take_up(c, true);
+}
+
+void pf_vcache_stats(const struct pf_vcache *c, struct pf_vcache_stats *out)
+{
+    *out = (struct pf_vcache_stats){ .n_slots = (uint64_t)c->n_slots, .bytes = (uint64_t)c->n_slots * c->slot_bytes,
+                                     .n_hits = c->n_hits, .n_fills = c->n_fills };
+    for (int i = 0; i < c->n_slots; i++)
+        out->n_held += c->slots[i].held;
+}
+
+void pf_vcache_stats_reset(struct pf_vcache *c)
+{
+    c->n_hits = c->n_fills = 0;
+}

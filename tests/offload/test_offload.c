@@ -1,0 +1,298 @@
+/* Same bits whoever computes an expert: one text, evaluated as a prompt, in a piece of a few rows and token by token, on the
+ * simulated device beside the CPU, gives the logits that the CPU alone gives; for every setting of post-fetch, sizes of the expert
+ * cache, thread counts and budgets of RAM, with copies that are late, refused or broken, with allocations that fail, and with
+ * the device lost at every one of its operations.
+ *
+ * usage: test_offload MODEL.gguf */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "check.h"
+#include "kernels/sim/sim.h"
+#include "moe/residency.h"
+
+enum { N_PROMPT = 20, N_FEW = 5, N_DECODE = 14, N_PIECES = 2 + N_DECODE, N_TOKENS = N_PROMPT + N_FEW + N_DECODE, N_CTX = 64 };
+
+static const char *path;
+static int32_t tokens[N_TOKENS];
+static float  *expected;                     /* [N_PIECES][n_vocab] after each piece */
+static size_t  n_vocab;
+
+static size_t piece_at(int i)
+{
+    return i == 0 ? 0 : i == 1 ? N_PROMPT : (size_t)(N_PROMPT + N_FEW + i - 2);
+}
+
+static size_t piece_size(int i)
+{
+    return i == 0 ? N_PROMPT : i == 1 ? N_FEW : 1;
+}
+
+static pf_session *open_session(pf_model *m)
+{
+    pf_session *s = NULL;
+    struct pf_session_opts so;
+    pf_session_opts_init(&so);
+    so.n_ctx = N_CTX;
+    CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s", pf_last_error());
+    return s;
+}
+
+static void run(pf_session *s, int from, int to, const char *name)
+{
+    for (int i = from; s && i < to; i++) {
+        if (pf_session_eval(s, tokens + piece_at(i), piece_size(i), 0) < 0) {
+            CHECK(false, "%s, piece %d: %s", name, i, pf_last_error());
+            return;
+        }
+        if (memcmp(pf_session_logits(s), expected + (size_t)i * n_vocab, n_vocab * sizeof(float)) != 0) {
+            CHECK(false, "%s: other bits after piece %d", name, i);
+            return;
+        }
+    }
+}
+
+static void make_expected(void)
+{
+    pf_model *m = NULL;
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    o.device = -1;
+    if (pf_model_open(&m, path, &o) < 0) {
+        CHECK(false, "%s", pf_last_error());
+        exit(check_status());
+    }
+    n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    expected = malloc(N_PIECES * n_vocab * sizeof *expected);
+    for (int i = 0; i < N_TOKENS; i++)
+        tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
+    pf_session *s = open_session(m);
+    for (int i = 0; s && i < N_PIECES; i++) {
+        CHECK(pf_session_eval(s, tokens + piece_at(i), piece_size(i), 0) == PF_OK, "%s", pf_last_error());
+        memcpy(expected + (size_t)i * n_vocab, pf_session_logits(s), n_vocab * sizeof *expected);
+    }
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+static pf_status open_device(pf_backend **out, void *ctx)
+{
+    return pf_backend_sim_open(out, ctx);
+}
+
+struct setting {
+    struct pf_postfetch_opts post;
+    int      n_threads;
+    uint64_t ram_bytes;
+};
+
+static struct setting usual(void)
+{
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    return (struct setting){ .post = o.postfetch, .n_threads = 2 };
+}
+
+/* NULL when it cannot be opened, which is the caller's to judge. */
+static pf_model *open_model(const struct setting *set, struct pf_sim *sim)
+{
+    pf_model *m = NULL;
+    struct pf_model_opts o;
+    struct pf_residency_setup setup = { .device = open_device, .device_ctx = sim };
+    pf_model_opts_init(&o);
+    o.streaming = true;                      /* or everything would fit the device */
+    o.n_threads = set->n_threads;
+    o.ram_bytes = set->ram_bytes;
+    o.postfetch = set->post;
+    return pf_model_open_with(&m, path, &o, &setup) == PF_OK ? m : NULL;
+}
+
+/* Opens, runs everything, closes; checks the bits, that nothing is left behind, and that the device took part or was lost. */
+static void check_run(const char *name, const struct setting *set, struct pf_sim *sim, struct pf_stats *stats)
+{
+    struct pf_mem_stats before, after;
+    pf_mem_stats_get(&before);
+    memset(stats, 0, sizeof *stats);
+    pf_model *m = open_model(set, sim);
+    CHECK(m, "%s: %s", name, pf_last_error());
+    if (!m)
+        return;
+    pf_session *s = open_session(m);
+    run(s, 0, N_PIECES, name);
+    pf_stats_get(m, stats);
+    pf_session_close(&s);
+    pf_model_close(&m);
+    pf_mem_stats_get(&after);
+    CHECK(before.n_live == after.n_live, "%s: memory is left behind", name);
+    CHECK(sim->n_pinned == 0, "%s: host memory stays pinned", name);
+}
+
+/* Memory for everything but the expert cache, found by trying. */
+static uint64_t least_memory(void)
+{
+    uint64_t lo = 0, hi = (uint64_t)1 << 30;
+    while (hi - lo > 4096) {
+        struct setting set = usual();
+        struct pf_sim sim = { .memory_bytes = (lo + hi) / 2 };
+        pf_model *m = open_model(&set, &sim);
+        bool fits = m && strcmp(pf_model_info(m)->backend, "sim") == 0;
+        pf_session *s = NULL;
+        struct pf_session_opts so;
+        pf_session_opts_init(&so);
+        so.n_ctx = N_CTX;
+        fits = fits && pf_session_open(&s, m, &so) == PF_OK;
+        pf_session_close(&s);
+        pf_model_close(&m);
+        *(fits ? &hi : &lo) = (lo + hi) / 2;
+    }
+    return hi;
+}
+
+static void test_settings(uint64_t least)
+{
+    static const int limits[] = { PF_AUTO, 0, 1, 2 };
+    struct pf_stats stats;
+    int n = 0;
+    uint64_t n_fallbacks = 0, n_transfers = 0, n_hits = 0;
+    for (int post = 0; post < 2; post++)
+        for (int block = -1; block < 2; block++)
+            for (int limit = 0; limit < 4; limit++)
+                for (uint64_t late = 0; late < 4; late++) {
+                    struct setting set = usual();
+                    struct pf_sim sim = { .late_every = late, .late_for = 1 + late * 1000, .break_every = late == 3 ? 5 : 0,
+                                          .memory_bytes = n % 3 ? least + (uint64_t)(n % 3 - 1) * (64u << 20) : 0 };
+                    char name[128];
+                    set.post.enable = post;
+                    set.post.block_on_miss = block;
+                    set.post.cpu_limit = limits[limit];
+                    set.post.max_transfers = n % 4 == 0 ? 1 : 8;
+                    set.n_threads = 1 + n % 3;
+                    snprintf(name, sizeof name, "post-fetch %d, block %d, CPU limit %d, late every %d, case %d", post, block,
+                             limits[limit], (int)late, n++);
+                    check_run(name, &set, &sim, &stats);
+                    CHECK(!stats.device_lost, "%s: the device was lost", name);
+                    CHECK(post || limits[limit] >= 0 || stats.n_transfers == 0, "%s: something was sent", name);
+                    n_fallbacks += stats.n_fallbacks;
+                    n_transfers += stats.n_transfers;
+                    n_hits += stats.vram_hits;
+                }
+    CHECK(n_fallbacks > 0 && n_transfers > n_fallbacks && n_hits > 0, "%d transfers, %d fallbacks, %d hits", (int)n_transfers,
+          (int)n_fallbacks, (int)n_hits);
+}
+
+static void test_force_cpu(void)
+{
+    struct setting set = usual();
+    struct pf_sim sim = { 0 };
+    struct pf_stats stats;
+    set.post.force_cpu = true;
+    check_run("all experts on the CPU", &set, &sim, &stats);
+    CHECK(stats.n_transfers == 0 && stats.vram_hits == 0 && sim.n_fetches == 0, "the device computed experts");
+}
+
+/* Little RAM: experts come from the drive, and cross from the slots they are read into. */
+static void test_three_tiers(void)
+{
+    for (int i = 0; i < 3; i++) {
+        struct setting set = usual();
+        struct pf_sim sim = { .late_every = (uint64_t)i };
+        struct pf_stats stats;
+        uint64_t lo = 1, hi = (uint64_t)1 << 30;
+        while (lo + 1 < hi) {
+            set.ram_bytes = (lo + hi) / 2;
+            pf_model *m = open_model(&set, &sim);
+            bool fits = m && strcmp(pf_model_info(m)->backend, "sim") == 0;
+            pf_model_close(&m);
+            *(fits ? &hi : &lo) = set.ram_bytes;
+        }
+        set.ram_bytes = hi + (uint64_t)i * (hi / 8);
+        check_run("three tiers", &set, &sim, &stats);
+        CHECK(stats.slab_misses > 0, "nothing was read while running");
+    }
+}
+
+/* Copies that cannot be begun, one after the other; allocations that fail: the CPU alone, or a clear error and then success. */
+static void test_refusals(void)
+{
+    struct setting set = usual();
+    struct pf_sim sim = { 0 };
+    struct pf_stats stats;
+    char name[64];
+    check_run("counting", &set, &sim, &stats);
+    uint64_t n_fetches = sim.n_fetches, n_allocs = sim.n_allocs;
+    for (uint64_t i = 1; i <= n_fetches; i += 1 + n_fetches / 40) {
+        sim = (struct pf_sim){ .refuse_fetch = i };
+        snprintf(name, sizeof name, "copy %d refused", (int)i);
+        check_run(name, &set, &sim, &stats);
+    }
+    for (uint64_t i = 1; i <= n_allocs; i++) {
+        struct pf_mem_stats before, after;
+        sim = (struct pf_sim){ .fail_alloc = i };
+        pf_mem_stats_get(&before);
+        pf_model *m = open_model(&set, &sim);
+        CHECK(m, "allocation %d: %s", (int)i, pf_last_error());
+        pf_session *s = NULL;
+        struct pf_session_opts so;
+        pf_session_opts_init(&so);
+        so.n_ctx = N_CTX;
+        if (m && pf_session_open(&s, m, &so) < 0) {
+            CHECK(pf_session_open(&s, m, &so) == PF_OK, "allocation %d, again: %s", (int)i, pf_last_error());
+        }
+        snprintf(name, sizeof name, "allocation %d fails", (int)i);
+        run(s, 0, N_PIECES, name);
+        pf_session_close(&s);
+        pf_model_close(&m);
+        pf_mem_stats_get(&after);
+        CHECK(before.n_live == after.n_live, "%s: memory is left behind", name);
+    }
+}
+
+/* The device is lost: two sessions go on on the CPU from where they were, with the same bits. */
+static void test_loss(void)
+{
+    struct setting set = usual();
+    struct pf_sim sim = { 0 };
+    struct pf_stats stats;
+    check_run("counting", &set, &sim, &stats);
+    uint64_t n_ops = sim.n_ops, n_lost = 0;
+    for (uint64_t i = 1; i <= n_ops; i += 1 + n_ops / 150) {
+        char name[64];
+        sim = (struct pf_sim){ .lose_at = i, .late_every = 2, .late_for = 3 };
+        snprintf(name, sizeof name, "lost at operation %d", (int)i);
+        check_run(name, &set, &sim, &stats);
+        n_lost += stats.device_lost;
+    }
+    CHECK(n_lost > n_ops / 300, "the device was lost %d times", (int)n_lost);
+
+    sim = (struct pf_sim){ 0 };
+    pf_model *m = open_model(&set, &sim);
+    pf_session *a = open_session(m), *b = open_session(m);
+    run(a, 0, 5, "the first of two");
+    run(b, 0, 3, "the second of two");
+    sim.lose_in_serve = true;
+    run(a, 5, N_PIECES, "the first of two, its device lost");
+    pf_stats_get(m, &stats);
+    CHECK(stats.device_lost, "the device was not lost");
+    run(b, 3, N_PIECES, "the second of two, its device lost");
+    pf_session_close(&a);
+    pf_session_close(&b);
+    pf_model_close(&m);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2)
+        return 2;
+    path = argv[1];
+    make_expected();
+    uint64_t least = least_memory();
+    printf("the dense part takes %llu bytes of the device\n", (unsigned long long)least);
+    test_settings(least);
+    test_force_cpu();
+    test_three_tiers();
+    test_refusals();
+    test_loss();
+    free(expected);
+    return check_status();
+}
