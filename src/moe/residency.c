@@ -225,7 +225,7 @@ static pf_status make_plan(const struct pf_model *m, const struct pf_residency *
     PF_TRY(pf_session_bytes(m, NULL, &kv, &work));
     sizes.other_bytes = kv + work;
     setup_parts(&setup, r, m);
-    pf_store_bytes(&setup, &sizes.slots_all, &sizes.slots_least);
+    PF_TRY(pf_store_bytes(&setup, &sizes.slots_all, &sizes.slots_least));
     *all = sizes.slots_all;
     for (int p = 0; p < r->n_parts; p++)
         sizes.slab_bytes += r->parts[p].bytes;
