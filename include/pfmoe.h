@@ -145,6 +145,8 @@ struct pf_model_opts {
     bool             no_nvme;        /* never read weights from the drive while running: fail if memory is too small */
     double           ram_bytes_s, disk_bytes_s;  /* speeds that plans assume; 0: 20e9 and 2.5e9 */
     struct pf_postfetch_opts postfetch;
+    const char      *routing;        /* a routing trace whose picks and weights take the place of the router's: position p
+                                        uses token p, from the start again at its end; NULL: none. For measurements */
     int              timeline_spans; /* keep so many newest spans of time for pf_timeline_write; 0 (default): none */
     pf_log_fn       *log;            /* NULL: silent. Never called from a computing thread */
     void            *log_ctx;
@@ -366,6 +368,49 @@ void pf_stats_reset(pf_model *m);
 /* What each part of the machine was at lately, layer by layer, as JSON that chrome://tracing and Perfetto show: the model
  * was opened with timeline_spans. Waits for a step that runs. From any thread. */
 pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx);
+
+/* ---- Tracing ----------------------------------------------------------------------------------------------- */
+
+/* What a layer with experts makes of a token, in this order. */
+enum pf_stage {
+    PF_STAGE_LOGITS,                 /* of the router {n_experts} */
+    PF_STAGE_PROBABILITIES,          /* of them {n_experts} */
+    PF_STAGE_SCORES,                 /* what is picked by: with the selection bias, -infinity outside the chosen groups */
+    PF_STAGE_PICKS, PF_STAGE_WEIGHTS,            /* the best of them and their weights {n_experts_used} */
+    PF_STAGE_GATE, PF_STAGE_UP,      /* of each pick {n_ff} */
+    PF_STAGE_ACTIVATION,             /* of the gate, times up {n_ff} */
+    PF_STAGE_DOWN,                   /* {n_embd} */
+    PF_STAGE_SUM,                    /* of the picks by their weights, without a shared expert {n_embd} */
+    PF_N_STAGES
+};
+struct pf_stage_data {
+    enum pf_stage  stage;
+    int            layer;
+    int64_t        pos;              /* of the token in its session */
+    int            slot, expert;     /* GATE to DOWN: which of the picks, and whose; else -1 */
+    int            n;
+    const int32_t *picks;            /* PICKS; else NULL */
+    const float   *values;           /* all others; else NULL */
+};
+/* What d points to is borrowed for the call and holds the bits that were computed with. Called on the thread that evaluates,
+ * layer by layer and token by token; must not call the library with this model or its sessions. */
+typedef void pf_trace_fn(void *ctx, const struct pf_stage_data *d);
+
+struct pf_trace_opts {
+    unsigned     stages;             /* 1u << PF_STAGE_... for each that fn is to be called for */
+    pf_trace_fn *fn;
+    void        *ctx;
+    bool         counts;             /* count how often each expert is picked */
+    const char  *record;             /* write a routing trace (its format: src/tiers/trace.h) to this file; NULL: none */
+};
+/* From the next step on; replaces what was set before, and its counts; o NULL: ends it. No bit of any result changes by it.
+ * PICKS and WEIGHTS alone, counting and recording look at each step when it has succeeded, and cost little. For any other
+ * stage the CPU does the routing and the experts, all stages come while the step runs, and it may fail yet. */
+pf_status pf_trace_set(pf_model *m, const struct pf_trace_opts *o);
+
+/* How often each expert of the layer was picked since counting began: *n experts (0: the layer has none, or nobody counts).
+ * *n_tokens (may be NULL): how many tokens were seen. */
+pf_status pf_trace_counts(pf_model *m, int layer, uint64_t *counts, int cap, int *n, uint64_t *n_tokens);
 
 /* How well a replacement policy would have served a recorded routing trace (its format: src/tiers/trace.h). */
 struct pf_replay {

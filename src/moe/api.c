@@ -11,6 +11,7 @@
 #include "base/pf_mem.h"
 #include "gguf/inspect.h"
 #include "moe/offload.h"
+#include "moe/watch.h"
 #include "version.h"
 
 enum { MAX_DEFAULT_THREADS = 64 };
@@ -285,6 +286,8 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
         read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
         PF_TRY(open_cpu(m, o));
         PF_TRY(pf_model_bind(m));
+        if (o->routing)
+            PF_TRY(pf_watch_inject(m, o->routing));
         PF_TRY(open_spans(m, o));
     }
     PF_TRY(read_sampling(m));
@@ -363,6 +366,7 @@ void pf_model_close(pf_model **mp)
     if (!m)
         return;
     assert(atomic_load(&m->n_sessions) == 0 && "sessions must be closed before their model");
+    pf_watch_close(m);
     close_backend(m);
     if (m->lost)
         m->lost->ops->close(m->lost);
