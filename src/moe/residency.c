@@ -226,7 +226,7 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_residency *r
     PF_TRY(pf_session_bytes(m, so, &kv, &work));
     s.other_bytes = kv + work;
     setup_parts(&setup, r, m);
-    pf_store_bytes(&setup, &s.slots_all, &s.slots_least);
+    PF_TRY(pf_store_bytes(&setup, &s.slots_all, &s.slots_least));
     for (int p = 0; p < r->n_parts; p++)
         s.slab_bytes += r->parts[p].bytes;
     s.token_slab_bytes = m->n_expert ? s.slab_bytes / (uint64_t)m->n_expert * (uint64_t)m->n_used : s.slab_bytes;
