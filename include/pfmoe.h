@@ -134,6 +134,11 @@ struct pf_postfetch_opts {
     bool     debug;              /* log a line for each transfer */
 };
 
+/* Bytes a second: the GPU's memory, copies to the GPU, main memory, the drive. */
+struct pf_speeds {
+    double vram_bytes_s, pcie_bytes_s, ram_bytes_s, disk_bytes_s;
+};
+
 struct pf_model_opts {
     int              n_threads;      /* computing threads; 0: one per core this process may use, at most 64 */
     uint32_t         isa;            /* PF_ISA_ mask; default PF_ISA_ALL */
@@ -143,7 +148,7 @@ struct pf_model_opts {
     uint64_t         ram_bytes;      /* memory for weights, keys, values and scratch; 0: what the system can spare */
     bool             streaming;      /* never hold the whole model in memory, even if it fits */
     bool             no_nvme;        /* never read weights from the drive while running: fail if memory is too small */
-    double           ram_bytes_s, disk_bytes_s;  /* speeds that plans assume; 0: 20e9 and 2.5e9 */
+    struct pf_speeds speeds;         /* for pf_model_plan alone: how fast the machine is */
     struct pf_postfetch_opts postfetch;
     const char      *routing;        /* a routing trace whose picks and weights take the place of the router's: position p
                                         uses token p, from the start again at its end; NULL: none. For measurements */
@@ -161,24 +166,29 @@ pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_
 
 /* What would live where, and how fast decoding would be if routing were random (real routing repeats itself and does
  * better). A slab is what is placed and read at once: an expert, or one layer of a model without experts. */
-enum pf_tier { PF_TIER_RAM, PF_TIER_DISK, PF_N_TIERS };
+enum pf_tier { PF_TIER_VRAM, PF_TIER_RAM, PF_TIER_DISK, PF_N_TIERS };
+enum pf_price { PF_PRICE_ASSUMED, PF_PRICE_MEASURED, PF_PRICE_GIVEN };
 struct pf_plan_tier {
     uint64_t n_slabs, bytes;         /* weights that live there and no nearer */
     double   token_bytes;            /* read from it to decode a token */
-    double   tok_s;                  /* if nothing else took time; 0: nothing is read from it */
+    double   bytes_s, tok_s;         /* its speed; tokens if nothing else took time, 0: nothing is read from it */
+    enum pf_price price;             /* where bytes_s comes from */
 };
 struct pf_plan {
     struct pf_plan_tier tiers[PF_N_TIERS];
-    bool         resident;           /* everything is in memory: the mapped file is used as it is */
-    uint64_t     ram_budget_bytes;   /* given or found */
-    uint64_t     other_bytes;        /* of it for keys, values and scratch of a session with default options */
-    uint64_t     slot_bytes;         /* of it for weights that come and go */
+    bool         resident;           /* nothing is read from the drive while running */
+    uint64_t     vram_budget_bytes, ram_budget_bytes;  /* given or found; no VRAM: it is not used */
+    uint64_t     other_bytes;        /* for keys, values and scratch of a session, where the weights of every token are */
+    uint64_t     vram_slot_bytes;    /* of the GPU's memory for experts */
+    uint64_t     slot_bytes;         /* of main memory for weights that come and go */
     enum pf_tier limit;              /* the resource that decides */
     double       tok_s;
 };
-/* Plans for the model at path as pf_model_open would, without reading weights. o as there. PF_ENOMEM: there is no way
- * to run it in this memory. */
-pf_status pf_model_plan(const char *path, const struct pf_model_opts *o, struct pf_plan *out);
+struct pf_session_opts;
+/* Plans for the model at path and a session of it, without reading more of the weights than it takes to measure the drive. o:
+ * as for pf_model_open; with vram_bytes or speeds it describes another machine. What speeds leaves out is measured (main
+ * memory, the drive) or assumed (the GPU). so may be NULL. PF_ENOMEM: there is no way to run the model in this memory. */
+pf_status pf_model_plan(const char *path, const struct pf_model_opts *o, const struct pf_session_opts *so, struct pf_plan *out);
 
 /* Closes and clears *m. NULL-safe. All sessions of the model must be closed before (asserted). */
 void pf_model_close(pf_model **m);
