@@ -853,31 +853,38 @@ static bool must_repeat(struct pf_store *s, struct read *r)
 
 /* ---- What came: the lock is not held, as the part is READING and all its reads are back ------------------------------ */
 
-/* Eight bytes of every sector. */
-static uint64_t checksum(const uint8_t *data, uint64_t bytes)
+static uint64_t add_word(uint64_t sum, const uint8_t *p)
 {
-    uint64_t sum = bytes;
-    for (uint64_t i = 0; i + 8 <= bytes; i += SECTOR)
-        sum = (sum << 7 | sum >> 57) * 0x9e3779b97f4a7c15u + word_at(data + i);
-    return sum;
+    return (sum << 7 | sum >> 57) * 0x9e3779b97f4a7c15u + word_at(p);
 }
 
-static bool is_one_byte(const uint8_t *p, size_t n)
+/* Eight bytes of every sector that has as many of the part, and the part's last eight. */
+static uint64_t checksum(const struct pf_store *s, const struct part *part)
 {
-    return n >= 16 && word_at(p) == word_at(p + n - 8) && memcmp(p, p + 1, n - 1) == 0;
+    const uint8_t *data = part->slot + part->at.offset % s->align, *end = data + part->at.bytes;
+    uint64_t sum = part->at.bytes;
+    if (part->at.bytes < 8)
+        return sum;
+    for (const uint8_t *at = data; at + 8 <= end; at += SECTOR - (at - part->slot) % SECTOR)
+        sum = add_word(sum, at);
+    return add_word(sum, end - 8);
+}
+
+static bool is_one_byte(const uint8_t *sector)
+{
+    return word_at(sector) == word_at(sector + SECTOR - 8) && memcmp(sector, sector + 1, SECTOR - 1) == 0;
 }
 
 /* Looks over the sectors of a part's first read. */
 enum look { FINE, EMPTY, LEFT_OUT };
 static enum look look_at(const struct pf_store *s, const struct part *part)
 {
-    const uint8_t *data = part->slot + part->at.offset % s->align, *data_end = data + part->at.bytes;
     enum look found = FINE;
-    for (const uint8_t *at = data - (data - part->slot) % SECTOR; at < data_end; at += SECTOR) {
-        const uint8_t *from = at > data ? at : data, *to = at + SECTOR < data_end ? at + SECTOR : data_end;
+    const uint8_t *first = part->slot + part->at.offset % s->align / SECTOR * SECTOR;
+    for (const uint8_t *at = first; at < sectors_end(s, part); at += SECTOR) {
         if (word_at(at) == mark_of(at))
             return LEFT_OUT;
-        if (is_one_byte(from, (size_t)(to - from)))
+        if (is_one_byte(at))
             found = EMPTY;
     }
     return found;
@@ -892,10 +899,10 @@ static void fail_bytes(struct pf_store *s, struct part *part, const char *how)
 }
 
 /* Whether the bytes of a part have to be read again; if they are wrong a second time, the part is broken. */
-static bool must_read_again(struct pf_store *s, struct part *part, int p)
+static bool must_read_again(struct pf_store *s, struct part *part)
 {
     pthread_mutex_unlock(&s->lock);
-    uint64_t sum = checksum(pf_store_data(s, p), part->at.bytes);
+    uint64_t sum = checksum(s, part);
     enum look look = part->has_sum ? FINE : look_at(s, part);
     pthread_mutex_lock(&s->lock);
     bool differs = part->has_sum && sum != part->sum;
@@ -917,7 +924,7 @@ static void finish_part(struct pf_store *s, int p)
 {
     struct part *part = &s->parts[p];
     struct class *k = &s->classes[part->class];
-    if (!part->broken && must_read_again(s, part, p)) {
+    if (!part->broken && must_read_again(s, part)) {
         part->again = true;
         part->n_asked = 0;
         s->stats.n_retries++;
