@@ -17,6 +17,8 @@ MAY = {
 DOORS = {
     'utf8proc.h': {'src/text'},
     'liburing.h': {'src/tiers/io_uring.c'},
+    'numa.h': {'src/tiers/spread.c'},
+    'numaif.h': {'src/tiers/spread.c'},
     'histedit.h': {'src/cli'},
     'cjson/cJSON.h': {'src/cli', 'bench', 'tests'},
 }
