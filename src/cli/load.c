@@ -160,10 +160,13 @@ pf_model *load_model(const struct settings *s, bool vocab_only)
 {
     struct pf_model_opts o;
     pf_model *m;
+    const char *why;
     model_opts(s, &o);
     o.vocab_only = vocab_only;
     if (pf_model_open(&m, load_path(s), &o) < 0)
         die_failed(NULL);
+    if (!vocab_only && !report_begin(&s->report, m, &why))
+        die(EXIT_FAILED, "%s", why);
     return m;
 }
 
@@ -187,6 +190,6 @@ pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx)
 void load_report(const struct settings *s, pf_model *m)
 {
     const char *why;
-    if (!report_end(&s->report, m, &why))
+    if (!report_end(&s->report, m, 0, &why))
         die(EXIT_FAILED, "%s", why);
 }

@@ -12,7 +12,7 @@
 #include "pfmoe.h"
 #include "term.h"
 
-enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, STOPS, CHUNKS, ACTION };
+enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, TRACE_FILE, STOPS, CHUNKS, ACTION };
 
 enum { GROUP_WHAT, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_EXPERTS, GROUP_REPORT, GROUP_CHECK, GROUP_HELP, GROUP_HIDDEN };
 static const char *const group_titles[] = {
@@ -122,6 +122,18 @@ static const struct opt table[] = {
     { GROUP_EXPERTS, 0, "postfetch-debug", CHOICE, "0|1", AT(postfetch_debug), 0, 0, "PFMOE_POSTFETCH_DEBUG", false,
       "a line on standard error for each transfer (default 0)" },
 
+    { GROUP_REPORT, 0, "stats", FLAG, NULL, AT(report.stats), 0, 0, NULL, false,
+      "at the end print speed, hits of every tier, transfers and what limited them" },
+    { GROUP_REPORT, 0, "routing", TEXT, "TRACE", AT(report.routing), 0, 0, NULL, false,
+      "take the picks and weights of a recorded trace instead of the router's, token by token: for measurements" },
+    { GROUP_REPORT, 0, "expert-trace-stats", CHOICE, "0|1", AT(report.trace_stats), 0, 0, "PFMOE_EXPERT_TRACE_STATS", false,
+      "at the end print a table of which experts each layer picked (default 0)" },
+    { GROUP_REPORT, 0, "expert-trace-output", TRACE_FILE, "FILE", AT(report.trace_output), 0, 0, "PFMOE_EXPERT_TRACE_OUTPUT", false,
+      "write it to FILE; the name's ending says how: .json or .csv (counts), .svg (a heat map), .trace (every pick, for --routing)" },
+    { GROUP_REPORT, 0, "expert-trace-logging", CHOICE, "0|1", AT(report.trace_logging), 0, 0, "PFMOE_EXPERT_TRACE_LOGGING", false,
+      "print the picks of every token and layer (default 0)" },
+    { GROUP_REPORT, 0, "expert-trace-verbose", CHOICE, "0|1", AT(report.trace_verbose), 0, 0, "PFMOE_EXPERT_TRACE_VERBOSE", false,
+      "and the range of every stage's values; the CPU computes the experts then (default 0)" },
     { GROUP_REPORT, 0, "timeline", TEXT, "FILE", AT(report.timeline), 0, 0, "PFMOE_TIMELINE", false,
       "at the end write to FILE what each part of the machine was at, layer by layer, for chrome://tracing or Perfetto" },
 
@@ -210,6 +222,13 @@ static bool parse_choice(const struct opt *o, const char *value, int *out)
     return false;
 }
 
+static bool parse_trace_file(const char *value, const char **out)
+{
+    *out = value;
+    snprintf(why_not, sizeof why_not, "\"%.80s\" ends in none of .json, .csv, .svg, .trace", value);
+    return report_form_is_known(value);
+}
+
 static bool parse_chunks(const char *value, struct chunk_list *out)
 {
     out->n = 0;
@@ -246,6 +265,7 @@ static bool parse_value(const struct opt *o, struct settings *s, const char *val
     case WHOLE:  return parse_whole(o, value, at);
     case REAL:   return parse_real(o, value, at);
     case CHOICE: return parse_choice(o, value, at);
+    case TRACE_FILE: return parse_trace_file(value, at);
     case CHUNKS: return parse_chunks(value, at);
     case STOPS:  return parse_stop(value, at);
     case ACTION: break;
@@ -335,8 +355,8 @@ static void print_help(void)
             print_wrapped(help, INDENT, WIDTH);
         }
     }
-    puts("\nA name in brackets is an environment variable that sets the same; the flag wins. PFMOE_POSTFETCH_ may be\n"
-         "written LLAMA_POSTFETCH_ too.\n"
+    puts("\nA name in brackets is an environment variable that sets the same; the flag wins. PFMOE_POSTFETCH_ and\n"
+         "PFMOE_EXPERT_TRACE_ may be written with LLAMA_ in the place of PFMOE_ too.\n"
          "Sampling that nobody sets is what the model's file recommends, else temp 0.8, top-k 40, top-p 0.95, min-p 0.05.\n"
          "Exit status: 0 done, 1 failed, 2 wrong usage.");
 }
