@@ -27,7 +27,7 @@ struct list {
 struct settings {
     const char *model;
     struct list prompts, decodes, threads;
-    int         reps, n_batch, gpu, vram_mb, ram_mb, slots;
+    int         reps, n_batch, gpu, vram_mb, ram_mb, slots, post_fetch, cpu_limit;
     bool        streaming;
     const char *replay;          /* a routing trace instead of a model */
     enum output output;
@@ -37,6 +37,7 @@ struct row {
     char   test[16], model[128], backend[16], isa[24];
     int    threads;
     double tok_s, tok_s_min, tok_s_max, bytes_per_token, gb_s, machine_gb_s;
+    struct pf_stats stats;
 };
 
 static int fail(const char *what)
@@ -102,7 +103,7 @@ static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct s
     }
     pf_stats_reset(m);
     for (int r = 0; r < o->reps; r++) {
-        machine[r] = row->threads ? membw_read(bw, row->threads) : pf_gpu_bandwidth(o->gpu) / 1e9;
+        machine[r] = strcmp(row->backend, "cpu") == 0 ? membw_read(bw, row->threads) : pf_gpu_bandwidth(o->gpu) / 1e9;
         double seconds = run_once(s, tok, n, decode);
         if (seconds < 0) {
             free(tok);
@@ -118,11 +119,24 @@ static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct s
     row->machine_gb_s = median(machine, o->reps);
     row->bytes_per_token = (double)stats.weight_bytes_read / (double)stats.n_tokens;
     row->gb_s = row->tok_s * row->bytes_per_token / 1e9;
+    row->stats = stats;
     snprintf(row->test, sizeof row->test, "%s%d", decode ? "tg" : "pp", n);
     return 0;
 }
 
 /* ---- Printing --------------------------------------------------------------------------------------------------- */
+
+/* Where experts were shared between the GPU and the CPU: how. */
+static void print_sharing(FILE *f, const struct row *r)
+{
+    const struct pf_stats *s = &r->stats;
+    double tokens = s->n_tokens ? (double)s->n_tokens : 1, ns = s->transfer_ns ? (double)s->transfer_ns : 1;
+    if (s->n_transfers + s->vram_hits == 0)
+        return;
+    fprintf(f, "%s: a token: %.2f experts in VRAM, %.2f transfers, %.1f MB sent; %.0f%% of copying hidden, %.1f%% too late\n", r->test,
+            (double)s->vram_hits / tokens, (double)s->n_transfers / tokens, (double)s->transfer_bytes / tokens / 1e6,
+            100 * (double)s->transfer_hidden_ns / ns, s->n_transfers ? 100 * (double)s->n_fallbacks / (double)s->n_transfers : 0);
+}
 
 static cJSON *row_json(const struct row *r)
 {
@@ -206,6 +220,8 @@ static void usage(FILE *out)
           "  -o, --output FORM     table, md, csv, json, jsonl (default table)\n"
           "      --ram-mb N        memory for the model (default: what the system can spare)\n"
           "      --streaming       do not hold the whole model in memory, even if it fits\n"
+          "      --postfetch 0|1   experts' down products on the GPU after a copy (default 1)\n"
+          "      --cpu-limit N     experts of a layer whose gate and up the CPU takes (default: what is fastest)\n"
           "      --replay TRACE    hits of every replacement policy on a routing trace, beside the best possible\n"
           "      --slots N         experts in memory in a replay (default: half of them)\n"
           "  -h, --help\n", out);
@@ -242,10 +258,11 @@ static bool parse_output(const char *text, enum output *out)
 
 static int parse(int argc, char **argv, struct settings *o)
 {
-    enum { RAM_MB = 256, STREAMING, REPLAY, SLOTS };
+    enum { RAM_MB = 256, STREAMING, REPLAY, SLOTS, POSTFETCH, CPU_LIMIT };
     static const struct option options[] = {
         { "ram-mb", required_argument, 0, RAM_MB }, { "streaming", no_argument, 0, STREAMING },
         { "replay", required_argument, 0, REPLAY }, { "slots", required_argument, 0, SLOTS },
+        { "postfetch", required_argument, 0, POSTFETCH }, { "cpu-limit", required_argument, 0, CPU_LIMIT },
         { "model", required_argument, 0, 'm' },   { "prompt", required_argument, 0, 'p' }, { "gen", required_argument, 0, 'n' },
         { "threads", required_argument, 0, 't' }, { "gpu", required_argument, 0, 'g' }, { "vram-mb", required_argument, 0, 'V' }, { "batch", required_argument, 0, 'b' },
         { "repetitions", required_argument, 0, 'r' }, { "output", required_argument, 0, 'o' }, { "help", no_argument, 0, 'h' },
@@ -267,6 +284,8 @@ static int parse(int argc, char **argv, struct settings *o)
         case STREAMING: o->streaming = true; break;
         case REPLAY: o->replay = optarg; break;
         case SLOTS: ok = parse_int(optarg, 1, 1 << 30, &o->slots); break;
+        case POSTFETCH: ok = parse_int(optarg, 0, 1, &o->post_fetch); break;
+        case CPU_LIMIT: ok = parse_int(optarg, 0, 1 << 16, &o->cpu_limit); break;
         case 'h': usage(stdout); exit(0);
         default:  usage(stderr); return EXIT_USAGE;
         }
@@ -304,12 +323,16 @@ static int run_threads(const struct settings *o, int threads, struct membw *bw, 
     mo.vram_bytes = (uint64_t)o->vram_mb << 20;
     mo.ram_bytes = (uint64_t)o->ram_mb * 1000000;
     mo.streaming = o->streaming;
+    mo.postfetch.enable = o->post_fetch;
+    mo.postfetch.cpu_limit = o->cpu_limit;
     so.n_ctx = largest(&o->prompts, largest(&o->decodes, 1));
     so.n_batch = o->n_batch;
     if (pf_model_open(&m, o->model, &mo) < 0)
         return fail("cannot open the model");
     if (pf_session_open(&s, m, &so) < 0)
         status = fail("cannot open a session");
+    if (!status && strcmp(pf_model_info(m)->backend, "cpu") != 0 && pf_model_preload(m, NULL, 0, NULL, NULL) < 0)
+        status = fail("cannot load the weights");
     for (int i = 0; !status && i < o->prompts.n + o->decodes.n; i++) {
         bool decode = i >= o->prompts.n;
         int n = decode ? o->decodes.v[i - o->prompts.n] : o->prompts.v[i];
@@ -320,6 +343,8 @@ static int run_threads(const struct settings *o, int threads, struct membw *bw, 
         snprintf(r->model, sizeof r->model, "%s", info->name[0] ? info->name : o->model);
         snprintf(r->isa, sizeof r->isa, "%s", info->isa);
         status = run_test(m, s, bw, o, n, decode, r);
+        if (!status)
+            print_sharing(stderr, r);
         *n_rows += !status;
     }
     pf_session_close(&s);
@@ -344,7 +369,8 @@ static int replay(const struct settings *o)
 int main(int argc, char **argv)
 {
     static struct row rows[MAX_LIST * 2 * MAX_LIST];
-    struct settings o = { .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .n_batch = 512 };
+    struct settings o = { .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .n_batch = 512, .post_fetch = 1,
+                          .cpu_limit = PF_AUTO };
     struct pf_device cpu;
     int n_rows = 0, status = parse(argc, argv, &o);
     if (status)

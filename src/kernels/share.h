@@ -51,7 +51,8 @@ struct pf_answer {
 typedef pf_status pf_serve_fn(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer);
 
 struct pf_share_sizes {
-    int n_layer, n_expert, n_used, n_embd, n_ff;
+    int  n_layer, n_expert, n_used, n_embd, n_ff;
+    bool one_stream;                      /* copies take turns with computing */
 };
 
 struct pf_piece {

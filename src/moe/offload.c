@@ -414,7 +414,7 @@ static pf_status open_parts(struct pf_offload *f, const struct pf_model_opts *o,
     struct pf_model *m = f->m;
     const struct pf_share_ops *share = m->backend->ops->share;
     struct pf_share_sizes sizes = { .n_layer = m->n_layer, .n_expert = m->n_expert, .n_used = m->n_used, .n_embd = m->n_embd,
-                                    .n_ff = m->n_ff_expert };
+                                    .n_ff = m->n_ff_expert, .one_stream = !o->postfetch.dedicated_streams };
     PF_TRY(pf_residency_open(m, o, setup));
     PF_TRY(place_dense(m));
     PF_TRY(share->open(m->backend, &sizes, serve, f));

@@ -358,7 +358,8 @@ extern "C" int pf_cu_max_tiles(int n_picks, int n_expert, int width)
 }
 
 /* One block. The order of an expert's picks is left to chance: none of their results depends on it. */
-static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n_picks, int n_expert, int width, struct cu_groups *g)
+static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n_picks, int n_expert, int width,
+                                                     const uint8_t *const *only, struct cu_groups *g)
 {
     extern __shared__ int count[];               /* [n_expert] then where each expert's next pick goes [n_expert] */
     int *next = count + n_expert;
@@ -372,7 +373,7 @@ static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n
         int first = 0, n = 0;
         for (int e = 0; e < n_expert; e++) {
             next[e] = first;
-            for (int i = 0; i < count[e]; i += width)
+            for (int i = 0; i < count[e] && !(only && !only[e]); i += width)
                 g->tile[n++] = { e, first + i, min(width, count[e] - i) };
             first += count[e];
         }
@@ -383,9 +384,10 @@ static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n
         g->sorted[atomicAdd(&next[picks[p]], 1)] = p;
 }
 
-extern "C" cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width, struct cu_groups *g)
+extern "C" cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width,
+                                   const uint8_t *const *only, struct cu_groups *g)
 {
-    group<<<1, 1024, 2 * (size_t)n_expert * sizeof(int), st>>>(picks, n_picks, n_expert, width, g);
+    group<<<1, 1024, 2 * (size_t)n_expert * sizeof(int), st>>>(picks, n_picks, n_expert, width, only, g);
     return cudaGetLastError();
 }
 
