@@ -133,9 +133,11 @@ static void print_sharing(FILE *f, const struct row *r)
     double tokens = s->n_tokens ? (double)s->n_tokens : 1, ns = s->transfer_ns ? (double)s->transfer_ns : 1;
     if (s->n_transfers + s->vram_hits == 0)
         return;
-    fprintf(f, "%s: a token: %.2f experts in VRAM, %.2f transfers, %.1f MB sent; %.0f%% of copying hidden, %.1f%% too late\n", r->test,
+    fprintf(f, "%s: a token: %.2f experts in VRAM, %.2f transfers, %.1f MB sent; %.0f%% of copying hidden, %.1f%% too late; "
+            "hand-off %.1f us, p95 %.1f; GPU busy %.0f%%\n", r->test,
             (double)s->vram_hits / tokens, (double)s->n_transfers / tokens, (double)s->transfer_bytes / tokens / 1e6,
-            100 * (double)s->transfer_hidden_ns / ns, s->n_transfers ? 100 * (double)s->n_fallbacks / (double)s->n_transfers : 0);
+            100 * (double)s->transfer_hidden_ns / ns, s->n_transfers ? 100 * (double)s->n_fallbacks / (double)s->n_transfers : 0,
+            (double)s->handoff_p50_ns / 1e3, (double)s->handoff_p95_ns / 1e3, 100 * (double)s->gpu_busy_ns / ((double)s->step_ns + 1));
 }
 
 static cJSON *row_json(const struct row *r)

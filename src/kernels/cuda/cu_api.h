@@ -195,13 +195,18 @@ cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *d);
 
 /* What the device tells the host of a layer, and waits for. Both are memory of the host that the device has mapped. */
 enum { CU_FLAG_DOWN, CU_FLAG_UP, CU_FLAG_GIVEN_UP };
+struct cu_flag {
+    uint32_t up;                  /* read and written atomically by the host, as volatile by the device */
+    uint64_t ns;                  /* the device's clock when it raised the flag, or saw it raised */
+    char     line[48];            /* flags do not share cache lines */
+};
 struct cu_offer {
     const float   *x, *weights;   /* [rows][n], [rows][n_used] */
     const int32_t *picks;
     int            n_x, n_picks;  /* floats of x, picks */
     float         *host_x, *host_weights;
     int32_t       *host_picks;
-    uint32_t      *flag;
+    struct cu_flag *flag;
 };
 cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o);
 
@@ -209,7 +214,7 @@ cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o);
  * of what it copied into the late tables, pick by pick. A flag that stays down for too long, or says that the host has given up,
  * is a fault. */
 struct cu_take {
-    const uint32_t         *flag;
+    struct cu_flag         *flag;
     const struct pf_handed *handed;        /* [n_picks], and */
     const float            *act, *host_y;  /* [n_picks][n_ff], [n_picks][n_out]: memory of the host */
     const int32_t          *picks;

@@ -9,6 +9,13 @@
 enum { OFFER_THREADS = 1024, TAKE_THREADS = 256 };
 static const __device__ unsigned long long PATIENCE_NS = 30000000000ull;
 
+CU_INLINE unsigned long long device_ns()
+{
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    return t;
+}
+
 static __global__ void offer(const __grid_constant__ struct cu_offer o)
 {
     for (int i = threadIdx.x; i < o.n_x; i += blockDim.x)
@@ -19,8 +26,11 @@ static __global__ void offer(const __grid_constant__ struct cu_offer o)
     }
     __threadfence_system();
     __syncthreads();
-    if (threadIdx.x == 0)
-        *(volatile uint32_t *)o.flag = CU_FLAG_UP;
+    if (threadIdx.x == 0) {
+        *(volatile uint64_t *)&o.flag->ns = device_ns();
+        __threadfence_system();
+        *(volatile uint32_t *)&o.flag->up = CU_FLAG_UP;
+    }
 }
 
 extern "C" cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o)
@@ -29,19 +39,12 @@ extern "C" cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o)
     return cudaGetLastError();
 }
 
-CU_INLINE unsigned long long device_ns()
-{
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-    return t;
-}
-
 /* Whether the host has answered. */
-CU_INLINE bool wait_for(const uint32_t *flag, int *fault)
+CU_INLINE bool wait_for(const struct cu_flag *flag, int *fault)
 {
     unsigned long long begin = device_ns();
     for (;;) {
-        uint32_t f = *(const volatile uint32_t *)flag;
+        uint32_t f = *(const volatile uint32_t *)&flag->up;
         if (f == CU_FLAG_UP)
             return true;
         if (f == CU_FLAG_GIVEN_UP || device_ns() - begin > PATIENCE_NS) {
@@ -60,6 +63,8 @@ static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constan
         h.gate = h.up = h.down = NULL;
         if (wait_for(t.flag, t.fault)) {
             __threadfence_system();
+            if (pick == 0)
+                *(volatile uint64_t *)&t.flag->ns = device_ns();
             const volatile struct pf_handed *from = &t.handed[pick];
             h.by = from->by;
             if (h.by == PF_BY_DOWN || h.by == PF_BY_COPY)

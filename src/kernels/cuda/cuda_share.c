@@ -18,12 +18,8 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/share.h"
 
-enum { LINE = 64, FIRST_BACKGROUND = 24 };
+enum { LINE = 64, FIRST_BACKGROUND = 24, N_BUCKETS = 400, BUCKET_NS = 250 };
 static const uint64_t LOOK_NS = 2000000, PATIENCE_NS = 30000000000u;     /* how often to look at the device; how long to wait */
-
-struct flag {
-    _Alignas(LINE) uint32_t up;          /* read and written atomically here, as volatile on the device */
-};
 
 struct served {
     int il;
@@ -40,7 +36,7 @@ struct cuda_share {
     pf_serve_fn *serve;
     void        *ctx;
 
-    struct flag *offers, *answers;       /* [n_layer] */
+    struct cu_flag *offers, *answers;    /* [n_layer] */
     float       *x, *weights;            /* what the host is shown */
     int32_t     *picks;
     struct pf_answer answer;
@@ -49,6 +45,12 @@ struct cuda_share {
     const uint8_t **held, **late;        /* on the device: [n_layer][3][n_expert]; [3][n_expert] */
     cudaStream_t  copies, background;    /* copies may be the backend's own stream */
     struct ticket tickets[PF_SHARE_TICKETS];
+
+    struct timing {                      /* of the last time a layer was shared: the host's clock; 0: taken account of */
+        uint64_t seen_ns, answered_ns;
+    } *timings;                          /* [n_layer] */
+    uint32_t      handoffs[N_BUCKETS];   /* of so many BUCKET_NS */
+    uint64_t      waited_ns;
 
     int           graph;                 /* being captured, or -1 */
     struct served *served[CUDA_MAX_GRAPHS];          /* [n_layer] each */
@@ -105,9 +107,10 @@ static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
 {
     size_t layer = 3 * (size_t)s->sizes.n_expert * sizeof(void *), all = layer * (size_t)s->sizes.n_layer;
     void *held, *late, *part;
+    s->timings = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->timings);
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
         s->served[i] = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->served[i]);
-        if (!s->served[i])
+        if (!s->served[i] || !s->timings)
             PF_FAIL(PF_ENOMEM, "no memory to list the layers that a GPU shares");
     }
     PF_TRY(pf_cuda_own(b, all, &held));
@@ -159,6 +162,7 @@ void pf_cuda_share_close(struct cuda_backend *b)
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++)
         pf_free(s->served[i]);
     cudaFreeHost(s->mapped);
+    pf_free(s->timings);
     pf_free(s);
     b->share = NULL;
 }
@@ -180,8 +184,23 @@ void pf_cuda_share_begin(struct cuda_backend *b, int graph)
         b->share->n_served[graph] = 0;
 }
 
+/* Takes account of the last hand-off of a layer, which is over. */
+static void note_handoff(struct cuda_share *s, int il)
+{
+    struct timing *t = &s->timings[il];
+    uint64_t offered = s->offers[il].ns, taken = s->answers[il].ns, served = t->answered_ns - t->seen_ns;
+    if (t->answered_ns && taken > offered) {
+        uint64_t waited = taken - offered, bucket = (waited > served ? waited - served : 0) / BUCKET_NS;
+        s->waited_ns += waited;
+        s->handoffs[bucket < N_BUCKETS ? bucket : N_BUCKETS - 1]++;
+    }
+    t->answered_ns = 0;
+}
+
 void pf_cuda_share_reset(struct cuda_backend *b)
 {
+    for (int il = 0; b->share && il < b->share->sizes.n_layer; il++)
+        note_handoff(b->share, il);
     if (b->share)
         memset(b->share->offers, 0, 2 * (size_t)b->share->sizes.n_layer * sizeof *b->share->offers);
 }
@@ -189,7 +208,7 @@ void pf_cuda_share_reset(struct cuda_backend *b)
 /* Until the device has shown what layer il picked. */
 static pf_status await(struct cuda_backend *b, int il)
 {
-    struct flag *offer = &b->share->offers[il];
+    struct cu_flag *offer = &b->share->offers[il];
     uint64_t begin = 0, looked = 0;
     for (unsigned n = 1; __atomic_load_n(&offer->up, __ATOMIC_ACQUIRE) != CU_FLAG_UP; n++) {
         _mm_pause();
@@ -214,10 +233,12 @@ static pf_status serve_layer(struct cuda_backend *b, const struct served *l)
     struct cuda_share *s = b->share;
     struct pf_experts_op shown = l->e;
     PF_TRY(await(b, l->il));
+    s->timings[l->il].seen_ns = pf_now_ns();
     shown.x = s->x;
     shown.weights = s->weights;
     shown.picks = s->picks;
     PF_TRY(s->serve(s->ctx, &(struct pf_offer){ l->il, &shown }, &s->answer));
+    s->timings[l->il].answered_ns = pf_now_ns();
     __atomic_store_n(&s->answers[l->il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
     return PF_OK;
 }
@@ -247,14 +268,14 @@ static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_exper
     struct cuda_share *s = b->share;
     const struct cu_offer o = { .x = e->x, .weights = e->weights, .picks = e->picks, .n_x = e->rows * e->gate->n_in,
                                 .n_picks = e->rows * e->n_used, .host_x = s->x, .host_weights = s->weights,
-                                .host_picks = s->picks, .flag = &s->offers[il].up };
+                                .host_picks = s->picks, .flag = &s->offers[il] };
     return pf_cuda_check(pf_cu_offer(b->stream, &o), "handing picks to the CPU");
 }
 
 static pf_status take_answer(struct cuda_backend *b, int il, const struct pf_experts_op *e)
 {
     struct cuda_share *s = b->share;
-    struct cu_take t = { .flag = &s->answers[il].up, .handed = s->answer.pick, .act = s->answer.act,
+    struct cu_take t = { .flag = &s->answers[il], .handed = s->answer.pick, .act = s->answer.act,
                          .host_y = s->answer.y, .picks = e->picks, .n_picks = e->rows * e->n_used, .n_ff = e->gate->n_out,
                          .n_out = e->down->n_out, .n_expert = e->n_expert, .y = b->pick_out, .a = b->a, .late = s->late,
                          .fault = b->fault };
@@ -382,8 +403,38 @@ static pf_status share_release(pf_backend *backend, int ticket)
     return pf_cuda_check(cudaEventRecord(t->released, b->stream), "releasing a copy");
 }
 
+/* ---- Statistics ------------------------------------------------------------------------------------------------------------ */
+
+static uint64_t percentile(const struct cuda_share *s, uint64_t n, double share)
+{
+    uint64_t below = 0;
+    int i = 0;
+    while (i < N_BUCKETS - 1 && (double)(below += s->handoffs[i]) < share * (double)n)
+        i++;
+    return (uint64_t)(i + 1) * BUCKET_NS;
+}
+
+static void share_handoffs(pf_backend *backend, struct pf_handoff_stats *out)
+{
+    const struct cuda_share *s = pf_cuda_of(backend)->share;
+    *out = (struct pf_handoff_stats){ .waited_ns = s->waited_ns };
+    for (int i = 0; i < N_BUCKETS; i++)
+        out->n += s->handoffs[i];
+    if (out->n > 0) {
+        out->p50_ns = percentile(s, out->n, 0.5);
+        out->p95_ns = percentile(s, out->n, 0.95);
+    }
+}
+
+static void share_handoffs_reset(pf_backend *backend)
+{
+    struct cuda_share *s = pf_cuda_of(backend)->share;
+    memset(s->handoffs, 0, sizeof s->handoffs);
+    s->waited_ns = 0;
+}
+
 const struct pf_share_ops pf_cuda_share_ops = {
     .open = share_open, .experts = share_experts, .hold = share_hold, .pin = share_pin, .unpin = share_unpin, .fetch = share_fetch,
     .fetch_state = share_fetch_state, .fetch_wait = share_fetch_wait, .fetch_ns = share_fetch_ns, .use = share_use,
-    .release = share_release,
+    .release = share_release, .handoffs = share_handoffs, .handoffs_reset = share_handoffs_reset,
 };
