@@ -322,7 +322,7 @@ static int run_threads(const struct settings *o, int threads, struct membw *bw, 
     pf_session_opts_init(&so);
     mo.n_threads = threads;
     mo.device = o->gpu;
-    mo.vram_bytes = (uint64_t)o->vram_mb << 20;
+    mo.vram_bytes = (uint64_t)o->vram_mb * 1000000;
     mo.ram_bytes = (uint64_t)o->ram_mb * 1000000;
     mo.streaming = o->streaming;
     mo.postfetch.enable = o->post_fetch;

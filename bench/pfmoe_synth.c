@@ -273,7 +273,15 @@ static void write_tensor(FILE *f, const char *path, const struct model *m, const
     write_all(f, path, zeros, (SYNTH_ALIGN - t->n_bytes % SYNTH_ALIGN) % SYNTH_ALIGN);
 }
 
-static void write_model(const struct model *m, const char *path, uint64_t seed)
+/* Weights of zeros that take no room: the file is as long as it should be. */
+static void leave_out(FILE *f, const char *path, const struct model *m, size_t header_bytes)
+{
+    const struct tensor *last = &m->tensors[m->n_tensors - 1];
+    if (ftruncate(fileno(f), (off_t)(header_bytes + last->offset + last->n_bytes)) != 0)
+        synth_die(1, "writing %s failed: %s", path, strerror(errno));
+}
+
+static void write_model(const struct model *m, const char *path, uint64_t seed, bool sparse)
 {
     struct header h = { 0 };
     struct synth_rng rng;
@@ -285,8 +293,10 @@ static void write_model(const struct model *m, const char *path, uint64_t seed)
     build_header(&h, m);
     write_all(f, path, h.p, h.n);
     synth_seed(&rng, seed);
-    for (size_t i = 0; i < m->n_tensors; i++)
+    for (size_t i = 0; !sparse && i < m->n_tensors; i++)
         write_tensor(f, path, m, &m->tensors[i], &rng, buffer);
+    if (sparse)
+        leave_out(f, path, m, h.n);
     if (fclose(f) != 0)
         synth_die(1, "writing %s failed: %s", path, strerror(errno));
     free(buffer);
@@ -306,8 +316,13 @@ static void usage(FILE *out)
           "  --expert-type T   type of gate and up\n"
           "  --down-type T     type of down\n"
           "  --output-type T   type of the output head\n"
+          "  --mix T,T,...     types that the matrices take in turn, instead of all these\n"
           "  --seed N          of the random weights (default 1)\n"
-          "types: F32 F16 BF16 Q4_0 Q8_0 Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS MXFP4\n\npresets:\n", out);
+          "  --sparse          weights of zeros that take no room on the disk: to plan for a model, not to run it\n"
+          "types:", out);
+    for (size_t i = 0; synth_type_name(i); i++)
+        fprintf(out, " %s", synth_type_name(i));
+    fputs("\n\npresets:\n", out);
     for (size_t i = 0; i < synth_n_presets; i++)
         fprintf(out, "  %-16s %s\n", synth_presets[i].name, synth_presets[i].about);
 }
@@ -329,6 +344,16 @@ static const struct synth_type *type_or_die(const char *name)
     return t;
 }
 
+static void choose_mix(struct model *m, const char *list)
+{
+    char name[16];
+    for (int n; list && *list; list += list[n] ? n + 1 : n) {
+        if (sscanf(list, "%15[^,]%n", name, &n) != 1 || m->n_mix == SYNTH_MAX_MIX)
+            synth_die(SYNTH_EXIT_USAGE, "--mix: expected up to %d types with commas between them", SYNTH_MAX_MIX);
+        m->mix[m->n_mix++] = type_or_die(name);
+    }
+}
+
 static void choose_types(struct model *m)
 {
     const struct preset *p = &m->p;
@@ -341,16 +366,20 @@ static void choose_types(struct model *m)
 
 int main(int argc, char **argv)
 {
-    enum { LAYERS = 256, EXPERTS, VOCAB, TYPE, EXPERT_TYPE, DOWN_TYPE, OUTPUT_TYPE, SEED };
+    enum { LAYERS = 256, EXPERTS, VOCAB, TYPE, EXPERT_TYPE, DOWN_TYPE, OUTPUT_TYPE, MIX, SEED, SPARSE };
     static const struct option options[] = {
         { "layers", required_argument, 0, LAYERS },           { "experts", required_argument, 0, EXPERTS },
         { "vocab", required_argument, 0, VOCAB },             { "type", required_argument, 0, TYPE },
         { "expert-type", required_argument, 0, EXPERT_TYPE }, { "down-type", required_argument, 0, DOWN_TYPE },
-        { "output-type", required_argument, 0, OUTPUT_TYPE }, { "seed", required_argument, 0, SEED },
-        { "help", no_argument, 0, 'h' },                      { 0, 0, 0, 0 },
+        { "output-type", required_argument, 0, OUTPUT_TYPE }, { "mix", required_argument, 0, MIX },
+        { "seed", required_argument, 0, SEED },               { "sparse", no_argument, 0, SPARSE },
+        { "help", no_argument, 0, 'h' },
+        { 0, 0, 0, 0 },
     };
     struct preset o = { 0 };              /* what the command line says instead of the preset */
+    const char *mix = NULL;
     uint64_t seed = 1;
+    bool sparse = false;
     for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;)
         switch (c) {
         case LAYERS:      o.n_layer = number("layers", optarg, 1); break;
@@ -360,6 +389,8 @@ int main(int argc, char **argv)
         case EXPERT_TYPE: o.expert_type = optarg; break;
         case DOWN_TYPE:   o.down_type = optarg; break;
         case OUTPUT_TYPE: o.output_type = optarg; break;
+        case MIX:         mix = optarg; break;
+        case SPARSE:      sparse = true; break;
         case SEED:        seed = (uint64_t)number("seed", optarg, 0); break;
         case 'h':         usage(stdout); return 0;
         default:          usage(stderr); return SYNTH_EXIT_USAGE;
@@ -386,8 +417,9 @@ int main(int argc, char **argv)
     m.p.down_type = o.down_type ? o.down_type : m.p.down_type;
     m.p.output_type = o.output_type ? o.output_type : m.p.output_type;
     choose_types(&m);
+    choose_mix(&m, mix);
     synth_list_tensors(&m);
-    write_model(&m, argv[optind + 1], seed);
+    write_model(&m, argv[optind + 1], seed, sparse);
     free(m.tensors);
     return 0;
 }

@@ -16,12 +16,15 @@ struct synth_type {
     uint32_t    block_len, block_bytes;
     double      code_rms;       /* root mean square of a weight when the block's scale is 1; 0: a float type */
     uint32_t    d_at;           /* offset of the block's fp16 scale */
-    uint32_t    min_at;         /* offset of its fp16 scale of minimums, or NO_MIN */
-    double      min_ratio;      /* dmin / d that makes the mean zero */
+    uint32_t    min_at;         /* offset of its fp16 scale of minimums or fp16 offset, or NO_MIN */
+    double      min_ratio;      /* what that is, over the scale, to make the mean zero */
 };
 enum { NO_MIN = UINT32_MAX };
 
 const struct synth_type *synth_type_find(const char *name);       /* any letter case; NULL if unknown */
+
+/* Of type number i; NULL past the last. */
+const char *synth_type_name(size_t i);
 
 /* Fills n_bytes (whole blocks) with weights of the given root mean square. */
 void synth_fill(struct synth_rng *r, const struct synth_type *t, double rms, void *out, size_t n_bytes);

@@ -65,6 +65,8 @@ static struct tensor *add(struct model *m, const struct synth_type *type, uint64
         m->cap = m->cap ? 2 * m->cap : 256;
         m->tensors = synth_grow(m->tensors, m->cap * sizeof *m->tensors);
     }
+    if (m->n_mix > 0 && type != m->f32)
+        type = m->mix[m->n_mixed++ % m->n_mix];
     struct tensor *t = &m->tensors[m->n_tensors++];
     *t = (struct tensor){ .type = fitting(type, n0), .ne = { n0, n1, n2 }, .n_dims = n2 > 1 ? 3 : n1 > 1 ? 2 : 1 };
     vsnprintf(t->name, sizeof t->name, fmt, args);

@@ -31,9 +31,13 @@ struct tensor {
     uint64_t offset, n_bytes;
 };
 
+enum { SYNTH_MAX_MIX = 32 };
+
 struct model {
     struct preset p;
     const struct synth_type *type, *expert_type, *down_type, *output_type, *f32;
+    const struct synth_type *mix[SYNTH_MAX_MIX];      /* if there are any, all but F32 matrices take them in turn */
+    size_t n_mix, n_mixed;
     struct tensor *tensors;
     size_t n_tensors, cap;
 };

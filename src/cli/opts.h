@@ -35,7 +35,8 @@ struct settings {
     double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, penalty_last_n, seed;
     /* the machine */
-    int64_t n_ctx, n_threads, ram_mb;
+    int64_t n_ctx, n_threads, vram_mb, ram_mb;
+    double vram_gb_s, pcie_gb_s, ram_gb_s, disk_gb_s;        /* 0: measure or assume */
     bool streaming, no_nvme;
     int kv, isa;                            /* indices into the choices */
     /* experts between CPU and GPU; UNSET in numbers is "auto" */

@@ -126,16 +126,45 @@ static uint64_t slot_bytes_of(uint64_t bytes, uint32_t align)
     return (bytes + 2 * (uint64_t)align - 2) / align * align;        /* wherever in a sector it begins */
 }
 
-void pf_store_bytes(const struct pf_store_setup *s, uint64_t *all, uint64_t *least)
+/* Parts of one size: how many a slab has at most, and how many the slab at hand has. */
+struct size {
+    uint64_t bytes;
+    int      least, here;
+};
+
+static struct size *size_for(struct size *sizes, int *n, uint64_t bytes)
 {
+    for (int i = 0; i < *n; i++)
+        if (sizes[i].bytes == bytes)
+            return &sizes[i];
+    sizes[*n] = (struct size){ .bytes = bytes };
+    return &sizes[(*n)++];
+}
+
+pf_status pf_store_bytes(const struct pf_store_setup *s, uint64_t *all, uint64_t *least)
+{
+    int n = 0;
     *all = *least = 0;
+    if (s->n_parts == 0)
+        return PF_OK;
+    struct size *sizes = pf_alloc_array(PF_MEM_TIERS, (size_t)s->n_parts, sizeof *sizes);
+    if (!sizes)
+        PF_FAIL(PF_ENOMEM, "no memory for the sizes of %d parts", s->n_parts);
     for (int i = 0; i < s->n_slabs; i++) {
-        uint64_t bytes = 0;
+        const struct pf_part *parts = s->parts + s->slabs[i].first;
+        for (int p = 0; p < s->slabs[i].n; p++) {
+            struct size *size = size_for(sizes, &n, parts[p].bytes);
+            size->here++;
+            size->least = size->here > size->least ? size->here : size->least;
+            *all += slot_bytes_of(parts[p].bytes, PF_IO_ALIGN_UNKNOWN);
+        }
         for (int p = 0; p < s->slabs[i].n; p++)
-            bytes += slot_bytes_of(s->parts[s->slabs[i].first + p].bytes, PF_IO_ALIGN_UNKNOWN);
-        *all += bytes;
-        *least = bytes > *least ? bytes : *least;
+            size_for(sizes, &n, parts[p].bytes)->here = 0;
     }
+    for (int i = 0; i < n; i++)
+        *least += (uint64_t)sizes[i].least * slot_bytes_of(sizes[i].bytes, PF_IO_ALIGN_UNKNOWN);
+    pf_free(sizes);
+    return PF_OK;
 }
 
 /* ---- Opening ---------------------------------------------------------------------------------------------------- */

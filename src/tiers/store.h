@@ -46,8 +46,9 @@ struct pf_store_setup {
     pf_spans          *spans;        /* where to note when reads were under way, or NULL; kept */
 };
 
-/* Slot bytes for parts of these sizes if every part had one, and the least that works: the largest slab. */
-void pf_store_bytes(const struct pf_store_setup *s, uint64_t *all, uint64_t *least);
+/* Slot bytes for parts of these sizes if every part had one, and the least that works: as many slots of each size as one
+ * slab needs. */
+pf_status pf_store_bytes(const struct pf_store_setup *s, uint64_t *all, uint64_t *least);
 
 pf_status pf_store_open(pf_store **out, const struct pf_store_setup *s);
 

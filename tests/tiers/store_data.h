@@ -65,7 +65,8 @@ static inline void fixture_open(struct fixture *f, const char *dir)
     f->setup = (struct pf_store_setup){ .paths = f->paths, .n_files = 1, .parts = f->parts, .n_parts = N_PARTS, .slabs = f->slabs,
                                         .n_slabs = N_SLABS, .n_layers = N_LAYERS, .policy = &pf_evict_nextuse,
                                         .io = pf_io_best_open, .stall_ns = 20000000000u };
-    pf_store_bytes(&f->setup, &f->all, &f->least);
+    if (pf_store_bytes(&f->setup, &f->all, &f->least) < 0)
+        exit(1);
     f->setup.budget_bytes = f->all;
 }
 

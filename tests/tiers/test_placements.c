@@ -77,7 +77,9 @@ static bool plans(uint64_t ram_bytes, bool streaming, struct pf_plan *plan)
     o.ram_bytes = ram_bytes;
     o.streaming = streaming;
     o.n_threads = MAX_THREADS;           /* scratch grows with them */
-    return pf_model_plan(path, &o, plan) == PF_OK;
+    o.device = -1;
+    o.speeds = (struct pf_speeds){ 1e12, 3e10, 5e10, 5e9 };
+    return pf_model_plan(path, &o, NULL, plan) == PF_OK;
 }
 
 /* The least memory that the model runs in. */

@@ -28,8 +28,6 @@ static void test_walks(struct fixture *f)
             struct pf_store_stats stats;
             f->setup.policy = pf_evict_at(policy);
             f->setup.budget_bytes = f->least + (f->all - f->least) * (uint64_t)share / 4;
-            if (share == 0)
-                f->setup.budget_bytes += 60000;      /* the largest slab, and classes of other sizes beside it */
             CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
             if (!s)
                 return;

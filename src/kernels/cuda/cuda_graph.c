@@ -60,7 +60,7 @@ pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *re
     PF_TRY(pf_cuda_settle(b));
     b->x_of = NULL;
     pf_cuda_share_begin(b, -1);
-    if (r->rows > GRAPH_ROWS || r->n_logits > 1 || !pf_cuda_share_allows_graphs(b))
+    if (r->once || r->rows > GRAPH_ROWS || r->n_logits > 1 || !pf_cuda_share_allows_graphs(b))
         return PF_OK;
     step.n_positions = pf_cuda_chunks(b, r->n_positions);
     struct graph *g = graph_of(b, &step);
