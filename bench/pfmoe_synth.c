@@ -273,7 +273,15 @@ static void write_tensor(FILE *f, const char *path, const struct model *m, const
     write_all(f, path, zeros, (SYNTH_ALIGN - t->n_bytes % SYNTH_ALIGN) % SYNTH_ALIGN);
 }
 
-static void write_model(const struct model *m, const char *path, uint64_t seed)
+/* Weights of zeros that take no room: the file is as long as it should be. */
+static void leave_out(FILE *f, const char *path, const struct model *m, size_t header_bytes)
+{
+    const struct tensor *last = &m->tensors[m->n_tensors - 1];
+    if (ftruncate(fileno(f), (off_t)(header_bytes + last->offset + last->n_bytes)) != 0)
+        synth_die(1, "writing %s failed: %s", path, strerror(errno));
+}
+
+static void write_model(const struct model *m, const char *path, uint64_t seed, bool sparse)
 {
     struct header h = { 0 };
     struct synth_rng rng;
@@ -285,8 +293,10 @@ static void write_model(const struct model *m, const char *path, uint64_t seed)
     build_header(&h, m);
     write_all(f, path, h.p, h.n);
     synth_seed(&rng, seed);
-    for (size_t i = 0; i < m->n_tensors; i++)
+    for (size_t i = 0; !sparse && i < m->n_tensors; i++)
         write_tensor(f, path, m, &m->tensors[i], &rng, buffer);
+    if (sparse)
+        leave_out(f, path, m, h.n);
     if (fclose(f) != 0)
         synth_die(1, "writing %s failed: %s", path, strerror(errno));
     free(buffer);
@@ -308,6 +318,7 @@ static void usage(FILE *out)
           "  --output-type T   type of the output head\n"
           "  --mix T,T,...     types that the matrices take in turn, instead of all these\n"
           "  --seed N          of the random weights (default 1)\n"
+          "  --sparse          weights of zeros that take no room on the disk: to plan for a model, not to run it\n"
           "types:", out);
     for (size_t i = 0; synth_type_name(i); i++)
         fprintf(out, " %s", synth_type_name(i));
@@ -355,18 +366,20 @@ static void choose_types(struct model *m)
 
 int main(int argc, char **argv)
 {
-    enum { LAYERS = 256, EXPERTS, VOCAB, TYPE, EXPERT_TYPE, DOWN_TYPE, OUTPUT_TYPE, MIX, SEED };
+    enum { LAYERS = 256, EXPERTS, VOCAB, TYPE, EXPERT_TYPE, DOWN_TYPE, OUTPUT_TYPE, MIX, SEED, SPARSE };
     static const struct option options[] = {
         { "layers", required_argument, 0, LAYERS },           { "experts", required_argument, 0, EXPERTS },
         { "vocab", required_argument, 0, VOCAB },             { "type", required_argument, 0, TYPE },
         { "expert-type", required_argument, 0, EXPERT_TYPE }, { "down-type", required_argument, 0, DOWN_TYPE },
         { "output-type", required_argument, 0, OUTPUT_TYPE }, { "mix", required_argument, 0, MIX },
-        { "seed", required_argument, 0, SEED },               { "help", no_argument, 0, 'h' },
+        { "seed", required_argument, 0, SEED },               { "sparse", no_argument, 0, SPARSE },
+        { "help", no_argument, 0, 'h' },
         { 0, 0, 0, 0 },
     };
     struct preset o = { 0 };              /* what the command line says instead of the preset */
     const char *mix = NULL;
     uint64_t seed = 1;
+    bool sparse = false;
     for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;)
         switch (c) {
         case LAYERS:      o.n_layer = number("layers", optarg, 1); break;
@@ -377,6 +390,7 @@ int main(int argc, char **argv)
         case DOWN_TYPE:   o.down_type = optarg; break;
         case OUTPUT_TYPE: o.output_type = optarg; break;
         case MIX:         mix = optarg; break;
+        case SPARSE:      sparse = true; break;
         case SEED:        seed = (uint64_t)number("seed", optarg, 0); break;
         case 'h':         usage(stdout); return 0;
         default:          usage(stderr); return SYNTH_EXIT_USAGE;
@@ -405,7 +419,7 @@ int main(int argc, char **argv)
     choose_types(&m);
     choose_mix(&m, mix);
     synth_list_tensors(&m);
-    write_model(&m, argv[optind + 1], seed);
+    write_model(&m, argv[optind + 1], seed, sparse);
     free(m.tensors);
     return 0;
 }

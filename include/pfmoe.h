@@ -134,6 +134,11 @@ struct pf_postfetch_opts {
     bool     debug;              /* log a line for each transfer */
 };
 
+/* Bytes a second: the GPU's memory, copies to the GPU, main memory, the drive. */
+struct pf_speeds {
+    double vram_bytes_s, pcie_bytes_s, ram_bytes_s, disk_bytes_s;
+};
+
 struct pf_model_opts {
     int              n_threads;      /* computing threads; 0: one per core this process may use, at most 64 */
     uint32_t         isa;            /* PF_ISA_ mask; default PF_ISA_ALL */
@@ -143,8 +148,10 @@ struct pf_model_opts {
     uint64_t         ram_bytes;      /* memory for weights, keys, values and scratch; 0: what the system can spare */
     bool             streaming;      /* never hold the whole model in memory, even if it fits */
     bool             no_nvme;        /* never read weights from the drive while running: fail if memory is too small */
-    double           ram_bytes_s, disk_bytes_s;  /* speeds that plans assume; 0: 20e9 and 2.5e9 */
+    struct pf_speeds speeds;         /* for pf_model_plan alone: how fast the machine is */
     struct pf_postfetch_opts postfetch;
+    const char      *routing;        /* a routing trace whose picks and weights take the place of the router's: position p
+                                        uses token p, from the start again at its end; NULL: none. For measurements */
     int              timeline_spans; /* keep so many newest spans of time for pf_timeline_write; 0 (default): none */
     pf_log_fn       *log;            /* NULL: silent. Never called from a computing thread */
     void            *log_ctx;
@@ -159,24 +166,29 @@ pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_
 
 /* What would live where, and how fast decoding would be if routing were random (real routing repeats itself and does
  * better). A slab is what is placed and read at once: an expert, or one layer of a model without experts. */
-enum pf_tier { PF_TIER_RAM, PF_TIER_DISK, PF_N_TIERS };
+enum pf_tier { PF_TIER_VRAM, PF_TIER_RAM, PF_TIER_DISK, PF_N_TIERS };
+enum pf_price { PF_PRICE_ASSUMED, PF_PRICE_MEASURED, PF_PRICE_GIVEN };
 struct pf_plan_tier {
     uint64_t n_slabs, bytes;         /* weights that live there and no nearer */
     double   token_bytes;            /* read from it to decode a token */
-    double   tok_s;                  /* if nothing else took time; 0: nothing is read from it */
+    double   bytes_s, tok_s;         /* its speed; tokens if nothing else took time, 0: nothing is read from it */
+    enum pf_price price;             /* where bytes_s comes from */
 };
 struct pf_plan {
     struct pf_plan_tier tiers[PF_N_TIERS];
-    bool         resident;           /* everything is in memory: the mapped file is used as it is */
-    uint64_t     ram_budget_bytes;   /* given or found */
-    uint64_t     other_bytes;        /* of it for keys, values and scratch of a session with default options */
-    uint64_t     slot_bytes;         /* of it for weights that come and go */
+    bool         resident;           /* nothing is read from the drive while running */
+    uint64_t     vram_budget_bytes, ram_budget_bytes;  /* given or found; no VRAM: it is not used */
+    uint64_t     other_bytes;        /* for keys, values and scratch of a session, where the weights of every token are */
+    uint64_t     vram_slot_bytes;    /* of the GPU's memory for experts */
+    uint64_t     slot_bytes;         /* of main memory for weights that come and go */
     enum pf_tier limit;              /* the resource that decides */
     double       tok_s;
 };
-/* Plans for the model at path as pf_model_open would, without reading weights. o as there. PF_ENOMEM: there is no way
- * to run it in this memory. */
-pf_status pf_model_plan(const char *path, const struct pf_model_opts *o, struct pf_plan *out);
+struct pf_session_opts;
+/* Plans for the model at path and a session of it, without reading more of the weights than it takes to measure the drive. o:
+ * as for pf_model_open; with vram_bytes or speeds it describes another machine. What speeds leaves out is measured (main
+ * memory, the drive) or assumed (the GPU). so may be NULL. PF_ENOMEM: there is no way to run the model in this memory. */
+pf_status pf_model_plan(const char *path, const struct pf_model_opts *o, const struct pf_session_opts *so, struct pf_plan *out);
 
 /* Closes and clears *m. NULL-safe. All sessions of the model must be closed before (asserted). */
 void pf_model_close(pf_model **m);
@@ -345,6 +357,7 @@ struct pf_stats {
     uint64_t n_tokens;               /* positions evaluated */
     uint64_t step_ns;                /* time spent in them */
     uint64_t weight_bytes_read;      /* weights the kernels went over */
+    uint64_t slab_slots;             /* experts (or layers) that memory has room for; 0 when resident */
     uint64_t slab_hits, slab_misses; /* experts (or layers) wanted: in memory; read from the drive. 0 when resident */
     uint64_t disk_bytes_read;        /* by this program, not through the mapped file */
     uint64_t disk_busy_ns;           /* at least one such read was under way */
@@ -366,6 +379,49 @@ void pf_stats_reset(pf_model *m);
 /* What each part of the machine was at lately, layer by layer, as JSON that chrome://tracing and Perfetto show: the model
  * was opened with timeline_spans. Waits for a step that runs. From any thread. */
 pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx);
+
+/* ---- Tracing ----------------------------------------------------------------------------------------------- */
+
+/* What a layer with experts makes of a token, in this order. */
+enum pf_stage {
+    PF_STAGE_LOGITS,                 /* of the router {n_experts} */
+    PF_STAGE_PROBABILITIES,          /* of them {n_experts} */
+    PF_STAGE_SCORES,                 /* what is picked by: with the selection bias, -infinity outside the chosen groups */
+    PF_STAGE_PICKS, PF_STAGE_WEIGHTS,            /* the best of them and their weights {n_experts_used} */
+    PF_STAGE_GATE, PF_STAGE_UP,      /* of each pick {n_ff} */
+    PF_STAGE_ACTIVATION,             /* of the gate, times up {n_ff} */
+    PF_STAGE_DOWN,                   /* {n_embd} */
+    PF_STAGE_SUM,                    /* of the picks by their weights, without a shared expert {n_embd} */
+    PF_N_STAGES
+};
+struct pf_stage_data {
+    enum pf_stage  stage;
+    int            layer;
+    int64_t        pos;              /* of the token in its session */
+    int            slot, expert;     /* GATE to DOWN: which of the picks, and whose; else -1 */
+    int            n;
+    const int32_t *picks;            /* PICKS; else NULL */
+    const float   *values;           /* all others; else NULL */
+};
+/* What d points to is borrowed for the call and holds the bits that were computed with. Called on the thread that evaluates,
+ * layer by layer and token by token; must not call the library with this model or its sessions. */
+typedef void pf_trace_fn(void *ctx, const struct pf_stage_data *d);
+
+struct pf_trace_opts {
+    unsigned     stages;             /* 1u << PF_STAGE_... for each that fn is to be called for */
+    pf_trace_fn *fn;
+    void        *ctx;
+    bool         counts;             /* count how often each expert is picked */
+    const char  *record;             /* write a routing trace (its format: src/tiers/trace.h) to this file; NULL: none */
+};
+/* From the next step on; replaces what was set before, and its counts; o NULL: ends it. No bit of any result changes by it.
+ * PICKS and WEIGHTS alone, counting and recording look at each step when it has succeeded, and cost little. For any other
+ * stage the CPU does the routing and the experts, all stages come while the step runs, and it may fail yet. */
+pf_status pf_trace_set(pf_model *m, const struct pf_trace_opts *o);
+
+/* How often each expert of the layer was picked since counting began: *n experts (0: the layer has none, or nobody counts).
+ * *n_tokens (may be NULL): how many tokens were seen. */
+pf_status pf_trace_counts(pf_model *m, int layer, uint64_t *counts, int cap, int *n, uint64_t *n_tokens);
 
 /* How well a replacement policy would have served a recorded routing trace (its format: src/tiers/trace.h). */
 struct pf_replay {

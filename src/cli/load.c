@@ -75,49 +75,68 @@ static uint32_t isa_mask(int level)
     return mask;
 }
 
-static void postfetch_opts(const struct settings *s, struct pf_postfetch_opts *o)
-{
-    static const int block[] = { [CHOSE_AUTO] = PF_AUTO, [CHOSE_0] = 0, [CHOSE_1] = 1 };
-    o->enable = s->postfetch;
-    o->force_cpu = s->force_cpu;
-    o->block_on_miss = block[s->block_on_miss];
-    o->max_transfers = (int)s->max_transfers;
-    o->scratchpad_mb = (uint32_t)s->scratchpad_mb;
-    o->dedicated_streams = s->dedicated_streams;
-    o->cpu_limit = s->cpu_limit == UNSET ? PF_AUTO : (int)s->cpu_limit;
-    o->debug = s->postfetch_debug;
-}
-
 static void model_opts(const struct settings *s, struct pf_model_opts *o)
 {
     pf_model_opts_init(o);
     o->n_threads = (int)s->n_threads;
     o->isa = isa_mask(s->isa);
+    o->vram_bytes = (uint64_t)s->vram_mb * 1000000;
     o->ram_bytes = (uint64_t)s->ram_mb * 1000000;
+    o->speeds = (struct pf_speeds){ s->vram_gb_s * 1e9, s->pcie_gb_s * 1e9, s->ram_gb_s * 1e9, s->disk_gb_s * 1e9 };
     o->streaming = s->streaming;
     o->no_nvme = s->no_nvme;
-    postfetch_opts(s, &o->postfetch);
-    report_model_opts(&s->report, o);
+    opts_shared_model(s, o);
     o->log = s->postfetch_debug ? log_all : log_warnings;
+}
+
+static void session_opts(const struct settings *s, int64_t n_ctx, struct pf_session_opts *o)
+{
+    pf_session_opts_init(o);
+    o->n_ctx = n_ctx;
+    o->kv_type = s->kv == KV_F32 ? PF_KV_F32 : PF_KV_F16;
+}
+
+static void print_tier(struct buf *out, const char *name, const struct pf_plan_tier *t)
+{
+    static const char *const from[] = { [PF_PRICE_ASSUMED] = "assumed", [PF_PRICE_MEASURED] = "measured", [PF_PRICE_GIVEN] = "given" };
+    buf_printf(out, "%-7s %7" PRIu64 " %10.2f %12.1f %9.1f %-9s", name, t->n_slabs, (double)t->bytes * 1e-9, t->token_bytes * 1e-6,
+               t->bytes_s * 1e-9, from[t->price]);
+    if (t->tok_s > 0)
+        buf_printf(out, " %10.1f\n", t->tok_s);
+    else
+        buf_printf(out, " %10s\n", "-");
+}
+
+static void print_plan(struct buf *out, const struct pf_plan *p)
+{
+    static const char *const names[] = { [PF_TIER_VRAM] = "GPU", [PF_TIER_RAM] = "memory", [PF_TIER_DISK] = "drive" };
+    bool gpu = p->vram_budget_bytes > 0;
+    buf_printf(out, "tier      slabs         GB   MB a token      GB/s           tok/s alone\n");
+    for (int t = gpu ? PF_TIER_VRAM : PF_TIER_RAM; t < PF_N_TIERS; t++)
+        print_tier(out, names[t], &p->tiers[t]);
+    if (gpu)
+        buf_printf(out, "the GPU's memory: %.2f GB, of it %.2f for keys, values and scratch, %.2f for experts\n",
+                   (double)p->vram_budget_bytes * 1e-9, (double)p->other_bytes * 1e-9, (double)p->vram_slot_bytes * 1e-9);
+    buf_printf(out, "main memory: %.2f GB, of it ", (double)p->ram_budget_bytes * 1e-9);
+    if (!gpu)
+        buf_printf(out, "%.2f for keys, values and scratch, ", (double)p->other_bytes * 1e-9);
+    buf_printf(out, "%.2f for weights that come and go\n", (double)p->slot_bytes * 1e-9);
+    buf_printf(out, "%s; at most %.1f tok/s, limited by %s\n",
+               p->resident ? "everything is in memory" : "part of the weights is read while running", p->tok_s,
+               p->limit == PF_TIER_VRAM ? "the GPU's memory" : p->limit == PF_TIER_RAM ? "main memory" : "the drive");
 }
 
 int mode_plan(const struct settings *s)
 {
-    static const char *const names[] = { [PF_TIER_RAM] = "memory", [PF_TIER_DISK] = "drive" };
     struct pf_model_opts o;
+    struct pf_session_opts so;
     struct pf_plan p;
     model_opts(s, &o);
-    if (pf_model_plan(load_path(s), &o, &p) < 0)
+    session_opts(s, s->n_ctx, &so);
+    if (pf_model_plan(load_path(s), &o, &so, &p) < 0)
         die_failed(NULL);
     struct buf out = { 0 };
-    buf_printf(&out, "tier      slabs           GB   MB a token   tok/s alone\n");
-    for (int t = 0; t < PF_N_TIERS; t++)
-        buf_printf(&out, "%-7s %7" PRIu64 " %12.2f %12.1f %13.1f\n", names[t], p.tiers[t].n_slabs, (double)p.tiers[t].bytes * 1e-9,
-                   p.tiers[t].token_bytes * 1e-6, p.tiers[t].tok_s);
-    buf_printf(&out, "memory budget %.2f GB, of it %.2f for keys, values and scratch, %.2f for weights that come and go\n",
-               (double)p.ram_budget_bytes * 1e-9, (double)p.other_bytes * 1e-9, (double)p.slot_bytes * 1e-9);
-    buf_printf(&out, "%s; at most %.1f tok/s, limited by the %s\n",
-               p.resident ? "everything is in memory" : "part of the weights is read while running", p.tok_s, names[p.limit]);
+    print_plan(&out, &p);
     out_puts(buf_text(&out));
     buf_free(&out);
     return EXIT_DONE;
@@ -127,10 +146,13 @@ pf_model *load_model(const struct settings *s, bool vocab_only)
 {
     struct pf_model_opts o;
     pf_model *m;
+    const char *why;
     model_opts(s, &o);
     o.vocab_only = vocab_only;
     if (pf_model_open(&m, load_path(s), &o) < 0)
         die_failed(NULL);
+    if (!vocab_only && !report_begin(&s->report, m, &why))
+        die(EXIT_FAILED, "%s", why);
     return m;
 }
 
@@ -145,9 +167,7 @@ pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx)
 {
     struct pf_session_opts o;
     pf_session *session;
-    pf_session_opts_init(&o);
-    o.n_ctx = n_ctx;
-    o.kv_type = s->kv == KV_F32 ? PF_KV_F32 : PF_KV_F16;
+    session_opts(s, n_ctx, &o);
     if (pf_session_open(&session, m, &o) < 0)
         die_failed(NULL);
     return session;
@@ -156,6 +176,6 @@ pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx)
 void load_report(const struct settings *s, pf_model *m)
 {
     const char *why;
-    if (!report_end(&s->report, m, &why))
+    if (!report_end(&s->report, m, 0, &why))
         die(EXIT_FAILED, "%s", why);
 }

@@ -182,15 +182,25 @@ struct pf_backend_sizes {
 /* What makes two steps alike: all operations between begin and end would be the same ones with the same arguments, but for
  * what lies in memory and for how many positions exist. */
 struct pf_repeat {
+    bool        once;                     /* no other step is like this one, and finish may be called within it */
     const void *buffers, *state;          /* of the session */
     int         rows, n_logits;
     int64_t     n_positions;
+};
+
+/* Where route and the experts leave copies of what they compute with, rows and picks in the order they were given; NULL
+ * where nobody wants to see it. gate and up are what the activation gets, down what a pick's weight multiplies. */
+struct pf_tap {
+    float *probs, *scores;                /* [rows][n_expert] */
+    float *gate, *up, *act;               /* [rows * n_used][n_ff] */
+    float *down;                          /* [rows * n_used][n_out] */
 };
 
 /* What every backend begins with. */
 struct pf_backend {
     const struct pf_backend_ops *ops;
     uint64_t weight_bytes_read;           /* bytes of weights gone over since open */
+    const struct pf_tap *tap;             /* NULL: nobody watches. Of the CPU backend only; others do not look at it */
 };
 
 struct pf_backend_ops {

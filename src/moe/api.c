@@ -11,6 +11,7 @@
 #include "base/pf_mem.h"
 #include "gguf/inspect.h"
 #include "moe/offload.h"
+#include "moe/watch.h"
 #include "version.h"
 
 enum { MAX_DEFAULT_THREADS = 64 };
@@ -285,6 +286,8 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
         read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
         PF_TRY(open_cpu(m, o));
         PF_TRY(pf_model_bind(m));
+        if (o->routing)
+            PF_TRY(pf_watch_inject(m, o->routing));
         PF_TRY(open_spans(m, o));
     }
     PF_TRY(read_sampling(m));
@@ -292,12 +295,9 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     return PF_OK;
 }
 
-/* Decides where the weights will be; with plan not NULL only says so. */
-static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup,
-                       struct pf_plan *plan)
+/* Decides where the weights will be. */
+static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
 {
-    if (plan)
-        return pf_residency_plan(m, o, plan);
     if (!m->backend)
         return PF_OK;
     open_gpu(m, o, setup);
@@ -306,16 +306,15 @@ static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const 
     return m->backend == m->cpu ? pf_residency_open(m, o, setup) : PF_OK;
 }
 
-/* With plan not NULL the weights are planned for, but not placed. */
 static pf_status open_model(pf_model **out, const char *path, const struct pf_model_opts *opts,
-                            const struct pf_residency_setup *setup, struct pf_plan *plan)
+                            const struct pf_residency_setup *setup, bool placed)
 {
     struct pf_model_opts o;
     *out = NULL;
     pf_model_opts_init(&o);
     if (opts)
         o = *opts;
-    if (plan || setup)                         /* these are about the CPU's tiers, or a device of their own */
+    if (setup)                                 /* that is about the CPU's tiers, or a device of its own */
         o.device = -1;
     struct pf_model *m = pf_alloc(PF_MEM_MODEL, sizeof *m);
     if (!m)
@@ -324,8 +323,8 @@ static pf_status open_model(pf_model **out, const char *path, const struct pf_mo
     m->log = o.log;
     m->log_ctx = o.log_ctx;
     pf_status st = open_all(m, path, &o);
-    if (st == PF_OK)
-        st = place(m, &o, setup, plan);
+    if (st == PF_OK && placed)
+        st = place(m, &o, setup);
     if (st < 0) {
         pf_model_close(&m);
         return st;
@@ -338,23 +337,28 @@ static pf_status open_model(pf_model **out, const char *path, const struct pf_mo
 
 pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_opts *opts)
 {
-    return open_model(out, path, opts, NULL, NULL);
+    return open_model(out, path, opts, NULL, true);
 }
 
 pf_status pf_model_open_with(pf_model **out, const char *path, const struct pf_model_opts *opts,
                              const struct pf_residency_setup *setup)
 {
-    return open_model(out, path, opts, setup, NULL);
+    return open_model(out, path, opts, setup, true);
 }
 
-pf_status pf_model_plan(const char *path, const struct pf_model_opts *opts, struct pf_plan *out)
+pf_status pf_model_plan(const char *path, const struct pf_model_opts *opts, const struct pf_session_opts *so, struct pf_plan *out)
 {
     pf_model *m = NULL;
-    if (opts && opts->vocab_only)
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    if (opts)
+        o = *opts;
+    if (o.vocab_only)
         PF_FAIL(PF_EINVAL, "a vocabulary has no weights to plan for");
-    PF_TRY(open_model(&m, path, opts, NULL, out));
+    PF_TRY(open_model(&m, path, &o, NULL, false));
+    pf_status st = pf_residency_plan(m, &o, so, out);
     pf_model_close(&m);
-    return PF_OK;
+    return st;
 }
 
 void pf_model_close(pf_model **mp)
@@ -363,6 +367,7 @@ void pf_model_close(pf_model **mp)
     if (!m)
         return;
     assert(atomic_load(&m->n_sessions) == 0 && "sessions must be closed before their model");
+    pf_watch_close(m);
     close_backend(m);
     if (m->lost)
         m->lost->ops->close(m->lost);

@@ -1,6 +1,7 @@
 /* Feed-forward: dense, or experts that a router picks and one that all tokens share. */
 #include "moe/blocks.h"
 #include "moe/offload.h"
+#include "moe/watch.h"
 
 /* y = down * (act(gate h) * up h) */
 static pf_status feed_forward(struct pf_session *s, const struct pf_dense_ffn *f, int rows, float *y)
@@ -70,12 +71,17 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
     const struct pf_moe *moe = &s->m->layers[il].moe;
     struct pf_buffers *b = &s->buf;
     PF_TRY(ops->linear(s->m->backend, &(struct pf_linear){ &moe->router, b->router }, 1, b->h, rows));
-    PF_TRY(ops->route(s->m->backend, &moe->routing, b->router, moe->select_bias, rows, b->picks, b->pick_weights));
+    const struct pf_picks routed = pf_routed_at(s, moe->ordinal, rows), used = pf_picks_at(s, moe->ordinal, rows);
     const struct pf_experts_op e = {
         .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = s->m->arch->act,
         .weigh_input = s->m->arch->weigh_input, .n_expert = moe->routing.n_expert, .n_used = moe->routing.n_used,
-        .rows = rows, .picks = b->picks, .weights = b->pick_weights, .x = b->h, .y = b->y };
-    PF_TRY(run_experts(s, il, &e));
+        .rows = rows, .picks = used.picks, .weights = used.weights, .x = b->h, .y = b->y };
+    if (pf_watch_inside(s->m)) {
+        PF_TRY(pf_watch_experts(s, il, &e));
+    } else {
+        PF_TRY(ops->route(s->m->backend, &moe->routing, b->router, moe->select_bias, rows, routed.picks, routed.weights));
+        PF_TRY(run_experts(s, il, &e));
+    }
     if (!moe->shared.gate.data)
         return PF_OK;
     pf_spans_enter(s->m->spans, "shared expert", il);

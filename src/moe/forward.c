@@ -12,6 +12,7 @@
 
 #include "moe/blocks.h"
 #include "moe/offload.h"
+#include "moe/watch.h"
 
 static pf_status run_layer(struct pf_session *s, int il, int rows)
 {
@@ -47,6 +48,10 @@ static pf_status put_inputs(struct pf_session *s, const struct pf_batch *batch)
         in.temper[r] = (float)(1 + 0.1 * log((double)((pos + 1) / TEMPER_EVERY + 1)));
     }
     pf_rope_table(&s->m->rope, in.pos, batch->rows, in.cs);
+    if (s->m->injected.n_tokens)
+        pf_watch_fill(s, &in, batch->rows);
+    s->buf.injected = to.picks;
+    s->buf.injected_weights = to.weights;
     s->buf.ids = to.ids;
     s->buf.pos = to.pos;
     s->buf.temper = to.temper;
@@ -89,15 +94,17 @@ static pf_status run_layers(struct pf_session *s, const struct pf_batch *batch)
 static pf_status run(struct pf_session *s, const struct pf_batch *batch)
 {
     const struct pf_backend_ops *ops = ops_of(s);
-    struct pf_repeat repeat = { s->buf.base, s->computed > 0 ? s->state : NULL, batch->rows, batch->n_logits, s->computed + batch->rows };
+    struct pf_repeat repeat = { pf_watch_inside(s->m), s->buf.base, s->computed > 0 ? s->state : NULL, batch->rows, batch->n_logits, s->computed + batch->rows };
     bool replayed;
     pf_spans_enter(s->m->spans, "inputs", -1);
     PF_TRY(pf_offload_between(s->m, batch->rows));
+    PF_TRY(pf_watch_begin(s, batch->rows));
     PF_TRY(put_inputs(s, batch));
     PF_TRY(ops->begin(s->m->backend, &repeat, &replayed));
     if (!replayed)
         PF_TRY(run_layers(s, batch));
     PF_TRY(ops->end(s->m->backend));
+    PF_TRY(pf_watch_download(s, batch->rows));
     if (batch->n_logits == 1)
         return get_logits(s, batch->logits, 1);
     for (int i = 0; i < batch->n_logits; i += PF_LOGIT_ROWS) {
@@ -120,5 +127,6 @@ pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch)
     pf_spans_enter(s->m->spans, NULL, -1);
     if (st < 0)
         PF_FAIL(st, "%s", why);
-    return finished;
+    PF_TRY(finished);
+    return pf_watch_done(s, batch->rows);
 }

@@ -356,8 +356,11 @@ static pf_status read_layout(const struct pf_loader *l)
         PF_TRY(key_int(l, "leading_dense_block_count", m->arch->leading_dense == PF_REQUIRED, 0, MAX_LAYERS, &n_dense));
     if (m->arch->interleave)
         PF_TRY(key_int(l, "interleave_moe_layer_step", m->arch->interleave == PF_REQUIRED, 1, MAX_LAYERS, &step));
-    for (int il = 0; il < m->n_layer; il++)
+    for (int il = 0; il < m->n_layer; il++) {
         m->layers[il].is_moe = m->n_expert > 0 && il >= n_dense && (il + 1) % step == 0;
+        m->layers[il].moe.ordinal = m->n_moe;
+        m->n_moe += m->layers[il].is_moe;
+    }
     for (int il = 0; il < m->n_layer; il++)
         if (!m->layers[il].is_moe && m->n_ff == 0) {
             char name[NAME_BYTES];

@@ -17,6 +17,7 @@
 #include "moe/rope.h"
 #include "text/chat_tmpl.h"
 #include "text/vocab.h"
+#include "tiers/trace.h"
 
 /* Whether an architecture has a tensor: never, perhaps, always. What a file has and no table names is refused. */
 enum pf_need { PF_NEVER, PF_OPTIONAL, PF_REQUIRED };
@@ -115,6 +116,7 @@ struct pf_dense_ffn {
 };
 
 struct pf_moe {
+    int                     ordinal;      /* among the layers with experts */
     struct pf_weight        router;       /* {n_embd, n_expert} */
     const float            *select_bias;  /* {n_expert} or NULL */
     struct pf_routing       routing;
@@ -134,6 +136,20 @@ struct pf_layer {
     struct pf_moe       moe;
 };
 
+/* What pf_trace_set asked for, and copies of what the present step did; under the step lock. watch.c */
+struct pf_watch {
+    struct pf_trace_opts opts;
+    pf_trace_writer *writer;              /* NULL: nothing is recorded */
+    uint64_t *counts;                     /* [n_moe][n_expert] or NULL */
+    uint64_t  n_tokens;                   /* that were counted */
+    pf_backend *owner;                    /* of the next two */
+    int       max_rows;                   /* that there is room for in */
+    int32_t  *picks;                      /* [n_moe][rows][n_used], */
+    float    *weights;                    /* the same, */
+    float    *x, *y, *logits;             /* inputs and sum of a layer's experts, its router's logits, */
+    struct pf_tap tap;                    /* and this */
+};
+
 struct pf_model {
     const struct pf_arch *arch;
     pf_gguf    *file;
@@ -145,10 +161,13 @@ struct pf_model {
     pf_backend *lost;                     /* a GPU that failed for good, closed with the model; sessions leave it one by one */
     struct pf_residency *residency;       /* NULL: all weights are mapped */
     struct pf_offload *offload;           /* NULL: backend computes the experts too */
+    struct pf_trace injected;             /* whose picks take the place of the router's; n_tokens 0: none */
+    struct pf_watch watch;
     pf_spans   *spans;                    /* NULL: nobody wants a timeline */
 
     int   n_layer, n_embd, n_vocab, n_ctx_train, n_ff;
     int   n_expert, n_used, n_ff_expert;  /* 0: no experts */
+    int   n_moe;                          /* layers with experts */
     float eps, residual_scale;
     struct pf_delta_sizes {               /* of every delta net of the model */
         int n_nets;                       /* 0: there are none */

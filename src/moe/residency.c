@@ -14,7 +14,9 @@
 #include "tiers/plan.h"
 
 enum { LAYERS_AHEAD = 2, ALL_TOUCHED = 3, SLABS_AHEAD = 16, MAX_MATRICES = 24 };
-static const double RAM_BYTES_S = 20e9, DISK_BYTES_S = 2.5e9;       /* prices, when nobody names better ones */
+/* Prices when nobody names or measures better ones: a GPU of the middle class on PCIe 4, two channels of DDR4, a drive. */
+static const struct pf_speeds ASSUMED = { 500e9, 20e9, 30e9, 2.5e9 };
+static const uint64_t VRAM_RESERVE = 256000000;
 static const uint64_t STALL_NS = 30000000000u;
 
 struct pf_residency {
@@ -214,37 +216,73 @@ static void setup_parts(struct pf_store_setup *s, const struct pf_residency *r, 
                                   .n_layers = m->n_layer, .n_files = pf_gguf_n_shards(m->file) };
 }
 
-/* *all: memory for slots if every slab had one. */
-static pf_status make_plan(const struct pf_model *m, const struct pf_residency *r, const struct pf_model_opts *o,
-                           struct pf_plan *out, uint64_t *all)
+static pf_status sizes_of(const struct pf_model *m, const struct pf_residency *r, const struct pf_session_opts *so,
+                          struct pf_plan_sizes *out)
 {
-    struct pf_plan_sizes sizes = { .weight_bytes = m->info.weight_bytes, .n_slabs = (uint64_t)r->n_slabs,
-                                   .token_bytes = m->info.bytes_per_token };
+    struct pf_plan_sizes s = { .weight_bytes = m->info.weight_bytes, .n_slabs = (uint64_t)r->n_slabs,
+                               .token_bytes = m->info.bytes_per_token, .experts = m->n_expert > 0 };
     struct pf_store_setup setup;
     uint64_t kv, work;
-    PF_TRY(pf_session_bytes(m, NULL, &kv, &work));
-    sizes.other_bytes = kv + work;
+    PF_TRY(pf_session_bytes(m, so, &kv, &work));
+    s.other_bytes = kv + work;
     setup_parts(&setup, r, m);
-    PF_TRY(pf_store_bytes(&setup, &sizes.slots_all, &sizes.slots_least));
-    *all = sizes.slots_all;
+    PF_TRY(pf_store_bytes(&setup, &s.slots_all, &s.slots_least));
     for (int p = 0; p < r->n_parts; p++)
-        sizes.slab_bytes += r->parts[p].bytes;
-    sizes.token_slab_bytes = m->n_expert ? sizes.slab_bytes / (uint64_t)m->n_expert * (uint64_t)m->n_used : sizes.slab_bytes;
-    struct pf_plan_budget budget = { .ram_bytes = o->ram_bytes ? o->ram_bytes : pf_ram_available(""),
-                                     .streaming = o->streaming, .no_nvme = o->no_nvme,
-                                     .ram_bytes_s = o->ram_bytes_s > 0 ? o->ram_bytes_s : RAM_BYTES_S,
-                                     .disk_bytes_s = o->disk_bytes_s > 0 ? o->disk_bytes_s : DISK_BYTES_S };
-    return pf_plan_make(&sizes, &budget, out);
+        s.slab_bytes += r->parts[p].bytes;
+    s.token_slab_bytes = m->n_expert ? s.slab_bytes / (uint64_t)m->n_expert * (uint64_t)m->n_used : s.slab_bytes;
+    *out = s;
+    return PF_OK;
 }
 
-pf_status pf_residency_plan(struct pf_model *m, const struct pf_model_opts *o, struct pf_plan *out)
+static struct pf_plan_budget budget_of(const struct pf_model_opts *o)
+{
+    return (struct pf_plan_budget){ .ram_bytes = o->ram_bytes ? o->ram_bytes : pf_ram_available(""), .streaming = o->streaming,
+                                    .no_nvme = o->no_nvme, .speeds = ASSUMED };
+}
+
+/* Memory of the GPU that is there, or was described. */
+static uint64_t vram_of(const struct pf_model_opts *o)
+{
+    struct pf_device gpu;
+    if (o->vram_bytes || o->device < 0)
+        return o->vram_bytes;
+    return pf_backend_cuda_device(o->device, &gpu) && gpu.memory_bytes > VRAM_RESERVE ? gpu.memory_bytes - VRAM_RESERVE : 0;
+}
+
+/* The first known of: given, measured, assumed (which *price holds before). */
+static enum pf_price price_of(double given, double measured, double *price)
+{
+    if (given <= 0 && measured <= 0)
+        return PF_PRICE_ASSUMED;
+    *price = given > 0 ? given : measured;
+    return given > 0 ? PF_PRICE_GIVEN : PF_PRICE_MEASURED;
+}
+
+pf_status pf_residency_plan(struct pf_model *m, const struct pf_model_opts *o, const struct pf_session_opts *so,
+                            struct pf_plan *out)
 {
     struct pf_residency *r;
-    uint64_t all;
+    struct pf_plan_sizes sizes;
+    struct pf_plan_budget budget = budget_of(o);
+    const struct pf_speeds *given = &o->speeds;
+    enum pf_price from[PF_N_TIERS];
     PF_TRY(tables_make(&r, m));
-    pf_status st = make_plan(m, r, o, out, &all);
+    pf_status st = sizes_of(m, r, so, &sizes);
     residency_free(r);
-    return st;
+    PF_TRY(st);
+    budget.vram_bytes = vram_of(o);
+    enum pf_price copies = price_of(given->pcie_bytes_s, 0, &budget.speeds.pcie_bytes_s);
+    from[PF_TIER_VRAM] = price_of(given->vram_bytes_s, 0, &budget.speeds.vram_bytes_s);
+    from[PF_TIER_RAM] = price_of(given->ram_bytes_s, given->ram_bytes_s > 0 ? 0 : pf_price_ram(m->info.n_threads),
+                                 &budget.speeds.ram_bytes_s);
+    from[PF_TIER_DISK] = price_of(given->disk_bytes_s, given->disk_bytes_s > 0 ? 0 : pf_price_disk(pf_gguf_shard_path(m->file, 0)),
+                                  &budget.speeds.disk_bytes_s);
+    PF_TRY(pf_plan_make(&sizes, &budget, out));
+    if (out->tiers[PF_TIER_RAM].bytes_s > budget.speeds.ram_bytes_s)
+        from[PF_TIER_RAM] = copies;
+    for (int t = 0; t < PF_N_TIERS; t++)
+        out->tiers[t].price = from[t];
+    return PF_OK;
 }
 
 static pf_status open_store(struct pf_model *m, struct pf_residency *r, uint64_t slot_bytes,
@@ -288,12 +326,15 @@ pf_status pf_residency_open(struct pf_model *m, const struct pf_model_opts *o, c
 {
     struct pf_residency *r;
     struct pf_plan plan;
-    uint64_t all;
+    struct pf_plan_sizes sizes;
+    struct pf_plan_budget budget = budget_of(o);     /* without a GPU: what it holds is not left out of memory */
     PF_TRY(tables_make(&r, m));
-    pf_status st = make_plan(m, r, o, &plan, &all);
+    pf_status st = sizes_of(m, r, NULL, &sizes);
+    if (st == PF_OK)
+        st = pf_plan_make(&sizes, &budget, &plan);
     bool mapped = plan.resident && m->backend == m->cpu;       /* a GPU copies from slots, which can be pinned */
     if (st == PF_OK && !mapped)
-        st = open_store(m, r, plan.resident ? all : plan.slot_bytes, setup);
+        st = open_store(m, r, plan.resident ? sizes.slots_all : plan.slot_bytes, setup);
     if (st < 0 || mapped) {
         residency_free(r);
         return st;
@@ -623,12 +664,22 @@ bool pf_residency_holds(const struct pf_model *m, int layer)
     return true;
 }
 
+/* How many slabs of average size so many bytes hold. */
+static uint64_t slots_of(const struct pf_residency *r, uint64_t bytes)
+{
+    uint64_t all = 0;
+    for (int i = 0; i < r->n_slabs; i++)
+        all += slab_bytes(r, i);
+    return (uint64_t)((double)bytes / (double)all * (double)r->n_slabs);
+}
+
 void pf_residency_stats(const struct pf_model *m, struct pf_stats *out)
 {
     struct pf_store_stats s;
     if (!m->residency)
         return;
     pf_store_stats_get(m->residency->store, &s);
+    out->slab_slots = slots_of(m->residency, s.slot_bytes);
     out->slab_hits = s.n_hits;
     out->slab_misses = s.n_misses;
     out->disk_bytes_read = s.bytes_read;

@@ -25,8 +25,9 @@ struct pf_residency_setup {
 pf_status pf_model_open_with(pf_model **out, const char *path, const struct pf_model_opts *o,
                              const struct pf_residency_setup *setup);
 
-/* Makes the plan of a bound model with a backend; places nothing. */
-pf_status pf_residency_plan(struct pf_model *m, const struct pf_model_opts *o, struct pf_plan *out);
+/* Makes the plan of a bound model, for this machine or the one that o describes; places nothing. */
+pf_status pf_residency_plan(struct pf_model *m, const struct pf_model_opts *o, const struct pf_session_opts *so,
+                            struct pf_plan *out);
 
 /* Sets m->residency, or leaves it NULL when everything is mapped. */
 pf_status pf_residency_open(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup);

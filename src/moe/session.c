@@ -132,20 +132,38 @@ static struct pf_backend_sizes backend_sizes(const struct pf_model *m, const str
 struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base)
 {
     struct pf_inputs in;
-    size_t n = (size_t)rows;
+    size_t n = (size_t)rows, per_row = m->injected.n_tokens ? (size_t)m->n_moe * (size_t)m->n_used : 0;
     in.ids = base;
     in.pos = base ? in.ids + n : NULL;
     in.temper = base ? (float *)(void *)(in.pos + n) : NULL;
     in.cs = base ? in.temper + n : NULL;
     in.bytes = n * (3 + 2 * (size_t)m->rope.n_pairs) * sizeof(float);
+    in.picks = base ? (int32_t *)(void *)((char *)base + in.bytes) : NULL;
+    in.weights = base ? (float *)(void *)in.picks + n * per_row : NULL;
+    in.bytes += 2 * n * per_row * sizeof(float);
     return in;
+}
+
+struct pf_picks pf_routed_at(const struct pf_session *s, int ordinal, int rows)
+{
+    size_t at = (size_t)ordinal * (size_t)rows * (size_t)s->m->n_used;
+    return (struct pf_picks){ s->buf.picks + at, s->buf.pick_weights + at };
+}
+
+struct pf_picks pf_picks_at(const struct pf_session *s, int ordinal, int rows)
+{
+    size_t at = (size_t)ordinal * (size_t)rows * (size_t)s->m->n_used;
+    if (s->m->injected.n_tokens == 0)
+        return pf_routed_at(s, ordinal, rows);
+    return (struct pf_picks){ s->buf.injected + at, s->buf.injected_weights + at };
 }
 
 /* Carves the buffers out of base; with base NULL only measures. Returns the bytes. */
 static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf_buffers *b)
 {
     struct widths w = widths_of(m);
-    size_t rows = (size_t)n_batch, guess_rows = rows < PF_GUESS_ROWS ? rows : PF_GUESS_ROWS, used = 0;
+    size_t rows = (size_t)n_batch, guess_rows = rows < PF_GUESS_ROWS ? rows : PF_GUESS_ROWS;
+    size_t n_picks = (size_t)m->n_moe * (size_t)m->n_used, used = 0;
     const struct { void *at; size_t n; } parts[] = {
         { &b->x, rows * (size_t)m->n_embd },       { &b->h, rows * (size_t)m->n_embd },
         { &b->q, rows * (size_t)w.q },             { &b->k, rows * (size_t)w.k },
@@ -162,7 +180,7 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
         { &b->shared_gate, rows },                 { &b->router, rows * (size_t)m->n_expert },
         { &b->inputs, pf_inputs_at(m, n_batch, NULL).bytes / 4 },
         { &b->logits, PF_LOGIT_ROWS * (size_t)m->n_vocab },
-        { &b->pick_weights, rows * (size_t)m->n_used }, { &b->picks, rows * (size_t)m->n_used },
+        { &b->pick_weights, rows * n_picks },      { &b->picks, rows * n_picks },
         { &b->guess, guess_rows * (size_t)m->n_used }, { &b->guess_weights, guess_rows * (size_t)m->n_used },
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -289,9 +307,9 @@ static pf_status open_buffers(struct pf_session *s)
     PF_TRY(b->ops->buf_alloc(b, pf_inputs_at(m, s->opts.n_batch, NULL).bytes, true, &s->inputs));
     PF_TRY(alloc_floats(s, (size_t)m->n_vocab * sizeof *s->logits, true, &s->logits));
     carve(m, s->opts.n_batch, s->buf.base, &s->buf);
-    struct pf_backend_sizes sizes = backend_sizes(m, &s->opts);
-    PF_TRY(b->ops->reserve(b, &sizes));
-    return m->offload ? pf_offload_reserve(m, &sizes) : PF_OK;
+    s->sizes = backend_sizes(m, &s->opts);
+    PF_TRY(b->ops->reserve(b, &s->sizes));
+    return m->offload ? pf_offload_reserve(m, &s->sizes) : PF_OK;
 }
 
 static pf_status open_parts(struct pf_session *s)

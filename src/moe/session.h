@@ -41,21 +41,31 @@ struct pf_buffers {
     float *shared_gate;      /* {1} */
     float *router;           /* {n_expert} */
     float *logits;           /* PF_LOGIT_ROWS rows {n_vocab} */
-    float   *pick_weights;   /* {n_used} */
-    int32_t *picks;          /* {n_used} */
+    float   *pick_weights;   /* of all layers with experts: [n_moe][rows][n_used] */
+    int32_t *picks;          /* the same; pf_picks_at */
     int32_t *guess;          /* what the next layer might pick {n_used}, */
     float   *guess_weights;  /* with what weights: PF_GUESS_ROWS rows at most */
     void    *inputs;         /* what the host writes for a step, cut up anew for each: */
     int32_t *ids, *pos;      /* {1} */
     float   *temper;         /* factor of the queries {1} */
     float   *cs;             /* rotary table {2 * n_pairs} */
+    int32_t *injected;       /* picks that take the place of the router's, as picks; only if m->injected has any, */
+    float   *injected_weights;
 };
 
 /* The same cut of the host's copy. */
 struct pf_inputs {
     int32_t *ids, *pos;
     float   *temper, *cs;
+    int32_t *picks;
+    float   *weights;
     size_t   bytes;
+};
+
+/* Picks and weights [rows][n_used] of a layer, in the backend's memory. */
+struct pf_picks {
+    int32_t *picks;
+    float   *weights;
 };
 
 enum { PF_LOGIT_ROWS = 16 };         /* rows that go through the output matrix at once */
@@ -85,6 +95,7 @@ struct pf_session {
     struct pf_checkpoint  checkpoints[PF_MAX_CHECKPOINTS];
     int                   n_checkpoints;
     uint64_t              n_kept;            /* checkpoints ever made */
+    struct pf_backend_sizes sizes;           /* of its batches */
     struct pf_buffers     buf;
     void                 *inputs;            /* the host's copy of buf.inputs */
     float                *logits;            /* [n_vocab] of the last position, readable */
@@ -105,6 +116,10 @@ struct pf_batch {
 
 /* Cuts the inputs of a step of `rows` rows out of base. */
 struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base);
+
+/* Where those of the ordinal-th layer with experts are in a step of `rows` rows: the ones that are used, and the router's. */
+struct pf_picks pf_picks_at(const struct pf_session *s, int ordinal, int rows);
+struct pf_picks pf_routed_at(const struct pf_session *s, int ordinal, int rows);
 
 /* forward.c: evaluates a batch. Reads and writes s->kv, s->next and s->buf; commits nothing. */
 pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch);

@@ -1,9 +1,14 @@
 /* Where the weights will live: a pure function from sizes, budgets and prices to a placement. Reads nothing, keeps nothing;
- * any thread. limits.c finds the one budget that nobody has to name, the memory that may be taken.
+ * any thread. What it wants to know of the machine is found elsewhere: limits.c finds the one budget that nobody has to name,
+ * the memory that may be taken; prices.c measures.
  *
- *     everything fits in RAM             -> resident: the mapped file is used as it is, nothing is copied
+ *     the GPU takes what every token     -> VRAM: that first, then keys, values and scratch, then as many experts as fit.
+ *     needs, and keys and values            If not even the former fits, the GPU is not used
+ *     what is left fits in RAM           -> resident: nothing is read from the drive while running
  *     the slabs do not, the rest does    -> RAM holds the rest, and as many slabs as fit; the drive serves the others
- *     not even the rest fits             -> an error that says how much is needed */
+ *     not even the rest fits             -> an error that says how much is needed
+ *
+ * A slab lives in one tier. Layers of a dense model stay out of VRAM unless all of them fit. */
 #ifndef PF_PLAN_H
 #define PF_PLAN_H
 
@@ -20,19 +25,25 @@ struct pf_plan_sizes {
     uint64_t token_bytes;                /* weights read to decode one token, */
     uint64_t token_slab_bytes;           /* and of it from slabs */
     uint64_t other_bytes;                /* keys, values and scratch */
+    bool     experts;                    /* slabs are experts */
 };
 
 struct pf_plan_budget {
-    uint64_t ram_bytes;
+    uint64_t vram_bytes, ram_bytes;      /* vram_bytes 0: there is no GPU */
     bool     streaming, no_nvme;         /* as in pf_model_opts */
-    double   ram_bytes_s, disk_bytes_s;  /* prices */
+    struct pf_speeds speeds;             /* all of them */
 };
 
-/* Fills *out. PF_ENOMEM when there is no way to place the model. */
+/* Fills *out but for where prices come from. PF_ENOMEM when there is no way to place the model. */
 pf_status pf_plan_make(const struct pf_plan_sizes *sizes, const struct pf_plan_budget *budget, struct pf_plan *out);
 
 /* Memory this process may take now: MemAvailable, or what the memory cgroups (version 1 or 2) leave if that is less, minus
  * a reserve of 6 GB or a tenth, whichever is less. root stands in front of /proc and /sys; "" but in tests. */
 uint64_t pf_ram_available(const char *root);
+
+/* How fast n_threads read main memory, and reads past the page cache read a file, measured in some tens of milliseconds each. 0:
+ * it could not be measured. */
+double pf_price_ram(int n_threads);
+double pf_price_disk(const char *path);
 
 #endif

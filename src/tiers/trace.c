@@ -3,6 +3,7 @@
 #include "tiers/trace.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,16 +45,22 @@ static pf_status read_picks(struct pf_trace *t, FILE *f, const char *path)
     t->n_tokens = (int64_t)(((uint64_t)st.st_size - PF_TRACE_HEADER_BYTES) / (per_token * PF_TRACE_PICK_BYTES));
     uint64_t n = (uint64_t)t->n_tokens * per_token;
     t->experts = pf_alloc_array(PF_MEM_TIERS, (size_t)n, sizeof *t->experts);
-    if (!t->experts)
+    t->weights = pf_alloc_array(PF_MEM_TIERS, (size_t)n, sizeof *t->weights);
+    if (!t->experts || !t->weights)
         PF_FAIL(PF_ENOMEM, "%s: no memory for a trace of %lld tokens", path, (long long)t->n_tokens);
     for (uint64_t i = 0; i < n; i++) {
         uint8_t pick[PF_TRACE_PICK_BYTES];
         if (fread(pick, 1, sizeof pick, f) != sizeof pick)
             PF_FAIL(PF_EIO, "%s: reading pick %llu failed: %s", path, (unsigned long long)i, strerror(errno));
+        uint32_t weight = u32_at(pick + 2);
+        memcpy(&t->weights[i], &weight, sizeof weight);
         t->experts[i] = (uint16_t)(pick[0] | pick[1] << 8);
         if (t->experts[i] >= t->n_expert)
             PF_FAIL(PF_EFORMAT, "%s: byte %llu: expert %d of %d", path,
                     (unsigned long long)(PF_TRACE_HEADER_BYTES + i * PF_TRACE_PICK_BYTES), t->experts[i], t->n_expert);
+        if (!isfinite(t->weights[i]))
+            PF_FAIL(PF_EFORMAT, "%s: byte %llu: the weight is not finite", path,
+                    (unsigned long long)(PF_TRACE_HEADER_BYTES + i * PF_TRACE_PICK_BYTES + 2));
     }
     return PF_OK;
 }
@@ -80,6 +87,7 @@ pf_status pf_trace_read(struct pf_trace *out, const char *path)
 void pf_trace_free(struct pf_trace *t)
 {
     pf_free(t->experts);
+    pf_free(t->weights);
     *t = (struct pf_trace){ 0 };
 }
 

@@ -18,6 +18,7 @@ struct pf_trace {
     int       n_layers, n_expert, n_used;
     int64_t   n_tokens;
     uint16_t *experts;                   /* [n_tokens][n_layers][n_used] */
+    float    *weights;                   /* the same; finite */
 };
 
 pf_status pf_trace_read(struct pf_trace *out, const char *path);

@@ -3,17 +3,21 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "check.h"
 #include "tiers/plan.h"
 
 #define MB ((uint64_t)1000000)
 
+/* 60 GB, of it 57 in 4608 experts. */
+static const struct pf_plan_sizes gpt_oss_120b = { 60000 * MB, 57000 * MB, 57100 * MB, 13 * MB, 4608, 4000 * MB, 1800 * MB, 1000 * MB, true };
+static const struct pf_speeds prices = { 1000e9, 25e9, 50e9, 5e9 };
+
 static void test_plans(void)
 {
-    /* 60 GB, of it 57 in 4608 experts, as gpt-oss-120b. */
-    const struct pf_plan_sizes s = { 60000 * MB, 57000 * MB, 57100 * MB, 13 * MB, 4608, 4000 * MB, 1800 * MB, 1000 * MB };
-    struct pf_plan_budget b = { 64000 * MB, false, false, 50e9, 5e9 };
+    const struct pf_plan_sizes s = gpt_oss_120b;
+    struct pf_plan_budget b = { 0, 64000 * MB, false, false, prices };
     struct pf_plan p;
     CHECK(pf_plan_make(&s, &b, &p) == PF_OK && p.resident && p.limit == PF_TIER_RAM && p.tok_s == 12.5, "%g tok/s", p.tok_s);
     double before = p.tok_s;
@@ -31,8 +35,61 @@ static void test_plans(void)
     b.ram_bytes = 60000 * MB;
     b.no_nvme = true;
     CHECK(pf_plan_make(&s, &b, &p) == PF_ENOMEM, "no drive");
-    b = (struct pf_plan_budget){ 64000 * MB, true, false, 50e9, 5e9 };
+    b = (struct pf_plan_budget){ 0, 64000 * MB, true, false, prices };
     CHECK(pf_plan_make(&s, &b, &p) == PF_OK && !p.resident && p.slot_bytes < s.slots_all, "streaming");
+}
+
+/* More of a GPU is never slower; the budgets hold; every byte has one place. */
+static void test_gpu(void)
+{
+    const struct pf_plan_sizes s = gpt_oss_120b;
+    struct pf_plan_budget b = { 0, 32000 * MB, false, false, prices };
+    struct pf_plan p;
+    CHECK(pf_plan_make(&s, &b, &p) == PF_OK && p.vram_budget_bytes == 0 && p.limit == PF_TIER_DISK, "no GPU");
+    double before = p.tok_s;
+    for (uint64_t vram = 1000; vram <= 62000; vram += 500) {
+        b.vram_bytes = vram * MB;
+        CHECK(pf_plan_make(&s, &b, &p) == PF_OK, "%s", pf_last_error());
+        bool used = vram >= 4000;
+        uint64_t bytes = 0, n_slabs = 0;
+        for (int t = 0; t < PF_N_TIERS; t++) {
+            bytes += p.tiers[t].bytes;
+            n_slabs += p.tiers[t].n_slabs;
+        }
+        CHECK(bytes == s.weight_bytes && n_slabs == s.n_slabs, "%d MB: %llu bytes have a place", (int)vram, (unsigned long long)bytes);
+        CHECK((p.vram_budget_bytes > 0) == used, "%d MB: the GPU is%s used", (int)vram, used ? " not" : "");
+        CHECK(!used || p.tiers[PF_TIER_VRAM].bytes + p.other_bytes <= b.vram_bytes, "%d MB: the GPU is too full", (int)vram);
+        CHECK(p.slot_bytes <= b.ram_bytes, "memory is too full");
+        CHECK(p.tok_s >= before * 0.99, "%d MB: more of a GPU, less speed: %g, %g", (int)vram, p.tok_s, before);
+        before = p.tok_s;
+    }
+    CHECK(p.resident && p.tiers[PF_TIER_VRAM].n_slabs == s.n_slabs && p.limit == PF_TIER_VRAM && p.tok_s > 200, "all in the GPU: %g", p.tok_s);
+    b = (struct pf_plan_budget){ 12000 * MB, 64000 * MB, false, false, prices };
+    CHECK(pf_plan_make(&s, &b, &p) == PF_OK && p.resident && p.limit == PF_TIER_RAM && p.vram_slot_bytes == 8000 * MB, "a card of 12 GB");
+    b.streaming = true;
+    CHECK(pf_plan_make(&s, &b, &p) == PF_OK && !p.resident, "streaming");
+
+    struct pf_plan_sizes dense = { 40000 * MB, 39000 * MB, 39000 * MB, 500 * MB, 80, 40000 * MB, 39000 * MB, 1000 * MB, false };
+    b = (struct pf_plan_budget){ 24000 * MB, 64000 * MB, false, false, prices };
+    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.vram_budget_bytes == 0, "half of a dense model stays with the CPU");
+    b.vram_bytes = 48000 * MB;
+    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.limit == PF_TIER_VRAM && p.tok_s == 25, "a whole one does not: %g", p.tok_s);
+}
+
+/* What is measured is measured, whatever it is. */
+static void test_prices(void)
+{
+    char path[] = "/tmp/pfmoe-price-XXXXXX", block[4096] = { 1 };
+    int fd = mkstemp(path);
+    for (int i = 0; i < 2048; i++)
+        CHECK(write(fd, block, sizeof block) == (ssize_t)sizeof block, "writing %s", path);
+    close(fd);
+    double ram = pf_price_ram(2), disk = pf_price_disk(path);
+    unlink(path);
+    CHECK(ram > 1e8 && ram < 1e13, "%g bytes a second", ram);
+    CHECK(disk > 1e6 && disk < 1e12, "%g bytes a second", disk);
+    CHECK(pf_price_disk("/nowhere") == 0, "no such file");
+    printf("memory %.1f GB/s, drive %.2f GB/s\n", ram * 1e-9, disk * 1e-9);
 }
 
 static void put(const char *root, const char *name, const char *text)
@@ -79,6 +136,8 @@ static void test_limits(void)
 int main(void)
 {
     test_plans();
+    test_gpu();
     test_limits();
+    test_prices();
     return check_status();
 }

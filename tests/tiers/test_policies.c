@@ -61,7 +61,7 @@ static double share(const struct pf_trace *t, int64_t n_slots, const struct pf_e
 static void test_kind(enum kind kind)
 {
     static const char *const names[] = { "uniform", "skewed", "cyclic" };
-    struct pf_trace t = { N_LAYERS, N_EXPERT, kind == CYCLIC ? N_EXPERT : N_USED, N_TOKENS, NULL };
+    struct pf_trace t = { N_LAYERS, N_EXPERT, kind == CYCLIC ? N_EXPERT : N_USED, N_TOKENS, NULL, NULL };
     t.experts = malloc((size_t)N_TOKENS * N_LAYERS * (size_t)t.n_used * sizeof *t.experts);
     make_trace(&t, kind);
     for (int eighths = 2; eighths <= 6; eighths += 2) {
@@ -88,7 +88,7 @@ static void test_belady_by_hand(void)
 {
     /* One layer, two slots, one expert a token: 0 1 2 0 1: at 2 the farther one, 1, goes; 0 hits, 1 does not. */
     uint16_t experts[] = { 0, 1, 2, 0, 1 };
-    struct pf_trace t = { 1, 3, 1, 5, experts };
+    struct pf_trace t = { 1, 3, 1, 5, experts, NULL };
     uint64_t n_uses, n_hits;
     CHECK(pf_trace_hits(&t, 2, NULL, &n_uses, &n_hits) == PF_OK && n_uses == 5 && n_hits == 1, "%d hits", (int)n_hits);
     CHECK(pf_trace_hits(&t, 2, &pf_evict_lru, &n_uses, &n_hits) == PF_OK && n_hits == 0, "%d hits of LRU", (int)n_hits);

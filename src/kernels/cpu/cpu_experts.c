@@ -60,6 +60,20 @@ static void mul_part(const struct cpu_backend *b, const struct pf_expert_weight 
     }
 }
 
+/* Columns r0..r1 of the sorted picks from `first` on, as they lie in a task's scratch. */
+static void show_gate_up(const struct cpu_backend *b, int first, int n, const float *gate, const float *up, int r0, int r1)
+{
+    const struct pf_tap *tap = b->base.tap;
+    size_t n_ff = (size_t)b->experts.gate->n_out, bytes = (size_t)(r1 - r0) * sizeof *gate;
+    for (int i = 0; i < n; i++) {
+        size_t at = (size_t)b->sorted[first + i] * n_ff + (size_t)r0;
+        if (tap->gate)
+            memcpy(tap->gate + at, gate + i * FF_GRAIN, bytes);
+        if (tap->up)
+            memcpy(tap->up + at, up + i * FF_GRAIN, bytes);
+    }
+}
+
 static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct experts_job *job = ctx;
@@ -83,6 +97,8 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
                 b->k.scale(gate + i * FF_GRAIN, e->weights[b->sorted[a->first + j + i]], r1 - r0);
                 b->k.scale(up + i * FF_GRAIN, e->weights[b->sorted[a->first + j + i]], r1 - r0);
             }
+            if (b->base.tap)
+                show_gate_up(b, a->first + j, n_block, gate, up, r0, r1);
             for (int i = 0; i < n_block; i++)
                 act(gate + i * FF_GRAIN, up + i * FF_GRAIN, r1 - r0, b->act + (size_t)(a->first + j + i) * n_ff + r0);
         }
@@ -104,6 +120,17 @@ static void down_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+static void show_pick(const struct cpu_backend *b, int64_t p)
+{
+    const struct pf_tap *tap = b->base.tap;
+    const struct pf_experts_op *e = &b->experts;
+    size_t n_ff = (size_t)e->gate->n_out, n_out = (size_t)e->down->n_out, at = (size_t)b->place[p];
+    if (tap->act)
+        memcpy(tap->act + (size_t)p * n_ff, b->act + at * n_ff, n_ff * sizeof *b->act);
+    if (tap->down)
+        memcpy(tap->down + (size_t)p * n_out, b->pick_out + at * n_out, n_out * sizeof *b->pick_out);
+}
+
 static void sum_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct experts_job *job = ctx;
@@ -116,6 +143,8 @@ static void sum_rows(void *ctx, int64_t begin, int64_t end, int thread)
         memset(y, 0, (size_t)n_out * sizeof *y);
         for (int slot = 0; slot < e->n_used; slot++) {
             int64_t p = row * e->n_used + slot;
+            if (b->base.tap)
+                show_pick(b, p);
             b->k.axpy(y, e->weigh_input ? 1.0f : e->weights[p], b->pick_out + (size_t)b->place[p] * n_out, n_out);
         }
     }

@@ -9,6 +9,7 @@
  *     6  weight_scale: w *= weight_scale
  */
 #include <math.h>
+#include <string.h>
 
 #include "base/pf_math.h"
 #include "kernels/cpu/cpu.h"
@@ -94,6 +95,14 @@ static bool all_finite(const float *x, int n)
     return sum == 0.0f;
 }
 
+static void show(const struct pf_tap *tap, int64_t row, int n, const float *p, const float *score)
+{
+    if (tap->probs)
+        memcpy(tap->probs + row * n, p, (size_t)n * sizeof *p);
+    if (tap->scores)
+        memcpy(tap->scores + row * n, score, (size_t)n * sizeof *score);
+}
+
 static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct route_job *job = ctx;
@@ -110,6 +119,8 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
             score[i] = job->select_bias ? p[i] + job->select_bias[i] : p[i];
         if (r->n_group > 1)
             keep_best_groups(r, score, group_score, (int32_t *)(void *)(group_score + r->n_expert));
+        if (job->b->base.tap)
+            show(job->b->base.tap, row, r->n_expert, p, score);
         top_k(score, r->n_expert, r->n_used, picks);
 
         float sum = 0;

@@ -34,6 +34,12 @@ static void cuda_close(pf_backend *backend)
     pf_free(b);
 }
 
+static uint64_t cuda_room(const pf_backend *backend)
+{
+    const struct cuda_backend *b = (const struct cuda_backend *)backend;
+    return b->budget - b->used;
+}
+
 static const char *cuda_describe(const pf_backend *backend)
 {
     return ((const struct cuda_backend *)backend)->describe;
@@ -43,6 +49,7 @@ static const struct pf_backend_ops cuda_ops = {
     .name = "cuda",
     .close = cuda_close,
     .describe = cuda_describe,
+    .room = cuda_room,
     .place = pf_cuda_place,
     .buf_alloc = pf_cuda_buf_alloc,
     .buf_free = pf_cuda_buf_free,

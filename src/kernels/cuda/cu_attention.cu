@@ -126,6 +126,7 @@ CU_INLINE struct sums carve(float *shared, int hd_k)
 template <class E>
 static __global__ void __launch_bounds__(SPLIT_THREADS) split(const __grid_constant__ struct attention o)
 {
+    wait_turn();
     extern __shared__ float shared[];
     struct sums s = carve(shared, o.kv.hd_k);
     int hk = blockIdx.x, c = blockIdx.y, row = blockIdx.z, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head;
@@ -156,6 +157,7 @@ static __global__ void __launch_bounds__(SPLIT_THREADS) split(const __grid_const
 /* blockIdx: head, row. Every thread goes over the same maxima and sums; they cost less than sharing them. */
 static __global__ void fold_chunks(const __grid_constant__ struct attention o)
 {
+    wait_turn();
     int head = blockIdx.x, row = blockIdx.y, pos = o.a.pos[row], stride = o.kv.hd_v + 2;
     int begin = first_visible(o.a, pos) / CHUNK, end = pos / CHUNK;
     const float *part = o.part + ((size_t)row * o.a.n_head + head) * o.n_chunks * stride;
@@ -180,6 +182,7 @@ static __global__ void fold_chunks(const __grid_constant__ struct attention o)
 template <class E>
 static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ struct attention o)
 {
+    wait_turn();
     extern __shared__ float shared[];
     enum { PARTS = CU_HEAD_DIM / THREADS };
     struct sums s = carve(shared, o.kv.hd_k);
@@ -241,14 +244,13 @@ static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
     size_t bytes = HEADS * ((size_t)o.kv.hd_k + CHUNK + 6) * sizeof(float);
     if (o.a.rows <= SPLIT_ROWS) {
-        split<E><<<dim3(o.kv.n_kv_head, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st>>>(o);
-        fold_chunks<<<dim3(o.a.n_head, o.a.rows), 128, 0, st>>>(o);
+        cudaError_t e = launch_early(split<E>, dim3(o.kv.n_kv_head, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o);
+        return e != cudaSuccess ? e : launch_early(fold_chunks, dim3(o.a.n_head, o.a.rows), 128, 0, st, o);
     } else if (pf_cu_attention_tiled(&o)) {
         return pf_cu_attention_tiles(st, &o);
     } else {
-        whole<E><<<dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st>>>(o);
+        return launch_early(whole<E>, dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st, o);
     }
-    return cudaGetLastError();
 }
 
 extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, float *part,

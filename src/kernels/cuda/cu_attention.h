@@ -25,18 +25,18 @@ CU_INLINE int first_visible(const struct pf_attention_op &a, int pos)
 
 CU_INLINE float element(const float *p)
 {
-    return __ldg(p);
+    return *p;
 }
 
 CU_INLINE float element(const uint16_t *p)
 {
-    return half_value(__ldg(p));
+    return half_value(*p);
 }
 
 /* Eight neighbours; hd a multiple of 8 keeps rows aligned. */
 CU_INLINE void load8(const uint16_t *p, float *f)
 {
-    uint4 v = __ldg((const uint4 *)p);
+    uint4 v = *(const uint4 *)p;
     uint32_t w[4] = { v.x, v.y, v.z, v.w };
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -47,7 +47,7 @@ CU_INLINE void load8(const uint16_t *p, float *f)
 
 CU_INLINE void load8(const float *p, float *f)
 {
-    float4 a = __ldg((const float4 *)p), b = __ldg((const float4 *)p + 1);
+    float4 a = *(const float4 *)p, b = *((const float4 *)p + 1);
     f[0] = a.x, f[1] = a.y, f[2] = a.z, f[3] = a.w, f[4] = b.x, f[5] = b.y, f[6] = b.z, f[7] = b.w;
 }
 

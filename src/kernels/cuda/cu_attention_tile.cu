@@ -1,25 +1,31 @@
 /* Attention of a prompt: 32 rows at a time, a row being a token and a query head, those of one KV head together, against
  * keys and values in shared memory. The bits are those of cu_attention.cu.
  *
- *     per chunk of 256 positions, 64 at a time:  keys come in as float; a thread owns 4 x 4 dots
+ *     per chunk of 256 positions, 64 at a time:  keys become float; a thread owns 4 x 4 dots
  *                                                weights [32][256]; then a warp a row: maximum, exp, sum
- *                                                values come in as float; a thread owns 4 rows x 4 NV elements
+ *                                                values become float; a thread owns 4 rows x 4 NV elements
  *                                                and adds position after position; then the running sums
+ *
+ * While one piece of 64 is computed, the next is copied into shared memory as it lies in the cache.
  *
  * A dot has 32 accumulators (kernels.h), E elements of each. They are taken one at a time, in the order in which the fold
  * needs them, so that a thread holds six partial sums of a dot and not 32; a row lies in shared memory by accumulator,
  * the E elements of one side by side, zeros where the head is shorter. A zero adds nothing: at most the sign of a zero,
  * which exp does not see. */
+#include <cuda_pipeline.h>
+
 #include "kernels/cuda/cu_attention.h"
 
-enum { ROWS = 32, KEYS = 64, THREADS = 128, WEIGHTS = CHUNK + 4 };
+enum { ROWS = 32, KEYS = 64, THREADS = 128, WEIGHTS = CHUNK + 4, NO_CHUNK = INT_MAX };
 
 /* Row r is token r / n_heads and head r % n_heads of those that a block takes. */
 struct shape {
     int n_heads, n_tokens, n_groups;     /* heads and tokens of a block; blocks that share the heads of a KV head */
+    int raw_bytes;
 };
 
 struct tile {
+    char  *raw;                          /* [KEYS] keys or values of the next piece, as in the cache */
     float *q, *kv;                       /* [ROWS], [KEYS] keys by accumulator; or [KEYS][hd_v] values */
     float *weight;                       /* [ROWS][WEIGHTS] */
     float *m, *z, *old, *fresh;          /* [ROWS] */
@@ -37,10 +43,11 @@ CU_INLINE int lanes_min(int v)
 template <int E> struct width { enum { FLOATS = 32 * E + 4 }; };
 
 template <int E>
-CU_INLINE struct tile carve(float *shared, int hd_v)
+CU_INLINE struct tile carve(char *shared, int raw_bytes, int hd_v)
 {
     struct tile t;
-    t.q = shared;
+    t.raw = shared;
+    t.q = (float *)(shared + raw_bytes);
     t.kv = t.q + ROWS * width<E>::FLOATS;
     t.weight = t.kv + KEYS * max((int)width<E>::FLOATS, hd_v);
     t.m = t.weight + ROWS * WEIGHTS;
@@ -49,9 +56,15 @@ CU_INLINE struct tile carve(float *shared, int hd_v)
     return t;
 }
 
-static size_t tile_bytes(int width, int hd_v)
+static int raw_bytes(const struct pf_kv_view *kv)
 {
-    return sizeof(float) * (size_t)(ROWS * width + KEYS * max(width, hd_v) + ROWS * WEIGHTS + 6 * ROWS);
+    return KEYS * max(kv->hd_k, kv->hd_v) * (kv->type == PF_KV_F16 ? 2 : 4);
+}
+
+static size_t tile_bytes(int width, const struct pf_kv_view *kv)
+{
+    int hd_v = kv->hd_v;
+    return (size_t)raw_bytes(kv) + sizeof(float) * (size_t)(ROWS * width + KEYS * max(width, hd_v) + ROWS * WEIGHTS + 6 * ROWS);
 }
 
 /* The thread's rows are first_row() + 8 i, its keys first_key() + 16 i. Lanes with one row differ in bit 1, lanes with one
@@ -160,6 +173,22 @@ CU_INLINE void load_keys(const T *k, int hd, float *to)
     }
 }
 
+/* Starts copying the KEYS rows that begin at p. */
+template <class T>
+CU_INLINE void copy_ahead(const T *p, int hd, char *raw)
+{
+    for (int i = threadIdx.x * 16; i < KEYS * hd * (int)sizeof(T); i += THREADS * 16)
+        __pipeline_memcpy_async(raw + i, (const char *)p + i, 16);
+    __pipeline_commit();
+}
+
+/* Waits for what was copied ahead; shared memory may then be written anew. */
+CU_INLINE void wait_copied(void)
+{
+    __pipeline_wait_prior(0);
+    __syncthreads();
+}
+
 template <class T>
 CU_INLINE void load_values(const T *v, int hd, float *to)
 {
@@ -253,17 +282,18 @@ CU_INLINE void add_four(const struct tile &t, int p, int at, int hd_v, bool all,
 
 /* blockIdx: heads, tokens; the last tokens, which see most, first. */
 template <int E, int NV, class T>
-static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant__ struct attention o, const __grid_constant__ struct shape s)
+static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant__ struct attention o,
+                                                            const __grid_constant__ struct shape s)
 {
     extern __shared__ float4 shared[];
-    struct tile t = carve<E>((float *)shared, o.kv.hd_v);
+    struct tile t = carve<E>((char *)shared, s.raw_bytes, o.kv.hd_v);
     int hk = blockIdx.x / s.n_groups, group = o.a.n_head / o.kv.n_kv_head, first_head = blockIdx.x % s.n_groups * s.n_heads;
     int head0 = hk * group + first_head, n_heads = min(s.n_heads, group - first_head);
     int token0 = (gridDim.y - 1 - blockIdx.y) * s.n_tokens, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int token = token0 + lane / s.n_heads;
     bool there = lane < s.n_heads * s.n_tokens && token < o.a.rows && lane % s.n_heads < n_heads;
     int pos = there ? o.a.pos[token] : 0, first = there ? first_visible(o.a, pos) : 0;
-    int begin = lanes_min(there ? first / CHUNK : INT_MAX), end = -lanes_min(there ? -pos / CHUNK : 1);
+    int begin = lanes_min(there ? first / CHUNK : NO_CHUNK), next_c;
     float acc[4][NV][4] = {};
 
     load_queries<E>(o, s, token0, head0, n_heads, t);
@@ -271,7 +301,7 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
         t.m[lane] = -INFINITY;
         t.z[lane] = 0;
     }
-    for (int c = begin; c <= end; c++) {
+    for (int c = begin; c != NO_CHUNK; c = next_c) {
         /* lane r knows what row r sees; then the range that any row sees, and the one that all do that see something */
         int lo = max(first - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK);
         bool sees = there && lo < hi;
@@ -279,15 +309,24 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
         int all_from = -lanes_min(sees ? -lo : 0), all_to = lanes_min(sees ? hi : CHUNK);
         size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK;
         const T *k = (const T *)o.kv.k + chunk * o.kv.hd_k, *v = (const T *)o.kv.v + chunk * o.kv.hd_v;
+        int first_piece = least / KEYS * KEYS, my_next = there && pos / CHUNK > c ? max(first / CHUNK, c + 1) : NO_CHUNK;
+        next_c = lanes_min(my_next);
+        int next_least = lanes_min(my_next == next_c && next_c != NO_CHUNK ? max(first - next_c * CHUNK, 0) : CHUNK);
+        if (c == begin)
+            copy_ahead(k + first_piece * o.kv.hd_k, o.kv.hd_k, t.raw);
         __syncthreads();
         if (warp == 0) {
             t.lo[lane] = sees ? lo : 0;
             t.hi[lane] = sees ? hi : 0;
         }
-        for (int p0 = least / KEYS * KEYS; p0 < most; p0 += KEYS) {
+        for (int p0 = first_piece; p0 < most; p0 += KEYS) {
+            wait_copied();
+            load_keys<E>((const T *)t.raw, o.kv.hd_k, t.kv);
             __syncthreads();
-            load_keys<E>(k + (size_t)p0 * o.kv.hd_k, o.kv.hd_k, t.kv);
-            __syncthreads();
+            if (p0 + KEYS < most)
+                copy_ahead(k + (p0 + KEYS) * o.kv.hd_k, o.kv.hd_k, t.raw);
+            else
+                copy_ahead(v + first_piece * o.kv.hd_v, o.kv.hd_v, t.raw);
             scores<E>(t, o.a.scale, p0);
         }
         __syncthreads();
@@ -300,10 +339,14 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
 #pragma unroll
         for (int i = 0; i < 4; i++)
             row_lo[i] = t.lo[first_row() + 8 * i], row_hi[i] = t.hi[first_row() + 8 * i];
-        for (int p0 = least / KEYS * KEYS; p0 < most; p0 += KEYS) {
+        for (int p0 = first_piece; p0 < most; p0 += KEYS) {
+            wait_copied();
+            load_values((const T *)t.raw, o.kv.hd_v, t.kv);
             __syncthreads();
-            load_values(v + (size_t)p0 * o.kv.hd_v, o.kv.hd_v, t.kv);
-            __syncthreads();
+            if (p0 + KEYS < most)
+                copy_ahead(v + (p0 + KEYS) * o.kv.hd_v, o.kv.hd_v, t.raw);
+            else if (next_c != NO_CHUNK)
+                copy_ahead(k + ((size_t)(next_c - c) * o.kv.n_kv_head * CHUNK + next_least / KEYS * KEYS) * o.kv.hd_k, o.kv.hd_k, t.raw);
             int from = max(least & ~3, p0), to = min(most, p0 + (int)KEYS);
 #pragma unroll 1
             for (int p = from; p < to; p += 4)
@@ -341,7 +384,8 @@ static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
     int group = o.a.n_head / o.kv.n_kv_head;
     struct shape s = { .n_heads = min(group, (int)ROWS) };
-    size_t bytes = tile_bytes(width<E>::FLOATS, o.kv.hd_v);
+    size_t bytes = tile_bytes(width<E>::FLOATS, &o.kv);
+    s.raw_bytes = raw_bytes(&o.kv);
     s.n_tokens = ROWS / s.n_heads;
     s.n_groups = ceil_div(group, s.n_heads);
     cudaError_t e = cudaFuncSetAttribute(tiles<E, NV, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
@@ -370,7 +414,7 @@ bool pf_cu_attention_tiled(const struct attention *o)
     if (max(o->kv.hd_k, o->kv.hd_v) > 256 || o->kv.hd_k % 8 != 0 || o->kv.hd_v % 8 != 0 || cudaGetDevice(&device) != cudaSuccess ||
         cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return false;
-    return tile_bytes(32 * elements_of(o) + 4, o->kv.hd_v) <= (size_t)bytes;
+    return tile_bytes(32 * elements_of(o) + 4, &o->kv) <= (size_t)bytes;
 }
 
 cudaError_t pf_cu_attention_tiles(cudaStream_t st, const struct attention *o)

@@ -59,15 +59,16 @@ template <> struct per_16<read_IQ2_XS> { static constexpr bool scales = true, mi
 template <> struct per_16<read_IQ2_S> { static constexpr bool scales = true, minimums = false; };
 template <> struct per_16<read_IQ1_M> { static constexpr bool scales = true, minimums = false; };
 
-/* c += a (16 x 16) times b (16 x 8); a lane's c: rows lane / 4 and 8 more, columns 2 (lane % 4) and the next. */
+/* c = a (16 x 16) times b (16 x 8); a lane's c: rows lane / 4 and 8 more, columns 2 (lane % 4) and the next. */
 CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b)
 {
 #if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b), "r"(0));
 #else
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(c[0]), "+r"(c[1]) : "r"(a[0]), "r"(b));
-    asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};" : "+r"(c[2]), "+r"(c[3]) : "r"(a[1]), "r"(b));
+    for (int i = 0; i < 2; i++)
+        asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
+            : "=r"(c[2 * i]), "=r"(c[2 * i + 1]) : "r"(a[i]), "r"(b), "r"(0));
 #endif
 }
 
@@ -75,11 +76,15 @@ CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b)
 CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
 {
 #if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(lower), "r"(upper));
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(lower), "r"(upper), "r"(0));
 #else
+    int more[4];
     mma16(c, a, lower);
-    mma16(c, a + 2, upper);
+    mma16(more, a + 2, upper);
+    for (int i = 0; i < 4; i++)
+        c[i] += more[i];
 #endif
 }
 
@@ -148,7 +153,7 @@ template <class R>
 CU_INLINE void step(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float2 *w, const int *sc, const int *mn, const float4 &x,
                     const int *sum, float (&s)[4])
 {
-    int lower[4] = { 0, 0, 0, 0 }, upper[4] = { 0, 0, 0, 0 };
+    int lower[4], upper[4];
     if (per_16<R>::scales || R::kind == TWO_SCALES) {
         mma16(lower, a, b0);
         mma16(upper, a + 2, b1);
@@ -368,15 +373,24 @@ static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n
     for (int p = threadIdx.x; p < n_picks; p += blockDim.x)
         atomicAdd(&count[picks[p]], 1);
     __syncthreads();
-    if (threadIdx.x == 0) {
-        int first = 0, n = 0;
-        for (int e = 0; e < n_expert; e++) {
-            next[e] = first;
-            for (int i = 0; i < count[e]; i += width)
-                g->tile[n++] = { e, first + i, min(width, count[e] - i) };
-            first += count[e];
+    /* a warp deals 32 experts at a time their first pick and their first tile */
+    for (int e0 = 0, first = 0, n = 0; threadIdx.x < WARP && e0 < n_expert; e0 += WARP) {
+        int e = e0 + threadIdx.x, picks_of = e < n_expert ? count[e] : 0, tiles_of = (picks_of + width - 1) / width;
+        int picks_to = picks_of, tiles_to = tiles_of;
+        for (int h = 1; h < WARP; h *= 2) {
+            int p = __shfl_up_sync(ALL_LANES, picks_to, h), t = __shfl_up_sync(ALL_LANES, tiles_to, h);
+            picks_to += threadIdx.x >= h ? p : 0;
+            tiles_to += threadIdx.x >= h ? t : 0;
         }
-        g->n_tiles = n;
+        int at = first + picks_to - picks_of;
+        if (e < n_expert)
+            next[e] = at;
+        for (int i = 0; i < tiles_of; i++)
+            g->tile[n + tiles_to - tiles_of + i] = { e, at + i * width, min(width, picks_of - i * width) };
+        first += __shfl_sync(ALL_LANES, picks_to, WARP - 1);
+        n += __shfl_sync(ALL_LANES, tiles_to, WARP - 1);
+        if (threadIdx.x == 0)
+            g->n_tiles = n;
     }
     __syncthreads();
     for (int p = threadIdx.x; p < n_picks; p += blockDim.x)

@@ -49,7 +49,7 @@ pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *re
     *replayed = false;
     PF_TRY(pf_cuda_settle(b));
     b->x_of = NULL;
-    if (r->rows > GRAPH_ROWS || r->n_logits > 1)
+    if (r->once || r->rows > GRAPH_ROWS || r->n_logits > 1)
         return PF_OK;
     step.n_positions = pf_cuda_chunks(b, r->n_positions);
     struct graph *g = graph_of(b, &step);
