@@ -11,8 +11,9 @@ MAY = {
     'text': {'text', 'gguf', 'base'},
     'kernels': {'kernels', 'base'},
     'tiers': {'tiers', 'kernels/backend.h', 'base'},
-    'moe': {'moe', 'gguf', 'text', 'tiers', 'kernels/backend.h', 'base'},
+    'moe': {'moe', 'gguf', 'text', 'tiers', 'kernels/backend.h', 'kernels/share.h', 'base'},
     'cli': {'cli'},
+    'bench': {'cli'},
 }
 DOORS = {
     'utf8proc.h': {'src/text'},
