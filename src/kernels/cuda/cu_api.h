@@ -179,10 +179,11 @@ cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copi
 cudaError_t pf_cu_route(cudaStream_t st, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
                         int32_t *picks, float *weights, int *fault);
 
-/* n_chunks: as many as the longest row may see. part: scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are
- * quantised into x as well, unless x->q is NULL; heads must then be multiples of 32. */
+/* n_chunks: as many as the longest row may see. count: CU_VECTOR_ROWS * n_head zeros, which it leaves behind again. part:
+ * scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are quantised into x as well, unless x->q is NULL;
+ * heads must then be multiples of 32. */
 size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v);
-cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, float *part,
+cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count, float *part,
                             const struct cu_x *x, int *fault);
 
 cudaError_t pf_cu_conv(cudaStream_t st, const struct pf_conv_op *c);

@@ -1,7 +1,7 @@
 /* Attention, folded over chunks of 256 absolute positions as kernels.h defines it.
  *
- *     few rows   a block per (KV head, row, chunk) leaves the chunk's maximum, sum and weighted values;
- *                a second launch folds a head's chunks in order
+ *     few rows   a block per (two heads, row, chunk) leaves the chunk's maximum, sum and weighted values; the last
+ *                of a row's blocks to end folds the chunks in order
  *     many rows  tiles of rows share keys and values in shared memory (cu_attention_tile.cu); where their heads do not
  *                fit, a block per (KV head, row) goes over the chunks itself
  *
@@ -9,7 +9,7 @@
  * fixed order. All query heads that share the KV head go together, HEADS at a time. */
 #include "kernels/cuda/cu_attention.h"
 
-enum { HEADS = 8, SPLIT_ROWS = CU_VECTOR_ROWS, THREADS = 256, SPLIT_THREADS = 512 };
+enum { HEADS = 8, THREADS = 256, SPLIT_ROWS = CU_VECTOR_ROWS, SPLIT_HEADS = 2, SPLIT_THREADS = 512 };
 
 template <int H>
 CU_INLINE void fold_by(float (&s)[32])
@@ -36,6 +36,7 @@ CU_INLINE float dot(const float *q, const E *k, int n)
     float s[32] = { 0 };
     int e0 = 0;
     if (n % 8 == 0)
+#pragma unroll 4
         for (; e0 + 32 <= n; e0 += 32)
 #pragma unroll
             for (int i = 0; i < 32; i += 8) {
@@ -122,60 +123,93 @@ CU_INLINE struct sums carve(float *shared, int hd_k)
     return { shared, shared + HEADS * hd_k, shared + HEADS * (hd_k + CHUNK), shared + HEADS * (hd_k + CHUNK + 1) };
 }
 
-/* blockIdx: KV head, chunk, row. */
+/* The weighted sum of element d of the values; loads run AHEAD of the sum. */
 template <class E>
-static __global__ void __launch_bounds__(SPLIT_THREADS) split(const __grid_constant__ struct attention o)
+CU_INLINE float chunk_value(const E *v, int hd_v, int lo, int hi, const float *weight)
 {
-    wait_turn();
-    extern __shared__ float shared[];
-    struct sums s = carve(shared, o.kv.hd_k);
-    int hk = blockIdx.x, c = blockIdx.y, row = blockIdx.z, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head;
-    int lo = max(first_visible(o.a, pos) - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK), hd_v = o.kv.hd_v;
-    if (lo >= hi)
-        return;
-    size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK;
-    for (int h0 = 0; h0 < group; h0 += HEADS) {
-        int n_heads = min((int)HEADS, group - h0), head = hk * group + h0;
-        float *part = o.part + (((size_t)row * o.a.n_head + head) * o.n_chunks + c) * (hd_v + 2);
-        size_t stride = (size_t)o.n_chunks * (hd_v + 2);
-        __syncthreads();
-        load_queries(o, row, head, n_heads, s.q);
-        chunk_weights(o, (const E *)o.kv.k + chunk * o.kv.hd_k, lo, hi, n_heads, s);
-        for (int i = threadIdx.x; i < n_heads * hd_v; i += SPLIT_THREADS) {
-            float ac[1];
-            int h = i / hd_v, d = i % hd_v;
-            chunk_values<1>((const E *)o.kv.v + chunk * hd_v, hd_v, d, lo, hi, 1, s.weight + h * CHUNK, ac);
-            part[h * stride + d] = ac[0];
+    enum { AHEAD = 32 };
+    float sum = 0;
+    for (int p = lo; p < hi; p += AHEAD) {
+        E x[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            if (p + i < hi)
+                x[i] = v[(size_t)(p + i) * hd_v];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            if (p + i < hi)
+                sum = fmaf(weight[p + i], element(&x[i]), sum);
+    }
+    return sum;
+}
+
+/* Folds the chunks of heads [head, head + n_heads) of a row. Every thread goes over the same maxima and sums. */
+CU_INLINE void fold_chunks(const struct attention &o, int row, int head, int n_heads, int begin, int end)
+{
+    int stride = o.kv.hd_v + 2;
+    for (int i = threadIdx.x; i < n_heads * o.kv.hd_v; i += blockDim.x) {
+        int h = head + i / o.kv.hd_v, d = i % o.kv.hd_v;
+        const float *part = o.part + ((size_t)row * o.a.n_head + h) * o.n_chunks * stride;
+        float m = -INFINITY, z = 0, acc = 0;
+#pragma unroll 4
+        for (int c = begin; c <= end; c++) {
+            const float *p = part + (size_t)c * stride;
+            float mc = __ldcg(p + o.kv.hd_v), zc = __ldcg(p + o.kv.hd_v + 1), ac = __ldcg(p + d), top = m > mc ? m : mc;
+            float a = pf_expf(m - top), b = pf_expf(mc - top);
+            z = fmaf(z, a, zc * b);
+            acc = fmaf(acc, a, ac * b);
+            m = top;
         }
-        if (threadIdx.x < n_heads) {
-            part[threadIdx.x * stride + hd_v] = s.mc[threadIdx.x];
-            part[threadIdx.x * stride + hd_v + 1] = s.zc[threadIdx.x];
-        }
+        float y = acc * last_factor(o.a, h, m, z);
+        o.a.out[((size_t)row * o.a.n_head + h) * o.kv.hd_v + d] = y;
+        if (o.x.q)
+            quantise_block(y, &o.x, o.a.n_head * o.kv.hd_v, row, (h * o.kv.hd_v + d) / 32, o.fault);
     }
 }
 
-/* blockIdx: head, row. Every thread goes over the same maxima and sums; they cost less than sharing them. */
-static __global__ void fold_chunks(const __grid_constant__ struct attention o)
+/* Whether this block is the last of n that count here; the count is then back at 0. What the others wrote can be seen. */
+CU_INLINE bool last_of(int n, int *count)
 {
-    wait_turn();
-    int head = blockIdx.x, row = blockIdx.y, pos = o.a.pos[row], stride = o.kv.hd_v + 2;
-    int begin = first_visible(o.a, pos) / CHUNK, end = pos / CHUNK;
-    const float *part = o.part + ((size_t)row * o.a.n_head + head) * o.n_chunks * stride;
-    for (int d = threadIdx.x; d < o.kv.hd_v; d += blockDim.x) {
-        float m = -INFINITY, z = 0, acc = 0;
-        for (int c = begin; c <= end; c++) {
-            const float *p = part + (size_t)c * stride;
-            float mc = p[o.kv.hd_v], zc = p[o.kv.hd_v + 1], top = m > mc ? m : mc;
-            float a = pf_expf(m - top), b = pf_expf(mc - top);
-            z = fmaf(z, a, zc * b);
-            acc = fmaf(acc, a, p[d] * b);
-            m = top;
-        }
-        float y = acc * last_factor(o.a, head, m, z);
-        o.a.out[((size_t)row * o.a.n_head + head) * o.kv.hd_v + d] = y;
-        if (o.x.q)
-            quantise_block(y, &o.x, o.a.n_head * o.kv.hd_v, row, (head * o.kv.hd_v + d) / 32, o.fault);
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(count, 1) == n - 1;
+        if (last)
+            *count = 0;
+        __threadfence();
     }
+    __syncthreads();
+    return last;
+}
+
+/* blockIdx: KV head and SPLIT_HEADS of its heads, chunk, row. */
+template <class E>
+static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_constant__ struct attention o, int n_groups)
+{
+    extern __shared__ float shared[];
+    wait_turn();
+    struct sums s = carve(shared, o.kv.hd_k);
+    int hk = blockIdx.x / n_groups, c = blockIdx.y, row = blockIdx.z, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head;
+    int first = first_visible(o.a, pos), lo = max(first - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK), hd_v = o.kv.hd_v;
+    if (lo >= hi)
+        return;
+    int h0 = blockIdx.x % n_groups * SPLIT_HEADS, n_heads = min((int)SPLIT_HEADS, group - h0), head = hk * group + h0;
+    size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK, stride = (size_t)o.n_chunks * (hd_v + 2);
+    const E *v = (const E *)o.kv.v + chunk * hd_v;
+    float *part = o.part + (((size_t)row * o.a.n_head + head) * o.n_chunks + c) * (hd_v + 2);
+    load_queries(o, row, head, n_heads, s.q);
+    chunk_weights(o, (const E *)o.kv.k + chunk * o.kv.hd_k, lo, hi, n_heads, s);
+    for (int i = threadIdx.x; i < n_heads * hd_v; i += SPLIT_THREADS) {
+        int h = i / hd_v, d = i % hd_v;
+        part[h * stride + d] = chunk_value(v + d, hd_v, lo, hi, s.weight + h * CHUNK);
+    }
+    if (threadIdx.x < n_heads) {
+        part[threadIdx.x * stride + hd_v] = s.mc[threadIdx.x];
+        part[threadIdx.x * stride + hd_v + 1] = s.zc[threadIdx.x];
+    }
+    if (last_of(pos / CHUNK - first / CHUNK + 1, &o.count[row * gridDim.x + blockIdx.x]))
+        fold_chunks(o, row, head, n_heads, first / CHUNK, pos / CHUNK);
 }
 
 /* blockIdx: KV head, row. The running sums of a thread's elements stay in registers, those of the heads in shared memory. */
@@ -243,20 +277,18 @@ template <class E>
 static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
     size_t bytes = HEADS * ((size_t)o.kv.hd_k + CHUNK + 6) * sizeof(float);
-    if (o.a.rows <= SPLIT_ROWS) {
-        cudaError_t e = launch_early(split<E>, dim3(o.kv.n_kv_head, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o);
-        return e != cudaSuccess ? e : launch_early(fold_chunks, dim3(o.a.n_head, o.a.rows), 128, 0, st, o);
-    } else if (pf_cu_attention_tiled(&o)) {
+    int n_groups = ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS);
+    if (o.a.rows <= SPLIT_ROWS)
+        return launch_early(split<E>, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o, n_groups);
+    if (pf_cu_attention_tiled(&o))
         return pf_cu_attention_tiles(st, &o);
-    } else {
-        return launch_early(whole<E>, dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st, o);
-    }
+    return launch_early(whole<E>, dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st, o);
 }
 
-extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, float *part,
-                                       const struct cu_x *x, int *fault)
+extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count,
+                                       float *part, const struct cu_x *x, int *fault)
 {
-    struct attention o = { *a, *a->kv, n_chunks, part, *x, fault };
+    struct attention o = { *a, *a->kv, n_chunks, count, part, *x, fault };
     if (a->kv->hd_k > CU_HEAD_DIM || a->kv->hd_v > CU_HEAD_DIM)
         return cudaErrorInvalidValue;
     return a->kv->type == PF_KV_F16 ? launch<uint16_t>(st, o) : launch<float>(st, o);

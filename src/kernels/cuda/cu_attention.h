@@ -10,6 +10,7 @@ struct attention {
     struct pf_attention_op a;
     struct pf_kv_view      kv;
     int                    n_chunks;
+    int                   *count;    /* [row][head]: blocks of the heads that have ended; 0 between launches */
     float                 *part;     /* [row][head][chunk][hd_v + 2]: ac, mc, zc */
     struct cu_x            x;        /* where few rows go in int8 too, or q NULL */
     int                   *fault;

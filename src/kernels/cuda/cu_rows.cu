@@ -33,25 +33,25 @@ extern "C" cudaError_t pf_cu_read(cudaStream_t st, const void *p, size_t n, uint
 }
 
 /* A block takes a row. The row is staged in shared memory, so that y may be x and the 32 accumulators of the first warp
- * need not wait for device memory. */
+ * need not wait for device memory; so are the weights, before the row is there. */
 static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__ struct cu_norm o)
 {
-    wait_turn();
     extern __shared__ float v[];
     __shared__ float factor;
+    float *w = v + o.n, *x = o.x + (size_t)blockIdx.x * o.n;
+    const float *add = o.add + (o.add ? (size_t)blockIdx.x * o.n : 0);
     int row = blockIdx.x, lane = threadIdx.x % WARP;
-    float *x = o.x + (size_t)row * o.n;
-    for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
-        v[i] = x[i];
-        if (o.add) {
-            v[i] = fmaf(o.a, o.add[(size_t)row * o.n + i], v[i]);
-            x[i] = v[i];
-        }
-    }
+#pragma unroll 4
+    for (int i = threadIdx.x; i < o.n; i += blockDim.x)
+        w[i] = o.w ? o.w[i] : 1.0f;
+    wait_turn();
+#pragma unroll 4
+    for (int i = threadIdx.x; i < o.n; i += blockDim.x)
+        v[i] = o.add ? fmaf(o.a, add[i], x[i]) : x[i];
     __syncthreads();
     if (threadIdx.x < WARP) {
         float sum = 0;
-#pragma unroll 8
+#pragma unroll 16
         for (int i = lane; i < o.n; i += WARP)
             sum = fmaf(v[i], v[i], sum);
         sum = warp_fold(sum);
@@ -59,9 +59,11 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_con
             factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
     }
     __syncthreads();
+#pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
-        float y = v[i] * factor;
-        y = o.w ? y * o.w[i] : y;
+        float y = v[i] * factor * w[i];
+        if (o.add)
+            x[i] = v[i];
         o.y[(size_t)row * o.n + i] = y;
         if (o.q.q)
             quantise_block(y, &o.q, o.n, row, i / 32, o.fault);
@@ -89,7 +91,7 @@ static __global__ void norm_short(const __grid_constant__ struct cu_norm o)
 extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
 {
     enum { SHORT = 512, STATIC_BYTES = 48 << 10 };
-    size_t bytes = (size_t)o->n * sizeof(float);
+    size_t bytes = 2 * (size_t)o->n * sizeof(float);
     if (o->n <= SHORT && !o->add && !o->q.q) {
         return launch_early(norm_short, ceil_div(o->rows, THREADS / WARP), THREADS, 0, st, *o);
     }

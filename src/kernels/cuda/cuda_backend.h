@@ -78,6 +78,7 @@ struct cuda_backend {
     float            *up;                /* [max_picks][n_ff] */
     float            *pick_out;          /* [max_picks][n_out] */
     float            *part;              /* attention's chunks */
+    int              *count;             /* of attention's blocks that have ended: zeros between kernels */
     struct cu_groups *groups;            /* of the picks of a prompt; sorted and tile are b->sorted, b->tile */
     int32_t          *sorted;
     struct cu_tile   *tile;

@@ -220,7 +220,7 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     } else {
         x.q = NULL;
     }
-    return pf_cuda_check(pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->part, &x, b->fault),
+    return pf_cuda_check(pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x, b->fault),
                          "attention");
 }
 

@@ -22,6 +22,11 @@ static void take_x(struct carver *c, struct cu_x *x, size_t rows, size_t n)
     x->s = take(c, rows * (n / 16 + 2), sizeof *x->s);
 }
 
+static size_t n_counts(const struct pf_backend_sizes *s)
+{
+    return (size_t)CU_VECTOR_ROWS * (size_t)s->max_heads;
+}
+
 static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, char *base)
 {
     struct carver c = { .base = base };
@@ -35,6 +40,7 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
     b->tile = take(&c, b->has_tiles ? (size_t)pf_cu_max_tiles(s->max_picks, s->n_expert, b->shape.width) : 0, sizeof *b->tile);
     size_t part = pf_cu_attention_floats(s->max_rows, s->max_heads, pf_cuda_n_chunks(s->n_ctx), s->max_head_dim);
     b->part = take(&c, part, sizeof *b->part);
+    b->count = take(&c, n_counts(s), sizeof *b->count);
     return c.used;
 }
 
@@ -78,6 +84,7 @@ pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *si
     b->scratch_bytes = bytes;
     b->sizes = s;
     carve(b, &s, scratch);
+    CU_TRY(cudaMemset(b->count, 0, n_counts(&s) * sizeof *b->count), "setting up scratch");
     struct cu_groups groups = { 0, b->sorted, b->tile };
     return pf_cuda_check(cudaMemcpy(b->groups, &groups, sizeof groups, cudaMemcpyHostToDevice), "setting up scratch");
 }
