@@ -11,49 +11,6 @@
 
 enum { HEADS = 8, THREADS = 256, SPLIT_ROWS = CU_VECTOR_ROWS, SPLIT_HEADS = 2, SPLIT_THREADS = 512 };
 
-template <int H>
-CU_INLINE void fold_by(float (&s)[32])
-{
-#pragma unroll
-    for (int i = 0; i < H; i++)
-        s[i] = s[i] + s[i + H];
-}
-
-/* Folds the 32 accumulators of a thread. */
-CU_INLINE float fold32(float (&s)[32])
-{
-    fold_by<16>(s);
-    fold_by<8>(s);
-    fold_by<4>(s);
-    fold_by<2>(s);
-    return s[0] + s[1];
-}
-
-/* q in shared memory, k in device memory, n elements. */
-template <class E>
-CU_INLINE float dot(const float *q, const E *k, int n)
-{
-    float s[32] = { 0 };
-    int e0 = 0;
-    if (n % 8 == 0)
-#pragma unroll 4
-        for (; e0 + 32 <= n; e0 += 32)
-#pragma unroll
-            for (int i = 0; i < 32; i += 8) {
-                float f[8];
-                load8(k + e0 + i, f);
-#pragma unroll
-                for (int j = 0; j < 8; j++)
-                    s[i + j] = fmaf(q[e0 + i + j], f[j], s[i + j]);
-            }
-    for (; e0 < n; e0 += 32)
-#pragma unroll
-        for (int i = 0; i < 32; i++)
-            if (e0 + i < n)
-                s[i] = fmaf(q[e0 + i], element(k + e0 + i), s[i]);
-    return fold32(s);
-}
-
 /* What a block keeps in shared memory. */
 struct sums {
     float *q;          /* [HEADS][hd_k] */
@@ -61,17 +18,16 @@ struct sums {
     float *mc, *zc;    /* [HEADS] */
 };
 
-/* Weights, maximum and sum of one chunk, for n_heads heads: first a thread a dot, then a warp a head. Only whole groups of
- * 32 positions around [lo, hi) are looked at. */
-template <class E>
-CU_INLINE void chunk_weights(const struct attention &o, const E *k, int lo, int hi, int n_heads, const struct sums &s)
+/* Weights, maximum and sum of one chunk, for n_heads heads: first a thread a dot, then a warp a head. key(p) is where the
+ * key of position p lies. Only whole groups of 32 positions around [lo, hi) are looked at. */
+template <class K>
+CU_INLINE void chunk_weights(const struct attention &o, K key, int lo, int hi, int n_heads, const struct sums &s)
 {
     int lo32 = lo & ~31, n = ((hi + 31) & ~31) - lo32, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     __syncthreads();
     for (int i = threadIdx.x; i < n_heads * n; i += blockDim.x) {
         int h = i / n, p = lo32 + i % n;
-        s.weight[h * CHUNK + p] = p >= lo && p < hi ? dot(s.q + h * o.kv.hd_k, k + (size_t)p * o.kv.hd_k, o.kv.hd_k) * o.a.scale
-                                                    : -INFINITY;
+        s.weight[h * CHUNK + p] = p >= lo && p < hi ? dot(s.q + h * o.kv.hd_k, key(p), o.kv.hd_k) * o.a.scale : -INFINITY;
     }
     __syncthreads();
     for (int h = warp; h < n_heads; h += blockDim.x / WARP) {
@@ -93,16 +49,16 @@ CU_INLINE void chunk_weights(const struct attention &o, const E *k, int lo, int 
     __syncthreads();
 }
 
-/* The weighted sums of element d of the values, for N heads from the first of weight on, of which n_heads are there. */
-template <int N, class E>
-CU_INLINE void chunk_values(const E *v, int hd_v, int d, int lo, int hi, int n_heads, const float *weight, float (&ac)[N])
+/* The weighted sums of an element of the values for N heads, of which n_heads are there. value(p): the element of position p. */
+template <int N, class V>
+CU_INLINE void chunk_values(V value, int lo, int hi, int n_heads, const float *weight, float (&ac)[N])
 {
 #pragma unroll
     for (int h = 0; h < N; h++)
         ac[h] = 0;
 #pragma unroll 8
     for (int p = lo; p < hi; p++) {
-        float x = element(v + (size_t)p * hd_v + d);
+        float x = element(value(p));
 #pragma unroll
         for (int h = 0; h < N; h++)
             if (h < n_heads)
@@ -125,7 +81,7 @@ CU_INLINE struct sums carve(float *shared, int hd_k)
 
 /* The weighted sum of element d of the values; loads run AHEAD of the sum. */
 template <class E>
-CU_INLINE float chunk_value(const E *v, int hd_v, int lo, int hi, const float *weight)
+CU_INLINE float chunk_value(const E *v, int stride, int lo, int hi, const float *weight)
 {
     enum { AHEAD = 32 };
     float sum = 0;
@@ -134,7 +90,7 @@ CU_INLINE float chunk_value(const E *v, int hd_v, int lo, int hi, const float *w
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
             if (p + i < hi)
-                x[i] = v[(size_t)(p + i) * hd_v];
+                x[i] = v[(size_t)(p + i) * stride];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
             if (p + i < hi)
@@ -196,13 +152,13 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
         return;
     int h0 = blockIdx.x % n_groups * SPLIT_HEADS, n_heads = min((int)SPLIT_HEADS, group - h0), head = hk * group + h0;
     size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK, stride = (size_t)o.n_chunks * (hd_v + 2);
-    const E *v = (const E *)o.kv.v + chunk * hd_v;
+    const E *k = (const E *)o.kv.k + chunk * o.kv.hd_k, *v = (const E *)o.kv.v + chunk * o.v_stride;
     float *part = o.part + (((size_t)row * o.a.n_head + head) * o.n_chunks + c) * (hd_v + 2);
     load_queries(o, row, head, n_heads, s.q);
-    chunk_weights(o, (const E *)o.kv.k + chunk * o.kv.hd_k, lo, hi, n_heads, s);
+    chunk_weights(o, [&](int p) { return k + (size_t)p * o.kv.hd_k; }, lo, hi, n_heads, s);
     for (int i = threadIdx.x; i < n_heads * hd_v; i += SPLIT_THREADS) {
         int h = i / hd_v, d = i % hd_v;
-        part[h * stride + d] = chunk_value(v + d, hd_v, lo, hi, s.weight + h * CHUNK);
+        part[h * stride + d] = chunk_value(v + d, o.v_stride, lo, hi, s.weight + h * CHUNK);
     }
     if (threadIdx.x < n_heads) {
         part[threadIdx.x * stride + hd_v] = s.mc[threadIdx.x];
@@ -212,7 +168,8 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
         fold_chunks(o, row, head, n_heads, first / CHUNK, pos / CHUNK);
 }
 
-/* blockIdx: KV head, row. The running sums of a thread's elements stay in registers, those of the heads in shared memory. */
+/* blockIdx: KV head, row. The running sums of a thread's elements stay in registers, those of the heads in shared memory.
+ * Where positions are chosen, they are taken as if they lay one after another. */
 template <class E>
 static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ struct attention o)
 {
@@ -222,7 +179,10 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
     struct sums s = carve(shared, o.kv.hd_k);
     float *m = s.zc + HEADS, *z = m + HEADS, *old = z + HEADS, *fresh = old + HEADS;
     int hk = blockIdx.x, row = blockIdx.y, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head, t = threadIdx.x;
-    int first = first_visible(o.a, pos), n_parts = (o.kv.hd_v + THREADS - 1) / THREADS;
+    const int32_t *chosen = o.a.chosen ? o.a.chosen + (size_t)row * o.a.max_chosen : NULL;
+    int first = chosen ? 0 : first_visible(o.a, pos), n_parts = (o.kv.hd_v + THREADS - 1) / THREADS;
+    if (chosen)
+        pos = min(pos, o.a.max_chosen - 1);
     for (int h0 = 0; h0 < group; h0 += HEADS) {
         int n_heads = min((int)HEADS, group - h0), head = hk * group + h0;
         float acc[PARTS][HEADS] = { { 0 } };
@@ -234,8 +194,11 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
         }
         for (int c = first / CHUNK; c <= pos / CHUNK; c++) {
             int lo = max(first - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK);
-            size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK;
-            chunk_weights(o, (const E *)o.kv.k + chunk * o.kv.hd_k, lo, hi, n_heads, s);
+            auto place = [&](int p) {
+                int at = chosen ? chosen[c * CHUNK + p] : c * CHUNK + p;
+                return ((size_t)(at / CHUNK) * o.kv.n_kv_head + hk) * CHUNK + at % CHUNK;
+            };
+            chunk_weights(o, [&](int p) { return (const E *)o.kv.k + place(p) * o.kv.hd_k; }, lo, hi, n_heads, s);
             if (t < n_heads) {
                 float top = m[t] > s.mc[t] ? m[t] : s.mc[t];
                 old[t] = pf_expf(m[t] - top);
@@ -249,7 +212,7 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
                 float ac[HEADS];
                 int d = i * THREADS + t;
                 if (i < n_parts && d < o.kv.hd_v) {
-                    chunk_values((const E *)o.kv.v + chunk * o.kv.hd_v, o.kv.hd_v, d, lo, hi, n_heads, s.weight, ac);
+                    chunk_values([&](int p) { return (const E *)o.kv.v + place(p) * o.v_stride + d; }, lo, hi, n_heads, s.weight, ac);
 #pragma unroll
                     for (int h = 0; h < HEADS; h++)
                         if (h < n_heads)
@@ -278,7 +241,7 @@ static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
     size_t bytes = HEADS * ((size_t)o.kv.hd_k + CHUNK + 6) * sizeof(float);
     int n_groups = ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS);
-    if (o.a.rows <= SPLIT_ROWS)
+    if (o.a.rows <= SPLIT_ROWS && !o.a.chosen)
         return launch_early(split<E>, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o, n_groups);
     if (pf_cu_attention_tiled(&o))
         return pf_cu_attention_tiles(st, &o);
@@ -288,7 +251,8 @@ static cudaError_t launch(cudaStream_t st, const struct attention &o)
 extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count,
                                        float *part, const struct cu_x *x, int *fault)
 {
-    struct attention o = { *a, *a->kv, n_chunks, count, part, *x, fault };
+    struct attention o = { *a, *a->kv, n_chunks, count, part, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x, fault };
+    o.kv.v = a->kv->v ? a->kv->v : a->kv->k;
     if (a->kv->hd_k > CU_HEAD_DIM || a->kv->hd_v > CU_HEAD_DIM)
         return cudaErrorInvalidValue;
     return a->kv->type == PF_KV_F16 ? launch<uint16_t>(st, o) : launch<float>(st, o);

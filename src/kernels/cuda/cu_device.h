@@ -105,11 +105,11 @@ CU_INLINE void wait_turn(void)
 #endif
 }
 
-/* Asks for bytes that the block will read, ahead of its turn. */
+/* Asks for bytes that the warp or its neighbours will read, ahead of their turn. */
 CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 {
 #if __CUDA_ARCH__ >= 900
-    for (size_t i = (size_t)threadIdx.x * 128; i < bytes; i += (size_t)blockDim.x * 128)
+    for (size_t i = threadIdx.x % WARP * 128; i < bytes; i += WARP * 128)
         asm volatile("prefetch.global.L2 [%0];" :: "l"(p + i));
 #endif
 }

@@ -71,7 +71,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
     enum { GROUPS = DOWN_ROWS / D::ROWS };
     int row = blockIdx.y, first = row * e.n_used, r = blockIdx.x * DOWN_ROWS + threadIdx.x, stride = D::n_sums(e.n);
     int n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS);
-    for (int i = 0; i < e.n_used; i++) {             /* the picks are older than the kernel ahead */
+    for (int i = threadIdx.x / WARP; i < e.n_used; i += blockDim.x / WARP) {    /* the picks are older than the kernel ahead */
         int expert = *(const volatile int32_t *)&e.picks[first + i];
         fetch_ahead(e.w.data[expert] + (size_t)blockIdx.x * DOWN_ROWS * e.w.row_bytes, n_rows * e.w.row_bytes);
     }

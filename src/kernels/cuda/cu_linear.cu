@@ -1,13 +1,14 @@
 /* Dense products, and rows of an embedding. A block takes a few neighbouring weight rows; see cu_dot.h. */
 #include "kernels/cuda/cu_dot.h"
 
-CU_INLINE void finish(const struct cu_part &p, int r, int row, float v)
+/* Output r of the row that begins at `at` of y. */
+CU_INLINE void finish(const struct cu_part &p, int r, size_t at, float v)
 {
     if (p.scale != 1.0f)
         v = v * p.scale;
     if (p.bias)
         v = v + p.bias[r];
-    p.y[(size_t)row * p.n_out + r] = v;
+    p.y[at + r] = v;
 }
 
 /* blockIdx.x: block_rows weight rows of one part; parts begin at whole blocks. Activation rows go one after another: the
@@ -16,21 +17,25 @@ template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_constant__ struct cu_linear l, int block_rows)
 {
     extern __shared__ float memory[];
-    int block = blockIdx.x, k = 0;
-    while (block >= (l.part[k].n_out + block_rows - 1) / block_rows)
-        block -= (l.part[k++].n_out + block_rows - 1) / block_rows;
+    int block = blockIdx.x, k = 0, head = 0, n_heads = max(l.n_heads, 1);
+    for (int n; block >= (n = (l.part[k].n_out + block_rows - 1) / block_rows); block -= n)
+        l.n_heads ? head++ : k++;
     const struct cu_part &p = l.part[k];
-    int first = block * block_rows;
-    fetch_ahead(p.w + first * l.row_bytes, min(block_rows, p.n_out - first) * l.row_bytes);
+    const uint8_t *base = p.w + (size_t)head * l.head_rows * l.row_bytes;
+    int first = block * block_rows, y_stride = l.n_heads ? l.y_stride : p.n_out;
+    for (int r = first + threadIdx.x / WARP; r < min(first + block_rows, p.n_out); r += blockDim.x / WARP)
+        fetch_ahead(base + r * l.row_bytes, l.row_bytes);
     wait_turn();
     for (int row = blockIdx.y; row < l.rows; row += gridDim.y) {
         const float *sums = run_tasks<D>(block_rows / D::ROWS, l.n, l.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
-            w = { p.w, l.row_bytes, p.n_out - 1 };
+            w = { base, l.row_bytes, p.n_out - 1 };
             r0 = first + g * D::ROWS;
-            x = x_row_of(l.x, l.n, row);
+            x = x_row_of(l.x, l.n, (int64_t)row * n_heads + head);
+            if (l.n_heads)
+                x.f = l.x.f + ((int64_t)row * n_heads + head) * l.x_stride;
         });
         for (int i = threadIdx.x; i < block_rows && first + i < p.n_out; i += blockDim.x)
-            finish(p, first + i, row, D::total(sums + i * D::n_sums(l.n), l.n));
+            finish(p, first + i, ((size_t)row * n_heads + head) * y_stride, D::total(sums + i * D::n_sums(l.n), l.n));
         __syncthreads();
     }
 }
@@ -98,7 +103,7 @@ static __global__ void __launch_bounds__(MANY_THREADS) float_rows(const __grid_c
     row += lane / MANY_OUT;
     out += lane % MANY_OUT;
     if (row < l.rows && out < p.n_out)
-        finish(p, out, row, v);
+        finish(p, out, (size_t)row * p.n_out, v);
 }
 
 template <class L>
@@ -120,6 +125,7 @@ static cudaError_t launch(cudaStream_t st, const struct cu_linear *l)
     struct block_shape shape = shape_of<D>(block_rows / D::ROWS, l->n);
     for (int i = 0; i < l->n_parts; i++)
         n_blocks += ceil_div(l->part[i].n_out, block_rows);
+    n_blocks *= l->n_heads ? l->n_heads : 1;
     cudaError_t e = allow_bytes(linear<D>, shape.bytes);
     if (e != cudaSuccess)
         return e;
@@ -129,7 +135,7 @@ static cudaError_t launch(cudaStream_t st, const struct cu_linear *l)
 
 extern "C" cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l)
 {
-    bool many = l->rows > CU_VECTOR_ROWS;
+    bool many = l->rows > CU_VECTOR_ROWS && l->n_heads == 0;
     switch (l->type) {
 #define X(TYPE) case PF_##TYPE: return many ? launch_float_rows<load_##TYPE>(st, l) : launch<dot_##TYPE>(st, l);
     X(F32) X(F16) X(BF16)

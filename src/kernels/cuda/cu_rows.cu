@@ -104,17 +104,46 @@ extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
     return launch_early(norm_row, o->rows, threads, bytes, st, *o);
 }
 
-static __global__ void quantise(const __grid_constant__ struct cu_x x, int n, int n_blocks, int *fault)
+/* A block takes a row; its first thread adds up. */
+static __global__ void layer_norm(const float *x, const float *w, const float *bias, float eps, int n, float *y)
 {
+    extern __shared__ float v[];
+    __shared__ double mean, factor;
     wait_turn();
-    int b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
-    if (b < n_blocks)
-        quantise_block(x.f[(size_t)blockIdx.y * n + b * 32 + threadIdx.x % WARP], &x, n, blockIdx.y, b, fault);
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        v[i] = x[(size_t)blockIdx.x * n + i];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        double sum = 0, squares = 0;
+        for (int i = 0; i < n; i++)
+            sum += v[i];
+        mean = sum / n;
+        for (int i = 0; i < n; i++)
+            squares += (v[i] - mean) * (v[i] - mean);
+        factor = 1 / sqrt(squares / n + (double)eps);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        y[(size_t)blockIdx.x * n + i] = (float)((v[i] - mean) * factor) * w[i] + bias[i];
 }
 
-extern "C" cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int rows, int *fault)
+extern "C" cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n,
+                                        int rows, float *y)
 {
-    return launch_early(quantise, dim3(ceil_div(n / 32, THREADS / WARP), rows), THREADS, 0, st, *x, n, n / 32, fault);
+    return launch_early(layer_norm, rows, 128, (size_t)n * sizeof(float), st, x, w, bias, eps, n, y);
+}
+
+static __global__ void quantise(const __grid_constant__ struct cu_x x, int n, int stride, int *fault)
+{
+    wait_turn();
+    int b = blockIdx.y * (THREADS / WARP) + threadIdx.x / WARP;
+    if (b < n / 32)
+        quantise_block(x.f[(size_t)blockIdx.x * stride + b * 32 + threadIdx.x % WARP], &x, n, blockIdx.x, b, fault);
+}
+
+extern "C" cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int stride, int rows, int *fault)
+{
+    return launch_early(quantise, dim3(rows, ceil_div(n / 32, THREADS / WARP)), THREADS, 0, st, *x, n, stride, fault);
 }
 
 static __global__ void act_elements(enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
@@ -242,7 +271,8 @@ static __global__ void kv_store(const __grid_constant__ struct store o)
     int h = blockIdx.x, row = blockIdx.y, pos = o.pos[row], n = o.kv.n_kv_head;
     size_t at = ((size_t)(pos / PF_KV_CHUNK_POSITIONS) * n + h) * PF_KV_CHUNK_POSITIONS + pos % PF_KV_CHUNK_POSITIONS;
     put_head(o.kv.type, o.kv.k, at * o.kv.hd_k, o.k + ((size_t)row * n + h) * o.kv.hd_k, o.kv.hd_k);
-    put_head(o.kv.type, o.kv.v, at * o.kv.hd_v, o.v + ((size_t)row * n + h) * o.kv.hd_v, o.kv.hd_v);
+    if (o.kv.v)
+        put_head(o.kv.type, o.kv.v, at * o.kv.hd_v, o.v + ((size_t)row * n + h) * o.kv.hd_v, o.kv.hd_v);
 }
 
 extern "C" cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,

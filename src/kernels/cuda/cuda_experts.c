@@ -31,7 +31,7 @@ static pf_status gate_up(struct cuda_backend *b, const struct pf_experts_op *e, 
     o.w = o.w2;
     CU_TRY(pf_cu_expert_rows(b->stream, &o, b->up), "up");
     CU_TRY(pf_cu_act(b->stream, e->act, gate, b->up, (int64_t)n_picks * n_ff, gate), "an activation");
-    return quantised ? pf_cuda_check(pf_cu_quantise(b->stream, &out, n_ff, n_picks, b->fault), "quantising") : PF_OK;
+    return quantised ? pf_cuda_check(pf_cu_quantise(b->stream, &out, n_ff, n_ff, n_picks, b->fault), "quantising") : PF_OK;
 }
 
 /* Adds a matrix of every expert to a product by tiles. */

@@ -32,6 +32,8 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
     struct carver c = { .base = base };
     take_x(&c, &b->x, (size_t)s->max_rows, (size_t)s->max_n_in);
     take_x(&c, &b->a, (size_t)s->max_picks, (size_t)s->n_ff);
+    take_x(&c, &b->h, (size_t)s->max_head_rows, (size_t)s->max_head_n_in);
+    b->scores = take(&c, (size_t)CU_CHOOSE_ROWS * (size_t)s->max_positions, sizeof *b->scores);
     b->a.f = take(&c, (size_t)s->max_picks * (size_t)s->n_ff, sizeof *b->a.f);
     b->up = take(&c, (size_t)s->max_picks * (size_t)s->n_ff, sizeof *b->up);
     b->pick_out = take(&c, (size_t)s->max_picks * (size_t)s->n_out, sizeof *b->pick_out);
@@ -63,6 +65,9 @@ pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *si
     void *scratch;
     widen(&s.max_rows, sizes->max_rows);
     widen(&s.max_n_in, sizes->max_n_in);
+    widen(&s.max_head_rows, sizes->max_head_rows);
+    widen(&s.max_head_n_in, sizes->max_head_n_in);
+    widen(&s.max_positions, sizes->max_positions);
     widen(&s.max_head_dim, sizes->max_head_dim);
     widen(&s.max_picks, sizes->max_picks);
     widen(&s.n_expert, sizes->n_expert);
