@@ -12,10 +12,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "cli/opts.h"
 #include "membw.h"
 #include "pfmoe.h"
 
-enum { EXIT_FAILED = 1, EXIT_USAGE = 2, MAX_LIST = 16, MAX_REPS = 100 };
+enum { MAX_LIST = 16, MAX_REPS = 100, MAX_OPTIONS = 64 };
 
 enum output { OUT_TABLE, OUT_MD, OUT_CSV, OUT_JSON, OUT_JSONL };
 static const char *const output_names[] = { "table", "md", "csv", "json", "jsonl" };
@@ -24,7 +25,8 @@ struct list {
     int n, v[MAX_LIST];
 };
 
-struct settings {
+struct bench {
+    struct settings shared;      /* what pfmoe-run has too: options about experts and reports */
     const char *model;
     struct list prompts, decodes, threads;
     int         reps, n_batch, gpu, vram_mb, ram_mb, slots;
@@ -88,7 +90,7 @@ static double run_once(pf_session *s, const int32_t *tok, int n, bool decode)
     return now() - begin;
 }
 
-static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct settings *o, int n, bool decode, struct row *row)
+static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct bench *o, int n, bool decode, struct row *row)
 {
     double rates[MAX_REPS], machine[MAX_REPS];
     int32_t *tok = malloc((size_t)n * sizeof *tok);
@@ -209,6 +211,8 @@ static void usage(FILE *out)
           "      --replay TRACE    hits of every replacement policy on a routing trace, beside the best possible\n"
           "      --slots N         experts in memory in a replay (default: half of them)\n"
           "  -h, --help\n", out);
+    if (out == stdout)
+        opts_shared_help();
 }
 
 static bool parse_int(const char *text, int min, int max, int *out)
@@ -240,17 +244,31 @@ static bool parse_output(const char *text, enum output *out)
     return false;
 }
 
-static int parse(int argc, char **argv, struct settings *o)
+/* Adds the options of pfmoe-run behind the n that are there, with codes from `code` on. */
+static void add_shared(struct option *options, int n, int code)
 {
-    enum { RAM_MB = 256, STREAMING, REPLAY, SLOTS };
-    static const struct option options[] = {
+    const char *name, *arg;
+    for (int i = 0; n < MAX_OPTIONS - 1 && opts_shared(i, &name, &arg); i++)
+        options[n++] = (struct option){ name, arg ? required_argument : no_argument, 0, code + i };
+    options[n] = (struct option){ 0 };
+}
+
+static int parse(int argc, char **argv, struct bench *o)
+{
+    enum { RAM_MB = 256, STREAMING, REPLAY, SLOTS, SHARED };
+    struct option options[MAX_OPTIONS] = {
         { "ram-mb", required_argument, 0, RAM_MB }, { "streaming", no_argument, 0, STREAMING },
         { "replay", required_argument, 0, REPLAY }, { "slots", required_argument, 0, SLOTS },
         { "model", required_argument, 0, 'm' },   { "prompt", required_argument, 0, 'p' }, { "gen", required_argument, 0, 'n' },
         { "threads", required_argument, 0, 't' }, { "gpu", required_argument, 0, 'g' }, { "vram-mb", required_argument, 0, 'V' }, { "batch", required_argument, 0, 'b' },
         { "repetitions", required_argument, 0, 'r' }, { "output", required_argument, 0, 'o' }, { "help", no_argument, 0, 'h' },
-        { 0, 0, 0, 0 },
     };
+    const char *why = NULL;
+    int n_own = 0;
+    while (options[n_own].name)
+        n_own++;
+    add_shared(options, n_own, SHARED);
+    opts_shared_begin(&o->shared);
     for (int c; (c = getopt_long(argc, argv, "m:p:n:t:g:b:r:o:h", options, NULL)) != -1;) {
         bool ok = true;
         switch (c) {
@@ -268,7 +286,12 @@ static int parse(int argc, char **argv, struct settings *o)
         case REPLAY: o->replay = optarg; break;
         case SLOTS: ok = parse_int(optarg, 1, 1 << 30, &o->slots); break;
         case 'h': usage(stdout); exit(0);
-        default:  usage(stderr); return EXIT_USAGE;
+        case '?': usage(stderr); return EXIT_USAGE;
+        default:  ok = opts_shared_set(&o->shared, c - SHARED, optarg, &why); break;
+        }
+        if (!ok && why) {
+            fprintf(stderr, "pfmoe-bench: --%s: %s\n", options[n_own + c - SHARED].name, why);
+            return EXIT_USAGE;
         }
         if (!ok) {
             fprintf(stderr, "pfmoe-bench: %s is not a value that its option takes\n", optarg);
@@ -289,13 +312,20 @@ static int largest(const struct list *a, int at_least)
     return at_least;
 }
 
+static int complain_of(const char *why)
+{
+    fprintf(stderr, "pfmoe-bench: %s\n", why);
+    return EXIT_FAILED;
+}
+
 /* All tests with one thread count; appends to rows. */
-static int run_threads(const struct settings *o, int threads, struct membw *bw, struct row *rows, int *n_rows)
+static int run_threads(const struct bench *o, int threads, struct membw *bw, struct row *rows, int *n_rows)
 {
     pf_model *m = NULL;
     pf_session *s = NULL;
     struct pf_model_opts mo;
     struct pf_session_opts so;
+    const char *why;
     int status = 0;
     pf_model_opts_init(&mo);
     pf_session_opts_init(&so);
@@ -304,11 +334,14 @@ static int run_threads(const struct settings *o, int threads, struct membw *bw, 
     mo.vram_bytes = (uint64_t)o->vram_mb * 1000000;
     mo.ram_bytes = (uint64_t)o->ram_mb * 1000000;
     mo.streaming = o->streaming;
+    opts_shared_model(&o->shared, &mo);
     so.n_ctx = largest(&o->prompts, largest(&o->decodes, 1));
     so.n_batch = o->n_batch;
     if (pf_model_open(&m, o->model, &mo) < 0)
         return fail("cannot open the model");
-    if (pf_session_open(&s, m, &so) < 0)
+    if (!report_begin(&o->shared.report, m, &why))
+        status = complain_of(why);
+    if (!status && pf_session_open(&s, m, &so) < 0)
         status = fail("cannot open a session");
     for (int i = 0; !status && i < o->prompts.n + o->decodes.n; i++) {
         bool decode = i >= o->prompts.n;
@@ -322,12 +355,15 @@ static int run_threads(const struct settings *o, int threads, struct membw *bw, 
         status = run_test(m, s, bw, o, n, decode, r);
         *n_rows += !status;
     }
+    double machine_bytes_s = *n_rows ? rows[*n_rows - 1].machine_gb_s * 1e9 : 0;
+    if (!status && !report_end(&o->shared.report, m, machine_bytes_s, &why))
+        status = complain_of(why);
     pf_session_close(&s);
     pf_model_close(&m);
     return status;
 }
 
-static int replay(const struct settings *o)
+static int replay(const struct bench *o)
 {
     struct pf_replay rows[MAX_LIST];
     int n = 0;
@@ -344,7 +380,7 @@ static int replay(const struct settings *o)
 int main(int argc, char **argv)
 {
     static struct row rows[MAX_LIST * 2 * MAX_LIST];
-    struct settings o = { .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .n_batch = 512 };
+    struct bench o = { .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .n_batch = 512 };
     struct pf_device cpu;
     int n_rows = 0, status = parse(argc, argv, &o);
     if (status)

@@ -357,6 +357,7 @@ struct pf_stats {
     uint64_t n_tokens;               /* positions evaluated */
     uint64_t step_ns;                /* time spent in them */
     uint64_t weight_bytes_read;      /* weights the kernels went over */
+    uint64_t slab_slots;             /* experts (or layers) that memory has room for; 0 when resident */
     uint64_t slab_hits, slab_misses; /* experts (or layers) wanted: in memory; read from the drive. 0 when resident */
     uint64_t disk_bytes_read;        /* by this program, not through the mapped file */
     uint64_t disk_busy_ns;           /* at least one such read was under way */

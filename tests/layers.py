@@ -11,12 +11,15 @@ MAY = {
     'text': {'text', 'gguf', 'base'},
     'kernels': {'kernels', 'base'},
     'tiers': {'tiers', 'kernels/backend.h', 'base'},
-    'moe': {'moe', 'gguf', 'text', 'tiers', 'kernels/backend.h', 'base'},
+    'moe': {'moe', 'gguf', 'text', 'tiers', 'kernels/backend.h', 'kernels/share.h', 'base'},
     'cli': {'cli'},
+    'bench': {'cli'},
 }
 DOORS = {
     'utf8proc.h': {'src/text'},
     'liburing.h': {'src/tiers/io_uring.c'},
+    'numa.h': {'src/tiers/spread.c'},
+    'numaif.h': {'src/tiers/spread.c'},
     'histedit.h': {'src/cli'},
     'cjson/cJSON.h': {'src/cli', 'bench', 'tests'},
 }

@@ -11,7 +11,7 @@
 static void say(const char *fmt, va_list args)
 {
     fflush(stdout);
-    fputs("pfmoe-run: ", stderr);
+    fprintf(stderr, "%s: ", program_invocation_short_name);
     vfprintf(stderr, fmt, args);
     fputc('\n', stderr);
 }

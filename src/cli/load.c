@@ -75,19 +75,6 @@ static uint32_t isa_mask(int level)
     return mask;
 }
 
-static void postfetch_opts(const struct settings *s, struct pf_postfetch_opts *o)
-{
-    static const int block[] = { [CHOSE_AUTO] = PF_AUTO, [CHOSE_0] = 0, [CHOSE_1] = 1 };
-    o->enable = s->postfetch;
-    o->force_cpu = s->force_cpu;
-    o->block_on_miss = block[s->block_on_miss];
-    o->max_transfers = (int)s->max_transfers;
-    o->scratchpad_mb = (uint32_t)s->scratchpad_mb;
-    o->dedicated_streams = s->dedicated_streams;
-    o->cpu_limit = s->cpu_limit == UNSET ? PF_AUTO : (int)s->cpu_limit;
-    o->debug = s->postfetch_debug;
-}
-
 static void model_opts(const struct settings *s, struct pf_model_opts *o)
 {
     pf_model_opts_init(o);
@@ -98,8 +85,7 @@ static void model_opts(const struct settings *s, struct pf_model_opts *o)
     o->speeds = (struct pf_speeds){ s->vram_gb_s * 1e9, s->pcie_gb_s * 1e9, s->ram_gb_s * 1e9, s->disk_gb_s * 1e9 };
     o->streaming = s->streaming;
     o->no_nvme = s->no_nvme;
-    postfetch_opts(s, &o->postfetch);
-    report_model_opts(&s->report, o);
+    opts_shared_model(s, o);
     o->log = s->postfetch_debug ? log_all : log_warnings;
 }
 
@@ -160,10 +146,13 @@ pf_model *load_model(const struct settings *s, bool vocab_only)
 {
     struct pf_model_opts o;
     pf_model *m;
+    const char *why;
     model_opts(s, &o);
     o.vocab_only = vocab_only;
     if (pf_model_open(&m, load_path(s), &o) < 0)
         die_failed(NULL);
+    if (!vocab_only && !report_begin(&s->report, m, &why))
+        die(EXIT_FAILED, "%s", why);
     return m;
 }
 
@@ -187,6 +176,6 @@ pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx)
 void load_report(const struct settings *s, pf_model *m)
 {
     const char *why;
-    if (!report_end(&s->report, m, &why))
+    if (!report_end(&s->report, m, 0, &why))
         die(EXIT_FAILED, "%s", why);
 }

@@ -12,7 +12,7 @@
 #include "pfmoe.h"
 #include "term.h"
 
-enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, STOPS, CHUNKS, ACTION };
+enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, TRACE_FILE, STOPS, CHUNKS, ACTION };
 
 enum { GROUP_WHAT, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_EXPERTS, GROUP_REPORT, GROUP_CHECK, GROUP_HELP, GROUP_HIDDEN };
 static const char *const group_titles[] = {
@@ -122,6 +122,18 @@ static const struct opt table[] = {
     { GROUP_EXPERTS, 0, "postfetch-debug", CHOICE, "0|1", AT(postfetch_debug), 0, 0, "PFMOE_POSTFETCH_DEBUG", false,
       "a line on standard error for each transfer (default 0)" },
 
+    { GROUP_REPORT, 0, "stats", FLAG, NULL, AT(report.stats), 0, 0, NULL, false,
+      "at the end print speed, hits of every tier, transfers and what limited them" },
+    { GROUP_REPORT, 0, "routing", TEXT, "TRACE", AT(report.routing), 0, 0, NULL, false,
+      "take the picks and weights of a recorded trace instead of the router's, token by token: for measurements" },
+    { GROUP_REPORT, 0, "expert-trace-stats", CHOICE, "0|1", AT(report.trace_stats), 0, 0, "PFMOE_EXPERT_TRACE_STATS", false,
+      "at the end print a table of which experts each layer picked (default 0)" },
+    { GROUP_REPORT, 0, "expert-trace-output", TRACE_FILE, "FILE", AT(report.trace_output), 0, 0, "PFMOE_EXPERT_TRACE_OUTPUT", false,
+      "write it to FILE; the name's ending says how: .json or .csv (counts), .svg (a heat map), .trace (every pick, for --routing)" },
+    { GROUP_REPORT, 0, "expert-trace-logging", CHOICE, "0|1", AT(report.trace_logging), 0, 0, "PFMOE_EXPERT_TRACE_LOGGING", false,
+      "print the picks of every token and layer (default 0)" },
+    { GROUP_REPORT, 0, "expert-trace-verbose", CHOICE, "0|1", AT(report.trace_verbose), 0, 0, "PFMOE_EXPERT_TRACE_VERBOSE", false,
+      "and the range of every stage's values; the CPU computes the experts then (default 0)" },
     { GROUP_REPORT, 0, "timeline", TEXT, "FILE", AT(report.timeline), 0, 0, "PFMOE_TIMELINE", false,
       "at the end write to FILE what each part of the machine was at, layer by layer, for chrome://tracing or Perfetto" },
 
@@ -210,6 +222,13 @@ static bool parse_choice(const struct opt *o, const char *value, int *out)
     return false;
 }
 
+static bool parse_trace_file(const char *value, const char **out)
+{
+    *out = value;
+    snprintf(why_not, sizeof why_not, "\"%.80s\" ends in none of .json, .csv, .svg, .trace", value);
+    return report_form_is_known(value);
+}
+
 static bool parse_chunks(const char *value, struct chunk_list *out)
 {
     out->n = 0;
@@ -246,6 +265,7 @@ static bool parse_value(const struct opt *o, struct settings *s, const char *val
     case WHOLE:  return parse_whole(o, value, at);
     case REAL:   return parse_real(o, value, at);
     case CHOICE: return parse_choice(o, value, at);
+    case TRACE_FILE: return parse_trace_file(value, at);
     case CHUNKS: return parse_chunks(value, at);
     case STOPS:  return parse_stop(value, at);
     case ACTION: break;
@@ -312,31 +332,35 @@ static void print_wrapped(const char *text, int indent, int width)
     putchar('\n');
 }
 
-static void print_help(void)
+static void print_group(int g)
 {
     enum { INDENT = 28, WIDTH = 100 };
+    printf("\n%s:\n", group_titles[g]);
+    for (const struct opt *o = table; o < table + N_OPTS; o++) {
+        char flag[80], help[512];
+        if (o->group != g)
+            continue;
+        flag_text(o, flag, sizeof flag);
+        snprintf(help, sizeof help, "%s%s%s%s", o->help, o->env ? " [" : "", o->env ? o->env : "", o->env ? "]" : "");
+        if (strlen(flag) > INDENT - 4)
+            printf("  %s\n%*s", flag, INDENT, "");
+        else
+            printf("  %-*s", INDENT - 2, flag);
+        print_wrapped(help, INDENT, WIDTH);
+    }
+}
+
+static void print_help(void)
+{
     puts("usage: pfmoe-run [-m MODEL.gguf] [options]             chat\n"
          "       pfmoe-run [-m MODEL.gguf] -p TEXT | -f FILE     one answer\n"
          "       pfmoe-run --info FILE [--verify]                what a file holds\n\n"
          "Runs a mixture-of-experts (or dense) language model from a GGUF file. With no text given and\n"
          "standard input a terminal it is a chat; /help there lists its commands.");
-    for (int g = GROUP_WHAT; g < GROUP_HIDDEN; g++) {
-        printf("\n%s:\n", group_titles[g]);
-        for (const struct opt *o = table; o < table + N_OPTS; o++) {
-            char flag[80], help[512];
-            if (o->group != g)
-                continue;
-            flag_text(o, flag, sizeof flag);
-            snprintf(help, sizeof help, "%s%s%s%s", o->help, o->env ? " [" : "", o->env ? o->env : "", o->env ? "]" : "");
-            if (strlen(flag) > INDENT - 4)
-                printf("  %s\n%*s", flag, INDENT, "");
-            else
-                printf("  %-*s", INDENT - 2, flag);
-            print_wrapped(help, INDENT, WIDTH);
-        }
-    }
-    puts("\nA name in brackets is an environment variable that sets the same; the flag wins. PFMOE_POSTFETCH_ may be\n"
-         "written LLAMA_POSTFETCH_ too.\n"
+    for (int g = GROUP_WHAT; g < GROUP_HIDDEN; g++)
+        print_group(g);
+    puts("\nA name in brackets is an environment variable that sets the same; the flag wins. PFMOE_POSTFETCH_ and\n"
+         "PFMOE_EXPERT_TRACE_ may be written with LLAMA_ in the place of PFMOE_ too.\n"
          "Sampling that nobody sets is what the model's file recommends, else temp 0.8, top-k 40, top-p 0.95, min-p 0.05.\n"
          "Exit status: 0 done, 1 failed, 2 wrong usage.");
 }
@@ -406,17 +430,21 @@ static void read_variable(struct settings *s, const struct opt *o, const char *n
 }
 
 /* A variable's own name is read last: it wins over its alias. */
+static void read_variables(struct settings *s, const struct opt *o)
+{
+    char alias[80];
+    if (!o->env)
+        return;
+    alias_of(o->env, alias, sizeof alias);
+    if (*alias)
+        read_variable(s, o, alias);
+    read_variable(s, o, o->env);
+}
+
 static void read_environment(struct settings *s)
 {
-    for (const struct opt *o = table; o < table + N_OPTS; o++) {
-        char alias[80];
-        if (!o->env)
-            continue;
-        alias_of(o->env, alias, sizeof alias);
-        if (*alias)
-            read_variable(s, o, alias);
-        read_variable(s, o, o->env);
-    }
+    for (const struct opt *o = table; o < table + N_OPTS; o++)
+        read_variables(s, o);
 }
 
 static const struct opt *by_code(int code)
@@ -485,4 +513,55 @@ void opts_read(struct settings *s, int argc, char **argv)
     if (optind < argc)
         die(EXIT_USAGE, "\"%s\" is not expected; a text goes after -p", argv[optind]);
     check_together(s);
+}
+
+/* ---- What the bench shares ---------------------------------------------------------------------------------------- */
+
+static const struct opt *shared_row(int i)
+{
+    for (const struct opt *o = table; o < table + N_OPTS; o++)
+        if ((o->group == GROUP_EXPERTS || o->group == GROUP_REPORT) && i-- == 0)
+            return o;
+    return NULL;
+}
+
+bool opts_shared(int i, const char **name, const char **arg)
+{
+    const struct opt *o = shared_row(i);
+    if (!o)
+        return false;
+    *name = o->name;
+    *arg = o->arg;
+    return true;
+}
+
+void opts_shared_begin(struct settings *s)
+{
+    defaults(s);
+    for (int i = 0; shared_row(i); i++)
+        read_variables(s, shared_row(i));
+}
+
+bool opts_shared_set(struct settings *s, int i, const char *value, const char **why)
+{
+    *why = why_not;
+    return parse_value(shared_row(i), s, value);
+}
+
+void opts_shared_help(void)
+{
+    print_group(GROUP_EXPERTS);
+    print_group(GROUP_REPORT);
+}
+
+void opts_shared_model(const struct settings *s, struct pf_model_opts *o)
+{
+    static const int block[] = { [CHOSE_AUTO] = PF_AUTO, [CHOSE_0] = 0, [CHOSE_1] = 1 };
+    o->postfetch = (struct pf_postfetch_opts){
+        .enable = s->postfetch, .force_cpu = s->force_cpu, .block_on_miss = block[s->block_on_miss],
+        .max_transfers = (int)s->max_transfers, .scratchpad_mb = (uint32_t)s->scratchpad_mb,
+        .dedicated_streams = s->dedicated_streams, .cpu_limit = s->cpu_limit == UNSET ? PF_AUTO : (int)s->cpu_limit,
+        .debug = s->postfetch_debug,
+    };
+    report_model_opts(&s->report, o);
 }

@@ -62,4 +62,12 @@ bool opts_set(struct settings *s, const char *name, const char *value, const cha
 /* Appends a line "name  value  meaning" for everything that opts_set takes. */
 void opts_list(const struct settings *s, struct buf *out);
 
+/* What the bench shares: the rows about experts and reports, i = 0, 1, ..: name and argument (NULL: none); false past the
+ * last. begin sets defaults and reads the environment; set is as opts_set; model copies the values into o. */
+bool opts_shared(int i, const char **name, const char **arg);
+void opts_shared_begin(struct settings *s);
+bool opts_shared_set(struct settings *s, int i, const char *value, const char **why);
+void opts_shared_help(void);
+void opts_shared_model(const struct settings *s, struct pf_model_opts *o);
+
 #endif

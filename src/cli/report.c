@@ -3,25 +3,169 @@
 #include "report.h"
 
 #include <errno.h>
-#include <stdio.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { TIMELINE_SPANS = 1 << 18 };       /* 14 MB; some 20 to 200 tokens */
+enum { TIMELINE_SPANS = 1 << 18, MAX_PICKS = 64, MAX_POLICIES = 16 };      /* 14 MB; some 20 to 200 tokens */
 
 static char why_not[512];
+
+enum form { FORM_NONE, FORM_JSON, FORM_CSV, FORM_SVG, FORM_TRACE };
+
+static enum form form_of(const char *path)
+{
+    static const char *const endings[] = { [FORM_JSON] = ".json", [FORM_CSV] = ".csv", [FORM_SVG] = ".svg", [FORM_TRACE] = ".trace" };
+    const char *dot = path ? strrchr(path, '.') : NULL;
+    for (int f = FORM_JSON; dot && f <= FORM_TRACE; f++)
+        if (strcmp(dot, endings[f]) == 0)
+            return (enum form)f;
+    return FORM_NONE;
+}
+
+bool report_form_is_known(const char *path)
+{
+    return form_of(path) != FORM_NONE;
+}
 
 void report_model_opts(const struct report *r, struct pf_model_opts *o)
 {
     o->timeline_spans = r->timeline ? TIMELINE_SPANS : 0;
+    o->routing = r->routing;
 }
+
+/* ---- Lines for every pick ----------------------------------------------------------------------------------------- */
+
+/* Picks come first, their weights right after them: one line. */
+static void print_picks(const struct pf_stage_data *d)
+{
+    static int32_t picks[MAX_PICKS];
+    if (d->picks) {
+        memcpy(picks, d->picks, (size_t)(d->n < MAX_PICKS ? d->n : MAX_PICKS) * sizeof *picks);
+        return;
+    }
+    fprintf(stderr, "token %lld layer %d picks", (long long)d->pos, d->layer);
+    for (int i = 0; i < d->n && i < MAX_PICKS; i++)
+        fprintf(stderr, " %d (%.4f)", picks[i], (double)d->values[i]);
+    putc('\n', stderr);
+}
+
+static void print_stage(const struct pf_stage_data *d)
+{
+    static const char *const names[PF_N_STAGES] = { "logits", "probabilities", "scores", "picks", "weights", "gate", "up", "activation",
+                                                    "down", "sum" };
+    double squares = 0, least = INFINITY, most = -INFINITY;
+    for (int i = 0; i < d->n; i++) {
+        squares += (double)d->values[i] * (double)d->values[i];
+        least = fmin(least, (double)d->values[i]);
+        most = fmax(most, (double)d->values[i]);
+    }
+    fprintf(stderr, "token %lld layer %d", (long long)d->pos, d->layer);
+    if (d->expert >= 0)
+        fprintf(stderr, " expert %d", d->expert);
+    fprintf(stderr, " %s: %d values from %.4g to %.4g, root mean square %.4g\n", names[d->stage], d->n, least, most,
+            sqrt(squares / d->n));
+}
+
+static void print_data(void *ctx, const struct pf_stage_data *d)
+{
+    (void)ctx;
+    if (d->stage == PF_STAGE_PICKS || d->stage == PF_STAGE_WEIGHTS)
+        print_picks(d);
+    else
+        print_stage(d);
+}
+
+bool report_begin(const struct report *r, pf_model *m, const char **why)
+{
+    enum form form = form_of(r->trace_output);
+    struct pf_trace_opts o = { .counts = r->trace_stats || (form != FORM_NONE && form != FORM_TRACE),
+                               .record = form == FORM_TRACE ? r->trace_output : NULL };
+    if (r->trace_logging || r->trace_verbose) {
+        o.fn = print_data;
+        o.stages = r->trace_verbose ? (1u << PF_N_STAGES) - 1 : 1u << PF_STAGE_PICKS | 1u << PF_STAGE_WEIGHTS;
+    }
+    *why = why_not;
+    if (!o.counts && !o.record && !o.fn)
+        return true;
+    snprintf(why_not, sizeof why_not, "%s", pf_trace_set(m, &o) < 0 ? pf_last_error() : "");
+    return !*why_not;
+}
+
+/* ---- Statistics --------------------------------------------------------------------------------------------------- */
+
+static double share(uint64_t part, uint64_t whole)
+{
+    return whole ? 100.0 * (double)part / (double)whole : 0;
+}
+
+static void print_experts(const struct pf_stats *s)
+{
+    uint64_t wanted = s->slab_hits + s->slab_misses;
+    if (s->vram_hits)
+        fprintf(stderr, "experts in VRAM     %.1f%% of those wanted\n", share(s->vram_hits, s->vram_hits + wanted));
+    if (wanted)
+        fprintf(stderr, "experts in memory   %.1f%% of %llu that were looked for\n", share(s->slab_hits, wanted), (unsigned long long)wanted);
+    if (s->disk_bytes_read)
+        fprintf(stderr, "drive               %.2f GB read at %.2f GB/s, busy %.1f%% of the time, waited for %.1f%%\n",
+                (double)s->disk_bytes_read * 1e-9, (double)s->disk_bytes_read / (double)s->disk_busy_ns,
+                share(s->disk_busy_ns, s->step_ns), share(s->disk_wait_ns, s->step_ns));
+}
+
+static void print_device(const struct pf_stats *s)
+{
+    if (s->n_transfers)
+        fprintf(stderr, "transfers           %llu, %.2f GB at %.1f GB/s, %.1f%% of their time hidden\nfallbacks           %.2f%%\n",
+                (unsigned long long)s->n_transfers, (double)s->transfer_bytes * 1e-9,
+                (double)s->transfer_bytes / (double)(s->transfer_ns ? s->transfer_ns : 1), share(s->transfer_hidden_ns, s->transfer_ns),
+                share(s->n_fallbacks, s->n_transfers));
+    if (s->gpu_busy_ns)
+        fprintf(stderr, "GPU busy            %.1f%% of the time\n", share(s->gpu_busy_ns, s->step_ns));
+    if (s->handoff_p95_ns)
+        fprintf(stderr, "hand-off            %.1f us (median), %.1f us (95th percentile)\n", (double)s->handoff_p50_ns * 1e-3,
+                (double)s->handoff_p95_ns * 1e-3);
+    if (s->device_lost)
+        fprintf(stderr, "the GPU was lost; the CPU went on from the last position that was whole\n");
+}
+
+/* What the best replacement would have reached on the trace just recorded. */
+static void print_belady(const char *trace, const struct pf_stats *s)
+{
+    struct pf_replay rows[MAX_POLICIES];
+    int n = 0;
+    if (!s->slab_slots || pf_trace_replay(trace, (int64_t)s->slab_slots, rows, MAX_POLICIES, &n) < 0)
+        return;
+    const struct pf_replay *best = &rows[n < MAX_POLICIES ? n - 1 : MAX_POLICIES - 1];
+    fprintf(stderr, "best possible       %.1f%% in memory, with room for %llu experts\n", share(best->n_hits, best->n_uses),
+            (unsigned long long)best->n_slots);
+}
+
+static void print_stats(const struct report *r, pf_model *m, double machine_bytes_s)
+{
+    struct pf_stats s;
+    pf_stats_get(m, &s);
+    double seconds = (double)s.step_ns * 1e-9, bytes_s = seconds > 0 ? (double)s.weight_bytes_read / seconds : 0;
+    fprintf(stderr, "evaluated           %llu tokens in %.3f s: %.2f tok/s\n", (unsigned long long)s.n_tokens, seconds,
+            seconds > 0 ? (double)s.n_tokens / seconds : 0);
+    fprintf(stderr, "weights gone over   %.2f GB at %.2f GB/s", (double)s.weight_bytes_read * 1e-9, bytes_s * 1e-9);
+    if (machine_bytes_s > 0)
+        fprintf(stderr, ", %.1f%% of the %.2f that memory gives", 100 * bytes_s / machine_bytes_s, machine_bytes_s * 1e-9);
+    putc('\n', stderr);
+    print_experts(&s);
+    if (form_of(r->trace_output) == FORM_TRACE)
+        print_belady(r->trace_output, &s);
+    print_device(&s);
+}
+
+/* ---- Files -------------------------------------------------------------------------------------------------------- */
 
 static bool put(void *ctx, const void *data, size_t bytes)
 {
     return fwrite(data, 1, bytes, ctx) == bytes;
 }
 
-/* Creates path and has `fill` write it. */
-typedef bool fill_fn(pf_model *m, FILE *f);
+/* Creates a file and has `fill` write it. */
+typedef bool fill_fn(pf_model *m, const char *path, FILE *f);
 
 static bool write_file(const char *path, pf_model *m, fill_fn *fill)
 {
@@ -30,7 +174,7 @@ static bool write_file(const char *path, pf_model *m, fill_fn *fill)
         snprintf(why_not, sizeof why_not, "cannot create %s: %s", path, strerror(errno));
         return false;
     }
-    bool ok = fill(m, f);
+    bool ok = fill(m, path, f) && !ferror(f);
     if (fclose(f) != 0 || !ok) {
         snprintf(why_not, sizeof why_not, "cannot write %s: %s", path, strerror(errno));
         return false;
@@ -38,13 +182,48 @@ static bool write_file(const char *path, pf_model *m, fill_fn *fill)
     return true;
 }
 
-static bool fill_timeline(pf_model *m, FILE *f)
+static bool fill_timeline(pf_model *m, const char *path, FILE *f)
 {
+    (void)path;
     return pf_timeline_write(m, put, f) == PF_OK;
 }
 
-bool report_end(const struct report *r, pf_model *m, const char **why)
+static bool fill_activity(pf_model *m, const char *path, FILE *f)
 {
+    static void (*const forms[])(const struct activity *, FILE *) = { [FORM_JSON] = activity_json, [FORM_CSV] = activity_csv,
+                                                                      [FORM_SVG] = activity_svg };
+    struct activity a;
+    bool ok = activity_read(&a, m);
+    if (ok)
+        forms[form_of(path)](&a, f);
+    activity_free(&a);
+    return ok;
+}
+
+static void print_activity(pf_model *m)
+{
+    struct activity a;
+    if (activity_read(&a, m))
+        activity_table(&a, stderr);
+    activity_free(&a);
+}
+
+bool report_end(const struct report *r, pf_model *m, double machine_bytes_s, const char **why)
+{
+    enum form form = form_of(r->trace_output);
     *why = why_not;
-    return !r->timeline || write_file(r->timeline, m, fill_timeline);
+    if (form != FORM_NONE && form != FORM_TRACE && !write_file(r->trace_output, m, fill_activity))
+        return false;
+    if (r->timeline && !write_file(r->timeline, m, fill_timeline))
+        return false;
+    if (r->trace_stats)
+        print_activity(m);
+    bool traced = r->trace_stats || r->trace_logging || r->trace_verbose || form != FORM_NONE;
+    if (traced && pf_trace_set(m, NULL) < 0) {
+        snprintf(why_not, sizeof why_not, "%s", pf_last_error());
+        return false;
+    }
+    if (r->stats)
+        print_stats(r, m, machine_bytes_s);
+    return true;
 }

@@ -1,19 +1,48 @@
-/* What a run leaves behind besides its answer: the timeline. Shared by pfmoe-run and the bench.
+/* What a run tells of itself besides its answer: timeline, statistics, and where tokens went. Shared by pfmoe-run and the
+ * bench; what is meant for the eye goes to standard error.
  *
- *     pf_model_opts <- report_model_opts -> open the model -> report_begin -> run -> report_end -> close the model */
+ *     pf_model_opts <- report_model_opts -> open the model -> report_begin -> run -> report_end -> close the model
+ *
+ * A function that returns false has set *why to one sentence, which is valid until the next call or the library's next
+ * failure. One run at a time. */
 #ifndef PF_CLI_REPORT_H
 #define PF_CLI_REPORT_H
+
+#include <stdio.h>
 
 #include "pfmoe.h"
 
 struct report {
     const char *timeline;                /* file, or NULL */
+    bool        stats;
+    const char *routing;                 /* a trace to take picks from, or NULL */
+    /* the tracer; 0 or 1 */
+    int         trace_stats, trace_logging, trace_verbose;
+    const char *trace_output;            /* file; report_form_is_known says yes to it */
 };
 
-void report_model_opts(const struct report *r, struct pf_model_opts *o);
+bool report_form_is_known(const char *path);         /* its name ends in .json, .csv, .svg or .trace */
 
-/* Writes what was asked for. False: *why (never NULL) is one sentence; valid until the next call or the library's next
- * failure. */
-bool report_end(const struct report *r, pf_model *m, const char **why);
+void report_model_opts(const struct report *r, struct pf_model_opts *o);
+bool report_begin(const struct report *r, pf_model *m, const char **why);
+
+/* Prints and writes what was asked for. machine_bytes_s: what the machine's memory gives, 0 if nobody knows. */
+bool report_end(const struct report *r, pf_model *m, double machine_bytes_s, const char **why);
+
+/* How often experts were picked (activity.c): counts of every layer that has experts, into f; false on a failed write. */
+struct activity {
+    int       n_layers, n_experts;
+    int      *layer;                     /* [n_layers] its number in the model */
+    uint64_t *counts;                    /* [n_layers][n_experts] */
+    uint64_t *total;                     /* [n_layers] */
+    uint64_t  n_tokens;
+    const char *model;
+};
+bool activity_read(struct activity *a, pf_model *m);
+void activity_free(struct activity *a);
+void activity_json(const struct activity *a, FILE *f);
+void activity_csv(const struct activity *a, FILE *f);
+void activity_svg(const struct activity *a, FILE *f);
+void activity_table(const struct activity *a, FILE *f);
 
 #endif

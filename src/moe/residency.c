@@ -664,12 +664,22 @@ bool pf_residency_holds(const struct pf_model *m, int layer)
     return true;
 }
 
+/* How many slabs of average size so many bytes hold. */
+static uint64_t slots_of(const struct pf_residency *r, uint64_t bytes)
+{
+    uint64_t all = 0;
+    for (int i = 0; i < r->n_slabs; i++)
+        all += slab_bytes(r, i);
+    return (uint64_t)((double)bytes / (double)all * (double)r->n_slabs);
+}
+
 void pf_residency_stats(const struct pf_model *m, struct pf_stats *out)
 {
     struct pf_store_stats s;
     if (!m->residency)
         return;
     pf_store_stats_get(m->residency->store, &s);
+    out->slab_slots = slots_of(m->residency, s.slot_bytes);
     out->slab_hits = s.n_hits;
     out->slab_misses = s.n_misses;
     out->disk_bytes_read = s.bytes_read;

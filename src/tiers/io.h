@@ -81,7 +81,8 @@ struct pf_io_sim {
     uint64_t short_every;            /* each such read ends early, at a multiple of 512 bytes */
     uint64_t late_at;                /* this read comes back after everything else, and no sooner than late_ns */
     uint64_t late_ns;
-    uint64_t corrupt_at;             /* one sector of this read holds something else */
+    uint64_t corrupt_at;             /* one sector of this read holds something else, */
+    uint64_t lost_at;                /* or is left as it was */
     uint64_t latency_ns, ns_per_kib; /* of each read */
     uint64_t seed;                   /* of the order in which reads come back; 0: in order */
     uint64_t n_reads;                /* how many there were; read it after close */

@@ -72,10 +72,15 @@ static void carry_out(struct sim *m, struct pf_io_read *r, uint64_t number)
     uint64_t bytes = r->bytes;
     if (p->short_every && number % p->short_every == 0)
         bytes = bytes / 2 / SECTOR * SECTOR;
+    char *sector = (char *)r->buf + bytes / 2 / SECTOR * SECTOR, before[SECTOR];
+    if (number == p->lost_at && bytes >= 2 * SECTOR)
+        memcpy(before, sector, SECTOR);
     ssize_t n = pread(m->s.files[r->file].fd, r->buf, bytes, (off_t)r->offset);
     r->result = n < 0 ? -errno : n;
-    if (number == p->corrupt_at && n >= SECTOR)
-        memset((char *)r->buf + n / 2 / SECTOR * SECTOR, 0x5a, SECTOR);
+    if (number == p->lost_at && bytes >= 2 * SECTOR)
+        memcpy(sector, before, SECTOR);
+    if (number == p->corrupt_at && bytes >= 2 * SECTOR)
+        memset(sector, 0x5a, SECTOR);
 }
 
 /* Which of the reads in flight comes back next; the late one only when it is alone. -1: none yet, and *due says when. */

@@ -22,9 +22,14 @@
  *     when few reads are under way: what nobody may want delays what somebody waits for by no more than AHEAD_DEPTH reads.
  *
  * A read that comes back short is continued from the last whole sector, one that was interrupted is asked for again; all else
- * fails the part and everyone who waits for it with one sentence, and the next pin starts afresh. Each part keeps a checksum of
- * eight bytes a sector from its first read: a later read that returned other sectors than the first is noticed, and repeated
- * once. (GGUF has no checksums; the first read is trusted.) */
+ * fails the part and everyone who waits for it with one sentence, and the next pin starts afresh.
+ *
+ * GGUF has no checksums, so what a drive returns cannot be proved right; what drives, cables and file systems do in practice is
+ * leave sectors out or return empty ones. Before a part's first read every sector of its slot is marked. A mark that is still
+ * there, or a sector of one repeated byte, makes the part be read once more; then a mark is an error, and a sector that is
+ * still empty is what the file holds. The first read leaves a checksum of eight bytes a sector: a later one that differs is
+ * repeated once, and then an error. Single bits that flip on the first read, or a sector taken for another one, are not
+ * noticed: that would take reading everything twice. */
 #define _GNU_SOURCE
 #include "tiers/store.h"
 
@@ -39,8 +44,9 @@
 
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
+#include "tiers/spread.h"
 
-enum { MAX_TRIES = 16, AHEAD_DEPTH = 4, SECTOR = 512, NONE = -1 };
+enum { MAX_TRIES = 16, AHEAD_DEPTH = 4, SECTOR = 512, HUGE_BYTES = 2 << 20, NONE = -1 };
 
 enum state { ABSENT, QUEUED, READING, READY, FAILED };
 
@@ -228,7 +234,7 @@ static pf_status share_out(struct pf_store *s, uint64_t budget)
         s->arena_bytes += (size_t)k->n_slots * k->slot_bytes;
     }
     s->stats.slot_bytes = s->arena_bytes;
-    s->arena_bytes += s->align;                  /* the arena's own alignment may be less */
+    s->arena_bytes += HUGE_BYTES;                /* to begin on a huge page, which is also as aligned as any drive wants */
     return PF_OK;
 }
 
@@ -290,7 +296,8 @@ static pf_status open_tables(struct pf_store *s, const struct pf_store_setup *se
     s->arena = pf_pages_alloc(s->arena_bytes);
     if (!s->arena)
         PF_FAIL(PF_ENOMEM, "no memory for %zu bytes of weights", s->arena_bytes);
-    uint8_t *at = (uint8_t *)(((uintptr_t)s->arena + s->align - 1) / s->align * s->align);
+    pf_numa_spread(s->arena, s->arena_bytes);
+    uint8_t *at = (uint8_t *)(((uintptr_t)s->arena + HUGE_BYTES - 1) / HUGE_BYTES * HUGE_BYTES);
     for (int c = 0; c < s->n_classes; c++) {
         PF_TRY(open_class(s, &s->classes[c], setup, at));
         at += (uint64_t)s->classes[c].n_slots * s->classes[c].slot_bytes;
@@ -547,6 +554,32 @@ static int next_part(struct pf_store *s)
     return s->ahead.head;
 }
 
+static uint64_t mark_of(const uint8_t *sector)
+{
+    return ((uint64_t)(uintptr_t)sector ^ 0x70666d6f65u) * 0x9e3779b97f4a7c15u;
+}
+
+static uint64_t word_at(const uint8_t *p)
+{
+    uint64_t word;
+    memcpy(&word, p, sizeof word);
+    return word;
+}
+
+/* The end of the sectors that hold the part, in its slot. */
+static uint8_t *sectors_end(const struct pf_store *s, const struct part *part)
+{
+    return part->slot + (part->at.offset % s->align + part->at.bytes + SECTOR - 1) / SECTOR * SECTOR;
+}
+
+static void mark_sectors(const struct pf_store *s, struct part *part)
+{
+    for (uint8_t *at = part->slot; at < sectors_end(s, part); at += SECTOR) {
+        uint64_t mark = mark_of(at);
+        memcpy(at, &mark, sizeof mark);
+    }
+}
+
 /* The next chunk of a part: a share of the sectors that hold it, in whole multiples of the alignment. */
 static void ask_chunk(struct pf_store *s, int p)
 {
@@ -555,6 +588,8 @@ static void ask_chunk(struct pf_store *s, int p)
     uint64_t sectors = (end - begin + s->align - 1) / s->align, n = (uint64_t)part->n_chunks, i = (uint64_t)part->n_asked++;
     uint64_t from = begin + sectors * i / n * s->align, to = begin + sectors * (i + 1) / n * s->align;
     struct read *r = s->idle;
+    if (i == 0 && !part->has_sum)
+        mark_sectors(s, part);
     s->idle = r->next;
     *r = (struct read){ .io = { .file = part->at.file, .offset = from, .bytes = to - from, .buf = part->slot + (from - begin) },
                         .part = p, .need_end = to < end ? to : end };
@@ -816,16 +851,72 @@ static bool must_repeat(struct pf_store *s, struct read *r)
     return true;
 }
 
-/* Eight bytes of every sector. The lock is not held: the part is READING and all its reads are back. */
-static uint64_t checksum(const uint8_t *data, uint64_t bytes)
+/* ---- What came: the lock is not held, as the part is READING and all its reads are back ------------------------------ */
+
+static uint64_t add_word(uint64_t sum, const uint8_t *p)
 {
-    uint64_t sum = bytes;
-    for (uint64_t i = 0; i + 8 <= bytes; i += SECTOR) {
-        uint64_t word;
-        memcpy(&word, data + i, sizeof word);
-        sum = (sum << 7 | sum >> 57) * 0x9e3779b97f4a7c15u + word;
+    return (sum << 7 | sum >> 57) * 0x9e3779b97f4a7c15u + word_at(p);
+}
+
+/* Eight bytes of every sector that has as many of the part, and the part's last eight. */
+static uint64_t checksum(const struct pf_store *s, const struct part *part)
+{
+    const uint8_t *data = part->slot + part->at.offset % s->align, *end = data + part->at.bytes;
+    uint64_t sum = part->at.bytes;
+    if (part->at.bytes < 8)
+        return sum;
+    for (const uint8_t *at = data; at + 8 <= end; at += SECTOR - (at - part->slot) % SECTOR)
+        sum = add_word(sum, at);
+    return add_word(sum, end - 8);
+}
+
+static bool is_one_byte(const uint8_t *sector)
+{
+    return word_at(sector) == word_at(sector + SECTOR - 8) && memcmp(sector, sector + 1, SECTOR - 1) == 0;
+}
+
+/* Looks over the sectors of a part's first read. */
+enum look { FINE, EMPTY, LEFT_OUT };
+static enum look look_at(const struct pf_store *s, const struct part *part)
+{
+    enum look found = FINE;
+    const uint8_t *first = part->slot + part->at.offset % s->align / SECTOR * SECTOR;
+    for (const uint8_t *at = first; at < sectors_end(s, part); at += SECTOR) {
+        if (word_at(at) == mark_of(at))
+            return LEFT_OUT;
+        if (is_one_byte(at))
+            found = EMPTY;
     }
-    return sum;
+    return found;
+}
+
+static void fail_bytes(struct pf_store *s, struct part *part, const char *how)
+{
+    char text[512];
+    snprintf(text, sizeof text, "%s: byte %" PRIu64 " and on %s; the drive or the file is bad", s->paths[part->at.file],
+             part->at.offset, how);
+    fail_part(s, part, PF_EIO, text);
+}
+
+/* Whether the bytes of a part have to be read again; if they are wrong a second time, the part is broken. */
+static bool must_read_again(struct pf_store *s, struct part *part)
+{
+    pthread_mutex_unlock(&s->lock);
+    uint64_t sum = checksum(s, part);
+    enum look look = part->has_sum ? FINE : look_at(s, part);
+    pthread_mutex_lock(&s->lock);
+    bool differs = part->has_sum && sum != part->sum;
+    if ((differs || look != FINE) && !part->again)
+        return true;
+    if (differs)
+        fail_bytes(s, part, "are read differently than before");
+    if (look == LEFT_OUT)
+        fail_bytes(s, part, "were not read, though the drive says so");
+    if (!part->broken && !part->has_sum) {
+        part->has_sum = true;
+        part->sum = sum;
+    }
+    return false;
 }
 
 /* All reads of the part are back. */
@@ -833,25 +924,12 @@ static void finish_part(struct pf_store *s, int p)
 {
     struct part *part = &s->parts[p];
     struct class *k = &s->classes[part->class];
-    if (!part->broken) {
-        pthread_mutex_unlock(&s->lock);
-        uint64_t sum = checksum(pf_store_data(s, p), part->at.bytes);
-        pthread_mutex_lock(&s->lock);
-        if (part->has_sum && sum != part->sum && !part->again) {
-            part->again = true;
-            part->n_asked = 0;
-            s->stats.n_retries++;
-            queue_put(s, &s->wanted, p);
-            return;
-        }
-        if (part->has_sum && sum != part->sum) {
-            char text[512];
-            snprintf(text, sizeof text, "%s: byte %" PRIu64 " and on read differently than before; the drive or the file is bad",
-                     s->paths[part->at.file], part->at.offset);
-            fail_part(s, part, PF_EIO, text);
-        }
-        part->has_sum = true;
-        part->sum = part->broken ? part->sum : sum;
+    if (!part->broken && must_read_again(s, part)) {
+        part->again = true;
+        part->n_asked = 0;
+        s->stats.n_retries++;
+        queue_put(s, &s->wanted, p);
+        return;
     }
     part->state = part->broken ? FAILED : READY;
     if (!part->broken)

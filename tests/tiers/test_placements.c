@@ -142,7 +142,7 @@ static void test_preload(uint64_t most)
     pf_model_close(&m);
 }
 
-/* errno EIO fails a step; EAGAIN must not be noticed. */
+/* errno EIO fails a step; EAGAIN, and with 0 a read that is empty or lost in part, must not be noticed. */
 static void test_faults(uint64_t least, int fail_errno)
 {
     struct pf_io_sim sim = { .seed = 3 };
@@ -154,8 +154,11 @@ static void test_faults(uint64_t least, int fail_errno)
     uint64_t n_reads = sim.n_reads, every = n_reads > 60 ? n_reads / 60 : 1;
     for (uint64_t i = 1; i <= n_reads; i += every) {
         struct pf_mem_stats before, after;
-        sim = (struct pf_io_sim){ .seed = i, .fail_at = i, .fail_n = 1, .fail_errno = fail_errno, .short_every = 5 + i % 7,
-                                  .late_at = i + 3, .late_ns = 100000 };
+        sim = (struct pf_io_sim){ .seed = i, .short_every = 5 + i % 7, .late_at = i + 3, .late_ns = 100000 };
+        if (fail_errno)
+            sim.fail_at = i, sim.fail_n = 1, sim.fail_errno = fail_errno;
+        else
+            *(i % 2 ? &sim.corrupt_at : &sim.lost_at) = i;
         pf_mem_stats_get(&before);
         n_failed = 0;
         m = open_with(least, 1, &setup);
@@ -201,6 +204,7 @@ int main(int argc, char **argv)
     test_preload(most);
     test_faults(least, EIO);
     test_faults(least, EAGAIN);
+    test_faults(least, 0);
     test_refusals(least);
     free(expected);
     return check_status();

@@ -63,7 +63,7 @@ static struct outcome run(struct fixture *f, struct pf_io_sim plan)
 static void test_each_read(struct fixture *f)
 {
     uint64_t n_reads = run(f, (struct pf_io_sim){ .seed = 1 }).n_reads;
-    int n_seen = 0, n_noticed = 0;
+    int n_seen = 0, n_noticed = 0, n_lost = 0;
     for (uint64_t i = 1; i <= n_reads; i++) {
         struct outcome o = run(f, (struct pf_io_sim){ .seed = i, .fail_at = i, .fail_n = 1, .fail_errno = EIO });
         CHECK(o.n_failed <= 1 && (o.n_failed == 0 || o.why == PF_EIO), "read %d failing: %d steps, %d", (int)i, o.n_failed, o.why);
@@ -72,11 +72,16 @@ static void test_each_read(struct fixture *f)
         CHECK(o.n_failed == 0 && o.n_retries >= 3, "read %d interrupted: %d steps failed", (int)i, o.n_failed);
         o = run(f, (struct pf_io_sim){ .seed = i, .late_at = i, .late_ns = 1000000 });
         CHECK(o.n_failed == 0, "read %d late: %d steps failed", (int)i, o.n_failed);
+        o = run(f, (struct pf_io_sim){ .seed = i, .corrupt_at = i });
+        CHECK(o.n_failed == 0 && o.n_retries == 1, "read %d empty: %d steps failed, %d retries", (int)i, o.n_failed, (int)o.n_retries);
+        o = run(f, (struct pf_io_sim){ .seed = i, .lost_at = i });
+        CHECK(o.n_failed == 0 && o.n_retries <= 1, "read %d in part: %d steps failed", (int)i, o.n_failed);
+        n_lost += o.n_retries == 1;
     }
+    CHECK(n_lost > (int)n_reads / 3, "only %d of %d lost sectors were noticed", n_lost, (int)n_reads);
     CHECK(n_seen > (int)n_reads / 2, "only %d of %d failures were seen", n_seen, (int)n_reads);
 
-    /* A read of sectors that differ from what the part held before is noticed and repeated. The first read of a part has
-     * nothing to be compared with, so these come when every part has been read. */
+    /* The same when every part has been read before, and there is something to compare with. */
     struct pf_io_sim plan = { .seed = 1 };
     pf_store *s = NULL;
     int all[N_SLABS], n_right = 0, n_failed = 0;
