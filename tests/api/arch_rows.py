@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Every architecture of src/moe has a row in models.md, and the other way round; where the reference logits are at hand
-(PFMOE_SHARED, else ../shared), the number of files in a row is the number there is. usage: arch_rows.py SOURCE_ROOT"""
+(PFMOE_SHARED, else ../shared), the number of files in a row is the number there is. The GPU column says no of those that need
+an operation the CUDA backend's table lacks. usage: arch_rows.py SOURCE_ROOT"""
 import collections
 import glob
 import json
@@ -14,20 +15,26 @@ def read(*path):
         return f.read()
 
 
+TABLE = r'pf_arch pf_arch_(\w+) = \{\s*\.name = "([^"]+)"(.*?)^\};'
+NEEDS = {'.mla = true': ['heads'], '.indexer = true': ['choose', 'layer_norm']}     # operations that a backend may lack
+
+
 def tables(root):
-    """The .name of every table that archs.c lists."""
+    """The .name of every table that archs.c lists, and the operations that not every backend has."""
     listed = set(re.findall(r'^    X\((\w+)\)', read(root, 'src', 'moe', 'archs.c'), re.M))
-    names = set()
+    names = {}
     for path in glob.glob(os.path.join(root, 'src', 'moe', 'arch_*.c')):
-        for symbol, name in re.findall(r'pf_arch pf_arch_(\w+) = \{\s*\.name = "([^"]+)"', read(path)):
+        for symbol, name, rest in re.findall(TABLE, read(path), re.M | re.S):
             if symbol in listed:
                 listed.remove(symbol)
-                names.add(name)
+                names[name] = sum((ops for flag, ops in NEEDS.items() if flag in rest), [])
     return names, ['archs.c lists %s, which no file defines' % symbol for symbol in sorted(listed)]
 
 
 def rows(root):
-    return dict(re.findall(r'^\| `(?!general)([^`]+)` \|.*\|([^|]*)\|$', read(root, 'models.md'), re.M))
+    """Per architecture its columns, GPU and checked with."""
+    found = re.findall(r'^\| `(?!general)([^`]+)` \|.*\|([^|]*)\|([^|]*)\|$', read(root, 'models.md'), re.M)
+    return {name: (gpu.strip(), checked) for name, gpu, checked in found}
 
 
 def reference_counts(root):
@@ -43,13 +50,16 @@ def main():
     root = sys.argv[1]
     names, bad = tables(root)
     row = rows(root)
-    bad += ['models.md has no row for %s' % name for name in sorted(names - row.keys())]
-    bad += ['models.md has a row for %s, which pfmoe does not have' % name for name in sorted(row.keys() - names)]
+    bad += ['models.md has no row for %s' % name for name in sorted(names.keys() - row.keys())]
+    bad += ['models.md has a row for %s, which pfmoe does not have' % name for name in sorted(row.keys() - names.keys())]
+    cuda = read(root, 'src', 'kernels', 'cuda', 'backend_cuda.c')
+    bad += ['models.md is wrong about %s and GPUs' % name for name in sorted(names.keys() & row.keys())
+            if row[name][0] != ('yes' if all('.%s =' % op in cuda for op in names[name]) else 'no')]
     counts = reference_counts(root)
-    for name in sorted(names & row.keys()) if counts is not None else []:
-        said = re.search(r'(\d+) files?', row[name])
+    for name in sorted(names.keys() & row.keys()) if counts is not None else []:
+        said = re.search(r'(\d+) files?', row[name][1])
         if (int(said.group(1)) if said else 0) != counts[name]:
-            bad.append('models.md says "%s" of %s; there are %d' % (row[name].strip(), name, counts[name]))
+            bad.append('models.md says "%s" of %s; there are %d' % (row[name][1].strip(), name, counts[name]))
     print('\n'.join(bad) or '%d architectures, each with its row' % len(names))
     return 1 if bad else 0
 

@@ -60,7 +60,7 @@ enum { FLOAT_AHEAD_BYTES = 4096 };
 LANE_FN void fetch_lines(uintptr_t p, int n_bytes)
 {
     for (int i = 0; i < n_bytes; i += 64)
-        _mm_prefetch((const char *)(p + (uintptr_t)i), _MM_HINT_T0);
+        _mm_prefetch((const char *)(p + (uintptr_t)i), _MM_HINT_T1);
 }
 
 /* out[r][a] = dot(w[r], x[a]) */

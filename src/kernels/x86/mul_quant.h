@@ -181,7 +181,7 @@ LANE_FN struct src seg_expand(const struct quant_type *t, struct src src, struct
         return src;
     for (size_t r = 0, n = seg_bytes(t); r < LANES; r++) {
         for (size_t i = 0; src.ahead && i < n; i += 64)
-            _mm_prefetch((const char *)src.ahead + r * n + i, _MM_HINT_T0);
+            _mm_prefetch((const char *)src.ahead + r * n + i, _MM_HINT_T1);
         t->expand(src.p + r * src.row_bytes, &rows[r]);
     }
     return (struct src){ .p = rows[0].codes, .row_bytes = sizeof *rows };

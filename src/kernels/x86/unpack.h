@@ -27,8 +27,8 @@ struct scales {
 };
 
 /* A whole segment of LANES rows, row r at p + r * row_bytes. In vec, as many bytes from `ahead` on are brought into the
- * cache while these are read: in the order of addresses, which trains the hardware, and a few lines with every few loads,
- * for bursts wait for each other. */
+ * second cache while these are read: in the order of addresses, which trains the hardware, and a few lines with every few
+ * loads, for bursts wait for each other. Not into the first, whose few line buffers some CPUs hold until memory answers. */
 struct src {
     const uint8_t *p, *ahead;     /* ahead: NULL in tile */
     size_t         row_bytes;
@@ -65,7 +65,7 @@ LANE_FN void fetch_ahead(const struct src *src, int at, int n_bytes)
     if (!src->ahead)
         return;
     for (int i = 0; i < n_bytes * LANES; i += 64)
-        _mm_prefetch((const char *)src->ahead + at * LANES + i, _MM_HINT_T0);
+        _mm_prefetch((const char *)src->ahead + at * LANES + i, _MM_HINT_T1);
 }
 
 /* Bytes at .. at+15 of each row, or at .. at+31, transposed: lane r of v[k] holds four bytes of row r. */
