@@ -105,12 +105,15 @@ CU_INLINE void wait_turn(void)
 #endif
 }
 
-/* Asks for bytes that the warp or its neighbours will read, ahead of their turn. */
+/* Reads a word of every line of the bytes that the warp or its neighbours will need, so that they are in the cache by their
+ * turn. Not by prefetches: those may outlive the kernel, and the memory. */
 CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 {
 #if __CUDA_ARCH__ >= 900
-    for (size_t i = threadIdx.x % WARP * 128; i < bytes; i += WARP * 128)
-        asm volatile("prefetch.global.L2 [%0];" :: "l"(p + i));
+    for (size_t i = threadIdx.x % WARP * 128; i < bytes; i += WARP * 128) {
+        uint32_t word;
+        asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(word) : "l"((uintptr_t)(p + i) & ~(uintptr_t)3));
+    }
 #endif
 }
 
