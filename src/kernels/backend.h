@@ -277,6 +277,9 @@ struct pf_backend_ops {
     pf_status (*experts_down)(pf_backend *b, const int *experts, int n);
     void      (*experts_pick)(const pf_backend *b, int pick, const float **act, const float **y);
 
+    /* Experts are wanted every few microseconds of a device's step: be awake. NULL: needs no telling. */
+    void      (*alert)(pf_backend *b, bool on);
+
     const struct pf_share_ops *share;     /* NULL: this backend does not share a layer's experts with another (share.h) */
 };
 

@@ -16,7 +16,7 @@ static const double FILL_SHARE = 0.05, FIRST_FILL_SHARE = 0.25;  /* of the bus: 
 
 struct pf_offload {
     struct pf_model    *m;
-    struct pf_prices    prices;
+    struct pf_solver    solver;
     struct pf_postfetch post;
     struct pf_vcache   *cache;
     bool                force_cpu;
@@ -49,15 +49,11 @@ static void parts_of(const struct pf_model *m, int il, uint64_t bytes[3])
 
 /* ---- A step of a few rows: who does what ------------------------------------------------------------------------------- */
 
-static struct pf_deal deal_out(const struct pf_offload *f, int n, const uint64_t bytes[3])
+static struct pf_deal deal_out(struct pf_offload *f, int n, const uint64_t bytes[3])
 {
     struct pf_solver_rules rules = { .post_fetch = f->post.opts.enable && !f->force_cpu, .whole = !f->force_cpu,
                                      .max_transfers = f->post.opts.max_transfers, .cpu_limit = f->post.opts.cpu_limit };
-    struct pf_deal deal = pf_solve(&f->prices, &rules, n, bytes[0] + bytes[1], bytes[2]);
-    bool curious = f->prices.cpu_bytes_s > 0 && (f->prices.pcie_bytes_s <= 0 || f->prices.joint_bytes_s <= 0);
-    if (curious && rules.post_fetch && deal.n_whole == 0)
-        deal.n_down = n < rules.max_transfers ? n : rules.max_transfers;
-    return deal;
+    return pf_solver_deal(&f->solver, &rules, n, bytes[0] + bytes[1], bytes[2]);
 }
 
 struct batch {                           /* experts in RAM, and what becomes of each */
@@ -65,17 +61,19 @@ struct batch {                           /* experts in RAM, and what becomes of 
     int                 n;
     struct pf_transfer *transfer[BATCH]; /* NULL: whole on the CPU */
     uint64_t            bytes[3];
+    struct pf_deal      deal;
+    bool                as_dealt;        /* no transfer was refused */
 };
 
 /* What the CPU takes for so many bytes, ns. */
 static double cpu_ns(const struct pf_offload *f, uint64_t bytes)
 {
-    return f->prices.cpu_bytes_s > 0 ? (double)bytes / f->prices.cpu_bytes_s * 1e9 : 1e6;
+    return f->solver.prices.cpu_bytes_s > 0 ? (double)bytes / f->solver.prices.cpu_bytes_s * 1e9 : 1e6;
 }
 
 static void start_transfers(struct pf_offload *f, struct batch *b)
 {
-    struct pf_deal deal = deal_out(f, b->n, b->bytes);
+    struct pf_deal deal = b->deal = deal_out(f, b->n, b->bytes);
     struct pf_expert_weight w[3];
     struct pf_experts_op op = *f->offer->e;
     pf_residency_tables(f->m, &op, w);
@@ -89,6 +87,7 @@ static void start_transfers(struct pf_offload *f, struct batch *b)
             parts.bytes[p] = b->bytes[p];
         }
         b->transfer[i] = pf_postfetch_start(&f->post, b->experts[i], i < deal.n_whole, &parts);
+        b->as_dealt &= b->transfer[i] != NULL;
     }
 }
 
@@ -111,10 +110,8 @@ static pf_status compute_meanwhile(struct pf_offload *f, const struct batch *b)
     bool alone = true;
     for (int i = 0; i < b->n; i++)
         alone &= !b->transfer[i];
-    if (bytes > 0 && alone)
-        pf_price_learn(&f->prices.cpu_bytes_s, bytes, ns);
-    else if (bytes > 0 && f->prices.pcie_bytes_s > 0)
-        pf_price_learn(&f->prices.joint_bytes_s, bytes + ns * f->prices.pcie_bytes_s * 1e-9, ns);
+    if (bytes > 0 && (alone || f->solver.prices.cpu_bytes_s <= 0))
+        pf_price_learn(&f->solver.prices.cpu_bytes_s, bytes, ns);
     return PF_OK;
 }
 
@@ -161,15 +158,26 @@ static void answer_pick(const struct pf_offload *f, const struct batch *b, int p
         memcpy(f->answer->act + pick * n_ff, act, n_ff * sizeof *act);
 }
 
+/* What the GPU still has to do after the answer for experts that were copied. */
+static double tail_ns(const struct batch *b)
+{
+    const double LAUNCH_NS = 4000, BYTES_S = 1e12;
+    double bytes = b->deal.n_whole * (double)(b->bytes[0] + b->bytes[1] + b->bytes[2]) + b->deal.n_down * (double)b->bytes[2];
+    return (b->deal.n_whole > 0 ? 2 : b->deal.n_down > 0) * LAUNCH_NS + bytes / BYTES_S * 1e9;
+}
+
 static pf_status serve_batch(void *ctx, const int *experts, int n)
 {
     struct pf_offload *f = ctx;
     const struct pf_experts_op *e = f->offer->e;
-    struct batch b = { .experts = experts, .n = n };
+    struct batch b = { .experts = experts, .n = n, .as_dealt = true };
+    uint64_t begin = pf_now_ns();
     parts_of(f->m, f->offer->il, b.bytes);
     start_transfers(f, &b);
     PF_TRY(compute_meanwhile(f, &b));
     PF_TRY(settle(f, &b));
+    if (b.as_dealt)
+        pf_solver_learn(&f->solver, n, b.deal, b.bytes[0] + b.bytes[1] + b.bytes[2], (double)(pf_now_ns() - begin) + tail_ns(&b));
     for (int i = 0; i < n; i++)
         for (int p = 0; p < e->rows * e->n_used; p++)
             if (e->picks[p] == experts[i])
@@ -340,7 +348,7 @@ pf_status pf_offload_between(struct pf_model *m, int rows)
     if (rows > PF_SHARE_ROWS || f->force_cpu)
         return PF_OK;
     pf_vcache_stats(f->cache, &s);
-    double rate = f->prices.pcie_bytes_s > 0 ? f->prices.pcie_bytes_s : 10e9;
+    double rate = f->solver.prices.pcie_bytes_s > 0 ? f->solver.prices.pcie_bytes_s : 10e9;
     double share = s.n_held < s.n_slots ? FIRST_FILL_SHARE : FILL_SHARE;
     double ns = f->step_ns && f->step_ns < 1000000000 ? (double)f->step_ns : 1e7;
     return pf_vcache_between(f->cache, (uint64_t)(rate * share * ns * 1e-9) + 1);
@@ -414,13 +422,14 @@ static pf_status open_parts(struct pf_offload *f, const struct pf_model_opts *o,
     struct pf_model *m = f->m;
     const struct pf_share_ops *share = m->backend->ops->share;
     struct pf_share_sizes sizes = { .n_layer = m->n_layer, .n_expert = m->n_expert, .n_used = m->n_used, .n_embd = m->n_embd,
-                                    .n_ff = m->n_ff_expert };
+                                    .n_ff = m->n_ff_expert, .one_stream = !o->postfetch.dedicated_streams };
     PF_TRY(pf_residency_open(m, o, setup));
     PF_TRY(place_dense(m));
     PF_TRY(share->open(m->backend, &sizes, serve, f));
     PF_TRY(open_tables(f));
     PF_TRY(open_memory(f));
     pf_residency_pin(m);
+    m->cpu->ops->alert(m->cpu, true);
     return PF_OK;
 }
 
@@ -434,7 +443,7 @@ pf_status pf_offload_open(struct pf_model *m, const struct pf_model_opts *o, con
     f->force_cpu = o->postfetch.force_cpu;
     f->post.device = m->backend;
     f->post.opts = o->postfetch;
-    f->post.prices = &f->prices;
+    f->post.prices = &f->solver.prices;
     f->cache_bytes = UINT64_MAX;
     pf_status st = open_parts(f, o, setup);
     if (st < 0)
@@ -448,6 +457,7 @@ void pf_offload_close(struct pf_model *m)
     if (!f)
         return;
     const struct pf_backend_ops *ops = m->backend->ops;
+    m->cpu->ops->alert(m->cpu, false);
     pf_vcache_close(&f->cache);
     pf_residency_unpin(m);
     ops->buf_free(m->backend, f->post.scratchpad, f->post.scratchpad_bytes, false);
@@ -514,6 +524,11 @@ void pf_offload_stats(const struct pf_model *m, struct pf_stats *out)
     out->transfer_ns = f->post.transfer_ns;
     out->transfer_hidden_ns = f->post.hidden_ns;
     out->n_fallbacks = f->post.n_fallbacks;
+    struct pf_handoff_stats h;
+    m->backend->ops->share->handoffs(m->backend, &h);
+    out->handoff_p50_ns = h.p50_ns;
+    out->handoff_p95_ns = h.p95_ns;
+    out->gpu_busy_ns = m->step_ns > h.waited_ns ? m->step_ns - h.waited_ns : 0;
 }
 
 void pf_offload_stats_reset(struct pf_model *m)
@@ -523,4 +538,5 @@ void pf_offload_stats_reset(struct pf_model *m)
         return;
     f->post.n_transfers = f->post.transfer_bytes = f->post.transfer_ns = f->post.hidden_ns = f->post.n_fallbacks = 0;
     pf_vcache_stats_reset(f->cache);
+    m->backend->ops->share->handoffs_reset(m->backend);
 }

@@ -172,7 +172,6 @@ static void test_settings(uint64_t least)
                              limits[limit], (int)late, n++);
                     check_run(name, &set, &sim, &stats);
                     CHECK(!stats.device_lost, "%s: the device was lost", name);
-                    CHECK(post || limits[limit] >= 0 || stats.n_transfers == 0, "%s: something was sent", name);
                     n_fallbacks += stats.n_fallbacks;
                     n_transfers += stats.n_transfers;
                     n_hits += stats.vram_hits;

@@ -380,6 +380,11 @@ static pf_status cpu_kv_store(pf_backend *backend, const struct pf_kv_view *kv, 
     return PF_OK;
 }
 
+static void cpu_alert(pf_backend *backend, bool on)
+{
+    pf_pool_alert(cpu_of(backend)->pool, on);
+}
+
 static const struct pf_backend_ops cpu_ops = {
     .name = "cpu",
     .close = cpu_close,
@@ -413,7 +418,7 @@ static const struct pf_backend_ops cpu_ops = {
     .delta = pf_cpu_delta,
     .experts = pf_cpu_experts, .experts_begin = pf_cpu_experts_begin, .experts_part = pf_cpu_experts_part,
     .experts_gate_up = pf_cpu_experts_gate_up, .experts_down = pf_cpu_experts_down, .experts_pick = pf_cpu_experts_pick,
-    .experts_end = pf_cpu_experts_end,
+    .experts_end = pf_cpu_experts_end, .alert = cpu_alert,
 };
 
 pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask)

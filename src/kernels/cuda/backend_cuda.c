@@ -22,6 +22,7 @@ static void cuda_close(pf_backend *backend)
     cudaSetDevice(b->device);
     if (b->stream)
         cudaStreamSynchronize(b->stream);
+    pf_cuda_share_close(b);
     for (int i = 0; i < b->n_owned; i++)
         cudaFree(b->owned[i]);
     pf_cuda_drop_graphs(b);
@@ -78,6 +79,10 @@ static const struct pf_backend_ops cuda_ops = {
     .conv = pf_cuda_conv,
     .delta = pf_cuda_delta,
     .experts = pf_cuda_experts,
+    .experts_begin = pf_cuda_experts_begin,
+    .experts_part = pf_cuda_experts_part,
+    .experts_end = pf_cuda_experts_end,
+    .share = &pf_cuda_share_ops,
 };
 
 /* Kernels look numbers up in copies of the host's tables. */

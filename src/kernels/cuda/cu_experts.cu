@@ -25,6 +25,8 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) gate_up(const __grid_c
     enum { GROUPS = GATE_ROWS / D::ROWS };
     wait_turn();
     int pick = blockIdx.y, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.x * GATE_ROWS + lane, stride = D::n_sums(e.n);
+    if (!e.w.data[expert])
+        return;
     const float *sums = run_tasks<D>(2 * GROUPS, e.n, e.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         const struct cu_expert_weight &m = g < GROUPS ? e.w : e.w2;
         w = { m.data[expert], m.row_bytes, e.n_out - 1 };
@@ -52,6 +54,8 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
     extern __shared__ float memory[];
     wait_turn();
     int pick = blockIdx.y, expert = e.picks[pick], r = blockIdx.x * DOWN_ROWS + threadIdx.x;
+    if (!e.w.data[expert])
+        return;
     const float *sums = run_tasks<D>(DOWN_ROWS / D::ROWS, e.n, e.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         w = { e.w.data[expert], e.w.row_bytes, e.n_out - 1 };
         r0 = blockIdx.x * DOWN_ROWS + g * D::ROWS;

@@ -160,8 +160,10 @@ extern "C" cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *
 }
 
 static __global__ void act_quantise(enum pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x,
-                                    int n, int n_blocks, int *fault)
+                                    int n, int n_blocks, const int32_t *picks, const uint8_t *const *only, int *fault)
 {
+    if (only && !only[picks[blockIdx.y]])
+        return;
     int b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
     size_t at = (size_t)blockIdx.y * n + b * 32 + threadIdx.x % WARP;
     if (b < n_blocks)
@@ -169,9 +171,10 @@ static __global__ void act_quantise(enum pf_act act, const float *gate, const fl
 }
 
 extern "C" cudaError_t pf_cu_act_quantise(cudaStream_t st, enum pf_act act, const float *gate, const float *up,
-                                          const struct cu_x *x, int n, int rows, int *fault)
+                                          const struct cu_x *x, int n, int rows, const int32_t *picks,
+                                          const uint8_t *const *only, int *fault)
 {
-    act_quantise<<<dim3(ceil_div(n / 32, THREADS / WARP), rows), THREADS, 0, st>>>(act, gate, up, *x, n, n / 32, fault);
+    act_quantise<<<dim3(ceil_div(n / 32, THREADS / WARP), rows), THREADS, 0, st>>>(act, gate, up, *x, n, n / 32, picks, only, fault);
     return cudaGetLastError();
 }
 

@@ -371,7 +371,8 @@ extern "C" int pf_cu_max_tiles(int n_picks, int n_expert, int width)
 }
 
 /* One block. The order of an expert's picks is left to chance: none of their results depends on it. */
-static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n_picks, int n_expert, int width, struct cu_groups *g)
+static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n_picks, int n_expert, int width,
+                                                     const uint8_t *const *only, struct cu_groups *g)
 {
     extern __shared__ int count[];               /* [n_expert] then where each expert's next pick goes [n_expert] */
     int *next = count + n_expert;
@@ -383,7 +384,8 @@ static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n
     __syncthreads();
     /* a warp deals 32 experts at a time their first pick and their first tile */
     for (int e0 = 0, first = 0, n = 0; threadIdx.x < WARP && e0 < n_expert; e0 += WARP) {
-        int e = e0 + threadIdx.x, picks_of = e < n_expert ? count[e] : 0, tiles_of = (picks_of + width - 1) / width;
+        int e = e0 + threadIdx.x, picks_of = e < n_expert ? count[e] : 0;
+        int tiles_of = e < n_expert && only && !only[e] ? 0 : (picks_of + width - 1) / width;
         int picks_to = picks_of, tiles_to = tiles_of;
         for (int h = 1; h < WARP; h *= 2) {
             int p = __shfl_up_sync(ALL_LANES, picks_to, h), t = __shfl_up_sync(ALL_LANES, tiles_to, h);
@@ -405,9 +407,10 @@ static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n
         g->sorted[atomicAdd(&next[picks[p]], 1)] = p;
 }
 
-extern "C" cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width, struct cu_groups *g)
+extern "C" cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width,
+                                   const uint8_t *const *only, struct cu_groups *g)
 {
-    group<<<1, 1024, 2 * (size_t)n_expert * sizeof(int), st>>>(picks, n_picks, n_expert, width, g);
+    group<<<1, 1024, 2 * (size_t)n_expert * sizeof(int), st>>>(picks, n_picks, n_expert, width, only, g);
     return cudaGetLastError();
 }
 
