@@ -160,6 +160,7 @@ struct pf_model {
     pf_backend *backend;                  /* what steps run on: a GPU, or cpu */
     pf_backend *lost;                     /* a GPU that failed for good, closed with the model; sessions leave it one by one */
     struct pf_residency *residency;       /* NULL: all weights are mapped */
+    struct pf_mapped *mapped;             /* mapped.h; NULL: weights come through the store, or lie on a device */
     struct pf_offload *offload;           /* NULL: backend computes the experts too */
     struct pf_trace injected;             /* whose picks take the place of the router's; n_tokens 0: none */
     struct pf_watch watch;

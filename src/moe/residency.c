@@ -11,6 +11,7 @@
 
 #include "base/pf_mem.h"
 #include "kernels/share.h"
+#include "moe/mapped.h"
 #include "tiers/plan.h"
 
 enum { LAYERS_AHEAD = 2, ALL_TOUCHED = 3, SLABS_AHEAD = 16, MAX_MATRICES = 24 };
@@ -337,7 +338,7 @@ pf_status pf_residency_open(struct pf_model *m, const struct pf_model_opts *o, c
         st = open_store(m, r, plan.resident ? sizes.slots_all : plan.slot_bytes, setup);
     if (st < 0 || mapped) {
         residency_free(r);
-        return st;
+        return st < 0 ? st : pf_mapped_open(m);
     }
     r->n_planned = (int)plan.tiers[PF_TIER_RAM].n_slabs;
     m->residency = r;
@@ -355,6 +356,7 @@ void pf_residency_close(struct pf_model *m)
 {
     residency_free(m->residency);
     m->residency = NULL;
+    pf_mapped_close(m);
 }
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
@@ -378,6 +380,8 @@ static void read_ahead(const struct pf_model *m, int il)
 pf_status pf_residency_enter(struct pf_model *m, int il)
 {
     enum pf_pin how;
+    if (m->mapped)
+        pf_mapped_enter(m, il);
     if (!is_dense_slab(m, il))
         return PF_OK;
     struct pf_residency *r = m->residency;
@@ -483,6 +487,8 @@ static int picked_slabs(const struct pf_residency *r, int first_slab, const stru
 pf_status pf_residency_want(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip)
 {
     struct pf_residency *r = m->residency;
+    if (m->mapped)
+        pf_mapped_experts(m, il, e);
     if (!r)
         return PF_OK;
     pf_store_step(r->store, il);
