@@ -196,6 +196,7 @@ struct pf_repeat {
     const void *buffers, *state;          /* of the session */
     int         rows, n_logits;
     int64_t     n_positions;
+    bool        chooses;                  /* attention sees chosen positions */
 };
 
 /* Where route and the experts leave copies of what they compute with, rows and picks in the order they were given; NULL

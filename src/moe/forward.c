@@ -94,7 +94,8 @@ static pf_status run_layers(struct pf_session *s, const struct pf_batch *batch)
 static pf_status run(struct pf_session *s, const struct pf_batch *batch)
 {
     const struct pf_backend_ops *ops = ops_of(s);
-    struct pf_repeat repeat = { pf_watch_inside(s->m), s->buf.base, s->computed > 0 ? s->state : NULL, batch->rows, batch->n_logits, s->computed + batch->rows };
+    struct pf_repeat repeat = { pf_watch_inside(s->m), s->buf.base, s->computed > 0 ? s->state : NULL, batch->rows, batch->n_logits, s->computed + batch->rows,
+                                pf_index_is_used(s, batch->rows) };
     bool replayed;
     pf_spans_enter(s->m->spans, "inputs", -1);
     PF_TRY(pf_offload_between(s->m, batch->rows));

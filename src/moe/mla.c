@@ -71,7 +71,8 @@ pf_status pf_mla_block(struct pf_session *s, int il, int rows)
     PF_TRY(ops->rope(be, ropes, 2, rows));
     PF_TRY(ops->kv_store(be, kv, b->k, NULL, b->pos, rows));
     PF_TRY(ops->attention(be, &(struct pf_attention_op){
-        .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos, .rows = rows, .n_head = attn->n_head,
+        .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos, .n_positions = s->computed + rows, .rows = rows,
+        .n_head = attn->n_head,
         .scale = attn->scale, .chosen = pf_index_is_used(s, rows) ? b->chosen : NULL, .max_chosen = z->max_chosen }));
     PF_TRY(ops->heads(be, &(struct pf_heads_op){
         .w = &a->v_b, .n_head = attn->n_head, .n_out = z->n_v, .head_rows = a->v_head_rows, .rows = rows,

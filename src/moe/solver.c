@@ -1,7 +1,7 @@
 /* See solver.h. */
 #include "moe/solver.h"
 
-enum { EXPLORE_EVERY = 48 };
+enum { EXPLORE_EVERY = 24, CPU_FIRST = 4 };          /* deals between two trials; how often the CPU alone is tried at first */
 static const double HOPE = 0.95;         /* what was never tried is believed to be a little better than T says */
 static const double WORTH = 0.99;        /* a deal with transfers must beat the CPU alone by more than this */
 static const double TOO_SLOW = 1.4;      /* neighbours that took so much longer than the best are tried again more rarely */
@@ -82,20 +82,27 @@ struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules 
         if (allowed(rules, n, one) || allowed(rules, n, whole))
             return allowed(rules, n, one) ? one : whole;
     }
-    struct pf_deal best = best_deal(s, rules, n, gate_up_bytes, down_bytes, &cost);
+    struct pf_deal none = { 0, 0 }, best = best_deal(s, rules, n, gate_up_bytes, down_bytes, &cost);
     uint64_t turn = s->n_deals++ / EXPLORE_EVERY;
-    struct pf_deal other = neighbour(turn, best);
-    if (s->n_deals % EXPLORE_EVERY || s->prices.pcie_bytes_s <= 0 || !allowed(rules, n, other))
+    if (s->seen[n][0][0].n < CPU_FIRST && allowed(rules, n, none))
+        return none;
+    if (s->n_deals % EXPLORE_EVERY)
         return best;
-    return cost_of(s, n, other, gate_up_bytes, down_bytes) < TOO_SLOW * cost || turn % 16 == 0 ? other : best;
+    /* In turn the CPU alone, by which all are judged, and a neighbour. */
+    struct pf_deal other = turn % 2 ? none : neighbour(turn / 2, best);
+    if (!allowed(rules, n, other))
+        return best;
+    return cost_of(s, n, other, gate_up_bytes, down_bytes) < TOO_SLOW * cost || turn % 16 < 2 ? other : best;
 }
 
 void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns)
 {
-    const double LEAST_WEIGHT = 1.0 / 8;
+    const double LEAST_WEIGHT = 1.0 / 8, OUTLIER = 1.5;
     if (n > PF_SOLVER_MOST)
         return;
     struct pf_solver_seen *seen = &s->seen[n][deal.n_whole][deal.n_down];
-    double weight = 1.0 / (double)++seen->n;
-    seen->ns += (ns / (double)expert_bytes - seen->ns) * (weight > LEAST_WEIGHT ? weight : LEAST_WEIGHT);
+    double weight = 1.0 / (double)++seen->n, took = ns / (double)expert_bytes;
+    if (seen->n > 2 && took > OUTLIER * seen->ns)        /* somebody else had the processor */
+        took = OUTLIER * seen->ns;
+    seen->ns += (took - seen->ns) * (weight > LEAST_WEIGHT ? weight : LEAST_WEIGHT);
 }

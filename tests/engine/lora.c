@@ -9,7 +9,8 @@
 #include "base/pf_mem.h"
 #include "check.h"
 #include "gguf/gguf_build.h"
-#include "moe/model.h"
+#include "kernels/sim/sim.h"
+#include "moe/residency.h"
 
 enum { N_PROMPT = 40, N_DECODE = 4, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, RANK = 5, MAX_TARGETS = 256 };
 static const float SCALE = 0.35f, ALPHA = 10;
@@ -195,7 +196,13 @@ struct way {
     uint32_t    isa;
     bool        streaming;
     int         n_adapters;              /* each with an equal share of the scale */
+    const char *runs_on;                 /* NULL: no device is there; else there is a simulated one, and this computes */
 };
+
+static pf_status open_device(pf_backend **out, void *ctx)
+{
+    return pf_backend_sim_open(out, ctx);
+}
 
 static float *logits_of(const char *model, const struct way *w, size_t *n)
 {
@@ -215,10 +222,14 @@ static float *logits_of(const char *model, const struct way *w, size_t *n)
     so.n_ctx = N_CTX;
     so.n_batch = w->n_batch;
     so.kv_type = PF_KV_F32;              /* F16 would turn differences of rounding into larger ones */
-    if (pf_model_open(&m, model, &mo) < 0 || pf_session_open(&s, m, &so) < 0) {
+    struct pf_sim sim = { .memory_bytes = (uint64_t)1 << 30 };
+    struct pf_residency_setup setup = { .device = open_device, .device_ctx = &sim };
+    if (pf_model_open_with(&m, model, &mo, w->runs_on ? &setup : NULL) < 0 || pf_session_open(&s, m, &so) < 0) {
         CHECK(false, "%s: %s", w->name, pf_last_error());
         exit(check_status());
     }
+    CHECK(strcmp(pf_model_info(m)->backend, w->runs_on ? w->runs_on : "cpu") == 0, "%s: it runs on %s", w->name,
+          pf_model_info(m)->backend);
     size_t n_vocab = (size_t)pf_model_info(m)->n_vocab;
     int32_t tokens[N_TOKENS];
     *n = N_TOKENS * n_vocab;
@@ -264,6 +275,40 @@ static void compare_merged(const float *adapted, const struct way *usual)
     free(base);
 }
 
+/* Adapters of experts are the CPU's; with dense ones only, a device computes, and shares experts. */
+static void on_device(const char *arch, const float *expected)
+{
+    static const struct way falls_back = { "a device that cannot", 2, 512, PF_ISA_ALL, true, 1, "cpu" };
+    static const struct way plain = { "dense targets", 2, 512, PF_ISA_ALL, false, 1, NULL };
+    static const struct way ways[] = {
+        { "dense targets on a device", 2, 512, PF_ISA_ALL, false, 1, "sim" },
+        { "dense targets on a device that shares", 2, 7, PF_ISA_ALL, true, 1, "sim" },
+    };
+    size_t n;
+    int n_dense = 0, n_all = n_targets;
+    struct target all[MAX_TARGETS];
+    memcpy(all, targets, sizeof all);
+    for (int i = 0; i < n_all; i++)
+        if (all[i].n == 1)
+            targets[n_dense++] = all[i];
+    if (n_dense < n_all) {
+        float *found = logits_of(path, &falls_back, &n);
+        CHECK(memcmp(found, expected, n * sizeof *found) == 0, "%s: other bits", falls_back.name);
+        free(found);
+    }
+    n_targets = n_dense;
+    write_adapter(arch, NO_FAULT);
+    float *cpu = logits_of(path, &plain, &n);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways && (i == 0 || n_dense < n_all); i++) {
+        float *found = logits_of(path, &ways[i], &n);
+        CHECK(memcmp(found, cpu, n * sizeof *found) == 0, "%s: other bits", ways[i].name);
+        free(found);
+    }
+    free(cpu);
+    memcpy(targets, all, sizeof all);
+    n_targets = n_all;
+}
+
 static void refusals(const char *arch)
 {
     for (enum fault f = WRONG_ARCH; f < N_FAULTS; f++) {
@@ -284,14 +329,14 @@ static void refusals(const char *arch)
 int main(int argc, char **argv)
 {
     static const struct way ways[] = {
-        { "as usual", 2, 512, PF_ISA_ALL, false, 1 },
-        { "one thread", 1, 512, PF_ISA_ALL, false, 1 },
-        { "five threads, batches of 7", 5, 7, PF_ISA_ALL, false, 1 },
-        { "token by token", 3, 1, PF_ISA_ALL, false, 1 },
-        { "scalar", 2, 16, PF_ISA_SCALAR, false, 1 },
-        { "AVX2", 2, 512, PF_ISA_SCALAR | PF_ISA_AVX2, false, 1 },
-        { "streaming", 2, 512, PF_ISA_ALL, true, 1 },
-        { "streaming, scalar, batches of 3", 1, 3, PF_ISA_SCALAR, true, 1 },
+        { "as usual", 2, 512, PF_ISA_ALL, false, 1, NULL },
+        { "one thread", 1, 512, PF_ISA_ALL, false, 1, NULL },
+        { "five threads, batches of 7", 5, 7, PF_ISA_ALL, false, 1, NULL },
+        { "token by token", 3, 1, PF_ISA_ALL, false, 1, NULL },
+        { "scalar", 2, 16, PF_ISA_SCALAR, false, 1, NULL },
+        { "AVX2", 2, 512, PF_ISA_SCALAR | PF_ISA_AVX2, false, 1, NULL },
+        { "streaming", 2, 512, PF_ISA_ALL, true, 1, NULL },
+        { "streaming, scalar, batches of 3", 1, 3, PF_ISA_SCALAR, true, 1, NULL },
     };
     struct pf_mem_stats before, after;
     pf_gguf *g = NULL;
@@ -323,6 +368,7 @@ int main(int argc, char **argv)
     }
     if (write_merged())
         compare_merged(expected, &ways[0]);
+    on_device(arch_name, expected);
     refusals(arch_name);
     for (int i = 0; i < n_targets; i++) {
         free(targets[i].a);
