@@ -66,7 +66,7 @@ static pf_status head(struct pf_session *s, int first, int n)
     const struct pf_buffers *b = &s->buf;
     pf_spans_enter(m->spans, "output", -1);
     PF_TRY(ops_of(s)->rms_norm(m->backend, b->x + (size_t)first * m->n_embd, m->output_norm, m->eps, m->n_embd, n, b->h));
-    return ops_of(s)->linear(m->backend, &(struct pf_linear){ &m->output, b->logits }, 1, b->h, n);
+    return pf_project(s, &(struct pf_linear){ &m->output, b->logits }, 1, b->h, n);
 }
 
 static pf_status get_logits(struct pf_session *s, float *to, int n)
@@ -79,7 +79,7 @@ static pf_status run_layers(struct pf_session *s, const struct pf_batch *batch)
 {
     const struct pf_model *m = s->m;
     pf_spans_enter(m->spans, "embedding", -1);
-    PF_TRY(ops_of(s)->embed(m->backend, &m->embed, s->buf.ids, batch->rows, s->buf.x));
+    PF_TRY(pf_embed(s, batch->rows));
     for (int il = 0; il < m->n_layer; il++) {
         if (atomic_exchange(&s->cancel, false))
             PF_FAIL(PF_ECANCEL, "cancelled at layer %d of %d", il, m->n_layer);
@@ -94,7 +94,8 @@ static pf_status run_layers(struct pf_session *s, const struct pf_batch *batch)
 static pf_status run(struct pf_session *s, const struct pf_batch *batch)
 {
     const struct pf_backend_ops *ops = ops_of(s);
-    struct pf_repeat repeat = { pf_watch_inside(s->m), s->buf.base, s->computed > 0 ? s->state : NULL, batch->rows, batch->n_logits, s->computed + batch->rows };
+    struct pf_repeat repeat = { pf_watch_inside(s->m), s->buf.base, s->computed > 0 ? s->state : NULL, batch->rows, batch->n_logits, s->computed + batch->rows,
+                                pf_index_is_used(s, batch->rows) };
     bool replayed;
     pf_spans_enter(s->m->spans, "inputs", -1);
     PF_TRY(pf_offload_between(s->m, batch->rows));

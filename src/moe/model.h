@@ -184,6 +184,11 @@ struct pf_model {
     const float     *output_norm;
     struct pf_layer *layers;              /* [n_layer] */
 
+    struct pf_adapters *adapters;         /* NULL: none */
+    const struct pf_lora *flipped;        /* additions to the embedding as the output matrix; NULL: none, or it is not that */
+    int   lora_rank, lora_out;            /* largest rank, and output, of what is added to dense matrices */
+    int   lora_expert_rank;               /* of everything that is added to one expert matrix */
+
     void  **owned;                        /* converted vectors and pointer tables, freed with the model */
     size_t  n_owned;
     uint64_t fingerprint;                 /* of names, types, shapes and sizes; saved sessions carry it */
@@ -209,6 +214,9 @@ pf_status pf_model_bind(struct pf_model *m);
 
 /* After a failure of the device: from now on the model runs on the CPU. false: it does so already. With the step lock held. */
 bool pf_model_leave_device(struct pf_model *m);
+
+/* Frees p with the model; p NULL is PF_ENOMEM. */
+pf_status pf_model_own(struct pf_model *m, void *p);
 
 void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

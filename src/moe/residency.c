@@ -11,6 +11,7 @@
 
 #include "base/pf_mem.h"
 #include "kernels/share.h"
+#include "moe/lora.h"
 #include "moe/mapped.h"
 #include "tiers/plan.h"
 
@@ -225,7 +226,7 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_residency *r
     struct pf_store_setup setup;
     uint64_t kv, work;
     PF_TRY(pf_session_bytes(m, so, &kv, &work));
-    s.other_bytes = kv + work;
+    s.other_bytes = kv + work + pf_lora_bytes(m);
     setup_parts(&setup, r, m);
     PF_TRY(pf_store_bytes(&setup, &s.slots_all, &s.slots_least));
     for (int p = 0; p < r->n_parts; p++)

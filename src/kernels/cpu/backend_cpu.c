@@ -113,6 +113,7 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
     carve_xmatrix(&c, &b->h, s->max_head_rows, s->max_head_n_in);
     b->act = take(&c, n_picks * (size_t)s->n_ff, sizeof *b->act);
     b->pick_out = take(&c, n_picks * (size_t)s->n_out, sizeof *b->pick_out);
+    b->low = take(&c, n_picks * 2 * (size_t)s->expert_rank, sizeof *b->low);
     b->sorted = take(&c, n_picks, sizeof *b->sorted);
     b->place = take(&c, n_picks, sizeof *b->place);
     b->groups = take(&c, (size_t)s->n_expert, sizeof *b->groups);
@@ -151,6 +152,7 @@ static pf_status cpu_reserve(pf_backend *backend, const struct pf_backend_sizes 
     grow(&s.max_positions, sizes->max_positions);
     grow(&s.n_choose_head, sizes->n_choose_head);
     grow(&s.max_picks, sizes->max_picks);
+    grow(&s.expert_rank, sizes->expert_rank);
     grow(&s.n_expert, sizes->n_expert);
     grow(&s.n_ff, sizes->n_ff);
     grow(&s.n_out, sizes->n_out);

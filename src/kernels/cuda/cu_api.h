@@ -50,7 +50,8 @@ struct cu_part {
     int            n_out;
 };
 
-/* Several matrices of one type and one input length against the same rows. */
+/* Several matrices of one type and one input length against the same rows. n_heads not 0: one part of as many matrices, head
+ * h's from row h * head_rows on; it reads x and writes y of (row r, head h) at (r * n_heads + h) times the stride. */
 struct cu_linear {
     struct cu_part   part[CU_MAX_PARTS];
     int              n_parts, n, rows;
@@ -58,6 +59,7 @@ struct cu_linear {
     uint64_t         row_bytes;
     struct cu_x      x;
     struct cu_tables tables;
+    int              n_heads, head_rows, x_stride, y_stride;     /* strides in floats, of x.f */
 };
 
 struct cu_expert_weight {
@@ -143,8 +145,8 @@ cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *t, const struct 
 /* y[row] = sum over its picks, in order, of weight * v[pick]; weights NULL: 1. */
 cudaError_t pf_cu_combine(cudaStream_t st, const float *v, const float *weights, int n, int n_used, int rows, float *y);
 
-/* x.q, x.d, x.s from x.f. */
-cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int rows, int *fault);
+/* x.q, x.d, x.s from x.f, whose rows begin every `stride` floats. */
+cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int stride, int rows, int *fault);
 /* If add is not NULL, first x += a * add. Quantises y into q when q.q is not NULL (n a multiple of 32). */
 struct cu_norm {
     float       *x;
@@ -156,6 +158,8 @@ struct cu_norm {
     int         *fault;
 };
 cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *n);
+cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n, int rows,
+                             float *y);
 /* What happens to queries, keys and values between their products and attention: norms per head, rotation, and keys and values into their chunks. rope[0] is q, rope[1] k, heads up to
  * CU_HEAD_DIM long. */
 struct cu_heads {
@@ -182,11 +186,16 @@ cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copi
 cudaError_t pf_cu_route(cudaStream_t st, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
                         int32_t *picks, float *weights, int *fault);
 
-/* n_chunks: as many as the longest row may see. part: scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are
- * quantised into x as well, unless x->q is NULL; heads must then be multiples of 32. */
+/* n_chunks: as many as the longest row may see. count: CU_VECTOR_ROWS * n_head zeros, which it leaves behind again. part:
+ * scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are quantised into x as well, unless x->q is NULL;
+ * heads must then be multiples of 32. */
 size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v);
-cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, float *part,
+cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count, float *part,
                             const struct cu_x *x, int *fault);
+
+/* scores: [CU_CHOOSE_ROWS][max_positions]. */
+enum { CU_CHOOSE_ROWS = 16 };
+cudaError_t pf_cu_choose(cudaStream_t st, const struct pf_choose_op *c, float *scores, int max_positions);
 
 cudaError_t pf_cu_conv(cudaStream_t st, const struct pf_conv_op *c);
 cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *d);

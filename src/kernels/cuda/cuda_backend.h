@@ -75,10 +75,12 @@ struct cuda_backend {
     struct pf_backend_sizes sizes;
     char             *scratch;
     size_t            scratch_bytes;
-    struct cu_x       x, a;              /* inputs of dense and gate/up products; inputs of down products */
+    struct cu_x       x, a, h;           /* inputs of dense and gate/up products; of down products; of products by head */
     float            *up;                /* [max_picks][n_ff] */
     float            *pick_out;          /* [max_picks][n_out] */
     float            *part;              /* attention's chunks */
+    float            *scores;            /* [CU_CHOOSE_ROWS][max_positions] */
+    int              *count;             /* of attention's blocks that have ended: zeros between kernels */
     struct cu_groups *groups;            /* of the picks of a prompt; sorted and tile are b->sorted, b->tile */
     int32_t          *sorted;
     struct cu_tile   *tile;
@@ -182,6 +184,10 @@ pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, con
 pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a);
 pf_status pf_cuda_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias,
                         int rows, int32_t *picks, float *weights);
+pf_status pf_cuda_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps, int n,
+                             int rows, float *y);
+pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h);
+pf_status pf_cuda_choose(pf_backend *backend, const struct pf_choose_op *c);
 pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows);
 pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c);
 pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d);
