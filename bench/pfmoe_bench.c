@@ -39,6 +39,7 @@ struct row {
     char   test[16], model[128], backend[16], isa[24];
     int    threads;
     double tok_s, tok_s_min, tok_s_max, bytes_per_token, gb_s, machine_gb_s;
+    struct pf_stats stats;
 };
 
 static int fail(const char *what)
@@ -104,7 +105,7 @@ static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct b
     }
     pf_stats_reset(m);
     for (int r = 0; r < o->reps; r++) {
-        machine[r] = row->threads ? membw_read(bw, row->threads) : pf_gpu_bandwidth(o->gpu) / 1e9;
+        machine[r] = strcmp(row->backend, "cpu") == 0 ? membw_read(bw, row->threads) : pf_gpu_bandwidth(o->gpu) / 1e9;
         double seconds = run_once(s, tok, n, decode);
         if (seconds < 0) {
             free(tok);
@@ -120,11 +121,26 @@ static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct b
     row->machine_gb_s = median(machine, o->reps);
     row->bytes_per_token = (double)stats.weight_bytes_read / (double)stats.n_tokens;
     row->gb_s = row->tok_s * row->bytes_per_token / 1e9;
+    row->stats = stats;
     snprintf(row->test, sizeof row->test, "%s%d", decode ? "tg" : "pp", n);
     return 0;
 }
 
 /* ---- Printing --------------------------------------------------------------------------------------------------- */
+
+/* Where experts were shared between the GPU and the CPU: how. */
+static void print_sharing(FILE *f, const struct row *r)
+{
+    const struct pf_stats *s = &r->stats;
+    double tokens = s->n_tokens ? (double)s->n_tokens : 1, ns = s->transfer_ns ? (double)s->transfer_ns : 1;
+    if (s->n_transfers + s->vram_hits == 0)
+        return;
+    fprintf(f, "%s: a token: %.2f experts in VRAM, %.2f transfers, %.1f MB sent; %.0f%% of copying hidden, %.1f%% too late; "
+            "hand-off %.1f us, p95 %.1f; GPU busy %.0f%%\n", r->test,
+            (double)s->vram_hits / tokens, (double)s->n_transfers / tokens, (double)s->transfer_bytes / tokens / 1e6,
+            100 * (double)s->transfer_hidden_ns / ns, s->n_transfers ? 100 * (double)s->n_fallbacks / (double)s->n_transfers : 0,
+            (double)s->handoff_p50_ns / 1e3, (double)s->handoff_p95_ns / 1e3, 100 * (double)s->gpu_busy_ns / ((double)s->step_ns + 1));
+}
 
 static cJSON *row_json(const struct row *r)
 {
@@ -343,16 +359,22 @@ static int run_threads(const struct bench *o, int threads, struct membw *bw, str
         status = complain_of(why);
     if (!status && pf_session_open(&s, m, &so) < 0)
         status = fail("cannot open a session");
+    if (!status && strcmp(pf_model_info(m)->backend, "cpu") != 0 && pf_model_preload(m, NULL, 0, NULL, NULL) < 0)
+        status = fail("cannot load the weights");
     for (int i = 0; !status && i < o->prompts.n + o->decodes.n; i++) {
         bool decode = i >= o->prompts.n;
         int n = decode ? o->decodes.v[i - o->prompts.n] : o->prompts.v[i];
         struct row *r = &rows[*n_rows];
         const struct pf_model_info *info = pf_model_info(m);
         *r = (struct row){ .threads = info->n_threads };
-        snprintf(r->backend, sizeof r->backend, "%s", info->backend);
+        int used = snprintf(r->backend, sizeof r->backend, "%s", info->backend);
+        if (info->n_gpu_layers > 0 && info->n_gpu_layers < info->n_layers)
+            snprintf(r->backend + used, sizeof r->backend - (size_t)used, " %d/%d", info->n_gpu_layers, (int)info->n_layers);
         snprintf(r->model, sizeof r->model, "%s", info->name[0] ? info->name : o->model);
         snprintf(r->isa, sizeof r->isa, "%s", info->isa);
         status = run_test(m, s, bw, o, n, decode, r);
+        if (!status)
+            print_sharing(stderr, r);
         *n_rows += !status;
     }
     double machine_bytes_s = *n_rows ? rows[*n_rows - 1].machine_gb_s * 1e9 : 0;

@@ -139,6 +139,12 @@ struct pf_speeds {
     double vram_bytes_s, pcie_bytes_s, ram_bytes_s, disk_bytes_s;
 };
 
+/* A LoRA adapter in a GGUF file: low-rank additions to some of the model's matrices. */
+struct pf_adapter {
+    const char *path;
+    float       scale;               /* 1: as it was made */
+};
+
 struct pf_model_opts {
     int              n_threads;      /* computing threads; 0: one per core this process may use, at most 64 */
     uint32_t         isa;            /* PF_ISA_ mask; default PF_ISA_ALL */
@@ -150,6 +156,8 @@ struct pf_model_opts {
     bool             no_nvme;        /* never read weights from the drive while running: fail if memory is too small */
     struct pf_speeds speeds;         /* for pf_model_plan alone: how fast the machine is */
     struct pf_postfetch_opts postfetch;
+    const struct pf_adapter *adapters;   /* n_adapters of them, added one after the other; not kept */
+    int              n_adapters;
     const char      *routing;        /* a routing trace whose picks and weights take the place of the router's: position p
                                         uses token p, from the start again at its end; NULL: none. For measurements */
     int              timeline_spans; /* keep so many newest spans of time for pf_timeline_write; 0 (default): none */

@@ -15,7 +15,7 @@ def output_of(program, flag):
 
 def flags_in(help_text):
     """(flag, takes a value, first line of its help) for every long flag."""
-    found = re.findall(r'^ +(?:-\w, )?--([a-z][a-z-]*)((?: [A-Z|a-z0-9\[\],.]+)?) *(?:  (.*))?$', help_text, re.M)
+    found = re.findall(r'^ +(?:-\w, )?--([a-z][a-z-]*)((?: [A-Z|a-z0-9=\[\],.]+)?) *(?:  (.*))?$', help_text, re.M)
     return [(name, bool(arg.strip()), (text or '').strip()) for name, arg, text in found]
 
 

@@ -36,7 +36,7 @@
 #include "base/pf_fp.h"
 #include "base/pf_mem.h"
 
-enum { SPINS_BEFORE_SLEEP = 4000 };     /* some 50 us */
+enum { SPINS_BEFORE_SLEEP = 4000, SPINS_WHEN_ALERT = 40000 };     /* some 50 us; some 500 */
 
 struct worker {
     struct pf_pool *pool;
@@ -56,6 +56,7 @@ struct pf_pool {
     _Alignas(64) _Atomic uint32_t bell;
     _Atomic uint32_t n_asleep;
     _Atomic bool     closing;
+    _Atomic int      patience;          /* spins before sleep */
 
     _Alignas(64) pf_job_fn *fn;
     void   *ctx;
@@ -159,15 +160,15 @@ static void *worker_main(void *arg)
     pf_fp_begin();
     for (;;) {
         uint32_t bell = atomic_load(&p->bell);
-        int spins = 0;
+        int spins = 0, patience = atomic_load_explicit(&p->patience, memory_order_relaxed);
         while (!run_one(p, w->index)) {
             if (atomic_load_explicit(&p->closing, memory_order_relaxed))
                 return NULL;
-            if (++spins > SPINS_BEFORE_SLEEP)
+            if (++spins > patience)
                 break;
             _mm_pause();
         }
-        if (spins <= SPINS_BEFORE_SLEEP)
+        if (spins <= patience)
             continue;
         flush_span(&p->shares[w->index]);
         /* Nothing for a while. If the bell rang since we read it, a job may have come: look again. */
@@ -229,6 +230,7 @@ pf_status pf_pool_open(pf_pool **out, int n_threads)
     }
     p->shares = shares;
     p->n_threads = n_threads;
+    p->patience = SPINS_BEFORE_SLEEP;
     p->n_started = 1;
     while (p->n_started < n_threads) {
         struct worker *w = &p->workers[p->n_started];
@@ -257,6 +259,11 @@ void pf_pool_close(pf_pool **pp)
     pf_free(p->shares);
     pf_free(p);
     *pp = NULL;
+}
+
+void pf_pool_alert(pf_pool *p, bool on)
+{
+    atomic_store_explicit(&p->patience, on ? SPINS_WHEN_ALERT : SPINS_BEFORE_SLEEP, memory_order_relaxed);
 }
 
 int pf_pool_n_threads(const pf_pool *p)

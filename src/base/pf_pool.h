@@ -7,6 +7,7 @@
 #ifndef PF_POOL_H
 #define PF_POOL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "base/pf_spans.h"
@@ -18,6 +19,9 @@ enum { PF_MAX_THREADS = 256 };
 
 /* Works on [begin, end) of the range. 0 <= thread < n_threads, different for jobs running at the same time. */
 typedef void pf_job_fn(void *ctx, int64_t begin, int64_t end, int thread);
+
+/* Work comes in bursts with gaps of a device's step: workers wait awake for longer than they would by themselves. */
+void pf_pool_alert(pf_pool *p, bool on);
 
 /* n_threads counts the caller: 1 makes no thread at all. */
 pf_status pf_pool_open(pf_pool **out, int n_threads);

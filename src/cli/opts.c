@@ -12,13 +12,13 @@
 #include "pfmoe.h"
 #include "term.h"
 
-enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, TRACE_FILE, STOPS, CHUNKS, ACTION };
+enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, TRACE_FILE, LORAS, STOPS, CHUNKS, ACTION };
 
-enum { GROUP_WHAT, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_EXPERTS, GROUP_REPORT, GROUP_CHECK, GROUP_HELP, GROUP_HIDDEN };
+enum { GROUP_WHAT, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_EXPERTS, GROUP_LORA, GROUP_REPORT, GROUP_CHECK, GROUP_HELP, GROUP_HIDDEN };
 static const char *const group_titles[] = {
     "What to do", "The conversation", "The answer", "The machine",
     "Experts between CPU and GPU (no bit of an answer depends on these)",
-    "Looking inside", "Checking (kept stable)", "Help",
+    "Adapters", "Looking inside", "Checking (kept stable)", "Help",
 };
 
 struct opt {
@@ -121,6 +121,9 @@ static const struct opt table[] = {
       "experts of a layer whose gate and up the CPU takes, the rest going to the GPU (default auto)" },
     { GROUP_EXPERTS, 0, "postfetch-debug", CHOICE, "0|1", AT(postfetch_debug), 0, 0, "PFMOE_POSTFETCH_DEBUG", false,
       "a line on standard error for each transfer (default 0)" },
+
+    { GROUP_LORA, 0, "lora", LORAS, "FILE[=SCALE]", AT(loras), 0, 0, NULL, false,
+      "add a LoRA adapter in a GGUF file, times SCALE (default 1); may be given up to 16 times" },
 
     { GROUP_REPORT, 0, "stats", FLAG, NULL, AT(report.stats), 0, 0, NULL, false,
       "at the end print speed, hits of every tier, transfers and what limited them" },
@@ -229,6 +232,22 @@ static bool parse_trace_file(const char *value, const char **out)
     return report_form_is_known(value);
 }
 
+/* FILE, or FILE=SCALE where what follows the last = is a number. */
+static bool parse_lora(const char *value, struct lora_list *out)
+{
+    const char *equals = strrchr(value, '=');
+    char *end = NULL;
+    double scale = equals ? strtod(equals + 1, &end) : 1;
+    bool has_scale = equals && end != equals + 1 && !*end;
+    if (out->n == MAX_LORAS || !*value || (has_scale && (equals == value || !isfinite(scale)))) {
+        snprintf(why_not, sizeof why_not, "\"%.80s\" is not FILE or FILE=SCALE, or there are more than %d", value, MAX_LORAS);
+        return false;
+    }
+    out->v[out->n].path = has_scale ? strndup(value, (size_t)(equals - value)) : value;      /* for the program's life */
+    out->v[out->n].scale = has_scale ? (float)scale : 1;
+    return out->v[out->n++].path != NULL;
+}
+
 static bool parse_chunks(const char *value, struct chunk_list *out)
 {
     out->n = 0;
@@ -266,6 +285,7 @@ static bool parse_value(const struct opt *o, struct settings *s, const char *val
     case REAL:   return parse_real(o, value, at);
     case CHOICE: return parse_choice(o, value, at);
     case TRACE_FILE: return parse_trace_file(value, at);
+    case LORAS:  return parse_lora(value, at);
     case CHUNKS: return parse_chunks(value, at);
     case STOPS:  return parse_stop(value, at);
     case ACTION: break;
@@ -520,7 +540,7 @@ void opts_read(struct settings *s, int argc, char **argv)
 static const struct opt *shared_row(int i)
 {
     for (const struct opt *o = table; o < table + N_OPTS; o++)
-        if ((o->group == GROUP_EXPERTS || o->group == GROUP_REPORT) && i-- == 0)
+        if (o->group >= GROUP_EXPERTS && o->group <= GROUP_REPORT && i-- == 0)
             return o;
     return NULL;
 }
@@ -550,8 +570,8 @@ bool opts_shared_set(struct settings *s, int i, const char *value, const char **
 
 void opts_shared_help(void)
 {
-    print_group(GROUP_EXPERTS);
-    print_group(GROUP_REPORT);
+    for (int g = GROUP_EXPERTS; g <= GROUP_REPORT; g++)
+        print_group(g);
 }
 
 void opts_shared_model(const struct settings *s, struct pf_model_opts *o)
@@ -563,5 +583,7 @@ void opts_shared_model(const struct settings *s, struct pf_model_opts *o)
         .dedicated_streams = s->dedicated_streams, .cpu_limit = s->cpu_limit == UNSET ? PF_AUTO : (int)s->cpu_limit,
         .debug = s->postfetch_debug,
     };
+    o->adapters = s->loras.v;
+    o->n_adapters = s->loras.n;
     report_model_opts(&s->report, o);
 }

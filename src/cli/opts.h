@@ -8,7 +8,7 @@
 #include "buf.h"
 #include "report.h"
 
-enum { MAX_STOPS = 16, MAX_CHUNKS = 64 };
+enum { MAX_STOPS = 16, MAX_CHUNKS = 64, MAX_LORAS = 16 };
 enum { UNSET = -1 };                        /* a number that nobody gave: the model's own or the built-in value holds */
 
 struct chunk_list {
@@ -18,6 +18,11 @@ struct chunk_list {
 struct stop_list {
     int n;
     const char *v[MAX_STOPS];
+};
+
+struct lora_list {
+    int n;
+    struct pf_adapter v[MAX_LORAS];
 };
 
 struct settings {
@@ -42,6 +47,7 @@ struct settings {
     /* experts between CPU and GPU; UNSET in numbers is "auto" */
     int postfetch, force_cpu, block_on_miss, dedicated_streams, postfetch_debug;   /* indices into the choices */
     int64_t max_transfers, scratchpad_mb, cpu_limit;
+    struct lora_list loras;
     struct report report;
     /* checking */
     const char *logits;
@@ -62,7 +68,7 @@ bool opts_set(struct settings *s, const char *name, const char *value, const cha
 /* Appends a line "name  value  meaning" for everything that opts_set takes. */
 void opts_list(const struct settings *s, struct buf *out);
 
-/* What the bench shares: the rows about experts and reports, i = 0, 1, ..: name and argument (NULL: none); false past the
+/* What the bench shares: the rows about experts, adapters and reports, i = 0, 1, ..: name and argument (NULL: none); false past the
  * last. begin sets defaults and reads the environment; set is as opts_set; model copies the values into o. */
 bool opts_shared(int i, const char **name, const char **arg);
 void opts_shared_begin(struct settings *s);

@@ -35,6 +35,7 @@ struct pf_weight {
     uint64_t      row_bytes;
     float         scale;
     const float  *bias;                   /* {n_out} or NULL */
+    const struct pf_lora *lora;           /* what adapters add: the model's business, backends do not look at it */
 };
 
 /* The same matrix of every expert of a layer. */
@@ -45,6 +46,14 @@ struct pf_expert_weight {
     uint64_t      row_bytes;
     const float  *scale;                  /* {n_expert} or NULL */
     const float  *bias;                   /* {n_out, n_expert} or NULL */
+    const struct pf_expert_lora *lora;    /* NULL: nothing is added. Of the CPU backend only: no other gets such a model */
+};
+
+/* What adapters add to an expert's y = W x, one after the other: scale * the expert's scale * b (a x); both of float types. */
+struct pf_expert_lora {
+    const struct pf_expert_lora *next;
+    struct pf_expert_weight a, b;         /* {n_in, rank}, {rank, n_out} */
+    float scale;
 };
 
 enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI, PF_ACT_SIGMOID /* sigmoid(gate) * up */ };
@@ -174,6 +183,7 @@ struct pf_backend_sizes {
     int max_head_dim;                     /* of keys and of values; of delta nets too */
     int max_positions, n_choose_head;     /* of choices; 0: there are none */
     int max_picks;                        /* max_rows * n_used */
+    int expert_rank;                      /* of what is added to one expert matrix; 0: nothing is */
     int n_expert, n_ff, n_out;            /* experts, their width, and what they put out (all 0: none) */
     int max_heads;                        /* query heads */
     int64_t n_ctx;                        /* positions */
@@ -186,6 +196,7 @@ struct pf_repeat {
     const void *buffers, *state;          /* of the session */
     int         rows, n_logits;
     int64_t     n_positions;
+    bool        chooses;                  /* attention sees chosen positions */
 };
 
 /* Where route and the experts leave copies of what they compute with, rows and picks in the order they were given; NULL
@@ -275,6 +286,9 @@ struct pf_backend_ops {
     pf_status (*experts_gate_up)(pf_backend *b, const int *experts, int n);
     pf_status (*experts_down)(pf_backend *b, const int *experts, int n);
     void      (*experts_pick)(const pf_backend *b, int pick, const float **act, const float **y);
+
+    /* Experts are wanted every few microseconds of a device's step: be awake. NULL: needs no telling. */
+    void      (*alert)(pf_backend *b, bool on);
 
     const struct pf_share_ops *share;     /* NULL: this backend does not share a layer's experts with another (share.h) */
 };

@@ -51,7 +51,8 @@ struct pf_answer {
 typedef pf_status pf_serve_fn(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer);
 
 struct pf_share_sizes {
-    int n_layer, n_expert, n_used, n_embd, n_ff;
+    int  n_layer, n_expert, n_used, n_embd, n_ff;
+    bool one_stream;                      /* copies take turns with computing */
 };
 
 struct pf_piece {
@@ -67,6 +68,12 @@ static inline uint64_t pf_share_room(uint64_t bytes)
 }
 
 enum pf_fetch_state { PF_FETCH_READY, PF_FETCH_IN_FLIGHT, PF_FETCH_FAILED };
+
+/* Of the shared layers since the last reset: from the picks on the device to the host, and from its answer back, without what the
+ * host did in between; and how long the device waited in all. */
+struct pf_handoff_stats {
+    uint64_t n, p50_ns, p95_ns, waited_ns;
+};
 
 struct pf_share_ops {
     /* Before the first shared layer. */
@@ -90,6 +97,9 @@ struct pf_share_ops {
     uint64_t            (*fetch_ns)(pf_backend *b, int ticket);          /* what a READY copy took; 0: nobody knows */
     pf_status           (*use)(pf_backend *b, int ticket);
     pf_status           (*release)(pf_backend *b, int ticket);
+
+    void (*handoffs)(pf_backend *b, struct pf_handoff_stats *out);
+    void (*handoffs_reset)(pf_backend *b);
 };
 
 #endif

@@ -10,6 +10,7 @@
 #include "base/pf_cpu.h"
 #include "base/pf_mem.h"
 #include "gguf/inspect.h"
+#include "moe/lora.h"
 #include "moe/offload.h"
 #include "moe/split.h"
 #include "moe/watch.h"
@@ -178,7 +179,7 @@ static pf_status place_all(struct pf_model *m)
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         PF_TRY(m->backend->ops->place(m->backend, t->data, t->n_bytes));
     }
-    return PF_OK;
+    return pf_lora_place(m);
 }
 
 /* Why this model cannot run on a GPU, or NULL. */
@@ -189,6 +190,8 @@ static const char *gpu_lacks(const struct pf_model *m)
         return "there are no GPU kernels for latent attention yet";
     if (m->arch->indexer && (!ops->choose || !ops->layer_norm))
         return "there are no GPU kernels for indexers yet";
+    if (m->lora_expert_rank)
+        return "an adapter changes experts, which GPU kernels cannot do yet";
     return NULL;
 }
 
@@ -201,6 +204,7 @@ static pf_status place_on_device(struct pf_model *m, const struct pf_model_opts 
     if (m->n_expert == 0)
         return pf_split_open(m, o, setup);
     PF_TRY(pf_session_bytes(m, NULL, &kv, &work));
+    work += pf_lora_bytes(m);
     if (!o->streaming && m->info.weight_bytes + kv + work <= room)
         return place_all(m);
     if (ops->share)
@@ -297,6 +301,7 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     if (!o->vocab_only) {
         read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
         PF_TRY(open_cpu(m, o));
+        PF_TRY(pf_lora_open(m, o->adapters, o->n_adapters));
         PF_TRY(pf_model_bind(m));
         run_on_cpu(m);
         if (o->routing)
@@ -387,6 +392,7 @@ void pf_model_close(pf_model **mp)
     if (m->cpu)
         m->cpu->ops->close(m->cpu);
     pf_spans_close(&m->spans);
+    pf_lora_close(m);
     pf_tmpl_close(&m->tmpl);
     pf_vocab_close(&m->vocab);
     pf_gguf_close(&m->file);

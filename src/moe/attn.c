@@ -14,7 +14,7 @@ static pf_status projections(struct pf_session *s, const struct pf_attention *a,
         { b->packed, b->q, hd, a->n_head, 2 * hd, hd, 2 * (int64_t)n_q, n_q },
         { b->packed + hd, b->gate_out, hd, a->n_head, 2 * hd, hd, 2 * (int64_t)n_q, n_q },
     };
-    PF_TRY(ops_of(s)->linear(s->unit->backend, qkv, 3, b->h, rows));
+    PF_TRY(pf_project(s, qkv, 3, b->h, rows));
     return gated ? ops_of(s)->copy(s->unit->backend, deal, 2, rows) : PF_OK;
 }
 
@@ -63,5 +63,5 @@ pf_status pf_attention_block(struct pf_session *s, int il, int rows)
         .chunked = a->chunked, .scale = a->scale, .sinks = a->sinks, .row_scale = a->temper ? b->temper : NULL }));
     if (s->m->arch->gated_attention)
         PF_TRY(ops->act(be, PF_ACT_SIGMOID, b->gate_out, b->attn, (int64_t)rows * a->n_head * a->hd_v, b->attn));
-    return ops->linear(be, &(struct pf_linear){ &a->out, b->y }, 1, b->attn, rows);
+    return pf_project(s, &(struct pf_linear){ &a->out, b->y }, 1, b->attn, rows);
 }

@@ -11,10 +11,13 @@
 #include <string.h>
 
 #include "base/pf_mem.h"
+#include "moe/lora.h"
 
 enum { NAME_BYTES = 96, MAX_VOCAB = 1 << 24 };
 
-static pf_status own(struct pf_model *m, void *p)
+static const char EMBEDDING[] = "token_embd";         /* whose adapters come the other way round */
+
+pf_status pf_model_own(struct pf_model *m, void *p)
 {
     if (p) {
         void **grown = pf_realloc(PF_MEM_MODEL, m->owned, (m->n_owned + 1) * sizeof *grown);
@@ -86,7 +89,7 @@ static pf_status as_floats(const struct pf_loader *l, const struct pf_tensor *t,
     if (t->type != PF_F16 && t->type != PF_BF16)
         return wrong_type(l, t, "F32, F16 or BF16");
     float *copy = pf_alloc_array(PF_MEM_MODEL, (size_t)n, sizeof *copy);
-    PF_TRY(own(l->m, copy));
+    PF_TRY(pf_model_own(l->m, copy));
     for (int64_t i = 0; i < n; i++) {
         uint16_t h;
         memcpy(&h, t->data + 2 * i, sizeof h);
@@ -142,6 +145,8 @@ static pf_status matrix(const struct pf_loader *l, enum pf_need need, const char
     PF_TRY(check_shape(l, t, n_in, n_out, 1));
     PF_TRY(check_weight_type(l, t));
     weight_of(t, w);
+    if (strcmp(name, EMBEDDING) != 0)
+        PF_TRY(pf_lora_bind(l->m, full, n_in, n_out, &w->lora));
     snprintf(full, sizeof full, "%s.bias", name);
     PF_TRY(vector(l, bias, full, n_out, 1, &w->bias));
     snprintf(full, sizeof full, "%s.scale", name);
@@ -163,14 +168,21 @@ static pf_status block_matrix(const struct pf_loader *l, enum pf_need need, int 
 
 /* ---- Attention --------------------------------------------------------------------------------------------------- */
 
-/* Rows [first, first + n) of a matrix. */
+/* Rows [first, first + n) of a matrix, as the model has it: without what adapters add. */
 static struct pf_weight rows_of(const struct pf_weight *w, int first, int n)
 {
     struct pf_weight part = *w;
     part.data = (const uint8_t *)w->data + (uint64_t)first * w->row_bytes;
     part.n_out = n;
     part.bias = w->bias ? w->bias + first : NULL;
+    part.lora = NULL;
     return part;
+}
+
+static pf_status adapted_rows_of(const struct pf_loader *l, const struct pf_weight *w, int first, int n, struct pf_weight *out)
+{
+    *out = rows_of(w, first, n);
+    return pf_lora_rows(l->m, w->lora, first, n, &out->lora);
 }
 
 static pf_status bind_qkv(const struct pf_loader *l, int il, struct pf_attention *a)
@@ -181,10 +193,9 @@ static pf_status bind_qkv(const struct pf_loader *l, int il, struct pf_attention
     if (!arch->gated_attention)
         PF_TRY(block_matrix(l, PF_OPTIONAL, il, "attn_qkv", l->m->n_embd, n_q + n_k + n_v, arch->qkv_bias, &fused));
     if (fused.data) {
-        a->q = rows_of(&fused, 0, n_q);
-        a->k = rows_of(&fused, n_q, n_k);
-        a->v = rows_of(&fused, n_q + n_k, n_v);
-        return PF_OK;
+        PF_TRY(adapted_rows_of(l, &fused, 0, n_q, &a->q));
+        PF_TRY(adapted_rows_of(l, &fused, n_q, n_k, &a->k));
+        return adapted_rows_of(l, &fused, n_q + n_k, n_v, &a->v);
     }
     n_q *= arch->gated_attention ? 2 : 1;
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q", l->m->n_embd, n_q, arch->qkv_bias, &a->q));
@@ -240,7 +251,7 @@ static pf_status as_matrix(const struct pf_loader *l, const struct pf_weight *w,
 {
     pf_backend *be = l->m->cpu;
     float *values = pf_alloc_array(PF_MEM_MODEL, (size_t)w->n_out * (size_t)w->n_in, sizeof *values);
-    PF_TRY(own(l->m, values));
+    PF_TRY(pf_model_own(l->m, values));
     for (int32_t r = 0; r < w->n_out; r++)
         PF_TRY(be->ops->embed(be, w, &r, 1, values + (size_t)r * (size_t)w->n_in));
     *out = values;
@@ -256,13 +267,15 @@ static pf_status split_kv_b(const struct pf_loader *l, int il, int n_head, struc
     struct pf_weight kv;
     float *values, *turned;
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_kv_b", n_c, (int64_t)n_head * head_rows, PF_NEVER, &kv));
+    if (kv.lora)
+        PF_FAIL(PF_EUNSUPPORTED, "an adapter changes blk.%d.attn_kv_b.weight, which pfmoe cannot do", il);
     a->v_b = kv;
     a->v_b.data = (const uint8_t *)kv.data + (uint64_t)n * kv.row_bytes;
     a->v_b.n_out = n_head * s->n_v;
     a->v_head_rows = head_rows;
 
     turned = pf_alloc_array(PF_MEM_MODEL, (size_t)n_head * (size_t)n_c, (size_t)n * sizeof *turned);
-    PF_TRY(own(l->m, turned));
+    PF_TRY(pf_model_own(l->m, turned));
     for (int h = 0; h < n_head; h++) {
         struct pf_weight keys = rows_of(&kv, h * head_rows, n);
         PF_TRY(as_matrix(l, &keys, &values));
@@ -324,7 +337,7 @@ static pf_status bind_conv(const struct pf_loader *l, int il, const float **out)
     const float *w;
     PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_conv1d.weight", s->taps, s->n_conv, &w));
     float *turned = pf_alloc_array(PF_MEM_MODEL, (size_t)s->taps * (size_t)s->n_conv, sizeof *turned);
-    PF_TRY(own(l->m, turned));
+    PF_TRY(pf_model_own(l->m, turned));
     for (int c = 0; c < s->n_conv; c++)
         for (int t = 0; t < s->taps; t++)
             turned[(size_t)t * s->n_conv + c] = w[(size_t)c * s->taps + t];
@@ -360,7 +373,7 @@ static pf_status slices(const struct pf_loader *l, const struct pf_tensor *t, in
                         struct pf_expert_weight *w)
 {
     const uint8_t **data = pf_alloc_array(PF_MEM_MODEL, (size_t)l->m->n_expert, sizeof *data);
-    PF_TRY(own(l->m, data));
+    PF_TRY(pf_model_own(l->m, data));
     PF_TRY(check_weight_type(l, t));
     for (int e = 0; e < l->m->n_expert; e++)
         data[e] = t->data + ((uint64_t)e * (uint64_t)t->ne[1] + (uint64_t)first_row) * t->row_bytes;
@@ -379,6 +392,7 @@ static pf_status stacked(const struct pf_loader *l, int il, const char *part, in
         return missing(l, name);
     PF_TRY(check_shape(l, t, n_in, n_out, l->m->n_expert));
     PF_TRY(slices(l, t, 0, n_out, w));
+    PF_TRY(pf_lora_bind_experts(l->m, name, n_in, n_out, &w->lora));
     snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.bias", il, part);
     PF_TRY(vector(l, l->m->arch->expert_bias, name, n_out, l->m->n_expert, &w->bias));
     snprintf(name, sizeof name, "blk.%d.ffn_%s_exps.scale", il, part);
@@ -404,7 +418,7 @@ static pf_status one_by_one(const struct pf_loader *l, int il, const char *part,
         PF_TRY(check_weight_type(l, t));
         if (e == 0) {
             data = pf_alloc_array(PF_MEM_MODEL, (size_t)l->m->n_expert, sizeof *data);
-            PF_TRY(own(l->m, data));
+            PF_TRY(pf_model_own(l->m, data));
             *w = (struct pf_expert_weight){ .data = data, .type = t->type, .n_in = (int)n_in, .n_out = (int)n_out,
                                             .row_bytes = t->row_bytes };
         } else if (t->type != w->type) {
@@ -421,6 +435,7 @@ static pf_status merged_gate_up(const struct pf_loader *l, int il, struct pf_moe
     char name[NAME_BYTES];
     int n_ff = l->m->n_ff_expert;
     const float *bias = NULL, *scale = NULL;
+    const struct pf_expert_lora *both;
     snprintf(name, sizeof name, "blk.%d.ffn_gate_up_exps.weight", il);
     const struct pf_tensor *t = find(l, name);
     *found = t != NULL;
@@ -429,6 +444,9 @@ static pf_status merged_gate_up(const struct pf_loader *l, int il, struct pf_moe
     PF_TRY(check_shape(l, t, l->m->n_embd, 2 * (int64_t)n_ff, l->m->n_expert));
     PF_TRY(slices(l, t, 0, n_ff, &moe->gate));
     PF_TRY(slices(l, t, n_ff, n_ff, &moe->up));
+    PF_TRY(pf_lora_bind_experts(l->m, name, l->m->n_embd, 2 * (int64_t)n_ff, &both));
+    PF_TRY(pf_lora_expert_rows(l->m, both, 0, n_ff, &moe->gate.lora));
+    PF_TRY(pf_lora_expert_rows(l->m, both, n_ff, n_ff, &moe->up.lora));
     snprintf(name, sizeof name, "blk.%d.ffn_gate_up_exps.scale", il);
     PF_TRY(vector(l, PF_OPTIONAL, name, l->m->n_expert, 1, &scale));
     moe->gate.scale = moe->up.scale = scale;
@@ -439,7 +457,7 @@ static pf_status merged_gate_up(const struct pf_loader *l, int il, struct pf_moe
     /* {2 n_ff, E} -> two packed {n_ff, E}, the form the experts' products take. */
     size_t n = (size_t)n_ff * (size_t)l->m->n_expert;
     float *split = pf_alloc_array(PF_MEM_MODEL, 2 * n, sizeof *split);
-    PF_TRY(own(l->m, split));
+    PF_TRY(pf_model_own(l->m, split));
     for (int e = 0; e < l->m->n_expert; e++) {
         memcpy(split + (size_t)e * n_ff, bias + (size_t)e * 2 * n_ff, (size_t)n_ff * sizeof *split);
         memcpy(split + n + (size_t)e * n_ff, bias + ((size_t)e * 2 + 1) * n_ff, (size_t)n_ff * sizeof *split);
@@ -510,6 +528,19 @@ static pf_status bind_dense(const struct pf_loader *l, int il, struct pf_dense_f
 
 /* ---- The whole model --------------------------------------------------------------------------------------------- */
 
+/* Also makes the output matrix the embedding, if it has none of its own. */
+static pf_status bind_embedding_adapters(const struct pf_loader *l, int64_t n_vocab)
+{
+    struct pf_model *m = l->m;
+    const struct pf_lora *flipped;
+    PF_TRY(pf_lora_bind_embedding(m, "token_embd.weight", m->n_embd, n_vocab, &m->embed.lora, &flipped));
+    if (m->output.data)
+        return PF_OK;
+    m->output = m->embed;
+    m->output.lora = m->flipped = flipped;
+    return PF_OK;
+}
+
 static pf_status bind_embedding(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
@@ -523,10 +554,9 @@ static pf_status bind_embedding(const struct pf_loader *l)
     if (n_vocab < 1 || n_vocab > MAX_VOCAB)
         PF_FAIL(PF_EFORMAT, "tensor token_embd.weight has %lld rows, in %s", (long long)n_vocab, pf_gguf_path(l->g));
     m->n_vocab = (int)n_vocab;
-    PF_TRY(matrix(l, PF_REQUIRED, "token_embd", m->n_embd, n_vocab, PF_NEVER, &m->embed));
+    PF_TRY(matrix(l, PF_REQUIRED, EMBEDDING, m->n_embd, n_vocab, PF_NEVER, &m->embed));
     PF_TRY(matrix(l, PF_OPTIONAL, "output", m->n_embd, n_vocab, PF_OPTIONAL, &m->output));
-    if (!m->output.data)
-        m->output = m->embed;             /* tied */
+    PF_TRY(bind_embedding_adapters(l, n_vocab));
     m->embed.scale *= l->embedding_scale;
     m->output.scale /= l->logit_scale;
     return vector(l, PF_REQUIRED, "output_norm.weight", m->n_embd, 1, &m->output_norm);
@@ -603,6 +633,13 @@ pf_status pf_bind_tensors(const struct pf_loader *l)
     for (int il = 0; il < m->n_layer; il++)
         PF_TRY(bind_layer(l, il, &m->layers[il]));
     PF_TRY(check_all_seen(l));
+    PF_TRY(pf_lora_all_used(m));
     m->fingerprint = fingerprint(l->g);
+    for (int i = 0; pf_lora_file(m, i); i++) {
+        uint64_t of_adapter = fingerprint(pf_lora_file(m, i));
+        float scale = pf_lora_scale(m, i);
+        hash_bytes(&m->fingerprint, &of_adapter, sizeof of_adapter);
+        hash_bytes(&m->fingerprint, &scale, sizeof scale);
+    }
     return PF_OK;
 }

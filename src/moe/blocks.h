@@ -3,7 +3,7 @@
 #ifndef PF_BLOCKS_H
 #define PF_BLOCKS_H
 
-#include "moe/session.h"
+#include "moe/lora.h"
 
 pf_status pf_attention_block(struct pf_session *s, int il, int rows);        /* attn.c */
 pf_status pf_mla_block(struct pf_session *s, int il, int rows);              /* mla.c */

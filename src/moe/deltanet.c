@@ -10,7 +10,7 @@ static pf_status unpacked_projections(struct pf_session *s, const struct pf_delt
 {
     struct pf_buffers *b = &s->unit->buf;
     const struct pf_linear l[] = { { &net->qkv, b->qkv }, { &net->z, b->gate_out } };
-    return ops_of(s)->linear(s->unit->backend, l, 2, b->h, rows);
+    return pf_project(s, l, 2, b->h, rows);
 }
 
 static pf_status packed_projections(struct pf_session *s, const struct pf_delta_net *net, int rows)
@@ -25,7 +25,7 @@ static pf_status packed_projections(struct pf_session *s, const struct pf_delta_
         { from + 2 * d, b->qkv + 2 * z->n_k, v, n_head, group, v, net->packed.n_out, z->n_conv },
         { from + 2 * d + v, b->gate_out, v, n_head, group, v, net->packed.n_out, z->n_v },
     };
-    PF_TRY(ops_of(s)->linear(s->unit->backend, &(struct pf_linear){ &net->packed, b->packed }, 1, b->h, rows));
+    PF_TRY(pf_project(s, &(struct pf_linear){ &net->packed, b->packed }, 1, b->h, rows));
     return ops_of(s)->copy(s->unit->backend, deal, 4, rows);
 }
 
@@ -40,9 +40,9 @@ static pf_status beta_and_alpha(struct pf_session *s, const struct pf_delta_net 
     };
     if (!net->ba.data) {
         const struct pf_linear l[] = { { &net->beta, b->beta }, { &net->alpha, b->alpha } };
-        return ops_of(s)->linear(s->unit->backend, l, 2, b->h, rows);
+        return pf_project(s, l, 2, b->h, rows);
     }
-    PF_TRY(ops_of(s)->linear(s->unit->backend, &(struct pf_linear){ &net->ba, b->packed }, 1, b->h, rows));
+    PF_TRY(pf_project(s, &(struct pf_linear){ &net->ba, b->packed }, 1, b->h, rows));
     return ops_of(s)->copy(s->unit->backend, deal, 2, rows);
 }
 
@@ -66,5 +66,5 @@ pf_status pf_delta_block(struct pf_session *s, int il, int rows)
         .rows = rows, .tiled = s->m->arch->delta == PF_DELTA_TILED, .eps = s->m->eps }));
     PF_TRY(ops->rms_norm(be, b->attn, net->norm, s->m->eps, z->d, rows * z->n_v_head, b->attn));
     PF_TRY(ops->act(be, PF_ACT_SWIGLU, b->gate_out, b->attn, (int64_t)rows * z->n_v, b->attn));
-    return ops->linear(be, &(struct pf_linear){ &net->out, b->y }, 1, b->attn, rows);
+    return pf_project(s, &(struct pf_linear){ &net->out, b->y }, 1, b->attn, rows);
 }

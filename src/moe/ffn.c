@@ -9,9 +9,9 @@ static pf_status feed_forward(struct pf_session *s, const struct pf_dense_ffn *f
     const struct pf_backend_ops *ops = ops_of(s);
     struct pf_buffers *b = &s->unit->buf;
     const struct pf_linear gate_up[] = { { &f->gate, b->gate }, { &f->up, b->up } };
-    PF_TRY(ops->linear(s->unit->backend, gate_up, 2, b->h, rows));
+    PF_TRY(pf_project(s, gate_up, 2, b->h, rows));
     PF_TRY(ops->act(s->unit->backend, s->m->arch->act, b->gate, b->up, (int64_t)rows * f->gate.n_out, b->gate));
-    return ops->linear(s->unit->backend, &(struct pf_linear){ &f->down, y }, 1, b->gate, rows);
+    return pf_project(s, &(struct pf_linear){ &f->down, y }, 1, b->gate, rows);
 }
 
 pf_status pf_dense_block(struct pf_session *s, int il, int rows)
@@ -28,7 +28,7 @@ static pf_status add_shared(struct pf_session *s, const struct pf_moe *moe, int 
     PF_TRY(feed_forward(s, &moe->shared, rows, b->y_shared));
     if (!moe->shared_gate.data)
         return ops->add(s->unit->backend, b->y, 1, b->y_shared, (int64_t)rows * n_embd);
-    PF_TRY(ops->linear(s->unit->backend, &(struct pf_linear){ &moe->shared_gate, b->shared_gate }, 1, b->h, rows));
+    PF_TRY(pf_project(s, &(struct pf_linear){ &moe->shared_gate, b->shared_gate }, 1, b->h, rows));
     return ops->add_gated(s->unit->backend, b->y, b->shared_gate, b->y_shared, n_embd, rows);
 }
 
@@ -46,7 +46,7 @@ static pf_status guess_next(struct pf_session *s, int il, int rows)
         return PF_OK;
     const struct pf_moe *moe = &m->layers[il].moe;
     PF_TRY(ops->rms_norm(s->unit->backend, b->x, m->layers[il].ffn_norm, m->eps, m->n_embd, rows, b->y));
-    PF_TRY(ops->linear(s->unit->backend, &(struct pf_linear){ &moe->router, b->router }, 1, b->y, rows));
+    PF_TRY(pf_project(s, &(struct pf_linear){ &moe->router, b->router }, 1, b->y, rows));
     PF_TRY(ops->route(s->unit->backend, &moe->routing, b->router, moe->select_bias, rows, b->guess, b->guess_weights));
     pf_residency_guess(m, il, b->guess, rows * m->n_used);
     return PF_OK;
@@ -70,7 +70,7 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
     const struct pf_backend_ops *ops = ops_of(s);
     const struct pf_moe *moe = &s->m->layers[il].moe;
     struct pf_buffers *b = &s->unit->buf;
-    PF_TRY(ops->linear(s->unit->backend, &(struct pf_linear){ &moe->router, b->router }, 1, b->h, rows));
+    PF_TRY(pf_project(s, &(struct pf_linear){ &moe->router, b->router }, 1, b->h, rows));
     const struct pf_picks routed = pf_routed_at(s, moe->ordinal, rows), used = pf_picks_at(s, moe->ordinal, rows);
     const struct pf_experts_op e = {
         .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = s->m->arch->act,

@@ -71,9 +71,8 @@ static pf_status put_inputs(struct pf_session *s, const struct pf_batch *batch)
 
 static pf_status embed(struct pf_session *s, int rows)
 {
-    const struct pf_buffers *b = &s->unit->buf;
     pf_spans_enter(s->m->spans, "embedding", -1);
-    return ops_of(s)->embed(s->unit->backend, &s->m->embed, b->ids, rows, b->x);
+    return pf_embed(s, rows);
 }
 
 /* Those that are the unit's. */
@@ -98,7 +97,7 @@ static pf_status head(struct pf_session *s, int first, int n)
     pf_backend *be = s->unit->backend;
     pf_spans_enter(m->spans, "output", -1);
     PF_TRY(ops_of(s)->rms_norm(be, b->x + (size_t)first * m->n_embd, m->output_norm, m->eps, m->n_embd, n, b->h));
-    return ops_of(s)->linear(be, &(struct pf_linear){ &m->output, b->logits }, 1, b->h, n);
+    return pf_project(s, &(struct pf_linear){ &m->output, b->logits }, 1, b->h, n);
 }
 
 static pf_status get_logits(struct pf_session *s, float *to, int n)
@@ -110,7 +109,8 @@ static pf_status get_logits(struct pf_session *s, float *to, int n)
 static pf_status run_whole(struct pf_session *s, const struct pf_batch *batch)
 {
     struct pf_unit *u = s->unit = &s->units[0];
-    struct pf_repeat repeat = { pf_watch_inside(s->m), u->buf.base, s->computed > 0 ? u->state : NULL, batch->rows, batch->n_logits, s->computed + batch->rows };
+    struct pf_repeat repeat = { pf_watch_inside(s->m), u->buf.base, s->computed > 0 ? u->state : NULL, batch->rows, batch->n_logits,
+                                s->computed + batch->rows, pf_index_is_used(s, batch->rows) };
     bool replayed;
     PF_TRY(ops_of(s)->begin(u->backend, &repeat, &replayed));
     if (!replayed) {
@@ -140,7 +140,8 @@ static pf_status hand_over(struct pf_session *s, int first, int rows)
 static pf_status run_on_device(struct pf_session *s, int rows)
 {
     struct pf_unit *u = s->unit;
-    struct pf_repeat repeat = { false, u->buf.base, s->computed > 0 ? u->state : NULL, rows, 0, s->computed + rows };
+    struct pf_repeat repeat = { false, u->buf.base, s->computed > 0 ? u->state : NULL, rows, 0,
+                                s->computed + rows, pf_index_is_used(s, rows) };
     bool replayed;
     PF_TRY(ops_of(s)->begin(u->backend, &repeat, &replayed));
     PF_TRY(replayed ? PF_OK : run_layers(s, rows));

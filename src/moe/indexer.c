@@ -32,8 +32,8 @@ pf_status pf_index_block(struct pf_session *s, int il, int rows)
     };
     if (!x->k.data)
         return PF_OK;
-    PF_TRY(ops->linear(be, from_h, 2, b->h, rows));
-    PF_TRY(ops->linear(be, &(struct pf_linear){ &x->q, b->index_q }, 1, b->q_latent, rows));
+    PF_TRY(pf_project(s, from_h, 2, b->h, rows));
+    PF_TRY(pf_project(s, &(struct pf_linear){ &x->q, b->index_q }, 1, b->q_latent, rows));
     PF_TRY(ops->layer_norm(be, b->index_k, x->k_norm, x->k_norm_bias, key_eps, z->n_index, rows, b->index_k));
     PF_TRY(ops->rope(be, ropes, 2, rows));
     PF_TRY(ops->kv_store(be, &s->index_kv[il].view, b->index_k, NULL, b->pos, rows));

@@ -16,11 +16,11 @@ static pf_status queries(struct pf_session *s, const struct pf_mla *a, int n_hea
     struct pf_buffers *b = &s->unit->buf;
     int n_k = z->n_nope + z->n_rope, n_key = z->n_latent + z->n_rope;
     if (a->q.data) {
-        PF_TRY(ops->linear(be, &(struct pf_linear){ &a->q, b->packed }, 1, b->h, rows));
+        PF_TRY(pf_project(s, &(struct pf_linear){ &a->q, b->packed }, 1, b->h, rows));
     } else {
-        PF_TRY(ops->linear(be, &(struct pf_linear){ &a->q_a, b->q_latent }, 1, b->h, rows));
+        PF_TRY(pf_project(s, &(struct pf_linear){ &a->q_a, b->q_latent }, 1, b->h, rows));
         PF_TRY(ops->rms_norm(be, b->q_latent, a->q_norm, s->m->eps, z->n_q_latent, rows, b->q_latent));
-        PF_TRY(ops->linear(be, &(struct pf_linear){ &a->q_b, b->packed }, 1, b->q_latent, rows));
+        PF_TRY(pf_project(s, &(struct pf_linear){ &a->q_b, b->packed }, 1, b->q_latent, rows));
     }
     const struct pf_copy deal = { b->packed + z->n_nope, b->q + z->n_latent, z->n_rope, n_head, n_k, n_key,
                                   (int64_t)n_head * n_k, (int64_t)n_head * n_key };
@@ -43,7 +43,7 @@ static pf_status keys(struct pf_session *s, const struct pf_mla *a, int rows)
         { b->gate_out + z->n_latent, b->k + z->n_latent, z->n_rope, 1, 0, 0, n_key, n_key },
     };
     const struct pf_copy together = { b->v, b->k, z->n_latent, 1, 0, 0, z->n_latent, n_key };
-    PF_TRY(ops->linear(be, &(struct pf_linear){ &a->kv, b->gate_out }, 1, b->h, rows));
+    PF_TRY(pf_project(s, &(struct pf_linear){ &a->kv, b->gate_out }, 1, b->h, rows));
     PF_TRY(ops->copy(be, apart, 2, rows));
     PF_TRY(ops->rms_norm(be, b->v, a->kv_norm, s->m->eps, z->n_latent, rows, b->v));
     return ops->copy(be, &together, 1, rows);
@@ -71,10 +71,11 @@ pf_status pf_mla_block(struct pf_session *s, int il, int rows)
     PF_TRY(ops->rope(be, ropes, 2, rows));
     PF_TRY(ops->kv_store(be, kv, b->k, NULL, b->pos, rows));
     PF_TRY(ops->attention(be, &(struct pf_attention_op){
-        .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos, .rows = rows, .n_head = attn->n_head,
+        .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos, .n_positions = s->computed + rows, .rows = rows,
+        .n_head = attn->n_head,
         .scale = attn->scale, .chosen = pf_index_is_used(s, rows) ? b->chosen : NULL, .max_chosen = z->max_chosen }));
     PF_TRY(ops->heads(be, &(struct pf_heads_op){
         .w = &a->v_b, .n_head = attn->n_head, .n_out = z->n_v, .head_rows = a->v_head_rows, .rows = rows,
         .x = b->attn, .x_stride = z->n_latent, .y = b->packed, .y_stride = z->n_v }));
-    return ops->linear(be, &(struct pf_linear){ &attn->out, b->y }, 1, b->packed, rows);
+    return pf_project(s, &(struct pf_linear){ &attn->out, b->y }, 1, b->packed, rows);
 }

@@ -168,6 +168,7 @@ struct pf_model {
     pf_backend *backend;                  /* what steps run on: a GPU, or cpu */
     pf_backend *lost;                     /* a GPU that failed for good, closed with the model; sessions leave it one by one */
     struct pf_residency *residency;       /* NULL: all weights are mapped */
+    struct pf_mapped *mapped;             /* mapped.h; NULL: weights come through the store, or lie on a device */
     struct pf_offload *offload;           /* NULL: backend computes the experts too */
     struct pf_cut      cut;               /* how layers are dealt to backend and cpu: split.h */
     struct pf_trace injected;             /* whose picks take the place of the router's; n_tokens 0: none */
@@ -191,6 +192,11 @@ struct pf_model {
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm;
     struct pf_layer *layers;              /* [n_layer] */
+
+    struct pf_adapters *adapters;         /* NULL: none */
+    const struct pf_lora *flipped;        /* additions to the embedding as the output matrix; NULL: none, or it is not that */
+    int   lora_rank, lora_out;            /* largest rank, and output, of what is added to dense matrices */
+    int   lora_expert_rank;               /* of everything that is added to one expert matrix */
 
     void  **owned;                        /* converted vectors and pointer tables, freed with the model */
     size_t  n_owned;
@@ -226,6 +232,9 @@ static inline bool pf_is_on_device(const struct pf_model *m, int il)
 {
     return !m->cut.whole && il >= 0 && il < m->cut.n_layers;
 }
+
+/* Frees p with the model; p NULL is PF_ENOMEM. */
+pf_status pf_model_own(struct pf_model *m, void *p);
 
 void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

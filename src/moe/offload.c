@@ -6,17 +6,18 @@
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
 #include "kernels/share.h"
+#include "moe/lora.h"
 #include "moe/postfetch.h"
 #include "moe/residency.h"
 #include "moe/vcache.h"
 
-enum { BATCH = 64, PROMPT_TICKET = PF_MAX_TRANSFERS, N_SLOTS = 2 };
+enum { BATCH = 64, PROMPT_TICKET = PF_MAX_TRANSFERS, N_SLOTS = 2, ALL_TOUCHED = 4 };
 static const uint64_t SLOT_BYTES = 64 << 20;         /* of a prompt's groups, and at least one expert */
 static const double FILL_SHARE = 0.05, FIRST_FILL_SHARE = 0.25;  /* of the bus: for replacing experts; while there are free slots */
 
 struct pf_offload {
     struct pf_model    *m;
-    struct pf_prices    prices;
+    struct pf_solver    solver;
     struct pf_postfetch post;
     struct pf_vcache   *cache;
     bool                force_cpu;
@@ -33,6 +34,11 @@ struct pf_offload {
     int             turn;
     const uint8_t **on_device[3];        /* [n_expert] */
     int            *held;                /* [n_expert] */
+    bool           *skip;                /* [n_expert] */
+    struct ahead {                       /* what a slot already holds for a layer that comes: pinned in the store */
+        int  n, il;                      /* n 0: nothing */
+        int  experts[BATCH];
+    } ahead[N_SLOTS];
     int             max_rows;
     size_t          host_bytes;
     float          *x, *y, *weights;     /* [max_rows][..] of the host, for transfers */
@@ -49,15 +55,11 @@ static void parts_of(const struct pf_model *m, int il, uint64_t bytes[3])
 
 /* ---- A step of a few rows: who does what ------------------------------------------------------------------------------- */
 
-static struct pf_deal deal_out(const struct pf_offload *f, int n, const uint64_t bytes[3])
+static struct pf_deal deal_out(struct pf_offload *f, int n, const uint64_t bytes[3])
 {
     struct pf_solver_rules rules = { .post_fetch = f->post.opts.enable && !f->force_cpu, .whole = !f->force_cpu,
                                      .max_transfers = f->post.opts.max_transfers, .cpu_limit = f->post.opts.cpu_limit };
-    struct pf_deal deal = pf_solve(&f->prices, &rules, n, bytes[0] + bytes[1], bytes[2]);
-    bool curious = f->prices.cpu_bytes_s > 0 && (f->prices.pcie_bytes_s <= 0 || f->prices.joint_bytes_s <= 0);
-    if (curious && rules.post_fetch && deal.n_whole == 0)
-        deal.n_down = n < rules.max_transfers ? n : rules.max_transfers;
-    return deal;
+    return pf_solver_deal(&f->solver, &rules, n, bytes[0] + bytes[1], bytes[2]);
 }
 
 struct batch {                           /* experts in RAM, and what becomes of each */
@@ -65,17 +67,19 @@ struct batch {                           /* experts in RAM, and what becomes of 
     int                 n;
     struct pf_transfer *transfer[BATCH]; /* NULL: whole on the CPU */
     uint64_t            bytes[3];
+    struct pf_deal      deal;
+    bool                as_dealt;        /* no transfer was refused */
 };
 
 /* What the CPU takes for so many bytes, ns. */
 static double cpu_ns(const struct pf_offload *f, uint64_t bytes)
 {
-    return f->prices.cpu_bytes_s > 0 ? (double)bytes / f->prices.cpu_bytes_s * 1e9 : 1e6;
+    return f->solver.prices.cpu_bytes_s > 0 ? (double)bytes / f->solver.prices.cpu_bytes_s * 1e9 : 1e6;
 }
 
 static void start_transfers(struct pf_offload *f, struct batch *b)
 {
-    struct pf_deal deal = deal_out(f, b->n, b->bytes);
+    struct pf_deal deal = b->deal = deal_out(f, b->n, b->bytes);
     struct pf_expert_weight w[3];
     struct pf_experts_op op = *f->offer->e;
     pf_residency_tables(f->m, &op, w);
@@ -89,6 +93,7 @@ static void start_transfers(struct pf_offload *f, struct batch *b)
             parts.bytes[p] = b->bytes[p];
         }
         b->transfer[i] = pf_postfetch_start(&f->post, b->experts[i], i < deal.n_whole, &parts);
+        b->as_dealt &= b->transfer[i] != NULL;
     }
 }
 
@@ -111,10 +116,8 @@ static pf_status compute_meanwhile(struct pf_offload *f, const struct batch *b)
     bool alone = true;
     for (int i = 0; i < b->n; i++)
         alone &= !b->transfer[i];
-    if (bytes > 0 && alone)
-        pf_price_learn(&f->prices.cpu_bytes_s, bytes, ns);
-    else if (bytes > 0 && f->prices.pcie_bytes_s > 0)
-        pf_price_learn(&f->prices.joint_bytes_s, bytes + ns * f->prices.pcie_bytes_s * 1e-9, ns);
+    if (bytes > 0 && (alone || f->solver.prices.cpu_bytes_s <= 0))
+        pf_price_learn(&f->solver.prices.cpu_bytes_s, bytes, ns);
     return PF_OK;
 }
 
@@ -161,15 +164,26 @@ static void answer_pick(const struct pf_offload *f, const struct batch *b, int p
         memcpy(f->answer->act + pick * n_ff, act, n_ff * sizeof *act);
 }
 
+/* What the GPU still has to do after the answer for experts that were copied. */
+static double tail_ns(const struct batch *b)
+{
+    const double LAUNCH_NS = 4000, BYTES_S = 1e12;
+    double bytes = b->deal.n_whole * (double)(b->bytes[0] + b->bytes[1] + b->bytes[2]) + b->deal.n_down * (double)b->bytes[2];
+    return (b->deal.n_whole > 0 ? 2 : b->deal.n_down > 0) * LAUNCH_NS + bytes / BYTES_S * 1e9;
+}
+
 static pf_status serve_batch(void *ctx, const int *experts, int n)
 {
     struct pf_offload *f = ctx;
     const struct pf_experts_op *e = f->offer->e;
-    struct batch b = { .experts = experts, .n = n };
+    struct batch b = { .experts = experts, .n = n, .as_dealt = true };
+    uint64_t begin = pf_now_ns();
     parts_of(f->m, f->offer->il, b.bytes);
     start_transfers(f, &b);
     PF_TRY(compute_meanwhile(f, &b));
     PF_TRY(settle(f, &b));
+    if (b.as_dealt)
+        pf_solver_learn(&f->solver, n, b.deal, b.bytes[0] + b.bytes[1] + b.bytes[2], (double)(pf_now_ns() - begin) + tail_ns(&b));
     for (int i = 0; i < n; i++)
         for (int p = 0; p < e->rows * e->n_used; p++)
             if (e->picks[p] == experts[i])
@@ -207,24 +221,34 @@ static uint64_t expert_room(const uint64_t bytes[3])
     return pf_postfetch_bytes(bytes, 1);
 }
 
-/* Copies n experts into the next slot and multiplies with them. */
-static pf_status run_group(struct pf_offload *f, const struct pf_expert_weight w[3], const int *experts, int n, const uint64_t bytes[3])
+/* Begins to copy n experts into a slot; their addresses on the device go to f->on_device. */
+static pf_status fill_slot(struct pf_offload *f, int slot, const int *experts, int n, const uint8_t *(*parts)[3], const uint64_t bytes[3])
 {
     pf_backend *device = f->m->backend;
-    const struct pf_share_ops *share = device->ops->share;
     struct pf_piece pieces[3 * BATCH];
-    int slot = f->turn++ % N_SLOTS, n_pieces = 0;
     char *to = f->slots[slot];
+    int n_pieces = 0;
     for (int i = 0; i < n; i++)
         for (int p = 0; p < 3; p++) {
-            pieces[n_pieces++] = (struct pf_piece){ to, w[p].data[experts[i]], bytes[p] };
+            pieces[n_pieces++] = (struct pf_piece){ to, parts[i][p], bytes[p] };
             f->on_device[p][experts[i]] = (const uint8_t *)to;
             to += pf_share_room(bytes[p]);
         }
-    PF_TRY(share->fetch(device, PROMPT_TICKET + slot, pieces, n_pieces));
-    PF_TRY(share->use(device, PROMPT_TICKET + slot));
+    return device->ops->share->fetch(device, PROMPT_TICKET + slot, pieces, n_pieces);
+}
+
+static int per_slot_of(const struct pf_offload *f, const uint64_t bytes[3])
+{
+    int n = (int)(f->slot_bytes / expert_room(bytes));
+    return n < BATCH ? n : BATCH;
+}
+
+static pf_status run_slot(struct pf_offload *f, int slot, const int *experts, int n)
+{
+    pf_backend *device = f->m->backend;
+    PF_TRY(device->ops->share->use(device, PROMPT_TICKET + slot));
     PF_TRY(device->ops->experts_part(device, experts, n));
-    return share->release(device, PROMPT_TICKET + slot);
+    return device->ops->share->release(device, PROMPT_TICKET + slot);
 }
 
 static pf_status stream_batch(void *ctx, const int *experts, int n)
@@ -237,13 +261,83 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
     pf_status st = PF_OK;
     parts_of(f->m, f->offer->il, bytes);
     pf_residency_tables(f->m, &op, w);
-    int per_slot = (int)(f->slot_bytes / expert_room(bytes));
-    for (int i = 0; st == PF_OK && i < n; i += per_slot)
-        st = run_group(f, w, experts + i, n - i < per_slot ? n - i : per_slot, bytes);
+    int per_slot = per_slot_of(f, bytes);
+    for (int i = 0, k; st == PF_OK && i < n; i += k) {
+        int slot = f->turn++ % N_SLOTS;
+        const uint8_t *parts[BATCH][3];
+        k = n - i < per_slot ? n - i : per_slot;
+        for (int j = 0; j < k; j++)
+            for (int p = 0; p < 3; p++)
+                parts[j][p] = w[p].data[experts[i + j]];
+        st = fill_slot(f, slot, experts + i, k, parts, bytes);
+        if (st == PF_OK)
+            st = run_slot(f, slot, experts + i, k);
+    }
     for (int s = 0; s < N_SLOTS; s++)        /* the store may take the experts' places back only now */
         if (device->ops->share->fetch_wait(device, PROMPT_TICKET + s) == PF_FETCH_FAILED && st == PF_OK)
             PF_FAIL(PF_EDEVICE, "a copy of experts to the GPU failed in layer %d", f->offer->il);
     return st;
+}
+
+/* The next layer's first experts are copied while attention has the device: a prompt touches all of them. */
+static void fill_ahead(struct pf_offload *f, int il, int rows)
+{
+    struct pf_model *m = f->m;
+    uint64_t bytes[3];
+    if (il >= m->n_layer || !m->layers[il].is_moe || rows * m->n_used < ALL_TOUCHED * m->n_expert)
+        return;
+    const bool *held = pf_vcache_held(f->cache, il);
+    parts_of(m, il, bytes);
+    for (int s = 0, x = 0; s < N_SLOTS; s++) {
+        int slot = f->turn++ % N_SLOTS, per_slot = per_slot_of(f, bytes);
+        struct ahead *a = &f->ahead[slot];
+        const uint8_t *parts[BATCH][3];
+        a->il = il;
+        for (; x < m->n_expert && a->n < per_slot; x++)
+            if (!held[x] && pf_residency_take(m, il, x, parts[a->n]))
+                a->experts[a->n++] = x;
+        if (a->n > 0 && fill_slot(f, slot, a->experts, a->n, parts, bytes) < 0) {
+            for (int i = 0; i < a->n; i++)
+                pf_residency_drop(m, il, a->experts[i]);
+            a->n = 0;
+        }
+    }
+}
+
+/* Waits for what was copied ahead into a slot and lets go of its pins. */
+static void drop_ahead(struct pf_offload *f, int slot)
+{
+    struct ahead *a = &f->ahead[slot];
+    if (a->n > 0)
+        f->m->backend->ops->share->fetch_wait(f->m->backend, PROMPT_TICKET + slot);
+    for (int i = 0; i < a->n; i++)
+        pf_residency_drop(f->m, a->il, a->experts[i]);
+    a->n = 0;
+}
+
+/* Multiplies with what was copied ahead for this layer; f->skip learns of it. */
+static pf_status run_ahead(struct pf_offload *f, int il)
+{
+    struct pf_model *m = f->m;
+    uint64_t bytes[3];
+    parts_of(m, il, bytes);
+    for (int s = 0; s < N_SLOTS; s++) {
+        int slot = f->turn++ % N_SLOTS;
+        struct ahead *a = &f->ahead[slot];
+        char *at = f->slots[slot];
+        pf_status st = PF_OK;
+        for (int i = 0; i < a->n; i++)
+            for (int p = 0; p < 3; p++) {
+                f->on_device[p][a->experts[i]] = (const uint8_t *)at;
+                at += pf_share_room(bytes[p]);
+                f->skip[a->experts[i]] = true;
+            }
+        if (a->n > 0 && a->il == il)
+            st = run_slot(f, slot, a->experts, a->n);
+        drop_ahead(f, slot);
+        PF_TRY(st);
+    }
+    return PF_OK;
 }
 
 /* The picked experts that the device holds anyway. */
@@ -283,9 +377,13 @@ static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_
     struct pf_offer offer = { il, &shown };
     f->offer = &offer;
     PF_TRY(device->ops->experts_begin(device, &op));
+    memcpy(f->skip, held, (size_t)e->n_expert * sizeof *held);
     PF_TRY(run_held(f, il, &shown, held));
-    PF_TRY(pf_residency_run(f->m, il, &shown, held, stream_batch, f));
-    return device->ops->experts_end(device);
+    PF_TRY(run_ahead(f, il));
+    PF_TRY(pf_residency_run(f->m, il, &shown, f->skip, stream_batch, f));
+    PF_TRY(device->ops->experts_end(device));
+    fill_ahead(f, il + 1, e->rows);
+    return PF_OK;
 }
 
 static pf_status compute_batch(void *ctx, const int *experts, int n)
@@ -330,18 +428,20 @@ pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts
 pf_status pf_offload_between(struct pf_model *m, int rows)
 {
     struct pf_offload *f = m->offload;
-    struct pf_vcache_stats s;
+    struct pf_vcache_stats cache;
     if (!f)
         return PF_OK;
+    for (int s = 0; s < N_SLOTS; s++)        /* of a step that failed */
+        drop_ahead(f, s);
     uint64_t now = pf_now_ns();
     if (f->last_begin_ns && rows == 1)
         f->step_ns = now - f->last_begin_ns;
     f->last_begin_ns = rows == 1 ? now : 0;
     if (rows > PF_SHARE_ROWS || f->force_cpu)
         return PF_OK;
-    pf_vcache_stats(f->cache, &s);
-    double rate = f->prices.pcie_bytes_s > 0 ? f->prices.pcie_bytes_s : 10e9;
-    double share = s.n_held < s.n_slots ? FIRST_FILL_SHARE : FILL_SHARE;
+    pf_vcache_stats(f->cache, &cache);
+    double rate = f->solver.prices.pcie_bytes_s > 0 ? f->solver.prices.pcie_bytes_s : 10e9;
+    double share = cache.n_held < cache.n_slots ? FIRST_FILL_SHARE : FILL_SHARE;
     double ns = f->step_ns && f->step_ns < 1000000000 ? (double)f->step_ns : 1e7;
     return pf_vcache_between(f->cache, (uint64_t)(rate * share * ns * 1e-9) + 1);
 }
@@ -355,7 +455,7 @@ static pf_status place_dense(struct pf_model *m)
         if (!pf_residency_streams(m, t))
             PF_TRY(m->backend->ops->place(m->backend, t->data, t->n_bytes));
     }
-    return PF_OK;
+    return pf_lora_place(m);
 }
 
 /* The largest expert of any layer. */
@@ -401,9 +501,10 @@ static pf_status open_tables(struct pf_offload *f)
 {
     size_t n = (size_t)f->m->n_expert;
     f->held = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->held);
+    f->skip = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->skip);
     for (int i = 0; i < 3; i++) {
         f->on_device[i] = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->on_device[i]);
-        if (!f->on_device[i] || !f->held)
+        if (!f->on_device[i] || !f->held || !f->skip)
             PF_FAIL(PF_ENOMEM, "no memory for tables of %zu experts", n);
     }
     return pf_vcache_open(&f->cache, f->m);
@@ -414,13 +515,14 @@ static pf_status open_parts(struct pf_offload *f, const struct pf_model_opts *o,
     struct pf_model *m = f->m;
     const struct pf_share_ops *share = m->backend->ops->share;
     struct pf_share_sizes sizes = { .n_layer = m->n_layer, .n_expert = m->n_expert, .n_used = m->n_used, .n_embd = m->n_embd,
-                                    .n_ff = m->n_ff_expert };
+                                    .n_ff = m->n_ff_expert, .one_stream = !o->postfetch.dedicated_streams };
     PF_TRY(pf_residency_open(m, o, setup));
     PF_TRY(place_dense(m));
     PF_TRY(share->open(m->backend, &sizes, serve, f));
     PF_TRY(open_tables(f));
     PF_TRY(open_memory(f));
     pf_residency_pin(m);
+    m->cpu->ops->alert(m->cpu, true);
     return PF_OK;
 }
 
@@ -434,7 +536,7 @@ pf_status pf_offload_open(struct pf_model *m, const struct pf_model_opts *o, con
     f->force_cpu = o->postfetch.force_cpu;
     f->post.device = m->backend;
     f->post.opts = o->postfetch;
-    f->post.prices = &f->prices;
+    f->post.prices = &f->solver.prices;
     f->cache_bytes = UINT64_MAX;
     pf_status st = open_parts(f, o, setup);
     if (st < 0)
@@ -448,6 +550,9 @@ void pf_offload_close(struct pf_model *m)
     if (!f)
         return;
     const struct pf_backend_ops *ops = m->backend->ops;
+    m->cpu->ops->alert(m->cpu, false);
+    for (int s = 0; s < N_SLOTS; s++)
+        drop_ahead(f, s);
     pf_vcache_close(&f->cache);
     pf_residency_unpin(m);
     ops->buf_free(m->backend, f->post.scratchpad, f->post.scratchpad_bytes, false);
@@ -457,6 +562,7 @@ void pf_offload_close(struct pf_model *m)
     for (int i = 0; i < 3; i++)
         pf_free(f->on_device[i]);
     pf_free(f->held);
+    pf_free(f->skip);
     pf_free(f);
     m->offload = NULL;
 }
@@ -514,6 +620,11 @@ void pf_offload_stats(const struct pf_model *m, struct pf_stats *out)
     out->transfer_ns = f->post.transfer_ns;
     out->transfer_hidden_ns = f->post.hidden_ns;
     out->n_fallbacks = f->post.n_fallbacks;
+    struct pf_handoff_stats h;
+    m->backend->ops->share->handoffs(m->backend, &h);
+    out->handoff_p50_ns = h.p50_ns;
+    out->handoff_p95_ns = h.p95_ns;
+    out->gpu_busy_ns = m->step_ns > h.waited_ns ? m->step_ns - h.waited_ns : 0;
 }
 
 void pf_offload_stats_reset(struct pf_model *m)
@@ -523,4 +634,5 @@ void pf_offload_stats_reset(struct pf_model *m)
         return;
     f->post.n_transfers = f->post.transfer_bytes = f->post.transfer_ns = f->post.hidden_ns = f->post.n_fallbacks = 0;
     pf_vcache_stats_reset(f->cache);
+    m->backend->ops->share->handoffs_reset(m->backend);
 }

@@ -11,6 +11,8 @@
 
 #include "base/pf_mem.h"
 #include "kernels/share.h"
+#include "moe/lora.h"
+#include "moe/mapped.h"
 #include "moe/session.h"
 #include "tiers/plan.h"
 
@@ -229,7 +231,7 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_residency *r
     else
         PF_TRY(pf_session_part_bytes(m, so, m->cpu, m->cut.n_layers, m->n_layer, &kv, &work));
     s.weight_bytes -= m->cut.whole ? 0 : m->cut.bytes;
-    s.other_bytes = kv + work;
+    s.other_bytes = kv + work + pf_lora_bytes(m);
     setup_parts(&setup, r, m);
     PF_TRY(pf_store_bytes(&setup, &s.slots_all, &s.slots_least));
     for (int p = 0; p < r->n_parts; p++)
@@ -343,7 +345,7 @@ pf_status pf_residency_open(struct pf_model *m, const struct pf_model_opts *o, c
         st = open_store(m, r, plan.resident ? sizes.slots_all : plan.slot_bytes, setup);
     if (st < 0 || mapped) {
         residency_free(r);
-        return st;
+        return st < 0 ? st : pf_mapped_open(m);
     }
     r->n_planned = (int)plan.tiers[PF_TIER_RAM].n_slabs;
     m->residency = r;
@@ -361,6 +363,7 @@ void pf_residency_close(struct pf_model *m)
 {
     residency_free(m->residency);
     m->residency = NULL;
+    pf_mapped_close(m);
 }
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
@@ -384,6 +387,8 @@ static void read_ahead(const struct pf_model *m, int il)
 pf_status pf_residency_enter(struct pf_model *m, int il)
 {
     enum pf_pin how;
+    if (m->mapped && !pf_is_on_device(m, il))
+        pf_mapped_enter(m, il);
     if (!is_dense_slab(m, il))
         return PF_OK;
     struct pf_residency *r = m->residency;
@@ -489,6 +494,8 @@ static int picked_slabs(const struct pf_residency *r, int first_slab, const stru
 pf_status pf_residency_want(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip)
 {
     struct pf_residency *r = m->residency;
+    if (m->mapped)
+        pf_mapped_experts(m, il, e);
     if (!r)
         return PF_OK;
     pf_store_step(r->store, il);

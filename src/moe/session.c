@@ -110,6 +110,8 @@ static struct pf_backend_sizes backend_sizes(const struct pf_model *m, const str
                                   .n_expert = m->n_expert, .n_ff = m->n_ff_expert, .n_out = m->n_expert ? m->n_embd : 0,
                                   .n_ctx = o->n_ctx };
     widen(&s.max_n_in, w.attn);
+    widen(&s.max_n_in, m->lora_rank);
+    s.expert_rank = m->lora_expert_rank;
     if (m->arch->mla) {
         widen(&s.max_n_in, (int64_t)m->layers[0].attn.n_head * m->mla.n_v);
         widen(&s.max_n_in, m->mla.n_q_latent);
@@ -159,6 +161,13 @@ struct pf_picks pf_picks_at(const struct pf_session *s, int ordinal, int rows)
     return (struct pf_picks){ s->unit->buf.injected + at, s->unit->buf.injected_weights + at };
 }
 
+/* The output matrix gets fewer rows than the others. */
+static size_t added_floats(const struct pf_model *m, size_t rows)
+{
+    size_t output = m->output.lora ? PF_LOGIT_ROWS * (size_t)m->n_vocab : 0, others = rows * (size_t)m->lora_out;
+    return output > others ? output : others;
+}
+
 /* Carves the buffers out of base; with base NULL only measures. Returns the bytes. */
 static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf_buffers *b)
 {
@@ -177,6 +186,7 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
         { &b->qkv, rows * (size_t)m->delta.n_conv }, { &b->mixed, rows * (size_t)m->delta.n_conv },
         { &b->beta, rows * (size_t)m->delta.n_v_head }, { &b->alpha, rows * (size_t)m->delta.n_v_head },
         { &b->gate, rows * (size_t)w.ff },         { &b->up, rows * (size_t)w.ff },
+        { &b->low, rows * (size_t)m->lora_rank },  { &b->added, added_floats(m, rows) },
         { &b->y, rows * (size_t)m->n_embd },       { &b->y_shared, rows * (size_t)w.shared },
         { &b->shared_gate, rows },                 { &b->router, rows * (size_t)m->n_expert },
         { &b->inputs, pf_inputs_at(m, n_batch, NULL).bytes / 4 },

@@ -39,6 +39,7 @@ struct pf_buffers {
     float *qkv, *mixed;      /* of a delta net, before and after its convolution {2 K + V} */
     float *beta, *alpha;     /* {n_v_head} */
     float *gate, *up;        /* dense or shared FFN {n_ff} */
+    float *low, *added;      /* of adapters: A x {lora_rank}, B of that {lora_out} */
     float *y, *y_shared;     /* what a block, and what its shared expert adds {n_embd} */
     float *shared_gate;      /* {1} */
     float *router;           /* {n_expert} */

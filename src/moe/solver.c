@@ -1,6 +1,11 @@
 /* See solver.h. */
 #include "moe/solver.h"
 
+enum { EXPLORE_EVERY = 24, CPU_FIRST = 4 };          /* deals between two trials; how often the CPU alone is tried at first */
+static const double HOPE = 0.95;         /* what was never tried is believed to be a little better than T says */
+static const double WORTH = 0.99;        /* a deal with transfers must beat the CPU alone by more than this */
+static const double TOO_SLOW = 1.4;      /* neighbours that took so much longer than the best are tried again more rarely */
+
 void pf_price_learn(double *price, double bytes, double ns)
 {
     const double WEIGHT = 1.0 / 16;
@@ -8,41 +13,96 @@ void pf_price_learn(double *price, double bytes, double ns)
     *price = *price > 0 ? *price + (seen - *price) * WEIGHT : seen;
 }
 
-static double max_of(double a, double b)
+double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, uint64_t gate_up_bytes, uint64_t down_bytes)
 {
-    return a > b ? a : b;
-}
-
-static double time_of(const struct pf_prices *p, int n, int w, int d, double gate_up, double down)
-{
-    double cpu = (n - w) * gate_up + (n - w - d) * down, pcie = w * (gate_up + down) + d * down;
-    double seconds = max_of(cpu / p->cpu_bytes_s, pcie / p->pcie_bytes_s);
-    if (cpu > 0 && pcie > 0)
-        seconds = max_of(seconds, (cpu + pcie) / p->joint_bytes_s);
-    return seconds * 1e9 + (w + d) * p->fixed_ns;
-}
-
-struct pf_deal pf_solve(const struct pf_prices *p, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
-                        uint64_t down_bytes)
-{
-    const double WORTH = 0.98;           /* what saves less than the prices' own error is not tried */
     double gate_up = (double)gate_up_bytes, down = (double)down_bytes;
-    bool known = p->cpu_bytes_s > 0 && p->pcie_bytes_s > 0 && p->joint_bytes_s > 0;
-    int most = n < rules->max_transfers ? n : rules->max_transfers;
-    int w_first = 0, w_last = rules->whole ? most : 0;
-    if (rules->whole && rules->cpu_limit >= 0) {
-        w_first = n - rules->cpu_limit > 0 ? n - rules->cpu_limit : 0;
-        w_first = w_last = w_first < most ? w_first : most;
-    }
-    struct pf_deal best = { .n_whole = w_first, .ns = known ? time_of(p, n, w_first, 0, gate_up, down) : 0 };
-    if (!known)
-        return best;
-    double bar = best.ns * WORTH;
-    for (int w = w_first; w <= w_last; w++)
-        for (int d = 0; d <= (rules->post_fetch ? most - w : 0); d++) {
-            double ns = time_of(p, n, w, d, gate_up, down);
-            if (ns < best.ns && ns < bar)
-                best = (struct pf_deal){ w, d, ns };
+    int w = deal.n_whole, d = deal.n_down;
+    if (p->cpu_bytes_s <= 0 || p->pcie_bytes_s <= 0)
+        return 0;
+    double cpu = ((n - w) * gate_up + (n - w - d) * down) / p->cpu_bytes_s, pcie = (w * (gate_up + down) + d * down) / p->pcie_bytes_s;
+    return (cpu > pcie ? cpu : pcie) * 1e9 + (w + d) * p->fixed_ns;
+}
+
+/* Whether the rules allow the deal. */
+static bool allowed(const struct pf_solver_rules *r, int n, struct pf_deal d)
+{
+    if (d.n_whole < 0 || d.n_down < 0 || d.n_whole + d.n_down > n || d.n_whole + d.n_down > r->max_transfers)
+        return false;
+    if ((d.n_whole > 0 && !r->whole) || (d.n_down > 0 && !r->post_fetch))
+        return false;
+    if (r->cpu_limit < 0 || !r->whole)
+        return true;
+    int whole = n > r->cpu_limit ? n - r->cpu_limit : 0;
+    return d.n_whole == (whole < r->max_transfers ? whole : r->max_transfers);
+}
+
+/* What the deal takes, a byte of an expert: seen, or believed. */
+static double cost_of(const struct pf_solver *s, int n, struct pf_deal d, uint64_t gate_up_bytes, uint64_t down_bytes)
+{
+    const struct pf_solver_seen *seen = &s->seen[n][d.n_whole][d.n_down];
+    if (seen->n > 0)
+        return seen->ns;
+    return HOPE * pf_solver_expect(&s->prices, n, d, gate_up_bytes, down_bytes) / (double)(gate_up_bytes + down_bytes);
+}
+
+static struct pf_deal best_deal(const struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
+                                uint64_t down_bytes, double *cost)
+{
+    struct pf_deal best = { 0, 0 };
+    *cost = -1;
+    for (int w = 0; w <= n; w++)
+        for (int d = 0; d <= n - w; d++) {
+            struct pf_deal deal = { w, d };
+            if (!allowed(rules, n, deal))
+                continue;
+            double c = cost_of(s, n, deal, gate_up_bytes, down_bytes);
+            if (*cost < 0 || c < *cost * (best.n_whole + best.n_down == 0 ? WORTH : 1)) {
+                best = deal;
+                *cost = c;
+            }
         }
     return best;
+}
+
+/* A deal that differs from the best in one expert: each in its turn. */
+static struct pf_deal neighbour(uint64_t turn, struct pf_deal d)
+{
+    static const struct pf_deal steps[] = { { 0, 1 }, { 0, -1 }, { 1, 0 }, { -1, 0 }, { 1, -1 }, { -1, 1 } };
+    const struct pf_deal *step = &steps[turn % (sizeof steps / sizeof *steps)];
+    return (struct pf_deal){ d.n_whole + step->n_whole, d.n_down + step->n_down };
+}
+
+struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
+                              uint64_t down_bytes)
+{
+    double cost;
+    n = n < PF_SOLVER_MOST ? n : PF_SOLVER_MOST;
+    if (s->prices.cpu_bytes_s > 0 && s->prices.pcie_bytes_s <= 0) {
+        struct pf_deal one = { 0, 1 }, whole = { 1, 0 };
+        if (allowed(rules, n, one) || allowed(rules, n, whole))
+            return allowed(rules, n, one) ? one : whole;
+    }
+    struct pf_deal none = { 0, 0 }, best = best_deal(s, rules, n, gate_up_bytes, down_bytes, &cost);
+    uint64_t turn = s->n_deals++ / EXPLORE_EVERY;
+    if (s->seen[n][0][0].n < CPU_FIRST && allowed(rules, n, none))
+        return none;
+    if (s->n_deals % EXPLORE_EVERY)
+        return best;
+    /* In turn the CPU alone, by which all are judged, and a neighbour. */
+    struct pf_deal other = turn % 2 ? none : neighbour(turn / 2, best);
+    if (!allowed(rules, n, other))
+        return best;
+    return cost_of(s, n, other, gate_up_bytes, down_bytes) < TOO_SLOW * cost || turn % 16 < 2 ? other : best;
+}
+
+void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns)
+{
+    const double LEAST_WEIGHT = 1.0 / 8, OUTLIER = 1.5;
+    if (n > PF_SOLVER_MOST)
+        return;
+    struct pf_solver_seen *seen = &s->seen[n][deal.n_whole][deal.n_down];
+    double weight = 1.0 / (double)++seen->n, took = ns / (double)expert_bytes;
+    if (seen->n > 2 && took > OUTLIER * seen->ns)        /* somebody else had the processor */
+        took = OUTLIER * seen->ns;
+    seen->ns += (took - seen->ns) * (weight > LEAST_WEIGHT ? weight : LEAST_WEIGHT);
 }

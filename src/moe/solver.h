@@ -4,22 +4,28 @@
  *     post-fetch             down crosses                    CPU reads gate, up meanwhile; the GPU does the down product
  *     whole by copy          gate, up, down cross            CPU does nothing
  *
- * With w experts by copy and d by post-fetch out of n, T is the time until the last of the three is done:
+ * With w experts by copy and d by post-fetch out of n, the time until the last of the three is done should be
  *
- *     T(w, d) = max(c / B_cpu, p / B_pcie, (c + p) / B_joint) + (w + d) * fixed
+ *     T(w, d) = max(c / B_cpu, p / B_pcie) + (w + d) * fixed
  *     c = (n - w) (gate + up) + (n - w - d) down       bytes the CPU reads
  *     p = w (gate + up + down) + d down                bytes that cross PCIe
  *
- * B_joint is what the memory gives to both together. All (w, d) are tried: n is a few. A pure function; any thread. */
+ * but CPU and PCIe draw on the same memory, and how they share it no formula knows. So T is only what is believed of a deal that
+ * was never made; one that was is judged by what it took. Every deal that promises to be the best is tried, and from time to
+ * time a neighbour of the best, since machines change their minds. All (w, d) are looked at: n is a few.
+ *
+ * Plain data; one thread at a time. What it does follows from its inputs alone. */
 #ifndef PF_SOLVER_H
 #define PF_SOLVER_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
+enum { PF_SOLVER_MOST = 16 };            /* experts that it deals out at once; of more, the rest is the CPU's */
+
 /* Bytes a second, and what beginning a transfer costs. 0: not known yet. */
 struct pf_prices {
-    double cpu_bytes_s, pcie_bytes_s, joint_bytes_s;
+    double cpu_bytes_s, pcie_bytes_s;
     double fixed_ns;
 };
 
@@ -30,15 +36,32 @@ struct pf_solver_rules {
 };
 
 struct pf_deal {
-    int    n_whole, n_down;              /* the others are the CPU's */
-    double ns;                           /* expected */
+    int n_whole, n_down;                 /* the others are the CPU's */
+};
+
+/* What deals of n experts took, a byte of an expert. */
+struct pf_solver_seen {
+    double   ns;
+    uint32_t n;                          /* times; 0: never made */
+};
+
+struct pf_solver {
+    struct pf_prices      prices;
+    struct pf_solver_seen seen[PF_SOLVER_MOST + 1][PF_SOLVER_MOST + 1][PF_SOLVER_MOST + 1];     /* [n][w][d] */
+    uint64_t              n_deals;
 };
 
 /* Moves a price (bytes a second) a little towards what was just seen; an unknown one all the way. */
 void pf_price_learn(double *price, double bytes, double ns);
 
-/* For n experts of these sizes. Unknown prices: everything on the CPU, but for what the rules demand. */
-struct pf_deal pf_solve(const struct pf_prices *prices, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
-                        uint64_t down_bytes);
+/* What T says, ns; 0 if a price is unknown. */
+double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, uint64_t gate_up_bytes, uint64_t down_bytes);
+
+/* For n experts of these sizes. As long as a price is unknown, deals that teach it. */
+struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
+                              uint64_t down_bytes);
+
+/* The deal of n experts took so long. */
+void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns);
 
 #endif

@@ -2,7 +2,7 @@
 #include "moe/split.h"
 
 #include "base/pf_mem.h"
-#include "moe/session.h"
+#include "moe/lora.h"
 
 struct pf_cut pf_cut_make(const struct pf_cut_sizes *s, uint64_t room)
 {
@@ -37,7 +37,7 @@ static pf_status sizes_of(const struct pf_model *m, uint64_t *layers, struct pf_
 {
     uint64_t kv, fixed;
     PF_TRY(pf_session_part_bytes(m, NULL, m->backend, 0, 0, &kv, &fixed));
-    *out = (struct pf_cut_sizes){ .fixed = fixed + PF_CUT_SPARE_BYTES, .output = output_bytes(m), .layers = layers,
+    *out = (struct pf_cut_sizes){ .fixed = fixed + PF_CUT_SPARE_BYTES + pf_lora_bytes(m), .output = output_bytes(m), .layers = layers,
                                   .n_layers = m->n_layer };
     for (int il = 0; il < m->n_layer; il++)
         PF_TRY(session_layer(m, il, fixed, &layers[il]));
@@ -86,7 +86,9 @@ static pf_status place_cut(struct pf_model *m)
         if (m->cut.whole || pf_is_on_device(m, pf_tensor_layer(t)))
             PF_TRY(place(m, t->data, t->n_bytes));
     }
-    return m->cut.output && !m->cut.whole ? place(m, m->output.data, output_bytes(m)) : PF_OK;
+    if (m->cut.output && !m->cut.whole)
+        PF_TRY(place(m, m->output.data, output_bytes(m)));
+    return pf_lora_place(m);
 }
 
 pf_status pf_split_open(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)

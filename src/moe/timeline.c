@@ -5,7 +5,7 @@
 #include "base/pf_fp.h"
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
-#include "moe/session.h"
+#include "moe/lora.h"
 
 static pf_status step(struct pf_session *s, const struct pf_batch *batch)
 {
@@ -31,6 +31,7 @@ static pf_status check_tokens(const struct pf_session *s, int64_t from, const in
     for (size_t i = 0; i < n; i++)
         if (tok[i] < 0 || tok[i] >= s->m->n_vocab)
             PF_FAIL(PF_EINVAL, "token %zu is %d; the vocabulary has ids 0 to %d", i, tok[i], s->m->n_vocab - 1);
+    PF_TRY(pf_lora_unchanged(s->m));
     return pf_gguf_unchanged(s->m->file);
 }
 

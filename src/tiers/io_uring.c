@@ -4,9 +4,11 @@
  * opening a model neither touches nor pins the whole of it; a read across two regions, or with registration refused (the
  * limit on locked memory), goes unregistered. Both cost only processor time when they are missing.
  *
- * The submission side of the ring belongs to queue and commit, the completion side to reap: they share nothing. */
+ * The submission side of the ring belongs to queue and commit, the completion side to reap. They share n_commits alone: what
+ * was queued goes through the kernel to reap, and race detectors, which cannot look there, see the order by it. */
 #define _GNU_SOURCE
 #include <liburing.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "base/pf_mem.h"
@@ -21,6 +23,7 @@ struct uring {
     bool     ring_open, files_registered;
     size_t   n_regions;          /* 0: the arena is not registered */
     bool    *registered;         /* [n_regions] */
+    _Atomic unsigned n_commits;
 };
 
 static struct uring *uring_of(pf_io *io)
@@ -66,6 +69,7 @@ static void uring_queue(pf_io *io, struct pf_io_read *r)
 static bool uring_commit(pf_io *io)
 {
     struct uring *u = uring_of(io);
+    atomic_fetch_add_explicit(&u->n_commits, 1, memory_order_release);
     if (io_uring_sq_ready(&u->ring) > 0)
         io_uring_submit(&u->ring);
     return io_uring_sq_ready(&u->ring) == 0;
@@ -79,6 +83,7 @@ static int uring_reap(pf_io *io, struct pf_io_read **done, int cap, bool wait)
     while (n == 0) {
         while (n < cap && io_uring_peek_cqe(&u->ring, &cqe) == 0) {
             struct pf_io_read *r = io_uring_cqe_get_data(cqe);
+            (void)atomic_load_explicit(&u->n_commits, memory_order_acquire);
             r->result = cqe->res;
             done[n++] = r;
             io_uring_cqe_seen(&u->ring, cqe);

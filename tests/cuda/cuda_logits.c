@@ -58,6 +58,8 @@ static float *run(const char *path, const struct way *w, size_t *n_vocab)
         }
         done += n;
     }
+    CHECK(strcmp(pf_model_info(m)->backend, w->device < 0 ? "cpu" : "cuda") == 0, "%s: it ended on %s", w->name,
+          pf_model_info(m)->backend);
     pf_session_close(&s);
     pf_model_close(&m);
     return all;

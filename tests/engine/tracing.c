@@ -8,7 +8,8 @@
 
 #include "base/pf_mem.h"
 #include "check.h"
-#include "moe/model.h"
+#include "kernels/sim/sim.h"
+#include "moe/residency.h"
 
 enum { N_PROMPT = 40, N_DECODE = 6, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, MAX_EXPERTS = 512, MAX_LAYERS = 64, MAX_USED = 16 };
 
@@ -20,13 +21,15 @@ struct way {
     const char *name;
     int         n_threads, n_batch;
     uint32_t    isa;
-    bool        streaming;
+    bool        streaming, device;       /* device: a simulated one, which shares experts with the CPU when streaming */
 };
 static const struct way ways[] = {
-    { "one thread", 1, 16, PF_ISA_ALL, false },
-    { "three threads, whole prompt", 3, 64, PF_ISA_ALL, false },
-    { "scalar", 2, 7, PF_ISA_SCALAR, false },
-    { "streaming", 2, 16, PF_ISA_ALL, true },
+    { "one thread", 1, 16, PF_ISA_ALL, false, false },
+    { "three threads, whole prompt", 3, 64, PF_ISA_ALL, false, false },
+    { "scalar", 2, 7, PF_ISA_SCALAR, false, false },
+    { "streaming", 2, 16, PF_ISA_ALL, true, false },
+    { "a device", 2, 16, PF_ISA_ALL, false, true },
+    { "a device that shares", 2, 16, PF_ISA_ALL, true, true },
 };
 
 struct run {
@@ -34,10 +37,18 @@ struct run {
     pf_session *s;
 };
 
+static pf_status open_device(pf_backend **out, void *ctx)
+{
+    return pf_backend_sim_open(out, ctx);
+}
+
 static bool open_run(struct run *r, const struct way *w, const char *routing)
 {
     struct pf_model_opts mo;
     struct pf_session_opts so;
+    static struct pf_sim sim;
+    struct pf_residency_setup setup = { .device = open_device, .device_ctx = &sim };
+    sim = (struct pf_sim){ .memory_bytes = (uint64_t)1 << 30 };
     *r = (struct run){ 0 };
     pf_model_opts_init(&mo);
     pf_session_opts_init(&so);
@@ -48,8 +59,10 @@ static bool open_run(struct run *r, const struct way *w, const char *routing)
     mo.routing = routing;
     so.n_ctx = N_CTX;
     so.n_batch = w->n_batch;
-    bool ok = pf_model_open(&r->m, path, &mo) == PF_OK && pf_session_open(&r->s, r->m, &so) == PF_OK;
+    bool ok = pf_model_open_with(&r->m, path, &mo, w->device ? &setup : NULL) == PF_OK && pf_session_open(&r->s, r->m, &so) == PF_OK;
     CHECK(ok, "%s: %s", w->name, pf_last_error());
+    CHECK(!ok || strcmp(pf_model_info(r->m)->backend, w->device ? "sim" : "cpu") == 0, "%s: it runs on %s", w->name,
+          pf_model_info(r->m)->backend);
     for (int i = 0; ok && i < N_TOKENS; i++)
         tokens[i] = (int32_t)((unsigned)i * 2654435761u % (unsigned)pf_model_info(r->m)->n_vocab);
     return ok;

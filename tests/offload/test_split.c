@@ -170,7 +170,7 @@ static void test_every_cut(void)
 {
     struct pf_stats stats;
     for (int i = 0; i < n_cuts; i++)
-        for (int n_threads = 1; n_threads < 4; n_threads++) {
+        for (int n_threads = 1; n_threads < 4; n_threads += 2) {
             struct pf_sim sim = { .memory_bytes = cuts[i].memory_bytes };
             char name[96];
             snprintf(name, sizeof name, "%d layers%s, %d threads", cuts[i].what.n_layers, cuts[i].what.output ? " and the output" : "",
@@ -199,7 +199,7 @@ static void test_all_logits_and_going_back(pf_session *s, const char *name)
     for (size_t i = 0; i < N_PROMPT && same(pf_session_logits_at(s, i), i, name); i++)
         ;
     run(s, 1, N_PIECES, name);
-    for (int64_t back = N_TOKENS - 1; back > 0; back -= 17) {
+    for (int64_t back = N_TOKENS - 1; back > 0; back -= 23) {
         CHECK(pf_session_rewind(s, back) == PF_OK, "%s", pf_last_error());
         CHECK(pf_session_eval(s, tokens + back, (size_t)(N_TOKENS - back), 0) == PF_OK, "%s: %s", name, pf_last_error());
         same(pf_session_logits(s), N_TOKENS - 1, name);
@@ -301,7 +301,7 @@ static void test_loss(int cut)
     struct pf_sim sim = { .memory_bytes = cuts[cut].memory_bytes };
     struct pf_stats stats;
     check_run("counting", &sim, 2, false, &stats);
-    uint64_t n_ops = sim.n_ops, step = 1 + n_ops / 40, n_lost = 0;
+    uint64_t n_ops = sim.n_ops, step = 1 + n_ops / 25, n_lost = 0;
     for (uint64_t i = 1; i <= n_ops; i += step) {
         char name[64];
         sim = (struct pf_sim){ .memory_bytes = cuts[cut].memory_bytes, .lose_at = i };

@@ -113,6 +113,7 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
     carve_xmatrix(&c, &b->h, s->max_head_rows, s->max_head_n_in);
     b->act = take(&c, n_picks * (size_t)s->n_ff, sizeof *b->act);
     b->pick_out = take(&c, n_picks * (size_t)s->n_out, sizeof *b->pick_out);
+    b->low = take(&c, n_picks * 2 * (size_t)s->expert_rank, sizeof *b->low);
     b->sorted = take(&c, n_picks, sizeof *b->sorted);
     b->place = take(&c, n_picks, sizeof *b->place);
     b->groups = take(&c, (size_t)s->n_expert, sizeof *b->groups);
@@ -151,6 +152,7 @@ static pf_status cpu_reserve(pf_backend *backend, const struct pf_backend_sizes 
     grow(&s.max_positions, sizes->max_positions);
     grow(&s.n_choose_head, sizes->n_choose_head);
     grow(&s.max_picks, sizes->max_picks);
+    grow(&s.expert_rank, sizes->expert_rank);
     grow(&s.n_expert, sizes->n_expert);
     grow(&s.n_ff, sizes->n_ff);
     grow(&s.n_out, sizes->n_out);
@@ -380,6 +382,11 @@ static pf_status cpu_kv_store(pf_backend *backend, const struct pf_kv_view *kv, 
     return PF_OK;
 }
 
+static void cpu_alert(pf_backend *backend, bool on)
+{
+    pf_pool_alert(cpu_of(backend)->pool, on);
+}
+
 static const struct pf_backend_ops cpu_ops = {
     .name = "cpu",
     .close = cpu_close,
@@ -413,7 +420,7 @@ static const struct pf_backend_ops cpu_ops = {
     .delta = pf_cpu_delta,
     .experts = pf_cpu_experts, .experts_begin = pf_cpu_experts_begin, .experts_part = pf_cpu_experts_part,
     .experts_gate_up = pf_cpu_experts_gate_up, .experts_down = pf_cpu_experts_down, .experts_pick = pf_cpu_experts_pick,
-    .experts_end = pf_cpu_experts_end,
+    .experts_end = pf_cpu_experts_end, .alert = cpu_alert,
 };
 
 pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask)

@@ -44,6 +44,7 @@ struct cpu_backend {
     struct xmatrix x, a, h;  /* inputs of dense and gate/up products; of down products; of products by head */
     float   *act;            /* [max_picks][n_ff] gated activations, picks sorted by expert */
     float   *pick_out;       /* [max_picks][n_out] what each pick's down product gave */
+    float   *low;            /* [max_picks][2 * expert_rank] inputs of what adapters add to gate and up, or to down */
     int     *sorted;         /* [max_picks] sorted position -> row * n_used + slot */
     int     *place;          /* [max_picks] row * n_used + slot -> sorted position */
     struct active_expert *groups;    /* [n_expert] where each expert's picks lie among the sorted */

@@ -23,7 +23,7 @@ struct experts_job {
 
 size_t pf_cpu_experts_floats(void)
 {
-    return 2 * (size_t)X_BLOCK * FF_GRAIN;           /* gate and up of one task */
+    return 3 * (size_t)X_BLOCK * FF_GRAIN;           /* gate, up, and what is added to them, of one task */
 }
 
 /* Counting sort of the picks by expert; b->groups says where each expert's lie. */
@@ -74,12 +74,80 @@ static void show_gate_up(const struct cpu_backend *b, int first, int n, const fl
     }
 }
 
+/* ---- Adapters: y += scale * b (a x). a x of all picks comes first, since every task of b needs all of it. -------- */
+
+static float *low_of(const struct cpu_backend *b, int at)
+{
+    return b->low + (size_t)at * 2 * (size_t)b->sizes.expert_rank;
+}
+
+/* a x of the sorted picks [first, first + n) with inputs x; from column `at` of b->low. */
+static void make_low(const struct cpu_backend *b, const struct pf_expert_lora *l, int expert, int first, int n,
+                     const struct pf_xrow *x, int at)
+{
+    size_t stride = 2 * (size_t)b->sizes.expert_rank;
+    for (; l; at += l->a.n_out, l = l->next)
+        pf_cpu_mul(b, l->a.type, l->a.data[expert], l->a.row_bytes, 0, l->a.n_out, l->a.n_in, x, n, low_of(b, first) + at, stride);
+}
+
+/* Adds to rows [r0, r1) of the n outputs y, of sorted picks from `first` on. y as in mul_part; room for n * stride floats. */
+static void add_low(const struct cpu_backend *b, const struct pf_expert_weight *w, int expert, int r0, int r1, int first, int n,
+                    int at, float *room, float *y, size_t y_stride)
+{
+    enum { STRIDE = 2 * FF_GRAIN };
+    struct pf_xrow x[X_BLOCK / 2];
+    for (const struct pf_expert_lora *l = w->lora; l; at += l->a.n_out, l = l->next)
+        for (int j = 0; j < n; j += X_BLOCK / 2) {
+            int n_block = n - j < X_BLOCK / 2 ? n - j : X_BLOCK / 2;
+            for (int i = 0; i < n_block; i++)
+                x[i] = (struct pf_xrow){ .f = low_of(b, first + j + i) + at };
+            pf_cpu_mul(b, l->b.type, l->b.data[expert], l->b.row_bytes, r0, r1, l->b.n_in, x, n_block, room - r0, STRIDE);
+            for (int i = 0; i < n_block; i++)
+                b->k.axpy(y + (size_t)(j + i) * y_stride + r0, w->scale ? l->scale * w->scale[expert] : l->scale, room + i * STRIDE,
+                          r1 - r0);
+        }
+}
+
+/* A task is a block of picks of one of the active experts. */
+static void low_tasks(const struct experts_job *job, int64_t begin, int64_t end, bool of_down)
+{
+    const struct pf_experts_op *e = job->e;
+    struct cpu_backend *b = job->b;
+    for (int64_t t = begin; t < end; t++) {
+        const struct active_expert *a = &b->active[t];
+        for (int j = 0; j < a->n; j += X_BLOCK) {
+            int n_block = a->n - j < X_BLOCK ? a->n - j : X_BLOCK, first = a->first + j;
+            struct pf_xrow x[X_BLOCK];
+            for (int i = 0; i < n_block; i++)
+                x[i] = of_down ? b->a.rows[first + i] : b->x.rows[b->sorted[first + i] / e->n_used];
+            if (of_down)
+                make_low(b, e->down->lora, a->expert, first, n_block, x, 0);
+            else
+                make_low(b, e->gate->lora, a->expert, first, n_block, x, 0);
+            if (!of_down)
+                make_low(b, e->up->lora, a->expert, first, n_block, x, b->sizes.expert_rank);
+        }
+    }
+}
+
+static void low_of_gate_up(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    low_tasks(ctx, begin, end, false);
+}
+
+static void low_of_down(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    (void)thread;
+    low_tasks(ctx, begin, end, true);
+}
+
 static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct experts_job *job = ctx;
     const struct pf_experts_op *e = job->e;
     struct cpu_backend *b = job->b;
-    float *gate = cpu_thread_scratch(b, thread), *up = gate + X_BLOCK * FF_GRAIN;
+    float *gate = cpu_thread_scratch(b, thread), *up = gate + X_BLOCK * FF_GRAIN, *room = up + X_BLOCK * FF_GRAIN;
     pf_swiglu_fn *act = pf_cpu_act_fn(b, e->act);
     int n_ff = e->gate->n_out;
     for (int64_t t = begin; t < end; t++) {
@@ -93,6 +161,8 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
             /* The scratch holds columns r0..r1 only; a base shifted by r0 lets products address them by row number. */
             mul_part(b, e->gate, a->expert, r0, r1, x, n_block, gate - r0, FF_GRAIN);
             mul_part(b, e->up, a->expert, r0, r1, x, n_block, up - r0, FF_GRAIN);
+            add_low(b, e->gate, a->expert, r0, r1, a->first + j, n_block, 0, room, gate - r0, FF_GRAIN);
+            add_low(b, e->up, a->expert, r0, r1, a->first + j, n_block, b->sizes.expert_rank, room, up - r0, FF_GRAIN);
             for (int i = 0; e->weigh_input && i < n_block; i++) {
                 b->k.scale(gate + i * FF_GRAIN, e->weights[b->sorted[a->first + j + i]], r1 - r0);
                 b->k.scale(up + i * FF_GRAIN, e->weights[b->sorted[a->first + j + i]], r1 - r0);
@@ -110,13 +180,14 @@ static void down_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     const struct experts_job *job = ctx;
     const struct pf_expert_weight *down = job->e->down;
     struct cpu_backend *b = job->b;
-    (void)thread;
     for (int64_t t = begin; t < end; t++) {
         const struct active_expert *a = &b->active[t / job->tasks_per_expert];
         int r0 = (int)(t % job->tasks_per_expert) * job->grain;
         int r1 = r0 + job->grain < down->n_out ? r0 + job->grain : down->n_out;
         mul_part(b, down, a->expert, r0, r1, b->a.rows + a->first, a->n, b->pick_out + (size_t)a->first * down->n_out,
                  (size_t)down->n_out);
+        add_low(b, down, a->expert, r0, r1, a->first, a->n, 0, cpu_thread_scratch(b, thread),
+                b->pick_out + (size_t)a->first * down->n_out, (size_t)down->n_out);
     }
 }
 
@@ -193,6 +264,8 @@ static pf_status run_gate_up(struct cpu_backend *b, int n_active)
     const struct pf_experts_op *e = &b->experts;
     struct experts_job job = { .b = b, .e = e, .n_active = n_active };
     b->base.weight_bytes_read += (uint64_t)n_active * (matrix_bytes(e->gate) + matrix_bytes(e->up));
+    if (e->gate->lora || e->up->lora)
+        pf_pool_run(b->pool, low_of_gate_up, &job, n_active, 1);
     deal(&job, gate_up_tasks, e->gate->n_out, FF_GRAIN);
     return prepare_down(b, &job);
 }
@@ -201,6 +274,8 @@ static void run_down(struct cpu_backend *b, int n_active)
 {
     struct experts_job job = { .b = b, .e = &b->experts, .n_active = n_active };
     b->base.weight_bytes_read += (uint64_t)n_active * matrix_bytes(job.e->down);
+    if (job.e->down->lora)
+        pf_pool_run(b->pool, low_of_down, &job, n_active, 1);
     deal(&job, down_tasks, job.e->down->n_out, 2 * FF_GRAIN);
 }
 

@@ -22,6 +22,7 @@ static void cuda_close(pf_backend *backend)
     cudaSetDevice(b->device);
     if (b->stream)
         cudaStreamSynchronize(b->stream);
+    pf_cuda_share_close(b);
     for (int i = 0; i < b->n_owned; i++)
         cudaFree(b->owned[i]);
     pf_cuda_drop_graphs(b);
@@ -63,18 +64,25 @@ static const struct pf_backend_ops cuda_ops = {
     .reserve = pf_cuda_reserve,
     .embed = pf_cuda_embed,
     .rms_norm = pf_cuda_rms_norm,
+    .layer_norm = pf_cuda_layer_norm,
     .linear = pf_cuda_linear,
+    .heads = pf_cuda_heads,
     .act = pf_cuda_act,
     .add = pf_cuda_add,
     .add_gated = pf_cuda_add_gated,
     .rope = pf_cuda_rope,
     .kv_store = pf_cuda_kv_store,
     .attention = pf_cuda_attention,
+    .choose = pf_cuda_choose,
     .route = pf_cuda_route,
     .copy = pf_cuda_copy,
     .conv = pf_cuda_conv,
     .delta = pf_cuda_delta,
     .experts = pf_cuda_experts,
+    .experts_begin = pf_cuda_experts_begin,
+    .experts_part = pf_cuda_experts_part,
+    .experts_end = pf_cuda_experts_end,
+    .share = &pf_cuda_share_ops,
 };
 
 /* Kernels look numbers up in copies of the host's tables. */

@@ -13,12 +13,13 @@
 
 #include "base/pf_qtype.h"
 #include "kernels/backend.h"
+#include "kernels/share.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-enum cu_fault { CU_FINE, CU_ACTIVATION_NOT_FINITE, CU_ROUTER_NOT_FINITE };
+enum cu_fault { CU_FINE, CU_ACTIVATION_NOT_FINITE, CU_ROUTER_NOT_FINITE, CU_HOST_LATE };
 enum {
     CU_MAX_PARTS = 4,             /* products that share an input and a launch */
     CU_VECTOR_ROWS = 8,           /* up to so many rows, products go row by row over the weights; beyond, by tiles */
@@ -49,7 +50,8 @@ struct cu_part {
     int            n_out;
 };
 
-/* Several matrices of one type and one input length against the same rows. */
+/* Several matrices of one type and one input length against the same rows. n_heads not 0: one part of as many matrices, head
+ * h's from row h * head_rows on; it reads x and writes y of (row r, head h) at (r * n_heads + h) times the stride. */
 struct cu_linear {
     struct cu_part   part[CU_MAX_PARTS];
     int              n_parts, n, rows;
@@ -57,10 +59,11 @@ struct cu_linear {
     uint64_t         row_bytes;
     struct cu_x      x;
     struct cu_tables tables;
+    int              n_heads, head_rows, x_stride, y_stride;     /* strides in floats, of x.f */
 };
 
 struct cu_expert_weight {
-    const uint8_t *const *data;   /* {n_expert}, a table in device memory */
+    const uint8_t *const *data;   /* {n_expert}, a table in device memory; picks of an expert that is NULL are left out */
     enum pf_qtype type;
     uint64_t      row_bytes;
     const float  *scale, *bias;   /* {n_expert}, {n_out, n_expert}, or NULL */
@@ -104,7 +107,9 @@ struct cu_groups {
     struct cu_tile *tile;
 };
 int pf_cu_max_tiles(int n_picks, int n_expert, int width);
-cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width, struct cu_groups *g);
+/* only: a table of experts, those that it has no address for get no tiles; NULL: all do. */
+cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width,
+                        const uint8_t *const *only, struct cu_groups *g);
 
 /* How products of many rows are cut for a GPU: columns of a tile, stages in shared memory, blocks that run at once. */
 struct cu_tile_shape {
@@ -140,8 +145,8 @@ cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *t, const struct 
 /* y[row] = sum over its picks, in order, of weight * v[pick]; weights NULL: 1. */
 cudaError_t pf_cu_combine(cudaStream_t st, const float *v, const float *weights, int n, int n_used, int rows, float *y);
 
-/* x.q, x.d, x.s from x.f. */
-cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int rows, int *fault);
+/* x.q, x.d, x.s from x.f, whose rows begin every `stride` floats. */
+cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int stride, int rows, int *fault);
 /* If add is not NULL, first x += a * add. Quantises y into q when q.q is not NULL (n a multiple of 32). */
 struct cu_norm {
     float       *x;
@@ -153,6 +158,8 @@ struct cu_norm {
     int         *fault;
 };
 cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *n);
+cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n, int rows,
+                             float *y);
 /* What happens to queries, keys and values between their products and attention: norms per head, rotation, and keys and values into their chunks. rope[0] is q, rope[1] k, heads up to
  * CU_HEAD_DIM long. */
 struct cu_heads {
@@ -167,9 +174,9 @@ struct cu_heads {
 };
 cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *h);
 cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
-/* x.q, x.d, x.s of act(gate, up), rows of n each. */
+/* x.q, x.d, x.s of act(gate, up), rows of n each; if `only` is not NULL, of the rows whose pick it has an address for. */
 cudaError_t pf_cu_act_quantise(cudaStream_t st, enum pf_act act, const float *gate, const float *up, const struct cu_x *x, int n,
-                               int rows, int *fault);
+                               int rows, const int32_t *picks, const uint8_t *const *only, int *fault);
 cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_t n);
 cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows);
 cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ropes, int n_ropes, int rows);
@@ -179,14 +186,63 @@ cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copi
 cudaError_t pf_cu_route(cudaStream_t st, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
                         int32_t *picks, float *weights, int *fault);
 
-/* n_chunks: as many as the longest row may see. part: scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are
- * quantised into x as well, unless x->q is NULL; heads must then be multiples of 32. */
+/* n_chunks: as many as the longest row may see. count: CU_VECTOR_ROWS * n_head zeros, which it leaves behind again. part:
+ * scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are quantised into x as well, unless x->q is NULL;
+ * heads must then be multiples of 32. */
 size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v);
-cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, float *part,
+cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count, float *part,
                             const struct cu_x *x, int *fault);
+
+/* scores: [CU_CHOOSE_ROWS][max_positions]. */
+enum { CU_CHOOSE_ROWS = 16 };
+cudaError_t pf_cu_choose(cudaStream_t st, const struct pf_choose_op *c, float *scores, int max_positions);
 
 cudaError_t pf_cu_conv(cudaStream_t st, const struct pf_conv_op *c);
 cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *d);
+
+/* ---- Experts shared with the host: cu_share.cu --------------------------------------------------------------------------- */
+
+/* What the device tells the host of a layer, and waits for. Both are memory of the host that the device has mapped. */
+enum { CU_FLAG_DOWN, CU_FLAG_UP, CU_FLAG_GIVEN_UP };
+struct cu_flag {
+    uint32_t up;                  /* read and written atomically by the host, as volatile by the device */
+    uint64_t ns;                  /* the device's clock when it raised the flag, or saw it raised */
+    char     line[48];            /* flags do not share cache lines */
+};
+struct cu_offer {
+    const float   *x, *weights;   /* [rows][n], [rows][n_used] */
+    const int32_t *picks;
+    int            n_x, n_picks;  /* floats of x, picks */
+    float         *host_x, *host_weights;
+    int32_t       *host_picks;
+    struct cu_flag *flag;
+};
+cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o);
+
+/* When the flag is up: what the host puts out goes to y, its activations to a (quantised if a.q is not NULL), and the addresses
+ * of what it copied into the late tables, pick by pick. A flag that stays down for too long, or says that the host has given up,
+ * is a fault. */
+struct cu_take {
+    struct cu_flag         *flag;
+    const struct pf_handed *handed;        /* [n_picks], and */
+    const float            *act, *host_y;  /* [n_picks][n_ff], [n_picks][n_out]: memory of the host */
+    const int32_t          *picks;
+    int                     n_picks, n_ff, n_out, n_expert;
+    float                  *y;
+    struct cu_x             a;
+    const uint8_t         **late;          /* [3][n_expert] */
+    int                    *fault;
+};
+cudaError_t pf_cu_take(cudaStream_t st, const struct cu_take *t);
+
+/* table[part * stride + expert[i]] = at[part][i]. First n_clear entries of each part become NULL. */
+enum { CU_TABLE_ENTRIES = 64 };
+struct cu_entries {
+    int            n, stride, n_clear;
+    int            expert[CU_TABLE_ENTRIES];
+    const uint8_t *at[3][CU_TABLE_ENTRIES];
+};
+cudaError_t pf_cu_set_table(cudaStream_t st, const uint8_t **table, const struct cu_entries *e);
 
 #ifdef __cplusplus
 }

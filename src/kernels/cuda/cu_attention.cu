@@ -1,7 +1,7 @@
 /* Attention, folded over chunks of 256 absolute positions as kernels.h defines it.
  *
- *     few rows   a block per (KV head, row, chunk) leaves the chunk's maximum, sum and weighted values;
- *                a second launch folds a head's chunks in order
+ *     few rows   a block per (two heads, row, chunk) leaves the chunk's maximum, sum and weighted values; the last
+ *                of a row's blocks to end folds the chunks in order
  *     many rows  tiles of rows share keys and values in shared memory (cu_attention_tile.cu); where their heads do not
  *                fit, a block per (KV head, row) goes over the chunks itself
  *
@@ -9,49 +9,7 @@
  * fixed order. All query heads that share the KV head go together, HEADS at a time. */
 #include "kernels/cuda/cu_attention.h"
 
-enum { HEADS = 8, SPLIT_ROWS = CU_VECTOR_ROWS, THREADS = 256, SPLIT_THREADS = 512 };
-
-template <int H>
-CU_INLINE void fold_by(float (&s)[32])
-{
-#pragma unroll
-    for (int i = 0; i < H; i++)
-        s[i] = s[i] + s[i + H];
-}
-
-/* Folds the 32 accumulators of a thread. */
-CU_INLINE float fold32(float (&s)[32])
-{
-    fold_by<16>(s);
-    fold_by<8>(s);
-    fold_by<4>(s);
-    fold_by<2>(s);
-    return s[0] + s[1];
-}
-
-/* q in shared memory, k in device memory, n elements. */
-template <class E>
-CU_INLINE float dot(const float *q, const E *k, int n)
-{
-    float s[32] = { 0 };
-    int e0 = 0;
-    if (n % 8 == 0)
-        for (; e0 + 32 <= n; e0 += 32)
-#pragma unroll
-            for (int i = 0; i < 32; i += 8) {
-                float f[8];
-                load8(k + e0 + i, f);
-#pragma unroll
-                for (int j = 0; j < 8; j++)
-                    s[i + j] = fmaf(q[e0 + i + j], f[j], s[i + j]);
-            }
-    for (; e0 < n; e0 += 32)
-#pragma unroll
-        for (int i = 0; i < 32; i++)
-            if (e0 + i < n)
-                s[i] = fmaf(q[e0 + i], element(k + e0 + i), s[i]);
-    return fold32(s);
-}
+enum { HEADS = 8, THREADS = 256, SPLIT_ROWS = CU_VECTOR_ROWS, SPLIT_HEADS = 2, SPLIT_THREADS = 512 };
 
 /* What a block keeps in shared memory. */
 struct sums {
@@ -60,17 +18,16 @@ struct sums {
     float *mc, *zc;    /* [HEADS] */
 };
 
-/* Weights, maximum and sum of one chunk, for n_heads heads: first a thread a dot, then a warp a head. Only whole groups of
- * 32 positions around [lo, hi) are looked at. */
-template <class E>
-CU_INLINE void chunk_weights(const struct attention &o, const E *k, int lo, int hi, int n_heads, const struct sums &s)
+/* Weights, maximum and sum of one chunk, for n_heads heads: first a thread a dot, then a warp a head. key(p) is where the
+ * key of position p lies. Only whole groups of 32 positions around [lo, hi) are looked at. */
+template <class K>
+CU_INLINE void chunk_weights(const struct attention &o, K key, int lo, int hi, int n_heads, const struct sums &s)
 {
     int lo32 = lo & ~31, n = ((hi + 31) & ~31) - lo32, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     __syncthreads();
     for (int i = threadIdx.x; i < n_heads * n; i += blockDim.x) {
         int h = i / n, p = lo32 + i % n;
-        s.weight[h * CHUNK + p] = p >= lo && p < hi ? dot(s.q + h * o.kv.hd_k, k + (size_t)p * o.kv.hd_k, o.kv.hd_k) * o.a.scale
-                                                    : -INFINITY;
+        s.weight[h * CHUNK + p] = p >= lo && p < hi ? dot(s.q + h * o.kv.hd_k, key(p), o.kv.hd_k) * o.a.scale : -INFINITY;
     }
     __syncthreads();
     for (int h = warp; h < n_heads; h += blockDim.x / WARP) {
@@ -92,16 +49,16 @@ CU_INLINE void chunk_weights(const struct attention &o, const E *k, int lo, int 
     __syncthreads();
 }
 
-/* The weighted sums of element d of the values, for N heads from the first of weight on, of which n_heads are there. */
-template <int N, class E>
-CU_INLINE void chunk_values(const E *v, int hd_v, int d, int lo, int hi, int n_heads, const float *weight, float (&ac)[N])
+/* The weighted sums of an element of the values for N heads, of which n_heads are there. value(p): the element of position p. */
+template <int N, class V>
+CU_INLINE void chunk_values(V value, int lo, int hi, int n_heads, const float *weight, float (&ac)[N])
 {
 #pragma unroll
     for (int h = 0; h < N; h++)
         ac[h] = 0;
 #pragma unroll 8
     for (int p = lo; p < hi; p++) {
-        float x = element(v + (size_t)p * hd_v + d);
+        float x = element(value(p));
 #pragma unroll
         for (int h = 0; h < N; h++)
             if (h < n_heads)
@@ -122,73 +79,108 @@ CU_INLINE struct sums carve(float *shared, int hd_k)
     return { shared, shared + HEADS * hd_k, shared + HEADS * (hd_k + CHUNK), shared + HEADS * (hd_k + CHUNK + 1) };
 }
 
-/* blockIdx: KV head, chunk, row. */
+/* The weighted sum of element d of the values; loads run AHEAD of the sum. */
 template <class E>
-static __global__ void __launch_bounds__(SPLIT_THREADS) split(const __grid_constant__ struct attention o)
+CU_INLINE float chunk_value(const E *v, int stride, int lo, int hi, const float *weight)
 {
-    wait_turn();
-    extern __shared__ float shared[];
-    struct sums s = carve(shared, o.kv.hd_k);
-    int hk = blockIdx.x, c = blockIdx.y, row = blockIdx.z, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head;
-    int lo = max(first_visible(o.a, pos) - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK), hd_v = o.kv.hd_v;
-    if (lo >= hi)
-        return;
-    size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK;
-    for (int h0 = 0; h0 < group; h0 += HEADS) {
-        int n_heads = min((int)HEADS, group - h0), head = hk * group + h0;
-        float *part = o.part + (((size_t)row * o.a.n_head + head) * o.n_chunks + c) * (hd_v + 2);
-        size_t stride = (size_t)o.n_chunks * (hd_v + 2);
-        __syncthreads();
-        load_queries(o, row, head, n_heads, s.q);
-        chunk_weights(o, (const E *)o.kv.k + chunk * o.kv.hd_k, lo, hi, n_heads, s);
-        for (int i = threadIdx.x; i < n_heads * hd_v; i += SPLIT_THREADS) {
-            float ac[1];
-            int h = i / hd_v, d = i % hd_v;
-            chunk_values<1>((const E *)o.kv.v + chunk * hd_v, hd_v, d, lo, hi, 1, s.weight + h * CHUNK, ac);
-            part[h * stride + d] = ac[0];
-        }
-        if (threadIdx.x < n_heads) {
-            part[threadIdx.x * stride + hd_v] = s.mc[threadIdx.x];
-            part[threadIdx.x * stride + hd_v + 1] = s.zc[threadIdx.x];
-        }
+    enum { AHEAD = 32 };
+    float sum = 0;
+    for (int p = lo; p < hi; p += AHEAD) {
+        E x[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            if (p + i < hi)
+                x[i] = v[(size_t)(p + i) * stride];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++)
+            if (p + i < hi)
+                sum = fmaf(weight[p + i], element(&x[i]), sum);
     }
+    return sum;
 }
 
-/* blockIdx: head, row. Every thread goes over the same maxima and sums; they cost less than sharing them. */
-static __global__ void fold_chunks(const __grid_constant__ struct attention o)
+/* Folds the chunks of heads [head, head + n_heads) of a row. Every thread goes over the same maxima and sums. */
+CU_INLINE void fold_chunks(const struct attention &o, int row, int head, int n_heads, int begin, int end)
 {
-    wait_turn();
-    int head = blockIdx.x, row = blockIdx.y, pos = o.a.pos[row], stride = o.kv.hd_v + 2;
-    int begin = first_visible(o.a, pos) / CHUNK, end = pos / CHUNK;
-    const float *part = o.part + ((size_t)row * o.a.n_head + head) * o.n_chunks * stride;
-    for (int d = threadIdx.x; d < o.kv.hd_v; d += blockDim.x) {
+    int stride = o.kv.hd_v + 2;
+    for (int i = threadIdx.x; i < n_heads * o.kv.hd_v; i += blockDim.x) {
+        int h = head + i / o.kv.hd_v, d = i % o.kv.hd_v;
+        const float *part = o.part + ((size_t)row * o.a.n_head + h) * o.n_chunks * stride;
         float m = -INFINITY, z = 0, acc = 0;
+#pragma unroll 4
         for (int c = begin; c <= end; c++) {
             const float *p = part + (size_t)c * stride;
-            float mc = p[o.kv.hd_v], zc = p[o.kv.hd_v + 1], top = m > mc ? m : mc;
+            float mc = __ldcg(p + o.kv.hd_v), zc = __ldcg(p + o.kv.hd_v + 1), ac = __ldcg(p + d), top = m > mc ? m : mc;
             float a = pf_expf(m - top), b = pf_expf(mc - top);
             z = fmaf(z, a, zc * b);
-            acc = fmaf(acc, a, p[d] * b);
+            acc = fmaf(acc, a, ac * b);
             m = top;
         }
-        float y = acc * last_factor(o.a, head, m, z);
-        o.a.out[((size_t)row * o.a.n_head + head) * o.kv.hd_v + d] = y;
+        float y = acc * last_factor(o.a, h, m, z);
+        o.a.out[((size_t)row * o.a.n_head + h) * o.kv.hd_v + d] = y;
         if (o.x.q)
-            quantise_block(y, &o.x, o.a.n_head * o.kv.hd_v, row, (head * o.kv.hd_v + d) / 32, o.fault);
+            quantise_block(y, &o.x, o.a.n_head * o.kv.hd_v, row, (h * o.kv.hd_v + d) / 32, o.fault);
     }
 }
 
-/* blockIdx: KV head, row. The running sums of a thread's elements stay in registers, those of the heads in shared memory. */
+/* Whether this block is the last of n that count here; the count is then back at 0. What the others wrote can be seen. */
+CU_INLINE bool last_of(int n, int *count)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        last = atomicAdd(count, 1) == n - 1;
+        if (last)
+            *count = 0;
+        __threadfence();
+    }
+    __syncthreads();
+    return last;
+}
+
+/* blockIdx: KV head and SPLIT_HEADS of its heads, chunk, row. */
+template <class E>
+static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_constant__ struct attention o, int n_groups)
+{
+    extern __shared__ float shared[];
+    struct sums s = carve(shared, o.kv.hd_k);
+    int hk = blockIdx.x / n_groups, c = blockIdx.y, row = blockIdx.z, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head;
+    int first = first_visible(o.a, pos), lo = max(first - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK), hd_v = o.kv.hd_v;
+    if (lo >= hi)
+        return;
+    int h0 = blockIdx.x % n_groups * SPLIT_HEADS, n_heads = min((int)SPLIT_HEADS, group - h0), head = hk * group + h0;
+    size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK, stride = (size_t)o.n_chunks * (hd_v + 2);
+    const E *k = (const E *)o.kv.k + chunk * o.kv.hd_k, *v = (const E *)o.kv.v + chunk * o.v_stride;
+    float *part = o.part + (((size_t)row * o.a.n_head + head) * o.n_chunks + c) * (hd_v + 2);
+    load_queries(o, row, head, n_heads, s.q);
+    chunk_weights(o, [&](int p) { return k + (size_t)p * o.kv.hd_k; }, lo, hi, n_heads, s);
+    for (int i = threadIdx.x; i < n_heads * hd_v; i += SPLIT_THREADS) {
+        int h = i / hd_v, d = i % hd_v;
+        part[h * stride + d] = chunk_value(v + d, o.v_stride, lo, hi, s.weight + h * CHUNK);
+    }
+    if (threadIdx.x < n_heads) {
+        part[threadIdx.x * stride + hd_v] = s.mc[threadIdx.x];
+        part[threadIdx.x * stride + hd_v + 1] = s.zc[threadIdx.x];
+    }
+    if (last_of(pos / CHUNK - first / CHUNK + 1, &o.count[row * gridDim.x + blockIdx.x]))
+        fold_chunks(o, row, head, n_heads, first / CHUNK, pos / CHUNK);
+}
+
+/* blockIdx: KV head, row. The running sums of a thread's elements stay in registers, those of the heads in shared memory.
+ * Where positions are chosen, they are taken as if they lay one after another. */
 template <class E>
 static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ struct attention o)
 {
-    wait_turn();
     extern __shared__ float shared[];
     enum { PARTS = CU_HEAD_DIM / THREADS };
     struct sums s = carve(shared, o.kv.hd_k);
     float *m = s.zc + HEADS, *z = m + HEADS, *old = z + HEADS, *fresh = old + HEADS;
     int hk = blockIdx.x, row = blockIdx.y, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head, t = threadIdx.x;
-    int first = first_visible(o.a, pos), n_parts = (o.kv.hd_v + THREADS - 1) / THREADS;
+    const int32_t *chosen = o.a.chosen ? o.a.chosen + (size_t)row * o.a.max_chosen : NULL;
+    int first = chosen ? 0 : first_visible(o.a, pos), n_parts = (o.kv.hd_v + THREADS - 1) / THREADS;
+    if (chosen)
+        pos = min(pos, o.a.max_chosen - 1);
     for (int h0 = 0; h0 < group; h0 += HEADS) {
         int n_heads = min((int)HEADS, group - h0), head = hk * group + h0;
         float acc[PARTS][HEADS] = { { 0 } };
@@ -200,8 +192,11 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
         }
         for (int c = first / CHUNK; c <= pos / CHUNK; c++) {
             int lo = max(first - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK);
-            size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK;
-            chunk_weights(o, (const E *)o.kv.k + chunk * o.kv.hd_k, lo, hi, n_heads, s);
+            auto place = [&](int p) {
+                int at = chosen ? chosen[c * CHUNK + p] : c * CHUNK + p;
+                return ((size_t)(at / CHUNK) * o.kv.n_kv_head + hk) * CHUNK + at % CHUNK;
+            };
+            chunk_weights(o, [&](int p) { return (const E *)o.kv.k + place(p) * o.kv.hd_k; }, lo, hi, n_heads, s);
             if (t < n_heads) {
                 float top = m[t] > s.mc[t] ? m[t] : s.mc[t];
                 old[t] = pf_expf(m[t] - top);
@@ -215,7 +210,7 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
                 float ac[HEADS];
                 int d = i * THREADS + t;
                 if (i < n_parts && d < o.kv.hd_v) {
-                    chunk_values((const E *)o.kv.v + chunk * o.kv.hd_v, o.kv.hd_v, d, lo, hi, n_heads, s.weight, ac);
+                    chunk_values([&](int p) { return (const E *)o.kv.v + place(p) * o.v_stride + d; }, lo, hi, n_heads, s.weight, ac);
 #pragma unroll
                     for (int h = 0; h < HEADS; h++)
                         if (h < n_heads)
@@ -243,20 +238,19 @@ template <class E>
 static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
     size_t bytes = HEADS * ((size_t)o.kv.hd_k + CHUNK + 6) * sizeof(float);
-    if (o.a.rows <= SPLIT_ROWS) {
-        cudaError_t e = launch_early(split<E>, dim3(o.kv.n_kv_head, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o);
-        return e != cudaSuccess ? e : launch_early(fold_chunks, dim3(o.a.n_head, o.a.rows), 128, 0, st, o);
-    } else if (pf_cu_attention_tiled(&o)) {
+    int n_groups = ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS);
+    if (o.a.rows <= SPLIT_ROWS && !o.a.chosen)
+        return start(split<E>, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o, n_groups);
+    if (pf_cu_attention_tiled(&o))
         return pf_cu_attention_tiles(st, &o);
-    } else {
-        return launch_early(whole<E>, dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st, o);
-    }
+    return start(whole<E>, dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st, o);
 }
 
-extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, float *part,
-                                       const struct cu_x *x, int *fault)
+extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count,
+                                       float *part, const struct cu_x *x, int *fault)
 {
-    struct attention o = { *a, *a->kv, n_chunks, part, *x, fault };
+    struct attention o = { *a, *a->kv, n_chunks, count, part, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x, fault };
+    o.kv.v = a->kv->v ? a->kv->v : a->kv->k;
     if (a->kv->hd_k > CU_HEAD_DIM || a->kv->hd_v > CU_HEAD_DIM)
         return cudaErrorInvalidValue;
     return a->kv->type == PF_KV_F16 ? launch<uint16_t>(st, o) : launch<float>(st, o);

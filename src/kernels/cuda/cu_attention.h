@@ -10,7 +10,9 @@ struct attention {
     struct pf_attention_op a;
     struct pf_kv_view      kv;
     int                    n_chunks;
+    int                   *count;    /* [row][head]: blocks of the heads that have ended; 0 between launches */
     float                 *part;     /* [row][head][chunk][hd_v + 2]: ac, mc, zc */
+    int                    v_stride; /* from one value to the next; kv.v is kv.k where values are the beginnings of keys */
     struct cu_x            x;        /* where few rows go in int8 too, or q NULL */
     int                   *fault;
 };
@@ -51,6 +53,49 @@ CU_INLINE void load8(const float *p, float *f)
     f[0] = a.x, f[1] = a.y, f[2] = a.z, f[3] = a.w, f[4] = b.x, f[5] = b.y, f[6] = b.z, f[7] = b.w;
 }
 
+template <int H>
+CU_INLINE void fold_by(float (&s)[32])
+{
+#pragma unroll
+    for (int i = 0; i < H; i++)
+        s[i] = s[i] + s[i + H];
+}
+
+/* Folds the 32 accumulators of a thread. */
+CU_INLINE float fold32(float (&s)[32])
+{
+    fold_by<16>(s);
+    fold_by<8>(s);
+    fold_by<4>(s);
+    fold_by<2>(s);
+    return s[0] + s[1];
+}
+
+/* q in shared memory, k in device memory, n elements. */
+template <class E>
+CU_INLINE float dot(const float *q, const E *k, int n)
+{
+    float s[32] = { 0 };
+    int e0 = 0;
+    if (n % 8 == 0)
+#pragma unroll 4
+        for (; e0 + 32 <= n; e0 += 32)
+#pragma unroll
+            for (int i = 0; i < 32; i += 8) {
+                float f[8];
+                load8(k + e0 + i, f);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+                    s[i + j] = fmaf(q[e0 + i + j], f[j], s[i + j]);
+            }
+    for (; e0 < n; e0 += 32)
+#pragma unroll
+        for (int i = 0; i < 32; i++)
+            if (e0 + i < n)
+                s[i] = fmaf(q[e0 + i], element(k + e0 + i), s[i]);
+    return fold32(s);
+}
+
 /* Factor that turns the weighted sum into the result; the sink has a logit but no value. */
 CU_INLINE float last_factor(const struct pf_attention_op &a, int head, float m, float z)
 {
@@ -60,7 +105,8 @@ CU_INLINE float last_factor(const struct pf_attention_op &a, int head, float m, 
     return shrink / fmaf(z, shrink, pf_expf(sink - top));
 }
 
-/* Attention of a prompt in tiles, cu_attention_tile.cu. Not supported: heads longer than 256, or of no multiple of 8. */
+/* Attention of a prompt in tiles, cu_attention_tile.cu. Not for heads longer than 256 or of no multiple of 8, nor for values
+ * in keys, nor for chosen positions. */
 bool pf_cu_attention_tiled(const struct attention *o);
 cudaError_t pf_cu_attention_tiles(cudaStream_t st, const struct attention *o);
 

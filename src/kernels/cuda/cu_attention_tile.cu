@@ -411,7 +411,7 @@ static int elements_of(const struct attention *o)
 bool pf_cu_attention_tiled(const struct attention *o)
 {
     int device, bytes;
-    if (max(o->kv.hd_k, o->kv.hd_v) > 256 || o->kv.hd_k % 8 != 0 || o->kv.hd_v % 8 != 0 || cudaGetDevice(&device) != cudaSuccess ||
+    if (o->kv.v == o->kv.k || o->a.chosen || max(o->kv.hd_k, o->kv.hd_v) > 256 || o->kv.hd_k % 8 != 0 || o->kv.hd_v % 8 != 0 || cudaGetDevice(&device) != cudaSuccess ||
         cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return false;
     return tile_bytes(32 * elements_of(o) + 4, &o->kv) <= (size_t)bytes;

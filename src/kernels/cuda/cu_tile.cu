@@ -40,6 +40,12 @@ static CU_HOST_FN size_t stage_bytes(int width)
     return (size_t)(TILE_M + width) * STRIDE + SEGMENT * LINE * 16 + (size_t)SEGMENT * (width + 4) * 12;
 }
 
+/* All that a block has: stages, and twice the rows of x that a tile's columns read, for this tile and the next. */
+static CU_HOST_FN size_t block_bytes(int width, int n_stages)
+{
+    return n_stages * stage_bytes(width) + 2 * (size_t)width * sizeof(int);
+}
+
 CU_INLINE struct stage stage_at(uint8_t *p, int width)
 {
     struct stage m;
@@ -102,12 +108,13 @@ CU_INLINE void load_weights(const struct stage &m, const struct cu_tiles &o, con
     const struct cu_tile_part &p = o.part[t.part];
     const uint8_t *w = (o.groups ? p.table[t.expert] : p.w) + (size_t)t.r0 * o.row_bytes;
     int last = p.n_out - 1 - t.r0;
+    uint32_t row_bytes = (uint32_t)o.row_bytes;          /* a tile's rows lie within 4 GiB */
 #pragma unroll 2
     for (int i = threadIdx.x; i < TILE_M * SEGMENT; i += blockDim.x) {
         int r = i / SEGMENT, k = i % SEGMENT;
         if (b0 + k >= n_blocks)
             continue;
-        struct cu_block blk = read_block<R>(w + (size_t)min(r, last) * o.row_bytes, b0 + k, o.tables);
+        struct cu_block blk = read_block<R>(w + min(r, last) * row_bytes, b0 + k, o.tables);
         uint4 *to = (uint4 *)(m.w + r * STRIDE + 32 * k);
         to[0] = make_uint4(blk.code[0], blk.code[1], blk.code[2], blk.code[3]);
         to[1] = make_uint4(blk.code[4], blk.code[5], blk.code[6], blk.code[7]);
@@ -119,29 +126,26 @@ CU_INLINE void load_weights(const struct stage &m, const struct cu_tiles &o, con
     }
 }
 
-/* The row of x that column c of the tile reads. */
-CU_INLINE int x_row(const struct cu_tiles &o, const struct item &t, int c)
+/* The rows of x that the tile's columns read. */
+CU_INLINE void find_rows(const struct cu_tiles &o, const struct item &t, int *x_row)
 {
-    return o.groups ? o.groups->sorted[t.first + c] / o.x_divisor : t.first + c;
+    for (int c = threadIdx.x; c < t.n_columns; c += blockDim.x)
+        x_row[c] = o.groups ? o.groups->sorted[t.first + c] / o.x_divisor : t.first + c;
 }
 
 template <class R>
-CU_INLINE void load_activations(const struct stage &m, const struct cu_tiles &o, const struct item &t, int width, int b0,
+CU_INLINE void load_activations(const struct stage &m, const struct cu_tiles &o, int n_columns, const int *x_row, int width, int b0,
                                 int n_blocks)
 {
-    for (int i = threadIdx.x; i < t.n_columns * SEGMENT * 2; i += blockDim.x) {
-        int c = i / (2 * SEGMENT), k = i / 2 % SEGMENT;
-        if (b0 + k < n_blocks)
-            __pipeline_memcpy_async(m.x + c * STRIDE + i % (2 * SEGMENT) * 16,
-                                    o.x.q + (size_t)x_row(o, t, c) * o.n + b0 * 32 + i % (2 * SEGMENT) * 16, 16);
-    }
-    for (int i = threadIdx.x; i < t.n_columns * SEGMENT; i += blockDim.x) {
-        int c = i / SEGMENT, k = i % SEGMENT;
-        if (b0 + k >= n_blocks)
-            continue;
-        size_t row = x_row(o, t, c);
-        float d = __ldg(o.x.d + row * (o.n / 32) + b0 + k);
-        int two = __ldg((const int *)(o.x.s + row * (o.n / 16)) + b0 + k);
+    enum { PIECES = K / 16 };                            /* threads go over columns: each has its own piece, its own block */
+    int piece = threadIdx.x % PIECES, k = threadIdx.x % SEGMENT;
+    const int8_t *q = o.x.q + b0 * 32 + piece * 16;
+    for (int c = threadIdx.x / PIECES; c < n_columns && b0 + piece / 2 < n_blocks; c += blockDim.x / PIECES)
+        __pipeline_memcpy_async(m.x + c * STRIDE + piece * 16, q + (size_t)x_row[c] * (uint32_t)o.n, 16);
+    for (int c = threadIdx.x / SEGMENT; c < n_columns && b0 + k < n_blocks; c += blockDim.x / SEGMENT) {
+        size_t at = (size_t)x_row[c] * (uint32_t)n_blocks + b0 + k;
+        float d = __ldg(o.x.d + at);
+        int two = __ldg((const int *)o.x.s + at);
         m.da[k * (width + 4) + c] = make_float2(d, d * (float)((int16_t)two + (two >> 16)));
         if (per_16<R>::minimums)
             m.s[k * (width + 4) + c] = two;
@@ -224,31 +228,28 @@ CU_INLINE void segment(const struct stage &m, int width, int row0, int col0, int
                 total[i][j][e] = total[i][j][e] + s[i][j][e];
 }
 
-/* Writes a warp's 32 x 32 and begins the next. */
+/* Writes a warp's 32 x 32 and begins the next. What is not there becomes a number that changes nothing. */
 CU_INLINE void store(const struct cu_tiles &o, const struct item &t, int row0, int col0, float (&total)[2][4][4])
 {
     const struct cu_tile_part &p = o.part[t.part];
-    int lane = threadIdx.x % WARP;
+    int lane = threadIdx.x % WARP, r = t.r0 + row0 + lane / 4;
+    float scale = !o.groups ? p.scale : p.scales ? p.scales[t.expert] : 1.0f, bias[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        bias[i] = p.bias && r + 8 * i < p.n_out ? p.bias[(size_t)t.expert * p.n_out + r + 8 * i] : -0.0f;
 #pragma unroll
     for (int j = 0; j < 4; j++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
             int c = col0 + 8 * j + 2 * (lane % 4) + e;
             int to = c >= t.n_columns ? 0 : o.groups ? o.groups->sorted[t.first + c] : t.first + c;
+            float weight = o.weights ? o.weights[to] : 1.0f, *y = p.y + (size_t)to * (uint32_t)p.n_out + r;
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                int r = t.r0 + row0 + lane / 4 + 8 * i;
                 float v = total[i / 2][j][i % 2 * 2 + e];
+                if (r + 8 * i < p.n_out && c < t.n_columns)
+                    y[8 * i] = (v * scale + bias[i]) * weight;
                 total[i / 2][j][i % 2 * 2 + e] = 0;
-                if (r >= p.n_out || c >= t.n_columns)
-                    continue;
-                if (o.groups ? p.scales != NULL : p.scale != 1.0f)
-                    v = v * (o.groups ? p.scales[t.expert] : p.scale);
-                if (p.bias)
-                    v = v + p.bias[(size_t)t.expert * p.n_out + r];
-                if (o.weights)
-                    v = v * o.weights[to];
-                p.y[(size_t)to * p.n_out + r] = v;
             }
         }
 }
@@ -278,9 +279,13 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_con
     bool compute_first = n_stages == 1 || warp / 4 % 2;
     float total[2][4][4] = {};
     int coming = blockIdx.x, coming_segment = 0, now_segment = -1;       /* what is filled; what is computed, -1: nothing */
+    int *x_row = (int *)((uint8_t *)shared + n_stages * stage_bytes(width)), half = 0;      /* which of the two is for next */
     struct item next = {}, now = {};
-    if (coming < n_items)
+    if (coming < n_items) {
         next = item_at(o, n_row_tiles, width, coming);
+        find_rows(o, next, x_row);
+    }
+    __syncthreads();
     for (int n = 0; coming < n_items || now_segment >= 0; n++) {
 #pragma unroll 1
         for (int turn = 0; turn < 2; turn++) {
@@ -294,13 +299,11 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_con
                 __syncthreads();
             if (coming < n_items) {
                 struct stage m = stage_at((uint8_t *)shared + n % n_stages * stage_bytes(width), width);
-                load_activations<R>(m, o, next, width, coming_segment * SEGMENT, n_blocks);
+                load_activations<R>(m, o, next.n_columns, x_row + half, width, coming_segment * SEGMENT, n_blocks);
                 load_weights<R>(m, o, next, coming_segment * SEGMENT, n_blocks);
             }
         }
         __pipeline_commit();
-        __pipeline_wait_prior(0);
-        __syncthreads();
         if (now_segment == n_segments - 1)
             store(o, now, row0, col0, total);
         now_segment = -1;
@@ -310,17 +313,22 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_con
             if (coming_segment == n_segments) {
                 coming_segment = 0;
                 coming += gridDim.x;
-                if (coming < n_items)
+                half = width - half;
+                if (coming < n_items) {
                     next = item_at(o, n_row_tiles, width, coming);
+                    find_rows(o, next, x_row + half);
+                }
             }
         }
+        __pipeline_wait_prior(0);
+        __syncthreads();
     }
 }
 
 template <class R>
 static cudaError_t launch(cudaStream_t st, const struct cu_tiles *o, const struct cu_tile_shape *shape, int n_row_tiles)
 {
-    size_t bytes = shape->n_stages * stage_bytes(shape->width);
+    size_t bytes = block_bytes(shape->width, shape->n_stages);
     cudaError_t e = cudaFuncSetAttribute(tiles<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
@@ -334,7 +342,7 @@ extern "C" bool pf_cu_tile_shape(size_t shared_bytes, int n_units, struct cu_til
 {
     static const struct cu_tile_shape shapes[] = { { 128, 2, 1 }, { 64, 1, 2 }, { 32, 1, 1 } };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        if (shapes[i].n_stages * stage_bytes(shapes[i].width) <= shared_bytes) {
+        if (block_bytes(shapes[i].width, shapes[i].n_stages) <= shared_bytes) {
             *out = shapes[i];
             out->n_blocks *= n_units;
             return true;
@@ -363,7 +371,8 @@ extern "C" int pf_cu_max_tiles(int n_picks, int n_expert, int width)
 }
 
 /* One block. The order of an expert's picks is left to chance: none of their results depends on it. */
-static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n_picks, int n_expert, int width, struct cu_groups *g)
+static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n_picks, int n_expert, int width,
+                                                     const uint8_t *const *only, struct cu_groups *g)
 {
     extern __shared__ int count[];               /* [n_expert] then where each expert's next pick goes [n_expert] */
     int *next = count + n_expert;
@@ -375,7 +384,8 @@ static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n
     __syncthreads();
     /* a warp deals 32 experts at a time their first pick and their first tile */
     for (int e0 = 0, first = 0, n = 0; threadIdx.x < WARP && e0 < n_expert; e0 += WARP) {
-        int e = e0 + threadIdx.x, picks_of = e < n_expert ? count[e] : 0, tiles_of = (picks_of + width - 1) / width;
+        int e = e0 + threadIdx.x, picks_of = e < n_expert ? count[e] : 0;
+        int tiles_of = e < n_expert && only && !only[e] ? 0 : (picks_of + width - 1) / width;
         int picks_to = picks_of, tiles_to = tiles_of;
         for (int h = 1; h < WARP; h *= 2) {
             int p = __shfl_up_sync(ALL_LANES, picks_to, h), t = __shfl_up_sync(ALL_LANES, tiles_to, h);
@@ -397,9 +407,10 @@ static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n
         g->sorted[atomicAdd(&next[picks[p]], 1)] = p;
 }
 
-extern "C" cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width, struct cu_groups *g)
+extern "C" cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width,
+                                   const uint8_t *const *only, struct cu_groups *g)
 {
-    group<<<1, 1024, 2 * (size_t)n_expert * sizeof(int), st>>>(picks, n_picks, n_expert, width, g);
+    group<<<1, 1024, 2 * (size_t)n_expert * sizeof(int), st>>>(picks, n_picks, n_expert, width, only, g);
     return cudaGetLastError();
 }
 

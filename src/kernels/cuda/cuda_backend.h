@@ -5,6 +5,7 @@
  *     cuda_memory.c    budget, buffers, copies            cuda_weights.c   placed weights
  *     cuda_scratch.c   scratch                            cuda_graph.c     steps: captured, replayed, waited for
  *     cuda_ops.c       operations on rows                 cuda_experts.c   routed experts
+ *     cuda_share.c     experts shared with the host: hand-off, copies
  *
  * Owner and thread as in backend.h: one thread at a time. All work goes to one stream; nothing waits for the device but
  * finish, and nothing is allocated after the first step but through buf_alloc.
@@ -74,10 +75,12 @@ struct cuda_backend {
     struct pf_backend_sizes sizes;
     char             *scratch;
     size_t            scratch_bytes;
-    struct cu_x       x, a;              /* inputs of dense and gate/up products; inputs of down products */
+    struct cu_x       x, a, h;           /* inputs of dense and gate/up products; of down products; of products by head */
     float            *up;                /* [max_picks][n_ff] */
     float            *pick_out;          /* [max_picks][n_out] */
     float            *part;              /* attention's chunks */
+    float            *scores;            /* [CU_CHOOSE_ROWS][max_positions] */
+    int              *count;             /* of attention's blocks that have ended: zeros between kernels */
     struct cu_groups *groups;            /* of the picks of a prompt; sorted and tile are b->sorted, b->tile */
     int32_t          *sorted;
     struct cu_tile   *tile;
@@ -88,8 +91,13 @@ struct cuda_backend {
     struct held_add   held;
     struct held_heads heads;
 
+    struct pf_experts_op parts;          /* from experts_begin to experts_end, */
+    const uint8_t   **part_table;        /* [3][n_expert] and the experts of the present part */
+    struct cuda_share *share;            /* NULL: nothing is shared with the host */
+
     struct graph      graphs[CUDA_MAX_GRAPHS];
     struct graph     *capturing;
+    int               launched;          /* graph of this step, or -1 */
     uint64_t          n_begun, weight_bytes_before;
 };
 
@@ -117,7 +125,8 @@ pf_status pf_cuda_check(cudaError_t e, const char *what);
 pf_status pf_cuda_alloc(struct cuda_backend *b, size_t bytes, const char *what, void **out);
 void pf_cuda_free(struct cuda_backend *b, void *p, size_t bytes);
 
-/* A device copy that lives as long as the backend. */
+/* Device memory, and a device copy, that live as long as the backend. */
+pf_status pf_cuda_own(struct cuda_backend *b, size_t bytes, void **out);
 pf_status pf_cuda_copy_in(struct cuda_backend *b, const void *host, size_t bytes, void **dev);
 /* The device address of a matrix, which was placed. */
 pf_status pf_cuda_matrix_at(const struct cuda_backend *b, const void *host, const uint8_t **out);
@@ -125,6 +134,20 @@ pf_status pf_cuda_matrix_at(const struct cuda_backend *b, const void *host, cons
 pf_status pf_cuda_floats_at(struct cuda_backend *b, const float *host, size_t n, const float **out);
 /* The table of the experts' device addresses. */
 pf_status pf_cuda_table_at(struct cuda_backend *b, const uint8_t *const *host, int n, const uint8_t *const **out);
+
+/* Pieces of a step's experts: cuda_experts.c. table: [3][n_expert] addresses of gate, up, down; NULL: all were placed. */
+pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
+pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
+pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e);
+
+/* Sharing: cuda_share.c. begin: a step is about to be run plainly (-1) or captured. reset: a graph is about to be launched.
+ * serve: the host's part of it. */
+bool      pf_cuda_share_allows_graphs(const struct cuda_backend *b);
+void      pf_cuda_share_begin(struct cuda_backend *b, int graph);
+void      pf_cuda_share_reset(struct cuda_backend *b);
+pf_status pf_cuda_share_serve(struct cuda_backend *b, int graph);
+void      pf_cuda_share_close(struct cuda_backend *b);
+extern const struct pf_share_ops pf_cuda_share_ops;
 
 void pf_cuda_drop_graphs(struct cuda_backend *b);
 /* Chunks to launch for: a power of two, so that few graphs serve all lengths. */
@@ -161,9 +184,16 @@ pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, con
 pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a);
 pf_status pf_cuda_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias,
                         int rows, int32_t *picks, float *weights);
+pf_status pf_cuda_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps, int n,
+                             int rows, float *y);
+pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h);
+pf_status pf_cuda_choose(pf_backend *backend, const struct pf_choose_op *c);
 pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows);
 pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c);
 pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d);
 pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e);
+pf_status pf_cuda_experts_begin(pf_backend *backend, const struct pf_experts_op *e);
+pf_status pf_cuda_experts_part(pf_backend *backend, const int *experts, int n);
+pf_status pf_cuda_experts_end(pf_backend *backend);
 
 #endif

@@ -2,26 +2,40 @@
  * and go by tiles. */
 #include "kernels/cuda/cuda_backend.h"
 
+/* table: addresses of the experts on the device; NULL: all were placed. */
 static pf_status expert_weight(struct cuda_backend *b, const struct pf_expert_weight *w, int n_expert,
-                               struct cu_expert_weight *out)
+                               const uint8_t *const *table, struct cu_expert_weight *out)
 {
-    *out = (struct cu_expert_weight){ .type = w->type, .row_bytes = w->row_bytes };
-    PF_TRY(pf_cuda_table_at(b, w->data, n_expert, &out->data));
+    *out = (struct cu_expert_weight){ .type = w->type, .row_bytes = w->row_bytes, .data = table };
+    if (!table)
+        PF_TRY(pf_cuda_table_at(b, w->data, n_expert, &out->data));
     PF_TRY(pf_cuda_floats_at(b, w->scale, (size_t)n_expert, &out->scale));
     return pf_cuda_floats_at(b, w->bias, (size_t)n_expert * (size_t)w->n_out, &out->bias);
 }
 
-/* a = act(gate x, up x) for every pick, quantised if down wants that. */
-static pf_status gate_up(struct cuda_backend *b, const struct pf_experts_op *e, bool quantised)
+/* The tables of gate, up and down: [3][n_expert] behind one another; NULLs of a layer that was placed. */
+struct tables {
+    const uint8_t *const *gate, *const *up, *const *down;
+};
+
+static struct tables tables_at(const uint8_t **at, int n_expert)
 {
+    return (struct tables){ at, at ? at + n_expert : NULL, at ? at + 2 * n_expert : NULL };
+}
+
+/* a = act(gate x, up x) for every pick, quantised if down wants that. */
+pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
+{
+    bool quantised = pf_cuda_is_quantised(e->down->type);
+    struct tables at = tables_at(table, e->n_expert);
     int n_ff = e->gate->n_out, n_picks = e->rows * e->n_used;
     struct cu_experts o = { .act = e->act, .weigh_input = e->weigh_input, .n = e->gate->n_in, .n_out = n_ff,
                             .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .tables = b->tables };
     struct cu_x out = b->a;
     bool codes = pf_cuda_is_quantised(e->gate->type) || pf_cuda_is_quantised(e->up->type);
     PF_TRY(pf_cuda_quantise_x(b, e->x, o.n, e->rows, codes, &o.x));
-    PF_TRY(expert_weight(b, e->gate, e->n_expert, &o.w));
-    PF_TRY(expert_weight(b, e->up, e->n_expert, &o.w2));
+    PF_TRY(expert_weight(b, e->gate, e->n_expert, at.gate, &o.w));
+    PF_TRY(expert_weight(b, e->up, e->n_expert, at.up, &o.w2));
     if (e->gate->type == e->up->type) {
         out.q = quantised ? out.q : NULL;
         return pf_cuda_check(pf_cu_gate_up(b->stream, &o, &out, b->fault), "gate and up");
@@ -30,16 +44,34 @@ static pf_status gate_up(struct cuda_backend *b, const struct pf_experts_op *e, 
     CU_TRY(pf_cu_expert_rows(b->stream, &o, gate), "gate");
     o.w = o.w2;
     CU_TRY(pf_cu_expert_rows(b->stream, &o, b->up), "up");
-    CU_TRY(pf_cu_act(b->stream, e->act, gate, b->up, (int64_t)n_picks * n_ff, gate), "an activation");
-    return quantised ? pf_cuda_check(pf_cu_quantise(b->stream, &out, n_ff, n_picks, b->fault), "quantising") : PF_OK;
+    return pf_cuda_check(quantised ? pf_cu_act_quantise(b->stream, e->act, gate, b->up, &out, n_ff, n_picks, e->picks, at.gate, b->fault)
+                                   : pf_cu_act(b->stream, e->act, gate, b->up, (int64_t)n_picks * n_ff, gate), "an activation");
+}
+
+/* What each pick's down product gives, to pick_out. */
+pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
+{
+    struct cu_experts o = { .n = e->gate->n_out, .n_out = e->down->n_out, .n_used = 1, .rows = e->rows * e->n_used,
+                            .picks = e->picks, .x = b->a, .tables = b->tables };
+    PF_TRY(expert_weight(b, e->down, e->n_expert, tables_at(table, e->n_expert).down, &o.w));
+    return pf_cuda_check(pf_cu_expert_rows(b->stream, &o, b->pick_out), "down");
+}
+
+/* y = the sums of pick_out. */
+pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e)
+{
+    const float *weights = e->weigh_input ? NULL : e->weights;
+    pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
+    return pf_cuda_check(pf_cu_combine(b->stream, b->pick_out, weights, e->down->n_out, e->n_used, e->rows, e->y),
+                         "adding experts");
 }
 
 /* Adds a matrix of every expert to a product by tiles. */
-static pf_status add_part(struct cuda_backend *b, const struct pf_experts_op *e, const struct pf_expert_weight *w, float *y,
-                          struct cu_tiles *o)
+static pf_status add_part(struct cuda_backend *b, const struct pf_experts_op *e, const struct pf_expert_weight *w,
+                          const uint8_t *const *table, float *y, struct cu_tiles *o)
 {
     struct cu_expert_weight cw;
-    PF_TRY(expert_weight(b, w, e->n_expert, &cw));
+    PF_TRY(expert_weight(b, w, e->n_expert, table, &cw));
     o->type = w->type;
     o->row_bytes = w->row_bytes;
     o->n = w->n_in;
@@ -53,32 +85,31 @@ static pf_status run_tiles(struct cuda_backend *b, const struct cu_tiles *o)
     return pf_cuda_check(pf_cu_tiles(b->stream, o, &b->shape), "a product of experts");
 }
 
-/* The picks of a prompt, grouped by expert in b->groups. */
-static pf_status experts_of_prompt(struct cuda_backend *b, const struct pf_experts_op *e)
+/* What the picks of a prompt put out, grouped by expert in b->groups; of the experts in table, if it is not NULL. */
+static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
 {
     int n_ff = e->gate->n_out, n_picks = e->rows * e->n_used;
+    struct tables at = tables_at(table, e->n_expert);
     float *gate = (float *)(uintptr_t)b->a.f;
     struct cu_tiles o = { .n_columns = n_picks, .tables = b->tables, .groups = b->groups, .n_expert = e->n_expert,
                           .x_divisor = e->n_used, .weights = e->weigh_input ? e->weights : NULL };
     PF_TRY(pf_cuda_quantise_x(b, e->x, e->gate->n_in, e->rows, true, &o.x));
-    CU_TRY(pf_cu_group(b->stream, e->picks, n_picks, e->n_expert, b->shape.width, b->groups), "sorting picks");
-    PF_TRY(add_part(b, e, e->gate, gate, &o));
+    CU_TRY(pf_cu_group(b->stream, e->picks, n_picks, e->n_expert, b->shape.width, at.gate, b->groups), "sorting picks");
+    PF_TRY(add_part(b, e, e->gate, at.gate, gate, &o));
     if (e->up->type != e->gate->type) {
         PF_TRY(run_tiles(b, &o));
         o.n_parts = 0;
     }
-    PF_TRY(add_part(b, e, e->up, b->up, &o));
+    PF_TRY(add_part(b, e, e->up, at.up, b->up, &o));
     PF_TRY(run_tiles(b, &o));
-    CU_TRY(pf_cu_act_quantise(b->stream, e->act, gate, b->up, &b->a, n_ff, n_picks, b->fault), "an activation");
+    CU_TRY(pf_cu_act_quantise(b->stream, e->act, gate, b->up, &b->a, n_ff, n_picks, e->picks, at.gate, b->fault),
+           "an activation");
     o.x = b->a;
     o.x_divisor = 1;
     o.weights = NULL;
     o.n_parts = 0;
-    PF_TRY(add_part(b, e, e->down, b->pick_out, &o));
-    PF_TRY(run_tiles(b, &o));
-    const float *weights = e->weigh_input ? NULL : e->weights;
-    return pf_cuda_check(pf_cu_combine(b->stream, b->pick_out, weights, e->down->n_out, e->n_used, e->rows, e->y),
-                         "adding experts");
+    PF_TRY(add_part(b, e, e->down, at.down, b->pick_out, &o));
+    return run_tiles(b, &o);
 }
 
 static uint64_t expert_bytes(const struct pf_expert_weight *w)
@@ -91,6 +122,11 @@ static bool all_quantised(const struct pf_experts_op *e)
     return pf_cuda_is_quantised(e->gate->type) && pf_cuda_is_quantised(e->up->type) && pf_cuda_is_quantised(e->down->type);
 }
 
+static bool by_tiles(const struct cuda_backend *b, const struct pf_experts_op *e)
+{
+    return b->has_tiles && e->rows > CU_VECTOR_ROWS && all_quantised(e);
+}
+
 pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
@@ -99,12 +135,55 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
     PF_TRY(pf_cuda_settle(b));
     uint64_t bytes = expert_bytes(e->gate) + expert_bytes(e->up) + expert_bytes(e->down);
     b->base.weight_bytes_read += (uint64_t)(e->rows * e->n_used) * bytes;
-    if (b->has_tiles && e->rows > CU_VECTOR_ROWS && all_quantised(e)) {
-        pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
-        return experts_of_prompt(b, e);
+    if (by_tiles(b, e)) {
+        PF_TRY(run_prompt(b, e, NULL));
+        return pf_cuda_combine(b, e);
     }
-    PF_TRY(gate_up(b, e, pf_cuda_is_quantised(e->down->type)));
-    PF_TRY(expert_weight(b, e->down, e->n_expert, &o.w));
+    PF_TRY(pf_cuda_gate_up(b, e, NULL));
+    PF_TRY(expert_weight(b, e->down, e->n_expert, NULL, &o.w));
     pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
     return pf_cuda_check(pf_cu_down(b->stream, &o, e->y), "down");
+}
+
+/* ---- In parts, for experts that were copied to buffers of the device ------------------------------------------------- */
+
+pf_status pf_cuda_experts_begin(pf_backend *backend, const struct pf_experts_op *e)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    b->parts = *e;
+    return PF_OK;
+}
+
+static pf_status run_part(struct cuda_backend *b, const int *experts, int n)
+{
+    const struct pf_experts_op *e = &b->parts;
+    const struct pf_expert_weight *w[] = { e->gate, e->up, e->down };
+    struct cu_entries entries = { .n = n, .stride = e->n_expert, .n_clear = e->n_expert };
+    for (int i = 0; i < n; i++) {
+        entries.expert[i] = experts[i];
+        for (int p = 0; p < 3; p++)
+            entries.at[p][i] = w[p]->data[experts[i]];
+    }
+    CU_TRY(pf_cu_set_table(b->stream, b->part_table, &entries), "naming experts");
+    if (by_tiles(b, e))
+        return run_prompt(b, e, b->part_table);
+    PF_TRY(pf_cuda_gate_up(b, e, b->part_table));
+    return pf_cuda_down_rows(b, e, b->part_table);
+}
+
+pf_status pf_cuda_experts_part(pf_backend *backend, const int *experts, int n)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    const struct pf_experts_op *e = &b->parts;
+    b->base.weight_bytes_read += (uint64_t)n * (expert_bytes(e->gate) + expert_bytes(e->up) + expert_bytes(e->down));
+    for (int i = 0; i < n; i += CU_TABLE_ENTRIES)
+        PF_TRY(run_part(b, experts + i, n - i < CU_TABLE_ENTRIES ? n - i : CU_TABLE_ENTRIES));
+    return PF_OK;
+}
+
+pf_status pf_cuda_experts_end(pf_backend *backend)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    return pf_cuda_combine(b, &b->parts);
 }

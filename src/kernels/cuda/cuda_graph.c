@@ -1,4 +1,5 @@
-/* Steps: begun, captured, replayed, waited for: invariant 4 of cuda_backend.h. */
+/* Steps: begun, captured, replayed, waited for: invariant 4 of cuda_backend.h. Where layers are shared with the host, a launched
+ * graph waits for it in each of them: pf_cuda_end does the host's part. */
 #include "kernels/cuda/cuda_backend.h"
 
 enum { GRAPH_ROWS = CU_VECTOR_ROWS };
@@ -23,7 +24,7 @@ int pf_cuda_chunks(const struct cuda_backend *b, int64_t n_positions)
 static bool alike(const struct pf_repeat *a, const struct pf_repeat *b)
 {
     return a->buffers == b->buffers && a->state == b->state && a->rows == b->rows && a->n_logits == b->n_logits &&
-           a->n_positions == b->n_positions;
+           a->n_positions == b->n_positions && a->chooses == b->chooses;
 }
 
 /* The graph of such a step, or the one to forget for it. */
@@ -42,14 +43,24 @@ static struct graph *graph_of(struct cuda_backend *b, const struct pf_repeat *st
     return oldest;
 }
 
+static pf_status launch(struct cuda_backend *b, const struct graph *g)
+{
+    pf_cuda_share_reset(b);
+    CU_TRY(cudaGraphLaunch(g->exec, b->stream), "replaying a step");
+    b->launched = (int)(g - b->graphs);
+    return PF_OK;
+}
+
 pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct pf_repeat step = *r;
     *replayed = false;
+    b->launched = -1;
     PF_TRY(pf_cuda_settle(b));
     b->x_of = NULL;
-    if (r->once || r->rows > GRAPH_ROWS || r->n_logits > 1)
+    pf_cuda_share_begin(b, -1);
+    if (r->once || r->rows > GRAPH_ROWS || r->n_logits > 1 || !pf_cuda_share_allows_graphs(b))
         return PF_OK;
     step.n_positions = pf_cuda_chunks(b, r->n_positions);
     struct graph *g = graph_of(b, &step);
@@ -58,11 +69,12 @@ pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *re
     if (g->exec) {
         *replayed = true;
         b->base.weight_bytes_read += g->weight_bytes;
-        return pf_cuda_check(cudaGraphLaunch(g->exec, b->stream), "replaying a step");
+        return launch(b, g);
     }
     if (met) {
         CU_TRY(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capturing a step");
         b->capturing = g;
+        pf_cuda_share_begin(b, (int)(g - b->graphs));
         b->weight_bytes_before = b->base.weight_bytes_read;
     }
     return PF_OK;
@@ -87,13 +99,14 @@ pf_status pf_cuda_end(pf_backend *backend)
     PF_TRY(pf_cuda_settle(b));
     b->x_of = NULL;
     if (!g)
-        return PF_OK;
+        return b->launched >= 0 ? pf_cuda_share_serve(b, b->launched) : PF_OK;
     CU_TRY(end_capture(b, &graph), "capturing a step");
     cudaError_t e = cudaGraphInstantiate(&g->exec, graph, 0);
     cudaGraphDestroy(graph);
     CU_TRY(e, "making a graph of a step");
     g->weight_bytes = b->base.weight_bytes_read - b->weight_bytes_before;
-    return pf_cuda_check(cudaGraphLaunch(g->exec, b->stream), "replaying a step");
+    PF_TRY(launch(b, g));
+    return pf_cuda_share_serve(b, b->launched);
 }
 
 pf_status pf_cuda_finish(pf_backend *backend)
@@ -112,5 +125,7 @@ pf_status pf_cuda_finish(pf_backend *backend)
         PF_FAIL(PF_ENUMERIC, "an activation in front of a quantised product is not finite");
     if (fault == CU_ROUTER_NOT_FINITE)
         PF_FAIL(PF_ENUMERIC, "a router logit is not finite");
+    if (fault == CU_HOST_LATE)
+        PF_FAIL(PF_EDEVICE, "the GPU waited in vain for the CPU's experts");
     return PF_OK;
 }

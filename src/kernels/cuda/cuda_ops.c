@@ -67,7 +67,7 @@ pf_status pf_cuda_quantise_x(struct cuda_backend *b, const float *x, int n, int 
     if (quantised && !(b->x_of == x && b->x_floats >= (int64_t)n * rows)) {
         struct cu_x to = b->x;
         to.f = x;
-        CU_TRY(pf_cu_quantise(b->stream, &to, n, rows, b->fault), "quantising");
+        CU_TRY(pf_cu_quantise(b->stream, &to, n, n, rows, b->fault), "quantising");
         b->x_of = x;
         b->x_floats = (int64_t)n * rows;
     }
@@ -131,6 +131,44 @@ pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l
     return PF_OK;
 }
 
+pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    const struct pf_weight *w = h->w;
+    struct cu_x x = b->h;
+    struct cu_linear o = { .n_parts = 1, .n = w->n_in, .rows = h->rows, .type = w->type, .row_bytes = w->row_bytes,
+                           .tables = b->tables, .n_heads = h->n_head, .head_rows = h->head_rows, .x_stride = h->x_stride,
+                           .y_stride = h->y_stride, .part = { { .y = h->y, .scale = w->scale, .n_out = h->n_out } } };
+    x.f = h->x;
+    o.x = x;
+    b->base.weight_bytes_read += w->row_bytes * (uint64_t)h->n_out * (uint64_t)h->n_head;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_matrix_at(b, w->data, &o.part[0].w));
+    if (pf_cuda_is_quantised(w->type))
+        CU_TRY(pf_cu_quantise(b->stream, &x, w->n_in, h->x_stride, h->rows * h->n_head, b->fault), "quantising");
+    pf_cuda_wrote(b, h->y, (int64_t)h->rows * h->n_head * h->y_stride);
+    return pf_cuda_check(pf_cu_linear(b->stream, &o), "a product by head");
+}
+
+pf_status pf_cuda_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps, int n,
+                             int rows, float *y)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    const float *dw, *dbias;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, w, (size_t)n, &dw));
+    PF_TRY(pf_cuda_floats_at(b, bias, (size_t)n, &dbias));
+    pf_cuda_wrote(b, y, (int64_t)n * rows);
+    return pf_cuda_check(pf_cu_layer_norm(b->stream, x, dw, dbias, eps, n, rows, y), "a norm");
+}
+
+pf_status pf_cuda_choose(pf_backend *backend, const struct pf_choose_op *c)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    return pf_cuda_check(pf_cu_choose(b->stream, c, b->scores, b->sizes.max_positions), "choosing positions");
+}
+
 pf_status pf_cuda_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
@@ -174,7 +212,7 @@ pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int 
 /* Whether what is held is all that happens to the heads before k is stored; then *out says it. */
 static bool heads_together(const struct held_heads *h, const float *k, int rows, struct cu_heads *out)
 {
-    if (h->n_ropes != 2 || h->rows != rows || h->rope[1].x != k || h->rope[1].n_head != out->kv.n_kv_head ||
+    if (!out->v || h->n_ropes != 2 || h->rows != rows || h->rope[1].x != k || h->rope[1].n_head != out->kv.n_kv_head ||
         h->rope[1].hd != out->kv.hd_k || h->rope[0].hd > CU_HEAD_DIM || h->rope[1].hd > CU_HEAD_DIM)
         return false;
     memcpy(out->rope, h->rope, sizeof out->rope);
@@ -211,7 +249,7 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_floats_at(b, a->sinks, (size_t)a->n_head, &o.sinks));
     int64_t n_out = (int64_t)a->n_head * a->kv->hd_v;
-    bool for_product = a->rows <= CU_VECTOR_ROWS && a->kv->hd_v % 32 == 0 && n_out <= b->sizes.max_n_in;
+    bool for_product = a->rows <= CU_VECTOR_ROWS && !a->chosen && a->kv->hd_v % 32 == 0 && n_out <= b->sizes.max_n_in;
     struct cu_x x = b->x;
     pf_cuda_wrote(b, a->out, a->rows * n_out);
     if (for_product) {
@@ -220,7 +258,7 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     } else {
         x.q = NULL;
     }
-    return pf_cuda_check(pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->part, &x, b->fault),
+    return pf_cuda_check(pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x, b->fault),
                          "attention");
 }
 

@@ -22,11 +22,18 @@ static void take_x(struct carver *c, struct cu_x *x, size_t rows, size_t n)
     x->s = take(c, rows * (n / 16 + 2), sizeof *x->s);
 }
 
+static size_t n_counts(const struct pf_backend_sizes *s)
+{
+    return (size_t)CU_VECTOR_ROWS * (size_t)s->max_heads;
+}
+
 static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, char *base)
 {
     struct carver c = { .base = base };
     take_x(&c, &b->x, (size_t)s->max_rows, (size_t)s->max_n_in);
     take_x(&c, &b->a, (size_t)s->max_picks, (size_t)s->n_ff);
+    take_x(&c, &b->h, (size_t)s->max_head_rows, (size_t)s->max_head_n_in);
+    b->scores = take(&c, (size_t)CU_CHOOSE_ROWS * (size_t)s->max_positions, sizeof *b->scores);
     b->a.f = take(&c, (size_t)s->max_picks * (size_t)s->n_ff, sizeof *b->a.f);
     b->up = take(&c, (size_t)s->max_picks * (size_t)s->n_ff, sizeof *b->up);
     b->pick_out = take(&c, (size_t)s->max_picks * (size_t)s->n_out, sizeof *b->pick_out);
@@ -35,6 +42,7 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
     b->tile = take(&c, b->has_tiles ? (size_t)pf_cu_max_tiles(s->max_picks, s->n_expert, b->shape.width) : 0, sizeof *b->tile);
     size_t part = pf_cu_attention_floats(s->max_rows, s->max_heads, pf_cuda_n_chunks(s->n_ctx), s->max_head_dim);
     b->part = take(&c, part, sizeof *b->part);
+    b->count = take(&c, n_counts(s), sizeof *b->count);
     return c.used;
 }
 
@@ -57,6 +65,9 @@ pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *si
     void *scratch;
     widen(&s.max_rows, sizes->max_rows);
     widen(&s.max_n_in, sizes->max_n_in);
+    widen(&s.max_head_rows, sizes->max_head_rows);
+    widen(&s.max_head_n_in, sizes->max_head_n_in);
+    widen(&s.max_positions, sizes->max_positions);
     widen(&s.max_head_dim, sizes->max_head_dim);
     widen(&s.max_picks, sizes->max_picks);
     widen(&s.n_expert, sizes->n_expert);
@@ -78,6 +89,7 @@ pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *si
     b->scratch_bytes = bytes;
     b->sizes = s;
     carve(b, &s, scratch);
+    CU_TRY(cudaMemset(b->count, 0, n_counts(&s) * sizeof *b->count), "setting up scratch");
     struct cu_groups groups = { 0, b->sorted, b->tile };
     return pf_cuda_check(cudaMemcpy(b->groups, &groups, sizeof groups, cudaMemcpyHostToDevice), "setting up scratch");
 }

@@ -47,7 +47,7 @@ static pf_status remember(struct cuda_backend *b, const void *host, size_t bytes
     return PF_OK;
 }
 
-static pf_status own(struct cuda_backend *b, size_t bytes, void **out)
+pf_status pf_cuda_own(struct cuda_backend *b, size_t bytes, void **out)
 {
     if (b->n_owned == CUDA_MAX_OWNED)
         PF_FAIL(PF_ENOMEM, "the model has more than %d tensors, too many for the GPU", (int)CUDA_MAX_OWNED);
@@ -61,10 +61,10 @@ static pf_status cut(struct cuda_backend *b, size_t bytes, void **out)
 {
     bytes = (bytes + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
     if (bytes > SMALL_BYTES)
-        return own(b, bytes, out);
+        return pf_cuda_own(b, bytes, out);
     if (!b->small || b->small_used + bytes > SMALL_BYTES) {
         void *block;
-        PF_TRY(own(b, SMALL_BYTES, &block));
+        PF_TRY(pf_cuda_own(b, SMALL_BYTES, &block));
         b->small = block;
         b->small_used = 0;
     }

@@ -533,10 +533,22 @@ static pf_status sim_release(pf_backend *backend, int ticket)
     return operate(sim_of(backend));
 }
 
+static void sim_handoffs(pf_backend *backend, struct pf_handoff_stats *out)
+{
+    (void)backend;
+    *out = (struct pf_handoff_stats){ .n = 0 };
+}
+
+static void sim_handoffs_reset(pf_backend *backend)
+{
+    (void)backend;
+}
+
 static const struct pf_share_ops sim_share = {
     .open = sim_share_open, .experts = sim_share_experts, .hold = sim_hold, .pin = sim_pin, .unpin = sim_unpin,
     .fetch = sim_fetch, .fetch_state = sim_fetch_state, .fetch_wait = sim_fetch_wait, .fetch_ns = sim_fetch_ns,
     .use = sim_use, .release = sim_release,
+    .handoffs = sim_handoffs, .handoffs_reset = sim_handoffs_reset,
 };
 
 /* ---- Opening and closing --------------------------------------------------------------------------------------------- */

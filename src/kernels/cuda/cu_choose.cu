@@ -1,0 +1,129 @@
+/* The positions that an indexer finds worth attending to, as kernels/cpu/cpu_choose.c defines them: a score per position, and
+ * the best of each row, in rising order. Rows go in blocks of CU_CHOOSE_ROWS, whose scores are scratch. */
+#include "kernels/cuda/cu_attention.h"
+
+enum { SCORE_THREADS = CHUNK, CHOOSE_THREADS = 1024, DIGITS = 256 };
+
+struct choose {
+    struct pf_choose_op op;
+    struct pf_kv_view   kv;
+    float              *scores;
+    int                 max_positions, first;      /* row of the block */
+};
+
+/* blockIdx: chunk, row. A thread takes a position. */
+template <class E>
+static __global__ void __launch_bounds__(SCORE_THREADS) score_chunk(const __grid_constant__ struct choose o)
+{
+    extern __shared__ float q[];                   /* [n_head][hd_k] */
+    int row = o.first + blockIdx.y, at = blockIdx.x * CHUNK + threadIdx.x, pos = o.op.pos[row], n = o.op.n_head * o.kv.hd_k;
+    if (blockIdx.x * CHUNK > pos || pos < o.op.max_chosen)
+        return;
+    for (int i = threadIdx.x; i < n; i += SCORE_THREADS)
+        q[i] = o.op.q[(size_t)row * n + i];
+    __syncthreads();
+    if (at > pos)
+        return;
+    const E *k = (const E *)o.kv.k + (size_t)at * o.kv.hd_k;
+    float score = 0;
+    for (int h = 0; h < o.op.n_head; h++) {
+        float d = dot(q + h * o.kv.hd_k, k, o.kv.hd_k);
+        score = fmaf(o.op.w[(size_t)row * o.op.n_head + h], d > 0 ? d : 0, score);
+    }
+    o.scores[(size_t)blockIdx.y * o.max_positions + at] = score;
+}
+
+/* Larger floats have larger ranks. */
+CU_INLINE uint32_t rank_of(float x)
+{
+    uint32_t bits = pf_float_bits(x);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+/* The k-th largest rank of n scores; *n_equal: how many of that rank are among the k. */
+CU_INLINE uint32_t kth_largest(const float *score, int n, int k, int *n_equal)
+{
+    __shared__ int count[DIGITS], digit, left;
+    uint32_t found = 0;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        if (threadIdx.x < DIGITS)
+            count[threadIdx.x] = 0;
+        __syncthreads();
+        for (int i = threadIdx.x; i < n; i += CHOOSE_THREADS) {
+            uint32_t rank = rank_of(score[i]);
+            if (shift == 24 || rank >> (shift + 8) == found >> (shift + 8))
+                atomicAdd(&count[rank >> shift & 255], 1);
+        }
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            left = k;
+            for (digit = DIGITS - 1; count[digit] < left; digit--)
+                left -= count[digit];
+        }
+        __syncthreads();
+        found |= (uint32_t)digit << shift;
+        k = left;
+        __syncthreads();
+    }
+    *n_equal = k;
+    return found;
+}
+
+/* How many threads before this one say yes; *total: how many of the block. */
+CU_INLINE int yes_before(bool yes, int *total)
+{
+    __shared__ int in_warp[CHOOSE_THREADS / WARP];
+    int warp = threadIdx.x / WARP, before = 0, all = 0;
+    uint32_t votes = __ballot_sync(ALL_LANES, yes);
+    if (threadIdx.x % WARP == 0)
+        in_warp[warp] = __popc(votes);
+    __syncthreads();
+    for (int w = 0; w < CHOOSE_THREADS / WARP; w++) {
+        before += w < warp ? in_warp[w] : 0;
+        all += in_warp[w];
+    }
+    __syncthreads();
+    *total = all;
+    return before + __popc(votes & ((1u << threadIdx.x % WARP) - 1));
+}
+
+/* blockIdx: row. */
+static __global__ void __launch_bounds__(CHOOSE_THREADS) choose_row(const __grid_constant__ struct choose o)
+{
+    int row = o.first + blockIdx.x, n = o.op.pos[row] + 1, n_equal = 0, n_out = 0, n_met = 0;
+    int32_t *out = o.op.chosen + (size_t)row * o.op.max_chosen;
+    const float *score = o.scores + (size_t)blockIdx.x * o.max_positions;
+    if (n <= o.op.max_chosen) {
+        for (int p = threadIdx.x; p < n; p += CHOOSE_THREADS)
+            out[p] = p;
+        return;
+    }
+    uint32_t least = kth_largest(score, n, o.op.max_chosen, &n_equal);
+    for (int p0 = 0; p0 < n; p0 += CHOOSE_THREADS) {
+        int p = p0 + threadIdx.x, n_same, n_taken;
+        uint32_t rank = p < n ? rank_of(score[p]) : 0;
+        bool equal = p < n && rank == least;
+        int same_before = n_met + yes_before(equal, &n_same);
+        bool taken = (p < n && rank > least) || (equal && same_before < n_equal);
+        int at = n_out + yes_before(taken, &n_taken);
+        if (taken)
+            out[at] = p;
+        n_met += n_same;
+        n_out += n_taken;
+    }
+}
+
+extern "C" cudaError_t pf_cu_choose(cudaStream_t st, const struct pf_choose_op *c, float *scores, int max_positions)
+{
+    struct choose o = { *c, *c->kv, scores, max_positions, 0 };
+    size_t bytes = (size_t)c->n_head * c->kv->hd_k * sizeof(float);
+    auto score = c->kv->type == PF_KV_F16 ? score_chunk<uint16_t> : score_chunk<float>;
+    cudaError_t e = bytes > 48 << 10 ? cudaFuncSetAttribute(score, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) : cudaSuccess;
+    for (; e == cudaSuccess && o.first < c->rows; o.first += CU_CHOOSE_ROWS) {
+        int rows = c->rows - o.first < CU_CHOOSE_ROWS ? c->rows - o.first : (int)CU_CHOOSE_ROWS;
+        e = start(score, dim3(ceil_div(max_positions, CHUNK), rows), SCORE_THREADS, bytes, st, o);
+        if (e == cudaSuccess)
+            e = start(choose_row, rows, CHOOSE_THREADS, 0, st, o);
+    }
+    return e;
+}

@@ -1,0 +1,440 @@
+/* Experts shared with the host: see kernels/share.h.
+ *
+ *     stream      .. | offer | experts it holds | take: waits | late experts | combine | ..      one layer, in every kind of step
+ *     this thread          `-> await -> serve -> raise the flag -^
+ *     copies      a stream for what a step needs now, one for what it may need some day
+ *
+ * Run plainly, a layer is served as soon as its operations up to `offer` are on the stream. In a captured step, layers are only
+ * listed (served[graph]); once the graph is launched, pf_cuda_share_serve goes through the list. Either way the GPU is never
+ * left waiting: if the host fails, it raises all flags with CU_FLAG_GIVEN_UP, and the kernel's own patience ends too.
+ *
+ * Memory of the host that the device has mapped: a flag up and a flag down for each layer, each in a line of its own; one set of
+ * buffers for all layers, since a layer's are read before the next layer's are written. */
+#include <immintrin.h>
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "base/pf_time.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/share.h"
+
+enum { LINE = 64, FIRST_BACKGROUND = 24, N_BUCKETS = 400, BUCKET_NS = 250 };
+static const uint64_t LOOK_NS = 2000000, PATIENCE_NS = 30000000000u;     /* how often to look at the device; how long to wait */
+
+struct served {
+    int il;
+    struct pf_experts_op e;
+};
+
+struct ticket {
+    cudaEvent_t begun, ended, released;
+    bool        in_flight, was_released;
+};
+
+struct cuda_share {
+    struct pf_share_sizes sizes;
+    pf_serve_fn *serve;
+    void        *ctx;
+
+    struct cu_flag *offers, *answers;    /* [n_layer] */
+    float       *x, *weights;            /* what the host is shown */
+    int32_t     *picks;
+    struct pf_answer answer;
+    void        *mapped;                 /* all of the above */
+
+    const uint8_t **held, **late;        /* on the device: [n_layer][3][n_expert]; [3][n_expert] */
+    cudaStream_t  copies, background;    /* copies may be the backend's own stream */
+    struct ticket tickets[PF_SHARE_TICKETS];
+
+    struct timing {                      /* of the last time a layer was shared: the host's clock; 0: taken account of */
+        uint64_t seen_ns, answered_ns;
+    } *timings;                          /* [n_layer] */
+    uint32_t      handoffs[N_BUCKETS];   /* of so many BUCKET_NS */
+    uint64_t      waited_ns;
+
+    int           graph;                 /* being captured, or -1 */
+    struct served *served[CUDA_MAX_GRAPHS];          /* [n_layer] each */
+    int           n_served[CUDA_MAX_GRAPHS];
+};
+
+/* ---- Opening and closing ----------------------------------------------------------------------------------------------- */
+
+static void *take(char **at, size_t bytes)
+{
+    void *p = *at;
+    if (*at)
+        *at += (bytes + LINE - 1) / LINE * LINE;
+    return p;
+}
+
+/* Carves the mapped memory; returns its size when base is NULL. */
+static size_t carve(struct cuda_share *s, char *base)
+{
+    static char none[1];
+    size_t n_picks = PF_SHARE_ROWS * (size_t)s->sizes.n_used, n_layer = (size_t)s->sizes.n_layer;
+    char *start = base ? base : none, *at = start;
+    s->offers = take(&at, n_layer * sizeof *s->offers);
+    s->answers = take(&at, n_layer * sizeof *s->answers);
+    s->x = take(&at, PF_SHARE_ROWS * (size_t)s->sizes.n_embd * sizeof *s->x);
+    s->weights = take(&at, n_picks * sizeof *s->weights);
+    s->picks = take(&at, n_picks * sizeof *s->picks);
+    s->answer.pick = take(&at, n_picks * sizeof *s->answer.pick);
+    s->answer.act = take(&at, n_picks * (size_t)s->sizes.n_ff * sizeof *s->answer.act);
+    s->answer.y = take(&at, n_picks * (size_t)s->sizes.n_embd * sizeof *s->answer.y);
+    return (size_t)(at - start);
+}
+
+static pf_status open_mapped(struct cuda_share *s)
+{
+    size_t bytes = carve(s, NULL);
+    CU_TRY(cudaHostAlloc(&s->mapped, bytes, cudaHostAllocMapped), "allocating pinned memory");
+    memset(s->mapped, 0, bytes);
+    carve(s, s->mapped);
+    return PF_OK;
+}
+
+static pf_status open_tickets(struct cuda_share *s)
+{
+    for (int i = 0; i < PF_SHARE_TICKETS; i++) {
+        CU_TRY(cudaEventCreate(&s->tickets[i].begun), "making an event");
+        CU_TRY(cudaEventCreate(&s->tickets[i].ended), "making an event");
+        CU_TRY(cudaEventCreateWithFlags(&s->tickets[i].released, cudaEventDisableTiming), "making an event");
+    }
+    return PF_OK;
+}
+
+static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
+{
+    size_t layer = 3 * (size_t)s->sizes.n_expert * sizeof(void *), all = layer * (size_t)s->sizes.n_layer;
+    void *held, *late, *part;
+    s->timings = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->timings);
+    for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
+        s->served[i] = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->served[i]);
+        if (!s->served[i] || !s->timings)
+            PF_FAIL(PF_ENOMEM, "no memory to list the layers that a GPU shares");
+    }
+    PF_TRY(pf_cuda_own(b, all, &held));
+    PF_TRY(pf_cuda_own(b, layer, &late));
+    PF_TRY(pf_cuda_own(b, layer, &part));
+    CU_TRY(cudaMemset(held, 0, all), "clearing a table");
+    CU_TRY(cudaMemset(late, 0, layer), "clearing a table");
+    s->held = held;
+    s->late = late;
+    b->part_table = part;
+    return PF_OK;
+}
+
+static pf_status share_open(pf_backend *backend, const struct pf_share_sizes *sizes, pf_serve_fn *serve, void *ctx)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cuda_share *s = pf_alloc(PF_MEM_KERNELS, sizeof *s);
+    if (!s)
+        PF_FAIL(PF_ENOMEM, "no memory to share experts with the GPU");
+    b->share = s;
+    s->sizes = *sizes;
+    s->serve = serve;
+    s->ctx = ctx;
+    s->graph = -1;
+    PF_TRY(open_mapped(s));
+    PF_TRY(open_tickets(s));
+    PF_TRY(open_tables(b, s));
+    s->copies = b->stream;
+    if (!sizes->one_stream)
+        CU_TRY(cudaStreamCreateWithFlags(&s->copies, cudaStreamNonBlocking), "opening a stream");
+    return pf_cuda_check(cudaStreamCreateWithFlags(&s->background, cudaStreamNonBlocking), "opening a stream");
+}
+
+void pf_cuda_share_close(struct cuda_backend *b)
+{
+    struct cuda_share *s = b->share;
+    if (!s)
+        return;
+    if (s->copies && s->copies != b->stream)
+        cudaStreamDestroy(s->copies);
+    if (s->background)
+        cudaStreamDestroy(s->background);
+    for (int i = 0; i < PF_SHARE_TICKETS; i++) {
+        cudaEvent_t events[] = { s->tickets[i].begun, s->tickets[i].ended, s->tickets[i].released };
+        for (int k = 0; k < 3; k++)
+            if (events[k])
+                cudaEventDestroy(events[k]);
+    }
+    for (int i = 0; i < CUDA_MAX_GRAPHS; i++)
+        pf_free(s->served[i]);
+    cudaFreeHost(s->mapped);
+    pf_free(s->timings);
+    pf_free(s);
+    b->share = NULL;
+}
+
+/* ---- Hand-off ------------------------------------------------------------------------------------------------------------ */
+
+/* In one stream a copy would queue up behind the kernel that waits for it. */
+bool pf_cuda_share_allows_graphs(const struct cuda_backend *b)
+{
+    return !b->share || !b->share->sizes.one_stream;
+}
+
+void pf_cuda_share_begin(struct cuda_backend *b, int graph)
+{
+    if (!b->share)
+        return;
+    b->share->graph = graph;
+    if (graph >= 0)
+        b->share->n_served[graph] = 0;
+}
+
+/* Takes account of the last hand-off of a layer, which is over. */
+static void note_handoff(struct cuda_share *s, int il)
+{
+    struct timing *t = &s->timings[il];
+    uint64_t offered = s->offers[il].ns, taken = s->answers[il].ns, served = t->answered_ns - t->seen_ns;
+    if (t->answered_ns && taken > offered) {
+        uint64_t waited = taken - offered, bucket = (waited > served ? waited - served : 0) / BUCKET_NS;
+        s->waited_ns += waited;
+        s->handoffs[bucket < N_BUCKETS ? bucket : N_BUCKETS - 1]++;
+    }
+    t->answered_ns = 0;
+}
+
+void pf_cuda_share_reset(struct cuda_backend *b)
+{
+    for (int il = 0; b->share && il < b->share->sizes.n_layer; il++)
+        note_handoff(b->share, il);
+    if (b->share)
+        memset(b->share->offers, 0, 2 * (size_t)b->share->sizes.n_layer * sizeof *b->share->offers);
+}
+
+/* Until the device has shown what layer il picked. */
+static pf_status await(struct cuda_backend *b, int il)
+{
+    struct cu_flag *offer = &b->share->offers[il];
+    uint64_t begin = 0, looked = 0;
+    for (unsigned n = 1; __atomic_load_n(&offer->up, __ATOMIC_ACQUIRE) != CU_FLAG_UP; n++) {
+        _mm_pause();
+        if (n % 1024)
+            continue;
+        uint64_t now = pf_now_ns();
+        begin = begin ? begin : now;
+        if (now - looked < LOOK_NS)
+            continue;
+        looked = now;
+        cudaError_t e = cudaStreamQuery(b->stream);
+        if (e != cudaErrorNotReady && e != cudaSuccess)
+            return pf_cuda_check(e, "a step");
+        if (now - begin > PATIENCE_NS)
+            PF_FAIL(PF_EDEVICE, "the GPU has not come to layer %d for %d s", il, (int)(PATIENCE_NS / 1000000000u));
+    }
+    return PF_OK;
+}
+
+static pf_status serve_layer(struct cuda_backend *b, const struct served *l)
+{
+    struct cuda_share *s = b->share;
+    struct pf_experts_op shown = l->e;
+    PF_TRY(await(b, l->il));
+    s->timings[l->il].seen_ns = pf_now_ns();
+    shown.x = s->x;
+    shown.weights = s->weights;
+    shown.picks = s->picks;
+    PF_TRY(s->serve(s->ctx, &(struct pf_offer){ l->il, &shown }, &s->answer));
+    s->timings[l->il].answered_ns = pf_now_ns();
+    __atomic_store_n(&s->answers[l->il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
+    return PF_OK;
+}
+
+/* Lets the device run on without answers. */
+static void give_up(struct cuda_share *s)
+{
+    for (int il = 0; il < s->sizes.n_layer; il++)
+        __atomic_store_n(&s->answers[il].up, CU_FLAG_GIVEN_UP, __ATOMIC_RELEASE);
+}
+
+pf_status pf_cuda_share_serve(struct cuda_backend *b, int graph)
+{
+    struct cuda_share *s = b->share;
+    for (int i = 0; s && i < s->n_served[graph]; i++) {
+        pf_status st = serve_layer(b, &s->served[graph][i]);
+        if (st < 0) {
+            give_up(s);
+            return st;
+        }
+    }
+    return PF_OK;
+}
+
+static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_experts_op *e)
+{
+    struct cuda_share *s = b->share;
+    const struct cu_offer o = { .x = e->x, .weights = e->weights, .picks = e->picks, .n_x = e->rows * e->gate->n_in,
+                                .n_picks = e->rows * e->n_used, .host_x = s->x, .host_weights = s->weights,
+                                .host_picks = s->picks, .flag = &s->offers[il] };
+    return pf_cuda_check(pf_cu_offer(b->stream, &o), "handing picks to the CPU");
+}
+
+static pf_status take_answer(struct cuda_backend *b, int il, const struct pf_experts_op *e)
+{
+    struct cuda_share *s = b->share;
+    struct cu_take t = { .flag = &s->answers[il], .handed = s->answer.pick, .act = s->answer.act,
+                         .host_y = s->answer.y, .picks = e->picks, .n_picks = e->rows * e->n_used, .n_ff = e->gate->n_out,
+                         .n_out = e->down->n_out, .n_expert = e->n_expert, .y = b->pick_out, .a = b->a, .late = s->late,
+                         .fault = b->fault };
+    if (!pf_cuda_is_quantised(e->down->type))
+        t.a.q = NULL;
+    return pf_cuda_check(pf_cu_take(b->stream, &t), "taking the CPU's experts");
+}
+
+static pf_status serve_or_list(struct cuda_backend *b, int il, const struct pf_experts_op *e)
+{
+    struct cuda_share *s = b->share;
+    const struct served l = { il, *e };
+    if (s->graph >= 0) {
+        s->served[s->graph][s->n_served[s->graph]++] = l;
+        return PF_OK;
+    }
+    pf_status st = serve_layer(b, &l);
+    if (st < 0)
+        give_up(s);
+    return st;
+}
+
+static pf_status share_experts(pf_backend *backend, int il, const struct pf_experts_op *e)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cuda_share *s = b->share;
+    const uint8_t **held = s->held + (size_t)il * 3 * (size_t)s->sizes.n_expert;
+    PF_TRY(pf_cuda_settle(b));
+    if (s->graph < 0) {
+        __atomic_store_n(&s->offers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
+        __atomic_store_n(&s->answers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
+    }
+    PF_TRY(put_offer(b, il, e));
+    PF_TRY(pf_cuda_gate_up(b, e, held));
+    PF_TRY(pf_cuda_down_rows(b, e, held));
+    PF_TRY(serve_or_list(b, il, e));
+    PF_TRY(take_answer(b, il, e));
+    PF_TRY(pf_cuda_gate_up(b, e, s->late));
+    PF_TRY(pf_cuda_down_rows(b, e, s->late));
+    return pf_cuda_combine(b, e);
+}
+
+static pf_status share_hold(pf_backend *backend, int il, int expert, const void *gate, const void *up, const void *down)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cuda_share *s = b->share;
+    const struct cu_entries e = { .n = 1, .stride = s->sizes.n_expert, .expert = { expert }, .at = { { gate }, { up }, { down } } };
+    return pf_cuda_check(pf_cu_set_table(b->stream, s->held + (size_t)il * 3 * (size_t)s->sizes.n_expert, &e), "naming an expert");
+}
+
+/* ---- Copies -------------------------------------------------------------------------------------------------------------- */
+
+static void share_pin(pf_backend *backend, void *host, size_t bytes)
+{
+    cudaSetDevice(pf_cuda_of(backend)->device);
+    if (cudaHostRegister(host, bytes, cudaHostRegisterDefault) != cudaSuccess)
+        cudaGetLastError();              /* copies will be slower, and measured so */
+}
+
+static void share_unpin(pf_backend *backend, void *host)
+{
+    cudaSetDevice(pf_cuda_of(backend)->device);
+    if (cudaHostUnregister(host) != cudaSuccess)
+        cudaGetLastError();
+}
+
+static pf_status share_fetch(pf_backend *backend, int ticket, const struct pf_piece *pieces, int n)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct ticket *t = &b->share->tickets[ticket];
+    cudaStream_t stream = ticket < FIRST_BACKGROUND ? b->share->copies : b->share->background;
+    if (t->was_released)
+        CU_TRY(cudaStreamWaitEvent(stream, t->released, 0), "beginning a copy");
+    t->was_released = false;
+    CU_TRY(cudaEventRecord(t->begun, stream), "beginning a copy");
+    for (int i = 0; i < n; i++)
+        CU_TRY(cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyHostToDevice, stream), "copying an expert");
+    CU_TRY(cudaEventRecord(t->ended, stream), "copying an expert");
+    t->in_flight = true;
+    return PF_OK;
+}
+
+static enum pf_fetch_state state_of(cudaError_t e)
+{
+    if (e == cudaSuccess)
+        return PF_FETCH_READY;
+    cudaGetLastError();
+    return e == cudaErrorNotReady ? PF_FETCH_IN_FLIGHT : PF_FETCH_FAILED;
+}
+
+static enum pf_fetch_state share_fetch_state(pf_backend *backend, int ticket)
+{
+    struct ticket *t = &pf_cuda_of(backend)->share->tickets[ticket];
+    return t->in_flight ? state_of(cudaEventQuery(t->ended)) : PF_FETCH_READY;
+}
+
+static enum pf_fetch_state share_fetch_wait(pf_backend *backend, int ticket)
+{
+    struct ticket *t = &pf_cuda_of(backend)->share->tickets[ticket];
+    return t->in_flight ? state_of(cudaEventSynchronize(t->ended)) : PF_FETCH_READY;
+}
+
+static uint64_t share_fetch_ns(pf_backend *backend, int ticket)
+{
+    struct ticket *t = &pf_cuda_of(backend)->share->tickets[ticket];
+    float ms = 0;
+    if (cudaEventElapsedTime(&ms, t->begun, t->ended) != cudaSuccess) {
+        cudaGetLastError();
+        return 0;
+    }
+    return (uint64_t)((double)ms * 1e6);
+}
+
+static pf_status share_use(pf_backend *backend, int ticket)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    return pf_cuda_check(cudaStreamWaitEvent(b->stream, b->share->tickets[ticket].ended, 0), "waiting for a copy");
+}
+
+static pf_status share_release(pf_backend *backend, int ticket)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct ticket *t = &b->share->tickets[ticket];
+    t->was_released = true;
+    return pf_cuda_check(cudaEventRecord(t->released, b->stream), "releasing a copy");
+}
+
+/* ---- Statistics ------------------------------------------------------------------------------------------------------------ */
+
+static uint64_t percentile(const struct cuda_share *s, uint64_t n, double share)
+{
+    uint64_t below = 0;
+    int i = 0;
+    while (i < N_BUCKETS - 1 && (double)(below += s->handoffs[i]) < share * (double)n)
+        i++;
+    return (uint64_t)(i + 1) * BUCKET_NS;
+}
+
+static void share_handoffs(pf_backend *backend, struct pf_handoff_stats *out)
+{
+    const struct cuda_share *s = pf_cuda_of(backend)->share;
+    *out = (struct pf_handoff_stats){ .waited_ns = s->waited_ns };
+    for (int i = 0; i < N_BUCKETS; i++)
+        out->n += s->handoffs[i];
+    if (out->n > 0) {
+        out->p50_ns = percentile(s, out->n, 0.5);
+        out->p95_ns = percentile(s, out->n, 0.95);
+    }
+}
+
+static void share_handoffs_reset(pf_backend *backend)
+{
+    struct cuda_share *s = pf_cuda_of(backend)->share;
+    memset(s->handoffs, 0, sizeof s->handoffs);
+    s->waited_ns = 0;
+}
+
+const struct pf_share_ops pf_cuda_share_ops = {
+    .open = share_open, .experts = share_experts, .hold = share_hold, .pin = share_pin, .unpin = share_unpin, .fetch = share_fetch,
+    .fetch_state = share_fetch_state, .fetch_wait = share_fetch_wait, .fetch_ns = share_fetch_ns, .use = share_use,
+    .release = share_release, .handoffs = share_handoffs, .handoffs_reset = share_handoffs_reset,
+};

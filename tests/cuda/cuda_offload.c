@@ -1,0 +1,130 @@
+/* Same bits whoever computes an expert, on a real GPU: a text as a prompt, in a piece of a few rows and token by token, with experts
+ * shared between the GPU and the CPU in every way, against the same with everything on the GPU.
+ *
+ * usage: cuda_offload MODEL.gguf [TOKENS]      77: there is no GPU */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "pfmoe.h"
+
+enum { N_PROMPT = 300, N_FEW = 5, SKIPPED = 77 };
+
+static const char *path;
+static int      n_decode = 24;
+static int32_t *tokens;
+static float   *expected;                    /* [2 + n_decode][n_vocab] after each piece */
+static size_t   n_vocab;
+
+static bool eval_piece(pf_session *s, int i)
+{
+    size_t at = i == 0 ? 0 : i == 1 ? N_PROMPT : (size_t)(N_PROMPT + N_FEW + i - 2), n = i == 0 ? N_PROMPT : i == 1 ? N_FEW : 1;
+    bool fine = pf_session_eval(s, tokens + at, n, 0) == PF_OK;
+    CHECK(fine, "piece %d: %s", i, pf_last_error());
+    return fine;
+}
+
+static void log_line(void *ctx, enum pf_log_level level, const char *text)
+{
+    (void)ctx;
+    if (level <= PF_LOG_WARN)
+        printf("  %s\n", text);
+}
+
+static pf_session *open_session(pf_model *m)
+{
+    pf_session *s = NULL;
+    struct pf_session_opts so;
+    pf_session_opts_init(&so);
+    so.n_ctx = N_PROMPT + N_FEW + n_decode;
+    CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s", pf_last_error());
+    return s;
+}
+
+static void run(const char *name, struct pf_model_opts *o, bool first)
+{
+    pf_model *m = NULL;
+    struct pf_stats stats;
+    o->log = log_line;
+    CHECK(pf_model_open(&m, path, o) == PF_OK, "%s: %s", name, pf_last_error());
+    if (!m)
+        return;
+    CHECK(strcmp(pf_model_info(m)->backend, "cuda") == 0, "%s: the model runs on %s", name, pf_model_info(m)->backend);
+    n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    if (first) {
+        tokens = malloc((size_t)(N_PROMPT + N_FEW + n_decode) * sizeof *tokens);
+        expected = malloc((size_t)(2 + n_decode) * n_vocab * sizeof *expected);
+        for (int i = 0; i < N_PROMPT + N_FEW + n_decode; i++)
+            tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
+    }
+    pf_session *s = open_session(m);
+    for (int i = 0; s && i < 2 + n_decode && eval_piece(s, i); i++) {
+        float *want = expected + (size_t)i * n_vocab;
+        if (first)
+            memcpy(want, pf_session_logits(s), n_vocab * sizeof *want);
+        else if (memcmp(want, pf_session_logits(s), n_vocab * sizeof *want) != 0) {
+            CHECK(false, "%s: other bits after piece %d", name, i);
+            break;
+        }
+    }
+    pf_stats_get(m, &stats);
+    CHECK(!stats.device_lost, "%s: the GPU was lost", name);
+    printf("%s: %llu hits, %llu transfers, %llu fallbacks\n", name, (unsigned long long)stats.vram_hits,
+           (unsigned long long)stats.n_transfers, (unsigned long long)stats.n_fallbacks);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+static struct pf_model_opts shared(void)
+{
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    o.streaming = true;
+    return o;
+}
+
+static void run_settings(void)
+{
+    static const int limits[] = { PF_AUTO, 0, 1, 2 };
+    for (int post = 0; post < 2; post++)
+        for (int block = -1; block < 2; block++)
+            for (int limit = 0; limit < 4; limit++) {
+                struct pf_model_opts o = shared();
+                char name[96];
+                o.n_threads = 1 + (block + 1) * 3 + limit;
+                o.postfetch.enable = post;
+                o.postfetch.block_on_miss = block;
+                o.postfetch.cpu_limit = limits[limit];
+                o.vram_bytes = limit == 2 ? 700000000 : 0;
+                snprintf(name, sizeof name, "post-fetch %d, block %d, CPU limit %d", post, block, limits[limit]);
+                run(name, &o, false);
+            }
+}
+
+int main(int argc, char **argv)
+{
+    struct pf_device devices[2];
+    if (argc < 2 || argc > 3)
+        return 2;
+    path = argv[1];
+    n_decode = argc > 2 ? atoi(argv[2]) : n_decode;
+    if (pf_devices(devices, 2) < 2) {
+        printf("there is no GPU\n");
+        return SKIPPED;
+    }
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    run("everything on the GPU", &o, true);
+    if (!expected)
+        return check_status();
+    run_settings();
+    o = shared();
+    o.postfetch.force_cpu = true;
+    run("all experts on the CPU", &o, false);
+    o = shared();
+    o.postfetch.dedicated_streams = false;
+    run("one stream", &o, false);
+    free(tokens);
+    free(expected);
+    return check_status();
+}

@@ -1,0 +1,385 @@
+/* Adapters: the logits are those of merged weights within rounding, the same bits however they are computed, and what does not
+ * fit the model is refused in one sentence. The adapter is made here: it changes every matrix that one can.
+ *
+ * usage: lora MODEL.gguf FOLDER [tied]        merged weights are compared where all of the model's matrices are F32 */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "check.h"
+#include "gguf/gguf_build.h"
+#include "kernels/sim/sim.h"
+#include "moe/residency.h"
+
+enum { N_PROMPT = 40, N_DECODE = 4, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, RANK = 5, MAX_TARGETS = 256 };
+static const float SCALE = 0.35f, ALPHA = 10;
+
+static const char *path;
+static char adapter_path[600], merged_path[600], tied_path[600];
+
+/* ---- The adapter ------------------------------------------------------------------------------------------------- */
+
+struct target {
+    const struct pf_tensor *t;
+    bool   by_rows;                      /* the embedding: A {rank, n_vocab}, B {rank, n_embd} */
+    int64_t n_in, n_out, n;
+    float *a, *b;                        /* [n][rank][n_in] or, by rows, [n_vocab][rank]; [n][n_out][rank] */
+};
+
+static struct target targets[MAX_TARGETS];
+static int n_targets;
+
+static bool ends(struct pf_str s, const char *ending)
+{
+    size_t n = strlen(ending);
+    return s.n >= n && memcmp(s.p + s.n - n, ending, n) == 0;
+}
+
+static bool can_be_adapted(const struct pf_tensor *t)
+{
+    static const char *const not[] = { "norm.weight", "attn_k_b.weight", "attn_v_b.weight", "attn_sinks.weight", "conv1d.weight" };
+    for (size_t i = 0; i < sizeof not / sizeof *not; i++)
+        if (ends(t->name, not[i]))
+            return false;
+    return ends(t->name, ".weight") && !ends(t->name, "unused.weight") && t->ne[1] > 1;
+}
+
+static float *randoms(size_t n, uint64_t *seed)
+{
+    float *p = malloc(n * sizeof *p);
+    for (size_t i = 0; i < n; i++) {
+        *seed = *seed * 6364136223846793005u + 1442695040888963407u;
+        p[i] = ((float)(*seed >> 40) * 0x1p-24f - 0.5f) * 0.08f;
+    }
+    return p;
+}
+
+static void choose_targets(const pf_gguf *g)
+{
+    uint64_t seed = 7;
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(g) && n_targets < MAX_TARGETS; i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(g, i);
+        if (!can_be_adapted(t))
+            continue;
+        struct target *x = &targets[n_targets++];
+        *x = (struct target){ .t = t, .by_rows = ends(t->name, "token_embd.weight"), .n_in = t->ne[0], .n_out = t->ne[1], .n = t->ne[2] };
+        if (x->by_rows) {
+            x->n_in = t->ne[1];
+            x->n_out = t->ne[0];
+        }
+        x->a = randoms((size_t)(x->n * RANK * x->n_in), &seed);
+        x->b = randoms((size_t)(x->n * RANK * x->n_out), &seed);
+    }
+}
+
+static void put_tensor_3d(struct buf *b, const char *name, int64_t n0, int64_t n1, int64_t n2, uint64_t *offset)
+{
+    put_string(b, name);
+    put_u32(b, 3);
+    put_u64(b, (uint64_t)n0);
+    put_u64(b, (uint64_t)n1);
+    put_u64(b, (uint64_t)n2);
+    put_u32(b, PF_F32);
+    put_u64(b, *offset);
+    *offset += ((uint64_t)(n0 * n1 * n2) * 4 + 31) / 32 * 32;
+}
+
+static void write_bytes(const char *to, const struct buf *b)
+{
+    FILE *f = fopen(to, "wb");
+    if (!f || fwrite(b->p, 1, b->n, f) != b->n || fclose(f) != 0)
+        exit(99);
+}
+
+/* What can be wrong with an adapter. */
+enum fault { NO_FAULT, WRONG_ARCH, NO_ADAPTER, WRONG_SHAPE, UNKNOWN, HALF, N_FAULTS };
+
+static void write_adapter(const char *arch, enum fault fault)
+{
+    struct buf b = { 0 };
+    uint64_t offset = 0;
+    put_header(&b, 3, (uint64_t)(2 * n_targets - (fault == HALF)), 4);
+    put_kv_string(&b, "general.architecture", fault == WRONG_ARCH ? "mamba" : arch);
+    put_kv_string(&b, "general.type", fault == NO_ADAPTER ? "model" : "adapter");
+    put_kv_string(&b, "adapter.type", "lora");
+    put_key(&b, "adapter.lora.alpha", PF_GGUF_F32);
+    put(&b, &ALPHA, 4);
+    for (int i = 0; i < n_targets; i++) {
+        const struct target *x = &targets[i];
+        char name[128], full[160];
+        snprintf(name, sizeof name, "%.*s", (int)x->t->name.n, x->t->name.p);
+        if (fault == UNKNOWN && i == n_targets - 1)
+            snprintf(name, sizeof name, "blk.0.nowhere.weight");
+        snprintf(full, sizeof full, "%s.lora_a", name);
+        put_tensor_3d(&b, full, x->by_rows ? RANK : x->n_in, x->by_rows ? x->n_in : RANK, x->n, &offset);
+        snprintf(full, sizeof full, "%s.lora_b", name);
+        if (fault != HALF || i < n_targets - 1)
+            put_tensor_3d(&b, full, RANK, x->n_out - (fault == WRONG_SHAPE && i == n_targets - 1), x->n, &offset);
+    }
+    pad_to(&b, 32);
+    for (int i = 0; i < n_targets; i++) {
+        const struct target *x = &targets[i];
+        put(&b, x->a, (size_t)(x->n * RANK * x->n_in) * 4);
+        pad_to(&b, 32);
+        put(&b, x->b, (size_t)(x->n * RANK * x->n_out) * 4);
+        pad_to(&b, 32);
+    }
+    write_bytes(adapter_path, &b);
+    free(b.p);
+}
+
+static void read_bytes(const char *from, struct buf *b)
+{
+    char chunk[65536];
+    FILE *f = fopen(from, "rb");
+    for (size_t n; f && (n = fread(chunk, 1, sizeof chunk, f)) > 0;)
+        put(b, chunk, n);
+    if (!f || fclose(f) != 0)
+        exit(99);
+}
+
+/* The same model without an output matrix: its embedding serves as one. */
+static void write_tied(const char *from, const char *to)
+{
+    static const char name[] = "output.weight", other[] = "unused.weight";
+    struct buf b = { 0 };
+    read_bytes(from, &b);
+    for (size_t i = 8; i + sizeof name < b.n && i < 1 << 20; i++)        /* after its length */
+        if (memcmp(b.p + i, name, sizeof name - 1) == 0 && b.p[i - 8] == sizeof name - 1)
+            memcpy(b.p + i, other, sizeof other - 1);
+    write_bytes(to, &b);
+    free(b.p);
+}
+
+/* ---- Merged weights ---------------------------------------------------------------------------------------------- */
+
+/* Row o, column i of the e-th matrix of an addition. */
+static double added(const struct target *x, int64_t e, int64_t o, int64_t i)
+{
+    const float *b = x->b + (e * x->n_out + (x->by_rows ? i : o)) * RANK;
+    double sum = 0;
+    for (int64_t r = 0; r < RANK; r++)
+        sum += (double)b[r] * (double)(x->by_rows ? x->a[o * RANK + r] : x->a[(e * RANK + r) * x->n_in + i]);
+    return sum * (double)SCALE * (double)ALPHA / RANK;
+}
+
+static void merge(const struct target *x, float *w)
+{
+    for (int64_t e = 0; e < x->n; e++)
+        for (int64_t o = 0; o < x->t->ne[1]; o++)
+            for (int64_t i = 0; i < x->t->ne[0]; i++, w++)
+                *w = (float)((double)*w + added(x, e, o, i));
+}
+
+/* False: some matrix is not F32. */
+static bool write_merged(void)
+{
+    struct buf b = { 0 };
+    bool ok = true;
+    read_bytes(path, &b);
+    for (int i = 0; i < n_targets; i++)
+        ok &= targets[i].t->type == PF_F32;
+    for (int i = 0; ok && i < n_targets; i++)
+        merge(&targets[i], (float *)(void *)(b.p + targets[i].t->offset));
+    if (ok)
+        write_bytes(merged_path, &b);
+    free(b.p);
+    return ok;
+}
+
+/* ---- Running ----------------------------------------------------------------------------------------------------- */
+
+struct way {
+    const char *name;
+    int         n_threads, n_batch;
+    uint32_t    isa;
+    bool        streaming;
+    int         n_adapters;              /* each with an equal share of the scale */
+    const char *runs_on;                 /* NULL: no device is there; else there is a simulated one, and this computes */
+};
+
+static pf_status open_device(pf_backend **out, void *ctx)
+{
+    return pf_backend_sim_open(out, ctx);
+}
+
+static float *logits_of(const char *model, const struct way *w, size_t *n)
+{
+    pf_model *m = NULL;
+    pf_session *s = NULL;
+    struct pf_model_opts mo;
+    struct pf_session_opts so;
+    struct pf_adapter adapters[2] = { { adapter_path, SCALE / (float)w->n_adapters }, { adapter_path, SCALE / (float)w->n_adapters } };
+    pf_model_opts_init(&mo);
+    pf_session_opts_init(&so);
+    mo.device = -1;
+    mo.n_threads = w->n_threads;
+    mo.isa = w->isa;
+    mo.streaming = w->streaming;
+    mo.adapters = adapters;
+    mo.n_adapters = w->n_adapters;
+    so.n_ctx = N_CTX;
+    so.n_batch = w->n_batch;
+    so.kv_type = PF_KV_F32;              /* F16 would turn differences of rounding into larger ones */
+    struct pf_sim sim = { .memory_bytes = (uint64_t)1 << 30 };
+    struct pf_residency_setup setup = { .device = open_device, .device_ctx = &sim };
+    if (pf_model_open_with(&m, model, &mo, w->runs_on ? &setup : NULL) < 0 || pf_session_open(&s, m, &so) < 0) {
+        CHECK(false, "%s: %s", w->name, pf_last_error());
+        exit(check_status());
+    }
+    CHECK(strcmp(pf_model_info(m)->backend, w->runs_on ? w->runs_on : "cpu") == 0, "%s: it runs on %s", w->name,
+          pf_model_info(m)->backend);
+    size_t n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    int32_t tokens[N_TOKENS];
+    *n = N_TOKENS * n_vocab;
+    float *all = malloc(*n * sizeof *all);
+    for (int i = 0; i < N_TOKENS; i++)
+        tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
+    for (int from = 0, k = N_PROMPT; from < N_TOKENS; from += k, k = 1) {
+        CHECK(pf_session_eval(s, tokens + from, (size_t)k, PF_LOGITS_ALL) == PF_OK, "%s: %s", w->name, pf_last_error());
+        for (int i = 0; i < k; i++)
+            memcpy(all + (size_t)(from + i) * n_vocab, pf_session_logits_at(s, (size_t)i), n_vocab * sizeof *all);
+    }
+    pf_session_close(&s);
+    pf_model_close(&m);
+    return all;
+}
+
+/* Root mean square of the differences, as a share of the values'. */
+static double difference(const float *a, const float *b, size_t n)
+{
+    double d = 0, v = 0;
+    for (size_t i = 0; i < n; i++) {
+        d += ((double)a[i] - (double)b[i]) * ((double)a[i] - (double)b[i]);
+        v += (double)b[i] * (double)b[i];
+    }
+    return sqrt(d / v);
+}
+
+static void compare_merged(const float *adapted, const struct way *usual)
+{
+    struct way plain = *usual;
+    size_t n;
+    plain.n_adapters = 0;
+    float *merged = logits_of(merged_path, &plain, &n), *base = logits_of(path, &plain, &n);
+    printf("against merged weights: %.3g; against none: %.3g\n", difference(adapted, merged, n), difference(adapted, base, n));
+    CHECK(difference(adapted, merged, n) < 2e-6, "not those of merged weights");
+    CHECK(difference(adapted, base, n) > 0.01, "the adapter changes nothing");
+    struct way twice = *usual;
+    twice.n_adapters = 2;
+    float *halves = logits_of(path, &twice, &n);
+    CHECK(difference(halves, merged, n) < 2e-6, "two halves are not the whole");
+    free(halves);
+    free(merged);
+    free(base);
+}
+
+/* Adapters of experts are the CPU's; with dense ones only, a device computes, and shares experts. */
+static void on_device(const char *arch, const float *expected)
+{
+    static const struct way falls_back = { "a device that cannot", 2, 512, PF_ISA_ALL, true, 1, "cpu" };
+    static const struct way plain = { "dense targets", 2, 512, PF_ISA_ALL, false, 1, NULL };
+    static const struct way ways[] = {
+        { "dense targets on a device", 2, 512, PF_ISA_ALL, false, 1, "sim" },
+        { "dense targets on a device that shares", 2, 7, PF_ISA_ALL, true, 1, "sim" },
+    };
+    size_t n;
+    int n_dense = 0, n_all = n_targets;
+    struct target all[MAX_TARGETS];
+    memcpy(all, targets, sizeof all);
+    for (int i = 0; i < n_all; i++)
+        if (all[i].n == 1)
+            targets[n_dense++] = all[i];
+    if (n_dense < n_all) {
+        float *found = logits_of(path, &falls_back, &n);
+        CHECK(memcmp(found, expected, n * sizeof *found) == 0, "%s: other bits", falls_back.name);
+        free(found);
+    }
+    n_targets = n_dense;
+    write_adapter(arch, NO_FAULT);
+    float *cpu = logits_of(path, &plain, &n);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways && (i == 0 || n_dense < n_all); i++) {
+        float *found = logits_of(path, &ways[i], &n);
+        CHECK(memcmp(found, cpu, n * sizeof *found) == 0, "%s: other bits", ways[i].name);
+        free(found);
+    }
+    free(cpu);
+    memcpy(targets, all, sizeof all);
+    n_targets = n_all;
+}
+
+static void refusals(const char *arch)
+{
+    for (enum fault f = WRONG_ARCH; f < N_FAULTS; f++) {
+        pf_model *m = NULL;
+        struct pf_model_opts o;
+        struct pf_adapter a = { adapter_path, 1 };
+        pf_model_opts_init(&o);
+        o.device = -1;
+        o.adapters = &a;
+        o.n_adapters = 1;
+        write_adapter(arch, f);
+        pf_status st = pf_model_open(&m, path, &o);
+        CHECK((st == PF_EFORMAT || st == PF_EUNSUPPORTED) && !m, "fault %d", (int)f);
+        printf("%s\n", pf_last_error());
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct way ways[] = {
+        { "as usual", 2, 512, PF_ISA_ALL, false, 1, NULL },
+        { "one thread", 1, 512, PF_ISA_ALL, false, 1, NULL },
+        { "five threads, batches of 7", 5, 7, PF_ISA_ALL, false, 1, NULL },
+        { "token by token", 3, 1, PF_ISA_ALL, false, 1, NULL },
+        { "scalar", 2, 16, PF_ISA_SCALAR, false, 1, NULL },
+        { "AVX2", 2, 512, PF_ISA_SCALAR | PF_ISA_AVX2, false, 1, NULL },
+        { "streaming", 2, 512, PF_ISA_ALL, true, 1, NULL },
+        { "streaming, scalar, batches of 3", 1, 3, PF_ISA_SCALAR, true, 1, NULL },
+    };
+    struct pf_mem_stats before, after;
+    pf_gguf *g = NULL;
+    struct pf_str arch;
+    if (argc != 3 && argc != 4)
+        return 2;
+    path = argv[1];
+    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
+    snprintf(adapter_path, sizeof adapter_path, "%s/lora-%s", argv[2], name);
+    snprintf(merged_path, sizeof merged_path, "%s/merged-%s", argv[2], name);
+    snprintf(tied_path, sizeof tied_path, "%s/tied-%s", argv[2], name);
+    if (argc == 4) {
+        write_tied(path, tied_path);
+        path = tied_path;
+    }
+    pf_mem_stats_get(&before);
+    if (pf_gguf_open(&g, path, 0) < 0 || pf_gguf_str(g, "general.architecture", &arch) < 0)
+        return 99;
+    char arch_name[64];
+    snprintf(arch_name, sizeof arch_name, "%.*s", (int)arch.n, arch.p);
+    choose_targets(g);
+    write_adapter(arch_name, NO_FAULT);
+    size_t n;
+    float *expected = logits_of(path, &ways[0], &n);
+    for (size_t i = 1; i < sizeof ways / sizeof *ways; i++) {
+        float *found = logits_of(path, &ways[i], &n);
+        CHECK(memcmp(found, expected, n * sizeof *found) == 0, "%s: other bits", ways[i].name);
+        free(found);
+    }
+    if (write_merged())
+        compare_merged(expected, &ways[0]);
+    on_device(arch_name, expected);
+    refusals(arch_name);
+    for (int i = 0; i < n_targets; i++) {
+        free(targets[i].a);
+        free(targets[i].b);
+    }
+    free(expected);
+    pf_gguf_close(&g);
+    remove(adapter_path);
+    remove(merged_path);
+    remove(tied_path);
+    pf_mem_stats_get(&after);
+    CHECK(before.n_live == after.n_live, "memory is left behind");
+    return check_status();
+}

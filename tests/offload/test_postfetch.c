@@ -1,0 +1,203 @@
+/* Transfers and deals one by one: the state machine of post-fetch for every order of events, on the simulated device; the solver
+ * on machines that exist only here. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "kernels/sim/sim.h"
+#include "moe/postfetch.h"
+
+enum { N_EXPERTS = 6, GATE = 700, UP = 300, DOWN = 1000 };
+
+static uint8_t gate[N_EXPERTS][GATE], up[N_EXPERTS][UP], down[N_EXPERTS][DOWN + N_EXPERTS];
+
+struct bench {
+    struct pf_sim        sim;
+    pf_backend          *device;
+    struct pf_prices     prices;
+    struct pf_postfetch  post;
+    void                *scratchpad;
+};
+
+static pf_status no_serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
+{
+    (void)ctx, (void)offer, (void)answer;
+    return PF_OK;
+}
+
+static void begin(struct bench *b, struct pf_sim sim, int block, int max_transfers, uint64_t scratchpad_bytes)
+{
+    struct pf_share_sizes sizes = { .n_layer = 1, .n_expert = N_EXPERTS, .n_used = N_EXPERTS, .n_embd = 32, .n_ff = 32 };
+    memset(b, 0, sizeof *b);
+    b->sim = sim;
+    CHECK(pf_backend_sim_open(&b->device, &b->sim) == PF_OK, "%s", pf_last_error());
+    CHECK(b->device->ops->share->open(b->device, &sizes, no_serve, NULL) == PF_OK, "%s", pf_last_error());
+    CHECK(b->device->ops->buf_alloc(b->device, 65536, false, &b->scratchpad) == PF_OK, "%s", pf_last_error());
+    b->post = (struct pf_postfetch){ .device = b->device, .prices = &b->prices, .scratchpad = b->scratchpad,
+                                     .scratchpad_bytes = scratchpad_bytes };
+    b->post.opts.block_on_miss = block;
+    b->post.opts.max_transfers = max_transfers;
+    pf_postfetch_begin(&b->post);
+}
+
+static void end(struct bench *b)
+{
+    b->device->ops->buf_free(b->device, b->scratchpad, 65536, false);
+    b->device->ops->close(b->device);
+}
+
+/* Expert i has a down of DOWN + i bytes: no two are of one size. */
+static struct pf_transfer *start(struct bench *b, int i, bool whole)
+{
+    struct pf_expert_parts parts = { { gate[i], up[i], down[i] }, { GATE, UP, DOWN + (uint64_t)i } };
+    return pf_postfetch_start(&b->post, i, whole, &parts);
+}
+
+static bool arrived(const struct pf_transfer *t)
+{
+    int i = t->expert;
+    bool same = memcmp(t->down, down[i], DOWN + (size_t)i) == 0;
+    return t->whole ? same && memcmp(t->gate, gate[i], GATE) == 0 && memcmp(t->up, up[i], UP) == 0 : same && !t->gate && !t->up;
+}
+
+static void test_in_time(void)
+{
+    struct bench b;
+    struct pf_transfer *t[N_EXPERTS];
+    begin(&b, (struct pf_sim){ 0 }, PF_AUTO, 8, 65536);
+    for (int layer = 0; layer < 2; layer++) {        /* the scratchpad is free again for the next layer */
+        pf_postfetch_begin(&b.post);
+        for (int i = 0; i < N_EXPERTS; i++) {
+            t[i] = start(&b, i, i % 2);
+            CHECK(t[i] && t[i]->state == PF_COPY_IN_FLIGHT, "transfer %d did not begin", i);
+        }
+        for (int i = N_EXPERTS - 1; i >= 0; i--) {   /* in any order */
+            pf_postfetch_settle(&b.post, t[i], 1e9);
+            CHECK(t[i]->state == PF_GPU_READY && arrived(t[i]), "transfer %d did not arrive", i);
+        }
+        for (int i = 0; i < N_EXPERTS; i++)          /* none wrote over another */
+            CHECK(arrived(t[i]), "transfer %d was overwritten", i);
+    }
+    CHECK(b.post.n_transfers == 2 * N_EXPERTS && b.post.n_fallbacks == 0, "counts");
+    end(&b);
+}
+
+/* late_for questions are answered with "in flight". */
+static void test_late(int block, uint64_t late_for, double cpu_ns, bool expected)
+{
+    struct bench b;
+    begin(&b, (struct pf_sim){ .late_every = 1, .late_for = late_for }, block, 8, 65536);
+    struct pf_transfer *t = start(&b, 2, false);
+    pf_postfetch_settle(&b.post, t, cpu_ns);
+    CHECK((t->state == PF_GPU_READY) == expected, "block %d, late for %d: state %d", block, (int)late_for, (int)t->state);
+    CHECK(b.post.n_fallbacks == !expected, "%d fallbacks", (int)b.post.n_fallbacks);
+    end(&b);
+}
+
+static void test_refused(void)
+{
+    struct bench b;
+    begin(&b, (struct pf_sim){ .refuse_fetch = 2 }, PF_AUTO, 8, 65536);
+    CHECK(start(&b, 0, false) && !start(&b, 1, false), "the second copy was to be refused");
+    struct pf_transfer *t = start(&b, 2, true);      /* in the place that the refused one would have had */
+    CHECK(t != NULL, "after a refusal");
+    pf_postfetch_settle(&b.post, t, 1e9);
+    CHECK(t->state == PF_GPU_READY && arrived(t), "after a refusal");
+    end(&b);
+
+    begin(&b, (struct pf_sim){ .break_every = 1 }, 1, 8, 65536);
+    t = start(&b, 0, true);
+    pf_postfetch_settle(&b.post, t, 1e9);
+    CHECK(t->state == PF_CPU_ONLY && b.post.n_fallbacks == 1, "a broken copy");
+    end(&b);
+
+    begin(&b, (struct pf_sim){ 0 }, PF_AUTO, 2, 65536);
+    CHECK(start(&b, 0, false) && start(&b, 1, false) && !start(&b, 2, false), "two transfers at most");
+    end(&b);
+
+    uint64_t two = pf_share_room(DOWN) + pf_share_room(DOWN + 1);
+    begin(&b, (struct pf_sim){ 0 }, PF_AUTO, 8, two);
+    CHECK(start(&b, 0, false) && start(&b, 1, false) && !start(&b, 2, false), "room for two");
+    pf_postfetch_begin(&b.post);
+    CHECK(start(&b, 0, false) && !start(&b, 1, true) && start(&b, 3, false), "a whole expert has no room any more, a down has");
+    end(&b);
+}
+
+/* ---- The solver ---------------------------------------------------------------------------------------------------------- */
+
+static const uint64_t GATE_UP_BYTES = 8 << 20, DOWN_BYTES = 4 << 20;
+
+/* What a deal takes on a machine of these rates, which share what memory gives, ns. */
+static double takes(double cpu, double pcie, double joint, int n, struct pf_deal d)
+{
+    double c = (n - d.n_whole) * (double)GATE_UP_BYTES + (n - d.n_whole - d.n_down) * (double)DOWN_BYTES;
+    double p = d.n_whole * (double)(GATE_UP_BYTES + DOWN_BYTES) + d.n_down * (double)DOWN_BYTES;
+    double t = c / cpu > p / pcie ? c / cpu : p / pcie;
+    return (t > (c + p) / joint ? t : (c + p) / joint) * 1e9 + (d.n_whole + d.n_down) * 5000.0;
+}
+
+/* The mean over the last of many deals, beside the best fixed one and the CPU alone. */
+static void test_machine(double cpu, double pcie, double joint, int n)
+{
+    static struct pf_solver s;
+    struct pf_solver_rules rules = { .post_fetch = true, .whole = true, .max_transfers = 8, .cpu_limit = -1 };
+    enum { DEALS = 6000, LAST = 2400 };
+    double mean = 0, best = -1;
+    memset(&s, 0, sizeof s);
+    for (int i = 0; i < DEALS; i++) {
+        struct pf_deal d = pf_solver_deal(&s, &rules, n, GATE_UP_BYTES, DOWN_BYTES);
+        double ns = takes(cpu, pcie, joint, n, d);
+        pf_price_learn(&s.prices.cpu_bytes_s, cpu, 1e9);
+        pf_price_learn(&s.prices.pcie_bytes_s, d.n_whole + d.n_down ? pcie : s.prices.pcie_bytes_s, 1e9);
+        pf_solver_learn(&s, n, d, GATE_UP_BYTES + DOWN_BYTES, ns);
+        mean += i >= DEALS - LAST ? ns / LAST : 0;
+    }
+    for (int w = 0; w <= n; w++)
+        for (int d = 0; d <= n - w; d++) {
+            double ns = takes(cpu, pcie, joint, n, (struct pf_deal){ w, d });
+            best = best < 0 || ns < best ? ns : best;
+        }
+    printf("CPU %.0f, PCIe %.0f, joint %.0f GB/s, %d experts: %.1f us, best %.1f, CPU alone %.1f\n", cpu / 1e9, pcie / 1e9, joint / 1e9,
+           n, mean / 1e3, best / 1e3, takes(cpu, pcie, joint, n, (struct pf_deal){ 0, 0 }) / 1e3);
+    CHECK(mean < 1.02 * best, "more than 2%% behind the best fixed deal");
+}
+
+static void test_rules(void)
+{
+    static struct pf_solver s;
+    struct pf_solver_rules rules = { .post_fetch = true, .whole = true, .max_transfers = 3, .cpu_limit = 2 };
+    memset(&s, 0, sizeof s);
+    struct pf_deal d = pf_solver_deal(&s, &rules, 4, GATE_UP_BYTES, DOWN_BYTES);
+    CHECK(d.n_whole == 2, "two of four for the CPU: %d are copied", d.n_whole);
+    rules.cpu_limit = 0;
+    d = pf_solver_deal(&s, &rules, 4, GATE_UP_BYTES, DOWN_BYTES);
+    CHECK(d.n_whole == 3, "three transfers at most: %d", d.n_whole);
+    rules = (struct pf_solver_rules){ .max_transfers = 8, .cpu_limit = -1 };
+    for (int i = 0; i < 200; i++) {
+        d = pf_solver_deal(&s, &rules, 1 + i % 20, GATE_UP_BYTES, DOWN_BYTES);
+        CHECK(d.n_whole == 0 && d.n_down == 0, "nothing was allowed");
+        pf_solver_learn(&s, 1 + i % 20, d, GATE_UP_BYTES + DOWN_BYTES, 1e6);
+    }
+}
+
+int main(void)
+{
+    for (int i = 0; i < N_EXPERTS; i++) {
+        memset(gate[i], 1 + i, GATE);
+        memset(up[i], 11 + i, UP);
+        memset(down[i], 21 + i, sizeof down[i]);
+    }
+    test_in_time();
+    test_late(1, 1000000, 1, true);          /* waits whatever it costs */
+    test_late(0, 1, 1e9, false);             /* never waits */
+    test_late(PF_AUTO, 5, 1e9, true);        /* the rest of the copy is cheaper */
+    test_late(PF_AUTO, 1000000000, 1e6, false);      /* it seemed so, and was not */
+    test_refused();
+    test_rules();
+    test_machine(131e9, 55e9, 150e9, 4);
+    test_machine(85e9, 55e9, 128e9, 4);
+    test_machine(40e9, 25e9, 45e9, 8);
+    test_machine(60e9, 12e9, 72e9, 10);
+    test_machine(20e9, 3e9, 20e9, 2);
+    return check_status();
+}
