@@ -35,7 +35,7 @@ static pf_status check_tokens(const struct pf_session *s, int64_t from, const in
     return pf_gguf_unchanged(s->m->file);
 }
 
-/* Evaluates and commits the next batch of the tokens up to end; see run_to. */
+/* Evaluates the next batch of the tokens up to end and commits it, if the file stayed what it is; see run_to. */
 static pf_status run_batch(struct pf_session *s, int64_t end, int64_t first, bool last)
 {
     int64_t from = s->computed, left = end - from;
@@ -46,7 +46,9 @@ static pf_status run_batch(struct pf_session *s, int64_t end, int64_t first, boo
         batch.n_logits = (int)(from + rows - begin);
         batch.logits = s->all_logits + (size_t)(begin - first) * (size_t)s->m->n_vocab;
     }
-    PF_TRY(step(s, &batch));
+    pf_status st = step(s, &batch);
+    PF_TRY(pf_gguf_unchanged(s->m->file));       /* whatever st is: the weights may have been others than before */
+    PF_TRY(st);
     pf_state_commit(s, rows);
     s->pos = s->computed > s->pos ? s->computed : s->pos;
     return PF_OK;
