@@ -17,7 +17,8 @@ static pf_status step(struct pf_session *s, const struct pf_batch *batch)
     atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
     atomic_fetch_add(&m->n_steps, 1);
     atomic_fetch_add(&m->n_tokens, (uint64_t)batch->rows);
-    atomic_store(&m->weight_bytes_now, m->backend->weight_bytes_read);
+    atomic_store(&m->weight_bytes_now, m->cpu->weight_bytes_read + (m->backend != m->cpu ? m->backend->weight_bytes_read : 0) +
+                                           (m->lost ? m->lost->weight_bytes_read : 0));
     return st;
 }
 
@@ -107,7 +108,7 @@ static void drop_logits(struct pf_session *s)
 static void go_back(struct pf_session *s, int64_t pos)
 {
     s->pos = pos;
-    if (s->backend != s->m->backend)
+    if (s->units[0].backend != s->m->backend)
         s->computed = 0;                     /* what there was is lost, checkpoints too */
     pf_state_rewind(s, pos);
 }
