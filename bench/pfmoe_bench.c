@@ -367,7 +367,9 @@ static int run_threads(const struct bench *o, int threads, struct membw *bw, str
         struct row *r = &rows[*n_rows];
         const struct pf_model_info *info = pf_model_info(m);
         *r = (struct row){ .threads = info->n_threads };
-        snprintf(r->backend, sizeof r->backend, "%s", info->backend);
+        int used = snprintf(r->backend, sizeof r->backend, "%s", info->backend);
+        if (info->n_gpu_layers > 0 && info->n_gpu_layers < info->n_layers)
+            snprintf(r->backend + used, sizeof r->backend - (size_t)used, " %d/%d", info->n_gpu_layers, (int)info->n_layers);
         snprintf(r->model, sizeof r->model, "%s", info->name[0] ? info->name : o->model);
         snprintf(r->isa, sizeof r->isa, "%s", info->isa);
         status = run_test(m, s, bw, o, n, decode, r);

@@ -141,9 +141,10 @@ static void put_family_keys(struct header *h, const struct preset *p)
         kv_f32(h, ".rope.scaling.factor", 32);
         kv_u32(h, ".rope.scaling.original_context_length", 4096);
     }
-    if (p->family == QWEN3NEXT || p->family == QWEN35MOE) {
+    if (p->family == QWEN3NEXT || p->family == QWEN35MOE || p->family == QWEN35) {
         kv_u32(h, ".rope.dimension_count", 64);
-        kv_u32(h, ".expert_shared_feed_forward_length", p->n_ff_expert);
+        if (p->n_expert)
+            kv_u32(h, ".expert_shared_feed_forward_length", p->n_ff_expert);
         kv_u32(h, ".full_attention_interval", 4);
         kv_u32(h, ".ssm.conv_kernel", 4);
         kv_u32(h, ".ssm.state_size", 128);
@@ -151,7 +152,7 @@ static void put_family_keys(struct header *h, const struct preset *p)
         kv_u32(h, ".ssm.time_step_rank", 32);
         kv_u32(h, ".ssm.inner_size", 4096);
     }
-    if (p->family == QWEN35MOE) {
+    if (p->family == QWEN35MOE || p->family == QWEN35) {
         static const uint32_t sections[] = { 11, 11, 10, 0 };
         kv_array(h, ".rope.dimension_sections", T_I32, 4);
         put(h, sections, sizeof sections);
@@ -227,7 +228,7 @@ static void put_keys(struct header *h, const struct preset *p)
 
 static void build_header(struct header *h, const struct model *m)
 {
-    static const char *const archs[] = { "llama", "qwen3moe", "gpt-oss", "qwen3next", "qwen35moe", "deepseek2", "glm4moe", "glm-dsa" };
+    static const char *const archs[] = { "llama", "qwen3moe", "gpt-oss", "qwen3next", "qwen35moe", "deepseek2", "glm4moe", "glm-dsa", "qwen35" };
     struct header keys = { .arch = archs[m->p.family] };
     put_keys(&keys, &m->p);
     put(h, "GGUF", 4);

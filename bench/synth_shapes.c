@@ -27,6 +27,8 @@ const struct preset synth_presets[] = {
     { "glm-dsa-tiny",  GLM_DSA,   3,  256, 4,  1, 192, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
     { "glm4moe-tiny",  GLM4MOE,   3,  256, 8,  2, 32,  512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
     { "llama-tiny",    LLAMA,     2,  256,  8,  2, 32,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB: for tests", 0, 0 },
+    { "llama-thin",    LLAMA,     6,  256,  8,  2, 32,  512,  0,   0,  0,    8192,   2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB in 6 layers: for tests", 0, 0 },
+    { "qwen35-tiny",   QWEN35,    5,  256,  4,  2, 64,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "15 MB: for tests", 0, 0 },
 };
 
 const size_t synth_n_presets = sizeof synth_presets / sizeof *synth_presets;
@@ -96,7 +98,7 @@ static void vector(struct model *m, int n, int n_stack, float mean, float rms, c
 /* Three layers of four are delta nets, the fourth is gated attention. */
 static bool is_hybrid(const struct preset *p)
 {
-    return p->family == QWEN3NEXT || p->family == QWEN35MOE;
+    return p->family == QWEN3NEXT || p->family == QWEN35MOE || p->family == QWEN35;
 }
 
 static void attention(struct model *m, int il)

@@ -148,7 +148,7 @@ struct pf_adapter {
 struct pf_model_opts {
     int              n_threads;      /* computing threads; 0: one per core this process may use, at most 64 */
     uint32_t         isa;            /* PF_ISA_ mask; default PF_ISA_ALL */
-    int              device;         /* the GPU to use if all weights fit it, the first is 0 (default); -1: CPU only */
+    int              device;         /* the GPU to use for as much of the model as fits it, the first is 0 (default); -1: CPU only */
     uint64_t         vram_bytes;     /* memory of the GPU that may be taken; 0: what is free */
     bool             vocab_only;     /* tokenizer and chat template only: architecture and tensors are not looked at */
     uint64_t         ram_bytes;      /* memory for weights, keys, values and scratch; 0: what the system can spare */
@@ -206,6 +206,7 @@ struct pf_model_info {
     const char *backend;                               /* "cpu", "cuda" */
     const char *isa;                                   /* kernels in use: "avx512-vnni", "sm_90" */
     int      n_threads;
+    int      n_gpu_layers;                             /* layers the GPU computes, at least in part; the CPU the others */
     int64_t  n_layers, n_ctx_train, n_embd, n_heads, n_kv_heads, n_vocab, n_experts, n_experts_used;
     uint64_t weight_bytes, bytes_per_token;
     bool     has_tokenizer, has_chat_template;

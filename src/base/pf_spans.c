@@ -1,8 +1,9 @@
 /* The ring of spans. See pf_spans.h.
  *
  * Who adds draws a number; number i goes into slot i % n. A slot's `number` is 0 while it is written and i + 1 when it is
- * whole: a reader that finds the same number before and after has read one span. (A writer that is overtaken by n others
- * could mix two spans; n is far above the number of threads.) All fields are atomic, so that nothing here is a race. */
+ * whole: a reader that finds the same number before and after has read one span, as each field is stored with release and
+ * loaded with acquire: who sees a newer field also sees that the number was taken away before it. (A writer that is overtaken
+ * by n others could mix two spans; n is far above the number of threads.) */
 #define _GNU_SOURCE
 #include "base/pf_spans.h"
 
@@ -61,13 +62,12 @@ void pf_spans_add(pf_spans *s, const struct pf_span *span)
     uint64_t number = atomic_fetch_add_explicit(&s->n_added, 1, memory_order_relaxed);
     struct slot *slot = &s->slots[number % s->n];
     atomic_store_explicit(&slot->number, 0, memory_order_relaxed);
-    atomic_thread_fence(memory_order_release);
-    atomic_store_explicit(&slot->name, span->name, memory_order_relaxed);
-    atomic_store_explicit(&slot->track, span->track, memory_order_relaxed);
-    atomic_store_explicit(&slot->layer, span->layer, memory_order_relaxed);
-    atomic_store_explicit(&slot->expert, span->expert, memory_order_relaxed);
-    atomic_store_explicit(&slot->begin_ns, span->begin_ns, memory_order_relaxed);
-    atomic_store_explicit(&slot->end_ns, span->end_ns, memory_order_relaxed);
+    atomic_store_explicit(&slot->name, span->name, memory_order_release);
+    atomic_store_explicit(&slot->track, span->track, memory_order_release);
+    atomic_store_explicit(&slot->layer, span->layer, memory_order_release);
+    atomic_store_explicit(&slot->expert, span->expert, memory_order_release);
+    atomic_store_explicit(&slot->begin_ns, span->begin_ns, memory_order_release);
+    atomic_store_explicit(&slot->end_ns, span->end_ns, memory_order_release);
     atomic_store_explicit(&slot->number, number + 1, memory_order_release);
 }
 
@@ -94,14 +94,13 @@ static bool read_slot(const struct slot *slot, struct pf_span *out)
 {
     uint64_t number = atomic_load_explicit(&slot->number, memory_order_acquire);
     *out = (struct pf_span){
-        .name = atomic_load_explicit(&slot->name, memory_order_relaxed),
-        .track = atomic_load_explicit(&slot->track, memory_order_relaxed),
-        .layer = atomic_load_explicit(&slot->layer, memory_order_relaxed),
-        .expert = atomic_load_explicit(&slot->expert, memory_order_relaxed),
-        .begin_ns = atomic_load_explicit(&slot->begin_ns, memory_order_relaxed),
-        .end_ns = atomic_load_explicit(&slot->end_ns, memory_order_relaxed),
+        .name = atomic_load_explicit(&slot->name, memory_order_acquire),
+        .track = atomic_load_explicit(&slot->track, memory_order_acquire),
+        .layer = atomic_load_explicit(&slot->layer, memory_order_acquire),
+        .expert = atomic_load_explicit(&slot->expert, memory_order_acquire),
+        .begin_ns = atomic_load_explicit(&slot->begin_ns, memory_order_acquire),
+        .end_ns = atomic_load_explicit(&slot->end_ns, memory_order_acquire),
     };
-    atomic_thread_fence(memory_order_acquire);
     return number != 0 && atomic_load_explicit(&slot->number, memory_order_relaxed) == number;
 }
 

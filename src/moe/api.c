@@ -12,6 +12,7 @@
 #include "gguf/inspect.h"
 #include "moe/lora.h"
 #include "moe/offload.h"
+#include "moe/split.h"
 #include "moe/watch.h"
 #include "version.h"
 
@@ -194,16 +195,19 @@ static const char *gpu_lacks(const struct pf_model *m)
     return NULL;
 }
 
-/* Puts all weights on the device, or, if it has no room for them, all but the routed experts. */
+/* Puts all weights on the device, or, if it has no room for them, all but the routed experts; of a model without any, some of the
+ * layers. */
 static pf_status place_on_device(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
 {
     const struct pf_backend_ops *ops = m->backend->ops;
     uint64_t kv, work, room = ops->room(m->backend);
+    if (m->n_expert == 0)
+        return pf_split_open(m, o, setup);
     PF_TRY(pf_session_bytes(m, NULL, &kv, &work));
     work += pf_lora_bytes(m);
     if (!o->streaming && m->info.weight_bytes + kv + work <= room)
         return place_all(m);
-    if (m->n_expert > 0 && ops->share)
+    if (ops->share)
         return pf_offload_open(m, o, setup);
     PF_FAIL(PF_ENOMEM, "it needs %llu MB of the GPU's memory, which has %llu", (unsigned long long)((m->info.weight_bytes + kv + work) / 1000000),
             (unsigned long long)(room / 1000000));
@@ -220,13 +224,20 @@ static pf_status open_backend(struct pf_model *m, const struct pf_model_opts *o,
     return place_on_device(m, o, setup);
 }
 
+static void run_on_cpu(struct pf_model *m)
+{
+    m->backend = m->cpu;
+    m->info.n_gpu_layers = 0;
+    m->cut = (struct pf_cut){ .n_layers = m->n_layer, .output = true, .whole = true };
+}
+
 static void close_backend(struct pf_model *m)
 {
     pf_offload_close(m);
     pf_residency_close(m);
     if (m->backend && m->backend != m->cpu)
         m->backend->ops->close(m->backend);
-    m->backend = m->cpu;
+    run_on_cpu(m);
 }
 
 /* Makes a GPU the model's backend, if there is one and it takes at least what every token needs. */
@@ -236,8 +247,10 @@ static void open_gpu(struct pf_model *m, const struct pf_model_opts *o, const st
     bool given = setup && setup->device;
     if (!given && (o->device < 0 || (o->device == 0 && !pf_backend_cuda_device(0, &gpu))))
         return;
-    if (open_backend(m, o, setup) == PF_OK)
+    if (open_backend(m, o, setup) == PF_OK) {
+        m->info.n_gpu_layers = m->cut.n_layers;
         return;
+    }
     pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: %s", pf_last_error());
     close_backend(m);
 }
@@ -249,7 +262,7 @@ bool pf_model_leave_device(struct pf_model *m)
     pf_model_logf(m, PF_LOG_ERROR, "the GPU failed (%s); the CPU goes on", pf_last_error());
     pf_offload_close(m);
     m->lost = m->backend;
-    m->backend = m->cpu;
+    run_on_cpu(m);
     m->info.backend = m->backend->ops->name;
     m->info.isa = m->backend->ops->describe(m->backend);
     return true;
@@ -263,7 +276,6 @@ static pf_status open_cpu(struct pf_model *m, const struct pf_model_opts *o)
         n = n > MAX_DEFAULT_THREADS ? MAX_DEFAULT_THREADS : n;
     }
     PF_TRY(pf_backend_cpu_open(&m->cpu, n, o->isa | PF_ISA_SCALAR));
-    m->backend = m->cpu;
     m->info.n_threads = n;
     return PF_OK;
 }
@@ -291,6 +303,7 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
         PF_TRY(open_cpu(m, o));
         PF_TRY(pf_lora_open(m, o->adapters, o->n_adapters));
         PF_TRY(pf_model_bind(m));
+        run_on_cpu(m);
         if (o->routing)
             PF_TRY(pf_watch_inject(m, o->routing));
         PF_TRY(open_spans(m, o));
@@ -412,10 +425,7 @@ pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx)
 
 /* ---- Residency: the page cache holds what the store does not ----------------------------------------------------------------- */
 
-/* Calls fn for every mapped tensor of the layer (-1: tensors of no layer; -2: all) until it returns false. */
-typedef bool visit_fn(void *ctx, const struct pf_tensor *t);
-
-static int layer_of(const struct pf_tensor *t)
+int pf_tensor_layer(const struct pf_tensor *t)
 {
     char name[16];
     int il;
@@ -423,11 +433,15 @@ static int layer_of(const struct pf_tensor *t)
     return sscanf(name, "blk.%d.", &il) == 1 ? il : -1;
 }
 
+/* Calls fn for every mapped tensor of the layer (-1: tensors of no layer; -2: all) that the CPU may read until it returns false. */
+typedef bool visit_fn(void *ctx, const struct pf_tensor *t);
+
 static bool visit(const struct pf_model *m, int layer, visit_fn *fn, void *ctx)
 {
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        if ((layer == -2 || layer_of(t) == layer) && !pf_residency_streams(m, t) && !fn(ctx, t))
+        int il = pf_tensor_layer(t);
+        if ((layer == -2 || il == layer) && !pf_is_on_device(m, il) && !pf_residency_streams(m, t) && !fn(ctx, t))
             return false;
     }
     return true;

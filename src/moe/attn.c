@@ -6,7 +6,7 @@
 /* q, k, v; and the gate, dealt out from [head 0: q, gate | head 1: q, gate | ...] */
 static pf_status projections(struct pf_session *s, const struct pf_attention *a, int rows)
 {
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     bool gated = s->m->arch->gated_attention;
     int hd = a->hd_k, n_q = a->n_head * hd;
     const struct pf_linear qkv[] = { { &a->q, gated ? b->packed : b->q }, { &a->k, b->k }, { &a->v, b->v } };
@@ -15,14 +15,14 @@ static pf_status projections(struct pf_session *s, const struct pf_attention *a,
         { b->packed + hd, b->gate_out, hd, a->n_head, 2 * hd, hd, 2 * (int64_t)n_q, n_q },
     };
     PF_TRY(pf_project(s, qkv, 3, b->h, rows));
-    return gated ? ops_of(s)->copy(s->m->backend, deal, 2, rows) : PF_OK;
+    return gated ? ops_of(s)->copy(s->unit->backend, deal, 2, rows) : PF_OK;
 }
 
 static pf_status norm_queries_and_keys(struct pf_session *s, const struct pf_attention *a, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->m->backend;
-    const struct pf_buffers *b = &s->buf;
+    pf_backend *be = s->unit->backend;
+    const struct pf_buffers *b = &s->unit->buf;
     bool whole = s->m->arch->norm_whole_row;
     int q_parts = whole ? 1 : a->n_head, k_parts = whole ? 1 : a->n_kv_head;
     if (!a->norm)
@@ -33,21 +33,21 @@ static pf_status norm_queries_and_keys(struct pf_session *s, const struct pf_att
 
 static pf_status rotate(struct pf_session *s, const struct pf_attention *a, int rows)
 {
-    const struct pf_buffers *b = &s->buf;
+    const struct pf_buffers *b = &s->unit->buf;
     const struct pf_rope_op ropes[] = {
         { b->q, b->cs, a->n_head, a->hd_k, s->m->rope.n_pairs, s->m->arch->rope_neox },
         { b->k, b->cs, a->n_kv_head, a->hd_k, s->m->rope.n_pairs, s->m->arch->rope_neox },
     };
-    return a->rotate ? ops_of(s)->rope(s->m->backend, ropes, 2, rows) : PF_OK;
+    return a->rotate ? ops_of(s)->rope(s->unit->backend, ropes, 2, rows) : PF_OK;
 }
 
 pf_status pf_attention_block(struct pf_session *s, int il, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->m->backend;
+    pf_backend *be = s->unit->backend;
     const struct pf_attention *a = &s->m->layers[il].attn;
     const struct pf_kv_view *kv = &s->kv[il].view;
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     bool norm_last = s->m->arch->norm_after_rope;
 
     PF_TRY(projections(s, a, rows));

@@ -1,5 +1,5 @@
 /* The blocks a layer is made of. Each reads the normed rows b->h and leaves what is to be added to the residual stream
- * in b->y; it uses the session's buffers as it likes, and the layer's own part of the session's state. */
+ * in b->y; it uses the buffers of the unit at work as it likes, and the layer's own part of the session's state. */
 #ifndef PF_BLOCKS_H
 #define PF_BLOCKS_H
 
@@ -15,7 +15,7 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows);
 
 static inline const struct pf_backend_ops *ops_of(const struct pf_session *s)
 {
-    return s->m->backend->ops;
+    return s->unit->backend->ops;
 }
 
 #endif

@@ -8,7 +8,7 @@
 
 static pf_status unpacked_projections(struct pf_session *s, const struct pf_delta_net *net, int rows)
 {
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     const struct pf_linear l[] = { { &net->qkv, b->qkv }, { &net->z, b->gate_out } };
     return pf_project(s, l, 2, b->h, rows);
 }
@@ -16,7 +16,7 @@ static pf_status unpacked_projections(struct pf_session *s, const struct pf_delt
 static pf_status packed_projections(struct pf_session *s, const struct pf_delta_net *net, int rows)
 {
     const struct pf_delta_sizes *z = &s->m->delta;
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     int n_head = z->n_k_head, d = z->d, v = z->n_v / n_head, group = 2 * d + 2 * v;
     const float *from = b->packed;
     const struct pf_copy deal[] = {
@@ -26,13 +26,13 @@ static pf_status packed_projections(struct pf_session *s, const struct pf_delta_
         { from + 2 * d + v, b->gate_out, v, n_head, group, v, net->packed.n_out, z->n_v },
     };
     PF_TRY(pf_project(s, &(struct pf_linear){ &net->packed, b->packed }, 1, b->h, rows));
-    return ops_of(s)->copy(s->m->backend, deal, 4, rows);
+    return ops_of(s)->copy(s->unit->backend, deal, 4, rows);
 }
 
 static pf_status beta_and_alpha(struct pf_session *s, const struct pf_delta_net *net, int rows)
 {
     const struct pf_delta_sizes *z = &s->m->delta;
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     int n_head = z->n_k_head, r = z->n_v_head / n_head;
     const struct pf_copy deal[] = {
         { b->packed, b->beta, r, n_head, 2 * r, r, 2 * z->n_v_head, z->n_v_head },
@@ -43,17 +43,17 @@ static pf_status beta_and_alpha(struct pf_session *s, const struct pf_delta_net 
         return pf_project(s, l, 2, b->h, rows);
     }
     PF_TRY(pf_project(s, &(struct pf_linear){ &net->ba, b->packed }, 1, b->h, rows));
-    return ops_of(s)->copy(s->m->backend, deal, 2, rows);
+    return ops_of(s)->copy(s->unit->backend, deal, 2, rows);
 }
 
 pf_status pf_delta_block(struct pf_session *s, int il, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->m->backend;
+    pf_backend *be = s->unit->backend;
     const struct pf_delta_net *net = &s->m->layers[il].delta;
     const struct pf_delta_sizes *z = &s->m->delta;
     struct pf_state_view before = pf_state_before(s, net), after = pf_state_after(s, net);
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
 
     PF_TRY(net->packed.data ? packed_projections(s, net, rows) : unpacked_projections(s, net, rows));
     PF_TRY(beta_and_alpha(s, net, rows));

@@ -7,29 +7,29 @@
 static pf_status feed_forward(struct pf_session *s, const struct pf_dense_ffn *f, int rows, float *y)
 {
     const struct pf_backend_ops *ops = ops_of(s);
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     const struct pf_linear gate_up[] = { { &f->gate, b->gate }, { &f->up, b->up } };
     PF_TRY(pf_project(s, gate_up, 2, b->h, rows));
-    PF_TRY(ops->act(s->m->backend, s->m->arch->act, b->gate, b->up, (int64_t)rows * f->gate.n_out, b->gate));
+    PF_TRY(ops->act(s->unit->backend, s->m->arch->act, b->gate, b->up, (int64_t)rows * f->gate.n_out, b->gate));
     return pf_project(s, &(struct pf_linear){ &f->down, y }, 1, b->gate, rows);
 }
 
 pf_status pf_dense_block(struct pf_session *s, int il, int rows)
 {
-    return feed_forward(s, &s->m->layers[il].dense, rows, s->buf.y);
+    return feed_forward(s, &s->m->layers[il].dense, rows, s->unit->buf.y);
 }
 
 /* y += shared(h), or y += sigmoid(shared_gate h) * shared(h) */
 static pf_status add_shared(struct pf_session *s, const struct pf_moe *moe, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     int n_embd = s->m->n_embd;
     PF_TRY(feed_forward(s, &moe->shared, rows, b->y_shared));
     if (!moe->shared_gate.data)
-        return ops->add(s->m->backend, b->y, 1, b->y_shared, (int64_t)rows * n_embd);
+        return ops->add(s->unit->backend, b->y, 1, b->y_shared, (int64_t)rows * n_embd);
     PF_TRY(pf_project(s, &(struct pf_linear){ &moe->shared_gate, b->shared_gate }, 1, b->h, rows));
-    return ops->add_gated(s->m->backend, b->y, b->shared_gate, b->y_shared, n_embd, rows);
+    return ops->add_gated(s->unit->backend, b->y, b->shared_gate, b->y_shared, n_embd, rows);
 }
 
 /* While the drive reads: what would the next layer's router pick for the residual stream as it is now? Most of that it will
@@ -38,16 +38,16 @@ static pf_status guess_next(struct pf_session *s, int il, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
     struct pf_model *m = s->m;
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     enum pf_guess how = pf_residency_guesses(m, il, rows);
     if (how == PF_GUESS_ALL)
         pf_residency_guess(m, il, NULL, m->n_expert);
     if (how != PF_GUESS_PICKS)
         return PF_OK;
     const struct pf_moe *moe = &m->layers[il].moe;
-    PF_TRY(ops->rms_norm(m->backend, b->x, m->layers[il].ffn_norm, m->eps, m->n_embd, rows, b->y));
+    PF_TRY(ops->rms_norm(s->unit->backend, b->x, m->layers[il].ffn_norm, m->eps, m->n_embd, rows, b->y));
     PF_TRY(pf_project(s, &(struct pf_linear){ &moe->router, b->router }, 1, b->y, rows));
-    PF_TRY(ops->route(m->backend, &moe->routing, b->router, moe->select_bias, rows, b->guess, b->guess_weights));
+    PF_TRY(ops->route(s->unit->backend, &moe->routing, b->router, moe->select_bias, rows, b->guess, b->guess_weights));
     pf_residency_guess(m, il, b->guess, rows * m->n_used);
     return PF_OK;
 }
@@ -69,7 +69,7 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
     const struct pf_moe *moe = &s->m->layers[il].moe;
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     PF_TRY(pf_project(s, &(struct pf_linear){ &moe->router, b->router }, 1, b->h, rows));
     const struct pf_picks routed = pf_routed_at(s, moe->ordinal, rows), used = pf_picks_at(s, moe->ordinal, rows);
     const struct pf_experts_op e = {
@@ -79,7 +79,7 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
     if (pf_watch_inside(s->m)) {
         PF_TRY(pf_watch_experts(s, il, &e));
     } else {
-        PF_TRY(ops->route(s->m->backend, &moe->routing, b->router, moe->select_bias, rows, routed.picks, routed.weights));
+        PF_TRY(ops->route(s->unit->backend, &moe->routing, b->router, moe->select_bias, rows, routed.picks, routed.weights));
         PF_TRY(run_experts(s, il, &e));
     }
     if (!moe->shared.gate.data)

@@ -20,10 +20,10 @@ bool pf_index_is_used(const struct pf_session *s, int rows)
 pf_status pf_index_block(struct pf_session *s, int il, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->m->backend;
+    pf_backend *be = s->unit->backend;
     const struct pf_indexer *x = &s->m->layers[il].mla.indexer;
     const struct pf_mla_sizes *z = &s->m->mla;
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     int n_pairs = s->m->rope.n_pairs;
     const struct pf_linear from_h[] = { { &x->k, b->index_k }, { &x->w, b->index_w } };
     const struct pf_rope_op ropes[] = {

@@ -343,8 +343,8 @@ pf_status pf_lora_expert_rows(struct pf_model *m, const struct pf_expert_lora *o
 
 static pf_status add(struct pf_session *s, const struct pf_lora *l, const struct pf_weight *w, const float *x, float *y, int rows)
 {
-    pf_backend *be = s->m->backend;
-    struct pf_buffers *b = &s->buf;
+    pf_backend *be = s->unit->backend;
+    struct pf_buffers *b = &s->unit->buf;
     for (; l; l = l->next) {
         PF_TRY(be->ops->linear(be, &(struct pf_linear){ &l->a, b->low }, 1, x, rows));
         PF_TRY(be->ops->linear(be, &(struct pf_linear){ &l->b, b->added }, 1, b->low, rows));
@@ -355,7 +355,7 @@ static pf_status add(struct pf_session *s, const struct pf_lora *l, const struct
 
 pf_status pf_project(struct pf_session *s, const struct pf_linear *l, int n_l, const float *x, int rows)
 {
-    PF_TRY(s->m->backend->ops->linear(s->m->backend, l, n_l, x, rows));
+    PF_TRY(s->unit->backend->ops->linear(s->unit->backend, l, n_l, x, rows));
     for (int i = 0; i < n_l; i++)
         PF_TRY(add(s, l[i].w->lora, l[i].w, x, l[i].y, rows));
     return PF_OK;
@@ -363,9 +363,9 @@ pf_status pf_project(struct pf_session *s, const struct pf_linear *l, int n_l, c
 
 pf_status pf_embed(struct pf_session *s, int rows)
 {
-    pf_backend *be = s->m->backend;
+    pf_backend *be = s->unit->backend;
     const struct pf_weight *w = &s->m->embed;
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     PF_TRY(be->ops->embed(be, w, b->ids, rows, b->x));
     for (const struct pf_lora *l = w->lora; l; l = l->next) {
         PF_TRY(be->ops->embed(be, &l->a, b->ids, rows, b->low));

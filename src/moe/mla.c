@@ -11,9 +11,9 @@
 static pf_status queries(struct pf_session *s, const struct pf_mla *a, int n_head, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->m->backend;
+    pf_backend *be = s->unit->backend;
     const struct pf_mla_sizes *z = &s->m->mla;
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     int n_k = z->n_nope + z->n_rope, n_key = z->n_latent + z->n_rope;
     if (a->q.data) {
         PF_TRY(pf_project(s, &(struct pf_linear){ &a->q, b->packed }, 1, b->h, rows));
@@ -34,9 +34,9 @@ static pf_status queries(struct pf_session *s, const struct pf_mla *a, int n_hea
 static pf_status keys(struct pf_session *s, const struct pf_mla *a, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->m->backend;
+    pf_backend *be = s->unit->backend;
     const struct pf_mla_sizes *z = &s->m->mla;
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     int n_key = z->n_latent + z->n_rope;
     const struct pf_copy apart[] = {
         { b->gate_out, b->v, z->n_latent, 1, 0, 0, n_key, z->n_latent },
@@ -52,12 +52,12 @@ static pf_status keys(struct pf_session *s, const struct pf_mla *a, int rows)
 pf_status pf_mla_block(struct pf_session *s, int il, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->m->backend;
+    pf_backend *be = s->unit->backend;
     const struct pf_mla *a = &s->m->layers[il].mla;
     const struct pf_attention *attn = &s->m->layers[il].attn;
     const struct pf_mla_sizes *z = &s->m->mla;
     const struct pf_kv_view *kv = &s->kv[il].view;
-    struct pf_buffers *b = &s->buf;
+    struct pf_buffers *b = &s->unit->buf;
     int n_pairs = s->m->rope.n_pairs;
 
     PF_TRY(queries(s, a, attn->n_head, rows));

@@ -150,6 +150,14 @@ struct pf_watch {
     struct pf_tap tap;                    /* and this */
 };
 
+/* What of the model runs on its backend; the CPU does the rest. */
+struct pf_cut {
+    int  n_layers;                        /* the first ones */
+    bool output;                          /* the product with the output matrix */
+    bool whole;                           /* everything: all layers, output and embedding */
+    uint64_t bytes;                       /* of a device's memory for weights of a model without experts */
+};
+
 struct pf_model {
     const struct pf_arch *arch;
     pf_gguf    *file;
@@ -162,6 +170,7 @@ struct pf_model {
     struct pf_residency *residency;       /* NULL: all weights are mapped */
     struct pf_mapped *mapped;             /* mapped.h; NULL: weights come through the store, or lie on a device */
     struct pf_offload *offload;           /* NULL: backend computes the experts too */
+    struct pf_cut      cut;               /* how layers are dealt to backend and cpu: split.h */
     struct pf_trace injected;             /* whose picks take the place of the router's; n_tokens 0: none */
     struct pf_watch watch;
     pf_spans   *spans;                    /* NULL: nobody wants a timeline */
@@ -214,6 +223,15 @@ pf_status pf_model_bind(struct pf_model *m);
 
 /* After a failure of the device: from now on the model runs on the CPU. false: it does so already. With the step lock held. */
 bool pf_model_leave_device(struct pf_model *m);
+
+/* The layer that a tensor's name says; -1: none. */
+int pf_tensor_layer(const struct pf_tensor *t);
+
+/* Whether the weights of layer il are nowhere but on a device that the CPU shares the layers with. */
+static inline bool pf_is_on_device(const struct pf_model *m, int il)
+{
+    return !m->cut.whole && il >= 0 && il < m->cut.n_layers;
+}
 
 /* Frees p with the model; p NULL is PF_ENOMEM. */
 pf_status pf_model_own(struct pf_model *m, void *p);

@@ -13,6 +13,7 @@
 #include "kernels/share.h"
 #include "moe/lora.h"
 #include "moe/mapped.h"
+#include "moe/session.h"
 #include "tiers/plan.h"
 
 enum { LAYERS_AHEAD = 2, ALL_TOUCHED = 3, SLABS_AHEAD = 16, MAX_MATRICES = 24 };
@@ -195,7 +196,7 @@ static pf_status tables_make(struct pf_residency **out, struct pf_model *m)
     pf_status st = finder_open(&f, m->file);
     for (int il = 0; st == PF_OK && il < m->n_layer; il++) {
         r->first_slab[il] = -1;
-        if (m->n_expert == 0)
+        if (m->n_expert == 0 && !pf_is_on_device(m, il))
             add_dense_layer(r, m, &f, il);
         else if (m->layers[il].is_moe)
             add_moe_layer(r, m, &f, il);
@@ -225,7 +226,11 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_residency *r
                                .token_bytes = m->info.bytes_per_token, .experts = m->n_expert > 0 };
     struct pf_store_setup setup;
     uint64_t kv, work;
-    PF_TRY(pf_session_bytes(m, so, &kv, &work));
+    if (m->cut.whole)
+        PF_TRY(pf_session_bytes(m, so, &kv, &work));
+    else
+        PF_TRY(pf_session_part_bytes(m, so, m->cpu, m->cut.n_layers, m->n_layer, &kv, &work));
+    s.weight_bytes -= m->cut.whole ? 0 : m->cut.bytes;
     s.other_bytes = kv + work + pf_lora_bytes(m);
     setup_parts(&setup, r, m);
     PF_TRY(pf_store_bytes(&setup, &s.slots_all, &s.slots_least));
@@ -319,7 +324,7 @@ static void advise_mapped(const struct pf_model *m, const struct pf_residency *r
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         uintptr_t begin = (uintptr_t)t->data / PAGE * PAGE;
-        if (!r->streams[i])
+        if (!r->streams[i] && !pf_is_on_device(m, pf_tensor_layer(t)))
             madvise((void *)begin, (uintptr_t)t->data + t->n_bytes - begin, MADV_WILLNEED);
     }
 }
@@ -334,7 +339,8 @@ pf_status pf_residency_open(struct pf_model *m, const struct pf_model_opts *o, c
     pf_status st = sizes_of(m, r, NULL, &sizes);
     if (st == PF_OK)
         st = pf_plan_make(&sizes, &budget, &plan);
-    bool mapped = plan.resident && m->backend == m->cpu;       /* a GPU copies from slots, which can be pinned */
+    /* A GPU copies experts from slots, which can be pinned. */
+    bool mapped = st == PF_OK && plan.resident && (m->backend == m->cpu || m->n_expert == 0);
     if (st == PF_OK && !mapped)
         st = open_store(m, r, plan.resident ? sizes.slots_all : plan.slot_bytes, setup);
     if (st < 0 || mapped) {
@@ -381,7 +387,7 @@ static void read_ahead(const struct pf_model *m, int il)
 pf_status pf_residency_enter(struct pf_model *m, int il)
 {
     enum pf_pin how;
-    if (m->mapped)
+    if (m->mapped && !pf_is_on_device(m, il))
         pf_mapped_enter(m, il);
     if (!is_dense_slab(m, il))
         return PF_OK;

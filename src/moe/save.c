@@ -52,9 +52,8 @@ static pf_status transfer(struct stream *f, void *p, size_t n)
 
 typedef pf_status move_fn(pf_backend *b, void *to, const void *from, size_t bytes);
 
-static pf_status move(const struct pf_session *s, move_fn *fn, void *to, const void *from, size_t bytes)
+static pf_status move(const struct pf_session *s, pf_backend *b, move_fn *fn, void *to, const void *from, size_t bytes)
 {
-    pf_backend *b = s->m->backend;
     pthread_mutex_lock(&s->m->step_lock);
     pf_status st = fn(b, to, from, bytes);
     st = st == PF_OK ? b->ops->finish(b) : st;
@@ -62,56 +61,65 @@ static pf_status move(const struct pf_session *s, move_fn *fn, void *to, const v
     return st;
 }
 
-/* The same for the backend's memory, by way of a piece that can be read. */
-static pf_status transfer_buffer(struct stream *f, const struct pf_session *s, void *p, size_t n)
+/* The same for a unit's memory, by way of a piece that can be read. */
+static pf_status transfer_buffer(struct stream *f, const struct pf_session *s, const struct pf_unit *u, void *p, size_t n)
 {
-    const struct pf_backend_ops *ops = s->m->backend->ops;
     for (size_t at = 0; at < n; at += PIECE) {
         size_t bytes = n - at < PIECE ? n - at : PIECE;
         if (f->write)
-            PF_TRY(move(s, ops->download, f->piece, (char *)p + at, bytes));
+            PF_TRY(move(s, u->backend, u->backend->ops->download, f->piece, (char *)p + at, bytes));
         PF_TRY(transfer(f, f->piece, bytes));
         if (f->read)
-            PF_TRY(move(s, ops->upload, (char *)p + at, f->piece, bytes));
+            PF_TRY(move(s, u->backend, u->backend->ops->upload, (char *)p + at, f->piece, bytes));
     }
     return PF_OK;
 }
 
 /* Keys and values of one layer and chunk, the first in_use positions of it, which begins at position first. */
-static pf_status transfer_chunk(struct stream *f, const struct pf_session *s, const struct pf_kv_view *kv, int64_t first,
-                                size_t in_use)
+static pf_status transfer_chunk(struct stream *f, const struct pf_session *s, const struct pf_unit *u, const struct pf_kv_view *kv,
+                                int64_t first, size_t in_use)
 {
     size_t element = kv->type == PF_KV_F16 ? 2 : 4;
     for (int h = 0; h < kv->n_kv_head; h++) {
         size_t at = (size_t)first * (size_t)kv->n_kv_head + (size_t)h * PF_KV_CHUNK_POSITIONS;
-        PF_TRY(transfer_buffer(f, s, (char *)kv->k + at * (size_t)kv->hd_k * element, in_use * (size_t)kv->hd_k * element));
+        PF_TRY(transfer_buffer(f, s, u, (char *)kv->k + at * (size_t)kv->hd_k * element, in_use * (size_t)kv->hd_k * element));
         if (kv->v)                           /* else the values are in the keys, or there are none */
-            PF_TRY(transfer_buffer(f, s, (char *)kv->v + at * (size_t)kv->hd_v * element, in_use * (size_t)kv->hd_v * element));
+            PF_TRY(transfer_buffer(f, s, u, (char *)kv->v + at * (size_t)kv->hd_v * element,
+                                   in_use * (size_t)kv->hd_v * element));
     }
+    return PF_OK;
+}
+
+static pf_status transfer_state(struct stream *f, const struct pf_session *s)
+{
+    for (int i = 0; i < 2; i++)
+        PF_TRY(transfer_buffer(f, s, &s->units[i], s->units[i].state, s->units[i].state_bytes));
     return PF_OK;
 }
 
 /* Keys and values of the first n positions. */
 static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64_t n)
 {
-    for (int il = 0; il < s->m->n_layer; il++)
+    for (int il = 0; il < s->m->n_layer; il++) {
+        const struct pf_unit *u = &s->units[il >= s->units[0].end];
         for (int64_t first = 0; first < n; first += PF_KV_CHUNK_POSITIONS) {
             size_t in_use = (size_t)(n - first < PF_KV_CHUNK_POSITIONS ? n - first : PF_KV_CHUNK_POSITIONS);
-            PF_TRY(transfer_chunk(f, s, &s->kv[il].view, first, in_use));
-            PF_TRY(transfer_chunk(f, s, &s->index_kv[il].view, first, in_use));
+            PF_TRY(transfer_chunk(f, s, u, &s->kv[il].view, first, in_use));
+            PF_TRY(transfer_chunk(f, s, u, &s->index_kv[il].view, first, in_use));
         }
+    }
     return PF_OK;
 }
 
 static pf_status save(const pf_session *s, struct stream *f)
 {
-    int64_t computed = s->backend == s->m->backend ? s->computed : 0;       /* or lost with its device */
+    int64_t computed = s->units[0].backend == s->m->backend ? s->computed : 0;       /* or lost with its device */
     struct save_header header = { .version = VERSION, .kv_type = s->opts.kv_type, .fingerprint = s->m->fingerprint,
                                   .n_tokens = (uint64_t)s->pos, .computed = (uint64_t)computed };
     memcpy(header.magic, magic, sizeof magic);
     PF_TRY(transfer(f, &header, sizeof header));
     PF_TRY(transfer(f, s->tokens, (size_t)s->pos * sizeof *s->tokens));
-    PF_TRY(transfer_buffer(f, s, s->state, computed > 0 ? s->state_bytes : 0));
+    PF_TRY(computed > 0 ? transfer_state(f, s) : PF_OK);
     PF_TRY(transfer_kv(f, s, computed));
     uint64_t hash = f->hash;
     return transfer(f, &hash, sizeof hash);
@@ -168,7 +176,7 @@ static pf_status load(pf_session *s, struct stream *f)
         if (s->tokens[i] < 0 || s->tokens[i] >= s->m->n_vocab)
             PF_FAIL(PF_EFORMAT, "token %llu of the saved session is %d; the vocabulary has ids 0 to %d", (unsigned long long)i,
                     s->tokens[i], s->m->n_vocab - 1);
-    PF_TRY(transfer_buffer(f, s, s->state, header.computed > 0 ? s->state_bytes : 0));
+    PF_TRY(header.computed > 0 ? transfer_state(f, s) : PF_OK);
     PF_TRY(transfer_kv(f, s, (int64_t)header.computed));
     uint64_t expected = f->hash, found;
     PF_TRY(transfer(f, &found, sizeof found));

@@ -6,6 +6,7 @@
 
 #include "base/pf_mem.h"
 #include "moe/offload.h"
+#include "moe/split.h"
 
 enum { DEFAULT_CTX = 8192, DEFAULT_BATCH = 512, MAX_BATCH = 8192 };
 
@@ -149,7 +150,7 @@ struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base)
 struct pf_picks pf_routed_at(const struct pf_session *s, int ordinal, int rows)
 {
     size_t at = (size_t)ordinal * (size_t)rows * (size_t)s->m->n_used;
-    return (struct pf_picks){ s->buf.picks + at, s->buf.pick_weights + at };
+    return (struct pf_picks){ s->unit->buf.picks + at, s->unit->buf.pick_weights + at };
 }
 
 struct pf_picks pf_picks_at(const struct pf_session *s, int ordinal, int rows)
@@ -157,7 +158,7 @@ struct pf_picks pf_picks_at(const struct pf_session *s, int ordinal, int rows)
     size_t at = (size_t)ordinal * (size_t)rows * (size_t)s->m->n_used;
     if (s->m->injected.n_tokens == 0)
         return pf_routed_at(s, ordinal, rows);
-    return (struct pf_picks){ s->buf.injected + at, s->buf.injected_weights + at };
+    return (struct pf_picks){ s->unit->buf.injected + at, s->unit->buf.injected_weights + at };
 }
 
 /* The output matrix gets fewer rows than the others. */
@@ -201,51 +202,88 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
     return used;
 }
 
+static uint64_t kv_bytes_of(const struct pf_model *m, int il, const struct pf_session_opts *o)
+{
+    struct pf_kv_layer kv = kv_layer(m, il, o);
+    return kv.k_bytes + kv.v_bytes + index_kv_layer(m, il, o).k_bytes;
+}
+
+/* All copies of the state of those layers. */
+static uint64_t states_bytes(const struct pf_model *m, int first, int end)
+{
+    return (uint64_t)pf_state_bytes(m, first, end) * (uint64_t)(2 + pf_state_n_checkpoints(m));
+}
+
+pf_status pf_session_part_bytes(const struct pf_model *m, const struct pf_session_opts *opts, const pf_backend *b, int first,
+                                int end, uint64_t *kv_bytes, uint64_t *work_bytes)
+{
+    struct pf_session_opts o;
+    struct pf_buffers buf;
+    PF_TRY(resolve_opts(m, opts, &o));
+    *kv_bytes = 0;
+    for (int il = first; il < end; il++)
+        *kv_bytes += kv_bytes_of(m, il, &o);
+    struct pf_backend_sizes sizes = backend_sizes(m, &o);
+    *work_bytes = states_bytes(m, first, end) + carve(m, o.n_batch, NULL, &buf) + b->ops->scratch_bytes(b, &sizes);
+    return PF_OK;
+}
+
 pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts, uint64_t *kv_bytes,
                            uint64_t *work_bytes)
 {
     struct pf_session_opts o;
-    struct pf_buffers b;
+    uint64_t kv = 0, work = 0;
     PF_TRY(resolve_opts(m, opts, &o));
-    *kv_bytes = 0;
-    for (int il = 0; il < m->n_layer; il++) {
-        struct pf_kv_layer kv = kv_layer(m, il, &o);
-        *kv_bytes += kv.k_bytes + kv.v_bytes + index_kv_layer(m, il, &o).k_bytes;
-    }
-    struct pf_backend_sizes sizes = backend_sizes(m, &o);
-    *work_bytes = (uint64_t)pf_state_bytes(m) * (uint64_t)(2 + pf_state_n_checkpoints(m)) +
-                  carve(m, o.n_batch, NULL, &b) + m->backend->ops->scratch_bytes(m->backend, &sizes) +
-                  (uint64_t)o.n_ctx * sizeof(int32_t) +
-                  (uint64_t)m->n_vocab * (sizeof(struct pf_candidate) + sizeof(int32_t));
+    PF_TRY(pf_session_part_bytes(m, &o, m->backend, 0, m->cut.n_layers, kv_bytes, work_bytes));
+    if (!m->cut.whole)
+        PF_TRY(pf_session_part_bytes(m, &o, m->cpu, m->cut.n_layers, m->n_layer, &kv, &work));
+    *kv_bytes += kv;
+    *work_bytes += work + (uint64_t)o.n_ctx * sizeof(int32_t) +
+                   (uint64_t)m->n_vocab * (sizeof(struct pf_candidate) + sizeof(int32_t));
     return PF_OK;
 }
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
-/* What lies in the memory of s->backend. */
-static void close_buffers(struct pf_session *s)
+static void close_unit(struct pf_session *s, struct pf_unit *u)
 {
-    pf_backend *b = s->backend;
-    for (int il = 0; s->kv && il < s->m->n_layer; il++) {
+    pf_backend *b = u->backend;
+    if (!b)
+        return;
+    for (int il = u->first; il < u->end; il++) {
         b->ops->buf_free(b, s->kv[il].view.k, s->kv[il].k_bytes, false);
         b->ops->buf_free(b, s->kv[il].view.v, s->kv[il].v_bytes, false);
-        s->kv[il] = (struct pf_kv_layer){ .k_bytes = 0 };
-    }
-    for (int il = 0; s->index_kv && il < s->m->n_layer; il++) {
         b->ops->buf_free(b, s->index_kv[il].view.k, s->index_kv[il].k_bytes, false);
-        s->index_kv[il] = (struct pf_kv_layer){ .k_bytes = 0 };
+        s->kv[il] = s->index_kv[il] = (struct pf_kv_layer){ .k_bytes = 0 };
     }
-    b->ops->buf_free(b, s->state, s->state_bytes, false);
-    b->ops->buf_free(b, s->next, s->state_bytes, false);
-    for (int i = 0; i < s->n_checkpoints; i++)
-        b->ops->buf_free(b, s->checkpoints[i].state, s->state_bytes, false);
-    b->ops->buf_free(b, s->buf.base, s->buf.bytes, false);
-    b->ops->buf_free(b, s->inputs, pf_inputs_at(s->m, s->opts.n_batch, NULL).bytes, true);
-    b->ops->buf_free(b, s->logits, (size_t)s->m->n_vocab * sizeof *s->logits, true);
-    s->state = s->next = s->logits = NULL;
+    b->ops->buf_free(b, u->state, u->state_bytes, false);
+    b->ops->buf_free(b, u->next, u->state_bytes, false);
+    for (int i = 0; i < PF_MAX_CHECKPOINTS; i++)
+        b->ops->buf_free(b, u->kept[i], u->state_bytes, false);
+    b->ops->buf_free(b, u->buf.base, u->buf.bytes, false);
+    *u = (struct pf_unit){ .backend = NULL };
+}
+
+static size_t handed_bytes(const struct pf_session *s)
+{
+    return (size_t)s->opts.n_batch * (size_t)s->m->n_embd * sizeof *s->handed;
+}
+
+/* What lies in the memory of the units. */
+static void close_buffers(struct pf_session *s)
+{
+    pf_backend *b = s->units[0].backend;
+    if (b) {
+        b->ops->buf_free(b, s->inputs, pf_inputs_at(s->m, s->opts.n_batch, NULL).bytes, true);
+        b->ops->buf_free(b, s->logits, (size_t)s->m->n_vocab * sizeof *s->logits, true);
+        b->ops->buf_free(b, s->handed, handed_bytes(s), true);
+    }
+    s->inputs = NULL;
+    s->logits = s->handed = NULL;
+    close_unit(s, &s->units[1]);
+    close_unit(s, &s->units[0]);
     memset(s->checkpoints, 0, sizeof s->checkpoints);
     s->n_checkpoints = 0;
-    s->buf.base = s->inputs = NULL;
 }
 
 void pf_session_close(pf_session **sp)
@@ -265,60 +303,105 @@ void pf_session_close(pf_session **sp)
     *sp = NULL;
 }
 
-static pf_status alloc_floats(struct pf_session *s, size_t bytes, bool shared, float **out)
+static pf_status alloc_floats(pf_backend *b, size_t bytes, bool shared, float **out)
 {
     void *p = NULL;
-    PF_TRY(s->backend->ops->buf_alloc(s->backend, bytes, shared, &p));
+    PF_TRY(b->ops->buf_alloc(b, bytes, shared, &p));
     *out = p;
     return PF_OK;
 }
 
-static pf_status open_state(struct pf_session *s)
+static pf_status open_state(struct pf_session *s, struct pf_unit *u)
 {
-    s->state_bytes = pf_state_bytes(s->m);
-    if (s->state_bytes == 0)
+    u->state_bytes = pf_state_bytes(s->m, u->first, u->end);
+    u->first_net = s->m->layers[u->first < u->end ? u->first : 0].delta.ordinal;
+    if (u->state_bytes == 0)
         return PF_OK;
-    PF_TRY(alloc_floats(s, s->state_bytes, false, &s->state));
-    PF_TRY(alloc_floats(s, s->state_bytes, false, &s->next));
-    for (int i = 0; i < pf_state_n_checkpoints(s->m); i++) {
-        PF_TRY(alloc_floats(s, s->state_bytes, false, &s->checkpoints[i].state));
-        s->n_checkpoints++;
-    }
+    PF_TRY(alloc_floats(u->backend, u->state_bytes, false, &u->state));
+    PF_TRY(alloc_floats(u->backend, u->state_bytes, false, &u->next));
+    for (int i = 0; i < pf_state_n_checkpoints(s->m); i++)
+        PF_TRY(alloc_floats(u->backend, u->state_bytes, false, &u->kept[i]));
     return PF_OK;
 }
 
-static pf_status open_kv(struct pf_session *s, int il)
+static pf_status open_kv(struct pf_session *s, const struct pf_unit *u, int il)
 {
-    const struct pf_backend_ops *ops = s->backend->ops;
+    const struct pf_backend_ops *ops = u->backend->ops;
     struct pf_kv_layer kv = kv_layer(s->m, il, &s->opts);
     if (kv.k_bytes == 0)                     /* a delta net */
         return PF_OK;
-    PF_TRY(ops->buf_alloc(s->backend, kv.k_bytes, false, &kv.view.k));
+    PF_TRY(ops->buf_alloc(u->backend, kv.k_bytes, false, &kv.view.k));
     s->kv[il] = kv;
     if (kv.v_bytes)
-        PF_TRY(ops->buf_alloc(s->backend, kv.v_bytes, false, &s->kv[il].view.v));
+        PF_TRY(ops->buf_alloc(u->backend, kv.v_bytes, false, &s->kv[il].view.v));
     struct pf_kv_layer index = index_kv_layer(s->m, il, &s->opts);
     if (index.k_bytes)
-        PF_TRY(ops->buf_alloc(s->backend, index.k_bytes, false, &index.view.k));
+        PF_TRY(ops->buf_alloc(u->backend, index.k_bytes, false, &index.view.k));
     s->index_kv[il] = index;
+    return PF_OK;
+}
+
+/* What the unit needs for any layers. */
+static pf_status open_work(struct pf_session *s, struct pf_unit *u, pf_backend *b)
+{
+    *u = (struct pf_unit){ .backend = b };
+    u->buf.bytes = carve(s->m, s->opts.n_batch, NULL, &u->buf);
+    u->buf.base = NULL;
+    PF_TRY(b->ops->buf_alloc(b, u->buf.bytes, false, &u->buf.base));
+    carve(s->m, s->opts.n_batch, u->buf.base, &u->buf);
+    return b->ops->reserve(b, &s->sizes);
+}
+
+static pf_status open_layers(struct pf_session *s, struct pf_unit *u, int first, int end)
+{
+    u->first = first;
+    u->end = end;
+    for (int il = first; il < end; il++)
+        PF_TRY(open_kv(s, u, il));
+    return open_state(s, u);
+}
+
+/* How many layers the first unit takes: those whose weights its backend has, as far as there is room for the rest of them. */
+static int n_layers_of_first(const struct pf_session *s)
+{
+    const struct pf_model *m = s->m;
+    int n = 0;
+    if (m->backend == m->cpu || m->n_expert > 0)
+        return m->n_layer;
+    uint64_t used = m->cut.whole ? 0 : PF_CUT_SPARE_BYTES, room = m->backend->ops->room(m->backend);
+    while (n < m->cut.n_layers) {
+        used += kv_bytes_of(m, n, &s->opts) + states_bytes(m, n, n + 1);
+        if (used > room)
+            break;
+        n++;
+    }
+    return n;
+}
+
+/* The CPU's part. What is handed over to it and back lies where the device can copy from and to. */
+static pf_status open_second(struct pf_session *s, int first)
+{
+    PF_TRY(open_work(s, &s->units[1], s->m->cpu));
+    PF_TRY(open_layers(s, &s->units[1], first, s->m->n_layer));
+    PF_TRY(alloc_floats(s->units[0].backend, handed_bytes(s), true, &s->handed));
+    s->units[1].buf.x = s->handed;
     return PF_OK;
 }
 
 static pf_status open_buffers(struct pf_session *s)
 {
     struct pf_model *m = s->m;
-    pf_backend *b = s->backend;
-    for (int il = 0; il < m->n_layer; il++)
-        PF_TRY(open_kv(s, il));
-    PF_TRY(open_state(s));
-    s->buf.bytes = carve(m, s->opts.n_batch, NULL, &s->buf);
-    s->buf.base = NULL;
-    PF_TRY(b->ops->buf_alloc(b, s->buf.bytes, false, &s->buf.base));
-    PF_TRY(b->ops->buf_alloc(b, pf_inputs_at(m, s->opts.n_batch, NULL).bytes, true, &s->inputs));
-    PF_TRY(alloc_floats(s, (size_t)m->n_vocab * sizeof *s->logits, true, &s->logits));
-    carve(m, s->opts.n_batch, s->buf.base, &s->buf);
+    pf_backend *b = m->backend;
+    s->unit = &s->units[0];
     s->sizes = backend_sizes(m, &s->opts);
-    PF_TRY(b->ops->reserve(b, &s->sizes));
+    PF_TRY(open_work(s, &s->units[0], b));
+    PF_TRY(b->ops->buf_alloc(b, pf_inputs_at(m, s->opts.n_batch, NULL).bytes, true, &s->inputs));
+    PF_TRY(alloc_floats(b, (size_t)m->n_vocab * sizeof *s->logits, true, &s->logits));
+    int n = n_layers_of_first(s);
+    PF_TRY(open_layers(s, &s->units[0], 0, n));
+    if (n < m->n_layer || !m->cut.whole)
+        PF_TRY(open_second(s, n));
+    s->n_checkpoints = pf_state_n_checkpoints(m);
     return m->offload ? pf_offload_reserve(m, &s->sizes) : PF_OK;
 }
 
@@ -337,12 +420,14 @@ static pf_status open_parts(struct pf_session *s)
 
 pf_status pf_session_follow(struct pf_session *s)
 {
-    if (s->backend == s->m->backend)
+    if (s->units[0].backend == s->m->backend)
         return PF_OK;
     close_buffers(s);
-    s->backend = s->m->backend;
     s->computed = 0;
-    return open_buffers(s);
+    pf_status st = open_buffers(s);
+    if (st < 0)
+        close_buffers(s);
+    return st;
 }
 
 /* A GPU's expert cache gives way to the session, then takes what is left. */
@@ -365,7 +450,6 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
     if (!s)
         PF_FAIL(PF_ENOMEM, "no memory for a session");
     s->m = m;
-    s->backend = m->backend;
     s->opts = o;
     atomic_fetch_add(&m->n_sessions, 1);
     pthread_mutex_lock(&m->step_lock);

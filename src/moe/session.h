@@ -4,8 +4,10 @@
  *     computed <= pos              what keys, values and state hold; below pos only after a rewind of a recurrent model, or
  *                                  when they were lost with their device
  *     kv[layer]                    chunks of 256 positions; whatever lies at or past computed is garbage
- *     state                        of the delta nets after position computed - 1; at computed 0 it is not looked at
- *     buffers                      activations of one batch of at most n_batch rows
+ *     state of a unit              of its delta nets after position computed - 1; at computed 0 it is not looked at
+ *     units                        who computes which layers, and the memory of each. One: the model's backend computes all
+ *                                  of them. Two: it computes the first ones, and the CPU the others (split.h)
+ *     buffers of a unit            activations of one batch of at most n_batch rows
  *
  * A step writes keys and values past computed and the second copy of the state, and commits by moving computed and
  * swapping the copies; a step that fails leaves no trace. One thread at a time per session; sessions of one model take
@@ -20,7 +22,7 @@ struct pf_kv_layer {
     size_t            k_bytes, v_bytes;      /* of the buffers */
 };
 
-/* Activations of a batch, in the backend's memory; [rows][...] each. */
+/* Activations of a batch, in the memory of a unit; [rows][...] each. */
 struct pf_buffers {
     void  *base;
     size_t bytes;
@@ -77,28 +79,37 @@ struct pf_candidate {        /* sampler.c */
 };
 
 enum { PF_MAX_CHECKPOINTS = 8 };
-struct pf_checkpoint {       /* state.c */
+struct pf_checkpoint {       /* state.c; the states are those that units have kept under the same number */
     int64_t  pos;            /* the state is that after position pos - 1; 0: none */
     uint64_t age;
-    float   *state;
+};
+
+/* What computes layers [first, end) of a session: a backend, and the session's memory there. */
+struct pf_unit {
+    pf_backend       *backend;               /* NULL: there is no such unit, and nothing below */
+    int               first, end;
+    struct pf_buffers buf;
+    size_t            state_bytes;           /* of the delta nets among the layers; 0: there are none */
+    int               first_net;             /* ordinal of the first of them */
+    float            *state, *next;          /* [state_bytes] each */
+    float            *kept[PF_MAX_CHECKPOINTS];
 };
 
 struct pf_session {
     struct pf_model      *m;
-    pf_backend           *backend;           /* whose memory the buffers lie in: the model's, or one that was lost */
     struct pf_session_opts opts;
     int64_t               pos, computed;
     int32_t              *tokens;            /* [n_ctx] */
-    struct pf_kv_layer   *kv;                /* [n_layer] */
+    struct pf_unit        units[2];          /* of the model's backend, or of one that was lost; of the CPU if that takes part */
+    struct pf_unit       *unit;              /* the one at work in a step */
+    struct pf_kv_layer   *kv;                /* [n_layer] each in the memory of its unit */
     struct pf_kv_layer   *index_kv;          /* [n_layer] keys of the indexers */
-    float                *state, *next;      /* [state_bytes] each; NULL where the model has no delta nets */
-    size_t                state_bytes;
     struct pf_checkpoint  checkpoints[PF_MAX_CHECKPOINTS];
     int                   n_checkpoints;
     uint64_t              n_kept;            /* checkpoints ever made */
     struct pf_backend_sizes sizes;           /* of its batches */
-    struct pf_buffers     buf;
     void                 *inputs;            /* the host's copy of buf.inputs */
+    float                *handed;            /* [n_batch][n_embd] buf.x of the second unit: what the first can copy from and to */
     float                *logits;            /* [n_vocab] of the last position, readable */
     float                *all_logits;        /* [n_all][n_vocab] of an eval with PF_LOGITS_ALL, else NULL */
     size_t                n_all;
@@ -122,21 +133,25 @@ struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base);
 struct pf_picks pf_picks_at(const struct pf_session *s, int ordinal, int rows);
 struct pf_picks pf_routed_at(const struct pf_session *s, int ordinal, int rows);
 
-/* forward.c: evaluates a batch. Reads and writes s->kv, s->next and s->buf; commits nothing. */
+/* forward.c: evaluates a batch. Reads and writes s->kv, and next and buf of the units; commits nothing. */
 pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch);
+
+/* What a session takes of the memory of backend b if that computes layers [first, end) of it: their keys and values, and the rest. */
+pf_status pf_session_part_bytes(const struct pf_model *m, const struct pf_session_opts *opts, const pf_backend *b, int first,
+                                int end, uint64_t *kv_bytes, uint64_t *work_bytes);
 
 /* Moves the session to the model's backend if that has changed; everything is to be computed again. With the step lock held. On
  * failure the session has no buffers, and the next call tries again. */
 pf_status pf_session_follow(struct pf_session *s);
 
 /* state.c */
-size_t pf_state_bytes(const struct pf_model *m);             /* of one copy; 0: the model has no recurrent state */
+size_t pf_state_bytes(const struct pf_model *m, int first, int end);     /* of one copy for those layers; 0: no recurrent state */
 int    pf_state_n_checkpoints(const struct pf_model *m);
 struct pf_state_view {
     float *rows;             /* [taps - 1][2 K + V] what went into the convolution last */
     float *matrices;         /* [n_v_head][d][d] */
 };
-struct pf_state_view pf_state_before(const struct pf_session *s, const struct pf_delta_net *net);   /* NULLs: zeros */
+struct pf_state_view pf_state_before(const struct pf_session *s, const struct pf_delta_net *net);   /* of the unit at work; NULLs: zeros */
 struct pf_state_view pf_state_after(const struct pf_session *s, const struct pf_delta_net *net);
 void pf_state_commit(struct pf_session *s, int rows);        /* of a step that succeeded */
 void pf_state_keep(struct pf_session *s);                    /* makes a checkpoint of what is computed */

@@ -1,6 +1,6 @@
 /* The recurrent state of a session: what delta nets carry from position to position. See session.h.
  *
- * A step reads `state` and writes `next`; pf_state_commit swaps them. State cannot be rewound, so copies are kept
+ * Each unit has that of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. State cannot be rewound, so copies are kept
  * (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and evaluating
  * from there again when the next tokens come. */
 #include "moe/session.h"
@@ -13,46 +13,55 @@ static size_t floats_per_net(const struct pf_model *m)
     return (size_t)(z->taps - 1) * (size_t)z->n_conv + (size_t)z->n_v * (size_t)z->d;
 }
 
-size_t pf_state_bytes(const struct pf_model *m)
+size_t pf_state_bytes(const struct pf_model *m, int first, int end)
 {
-    return m->delta.n_nets ? (size_t)m->delta.n_nets * floats_per_net(m) * sizeof(float) : 0;
+    size_t n = 0;
+    for (int il = first; il < end; il++)
+        n += m->layers[il].is_delta;
+    return n ? n * floats_per_net(m) * sizeof(float) : 0;
 }
 
 int pf_state_n_checkpoints(const struct pf_model *m)
 {
-    size_t bytes = pf_state_bytes(m), n = bytes ? BUDGET_BYTES / bytes : 0;
+    size_t bytes = pf_state_bytes(m, 0, m->n_layer), n = bytes ? BUDGET_BYTES / bytes : 0;
     return bytes == 0 ? 0 : n < 2 ? 2 : n > PF_MAX_CHECKPOINTS ? PF_MAX_CHECKPOINTS : (int)n;
 }
 
 static struct pf_state_view view(const struct pf_session *s, float *state, const struct pf_delta_net *net)
 {
     const struct pf_delta_sizes *z = &s->m->delta;
-    float *at = state + (size_t)net->ordinal * floats_per_net(s->m);
+    float *at = state + (size_t)(net->ordinal - s->unit->first_net) * floats_per_net(s->m);
     return (struct pf_state_view){ .rows = at, .matrices = at + (size_t)(z->taps - 1) * (size_t)z->n_conv };
 }
 
 struct pf_state_view pf_state_before(const struct pf_session *s, const struct pf_delta_net *net)
 {
-    return s->computed > 0 ? view(s, s->state, net) : (struct pf_state_view){ 0 };
+    return s->computed > 0 ? view(s, s->unit->state, net) : (struct pf_state_view){ 0 };
 }
 
 struct pf_state_view pf_state_after(const struct pf_session *s, const struct pf_delta_net *net)
 {
-    return view(s, s->next, net);
+    return view(s, s->unit->next, net);
 }
 
 void pf_state_commit(struct pf_session *s, int rows)
 {
-    float *now = s->next;
-    s->next = s->state;
-    s->state = now;
+    for (int i = 0; i < 2; i++) {
+        struct pf_unit *u = &s->units[i];
+        float *now = u->next;
+        u->next = u->state;
+        u->state = now;
+    }
     s->computed += rows;
 }
 
-static void copy_state(const struct pf_session *s, float *to, const float *from)
+/* Between the state and what is kept under number i. */
+static void copy_state(const struct pf_session *s, int i, bool keep)
 {
     pthread_mutex_lock(&s->m->step_lock);
-    s->m->backend->ops->buf_copy(s->m->backend, to, from, s->state_bytes);
+    for (const struct pf_unit *u = s->units; u < s->units + 2; u++)
+        if (u->state_bytes)
+            u->backend->ops->buf_copy(u->backend, keep ? u->kept[i] : u->state, keep ? u->state : u->kept[i], u->state_bytes);
     pthread_mutex_unlock(&s->m->step_lock);
 }
 
@@ -67,7 +76,7 @@ void pf_state_keep(struct pf_session *s)
         if (s->checkpoints[i].pos == 0 || (c->pos != 0 && s->checkpoints[i].age < c->age))
             c = &s->checkpoints[i];
     }
-    copy_state(s, c->state, s->state);
+    copy_state(s, (int)(c - s->checkpoints), true);
     c->pos = s->computed;
     c->age = ++s->n_kept;
 }
@@ -84,11 +93,11 @@ void pf_state_rewind(struct pf_session *s, int64_t pos)
     }
     if (s->computed <= pos)
         return;
-    if (s->state_bytes == 0) {
+    if (s->m->delta.n_nets == 0) {
         s->computed = pos;
         return;
     }
     s->computed = best ? best->pos : 0;
     if (best)
-        copy_state(s, s->state, best->state);
+        copy_state(s, (int)(best - s->checkpoints), false);
 }

@@ -17,7 +17,8 @@ static pf_status step(struct pf_session *s, const struct pf_batch *batch)
     atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
     atomic_fetch_add(&m->n_steps, 1);
     atomic_fetch_add(&m->n_tokens, (uint64_t)batch->rows);
-    atomic_store(&m->weight_bytes_now, m->backend->weight_bytes_read);
+    atomic_store(&m->weight_bytes_now, m->cpu->weight_bytes_read + (m->backend != m->cpu ? m->backend->weight_bytes_read : 0) +
+                                           (m->lost ? m->lost->weight_bytes_read : 0));
     return st;
 }
 
@@ -34,7 +35,7 @@ static pf_status check_tokens(const struct pf_session *s, int64_t from, const in
     return pf_gguf_unchanged(s->m->file);
 }
 
-/* Evaluates and commits the next batch of the tokens up to end; see run_to. */
+/* Evaluates the next batch of the tokens up to end and commits it, if the file stayed what it is; see run_to. */
 static pf_status run_batch(struct pf_session *s, int64_t end, int64_t first, bool last)
 {
     int64_t from = s->computed, left = end - from;
@@ -45,7 +46,9 @@ static pf_status run_batch(struct pf_session *s, int64_t end, int64_t first, boo
         batch.n_logits = (int)(from + rows - begin);
         batch.logits = s->all_logits + (size_t)(begin - first) * (size_t)s->m->n_vocab;
     }
-    PF_TRY(step(s, &batch));
+    pf_status st = step(s, &batch);
+    PF_TRY(pf_gguf_unchanged(s->m->file));       /* whatever st is: the weights may have been others than before */
+    PF_TRY(st);
     pf_state_commit(s, rows);
     s->pos = s->computed > s->pos ? s->computed : s->pos;
     return PF_OK;
@@ -105,7 +108,7 @@ static void drop_logits(struct pf_session *s)
 static void go_back(struct pf_session *s, int64_t pos)
 {
     s->pos = pos;
-    if (s->backend != s->m->backend)
+    if (s->units[0].backend != s->m->backend)
         s->computed = 0;                     /* what there was is lost, checkpoints too */
     pf_state_rewind(s, pos);
 }

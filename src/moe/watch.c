@@ -311,15 +311,15 @@ pf_status pf_watch_experts(struct pf_session *s, int il, const struct pf_experts
     size_t bytes = (size_t)e->rows * (size_t)m->n_embd * sizeof *t->x, row_bytes = (size_t)e->rows * sizeof *t->logits;
     size_t at = (size_t)m->layers[il].moe.ordinal * (size_t)e->rows * (size_t)e->n_used;
     PF_TRY(ops->download(m->backend, t->x, e->x, bytes));
-    PF_TRY(ops->download(m->backend, t->logits, s->buf.router, row_bytes * (size_t)m->n_expert));
+    PF_TRY(ops->download(m->backend, t->logits, s->unit->buf.router, row_bytes * (size_t)m->n_expert));
     PF_TRY(ops->finish(m->backend));
     m->cpu->tap = &t->tap;
     pf_status st = compute(s, il, &op);
     m->cpu->tap = NULL;
     PF_TRY(st);
     PF_TRY(ops->upload(m->backend, e->y, t->y, bytes));
-    PF_TRY(ops->upload(m->backend, s->buf.picks + at, t->picks + at, row_bytes * (size_t)e->n_used));
-    PF_TRY(ops->upload(m->backend, s->buf.pick_weights + at, t->weights + at, row_bytes * (size_t)e->n_used));
+    PF_TRY(ops->upload(m->backend, s->unit->buf.picks + at, t->picks + at, row_bytes * (size_t)e->n_used));
+    PF_TRY(ops->upload(m->backend, s->unit->buf.pick_weights + at, t->weights + at, row_bytes * (size_t)e->n_used));
     PF_TRY(ops->finish(m->backend));
     show_layer(s, il, e->rows, op.picks, op.weights);
     return PF_OK;

@@ -45,6 +45,7 @@ pf_status pf_io_file_open(struct pf_io_file *out, const char *path)
         PF_FAIL(PF_EIO, "%s: asking for its size failed: %s", path, strerror(err));
     }
     f.bytes = (uint64_t)st.st_size;
+    f.written = st.st_mtim;
     *out = f;
     return PF_OK;
 }
@@ -54,6 +55,17 @@ void pf_io_file_close(struct pf_io_file *f)
     if (f->align)
         close(f->fd);
     *f = (struct pf_io_file){ 0 };
+}
+
+bool pf_io_file_unchanged(const struct pf_io_file *f, struct timespec *touched)
+{
+    struct stat st;
+    *touched = (struct timespec){ 0 };
+    if (fstat(f->fd, &st) != 0)
+        return false;
+    *touched = st.st_ctim;
+    return (uint64_t)st.st_size == f->bytes && st.st_mtim.tv_sec == f->written.tv_sec &&
+           st.st_mtim.tv_nsec == f->written.tv_nsec;
 }
 
 pf_status pf_io_best_open(pf_io **out, const struct pf_io_setup *s, void *ctx)

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 #include "base/pf_status.h"
 
@@ -28,6 +29,7 @@ struct pf_io_file {
     bool     direct;     /* past the page cache: offsets, lengths and addresses must be multiples of align */
     uint32_t align;      /* a power of two */
     uint64_t bytes;      /* at open */
+    struct timespec written;     /* when it was last written to, at open */
 };
 
 struct pf_io_read {
@@ -73,6 +75,10 @@ pf_status pf_io_best_open(pf_io **out, const struct pf_io_setup *s, void *ctx); 
 /* Opens path for reading past the page cache, or through it where the file system has no other way. */
 pf_status pf_io_file_open(struct pf_io_file *out, const char *path);
 void      pf_io_file_close(struct pf_io_file *f);         /* also of a file that is all zeros */
+
+/* Whether the file has the size and the time of writing that it had when it was opened. *touched: when anything about it
+ * changed last, which nobody can set back, as they can the time of writing; zero if the system does not say. */
+bool      pf_io_file_unchanged(const struct pf_io_file *f, struct timespec *touched);
 
 /* What the simulated engine does to the reads it is given. Counting starts at 1; 0 of a number: never. */
 struct pf_io_sim {

@@ -14,6 +14,7 @@
  *  4. A QUEUED part is in the list `wanted` or `ahead`; a part with chunks still to be asked for stays in it while READING.
  *  5. The bytes of a slot are written only by the engine, while its part is READING; a part is READY when the last of its
  *     chunks has come and nobody writes any more. A pin taken under the lock therefore sees bytes that stay as they are.
+ *     Its file is then as it was at open, and was not touched since the part was asked for: what is READY is what it held at open.
  *  6. Each pin has exactly one unpin. At close there is none.
  *  7. Everything in pf_store is under `lock`, except: constants after open; a pinned part's slot; a READING part's bytes, which
  *     are the reader's; the engine's reap, which is the reader's too. Whoever wants parts sends the reads (send_reads), and
@@ -62,6 +63,7 @@ struct part {
     bool       broken, has_sum, again;   /* a chunk failed; sum is known; it is being read a second time over */
     bool       guessed;                  /* read on a guess, and not pinned since */
     uint64_t   sum;
+    struct timespec touched;             /* its file, when the first chunk was asked for */
 };
 
 struct class {
@@ -588,6 +590,8 @@ static void ask_chunk(struct pf_store *s, int p)
     uint64_t sectors = (end - begin + s->align - 1) / s->align, n = (uint64_t)part->n_chunks, i = (uint64_t)part->n_asked++;
     uint64_t from = begin + sectors * i / n * s->align, to = begin + sectors * (i + 1) / n * s->align;
     struct read *r = s->idle;
+    if (i == 0)
+        pf_io_file_unchanged(&s->files[part->at.file], &part->touched);
     if (i == 0 && !part->has_sum)
         mark_sectors(s, part);
     s->idle = r->next;
@@ -898,15 +902,30 @@ static void fail_bytes(struct pf_store *s, struct part *part, const char *how)
     fail_part(s, part, PF_EIO, text);
 }
 
-/* Whether the bytes of a part have to be read again; if they are wrong a second time, the part is broken. */
+static void fail_changed(struct pf_store *s, struct part *part)
+{
+    char text[512];
+    snprintf(text, sizeof text, "%s: the file changed since it was opened", s->paths[part->at.file]);
+    fail_part(s, part, PF_ECHANGED, text);
+}
+
+/* Whether the bytes of a part have to be read again; if they are wrong a second time, or of a file that has changed, the part
+ * is broken. */
 static bool must_read_again(struct pf_store *s, struct part *part)
 {
     pthread_mutex_unlock(&s->lock);
     uint64_t sum = checksum(s, part);
     enum look look = part->has_sum ? FINE : look_at(s, part);
+    struct timespec now;
+    bool unchanged = pf_io_file_unchanged(&s->files[part->at.file], &now);
     pthread_mutex_lock(&s->lock);
+    bool touched = now.tv_sec != part->touched.tv_sec || now.tv_nsec != part->touched.tv_nsec;
+    if (!unchanged || (touched && part->again)) {
+        fail_changed(s, part);
+        return false;
+    }
     bool differs = part->has_sum && sum != part->sum;
-    if ((differs || look != FINE) && !part->again)
+    if ((touched || differs || look != FINE) && !part->again)
         return true;
     if (differs)
         fail_bytes(s, part, "are read differently than before");

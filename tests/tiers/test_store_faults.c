@@ -1,9 +1,13 @@
 /* The store over a drive that fails: every read in turn fails, is cut short, comes late, or returns other sectors. Nothing
- * crashes, hangs or leaks, nobody sees a wrong byte, and after a failure the next try succeeds.
+ * crashes, hangs or leaks, nobody sees a wrong byte, and after a failure the next try succeeds. Or over a file that is cut short
+ * or written to, until it is again what it was.
  *
  * usage: test_store_faults DIRECTORY */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "check.h"
 #include "tiers/store_data.h"
@@ -141,17 +145,45 @@ static void test_stall(struct fixture *f)
     f->setup.stall_ns = stall_ns;
 }
 
-static void test_truncated(struct fixture *f)
+/* Writes byte_at, or its complement, over the file from `from` on. With `written` its time of writing is set back to that. */
+static void write_file(const struct fixture *f, uint64_t from, bool right, const struct stat *written)
 {
+    FILE *out = fopen(f->path, "r+b");
+    CHECK(out && fseek(out, (long)from, SEEK_SET) == 0, "%s", f->path);
+    for (uint64_t i = from; out && i < f->file_bytes; i++)
+        fputc(right ? byte_at(i) : (uint8_t)~byte_at(i), out);
+    CHECK(out && fclose(out) == 0, "%s", f->path);
+    if (written)
+        CHECK(utimensat(AT_FDCWD, f->path, (struct timespec[]){ written->st_atim, written->st_mtim }, 0) == 0, "%s", f->path);
+}
+
+static void test_changes(struct fixture *f)
+{
+    uint64_t keep = f->file_bytes - 30000;
+    int first = 0, second = 1, last = N_SLABS - 1, n_right = 0;
+    struct stat was;
     pf_store *s = NULL;
-    int slab = N_SLABS - 1, n_right = 0;
     f->setup.io = pf_io_best_open;
-    CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
-    CHECK(truncate(f->path, (off_t)f->file_bytes - 30000) == 0, "truncate");
-    CHECK(use_slabs(f, s, &slab, 1, &n_right) == PF_ECHANGED, "%s", pf_last_error());
+    f->setup.budget_bytes = f->all;
+    CHECK(pf_store_open(&s, &f->setup) == PF_OK && stat(f->path, &was) == 0, "%s", pf_last_error());
+    CHECK(use_slabs(f, s, &first, 1, &n_right) == PF_OK && n_right == 1, "%s", pf_last_error());
+
+    CHECK(truncate(f->path, (off_t)keep) == 0, "truncate");
+    CHECK(use_slabs(f, s, &last, 1, &n_right) == PF_ECHANGED, "%s", pf_last_error());
     printf("%s\n", pf_last_error());
-    slab = 0;
-    CHECK(use_slabs(f, s, &slab, 1, &n_right) == PF_OK && n_right == 1, "%s", pf_last_error());
+    CHECK(use_slabs(f, s, &second, 1, &n_right) == PF_ECHANGED, "what is left of a file that was cut short: %s", pf_last_error());
+    write_file(f, keep, true, &was);
+    CHECK(use_slabs(f, s, &last, 1, &n_right) == PF_OK && n_right == 2, "%s", pf_last_error());
+
+    write_file(f, 0, false, NULL);
+    CHECK(use_slabs(f, s, &second, 1, &n_right) == PF_ECHANGED, "%s", pf_last_error());
+    printf("%s\n", pf_last_error());
+    CHECK(use_slabs(f, s, &first, 1, &n_right) == PF_OK && n_right == 3, "what was read before: %s", pf_last_error());
+    pf_store_prefetch(s, &second, 1, 1);
+    pf_store_fill(s, &second, 1);
+    usleep(20000);                           /* the reader has had its time with the wrong bytes */
+    write_file(f, 0, true, &was);
+    CHECK(use_slabs(f, s, &second, 1, &n_right) == PF_OK && n_right == 4, "%s", pf_last_error());
     pf_store_close(&s);
 }
 
@@ -165,7 +197,7 @@ int main(int argc, char **argv)
     test_each_read(&f);
     test_short(&f);
     test_stall(&f);
-    test_truncated(&f);
+    test_changes(&f);
     fixture_close(&f);
     return check_status();
 }

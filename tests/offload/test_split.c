@@ -1,0 +1,363 @@
+/* Same bits however a model without experts is cut: one text, evaluated as a prompt, in a piece of a few rows and token by token,
+ * with the first layers on the simulated device and the others on the CPU, gives the logits that the CPU alone gives; for every
+ * cut that some size of memory leads to, over saving and loading, going back and long contexts, with layers that come from the drive,
+ * with allocations that fail, and with the device lost at every one of its operations.
+ *
+ * usage: test_split MODEL.gguf */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "check.h"
+#include "kernels/sim/sim.h"
+#include "moe/session.h"
+#include "moe/split.h"
+
+enum { N_PROMPT = 40, N_FEW = 5, N_DECODE = 6, N_PIECES = 2 + N_DECODE, N_TOKENS = N_PROMPT + N_FEW + N_DECODE, N_CTX = 64,
+       MAX_CUTS = 32 };
+
+static const char *path;
+static int32_t tokens[N_TOKENS];
+static float  *expected;                     /* [N_TOKENS][n_vocab] after each token */
+static size_t  n_vocab;
+
+static struct cut {
+    struct pf_cut what;
+    uint64_t      memory_bytes;              /* that leads to it */
+} cuts[MAX_CUTS];
+static int n_cuts;
+
+static size_t piece_at(int i)
+{
+    return i == 0 ? 0 : i == 1 ? N_PROMPT : (size_t)(N_PROMPT + N_FEW + i - 2);
+}
+
+static size_t piece_size(int i)
+{
+    return i == 0 ? N_PROMPT : i == 1 ? N_FEW : 1;
+}
+
+static pf_status open_device(pf_backend **out, void *ctx)
+{
+    return pf_backend_sim_open(out, ctx);
+}
+
+/* sim NULL: on the CPU alone. */
+static pf_model *open_model(struct pf_sim *sim, int n_threads, bool streaming)
+{
+    pf_model *m = NULL;
+    struct pf_model_opts o;
+    struct pf_residency_setup setup = { .device = sim ? open_device : NULL, .device_ctx = sim };
+    pf_model_opts_init(&o);
+    o.device = -1;
+    o.n_threads = n_threads;
+    o.streaming = streaming;
+    return pf_model_open_with(&m, path, &o, &setup) == PF_OK ? m : NULL;
+}
+
+static pf_status open_session(pf_session **out, pf_model *m)
+{
+    struct pf_session_opts so;
+    pf_session_opts_init(&so);
+    so.n_ctx = N_CTX;
+    return pf_session_open(out, m, &so);
+}
+
+static bool same(const float *logits, size_t at, const char *name)
+{
+    bool ok = logits && memcmp(logits, expected + at * n_vocab, n_vocab * sizeof *logits) == 0;
+    CHECK(ok, "%s: other bits after token %d", name, (int)at);
+    return ok;
+}
+
+static void run(pf_session *s, int from, int to, const char *name)
+{
+    for (int i = from; s && i < to; i++) {
+        if (pf_session_eval(s, tokens + piece_at(i), piece_size(i), 0) < 0) {
+            CHECK(false, "%s, piece %d: %s", name, i, pf_last_error());
+            return;
+        }
+        if (!same(pf_session_logits(s), piece_at(i) + piece_size(i) - 1, name))
+            return;
+    }
+}
+
+static void make_expected(void)
+{
+    pf_session *s = NULL;
+    pf_model *m = open_model(NULL, 2, false);
+    if (!m || open_session(&s, m) < 0) {
+        CHECK(false, "%s", pf_last_error());
+        exit(check_status());
+    }
+    n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    expected = malloc(N_TOKENS * n_vocab * sizeof *expected);
+    for (int i = 0; i < N_TOKENS; i++)
+        tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
+    CHECK(pf_session_eval(s, tokens, N_TOKENS, PF_LOGITS_ALL) == PF_OK, "%s", pf_last_error());
+    for (size_t i = 0; i < N_TOKENS; i++)
+        memcpy(expected + i * n_vocab, pf_session_logits_at(s, i), n_vocab * sizeof *expected);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+/* ---- The cut ------------------------------------------------------------------------------------------------------ */
+
+static void test_cut(void)
+{
+    static const uint64_t layers[] = { 100, 100, 50 };
+    const struct pf_cut_sizes z = { .fixed = 10, .output = 150, .outside = 400, .layers = layers, .n_layers = 3 };
+    static const struct { uint64_t room; int n_layers; bool output, whole; } rows[] = {
+        { 9, 0, false, false }, { 109, 0, false, false }, { 110, 1, false, false }, { 159, 1, false, false },
+        { 160, 0, true, false }, { 260, 1, true, false }, { 409, 2, true, false }, { 410, 3, true, false },
+        { 659, 3, true, false }, { 660, 3, true, true }, { UINT64_MAX, 3, true, true },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pf_cut c = pf_cut_make(&z, rows[i].room);
+        CHECK(c.n_layers == rows[i].n_layers && c.output == rows[i].output && c.whole == rows[i].whole,
+              "room for %d bytes: %d layers, output %d, whole %d", (int)rows[i].room, c.n_layers, c.output, c.whole);
+    }
+}
+
+/* All that sizes of memory lead to, from nothing to the whole model. */
+static void find_cuts(void)
+{
+    enum { STEP = 64 << 10 };
+    int seen = 0;
+    for (uint64_t memory = STEP; n_cuts < MAX_CUTS && (n_cuts == 0 || !cuts[n_cuts - 1].what.whole); memory += STEP + memory / 128) {
+        struct pf_sim sim = { .memory_bytes = memory };
+        pf_model *m = open_model(&sim, 1, false);
+        CHECK(m, "%s", pf_last_error());
+        if (!m)
+            return;
+        const struct pf_cut *c = &m->cut;
+        bool on_device = m->backend != m->cpu;
+        if (on_device && (n_cuts == 0 || memcmp(c, &cuts[n_cuts - 1].what, sizeof *c) != 0)) {
+            cuts[n_cuts++] = (struct cut){ *c, memory };
+            seen |= 1 << c->n_layers;
+        }
+        if (on_device && c->whole)
+            CHECK((seen | 1) == (2 << m->n_layer) - 1, "of %d layers only these numbers were seen on the device: %x", m->n_layer, seen);
+        pf_model_close(&m);
+    }
+    CHECK(n_cuts > 0 && cuts[n_cuts - 1].what.whole, "%d cuts and the model is not whole", n_cuts);
+}
+
+/* ---- Same bits ---------------------------------------------------------------------------------------------------- */
+
+/* Opens, runs everything, closes; checks the bits, and that nothing is left behind. */
+static void check_run(const char *name, struct pf_sim *sim, int n_threads, bool streaming, struct pf_stats *stats)
+{
+    struct pf_mem_stats before, after;
+    pf_session *s = NULL;
+    pf_mem_stats_get(&before);
+    memset(stats, 0, sizeof *stats);
+    pf_model *m = open_model(sim, n_threads, streaming);
+    CHECK(m, "%s: %s", name, pf_last_error());
+    if (!m)
+        return;
+    if (open_session(&s, m) < 0)
+        CHECK(open_session(&s, m) == PF_OK, "%s, again: %s", name, pf_last_error());
+    run(s, 0, N_PIECES, name);
+    pf_stats_get(m, stats);
+    pf_session_close(&s);
+    pf_model_close(&m);
+    pf_mem_stats_get(&after);
+    CHECK(before.n_live == after.n_live, "%s: memory is left behind", name);
+}
+
+static void test_every_cut(void)
+{
+    struct pf_stats stats;
+    for (int i = 0; i < n_cuts; i++)
+        for (int n_threads = 1; n_threads < 4; n_threads += 2) {
+            struct pf_sim sim = { .memory_bytes = cuts[i].memory_bytes };
+            char name[96];
+            snprintf(name, sizeof name, "%d layers%s, %d threads", cuts[i].what.n_layers, cuts[i].what.output ? " and the output" : "",
+                     n_threads);
+            check_run(name, &sim, n_threads, false, &stats);
+            CHECK(!stats.device_lost, "%s: the device was lost", name);
+            CHECK(sim.n_ops > 0, "%s: the device did nothing", name);
+        }
+}
+
+/* Layers that memory does not hold come from the drive. */
+static void test_streaming(void)
+{
+    for (int i = 0; i < n_cuts; i++) {
+        struct pf_sim sim = { .memory_bytes = cuts[i].memory_bytes };
+        struct pf_stats stats;
+        check_run("layers from the drive", &sim, 2, true, &stats);
+        CHECK(stats.slab_hits + stats.slab_misses > 0, "cut %d: no layer came through the store", i);
+    }
+}
+
+static void test_all_logits_and_going_back(pf_session *s, const char *name)
+{
+    CHECK(pf_session_rewind(s, 0) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_eval(s, tokens, N_PROMPT, PF_LOGITS_ALL) == PF_OK, "%s: %s", name, pf_last_error());
+    for (size_t i = 0; i < N_PROMPT && same(pf_session_logits_at(s, i), i, name); i++)
+        ;
+    run(s, 1, N_PIECES, name);
+    for (int64_t back = N_TOKENS - 1; back > 0; back -= 23) {
+        CHECK(pf_session_rewind(s, back) == PF_OK, "%s", pf_last_error());
+        CHECK(pf_session_eval(s, tokens + back, (size_t)(N_TOKENS - back), 0) == PF_OK, "%s: %s", name, pf_last_error());
+        same(pf_session_logits(s), N_TOKENS - 1, name);
+    }
+}
+
+struct memory {
+    char  *p;
+    size_t n, at;
+};
+
+static bool write_memory(void *ctx, const void *data, size_t bytes)
+{
+    struct memory *f = ctx;
+    f->p = realloc(f->p, f->n + bytes);
+    memcpy(f->p + f->n, data, bytes);
+    f->n += bytes;
+    return true;
+}
+
+static bool read_memory(void *ctx, void *data, size_t bytes)
+{
+    struct memory *f = ctx;
+    if (bytes > f->n - f->at)
+        return false;
+    memcpy(data, f->p + f->at, bytes);
+    f->at += bytes;
+    return true;
+}
+
+/* What one cut saved, another takes up; and the CPU alone, whose saved sessions are the same bytes. */
+static void test_saving(void)
+{
+    struct memory first = { 0 };
+    for (int i = -1; i < n_cuts; i++) {
+        struct pf_sim sim = { .memory_bytes = i < 0 ? 0 : cuts[i].memory_bytes };
+        struct memory f = { 0 };
+        pf_session *s = NULL;
+        pf_model *m = open_model(i < 0 ? NULL : &sim, 2, false);
+        char name[64];
+        snprintf(name, sizeof name, "cut %d, saved and loaded", i);
+        CHECK(m && open_session(&s, m) == PF_OK, "%s", pf_last_error());
+        run(s, 0, 4, name);
+        CHECK(pf_session_save(s, write_memory, &f) == PF_OK, "%s: %s", name, pf_last_error());
+        if (i < 0)
+            first = f;
+        CHECK(f.n == first.n && memcmp(f.p, first.p, f.n) == 0, "%s: other bytes", name);
+        run(s, 4, N_PIECES, name);
+        first.at = 0;
+        CHECK(pf_session_load(s, read_memory, &first) == PF_OK, "%s: %s", name, pf_last_error());
+        run(s, 4, N_PIECES, name);
+        test_all_logits_and_going_back(s, name);
+        pf_session_close(&s);
+        pf_model_close(&m);
+        if (i >= 0)
+            free(f.p);
+    }
+    free(first.p);
+}
+
+/* A context for which the device has no room leaves it fewer layers. */
+static void test_long_context(void)
+{
+    int n_fewer = 0;
+    for (int i = 0; i < n_cuts; i++) {
+        struct pf_sim sim = { .memory_bytes = cuts[i].memory_bytes };
+        struct pf_session_opts so;
+        pf_session *s = NULL;
+        pf_model *m = open_model(&sim, 2, false);
+        pf_session_opts_init(&so);
+        so.n_ctx = 32768;
+        CHECK(m && pf_session_open(&s, m, &so) == PF_OK, "a long context in cut %d: %s", i, pf_last_error());
+        n_fewer += s && s->units[0].end < cuts[i].what.n_layers;
+        run(s, 0, N_PIECES, "a long context");
+        pf_session_close(&s);
+        pf_model_close(&m);
+    }
+    CHECK(n_fewer > 0, "no context was too long for all the layers that a cut has");
+}
+
+/* ---- Failures ------------------------------------------------------------------------------------------------------ */
+
+static void test_refusals(int cut)
+{
+    struct pf_sim sim = { .memory_bytes = cuts[cut].memory_bytes };
+    struct pf_stats stats;
+    char name[64];
+    check_run("counting", &sim, 2, false, &stats);
+    uint64_t n_allocs = sim.n_allocs;
+    for (uint64_t i = 1; i <= n_allocs; i++) {
+        sim = (struct pf_sim){ .memory_bytes = cuts[cut].memory_bytes, .fail_alloc = i };
+        snprintf(name, sizeof name, "cut %d, allocation %d fails", cut, (int)i);
+        check_run(name, &sim, 2, false, &stats);
+    }
+}
+
+static void test_loss(int cut)
+{
+    struct pf_sim sim = { .memory_bytes = cuts[cut].memory_bytes };
+    struct pf_stats stats;
+    check_run("counting", &sim, 2, false, &stats);
+    uint64_t n_ops = sim.n_ops, step = 1 + n_ops / 25, n_lost = 0;
+    for (uint64_t i = 1; i <= n_ops; i += step) {
+        char name[64];
+        sim = (struct pf_sim){ .memory_bytes = cuts[cut].memory_bytes, .lose_at = i };
+        snprintf(name, sizeof name, "cut %d, lost at operation %d", cut, (int)i);
+        check_run(name, &sim, 2, false, &stats);
+        n_lost += stats.device_lost;
+    }
+    CHECK(n_lost == (n_ops + step - 1) / step, "the device was lost %d times", (int)n_lost);
+}
+
+/* Two sessions: one notices, the other follows it to the CPU, or is closed as it is. */
+static void test_loss_of_two(int cut)
+{
+    for (int go_on = 0; go_on < 2; go_on++) {
+        struct pf_sim sim = { .memory_bytes = cuts[cut].memory_bytes + (8u << 20) };
+        struct pf_mem_stats before, after;
+        struct pf_stats stats;
+        pf_session *a = NULL, *b = NULL;
+        pf_mem_stats_get(&before);
+        pf_model *m = open_model(&sim, 2, false);
+        CHECK(m && open_session(&a, m) == PF_OK && open_session(&b, m) == PF_OK, "%s", pf_last_error());
+        run(a, 0, 3, "the first of two");
+        run(b, 0, 2, "the second of two");
+        sim.lose_at = sim.n_ops + 5;
+        run(a, 3, N_PIECES, "the first of two, its device lost");
+        pf_stats_get(m, &stats);
+        CHECK(stats.device_lost && stats.weight_bytes_read < UINT64_MAX / 2, "the device was not lost");
+        if (go_on)
+            run(b, 2, N_PIECES, "the second of two, its device lost");
+        pf_session_close(&a);
+        pf_session_close(&b);
+        pf_model_close(&m);
+        pf_mem_stats_get(&after);
+        CHECK(before.n_live == after.n_live, "memory of two sessions is left behind");
+    }
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 2)
+        return 2;
+    path = argv[1];
+    make_expected();
+    test_cut();
+    find_cuts();
+    for (int i = 0; i < n_cuts; i++)
+        printf("%d layers%s in %llu bytes\n", cuts[i].what.n_layers, cuts[i].what.output ? " and the output" : "",
+               (unsigned long long)cuts[i].memory_bytes);
+    test_every_cut();
+    test_streaming();
+    test_saving();
+    test_long_context();
+    test_refusals(n_cuts / 2);
+    test_loss(n_cuts / 2);
+    test_loss_of_two(n_cuts / 2);
+    test_loss(0);
+    free(expected);
+    return check_status();
+}
