@@ -366,8 +366,8 @@ pf_status pf_residency_open(struct pf_model *m, const struct pf_model_opts *o, c
     pf_status st = sizes_of(m, r, NULL, &sizes);
     if (st == PF_OK)
         st = pf_plan_make(&sizes, &budget, &plan);
-    bool mapped = plan.resident && (m->backend == m->cpu || m->n_expert == 0);     /* a GPU copies experts from slots, which can
-                                                                                    be pinned */
+    /* A GPU copies experts from slots, which can be pinned. */
+    bool mapped = st == PF_OK && plan.resident && (m->backend == m->cpu || m->n_expert == 0);
     if (st == PF_OK && !mapped)
         st = open_store(m, r, plan.resident ? sizes.slots_all : plan.slot_bytes, setup);
     if (st < 0 || mapped) {
