@@ -115,7 +115,7 @@ static void print_plan(struct buf *out, const struct pf_plan *p)
     for (int t = gpu ? PF_TIER_VRAM : PF_TIER_RAM; t < PF_N_TIERS; t++)
         print_tier(out, names[t], &p->tiers[t]);
     if (gpu)
-        buf_printf(out, "the GPU's memory: %.2f GB, of it %.2f for keys, values and scratch, %.2f for experts\n",
+        buf_printf(out, "the GPU's memory: %.2f GB, of it %.2f for keys, values and scratch, %.2f for experts or layers\n",
                    (double)p->vram_budget_bytes * 1e-9, (double)p->other_bytes * 1e-9, (double)p->vram_slot_bytes * 1e-9);
     buf_printf(out, "main memory: %.2f GB, of it ", (double)p->ram_budget_bytes * 1e-9);
     if (!gpu)

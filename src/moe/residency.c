@@ -13,6 +13,7 @@
 #include "kernels/share.h"
 #include "moe/lora.h"
 #include "moe/mapped.h"
+#include "moe/split.h"
 #include "moe/session.h"
 #include "tiers/plan.h"
 
@@ -213,6 +214,14 @@ static pf_status tables_make(struct pf_residency **out, struct pf_model *m)
 
 /* ---- Planning and opening ---------------------------------------------------------------------------------------- */
 
+static uint64_t slab_bytes(const struct pf_residency *r, int slab)
+{
+    uint64_t bytes = 0;
+    for (int p = r->slabs[slab].first; p < r->slabs[slab].first + r->slabs[slab].n; p++)
+        bytes += r->parts[p].bytes;
+    return bytes;
+}
+
 static void setup_parts(struct pf_store_setup *s, const struct pf_residency *r, const struct pf_model *m)
 {
     *s = (struct pf_store_setup){ .parts = r->parts, .n_parts = r->n_parts, .slabs = r->slabs, .n_slabs = r->n_slabs,
@@ -265,6 +274,22 @@ static enum pf_price price_of(double given, double measured, double *price)
     return given > 0 ? PF_PRICE_GIVEN : PF_PRICE_MEASURED;
 }
 
+/* What a GPU would take of a model without experts; whether that is everything the planner sees for itself. */
+static pf_status cut_sizes_of(const struct pf_model *m, const struct pf_residency *r, const struct pf_session_opts *so,
+                              const struct pf_plan_budget *budget, struct pf_plan_sizes *s)
+{
+    struct pf_cut cut;
+    uint64_t least;
+    PF_TRY(pf_cut_of(m, so, budget->vram_bytes, budget->streaming, &cut, &least));
+    s->cut_bytes = cut.output ? m->output.row_bytes * (uint64_t)m->output.n_out : 0;
+    for (int i = 0; i < r->n_slabs; i++)
+        if (r->slabs[i].layer < cut.n_layers) {
+            s->cut_slabs++;
+            s->cut_slab_bytes += slab_bytes(r, i);
+        }
+    return PF_OK;
+}
+
 pf_status pf_residency_plan(struct pf_model *m, const struct pf_model_opts *o, const struct pf_session_opts *so,
                             struct pf_plan *out)
 {
@@ -273,11 +298,13 @@ pf_status pf_residency_plan(struct pf_model *m, const struct pf_model_opts *o, c
     struct pf_plan_budget budget = budget_of(o);
     const struct pf_speeds *given = &o->speeds;
     enum pf_price from[PF_N_TIERS];
+    budget.vram_bytes = vram_of(o);
     PF_TRY(tables_make(&r, m));
     pf_status st = sizes_of(m, r, so, &sizes);
+    if (st == PF_OK && m->n_expert == 0)
+        st = cut_sizes_of(m, r, so, &budget, &sizes);
     residency_free(r);
     PF_TRY(st);
-    budget.vram_bytes = vram_of(o);
     enum pf_price copies = price_of(given->pcie_bytes_s, 0, &budget.speeds.pcie_bytes_s);
     from[PF_TIER_VRAM] = price_of(given->vram_bytes_s, 0, &budget.speeds.vram_bytes_s);
     from[PF_TIER_RAM] = price_of(given->ram_bytes_s, given->ram_bytes_s > 0 ? 0 : pf_price_ram(m->info.n_threads),
@@ -633,14 +660,6 @@ static int slabs_of(const struct pf_model *m, int layer, int at)
     if (layer < 0)
         return at < r->n_planned ? r->order[at] : -1;
     return at < per_layer && r->first_slab[layer] >= 0 ? r->first_slab[layer] + at : -1;
-}
-
-static uint64_t slab_bytes(const struct pf_residency *r, int slab)
-{
-    uint64_t bytes = 0;
-    for (int p = r->slabs[slab].first; p < r->slabs[slab].first + r->slabs[slab].n; p++)
-        bytes += r->parts[p].bytes;
-    return bytes;
 }
 
 uint64_t pf_residency_bytes(const struct pf_model *m, int layer)

@@ -24,23 +24,22 @@ static uint64_t output_bytes(const struct pf_model *m)
 }
 
 /* What a layer takes of a session beside what any takes. */
-static pf_status session_layer(const struct pf_model *m, int il, uint64_t fixed, uint64_t *bytes)
+static pf_status session_layer(const struct pf_model *m, const struct pf_session_opts *so, int il, uint64_t fixed, uint64_t *bytes)
 {
     uint64_t kv, work;
-    PF_TRY(pf_session_part_bytes(m, NULL, m->backend, il, il + 1, &kv, &work));
+    PF_TRY(pf_session_part_bytes(m, so, m->backend, il, il + 1, &kv, &work));
     *bytes = kv + work - fixed;
     return PF_OK;
 }
 
-/* For sessions with the usual options. */
-static pf_status sizes_of(const struct pf_model *m, uint64_t *layers, struct pf_cut_sizes *out)
+static pf_status sizes_of(const struct pf_model *m, const struct pf_session_opts *so, uint64_t *layers, struct pf_cut_sizes *out)
 {
     uint64_t kv, fixed;
-    PF_TRY(pf_session_part_bytes(m, NULL, m->backend, 0, 0, &kv, &fixed));
+    PF_TRY(pf_session_part_bytes(m, so, m->backend, 0, 0, &kv, &fixed));
     *out = (struct pf_cut_sizes){ .fixed = fixed + PF_CUT_SPARE_BYTES + pf_lora_bytes(m), .output = output_bytes(m), .layers = layers,
                                   .n_layers = m->n_layer };
     for (int il = 0; il < m->n_layer; il++)
-        PF_TRY(session_layer(m, il, fixed, &layers[il]));
+        PF_TRY(session_layer(m, so, il, fixed, &layers[il]));
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         int il = pf_tensor_layer(t);
@@ -49,22 +48,19 @@ static pf_status sizes_of(const struct pf_model *m, uint64_t *layers, struct pf_
     return PF_OK;
 }
 
-static pf_status make_cut(const struct pf_model *m, bool streaming, struct pf_cut *out)
+pf_status pf_cut_of(const struct pf_model *m, const struct pf_session_opts *so, uint64_t room, bool streaming, struct pf_cut *out,
+                    uint64_t *least)
 {
     struct pf_cut_sizes sizes;
-    uint64_t room = m->backend->ops->room(m->backend);
     uint64_t *layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *layers);
     if (!layers)
         PF_FAIL(PF_ENOMEM, "no memory for the sizes of %d layers", m->n_layer);
-    pf_status st = sizes_of(m, layers, &sizes);
-    uint64_t least = st == PF_OK ? sizes.fixed + layers[0] : 0;
+    pf_status st = sizes_of(m, so, layers, &sizes);
+    *least = st == PF_OK ? sizes.fixed + layers[0] : 0;
     if (st == PF_OK)
         *out = pf_cut_make(&sizes, room);
     pf_free(layers);
     PF_TRY(st);
-    if (out->n_layers == 0 && !out->output)
-        PF_FAIL(PF_ENOMEM, "its first layer needs %llu MB of the GPU's memory, which has %llu",
-                (unsigned long long)((least + 999999) / 1000000), (unsigned long long)(room / 1000000));
     if (streaming && out->n_layers > m->n_layer / 2) {
         out->n_layers = m->n_layer / 2;
         out->whole = false;
@@ -94,7 +90,11 @@ static pf_status place_cut(struct pf_model *m)
 pf_status pf_split_open(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
 {
     struct pf_cut cut;
-    PF_TRY(make_cut(m, o->streaming, &cut));
+    uint64_t least, room = m->backend->ops->room(m->backend);
+    PF_TRY(pf_cut_of(m, NULL, room, o->streaming, &cut, &least));
+    if (cut.n_layers == 0 && !cut.output)
+        PF_FAIL(PF_ENOMEM, "its first layer needs %llu MB of the GPU's memory, which has %llu",
+                (unsigned long long)((least + 999999) / 1000000), (unsigned long long)(room / 1000000));
     m->cut = cut;
     PF_TRY(place_cut(m));
     if (cut.whole)

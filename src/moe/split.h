@@ -26,6 +26,11 @@ struct pf_cut_sizes {
  * can take nothing. */
 struct pf_cut pf_cut_make(const struct pf_cut_sizes *sizes, uint64_t room);
 
+/* The cut for a device with so much room, and for such sessions. streaming: never everything, even if it would fit. *least is what
+ * the first layer would need. */
+pf_status pf_cut_of(const struct pf_model *m, const struct pf_session_opts *so, uint64_t room, bool streaming, struct pf_cut *out,
+                    uint64_t *least);
+
 /* Cuts the bound model, puts its part on m->backend and sees to the CPU's. PF_ENOMEM: not even a layer has room. */
 pf_status pf_split_open(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup);
 

@@ -44,6 +44,22 @@ static void fill_tier(struct pf_plan_tier *t, double bytes_s, double token_bytes
     t->tok_s = token_bytes > 0 ? bytes_s / token_bytes : 0;
 }
 
+/* Layers come one after the other: the GPU's, then the CPU's while the drive reads. */
+static void fill_speeds_of_cut(const struct pf_plan_sizes *s, const struct pf_speeds *p, const double share[PF_N_TIERS],
+                               struct pf_plan *out)
+{
+    double other = (double)s->cut_bytes, slabs = (double)s->token_slab_bytes;
+    double rest = (double)(s->token_bytes - s->token_slab_bytes) - other;
+    fill_tier(&out->tiers[PF_TIER_VRAM], p->vram_bytes_s, other + share[PF_TIER_VRAM] * slabs);
+    fill_tier(&out->tiers[PF_TIER_RAM], p->ram_bytes_s, rest + (1 - share[PF_TIER_VRAM]) * slabs);
+    fill_tier(&out->tiers[PF_TIER_DISK], p->disk_bytes_s, share[PF_TIER_DISK] * slabs);
+    double first = out->tiers[PF_TIER_VRAM].token_bytes / p->vram_bytes_s;
+    double ram = out->tiers[PF_TIER_RAM].token_bytes / p->ram_bytes_s, disk = out->tiers[PF_TIER_DISK].token_bytes / p->disk_bytes_s;
+    double then = ram > disk ? ram : disk;
+    out->limit = first > then ? PF_TIER_VRAM : ram > disk ? PF_TIER_RAM : PF_TIER_DISK;
+    out->tok_s = 1 / (first + then);
+}
+
 /* The GPU first reads what every token needs; then all tiers serve their slabs at the same time. What lies in RAM is computed
  * there, or goes to the GPU where that is faster; both share RAM's speed. What comes from the drive is written to RAM and read
  * there like the rest. */
@@ -73,9 +89,12 @@ pf_status pf_plan_make(const struct pf_plan_sizes *s, const struct pf_plan_budge
     struct pf_plan p = { .ram_budget_bytes = b->ram_bytes, .other_bytes = s->other_bytes };
     double share[PF_N_TIERS] = { 0 };            /* of the slabs */
     bool gpu;
-    uint64_t in_vram = slabs_in_vram(s, b, &gpu), left = s->slab_bytes - in_vram;
-    uint64_t fixed = gpu ? 0 : s->weight_bytes - s->slab_bytes + s->other_bytes;
-    p.vram_budget_bytes = gpu ? b->vram_bytes : 0;
+    uint64_t in_vram = slabs_in_vram(s, b, &gpu), others = s->weight_bytes - s->slab_bytes;
+    bool cut = !gpu && b->vram_bytes > 0 && s->cut_slab_bytes + s->cut_bytes > 0;
+    in_vram = cut ? s->cut_slab_bytes : in_vram;
+    uint64_t others_in_vram = gpu ? others : cut ? s->cut_bytes : 0, left = s->slab_bytes - in_vram;
+    uint64_t fixed = gpu ? 0 : others - others_in_vram + s->other_bytes;
+    p.vram_budget_bytes = gpu || cut ? b->vram_bytes : 0;
     p.vram_slot_bytes = in_vram;
     share[PF_TIER_VRAM] = s->slab_bytes ? (double)in_vram / (double)s->slab_bytes : 0;
     share[PF_TIER_RAM] = 1 - share[PF_TIER_VRAM];
@@ -92,15 +111,19 @@ pf_status pf_plan_make(const struct pf_plan_sizes *s, const struct pf_plan_budge
     for (int t = 0; t < PF_TIER_DISK; t++) {
         bool rest = t == PF_TIER_RAM && p.resident;          /* down to the last byte, whatever rounding says */
         p.tiers[t].n_slabs = rest ? slabs_left : (uint64_t)(share[t] * (double)s->n_slabs);
+        if (cut && t == PF_TIER_VRAM)            /* they are not all of a size */
+            p.tiers[t].n_slabs = s->cut_slabs;
         p.tiers[t].bytes = rest ? left : (uint64_t)(share[t] * (double)s->slab_bytes);
-        if (t == (gpu ? PF_TIER_VRAM : PF_TIER_RAM))
-            p.tiers[t].bytes += s->weight_bytes - s->slab_bytes;
+        p.tiers[t].bytes += t == PF_TIER_VRAM ? others_in_vram : others - others_in_vram;
         slabs_left -= p.tiers[t].n_slabs;
         bytes_left -= p.tiers[t].bytes;
     }
     p.tiers[PF_TIER_DISK].n_slabs = slabs_left;
     p.tiers[PF_TIER_DISK].bytes = bytes_left;
-    fill_speeds(s, &b->speeds, share, gpu, &p);
+    if (cut)
+        fill_speeds_of_cut(s, &b->speeds, share, &p);
+    else
+        fill_speeds(s, &b->speeds, share, gpu, &p);
     *out = p;
     return PF_OK;
 }

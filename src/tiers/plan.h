@@ -4,11 +4,12 @@
  *
  *     the GPU takes what every token     -> VRAM: that first, then keys, values and scratch, then as many experts as fit.
  *     needs, and keys and values            If not even the former fits, the GPU is not used
+ *     without experts, and it does not   -> VRAM: the layers and the other weights that somebody has cut off for it
  *     what is left fits in RAM           -> resident: nothing is read from the drive while running
  *     the slabs do not, the rest does    -> RAM holds the rest, and as many slabs as fit; the drive serves the others
  *     not even the rest fits             -> an error that says how much is needed
  *
- * A slab lives in one tier. Layers of a dense model stay out of VRAM unless all of them fit. */
+ * A slab lives in one tier. */
 #ifndef PF_PLAN_H
 #define PF_PLAN_H
 
@@ -25,7 +26,8 @@ struct pf_plan_sizes {
     uint64_t token_bytes;                /* weights read to decode one token, */
     uint64_t token_slab_bytes;           /* and of it from slabs */
     uint64_t other_bytes;                /* keys, values and scratch */
-    bool     experts;                    /* slabs are experts */
+    bool     experts;                    /* slabs are experts; if not, what the GPU takes when it cannot take everything: */
+    uint64_t cut_slabs, cut_slab_bytes, cut_bytes;       /* so many of them, their bytes, and those of other weights */
 };
 
 struct pf_plan_budget {

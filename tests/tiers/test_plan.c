@@ -11,7 +11,7 @@
 #define MB ((uint64_t)1000000)
 
 /* 60 GB, of it 57 in 4608 experts. */
-static const struct pf_plan_sizes gpt_oss_120b = { 60000 * MB, 57000 * MB, 57100 * MB, 13 * MB, 4608, 4000 * MB, 1800 * MB, 1000 * MB, true };
+static const struct pf_plan_sizes gpt_oss_120b = { 60000 * MB, 57000 * MB, 57100 * MB, 13 * MB, 4608, 4000 * MB, 1800 * MB, 1000 * MB, true, 0, 0, 0 };
 static const struct pf_speeds prices = { 1000e9, 25e9, 50e9, 5e9 };
 
 static void test_plans(void)
@@ -69,9 +69,21 @@ static void test_gpu(void)
     b.streaming = true;
     CHECK(pf_plan_make(&s, &b, &p) == PF_OK && !p.resident, "streaming");
 
-    struct pf_plan_sizes dense = { 40000 * MB, 39000 * MB, 39000 * MB, 500 * MB, 80, 40000 * MB, 39000 * MB, 1000 * MB, false };
+    struct pf_plan_sizes dense = { 40000 * MB, 39000 * MB, 39000 * MB, 500 * MB, 80, 40000 * MB, 39000 * MB, 1000 * MB, false, 0, 0, 0 };
     b = (struct pf_plan_budget){ 24000 * MB, 64000 * MB, false, false, prices };
-    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.vram_budget_bytes == 0, "half of a dense model stays with the CPU");
+    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.vram_budget_bytes == 0, "a dense model that nobody has cut stays with the CPU");
+    dense.cut_slabs = 40;
+    dense.cut_slab_bytes = 19500 * MB;
+    dense.cut_bytes = 500 * MB;
+    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.resident && p.tiers[PF_TIER_VRAM].n_slabs == 40 &&
+          p.tiers[PF_TIER_VRAM].bytes == 20000 * MB && p.tiers[PF_TIER_RAM].n_slabs == 40 && p.tiers[PF_TIER_RAM].bytes == 20000 * MB,
+          "half of a dense model in the GPU");
+    double both = 20e9 / prices.vram_bytes_s + 20e9 / prices.ram_bytes_s;
+    CHECK(p.limit == PF_TIER_RAM && p.tok_s > 0.999 / both && p.tok_s < 1.001 / both, "one half after the other: %g", p.tok_s);
+    b.ram_bytes = 10000 * MB;
+    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && !p.resident && p.limit == PF_TIER_DISK && p.tiers[PF_TIER_DISK].n_slabs > 15 &&
+          p.tiers[PF_TIER_VRAM].n_slabs + p.tiers[PF_TIER_RAM].n_slabs + p.tiers[PF_TIER_DISK].n_slabs == 80, "a third in neither");
+    b.ram_bytes = 64000 * MB;
     b.vram_bytes = 48000 * MB;
     CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.limit == PF_TIER_VRAM && p.tok_s == 25, "a whole one does not: %g", p.tok_s);
 }

@@ -107,7 +107,7 @@ CU_INLINE float last_factor(const struct pf_attention_op &a, int head, float m, 
 
 /* Attention of a prompt in tiles, cu_attention_tile.cu. Not for heads longer than 256 or of no multiple of 8, nor for values
  * in keys, nor for chosen positions. */
-bool pf_cu_attention_tiled(const struct attention *o);
-cudaError_t pf_cu_attention_tiles(cudaStream_t st, const struct attention *o);
+extern "C" bool pf_cu_attention_tiled(const struct attention *o);
+extern "C" cudaError_t pf_cu_attention_tiles(cudaStream_t st, const struct attention *o);
 
 #endif

@@ -408,7 +408,7 @@ static int elements_of(const struct attention *o)
     return most <= 64 ? 2 : most <= 128 ? 4 : 8;
 }
 
-bool pf_cu_attention_tiled(const struct attention *o)
+extern "C" bool pf_cu_attention_tiled(const struct attention *o)
 {
     int device, bytes;
     if (o->kv.v == o->kv.k || o->a.chosen || max(o->kv.hd_k, o->kv.hd_v) > 256 || o->kv.hd_k % 8 != 0 || o->kv.hd_v % 8 != 0 || cudaGetDevice(&device) != cudaSuccess ||
@@ -417,7 +417,7 @@ bool pf_cu_attention_tiled(const struct attention *o)
     return tile_bytes(32 * elements_of(o) + 4, &o->kv) <= (size_t)bytes;
 }
 
-cudaError_t pf_cu_attention_tiles(cudaStream_t st, const struct attention *o)
+extern "C" cudaError_t pf_cu_attention_tiles(cudaStream_t st, const struct attention *o)
 {
     int e = elements_of(o);
     return e == 2 ? launch<2, 1>(st, *o) : e == 4 ? launch<4, 2>(st, *o) : launch<8, 4>(st, *o);
