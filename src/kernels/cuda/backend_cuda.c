@@ -31,7 +31,7 @@ static void cuda_close(pf_backend *backend)
     if (b->stream)
         cudaStreamDestroy(b->stream);
     cudaGetLastError();
-    pf_free(b->placed);
+    pf_placed_free(&b->placed);
     pf_free(b);
 }
 

@@ -11,8 +11,7 @@
  * finish, and nothing is allocated after the first step but through buf_alloc.
  *
  * Invariants:
- *  1. Weights are named by their host addresses. placed[] maps host ranges to device copies, sorted by host address,
- *     never overlapping. A table of expert addresses is placed like a vector, under the address of the host's table.
+ *  1. Weights are named by their host addresses. placed (kernels/placed.h) maps host ranges to device copies. A table of expert addresses is placed like a vector, under the address of the host's table.
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (pf_cuda_wrote).
  *  3. held: operations that were asked for and not yet started, since the one that usually follows does them in the
  *     same kernel: an addition waits for the norm that reads its sum, norms of heads and rotation wait for kv_store.
@@ -25,15 +24,10 @@
 #define PF_CUDA_BACKEND_H
 
 #include "kernels/cuda/cu_api.h"
+#include "kernels/placed.h"
 
 enum { CUDA_MAX_GRAPHS = 16, CUDA_MAX_OWNED = 4096 };
 enum { CUDA_ALIGN = 256, CUDA_OVERREAD = 64 };    /* of what lies on the device; kernels may read so far past an end */
-
-struct placed {
-    const char *host;
-    size_t      bytes;
-    char       *dev;
-};
 
 struct held_add {
     float       *y;                      /* NULL: none */
@@ -64,8 +58,7 @@ struct cuda_backend {
     struct cu_tile_shape shape;          /* of those */
     uint64_t          budget, used;      /* bytes of device memory: may take, has taken */
 
-    struct placed    *placed;
-    size_t            n_placed, cap_placed;
+    struct pf_placed  placed;
     char             *small;             /* block that vectors and tables are cut from */
     size_t            small_used;
     void             *owned[CUDA_MAX_OWNED];
