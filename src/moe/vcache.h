@@ -8,8 +8,8 @@
  *
  * While a slot is free, experts that are missed fill it; when there is none, one that is hotter than the coldest held takes its
  * place. Copies run in the background, a few bytes a step; what the GPU holds changes only between steps. Below three times top-k
- * slots a layer, or when replacing brought fewer hits than it cost copies, nothing is replaced any more (held experts stay and
- * serve). Prompts do not touch it. Memory comes in chunks, so that it can be given back when a session needs it.
+ * slots a layer nothing is replaced, and for some thousand steps when replacing brought fewer hits than it cost copies (held experts
+ * stay and serve). Prompts do not touch it. Memory comes in chunks, so that it can be given back when a session needs it.
  *
  * Used by the thread that holds the model's step lock. */
 #ifndef PF_VCACHE_H
