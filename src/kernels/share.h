@@ -20,7 +20,11 @@
 
 #include "kernels/backend.h"
 
-enum { PF_SHARE_TICKETS = 32, PF_SHARE_ROWS = 8 };     /* copies under way; rows of a shared step at most */
+enum {
+    PF_SHARE_TICKETS = 32,                /* copies under way; */
+    PF_SHARE_BACKGROUND = 24,             /* those from this one on give way to the others */
+    PF_SHARE_ROWS = 8                     /* rows of a shared step at most */
+};
 
 enum pf_pick_by {
     PF_BY_HOST,                           /* y of the pick holds what the expert puts out, before its weight */

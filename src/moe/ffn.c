@@ -61,7 +61,7 @@ static pf_status run_experts(struct pf_session *s, int il, const struct pf_exper
     PF_TRY(pf_residency_want(s->m, il, e, NULL));
     PF_TRY(guess_next(s, il + 1, e->rows));
     pf_spans_enter(s->m->spans, "experts", il);
-    return pf_residency_experts(s->m, il, e);
+    return pf_residency_experts(s->m, s->unit->backend, il, e);
 }
 
 /* y = sum over the experts that the router picks of weight * expert(h); then the shared one */

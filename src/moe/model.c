@@ -441,3 +441,11 @@ pf_status pf_model_bind(struct pf_model *m)
     pf_free(l.seen);
     return st;
 }
+
+void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3])
+{
+    const struct pf_moe *moe = &m->layers[il].moe;
+    const struct pf_expert_weight *w[] = { &moe->gate, &moe->up, &moe->down };
+    for (int i = 0; i < 3; i++)
+        bytes[i] = w[i]->row_bytes * (uint64_t)w[i]->n_out;
+}

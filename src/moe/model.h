@@ -221,6 +221,9 @@ const struct pf_arch *pf_arch_find(struct pf_str name);
 /* Reads hyper-parameters and binds every tensor of m->file. On failure the caller closes m. */
 pf_status pf_model_bind(struct pf_model *m);
 
+/* Bytes of gate, up and down of an expert of layer il, which has experts. */
+void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3]);
+
 /* After a failure of the device: from now on the model runs on the CPU. false: it does so already. With the step lock held. */
 bool pf_model_leave_device(struct pf_model *m);
 

@@ -1,6 +1,7 @@
 /* See offload.h. */
 #include "moe/offload.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "base/pf_mem.h"
@@ -21,7 +22,7 @@ struct pf_offload {
     struct pf_postfetch post;
     struct pf_vcache   *cache;
     bool                force_cpu;
-    uint64_t            cache_bytes;     /* most it may take */
+    void               *pinned;          /* the store's slots, for copies; NULL: not yet */
     uint64_t            last_begin_ns, step_ns;      /* of decoding steps */
 
     /* the layer that is being served */
@@ -44,14 +45,6 @@ struct pf_offload {
     float          *x, *y, *weights;     /* [max_rows][..] of the host, for transfers */
     int32_t        *picks;
 };
-
-static void parts_of(const struct pf_model *m, int il, uint64_t bytes[3])
-{
-    const struct pf_moe *moe = &m->layers[il].moe;
-    const struct pf_expert_weight *w[] = { &moe->gate, &moe->up, &moe->down };
-    for (int i = 0; i < 3; i++)
-        bytes[i] = w[i]->row_bytes * (uint64_t)w[i]->n_out;
-}
 
 /* ---- A step of a few rows: who does what ------------------------------------------------------------------------------- */
 
@@ -178,7 +171,7 @@ static pf_status serve_batch(void *ctx, const int *experts, int n)
     const struct pf_experts_op *e = f->offer->e;
     struct batch b = { .experts = experts, .n = n, .as_dealt = true };
     uint64_t begin = pf_now_ns();
-    parts_of(f->m, f->offer->il, b.bytes);
+    pf_expert_bytes(f->m, f->offer->il, b.bytes);
     start_transfers(f, &b);
     PF_TRY(compute_meanwhile(f, &b));
     PF_TRY(settle(f, &b));
@@ -216,11 +209,6 @@ static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_
 
 /* ---- Prompts: a layer's experts pass through VRAM in groups ----------------------------------------------------------- */
 
-static uint64_t expert_room(const uint64_t bytes[3])
-{
-    return pf_postfetch_bytes(bytes, 1);
-}
-
 /* Begins to copy n experts into a slot; their addresses on the device go to f->on_device. */
 static pf_status fill_slot(struct pf_offload *f, int slot, const int *experts, int n, const uint8_t *(*parts)[3], const uint64_t bytes[3])
 {
@@ -239,7 +227,7 @@ static pf_status fill_slot(struct pf_offload *f, int slot, const int *experts, i
 
 static int per_slot_of(const struct pf_offload *f, const uint64_t bytes[3])
 {
-    int n = (int)(f->slot_bytes / expert_room(bytes));
+    int n = (int)(f->slot_bytes / pf_expert_room(bytes));
     return n < BATCH ? n : BATCH;
 }
 
@@ -259,7 +247,7 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
     struct pf_experts_op op = *f->offer->e;
     uint64_t bytes[3];
     pf_status st = PF_OK;
-    parts_of(f->m, f->offer->il, bytes);
+    pf_expert_bytes(f->m, f->offer->il, bytes);
     pf_residency_tables(f->m, &op, w);
     int per_slot = per_slot_of(f, bytes);
     for (int i = 0, k; st == PF_OK && i < n; i += k) {
@@ -287,7 +275,7 @@ static void fill_ahead(struct pf_offload *f, int il, int rows)
     if (il >= m->n_layer || !m->layers[il].is_moe || rows * m->n_used < ALL_TOUCHED * m->n_expert)
         return;
     const bool *held = pf_vcache_held(f->cache, il);
-    parts_of(m, il, bytes);
+    pf_expert_bytes(m, il, bytes);
     for (int s = 0, x = 0; s < N_SLOTS; s++) {
         int slot = f->turn++ % N_SLOTS, per_slot = per_slot_of(f, bytes);
         struct ahead *a = &f->ahead[slot];
@@ -320,19 +308,20 @@ static pf_status run_ahead(struct pf_offload *f, int il)
 {
     struct pf_model *m = f->m;
     uint64_t bytes[3];
-    parts_of(m, il, bytes);
+    pf_expert_bytes(m, il, bytes);
     for (int s = 0; s < N_SLOTS; s++) {
         int slot = f->turn++ % N_SLOTS;
         struct ahead *a = &f->ahead[slot];
         char *at = f->slots[slot];
         pf_status st = PF_OK;
+        assert(a->n == 0 || a->il == il);    /* a layer is always followed by the one that it was filled for */
         for (int i = 0; i < a->n; i++)
             for (int p = 0; p < 3; p++) {
                 f->on_device[p][a->experts[i]] = (const uint8_t *)at;
                 at += pf_share_room(bytes[p]);
                 f->skip[a->experts[i]] = true;
             }
-        if (a->n > 0 && a->il == il)
+        if (a->n > 0)
             st = run_slot(f, slot, a->experts, a->n);
         drop_ahead(f, slot);
         PF_TRY(st);
@@ -386,17 +375,10 @@ static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_
     return PF_OK;
 }
 
-static pf_status compute_batch(void *ctx, const int *experts, int n)
-{
-    pf_backend *cpu = ctx;
-    return cpu->ops->experts_part(cpu, experts, n);
-}
-
 static pf_status prompt_on_cpu(struct pf_offload *f, int il, const struct pf_experts_op *e)
 {
-    pf_backend *device = f->m->backend, *cpu = f->m->cpu;
+    pf_backend *device = f->m->backend;
     size_t rows = (size_t)e->rows, n_picks = rows * (size_t)e->n_used, y_bytes = rows * (size_t)e->down->n_out * sizeof(float);
-    struct pf_expert_weight w[3];
     struct pf_experts_op op = *e;
     PF_TRY(device->ops->download(device, f->picks, e->picks, n_picks * sizeof *f->picks));
     PF_TRY(device->ops->download(device, f->weights, e->weights, n_picks * sizeof *f->weights));
@@ -406,10 +388,7 @@ static pf_status prompt_on_cpu(struct pf_offload *f, int il, const struct pf_exp
     op.weights = f->weights;
     op.x = f->x;
     op.y = f->y;
-    pf_residency_tables(f->m, &op, w);
-    PF_TRY(cpu->ops->experts_begin(cpu, &op));
-    PF_TRY(pf_residency_run(f->m, il, &op, NULL, compute_batch, cpu));
-    PF_TRY(cpu->ops->experts_end(cpu));
+    PF_TRY(pf_residency_experts(f->m, f->m->cpu, il, &op));
     return device->ops->upload(device, e->y, f->y, y_bytes);
 }
 
@@ -418,9 +397,13 @@ pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts
     struct pf_offload *f = m->offload;
     if (e->rows <= PF_SHARE_ROWS)
         return m->backend->ops->share->experts(m->backend, il, e);
-    pf_status st = f->force_cpu ? PF_EDEVICE : prompt_on_device(f, il, e);
-    f->post.n_fallbacks += st == PF_EDEVICE && !f->force_cpu;
-    return st == PF_EDEVICE ? prompt_on_cpu(f, il, e) : st;      /* a copy failed; if it was more, this fails too */
+    if (f->force_cpu)
+        return prompt_on_cpu(f, il, e);
+    pf_status st = prompt_on_device(f, il, e);
+    if (st != PF_EDEVICE)
+        return st;
+    f->post.n_fallbacks++;
+    return prompt_on_cpu(f, il, e);          /* a copy failed; if it was more, this fails too */
 }
 
 /* ---- Between steps ------------------------------------------------------------------------------------------------------ */
@@ -466,7 +449,7 @@ static void largest_parts(const struct pf_model *m, uint64_t bytes[3])
         uint64_t here[3];
         if (!m->layers[il].is_moe)
             continue;
-        parts_of(m, il, here);
+        pf_expert_bytes(m, il, here);
         for (int i = 0; i < 3; i++)
             bytes[i] = here[i] > bytes[i] ? here[i] : bytes[i];
     }
@@ -485,7 +468,7 @@ static pf_status open_memory(struct pf_offload *f)
     struct pf_model *m = f->m;
     uint64_t bytes[3];
     largest_parts(m, bytes);
-    uint64_t one = expert_room(bytes);
+    uint64_t one = pf_expert_room(bytes);
     int most = f->post.opts.max_transfers < m->n_used ? f->post.opts.max_transfers : m->n_used;
     f->post.scratchpad_bytes = f->post.opts.scratchpad_mb ? (uint64_t)f->post.opts.scratchpad_mb * 1000000 : one * (uint64_t)most;
     f->slot_bytes = one > SLOT_BYTES ? one : SLOT_BYTES;
@@ -521,7 +504,9 @@ static pf_status open_parts(struct pf_offload *f, const struct pf_model_opts *o,
     PF_TRY(share->open(m->backend, &sizes, serve, f));
     PF_TRY(open_tables(f));
     PF_TRY(open_memory(f));
-    pf_residency_pin(m);
+    size_t bytes;
+    f->pinned = pf_residency_arena(m, &bytes);
+    share->pin(m->backend, f->pinned, bytes);
     m->cpu->ops->alert(m->cpu, true);
     return PF_OK;
 }
@@ -537,7 +522,6 @@ pf_status pf_offload_open(struct pf_model *m, const struct pf_model_opts *o, con
     f->post.device = m->backend;
     f->post.opts = o->postfetch;
     f->post.prices = &f->solver.prices;
-    f->cache_bytes = UINT64_MAX;
     pf_status st = open_parts(f, o, setup);
     if (st < 0)
         pf_offload_close(m);
@@ -554,7 +538,8 @@ void pf_offload_close(struct pf_model *m)
     for (int s = 0; s < N_SLOTS; s++)
         drop_ahead(f, s);
     pf_vcache_close(&f->cache);
-    pf_residency_unpin(m);
+    if (f->pinned)
+        ops->share->unpin(m->backend, f->pinned);
     ops->buf_free(m->backend, f->post.scratchpad, f->post.scratchpad_bytes, false);
     for (int i = 0; i < N_SLOTS; i++)
         ops->buf_free(m->backend, f->slots[i], f->slot_bytes, false);
@@ -597,7 +582,7 @@ void pf_offload_use_room(struct pf_model *m)
 {
     struct pf_offload *f = m->offload;
     if (f && !f->force_cpu)
-        pf_vcache_grow(f->cache, f->cache_bytes);
+        pf_vcache_grow(f->cache);
 }
 
 pf_status pf_offload_preload(struct pf_model *m)

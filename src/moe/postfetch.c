@@ -5,9 +5,9 @@
 
 #include "base/pf_time.h"
 
-uint64_t pf_postfetch_bytes(const uint64_t part_bytes[3], int n)
+uint64_t pf_expert_room(const uint64_t bytes[3])
 {
-    return (uint64_t)n * (pf_share_room(part_bytes[0]) + pf_share_room(part_bytes[1]) + pf_share_room(part_bytes[2]));
+    return pf_share_room(bytes[0]) + pf_share_room(bytes[1]) + pf_share_room(bytes[2]);
 }
 
 void pf_postfetch_begin(struct pf_postfetch *p)

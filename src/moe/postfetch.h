@@ -44,8 +44,8 @@ struct pf_expert_parts {
     uint64_t       bytes[3];
 };
 
-/* What n experts of these sizes take on a scratchpad. */
-uint64_t pf_postfetch_bytes(const uint64_t part_bytes[3], int n);
+/* What an expert of these sizes takes on the device. */
+uint64_t pf_expert_room(const uint64_t bytes[3]);
 
 void pf_postfetch_begin(struct pf_postfetch *p);
 

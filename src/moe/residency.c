@@ -10,7 +10,6 @@
 #include <sys/mman.h>
 
 #include "base/pf_mem.h"
-#include "kernels/share.h"
 #include "moe/lora.h"
 #include "moe/mapped.h"
 #include "moe/split.h"
@@ -33,7 +32,6 @@ struct pf_residency {
     struct pf_weight **weights;          /* [n_parts] of a model without experts, else NULL */
     const uint8_t **mapped;              /* [n_parts] beside them: where their bytes are mapped */
     int  *order;                         /* [n_slabs] which to load first */
-    bool  pinned;                        /* the slots, for the device */
     int   n_planned;                     /* of them have a place in memory */
 
     const uint8_t **gate, **up, **down;  /* [n_expert] of the layer that is running */
@@ -609,21 +607,9 @@ bool pf_residency_is_short(const struct pf_model *m)
     return m->residency->n_planned < m->residency->n_slabs;
 }
 
-void pf_residency_pin(struct pf_model *m)
+void *pf_residency_arena(const struct pf_model *m, size_t *bytes)
 {
-    size_t bytes;
-    void *arena = pf_store_arena(m->residency->store, &bytes);
-    m->backend->ops->share->pin(m->backend, arena, bytes);
-    m->residency->pinned = true;
-}
-
-void pf_residency_unpin(struct pf_model *m)
-{
-    size_t bytes;
-    if (!m->residency || !m->residency->pinned)
-        return;
-    m->backend->ops->share->unpin(m->backend, pf_store_arena(m->residency->store, &bytes));
-    m->residency->pinned = false;
+    return pf_store_arena(m->residency->store, bytes);
 }
 
 static pf_status compute_part(void *ctx, const int *experts, int n)
@@ -632,17 +618,16 @@ static pf_status compute_part(void *ctx, const int *experts, int n)
     return b->ops->experts_part(b, experts, n);
 }
 
-pf_status pf_residency_experts(struct pf_model *m, int il, const struct pf_experts_op *e)
+pf_status pf_residency_experts(struct pf_model *m, pf_backend *b, int il, const struct pf_experts_op *e)
 {
-    const struct pf_backend_ops *ops = m->backend->ops;
     struct pf_expert_weight w[3];
     struct pf_experts_op op = *e;
     if (!m->residency)
-        return ops->experts(m->backend, e);
+        return b->ops->experts(b, e);
     pf_residency_tables(m, &op, w);
-    PF_TRY(ops->experts_begin(m->backend, &op));
-    PF_TRY(pf_residency_run(m, il, e, NULL, compute_part, m->backend));
-    return ops->experts_end(m->backend);
+    PF_TRY(b->ops->experts_begin(b, &op));
+    PF_TRY(pf_residency_run(m, il, e, NULL, compute_part, b));
+    return b->ops->experts_end(b);
 }
 
 /* ---- Loading ahead ----------------------------------------------------------------------------------------------- */

@@ -37,7 +37,7 @@ void      pf_residency_close(struct pf_model *m);
  * follows every enter that succeeded. */
 pf_status pf_residency_enter(struct pf_model *m, int il);
 void      pf_residency_leave(struct pf_model *m, int il);
-pf_status pf_residency_experts(struct pf_model *m, int il, const struct pf_experts_op *e);
+pf_status pf_residency_experts(struct pf_model *m, pf_backend *b, int il, const struct pf_experts_op *e);
 
 /* In front of experts, if there is something else to compute first: pins what the layer picked and sends the reads of what
  * is missing. skip as below. leave gives back what was never run. */
@@ -64,9 +64,8 @@ void      pf_residency_drop(struct pf_model *m, int il, int expert);
 /* Whether there are slabs that have no place in memory. */
 bool      pf_residency_is_short(const struct pf_model *m);
 
-/* The slots' memory, for copies by the model's device; unpin before the store is closed. */
-void      pf_residency_pin(struct pf_model *m);
-void      pf_residency_unpin(struct pf_model *m);
+/* The slots' memory, whole pages; it stays where it is until the model is closed. */
+void     *pf_residency_arena(const struct pf_model *m, size_t *bytes);
 
 /* Loading ahead. layer -1: as much of the model as the plan places in memory. */
 bool      pf_residency_streams(const struct pf_model *m, const struct pf_tensor *t);

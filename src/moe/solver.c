@@ -20,7 +20,7 @@ double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, u
     if (p->cpu_bytes_s <= 0 || p->pcie_bytes_s <= 0)
         return 0;
     double cpu = ((n - w) * gate_up + (n - w - d) * down) / p->cpu_bytes_s, pcie = (w * (gate_up + down) + d * down) / p->pcie_bytes_s;
-    return (cpu > pcie ? cpu : pcie) * 1e9 + (w + d) * p->fixed_ns;
+    return (cpu > pcie ? cpu : pcie) * 1e9;
 }
 
 /* Whether the rules allow the deal. */

@@ -6,7 +6,7 @@
  *
  * With w experts by copy and d by post-fetch out of n, the time until the last of the three is done should be
  *
- *     T(w, d) = max(c / B_cpu, p / B_pcie) + (w + d) * fixed
+ *     T(w, d) = max(c / B_cpu, p / B_pcie)
  *     c = (n - w) (gate + up) + (n - w - d) down       bytes the CPU reads
  *     p = w (gate + up + down) + d down                bytes that cross PCIe
  *
@@ -23,10 +23,9 @@
 
 enum { PF_SOLVER_MOST = 16 };            /* experts that it deals out at once; of more, the rest is the CPU's */
 
-/* Bytes a second, and what beginning a transfer costs. 0: not known yet. */
+/* Bytes a second. 0: not known yet. */
 struct pf_prices {
     double cpu_bytes_s, pcie_bytes_s;
-    double fixed_ns;
 };
 
 struct pf_solver_rules {

@@ -9,7 +9,7 @@
 #include "moe/residency.h"
 
 enum { CHUNK_BYTES = 64 << 20, MAX_CHUNKS = 4096, NONE = -1 };
-enum { FIRST_TICKET = 24, N_FILLING = PF_SHARE_TICKETS - FIRST_TICKET };
+enum { FIRST_TICKET = PF_SHARE_BACKGROUND, N_FILLING = PF_SHARE_TICKETS - FIRST_TICKET };
 enum { TRIAL_STEPS = 256, PAUSE_STEPS = 4096, SLOTS_PER_PICK = 3 };
 static const double AGEING = 1.005, HOTTER = 1.5, HEAT_MAX = 1e12;
 
@@ -49,14 +49,6 @@ static int key_of(const struct pf_vcache *c, int il, int expert)
     return il * c->m->n_expert + expert;
 }
 
-static void part_bytes(const struct pf_model *m, int il, uint64_t bytes[3])
-{
-    const struct pf_moe *moe = &m->layers[il].moe;
-    const struct pf_expert_weight *w[] = { &moe->gate, &moe->up, &moe->down };
-    for (int i = 0; i < 3; i++)
-        bytes[i] = w[i]->row_bytes * (uint64_t)w[i]->n_out;
-}
-
 static char *slot_at(const struct pf_vcache *c, int slot)
 {
     return c->chunks[slot / c->slots_per_chunk].memory + (uint64_t)(slot % c->slots_per_chunk) * c->slot_bytes;
@@ -65,7 +57,7 @@ static char *slot_at(const struct pf_vcache *c, int slot)
 static void parts_at(const struct pf_vcache *c, int il, int slot, uint8_t *parts[3], uint64_t bytes[3])
 {
     uint8_t *at = (uint8_t *)slot_at(c, slot);
-    part_bytes(c->m, il, bytes);
+    pf_expert_bytes(c->m, il, bytes);
     for (int i = 0; i < 3; i++) {
         parts[i] = at;
         at += pf_share_room(bytes[i]);
@@ -101,8 +93,8 @@ pf_status pf_vcache_open(struct pf_vcache **out, struct pf_model *m)
         uint64_t bytes[3];
         if (!m->layers[il].is_moe)
             continue;
-        part_bytes(m, il, bytes);
-        uint64_t all = pf_postfetch_bytes(bytes, 1);
+        pf_expert_bytes(m, il, bytes);
+        uint64_t all = pf_expert_room(bytes);
         c->slot_bytes = all > c->slot_bytes ? all : c->slot_bytes;
     }
     c->slots_per_chunk = c->slot_bytes < CHUNK_BYTES ? (int)(CHUNK_BYTES / c->slot_bytes) : 1;
@@ -156,12 +148,12 @@ static bool add_chunk(struct pf_vcache *c)
     return true;
 }
 
-void pf_vcache_grow(struct pf_vcache *c, uint64_t most_bytes)
+void pf_vcache_grow(struct pf_vcache *c)
 {
-    uint64_t n_all = 0, chunk = (uint64_t)c->slots_per_chunk * c->slot_bytes;
+    uint64_t n_all = 0;
     for (int il = 0; il < c->m->n_layer; il++)
         n_all += c->m->layers[il].is_moe ? (uint64_t)c->m->n_expert : 0;
-    while ((uint64_t)c->n_slots < n_all && ((uint64_t)c->n_chunks + 1) * chunk <= most_bytes)
+    while ((uint64_t)c->n_slots < n_all)
         if (!add_chunk(c))
             return;
 }

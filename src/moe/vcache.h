@@ -23,9 +23,9 @@ struct pf_vcache;
 pf_status pf_vcache_open(struct pf_vcache **out, struct pf_model *m);
 void      pf_vcache_close(struct pf_vcache **c);
 
-/* Takes what room the device has, up to most_bytes in all; gives back until the device has room for bytes, as far as it can.
+/* Takes what room the device has; gives back until the device has room for bytes, as far as it can.
  * No step may be running. */
-void pf_vcache_grow(struct pf_vcache *c, uint64_t most_bytes);
+void pf_vcache_grow(struct pf_vcache *c);
 void pf_vcache_make_room(struct pf_vcache *c, uint64_t bytes);
 
 /* Of a layer: [n_expert] whether the GPU holds it, in this step. */

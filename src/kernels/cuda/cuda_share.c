@@ -18,7 +18,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/share.h"
 
-enum { LINE = 64, FIRST_BACKGROUND = 24, N_BUCKETS = 400, BUCKET_NS = 250 };
+enum { LINE = 64, N_BUCKETS = 400, BUCKET_NS = 250 };
 static const uint64_t LOOK_NS = 2000000, PATIENCE_NS = 30000000000u;     /* how often to look at the device; how long to wait */
 
 struct served {
@@ -346,7 +346,7 @@ static pf_status share_fetch(pf_backend *backend, int ticket, const struct pf_pi
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct ticket *t = &b->share->tickets[ticket];
-    cudaStream_t stream = ticket < FIRST_BACKGROUND ? b->share->copies : b->share->background;
+    cudaStream_t stream = ticket < PF_SHARE_BACKGROUND ? b->share->copies : b->share->background;
     if (t->was_released)
         CU_TRY(cudaStreamWaitEvent(stream, t->released, 0), "beginning a copy");
     t->was_released = false;
