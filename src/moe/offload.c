@@ -13,7 +13,7 @@
 #include "moe/vcache.h"
 
 enum { BATCH = 64, PROMPT_TICKET = PF_MAX_TRANSFERS, N_SLOTS = 2, ALL_TOUCHED = 4 };
-static const uint64_t SLOT_BYTES = 64 << 20;         /* of a prompt's groups, and at least one expert */
+static const uint64_t SLOT_BYTES = 64 << 20;         /* of a prompt's groups: one expert at least, half a layer at most */
 static const double FILL_SHARE = 0.05, FIRST_FILL_SHARE = 0.25;  /* of the bus: for replacing experts; while there are free slots */
 
 struct pf_offload {
@@ -403,6 +403,8 @@ pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts
     if (st != PF_EDEVICE)
         return st;
     f->post.n_fallbacks++;
+    for (int s = 0; s < N_SLOTS; s++)        /* what else was copied for this layer is not for the next */
+        drop_ahead(f, s);
     return prompt_on_cpu(f, il, e);          /* a copy failed; if it was more, this fails too */
 }
 
@@ -471,7 +473,8 @@ static pf_status open_memory(struct pf_offload *f)
     uint64_t one = pf_expert_room(bytes);
     int most = f->post.opts.max_transfers < m->n_used ? f->post.opts.max_transfers : m->n_used;
     f->post.scratchpad_bytes = f->post.opts.scratchpad_mb ? (uint64_t)f->post.opts.scratchpad_mb * 1000000 : one * (uint64_t)most;
-    f->slot_bytes = one > SLOT_BYTES ? one : SLOT_BYTES;
+    uint64_t half_layer = one * (uint64_t)((m->n_expert + 1) / 2);
+    f->slot_bytes = half_layer < SLOT_BYTES ? half_layer : one > SLOT_BYTES ? one : SLOT_BYTES;
     if (f->force_cpu)
         return PF_OK;
     PF_TRY(alloc_device(m, f->post.scratchpad_bytes, &f->post.scratchpad));

@@ -86,6 +86,7 @@ struct setting {
     struct pf_postfetch_opts post;
     int      n_threads;
     uint64_t ram_bytes;
+    bool     whole;                          /* RAM takes all experts; the device must be too small for the model */
 };
 
 static struct setting usual(void)
@@ -102,7 +103,7 @@ static pf_model *open_model(const struct setting *set, struct pf_sim *sim)
     struct pf_model_opts o;
     struct pf_residency_setup setup = { .device = open_device, .device_ctx = sim };
     pf_model_opts_init(&o);
-    o.streaming = true;                      /* or everything would fit the device */
+    o.streaming = !set->whole;               /* or everything would fit the device */
     o.n_threads = set->n_threads;
     o.ram_bytes = set->ram_bytes;
     o.postfetch = set->post;
@@ -121,6 +122,8 @@ static void check_run(const char *name, const struct setting *set, struct pf_sim
         return;
     pf_session *s = open_session(m);
     run(s, 0, 2 + n_decode, name);
+    if (s && pf_session_rewind(s, 0) == PF_OK)
+        run(s, 0, 2, name);                  /* with experts in RAM from the beginning: the next layer's are copied ahead */
     pf_stats_get(m, stats);
     pf_session_close(&s);
     pf_model_close(&m);
@@ -215,7 +218,7 @@ static void test_three_tiers(void)
 }
 
 /* Copies that cannot be begun, one after the other; allocations that fail: the CPU alone, or a clear error and then success. */
-static void test_refusals(void)
+static void test_refusals(uint64_t least)
 {
     struct setting set = usual();
     struct pf_sim sim = { 0 };
@@ -228,6 +231,14 @@ static void test_refusals(void)
         snprintf(name, sizeof name, "copy %d refused", (int)i);
         check_run(name, &set, &sim, &stats);
     }
+    set.whole = true;
+    for (uint64_t i = 2; i <= 9; i++) {       /* in prompts too, with more copied ahead behind the broken one */
+        sim = (struct pf_sim){ .break_every = i, .memory_bytes = least };      /* no cache */
+        snprintf(name, sizeof name, "every copy of %d broken", (int)i);
+        check_run(name, &set, &sim, &stats);
+        CHECK(stats.n_fallbacks > 0 && !stats.device_lost, "%s: %d fallbacks", name, (int)stats.n_fallbacks);
+    }
+    set.whole = false;
     for (uint64_t i = 1; i <= n_allocs; i += step > 1 ? 3 : 1) {
         struct pf_mem_stats before, after;
         sim = (struct pf_sim){ .fail_alloc = i };
@@ -300,7 +311,7 @@ int main(int argc, char **argv)
         return check_status();
     }
     test_three_tiers();
-    test_refusals();
+    test_refusals(least);
     test_loss();
     free(expected);
     return check_status();
