@@ -202,7 +202,7 @@ static pf_status place_all(struct pf_model *m)
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         PF_TRY(m->backend->ops->place(m->backend, t->data, t->n_bytes));
     }
-    return pf_lora_place(m);
+    return pf_model_place_extra(m);
 }
 
 /* Why this model cannot run on a GPU, or NULL. */
@@ -227,7 +227,7 @@ static pf_status place_on_device(struct pf_model *m, const struct pf_model_opts 
     if (m->n_expert == 0)
         return pf_split_open(m, o, setup);
     PF_TRY(pf_session_bytes(m, NULL, &kv, &work));
-    work += pf_lora_bytes(m);
+    work += pf_model_extra_bytes(m);
     if (!o->streaming && m->info.weight_bytes + kv + work <= room)
         return place_all(m);
     if (ops->share)

@@ -7,7 +7,6 @@
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
 #include "kernels/share.h"
-#include "moe/lora.h"
 #include "moe/postfetch.h"
 #include "moe/residency.h"
 #include "moe/vcache.h"
@@ -442,7 +441,7 @@ static pf_status place_dense(struct pf_model *m)
         if (!pf_residency_streams(m, t))
             PF_TRY(m->backend->ops->place(m->backend, t->data, t->n_bytes));
     }
-    return pf_lora_place(m);
+    return pf_model_place_extra(m);
 }
 
 /* The largest expert of any layer. */
