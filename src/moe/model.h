@@ -211,8 +211,9 @@ struct pf_model {
     pthread_mutex_t step_lock;            /* one step at a time: the backend and its scratch are shared */
     _Atomic int     n_sessions;
     _Atomic uint64_t n_steps, n_tokens, step_ns;
-    _Atomic uint64_t weight_bytes_base;   /* of the backend's counter at the last reset */
-    _Atomic uint64_t weight_bytes_now;
+    struct pf_counters {                  /* of the backends together: now, and at the last reset */
+        _Atomic uint64_t weight_bytes, launches;
+    } counted, counted_before;
 };
 
 /* NULL past the last. */

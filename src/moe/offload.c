@@ -41,6 +41,7 @@ struct pf_offload {
     } ahead[N_SLOTS];
     int             max_rows;
     size_t          host_bytes;
+    uint64_t        stream_bytes;        /* that went through the slots */
     float          *x, *y, *weights;     /* [max_rows][..] of the host, for transfers */
     int32_t        *picks;
 };
@@ -220,6 +221,7 @@ static pf_status fill_slot(struct pf_offload *f, int slot, const int *experts, i
             pieces[n_pieces++] = (struct pf_piece){ to, parts[i][p], bytes[p] };
             f->on_device[p][experts[i]] = (const uint8_t *)to;
             to += pf_share_room(bytes[p]);
+            f->stream_bytes += bytes[p];
         }
     return device->ops->share->fetch(device, PROMPT_TICKET + slot, pieces, n_pieces);
 }
@@ -607,6 +609,7 @@ void pf_offload_stats(const struct pf_model *m, struct pf_stats *out)
     out->transfer_ns = f->post.transfer_ns;
     out->transfer_hidden_ns = f->post.hidden_ns;
     out->n_fallbacks = f->post.n_fallbacks;
+    out->stream_bytes = f->stream_bytes;
     struct pf_handoff_stats h;
     m->backend->ops->share->handoffs(m->backend, &h);
     out->handoff_p50_ns = h.p50_ns;
@@ -619,6 +622,7 @@ void pf_offload_stats_reset(struct pf_model *m)
     struct pf_offload *f = m->offload;
     if (!f)
         return;
+    f->stream_bytes = 0;
     f->post.n_transfers = f->post.transfer_bytes = f->post.transfer_ns = f->post.hidden_ns = f->post.n_fallbacks = 0;
     pf_vcache_stats_reset(f->cache);
     m->backend->ops->share->handoffs_reset(m->backend);

@@ -7,6 +7,19 @@
 #include "base/pf_time.h"
 #include "moe/lora.h"
 
+/* Takes over what the backends have counted. */
+static void take_counts(struct pf_model *m)
+{
+    const pf_backend *all[] = { m->cpu, m->backend != m->cpu ? m->backend : NULL, m->lost };
+    uint64_t bytes = 0, launches = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        bytes += all[i] ? all[i]->weight_bytes_read : 0;
+        launches += all[i] ? all[i]->n_launches : 0;
+    }
+    atomic_store(&m->counted.weight_bytes, bytes);
+    atomic_store(&m->counted.launches, launches);
+}
+
 static pf_status step(struct pf_session *s, const struct pf_batch *batch)
 {
     struct pf_model *m = s->m;
@@ -17,8 +30,7 @@ static pf_status step(struct pf_session *s, const struct pf_batch *batch)
     atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
     atomic_fetch_add(&m->n_steps, 1);
     atomic_fetch_add(&m->n_tokens, (uint64_t)batch->rows);
-    atomic_store(&m->weight_bytes_now, m->cpu->weight_bytes_read + (m->backend != m->cpu ? m->backend->weight_bytes_read : 0) +
-                                           (m->lost ? m->lost->weight_bytes_read : 0));
+    take_counts(m);
     return st;
 }
 

@@ -160,7 +160,7 @@ static void test_settings(uint64_t least)
     static const int limits[] = { PF_AUTO, 0, 1, 2 };
     struct pf_stats stats;
     int n = 0;
-    uint64_t n_fallbacks = 0, n_transfers = 0, n_hits = 0;
+    uint64_t n_fallbacks = 0, n_transfers = 0, n_hits = 0, stream_bytes = 0;
     for (int post = 0; post < 2; post++)
         for (int block = -1; block < 2; block++)
             for (int limit = 0; limit < 4; limit++)
@@ -183,9 +183,30 @@ static void test_settings(uint64_t least)
                     n_fallbacks += stats.n_fallbacks;
                     n_transfers += stats.n_transfers;
                     n_hits += stats.vram_hits;
+                    stream_bytes += stats.stream_bytes;
+                    CHECK(stats.n_launches >= stats.n_tokens, "%s: %d launches", name, (int)stats.n_launches);
                 }
     CHECK(n_fallbacks > 0 && n_transfers > n_fallbacks && n_hits > 0, "%d transfers, %d fallbacks, %d hits", (int)n_transfers,
           (int)n_fallbacks, (int)n_hits);
+    CHECK(stream_bytes > 0, "prompts sent no experts");
+}
+
+/* What the device reads of every token's weights: all but the experts, as long as it is there. */
+static void test_facts(void)
+{
+    struct setting set = usual();
+    struct pf_sim sim = { 0 };
+    pf_model *m = open_model(&set, &sim);
+    const struct pf_model_info *info = pf_model_info(m);
+    CHECK(info->gpu_bytes_per_token > 0 && info->gpu_bytes_per_token < info->bytes_per_token, "%d of %d bytes a token",
+          (int)info->gpu_bytes_per_token, (int)info->bytes_per_token);
+    CHECK(info->n_expert_layers > 0 && info->n_expert_layers <= info->n_layers, "%d layers with experts", (int)info->n_expert_layers);
+    pf_session *s = open_session(m);
+    sim.lose_in_serve = true;
+    run(s, 0, 4, "lost");
+    CHECK(info->gpu_bytes_per_token == 0, "a lost device reads %d bytes", (int)info->gpu_bytes_per_token);
+    pf_session_close(&s);
+    pf_model_close(&m);
 }
 
 static void test_force_cpu(void)
@@ -311,6 +332,7 @@ int main(int argc, char **argv)
     uint64_t least = least_memory();
     printf("the dense part takes %llu bytes of the device\n", (unsigned long long)least);
     test_settings(least);
+    test_facts();
     test_force_cpu();
     if (is_long) {
         free(expected);
