@@ -221,7 +221,8 @@ struct pf_backend_ops {
     void        (*close)(pf_backend *b);
     const char *(*describe)(const pf_backend *b);         /* kernels in use: "avx512-vnni" */
 
-    /* From now on it notes in spans, which outlives it, when its parts were busy; NULL: it does not. */
+    /* From now on it notes in spans, which outlives it, when its parts were busy. NULL in a backend whose own thread notes nothing:
+     * what the host learns of it is noted there. */
     void        (*watch)(pf_backend *b, pf_spans *spans);
 
     /* Bytes of its own memory that may still be taken; NULL: it has none, and computes where the weights are. */

@@ -311,8 +311,6 @@ static pf_status open_spans(struct pf_model *m, const struct pf_model_opts *o)
         return PF_OK;
     PF_TRY(pf_spans_open(&m->spans, (size_t)o->timeline_spans));
     m->cpu->ops->watch(m->cpu, m->spans);
-    if (m->backend != m->cpu && m->backend->ops->watch)
-        m->backend->ops->watch(m->backend, m->spans);
     return PF_OK;
 }
 

@@ -23,6 +23,7 @@ struct pf_offload {
     bool                force_cpu;
     void               *pinned;          /* the store's slots, for copies; NULL: not yet */
     uint64_t            last_begin_ns, step_ns;      /* of decoding steps */
+    uint64_t            gpu_since_ns;    /* up to when the timeline tells what the GPU did */
 
     /* the layer that is being served */
     const struct pf_offer  *offer;
@@ -38,6 +39,7 @@ struct pf_offload {
     struct ahead {                       /* what a slot already holds for a layer that comes: pinned in the store */
         int  n, il;                      /* n 0: nothing */
         int  experts[BATCH];
+        uint64_t begun_ns;
     } ahead[N_SLOTS];
     int             max_rows;
     size_t          host_bytes;
@@ -45,6 +47,25 @@ struct pf_offload {
     float          *x, *y, *weights;     /* [max_rows][..] of the host, for transfers */
     int32_t        *picks;
 };
+
+/* ---- The timeline: what the host learns of the GPU --------------------------------------------------------------------- */
+
+/* Since the last time it was heard of, the GPU has been at this. */
+static void note_gpu(struct pf_offload *f, const char *what, int il)
+{
+    if (!f->m->spans)
+        return;
+    uint64_t now = pf_now_ns();
+    pf_spans_add(f->m->spans, &(struct pf_span){ what, PF_TRACK_GPU, il, -1, f->gpu_since_ns, now });
+    f->gpu_since_ns = now;
+}
+
+/* Copies of several experts, queued then, are over. */
+static void note_copies(struct pf_offload *f, const char *what, int il, uint64_t begun_ns)
+{
+    struct pf_span span = { what, PF_TRACK_COPIES, il, -1, begun_ns, pf_now_ns() };
+    pf_spans_add_queued(f->m->spans, &span, 0, &f->post.over_ns);
+}
 
 /* ---- A step of a few rows: who does what ------------------------------------------------------------------------------- */
 
@@ -184,9 +205,8 @@ static pf_status serve_batch(void *ctx, const int *experts, int n)
     return PF_OK;
 }
 
-static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
+static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer, const struct pf_answer *answer)
 {
-    struct pf_offload *f = ctx;
     const struct pf_experts_op *e = offer->e;
     const bool *held = pf_vcache_held(f->cache, offer->il);
     struct pf_expert_weight w[3];
@@ -201,10 +221,23 @@ static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_
         return PF_OK;
     f->offer = offer;
     f->answer = answer;
-    pf_postfetch_begin(&f->post);
+    pf_postfetch_begin(&f->post, offer->il);
     pf_residency_tables(f->m, &op, w);
     PF_TRY(f->m->cpu->ops->experts_begin(f->m->cpu, &op));
     return pf_residency_run(f->m, offer->il, e, held, serve_batch, f);
+}
+
+/* When it is called, the GPU has come to the layer's picks; when it returns, it is waiting, or still at the experts it holds. In a
+ * replayed step nobody else says which layer this is. */
+static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
+{
+    struct pf_offload *f = ctx;
+    note_gpu(f, "layer", offer->il);
+    pf_spans_enter(f->m->spans, "experts", offer->il);
+    PF_TRY(serve_picks(f, offer, answer));
+    note_gpu(f, "held experts, waiting", offer->il);
+    pf_spans_enter(f->m->spans, "waiting for the GPU", offer->il);
+    return PF_OK;
 }
 
 /* ---- Prompts: a layer's experts pass through VRAM in groups ----------------------------------------------------------- */
@@ -248,6 +281,7 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
     struct pf_experts_op op = *f->offer->e;
     uint64_t bytes[3];
     pf_status st = PF_OK;
+    uint64_t begun_ns = pf_now_ns();
     pf_expert_bytes(f->m, f->offer->il, bytes);
     pf_residency_tables(f->m, &op, w);
     int per_slot = per_slot_of(f, bytes);
@@ -265,6 +299,7 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
     for (int s = 0; s < N_SLOTS; s++)        /* the store may take the experts' places back only now */
         if (device->ops->share->fetch_wait(device, PROMPT_TICKET + s) == PF_FETCH_FAILED && st == PF_OK)
             PF_FAIL(PF_EDEVICE, "a copy of experts to the GPU failed in layer %d", f->offer->il);
+    note_copies(f, "experts", f->offer->il, begun_ns);
     return st;
 }
 
@@ -282,6 +317,7 @@ static void fill_ahead(struct pf_offload *f, int il, int rows)
         struct ahead *a = &f->ahead[slot];
         const uint8_t *parts[BATCH][3];
         a->il = il;
+        a->begun_ns = pf_now_ns();
         for (; x < m->n_expert && a->n < per_slot; x++)
             if (!held[x] && pf_residency_take(m, il, x, parts[a->n]))
                 a->experts[a->n++] = x;
@@ -297,8 +333,10 @@ static void fill_ahead(struct pf_offload *f, int il, int rows)
 static void drop_ahead(struct pf_offload *f, int slot)
 {
     struct ahead *a = &f->ahead[slot];
-    if (a->n > 0)
+    if (a->n > 0) {
         f->m->backend->ops->share->fetch_wait(f->m->backend, PROMPT_TICKET + slot);
+        note_copies(f, "experts ahead", a->il, a->begun_ns);
+    }
     for (int i = 0; i < a->n; i++)
         pf_residency_drop(f->m, a->il, a->experts[i]);
     a->n = 0;
@@ -355,6 +393,7 @@ static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_
     const bool *held = pf_vcache_held(f->cache, il);
     PF_TRY(device->ops->download(device, f->picks, e->picks, (size_t)e->rows * (size_t)e->n_used * sizeof *f->picks));
     PF_TRY(device->ops->finish(device));
+    note_gpu(f, "layer", il);
     for (int i = 0; i < 3; i++)
         memset(f->on_device[i], 0, (size_t)e->n_expert * sizeof *f->on_device[i]);
     gate.data = f->on_device[0];
@@ -385,6 +424,7 @@ static pf_status prompt_on_cpu(struct pf_offload *f, int il, const struct pf_exp
     PF_TRY(device->ops->download(device, f->weights, e->weights, n_picks * sizeof *f->weights));
     PF_TRY(device->ops->download(device, f->x, e->x, rows * (size_t)e->gate->n_in * sizeof *f->x));
     PF_TRY(device->ops->finish(device));
+    note_gpu(f, "layer", il);
     op.picks = f->picks;
     op.weights = f->weights;
     op.x = f->x;
@@ -419,7 +459,7 @@ pf_status pf_offload_between(struct pf_model *m, int rows)
         return PF_OK;
     for (int s = 0; s < N_SLOTS; s++)        /* of a step that failed */
         drop_ahead(f, s);
-    uint64_t now = pf_now_ns();
+    uint64_t now = f->gpu_since_ns = pf_now_ns();
     if (f->last_begin_ns && rows == 1)
         f->step_ns = now - f->last_begin_ns;
     f->last_begin_ns = rows == 1 ? now : 0;
@@ -430,6 +470,12 @@ pf_status pf_offload_between(struct pf_model *m, int rows)
     double share = cache.n_held < cache.n_slots ? FIRST_FILL_SHARE : FILL_SHARE;
     double ns = f->step_ns && f->step_ns < 1000000000 ? (double)f->step_ns : 1e7;
     return pf_vcache_between(f->cache, (uint64_t)(rate * share * ns * 1e-9) + 1);
+}
+
+void pf_offload_ended(struct pf_model *m)
+{
+    if (m->offload)
+        note_gpu(m->offload, "output", -1);
 }
 
 /* ---- Opening and closing ------------------------------------------------------------------------------------------------ */
@@ -526,6 +572,7 @@ pf_status pf_offload_open(struct pf_model *m, const struct pf_model_opts *o, con
     f->post.device = m->backend;
     f->post.opts = o->postfetch;
     f->post.prices = &f->solver.prices;
+    f->post.spans = m->spans;
     pf_status st = open_parts(f, o, setup);
     if (st < 0)
         pf_offload_close(m);

@@ -6,6 +6,7 @@
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
 #include "moe/lora.h"
+#include "moe/offload.h"
 
 /* Takes over what the backends have counted. */
 static void take_counts(struct pf_model *m)
@@ -20,6 +21,13 @@ static void take_counts(struct pf_model *m)
     atomic_store(&m->counted.launches, launches);
 }
 
+/* What the timeline tells of a GPU that computes whole steps. */
+static void note_step(struct pf_model *m, uint64_t begin_ns)
+{
+    if (m->spans && m->backend != m->cpu && m->cut.whole && !m->offload)
+        pf_spans_add(m->spans, &(struct pf_span){ "step", PF_TRACK_GPU, -1, -1, begin_ns, pf_now_ns() });
+}
+
 static pf_status step(struct pf_session *s, const struct pf_batch *batch)
 {
     struct pf_model *m = s->m;
@@ -27,6 +35,8 @@ static pf_status step(struct pf_session *s, const struct pf_batch *batch)
     unsigned fp = pf_fp_begin();
     pf_status st = pf_forward(s, batch);
     pf_fp_end(fp);
+    pf_offload_ended(m);
+    note_step(m, begin);
     atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
     atomic_fetch_add(&m->n_steps, 1);
     atomic_fetch_add(&m->n_tokens, (uint64_t)batch->rows);
