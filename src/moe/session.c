@@ -46,7 +46,8 @@ static struct pf_kv_layer kv_layer(const struct pf_model *m, int il, const struc
     size_t element = o->kv_type == PF_KV_F16 ? 2 : 4;
     size_t positions = (size_t)(o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
     return (struct pf_kv_layer){
-        .view = { .type = o->kv_type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v },
+        .view = { .type = o->kv_type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v,
+                  .n_chunks = (int)(positions / PF_KV_CHUNK_POSITIONS) },
         .k_bytes = positions * (size_t)a->n_kv_head * (size_t)a->hd_k * element,
         .v_bytes = m->arch->mla ? 0 : positions * (size_t)a->n_kv_head * (size_t)a->hd_v * element,
     };
@@ -59,7 +60,8 @@ static struct pf_kv_layer index_kv_layer(const struct pf_model *m, int il, const
     size_t positions = (size_t)(o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
     if (!m->layers[il].has_indexer)
         return (struct pf_kv_layer){ .k_bytes = 0 };
-    return (struct pf_kv_layer){ .view = { .type = o->kv_type, .n_kv_head = 1, .hd_k = m->mla.n_index },
+    return (struct pf_kv_layer){ .view = { .type = o->kv_type, .n_kv_head = 1, .hd_k = m->mla.n_index,
+                                           .n_chunks = (int)(positions / PF_KV_CHUNK_POSITIONS) },
                                  .k_bytes = positions * (size_t)m->mla.n_index * element };
 }
 
