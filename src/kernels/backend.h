@@ -229,7 +229,9 @@ struct pf_tap {
 /* What every backend begins with. */
 struct pf_backend {
     const struct pf_backend_ops *ops;
-    uint64_t weight_bytes_read;           /* bytes of weights gone over since open */
+    uint64_t weight_bytes_read;           /* bytes of weights gone over since open, */
+    uint64_t n_launches;                  /* and kernels and copies given to a device: a replayed graph's one by one; outside of
+                                             graphs an operation counts as one */
     const struct pf_tap *tap;             /* NULL: nobody watches. Of the CPU backend only; others do not look at it */
 };
 
@@ -238,7 +240,8 @@ struct pf_backend_ops {
     void        (*close)(pf_backend *b);
     const char *(*describe)(const pf_backend *b);         /* kernels in use: "avx512-vnni" */
 
-    /* From now on it notes in spans, which outlives it, when its parts were busy; NULL: it does not. */
+    /* From now on it notes in spans, which outlives it, when its parts were busy. NULL in a backend whose own thread notes nothing:
+     * what the host learns of it is noted there. */
     void        (*watch)(pf_backend *b, pf_spans *spans);
 
     /* Bytes of its own memory that may still be taken; NULL: it has none, and computes where the weights are. */
@@ -324,5 +327,8 @@ bool pf_backend_cuda_device(int i, struct pf_device *out);
 
 /* Bytes a second that a kernel reads on it now; 0 if none could be run. */
 double pf_backend_cuda_bandwidth(int i);
+
+/* Bytes a second of copies to it: see pf_gpu_copy_bandwidth. */
+double pf_backend_cuda_copy_bandwidth(int i, void *host, size_t bytes, void (*meanwhile)(void *ctx), void *ctx);
 
 #endif

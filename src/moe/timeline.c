@@ -6,6 +6,27 @@
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
 #include "moe/lora.h"
+#include "moe/offload.h"
+
+/* Takes over what the backends have counted. */
+static void take_counts(struct pf_model *m)
+{
+    const pf_backend *all[] = { m->cpu, m->backend != m->cpu ? m->backend : NULL, m->lost };
+    uint64_t bytes = 0, launches = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        bytes += all[i] ? all[i]->weight_bytes_read : 0;
+        launches += all[i] ? all[i]->n_launches : 0;
+    }
+    atomic_store(&m->counted.weight_bytes, bytes);
+    atomic_store(&m->counted.launches, launches);
+}
+
+/* What the timeline tells of a GPU that computes whole steps. */
+static void note_step(struct pf_model *m, uint64_t begin_ns)
+{
+    if (m->spans && m->backend != m->cpu && m->cut.whole && !m->offload)
+        pf_spans_add(m->spans, &(struct pf_span){ "step", PF_TRACK_GPU, -1, -1, begin_ns, pf_now_ns() });
+}
 
 static pf_status step(struct pf_session *s, const struct pf_batch *batch)
 {
@@ -14,11 +35,12 @@ static pf_status step(struct pf_session *s, const struct pf_batch *batch)
     unsigned fp = pf_fp_begin();
     pf_status st = pf_forward(s, batch);
     pf_fp_end(fp);
+    pf_offload_ended(m);
+    note_step(m, begin);
     atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
     atomic_fetch_add(&m->n_steps, 1);
     atomic_fetch_add(&m->n_tokens, (uint64_t)batch->rows);
-    atomic_store(&m->weight_bytes_now, m->cpu->weight_bytes_read + (m->backend != m->cpu ? m->backend->weight_bytes_read : 0) +
-                                           (m->lost ? m->lost->weight_bytes_read : 0));
+    take_counts(m);
     return st;
 }
 
