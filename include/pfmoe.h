@@ -310,8 +310,8 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
 void      pf_session_close(pf_session **s);           /* NULL-safe; clears *s */
 
 /* Makes the timeline equal to tok[0..n): keeps the longest common prefix, evaluates the rest (at least the last token,
- * so that logits are there). *reused (may be NULL) is how much of it needed no evaluation; models with recurrent state go
- * back to a checkpoint at or before the end of the prefix. A bad argument changes nothing; if evaluation fails or is
+ * so that logits are there). *reused (may be NULL) is how much of it needed no evaluation; models with recurrent state, and
+ * those with windows if it is far, go back to a checkpoint at or before the end of the prefix. A bad argument changes nothing; if evaluation fails or is
  * cancelled, the timeline is the part of tok that was kept or evaluated. */
 pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *reused);
 

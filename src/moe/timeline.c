@@ -68,6 +68,7 @@ static pf_status run_batch(struct pf_session *s, int64_t end, int64_t first, boo
         batch.n_logits = (int)(from + rows - begin);
         batch.logits = s->all_logits + (size_t)(begin - first) * (size_t)s->m->n_vocab;
     }
+    pf_ring_advance(s, rows);
     pf_status st = step(s, &batch);
     PF_TRY(pf_gguf_unchanged(s->m->file));       /* whatever st is: the weights may have been others than before */
     PF_TRY(st);
@@ -94,9 +95,10 @@ static pf_status run_to(struct pf_session *s, int64_t end, int64_t first, bool l
     return st;
 }
 
-/* Appends tok[0..n). A recurrent model first catches up with the timeline, and keeps checkpoints where a conversation
- * may be taken up again: where the tokens begin, where they end, and a little before that, since what a template puts
- * in front of an answer is not always what it leaves there afterwards. */
+/* Appends tok[0..n), after what the session has to catch up with. Where there are checkpoints, it keeps some where a
+ * conversation may be taken up again: where the tokens begin, unless the last one is little before that; where they end; and a
+ * little before that, since what a template puts in front of an answer is not always what it leaves there afterwards. A
+ * recurrent state must be kept as it passes there; of windows, the rings still have it at the end. */
 static pf_status append(struct pf_session *s, const int32_t *tok, size_t n)
 {
     enum { TAIL = 32 };
@@ -108,14 +110,16 @@ static pf_status append(struct pf_session *s, const int32_t *tok, size_t n)
     memmove(s->tokens + first, tok, n * sizeof *tok);
     if (n == 1 && s->computed == first)
         return run_to(s, end, first, true);
-    PF_TRY(run_to(s, first, first, false));
-    pf_state_keep(s);
-    if (s->n_checkpoints > 0 && n > 2 * TAIL) {
+    PF_TRY(first - s->computed > TAIL ? run_to(s, first, first, false) : PF_OK);
+    pf_state_keep(s, s->computed);
+    if (s->m->delta.n_nets > 0 && n > 2 * TAIL) {
         PF_TRY(run_to(s, end - TAIL, first, false));
-        pf_state_keep(s);
+        pf_state_keep(s, end - TAIL);
     }
     PF_TRY(run_to(s, end, first, true));
-    pf_state_keep(s);
+    if (n > 2 * TAIL)
+        pf_state_keep(s, end - TAIL);
+    pf_state_keep(s, end);
     return PF_OK;
 }
 
