@@ -602,3 +602,17 @@ void pf_stats_reset(pf_model *m)
     pf_residency_stats_reset(m);
     pf_offload_stats_reset(m);
 }
+
+void pf_learned_get(pf_model *m, struct pf_learned *out)
+{
+    pthread_mutex_lock(&m->step_lock);
+    pf_offload_tell(m, out);
+    pthread_mutex_unlock(&m->step_lock);
+}
+
+void pf_learned_set(pf_model *m, const struct pf_learned *l)
+{
+    pthread_mutex_lock(&m->step_lock);
+    pf_offload_recall(m, l);
+    pthread_mutex_unlock(&m->step_lock);
+}
