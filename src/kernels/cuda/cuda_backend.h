@@ -8,7 +8,8 @@
  *     cuda_ops.c       operations on rows                 cuda_experts.c   routed experts
  *     cuda_share.c     experts shared with the host: hand-off, copies
  *
- * Owner and thread as in backend.h: one thread at a time. All work goes to one stream; nothing waits for the device but
+ * Owner and thread as in backend.h: one thread at a time. All work goes to one stream, what is set up too: a plain cudaMemcpy
+ * may return before its bytes have arrived, and nothing of this stream waits for it. Nothing waits for the device but
  * finish, and nothing is allocated after the first step but through buf_alloc.
  *
  * Invariants:

@@ -91,7 +91,7 @@ pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *si
     b->scratch_bytes = bytes;
     b->sizes = s;
     carve(b, &s, scratch);
-    CU_TRY(cudaMemset(b->count, 0, n_counts(&s) * sizeof *b->count), "setting up scratch");
+    CU_TRY(cudaMemsetAsync(b->count, 0, n_counts(&s) * sizeof *b->count, b->stream), "setting up scratch");
     struct cu_groups groups = { 0, b->sorted, b->tile };
-    return pf_cuda_check(cudaMemcpy(b->groups, &groups, sizeof groups, cudaMemcpyHostToDevice), "setting up scratch");
+    return pf_cuda_check(cudaMemcpyAsync(b->groups, &groups, sizeof groups, cudaMemcpyHostToDevice, b->stream), "setting up scratch");
 }
