@@ -213,8 +213,8 @@ static const char *gpu_lacks(const struct pf_model *m)
         return "there are no GPU kernels for latent attention yet";
     if (m->arch->indexer && (!ops->choose || !ops->layer_norm))
         return "there are no GPU kernels for indexers yet";
-    if (m->lora_expert_rank)
-        return "an adapter changes experts, which GPU kernels cannot do yet";
+    if (m->lora_expert_rank && m->arch->weigh_input)
+        return "an adapter changes experts whose inputs are weighed, which GPU kernels cannot do";
     return NULL;
 }
 

@@ -54,7 +54,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
     extern __shared__ float memory[];
     wait_turn();
     int pick = blockIdx.y, expert = e.picks[pick], r = blockIdx.x * DOWN_ROWS + threadIdx.x;
-    if (!e.w.data[expert])
+    if (!e.w.data[expert] || (e.only && !e.only[expert]))
         return;
     const float *sums = run_tasks<D>(DOWN_ROWS / D::ROWS, e.n, e.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         w = { e.w.data[expert], e.w.row_bytes, e.n_out - 1 };
@@ -64,7 +64,10 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
     if (threadIdx.x >= DOWN_ROWS || r >= e.n_out)
         return;
     float v = scale_and_bias(e.w, expert, e.n_out, r, D::total(sums + threadIdx.x * D::n_sums(e.n), e.n));
-    y[(size_t)pick * e.n_out + r] = e.weigh_input ? v * e.weights[pick] : v;
+    float *out = y + (size_t)pick * e.n_out + r;
+    if (e.adds)
+        v = fmaf(e.add_scale ? e.add * e.add_scale[expert] : e.add, v, *out);
+    *out = e.weigh_input ? v * e.weights[pick] : v;
 }
 
 /* blockIdx: eight rows, row of the batch. Groups go pick by pick. */

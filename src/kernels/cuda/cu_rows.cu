@@ -159,23 +159,30 @@ extern "C" cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *
     return launch_early(act_elements, ceil_div(n, THREADS), THREADS, 0, st, act, gate, up, n, y);
 }
 
-static __global__ void act_quantise(enum pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x,
-                                    int n, int n_blocks, const int32_t *picks, const uint8_t *const *only, int *fault)
+/* A warp takes a block of 32. */
+static __global__ void act_picks(enum pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x, int n,
+                                 int n_blocks, const int32_t *picks, const uint8_t *const *only, int *fault)
 {
+    wait_turn();
     if (only && !only[picks[blockIdx.y]])
         return;
-    int b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
-    size_t at = (size_t)blockIdx.y * n + b * 32 + threadIdx.x % WARP;
-    if (b < n_blocks)
-        quantise_block(activation(act, gate[at], up[at]), &x, n, blockIdx.y, b, fault);
+    int b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, i = b * 32 + threadIdx.x % WARP;
+    size_t at = (size_t)blockIdx.y * n + i;
+    if (b >= n_blocks)
+        return;
+    float a = i < n ? activation(act, gate[at], up[at]) : 0.0f;
+    if (x.f && i < n)
+        ((float *)x.f)[at] = a;
+    if (x.q)
+        quantise_block(a, &x, n, blockIdx.y, b, fault);
 }
 
-extern "C" cudaError_t pf_cu_act_quantise(cudaStream_t st, enum pf_act act, const float *gate, const float *up,
-                                          const struct cu_x *x, int n, int rows, const int32_t *picks,
-                                          const uint8_t *const *only, int *fault)
+extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, enum pf_act act, const float *gate, const float *up, const struct cu_x *x,
+                                       int n, int rows, const int32_t *picks, const uint8_t *const *only, int *fault)
 {
-    act_quantise<<<dim3(ceil_div(n / 32, THREADS / WARP), rows), THREADS, 0, st>>>(act, gate, up, *x, n, n / 32, picks, only, fault);
-    return cudaGetLastError();
+    int n_blocks = ceil_div(n, 32);
+    return launch_early(act_picks, dim3(ceil_div(n_blocks, THREADS / WARP), rows), THREADS, 0, st, act, gate, up, *x, n, n_blocks,
+                        picks, only, fault);
 }
 
 static __global__ void add_elements(float *y, float a, const float *x, int64_t n)

@@ -74,6 +74,7 @@ struct cuda_backend {
     struct cu_x       x, a, h;           /* inputs of dense and gate/up products; of down products; of products by head */
     float            *up;                /* [max_picks][n_ff] */
     float            *pick_out;          /* [max_picks][n_out] */
+    float            *low;               /* [max_picks][expert_rank] */
     float            *part;              /* attention's chunks */
     float            *scores;            /* [CU_CHOOSE_ROWS][max_positions] */
     int              *count;             /* of attention's blocks that have ended: zeros between kernels */
