@@ -104,7 +104,7 @@ struct pf_file_info {
     int64_t  n_experts, n_experts_used, n_ff_expert;
     uint64_t expert_bytes;                             /* routed experts, all layers */
     uint64_t bytes_per_token;                          /* weights read to decode one token */
-    uint64_t kv_bytes_per_token;                       /* F16 keys and values, all layers */
+    uint64_t kv_bytes_per_token;                       /* F16 keys and values of all layers; windows hold fewer tokens */
     int      n_types;
     struct pf_file_type_use types[PF_MAX_TYPES];       /* by falling bytes */
     int      n_warnings;                               /* the file loads, but not everywhere, or not as written */
