@@ -15,6 +15,21 @@ void pf_session_opts_init(struct pf_session_opts *o)
     *o = (struct pf_session_opts){ .kv_type = PF_KV_F16 };
 }
 
+/* Blocks of Q8_0 are not shared by heads. */
+static pf_status check_kv_type(const struct pf_model *m, enum pf_kv_type type)
+{
+    enum { BLOCK = 32 };
+    if (type != PF_KV_F16 && type != PF_KV_F32 && type != PF_KV_Q8_0)
+        PF_FAIL(PF_EINVAL, "kv_type %d is unknown", (int)type);
+    for (int il = 0; type == PF_KV_Q8_0 && il < m->n_layer; il++) {
+        const struct pf_attention *a = &m->layers[il].attn;
+        if (a->hd_k % BLOCK != 0 || a->hd_v % BLOCK != 0)
+            PF_FAIL(PF_EUNSUPPORTED, "keys and values of layer %d have heads of %d and %d elements; Q8_0 takes multiples of %d", il,
+                    a->hd_k, a->hd_v, BLOCK);
+    }
+    return PF_OK;
+}
+
 static pf_status resolve_opts(const struct pf_model *m, const struct pf_session_opts *in, struct pf_session_opts *o)
 {
     pf_session_opts_init(o);
@@ -31,8 +46,7 @@ static pf_status resolve_opts(const struct pf_model *m, const struct pf_session_
                 INT32_MAX - PF_KV_CHUNK_POSITIONS);
     if (o->n_batch < 1 || o->n_batch > MAX_BATCH)
         PF_FAIL(PF_EINVAL, "n_batch is %d; 1 to %d are possible", o->n_batch, MAX_BATCH);
-    if (o->kv_type != PF_KV_F16 && o->kv_type != PF_KV_F32)
-        PF_FAIL(PF_EINVAL, "kv_type %d is unknown", (int)o->kv_type);
+    PF_TRY(check_kv_type(m, o->kv_type));
     if (o->n_batch > o->n_ctx)
         o->n_batch = (int)o->n_ctx;
     return PF_OK;
@@ -52,14 +66,15 @@ static struct pf_kv_layer kv_layer(const struct pf_model *m, int il, const struc
     };
 }
 
-/* Of a layer's indexer, if it has one. */
+/* Of a layer's indexer, if it has one: which positions it chooses is too much to hang on the rounding of small keys. */
 static struct pf_kv_layer index_kv_layer(const struct pf_model *m, int il, const struct pf_session_opts *o)
 {
+    enum pf_kv_type type = o->kv_type == PF_KV_Q8_0 ? PF_KV_F16 : o->kv_type;
     int n_chunks = pf_ring_chunks(m, il, o);
     if (!m->layers[il].has_indexer)
         return (struct pf_kv_layer){ .k_bytes = 0 };
-    return (struct pf_kv_layer){ .view = { .type = o->kv_type, .n_kv_head = 1, .hd_k = m->mla.n_index, .n_chunks = n_chunks },
-                                 .k_bytes = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * pf_kv_row_bytes(o->kv_type, m->mla.n_index) };
+    return (struct pf_kv_layer){ .view = { .type = type, .n_kv_head = 1, .hd_k = m->mla.n_index, .n_chunks = n_chunks },
+                                 .k_bytes = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * pf_kv_row_bytes(type, m->mla.n_index) };
 }
 
 static void widen(int *to, int64_t n)
