@@ -56,16 +56,30 @@ struct pf_expert_lora {
     float scale;
 };
 
-enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI, PF_ACT_SIGMOID /* sigmoid(gate) * up */ };
+enum pf_act_kind { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI, PF_ACT_SIGMOID /* sigmoid(gate) * up */ };
+struct pf_act {
+    enum pf_act_kind kind;
+    float            limit;               /* > 0: PF_ACT_SWIGLU of min(gate, limit) and of up within +-limit */
+};
 
 /* How router logits become picks; numbers are the steps of docs/architecture.md, "Routing". */
-enum pf_gating { PF_GATE_SOFTMAX, PF_GATE_SIGMOID, PF_GATE_SOFTMAX_SELECTED };
+enum pf_gating { PF_GATE_SOFTMAX, PF_GATE_SIGMOID, PF_GATE_SOFTMAX_SELECTED, PF_GATE_SQRT_SOFTPLUS };
 struct pf_routing {
     int            n_expert, n_used;
     int            n_group, n_group_used; /* n_group > 1: only the best groups of neighbours are picked from */
     enum pf_gating gating;
     bool           norm_weights;          /* divide the picked weights by their sum */
     float          weight_scale;          /* then multiply; 1: none */
+};
+
+/* The router's choice for every row: picks, weights [rows][n_used] from logits [rows][n_expert]. */
+struct pf_route_op {
+    const struct pf_routing *how;
+    const float   *logits, *select_bias;  /* {n_expert} or NULL */
+    const int32_t *table, *ids;           /* NULL, or {n_used} picks for each token: row r's are those of token ids[r] */
+    int            rows;
+    int32_t       *picks;
+    float         *weights;
 };
 
 /* One product of a group that shares its input: y [rows][w->n_out]. */
@@ -166,7 +180,7 @@ struct pf_delta_op {
  * order, by fmaf from 0. weigh_input: the weight multiplies gate x and up x instead. picks, weights [rows][n_used]. */
 struct pf_experts_op {
     const struct pf_expert_weight *gate, *up, *down;
-    enum pf_act    act;
+    struct pf_act  act;
     bool           weigh_input;
     int            n_expert, n_used, rows;
     const int32_t *picks;
@@ -258,7 +272,7 @@ struct pf_backend_ops {
                             int rows, float *y);
     pf_status (*linear)(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
     pf_status (*heads)(pf_backend *b, const struct pf_heads_op *h);
-    pf_status (*act)(pf_backend *b, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
+    pf_status (*act)(pf_backend *b, struct pf_act act, const float *gate, const float *up, int64_t n, float *y);
     /* y = fmaf(a, x, y). */
     pf_status (*add)(pf_backend *b, float *y, float a, const float *x, int64_t n);
     /* Row by row y = fmaf(sigmoid(gate[row]), x, y); x, y [rows][n]. */
@@ -268,8 +282,7 @@ struct pf_backend_ops {
                           const int32_t *pos, int rows);
     pf_status (*attention)(pf_backend *b, const struct pf_attention_op *a);
     pf_status (*choose)(pf_backend *b, const struct pf_choose_op *c);    /* NULL: cannot, and knows no chosen either */
-    pf_status (*route)(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias,
-                       int rows, int32_t *picks, float *weights);
+    pf_status (*route)(pf_backend *b, const struct pf_route_op *r);
     pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);
     pf_status (*conv)(pf_backend *b, const struct pf_conv_op *c);
     pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);

@@ -58,6 +58,8 @@ typedef void pf_rms_norm_fn(const float *x, const float *w, float eps, int n, fl
 
 /* a[i] = silu(g[i]) * u[i]; silu(z) = z * sigmoid(z). a may be g or u. */
 typedef void pf_swiglu_fn(const float *g, const float *u, int n, float *a);
+/* The same of min(g[i], limit) and of u[i] within +-limit. */
+typedef void pf_swiglu_clamped_fn(const float *g, const float *u, float limit, int n, float *a);
 
 /* y[i] = y[i] + x[i] */
 typedef void pf_add_fn(float *y, const float *x, int n);
@@ -135,6 +137,7 @@ typedef void pf_attn_fn(const struct pf_attn_args *a);
     X(rms_norm,   pf_rms_norm_fn)    \
     X(swiglu,     pf_swiglu_fn)      \
     X(swiglu_oai, pf_swiglu_fn)      \
+    X(swiglu_clamped, pf_swiglu_clamped_fn) \
     X(sigmoid_mul, pf_swiglu_fn)     \
     X(add,        pf_add_fn)         \
     X(scale,      pf_scale_fn)       \

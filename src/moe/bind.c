@@ -498,6 +498,7 @@ static pf_status bind_shared(const struct pf_loader *l, int il, struct pf_moe *m
 {
     const struct pf_model *m = l->m;
     int64_t n_ff = n_rows(l, il, "ffn_gate_shexp");
+    moe->shared.act.kind = m->arch->act;
     if (m->arch->shared == PF_NEVER || (m->arch->shared == PF_OPTIONAL && n_ff == 0))
         return PF_OK;
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate_shexp", m->n_embd, n_ff, PF_NEVER, &moe->shared.gate));
@@ -512,6 +513,7 @@ static pf_status bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
 {
     const struct pf_model *m = l->m;
     enum pf_need bias = m->arch->router_bias;
+    moe->act.kind = m->arch->act;
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate_inp", m->n_embd, m->n_expert, bias, &moe->router));
     PF_TRY(block_vector(l, m->arch->select_bias, il, "exp_probs_b.bias", m->n_expert, 1, &moe->select_bias));
     PF_TRY(bind_experts(l, il, moe));
@@ -521,6 +523,7 @@ static pf_status bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
 static pf_status bind_dense(const struct pf_loader *l, int il, struct pf_dense_ffn *f)
 {
     const struct pf_model *m = l->m;
+    f->act.kind = m->arch->act;
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate", m->n_embd, m->n_ff, m->arch->dense_bias, &f->gate));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_up", m->n_embd, m->n_ff, m->arch->dense_bias, &f->up));
     return block_matrix(l, PF_REQUIRED, il, "ffn_down", m->n_ff, m->n_embd, m->arch->dense_bias, &f->down);

@@ -65,6 +65,6 @@ pf_status pf_delta_block(struct pf_session *s, int il, int rows)
         .after = after.matrices, .out = b->attn, .d = z->d, .n_k_head = z->n_k_head, .n_v_head = z->n_v_head,
         .rows = rows, .tiled = s->m->arch->delta == PF_DELTA_TILED, .eps = s->m->eps }));
     PF_TRY(ops->rms_norm(be, b->attn, net->norm, s->m->eps, z->d, rows * z->n_v_head, b->attn));
-    PF_TRY(ops->act(be, PF_ACT_SWIGLU, b->gate_out, b->attn, (int64_t)rows * z->n_v, b->attn));
+    PF_TRY(ops->act(be, (struct pf_act){ .kind = PF_ACT_SWIGLU }, b->gate_out, b->attn, (int64_t)rows * z->n_v, b->attn));
     return pf_project(s, &(struct pf_linear){ &net->out, b->y }, 1, b->attn, rows);
 }

@@ -52,7 +52,7 @@ struct pf_arch {
     enum pf_need    dense_bias, router_bias, expert_bias;
     enum pf_need    leading_dense;        /* leading_dense_block_count: the first layers have no experts */
     enum pf_need    interleave;           /* interleave_moe_layer_step: only each so manyth layer has experts */
-    enum pf_act     act;
+    enum pf_act_kind act;
     enum pf_gating  gating;
     bool            norm_weights;
     bool            router_keys;          /* reads expert_gating_func, _weights_norm, _weights_scale and _group_...;
@@ -113,13 +113,16 @@ struct pf_delta_net {
 
 struct pf_dense_ffn {
     struct pf_weight gate, up, down;
+    struct pf_act    act;
 };
 
 struct pf_moe {
     int                     ordinal;      /* among the layers with experts */
     struct pf_weight        router;       /* {n_embd, n_expert} */
     const float            *select_bias;  /* {n_expert} or NULL */
+    const int32_t          *table;        /* {n_used, n_vocab} what each token picks, or NULL: the router's business */
     struct pf_routing       routing;
+    struct pf_act           act;
     struct pf_expert_weight gate, up, down;
     struct pf_dense_ffn     shared;       /* its data are NULL: none */
     struct pf_weight        shared_gate;  /* {n_embd, 1} or no data */

@@ -142,19 +142,19 @@ extern "C" cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int
     return start(quantise, dim3(rows, ceil_div(n / 32, THREADS / WARP)), THREADS, 0, st, *x, n, stride, fault);
 }
 
-static __global__ void act_elements(enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+static __global__ void act_elements(struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n)
         y[i] = activation(act, gate[i], up[i]);
 }
 
-extern "C" cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+extern "C" cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     return start(act_elements, ceil_div(n, THREADS), THREADS, 0, st, act, gate, up, n, y);
 }
 
-static __global__ void act_quantise(enum pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x,
+static __global__ void act_quantise(struct pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x,
                                     int n, int n_blocks, const int32_t *picks, const uint8_t *const *only, int *fault)
 {
     if (only && !only[picks[blockIdx.y]])
@@ -165,7 +165,7 @@ static __global__ void act_quantise(enum pf_act act, const float *gate, const fl
         quantise_block(activation(act, gate[at], up[at]), &x, n, blockIdx.y, b, fault);
 }
 
-extern "C" cudaError_t pf_cu_act_quantise(cudaStream_t st, enum pf_act act, const float *gate, const float *up,
+extern "C" cudaError_t pf_cu_act_quantise(cudaStream_t st, struct pf_act act, const float *gate, const float *up,
                                           const struct cu_x *x, int n, int rows, const int32_t *picks,
                                           const uint8_t *const *only, int *fault)
 {

@@ -22,6 +22,7 @@ const struct pf_kernels TABLE = {
     .rms_norm = op_rms_norm,
     .swiglu = op_swiglu,
     .swiglu_oai = op_swiglu_oai,
+    .swiglu_clamped = op_swiglu_clamped,
     .sigmoid_mul = op_sigmoid_mul,
     .add = op_add,
     .scale = op_scale,

@@ -217,7 +217,7 @@ static pf_status sim_heads(pf_backend *backend, const struct pf_heads_op *h)
     return b->inner->ops->heads(b->inner, &op);
 }
 
-static pf_status sim_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+static pf_status sim_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     struct sim_backend *b = sim_of(backend);
     PF_TRY(operate(b));
@@ -267,12 +267,11 @@ static pf_status sim_choose(pf_backend *backend, const struct pf_choose_op *c)
     return b->inner->ops->choose(b->inner, c);
 }
 
-static pf_status sim_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
-                           int32_t *picks, float *weights)
+static pf_status sim_route(pf_backend *backend, const struct pf_route_op *r)
 {
     struct sim_backend *b = sim_of(backend);
     PF_TRY(operate(b));
-    return b->inner->ops->route(b->inner, r, logits, select_bias, rows, picks, weights);
+    return b->inner->ops->route(b->inner, r);
 }
 
 static pf_status sim_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows)
