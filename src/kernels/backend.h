@@ -120,19 +120,25 @@ struct pf_attention_op {
     bool                     chunked;
     float                    scale;
     const float             *sinks, *row_scale;
-    const int32_t           *chosen;      /* NULL, or [rows][max_chosen]: of row r's positions it sees only the first
-                                             min(pos[r] + 1, max_chosen) of these, which rise; no window, v NULL */
+    const struct pf_kv_view *blocks;      /* NULL, or a key for each block of `ratio` positions, seen and folded after those
+                                             of kv: row r sees the blocks that end at or before it, (pos[r] + 1) / ratio.
+                                             Shaped as kv, v NULL in both */
+    int                      ratio;
+    const int32_t           *chosen;      /* NULL, or [rows][max_chosen]: of the n keys that row r sees of kv, or of blocks
+                                             if there are any, only the first min(n, max_chosen) of these, which rise; no
+                                             window for those, v NULL */
     int                      max_chosen;
 };
 
-/* chosen [rows][max_chosen]: of the positions p <= pos[r] the max_chosen with the largest score, in rising order; equal
- * scores: the lower position; all of them, if there are no more. score(p) = sum over heads, by fmaf from 0, of
- * w(r, head) * max(dot(q(r, head), k(p)), 0). q [rows][n_head * hd_k], w [rows][n_head]; kv has one head and no v. */
+/* chosen [rows][max_chosen]: of the n = (pos[r] + 1) / ratio keys that row r sees the max_chosen with the largest score, in
+ * rising order; equal scores: the lower key; all of them, if there are no more. score(k) = sum over heads, by fmaf from 0,
+ * of w(r, head) * max(dot(q(r, head), k), 0). q [rows][n_head * hd_k], w [rows][n_head]; kv has one head and no v. */
 struct pf_choose_op {
     const float             *q, *w;
     const struct pf_kv_view *kv;
     const int32_t           *pos;
     int                      rows, n_head, max_chosen;
+    int                      ratio;       /* positions a key stands for; 1: each has its own */
     int32_t                 *chosen;
 };
 

@@ -41,5 +41,5 @@ pf_status pf_index_block(struct pf_session *s, int il, int rows)
         return PF_OK;
     return ops->choose(be, &(struct pf_choose_op){
         .q = b->index_q, .w = b->index_w, .kv = &s->index_kv[il].view, .pos = b->pos, .rows = rows,
-        .n_head = z->n_index_head, .max_chosen = z->max_chosen, .chosen = b->chosen });
+        .n_head = z->n_index_head, .max_chosen = z->max_chosen, .ratio = 1, .chosen = b->chosen });
 }
