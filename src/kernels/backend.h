@@ -168,6 +168,49 @@ struct pf_conv_op {
     int          n, taps, rows;
 };
 
+/* Positions become blocks of `ratio` neighbours, a row of n channels each (DeepSeek-V4): per channel a softmax over the
+ * block's positions weighs their u,
+ *     out[b] = sum over the positions p of block b of softmax(t)(p) * u(p),        t(p) = gate(p) + ape[p % ratio]
+ * overlaps: u, gate and ape have 2 n channels; the first n of a position belong to the row of the block after its own, the
+ * others to its own. The softmax runs: state [3][n] for the block that is not full yet and, if they overlap, [3][n] for the
+ * one after it, holds m, z, a: the maximum of t so far, the sum of weights, the weighted sum of u; before NULL: nothing yet.
+ * Per position and channel
+ *     M = max(m, t);  A = exp(m - M);  B = exp(t - M);  z = fmaf(z, A, B);  a = fmaf(a, A, B * u);  m = M
+ * and a full block's out is a / z. out [n_out][n]: blocks pos[0] / ratio and those after it, zeros where they are not full;
+ * n_out is at least the number of blocks that the rows touch. The rows' positions follow one another. */
+struct pf_compress_op {
+    const float   *u, *gate, *ape;        /* [rows][n or 2 n], the same, {n or 2 n, ratio} */
+    const int32_t *pos;
+    const float   *before;
+    float         *after, *out;
+    int            n, ratio, rows, n_out;
+    bool           overlaps;
+};
+
+/* Hyper-connections: S residual streams instead of one, and how a block reads and writes them (Xie et al. 2025, "mHC:
+ * Manifold-Constrained Hyper-Connections"). weights [rows][n_weights] from logits L of that shape, with
+ *     y = fmaf(L, scale[k], base), k = 0 .. 2 for the three parts:
+ *     read  {S}      sigmoid(y) + eps
+ *     write {S}      2 sigmoid(y)
+ *     mix   {S, S}   [from][to]: softmax(y) over `to`, + eps; then divided by (its sum over `from`) + eps; then rounds - 1
+ *                    times by (sum over `to`) + eps and by (sum over `from`) + eps
+ * n_weights S: the first part only. Sums start at their first term and rise. */
+enum { PF_MAX_STREAMS = 4 };
+struct pf_mix_op {
+    const float *logits, *base, *scale;
+    float       *weights;                 /* may be logits */
+    int          n_streams, n_weights, rounds, rows;
+    float        eps;
+};
+
+/* x [rows][n_streams][n], y [rows][n], weights of a pf_mix_op. Reading: y = 0, then fmaf(read[i], x[i], y) with i rising.
+ * Writing: x'[to] = write[to] * y, then fmaf(mix[from][to], x[from], x'[to]) with from rising. */
+struct pf_streams_op {
+    float       *x, *y;
+    const float *weights;
+    int          n, n_streams, n_weights, rows;
+};
+
 /* The gated delta rule. u [rows][2 * n_k_head * d + n_v_head * d] holds queries, keys, values, head after head; queries
  * and keys are normed to length 1 (q to 1 / sqrt(d)) by the largest of their length and eps. Value head h uses key head
  * h / (n_v_head / n_k_head), or, if tiled, h % n_k_head. Per row and head, with the matrix S {d, d} per value head:
@@ -292,6 +335,10 @@ struct pf_backend_ops {
     pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);
     pf_status (*conv)(pf_backend *b, const struct pf_conv_op *c);
     pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);
+    pf_status (*compress)(pf_backend *b, const struct pf_compress_op *c);      /* NULL: cannot, and knows no blocks either */
+    pf_status (*mix)(pf_backend *b, const struct pf_mix_op *m);                /* NULL: knows nothing of several streams */
+    pf_status (*streams_read)(pf_backend *b, const struct pf_streams_op *s);
+    pf_status (*streams_write)(pf_backend *b, const struct pf_streams_op *s);
     pf_status (*experts)(pf_backend *b, const struct pf_experts_op *e);
     /* The same in pieces, for experts whose weights come one after the other: begin, then each picked expert in exactly
      * one part, in any order, then end; nothing else in between but closing. Up to end, what e points to must stay; an

@@ -90,6 +90,9 @@ struct pf_delta_args {
 };
 typedef void pf_delta_fn(const struct pf_delta_args *a);
 
+/* One position of a running softmax, per channel: m, z, a as struct pf_compress_op in backend.h has them, t = gate + ape. */
+typedef void pf_compress_fn(float *m, float *z, float *a, const float *u, const float *gate, const float *ape, int n);
+
 /* p[i] = exp(x[i] - max x) / sum, the sum in 32 accumulators as in pf_rms_norm_fn (plain additions). p may be x. */
 typedef void pf_softmax_fn(const float *x, int n, float *p);
 
@@ -149,6 +152,7 @@ typedef void pf_attn_fn(const struct pf_attn_args *a);
     X(l2_norm,    pf_l2_norm_fn)     \
     X(conv_silu,  pf_conv_fn)        \
     X(delta_step, pf_delta_fn)       \
+    X(compress,   pf_compress_fn)    \
     X(attn_f16,   pf_attn_fn)        \
     X(attn_f32,   pf_attn_fn)
 /* sigmoid_mul: a = sigmoid(g) * u

@@ -116,6 +116,21 @@ static void run_conv_silu(const struct pf_kernels *k, const struct job *j)
     k->conv_silu(taps, j->x, 0, 4, j->n, j->out + j->n);
 }
 
+/* From nothing, and then once more. */
+static void run_compress(const struct pf_kernels *k, const struct job *j)
+{
+    float *m = j->out, *z = j->out + j->n;
+    static float a[N_MAX];
+    for (int i = 0; i < j->n; i++) {
+        m[i] = -INFINITY;
+        z[i] = a[i] = 0;
+    }
+    k->compress(m, z, a, j->x, j->w, j->w + j->n, j->n);
+    k->compress(m, z, a, j->x + j->n, j->x, j->w, j->n);
+    for (int i = 0; i < j->n; i++)
+        m[i] += a[i];
+}
+
 /* What the entries that change their argument begin with. */
 static float *copy_x(const struct job *j)
 {
@@ -169,6 +184,7 @@ static const struct entry {
     { "rope_norm", run_rope_norm, 40 }, { "rope_neox", run_rope_neox, 40 }, { "softmax", run_softmax, 56 },
     { "to_f16", run_to_f16, 12 },       { "sigmoid_mul", run_sigmoid_mul, 32 }, { "l2_norm", run_l2_norm, 32 },
     { "conv_silu", run_conv_silu, 32 }, { "swiglu_clamped", run_swiglu_clamped, 32 },
+    { "compress", run_compress, 72 },
 };
 enum { N_ENTRIES = sizeof entries / sizeof *entries };
 

@@ -2,7 +2,7 @@
  *
  * backend_cpu.c opens, closes and does everything that goes row by row; cpu_linear.c multiplies dense matrices;
  * cpu_experts.c runs experts; cpu_attention.c attends; cpu_choose.c chooses to what; cpu_delta.c steps delta nets;
- * cpu_route.c picks experts. All slice their work over the pool in such a way that a value never depends on the slicing. */
+ * cpu_compress.c makes rows of blocks; cpu_streams.c mixes residual streams; cpu_route.c picks experts. All slice their work over the pool in such a way that a value never depends on the slicing. */
 #ifndef PF_CPU_BACKEND_H
 #define PF_CPU_BACKEND_H
 
@@ -93,6 +93,10 @@ pf_status pf_cpu_attention(pf_backend *b, const struct pf_attention_op *a);
 pf_status pf_cpu_choose(pf_backend *b, const struct pf_choose_op *c);
 pf_status pf_cpu_conv(pf_backend *b, const struct pf_conv_op *c);
 pf_status pf_cpu_delta(pf_backend *b, const struct pf_delta_op *d);
+pf_status pf_cpu_compress(pf_backend *b, const struct pf_compress_op *c);
+pf_status pf_cpu_mix(pf_backend *b, const struct pf_mix_op *m);
+pf_status pf_cpu_streams_read(pf_backend *b, const struct pf_streams_op *s);
+pf_status pf_cpu_streams_write(pf_backend *b, const struct pf_streams_op *s);
 pf_status pf_cpu_route(pf_backend *b, const struct pf_route_op *r);
 size_t pf_cpu_attention_floats(int max_head_dim, bool gathers);      /* scratch per thread */
 size_t pf_cpu_choose_floats(int n_head);

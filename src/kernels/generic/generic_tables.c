@@ -34,6 +34,7 @@ const struct pf_kernels TABLE = {
     .l2_norm = op_l2_norm,
     .conv_silu = op_conv_silu,
     .delta_step = op_delta_step,
+    .compress = op_compress,
     .attn_f16 = op_attn_f16,
     .attn_f32 = op_attn_f32,
 };
