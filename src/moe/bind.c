@@ -290,14 +290,14 @@ static pf_status split_kv_b(const struct pf_loader *l, int il, int n_head, struc
 
 static pf_status bind_indexer(const struct pf_loader *l, int il, struct pf_indexer *x)
 {
-    const struct pf_mla_sizes *s = &l->m->mla;
+    const struct pf_index_sizes *s = &l->m->index;
     int n_embd = l->m->n_embd;
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_q_b", s->n_q_latent, (int64_t)s->n_index_head * s->n_index,
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_q_b", l->m->mla.n_q_latent, (int64_t)s->n_head * s->width,
                         PF_NEVER, &x->q));
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_k", n_embd, s->n_index, PF_NEVER, &x->k));
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.proj", n_embd, s->n_index_head, PF_NEVER, &x->w));
-    PF_TRY(block_vector(l, PF_REQUIRED, il, "indexer.k_norm.weight", s->n_index, 1, &x->k_norm));
-    return block_vector(l, PF_REQUIRED, il, "indexer.k_norm.bias", s->n_index, 1, &x->k_norm_bias);
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_k", n_embd, s->width, PF_NEVER, &x->k));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.proj", n_embd, s->n_head, PF_NEVER, &x->w));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "indexer.k_norm.weight", s->width, 1, &x->k_norm));
+    return block_vector(l, PF_REQUIRED, il, "indexer.k_norm.bias", s->width, 1, &x->k_norm_bias);
 }
 
 static pf_status bind_mla(const struct pf_loader *l, int il, struct pf_layer *layer)
@@ -323,7 +323,7 @@ static pf_status bind_mla(const struct pf_loader *l, int il, struct pf_layer *la
     else
         skip(l, il, "attn_kv_b");             /* some files hold both forms */
     if (layer->has_indexer)
-        PF_TRY(bind_indexer(l, il, &a->indexer));
+        PF_TRY(bind_indexer(l, il, &layer->indexer));
     return block_matrix(l, PF_REQUIRED, il, "attn_output", (int64_t)n_head * s->n_v, n_embd, PF_NEVER,
                         &layer->attn.out);
 }

@@ -13,7 +13,8 @@ static const float key_eps = 1e-6f;
 
 bool pf_index_is_used(const struct pf_session *s, int rows)
 {
-    return s->m->mla.max_chosen > 0 && s->computed + rows > s->m->mla.max_chosen;
+    const struct pf_index_sizes *z = &s->m->index;
+    return z->max_chosen > 0 && (s->computed + rows) / z->ratio > z->max_chosen;
 }
 
 /* Leaves the choice in b->chosen. b->h and b->q_latent are what the layer's queries and keys were made from. */
@@ -21,25 +22,25 @@ pf_status pf_index_block(struct pf_session *s, int il, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
     pf_backend *be = s->unit->backend;
-    const struct pf_indexer *x = &s->m->layers[il].mla.indexer;
-    const struct pf_mla_sizes *z = &s->m->mla;
+    const struct pf_indexer *x = &s->m->layers[il].indexer;
+    const struct pf_index_sizes *z = &s->m->index;
     struct pf_buffers *b = &s->unit->buf;
     int n_pairs = s->m->rope.n_pairs;
     const struct pf_linear from_h[] = { { &x->k, b->index_k }, { &x->w, b->index_w } };
     const struct pf_rope_op ropes[] = {
-        { b->index_q, b->cs, z->n_index_head, z->n_index, n_pairs, s->m->arch->rope_neox },
-        { b->index_k, b->cs, 1, z->n_index, n_pairs, s->m->arch->rope_neox },
+        { b->index_q, b->cs, z->n_head, z->width, n_pairs, s->m->arch->rope_neox },
+        { b->index_k, b->cs, 1, z->width, n_pairs, s->m->arch->rope_neox },
     };
-    if (!x->k.data)
+    if (!x->q.data)
         return PF_OK;
     PF_TRY(pf_project(s, from_h, 2, b->h, rows));
     PF_TRY(pf_project(s, &(struct pf_linear){ &x->q, b->index_q }, 1, b->q_latent, rows));
-    PF_TRY(ops->layer_norm(be, b->index_k, x->k_norm, x->k_norm_bias, key_eps, z->n_index, rows, b->index_k));
+    PF_TRY(ops->layer_norm(be, b->index_k, x->k_norm, x->k_norm_bias, key_eps, z->width, rows, b->index_k));
     PF_TRY(ops->rope(be, ropes, 2, rows));
     PF_TRY(ops->kv_store(be, &s->index_kv[il].view, b->index_k, NULL, b->pos, rows));
     if (!pf_index_is_used(s, rows))
         return PF_OK;
     return ops->choose(be, &(struct pf_choose_op){
         .q = b->index_q, .w = b->index_w, .kv = &s->index_kv[il].view, .pos = b->pos, .rows = rows,
-        .n_head = z->n_index_head, .max_chosen = z->max_chosen, .ratio = 1, .chosen = b->chosen });
+        .n_head = z->n_head, .max_chosen = z->max_chosen, .ratio = z->ratio, .chosen = b->chosen });
 }

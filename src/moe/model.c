@@ -95,15 +95,14 @@ static pf_status read_delta(const struct pf_loader *l)
     enum { MAX_HEADS = 4096, MAX_TAPS = 16 };
     struct pf_model *m = l->m;
     struct pf_delta_sizes *s = &m->delta;
-    int inner = 0;
+    int inner = 0, n_nets = 0;
     for (int il = 0; m->arch->delta && il < m->n_layer; il++) {
         char name[NAME_BYTES];
         snprintf(name, sizeof name, "blk.%d.ssm_conv1d.weight", il);
         m->layers[il].is_delta = pf_gguf_tensor(l->g, name) != NULL;
-        m->layers[il].delta.ordinal = s->n_nets;
-        s->n_nets += m->layers[il].is_delta;
+        n_nets += m->layers[il].is_delta;
     }
-    if (s->n_nets == 0)
+    if (n_nets == 0)
         return PF_OK;
     PF_TRY(key_int(l, "ssm.conv_kernel", true, 1, MAX_TAPS, &s->taps));
     PF_TRY(key_int(l, "ssm.state_size", true, 1, 1024, &s->d));
@@ -116,7 +115,19 @@ static pf_status read_delta(const struct pf_loader *l)
     if (s->n_v_head % s->n_k_head || inner != s->n_v)
         PF_FAIL(PF_EFORMAT, "%d value heads of %d do not suit %d key heads and an inner size of %d, in %s", s->n_v_head,
                 s->d, s->n_k_head, inner, pf_gguf_path(l->g));
+    for (int il = 0; il < m->n_layer; il++)
+        if (m->layers[il].is_delta)
+            m->layers[il].n_state = (size_t)(s->taps - 1) * (size_t)s->n_conv + (size_t)s->n_v * (size_t)s->d;
     return PF_OK;
+}
+
+static pf_status read_index_sizes(const struct pf_loader *l, int n_rot, int ratio)
+{
+    struct pf_index_sizes *s = &l->m->index;
+    s->ratio = ratio;
+    PF_TRY(key_int(l, "attention.indexer.head_count", true, 1, 4096, &s->n_head));
+    PF_TRY(key_int(l, "attention.indexer.key_length", true, n_rot, 4096, &s->width));
+    return key_int(l, "attention.indexer.top_k", true, 1, 65536, &s->max_chosen);
 }
 
 /* Every layer has an indexer, or those that attention.indexer.types says; GLM-5.2, known by its context, has them in
@@ -125,12 +136,9 @@ static pf_status read_indexer(const struct pf_loader *l)
 {
     enum { SHARING_FROM_CONTEXT = 1 << 20, SHARING_PERIOD = 4, SHARING_PHASE = 2 };
     struct pf_model *m = l->m;
-    struct pf_mla_sizes *s = &m->mla;
     int64_t full[MAX_LAYERS];
-    PF_TRY(key_int(l, "attention.indexer.head_count", true, 1, 4096, &s->n_index_head));
-    PF_TRY(key_int(l, "attention.indexer.key_length", true, s->n_rope, 4096, &s->n_index));
-    PF_TRY(key_int(l, "attention.indexer.top_k", true, 1, 65536, &s->max_chosen));
-    if (s->n_q_latent == 0)
+    PF_TRY(read_index_sizes(l, m->mla.n_rope, 1));
+    if (m->mla.n_q_latent == 0)
         PF_FAIL(PF_EFORMAT, "%s models have indexers, which need an attention.q_lora_rank, in %s", m->arch->name,
                 pf_gguf_path(l->g));
     for (int il = 0; il < l->n_block; il++)
@@ -394,6 +402,13 @@ static pf_status read_sizes(const struct pf_loader *l, int *n_block)
     return read_experts(l);
 }
 
+/* Where each layer's recurrent state lies among those of all. */
+static void lay_out_state(struct pf_model *m)
+{
+    for (int il = 1; il < m->n_layer; il++)
+        m->layers[il].state_at = m->layers[il - 1].state_at + m->layers[il - 1].n_state;
+}
+
 static pf_status read_keys(struct pf_loader *l)
 {
     struct pf_model *m = l->m;
@@ -404,6 +419,7 @@ static pf_status read_keys(struct pf_loader *l)
         PF_FAIL(PF_ENOMEM, "no memory for the %d layers of %s", m->n_layer, pf_gguf_path(l->g));
     PF_TRY(read_delta(l));
     PF_TRY(m->arch->mla ? read_mla(l) : read_attention(l, l->n_block, &hd_k));
+    lay_out_state(m);
     PF_TRY(read_routing(l));
     PF_TRY(read_layout(l));
     PF_TRY(read_multipliers(l));

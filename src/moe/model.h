@@ -90,12 +90,14 @@ struct pf_mla {
     const float     *kv_norm;             /* {n_latent} */
     struct pf_weight k_b, v_b;            /* per head {n_nope, n_latent}, {n_latent, n_v} */
     int              v_head_rows;         /* rows of v_b from one head to the next */
-    struct pf_indexer {
-        struct pf_weight q;               /* {n_q_latent, n_index_head * n_index} */
-        struct pf_weight k, w;            /* {n_embd, n_index}, {n_embd, n_index_head}; no data: the layer takes the
-                                             positions that the last one with an indexer chose */
-        const float     *k_norm, *k_norm_bias;       /* {n_index} */
-    } indexer;
+};
+
+/* Chooses what attention looks at: indexer.c. */
+struct pf_indexer {
+    struct pf_weight q;                   /* {n_q_latent, index.n_head * index.width} */
+    struct pf_weight k, w;                /* {n_embd, index.width}, {n_embd, index.n_head}; q has no data: the layer takes what
+                                             the last one with an indexer chose */
+    const float     *k_norm, *k_norm_bias;           /* {index.width} */
 };
 
 /* Gated DeltaNet, in place of attention: no keys and values, but a state of fixed size. */
@@ -108,7 +110,6 @@ struct pf_delta_net {
     const float     *conv;                /* [taps][2 K + V] */
     const float     *a, *dt;              /* {n_v_head} */
     const float     *norm;                /* {d} */
-    int              ordinal;             /* among the model's delta nets */
 };
 
 struct pf_dense_ffn {
@@ -134,6 +135,8 @@ struct pf_layer {
     struct pf_attention attn;                        /* all zeros in a delta net */
     struct pf_delta_net delta;
     struct pf_mla       mla;
+    struct pf_indexer   indexer;
+    size_t              state_at, n_state;           /* floats of its recurrent state, and where it begins among the layers' */
     bool                is_moe;
     struct pf_dense_ffn dense;
     struct pf_moe       moe;
@@ -182,15 +185,17 @@ struct pf_model {
     int   n_expert, n_used, n_ff_expert;  /* 0: no experts */
     int   n_moe;                          /* layers with experts */
     float eps, residual_scale;
-    struct pf_delta_sizes {               /* of every delta net of the model */
-        int n_nets;                       /* 0: there are none */
+    struct pf_delta_sizes {               /* of every delta net of the model; all 0: there are none */
         int d, n_k_head, n_v_head, taps;
         int n_k, n_v, n_conv;             /* K = n_k_head * d, V = n_v_head * d, 2 K + V */
     } delta;
     struct pf_mla_sizes {                 /* all 0: the model has no latent attention */
         int n_latent, n_q_latent, n_nope, n_rope, n_v;
-        int n_index, n_index_head, max_chosen;       /* of the indexers; 0: there are none */
     } mla;
+    struct pf_index_sizes {               /* all 0: there are no indexers */
+        int width, n_head, max_chosen;
+        int ratio;                        /* positions that a key stands for */
+    } index;
     struct pf_rope   rope;
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm;

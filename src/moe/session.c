@@ -59,8 +59,8 @@ static struct pf_kv_layer index_kv_layer(const struct pf_model *m, int il, const
     size_t positions = (size_t)(o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
     if (!m->layers[il].has_indexer)
         return (struct pf_kv_layer){ .k_bytes = 0 };
-    return (struct pf_kv_layer){ .view = { .type = o->kv_type, .n_kv_head = 1, .hd_k = m->mla.n_index },
-                                 .k_bytes = positions * (size_t)m->mla.n_index * element };
+    return (struct pf_kv_layer){ .view = { .type = o->kv_type, .n_kv_head = 1, .hd_k = m->index.width },
+                                 .k_bytes = positions * (size_t)m->index.width * element };
 }
 
 static void widen(int *to, int64_t n)
@@ -117,10 +117,10 @@ static struct pf_backend_sizes backend_sizes(const struct pf_model *m, const str
         widen(&s.max_n_in, m->mla.n_q_latent);
         s.max_head_rows = o->n_batch * m->layers[0].attn.n_head;
         s.max_head_n_in = m->mla.n_latent > m->mla.n_nope ? m->mla.n_latent : m->mla.n_nope;
-        s.n_choose_head = m->mla.n_index_head;
-        widen(&s.max_head_rows, (int64_t)o->n_batch * m->mla.n_index_head);
-        widen(&s.max_head_n_in, m->mla.n_index);
-        widen(&s.max_positions, m->mla.n_index_head ? o->n_ctx : 0);
+        s.n_choose_head = m->index.n_head;
+        widen(&s.max_head_rows, (int64_t)o->n_batch * m->index.n_head);
+        widen(&s.max_head_n_in, m->index.width);
+        widen(&s.max_positions, m->index.n_head ? o->n_ctx : 0);
     }
     widen(&s.max_n_in, w.ff);
     for (int il = 0; il < m->n_layer; il++) {
@@ -179,9 +179,9 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
         { &b->q, rows * (size_t)w.q },             { &b->k, rows * (size_t)w.k },
         { &b->v, rows * (size_t)w.v },             { &b->attn, rows * (size_t)w.attn },
         { &b->q_latent, rows * (size_t)m->mla.n_q_latent },
-        { &b->index_q, rows * (size_t)m->mla.n_index_head * (size_t)m->mla.n_index },
-        { &b->index_k, rows * (size_t)m->mla.n_index }, { &b->index_w, rows * (size_t)m->mla.n_index_head },
-        { &b->chosen, rows * (size_t)m->mla.max_chosen },
+        { &b->index_q, rows * (size_t)m->index.n_head * (size_t)m->index.width },
+        { &b->index_k, rows * (size_t)m->index.width }, { &b->index_w, rows * (size_t)m->index.n_head },
+        { &b->chosen, rows * (size_t)m->index.max_chosen },
         { &b->packed, rows * (size_t)w.packed },   { &b->gate_out, rows * (size_t)w.gate_out },
         { &b->qkv, rows * (size_t)m->delta.n_conv }, { &b->mixed, rows * (size_t)m->delta.n_conv },
         { &b->beta, rows * (size_t)m->delta.n_v_head }, { &b->alpha, rows * (size_t)m->delta.n_v_head },
@@ -314,7 +314,6 @@ static pf_status alloc_floats(pf_backend *b, size_t bytes, bool shared, float **
 static pf_status open_state(struct pf_session *s, struct pf_unit *u)
 {
     u->state_bytes = pf_state_bytes(s->m, u->first, u->end);
-    u->first_net = s->m->layers[u->first < u->end ? u->first : 0].delta.ordinal;
     if (u->state_bytes == 0)
         return PF_OK;
     PF_TRY(alloc_floats(u->backend, u->state_bytes, false, &u->state));

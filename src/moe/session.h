@@ -4,7 +4,7 @@
  *     computed <= pos              what keys, values and state hold; below pos only after a rewind of a recurrent model, or
  *                                  when they were lost with their device
  *     kv[layer]                    chunks of 256 positions; whatever lies at or past computed is garbage
- *     state of a unit              of its delta nets after position computed - 1; at computed 0 it is not looked at
+ *     state of a unit              of its layers after position computed - 1; at computed 0 it is not looked at
  *     units                        who computes which layers, and the memory of each. One: the model's backend computes all
  *                                  of them. Two: it computes the first ones, and the CPU the others (split.h)
  *     buffers of a unit            activations of one batch of at most n_batch rows
@@ -34,7 +34,7 @@ struct pf_buffers {
                                 latent attention's queries and then values by head */
     float *gate_out;         /* gate of attn, z of a delta net: as attn; latent attention's {n_latent + n_rope} */
     float *q_latent;         /* {n_q_latent} */
-    float *index_q, *index_k, *index_w;      /* of an indexer {n_index_head * n_index}, {n_index}, {n_index_head} */
+    float *index_q, *index_k, *index_w;      /* of an indexer {index.n_head * index.width}, {index.width}, {index.n_head} */
     int32_t *chosen;         /* the positions of its choice {max_chosen} */
     float *qkv, *mixed;      /* of a delta net, before and after its convolution {2 K + V} */
     float *beta, *alpha;     /* {n_v_head} */
@@ -89,8 +89,7 @@ struct pf_unit {
     pf_backend       *backend;               /* NULL: there is no such unit, and nothing below */
     int               first, end;
     struct pf_buffers buf;
-    size_t            state_bytes;           /* of the delta nets among the layers; 0: there are none */
-    int               first_net;             /* ordinal of the first of them */
+    size_t            state_bytes;           /* of the layers; 0: none of them has any */
     float            *state, *next;          /* [state_bytes] each */
     float            *kept[PF_MAX_CHECKPOINTS];
 };
@@ -147,12 +146,8 @@ pf_status pf_session_follow(struct pf_session *s);
 /* state.c */
 size_t pf_state_bytes(const struct pf_model *m, int first, int end);     /* of one copy for those layers; 0: no recurrent state */
 int    pf_state_n_checkpoints(const struct pf_model *m);
-struct pf_state_view {
-    float *rows;             /* [taps - 1][2 K + V] what went into the convolution last */
-    float *matrices;         /* [n_v_head][d][d] */
-};
-struct pf_state_view pf_state_before(const struct pf_session *s, const struct pf_delta_net *net);   /* of the unit at work; NULLs: zeros */
-struct pf_state_view pf_state_after(const struct pf_session *s, const struct pf_delta_net *net);
+float *pf_state_before(const struct pf_session *s, int il);  /* a layer's, of the unit at work; NULL: nothing came before */
+float *pf_state_after(const struct pf_session *s, int il);
 void pf_state_commit(struct pf_session *s, int rows);        /* of a step that succeeded */
 void pf_state_keep(struct pf_session *s);                    /* makes a checkpoint of what is computed */
 void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos */

@@ -1,4 +1,4 @@
-/* The recurrent state of a session: what delta nets carry from position to position. See session.h.
+/* The recurrent state of a session: what layers carry from position to position. See session.h.
  *
  * Each unit has that of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. State cannot be rewound, so copies are kept
  * (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and evaluating
@@ -7,18 +7,12 @@
 
 enum { BUDGET_BYTES = 512 << 20 };        /* of all checkpoints, but never fewer than two */
 
-static size_t floats_per_net(const struct pf_model *m)
-{
-    const struct pf_delta_sizes *z = &m->delta;
-    return (size_t)(z->taps - 1) * (size_t)z->n_conv + (size_t)z->n_v * (size_t)z->d;
-}
-
 size_t pf_state_bytes(const struct pf_model *m, int first, int end)
 {
     size_t n = 0;
     for (int il = first; il < end; il++)
-        n += m->layers[il].is_delta;
-    return n ? n * floats_per_net(m) * sizeof(float) : 0;
+        n += m->layers[il].n_state;
+    return n * sizeof(float);
 }
 
 int pf_state_n_checkpoints(const struct pf_model *m)
@@ -27,21 +21,20 @@ int pf_state_n_checkpoints(const struct pf_model *m)
     return bytes == 0 ? 0 : n < 2 ? 2 : n > PF_MAX_CHECKPOINTS ? PF_MAX_CHECKPOINTS : (int)n;
 }
 
-static struct pf_state_view view(const struct pf_session *s, float *state, const struct pf_delta_net *net)
+/* Where a layer's begins in the state of the unit at work. */
+static size_t offset(const struct pf_session *s, int il)
 {
-    const struct pf_delta_sizes *z = &s->m->delta;
-    float *at = state + (size_t)(net->ordinal - s->unit->first_net) * floats_per_net(s->m);
-    return (struct pf_state_view){ .rows = at, .matrices = at + (size_t)(z->taps - 1) * (size_t)z->n_conv };
+    return s->m->layers[il].state_at - s->m->layers[s->unit->first].state_at;
 }
 
-struct pf_state_view pf_state_before(const struct pf_session *s, const struct pf_delta_net *net)
+float *pf_state_before(const struct pf_session *s, int il)
 {
-    return s->computed > 0 ? view(s, s->unit->state, net) : (struct pf_state_view){ 0 };
+    return s->computed > 0 ? s->unit->state + offset(s, il) : NULL;
 }
 
-struct pf_state_view pf_state_after(const struct pf_session *s, const struct pf_delta_net *net)
+float *pf_state_after(const struct pf_session *s, int il)
 {
-    return view(s, s->unit->next, net);
+    return s->unit->next + offset(s, il);
 }
 
 void pf_state_commit(struct pf_session *s, int rows)
@@ -93,7 +86,7 @@ void pf_state_rewind(struct pf_session *s, int64_t pos)
     }
     if (s->computed <= pos)
         return;
-    if (s->m->delta.n_nets == 0) {
+    if (pf_state_bytes(s->m, 0, s->m->n_layer) == 0) {
         s->computed = pos;
         return;
     }
