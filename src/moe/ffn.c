@@ -45,7 +45,12 @@ static pf_status guess_next(struct pf_session *s, int il, int rows)
     if (how != PF_GUESS_PICKS)
         return PF_OK;
     const struct pf_moe *moe = &m->layers[il].moe;
-    PF_TRY(ops->rms_norm(s->unit->backend, b->x, m->layers[il].ffn_norm, m->eps, m->n_embd, rows, b->y));
+    const float *x = b->x;
+    if (m->streams.n > 1) {
+        PF_TRY(pf_streams_read(s, &m->layers[il].ffn_mix, b->x, rows, b->guess_mix, b->y));
+        x = b->y;
+    }
+    PF_TRY(ops->rms_norm(s->unit->backend, x, m->layers[il].ffn_norm, m->eps, m->n_embd, rows, b->y));
     PF_TRY(pf_project(s, &(struct pf_linear){ &moe->router, b->router }, 1, b->y, rows));
     PF_TRY(ops->route(s->unit->backend, &(struct pf_route_op){
         .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table, .ids = b->ids,

@@ -4,7 +4,7 @@
  *     i32 tokens[n_tokens]
  *     the recurrent state after computed positions, if the model has one and computed is not 0
  *     per layer, per chunk that holds positions, per KV head:  keys, then values, of the positions in use; then the
- *         indexer's keys likewise
+ *         keys of full blocks and the indexer's keys likewise
  *     u64 FNV-1a of everything before it, taken over 8-byte words (the last padded with zeros) of each write
  */
 #include <string.h>
@@ -75,11 +75,14 @@ static pf_status transfer_buffer(struct stream *f, const struct pf_session *s, c
     return PF_OK;
 }
 
-/* Keys and values of one layer and chunk, the first in_use positions of it, which begins at position first. */
+/* Keys and values of one layer and chunk, which begins at key first, up to key n. */
 static pf_status transfer_chunk(struct stream *f, const struct pf_session *s, const struct pf_unit *u, const struct pf_kv_view *kv,
-                                int64_t first, size_t in_use)
+                                int64_t first, int64_t n)
 {
     size_t element = kv->type == PF_KV_F16 ? 2 : 4;
+    if (n <= first)
+        return PF_OK;
+    size_t in_use = (size_t)(n - first < PF_KV_CHUNK_POSITIONS ? n - first : PF_KV_CHUNK_POSITIONS);
     for (int h = 0; h < kv->n_kv_head; h++) {
         size_t at = (size_t)first * (size_t)kv->n_kv_head + (size_t)h * PF_KV_CHUNK_POSITIONS;
         PF_TRY(transfer_buffer(f, s, u, (char *)kv->k + at * (size_t)kv->hd_k * element, in_use * (size_t)kv->hd_k * element));
@@ -103,9 +106,11 @@ static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64
     for (int il = 0; il < s->m->n_layer; il++) {
         const struct pf_unit *u = &s->units[il >= s->units[0].end];
         for (int64_t first = 0; first < n; first += PF_KV_CHUNK_POSITIONS) {
-            size_t in_use = (size_t)(n - first < PF_KV_CHUNK_POSITIONS ? n - first : PF_KV_CHUNK_POSITIONS);
-            PF_TRY(transfer_chunk(f, s, u, &s->kv[il].view, first, in_use));
-            PF_TRY(transfer_chunk(f, s, u, &s->index_kv[il].view, first, in_use));
+            PF_TRY(transfer_chunk(f, s, u, &s->kv[il].view, first, n));
+            if (s->block_kv[il].k_bytes)
+                PF_TRY(transfer_chunk(f, s, u, &s->block_kv[il].view, first, n / s->m->layers[il].compressed.blocks.ratio));
+            if (s->index_kv[il].k_bytes)
+                PF_TRY(transfer_chunk(f, s, u, &s->index_kv[il].view, first, n / s->m->index.ratio));
         }
     }
     return PF_OK;
