@@ -48,6 +48,12 @@ void membw_close(struct membw *b)
     free(b);
 }
 
+void *membw_memory(struct membw *b, size_t *bytes)
+{
+    *bytes = b->bytes;
+    return b->data;
+}
+
 __attribute__((target_clones("default", "avx2", "avx512f")))
 static uint64_t sum_of(const uint64_t *p, size_t n)
 {

@@ -1,12 +1,13 @@
-/* pfmoe-bench: prompt and decode speed, each beside what this machine's memory allows, measured in the same run.
+/* pfmoe-bench: prompt and decode speed, each beside what this machine allows, measured in the same run.
  *
- * A row is one test (ppN: a prompt of N tokens; tgN: N tokens decoded one by one) with one thread count. Each repetition
- * first measures the read bandwidth, then runs the test; medians are reported, with minimum and maximum. One run of each
- * test before that is not counted. */
+ * A row is one test (ppN: a prompt of N tokens; tgN: N tokens decoded one by one) with one thread count and one budget of the
+ * GPU's memory. Each repetition first measures how fast memory is (roofline.h), then runs the test; medians are reported, with
+ * minimum and maximum. One run of each test before that is not counted. */
 #define _GNU_SOURCE
 #include <cjson/cJSON.h>
 #include <getopt.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "cli/opts.h"
 #include "membw.h"
 #include "pfmoe.h"
+#include "roofline.h"
 
 enum { MAX_LIST = 16, MAX_REPS = 100, MAX_OPTIONS = 64 };
 
@@ -28,8 +30,8 @@ struct list {
 struct bench {
     struct settings shared;      /* what pfmoe-run has too: options about experts and reports */
     const char *model;
-    struct list prompts, decodes, threads;
-    int         reps, n_batch, gpu, vram_mb, ram_mb, slots;
+    struct list prompts, decodes, threads, vram_mb;
+    int         reps, n_batch, gpu, ram_mb, slots;
     bool        streaming;
     const char *replay;          /* a routing trace instead of a model */
     enum output output;
@@ -37,10 +39,34 @@ struct bench {
 
 struct row {
     char   test[16], model[128], backend[16], isa[24];
-    int    threads;
-    double tok_s, tok_s_min, tok_s_max, bytes_per_token, gb_s, machine_gb_s;
+    int    threads, vram_mb;
+    double tok_s, tok_s_min, tok_s_max, bytes_per_token, gb_s, machine_gb_s, bandwidth_share;
+    double held, ram_gb_s, pcie_gb_s, joint_gb_s, roofline_tok_s, roofline_share;
+    double launches, handoff_p50_us, handoff_p95_us;
     struct pf_stats stats;
 };
+
+/* The numbers of a row, as CSV and JSON have them behind its test, model, backend, isa, threads and vram_mb. */
+static const struct {
+    const char *name;
+    size_t      offset;
+    int         digits;
+} numbers[] = {
+#define NUMBER(name, digits) { #name, offsetof(struct row, name), digits }
+    NUMBER(tok_s, 3), NUMBER(tok_s_min, 3), NUMBER(tok_s_max, 3), NUMBER(bytes_per_token, 0), NUMBER(gb_s, 3),
+    NUMBER(machine_gb_s, 3), NUMBER(bandwidth_share, 4), NUMBER(held, 4), NUMBER(ram_gb_s, 3), NUMBER(pcie_gb_s, 3),
+    NUMBER(joint_gb_s, 3), NUMBER(roofline_tok_s, 3), NUMBER(roofline_share, 4), NUMBER(launches, 1),
+    NUMBER(handoff_p50_us, 2), NUMBER(handoff_p95_us, 2),
+#undef NUMBER
+};
+enum { N_NUMBERS = sizeof numbers / sizeof *numbers };
+
+static double number_of(const struct row *r, int i)
+{
+    double v;
+    memcpy(&v, (const char *)r + numbers[i].offset, sizeof v);
+    return v;
+}
 
 static int fail(const char *what)
 {
@@ -91,55 +117,118 @@ static double run_once(pf_session *s, const int32_t *tok, int n, bool decode)
     return now() - begin;
 }
 
+/* The median of each rate. */
+static struct rates median_rates(const struct rates *all, int n)
+{
+    double v[4][MAX_REPS];
+    for (int i = 0; i < n; i++) {
+        v[0][i] = all[i].vram;
+        v[1][i] = all[i].ram;
+        v[2][i] = all[i].pcie;
+        v[3][i] = all[i].joint;
+    }
+    return (struct rates){ median(v[0], n), median(v[1], n), median(v[2], n), median(v[3], n) };
+}
+
+static bool on_gpu(const struct pf_model_info *info)
+{
+    return strcmp(info->backend, "cpu") != 0;
+}
+
+/* Whether experts are dealt out between GPU and CPU. */
+static bool shares(const struct pf_model_info *info)
+{
+    return on_gpu(info) && info->n_experts > 0 && info->gpu_bytes_per_token < info->bytes_per_token;
+}
+
+/* The limit that the row ran against: 0 if it is not known, as where the drive took part, or for a prompt that was computed from
+ * where its weights lie. A prompt whose experts crossed PCIe could not be faster than that. */
+static double limit_of(const struct pf_model_info *info, const struct rates *rates, const struct pf_stats *s, bool decode, double held)
+{
+    const double MOST_HANDOFF_NS = 10000;        /* what is slower than it should be is no excuse */
+    double handoff = (double)s->handoff_p50_ns < MOST_HANDOFF_NS ? (double)s->handoff_p50_ns : MOST_HANDOFF_NS;
+    struct token_work w = { .gpu_bytes = (double)info->gpu_bytes_per_token,
+                            .rest_bytes = (double)(info->bytes_per_token - info->gpu_bytes_per_token),
+                            .shared = shares(info), .held = held, .handoffs_ns = handoff * (double)info->n_expert_layers };
+    if (s->disk_bytes_read > 0)
+        return 0;
+    if (!decode)
+        return s->stream_bytes ? rates->pcie * (double)s->n_tokens / (double)s->stream_bytes : 0;
+    return roofline_tok_s(rates, &w);
+}
+
+static void fill_row(struct row *row, const struct pf_model_info *info, const struct rates *rates, const struct pf_stats *s, bool decode)
+{
+    double n = (double)s->n_tokens, wanted = (double)(s->vram_hits + s->slab_hits + s->slab_misses);
+    row->stats = *s;
+    row->machine_gb_s = (on_gpu(info) ? rates->vram : rates->ram) * 1e-9;
+    row->bytes_per_token = (double)s->weight_bytes_read / n;
+    row->gb_s = row->tok_s * row->bytes_per_token * 1e-9;
+    row->bandwidth_share = row->machine_gb_s > 0 ? row->gb_s / row->machine_gb_s : 0;
+    row->held = shares(info) && wanted > 0 ? (double)s->vram_hits / wanted : 0;
+    row->ram_gb_s = rates->ram * 1e-9;
+    row->pcie_gb_s = rates->pcie * 1e-9;
+    row->joint_gb_s = rates->joint * 1e-9;
+    row->roofline_tok_s = limit_of(info, rates, s, decode, row->held);
+    row->roofline_share = row->roofline_tok_s > 0 ? row->tok_s / row->roofline_tok_s : 0;
+    row->launches = (double)s->n_launches / n;
+    row->handoff_p50_us = (double)s->handoff_p50_ns * 1e-3;
+    row->handoff_p95_us = (double)s->handoff_p95_ns * 1e-3;
+}
+
 static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct bench *o, int n, bool decode, struct row *row)
 {
-    double rates[MAX_REPS], machine[MAX_REPS];
+    const struct pf_model_info *info = pf_model_info(m);
+    double tok_s[MAX_REPS];
+    struct rates rates[MAX_REPS], typical;
     int32_t *tok = malloc((size_t)n * sizeof *tok);
     struct pf_stats stats;
     if (!tok)
         return EXIT_FAILED;
-    make_tokens(tok, n, pf_model_info(m)->n_vocab);
+    make_tokens(tok, n, info->n_vocab);
     if (run_once(s, tok, decode && n > 16 ? 16 : n, decode) < 0) {
         free(tok);
         return fail("warm-up failed");
     }
     pf_stats_reset(m);
     for (int r = 0; r < o->reps; r++) {
-        machine[r] = strcmp(row->backend, "cpu") == 0 ? membw_read(bw, row->threads) : pf_gpu_bandwidth(o->gpu) / 1e9;
+        rates_measure(&rates[r], bw, row->threads, on_gpu(info) ? o->gpu : -1, info->gpu_bytes_per_token < info->bytes_per_token,
+                      shares(info));
         double seconds = run_once(s, tok, n, decode);
         if (seconds < 0) {
             free(tok);
             return fail("evaluation failed");
         }
-        rates[r] = n / seconds;
+        tok_s[r] = n / seconds;
     }
     free(tok);
     pf_stats_get(m, &stats);
-    row->tok_s = median(rates, o->reps);
-    row->tok_s_min = rates[0];
-    row->tok_s_max = rates[o->reps - 1];
-    row->machine_gb_s = median(machine, o->reps);
-    row->bytes_per_token = (double)stats.weight_bytes_read / (double)stats.n_tokens;
-    row->gb_s = row->tok_s * row->bytes_per_token / 1e9;
-    row->stats = stats;
+    row->tok_s = median(tok_s, o->reps);
+    row->tok_s_min = tok_s[0];
+    row->tok_s_max = tok_s[o->reps - 1];
+    typical = median_rates(rates, o->reps);
+    fill_row(row, info, &typical, &stats, decode);
     snprintf(row->test, sizeof row->test, "%s%d", decode ? "tg" : "pp", n);
     return 0;
 }
 
 /* ---- Printing --------------------------------------------------------------------------------------------------- */
 
-/* Where experts were shared between the GPU and the CPU: how. */
-static void print_sharing(FILE *f, const struct row *r)
+/* What a row with a GPU ran beside: for the eye. */
+static void print_gpu(FILE *f, const struct row *r)
 {
-    const struct pf_stats *s = &r->stats;
-    double tokens = s->n_tokens ? (double)s->n_tokens : 1, ns = s->transfer_ns ? (double)s->transfer_ns : 1;
-    if (s->n_transfers + s->vram_hits == 0)
+    if (strncmp(r->backend, "cpu", 3) == 0)
         return;
-    fprintf(f, "%s: a token: %.2f experts in VRAM, %.2f transfers, %.1f MB sent; %.0f%% of copying hidden, %.1f%% too late; "
-            "hand-off %.1f us, p95 %.1f; GPU busy %.0f%%\n", r->test,
-            (double)s->vram_hits / tokens, (double)s->n_transfers / tokens, (double)s->transfer_bytes / tokens / 1e6,
-            100 * (double)s->transfer_hidden_ns / ns, s->n_transfers ? 100 * (double)s->n_fallbacks / (double)s->n_transfers : 0,
-            (double)s->handoff_p50_ns / 1e3, (double)s->handoff_p95_ns / 1e3, 100 * (double)s->gpu_busy_ns / ((double)s->step_ns + 1));
+    fprintf(f, "%s, %d threads", r->test, r->threads);
+    if (r->vram_mb)
+        fprintf(f, ", %d MB of the GPU's memory", r->vram_mb);
+    fprintf(f, ": GB/s of the GPU's memory %.0f", r->machine_gb_s);
+    if (r->ram_gb_s > 0)
+        fprintf(f, ", main memory %.1f", r->ram_gb_s);
+    if (r->pcie_gb_s > 0)
+        fprintf(f, ", copies to the GPU %.1f, both at once %.1f", r->pcie_gb_s, r->joint_gb_s);
+    putc('\n', f);
+    report_experts(f, &r->stats);
 }
 
 static cJSON *row_json(const struct row *r)
@@ -150,13 +239,9 @@ static cJSON *row_json(const struct row *r)
     cJSON_AddStringToObject(o, "backend", r->backend);
     cJSON_AddStringToObject(o, "isa", r->isa);
     cJSON_AddNumberToObject(o, "threads", r->threads);
-    cJSON_AddNumberToObject(o, "tok_s", r->tok_s);
-    cJSON_AddNumberToObject(o, "tok_s_min", r->tok_s_min);
-    cJSON_AddNumberToObject(o, "tok_s_max", r->tok_s_max);
-    cJSON_AddNumberToObject(o, "bytes_per_token", r->bytes_per_token);
-    cJSON_AddNumberToObject(o, "gb_s", r->gb_s);
-    cJSON_AddNumberToObject(o, "machine_gb_s", r->machine_gb_s);
-    cJSON_AddNumberToObject(o, "bandwidth_share", r->gb_s / r->machine_gb_s);
+    cJSON_AddNumberToObject(o, "vram_mb", r->vram_mb);
+    for (int i = 0; i < N_NUMBERS; i++)
+        cJSON_AddNumberToObject(o, numbers[i].name, number_of(r, i));
     return o;
 }
 
@@ -178,33 +263,51 @@ static void print_json(const struct row *rows, int n, bool lines)
     cJSON_Delete(all);
 }
 
-static void print_rows(const struct row *rows, int n, enum output out)
+static void print_csv(const struct row *rows, int n)
 {
-    static const char *const heads[] = {
-        [OUT_TABLE] = "test      threads     tok/s       min       max   MB/token    GB/s  machine  share",
-        [OUT_MD] = "| test | threads | tok/s | min | max | MB/token | GB/s | machine GB/s | share |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|",
-        [OUT_CSV] = "test,model,backend,isa,threads,tok_s,tok_s_min,tok_s_max,bytes_per_token,gb_s,machine_gb_s,bandwidth_share",
-    };
-    if (out == OUT_JSON || out == OUT_JSONL) {
-        print_json(rows, n, out == OUT_JSONL);
-        return;
-    }
-    if (out != OUT_CSV)
-        printf("%s, %s (%s)\n\n", rows[0].model, rows[0].backend, rows[0].isa);
-    puts(heads[out]);
+    printf("test,model,backend,isa,threads,vram_mb");
+    for (int k = 0; k < N_NUMBERS; k++)
+        printf(",%s", numbers[k].name);
+    putchar('\n');
     for (int i = 0; i < n; i++) {
         const struct row *r = &rows[i];
-        double mb = r->bytes_per_token / 1e6, share = r->gb_s / r->machine_gb_s;
-        if (out == OUT_TABLE)
-            printf("%-9s %7d %9.2f %9.2f %9.2f %10.1f %7.2f %8.2f %5.0f%%\n", r->test, r->threads, r->tok_s, r->tok_s_min,
-                   r->tok_s_max, mb, r->gb_s, r->machine_gb_s, 100 * share);
-        else if (out == OUT_MD)
-            printf("| %s | %d | %.2f | %.2f | %.2f | %.1f | %.2f | %.2f | %.0f%% |\n", r->test, r->threads, r->tok_s,
-                   r->tok_s_min, r->tok_s_max, mb, r->gb_s, r->machine_gb_s, 100 * share);
-        else
-            printf("%s,\"%s\",%s,%s,%d,%.3f,%.3f,%.3f,%.0f,%.3f,%.3f,%.4f\n", r->test, r->model, r->backend, r->isa, r->threads,
-                   r->tok_s, r->tok_s_min, r->tok_s_max, r->bytes_per_token, r->gb_s, r->machine_gb_s, share);
+        printf("%s,\"%s\",%s,%s,%d,%d", r->test, r->model, r->backend, r->isa, r->threads, r->vram_mb);
+        for (int k = 0; k < N_NUMBERS; k++)
+            printf(",%.*f", numbers[k].digits, number_of(r, k));
+        putchar('\n');
     }
+}
+
+static void print_table(const struct row *rows, int n, bool md)
+{
+    static const char *const heads[] = {
+        "test      threads     VRAM     tok/s       min       max   MB/token    GB/s  machine  share  roofline  reached",
+        "| test | threads | VRAM MB | tok/s | min | max | MB/token | GB/s | machine GB/s | share | roofline tok/s | reached |\n"
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
+    };
+    static const char *const forms[] = { "%-9s %7d %8s %9.2f %9.2f %9.2f %10.1f %7.2f %8.2f %5.0f%% %9s %7.0f%%\n",
+                                         "| %s | %d | %s | %.2f | %.2f | %.2f | %.1f | %.2f | %.2f | %.0f%% | %s | %.0f%% |\n" };
+    printf("%s, %s (%s)\n\n%s\n", rows[0].model, rows[0].backend, rows[0].isa, heads[md]);
+    for (int i = 0; i < n; i++) {
+        const struct row *r = &rows[i];
+        char vram[16] = "-", roofline[24] = "-";
+        if (r->vram_mb > 0)
+            snprintf(vram, sizeof vram, "%d", r->vram_mb);
+        if (r->roofline_tok_s > 0)
+            snprintf(roofline, sizeof roofline, "%.2f", r->roofline_tok_s);
+        printf(forms[md], r->test, r->threads, vram, r->tok_s, r->tok_s_min, r->tok_s_max, r->bytes_per_token * 1e-6, r->gb_s,
+               r->machine_gb_s, 100 * r->bandwidth_share, roofline, 100 * r->roofline_share);
+    }
+}
+
+static void print_rows(const struct row *rows, int n, enum output out)
+{
+    if (out == OUT_JSON || out == OUT_JSONL)
+        print_json(rows, n, out == OUT_JSONL);
+    else if (out == OUT_CSV)
+        print_csv(rows, n);
+    else
+        print_table(rows, n, out == OUT_MD);
 }
 
 /* ---- Command line ----------------------------------------------------------------------------------------------- */
@@ -218,7 +321,7 @@ static void usage(FILE *out)
           "  -n, --gen N[,N]       tokens to decode (default 128; 0: none)\n"
           "  -t, --threads N[,N]   computing threads (default: one per core)\n"
           "  -g, --gpu N           the GPU to use (default 0); -1: the CPU\n"
-          "      --vram-mb N       take no more than so much of its memory (default 0: what is free)\n"
+          "      --vram-mb N[,N]   take no more than so much of its memory (default 0: what is free)\n"
           "  -b, --batch N         rows evaluated at once in a prompt (default 512)\n"
           "  -r, --repetitions N   counted runs of each test (default 5)\n"
           "  -o, --output FORM     table, md, csv, json, jsonl (default table)\n"
@@ -293,7 +396,7 @@ static int parse(int argc, char **argv, struct bench *o)
         case 'n': ok = parse_list(optarg, 0, &o->decodes); break;
         case 't': ok = parse_list(optarg, 1, &o->threads); break;
         case 'g': ok = parse_int(optarg, -1, 63, &o->gpu); break;
-        case 'V': ok = parse_int(optarg, 0, 1 << 24, &o->vram_mb); break;
+        case 'V': ok = parse_list(optarg, 0, &o->vram_mb); break;
         case 'b': ok = parse_int(optarg, 1, 8192, &o->n_batch); break;
         case 'r': ok = parse_int(optarg, 1, MAX_REPS, &o->reps); break;
         case 'o': ok = parse_output(optarg, &o->output); break;
@@ -334,8 +437,8 @@ static int complain_of(const char *why)
     return EXIT_FAILED;
 }
 
-/* All tests with one thread count; appends to rows. */
-static int run_threads(const struct bench *o, int threads, struct membw *bw, struct row *rows, int *n_rows)
+/* All tests with one thread count and one budget; appends to rows. */
+static int run_model(const struct bench *o, int threads, int vram_mb, struct membw *bw, struct row *rows, int *n_rows)
 {
     pf_model *m = NULL;
     pf_session *s = NULL;
@@ -347,7 +450,7 @@ static int run_threads(const struct bench *o, int threads, struct membw *bw, str
     pf_session_opts_init(&so);
     mo.n_threads = threads;
     mo.device = o->gpu;
-    mo.vram_bytes = (uint64_t)o->vram_mb * 1000000;
+    mo.vram_bytes = (uint64_t)vram_mb * 1000000;
     mo.ram_bytes = (uint64_t)o->ram_mb * 1000000;
     mo.streaming = o->streaming;
     opts_shared_model(&o->shared, &mo);
@@ -359,14 +462,14 @@ static int run_threads(const struct bench *o, int threads, struct membw *bw, str
         status = complain_of(why);
     if (!status && pf_session_open(&s, m, &so) < 0)
         status = fail("cannot open a session");
-    if (!status && strcmp(pf_model_info(m)->backend, "cpu") != 0 && pf_model_preload(m, NULL, 0, NULL, NULL) < 0)
+    if (!status && on_gpu(pf_model_info(m)) && pf_model_preload(m, NULL, 0, NULL, NULL) < 0)
         status = fail("cannot load the weights");
     for (int i = 0; !status && i < o->prompts.n + o->decodes.n; i++) {
         bool decode = i >= o->prompts.n;
         int n = decode ? o->decodes.v[i - o->prompts.n] : o->prompts.v[i];
         struct row *r = &rows[*n_rows];
         const struct pf_model_info *info = pf_model_info(m);
-        *r = (struct row){ .threads = info->n_threads };
+        *r = (struct row){ .threads = info->n_threads, .vram_mb = vram_mb };
         int used = snprintf(r->backend, sizeof r->backend, "%s", info->backend);
         if (info->n_gpu_layers > 0 && info->n_gpu_layers < info->n_layers)
             snprintf(r->backend + used, sizeof r->backend - (size_t)used, " %d/%d", info->n_gpu_layers, (int)info->n_layers);
@@ -374,11 +477,12 @@ static int run_threads(const struct bench *o, int threads, struct membw *bw, str
         snprintf(r->isa, sizeof r->isa, "%s", info->isa);
         status = run_test(m, s, bw, o, n, decode, r);
         if (!status)
-            print_sharing(stderr, r);
+            print_gpu(stderr, r);
         *n_rows += !status;
     }
-    double machine_bytes_s = *n_rows ? rows[*n_rows - 1].machine_gb_s * 1e9 : 0;
-    if (!status && !report_end(&o->shared.report, m, machine_bytes_s, &why))
+    const struct row *last = *n_rows ? &rows[*n_rows - 1] : NULL;
+    struct report_limits limits = { last ? last->machine_gb_s * 1e9 : 0, last ? last->roofline_tok_s : 0 };
+    if (!status && !report_end(&o->shared.report, m, &limits, &why))
         status = complain_of(why);
     pf_session_close(&s);
     pf_model_close(&m);
@@ -399,9 +503,18 @@ static int replay(const struct bench *o)
     return 0;
 }
 
+/* Every thread count with every budget of the GPU's memory. */
+static int run_all(const struct bench *o, struct membw *bw, struct row *rows, int *n_rows)
+{
+    int status = 0;
+    for (int v = 0; !status && v < o->vram_mb.n; v++)
+        for (int i = 0; !status && i < o->threads.n; i++)
+            status = run_model(o, o->threads.v[i], o->vram_mb.v[v], bw, rows, n_rows);
+    return status;
+}
+
 int main(int argc, char **argv)
 {
-    static struct row rows[MAX_LIST * 2 * MAX_LIST];
     struct bench o = { .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .n_batch = 512 };
     struct pf_device cpu;
     int n_rows = 0, status = parse(argc, argv, &o);
@@ -413,15 +526,18 @@ int main(int argc, char **argv)
         pf_devices(&cpu, 1);
         o.threads = (struct list){ 1, { cpu.n_units } };
     }
+    if (o.vram_mb.n == 0)
+        o.vram_mb = (struct list){ 1, { 0 } };
+    struct row *rows = calloc((size_t)(o.vram_mb.n * o.threads.n * (o.prompts.n + o.decodes.n)) + 1, sizeof *rows);
     struct membw *bw = membw_open((size_t)512 << 20);
-    if (!bw) {
+    status = EXIT_FAILED;
+    if (rows && bw)
+        status = run_all(&o, bw, rows, &n_rows);
+    else
         fputs("pfmoe-bench: no memory to measure the bandwidth with\n", stderr);
-        return EXIT_FAILED;
-    }
-    for (int i = 0; !status && i < o.threads.n; i++)
-        status = run_threads(&o, o.threads.v[i], bw, rows, &n_rows);
     membw_close(bw);
     if (n_rows)
         print_rows(rows, n_rows, o.output);
+    free(rows);
     return status;
 }

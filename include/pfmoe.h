@@ -76,6 +76,10 @@ int pf_devices(struct pf_device *out, int cap);
  * memory is taken. Takes some milliseconds. */
 double pf_gpu_bandwidth(int gpu);
 
+/* Bytes a second that copies to it out of [host, host + bytes) reach, which are pinned for that time; while meanwhile(ctx) runs,
+ * unless that is NULL. 0 where there is no such GPU or no way to copy: then meanwhile may not have been called. */
+double pf_gpu_copy_bandwidth(int gpu, void *host, size_t bytes, void (*meanwhile)(void *ctx), void *ctx);
+
 /* ---- Files ------------------------------------------------------------------------------------------------- */
 
 enum { PF_MAX_TYPES = 64 };
@@ -208,7 +212,9 @@ struct pf_model_info {
     int      n_threads;
     int      n_gpu_layers;                             /* layers the GPU computes, at least in part; the CPU the others */
     int64_t  n_layers, n_ctx_train, n_embd, n_heads, n_kv_heads, n_vocab, n_experts, n_experts_used;
+    int64_t  n_expert_layers;                          /* layers with experts */
     uint64_t weight_bytes, bytes_per_token;
+    uint64_t gpu_bytes_per_token;                      /* of them: read by the GPU whatever is picked */
     bool     has_tokenizer, has_chat_template;
     float    temp, top_p, min_p;                       /* the file's recommended sampling; negative: none given */
     int      top_k;
@@ -304,8 +310,8 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
 void      pf_session_close(pf_session **s);           /* NULL-safe; clears *s */
 
 /* Makes the timeline equal to tok[0..n): keeps the longest common prefix, evaluates the rest (at least the last token,
- * so that logits are there). *reused (may be NULL) is how much of it needed no evaluation; models with recurrent state go
- * back to a checkpoint at or before the end of the prefix. A bad argument changes nothing; if evaluation fails or is
+ * so that logits are there). *reused (may be NULL) is how much of it needed no evaluation; models with recurrent state, and
+ * those with windows if it is far, go back to a checkpoint at or before the end of the prefix. A bad argument changes nothing; if evaluation fails or is
  * cancelled, the timeline is the part of tok that was kept or evaluated. */
 pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *reused);
 
@@ -376,9 +382,11 @@ struct pf_stats {
     uint64_t n_transfers;            /* parts of experts that were sent to the GPU for a step, */
     uint64_t transfer_bytes, transfer_ns;
     uint64_t transfer_hidden_ns;     /* of transfer_ns: something was computed meanwhile */
+    uint64_t stream_bytes;           /* of experts that passed through the GPU's memory for prompts */
     uint64_t n_fallbacks;            /* transfers that came too late or failed: the CPU took the expert */
     uint64_t gpu_busy_ns;            /* of step_ns: the GPU computed */
     uint64_t handoff_p50_ns, handoff_p95_ns;     /* from the router's picks on the GPU to the CPU and back, without the work */
+    uint64_t n_launches;             /* kernels and copies that the GPU was given, those in replayed graphs counted too */
     bool     device_lost;            /* the GPU failed for good and the CPU went on alone; a reset does not clear this */
 };
 /* From any thread. */

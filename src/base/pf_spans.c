@@ -71,6 +71,21 @@ void pf_spans_add(pf_spans *s, const struct pf_span *span)
     atomic_store_explicit(&slot->number, number + 1, memory_order_release);
 }
 
+void pf_spans_add_queued(pf_spans *s, const struct pf_span *span, uint64_t took_ns, uint64_t *over_ns)
+{
+    struct pf_span shown = *span;
+    if (!s)
+        return;
+    if (shown.begin_ns < *over_ns)
+        shown.begin_ns = *over_ns;
+    if (took_ns > 0 && shown.begin_ns + took_ns < shown.end_ns)
+        shown.end_ns = shown.begin_ns + took_ns;
+    if (shown.end_ns < shown.begin_ns)
+        shown.end_ns = shown.begin_ns;
+    *over_ns = shown.end_ns;
+    pf_spans_add(s, &shown);
+}
+
 void pf_spans_enter(pf_spans *s, const char *name, int layer)
 {
     if (!s)
@@ -107,7 +122,7 @@ static bool read_slot(const struct slot *slot, struct pf_span *out)
 static const char *track_name(int track, char *out, size_t cap)
 {
     static const char *const names[] = { [PF_TRACK_STEPS] = "steps", [PF_TRACK_GPU] = "GPU", [PF_TRACK_COPIES] = "copies",
-                                         [PF_TRACK_DRIVE] = "drive" };
+                                         [PF_TRACK_FILLS] = "cache fills", [PF_TRACK_DRIVE] = "drive" };
     if (track < PF_TRACK_CPU)
         return names[track];
     snprintf(out, cap, "CPU %d", track - PF_TRACK_CPU);

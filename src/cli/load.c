@@ -176,6 +176,6 @@ pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx)
 void load_report(const struct settings *s, pf_model *m)
 {
     const char *why;
-    if (!report_end(&s->report, m, 0, &why))
+    if (!report_end(&s->report, m, NULL, &why))
         die(EXIT_FAILED, "%s", why);
 }

@@ -99,33 +99,50 @@ static double share(uint64_t part, uint64_t whole)
     return whole ? 100.0 * (double)part / (double)whole : 0;
 }
 
-static void print_experts(const struct pf_stats *s)
+static double a_token(uint64_t n, const struct pf_stats *s)
+{
+    return s->n_tokens ? (double)n / (double)s->n_tokens : 0;
+}
+
+static void print_tiers(FILE *f, const struct pf_stats *s)
 {
     uint64_t wanted = s->slab_hits + s->slab_misses;
     if (s->vram_hits)
-        fprintf(stderr, "experts in VRAM     %.1f%% of those wanted\n", share(s->vram_hits, s->vram_hits + wanted));
+        fprintf(f, "experts in VRAM     %.1f%% of those wanted, %.1f a token\n", share(s->vram_hits, s->vram_hits + wanted),
+                a_token(s->vram_hits, s));
     if (wanted)
-        fprintf(stderr, "experts in memory   %.1f%% of %llu that were looked for\n", share(s->slab_hits, wanted), (unsigned long long)wanted);
+        fprintf(f, "experts in memory   %.1f%% of %llu that were looked for\n", share(s->slab_hits, wanted), (unsigned long long)wanted);
     if (s->disk_bytes_read)
-        fprintf(stderr, "drive               %.2f GB read at %.2f GB/s, busy %.1f%% of the time, waited for %.1f%%\n",
+        fprintf(f, "drive               %.2f GB read at %.2f GB/s, busy %.1f%% of the time, waited for %.1f%%\n",
                 (double)s->disk_bytes_read * 1e-9, (double)s->disk_bytes_read / (double)s->disk_busy_ns,
                 share(s->disk_busy_ns, s->step_ns), share(s->disk_wait_ns, s->step_ns));
 }
 
-static void print_device(const struct pf_stats *s)
+static void print_device(FILE *f, const struct pf_stats *s)
 {
     if (s->n_transfers)
-        fprintf(stderr, "transfers           %llu, %.2f GB at %.1f GB/s, %.1f%% of their time hidden\nfallbacks           %.2f%%\n",
-                (unsigned long long)s->n_transfers, (double)s->transfer_bytes * 1e-9,
+        fprintf(f, "transfers           %.1f a token, %.1f MB at %.1f GB/s, %.1f%% of their time hidden\n"
+                   "fallbacks           %.2f%% of them\n",
+                a_token(s->n_transfers, s), a_token(s->transfer_bytes, s) * 1e-6,
                 (double)s->transfer_bytes / (double)(s->transfer_ns ? s->transfer_ns : 1), share(s->transfer_hidden_ns, s->transfer_ns),
                 share(s->n_fallbacks, s->n_transfers));
+    if (s->stream_bytes)
+        fprintf(f, "prompts             %.2f GB of experts sent to the GPU\n", (double)s->stream_bytes * 1e-9);
     if (s->gpu_busy_ns)
-        fprintf(stderr, "GPU busy            %.1f%% of the time\n", share(s->gpu_busy_ns, s->step_ns));
+        fprintf(f, "GPU busy            %.1f%% of the time\n", share(s->gpu_busy_ns, s->step_ns));
+    if (s->n_launches)
+        fprintf(f, "launches            %.1f a token\n", a_token(s->n_launches, s));
     if (s->handoff_p95_ns)
-        fprintf(stderr, "hand-off            %.1f us (median), %.1f us (95th percentile)\n", (double)s->handoff_p50_ns * 1e-3,
+        fprintf(f, "hand-off            %.1f us (median), %.1f us (95th percentile)\n", (double)s->handoff_p50_ns * 1e-3,
                 (double)s->handoff_p95_ns * 1e-3);
     if (s->device_lost)
-        fprintf(stderr, "the GPU was lost; the CPU went on from the last position that was whole\n");
+        fputs("the GPU was lost; the CPU went on from the last position that was whole\n", f);
+}
+
+void report_experts(FILE *f, const struct pf_stats *s)
+{
+    print_tiers(f, s);
+    print_device(f, s);
 }
 
 /* What the best replacement would have reached on the trace just recorded. */
@@ -140,7 +157,7 @@ static void print_belady(const char *trace, const struct pf_stats *s)
             (unsigned long long)best->n_slots);
 }
 
-static void print_stats(const struct report *r, pf_model *m, double machine_bytes_s)
+static void print_stats(const struct report *r, pf_model *m, const struct report_limits *limits)
 {
     struct pf_stats s;
     pf_stats_get(m, &s);
@@ -148,13 +165,15 @@ static void print_stats(const struct report *r, pf_model *m, double machine_byte
     fprintf(stderr, "evaluated           %llu tokens in %.3f s: %.2f tok/s\n", (unsigned long long)s.n_tokens, seconds,
             seconds > 0 ? (double)s.n_tokens / seconds : 0);
     fprintf(stderr, "weights gone over   %.2f GB at %.2f GB/s", (double)s.weight_bytes_read * 1e-9, bytes_s * 1e-9);
-    if (machine_bytes_s > 0)
-        fprintf(stderr, ", %.1f%% of the %.2f that memory gives", 100 * bytes_s / machine_bytes_s, machine_bytes_s * 1e-9);
+    if (limits && limits->memory_bytes_s > 0)
+        fprintf(stderr, ", %.1f%% of the %.2f that memory gives", 100 * bytes_s / limits->memory_bytes_s, limits->memory_bytes_s * 1e-9);
     putc('\n', stderr);
-    print_experts(&s);
+    if (limits && limits->tok_s > 0 && seconds > 0)
+        fprintf(stderr, "roofline            %.2f tok/s, %.1f%% of it reached\n", limits->tok_s,
+                100 * (double)s.n_tokens / seconds / limits->tok_s);
+    report_experts(stderr, &s);
     if (form_of(r->trace_output) == FORM_TRACE)
         print_belady(r->trace_output, &s);
-    print_device(&s);
 }
 
 /* ---- Files -------------------------------------------------------------------------------------------------------- */
@@ -208,7 +227,7 @@ static void print_activity(pf_model *m)
     activity_free(&a);
 }
 
-bool report_end(const struct report *r, pf_model *m, double machine_bytes_s, const char **why)
+bool report_end(const struct report *r, pf_model *m, const struct report_limits *limits, const char **why)
 {
     enum form form = form_of(r->trace_output);
     *why = why_not;
@@ -224,6 +243,6 @@ bool report_end(const struct report *r, pf_model *m, double machine_bytes_s, con
         return false;
     }
     if (r->stats)
-        print_stats(r, m, machine_bytes_s);
+        print_stats(r, m, limits);
     return true;
 }

@@ -26,8 +26,15 @@ bool report_form_is_known(const char *path);         /* its name ends in .json, 
 void report_model_opts(const struct report *r, struct pf_model_opts *o);
 bool report_begin(const struct report *r, pf_model *m, const char **why);
 
-/* Prints and writes what was asked for. machine_bytes_s: what the machine's memory gives, 0 if nobody knows. */
-bool report_end(const struct report *r, pf_model *m, double machine_bytes_s, const char **why);
+/* What the machine allows: bytes of weights, and tokens, a second. 0: nobody knows. */
+struct report_limits {
+    double memory_bytes_s, tok_s;
+};
+/* Prints and writes what was asked for. limits may be NULL. */
+bool report_end(const struct report *r, pf_model *m, const struct report_limits *limits, const char **why);
+
+/* Where experts were found, and what the GPU did with them: the lines of the page of statistics that are about that. */
+void report_experts(FILE *f, const struct pf_stats *s);
 
 /* How often experts were picked (activity.c): counts of every layer that has experts, into f; false on a failed write. */
 struct activity {

@@ -97,14 +97,33 @@ struct pf_rope_op {
     bool         neox;
 };
 
-/* Keys and values of one layer: chunks of PF_KV_CHUNK_POSITIONS positions, chunk c of KV head h at
- *     k + (c * n_kv_head + h) * PF_KV_CHUNK_POSITIONS * hd_k elements,        v the same with hd_v
- * v NULL: a position's value is the first hd_v elements of its key. */
+/* Keys and values of one layer: a ring of n_chunks chunks of PF_KV_CHUNK_POSITIONS positions, in which chunk c takes place
+ * c % n_chunks. A ring as long as the context never comes round. In each place, head after head: rows of hd_k, hd_v elements
+ * per position. v NULL: a position's value is the first hd_v elements of its key. */
 struct pf_kv_view {
     void           *k, *v;
     enum pf_kv_type type;
     int             n_kv_head, hd_k, hd_v;
+    int             n_chunks;
 };
+
+/* How pf_kv_row is declared: a compiler for another unit defines this first. */
+#ifndef PF_KV_FN
+#define PF_KV_FN static inline
+#endif
+
+/* Number of the row that holds position pos of a KV head; the following positions of its chunk are the next rows. */
+PF_KV_FN size_t pf_kv_row(const struct pf_kv_view *kv, int pos, int head)
+{
+    int place = pos / PF_KV_CHUNK_POSITIONS % kv->n_chunks;
+    return ((size_t)place * (size_t)kv->n_kv_head + (size_t)head) * PF_KV_CHUNK_POSITIONS + (size_t)(pos % PF_KV_CHUNK_POSITIONS);
+}
+
+/* Bytes of a row of n elements. */
+static inline size_t pf_kv_row_bytes(enum pf_kv_type type, int n)
+{
+    return (size_t)n * (type == PF_KV_F16 ? 2 : 4);
+}
 
 /* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all), or, if chunked,
  * those of its own window: p >= pos[r] - pos[r] % window. Query head h reads KV head h / (n_head / n_kv_head). sinks
@@ -273,7 +292,9 @@ struct pf_tap {
 /* What every backend begins with. */
 struct pf_backend {
     const struct pf_backend_ops *ops;
-    uint64_t weight_bytes_read;           /* bytes of weights gone over since open */
+    uint64_t weight_bytes_read;           /* bytes of weights gone over since open, */
+    uint64_t n_launches;                  /* and kernels and copies given to a device: a replayed graph's one by one; outside of
+                                             graphs an operation counts as one */
     const struct pf_tap *tap;             /* NULL: nobody watches. Of the CPU backend only; others do not look at it */
 };
 
@@ -282,7 +303,8 @@ struct pf_backend_ops {
     void        (*close)(pf_backend *b);
     const char *(*describe)(const pf_backend *b);         /* kernels in use: "avx512-vnni" */
 
-    /* From now on it notes in spans, which outlives it, when its parts were busy; NULL: it does not. */
+    /* From now on it notes in spans, which outlives it, when its parts were busy. NULL in a backend whose own thread notes nothing:
+     * what the host learns of it is noted there. */
     void        (*watch)(pf_backend *b, pf_spans *spans);
 
     /* Bytes of its own memory that may still be taken; NULL: it has none, and computes where the weights are. */
@@ -371,5 +393,8 @@ bool pf_backend_cuda_device(int i, struct pf_device *out);
 
 /* Bytes a second that a kernel reads on it now; 0 if none could be run. */
 double pf_backend_cuda_bandwidth(int i);
+
+/* Bytes a second of copies to it: see pf_gpu_copy_bandwidth. */
+double pf_backend_cuda_copy_bandwidth(int i, void *host, size_t bytes, void (*meanwhile)(void *ctx), void *ctx);
 
 #endif

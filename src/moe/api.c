@@ -43,6 +43,11 @@ double pf_gpu_bandwidth(int gpu)
     return pf_backend_cuda_bandwidth(gpu);
 }
 
+double pf_gpu_copy_bandwidth(int gpu, void *host, size_t bytes, void (*meanwhile)(void *ctx), void *ctx)
+{
+    return pf_backend_cuda_copy_bandwidth(gpu, host, bytes, meanwhile, ctx);
+}
+
 pf_status pf_file_inspect(const char *path, unsigned flags, struct pf_file_info *out)
 {
     PF_TRY(pf_gguf_inspect(path, flags, out));
@@ -122,28 +127,46 @@ static uint64_t expert_bytes(const struct pf_moe *moe)
            moe->down.row_bytes * (uint64_t)moe->down.n_out;
 }
 
+static uint64_t picked_bytes(const struct pf_model *m, const struct pf_layer *l)
+{
+    return l->is_moe ? (uint64_t)m->n_used * expert_bytes(&l->moe) : 0;
+}
+
+/* Weights of a layer that every token needs. */
+static uint64_t layer_bytes(const struct pf_layer *l)
+{
+    const struct pf_weight *used[] = {
+        &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out,
+        &l->mla.q, &l->mla.q_a, &l->mla.q_b, &l->mla.kv, &l->mla.k_b, &l->mla.v_b,
+        &l->compressed.q_a, &l->compressed.q_b, &l->compressed.kv, &l->compressed.out_a, &l->compressed.blocks.u,
+        &l->compressed.blocks.gate, &l->indexer.q, &l->indexer.k, &l->indexer.w, &l->indexer.blocks.u, &l->indexer.blocks.gate,
+        &l->attn_mix.fn, &l->ffn_mix.fn,
+        &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta, &l->delta.alpha, &l->delta.ba, &l->delta.out,
+    };
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < sizeof used / sizeof *used; i++)
+        bytes += weight_bytes(used[i]);
+    if (!l->is_moe)
+        return bytes + ffn_bytes(&l->dense);
+    return bytes + weight_bytes(&l->moe.router) + ffn_bytes(&l->moe.shared) + weight_bytes(&l->moe.shared_gate);
+}
+
 /* Weights gone over to decode one token. */
 static uint64_t bytes_per_token(const struct pf_model *m)
 {
     uint64_t bytes = weight_bytes(&m->output) + m->embed.row_bytes + weight_bytes(&m->output_mix.fn);
-    for (int il = 0; il < m->n_layer; il++) {
-        const struct pf_layer *l = &m->layers[il];
-        const struct pf_weight *used[] = {
-            &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out,
-            &l->mla.q, &l->mla.q_a, &l->mla.q_b, &l->mla.kv, &l->mla.k_b, &l->mla.v_b,
-            &l->compressed.q_a, &l->compressed.q_b, &l->compressed.kv, &l->compressed.out_a, &l->compressed.blocks.u,
-            &l->compressed.blocks.gate, &l->indexer.q, &l->indexer.k, &l->indexer.w, &l->indexer.blocks.u, &l->indexer.blocks.gate,
-            &l->attn_mix.fn, &l->ffn_mix.fn,
-            &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta, &l->delta.alpha, &l->delta.ba, &l->delta.out,
-        };
-        for (size_t i = 0; i < sizeof used / sizeof *used; i++)
-            bytes += weight_bytes(used[i]);
-        if (l->is_moe)
-            bytes += weight_bytes(&l->moe.router) + (uint64_t)m->n_used * expert_bytes(&l->moe) +
-                     ffn_bytes(&l->moe.shared) + weight_bytes(&l->moe.shared_gate);
-        else
-            bytes += ffn_bytes(&l->dense);
-    }
+    for (int il = 0; il < m->n_layer; il++)
+        bytes += layer_bytes(&m->layers[il]) + picked_bytes(m, &m->layers[il]);
+    return bytes;
+}
+
+/* What of them the device reads whatever is picked. */
+static uint64_t device_bytes_per_token(const struct pf_model *m)
+{
+    uint64_t bytes = (m->cut.output ? weight_bytes(&m->output) + weight_bytes(&m->output_mix.fn) : 0) +
+                     (m->cut.whole ? m->embed.row_bytes : 0);
+    for (int il = 0; il < m->cut.n_layers; il++)
+        bytes += layer_bytes(&m->layers[il]) + (m->offload ? 0 : picked_bytes(m, &m->layers[il]));
     return bytes;
 }
 
@@ -173,6 +196,7 @@ static void fill_info(struct pf_model *m)
         }
     info->n_experts = m->n_expert;
     info->n_experts_used = m->n_used;
+    info->n_expert_layers = m->n_moe;
     info->bytes_per_token = bytes_per_token(m);
 }
 
@@ -182,7 +206,7 @@ static pf_status place_all(struct pf_model *m)
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         PF_TRY(m->backend->ops->place(m->backend, t->data, t->n_bytes));
     }
-    return pf_lora_place(m);
+    return pf_model_place_extra(m);
 }
 
 /* Why this model cannot run on a GPU, or NULL. */
@@ -211,7 +235,7 @@ static pf_status place_on_device(struct pf_model *m, const struct pf_model_opts 
     if (m->n_expert == 0)
         return pf_split_open(m, o, setup);
     PF_TRY(pf_session_bytes(m, NULL, &kv, &work));
-    work += pf_lora_bytes(m);
+    work += pf_model_extra_bytes(m);
     if (!o->streaming && m->info.weight_bytes + kv + work <= room)
         return place_all(m);
     if (ops->share)
@@ -235,6 +259,7 @@ static void run_on_cpu(struct pf_model *m)
 {
     m->backend = m->cpu;
     m->info.n_gpu_layers = 0;
+    m->info.gpu_bytes_per_token = 0;
     m->cut = (struct pf_cut){ .n_layers = m->n_layer, .output = true, .whole = true };
 }
 
@@ -256,6 +281,7 @@ static void open_gpu(struct pf_model *m, const struct pf_model_opts *o, const st
         return;
     if (open_backend(m, o, setup) == PF_OK) {
         m->info.n_gpu_layers = m->cut.n_layers;
+        m->info.gpu_bytes_per_token = device_bytes_per_token(m);
         return;
     }
     pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: %s", pf_last_error());
@@ -293,8 +319,6 @@ static pf_status open_spans(struct pf_model *m, const struct pf_model_opts *o)
         return PF_OK;
     PF_TRY(pf_spans_open(&m->spans, (size_t)o->timeline_spans));
     m->cpu->ops->watch(m->cpu, m->spans);
-    if (m->backend != m->cpu && m->backend->ops->watch)
-        m->backend->ops->watch(m->backend, m->spans);
     return PF_OK;
 }
 
@@ -569,7 +593,8 @@ bool pf_token_is_end(const pf_model *m, int32_t tok)
 void pf_stats_get(const pf_model *m, struct pf_stats *out)
 {
     *out = (struct pf_stats){ .n_steps = m->n_steps, .n_tokens = m->n_tokens, .step_ns = m->step_ns,
-                              .weight_bytes_read = m->weight_bytes_now - m->weight_bytes_base };
+                              .weight_bytes_read = m->counted.weight_bytes - m->counted_before.weight_bytes,
+                              .n_launches = m->counted.launches - m->counted_before.launches };
     pf_residency_stats(m, out);
     pf_offload_stats(m, out);
     out->device_lost = m->lost != NULL;
@@ -580,7 +605,8 @@ void pf_stats_reset(pf_model *m)
     m->n_steps = 0;
     m->n_tokens = 0;
     m->step_ns = 0;
-    m->weight_bytes_base = m->weight_bytes_now;
+    atomic_store(&m->counted_before.weight_bytes, m->counted.weight_bytes);
+    atomic_store(&m->counted_before.launches, m->counted.launches);
     pf_residency_stats_reset(m);
     pf_offload_stats_reset(m);
 }

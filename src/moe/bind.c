@@ -314,6 +314,7 @@ static pf_status split_kv_b(const struct pf_loader *l, int il, int n_head, struc
     }
     a->k_b = (struct pf_weight){ .data = turned, .type = PF_F32, .n_in = n, .n_out = n_head * n_c,
                                  .row_bytes = (uint64_t)n * sizeof *turned, .scale = 1 };
+    a->k_b_is_made = true;
     return PF_OK;
 }
 

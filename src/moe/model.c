@@ -7,6 +7,7 @@
 
 #include "base/pf_mem.h"
 #include "moe/bind.h"
+#include "moe/lora.h"
 
 enum { NAME_BYTES = 96, MAX_DIM = 1 << 24, MAX_LAYERS = 4096, MAX_EXPERTS = 65535 };
 
@@ -528,6 +529,8 @@ static void lay_out_state(struct pf_model *m)
 {
     for (int il = 1; il < m->n_layer; il++)
         m->layers[il].state_at = m->layers[il - 1].state_at + m->layers[il - 1].n_state;
+    for (int il = 0; il < m->n_layer; il++)
+        m->recurrent |= m->layers[il].n_state > 0;
 }
 
 static pf_status read_keys(struct pf_loader *l)
@@ -589,4 +592,27 @@ void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3])
     const struct pf_expert_weight *w[] = { &moe->gate, &moe->up, &moe->down };
     for (int i = 0; i < 3; i++)
         bytes[i] = w[i]->row_bytes * (uint64_t)w[i]->n_out;
+}
+
+static uint64_t bytes_of(const struct pf_weight *w)
+{
+    return w->row_bytes * (uint64_t)w->n_out;
+}
+
+uint64_t pf_model_extra_bytes(const struct pf_model *m)
+{
+    uint64_t bytes = pf_lora_bytes(m);
+    for (int il = 0; il < m->n_layer; il++)
+        bytes += m->layers[il].mla.k_b_is_made ? bytes_of(&m->layers[il].mla.k_b) : 0;
+    return bytes;
+}
+
+pf_status pf_model_place_extra(struct pf_model *m)
+{
+    for (int il = 0; il < m->n_layer; il++) {
+        const struct pf_mla *mla = &m->layers[il].mla;
+        if (mla->k_b_is_made)
+            PF_TRY(m->backend->ops->place(m->backend, mla->k_b.data, bytes_of(&mla->k_b)));
+    }
+    return pf_lora_place(m);
 }

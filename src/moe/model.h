@@ -94,6 +94,7 @@ struct pf_mla {
     struct pf_weight kv;                  /* {n_embd, n_latent + n_rope} */
     const float     *kv_norm;             /* {n_latent} */
     struct pf_weight k_b, v_b;            /* per head {n_nope, n_latent}, {n_latent, n_v} */
+    bool             k_b_is_made;         /* when binding: it does not lie in the file */
     int              v_head_rows;         /* rows of v_b from one head to the next */
 };
 
@@ -246,6 +247,7 @@ struct pf_model {
     const float     *output_norm;
     struct pf_mix    output_mix;
     struct pf_layer *layers;              /* [n_layer] */
+    bool             recurrent;           /* some of them have a state that cannot go back */
 
     struct pf_adapters *adapters;         /* NULL: none */
     const struct pf_lora *flipped;        /* additions to the embedding as the output matrix; NULL: none, or it is not that */
@@ -264,8 +266,9 @@ struct pf_model {
     pthread_mutex_t step_lock;            /* one step at a time: the backend and its scratch are shared */
     _Atomic int     n_sessions;
     _Atomic uint64_t n_steps, n_tokens, step_ns;
-    _Atomic uint64_t weight_bytes_base;   /* of the backend's counter at the last reset */
-    _Atomic uint64_t weight_bytes_now;
+    struct pf_counters {                  /* of the backends together: now, and at the last reset */
+        _Atomic uint64_t weight_bytes, launches;
+    } counted, counted_before;
 };
 
 /* NULL past the last. */
@@ -292,6 +295,9 @@ static inline bool pf_is_on_device(const struct pf_model *m, int il)
 
 /* Frees p with the model; p NULL is PF_ENOMEM. */
 pf_status pf_model_own(struct pf_model *m, void *p);
+/* Matrices that do not lie in the model's file, those of adapters among them: their bytes; puts them on the device. */
+uint64_t  pf_model_extra_bytes(const struct pf_model *m);
+pf_status pf_model_place_extra(struct pf_model *m);
 
 void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -7,7 +7,6 @@
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
 #include "kernels/share.h"
-#include "moe/lora.h"
 #include "moe/postfetch.h"
 #include "moe/residency.h"
 #include "moe/vcache.h"
@@ -24,6 +23,7 @@ struct pf_offload {
     bool                force_cpu;
     void               *pinned;          /* the store's slots, for copies; NULL: not yet */
     uint64_t            last_begin_ns, step_ns;      /* of decoding steps */
+    uint64_t            gpu_since_ns;    /* up to when the timeline tells what the GPU did */
 
     /* the layer that is being served */
     const struct pf_offer  *offer;
@@ -39,12 +39,33 @@ struct pf_offload {
     struct ahead {                       /* what a slot already holds for a layer that comes: pinned in the store */
         int  n, il;                      /* n 0: nothing */
         int  experts[BATCH];
+        uint64_t begun_ns;
     } ahead[N_SLOTS];
     int             max_rows;
     size_t          host_bytes;
+    uint64_t        stream_bytes;        /* that went through the slots */
     float          *x, *y, *weights;     /* [max_rows][..] of the host, for transfers */
     int32_t        *picks;
 };
+
+/* ---- The timeline: what the host learns of the GPU --------------------------------------------------------------------- */
+
+/* Since the last time it was heard of, the GPU has been at this. */
+static void note_gpu(struct pf_offload *f, const char *what, int il)
+{
+    if (!f->m->spans)
+        return;
+    uint64_t now = pf_now_ns();
+    pf_spans_add(f->m->spans, &(struct pf_span){ what, PF_TRACK_GPU, il, -1, f->gpu_since_ns, now });
+    f->gpu_since_ns = now;
+}
+
+/* Copies of several experts, queued then, are over. */
+static void note_copies(struct pf_offload *f, const char *what, int il, uint64_t begun_ns)
+{
+    struct pf_span span = { what, PF_TRACK_COPIES, il, -1, begun_ns, pf_now_ns() };
+    pf_spans_add_queued(f->m->spans, &span, 0, &f->post.over_ns);
+}
 
 /* ---- A step of a few rows: who does what ------------------------------------------------------------------------------- */
 
@@ -184,9 +205,8 @@ static pf_status serve_batch(void *ctx, const int *experts, int n)
     return PF_OK;
 }
 
-static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
+static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer, const struct pf_answer *answer)
 {
-    struct pf_offload *f = ctx;
     const struct pf_experts_op *e = offer->e;
     const bool *held = pf_vcache_held(f->cache, offer->il);
     struct pf_expert_weight w[3];
@@ -201,10 +221,23 @@ static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_
         return PF_OK;
     f->offer = offer;
     f->answer = answer;
-    pf_postfetch_begin(&f->post);
+    pf_postfetch_begin(&f->post, offer->il);
     pf_residency_tables(f->m, &op, w);
     PF_TRY(f->m->cpu->ops->experts_begin(f->m->cpu, &op));
     return pf_residency_run(f->m, offer->il, e, held, serve_batch, f);
+}
+
+/* When it is called, the GPU has come to the layer's picks; when it returns, it is waiting, or still at the experts it holds. In a
+ * replayed step nobody else says which layer this is. */
+static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
+{
+    struct pf_offload *f = ctx;
+    note_gpu(f, "layer", offer->il);
+    pf_spans_enter(f->m->spans, "experts", offer->il);
+    PF_TRY(serve_picks(f, offer, answer));
+    note_gpu(f, "held experts, waiting", offer->il);
+    pf_spans_enter(f->m->spans, "waiting for the GPU", offer->il);
+    return PF_OK;
 }
 
 /* ---- Prompts: a layer's experts pass through VRAM in groups ----------------------------------------------------------- */
@@ -221,6 +254,7 @@ static pf_status fill_slot(struct pf_offload *f, int slot, const int *experts, i
             pieces[n_pieces++] = (struct pf_piece){ to, parts[i][p], bytes[p] };
             f->on_device[p][experts[i]] = (const uint8_t *)to;
             to += pf_share_room(bytes[p]);
+            f->stream_bytes += bytes[p];
         }
     return device->ops->share->fetch(device, PROMPT_TICKET + slot, pieces, n_pieces);
 }
@@ -247,6 +281,7 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
     struct pf_experts_op op = *f->offer->e;
     uint64_t bytes[3];
     pf_status st = PF_OK;
+    uint64_t begun_ns = pf_now_ns();
     pf_expert_bytes(f->m, f->offer->il, bytes);
     pf_residency_tables(f->m, &op, w);
     int per_slot = per_slot_of(f, bytes);
@@ -264,6 +299,7 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
     for (int s = 0; s < N_SLOTS; s++)        /* the store may take the experts' places back only now */
         if (device->ops->share->fetch_wait(device, PROMPT_TICKET + s) == PF_FETCH_FAILED && st == PF_OK)
             PF_FAIL(PF_EDEVICE, "a copy of experts to the GPU failed in layer %d", f->offer->il);
+    note_copies(f, "experts", f->offer->il, begun_ns);
     return st;
 }
 
@@ -281,6 +317,7 @@ static void fill_ahead(struct pf_offload *f, int il, int rows)
         struct ahead *a = &f->ahead[slot];
         const uint8_t *parts[BATCH][3];
         a->il = il;
+        a->begun_ns = pf_now_ns();
         for (; x < m->n_expert && a->n < per_slot; x++)
             if (!held[x] && pf_residency_take(m, il, x, parts[a->n]))
                 a->experts[a->n++] = x;
@@ -296,8 +333,10 @@ static void fill_ahead(struct pf_offload *f, int il, int rows)
 static void drop_ahead(struct pf_offload *f, int slot)
 {
     struct ahead *a = &f->ahead[slot];
-    if (a->n > 0)
+    if (a->n > 0) {
         f->m->backend->ops->share->fetch_wait(f->m->backend, PROMPT_TICKET + slot);
+        note_copies(f, "experts ahead", a->il, a->begun_ns);
+    }
     for (int i = 0; i < a->n; i++)
         pf_residency_drop(f->m, a->il, a->experts[i]);
     a->n = 0;
@@ -354,6 +393,7 @@ static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_
     const bool *held = pf_vcache_held(f->cache, il);
     PF_TRY(device->ops->download(device, f->picks, e->picks, (size_t)e->rows * (size_t)e->n_used * sizeof *f->picks));
     PF_TRY(device->ops->finish(device));
+    note_gpu(f, "layer", il);
     for (int i = 0; i < 3; i++)
         memset(f->on_device[i], 0, (size_t)e->n_expert * sizeof *f->on_device[i]);
     gate.data = f->on_device[0];
@@ -384,6 +424,7 @@ static pf_status prompt_on_cpu(struct pf_offload *f, int il, const struct pf_exp
     PF_TRY(device->ops->download(device, f->weights, e->weights, n_picks * sizeof *f->weights));
     PF_TRY(device->ops->download(device, f->x, e->x, rows * (size_t)e->gate->n_in * sizeof *f->x));
     PF_TRY(device->ops->finish(device));
+    note_gpu(f, "layer", il);
     op.picks = f->picks;
     op.weights = f->weights;
     op.x = f->x;
@@ -418,7 +459,7 @@ pf_status pf_offload_between(struct pf_model *m, int rows)
         return PF_OK;
     for (int s = 0; s < N_SLOTS; s++)        /* of a step that failed */
         drop_ahead(f, s);
-    uint64_t now = pf_now_ns();
+    uint64_t now = f->gpu_since_ns = pf_now_ns();
     if (f->last_begin_ns && rows == 1)
         f->step_ns = now - f->last_begin_ns;
     f->last_begin_ns = rows == 1 ? now : 0;
@@ -431,6 +472,12 @@ pf_status pf_offload_between(struct pf_model *m, int rows)
     return pf_vcache_between(f->cache, (uint64_t)(rate * share * ns * 1e-9) + 1);
 }
 
+void pf_offload_ended(struct pf_model *m)
+{
+    if (m->offload)
+        note_gpu(m->offload, "output", -1);
+}
+
 /* ---- Opening and closing ------------------------------------------------------------------------------------------------ */
 
 static pf_status place_dense(struct pf_model *m)
@@ -440,7 +487,7 @@ static pf_status place_dense(struct pf_model *m)
         if (!pf_residency_streams(m, t))
             PF_TRY(m->backend->ops->place(m->backend, t->data, t->n_bytes));
     }
-    return pf_lora_place(m);
+    return pf_model_place_extra(m);
 }
 
 /* The largest expert of any layer. */
@@ -525,6 +572,7 @@ pf_status pf_offload_open(struct pf_model *m, const struct pf_model_opts *o, con
     f->post.device = m->backend;
     f->post.opts = o->postfetch;
     f->post.prices = &f->solver.prices;
+    f->post.spans = m->spans;
     pf_status st = open_parts(f, o, setup);
     if (st < 0)
         pf_offload_close(m);
@@ -608,6 +656,7 @@ void pf_offload_stats(const struct pf_model *m, struct pf_stats *out)
     out->transfer_ns = f->post.transfer_ns;
     out->transfer_hidden_ns = f->post.hidden_ns;
     out->n_fallbacks = f->post.n_fallbacks;
+    out->stream_bytes = f->stream_bytes;
     struct pf_handoff_stats h;
     m->backend->ops->share->handoffs(m->backend, &h);
     out->handoff_p50_ns = h.p50_ns;
@@ -620,6 +669,7 @@ void pf_offload_stats_reset(struct pf_model *m)
     struct pf_offload *f = m->offload;
     if (!f)
         return;
+    f->stream_bytes = 0;
     f->post.n_transfers = f->post.transfer_bytes = f->post.transfer_ns = f->post.hidden_ns = f->post.n_fallbacks = 0;
     pf_vcache_stats_reset(f->cache);
     m->backend->ops->share->handoffs_reset(m->backend);

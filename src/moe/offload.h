@@ -33,6 +33,9 @@ pf_status pf_offload_preload(struct pf_model *m);
 /* In front of a step of so many rows: what the GPU holds changes here. */
 pf_status pf_offload_between(struct pf_model *m, int rows);
 
+/* Behind a step, for the timeline. */
+void pf_offload_ended(struct pf_model *m);
+
 /* The experts of a layer, with everything but the weights in the device's memory. */
 pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts_op *e);
 

@@ -10,8 +10,9 @@ uint64_t pf_expert_room(const uint64_t bytes[3])
     return pf_share_room(bytes[0]) + pf_share_room(bytes[1]) + pf_share_room(bytes[2]);
 }
 
-void pf_postfetch_begin(struct pf_postfetch *p)
+void pf_postfetch_begin(struct pf_postfetch *p, int layer)
 {
+    p->layer = layer;
     p->n = 0;
     p->used = 0;
 }
@@ -69,6 +70,13 @@ static bool worth_waiting(const struct pf_postfetch *p, const struct pf_transfer
     return t->expected_ns <= now || (double)(t->expected_ns - now) < cpu_ns;
 }
 
+static void note(struct pf_postfetch *p, const struct pf_transfer *t, uint64_t now, uint64_t took)
+{
+    const char *name = t->state == PF_CPU_ONLY ? "late copy" : t->whole ? "expert" : "down";
+    struct pf_span span = { name, PF_TRACK_COPIES, p->layer, t->expert, t->begun_ns, now };
+    pf_spans_add_queued(p->spans, &span, took, &p->over_ns);
+}
+
 void pf_postfetch_settle(struct pf_postfetch *p, struct pf_transfer *t, double cpu_ns)
 {
     const struct pf_share_ops *share = p->device->ops->share;
@@ -89,4 +97,5 @@ void pf_postfetch_settle(struct pf_postfetch *p, struct pf_transfer *t, double c
         pf_price_learn(&p->prices->pcie_bytes_s, (double)t->bytes, (double)took);
     t->state = state == PF_FETCH_READY ? PF_GPU_READY : PF_CPU_ONLY;
     p->n_fallbacks += t->state == PF_CPU_ONLY;
+    note(p, t, now, took);
 }

@@ -34,6 +34,9 @@ struct pf_postfetch {
     struct pf_transfer transfers[PF_MAX_TRANSFERS];
     int      n;
     struct pf_prices *prices;            /* corrected by what copies take */
+    pf_spans *spans;                     /* where they are noted; NULL: nowhere */
+    uint64_t  over_ns;                   /* of pf_spans_add_queued */
+    int       layer;
 
     uint64_t n_transfers, transfer_bytes, transfer_ns, hidden_ns, n_fallbacks;
 };
@@ -47,7 +50,7 @@ struct pf_expert_parts {
 /* What an expert of these sizes takes on the device. */
 uint64_t pf_expert_room(const uint64_t bytes[3]);
 
-void pf_postfetch_begin(struct pf_postfetch *p);
+void pf_postfetch_begin(struct pf_postfetch *p, int layer);
 
 /* NULL: the expert stays with the CPU. */
 struct pf_transfer *pf_postfetch_start(struct pf_postfetch *p, int expert, bool whole, const struct pf_expert_parts *parts);

@@ -10,7 +10,6 @@
 #include <sys/mman.h>
 
 #include "base/pf_mem.h"
-#include "moe/lora.h"
 #include "moe/mapped.h"
 #include "moe/split.h"
 #include "moe/session.h"
@@ -238,7 +237,7 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_residency *r
     else
         PF_TRY(pf_session_part_bytes(m, so, m->cpu, m->cut.n_layers, m->n_layer, &kv, &work));
     s.weight_bytes -= m->cut.whole ? 0 : m->cut.bytes;
-    s.other_bytes = kv + work + pf_lora_bytes(m);
+    s.other_bytes = kv + work + pf_model_extra_bytes(m);
     setup_parts(&setup, r, m);
     PF_TRY(pf_store_bytes(&setup, &s.slots_all, &s.slots_least));
     for (int p = 0; p < r->n_parts; p++)

@@ -1,10 +1,11 @@
 /* Sessions on disk. Little-endian, packed:
  *
- *     "PFMOESES"  u32 version  u32 kv_type  u64 fingerprint of the model  u64 n_tokens  u64 computed
+ *     "PFMOESES"  u32 version  u32 kv_type  u64 fingerprint of the model  u64 n_tokens  u64 computed  u64 held_from
  *     i32 tokens[n_tokens]
  *     the recurrent state after computed positions, if the model has one and computed is not 0
- *     per layer, per chunk that holds positions, per KV head:  keys, then values, of the positions in use; then the
- *         keys of full blocks and the indexer's keys likewise
+ *     per layer, per chunk that holds positions, per KV head:  keys, then values, of the positions in use: those below
+ *         computed, and not below held_from if the layer has a window
+ *       then, likewise, the keys of its full blocks, and then those of its indexer
  *     u64 FNV-1a of everything before it, taken over 8-byte words (the last padded with zeros) of each write
  */
 #include <string.h>
@@ -13,14 +14,14 @@
 #include "moe/session.h"
 
 static const char magic[8] = { 'P', 'F', 'M', 'O', 'E', 'S', 'E', 'S' };
-enum { VERSION = 2, PIECE = 1 << 20 };
+enum { VERSION = 3, PIECE = 1 << 20 };
 
 struct save_header {
     char     magic[8];
     uint32_t version, kv_type;
-    uint64_t fingerprint, n_tokens, computed;
+    uint64_t fingerprint, n_tokens, computed, held_from;
 };
-_Static_assert(sizeof(struct save_header) == 40, "the header is packed");
+_Static_assert(sizeof(struct save_header) == 48, "the header is packed");
 
 /* Moves bytes between the caller's stream and memory, hashing them. */
 struct stream {
@@ -75,20 +76,16 @@ static pf_status transfer_buffer(struct stream *f, const struct pf_session *s, c
     return PF_OK;
 }
 
-/* Keys and values of one layer and chunk, which begins at key first, up to key n. */
+/* Keys and values of one layer at n positions of one chunk, from position first on. */
 static pf_status transfer_chunk(struct stream *f, const struct pf_session *s, const struct pf_unit *u, const struct pf_kv_view *kv,
-                                int64_t first, int64_t n)
+                                int64_t first, size_t n)
 {
-    size_t element = kv->type == PF_KV_F16 ? 2 : 4;
-    if (n <= first)
-        return PF_OK;
-    size_t in_use = (size_t)(n - first < PF_KV_CHUNK_POSITIONS ? n - first : PF_KV_CHUNK_POSITIONS);
+    size_t k_bytes = pf_kv_row_bytes(kv->type, kv->hd_k), v_bytes = pf_kv_row_bytes(kv->type, kv->hd_v);
     for (int h = 0; h < kv->n_kv_head; h++) {
-        size_t at = (size_t)first * (size_t)kv->n_kv_head + (size_t)h * PF_KV_CHUNK_POSITIONS;
-        PF_TRY(transfer_buffer(f, s, u, (char *)kv->k + at * (size_t)kv->hd_k * element, in_use * (size_t)kv->hd_k * element));
+        size_t row = pf_kv_row(kv, (int)first, h);
+        PF_TRY(transfer_buffer(f, s, u, (char *)kv->k + row * k_bytes, n * k_bytes));
         if (kv->v)                           /* else the values are in the keys, or there are none */
-            PF_TRY(transfer_buffer(f, s, u, (char *)kv->v + at * (size_t)kv->hd_v * element,
-                                   in_use * (size_t)kv->hd_v * element));
+            PF_TRY(transfer_buffer(f, s, u, (char *)kv->v + row * v_bytes, n * v_bytes));
     }
     return PF_OK;
 }
@@ -100,18 +97,29 @@ static pf_status transfer_state(struct stream *f, const struct pf_session *s)
     return PF_OK;
 }
 
-/* Keys and values of the first n positions. */
-static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64_t n)
+/* The same of positions [from, n). In a ring shorter than the one they come from, the later ones stay. */
+static pf_status transfer_chunks(struct stream *f, const struct pf_session *s, const struct pf_unit *u, const struct pf_kv_view *kv,
+                                 int64_t from, int64_t n)
+{
+    for (int64_t p = from, next; p < n; p = next) {
+        next = (p / PF_KV_CHUNK_POSITIONS + 1) * PF_KV_CHUNK_POSITIONS;
+        next = next < n ? next : n;
+        PF_TRY(transfer_chunk(f, s, u, kv, p, (size_t)(next - p)));
+    }
+    return PF_OK;
+}
+
+/* Whatever is kept of the positions below n. */
+static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64_t n, int64_t held_from)
 {
     for (int il = 0; il < s->m->n_layer; il++) {
+        const struct pf_layer *layer = &s->m->layers[il];
         const struct pf_unit *u = &s->units[il >= s->units[0].end];
-        for (int64_t first = 0; first < n; first += PF_KV_CHUNK_POSITIONS) {
-            PF_TRY(transfer_chunk(f, s, u, &s->kv[il].view, first, n));
-            if (s->block_kv[il].k_bytes)
-                PF_TRY(transfer_chunk(f, s, u, &s->block_kv[il].view, first, n / s->m->layers[il].compressed.blocks.ratio));
-            if (s->index_kv[il].k_bytes)
-                PF_TRY(transfer_chunk(f, s, u, &s->index_kv[il].view, first, n / s->m->index.ratio));
-        }
+        PF_TRY(transfer_chunks(f, s, u, &s->kv[il].view, layer->attn.window ? held_from : 0, n));
+        if (layer->compressed.blocks.ratio)
+            PF_TRY(transfer_chunks(f, s, u, &s->block_kv[il].view, 0, n / layer->compressed.blocks.ratio));
+        if (layer->has_indexer)
+            PF_TRY(transfer_chunks(f, s, u, &s->index_kv[il].view, 0, n / s->m->index.ratio));
     }
     return PF_OK;
 }
@@ -120,12 +128,13 @@ static pf_status save(const pf_session *s, struct stream *f)
 {
     int64_t computed = s->units[0].backend == s->m->backend ? s->computed : 0;       /* or lost with its device */
     struct save_header header = { .version = VERSION, .kv_type = s->opts.kv_type, .fingerprint = s->m->fingerprint,
-                                  .n_tokens = (uint64_t)s->pos, .computed = (uint64_t)computed };
+                                  .n_tokens = (uint64_t)s->pos, .computed = (uint64_t)computed,
+                                  .held_from = computed ? (uint64_t)s->held_from : 0 };
     memcpy(header.magic, magic, sizeof magic);
     PF_TRY(transfer(f, &header, sizeof header));
     PF_TRY(transfer(f, s->tokens, (size_t)s->pos * sizeof *s->tokens));
     PF_TRY(computed > 0 ? transfer_state(f, s) : PF_OK);
-    PF_TRY(transfer_kv(f, s, computed));
+    PF_TRY(transfer_kv(f, s, computed, (int64_t)header.held_from));
     uint64_t hash = f->hash;
     return transfer(f, &hash, sizeof hash);
 }
@@ -163,6 +172,9 @@ static pf_status check_header(const struct pf_session *s, const struct save_head
     if (h->computed > h->n_tokens)
         PF_FAIL(PF_EFORMAT, "the saved session holds %llu of %llu positions", (unsigned long long)h->computed,
                 (unsigned long long)h->n_tokens);
+    if (h->held_from > 0 && (s->window == 0 || h->held_from > h->computed || h->computed - h->held_from < (uint64_t)s->window))
+        PF_FAIL(PF_EFORMAT, "the saved session holds windows from position %llu on, too late for position %llu",
+                (unsigned long long)h->held_from, (unsigned long long)h->computed);
     return PF_OK;
 }
 
@@ -182,13 +194,15 @@ static pf_status load(pf_session *s, struct stream *f)
             PF_FAIL(PF_EFORMAT, "token %llu of the saved session is %d; the vocabulary has ids 0 to %d", (unsigned long long)i,
                     s->tokens[i], s->m->n_vocab - 1);
     PF_TRY(header.computed > 0 ? transfer_state(f, s) : PF_OK);
-    PF_TRY(transfer_kv(f, s, (int64_t)header.computed));
+    PF_TRY(transfer_kv(f, s, (int64_t)header.computed, (int64_t)header.held_from));
     uint64_t expected = f->hash, found;
     PF_TRY(transfer(f, &found, sizeof found));
     if (found != expected)
         PF_FAIL(PF_EFORMAT, "the saved session is damaged: its checksum does not match");
     s->pos = (int64_t)header.n_tokens;
     s->computed = (int64_t)header.computed;
+    s->held_from = (int64_t)header.held_from;
+    pf_ring_advance(s, 0);
     return PF_OK;
 }
 

@@ -40,28 +40,25 @@ static pf_status resolve_opts(const struct pf_model *m, const struct pf_session_
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
-/* Bytes of so many keys, or values, of all heads; whole chunks of them. */
-static size_t cache_bytes(const struct pf_session_opts *o, int64_t n_keys, int n_head, int hd)
-{
-    size_t n = (size_t)(n_keys + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
-    return n * (size_t)n_head * (size_t)hd * (o->kv_type == PF_KV_F16 ? 2 : 4);
-}
-
 static struct pf_kv_layer kv_layer(const struct pf_model *m, int il, const struct pf_session_opts *o)
 {
     const struct pf_attention *a = &m->layers[il].attn;
+    int n_chunks = pf_ring_chunks(m, il, o);
+    size_t rows = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * (size_t)a->n_kv_head;
     return (struct pf_kv_layer){
-        .view = { .type = o->kv_type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v },
-        .k_bytes = cache_bytes(o, o->n_ctx, a->n_kv_head, a->hd_k),
-        .v_bytes = a->v_in_k ? 0 : cache_bytes(o, o->n_ctx, a->n_kv_head, a->hd_v),
+        .view = { .type = o->kv_type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v, .n_chunks = n_chunks },
+        .k_bytes = rows * pf_kv_row_bytes(o->kv_type, a->hd_k),
+        .v_bytes = a->v_in_k ? 0 : rows * pf_kv_row_bytes(o->kv_type, a->hd_v),
     };
 }
 
 /* Keys of so many positions each. A step writes those of all blocks that its rows may touch, so there are two more. */
 static struct pf_kv_layer keys_of(const struct pf_session_opts *o, int ratio, int hd)
 {
-    return (struct pf_kv_layer){ .view = { .type = o->kv_type, .n_kv_head = 1, .hd_k = hd, .hd_v = hd },
-                                 .k_bytes = cache_bytes(o, ratio == 1 ? o->n_ctx : o->n_ctx / ratio + 2, 1, hd) };
+    int64_t n = ratio == 1 ? o->n_ctx : o->n_ctx / ratio + 2;
+    int n_chunks = (int)((n + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS);
+    return (struct pf_kv_layer){ .view = { .type = o->kv_type, .n_kv_head = 1, .hd_k = hd, .hd_v = hd, .n_chunks = n_chunks },
+                                 .k_bytes = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * pf_kv_row_bytes(o->kv_type, hd) };
 }
 
 /* Of the layer's blocks, if it has any. */
@@ -254,10 +251,15 @@ static uint64_t kv_bytes_of(const struct pf_model *m, int il, const struct pf_se
     return kv.k_bytes + kv.v_bytes + block_kv_layer(m, il, o).k_bytes + index_kv_layer(m, il, o).k_bytes;
 }
 
-/* All copies of the state of those layers. */
-static uint64_t states_bytes(const struct pf_model *m, int first, int end)
+static int n_checkpoints(const struct pf_model *m, const struct pf_session_opts *o)
 {
-    return (uint64_t)pf_state_bytes(m, first, end) * (uint64_t)(2 + pf_state_n_checkpoints(m));
+    return pf_n_checkpoints(pf_kept_bytes(m, o, 0, m->n_layer));
+}
+
+/* The state of those layers, its second copy, and checkpoints. */
+static uint64_t states_bytes(const struct pf_model *m, int first, int end, const struct pf_session_opts *o)
+{
+    return 2 * (uint64_t)pf_state_bytes(m, first, end) + (uint64_t)pf_kept_bytes(m, o, first, end) * (uint64_t)n_checkpoints(m, o);
 }
 
 pf_status pf_session_part_bytes(const struct pf_model *m, const struct pf_session_opts *opts, const pf_backend *b, int first,
@@ -270,7 +272,7 @@ pf_status pf_session_part_bytes(const struct pf_model *m, const struct pf_sessio
     for (int il = first; il < end; il++)
         *kv_bytes += kv_bytes_of(m, il, &o);
     struct pf_backend_sizes sizes = backend_sizes(m, &o);
-    *work_bytes = states_bytes(m, first, end) + carve(m, o.n_batch, NULL, &buf) + b->ops->scratch_bytes(b, &sizes);
+    *work_bytes = states_bytes(m, first, end, &o) + carve(m, o.n_batch, NULL, &buf) + b->ops->scratch_bytes(b, &sizes);
     return PF_OK;
 }
 
@@ -306,7 +308,7 @@ static void close_unit(struct pf_session *s, struct pf_unit *u)
     b->ops->buf_free(b, u->state, u->state_bytes, false);
     b->ops->buf_free(b, u->next, u->state_bytes, false);
     for (int i = 0; i < PF_MAX_CHECKPOINTS; i++)
-        b->ops->buf_free(b, u->kept[i], u->state_bytes, false);
+        b->ops->buf_free(b, u->kept[i], u->kept_bytes, false);
     b->ops->buf_free(b, u->buf.base, u->buf.bytes, false);
     *u = (struct pf_unit){ .backend = NULL };
 }
@@ -362,12 +364,13 @@ static pf_status alloc_floats(pf_backend *b, size_t bytes, bool shared, float **
 static pf_status open_state(struct pf_session *s, struct pf_unit *u)
 {
     u->state_bytes = pf_state_bytes(s->m, u->first, u->end);
-    if (u->state_bytes == 0)
-        return PF_OK;
-    PF_TRY(alloc_floats(u->backend, u->state_bytes, false, &u->state));
-    PF_TRY(alloc_floats(u->backend, u->state_bytes, false, &u->next));
-    for (int i = 0; i < pf_state_n_checkpoints(s->m); i++)
-        PF_TRY(alloc_floats(u->backend, u->state_bytes, false, &u->kept[i]));
+    u->kept_bytes = pf_kept_bytes(s->m, &s->opts, u->first, u->end);
+    if (u->state_bytes) {
+        PF_TRY(alloc_floats(u->backend, u->state_bytes, false, &u->state));
+        PF_TRY(alloc_floats(u->backend, u->state_bytes, false, &u->next));
+    }
+    for (int i = 0; u->kept_bytes && i < n_checkpoints(s->m, &s->opts); i++)
+        PF_TRY(u->backend->ops->buf_alloc(u->backend, u->kept_bytes, false, &u->kept[i]));
     return PF_OK;
 }
 
@@ -419,7 +422,7 @@ static int n_layers_of_first(const struct pf_session *s)
         return m->n_layer;
     uint64_t used = m->cut.whole ? 0 : PF_CUT_SPARE_BYTES, room = m->backend->ops->room(m->backend);
     while (n < m->cut.n_layers) {
-        used += kv_bytes_of(m, n, &s->opts) + states_bytes(m, n, n + 1);
+        used += kv_bytes_of(m, n, &s->opts) + states_bytes(m, n, n + 1, &s->opts);
         if (used > room)
             break;
         n++;
@@ -450,7 +453,7 @@ static pf_status open_buffers(struct pf_session *s)
     PF_TRY(open_layers(s, &s->units[0], 0, n));
     if (n < m->n_layer || !m->cut.whole)
         PF_TRY(open_second(s, n));
-    s->n_checkpoints = pf_state_n_checkpoints(m);
+    s->n_checkpoints = n_checkpoints(m, &s->opts);
     return m->offload ? pf_offload_reserve(m, &s->sizes) : PF_OK;
 }
 
@@ -473,7 +476,7 @@ pf_status pf_session_follow(struct pf_session *s)
     if (s->units[0].backend == s->m->backend)
         return PF_OK;
     close_buffers(s);
-    s->computed = 0;
+    s->computed = s->held_from = 0;
     pf_status st = open_buffers(s);
     if (st < 0)
         close_buffers(s);
@@ -501,6 +504,8 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
         PF_FAIL(PF_ENOMEM, "no memory for a session");
     s->m = m;
     s->opts = o;
+    s->window = pf_widest_window(m);
+    s->ring_positions = pf_ring_positions(m, &o);
     atomic_fetch_add(&m->n_sessions, 1);
     pthread_mutex_lock(&m->step_lock);
     pf_status st = open_with_room(s);

@@ -1,10 +1,12 @@
 /* A session: one mutable timeline of tokens, its keys and values, and the work buffers of a step.
  *
  *     tokens [0 .. pos)            the timeline; at or past pos is garbage
- *     computed <= pos              what keys, values and state hold; below pos only after a rewind of a recurrent model, or
- *                                  when they were lost with their device
+ *     computed <= pos              what keys, values and state hold; below pos only after going back to a checkpoint, or when
+ *                                  they were lost with their device
  *     kv[layer]                    chunks of 256 positions; whatever lies at or past computed is garbage
- *     block_kv[layer]              the same of blocks; garbage from the first on that is not full at computed
+ *     held_from                    layers with a window hold the positions from here on (ring.c). A row at computed sees none
+ *                                  before it: held_from is 0, or computed - window at most
+ *     block_kv[layer]              keys of blocks; garbage from the first block on that is not full at computed
  *     state of a unit              of its layers after position computed - 1; at computed 0 it is not looked at
  *     units                        who computes which layers, and the memory of each. One: the model's backend computes all
  *                                  of them. Two: it computes the first ones, and the CPU the others (split.h)
@@ -99,8 +101,8 @@ struct pf_candidate {        /* sampler.c */
 };
 
 enum { PF_MAX_CHECKPOINTS = 8 };
-struct pf_checkpoint {       /* state.c; the states are those that units have kept under the same number */
-    int64_t  pos;            /* the state is that after position pos - 1; 0: none */
+struct pf_checkpoint {       /* state.c; what it consists of, units have kept under the same number */
+    int64_t  pos;            /* state and windows are those after position pos - 1; 0: none */
     uint64_t age;
 };
 
@@ -111,13 +113,16 @@ struct pf_unit {
     struct pf_buffers buf;
     size_t            state_bytes;           /* of the layers; 0: none of them has any */
     float            *state, *next;          /* [state_bytes] each */
-    float            *kept[PF_MAX_CHECKPOINTS];
+    size_t            kept_bytes;            /* of a checkpoint: the state, then windows */
+    void             *kept[PF_MAX_CHECKPOINTS];
 };
 
 struct pf_session {
     struct pf_model      *m;
     struct pf_session_opts opts;
-    int64_t               pos, computed;
+    int64_t               pos, computed, held_from;
+    int                   window;            /* the widest of the layers; 0: there is none */
+    int64_t               ring_positions;    /* of layers with a window; 0: they hold the whole context */
     int32_t              *tokens;            /* [n_ctx] */
     struct pf_unit        units[2];          /* of the model's backend, or of one that was lost; of the CPU if that takes part */
     struct pf_unit       *unit;              /* the one at work in a step */
@@ -166,11 +171,22 @@ pf_status pf_session_follow(struct pf_session *s);
 
 /* state.c */
 size_t pf_state_bytes(const struct pf_model *m, int first, int end);     /* of one copy for those layers; 0: no recurrent state */
-int    pf_state_n_checkpoints(const struct pf_model *m);
+size_t pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);     /* of a checkpoint */
+int    pf_n_checkpoints(size_t bytes);                       /* how many of so many bytes a session has */
 float *pf_state_before(const struct pf_session *s, int il);  /* a layer's, of the unit at work; NULL: nothing came before */
 float *pf_state_after(const struct pf_session *s, int il);
 void pf_state_commit(struct pf_session *s, int rows);        /* of a step that succeeded */
-void pf_state_keep(struct pf_session *s);                    /* makes a checkpoint of what is computed */
+void pf_state_keep(struct pf_session *s, int64_t pos);       /* makes a checkpoint of the first pos positions, if they are at hand */
 void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos */
+
+/* ring.c; o with every default resolved */
+int     pf_widest_window(const struct pf_model *m);          /* 0: no layer has one */
+int64_t pf_ring_positions(const struct pf_model *m, const struct pf_session_opts *o);        /* 0: no ring */
+int     pf_ring_chunks(const struct pf_model *m, int il, const struct pf_session_opts *o);   /* of the layer, ring or not */
+size_t  pf_ring_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);   /* of a checkpoint */
+bool    pf_ring_holds(const struct pf_session *s, int64_t pos);      /* what a row at pos sees */
+void    pf_ring_advance(struct pf_session *s, int rows);             /* before a step of so many rows, whatever comes of it */
+/* The windows of the unit's layers in front of pos, to `kept` or from there. */
+void    pf_ring_copy(const struct pf_session *s, const struct pf_unit *u, int64_t pos, void *kept, bool keep);
 
 #endif

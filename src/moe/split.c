@@ -2,7 +2,7 @@
 #include "moe/split.h"
 
 #include "base/pf_mem.h"
-#include "moe/lora.h"
+#include "moe/session.h"
 
 struct pf_cut pf_cut_make(const struct pf_cut_sizes *s, uint64_t room)
 {
@@ -36,7 +36,7 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_session_opts
 {
     uint64_t kv, fixed;
     PF_TRY(pf_session_part_bytes(m, so, m->backend, 0, 0, &kv, &fixed));
-    *out = (struct pf_cut_sizes){ .fixed = fixed + PF_CUT_SPARE_BYTES + pf_lora_bytes(m), .output = output_bytes(m), .layers = layers,
+    *out = (struct pf_cut_sizes){ .fixed = fixed + PF_CUT_SPARE_BYTES + pf_model_extra_bytes(m), .output = output_bytes(m), .layers = layers,
                                   .n_layers = m->n_layer };
     for (int il = 0; il < m->n_layer; il++)
         PF_TRY(session_layer(m, so, il, fixed, &layers[il]));
@@ -84,7 +84,7 @@ static pf_status place_cut(struct pf_model *m)
     }
     if (m->cut.output && !m->cut.whole)
         PF_TRY(place(m, m->output.data, output_bytes(m)));
-    return pf_lora_place(m);
+    return pf_model_place_extra(m);
 }
 
 pf_status pf_split_open(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)

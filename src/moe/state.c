@@ -1,8 +1,10 @@
-/* The recurrent state of a session: what layers carry from position to position. See session.h.
+/* What of a session cannot be cut short as keys and values can: the recurrent state, which layers carry from position to
+ * position, and the windows in rings (ring.c). See session.h.
  *
- * Each unit has that of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. State cannot be rewound, so copies are kept
+ * Each unit has that of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. Copies are kept
  * (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and evaluating
- * from there again when the next tokens come. */
+ * from there again when the next tokens come. Without recurrent state, and as far as the rings still hold what is needed, it
+ * means moving `computed` and nothing else. */
 #include "moe/session.h"
 
 enum { BUDGET_BYTES = 512 << 20 };        /* of all checkpoints, but never fewer than two */
@@ -15,9 +17,14 @@ size_t pf_state_bytes(const struct pf_model *m, int first, int end)
     return n * sizeof(float);
 }
 
-int pf_state_n_checkpoints(const struct pf_model *m)
+size_t pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
 {
-    size_t bytes = pf_state_bytes(m, 0, m->n_layer), n = bytes ? BUDGET_BYTES / bytes : 0;
+    return pf_state_bytes(m, first, end) + pf_ring_kept_bytes(m, o, first, end);
+}
+
+int pf_n_checkpoints(size_t bytes)
+{
+    size_t n = bytes ? BUDGET_BYTES / bytes : 0;
     return bytes == 0 ? 0 : n < 2 ? 2 : n > PF_MAX_CHECKPOINTS ? PF_MAX_CHECKPOINTS : (int)n;
 }
 
@@ -48,29 +55,40 @@ void pf_state_commit(struct pf_session *s, int rows)
     s->computed += rows;
 }
 
-/* Between the state and what is kept under number i. */
-static void copy_state(const struct pf_session *s, int i, bool keep)
+/* Between state and windows after pos positions, and what is kept under number i. */
+static void copy_kept(const struct pf_session *s, int i, int64_t pos, bool keep)
 {
     pthread_mutex_lock(&s->m->step_lock);
-    for (const struct pf_unit *u = s->units; u < s->units + 2; u++)
+    for (const struct pf_unit *u = s->units; u < s->units + 2; u++) {
         if (u->state_bytes)
             u->backend->ops->buf_copy(u->backend, keep ? u->kept[i] : u->state, keep ? u->state : u->kept[i], u->state_bytes);
+        if (u->kept_bytes > u->state_bytes)
+            pf_ring_copy(s, u, pos, (char *)u->kept[i] + u->state_bytes, keep);
+    }
     pthread_mutex_unlock(&s->m->step_lock);
 }
 
-void pf_state_keep(struct pf_session *s)
+/* Can what is computed be cut to pos positions? */
+static bool at_hand(const struct pf_session *s, int64_t pos)
+{
+    return pos == s->computed || (pos < s->computed && !s->m->recurrent && pf_ring_holds(s, pos));
+}
+
+void pf_state_keep(struct pf_session *s, int64_t pos)
 {
     struct pf_checkpoint *c = &s->checkpoints[0];
-    if (s->n_checkpoints == 0 || s->computed == 0)
+    if (s->n_checkpoints == 0 || pos == 0 || !at_hand(s, pos))
         return;
     for (int i = 0; i < s->n_checkpoints; i++) {
-        if (s->checkpoints[i].pos == s->computed)
+        if (s->checkpoints[i].pos == pos) {
+            s->checkpoints[i].age = ++s->n_kept;
             return;
+        }
         if (s->checkpoints[i].pos == 0 || (c->pos != 0 && s->checkpoints[i].age < c->age))
             c = &s->checkpoints[i];
     }
-    copy_state(s, (int)(c - s->checkpoints), true);
-    c->pos = s->computed;
+    copy_kept(s, (int)(c - s->checkpoints), pos, true);
+    c->pos = pos;
     c->age = ++s->n_kept;
 }
 
@@ -86,11 +104,12 @@ void pf_state_rewind(struct pf_session *s, int64_t pos)
     }
     if (s->computed <= pos)
         return;
-    if (pf_state_bytes(s->m, 0, s->m->n_layer) == 0) {
+    if (at_hand(s, pos)) {
         s->computed = pos;
         return;
     }
     s->computed = best ? best->pos : 0;
+    s->held_from = s->window > 0 && s->computed > s->window ? s->computed - s->window : 0;
     if (best)
-        copy_state(s, (int)(best - s->checkpoints), false);
+        copy_kept(s, (int)(best - s->checkpoints), s->computed, false);
 }

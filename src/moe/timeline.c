@@ -6,6 +6,27 @@
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
 #include "moe/lora.h"
+#include "moe/offload.h"
+
+/* Takes over what the backends have counted. */
+static void take_counts(struct pf_model *m)
+{
+    const pf_backend *all[] = { m->cpu, m->backend != m->cpu ? m->backend : NULL, m->lost };
+    uint64_t bytes = 0, launches = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        bytes += all[i] ? all[i]->weight_bytes_read : 0;
+        launches += all[i] ? all[i]->n_launches : 0;
+    }
+    atomic_store(&m->counted.weight_bytes, bytes);
+    atomic_store(&m->counted.launches, launches);
+}
+
+/* What the timeline tells of a GPU that computes whole steps. */
+static void note_step(struct pf_model *m, uint64_t begin_ns)
+{
+    if (m->spans && m->backend != m->cpu && m->cut.whole && !m->offload)
+        pf_spans_add(m->spans, &(struct pf_span){ "step", PF_TRACK_GPU, -1, -1, begin_ns, pf_now_ns() });
+}
 
 static pf_status step(struct pf_session *s, const struct pf_batch *batch)
 {
@@ -14,11 +35,12 @@ static pf_status step(struct pf_session *s, const struct pf_batch *batch)
     unsigned fp = pf_fp_begin();
     pf_status st = pf_forward(s, batch);
     pf_fp_end(fp);
+    pf_offload_ended(m);
+    note_step(m, begin);
     atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
     atomic_fetch_add(&m->n_steps, 1);
     atomic_fetch_add(&m->n_tokens, (uint64_t)batch->rows);
-    atomic_store(&m->weight_bytes_now, m->cpu->weight_bytes_read + (m->backend != m->cpu ? m->backend->weight_bytes_read : 0) +
-                                           (m->lost ? m->lost->weight_bytes_read : 0));
+    take_counts(m);
     return st;
 }
 
@@ -46,6 +68,7 @@ static pf_status run_batch(struct pf_session *s, int64_t end, int64_t first, boo
         batch.n_logits = (int)(from + rows - begin);
         batch.logits = s->all_logits + (size_t)(begin - first) * (size_t)s->m->n_vocab;
     }
+    pf_ring_advance(s, rows);
     pf_status st = step(s, &batch);
     PF_TRY(pf_gguf_unchanged(s->m->file));       /* whatever st is: the weights may have been others than before */
     PF_TRY(st);
@@ -72,9 +95,10 @@ static pf_status run_to(struct pf_session *s, int64_t end, int64_t first, bool l
     return st;
 }
 
-/* Appends tok[0..n). A recurrent model first catches up with the timeline, and keeps checkpoints where a conversation
- * may be taken up again: where the tokens begin, where they end, and a little before that, since what a template puts
- * in front of an answer is not always what it leaves there afterwards. */
+/* Appends tok[0..n), after what the session has to catch up with. Where there are checkpoints, it keeps some where a
+ * conversation may be taken up again: where the tokens begin, unless the last one is little before that; where they end; and a
+ * little before that, since what a template puts in front of an answer is not always what it leaves there afterwards. A
+ * recurrent state must be kept as it passes there; of windows, the rings still have it at the end. */
 static pf_status append(struct pf_session *s, const int32_t *tok, size_t n)
 {
     enum { TAIL = 32 };
@@ -86,14 +110,16 @@ static pf_status append(struct pf_session *s, const int32_t *tok, size_t n)
     memmove(s->tokens + first, tok, n * sizeof *tok);
     if (n == 1 && s->computed == first)
         return run_to(s, end, first, true);
-    PF_TRY(run_to(s, first, first, false));
-    pf_state_keep(s);
-    if (s->n_checkpoints > 0 && n > 2 * TAIL) {
+    PF_TRY(first - s->computed > TAIL ? run_to(s, first, first, false) : PF_OK);
+    pf_state_keep(s, s->computed);
+    if (s->m->recurrent && n > 2 * TAIL) {
         PF_TRY(run_to(s, end - TAIL, first, false));
-        pf_state_keep(s);
+        pf_state_keep(s, end - TAIL);
     }
     PF_TRY(run_to(s, end, first, true));
-    pf_state_keep(s);
+    if (n > 2 * TAIL)
+        pf_state_keep(s, end - TAIL);
+    pf_state_keep(s, end);
     return PF_OK;
 }
 

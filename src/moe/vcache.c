@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/pf_mem.h"
+#include "base/pf_time.h"
 #include "kernels/share.h"
 #include "moe/postfetch.h"
 #include "moe/residency.h"
@@ -38,7 +39,9 @@ struct pf_vcache {
     int          *wanted;                /* [n_layer * n_expert] missed since the last fills, each once */
     bool         *is_wanted;
     int           n_wanted;
-    int           filling[N_FILLING];    /* slot, or NONE */
+    int           filling[N_FILLING];    /* slot, or NONE, */
+    uint64_t      begun_ns[N_FILLING];   /* and when */
+    uint64_t      over_ns;               /* of pf_spans_add_queued */
     int           next_in_order;         /* where free slots are filled from */
     uint64_t      n_hits, n_fills;
     uint64_t      trial_fills, trial_hits, n_steps, paused_until;
@@ -223,6 +226,15 @@ void pf_vcache_use(struct pf_vcache *c, int il, int expert)
 
 /* ---- Between steps ------------------------------------------------------------------------------------------------------ */
 
+static void note_fill(struct pf_vcache *c, int i, int il, int expert)
+{
+    if (!c->m->spans)
+        return;
+    struct pf_span span = { "fill", PF_TRACK_FILLS, il, expert, c->begun_ns[i], pf_now_ns() };
+    uint64_t took = c->m->backend->ops->share->fetch_ns(c->m->backend, FIRST_TICKET + i);
+    pf_spans_add_queued(c->m->spans, &span, took, &c->over_ns);
+}
+
 /* What has been copied is held from now on. */
 static pf_status take_up(struct pf_vcache *c, bool wait)
 {
@@ -238,6 +250,7 @@ static pf_status take_up(struct pf_vcache *c, bool wait)
         int key = c->slots[slot].key, il = key / c->m->n_expert, expert = key % c->m->n_expert;
         const uint8_t *at[3];
         pf_vcache_at(c, il, expert, at);
+        note_fill(c, i, il, expert);
         c->filling[i] = NONE;
         pf_residency_drop(c->m, il, expert);
         if (state == PF_FETCH_FAILED) {
@@ -319,6 +332,7 @@ static uint64_t begin_fill(struct pf_vcache *c, int key)
     c->slots[slot].key = key;
     c->index[key] = slot;
     c->filling[ticket] = slot;
+    c->begun_ns[ticket] = pf_now_ns();
     c->n_fills++;
     return bytes[0] + bytes[1] + bytes[2];
 }

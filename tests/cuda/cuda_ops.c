@@ -241,13 +241,15 @@ static void rotations(void)
 struct attention_case {
     int hd_k, hd_v, n_head, n_kv_head, window;
     bool chunked, sinks, row_scale;
+    int  ring;                            /* chunks of it; 0: all positions have a place */
 };
 
 static void attention(const struct attention_case *c, enum pf_kv_type type, int rows, int last)
 {
     size_t per_pos = type == PF_KV_F16 ? 1 : 2;       /* in units of two bytes */
-    int n_chunks = (N_CTX + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS, n_stored = last + 1;
-    size_t positions = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * (size_t)c->n_kv_head;
+    enum { CHUNK = PF_KV_CHUNK_POSITIONS };
+    int n_chunks = c->ring ? c->ring : (N_CTX + CHUNK - 1) / CHUNK, n_stored = last + 1;
+    size_t positions = (size_t)n_chunks * CHUNK * (size_t)c->n_kv_head;
     struct pair k = pair_new(NULL, positions * (size_t)c->hd_k * per_pos / 2), v = pair_new(NULL, positions * (size_t)c->hd_v * per_pos / 2);
     float *sinks = place(floats((size_t)c->n_head, 1), (size_t)c->n_head * sizeof(float));
     int32_t *pos = malloc((size_t)n_stored * sizeof *pos);
@@ -260,8 +262,11 @@ static void attention(const struct attention_case *c, enum pf_kv_type type, int 
                 out = random_pair((size_t)rows * (size_t)(c->n_head * c->hd_v), 1);
     for (int u = 0; u < 2; u++) {
         pf_backend *b = units[u];
-        struct pf_kv_view kv = { k.at[u], v.at[u], type, c->n_kv_head, c->hd_k, c->hd_v };
-        must(b->ops->kv_store(b, &kv, nk.at[u], nv.at[u], (const int32_t *)(const void *)all.at[u], n_stored));
+        struct pf_kv_view kv = { k.at[u], v.at[u], type, c->n_kv_head, c->hd_k, c->hd_v, n_chunks };
+        for (int p = 0; p < n_stored; p += CHUNK)         /* rows of one call must not share a place */
+            must(b->ops->kv_store(b, &kv, nk.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_k),
+                                  nv.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_v), (const int32_t *)(const void *)all.at[u] + p,
+                                  n_stored - p < CHUNK ? n_stored - p : CHUNK));
         must(b->ops->attention(b, &(struct pf_attention_op){ .q = q.at[u], .out = out.at[u], .kv = &kv,
                                .pos = (const int32_t *)(const void *)of.at[u], .n_positions = n_stored, .rows = rows, .n_head = c->n_head,
                                .window = c->window, .chunked = c->chunked, .scale = 0.125f, .sinks = c->sinks ? sinks : NULL,
@@ -279,9 +284,11 @@ static void attention(const struct attention_case *c, enum pf_kv_type type, int 
 static void attentions(void)
 {
     static const struct attention_case cases[] = {
-        { 64, 64, 16, 2, 0, false, true, false },   { 128, 128, 8, 2, 0, false, false, true },  { 64, 64, 8, 8, 128, false, true, false },
-        { 256, 256, 4, 1, 0, false, false, false }, { 16, 16, 8, 4, 300, true, false, false },  { 40, 24, 12, 1, 0, false, false, false },
-        { 576, 512, 4, 1, 0, false, false, false }, { 20, 20, 4, 2, 0, false, false, false },
+        { 64, 64, 16, 2, 0, false, true, false, 0 },   { 128, 128, 8, 2, 0, false, false, true, 0 },  { 64, 64, 8, 8, 128, false, true, false, 0 },
+        { 256, 256, 4, 1, 0, false, false, false, 0 }, { 16, 16, 8, 4, 300, true, false, false, 0 },  { 40, 24, 12, 1, 0, false, false, false, 0 },
+        { 576, 512, 4, 1, 0, false, false, false, 0 }, { 20, 20, 4, 2, 0, false, false, false, 0 },
+        { 64, 64, 8, 8, 128, false, true, false, 1 },  { 64, 64, 16, 2, 200, false, true, false, 1 }, { 128, 128, 8, 2, 600, false, false, true, 3 },
+        { 16, 16, 8, 4, 300, true, false, false, 2 },  { 288, 272, 4, 1, 300, false, false, false, 2 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_F32; type++) {

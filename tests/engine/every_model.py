@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 """A test program on every model of the conformance set, which has all architectures. Those that must run are known there as
-core; the others may be refused (77) for their architecture. usage: every_model.py PROGRAM DEFAULT_SHARED"""
+core; the others may be refused (77) for their architecture. usage: every_model.py PROGRAM DEFAULT_SHARED [NAME...], which
+runs those whose names begin so"""
 import json
 import os
 import subprocess
 import sys
 
 program, default_shared = sys.argv[1:3]
+names = tuple(sys.argv[3:]) or ""
 folder = os.path.join(os.environ.get("PFMOE_SHARED", default_shared), "conformance")
 try:
     with open(os.path.join(folder, "manifest.json"), encoding="utf-8") as f:
-        files = [entry for entry in json.load(f)["files"] if "/" not in entry["name"]]
+        files = [entry for entry in json.load(f)["files"] if "/" not in entry["name"] and entry["name"].startswith(names)]
 except OSError as e:
     print("skipped:", e)
     sys.exit(77)

@@ -3,9 +3,11 @@
  * cache, thread counts and budgets of RAM, with copies that are late, refused or broken, with allocations that fail, and with
  * the device lost at every one of its operations.
  *
- * usage: test_offload MODEL.gguf [few|long]      few: a part of the settings and faults; long: 256 tokens, a few settings only */
+ * usage: test_offload MODEL.gguf [few|long]      few: a part of the settings and faults; long: 256 tokens, a few settings only
+ *                                                77: there is no such file */
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/pf_mem.h"
 #include "check.h"
@@ -86,6 +88,7 @@ struct setting {
     struct pf_postfetch_opts post;
     int      n_threads;
     uint64_t ram_bytes;
+    int      n_spans;                        /* of a timeline */
     bool     whole;                          /* RAM takes all experts; the device must be too small for the model */
 };
 
@@ -107,6 +110,7 @@ static pf_model *open_model(const struct setting *set, struct pf_sim *sim)
     o.n_threads = set->n_threads;
     o.ram_bytes = set->ram_bytes;
     o.postfetch = set->post;
+    o.timeline_spans = set->n_spans;
     return pf_model_open_with(&m, path, &o, &setup) == PF_OK ? m : NULL;
 }
 
@@ -158,7 +162,7 @@ static void test_settings(uint64_t least)
     static const int limits[] = { PF_AUTO, 0, 1, 2 };
     struct pf_stats stats;
     int n = 0;
-    uint64_t n_fallbacks = 0, n_transfers = 0, n_hits = 0;
+    uint64_t n_fallbacks = 0, n_transfers = 0, n_hits = 0, stream_bytes = 0;
     for (int post = 0; post < 2; post++)
         for (int block = -1; block < 2; block++)
             for (int limit = 0; limit < 4; limit++)
@@ -181,9 +185,122 @@ static void test_settings(uint64_t least)
                     n_fallbacks += stats.n_fallbacks;
                     n_transfers += stats.n_transfers;
                     n_hits += stats.vram_hits;
+                    stream_bytes += stats.stream_bytes;
+                    CHECK(stats.n_launches >= stats.n_tokens, "%s: %d launches", name, (int)stats.n_launches);
                 }
     CHECK(n_fallbacks > 0 && n_transfers > n_fallbacks && n_hits > 0, "%d transfers, %d fallbacks, %d hits", (int)n_transfers,
           (int)n_fallbacks, (int)n_hits);
+    CHECK(stream_bytes > 0, "prompts sent no experts");
+}
+
+/* What the device reads of every token's weights: all but the experts, as long as it is there. */
+static void test_facts(void)
+{
+    struct setting set = usual();
+    struct pf_sim sim = { 0 };
+    pf_model *m = open_model(&set, &sim);
+    const struct pf_model_info *info = pf_model_info(m);
+    CHECK(info->gpu_bytes_per_token > 0 && info->gpu_bytes_per_token < info->bytes_per_token, "%d of %d bytes a token",
+          (int)info->gpu_bytes_per_token, (int)info->bytes_per_token);
+    CHECK(info->n_expert_layers > 0 && info->n_expert_layers <= info->n_layers, "%d layers with experts", (int)info->n_expert_layers);
+    pf_session *s = open_session(m);
+    sim.lose_in_serve = true;
+    run(s, 0, 4, "lost");
+    CHECK(info->gpu_bytes_per_token == 0, "a lost device reads %d bytes", (int)info->gpu_bytes_per_token);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+struct text {
+    char  *at;
+    size_t n, cap;
+};
+
+static bool keep(void *ctx, const void *data, size_t bytes)
+{
+    struct text *t = ctx;
+    if (t->n + bytes >= t->cap) {
+        t->cap = 2 * (t->n + bytes) + 1;
+        t->at = realloc(t->at, t->cap);
+    }
+    memcpy(t->at + t->n, data, bytes);
+    t->n += bytes;
+    t->at[t->n] = 0;
+    return true;
+}
+
+struct span {
+    double begin, end;
+    int    layer, expert;
+};
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct span *x = a, *y = b;
+    return x->begin != y->begin ? (x->begin > y->begin) - (x->begin < y->begin) : (x->end > y->end) - (x->end < y->end);
+}
+
+/* The number behind a key of a line, or -1. */
+static double number(const char *line, const char *key)
+{
+    const char *end = strchr(line, '\n'), *at = strstr(line, key);
+    return at && (!end || at < end) ? strtod(at + strlen(key), NULL) : -1;
+}
+
+/* Spans of the track of that name; *n of them. */
+static struct span *spans_of(const char *json, const char *track, int *n)
+{
+    char name[64];
+    snprintf(name, sizeof name, "\"args\":{\"name\":\"%s\"}", track);
+    const char *at = strstr(json, name);
+    struct span *spans = calloc(strlen(json) / 64 + 1, sizeof *spans);
+    *n = 0;
+    if (!at)
+        return spans;
+    while (at > json && at[-1] != '\n')
+        at--;
+    double tid = number(at, "\"tid\":");
+    for (const char *line = json; line; line = strchr(line, '\n'), line += line != NULL)
+        if (number(line, "\"tid\":") == tid && number(line, "\"dur\":") >= 0) {
+            double ts = number(line, "\"ts\":");
+            spans[(*n)++] = (struct span){ ts, ts + number(line, "\"dur\":"), (int)number(line, "\"layer\":"), (int)number(line, "\"expert\":") };
+        }
+    qsort(spans, (size_t)*n, sizeof *spans, by_begin);
+    return spans;
+}
+
+/* The device and its two queues of copies have tracks of their own, on which one thing follows the other; the device has been at
+ * every layer, and each copy of a step has a layer and an expert. */
+static void test_timeline(uint64_t least)
+{
+    static const char *const tracks[] = { "GPU", "copies", "cache fills" };
+    struct setting set = usual();
+    struct pf_sim sim = { .memory_bytes = least + (96u << 20), .late_every = 3, .late_for = 2 };
+    struct text json = { 0 };
+    set.n_spans = 1 << 16;
+    pf_model *m = open_model(&set, &sim);
+    pf_session *s = open_session(m);
+    int n_layers = (int)pf_model_info(m)->n_layers, n_expert_layers = (int)pf_model_info(m)->n_expert_layers, n;
+    run(s, 0, 2 + n_decode, "watched");
+    CHECK(pf_timeline_write(m, keep, &json) == PF_OK, "%s", pf_last_error());
+    for (int t = 0; t < 3; t++) {
+        bool seen[1024] = { false };
+        int n_seen = 0;
+        struct span *spans = spans_of(json.at, tracks[t], &n);
+        CHECK(n > 0, "nothing on the track %s", tracks[t]);
+        for (int i = 0; i < n; i++) {
+            CHECK(i == 0 || spans[i].begin >= spans[i - 1].end - 0.0015, "%s: span %d begins before the last one ended", tracks[t], i);
+            CHECK(spans[i].layer < n_layers && (t != 2 || (spans[i].layer >= 0 && spans[i].expert >= 0)), "%s: span %d is of layer %d",
+                  tracks[t], i, spans[i].layer);
+            n_seen += spans[i].layer >= 0 && !seen[spans[i].layer];
+            seen[spans[i].layer >= 0 ? spans[i].layer : n_layers] = true;
+        }
+        CHECK(t != 0 || n_seen == n_expert_layers, "the device was at %d layers of %d", n_seen, n_expert_layers);
+        free(spans);
+    }
+    free(json.at);
+    pf_session_close(&s);
+    pf_model_close(&m);
 }
 
 static void test_force_cpu(void)
@@ -298,6 +415,10 @@ int main(int argc, char **argv)
     if (argc < 2 || argc > 3)
         return 2;
     path = argv[1];
+    if (access(path, R_OK) != 0) {
+        printf("skipped: no %s\n", path);
+        return 77;
+    }
     bool is_long = argc == 3 && strcmp(argv[2], "long") == 0;
     n_decode = is_long ? LONG : SHORT;
     step = argc == 2 ? 1 : is_long ? 13 : 7;
@@ -305,6 +426,8 @@ int main(int argc, char **argv)
     uint64_t least = least_memory();
     printf("the dense part takes %llu bytes of the device\n", (unsigned long long)least);
     test_settings(least);
+    test_facts();
+    test_timeline(least);
     test_force_cpu();
     if (is_long) {
         free(expected);

@@ -37,7 +37,7 @@ static void begin(struct bench *b, struct pf_sim sim, int block, int max_transfe
                                      .scratchpad_bytes = scratchpad_bytes };
     b->post.opts.block_on_miss = block;
     b->post.opts.max_transfers = max_transfers;
-    pf_postfetch_begin(&b->post);
+    pf_postfetch_begin(&b->post, 0);
 }
 
 static void end(struct bench *b)
@@ -66,7 +66,7 @@ static void test_in_time(void)
     struct pf_transfer *t[N_EXPERTS];
     begin(&b, (struct pf_sim){ 0 }, PF_AUTO, 8, 65536);
     for (int layer = 0; layer < 2; layer++) {        /* the scratchpad is free again for the next layer */
-        pf_postfetch_begin(&b.post);
+        pf_postfetch_begin(&b.post, 0);
         for (int i = 0; i < N_EXPERTS; i++) {
             t[i] = start(&b, i, i % 2);
             CHECK(t[i] && t[i]->state == PF_COPY_IN_FLIGHT, "transfer %d did not begin", i);
@@ -118,7 +118,7 @@ static void test_refused(void)
     uint64_t two = pf_share_room(DOWN) + pf_share_room(DOWN + 1);
     begin(&b, (struct pf_sim){ 0 }, PF_AUTO, 8, two);
     CHECK(start(&b, 0, false) && start(&b, 1, false) && !start(&b, 2, false), "room for two");
-    pf_postfetch_begin(&b.post);
+    pf_postfetch_begin(&b.post, 0);
     CHECK(start(&b, 0, false) && !start(&b, 1, true) && start(&b, 3, false), "a whole expert has no room any more, a down has");
     end(&b);
 }

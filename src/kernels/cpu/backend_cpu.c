@@ -371,8 +371,7 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
     (void)thread;
     for (int64_t r = begin; r < end; r++)
         for (int h = 0; h < kv->n_kv_head; h++) {
-            size_t chunk = (size_t)job->store.pos[r] / PF_KV_CHUNK, slot = (size_t)job->store.pos[r] % PF_KV_CHUNK;
-            size_t at = (chunk * (size_t)kv->n_kv_head + (size_t)h) * PF_KV_CHUNK + slot;
+            size_t at = pf_kv_row(kv, job->store.pos[r], h);
             put_head(job->b, kv->type, kv->k, at * (size_t)kv->hd_k, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k,
                      kv->hd_k);
             if (kv->v)

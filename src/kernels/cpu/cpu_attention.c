@@ -126,13 +126,12 @@ static void attend_chosen(const struct attention_job *job, struct task_state *s,
     const struct pf_attention_op *a = job->a;
     int row = s->row[0], n_seen = s->end[0] < a->max_chosen ? s->end[0] : a->max_chosen;
     const int32_t *chosen = a->chosen + (size_t)row * (size_t)a->max_chosen;
-    size_t key_bytes = (size_t)kv->hd_k * (kv->type == PF_KV_F16 ? 2 : 4);
+    size_t key_bytes = pf_kv_row_bytes(kv->type, kv->hd_k);
     for (int first = 0; first < n_seen; first += PF_KV_CHUNK) {
         int n_keys = n_seen - first < PF_KV_CHUNK ? n_seen - first : PF_KV_CHUNK;
         for (int i = 0; i < n_keys; i++) {
-            size_t chunk = (size_t)chosen[first + i] / PF_KV_CHUNK, slot = (size_t)chosen[first + i] % PF_KV_CHUNK;
-            size_t at = (chunk * (size_t)kv->n_kv_head + (size_t)kv_head) * PF_KV_CHUNK + slot;
-            memcpy((char *)s->gathered + (size_t)i * key_bytes, (const char *)kv->k + at * key_bytes, key_bytes);
+            size_t row_at = pf_kv_row(kv, chosen[first + i], kv_head);
+            memcpy((char *)s->gathered + (size_t)i * key_bytes, (const char *)kv->k + row_at * key_bytes, key_bytes);
         }
         for (int i = 0; i < n; i++) {
             s->lo[i] = 0;
@@ -144,7 +143,6 @@ static void attend_chosen(const struct attention_job *job, struct task_state *s,
 
 static void attend_all(const struct attention_job *job, struct task_state *s, const struct pf_kv_view *kv, int kv_head, int n)
 {
-    size_t element = kv->type == PF_KV_F16 ? 2 : 4;
     int first = s->first[0], end = 0;
     for (int i = 0; i < n; i++) {
         first = s->first[i] < first ? s->first[i] : first;
@@ -153,9 +151,9 @@ static void attend_all(const struct attention_job *job, struct task_state *s, co
     for (int c = first / PF_KV_CHUNK; c * PF_KV_CHUNK < end; c++) {
         if (!visible(s, c, n))
             continue;
-        size_t chunk = ((size_t)c * kv->n_kv_head + kv_head) * PF_KV_CHUNK;
-        const void *k = (const char *)kv->k + chunk * kv->hd_k * element;
-        fold(job, s, n, k, kv->v ? (const char *)kv->v + chunk * kv->hd_v * element : k);
+        size_t row_at = pf_kv_row(kv, c * PF_KV_CHUNK, kv_head);
+        const void *k = (const char *)kv->k + row_at * pf_kv_row_bytes(kv->type, kv->hd_k);
+        fold(job, s, n, k, kv->v ? (const char *)kv->v + row_at * pf_kv_row_bytes(kv->type, kv->hd_v) : k);
     }
 }
 

@@ -39,7 +39,7 @@ static void score_chunks(void *ctx, int64_t begin, int64_t end, int thread)
     const struct pf_kv_view *kv = op->kv;
     float *dots = cpu_thread_scratch(job->b, thread);
     enum pf_qtype type = kv->type == PF_KV_F16 ? PF_F16 : PF_F32;
-    size_t row_bytes = (size_t)kv->hd_k * (kv->type == PF_KV_F16 ? 2 : 4);
+    size_t row_bytes = pf_kv_row_bytes(kv->type, kv->hd_k);
     for (int64_t t = begin; t < end; t++) {
         int row = job->first + (int)(t / job->n_chunks), at = (int)(t % job->n_chunks) * PF_KV_CHUNK;
         int n = n_seen(op, row) - at < PF_KV_CHUNK ? n_seen(op, row) - at : PF_KV_CHUNK;
@@ -47,7 +47,7 @@ static void score_chunks(void *ctx, int64_t begin, int64_t end, int thread)
             continue;
         const float *w = op->w + (size_t)row * (size_t)op->n_head;
         float *score = scores_of(job, row) + at;
-        pf_cpu_mul(job->b, type, (const uint8_t *)kv->k + (size_t)at * row_bytes, row_bytes, 0, n, kv->hd_k,
+        pf_cpu_mul(job->b, type, (const uint8_t *)kv->k + pf_kv_row(kv, at, 0) * row_bytes, row_bytes, 0, n, kv->hd_k,
                    job->b->h.rows + (size_t)row * (size_t)op->n_head, op->n_head, dots, PF_KV_CHUNK);
         memset(score, 0, (size_t)n * sizeof *score);
         for (int h = 0; h < op->n_head; h++)

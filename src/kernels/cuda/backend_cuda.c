@@ -1,4 +1,4 @@
-/* The CUDA backend opens and closes here; what the machine's GPUs are and how fast they read. */
+/* The CUDA backend opens and closes here; which GPUs there are. */
 #include <stdio.h>
 
 #include "base/pf_mem.h"
@@ -162,48 +162,4 @@ bool pf_backend_cuda_device(int i, struct pf_device *out)
                                .n_units = prop.multiProcessorCount };
     snprintf(out->name, sizeof out->name, "%.63s", prop.name);
     return true;
-}
-
-/* The best of a few runs over much more than the cache holds. */
-static cudaError_t measure_read(char *memory, size_t bytes, float *best_ms)
-{
-    enum { RUNS = 4 };
-    cudaEvent_t begin, end;
-    cudaError_t e = cudaEventCreate(&begin);
-    if (e != cudaSuccess)
-        return e;
-    e = cudaEventCreate(&end);
-    for (int i = 0; e == cudaSuccess && i < RUNS; i++) {
-        float ms = 0;
-        cudaEventRecord(begin, 0);
-        pf_cu_read(0, memory, bytes, (uint32_t *)(void *)(memory + bytes));
-        cudaEventRecord(end, 0);
-        e = cudaEventSynchronize(end);
-        if (e == cudaSuccess)
-            e = cudaEventElapsedTime(&ms, begin, end);
-        if (i == 0 || ms < *best_ms)
-            *best_ms = ms;
-    }
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    return e;
-}
-
-double pf_backend_cuda_bandwidth(int i)
-{
-    struct pf_device gpu;
-    size_t bytes = (size_t)1 << 30;
-    void *memory = NULL;
-    float ms = 0;
-    if (!pf_backend_cuda_device(i, &gpu) || cudaSetDevice(i) != cudaSuccess ||
-        cudaMalloc(&memory, bytes + CUDA_ALIGN) != cudaSuccess) {
-        cudaGetLastError();
-        return 0;
-    }
-    cudaError_t e = cudaMemset(memory, 0, bytes + CUDA_ALIGN);
-    if (e == cudaSuccess)
-        e = measure_read(memory, bytes, &ms);
-    cudaFree(memory);
-    cudaGetLastError();
-    return e == cudaSuccess && ms > 0 ? (double)bytes / ms * 1e3 : 0;
 }

@@ -19,3 +19,9 @@ double pf_backend_cuda_bandwidth(int i)
     (void)i;
     return 0;
 }
+
+double pf_backend_cuda_copy_bandwidth(int i, void *host, size_t bytes, void (*meanwhile)(void *ctx), void *ctx)
+{
+    (void)i, (void)host, (void)bytes, (void)meanwhile, (void)ctx;
+    return 0;
+}

@@ -150,8 +150,8 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
     if (lo >= hi)
         return;
     int h0 = blockIdx.x % n_groups * SPLIT_HEADS, n_heads = min((int)SPLIT_HEADS, group - h0), head = hk * group + h0;
-    size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK, stride = (size_t)o.n_chunks * (hd_v + 2);
-    const E *k = (const E *)o.kv.k + chunk * o.kv.hd_k, *v = (const E *)o.kv.v + chunk * o.v_stride;
+    size_t at = pf_kv_row(&o.kv, c * CHUNK, hk), stride = (size_t)o.n_chunks * (hd_v + 2);
+    const E *k = (const E *)o.kv.k + at * o.kv.hd_k, *v = (const E *)o.kv.v + at * o.v_stride;
     float *part = o.part + (((size_t)row * o.a.n_head + head) * o.n_chunks + c) * (hd_v + 2);
     load_queries(o, row, head, n_heads, s.q);
     chunk_weights(o, [&](int p) { return k + (size_t)p * o.kv.hd_k; }, lo, hi, n_heads, s);
@@ -193,8 +193,7 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
         for (int c = first / CHUNK; c <= pos / CHUNK; c++) {
             int lo = max(first - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK);
             auto place = [&](int p) {
-                int at = chosen ? chosen[c * CHUNK + p] : c * CHUNK + p;
-                return ((size_t)(at / CHUNK) * o.kv.n_kv_head + hk) * CHUNK + at % CHUNK;
+                return pf_kv_row(&o.kv, chosen ? chosen[c * CHUNK + p] : c * CHUNK + p, hk);
             };
             chunk_weights(o, [&](int p) { return (const E *)o.kv.k + place(p) * o.kv.hd_k; }, lo, hi, n_heads, s);
             if (t < n_heads) {

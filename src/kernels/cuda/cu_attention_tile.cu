@@ -307,8 +307,8 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
         bool sees = there && lo < hi;
         int least = lanes_min(sees ? lo : CHUNK), most = -lanes_min(sees ? -hi : 0);
         int all_from = -lanes_min(sees ? -lo : 0), all_to = lanes_min(sees ? hi : CHUNK);
-        size_t chunk = ((size_t)c * o.kv.n_kv_head + hk) * CHUNK;
-        const T *k = (const T *)o.kv.k + chunk * o.kv.hd_k, *v = (const T *)o.kv.v + chunk * o.kv.hd_v;
+        size_t at = pf_kv_row(&o.kv, c * CHUNK, hk);
+        const T *k = (const T *)o.kv.k + at * o.kv.hd_k, *v = (const T *)o.kv.v + at * o.kv.hd_v;
         int first_piece = least / KEYS * KEYS, my_next = there && pos / CHUNK > c ? max(first / CHUNK, c + 1) : NO_CHUNK;
         next_c = lanes_min(my_next);
         int next_least = lanes_min(my_next == next_c && next_c != NO_CHUNK ? max(first - next_c * CHUNK, 0) : CHUNK);
@@ -346,7 +346,7 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
             if (p0 + KEYS < most)
                 copy_ahead(v + (p0 + KEYS) * o.kv.hd_v, o.kv.hd_v, t.raw);
             else if (next_c != NO_CHUNK)
-                copy_ahead(k + ((size_t)(next_c - c) * o.kv.n_kv_head * CHUNK + next_least / KEYS * KEYS) * o.kv.hd_k, o.kv.hd_k, t.raw);
+                copy_ahead((const T *)o.kv.k + pf_kv_row(&o.kv, next_c * CHUNK + next_least / KEYS * KEYS, hk) * o.kv.hd_k, o.kv.hd_k, t.raw);
             int from = max(least & ~3, p0), to = min(most, p0 + (int)KEYS);
 #pragma unroll 1
             for (int p = from; p < to; p += 4)

@@ -29,7 +29,7 @@ static __global__ void __launch_bounds__(SCORE_THREADS) score_chunk(const __grid
     __syncthreads();
     if (at >= seen)
         return;
-    const E *k = (const E *)o.kv.k + (size_t)at * o.kv.hd_k;
+    const E *k = (const E *)o.kv.k + pf_kv_row(&o.kv, at, 0) * o.kv.hd_k;
     float score = 0;
     for (int h = 0; h < o.op.n_head; h++) {
         float d = dot(q + h * o.kv.hd_k, k, o.kv.hd_k);

@@ -10,9 +10,9 @@
 
 #define PF_MATH_FN static __device__ __forceinline__
 #include "base/pf_math.h"
-#include "kernels/cuda/cu_api.h"
-
 #define CU_INLINE static __device__ __forceinline__
+#define PF_KV_FN CU_INLINE
+#include "kernels/cuda/cu_api.h"
 
 enum { WARP = 32 };
 #define ALL_LANES 0xffffffffu

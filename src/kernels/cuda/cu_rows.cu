@@ -263,7 +263,7 @@ CU_INLINE void put_head(enum pf_kv_type type, void *base, size_t at, const float
 static __global__ void kv_store(const __grid_constant__ struct store o)
 {
     int h = blockIdx.x, row = blockIdx.y, pos = o.pos[row], n = o.kv.n_kv_head;
-    size_t at = ((size_t)(pos / PF_KV_CHUNK_POSITIONS) * n + h) * PF_KV_CHUNK_POSITIONS + pos % PF_KV_CHUNK_POSITIONS;
+    size_t at = pf_kv_row(&o.kv, pos, h);
     put_head(o.kv.type, o.kv.k, at * o.kv.hd_k, o.k + ((size_t)row * n + h) * o.kv.hd_k, o.kv.hd_k);
     if (o.kv.v)
         put_head(o.kv.type, o.kv.v, at * o.kv.hd_v, o.v + ((size_t)row * n + h) * o.kv.hd_v, o.kv.hd_v);
@@ -286,8 +286,7 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
     if (head >= o.kv.n_kv_head && part == 2)
         return;
     int pos = o.pos[row], hd = part == 2 ? o.kv.hd_v : o.rope[part].hd;
-    size_t chunk = (size_t)(pos / PF_KV_CHUNK_POSITIONS) * o.kv.n_kv_head + head;
-    size_t at = (chunk * PF_KV_CHUNK_POSITIONS + pos % PF_KV_CHUNK_POSITIONS) * hd;
+    size_t at = pf_kv_row(&o.kv, pos, head) * hd;
     if (part == 2) {
         const float *from = o.v + ((size_t)row * o.kv.n_kv_head + head) * hd;
         for (int i = lane; i < hd; i += WARP)

@@ -2,6 +2,7 @@
  * Kernels are in cu_*.cu behind cu_api.h.
  *
  *     backend_cuda.c   open, close, the table of operations; which GPUs there are
+ *     cuda_measure.c   how fast one reads, and copies to it arrive
  *     cuda_memory.c    budget, buffers, copies            cuda_weights.c   placed weights
  *     cuda_scratch.c   scratch                            cuda_graph.c     steps: captured, replayed, waited for
  *     cuda_ops.c       operations on rows                 cuda_experts.c   routed experts
@@ -47,6 +48,7 @@ struct graph {
     struct pf_repeat step;               /* n_positions: the chunks it was launched for */
     cudaGraphExec_t  exec;
     uint64_t         weight_bytes, age;
+    size_t           n_nodes;            /* kernels and copies */
 };
 
 struct cuda_backend {
@@ -113,6 +115,15 @@ static inline int pf_cuda_n_chunks(int64_t n_ctx)
 pf_status pf_cuda_check(cudaError_t e, const char *what);
 
 #define CU_TRY(call, what) PF_TRY(pf_cuda_check((call), (what)))
+
+/* The same for what was put on a stream; counts it, unless it is only being captured. */
+static inline pf_status pf_cuda_put(struct cuda_backend *b, cudaError_t e, const char *what)
+{
+    b->base.n_launches += !b->capturing;
+    return pf_cuda_check(e, what);
+}
+
+#define CU_PUT(b, call, what) PF_TRY(pf_cuda_put((b), (call), (what)))
 
 /* Device memory within the budget; `what` is for the message. */
 pf_status pf_cuda_alloc(struct cuda_backend *b, size_t bytes, const char *what, void **out);

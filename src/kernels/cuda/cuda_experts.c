@@ -38,13 +38,13 @@ pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e,
     PF_TRY(expert_weight(b, e->up, e->n_expert, at.up, &o.w2));
     if (e->gate->type == e->up->type) {
         out.q = quantised ? out.q : NULL;
-        return pf_cuda_check(pf_cu_gate_up(b->stream, &o, &out, b->fault), "gate and up");
+        return pf_cuda_put(b, pf_cu_gate_up(b->stream, &o, &out, b->fault), "gate and up");
     }
     float *gate = (float *)(uintptr_t)out.f;
-    CU_TRY(pf_cu_expert_rows(b->stream, &o, gate), "gate");
+    CU_PUT(b, pf_cu_expert_rows(b->stream, &o, gate), "gate");
     o.w = o.w2;
-    CU_TRY(pf_cu_expert_rows(b->stream, &o, b->up), "up");
-    return pf_cuda_check(quantised ? pf_cu_act_quantise(b->stream, e->act, gate, b->up, &out, n_ff, n_picks, e->picks, at.gate, b->fault)
+    CU_PUT(b, pf_cu_expert_rows(b->stream, &o, b->up), "up");
+    return pf_cuda_put(b, quantised ? pf_cu_act_quantise(b->stream, e->act, gate, b->up, &out, n_ff, n_picks, e->picks, at.gate, b->fault)
                                    : pf_cu_act(b->stream, e->act, gate, b->up, (int64_t)n_picks * n_ff, gate), "an activation");
 }
 
@@ -54,7 +54,7 @@ pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *
     struct cu_experts o = { .n = e->gate->n_out, .n_out = e->down->n_out, .n_used = 1, .rows = e->rows * e->n_used,
                             .picks = e->picks, .x = b->a, .tables = b->tables };
     PF_TRY(expert_weight(b, e->down, e->n_expert, tables_at(table, e->n_expert).down, &o.w));
-    return pf_cuda_check(pf_cu_expert_rows(b->stream, &o, b->pick_out), "down");
+    return pf_cuda_put(b, pf_cu_expert_rows(b->stream, &o, b->pick_out), "down");
 }
 
 /* y = the sums of pick_out. */
@@ -62,7 +62,7 @@ pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e)
 {
     const float *weights = e->weigh_input ? NULL : e->weights;
     pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
-    return pf_cuda_check(pf_cu_combine(b->stream, b->pick_out, weights, e->down->n_out, e->n_used, e->rows, e->y),
+    return pf_cuda_put(b, pf_cu_combine(b->stream, b->pick_out, weights, e->down->n_out, e->n_used, e->rows, e->y),
                          "adding experts");
 }
 
@@ -82,7 +82,7 @@ static pf_status add_part(struct cuda_backend *b, const struct pf_experts_op *e,
 
 static pf_status run_tiles(struct cuda_backend *b, const struct cu_tiles *o)
 {
-    return pf_cuda_check(pf_cu_tiles(b->stream, o, &b->shape), "a product of experts");
+    return pf_cuda_put(b, pf_cu_tiles(b->stream, o, &b->shape), "a product of experts");
 }
 
 /* What the picks of a prompt put out, grouped by expert in b->groups; of the experts in table, if it is not NULL. */
@@ -94,7 +94,7 @@ static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *
     struct cu_tiles o = { .n_columns = n_picks, .tables = b->tables, .groups = b->groups, .n_expert = e->n_expert,
                           .x_divisor = e->n_used, .weights = e->weigh_input ? e->weights : NULL };
     PF_TRY(pf_cuda_quantise_x(b, e->x, e->gate->n_in, e->rows, true, &o.x));
-    CU_TRY(pf_cu_group(b->stream, e->picks, n_picks, e->n_expert, b->shape.width, at.gate, b->groups), "sorting picks");
+    CU_PUT(b, pf_cu_group(b->stream, e->picks, n_picks, e->n_expert, b->shape.width, at.gate, b->groups), "sorting picks");
     PF_TRY(add_part(b, e, e->gate, at.gate, gate, &o));
     if (e->up->type != e->gate->type) {
         PF_TRY(run_tiles(b, &o));
@@ -102,7 +102,7 @@ static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *
     }
     PF_TRY(add_part(b, e, e->up, at.up, b->up, &o));
     PF_TRY(run_tiles(b, &o));
-    CU_TRY(pf_cu_act_quantise(b->stream, e->act, gate, b->up, &b->a, n_ff, n_picks, e->picks, at.gate, b->fault),
+    CU_PUT(b, pf_cu_act_quantise(b->stream, e->act, gate, b->up, &b->a, n_ff, n_picks, e->picks, at.gate, b->fault),
            "an activation");
     o.x = b->a;
     o.x_divisor = 1;
@@ -142,7 +142,7 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
     PF_TRY(pf_cuda_gate_up(b, e, NULL));
     PF_TRY(expert_weight(b, e->down, e->n_expert, NULL, &o.w));
     pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
-    return pf_cuda_check(pf_cu_down(b->stream, &o, e->y), "down");
+    return pf_cuda_put(b, pf_cu_down(b->stream, &o, e->y), "down");
 }
 
 /* ---- In parts, for experts that were copied to buffers of the device ------------------------------------------------- */
@@ -165,7 +165,7 @@ static pf_status run_part(struct cuda_backend *b, const int *experts, int n)
         for (int p = 0; p < 3; p++)
             entries.at[p][i] = w[p]->data[experts[i]];
     }
-    CU_TRY(pf_cu_set_table(b->stream, b->part_table, &entries), "naming experts");
+    CU_PUT(b, pf_cu_set_table(b->stream, b->part_table, &entries), "naming experts");
     if (by_tiles(b, e))
         return run_prompt(b, e, b->part_table);
     PF_TRY(pf_cuda_gate_up(b, e, b->part_table));

@@ -48,6 +48,7 @@ static pf_status launch(struct cuda_backend *b, const struct graph *g)
     pf_cuda_share_reset(b);
     CU_TRY(cudaGraphLaunch(g->exec, b->stream), "replaying a step");
     b->launched = (int)(g - b->graphs);
+    b->base.n_launches += g->n_nodes;
     return PF_OK;
 }
 
@@ -101,7 +102,9 @@ pf_status pf_cuda_end(pf_backend *backend)
     if (!g)
         return b->launched >= 0 ? pf_cuda_share_serve(b, b->launched) : PF_OK;
     CU_TRY(end_capture(b, &graph), "capturing a step");
-    cudaError_t e = cudaGraphInstantiate(&g->exec, graph, 0);
+    cudaError_t e = cudaGraphGetNodes(graph, NULL, &g->n_nodes);
+    if (e == cudaSuccess)
+        e = cudaGraphInstantiate(&g->exec, graph, 0);
     cudaGraphDestroy(graph);
     CU_TRY(e, "making a graph of a step");
     g->weight_bytes = b->base.weight_bytes_read - b->weight_bytes_before;

@@ -62,12 +62,12 @@ pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t
     CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
     PF_TRY(pf_cuda_settle(b));
     b->x_of = NULL;
-    return pf_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream), "copying to the GPU");
+    return pf_cuda_put(b, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream), "copying to the GPU");
 }
 
 pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size_t bytes)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     PF_TRY(pf_cuda_settle(b));
-    return pf_cuda_check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, b->stream), "copying from the GPU");
+    return pf_cuda_put(b, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, b->stream), "copying from the GPU");
 }

@@ -11,11 +11,11 @@ pf_status pf_cuda_settle(struct cuda_backend *b)
     b->held.y = NULL;
     b->heads.n_norms = b->heads.n_ropes = 0;
     if (add.y)
-        CU_TRY(pf_cu_add(b->stream, add.y, add.a, add.x, add.n), "adding");
+        CU_PUT(b, pf_cu_add(b->stream, add.y, add.a, add.x, add.n), "adding");
     for (int i = 0; i < heads.n_norms; i++)
-        CU_TRY(pf_cu_norm(b->stream, &heads.norm[i]), "a norm");
+        CU_PUT(b, pf_cu_norm(b->stream, &heads.norm[i]), "a norm");
     if (heads.n_ropes)
-        CU_TRY(pf_cu_rope(b->stream, heads.rope, heads.n_ropes, heads.rows), "a rotation");
+        CU_PUT(b, pf_cu_rope(b->stream, heads.rope, heads.n_ropes, heads.rows), "a rotation");
     return PF_OK;
 }
 
@@ -32,7 +32,7 @@ pf_status pf_cuda_embed(pf_backend *backend, const struct pf_weight *w, const in
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_matrix_at(b, w->data, &data));
     pf_cuda_wrote(b, x, (int64_t)rows * w->n_in);
-    return pf_cuda_check(pf_cu_embed(b->stream, w->type, data, w->row_bytes, w->n_in, w->scale, ids, rows, x, &b->tables),
+    return pf_cuda_put(b, pf_cu_embed(b->stream, w->type, data, w->row_bytes, w->n_in, w->scale, ids, rows, x, &b->tables),
                          "embedding");
 }
 
@@ -59,7 +59,7 @@ pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, 
         b->x_of = y;
         b->x_floats = (int64_t)n * rows;
     }
-    return pf_cuda_check(pf_cu_norm(b->stream, &o), "a norm");
+    return pf_cuda_put(b, pf_cu_norm(b->stream, &o), "a norm");
 }
 
 pf_status pf_cuda_quantise_x(struct cuda_backend *b, const float *x, int n, int rows, bool quantised, struct cu_x *out)
@@ -67,7 +67,7 @@ pf_status pf_cuda_quantise_x(struct cuda_backend *b, const float *x, int n, int 
     if (quantised && !(b->x_of == x && b->x_floats >= (int64_t)n * rows)) {
         struct cu_x to = b->x;
         to.f = x;
-        CU_TRY(pf_cu_quantise(b->stream, &to, n, n, rows, b->fault), "quantising");
+        CU_PUT(b, pf_cu_quantise(b->stream, &to, n, n, rows, b->fault), "quantising");
         b->x_of = x;
         b->x_floats = (int64_t)n * rows;
     }
@@ -104,7 +104,7 @@ static pf_status linear_tiles(struct cuda_backend *b, const struct cu_linear *l)
     for (int i = 0; i < l->n_parts; i++)
         o.part[i] = (struct cu_tile_part){ .w = l->part[i].w, .scale = l->part[i].scale, .bias = l->part[i].bias,
                                            .y = l->part[i].y, .n_out = l->part[i].n_out };
-    return pf_cuda_check(pf_cu_tiles(b->stream, &o, &b->shape), "a product");
+    return pf_cuda_put(b, pf_cu_tiles(b->stream, &o, &b->shape), "a product");
 }
 
 pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows)
@@ -124,7 +124,7 @@ pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l
         if (b->has_tiles && rows > CU_VECTOR_ROWS && pf_cuda_is_quantised(o.type))
             PF_TRY(linear_tiles(b, &o));
         else
-            CU_TRY(pf_cu_linear(b->stream, &o), "a product");
+            CU_PUT(b, pf_cu_linear(b->stream, &o), "a product");
     }
     for (int i = 0; i < n_l; i++)
         pf_cuda_wrote(b, l[i].y, (int64_t)rows * l[i].w->n_out);
@@ -145,9 +145,9 @@ pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h)
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_matrix_at(b, w->data, &o.part[0].w));
     if (pf_cuda_is_quantised(w->type))
-        CU_TRY(pf_cu_quantise(b->stream, &x, w->n_in, h->x_stride, h->rows * h->n_head, b->fault), "quantising");
+        CU_PUT(b, pf_cu_quantise(b->stream, &x, w->n_in, h->x_stride, h->rows * h->n_head, b->fault), "quantising");
     pf_cuda_wrote(b, h->y, (int64_t)h->rows * h->n_head * h->y_stride);
-    return pf_cuda_check(pf_cu_linear(b->stream, &o), "a product by head");
+    return pf_cuda_put(b, pf_cu_linear(b->stream, &o), "a product by head");
 }
 
 pf_status pf_cuda_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps, int n,
@@ -159,14 +159,14 @@ pf_status pf_cuda_layer_norm(pf_backend *backend, const float *x, const float *w
     PF_TRY(pf_cuda_floats_at(b, w, (size_t)n, &dw));
     PF_TRY(pf_cuda_floats_at(b, bias, (size_t)n, &dbias));
     pf_cuda_wrote(b, y, (int64_t)n * rows);
-    return pf_cuda_check(pf_cu_layer_norm(b->stream, x, dw, dbias, eps, n, rows, y), "a norm");
+    return pf_cuda_put(b, pf_cu_layer_norm(b->stream, x, dw, dbias, eps, n, rows, y), "a norm");
 }
 
 pf_status pf_cuda_choose(pf_backend *backend, const struct pf_choose_op *c)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     PF_TRY(pf_cuda_settle(b));
-    return pf_cuda_check(pf_cu_choose(b->stream, c, b->scores, b->sizes.max_positions), "choosing positions");
+    return pf_cuda_put(b, pf_cu_choose(b->stream, c, b->scores, b->sizes.max_positions), "choosing positions");
 }
 
 pf_status pf_cuda_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
@@ -174,7 +174,7 @@ pf_status pf_cuda_act(pf_backend *backend, struct pf_act act, const float *gate,
     struct cuda_backend *b = pf_cuda_of(backend);
     PF_TRY(pf_cuda_settle(b));
     pf_cuda_wrote(b, y, n);
-    return pf_cuda_check(pf_cu_act(b->stream, act, gate, up, n, y), "an activation");
+    return pf_cuda_put(b, pf_cu_act(b->stream, act, gate, up, n, y), "an activation");
 }
 
 pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, int64_t n)
@@ -191,7 +191,7 @@ pf_status pf_cuda_add_gated(pf_backend *backend, float *y, const float *gate, co
     struct cuda_backend *b = pf_cuda_of(backend);
     PF_TRY(pf_cuda_settle(b));
     pf_cuda_wrote(b, y, (int64_t)n * rows);
-    return pf_cuda_check(pf_cu_add_gated(b->stream, y, gate, x, n, rows), "adding");
+    return pf_cuda_put(b, pf_cu_add_gated(b->stream, y, gate, x, n, rows), "adding");
 }
 
 pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows)
@@ -206,7 +206,7 @@ pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int 
         return PF_OK;
     }
     PF_TRY(pf_cuda_settle(b));
-    return pf_cuda_check(pf_cu_rope(b->stream, ropes, n_ropes, rows), "a rotation");
+    return pf_cuda_put(b, pf_cu_rope(b->stream, ropes, n_ropes, rows), "a rotation");
 }
 
 /* Whether what is held is all that happens to the heads before k is stored; then *out says it. */
@@ -236,10 +236,10 @@ pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, con
     struct cu_heads o = { .kv = *kv, .v = v, .pos = pos, .rows = rows };
     if (heads_together(&b->heads, k, rows, &o)) {
         b->heads.n_norms = b->heads.n_ropes = 0;
-        return pf_cuda_check(pf_cu_heads(b->stream, &o), "queries and keys");
+        return pf_cuda_put(b, pf_cu_heads(b->stream, &o), "queries and keys");
     }
     PF_TRY(pf_cuda_settle(b));
-    return pf_cuda_check(pf_cu_kv_store(b->stream, kv, k, v, pos, rows), "storing keys and values");
+    return pf_cuda_put(b, pf_cu_kv_store(b->stream, kv, k, v, pos, rows), "storing keys and values");
 }
 
 pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a)
@@ -258,7 +258,7 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     } else {
         x.q = NULL;
     }
-    return pf_cuda_check(pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x, b->fault),
+    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x, b->fault),
                          "attention");
 }
 
@@ -273,7 +273,7 @@ pf_status pf_cuda_route(pf_backend *backend, const struct pf_route_op *r)
         PF_TRY(pf_cuda_matrix_at(b, r->table, &table));
         o.table = (const int32_t *)(const void *)table;
     }
-    return pf_cuda_check(pf_cu_route(b->stream, &o, b->fault), "routing");
+    return pf_cuda_put(b, pf_cu_route(b->stream, &o, b->fault), "routing");
 }
 
 pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows)
@@ -283,7 +283,7 @@ pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_
     for (int i = 0; i < n_copies; i++)
         pf_cuda_wrote(b, copies[i].to,
                       (rows - 1) * copies[i].to_row + (int64_t)copies[i].n_blocks * copies[i].to_block);
-    return pf_cuda_check(pf_cu_copy(b->stream, copies, n_copies, rows), "a copy");
+    return pf_cuda_put(b, pf_cu_copy(b->stream, copies, n_copies, rows), "a copy");
 }
 
 pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c)
@@ -293,7 +293,7 @@ pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c)
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_floats_at(b, c->w, (size_t)c->n * (size_t)c->taps, &o.w));
     pf_cuda_wrote(b, c->y, (int64_t)c->rows * c->n);
-    return pf_cuda_check(pf_cu_conv(b->stream, &o), "a convolution");
+    return pf_cuda_put(b, pf_cu_conv(b->stream, &o), "a convolution");
 }
 
 pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d)
@@ -304,5 +304,5 @@ pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d)
     PF_TRY(pf_cuda_floats_at(b, d->a, (size_t)d->n_v_head, &o.a));
     PF_TRY(pf_cuda_floats_at(b, d->dt, (size_t)d->n_v_head, &o.dt));
     pf_cuda_wrote(b, d->out, (int64_t)d->rows * d->n_v_head * d->d);
-    return pf_cuda_check(pf_cu_delta(b->stream, &o), "a delta net");
+    return pf_cuda_put(b, pf_cu_delta(b->stream, &o), "a delta net");
 }

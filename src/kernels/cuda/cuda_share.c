@@ -269,7 +269,7 @@ static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_exper
     const struct cu_offer o = { .x = e->x, .weights = e->weights, .picks = e->picks, .n_x = e->rows * e->gate->n_in,
                                 .n_picks = e->rows * e->n_used, .host_x = s->x, .host_weights = s->weights,
                                 .host_picks = s->picks, .flag = &s->offers[il] };
-    return pf_cuda_check(pf_cu_offer(b->stream, &o), "handing picks to the CPU");
+    return pf_cuda_put(b, pf_cu_offer(b->stream, &o), "handing picks to the CPU");
 }
 
 static pf_status take_answer(struct cuda_backend *b, int il, const struct pf_experts_op *e)
@@ -281,7 +281,7 @@ static pf_status take_answer(struct cuda_backend *b, int il, const struct pf_exp
                          .fault = b->fault };
     if (!pf_cuda_is_quantised(e->down->type))
         t.a.q = NULL;
-    return pf_cuda_check(pf_cu_take(b->stream, &t), "taking the CPU's experts");
+    return pf_cuda_put(b, pf_cu_take(b->stream, &t), "taking the CPU's experts");
 }
 
 static pf_status serve_or_list(struct cuda_backend *b, int il, const struct pf_experts_op *e)
@@ -323,7 +323,7 @@ static pf_status share_hold(pf_backend *backend, int il, int expert, const void 
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_share *s = b->share;
     const struct cu_entries e = { .n = 1, .stride = s->sizes.n_expert, .expert = { expert }, .at = { { gate }, { up }, { down } } };
-    return pf_cuda_check(pf_cu_set_table(b->stream, s->held + (size_t)il * 3 * (size_t)s->sizes.n_expert, &e), "naming an expert");
+    return pf_cuda_put(b, pf_cu_set_table(b->stream, s->held + (size_t)il * 3 * (size_t)s->sizes.n_expert, &e), "naming an expert");
 }
 
 /* ---- Copies -------------------------------------------------------------------------------------------------------------- */
@@ -352,7 +352,7 @@ static pf_status share_fetch(pf_backend *backend, int ticket, const struct pf_pi
     t->was_released = false;
     CU_TRY(cudaEventRecord(t->begun, stream), "beginning a copy");
     for (int i = 0; i < n; i++)
-        CU_TRY(cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyHostToDevice, stream), "copying an expert");
+        CU_PUT(b, cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyHostToDevice, stream), "copying an expert");
     CU_TRY(cudaEventRecord(t->ended, stream), "copying an expert");
     t->in_flight = true;
     return PF_OK;

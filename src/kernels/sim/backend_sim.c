@@ -56,6 +56,7 @@ static pf_status gone(void)
 /* Counts an operation; from the one at which the device is lost on, it fails. */
 static pf_status operate(struct sim_backend *b)
 {
+    b->base.n_launches++;
     b->lost |= ++b->sim->n_ops == b->sim->lose_at;
     return b->lost ? gone() : PF_OK;
 }
