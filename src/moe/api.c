@@ -217,7 +217,7 @@ static const char *gpu_lacks(const struct pf_model *m)
         return "there are no GPU kernels for latent attention yet";
     if (m->arch->indexer && (!ops->choose || !ops->layer_norm))
         return "there are no GPU kernels for indexers yet";
-    if (m->arch->compressed && !ops->compress)
+    if (m->arch->compressed && (!ops->heads || !ops->choose || !ops->compress))
         return "there are no GPU kernels for compressed attention yet";
     if (m->arch->streams && (!ops->mix || !ops->streams_read || !ops->streams_write))
         return "there are no GPU kernels for several residual streams yet";
