@@ -397,6 +397,27 @@ void pf_stats_reset(pf_model *m);
  * was opened with timeline_spans. Waits for a step that runs. From any thread. */
 pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx);
 
+/* What sharing experts between a GPU and the CPU has taught: how long it took to deal the missed experts of a layer out in one way
+ * or another. It takes some tokens to learn that of a machine and a model, so a program may keep it for the next time. Changes no
+ * bit of any result. */
+enum { PF_MAX_LEARNED_DEALS = 1024 };
+struct pf_learned_deal {
+    int      n_experts;              /* so many of them, */
+    int      n_whole, n_down;        /* so many copied to the GPU whole, and so many of which down alone; the others were the CPU's */
+    uint32_t n_times;
+    double   ns_per_byte;            /* of one expert */
+};
+struct pf_learned {
+    double   cpu_bytes_s, pcie_bytes_s;      /* 0: not known */
+    int      n_deals;
+    struct pf_learned_deal deals[PF_MAX_LEARNED_DEALS];
+};
+/* All zero where nothing is shared. From any thread; waits for a step that runs. */
+void pf_learned_get(pf_model *m, struct pf_learned *out);
+/* Begins from there, in place of what was known; does nothing where nothing is shared. Numbers that make no sense are left out;
+ * those that are no longer true are corrected while running. */
+void pf_learned_set(pf_model *m, const struct pf_learned *l);
+
 /* ---- Tracing ----------------------------------------------------------------------------------------------- */
 
 /* What a layer with experts makes of a token, in this order. */

@@ -14,11 +14,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
 
 #include "term.h"
+#include "userfile.h"
 
 enum { HISTORY_SIZE = 1000 };
 
@@ -128,56 +128,21 @@ static unsigned char paste(EditLine *el, int key)
 
 /* ---- History ------------------------------------------------------------------------------------------------------ */
 
-/* Makes every folder on the way to path. */
-static void make_folders(char *path)
-{
-    for (char *p = path + 1; (p = strchr(p, '/')); p++) {
-        *p = 0;
-        mkdir(path, 0700);
-        *p = '/';
-    }
-}
-
-static char *find_history(void)
-{
-    const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
-    struct buf path = { 0 };
-    if (state && state[0] == '/')
-        buf_printf(&path, "%s/pfmoe/history", state);
-    else if (home && home[0] == '/')
-        buf_printf(&path, "%s/.local/state/pfmoe/history", home);
-    else
-        return NULL;
-    make_folders(path.p);
-    return path.p;
-}
-
-static bool save_to(const char *path)
+static bool save_all(void *ctx, FILE *f)
 {
     HistEvent event;
-    FILE *f = fopen(path, "we");
-    if (!f)
-        return false;
-    fchmod(fileno(f), 0600);
-    bool ok = history(history_list, &event, H_SAVE_FP, f) >= 0;
-    ok &= !ferror(f);
-    return fclose(f) == 0 && ok;
+    (void)ctx;
+    return history(history_list, &event, H_SAVE_FP, f) >= 0;
 }
 
-/* Under another name first: a full disk must not cost the old history. Told once; a chat goes on without. */
+/* Told once; a chat goes on without. */
 static void save_history(void)
 {
-    struct buf temporary = { 0 };
-    if (!history_path)
+    if (!history_path || userfile_write(history_path, save_all, NULL))
         return;
-    buf_printf(&temporary, "%s.%ld", history_path, (long)getpid());
-    if (!save_to(temporary.p) || rename(temporary.p, history_path) != 0) {
-        note("(the history cannot be written to %s: %s)", history_path, strerror(errno));
-        unlink(temporary.p);
-        free(history_path);
-        history_path = NULL;
-    }
-    buf_free(&temporary);
+    note("(the history cannot be written to %s: %s)", history_path, strerror(errno));
+    free(history_path);
+    history_path = NULL;
 }
 
 void line_remember(const char *message)
@@ -239,7 +204,7 @@ void line_open(void)
     brackets = term && *term && strcmp(term, "dumb") != 0;
     history(history_list, &event, H_SETSIZE, HISTORY_SIZE);
     history(history_list, &event, H_SETUNIQUE, 1);
-    history_path = find_history();
+    history_path = userfile_path("XDG_STATE_HOME", ".local/state", "history");
     if (history_path)
         history(history_list, &event, H_LOAD, history_path);
     el_set(editor, EL_PROMPT_ESC, prompt_of, '\1');

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "learned.h"
 #include "modes.h"
 #include "term.h"
 
@@ -151,6 +152,7 @@ pf_model *load_model(const struct settings *s, bool vocab_only)
     o.vocab_only = vocab_only;
     if (pf_model_open(&m, load_path(s), &o) < 0)
         die_failed(NULL);
+    learned_load(m, o.device);
     if (!vocab_only && !report_begin(&s->report, m, &why))
         die(EXIT_FAILED, "%s", why);
     return m;
@@ -176,6 +178,9 @@ pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx)
 void load_report(const struct settings *s, pf_model *m)
 {
     const char *why;
+    struct pf_model_opts o;
+    model_opts(s, &o);
+    learned_store(m, o.device);
     if (!report_end(&s->report, m, NULL, &why))
         die(EXIT_FAILED, "%s", why);
 }

@@ -14,7 +14,7 @@ pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx);
 /* Reads the weights now with a bar, where standard error is a terminal; else they are read when first used. */
 void load_weights(pf_model *m);
 
-/* Writes the reports that were asked for; in front of closing the model. */
+/* Writes the reports that were asked for, and what was learned; in front of closing the model. */
 void load_report(const struct settings *s, pf_model *m);
 
 /* Ends the program with the library's last error, after "what: " unless it is NULL. */

@@ -46,7 +46,7 @@ struct pf_expert_weight {
     uint64_t      row_bytes;
     const float  *scale;                  /* {n_expert} or NULL */
     const float  *bias;                   /* {n_out, n_expert} or NULL */
-    const struct pf_expert_lora *lora;    /* NULL: nothing is added. Of the CPU backend only: no other gets such a model */
+    const struct pf_expert_lora *lora;    /* NULL: nothing is added. No device gets a model that has this and weigh_input */
 };
 
 /* What adapters add to an expert's y = W x, one after the other: scale * the expert's scale * b (a x); both of float types. */

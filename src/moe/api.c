@@ -221,8 +221,8 @@ static const char *gpu_lacks(const struct pf_model *m)
         return "there are no GPU kernels for compressed attention yet";
     if (m->arch->streams && (!ops->mix || !ops->streams_read || !ops->streams_write))
         return "there are no GPU kernels for several residual streams yet";
-    if (m->lora_expert_rank)
-        return "an adapter changes experts, which GPU kernels cannot do yet";
+    if (m->lora_expert_rank && m->arch->weigh_input)
+        return "an adapter changes experts whose inputs are weighed, which GPU kernels cannot do";
     return NULL;
 }
 
@@ -609,4 +609,18 @@ void pf_stats_reset(pf_model *m)
     atomic_store(&m->counted_before.launches, m->counted.launches);
     pf_residency_stats_reset(m);
     pf_offload_stats_reset(m);
+}
+
+void pf_learned_get(pf_model *m, struct pf_learned *out)
+{
+    pthread_mutex_lock(&m->step_lock);
+    pf_offload_tell(m, out);
+    pthread_mutex_unlock(&m->step_lock);
+}
+
+void pf_learned_set(pf_model *m, const struct pf_learned *l)
+{
+    pthread_mutex_lock(&m->step_lock);
+    pf_offload_recall(m, l);
+    pthread_mutex_unlock(&m->step_lock);
 }

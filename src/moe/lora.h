@@ -3,8 +3,8 @@
  *     y = W x  +  sum over adapters of  scale * B (A x)        A {n_in, rank}, B {rank, n_out}
  *
  * W stays as and where it is; A and B stay mapped. Both products are ordinary ones, on whatever computes W x, so nothing
- * about placement, threads or batches changes a bit. Experts' additions are the backend's work (backend.h). An adapter's tensor
- * for which the model has no matrix is an error.
+ * about placement, threads or batches changes a bit. Experts' additions are the work of the backend that computes the expert
+ * (backend.h). An adapter's tensor for which the model has no matrix is an error.
  *
  * The adapters belong to the model and are immutable after binding. */
 #ifndef PF_LORA_H

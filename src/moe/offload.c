@@ -641,6 +641,21 @@ pf_status pf_offload_preload(struct pf_model *m)
     return m->offload ? pf_vcache_fill(m->offload->cache) : PF_OK;
 }
 
+/* ---- What was learned -------------------------------------------------------------------------------------------------- */
+
+void pf_offload_tell(const struct pf_model *m, struct pf_learned *out)
+{
+    *out = (struct pf_learned){ 0 };
+    if (m->offload)
+        pf_solver_tell(&m->offload->solver, out);
+}
+
+void pf_offload_recall(struct pf_model *m, const struct pf_learned *l)
+{
+    if (m->offload)
+        pf_solver_recall(&m->offload->solver, l);
+}
+
 /* ---- Statistics ---------------------------------------------------------------------------------------------------------- */
 
 void pf_offload_stats(const struct pf_model *m, struct pf_stats *out)

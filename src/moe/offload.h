@@ -39,6 +39,10 @@ void pf_offload_ended(struct pf_model *m);
 /* The experts of a layer, with everything but the weights in the device's memory. */
 pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts_op *e);
 
+/* pf_learned_get and _set. */
+void pf_offload_tell(const struct pf_model *m, struct pf_learned *out);
+void pf_offload_recall(struct pf_model *m, const struct pf_learned *l);
+
 void pf_offload_stats(const struct pf_model *m, struct pf_stats *out);
 void pf_offload_stats_reset(struct pf_model *m);
 

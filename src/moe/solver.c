@@ -106,3 +106,45 @@ void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t e
         took = OUTLIER * seen->ns;
     seen->ns += (took - seen->ns) * (weight > LEAST_WEIGHT ? weight : LEAST_WEIGHT);
 }
+
+/* ---- What was learned earlier --------------------------------------------------------------------------------------------- */
+
+void pf_solver_tell(const struct pf_solver *s, struct pf_learned *out)
+{
+    *out = (struct pf_learned){ .cpu_bytes_s = s->prices.cpu_bytes_s, .pcie_bytes_s = s->prices.pcie_bytes_s };
+    for (int n = 1; n <= PF_SOLVER_MOST; n++)
+        for (int w = 0; w <= n; w++)
+            for (int d = 0; d <= n - w; d++) {
+                const struct pf_solver_seen *seen = &s->seen[n][w][d];
+                if (seen->n > 0 && out->n_deals < PF_MAX_LEARNED_DEALS)
+                    out->deals[out->n_deals++] = (struct pf_learned_deal){ n, w, d, seen->n, seen->ns };
+            }
+}
+
+static bool is_between(double x, double least, double most)
+{
+    return x >= least && x <= most;          /* a NaN is not */
+}
+
+/* Between what a floppy and what no memory gives. */
+static double sane_price(double bytes_s)
+{
+    return is_between(bytes_s, 1e4, 1e15) ? bytes_s : 0;
+}
+
+static bool is_sane_deal(const struct pf_learned_deal *d)
+{
+    return d->n_experts >= 1 && d->n_experts <= PF_SOLVER_MOST && d->n_whole >= 0 && d->n_down >= 0 &&
+           d->n_whole <= d->n_experts && d->n_down <= d->n_experts - d->n_whole && d->n_times > 0 && is_between(d->ns_per_byte, 1e-6, 1e6);
+}
+
+void pf_solver_recall(struct pf_solver *s, const struct pf_learned *l)
+{
+    *s = (struct pf_solver){ .prices = { sane_price(l->cpu_bytes_s), sane_price(l->pcie_bytes_s) } };
+    for (int i = 0; i < l->n_deals && i < PF_MAX_LEARNED_DEALS; i++) {
+        const struct pf_learned_deal *d = &l->deals[i];
+        if (is_sane_deal(d))
+            s->seen[d->n_experts][d->n_whole][d->n_down] =
+                (struct pf_solver_seen){ d->ns_per_byte, d->n_times < CPU_FIRST ? d->n_times : CPU_FIRST };
+    }
+}

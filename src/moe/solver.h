@@ -14,12 +14,17 @@
  * was never made; one that was is judged by what it took. Every deal that promises to be the best is tried, and from time to
  * time a neighbour of the best, since machines change their minds. All (w, d) are looked at: n is a few.
  *
+ * What was learned can be told, and a solver begun with it: then the first deals are those that were best, and few looks are
+ * trusted so much that new ones could not correct them.
+ *
  * Plain data; one thread at a time. What it does follows from its inputs alone. */
 #ifndef PF_SOLVER_H
 #define PF_SOLVER_H
 
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "pfmoe.h"
 
 enum { PF_SOLVER_MOST = 16 };            /* experts that it deals out at once; of more, the rest is the CPU's */
 
@@ -62,5 +67,8 @@ struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules 
 
 /* The deal of n experts took so long. */
 void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns);
+
+void pf_solver_tell(const struct pf_solver *s, struct pf_learned *out);
+void pf_solver_recall(struct pf_solver *s, const struct pf_learned *l);      /* anew: nothing else is known then */
 
 #endif

@@ -1,7 +1,8 @@
 /* Adapters: the logits are those of merged weights within rounding, the same bits however they are computed, and what does not
  * fit the model is refused in one sentence. The adapter is made here: it changes every matrix that one can.
  *
- * usage: lora MODEL.gguf FOLDER [tied]        merged weights are compared where all of the model's matrices are F32 */
+ * usage: lora MODEL.gguf FOLDER [tied|cuda]   merged weights are compared where all of the model's matrices are F32. cuda: with the
+ *                                             first GPU in place of the simulated device; 77: there is none */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 enum { N_PROMPT = 40, N_DECODE = 4, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, RANK = 5, MAX_TARGETS = 256 };
 static const float SCALE = 0.35f, ALPHA = 10;
 
-static const char *path;
+static const char *path, *unit = "sim";      /* unit: what "sim" stands for in a way */
 static char adapter_path[600], merged_path[600], tied_path[600];
 
 /* ---- The adapter ------------------------------------------------------------------------------------------------- */
@@ -197,9 +198,27 @@ struct way {
     uint32_t    isa;
     bool        streaming;
     int         n_adapters;              /* each with an equal share of the scale */
-    const char *runs_on;                 /* NULL: no device is there; else there is a simulated one, and this computes; "": any */
+    const char *runs_on;                 /* NULL: no device is there; else there is one, and this computes; "": any */
     uint64_t    memory_bytes;            /* of the device; 0: 1 GiB */
+    enum { AS_IT_LIKES, BY_CPU, BY_DOWN, BY_COPY } deal;     /* of the missed experts of a shared layer */
+    bool        force_cpu;
 };
+
+/* As if a deal of that kind had been seen to be by far the best, for any number of experts. */
+static void prefer(pf_model *m, const struct way *w)
+{
+    static struct pf_learned l;
+    l = (struct pf_learned){ .cpu_bytes_s = 1e9, .pcie_bytes_s = 1e9 };
+    for (int n = 1; n <= 8; n++)
+        for (int whole = 0; whole <= n; whole++)
+            for (int down = 0; down <= n - whole; down++) {
+                bool best = whole == (w->deal == BY_COPY ? n : 0) && down == (w->deal == BY_DOWN ? n : 0);
+                l.deals[l.n_deals++] = (struct pf_learned_deal){ n, whole, down, 9, best ? 1e-3 : 1e3 };
+            }
+    pf_learned_set(m, &l);
+}
+
+static uint64_t n_sent, n_held;          /* experts, by all runs so far */
 
 static pf_status open_device(pf_backend **out, void *ctx)
 {
@@ -215,23 +234,28 @@ static float *logits_of(const char *model, const struct way *w, size_t *n)
     struct pf_adapter adapters[2] = { { adapter_path, SCALE / (float)w->n_adapters }, { adapter_path, SCALE / (float)w->n_adapters } };
     pf_model_opts_init(&mo);
     pf_session_opts_init(&so);
-    mo.device = -1;
+    bool real = w->runs_on && strcmp(unit, "sim") != 0;
+    mo.device = real ? 0 : -1;
+    mo.vram_bytes = w->memory_bytes;
     mo.n_threads = w->n_threads;
     mo.isa = w->isa;
     mo.streaming = w->streaming;
     mo.adapters = adapters;
     mo.n_adapters = w->n_adapters;
+    mo.postfetch.force_cpu = w->force_cpu;
     so.n_ctx = N_CTX;
     so.n_batch = w->n_batch;
     so.kv_type = PF_KV_F32;              /* F16 would turn differences of rounding into larger ones */
     struct pf_sim sim = { .memory_bytes = w->memory_bytes };
     struct pf_residency_setup setup = { .device = open_device, .device_ctx = &sim };
-    if (pf_model_open_with(&m, model, &mo, w->runs_on ? &setup : NULL) < 0 || pf_session_open(&s, m, &so) < 0) {
+    if (pf_model_open_with(&m, model, &mo, w->runs_on && !real ? &setup : NULL) < 0 || pf_session_open(&s, m, &so) < 0) {
         CHECK(false, "%s: %s", w->name, pf_last_error());
         exit(check_status());
     }
-    const char *runs_on = w->runs_on ? w->runs_on : "cpu";
+    const char *runs_on = !w->runs_on ? "cpu" : *w->runs_on ? unit : "";
     CHECK(!*runs_on || strcmp(pf_model_info(m)->backend, runs_on) == 0, "%s: it runs on %s", w->name, pf_model_info(m)->backend);
+    if (w->deal != AS_IT_LIKES)
+        prefer(m, w);
     size_t n_vocab = (size_t)pf_model_info(m)->n_vocab;
     int32_t tokens[N_TOKENS];
     *n = N_TOKENS * n_vocab;
@@ -243,6 +267,10 @@ static float *logits_of(const char *model, const struct way *w, size_t *n)
         for (int i = 0; i < k; i++)
             memcpy(all + (size_t)(from + i) * n_vocab, pf_session_logits_at(s, (size_t)i), n_vocab * sizeof *all);
     }
+    struct pf_stats stats;
+    pf_stats_get(m, &stats);
+    n_sent += stats.n_transfers;
+    n_held += stats.vram_hits;
     pf_session_close(&s);
     pf_model_close(&m);
     return all;
@@ -277,42 +305,80 @@ static void compare_merged(const float *adapted, const struct way *usual)
     free(base);
 }
 
-/* Adapters of experts are the CPU's; with dense ones only, a device computes, and shares experts. */
-static void on_device(const char *arch, const float *expected)
+static void compare(const struct way *w, const float *expected)
 {
-    static const struct way falls_back = { "a device that cannot", 2, 512, PF_ISA_ALL, true, 1, "cpu", 0 };
-    static const struct way plain = { "dense targets", 2, 512, PF_ISA_ALL, false, 1, NULL, 0 };
+    size_t n;
+    float *found = logits_of(path, w, &n);
+    CHECK(memcmp(found, expected, n * sizeof *found) == 0, "%s: other bits", w->name);
+    free(found);
+}
+
+/* Adapters of experts, wherever those are computed. */
+static void experts_on_device(const float *expected)
+{
+    enum { SMALL = 6 << 20 };            /* has room for no cache, or a small one */
     static const struct way ways[] = {
-        { "dense targets on a device", 2, 512, PF_ISA_ALL, false, 1, "sim", 0 },
-        { "dense targets on a device that shares", 2, 7, PF_ISA_ALL, true, 1, "sim", 0 },
+        { "a device that has everything", 2, 512, PF_ISA_ALL, false, 1, "sim", 0, AS_IT_LIKES, false },
+        { "a device that has everything, batches of 3", 2, 3, PF_ISA_ALL, false, 1, "sim", 0, AS_IT_LIKES, false },
+        { "a device that shares, prompts", 2, 512, PF_ISA_ALL, true, 1, "sim", 0, AS_IT_LIKES, false },
+        { "a device that shares, held experts", 2, 1, PF_ISA_ALL, true, 1, "sim", 0, AS_IT_LIKES, false },
+        { "no expert on the device", 3, 5, PF_ISA_ALL, true, 1, "sim", 0, AS_IT_LIKES, true },
+        { "missed experts by the CPU", 2, 2, PF_ISA_ALL, true, 1, "sim", 0, BY_CPU, false },
+        { "missed experts by post-fetch", 2, 2, PF_ISA_ALL, true, 1, "sim", 0, BY_DOWN, false },
+        { "missed experts by copies", 1, 2, PF_ISA_ALL, true, 1, "sim", 0, BY_COPY, false },
+        { "a small device, post-fetch", 2, 1, PF_ISA_ALL, true, 1, "", SMALL, BY_DOWN, false },
+        { "a small device, copies", 2, 1, PF_ISA_ALL, true, 1, "", SMALL, BY_COPY, false },
+    };
+    static const struct way cpu_twice = { "twice", 2, 512, PF_ISA_ALL, false, 2, NULL, 0, AS_IT_LIKES, false };
+    static const struct way sim_twice[] = {
+        { "two adapters, post-fetch", 2, 2, PF_ISA_ALL, true, 2, "sim", 0, BY_DOWN, false },
+        { "two adapters, copies", 2, 2, PF_ISA_ALL, true, 2, "sim", 0, BY_COPY, false },
+        { "two adapters, everything on the device", 2, 512, PF_ISA_ALL, false, 2, "sim", 0, AS_IT_LIKES, false },
     };
     size_t n;
+    n_sent = n_held = 0;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
+        compare(&ways[i], expected);
+    CHECK(n_sent > 0 && n_held > 0, "%d experts were sent, %d held", (int)n_sent, (int)n_held);
+    float *twice = logits_of(path, &cpu_twice, &n);
+    for (size_t i = 0; i < sizeof sim_twice / sizeof *sim_twice; i++)
+        compare(&sim_twice[i], twice);
+    free(twice);
+}
+
+/* Adapters of dense matrices alone, on a device. */
+static void dense_on_device(const char *arch, int n_all)
+{
+    static const struct way plain = { "dense targets", 2, 512, PF_ISA_ALL, false, 1, NULL, 0, AS_IT_LIKES, false };
+    static const struct way ways[] = {
+        { "dense targets on a device", 2, 512, PF_ISA_ALL, false, 1, "sim", 0, AS_IT_LIKES, false },
+        { "dense targets on a device that shares", 2, 7, PF_ISA_ALL, true, 1, "sim", 0, AS_IT_LIKES, false },
+    };
+    size_t n;
+    write_adapter(arch, NO_FAULT);
+    float *cpu = logits_of(path, &plain, &n);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways && (i == 0 || n_targets < n_all); i++)
+        compare(&ways[i], cpu);
+    for (uint64_t kb = 400; n_targets == n_all && kb < 2000; kb += 100) {    /* a model without experts, cut in two */
+        struct way cut = { "a device that has room for some layers", 2, 512, PF_ISA_ALL, false, 1, "", kb << 10, AS_IT_LIKES, false };
+        printf("%d KiB\n", (int)kb);
+        compare(&cut, cpu);
+    }
+    free(cpu);
+}
+
+static void on_device(const char *arch, const float *expected)
+{
     int n_dense = 0, n_all = n_targets;
     struct target all[MAX_TARGETS];
     memcpy(all, targets, sizeof all);
     for (int i = 0; i < n_all; i++)
         if (all[i].n == 1)
             targets[n_dense++] = all[i];
-    if (n_dense < n_all) {
-        float *found = logits_of(path, &falls_back, &n);
-        CHECK(memcmp(found, expected, n * sizeof *found) == 0, "%s: other bits", falls_back.name);
-        free(found);
-    }
+    if (n_dense < n_all)
+        experts_on_device(expected);
     n_targets = n_dense;
-    write_adapter(arch, NO_FAULT);
-    float *cpu = logits_of(path, &plain, &n);
-    for (size_t i = 0; i < sizeof ways / sizeof *ways && (i == 0 || n_dense < n_all); i++) {
-        float *found = logits_of(path, &ways[i], &n);
-        CHECK(memcmp(found, cpu, n * sizeof *found) == 0, "%s: other bits", ways[i].name);
-        free(found);
-    }
-    for (uint64_t kb = 400; n_dense == n_all && kb < 2000; kb += 100) {      /* a model without experts, cut in two */
-        struct way cut = { "a device that has room for some layers", 2, 512, PF_ISA_ALL, false, 1, "", kb << 10 };
-        float *found = logits_of(path, &cut, &n);
-        CHECK(memcmp(found, cpu, n * sizeof *found) == 0, "%s, %d KiB: other bits", cut.name, (int)kb);
-        free(found);
-    }
-    free(cpu);
+    dense_on_device(arch, n_all);
     memcpy(targets, all, sizeof all);
     n_targets = n_all;
 }
@@ -337,26 +403,31 @@ static void refusals(const char *arch)
 int main(int argc, char **argv)
 {
     static const struct way ways[] = {
-        { "as usual", 2, 512, PF_ISA_ALL, false, 1, NULL, 0 },
-        { "one thread", 1, 512, PF_ISA_ALL, false, 1, NULL, 0 },
-        { "five threads, batches of 7", 5, 7, PF_ISA_ALL, false, 1, NULL, 0 },
-        { "token by token", 3, 1, PF_ISA_ALL, false, 1, NULL, 0 },
-        { "scalar", 2, 16, PF_ISA_SCALAR, false, 1, NULL, 0 },
-        { "AVX2", 2, 512, PF_ISA_SCALAR | PF_ISA_AVX2, false, 1, NULL, 0 },
-        { "streaming", 2, 512, PF_ISA_ALL, true, 1, NULL, 0 },
-        { "streaming, scalar, batches of 3", 1, 3, PF_ISA_SCALAR, true, 1, NULL, 0 },
+        { "as usual", 2, 512, PF_ISA_ALL, false, 1, NULL, 0, AS_IT_LIKES, false },
+        { "one thread", 1, 512, PF_ISA_ALL, false, 1, NULL, 0, AS_IT_LIKES, false },
+        { "five threads, batches of 7", 5, 7, PF_ISA_ALL, false, 1, NULL, 0, AS_IT_LIKES, false },
+        { "token by token", 3, 1, PF_ISA_ALL, false, 1, NULL, 0, AS_IT_LIKES, false },
+        { "scalar", 2, 16, PF_ISA_SCALAR, false, 1, NULL, 0, AS_IT_LIKES, false },
+        { "AVX2", 2, 512, PF_ISA_SCALAR | PF_ISA_AVX2, false, 1, NULL, 0, AS_IT_LIKES, false },
+        { "streaming", 2, 512, PF_ISA_ALL, true, 1, NULL, 0, AS_IT_LIKES, false },
+        { "streaming, scalar, batches of 3", 1, 3, PF_ISA_SCALAR, true, 1, NULL, 0, AS_IT_LIKES, false },
     };
     struct pf_mem_stats before, after;
     pf_gguf *g = NULL;
     struct pf_str arch;
     if (argc != 3 && argc != 4)
         return 2;
+    if (argc == 4 && strcmp(argv[3], "cuda") == 0) {
+        unit = "cuda";
+        if (pf_devices(NULL, 0) < 2)
+            return 77;
+    }
     path = argv[1];
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
     snprintf(adapter_path, sizeof adapter_path, "%s/lora-%s", argv[2], name);
     snprintf(merged_path, sizeof merged_path, "%s/merged-%s", argv[2], name);
     snprintf(tied_path, sizeof tied_path, "%s/tied-%s", argv[2], name);
-    if (argc == 4) {
+    if (argc == 4 && strcmp(argv[3], "tied") == 0) {
         write_tied(path, tied_path);
         path = tied_path;
     }

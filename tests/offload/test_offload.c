@@ -211,6 +211,46 @@ static void test_facts(void)
     pf_model_close(&m);
 }
 
+/* A second model that is told what a first one has learned begins with its best deal: here one that was made up, so that nothing
+ * hangs on how long things take; and what was told is what is known. */
+static void test_learned(uint64_t least)
+{
+    static struct pf_learned l, known;
+    struct setting set = usual();
+    struct pf_sim sim = { .memory_bytes = least };           /* no cache: every pick is missed, */
+    struct pf_stats stats;
+    set.whole = true;                                        /* and all of a layer are dealt out at once */
+    pf_model *m = open_model(&set, &sim);
+    int n_used = (int)pf_model_info(m)->n_experts_used;
+    uint64_t n_layers = (uint64_t)pf_model_info(m)->n_expert_layers;
+    pf_session *s = open_session(m);
+    pf_learned_get(m, &l);
+    CHECK(l.n_deals == 0, "%d deals before the first", l.n_deals);
+    run(s, 0, 3, "learning");
+    pf_learned_get(m, &l);
+    CHECK(l.n_deals > 0 && l.cpu_bytes_s > 0, "%d deals, %.0f bytes/s", l.n_deals, l.cpu_bytes_s);
+    pf_session_close(&s);
+    pf_model_close(&m);
+
+    l = (struct pf_learned){ .cpu_bytes_s = 1e9, .pcie_bytes_s = 1e9 };
+    for (int w = 0; w <= n_used; w++)
+        for (int d = 0; d <= n_used - w; d++)
+            l.deals[l.n_deals++] = (struct pf_learned_deal){ n_used, w, d, 9, w == 0 && d == 1 ? 1e-3 : 1e3 };
+    m = open_model(&set, &sim);
+    s = open_session(m);
+    CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    pf_learned_set(m, &l);
+    pf_learned_get(m, &known);
+    CHECK(known.n_deals == l.n_deals && known.pcie_bytes_s == 1e9, "%d deals are known", known.n_deals);
+    run(s, 0, 2, "having learned");
+    pf_stats_reset(m);
+    run(s, 2, 3, "having learned");
+    pf_stats_get(m, &stats);
+    CHECK(stats.n_transfers == n_layers, "%d transfers in %d layers", (int)stats.n_transfers, (int)n_layers);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
 struct text {
     char  *at;
     size_t n, cap;
@@ -428,6 +468,7 @@ int main(int argc, char **argv)
     test_settings(least);
     test_facts();
     test_timeline(least);
+    test_learned(least);
     test_force_cpu();
     if (is_long) {
         free(expected);

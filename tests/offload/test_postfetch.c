@@ -1,5 +1,6 @@
 /* Transfers and deals one by one: the state machine of post-fetch for every order of events, on the simulated device; the solver
  * on machines that exist only here. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -180,6 +181,65 @@ static void test_rules(void)
     }
 }
 
+/* A solver that begins with what another has learned makes that one's deals at once, and unlearns what is no longer true. */
+static void test_memory(void)
+{
+    static struct pf_solver first, next;
+    static struct pf_learned l, again;
+    struct pf_solver_rules rules = { .post_fetch = true, .whole = true, .max_transfers = 8, .cpu_limit = -1 };
+    double mean = 0, best = takes(131e9, 55e9, 150e9, 4, (struct pf_deal){ 0, 0 });
+    memset(&first, 0, sizeof first);
+    for (int i = 0; i < 2000; i++) {
+        struct pf_deal d = pf_solver_deal(&first, &rules, 4, GATE_UP_BYTES, DOWN_BYTES);
+        pf_price_learn(&first.prices.cpu_bytes_s, 131e9, 1e9);
+        pf_price_learn(&first.prices.pcie_bytes_s, 55e9, 1e9);
+        pf_solver_learn(&first, 4, d, GATE_UP_BYTES + DOWN_BYTES, takes(131e9, 55e9, 150e9, 4, d));
+    }
+    for (int w = 0; w <= 4; w++)
+        for (int d = 0; d <= 4 - w; d++) {
+            double ns = takes(131e9, 55e9, 150e9, 4, (struct pf_deal){ w, d });
+            best = ns < best ? ns : best;
+        }
+    pf_solver_tell(&first, &l);
+    pf_solver_recall(&next, &l);
+    pf_solver_tell(&next, &again);
+    CHECK(l.n_deals > 3 && again.n_deals == l.n_deals && again.cpu_bytes_s == l.cpu_bytes_s, "%d deals, then %d", l.n_deals, again.n_deals);
+    for (int i = 0; i < 20; i++) {
+        struct pf_deal d = pf_solver_deal(&next, &rules, 4, GATE_UP_BYTES, DOWN_BYTES);
+        double ns = takes(131e9, 55e9, 150e9, 4, d);
+        CHECK(ns < 1.02 * best, "deal %d of a solver that knows: %.1f us, best %.1f", i, ns / 1e3, best / 1e3);
+        pf_solver_learn(&next, 4, d, GATE_UP_BYTES + DOWN_BYTES, ns);
+    }
+    pf_solver_recall(&next, &l);             /* a machine whose bus is far slower than remembered */
+    for (int i = 0; i < 6000; i++) {
+        struct pf_deal d = pf_solver_deal(&next, &rules, 4, GATE_UP_BYTES, DOWN_BYTES);
+        double ns = takes(131e9, 5e9, 131e9, 4, d);
+        pf_solver_learn(&next, 4, d, GATE_UP_BYTES + DOWN_BYTES, ns);
+        mean += i >= 3600 ? ns / 2400 : 0;
+    }
+    CHECK(mean < 1.02 * takes(131e9, 5e9, 131e9, 4, (struct pf_deal){ 0, 0 }), "stale prices: %.1f us", mean / 1e3);
+}
+
+/* What makes no sense is left out, and the rest is taken. */
+static void test_nonsense(void)
+{
+    static struct pf_solver s;
+    static struct pf_learned l, out;
+    l = (struct pf_learned){ .cpu_bytes_s = -1, .pcie_bytes_s = (double)NAN, .n_deals = 10,
+                             .deals = { { 0, 0, 0, 1, 1 }, { 4, -1, 0, 1, 1 }, { 4, 3, 2, 1, 1 }, { 17, 0, 0, 1, 1 }, { 4, 0, 0, 0, 1 },
+                                        { 4, 0, 0, 1, 0 }, { 4, 0, 0, 1, (double)NAN }, { 4, 0, 0, 1, (double)INFINITY }, { 4, 0, 2147483647, 1, 1 },
+                                        { 4, 1, 2, 3, 0.5 } } };
+    pf_solver_recall(&s, &l);
+    pf_solver_tell(&s, &out);
+    CHECK(out.cpu_bytes_s == 0 && out.pcie_bytes_s == 0 && out.n_deals == 1 && out.deals[0].n_down == 2, "%d deals", out.n_deals);
+    l.n_deals = 1 << 30;                     /* behind the table's end is nothing */
+    pf_solver_recall(&s, &l);
+    l.n_deals = -1;
+    pf_solver_recall(&s, &l);
+    pf_solver_tell(&s, &out);
+    CHECK(out.n_deals == 0, "%d deals", out.n_deals);
+}
+
 int main(void)
 {
     for (int i = 0; i < N_EXPERTS; i++) {
@@ -194,6 +254,8 @@ int main(void)
     test_late(PF_AUTO, 1000000000, 1e6, false);      /* it seemed so, and was not */
     test_refused();
     test_rules();
+    test_memory();
+    test_nonsense();
     test_machine(131e9, 55e9, 150e9, 4);
     test_machine(85e9, 55e9, 128e9, 4);
     test_machine(40e9, 25e9, 45e9, 8);

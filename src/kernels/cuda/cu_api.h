@@ -79,6 +79,11 @@ struct cu_experts {
     const float     *weights;
     struct cu_x      x;
     struct cu_tables tables;
+    /* of expert_rows alone, for what adapters add: */
+    const uint8_t *const *only;   /* {n_expert} or NULL: picks of an expert that it has no address for are left out, too */
+    bool         adds;            /* y += add * (w x); add_scale {n_expert} or NULL: add times that */
+    float        add;
+    const float *add_scale;
 };
 
 /* Does nothing; fails where the GPU cannot run these kernels. */
@@ -174,9 +179,10 @@ struct cu_heads {
 };
 cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *h);
 cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n, float *y);
-/* x.q, x.d, x.s of act(gate, up), rows of n each; if `only` is not NULL, of the rows whose pick it has an address for. */
-cudaError_t pf_cu_act_quantise(cudaStream_t st, struct pf_act act, const float *gate, const float *up, const struct cu_x *x, int n,
-                               int rows, const int32_t *picks, const uint8_t *const *only, int *fault);
+/* x.f, and x.q, x.d, x.s, of act(gate, up), rows of n each; what is NULL of f and q is left out. x->f may be gate. If `only` is
+ * not NULL, of the rows whose pick it has an address for. */
+cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up, const struct cu_x *x, int n,
+                            int rows, const int32_t *picks, const uint8_t *const *only, int *fault);
 cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_t n);
 cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows);
 cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ropes, int n_ropes, int rows);

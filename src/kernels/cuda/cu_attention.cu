@@ -144,6 +144,7 @@ template <class E>
 static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_constant__ struct attention o, int n_groups)
 {
     extern __shared__ float shared[];
+    wait_turn();
     struct sums s = carve(shared, o.kv.hd_k);
     int hk = blockIdx.x / n_groups, c = blockIdx.y, row = blockIdx.z, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head;
     int first = first_visible(o.a, pos), lo = max(first - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK), hd_v = o.kv.hd_v;
@@ -172,6 +173,7 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
 template <class E>
 static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ struct attention o)
 {
+    wait_turn();
     extern __shared__ float shared[];
     enum { PARTS = CU_HEAD_DIM / THREADS };
     struct sums s = carve(shared, o.kv.hd_k);
@@ -239,10 +241,10 @@ static cudaError_t launch(cudaStream_t st, const struct attention &o)
     size_t bytes = HEADS * ((size_t)o.kv.hd_k + CHUNK + 6) * sizeof(float);
     int n_groups = ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS);
     if (o.a.rows <= SPLIT_ROWS && !o.a.chosen)
-        return start(split<E>, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o, n_groups);
+        return launch_early(split<E>, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o, n_groups);
     if (pf_cu_attention_tiled(&o))
         return pf_cu_attention_tiles(st, &o);
-    return start(whole<E>, dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st, o);
+    return launch_early(whole<E>, dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st, o);
 }
 
 extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count,

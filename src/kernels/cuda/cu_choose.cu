@@ -21,6 +21,7 @@ template <class E>
 static __global__ void __launch_bounds__(SCORE_THREADS) score_chunk(const __grid_constant__ struct choose o)
 {
     extern __shared__ float q[];                   /* [n_head][hd_k] */
+    wait_turn();
     int row = o.first + blockIdx.y, at = blockIdx.x * CHUNK + threadIdx.x, seen = n_seen(o, row), n = o.op.n_head * o.kv.hd_k;
     if ((int)blockIdx.x * CHUNK >= seen || seen <= o.op.max_chosen)
         return;
@@ -95,6 +96,7 @@ CU_INLINE int yes_before(bool yes, int *total)
 /* blockIdx: row. */
 static __global__ void __launch_bounds__(CHOOSE_THREADS) choose_row(const __grid_constant__ struct choose o)
 {
+    wait_turn();
     int row = o.first + blockIdx.x, n = n_seen(o, row), n_equal = 0, n_out = 0, n_met = 0;
     int32_t *out = o.op.chosen + (size_t)row * o.op.max_chosen;
     const float *score = o.scores + (size_t)blockIdx.x * o.max_positions;
@@ -126,9 +128,9 @@ extern "C" cudaError_t pf_cu_choose(cudaStream_t st, const struct pf_choose_op *
     cudaError_t e = bytes > 48 << 10 ? cudaFuncSetAttribute(score, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) : cudaSuccess;
     for (; e == cudaSuccess && o.first < c->rows; o.first += CU_CHOOSE_ROWS) {
         int rows = c->rows - o.first < CU_CHOOSE_ROWS ? c->rows - o.first : (int)CU_CHOOSE_ROWS;
-        e = start(score, dim3(ceil_div(max_positions, CHUNK), rows), SCORE_THREADS, bytes, st, o);
+        e = launch_early(score, dim3(ceil_div(max_positions, CHUNK), rows), SCORE_THREADS, bytes, st, o);
         if (e == cudaSuccess)
-            e = start(choose_row, rows, CHOOSE_THREADS, 0, st, o);
+            e = launch_early(choose_row, rows, CHOOSE_THREADS, 0, st, o);
     }
     return e;
 }

@@ -12,6 +12,7 @@ CU_INLINE float input_at(const struct pf_conv_op &o, int r, int c)
 
 static __global__ void conv(const __grid_constant__ struct pf_conv_op o)
 {
+    wait_turn();
     int c = blockIdx.x * blockDim.x + threadIdx.x;
     if (c >= o.n)
         return;
@@ -32,7 +33,7 @@ extern "C" cudaError_t pf_cu_conv(cudaStream_t st, const struct pf_conv_op *o)
 {
     if (o->taps > MAX_TAPS)
         return cudaErrorInvalidValue;
-    return start(conv, ceil_div(o->n, THREADS), THREADS, 0, st, *o);
+    return launch_early(conv, ceil_div(o->n, THREADS), THREADS, 0, st, *o);
 }
 
 /* to = x * a / max(length of x, eps), by one warp. */
@@ -49,6 +50,7 @@ CU_INLINE void l2_norm(const float *x, float eps, float a, int n, float *to)
 /* blockIdx.x: value head; blockIdx.y: its columns, blockDim.x at a time. */
 static __global__ void delta(const __grid_constant__ struct pf_delta_op o)
 {
+    wait_turn();
     extern __shared__ float shared[];
     size_t d = o.d, n_k = (size_t)o.n_k_head * d, n_v = (size_t)o.n_v_head * d;
     int hv = blockIdx.x, hk = o.tiled ? hv % o.n_k_head : hv / (o.n_v_head / o.n_k_head), warp = threadIdx.x / WARP;
@@ -81,5 +83,5 @@ static __global__ void delta(const __grid_constant__ struct pf_delta_op o)
 
 extern "C" cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *o)
 {
-    return start(delta, dim3(o->n_v_head, ceil_div(o->d, 64)), 64, 2 * (size_t)o->d * sizeof(float), st, *o);
+    return launch_early(delta, dim3(o->n_v_head, ceil_div(o->d, 64)), 64, 2 * (size_t)o->d * sizeof(float), st, *o);
 }

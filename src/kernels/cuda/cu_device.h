@@ -96,12 +96,50 @@ CU_INLINE void quantise_block(float x, const struct cu_x *to, int n, int row, in
         *fault = CU_ACTIVATION_NOT_FINITE;
 }
 
-/* Launches a kernel and says whether that could be done. */
-template <class... P, class... A>
-static cudaError_t start(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st, A... args)
+/* Where a kernel begins that was launched with launch_early: waits until everything ahead of it in the stream has ended and
+ * can be seen, then lets the blocks of the next kernel come. Every thread calls it, before it returns and before it touches
+ * anything but what no kernel changes, such as weights. What ended before the kernel ahead began may be read too, but not
+ * through caches: volatile. */
+CU_INLINE void wait_turn(void)
 {
-    kernel<<<grid, threads, bytes, st>>>(P(args)...);
-    return cudaGetLastError();
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Reads a word of every line of the bytes that the warp or its neighbours will need, so that they are in the cache by their
+ * turn. Not by prefetches: those may outlive the kernel, and the memory. */
+CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    for (size_t i = threadIdx.x % WARP * 128; i < bytes; i += WARP * 128) {
+        uint32_t word;
+        asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(word) : "l"((uintptr_t)(p + i) & ~(uintptr_t)3));
+    }
+#endif
+}
+
+/* Launches a kernel that begins with wait_turn(). Where its code is of a GPU that can, its blocks come before those of the
+ * kernel ahead have ended, so that launching costs nothing. */
+template <class... P, class... A>
+static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st, A... args)
+{
+    cudaFuncAttributes of;
+    cudaLaunchAttribute early = {};
+    cudaLaunchConfig_t config = {};
+    cudaError_t e = cudaFuncGetAttributes(&of, kernel);
+    if (e != cudaSuccess)
+        return e;
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = bytes;
+    config.stream = st;
+    config.attrs = &early;
+    config.numAttrs = of.ptxVersion >= 90;
+    return cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
 
 static inline int ceil_div(int64_t a, int64_t b)

@@ -33,6 +33,12 @@ CU_INLINE struct x_row x_row_of(const struct cu_x &x, int n, int64_t row)
     return { x.f + row * n, x.q + row * n, x.d + row * (n / 32), x.s + row * (n / 16) };
 }
 
+/* Sixteen bytes of an activation. Not through the read-only cache: a kernel that began early may have met older ones. */
+CU_INLINE uint4 fresh16(const void *p)
+{
+    return *(const uint4 *)p;
+}
+
 CU_INLINE int sum_of_block(const struct x_row &x, int b)
 {
     int two = ((const int *)x.s)[b];
@@ -63,7 +69,7 @@ struct plain {
     static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
         int two = ((const int *)x.s)[b];
-        return { load16(x.q + b * 32), load16(x.q + b * 32 + 16), x.d[b], (int16_t)two, two >> 16 };
+        return { fresh16(x.q + b * 32), fresh16(x.q + b * 32 + 16), x.d[b], (int16_t)two, two >> 16 };
     }
 
     static CU_READ_FN struct term dot(const raw &w, const side &x, int)
@@ -100,7 +106,7 @@ struct k45 {
     {
         const int8_t *q = x.q + (b & ~1) * 32 + 16 * (b & 1);
         float d = x.d[b];
-        return { load16(q), load16(q + 32), d, d * (float)sum_of_block(x, b) };
+        return { fresh16(q), fresh16(q + 32), d, d * (float)sum_of_block(x, b) };
     }
 
     static CU_READ_FN struct term dot(const raw &r, const side &x, int b)
@@ -196,7 +202,7 @@ struct q8 {
 
     static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
-        return { load16(x.q + b * 32), load16(x.q + b * 32 + 16), x.d[b] };
+        return { fresh16(x.q + b * 32), fresh16(x.q + b * 32 + 16), x.d[b] };
     }
 
     static CU_READ_FN struct term dot(const raw &r, const side &x, int)
@@ -231,7 +237,7 @@ struct q4 {
 
     static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
-        return { load16(x.q + b * 32), load16(x.q + b * 32 + 16), x.d[b], -8 * sum_of_block(x, b) };
+        return { fresh16(x.q + b * 32), fresh16(x.q + b * 32 + 16), x.d[b], -8 * sum_of_block(x, b) };
     }
 
     static CU_READ_FN struct term dot(const raw &r, const side &x, int)
@@ -268,7 +274,7 @@ struct mx4 {
 
     static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
-        uint4 l = load16(x.q + b * 32), h = load16(x.q + b * 32 + 16);
+        uint4 l = fresh16(x.q + b * 32), h = fresh16(x.q + b * 32 + 16);
         return { make_uint4(permute(l.x, h.x, 0x5140), permute(l.x, h.x, 0x7362), permute(l.y, h.y, 0x5140), permute(l.y, h.y, 0x7362)),
                  make_uint4(permute(l.z, h.z, 0x5140), permute(l.z, h.z, 0x7362), permute(l.w, h.w, 0x5140), permute(l.w, h.w, 0x7362)),
                  x.d[b], -12 * sum_of_block(x, b) };

@@ -23,6 +23,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) gate_up(const __grid_c
 {
     extern __shared__ float memory[];
     enum { GROUPS = GATE_ROWS / D::ROWS };
+    wait_turn();
     int pick = blockIdx.y, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.x * GATE_ROWS + lane, stride = D::n_sums(e.n);
     if (!e.w.data[expert])
         return;
@@ -51,8 +52,9 @@ template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __grid_constant__ struct cu_experts e, float *y)
 {
     extern __shared__ float memory[];
+    wait_turn();
     int pick = blockIdx.y, expert = e.picks[pick], r = blockIdx.x * DOWN_ROWS + threadIdx.x;
-    if (!e.w.data[expert])
+    if (!e.w.data[expert] || (e.only && !e.only[expert]))
         return;
     const float *sums = run_tasks<D>(DOWN_ROWS / D::ROWS, e.n, e.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         w = { e.w.data[expert], e.w.row_bytes, e.n_out - 1 };
@@ -62,7 +64,10 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
     if (threadIdx.x >= DOWN_ROWS || r >= e.n_out)
         return;
     float v = scale_and_bias(e.w, expert, e.n_out, r, D::total(sums + threadIdx.x * D::n_sums(e.n), e.n));
-    y[(size_t)pick * e.n_out + r] = e.weigh_input ? v * e.weights[pick] : v;
+    float *out = y + (size_t)pick * e.n_out + r;
+    if (e.adds)
+        v = fmaf(e.add_scale ? e.add * e.add_scale[expert] : e.add, v, *out);
+    *out = e.weigh_input ? v * e.weights[pick] : v;
 }
 
 /* blockIdx: eight rows, row of the batch. Groups go pick by pick. */
@@ -72,6 +77,12 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
     extern __shared__ float memory[];
     enum { GROUPS = DOWN_ROWS / D::ROWS };
     int row = blockIdx.y, first = row * e.n_used, r = blockIdx.x * DOWN_ROWS + threadIdx.x, stride = D::n_sums(e.n);
+    int n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS);
+    for (int i = threadIdx.x / WARP; i < e.n_used; i += blockDim.x / WARP) {    /* the picks are older than the kernel ahead */
+        int expert = *(const volatile int32_t *)&e.picks[first + i];
+        fetch_ahead(e.w.data[expert] + (size_t)blockIdx.x * DOWN_ROWS * e.w.row_bytes, n_rows * e.w.row_bytes);
+    }
+    wait_turn();
     const float *sums = run_tasks<D>(e.n_used * GROUPS, e.n, e.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         w = { e.w.data[e.picks[first + g / GROUPS]], e.w.row_bytes, e.n_out - 1 };
         r0 = blockIdx.x * DOWN_ROWS + g % GROUPS * D::ROWS;
@@ -95,7 +106,7 @@ static cudaError_t launch_gate_up(cudaStream_t st, const struct cu_experts *e, c
     cudaError_t err = allow_bytes(gate_up<D>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return start(gate_up<D>, dim3(ceil_div(e->n_out, GATE_ROWS), e->rows * e->n_used), shape.threads, shape.bytes, st,
+    return launch_early(gate_up<D>, dim3(ceil_div(e->n_out, GATE_ROWS), e->rows * e->n_used), shape.threads, shape.bytes, st,
                         *e, *out, fault);
 }
 
@@ -106,7 +117,7 @@ static cudaError_t launch_expert_rows(cudaStream_t st, const struct cu_experts *
     cudaError_t err = allow_bytes(expert_rows<D>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return start(expert_rows<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows * e->n_used), shape.threads, shape.bytes, st,
+    return launch_early(expert_rows<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows * e->n_used), shape.threads, shape.bytes, st,
                         *e, y);
 }
 
@@ -117,7 +128,7 @@ static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, floa
     cudaError_t err = allow_bytes(down<D>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return start(down<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, y);
+    return launch_early(down<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, y);
 }
 
 extern "C" cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)

@@ -23,6 +23,9 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_co
     const struct cu_part &p = l.part[k];
     const uint8_t *base = p.w + (size_t)head * l.head_rows * l.row_bytes;
     int first = block * block_rows, y_stride = l.n_heads ? l.y_stride : p.n_out;
+    for (int r = first + threadIdx.x / WARP; r < min(first + block_rows, p.n_out); r += blockDim.x / WARP)
+        fetch_ahead(base + r * l.row_bytes, l.row_bytes);
+    wait_turn();
     for (int row = blockIdx.y; row < l.rows; row += gridDim.y) {
         const float *sums = run_tasks<D>(block_rows / D::ROWS, l.n, l.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
             w = { base, l.row_bytes, p.n_out - 1 };
@@ -66,6 +69,7 @@ CU_INLINE float fold_all(float (&v)[WARP])
 template <class L>
 static __global__ void __launch_bounds__(MANY_THREADS) float_rows(const __grid_constant__ struct cu_linear l)
 {
+    wait_turn();
     int block = blockIdx.x, k = 0, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     while (block >= (l.part[k].n_out + 4 * MANY_OUT - 1) / (4 * MANY_OUT))
         block -= (l.part[k++].n_out + 4 * MANY_OUT - 1) / (4 * MANY_OUT);
@@ -108,7 +112,7 @@ static cudaError_t launch_float_rows(cudaStream_t st, const struct cu_linear *l)
     int n_blocks = 0;
     for (int i = 0; i < l->n_parts; i++)
         n_blocks += ceil_div(l->part[i].n_out, 4 * MANY_OUT);
-    return start(float_rows<L>, dim3(n_blocks, ceil_div(l->rows, 2 * MANY_ROWS)), MANY_THREADS, 0, st, *l);
+    return launch_early(float_rows<L>, dim3(n_blocks, ceil_div(l->rows, 2 * MANY_ROWS)), MANY_THREADS, 0, st, *l);
 }
 
 template <class D>
@@ -126,7 +130,7 @@ static cudaError_t launch(cudaStream_t st, const struct cu_linear *l)
     if (e != cudaSuccess)
         return e;
     int n_y = l->rows < MANY ? 1 : ceil_div(l->rows, CU_VECTOR_ROWS);
-    return start(linear<D>, dim3(n_blocks, n_y), shape.threads, shape.bytes, st, *l, block_rows);
+    return launch_early(linear<D>, dim3(n_blocks, n_y), shape.threads, shape.bytes, st, *l, block_rows);
 }
 
 extern "C" cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l)
@@ -161,6 +165,7 @@ CU_INLINE void put(const struct embedding &e, int i, float v)
 template <class R>
 static __global__ void embed_blocks(const __grid_constant__ struct embedding e)
 {
+    wait_turn();
     int b = blockIdx.x * blockDim.x + threadIdx.x;
     if (b >= e.n / 32)
         return;
@@ -173,6 +178,7 @@ static __global__ void embed_blocks(const __grid_constant__ struct embedding e)
 template <class L>
 static __global__ void embed_floats(const __grid_constant__ struct embedding e)
 {
+    wait_turn();
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < e.n)
         put(e, i, L::at(e.w + (size_t)e.ids[blockIdx.y] * e.row_bytes, i));
@@ -184,10 +190,10 @@ extern "C" cudaError_t pf_cu_embed(cudaStream_t st, enum pf_qtype type, const ui
     struct embedding e = { w, row_bytes, n, scale, ids, x, *t };
     dim3 by_block(ceil_div(n, 32 * 32), rows), by_element(ceil_div(n, 256), rows);
     switch (type) {
-#define X(TYPE) case PF_##TYPE: return start(embed_floats<load_##TYPE>, by_element, 256, 0, st, e);
+#define X(TYPE) case PF_##TYPE: return launch_early(embed_floats<load_##TYPE>, by_element, 256, 0, st, e);
     X(F32) X(F16) X(BF16)
 #undef X
-#define X(TYPE) case PF_##TYPE: return start(embed_blocks<read_##TYPE>, by_block, 32, 0, st, e);
+#define X(TYPE) case PF_##TYPE: return launch_early(embed_blocks<read_##TYPE>, by_block, 32, 0, st, e);
     CU_QUANTISED_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;

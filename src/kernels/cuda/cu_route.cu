@@ -76,6 +76,7 @@ CU_INLINE void keep_best_groups(const struct pf_routing &r, float *score, float 
 
 static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_constant__ struct route o)
 {
+    wait_turn();
     extern __shared__ float shared[];
     const struct pf_routing &r = o.r;
     int n = r.n_expert, k = r.n_used, t = threadIdx.x;
@@ -142,5 +143,5 @@ extern "C" cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *op
             return e;
     }
     int threads = r->n_expert >= MOST_THREADS ? MOST_THREADS : ceil_div(r->n_expert, WARP) * WARP;
-    return start(route_row, op->rows, threads, bytes, st, (struct route){ *op, *r, fault });
+    return launch_early(route_row, op->rows, threads, bytes, st, (struct route){ *op, *r, fault });
 }

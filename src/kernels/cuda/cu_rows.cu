@@ -33,7 +33,7 @@ extern "C" cudaError_t pf_cu_read(cudaStream_t st, const void *p, size_t n, uint
 }
 
 /* A block takes a row. The row is staged in shared memory, so that y may be x and the 32 accumulators of the first warp
- * need not wait for device memory; so are the weights. */
+ * need not wait for device memory; so are the weights, before the row is there. */
 static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__ struct cu_norm o)
 {
     extern __shared__ float v[];
@@ -44,6 +44,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_con
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x)
         w[i] = o.w ? o.w[i] : 1.0f;
+    wait_turn();
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x)
         v[i] = o.add ? fmaf(o.a, add[i], x[i]) : x[i];
@@ -72,6 +73,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_con
 /* A warp takes a row; for heads, which are many and short. */
 static __global__ void norm_short(const __grid_constant__ struct cu_norm o)
 {
+    wait_turn();
     int row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= o.rows)
         return;
@@ -91,7 +93,7 @@ extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
     enum { SHORT = 512, STATIC_BYTES = 48 << 10 };
     size_t bytes = 2 * (size_t)o->n * sizeof(float);
     if (o->n <= SHORT && !o->add && !o->q.q) {
-        return start(norm_short, ceil_div(o->rows, THREADS / WARP), THREADS, 0, st, *o);
+        return launch_early(norm_short, ceil_div(o->rows, THREADS / WARP), THREADS, 0, st, *o);
     }
     if (bytes > STATIC_BYTES) {
         cudaError_t e = cudaFuncSetAttribute(norm_row, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
@@ -99,7 +101,7 @@ extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
             return e;
     }
     int threads = o->n >= NORM_THREADS ? NORM_THREADS : (o->n + WARP - 1) / WARP * WARP;
-    return start(norm_row, o->rows, threads, bytes, st, *o);
+    return launch_early(norm_row, o->rows, threads, bytes, st, *o);
 }
 
 /* A block takes a row; its first thread adds up. */
@@ -107,6 +109,7 @@ static __global__ void layer_norm(const float *x, const float *w, const float *b
 {
     extern __shared__ float v[];
     __shared__ double mean, factor;
+    wait_turn();
     for (int i = threadIdx.x; i < n; i += blockDim.x)
         v[i] = x[(size_t)blockIdx.x * n + i];
     __syncthreads();
@@ -127,11 +130,12 @@ static __global__ void layer_norm(const float *x, const float *w, const float *b
 extern "C" cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n,
                                         int rows, float *y)
 {
-    return start(layer_norm, rows, 128, (size_t)n * sizeof(float), st, x, w, bias, eps, n, y);
+    return launch_early(layer_norm, rows, 128, (size_t)n * sizeof(float), st, x, w, bias, eps, n, y);
 }
 
 static __global__ void quantise(const __grid_constant__ struct cu_x x, int n, int stride, int *fault)
 {
+    wait_turn();
     int b = blockIdx.y * (THREADS / WARP) + threadIdx.x / WARP;
     if (b < n / 32)
         quantise_block(x.f[(size_t)blockIdx.x * stride + b * 32 + threadIdx.x % WARP], &x, n, blockIdx.x, b, fault);
@@ -139,11 +143,12 @@ static __global__ void quantise(const __grid_constant__ struct cu_x x, int n, in
 
 extern "C" cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int stride, int rows, int *fault)
 {
-    return start(quantise, dim3(rows, ceil_div(n / 32, THREADS / WARP)), THREADS, 0, st, *x, n, stride, fault);
+    return launch_early(quantise, dim3(rows, ceil_div(n / 32, THREADS / WARP)), THREADS, 0, st, *x, n, stride, fault);
 }
 
 static __global__ void act_elements(struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
+    wait_turn();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n)
         y[i] = activation(act, gate[i], up[i]);
@@ -151,30 +156,37 @@ static __global__ void act_elements(struct pf_act act, const float *gate, const 
 
 extern "C" cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
-    return start(act_elements, ceil_div(n, THREADS), THREADS, 0, st, act, gate, up, n, y);
+    return launch_early(act_elements, ceil_div(n, THREADS), THREADS, 0, st, act, gate, up, n, y);
 }
 
-static __global__ void act_quantise(struct pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x,
-                                    int n, int n_blocks, const int32_t *picks, const uint8_t *const *only, int *fault)
+/* A warp takes a block of 32. */
+static __global__ void act_picks(struct pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x, int n,
+                                 int n_blocks, const int32_t *picks, const uint8_t *const *only, int *fault)
 {
     if (only && !only[picks[blockIdx.y]])
         return;
-    int b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP;
-    size_t at = (size_t)blockIdx.y * n + b * 32 + threadIdx.x % WARP;
-    if (b < n_blocks)
-        quantise_block(activation(act, gate[at], up[at]), &x, n, blockIdx.y, b, fault);
+    int b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, i = b * 32 + threadIdx.x % WARP;
+    size_t at = (size_t)blockIdx.y * n + i;
+    if (b >= n_blocks)
+        return;
+    float a = i < n ? activation(act, gate[at], up[at]) : 0.0f;
+    if (x.f && i < n)
+        ((float *)x.f)[at] = a;
+    if (x.q)
+        quantise_block(a, &x, n, blockIdx.y, b, fault);
 }
 
-extern "C" cudaError_t pf_cu_act_quantise(cudaStream_t st, struct pf_act act, const float *gate, const float *up,
-                                          const struct cu_x *x, int n, int rows, const int32_t *picks,
-                                          const uint8_t *const *only, int *fault)
+extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up, const struct cu_x *x,
+                                       int n, int rows, const int32_t *picks, const uint8_t *const *only, int *fault)
 {
-    act_quantise<<<dim3(ceil_div(n / 32, THREADS / WARP), rows), THREADS, 0, st>>>(act, gate, up, *x, n, n / 32, picks, only, fault);
-    return cudaGetLastError();
+    int n_blocks = ceil_div(n, 32);
+    return start(act_picks, dim3(ceil_div(n_blocks, THREADS / WARP), rows), THREADS, 0, st, act, gate, up, *x, n, n_blocks, picks, only,
+                 fault);
 }
 
 static __global__ void add_elements(float *y, float a, const float *x, int64_t n)
 {
+    wait_turn();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n)
         y[i] = fmaf(a, x[i], y[i]);
@@ -182,11 +194,12 @@ static __global__ void add_elements(float *y, float a, const float *x, int64_t n
 
 extern "C" cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_t n)
 {
-    return start(add_elements, ceil_div(n, THREADS), THREADS, 0, st, y, a, x, n);
+    return launch_early(add_elements, ceil_div(n, THREADS), THREADS, 0, st, y, a, x, n);
 }
 
 static __global__ void add_gated(float *y, const float *gate, const float *x, int n)
 {
+    wait_turn();
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     size_t at = (size_t)blockIdx.y * n + i;
     if (i < n)
@@ -195,7 +208,7 @@ static __global__ void add_gated(float *y, const float *gate, const float *x, in
 
 extern "C" cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows)
 {
-    return start(add_gated, dim3(ceil_div(n, THREADS), rows), THREADS, 0, st, y, gate, x, n);
+    return launch_early(add_gated, dim3(ceil_div(n, THREADS), rows), THREADS, 0, st, y, gate, x, n);
 }
 
 struct ropes {
@@ -206,6 +219,7 @@ struct ropes {
 /* A thread per pair; blockIdx.y is the row. */
 static __global__ void rope(const __grid_constant__ struct ropes o)
 {
+    wait_turn();
     int i = blockIdx.x * blockDim.x + threadIdx.x, k = 0;
     while (k < o.n_ops && i >= o.op[k].n_head * o.op[k].n_pairs) {
         i -= o.op[k].n_head * o.op[k].n_pairs;
@@ -231,7 +245,7 @@ extern "C" cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ops,
         o.op[o.n_ops++] = ops[i];
         n += ops[i].n_head * ops[i].n_pairs;
         if (o.n_ops == 2 || i == n_ops - 1) {
-            cudaError_t e = start(rope, dim3(ceil_div(n, THREADS), rows), THREADS, 0, st, o);
+            cudaError_t e = launch_early(rope, dim3(ceil_div(n, THREADS), rows), THREADS, 0, st, o);
             if (e != cudaSuccess)
                 return e;
             o.n_ops = n = 0;
@@ -262,6 +276,7 @@ CU_INLINE void put_head(enum pf_kv_type type, void *base, size_t at, const float
 
 static __global__ void kv_store(const __grid_constant__ struct store o)
 {
+    wait_turn();
     int h = blockIdx.x, row = blockIdx.y, pos = o.pos[row], n = o.kv.n_kv_head;
     size_t at = pf_kv_row(&o.kv, pos, h);
     put_head(o.kv.type, o.kv.k, at * o.kv.hd_k, o.k + ((size_t)row * n + h) * o.kv.hd_k, o.kv.hd_k);
@@ -272,12 +287,13 @@ static __global__ void kv_store(const __grid_constant__ struct store o)
 extern "C" cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,
                                       const int32_t *pos, int rows)
 {
-    return start(kv_store, dim3(kv->n_kv_head, rows), 128, 0, st, (struct store){ *kv, k, v, pos });
+    return launch_early(kv_store, dim3(kv->n_kv_head, rows), 128, 0, st, (struct store){ *kv, k, v, pos });
 }
 
 /* A warp takes a head: those of q, then those of k, then those of v. It works in its piece of shared memory. */
 static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ struct cu_heads o, int longest)
 {
+    wait_turn();
     extern __shared__ float shared[];
     int lane = threadIdx.x % WARP, head = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, row = blockIdx.y, part = 0;
     float *v = shared + threadIdx.x / WARP * longest;
@@ -324,12 +340,13 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
 extern "C" cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *o)
 {
     int n = o->rope[0].n_head + o->rope[1].n_head + o->kv.n_kv_head, longest = max(o->rope[0].hd, o->rope[1].hd);
-    return start(heads, dim3(ceil_div(n, THREADS / WARP), o->rows), THREADS, THREADS / WARP * longest * sizeof(float), st,
+    return launch_early(heads, dim3(ceil_div(n, THREADS / WARP), o->rows), THREADS, THREADS / WARP * longest * sizeof(float), st,
                         *o, longest);
 }
 
 static __global__ void copy_blocks(const __grid_constant__ struct pf_copy c)
 {
+    wait_turn();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, block = i / c.n, at = i % c.n;
     if (block < c.n_blocks)
         c.to[blockIdx.y * c.to_row + block * c.to_block + at] = c.from[blockIdx.y * c.from_row + block * c.from_block + at];
@@ -339,7 +356,7 @@ extern "C" cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies,
 {
     cudaError_t e = cudaSuccess;
     for (int i = 0; e == cudaSuccess && i < n_copies; i++)
-        e = start(copy_blocks, dim3(ceil_div((int64_t)copies[i].n * copies[i].n_blocks, THREADS), rows), THREADS, 0, st,
+        e = launch_early(copy_blocks, dim3(ceil_div((int64_t)copies[i].n * copies[i].n_blocks, THREADS), rows), THREADS, 0, st,
                          copies[i]);
     return e;
 }

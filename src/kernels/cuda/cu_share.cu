@@ -18,6 +18,7 @@ CU_INLINE unsigned long long device_ns()
 
 static __global__ void offer(const __grid_constant__ struct cu_offer o)
 {
+    wait_turn();
     for (int i = threadIdx.x; i < o.n_x; i += blockDim.x)
         o.host_x[i] = o.x[i];
     for (int i = threadIdx.x; i < o.n_picks; i += blockDim.x) {
@@ -35,7 +36,7 @@ static __global__ void offer(const __grid_constant__ struct cu_offer o)
 
 extern "C" cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o)
 {
-    return start(offer, dim3(1), OFFER_THREADS, 0, st, *o);
+    return launch_early(offer, dim3(1), OFFER_THREADS, 0, st, *o);
 }
 
 /* Whether the host has answered. */
@@ -56,6 +57,7 @@ CU_INLINE bool wait_for(const struct cu_flag *flag, int *fault)
 static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constant__ struct cu_take t)
 {
     __shared__ struct pf_handed h;
+    wait_turn();
     int pick = blockIdx.x, expert = t.picks[pick];
     if (threadIdx.x == 0) {
         h.by = PF_BY_DEVICE;
@@ -93,7 +95,7 @@ static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constan
 
 extern "C" cudaError_t pf_cu_take(cudaStream_t st, const struct cu_take *t)
 {
-    return start(take, dim3(t->n_picks), TAKE_THREADS, 0, st, *t);
+    return launch_early(take, dim3(t->n_picks), TAKE_THREADS, 0, st, *t);
 }
 
 static __global__ void set_table(const uint8_t **table, const __grid_constant__ struct cu_entries e)

@@ -8,7 +8,8 @@
  *     cuda_ops.c       operations on rows                 cuda_experts.c   routed experts
  *     cuda_share.c     experts shared with the host: hand-off, copies
  *
- * Owner and thread as in backend.h: one thread at a time. All work goes to one stream; nothing waits for the device but
+ * Owner and thread as in backend.h: one thread at a time. All work goes to one stream, what is set up too: a plain cudaMemcpy
+ * may return before its bytes have arrived, and nothing of this stream waits for it. Nothing waits for the device but
  * finish, and nothing is allocated after the first step but through buf_alloc.
  *
  * Invariants:
@@ -73,6 +74,7 @@ struct cuda_backend {
     struct cu_x       x, a, h;           /* inputs of dense and gate/up products; of down products; of products by head */
     float            *up;                /* [max_picks][n_ff] */
     float            *pick_out;          /* [max_picks][n_out] */
+    float            *low;               /* [max_picks][expert_rank] */
     float            *part;              /* attention's chunks */
     float            *scores;            /* [CU_CHOOSE_ROWS][max_positions] */
     int              *count;             /* of attention's blocks that have ended: zeros between kernels */

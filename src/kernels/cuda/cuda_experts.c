@@ -23,20 +23,50 @@ static struct tables tables_at(const uint8_t **at, int n_expert)
     return (struct tables){ at, at ? at + n_expert : NULL, at ? at + 2 * n_expert : NULL };
 }
 
+/* What adapters add to y [picks][w->n_out], which w has put out; pick p's input is row p / n_used of x. only: a table of experts, those
+ * it has no address for are left alone; NULL: none is. */
+static pf_status add_low(struct cuda_backend *b, const struct pf_experts_op *e, const struct pf_expert_weight *w,
+                         const uint8_t *const *only, const struct cu_x *x, int n_used, float *y)
+{
+    int n_picks = e->rows * e->n_used;
+    for (const struct pf_expert_lora *l = w->lora; l; l = l->next) {
+        struct cu_experts low = { .n = l->a.n_in, .n_out = l->a.n_out, .n_used = n_used, .rows = n_picks / n_used, .picks = e->picks,
+                                  .x = *x, .tables = b->tables, .only = only };
+        struct cu_experts sum = { .n = l->b.n_in, .n_out = l->b.n_out, .n_used = 1, .rows = n_picks, .picks = e->picks,
+                                  .x = { .f = b->low }, .tables = b->tables, .only = only, .adds = true, .add = l->scale };
+        PF_TRY(expert_weight(b, &l->a, e->n_expert, NULL, &low.w));
+        PF_TRY(expert_weight(b, &l->b, e->n_expert, NULL, &sum.w));
+        PF_TRY(pf_cuda_floats_at(b, w->scale, (size_t)e->n_expert, &sum.add_scale));
+        CU_PUT(b, pf_cu_expert_rows(b->stream, &low, b->low), "an adapter");
+        CU_PUT(b, pf_cu_expert_rows(b->stream, &sum, y), "an adapter");
+    }
+    return PF_OK;
+}
+
+/* b->a = act(gate, b->up) for the picks of the experts in `only`: floats if somebody reads them, and what down reads. gate is b->a.f. */
+static pf_status activate(struct cuda_backend *b, const struct pf_experts_op *e, const float *gate, const uint8_t *const *only)
+{
+    struct cu_x out = b->a;
+    bool quantised = pf_cuda_is_quantised(e->down->type);
+    out.f = e->down->lora || !quantised ? out.f : NULL;
+    out.q = quantised ? out.q : NULL;
+    return pf_cuda_put(b, pf_cu_act_picks(b->stream, e->act, gate, b->up, &out, e->gate->n_out, e->rows * e->n_used, e->picks, only,
+                                          b->fault), "an activation");
+}
+
 /* a = act(gate x, up x) for every pick, quantised if down wants that. */
 pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
 {
     bool quantised = pf_cuda_is_quantised(e->down->type);
     struct tables at = tables_at(table, e->n_expert);
-    int n_ff = e->gate->n_out, n_picks = e->rows * e->n_used;
-    struct cu_experts o = { .act = e->act, .weigh_input = e->weigh_input, .n = e->gate->n_in, .n_out = n_ff,
+    struct cu_experts o = { .act = e->act, .weigh_input = e->weigh_input, .n = e->gate->n_in, .n_out = e->gate->n_out,
                             .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .tables = b->tables };
     struct cu_x out = b->a;
     bool codes = pf_cuda_is_quantised(e->gate->type) || pf_cuda_is_quantised(e->up->type);
     PF_TRY(pf_cuda_quantise_x(b, e->x, o.n, e->rows, codes, &o.x));
     PF_TRY(expert_weight(b, e->gate, e->n_expert, at.gate, &o.w));
     PF_TRY(expert_weight(b, e->up, e->n_expert, at.up, &o.w2));
-    if (e->gate->type == e->up->type) {
+    if (e->gate->type == e->up->type && !e->gate->lora && !e->up->lora) {
         out.q = quantised ? out.q : NULL;
         return pf_cuda_put(b, pf_cu_gate_up(b->stream, &o, &out, b->fault), "gate and up");
     }
@@ -44,8 +74,9 @@ pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e,
     CU_PUT(b, pf_cu_expert_rows(b->stream, &o, gate), "gate");
     o.w = o.w2;
     CU_PUT(b, pf_cu_expert_rows(b->stream, &o, b->up), "up");
-    return pf_cuda_put(b, quantised ? pf_cu_act_quantise(b->stream, e->act, gate, b->up, &out, n_ff, n_picks, e->picks, at.gate, b->fault)
-                                   : pf_cu_act(b->stream, e->act, gate, b->up, (int64_t)n_picks * n_ff, gate), "an activation");
+    PF_TRY(add_low(b, e, e->gate, at.gate, &o.x, e->n_used, gate));
+    PF_TRY(add_low(b, e, e->up, at.gate, &o.x, e->n_used, b->up));
+    return activate(b, e, gate, at.gate);
 }
 
 /* What each pick's down product gives, to pick_out. */
@@ -53,8 +84,10 @@ pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *
 {
     struct cu_experts o = { .n = e->gate->n_out, .n_out = e->down->n_out, .n_used = 1, .rows = e->rows * e->n_used,
                             .picks = e->picks, .x = b->a, .tables = b->tables };
-    PF_TRY(expert_weight(b, e->down, e->n_expert, tables_at(table, e->n_expert).down, &o.w));
-    return pf_cuda_put(b, pf_cu_expert_rows(b->stream, &o, b->pick_out), "down");
+    const uint8_t *const *only = tables_at(table, e->n_expert).down;
+    PF_TRY(expert_weight(b, e->down, e->n_expert, only, &o.w));
+    CU_PUT(b, pf_cu_expert_rows(b->stream, &o, b->pick_out), "down");
+    return add_low(b, e, e->down, only, &b->a, 1, b->pick_out);
 }
 
 /* y = the sums of pick_out. */
@@ -88,7 +121,7 @@ static pf_status run_tiles(struct cuda_backend *b, const struct cu_tiles *o)
 /* What the picks of a prompt put out, grouped by expert in b->groups; of the experts in table, if it is not NULL. */
 static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
 {
-    int n_ff = e->gate->n_out, n_picks = e->rows * e->n_used;
+    int n_picks = e->rows * e->n_used;
     struct tables at = tables_at(table, e->n_expert);
     float *gate = (float *)(uintptr_t)b->a.f;
     struct cu_tiles o = { .n_columns = n_picks, .tables = b->tables, .groups = b->groups, .n_expert = e->n_expert,
@@ -102,14 +135,17 @@ static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *
     }
     PF_TRY(add_part(b, e, e->up, at.up, b->up, &o));
     PF_TRY(run_tiles(b, &o));
-    CU_PUT(b, pf_cu_act_quantise(b->stream, e->act, gate, b->up, &b->a, n_ff, n_picks, e->picks, at.gate, b->fault),
-           "an activation");
+    const struct cu_x x = o.x;
+    PF_TRY(add_low(b, e, e->gate, at.gate, &x, e->n_used, gate));
+    PF_TRY(add_low(b, e, e->up, at.gate, &x, e->n_used, b->up));
+    PF_TRY(activate(b, e, gate, at.gate));
     o.x = b->a;
     o.x_divisor = 1;
     o.weights = NULL;
     o.n_parts = 0;
     PF_TRY(add_part(b, e, e->down, at.down, b->pick_out, &o));
-    return run_tiles(b, &o);
+    PF_TRY(run_tiles(b, &o));
+    return add_low(b, e, e->down, at.down, &b->a, 1, b->pick_out);
 }
 
 static uint64_t expert_bytes(const struct pf_expert_weight *w)
@@ -140,6 +176,10 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
         return pf_cuda_combine(b, e);
     }
     PF_TRY(pf_cuda_gate_up(b, e, NULL));
+    if (e->down->lora) {
+        PF_TRY(pf_cuda_down_rows(b, e, NULL));
+        return pf_cuda_combine(b, e);
+    }
     PF_TRY(expert_weight(b, e->down, e->n_expert, NULL, &o.w));
     pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
     return pf_cuda_put(b, pf_cu_down(b->stream, &o, e->y), "down");

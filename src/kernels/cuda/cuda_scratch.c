@@ -37,6 +37,7 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
     b->a.f = take(&c, (size_t)s->max_picks * (size_t)s->n_ff, sizeof *b->a.f);
     b->up = take(&c, (size_t)s->max_picks * (size_t)s->n_ff, sizeof *b->up);
     b->pick_out = take(&c, (size_t)s->max_picks * (size_t)s->n_out, sizeof *b->pick_out);
+    b->low = take(&c, (size_t)s->max_picks * (size_t)s->expert_rank, sizeof *b->low);
     b->groups = take(&c, 1, sizeof *b->groups);
     b->sorted = take(&c, (size_t)s->max_picks, sizeof *b->sorted);
     b->tile = take(&c, b->has_tiles ? (size_t)pf_cu_max_tiles(s->max_picks, s->n_expert, b->shape.width) : 0, sizeof *b->tile);
@@ -74,6 +75,7 @@ pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *si
     widen(&s.n_ff, sizes->n_ff);
     widen(&s.n_out, sizes->n_out);
     widen(&s.max_heads, sizes->max_heads);
+    widen(&s.expert_rank, sizes->expert_rank);
     s.n_ctx = s.n_ctx > sizes->n_ctx ? s.n_ctx : sizes->n_ctx;
     if (s.n_expert > CU_ROUTE_EXPERTS || s.max_head_dim > CU_HEAD_DIM)
         PF_FAIL(PF_EUNSUPPORTED, "a model of %d experts and heads of %d is more than the GPU kernels take (%d and %d)",
@@ -89,7 +91,7 @@ pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *si
     b->scratch_bytes = bytes;
     b->sizes = s;
     carve(b, &s, scratch);
-    CU_TRY(cudaMemset(b->count, 0, n_counts(&s) * sizeof *b->count), "setting up scratch");
+    CU_TRY(cudaMemsetAsync(b->count, 0, n_counts(&s) * sizeof *b->count, b->stream), "setting up scratch");
     struct cu_groups groups = { 0, b->sorted, b->tile };
-    return pf_cuda_check(cudaMemcpy(b->groups, &groups, sizeof groups, cudaMemcpyHostToDevice), "setting up scratch");
+    return pf_cuda_check(cudaMemcpyAsync(b->groups, &groups, sizeof groups, cudaMemcpyHostToDevice, b->stream), "setting up scratch");
 }

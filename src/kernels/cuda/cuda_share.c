@@ -116,8 +116,8 @@ static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
     PF_TRY(pf_cuda_own(b, all, &held));
     PF_TRY(pf_cuda_own(b, layer, &late));
     PF_TRY(pf_cuda_own(b, layer, &part));
-    CU_TRY(cudaMemset(held, 0, all), "clearing a table");
-    CU_TRY(cudaMemset(late, 0, layer), "clearing a table");
+    CU_TRY(cudaMemsetAsync(held, 0, all, b->stream), "clearing a table");
+    CU_TRY(cudaMemsetAsync(late, 0, layer, b->stream), "clearing a table");
     s->held = held;
     s->late = late;
     b->part_table = part;

@@ -33,7 +33,7 @@ static pf_status cut(struct cuda_backend *b, size_t bytes, void **out)
 pf_status pf_cuda_copy_in(struct cuda_backend *b, const void *host, size_t bytes, void **dev)
 {
     PF_TRY(cut(b, bytes, dev));
-    return pf_cuda_check(cudaMemcpy(*dev, host, bytes, cudaMemcpyHostToDevice), "copying weights");
+    return pf_cuda_check(cudaMemcpyAsync(*dev, host, bytes, cudaMemcpyHostToDevice, b->stream), "copying weights");
 }
 
 pf_status pf_cuda_place(pf_backend *backend, const void *host, size_t bytes)

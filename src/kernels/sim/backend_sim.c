@@ -39,6 +39,8 @@ struct sim_backend {
     float            *x, *weights, *rows;         /* what the host is shown; [n_picks][n_embd] what the picks put out */
     int32_t          *picks;
     float            *gate_row, *up_row;          /* [n_ff] */
+    float            *low, *added;                /* of adapters: [n_low], [n_ff] or [n_embd] */
+    int               n_low;
     struct pf_answer  answer;
     struct fetch      fetches[PF_SHARE_TICKETS];
 };
@@ -164,6 +166,13 @@ static pf_status sim_reserve(pf_backend *backend, const struct pf_backend_sizes 
                 PF_FAIL(PF_ENOMEM, "no memory for a table of %d experts", s.n_expert);
         }
         b->n_table = s.n_expert;
+    }
+    if (b->n_low < s.expert_rank) {
+        pf_free(b->low);
+        b->low = pf_alloc_array(PF_MEM_KERNELS, (size_t)s.expert_rank, sizeof *b->low);
+        b->n_low = b->low ? s.expert_rank : 0;
+        if (!b->low)
+            PF_FAIL(PF_ENOMEM, "no memory for adapters of rank %d", s.expert_rank);
     }
     return b->inner->ops->reserve(b->inner, &s);
 }
@@ -394,21 +403,37 @@ static pf_status sim_share_open(pf_backend *backend, const struct pf_share_sizes
     b->rows = floats(n_picks * (size_t)s->n_embd);
     b->gate_row = floats((size_t)s->n_ff);
     b->up_row = floats((size_t)s->n_ff);
+    b->added = floats((size_t)(s->n_ff > s->n_embd ? s->n_ff : s->n_embd));
     b->answer = (struct pf_answer){ .pick = pf_alloc_array(PF_MEM_KERNELS, n_picks, sizeof *b->answer.pick),
                                     .act = floats(n_picks * (size_t)s->n_ff), .y = floats(n_picks * (size_t)s->n_embd) };
-    if (!b->held || !b->x || !b->weights || !b->picks || !b->rows || !b->gate_row || !b->up_row || !b->answer.pick ||
+    if (!b->held || !b->x || !b->weights || !b->picks || !b->rows || !b->gate_row || !b->up_row || !b->added || !b->answer.pick ||
         !b->answer.act || !b->answer.y)
         PF_FAIL(PF_ENOMEM, "no memory to share experts with the host");
     return PF_OK;
 }
 
-/* y = w x of one expert and one row. */
-static pf_status product(struct sim_backend *b, const struct pf_expert_weight *w, int expert, const void *data, const float *x, float *y)
+/* y = w x of one expert and one row, w's data being at data, without what adapters add. */
+static pf_status plain_product(struct sim_backend *b, const struct pf_expert_weight *w, int expert, const void *data, const float *x,
+                               float *y)
 {
     struct pf_weight one = { .data = data, .type = w->type, .n_in = w->n_in, .n_out = w->n_out, .row_bytes = w->row_bytes,
                              .scale = w->scale ? w->scale[expert] : 1,
                              .bias = w->bias ? w->bias + (size_t)expert * (size_t)w->n_out : NULL };
     return b->inner->ops->linear(b->inner, &(struct pf_linear){ &one, y }, 1, x, 1);
+}
+
+static pf_status product(struct sim_backend *b, const struct pf_expert_weight *w, int expert, const void *data, const float *x, float *y)
+{
+    PF_TRY(plain_product(b, w, expert, data, x, y));
+    for (const struct pf_expert_lora *l = w->lora; l; l = l->next) {
+        const void *at_a = pf_placed_find(&b->placed, l->a.data[expert]), *at_b = pf_placed_find(&b->placed, l->b.data[expert]);
+        if (!at_a || !at_b || l->a.n_out > b->n_low)
+            PF_FAIL(PF_EDEVICE, "an adapter is not in the device's memory, or has no room");
+        PF_TRY(plain_product(b, &l->a, expert, at_a, x, b->low));
+        PF_TRY(plain_product(b, &l->b, expert, at_b, b->low, b->added));
+        PF_TRY(b->inner->ops->add(b->inner, y, w->scale ? l->scale * w->scale[expert] : l->scale, b->added, w->n_out));
+    }
+    return PF_OK;
 }
 
 static void weigh(float *x, int n, float weight)
@@ -589,7 +614,7 @@ static void sim_close(pf_backend *backend)
     pf_placed_free(&b->placed);
     for (int i = 0; i < 3; i++)
         pf_free(b->tables[i]);
-    void *owned[] = { b->held, b->x, b->weights, b->picks, b->rows, b->gate_row, b->up_row, b->answer.pick, b->answer.act, b->answer.y };
+    void *owned[] = { b->held, b->x, b->weights, b->picks, b->rows, b->gate_row, b->up_row, b->low, b->added, b->answer.pick, b->answer.act, b->answer.y };
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         pf_free(owned[i]);
     if (b->inner)
