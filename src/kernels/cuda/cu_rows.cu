@@ -163,6 +163,7 @@ extern "C" cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float
 static __global__ void act_picks(struct pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x, int n,
                                  int n_blocks, const int32_t *picks, const uint8_t *const *only, int *fault)
 {
+    wait_turn();
     if (only && !only[picks[blockIdx.y]])
         return;
     int b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, i = b * 32 + threadIdx.x % WARP;
@@ -180,8 +181,8 @@ extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const
                                        int n, int rows, const int32_t *picks, const uint8_t *const *only, int *fault)
 {
     int n_blocks = ceil_div(n, 32);
-    return start(act_picks, dim3(ceil_div(n_blocks, THREADS / WARP), rows), THREADS, 0, st, act, gate, up, *x, n, n_blocks, picks, only,
-                 fault);
+    return launch_early(act_picks, dim3(ceil_div(n_blocks, THREADS / WARP), rows), THREADS, 0, st, act, gate, up, *x, n, n_blocks,
+                        picks, only, fault);
 }
 
 static __global__ void add_elements(float *y, float a, const float *x, int64_t n)
