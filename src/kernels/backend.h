@@ -119,10 +119,10 @@ PF_KV_FN size_t pf_kv_row(const struct pf_kv_view *kv, int pos, int head)
     return ((size_t)place * (size_t)kv->n_kv_head + (size_t)head) * PF_KV_CHUNK_POSITIONS + (size_t)(pos % PF_KV_CHUNK_POSITIONS);
 }
 
-/* Bytes of a row of n elements. */
+/* Bytes of a row of n elements; of Q8_0, n is a multiple of 32. */
 static inline size_t pf_kv_row_bytes(enum pf_kv_type type, int n)
 {
-    return (size_t)n * (type == PF_KV_F16 ? 2 : 4);
+    return type == PF_KV_Q8_0 ? (size_t)n / 32 * 34 : (size_t)n * (type == PF_KV_F16 ? 2 : 4);
 }
 
 /* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all), or, if chunked,

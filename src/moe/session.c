@@ -15,6 +15,21 @@ void pf_session_opts_init(struct pf_session_opts *o)
     *o = (struct pf_session_opts){ .kv_type = PF_KV_F16 };
 }
 
+/* Blocks of Q8_0 are not shared by heads. */
+static pf_status check_kv_type(const struct pf_model *m, enum pf_kv_type type)
+{
+    enum { BLOCK = 32 };
+    if (type != PF_KV_F16 && type != PF_KV_F32 && type != PF_KV_Q8_0)
+        PF_FAIL(PF_EINVAL, "kv_type %d is unknown", (int)type);
+    for (int il = 0; type == PF_KV_Q8_0 && il < m->n_layer; il++) {
+        const struct pf_attention *a = &m->layers[il].attn;
+        if (a->hd_k % BLOCK != 0 || a->hd_v % BLOCK != 0)
+            PF_FAIL(PF_EUNSUPPORTED, "keys and values of layer %d have heads of %d and %d elements; Q8_0 takes multiples of %d", il,
+                    a->hd_k, a->hd_v, BLOCK);
+    }
+    return PF_OK;
+}
+
 static pf_status resolve_opts(const struct pf_model *m, const struct pf_session_opts *in, struct pf_session_opts *o)
 {
     pf_session_opts_init(o);
@@ -31,8 +46,7 @@ static pf_status resolve_opts(const struct pf_model *m, const struct pf_session_
                 INT32_MAX - PF_KV_CHUNK_POSITIONS);
     if (o->n_batch < 1 || o->n_batch > MAX_BATCH)
         PF_FAIL(PF_EINVAL, "n_batch is %d; 1 to %d are possible", o->n_batch, MAX_BATCH);
-    if (o->kv_type != PF_KV_F16 && o->kv_type != PF_KV_F32)
-        PF_FAIL(PF_EINVAL, "kv_type %d is unknown", (int)o->kv_type);
+    PF_TRY(check_kv_type(m, o->kv_type));
     if (o->n_batch > o->n_ctx)
         o->n_batch = (int)o->n_ctx;
     return PF_OK;
@@ -53,25 +67,26 @@ static struct pf_kv_layer kv_layer(const struct pf_model *m, int il, const struc
 }
 
 /* Keys of so many positions each. A step writes those of all blocks that its rows may touch, so there are two more. */
-static struct pf_kv_layer keys_of(const struct pf_session_opts *o, int ratio, int hd)
+static struct pf_kv_layer keys_of(const struct pf_session_opts *o, enum pf_kv_type type, int ratio, int hd)
 {
     int64_t n = ratio == 1 ? o->n_ctx : o->n_ctx / ratio + 2;
     int n_chunks = (int)((n + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS);
-    return (struct pf_kv_layer){ .view = { .type = o->kv_type, .n_kv_head = 1, .hd_k = hd, .hd_v = hd, .n_chunks = n_chunks },
-                                 .k_bytes = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * pf_kv_row_bytes(o->kv_type, hd) };
+    return (struct pf_kv_layer){ .view = { .type = type, .n_kv_head = 1, .hd_k = hd, .hd_v = hd, .n_chunks = n_chunks },
+                                 .k_bytes = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * pf_kv_row_bytes(type, hd) };
 }
 
 /* Of the layer's blocks, if it has any. */
 static struct pf_kv_layer block_kv_layer(const struct pf_model *m, int il, const struct pf_session_opts *o)
 {
     const struct pf_compressor *c = &m->layers[il].compressed.blocks;
-    return c->ratio ? keys_of(o, c->ratio, c->width) : (struct pf_kv_layer){ .k_bytes = 0 };
+    return c->ratio ? keys_of(o, o->kv_type, c->ratio, c->width) : (struct pf_kv_layer){ .k_bytes = 0 };
 }
 
-/* Of its indexer, if it has one. */
+/* Of a layer's indexer, if it has one: what it chooses is too much to hang on the rounding of small keys. */
 static struct pf_kv_layer index_kv_layer(const struct pf_model *m, int il, const struct pf_session_opts *o)
 {
-    return m->layers[il].has_indexer ? keys_of(o, m->index.ratio, m->index.width) : (struct pf_kv_layer){ .k_bytes = 0 };
+    enum pf_kv_type type = o->kv_type == PF_KV_Q8_0 ? PF_KV_F16 : o->kv_type;
+    return m->layers[il].has_indexer ? keys_of(o, type, m->index.ratio, m->index.width) : (struct pf_kv_layer){ .k_bytes = 0 };
 }
 
 static void widen(int *to, int64_t n)

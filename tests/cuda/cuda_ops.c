@@ -246,11 +246,11 @@ struct attention_case {
 
 static void attention(const struct attention_case *c, enum pf_kv_type type, int rows, int last)
 {
-    size_t per_pos = type == PF_KV_F16 ? 1 : 2;       /* in units of two bytes */
+    static const char *const names[] = { [PF_KV_F16] = "F16", [PF_KV_F32] = "F32", [PF_KV_Q8_0] = "Q8_0" };
     enum { CHUNK = PF_KV_CHUNK_POSITIONS };
     int n_chunks = c->ring ? c->ring : (N_CTX + CHUNK - 1) / CHUNK, n_stored = last + 1;
     size_t positions = (size_t)n_chunks * CHUNK * (size_t)c->n_kv_head;
-    struct pair k = pair_new(NULL, positions * (size_t)c->hd_k * per_pos / 2), v = pair_new(NULL, positions * (size_t)c->hd_v * per_pos / 2);
+    struct pair k = pair_new(NULL, positions * pf_kv_row_bytes(type, c->hd_k) / 4), v = pair_new(NULL, positions * pf_kv_row_bytes(type, c->hd_v) / 4);
     float *sinks = place(floats((size_t)c->n_head, 1), (size_t)c->n_head * sizeof(float));
     int32_t *pos = malloc((size_t)n_stored * sizeof *pos);
     for (int i = 0; i < n_stored; i++)
@@ -273,8 +273,9 @@ static void attention(const struct attention_case *c, enum pf_kv_type type, int 
                                .row_scale = c->row_scale ? s.at[u] : NULL }));
         must(b->ops->finish(b));
     }
-    same(&k, "keys", type == PF_KV_F16 ? "F16" : "F32", rows);
-    same(&out, "attention", type == PF_KV_F16 ? "F16" : "F32", rows * 10000 + c->hd_k);
+    same(&k, "keys", names[type], rows);
+    same(&v, "values", names[type], rows);
+    same(&out, "attention", names[type], rows * 10000 + c->hd_k);
     struct pair *pairs[] = { &k, &v, &all, &of, &nk, &nv, &q, &s, &out };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         pair_free(pairs[i]);
@@ -288,10 +289,12 @@ static void attentions(void)
         { 256, 256, 4, 1, 0, false, false, false, 0 }, { 16, 16, 8, 4, 300, true, false, false, 0 },  { 40, 24, 12, 1, 0, false, false, false, 0 },
         { 576, 512, 4, 1, 0, false, false, false, 0 }, { 20, 20, 4, 2, 0, false, false, false, 0 },
         { 64, 64, 8, 8, 128, false, true, false, 1 },  { 64, 64, 16, 2, 200, false, true, false, 1 }, { 128, 128, 8, 2, 600, false, false, true, 3 },
-        { 16, 16, 8, 4, 300, true, false, false, 2 },  { 288, 272, 4, 1, 300, false, false, false, 2 },
+        { 16, 16, 8, 4, 300, true, false, false, 2 },  { 288, 288, 4, 1, 300, false, false, false, 2 }, { 96, 32, 6, 2, 0, false, true, true, 0 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_F32; type++) {
+        for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_Q8_0; type++) {
+            if (type == PF_KV_Q8_0 && (cases[i].hd_k % 32 != 0 || cases[i].hd_v % 32 != 0))
+                continue;
             attention(&cases[i], type, 1, 0);
             attention(&cases[i], type, 1, 700);
             attention(&cases[i], type, 3, 256);

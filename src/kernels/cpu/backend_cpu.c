@@ -356,12 +356,16 @@ static pf_status cpu_copy(pf_backend *backend, const struct pf_copy *copies, int
     return PF_OK;
 }
 
-static void put_head(const struct cpu_backend *b, enum pf_kv_type type, void *base, size_t at, const float *x, int n)
+/* n floats into row number `row`. */
+static void put_head(const struct cpu_backend *b, enum pf_kv_type type, void *base, size_t row, const float *x, int n)
 {
+    void *to = (char *)base + row * pf_kv_row_bytes(type, n);
     if (type == PF_KV_F16)
-        b->k.to_f16(x, n, (uint16_t *)base + at);
+        b->k.to_f16(x, n, to);
+    else if (type == PF_KV_Q8_0)
+        b->k.to_q8_0(x, n, to);
     else
-        memcpy((float *)base + at, x, (size_t)n * sizeof *x);
+        memcpy(to, x, (size_t)n * sizeof *x);
 }
 
 static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -372,11 +376,9 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t r = begin; r < end; r++)
         for (int h = 0; h < kv->n_kv_head; h++) {
             size_t at = pf_kv_row(kv, job->store.pos[r], h);
-            put_head(job->b, kv->type, kv->k, at * (size_t)kv->hd_k, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k,
-                     kv->hd_k);
+            put_head(job->b, kv->type, kv->k, at, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k, kv->hd_k);
             if (kv->v)
-                put_head(job->b, kv->type, kv->v, at * (size_t)kv->hd_v,
-                         job->store.v + (r * kv->n_kv_head + h) * kv->hd_v, kv->hd_v);
+                put_head(job->b, kv->type, kv->v, at, job->store.v + (r * kv->n_kv_head + h) * kv->hd_v, kv->hd_v);
         }
 }
 

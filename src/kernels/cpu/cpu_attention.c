@@ -108,6 +108,11 @@ static void end_task(const struct attention_job *job, struct task_state *s, int 
     }
 }
 
+static pf_attn_fn *kernel_of(const struct pf_kernels *k, enum pf_kv_type type)
+{
+    return type == PF_KV_F16 ? k->attn_f16 : type == PF_KV_F32 ? k->attn_f32 : k->attn_q8_0;
+}
+
 static void fold(const struct attention_job *job, struct task_state *s, int n, const void *k, const void *v)
 {
     const struct pf_kv_view *kv = job->a->kv;
@@ -117,7 +122,7 @@ static void fold(const struct attention_job *job, struct task_state *s, int n, c
         .scale = job->a->scale, .score = s->score, .m = s->m, .z = s->z, .acc = s->acc,
         .acc_stride = (size_t)kv->hd_v, .ac = s->ac,
     };
-    (kv->type == PF_KV_F16 ? job->b->k.attn_f16 : job->b->k.attn_f32)(&args);
+    kernel_of(&job->b->k, kv->type)(&args);
 }
 
 /* Of the keys that the queries see those that were chosen. All n are of one row. */

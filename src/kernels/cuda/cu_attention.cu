@@ -58,7 +58,7 @@ CU_INLINE void chunk_values(V value, int lo, int hi, int n_heads, const float *w
         ac[h] = 0;
 #pragma unroll 8
     for (int p = lo; p < hi; p++) {
-        float x = element(value(p));
+        float x = value_of(loaded(value(p)));
 #pragma unroll
         for (int h = 0; h < N; h++)
             if (h < n_heads)
@@ -80,21 +80,21 @@ CU_INLINE struct sums carve(float *shared, int hd_k)
 }
 
 /* The weighted sum of element d of the values; loads run AHEAD of the sum. */
-template <class E>
-CU_INLINE float chunk_value(const E *v, int stride, int lo, int hi, const float *weight)
+template <class P>
+CU_INLINE float chunk_value(P v, int stride, int lo, int hi, const float *weight)
 {
     enum { AHEAD = 32 };
     float sum = 0;
     for (int p = lo; p < hi; p += AHEAD) {
-        E x[AHEAD];
+        decltype(loaded(v)) x[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
             if (p + i < hi)
-                x[i] = v[(size_t)(p + i) * stride];
+                x[i] = loaded(v + (size_t)(p + i) * stride);
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
             if (p + i < hi)
-                sum = fmaf(weight[p + i], element(&x[i]), sum);
+                sum = fmaf(weight[p + i], value_of(x[i]), sum);
     }
     return sum;
 }
@@ -140,7 +140,7 @@ CU_INLINE bool last_of(int n, int *count)
 }
 
 /* blockIdx: KV head and SPLIT_HEADS of its heads, chunk, row. */
-template <class E>
+template <class P>
 static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_constant__ struct attention o, int n_groups)
 {
     extern __shared__ float shared[];
@@ -152,7 +152,7 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
         return;
     int h0 = blockIdx.x % n_groups * SPLIT_HEADS, n_heads = min((int)SPLIT_HEADS, group - h0), head = hk * group + h0;
     size_t at = pf_kv_row(&o.kv, c * CHUNK, hk), stride = (size_t)o.n_chunks * (hd_v + 2);
-    const E *k = (const E *)o.kv.k + at * o.kv.hd_k, *v = (const E *)o.kv.v + at * o.v_stride;
+    P k = element_at<P>(o.kv.k, at * o.kv.hd_k), v = element_at<P>(o.kv.v, at * o.v_stride);
     float *part = o.part + (((size_t)row * o.a.n_head + head) * o.n_chunks + c) * (hd_v + 2);
     load_queries(o, row, head, n_heads, s.q);
     chunk_weights(o, [&](int p) { return k + (size_t)p * o.kv.hd_k; }, lo, hi, n_heads, s);
@@ -170,7 +170,7 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
 
 /* blockIdx: KV head, row. The running sums of a thread's elements stay in registers, those of the heads in shared memory.
  * Where positions are chosen, they are taken as if they lay one after another. */
-template <class E>
+template <class P>
 static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ struct attention o)
 {
     wait_turn();
@@ -197,7 +197,7 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
             auto place = [&](int p) {
                 return pf_kv_row(&o.kv, chosen ? chosen[c * CHUNK + p] : c * CHUNK + p, hk);
             };
-            chunk_weights(o, [&](int p) { return (const E *)o.kv.k + place(p) * o.kv.hd_k; }, lo, hi, n_heads, s);
+            chunk_weights(o, [&](int p) { return element_at<P>(o.kv.k, place(p) * o.kv.hd_k); }, lo, hi, n_heads, s);
             if (t < n_heads) {
                 float top = m[t] > s.mc[t] ? m[t] : s.mc[t];
                 old[t] = pf_expf(m[t] - top);
@@ -211,7 +211,7 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
                 float ac[HEADS];
                 int d = i * THREADS + t;
                 if (i < n_parts && d < o.kv.hd_v) {
-                    chunk_values([&](int p) { return (const E *)o.kv.v + place(p) * o.v_stride + d; }, lo, hi, n_heads, s.weight, ac);
+                    chunk_values([&](int p) { return element_at<P>(o.kv.v, place(p) * o.v_stride + d); }, lo, hi, n_heads, s.weight, ac);
 #pragma unroll
                     for (int h = 0; h < HEADS; h++)
                         if (h < n_heads)
@@ -235,16 +235,16 @@ extern "C" size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int
     return (size_t)(rows < SPLIT_ROWS ? rows : SPLIT_ROWS) * n_head * n_chunks * (hd_v + 2);
 }
 
-template <class E>
+template <class P>
 static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
     size_t bytes = HEADS * ((size_t)o.kv.hd_k + CHUNK + 6) * sizeof(float);
     int n_groups = ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS);
     if (o.a.rows <= SPLIT_ROWS && !o.a.chosen)
-        return launch_early(split<E>, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o, n_groups);
+        return launch_early(split<P>, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o, n_groups);
     if (pf_cu_attention_tiled(&o))
         return pf_cu_attention_tiles(st, &o);
-    return launch_early(whole<E>, dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st, o);
+    return launch_early(whole<P>, dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st, o);
 }
 
 extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count,
@@ -254,5 +254,6 @@ extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attentio
     o.kv.v = a->kv->v ? a->kv->v : a->kv->k;
     if (a->kv->hd_k > CU_HEAD_DIM || a->kv->hd_v > CU_HEAD_DIM)
         return cudaErrorInvalidValue;
-    return a->kv->type == PF_KV_F16 ? launch<uint16_t>(st, o) : launch<float>(st, o);
+    return a->kv->type == PF_KV_F16 ? launch<const uint16_t *>(st, o) : a->kv->type == PF_KV_F32 ? launch<const float *>(st, o) :
+           launch<struct q8_at>(st, o);
 }

@@ -261,10 +261,22 @@ struct store {
     const int32_t *pos;
 };
 
+CU_INLINE void put_q8_0(struct cu_q8_0 *b, float x)
+{
+    enum { HALF_NAN = 0x7e00 };
+    struct lane_code v = code_of_lane(x);
+    b->q[threadIdx.x % WARP] = (int8_t)(v.finite ? v.q : 0);
+    if (threadIdx.x % WARP == 0)
+        b->d = v.finite ? half_bits(v.d) : HALF_NAN;
+}
+
+/* Element number `at`; the lanes of a warp put neighbours, lane 0 at a multiple of 32. */
 CU_INLINE void put(enum pf_kv_type type, void *base, size_t at, float x)
 {
     if (type == PF_KV_F16)
         ((uint16_t *)base)[at] = half_bits(x);
+    else if (type == PF_KV_Q8_0)
+        put_q8_0((struct cu_q8_0 *)base + at / 32, x);
     else
         ((float *)base)[at] = x;
 }

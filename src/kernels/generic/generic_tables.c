@@ -31,10 +31,12 @@ const struct pf_kernels TABLE = {
     .rope_neox = op_rope_neox,
     .softmax = op_softmax,
     .to_f16 = op_to_f16,
+    .to_q8_0 = op_to_q8_0,
     .l2_norm = op_l2_norm,
     .conv_silu = op_conv_silu,
     .delta_step = op_delta_step,
     .compress = op_compress,
     .attn_f16 = op_attn_f16,
     .attn_f32 = op_attn_f32,
+    .attn_q8_0 = op_attn_q8_0,
 };
