@@ -176,8 +176,9 @@ static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype dow
                 picks[r * N_USED + i] = (first + i * (1 + r % 2)) % N_EXPERT;
         struct pair at = pair_new(picks, (size_t)n_picks), w = random_pair((size_t)n_picks, 1),
                     x = random_pair((size_t)rows * n, 1), y = random_pair((size_t)rows * n, 1);
+        static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { .kind = PF_ACT_SWIGLU_OAI }, { PF_ACT_SWIGLU, 0.5f } };
         for (int way = 0; way < 3; way++) {
-            BOTH(experts(b, &(struct pf_experts_op){ .gate = &gate, .up = &up, .down = &down, .act = way == 1 ? PF_ACT_SWIGLU_OAI : PF_ACT_SWIGLU,
+            BOTH(experts(b, &(struct pf_experts_op){ .gate = &gate, .up = &up, .down = &down, .act = acts[way],
                                                      .weigh_input = way == 2, .n_expert = N_EXPERT, .n_used = N_USED, .rows = rows,
                                                      .picks = (const int32_t *)(const void *)at.at[u], .weights = w.at[u],
                                                      .x = x.at[u], .y = y.at[u] }));
@@ -207,9 +208,11 @@ static void row_operations(void)
             same(&y, "norm after an addition", "", n);
             same(&x, "added", "", n);
         }
-        for (enum pf_act act = PF_ACT_SWIGLU; act <= PF_ACT_SIGMOID; act++) {
-            BOTH(act(b, act, x.at[u], d.at[u], (int64_t)rows * n, y.at[u]));
-            same(&y, "activation", "", (int)act);
+        static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { PF_ACT_SWIGLU, 0.5f }, { .kind = PF_ACT_SWIGLU_OAI },
+                                              { .kind = PF_ACT_SIGMOID } };
+        for (int k = 0; k < 4; k++) {
+            BOTH(act(b, acts[k], x.at[u], d.at[u], (int64_t)rows * n, y.at[u]));
+            same(&y, "activation", "", k);
         }
         BOTH(add_gated(b, x.at[u], g.at[u], d.at[u], n, rows));
         same(&x, "gated addition", "", n);
@@ -301,16 +304,25 @@ static void attentions(void)
 
 static void routing(void)
 {
-    for (int way = 0; way < 6; way++) {
+    for (int way = 0; way < 8; way++) {
         int n = way < 3 ? 128 : 60, k = way == 5 ? 40 : 8, rows = 9;
-        struct pf_routing r = { .n_expert = n, .n_used = k, .gating = (enum pf_gating)(way % 3), .norm_weights = way % 2,
+        struct pf_routing r = { .n_expert = n, .n_used = k, .gating = (enum pf_gating)(way < 6 ? way % 3 : PF_GATE_SQRT_SOFTPLUS), .norm_weights = way % 2,
                                 .weight_scale = way == 3 ? 2.5f : 1, .n_group = way == 4 ? 6 : 0, .n_group_used = way == 4 ? 3 : 0 };
         float *bias = place(floats((size_t)n, 1), (size_t)n * sizeof *bias);
+        int32_t *table = malloc((size_t)(rows * k) * sizeof *table), token[] = { 8, 3, 5, 0, 2, 2, 7, 1, 6 };
+        for (int i = 0; i < rows * k; i++)
+            table[i] = i * 7 % n;
+        place(table, (size_t)(rows * k) * sizeof *table);
+        struct pair ids = pair_new(token, (size_t)rows);
         struct pair l = random_pair((size_t)rows * (size_t)n, 4), picks = random_pair((size_t)rows * (size_t)k, 1),
                     w = random_pair((size_t)rows * (size_t)k, 1);
-        BOTH(route(b, &r, l.at[u], way % 2 ? bias : NULL, rows, (int32_t *)(void *)picks.at[u], w.at[u]));
+        BOTH(route(b, &(struct pf_route_op){
+            .how = &r, .logits = l.at[u], .select_bias = way % 2 ? bias : NULL, .table = way == 7 ? table : NULL,
+            .ids = (const int32_t *)(const void *)ids.at[u], .rows = rows, .picks = (int32_t *)(void *)picks.at[u],
+            .weights = w.at[u] }));
         same(&picks, "picks", "", way);
         same(&w, "weights", "", way);
+        pair_free(&ids);
         pair_free(&l);
         pair_free(&picks);
         pair_free(&w);

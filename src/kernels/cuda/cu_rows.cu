@@ -146,7 +146,7 @@ extern "C" cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int
     return launch_early(quantise, dim3(rows, ceil_div(n / 32, THREADS / WARP)), THREADS, 0, st, *x, n, stride, fault);
 }
 
-static __global__ void act_elements(enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+static __global__ void act_elements(struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     wait_turn();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -154,13 +154,13 @@ static __global__ void act_elements(enum pf_act act, const float *gate, const fl
         y[i] = activation(act, gate[i], up[i]);
 }
 
-extern "C" cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+extern "C" cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     return launch_early(act_elements, ceil_div(n, THREADS), THREADS, 0, st, act, gate, up, n, y);
 }
 
 /* A warp takes a block of 32. */
-static __global__ void act_picks(enum pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x, int n,
+static __global__ void act_picks(struct pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x, int n,
                                  int n_blocks, const int32_t *picks, const uint8_t *const *only, int *fault)
 {
     wait_turn();
@@ -177,7 +177,7 @@ static __global__ void act_picks(enum pf_act act, const float *gate, const float
         quantise_block(a, &x, n, blockIdx.y, b, fault);
 }
 
-extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, enum pf_act act, const float *gate, const float *up, const struct cu_x *x,
+extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up, const struct cu_x *x,
                                        int n, int rows, const int32_t *picks, const uint8_t *const *only, int *fault)
 {
     int n_blocks = ceil_div(n, 32);

@@ -169,7 +169,7 @@ pf_status pf_cuda_choose(pf_backend *backend, const struct pf_choose_op *c)
     return pf_cuda_put(b, pf_cu_choose(b->stream, c, b->scores, b->sizes.max_positions), "choosing positions");
 }
 
-pf_status pf_cuda_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+pf_status pf_cuda_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     PF_TRY(pf_cuda_settle(b));
@@ -262,14 +262,18 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
                          "attention");
 }
 
-pf_status pf_cuda_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias,
-                        int rows, int32_t *picks, float *weights)
+pf_status pf_cuda_route(pf_backend *backend, const struct pf_route_op *r)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    const float *bias;
+    struct pf_route_op o = *r;
     PF_TRY(pf_cuda_settle(b));
-    PF_TRY(pf_cuda_floats_at(b, select_bias, (size_t)r->n_expert, &bias));
-    return pf_cuda_put(b, pf_cu_route(b->stream, r, logits, bias, rows, picks, weights, b->fault), "routing");
+    PF_TRY(pf_cuda_floats_at(b, r->select_bias, (size_t)r->how->n_expert, &o.select_bias));
+    if (r->table) {
+        const uint8_t *table;
+        PF_TRY(pf_cuda_matrix_at(b, r->table, &table));
+        o.table = (const int32_t *)(const void *)table;
+    }
+    return pf_cuda_put(b, pf_cu_route(b->stream, &o, b->fault), "routing");
 }
 
 pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows)
