@@ -379,7 +379,8 @@ struct pf_stats {
     uint64_t disk_busy_ns;           /* at least one such read was under way */
     uint64_t disk_wait_ns;           /* computing waited for one */
     /* Experts shared between CPU and GPU; all 0 where one of them has everything. */
-    uint64_t vram_slots, vram_slot_bytes;        /* experts that the GPU's memory has room for, and that room */
+    uint64_t vram_slots, vram_slot_bytes;        /* experts that the GPU's memory has room for, and that room, */
+    uint64_t vram_transit_bytes;     /* and what is kept for experts on their way */
     uint64_t vram_hits;              /* experts wanted that lay in the GPU's memory */
     uint64_t n_transfers;            /* parts of experts that were sent to the GPU for a step, */
     uint64_t transfer_bytes, transfer_ns;

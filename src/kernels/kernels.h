@@ -59,6 +59,8 @@ typedef void pf_rms_norm_fn(const float *x, const float *w, float eps, int n, fl
 
 /* a[i] = silu(g[i]) * u[i]; silu(z) = z * sigmoid(z). a may be g or u. */
 typedef void pf_swiglu_fn(const float *g, const float *u, int n, float *a);
+/* The same of min(g[i], limit) and of u[i] within +-limit. */
+typedef void pf_swiglu_clamped_fn(const float *g, const float *u, float limit, int n, float *a);
 
 /* y[i] = y[i] + x[i] */
 typedef void pf_add_fn(float *y, const float *x, int n);
@@ -88,6 +90,9 @@ struct pf_delta_args {
     float       *after, *out;
 };
 typedef void pf_delta_fn(const struct pf_delta_args *a);
+
+/* One position of a running softmax, per channel: m, z, a as struct pf_compress_op in backend.h has them, t = gate + ape. */
+typedef void pf_compress_fn(float *m, float *z, float *a, const float *u, const float *gate, const float *ape, int n);
 
 /* p[i] = exp(x[i] - max x) / sum, the sum in 32 accumulators as in pf_rms_norm_fn (plain additions). p may be x. */
 typedef void pf_softmax_fn(const float *x, int n, float *p);
@@ -143,6 +148,7 @@ typedef void pf_attn_fn(const struct pf_attn_args *a);
     X(rms_norm,   pf_rms_norm_fn)    \
     X(swiglu,     pf_swiglu_fn)      \
     X(swiglu_oai, pf_swiglu_fn)      \
+    X(swiglu_clamped, pf_swiglu_clamped_fn) \
     X(sigmoid_mul, pf_swiglu_fn)     \
     X(add,        pf_add_fn)         \
     X(scale,      pf_scale_fn)       \
@@ -155,6 +161,7 @@ typedef void pf_attn_fn(const struct pf_attn_args *a);
     X(l2_norm,    pf_l2_norm_fn)     \
     X(conv_silu,  pf_conv_fn)        \
     X(delta_step, pf_delta_fn)       \
+    X(compress,   pf_compress_fn)    \
     X(attn_f16,   pf_attn_fn)        \
     X(attn_f32,   pf_attn_fn)        \
     X(attn_q8_0,  pf_attn_fn)

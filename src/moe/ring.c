@@ -27,7 +27,7 @@ static size_t window_bytes(const struct pf_model *m, const struct pf_session_opt
     for (int il = first; il < end; il++) {
         const struct pf_attention *a = &m->layers[il].attn;
         if (a->window)
-            row += (size_t)a->n_kv_head * (pf_kv_row_bytes(o->kv_type, a->hd_k) + pf_kv_row_bytes(o->kv_type, a->hd_v));
+            row += (size_t)a->n_kv_head * pf_kv_row_bytes(o->kv_type, a->v_in_k ? a->hd_k : a->hd_k + a->hd_v);
     }
     return row * (size_t)pf_widest_window(m);
 }
@@ -103,6 +103,7 @@ void pf_ring_copy(const struct pf_session *s, const struct pf_unit *u, int64_t p
         if (s->m->layers[il].attn.window == 0)
             continue;
         copy_rows(&c, kv, kv->k, pf_kv_row_bytes(kv->type, kv->hd_k));
-        copy_rows(&c, kv, kv->v, pf_kv_row_bytes(kv->type, kv->hd_v));
+        if (kv->v)
+            copy_rows(&c, kv, kv->v, pf_kv_row_bytes(kv->type, kv->hd_v));
     }
 }

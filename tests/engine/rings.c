@@ -144,7 +144,7 @@ static void test_rewind(pf_model *m)
     unsigned state = 4711;
     go_on(s, n_text, 300, "the beginning");
     go_on(s, 1, 420, "an answer");
-    CHECK(pf_session_rewind(s, 415) == PF_OK && s->computed == 415, "%d: the ring holds this", (int)s->computed);
+    CHECK(pf_session_rewind(s, 415) == PF_OK && (m->recurrent || s->computed == 415), "%d: the ring holds this", (int)s->computed);
     CHECK(pf_session_rewind(s, 301) == PF_OK && s->computed >= 268, "%d: a checkpoint is at 300", (int)s->computed);
     go_on(s, 1, 310, "after a checkpoint");
     for (int i = 0; i < N_BACK; i++) {

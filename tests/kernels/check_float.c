@@ -90,6 +90,13 @@ static void run_swiglu_oai(const struct pf_kernels *k, const struct job *j)
     run_glu(k->swiglu_oai, j);
 }
 
+static void run_swiglu_clamped(const struct pf_kernels *k, const struct job *j)
+{
+    k->swiglu_clamped(j->x, j->w, 1.5f, j->n, j->out);
+    memcpy(j->out + j->n, j->w, (size_t)j->n * sizeof *j->w);
+    k->swiglu_clamped(j->x, j->out + j->n, 0.1f, j->n, j->out + j->n);
+}
+
 static void run_sigmoid_mul(const struct pf_kernels *k, const struct job *j)
 {
     run_glu(k->sigmoid_mul, j);
@@ -107,6 +114,21 @@ static void run_conv_silu(const struct pf_kernels *k, const struct job *j)
     const float *taps[4] = { j->x, j->w, j->x + j->n, j->w + j->n };
     k->conv_silu(taps, j->w, (size_t)j->n, 1, j->n, j->out);
     k->conv_silu(taps, j->x, 0, 4, j->n, j->out + j->n);
+}
+
+/* From nothing, and then once more. */
+static void run_compress(const struct pf_kernels *k, const struct job *j)
+{
+    float *m = j->out, *z = j->out + j->n;
+    static float a[N_MAX];
+    for (int i = 0; i < j->n; i++) {
+        m[i] = -INFINITY;
+        z[i] = a[i] = 0;
+    }
+    k->compress(m, z, a, j->x, j->w, j->w + j->n, j->n);
+    k->compress(m, z, a, j->x + j->n, j->x, j->w, j->n);
+    for (int i = 0; i < j->n; i++)
+        m[i] += a[i];
 }
 
 /* What the entries that change their argument begin with. */
@@ -161,7 +183,8 @@ static const struct entry {
     { "add", run_add, 40 },             { "scale", run_scale, 32 },         { "axpy", run_axpy, 40 },
     { "rope_norm", run_rope_norm, 40 }, { "rope_neox", run_rope_neox, 40 }, { "softmax", run_softmax, 56 },
     { "to_f16", run_to_f16, 12 },       { "sigmoid_mul", run_sigmoid_mul, 32 }, { "l2_norm", run_l2_norm, 32 },
-    { "conv_silu", run_conv_silu, 32 },
+    { "conv_silu", run_conv_silu, 32 }, { "swiglu_clamped", run_swiglu_clamped, 32 },
+    { "compress", run_compress, 72 },
 };
 enum { N_ENTRIES = sizeof entries / sizeof *entries };
 
@@ -407,7 +430,7 @@ static void expect(const char *what, int n, double off, double limit)
 static void check_accuracy(int n)
 {
     static float x[N_MAX], w[N_MAX], y[N_MAX];
-    double sum = 0, norm = 0, glu = 0, soft = 0, sum_exp = 0, allowed = n / 32.0 + 6;
+    double sum = 0, norm = 0, glu = 0, clamped = 0, soft = 0, sum_exp = 0, allowed = n / 32.0 + 6;
     float max = -INFINITY;
     fill(x, n, FILL_PLAIN);
     fill(w, n, FILL_PLAIN);
@@ -423,11 +446,17 @@ static void check_accuracy(int n)
     levels[0]->swiglu(x, w, n, y);
     for (int i = 0; i < n; i++)
         glu = fmax(glu, eps_off(y[i], (double)x[i] / (1 + exp(-(double)x[i])) * (double)w[i]));
+    levels[0]->swiglu_clamped(x, w, 0.7f, n, y);
+    for (int i = 0; i < n; i++) {
+        double g = fmin((double)x[i], (double)0.7f), u = fmax(fmin((double)w[i], (double)0.7f), -(double)0.7f);
+        clamped = fmax(clamped, eps_off(y[i], g / (1 + exp(-g)) * u));
+    }
     levels[0]->softmax(x, n, y);
     for (int i = 0; i < n; i++)
         soft = fmax(soft, eps_off(y[i], exp((double)x[i] - (double)max) / sum_exp));
     expect("rms_norm", n, norm, allowed / 2 + 5);
     expect("swiglu", n, glu, 8);
+    expect("swiglu_clamped", n, clamped, 8);
     expect("softmax", n, soft, allowed + 12);
 }
 

@@ -179,7 +179,7 @@ struct row_job {
     union {
         struct { const struct pf_weight *w; const int32_t *ids; float *x; } embed;
         struct { const float *x, *w; const float *bias; float eps; int n; float *y; } norm;
-        struct { enum pf_act act; const float *gate, *up; float *y; } act;
+        struct { struct pf_act act; const float *gate, *up; float *y; } act;
         struct { float *y, a; const float *gate, *x; int n; } add;
         struct { const struct pf_rope_op *ropes; int n_ropes; } rope;
         struct { const struct pf_copy *copies; int n_copies; } copy;
@@ -258,20 +258,27 @@ static pf_status cpu_layer_norm(pf_backend *backend, const float *x, const float
     return PF_OK;
 }
 
-pf_swiglu_fn *pf_cpu_act_fn(const struct cpu_backend *b, enum pf_act act)
+void pf_cpu_activate(const struct cpu_backend *b, struct pf_act act, const float *gate, const float *up, int n, float *y)
 {
-    return act == PF_ACT_SWIGLU ? b->k.swiglu : act == PF_ACT_SWIGLU_OAI ? b->k.swiglu_oai : b->k.sigmoid_mul;
+    if (act.kind == PF_ACT_SIGMOID)
+        b->k.sigmoid_mul(gate, up, n, y);
+    else if (act.kind == PF_ACT_SWIGLU_OAI)
+        b->k.swiglu_oai(gate, up, n, y);
+    else if (act.limit > 0)
+        b->k.swiglu_clamped(gate, up, act.limit, n, y);
+    else
+        b->k.swiglu(gate, up, n, y);
 }
 
 static void act_elements(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct row_job *job = ctx;
     (void)thread;
-    pf_cpu_act_fn(job->b, job->act.act)(job->act.gate + begin, job->act.up + begin, (int)(end - begin),
-                                        job->act.y + begin);
+    pf_cpu_activate(job->b, job->act.act, job->act.gate + begin, job->act.up + begin, (int)(end - begin),
+                    job->act.y + begin);
 }
 
-static pf_status cpu_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+static pf_status cpu_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     struct row_job job = { .b = cpu_of(backend), .act = { act, gate, up, y } };
     pf_pool_run(job.b->pool, act_elements, &job, n, 8192);
@@ -421,6 +428,10 @@ static const struct pf_backend_ops cpu_ops = {
     .copy = cpu_copy,
     .conv = pf_cpu_conv,
     .delta = pf_cpu_delta,
+    .compress = pf_cpu_compress,
+    .mix = pf_cpu_mix,
+    .streams_read = pf_cpu_streams_read,
+    .streams_write = pf_cpu_streams_write,
     .experts = pf_cpu_experts, .experts_begin = pf_cpu_experts_begin, .experts_part = pf_cpu_experts_part,
     .experts_gate_up = pf_cpu_experts_gate_up, .experts_down = pf_cpu_experts_down, .experts_pick = pf_cpu_experts_pick,
     .experts_end = pf_cpu_experts_end, .alert = cpu_alert,

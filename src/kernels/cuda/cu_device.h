@@ -60,15 +60,18 @@ CU_INLINE uint16_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
-CU_INLINE float activation(enum pf_act act, float g, float u)
+CU_INLINE float activation(struct pf_act act, float g, float u)
 {
-    if (act == PF_ACT_SWIGLU)
-        return g * pf_sigmoidf(g) * u;
-    if (act == PF_ACT_SIGMOID)
+    if (act.kind == PF_ACT_SIGMOID)
         return pf_sigmoidf(g) * u;
-    float z = g > 7.0f ? 7.0f : g;
-    float v = u > 7.0f ? 7.0f : u;
-    v = v < -7.0f ? -7.0f : v;
+    if (act.kind == PF_ACT_SWIGLU && !(act.limit > 0))
+        return g * pf_sigmoidf(g) * u;
+    float top = act.kind == PF_ACT_SWIGLU ? act.limit : 7.0f;
+    float z = g > top ? top : g;
+    float v = u > top ? top : u;
+    v = v < -top ? -top : v;
+    if (act.kind == PF_ACT_SWIGLU)
+        return z * pf_sigmoidf(z) * v;
     return z * pf_sigmoidf(1.702f * z) * (v + 1.0f);
 }
 

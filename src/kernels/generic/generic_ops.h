@@ -217,6 +217,23 @@ static void op_swiglu(const float *g, const float *u, int n, float *a)
     for_blocks(block_swiglu, g, u, n, 0.0f, NULL, a);
 }
 
+static inline void block_swiglu_clamped(const float *g, const float *u, const float *limit, float *a)
+{
+    float t[PF_LANES], top = *limit;
+    for (int j = 0; j < PF_LANES; j++) {
+        float z = g[j] > top ? top : g[j];
+        float v = u[j] > top ? top : u[j];
+        v = v < -top ? -top : v;
+        t[j] = z * pf_sigmoidf(z) * v;
+    }
+    memcpy(a, t, sizeof t);
+}
+
+static void op_swiglu_clamped(const float *g, const float *u, float limit, int n, float *a)
+{
+    for_blocks(block_swiglu_clamped, g, u, n, 0.0f, &limit, a);
+}
+
 static inline void block_swiglu_oai(const float *g, const float *u, const float *none, float *a)
 {
     float t[PF_LANES];
