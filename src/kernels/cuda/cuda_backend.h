@@ -170,7 +170,7 @@ pf_status pf_cuda_quantise_x(struct cuda_backend *b, const float *x, int n, int 
 pf_status pf_cuda_place(pf_backend *backend, const void *host, size_t bytes);
 pf_status pf_cuda_buf_alloc(pf_backend *backend, size_t bytes, bool shared, void **out);
 void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared);
-void pf_cuda_buf_copy(pf_backend *backend, void *to, const void *from, size_t bytes);
+void pf_cuda_buf_copy(pf_backend *backend, const struct pf_buf_copy *c);
 pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t bytes);
 pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size_t bytes);
 uint64_t pf_cuda_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes);
