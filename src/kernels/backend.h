@@ -179,6 +179,14 @@ struct pf_copy {
     int64_t      from_row, to_row;
 };
 
+/* From one place of the backend's memory to another: `rows` times as many bytes, at strides that are no less. */
+struct pf_buf_copy {
+    void       *to;
+    const void *from;
+    size_t      bytes, to_stride, from_stride;
+    int         rows;
+};
+
 /* Causal convolution of every channel over time, then SiLU: y[r] = silu(sum over t of w[t] * x[r - (taps - 1) + t]), of
  * n each. Rows before the batch are in before [taps - 1][n] (NULL: zeros); the last rows go to after, likewise. */
 struct pf_conv_op {
@@ -318,7 +326,7 @@ struct pf_backend_ops {
      * and write, for upload and download only. */
     pf_status (*buf_alloc)(pf_backend *b, size_t bytes, bool shared, void **out);
     void      (*buf_free)(pf_backend *b, void *p, size_t bytes, bool shared);
-    void      (*buf_copy)(pf_backend *b, void *to, const void *from, size_t bytes);
+    void      (*buf_copy)(pf_backend *b, const struct pf_buf_copy *c);
 
     /* Between the caller's memory and the backend's, in turn with the operations. The caller's side must stay as it is until
      * `finish`, which waits for everything and reports what failed since the last one. */

@@ -22,8 +22,8 @@ pf_status pf_streams_begin(struct pf_session *s, const float *h, int rows, float
 
 /* compressed.c: rotates the last part of every head of x; makes keys of blocks out of b->h and keeps them in kv. */
 pf_status pf_rotate_tails(struct pf_session *s, float *x, const float *cs, int n_head, int hd, int rows);
-pf_status pf_compress(struct pf_session *s, const struct pf_compressor *c, const float *before, float *after, const struct pf_kv_view *kv,
-                      int rows);
+pf_status pf_compress(struct pf_session *s, const struct pf_compressor *c, const float *before, float *after,
+                      const struct pf_kv_view *kv, int rows);
 
 static inline const struct pf_backend_ops *ops_of(const struct pf_session *s)
 {

@@ -1,14 +1,15 @@
-/* Compressed attention (DeepSeek-AI 2026, "DeepSeek-V4": CSA with blocks of 4 positions and an indexer, HCA with blocks of
- * 128). One key for all heads, which is its value too; it is kept for each position, seen in a window, and for each block of
- * positions, seen from where the block ends:
+/* Compressed attention (DeepSeek-AI 2026, "DeepSeek-V4": CSA with blocks of 4 positions and an indexer, HCA with blocks
+ * of 128). One key for all heads, which is its value too; it is kept for each position, seen in a window, and for each
+ * block of positions, seen from where the block ends:
  *
  *     q   = rope(norm(q_b norm(q_a h)))  per head, the norm without weights        kv = rope(norm(kv h))
  *     key of a block = rope(norm(sum over its positions of softmax(gate h + ape) * u h))      at its first position
  *     o   = rope back(attention(q; window of kv, keys of blocks))                  one softmax over both
  *     y   = out_b [out_a of each group of heads]
  *
- * Only the last part of a head is rotated. As keys are values, too, what the heads put out is rotated and has to be turned
- * back. What a block that is not full yet has gathered is recurrent state: that of the layer's blocks, then the indexer's. */
+ * Only the last part of a head is rotated. As keys are values, too, what the heads put out is rotated and has to be
+ * turned back. What a block that is not full yet has gathered is recurrent state: that of the layer's blocks, then the
+ * indexer's. */
 #include "moe/blocks.h"
 
 /* Of the tables: layers with keys of blocks have frequencies of their own. */
@@ -29,8 +30,8 @@ pf_status pf_rotate_tails(struct pf_session *s, float *x, const float *cs, int n
     return ops_of(s)->rope(s->unit->backend, &op, 1, rows);
 }
 
-pf_status pf_compress(struct pf_session *s, const struct pf_compressor *c, const float *before, float *after, const struct pf_kv_view *kv,
-                      int rows)
+pf_status pf_compress(struct pf_session *s, const struct pf_compressor *c, const float *before, float *after,
+                      const struct pf_kv_view *kv, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);
     pf_backend *be = s->unit->backend;
@@ -39,8 +40,8 @@ pf_status pf_compress(struct pf_session *s, const struct pf_compressor *c, const
     const struct pf_linear from_h[] = { { &c->u, b->packed }, { &c->gate, b->gate_out } };
     PF_TRY(pf_project(s, from_h, 2, b->h, rows));
     PF_TRY(ops->compress(be, &(struct pf_compress_op){
-        .u = b->packed, .gate = b->gate_out, .ape = c->ape, .pos = b->pos, .before = before, .after = after, .out = b->v,
-        .n = c->width, .ratio = c->ratio, .rows = rows, .n_out = n, .overlaps = c->overlaps }));
+        .u = b->packed, .gate = b->gate_out, .ape = c->ape, .pos = b->pos, .before = before, .after = after,
+        .out = b->v, .n = c->width, .ratio = c->ratio, .rows = rows, .n_out = n, .overlaps = c->overlaps }));
     PF_TRY(ops->rms_norm(be, b->v, c->norm, s->m->eps, c->width, n, b->v));
     PF_TRY(pf_rotate_tails(s, b->v, b->blocks.cs[which], 1, c->width, n));
     return ops->kv_store(be, kv, b->v, NULL, b->blocks.number[which], n);
@@ -90,10 +91,11 @@ pf_status pf_compressed_block(struct pf_session *s, int il, int rows)
     if (layer->has_indexer)
         PF_TRY(pf_index_block(s, il, rows));
     PF_TRY(ops->attention(be, &(struct pf_attention_op){
-        .q = b->q, .out = b->attn, .kv = &s->kv[il].view, .pos = b->pos, .n_positions = s->computed + rows, .rows = rows,
-        .n_head = a->n_head, .window = a->window, .scale = a->scale, .sinks = a->sinks,
+        .q = b->q, .out = b->attn, .kv = &s->kv[il].view, .pos = b->pos, .n_positions = s->computed + rows,
+        .rows = rows, .n_head = a->n_head, .window = a->window, .scale = a->scale, .sinks = a->sinks,
         .blocks = c->blocks.ratio ? &s->block_kv[il].view : NULL, .ratio = c->blocks.ratio,
-        .chosen = layer->has_indexer && pf_index_is_used(s, rows) ? b->chosen : NULL, .max_chosen = s->m->index.max_chosen }));
+        .chosen = layer->has_indexer && pf_index_is_used(s, rows) ? b->chosen : NULL,
+        .max_chosen = s->m->index.max_chosen }));
     PF_TRY(pf_rotate_tails(s, b->attn, back_table_of(s, c), a->n_head, a->hd_v, rows));
     PF_TRY(ops->heads(be, &(struct pf_heads_op){
         .w = &c->out_a, .n_head = z->n_group, .n_out = z->n_group_out, .head_rows = z->n_group_out, .rows = rows,

@@ -1,13 +1,13 @@
-/* The indexer of sparse attention (DeepSeek-AI 2025, "DeepSeek-V3.2-Exp"; GLM-5; DeepSeek-V4): a small attention without
- * values that says which keys the large one looks at.
+/* The indexer of sparse attention (DeepSeek-AI 2025, "DeepSeek-V3.2-Exp"; GLM-5; DeepSeek-V4): a small attention
+ * without values that says which keys the large one looks at.
  *
- *     k = layer_norm(k h)                   one key a position, cached beside the latent; or, where the large attention looks
- *                                           at keys of blocks, one key a block, made as those are: compressed.c
+ *     k = layer_norm(k h)                   one key a position, cached beside the latent; or, where the large attention
+ *                                           looks at keys of blocks, one a block, made as those are: compressed.c
  *     score(k) = sum over heads of (w h) * max(q_head . k, 0)             q from the normed query latent
  *
- * The first part of every head of q and of k is rotated, of blocks the last. A positive factor common to all scores is left
- * out. While a row sees no more keys than may be chosen, it sees all. Layers without an indexer take what the one before
- * chose. */
+ * The first part of every head of q and of k is rotated, of blocks the last. A positive factor common to all scores is
+ * left out. While a row sees no more keys than may be chosen, it sees all. Layers without an indexer take what the one
+ * before chose. */
 #include "moe/blocks.h"
 
 static const float key_eps = 1e-6f;
@@ -40,7 +40,7 @@ static pf_status keys_of_blocks(struct pf_session *s, int il, int rows)
 {
     const struct pf_layer *layer = &s->m->layers[il];
     const struct pf_index_sizes *z = &s->m->index;
-    size_t n_first = layer->n_state - 6 * (size_t)z->width;      /* of the state: that of the large attention's blocks */
+    size_t n_first = layer->n_state - 6 * (size_t)z->width;      /* of the state: the large attention's blocks */
     const float *before = pf_state_before(s, il);
     PF_TRY(pf_rotate_tails(s, s->unit->buf.index_q, s->unit->buf.blocks.far, z->n_head, z->width, rows));
     return pf_compress(s, &layer->indexer.blocks, before ? before + n_first : NULL, pf_state_after(s, il) + n_first,

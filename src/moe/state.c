@@ -60,8 +60,10 @@ static void copy_kept(const struct pf_session *s, int i, int64_t pos, bool keep)
 {
     pthread_mutex_lock(&s->m->step_lock);
     for (const struct pf_unit *u = s->units; u < s->units + 2; u++) {
-        if (u->state_bytes)
-            u->backend->ops->buf_copy(u->backend, keep ? u->kept[i] : u->state, keep ? u->state : u->kept[i], u->state_bytes);
+        size_t n = u->state_bytes;
+        struct pf_buf_copy copy = { keep ? u->kept[i] : u->state, keep ? u->state : u->kept[i], n, n, n, 1 };
+        if (n)
+            u->backend->ops->buf_copy(u->backend, &copy);
         if (u->kept_bytes > u->state_bytes)
             pf_ring_copy(s, u, pos, (char *)u->kept[i] + u->state_bytes, keep);
     }

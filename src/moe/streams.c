@@ -1,5 +1,5 @@
-/* Several residual streams and what a block reads of them and writes to them: manifold-constrained hyper-connections (Xie et
- * al. 2025, "mHC"; DeepSeek-AI 2026, "DeepSeek-V4").
+/* Several residual streams and what a block reads of them and writes to them: manifold-constrained hyper-connections
+ * (Xie et al. 2025, "mHC"; DeepSeek-AI 2026, "DeepSeek-V4").
  *
  *     L  = fn * norm(all streams as one row)       24 numbers for 4 streams
  *     read, write, mix = of L: struct pf_mix_op
@@ -9,8 +9,8 @@
  * At the start each stream is the embedding, at the end they are only read. */
 #include "moe/blocks.h"
 
-static struct pf_streams_op op_of(const struct pf_session *s, const struct pf_mix *mix, float *x, int rows, const float *weights,
-                                  float *y)
+static struct pf_streams_op op_of(const struct pf_session *s, const struct pf_mix *mix, float *x, int rows,
+                                  const float *weights, float *y)
 {
     return (struct pf_streams_op){ .x = x, .y = y, .weights = weights, .n = s->m->n_embd, .n_streams = s->m->streams.n,
                                    .n_weights = mix->fn.n_out, .rows = rows };

@@ -302,6 +302,107 @@ static void attentions(void)
         }
 }
 
+/* A window of positions, and keys of blocks of them: all, or some that were chosen. */
+static void block_attention(enum pf_kv_type type, int rows, int ratio, bool choosing)
+{
+    enum { CHUNK = PF_KV_CHUNK_POSITIONS, HD = 96, N_HEAD = 20, N_KEYS = 2 * CHUNK, MAX_CHOSEN = 300, LAST = N_KEYS - 1 };
+    size_t n_floats = N_KEYS * pf_kv_row_bytes(type, HD) / 4;
+    float *sinks = place(floats(N_HEAD, 1), N_HEAD * sizeof(float));
+    int32_t at[N_KEYS], pos[MAX_ROWS], chosen[MAX_ROWS][MAX_CHOSEN];
+    for (int i = 0; i < N_KEYS; i++)
+        at[i] = i;
+    for (int r = 0; r < rows; r++) {
+        pos[r] = LAST * ratio - 3 * (rows - 1 - r);
+        for (int i = 0, n = (pos[r] + 1) / ratio; i < MAX_CHOSEN; i++)
+            chosen[r][i] = n > MAX_CHOSEN ? i * n / MAX_CHOSEN : i;
+    }
+    struct pair k = pair_new(NULL, n_floats), blocks = pair_new(NULL, n_floats), all = pair_new(at, N_KEYS), of = pair_new(pos, (size_t)rows),
+                some = pair_new(chosen, (size_t)rows * MAX_CHOSEN), new_keys = random_pair((size_t)N_KEYS * HD, 2),
+                new_blocks = random_pair((size_t)N_KEYS * HD, 2), q = random_pair((size_t)rows * N_HEAD * HD, 2),
+                out = random_pair((size_t)rows * N_HEAD * HD, 1);
+    for (int u = 0; u < 2; u++) {
+        pf_backend *b = units[u];
+        const struct pf_kv_view kv = { k.at[u], NULL, type, 1, HD, HD, N_KEYS / CHUNK };
+        struct pf_kv_view of_blocks = kv;
+        const int32_t *keys = (const int32_t *)(const void *)all.at[u];
+        of_blocks.k = blocks.at[u];
+        must(b->ops->kv_store(b, &kv, new_keys.at[u], NULL, keys, N_KEYS));
+        must(b->ops->kv_store(b, &of_blocks, new_blocks.at[u], NULL, keys, N_KEYS));
+        must(b->ops->attention(b, &(struct pf_attention_op){
+            .q = q.at[u], .out = out.at[u], .kv = &kv, .pos = (const int32_t *)(const void *)of.at[u], .n_positions = LAST * ratio + 1,
+            .rows = rows, .n_head = N_HEAD, .window = 100, .scale = 0.125f, .sinks = sinks, .blocks = &of_blocks, .ratio = ratio,
+            .chosen = choosing ? (const int32_t *)(const void *)some.at[u] : NULL, .max_chosen = MAX_CHOSEN }));
+        must(b->ops->finish(b));
+    }
+    same(&out, "attention to blocks", choosing ? "chosen" : "all", rows * 1000 + ratio);
+    struct pair *pairs[] = { &k, &blocks, &all, &of, &some, &new_keys, &new_blocks, &q, &out };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
+static void block_attentions(void)
+{
+    for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_Q8_0; type++)
+        for (int rows = 1; rows <= 41; rows += 20)
+            for (int way = 0; way < 4; way++)
+                block_attention(type, rows, way % 2 ? 4 : 128, way / 2);
+}
+
+/* Blocks in two batches, the second of which begins in the middle of one. */
+static void compressions(void)
+{
+    for (int way = 0; way < 4; way++) {
+        int n = way % 2 ? 72 : 512, ratio = way < 2 ? 4 : 128, width = way < 2 ? 2 * n : n, rows = 41, n_out = rows / ratio + 2;
+        size_t n_state = (size_t)3 * (size_t)width;
+        float *ape = place(floats((size_t)(width * ratio), 1), (size_t)(width * ratio) * sizeof *ape);
+        struct pair u_ = random_pair((size_t)(rows * width), 1), gate = random_pair((size_t)(rows * width), 3),
+                    first = random_pair(n_state, 1), second = random_pair(n_state, 1), out = random_pair((size_t)(n_out * n), 1);
+        for (int i = 0; i < 2; i++) {
+            int32_t pos[41];
+            for (int r = 0; r < rows; r++)
+                pos[r] = (ratio == 4 ? 0 : 100) + i * rows + r;
+            struct pair at = pair_new(pos, (size_t)rows);
+            BOTH(compress(b, &(struct pf_compress_op){
+                .u = u_.at[u], .gate = gate.at[u], .ape = ape, .pos = (const int32_t *)(const void *)at.at[u],
+                .before = i ? first.at[u] : NULL, .after = i ? second.at[u] : first.at[u], .out = out.at[u], .n = n, .ratio = ratio,
+                .rows = rows, .n_out = n_out, .overlaps = ratio == 4 }));
+            same(&out, "keys of blocks", "", way);
+            same(i ? &second : &first, "unfinished blocks", "", way);
+            pair_free(&at);
+        }
+        struct pair *pairs[] = { &u_, &gate, &first, &second, &out };
+        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+            pair_free(pairs[i]);
+    }
+}
+
+static void streams(void)
+{
+    enum { S = 4 };
+    static const int widths[] = { 70, 4096 };
+    for (int way = 0; way < 4; way++) {
+        int n = widths[way % 2], n_weights = way < 2 ? S * (2 + S) : S, rows = 9;
+        float *base = place(floats((size_t)n_weights, 1), (size_t)n_weights * sizeof *base), *scale = place(floats(3, 1), 3 * sizeof *scale);
+        struct pair l = random_pair((size_t)(rows * n_weights), 2), w = random_pair((size_t)(rows * n_weights), 1),
+                    x = random_pair((size_t)(rows * S * n), 1), y = random_pair((size_t)(rows * n), 1),
+                    flat = random_pair((size_t)(rows * S * n), 1);
+        BOTH(rms_norm(b, x.at[u], NULL, 1e-6f, S * n, rows, flat.at[u]));
+        same(&flat, "norm of all streams", "", n);
+        BOTH(mix(b, &(struct pf_mix_op){ .logits = l.at[u], .base = base, .scale = scale, .weights = w.at[u], .n_streams = S,
+                                         .n_weights = n_weights, .rounds = 20, .rows = rows, .eps = 1e-6f }));
+        same(&w, "weights of streams", "", n_weights);
+        BOTH(streams_read(b, &(struct pf_streams_op){ x.at[u], y.at[u], w.at[u], n, S, n_weights, rows }));
+        same(&y, "reading streams", "", n);
+        for (int again = 0; n_weights > S && again < 2; again++) {
+            BOTH(streams_write(b, &(struct pf_streams_op){ x.at[u], y.at[u], w.at[u], n, S, n_weights, rows }));
+            same(&x, "writing streams", "", n);
+        }
+        struct pair *pairs[] = { &l, &w, &x, &y, &flat };
+        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+            pair_free(pairs[i]);
+    }
+}
+
 static void routing(void)
 {
     for (int way = 0; way < 8; way++) {
@@ -402,6 +503,12 @@ int main(int argc, char **argv)
         rotations();
     if (wanted("attention"))
         attentions();
+    if (wanted("blocks")) {
+        block_attentions();
+        compressions();
+    }
+    if (wanted("streams"))
+        streams();
     if (wanted("route"))
         routing();
     if (wanted("delta"))

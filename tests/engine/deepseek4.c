@@ -1,6 +1,6 @@
-/* DeepSeek-V4 once more, in double, from its formulas alone: all positions at once, every block from its positions' own values, an
- * ordinary softmax, choices by sorting. No reference logits at hand fill a block of 128 or let an indexer leave blocks out; here
- * both happen.
+/* DeepSeek-V4 once more, in double, from its formulas alone: all positions at once, every block from its positions' own
+ * values, an ordinary softmax, choices by sorting. No reference logits at hand fill a block of 128 or let an indexer
+ * leave blocks out; here both happen.
  *
  * usage: deepseek4 MODEL.gguf, with all weights in F32 */
 #include <math.h>
@@ -14,11 +14,12 @@
 enum { N = 300, S = 4, MIX = S * (2 + S) };
 
 static const pf_gguf *file;
-static int D, H, hd, n_rot, q_lora, n_group, group_out, window, Hi, di, top_k, E, k_used, F, n_layer, V, n_hash, rounds, n_ctx_orig;
+static int D, H, hd, n_rot, q_lora, n_group, group_out, window, Hi, di, top_k, E, k_used, F, n_layer, V, n_hash, rounds;
+static int n_ctx_orig;
 static double eps, hc_eps, base, far_base, factor, limit, weight_scale;
 static int32_t tokens[N];
 
-/* ---- The file ---------------------------------------------------------------------------------------------------------- */
+/* ---- The file ---------------------------------------------------------------------------------------------------- */
 
 static int key_int(const char *suffix)
 {
@@ -56,12 +57,15 @@ static const void *tensor(int il, const char *suffix)
 static void read_keys(void)
 {
     const struct { int *to; const char *key; } keys[] = {
-        { &D, "embedding_length" }, { &H, "attention.head_count" }, { &hd, "attention.key_length" }, { &n_rot, "rope.dimension_count" },
+        { &D, "embedding_length" }, { &H, "attention.head_count" }, { &hd, "attention.key_length" },
+        { &n_rot, "rope.dimension_count" },
         { &q_lora, "attention.q_lora_rank" }, { &n_group, "attention.output_group_count" },
         { &group_out, "attention.output_lora_rank" }, { &window, "attention.sliding_window" },
-        { &Hi, "attention.indexer.head_count" }, { &di, "attention.indexer.key_length" }, { &top_k, "attention.indexer.top_k" },
-        { &E, "expert_count" }, { &k_used, "expert_used_count" }, { &F, "expert_feed_forward_length" }, { &n_layer, "block_count" },
-        { &V, "vocab_size" }, { &n_hash, "hash_layer_count" }, { &rounds, "hyper_connection.sinkhorn_iterations" },
+        { &Hi, "attention.indexer.head_count" }, { &di, "attention.indexer.key_length" },
+        { &top_k, "attention.indexer.top_k" },
+        { &E, "expert_count" }, { &k_used, "expert_used_count" }, { &F, "expert_feed_forward_length" },
+        { &n_layer, "block_count" }, { &V, "vocab_size" }, { &n_hash, "hash_layer_count" },
+        { &rounds, "hyper_connection.sinkhorn_iterations" },
         { &n_ctx_orig, "rope.scaling.original_context_length" },
     };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -75,7 +79,7 @@ static void read_keys(void)
     weight_scale = key_real("expert_weights_scale");
 }
 
-/* ---- Pieces ------------------------------------------------------------------------------------------------------------ */
+/* ---- Pieces ------------------------------------------------------------------------------------------------------ */
 
 static double *zeros(size_t n)
 {
@@ -132,7 +136,7 @@ static double sigmoid(double z)
     return 1 / (1 + exp(-z));
 }
 
-/* ---- Streams ----------------------------------------------------------------------------------------------------------- */
+/* ---- Streams ----------------------------------------------------------------------------------------------------- */
 
 struct mix {
     double read[S], write[S], of[S][S];      /* of[from][to] */
@@ -194,7 +198,7 @@ static void write_streams(const struct mix *m, const double *y, double *s)
     }
 }
 
-/* ---- Attention --------------------------------------------------------------------------------------------------------- */
+/* ---- Attention --------------------------------------------------------------------------------------------------- */
 
 /* Keys of the full blocks of `ratio` positions, [N / ratio][n], from a [N][D]. */
 static double *block_keys(const double *a, int il, const char *prefix, int n, int ratio)
@@ -274,8 +278,9 @@ static void see(const double *q, const double *key, double sink, double *z, doub
 
 static void attention(int il, int ratio, const double *a, double *y)
 {
-    double *kv = zeros((size_t)(N * hd)), *q = zeros((size_t)(H * hd)), *o = zeros((size_t)(H * hd)), *ql = zeros((size_t)q_lora);
-    double *blocks = ratio ? block_keys(a, il, "attn_compressor", hd, ratio) : NULL, *low = zeros((size_t)(n_group * group_out));
+    double *kv = zeros((size_t)(N * hd)), *q = zeros((size_t)(H * hd)), *o = zeros((size_t)(H * hd));
+    double *ql = zeros((size_t)q_lora), *low = zeros((size_t)(n_group * group_out));
+    double *blocks = ratio ? block_keys(a, il, "attn_compressor", hd, ratio) : NULL;
     double *index = ratio == 4 ? block_keys(a, il, "indexer_compressor", di, ratio) : NULL;
     const float *sinks = tensor(il, "attn_sinks.weight"), *out_a = tensor(il, "attn_output_a.weight");
     int group = H / n_group * hd;
@@ -309,7 +314,8 @@ static void attention(int il, int ratio, const double *a, double *y)
             rotate(sum, hd, p, ratio > 0, -1);
         }
         for (int g = 0; g < n_group; g++)
-            product(out_a + (size_t)g * (size_t)group_out * (size_t)group, group, group_out, o + g * group, low + g * group_out);
+            product(out_a + (size_t)g * (size_t)group_out * (size_t)group, group, group_out, o + g * group,
+                    low + g * group_out);
         product(tensor(il, "attn_output_b.weight"), n_group * group_out, D, low, y + p * D);
     }
     double *all[] = { kv, q, o, ql, blocks, low, index };
@@ -317,7 +323,7 @@ static void attention(int il, int ratio, const double *a, double *y)
         free(all[i]);
 }
 
-/* ---- Experts ----------------------------------------------------------------------------------------------------------- */
+/* ---- Experts ----------------------------------------------------------------------------------------------------- */
 
 static void add_expert(const float *gate, const float *up, const float *down, double weight, const double *h, double *y)
 {
@@ -360,14 +366,17 @@ static void experts(int il, int32_t token, const double *h, double *y)
     for (int i = 0; i < k_used; i++)
         sum += P[picks[i]];
     memset(y, 0, (size_t)D * sizeof *y);
-    const float *gate = tensor(il, "ffn_gate_exps.weight"), *up = tensor(il, "ffn_up_exps.weight"), *down = tensor(il, "ffn_down_exps.weight");
+    const float *gate = tensor(il, "ffn_gate_exps.weight"), *up = tensor(il, "ffn_up_exps.weight");
+    const float *down = tensor(il, "ffn_down_exps.weight");
     for (int i = 0; i < k_used; i++)
         add_expert(gate + (size_t)picks[i] * n, up + (size_t)picks[i] * n, down + (size_t)picks[i] * n,
                    P[picks[i]] / sum * weight_scale, h, y);
-    add_expert(tensor(il, "ffn_gate_shexp.weight"), tensor(il, "ffn_up_shexp.weight"), tensor(il, "ffn_down_shexp.weight"), 1, h, y);
+    gate = tensor(il, "ffn_gate_shexp.weight");
+    up = tensor(il, "ffn_up_shexp.weight");
+    add_expert(gate, up, tensor(il, "ffn_down_shexp.weight"), 1, h, y);
 }
 
-/* ---- The model --------------------------------------------------------------------------------------------------------- */
+/* ---- The model --------------------------------------------------------------------------------------------------- */
 
 static void layer(int il, int ratio, double *s)
 {

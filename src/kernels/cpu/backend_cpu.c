@@ -39,15 +39,17 @@ static void cpu_buf_free(pf_backend *b, void *p, size_t bytes, bool shared)
     pf_pages_free(p, bytes);
 }
 
-static void cpu_buf_copy(pf_backend *b, void *to, const void *from, size_t bytes)
+static void cpu_buf_copy(pf_backend *b, const struct pf_buf_copy *c)
 {
     (void)b;
-    memcpy(to, from, bytes);
+    for (size_t r = 0; r < (size_t)c->rows; r++)
+        memcpy((char *)c->to + r * c->to_stride, (const char *)c->from + r * c->from_stride, c->bytes);
 }
 
 static pf_status cpu_transfer(pf_backend *b, void *to, const void *from, size_t bytes)
 {
-    cpu_buf_copy(b, to, from, bytes);
+    (void)b;
+    memcpy(to, from, bytes);
     return PF_OK;
 }
 

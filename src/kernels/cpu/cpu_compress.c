@@ -1,5 +1,5 @@
-/* Rows of blocks from rows of positions (struct pf_compress_op in backend.h): a task per piece of the channels, which goes over
- * the batch's rows in order, so that a batch, its pieces and single steps are the same arithmetic. */
+/* Rows of blocks from rows of positions (struct pf_compress_op in backend.h): a task per piece of the channels, which
+ * goes over the batch's rows in order, so that a batch, its pieces and single steps are the same arithmetic. */
 #include <math.h>
 #include <string.h>
 
@@ -44,7 +44,8 @@ static void begin(const struct pf_compress_op *op, int c, int n)
     for (int i = 0; !op->before && i < n_blocks; i++)
         clear(sums_at(op, i, c), n);
     for (int i = 0; op->before && i < 3 * n_blocks; i++)
-        memcpy(op->after + (size_t)i * (size_t)op->n + c, op->before + (size_t)i * (size_t)op->n + c, (size_t)n * sizeof *op->after);
+        memcpy(op->after + (size_t)i * (size_t)op->n + c, op->before + (size_t)i * (size_t)op->n + c,
+               (size_t)n * sizeof *op->after);
 }
 
 /* A block is full: its row, and the state of the next ones. */

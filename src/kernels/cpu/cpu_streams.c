@@ -1,5 +1,5 @@
-/* Several residual streams instead of one (struct pf_mix_op and pf_streams_op in backend.h): the weights with which a block
- * reads and writes them, row by row, and the reading and writing, by pieces of rows. */
+/* Several residual streams instead of one (struct pf_mix_op and pf_streams_op in backend.h): the weights with which a
+ * block reads and writes them, row by row, and the reading and writing, by pieces of rows. */
 #include <math.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 enum { COLUMNS = 512 };
 
-/* ---- Weights ------------------------------------------------------------------------------------------------------- */
+/* ---- Weights ----------------------------------------------------------------------------------------------------- */
 
 struct mix_job {
     const struct pf_mix_op *op;
@@ -80,7 +80,7 @@ pf_status pf_cpu_mix(pf_backend *backend, const struct pf_mix_op *op)
     return PF_OK;
 }
 
-/* ---- Reading and writing ------------------------------------------------------------------------------------------- */
+/* ---- Reading and writing ----------------------------------------------------------------------------------------- */
 
 struct streams_job {
     struct cpu_backend *b;
@@ -89,7 +89,8 @@ struct streams_job {
 
 static void read_piece(const struct cpu_backend *b, const struct pf_streams_op *op, size_t row, int c, int n)
 {
-    const float *w = op->weights + row * (size_t)op->n_weights, *x = op->x + row * (size_t)op->n_streams * (size_t)op->n + c;
+    const float *w = op->weights + row * (size_t)op->n_weights;
+    const float *x = op->x + row * (size_t)op->n_streams * (size_t)op->n + c;
     float *y = op->y + row * (size_t)op->n + c;
     memset(y, 0, (size_t)n * sizeof *y);
     for (int i = 0; i < op->n_streams; i++)
@@ -117,7 +118,8 @@ static void streams_tasks(void *ctx, int64_t begin, int64_t end, bool writing)
     int n_pieces = (job->op->n + COLUMNS - 1) / COLUMNS;
     for (int64_t t = begin; t < end; t++) {
         int c = (int)(t % n_pieces) * COLUMNS, left = job->op->n - c;
-        (writing ? write_piece : read_piece)(job->b, job->op, (size_t)(t / n_pieces), c, left < COLUMNS ? left : COLUMNS);
+        (writing ? write_piece : read_piece)(job->b, job->op, (size_t)(t / n_pieces), c,
+                                             left < COLUMNS ? left : COLUMNS);
     }
 }
 

@@ -204,6 +204,10 @@ cudaError_t pf_cu_choose(cudaStream_t st, const struct pf_choose_op *c, float *s
 
 cudaError_t pf_cu_conv(cudaStream_t st, const struct pf_conv_op *c);
 cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *d);
+cudaError_t pf_cu_compress(cudaStream_t st, const struct pf_compress_op *c);
+cudaError_t pf_cu_mix(cudaStream_t st, const struct pf_mix_op *m);
+cudaError_t pf_cu_streams_read(cudaStream_t st, const struct pf_streams_op *s);
+cudaError_t pf_cu_streams_write(cudaStream_t st, const struct pf_streams_op *s);
 
 /* ---- Experts shared with the host: cu_share.cu --------------------------------------------------------------------------- */
 

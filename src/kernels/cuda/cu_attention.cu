@@ -3,7 +3,8 @@
  *     few rows   a block per (two heads, row, chunk) leaves the chunk's maximum, sum and weighted values; the last
  *                of a row's blocks to end folds the chunks in order
  *     many rows  tiles of rows share keys and values in shared memory (cu_attention_tile.cu); where their heads do not
- *                fit, a block per (KV head, row) goes over the chunks itself
+ *                fit, and where keys are chosen or stand for blocks of positions, a block per (HEADS heads, row) goes over
+ *                the chunks itself
  *
  * In a chunk a thread owns a dot of a query and a key, and an element of the weighted sum of values, so that each runs in its
  * fixed order. All query heads that share the KV head go together, HEADS at a time. */
@@ -168,36 +169,47 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
         fold_chunks(o, row, head, n_heads, first / CHUNK, pos / CHUNK);
 }
 
-/* blockIdx: KV head, row. The running sums of a thread's elements stay in registers, those of the heads in shared memory.
- * Where positions are chosen, they are taken as if they lay one after another. */
+/* What a row sees of the keys of positions, or of those of blocks: [first, end), or of `chosen` the first so many. */
+struct seen {
+    int            first, end;
+    const int32_t *chosen;
+};
+
+CU_INLINE struct seen seen_of(const struct attention &o, int row, bool blocks)
+{
+    int pos = o.a.pos[row];
+    struct seen s = { blocks ? 0 : first_visible(o.a, pos), blocks ? (pos + 1) / o.a.ratio : pos + 1, NULL };
+    if (o.a.chosen && blocks == (o.a.blocks != NULL))
+        s = { 0, min(s.end, o.a.max_chosen), o.a.chosen + (size_t)row * o.a.max_chosen };
+    return s;
+}
+
+/* blockIdx: KV head and HEADS of its heads, row. The running sums of a thread's elements stay in registers, those of the heads in
+ * shared memory. Where keys are chosen, they are taken as if they lay one after another. */
 template <class P>
-static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ struct attention o)
+static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ struct attention o, int n_groups)
 {
     wait_turn();
     extern __shared__ float shared[];
     enum { PARTS = CU_HEAD_DIM / THREADS };
     struct sums s = carve(shared, o.kv.hd_k);
-    float *m = s.zc + HEADS, *z = m + HEADS, *old = z + HEADS, *fresh = old + HEADS;
-    int hk = blockIdx.x, row = blockIdx.y, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head, t = threadIdx.x;
-    const int32_t *chosen = o.a.chosen ? o.a.chosen + (size_t)row * o.a.max_chosen : NULL;
-    int first = chosen ? 0 : first_visible(o.a, pos), n_parts = (o.kv.hd_v + THREADS - 1) / THREADS;
-    if (chosen)
-        pos = min(pos, o.a.max_chosen - 1);
-    for (int h0 = 0; h0 < group; h0 += HEADS) {
-        int n_heads = min((int)HEADS, group - h0), head = hk * group + h0;
-        float acc[PARTS][HEADS] = { { 0 } };
-        __syncthreads();
-        load_queries(o, row, head, n_heads, s.q);
-        if (t < HEADS) {
-            m[t] = -INFINITY;
-            z[t] = 0;
-        }
-        for (int c = first / CHUNK; c <= pos / CHUNK; c++) {
-            int lo = max(first - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK);
+    float *m = s.zc + HEADS, *z = m + HEADS, *old = z + HEADS, *fresh = old + HEADS, acc[PARTS][HEADS] = { { 0 } };
+    int hk = blockIdx.x / n_groups, h0 = blockIdx.x % n_groups * HEADS, row = blockIdx.y, group = o.a.n_head / o.kv.n_kv_head;
+    int n_heads = min((int)HEADS, group - h0), head = hk * group + h0, n_parts = (o.kv.hd_v + THREADS - 1) / THREADS, t = threadIdx.x;
+    load_queries(o, row, head, n_heads, s.q);
+    if (t < HEADS) {
+        m[t] = -INFINITY;
+        z[t] = 0;
+    }
+    for (int source = 0; source < (o.a.blocks ? 2 : 1); source++) {
+        const struct pf_kv_view &kv = source ? o.blocks : o.kv;
+        struct seen seen = seen_of(o, row, source);
+        for (int c = seen.first / CHUNK; c * CHUNK < seen.end; c++) {
+            int lo = max(seen.first - c * CHUNK, 0), hi = min(seen.end - c * CHUNK, (int)CHUNK);
             auto place = [&](int p) {
-                return pf_kv_row(&o.kv, chosen ? chosen[c * CHUNK + p] : c * CHUNK + p, hk);
+                return pf_kv_row(&kv, seen.chosen ? seen.chosen[c * CHUNK + p] : c * CHUNK + p, hk);
             };
-            chunk_weights(o, [&](int p) { return element_at<P>(o.kv.k, place(p) * o.kv.hd_k); }, lo, hi, n_heads, s);
+            chunk_weights(o, [&](int p) { return element_at<P>(kv.k, place(p) * kv.hd_k); }, lo, hi, n_heads, s);
             if (t < n_heads) {
                 float top = m[t] > s.mc[t] ? m[t] : s.mc[t];
                 old[t] = pf_expf(m[t] - top);
@@ -210,8 +222,8 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
             for (int i = 0; i < PARTS; i++) {
                 float ac[HEADS];
                 int d = i * THREADS + t;
-                if (i < n_parts && d < o.kv.hd_v) {
-                    chunk_values([&](int p) { return element_at<P>(o.kv.v, place(p) * o.v_stride + d); }, lo, hi, n_heads, s.weight, ac);
+                if (i < n_parts && d < kv.hd_v) {
+                    chunk_values([&](int p) { return element_at<P>(kv.v, place(p) * o.v_stride + d); }, lo, hi, n_heads, s.weight, ac);
 #pragma unroll
                     for (int h = 0; h < HEADS; h++)
                         if (h < n_heads)
@@ -219,15 +231,15 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
                 }
             }
         }
-#pragma unroll
-        for (int i = 0; i < PARTS; i++)
-#pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-                int d = i * THREADS + t;
-                if (h < n_heads && d < o.kv.hd_v)
-                    o.a.out[((size_t)row * o.a.n_head + head + h) * o.kv.hd_v + d] = acc[i][h] * last_factor(o.a, head + h, m[h], z[h]);
-            }
     }
+#pragma unroll
+    for (int i = 0; i < PARTS; i++)
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            int d = i * THREADS + t;
+            if (h < n_heads && d < o.kv.hd_v)
+                o.a.out[((size_t)row * o.a.n_head + head + h) * o.kv.hd_v + d] = acc[i][h] * last_factor(o.a, head + h, m[h], z[h]);
+        }
 }
 
 extern "C" size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v)
@@ -239,19 +251,23 @@ template <class P>
 static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
     size_t bytes = HEADS * ((size_t)o.kv.hd_k + CHUNK + 6) * sizeof(float);
-    int n_groups = ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS);
-    if (o.a.rows <= SPLIT_ROWS && !o.a.chosen)
+    int group = o.a.n_head / o.kv.n_kv_head, n_groups = ceil_div(group, SPLIT_HEADS), n_wholes = ceil_div(group, HEADS);
+    if (o.a.rows <= SPLIT_ROWS && !o.a.chosen && !o.a.blocks)
         return launch_early(split<P>, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o, n_groups);
     if (pf_cu_attention_tiled(&o))
         return pf_cu_attention_tiles(st, &o);
-    return launch_early(whole<P>, dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st, o);
+    return launch_early(whole<P>, dim3(o.kv.n_kv_head * n_wholes, o.a.rows), THREADS, bytes, st, o, n_wholes);
 }
 
 extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count,
                                        float *part, const struct cu_x *x, int *fault)
 {
-    struct attention o = { *a, *a->kv, n_chunks, count, part, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x, fault };
+    struct attention o = { *a, *a->kv, {}, n_chunks, count, part, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x, fault };
     o.kv.v = a->kv->v ? a->kv->v : a->kv->k;
+    if (a->blocks) {
+        o.blocks = *a->blocks;
+        o.blocks.v = o.blocks.k;
+    }
     if (a->kv->hd_k > CU_HEAD_DIM || a->kv->hd_v > CU_HEAD_DIM)
         return cudaErrorInvalidValue;
     return a->kv->type == PF_KV_F16 ? launch<const uint16_t *>(st, o) : a->kv->type == PF_KV_F32 ? launch<const float *>(st, o) :

@@ -8,7 +8,7 @@ enum { CHUNK = PF_KV_CHUNK_POSITIONS };
 
 struct attention {
     struct pf_attention_op a;
-    struct pf_kv_view      kv;
+    struct pf_kv_view      kv, blocks;
     int                    n_chunks;
     int                   *count;    /* [row][head]: blocks of the heads that have ended; 0 between launches */
     float                 *part;     /* [row][head][chunk][hd_v + 2]: ac, mc, zc */

@@ -70,6 +70,35 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_con
     }
 }
 
+/* The same of rows that are too long to be staged. y may be x. */
+static __global__ void __launch_bounds__(NORM_THREADS) norm_long(const __grid_constant__ struct cu_norm o)
+{
+    __shared__ float factor;
+    size_t at = (size_t)blockIdx.x * o.n;
+    float *x = o.x + at;
+    wait_turn();
+    for (int i = threadIdx.x; o.add && i < o.n; i += blockDim.x)
+        x[i] = fmaf(o.a, o.add[at + i], x[i]);
+    __syncthreads();
+    if (threadIdx.x < WARP) {
+        float sum = 0;
+#pragma unroll 16
+        for (int i = threadIdx.x; i < o.n; i += WARP)
+            sum = fmaf(x[i], x[i], sum);
+        sum = warp_fold(sum);
+        if (threadIdx.x == 0)
+            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
+        float y = x[i] * factor * (o.w ? o.w[i] : 1.0f);
+        o.y[at + i] = y;
+        if (o.q.q)
+            quantise_block(y, &o.q, o.n, blockIdx.x, i / 32, o.fault);
+    }
+}
+
 /* A warp takes a row; for heads, which are many and short. */
 static __global__ void norm_short(const __grid_constant__ struct cu_norm o)
 {
@@ -90,11 +119,13 @@ static __global__ void norm_short(const __grid_constant__ struct cu_norm o)
 
 extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
 {
-    enum { SHORT = 512, STATIC_BYTES = 48 << 10 };
+    enum { SHORT = 512, STATIC_BYTES = 48 << 10, LONG_BYTES = 64 << 10 };
     size_t bytes = 2 * (size_t)o->n * sizeof(float);
     if (o->n <= SHORT && !o->add && !o->q.q) {
         return launch_early(norm_short, ceil_div(o->rows, THREADS / WARP), THREADS, 0, st, *o);
     }
+    if (bytes > LONG_BYTES)                  /* more than a block of every GPU may have */
+        return launch_early(norm_long, o->rows, NORM_THREADS, 0, st, *o);
     if (bytes > STATIC_BYTES) {
         cudaError_t e = cudaFuncSetAttribute(norm_row, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
         if (e != cudaSuccess)

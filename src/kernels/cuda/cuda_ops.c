@@ -249,7 +249,7 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_floats_at(b, a->sinks, (size_t)a->n_head, &o.sinks));
     int64_t n_out = (int64_t)a->n_head * a->kv->hd_v;
-    bool for_product = a->rows <= CU_VECTOR_ROWS && !a->chosen && a->kv->hd_v % 32 == 0 && n_out <= b->sizes.max_n_in;
+    bool for_product = a->rows <= CU_VECTOR_ROWS && !a->chosen && !a->blocks && a->kv->hd_v % 32 == 0 && n_out <= b->sizes.max_n_in;
     struct cu_x x = b->x;
     pf_cuda_wrote(b, a->out, a->rows * n_out);
     if (for_product) {
@@ -305,4 +305,41 @@ pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d)
     PF_TRY(pf_cuda_floats_at(b, d->dt, (size_t)d->n_v_head, &o.dt));
     pf_cuda_wrote(b, d->out, (int64_t)d->rows * d->n_v_head * d->d);
     return pf_cuda_put(b, pf_cu_delta(b->stream, &o), "a delta net");
+}
+
+pf_status pf_cuda_compress(pf_backend *backend, const struct pf_compress_op *c)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct pf_compress_op o = *c;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, c->ape, (size_t)c->ratio * (size_t)c->n * (1 + c->overlaps), &o.ape));
+    pf_cuda_wrote(b, c->out, (int64_t)c->n_out * c->n);
+    return pf_cuda_put(b, pf_cu_compress(b->stream, &o), "keys of blocks");
+}
+
+pf_status pf_cuda_mix(pf_backend *backend, const struct pf_mix_op *m)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct pf_mix_op o = *m;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, m->base, (size_t)m->n_weights, &o.base));
+    PF_TRY(pf_cuda_floats_at(b, m->scale, m->n_weights > m->n_streams ? 3 : 1, &o.scale));
+    pf_cuda_wrote(b, m->weights, (int64_t)m->rows * m->n_weights);
+    return pf_cuda_put(b, pf_cu_mix(b->stream, &o), "mixing streams");
+}
+
+pf_status pf_cuda_streams_read(pf_backend *backend, const struct pf_streams_op *s)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    pf_cuda_wrote(b, s->y, (int64_t)s->rows * s->n);
+    return pf_cuda_put(b, pf_cu_streams_read(b->stream, s), "reading streams");
+}
+
+pf_status pf_cuda_streams_write(pf_backend *backend, const struct pf_streams_op *s)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    pf_cuda_wrote(b, s->x, (int64_t)s->rows * s->n_streams * s->n);
+    return pf_cuda_put(b, pf_cu_streams_write(b->stream, s), "writing streams");
 }

@@ -94,11 +94,11 @@ static void sim_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared
     b->used -= shared ? 0 : bytes;
 }
 
-static void sim_buf_copy(pf_backend *backend, void *to, const void *from, size_t bytes)
+static void sim_buf_copy(pf_backend *backend, const struct pf_buf_copy *c)
 {
     struct sim_backend *b = sim_of(backend);
     if (!b->lost)
-        memmove(to, from, bytes);
+        b->inner->ops->buf_copy(b->inner, c);
 }
 
 static pf_status sim_transfer(pf_backend *backend, void *to, const void *from, size_t bytes)
