@@ -181,6 +181,32 @@ static void put_family_keys(struct header *h, const struct preset *p)
         kv_f32(h, ".rope.scaling.yarn_log_multiplier", 0.0707f);
         kv_u32(h, ".expert_gating_func", 1);
     }
+    if (p->family == DEEPSEEK4) {
+        const struct synth_compressed *c = synth_compressed_of(p);
+        kv_u32(h, ".rope.dimension_count", c->n_rot);
+        kv_f32(h, ".attention.compress_rope_freq_base", 160000);
+        kv_str(h, ".rope.scaling.type", "yarn");
+        kv_f32(h, ".rope.scaling.factor", 16);
+        kv_u32(h, ".rope.scaling.original_context_length", p->n_ctx / 16);
+        kv_u32(h, ".attention.q_lora_rank", c->q_latent);
+        kv_u32(h, ".attention.output_group_count", c->n_group);
+        kv_u32(h, ".attention.output_lora_rank", c->group_out);
+        kv_u32(h, ".attention.sliding_window", c->window);
+        kv_u32(h, ".attention.indexer.head_count", c->index_heads);
+        kv_u32(h, ".attention.indexer.key_length", c->index_width);
+        kv_u32(h, ".attention.indexer.top_k", c->n_chosen);
+        kv_array(h, ".attention.compress_ratios", T_I32, (uint64_t)p->n_layer);
+        for (int il = 0; il < p->n_layer; il++)
+            put_u32(h, (uint32_t)synth_ratio_of(p, il));
+        kv_u32(h, ".hyper_connection.count", 4);
+        kv_u32(h, ".hyper_connection.sinkhorn_iterations", 20);
+        kv_f32(h, ".hyper_connection.epsilon", 1e-6f);
+        kv_u32(h, ".hash_layer_count", c->n_hash);
+        kv_f32(h, ".swiglu_clamp_exp", p->n_embd < 4096 ? 0.5f : 10);
+        kv_u32(h, ".expert_gating_func", 4);
+        kv_true(h, ".expert_weights_norm");
+        kv_f32(h, ".expert_weights_scale", 1.5f);
+    }
     if (p->family == GLM4MOE) {
         kv_u32(h, ".rope.dimension_count", p->hd / 2);
         kv_u32(h, ".expert_gating_func", 2);
@@ -228,7 +254,7 @@ static void put_keys(struct header *h, const struct preset *p)
 
 static void build_header(struct header *h, const struct model *m)
 {
-    static const char *const archs[] = { "llama", "qwen3moe", "gpt-oss", "qwen3next", "qwen35moe", "deepseek2", "glm4moe", "glm-dsa", "qwen35" };
+    static const char *const archs[] = { "llama", "qwen3moe", "gpt-oss", "qwen3next", "qwen35moe", "deepseek2", "glm4moe", "glm-dsa", "qwen35", "deepseek4" };
     struct header keys = { .arch = archs[m->p.family] };
     put_keys(&keys, &m->p);
     put(h, "GGUF", 4);
@@ -258,12 +284,23 @@ static void write_all(FILE *f, const char *path, const void *p, size_t n)
         synth_die(1, "writing %s failed: %s", path, strerror(errno));
 }
 
+/* Entries first .. of a table: of each row distinct numbers. */
+static void fill_ids(const struct tensor *t, uint64_t first, size_t n, int32_t *out)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint64_t row = (first + i) / t->ne[0], column = (first + i) % t->ne[0];
+        out[i] = (int32_t)((row * 7 + column * (1 + row % 3)) % (uint64_t)t->n_ids);
+    }
+}
+
 static void write_tensor(FILE *f, const char *path, const struct model *m, const struct tensor *t, struct synth_rng *rng, char *buffer)
 {
     size_t chunk = BUFFER_BYTES / t->type->block_bytes * t->type->block_bytes;
     for (uint64_t done = 0; done < t->n_bytes;) {
         size_t n = t->n_bytes - done < chunk ? (size_t)(t->n_bytes - done) : chunk;
-        if (t->type == m->f32)
+        if (t->n_ids)
+            fill_ids(t, done / 4, n / 4, (int32_t *)(void *)buffer);
+        else if (t->type == m->f32)
             synth_fill_floats(rng, t->mean, t->rms, (float *)(void *)buffer, n / 4);
         else
             synth_fill(rng, t->type, t->rms, buffer, n);
@@ -358,7 +395,9 @@ static void choose_mix(struct model *m, const char *list)
 static void choose_types(struct model *m)
 {
     const struct preset *p = &m->p;
+    static const struct synth_type i32 = { .name = "I32", .id = 26, .block_len = 1, .block_bytes = 4 };
     m->f32 = synth_type_find("F32");
+    m->i32 = &i32;
     m->type = type_or_die(p->type);
     m->expert_type = p->expert_type ? type_or_die(p->expert_type) : m->type;
     m->down_type = p->down_type ? type_or_die(p->down_type) : m->expert_type;

@@ -14,6 +14,7 @@ const struct preset synth_presets[] = {
     { "qwen3-next-80b", QWEN3NEXT, 48, 2048, 16, 2, 256, 5120, 512, 10, 512, 151936, 262144, 1e7f,   1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "Qwen3-Next-80B-A3B", 0, 1 },
     { "qwen3.6-35b-a3b", QWEN35MOE, 40, 2048, 16, 2, 256, 0, 256, 8, 512,    248320, 262144, 1e7f,   1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "Qwen3.6-35B-A3B", 0, 1 },
     { "deepseek-v2-lite", DEEPSEEK2, 27, 2048, 16, 1, 192, 10944, 64, 6, 1408, 102400, 163840, 1e4f, 1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "DeepSeek-V2-Lite", 1, 2 },
+    { "deepseek-v4-flash", DEEPSEEK4, 43, 4096, 64, 1, 512, 0, 256, 6, 2048, 129280, 1048576, 1e4f, 1e-6f, "Q8_0", 0, "MXFP4", 0, "DeepSeek-V4-Flash, without the layer that guesses ahead", 0, 1 },
     { "glm-4.5-air",   GLM4MOE,   46, 4096, 96, 8, 128, 10944, 128, 8, 1408, 151552, 131072, 1e6f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "GLM-4.5-Air, without the block that guesses ahead", 1, 1 },
     { "mixtral-8x7b",  LLAMA,     32, 4096, 32, 8, 128, 14336, 8,  2,  0,    32000,  32768,  1e6f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Mixtral-8x7B", 0, 0 },
     { "llama-8b",      LLAMA,     32, 4096, 32, 8, 128, 14336, 0,  0,  0,    128256, 131072, 5e5f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Llama-3.1-8B", 0, 0 },
@@ -25,6 +26,7 @@ const struct preset synth_presets[] = {
     { "qwen35moe-tiny", QWEN35MOE, 4, 256, 4, 2, 64,  0,    16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "15 MB: for tests", 0, 1 },
     { "deepseek2-tiny", DEEPSEEK2, 3, 256, 4, 1, 192, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 2 },
     { "glm-dsa-tiny",  GLM_DSA,   3,  256, 4,  1, 192, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
+    { "deepseek4-tiny", DEEPSEEK4, 4, 256, 4,  1, 64,  0,   16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 1 },
     { "glm4moe-tiny",  GLM4MOE,   3,  256, 8,  2, 32,  512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
     { "llama-tiny",    LLAMA,     2,  256,  8,  2, 32,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB: for tests", 0, 0 },
     { "llama-thin",    LLAMA,     6,  256,  8,  2, 32,  512,  0,   0,  0,    8192,   2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB in 6 layers: for tests", 0, 0 },
@@ -67,7 +69,7 @@ static struct tensor *add(struct model *m, const struct synth_type *type, uint64
         m->cap = m->cap ? 2 * m->cap : 256;
         m->tensors = synth_grow(m->tensors, m->cap * sizeof *m->tensors);
     }
-    if (m->n_mix > 0 && type != m->f32)
+    if (m->n_mix > 0 && type != m->f32 && type != m->i32)
         type = m->mix[m->n_mixed++ % m->n_mix];
     struct tensor *t = &m->tensors[m->n_tensors++];
     *t = (struct tensor){ .type = fitting(type, n0), .ne = { n0, n1, n2 }, .n_dims = n2 > 1 ? 3 : n1 > 1 ? 2 : 1 };
@@ -155,6 +157,67 @@ static void latent_attention(struct model *m, int il)
     matrix(m, m->type, n_head * MLA_V, n_embd, 1, "blk.%d.attn_output.weight", il);
 }
 
+const struct synth_compressed *synth_compressed_of(const struct preset *p)
+{
+    static const struct synth_compressed flash = { 64, 1024, 8, 1024, 64, 128, 512, 128, 3, 2 };
+    static const struct synth_compressed tiny = { 16, 64, 2, 32, 4, 32, 8, 40, 1, 1 };
+    return p->n_embd < 4096 ? &tiny : &flash;
+}
+
+int synth_ratio_of(const struct preset *p, int il)
+{
+    int n_plain = synth_compressed_of(p)->n_plain;
+    return il < n_plain ? 0 : (il - n_plain) % 2 ? 128 : 4;
+}
+
+static void compressor(struct model *m, int il, const char *prefix, int width, int ratio)
+{
+    int n = ratio == 4 ? 2 * width : width;
+    matrix(m, m->type, m->p.n_embd, n, 1, "blk.%d.%s_kv.weight", il, prefix);
+    matrix(m, m->type, m->p.n_embd, n, 1, "blk.%d.%s_gate.weight", il, prefix);
+    vector(m, n, ratio, 0, 0.5f, "blk.%d.%s_ape.weight", il, prefix);
+    vector(m, width, 1, 1, 0.1f, "blk.%d.%s_norm.weight", il, prefix);
+}
+
+static void compressed_attention(struct model *m, int il)
+{
+    const struct preset *p = &m->p;
+    const struct synth_compressed *c = synth_compressed_of(p);
+    int n_q = p->n_head * p->hd, n_out = c->n_group * c->group_out, ratio = synth_ratio_of(p, il);
+    matrix(m, m->type, p->n_embd, c->q_latent, 1, "blk.%d.attn_q_a.weight", il);
+    vector(m, c->q_latent, 1, 1, 0.1f, "blk.%d.attn_q_a_norm.weight", il);
+    matrix(m, m->type, c->q_latent, n_q, 1, "blk.%d.attn_q_b.weight", il);
+    matrix(m, m->type, p->n_embd, p->hd, 1, "blk.%d.attn_kv.weight", il);
+    vector(m, p->hd, 1, 1, 0.1f, "blk.%d.attn_kv_a_norm.weight", il);
+    vector(m, p->n_head, 1, 0, 0.5f, "blk.%d.attn_sinks.weight", il);
+    matrix(m, m->type, n_q / c->n_group, n_out, 1, "blk.%d.attn_output_a.weight", il);
+    matrix(m, m->type, n_out, p->n_embd, 1, "blk.%d.attn_output_b.weight", il);
+    if (ratio)
+        compressor(m, il, "attn_compressor", p->hd, ratio);
+    if (ratio == 4) {
+        matrix(m, m->type, c->q_latent, c->index_heads * c->index_width, 1, "blk.%d.indexer.attn_q_b.weight", il);
+        matrix(m, m->f32, p->n_embd, c->index_heads, 1, "blk.%d.indexer.proj.weight", il);
+        compressor(m, il, "indexer_compressor", c->index_width, ratio);
+    }
+}
+
+/* How a block, or the output, mixes the four residual streams. */
+static void mix(struct model *m, const char *prefix, int n_weights, int n_parts)
+{
+    matrix(m, m->f32, 4 * m->p.n_embd, n_weights, 1, "%s_fn.weight", prefix);
+    vector(m, n_weights, 1, 0, 0.5f, "%s_base.weight", prefix);
+    vector(m, n_parts, 1, 1, 0.1f, "%s_scale.weight", prefix);
+}
+
+static void layer_mixes(struct model *m, int il)
+{
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "blk.%d.hc_attn", il);
+    mix(m, prefix, 24, 3);
+    snprintf(prefix, sizeof prefix, "blk.%d.hc_ffn", il);
+    mix(m, prefix, 24, 3);
+}
+
 /* Gated DeltaNet of Qwen3-Next and Qwen3.5: 16 key heads and 32 value heads of 128, a convolution of 4. */
 static void linear_attention(struct model *m, int il)
 {
@@ -195,7 +258,12 @@ static void experts(struct model *m, int il)
         vector(m, n_ff, p->n_expert, 0, 0.1f, "blk.%d.ffn_up_exps.bias", il);
         vector(m, p->n_embd, p->n_expert, 0, 0.1f, "blk.%d.ffn_down_exps.bias", il);
     }
-    if (p->family == GLM4MOE || p->family == GLM_DSA)
+    bool by_token = p->family == DEEPSEEK4 && il < synth_compressed_of(p)->n_hash;
+    if (by_token) {
+        matrix(m, m->i32, p->n_used, p->n_vocab, 1, "blk.%d.ffn_gate_tid2eid.weight", il);
+        m->tensors[m->n_tensors - 1].n_ids = p->n_expert;
+    }
+    if (p->family == GLM4MOE || p->family == GLM_DSA || (p->family == DEEPSEEK4 && !by_token))
         vector(m, p->n_expert, 1, 0, 0.1f, "blk.%d.exp_probs_b.bias", il);
     if (is_hybrid(p))
         vector(m, p->n_embd, 1, 0, 0.02f, "blk.%d.ffn_gate_inp_shexp.weight", il);
@@ -211,10 +279,14 @@ void synth_list_tensors(struct model *m)
     m->tensors[0].rms = 1;
     for (int il = 0; il < p->n_layer; il++) {
         vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.attn_norm.weight", il);
+        if (p->family == DEEPSEEK4)
+            layer_mixes(m, il);
         if (is_hybrid(p) && (il + 1) % 4 != 0)
             linear_attention(m, il);
         else if (p->family == DEEPSEEK2 || p->family == GLM_DSA)
             latent_attention(m, il);
+        else if (p->family == DEEPSEEK4)
+            compressed_attention(m, il);
         else
             attention(m, il);
         vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.%s.weight", il, ffn_norm);
@@ -223,6 +295,8 @@ void synth_list_tensors(struct model *m)
         else
             experts(m, il);
     }
+    if (p->family == DEEPSEEK4)
+        mix(m, "output_hc", 4, 1);
     vector(m, p->n_embd, 1, 1, 0.1f, "output_norm.weight");
     matrix(m, m->output_type, p->n_embd, p->n_vocab, 1, "output.weight");
 

@@ -10,7 +10,7 @@
 
 enum { SYNTH_ALIGN = 32, SYNTH_EXIT_USAGE = 2 };
 
-enum family { LLAMA, QWEN3MOE, GPTOSS, QWEN3NEXT, QWEN35MOE, DEEPSEEK2, GLM4MOE, GLM_DSA, QWEN35 };
+enum family { LLAMA, QWEN3MOE, GPTOSS, QWEN3NEXT, QWEN35MOE, DEEPSEEK2, GLM4MOE, GLM_DSA, QWEN35, DEEPSEEK4 };
 
 struct preset {
     const char *name;
@@ -28,6 +28,7 @@ struct tensor {
     int      n_dims;
     uint64_t ne[3];
     float    mean, rms;            /* of its values */
+    int      n_ids;                /* 0, or they are numbers below this */
     uint64_t offset, n_bytes;
 };
 
@@ -35,7 +36,7 @@ enum { SYNTH_MAX_MIX = 32 };
 
 struct model {
     struct preset p;
-    const struct synth_type *type, *expert_type, *down_type, *output_type, *f32;
+    const struct synth_type *type, *expert_type, *down_type, *output_type, *f32, *i32;
     const struct synth_type *mix[SYNTH_MAX_MIX];      /* if there are any, all but F32 matrices take them in turn */
     size_t n_mix, n_mixed;
     struct tensor *tensors;
@@ -52,6 +53,15 @@ enum { MLA_ROPE = 64, MLA_NOPE = 128, MLA_LATENT = 512, MLA_V = 128 };
 /* Sparse latent attention, of the tiny model only: sizes of its queries' latent and of its indexers, which the first
  * layers have and the others share. */
 enum { DSA_Q_LATENT = 128, DSA_HEADS = 4, DSA_KEY = 96, DSA_CHOSEN = 270, DSA_FULL_LAYERS = 2 };
+
+/* Of DeepSeek-V4: rotated part of a head, latent of queries, groups of heads and what each puts out, the indexers, the window;
+ * leading layers whose experts a table picks; leading layers without keys of blocks. From there on these are of 4 and of 128
+ * positions in turn. */
+struct synth_compressed {
+    int n_rot, q_latent, n_group, group_out, index_heads, index_width, n_chosen, window, n_hash, n_plain;
+};
+const struct synth_compressed *synth_compressed_of(const struct preset *p);
+int synth_ratio_of(const struct preset *p, int il);
 
 /* Lists the tensors of m->p in the types of m, and where each begins behind the header. */
 void synth_list_tensors(struct model *m);

@@ -104,7 +104,7 @@ struct pf_file_info {
     int64_t  n_experts, n_experts_used, n_ff_expert;
     uint64_t expert_bytes;                             /* routed experts, all layers */
     uint64_t bytes_per_token;                          /* weights read to decode one token */
-    uint64_t kv_bytes_per_token;                       /* F16 keys and values, all layers */
+    uint64_t kv_bytes_per_token;                       /* F16 keys and values of all layers; windows hold fewer tokens */
     int      n_types;
     struct pf_file_type_use types[PF_MAX_TYPES];       /* by falling bytes */
     int      n_warnings;                               /* the file loads, but not everywhere, or not as written */
@@ -293,12 +293,13 @@ pf_status pf_template_render(const char *tmpl, size_t tmpl_len, const char *cont
 
 typedef struct pf_session pf_session;
 
-enum pf_kv_type { PF_KV_F16, PF_KV_F32 };
+enum pf_kv_type { PF_KV_F16, PF_KV_F32, PF_KV_Q8_0 };
 
 struct pf_session_opts {
     int64_t         n_ctx;           /* positions; 0: the model's training context, at most 8192 */
     int             n_batch;         /* rows evaluated at once in a prompt; 0: 512 */
-    enum pf_kv_type kv_type;         /* F16 (default) or F32 for strict comparisons */
+    enum pf_kv_type kv_type;         /* F16 (default); F32 for strict comparisons; Q8_0 takes 53% of F16's memory, and heads whose
+                                        length is a multiple of 32 */
 };
 void pf_session_opts_init(struct pf_session_opts *o);
 
@@ -378,6 +379,8 @@ struct pf_stats {
     uint64_t disk_busy_ns;           /* at least one such read was under way */
     uint64_t disk_wait_ns;           /* computing waited for one */
     /* Experts shared between CPU and GPU; all 0 where one of them has everything. */
+    uint64_t vram_slots, vram_slot_bytes;        /* experts that the GPU's memory has room for, and that room, */
+    uint64_t vram_transit_bytes;     /* and what is kept for experts on their way */
     uint64_t vram_hits;              /* experts wanted that lay in the GPU's memory */
     uint64_t n_transfers;            /* parts of experts that were sent to the GPU for a step, */
     uint64_t transfer_bytes, transfer_ns;

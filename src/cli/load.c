@@ -94,7 +94,7 @@ static void session_opts(const struct settings *s, int64_t n_ctx, struct pf_sess
 {
     pf_session_opts_init(o);
     o->n_ctx = n_ctx;
-    o->kv_type = s->kv == KV_F32 ? PF_KV_F32 : PF_KV_F16;
+    o->kv_type = s->kv == KV_F32 ? PF_KV_F32 : s->kv == KV_Q8_0 ? PF_KV_Q8_0 : PF_KV_F16;
 }
 
 static void print_tier(struct buf *out, const char *name, const struct pf_plan_tier *t)

@@ -100,7 +100,7 @@ static const struct opt table[] = {
       "with --plan: how fast main memory is read (default: it is measured)" },
     { GROUP_MACHINE, 0, "drive-gb-s", REAL, "X", AT(disk_gb_s), 0, 1e5, NULL, false,
       "with --plan: how fast the drive is read (default: it is measured on the model's file)" },
-    { GROUP_MACHINE, 0, "kv", CHOICE, "f16|f32", AT(kv), 0, 0, "PFMOE_KV", false, "type of keys and values in memory (default f16)" },
+    { GROUP_MACHINE, 0, "kv", CHOICE, "f16|f32|q8_0", AT(kv), 0, 0, "PFMOE_KV", false, "type of keys and values in memory (default f16)" },
     { GROUP_MACHINE, 0, "isa", CHOICE, "scalar|avx2|avx512|vnni", AT(isa), 0, 0, "PFMOE_ISA", false,
       "use no instructions above this level, to look for a fault; all levels give the same bits" },
 

@@ -107,9 +107,12 @@ static double a_token(uint64_t n, const struct pf_stats *s)
 static void print_tiers(FILE *f, const struct pf_stats *s)
 {
     uint64_t wanted = s->slab_hits + s->slab_misses;
-    if (s->vram_hits)
+    if (s->vram_slots)
         fprintf(f, "experts in VRAM     %.1f%% of those wanted, %.1f a token\n", share(s->vram_hits, s->vram_hits + wanted),
                 a_token(s->vram_hits, s));
+    if (s->vram_transit_bytes)
+        fprintf(f, "VRAM for experts    %.0f MB, room for %llu; %.0f MB for those on their way\n", (double)s->vram_slot_bytes * 1e-6,
+                (unsigned long long)s->vram_slots, (double)s->vram_transit_bytes * 1e-6);
     if (wanted)
         fprintf(f, "experts in memory   %.1f%% of %llu that were looked for\n", share(s->slab_hits, wanted), (unsigned long long)wanted);
     if (s->disk_bytes_read)

@@ -93,6 +93,9 @@ pf_status pf_gguf_str_opt(const pf_gguf *g, const char *key, struct pf_str *out)
 pf_status pf_gguf_ints_opt(const pf_gguf *g, const char *key, int64_t n, int64_t min, int64_t max, int64_t *out,
                            bool *found);
 
+/* The same of reals. */
+pf_status pf_gguf_reals_opt(const pf_gguf *g, const char *key, int64_t n, float *out);
+
 /* Reads every byte of every tensor and checks scales and values: PF_EFORMAT naming tensor and element. */
 pf_status pf_gguf_verify(const pf_gguf *g);
 

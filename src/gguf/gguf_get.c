@@ -103,22 +103,29 @@ pf_status pf_gguf_int(const pf_gguf *g, const char *key, int64_t min, int64_t ma
     return found ? PF_OK : missing(g, key);
 }
 
-static pf_status get_real(const pf_gguf *g, const struct pf_gguf_kv *kv, float *out)
+static pf_status real_at(const pf_gguf *g, const struct pf_gguf_kv *kv, uint64_t i, float *out)
 {
     double wide = 0;
     float narrow = 0;
-    if (kv->type == PF_GGUF_F64) {
-        memcpy(&wide, kv->data, sizeof wide);
+    if (kv->elem == PF_GGUF_F64) {
+        memcpy(&wide, (const char *)kv->data + i * sizeof wide, sizeof wide);
         narrow = (float)wide;
-    } else if (kv->type == PF_GGUF_F32) {
-        memcpy(&narrow, kv->data, sizeof narrow);
+    } else if (kv->elem == PF_GGUF_F32) {
+        memcpy(&narrow, (const char *)kv->data + i * sizeof narrow, sizeof narrow);
     } else {
         BAD_VALUE(&g->shards[0], kv, "is of type %s where a real is due", describe(kv).s);
     }
     if (!isfinite(narrow))
-        BAD_VALUE(&g->shards[0], kv, "is %g, not a finite f32", kv->type == PF_GGUF_F64 ? wide : (double)narrow);
+        BAD_VALUE(&g->shards[0], kv, "is %g, not a finite f32", kv->elem == PF_GGUF_F64 ? wide : (double)narrow);
     *out = narrow;
     return PF_OK;
+}
+
+static pf_status get_real(const pf_gguf *g, const struct pf_gguf_kv *kv, float *out)
+{
+    if (kv->type == PF_GGUF_ARRAY)
+        BAD_VALUE(&g->shards[0], kv, "is of type %s where a real is due", describe(kv).s);
+    return real_at(g, kv, 0, out);
 }
 
 pf_status pf_gguf_real_opt(const pf_gguf *g, const char *key, float *out)
@@ -173,6 +180,13 @@ static pf_status int_or_bool(const struct pf_gguf_shard *s, const struct pf_gguf
     return PF_OK;
 }
 
+static pf_status check_entries(const pf_gguf *g, const struct pf_gguf_kv *kv, int64_t n)
+{
+    if (kv->type == PF_GGUF_ARRAY && kv->n != (uint64_t)n)
+        BAD_VALUE(&g->shards[0], kv, "has %" PRIu64 " entries where %" PRId64 " are due", kv->n, n);
+    return PF_OK;
+}
+
 pf_status pf_gguf_ints_opt(const pf_gguf *g, const char *key, int64_t n, int64_t min, int64_t max, int64_t *out,
                            bool *found)
 {
@@ -182,10 +196,19 @@ pf_status pf_gguf_ints_opt(const pf_gguf *g, const char *key, int64_t n, int64_t
         *found = kv != NULL;
     if (!kv)
         return PF_OK;
-    bool is_array = kv->type == PF_GGUF_ARRAY;
-    if (is_array && kv->n != (uint64_t)n)
-        BAD_VALUE(s, kv, "has %" PRIu64 " entries where %" PRId64 " are due", kv->n, n);
+    PF_TRY(check_entries(g, kv, n));
     for (int64_t i = 0; i < n; i++)
-        PF_TRY(int_or_bool(s, kv, is_array ? (uint64_t)i : 0, min, max, &out[i]));
+        PF_TRY(int_or_bool(s, kv, kv->type == PF_GGUF_ARRAY ? (uint64_t)i : 0, min, max, &out[i]));
+    return PF_OK;
+}
+
+pf_status pf_gguf_reals_opt(const pf_gguf *g, const char *key, int64_t n, float *out)
+{
+    const struct pf_gguf_kv *kv = pf_gguf_find(g, key);
+    if (!kv)
+        return PF_OK;
+    PF_TRY(check_entries(g, kv, n));
+    for (int64_t i = 0; i < n; i++)
+        PF_TRY(real_at(g, kv, kv->type == PF_GGUF_ARRAY ? (uint64_t)i : 0, &out[i]));
     return PF_OK;
 }

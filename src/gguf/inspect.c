@@ -167,7 +167,21 @@ static void sum_tensors(const struct shape *s, struct pf_file_info *out)
 
 /* Hybrid models have layers that keep a state of fixed size in place of keys and values: a list of them, or every layer
  * that is not the last of its interval. Latent attention keeps one row for all heads, and a
- * key for its indexer, if it has one. */
+ * key for its indexer, if it has one; compressed attention a key of each block, one more for an indexer of short blocks, and
+ * of positions a window. */
+static uint64_t compressed_bytes_per_token(const struct shape *s, const struct pf_gguf_kv *ratios)
+{
+    enum { F16_BYTES = 2, WITH_INDEXER = 4 };
+    int64_t key = number(s, "attention.key_length"), index = number(s, "attention.indexer.key_length");
+    double bytes = 0;
+    for (int64_t i = 0; i < s->n_layers; i++) {
+        int64_t ratio = entry(ratios, (uint64_t)i);
+        if (ratio > 0)
+            bytes += F16_BYTES * (double)(ratio == WITH_INDEXER ? key + index : key) / (double)ratio;
+    }
+    return (uint64_t)bytes;
+}
+
 static uint64_t kv_bytes_per_token(const struct shape *s, const struct pf_file_info *info)
 {
     enum { F16_BYTES = 2 };
@@ -177,7 +191,10 @@ static uint64_t kv_bytes_per_token(const struct shape *s, const struct pf_file_i
     int64_t width = info->n_heads > 0 ? info->n_embd / info->n_heads : 0;
     int64_t key = number(s, "attention.key_length"), value = number(s, "attention.value_length");
     int64_t latent = number(s, "attention.kv_lora_rank");
+    const struct pf_gguf_kv *ratios = arch_key(s, "attention.compress_ratios");
     uint64_t n_heads = 0;
+    if (ratios)
+        return compressed_bytes_per_token(s, ratios);
     if (latent > 0)
         return (uint64_t)s->n_layers * F16_BYTES *
                (uint64_t)(latent + number(s, "rope.dimension_count") + number(s, "attention.indexer.key_length"));

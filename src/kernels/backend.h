@@ -56,16 +56,30 @@ struct pf_expert_lora {
     float scale;
 };
 
-enum pf_act { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI, PF_ACT_SIGMOID /* sigmoid(gate) * up */ };
+enum pf_act_kind { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI, PF_ACT_SIGMOID /* sigmoid(gate) * up */ };
+struct pf_act {
+    enum pf_act_kind kind;
+    float            limit;               /* > 0: PF_ACT_SWIGLU of min(gate, limit) and of up within +-limit */
+};
 
 /* How router logits become picks; numbers are the steps of docs/architecture.md, "Routing". */
-enum pf_gating { PF_GATE_SOFTMAX, PF_GATE_SIGMOID, PF_GATE_SOFTMAX_SELECTED };
+enum pf_gating { PF_GATE_SOFTMAX, PF_GATE_SIGMOID, PF_GATE_SOFTMAX_SELECTED, PF_GATE_SQRT_SOFTPLUS };
 struct pf_routing {
     int            n_expert, n_used;
     int            n_group, n_group_used; /* n_group > 1: only the best groups of neighbours are picked from */
     enum pf_gating gating;
     bool           norm_weights;          /* divide the picked weights by their sum */
     float          weight_scale;          /* then multiply; 1: none */
+};
+
+/* The router's choice for every row: picks, weights [rows][n_used] from logits [rows][n_expert]. */
+struct pf_route_op {
+    const struct pf_routing *how;
+    const float   *logits, *select_bias;  /* {n_expert} or NULL */
+    const int32_t *table, *ids;           /* NULL, or {n_used} picks for each token: row r's are those of token ids[r] */
+    int            rows;
+    int32_t       *picks;
+    float         *weights;
 };
 
 /* One product of a group that shares its input: y [rows][w->n_out]. */
@@ -105,10 +119,10 @@ PF_KV_FN size_t pf_kv_row(const struct pf_kv_view *kv, int pos, int head)
     return ((size_t)place * (size_t)kv->n_kv_head + (size_t)head) * PF_KV_CHUNK_POSITIONS + (size_t)(pos % PF_KV_CHUNK_POSITIONS);
 }
 
-/* Bytes of a row of n elements. */
+/* Bytes of a row of n elements; of Q8_0, n is a multiple of 32. */
 static inline size_t pf_kv_row_bytes(enum pf_kv_type type, int n)
 {
-    return (size_t)n * (type == PF_KV_F16 ? 2 : 4);
+    return type == PF_KV_Q8_0 ? (size_t)n / 32 * 34 : (size_t)n * (type == PF_KV_F16 ? 2 : 4);
 }
 
 /* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all), or, if chunked,
@@ -125,19 +139,25 @@ struct pf_attention_op {
     bool                     chunked;
     float                    scale;
     const float             *sinks, *row_scale;
-    const int32_t           *chosen;      /* NULL, or [rows][max_chosen]: of row r's positions it sees only the first
-                                             min(pos[r] + 1, max_chosen) of these, which rise; no window, v NULL */
+    const struct pf_kv_view *blocks;      /* NULL, or a key for each block of `ratio` positions, seen and folded after those
+                                             of kv: row r sees the blocks that end at or before it, (pos[r] + 1) / ratio.
+                                             Shaped as kv, v NULL in both */
+    int                      ratio;
+    const int32_t           *chosen;      /* NULL, or [rows][max_chosen]: of the n keys that row r sees of kv, or of blocks
+                                             if there are any, only the first min(n, max_chosen) of these, which rise; no
+                                             window for those, v NULL */
     int                      max_chosen;
 };
 
-/* chosen [rows][max_chosen]: of the positions p <= pos[r] the max_chosen with the largest score, in rising order; equal
- * scores: the lower position; all of them, if there are no more. score(p) = sum over heads, by fmaf from 0, of
- * w(r, head) * max(dot(q(r, head), k(p)), 0). q [rows][n_head * hd_k], w [rows][n_head]; kv has one head and no v. */
+/* chosen [rows][max_chosen]: of the n = (pos[r] + 1) / ratio keys that row r sees the max_chosen with the largest score, in
+ * rising order; equal scores: the lower key; all of them, if there are no more. score(k) = sum over heads, by fmaf from 0,
+ * of w(r, head) * max(dot(q(r, head), k), 0). q [rows][n_head * hd_k], w [rows][n_head]; kv has one head and no v. */
 struct pf_choose_op {
     const float             *q, *w;
     const struct pf_kv_view *kv;
     const int32_t           *pos;
     int                      rows, n_head, max_chosen;
+    int                      ratio;       /* positions a key stands for; 1: each has its own */
     int32_t                 *chosen;
 };
 
@@ -159,12 +179,63 @@ struct pf_copy {
     int64_t      from_row, to_row;
 };
 
+/* From one place of the backend's memory to another: `rows` times as many bytes, at strides that are no less. */
+struct pf_buf_copy {
+    void       *to;
+    const void *from;
+    size_t      bytes, to_stride, from_stride;
+    int         rows;
+};
+
 /* Causal convolution of every channel over time, then SiLU: y[r] = silu(sum over t of w[t] * x[r - (taps - 1) + t]), of
  * n each. Rows before the batch are in before [taps - 1][n] (NULL: zeros); the last rows go to after, likewise. */
 struct pf_conv_op {
     const float *x, *w, *before;
     float       *after, *y;
     int          n, taps, rows;
+};
+
+/* Positions become blocks of `ratio` neighbours, a row of n channels each (DeepSeek-V4): per channel a softmax over the
+ * block's positions weighs their u,
+ *     out[b] = sum over the positions p of block b of softmax(t)(p) * u(p),        t(p) = gate(p) + ape[p % ratio]
+ * overlaps: u, gate and ape have 2 n channels; the first n of a position belong to the row of the block after its own, the
+ * others to its own. The softmax runs: state [3][n] for the block that is not full yet and, if they overlap, [3][n] for the
+ * one after it, holds m, z, a: the maximum of t so far, the sum of weights, the weighted sum of u; before NULL: nothing yet.
+ * Per position and channel
+ *     M = max(m, t);  A = exp(m - M);  B = exp(t - M);  z = fmaf(z, A, B);  a = fmaf(a, A, B * u);  m = M
+ * and a full block's out is a / z. out [n_out][n]: blocks pos[0] / ratio and those after it, zeros where they are not full;
+ * n_out is at least the number of blocks that the rows touch. The rows' positions follow one another. */
+struct pf_compress_op {
+    const float   *u, *gate, *ape;        /* [rows][n or 2 n], the same, {n or 2 n, ratio} */
+    const int32_t *pos;
+    const float   *before;
+    float         *after, *out;
+    int            n, ratio, rows, n_out;
+    bool           overlaps;
+};
+
+/* Hyper-connections: S residual streams instead of one, and how a block reads and writes them (Xie et al. 2025, "mHC:
+ * Manifold-Constrained Hyper-Connections"). weights [rows][n_weights] from logits L of that shape, with
+ *     y = fmaf(L, scale[k], base), k = 0 .. 2 for the three parts:
+ *     read  {S}      sigmoid(y) + eps
+ *     write {S}      2 sigmoid(y)
+ *     mix   {S, S}   [from][to]: softmax(y) over `to`, + eps; then divided by (its sum over `from`) + eps; then rounds - 1
+ *                    times by (sum over `to`) + eps and by (sum over `from`) + eps
+ * n_weights S: the first part only. Sums start at their first term and rise. */
+enum { PF_MAX_STREAMS = 4 };
+struct pf_mix_op {
+    const float *logits, *base, *scale;
+    float       *weights;                 /* may be logits */
+    int          n_streams, n_weights, rounds, rows;
+    float        eps;
+};
+
+/* x [rows][n_streams][n], y [rows][n], weights of a pf_mix_op. Reading: y = 0, then fmaf(read[i], x[i], y) with i rising.
+ * Writing: x'[to] = write[to] * y, then fmaf(mix[from][to], x[from], x'[to]) with from rising. */
+struct pf_streams_op {
+    float       *x, *y;
+    const float *weights;
+    int          n, n_streams, n_weights, rows;
 };
 
 /* The gated delta rule. u [rows][2 * n_k_head * d + n_v_head * d] holds queries, keys, values, head after head; queries
@@ -185,7 +256,7 @@ struct pf_delta_op {
  * order, by fmaf from 0. weigh_input: the weight multiplies gate x and up x instead. picks, weights [rows][n_used]. */
 struct pf_experts_op {
     const struct pf_expert_weight *gate, *up, *down;
-    enum pf_act    act;
+    struct pf_act  act;
     bool           weigh_input;
     int            n_expert, n_used, rows;
     const int32_t *picks;
@@ -255,7 +326,7 @@ struct pf_backend_ops {
      * and write, for upload and download only. */
     pf_status (*buf_alloc)(pf_backend *b, size_t bytes, bool shared, void **out);
     void      (*buf_free)(pf_backend *b, void *p, size_t bytes, bool shared);
-    void      (*buf_copy)(pf_backend *b, void *to, const void *from, size_t bytes);
+    void      (*buf_copy)(pf_backend *b, const struct pf_buf_copy *c);
 
     /* Between the caller's memory and the backend's, in turn with the operations. The caller's side must stay as it is until
      * `finish`, which waits for everything and reports what failed since the last one. */
@@ -281,7 +352,7 @@ struct pf_backend_ops {
                             int rows, float *y);
     pf_status (*linear)(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
     pf_status (*heads)(pf_backend *b, const struct pf_heads_op *h);
-    pf_status (*act)(pf_backend *b, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
+    pf_status (*act)(pf_backend *b, struct pf_act act, const float *gate, const float *up, int64_t n, float *y);
     /* y = fmaf(a, x, y). */
     pf_status (*add)(pf_backend *b, float *y, float a, const float *x, int64_t n);
     /* Row by row y = fmaf(sigmoid(gate[row]), x, y); x, y [rows][n]. */
@@ -291,11 +362,14 @@ struct pf_backend_ops {
                           const int32_t *pos, int rows);
     pf_status (*attention)(pf_backend *b, const struct pf_attention_op *a);
     pf_status (*choose)(pf_backend *b, const struct pf_choose_op *c);    /* NULL: cannot, and knows no chosen either */
-    pf_status (*route)(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias,
-                       int rows, int32_t *picks, float *weights);
+    pf_status (*route)(pf_backend *b, const struct pf_route_op *r);
     pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);
     pf_status (*conv)(pf_backend *b, const struct pf_conv_op *c);
     pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);
+    pf_status (*compress)(pf_backend *b, const struct pf_compress_op *c);      /* NULL: cannot, and knows no blocks either */
+    pf_status (*mix)(pf_backend *b, const struct pf_mix_op *m);                /* NULL: knows nothing of several streams */
+    pf_status (*streams_read)(pf_backend *b, const struct pf_streams_op *s);
+    pf_status (*streams_write)(pf_backend *b, const struct pf_streams_op *s);
     pf_status (*experts)(pf_backend *b, const struct pf_experts_op *e);
     /* The same in pieces, for experts whose weights come one after the other: begin, then each picked expert in exactly
      * one part, in any order, then end; nothing else in between but closing. Up to end, what e points to must stay; an

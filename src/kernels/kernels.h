@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 #include "base/pf_qtype.h"
+#include "kernels/qblocks.h"
 
 /* ---- Activations ------------------------------------------------------------------------------------------- */
 
@@ -58,6 +59,8 @@ typedef void pf_rms_norm_fn(const float *x, const float *w, float eps, int n, fl
 
 /* a[i] = silu(g[i]) * u[i]; silu(z) = z * sigmoid(z). a may be g or u. */
 typedef void pf_swiglu_fn(const float *g, const float *u, int n, float *a);
+/* The same of min(g[i], limit) and of u[i] within +-limit. */
+typedef void pf_swiglu_clamped_fn(const float *g, const float *u, float limit, int n, float *a);
 
 /* y[i] = y[i] + x[i] */
 typedef void pf_add_fn(float *y, const float *x, int n);
@@ -88,17 +91,27 @@ struct pf_delta_args {
 };
 typedef void pf_delta_fn(const struct pf_delta_args *a);
 
+/* One position of a running softmax, per channel: m, z, a as struct pf_compress_op in backend.h has them, t = gate + ape. */
+typedef void pf_compress_fn(float *m, float *z, float *a, const float *u, const float *gate, const float *ape, int n);
+
 /* p[i] = exp(x[i] - max x) / sum, the sum in 32 accumulators as in pf_rms_norm_fn (plain additions). p may be x. */
 typedef void pf_softmax_fn(const float *x, int n, float *p);
 
 /* float32 to F16 (round to nearest even) and back. */
 typedef void pf_to_f16_fn(const float *x, int n, uint16_t *y);
 
+/* float32 to blocks of Q8_0, n a multiple of 32: q as pf_quantise_fn makes it, d rounded to F16. A block in which something is
+ * not finite becomes one of NaNs: d NaN, q 0. */
+typedef void pf_to_q8_0_fn(const float *x, int n, struct pf_block_q8_0 *y);
+
 /* ---- Attention ----------------------------------------------------------------------------------------------- */
 
 enum { PF_KV_CHUNK = 256 };      /* positions per chunk of keys and values: the unit of folding */
 
-/* One chunk of keys and values of one KV head against n_q queries that share this KV head (heads of a group, and rows of
+/* Keys and values are F32, F16 or blocks of Q8_0 that do not reach over rows (hd and v_stride are multiples of 32 then). Each
+ * is a float32 exactly: a product of a half and a code has 18 bits. So all types share one arithmetic.
+ *
+ * One chunk of keys and values of one KV head against n_q queries that share this KV head (heads of a group, and rows of
  * a batch). Query i sees positions lo[i] <= p < hi[i] of the chunk, 0 <= lo <= hi <= PF_KV_CHUNK; lo == hi: none.
  *
  *     q     [n_q][hd_k] at stride q_stride floats           k  [PF_KV_CHUNK][hd_k], packed
@@ -135,6 +148,7 @@ typedef void pf_attn_fn(const struct pf_attn_args *a);
     X(rms_norm,   pf_rms_norm_fn)    \
     X(swiglu,     pf_swiglu_fn)      \
     X(swiglu_oai, pf_swiglu_fn)      \
+    X(swiglu_clamped, pf_swiglu_clamped_fn) \
     X(sigmoid_mul, pf_swiglu_fn)     \
     X(add,        pf_add_fn)         \
     X(scale,      pf_scale_fn)       \
@@ -143,11 +157,14 @@ typedef void pf_attn_fn(const struct pf_attn_args *a);
     X(rope_neox,  pf_rope_fn)        \
     X(softmax,    pf_softmax_fn)     \
     X(to_f16,     pf_to_f16_fn)      \
+    X(to_q8_0,    pf_to_q8_0_fn)     \
     X(l2_norm,    pf_l2_norm_fn)     \
     X(conv_silu,  pf_conv_fn)        \
     X(delta_step, pf_delta_fn)       \
+    X(compress,   pf_compress_fn)    \
     X(attn_f16,   pf_attn_fn)        \
-    X(attn_f32,   pf_attn_fn)
+    X(attn_f32,   pf_attn_fn)        \
+    X(attn_q8_0,  pf_attn_fn)
 /* sigmoid_mul: a = sigmoid(g) * u
  * swiglu_oai: g' = min(g, 7), u' = clamp(u, -7, 7), a = (g' * sigmoid(1.702 * g')) * (u' + 1) */
 

@@ -138,6 +138,9 @@ static uint64_t layer_bytes(const struct pf_layer *l)
     const struct pf_weight *used[] = {
         &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out,
         &l->mla.q, &l->mla.q_a, &l->mla.q_b, &l->mla.kv, &l->mla.k_b, &l->mla.v_b,
+        &l->compressed.q_a, &l->compressed.q_b, &l->compressed.kv, &l->compressed.out_a, &l->compressed.blocks.u,
+        &l->compressed.blocks.gate, &l->indexer.q, &l->indexer.k, &l->indexer.w, &l->indexer.blocks.u, &l->indexer.blocks.gate,
+        &l->attn_mix.fn, &l->ffn_mix.fn,
         &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta, &l->delta.alpha, &l->delta.ba, &l->delta.out,
     };
     uint64_t bytes = 0;
@@ -151,7 +154,7 @@ static uint64_t layer_bytes(const struct pf_layer *l)
 /* Weights gone over to decode one token. */
 static uint64_t bytes_per_token(const struct pf_model *m)
 {
-    uint64_t bytes = weight_bytes(&m->output) + m->embed.row_bytes;
+    uint64_t bytes = weight_bytes(&m->output) + m->embed.row_bytes + weight_bytes(&m->output_mix.fn);
     for (int il = 0; il < m->n_layer; il++)
         bytes += layer_bytes(&m->layers[il]) + picked_bytes(m, &m->layers[il]);
     return bytes;
@@ -160,7 +163,8 @@ static uint64_t bytes_per_token(const struct pf_model *m)
 /* What of them the device reads whatever is picked. */
 static uint64_t device_bytes_per_token(const struct pf_model *m)
 {
-    uint64_t bytes = (m->cut.output ? weight_bytes(&m->output) : 0) + (m->cut.whole ? m->embed.row_bytes : 0);
+    uint64_t bytes = (m->cut.output ? weight_bytes(&m->output) + weight_bytes(&m->output_mix.fn) : 0) +
+                     (m->cut.whole ? m->embed.row_bytes : 0);
     for (int il = 0; il < m->cut.n_layers; il++)
         bytes += layer_bytes(&m->layers[il]) + (m->offload ? 0 : picked_bytes(m, &m->layers[il]));
     return bytes;
@@ -213,6 +217,10 @@ static const char *gpu_lacks(const struct pf_model *m)
         return "there are no GPU kernels for latent attention yet";
     if (m->arch->indexer && (!ops->choose || !ops->layer_norm))
         return "there are no GPU kernels for indexers yet";
+    if (m->arch->compressed && (!ops->heads || !ops->choose || !ops->compress))
+        return "there are no GPU kernels for compressed attention yet";
+    if (m->arch->streams && (!ops->mix || !ops->streams_read || !ops->streams_write))
+        return "there are no GPU kernels for several residual streams yet";
     if (m->lora_expert_rank && m->arch->weigh_input)
         return "an adapter changes experts whose inputs are weighed, which GPU kernels cannot do";
     return NULL;

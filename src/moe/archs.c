@@ -14,6 +14,7 @@
     X(qwen35moe)        \
     X(gptoss)           \
     X(deepseek2)        \
+    X(deepseek4)        \
     X(glm_dsa)          \
     X(glm4moe)          \
     X(olmoe)            \

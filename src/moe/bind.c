@@ -217,6 +217,35 @@ static pf_status bind_attention(const struct pf_loader *l, int il, struct pf_att
     return block_vector(l, arch->sinks, il, "attn_sinks.weight", a->n_head, 1, &a->sinks);
 }
 
+/* ---- Indexers ----------------------------------------------------------------------------------------------------- */
+
+static pf_status bind_compressor(const struct pf_loader *l, int il, const char *prefix, struct pf_compressor *c)
+{
+    char name[NAME_BYTES];
+    int n_embd = l->m->n_embd, n = c->width * (1 + c->overlaps);
+    snprintf(name, sizeof name, "%s_kv", prefix);
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, name, n_embd, n, PF_NEVER, &c->u));
+    snprintf(name, sizeof name, "%s_gate", prefix);
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, name, n_embd, n, PF_NEVER, &c->gate));
+    snprintf(name, sizeof name, "%s_ape.weight", prefix);
+    PF_TRY(block_vector(l, PF_REQUIRED, il, name, n, c->ratio, &c->ape));
+    snprintf(name, sizeof name, "%s_norm.weight", prefix);
+    return block_vector(l, PF_REQUIRED, il, name, c->width, 1, &c->norm);
+}
+
+static pf_status bind_indexer(const struct pf_loader *l, int il, int n_q_latent, struct pf_indexer *x)
+{
+    const struct pf_index_sizes *s = &l->m->index;
+    int n_embd = l->m->n_embd;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_q_b", n_q_latent, (int64_t)s->n_head * s->width, PF_NEVER, &x->q));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.proj", n_embd, s->n_head, PF_NEVER, &x->w));
+    if (x->blocks.ratio)
+        return bind_compressor(l, il, "indexer_compressor", &x->blocks);
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_k", n_embd, s->width, PF_NEVER, &x->k));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "indexer.k_norm.weight", s->width, 1, &x->k_norm));
+    return block_vector(l, PF_REQUIRED, il, "indexer.k_norm.bias", s->width, 1, &x->k_norm_bias);
+}
+
 /* ---- Latent attention -------------------------------------------------------------------------------------------- */
 
 /* A matrix per head, {n_in, n_out, n_head} or {n_in, n_out * n_head}; no data if it is not there. */
@@ -289,18 +318,6 @@ static pf_status split_kv_b(const struct pf_loader *l, int il, int n_head, struc
     return PF_OK;
 }
 
-static pf_status bind_indexer(const struct pf_loader *l, int il, struct pf_indexer *x)
-{
-    const struct pf_mla_sizes *s = &l->m->mla;
-    int n_embd = l->m->n_embd;
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_q_b", s->n_q_latent, (int64_t)s->n_index_head * s->n_index,
-                        PF_NEVER, &x->q));
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_k", n_embd, s->n_index, PF_NEVER, &x->k));
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.proj", n_embd, s->n_index_head, PF_NEVER, &x->w));
-    PF_TRY(block_vector(l, PF_REQUIRED, il, "indexer.k_norm.weight", s->n_index, 1, &x->k_norm));
-    return block_vector(l, PF_REQUIRED, il, "indexer.k_norm.bias", s->n_index, 1, &x->k_norm_bias);
-}
-
 static pf_status bind_mla(const struct pf_loader *l, int il, struct pf_layer *layer)
 {
     const struct pf_mla_sizes *s = &l->m->mla;
@@ -324,9 +341,56 @@ static pf_status bind_mla(const struct pf_loader *l, int il, struct pf_layer *la
     else
         skip(l, il, "attn_kv_b");             /* some files hold both forms */
     if (layer->has_indexer)
-        PF_TRY(bind_indexer(l, il, &a->indexer));
+        PF_TRY(bind_indexer(l, il, s->n_q_latent, &layer->indexer));
     return block_matrix(l, PF_REQUIRED, il, "attn_output", (int64_t)n_head * s->n_v, n_embd, PF_NEVER,
                         &layer->attn.out);
+}
+
+/* ---- Compressed attention ---------------------------------------------------------------------------------------- */
+
+static pf_status bind_compressed(const struct pf_loader *l, int il, struct pf_layer *layer)
+{
+    const struct pf_compressed_sizes *s = &l->m->compressed;
+    struct pf_compressed *c = &layer->compressed;
+    struct pf_attention *a = &layer->attn;
+    int n_embd = l->m->n_embd, n_q = a->n_head * a->hd_k, n_out = s->n_group * s->n_group_out;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q_a", n_embd, s->n_q_latent, PF_NEVER, &c->q_a));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_q_a_norm.weight", s->n_q_latent, 1, &c->q_norm));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q_b", s->n_q_latent, n_q, PF_NEVER, &c->q_b));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_kv", n_embd, a->hd_k, PF_NEVER, &c->kv));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_kv_a_norm.weight", a->hd_k, 1, &c->kv_norm));
+    PF_TRY(block_vector(l, l->m->arch->sinks, il, "attn_sinks.weight", a->n_head, 1, &a->sinks));
+    PF_TRY(by_head(l, il, "attn_output_a", n_q / s->n_group, s->n_group_out, s->n_group, &c->out_a));
+    if (!c->out_a.data)
+        PF_FAIL(PF_EFORMAT, "tensor blk.%d.attn_output_a.weight is missing from %s", il, pf_gguf_path(l->g));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_output_b", n_out, n_embd, PF_NEVER, &a->out));
+    if (c->blocks.ratio)
+        PF_TRY(bind_compressor(l, il, "attn_compressor", &c->blocks));
+    return layer->has_indexer ? bind_indexer(l, il, s->n_q_latent, &layer->indexer) : PF_OK;
+}
+
+/* ---- Residual streams -------------------------------------------------------------------------------------------- */
+
+/* The three tensors whose names begin so; n_weights that come out, in so many parts. */
+static pf_status bind_mix(const struct pf_loader *l, const char *prefix, int n_weights, int n_parts, struct pf_mix *mix)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "%s_fn", prefix);
+    PF_TRY(matrix(l, PF_REQUIRED, name, (int64_t)l->m->streams.n * l->m->n_embd, n_weights, PF_NEVER, &mix->fn));
+    snprintf(name, sizeof name, "%s_base.weight", prefix);
+    PF_TRY(vector(l, PF_REQUIRED, name, n_weights, 1, &mix->base));
+    snprintf(name, sizeof name, "%s_scale.weight", prefix);
+    return vector(l, PF_REQUIRED, name, n_parts, 1, &mix->scale);
+}
+
+static pf_status bind_layer_mixes(const struct pf_loader *l, int il, struct pf_layer *layer)
+{
+    char prefix[NAME_BYTES / 2];
+    int n = l->m->streams.n, n_weights = n * (2 + n);
+    snprintf(prefix, sizeof prefix, "blk.%d.hc_attn", il);
+    PF_TRY(bind_mix(l, prefix, n_weights, 3, &layer->attn_mix));
+    snprintf(prefix, sizeof prefix, "blk.%d.hc_ffn", il);
+    return bind_mix(l, prefix, n_weights, 3, &layer->ffn_mix);
 }
 
 /* ---- Delta nets -------------------------------------------------------------------------------------------------- */
@@ -499,6 +563,7 @@ static pf_status bind_shared(const struct pf_loader *l, int il, struct pf_moe *m
 {
     const struct pf_model *m = l->m;
     int64_t n_ff = n_rows(l, il, "ffn_gate_shexp");
+    moe->shared.act.kind = m->arch->act;
     if (m->arch->shared == PF_NEVER || (m->arch->shared == PF_OPTIONAL && n_ff == 0))
         return PF_OK;
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate_shexp", m->n_embd, n_ff, PF_NEVER, &moe->shared.gate));
@@ -509,12 +574,35 @@ static pf_status bind_shared(const struct pf_loader *l, int il, struct pf_moe *m
     return block_matrix(l, m->arch->shared_gate, il, "ffn_gate_inp_shexp", m->n_embd, 1, PF_NEVER, &moe->shared_gate);
 }
 
+/* What each token picks: any bytes may be in a file, so each number is looked at. */
+static pf_status bind_table(const struct pf_loader *l, int il, struct pf_moe *moe)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "blk.%d.ffn_gate_tid2eid.weight", il);
+    const struct pf_tensor *t = find(l, name);
+    if (!t)
+        return missing(l, name);
+    PF_TRY(check_shape(l, t, l->m->n_used, l->m->n_vocab, 1));
+    if (t->type != PF_I32)
+        return wrong_type(l, t, pf_qtype_info(PF_I32)->name);
+    moe->table = (const int32_t *)(const void *)t->data;
+    for (int64_t i = 0; i < (int64_t)l->m->n_used * l->m->n_vocab; i++)
+        if (moe->table[i] < 0 || moe->table[i] >= l->m->n_expert)
+            PF_FAIL(PF_EFORMAT, "tensor %s has expert %d for token %lld; there are %d, in %s", name, moe->table[i],
+                    (long long)(i / l->m->n_used), l->m->n_expert, pf_gguf_path(l->g));
+    return PF_OK;
+}
+
 static pf_status bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
 {
     const struct pf_model *m = l->m;
     enum pf_need bias = m->arch->router_bias;
+    moe->act.kind = m->arch->act;
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate_inp", m->n_embd, m->n_expert, bias, &moe->router));
-    PF_TRY(block_vector(l, m->arch->select_bias, il, "exp_probs_b.bias", m->n_expert, 1, &moe->select_bias));
+    if (moe->by_token)
+        PF_TRY(bind_table(l, il, moe));
+    else
+        PF_TRY(block_vector(l, m->arch->select_bias, il, "exp_probs_b.bias", m->n_expert, 1, &moe->select_bias));
     PF_TRY(bind_experts(l, il, moe));
     return bind_shared(l, il, moe);
 }
@@ -522,6 +610,7 @@ static pf_status bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
 static pf_status bind_dense(const struct pf_loader *l, int il, struct pf_dense_ffn *f)
 {
     const struct pf_model *m = l->m;
+    f->act.kind = m->arch->act;
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate", m->n_embd, m->n_ff, m->arch->dense_bias, &f->gate));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_up", m->n_embd, m->n_ff, m->arch->dense_bias, &f->up));
     return block_matrix(l, PF_REQUIRED, il, "ffn_down", m->n_ff, m->n_embd, m->arch->dense_bias, &f->down);
@@ -560,6 +649,8 @@ static pf_status bind_embedding(const struct pf_loader *l)
     PF_TRY(bind_embedding_adapters(l, n_vocab));
     m->embed.scale *= l->embedding_scale;
     m->output.scale /= l->logit_scale;
+    if (m->arch->streams)
+        PF_TRY(bind_mix(l, "output_hc", m->streams.n, 1, &m->output_mix));
     return vector(l, PF_REQUIRED, "output_norm.weight", m->n_embd, 1, &m->output_norm);
 }
 
@@ -568,9 +659,12 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
     const struct pf_arch *arch = l->m->arch;
     char name[NAME_BYTES];
     PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_norm.weight", l->m->n_embd, 1, &layer->attn_norm));
-    PF_TRY(layer->is_delta ? bind_delta(l, il, &layer->delta)
-           : arch->mla     ? bind_mla(l, il, layer)
-                           : bind_attention(l, il, &layer->attn));
+    if (arch->streams)
+        PF_TRY(bind_layer_mixes(l, il, layer));
+    PF_TRY(layer->is_delta    ? bind_delta(l, il, &layer->delta)
+           : arch->mla        ? bind_mla(l, il, layer)
+           : arch->compressed ? bind_compressed(l, il, layer)
+                              : bind_attention(l, il, &layer->attn));
     snprintf(name, sizeof name, "%s.weight", arch->ffn_norm);
     PF_TRY(block_vector(l, PF_REQUIRED, il, name, l->m->n_embd, 1, &layer->ffn_norm));
     return layer->is_moe ? bind_moe(l, il, &layer->moe) : bind_dense(l, il, &layer->dense);
@@ -622,6 +716,13 @@ static pf_status bind_rope(const struct pf_loader *l)
     struct pf_rope_params p = l->rope;
     enum pf_need need = l->m->arch->rope_freqs ? PF_OPTIONAL : PF_NEVER;
     PF_TRY(vector(l, need, "rope_freqs.weight", p.n_rot / 2, 1, &p.divisors));
+    if (l->m->arch->compressed) {            /* whose extension is of layers with keys of blocks alone */
+        struct pf_rope_params far = p;
+        far.base = l->far_base;
+        pf_rope_init(&l->m->far_rope, &far);
+        p.factor = 0;
+        p.yarn = false;
+    }
     pf_rope_init(&l->m->rope, &p);
     return PF_OK;
 }

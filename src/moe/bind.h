@@ -9,6 +9,7 @@ struct pf_loader {
     const pf_gguf   *g;
     bool            *seen;                /* [n_tensors] */
     struct pf_rope_params rope;           /* its divisors are a tensor */
+    float            far_base;            /* instead of its base, in layers with keys of blocks */
     float            embedding_scale, logit_scale;
     int              n_block;             /* layers of the file, those that do not run included */
 };

@@ -7,11 +7,23 @@
 
 pf_status pf_attention_block(struct pf_session *s, int il, int rows);        /* attn.c */
 pf_status pf_mla_block(struct pf_session *s, int il, int rows);              /* mla.c */
-pf_status pf_index_block(struct pf_session *s, int il, int rows);            /* indexer.c; part of pf_mla_block */
+pf_status pf_compressed_block(struct pf_session *s, int il, int rows);       /* compressed.c */
+pf_status pf_index_block(struct pf_session *s, int il, int rows);            /* indexer.c; part of the two above */
 bool      pf_index_is_used(const struct pf_session *s, int rows);            /* some row does not see all positions */
 pf_status pf_delta_block(struct pf_session *s, int il, int rows);            /* deltanet.c */
 pf_status pf_dense_block(struct pf_session *s, int il, int rows);            /* ffn.c */
 pf_status pf_moe_block(struct pf_session *s, int il, int rows);
+
+/* streams.c: y = what a block reads of several streams x, which leaves the weights to write them with; x = its writing y back;
+ * each stream of x = h. */
+pf_status pf_streams_read(struct pf_session *s, const struct pf_mix *mix, float *x, int rows, float *weights, float *y);
+pf_status pf_streams_write(struct pf_session *s, const struct pf_mix *mix, float *x, int rows, float *weights, float *y);
+pf_status pf_streams_begin(struct pf_session *s, const float *h, int rows, float *x);
+
+/* compressed.c: rotates the last part of every head of x; makes keys of blocks out of b->h and keeps them in kv. */
+pf_status pf_rotate_tails(struct pf_session *s, float *x, const float *cs, int n_head, int hd, int rows);
+pf_status pf_compress(struct pf_session *s, const struct pf_compressor *c, const float *before, float *after,
+                      const struct pf_kv_view *kv, int rows);
 
 static inline const struct pf_backend_ops *ops_of(const struct pf_session *s)
 {

@@ -10,7 +10,7 @@ static pf_status feed_forward(struct pf_session *s, const struct pf_dense_ffn *f
     struct pf_buffers *b = &s->unit->buf;
     const struct pf_linear gate_up[] = { { &f->gate, b->gate }, { &f->up, b->up } };
     PF_TRY(pf_project(s, gate_up, 2, b->h, rows));
-    PF_TRY(ops->act(s->unit->backend, s->m->arch->act, b->gate, b->up, (int64_t)rows * f->gate.n_out, b->gate));
+    PF_TRY(ops->act(s->unit->backend, f->act, b->gate, b->up, (int64_t)rows * f->gate.n_out, b->gate));
     return pf_project(s, &(struct pf_linear){ &f->down, y }, 1, b->gate, rows);
 }
 
@@ -45,9 +45,16 @@ static pf_status guess_next(struct pf_session *s, int il, int rows)
     if (how != PF_GUESS_PICKS)
         return PF_OK;
     const struct pf_moe *moe = &m->layers[il].moe;
-    PF_TRY(ops->rms_norm(s->unit->backend, b->x, m->layers[il].ffn_norm, m->eps, m->n_embd, rows, b->y));
+    const float *x = b->x;
+    if (m->streams.n > 1) {
+        PF_TRY(pf_streams_read(s, &m->layers[il].ffn_mix, b->x, rows, b->guess_mix, b->y));
+        x = b->y;
+    }
+    PF_TRY(ops->rms_norm(s->unit->backend, x, m->layers[il].ffn_norm, m->eps, m->n_embd, rows, b->y));
     PF_TRY(pf_project(s, &(struct pf_linear){ &moe->router, b->router }, 1, b->y, rows));
-    PF_TRY(ops->route(s->unit->backend, &moe->routing, b->router, moe->select_bias, rows, b->guess, b->guess_weights));
+    PF_TRY(ops->route(s->unit->backend, &(struct pf_route_op){
+        .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table, .ids = b->ids,
+        .rows = rows, .picks = b->guess, .weights = b->guess_weights }));
     pf_residency_guess(m, il, b->guess, rows * m->n_used);
     return PF_OK;
 }
@@ -73,13 +80,15 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
     PF_TRY(pf_project(s, &(struct pf_linear){ &moe->router, b->router }, 1, b->h, rows));
     const struct pf_picks routed = pf_routed_at(s, moe->ordinal, rows), used = pf_picks_at(s, moe->ordinal, rows);
     const struct pf_experts_op e = {
-        .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = s->m->arch->act,
+        .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = moe->act,
         .weigh_input = s->m->arch->weigh_input, .n_expert = moe->routing.n_expert, .n_used = moe->routing.n_used,
         .rows = rows, .picks = used.picks, .weights = used.weights, .x = b->h, .y = b->y };
     if (pf_watch_inside(s->m)) {
         PF_TRY(pf_watch_experts(s, il, &e));
     } else {
-        PF_TRY(ops->route(s->unit->backend, &moe->routing, b->router, moe->select_bias, rows, routed.picks, routed.weights));
+        PF_TRY(ops->route(s->unit->backend, &(struct pf_route_op){
+            .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table, .ids = b->ids,
+            .rows = rows, .picks = routed.picks, .weights = routed.weights }));
         PF_TRY(run_experts(s, il, &e));
     }
     if (!moe->shared.gate.data)

@@ -1,11 +1,12 @@
 /* One step through the model. Read it top to bottom:
  *
  *     x = embedding of the tokens
- *     every layer:   x += attention(norm(x))       or latent attention, or a delta net
+ *     every layer:   x += attention(norm(x))       or latent or compressed attention, or a delta net
  *                    x += experts(norm(x))         or one dense feed-forward
  *     logits = output * norm(x)
  *
- * x is [rows][n_embd]. The blocks are in attn.c, mla.c, deltanet.c and ffn.c. Matrices are named as in the papers: q,
+ * x is [rows][n_embd]; where there are several residual streams, [rows][streams][n_embd], blocks read and write a mixture of
+ * them (streams.c). The blocks are in attn.c, mla.c, compressed.c, deltanet.c and ffn.c. Matrices are named as in the papers: q,
  * k, v, gate, up, down. All work is done by backends; these files decide only what follows what. One unit does it all, or
  * two take turns, and x is handed over (split.h); s->unit is the one at work. */
 #include <math.h>
@@ -15,26 +16,46 @@
 #include "moe/offload.h"
 #include "moe/watch.h"
 
+/* h = norm(x) */
+static pf_status begin_block(struct pf_session *s, const struct pf_mix *mix, const float *norm, int rows)
+{
+    const struct pf_model *m = s->m;
+    struct pf_buffers *b = &s->unit->buf;
+    const float *x = b->x;
+    if (m->streams.n > 1) {
+        PF_TRY(pf_streams_read(s, mix, b->x, rows, b->mix, b->y));
+        x = b->y;
+    }
+    return ops_of(s)->rms_norm(s->unit->backend, x, norm, m->eps, m->n_embd, rows, b->h);
+}
+
+/* x += y */
+static pf_status end_block(struct pf_session *s, const struct pf_mix *mix, int rows)
+{
+    const struct pf_model *m = s->m;
+    struct pf_buffers *b = &s->unit->buf;
+    if (m->streams.n > 1)
+        return pf_streams_write(s, mix, b->x, rows, b->mix, b->y);
+    return ops_of(s)->add(s->unit->backend, b->x, m->residual_scale, b->y, (int64_t)rows * m->n_embd);
+}
+
 static pf_status run_layer(struct pf_session *s, int il, int rows)
 {
-    const struct pf_backend_ops *ops = ops_of(s);
     const struct pf_model *m = s->m;
     const struct pf_layer *layer = &m->layers[il];
-    struct pf_buffers *b = &s->unit->buf;
-    pf_backend *be = s->unit->backend;
-    int64_t n = (int64_t)rows * m->n_embd;
 
     pf_spans_enter(m->spans, layer->is_delta ? "delta net" : "attention", il);
-    PF_TRY(ops->rms_norm(be, b->x, layer->attn_norm, m->eps, m->n_embd, rows, b->h));
-    PF_TRY(layer->is_delta ? pf_delta_block(s, il, rows)
-           : m->arch->mla  ? pf_mla_block(s, il, rows)
-                           : pf_attention_block(s, il, rows));
-    PF_TRY(ops->add(be, b->x, m->residual_scale, b->y, n));
+    PF_TRY(begin_block(s, &layer->attn_mix, layer->attn_norm, rows));
+    PF_TRY(layer->is_delta       ? pf_delta_block(s, il, rows)
+           : m->arch->mla        ? pf_mla_block(s, il, rows)
+           : m->arch->compressed ? pf_compressed_block(s, il, rows)
+                                 : pf_attention_block(s, il, rows));
+    PF_TRY(end_block(s, &layer->attn_mix, rows));
 
     pf_spans_enter(m->spans, layer->is_moe ? "router" : "feed-forward", il);
-    PF_TRY(ops->rms_norm(be, b->x, layer->ffn_norm, m->eps, m->n_embd, rows, b->h));
+    PF_TRY(begin_block(s, &layer->ffn_mix, layer->ffn_norm, rows));
     PF_TRY(layer->is_moe ? pf_moe_block(s, il, rows) : pf_dense_block(s, il, rows));
-    return ops->add(be, b->x, m->residual_scale, b->y, n);
+    return end_block(s, &layer->ffn_mix, rows);
 }
 
 static pf_status upload_inputs(struct pf_unit *u, const struct pf_model *m, int rows, const void *inputs)
@@ -46,7 +67,23 @@ static pf_status upload_inputs(struct pf_unit *u, const struct pf_model *m, int 
     u->buf.pos = to.pos;
     u->buf.temper = to.temper;
     u->buf.cs = to.cs;
+    u->buf.blocks = to.blocks;
     return u->backend->ops->upload(u->backend, u->buf.inputs, inputs, to.bytes);
+}
+
+static void fill_block_inputs(const struct pf_session *s, const struct pf_inputs *in, int rows)
+{
+    const struct pf_model *m = s->m;
+    const struct pf_block_inputs *to = &in->blocks;
+    pf_rope_back(&m->rope, in->cs, rows, to->back);
+    pf_rope_table(&m->far_rope, in->pos, 1, rows, to->far);
+    pf_rope_back(&m->far_rope, to->far, rows, to->far_back);
+    for (int i = 0; i < PF_MAX_RATIOS; i++) {
+        int ratio = m->compressed.ratio[i], n = ratio ? pf_block_rows(ratio, rows) : 0;
+        for (int j = 0; j < n; j++)
+            to->number[i][j] = (int32_t)(s->computed / ratio) + j;
+        pf_rope_table(&m->far_rope, to->number[i], ratio, n, to->cs[i]);
+    }
 }
 
 /* Tokens, positions, and what depends on the positions only: made here, then given to the units. */
@@ -60,7 +97,9 @@ static pf_status put_inputs(struct pf_session *s, const struct pf_batch *batch)
         in.pos[r] = (int32_t)pos;
         in.temper[r] = (float)(1 + 0.1 * log((double)((pos + 1) / TEMPER_EVERY + 1)));
     }
-    pf_rope_table(&s->m->rope, in.pos, batch->rows, in.cs);
+    pf_rope_table(&s->m->rope, in.pos, 1, batch->rows, in.cs);
+    if (s->m->arch->compressed)
+        fill_block_inputs(s, &in, batch->rows);
     if (s->m->injected.n_tokens)
         pf_watch_fill(s, &in, batch->rows);
     for (struct pf_unit *u = s->units; u < s->units + 2; u++)
@@ -71,8 +110,12 @@ static pf_status put_inputs(struct pf_session *s, const struct pf_batch *batch)
 
 static pf_status embed(struct pf_session *s, int rows)
 {
+    struct pf_buffers *b = &s->unit->buf;
     pf_spans_enter(s->m->spans, "embedding", -1);
-    return pf_embed(s, rows);
+    if (s->m->streams.n == 1)
+        return pf_embed(s, rows, b->x);
+    PF_TRY(pf_embed(s, rows, b->h));
+    return pf_streams_begin(s, b->h, rows, b->x);
 }
 
 /* Those that are the unit's. */
@@ -95,8 +138,13 @@ static pf_status head(struct pf_session *s, int first, int n)
     const struct pf_model *m = s->m;
     const struct pf_buffers *b = &s->unit->buf;
     pf_backend *be = s->unit->backend;
+    float *x = b->x + (size_t)first * (size_t)m->streams.n * (size_t)m->n_embd;
     pf_spans_enter(m->spans, "output", -1);
-    PF_TRY(ops_of(s)->rms_norm(be, b->x + (size_t)first * m->n_embd, m->output_norm, m->eps, m->n_embd, n, b->h));
+    if (m->streams.n > 1) {
+        PF_TRY(pf_streams_read(s, &m->output_mix, x, n, b->mix, b->y));
+        x = b->y;
+    }
+    PF_TRY(ops_of(s)->rms_norm(be, x, m->output_norm, m->eps, m->n_embd, n, b->h));
     return pf_project(s, &(struct pf_linear){ &m->output, b->logits }, 1, b->h, n);
 }
 

@@ -361,16 +361,16 @@ pf_status pf_project(struct pf_session *s, const struct pf_linear *l, int n_l, c
     return PF_OK;
 }
 
-pf_status pf_embed(struct pf_session *s, int rows)
+pf_status pf_embed(struct pf_session *s, int rows, float *x)
 {
     pf_backend *be = s->unit->backend;
     const struct pf_weight *w = &s->m->embed;
     struct pf_buffers *b = &s->unit->buf;
-    PF_TRY(be->ops->embed(be, w, b->ids, rows, b->x));
+    PF_TRY(be->ops->embed(be, w, b->ids, rows, x));
     for (const struct pf_lora *l = w->lora; l; l = l->next) {
         PF_TRY(be->ops->embed(be, &l->a, b->ids, rows, b->low));
         PF_TRY(be->ops->linear(be, &(struct pf_linear){ &l->b, b->added }, 1, b->low, rows));
-        PF_TRY(be->ops->add(be, b->x, l->scale * w->scale, b->added, (int64_t)rows * l->b.n_out));
+        PF_TRY(be->ops->add(be, x, l->scale * w->scale, b->added, (int64_t)rows * l->b.n_out));
     }
     return PF_OK;
 }

@@ -43,6 +43,6 @@ pf_status pf_lora_unchanged(const struct pf_model *m);
 
 /* l's products and what adapters add to them; the same for rows of the embedding. */
 pf_status pf_project(struct pf_session *s, const struct pf_linear *l, int n_l, const float *x, int rows);
-pf_status pf_embed(struct pf_session *s, int rows);
+pf_status pf_embed(struct pf_session *s, int rows, float *x);
 
 #endif

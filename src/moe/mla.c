@@ -62,7 +62,7 @@ pf_status pf_mla_block(struct pf_session *s, int il, int rows)
 
     PF_TRY(queries(s, a, attn->n_head, rows));
     PF_TRY(keys(s, a, rows));
-    if (z->max_chosen)
+    if (s->m->index.max_chosen)
         PF_TRY(pf_index_block(s, il, rows));
     const struct pf_rope_op ropes[] = {
         { b->q + z->n_latent, b->cs, attn->n_head, attn->hd_k, n_pairs, s->m->arch->rope_neox },
@@ -73,7 +73,7 @@ pf_status pf_mla_block(struct pf_session *s, int il, int rows)
     PF_TRY(ops->attention(be, &(struct pf_attention_op){
         .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos, .n_positions = s->computed + rows, .rows = rows,
         .n_head = attn->n_head,
-        .scale = attn->scale, .chosen = pf_index_is_used(s, rows) ? b->chosen : NULL, .max_chosen = z->max_chosen }));
+        .scale = attn->scale, .chosen = pf_index_is_used(s, rows) ? b->chosen : NULL, .max_chosen = s->m->index.max_chosen }));
     PF_TRY(ops->heads(be, &(struct pf_heads_op){
         .w = &a->v_b, .n_head = attn->n_head, .n_out = z->n_v, .head_rows = a->v_head_rows, .rows = rows,
         .x = b->attn, .x_stride = z->n_latent, .y = b->packed, .y_stride = z->n_v }));

@@ -49,6 +49,14 @@ static pf_status key_ints(const struct pf_loader *l, const char *suffix, int n_b
     return pf_gguf_ints_opt(l->g, key(l, name, suffix), n_block, min, max, out, NULL);
 }
 
+/* How many entries an array has that may go on past the last block of the file; anything else: n_block. */
+static int n_entries(const struct pf_loader *l, const char *suffix)
+{
+    char name[NAME_BYTES];
+    const struct pf_gguf_kv *kv = pf_gguf_find(l->g, key(l, name, suffix));
+    return kv && kv->type == PF_GGUF_ARRAY && kv->n > (uint64_t)l->n_block && kv->n <= MAX_LAYERS ? (int)kv->n : l->n_block;
+}
+
 static pf_status key_bool(const struct pf_loader *l, const char *suffix, bool *out)
 {
     char name[NAME_BYTES];
@@ -96,15 +104,14 @@ static pf_status read_delta(const struct pf_loader *l)
     enum { MAX_HEADS = 4096, MAX_TAPS = 16 };
     struct pf_model *m = l->m;
     struct pf_delta_sizes *s = &m->delta;
-    int inner = 0;
+    int inner = 0, n_nets = 0;
     for (int il = 0; m->arch->delta && il < m->n_layer; il++) {
         char name[NAME_BYTES];
         snprintf(name, sizeof name, "blk.%d.ssm_conv1d.weight", il);
         m->layers[il].is_delta = pf_gguf_tensor(l->g, name) != NULL;
-        m->layers[il].delta.ordinal = s->n_nets;
-        s->n_nets += m->layers[il].is_delta;
+        n_nets += m->layers[il].is_delta;
     }
-    if (s->n_nets == 0)
+    if (n_nets == 0)
         return PF_OK;
     PF_TRY(key_int(l, "ssm.conv_kernel", true, 1, MAX_TAPS, &s->taps));
     PF_TRY(key_int(l, "ssm.state_size", true, 1, 1024, &s->d));
@@ -117,7 +124,19 @@ static pf_status read_delta(const struct pf_loader *l)
     if (s->n_v_head % s->n_k_head || inner != s->n_v)
         PF_FAIL(PF_EFORMAT, "%d value heads of %d do not suit %d key heads and an inner size of %d, in %s", s->n_v_head,
                 s->d, s->n_k_head, inner, pf_gguf_path(l->g));
+    for (int il = 0; il < m->n_layer; il++)
+        if (m->layers[il].is_delta)
+            m->layers[il].n_state = (size_t)(s->taps - 1) * (size_t)s->n_conv + (size_t)s->n_v * (size_t)s->d;
     return PF_OK;
+}
+
+static pf_status read_index_sizes(const struct pf_loader *l, int n_rot, int ratio)
+{
+    struct pf_index_sizes *s = &l->m->index;
+    s->ratio = ratio;
+    PF_TRY(key_int(l, "attention.indexer.head_count", true, 1, 4096, &s->n_head));
+    PF_TRY(key_int(l, "attention.indexer.key_length", true, n_rot, 4096, &s->width));
+    return key_int(l, "attention.indexer.top_k", true, 1, 65536, &s->max_chosen);
 }
 
 /* Every layer has an indexer, or those that attention.indexer.types says; GLM-5.2, known by its context, has them in
@@ -126,12 +145,9 @@ static pf_status read_indexer(const struct pf_loader *l)
 {
     enum { SHARING_FROM_CONTEXT = 1 << 20, SHARING_PERIOD = 4, SHARING_PHASE = 2 };
     struct pf_model *m = l->m;
-    struct pf_mla_sizes *s = &m->mla;
     int64_t full[MAX_LAYERS];
-    PF_TRY(key_int(l, "attention.indexer.head_count", true, 1, 4096, &s->n_index_head));
-    PF_TRY(key_int(l, "attention.indexer.key_length", true, s->n_rope, 4096, &s->n_index));
-    PF_TRY(key_int(l, "attention.indexer.top_k", true, 1, 65536, &s->max_chosen));
-    if (s->n_q_latent == 0)
+    PF_TRY(read_index_sizes(l, m->mla.n_rope, 1));
+    if (m->mla.n_q_latent == 0)
         PF_FAIL(PF_EFORMAT, "%s models have indexers, which need an attention.q_lora_rank, in %s", m->arch->name,
                 pf_gguf_path(l->g));
     for (int il = 0; il < l->n_block; il++)
@@ -169,9 +185,85 @@ static pf_status read_mla(const struct pf_loader *l)
     s->n_nope = n_k - s->n_rope;
     for (int il = 0; il < m->n_layer; il++)
         m->layers[il].attn = (struct pf_attention){ .n_head = n_head, .n_kv_head = 1, .hd_k = s->n_latent + s->n_rope,
-                                                    .hd_v = s->n_latent, .rotate = true,
+                                                    .hd_v = s->n_latent, .rotate = true, .v_in_k = true,
                                                     .scale = 1.0f / sqrtf((float)n_k) };
     return m->arch->indexer ? read_indexer(l) : PF_OK;
+}
+
+enum { FINE_RATIO = 4, COARSE_RATIO = 128 };          /* blocks of FINE_RATIO overlap, and an indexer chooses among them */
+
+static void set_ratio(struct pf_model *m, struct pf_layer *layer, int ratio)
+{
+    bool fine = ratio == FINE_RATIO;
+    if (ratio == 0)
+        return;
+    layer->compressed.blocks = (struct pf_compressor){ .width = layer->attn.hd_k, .ratio = ratio, .overlaps = fine };
+    layer->n_state = 3 * (size_t)(1 + fine) * (size_t)layer->attn.hd_k;
+    layer->has_indexer = fine;
+    if (fine) {
+        layer->indexer.blocks = (struct pf_compressor){ .width = m->index.width, .ratio = ratio, .overlaps = true };
+        layer->n_state += 3 * 2 * (size_t)m->index.width;
+    }
+}
+
+/* Which layers have keys of blocks, and of how many positions. */
+static pf_status read_ratios(const struct pf_loader *l)
+{
+    static const char suffix[] = "attention.compress_ratios";
+    struct pf_model *m = l->m;
+    int64_t ratio[MAX_LAYERS];
+    char name[NAME_BYTES];
+    bool found;
+    PF_TRY(pf_gguf_ints_opt(l->g, key(l, name, suffix), n_entries(l, suffix), 0, INT_MAX, ratio, &found));
+    if (!found)
+        PF_FAIL(PF_EFORMAT, "key %s is missing from %s", name, pf_gguf_path(l->g));
+    for (int il = 0; il < m->n_layer; il++) {
+        if (ratio[il] != 0 && ratio[il] != FINE_RATIO && ratio[il] != COARSE_RATIO)
+            PF_FAIL(PF_EUNSUPPORTED, "key %s has %lld for layer %d; 0, %d and %d are supported, in %s", name,
+                    (long long)ratio[il], il, FINE_RATIO, COARSE_RATIO, pf_gguf_path(l->g));
+        if (ratio[il] != 0)
+            m->compressed.ratio[ratio[il] == COARSE_RATIO] = (int)ratio[il];
+    }
+    if (m->compressed.ratio[0])
+        PF_TRY(read_index_sizes(l, m->compressed.n_rot, FINE_RATIO));
+    for (int il = 0; il < m->n_layer; il++)
+        set_ratio(m, &m->layers[il], (int)ratio[il]);
+    return PF_OK;
+}
+
+static pf_status read_compressed(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    struct pf_compressed_sizes *s = &m->compressed;
+    int n_head = 0, n_kv_head = 0, hd = 0, hd_v, window = 0;
+    PF_TRY(key_int(l, "attention.head_count", true, 1, 65536, &n_head));
+    PF_TRY(key_int(l, "attention.head_count_kv", true, 1, 1, &n_kv_head));
+    PF_TRY(key_int(l, "attention.key_length", true, 1, 4096, &hd));
+    hd_v = hd;
+    PF_TRY(key_int(l, "attention.value_length", false, hd, hd, &hd_v));
+    PF_TRY(key_int(l, "attention.sliding_window", true, 1, INT_MAX, &window));
+    PF_TRY(key_int(l, "attention.q_lora_rank", true, 1, MAX_DIM, &s->n_q_latent));
+    PF_TRY(key_int(l, "attention.output_group_count", true, 1, n_head, &s->n_group));
+    PF_TRY(key_int(l, "attention.output_lora_rank", true, 1, MAX_DIM, &s->n_group_out));
+    PF_TRY(key_int(l, "rope.dimension_count", true, 2, hd, &s->n_rot));
+    if (n_head % s->n_group)
+        PF_FAIL(PF_EFORMAT, "%d heads do not make %d groups, in %s", n_head, s->n_group, pf_gguf_path(l->g));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].attn = (struct pf_attention){ .n_head = n_head, .n_kv_head = n_kv_head, .hd_k = hd, .hd_v = hd,
+                                                    .rotate = true, .v_in_k = true, .window = window,
+                                                    .scale = 1.0f / sqrtf((float)hd) };
+    return read_ratios(l);
+}
+
+static pf_status read_streams(const struct pf_loader *l)
+{
+    struct pf_streams_sizes *s = &l->m->streams;
+    s->n = 1;
+    if (!l->m->arch->streams)
+        return PF_OK;
+    PF_TRY(key_int(l, "hyper_connection.count", true, PF_MAX_STREAMS, PF_MAX_STREAMS, &s->n));
+    PF_TRY(key_int(l, "hyper_connection.sinkhorn_iterations", true, 1, 1000, &s->rounds));
+    return key_real(l, "hyper_connection.epsilon", true, true, &s->eps);
 }
 
 /* Head counts and sizes of every layer, from keys that may be scalars or arrays. */
@@ -247,7 +339,7 @@ static pf_status move_magnitude(const struct pf_loader *l, struct pf_rope_params
     return PF_OK;
 }
 
-static pf_status read_rope(const struct pf_loader *l, int hd_k, struct pf_rope_params *out)
+static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params *out)
 {
     struct pf_model *m = l->m;
     int n_rot = hd_k, n_ctx_orig = m->n_ctx_train;
@@ -278,6 +370,11 @@ static pf_status read_rope(const struct pf_loader *l, int hd_k, struct pf_rope_p
         PF_TRY(key_bool(l, "rope.scaling.finetuned", &rotate));
         for (int il = 0; il < m->n_layer; il++)
             m->layers[il].attn.rotate = rotate;
+    }
+    if (m->arch->compressed) {
+        PF_TRY(key_real(l, "attention.compress_rope_freq_base", true, true, &l->far_base));
+        p.plain_mag = true;
+        p.attn_factor = 1;
     }
     PF_TRY(check_sections(l, n_rot));
     p.n_rot = n_rot;
@@ -314,11 +411,11 @@ static pf_status read_gating(const struct pf_loader *l, enum pf_gating *out)
     char name[NAME_BYTES];
     int func = 0;
     PF_TRY(key_int(l, "expert_gating_func", false, 0, INT_MAX, &func));
-    if (func > 2)
-        PF_FAIL(PF_EUNSUPPORTED, "key %s is %d; 1 (softmax) and 2 (sigmoid) are supported, in %s",
+    if (func > 2 && func != 4)
+        PF_FAIL(PF_EUNSUPPORTED, "key %s is %d; 1 (softmax), 2 (sigmoid) and 4 (square root of softplus) are supported, in %s",
                 key(l, name, "expert_gating_func"), func, pf_gguf_path(l->g));
     if (func != 0)
-        *out = func == 1 ? PF_GATE_SOFTMAX : PF_GATE_SIGMOID;
+        *out = func == 1 ? PF_GATE_SOFTMAX : func == 2 ? PF_GATE_SIGMOID : PF_GATE_SQRT_SOFTPLUS;
     else if (l->m->arch->mla && (l->n_block == 47 || l->n_block == 48))
         *out = PF_GATE_SIGMOID;           /* GLM-4.7-Flash, whose first files do not say */
     return PF_OK;
@@ -348,11 +445,32 @@ static pf_status read_routing(const struct pf_loader *l)
     return PF_OK;
 }
 
+/* How far the experts' gates and ups may go; a limit this small is none. */
+static pf_status read_limits(const struct pf_loader *l)
+{
+    static const char routed[] = "swiglu_clamp_exp", shared[] = "swiglu_clamp_shexp";
+    static const float none = 1e-6f;
+    float limit[MAX_LAYERS] = { 0 };
+    char name[NAME_BYTES];
+    struct pf_model *m = l->m;
+    if (!m->arch->limits)
+        return PF_OK;
+    PF_TRY(pf_gguf_reals_opt(l->g, key(l, name, routed), n_entries(l, routed), limit));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].moe.act.limit = limit[il] > none ? limit[il] : 0;
+    PF_TRY(pf_gguf_reals_opt(l->g, key(l, name, shared), n_entries(l, shared), limit));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].moe.shared.act.limit = limit[il] > none ? limit[il] : 0;
+    return PF_OK;
+}
+
 /* Which layers have experts. */
 static pf_status read_layout(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
-    int n_dense = 0, step = 1;
+    int n_dense = 0, step = 1, n_hash = 0;
+    if (m->arch->hash_layers)
+        PF_TRY(key_int(l, "hash_layer_count", true, 0, MAX_LAYERS, &n_hash));
     if (m->arch->leading_dense)
         PF_TRY(key_int(l, "leading_dense_block_count", m->arch->leading_dense == PF_REQUIRED, 0, MAX_LAYERS, &n_dense));
     if (m->arch->interleave)
@@ -360,6 +478,7 @@ static pf_status read_layout(const struct pf_loader *l)
     for (int il = 0; il < m->n_layer; il++) {
         m->layers[il].is_moe = m->n_expert > 0 && il >= n_dense && (il + 1) % step == 0;
         m->layers[il].moe.ordinal = m->n_moe;
+        m->layers[il].moe.by_token = il < n_hash;
         m->n_moe += m->layers[il].is_moe;
     }
     for (int il = 0; il < m->n_layer; il++)
@@ -382,17 +501,36 @@ static pf_status read_multipliers(struct pf_loader *l)
     return key_real(l, "logit_scale", false, true, &l->logit_scale);
 }
 
+/* Some files count layers that guess ahead and do not have them. */
+static bool has_nextn(const struct pf_loader *l, int first)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "blk.%d.nextn.eh_proj.weight", first);
+    return pf_gguf_tensor(l->g, name) != NULL;
+}
+
 static pf_status read_sizes(const struct pf_loader *l, int *n_block)
 {
     struct pf_model *m = l->m;
     int n_nextn = 0;
     PF_TRY(key_int(l, "block_count", true, 1, MAX_LAYERS, n_block));
     PF_TRY(key_int(l, "nextn_predict_layers", false, 0, *n_block - 1, &n_nextn));
+    if (m->arch->compressed && !has_nextn(l, *n_block - n_nextn))
+        n_nextn = 0;
     m->n_layer = *n_block - n_nextn;
     PF_TRY(key_int(l, "embedding_length", true, 1, MAX_DIM, &m->n_embd));
     PF_TRY(key_int(l, "context_length", true, 1, INT_MAX, &m->n_ctx_train));
     PF_TRY(key_real(l, "attention.layer_norm_rms_epsilon", true, true, &m->eps));
     return read_experts(l);
+}
+
+/* Where each layer's recurrent state lies among those of all. */
+static void lay_out_state(struct pf_model *m)
+{
+    for (int il = 1; il < m->n_layer; il++)
+        m->layers[il].state_at = m->layers[il - 1].state_at + m->layers[il - 1].n_state;
+    for (int il = 0; il < m->n_layer; il++)
+        m->recurrent |= m->layers[il].n_state > 0;
 }
 
 static pf_status read_keys(struct pf_loader *l)
@@ -404,11 +542,16 @@ static pf_status read_keys(struct pf_loader *l)
     if (!m->layers)
         PF_FAIL(PF_ENOMEM, "no memory for the %d layers of %s", m->n_layer, pf_gguf_path(l->g));
     PF_TRY(read_delta(l));
-    PF_TRY(m->arch->mla ? read_mla(l) : read_attention(l, l->n_block, &hd_k));
+    PF_TRY(m->arch->mla          ? read_mla(l)
+           : m->arch->compressed ? read_compressed(l)
+                                 : read_attention(l, l->n_block, &hd_k));
+    PF_TRY(read_streams(l));
+    lay_out_state(m);
     PF_TRY(read_routing(l));
+    PF_TRY(read_limits(l));
     PF_TRY(read_layout(l));
     PF_TRY(read_multipliers(l));
-    return read_rope(l, m->arch->mla ? m->mla.n_rope : hd_k, &l->rope);
+    return read_rope(l, m->arch->mla ? m->mla.n_rope : m->arch->compressed ? m->compressed.n_rot : hd_k, &l->rope);
 }
 
 static pf_status unknown_architecture(const pf_gguf *g, struct pf_str name)

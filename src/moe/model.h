@@ -41,6 +41,8 @@ struct pf_arch {
                                              heads that are neighbours share a key head, or they take turns */
     bool            mla;                  /* latent attention instead of queries, keys and values */
     bool            indexer;              /* which looks only at the positions that an indexer chooses */
+    bool            compressed;           /* attention to a window of positions and to keys of blocks of them */
+    bool            streams;              /* hyper-connections: several residual streams */
     bool            norm_after_rope;
     bool            attention_scale;      /* reads attention.scale */
     enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period
@@ -52,13 +54,15 @@ struct pf_arch {
     enum pf_need    dense_bias, router_bias, expert_bias;
     enum pf_need    leading_dense;        /* leading_dense_block_count: the first layers have no experts */
     enum pf_need    interleave;           /* interleave_moe_layer_step: only each so manyth layer has experts */
-    enum pf_act     act;
+    enum pf_act_kind act;
     enum pf_gating  gating;
     bool            norm_weights;
     bool            router_keys;          /* reads expert_gating_func, _weights_norm, _weights_scale and _group_...;
                                              what gating and norm_weights say holds for absent keys */
     bool            weigh_input;          /* routing weights multiply the experts' input */
     enum pf_need    select_bias;          /* exp_probs_b */
+    bool            hash_layers;          /* whose experts a table picks by the token, in place of that bias */
+    bool            limits;               /* of the experts' gates and ups */
     enum pf_need    shared, shared_gate;  /* an expert that every token goes through; its weight is sigmoid(gate) */
     enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;  /* when expert_feed_forward_length is
                                              absent: feed_forward_length, that / n_used, or it must be there */
@@ -74,6 +78,7 @@ struct pf_attention {
     const float     *sinks;               /* {n_head} or NULL */
     int              n_head, n_kv_head, hd_k, hd_v;
     bool             rotate;
+    bool             v_in_k;              /* a value is the beginning of its key */
     int              window;              /* 0: all positions */
     bool             chunked;             /* windows are fixed pieces of the context, not sliding */
     bool             temper;              /* queries grow with the logarithm of their position: forward.c */
@@ -91,12 +96,41 @@ struct pf_mla {
     struct pf_weight k_b, v_b;            /* per head {n_nope, n_latent}, {n_latent, n_v} */
     bool             k_b_is_made;         /* when binding: it does not lie in the file */
     int              v_head_rows;         /* rows of v_b from one head to the next */
-    struct pf_indexer {
-        struct pf_weight q;               /* {n_q_latent, n_index_head * n_index} */
-        struct pf_weight k, w;            /* {n_embd, n_index}, {n_embd, n_index_head}; no data: the layer takes the
-                                             positions that the last one with an indexer chose */
-        const float     *k_norm, *k_norm_bias;       /* {n_index} */
-    } indexer;
+};
+
+/* Makes keys of blocks of `ratio` positions (struct pf_compress_op). W is `width`, or twice that if blocks overlap. */
+struct pf_compressor {
+    struct pf_weight u, gate;             /* {n_embd, W} */
+    const float     *ape, *norm;          /* {W, ratio}, {width} */
+    int              width, ratio;        /* 0: there is none */
+    bool             overlaps;
+};
+
+/* Attention to a window of positions and to blocks of them (compressed.c): one key for all heads, its value too;
+ * pf_attention of such a layer describes that (n_kv_head 1, hd_k = hd_v, the last n_rot rotated). */
+struct pf_compressed {
+    struct pf_weight     q_a, q_b;        /* {n_embd, n_q_latent}, {n_q_latent, n_head * hd} */
+    const float         *q_norm;          /* {n_q_latent} */
+    struct pf_weight     kv;              /* {n_embd, hd} */
+    const float         *kv_norm;         /* {hd} */
+    struct pf_weight     out_a;           /* per group of heads {n_head / n_group * hd, n_group_out}; then attn.out */
+    struct pf_compressor blocks;
+};
+
+/* Chooses what attention looks at: indexer.c. */
+struct pf_indexer {
+    struct pf_weight q;                   /* {n_q_latent, index.n_head * index.width}; no data: the layer takes what the last
+                                             one with an indexer chose */
+    struct pf_weight w;                   /* {n_embd, index.n_head} */
+    struct pf_weight k;                   /* of positions: {n_embd, index.width}, with */
+    const float     *k_norm, *k_norm_bias;           /* {index.width} */
+    struct pf_compressor blocks;          /* or of blocks */
+};
+
+/* What a block reads of the residual streams and writes to them: streams.c. */
+struct pf_mix {
+    struct pf_weight fn;                  /* {streams.n * n_embd, n_weights}; no data: there is one stream */
+    const float     *base, *scale;        /* {n_weights}, {3}; at the end, where streams are only read, {streams.n}, {1} */
 };
 
 /* Gated DeltaNet, in place of attention: no keys and values, but a state of fixed size. */
@@ -109,18 +143,21 @@ struct pf_delta_net {
     const float     *conv;                /* [taps][2 K + V] */
     const float     *a, *dt;              /* {n_v_head} */
     const float     *norm;                /* {d} */
-    int              ordinal;             /* among the model's delta nets */
 };
 
 struct pf_dense_ffn {
     struct pf_weight gate, up, down;
+    struct pf_act    act;
 };
 
 struct pf_moe {
     int                     ordinal;      /* among the layers with experts */
     struct pf_weight        router;       /* {n_embd, n_expert} */
     const float            *select_bias;  /* {n_expert} or NULL */
+    bool                    by_token;     /* what is picked is no business of the router, but in */
+    const int32_t          *table;        /* {n_used, n_vocab}, or NULL */
     struct pf_routing       routing;
+    struct pf_act           act;
     struct pf_expert_weight gate, up, down;
     struct pf_dense_ffn     shared;       /* its data are NULL: none */
     struct pf_weight        shared_gate;  /* {n_embd, 1} or no data */
@@ -128,10 +165,14 @@ struct pf_moe {
 
 struct pf_layer {
     const float        *attn_norm, *ffn_norm;        /* {n_embd} */
+    struct pf_mix       attn_mix, ffn_mix;
     bool                is_delta, has_indexer;
     struct pf_attention attn;                        /* all zeros in a delta net */
     struct pf_delta_net delta;
     struct pf_mla       mla;
+    struct pf_compressed compressed;
+    struct pf_indexer   indexer;
+    size_t              state_at, n_state;           /* floats of its recurrent state, and where it begins among the layers' */
     bool                is_moe;
     struct pf_dense_ffn dense;
     struct pf_moe       moe;
@@ -159,6 +200,8 @@ struct pf_cut {
     uint64_t bytes;                       /* of a device's memory for weights of a model without experts */
 };
 
+enum { PF_MAX_RATIOS = 2 };
+
 struct pf_model {
     const struct pf_arch *arch;
     pf_gguf    *file;
@@ -180,19 +223,31 @@ struct pf_model {
     int   n_expert, n_used, n_ff_expert;  /* 0: no experts */
     int   n_moe;                          /* layers with experts */
     float eps, residual_scale;
-    struct pf_delta_sizes {               /* of every delta net of the model */
-        int n_nets;                       /* 0: there are none */
+    struct pf_delta_sizes {               /* of every delta net of the model; all 0: there are none */
         int d, n_k_head, n_v_head, taps;
         int n_k, n_v, n_conv;             /* K = n_k_head * d, V = n_v_head * d, 2 K + V */
     } delta;
     struct pf_mla_sizes {                 /* all 0: the model has no latent attention */
         int n_latent, n_q_latent, n_nope, n_rope, n_v;
-        int n_index, n_index_head, max_chosen;       /* of the indexers; 0: there are none */
     } mla;
-    struct pf_rope   rope;
+    struct pf_index_sizes {               /* all 0: there are no indexers */
+        int width, n_head, max_chosen;
+        int ratio;                        /* positions that a key stands for */
+    } index;
+    struct pf_compressed_sizes {          /* all 0: the model has no compressed attention */
+        int n_q_latent, n_rot, n_group, n_group_out;
+        int ratio[PF_MAX_RATIOS];         /* those that occur; 0 where one does not */
+    } compressed;
+    struct pf_streams_sizes {
+        int   n, rounds;                  /* 1 stream: no hyper-connections */
+        float eps;
+    } streams;
+    struct pf_rope   rope, far_rope;      /* far: of layers with keys of blocks */
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm;
+    struct pf_mix    output_mix;
     struct pf_layer *layers;              /* [n_layer] */
+    bool             recurrent;           /* some of them have a state that cannot go back */
 
     struct pf_adapters *adapters;         /* NULL: none */
     const struct pf_lora *flipped;        /* additions to the embedding as the output matrix; NULL: none, or it is not that */

@@ -719,6 +719,9 @@ void pf_offload_stats(const struct pf_model *m, struct pf_stats *out)
     if (!f)
         return;
     pf_vcache_stats(f->cache, &s);
+    out->vram_slots = s.n_slots;
+    out->vram_slot_bytes = s.bytes;
+    out->vram_transit_bytes = f->force_cpu ? 0 : f->post.scratchpad_bytes + N_SLOTS * f->slot_bytes;
     out->vram_hits = s.n_hits;
     out->n_transfers = f->post.n_transfers;
     out->transfer_bytes = f->post.transfer_bytes;

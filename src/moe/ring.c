@@ -27,7 +27,7 @@ static size_t window_bytes(const struct pf_model *m, const struct pf_session_opt
     for (int il = first; il < end; il++) {
         const struct pf_attention *a = &m->layers[il].attn;
         if (a->window)
-            row += (size_t)a->n_kv_head * (pf_kv_row_bytes(o->kv_type, a->hd_k) + pf_kv_row_bytes(o->kv_type, a->hd_v));
+            row += (size_t)a->n_kv_head * pf_kv_row_bytes(o->kv_type, a->v_in_k ? a->hd_k : a->hd_k + a->hd_v);
     }
     return row * (size_t)pf_widest_window(m);
 }
@@ -69,37 +69,41 @@ void pf_ring_advance(struct pf_session *s, int rows)
         s->held_from = from;
 }
 
-/* Where copying stands: rows lie at `kept` one after the other, layer by layer and head by head. */
+/* Where copying stands: a checkpoint has, layer by layer, head by head, a window of rows of keys, then of values. */
 struct copying {
     const struct pf_unit *u;
     char   *kept;
     bool    keep;
     int64_t from, end;           /* positions */
+    int     window;
 };
 
-/* The rows of one head, keys or values. */
-static void copy_head(struct copying *c, const struct pf_kv_view *kv, char *base, size_t row_bytes, int head)
+/* Keys or values of a layer: in the ring, a chunk's rows of one head are as many rows from those of the next. */
+static void copy_rows(struct copying *c, const struct pf_kv_view *kv, char *base, size_t row_bytes)
 {
+    size_t in_ring = PF_KV_CHUNK_POSITIONS * row_bytes, in_kept = (size_t)c->window * row_bytes;
     for (int64_t p = c->from, next; p < c->end; p = next) {
         next = (p / PF_KV_CHUNK_POSITIONS + 1) * PF_KV_CHUNK_POSITIONS;
         next = next < c->end ? next : c->end;
-        char *rows = base + pf_kv_row(kv, (int)p, head) * row_bytes;
-        size_t bytes = (size_t)(next - p) * row_bytes;
-        c->u->backend->ops->buf_copy(c->u->backend, c->keep ? c->kept : rows, c->keep ? rows : c->kept, bytes);
-        c->kept += bytes;
+        char *ring = base + pf_kv_row(kv, (int)p, 0) * row_bytes, *kept = c->kept + (size_t)(p - c->from) * row_bytes;
+        struct pf_buf_copy copy = { ring, kept, (size_t)(next - p) * row_bytes, in_ring, in_kept, kv->n_kv_head };
+        if (c->keep)
+            copy = (struct pf_buf_copy){ kept, ring, copy.bytes, in_kept, in_ring, kv->n_kv_head };
+        c->u->backend->ops->buf_copy(c->u->backend, &copy);
     }
+    c->kept += (size_t)kv->n_kv_head * in_kept;
 }
 
 void pf_ring_copy(const struct pf_session *s, const struct pf_unit *u, int64_t pos, void *kept, bool keep)
 {
-    struct copying c = { .u = u, .kept = kept, .keep = keep, .from = pos > s->window ? pos - s->window : 0, .end = pos };
+    struct copying c = { .u = u, .kept = kept, .keep = keep, .from = pos > s->window ? pos - s->window : 0, .end = pos,
+                         .window = s->window };
     for (int il = u->first; s->ring_positions && il < u->end; il++) {
         const struct pf_kv_view *kv = &s->kv[il].view;
         if (s->m->layers[il].attn.window == 0)
             continue;
-        for (int h = 0; h < kv->n_kv_head; h++) {
-            copy_head(&c, kv, kv->k, pf_kv_row_bytes(kv->type, kv->hd_k), h);
-            copy_head(&c, kv, kv->v, pf_kv_row_bytes(kv->type, kv->hd_v), h);
-        }
+        copy_rows(&c, kv, kv->k, pf_kv_row_bytes(kv->type, kv->hd_k));
+        if (kv->v)
+            copy_rows(&c, kv, kv->v, pf_kv_row_bytes(kv->type, kv->hd_v));
     }
 }

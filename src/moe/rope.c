@@ -37,14 +37,20 @@ void pf_rope_init(struct pf_rope *r, const struct pf_rope_params *p)
         r->mag *= 1 + 0.1 * log(1 / stretch);
 }
 
-void pf_rope_table(const struct pf_rope *r, const int32_t *pos, int rows, float *cs)
+void pf_rope_table(const struct pf_rope *r, const int32_t *pos, int step, int rows, float *cs)
 {
     for (int row = 0; row < rows; row++) {
         float *c = cs + (size_t)row * 2 * r->n_pairs, *s = c + r->n_pairs;
         for (int i = 0; i < r->n_pairs; i++) {
-            double angle = pos[row] * r->freq[i];
+            double angle = (double)((int64_t)pos[row] * step) * r->freq[i];
             c[i] = (float)(r->mag * cos(angle));
             s[i] = (float)(r->mag * sin(angle));
         }
     }
+}
+
+void pf_rope_back(const struct pf_rope *r, const float *cs, int rows, float *back)
+{
+    for (int64_t i = 0; i < (int64_t)rows * 2 * r->n_pairs; i++)
+        back[i] = i / r->n_pairs % 2 ? -cs[i] : cs[i];
 }

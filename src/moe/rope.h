@@ -34,7 +34,8 @@ struct pf_rope_params {
 };
 void pf_rope_init(struct pf_rope *r, const struct pf_rope_params *p);
 
-/* cs [rows][2 * n_pairs] for the given positions. */
-void pf_rope_table(const struct pf_rope *r, const int32_t *pos, int rows, float *cs);
+/* cs [rows][2 * n_pairs] for the given positions times step; and that of the opposite angles, from it. */
+void pf_rope_table(const struct pf_rope *r, const int32_t *pos, int step, int rows, float *cs);
+void pf_rope_back(const struct pf_rope *r, const float *cs, int rows, float *back);
 
 #endif

@@ -4,7 +4,8 @@
  *     i32 tokens[n_tokens]
  *     the recurrent state after computed positions, if the model has one and computed is not 0
  *     per layer, per chunk that holds positions, per KV head:  keys, then values, of the positions in use: those below
- *         computed, and not below held_from if the layer has a window; then the indexer's keys likewise
+ *         computed, and not below held_from if the layer has a window
+ *       then, likewise, the keys of its full blocks, and then those of its indexer
  *     u64 FNV-1a of everything before it, taken over 8-byte words (the last padded with zeros) of each write
  */
 #include <string.h>
@@ -96,17 +97,29 @@ static pf_status transfer_state(struct stream *f, const struct pf_session *s)
     return PF_OK;
 }
 
-/* Keys and values of the positions below n. In a ring shorter than the one they come from, the later ones stay. */
+/* The same of positions [from, n). In a ring shorter than the one they come from, the later ones stay. */
+static pf_status transfer_chunks(struct stream *f, const struct pf_session *s, const struct pf_unit *u, const struct pf_kv_view *kv,
+                                 int64_t from, int64_t n)
+{
+    for (int64_t p = from, next; p < n; p = next) {
+        next = (p / PF_KV_CHUNK_POSITIONS + 1) * PF_KV_CHUNK_POSITIONS;
+        next = next < n ? next : n;
+        PF_TRY(transfer_chunk(f, s, u, kv, p, (size_t)(next - p)));
+    }
+    return PF_OK;
+}
+
+/* Whatever is kept of the positions below n. */
 static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64_t n, int64_t held_from)
 {
     for (int il = 0; il < s->m->n_layer; il++) {
+        const struct pf_layer *layer = &s->m->layers[il];
         const struct pf_unit *u = &s->units[il >= s->units[0].end];
-        for (int64_t p = s->m->layers[il].attn.window ? held_from : 0, next; p < n; p = next) {
-            next = (p / PF_KV_CHUNK_POSITIONS + 1) * PF_KV_CHUNK_POSITIONS;
-            next = next < n ? next : n;
-            PF_TRY(transfer_chunk(f, s, u, &s->kv[il].view, p, (size_t)(next - p)));
-            PF_TRY(transfer_chunk(f, s, u, &s->index_kv[il].view, p, (size_t)(next - p)));
-        }
+        PF_TRY(transfer_chunks(f, s, u, &s->kv[il].view, layer->attn.window ? held_from : 0, n));
+        if (layer->compressed.blocks.ratio)
+            PF_TRY(transfer_chunks(f, s, u, &s->block_kv[il].view, 0, n / layer->compressed.blocks.ratio));
+        if (layer->has_indexer)
+            PF_TRY(transfer_chunks(f, s, u, &s->index_kv[il].view, 0, n / s->m->index.ratio));
     }
     return PF_OK;
 }

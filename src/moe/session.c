@@ -15,6 +15,21 @@ void pf_session_opts_init(struct pf_session_opts *o)
     *o = (struct pf_session_opts){ .kv_type = PF_KV_F16 };
 }
 
+/* Blocks of Q8_0 are not shared by heads. */
+static pf_status check_kv_type(const struct pf_model *m, enum pf_kv_type type)
+{
+    enum { BLOCK = 32 };
+    if (type != PF_KV_F16 && type != PF_KV_F32 && type != PF_KV_Q8_0)
+        PF_FAIL(PF_EINVAL, "kv_type %d is unknown", (int)type);
+    for (int il = 0; type == PF_KV_Q8_0 && il < m->n_layer; il++) {
+        const struct pf_attention *a = &m->layers[il].attn;
+        if (a->hd_k % BLOCK != 0 || a->hd_v % BLOCK != 0)
+            PF_FAIL(PF_EUNSUPPORTED, "keys and values of layer %d have heads of %d and %d elements; Q8_0 takes multiples of %d", il,
+                    a->hd_k, a->hd_v, BLOCK);
+    }
+    return PF_OK;
+}
+
 static pf_status resolve_opts(const struct pf_model *m, const struct pf_session_opts *in, struct pf_session_opts *o)
 {
     pf_session_opts_init(o);
@@ -31,8 +46,7 @@ static pf_status resolve_opts(const struct pf_model *m, const struct pf_session_
                 INT32_MAX - PF_KV_CHUNK_POSITIONS);
     if (o->n_batch < 1 || o->n_batch > MAX_BATCH)
         PF_FAIL(PF_EINVAL, "n_batch is %d; 1 to %d are possible", o->n_batch, MAX_BATCH);
-    if (o->kv_type != PF_KV_F16 && o->kv_type != PF_KV_F32)
-        PF_FAIL(PF_EINVAL, "kv_type %d is unknown", (int)o->kv_type);
+    PF_TRY(check_kv_type(m, o->kv_type));
     if (o->n_batch > o->n_ctx)
         o->n_batch = (int)o->n_ctx;
     return PF_OK;
@@ -48,18 +62,31 @@ static struct pf_kv_layer kv_layer(const struct pf_model *m, int il, const struc
     return (struct pf_kv_layer){
         .view = { .type = o->kv_type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v, .n_chunks = n_chunks },
         .k_bytes = rows * pf_kv_row_bytes(o->kv_type, a->hd_k),
-        .v_bytes = m->arch->mla ? 0 : rows * pf_kv_row_bytes(o->kv_type, a->hd_v),
+        .v_bytes = a->v_in_k ? 0 : rows * pf_kv_row_bytes(o->kv_type, a->hd_v),
     };
 }
 
-/* Of a layer's indexer, if it has one. */
+/* Keys of so many positions each. A step writes those of all blocks that its rows may touch, so there are two more. */
+static struct pf_kv_layer keys_of(const struct pf_session_opts *o, enum pf_kv_type type, int ratio, int hd)
+{
+    int64_t n = ratio == 1 ? o->n_ctx : o->n_ctx / ratio + 2;
+    int n_chunks = (int)((n + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS);
+    return (struct pf_kv_layer){ .view = { .type = type, .n_kv_head = 1, .hd_k = hd, .hd_v = hd, .n_chunks = n_chunks },
+                                 .k_bytes = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * pf_kv_row_bytes(type, hd) };
+}
+
+/* Of the layer's blocks, if it has any. */
+static struct pf_kv_layer block_kv_layer(const struct pf_model *m, int il, const struct pf_session_opts *o)
+{
+    const struct pf_compressor *c = &m->layers[il].compressed.blocks;
+    return c->ratio ? keys_of(o, o->kv_type, c->ratio, c->width) : (struct pf_kv_layer){ .k_bytes = 0 };
+}
+
+/* Of a layer's indexer, if it has one: what it chooses is too much to hang on the rounding of small keys. */
 static struct pf_kv_layer index_kv_layer(const struct pf_model *m, int il, const struct pf_session_opts *o)
 {
-    int n_chunks = pf_ring_chunks(m, il, o);
-    if (!m->layers[il].has_indexer)
-        return (struct pf_kv_layer){ .k_bytes = 0 };
-    return (struct pf_kv_layer){ .view = { .type = o->kv_type, .n_kv_head = 1, .hd_k = m->mla.n_index, .n_chunks = n_chunks },
-                                 .k_bytes = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * pf_kv_row_bytes(o->kv_type, m->mla.n_index) };
+    enum pf_kv_type type = o->kv_type == PF_KV_Q8_0 ? PF_KV_F16 : o->kv_type;
+    return m->layers[il].has_indexer ? keys_of(o, type, m->index.ratio, m->index.width) : (struct pf_kv_layer){ .k_bytes = 0 };
 }
 
 static void widen(int *to, int64_t n)
@@ -97,6 +124,12 @@ static struct widths widths_of(const struct pf_model *m)
         widen(&w.packed, n_head * m->mla.n_v);
         widen(&w.gate_out, m->mla.n_latent + m->mla.n_rope);
     }
+    if (m->arch->compressed) {
+        int64_t n_channels = 2 * (int64_t)(m->layers[0].attn.hd_k > m->index.width ? m->layers[0].attn.hd_k : m->index.width);
+        widen(&w.packed, n_channels);
+        widen(&w.packed, (int64_t)m->compressed.n_group * m->compressed.n_group_out);
+        widen(&w.gate_out, n_channels);
+    }
     widen(&w.packed, m->arch->gated_attention ? 2 * (int64_t)w.q : 0);
     widen(&w.packed, 2 * ((int64_t)m->delta.n_k + m->delta.n_v));
     return w;
@@ -116,11 +149,19 @@ static struct pf_backend_sizes backend_sizes(const struct pf_model *m, const str
         widen(&s.max_n_in, m->mla.n_q_latent);
         s.max_head_rows = o->n_batch * m->layers[0].attn.n_head;
         s.max_head_n_in = m->mla.n_latent > m->mla.n_nope ? m->mla.n_latent : m->mla.n_nope;
-        s.n_choose_head = m->mla.n_index_head;
-        widen(&s.max_head_rows, (int64_t)o->n_batch * m->mla.n_index_head);
-        widen(&s.max_head_n_in, m->mla.n_index);
-        widen(&s.max_positions, m->mla.n_index_head ? o->n_ctx : 0);
     }
+    if (m->arch->compressed) {
+        const struct pf_compressed_sizes *c = &m->compressed;
+        widen(&s.max_n_in, c->n_q_latent);
+        widen(&s.max_n_in, (int64_t)c->n_group * c->n_group_out);
+        widen(&s.max_head_rows, (int64_t)o->n_batch * c->n_group);
+        widen(&s.max_head_n_in, (int64_t)m->layers[0].attn.n_head / c->n_group * m->layers[0].attn.hd_k);
+    }
+    s.n_choose_head = m->index.n_head;
+    widen(&s.max_head_rows, (int64_t)o->n_batch * m->index.n_head);
+    widen(&s.max_head_n_in, m->index.width);
+    widen(&s.max_positions, m->index.n_head ? o->n_ctx / m->index.ratio : 0);
+    widen(&s.max_n_in, (int64_t)m->streams.n * m->n_embd);
     widen(&s.max_n_in, w.ff);
     for (int il = 0; il < m->n_layer; il++) {
         widen(&s.max_head_dim, m->layers[il].attn.hd_k);
@@ -131,18 +172,33 @@ static struct pf_backend_sizes backend_sizes(const struct pf_model *m, const str
     return s;
 }
 
+/* The next n of the 4-byte elements at base; NULL if that is NULL. */
+static void *cut(void *base, size_t *used, size_t n)
+{
+    void *p = base ? (char *)base + *used : NULL;
+    *used += 4 * n;
+    return p;
+}
+
 struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base)
 {
-    struct pf_inputs in;
-    size_t n = (size_t)rows, per_row = m->injected.n_tokens ? (size_t)m->n_moe * (size_t)m->n_used : 0;
-    in.ids = base;
-    in.pos = base ? in.ids + n : NULL;
-    in.temper = base ? (float *)(void *)(in.pos + n) : NULL;
-    in.cs = base ? in.temper + n : NULL;
-    in.bytes = n * (3 + 2 * (size_t)m->rope.n_pairs) * sizeof(float);
-    in.picks = base ? (int32_t *)(void *)((char *)base + in.bytes) : NULL;
-    in.weights = base ? (float *)(void *)in.picks + n * per_row : NULL;
-    in.bytes += 2 * n * per_row * sizeof(float);
+    struct pf_inputs in = { .bytes = 0 };
+    size_t n = (size_t)rows, n_picks = m->injected.n_tokens ? n * (size_t)m->n_moe * (size_t)m->n_used : 0;
+    size_t table = 2 * (size_t)m->rope.n_pairs, tables = m->arch->compressed ? n * table : 0;
+    in.ids = cut(base, &in.bytes, n);
+    in.pos = cut(base, &in.bytes, n);
+    in.temper = cut(base, &in.bytes, n);
+    in.cs = cut(base, &in.bytes, n * table);
+    in.blocks.back = cut(base, &in.bytes, tables);
+    in.blocks.far = cut(base, &in.bytes, tables);
+    in.blocks.far_back = cut(base, &in.bytes, tables);
+    for (int i = 0; i < PF_MAX_RATIOS; i++) {
+        size_t n_blocks = m->compressed.ratio[i] ? (size_t)pf_block_rows(m->compressed.ratio[i], rows) : 0;
+        in.blocks.number[i] = cut(base, &in.bytes, n_blocks);
+        in.blocks.cs[i] = cut(base, &in.bytes, n_blocks * table);
+    }
+    in.picks = cut(base, &in.bytes, n_picks);
+    in.weights = cut(base, &in.bytes, n_picks);
     return in;
 }
 
@@ -173,14 +229,17 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
     struct widths w = widths_of(m);
     size_t rows = (size_t)n_batch, guess_rows = rows < PF_GUESS_ROWS ? rows : PF_GUESS_ROWS;
     size_t n_picks = (size_t)m->n_moe * (size_t)m->n_used, used = 0;
+    size_t n_s = (size_t)m->streams.n, mixed = n_s > 1 ? n_s : 0, q_latent = (size_t)(m->mla.n_q_latent + m->compressed.n_q_latent);
     const struct { void *at; size_t n; } parts[] = {
-        { &b->x, rows * (size_t)m->n_embd },       { &b->h, rows * (size_t)m->n_embd },
+        { &b->x, rows * n_s * (size_t)m->n_embd }, { &b->h, rows * (size_t)m->n_embd },
+        { &b->flat, rows * mixed * (size_t)m->n_embd }, { &b->mix, rows * mixed * (2 + n_s) },
+        { &b->guess_mix, guess_rows * mixed * (2 + n_s) },
         { &b->q, rows * (size_t)w.q },             { &b->k, rows * (size_t)w.k },
         { &b->v, rows * (size_t)w.v },             { &b->attn, rows * (size_t)w.attn },
-        { &b->q_latent, rows * (size_t)m->mla.n_q_latent },
-        { &b->index_q, rows * (size_t)m->mla.n_index_head * (size_t)m->mla.n_index },
-        { &b->index_k, rows * (size_t)m->mla.n_index }, { &b->index_w, rows * (size_t)m->mla.n_index_head },
-        { &b->chosen, rows * (size_t)m->mla.max_chosen },
+        { &b->q_latent, rows * q_latent },
+        { &b->index_q, rows * (size_t)m->index.n_head * (size_t)m->index.width },
+        { &b->index_k, rows * (size_t)m->index.width }, { &b->index_w, rows * (size_t)m->index.n_head },
+        { &b->chosen, rows * (size_t)m->index.max_chosen },
         { &b->packed, rows * (size_t)w.packed },   { &b->gate_out, rows * (size_t)w.gate_out },
         { &b->qkv, rows * (size_t)m->delta.n_conv }, { &b->mixed, rows * (size_t)m->delta.n_conv },
         { &b->beta, rows * (size_t)m->delta.n_v_head }, { &b->alpha, rows * (size_t)m->delta.n_v_head },
@@ -204,7 +263,7 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
 static uint64_t kv_bytes_of(const struct pf_model *m, int il, const struct pf_session_opts *o)
 {
     struct pf_kv_layer kv = kv_layer(m, il, o);
-    return kv.k_bytes + kv.v_bytes + index_kv_layer(m, il, o).k_bytes;
+    return kv.k_bytes + kv.v_bytes + block_kv_layer(m, il, o).k_bytes + index_kv_layer(m, il, o).k_bytes;
 }
 
 static int n_checkpoints(const struct pf_model *m, const struct pf_session_opts *o)
@@ -257,8 +316,9 @@ static void close_unit(struct pf_session *s, struct pf_unit *u)
     for (int il = u->first; il < u->end; il++) {
         b->ops->buf_free(b, s->kv[il].view.k, s->kv[il].k_bytes, false);
         b->ops->buf_free(b, s->kv[il].view.v, s->kv[il].v_bytes, false);
+        b->ops->buf_free(b, s->block_kv[il].view.k, s->block_kv[il].k_bytes, false);
         b->ops->buf_free(b, s->index_kv[il].view.k, s->index_kv[il].k_bytes, false);
-        s->kv[il] = s->index_kv[il] = (struct pf_kv_layer){ .k_bytes = 0 };
+        s->kv[il] = s->block_kv[il] = s->index_kv[il] = (struct pf_kv_layer){ .k_bytes = 0 };
     }
     b->ops->buf_free(b, u->state, u->state_bytes, false);
     b->ops->buf_free(b, u->next, u->state_bytes, false);
@@ -297,6 +357,7 @@ void pf_session_close(pf_session **sp)
         return;
     close_buffers(s);
     pf_free(s->kv);
+    pf_free(s->block_kv);
     pf_free(s->index_kv);
     pf_free(s->tokens);
     pf_free(s->all_logits);
@@ -318,7 +379,6 @@ static pf_status alloc_floats(pf_backend *b, size_t bytes, bool shared, float **
 static pf_status open_state(struct pf_session *s, struct pf_unit *u)
 {
     u->state_bytes = pf_state_bytes(s->m, u->first, u->end);
-    u->first_net = s->m->layers[u->first < u->end ? u->first : 0].delta.ordinal;
     u->kept_bytes = pf_kept_bytes(s->m, &s->opts, u->first, u->end);
     if (u->state_bytes) {
         PF_TRY(alloc_floats(u->backend, u->state_bytes, false, &u->state));
@@ -339,10 +399,12 @@ static pf_status open_kv(struct pf_session *s, const struct pf_unit *u, int il)
     s->kv[il] = kv;
     if (kv.v_bytes)
         PF_TRY(ops->buf_alloc(u->backend, kv.v_bytes, false, &s->kv[il].view.v));
-    struct pf_kv_layer index = index_kv_layer(s->m, il, &s->opts);
-    if (index.k_bytes)
-        PF_TRY(ops->buf_alloc(u->backend, index.k_bytes, false, &index.view.k));
-    s->index_kv[il] = index;
+    s->block_kv[il] = block_kv_layer(s->m, il, &s->opts);
+    if (s->block_kv[il].k_bytes)
+        PF_TRY(ops->buf_alloc(u->backend, s->block_kv[il].k_bytes, false, &s->block_kv[il].view.k));
+    s->index_kv[il] = index_kv_layer(s->m, il, &s->opts);
+    if (s->index_kv[il].k_bytes)
+        PF_TRY(ops->buf_alloc(u->backend, s->index_kv[il].k_bytes, false, &s->index_kv[il].view.k));
     return PF_OK;
 }
 
@@ -415,10 +477,11 @@ static pf_status open_parts(struct pf_session *s)
     struct pf_model *m = s->m;
     s->tokens = pf_alloc_array(PF_MEM_SESSION, (size_t)s->opts.n_ctx, sizeof *s->tokens);
     s->kv = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_layer, sizeof *s->kv);
+    s->block_kv = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_layer, sizeof *s->block_kv);
     s->index_kv = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_layer, sizeof *s->index_kv);
     s->candidates = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_vocab, sizeof *s->candidates);
     s->seen = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_vocab, sizeof *s->seen);
-    if (!s->tokens || !s->kv || !s->index_kv || !s->candidates || !s->seen)
+    if (!s->tokens || !s->kv || !s->block_kv || !s->index_kv || !s->candidates || !s->seen)
         PF_FAIL(PF_ENOMEM, "no memory for a session of %lld positions", (long long)s->opts.n_ctx);
     return open_buffers(s);
 }

@@ -6,7 +6,8 @@
  *     kv[layer]                    chunks of 256 positions; whatever lies at or past computed is garbage
  *     held_from                    layers with a window hold the positions from here on (ring.c). A row at computed sees none
  *                                  before it: held_from is 0, or computed - window at most
- *     state of a unit              of its delta nets after position computed - 1; at computed 0 it is not looked at
+ *     block_kv[layer]              keys of blocks; garbage from the first block on that is not full at computed
+ *     state of a unit              of its layers after position computed - 1; at computed 0 it is not looked at
  *     units                        who computes which layers, and the memory of each. One: the model's backend computes all
  *                                  of them. Two: it computes the first ones, and the CPU the others (split.h)
  *     buffers of a unit            activations of one batch of at most n_batch rows
@@ -24,20 +25,31 @@ struct pf_kv_layer {
     size_t            k_bytes, v_bytes;      /* of the buffers */
 };
 
+/* What compressed attention wants to know of positions: rotary tables as cs, and of the blocks that a batch's rows may touch. */
+struct pf_block_inputs {
+    float   *back;                           /* cs for turning back, */
+    float   *far, *far_back;                 /* both for layers with keys of blocks, */
+    int32_t *number[PF_MAX_RATIOS];          /* for each ratio the blocks, pf_block_rows of them, */
+    float   *cs[PF_MAX_RATIOS];              /* and the far table of where they begin */
+};
+
 /* Activations of a batch, in the memory of a unit; [rows][...] each. */
 struct pf_buffers {
     void  *base;
     size_t bytes;
-    float *x;                /* residual stream {n_embd} */
+    float *x;                /* residual streams {streams.n * n_embd} */
+    float *flat, *mix;       /* of several: their norm {the same}, and how the block at work mixes them {n_weights} */
+    float *guess_mix;        /* and how the next one would */
     float *h;                /* its norm {n_embd} */
     float *q, *k, *v;        /* {n_head * hd} ... of the widest layer */
     float *attn;             /* what heads put out {n_head * hd_v}, {V} */
     float *packed;           /* projections that have to be dealt out: {2 * n_head * hd}, {2 K + 2 V}, {2 * n_v_head};
                                 latent attention's queries and then values by head */
     float *gate_out;         /* gate of attn, z of a delta net: as attn; latent attention's {n_latent + n_rope} */
-    float *q_latent;         /* {n_q_latent} */
-    float *index_q, *index_k, *index_w;      /* of an indexer {n_index_head * n_index}, {n_index}, {n_index_head} */
-    int32_t *chosen;         /* the positions of its choice {max_chosen} */
+    float *q_latent;         /* {n_q_latent} of latent and of compressed attention; the latter's u, gate and new keys of blocks
+                                are in packed, gate_out and v */
+    float *index_q, *index_k, *index_w;      /* of an indexer {index.n_head * index.width}, {index.width}, {index.n_head} */
+    int32_t *chosen;         /* the keys of its choice {max_chosen} */
     float *qkv, *mixed;      /* of a delta net, before and after its convolution {2 K + V} */
     float *beta, *alpha;     /* {n_v_head} */
     float *gate, *up;        /* dense or shared FFN {n_ff} */
@@ -54,6 +66,7 @@ struct pf_buffers {
     int32_t *ids, *pos;      /* {1} */
     float   *temper;         /* factor of the queries {1} */
     float   *cs;             /* rotary table {2 * n_pairs} */
+    struct pf_block_inputs blocks;
     int32_t *injected;       /* picks that take the place of the router's, as picks; only if m->injected has any, */
     float   *injected_weights;
 };
@@ -62,6 +75,7 @@ struct pf_buffers {
 struct pf_inputs {
     int32_t *ids, *pos;
     float   *temper, *cs;
+    struct pf_block_inputs blocks;
     int32_t *picks;
     float   *weights;
     size_t   bytes;
@@ -72,6 +86,12 @@ struct pf_picks {
     int32_t *picks;
     float   *weights;
 };
+
+/* How many blocks so many rows may touch. It depends on nothing else, so that steps of as many rows are alike. */
+static inline int pf_block_rows(int ratio, int rows)
+{
+    return (rows + ratio - 2) / ratio + 1;
+}
 
 enum { PF_LOGIT_ROWS = 16 };         /* rows that go through the output matrix at once */
 
@@ -91,8 +111,7 @@ struct pf_unit {
     pf_backend       *backend;               /* NULL: there is no such unit, and nothing below */
     int               first, end;
     struct pf_buffers buf;
-    size_t            state_bytes;           /* of the delta nets among the layers; 0: there are none */
-    int               first_net;             /* ordinal of the first of them */
+    size_t            state_bytes;           /* of the layers; 0: none of them has any */
     float            *state, *next;          /* [state_bytes] each */
     size_t            kept_bytes;            /* of a checkpoint: the state, then windows */
     void             *kept[PF_MAX_CHECKPOINTS];
@@ -108,7 +127,8 @@ struct pf_session {
     struct pf_unit        units[2];          /* of the model's backend, or of one that was lost; of the CPU if that takes part */
     struct pf_unit       *unit;              /* the one at work in a step */
     struct pf_kv_layer   *kv;                /* [n_layer] each in the memory of its unit */
-    struct pf_kv_layer   *index_kv;          /* [n_layer] keys of the indexers */
+    struct pf_kv_layer   *block_kv;          /* [n_layer] keys of blocks */
+    struct pf_kv_layer   *index_kv;          /* [n_layer] keys of the indexers, of positions or blocks */
     struct pf_checkpoint  checkpoints[PF_MAX_CHECKPOINTS];
     int                   n_checkpoints;
     uint64_t              n_kept;            /* checkpoints ever made */
@@ -153,12 +173,8 @@ pf_status pf_session_follow(struct pf_session *s);
 size_t pf_state_bytes(const struct pf_model *m, int first, int end);     /* of one copy for those layers; 0: no recurrent state */
 size_t pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);     /* of a checkpoint */
 int    pf_n_checkpoints(size_t bytes);                       /* how many of so many bytes a session has */
-struct pf_state_view {
-    float *rows;             /* [taps - 1][2 K + V] what went into the convolution last */
-    float *matrices;         /* [n_v_head][d][d] */
-};
-struct pf_state_view pf_state_before(const struct pf_session *s, const struct pf_delta_net *net);   /* of the unit at work; NULLs: zeros */
-struct pf_state_view pf_state_after(const struct pf_session *s, const struct pf_delta_net *net);
+float *pf_state_before(const struct pf_session *s, int il);  /* a layer's, of the unit at work; NULL: nothing came before */
+float *pf_state_after(const struct pf_session *s, int il);
 void pf_state_commit(struct pf_session *s, int rows);        /* of a step that succeeded */
 void pf_state_keep(struct pf_session *s, int64_t pos);       /* makes a checkpoint of the first pos positions, if they are at hand */
 void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos */

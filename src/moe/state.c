@@ -1,4 +1,4 @@
-/* What of a session cannot be cut short as keys and values can: the recurrent state, which delta nets carry from position to
+/* What of a session cannot be cut short as keys and values can: the recurrent state, which layers carry from position to
  * position, and the windows in rings (ring.c). See session.h.
  *
  * Each unit has that of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. Copies are kept
@@ -9,18 +9,12 @@
 
 enum { BUDGET_BYTES = 512 << 20 };        /* of all checkpoints, but never fewer than two */
 
-static size_t floats_per_net(const struct pf_model *m)
-{
-    const struct pf_delta_sizes *z = &m->delta;
-    return (size_t)(z->taps - 1) * (size_t)z->n_conv + (size_t)z->n_v * (size_t)z->d;
-}
-
 size_t pf_state_bytes(const struct pf_model *m, int first, int end)
 {
     size_t n = 0;
     for (int il = first; il < end; il++)
-        n += m->layers[il].is_delta;
-    return n ? n * floats_per_net(m) * sizeof(float) : 0;
+        n += m->layers[il].n_state;
+    return n * sizeof(float);
 }
 
 size_t pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
@@ -34,21 +28,20 @@ int pf_n_checkpoints(size_t bytes)
     return bytes == 0 ? 0 : n < 2 ? 2 : n > PF_MAX_CHECKPOINTS ? PF_MAX_CHECKPOINTS : (int)n;
 }
 
-static struct pf_state_view view(const struct pf_session *s, float *state, const struct pf_delta_net *net)
+/* Where a layer's begins in the state of the unit at work. */
+static size_t offset(const struct pf_session *s, int il)
 {
-    const struct pf_delta_sizes *z = &s->m->delta;
-    float *at = state + (size_t)(net->ordinal - s->unit->first_net) * floats_per_net(s->m);
-    return (struct pf_state_view){ .rows = at, .matrices = at + (size_t)(z->taps - 1) * (size_t)z->n_conv };
+    return s->m->layers[il].state_at - s->m->layers[s->unit->first].state_at;
 }
 
-struct pf_state_view pf_state_before(const struct pf_session *s, const struct pf_delta_net *net)
+float *pf_state_before(const struct pf_session *s, int il)
 {
-    return s->computed > 0 ? view(s, s->unit->state, net) : (struct pf_state_view){ 0 };
+    return s->computed > 0 ? s->unit->state + offset(s, il) : NULL;
 }
 
-struct pf_state_view pf_state_after(const struct pf_session *s, const struct pf_delta_net *net)
+float *pf_state_after(const struct pf_session *s, int il)
 {
-    return view(s, s->unit->next, net);
+    return s->unit->next + offset(s, il);
 }
 
 void pf_state_commit(struct pf_session *s, int rows)
@@ -67,8 +60,10 @@ static void copy_kept(const struct pf_session *s, int i, int64_t pos, bool keep)
 {
     pthread_mutex_lock(&s->m->step_lock);
     for (const struct pf_unit *u = s->units; u < s->units + 2; u++) {
-        if (u->state_bytes)
-            u->backend->ops->buf_copy(u->backend, keep ? u->kept[i] : u->state, keep ? u->state : u->kept[i], u->state_bytes);
+        size_t n = u->state_bytes;
+        struct pf_buf_copy copy = { keep ? u->kept[i] : u->state, keep ? u->state : u->kept[i], n, n, n, 1 };
+        if (n)
+            u->backend->ops->buf_copy(u->backend, &copy);
         if (u->kept_bytes > u->state_bytes)
             pf_ring_copy(s, u, pos, (char *)u->kept[i] + u->state_bytes, keep);
     }
@@ -78,7 +73,7 @@ static void copy_kept(const struct pf_session *s, int i, int64_t pos, bool keep)
 /* Can what is computed be cut to pos positions? */
 static bool at_hand(const struct pf_session *s, int64_t pos)
 {
-    return pos == s->computed || (pos < s->computed && s->m->delta.n_nets == 0 && pf_ring_holds(s, pos));
+    return pos == s->computed || (pos < s->computed && !s->m->recurrent && pf_ring_holds(s, pos));
 }
 
 void pf_state_keep(struct pf_session *s, int64_t pos)

@@ -112,7 +112,7 @@ static pf_status append(struct pf_session *s, const int32_t *tok, size_t n)
         return run_to(s, end, first, true);
     PF_TRY(first - s->computed > TAIL ? run_to(s, first, first, false) : PF_OK);
     pf_state_keep(s, s->computed);
-    if (s->m->delta.n_nets > 0 && n > 2 * TAIL) {
+    if (s->m->recurrent && n > 2 * TAIL) {
         PF_TRY(run_to(s, end - TAIL, first, false));
         pf_state_keep(s, end - TAIL);
     }

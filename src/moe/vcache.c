@@ -8,29 +8,40 @@
 #include "kernels/share.h"
 #include "moe/postfetch.h"
 #include "moe/residency.h"
+#include "moe/split.h"
 
-enum { CHUNK_BYTES = 64 << 20, MAX_CHUNKS = 4096, NONE = -1 };
+enum { CHUNK_BYTES = 64 << 20, MAX_CHUNKS = 4096, MAX_CLASSES = 32, NONE = -1 };
 enum { FIRST_TICKET = PF_SHARE_BACKGROUND, N_FILLING = PF_SHARE_TICKETS - FIRST_TICKET };
 enum { TRIAL_STEPS = 256, PAUSE_STEPS = 4096, SLOTS_PER_PICK = 3 };
+static const double ALIKE = 0.97;        /* of the largest of their class, or more, are all its experts */
 static const double AGEING = 1.005, HOTTER = 1.5, HEAT_MAX = 1e12;
 
 struct slot {
     int  key;                            /* layer * n_expert + expert, or NONE */
+    int  chunk;
     bool held, replaced;                 /* the device computes with it; it pushed another out */
 };
 
 struct chunk {
     char  *memory;
     size_t bytes;
+    int    class, first, n;              /* its slots are slots[first .. first + n) */
+};
+
+/* Layers whose experts are alike in size. */
+struct class {
+    uint64_t slot_bytes;
+    int      n_experts, n_slots;         /* in the model; in all chunks */
 };
 
 struct pf_vcache {
     struct pf_model *m;
-    uint64_t      slot_bytes;
-    int           slots_per_chunk;
+    struct class  classes[MAX_CLASSES];  /* by falling size */
+    int           n_classes;
+    int          *class_of;              /* [n_layer] */
     struct chunk *chunks;                /* [MAX_CHUNKS] */
     int           n_chunks;
-    struct slot  *slots;                 /* [n_chunks * slots_per_chunk] */
+    struct slot  *slots;                 /* [n_slots] chunk by chunk */
     int           n_slots, cap_slots;
     int          *index;                 /* [n_layer * n_expert] */
     bool         *held;                  /* [n_layer * n_expert] */
@@ -42,7 +53,6 @@ struct pf_vcache {
     int           filling[N_FILLING];    /* slot, or NONE, */
     uint64_t      begun_ns[N_FILLING];   /* and when */
     uint64_t      over_ns;               /* of pf_spans_add_queued */
-    int           next_in_order;         /* where free slots are filled from */
     uint64_t      n_hits, n_fills;
     uint64_t      trial_fills, trial_hits, n_steps, paused_until;
 };
@@ -54,7 +64,8 @@ static int key_of(const struct pf_vcache *c, int il, int expert)
 
 static char *slot_at(const struct pf_vcache *c, int slot)
 {
-    return c->chunks[slot / c->slots_per_chunk].memory + (uint64_t)(slot % c->slots_per_chunk) * c->slot_bytes;
+    const struct chunk *chunk = &c->chunks[c->slots[slot].chunk];
+    return chunk->memory + (uint64_t)(slot - chunk->first) * c->classes[chunk->class].slot_bytes;
 }
 
 static void parts_at(const struct pf_vcache *c, int il, int slot, uint8_t *parts[3], uint64_t bytes[3])
@@ -69,6 +80,42 @@ static void parts_at(const struct pf_vcache *c, int il, int slot, uint8_t *parts
 
 /* ---- Opening, closing, memory ---------------------------------------------------------------------------------------- */
 
+static uint64_t expert_room(const struct pf_vcache *c, int il)
+{
+    uint64_t bytes[3];
+    if (!c->m->layers[il].is_moe)
+        return 0;
+    pf_expert_bytes(c->m, il, bytes);
+    return pf_expert_room(bytes);
+}
+
+/* The largest expert that is too small for the last class, or 0. */
+static uint64_t next_size(const struct pf_vcache *c)
+{
+    uint64_t largest = 0;
+    for (int il = 0; il < c->m->n_layer; il++) {
+        uint64_t room = expert_room(c, il);
+        bool taken = c->n_classes > 0 && (double)room >= ALIKE * (double)c->classes[c->n_classes - 1].slot_bytes;
+        largest = !taken && room > largest ? room : largest;
+    }
+    return largest;
+}
+
+/* From the largest down; if they were more than MAX_CLASSES, the last would take all that is smaller. */
+static void make_classes(struct pf_vcache *c)
+{
+    for (uint64_t size; c->n_classes < MAX_CLASSES && (size = next_size(c)) > 0;)
+        c->classes[c->n_classes++] = (struct class){ .slot_bytes = size };
+    for (int il = 0; il < c->m->n_layer; il++) {
+        uint64_t room = expert_room(c, il);
+        if (room == 0)
+            continue;
+        while (c->class_of[il] + 1 < c->n_classes && c->classes[c->class_of[il] + 1].slot_bytes >= room)
+            c->class_of[il]++;
+        c->classes[c->class_of[il]].n_experts += c->m->n_expert;
+    }
+}
+
 pf_status pf_vcache_open(struct pf_vcache **out, struct pf_model *m)
 {
     size_t n = (size_t)m->n_layer * (size_t)m->n_expert;
@@ -79,12 +126,13 @@ pf_status pf_vcache_open(struct pf_vcache **out, struct pf_model *m)
     c->m = m;
     c->warmth = 1;
     c->chunks = pf_alloc_array(PF_MEM_MODEL, MAX_CHUNKS, sizeof *c->chunks);
+    c->class_of = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *c->class_of);
     c->index = pf_alloc_array(PF_MEM_MODEL, n, sizeof *c->index);
     c->held = pf_alloc_array(PF_MEM_MODEL, n, sizeof *c->held);
     c->heat = pf_alloc_array(PF_MEM_MODEL, n, sizeof *c->heat);
     c->wanted = pf_alloc_array(PF_MEM_MODEL, n, sizeof *c->wanted);
     c->is_wanted = pf_alloc_array(PF_MEM_MODEL, n, sizeof *c->is_wanted);
-    if (!c->chunks || !c->index || !c->held || !c->heat || !c->wanted || !c->is_wanted) {
+    if (!c->chunks || !c->class_of || !c->index || !c->held || !c->heat || !c->wanted || !c->is_wanted) {
         pf_vcache_close(out);
         PF_FAIL(PF_ENOMEM, "no memory for the GPU's expert cache");
     }
@@ -92,15 +140,7 @@ pf_status pf_vcache_open(struct pf_vcache **out, struct pf_model *m)
         c->index[i] = NONE;
     for (int i = 0; i < N_FILLING; i++)
         c->filling[i] = NONE;
-    for (int il = 0; il < m->n_layer; il++) {
-        uint64_t bytes[3];
-        if (!m->layers[il].is_moe)
-            continue;
-        pf_expert_bytes(m, il, bytes);
-        uint64_t all = pf_expert_room(bytes);
-        c->slot_bytes = all > c->slot_bytes ? all : c->slot_bytes;
-    }
-    c->slots_per_chunk = c->slot_bytes < CHUNK_BYTES ? (int)(CHUNK_BYTES / c->slot_bytes) : 1;
+    make_classes(c);
     return PF_OK;
 }
 
@@ -118,47 +158,60 @@ void pf_vcache_close(struct pf_vcache **cp)
         }
     for (int i = 0; i < c->n_chunks; i++)
         device->ops->buf_free(device, c->chunks[i].memory, c->chunks[i].bytes, false);
-    void *tables[] = { c->chunks, c->slots, c->index, c->held, c->heat, c->wanted, c->is_wanted };
+    void *tables[] = { c->chunks, c->slots, c->class_of, c->index, c->held, c->heat, c->wanted, c->is_wanted };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         pf_free(tables[i]);
     pf_free(c);
     *cp = NULL;
 }
 
-static bool add_chunk(struct pf_vcache *c)
+static bool add_chunk(struct pf_vcache *c, int class)
 {
     pf_backend *device = c->m->backend;
     struct chunk *chunk = &c->chunks[c->n_chunks];
+    struct class *of = &c->classes[class];
+    int most = (int)(CHUNK_BYTES / of->slot_bytes), left = of->n_experts - of->n_slots;
+    int n = most < 1 ? 1 : most < left ? most : left;
     void *memory;
-    int n = c->n_slots + c->slots_per_chunk;
     if (c->n_chunks == MAX_CHUNKS)
         return false;
-    if (n > c->cap_slots) {
-        int cap = n > 2 * c->cap_slots ? n : 2 * c->cap_slots;
+    if (c->n_slots + n > c->cap_slots) {
+        int cap = c->n_slots + n > 2 * c->cap_slots ? c->n_slots + n : 2 * c->cap_slots;
         struct slot *grown = pf_realloc(PF_MEM_MODEL, c->slots, (size_t)cap * sizeof *grown);
         if (!grown)
             return false;
         c->slots = grown;
         c->cap_slots = cap;
     }
-    chunk->bytes = (size_t)c->slots_per_chunk * c->slot_bytes;
-    if (device->ops->room(device) < chunk->bytes || device->ops->buf_alloc(device, chunk->bytes, false, &memory) < 0)
+    size_t bytes = (size_t)n * of->slot_bytes;
+    if (device->ops->room(device) < bytes + PF_CUT_SPARE_BYTES || device->ops->buf_alloc(device, bytes, false, &memory) < 0)
         return false;
-    chunk->memory = memory;
+    *chunk = (struct chunk){ memory, bytes, class, c->n_slots, n };
+    for (int i = 0; i < n; i++)
+        c->slots[c->n_slots++] = (struct slot){ .key = NONE, .chunk = c->n_chunks };
     c->n_chunks++;
-    for (; c->n_slots < n; c->n_slots++)
-        c->slots[c->n_slots] = (struct slot){ .key = NONE };
+    of->n_slots += n;
     return true;
+}
+
+/* Of those that are not full and not refused: the class with slots for the smallest share of its experts; or NONE. */
+static int neediest(const struct pf_vcache *c, const bool *refused)
+{
+    int best = NONE;
+    for (int i = 0; i < c->n_classes; i++) {
+        const struct class *k = &c->classes[i], *b = best == NONE ? NULL : &c->classes[best];
+        if (!refused[i] && k->n_slots < k->n_experts &&
+            (!b || (double)k->n_slots * b->n_experts < (double)b->n_slots * k->n_experts))
+            best = i;
+    }
+    return best;
 }
 
 void pf_vcache_grow(struct pf_vcache *c)
 {
-    uint64_t n_all = 0;
-    for (int il = 0; il < c->m->n_layer; il++)
-        n_all += c->m->layers[il].is_moe ? (uint64_t)c->m->n_expert : 0;
-    while ((uint64_t)c->n_slots < n_all)
-        if (!add_chunk(c))
-            return;
+    bool refused[MAX_CLASSES] = { false };
+    for (int class; (class = neediest(c, refused)) != NONE;)
+        refused[class] = !add_chunk(c, class);
 }
 
 /* The slot's expert is no longer the device's. A copy into it is waited for. */
@@ -179,7 +232,7 @@ static void empty_slot(struct pf_vcache *c, int slot)
         share->hold(c->m->backend, il, expert, NULL, NULL, NULL);
     c->held[s->key] = false;
     c->index[s->key] = NONE;
-    *s = (struct slot){ .key = NONE };
+    *s = (struct slot){ .key = NONE, .chunk = s->chunk };
 }
 
 void pf_vcache_make_room(struct pf_vcache *c, uint64_t bytes)
@@ -187,10 +240,11 @@ void pf_vcache_make_room(struct pf_vcache *c, uint64_t bytes)
     pf_backend *device = c->m->backend;
     while (c->n_chunks > 0 && device->ops->room(device) < bytes) {
         struct chunk *last = &c->chunks[c->n_chunks - 1];
-        for (int i = 0; i < c->slots_per_chunk; i++)
-            empty_slot(c, c->n_slots - 1 - i);
+        for (int i = last->n - 1; i >= 0; i--)
+            empty_slot(c, last->first + i);
         device->ops->buf_free(device, last->memory, last->bytes, false);
-        c->n_slots -= c->slots_per_chunk;
+        c->classes[last->class].n_slots -= last->n;
+        c->n_slots -= last->n;
         c->n_chunks--;
     }
 }
@@ -264,19 +318,24 @@ static pf_status take_up(struct pf_vcache *c, bool wait)
     return PF_OK;
 }
 
-static int free_slot(const struct pf_vcache *c)
+static bool is_of(const struct pf_vcache *c, int slot, int class)
+{
+    return c->chunks[c->slots[slot].chunk].class == class;
+}
+
+static int free_slot(const struct pf_vcache *c, int class)
 {
     for (int i = 0; i < c->n_slots; i++)
-        if (c->slots[i].key == NONE)
+        if (c->slots[i].key == NONE && is_of(c, i, class))
             return i;
     return NONE;
 }
 
-static int coldest_slot(const struct pf_vcache *c)
+static int coldest_slot(const struct pf_vcache *c, int class)
 {
     int coldest = NONE;
     for (int i = 0; i < c->n_slots; i++)
-        if (c->slots[i].held && (coldest == NONE || c->heat[c->slots[i].key] < c->heat[c->slots[coldest].key]))
+        if (c->slots[i].held && is_of(c, i, class) && (coldest == NONE || c->heat[c->slots[i].key] < c->heat[c->slots[coldest].key]))
             coldest = i;
     return coldest;
 }
@@ -292,10 +351,10 @@ static bool may_replace(const struct pf_vcache *c)
 /* A slot for the expert, emptied; or NONE. */
 static int slot_for(struct pf_vcache *c, int key)
 {
-    int slot = free_slot(c);
+    int class = c->class_of[key / c->m->n_expert], slot = free_slot(c, class);
     if (slot != NONE || !may_replace(c))
         return slot;
-    slot = coldest_slot(c);
+    slot = coldest_slot(c, class);
     if (slot == NONE || (double)c->heat[key] < HOTTER * (double)c->heat[c->slots[slot].key])
         return NONE;
     empty_slot(c, slot);
@@ -380,10 +439,12 @@ pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes)
 pf_status pf_vcache_fill(struct pf_vcache *c)
 {
     int n = c->m->n_layer * c->m->n_expert;
-    for (; c->next_in_order < n && free_slot(c) != NONE; c->next_in_order++) {
+    for (int i = 0; i < n; i++) {
         /* expert 0 of all layers, then expert 1: every layer gets its share */
-        int il = c->next_in_order % c->m->n_layer, key = key_of(c, il, c->next_in_order / c->m->n_layer);
-        if (c->m->layers[il].is_moe && c->index[key] == NONE && begin_fill(c, key) == 0) {
+        int il = i % c->m->n_layer, key = key_of(c, il, i / c->m->n_layer);
+        if (!c->m->layers[il].is_moe || c->index[key] != NONE || free_slot(c, c->class_of[il]) == NONE)
+            continue;
+        if (begin_fill(c, key) == 0) {
             PF_TRY(take_up(c, true));
             begin_fill(c, key);
         }
@@ -393,8 +454,9 @@ pf_status pf_vcache_fill(struct pf_vcache *c)
 
 void pf_vcache_stats(const struct pf_vcache *c, struct pf_vcache_stats *out)
 {
-    *out = (struct pf_vcache_stats){ .n_slots = (uint64_t)c->n_slots, .bytes = (uint64_t)c->n_slots * c->slot_bytes,
-                                     .n_hits = c->n_hits, .n_fills = c->n_fills };
+    *out = (struct pf_vcache_stats){ .n_slots = (uint64_t)c->n_slots, .n_hits = c->n_hits, .n_fills = c->n_fills };
+    for (int i = 0; i < c->n_chunks; i++)
+        out->bytes += c->chunks[i].bytes;
     for (int i = 0; i < c->n_slots; i++)
         out->n_held += c->slots[i].held;
 }

@@ -1,10 +1,14 @@
 /* Which routed experts lie in the GPU's memory: the expert cache.
  *
- *     chunks of slots     | slot slot slot | slot slot slot | ...      a slot takes any expert: gate, up, down
+ *     chunks of slots     | slot slot slot | slot slot | ...           a slot takes any expert of its class: gate, up, down
  *     index[layer, expert] -> slot or none                             slot -> layer, expert or none
  *     heat[layer, expert]     uses, old ones counting less
  *
  *     FREE --fill--> FILLING --copy has ended, between two steps--> HELD --replaced--> FREE
+ *
+ * Layers whose experts are nearly of one size are a class; every class has slots for the same share of its experts, as nearly as
+ * chunks allow. (With one size of slot for all, a file with Q6_K for half of its down matrices and Q4_K for the others would leave
+ * 7% of the memory unused.)
  *
  * While a slot is free, experts that are missed fill it; when there is none, one that is hotter than the coldest held takes its
  * place. Copies run in the background, a few bytes a step; what the GPU holds changes only between steps. Below three times top-k

@@ -293,9 +293,11 @@ static pf_status compute(struct pf_session *s, int il, struct pf_experts_op *e)
     e->weights = t->weights + at;
     e->x = t->x;
     e->y = t->y;
-    PF_TRY(m->cpu->ops->route(m->cpu, &moe->routing, t->logits, moe->select_bias, e->rows, t->picks + at, t->weights + at));
+    struct pf_inputs in = pf_inputs_at(m, e->rows, s->inputs);
+    PF_TRY(m->cpu->ops->route(m->cpu, &(struct pf_route_op){
+        .how = &moe->routing, .logits = t->logits, .select_bias = moe->select_bias, .table = moe->table, .ids = in.ids,
+        .rows = e->rows, .picks = t->picks + at, .weights = t->weights + at }));
     if (m->injected.n_tokens) {
-        struct pf_inputs in = pf_inputs_at(m, e->rows, s->inputs);
         e->picks = in.picks + at;
         e->weights = in.weights + at;
     }

@@ -16,7 +16,8 @@ def read(*path):
 
 
 TABLE = r'pf_arch pf_arch_(\w+) = \{\s*\.name = "([^"]+)"(.*?)^\};'
-NEEDS = {'.mla = true': ['heads'], '.indexer = true': ['choose', 'layer_norm']}     # operations that a backend may lack
+NEEDS = {'.mla = true': ['heads'], '.indexer = true': ['choose', 'layer_norm'],
+         '.compressed = true': ['heads', 'choose', 'compress'], '.streams = true': ['mix', 'streams_read', 'streams_write']}     # operations that a backend may lack
 
 
 def tables(root):

@@ -90,7 +90,7 @@ int main(int argc, char **argv)
         printf("skipped: this machine has no GPU that CUDA can use\n");
         return SKIP;
     }
-    for (enum pf_kv_type kv = PF_KV_F16; kv <= PF_KV_F32; kv++) {
+    for (enum pf_kv_type kv = PF_KV_F16; kv <= PF_KV_Q8_0; kv++) {
         const struct way cpu = { "CPU", -1, N_TOKENS, kv };
         const struct way gpu[] = { { "GPU, whole", 0, N_TOKENS, kv }, { "GPU, token by token", 0, 1, kv }, { "GPU, pieces of 7", 0, 7, kv } };
         size_t n_vocab;

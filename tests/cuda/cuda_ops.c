@@ -176,8 +176,9 @@ static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype dow
                 picks[r * N_USED + i] = (first + i * (1 + r % 2)) % N_EXPERT;
         struct pair at = pair_new(picks, (size_t)n_picks), w = random_pair((size_t)n_picks, 1),
                     x = random_pair((size_t)rows * n, 1), y = random_pair((size_t)rows * n, 1);
+        static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { .kind = PF_ACT_SWIGLU_OAI }, { PF_ACT_SWIGLU, 0.5f } };
         for (int way = 0; way < 3; way++) {
-            BOTH(experts(b, &(struct pf_experts_op){ .gate = &gate, .up = &up, .down = &down, .act = way == 1 ? PF_ACT_SWIGLU_OAI : PF_ACT_SWIGLU,
+            BOTH(experts(b, &(struct pf_experts_op){ .gate = &gate, .up = &up, .down = &down, .act = acts[way],
                                                      .weigh_input = way == 2, .n_expert = N_EXPERT, .n_used = N_USED, .rows = rows,
                                                      .picks = (const int32_t *)(const void *)at.at[u], .weights = w.at[u],
                                                      .x = x.at[u], .y = y.at[u] }));
@@ -207,9 +208,11 @@ static void row_operations(void)
             same(&y, "norm after an addition", "", n);
             same(&x, "added", "", n);
         }
-        for (enum pf_act act = PF_ACT_SWIGLU; act <= PF_ACT_SIGMOID; act++) {
-            BOTH(act(b, act, x.at[u], d.at[u], (int64_t)rows * n, y.at[u]));
-            same(&y, "activation", "", (int)act);
+        static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { PF_ACT_SWIGLU, 0.5f }, { .kind = PF_ACT_SWIGLU_OAI },
+                                              { .kind = PF_ACT_SIGMOID } };
+        for (int k = 0; k < 4; k++) {
+            BOTH(act(b, acts[k], x.at[u], d.at[u], (int64_t)rows * n, y.at[u]));
+            same(&y, "activation", "", k);
         }
         BOTH(add_gated(b, x.at[u], g.at[u], d.at[u], n, rows));
         same(&x, "gated addition", "", n);
@@ -243,11 +246,11 @@ struct attention_case {
 
 static void attention(const struct attention_case *c, enum pf_kv_type type, int rows, int last)
 {
-    size_t per_pos = type == PF_KV_F16 ? 1 : 2;       /* in units of two bytes */
+    static const char *const names[] = { [PF_KV_F16] = "F16", [PF_KV_F32] = "F32", [PF_KV_Q8_0] = "Q8_0" };
     enum { CHUNK = PF_KV_CHUNK_POSITIONS };
     int n_chunks = c->ring ? c->ring : (N_CTX + CHUNK - 1) / CHUNK, n_stored = last + 1;
     size_t positions = (size_t)n_chunks * CHUNK * (size_t)c->n_kv_head;
-    struct pair k = pair_new(NULL, positions * (size_t)c->hd_k * per_pos / 2), v = pair_new(NULL, positions * (size_t)c->hd_v * per_pos / 2);
+    struct pair k = pair_new(NULL, positions * pf_kv_row_bytes(type, c->hd_k) / 4), v = pair_new(NULL, positions * pf_kv_row_bytes(type, c->hd_v) / 4);
     float *sinks = place(floats((size_t)c->n_head, 1), (size_t)c->n_head * sizeof(float));
     int32_t *pos = malloc((size_t)n_stored * sizeof *pos);
     for (int i = 0; i < n_stored; i++)
@@ -270,8 +273,9 @@ static void attention(const struct attention_case *c, enum pf_kv_type type, int 
                                .row_scale = c->row_scale ? s.at[u] : NULL }));
         must(b->ops->finish(b));
     }
-    same(&k, "keys", type == PF_KV_F16 ? "F16" : "F32", rows);
-    same(&out, "attention", type == PF_KV_F16 ? "F16" : "F32", rows * 10000 + c->hd_k);
+    same(&k, "keys", names[type], rows);
+    same(&v, "values", names[type], rows);
+    same(&out, "attention", names[type], rows * 10000 + c->hd_k);
     struct pair *pairs[] = { &k, &v, &all, &of, &nk, &nv, &q, &s, &out };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         pair_free(pairs[i]);
@@ -285,10 +289,12 @@ static void attentions(void)
         { 256, 256, 4, 1, 0, false, false, false, 0 }, { 16, 16, 8, 4, 300, true, false, false, 0 },  { 40, 24, 12, 1, 0, false, false, false, 0 },
         { 576, 512, 4, 1, 0, false, false, false, 0 }, { 20, 20, 4, 2, 0, false, false, false, 0 },
         { 64, 64, 8, 8, 128, false, true, false, 1 },  { 64, 64, 16, 2, 200, false, true, false, 1 }, { 128, 128, 8, 2, 600, false, false, true, 3 },
-        { 16, 16, 8, 4, 300, true, false, false, 2 },  { 288, 272, 4, 1, 300, false, false, false, 2 },
+        { 16, 16, 8, 4, 300, true, false, false, 2 },  { 288, 288, 4, 1, 300, false, false, false, 2 }, { 96, 32, 6, 2, 0, false, true, true, 0 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_F32; type++) {
+        for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_Q8_0; type++) {
+            if (type == PF_KV_Q8_0 && (cases[i].hd_k % 32 != 0 || cases[i].hd_v % 32 != 0))
+                continue;
             attention(&cases[i], type, 1, 0);
             attention(&cases[i], type, 1, 700);
             attention(&cases[i], type, 3, 256);
@@ -296,18 +302,128 @@ static void attentions(void)
         }
 }
 
+/* A window of positions, and keys of blocks of them: all, or some that were chosen. */
+static void block_attention(enum pf_kv_type type, int rows, int ratio, bool choosing)
+{
+    enum { CHUNK = PF_KV_CHUNK_POSITIONS, HD = 96, N_HEAD = 20, N_KEYS = 2 * CHUNK, MAX_CHOSEN = 300, LAST = N_KEYS - 1 };
+    size_t n_floats = N_KEYS * pf_kv_row_bytes(type, HD) / 4;
+    float *sinks = place(floats(N_HEAD, 1), N_HEAD * sizeof(float));
+    int32_t at[N_KEYS], pos[MAX_ROWS], chosen[MAX_ROWS][MAX_CHOSEN];
+    for (int i = 0; i < N_KEYS; i++)
+        at[i] = i;
+    for (int r = 0; r < rows; r++) {
+        pos[r] = LAST * ratio - 3 * (rows - 1 - r);
+        for (int i = 0, n = (pos[r] + 1) / ratio; i < MAX_CHOSEN; i++)
+            chosen[r][i] = n > MAX_CHOSEN ? i * n / MAX_CHOSEN : i;
+    }
+    struct pair k = pair_new(NULL, n_floats), blocks = pair_new(NULL, n_floats), all = pair_new(at, N_KEYS), of = pair_new(pos, (size_t)rows),
+                some = pair_new(chosen, (size_t)rows * MAX_CHOSEN), new_keys = random_pair((size_t)N_KEYS * HD, 2),
+                new_blocks = random_pair((size_t)N_KEYS * HD, 2), q = random_pair((size_t)rows * N_HEAD * HD, 2),
+                out = random_pair((size_t)rows * N_HEAD * HD, 1);
+    for (int u = 0; u < 2; u++) {
+        pf_backend *b = units[u];
+        const struct pf_kv_view kv = { k.at[u], NULL, type, 1, HD, HD, N_KEYS / CHUNK };
+        struct pf_kv_view of_blocks = kv;
+        const int32_t *keys = (const int32_t *)(const void *)all.at[u];
+        of_blocks.k = blocks.at[u];
+        must(b->ops->kv_store(b, &kv, new_keys.at[u], NULL, keys, N_KEYS));
+        must(b->ops->kv_store(b, &of_blocks, new_blocks.at[u], NULL, keys, N_KEYS));
+        must(b->ops->attention(b, &(struct pf_attention_op){
+            .q = q.at[u], .out = out.at[u], .kv = &kv, .pos = (const int32_t *)(const void *)of.at[u], .n_positions = LAST * ratio + 1,
+            .rows = rows, .n_head = N_HEAD, .window = 100, .scale = 0.125f, .sinks = sinks, .blocks = &of_blocks, .ratio = ratio,
+            .chosen = choosing ? (const int32_t *)(const void *)some.at[u] : NULL, .max_chosen = MAX_CHOSEN }));
+        must(b->ops->finish(b));
+    }
+    same(&out, "attention to blocks", choosing ? "chosen" : "all", rows * 1000 + ratio);
+    struct pair *pairs[] = { &k, &blocks, &all, &of, &some, &new_keys, &new_blocks, &q, &out };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
+static void block_attentions(void)
+{
+    for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_Q8_0; type++)
+        for (int rows = 1; rows <= 41; rows += 20)
+            for (int way = 0; way < 4; way++)
+                block_attention(type, rows, way % 2 ? 4 : 128, way / 2);
+}
+
+/* Blocks in two batches, the second of which begins in the middle of one. */
+static void compressions(void)
+{
+    for (int way = 0; way < 4; way++) {
+        int n = way % 2 ? 72 : 512, ratio = way < 2 ? 4 : 128, width = way < 2 ? 2 * n : n, rows = 41, n_out = rows / ratio + 2;
+        size_t n_state = (size_t)3 * (size_t)width;
+        float *ape = place(floats((size_t)(width * ratio), 1), (size_t)(width * ratio) * sizeof *ape);
+        struct pair u_ = random_pair((size_t)(rows * width), 1), gate = random_pair((size_t)(rows * width), 3),
+                    first = random_pair(n_state, 1), second = random_pair(n_state, 1), out = random_pair((size_t)(n_out * n), 1);
+        for (int i = 0; i < 2; i++) {
+            int32_t pos[41];
+            for (int r = 0; r < rows; r++)
+                pos[r] = (ratio == 4 ? 0 : 100) + i * rows + r;
+            struct pair at = pair_new(pos, (size_t)rows);
+            BOTH(compress(b, &(struct pf_compress_op){
+                .u = u_.at[u], .gate = gate.at[u], .ape = ape, .pos = (const int32_t *)(const void *)at.at[u],
+                .before = i ? first.at[u] : NULL, .after = i ? second.at[u] : first.at[u], .out = out.at[u], .n = n, .ratio = ratio,
+                .rows = rows, .n_out = n_out, .overlaps = ratio == 4 }));
+            same(&out, "keys of blocks", "", way);
+            same(i ? &second : &first, "unfinished blocks", "", way);
+            pair_free(&at);
+        }
+        struct pair *pairs[] = { &u_, &gate, &first, &second, &out };
+        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+            pair_free(pairs[i]);
+    }
+}
+
+static void streams(void)
+{
+    enum { S = 4 };
+    static const int widths[] = { 70, 4096 };
+    for (int way = 0; way < 4; way++) {
+        int n = widths[way % 2], n_weights = way < 2 ? S * (2 + S) : S, rows = 9;
+        float *base = place(floats((size_t)n_weights, 1), (size_t)n_weights * sizeof *base), *scale = place(floats(3, 1), 3 * sizeof *scale);
+        struct pair l = random_pair((size_t)(rows * n_weights), 2), w = random_pair((size_t)(rows * n_weights), 1),
+                    x = random_pair((size_t)(rows * S * n), 1), y = random_pair((size_t)(rows * n), 1),
+                    flat = random_pair((size_t)(rows * S * n), 1);
+        BOTH(rms_norm(b, x.at[u], NULL, 1e-6f, S * n, rows, flat.at[u]));
+        same(&flat, "norm of all streams", "", n);
+        BOTH(mix(b, &(struct pf_mix_op){ .logits = l.at[u], .base = base, .scale = scale, .weights = w.at[u], .n_streams = S,
+                                         .n_weights = n_weights, .rounds = 20, .rows = rows, .eps = 1e-6f }));
+        same(&w, "weights of streams", "", n_weights);
+        BOTH(streams_read(b, &(struct pf_streams_op){ x.at[u], y.at[u], w.at[u], n, S, n_weights, rows }));
+        same(&y, "reading streams", "", n);
+        for (int again = 0; n_weights > S && again < 2; again++) {
+            BOTH(streams_write(b, &(struct pf_streams_op){ x.at[u], y.at[u], w.at[u], n, S, n_weights, rows }));
+            same(&x, "writing streams", "", n);
+        }
+        struct pair *pairs[] = { &l, &w, &x, &y, &flat };
+        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+            pair_free(pairs[i]);
+    }
+}
+
 static void routing(void)
 {
-    for (int way = 0; way < 6; way++) {
+    for (int way = 0; way < 8; way++) {
         int n = way < 3 ? 128 : 60, k = way == 5 ? 40 : 8, rows = 9;
-        struct pf_routing r = { .n_expert = n, .n_used = k, .gating = (enum pf_gating)(way % 3), .norm_weights = way % 2,
+        struct pf_routing r = { .n_expert = n, .n_used = k, .gating = (enum pf_gating)(way < 6 ? way % 3 : PF_GATE_SQRT_SOFTPLUS), .norm_weights = way % 2,
                                 .weight_scale = way == 3 ? 2.5f : 1, .n_group = way == 4 ? 6 : 0, .n_group_used = way == 4 ? 3 : 0 };
         float *bias = place(floats((size_t)n, 1), (size_t)n * sizeof *bias);
+        int32_t *table = malloc((size_t)(rows * k) * sizeof *table), token[] = { 8, 3, 5, 0, 2, 2, 7, 1, 6 };
+        for (int i = 0; i < rows * k; i++)
+            table[i] = i * 7 % n;
+        place(table, (size_t)(rows * k) * sizeof *table);
+        struct pair ids = pair_new(token, (size_t)rows);
         struct pair l = random_pair((size_t)rows * (size_t)n, 4), picks = random_pair((size_t)rows * (size_t)k, 1),
                     w = random_pair((size_t)rows * (size_t)k, 1);
-        BOTH(route(b, &r, l.at[u], way % 2 ? bias : NULL, rows, (int32_t *)(void *)picks.at[u], w.at[u]));
+        BOTH(route(b, &(struct pf_route_op){
+            .how = &r, .logits = l.at[u], .select_bias = way % 2 ? bias : NULL, .table = way == 7 ? table : NULL,
+            .ids = (const int32_t *)(const void *)ids.at[u], .rows = rows, .picks = (int32_t *)(void *)picks.at[u],
+            .weights = w.at[u] }));
         same(&picks, "picks", "", way);
         same(&w, "weights", "", way);
+        pair_free(&ids);
         pair_free(&l);
         pair_free(&picks);
         pair_free(&w);
@@ -387,6 +503,12 @@ int main(int argc, char **argv)
         rotations();
     if (wanted("attention"))
         attentions();
+    if (wanted("blocks")) {
+        block_attentions();
+        compressions();
+    }
+    if (wanted("streams"))
+        streams();
     if (wanted("route"))
         routing();
     if (wanted("delta"))

@@ -63,7 +63,7 @@ static int expected(int r, int max, int32_t *out)
 static void check_choices(const struct pf_kv_view *kv, int max)
 {
     const struct pf_choose_op op = { .q = &q[0][0][0], .w = &w[0][0], .kv = kv, .pos = pos, .rows = ROWS,
-                                     .n_head = N_HEAD, .max_chosen = max, .chosen = &chosen[0][0] };
+                                     .n_head = N_HEAD, .max_chosen = max, .ratio = 1, .chosen = &chosen[0][0] };
     CHECK(be->ops->choose(be, &op) == PF_OK, "%s", pf_last_error());
     for (int r = 0; r < ROWS; r++) {
         int32_t want[N_POS];

@@ -39,7 +39,8 @@ static bool ends(struct pf_str s, const char *ending)
 
 static bool can_be_adapted(const struct pf_tensor *t)
 {
-    static const char *const not[] = { "norm.weight", "attn_k_b.weight", "attn_v_b.weight", "attn_sinks.weight", "conv1d.weight" };
+    static const char *const not[] = { "norm.weight", "attn_k_b.weight", "attn_v_b.weight", "attn_sinks.weight", "conv1d.weight",
+                                      "attn_output_a.weight", "ape.weight", "tid2eid.weight" };
     for (size_t i = 0; i < sizeof not / sizeof *not; i++)
         if (ends(t->name, not[i]))
             return false;

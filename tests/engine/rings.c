@@ -144,7 +144,7 @@ static void test_rewind(pf_model *m)
     unsigned state = 4711;
     go_on(s, n_text, 300, "the beginning");
     go_on(s, 1, 420, "an answer");
-    CHECK(pf_session_rewind(s, 415) == PF_OK && s->computed == 415, "%d: the ring holds this", (int)s->computed);
+    CHECK(pf_session_rewind(s, 415) == PF_OK && (m->recurrent || s->computed == 415), "%d: the ring holds this", (int)s->computed);
     CHECK(pf_session_rewind(s, 301) == PF_OK && s->computed >= 268, "%d: a checkpoint is at 300", (int)s->computed);
     go_on(s, 1, 310, "after a checkpoint");
     for (int i = 0; i < N_BACK; i++) {
@@ -344,9 +344,9 @@ int main(int argc, char **argv)
     if (!find_sizes())
         return check_status() ? 1 : 2;
     bool is_long = n_ctx > 2048;
-    if (!is_long) {
-        make_want(PF_KV_F32);
-        test_way("F32", PF_KV_F32, 2, tight, 37, PF_ISA_ALL);
+    for (enum pf_kv_type type = PF_KV_F32; !is_long && type <= PF_KV_Q8_0; type++) {
+        make_want(type);
+        test_way(type == PF_KV_F32 ? "F32" : "Q8_0", type, 2, tight, 37, PF_ISA_ALL);
     }
     make_want(PF_KV_F16);
     pf_model *m = open_model(2, PF_ISA_ALL, NULL);

@@ -118,11 +118,14 @@ static void add_to_hash(struct seen *z, const struct pf_stage_data *d)
 
 static void check_picks(struct seen *z, const struct pf_stage_data *d)
 {
+    const int32_t *table = z->m->layers[d->layer].moe.table;
     memcpy(z->picks, d->picks, (size_t)d->n * sizeof *d->picks);
+    CHECK(!table || memcmp(d->picks, table + tokens[d->pos] * d->n, (size_t)d->n * sizeof *table) == 0,
+          "layer %d, token %d: not the picks of its table", d->layer, (int)d->pos);
     for (int i = 0; i < d->n; i++) {
         bool best = true;
         z->counts[d->layer][d->picks[i]]++;
-        for (int x = 0; x < z->m->n_expert; x++) {
+        for (int x = 0; !table && x < z->m->n_expert; x++) {
             bool earlier = false;
             for (int j = 0; j <= i; j++)
                 earlier |= d->picks[j] == x;

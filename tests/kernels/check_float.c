@@ -90,6 +90,13 @@ static void run_swiglu_oai(const struct pf_kernels *k, const struct job *j)
     run_glu(k->swiglu_oai, j);
 }
 
+static void run_swiglu_clamped(const struct pf_kernels *k, const struct job *j)
+{
+    k->swiglu_clamped(j->x, j->w, 1.5f, j->n, j->out);
+    memcpy(j->out + j->n, j->w, (size_t)j->n * sizeof *j->w);
+    k->swiglu_clamped(j->x, j->out + j->n, 0.1f, j->n, j->out + j->n);
+}
+
 static void run_sigmoid_mul(const struct pf_kernels *k, const struct job *j)
 {
     run_glu(k->sigmoid_mul, j);
@@ -107,6 +114,21 @@ static void run_conv_silu(const struct pf_kernels *k, const struct job *j)
     const float *taps[4] = { j->x, j->w, j->x + j->n, j->w + j->n };
     k->conv_silu(taps, j->w, (size_t)j->n, 1, j->n, j->out);
     k->conv_silu(taps, j->x, 0, 4, j->n, j->out + j->n);
+}
+
+/* From nothing, and then once more. */
+static void run_compress(const struct pf_kernels *k, const struct job *j)
+{
+    float *m = j->out, *z = j->out + j->n;
+    static float a[N_MAX];
+    for (int i = 0; i < j->n; i++) {
+        m[i] = -INFINITY;
+        z[i] = a[i] = 0;
+    }
+    k->compress(m, z, a, j->x, j->w, j->w + j->n, j->n);
+    k->compress(m, z, a, j->x + j->n, j->x, j->w, j->n);
+    for (int i = 0; i < j->n; i++)
+        m[i] += a[i];
 }
 
 /* What the entries that change their argument begin with. */
@@ -161,7 +183,8 @@ static const struct entry {
     { "add", run_add, 40 },             { "scale", run_scale, 32 },         { "axpy", run_axpy, 40 },
     { "rope_norm", run_rope_norm, 40 }, { "rope_neox", run_rope_neox, 40 }, { "softmax", run_softmax, 56 },
     { "to_f16", run_to_f16, 12 },       { "sigmoid_mul", run_sigmoid_mul, 32 }, { "l2_norm", run_l2_norm, 32 },
-    { "conv_silu", run_conv_silu, 32 },
+    { "conv_silu", run_conv_silu, 32 }, { "swiglu_clamped", run_swiglu_clamped, 32 },
+    { "compress", run_compress, 72 },
 };
 enum { N_ENTRIES = sizeof entries / sizeof *entries };
 
@@ -357,6 +380,36 @@ static void check_to_f16(void)
         }
 }
 
+/* Codes are those of quantise, d its d as a half; what is not finite makes a block of NaNs; small and huge ones as well. */
+static void check_to_q8_0(void)
+{
+    enum { N = 256 };
+    static const float sizes_of[N / 32] = { 1, 1e-3f, 1e-31f, 0, 1e4f, 3e-6f, 1, 1 };
+    float x[N] __attribute__((aligned(64))), d[N / 32];
+    int8_t q[N] __attribute__((aligned(64)));
+    int16_t s[N / 16];
+    struct pf_block_q8_0 want[N / 32], got[N / 32];
+    fill(x, N, FILL_PLAIN);
+    for (int i = 0; i < N; i++)
+        x[i] *= sizes_of[i / 32];
+    levels[0]->quantise(x, N, q, d, s);
+    for (int b = 0; b < N / 32; b++) {
+        uint16_t half;
+        levels[0]->to_f16(&d[b], 1, &half);
+        want[b].d = half;
+        memcpy(want[b].qs, q + 32 * b, 32);
+    }
+    x[6 * 32 + 3] = NAN;
+    x[7 * 32 + 30] = -INFINITY;
+    for (int b = 6; b < 8; b++)
+        want[b] = (struct pf_block_q8_0){ .d = 0x7e00 };
+    for (int i = 0; i < n_levels; i++) {
+        levels[i]->to_q8_0(x, N, got);
+        if (memcmp(want, got, sizeof want) != 0)
+            fail(levels[i]->name, "to_q8_0", N, "is not what the definition says");
+    }
+}
+
 /* ---- Against double ---------------------------------------------------------------------------------------------- */
 
 /* Relative error of y against want, in units of 2^-24; exact zeros agree. */
@@ -377,7 +430,7 @@ static void expect(const char *what, int n, double off, double limit)
 static void check_accuracy(int n)
 {
     static float x[N_MAX], w[N_MAX], y[N_MAX];
-    double sum = 0, norm = 0, glu = 0, soft = 0, sum_exp = 0, allowed = n / 32.0 + 6;
+    double sum = 0, norm = 0, glu = 0, clamped = 0, soft = 0, sum_exp = 0, allowed = n / 32.0 + 6;
     float max = -INFINITY;
     fill(x, n, FILL_PLAIN);
     fill(w, n, FILL_PLAIN);
@@ -393,17 +446,24 @@ static void check_accuracy(int n)
     levels[0]->swiglu(x, w, n, y);
     for (int i = 0; i < n; i++)
         glu = fmax(glu, eps_off(y[i], (double)x[i] / (1 + exp(-(double)x[i])) * (double)w[i]));
+    levels[0]->swiglu_clamped(x, w, 0.7f, n, y);
+    for (int i = 0; i < n; i++) {
+        double g = fmin((double)x[i], (double)0.7f), u = fmax(fmin((double)w[i], (double)0.7f), -(double)0.7f);
+        clamped = fmax(clamped, eps_off(y[i], g / (1 + exp(-g)) * u));
+    }
     levels[0]->softmax(x, n, y);
     for (int i = 0; i < n; i++)
         soft = fmax(soft, eps_off(y[i], exp((double)x[i] - (double)max) / sum_exp));
     expect("rms_norm", n, norm, allowed / 2 + 5);
     expect("swiglu", n, glu, 8);
+    expect("swiglu_clamped", n, clamped, 8);
     expect("softmax", n, soft, allowed + 12);
 }
 
 /* ---- Attention --------------------------------------------------------------------------------------------------- */
 
-enum { Q_MAX = 70, HD_MAX = 576 };
+enum { Q_MAX = 70, HD_MAX = 576, N_ATTN_TYPES = 3 };
+static const enum pf_qtype attn_types[N_ATTN_TYPES] = { PF_F32, PF_F16, PF_Q8_0 };
 
 static struct attn_case {
     int      n_q, hd_k, hd_v;
@@ -411,6 +471,7 @@ static struct attn_case {
     float    q[Q_MAX * HD_MAX];
     float    k[PF_KV_CHUNK * HD_MAX], v[PF_KV_CHUNK * HD_MAX];
     uint16_t k16[PF_KV_CHUNK * HD_MAX], v16[PF_KV_CHUNK * HD_MAX];
+    struct pf_block_q8_0 k8[PF_KV_CHUNK * HD_MAX / 32], v8[PF_KV_CHUNK * HD_MAX / 32];
     float    m[Q_MAX], z[Q_MAX], acc[Q_MAX * HD_MAX];
 } given, state;
 
@@ -451,16 +512,54 @@ static void attn_plainly(struct attn_case *c, int i, float scale)
     c->m[i] = m;
 }
 
+/* The kernels, and what they read. */
+static const char *attn_name(enum pf_qtype type)
+{
+    return type == PF_F16 ? "attn_f16" : type == PF_F32 ? "attn_f32" : "attn_q8_0";
+}
+
+static pf_attn_fn *attn_kernel(const struct pf_kernels *k, enum pf_qtype type)
+{
+    return type == PF_F16 ? k->attn_f16 : type == PF_F32 ? k->attn_f32 : k->attn_q8_0;
+}
+
+static const void *attn_keys(const struct attn_case *c, enum pf_qtype type)
+{
+    return type == PF_F16 ? (const void *)c->k16 : type == PF_F32 ? (const void *)c->k : c->k8;
+}
+
+static const void *attn_values(const struct attn_case *c, enum pf_qtype type)
+{
+    return type == PF_F16 ? (const void *)c->v16 : type == PF_F32 ? (const void *)c->v : c->v8;
+}
+
+/* The other types of what is in k and v. */
+static void attn_convert(struct attn_case *c)
+{
+    levels[0]->to_f16(c->k, PF_KV_CHUNK * c->hd_k, c->k16);
+    levels[0]->to_f16(c->v, PF_KV_CHUNK * c->hd_v, c->v16);
+    levels[0]->to_q8_0(c->k, PF_KV_CHUNK * c->hd_k, c->k8);
+    levels[0]->to_q8_0(c->v, PF_KV_CHUNK * c->hd_v, c->v8);
+}
+
+/* What element i of type is as a number. */
+static float attn_number(const struct pf_block_q8_0 *q8, const uint16_t *f16, const float *f32, enum pf_qtype type, int i)
+{
+    if (type == PF_Q8_0)
+        return (float)half_value(q8[i / 32].d) * (float)q8[i / 32].qs[i % 32];
+    return type == PF_F16 ? (float)half_value(f16[i]) : f32[i];
+}
+
 /* Queries first .. first + n of c through a kernel. */
-static void attn_some(pf_attn_fn *fn, bool f16, struct attn_case *c, int first, int n, float scale)
+static void attn_some(const struct pf_kernels *k, enum pf_qtype type, struct attn_case *c, int first, int n, float scale)
 {
     struct pf_attn_args a = {
         .q = c->q + first * c->hd_k, .q_stride = (size_t)c->hd_k, .n_q = n, .hd_k = c->hd_k, .hd_v = c->hd_v,
-        .k = f16 ? (const void *)c->k16 : c->k, .v = f16 ? (const void *)c->v16 : c->v,
+        .k = attn_keys(c, type), .v = attn_values(c, type),
         .lo = c->lo + first, .hi = c->hi + first, .scale = scale, .score = score_room, .m = c->m + first,
         .z = c->z + first, .acc = c->acc + first * c->hd_v, .acc_stride = (size_t)c->hd_v, .ac = ac_room,
     };
-    fn(&a);
+    attn_kernel(k, type)(&a);
 }
 
 /* Rows outside what anyone sees are NaN: they must not be used. */
@@ -484,8 +583,7 @@ static void attn_fill(struct attn_case *c, int n_q, int hd_k, int hd_v)
         c->k[i] = i / hd_k < lo || i / hd_k >= hi ? NAN : random_float();
     for (int i = 0; i < PF_KV_CHUNK * hd_v; i++)
         c->v[i] = i / hd_v < lo || i / hd_v >= hi ? NAN : random_float();
-    levels[0]->to_f16(c->k, PF_KV_CHUNK * hd_k, c->k16);
-    levels[0]->to_f16(c->v, PF_KV_CHUNK * hd_v, c->v16);
+    attn_convert(c);
 }
 
 static bool attn_same(const struct attn_case *a, const struct attn_case *b)
@@ -494,55 +592,51 @@ static bool attn_same(const struct attn_case *a, const struct attn_case *b)
 }
 
 /* Values that are the beginnings of the keys, against the same values on their own. */
-static void check_attn_within(int n_q, int hd_k, int hd_v, bool f16)
+static void check_attn_within(int n_q, int hd_k, int hd_v, enum pf_qtype type)
 {
     static struct attn_case want;
     attn_fill(&given, n_q, hd_k, hd_v);
     for (int i = 0; i < PF_KV_CHUNK * hd_v; i++)
         given.v[i] = given.k[i / hd_v * hd_k + i % hd_v];
-    levels[0]->to_f16(given.v, PF_KV_CHUNK * hd_v, given.v16);
+    attn_convert(&given);
     for (int i = 0; i < n_levels; i++) {
-        pf_attn_fn *fn = f16 ? levels[i]->attn_f16 : levels[i]->attn_f32;
         want = state = given;
-        attn_some(fn, f16, &want, 0, n_q, 0.1f);
+        attn_some(levels[i], type, &want, 0, n_q, 0.1f);
         struct pf_attn_args a = {
             .q = state.q, .q_stride = (size_t)hd_k, .n_q = n_q, .hd_k = hd_k, .hd_v = hd_v, .v_stride = (size_t)hd_k,
-            .k = f16 ? (const void *)state.k16 : state.k, .v = f16 ? (const void *)state.k16 : state.k, .lo = state.lo,
-            .hi = state.hi, .scale = 0.1f, .score = score_room, .m = state.m, .z = state.z, .acc = state.acc,
+            .k = attn_keys(&state, type), .v = attn_keys(&state, type), .lo = state.lo, .hi = state.hi, .scale = 0.1f, .score = score_room, .m = state.m, .z = state.z, .acc = state.acc,
             .acc_stride = (size_t)hd_v, .ac = ac_room,
         };
-        fn(&a);
+        attn_kernel(levels[i], type)(&a);
         if (!attn_same(&want, &state))
-            fail(levels[i]->name, f16 ? "attn_f16" : "attn_f32", hd_k, "reads values within keys wrongly");
+            fail(levels[i]->name, attn_name(type), hd_k, "reads values within keys wrongly");
     }
 }
 
-static void check_attn(int n_q, int hd_k, int hd_v, bool f16)
+static void check_attn(int n_q, int hd_k, int hd_v, enum pf_qtype type)
 {
     static struct attn_case want;
     float scale = 1.0f / sqrtf((float)hd_k);
     attn_fill(&given, n_q, hd_k, hd_v);
     want = given;
-    for (int i = 0; f16 && i < PF_KV_CHUNK * hd_k; i++)
-        want.k[i] = (float)half_value(want.k16[i]);
-    for (int i = 0; f16 && i < PF_KV_CHUNK * hd_v; i++)
-        want.v[i] = (float)half_value(want.v16[i]);
+    for (int i = 0; i < PF_KV_CHUNK * hd_k; i++)
+        want.k[i] = attn_number(given.k8, given.k16, given.k, type, i);
+    for (int i = 0; i < PF_KV_CHUNK * hd_v; i++)
+        want.v[i] = attn_number(given.v8, given.v16, given.v, type, i);
     for (int i = 0; i < n_q; i++)
         attn_plainly(&want, i, scale);
     for (int i = 0; i < n_levels; i++) {
-        pf_attn_fn *fn = f16 ? levels[i]->attn_f16 : levels[i]->attn_f32;
-        const char *name = f16 ? "attn_f16" : "attn_f32";
         state = given;
-        attn_some(fn, f16, &state, 0, n_q, scale);
+        attn_some(levels[i], type, &state, 0, n_q, scale);
         if (!attn_same(&want, &state))
-            fail(levels[i]->name, name, hd_k, "is not what the definition says");
+            fail(levels[i]->name, attn_name(type), hd_k, "is not what the definition says");
         state = given;
         for (int first = 0, n; first < n_q; first += n) {
             n = 1 + (int)(random_bits() % (uint32_t)(n_q - first));
-            attn_some(fn, f16, &state, first, n, scale);
+            attn_some(levels[i], type, &state, first, n, scale);
         }
         if (!attn_same(&want, &state))
-            fail(levels[i]->name, name, hd_k, "depends on how queries are split");
+            fail(levels[i]->name, attn_name(type), hd_k, "depends on how queries are split");
     }
 }
 
@@ -631,13 +725,14 @@ static void check_attn_accuracy(int hd)
         }                                                           \
     } while (0)
 
-static void bench_attn(const struct pf_kernels *k, int n_q, bool f16)
+static void bench_attn(const struct pf_kernels *k, int n_q, enum pf_qtype type)
 {
     enum { HD = 128, N_CHUNKS = 64 };
     static uint16_t keys[N_CHUNKS * PF_KV_CHUNK * HD * 2];
     static float q[256 * HD], score[256 * PF_KV_CHUNK], m[256], z[256], acc[256 * HD], ac[256 * HD];
     static int lo[256], hi[256];
-    int chunk_bytes = PF_KV_CHUNK * HD * (f16 ? 2 : 4), chunks = n_q > 8 ? 2 : N_CHUNKS / (f16 ? 1 : 2);
+    int chunk_bytes = type == PF_Q8_0 ? PF_KV_CHUNK * HD / 32 * 34 : PF_KV_CHUNK * HD * (type == PF_F16 ? 2 : 4);
+    int chunks = n_q > 8 ? 2 : N_CHUNKS / (type == PF_F32 ? 2 : 1);
     double ns;
     for (int i = 0; i < N_CHUNKS * PF_KV_CHUNK * HD * 2; i++)
         keys[i] = (uint16_t)(0x3000 | (random_bits() & 0x83ff));
@@ -651,10 +746,9 @@ static void bench_attn(const struct pf_kernels *k, int n_q, bool f16)
     BEST_NS(ns, for (int c = 0; c < chunks; c++) {
         a.k = (const char *)keys + 2 * c * chunk_bytes;
         a.v = (const char *)keys + (2 * c + 1) * chunk_bytes;
-        (f16 ? k->attn_f16 : k->attn_f32)(&a);
+        attn_kernel(k, type)(&a);
     });
-    printf("%-14s %s n_q %-5d %10.0f ns a chunk %7.2f GB/s %7.1f GFLOP/s\n", k->name, f16 ? "attn_f16" : "attn_f32",
-           n_q, ns / chunks, 2.0 * chunk_bytes * chunks / ns, 4.0 * PF_KV_CHUNK * HD * n_q * chunks / ns);
+    printf("%-14s %s n_q %-5d %10.0f ns a chunk %7.2f GB/s %7.1f GFLOP/s\n", k->name, attn_name(type), n_q, ns / chunks, 2.0 * chunk_bytes * chunks / ns, 4.0 * PF_KV_CHUNK * HD * n_q * chunks / ns);
 }
 
 /* A head of 128, as in a prompt: its matrix stays in the second cache. */
@@ -689,9 +783,9 @@ static void bench_level(const struct check_opts *o, const struct pf_kernels *k)
     if (check_wants(o, "delta_step"))
         bench_delta(k);
     static const int n_q[] = { 1, 4, 8, 32, 256 };
-    for (int f16 = 0; f16 < 2; f16++)
-        for (int i = 0; i < 5 && check_wants(o, f16 ? "attn_f16" : "attn_f32"); i++)
-            bench_attn(k, n_q[i], f16);
+    for (int t = 0; t < N_ATTN_TYPES; t++)
+        for (int i = 0; i < 5 && check_wants(o, attn_name(attn_types[t])); i++)
+            bench_attn(k, n_q[i], attn_types[t]);
 }
 
 /* ---- All of it --------------------------------------------------------------------------------------------------- */
@@ -729,22 +823,23 @@ static void check_all_quantise(void)
     report("quantise", before);
 }
 
-static void check_all_attn(bool f16)
+static void check_all_attn(enum pf_qtype type)
 {
     static const int shapes[][3] = { { 1, 128, 128 }, { 3, 64, 64 }, { 8, 128, 128 }, { 70, 64, 128 }, { 5, 576, 512 },
                                      { 8, 80, 96 }, { 2, 33, 1 }, { 16, 256, 256 } };
     int before = n_failed;
     for (int i = 0; i < (int)(sizeof shapes / sizeof *shapes); i++)
-        check_attn(shapes[i][0], shapes[i][1], shapes[i][2], f16);
-    check_attn_within(16, 576, 512, f16);
-    check_attn_within(3, 40, 32, f16);
-    if (f16) {
+        if (type != PF_Q8_0 || (shapes[i][1] % 32 == 0 && shapes[i][2] % 32 == 0))
+            check_attn(shapes[i][0], shapes[i][1], shapes[i][2], type);
+    check_attn_within(16, 576, 512, type);
+    check_attn_within(3, type == PF_Q8_0 ? 96 : 40, 32, type);
+    if (type == PF_F16)
         check_halves();
-    } else {
+    if (type == PF_F32) {
         check_attn_accuracy(64);
         check_attn_accuracy(128);
     }
-    report(f16 ? "attn_f16" : "attn_f32", before);
+    report(attn_name(type), before);
 }
 
 static void check_all_delta(void)
@@ -767,9 +862,11 @@ int check_float(const struct check_opts *o)
         check_all_quantise();
     if (check_wants(o, "to_f16"))
         check_to_f16();
-    for (int f16 = 0; f16 < 2; f16++)
-        if (check_wants(o, f16 ? "attn_f16" : "attn_f32"))
-            check_all_attn(f16);
+    if (check_wants(o, "to_q8_0"))
+        check_to_q8_0();
+    for (int t = 0; t < N_ATTN_TYPES; t++)
+        if (check_wants(o, attn_name(attn_types[t])))
+            check_all_attn(attn_types[t]);
     if (check_wants(o, "delta_step"))
         check_all_delta();
     if (check_wants(o, "exp")) {

@@ -251,6 +251,26 @@ static void test_learned(uint64_t least)
     pf_model_close(&m);
 }
 
+/* A device with much room holds all experts, in little more than these take: slots are of the sizes that there are. */
+static void test_room(void)
+{
+    struct setting set = usual();
+    struct pf_sim sim = { 0 };
+    struct pf_stats stats;
+    struct pf_file_info info;
+    CHECK(pf_file_inspect(path, 0, &info) == PF_OK, "%s", pf_last_error());
+    pf_model *m = open_model(&set, &sim);
+    const struct pf_model_info *facts = pf_model_info(m);
+    pf_session *s = open_session(m);
+    pf_stats_get(m, &stats);
+    uint64_t n = (uint64_t)(facts->n_experts * facts->n_expert_layers);
+    CHECK(stats.vram_slots == n, "room for %d of %d experts", (int)stats.vram_slots, (int)n);
+    CHECK((double)stats.vram_slot_bytes <= 1.05 * (double)info.expert_bytes + 3 * 320.0 * (double)n, "%.0f bytes for %.0f",
+          (double)stats.vram_slot_bytes, (double)info.expert_bytes);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
 struct text {
     char  *at;
     size_t n, cap;
@@ -481,6 +501,7 @@ int main(int argc, char **argv)
     test_facts();
     test_timeline(least);
     test_learned(least);
+    test_room();
     test_force_cpu();
     test_begun_again();
     if (is_long) {

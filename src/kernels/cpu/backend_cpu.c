@@ -39,15 +39,17 @@ static void cpu_buf_free(pf_backend *b, void *p, size_t bytes, bool shared)
     pf_pages_free(p, bytes);
 }
 
-static void cpu_buf_copy(pf_backend *b, void *to, const void *from, size_t bytes)
+static void cpu_buf_copy(pf_backend *b, const struct pf_buf_copy *c)
 {
     (void)b;
-    memcpy(to, from, bytes);
+    for (size_t r = 0; r < (size_t)c->rows; r++)
+        memcpy((char *)c->to + r * c->to_stride, (const char *)c->from + r * c->from_stride, c->bytes);
 }
 
 static pf_status cpu_transfer(pf_backend *b, void *to, const void *from, size_t bytes)
 {
-    cpu_buf_copy(b, to, from, bytes);
+    (void)b;
+    memcpy(to, from, bytes);
     return PF_OK;
 }
 
@@ -184,7 +186,7 @@ struct row_job {
     union {
         struct { const struct pf_weight *w; const int32_t *ids; float *x; } embed;
         struct { const float *x, *w; const float *bias; float eps; int n; float *y; } norm;
-        struct { enum pf_act act; const float *gate, *up; float *y; } act;
+        struct { struct pf_act act; const float *gate, *up; float *y; } act;
         struct { float *y, a; const float *gate, *x; int n; } add;
         struct { const struct pf_rope_op *ropes; int n_ropes; } rope;
         struct { const struct pf_copy *copies; int n_copies; } copy;
@@ -263,20 +265,27 @@ static pf_status cpu_layer_norm(pf_backend *backend, const float *x, const float
     return PF_OK;
 }
 
-pf_swiglu_fn *pf_cpu_act_fn(const struct cpu_backend *b, enum pf_act act)
+void pf_cpu_activate(const struct cpu_backend *b, struct pf_act act, const float *gate, const float *up, int n, float *y)
 {
-    return act == PF_ACT_SWIGLU ? b->k.swiglu : act == PF_ACT_SWIGLU_OAI ? b->k.swiglu_oai : b->k.sigmoid_mul;
+    if (act.kind == PF_ACT_SIGMOID)
+        b->k.sigmoid_mul(gate, up, n, y);
+    else if (act.kind == PF_ACT_SWIGLU_OAI)
+        b->k.swiglu_oai(gate, up, n, y);
+    else if (act.limit > 0)
+        b->k.swiglu_clamped(gate, up, act.limit, n, y);
+    else
+        b->k.swiglu(gate, up, n, y);
 }
 
 static void act_elements(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct row_job *job = ctx;
     (void)thread;
-    pf_cpu_act_fn(job->b, job->act.act)(job->act.gate + begin, job->act.up + begin, (int)(end - begin),
-                                        job->act.y + begin);
+    pf_cpu_activate(job->b, job->act.act, job->act.gate + begin, job->act.up + begin, (int)(end - begin),
+                    job->act.y + begin);
 }
 
-static pf_status cpu_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+static pf_status cpu_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     struct row_job job = { .b = cpu_of(backend), .act = { act, gate, up, y } };
     pf_pool_run(job.b->pool, act_elements, &job, n, 8192);
@@ -356,12 +365,16 @@ static pf_status cpu_copy(pf_backend *backend, const struct pf_copy *copies, int
     return PF_OK;
 }
 
-static void put_head(const struct cpu_backend *b, enum pf_kv_type type, void *base, size_t at, const float *x, int n)
+/* n floats into row number `row`. */
+static void put_head(const struct cpu_backend *b, enum pf_kv_type type, void *base, size_t row, const float *x, int n)
 {
+    void *to = (char *)base + row * pf_kv_row_bytes(type, n);
     if (type == PF_KV_F16)
-        b->k.to_f16(x, n, (uint16_t *)base + at);
+        b->k.to_f16(x, n, to);
+    else if (type == PF_KV_Q8_0)
+        b->k.to_q8_0(x, n, to);
     else
-        memcpy((float *)base + at, x, (size_t)n * sizeof *x);
+        memcpy(to, x, (size_t)n * sizeof *x);
 }
 
 static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
@@ -372,11 +385,9 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t r = begin; r < end; r++)
         for (int h = 0; h < kv->n_kv_head; h++) {
             size_t at = pf_kv_row(kv, job->store.pos[r], h);
-            put_head(job->b, kv->type, kv->k, at * (size_t)kv->hd_k, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k,
-                     kv->hd_k);
+            put_head(job->b, kv->type, kv->k, at, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k, kv->hd_k);
             if (kv->v)
-                put_head(job->b, kv->type, kv->v, at * (size_t)kv->hd_v,
-                         job->store.v + (r * kv->n_kv_head + h) * kv->hd_v, kv->hd_v);
+                put_head(job->b, kv->type, kv->v, at, job->store.v + (r * kv->n_kv_head + h) * kv->hd_v, kv->hd_v);
         }
 }
 
@@ -424,6 +435,10 @@ static const struct pf_backend_ops cpu_ops = {
     .copy = cpu_copy,
     .conv = pf_cpu_conv,
     .delta = pf_cpu_delta,
+    .compress = pf_cpu_compress,
+    .mix = pf_cpu_mix,
+    .streams_read = pf_cpu_streams_read,
+    .streams_write = pf_cpu_streams_write,
     .experts = pf_cpu_experts, .experts_begin = pf_cpu_experts_begin, .experts_part = pf_cpu_experts_part,
     .experts_gate_up = pf_cpu_experts_gate_up, .experts_down = pf_cpu_experts_down, .experts_pick = pf_cpu_experts_pick,
     .experts_end = pf_cpu_experts_end, .alert = cpu_alert,

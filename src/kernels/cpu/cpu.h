@@ -2,7 +2,7 @@
  *
  * backend_cpu.c opens, closes and does everything that goes row by row; cpu_linear.c multiplies dense matrices;
  * cpu_experts.c runs experts; cpu_attention.c attends; cpu_choose.c chooses to what; cpu_delta.c steps delta nets;
- * cpu_route.c picks experts. All slice their work over the pool in such a way that a value never depends on the slicing. */
+ * cpu_compress.c makes rows of blocks; cpu_streams.c mixes residual streams; cpu_route.c picks experts. All slice their work over the pool in such a way that a value never depends on the slicing. */
 #ifndef PF_CPU_BACKEND_H
 #define PF_CPU_BACKEND_H
 
@@ -75,7 +75,7 @@ pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float 
 void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1,
                 int n, const struct pf_xrow *x, int n_x, float *y, size_t y_stride);
 
-pf_swiglu_fn *pf_cpu_act_fn(const struct cpu_backend *b, enum pf_act act);
+void pf_cpu_activate(const struct cpu_backend *b, struct pf_act act, const float *gate, const float *up, int n, float *y);
 
 /* How many weight rows one task takes, when n_rows of them are to be shared out. */
 int pf_cpu_grain(const struct cpu_backend *b, int64_t n_rows);
@@ -93,8 +93,11 @@ pf_status pf_cpu_attention(pf_backend *b, const struct pf_attention_op *a);
 pf_status pf_cpu_choose(pf_backend *b, const struct pf_choose_op *c);
 pf_status pf_cpu_conv(pf_backend *b, const struct pf_conv_op *c);
 pf_status pf_cpu_delta(pf_backend *b, const struct pf_delta_op *d);
-pf_status pf_cpu_route(pf_backend *b, const struct pf_routing *r, const float *logits, const float *select_bias,
-                       int rows, int32_t *picks, float *weights);
+pf_status pf_cpu_compress(pf_backend *b, const struct pf_compress_op *c);
+pf_status pf_cpu_mix(pf_backend *b, const struct pf_mix_op *m);
+pf_status pf_cpu_streams_read(pf_backend *b, const struct pf_streams_op *s);
+pf_status pf_cpu_streams_write(pf_backend *b, const struct pf_streams_op *s);
+pf_status pf_cpu_route(pf_backend *b, const struct pf_route_op *r);
 size_t pf_cpu_attention_floats(int max_head_dim, bool gathers);      /* scratch per thread */
 size_t pf_cpu_choose_floats(int n_head);
 size_t pf_cpu_experts_floats(void);

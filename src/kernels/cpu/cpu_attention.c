@@ -3,7 +3,9 @@
  *     queries of KV head h: (row 0, head 0..g-1), (row 1, head 0..g-1), ...      g query heads share the KV head
  *     a task's queries:     [first, first + n)                                   folded over chunks 0, 1, 2, ...
  *
- * Where a row sees chosen positions only, a task is up to Q_BLOCK heads of one row, and the keys it sees are gathered,
+ * Where keys stand for blocks of positions beside those for positions, their chunks come after the others.
+ *
+ * Where a row sees chosen keys only, a task is up to Q_BLOCK heads of one row, and the keys it sees are gathered,
  * in rising order, into chunks as full as those of the cache: if all are chosen, the same bits.
  *
  * Every query folds the same absolute chunks in the same order whatever the batch, so a prompt evaluated whole, in
@@ -21,7 +23,7 @@ struct attention_job {
     const struct pf_attention_op *a;
     int group;                   /* query heads per KV head */
     int tasks_per_head;
-    int tasks_per_row;           /* of chosen positions, else 0 */
+    int tasks_per_row;           /* of chosen keys, else 0 */
 };
 
 size_t pf_cpu_attention_floats(int max_head_dim, bool gathers)
@@ -34,7 +36,8 @@ size_t pf_cpu_attention_floats(int max_head_dim, bool gathers)
 struct task_state {
     float *q, *score, *acc, *ac, *m, *z;
     void  *gathered;             /* a chunk of keys */
-    int    row[Q_BLOCK], head[Q_BLOCK], lo[Q_BLOCK], hi[Q_BLOCK];
+    int    row[Q_BLOCK], head[Q_BLOCK];
+    int    first[Q_BLOCK], end[Q_BLOCK], lo[Q_BLOCK], hi[Q_BLOCK];      /* keys that a query sees, of all and of a chunk */
 };
 
 static void carve(struct task_state *s, float *scratch, const struct pf_kv_view *kv)
@@ -75,11 +78,11 @@ static void begin_task(const struct attention_job *job, struct task_state *s, in
 }
 
 /* What each query sees of chunk c; false if none sees anything. */
-static bool visible(const struct pf_attention_op *a, struct task_state *s, int c, int n)
+static bool visible(struct task_state *s, int c, int n)
 {
     bool any = false;
     for (int i = 0; i < n; i++) {
-        int lo = first_visible(a, s->row[i]) - c * PF_KV_CHUNK, hi = a->pos[s->row[i]] + 1 - c * PF_KV_CHUNK;
+        int lo = s->first[i] - c * PF_KV_CHUNK, hi = s->end[i] - c * PF_KV_CHUNK;
         s->lo[i] = lo < 0 ? 0 : lo > PF_KV_CHUNK ? PF_KV_CHUNK : lo;
         s->hi[i] = hi > PF_KV_CHUNK ? PF_KV_CHUNK : hi < s->lo[i] ? s->lo[i] : hi;
         any |= s->lo[i] < s->hi[i];
@@ -105,6 +108,11 @@ static void end_task(const struct attention_job *job, struct task_state *s, int 
     }
 }
 
+static pf_attn_fn *kernel_of(const struct pf_kernels *k, enum pf_kv_type type)
+{
+    return type == PF_KV_F16 ? k->attn_f16 : type == PF_KV_F32 ? k->attn_f32 : k->attn_q8_0;
+}
+
 static void fold(const struct attention_job *job, struct task_state *s, int n, const void *k, const void *v)
 {
     const struct pf_kv_view *kv = job->a->kv;
@@ -114,15 +122,14 @@ static void fold(const struct attention_job *job, struct task_state *s, int n, c
         .scale = job->a->scale, .score = s->score, .m = s->m, .z = s->z, .acc = s->acc,
         .acc_stride = (size_t)kv->hd_v, .ac = s->ac,
     };
-    (kv->type == PF_KV_F16 ? job->b->k.attn_f16 : job->b->k.attn_f32)(&args);
+    kernel_of(&job->b->k, kv->type)(&args);
 }
 
-/* All n queries of the task are of one row. */
-static void attend_chosen(const struct attention_job *job, struct task_state *s, int kv_head, int n)
+/* Of the keys that the queries see those that were chosen. All n are of one row. */
+static void attend_chosen(const struct attention_job *job, struct task_state *s, const struct pf_kv_view *kv, int kv_head, int n)
 {
     const struct pf_attention_op *a = job->a;
-    const struct pf_kv_view *kv = a->kv;
-    int row = s->row[0], n_seen = a->pos[row] + 1 < a->max_chosen ? a->pos[row] + 1 : a->max_chosen;
+    int row = s->row[0], n_seen = s->end[0] < a->max_chosen ? s->end[0] : a->max_chosen;
     const int32_t *chosen = a->chosen + (size_t)row * (size_t)a->max_chosen;
     size_t key_bytes = pf_kv_row_bytes(kv->type, kv->hd_k);
     for (int first = 0; first < n_seen; first += PF_KV_CHUNK) {
@@ -139,23 +146,36 @@ static void attend_chosen(const struct attention_job *job, struct task_state *s,
     }
 }
 
-static void attend(const struct attention_job *job, struct task_state *s, int kv_head, int n)
+static void attend_all(const struct attention_job *job, struct task_state *s, const struct pf_kv_view *kv, int kv_head, int n)
 {
-    const struct pf_kv_view *kv = job->a->kv;
-    int first_chunk = first_visible(job->a, s->row[0]) / PF_KV_CHUNK;
-    int last_chunk = 0;
+    int first = s->first[0], end = 0;
     for (int i = 0; i < n; i++) {
-        int begin = first_visible(job->a, s->row[i]) / PF_KV_CHUNK, end = job->a->pos[s->row[i]] / PF_KV_CHUNK;
-        first_chunk = begin < first_chunk ? begin : first_chunk;
-        last_chunk = end > last_chunk ? end : last_chunk;
+        first = s->first[i] < first ? s->first[i] : first;
+        end = s->end[i] > end ? s->end[i] : end;
     }
-    for (int c = first_chunk; c <= last_chunk; c++) {
-        if (!visible(job->a, s, c, n))
+    for (int c = first / PF_KV_CHUNK; c * PF_KV_CHUNK < end; c++) {
+        if (!visible(s, c, n))
             continue;
         size_t row_at = pf_kv_row(kv, c * PF_KV_CHUNK, kv_head);
         const void *k = (const char *)kv->k + row_at * pf_kv_row_bytes(kv->type, kv->hd_k);
         fold(job, s, n, k, kv->v ? (const char *)kv->v + row_at * pf_kv_row_bytes(kv->type, kv->hd_v) : k);
     }
+}
+
+static void attend(const struct attention_job *job, struct task_state *s, int kv_head, int n)
+{
+    const struct pf_attention_op *a = job->a;
+    for (int i = 0; i < n; i++) {
+        s->first[i] = first_visible(a, s->row[i]);
+        s->end[i] = a->pos[s->row[i]] + 1;
+    }
+    (a->chosen && !a->blocks ? attend_chosen : attend_all)(job, s, a->kv, kv_head, n);
+    for (int i = 0; a->blocks && i < n; i++) {
+        s->first[i] = 0;
+        s->end[i] = (a->pos[s->row[i]] + 1) / a->ratio;
+    }
+    if (a->blocks)
+        (a->chosen ? attend_chosen : attend_all)(job, s, a->blocks, kv_head, n);
 }
 
 static void attention_tasks(void *ctx, int64_t begin, int64_t end, int thread)
@@ -174,7 +194,7 @@ static void attention_tasks(void *ctx, int64_t begin, int64_t end, int thread)
         }
         int n = end_query - first < Q_BLOCK ? end_query - first : Q_BLOCK;
         begin_task(job, &s, kv_head, first, n);
-        (job->a->chosen ? attend_chosen : attend)(job, &s, kv_head, n);
+        attend(job, &s, kv_head, n);
         end_task(job, &s, n);
     }
 }

@@ -1,10 +1,11 @@
-/* The positions that an indexer finds worth attending to: a score per position, the best max_chosen of each row.
+/* The positions, or blocks of them, that an indexer finds worth attending to: a score per key, the best max_chosen of each
+ * row.
  *
- *     keys of a chunk x the row's heads --product--> dots --sum over heads of w * max(dot, 0)--> scores [n_positions]
+ *     keys of a chunk x the row's heads --product--> dots --sum over heads of w * max(dot, 0)--> scores [n_keys]
  *     scores --fourth of the bits by fourth, from the top--> the max_chosen-th largest --> chosen, rising
  *
  * Rows go in blocks of CHOOSE_ROWS, whose scores are shared memory: first all (row, chunk), then all rows. A score
- * depends on its row and position only. Rows that see no more than max_chosen positions get them all, unscored. */
+ * depends on its row and key only. Rows that see no more than max_chosen keys get them all, unscored. */
 #include <math.h>
 #include <string.h>
 
@@ -19,6 +20,11 @@ struct choose_job {
 size_t pf_cpu_choose_floats(int n_head)
 {
     return (size_t)n_head * PF_KV_CHUNK;
+}
+
+static int n_seen(const struct pf_choose_op *op, int row)
+{
+    return (op->pos[row] + 1) / op->ratio;
 }
 
 static float *scores_of(const struct choose_job *job, int row)
@@ -36,8 +42,8 @@ static void score_chunks(void *ctx, int64_t begin, int64_t end, int thread)
     size_t row_bytes = pf_kv_row_bytes(kv->type, kv->hd_k);
     for (int64_t t = begin; t < end; t++) {
         int row = job->first + (int)(t / job->n_chunks), at = (int)(t % job->n_chunks) * PF_KV_CHUNK;
-        int n = op->pos[row] + 1 - at < PF_KV_CHUNK ? op->pos[row] + 1 - at : PF_KV_CHUNK;
-        if (n <= 0 || op->pos[row] < op->max_chosen)
+        int n = n_seen(op, row) - at < PF_KV_CHUNK ? n_seen(op, row) - at : PF_KV_CHUNK;
+        if (n <= 0 || n_seen(op, row) <= op->max_chosen)
             continue;
         const float *w = op->w + (size_t)row * (size_t)op->n_head;
         float *score = scores_of(job, row) + at;
@@ -85,7 +91,7 @@ static void choose_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct pf_choose_op *op = job->op;
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
-        int row = job->first + (int)t, n = op->pos[row] + 1, n_equal = 0;
+        int row = job->first + (int)t, n = n_seen(op, row), n_equal = 0;
         int32_t *out = op->chosen + (size_t)row * (size_t)op->max_chosen;
         const float *score = scores_of(job, row);
         bool all = n <= op->max_chosen;
@@ -104,7 +110,8 @@ pf_status pf_cpu_choose(pf_backend *backend, const struct pf_choose_op *op)
         int n = op->rows - job.first < CHOOSE_ROWS ? op->rows - job.first : CHOOSE_ROWS;
         job.n_chunks = 0;
         for (int r = job.first; r < job.first + n; r++)
-            job.n_chunks = op->pos[r] / PF_KV_CHUNK >= job.n_chunks ? op->pos[r] / PF_KV_CHUNK + 1 : job.n_chunks;
+            if (job.n_chunks * PF_KV_CHUNK < n_seen(op, r))
+                job.n_chunks = (n_seen(op, r) + PF_KV_CHUNK - 1) / PF_KV_CHUNK;
         pf_pool_run(job.b->pool, score_chunks, &job, (int64_t)n * job.n_chunks, 1);
         pf_pool_run(job.b->pool, choose_rows, &job, n, 1);
     }

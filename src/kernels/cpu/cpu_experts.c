@@ -148,7 +148,6 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     const struct pf_experts_op *e = job->e;
     struct cpu_backend *b = job->b;
     float *gate = cpu_thread_scratch(b, thread), *up = gate + X_BLOCK * FF_GRAIN, *room = up + X_BLOCK * FF_GRAIN;
-    pf_swiglu_fn *act = pf_cpu_act_fn(b, e->act);
     int n_ff = e->gate->n_out;
     for (int64_t t = begin; t < end; t++) {
         const struct active_expert *a = &b->active[t / job->tasks_per_expert];
@@ -170,7 +169,8 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
             if (b->base.tap)
                 show_gate_up(b, a->first + j, n_block, gate, up, r0, r1);
             for (int i = 0; i < n_block; i++)
-                act(gate + i * FF_GRAIN, up + i * FF_GRAIN, r1 - r0, b->act + (size_t)(a->first + j + i) * n_ff + r0);
+                pf_cpu_activate(b, e->act, gate + i * FF_GRAIN, up + i * FF_GRAIN, r1 - r0,
+                                b->act + (size_t)(a->first + j + i) * n_ff + r0);
         }
     }
 }

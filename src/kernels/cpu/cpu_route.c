@@ -1,9 +1,9 @@
 /* The router's choice, row by row: probabilities, the best n_used by selection score, their weights.
  *
- *     1  P = softmax(logits) | sigmoid(logits) | logits          by gating
+ *     1  P = softmax(logits) | sigmoid(logits) | logits | sqrt(softplus(logits))        by gating
  *     2  score = P + select_bias                                 the bias takes part here only
  *     2b groups: a group's score is the sum of its two largest; outside the n_group_used best groups score = -inf
- *     3  picks = the n_used largest scores, falling; equal scores: the lower index
+ *     3  picks = the n_used largest scores, falling; equal scores: the lower index; or what a table has for the token
  *     4  w = P[picks];  SOFTMAX_SELECTED: w = softmax(w)
  *     5  norm_weights: w /= max(sum w, 2^-14)                    summed in the order of the picks
  *     6  weight_scale: w *= weight_scale
@@ -16,10 +16,7 @@
 
 struct route_job {
     struct cpu_backend *b;
-    const struct pf_routing *r;
-    const float *logits, *select_bias;
-    int32_t *picks;
-    float *weights;
+    const struct pf_route_op *op;
 };
 
 size_t pf_cpu_route_floats(int n_expert)
@@ -29,8 +26,8 @@ size_t pf_cpu_route_floats(int n_expert)
 
 static void probabilities(const struct route_job *job, const float *logits, float *p)
 {
-    int n = job->r->n_expert;
-    switch (job->r->gating) {
+    int n = job->op->how->n_expert;
+    switch (job->op->how->gating) {
     case PF_GATE_SOFTMAX:
         job->b->k.softmax(logits, n, p);
         break;
@@ -41,6 +38,10 @@ static void probabilities(const struct route_job *job, const float *logits, floa
     case PF_GATE_SOFTMAX_SELECTED:
         for (int i = 0; i < n; i++)
             p[i] = logits[i];
+        break;
+    case PF_GATE_SQRT_SOFTPLUS:
+        for (int i = 0; i < n; i++)
+            p[i] = sqrtf(pf_softplusf(logits[i]));
         break;
     }
 }
@@ -103,25 +104,37 @@ static void show(const struct pf_tap *tap, int64_t row, int n, const float *p, c
         memcpy(tap->scores + row * n, score, (size_t)n * sizeof *score);
 }
 
+/* Steps 2 and 3. score: room for as pf_cpu_route_floats says, behind p. */
+static void pick(const struct route_job *job, int64_t row, const float *p, float *score, int32_t *picks)
+{
+    const struct pf_route_op *op = job->op;
+    const struct pf_routing *r = op->how;
+    float *group_score = score + r->n_expert;
+    for (int i = 0; i < r->n_expert; i++)
+        score[i] = op->select_bias ? p[i] + op->select_bias[i] : p[i];
+    if (r->n_group > 1)
+        keep_best_groups(r, score, group_score, (int32_t *)(void *)(group_score + r->n_expert));
+    if (job->b->base.tap)
+        show(job->b->base.tap, row, r->n_expert, p, score);
+    if (op->table)
+        memcpy(picks, op->table + (size_t)op->ids[row] * (size_t)r->n_used, (size_t)r->n_used * sizeof *picks);
+    else
+        top_k(score, r->n_expert, r->n_used, picks);
+}
+
 static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct route_job *job = ctx;
-    const struct pf_routing *r = job->r;
-    float *p = cpu_thread_scratch(job->b, thread), *score = p + r->n_expert, *group_score = score + r->n_expert;
+    const struct pf_routing *r = job->op->how;
+    float *p = cpu_thread_scratch(job->b, thread);
     for (int64_t row = begin; row < end; row++) {
-        const float *logits = job->logits + row * r->n_expert;
-        int32_t *picks = job->picks + row * r->n_used;
-        float *w = job->weights + row * r->n_used;
+        const float *logits = job->op->logits + row * r->n_expert;
+        int32_t *picks = job->op->picks + row * r->n_used;
+        float *w = job->op->weights + row * r->n_used;
         if (!all_finite(logits, r->n_expert))
             atomic_store_explicit(&job->b->not_finite, true, memory_order_relaxed);
         probabilities(job, logits, p);
-        for (int i = 0; i < r->n_expert; i++)
-            score[i] = job->select_bias ? p[i] + job->select_bias[i] : p[i];
-        if (r->n_group > 1)
-            keep_best_groups(r, score, group_score, (int32_t *)(void *)(group_score + r->n_expert));
-        if (job->b->base.tap)
-            show(job->b->base.tap, row, r->n_expert, p, score);
-        top_k(score, r->n_expert, r->n_used, picks);
+        pick(job, row, p, p + r->n_expert, picks);
 
         float sum = 0;
         for (int i = 0; i < r->n_used; i++)
@@ -139,11 +152,10 @@ static void route_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-pf_status pf_cpu_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias,
-                       int rows, int32_t *picks, float *weights)
+pf_status pf_cpu_route(pf_backend *backend, const struct pf_route_op *op)
 {
-    struct route_job job = { cpu_of(backend), r, logits, select_bias, picks, weights };
-    pf_pool_run(job.b->pool, route_rows, &job, rows, 8);
+    struct route_job job = { cpu_of(backend), op };
+    pf_pool_run(job.b->pool, route_rows, &job, op->rows, 8);
     if (atomic_exchange_explicit(&job.b->not_finite, false, memory_order_relaxed))
         PF_FAIL(PF_ENUMERIC, "a router logit is not finite");
     return PF_OK;

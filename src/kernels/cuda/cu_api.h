@@ -72,7 +72,7 @@ struct cu_expert_weight {
 /* Routed experts. Pick p belongs to row p / n_used. */
 struct cu_experts {
     struct cu_expert_weight w, w2;
-    enum pf_act      act;
+    struct pf_act    act;
     bool             weigh_input;
     int              n, n_out, n_used, rows;
     const int32_t   *picks;       /* [rows][n_used] */
@@ -178,10 +178,10 @@ struct cu_heads {
     int            rows;
 };
 cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *h);
-cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
+cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n, float *y);
 /* x.f, and x.q, x.d, x.s, of act(gate, up), rows of n each; what is NULL of f and q is left out. x->f may be gate. If `only` is
  * not NULL, of the rows whose pick it has an address for. */
-cudaError_t pf_cu_act_picks(cudaStream_t st, enum pf_act act, const float *gate, const float *up, const struct cu_x *x, int n,
+cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up, const struct cu_x *x, int n,
                             int rows, const int32_t *picks, const uint8_t *const *only, int *fault);
 cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_t n);
 cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows);
@@ -189,8 +189,7 @@ cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ropes, int n_ro
 cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v, const int32_t *pos,
                            int rows);
 cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copies, int rows);
-cudaError_t pf_cu_route(cudaStream_t st, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
-                        int32_t *picks, float *weights, int *fault);
+cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *r, int *fault);
 
 /* n_chunks: as many as the longest row may see. count: CU_VECTOR_ROWS * n_head zeros, which it leaves behind again. part:
  * scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are quantised into x as well, unless x->q is NULL;
@@ -205,6 +204,10 @@ cudaError_t pf_cu_choose(cudaStream_t st, const struct pf_choose_op *c, float *s
 
 cudaError_t pf_cu_conv(cudaStream_t st, const struct pf_conv_op *c);
 cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *d);
+cudaError_t pf_cu_compress(cudaStream_t st, const struct pf_compress_op *c);
+cudaError_t pf_cu_mix(cudaStream_t st, const struct pf_mix_op *m);
+cudaError_t pf_cu_streams_read(cudaStream_t st, const struct pf_streams_op *s);
+cudaError_t pf_cu_streams_write(cudaStream_t st, const struct pf_streams_op *s);
 
 /* ---- Experts shared with the host: cu_share.cu --------------------------------------------------------------------------- */
 

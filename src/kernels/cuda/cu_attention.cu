@@ -3,7 +3,8 @@
  *     few rows   a block per (two heads, row, chunk) leaves the chunk's maximum, sum and weighted values; the last
  *                of a row's blocks to end folds the chunks in order
  *     many rows  tiles of rows share keys and values in shared memory (cu_attention_tile.cu); where their heads do not
- *                fit, a block per (KV head, row) goes over the chunks itself
+ *                fit, and where keys are chosen or stand for blocks of positions, a block per (HEADS heads, row) goes over
+ *                the chunks itself
  *
  * In a chunk a thread owns a dot of a query and a key, and an element of the weighted sum of values, so that each runs in its
  * fixed order. All query heads that share the KV head go together, HEADS at a time. */
@@ -58,7 +59,7 @@ CU_INLINE void chunk_values(V value, int lo, int hi, int n_heads, const float *w
         ac[h] = 0;
 #pragma unroll 8
     for (int p = lo; p < hi; p++) {
-        float x = element(value(p));
+        float x = value_of(loaded(value(p)));
 #pragma unroll
         for (int h = 0; h < N; h++)
             if (h < n_heads)
@@ -80,21 +81,21 @@ CU_INLINE struct sums carve(float *shared, int hd_k)
 }
 
 /* The weighted sum of element d of the values; loads run AHEAD of the sum. */
-template <class E>
-CU_INLINE float chunk_value(const E *v, int stride, int lo, int hi, const float *weight)
+template <class P>
+CU_INLINE float chunk_value(P v, int stride, int lo, int hi, const float *weight)
 {
     enum { AHEAD = 32 };
     float sum = 0;
     for (int p = lo; p < hi; p += AHEAD) {
-        E x[AHEAD];
+        decltype(loaded(v)) x[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
             if (p + i < hi)
-                x[i] = v[(size_t)(p + i) * stride];
+                x[i] = loaded(v + (size_t)(p + i) * stride);
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
             if (p + i < hi)
-                sum = fmaf(weight[p + i], element(&x[i]), sum);
+                sum = fmaf(weight[p + i], value_of(x[i]), sum);
     }
     return sum;
 }
@@ -140,7 +141,7 @@ CU_INLINE bool last_of(int n, int *count)
 }
 
 /* blockIdx: KV head and SPLIT_HEADS of its heads, chunk, row. */
-template <class E>
+template <class P>
 static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_constant__ struct attention o, int n_groups)
 {
     extern __shared__ float shared[];
@@ -152,7 +153,7 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
         return;
     int h0 = blockIdx.x % n_groups * SPLIT_HEADS, n_heads = min((int)SPLIT_HEADS, group - h0), head = hk * group + h0;
     size_t at = pf_kv_row(&o.kv, c * CHUNK, hk), stride = (size_t)o.n_chunks * (hd_v + 2);
-    const E *k = (const E *)o.kv.k + at * o.kv.hd_k, *v = (const E *)o.kv.v + at * o.v_stride;
+    P k = element_at<P>(o.kv.k, at * o.kv.hd_k), v = element_at<P>(o.kv.v, at * o.v_stride);
     float *part = o.part + (((size_t)row * o.a.n_head + head) * o.n_chunks + c) * (hd_v + 2);
     load_queries(o, row, head, n_heads, s.q);
     chunk_weights(o, [&](int p) { return k + (size_t)p * o.kv.hd_k; }, lo, hi, n_heads, s);
@@ -168,36 +169,47 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
         fold_chunks(o, row, head, n_heads, first / CHUNK, pos / CHUNK);
 }
 
-/* blockIdx: KV head, row. The running sums of a thread's elements stay in registers, those of the heads in shared memory.
- * Where positions are chosen, they are taken as if they lay one after another. */
-template <class E>
-static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ struct attention o)
+/* What a row sees of the keys of positions, or of those of blocks: [first, end), or of `chosen` the first so many. */
+struct seen {
+    int            first, end;
+    const int32_t *chosen;
+};
+
+CU_INLINE struct seen seen_of(const struct attention &o, int row, bool blocks)
+{
+    int pos = o.a.pos[row];
+    struct seen s = { blocks ? 0 : first_visible(o.a, pos), blocks ? (pos + 1) / o.a.ratio : pos + 1, NULL };
+    if (o.a.chosen && blocks == (o.a.blocks != NULL))
+        s = { 0, min(s.end, o.a.max_chosen), o.a.chosen + (size_t)row * o.a.max_chosen };
+    return s;
+}
+
+/* blockIdx: KV head and HEADS of its heads, row. The running sums of a thread's elements stay in registers, those of the heads in
+ * shared memory. Where keys are chosen, they are taken as if they lay one after another. */
+template <class P>
+static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ struct attention o, int n_groups)
 {
     wait_turn();
     extern __shared__ float shared[];
     enum { PARTS = CU_HEAD_DIM / THREADS };
     struct sums s = carve(shared, o.kv.hd_k);
-    float *m = s.zc + HEADS, *z = m + HEADS, *old = z + HEADS, *fresh = old + HEADS;
-    int hk = blockIdx.x, row = blockIdx.y, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head, t = threadIdx.x;
-    const int32_t *chosen = o.a.chosen ? o.a.chosen + (size_t)row * o.a.max_chosen : NULL;
-    int first = chosen ? 0 : first_visible(o.a, pos), n_parts = (o.kv.hd_v + THREADS - 1) / THREADS;
-    if (chosen)
-        pos = min(pos, o.a.max_chosen - 1);
-    for (int h0 = 0; h0 < group; h0 += HEADS) {
-        int n_heads = min((int)HEADS, group - h0), head = hk * group + h0;
-        float acc[PARTS][HEADS] = { { 0 } };
-        __syncthreads();
-        load_queries(o, row, head, n_heads, s.q);
-        if (t < HEADS) {
-            m[t] = -INFINITY;
-            z[t] = 0;
-        }
-        for (int c = first / CHUNK; c <= pos / CHUNK; c++) {
-            int lo = max(first - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK);
+    float *m = s.zc + HEADS, *z = m + HEADS, *old = z + HEADS, *fresh = old + HEADS, acc[PARTS][HEADS] = { { 0 } };
+    int hk = blockIdx.x / n_groups, h0 = blockIdx.x % n_groups * HEADS, row = blockIdx.y, group = o.a.n_head / o.kv.n_kv_head;
+    int n_heads = min((int)HEADS, group - h0), head = hk * group + h0, n_parts = (o.kv.hd_v + THREADS - 1) / THREADS, t = threadIdx.x;
+    load_queries(o, row, head, n_heads, s.q);
+    if (t < HEADS) {
+        m[t] = -INFINITY;
+        z[t] = 0;
+    }
+    for (int source = 0; source < (o.a.blocks ? 2 : 1); source++) {
+        const struct pf_kv_view &kv = source ? o.blocks : o.kv;
+        struct seen seen = seen_of(o, row, source);
+        for (int c = seen.first / CHUNK; c * CHUNK < seen.end; c++) {
+            int lo = max(seen.first - c * CHUNK, 0), hi = min(seen.end - c * CHUNK, (int)CHUNK);
             auto place = [&](int p) {
-                return pf_kv_row(&o.kv, chosen ? chosen[c * CHUNK + p] : c * CHUNK + p, hk);
+                return pf_kv_row(&kv, seen.chosen ? seen.chosen[c * CHUNK + p] : c * CHUNK + p, hk);
             };
-            chunk_weights(o, [&](int p) { return (const E *)o.kv.k + place(p) * o.kv.hd_k; }, lo, hi, n_heads, s);
+            chunk_weights(o, [&](int p) { return element_at<P>(kv.k, place(p) * kv.hd_k); }, lo, hi, n_heads, s);
             if (t < n_heads) {
                 float top = m[t] > s.mc[t] ? m[t] : s.mc[t];
                 old[t] = pf_expf(m[t] - top);
@@ -210,8 +222,8 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
             for (int i = 0; i < PARTS; i++) {
                 float ac[HEADS];
                 int d = i * THREADS + t;
-                if (i < n_parts && d < o.kv.hd_v) {
-                    chunk_values([&](int p) { return (const E *)o.kv.v + place(p) * o.v_stride + d; }, lo, hi, n_heads, s.weight, ac);
+                if (i < n_parts && d < kv.hd_v) {
+                    chunk_values([&](int p) { return element_at<P>(kv.v, place(p) * o.v_stride + d); }, lo, hi, n_heads, s.weight, ac);
 #pragma unroll
                     for (int h = 0; h < HEADS; h++)
                         if (h < n_heads)
@@ -219,15 +231,15 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
                 }
             }
         }
-#pragma unroll
-        for (int i = 0; i < PARTS; i++)
-#pragma unroll
-            for (int h = 0; h < HEADS; h++) {
-                int d = i * THREADS + t;
-                if (h < n_heads && d < o.kv.hd_v)
-                    o.a.out[((size_t)row * o.a.n_head + head + h) * o.kv.hd_v + d] = acc[i][h] * last_factor(o.a, head + h, m[h], z[h]);
-            }
     }
+#pragma unroll
+    for (int i = 0; i < PARTS; i++)
+#pragma unroll
+        for (int h = 0; h < HEADS; h++) {
+            int d = i * THREADS + t;
+            if (h < n_heads && d < o.kv.hd_v)
+                o.a.out[((size_t)row * o.a.n_head + head + h) * o.kv.hd_v + d] = acc[i][h] * last_factor(o.a, head + h, m[h], z[h]);
+        }
 }
 
 extern "C" size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v)
@@ -235,24 +247,29 @@ extern "C" size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int
     return (size_t)(rows < SPLIT_ROWS ? rows : SPLIT_ROWS) * n_head * n_chunks * (hd_v + 2);
 }
 
-template <class E>
+template <class P>
 static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
     size_t bytes = HEADS * ((size_t)o.kv.hd_k + CHUNK + 6) * sizeof(float);
-    int n_groups = ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS);
-    if (o.a.rows <= SPLIT_ROWS && !o.a.chosen)
-        return launch_early(split<E>, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o, n_groups);
+    int group = o.a.n_head / o.kv.n_kv_head, n_groups = ceil_div(group, SPLIT_HEADS), n_wholes = ceil_div(group, HEADS);
+    if (o.a.rows <= SPLIT_ROWS && !o.a.chosen && !o.a.blocks)
+        return launch_early(split<P>, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o, n_groups);
     if (pf_cu_attention_tiled(&o))
         return pf_cu_attention_tiles(st, &o);
-    return launch_early(whole<E>, dim3(o.kv.n_kv_head, o.a.rows), THREADS, bytes, st, o);
+    return launch_early(whole<P>, dim3(o.kv.n_kv_head * n_wholes, o.a.rows), THREADS, bytes, st, o, n_wholes);
 }
 
 extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count,
                                        float *part, const struct cu_x *x, int *fault)
 {
-    struct attention o = { *a, *a->kv, n_chunks, count, part, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x, fault };
+    struct attention o = { *a, *a->kv, {}, n_chunks, count, part, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x, fault };
     o.kv.v = a->kv->v ? a->kv->v : a->kv->k;
+    if (a->blocks) {
+        o.blocks = *a->blocks;
+        o.blocks.v = o.blocks.k;
+    }
     if (a->kv->hd_k > CU_HEAD_DIM || a->kv->hd_v > CU_HEAD_DIM)
         return cudaErrorInvalidValue;
-    return a->kv->type == PF_KV_F16 ? launch<uint16_t>(st, o) : launch<float>(st, o);
+    return a->kv->type == PF_KV_F16 ? launch<const uint16_t *>(st, o) : a->kv->type == PF_KV_F32 ? launch<const float *>(st, o) :
+           launch<struct q8_at>(st, o);
 }

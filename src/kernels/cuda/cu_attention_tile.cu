@@ -58,7 +58,7 @@ CU_INLINE struct tile carve(char *shared, int raw_bytes, int hd_v)
 
 static int raw_bytes(const struct pf_kv_view *kv)
 {
-    return KEYS * max(kv->hd_k, kv->hd_v) * (kv->type == PF_KV_F16 ? 2 : 4);
+    return KEYS * (int)pf_kv_row_bytes(kv->type, max(kv->hd_k, kv->hd_v));
 }
 
 static size_t tile_bytes(int width, const struct pf_kv_view *kv)
@@ -149,8 +149,8 @@ CU_INLINE void load_queries(const struct attention &o, const struct shape &s, in
 }
 
 /* KEYS keys, by accumulator: a thread moves eight accumulators of a key, all their elements. Eight lanes move eight keys. */
-template <int E, class T>
-CU_INLINE void load_keys(const T *k, int hd, float *to)
+template <int E, class P>
+CU_INLINE void load_keys(P k, int hd, float *to)
 {
 #pragma unroll
     for (int i = threadIdx.x; i < KEYS * 4; i += THREADS) {
@@ -162,7 +162,7 @@ CU_INLINE void load_keys(const T *k, int hd, float *to)
             for (int j = 0; j < 8; j++)
                 v[e][j] = 0;
             if (32 * e + first < hd)
-                load8(k + (size_t)key * hd + 32 * e + first, v[e]);
+                load8(k + (key * hd + 32 * e + first), v[e]);
         }
         float *at = to + key * width<E>::FLOATS + first * E;
 #pragma unroll
@@ -173,12 +173,12 @@ CU_INLINE void load_keys(const T *k, int hd, float *to)
     }
 }
 
-/* Starts copying the KEYS rows that begin at p. */
-template <class T>
-CU_INLINE void copy_ahead(const T *p, int hd, char *raw)
+/* Starts copying the KEYS rows that begin at p; of any type that is a multiple of 16 bytes. */
+template <class P>
+CU_INLINE void copy_ahead(P p, int hd, char *raw)
 {
-    for (int i = threadIdx.x * 16; i < KEYS * hd * (int)sizeof(T); i += THREADS * 16)
-        __pipeline_memcpy_async(raw + i, (const char *)p + i, 16);
+    for (int i = threadIdx.x * 16; i < bytes_of<P>(KEYS * hd); i += THREADS * 16)
+        __pipeline_memcpy_async(raw + i, byte_at(p) + i, 16);
     __pipeline_commit();
 }
 
@@ -189,13 +189,13 @@ CU_INLINE void wait_copied(void)
     __syncthreads();
 }
 
-template <class T>
-CU_INLINE void load_values(const T *v, int hd, float *to)
+template <class P>
+CU_INLINE void load_values(P v, int hd, float *to)
 {
 #pragma unroll 4
     for (int i = threadIdx.x; i < KEYS * hd / 8; i += THREADS) {
         float x[8];
-        load8(v + 8 * i, x);
+        load8(v + (8 * i), x);
         *(float4 *)(to + 8 * i) = make_float4(x[0], x[1], x[2], x[3]);
         *(float4 *)(to + 8 * i + 4) = make_float4(x[4], x[5], x[6], x[7]);
     }
@@ -281,7 +281,7 @@ CU_INLINE void add_four(const struct tile &t, int p, int at, int hd_v, bool all,
 }
 
 /* blockIdx: heads, tokens; the last tokens, which see most, first. */
-template <int E, int NV, class T>
+template <int E, int NV, class P>
 static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant__ struct attention o,
                                                             const __grid_constant__ struct shape s)
 {
@@ -308,7 +308,7 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
         int least = lanes_min(sees ? lo : CHUNK), most = -lanes_min(sees ? -hi : 0);
         int all_from = -lanes_min(sees ? -lo : 0), all_to = lanes_min(sees ? hi : CHUNK);
         size_t at = pf_kv_row(&o.kv, c * CHUNK, hk);
-        const T *k = (const T *)o.kv.k + at * o.kv.hd_k, *v = (const T *)o.kv.v + at * o.kv.hd_v;
+        P k = element_at<P>(o.kv.k, at * o.kv.hd_k), v = element_at<P>(o.kv.v, at * o.kv.hd_v);
         int first_piece = least / KEYS * KEYS, my_next = there && pos / CHUNK > c ? max(first / CHUNK, c + 1) : NO_CHUNK;
         next_c = lanes_min(my_next);
         int next_least = lanes_min(my_next == next_c && next_c != NO_CHUNK ? max(first - next_c * CHUNK, 0) : CHUNK);
@@ -321,7 +321,7 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
         }
         for (int p0 = first_piece; p0 < most; p0 += KEYS) {
             wait_copied();
-            load_keys<E>((const T *)t.raw, o.kv.hd_k, t.kv);
+            load_keys<E>(element_at<P>(t.raw, 0), o.kv.hd_k, t.kv);
             __syncthreads();
             if (p0 + KEYS < most)
                 copy_ahead(k + (p0 + KEYS) * o.kv.hd_k, o.kv.hd_k, t.raw);
@@ -341,12 +341,12 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
             row_lo[i] = t.lo[first_row() + 8 * i], row_hi[i] = t.hi[first_row() + 8 * i];
         for (int p0 = first_piece; p0 < most; p0 += KEYS) {
             wait_copied();
-            load_values((const T *)t.raw, o.kv.hd_v, t.kv);
+            load_values(element_at<P>(t.raw, 0), o.kv.hd_v, t.kv);
             __syncthreads();
             if (p0 + KEYS < most)
                 copy_ahead(v + (p0 + KEYS) * o.kv.hd_v, o.kv.hd_v, t.raw);
             else if (next_c != NO_CHUNK)
-                copy_ahead((const T *)o.kv.k + pf_kv_row(&o.kv, next_c * CHUNK + next_least / KEYS * KEYS, hk) * o.kv.hd_k, o.kv.hd_k, t.raw);
+                copy_ahead(element_at<P>(o.kv.k, pf_kv_row(&o.kv, next_c * CHUNK + next_least / KEYS * KEYS, hk) * o.kv.hd_k), o.kv.hd_k, t.raw);
             int from = max(least & ~3, p0), to = min(most, p0 + (int)KEYS);
 #pragma unroll 1
             for (int p = from; p < to; p += 4)
@@ -379,7 +379,7 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
     }
 }
 
-template <int E, int NV, class T>
+template <int E, int NV, class P>
 static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
     int group = o.a.n_head / o.kv.n_kv_head;
@@ -388,17 +388,18 @@ static cudaError_t launch(cudaStream_t st, const struct attention &o)
     s.raw_bytes = raw_bytes(&o.kv);
     s.n_tokens = ROWS / s.n_heads;
     s.n_groups = ceil_div(group, s.n_heads);
-    cudaError_t e = cudaFuncSetAttribute(tiles<E, NV, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaError_t e = cudaFuncSetAttribute(tiles<E, NV, P>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    tiles<E, NV, T><<<dim3(o.kv.n_kv_head * s.n_groups, ceil_div(o.a.rows, s.n_tokens)), THREADS, bytes, st>>>(o, s);
+    tiles<E, NV, P><<<dim3(o.kv.n_kv_head * s.n_groups, ceil_div(o.a.rows, s.n_tokens)), THREADS, bytes, st>>>(o, s);
     return cudaGetLastError();
 }
 
 template <int E, int NV>
 static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
-    return o.kv.type == PF_KV_F16 ? launch<E, NV, uint16_t>(st, o) : launch<E, NV, float>(st, o);
+    return o.kv.type == PF_KV_F16 ? launch<E, NV, const uint16_t *>(st, o) : o.kv.type == PF_KV_F32 ? launch<E, NV, const float *>(st, o) :
+           launch<E, NV, struct q8_at>(st, o);
 }
 
 /* E of the tile for such heads. */

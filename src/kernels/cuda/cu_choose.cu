@@ -1,4 +1,4 @@
-/* The positions that an indexer finds worth attending to, as kernels/cpu/cpu_choose.c defines them: a score per position, and
+/* The keys that an indexer finds worth attending to, as kernels/cpu/cpu_choose.c defines them: a score per key, and
  * the best of each row, in rising order. Rows go in blocks of CU_CHOOSE_ROWS, whose scores are scratch. */
 #include "kernels/cuda/cu_attention.h"
 
@@ -11,19 +11,24 @@ struct choose {
     int                 max_positions, first;      /* row of the block */
 };
 
-/* blockIdx: chunk, row. A thread takes a position. */
+CU_INLINE int n_seen(const struct choose &o, int row)
+{
+    return (o.op.pos[row] + 1) / o.op.ratio;
+}
+
+/* blockIdx: chunk, row. A thread takes a key. */
 template <class E>
 static __global__ void __launch_bounds__(SCORE_THREADS) score_chunk(const __grid_constant__ struct choose o)
 {
     extern __shared__ float q[];                   /* [n_head][hd_k] */
     wait_turn();
-    int row = o.first + blockIdx.y, at = blockIdx.x * CHUNK + threadIdx.x, pos = o.op.pos[row], n = o.op.n_head * o.kv.hd_k;
-    if (blockIdx.x * CHUNK > pos || pos < o.op.max_chosen)
+    int row = o.first + blockIdx.y, at = blockIdx.x * CHUNK + threadIdx.x, seen = n_seen(o, row), n = o.op.n_head * o.kv.hd_k;
+    if ((int)blockIdx.x * CHUNK >= seen || seen <= o.op.max_chosen)
         return;
     for (int i = threadIdx.x; i < n; i += SCORE_THREADS)
         q[i] = o.op.q[(size_t)row * n + i];
     __syncthreads();
-    if (at > pos)
+    if (at >= seen)
         return;
     const E *k = (const E *)o.kv.k + pf_kv_row(&o.kv, at, 0) * o.kv.hd_k;
     float score = 0;
@@ -92,7 +97,7 @@ CU_INLINE int yes_before(bool yes, int *total)
 static __global__ void __launch_bounds__(CHOOSE_THREADS) choose_row(const __grid_constant__ struct choose o)
 {
     wait_turn();
-    int row = o.first + blockIdx.x, n = o.op.pos[row] + 1, n_equal = 0, n_out = 0, n_met = 0;
+    int row = o.first + blockIdx.x, n = n_seen(o, row), n_equal = 0, n_out = 0, n_met = 0;
     int32_t *out = o.op.chosen + (size_t)row * o.op.max_chosen;
     const float *score = o.scores + (size_t)blockIdx.x * o.max_positions;
     if (n <= o.op.max_chosen) {

@@ -60,36 +60,58 @@ CU_INLINE uint16_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
-CU_INLINE float activation(enum pf_act act, float g, float u)
+CU_INLINE float activation(struct pf_act act, float g, float u)
 {
-    if (act == PF_ACT_SWIGLU)
-        return g * pf_sigmoidf(g) * u;
-    if (act == PF_ACT_SIGMOID)
+    if (act.kind == PF_ACT_SIGMOID)
         return pf_sigmoidf(g) * u;
-    float z = g > 7.0f ? 7.0f : g;
-    float v = u > 7.0f ? 7.0f : u;
-    v = v < -7.0f ? -7.0f : v;
+    if (act.kind == PF_ACT_SWIGLU && !(act.limit > 0))
+        return g * pf_sigmoidf(g) * u;
+    float top = act.kind == PF_ACT_SWIGLU ? act.limit : 7.0f;
+    float z = g > top ? top : g;
+    float v = u > top ? top : u;
+    v = v < -top ? -top : v;
+    if (act.kind == PF_ACT_SWIGLU)
+        return z * pf_sigmoidf(z) * v;
     return z * pf_sigmoidf(1.702f * z) * (v + 1.0f);
 }
 
-/* Quantises one block, a value per lane, to block b of row `row` of an x of n columns. */
-CU_INLINE void quantise_block(float x, const struct cu_x *to, int n, int row, int b, int *fault)
+/* A block of Q8_0 of keys or values. Unlike those of weights, they begin at even addresses. */
+struct cu_q8_0 {
+    uint16_t d;
+    int8_t   q[32];
+};
+static_assert(sizeof(struct cu_q8_0) == 34, "as pf_kv_row_bytes counts");
+
+/* A block of 32 in int8, a value per lane: the lane's code, and the scale. */
+struct lane_code {
+    int   q;
+    float d;
+    bool  finite;
+};
+
+CU_INLINE struct lane_code code_of_lane(float x)
 {
-    int lane = threadIdx.x % WARP;
     uint32_t bits = warp_max(pf_float_bits(x) & 0x7fffffffu);
     float amax = pf_bits_float(bits);
     bool alive = amax >= 0x1p-100f;
     float t = x * (alive ? 127.0f / amax : 0.0f) + 0x1.8p23f;
-    int q = (int)(pf_float_bits(t) - 0x4b400000u);
-    int sum = q;
+    return { (int)(pf_float_bits(t) - 0x4b400000u), alive ? amax / 127.0f : 0.0f, bits < 0x7f800000u };
+}
+
+/* Quantises one block to block b of row `row` of an x of n columns. */
+CU_INLINE void quantise_block(float x, const struct cu_x *to, int n, int row, int b, int *fault)
+{
+    int lane = threadIdx.x % WARP;
+    struct lane_code v = code_of_lane(x);
+    int sum = v.q;
     for (int h = 8; h > 0; h /= 2)
         sum += __shfl_xor_sync(ALL_LANES, sum, h);
-    to->q[(size_t)row * n + b * 32 + lane] = (int8_t)q;
+    to->q[(size_t)row * n + b * 32 + lane] = (int8_t)v.q;
     if (lane % 16 == 0)
         to->s[(size_t)row * (n / 16) + b * 2 + lane / 16] = (int16_t)sum;
     if (lane == 0)
-        to->d[(size_t)row * (n / 32) + b] = alive ? amax / 127.0f : 0.0f;
-    if (bits >= 0x7f800000u && lane == 0)
+        to->d[(size_t)row * (n / 32) + b] = v.d;
+    if (!v.finite && lane == 0)
         *fault = CU_ACTIVATION_NOT_FINITE;
 }
 

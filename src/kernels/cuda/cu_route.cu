@@ -4,11 +4,9 @@
 enum { MOST_THREADS = 512 };
 
 struct route {
-    struct pf_routing r;
-    const float *logits, *select_bias;
-    int32_t *picks;
-    float *weights;
-    int *fault;
+    struct pf_route_op op;
+    struct pf_routing  r;
+    int               *fault;
 };
 
 /* p = softmax(x), n elements; p may be x. */
@@ -84,7 +82,7 @@ static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_co
     int n = r.n_expert, k = r.n_used, t = threadIdx.x;
     float *p = shared, *score = p + n, *group_score = score + n, *w = group_score + n;
     int32_t *picks = (int32_t *)(w + (k > r.n_group ? k : r.n_group));
-    const float *logits = o.logits + (size_t)blockIdx.x * n;
+    const float *logits = o.op.logits + (size_t)blockIdx.x * n;
 
     bool finite = true;
     for (int i = t; i < n; i += blockDim.x) {
@@ -100,7 +98,9 @@ static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_co
     for (int i = t; i < n; i += blockDim.x) {
         if (r.gating == PF_GATE_SIGMOID)
             p[i] = pf_sigmoidf(p[i]);
-        score[i] = o.select_bias ? p[i] + o.select_bias[i] : p[i];
+        else if (r.gating == PF_GATE_SQRT_SOFTPLUS)
+            p[i] = sqrtf(pf_softplusf(p[i]));
+        score[i] = o.op.select_bias ? p[i] + o.op.select_bias[i] : p[i];
     }
     __syncthreads();
     if (r.n_group > 1)
@@ -108,6 +108,9 @@ static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_co
     top_k(score, n, k, picks);
     if (t >= WARP)
         return;
+    for (int i = t; o.op.table && i < k; i += WARP)
+        picks[i] = o.op.table[(size_t)o.op.ids[blockIdx.x] * k + i];
+    __syncwarp();
 
     for (int i = t; i < k; i += WARP)
         w[i] = p[picks[i]];
@@ -123,14 +126,14 @@ static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_co
             v = v / fmaxf(sum, 0x1p-14f);
         if (r.weight_scale != 1.0f)
             v = v * r.weight_scale;
-        o.weights[(size_t)blockIdx.x * k + i] = v;
-        o.picks[(size_t)blockIdx.x * k + i] = picks[i];
+        o.op.weights[(size_t)blockIdx.x * k + i] = v;
+        o.op.picks[(size_t)blockIdx.x * k + i] = picks[i];
     }
 }
 
-extern "C" cudaError_t pf_cu_route(cudaStream_t st, const struct pf_routing *r, const float *logits, const float *select_bias,
-                                   int rows, int32_t *picks, float *weights, int *fault)
+extern "C" cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *op, int *fault)
 {
+    const struct pf_routing *r = op->how;
     size_t bytes = ((size_t)3 * r->n_expert + 2 * (size_t)(r->n_used > r->n_group ? r->n_used : r->n_group)) * sizeof(float);
     if (r->n_expert > CU_ROUTE_EXPERTS)
         return cudaErrorInvalidValue;
@@ -140,6 +143,5 @@ extern "C" cudaError_t pf_cu_route(cudaStream_t st, const struct pf_routing *r, 
             return e;
     }
     int threads = r->n_expert >= MOST_THREADS ? MOST_THREADS : ceil_div(r->n_expert, WARP) * WARP;
-    return launch_early(route_row, rows, threads, bytes, st,
-                        (struct route){ *r, logits, select_bias, picks, weights, fault });
+    return launch_early(route_row, op->rows, threads, bytes, st, (struct route){ *op, *r, fault });
 }

@@ -70,6 +70,35 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_con
     }
 }
 
+/* The same of rows that are too long to be staged. y may be x. */
+static __global__ void __launch_bounds__(NORM_THREADS) norm_long(const __grid_constant__ struct cu_norm o)
+{
+    __shared__ float factor;
+    size_t at = (size_t)blockIdx.x * o.n;
+    float *x = o.x + at;
+    wait_turn();
+    for (int i = threadIdx.x; o.add && i < o.n; i += blockDim.x)
+        x[i] = fmaf(o.a, o.add[at + i], x[i]);
+    __syncthreads();
+    if (threadIdx.x < WARP) {
+        float sum = 0;
+#pragma unroll 16
+        for (int i = threadIdx.x; i < o.n; i += WARP)
+            sum = fmaf(x[i], x[i], sum);
+        sum = warp_fold(sum);
+        if (threadIdx.x == 0)
+            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
+        float y = x[i] * factor * (o.w ? o.w[i] : 1.0f);
+        o.y[at + i] = y;
+        if (o.q.q)
+            quantise_block(y, &o.q, o.n, blockIdx.x, i / 32, o.fault);
+    }
+}
+
 /* A warp takes a row; for heads, which are many and short. */
 static __global__ void norm_short(const __grid_constant__ struct cu_norm o)
 {
@@ -90,11 +119,13 @@ static __global__ void norm_short(const __grid_constant__ struct cu_norm o)
 
 extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
 {
-    enum { SHORT = 512, STATIC_BYTES = 48 << 10 };
+    enum { SHORT = 512, STATIC_BYTES = 48 << 10, LONG_BYTES = 64 << 10 };
     size_t bytes = 2 * (size_t)o->n * sizeof(float);
     if (o->n <= SHORT && !o->add && !o->q.q) {
         return launch_early(norm_short, ceil_div(o->rows, THREADS / WARP), THREADS, 0, st, *o);
     }
+    if (bytes > LONG_BYTES)                  /* more than a block of every GPU may have */
+        return launch_early(norm_long, o->rows, NORM_THREADS, 0, st, *o);
     if (bytes > STATIC_BYTES) {
         cudaError_t e = cudaFuncSetAttribute(norm_row, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
         if (e != cudaSuccess)
@@ -146,7 +177,7 @@ extern "C" cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int
     return launch_early(quantise, dim3(rows, ceil_div(n / 32, THREADS / WARP)), THREADS, 0, st, *x, n, stride, fault);
 }
 
-static __global__ void act_elements(enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+static __global__ void act_elements(struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     wait_turn();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
@@ -154,13 +185,13 @@ static __global__ void act_elements(enum pf_act act, const float *gate, const fl
         y[i] = activation(act, gate[i], up[i]);
 }
 
-extern "C" cudaError_t pf_cu_act(cudaStream_t st, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+extern "C" cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     return launch_early(act_elements, ceil_div(n, THREADS), THREADS, 0, st, act, gate, up, n, y);
 }
 
 /* A warp takes a block of 32. */
-static __global__ void act_picks(enum pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x, int n,
+static __global__ void act_picks(struct pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x, int n,
                                  int n_blocks, const int32_t *picks, const uint8_t *const *only, int *fault)
 {
     wait_turn();
@@ -177,7 +208,7 @@ static __global__ void act_picks(enum pf_act act, const float *gate, const float
         quantise_block(a, &x, n, blockIdx.y, b, fault);
 }
 
-extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, enum pf_act act, const float *gate, const float *up, const struct cu_x *x,
+extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up, const struct cu_x *x,
                                        int n, int rows, const int32_t *picks, const uint8_t *const *only, int *fault)
 {
     int n_blocks = ceil_div(n, 32);
@@ -261,10 +292,22 @@ struct store {
     const int32_t *pos;
 };
 
+CU_INLINE void put_q8_0(struct cu_q8_0 *b, float x)
+{
+    enum { HALF_NAN = 0x7e00 };
+    struct lane_code v = code_of_lane(x);
+    b->q[threadIdx.x % WARP] = (int8_t)(v.finite ? v.q : 0);
+    if (threadIdx.x % WARP == 0)
+        b->d = v.finite ? half_bits(v.d) : HALF_NAN;
+}
+
+/* Element number `at`; the lanes of a warp put neighbours, lane 0 at a multiple of 32. */
 CU_INLINE void put(enum pf_kv_type type, void *base, size_t at, float x)
 {
     if (type == PF_KV_F16)
         ((uint16_t *)base)[at] = half_bits(x);
+    else if (type == PF_KV_Q8_0)
+        put_q8_0((struct cu_q8_0 *)base + at / 32, x);
     else
         ((float *)base)[at] = x;
 }

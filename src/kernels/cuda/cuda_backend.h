@@ -177,7 +177,7 @@ pf_status pf_cuda_quantise_x(struct cuda_backend *b, const float *x, int n, int 
 pf_status pf_cuda_place(pf_backend *backend, const void *host, size_t bytes);
 pf_status pf_cuda_buf_alloc(pf_backend *backend, size_t bytes, bool shared, void **out);
 void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared);
-void pf_cuda_buf_copy(pf_backend *backend, void *to, const void *from, size_t bytes);
+void pf_cuda_buf_copy(pf_backend *backend, const struct pf_buf_copy *c);
 pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t bytes);
 pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size_t bytes);
 uint64_t pf_cuda_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes);
@@ -188,15 +188,14 @@ pf_status pf_cuda_finish(pf_backend *backend);
 pf_status pf_cuda_embed(pf_backend *backend, const struct pf_weight *w, const int32_t *ids, int rows, float *x);
 pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, float eps, int n, int rows, float *y);
 pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows);
-pf_status pf_cuda_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y);
+pf_status pf_cuda_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n, float *y);
 pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, int64_t n);
 pf_status pf_cuda_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows);
 pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows);
 pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, const float *k, const float *v,
                            const int32_t *pos, int rows);
 pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a);
-pf_status pf_cuda_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias,
-                        int rows, int32_t *picks, float *weights);
+pf_status pf_cuda_route(pf_backend *backend, const struct pf_route_op *r);
 pf_status pf_cuda_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps, int n,
                              int rows, float *y);
 pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h);
@@ -204,6 +203,10 @@ pf_status pf_cuda_choose(pf_backend *backend, const struct pf_choose_op *c);
 pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows);
 pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c);
 pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d);
+pf_status pf_cuda_compress(pf_backend *backend, const struct pf_compress_op *c);
+pf_status pf_cuda_mix(pf_backend *backend, const struct pf_mix_op *m);
+pf_status pf_cuda_streams_read(pf_backend *backend, const struct pf_streams_op *s);
+pf_status pf_cuda_streams_write(pf_backend *backend, const struct pf_streams_op *s);
 pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e);
 pf_status pf_cuda_experts_begin(pf_backend *backend, const struct pf_experts_op *e);
 pf_status pf_cuda_experts_part(pf_backend *backend, const int *experts, int n);

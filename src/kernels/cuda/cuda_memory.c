@@ -50,10 +50,11 @@ void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared)
     pf_cuda_free(pf_cuda_of(backend), p, bytes);
 }
 
-void pf_cuda_buf_copy(pf_backend *backend, void *to, const void *from, size_t bytes)
+void pf_cuda_buf_copy(pf_backend *backend, const struct pf_buf_copy *c)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, b->stream);
+    cudaMemcpy2DAsync(c->to, c->to_stride, c->from, c->from_stride, c->bytes, (size_t)c->rows, cudaMemcpyDeviceToDevice,
+                      b->stream);
 }
 
 pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t bytes)

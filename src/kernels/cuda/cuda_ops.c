@@ -169,7 +169,7 @@ pf_status pf_cuda_choose(pf_backend *backend, const struct pf_choose_op *c)
     return pf_cuda_put(b, pf_cu_choose(b->stream, c, b->scores, b->sizes.max_positions), "choosing positions");
 }
 
-pf_status pf_cuda_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+pf_status pf_cuda_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     PF_TRY(pf_cuda_settle(b));
@@ -249,7 +249,7 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_floats_at(b, a->sinks, (size_t)a->n_head, &o.sinks));
     int64_t n_out = (int64_t)a->n_head * a->kv->hd_v;
-    bool for_product = a->rows <= CU_VECTOR_ROWS && !a->chosen && a->kv->hd_v % 32 == 0 && n_out <= b->sizes.max_n_in;
+    bool for_product = a->rows <= CU_VECTOR_ROWS && !a->chosen && !a->blocks && a->kv->hd_v % 32 == 0 && n_out <= b->sizes.max_n_in;
     struct cu_x x = b->x;
     pf_cuda_wrote(b, a->out, a->rows * n_out);
     if (for_product) {
@@ -262,14 +262,18 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
                          "attention");
 }
 
-pf_status pf_cuda_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias,
-                        int rows, int32_t *picks, float *weights)
+pf_status pf_cuda_route(pf_backend *backend, const struct pf_route_op *r)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    const float *bias;
+    struct pf_route_op o = *r;
     PF_TRY(pf_cuda_settle(b));
-    PF_TRY(pf_cuda_floats_at(b, select_bias, (size_t)r->n_expert, &bias));
-    return pf_cuda_put(b, pf_cu_route(b->stream, r, logits, bias, rows, picks, weights, b->fault), "routing");
+    PF_TRY(pf_cuda_floats_at(b, r->select_bias, (size_t)r->how->n_expert, &o.select_bias));
+    if (r->table) {
+        const uint8_t *table;
+        PF_TRY(pf_cuda_matrix_at(b, r->table, &table));
+        o.table = (const int32_t *)(const void *)table;
+    }
+    return pf_cuda_put(b, pf_cu_route(b->stream, &o, b->fault), "routing");
 }
 
 pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows)
@@ -301,4 +305,41 @@ pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d)
     PF_TRY(pf_cuda_floats_at(b, d->dt, (size_t)d->n_v_head, &o.dt));
     pf_cuda_wrote(b, d->out, (int64_t)d->rows * d->n_v_head * d->d);
     return pf_cuda_put(b, pf_cu_delta(b->stream, &o), "a delta net");
+}
+
+pf_status pf_cuda_compress(pf_backend *backend, const struct pf_compress_op *c)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct pf_compress_op o = *c;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, c->ape, (size_t)c->ratio * (size_t)c->n * (1 + c->overlaps), &o.ape));
+    pf_cuda_wrote(b, c->out, (int64_t)c->n_out * c->n);
+    return pf_cuda_put(b, pf_cu_compress(b->stream, &o), "keys of blocks");
+}
+
+pf_status pf_cuda_mix(pf_backend *backend, const struct pf_mix_op *m)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct pf_mix_op o = *m;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, m->base, (size_t)m->n_weights, &o.base));
+    PF_TRY(pf_cuda_floats_at(b, m->scale, m->n_weights > m->n_streams ? 3 : 1, &o.scale));
+    pf_cuda_wrote(b, m->weights, (int64_t)m->rows * m->n_weights);
+    return pf_cuda_put(b, pf_cu_mix(b->stream, &o), "mixing streams");
+}
+
+pf_status pf_cuda_streams_read(pf_backend *backend, const struct pf_streams_op *s)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    pf_cuda_wrote(b, s->y, (int64_t)s->rows * s->n);
+    return pf_cuda_put(b, pf_cu_streams_read(b->stream, s), "reading streams");
+}
+
+pf_status pf_cuda_streams_write(pf_backend *backend, const struct pf_streams_op *s)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    pf_cuda_wrote(b, s->x, (int64_t)s->rows * s->n_streams * s->n);
+    return pf_cuda_put(b, pf_cu_streams_write(b->stream, s), "writing streams");
 }

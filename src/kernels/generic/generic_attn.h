@@ -67,20 +67,38 @@ static inline void load_f16(float *restrict dst, const uint16_t *restrict src, s
         dst[i] = half_float(src[i]);
 }
 
+static inline void load_q8_0(float *restrict dst, const struct pf_block_q8_0 *restrict src, size_t n_blocks)
+{
+    for (size_t b = 0; b < n_blocks; b++) {
+        float d = half_float(src[b].d);
+        for (int i = 0; i < PF_LANES; i++)
+            dst[b * PF_LANES + (size_t)i] = d * (float)src[b].qs[i];
+    }
+}
+
+/* n elements from number `first` on, as floats. */
+static inline void load_elements(float *dst, const void *base, size_t first, size_t n, enum pf_qtype type)
+{
+    if (type == PF_F16)
+        load_f16(dst, (const uint16_t *)base + first, n);
+    else
+        load_q8_0(dst, (const struct pf_block_q8_0 *)base + first / PF_LANES, n / PF_LANES);
+}
+
 /* The block of a matrix that begins at position p: in place, or converted into buf, packed. */
-static inline struct rows rows_load(const void *base, int hd, size_t stride, int p, struct span seen, int is_f16,
+static inline struct rows rows_load(const void *base, int hd, size_t stride, int p, struct span seen, enum pf_qtype type,
                                     float *buf)
 {
     int n = min_int(max_int(1, min_int(ROWS_MAX, ROWS_FLOATS / hd)), seen.hi - p);
     size_t first = (size_t)p * stride;
     struct rows r = { .f = buf, .at = { p, p + n }, .hd = hd, .stride = (size_t)hd };
-    if (!is_f16)
+    if (type == PF_F32)
         r = (struct rows){ .f = (const float *)base + first, .at = r.at, .hd = hd, .stride = stride };
     else if (stride == (size_t)hd)
-        load_f16(buf, (const uint16_t *)base + first, (size_t)n * (size_t)hd);
+        load_elements(buf, base, first, (size_t)n * (size_t)hd, type);
     else
         for (int i = 0; i < n; i++)
-            load_f16(buf + (size_t)i * (size_t)hd, (const uint16_t *)base + first + (size_t)i * stride, (size_t)hd);
+            load_elements(buf + (size_t)i * (size_t)hd, base, first + (size_t)i * stride, (size_t)hd, type);
     return r;
 }
 
@@ -185,12 +203,12 @@ static int any_sees(const struct pf_attn_args *a, int i, int n, struct span at)
     return any;
 }
 
-static inline void attn_scores(const struct pf_attn_args *a, struct span seen, int is_f16, float *buf)
+static inline void attn_scores(const struct pf_attn_args *a, struct span seen, enum pf_qtype type, float *buf)
 {
     int n_grouped = a->hd_k % VEC == 0 ? a->n_q / TILE_Q * TILE_Q : 0;
     struct rows r;
     for (int p = seen.lo; p < seen.hi; p = r.at.hi) {
-        r = rows_load(a->k, a->hd_k, (size_t)a->hd_k, p, seen, is_f16, buf);
+        r = rows_load(a->k, a->hd_k, (size_t)a->hd_k, p, seen, type, buf);
         for (int i = 0; i < n_grouped; i += TILE_Q)
             if (any_sees(a, i, TILE_Q, r.at))
                 scores_group(a, i, &r);
@@ -267,13 +285,13 @@ static int see_alike(const struct pf_attn_args *a, int i, struct span at)
 }
 
 /* A position that a query does not see is never multiplied in: its value may be anything. */
-static inline void attn_values(const struct pf_attn_args *a, struct span seen, int is_f16, float *buf)
+static inline void attn_values(const struct pf_attn_args *a, struct span seen, enum pf_qtype type, float *buf)
 {
     struct rows r;
     size_t stride = a->v_stride ? a->v_stride : (size_t)a->hd_v;
     memset(a->ac, 0, (size_t)a->n_q * (size_t)a->hd_v * sizeof *a->ac);
     for (int p = seen.lo; p < seen.hi; p = r.at.hi) {
-        r = rows_load(a->v, a->hd_v, stride, p, seen, is_f16, buf);
+        r = rows_load(a->v, a->hd_v, stride, p, seen, type, buf);
         for (int i = 0, n; i < a->n_q; i += n) {
             struct span s = span_and(query_span(a, i), r.at);
             n = i + TILE_Q <= a->n_q && see_alike(a, i, r.at) ? TILE_Q : 1;
@@ -329,25 +347,25 @@ static inline void attn_merge(const struct pf_attn_args *a, const struct mix *re
     }
 }
 
-static inline void attn_group(const struct pf_attn_args *a, int is_f16)
+static inline void attn_group(const struct pf_attn_args *a, enum pf_qtype type)
 {
     float buf[ROWS_FLOATS] __attribute__((aligned(64)));
     struct mix mix[GROUP_MAX];
     struct span s = attn_span(a);
-    attn_scores(a, s, is_f16, buf);
+    attn_scores(a, s, type, buf);
     attn_weights(a, mix);
-    attn_values(a, s, is_f16, buf);
+    attn_values(a, s, type, buf);
     attn_merge(a, mix);
 }
 
 /* Queries in groups, whose vectors, scores and sums stay in cache together. */
-static inline void attn_chunk(const struct pf_attn_args *args, int is_f16)
+static inline void attn_chunk(const struct pf_attn_args *args, enum pf_qtype type)
 {
     assert(args->hd_k <= ROWS_FLOATS && args->hd_v <= ROWS_FLOATS);
     struct pf_attn_args a = *args;
     for (int left = args->n_q; left > 0; left -= GROUP_MAX) {
         a.n_q = min_int(left, GROUP_MAX);
-        attn_group(&a, is_f16);
+        attn_group(&a, type);
         a.q += GROUP_MAX * a.q_stride;
         a.acc += GROUP_MAX * a.acc_stride;
         a.score += GROUP_MAX * PF_KV_CHUNK;
@@ -361,12 +379,17 @@ static inline void attn_chunk(const struct pf_attn_args *args, int is_f16)
 
 static void op_attn_f16(const struct pf_attn_args *a)
 {
-    attn_chunk(a, 1);
+    attn_chunk(a, PF_F16);
 }
 
 static void op_attn_f32(const struct pf_attn_args *a)
 {
-    attn_chunk(a, 0);
+    attn_chunk(a, PF_F32);
+}
+
+static void op_attn_q8_0(const struct pf_attn_args *a)
+{
+    attn_chunk(a, PF_Q8_0);
 }
 
 #endif

@@ -1,4 +1,5 @@
-/* The gated delta rule, one head and one step, and the convolution in front of it: bodies, static, one copy per level.
+/* What carries a state from position to position: the gated delta rule, one head and one step, the convolution in front of it,
+ * and the running softmax of compressed attention. Bodies, static, one copy per level.
  * kernels.h holds the contract of each.
  *
  * The matrix is gone over in strips of columns: what a strip of 64 needs of a 128 x 128 matrix stays in the first cache
@@ -69,6 +70,18 @@ static void op_conv_silu(const float *const *x, const float *w, size_t w_stride,
     }
     for (int i = 0; i < n; i++)
         y[i] = y[i] * pf_sigmoidf(y[i]);
+}
+
+static void op_compress(float *restrict m, float *restrict z, float *restrict a, const float *restrict u,
+                        const float *restrict gate, const float *restrict ape, int n)
+{
+    for (int i = 0; i < n; i++) {
+        float t = gate[i] + ape[i], top = m[i] > t ? m[i] : t;
+        float old = pf_expf(m[i] - top), fresh = pf_expf(t - top);
+        z[i] = __builtin_fmaf(z[i], old, fresh);
+        a[i] = __builtin_fmaf(a[i], old, fresh * u[i]);
+        m[i] = top;
+    }
 }
 
 static void op_l2_norm(const float *x, float eps, float a, int n, float *y)

@@ -4,6 +4,7 @@
 #define PF_GENERIC_OPS_H
 
 #include "kernels/generic/generic_vec.h"
+#include "kernels/qblocks.h"
 
 /* A function of 32 elements of x and y (y unused where there is only x). out may be x or y: all is read before anything
  * is written. ctx holds its constants. */
@@ -216,6 +217,23 @@ static void op_swiglu(const float *g, const float *u, int n, float *a)
     for_blocks(block_swiglu, g, u, n, 0.0f, NULL, a);
 }
 
+static inline void block_swiglu_clamped(const float *g, const float *u, const float *limit, float *a)
+{
+    float t[PF_LANES], top = *limit;
+    for (int j = 0; j < PF_LANES; j++) {
+        float z = g[j] > top ? top : g[j];
+        float v = u[j] > top ? top : u[j];
+        v = v < -top ? -top : v;
+        t[j] = z * pf_sigmoidf(z) * v;
+    }
+    memcpy(a, t, sizeof t);
+}
+
+static void op_swiglu_clamped(const float *g, const float *u, float limit, int n, float *a)
+{
+    for_blocks(block_swiglu_clamped, g, u, n, 0.0f, &limit, a);
+}
+
 static inline void block_swiglu_oai(const float *g, const float *u, const float *none, float *a)
 {
     float t[PF_LANES];
@@ -295,6 +313,19 @@ static void op_to_f16(const float *restrict x, int n, uint16_t *restrict y)
 {
     for (int i = 0; i < n; i++)
         y[i] = float_half(x[i]);
+}
+
+static void op_to_q8_0(const float *restrict x, int n, struct pf_block_q8_0 *restrict y)
+{
+    enum { HALF_NAN = 0x7e00 };
+    for (int b = 0; b < n / PF_LANES; b++) {
+        float r[PF_LANES], amax = pf_bits_float(amax_bits(x + b * PF_LANES));
+        int alive = amax >= 0x1p-100f, finite = amax - amax == 0;
+        y[b].d = finite ? float_half(alive ? amax / 127.0f : 0.0f) : HALF_NAN;
+        quantise_block(x + b * PF_LANES, alive ? 127.0f / amax : 0.0f, y[b].qs, r);
+        if (!finite)
+            memset(y[b].qs, 0, sizeof y[b].qs);
+    }
 }
 
 #endif

@@ -94,11 +94,11 @@ static void sim_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared
     b->used -= shared ? 0 : bytes;
 }
 
-static void sim_buf_copy(pf_backend *backend, void *to, const void *from, size_t bytes)
+static void sim_buf_copy(pf_backend *backend, const struct pf_buf_copy *c)
 {
     struct sim_backend *b = sim_of(backend);
     if (!b->lost)
-        memmove(to, from, bytes);
+        b->inner->ops->buf_copy(b->inner, c);
 }
 
 static pf_status sim_transfer(pf_backend *backend, void *to, const void *from, size_t bytes)
@@ -234,7 +234,7 @@ static pf_status sim_heads(pf_backend *backend, const struct pf_heads_op *h)
     return b->inner->ops->heads(b->inner, &op);
 }
 
-static pf_status sim_act(pf_backend *backend, enum pf_act act, const float *gate, const float *up, int64_t n, float *y)
+static pf_status sim_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     struct sim_backend *b = sim_of(backend);
     PF_TRY(operate(b));
@@ -284,12 +284,11 @@ static pf_status sim_choose(pf_backend *backend, const struct pf_choose_op *c)
     return b->inner->ops->choose(b->inner, c);
 }
 
-static pf_status sim_route(pf_backend *backend, const struct pf_routing *r, const float *logits, const float *select_bias, int rows,
-                           int32_t *picks, float *weights)
+static pf_status sim_route(pf_backend *backend, const struct pf_route_op *r)
 {
     struct sim_backend *b = sim_of(backend);
     PF_TRY(operate(b));
-    return b->inner->ops->route(b->inner, r, logits, select_bias, rows, picks, weights);
+    return b->inner->ops->route(b->inner, r);
 }
 
 static pf_status sim_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows)
@@ -311,6 +310,34 @@ static pf_status sim_delta(pf_backend *backend, const struct pf_delta_op *d)
     struct sim_backend *b = sim_of(backend);
     PF_TRY(operate(b));
     return b->inner->ops->delta(b->inner, d);
+}
+
+static pf_status sim_compress(pf_backend *backend, const struct pf_compress_op *c)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->compress(b->inner, c);
+}
+
+static pf_status sim_mix(pf_backend *backend, const struct pf_mix_op *m)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->mix(b->inner, m);
+}
+
+static pf_status sim_streams_read(pf_backend *backend, const struct pf_streams_op *s)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->streams_read(b->inner, s);
+}
+
+static pf_status sim_streams_write(pf_backend *backend, const struct pf_streams_op *s)
+{
+    struct sim_backend *b = sim_of(backend);
+    PF_TRY(operate(b));
+    return b->inner->ops->streams_write(b->inner, s);
 }
 
 static pf_status table_on_device(const struct sim_backend *b, const struct pf_expert_weight *w, int n_expert, const uint8_t **table)
@@ -614,7 +641,8 @@ static const struct pf_backend_ops sim_ops = {
     .scratch_bytes = sim_scratch_bytes, .reserve = sim_reserve, .begin = sim_begin, .end = sim_end, .embed = sim_embed,
     .rms_norm = sim_rms_norm, .layer_norm = sim_layer_norm, .linear = sim_linear, .heads = sim_heads, .act = sim_act,
     .add = sim_add, .add_gated = sim_add_gated, .rope = sim_rope, .kv_store = sim_kv_store, .attention = sim_attention,
-    .choose = sim_choose, .route = sim_route, .copy = sim_copy, .conv = sim_conv, .delta = sim_delta, .experts = sim_experts,
+    .choose = sim_choose, .route = sim_route, .copy = sim_copy, .conv = sim_conv, .delta = sim_delta, .compress = sim_compress, .mix = sim_mix,
+    .streams_read = sim_streams_read, .streams_write = sim_streams_write, .experts = sim_experts,
     .experts_begin = sim_experts_begin, .experts_part = sim_experts_part, .experts_end = sim_experts_end, .share = &sim_share,
 };
 
