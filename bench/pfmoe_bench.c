@@ -534,7 +534,7 @@ int main(int argc, char **argv)
     if (o.vram_mb.n == 0)
         o.vram_mb = (struct list){ 1, { 0 } };
     struct row *rows = calloc((size_t)(o.vram_mb.n * o.threads.n * (o.prompts.n + o.decodes.n)) + 1, sizeof *rows);
-    struct membw *bw = membw_open((size_t)512 << 20);
+    struct membw *bw = membw_open();
     status = EXIT_FAILED;
     if (rows && bw)
         status = run_all(&o, bw, rows, &n_rows);
