@@ -1,8 +1,8 @@
 /* pfmoe-bench: prompt and decode speed, each beside what this machine allows, measured in the same run.
  *
- * A row is one test (ppN: a prompt of N tokens; tgN: N tokens decoded one by one) with one thread count and one budget of the
- * GPU's memory. Each repetition first measures how fast memory is (roofline.h), then runs the test; medians are reported, with
- * minimum and maximum. One run of each test before that is not counted. */
+ * A row is one test (ppN: a prompt of N tokens; tgN: N tokens decoded one by one) with one thread count and one budget of
+ * the GPU's memory. Each repetition first measures how fast memory is (roofline.h), then runs the test; medians are
+ * reported, with minimum and maximum. One run of each test before that is not counted. */
 #define _GNU_SOURCE
 #include <cjson/cJSON.h>
 #include <getopt.h>
@@ -141,15 +141,17 @@ static bool shares(const struct pf_model_info *info)
     return on_gpu(info) && info->n_experts > 0 && info->gpu_bytes_per_token < info->bytes_per_token;
 }
 
-/* The limit that the row ran against: 0 if it is not known, as where the drive took part, or for a prompt that was computed from
- * where its weights lie. A prompt whose experts crossed PCIe could not be faster than that. */
-static double limit_of(const struct pf_model_info *info, const struct rates *rates, const struct pf_stats *s, bool decode, double held)
+/* The limit that the row ran against: 0 if it is not known, as where the drive took part, or for a prompt that was computed
+ * from where its weights lie. A prompt whose experts crossed PCIe could not be faster than that. */
+static double limit_of(const struct pf_model_info *info, const struct rates *rates, const struct pf_stats *s, bool decode,
+                       double held)
 {
     const double MOST_HANDOFF_NS = 10000;        /* what is slower than it should be is no excuse */
     double handoff = (double)s->handoff_p50_ns < MOST_HANDOFF_NS ? (double)s->handoff_p50_ns : MOST_HANDOFF_NS;
     struct token_work w = { .gpu_bytes = (double)info->gpu_bytes_per_token,
                             .rest_bytes = (double)(info->bytes_per_token - info->gpu_bytes_per_token),
-                            .shared = shares(info), .held = held, .handoffs_ns = handoff * (double)info->n_expert_layers };
+                            .shared = shares(info), .held = held,
+                            .handoffs_ns = handoff * (double)info->n_expert_layers };
     if (s->disk_bytes_read > 0)
         return 0;
     if (!decode)
@@ -157,7 +159,8 @@ static double limit_of(const struct pf_model_info *info, const struct rates *rat
     return roofline_tok_s(rates, &w);
 }
 
-static void fill_row(struct row *row, const struct pf_model_info *info, const struct rates *rates, const struct pf_stats *s, bool decode)
+static void fill_row(struct row *row, const struct pf_model_info *info, const struct rates *rates, const struct pf_stats *s,
+                     bool decode)
 {
     double n = (double)s->n_tokens, wanted = (double)(s->vram_hits + s->slab_hits + s->slab_misses);
     row->stats = *s;
@@ -176,7 +179,8 @@ static void fill_row(struct row *row, const struct pf_model_info *info, const st
     row->handoff_p95_us = (double)s->handoff_p95_ns * 1e-3;
 }
 
-static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct bench *o, int n, bool decode, struct row *row)
+static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct bench *o, int n, bool decode,
+                    struct row *row)
 {
     const struct pf_model_info *info = pf_model_info(m);
     double tok_s[MAX_REPS];
@@ -192,8 +196,8 @@ static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct b
     }
     pf_stats_reset(m);
     for (int r = 0; r < o->reps; r++) {
-        rates_measure(&rates[r], bw, row->threads, on_gpu(info) ? o->gpu : -1, info->gpu_bytes_per_token < info->bytes_per_token,
-                      shares(info));
+        rates_measure(&rates[r], bw, row->threads, on_gpu(info) ? o->gpu : -1,
+                      info->gpu_bytes_per_token < info->bytes_per_token, shares(info));
         double seconds = run_once(s, tok, n, decode);
         if (seconds < 0) {
             free(tok);
@@ -379,7 +383,8 @@ static int parse(int argc, char **argv, struct bench *o)
         { "ram-mb", required_argument, 0, RAM_MB }, { "streaming", no_argument, 0, STREAMING },
         { "replay", required_argument, 0, REPLAY }, { "slots", required_argument, 0, SLOTS },
         { "model", required_argument, 0, 'm' },   { "prompt", required_argument, 0, 'p' }, { "gen", required_argument, 0, 'n' },
-        { "threads", required_argument, 0, 't' }, { "gpu", required_argument, 0, 'g' }, { "vram-mb", required_argument, 0, 'V' }, { "batch", required_argument, 0, 'b' },
+        { "threads", required_argument, 0, 't' }, { "gpu", required_argument, 0, 'g' },
+        { "vram-mb", required_argument, 0, 'V' }, { "batch", required_argument, 0, 'b' },
         { "repetitions", required_argument, 0, 'r' }, { "output", required_argument, 0, 'o' }, { "help", no_argument, 0, 'h' },
     };
     const char *why = NULL;
@@ -529,7 +534,7 @@ int main(int argc, char **argv)
     if (o.vram_mb.n == 0)
         o.vram_mb = (struct list){ 1, { 0 } };
     struct row *rows = calloc((size_t)(o.vram_mb.n * o.threads.n * (o.prompts.n + o.decodes.n)) + 1, sizeof *rows);
-    struct membw *bw = membw_open((size_t)512 << 20);
+    struct membw *bw = membw_open();
     status = EXIT_FAILED;
     if (rows && bw)
         status = run_all(&o, bw, rows, &n_rows);

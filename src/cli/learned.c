@@ -57,13 +57,15 @@ bool learned_parse(const char *text, size_t n, const char *key, struct pf_learne
     if (!json_valid(text, n, &where))
         return false;
     struct json v = json_value(text, n);
-    if (!is_of(json_get(v, "of"), key) || !json_int(json_get(v, "cpu_bytes_s"), &cpu) || !json_int(json_get(v, "pcie_bytes_s"), &pcie))
+    if (!is_of(json_get(v, "of"), key) || !json_int(json_get(v, "cpu_bytes_s"), &cpu) ||
+        !json_int(json_get(v, "pcie_bytes_s"), &pcie))
         return false;
     deals = json_get(v, "deals");
     if (!json_is(deals, '['))
         return false;
     for (item = json_next(deals, item); item.p; item = json_next(deals, item))
-        if (out->n_deals == PF_MAX_LEARNED_DEALS || !json_is(item, '[') || !parse_deal(item, &out->deals[out->n_deals++]))
+        if (out->n_deals == PF_MAX_LEARNED_DEALS || !json_is(item, '[') ||
+            !parse_deal(item, &out->deals[out->n_deals++]))
             return false;
     out->cpu_bytes_s = (double)cpu;
     out->pcie_bytes_s = (double)pcie;
@@ -121,8 +123,8 @@ static bool key_of(const pf_model *m, int gpu, struct buf *key)
     if (info->n_experts == 0 || info->gpu_bytes_per_token == 0 || info->gpu_bytes_per_token == info->bytes_per_token)
         return false;
     int n = pf_devices(devices, MOST);
-    buf_printf(key, "pfmoe %s; %s, %d of %d cores; %s; %s, %s, %" PRIu64 " bytes, %" PRIu64 " a token", pf_version(), devices[0].name,
-               info->n_threads, devices[0].n_units, gpu + 1 < n && gpu + 1 < MOST ? devices[gpu + 1].name : "",
+    buf_printf(key, "pfmoe %s; %s, %d of %d cores; %s; %s, %s, %" PRIu64 " bytes, %" PRIu64 " a token", pf_version(),
+               devices[0].name, info->n_threads, devices[0].n_units, gpu + 1 < n && gpu + 1 < MOST ? devices[gpu + 1].name : "",
                info->architecture, info->name, info->weight_bytes, info->bytes_per_token);
     return true;
 }

@@ -338,9 +338,10 @@ struct pf_backend_ops {
     uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
     pf_status (*reserve)(pf_backend *b, const struct pf_backend_sizes *sizes);
 
-    /* Around the operations of a step. When begin says that it has replayed them, they must not be called. */
+    /* Around the operations of a step. When begin says that it has replayed them, they must not be called. When end sets *again,
+     * they were only recorded, and there was no memory to keep that: the step is to be begun once more. */
     pf_status (*begin)(pf_backend *b, const struct pf_repeat *r, bool *replayed);
-    pf_status (*end)(pf_backend *b);
+    pf_status (*end)(pf_backend *b, bool *again);
 
     /* x[r] = row ids[r] of w, times its scale. */
     pf_status (*embed)(pf_backend *b, const struct pf_weight *w, const int32_t *ids, int rows, float *x);

@@ -159,14 +159,17 @@ static pf_status run_whole(struct pf_session *s, const struct pf_batch *batch)
     struct pf_unit *u = s->unit = &s->units[0];
     struct pf_repeat repeat = { pf_watch_inside(s->m), u->buf.base, s->computed > 0 ? u->state : NULL, batch->rows, batch->n_logits,
                                 s->computed + batch->rows, pf_index_is_used(s, batch->rows) };
-    bool replayed;
-    PF_TRY(ops_of(s)->begin(u->backend, &repeat, &replayed));
-    if (!replayed) {
-        PF_TRY(embed(s, batch->rows));
-        PF_TRY(run_layers(s, batch->rows));
-        PF_TRY(batch->n_logits == 1 ? head(s, batch->rows - 1, 1) : PF_OK);
+    for (bool again = true; again;) {
+        bool replayed;
+        PF_TRY(ops_of(s)->begin(u->backend, &repeat, &replayed));
+        if (!replayed) {
+            PF_TRY(embed(s, batch->rows));
+            PF_TRY(run_layers(s, batch->rows));
+            PF_TRY(batch->n_logits == 1 ? head(s, batch->rows - 1, 1) : PF_OK);
+        }
+        PF_TRY(ops_of(s)->end(u->backend, &again));
     }
-    return ops_of(s)->end(u->backend);
+    return PF_OK;
 }
 
 /* Rows of x from the unit at work, which is one of the two, to the other, which is at work from now on. */
@@ -190,10 +193,13 @@ static pf_status run_on_device(struct pf_session *s, int rows)
     struct pf_unit *u = s->unit;
     struct pf_repeat repeat = { false, u->buf.base, s->computed > 0 ? u->state : NULL, rows, 0,
                                 s->computed + rows, pf_index_is_used(s, rows) };
-    bool replayed;
-    PF_TRY(ops_of(s)->begin(u->backend, &repeat, &replayed));
-    PF_TRY(replayed ? PF_OK : run_layers(s, rows));
-    return ops_of(s)->end(u->backend);
+    for (bool again = true; again;) {
+        bool replayed;
+        PF_TRY(ops_of(s)->begin(u->backend, &repeat, &replayed));
+        PF_TRY(replayed ? PF_OK : run_layers(s, rows));
+        PF_TRY(ops_of(s)->end(u->backend, &again));
+    }
+    return PF_OK;
 }
 
 /* The same by two: the CPU begins, the device does the first layers, the CPU the others, and the output whoever has its matrix. */

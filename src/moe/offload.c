@@ -2,6 +2,7 @@
 #include "moe/offload.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/pf_mem.h"
@@ -39,6 +40,7 @@ struct pf_offload {
     struct ahead {                       /* what a slot already holds for a layer that comes: pinned in the store */
         int  n, il;                      /* n 0: nothing */
         int  experts[BATCH];
+        const uint8_t *at[BATCH][3];     /* on the device */
         uint64_t begun_ns;
     } ahead[N_SLOTS];
     int             max_rows;
@@ -242,26 +244,84 @@ static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_
 
 /* ---- Prompts: a layer's experts pass through VRAM in groups ----------------------------------------------------------- */
 
-/* Begins to copy n experts into a slot; their addresses on the device go to f->on_device. */
-static pf_status fill_slot(struct pf_offload *f, int slot, const int *experts, int n, const uint8_t *(*parts)[3], const uint64_t bytes[3])
+/* Copies of less than a megabyte reach some three quarters of what the bus gives, so what lies together in RAM crosses in one piece, with
+ * what little is in between: the rest of a part's last sectors.
+ *
+ *     RAM     | gate of 7 |..| up of 7 |..| gate of 8 |..| up of 8 |                | down of 7 |..| down of 8 |
+ *     slot    ^ one piece, laid out as it was                      ^ 256 ^ another
+ *
+ * A part keeps its address modulo 256 but for the first, whose piece begins as its source does. */
+struct part {
+    const uint8_t  *from;
+    uint64_t        bytes;
+    const uint8_t **at;                  /* where it will lie */
+};
+
+static uint64_t most_between(uint64_t bytes)
+{
+    return bytes / 64;
+}
+
+/* Room that a part may need in a slot. */
+static uint64_t part_room(uint64_t bytes)
+{
+    return pf_share_room(bytes + most_between(bytes)) + 256;
+}
+
+static int by_address(const void *a, const void *b)
+{
+    const struct part *x = a, *y = b;
+    return (x->from > y->from) - (x->from < y->from);
+}
+
+/* The pieces that so many parts make, in a slot from `to` on. */
+static int join_parts(struct part *part, int n, char *to, struct pf_piece *pieces)
+{
+    struct pf_piece *last = NULL;
+    qsort(part, (size_t)n, sizeof *part, by_address);
+    for (int i = 0; i < n; i++) {
+        const uint8_t *end = last ? (const uint8_t *)last->from + last->bytes : NULL;
+        if (last && part[i].from >= end && (uint64_t)(part[i].from - end) <= most_between(part[i].bytes)) {
+            last->bytes = (size_t)(part[i].from + part[i].bytes - (const uint8_t *)last->from);
+        } else {
+            to = last ? to + pf_share_room(last->bytes + (uintptr_t)last->from % 256) : to;
+            last = last ? last + 1 : pieces;
+            *last = (struct pf_piece){ to + (uintptr_t)part[i].from % 256, part[i].from, (size_t)part[i].bytes };
+        }
+        *part[i].at = (const uint8_t *)last->to + (part[i].from - (const uint8_t *)last->from);
+    }
+    return last ? (int)(last - pieces) + 1 : 0;
+}
+
+/* Begins to copy n experts into a slot; where their parts will lie goes to at. */
+static pf_status fill_slot(struct pf_offload *f, int slot, int n, const uint8_t *(*parts)[3], const uint64_t bytes[3], const uint8_t *(*at)[3])
 {
     pf_backend *device = f->m->backend;
     struct pf_piece pieces[3 * BATCH];
-    char *to = f->slots[slot];
-    int n_pieces = 0;
-    for (int i = 0; i < n; i++)
-        for (int p = 0; p < 3; p++) {
-            pieces[n_pieces++] = (struct pf_piece){ to, parts[i][p], bytes[p] };
-            f->on_device[p][experts[i]] = (const uint8_t *)to;
-            to += pf_share_room(bytes[p]);
-            f->stream_bytes += bytes[p];
-        }
+    struct part part[3 * BATCH];
+    for (int i = 0; i < 3 * n; i++) {
+        part[i] = (struct part){ parts[i / 3][i % 3], bytes[i % 3], &at[i / 3][i % 3] };
+        f->stream_bytes += bytes[i % 3];
+    }
+    int n_pieces = join_parts(part, 3 * n, f->slots[slot], pieces);
     return device->ops->share->fetch(device, PROMPT_TICKET + slot, pieces, n_pieces);
+}
+
+static void name_experts(struct pf_offload *f, const int *experts, int n, const uint8_t *(*at)[3])
+{
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < 3; p++)
+            f->on_device[p][experts[i]] = at[i][p];
+}
+
+static uint64_t slot_room(const uint64_t bytes[3])
+{
+    return part_room(bytes[0]) + part_room(bytes[1]) + part_room(bytes[2]);
 }
 
 static int per_slot_of(const struct pf_offload *f, const uint64_t bytes[3])
 {
-    int n = (int)(f->slot_bytes / pf_expert_room(bytes));
+    int n = (int)(f->slot_bytes / slot_room(bytes));
     return n < BATCH ? n : BATCH;
 }
 
@@ -287,12 +347,13 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
     int per_slot = per_slot_of(f, bytes);
     for (int i = 0, k; st == PF_OK && i < n; i += k) {
         int slot = f->turn++ % N_SLOTS;
-        const uint8_t *parts[BATCH][3];
+        const uint8_t *parts[BATCH][3], *at[BATCH][3];
         k = n - i < per_slot ? n - i : per_slot;
         for (int j = 0; j < k; j++)
             for (int p = 0; p < 3; p++)
                 parts[j][p] = w[p].data[experts[i + j]];
-        st = fill_slot(f, slot, experts + i, k, parts, bytes);
+        st = fill_slot(f, slot, k, parts, bytes, at);
+        name_experts(f, experts + i, k, at);
         if (st == PF_OK)
             st = run_slot(f, slot, experts + i, k);
     }
@@ -321,7 +382,7 @@ static void fill_ahead(struct pf_offload *f, int il, int rows)
         for (; x < m->n_expert && a->n < per_slot; x++)
             if (!held[x] && pf_residency_take(m, il, x, parts[a->n]))
                 a->experts[a->n++] = x;
-        if (a->n > 0 && fill_slot(f, slot, a->experts, a->n, parts, bytes) < 0) {
+        if (a->n > 0 && fill_slot(f, slot, a->n, parts, bytes, a->at) < 0) {
             for (int i = 0; i < a->n; i++)
                 pf_residency_drop(m, il, a->experts[i]);
             a->n = 0;
@@ -345,21 +406,14 @@ static void drop_ahead(struct pf_offload *f, int slot)
 /* Multiplies with what was copied ahead for this layer; f->skip learns of it. */
 static pf_status run_ahead(struct pf_offload *f, int il)
 {
-    struct pf_model *m = f->m;
-    uint64_t bytes[3];
-    pf_expert_bytes(m, il, bytes);
     for (int s = 0; s < N_SLOTS; s++) {
         int slot = f->turn++ % N_SLOTS;
         struct ahead *a = &f->ahead[slot];
-        char *at = f->slots[slot];
         pf_status st = PF_OK;
         assert(a->n == 0 || a->il == il);    /* a layer is always followed by the one that it was filled for */
+        name_experts(f, a->experts, a->n, a->at);
         for (int i = 0; i < a->n; i++)
-            for (int p = 0; p < 3; p++) {
-                f->on_device[p][a->experts[i]] = (const uint8_t *)at;
-                at += pf_share_room(bytes[p]);
-                f->skip[a->experts[i]] = true;
-            }
+            f->skip[a->experts[i]] = true;
         if (a->n > 0)
             st = run_slot(f, slot, a->experts, a->n);
         drop_ahead(f, slot);
@@ -520,8 +574,8 @@ static pf_status open_memory(struct pf_offload *f)
     uint64_t one = pf_expert_room(bytes);
     int most = f->post.opts.max_transfers < m->n_used ? f->post.opts.max_transfers : m->n_used;
     f->post.scratchpad_bytes = f->post.opts.scratchpad_mb ? (uint64_t)f->post.opts.scratchpad_mb * 1000000 : one * (uint64_t)most;
-    uint64_t half_layer = one * (uint64_t)((m->n_expert + 1) / 2);
-    f->slot_bytes = half_layer < SLOT_BYTES ? half_layer : one > SLOT_BYTES ? one : SLOT_BYTES;
+    uint64_t in_slot = slot_room(bytes), half_layer = in_slot * (uint64_t)((m->n_expert + 1) / 2);
+    f->slot_bytes = half_layer < SLOT_BYTES ? half_layer : in_slot > SLOT_BYTES ? in_slot : SLOT_BYTES;
     if (f->force_cpu)
         return PF_OK;
     PF_TRY(alloc_device(m, f->post.scratchpad_bytes, &f->post.scratchpad));

@@ -8,7 +8,8 @@
  *                 ^------------ last unpin ----------'             `-----> FAILED --last unpin--> ABSENT
  *
  * Invariants
- *  1. A part has a slot if and only if it is not ABSENT; a slot belongs to one part or lies in its class's free list.
+ *  1. A part has a slot if and only if it is not ABSENT; a slot belongs to one part or lies in its class's free list. In a class
+ *     with a slot for every part each has its own, so that neighbours in a slab lie together, and the list only counts.
  *  2. The policy's candidates are exactly the READY parts with no pin; nothing else is evicted.
  *  3. The only way from ABSENT is to QUEUED, under the lock: however many threads want a part, it is read once.
  *  4. A QUEUED part is in the list `wanted` or `ahead`; a part with chunks still to be asked for stays in it while READING.
@@ -70,6 +71,7 @@ struct class {
     uint64_t  bytes, slot_bytes;
     int       n_parts, n_slots, least, n_free;
     uint8_t **free;                      /* stack [n_slots] */
+    uint8_t  *slots;
     int      *part_of;                   /* [n_parts] by index */
     pf_evict *policy;
 };
@@ -254,6 +256,7 @@ static pf_status open_class(struct pf_store *s, struct class *k, const struct pf
             k->part_of[n] = p;
             layers[n++] = s->slabs[s->parts[p].slab].layer;
         }
+    k->slots = at;
     for (k->n_free = 0; k->n_free < k->n_slots; k->n_free++)
         k->free[k->n_free] = at + (uint64_t)(k->n_slots - 1 - k->n_free) * k->slot_bytes;     /* the first comes off first */
     pf_status st = setup->policy->open(&k->policy, &(struct pf_evict_shape){ k->n_parts, setup->n_layers, layers });
@@ -444,6 +447,8 @@ static bool take_slot(struct pf_store *s, struct part *part, bool evict)
     if (k->n_free == 0)
         return false;
     part->slot = k->free[--k->n_free];
+    if (k->n_slots == k->n_parts)
+        part->slot = k->slots + (uint64_t)part->index * k->slot_bytes;
     return true;
 }
 

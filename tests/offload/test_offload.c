@@ -373,6 +373,18 @@ static void test_force_cpu(void)
     CHECK(stats.n_transfers == 0 && stats.vram_hits == 0 && sim.n_fetches == 0, "the device computed experts");
 }
 
+static void test_begun_again(void)
+{
+    for (int whole = 0; whole < 2; whole++) {
+        struct setting set = usual();
+        struct pf_sim sim = { .again_every = 2 };
+        struct pf_stats stats;
+        set.whole = whole;
+        check_run("every second step is begun again", &set, &sim, &stats);
+        CHECK(sim.n_steps > (uint64_t)n_decode, "only %llu steps", (unsigned long long)sim.n_steps);
+    }
+}
+
 /* Little RAM: experts come from the drive, and cross from the slots they are read into. */
 static void test_three_tiers(void)
 {
@@ -491,6 +503,7 @@ int main(int argc, char **argv)
     test_learned(least);
     test_room();
     test_force_cpu();
+    test_begun_again();
     if (is_long) {
         free(expected);
         return check_status();

@@ -71,6 +71,13 @@ static pf_status cpu_finish(pf_backend *b)
     return PF_OK;
 }
 
+static pf_status cpu_end(pf_backend *b, bool *again)
+{
+    (void)b;
+    *again = false;
+    return PF_OK;
+}
+
 /* ---- Scratch: one arena, carved twice by the same code, first to measure it and then for real ------------------- */
 
 struct carver {
@@ -409,7 +416,7 @@ static const struct pf_backend_ops cpu_ops = {
     .download = cpu_transfer,
     .finish = cpu_finish,
     .begin = cpu_begin,
-    .end = cpu_finish,
+    .end = cpu_end,
     .scratch_bytes = cpu_scratch_bytes,
     .reserve = cpu_reserve,
     .embed = cpu_embed,

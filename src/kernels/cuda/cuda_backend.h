@@ -20,7 +20,7 @@
  *     Any other operation starts them first, one by one (pf_cuda_settle).
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
  *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
- *     on, so that capturing never has to place a vector.
+ *     on, so that capturing never has to place a vector. Where there is no memory for a graph, none are made any more.
  *  5. CUDA's errors become PF_EDEVICE or PF_ENOMEM where they appear (CU_TRY) and never travel. */
 #ifndef PF_CUDA_BACKEND_H
 #define PF_CUDA_BACKEND_H
@@ -94,6 +94,7 @@ struct cuda_backend {
 
     struct graph      graphs[CUDA_MAX_GRAPHS];
     struct graph     *capturing;
+    bool              no_graphs;
     int               launched;          /* graph of this step, or -1 */
     uint64_t          n_begun, weight_bytes_before;
 };
@@ -118,11 +119,17 @@ pf_status pf_cuda_check(cudaError_t e, const char *what);
 
 #define CU_TRY(call, what) PF_TRY(pf_cuda_check((call), (what)))
 
+/* In the middle of a step, want of memory on the GPU is a failure of the GPU: the CPU can go on. */
+static inline pf_status pf_cuda_in_step(pf_status st)
+{
+    return st == PF_ENOMEM ? PF_EDEVICE : st;
+}
+
 /* The same for what was put on a stream; counts it, unless it is only being captured. */
 static inline pf_status pf_cuda_put(struct cuda_backend *b, cudaError_t e, const char *what)
 {
     b->base.n_launches += !b->capturing;
-    return pf_cuda_check(e, what);
+    return pf_cuda_in_step(pf_cuda_check(e, what));
 }
 
 #define CU_PUT(b, call, what) PF_TRY(pf_cuda_put((b), (call), (what)))
@@ -176,7 +183,7 @@ pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size
 uint64_t pf_cuda_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes);
 pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes);
 pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed);
-pf_status pf_cuda_end(pf_backend *backend);
+pf_status pf_cuda_end(pf_backend *backend, bool *again);
 pf_status pf_cuda_finish(pf_backend *backend);
 pf_status pf_cuda_embed(pf_backend *backend, const struct pf_weight *w, const int32_t *ids, int rows, float *x);
 pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, float eps, int n, int rows, float *y);

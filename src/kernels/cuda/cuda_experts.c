@@ -8,7 +8,7 @@ static pf_status expert_weight(struct cuda_backend *b, const struct pf_expert_we
 {
     *out = (struct cu_expert_weight){ .type = w->type, .row_bytes = w->row_bytes, .data = table };
     if (!table)
-        PF_TRY(pf_cuda_table_at(b, w->data, n_expert, &out->data));
+        PF_TRY(pf_cuda_in_step(pf_cuda_table_at(b, w->data, n_expert, &out->data)));
     PF_TRY(pf_cuda_floats_at(b, w->scale, (size_t)n_expert, &out->scale));
     return pf_cuda_floats_at(b, w->bias, (size_t)n_expert * (size_t)w->n_out, &out->bias);
 }

@@ -46,7 +46,7 @@ static struct graph *graph_of(struct cuda_backend *b, const struct pf_repeat *st
 static pf_status launch(struct cuda_backend *b, const struct graph *g)
 {
     pf_cuda_share_reset(b);
-    CU_TRY(cudaGraphLaunch(g->exec, b->stream), "replaying a step");
+    PF_TRY(pf_cuda_in_step(pf_cuda_check(cudaGraphLaunch(g->exec, b->stream), "replaying a step")));
     b->launched = (int)(g - b->graphs);
     b->base.n_launches += g->n_nodes;
     return PF_OK;
@@ -61,7 +61,7 @@ pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *re
     PF_TRY(pf_cuda_settle(b));
     b->x_of = NULL;
     pf_cuda_share_begin(b, -1);
-    if (r->once || r->rows > GRAPH_ROWS || r->n_logits > 1 || !pf_cuda_share_allows_graphs(b))
+    if (r->once || b->no_graphs || r->rows > GRAPH_ROWS || r->n_logits > 1 || !pf_cuda_share_allows_graphs(b))
         return PF_OK;
     step.n_positions = pf_cuda_chunks(b, r->n_positions);
     struct graph *g = graph_of(b, &step);
@@ -92,11 +92,12 @@ static cudaError_t end_capture(struct cuda_backend *b, cudaGraph_t *graph)
     return e;
 }
 
-pf_status pf_cuda_end(pf_backend *backend)
+pf_status pf_cuda_end(pf_backend *backend, bool *again)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct graph *g = b->capturing;
     cudaGraph_t graph;
+    *again = false;
     PF_TRY(pf_cuda_settle(b));
     b->x_of = NULL;
     if (!g)
@@ -106,6 +107,13 @@ pf_status pf_cuda_end(pf_backend *backend)
     if (e == cudaSuccess)
         e = cudaGraphInstantiate(&g->exec, graph, 0);
     cudaGraphDestroy(graph);
+    if (e == cudaErrorMemoryAllocation) {
+        cudaGetLastError();
+        g->exec = NULL;
+        b->base.weight_bytes_read = b->weight_bytes_before;
+        b->no_graphs = *again = true;
+        return PF_OK;
+    }
     CU_TRY(e, "making a graph of a step");
     g->weight_bytes = b->base.weight_bytes_read - b->weight_bytes_before;
     PF_TRY(launch(b, g));

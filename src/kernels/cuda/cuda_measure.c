@@ -1,5 +1,5 @@
-/* How fast a GPU reads its memory, and how fast copies to it arrive. Neither needs an open backend; each call takes what it needs
- * and gives it back. Times are the GPU's own, by events. */
+/* How fast a GPU reads its memory, and how fast copies to it arrive. Neither needs an open backend; each call takes what it
+ * needs and gives it back. Times are the GPU's own, by events. */
 #include <string.h>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -52,7 +52,8 @@ double pf_backend_cuda_bandwidth(int i)
 
 /* ---- Copies to it --------------------------------------------------------------------------------------------------- */
 
-enum { PIECE_BYTES = 16 << 20, PIECES_ALONE = 64, PIECES_BESIDE = 256 };      /* beside something: 4 GiB, for it to end before */
+/* Beside something 4 GiB are copied, so that it ends before they do. */
+enum { PIECE_BYTES = 16 << 20, PIECES_ALONE = 64, PIECES_BESIDE = 256 };
 
 struct copying {
     cudaStream_t stream;

@@ -59,7 +59,7 @@ pf_status pf_cuda_floats_at(struct cuda_backend *b, const float *host, size_t n,
     *out = NULL;
     if (!host)
         return PF_OK;
-    PF_TRY(pf_cuda_place(&b->base, host, n * sizeof *host));
+    PF_TRY(pf_cuda_in_step(pf_cuda_place(&b->base, host, n * sizeof *host)));
     *out = pf_placed_find(&b->placed, host);
     return PF_OK;
 }

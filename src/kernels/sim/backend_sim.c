@@ -144,6 +144,13 @@ static pf_status sim_begin(pf_backend *backend, const struct pf_repeat *r, bool 
     return operate(sim_of(backend));
 }
 
+static pf_status sim_end(pf_backend *backend, bool *again)
+{
+    struct pf_sim *sim = sim_of(backend)->sim;
+    *again = sim->again_every && ++sim->n_steps % sim->again_every == 0;
+    return sim_finish(backend);
+}
+
 static uint64_t sim_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes)
 {
     const struct sim_backend *b = (const struct sim_backend *)backend;
@@ -631,7 +638,7 @@ static const char *sim_describe(const pf_backend *backend)
 static const struct pf_backend_ops sim_ops = {
     .name = "sim", .close = sim_close, .describe = sim_describe, .room = sim_room, .place = sim_place, .buf_alloc = sim_buf_alloc,
     .buf_free = sim_buf_free, .buf_copy = sim_buf_copy, .upload = sim_transfer, .download = sim_transfer, .finish = sim_finish,
-    .scratch_bytes = sim_scratch_bytes, .reserve = sim_reserve, .begin = sim_begin, .end = sim_finish, .embed = sim_embed,
+    .scratch_bytes = sim_scratch_bytes, .reserve = sim_reserve, .begin = sim_begin, .end = sim_end, .embed = sim_embed,
     .rms_norm = sim_rms_norm, .layer_norm = sim_layer_norm, .linear = sim_linear, .heads = sim_heads, .act = sim_act,
     .add = sim_add, .add_gated = sim_add_gated, .rope = sim_rope, .kv_store = sim_kv_store, .attention = sim_attention,
     .choose = sim_choose, .route = sim_route, .copy = sim_copy, .conv = sim_conv, .delta = sim_delta, .compress = sim_compress, .mix = sim_mix,
