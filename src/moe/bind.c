@@ -219,6 +219,17 @@ static pf_status bind_attention(const struct pf_loader *l, int il, struct pf_att
 
 /* ---- Indexers ----------------------------------------------------------------------------------------------------- */
 
+/* The first of two names, of which the file may have the other: in full with `ending` behind it, il < 0: outside of layers. */
+static const char *spelling(const struct pf_loader *l, int il, const char *name, const char *other, const char *ending)
+{
+    char full[NAME_BYTES];
+    if (il < 0)
+        snprintf(full, sizeof full, "%s%s", other, ending);
+    else
+        snprintf(full, sizeof full, "blk.%d.%s%s", il, other, ending);
+    return pf_gguf_tensor(l->g, full) ? other : name;
+}
+
 static pf_status bind_compressor(const struct pf_loader *l, int il, const char *prefix, struct pf_compressor *c)
 {
     char name[NAME_BYTES];
@@ -240,7 +251,7 @@ static pf_status bind_indexer(const struct pf_loader *l, int il, int n_q_latent,
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_q_b", n_q_latent, (int64_t)s->n_head * s->width, PF_NEVER, &x->q));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.proj", n_embd, s->n_head, PF_NEVER, &x->w));
     if (x->blocks.ratio)
-        return bind_compressor(l, il, "indexer_compressor", &x->blocks);
+        return bind_compressor(l, il, spelling(l, il, "indexer_compressor", "indexer.compress", "_kv.weight"), &x->blocks);
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_k", n_embd, s->width, PF_NEVER, &x->k));
     PF_TRY(block_vector(l, PF_REQUIRED, il, "indexer.k_norm.weight", s->width, 1, &x->k_norm));
     return block_vector(l, PF_REQUIRED, il, "indexer.k_norm.bias", s->width, 1, &x->k_norm_bias);
@@ -357,7 +368,8 @@ static pf_status bind_compressed(const struct pf_loader *l, int il, struct pf_la
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q_a", n_embd, s->n_q_latent, PF_NEVER, &c->q_a));
     PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_q_a_norm.weight", s->n_q_latent, 1, &c->q_norm));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q_b", s->n_q_latent, n_q, PF_NEVER, &c->q_b));
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_kv", n_embd, a->hd_k, PF_NEVER, &c->kv));
+    const char *kv = spelling(l, il, "attn_kv", "attn_kv_latent", ".weight");
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, kv, n_embd, a->hd_k, PF_NEVER, &c->kv));
     PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_kv_a_norm.weight", a->hd_k, 1, &c->kv_norm));
     PF_TRY(block_vector(l, l->m->arch->sinks, il, "attn_sinks.weight", a->n_head, 1, &a->sinks));
     PF_TRY(by_head(l, il, "attn_output_a", n_q / s->n_group, s->n_group_out, s->n_group, &c->out_a));
@@ -365,7 +377,7 @@ static pf_status bind_compressed(const struct pf_loader *l, int il, struct pf_la
         PF_FAIL(PF_EFORMAT, "tensor blk.%d.attn_output_a.weight is missing from %s", il, pf_gguf_path(l->g));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_output_b", n_out, n_embd, PF_NEVER, &a->out));
     if (c->blocks.ratio)
-        PF_TRY(bind_compressor(l, il, "attn_compressor", &c->blocks));
+        PF_TRY(bind_compressor(l, il, spelling(l, il, "attn_compressor", "attn_compress", "_kv.weight"), &c->blocks));
     return layer->has_indexer ? bind_indexer(l, il, s->n_q_latent, &layer->indexer) : PF_OK;
 }
 
@@ -650,7 +662,7 @@ static pf_status bind_embedding(const struct pf_loader *l)
     m->embed.scale *= l->embedding_scale;
     m->output.scale /= l->logit_scale;
     if (m->arch->streams)
-        PF_TRY(bind_mix(l, "output_hc", m->streams.n, 1, &m->output_mix));
+        PF_TRY(bind_mix(l, spelling(l, -1, "output_hc", "hc_head", "_fn.weight"), m->streams.n, 1, &m->output_mix));
     return vector(l, PF_REQUIRED, "output_norm.weight", m->n_embd, 1, &m->output_norm);
 }
 
