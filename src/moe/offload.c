@@ -12,7 +12,7 @@
 #include "moe/residency.h"
 #include "moe/vcache.h"
 
-enum { BATCH = 64, PROMPT_TICKET = PF_MAX_TRANSFERS, N_SLOTS = 2, ALL_TOUCHED = 4 };
+enum { BATCH = 64, PROMPT_TICKET = PF_MAX_TRANSFERS, N_SLOTS = 4, ALL_TOUCHED = 4 };
 static const uint64_t SLOT_BYTES = 64 << 20;         /* of a prompt's groups: one expert at least, half a layer at most */
 static const double FILL_SHARE = 0.05, FIRST_FILL_SHARE = 0.25;  /* of the bus: for replacing experts; while there are free slots */
 
