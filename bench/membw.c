@@ -1,7 +1,7 @@
 /* Read bandwidth. Threads meet at a barrier and read their shares; the time from the first one's start to the last one's end is what
  * counts. Each takes its own times: a clock in another thread would start late where all cores are reading. The memory is many times
  * the last cache, which on servers holds hundreds of megabytes, and so much that a thread that comes a little late does not count; but
- * no more than an eighth of what there is, for the model wants the rest. */
+ * no more than the caller can spare. */
 #define _GNU_SOURCE
 #include "membw.h"
 
@@ -12,8 +12,6 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-
-#include "tiers/plan.h"
 
 struct membw {
     size_t    bytes;
@@ -29,14 +27,14 @@ struct reader {
     double             begin, end;
 };
 
-struct membw *membw_open(void)
+struct membw *membw_open(size_t most)
 {
     const size_t LEAST = (size_t)512 << 20, CACHES = 8;
     struct membw *b = malloc(sizeof *b);
     long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
     if (!b)
         return NULL;
-    size_t bytes = cache > 0 ? CACHES * (size_t)cache : 0, most = (size_t)pf_ram_available("") / 8;
+    size_t bytes = cache > 0 ? CACHES * (size_t)cache : 0;
     bytes = bytes > LEAST ? bytes : LEAST;
     b->bytes = bytes = bytes < most ? bytes : most;
     b->data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
