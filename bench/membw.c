@@ -1,6 +1,7 @@
 /* Read bandwidth. Threads meet at a barrier and read their shares; the time from the first one's start to the last one's end is what
  * counts. Each takes its own times: a clock in another thread would start late where all cores are reading. The memory is many times
- * the last cache, which on servers holds hundreds of megabytes, and so much that a thread that comes a little late does not count. */
+ * the last cache, which on servers holds hundreds of megabytes, and so much that a thread that comes a little late does not count; but
+ * no more than the caller can spare. */
 #define _GNU_SOURCE
 #include "membw.h"
 
@@ -26,7 +27,7 @@ struct reader {
     double             begin, end;
 };
 
-struct membw *membw_open(void)
+struct membw *membw_open(size_t most)
 {
     const size_t LEAST = (size_t)512 << 20, CACHES = 8;
     struct membw *b = malloc(sizeof *b);
@@ -34,7 +35,8 @@ struct membw *membw_open(void)
     if (!b)
         return NULL;
     size_t bytes = cache > 0 ? CACHES * (size_t)cache : 0;
-    b->bytes = bytes = bytes > LEAST ? bytes : LEAST;
+    bytes = bytes > LEAST ? bytes : LEAST;
+    b->bytes = bytes = bytes < most ? bytes : most;
     b->data = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (b->data == MAP_FAILED) {
         free(b);

@@ -7,7 +7,7 @@
 #include <stddef.h>
 
 struct membw;
-struct membw *membw_open(void);             /* NULL: out of memory */
+struct membw *membw_open(size_t most);      /* bytes; NULL: out of memory */
 void membw_close(struct membw *b);
 void *membw_memory(struct membw *b, size_t *bytes);         /* what is read; owned by b */
 

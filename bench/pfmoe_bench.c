@@ -518,6 +518,18 @@ static int run_all(const struct bench *o, struct membw *bw, struct row *rows, in
     return status;
 }
 
+/* For measuring main memory: an eighth of what the model may have. */
+static size_t spare_memory(const struct bench *o)
+{
+    struct pf_model_opts mo;
+    struct pf_plan plan;
+    pf_model_opts_init(&mo);
+    mo.device = -1;
+    mo.ram_bytes = (uint64_t)o->ram_mb * 1000000;
+    mo.speeds = (struct pf_speeds){ 1, 1, 1, 1 };            /* nothing is to be measured */
+    return pf_model_plan(o->model, &mo, NULL, &plan) == PF_OK ? (size_t)(plan.ram_budget_bytes / 8) : (size_t)64 << 20;
+}
+
 int main(int argc, char **argv)
 {
     struct bench o = { .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .n_batch = 512 };
@@ -534,7 +546,7 @@ int main(int argc, char **argv)
     if (o.vram_mb.n == 0)
         o.vram_mb = (struct list){ 1, { 0 } };
     struct row *rows = calloc((size_t)(o.vram_mb.n * o.threads.n * (o.prompts.n + o.decodes.n)) + 1, sizeof *rows);
-    struct membw *bw = membw_open();
+    struct membw *bw = membw_open(spare_memory(&o));
     status = EXIT_FAILED;
     if (rows && bw)
         status = run_all(&o, bw, rows, &n_rows);

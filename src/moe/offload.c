@@ -12,8 +12,9 @@
 #include "moe/residency.h"
 #include "moe/vcache.h"
 
-enum { BATCH = 64, PROMPT_TICKET = PF_MAX_TRANSFERS, N_SLOTS = 2, ALL_TOUCHED = 4 };
-static const uint64_t SLOT_BYTES = 64 << 20;         /* of a prompt's groups: one expert at least, half a layer at most */
+enum { BATCH = 64, PROMPT_TICKET = PF_MAX_TRANSFERS, N_SLOTS = 4, ALL_TOUCHED = 4 };
+/* Of a prompt's groups: one expert at least; half a layer, so many bytes, or such a part of the device's memory at most. */
+static const uint64_t SLOT_BYTES = 64 << 20, SLOT_SHARE = 64;
 static const double FILL_SHARE = 0.05, FIRST_FILL_SHARE = 0.25;  /* of the bus: for replacing experts; while there are free slots */
 
 struct pf_offload {
@@ -32,7 +33,7 @@ struct pf_offload {
 
     /* prompts */
     char           *slots[N_SLOTS];
-    uint64_t        slot_bytes;
+    uint64_t        memory, slot_bytes;              /* of the device, before anything was placed; of one slot */
     int             turn;
     const uint8_t **on_device[3];        /* [n_expert] */
     int            *held;                /* [n_expert] */
@@ -575,7 +576,8 @@ static pf_status open_memory(struct pf_offload *f)
     int most = f->post.opts.max_transfers < m->n_used ? f->post.opts.max_transfers : m->n_used;
     f->post.scratchpad_bytes = f->post.opts.scratchpad_mb ? (uint64_t)f->post.opts.scratchpad_mb * 1000000 : one * (uint64_t)most;
     uint64_t in_slot = slot_room(bytes), half_layer = in_slot * (uint64_t)((m->n_expert + 1) / 2);
-    f->slot_bytes = half_layer < SLOT_BYTES ? half_layer : in_slot > SLOT_BYTES ? in_slot : SLOT_BYTES;
+    uint64_t limit = f->memory / SLOT_SHARE < SLOT_BYTES ? f->memory / SLOT_SHARE : SLOT_BYTES;
+    f->slot_bytes = half_layer < limit ? half_layer : in_slot > limit ? in_slot : limit;
     if (f->force_cpu)
         return PF_OK;
     PF_TRY(alloc_device(m, f->post.scratchpad_bytes, &f->post.scratchpad));
@@ -603,6 +605,7 @@ static pf_status open_parts(struct pf_offload *f, const struct pf_model_opts *o,
     const struct pf_share_ops *share = m->backend->ops->share;
     struct pf_share_sizes sizes = { .n_layer = m->n_layer, .n_expert = m->n_expert, .n_used = m->n_used, .n_embd = m->n_embd,
                                     .n_ff = m->n_ff_expert, .one_stream = !o->postfetch.dedicated_streams };
+    f->memory = m->backend->ops->room(m->backend);
     PF_TRY(pf_residency_open(m, o, setup));
     PF_TRY(place_dense(m));
     PF_TRY(share->open(m->backend, &sizes, serve, f));

@@ -6,7 +6,7 @@
  *
  *     a step of up to 8 rows     serve(): each picked expert is done by the GPU that holds it, by the CPU, or by both after
  *                                a copy (solver.h deals, postfetch.h copies)
- *     a prompt                   a layer's experts pass through two slots of VRAM in groups: one is copied while the GPU
+ *     a prompt                   a layer's experts pass through slots of VRAM in groups: some are copied while the GPU
  *                                multiplies with the other
  *
  * Which way an expert goes never shows in the results. Belongs to the model; the thread that holds the step lock uses it. */
