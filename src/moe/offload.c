@@ -12,7 +12,7 @@
 #include "moe/residency.h"
 #include "moe/vcache.h"
 
-enum { BATCH = 64, PROMPT_TICKET = PF_MAX_TRANSFERS, N_SLOTS = 4, ALL_TOUCHED = 4 };
+enum { BATCH = 64, PROMPT_TICKET = PF_MAX_TRANSFERS, MOST_SLOTS = 4, ALL_TOUCHED = 4 };
 /* Of a prompt's groups: one expert at least; half a layer, so many bytes, or such a part of the device's memory at most. */
 static const uint64_t SLOT_BYTES = 64 << 20, SLOT_SHARE = 64;
 static const double FILL_SHARE = 0.05, FIRST_FILL_SHARE = 0.25;  /* of the bus: for replacing experts; while there are free slots */
@@ -32,9 +32,9 @@ struct pf_offload {
     const struct pf_answer *answer;
 
     /* prompts */
-    char           *slots[N_SLOTS];
+    char           *slots[MOST_SLOTS];
     uint64_t        memory, slot_bytes;              /* of the device, before anything was placed; of one slot */
-    int             turn;
+    int             n_slots, turn;
     const uint8_t **on_device[3];        /* [n_expert] */
     int            *held;                /* [n_expert] */
     bool           *skip;                /* [n_expert] */
@@ -43,7 +43,7 @@ struct pf_offload {
         int  experts[BATCH];
         const uint8_t *at[BATCH][3];     /* on the device */
         uint64_t begun_ns;
-    } ahead[N_SLOTS];
+    } ahead[MOST_SLOTS];
     int             max_rows;
     size_t          host_bytes;
     uint64_t        stream_bytes;        /* that went through the slots */
@@ -347,7 +347,7 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
     pf_residency_tables(f->m, &op, w);
     int per_slot = per_slot_of(f, bytes);
     for (int i = 0, k; st == PF_OK && i < n; i += k) {
-        int slot = f->turn++ % N_SLOTS;
+        int slot = f->turn++ % f->n_slots;
         const uint8_t *parts[BATCH][3], *at[BATCH][3];
         k = n - i < per_slot ? n - i : per_slot;
         for (int j = 0; j < k; j++)
@@ -358,7 +358,7 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
         if (st == PF_OK)
             st = run_slot(f, slot, experts + i, k);
     }
-    for (int s = 0; s < N_SLOTS; s++)        /* the store may take the experts' places back only now */
+    for (int s = 0; s < f->n_slots; s++)        /* the store may take the experts' places back only now */
         if (device->ops->share->fetch_wait(device, PROMPT_TICKET + s) == PF_FETCH_FAILED && st == PF_OK)
             PF_FAIL(PF_EDEVICE, "a copy of experts to the GPU failed in layer %d", f->offer->il);
     note_copies(f, "experts", f->offer->il, begun_ns);
@@ -374,8 +374,8 @@ static void fill_ahead(struct pf_offload *f, int il, int rows)
         return;
     const bool *held = pf_vcache_held(f->cache, il);
     pf_expert_bytes(m, il, bytes);
-    for (int s = 0, x = 0; s < N_SLOTS; s++) {
-        int slot = f->turn++ % N_SLOTS, per_slot = per_slot_of(f, bytes);
+    for (int s = 0, x = 0; s < f->n_slots; s++) {
+        int slot = f->turn++ % f->n_slots, per_slot = per_slot_of(f, bytes);
         struct ahead *a = &f->ahead[slot];
         const uint8_t *parts[BATCH][3];
         a->il = il;
@@ -407,8 +407,8 @@ static void drop_ahead(struct pf_offload *f, int slot)
 /* Multiplies with what was copied ahead for this layer; f->skip learns of it. */
 static pf_status run_ahead(struct pf_offload *f, int il)
 {
-    for (int s = 0; s < N_SLOTS; s++) {
-        int slot = f->turn++ % N_SLOTS;
+    for (int s = 0; s < f->n_slots; s++) {
+        int slot = f->turn++ % f->n_slots;
         struct ahead *a = &f->ahead[slot];
         pf_status st = PF_OK;
         assert(a->n == 0 || a->il == il);    /* a layer is always followed by the one that it was filled for */
@@ -499,7 +499,7 @@ pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts
     if (st != PF_EDEVICE)
         return st;
     f->post.n_fallbacks++;
-    for (int s = 0; s < N_SLOTS; s++)        /* what else was copied for this layer is not for the next */
+    for (int s = 0; s < f->n_slots; s++)        /* what else was copied for this layer is not for the next */
         drop_ahead(f, s);
     return prompt_on_cpu(f, il, e);          /* a copy failed; if it was more, this fails too */
 }
@@ -512,7 +512,7 @@ pf_status pf_offload_between(struct pf_model *m, int rows)
     struct pf_vcache_stats cache;
     if (!f)
         return PF_OK;
-    for (int s = 0; s < N_SLOTS; s++)        /* of a step that failed */
+    for (int s = 0; s < f->n_slots; s++)        /* of a step that failed */
         drop_ahead(f, s);
     uint64_t now = f->gpu_since_ns = pf_now_ns();
     if (f->last_begin_ns && rows == 1)
@@ -578,10 +578,11 @@ static pf_status open_memory(struct pf_offload *f)
     uint64_t in_slot = slot_room(bytes), half_layer = in_slot * (uint64_t)((m->n_expert + 1) / 2);
     uint64_t limit = f->memory / SLOT_SHARE < SLOT_BYTES ? f->memory / SLOT_SHARE : SLOT_BYTES;
     f->slot_bytes = half_layer < limit ? half_layer : in_slot > limit ? in_slot : limit;
+    f->n_slots = in_slot > limit ? 2 : MOST_SLOTS;       /* one is multiplied with while the other is filled; more keep the bus busy */
     if (f->force_cpu)
         return PF_OK;
     PF_TRY(alloc_device(m, f->post.scratchpad_bytes, &f->post.scratchpad));
-    for (int i = 0; i < N_SLOTS; i++)
+    for (int i = 0; i < f->n_slots; i++)
         PF_TRY(alloc_device(m, f->slot_bytes, &f->slots[i]));
     return PF_OK;
 }
@@ -643,13 +644,13 @@ void pf_offload_close(struct pf_model *m)
         return;
     const struct pf_backend_ops *ops = m->backend->ops;
     m->cpu->ops->alert(m->cpu, false);
-    for (int s = 0; s < N_SLOTS; s++)
+    for (int s = 0; s < f->n_slots; s++)
         drop_ahead(f, s);
     pf_vcache_close(&f->cache);
     if (f->pinned)
         ops->share->unpin(m->backend, f->pinned);
     ops->buf_free(m->backend, f->post.scratchpad, f->post.scratchpad_bytes, false);
-    for (int i = 0; i < N_SLOTS; i++)
+    for (int i = 0; i < f->n_slots; i++)
         ops->buf_free(m->backend, f->slots[i], f->slot_bytes, false);
     ops->buf_free(m->backend, f->x, f->host_bytes, true);
     for (int i = 0; i < 3; i++)
@@ -724,7 +725,7 @@ void pf_offload_stats(const struct pf_model *m, struct pf_stats *out)
     pf_vcache_stats(f->cache, &s);
     out->vram_slots = s.n_slots;
     out->vram_slot_bytes = s.bytes;
-    out->vram_transit_bytes = f->force_cpu ? 0 : f->post.scratchpad_bytes + N_SLOTS * f->slot_bytes;
+    out->vram_transit_bytes = f->force_cpu ? 0 : f->post.scratchpad_bytes + f->n_slots * f->slot_bytes;
     out->vram_hits = s.n_hits;
     out->n_transfers = f->post.n_transfers;
     out->transfer_bytes = f->post.transfer_bytes;

@@ -509,6 +509,15 @@ static pf_status open_with_room(struct pf_session *s)
     return st;
 }
 
+/* A device that has no room for a model's only session is of no use to it. */
+static bool leave_device(pf_model *m)
+{
+    pthread_mutex_lock(&m->step_lock);
+    bool left = pf_model_leave_device(m);
+    pthread_mutex_unlock(&m->step_lock);
+    return left;
+}
+
 pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session_opts *opts)
 {
     struct pf_session_opts o;
@@ -526,8 +535,9 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
     pf_status st = open_with_room(s);
     pthread_mutex_unlock(&m->step_lock);
     if (st < 0) {
+        bool only = atomic_load(&m->n_sessions) == 1;
         pf_session_close(&s);
-        return st;
+        return st == PF_ENOMEM && only && leave_device(m) ? pf_session_open(out, m, opts) : st;
     }
     *out = s;
     return PF_OK;

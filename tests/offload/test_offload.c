@@ -149,7 +149,7 @@ static uint64_t least_memory(void)
         struct pf_session_opts so;
         pf_session_opts_init(&so);
         so.n_ctx = MOST_TOKENS;
-        fits = fits && pf_session_open(&s, m, &so) == PF_OK;
+        fits = fits && pf_session_open(&s, m, &so) == PF_OK && strcmp(pf_model_info(m)->backend, "sim") == 0;
         pf_session_close(&s);
         pf_model_close(&m);
         *(fits ? &hi : &lo) = (lo + hi) / 2;
