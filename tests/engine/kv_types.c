@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "memory_file.h"
 #include "pfmoe.h"
 
 enum { N = 300, N_CTX = 512, N_SAVED = 270 };
@@ -55,33 +56,6 @@ static uint64_t kv_bytes(pf_model *m, enum pf_kv_type type)
     o.kv_type = type;
     CHECK(pf_session_bytes(m, &o, &kv, &work) == PF_OK, "%s", pf_last_error());
     return kv;
-}
-
-struct file {
-    char  *data;
-    size_t n, at, room;
-};
-
-static bool write_file(void *ctx, const void *data, size_t n)
-{
-    struct file *f = ctx;
-    if (f->n + n > f->room) {
-        f->room = 2 * (f->n + n);
-        f->data = realloc(f->data, f->room);
-    }
-    memcpy(f->data + f->n, data, n);
-    f->n += n;
-    return true;
-}
-
-static bool read_file(void *ctx, void *data, size_t n)
-{
-    struct file *f = ctx;
-    if (f->at + n > f->n)
-        return false;
-    memcpy(data, f->data + f->at, n);
-    f->at += n;
-    return true;
 }
 
 static void test_save(pf_model *m, const float *expected)

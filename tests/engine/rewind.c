@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "memory_file.h"
 #include "pfmoe.h"
 
 enum { N = 200, N_CTX = 256, N_BATCH = 48, N_WALK = 60 };
@@ -136,33 +137,6 @@ static void test_cancel(pf_model *m)
     go_on(s, tokens, want, 1, 0);
     go_on(s, tokens, want, 100, PF_LOGITS_ALL);
     pf_session_close(&s);
-}
-
-struct file {
-    char  *data;
-    size_t n, at, room;
-};
-
-static bool write_file(void *ctx, const void *data, size_t n)
-{
-    struct file *f = ctx;
-    if (f->n + n > f->room) {
-        f->room = 2 * (f->n + n);
-        f->data = realloc(f->data, f->room);
-    }
-    memcpy(f->data + f->n, data, n);
-    f->n += n;
-    return true;
-}
-
-static bool read_file(void *ctx, void *data, size_t n)
-{
-    struct file *f = ctx;
-    if (f->at + n > f->n)
-        return false;
-    memcpy(data, f->data + f->at, n);
-    f->at += n;
-    return true;
 }
 
 /* Saved in mid-answer, and saved just after going back, before the state has caught up. */

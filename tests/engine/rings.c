@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "kernels/sim/sim.h"
+#include "memory_file.h"
 #include "moe/residency.h"
 #include "moe/session.h"
 
@@ -187,33 +188,6 @@ static void test_conversation(pf_model *m)
 }
 
 /* ---- Saving ------------------------------------------------------------------------------------------------------- */
-
-struct file {
-    char  *data;
-    size_t n, at, room;
-};
-
-static bool write_file(void *ctx, const void *data, size_t n)
-{
-    struct file *f = ctx;
-    if (f->n + n > f->room) {
-        f->room = 2 * (f->n + n);
-        f->data = realloc(f->data, f->room);
-    }
-    memcpy(f->data + f->n, data, n);
-    f->n += n;
-    return true;
-}
-
-static bool read_file(void *ctx, void *data, size_t n)
-{
-    struct file *f = ctx;
-    if (f->at + n > f->n)
-        return false;
-    memcpy(data, f->data + f->at, n);
-    f->at += n;
-    return true;
-}
 
 static void save(pf_model *m, int n_batch, int pos, struct file *f)
 {

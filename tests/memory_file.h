@@ -1,0 +1,36 @@
+/* A file in memory, for saving sessions and loading them: { 0 } is an empty one; the test frees its data. */
+#ifndef TEST_MEMORY_FILE_H
+#define TEST_MEMORY_FILE_H
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct file {
+    char  *data;
+    size_t n, at, room;
+};
+
+static bool write_file(void *ctx, const void *data, size_t n)
+{
+    struct file *f = ctx;
+    if (f->n + n > f->room) {
+        f->room = 2 * (f->n + n);
+        f->data = realloc(f->data, f->room);
+    }
+    memcpy(f->data + f->n, data, n);
+    f->n += n;
+    return true;
+}
+
+static bool read_file(void *ctx, void *data, size_t n)
+{
+    struct file *f = ctx;
+    if (f->at + n > f->n)
+        return false;
+    memcpy(data, f->data + f->at, n);
+    f->at += n;
+    return true;
+}
+
+#endif
