@@ -1,4 +1,5 @@
-/* A file in memory, for saving sessions and loading them: { 0 } is an empty one; the test frees its data. */
+/* A file in memory, for saving sessions and loading them: { 0 } is an empty one; the test frees its data. A write beyond the
+ * limit fails, unless that is 0. */
 #ifndef TEST_MEMORY_FILE_H
 #define TEST_MEMORY_FILE_H
 
@@ -8,12 +9,14 @@
 
 struct file {
     char  *data;
-    size_t n, at, room;
+    size_t n, at, room, limit;
 };
 
 static bool write_file(void *ctx, const void *data, size_t n)
 {
     struct file *f = ctx;
+    if (f->limit && f->n + n > f->limit)
+        return false;
     if (f->n + n > f->room) {
         f->room = 2 * (f->n + n);
         f->data = realloc(f->data, f->room);

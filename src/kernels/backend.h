@@ -49,6 +49,17 @@ struct pf_expert_weight {
     const struct pf_expert_lora *lora;    /* NULL: nothing is added. No device gets a model that has this and weigh_input */
 };
 
+/* Bytes of the matrix; of one expert's. */
+static inline uint64_t pf_weight_bytes(const struct pf_weight *w)
+{
+    return w->row_bytes * (uint64_t)w->n_out;
+}
+
+static inline uint64_t pf_expert_weight_bytes(const struct pf_expert_weight *w)
+{
+    return w->row_bytes * (uint64_t)w->n_out;
+}
+
 /* What adapters add to an expert's y = W x, one after the other: scale * the expert's scale * b (a x); both of float types. */
 struct pf_expert_lora {
     const struct pf_expert_lora *next;

@@ -111,25 +111,16 @@ static pf_status read_sampling(struct pf_model *m)
     return PF_OK;
 }
 
-static uint64_t weight_bytes(const struct pf_weight *w)
-{
-    return w->row_bytes * (uint64_t)w->n_out;
-}
-
 static uint64_t ffn_bytes(const struct pf_dense_ffn *f)
 {
-    return weight_bytes(&f->gate) + weight_bytes(&f->up) + weight_bytes(&f->down);
-}
-
-static uint64_t expert_bytes(const struct pf_moe *moe)
-{
-    return moe->gate.row_bytes * (uint64_t)moe->gate.n_out + moe->up.row_bytes * (uint64_t)moe->up.n_out +
-           moe->down.row_bytes * (uint64_t)moe->down.n_out;
+    return pf_weight_bytes(&f->gate) + pf_weight_bytes(&f->up) + pf_weight_bytes(&f->down);
 }
 
 static uint64_t picked_bytes(const struct pf_model *m, const struct pf_layer *l)
 {
-    return l->is_moe ? (uint64_t)m->n_used * expert_bytes(&l->moe) : 0;
+    const struct pf_moe *moe = &l->moe;
+    uint64_t expert = pf_expert_weight_bytes(&moe->gate) + pf_expert_weight_bytes(&moe->up) + pf_expert_weight_bytes(&moe->down);
+    return l->is_moe ? (uint64_t)m->n_used * expert : 0;
 }
 
 /* Weights of a layer that every token needs. */
@@ -145,16 +136,16 @@ static uint64_t layer_bytes(const struct pf_layer *l)
     };
     uint64_t bytes = 0;
     for (size_t i = 0; i < sizeof used / sizeof *used; i++)
-        bytes += weight_bytes(used[i]);
+        bytes += pf_weight_bytes(used[i]);
     if (!l->is_moe)
         return bytes + ffn_bytes(&l->dense);
-    return bytes + weight_bytes(&l->moe.router) + ffn_bytes(&l->moe.shared) + weight_bytes(&l->moe.shared_gate);
+    return bytes + pf_weight_bytes(&l->moe.router) + ffn_bytes(&l->moe.shared) + pf_weight_bytes(&l->moe.shared_gate);
 }
 
 /* Weights gone over to decode one token. */
 static uint64_t bytes_per_token(const struct pf_model *m)
 {
-    uint64_t bytes = weight_bytes(&m->output) + m->embed.row_bytes + weight_bytes(&m->output_mix.fn);
+    uint64_t bytes = pf_weight_bytes(&m->output) + m->embed.row_bytes + pf_weight_bytes(&m->output_mix.fn);
     for (int il = 0; il < m->n_layer; il++)
         bytes += layer_bytes(&m->layers[il]) + picked_bytes(m, &m->layers[il]);
     return bytes;
@@ -163,7 +154,7 @@ static uint64_t bytes_per_token(const struct pf_model *m)
 /* What of them the device reads whatever is picked. */
 static uint64_t device_bytes_per_token(const struct pf_model *m)
 {
-    uint64_t bytes = (m->cut.output ? weight_bytes(&m->output) + weight_bytes(&m->output_mix.fn) : 0) +
+    uint64_t bytes = (m->cut.output ? pf_weight_bytes(&m->output) + pf_weight_bytes(&m->output_mix.fn) : 0) +
                      (m->cut.whole ? m->embed.row_bytes : 0);
     for (int il = 0; il < m->cut.n_layers; il++)
         bytes += layer_bytes(&m->layers[il]) + (m->offload ? 0 : picked_bytes(m, &m->layers[il]));

@@ -108,7 +108,7 @@ uint64_t pf_lora_bytes(const struct pf_model *m)
 
 static pf_status place(struct pf_model *m, const struct pf_weight *w)
 {
-    return m->backend->ops->place(m->backend, w->data, w->row_bytes * (uint64_t)w->n_out);
+    return m->backend->ops->place(m->backend, w->data, pf_weight_bytes(w));
 }
 
 pf_status pf_lora_place(struct pf_model *m)

@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include "moe/mapped.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -25,12 +24,9 @@ static void advise(const void *data, uint64_t bytes, int advice)
 static int kind_of(const struct pf_tensor *t)
 {
     static const char experts[] = "_exps.weight";
-    char name[16];
-    int il;
     if (memmem(t->name.p, t->name.n, experts, sizeof experts - 1))
         return EXPERTS;
-    snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.p);
-    return sscanf(name, "blk.%d.", &il) == 1 ? il : NO_LAYER;
+    return pf_tensor_layer(t);               /* -1, NO_LAYER: none */
 }
 
 /* The rest of a layer; NO_LAYER: embedding and output. */
@@ -90,7 +86,7 @@ void pf_mapped_experts(struct pf_model *m, int il, const struct pf_experts_op *e
     for (int p = 0; p < e->rows * e->n_used; p++) {
         int x = e->picks[p];
         for (int i = 0; !asked[x] && i < 3; i++)
-            advise(w[i]->data[x], w[i]->row_bytes * (uint64_t)w[i]->n_out, MADV_WILLNEED);
+            advise(w[i]->data[x], pf_expert_weight_bytes(w[i]), MADV_WILLNEED);
         asked[x] = true;
     }
 }

@@ -591,19 +591,14 @@ void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3])
     const struct pf_moe *moe = &m->layers[il].moe;
     const struct pf_expert_weight *w[] = { &moe->gate, &moe->up, &moe->down };
     for (int i = 0; i < 3; i++)
-        bytes[i] = w[i]->row_bytes * (uint64_t)w[i]->n_out;
-}
-
-static uint64_t bytes_of(const struct pf_weight *w)
-{
-    return w->row_bytes * (uint64_t)w->n_out;
+        bytes[i] = pf_expert_weight_bytes(w[i]);
 }
 
 uint64_t pf_model_extra_bytes(const struct pf_model *m)
 {
     uint64_t bytes = pf_lora_bytes(m);
     for (int il = 0; il < m->n_layer; il++)
-        bytes += m->layers[il].mla.k_b_is_made ? bytes_of(&m->layers[il].mla.k_b) : 0;
+        bytes += m->layers[il].mla.k_b_is_made ? pf_weight_bytes(&m->layers[il].mla.k_b) : 0;
     return bytes;
 }
 
@@ -612,7 +607,7 @@ pf_status pf_model_place_extra(struct pf_model *m)
     for (int il = 0; il < m->n_layer; il++) {
         const struct pf_mla *mla = &m->layers[il].mla;
         if (mla->k_b_is_made)
-            PF_TRY(m->backend->ops->place(m->backend, mla->k_b.data, bytes_of(&mla->k_b)));
+            PF_TRY(m->backend->ops->place(m->backend, mla->k_b.data, pf_weight_bytes(&mla->k_b)));
     }
     return pf_lora_place(m);
 }

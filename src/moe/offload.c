@@ -245,8 +245,8 @@ static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_
 
 /* ---- Prompts: a layer's experts pass through VRAM in groups ----------------------------------------------------------- */
 
-/* Copies of less than a megabyte reach some three quarters of what the bus gives, so what lies together in RAM crosses in one piece, with
- * what little is in between: the rest of a part's last sectors.
+/* Every copy costs something however short it is, so what lies together in RAM crosses in one piece, with what little is in between: the
+ * rest of a part's last sectors.
  *
  *     RAM     | gate of 7 |..| up of 7 |..| gate of 8 |..| up of 8 |                | down of 7 |..| down of 8 |
  *     slot    ^ one piece, laid out as it was                      ^ 256 ^ another

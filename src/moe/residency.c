@@ -109,7 +109,7 @@ static void add_dense_layer(struct pf_residency *r, struct pf_model *m, const st
     int n = matrices_of(&m->layers[il], all), first = r->n_parts;
     for (int i = 0; i < n; i++) {
         const uint8_t *data = all[i]->data;
-        uint64_t bytes = all[i]->row_bytes * (uint64_t)all[i]->n_out;
+        uint64_t bytes = pf_weight_bytes(all[i]);
         const struct pf_tensor *t = tensor_of(f, data, bytes);
         if (!t || t->data != data || t->n_bytes != bytes)
             continue;
@@ -131,7 +131,7 @@ static void add_moe_layer(struct pf_residency *r, struct pf_model *m, const stru
     for (int e = 0; e < m->n_expert; e++) {
         r->slabs[r->n_slabs++] = (struct pf_slab){ il, e, r->n_parts, 3 };
         for (int i = 0; i < 3; i++) {
-            uint64_t bytes = w[i]->row_bytes * (uint64_t)w[i]->n_out;
+            uint64_t bytes = pf_expert_weight_bytes(w[i]);
             add_part(r, m->file, tensor_of(f, w[i]->data[e], bytes), w[i]->data[e], bytes);
         }
     }
@@ -278,7 +278,7 @@ static pf_status cut_sizes_of(const struct pf_model *m, const struct pf_residenc
     struct pf_cut cut;
     uint64_t least;
     PF_TRY(pf_cut_of(m, so, budget->vram_bytes, budget->streaming, &cut, &least));
-    s->cut_bytes = cut.output ? m->output.row_bytes * (uint64_t)m->output.n_out : 0;
+    s->cut_bytes = cut.output ? pf_weight_bytes(&m->output) : 0;
     for (int i = 0; i < r->n_slabs; i++)
         if (r->slabs[i].layer < cut.n_layers) {
             s->cut_slabs++;

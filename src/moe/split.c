@@ -18,11 +18,6 @@ struct pf_cut pf_cut_make(const struct pf_cut_sizes *s, uint64_t room)
     return cut;
 }
 
-static uint64_t output_bytes(const struct pf_model *m)
-{
-    return m->output.row_bytes * (uint64_t)m->output.n_out;
-}
-
 /* What a layer takes of a session beside what any takes. */
 static pf_status session_layer(const struct pf_model *m, const struct pf_session_opts *so, int il, uint64_t fixed, uint64_t *bytes)
 {
@@ -36,7 +31,7 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_session_opts
 {
     uint64_t kv, fixed;
     PF_TRY(pf_session_part_bytes(m, so, m->backend, 0, 0, &kv, &fixed));
-    *out = (struct pf_cut_sizes){ .fixed = fixed + PF_CUT_SPARE_BYTES + pf_model_extra_bytes(m), .output = output_bytes(m), .layers = layers,
+    *out = (struct pf_cut_sizes){ .fixed = fixed + PF_CUT_SPARE_BYTES + pf_model_extra_bytes(m), .output = pf_weight_bytes(&m->output), .layers = layers,
                                   .n_layers = m->n_layer };
     for (int il = 0; il < m->n_layer; il++)
         PF_TRY(session_layer(m, so, il, fixed, &layers[il]));
@@ -83,7 +78,7 @@ static pf_status place_cut(struct pf_model *m)
             PF_TRY(place(m, t->data, t->n_bytes));
     }
     if (m->cut.output && !m->cut.whole)
-        PF_TRY(place(m, m->output.data, output_bytes(m)));
+        PF_TRY(place(m, m->output.data, pf_weight_bytes(&m->output)));
     return pf_model_place_extra(m);
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "open_session.h"
 #include "pfmoe.h"
 
 enum { N_PROMPT = 300, N_FEW = 5, SKIPPED = 77 };
@@ -31,16 +32,6 @@ static void log_line(void *ctx, enum pf_log_level level, const char *text)
         printf("  %s\n", text);
 }
 
-static pf_session *open_session(pf_model *m)
-{
-    pf_session *s = NULL;
-    struct pf_session_opts so;
-    pf_session_opts_init(&so);
-    so.n_ctx = N_PROMPT + N_FEW + n_decode;
-    CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s", pf_last_error());
-    return s;
-}
-
 static void run(const char *name, struct pf_model_opts *o, bool first)
 {
     pf_model *m = NULL;
@@ -57,7 +48,7 @@ static void run(const char *name, struct pf_model_opts *o, bool first)
         for (int i = 0; i < N_PROMPT + N_FEW + n_decode; i++)
             tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
     }
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, N_PROMPT + N_FEW + n_decode);
     for (int i = 0; s && i < 2 + n_decode && eval_piece(s, i); i++) {
         float *want = expected + (size_t)i * n_vocab;
         if (first)

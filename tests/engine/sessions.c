@@ -10,6 +10,8 @@
 #include "base/pf_mem.h"
 #include "check.h"
 #include "gguf/gguf.h"
+#include "memory_file.h"
+#include "open_session.h"
 #include "pfmoe.h"
 
 enum { N = 40, N_CTX = 64 };
@@ -26,16 +28,6 @@ static pf_model *open_model(const char *path)
     o.n_threads = 2;
     CHECK(pf_model_open(&m, path, &o) == PF_OK, "%s", pf_last_error());
     return m;
-}
-
-static pf_session *open_session(pf_model *m)
-{
-    pf_session *s;
-    struct pf_session_opts o;
-    pf_session_opts_init(&o);
-    o.n_ctx = N_CTX;
-    CHECK(pf_session_open(&s, m, &o) == PF_OK, "%s", pf_last_error());
-    return s;
 }
 
 static void eval(pf_session *s, int from, int n)
@@ -60,7 +52,7 @@ static bool same_logits(const pf_session *s, const float *expected)
 
 static void test_timeline(pf_model *m)
 {
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, N_CTX);
     size_t reused = 99;
     CHECK(pf_session_logits(s) == NULL && pf_session_pos(s) == 0);
     eval(s, 0, N);
@@ -88,7 +80,7 @@ static void test_timeline(pf_model *m)
 
 static void test_refusals(pf_model *m)
 {
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, N_CTX);
     eval(s, 0, N);
     float *end = copy_logits(s);
     CHECK(pf_session_eval(s, tokens, 0, 0) == PF_EINVAL);
@@ -117,7 +109,7 @@ static void test_refusals(pf_model *m)
 
 static void test_two_sessions(pf_model *m)
 {
-    pf_session *a = open_session(m), *b = open_session(m);
+    pf_session *a = open_session(m, N_CTX), *b = open_session(m, N_CTX);
     eval(a, 0, N);
     float *end = copy_logits(a);
     pf_session_rewind(a, 0);
@@ -135,7 +127,7 @@ static void test_decode_allocates_nothing(pf_model *m)
 {
     struct pf_mem_stats before, after;
     struct pf_sampler sp;
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, N_CTX);
     int32_t tok = 1;
     pf_sampler_init(&sp, 7);
     eval(s, 0, 8);
@@ -151,62 +143,33 @@ static void test_decode_allocates_nothing(pf_model *m)
 
 /* ---- Saving ------------------------------------------------------------------------------------------------------- */
 
-struct memory_file {
-    char   data[1 << 20];
-    size_t n, at, limit;
-};
-
-static bool write_memory(void *ctx, const void *data, size_t n)
-{
-    struct memory_file *f = ctx;
-    if (f->n + n > f->limit)
-        return false;
-    memcpy(f->data + f->n, data, n);
-    f->n += n;
-    return true;
-}
-
-static bool read_memory(void *ctx, void *data, size_t n)
-{
-    struct memory_file *f = ctx;
-    if (f->at + n > f->n)
-        return false;
-    memcpy(data, f->data + f->at, n);
-    f->at += n;
-    return true;
-}
-
 static void test_save(pf_model *m)
 {
-    static struct memory_file f;
-    pf_session *a = open_session(m), *b = open_session(m);
-    f.limit = sizeof f.data;
+    struct file f = { 0 };
+    pf_session *a = open_session(m, N_CTX), *b = open_session(m, N_CTX);
     eval(a, 0, N);
-    CHECK(pf_session_save(a, write_memory, &f) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_save(a, write_file, &f) == PF_OK, "%s", pf_last_error());
     eval(a, N, 1);
     float *end = copy_logits(a);
 
-    CHECK(pf_session_load(b, read_memory, &f) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_load(b, read_file, &f) == PF_OK, "%s", pf_last_error());
     CHECK(pf_session_pos(b) == N);
     eval(b, N, 1);
     CHECK(same_logits(b, end), "a loaded session goes on with the same bits");
 
     for (size_t n = 0; n < f.n; n += 1 + f.n / 50) {     /* cut short anywhere */
-        struct memory_file *cut = malloc(sizeof *cut);
-        memcpy(cut, &f, sizeof f);
-        cut->n = n;
-        cut->at = 0;
-        CHECK(pf_session_load(b, read_memory, cut) == PF_EIO && pf_session_pos(b) == 0);
-        free(cut);
+        struct file cut = { f.data, n, 0, f.room, 0 };
+        CHECK(pf_session_load(b, read_file, &cut) == PF_EIO && pf_session_pos(b) == 0);
     }
     f.at = 0;
     f.data[f.n / 2] ^= 1;
-    CHECK(pf_session_load(b, read_memory, &f) == PF_EFORMAT, "%s", pf_last_error());
+    CHECK(pf_session_load(b, read_file, &f) == PF_EFORMAT, "%s", pf_last_error());
     f.n = 0;
     f.limit = 5000;
-    CHECK(pf_session_save(a, write_memory, &f) == PF_EIO, "a full disk");
+    CHECK(pf_session_save(a, write_file, &f) == PF_EIO, "a full disk");
     CHECK(same_logits(a, end));
     free(end);
+    free(f.data);
     pf_session_close(&a);
     pf_session_close(&b);
 }
@@ -241,7 +204,7 @@ static void test_not_finite(void)
     snprintf(path, sizeof path, "%s/nan.gguf", scratch);
     copy_with(path, "blk.1.attn_norm.weight", &nan, sizeof nan);
     pf_model *m = open_model(path);
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, N_CTX);
     CHECK(pf_session_eval(s, tokens, 3, 0) == PF_ENUMERIC && pf_session_pos(s) == 0, "%s", pf_last_error());
     pf_session_close(&s);
     pf_model_close(&m);
@@ -251,7 +214,7 @@ static void test_not_finite(void)
         scales[i] = i % 2 ? 0x7e : 0;
     copy_with(path, "output.weight", scales, sizeof scales);
     m = open_model(path);
-    s = open_session(m);
+    s = open_session(m, N_CTX);
     pf_sampler_init(&sp, 1);
     eval(s, 0, 3);
     CHECK(pf_sample(&sp, s, &tok) == PF_ENUMERIC, "%s", pf_last_error());
@@ -266,7 +229,7 @@ static void test_file_changes(void)
     snprintf(path, sizeof path, "%s/changing.gguf", scratch);
     copy_with(path, NULL, NULL, 0);
     pf_model *m = open_model(path);
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, N_CTX);
     eval(s, 0, 3);
     FILE *f = fopen(path, "ab");
     fputc(0, f);

@@ -13,6 +13,7 @@
 #include "check.h"
 #include "kernels/sim/sim.h"
 #include "moe/residency.h"
+#include "open_session.h"
 
 enum { N_PROMPT = 20, N_FEW = 5, SHORT = 14, LONG = 256, MOST_TOKENS = N_PROMPT + N_FEW + LONG };
 
@@ -30,16 +31,6 @@ static size_t piece_at(int i)
 static size_t piece_size(int i)
 {
     return i == 0 ? N_PROMPT : i == 1 ? N_FEW : 1;
-}
-
-static pf_session *open_session(pf_model *m)
-{
-    pf_session *s = NULL;
-    struct pf_session_opts so;
-    pf_session_opts_init(&so);
-    so.n_ctx = MOST_TOKENS;
-    CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s", pf_last_error());
-    return s;
 }
 
 static void run(pf_session *s, int from, int to, const char *name)
@@ -70,7 +61,7 @@ static void make_expected(void)
     expected = malloc((size_t)(2 + n_decode) * n_vocab * sizeof *expected);
     for (int i = 0; i < MOST_TOKENS; i++)
         tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, MOST_TOKENS);
     for (int i = 0; s && i < 2 + n_decode; i++) {
         CHECK(pf_session_eval(s, tokens + piece_at(i), piece_size(i), 0) == PF_OK, "%s", pf_last_error());
         memcpy(expected + (size_t)i * n_vocab, pf_session_logits(s), n_vocab * sizeof *expected);
@@ -124,7 +115,7 @@ static void check_run(const char *name, const struct setting *set, struct pf_sim
     CHECK(m, "%s: %s", name, pf_last_error());
     if (!m)
         return;
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, MOST_TOKENS);
     run(s, 0, 2 + n_decode, name);
     if (s && pf_session_rewind(s, 0) == PF_OK)
         run(s, 0, 2, name);                  /* with experts in RAM from the beginning: the next layer's are copied ahead */
@@ -203,7 +194,7 @@ static void test_facts(void)
     CHECK(info->gpu_bytes_per_token > 0 && info->gpu_bytes_per_token < info->bytes_per_token, "%d of %d bytes a token",
           (int)info->gpu_bytes_per_token, (int)info->bytes_per_token);
     CHECK(info->n_expert_layers > 0 && info->n_expert_layers <= info->n_layers, "%d layers with experts", (int)info->n_expert_layers);
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, MOST_TOKENS);
     sim.lose_in_serve = true;
     run(s, 0, 4, "lost");
     CHECK(info->gpu_bytes_per_token == 0, "a lost device reads %d bytes", (int)info->gpu_bytes_per_token);
@@ -223,7 +214,7 @@ static void test_learned(uint64_t least)
     pf_model *m = open_model(&set, &sim);
     int n_used = (int)pf_model_info(m)->n_experts_used;
     uint64_t n_layers = (uint64_t)pf_model_info(m)->n_expert_layers;
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, MOST_TOKENS);
     pf_learned_get(m, &l);
     CHECK(l.n_deals == 0, "%d deals before the first", l.n_deals);
     run(s, 0, 3, "learning");
@@ -237,7 +228,7 @@ static void test_learned(uint64_t least)
         for (int d = 0; d <= n_used - w; d++)
             l.deals[l.n_deals++] = (struct pf_learned_deal){ n_used, w, d, 9, w == 0 && d == 1 ? 1e-3 : 1e3 };
     m = open_model(&set, &sim);
-    s = open_session(m);
+    s = open_session(m, MOST_TOKENS);
     CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());
     pf_learned_set(m, &l);
     pf_learned_get(m, &known);
@@ -261,7 +252,7 @@ static void test_room(void)
     CHECK(pf_file_inspect(path, 0, &info) == PF_OK, "%s", pf_last_error());
     pf_model *m = open_model(&set, &sim);
     const struct pf_model_info *facts = pf_model_info(m);
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, MOST_TOKENS);
     pf_stats_get(m, &stats);
     uint64_t n = (uint64_t)(facts->n_experts * facts->n_expert_layers);
     CHECK(stats.vram_slots == n, "room for %d of %d experts", (int)stats.vram_slots, (int)n);
@@ -339,7 +330,7 @@ static void test_timeline(uint64_t least)
     struct text json = { 0 };
     set.n_spans = 1 << 16;
     pf_model *m = open_model(&set, &sim);
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, MOST_TOKENS);
     int n_layers = (int)pf_model_info(m)->n_layers, n_expert_layers = (int)pf_model_info(m)->n_expert_layers, n;
     run(s, 0, 2 + n_decode, "watched");
     CHECK(pf_timeline_write(m, keep, &json) == PF_OK, "%s", pf_last_error());
@@ -469,7 +460,7 @@ static void test_loss(void)
 
     sim = (struct pf_sim){ 0 };
     pf_model *m = open_model(&set, &sim);
-    pf_session *a = open_session(m), *b = open_session(m);
+    pf_session *a = open_session(m, MOST_TOKENS), *b = open_session(m, MOST_TOKENS);
     run(a, 0, 5, "the first of two");
     run(b, 0, 3, "the second of two");
     sim.lose_in_serve = true;

@@ -14,6 +14,7 @@
 
 #include "check.h"
 #include "moe/residency.h"
+#include "open_session.h"
 
 enum { N_PROMPT = 12, N_STEPS = 16, N_TOKENS = N_PROMPT + N_STEPS, N_CTX = 64 };
 
@@ -97,16 +98,6 @@ static const struct change {
 
 /* ---- The model ------------------------------------------------------------------------------------------------------- */
 
-static pf_session *open_session(pf_model *m)
-{
-    pf_session *s = NULL;
-    struct pf_session_opts so;
-    pf_session_opts_init(&so);
-    so.n_ctx = N_CTX;
-    CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s", pf_last_error());
-    return s;
-}
-
 static bool plans(struct pf_model_opts *o, uint64_t ram_bytes, struct pf_plan *plan)
 {
     o->ram_bytes = ram_bytes;
@@ -173,7 +164,7 @@ static void make_expected(void)
     expected = malloc((N_STEPS + 1) * n_vocab * sizeof *expected);
     for (int i = 0; i < N_TOKENS; i++)
         tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, N_CTX);
     for (int i = 0; i <= N_STEPS && step(s, i) == PF_OK; i++)
         memcpy(expected + (size_t)i * n_vocab, pf_session_logits(s), n_vocab * sizeof *expected);
     pf_session_close(&s);
@@ -186,7 +177,7 @@ static void make_expected(void)
 static void test_between(int percent)
 {
     pf_model *m = open_model(percent, NULL);
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, N_CTX);
     for (int i = 0; s && i < 8; i++) {
         const struct change *c = &changes[i / 2];
         if (i % 2 == 0) {
@@ -216,7 +207,7 @@ static void test_within(int percent)
 {
     int countdown = 0;
     pf_model *m = open_model(percent, NULL);
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, N_CTX);
     struct pf_trace_opts o = { .stages = 1u << PF_STAGE_LOGITS, .fn = on_stage, .ctx = &countdown };
     step_right(s, 0, "before");
     if (pf_model_info(m)->n_experts > 0) {
@@ -255,7 +246,7 @@ static void test_stall(void)
         struct pf_residency_setup setup = { .io = pf_io_sim_open, .io_ctx = &sim, .policy = &pf_evict_nextuse,
                                             .stall_ns = 20000000 };
         pf_model *m = open_model(0, &setup);
-        pf_session *s = open_session(m);
+        pf_session *s = open_session(m, N_CTX);
         for (int i = 0; s && i <= 4; i++)
             n_failed += step_slow(s, i);
         pf_session_close(&s);

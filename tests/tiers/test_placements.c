@@ -10,6 +10,7 @@
 #include "base/pf_mem.h"
 #include "check.h"
 #include "moe/residency.h"
+#include "open_session.h"
 
 enum { N_PROMPT = 20, N_DECODE = 4, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, MAX_THREADS = 3 };
 
@@ -17,16 +18,6 @@ static const char *path;
 static int32_t tokens[N_TOKENS];
 static float  *expected;                     /* [N_DECODE + 1][n_vocab] after the prompt and after each token */
 static size_t  n_vocab;
-
-static pf_session *open_session(pf_model *m)
-{
-    pf_session *s = NULL;
-    struct pf_session_opts so;
-    pf_session_opts_init(&so);
-    so.n_ctx = N_CTX;
-    CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s", pf_last_error());
-    return s;
-}
 
 /* Evaluates piece i: the prompt, or one token; on failure *n_failed counts, and it is tried again. */
 static bool eval_piece(pf_session *s, int i, int *n_failed)
@@ -44,7 +35,7 @@ static bool eval_piece(pf_session *s, int i, int *n_failed)
 
 static void run(pf_model *m, const char *name, int *n_failed)
 {
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, N_CTX);
     for (int i = 0; s && i <= N_DECODE && eval_piece(s, i, n_failed); i++)
         CHECK(memcmp(pf_session_logits(s), expected + (size_t)i * n_vocab, n_vocab * sizeof(float)) == 0,
               "%s: other bits after piece %d", name, i);
@@ -62,7 +53,7 @@ static void make_expected(void)
     expected = malloc((N_DECODE + 1) * n_vocab * sizeof *expected);
     for (int i = 0; i < N_TOKENS; i++)
         tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
-    pf_session *s = open_session(m);
+    pf_session *s = open_session(m, N_CTX);
     int n_failed = 0;
     for (int i = 0; i <= N_DECODE && eval_piece(s, i, &n_failed); i++)
         memcpy(expected + (size_t)i * n_vocab, pf_session_logits(s), n_vocab * sizeof *expected);

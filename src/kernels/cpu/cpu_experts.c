@@ -253,17 +253,12 @@ static pf_status prepare_down(struct cpu_backend *b, const struct experts_job *j
     return PF_OK;
 }
 
-static uint64_t matrix_bytes(const struct pf_expert_weight *w)
-{
-    return w->row_bytes * (uint64_t)w->n_out;
-}
-
 /* Gate, up and the activation, and the down product's inputs, for the experts in b->active. */
 static pf_status run_gate_up(struct cpu_backend *b, int n_active)
 {
     const struct pf_experts_op *e = &b->experts;
     struct experts_job job = { .b = b, .e = e, .n_active = n_active };
-    b->base.weight_bytes_read += (uint64_t)n_active * (matrix_bytes(e->gate) + matrix_bytes(e->up));
+    b->base.weight_bytes_read += (uint64_t)n_active * (pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up));
     if (e->gate->lora || e->up->lora)
         pf_pool_run(b->pool, low_of_gate_up, &job, n_active, 1);
     deal(&job, gate_up_tasks, e->gate->n_out, FF_GRAIN);
@@ -273,7 +268,7 @@ static pf_status run_gate_up(struct cpu_backend *b, int n_active)
 static void run_down(struct cpu_backend *b, int n_active)
 {
     struct experts_job job = { .b = b, .e = &b->experts, .n_active = n_active };
-    b->base.weight_bytes_read += (uint64_t)n_active * matrix_bytes(job.e->down);
+    b->base.weight_bytes_read += (uint64_t)n_active * pf_expert_weight_bytes(job.e->down);
     if (job.e->down->lora)
         pf_pool_run(b->pool, low_of_down, &job, n_active, 1);
     deal(&job, down_tasks, job.e->down->n_out, 2 * FF_GRAIN);

@@ -109,7 +109,7 @@ pf_status pf_cpu_linear(pf_backend *backend, const struct pf_linear *l, int n_l,
     for (int i = 0; i < n_l; i++) {
         quantised |= !pf_qtype_info(l[i].w->type)->is_float;
         n_rows += l[i].w->n_out;
-        b->base.weight_bytes_read += l[i].w->row_bytes * (uint64_t)l[i].w->n_out;
+        b->base.weight_bytes_read += pf_weight_bytes(l[i].w);
     }
     PF_TRY(pf_cpu_prepare(b, &b->x, x, l[0].w->n_in, l[0].w->n_in, rows, quantised));
     struct linear_job job = { b, l, n_l, rows, pf_cpu_grain(b, n_rows) };

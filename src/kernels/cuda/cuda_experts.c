@@ -148,11 +148,6 @@ static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *
     return add_low(b, e, e->down, at.down, &b->a, 1, b->pick_out);
 }
 
-static uint64_t expert_bytes(const struct pf_expert_weight *w)
-{
-    return w->row_bytes * (uint64_t)w->n_out;
-}
-
 static bool all_quantised(const struct pf_experts_op *e)
 {
     return pf_cuda_is_quantised(e->gate->type) && pf_cuda_is_quantised(e->up->type) && pf_cuda_is_quantised(e->down->type);
@@ -169,7 +164,7 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
     struct cu_experts o = { .weigh_input = e->weigh_input, .n = e->gate->n_out, .n_out = e->down->n_out,
                             .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .x = b->a, .tables = b->tables };
     PF_TRY(pf_cuda_settle(b));
-    uint64_t bytes = expert_bytes(e->gate) + expert_bytes(e->up) + expert_bytes(e->down);
+    uint64_t bytes = pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up) + pf_expert_weight_bytes(e->down);
     b->base.weight_bytes_read += (uint64_t)(e->rows * e->n_used) * bytes;
     if (by_tiles(b, e)) {
         PF_TRY(run_prompt(b, e, NULL));
@@ -216,7 +211,7 @@ pf_status pf_cuda_experts_part(pf_backend *backend, const int *experts, int n)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     const struct pf_experts_op *e = &b->parts;
-    b->base.weight_bytes_read += (uint64_t)n * (expert_bytes(e->gate) + expert_bytes(e->up) + expert_bytes(e->down));
+    b->base.weight_bytes_read += (uint64_t)n * (pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up) + pf_expert_weight_bytes(e->down));
     for (int i = 0; i < n; i += CU_TABLE_ENTRIES)
         PF_TRY(run_part(b, experts + i, n - i < CU_TABLE_ENTRIES ? n - i : CU_TABLE_ENTRIES));
     return PF_OK;

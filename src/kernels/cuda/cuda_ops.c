@@ -116,7 +116,7 @@ pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l
     PF_TRY(pf_cuda_settle(b));
     for (int i = 0; i < n_l; i++) {
         quantised |= pf_cuda_is_quantised(l[i].w->type);
-        b->base.weight_bytes_read += l[i].w->row_bytes * (uint64_t)l[i].w->n_out;
+        b->base.weight_bytes_read += pf_weight_bytes(l[i].w);
     }
     PF_TRY(pf_cuda_quantise_x(b, x, o.n, rows, quantised, &o.x));
     while (done != (1u << n_l) - 1) {
