@@ -242,8 +242,8 @@ void pf_pool_begin(pf_pool *p, void *ctx, const struct pf_job *jobs, int n_jobs)
         p->n_chunks += chunks_of(&jobs[j]);
     }
     atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-    for (int j = 0; j < n_jobs; j++)
-        for (uint32_t i = 0, t = (uint32_t)p->n_threads; i < t; i++) {
+    for (uint32_t i = 0, t = (uint32_t)p->n_threads; i < t; i++)
+        for (int j = 0; j < n_jobs; j++) {
             uint64_t first = (uint64_t)chunks_of(&jobs[j]) * i / t, last = (uint64_t)chunks_of(&jobs[j]) * (i + 1) / t;
             atomic_store_explicit(&p->shares[i].left[j], last << 32 | first, memory_order_release);
         }
