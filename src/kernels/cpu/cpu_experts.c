@@ -22,7 +22,6 @@ enum { FF_GRAIN = 64 };          /* weight rows of gate and of up in one task at
 
 struct half {                    /* gate and up, or down */
     const int *experts;
-    int n_experts;
     int n_rows, grain;           /* of an expert's matrix; that a task takes */
     int per_expert;              /* tasks */
 };
@@ -275,7 +274,6 @@ static void cut(struct half *h, const struct cpu_backend *b, const int *experts,
 {
     enum { TASKS_PER_THREAD = 32 };          /* the last of them is what a thread may wait for */
     h->experts = experts;
-    h->n_experts = n_experts;
     h->n_rows = n_rows;
     h->grain = pf_cpu_grain(b, (int64_t)n_rows * n_experts, TASKS_PER_THREAD, most);
     h->per_expert = (n_rows + h->grain - 1) / h->grain;
