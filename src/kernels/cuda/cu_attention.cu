@@ -8,6 +8,8 @@
  *
  * In a chunk a thread owns a dot of a query and a key, and an element of the weighted sum of values, so that each runs in its
  * fixed order. All query heads that share the KV head go together, HEADS at a time. */
+#include <cuda_pipeline.h>
+
 #include "kernels/cuda/cu_attention.h"
 
 enum { HEADS = 8, THREADS = 256, SPLIT_ROWS = CU_VECTOR_ROWS, SPLIT_HEADS = 2, SPLIT_THREADS = 512 };
@@ -26,16 +28,20 @@ CU_INLINE void chunk_weights(const struct attention &o, K key, int lo, int hi, i
 {
     int lo32 = lo & ~31, n = ((hi + 31) & ~31) - lo32, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x; i < n_heads * n; i += blockDim.x) {
         int h = i / n, p = lo32 + i % n;
         s.weight[h * CHUNK + p] = p >= lo && p < hi ? dot(s.q + h * o.kv.hd_k, key(p), o.kv.hd_k) * o.a.scale : -INFINITY;
     }
     __syncthreads();
+#pragma unroll 1
     for (int h = warp; h < n_heads; h += blockDim.x / WARP) {
         float top = -INFINITY, sum = 0;
+#pragma unroll 4
         for (int i = lo32 + lane; i < hi; i += WARP)
             top = s.weight[h * CHUNK + i] > top ? s.weight[h * CHUNK + i] : top;
         top = warp_max(top);
+#pragma unroll 4
         for (int i = lo32 + lane; i < hi; i += WARP) {
             float e = pf_expf(s.weight[h * CHUNK + i] - top);
             s.weight[h * CHUNK + i] = e;
@@ -69,34 +75,75 @@ CU_INLINE void chunk_values(V value, int lo, int hi, int n_heads, const float *w
 
 CU_INLINE void load_queries(const struct attention &o, int row, int head, int n_heads, float *q)
 {
+#pragma unroll 1
     for (int i = threadIdx.x; i < n_heads * o.kv.hd_k; i += blockDim.x) {
         float v = o.a.q[((size_t)row * o.a.n_head + head) * o.kv.hd_k + i];
         q[i] = o.a.row_scale ? v * o.a.row_scale[row] : v;
     }
 }
 
-CU_INLINE struct sums carve(float *shared, int hd_k)
+CU_INLINE struct sums carve(float *shared, int heads, int hd_k)
 {
-    return { shared, shared + HEADS * hd_k, shared + HEADS * (hd_k + CHUNK), shared + HEADS * (hd_k + CHUNK + 1) };
+    return { shared, shared + heads * hd_k, shared + heads * (hd_k + CHUNK), shared + heads * (hd_k + CHUNK + 1) };
 }
 
-/* The weighted sum of element d of the values; loads run AHEAD of the sum. */
-template <class P>
-CU_INLINE float chunk_value(P v, int stride, int lo, int hi, const float *weight)
+CU_HOST_FN int sums_bytes(int heads, int hd_k)
 {
-    enum { AHEAD = 32 };
-    float sum = 0;
-    for (int p = lo; p < hi; p += AHEAD) {
+    return (heads * (hd_k + CHUNK + 2) * (int)sizeof(float) + 15) / 16 * 16;
+}
+
+/* A block's memory: the sums, then a chunk's values, then its keys, whose rows lie so that eight lanes read eight of them at once. */
+enum { KEY_PAD = 16 };
+
+static inline size_t split_bytes(const struct attention &o, int heads)
+{
+    return sums_bytes(heads, o.kv.hd_k) + (o.value_bytes ? o.value_bytes + 16 : 0) + (o.key_bytes ? CHUNK * (o.key_bytes + KEY_PAD) : 0);
+}
+
+/* Starts copying keys lo to hi - 1, each a multiple of 16 bytes. */
+CU_INLINE void fetch_keys(char *to, const char *from, int bytes, int lo, int hi)
+{
+    int per = bytes / 16;
+#pragma unroll 2
+    for (int i = lo * per + threadIdx.x; i < hi * per; i += blockDim.x)
+        __pipeline_memcpy_async(to + i / per * (bytes + KEY_PAD) + i % per * 16, from + (size_t)i * 16, 16);
+    __pipeline_commit();
+}
+
+/* Starts copying bytes from any address to shared memory, from a multiple of 16 on; where they will lie. */
+CU_INLINE const char *fetch_values(char *to, const char *from, int bytes)
+{
+    int skip = (int)((uintptr_t)from & 15);
+#pragma unroll 2
+    for (int i = 16 * threadIdx.x; i < skip + bytes; i += 16 * blockDim.x)
+        __pipeline_memcpy_async(to + i, from - skip + i, 16);
+    __pipeline_commit();
+    return to + skip;
+}
+
+/* Goes on with the weighted sum of an element of the values, as many loads ahead of it, as long as there are so many. */
+template <int AHEAD, class P>
+CU_INLINE void add_values(P v, int stride, int &p, int hi, const float *weight, float &sum)
+{
+#pragma unroll 1
+    for (; p + AHEAD <= hi; p += AHEAD) {
         decltype(loaded(v)) x[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
-            if (p + i < hi)
-                x[i] = loaded(v + (size_t)(p + i) * stride);
+            x[i] = loaded(v + (size_t)(p + i) * stride);
 #pragma unroll
         for (int i = 0; i < AHEAD; i++)
-            if (p + i < hi)
-                sum = fmaf(weight[p + i], value_of(x[i]), sum);
+            sum = fmaf(weight[p + i], value_of(x[i]), sum);
     }
+}
+
+template <class P>
+CU_INLINE float chunk_value(P v, int stride, int lo, int hi, const float *weight)
+{
+    int p = lo;
+    float sum = 0;
+    add_values<16>(v, stride, p, hi, weight, sum);
+    add_values<1>(v, stride, p, hi, weight, sum);
     return sum;
 }
 
@@ -104,11 +151,12 @@ CU_INLINE float chunk_value(P v, int stride, int lo, int hi, const float *weight
 CU_INLINE void fold_chunks(const struct attention &o, int row, int head, int n_heads, int begin, int end)
 {
     int stride = o.kv.hd_v + 2;
+#pragma unroll 1
     for (int i = threadIdx.x; i < n_heads * o.kv.hd_v; i += blockDim.x) {
         int h = head + i / o.kv.hd_v, d = i % o.kv.hd_v;
         const float *part = o.part + ((size_t)row * o.a.n_head + h) * o.n_chunks * stride;
         float m = -INFINITY, z = 0, acc = 0;
-#pragma unroll 4
+#pragma unroll 2
         for (int c = begin; c <= end; c++) {
             const float *p = part + (size_t)c * stride;
             float mc = __ldcg(p + o.kv.hd_v), zc = __ldcg(p + o.kv.hd_v + 1), ac = __ldcg(p + d), top = m > mc ? m : mc;
@@ -140,13 +188,14 @@ CU_INLINE bool last_of(int n, int *count)
     return last;
 }
 
-/* blockIdx: KV head and SPLIT_HEADS of its heads, chunk, row. */
+/* blockIdx: KV head and SPLIT_HEADS of its heads, chunk, row. Keys and values are on their way to shared memory before the queries are
+ * there, where both fit; a thread that reads its key itself reads it a line for every 16 bytes. */
 template <class P>
 static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_constant__ struct attention o, int n_groups)
 {
     extern __shared__ float shared[];
     wait_turn();
-    struct sums s = carve(shared, o.kv.hd_k);
+    struct sums s = carve(shared, SPLIT_HEADS, o.kv.hd_k);
     int hk = blockIdx.x / n_groups, c = blockIdx.y, row = blockIdx.z, pos = o.a.pos[row], group = o.a.n_head / o.kv.n_kv_head;
     int first = first_visible(o.a, pos), lo = max(first - c * CHUNK, 0), hi = min(pos + 1 - c * CHUNK, (int)CHUNK), hd_v = o.kv.hd_v;
     if (lo >= hi)
@@ -155,8 +204,21 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
     size_t at = pf_kv_row(&o.kv, c * CHUNK, hk), stride = (size_t)o.n_chunks * (hd_v + 2);
     P k = element_at<P>(o.kv.k, at * o.kv.hd_k), v = element_at<P>(o.kv.v, at * o.v_stride);
     float *part = o.part + (((size_t)row * o.a.n_head + head) * o.n_chunks + c) * (hd_v + 2);
+    char *values = (char *)shared + sums_bytes(SPLIT_HEADS, o.kv.hd_k), *keys = values + (o.value_bytes ? o.value_bytes + 16 : 0);
+    if (o.key_bytes)
+        fetch_keys(keys, byte_at(k), o.key_bytes, lo, hi);
+    if (o.value_bytes)
+        v = element_at<P>(fetch_values(values, byte_at(v + (size_t)lo * hd_v), bytes_of<P>((hi - lo) * hd_v)) - bytes_of<P>(lo * hd_v), 0);
     load_queries(o, row, head, n_heads, s.q);
-    chunk_weights(o, [&](int p) { return k + (size_t)p * o.kv.hd_k; }, lo, hi, n_heads, s);
+    if (o.key_bytes) {
+        o.value_bytes ? __pipeline_wait_prior(1) : __pipeline_wait_prior(0);
+        chunk_weights(o, [&](int p) { return element_at<P>(keys + p * (o.key_bytes + KEY_PAD), 0); }, lo, hi, n_heads, s);
+    } else {
+        chunk_weights(o, [&](int p) { return k + (size_t)p * o.kv.hd_k; }, lo, hi, n_heads, s);
+    }
+    __pipeline_wait_prior(0);
+    __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x; i < n_heads * hd_v; i += SPLIT_THREADS) {
         int h = i / hd_v, d = i % hd_v;
         part[h * stride + d] = chunk_value(v + d, o.v_stride, lo, hi, s.weight + h * CHUNK);
@@ -165,7 +227,9 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
         part[threadIdx.x * stride + hd_v] = s.mc[threadIdx.x];
         part[threadIdx.x * stride + hd_v + 1] = s.zc[threadIdx.x];
     }
-    if (last_of(pos / CHUNK - first / CHUNK + 1, &o.count[row * gridDim.x + blockIdx.x]))
+    int n = pos / CHUNK - first / CHUNK + 1;
+    __syncthreads();
+    if (n == 1 || last_of(n, &o.count[row * gridDim.x + blockIdx.x]))
         fold_chunks(o, row, head, n_heads, first / CHUNK, pos / CHUNK);
 }
 
@@ -192,7 +256,7 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
     wait_turn();
     extern __shared__ float shared[];
     enum { PARTS = CU_HEAD_DIM / THREADS };
-    struct sums s = carve(shared, o.kv.hd_k);
+    struct sums s = carve(shared, HEADS, o.kv.hd_k);
     float *m = s.zc + HEADS, *z = m + HEADS, *old = z + HEADS, *fresh = old + HEADS, acc[PARTS][HEADS] = { { 0 } };
     int hk = blockIdx.x / n_groups, h0 = blockIdx.x % n_groups * HEADS, row = blockIdx.y, group = o.a.n_head / o.kv.n_kv_head;
     int n_heads = min((int)HEADS, group - h0), head = hk * group + h0, n_parts = (o.kv.hd_v + THREADS - 1) / THREADS, t = threadIdx.x;
@@ -250,19 +314,40 @@ extern "C" size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int
 template <class P>
 static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
+    enum { STATIC_BYTES = 48 << 10 };
     size_t bytes = HEADS * ((size_t)o.kv.hd_k + CHUNK + 6) * sizeof(float);
     int group = o.a.n_head / o.kv.n_kv_head, n_groups = ceil_div(group, SPLIT_HEADS), n_wholes = ceil_div(group, HEADS);
-    if (o.a.rows <= SPLIT_ROWS && !o.a.chosen && !o.a.blocks)
-        return launch_early(split<P>, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, o, n_groups);
+    if (o.a.rows <= SPLIT_ROWS && !o.a.chosen && !o.a.blocks) {
+        size_t all = split_bytes(o, SPLIT_HEADS);
+        cudaError_t e = all <= STATIC_BYTES ? cudaSuccess :
+                        cudaFuncSetAttribute(split<P>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)all);
+        if (e != cudaSuccess)
+            return e;
+        return launch_early(split<P>, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, all, st, o, n_groups);
+    }
     if (pf_cu_attention_tiled(&o))
         return pf_cu_attention_tiles(st, &o);
     return launch_early(whole<P>, dim3(o.kv.n_kv_head * n_wholes, o.a.rows), THREADS, bytes, st, o, n_wholes);
 }
 
-extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count,
-                                       float *part, const struct cu_x *x, int *fault)
+/* What split copies to shared memory, of which a block may have so much: values first, then keys. */
+static void choose_copies(struct attention *o, size_t shared_bytes)
 {
-    struct attention o = { *a, *a->kv, {}, n_chunks, count, part, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x, fault };
+    enum { MOST = 140 << 10 };
+    size_t key = pf_kv_row_bytes(o->kv.type, o->kv.hd_k), most = min(shared_bytes, (size_t)MOST), used = split_bytes(*o, SPLIT_HEADS);
+    size_t values = CHUNK * pf_kv_row_bytes(o->kv.type, o->kv.hd_v), keys = CHUNK * (key + KEY_PAD);
+    if (o->v_stride == o->kv.hd_v && used + values + 16 <= most) {
+        o->value_bytes = (int)values;
+        used += values + 16;
+    }
+    if (key % 16 == 0 && used + keys <= most)
+        o->key_bytes = (int)key;
+}
+
+extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count, float *part,
+                                       const struct cu_x *x, size_t shared_bytes, int *fault)
+{
+    struct attention o = { *a, *a->kv, {}, n_chunks, count, part, 0, 0, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x, fault };
     o.kv.v = a->kv->v ? a->kv->v : a->kv->k;
     if (a->blocks) {
         o.blocks = *a->blocks;
@@ -270,6 +355,7 @@ extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attentio
     }
     if (a->kv->hd_k > CU_HEAD_DIM || a->kv->hd_v > CU_HEAD_DIM)
         return cudaErrorInvalidValue;
+    choose_copies(&o, shared_bytes);
     return a->kv->type == PF_KV_F16 ? launch<const uint16_t *>(st, o) : a->kv->type == PF_KV_F32 ? launch<const float *>(st, o) :
            launch<struct q8_at>(st, o);
 }

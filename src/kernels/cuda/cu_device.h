@@ -11,6 +11,7 @@
 #define PF_MATH_FN static __device__ __forceinline__
 #include "base/pf_math.h"
 #define CU_INLINE static __device__ __forceinline__
+#define CU_HOST_FN static __host__ __device__ __forceinline__
 #define PF_KV_FN CU_INLINE
 #include "kernels/cuda/cu_api.h"
 

@@ -6,7 +6,7 @@
  *     down      a block takes eight output elements of a row for all its picks and adds them up in the router's order */
 #include "kernels/cuda/cu_dot.h"
 
-enum { GATE_ROWS = 32, DOWN_ROWS = TASK_ROWS };
+enum { GATE_ROWS = 32, DOWN_ROWS = 8 };
 
 CU_INLINE float scale_and_bias(const struct cu_expert_weight &w, int expert, int n_out, int r, float v)
 {
@@ -91,6 +91,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
     if (threadIdx.x >= DOWN_ROWS || r >= e.n_out)
         return;
     float sum = 0;
+#pragma unroll 1
     for (int i = 0; i < e.n_used; i++) {
         float v = D::total(sums + (i * DOWN_ROWS + threadIdx.x) * stride, e.n);
         v = scale_and_bias(e.w, e.picks[first + i], e.n_out, r, v);

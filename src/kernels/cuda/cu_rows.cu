@@ -349,24 +349,28 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
     size_t at = pf_kv_row(&o.kv, pos, head) * hd;
     if (part == 2) {
         const float *from = o.v + ((size_t)row * o.kv.n_kv_head + head) * hd;
+#pragma unroll 1
         for (int i = lane; i < hd; i += WARP)
             put(o.kv.type, o.kv.v, at + i, from[i]);
         return;
     }
     const struct pf_rope_op &r = o.rope[part];
     float *x = r.x + ((size_t)row * r.n_head + head) * hd, sum = 0, factor = 1;
+#pragma unroll 1
     for (int i = lane; i < hd; i += WARP) {
         v[i] = x[i];
         sum = fmaf(v[i], v[i], sum);
     }
     if (o.norm[part]) {
         factor = 1.0f / sqrtf(warp_fold_all(sum) / (float)hd + o.eps);
+#pragma unroll 1
         for (int i = lane; i < hd; i += WARP) {
             float y = v[i] * factor;
             v[i] = o.weight[part] ? y * o.weight[part][i] : y;
         }
     }
     __syncwarp();
+#pragma unroll 1
     for (int i = lane; i < r.n_pairs; i += WARP) {
         float *pa = v + (r.neox ? i : 2 * i), *pb = v + (r.neox ? i + r.n_pairs : 2 * i + 1);
         float a = *pa, b = *pb, c = r.cs[(size_t)row * 2 * r.n_pairs + i], s = r.cs[((size_t)row * 2 + 1) * r.n_pairs + i];
@@ -374,6 +378,7 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
         *pb = fmaf(a, s, b * c);
     }
     __syncwarp();
+#pragma unroll 1
     for (int i = lane; i < hd; i += WARP) {
         x[i] = v[i];
         if (part == 1)

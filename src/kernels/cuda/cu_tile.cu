@@ -35,13 +35,13 @@ struct item {
     int part, r0, first, n_columns, expert;
 };
 
-static CU_HOST_FN size_t stage_bytes(int width)
+CU_HOST_FN size_t stage_bytes(int width)
 {
     return (size_t)(TILE_M + width) * STRIDE + SEGMENT * LINE * 16 + (size_t)SEGMENT * (width + 4) * 12;
 }
 
 /* All that a block has: stages, and twice the rows of x that a tile's columns read, for this tile and the next. */
-static CU_HOST_FN size_t block_bytes(int width, int n_stages)
+CU_HOST_FN size_t block_bytes(int width, int n_stages)
 {
     return n_stages * stage_bytes(width) + 2 * (size_t)width * sizeof(int);
 }

@@ -258,7 +258,8 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     } else {
         x.q = NULL;
     }
-    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x, b->fault),
+    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x, b->shared_bytes,
+                                              b->fault),
                          "attention");
 }
 
