@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
 
 /* blockIdx: eight rows, row of the batch. Groups go pick by pick. */
 template <class D>
-static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e, float *y)
+static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e, float *y, struct cu_residual residual)
 {
     extern __shared__ float memory[];
     enum { GROUPS = DOWN_ROWS / D::ROWS };
@@ -97,7 +97,10 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
         v = scale_and_bias(e.w, e.picks[first + i], e.n_out, r, v);
         sum = fmaf(e.weigh_input ? 1.0f : e.weights[first + i], v, sum);
     }
-    y[(size_t)row * e.n_out + r] = sum;
+    size_t at = (size_t)row * e.n_out + r;
+    y[at] = sum;
+    if (residual.x)
+        residual.x[at] = fmaf(residual.a, sum, residual.x[at]);
 }
 
 template <class D>
@@ -123,13 +126,13 @@ static cudaError_t launch_expert_rows(cudaStream_t st, const struct cu_experts *
 }
 
 template <class D>
-static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, float *y)
+static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, float *y, const struct cu_residual *residual)
 {
     struct block_shape shape = shape_of<D>(e->n_used * (DOWN_ROWS / D::ROWS), e->n);
     cudaError_t err = allow_bytes(down<D>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(down<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, y);
+    return launch_early(down<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, y, *residual);
 }
 
 extern "C" cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
@@ -152,12 +155,35 @@ extern "C" cudaError_t pf_cu_expert_rows(cudaStream_t st, const struct cu_expert
     }
 }
 
-extern "C" cudaError_t pf_cu_down(cudaStream_t st, const struct cu_experts *e, float *y)
+extern "C" cudaError_t pf_cu_down(cudaStream_t st, const struct cu_experts *e, float *y, const struct cu_residual *residual)
 {
     switch (e->w.type) {
-#define X(TYPE) case PF_##TYPE: return launch_down<dot_##TYPE>(st, e, y);
+#define X(TYPE) case PF_##TYPE: return launch_down<dot_##TYPE>(st, e, y, residual);
     CU_TYPE_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;
     }
+}
+
+/* As many elements as threads, row of the batch. */
+static __global__ void combine(const __grid_constant__ struct cu_combine c, struct cu_residual residual)
+{
+    wait_turn();
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    size_t at = (size_t)blockIdx.y * c.n + i;
+    float sum = 0;
+    if (i >= c.n)
+        return;
+    for (int k = 0; k < c.n_used; k++) {
+        size_t p = (size_t)blockIdx.y * c.n_used + k;
+        sum = fmaf(c.weights ? c.weights[p] : 1.0f, c.v[p * c.n + i], sum);
+    }
+    c.y[at] = sum;
+    if (residual.x)
+        residual.x[at] = fmaf(residual.a, sum, residual.x[at]);
+}
+
+extern "C" cudaError_t pf_cu_combine(cudaStream_t st, const struct cu_combine *c, const struct cu_residual *residual)
+{
+    return launch_early(combine, dim3(ceil_div(c->n, MOST_THREADS), c->rows), MOST_THREADS, 0, st, *c, *residual);
 }

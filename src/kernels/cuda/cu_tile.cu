@@ -413,25 +413,3 @@ extern "C" cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_
     group<<<1, 1024, 2 * (size_t)n_expert * sizeof(int), st>>>(picks, n_picks, n_expert, width, only, g);
     return cudaGetLastError();
 }
-
-enum { COMBINE_THREADS = 256 };
-
-/* y[row] = sum over its picks, in order, of weight * v[pick]. */
-static __global__ void combine(const float *v, const float *weights, int n, int n_used, float *y)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n)
-        return;
-    float sum = 0;
-    for (int k = 0; k < n_used; k++) {
-        size_t p = (size_t)blockIdx.y * n_used + k;
-        sum = fmaf(weights ? weights[p] : 1.0f, v[p * n + i], sum);
-    }
-    y[(size_t)blockIdx.y * n + i] = sum;
-}
-
-extern "C" cudaError_t pf_cu_combine(cudaStream_t st, const float *v, const float *weights, int n, int n_used, int rows, float *y)
-{
-    combine<<<dim3(ceil_div(n, COMBINE_THREADS), rows), COMBINE_THREADS, 0, st>>>(v, weights, n, n_used, y);
-    return cudaGetLastError();
-}
