@@ -210,10 +210,11 @@ cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *r, int *fault
 
 /* n_chunks: as many as the longest row may see. count: CU_VECTOR_ROWS * n_head zeros, which it leaves behind again. part:
  * scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are quantised into x as well, unless x->q is NULL;
- * heads must then be multiples of 32. shared_bytes: what a block of this GPU may have of shared memory. */
+ * heads must then be multiples of 32. heads: what is done first, in the same kernel if that is possible; or NULL. shared_bytes: what a
+ * block of this GPU may have of shared memory. */
 size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v);
 cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count, float *part,
-                            const struct cu_x *x, size_t shared_bytes, int *fault);
+                            const struct cu_x *x, const struct cu_heads *heads, size_t shared_bytes, int *fault);
 
 /* scores: [CU_CHOOSE_ROWS][max_positions]. */
 enum { CU_CHOOSE_ROWS = 16 };

@@ -135,7 +135,7 @@ CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 #if __CUDA_ARCH__ >= 900
     for (size_t i = threadIdx.x % WARP * 128; i < bytes; i += WARP * 128) {
         uint32_t word;
-        asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(word) : "l"((uintptr_t)(p + i) & ~(uintptr_t)3));
+        asm volatile("ld.global.L1::no_allocate.L2::128B.u32 %0, [%1];" : "=r"(word) : "l"((uintptr_t)(p + i) & ~(uintptr_t)3));
     }
 #endif
 }

@@ -498,10 +498,9 @@ struct block_shape {
     size_t bytes;
 };
 
-template <class D>
+template <class D, int MOST = MOST_THREADS / WARP>
 static struct block_shape shape_of(int n_groups, int n)
 {
-    enum { MOST = MOST_THREADS / WARP };
     int n_tasks = n_groups * D::n_rounds(n), best = 1;
     for (int w = 1; w <= MOST && w <= n_tasks; w++)
         if (ceil_div(n_tasks, w) < ceil_div(n_tasks, best))

@@ -18,8 +18,8 @@ CU_INLINE float scale_and_bias(const struct cu_expert_weight &w, int expert, int
 }
 
 /* blockIdx: 32 rows, pick. The groups of gate come first, then those of up. */
-template <class D>
-static __global__ void __launch_bounds__(MOST_THREADS, 3) gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct cu_x out, int *fault)
+template <class D, int THREADS, int BLOCKS>
+static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct cu_x out, int *fault)
 {
     extern __shared__ float memory[];
     enum { GROUPS = GATE_ROWS / D::ROWS };
@@ -103,15 +103,25 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
         residual.x[at] = fmaf(residual.a, sum, residual.x[at]);
 }
 
+template <class D, int THREADS, int BLOCKS>
+static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
+{
+    struct block_shape shape = shape_of<D, THREADS / WARP>(2 * GATE_ROWS / D::ROWS, e->n);
+    cudaError_t err = allow_bytes(gate_up<D, THREADS, BLOCKS>, shape.bytes);
+    if (err != cudaSuccess)
+        return err;
+    return launch_early(gate_up<D, THREADS, BLOCKS>, dim3(ceil_div(e->n_out, GATE_ROWS), e->rows * e->n_used), shape.threads, shape.bytes, st,
+                        *e, *out, fault);
+}
+
+/* Few blocks have more warps each: two of them fit a multiprocessor instead of three. */
 template <class D>
 static cudaError_t launch_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
 {
-    struct block_shape shape = shape_of<D>(2 * GATE_ROWS / D::ROWS, e->n);
-    cudaError_t err = allow_bytes(gate_up<D>, shape.bytes);
-    if (err != cudaSuccess)
-        return err;
-    return launch_early(gate_up<D>, dim3(ceil_div(e->n_out, GATE_ROWS), e->rows * e->n_used), shape.threads, shape.bytes, st,
-                        *e, *out, fault);
+    enum { MORE_THREADS = 12 * WARP, FEW = 256 };
+    if (ceil_div(e->n_out, GATE_ROWS) * e->rows * e->n_used <= FEW)
+        return launch_gate_up_of<D, MORE_THREADS, 2>(st, e, out, fault);
+    return launch_gate_up_of<D, MOST_THREADS, 3>(st, e, out, fault);
 }
 
 template <class D>

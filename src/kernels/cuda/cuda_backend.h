@@ -17,7 +17,7 @@
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (pf_cuda_wrote).
  *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel: a product
  *     waits for the addition of what it puts out, an addition whose product is gone for the norm that reads its sum, a norm
- *     for the product that reads it, norms of heads and rotation for kv_store. Any other operation starts them first, one by one, as they
+ *     for the product that reads it, norms of heads and rotation for kv_store, and this for attention. Any other operation starts them first, one by one, as they
  *     came (pf_cuda_settle).
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
  *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
@@ -103,6 +103,7 @@ struct cuda_backend {
     struct held_product product;
     struct held_add   held;
     struct cu_norm    norm;              /* y NULL: none is held */
+    struct cu_heads   stored;            /* rows 0: none is held */
     struct held_heads heads;
 
     struct pf_experts_op parts;          /* from experts_begin to experts_end, */

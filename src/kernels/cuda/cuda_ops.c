@@ -29,8 +29,12 @@ static pf_status settle_rows(struct cuda_backend *b)
 {
     struct held_add add = b->held;
     struct cu_norm norm = b->norm;
+    struct cu_heads stored = b->stored;
     b->held.y = b->norm.y = NULL;
+    b->stored.rows = 0;
     PF_TRY(start_product(b));
+    if (stored.rows)
+        CU_PUT(b, pf_cu_heads(b->stream, &stored), "queries and keys");
     if (add.y)
         CU_PUT(b, pf_cu_add(b->stream, add.y, add.a, add.x, add.n), "adding");
     if (norm.y)
@@ -304,7 +308,9 @@ pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, con
     struct cu_heads o = { .kv = *kv, .v = v, .pos = pos, .rows = rows };
     if (heads_together(&b->heads, k, rows, &o)) {
         b->heads.n_norms = b->heads.n_ropes = 0;
-        return pf_cuda_put(b, pf_cu_heads(b->stream, &o), "queries and keys");
+        PF_TRY(settle_rows(b));
+        b->stored = o;
+        return PF_OK;
     }
     PF_TRY(pf_cuda_settle(b));
     return pf_cuda_put(b, pf_cu_kv_store(b->stream, kv, k, v, pos, rows), "storing keys and values");
@@ -314,6 +320,8 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct pf_attention_op o = *a;
+    struct cu_heads heads = b->stored;
+    b->stored.rows = 0;
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_floats_at(b, a->sinks, (size_t)a->n_head, &o.sinks));
     int64_t n_out = (int64_t)a->n_head * a->kv->hd_v;
@@ -326,8 +334,8 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     } else {
         x.q = NULL;
     }
-    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x, b->shared_bytes,
-                                              b->fault),
+    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x, heads.rows ? &heads : NULL,
+                                              b->shared_bytes, b->fault),
                          "attention");
 }
 
