@@ -27,6 +27,10 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
     int pick = blockIdx.y, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.x * GATE_ROWS + lane, stride = D::n_sums(e.n);
     if (!e.w.data[expert])
         return;
+    if (threadIdx.x < 2) {
+        const struct cu_expert_weight &m = threadIdx.x ? e.w2 : e.w;
+        fetch_ahead(m.data[expert] + (size_t)blockIdx.x * GATE_ROWS * m.row_bytes, min((int)GATE_ROWS, e.n_out - (int)blockIdx.x * GATE_ROWS) * m.row_bytes);
+    }
     const float *sums = run_tasks<D>(2 * GROUPS, e.n, e.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         const struct cu_expert_weight &m = g < GROUPS ? e.w : e.w2;
         w = { m.data[expert], m.row_bytes, e.n_out - 1 };
@@ -78,8 +82,8 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
     enum { GROUPS = DOWN_ROWS / D::ROWS };
     int row = blockIdx.y, first = row * e.n_used, r = blockIdx.x * DOWN_ROWS + threadIdx.x, stride = D::n_sums(e.n);
     int n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS);
-    for (int i = threadIdx.x / WARP; i < e.n_used; i += blockDim.x / WARP) {    /* the picks are older than the kernel ahead */
-        int expert = *(const volatile int32_t *)&e.picks[first + i];
+    if (threadIdx.x < e.n_used) {                /* the picks are older than the kernel ahead */
+        int expert = *(const volatile int32_t *)&e.picks[first + threadIdx.x];
         fetch_ahead(e.w.data[expert] + (size_t)blockIdx.x * DOWN_ROWS * e.w.row_bytes, n_rows * e.w.row_bytes);
     }
     wait_turn();

@@ -31,8 +31,8 @@ CU_INLINE struct place place_of(const struct cu_linear &l, int block_rows, int b
 
 CU_INLINE void fetch_rows_ahead(const struct cu_linear &l, const struct place &at, int block_rows)
 {
-    for (int r = at.first + threadIdx.x / WARP; r < min(at.first + block_rows, at.p->n_out); r += blockDim.x / WARP)
-        fetch_ahead(at.base + r * l.row_bytes, l.row_bytes);
+    if (threadIdx.x == 0)
+        fetch_ahead(at.base + at.first * l.row_bytes, min(block_rows, at.p->n_out - at.first) * l.row_bytes);
 }
 
 template <class D>
