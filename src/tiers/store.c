@@ -22,6 +22,7 @@
  *     the reader handles what comes back and sends what had no room before.
  *  8. `wanted` is read before `ahead`, and ahead before guesses and the background order, which go to `ahead` one slab at a time
  *     when few reads are under way: what nobody may want delays what somebody waits for by no more than AHEAD_DEPTH reads.
+ *  9. A part whose reads are all back and that was not looked at yet is READING, in no list, and the reader knows of it.
  *
  * A read that comes back short is continued from the last whole sector, one that was interrupted is asked for again; all else
  * fails the part and everyone who waits for it with one sentence, and the next pin starts afresh.
@@ -953,6 +954,7 @@ static void finish_part(struct pf_store *s, int p)
         part->n_asked = 0;
         s->stats.n_retries++;
         queue_put(s, &s->wanted, p);
+        send_reads(s);
         return;
     }
     part->state = part->broken ? FAILED : READY;
@@ -965,7 +967,8 @@ static void finish_part(struct pf_store *s, int p)
     pthread_cond_broadcast(&s->changed);
 }
 
-static void finish_read(struct pf_store *s, struct read *r)
+/* Takes a read back from the engine, or gives it to it again. Returns its part if that was the part's last read, else NONE. */
+static int take_back(struct pf_store *s, struct read *r)
 {
     struct part *part = &s->parts[r->part];
     s->n_progress++;
@@ -973,7 +976,7 @@ static void finish_read(struct pf_store *s, struct read *r)
     s->stats.bytes_read += r->io.result > 0 ? (uint64_t)r->io.result : 0;
     if (must_repeat(s, r)) {
         s->io->ops->queue(s->io, &r->io);
-        return;
+        return NONE;
     }
     int p = r->part;
     r->next = s->idle;
@@ -985,8 +988,21 @@ static void finish_read(struct pf_store *s, struct read *r)
     }
     if (part->broken)
         queue_remove(s, p);              /* its other chunks are not asked for any more */
-    if (--part->n_flying == 0 && (part->broken || part->n_asked == part->n_chunks))
-        finish_part(s, p);
+    return --part->n_flying == 0 && (part->broken || part->n_asked == part->n_chunks) ? p : NONE;
+}
+
+/* Handles n reads that are back: first the drive gets new ones, as looking at what came takes a while. */
+static void handle(struct pf_store *s, struct pf_io_read **done, int n)
+{
+    int whole[PF_STORE_DEPTH], n_whole = 0;
+    for (int i = 0; i < n; i++) {
+        int p = take_back(s, (struct read *)((char *)done[i] - offsetof(struct read, io)));
+        if (p != NONE)
+            whole[n_whole++] = p;
+    }
+    send_reads(s);
+    for (int i = 0; i < n_whole; i++)
+        finish_part(s, whole[i]);
 }
 
 /* Waits for reads to come back and handles them. When the engine could not send everything, comes back a little later. */
@@ -1006,9 +1022,7 @@ static void *reader_main(void *arg)
         if (n == 0)
             nanosleep(&(struct timespec){ 0, 100000 }, NULL);
         pthread_mutex_lock(&s->lock);
-        for (int i = 0; i < n; i++)
-            finish_read(s, (struct read *)((char *)done[i] - offsetof(struct read, io)));
-        send_reads(s);
+        handle(s, done, n);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
