@@ -20,8 +20,8 @@
  *  7. Everything in pf_store is under `lock`, except: constants after open; a pinned part's slot; a READING part's bytes, which
  *     are the reader's; the engine's reap, which is the reader's too. Whoever wants parts sends the reads (send_reads), and
  *     the reader handles what comes back and sends what had no room before.
- *  8. `wanted` is read before `ahead`, and ahead before guesses and the background order, which go to `ahead` one slab at a time
- *     when few reads are under way: what nobody may want delays what somebody waits for by no more than AHEAD_DEPTH reads.
+ *  8. `wanted` is read before `ahead`, and ahead before guesses and the background order, which go to `ahead` one part at a time
+ *     when few reads are under way: what nobody may want delays what somebody waits for by no more than so many reads.
  *  9. A part whose reads are all back and that was not looked at yet is READING, in no list, and the reader knows of it.
  *
  * A read that comes back short is continued from the last whole sector, one that was interrupted is asked for again; all else
@@ -49,7 +49,7 @@
 #include "base/pf_time.h"
 #include "tiers/spread.h"
 
-enum { MAX_TRIES = 16, AHEAD_DEPTH = 4, SECTOR = 512, HUGE_BYTES = 2 << 20, NONE = -1 };
+enum { MAX_TRIES = 16, FILL_DEPTH = 4, SECTOR = 512, HUGE_BYTES = 2 << 20, NONE = -1 };
 
 enum state { ABSENT, QUEUED, READING, READY, FAILED };
 
@@ -113,6 +113,7 @@ struct pf_store {
     pf_io          *io;
 
     struct queue    wanted, ahead;       /* parts to read: for someone who waits; for later */
+    int             guess_depth;         /* no guess is read when so many reads are under way */
     struct order    guess, fill;         /* guess evicts and is forgotten at the next step; fill takes what is free */
     int             guesses[PF_MAX_GUESSES];
     uint32_t        n_tried, n_right;    /* parts read on a guess of late, and pinned afterwards */
@@ -534,17 +535,18 @@ static bool pin_absent(struct pf_store *s, const struct pf_slab *slab)
 
 /* ---- Sending reads; the lock is held ----------------------------------------------------------------------------- */
 
-/* The next slab of the order that wants parts and finds slots: its parts go to `ahead`. */
+/* The next part of the order that is wanted and finds a slot goes to `ahead`. */
 static void queue_next(struct pf_store *s, struct order *o)
 {
     bool guess = o == &s->guess;
-    while (o->at < o->n && s->ahead.head == NONE) {
-        const struct pf_slab *k = &s->slabs[o->slabs[o->at++]];
+    for (; o->at < o->n; o->at++) {
+        const struct pf_slab *k = &s->slabs[o->slabs[o->at]];
         for (int p = k->first; p < k->first + k->n; p++)
-            if (s->parts[p].state == ABSENT && start_load(s, p, &s->ahead, guess) && guess) {
-                s->parts[p].guessed = true;
-                s->n_tried++;
-                s->stats.n_guessed++;
+            if (s->parts[p].state == ABSENT && start_load(s, p, &s->ahead, guess)) {
+                s->parts[p].guessed = guess;
+                s->n_tried += guess;
+                s->stats.n_guessed += guess;
+                return;
             }
     }
 }
@@ -555,10 +557,10 @@ static int next_part(struct pf_store *s)
         return NONE;
     if (s->wanted.head != NONE)
         return s->wanted.head;
-    if (s->ahead.head == NONE && s->n_flying < AHEAD_DEPTH) {
+    if (s->ahead.head == NONE && s->n_flying < s->guess_depth)
         queue_next(s, &s->guess);
+    if (s->ahead.head == NONE && s->n_flying < FILL_DEPTH)
         queue_next(s, &s->fill);
-    }
     return s->ahead.head;
 }
 
@@ -616,8 +618,11 @@ static void ask_chunk(struct pf_store *s, int p)
 static void send_reads(struct pf_store *s)
 {
     bool idle = s->n_flying == 0;
-    for (int p; s->idle && (p = next_part(s)) != NONE;)
+    for (int p; s->idle && (p = next_part(s)) != NONE;) {
         ask_chunk(s, p);
+        if (idle && s->n_flying == 1)
+            s->io->ops->commit(s->io);       /* the drive begins while the others are made ready */
+    }
     s->unsent = !s->io->ops->commit(s->io);
     if (idle && s->n_flying > 0)
         pthread_cond_signal(&s->has_work);
@@ -773,13 +778,14 @@ static bool guessing_pays(struct pf_store *s)
     return false;
 }
 
-void pf_store_guess(pf_store *s, const int *slabs, int n)
+void pf_store_guess(pf_store *s, const int *slabs, int n, int depth)
 {
     pthread_mutex_lock(&s->lock);
     if (guessing_pays(s)) {
         assert(n <= PF_MAX_GUESSES);
         memcpy(s->guesses, slabs, (size_t)n * sizeof *slabs);
         s->guess = (struct order){ s->guesses, n, 0 };
+        s->guess_depth = depth;
         send_reads(s);
     }
     pthread_mutex_unlock(&s->lock);
