@@ -4,17 +4,21 @@
  *     [0 ..... 9]         [10 .... 19]        [20 .... 29]        chunks; each share is one atomic word:
  *      ^ next    ^ end                                                | end (32) | next (32) |
  *
- * A thread walks its own share upwards, so that it reads memory in order and what it fetches ahead is its own; when its
+ * A thread walks its own share upwards, so that it reads memory in order and what it fetches ahead is its own. It takes a
+ * quarter of what is left at a time: few swaps, and towards the end single chunks, so that all threads end together. When its
  * share is empty it takes single chunks off the end of the fullest other share. Both moves are one compare-and-swap on the
- * share's word. Only after taking a chunk does a thread read the job's fields, and the job cannot end before that chunk is
- * counted in `done`, so the fields cannot change under it. A worker that sleeps through a whole job harms nobody: its share
- * is stolen.
+ * share's word. A second job has words of its own, which a thread looks at when those of the first are empty. Only after
+ * taking a chunk does a thread read the jobs' fields, and the run cannot end before that chunk is counted in `done`, so the
+ * fields cannot change under it. A worker that sleeps through a whole run harms nobody: its shares are stolen.
  *
  * Invariants
- *  1. fn, ctx, n, grain are written only by the caller of pf_pool_run, while every share is empty and done == n_chunks.
+ *  1. jobs, ctx, n_chunks are written only by the caller of pf_pool_begin, while every share is empty and done == n_chunks.
  *  2. Shares are stored with release after them; a successful swap acquires them.
- *  3. done is raised with release after a chunk's work; the caller acquires it before it returns.
- *  4. A worker sleeps only on `bell`, read before it last looked at the shares; the caller rings after storing them.
+ *  3. done is raised with release after chunks' work; the caller acquires it before it returns.
+ *  4. A worker looks at the shares once for each value of `bell`, read before, until none has a chunk left; then it waits for
+ *     another value, awake or asleep. The caller rings after storing the shares.
+ *  5. Chunks of the first job wait for nobody, and the caller takes what is left of them before any of the second: so what a
+ *     chunk of the second waits for is being run by somebody.
  *
  * With spans, each thread joins the chunks that it takes of one run to one span. It keeps that in its `span` until it takes
  * a chunk of another run or goes to sleep. A chunk's part is added before the chunk is counted in `done`, while what
@@ -24,9 +28,11 @@
 #define _GNU_SOURCE
 #include "base/pf_pool.h"
 
+#include <assert.h>
 #include <immintrin.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <string.h>
@@ -37,6 +43,7 @@
 #include "base/pf_mem.h"
 
 enum { SPINS_BEFORE_SLEEP = 4000, SPINS_WHEN_ALERT = 40000 };     /* some 50 us; some 500 */
+enum { SPINS_BEFORE_YIELD = 1000 };
 
 struct worker {
     struct pf_pool *pool;
@@ -45,7 +52,7 @@ struct worker {
 };
 
 struct share {
-    _Alignas(64) _Atomic uint64_t word;
+    _Alignas(64) _Atomic uint64_t left[PF_POOL_JOBS];
     pf_spans      *spans;               /* these three are of its thread alone */
     struct pf_span span;                /* name NULL: none */
     uint64_t       span_run;
@@ -58,9 +65,9 @@ struct pf_pool {
     _Atomic bool     closing;
     _Atomic int      patience;          /* spins before sleep */
 
-    _Alignas(64) pf_job_fn *fn;
-    void   *ctx;
-    int64_t n, grain;
+    _Alignas(64) struct pf_job jobs[PF_POOL_JOBS];
+    void     *ctx;
+    uint32_t  n_chunks;                 /* of all jobs */
     pf_spans *spans;
     uint64_t n_runs;
 
@@ -86,31 +93,46 @@ static uint32_t left_in(uint64_t word)
     return next < end ? end - next : 0;
 }
 
-/* Takes the first chunk of a share, or its last one; false when it is empty. */
-static bool take(struct share *share, bool first, uint32_t *chunk)
+/* Takes some of the first chunks of a share, or its last one; how many: 0 when it is empty. */
+static uint32_t take(_Atomic uint64_t *share, bool first, uint32_t *chunk)
 {
-    uint64_t word = atomic_load_explicit(&share->word, memory_order_acquire), taken;
+    enum { PART = 4 };
+    uint64_t word = atomic_load_explicit(share, memory_order_acquire), taken;
+    uint32_t n;
     do {
-        if (left_in(word) == 0)
-            return false;
+        uint32_t left = left_in(word);
+        if (left == 0)
+            return 0;
+        n = first && left > PART ? left / PART : 1;
         *chunk = first ? (uint32_t)word : (uint32_t)(word >> 32) - 1;
-        taken = first ? word + 1 : word - ((uint64_t)1 << 32);
-    } while (!atomic_compare_exchange_weak_explicit(&share->word, &word, taken, memory_order_acquire, memory_order_acquire));
-    return true;
+        taken = first ? word + n : word - ((uint64_t)1 << 32);
+    } while (!atomic_compare_exchange_weak_explicit(share, &word, taken, memory_order_acquire, memory_order_acquire));
+    return n;
 }
 
-static struct share *fullest(struct pf_pool *p)
+/* NULL: all are empty. */
+static _Atomic uint64_t *fullest(struct pf_pool *p, int job)
 {
-    struct share *best = &p->shares[0];
+    _Atomic uint64_t *best = NULL;
     uint32_t most = 0;
     for (int i = 0; i < p->n_threads; i++) {
-        uint32_t left = left_in(atomic_load_explicit(&p->shares[i].word, memory_order_relaxed));
+        uint32_t left = left_in(atomic_load_explicit(&p->shares[i].left[job], memory_order_relaxed));
         if (left > most) {
             most = left;
-            best = &p->shares[i];
+            best = &p->shares[i].left[job];
         }
     }
     return best;
+}
+
+/* Takes chunks of a job from wherever there are any; how many. */
+static uint32_t take_any(struct pf_pool *p, int job, int thread, uint32_t *chunk)
+{
+    _Atomic uint64_t *other;
+    uint32_t n = take(&p->shares[thread].left[job], true, chunk);
+    while (n == 0 && (other = fullest(p, job)))
+        n = take(other, false, chunk);
+    return n;
 }
 
 static void flush_span(struct share *own)
@@ -120,16 +142,16 @@ static void flush_span(struct share *own)
     own->span.name = NULL;
 }
 
-/* Runs [begin, end) of the present run, and notes it. */
-static void run_chunk(struct pf_pool *p, int64_t begin, int64_t end, int thread)
+/* Runs [begin, end) of a job, and notes it. */
+static void run_range(struct pf_pool *p, const struct pf_job *job, int64_t begin, int64_t end, int thread)
 {
     struct share *own = &p->shares[thread];
     if (!p->spans) {
-        p->fn(p->ctx, begin, end, thread);
+        job->fn(p->ctx, begin, end, thread);
         return;
     }
     uint64_t begin_ns = pf_now_ns();
-    p->fn(p->ctx, begin, end, thread);
+    job->fn(p->ctx, begin, end, thread);
     if (!own->span.name || own->span_run != p->n_runs) {
         flush_span(own);
         own->spans = p->spans;
@@ -141,16 +163,32 @@ static void run_chunk(struct pf_pool *p, int64_t begin, int64_t end, int thread)
     own->span.end_ns = pf_now_ns();
 }
 
-/* Takes and runs one chunk; false when there is none. */
-static bool run_one(struct pf_pool *p, int thread)
+/* Takes and runs some chunks; false when there are none. */
+static bool run_some(struct pf_pool *p, int thread)
 {
-    uint32_t chunk;
-    if (!take(&p->shares[thread], true, &chunk) && !take(fullest(p), false, &chunk))
-        return false;
-    int64_t begin = (int64_t)chunk * p->grain;
-    run_chunk(p, begin, begin + p->grain < p->n ? begin + p->grain : p->n, thread);
-    atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
-    return true;
+    for (int j = 0; j < PF_POOL_JOBS; j++) {
+        uint32_t chunk, n = take_any(p, j, thread, &chunk);
+        if (n == 0)
+            continue;
+        const struct pf_job *job = &p->jobs[j];
+        for (int64_t begin = chunk * job->grain; begin < (chunk + n) * job->grain && begin < job->n; begin += job->grain)
+            run_range(p, job, begin, begin + job->grain < job->n ? begin + job->grain : job->n, thread);
+        atomic_fetch_add_explicit(&p->done, n, memory_order_release);
+        return true;
+    }
+    return false;
+}
+
+/* Whether the bell rings again while one is awake. */
+static bool stay_awake(const struct pf_pool *p, uint32_t bell)
+{
+    int patience = atomic_load_explicit(&p->patience, memory_order_relaxed);
+    for (int spins = 0; spins < patience; spins++) {
+        if (atomic_load_explicit(&p->bell, memory_order_acquire) != bell)
+            return true;
+        _mm_pause();
+    }
+    return false;
 }
 
 static void *worker_main(void *arg)
@@ -160,18 +198,13 @@ static void *worker_main(void *arg)
     pf_fp_begin();
     for (;;) {
         uint32_t bell = atomic_load(&p->bell);
-        int spins = 0, patience = atomic_load_explicit(&p->patience, memory_order_relaxed);
-        while (!run_one(p, w->index)) {
-            if (atomic_load_explicit(&p->closing, memory_order_relaxed))
-                return NULL;
-            if (++spins > patience)
-                break;
-            _mm_pause();
-        }
-        if (spins <= patience)
+        if (atomic_load_explicit(&p->closing, memory_order_relaxed))
+            return NULL;
+        while (run_some(p, w->index))
+            ;
+        if (stay_awake(p, bell))
             continue;
         flush_span(&p->shares[w->index]);
-        /* Nothing for a while. If the bell rang since we read it, a job may have come: look again. */
         atomic_fetch_add(&p->n_asleep, 1);
         futex_wait(&p->bell, bell);
         atomic_fetch_sub(&p->n_asleep, 1);
@@ -185,30 +218,59 @@ static void ring(struct pf_pool *p)
         futex_wake_all(&p->bell);
 }
 
+void pf_pool_relax(unsigned *turns)
+{
+    if (++*turns < SPINS_BEFORE_YIELD)
+        _mm_pause();
+    else
+        sched_yield();                  /* there are more threads than processors: let the others get on */
+}
+
+static uint32_t chunks_of(const struct pf_job *job)
+{
+    return job->n > 0 ? (uint32_t)((job->n + job->grain - 1) / job->grain) : 0;
+}
+
+void pf_pool_begin(pf_pool *p, void *ctx, const struct pf_job *jobs, int n_jobs)
+{
+    assert(n_jobs <= PF_POOL_JOBS && atomic_load_explicit(&p->done, memory_order_relaxed) == p->n_chunks);
+    p->ctx = ctx;
+    p->n_runs++;
+    p->n_chunks = 0;
+    for (int j = 0; j < n_jobs; j++) {
+        p->jobs[j] = jobs[j];
+        p->n_chunks += chunks_of(&jobs[j]);
+    }
+    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
+    for (uint32_t i = 0, t = (uint32_t)p->n_threads; i < t; i++)
+        for (int j = 0; j < n_jobs; j++) {
+            uint64_t first = (uint64_t)chunks_of(&jobs[j]) * i / t, last = (uint64_t)chunks_of(&jobs[j]) * (i + 1) / t;
+            atomic_store_explicit(&p->shares[i].left[j], last << 32 | first, memory_order_release);
+        }
+    if (p->n_threads > 1 && p->n_chunks > 1)
+        ring(p);
+}
+
+void pf_pool_end(pf_pool *p)
+{
+    unsigned turns = 0;
+    while (run_some(p, 0))
+        ;
+    while (atomic_load_explicit(&p->done, memory_order_acquire) < p->n_chunks)
+        pf_pool_relax(&turns);
+}
+
 void pf_pool_run(pf_pool *p, pf_job_fn *fn, void *ctx, int64_t n, int64_t grain)
 {
-    if (n <= 0)
-        return;
-    p->fn = fn;
-    p->ctx = ctx;
-    p->n = n;
-    p->grain = grain;
-    p->n_runs++;
-    if (p->n_threads == 1 || n <= grain) {
-        run_chunk(p, 0, n, 0);
-        return;
+    const struct pf_job job = { fn, n, grain };
+    if (n > 0 && (p->n_threads == 1 || n <= grain)) {
+        p->ctx = ctx;
+        p->n_runs++;
+        run_range(p, &job, 0, n, 0);
+    } else if (n > 0) {
+        pf_pool_begin(p, ctx, &job, 1);
+        pf_pool_end(p);
     }
-    uint32_t n_chunks = (uint32_t)((n + grain - 1) / grain);
-    atomic_store_explicit(&p->done, 0, memory_order_relaxed);
-    for (uint32_t i = 0, t = (uint32_t)p->n_threads; i < t; i++) {
-        uint64_t first = (uint64_t)n_chunks * i / t, last = (uint64_t)n_chunks * (i + 1) / t;
-        atomic_store_explicit(&p->shares[i].word, last << 32 | first, memory_order_release);
-    }
-    ring(p);
-    while (run_one(p, 0))
-        ;
-    while (atomic_load_explicit(&p->done, memory_order_acquire) < n_chunks)
-        _mm_pause();
 }
 
 void pf_pool_watch(pf_pool *p, pf_spans *spans)

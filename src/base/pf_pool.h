@@ -15,7 +15,7 @@
 
 typedef struct pf_pool pf_pool;
 
-enum { PF_MAX_THREADS = 256 };
+enum { PF_MAX_THREADS = 256, PF_POOL_JOBS = 2 };
 
 /* Works on [begin, end) of the range. 0 <= thread < n_threads, different for jobs running at the same time. */
 typedef void pf_job_fn(void *ctx, int64_t begin, int64_t end, int thread);
@@ -33,5 +33,17 @@ void pf_pool_watch(pf_pool *p, pf_spans *spans);
 
 /* Calls fn for [0, n) in chunks of grain (the last may be short) and returns when all are done. */
 void pf_pool_run(pf_pool *p, pf_job_fn *fn, void *ctx, int64_t n, int64_t grain);
+
+struct pf_job {
+    pf_job_fn *fn;
+    int64_t    n, grain;
+};
+
+/* The same in two calls, between which the caller may do something else, though not with this pool: the others begin at once.
+ * Of two jobs the second is begun when all chunks of the first have been taken, not when they are done: its chunks may wait
+ * for what chunks of the first do, turning in pf_pool_relax. */
+void pf_pool_begin(pf_pool *p, void *ctx, const struct pf_job *jobs, int n_jobs);
+void pf_pool_end(pf_pool *p);
+void pf_pool_relax(unsigned *turns);                 /* *turns is 0 at first */
 
 #endif

@@ -274,6 +274,16 @@ struct pf_experts_op {
     const float   *weights;
     const float   *x;                     /* [rows][gate->n_in] */
     float         *y;
+    float         *pick_act, *pick_y;     /* [rows * n_used][n_ff], [rows * n_used][n_out]: where experts_halves puts what picks give */
+};
+
+/* Work on some experts: gate, up and the activation of some, down products of some, whose gate and up belong to this or to earlier
+ * work. `meanwhile`, if not NULL, is called once by the thread that asked, while others begin. */
+struct pf_halves {
+    const int *gate_up, *down;
+    int        n_gate_up, n_down;
+    void     (*meanwhile)(void *ctx);
+    void      *ctx;
 };
 
 /* The largest of everything a batch may hold; scratch is sized from it. */
@@ -389,11 +399,9 @@ struct pf_backend_ops {
     pf_status (*experts_begin)(pf_backend *b, const struct pf_experts_op *e);
     pf_status (*experts_part)(pf_backend *b, const int *experts, int n);
     pf_status (*experts_end)(pf_backend *b);
-    /* The two halves of experts_part, down after gate_up; and where pick p's activation {n_ff} and what its down product gave
-     * {n_out} lie, up to the next begin. NULL in a backend that cannot take its experts apart. */
-    pf_status (*experts_gate_up)(pf_backend *b, const int *experts, int n);
-    pf_status (*experts_down)(pf_backend *b, const int *experts, int n);
-    void      (*experts_pick)(const pf_backend *b, int pick, const float **act, const float **y);
+    /* The halves of experts_part, each picked expert's once. Activations and what down products give have gone to the op's
+     * pick_act and pick_y when this returns. NULL in a backend that cannot take its experts apart. */
+    pf_status (*experts_halves)(pf_backend *b, const struct pf_halves *h);
 
     /* Experts are wanted every few microseconds of a device's step: be awake. NULL: needs no telling. */
     void      (*alert)(pf_backend *b, bool on);

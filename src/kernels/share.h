@@ -54,6 +54,9 @@ struct pf_answer {
 
 typedef pf_status pf_serve_fn(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer);
 
+/* Called when the device has been told of that answer: for what can wait. */
+typedef void pf_served_fn(void *ctx);
+
 struct pf_share_sizes {
     int  n_layer, n_expert, n_used, n_embd, n_ff;
     bool one_stream;                      /* copies take turns with computing */
@@ -81,7 +84,7 @@ struct pf_handoff_stats {
 
 struct pf_share_ops {
     /* Before the first shared layer. */
-    pf_status (*open)(pf_backend *b, const struct pf_share_sizes *sizes, pf_serve_fn *serve, void *ctx);
+    pf_status (*open)(pf_backend *b, const struct pf_share_sizes *sizes, pf_serve_fn *serve, pf_served_fn *served, void *ctx);
 
     /* The experts of a layer for at most PF_SHARE_ROWS rows. What serve returns on failure fails the step. */
     pf_status (*experts)(pf_backend *b, int il, const struct pf_experts_op *e);

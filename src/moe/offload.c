@@ -80,6 +80,7 @@ static struct pf_deal deal_out(struct pf_offload *f, int n, const uint64_t bytes
 }
 
 struct batch {                           /* experts in RAM, and what becomes of each */
+    struct pf_offload  *f;
     const int          *experts;
     int                 n;
     struct pf_transfer *transfer[BATCH]; /* NULL: whole on the CPU */
@@ -94,7 +95,7 @@ static double cpu_ns(const struct pf_offload *f, uint64_t bytes)
     return f->solver.prices.cpu_bytes_s > 0 ? (double)bytes / f->solver.prices.cpu_bytes_s * 1e9 : 1e6;
 }
 
-static void start_transfers(struct pf_offload *f, struct batch *b)
+static void plan_transfers(struct pf_offload *f, struct batch *b)
 {
     struct pf_deal deal = b->deal = deal_out(f, b->n, b->bytes);
     struct pf_expert_weight w[3];
@@ -109,13 +110,22 @@ static void start_transfers(struct pf_offload *f, struct batch *b)
             parts.at[p] = w[p].data[b->experts[i]];
             parts.bytes[p] = b->bytes[p];
         }
-        b->transfer[i] = pf_postfetch_start(&f->post, b->experts[i], i < deal.n_whole, &parts);
+        b->transfer[i] = pf_postfetch_plan(&f->post, b->experts[i], i < deal.n_whole, &parts);
         b->as_dealt &= b->transfer[i] != NULL;
     }
 }
 
-/* Gate and up of all that are not copied whole, then down of those that are not copied at all. */
-static pf_status compute_meanwhile(struct pf_offload *f, const struct batch *b)
+/* While the CPU's threads have begun. */
+static void start_transfers(void *ctx)
+{
+    struct batch *b = ctx;
+    for (int i = 0; i < b->n; i++)
+        if (b->transfer[i])
+            b->as_dealt &= pf_postfetch_start(&b->f->post, b->transfer[i]);
+}
+
+/* Gate and up of all that are not copied whole, and down of those that are not copied at all. */
+static pf_status compute_meanwhile(struct pf_offload *f, struct batch *b)
 {
     pf_backend *cpu = f->m->cpu;
     int gate_up[BATCH], down[BATCH], n_gate_up = 0, n_down = 0;
@@ -126,8 +136,7 @@ static pf_status compute_meanwhile(struct pf_offload *f, const struct batch *b)
             down[n_down++] = b->experts[i];
     }
     uint64_t begin = pf_now_ns();
-    PF_TRY(cpu->ops->experts_gate_up(cpu, gate_up, n_gate_up));
-    PF_TRY(cpu->ops->experts_down(cpu, down, n_down));
+    PF_TRY(cpu->ops->experts_halves(cpu, &(struct pf_halves){ gate_up, down, n_gate_up, n_down, start_transfers, b }));
     double ns = (double)(pf_now_ns() - begin);
     double bytes = n_gate_up * (double)(b->bytes[0] + b->bytes[1]) + n_down * (double)b->bytes[2];
     bool alone = true;
@@ -158,27 +167,18 @@ static pf_status settle(struct pf_offload *f, const struct batch *b)
             gate_up[n_gate_up++] = b->experts[i];
         down[n_down++] = b->experts[i];
     }
-    PF_TRY(cpu->ops->experts_gate_up(cpu, gate_up, n_gate_up));
-    return cpu->ops->experts_down(cpu, down, n_down);
+    if (n_down == 0)
+        return PF_OK;
+    return cpu->ops->experts_halves(cpu, &(struct pf_halves){ .gate_up = gate_up, .down = down, .n_gate_up = n_gate_up, .n_down = n_down });
 }
 
-/* What the device is told about pick p, which is of the i-th expert of the batch. */
-static void answer_pick(const struct pf_offload *f, const struct batch *b, int p, int i)
+/* What the device is told about a pick of the i-th expert of the batch; its numbers lie in the answer already. */
+static struct pf_handed answer_of(const struct batch *b, int i)
 {
-    const struct pf_experts_op *e = f->offer->e;
     const struct pf_transfer *t = b->transfer[i];
-    size_t n_ff = (size_t)e->gate->n_out, n_out = (size_t)e->down->n_out, pick = (size_t)p;
-    const float *act, *y;
-    struct pf_handed *h = &f->answer->pick[p];
-    f->m->cpu->ops->experts_pick(f->m->cpu, p, &act, &y);
-    if (!t || t->state != PF_GPU_READY) {
-        h->by = PF_BY_HOST;
-        memcpy(f->answer->y + pick * n_out, y, n_out * sizeof *y);
-        return;
-    }
-    *h = (struct pf_handed){ t->whole ? PF_BY_COPY : PF_BY_DOWN, t->gate, t->up, t->down };
-    if (!t->whole)
-        memcpy(f->answer->act + pick * n_ff, act, n_ff * sizeof *act);
+    if (!t || t->state != PF_GPU_READY)
+        return (struct pf_handed){ .by = PF_BY_HOST };
+    return (struct pf_handed){ t->whole ? PF_BY_COPY : PF_BY_DOWN, t->gate, t->up, t->down };
 }
 
 /* What the GPU still has to do after the answer for experts that were copied. */
@@ -193,10 +193,10 @@ static pf_status serve_batch(void *ctx, const int *experts, int n)
 {
     struct pf_offload *f = ctx;
     const struct pf_experts_op *e = f->offer->e;
-    struct batch b = { .experts = experts, .n = n, .as_dealt = true };
+    struct batch b = { .f = f, .experts = experts, .n = n, .as_dealt = true };
     uint64_t begin = pf_now_ns();
     pf_expert_bytes(f->m, f->offer->il, b.bytes);
-    start_transfers(f, &b);
+    plan_transfers(f, &b);
     PF_TRY(compute_meanwhile(f, &b));
     PF_TRY(settle(f, &b));
     if (b.as_dealt)
@@ -204,7 +204,7 @@ static pf_status serve_batch(void *ctx, const int *experts, int n)
     for (int i = 0; i < n; i++)
         for (int p = 0; p < e->rows * e->n_used; p++)
             if (e->picks[p] == experts[i])
-                answer_pick(f, &b, p, i);
+                f->answer->pick[p] = answer_of(&b, i);
     return PF_OK;
 }
 
@@ -226,6 +226,8 @@ static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer,
     f->answer = answer;
     pf_postfetch_begin(&f->post, offer->il);
     pf_residency_tables(f->m, &op, w);
+    op.pick_act = answer->act;               /* the threads put numbers where the device reads them */
+    op.pick_y = answer->y;
     PF_TRY(f->m->cpu->ops->experts_begin(f->m->cpu, &op));
     return pf_residency_run(f->m, offer->il, e, held, serve_batch, f);
 }
@@ -241,6 +243,12 @@ static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_
     note_gpu(f, "held experts, waiting", offer->il);
     pf_spans_enter(f->m->spans, "waiting for the GPU", offer->il);
     return PF_OK;
+}
+
+static void served(void *ctx)
+{
+    struct pf_offload *f = ctx;
+    pf_postfetch_account(&f->post);
 }
 
 /* ---- Prompts: a layer's experts pass through VRAM in groups ----------------------------------------------------------- */
@@ -609,7 +617,7 @@ static pf_status open_parts(struct pf_offload *f, const struct pf_model_opts *o,
     f->memory = m->backend->ops->room(m->backend);
     PF_TRY(pf_residency_open(m, o, setup));
     PF_TRY(place_dense(m));
-    PF_TRY(share->open(m->backend, &sizes, serve, f));
+    PF_TRY(share->open(m->backend, &sizes, serve, served, f));
     PF_TRY(open_tables(f));
     PF_TRY(open_memory(f));
     size_t bytes;

@@ -1,11 +1,13 @@
 /* Post-fetch: parts of experts cross to the GPU while the CPU computes, and are looked at just before they are needed.
  *
- *     CPU_ONLY --start--> COPY_IN_FLIGHT --settle: arrived, or waited for--> GPU_READY
- *        ^                      `--settle: late and not worth waiting, or failed--> CPU_ONLY
- *        `-- no room on the scratchpad, too many under way, copy refused
+ *     plan --> CPU_ONLY --start--> COPY_IN_FLIGHT --settle: arrived, or waited for--> GPU_READY
+ *       `-- no room on    `-- copy    `--settle: late and not worth waiting, or failed--> CPU_ONLY
+ *           the scratchpad,   refused
+ *           too many
  *
- * One layer at a time: begin drops what the last layer left; start follows routing, before the CPU computes; settle comes after
- * the CPU's gate and up, once for each transfer. Transfers lie one behind the other on the scratchpad (experts need not be of one
+ * One layer at a time: begin drops what the last layer left; plan follows routing and says at once what the CPU need not do; start,
+ * which takes its time, may run beside the CPU's threads; settle comes after the CPU's gate and up, once for each transfer;
+ * account, when nobody waits any more. Transfers lie one behind the other on the scratchpad (experts need not be of one
  * size), each with its own ticket. A transfer that is given up goes on on the bus, to memory that the next layer's copies are
  * queued behind. Nothing here is speculative: only what the router has picked is ever sent.
  *
@@ -23,7 +25,10 @@ struct pf_transfer {
     bool      whole;                     /* gate, up and down; else down alone */
     enum { PF_CPU_ONLY, PF_COPY_IN_FLIGHT, PF_GPU_READY } state;
     const void *gate, *up, *down;        /* on the scratchpad */
-    uint64_t  bytes, begun_ns, expected_ns;          /* when it began; when it should be over */
+    struct pf_piece pieces[3];
+    int       n_pieces;
+    uint64_t  bytes, begun_ns, expected_ns;          /* when it began (0: it did not); when it should be over */
+    uint64_t  asked_ns, settled_ns;
 };
 
 struct pf_postfetch {
@@ -53,9 +58,15 @@ uint64_t pf_expert_room(const uint64_t bytes[3]);
 void pf_postfetch_begin(struct pf_postfetch *p, int layer);
 
 /* NULL: the expert stays with the CPU. */
-struct pf_transfer *pf_postfetch_start(struct pf_postfetch *p, int expert, bool whole, const struct pf_expert_parts *parts);
+struct pf_transfer *pf_postfetch_plan(struct pf_postfetch *p, int expert, bool whole, const struct pf_expert_parts *parts);
+
+/* false: the copy was refused. In the order of plan. */
+bool pf_postfetch_start(struct pf_postfetch *p, struct pf_transfer *t);
 
 /* Makes t GPU_READY or CPU_ONLY. cpu_ns: what the CPU would need for the work instead. */
 void pf_postfetch_settle(struct pf_postfetch *p, struct pf_transfer *t, double cpu_ns);
+
+/* Counts what became of the layer's transfers, learns the price and notes the spans. */
+void pf_postfetch_account(struct pf_postfetch *p);
 
 #endif

@@ -32,7 +32,7 @@ static void begin(struct bench *b, struct pf_sim sim, int block, int max_transfe
     memset(b, 0, sizeof *b);
     b->sim = sim;
     CHECK(pf_backend_sim_open(&b->device, &b->sim) == PF_OK, "%s", pf_last_error());
-    CHECK(b->device->ops->share->open(b->device, &sizes, no_serve, NULL) == PF_OK, "%s", pf_last_error());
+    CHECK(b->device->ops->share->open(b->device, &sizes, no_serve, NULL, NULL) == PF_OK, "%s", pf_last_error());
     CHECK(b->device->ops->buf_alloc(b->device, 65536, false, &b->scratchpad) == PF_OK, "%s", pf_last_error());
     b->post = (struct pf_postfetch){ .device = b->device, .prices = &b->prices, .scratchpad = b->scratchpad,
                                      .scratchpad_bytes = scratchpad_bytes };
@@ -48,10 +48,17 @@ static void end(struct bench *b)
 }
 
 /* Expert i has a down of DOWN + i bytes: no two are of one size. */
-static struct pf_transfer *start(struct bench *b, int i, bool whole)
+static struct pf_transfer *plan(struct bench *b, int i, bool whole)
 {
     struct pf_expert_parts parts = { { gate[i], up[i], down[i] }, { GATE, UP, DOWN + (uint64_t)i } };
-    return pf_postfetch_start(&b->post, i, whole, &parts);
+    return pf_postfetch_plan(&b->post, i, whole, &parts);
+}
+
+/* NULL: no room, or the copy was refused. */
+static struct pf_transfer *start(struct bench *b, int i, bool whole)
+{
+    struct pf_transfer *t = plan(b, i, whole);
+    return t && pf_postfetch_start(&b->post, t) ? t : NULL;
 }
 
 static bool arrived(const struct pf_transfer *t)
@@ -78,6 +85,7 @@ static void test_in_time(void)
         }
         for (int i = 0; i < N_EXPERTS; i++)          /* none wrote over another */
             CHECK(arrived(t[i]), "transfer %d was overwritten", i);
+        pf_postfetch_account(&b.post);
     }
     CHECK(b.post.n_transfers == 2 * N_EXPERTS && b.post.n_fallbacks == 0, "counts");
     end(&b);
@@ -91,6 +99,7 @@ static void test_late(int block, uint64_t late_for, double cpu_ns, bool expected
     struct pf_transfer *t = start(&b, 2, false);
     pf_postfetch_settle(&b.post, t, cpu_ns);
     CHECK((t->state == PF_GPU_READY) == expected, "block %d, late for %d: state %d", block, (int)late_for, (int)t->state);
+    pf_postfetch_account(&b.post);
     CHECK(b.post.n_fallbacks == !expected, "%d fallbacks", (int)b.post.n_fallbacks);
     end(&b);
 }
@@ -100,15 +109,20 @@ static void test_refused(void)
     struct bench b;
     begin(&b, (struct pf_sim){ .refuse_fetch = 2 }, PF_AUTO, 8, 65536);
     CHECK(start(&b, 0, false) && !start(&b, 1, false), "the second copy was to be refused");
-    struct pf_transfer *t = start(&b, 2, true);      /* in the place that the refused one would have had */
+    struct pf_transfer *t = start(&b, 2, true), *refused = &b.post.transfers[1];
     CHECK(t != NULL, "after a refusal");
+    pf_postfetch_settle(&b.post, refused, 1e9);
+    CHECK(refused->state == PF_CPU_ONLY, "a refused copy is nowhere");
     pf_postfetch_settle(&b.post, t, 1e9);
     CHECK(t->state == PF_GPU_READY && arrived(t), "after a refusal");
+    pf_postfetch_account(&b.post);
+    CHECK(b.post.n_transfers == 1 && b.post.n_fallbacks == 0, "what was settled is counted, what did not begin is not");
     end(&b);
 
     begin(&b, (struct pf_sim){ .break_every = 1 }, 1, 8, 65536);
     t = start(&b, 0, true);
     pf_postfetch_settle(&b.post, t, 1e9);
+    pf_postfetch_account(&b.post);
     CHECK(t->state == PF_CPU_ONLY && b.post.n_fallbacks == 1, "a broken copy");
     end(&b);
 

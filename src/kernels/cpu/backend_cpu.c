@@ -126,7 +126,9 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
     b->sorted = take(&c, n_picks, sizeof *b->sorted);
     b->place = take(&c, n_picks, sizeof *b->place);
     b->groups = take(&c, (size_t)s->n_expert, sizeof *b->groups);
-    b->active = take(&c, (size_t)s->n_expert, sizeof *b->active);
+    b->waits = take(&c, (size_t)s->n_expert, sizeof *b->waits);
+    b->gate_up = take(&c, (size_t)s->n_expert, sizeof *b->gate_up);
+    b->down = take(&c, (size_t)s->n_expert, sizeof *b->down);
     b->thread_floats =
         round_up(max_size(max_size(max_size(pf_cpu_attention_floats(s->max_head_dim, s->n_choose_head > 0),
                                             pf_cpu_choose_floats(s->n_choose_head)), pf_cpu_experts_floats()),
@@ -440,8 +442,7 @@ static const struct pf_backend_ops cpu_ops = {
     .streams_read = pf_cpu_streams_read,
     .streams_write = pf_cpu_streams_write,
     .experts = pf_cpu_experts, .experts_begin = pf_cpu_experts_begin, .experts_part = pf_cpu_experts_part,
-    .experts_gate_up = pf_cpu_experts_gate_up, .experts_down = pf_cpu_experts_down, .experts_pick = pf_cpu_experts_pick,
-    .experts_end = pf_cpu_experts_end, .alert = cpu_alert,
+    .experts_halves = pf_cpu_experts_halves, .experts_end = pf_cpu_experts_end, .alert = cpu_alert,
 };
 
 pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask)

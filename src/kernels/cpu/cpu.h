@@ -29,8 +29,13 @@ struct xmatrix {
 };
 
 /* One expert of the present batch: its picks lie at [first, first + n) of the sorted picks. */
-struct active_expert {
-    int expert, first, n;
+struct expert_group {
+    int first, n;
+};
+
+/* In a line of its own: threads change it while others read. */
+struct expert_wait {
+    _Alignas(64) _Atomic int left;       /* tasks of gate and up that are not done, and one more; 0: down's inputs are there */
 };
 
 struct cpu_backend {
@@ -47,8 +52,9 @@ struct cpu_backend {
     float   *low;            /* [max_picks][2 * expert_rank] inputs of what adapters add to gate and up, or to down */
     int     *sorted;         /* [max_picks] sorted position -> row * n_used + slot */
     int     *place;          /* [max_picks] row * n_used + slot -> sorted position */
-    struct active_expert *groups;    /* [n_expert] where each expert's picks lie among the sorted */
-    struct active_expert *active;    /* [n_expert] those of the present part */
+    struct expert_group *groups;     /* [n_expert] where each expert's picks lie among the sorted */
+    struct expert_wait  *waits;      /* [n_expert] 0 between runs */
+    int     *gate_up, *down;         /* [n_expert] the experts of the present part, by what is to be done */
     struct pf_experts_op  experts;   /* from begin to end */
     float   *scores;                 /* [CHOOSE_ROWS][max_positions] */
     float   *thread_scratch;         /* [n_threads][thread_floats] */
@@ -71,23 +77,26 @@ static inline float *cpu_thread_scratch(struct cpu_backend *b, int thread)
 pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int n_rows,
                          bool quantised);
 
+/* The same for rows [r0, r1), on this thread; whether all rows since the last time were finite, pf_cpu_finite says. */
+void      pf_cpu_prepare_rows(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int r0, int r1,
+                              bool quantised);
+pf_status pf_cpu_finite(struct cpu_backend *b);
+
 /* y[j][r0..r1) of weight rows [r0, r1) for x rows [0, n_x): vec for one row, tiles for more, in blocks of X_BLOCK. */
 void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1,
                 int n, const struct pf_xrow *x, int n_x, float *y, size_t y_stride);
 
 void pf_cpu_activate(const struct cpu_backend *b, struct pf_act act, const float *gate, const float *up, int n, float *y);
 
-/* How many weight rows one task takes, when n_rows of them are to be shared out. */
-int pf_cpu_grain(const struct cpu_backend *b, int64_t n_rows);
+/* How many weight rows one task takes, when n_rows of them are to make so many tasks a thread, none too large. */
+int pf_cpu_grain(const struct cpu_backend *b, int64_t n_rows, int per_thread, int most);
 
 pf_status pf_cpu_linear(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
 pf_status pf_cpu_heads(pf_backend *b, const struct pf_heads_op *h);
 pf_status pf_cpu_experts(pf_backend *b, const struct pf_experts_op *e);
 pf_status pf_cpu_experts_begin(pf_backend *b, const struct pf_experts_op *e);
 pf_status pf_cpu_experts_part(pf_backend *b, const int *experts, int n);
-pf_status pf_cpu_experts_gate_up(pf_backend *b, const int *experts, int n);
-pf_status pf_cpu_experts_down(pf_backend *b, const int *experts, int n);
-void      pf_cpu_experts_pick(const pf_backend *b, int pick, const float **act, const float **y);
+pf_status pf_cpu_experts_halves(pf_backend *b, const struct pf_halves *h);
 pf_status pf_cpu_experts_end(pf_backend *b);
 pf_status pf_cpu_attention(pf_backend *b, const struct pf_attention_op *a);
 pf_status pf_cpu_choose(pf_backend *b, const struct pf_choose_op *c);

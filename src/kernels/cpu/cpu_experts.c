@@ -6,20 +6,41 @@
  *                           expert 7: row 1                  last: y[row] = sum over its picks, in the router's order
  *
  * The order of sorting (expert, then row) and which thread does what never reach the result: an output element of a
- * pick is one dot product, and a row's picks are summed in the order the router gave. */
+ * pick is one dot product, and a row's picks are summed in the order the router gave.
+ *
+ * All of it is one run of the pool with two jobs, tasks of weight rows of gate and up, and tasks of rows of down:
+ *
+ *     threads  | gate, up of 2 | .. of 5 | .. of 7 || down of 2 | .. of 5 | .. of 7 |
+ *
+ * Down tasks of an expert wait for its own gate and up alone (struct expert_wait): the thread that does the last task of
+ * these also makes down's inputs, and only then lowers `left` to 0, with release; a down task acquires it. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
 
-enum { FF_GRAIN = 64 };          /* weight rows of gate and of up in one task */
+enum { FF_GRAIN = 64 };          /* weight rows of gate and of up in one task at most */
+
+struct half {                    /* gate and up, or down */
+    const int *experts;
+    int n_rows, grain;           /* of an expert's matrix; that a task takes */
+    int per_expert;              /* tasks */
+};
 
 struct experts_job {
     struct cpu_backend *b;
     const struct pf_experts_op *e;
-    int n_active;
-    int grain;                   /* weight rows a task takes */
-    int tasks_per_expert;
+    struct half gate_up, down;
 };
+
+struct task {
+    int expert, r0, r1;          /* weight rows */
+};
+
+static struct task task_of(const struct half *h, int64_t t)
+{
+    int r0 = (int)(t % h->per_expert) * h->grain;
+    return (struct task){ h->experts[t / h->per_expert], r0, r0 + h->grain < h->n_rows ? r0 + h->grain : h->n_rows };
+}
 
 size_t pf_cpu_experts_floats(void)
 {
@@ -31,7 +52,7 @@ static void sort_picks(struct cpu_backend *b, const struct pf_experts_op *e)
 {
     int n_picks = e->rows * e->n_used, first = 0;
     for (int x = 0; x < e->n_expert; x++)
-        b->groups[x] = (struct active_expert){ .expert = x };
+        b->groups[x] = (struct expert_group){ 0 };
     for (int p = 0; p < n_picks; p++)
         b->groups[e->picks[p]].n++;
     for (int x = 0; x < e->n_expert; x++) {
@@ -40,7 +61,7 @@ static void sort_picks(struct cpu_backend *b, const struct pf_experts_op *e)
         b->groups[x].n = 0;
     }
     for (int p = 0; p < n_picks; p++) {
-        struct active_expert *group = &b->groups[e->picks[p]];
+        struct expert_group *group = &b->groups[e->picks[p]];
         int at = group->first + group->n++;
         b->sorted[at] = p;
         b->place[p] = at;
@@ -108,70 +129,93 @@ static void add_low(const struct cpu_backend *b, const struct pf_expert_weight *
         }
 }
 
-/* A task is a block of picks of one of the active experts. */
-static void low_tasks(const struct experts_job *job, int64_t begin, int64_t end, bool of_down)
+/* A task is one of the experts. */
+static void low_of_gate_up(void *ctx, int64_t begin, int64_t end, int thread)
 {
+    const struct experts_job *job = ctx;
     const struct pf_experts_op *e = job->e;
     struct cpu_backend *b = job->b;
+    (void)thread;
     for (int64_t t = begin; t < end; t++) {
-        const struct active_expert *a = &b->active[t];
-        for (int j = 0; j < a->n; j += X_BLOCK) {
-            int n_block = a->n - j < X_BLOCK ? a->n - j : X_BLOCK, first = a->first + j;
+        int expert = job->gate_up.experts[t];
+        const struct expert_group *g = &b->groups[expert];
+        for (int j = 0; j < g->n; j += X_BLOCK) {
+            int n_block = g->n - j < X_BLOCK ? g->n - j : X_BLOCK, first = g->first + j;
             struct pf_xrow x[X_BLOCK];
             for (int i = 0; i < n_block; i++)
-                x[i] = of_down ? b->a.rows[first + i] : b->x.rows[b->sorted[first + i] / e->n_used];
-            if (of_down)
-                make_low(b, e->down->lora, a->expert, first, n_block, x, 0);
-            else
-                make_low(b, e->gate->lora, a->expert, first, n_block, x, 0);
-            if (!of_down)
-                make_low(b, e->up->lora, a->expert, first, n_block, x, b->sizes.expert_rank);
+                x[i] = b->x.rows[b->sorted[first + i] / e->n_used];
+            make_low(b, e->gate->lora, expert, first, n_block, x, 0);
+            make_low(b, e->up->lora, expert, first, n_block, x, b->sizes.expert_rank);
         }
     }
 }
 
-static void low_of_gate_up(void *ctx, int64_t begin, int64_t end, int thread)
+/* ---- Gate and up, down ------------------------------------------------------------------------------------------- */
+
+/* Columns r0..r1 of an expert's rows of n, in sorted order, go to where the caller wants those of its picks. */
+static void hand_over(const struct cpu_backend *b, const struct expert_group *g, const float *rows, int n, int r0, int r1, float *to)
 {
-    (void)thread;
-    low_tasks(ctx, begin, end, false);
+    for (int i = g->first; i < g->first + g->n; i++)
+        memcpy(to + (size_t)b->sorted[i] * n + r0, rows + (size_t)i * n + r0, (size_t)(r1 - r0) * sizeof *to);
 }
 
-static void low_of_down(void *ctx, int64_t begin, int64_t end, int thread)
+static bool is_quantised(const struct pf_expert_weight *w)
 {
-    (void)thread;
-    low_tasks(ctx, begin, end, true);
+    return !pf_qtype_info(w->type)->is_float;
+}
+
+/* One task of gate and up is done; after the last one down's inputs are made. */
+static void count_task(const struct experts_job *job, int expert)
+{
+    struct cpu_backend *b = job->b;
+    const struct pf_expert_weight *down = job->e->down;
+    const struct expert_group *g = &b->groups[expert];
+    _Atomic int *left = &b->waits[expert].left;
+    if (atomic_fetch_sub_explicit(left, 1, memory_order_acq_rel) > 2)
+        return;
+    pf_cpu_prepare_rows(b, &b->a, b->act, down->n_in, down->n_in, g->first, g->first + g->n, is_quantised(down));
+    make_low(b, down->lora, expert, g->first, g->n, b->a.rows + g->first, 0);
+    atomic_store_explicit(left, 0, memory_order_release);
+}
+
+static void gate_up_task(const struct experts_job *job, const struct task *t, float *scratch)
+{
+    const struct pf_experts_op *e = job->e;
+    struct cpu_backend *b = job->b;
+    const struct expert_group *g = &b->groups[t->expert];
+    float *gate = scratch, *up = gate + X_BLOCK * FF_GRAIN, *room = up + X_BLOCK * FF_GRAIN;
+    int r0 = t->r0, r1 = t->r1;
+    for (int j = 0; j < g->n; j += X_BLOCK) {
+        int n_block = g->n - j < X_BLOCK ? g->n - j : X_BLOCK, first = g->first + j;
+        struct pf_xrow x[X_BLOCK];
+        for (int i = 0; i < n_block; i++)
+            x[i] = b->x.rows[b->sorted[first + i] / e->n_used];
+        /* The scratch holds columns r0..r1 only; a base shifted by r0 lets products address them by row number. */
+        mul_part(b, e->gate, t->expert, r0, r1, x, n_block, gate - r0, FF_GRAIN);
+        mul_part(b, e->up, t->expert, r0, r1, x, n_block, up - r0, FF_GRAIN);
+        add_low(b, e->gate, t->expert, r0, r1, first, n_block, 0, room, gate - r0, FF_GRAIN);
+        add_low(b, e->up, t->expert, r0, r1, first, n_block, b->sizes.expert_rank, room, up - r0, FF_GRAIN);
+        for (int i = 0; e->weigh_input && i < n_block; i++) {
+            b->k.scale(gate + i * FF_GRAIN, e->weights[b->sorted[first + i]], r1 - r0);
+            b->k.scale(up + i * FF_GRAIN, e->weights[b->sorted[first + i]], r1 - r0);
+        }
+        if (b->base.tap)
+            show_gate_up(b, first, n_block, gate, up, r0, r1);
+        for (int i = 0; i < n_block; i++)
+            pf_cpu_activate(b, e->act, gate + i * FF_GRAIN, up + i * FF_GRAIN, r1 - r0,
+                            b->act + (size_t)(first + i) * e->gate->n_out + r0);
+    }
+    if (e->pick_act)
+        hand_over(b, g, b->act, e->gate->n_out, r0, r1, e->pick_act);
 }
 
 static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct experts_job *job = ctx;
-    const struct pf_experts_op *e = job->e;
-    struct cpu_backend *b = job->b;
-    float *gate = cpu_thread_scratch(b, thread), *up = gate + X_BLOCK * FF_GRAIN, *room = up + X_BLOCK * FF_GRAIN;
-    int n_ff = e->gate->n_out;
-    for (int64_t t = begin; t < end; t++) {
-        const struct active_expert *a = &b->active[t / job->tasks_per_expert];
-        int r0 = (int)(t % job->tasks_per_expert) * job->grain, r1 = r0 + job->grain < n_ff ? r0 + job->grain : n_ff;
-        for (int j = 0; j < a->n; j += X_BLOCK) {
-            int n_block = a->n - j < X_BLOCK ? a->n - j : X_BLOCK;
-            struct pf_xrow x[X_BLOCK];
-            for (int i = 0; i < n_block; i++)
-                x[i] = b->x.rows[b->sorted[a->first + j + i] / e->n_used];
-            /* The scratch holds columns r0..r1 only; a base shifted by r0 lets products address them by row number. */
-            mul_part(b, e->gate, a->expert, r0, r1, x, n_block, gate - r0, FF_GRAIN);
-            mul_part(b, e->up, a->expert, r0, r1, x, n_block, up - r0, FF_GRAIN);
-            add_low(b, e->gate, a->expert, r0, r1, a->first + j, n_block, 0, room, gate - r0, FF_GRAIN);
-            add_low(b, e->up, a->expert, r0, r1, a->first + j, n_block, b->sizes.expert_rank, room, up - r0, FF_GRAIN);
-            for (int i = 0; e->weigh_input && i < n_block; i++) {
-                b->k.scale(gate + i * FF_GRAIN, e->weights[b->sorted[a->first + j + i]], r1 - r0);
-                b->k.scale(up + i * FF_GRAIN, e->weights[b->sorted[a->first + j + i]], r1 - r0);
-            }
-            if (b->base.tap)
-                show_gate_up(b, a->first + j, n_block, gate, up, r0, r1);
-            for (int i = 0; i < n_block; i++)
-                pf_cpu_activate(b, e->act, gate + i * FF_GRAIN, up + i * FF_GRAIN, r1 - r0,
-                                b->act + (size_t)(a->first + j + i) * n_ff + r0);
-        }
+    for (int64_t i = begin; i < end; i++) {
+        struct task t = task_of(&job->gate_up, i);
+        gate_up_task(job, &t, cpu_thread_scratch(job->b, thread));
+        count_task(job, t.expert);
     }
 }
 
@@ -180,14 +224,17 @@ static void down_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     const struct experts_job *job = ctx;
     const struct pf_expert_weight *down = job->e->down;
     struct cpu_backend *b = job->b;
-    for (int64_t t = begin; t < end; t++) {
-        const struct active_expert *a = &b->active[t / job->tasks_per_expert];
-        int r0 = (int)(t % job->tasks_per_expert) * job->grain;
-        int r1 = r0 + job->grain < down->n_out ? r0 + job->grain : down->n_out;
-        mul_part(b, down, a->expert, r0, r1, b->a.rows + a->first, a->n, b->pick_out + (size_t)a->first * down->n_out,
-                 (size_t)down->n_out);
-        add_low(b, down, a->expert, r0, r1, a->first, a->n, 0, cpu_thread_scratch(b, thread),
-                b->pick_out + (size_t)a->first * down->n_out, (size_t)down->n_out);
+    for (int64_t i = begin; i < end; i++) {
+        struct task t = task_of(&job->down, i);
+        const struct expert_group *g = &b->groups[t.expert];
+        float *y = b->pick_out + (size_t)g->first * down->n_out;
+        unsigned turns = 0;
+        while (atomic_load_explicit(&b->waits[t.expert].left, memory_order_acquire) > 0)
+            pf_pool_relax(&turns);
+        mul_part(b, down, t.expert, t.r0, t.r1, b->a.rows + g->first, g->n, y, (size_t)down->n_out);
+        add_low(b, down, t.expert, t.r0, t.r1, g->first, g->n, 0, cpu_thread_scratch(b, thread), y, (size_t)down->n_out);
+        if (job->e->pick_y)
+            hand_over(b, g, b->pick_out, down->n_out, t.r0, t.r1, job->e->pick_y);
     }
 }
 
@@ -221,67 +268,47 @@ static void sum_rows(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-static void deal(struct experts_job *job, pf_job_fn *fn, int n_rows, int max_grain)
+/* ---- Runs -------------------------------------------------------------------------------------------------------- */
+
+static void cut(struct half *h, const struct cpu_backend *b, const int *experts, int n_experts, int n_rows, int most)
 {
-    int grain = pf_cpu_grain(job->b, (int64_t)n_rows * job->n_active);
-    job->grain = grain < max_grain ? grain : max_grain;
-    job->tasks_per_expert = (n_rows + job->grain - 1) / job->grain;
-    pf_pool_run(job->b->pool, fn, job, (int64_t)job->n_active * job->tasks_per_expert, 1);
+    enum { TASKS_PER_THREAD = 32 };          /* the last of them is what a thread may wait for */
+    h->experts = experts;
+    h->n_rows = n_rows;
+    h->grain = pf_cpu_grain(b, (int64_t)n_rows * n_experts, TASKS_PER_THREAD, most);
+    h->per_expert = (n_rows + h->grain - 1) / h->grain;
 }
 
-static bool is_quantised(const struct pf_expert_weight *w)
-{
-    return !pf_qtype_info(w->type)->is_float;
-}
-
-/* The down products' inputs, of each run of neighbours among the active experts. */
-static pf_status prepare_down(struct cpu_backend *b, const struct experts_job *job)
-{
-    int n_ff = job->e->gate->n_out;
-    for (int i = 0; i < job->n_active;) {
-        int first = b->active[i].first, end = first;
-        while (i < job->n_active && b->active[i].first == end)
-            end += b->active[i++].n;
-        struct xmatrix part = b->a;
-        part.rows += first;
-        part.q += (size_t)first * part.q_stride;
-        part.d += (size_t)first * part.d_stride;
-        part.s += (size_t)first * part.s_stride;
-        PF_TRY(pf_cpu_prepare(b, &part, b->act + (size_t)first * n_ff, n_ff, n_ff, end - first,
-                              is_quantised(job->e->down)));
-    }
-    return PF_OK;
-}
-
-/* Gate, up and the activation, and the down product's inputs, for the experts in b->active. */
-static pf_status run_gate_up(struct cpu_backend *b, int n_active)
+/* Gate and up of the experts in b->gate_up, down products of those in b->down. */
+static pf_status run(struct cpu_backend *b, int n_gate_up, int n_down, const struct pf_halves *asked)
 {
     const struct pf_experts_op *e = &b->experts;
-    struct experts_job job = { .b = b, .e = e, .n_active = n_active };
-    b->base.weight_bytes_read += (uint64_t)n_active * (pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up));
+    struct experts_job job = { .b = b, .e = e };
+    cut(&job.gate_up, b, b->gate_up, n_gate_up, e->gate->n_out, FF_GRAIN);
+    cut(&job.down, b, b->down, n_down, e->down->n_out, 2 * FF_GRAIN);
+    b->base.weight_bytes_read += (uint64_t)n_gate_up * (pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up)) +
+                                 (uint64_t)n_down * pf_expert_weight_bytes(e->down);
+    for (int i = 0; i < n_gate_up; i++)
+        b->waits[b->gate_up[i]].left = job.gate_up.per_expert + 1;
     if (e->gate->lora || e->up->lora)
-        pf_pool_run(b->pool, low_of_gate_up, &job, n_active, 1);
-    deal(&job, gate_up_tasks, e->gate->n_out, FF_GRAIN);
-    return prepare_down(b, &job);
+        pf_pool_run(b->pool, low_of_gate_up, &job, n_gate_up, 1);
+    const struct pf_job jobs[] = { { gate_up_tasks, (int64_t)n_gate_up * job.gate_up.per_expert, 1 },
+                                   { down_tasks, (int64_t)n_down * job.down.per_expert, 1 } };
+    pf_pool_begin(b->pool, &job, jobs, 2);
+    if (asked && asked->meanwhile)
+        asked->meanwhile(asked->ctx);
+    pf_pool_end(b->pool);
+    return pf_cpu_finite(b);
 }
 
-static void run_down(struct cpu_backend *b, int n_active)
+/* Lists those of the experts that have picks; how many. */
+static int with_picks(const struct cpu_backend *b, const int *experts, int n, int *list)
 {
-    struct experts_job job = { .b = b, .e = &b->experts, .n_active = n_active };
-    b->base.weight_bytes_read += (uint64_t)n_active * pf_expert_weight_bytes(job.e->down);
-    if (job.e->down->lora)
-        pf_pool_run(b->pool, low_of_down, &job, n_active, 1);
-    deal(&job, down_tasks, job.e->down->n_out, 2 * FF_GRAIN);
-}
-
-/* Puts those of the experts that have picks into b->active, and says how many. */
-static int activate(struct cpu_backend *b, const int *experts, int n)
-{
-    int n_active = 0;
+    int n_list = 0;
     for (int i = 0; i < n; i++)
         if (b->groups[experts[i]].n > 0)
-            b->active[n_active++] = b->groups[experts[i]];
-    return n_active;
+            list[n_list++] = experts[i];
+    return n_list;
 }
 
 pf_status pf_cpu_experts_begin(pf_backend *backend, const struct pf_experts_op *e)
@@ -293,34 +320,16 @@ pf_status pf_cpu_experts_begin(pf_backend *backend, const struct pf_experts_op *
                           is_quantised(e->gate) || is_quantised(e->up));
 }
 
-pf_status pf_cpu_experts_gate_up(pf_backend *backend, const int *experts, int n)
+pf_status pf_cpu_experts_halves(pf_backend *backend, const struct pf_halves *h)
 {
     struct cpu_backend *b = cpu_of(backend);
-    int n_active = activate(b, experts, n);
-    return n_active > 0 ? run_gate_up(b, n_active) : PF_OK;
-}
-
-pf_status pf_cpu_experts_down(pf_backend *backend, const int *experts, int n)
-{
-    struct cpu_backend *b = cpu_of(backend);
-    int n_active = activate(b, experts, n);
-    if (n_active > 0)
-        run_down(b, n_active);
-    return PF_OK;
+    int n_gate_up = with_picks(b, h->gate_up, h->n_gate_up, b->gate_up), n_down = with_picks(b, h->down, h->n_down, b->down);
+    return run(b, n_gate_up, n_down, h);
 }
 
 pf_status pf_cpu_experts_part(pf_backend *backend, const int *experts, int n)
 {
-    PF_TRY(pf_cpu_experts_gate_up(backend, experts, n));
-    return pf_cpu_experts_down(backend, experts, n);
-}
-
-void pf_cpu_experts_pick(const pf_backend *backend, int pick, const float **act, const float **y)
-{
-    const struct cpu_backend *b = (const struct cpu_backend *)backend;
-    size_t at = (size_t)b->place[pick];
-    *act = b->act + at * (size_t)b->experts.gate->n_out;
-    *y = b->pick_out + at * (size_t)b->experts.down->n_out;
+    return pf_cpu_experts_halves(backend, &(struct pf_halves){ .gate_up = experts, .down = experts, .n_gate_up = n, .n_down = n });
 }
 
 pf_status pf_cpu_experts_end(pf_backend *backend)
@@ -334,12 +343,13 @@ pf_status pf_cpu_experts_end(pf_backend *backend)
 pf_status pf_cpu_experts(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct cpu_backend *b = cpu_of(backend);
-    int n_active = 0;
+    int n = 0;
     PF_TRY(pf_cpu_experts_begin(backend, e));
     for (int x = 0; x < e->n_expert; x++)
-        if (b->groups[x].n > 0)
-            b->active[n_active++] = b->groups[x];
-    PF_TRY(run_gate_up(b, n_active));
-    run_down(b, n_active);
+        if (b->groups[x].n > 0) {
+            b->gate_up[n] = x;
+            b->down[n++] = x;
+        }
+    PF_TRY(run(b, n, n, NULL));
     return pf_cpu_experts_end(backend);
 }

@@ -7,39 +7,49 @@
  */
 #include "kernels/cpu/cpu.h"
 
-struct quantise_job {
+struct prepare_job {
     struct cpu_backend *b;
     struct xmatrix *xm;
     const float *x;
     int n, stride;
+    bool quantised;
 };
 
-static void quantise_rows(void *ctx, int64_t begin, int64_t end, int thread)
+void pf_cpu_prepare_rows(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int r0, int r1, bool quantised)
 {
-    struct quantise_job *job = ctx;
-    struct xmatrix *xm = job->xm;
+    for (int r = r0; r < r1; r++) {
+        const float *f = x + (size_t)r * stride;
+        int8_t *q = xm->q + r * xm->q_stride;
+        float *d = xm->d + r * xm->d_stride;
+        int16_t *s = xm->s + r * xm->s_stride;
+        xm->rows[r] = (struct pf_xrow){ .f = f, .q = q, .d = d, .s = s };
+        if (quantised && b->k.quantise(f, n, q, d, s) != 0)
+            atomic_store_explicit(&b->not_finite, true, memory_order_relaxed);
+    }
+}
+
+pf_status pf_cpu_finite(struct cpu_backend *b)
+{
+    if (atomic_exchange_explicit(&b->not_finite, false, memory_order_relaxed))
+        PF_FAIL(PF_ENUMERIC, "an activation in front of a quantised product is not finite");
+    return PF_OK;
+}
+
+static void prepare_tasks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct prepare_job *job = ctx;
     (void)thread;
-    for (int64_t r = begin; r < end; r++)
-        if (job->b->k.quantise(job->x + r * job->stride, job->n, xm->q + r * xm->q_stride, xm->d + r * xm->d_stride,
-                               xm->s + r * xm->s_stride) != 0)
-            atomic_store_explicit(&job->b->not_finite, true, memory_order_relaxed);
+    pf_cpu_prepare_rows(job->b, job->xm, job->x, job->n, job->stride, (int)begin, (int)end, job->quantised);
 }
 
 pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int n_rows,
                          bool quantised)
 {
-    for (int r = 0; r < n_rows; r++)
-        xm->rows[r] = (struct pf_xrow){ .f = x + (size_t)r * stride, .q = xm->q + r * xm->q_stride,
-                                        .d = xm->d + r * xm->d_stride, .s = xm->s + r * xm->s_stride };
-    if (!quantised)
-        return PF_OK;
     enum { SERIAL_ELEMENTS = 32768 };        /* below this a fork costs more than it saves */
-    struct quantise_job job = { b, xm, x, n, stride };
-    int64_t grain = (int64_t)n_rows * n <= SERIAL_ELEMENTS ? n_rows : 1 + SERIAL_ELEMENTS / 4 / n;
-    pf_pool_run(b->pool, quantise_rows, &job, n_rows, grain);
-    if (atomic_exchange_explicit(&b->not_finite, false, memory_order_relaxed))
-        PF_FAIL(PF_ENUMERIC, "an activation in front of a quantised product is not finite");
-    return PF_OK;
+    struct prepare_job job = { b, xm, x, n, stride, quantised };
+    int64_t grain = !quantised || (int64_t)n_rows * n <= SERIAL_ELEMENTS ? n_rows : 1 + SERIAL_ELEMENTS / 4 / n;
+    pf_pool_run(b->pool, prepare_tasks, &job, n_rows, grain);
+    return pf_cpu_finite(b);
 }
 
 void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1,
@@ -56,11 +66,10 @@ void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *
     }
 }
 
-int pf_cpu_grain(const struct cpu_backend *b, int64_t n_rows)
+int pf_cpu_grain(const struct cpu_backend *b, int64_t n_rows, int per_thread, int most)
 {
-    enum { TASKS_PER_THREAD = 8, MAX_GRAIN = 128 };
-    int64_t grain = n_rows / ((int64_t)pf_pool_n_threads(b->pool) * TASKS_PER_THREAD) / ROW_GROUP * ROW_GROUP;
-    return (int)(grain < ROW_GROUP ? ROW_GROUP : grain > MAX_GRAIN ? MAX_GRAIN : grain);
+    int64_t grain = n_rows / ((int64_t)pf_pool_n_threads(b->pool) * per_thread) / ROW_GROUP * ROW_GROUP;
+    return (int)(grain < ROW_GROUP ? ROW_GROUP : grain > most ? most : grain);
 }
 
 struct linear_job {
@@ -104,6 +113,7 @@ static void linear_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 pf_status pf_cpu_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows)
 {
     struct cpu_backend *b = cpu_of(backend);
+    enum { TASKS_PER_THREAD = 8, MAX_GRAIN = 128 };
     bool quantised = false;
     int64_t n_rows = 0, n_tasks = 0;
     for (int i = 0; i < n_l; i++) {
@@ -112,7 +122,7 @@ pf_status pf_cpu_linear(pf_backend *backend, const struct pf_linear *l, int n_l,
         b->base.weight_bytes_read += pf_weight_bytes(l[i].w);
     }
     PF_TRY(pf_cpu_prepare(b, &b->x, x, l[0].w->n_in, l[0].w->n_in, rows, quantised));
-    struct linear_job job = { b, l, n_l, rows, pf_cpu_grain(b, n_rows) };
+    struct linear_job job = { b, l, n_l, rows, pf_cpu_grain(b, n_rows, TASKS_PER_THREAD, MAX_GRAIN) };
     for (int i = 0; i < n_l; i++)
         n_tasks += tasks_of(l[i].w, job.grain);
     pf_pool_run(b->pool, linear_tasks, &job, n_tasks, 1);

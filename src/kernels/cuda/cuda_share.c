@@ -33,8 +33,9 @@ struct ticket {
 
 struct cuda_share {
     struct pf_share_sizes sizes;
-    pf_serve_fn *serve;
-    void        *ctx;
+    pf_serve_fn  *serve;
+    pf_served_fn *told;
+    void         *ctx;
 
     struct cu_flag *offers, *answers;    /* [n_layer] */
     float       *x, *weights;            /* what the host is shown */
@@ -124,7 +125,8 @@ static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
     return PF_OK;
 }
 
-static pf_status share_open(pf_backend *backend, const struct pf_share_sizes *sizes, pf_serve_fn *serve, void *ctx)
+static pf_status share_open(pf_backend *backend, const struct pf_share_sizes *sizes, pf_serve_fn *serve, pf_served_fn *served,
+                            void *ctx)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_share *s = pf_alloc(PF_MEM_KERNELS, sizeof *s);
@@ -133,6 +135,7 @@ static pf_status share_open(pf_backend *backend, const struct pf_share_sizes *si
     b->share = s;
     s->sizes = *sizes;
     s->serve = serve;
+    s->told = served;
     s->ctx = ctx;
     s->graph = -1;
     PF_TRY(open_mapped(s));
@@ -240,6 +243,7 @@ static pf_status serve_layer(struct cuda_backend *b, const struct served *l)
     PF_TRY(s->serve(s->ctx, &(struct pf_offer){ l->il, &shown }, &s->answer));
     s->timings[l->il].answered_ns = pf_now_ns();
     __atomic_store_n(&s->answers[l->il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
+    s->told(s->ctx);
     return PF_OK;
 }
 

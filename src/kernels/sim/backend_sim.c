@@ -34,6 +34,7 @@ struct sim_backend {
 
     struct pf_share_sizes sizes;
     pf_serve_fn      *serve;
+    pf_served_fn     *served;
     void             *serve_ctx;
     struct held { const void *gate, *up, *down; } *held;         /* [n_layer][n_expert] */
     float            *x, *weights, *rows;         /* what the host is shown; [n_picks][n_embd] what the picks put out */
@@ -396,12 +397,14 @@ static void *floats(size_t n)
     return pf_alloc_array(PF_MEM_KERNELS, n, sizeof(float));
 }
 
-static pf_status sim_share_open(pf_backend *backend, const struct pf_share_sizes *s, pf_serve_fn *serve, void *ctx)
+static pf_status sim_share_open(pf_backend *backend, const struct pf_share_sizes *s, pf_serve_fn *serve, pf_served_fn *served,
+                                void *ctx)
 {
     struct sim_backend *b = sim_of(backend);
     size_t n_picks = PF_SHARE_ROWS * (size_t)s->n_used;
     b->sizes = *s;
     b->serve = serve;
+    b->served = served;
     b->serve_ctx = ctx;
     b->held = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->n_layer * (size_t)s->n_expert, sizeof *b->held);
     b->x = floats(PF_SHARE_ROWS * (size_t)s->n_embd);
@@ -505,6 +508,7 @@ static pf_status sim_share_experts(pf_backend *backend, int il, const struct pf_
     memset(b->answer.act, POISON, n_picks * (size_t)b->sizes.n_ff * sizeof *b->answer.act);
     memset(b->answer.y, POISON, n_picks * (size_t)b->sizes.n_embd * sizeof *b->answer.y);
     PF_TRY(b->serve(b->serve_ctx, &(struct pf_offer){ il, &shown }, &b->answer));
+    b->served(b->serve_ctx);
     b->lost |= b->sim->lose_in_serve && e->rows == 1;
     PF_TRY(operate(b));
     for (size_t p = 0; p < n_picks; p++)
