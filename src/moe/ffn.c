@@ -32,16 +32,16 @@ static pf_status add_shared(struct pf_session *s, const struct pf_moe *moe, int 
     return ops->add_gated(s->unit->backend, b->y, b->shared_gate, b->y_shared, n_embd, rows);
 }
 
-/* While the drive reads: what would the next layer's router pick for the residual stream as it is now? Most of that it will
- * pick in the end, since a layer changes the stream little. The buffers are those of what comes after this. */
-static pf_status guess_next(struct pf_session *s, int il, int rows)
+/* What would the layer's router pick for the residual stream as it is now? Most of that it will pick in the end, since what comes
+ * in between changes the stream little. The buffers are those of what comes after this. */
+pf_status pf_moe_guess(struct pf_session *s, int il, int rows, int depth)
 {
     const struct pf_backend_ops *ops = ops_of(s);
     struct pf_model *m = s->m;
     struct pf_buffers *b = &s->unit->buf;
     enum pf_guess how = pf_residency_guesses(m, il, rows);
     if (how == PF_GUESS_ALL)
-        pf_residency_guess(m, il, NULL, m->n_expert);
+        pf_residency_guess(m, il, NULL, 1, depth);
     if (how != PF_GUESS_PICKS)
         return PF_OK;
     const struct pf_moe *moe = &m->layers[il].moe;
@@ -55,7 +55,7 @@ static pf_status guess_next(struct pf_session *s, int il, int rows)
     PF_TRY(ops->route(s->unit->backend, &(struct pf_route_op){
         .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table, .ids = b->ids,
         .rows = rows, .picks = b->guess, .weights = b->guess_weights }));
-    pf_residency_guess(m, il, b->guess, rows * m->n_used);
+    pf_residency_guess(m, il, b->guess, rows, depth);
     return PF_OK;
 }
 
@@ -66,7 +66,7 @@ static pf_status run_experts(struct pf_session *s, int il, const struct pf_exper
         return pf_offload_experts(s->m, il, e);
     }
     PF_TRY(pf_residency_want(s->m, il, e, NULL));
-    PF_TRY(guess_next(s, il + 1, e->rows));
+    PF_TRY(pf_moe_guess(s, il + 1, e->rows, PF_GUESS_EARLY));
     pf_spans_enter(s->m->spans, "experts", il);
     return pf_residency_experts(s->m, s->unit->backend, il, e);
 }

@@ -55,7 +55,8 @@ static pf_status run_layer(struct pf_session *s, int il, int rows)
     pf_spans_enter(m->spans, layer->is_moe ? "router" : "feed-forward", il);
     PF_TRY(begin_block(s, &layer->ffn_mix, layer->ffn_norm, rows));
     PF_TRY(layer->is_moe ? pf_moe_block(s, il, rows) : pf_dense_block(s, il, rows));
-    return end_block(s, &layer->ffn_mix, rows);
+    PF_TRY(end_block(s, &layer->ffn_mix, rows));
+    return pf_moe_guess(s, il + 1, rows, PF_GUESS_LATE);
 }
 
 static pf_status upload_inputs(struct pf_unit *u, const struct pf_model *m, int rows, const void *inputs)

@@ -548,21 +548,22 @@ pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_o
 enum pf_guess pf_residency_guesses(const struct pf_model *m, int il, int rows)
 {
     const struct pf_residency *r = m->residency;
-    if (!r || r->n_queued == 0 || il >= m->n_layer || r->first_slab[il] < 0)
+    if (!r || m->offload || r->n_queued == 0 || il >= m->n_layer || r->first_slab[il] < 0)
         return PF_GUESS_NOTHING;
     if (rows * m->n_used >= ALL_TOUCHED * m->n_expert)
         return PF_GUESS_ALL;
     return rows <= PF_GUESS_ROWS ? PF_GUESS_PICKS : PF_GUESS_NOTHING;
 }
 
-void pf_residency_guess(struct pf_model *m, int il, const int32_t *picks, int n)
+/* The last quarter of the picks is wrong about as often as right, so it is left out. */
+void pf_residency_guess(struct pf_model *m, int il, const int32_t *picks, int rows, int depth)
 {
     struct pf_residency *r = m->residency;
-    int slabs[PF_MAX_GUESSES];
-    n = n < PF_MAX_GUESSES ? n : PF_MAX_GUESSES;
-    for (int i = 0; i < n; i++)
-        slabs[i] = r->first_slab[il] + (picks ? picks[i] : i);
-    pf_store_guess(r->store, slabs, n);
+    int slabs[PF_MAX_GUESSES], n = 0, n_ranks = picks ? (3 * m->n_used + 3) / 4 : m->n_expert;
+    for (int rank = 0; rank < n_ranks; rank++)
+        for (int row = 0; row < rows && n < PF_MAX_GUESSES; row++)
+            slabs[n++] = r->first_slab[il] + (picks ? picks[row * m->n_used + rank] : rank);
+    pf_store_guess(r->store, slabs, n, depth);
 }
 
 void pf_residency_tables(const struct pf_model *m, struct pf_experts_op *op, struct pf_expert_weight w[3])

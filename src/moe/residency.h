@@ -45,11 +45,13 @@ pf_status pf_residency_want(struct pf_model *m, int il, const struct pf_experts_
 
 /* Reading ahead while the drive would have nothing to do. guesses says, after want, whether it pays to guess what layer il will
  * want of the drive, and how: all of its experts, or those that its router picks for today's state. guess takes the picks
- * (NULL: experts 0 .. n - 1), likeliest first. A wrong guess costs time, never a bit. */
+ * [rows][n_used], likeliest first (NULL: all experts in order); while fewer than depth reads are under way, more are begun. An
+ * early guess, while the layer before is read, is wrong more often than a late one, when that layer has been computed. A wrong
+ * guess costs time, never a bit. */
 enum pf_guess { PF_GUESS_NOTHING, PF_GUESS_PICKS, PF_GUESS_ALL };
-enum { PF_GUESS_ROWS = 8 };
+enum { PF_GUESS_ROWS = 8, PF_GUESS_EARLY = 4, PF_GUESS_LATE = 5 };
 enum pf_guess pf_residency_guesses(const struct pf_model *m, int il, int rows);
-void          pf_residency_guess(struct pf_model *m, int il, const int32_t *picks, int n);
+void          pf_residency_guess(struct pf_model *m, int il, const int32_t *picks, int rows, int depth);
 
 /* The same for others who compute experts from the store; there must be one. tables makes op, by way of w, look at the addresses
  * that run sets: run calls fn until each picked expert that skip (NULL: none) does not name has been among `experts` once;

@@ -20,8 +20,9 @@
  *  7. Everything in pf_store is under `lock`, except: constants after open; a pinned part's slot; a READING part's bytes, which
  *     are the reader's; the engine's reap, which is the reader's too. Whoever wants parts sends the reads (send_reads), and
  *     the reader handles what comes back and sends what had no room before.
- *  8. `wanted` is read before `ahead`, and ahead before guesses and the background order, which go to `ahead` one slab at a time
- *     when few reads are under way: what nobody may want delays what somebody waits for by no more than AHEAD_DEPTH reads.
+ *  8. `wanted` is read before `ahead`, and ahead before guesses and the background order, which go to `ahead` one part at a time
+ *     when few reads are under way: what nobody may want delays what somebody waits for by no more than so many reads.
+ *  9. A part whose reads are all back and that was not looked at yet is READING, in no list, and the reader knows of it.
  *
  * A read that comes back short is continued from the last whole sector, one that was interrupted is asked for again; all else
  * fails the part and everyone who waits for it with one sentence, and the next pin starts afresh.
@@ -48,7 +49,7 @@
 #include "base/pf_time.h"
 #include "tiers/spread.h"
 
-enum { MAX_TRIES = 16, AHEAD_DEPTH = 4, SECTOR = 512, HUGE_BYTES = 2 << 20, NONE = -1 };
+enum { MAX_TRIES = 16, FILL_DEPTH = 4, SECTOR = 512, HUGE_BYTES = 2 << 20, NONE = -1 };
 
 enum state { ABSENT, QUEUED, READING, READY, FAILED };
 
@@ -112,6 +113,7 @@ struct pf_store {
     pf_io          *io;
 
     struct queue    wanted, ahead;       /* parts to read: for someone who waits; for later */
+    int             guess_depth;         /* no guess is read when so many reads are under way */
     struct order    guess, fill;         /* guess evicts and is forgotten at the next step; fill takes what is free */
     int             guesses[PF_MAX_GUESSES];
     uint32_t        n_tried, n_right;    /* parts read on a guess of late, and pinned afterwards */
@@ -533,17 +535,18 @@ static bool pin_absent(struct pf_store *s, const struct pf_slab *slab)
 
 /* ---- Sending reads; the lock is held ----------------------------------------------------------------------------- */
 
-/* The next slab of the order that wants parts and finds slots: its parts go to `ahead`. */
+/* The next part of the order that is wanted and finds a slot goes to `ahead`. */
 static void queue_next(struct pf_store *s, struct order *o)
 {
     bool guess = o == &s->guess;
-    while (o->at < o->n && s->ahead.head == NONE) {
-        const struct pf_slab *k = &s->slabs[o->slabs[o->at++]];
+    for (; o->at < o->n; o->at++) {
+        const struct pf_slab *k = &s->slabs[o->slabs[o->at]];
         for (int p = k->first; p < k->first + k->n; p++)
-            if (s->parts[p].state == ABSENT && start_load(s, p, &s->ahead, guess) && guess) {
-                s->parts[p].guessed = true;
-                s->n_tried++;
-                s->stats.n_guessed++;
+            if (s->parts[p].state == ABSENT && start_load(s, p, &s->ahead, guess)) {
+                s->parts[p].guessed = guess;
+                s->n_tried += guess;
+                s->stats.n_guessed += guess;
+                return;
             }
     }
 }
@@ -554,10 +557,10 @@ static int next_part(struct pf_store *s)
         return NONE;
     if (s->wanted.head != NONE)
         return s->wanted.head;
-    if (s->ahead.head == NONE && s->n_flying < AHEAD_DEPTH) {
+    if (s->ahead.head == NONE && s->n_flying < s->guess_depth)
         queue_next(s, &s->guess);
+    if (s->ahead.head == NONE && s->n_flying < FILL_DEPTH)
         queue_next(s, &s->fill);
-    }
     return s->ahead.head;
 }
 
@@ -615,8 +618,11 @@ static void ask_chunk(struct pf_store *s, int p)
 static void send_reads(struct pf_store *s)
 {
     bool idle = s->n_flying == 0;
-    for (int p; s->idle && (p = next_part(s)) != NONE;)
+    for (int p; s->idle && (p = next_part(s)) != NONE;) {
         ask_chunk(s, p);
+        if (idle && s->n_flying == 1)
+            s->io->ops->commit(s->io);       /* the drive begins while the others are made ready */
+    }
     s->unsent = !s->io->ops->commit(s->io);
     if (idle && s->n_flying > 0)
         pthread_cond_signal(&s->has_work);
@@ -772,13 +778,14 @@ static bool guessing_pays(struct pf_store *s)
     return false;
 }
 
-void pf_store_guess(pf_store *s, const int *slabs, int n)
+void pf_store_guess(pf_store *s, const int *slabs, int n, int depth)
 {
     pthread_mutex_lock(&s->lock);
     if (guessing_pays(s)) {
         assert(n <= PF_MAX_GUESSES);
         memcpy(s->guesses, slabs, (size_t)n * sizeof *slabs);
         s->guess = (struct order){ s->guesses, n, 0 };
+        s->guess_depth = depth;
         send_reads(s);
     }
     pthread_mutex_unlock(&s->lock);
@@ -953,6 +960,7 @@ static void finish_part(struct pf_store *s, int p)
         part->n_asked = 0;
         s->stats.n_retries++;
         queue_put(s, &s->wanted, p);
+        send_reads(s);
         return;
     }
     part->state = part->broken ? FAILED : READY;
@@ -965,7 +973,8 @@ static void finish_part(struct pf_store *s, int p)
     pthread_cond_broadcast(&s->changed);
 }
 
-static void finish_read(struct pf_store *s, struct read *r)
+/* Takes a read back from the engine, or gives it to it again. Returns its part if that was the part's last read, else NONE. */
+static int take_back(struct pf_store *s, struct read *r)
 {
     struct part *part = &s->parts[r->part];
     s->n_progress++;
@@ -973,7 +982,7 @@ static void finish_read(struct pf_store *s, struct read *r)
     s->stats.bytes_read += r->io.result > 0 ? (uint64_t)r->io.result : 0;
     if (must_repeat(s, r)) {
         s->io->ops->queue(s->io, &r->io);
-        return;
+        return NONE;
     }
     int p = r->part;
     r->next = s->idle;
@@ -985,8 +994,21 @@ static void finish_read(struct pf_store *s, struct read *r)
     }
     if (part->broken)
         queue_remove(s, p);              /* its other chunks are not asked for any more */
-    if (--part->n_flying == 0 && (part->broken || part->n_asked == part->n_chunks))
-        finish_part(s, p);
+    return --part->n_flying == 0 && (part->broken || part->n_asked == part->n_chunks) ? p : NONE;
+}
+
+/* Handles n reads that are back: first the drive gets new ones, as looking at what came takes a while. */
+static void handle(struct pf_store *s, struct pf_io_read **done, int n)
+{
+    int whole[PF_STORE_DEPTH], n_whole = 0;
+    for (int i = 0; i < n; i++) {
+        int p = take_back(s, (struct read *)((char *)done[i] - offsetof(struct read, io)));
+        if (p != NONE)
+            whole[n_whole++] = p;
+    }
+    send_reads(s);
+    for (int i = 0; i < n_whole; i++)
+        finish_part(s, whole[i]);
 }
 
 /* Waits for reads to come back and handles them. When the engine could not send everything, comes back a little later. */
@@ -1006,9 +1028,7 @@ static void *reader_main(void *arg)
         if (n == 0)
             nanosleep(&(struct timespec){ 0, 100000 }, NULL);
         pthread_mutex_lock(&s->lock);
-        for (int i = 0; i < n; i++)
-            finish_read(s, (struct read *)((char *)done[i] - offsetof(struct read, io)));
-        send_reads(s);
+        handle(s, done, n);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;

@@ -18,7 +18,7 @@
 
 typedef struct pf_store pf_store;
 
-enum { PF_STORE_READ_BYTES = 1 << 20, PF_STORE_DEPTH = 32 };     /* one request at most; requests in flight */
+enum { PF_STORE_READ_BYTES = 2 << 20, PF_STORE_DEPTH = 32 };     /* one request at most; requests in flight */
 
 struct pf_part {
     int      file;
@@ -85,11 +85,11 @@ void *pf_store_arena(const pf_store *s, size_t *bytes);
  * count. Evicts for them, never waits. */
 void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most);
 
-/* Slabs that will probably be wanted next, likeliest first: read while the drive has nothing better to do, until the next
- * step, which knows better. Replaces an earlier guess. Evicts for them. As long as less than half of what was read on a
- * guess is pinned before it is evicted again, guesses are ignored, but for a few from time to time. */
+/* Slabs that will probably be wanted next, likeliest first: read part by part while nothing is wanted and fewer than depth reads
+ * are under way, until the next step, which knows better. Replaces an earlier guess. Evicts for them. As long as less than half
+ * of what was read on a guess is pinned before it is evicted again, guesses are ignored, but for a few from time to time. */
 enum { PF_MAX_GUESSES = 512 };
-void pf_store_guess(pf_store *s, const int *slabs, int n);
+void pf_store_guess(pf_store *s, const int *slabs, int n, int depth);
 
 /* Fills free slots with these slabs in the background, a little at a time while nothing else is wanted. Replaces an earlier
  * order. The table is borrowed until the store is closed. */

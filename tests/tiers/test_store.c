@@ -160,7 +160,7 @@ static void test_guesses(struct fixture *f)
         for (int step = 0; step < 400; step++) {
             int layer = step % N_LAYERS, n = some_slabs(&rng, layer, 2, slabs);
             other = layer * N_EXPERTS + (slabs[0] + 3) % N_EXPERTS;
-            pf_store_guess(s, right ? slabs : &other, right ? n : 1);
+            pf_store_guess(s, right ? slabs : &other, right ? n : 1, 4);
             if (step % 3 == 0)
                 usleep(300);
             pf_store_step(s, layer);
@@ -171,10 +171,28 @@ static void test_guesses(struct fixture *f)
         CHECK(stats.n_guessed > 0 && stats.n_guessed_right <= stats.n_guessed, "%d guesses", (int)stats.n_guessed);
         CHECK(right ? stats.n_guessed_right >= stats.n_guessed * 9 / 10 : stats.n_guessed < 300, "%d parts guessed, %d right",
               (int)stats.n_guessed, (int)stats.n_guessed_right);
-        pf_store_guess(s, slabs, 2);
+        pf_store_guess(s, slabs, 2, 4);
         pf_store_close(&s);
     }
     CHECK(n_right == n_used, "%d of %d slabs are right", n_right, n_used);
+}
+
+/* Guesses go to a slow drive part by part, no more than they may be; a later guess that may be more adds to them. */
+static void test_guess_depth(struct fixture *f)
+{
+    pf_store *s = NULL;
+    struct pf_store_stats stats;
+    int slabs[] = { 0, 1, 2 };
+    sim.latency_ns = 200000000;
+    f->setup.budget_bytes = f->all;
+    CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+    for (int depth = 2; depth <= 5; depth += 3) {
+        pf_store_guess(s, slabs, 3, depth);
+        pf_store_stats_get(s, &stats);
+        CHECK((int)stats.n_guessed == depth, "%d parts guessed, not %d", (int)stats.n_guessed, depth);
+    }
+    pf_store_close(&s);
+    sim.latency_ns = 0;
 }
 
 /* Every allocation of opening fails in turn; nothing is left behind. */
@@ -220,6 +238,8 @@ int main(int argc, char **argv)
     test_threads(&f);
     test_background(&f);
     test_guesses(&f);
+    if (f.setup.io == pf_io_sim_open)
+        test_guess_depth(&f);
     test_allocations(&f);
     fixture_close(&f);
     return check_status();
