@@ -121,6 +121,7 @@ static pf_status open_parts(struct cuda_backend *b, uint64_t vram_bytes)
     b->budget = free_bytes > LEAVE_BYTES ? free_bytes - LEAVE_BYTES : 0;
     if (vram_bytes && vram_bytes < b->budget)
         b->budget = vram_bytes;
+    b->shared_bytes = prop.sharedMemPerBlockOptin;
     b->has_tiles = pf_cu_tile_shape(prop.sharedMemPerBlockOptin, prop.multiProcessorCount, &b->shape);
     snprintf(b->describe, sizeof b->describe, "sm_%d%d", prop.major, prop.minor);
     CU_TRY(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "opening a stream");

@@ -42,6 +42,23 @@ struct cu_tables {
     const int8_t   *iq4, *e2m1;
 };
 
+/* If add is not NULL, first x += a * add. Quantises y into q when q.q is not NULL (n a multiple of 32). */
+struct cu_norm {
+    float       *x;
+    const float *add, *w;
+    float        a, eps;
+    int          n, rows;
+    float       *y;
+    struct cu_x  q;
+    int         *fault;
+};
+
+/* x += a * what an operation puts out; x NULL: nothing. */
+struct cu_residual {
+    float *x;
+    float  a;
+};
+
 struct cu_part {
     const uint8_t *w;
     const float   *bias;          /* or NULL */
@@ -60,6 +77,9 @@ struct cu_linear {
     struct cu_x      x;
     struct cu_tables tables;
     int              n_heads, head_rows, x_stride, y_stride;     /* strides in floats, of x.f */
+    struct cu_norm     norm;      /* y not NULL: of one row, and x is what it gives. Every block does it for itself, one leaves it
+                                     where the norm says: a kernel less, and a wait */
+    struct cu_residual residual;  /* of one part */
 };
 
 struct cu_expert_weight {
@@ -95,12 +115,14 @@ cudaError_t pf_cu_read(cudaStream_t st, const void *p, size_t n, uint32_t *out);
 cudaError_t pf_cu_embed(cudaStream_t st, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int n, float scale,
                         const int32_t *ids, int rows, float *x, const struct cu_tables *t);
 cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l);
+/* Whether the product could begin with its norm: few enough blocks would do it, and their memory holds it. */
+bool pf_cu_linear_norms(const struct cu_linear *l, size_t shared_bytes);
 /* out[pick] = act(w x, w2 x), x [rows][n]; w and w2 of one type. Quantises out where out->q is not NULL. */
 cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault);
 /* y[pick] = w x, x [rows][n]; times the pick's weight if weigh_input. */
 cudaError_t pf_cu_expert_rows(cudaStream_t st, const struct cu_experts *e, float *y);
 /* y[row] = sum over the row's picks, in order, of weight * (w x), x [rows * n_used][n]. */
-cudaError_t pf_cu_down(cudaStream_t st, const struct cu_experts *e, float *y);
+cudaError_t pf_cu_down(cudaStream_t st, const struct cu_experts *e, float *y, const struct cu_residual *residual);
 
 /* Picks sorted by expert, and cut into tiles of columns. sorted and tile lie behind the struct, see pf_cu_max_tiles. */
 struct cu_tile {
@@ -148,20 +170,15 @@ struct cu_tiles {
 cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *t, const struct cu_tile_shape *shape);
 
 /* y[row] = sum over its picks, in order, of weight * v[pick]; weights NULL: 1. */
-cudaError_t pf_cu_combine(cudaStream_t st, const float *v, const float *weights, int n, int n_used, int rows, float *y);
+struct cu_combine {
+    const float *v, *weights;
+    int          n, n_used, rows;
+    float       *y;
+};
+cudaError_t pf_cu_combine(cudaStream_t st, const struct cu_combine *c, const struct cu_residual *residual);
 
 /* x.q, x.d, x.s from x.f, whose rows begin every `stride` floats. */
 cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int stride, int rows, int *fault);
-/* If add is not NULL, first x += a * add. Quantises y into q when q.q is not NULL (n a multiple of 32). */
-struct cu_norm {
-    float       *x;
-    const float *add, *w;
-    float        a, eps;
-    int          n, rows;
-    float       *y;
-    struct cu_x  q;
-    int         *fault;
-};
 cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *n);
 cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n, int rows,
                              float *y);
@@ -193,10 +210,11 @@ cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *r, int *fault
 
 /* n_chunks: as many as the longest row may see. count: CU_VECTOR_ROWS * n_head zeros, which it leaves behind again. part:
  * scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are quantised into x as well, unless x->q is NULL;
- * heads must then be multiples of 32. */
+ * heads must then be multiples of 32. heads: what is done first, in the same kernel if that is possible; or NULL. shared_bytes: what a
+ * block of this GPU may have of shared memory. */
 size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v);
 cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count, float *part,
-                            const struct cu_x *x, int *fault);
+                            const struct cu_x *x, const struct cu_heads *heads, size_t shared_bytes, int *fault);
 
 /* scores: [CU_CHOOSE_ROWS][max_positions]. */
 enum { CU_CHOOSE_ROWS = 16 };

@@ -12,6 +12,8 @@ struct attention {
     int                    n_chunks;
     int                   *count;    /* [row][head]: blocks of the heads that have ended; 0 between launches */
     float                 *part;     /* [row][head][chunk][hd_v + 2]: ac, mc, zc */
+    int                    value_bytes, key_bytes;      /* of a chunk's values of a KV head, and of one of its keys, where split
+                                                           copies them to shared memory; or 0 */
     int                    v_stride; /* from one value to the next; kv.v is kv.k where values are the beginnings of keys */
     struct cu_x            x;        /* where few rows go in int8 too, or q NULL */
     int                   *fault;
@@ -178,6 +180,7 @@ CU_INLINE float dot(const float *q, P k, int n)
                 for (int j = 0; j < 8; j++)
                     s[i + j] = fmaf(q[e0 + i + j], f[j], s[i + j]);
             }
+#pragma unroll 1
     for (; e0 < n; e0 += 32)
 #pragma unroll
         for (int i = 0; i < 32; i++)

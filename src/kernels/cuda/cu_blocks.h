@@ -133,7 +133,6 @@ CU_INLINE float mx_scale(uint8_t e)
         body                                                                                                          \
     };
 #define CU_READ_FN __device__ __forceinline__
-#define CU_HOST_FN __host__ __device__ __forceinline__
 #define BLOCK_OF(type, per) const struct type *w = (const struct type *)row + b / (per)
 
 READER(Q4_0, ONE_TERM, {

@@ -11,6 +11,7 @@
 #define PF_MATH_FN static __device__ __forceinline__
 #include "base/pf_math.h"
 #define CU_INLINE static __device__ __forceinline__
+#define CU_HOST_FN static __host__ __device__ __forceinline__
 #define PF_KV_FN CU_INLINE
 #include "kernels/cuda/cu_api.h"
 
@@ -127,15 +128,14 @@ CU_INLINE void wait_turn(void)
 #endif
 }
 
-/* Reads a word of every line of the bytes that the warp or its neighbours will need, so that they are in the cache by their
- * turn. Not by prefetches: those may outlive the kernel, and the memory. */
+/* Asks for bytes that the block will surely read, so that they are on their way to the cache when it comes to them. One thread
+ * calls it. What is asked for must be read by the kernel: a request may outlive the kernel otherwise, and the memory. Up to 15 bytes
+ * more are touched at both ends. */
 CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 {
 #if __CUDA_ARCH__ >= 900
-    for (size_t i = threadIdx.x % WARP * 128; i < bytes; i += WARP * 128) {
-        uint32_t word;
-        asm volatile("ld.global.L1::no_allocate.u32 %0, [%1];" : "=r"(word) : "l"((uintptr_t)(p + i) & ~(uintptr_t)3));
-    }
+    uintptr_t begin = (uintptr_t)p & ~(uintptr_t)15, end = ((uintptr_t)p + bytes + 15) & ~(uintptr_t)15;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(begin), "r"((uint32_t)(end - begin)) : "memory");
 #endif
 }
 

@@ -1,6 +1,6 @@
 /* Weight rows times one row of activations, in the order of docs/numerics.md.
  *
- * The work is cut into tasks of a warp: eight weight rows and a round of 32 blocks of 32, that is four segments.
+ * The work is cut into tasks of a warp: four weight rows and a round of 32 blocks of 32, that is four segments.
  *
  *     lanes      0..7         8..15        16..23       24..31          first a block a lane: the terms it adds
  *                segment      segment      segment      segment
@@ -8,7 +8,10 @@
  *     at last    a thread a row adds up its segments, left to right
  *
  * Who reads a block's bytes is the type's affair: lanes of a segment may share loads and exchange partial integer sums,
- * which are exact in any order. What belongs to the activations is loaded once for the eight rows. */
+ * which are exact in any order. What belongs to the activations is loaded once for the four rows.
+ *
+ * Small is fast here: a decoded token runs a product's code once or twice on a multiprocessor, so that it waits for the code itself
+ * and for one instruction after the other. Few rows a task keep both short, and leave tasks for many warps. */
 #ifndef PF_CU_DOT_H
 #define PF_CU_DOT_H
 
@@ -54,13 +57,14 @@ CU_INLINE int dot16(uint4 w, uint4 x, int sum)
 }
 
 /* Types. load() fetches what a lane needs of block b of a round, load_x() of the activations, dot() makes the terms. Types whose
- * lanes would read the same words many times are STAGED: a round of them, so many bytes, is first copied to shared memory. */
+ * lanes would read the same words many times are STAGED: a round of them, at most so many bytes, is first copied to shared memory,
+ * and its rows are multiplied in a loop. */
 
 /* Any type, through its reader. */
 template <class R>
 struct plain {
     static constexpr bool whole_segments = false, second = R::kind != ONE_TERM;
-    enum { STAGED = 0 };
+    enum { STAGED = 32 * 24 };
     typedef struct cu_block raw;
     struct side { uint4 x0, x1; float d; int s0, s1; };
 
@@ -297,9 +301,9 @@ struct mx4 {
 
 /* ---- Tasks ------------------------------------------------------------------------------------------------------------- */
 
-/* The terms of eight rows, term t of the chain of lane l at [t][l]. The width spreads what eight neighbouring lanes write over
+/* The terms of four rows, term t of the chain of lane l at [t][l]. The width spreads what eight neighbouring lanes write over
  * the banks. */
-enum { TASK_ROWS = 8, CHAIN_WIDTH = 36, CHAIN_FLOATS = 2 * 8 * CHAIN_WIDTH };
+enum { TASK_ROWS = 4, CHAINS = 4 * TASK_ROWS, CHAIN_WIDTH = CHAINS + 2, CHAIN_FLOATS = 2 * 8 * CHAIN_WIDTH };
 
 /* Where rows of one matrix begin; rows past the last are read as the last, and their results are not looked at. */
 struct row_set {
@@ -313,13 +317,14 @@ CU_INLINE const uint8_t *row_of(const struct row_set &w, int r)
     return w.base + (size_t)min(r, w.last) * w.row_bytes;
 }
 
-/* Starts copying bytes from any address to a piece of shared memory that begins at a multiple of 16; where they will lie. */
-CU_INLINE const uint8_t *stage(uint8_t *to, const uint8_t *from, int bytes)
+/* Starts copying bytes from any address to a piece of shared memory that begins at a multiple of 16; the first lies at `to` plus
+ * what the address is past such a multiple. */
+CU_INLINE void stage(uint8_t *to, const uint8_t *from, int bytes)
 {
     int skip = (int)((uintptr_t)from & 15);
+#pragma unroll 1
     for (int i = 16 * (int)(threadIdx.x % WARP); i < skip + bytes; i += 16 * WARP)
         __pipeline_memcpy_async(to + i, from - skip + i, 16);
-    return to + skip;
 }
 
 /* Quantised type T. */
@@ -327,8 +332,8 @@ template <class T>
 struct quantised {
     enum { ROWS = TASK_ROWS, STAGE_BYTES = T::STAGED ? (T::STAGED + 15) / 16 * 16 + 16 : 0 };
     enum { WARP_FLOATS = CHAIN_FLOATS * (T::second ? 2 : 1) + TASK_ROWS * STAGE_BYTES / 4 };
-    static CU_HOST_FN int n_rounds(int n) { return (n + 1023) / 1024; }
-    static CU_HOST_FN int n_sums(int n) { return (n + 255) / 256; }
+    CU_HOST_FN int n_rounds(int n) { return (n + 1023) / 1024; }
+    CU_HOST_FN int n_sums(int n) { return (n + 255) / 256; }
 
     /* Block of this lane in a round of n_blocks. */
     static CU_READ_FN int my_block(int n_blocks)
@@ -339,60 +344,84 @@ struct quantised {
         return T::whole_segments ? n_blocks - 8 + b % 8 : n_blocks - 1;
     }
 
-    /* Segment sums of rows r0 .. r0 + 7 go to sums[row][segment]. */
+    /* Where the round begins in row r0 + i. */
+    static CU_READ_FN const uint8_t *at(const struct row_set &w, int r, size_t round_bytes)
+    {
+        return row_of(w, r) + round_bytes;
+    }
+
+    static CU_READ_FN void put(const struct term &v, int i, bool there, float2 *terms)
+    {
+        int to = threadIdx.x % 8 * CHAIN_WIDTH + 4 * i + threadIdx.x % WARP / 8;
+        terms[to] = make_float2(v.p, there ? v.f : 0.0f);
+        if (T::second)
+            terms[8 * CHAIN_WIDTH + to] = make_float2(v.m, there ? v.g : 0.0f);
+    }
+
+    /* The terms of a lane's block b of all rows, through shared memory, or through registers. */
+    static CU_READ_FN void staged_terms(const struct row_set &w, int r0, size_t round_bytes, int bytes, const struct x_row &x, int b, int xb,
+                                        bool there, const struct cu_tables &t, uint8_t *staged, float2 *terms)
+    {
+#pragma unroll 1
+        for (int i = 0; i < TASK_ROWS; i++)
+            stage(staged + i * STAGE_BYTES, at(w, r0 + i, round_bytes), bytes);
+        __pipeline_commit();
+        typename T::side side = T::load_x(x, xb);
+        __pipeline_wait_prior(0);
+        __syncwarp();
+#pragma unroll 2
+        for (int i = 0; i < TASK_ROWS; i++) {
+            int skip = (int)((uintptr_t)at(w, r0 + i, round_bytes) & 15);
+            put(T::dot(T::load(staged + i * STAGE_BYTES + skip, b, t), side, b), i, there, terms);
+        }
+    }
+
+    static CU_READ_FN void loaded_terms(const struct row_set &w, int r0, size_t round_bytes, const struct x_row &x, int b, int xb, bool there,
+                                        const struct cu_tables &t, float2 *terms)
+    {
+        typename T::raw raw[TASK_ROWS];
+#pragma unroll
+        for (int i = 0; i < TASK_ROWS; i++)
+            raw[i] = T::load(at(w, r0 + i, round_bytes), b, t);
+        typename T::side side = T::load_x(x, xb);
+#pragma unroll
+        for (int i = 0; i < TASK_ROWS; i++)
+            put(T::dot(raw[i], side, b), i, there, terms);
+    }
+
+    /* Segment sums of rows r0 .. r0 + 3 go to sums[row][segment]. */
     static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int round, const struct cu_tables &t,
                                 float *warp_memory, float *sums)
     {
         int n_blocks = min(n / 32 - round * WARP, (int)WARP), lane = threadIdx.x % WARP, b = my_block(n_blocks), stride = n_sums(n);
-        size_t round_bytes = w.row_bytes * 32 / (uint32_t)(n / 32) * round;
-        float2 *terms = (float2 *)warp_memory, *second = terms + 8 * CHAIN_WIDTH;
+        uint32_t bytes_32 = (uint32_t)w.row_bytes * 32 / (uint32_t)(n / 32);            /* of 32 blocks */
+        float2 *terms = (float2 *)warp_memory;
         uint8_t *staged = (uint8_t *)(warp_memory + CHAIN_FLOATS * (T::second ? 2 : 1));
-        const uint8_t *at[TASK_ROWS];
-        typename T::raw raw[T::STAGED ? 1 : TASK_ROWS];
         __syncwarp();
-#pragma unroll
-        for (int i = 0; i < TASK_ROWS; i++) {
-            at[i] = row_of(w, r0 + i) + round_bytes;
-            if (T::STAGED)
-                at[i] = stage(staged + i * STAGE_BYTES, at[i], (T::STAGED * n_blocks + 31) / 32);
-            else
-                raw[i] = T::load(at[i], b, t);
-        }
-        typename T::side side = T::load_x(x, round * WARP + b);
-        if (T::STAGED) {
-            __pipeline_commit();
-            __pipeline_wait_prior(0);
-            __syncwarp();
-        }
-#pragma unroll
-        for (int i = 0; i < TASK_ROWS; i++) {
-            if (T::STAGED)
-                raw[0] = T::load(at[i], b, t);
-            struct term v = T::dot(raw[T::STAGED ? 0 : i], side, b);
-            int to = lane % 8 * CHAIN_WIDTH + 4 * i + lane / 8;
-            terms[to] = make_float2(v.p, lane < n_blocks ? v.f : 0.0f);
-            if (T::second)
-                second[to] = make_float2(v.m, lane < n_blocks ? v.g : 0.0f);
-        }
+        if (T::STAGED)
+            staged_terms(w, r0, (size_t)bytes_32 * round, (bytes_32 * n_blocks + 31) / 32, x, b, round * WARP + b, lane < n_blocks, t, staged, terms);
+        else
+            loaded_terms(w, r0, (size_t)bytes_32 * round, x, b, round * WARP + b, lane < n_blocks, t, terms);
         __syncwarp();
         float s = 0;
+        int chain = lane % CHAINS, segment = 4 * round + lane % 4;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            float2 v = terms[i * CHAIN_WIDTH + lane];
+            float2 v = terms[i * CHAIN_WIDTH + chain];
             s = fmaf(v.x, v.y, s);
             if (T::second) {
-                v = second[i * CHAIN_WIDTH + lane];
+                v = terms[(8 + i) * CHAIN_WIDTH + chain];
                 s = fmaf(v.x, v.y, s);
             }
         }
-        int segment = 4 * round + lane % 4;
-        if (segment < stride)
+        if (segment < stride && lane < CHAINS)
             sums[lane / 4 * stride + segment] = s;
     }
 
     static CU_READ_FN float total(const float *sums, int n)
     {
         float total = 0;
+#pragma unroll 2
         for (int i = 0; i < n_sums(n); i++)
             total = total + sums[i];
         return total;
@@ -403,28 +432,38 @@ struct quantised {
 template <class L>
 struct floats {
     enum { ROWS = 1, WARP_FLOATS = 0 };
-    static CU_HOST_FN int n_rounds(int) { return 1; }
-    static CU_HOST_FN int n_sums(int) { return 1; }
+    CU_HOST_FN int n_rounds(int) { return 1; }
+    CU_HOST_FN int n_sums(int) { return 1; }
+
+    /* Goes on with the sum, as many loads ahead of it, as long as there are so many. */
+    template <int AHEAD>
+    static CU_READ_FN void add(const uint8_t *row, const float *x, int n, int &e, float &sum)
+    {
+#pragma unroll 1
+        for (; e - (int)(threadIdx.x % WARP) + AHEAD * WARP <= n; e += AHEAD * WARP) {
+            float a[AHEAD], b[AHEAD];
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++) {
+                a[i] = L::at(row, e + i * WARP);
+                b[i] = x[e + i * WARP];
+            }
+#pragma unroll
+            for (int i = 0; i < AHEAD; i++)
+                sum = fmaf(a[i], b[i], sum);
+        }
+    }
 
     static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int, const struct cu_tables &, float *,
                                 float *sums)
     {
-        enum { AHEAD = 32 };                 /* loads under way; the chain of sums then runs out of registers */
         const uint8_t *row = row_of(w, r0);
+        int e = threadIdx.x % WARP;
         float sum = 0;
-        for (int e = threadIdx.x % WARP; e < n; e += AHEAD * WARP) {
-            float a[AHEAD], b[AHEAD];
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++)
-                if (e + i * WARP < n) {
-                    a[i] = L::at(row, e + i * WARP);
-                    b[i] = x.f[e + i * WARP];
-                }
-#pragma unroll
-            for (int i = 0; i < AHEAD; i++)
-                if (e + i * WARP < n)
-                    sum = fmaf(a[i], b[i], sum);
-        }
+        add<16>(row, x.f, n, e, sum);
+        add<4>(row, x.f, n, e, sum);
+        add<1>(row, x.f, n, e, sum);
+        if (e < n)
+            sum = fmaf(L::at(row, e), x.f[e], sum);
         sum = warp_fold(sum);
         if (threadIdx.x % WARP == 0)
             sums[0] = sum;
@@ -440,6 +479,7 @@ CU_INLINE const float *run_tasks(int n_groups, int n, const struct cu_tables &t,
 {
     int n_rounds = D::n_rounds(n), n_warps = blockDim.x / WARP, warp = threadIdx.x / WARP;
     float *sums = memory + n_warps * D::WARP_FLOATS;
+#pragma unroll 1
     for (int task = warp; task < n_groups * n_rounds; task += n_warps) {
         struct row_set w;
         struct x_row x;
@@ -458,10 +498,9 @@ struct block_shape {
     size_t bytes;
 };
 
-template <class D>
+template <class D, int MOST = MOST_THREADS / WARP>
 static struct block_shape shape_of(int n_groups, int n)
 {
-    enum { MOST = MOST_THREADS / WARP };
     int n_tasks = n_groups * D::n_rounds(n), best = 1;
     for (int w = 1; w <= MOST && w <= n_tasks; w++)
         if (ceil_div(n_tasks, w) < ceil_div(n_tasks, best))

@@ -6,7 +6,7 @@
  *     down      a block takes eight output elements of a row for all its picks and adds them up in the router's order */
 #include "kernels/cuda/cu_dot.h"
 
-enum { GATE_ROWS = 32, DOWN_ROWS = TASK_ROWS };
+enum { GATE_ROWS = 32, DOWN_ROWS = 8 };
 
 CU_INLINE float scale_and_bias(const struct cu_expert_weight &w, int expert, int n_out, int r, float v)
 {
@@ -18,8 +18,8 @@ CU_INLINE float scale_and_bias(const struct cu_expert_weight &w, int expert, int
 }
 
 /* blockIdx: 32 rows, pick. The groups of gate come first, then those of up. */
-template <class D>
-static __global__ void __launch_bounds__(MOST_THREADS, 3) gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct cu_x out, int *fault)
+template <class D, int THREADS, int BLOCKS>
+static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct cu_x out, int *fault)
 {
     extern __shared__ float memory[];
     enum { GROUPS = GATE_ROWS / D::ROWS };
@@ -27,6 +27,10 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) gate_up(const __grid_c
     int pick = blockIdx.y, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.x * GATE_ROWS + lane, stride = D::n_sums(e.n);
     if (!e.w.data[expert])
         return;
+    if (threadIdx.x < 2) {
+        const struct cu_expert_weight &m = threadIdx.x ? e.w2 : e.w;
+        fetch_ahead(m.data[expert] + (size_t)blockIdx.x * GATE_ROWS * m.row_bytes, min((int)GATE_ROWS, e.n_out - (int)blockIdx.x * GATE_ROWS) * m.row_bytes);
+    }
     const float *sums = run_tasks<D>(2 * GROUPS, e.n, e.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         const struct cu_expert_weight &m = g < GROUPS ? e.w : e.w2;
         w = { m.data[expert], m.row_bytes, e.n_out - 1 };
@@ -72,14 +76,14 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
 
 /* blockIdx: eight rows, row of the batch. Groups go pick by pick. */
 template <class D>
-static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e, float *y)
+static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e, float *y, struct cu_residual residual)
 {
     extern __shared__ float memory[];
     enum { GROUPS = DOWN_ROWS / D::ROWS };
     int row = blockIdx.y, first = row * e.n_used, r = blockIdx.x * DOWN_ROWS + threadIdx.x, stride = D::n_sums(e.n);
     int n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS);
-    for (int i = threadIdx.x / WARP; i < e.n_used; i += blockDim.x / WARP) {    /* the picks are older than the kernel ahead */
-        int expert = *(const volatile int32_t *)&e.picks[first + i];
+    if (threadIdx.x < e.n_used) {                /* the picks are older than the kernel ahead */
+        int expert = *(const volatile int32_t *)&e.picks[first + threadIdx.x];
         fetch_ahead(e.w.data[expert] + (size_t)blockIdx.x * DOWN_ROWS * e.w.row_bytes, n_rows * e.w.row_bytes);
     }
     wait_turn();
@@ -91,23 +95,37 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
     if (threadIdx.x >= DOWN_ROWS || r >= e.n_out)
         return;
     float sum = 0;
+#pragma unroll 1
     for (int i = 0; i < e.n_used; i++) {
         float v = D::total(sums + (i * DOWN_ROWS + threadIdx.x) * stride, e.n);
         v = scale_and_bias(e.w, e.picks[first + i], e.n_out, r, v);
         sum = fmaf(e.weigh_input ? 1.0f : e.weights[first + i], v, sum);
     }
-    y[(size_t)row * e.n_out + r] = sum;
+    size_t at = (size_t)row * e.n_out + r;
+    y[at] = sum;
+    if (residual.x)
+        residual.x[at] = fmaf(residual.a, sum, residual.x[at]);
 }
 
+template <class D, int THREADS, int BLOCKS>
+static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
+{
+    struct block_shape shape = shape_of<D, THREADS / WARP>(2 * GATE_ROWS / D::ROWS, e->n);
+    cudaError_t err = allow_bytes(gate_up<D, THREADS, BLOCKS>, shape.bytes);
+    if (err != cudaSuccess)
+        return err;
+    return launch_early(gate_up<D, THREADS, BLOCKS>, dim3(ceil_div(e->n_out, GATE_ROWS), e->rows * e->n_used), shape.threads, shape.bytes, st,
+                        *e, *out, fault);
+}
+
+/* Few blocks have more warps each: two of them fit a multiprocessor instead of three. */
 template <class D>
 static cudaError_t launch_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
 {
-    struct block_shape shape = shape_of<D>(2 * GATE_ROWS / D::ROWS, e->n);
-    cudaError_t err = allow_bytes(gate_up<D>, shape.bytes);
-    if (err != cudaSuccess)
-        return err;
-    return launch_early(gate_up<D>, dim3(ceil_div(e->n_out, GATE_ROWS), e->rows * e->n_used), shape.threads, shape.bytes, st,
-                        *e, *out, fault);
+    enum { MORE_THREADS = 12 * WARP, FEW = 256 };
+    if (ceil_div(e->n_out, GATE_ROWS) * e->rows * e->n_used <= FEW)
+        return launch_gate_up_of<D, MORE_THREADS, 2>(st, e, out, fault);
+    return launch_gate_up_of<D, MOST_THREADS, 3>(st, e, out, fault);
 }
 
 template <class D>
@@ -122,13 +140,13 @@ static cudaError_t launch_expert_rows(cudaStream_t st, const struct cu_experts *
 }
 
 template <class D>
-static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, float *y)
+static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, float *y, const struct cu_residual *residual)
 {
     struct block_shape shape = shape_of<D>(e->n_used * (DOWN_ROWS / D::ROWS), e->n);
     cudaError_t err = allow_bytes(down<D>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(down<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, y);
+    return launch_early(down<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, y, *residual);
 }
 
 extern "C" cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
@@ -151,12 +169,35 @@ extern "C" cudaError_t pf_cu_expert_rows(cudaStream_t st, const struct cu_expert
     }
 }
 
-extern "C" cudaError_t pf_cu_down(cudaStream_t st, const struct cu_experts *e, float *y)
+extern "C" cudaError_t pf_cu_down(cudaStream_t st, const struct cu_experts *e, float *y, const struct cu_residual *residual)
 {
     switch (e->w.type) {
-#define X(TYPE) case PF_##TYPE: return launch_down<dot_##TYPE>(st, e, y);
+#define X(TYPE) case PF_##TYPE: return launch_down<dot_##TYPE>(st, e, y, residual);
     CU_TYPE_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;
     }
+}
+
+/* As many elements as threads, row of the batch. */
+static __global__ void combine(const __grid_constant__ struct cu_combine c, struct cu_residual residual)
+{
+    wait_turn();
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    size_t at = (size_t)blockIdx.y * c.n + i;
+    float sum = 0;
+    if (i >= c.n)
+        return;
+    for (int k = 0; k < c.n_used; k++) {
+        size_t p = (size_t)blockIdx.y * c.n_used + k;
+        sum = fmaf(c.weights ? c.weights[p] : 1.0f, c.v[p * c.n + i], sum);
+    }
+    c.y[at] = sum;
+    if (residual.x)
+        residual.x[at] = fmaf(residual.a, sum, residual.x[at]);
+}
+
+extern "C" cudaError_t pf_cu_combine(cudaStream_t st, const struct cu_combine *c, const struct cu_residual *residual)
+{
+    return launch_early(combine, dim3(ceil_div(c->n, MOST_THREADS), c->rows), MOST_THREADS, 0, st, *c, *residual);
 }

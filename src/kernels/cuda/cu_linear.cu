@@ -2,43 +2,237 @@
 #include "kernels/cuda/cu_dot.h"
 
 /* Output r of the row that begins at `at` of y. */
-CU_INLINE void finish(const struct cu_part &p, int r, size_t at, float v)
+CU_INLINE void finish(const struct cu_part &p, const struct cu_residual &residual, int r, size_t at, float v)
 {
     if (p.scale != 1.0f)
         v = v * p.scale;
     if (p.bias)
         v = v + p.bias[r];
     p.y[at + r] = v;
+    if (residual.x)
+        residual.x[at + r] = fmaf(residual.a, v, residual.x[at + r]);
 }
 
-/* blockIdx.x: block_rows weight rows of one part; parts begin at whole blocks. Activation rows go one after another: the
- * weights stay in the cache. */
+/* Where a block works: on rows from `first` on of part p, of one head. Parts, and heads, begin at whole blocks. */
+struct place {
+    const struct cu_part *p;
+    const uint8_t        *base;
+    int                   head, first;
+};
+
+CU_INLINE struct place place_of(const struct cu_linear &l, int block_rows, int block)
+{
+    int k = 0, head = 0;
+#pragma unroll 1
+    for (int n; block >= (n = (l.part[k].n_out + block_rows - 1) / block_rows); block -= n)
+        l.n_heads ? head++ : k++;
+    return { &l.part[k], l.part[k].w + (size_t)head * l.head_rows * l.row_bytes, head, block * block_rows };
+}
+
+CU_INLINE void fetch_rows_ahead(const struct cu_linear &l, const struct place &at, int block_rows)
+{
+    if (threadIdx.x == 0)
+        fetch_ahead(at.base + at.first * l.row_bytes, min(block_rows, at.p->n_out - at.first) * l.row_bytes);
+}
+
+template <class D>
+CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, const struct place &at, int block_rows, int row, float *memory)
+{
+    int n_heads = max(l.n_heads, 1), y_stride = l.n_heads ? l.y_stride : at.p->n_out;
+    const float *sums = run_tasks<D>(block_rows / D::ROWS, l.n, l.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
+        w = { at.base, l.row_bytes, at.p->n_out - 1 };
+        r0 = at.first + g * D::ROWS;
+        x = x_row_of(from, l.n, (int64_t)row * n_heads + at.head);
+        if (l.n_heads)
+            x.f = from.f + ((int64_t)row * n_heads + at.head) * l.x_stride;
+    });
+#pragma unroll 1
+    for (int i = threadIdx.x; i < block_rows && at.first + i < at.p->n_out; i += blockDim.x)
+        finish(*at.p, l.residual, at.first + i, ((size_t)row * n_heads + at.head) * y_stride, D::total(sums + i * D::n_sums(l.n), l.n));
+}
+
+/* blockIdx.x: block_rows weight rows of one part. Activation rows go one after another: the weights stay in the cache. */
 template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_constant__ struct cu_linear l, int block_rows)
 {
     extern __shared__ float memory[];
-    int block = blockIdx.x, k = 0, head = 0, n_heads = max(l.n_heads, 1);
-    for (int n; block >= (n = (l.part[k].n_out + block_rows - 1) / block_rows); block -= n)
-        l.n_heads ? head++ : k++;
-    const struct cu_part &p = l.part[k];
-    const uint8_t *base = p.w + (size_t)head * l.head_rows * l.row_bytes;
-    int first = block * block_rows, y_stride = l.n_heads ? l.y_stride : p.n_out;
-    for (int r = first + threadIdx.x / WARP; r < min(first + block_rows, p.n_out); r += blockDim.x / WARP)
-        fetch_ahead(base + r * l.row_bytes, l.row_bytes);
+    struct place at = place_of(l, block_rows, blockIdx.x);
+    fetch_rows_ahead(l, at, block_rows);
     wait_turn();
     for (int row = blockIdx.y; row < l.rows; row += gridDim.y) {
-        const float *sums = run_tasks<D>(block_rows / D::ROWS, l.n, l.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
-            w = { base, l.row_bytes, p.n_out - 1 };
-            r0 = first + g * D::ROWS;
-            x = x_row_of(l.x, l.n, (int64_t)row * n_heads + head);
-            if (l.n_heads)
-                x.f = l.x.f + ((int64_t)row * n_heads + head) * l.x_stride;
-        });
-        for (int i = threadIdx.x; i < block_rows && first + i < p.n_out; i += blockDim.x)
-            finish(p, first + i, ((size_t)row * n_heads + head) * y_stride, D::total(sums + i * D::n_sums(l.n), l.n));
+        multiply_row<D>(l, l.x, at, block_rows, row, memory);
         __syncthreads();
     }
 }
+
+/* ---- A product that begins with its norm -------------------------------------------------------------------------------- */
+
+enum { NORM_THREADS = 12 * WARP, NORM_ROWS = 16 << 10 };
+
+CU_INLINE float4 times(float4 v, float f, float4 w)
+{
+    return make_float4(v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w);
+}
+
+/* Four neighbours of a block of 32, whose eight lanes are neighbours too, quantised as the u-th four. */
+struct codes {
+    uint32_t q;
+    int      sum;                 /* of sixteen */
+    float    d;
+    bool     finite;
+};
+
+CU_INLINE struct codes codes_of(float4 y)
+{
+    float v[4] = { y.x, y.y, y.z, y.w };
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        bits = max(bits, pf_float_bits(v[i]) & 0x7fffffffu);
+#pragma unroll
+    for (int h = 4; h > 0; h /= 2)
+        bits = max(bits, __shfl_xor_sync(ALL_LANES, bits, h));
+    float amax = pf_bits_float(bits), inverse = amax >= 0x1p-100f ? 127.0f / amax : 0.0f;
+    struct codes c = { 0, 0, amax >= 0x1p-100f ? amax / 127.0f : 0.0f, bits < 0x7f800000u };
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int q = (int)(pf_float_bits(v[i] * inverse + 0x1.8p23f) - 0x4b400000u);
+        c.q |= (uint32_t)(q & 255) << 8 * i;
+        c.sum += q;
+    }
+    c.sum += __shfl_xor_sync(ALL_LANES, c.sum, 1);
+    c.sum += __shfl_xor_sync(ALL_LANES, c.sum, 2);
+    return c;
+}
+
+CU_INLINE void put_codes(const struct codes &c, int u, const struct cu_x &to)
+{
+    ((uint32_t *)to.q)[u] = c.q;
+    if (u % 4 == 0)
+        to.s[u / 4] = (int16_t)c.sum;
+    if (u % 8 == 0)
+        to.d[u / 8] = c.d;
+}
+
+/* A block's memory: what the norm gives, as floats and quantised, and its weights; then that of the tasks. */
+struct normed {
+    float4     *y, *w;
+    struct cu_x x;
+    float      *rest;
+};
+
+CU_HOST_FN size_t normed_bytes(int n)
+{
+    return 9 * (size_t)n + ((size_t)n / 4 + 15) / 16 * 16;
+}
+
+CU_INLINE struct normed normed_at(float *memory, int n)
+{
+    int8_t *q = (int8_t *)(memory + 2 * n);
+    float *d = (float *)(q + n);
+    return { (float4 *)memory, (float4 *)(memory + n), { memory, q, d, (int16_t *)(d + n / 32) },
+             (float *)((char *)memory + normed_bytes(n)) };
+}
+
+/* As norm_row does it (cu_rows.cu): 32 accumulators, one warp. */
+CU_INLINE float norm_factor(const struct cu_norm &o, const float *x)
+{
+    __shared__ float factor;
+    if (threadIdx.x < WARP) {
+        float sum = 0;
+#pragma unroll 16
+        for (int i = threadIdx.x; i < o.n; i += WARP)
+            sum = fmaf(x[i], x[i], sum);
+        sum = warp_fold(sum);
+        if (threadIdx.x == 0)
+            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
+    }
+    __syncthreads();
+    return factor;
+}
+
+CU_INLINE void norm_here(const struct cu_norm &o, const struct normed &at, bool leaves)
+{
+    int n4 = o.n / 4, lane = threadIdx.x % WARP;
+#pragma unroll 1
+    for (int u = threadIdx.x; u < n4; u += NORM_THREADS)
+        at.y[u] = __ldcg((const float4 *)o.x + u);
+    __pipeline_wait_prior(0);
+    __syncthreads();
+    float f = norm_factor(o, (const float *)at.y);
+#pragma unroll 1
+    for (int u = threadIdx.x; u - lane < n4; u += NORM_THREADS) {
+        float4 y = u < n4 ? times(at.y[u], f, o.w ? at.w[u] : make_float4(1, 1, 1, 1)) : make_float4(0, 0, 0, 0);
+        struct codes c = codes_of(y);
+        if (u >= n4)
+            break;
+        at.y[u] = y;
+        put_codes(c, u, at.x);
+        if (!leaves)
+            continue;
+        ((float4 *)o.y)[u] = y;
+        if (o.q.q)
+            put_codes(c, u, o.q);
+        if (o.q.q && !c.finite)
+            *o.fault = CU_ACTIVATION_NOT_FINITE;
+    }
+    __syncthreads();
+}
+
+template <class D>
+static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __grid_constant__ struct cu_linear l, int block_rows)
+{
+    extern __shared__ float memory[];
+    struct place at = place_of(l, block_rows, blockIdx.x);
+    struct normed x = normed_at(memory, l.n);
+    for (int u = threadIdx.x; l.norm.w && u < l.n / 4; u += NORM_THREADS)
+        __pipeline_memcpy_async(x.w + u, (const float4 *)l.norm.w + u, 16);
+    __pipeline_commit();
+    fetch_rows_ahead(l, at, block_rows);
+    wait_turn();
+    norm_here(l.norm, x, blockIdx.x == 0);
+    multiply_row<D>(l, x.x, at, block_rows, 0, x.rest);
+}
+
+/* Rows of a block, and its memory. As many blocks as a large GPU holds at once; where rows are fewer, one each. */
+template <class D>
+static struct block_shape norm_shape(const struct cu_linear *l, int *block_rows)
+{
+    enum { WARPS = NORM_THREADS / WARP, BLOCKS = 256 };
+    int n_rows = 0;
+    for (int i = 0; i < l->n_parts; i++)
+        n_rows += l->part[i].n_out;
+    *block_rows = ceil_div(ceil_div(n_rows, BLOCKS), D::ROWS) * D::ROWS;
+    return { NORM_THREADS, normed_bytes(l->n) + ((size_t)WARPS * D::WARP_FLOATS + (size_t)*block_rows * D::n_sums(l->n)) * sizeof(float) };
+}
+
+template <class D>
+static cudaError_t launch_norm(cudaStream_t st, const struct cu_linear *l)
+{
+    int n_blocks = 0, block_rows;
+    struct block_shape shape = norm_shape<D>(l, &block_rows);
+    for (int i = 0; i < l->n_parts; i++)
+        n_blocks += ceil_div(l->part[i].n_out, block_rows);
+    cudaError_t e = allow_bytes(norm_linear<D>, shape.bytes);
+    return e != cudaSuccess ? e : launch_early(norm_linear<D>, n_blocks, shape.threads, shape.bytes, st, *l, block_rows);
+}
+
+extern "C" bool pf_cu_linear_norms(const struct cu_linear *l, size_t shared_bytes)
+{
+    int n_rows = 0, block_rows;
+    for (int i = 0; i < l->n_parts; i++)
+        n_rows += l->part[i].n_out;
+    if (l->rows != 1 || l->n_heads || l->n % 32 || n_rows > NORM_ROWS)
+        return false;
+    switch (l->type) {
+#define X(TYPE) case PF_##TYPE: return norm_shape<dot_##TYPE>(l, &block_rows).bytes <= shared_bytes;
+    CU_TYPE_LIST(X)
+#undef X
+    default: return false;
+    }
+}
+
+/* ---- Products of many rows ----------------------------------------------------------------------------------------------- */
 
 /* Float weights and many rows: a warp takes MANY_ROWS rows and MANY_OUT outputs, a lane its accumulator of each of them. */
 enum { MANY_ROWS = 8, MANY_OUT = 4, MANY_THREADS = 8 * WARP };
@@ -103,7 +297,7 @@ static __global__ void __launch_bounds__(MANY_THREADS) float_rows(const __grid_c
     row += lane / MANY_OUT;
     out += lane % MANY_OUT;
     if (row < l.rows && out < p.n_out)
-        finish(p, out, (size_t)row * p.n_out, v);
+        finish(p, l.residual, out, (size_t)row * p.n_out, v);
 }
 
 template <class L>
@@ -118,6 +312,8 @@ static cudaError_t launch_float_rows(cudaStream_t st, const struct cu_linear *l)
 template <class D>
 static cudaError_t launch(cudaStream_t st, const struct cu_linear *l)
 {
+    if (l->norm.y)
+        return launch_norm<D>(st, l);
     enum { TASKS = 4, MANY = 64 };
     int n_blocks = 0, block_rows = TASK_ROWS;
     while (D::ROWS > 1 && block_rows / D::ROWS * D::n_rounds(l->n) < TASKS)

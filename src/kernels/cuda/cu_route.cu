@@ -14,41 +14,76 @@ CU_INLINE void softmax(const float *x, int n, float *p)
 {
     int lane = threadIdx.x % WARP;
     float top = -INFINITY, sum = 0;
+#pragma unroll 4
     for (int i = lane; i < n; i += WARP)
         top = x[i] > top ? x[i] : top;
     top = warp_max(top);
+#pragma unroll 4
     for (int i = lane; i < n; i += WARP) {
         p[i] = pf_expf(x[i] - top);
         sum = sum + p[i];
     }
     sum = warp_fold_all(sum);
+#pragma unroll 4
     for (int i = lane; i < n; i += WARP)
         p[i] = p[i] / sum;
     __syncwarp();
 }
 
-/* The k best of n scores, best first, the lower index of equals. Every thread counts who comes before its scores. What holds a
- * NaN fails the step, but its picks must be indices all the same. */
-CU_INLINE void top_k(const float *score, int n, int k, int32_t *picks)
+/* The largest, and the smallest, over the warp. */
+CU_INLINE uint32_t all_max(uint32_t v)
 {
-    for (int i = threadIdx.x; i < k; i += blockDim.x)
-        picks[i] = 0;
-    __syncthreads();
-    for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        float mine = score[i];
-        int rank = 0;
-#pragma unroll 8
-        for (int j = 0; j < n; j++)
-            rank += score[j] > mine || (score[j] == mine && j < i);
-        if (rank < k)
-            picks[rank] = i;
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(ALL_LANES, v);
+#else
+    return warp_max(v);
+#endif
+}
+
+CU_INLINE uint32_t all_min(uint32_t v)
+{
+    return ~all_max(~v);
+}
+
+/* The k best of n scores, best first, the lower index of equals; by the first warp, which leaves numbers in place of the scores
+ * that rise as they do. What holds a NaN fails the step, but its picks must be indices all the same. */
+CU_INLINE void top_k(float *score, int n, int k, int32_t *picks)
+{
+    uint32_t *key = (uint32_t *)score;
+    int lane = threadIdx.x;
+#pragma unroll 4
+    for (int i = lane; i < n; i += WARP) {
+        uint32_t bits = pf_float_bits(score[i] + 0.0f);
+        key[i] = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
     }
-    __syncthreads();
+    uint32_t best = 0;
+    int at = lane;
+    bool fresh = true;                       /* lane's best is to be found again */
+#pragma unroll 1
+    for (int p = 0; p < k; p++) {
+        if (fresh) {
+            best = 0;
+#pragma unroll 4
+            for (int i = lane; i < n; i += WARP)
+                if (key[i] > best) {
+                    best = key[i];
+                    at = i;
+                }
+        }
+        uint32_t top = all_max(best), first = all_min(best == top ? (uint32_t)at : ~0u);
+        fresh = best == top && (uint32_t)at == first;
+        if (lane == 0)
+            picks[p] = min((int)first, n - 1);
+        if (fresh)
+            key[at] = 0;
+    }
+    __syncwarp();
 }
 
 CU_INLINE float two_largest(const float *score, int n)
 {
     float a = score[0], b = -INFINITY;
+#pragma unroll 1
     for (int i = 1; i < n; i++) {
         b = score[i] > a ? a : score[i] > b ? score[i] : b;
         a = score[i] > a ? score[i] : a;
@@ -60,12 +95,17 @@ CU_INLINE float two_largest(const float *score, int n)
 CU_INLINE void keep_best_groups(const struct pf_routing &r, float *score, float *group_score, int32_t *best)
 {
     int n = r.n_expert / r.n_group;
+#pragma unroll 1
     for (int g = threadIdx.x; g < r.n_group; g += blockDim.x)
         group_score[g] = two_largest(score + g * n, n);
     __syncthreads();
-    top_k(group_score, r.n_group, r.n_group_used, best);
+    if (threadIdx.x < WARP)
+        top_k(group_score, r.n_group, r.n_group_used, best);
+    __syncthreads();
+#pragma unroll 1
     for (int i = threadIdx.x; i < r.n_group * n; i += blockDim.x) {
         bool kept = false;
+#pragma unroll 1
         for (int j = 0; j < r.n_group_used; j++)
             kept |= best[j] == i / n;
         if (!kept)
@@ -85,6 +125,7 @@ static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_co
     const float *logits = o.op.logits + (size_t)blockIdx.x * n;
 
     bool finite = true;
+#pragma unroll 1
     for (int i = t; i < n; i += blockDim.x) {
         p[i] = logits[i];
         finite &= (pf_float_bits(p[i]) & 0x7fffffffu) < 0x7f800000u;
@@ -95,6 +136,7 @@ static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_co
     if (r.gating == PF_GATE_SOFTMAX && t < WARP)
         softmax(p, n, p);
     __syncthreads();
+#pragma unroll 1
     for (int i = t; i < n; i += blockDim.x) {
         if (r.gating == PF_GATE_SIGMOID)
             p[i] = pf_sigmoidf(p[i]);
@@ -105,21 +147,25 @@ static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_co
     __syncthreads();
     if (r.n_group > 1)
         keep_best_groups(r, score, group_score, picks);
-    top_k(score, n, k, picks);
     if (t >= WARP)
         return;
+    top_k(score, n, k, picks);
+#pragma unroll 1
     for (int i = t; o.op.table && i < k; i += WARP)
         picks[i] = o.op.table[(size_t)o.op.ids[blockIdx.x] * k + i];
     __syncwarp();
 
+#pragma unroll 1
     for (int i = t; i < k; i += WARP)
         w[i] = p[picks[i]];
     __syncwarp();
     if (r.gating == PF_GATE_SOFTMAX_SELECTED)
         softmax(w, k, w);
     float sum = 0;
+#pragma unroll 4
     for (int i = 0; i < k; i++)
         sum = sum + w[i];
+#pragma unroll 1
     for (int i = t; i < k; i += WARP) {
         float v = w[i];
         if (r.norm_weights)

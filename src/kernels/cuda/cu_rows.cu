@@ -1,5 +1,5 @@
 /* What goes row by row or element by element: norm, quantise, activation, sums, rotation, keys and values, copies. */
-#include "kernels/cuda/cu_device.h"
+#include "kernels/cuda/cu_heads.h"
 
 enum { THREADS = 256, NORM_THREADS = 1024 };
 
@@ -292,26 +292,6 @@ struct store {
     const int32_t *pos;
 };
 
-CU_INLINE void put_q8_0(struct cu_q8_0 *b, float x)
-{
-    enum { HALF_NAN = 0x7e00 };
-    struct lane_code v = code_of_lane(x);
-    b->q[threadIdx.x % WARP] = (int8_t)(v.finite ? v.q : 0);
-    if (threadIdx.x % WARP == 0)
-        b->d = v.finite ? half_bits(v.d) : HALF_NAN;
-}
-
-/* Element number `at`; the lanes of a warp put neighbours, lane 0 at a multiple of 32. */
-CU_INLINE void put(enum pf_kv_type type, void *base, size_t at, float x)
-{
-    if (type == PF_KV_F16)
-        ((uint16_t *)base)[at] = half_bits(x);
-    else if (type == PF_KV_Q8_0)
-        put_q8_0((struct cu_q8_0 *)base + at / 32, x);
-    else
-        ((float *)base)[at] = x;
-}
-
 CU_INLINE void put_head(enum pf_kv_type type, void *base, size_t at, const float *x, int n)
 {
     for (int i = threadIdx.x; i < n; i += blockDim.x)
@@ -345,35 +325,18 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
         head -= o.rope[part++].n_head;
     if (head >= o.kv.n_kv_head && part == 2)
         return;
-    int pos = o.pos[row], hd = part == 2 ? o.kv.hd_v : o.rope[part].hd;
-    size_t at = pf_kv_row(&o.kv, pos, head) * hd;
+    int hd = part == 2 ? o.kv.hd_v : o.rope[part].hd;
+    size_t at = pf_kv_row(&o.kv, o.pos[row], head) * hd;
     if (part == 2) {
         const float *from = o.v + ((size_t)row * o.kv.n_kv_head + head) * hd;
+#pragma unroll 1
         for (int i = lane; i < hd; i += WARP)
             put(o.kv.type, o.kv.v, at + i, from[i]);
         return;
     }
-    const struct pf_rope_op &r = o.rope[part];
-    float *x = r.x + ((size_t)row * r.n_head + head) * hd, sum = 0, factor = 1;
-    for (int i = lane; i < hd; i += WARP) {
-        v[i] = x[i];
-        sum = fmaf(v[i], v[i], sum);
-    }
-    if (o.norm[part]) {
-        factor = 1.0f / sqrtf(warp_fold_all(sum) / (float)hd + o.eps);
-        for (int i = lane; i < hd; i += WARP) {
-            float y = v[i] * factor;
-            v[i] = o.weight[part] ? y * o.weight[part][i] : y;
-        }
-    }
-    __syncwarp();
-    for (int i = lane; i < r.n_pairs; i += WARP) {
-        float *pa = v + (r.neox ? i : 2 * i), *pb = v + (r.neox ? i + r.n_pairs : 2 * i + 1);
-        float a = *pa, b = *pb, c = r.cs[(size_t)row * 2 * r.n_pairs + i], s = r.cs[((size_t)row * 2 + 1) * r.n_pairs + i];
-        *pa = fmaf(a, c, -(b * s));
-        *pb = fmaf(a, s, b * c);
-    }
-    __syncwarp();
+    prepare_head(o, part, head, row, v);
+    float *x = o.rope[part].x + ((size_t)row * o.rope[part].n_head + head) * hd;
+#pragma unroll 1
     for (int i = lane; i < hd; i += WARP) {
         x[i] = v[i];
         if (part == 1)

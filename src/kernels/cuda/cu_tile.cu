@@ -35,13 +35,13 @@ struct item {
     int part, r0, first, n_columns, expert;
 };
 
-static CU_HOST_FN size_t stage_bytes(int width)
+CU_HOST_FN size_t stage_bytes(int width)
 {
     return (size_t)(TILE_M + width) * STRIDE + SEGMENT * LINE * 16 + (size_t)SEGMENT * (width + 4) * 12;
 }
 
 /* All that a block has: stages, and twice the rows of x that a tile's columns read, for this tile and the next. */
-static CU_HOST_FN size_t block_bytes(int width, int n_stages)
+CU_HOST_FN size_t block_bytes(int width, int n_stages)
 {
     return n_stages * stage_bytes(width) + 2 * (size_t)width * sizeof(int);
 }
@@ -411,27 +411,5 @@ extern "C" cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_
                                    const uint8_t *const *only, struct cu_groups *g)
 {
     group<<<1, 1024, 2 * (size_t)n_expert * sizeof(int), st>>>(picks, n_picks, n_expert, width, only, g);
-    return cudaGetLastError();
-}
-
-enum { COMBINE_THREADS = 256 };
-
-/* y[row] = sum over its picks, in order, of weight * v[pick]. */
-static __global__ void combine(const float *v, const float *weights, int n, int n_used, float *y)
-{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n)
-        return;
-    float sum = 0;
-    for (int k = 0; k < n_used; k++) {
-        size_t p = (size_t)blockIdx.y * n_used + k;
-        sum = fmaf(weights ? weights[p] : 1.0f, v[p * n + i], sum);
-    }
-    y[(size_t)blockIdx.y * n + i] = sum;
-}
-
-extern "C" cudaError_t pf_cu_combine(cudaStream_t st, const float *v, const float *weights, int n, int n_used, int rows, float *y)
-{
-    combine<<<dim3(ceil_div(n, COMBINE_THREADS), rows), COMBINE_THREADS, 0, st>>>(v, weights, n, n_used, y);
     return cudaGetLastError();
 }

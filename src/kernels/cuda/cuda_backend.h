@@ -15,9 +15,10 @@
  * Invariants:
  *  1. Weights are named by their host addresses. placed (kernels/placed.h) maps host ranges to device copies. A table of expert addresses is placed like a vector, under the address of the host's table.
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (pf_cuda_wrote).
- *  3. held: operations that were asked for and not yet started, since the one that usually follows does them in the
- *     same kernel: an addition waits for the norm that reads its sum, norms of heads and rotation wait for kv_store.
- *     Any other operation starts them first, one by one (pf_cuda_settle).
+ *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel: a product
+ *     waits for the addition of what it puts out, an addition whose product is gone for the norm that reads its sum, a norm
+ *     for the product that reads it, norms of heads and rotation for kv_store, and this for attention. Any other operation starts them first, one by one, as they
+ *     came (pf_cuda_settle).
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
  *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
  *     on, so that capturing never has to place a vector. Where there is no memory for a graph, none are made any more.
@@ -36,6 +37,19 @@ struct held_add {
     const float *x;
     float        a;
     int64_t      n;
+};
+
+/* The last product of one row, if it puts out what may be added to the residual stream. */
+struct held_product {
+    enum { HELD_NOTHING, HELD_LINEAR, HELD_DOWN, HELD_COMBINE } kind;
+    union {
+        struct cu_linear  linear;
+        struct cu_experts down;
+        struct cu_combine combine;
+    };
+    struct cu_residual residual;
+    float *y;
+    int    n;
 };
 
 struct held_heads {
@@ -59,6 +73,7 @@ struct cuda_backend {
     char              describe[32];
     bool              has_tiles;         /* enough shared memory for matrix products by tiles */
     struct cu_tile_shape shape;          /* of those */
+    size_t            shared_bytes;      /* that a block may have */
     uint64_t          budget, used;      /* bytes of device memory: may take, has taken */
 
     struct pf_placed  placed;
@@ -85,7 +100,10 @@ struct cuda_backend {
     int              *fault;             /* enum cu_fault, in host memory that the device writes to */
     const float      *x_of;
     int64_t           x_floats;
+    struct held_product product;
     struct held_add   held;
+    struct cu_norm    norm;              /* y NULL: none is held */
+    struct cu_heads   stored;            /* rows 0: none is held */
     struct held_heads heads;
 
     struct pf_experts_op parts;          /* from experts_begin to experts_end, */
@@ -166,8 +184,9 @@ void pf_cuda_drop_graphs(struct cuda_backend *b);
 /* Chunks to launch for: a power of two, so that few graphs serve all lengths. */
 int pf_cuda_chunks(const struct cuda_backend *b, int64_t n_positions);
 
-/* Starts what was held back. */
+/* Starts what was held back; or holds a product. */
 pf_status pf_cuda_settle(struct cuda_backend *b);
+pf_status pf_cuda_hold(struct cuda_backend *b, const struct held_product *p);
 /* n floats at p change. */
 void pf_cuda_wrote(struct cuda_backend *b, const float *p, int64_t n);
 /* Makes sure that b->x holds the rows x. */

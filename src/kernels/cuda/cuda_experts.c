@@ -93,10 +93,11 @@ pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *
 /* y = the sums of pick_out. */
 pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e)
 {
-    const float *weights = e->weigh_input ? NULL : e->weights;
-    pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
-    return pf_cuda_put(b, pf_cu_combine(b->stream, b->pick_out, weights, e->down->n_out, e->n_used, e->rows, e->y),
-                         "adding experts");
+    float *y = e->y;
+    pf_cuda_wrote(b, y, (int64_t)e->rows * e->down->n_out);
+    return pf_cuda_hold(b, &(struct held_product){
+        .kind = HELD_COMBINE, .y = y, .n = e->rows * e->down->n_out,
+        .combine = { b->pick_out, e->weigh_input ? NULL : e->weights, e->down->n_out, e->n_used, e->rows, y } });
 }
 
 /* Adds a matrix of every expert to a product by tiles. */
@@ -177,7 +178,7 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
     }
     PF_TRY(expert_weight(b, e->down, e->n_expert, NULL, &o.w));
     pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
-    return pf_cuda_put(b, pf_cu_down(b->stream, &o, e->y), "down");
+    return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_DOWN, .down = o, .y = e->y, .n = e->rows * o.n_out });
 }
 
 /* ---- In parts, for experts that were copied to buffers of the device ------------------------------------------------- */

@@ -4,14 +4,49 @@
 
 #include "kernels/cuda/cuda_backend.h"
 
-pf_status pf_cuda_settle(struct cuda_backend *b)
+static pf_status start_product(struct cuda_backend *b)
+{
+    const struct held_product p = b->product;
+    b->product.kind = HELD_NOTHING;
+    if (p.kind == HELD_LINEAR)
+        CU_PUT(b, pf_cu_linear(b->stream, &p.linear), "a product");
+    if (p.kind == HELD_DOWN)
+        CU_PUT(b, pf_cu_down(b->stream, &p.down, p.y, &p.residual), "down");
+    if (p.kind == HELD_COMBINE)
+        CU_PUT(b, pf_cu_combine(b->stream, &p.combine, &p.residual), "adding experts");
+    return PF_OK;
+}
+
+pf_status pf_cuda_hold(struct cuda_backend *b, const struct held_product *p)
+{
+    PF_TRY(start_product(b));
+    b->product = *p;
+    return PF_OK;
+}
+
+/* All but norms of heads and rotations. */
+static pf_status settle_rows(struct cuda_backend *b)
 {
     struct held_add add = b->held;
-    struct held_heads heads = b->heads;
-    b->held.y = NULL;
-    b->heads.n_norms = b->heads.n_ropes = 0;
+    struct cu_norm norm = b->norm;
+    struct cu_heads stored = b->stored;
+    b->held.y = b->norm.y = NULL;
+    b->stored.rows = 0;
+    PF_TRY(start_product(b));
+    if (stored.rows)
+        CU_PUT(b, pf_cu_heads(b->stream, &stored), "queries and keys");
     if (add.y)
         CU_PUT(b, pf_cu_add(b->stream, add.y, add.a, add.x, add.n), "adding");
+    if (norm.y)
+        CU_PUT(b, pf_cu_norm(b->stream, &norm), "a norm");
+    return PF_OK;
+}
+
+pf_status pf_cuda_settle(struct cuda_backend *b)
+{
+    struct held_heads heads = b->heads;
+    b->heads.n_norms = b->heads.n_ropes = 0;
+    PF_TRY(settle_rows(b));
     for (int i = 0; i < heads.n_norms; i++)
         CU_PUT(b, pf_cu_norm(b->stream, &heads.norm[i]), "a norm");
     if (heads.n_ropes)
@@ -42,6 +77,7 @@ pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, 
     struct cu_norm o = { .x = (float *)(uintptr_t)x, .eps = eps, .n = n, .rows = rows, .y = y, .fault = b->fault };
     bool with_add = b->held.y == x && b->held.n == (int64_t)n * rows;
     bool for_product = y != x && n % 32 == 0 && n <= b->sizes.max_n_in && rows <= b->sizes.max_rows;
+    bool aligned = ((uintptr_t)x | (uintptr_t)y) % 16 == 0;
     if (with_add) {
         o.add = b->held.x;
         o.a = b->held.a;
@@ -50,6 +86,7 @@ pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, 
     PF_TRY(pf_cuda_floats_at(b, w, (size_t)n, &o.w));
     pf_cuda_wrote(b, y, o.n * (int64_t)rows);
     if (y == x && !with_add && !b->held.y && b->heads.n_ropes == 0 && b->heads.n_norms < 2) {
+        PF_TRY(settle_rows(b));
         b->heads.norm[b->heads.n_norms++] = o;
         return PF_OK;
     }
@@ -58,6 +95,10 @@ pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, 
         o.q = b->x;
         b->x_of = y;
         b->x_floats = (int64_t)n * rows;
+    }
+    if (for_product && rows == 1 && !with_add && aligned) {
+        b->norm = o;
+        return PF_OK;
     }
     return pf_cuda_put(b, pf_cu_norm(b->stream, &o), "a norm");
 }
@@ -107,24 +148,42 @@ static pf_status linear_tiles(struct cuda_backend *b, const struct cu_linear *l)
     return pf_cuda_put(b, pf_cu_tiles(b->stream, &o, &b->shape), "a product");
 }
 
+/* One launch of pf_cuda_linear: by tiles, or row by row; held, if its results may be added to something. */
+static pf_status put_linear(struct cuda_backend *b, const struct cu_linear *l, bool only)
+{
+    if (b->has_tiles && l->rows > CU_VECTOR_ROWS && pf_cuda_is_quantised(l->type))
+        return linear_tiles(b, l);
+    if (only && l->rows == 1 && l->n_parts == 1)
+        return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_LINEAR, .linear = *l, .y = l->part[0].y, .n = l->part[0].n_out });
+    return pf_cuda_put(b, pf_cu_linear(b->stream, l), "a product");
+}
+
 pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cu_linear o = { .n = l[0].w->n_in, .rows = rows, .tables = b->tables };
-    bool quantised = false;
+    struct cu_norm norm = b->norm;
+    bool quantised = false, begins = norm.y == x && norm.n == o.n;
     unsigned done = 0;
-    PF_TRY(pf_cuda_settle(b));
     for (int i = 0; i < n_l; i++) {
         quantised |= pf_cuda_is_quantised(l[i].w->type);
         b->base.weight_bytes_read += pf_weight_bytes(l[i].w);
     }
+    b->norm.y = begins ? NULL : norm.y;
+    PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_quantise_x(b, x, o.n, rows, quantised, &o.x));
     while (done != (1u << n_l) - 1) {
         PF_TRY(same_type(b, l, n_l, &done, &o));
-        if (b->has_tiles && rows > CU_VECTOR_ROWS && pf_cuda_is_quantised(o.type))
-            PF_TRY(linear_tiles(b, &o));
-        else
-            CU_PUT(b, pf_cu_linear(b->stream, &o), "a product");
+        if (begins) {
+            o.norm = norm;
+            begins = false;
+            if (!pf_cu_linear_norms(&o, b->shared_bytes)) {
+                CU_PUT(b, pf_cu_norm(b->stream, &o.norm), "a norm");
+                o.norm.y = NULL;
+            }
+        }
+        PF_TRY(put_linear(b, &o, n_l == 1));
+        o.norm.y = NULL;
     }
     for (int i = 0; i < n_l; i++)
         pf_cuda_wrote(b, l[i].y, (int64_t)rows * l[i].w->n_out);
@@ -177,12 +236,24 @@ pf_status pf_cuda_act(pf_backend *backend, struct pf_act act, const float *gate,
     return pf_cuda_put(b, pf_cu_act(b->stream, act, gate, up, n, y), "an activation");
 }
 
+/* If y += a * x may be done by the product that makes x: it is started. */
+static bool joins_product(struct cuda_backend *b, float *y, float a, const float *x, int64_t n)
+{
+    if (b->product.kind == HELD_NOTHING || b->product.y != x || b->product.n != n || b->heads.n_norms || b->heads.n_ropes)
+        return false;
+    b->product.residual = (struct cu_residual){ y, a };
+    b->product.linear.residual = b->product.kind == HELD_LINEAR ? b->product.residual : b->product.linear.residual;
+    return true;
+}
+
 pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, int64_t n)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
+    bool joins = joins_product(b, y, a, x, n);
     PF_TRY(pf_cuda_settle(b));
     pf_cuda_wrote(b, y, n);
-    b->held = (struct held_add){ y, x, a, n };
+    if (!joins)
+        b->held = (struct held_add){ y, x, a, n };
     return PF_OK;
 }
 
@@ -200,6 +271,7 @@ pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int 
     for (int i = 0; i < n_ropes; i++)
         pf_cuda_wrote(b, ropes[i].x, (int64_t)rows * ropes[i].n_head * ropes[i].hd);
     if (n_ropes == 2 && !b->held.y && b->heads.n_ropes == 0) {
+        PF_TRY(settle_rows(b));
         memcpy(b->heads.rope, ropes, sizeof b->heads.rope);
         b->heads.n_ropes = n_ropes;
         b->heads.rows = rows;
@@ -236,7 +308,9 @@ pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, con
     struct cu_heads o = { .kv = *kv, .v = v, .pos = pos, .rows = rows };
     if (heads_together(&b->heads, k, rows, &o)) {
         b->heads.n_norms = b->heads.n_ropes = 0;
-        return pf_cuda_put(b, pf_cu_heads(b->stream, &o), "queries and keys");
+        PF_TRY(settle_rows(b));
+        b->stored = o;
+        return PF_OK;
     }
     PF_TRY(pf_cuda_settle(b));
     return pf_cuda_put(b, pf_cu_kv_store(b->stream, kv, k, v, pos, rows), "storing keys and values");
@@ -246,6 +320,8 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct pf_attention_op o = *a;
+    struct cu_heads heads = b->stored;
+    b->stored.rows = 0;
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_floats_at(b, a->sinks, (size_t)a->n_head, &o.sinks));
     int64_t n_out = (int64_t)a->n_head * a->kv->hd_v;
@@ -258,7 +334,8 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     } else {
         x.q = NULL;
     }
-    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x, b->fault),
+    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x, heads.rows ? &heads : NULL,
+                                              b->shared_bytes, b->fault),
                          "attention");
 }
 
