@@ -3,7 +3,8 @@
  * Every pointer is an address of device memory unless the comment says otherwise. A launcher puts its work on the stream
  * and returns; it never waits, never allocates and may be captured into a graph. Results have the bits of the C reference
  * (kernels.h, docs/numerics.md). `fault` is a flag the host can read: a kernel that meets a value which must be finite and
- * is not writes an enum cu_fault there and goes on with whatever comes out. */
+ * is not writes an enum cu_fault there and goes on with whatever comes out. `shared_bytes` is what a block of this GPU may have of
+ * shared memory besides static variables: 64 KB less a little on the smallest. */
 #ifndef PF_CU_API_H
 #define PF_CU_API_H
 
@@ -118,7 +119,8 @@ cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l);
 /* Whether the product could begin with its norm: few enough blocks would do it, and their memory holds it. */
 bool pf_cu_linear_norms(const struct cu_linear *l, size_t shared_bytes);
 /* out[pick] = act(w x, w2 x), x [rows][n]; w and w2 of one type. Quantises out where out->q is not NULL. */
-cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault);
+cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, size_t shared_bytes,
+                          int *fault);
 /* y[pick] = w x, x [rows][n]; times the pick's weight if weigh_input. */
 cudaError_t pf_cu_expert_rows(cudaStream_t st, const struct cu_experts *e, float *y);
 /* y[row] = sum over the row's picks, in order, of weight * (w x), x [rows * n_used][n]. */
@@ -210,8 +212,7 @@ cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *r, int *fault
 
 /* n_chunks: as many as the longest row may see. count: CU_VECTOR_ROWS * n_head zeros, which it leaves behind again. part:
  * scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are quantised into x as well, unless x->q is NULL;
- * heads must then be multiples of 32. heads: what is done first, in the same kernel if that is possible; or NULL. shared_bytes: what a
- * block of this GPU may have of shared memory. */
+ * heads must then be multiples of 32. heads: what is done first, in the same kernel if that is possible; or NULL. */
 size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v);
 cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count, float *part,
                             const struct cu_x *x, const struct cu_heads *heads, size_t shared_bytes, int *fault);

@@ -407,11 +407,10 @@ static bool goes_by_chunks(const struct attention &o)
 template <class... K>
 static cudaError_t launch_split(cudaStream_t st, void (*kernel)(K...), const struct attention &o, K... args)
 {
-    enum { ALWAYS = 48 << 10 };
     size_t bytes = split_bytes(o, SPLIT_HEADS);
-    int n_groups = ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS);
-    cudaError_t e = bytes <= ALWAYS ? cudaSuccess : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    return e != cudaSuccess ? e : launch_early(kernel, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, args...);
+    dim3 grid(o.kv.n_kv_head * ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS), o.n_chunks, o.a.rows);
+    cudaError_t e = allow_bytes(kernel, bytes);
+    return e != cudaSuccess ? e : launch_early(kernel, grid, SPLIT_THREADS, bytes, st, args...);
 }
 
 template <class P>

@@ -161,6 +161,15 @@ static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int threads, si
     return cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
 
+/* Lets a kernel have that much shared memory besides its static variables; fails where a block of this GPU may not. */
+template <class... P>
+static cudaError_t allow_bytes(void (*kernel)(P...), size_t bytes)
+{
+    enum { ALWAYS = 47 << 10 };              /* of the 48 KB that need no asking: static variables take of them, too */
+    return bytes <= ALWAYS ? cudaSuccess :
+                             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
 static inline int ceil_div(int64_t a, int64_t b)
 {
     return (int)((a + b - 1) / b);

@@ -508,14 +508,6 @@ static struct block_shape shape_of(int n_groups, int n)
     return { best * WARP, ((size_t)best * D::WARP_FLOATS + (size_t)n_groups * D::ROWS * D::n_sums(n)) * sizeof(float) };
 }
 
-/* Lets a kernel have that much shared memory. */
-template <class K>
-static cudaError_t allow_bytes(K *kernel, size_t bytes)
-{
-    enum { ALWAYS = 48 << 10 };
-    return bytes <= ALWAYS ? cudaSuccess : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-}
-
 /* How each type is multiplied: types by hand, the rest through their readers. */
 typedef floats<load_F32> dot_F32;
 typedef floats<load_F16> dot_F16;

@@ -118,12 +118,14 @@ static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e
                         *e, *out, fault);
 }
 
-/* Few blocks have more warps each: two of them fit a multiprocessor instead of three. */
+/* Few blocks have more warps each, if their memory holds them: two of them fit a multiprocessor instead of three. */
 template <class D>
-static cudaError_t launch_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
+static cudaError_t launch_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, size_t shared_bytes,
+                                  int *fault)
 {
     enum { MORE_THREADS = 12 * WARP, FEW = 256 };
-    if (ceil_div(e->n_out, GATE_ROWS) * e->rows * e->n_used <= FEW)
+    bool few = ceil_div(e->n_out, GATE_ROWS) * e->rows * e->n_used <= FEW;
+    if (few && shape_of<D, MORE_THREADS / WARP>(2 * GATE_ROWS / D::ROWS, e->n).bytes <= shared_bytes)
         return launch_gate_up_of<D, MORE_THREADS, 2>(st, e, out, fault);
     return launch_gate_up_of<D, MOST_THREADS, 3>(st, e, out, fault);
 }
@@ -149,10 +151,11 @@ static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, floa
     return launch_early(down<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, y, *residual);
 }
 
-extern "C" cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
+extern "C" cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, size_t shared_bytes,
+                                     int *fault)
 {
     switch (e->w.type) {
-#define X(TYPE) case PF_##TYPE: return launch_gate_up<dot_##TYPE>(st, e, out, fault);
+#define X(TYPE) case PF_##TYPE: return launch_gate_up<dot_##TYPE>(st, e, out, shared_bytes, fault);
     CU_TYPE_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;

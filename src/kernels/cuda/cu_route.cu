@@ -183,11 +183,7 @@ extern "C" cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *op
     size_t bytes = ((size_t)3 * r->n_expert + 2 * (size_t)(r->n_used > r->n_group ? r->n_used : r->n_group)) * sizeof(float);
     if (r->n_expert > CU_ROUTE_EXPERTS)
         return cudaErrorInvalidValue;
-    if (bytes > 48 << 10) {
-        cudaError_t e = cudaFuncSetAttribute(route_row, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        if (e != cudaSuccess)
-            return e;
-    }
     int threads = r->n_expert >= MOST_THREADS ? MOST_THREADS : ceil_div(r->n_expert, WARP) * WARP;
-    return launch_early(route_row, op->rows, threads, bytes, st, (struct route){ *op, *r, fault });
+    cudaError_t e = allow_bytes(route_row, bytes);
+    return e != cudaSuccess ? e : launch_early(route_row, op->rows, threads, bytes, st, (struct route){ *op, *r, fault });
 }

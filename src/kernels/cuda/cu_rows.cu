@@ -119,17 +119,14 @@ static __global__ void norm_short(const __grid_constant__ struct cu_norm o)
 
 extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
 {
-    enum { SHORT = 512, STATIC_BYTES = 48 << 10, LONG_BYTES = 64 << 10 };
+    enum { SHORT = 512, LONG_BYTES = 64 << 10 };
     size_t bytes = 2 * (size_t)o->n * sizeof(float);
-    if (o->n <= SHORT && !o->add && !o->q.q) {
+    if (o->n <= SHORT && !o->add && !o->q.q)
         return launch_early(norm_short, ceil_div(o->rows, THREADS / WARP), THREADS, 0, st, *o);
-    }
-    if (bytes > LONG_BYTES)                  /* more than a block of every GPU may have */
+    /* So much is all that blocks of the smallest GPUs may have, and `factor` takes of it. */
+    if (bytes > LONG_BYTES || allow_bytes(norm_row, bytes) != cudaSuccess) {
+        cudaGetLastError();
         return launch_early(norm_long, o->rows, NORM_THREADS, 0, st, *o);
-    if (bytes > STATIC_BYTES) {
-        cudaError_t e = cudaFuncSetAttribute(norm_row, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        if (e != cudaSuccess)
-            return e;
     }
     int threads = o->n >= NORM_THREADS ? NORM_THREADS : (o->n + WARP - 1) / WARP * WARP;
     return launch_early(norm_row, o->rows, threads, bytes, st, *o);

@@ -73,7 +73,7 @@ struct cuda_backend {
     char              describe[32];
     bool              has_tiles;         /* enough shared memory for matrix products by tiles */
     struct cu_tile_shape shape;          /* of those */
-    size_t            shared_bytes;      /* that a block may have */
+    size_t            shared_bytes;      /* that a block may have besides static variables */
     uint64_t          budget, used;      /* bytes of device memory: may take, has taken */
 
     struct pf_placed  placed;

@@ -68,7 +68,7 @@ pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e,
     PF_TRY(expert_weight(b, e->up, e->n_expert, at.up, &o.w2));
     if (e->gate->type == e->up->type && !e->gate->lora && !e->up->lora) {
         out.q = quantised ? out.q : NULL;
-        return pf_cuda_put(b, pf_cu_gate_up(b->stream, &o, &out, b->fault), "gate and up");
+        return pf_cuda_put(b, pf_cu_gate_up(b->stream, &o, &out, b->shared_bytes, b->fault), "gate and up");
     }
     float *gate = (float *)(uintptr_t)out.f;
     CU_PUT(b, pf_cu_expert_rows(b->stream, &o, gate), "gate");
