@@ -184,8 +184,9 @@ cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int str
 cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *n);
 cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n, int rows,
                              float *y);
-/* What happens to queries, keys and values between their products and attention: norms per head, rotation, and keys and values into their chunks. rope[0] is q, rope[1] k, heads up to
- * CU_HEAD_DIM long. */
+/* What happens to queries, keys and values between their products and attention: norms per head, rotation, and keys and values
+ * into their chunks. rope[0] is q, rope[1] k, heads up to CU_HEAD_DIM long. Where attention does it, q and k stay as they were:
+ * nobody reads them later. */
 struct cu_heads {
     struct pf_rope_op rope[2];
     bool         norm[2];

@@ -457,7 +457,8 @@ static struct attention attention_of(const struct pf_attention_op *a, int n_chun
 static bool takes_heads(const struct attention &o, const struct cu_heads *h)
 {
     return goes_by_chunks(o) && o.a.rows == 1 && o.kv.type != PF_KV_Q8_0 && o.key_bytes && o.value_bytes && o.value_bytes / CHUNK % 16 == 0 &&
-           o.kv.hd_k <= SPLIT_HEADS * CHUNK && h->kv.k == o.kv.k && h->kv.v == o.kv.v && h->rope[0].x == o.a.q && h->pos == o.a.pos;
+           o.kv.hd_k <= SPLIT_HEADS * CHUNK && h->kv.k == o.kv.k && h->kv.v == o.kv.v && h->rope[0].x == o.a.q && h->pos == o.a.pos &&
+           h->rope[0].n_head == o.a.n_head && h->rope[0].hd == o.kv.hd_k;
 }
 
 extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count, float *part,

@@ -17,8 +17,9 @@
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (pf_cuda_wrote).
  *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel: a product
  *     waits for the addition of what it puts out, an addition whose product is gone for the norm that reads its sum, a norm
- *     for the product that reads it, norms of heads and rotation for kv_store, and this for attention. Any other operation starts them first, one by one, as they
- *     came (pf_cuda_settle).
+ *     for the product that reads it, norms of heads and rotation for kv_store, and this for attention. Any other operation, and
+ *     whatever ends a step or frees memory, starts them first, one by one, as they came (pf_cuda_settle): nothing is held
+ *     twice, and of product, held, norm, stored and heads one at a time has something. What is held has copies of its arguments.
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
  *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
  *     on, so that capturing never has to place a vector. Where there is no memory for a graph, none are made any more.

@@ -6,10 +6,12 @@
 
 static pf_status start_product(struct cuda_backend *b)
 {
-    const struct held_product p = b->product;
+    struct held_product p = b->product;
     b->product.kind = HELD_NOTHING;
-    if (p.kind == HELD_LINEAR)
+    if (p.kind == HELD_LINEAR) {
+        p.linear.residual = p.residual;
         CU_PUT(b, pf_cu_linear(b->stream, &p.linear), "a product");
+    }
     if (p.kind == HELD_DOWN)
         CU_PUT(b, pf_cu_down(b->stream, &p.down, p.y, &p.residual), "down");
     if (p.kind == HELD_COMBINE)
@@ -77,7 +79,6 @@ pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, 
     struct cu_norm o = { .x = (float *)(uintptr_t)x, .eps = eps, .n = n, .rows = rows, .y = y, .fault = b->fault };
     bool with_add = b->held.y == x && b->held.n == (int64_t)n * rows;
     bool for_product = y != x && n % 32 == 0 && n <= b->sizes.max_n_in && rows <= b->sizes.max_rows;
-    bool aligned = ((uintptr_t)x | (uintptr_t)y) % 16 == 0;
     if (with_add) {
         o.add = b->held.x;
         o.a = b->held.a;
@@ -96,6 +97,7 @@ pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, 
         b->x_of = y;
         b->x_floats = (int64_t)n * rows;
     }
+    bool aligned = ((uintptr_t)x | (uintptr_t)y | (uintptr_t)o.w) % 16 == 0;         /* of four floats at a time */
     if (for_product && rows == 1 && !with_add && aligned) {
         b->norm = o;
         return PF_OK;
@@ -236,13 +238,19 @@ pf_status pf_cuda_act(pf_backend *backend, struct pf_act act, const float *gate,
     return pf_cuda_put(b, pf_cu_act(b->stream, act, gate, up, n, y), "an activation");
 }
 
-/* If y += a * x may be done by the product that makes x: it is started. */
+/* Whether blocks of the product still read y when others have put out what they made. */
+static bool reads(const struct held_product *p, const float *y)
+{
+    return p->kind == HELD_LINEAR && (p->linear.x.f == y || (p->linear.norm.y && p->linear.norm.x == y));
+}
+
+/* Whether y += a * x is left to the product that makes x, which is started next. */
 static bool joins_product(struct cuda_backend *b, float *y, float a, const float *x, int64_t n)
 {
-    if (b->product.kind == HELD_NOTHING || b->product.y != x || b->product.n != n || b->heads.n_norms || b->heads.n_ropes)
+    struct held_product *p = &b->product;
+    if (p->kind == HELD_NOTHING || p->y != x || p->n != n || reads(p, y))
         return false;
-    b->product.residual = (struct cu_residual){ y, a };
-    b->product.linear.residual = b->product.kind == HELD_LINEAR ? b->product.residual : b->product.linear.residual;
+    p->residual = (struct cu_residual){ y, a };
     return true;
 }
 
@@ -292,7 +300,8 @@ static bool heads_together(const struct held_heads *h, const float *k, int rows,
         const struct cu_norm *norm = &h->norm[i];
         int part = norm->x == h->rope[1].x;
         const struct pf_rope_op *r = &h->rope[part];
-        if (norm->x != r->x || norm->n != r->hd || norm->rows != rows * r->n_head || norm->eps != h->norm[0].eps)
+        if (norm->x != r->x || norm->n != r->hd || norm->rows != rows * r->n_head || norm->eps != h->norm[0].eps ||
+            out->norm[part])
             return false;
         out->norm[part] = true;
         out->weight[part] = norm->w;
