@@ -116,10 +116,10 @@ CU_INLINE void quantise_block(float x, const struct cu_x *to, int n, int row, in
         *fault = CU_ACTIVATION_NOT_FINITE;
 }
 
-/* Where a kernel begins that was launched with launch_early: waits until everything ahead of it in the stream has ended and
- * can be seen, then lets the blocks of the next kernel come. Every thread calls it, before it returns and before it touches
- * anything but what no kernel changes, such as weights. What ended before the kernel ahead began may be read too, but not
- * through caches: volatile. */
+/* Where a kernel begins that was launched with launch_early: waits until everything ahead of it in the stream has ended
+ * and can be seen, then lets the blocks of the next kernel come. Every thread calls it, before it returns and before it
+ * touches anything but what no kernel changes, such as weights. What ended before the kernel ahead began may be read
+ * too, but not through caches: volatile. */
 CU_INLINE void wait_turn(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -128,9 +128,9 @@ CU_INLINE void wait_turn(void)
 #endif
 }
 
-/* Asks for bytes that the block will surely read, so that they are on their way to the cache when it comes to them. One thread
- * calls it. What is asked for must be read by the kernel: a request may outlive the kernel otherwise, and the memory. Up to 15 bytes
- * more are touched at both ends. */
+/* Asks for bytes that the block will surely read, so that they are on their way to the cache when it comes to them. One
+ * thread calls it. What is asked for must be read by the kernel: a request may outlive the kernel otherwise, and the
+ * memory. Up to 15 bytes more are touched at both ends. */
 CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 {
 #if __CUDA_ARCH__ >= 900
@@ -139,8 +139,8 @@ CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 #endif
 }
 
-/* Launches a kernel that begins with wait_turn(). Where its code is of a GPU that can, its blocks come before those of the
- * kernel ahead have ended, so that launching costs nothing. */
+/* Launches a kernel that begins with wait_turn(). Where its code is of a GPU that can, its blocks come before those of
+ * the kernel ahead have ended, so that launching costs nothing. */
 template <class... P, class... A>
 static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st, A... args)
 {

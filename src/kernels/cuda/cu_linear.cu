@@ -36,10 +36,12 @@ CU_INLINE void fetch_rows_ahead(const struct cu_linear &l, const struct place &a
 }
 
 template <class D>
-CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, const struct place &at, int block_rows, int row, float *memory)
+CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, const struct place &at, int block_rows,
+                            int row, float *memory)
 {
     int n_heads = max(l.n_heads, 1), y_stride = l.n_heads ? l.y_stride : at.p->n_out;
-    const float *sums = run_tasks<D>(block_rows / D::ROWS, l.n, l.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
+    const float *sums = run_tasks<D>(block_rows / D::ROWS, l.n, l.tables, memory,
+                                     [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         w = { at.base, l.row_bytes, at.p->n_out - 1 };
         r0 = at.first + g * D::ROWS;
         x = x_row_of(from, l.n, (int64_t)row * n_heads + at.head);
@@ -48,12 +50,15 @@ CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, 
     });
 #pragma unroll 1
     for (int i = threadIdx.x; i < block_rows && at.first + i < at.p->n_out; i += blockDim.x)
-        finish(*at.p, l.residual, at.first + i, ((size_t)row * n_heads + at.head) * y_stride, D::total(sums + i * D::n_sums(l.n), l.n));
+        finish(*at.p, l.residual, at.first + i, ((size_t)row * n_heads + at.head) * y_stride,
+               D::total(sums + i * D::n_sums(l.n), l.n));
 }
 
-/* blockIdx.x: block_rows weight rows of one part. Activation rows go one after another: the weights stay in the cache. */
+/* blockIdx.x: block_rows weight rows of one part. Activation rows go one after another: the
+ * weights stay in the cache. */
 template <class D>
-static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_constant__ struct cu_linear l, int block_rows)
+static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_constant__ struct cu_linear l,
+                                                                 int block_rows)
 {
     extern __shared__ float memory[];
     struct place at = place_of(l, block_rows, blockIdx.x);
@@ -65,7 +70,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_co
     }
 }
 
-/* ---- A product that begins with its norm -------------------------------------------------------------------------------- */
+/* ---- A product that begins with its norm ------------------------------------------------------------------------- */
 
 enum { NORM_THREADS = 12 * WARP, NORM_ROWS = 16 << 10 };
 
@@ -180,7 +185,8 @@ CU_INLINE void norm_here(const struct cu_norm &o, const struct normed &at, bool 
 }
 
 template <class D>
-static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __grid_constant__ struct cu_linear l, int block_rows)
+static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __grid_constant__ struct cu_linear l,
+                                                                      int block_rows)
 {
     extern __shared__ float memory[];
     struct place at = place_of(l, block_rows, blockIdx.x);
@@ -203,7 +209,8 @@ static struct block_shape norm_shape(const struct cu_linear *l, int *block_rows)
     for (int i = 0; i < l->n_parts; i++)
         n_rows += l->part[i].n_out;
     *block_rows = ceil_div(ceil_div(n_rows, BLOCKS), D::ROWS) * D::ROWS;
-    return { NORM_THREADS, normed_bytes(l->n) + ((size_t)WARPS * D::WARP_FLOATS + (size_t)*block_rows * D::n_sums(l->n)) * sizeof(float) };
+    return { NORM_THREADS, normed_bytes(l->n) +
+             ((size_t)WARPS * D::WARP_FLOATS + (size_t)*block_rows * D::n_sums(l->n)) * sizeof(float) };
 }
 
 template <class D>
@@ -214,7 +221,8 @@ static cudaError_t launch_norm(cudaStream_t st, const struct cu_linear *l)
     for (int i = 0; i < l->n_parts; i++)
         n_blocks += ceil_div(l->part[i].n_out, block_rows);
     cudaError_t e = allow_bytes(norm_linear<D>, shape.bytes);
-    return e != cudaSuccess ? e : launch_early(norm_linear<D>, n_blocks, shape.threads, shape.bytes, st, *l, block_rows);
+    return e != cudaSuccess ? e : launch_early(norm_linear<D>, n_blocks, shape.threads, shape.bytes, st, *l,
+                                               block_rows);
 }
 
 extern "C" bool pf_cu_linear_norms(const struct cu_linear *l, size_t shared_bytes)
@@ -232,9 +240,10 @@ extern "C" bool pf_cu_linear_norms(const struct cu_linear *l, size_t shared_byte
     }
 }
 
-/* ---- Products of many rows ----------------------------------------------------------------------------------------------- */
+/* ---- Products of many rows --------------------------------------------------------------------------------------- */
 
-/* Float weights and many rows: a warp takes MANY_ROWS rows and MANY_OUT outputs, a lane its accumulator of each of them. */
+/* Float weights and many rows: a warp takes MANY_ROWS rows and MANY_OUT outputs, a lane its
+ * accumulator of each of them. */
 enum { MANY_ROWS = 8, MANY_OUT = 4, MANY_THREADS = 8 * WARP };
 
 template <int M>
@@ -380,8 +389,8 @@ static __global__ void embed_floats(const __grid_constant__ struct embedding e)
         put(e, i, L::at(e.w + (size_t)e.ids[blockIdx.y] * e.row_bytes, i));
 }
 
-extern "C" cudaError_t pf_cu_embed(cudaStream_t st, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int n, float scale,
-                                   const int32_t *ids, int rows, float *x, const struct cu_tables *t)
+extern "C" cudaError_t pf_cu_embed(cudaStream_t st, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int n,
+                                   float scale, const int32_t *ids, int rows, float *x, const struct cu_tables *t)
 {
     struct embedding e = { w, row_bytes, n, scale, ids, x, *t };
     dim3 by_block(ceil_div(n, 32 * 32), rows), by_element(ceil_div(n, 256), rows);

@@ -155,8 +155,8 @@ static __global__ void layer_norm(const float *x, const float *w, const float *b
         y[(size_t)blockIdx.x * n + i] = (float)((v[i] - mean) * factor) * w[i] + bias[i];
 }
 
-extern "C" cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n,
-                                        int rows, float *y)
+extern "C" cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps,
+                                        int n, int rows, float *y)
 {
     return launch_early(layer_norm, rows, 128, (size_t)n * sizeof(float), st, x, w, bias, eps, n, y);
 }
@@ -182,14 +182,16 @@ static __global__ void act_elements(struct pf_act act, const float *gate, const 
         y[i] = activation(act, gate[i], up[i]);
 }
 
-extern "C" cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
+extern "C" cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n,
+                                 float *y)
 {
     return launch_early(act_elements, ceil_div(n, THREADS), THREADS, 0, st, act, gate, up, n, y);
 }
 
 /* A warp takes a block of 32. */
-static __global__ void act_picks(struct pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x, int n,
-                                 int n_blocks, const int32_t *picks, const uint8_t *const *only, int *fault)
+static __global__ void act_picks(struct pf_act act, const float *gate, const float *up,
+                                 const __grid_constant__ struct cu_x x, int n, int n_blocks, const int32_t *picks,
+                                 const uint8_t *const *only, int *fault)
 {
     wait_turn();
     if (only && !only[picks[blockIdx.y]])
@@ -205,12 +207,13 @@ static __global__ void act_picks(struct pf_act act, const float *gate, const flo
         quantise_block(a, &x, n, blockIdx.y, b, fault);
 }
 
-extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up, const struct cu_x *x,
-                                       int n, int rows, const int32_t *picks, const uint8_t *const *only, int *fault)
+extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up,
+                                       const struct cu_x *x, int n, int rows, const int32_t *picks,
+                                       const uint8_t *const *only, int *fault)
 {
     int n_blocks = ceil_div(n, 32);
-    return launch_early(act_picks, dim3(ceil_div(n_blocks, THREADS / WARP), rows), THREADS, 0, st, act, gate, up, *x, n, n_blocks,
-                        picks, only, fault);
+    return launch_early(act_picks, dim3(ceil_div(n_blocks, THREADS / WARP), rows), THREADS, 0, st, act, gate, up, *x, n,
+                        n_blocks, picks, only, fault);
 }
 
 static __global__ void add_elements(float *y, float a, const float *x, int64_t n)
@@ -316,7 +319,8 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
 {
     wait_turn();
     extern __shared__ float shared[];
-    int lane = threadIdx.x % WARP, head = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, row = blockIdx.y, part = 0;
+    int lane = threadIdx.x % WARP, head = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, row = blockIdx.y,
+        part = 0;
     float *v = shared + threadIdx.x / WARP * longest;
     while (part < 2 && head >= o.rope[part].n_head)
         head -= o.rope[part++].n_head;
@@ -344,8 +348,8 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
 extern "C" cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *o)
 {
     int n = o->rope[0].n_head + o->rope[1].n_head + o->kv.n_kv_head, longest = max(o->rope[0].hd, o->rope[1].hd);
-    return launch_early(heads, dim3(ceil_div(n, THREADS / WARP), o->rows), THREADS, THREADS / WARP * longest * sizeof(float), st,
-                        *o, longest);
+    return launch_early(heads, dim3(ceil_div(n, THREADS / WARP), o->rows), THREADS,
+                        THREADS / WARP * longest * sizeof(float), st, *o, longest);
 }
 
 static __global__ void copy_blocks(const __grid_constant__ struct pf_copy c)
@@ -353,14 +357,15 @@ static __global__ void copy_blocks(const __grid_constant__ struct pf_copy c)
     wait_turn();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, block = i / c.n, at = i % c.n;
     if (block < c.n_blocks)
-        c.to[blockIdx.y * c.to_row + block * c.to_block + at] = c.from[blockIdx.y * c.from_row + block * c.from_block + at];
+        c.to[blockIdx.y * c.to_row + block * c.to_block + at] =
+            c.from[blockIdx.y * c.from_row + block * c.from_block + at];
 }
 
 extern "C" cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copies, int rows)
 {
     cudaError_t e = cudaSuccess;
     for (int i = 0; e == cudaSuccess && i < n_copies; i++)
-        e = launch_early(copy_blocks, dim3(ceil_div((int64_t)copies[i].n * copies[i].n_blocks, THREADS), rows), THREADS, 0, st,
-                         copies[i]);
+        e = launch_early(copy_blocks, dim3(ceil_div((int64_t)copies[i].n * copies[i].n_blocks, THREADS), rows), THREADS,
+                         0, st, copies[i]);
     return e;
 }

@@ -69,8 +69,8 @@ pf_status pf_cuda_embed(pf_backend *backend, const struct pf_weight *w, const in
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_matrix_at(b, w->data, &data));
     pf_cuda_wrote(b, x, (int64_t)rows * w->n_in);
-    return pf_cuda_put(b, pf_cu_embed(b->stream, w->type, data, w->row_bytes, w->n_in, w->scale, ids, rows, x, &b->tables),
-                         "embedding");
+    return pf_cuda_put(b, pf_cu_embed(b->stream, w->type, data, w->row_bytes, w->n_in, w->scale, ids, rows, x,
+                                      &b->tables), "embedding");
 }
 
 pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, float eps, int n, int rows, float *y)
@@ -142,8 +142,8 @@ static pf_status same_type(struct cuda_backend *b, const struct pf_linear *l, in
 /* The same for the rows of a prompt, by tiles. */
 static pf_status linear_tiles(struct cuda_backend *b, const struct cu_linear *l)
 {
-    struct cu_tiles o = { .type = l->type, .row_bytes = l->row_bytes, .n_parts = l->n_parts, .n = l->n, .n_columns = l->rows,
-                          .x = l->x, .tables = b->tables };
+    struct cu_tiles o = { .type = l->type, .row_bytes = l->row_bytes, .n_parts = l->n_parts, .n = l->n,
+                          .n_columns = l->rows, .x = l->x, .tables = b->tables };
     for (int i = 0; i < l->n_parts; i++)
         o.part[i] = (struct cu_tile_part){ .w = l->part[i].w, .scale = l->part[i].scale, .bias = l->part[i].bias,
                                            .y = l->part[i].y, .n_out = l->part[i].n_out };
@@ -156,7 +156,8 @@ static pf_status put_linear(struct cuda_backend *b, const struct cu_linear *l, b
     if (b->has_tiles && l->rows > CU_VECTOR_ROWS && pf_cuda_is_quantised(l->type))
         return linear_tiles(b, l);
     if (only && l->rows == 1 && l->n_parts == 1)
-        return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_LINEAR, .linear = *l, .y = l->part[0].y, .n = l->part[0].n_out });
+        return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_LINEAR, .linear = *l, .y = l->part[0].y,
+                                                       .n = l->part[0].n_out });
     return pf_cuda_put(b, pf_cu_linear(b->stream, l), "a product");
 }
 
@@ -198,8 +199,9 @@ pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h)
     const struct pf_weight *w = h->w;
     struct cu_x x = b->h;
     struct cu_linear o = { .n_parts = 1, .n = w->n_in, .rows = h->rows, .type = w->type, .row_bytes = w->row_bytes,
-                           .tables = b->tables, .n_heads = h->n_head, .head_rows = h->head_rows, .x_stride = h->x_stride,
-                           .y_stride = h->y_stride, .part = { { .y = h->y, .scale = w->scale, .n_out = h->n_out } } };
+                           .tables = b->tables, .n_heads = h->n_head, .head_rows = h->head_rows,
+                           .x_stride = h->x_stride, .y_stride = h->y_stride,
+                           .part = { { .y = h->y, .scale = w->scale, .n_out = h->n_out } } };
     x.f = h->x;
     o.x = x;
     b->base.weight_bytes_read += w->row_bytes * (uint64_t)h->n_out * (uint64_t)h->n_head;
@@ -334,7 +336,8 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_floats_at(b, a->sinks, (size_t)a->n_head, &o.sinks));
     int64_t n_out = (int64_t)a->n_head * a->kv->hd_v;
-    bool for_product = a->rows <= CU_VECTOR_ROWS && !a->chosen && !a->blocks && a->kv->hd_v % 32 == 0 && n_out <= b->sizes.max_n_in;
+    bool for_product = a->rows <= CU_VECTOR_ROWS && !a->chosen && !a->blocks && a->kv->hd_v % 32 == 0 &&
+                       n_out <= b->sizes.max_n_in;
     struct cu_x x = b->x;
     pf_cuda_wrote(b, a->out, a->rows * n_out);
     if (for_product) {
@@ -343,9 +346,8 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     } else {
         x.q = NULL;
     }
-    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x, heads.rows ? &heads : NULL,
-                                              b->shared_bytes, b->fault),
-                         "attention");
+    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x,
+                                          heads.rows ? &heads : NULL, b->shared_bytes, b->fault), "attention");
 }
 
 pf_status pf_cuda_route(pf_backend *backend, const struct pf_route_op *r)
