@@ -31,6 +31,23 @@ CU_INLINE float warp_fold_all(float v)
     return __shfl_sync(ALL_LANES, warp_fold(v), 0);
 }
 
+/* What a norm multiplies the row x with, for every thread of a block: 32 accumulators, one warp. */
+CU_INLINE float norm_factor(const struct cu_norm &o, const float *x)
+{
+    __shared__ float factor;
+    if (threadIdx.x < WARP) {
+        float sum = 0;
+#pragma unroll 16
+        for (int i = threadIdx.x; i < o.n; i += WARP)
+            sum = fmaf(x[i], x[i], sum);
+        sum = warp_fold(sum);
+        if (threadIdx.x == 0)
+            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
+    }
+    __syncthreads();
+    return factor;
+}
+
 CU_INLINE uint32_t warp_max(uint32_t v)
 {
     for (int h = 16; h > 0; h /= 2)
@@ -118,8 +135,8 @@ CU_INLINE void quantise_block(float x, const struct cu_x *to, int n, int row, in
 
 /* Where a kernel begins that was launched with launch_early: waits until everything ahead of it in the stream has ended
  * and can be seen, then lets the blocks of the next kernel come. Every thread calls it, before it returns and before it
- * touches anything but what no kernel changes, such as weights. What ended before the kernel ahead began may be read
- * too, but not through caches: volatile. */
+ * touches anything but what no kernel changes, such as weights. What kernels before the one ahead have left may be read
+ * too, but not through the first cache: volatile, or by copies of 16 bytes to shared memory. */
 CU_INLINE void wait_turn(void)
 {
 #if __CUDA_ARCH__ >= 900

@@ -37,10 +37,9 @@ extern "C" cudaError_t pf_cu_read(cudaStream_t st, const void *p, size_t n, uint
 static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__ struct cu_norm o)
 {
     extern __shared__ float v[];
-    __shared__ float factor;
     float *w = v + o.n, *x = o.x + (size_t)blockIdx.x * o.n;
     const float *add = o.add + (o.add ? (size_t)blockIdx.x * o.n : 0);
-    int row = blockIdx.x, lane = threadIdx.x % WARP;
+    int row = blockIdx.x;
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x)
         w[i] = o.w ? o.w[i] : 1.0f;
@@ -49,16 +48,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_con
     for (int i = threadIdx.x; i < o.n; i += blockDim.x)
         v[i] = o.add ? fmaf(o.a, add[i], x[i]) : x[i];
     __syncthreads();
-    if (threadIdx.x < WARP) {
-        float sum = 0;
-#pragma unroll 16
-        for (int i = lane; i < o.n; i += WARP)
-            sum = fmaf(v[i], v[i], sum);
-        sum = warp_fold(sum);
-        if (lane == 0)
-            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
-    }
-    __syncthreads();
+    float factor = norm_factor(o, v);
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
         float y = v[i] * factor * w[i];
@@ -73,23 +63,13 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_con
 /* The same of rows that are too long to be staged. y may be x. */
 static __global__ void __launch_bounds__(NORM_THREADS) norm_long(const __grid_constant__ struct cu_norm o)
 {
-    __shared__ float factor;
     size_t at = (size_t)blockIdx.x * o.n;
     float *x = o.x + at;
     wait_turn();
     for (int i = threadIdx.x; o.add && i < o.n; i += blockDim.x)
         x[i] = fmaf(o.a, o.add[at + i], x[i]);
     __syncthreads();
-    if (threadIdx.x < WARP) {
-        float sum = 0;
-#pragma unroll 16
-        for (int i = threadIdx.x; i < o.n; i += WARP)
-            sum = fmaf(x[i], x[i], sum);
-        sum = warp_fold(sum);
-        if (threadIdx.x == 0)
-            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
-    }
-    __syncthreads();
+    float factor = norm_factor(o, x);
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
         float y = x[i] * factor * (o.w ? o.w[i] : 1.0f);
@@ -123,7 +103,7 @@ extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
     size_t bytes = 2 * (size_t)o->n * sizeof(float);
     if (o->n <= SHORT && !o->add && !o->q.q)
         return launch_early(norm_short, ceil_div(o->rows, THREADS / WARP), THREADS, 0, st, *o);
-    /* So much is all that blocks of the smallest GPUs may have, and `factor` takes of it. */
+    /* So much is all that blocks of the smallest GPUs may have, and the factor takes of it. */
     if (bytes > LONG_BYTES || allow_bytes(norm_row, bytes) != cudaSuccess) {
         cudaGetLastError();
         return launch_early(norm_long, o->rows, NORM_THREADS, 0, st, *o);
