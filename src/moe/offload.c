@@ -193,6 +193,14 @@ static double tail_ns(const struct batch *b)
     return (b->deal.n_whole > 0 ? 2 : b->deal.n_down > 0) * LAUNCH_NS + bytes / BYTES_S * 1e9;
 }
 
+static int count_late(const struct batch *b)
+{
+    int n = 0;
+    for (int i = 0; i < b->n; i++)
+        n += b->transfer[i] && b->transfer[i]->state != PF_GPU_READY;
+    return n;
+}
+
 static pf_status serve_batch(void *ctx, const int *experts, int n)
 {
     struct pf_offload *f = ctx;
@@ -205,7 +213,7 @@ static pf_status serve_batch(void *ctx, const int *experts, int n)
     PF_TRY(settle(f, &b));
     if (b.as_dealt)
         pf_solver_learn(&f->solver, n, b.deal, b.bytes[0] + b.bytes[1] + b.bytes[2],
-                        (double)(pf_now_ns() - begin) + tail_ns(&b));
+                        (double)(pf_now_ns() - begin) + tail_ns(&b), count_late(&b));
     for (int i = 0; i < n; i++)
         for (int p = 0; p < e->rows * e->n_used; p++)
             if (e->picks[p] == experts[i])
