@@ -193,7 +193,7 @@ static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype dow
 
 static void row_operations(void)
 {
-    static const int lengths[] = { 16, 100, 128, 2048, 2880, 4100 };
+    static const int lengths[] = { 16, 100, 128, 2048, 2880, 4096, 4100 };
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         int n = lengths[i], rows = 5;
         float *weight = floats((size_t)n, 1);
@@ -221,6 +221,34 @@ static void row_operations(void)
         pair_free(&y);
         pair_free(&g);
     }
+}
+
+/* A norm, a product and an addition of one row, which may become one kernel: where the addition goes to another row, to
+ * what was normed, and to what was multiplied, which blocks of that kernel still read. */
+static void one_row(enum pf_qtype type, int n)
+{
+    const char *name = pf_qtype_info(type)->name;
+    float *weight = floats((size_t)n, 1);
+    place(weight, (size_t)n * sizeof *weight);
+    struct pf_weight w = { .data = weights(type, n, (size_t)n), .type = type, .n_in = n, .n_out = n, .scale = 1,
+                           .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n) };
+    struct pair x = random_pair((size_t)n, 3), h = random_pair((size_t)n, 1), y = random_pair((size_t)n, 1),
+                sum = random_pair((size_t)n, 1);
+    struct pf_linear l[2] = { { &w, y.at[0] }, { &w, y.at[1] } };
+    struct { const struct pair *to; const char *what; } additions[] = { { &sum, "added" }, { &x, "added to what was normed" },
+                                                                        { &h, "added to what was multiplied" } };
+    for (int i = 0; i < 3; i++) {
+        BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, 1, h.at[u]));
+        BOTH(linear(b, &l[u], 1, h.at[u], 1));
+        BOTH(add(b, additions[i].to->at[u], 0.5f, y.at[u], n));
+        same(&y, "product of one row", name, n);
+        same(&h, "norm of one row", name, n);
+        same(additions[i].to, additions[i].what, name, n);
+    }
+    pair_free(&x);
+    pair_free(&h);
+    pair_free(&y);
+    pair_free(&sum);
 }
 
 static void rotations(void)
@@ -499,8 +527,13 @@ int main(int argc, char **argv)
         experts(PF_Q8_0, PF_Q8_0, PF_F16, 64, 96);
         experts(PF_F16, PF_Q4_0, PF_Q4_0, 64, 96);
     }
-    if (wanted("rows"))
+    if (wanted("rows")) {
         row_operations();
+        one_row(PF_Q8_0, 4096);
+        one_row(PF_Q4_K, 2048);
+        one_row(PF_F32, 1024);
+        one_row(PF_BF16, 96);
+    }
     if (wanted("rope"))
         rotations();
     if (wanted("attention"))
