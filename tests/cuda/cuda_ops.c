@@ -460,22 +460,24 @@ static void routing(void)
 
 static void delta_nets(void)
 {
-    int d = 64, n_k = 2, n_v = 4, rows = 7, n = 2 * n_k * d + n_v * d, taps = 4;
+    enum { MOST_D = 128 };
+    int n_k = 2, n_v = 4, most_n = (2 * n_k + n_v) * MOST_D, taps = 4;
     float *a = place(floats((size_t)n_v, 1), (size_t)n_v * sizeof *a), *dt = place(floats((size_t)n_v, 1), (size_t)n_v * sizeof *dt);
-    float *w = place(floats((size_t)(taps * n), 1), (size_t)(taps * n) * sizeof *w);
-    for (int way = 0; way < 4; way++) {
+    float *w = place(floats((size_t)(taps * most_n), 1), (size_t)(taps * most_n) * sizeof *w);
+    for (int way = 0; way < 8; way++) {
+        int d = way < 4 ? 64 : MOST_D, rows = way < 4 ? 7 : 21, n = (2 * n_k + n_v) * d;
         struct pair x = random_pair((size_t)(rows * n), 1), before = random_pair((size_t)((taps - 1) * n), 1),
                     after = random_pair((size_t)((taps - 1) * n), 1), u_ = random_pair((size_t)(rows * n), 1),
                     m = random_pair((size_t)(n_v * d * d), 1), m2 = random_pair((size_t)(n_v * d * d), 1),
                     al = random_pair((size_t)(rows * n_v), 1), be = random_pair((size_t)(rows * n_v), 1),
                     out = random_pair((size_t)(rows * n_v * d), 1), dealt = random_pair((size_t)(rows * n), 1);
         BOTH(conv(b, &(struct pf_conv_op){ .x = x.at[u], .w = w, .before = way % 2 ? before.at[u] : NULL, .after = after.at[u],
-                                           .y = u_.at[u], .n = n, .taps = taps, .rows = way < 2 ? rows : 1 }));
+                                           .y = u_.at[u], .n = n, .taps = taps, .rows = way % 4 < 2 ? rows : 1 }));
         same(&u_, "convolution", "", way);
         same(&after, "rows kept", "", way);
         BOTH(delta(b, &(struct pf_delta_op){ .u = u_.at[u], .alpha = al.at[u], .beta = be.at[u], .a = a, .dt = dt,
                                              .before = way % 2 ? m.at[u] : NULL, .after = m2.at[u], .out = out.at[u], .d = d,
-                                             .n_k_head = n_k, .n_v_head = n_v, .rows = rows, .tiled = way > 1, .eps = 1e-6f }));
+                                             .n_k_head = n_k, .n_v_head = n_v, .rows = way == 7 ? 1 : rows, .tiled = way % 4 > 1, .eps = 1e-6f }));
         same(&out, "delta net", "", way);
         same(&m2, "state", "", way);
         BOTH(copy(b, (struct pf_copy[]){ { x.at[u], dealt.at[u], 10, 4, 25, 10, n, 40 }, { x.at[u] + 3, dealt.at[u] + 300, 7, 2, 9, 8, n, 16 } }, 2, 5));

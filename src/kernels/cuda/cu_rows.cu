@@ -332,9 +332,15 @@ extern "C" cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *o)
                         THREADS / WARP * longest * sizeof(float), st, *o, longest);
 }
 
-static __global__ void copy_blocks(const __grid_constant__ struct pf_copy c)
+struct copies {
+    struct pf_copy c[4];
+};
+
+/* blockIdx.y: row; blockIdx.z: which. */
+static __global__ void copy_blocks(const __grid_constant__ struct copies o)
 {
     wait_turn();
+    const struct pf_copy &c = o.c[blockIdx.z];
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, block = i / c.n, at = i % c.n;
     if (block < c.n_blocks)
         c.to[blockIdx.y * c.to_row + block * c.to_block + at] =
@@ -343,9 +349,17 @@ static __global__ void copy_blocks(const __grid_constant__ struct pf_copy c)
 
 extern "C" cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copies, int rows)
 {
+    enum { MOST = sizeof(struct copies) / sizeof(struct pf_copy) };
     cudaError_t e = cudaSuccess;
-    for (int i = 0; e == cudaSuccess && i < n_copies; i++)
-        e = launch_early(copy_blocks, dim3(ceil_div((int64_t)copies[i].n * copies[i].n_blocks, THREADS), rows), THREADS,
-                         0, st, copies[i]);
+    for (int first = 0; e == cudaSuccess && first < n_copies; first += MOST) {
+        struct copies o = {};
+        int n = min(n_copies - first, (int)MOST);
+        int64_t longest = 0;
+        for (int i = 0; i < n; i++) {
+            o.c[i] = copies[first + i];
+            longest = max(longest, (int64_t)o.c[i].n * o.c[i].n_blocks);
+        }
+        e = launch_early(copy_blocks, dim3(ceil_div(longest, THREADS), rows, n), THREADS, 0, st, o);
+    }
     return e;
 }
