@@ -4,25 +4,27 @@
  *     [0 ..... 9]         [10 .... 19]        [20 .... 29]        chunks; each share is one atomic word:
  *      ^ next    ^ end                                                | end (32) | next (32) |
  *
- * A thread walks its own share upwards, so that it reads memory in order and what it fetches ahead is its own. It takes a
- * quarter of what is left at a time: few swaps, and towards the end single chunks, so that all threads end together. When its
- * share is empty it takes single chunks off the end of the fullest other share. Both moves are one compare-and-swap on the
- * share's word. A second job has words of its own, which a thread looks at when those of the first are empty. Only after
- * taking a chunk does a thread read the jobs' fields, and the run cannot end before that chunk is counted in `done`, so the
- * fields cannot change under it. A worker that sleeps through a whole run harms nobody: its shares are stolen.
+ * A thread walks its own share upwards, so that it reads memory in order and what it fetches ahead is its own. It takes
+ * a quarter of what is left at a time: few swaps, and towards the end single chunks, so that all threads end together.
+ * When its share is empty it takes single chunks off the end of the fullest other share. Both moves are one
+ * compare-and-swap on the share's word. A second job has words of its own, which a thread looks at when those of the
+ * first are empty. Only after taking a chunk does a thread read the jobs' fields, and the run cannot end before that
+ * chunk is counted in `done`, so the fields cannot change under it. A worker that sleeps through a whole run harms
+ * nobody: its shares are stolen.
  *
  * Invariants
- *  1. jobs, ctx, n_chunks are written only by the caller of pf_pool_begin, while every share is empty and done == n_chunks.
+ *  1. jobs, ctx, n_chunks are written only by the caller of pf_pool_begin, while every share is empty and
+ *     done == n_chunks.
  *  2. Shares are stored with release after them; a successful swap acquires them.
  *  3. done is raised with release after chunks' work; the caller acquires it before it returns.
- *  4. A worker looks at the shares once for each value of `bell`, read before, until none has a chunk left; then it waits for
- *     another value, awake or asleep. The caller rings after storing the shares.
- *  5. Chunks of the first job wait for nobody, and the caller takes what is left of them before any of the second: so what a
- *     chunk of the second waits for is being run by somebody.
+ *  4. A worker looks at the shares once for each value of `bell`, read before, until none has a chunk left; then it
+ *     waits for another value, awake or asleep. The caller rings after storing the shares.
+ *  5. Chunks of the first job wait for nobody, and the caller takes what is left of them before any of the second: so
+ *     what a chunk of the second waits for is being run by somebody.
  *
- * With spans, each thread joins the chunks that it takes of one run to one span. It keeps that in its `span` until it takes
- * a chunk of another run or goes to sleep. A chunk's part is added before the chunk is counted in `done`, while what
- * pf_spans_at says cannot change.
+ * With spans, each thread joins the chunks that it takes of one run to one span. It keeps that in its `span` until it
+ * takes a chunk of another run or goes to sleep. A chunk's part is added before the chunk is counted in `done`, while
+ * what pf_spans_at says cannot change.
  *
  * Between the fork-joins of one step the gap is microseconds, so workers spin for a while before they sleep. */
 #define _GNU_SOURCE
@@ -171,8 +173,10 @@ static bool run_some(struct pf_pool *p, int thread)
         if (n == 0)
             continue;
         const struct pf_job *job = &p->jobs[j];
-        for (int64_t begin = chunk * job->grain; begin < (chunk + n) * job->grain && begin < job->n; begin += job->grain)
-            run_range(p, job, begin, begin + job->grain < job->n ? begin + job->grain : job->n, thread);
+        for (uint32_t i = chunk; i < chunk + n; i++) {
+            int64_t begin = i * job->grain, end = begin + job->grain;
+            run_range(p, job, begin, end < job->n ? end : job->n, thread);
+        }
         atomic_fetch_add_explicit(&p->done, n, memory_order_release);
         return true;
     }

@@ -1,7 +1,7 @@
-/* A pool of worker threads for fork-join work: the caller cuts a range into chunks, everybody takes the next chunk until
- * none is left, the caller included.
+/* A pool of worker threads for fork-join work: the caller cuts a range into chunks, everybody takes the next chunk
+ * until none is left, the caller included.
  *
- * One job runs at a time: pf_pool_run may be called by one thread at a time (the model's step lock sees to that). A job
+ * There is one run at a time, begun and ended by one thread at a time (the model's step lock sees to that). A job
  * must not allocate, lock, log or fail; it leaves its results where the caller told it. Which thread runs a chunk is
  * chance, so a chunk's result must not depend on it; `thread` only selects scratch memory. */
 #ifndef PF_POOL_H
@@ -39,9 +39,9 @@ struct pf_job {
     int64_t    n, grain;
 };
 
-/* The same in two calls, between which the caller may do something else, though not with this pool: the others begin at once.
- * Of two jobs the second is begun when all chunks of the first have been taken, not when they are done: its chunks may wait
- * for what chunks of the first do, turning in pf_pool_relax. */
+/* The same in two calls, between which the caller may do something else, though not with this pool: the others begin at
+ * once. Of two jobs the second is begun when all chunks of the first have been taken, not when they are done: its
+ * chunks may wait for what chunks of the first do, turning in pf_pool_relax. */
 void pf_pool_begin(pf_pool *p, void *ctx, const struct pf_job *jobs, int n_jobs);
 void pf_pool_end(pf_pool *p);
 void pf_pool_relax(unsigned *turns);                 /* *turns is 0 at first */

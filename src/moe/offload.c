@@ -13,9 +13,11 @@
 #include "moe/vcache.h"
 
 enum { BATCH = 64, PROMPT_TICKET = PF_MAX_TRANSFERS, MOST_SLOTS = 4, ALL_TOUCHED = 4 };
-/* Of a prompt's groups: one expert at least; half a layer, so many bytes, or such a part of the device's memory at most. */
+/* Of a prompt's groups: one expert at least; half a layer, so many bytes, or such a part of the
+ * device's memory at most. */
 static const uint64_t SLOT_BYTES = 64 << 20, SLOT_SHARE = 64;
-static const double FILL_SHARE = 0.05, FIRST_FILL_SHARE = 0.25;  /* of the bus: for replacing experts; while there are free slots */
+/* Of the bus: for replacing experts; while there are free slots. */
+static const double FILL_SHARE = 0.05, FIRST_FILL_SHARE = 0.25;
 
 struct pf_offload {
     struct pf_model    *m;
@@ -51,7 +53,7 @@ struct pf_offload {
     int32_t        *picks;
 };
 
-/* ---- The timeline: what the host learns of the GPU --------------------------------------------------------------------- */
+/* ---- The timeline: what the host learns of the GPU --------------------------------------------------------------- */
 
 /* Since the last time it was heard of, the GPU has been at this. */
 static void note_gpu(struct pf_offload *f, const char *what, int il)
@@ -70,7 +72,7 @@ static void note_copies(struct pf_offload *f, const char *what, int il, uint64_t
     pf_spans_add_queued(f->m->spans, &span, 0, &f->post.over_ns);
 }
 
-/* ---- A step of a few rows: who does what ------------------------------------------------------------------------------- */
+/* ---- A step of a few rows: who does what ------------------------------------------------------------------------- */
 
 static struct pf_deal deal_out(struct pf_offload *f, int n, const uint64_t bytes[3])
 {
@@ -169,7 +171,8 @@ static pf_status settle(struct pf_offload *f, const struct batch *b)
     }
     if (n_down == 0)
         return PF_OK;
-    return cpu->ops->experts_halves(cpu, &(struct pf_halves){ .gate_up = gate_up, .down = down, .n_gate_up = n_gate_up, .n_down = n_down });
+    return cpu->ops->experts_halves(cpu, &(struct pf_halves){ .gate_up = gate_up, .down = down, .n_gate_up = n_gate_up,
+                                                              .n_down = n_down });
 }
 
 /* What the device is told about a pick of the i-th expert of the batch; its numbers lie in the answer already. */
@@ -185,8 +188,17 @@ static struct pf_handed answer_of(const struct batch *b, int i)
 static double tail_ns(const struct batch *b)
 {
     const double LAUNCH_NS = 4000, BYTES_S = 1e12;
-    double bytes = b->deal.n_whole * (double)(b->bytes[0] + b->bytes[1] + b->bytes[2]) + b->deal.n_down * (double)b->bytes[2];
+    double bytes = b->deal.n_whole * (double)(b->bytes[0] + b->bytes[1] + b->bytes[2]) +
+        b->deal.n_down * (double)b->bytes[2];
     return (b->deal.n_whole > 0 ? 2 : b->deal.n_down > 0) * LAUNCH_NS + bytes / BYTES_S * 1e9;
+}
+
+static int count_late(const struct batch *b)
+{
+    int n = 0;
+    for (int i = 0; i < b->n; i++)
+        n += b->transfer[i] && b->transfer[i]->state != PF_GPU_READY;
+    return n;
 }
 
 static pf_status serve_batch(void *ctx, const int *experts, int n)
@@ -200,7 +212,8 @@ static pf_status serve_batch(void *ctx, const int *experts, int n)
     PF_TRY(compute_meanwhile(f, &b));
     PF_TRY(settle(f, &b));
     if (b.as_dealt)
-        pf_solver_learn(&f->solver, n, b.deal, b.bytes[0] + b.bytes[1] + b.bytes[2], (double)(pf_now_ns() - begin) + tail_ns(&b));
+        pf_solver_learn(&f->solver, n, b.deal, b.bytes[0] + b.bytes[1] + b.bytes[2],
+                        (double)(pf_now_ns() - begin) + tail_ns(&b), count_late(&b));
     for (int i = 0; i < n; i++)
         for (int p = 0; p < e->rows * e->n_used; p++)
             if (e->picks[p] == experts[i])
@@ -232,8 +245,8 @@ static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer,
     return pf_residency_run(f->m, offer->il, e, held, serve_batch, f);
 }
 
-/* When it is called, the GPU has come to the layer's picks; when it returns, it is waiting, or still at the experts it holds. In a
- * replayed step nobody else says which layer this is. */
+/* When it is called, the GPU has come to the layer's picks; when it returns, it is waiting, or still at the experts it
+ * holds. In a replayed step nobody else says which layer this is. */
 static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
 {
     struct pf_offload *f = ctx;
@@ -251,10 +264,10 @@ static void served(void *ctx)
     pf_postfetch_account(&f->post);
 }
 
-/* ---- Prompts: a layer's experts pass through VRAM in groups ----------------------------------------------------------- */
+/* ---- Prompts: a layer's experts pass through VRAM in groups ------------------------------------------------------ */
 
-/* Every copy costs something however short it is, so what lies together in RAM crosses in one piece, with what little is in between: the
- * rest of a part's last sectors.
+/* Every copy costs something however short it is, so what lies together in RAM crosses in one piece, with what little
+ * is in between: the rest of a part's last sectors.
  *
  *     RAM     | gate of 7 |..| up of 7 |..| gate of 8 |..| up of 8 |                | down of 7 |..| down of 8 |
  *     slot    ^ one piece, laid out as it was                      ^ 256 ^ another
@@ -303,7 +316,8 @@ static int join_parts(struct part *part, int n, char *to, struct pf_piece *piece
 }
 
 /* Begins to copy n experts into a slot; where their parts will lie goes to at. */
-static pf_status fill_slot(struct pf_offload *f, int slot, int n, const uint8_t *(*parts)[3], const uint64_t bytes[3], const uint8_t *(*at)[3])
+static pf_status fill_slot(struct pf_offload *f, int slot, int n, const uint8_t *(*parts)[3], const uint64_t bytes[3],
+                           const uint8_t *(*at)[3])
 {
     pf_backend *device = f->m->backend;
     struct pf_piece pieces[3 * BATCH];
@@ -481,7 +495,8 @@ static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_
 static pf_status prompt_on_cpu(struct pf_offload *f, int il, const struct pf_experts_op *e)
 {
     pf_backend *device = f->m->backend;
-    size_t rows = (size_t)e->rows, n_picks = rows * (size_t)e->n_used, y_bytes = rows * (size_t)e->down->n_out * sizeof(float);
+    size_t rows = (size_t)e->rows, n_picks = rows * (size_t)e->n_used,
+        y_bytes = rows * (size_t)e->down->n_out * sizeof(float);
     struct pf_experts_op op = *e;
     PF_TRY(device->ops->download(device, f->picks, e->picks, n_picks * sizeof *f->picks));
     PF_TRY(device->ops->download(device, f->weights, e->weights, n_picks * sizeof *f->weights));
@@ -512,7 +527,7 @@ pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts
     return prompt_on_cpu(f, il, e);          /* a copy failed; if it was more, this fails too */
 }
 
-/* ---- Between steps ------------------------------------------------------------------------------------------------------ */
+/* ---- Between steps ----------------------------------------------------------------------------------------------- */
 
 pf_status pf_offload_between(struct pf_model *m, int rows)
 {
@@ -541,7 +556,7 @@ void pf_offload_ended(struct pf_model *m)
         note_gpu(m->offload, "output", -1);
 }
 
-/* ---- Opening and closing ------------------------------------------------------------------------------------------------ */
+/* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
 static pf_status place_dense(struct pf_model *m)
 {
@@ -582,11 +597,13 @@ static pf_status open_memory(struct pf_offload *f)
     largest_parts(m, bytes);
     uint64_t one = pf_expert_room(bytes);
     int most = f->post.opts.max_transfers < m->n_used ? f->post.opts.max_transfers : m->n_used;
-    f->post.scratchpad_bytes = f->post.opts.scratchpad_mb ? (uint64_t)f->post.opts.scratchpad_mb * 1000000 : one * (uint64_t)most;
+    uint64_t asked = (uint64_t)f->post.opts.scratchpad_mb * 1000000;
+    f->post.scratchpad_bytes = asked ? asked : one * (uint64_t)most;
     uint64_t in_slot = slot_room(bytes), half_layer = in_slot * (uint64_t)((m->n_expert + 1) / 2);
     uint64_t limit = f->memory / SLOT_SHARE < SLOT_BYTES ? f->memory / SLOT_SHARE : SLOT_BYTES;
     f->slot_bytes = half_layer < limit ? half_layer : in_slot > limit ? in_slot : limit;
-    f->n_slots = in_slot > limit ? 2 : MOST_SLOTS;       /* one is multiplied with while the other is filled; more keep the bus busy */
+    /* One is multiplied with while the other is filled; more keep the bus busy. */
+    f->n_slots = in_slot > limit ? 2 : MOST_SLOTS;
     if (f->force_cpu)
         return PF_OK;
     PF_TRY(alloc_device(m, f->post.scratchpad_bytes, &f->post.scratchpad));
@@ -612,8 +629,9 @@ static pf_status open_parts(struct pf_offload *f, const struct pf_model_opts *o,
 {
     struct pf_model *m = f->m;
     const struct pf_share_ops *share = m->backend->ops->share;
-    struct pf_share_sizes sizes = { .n_layer = m->n_layer, .n_expert = m->n_expert, .n_used = m->n_used, .n_embd = m->n_embd,
-                                    .n_ff = m->n_ff_expert, .one_stream = !o->postfetch.dedicated_streams };
+    struct pf_share_sizes sizes = { .n_layer = m->n_layer, .n_expert = m->n_expert, .n_used = m->n_used,
+                                    .n_embd = m->n_embd, .n_ff = m->n_ff_expert,
+                                    .one_stream = !o->postfetch.dedicated_streams };
     f->memory = m->backend->ops->room(m->backend);
     PF_TRY(pf_residency_open(m, o, setup));
     PF_TRY(place_dense(m));
@@ -707,7 +725,7 @@ pf_status pf_offload_preload(struct pf_model *m)
     return m->offload ? pf_vcache_fill(m->offload->cache) : PF_OK;
 }
 
-/* ---- What was learned -------------------------------------------------------------------------------------------------- */
+/* ---- What was learned -------------------------------------------------------------------------------------------- */
 
 void pf_offload_tell(const struct pf_model *m, struct pf_learned *out)
 {
@@ -722,7 +740,7 @@ void pf_offload_recall(struct pf_model *m, const struct pf_learned *l)
         pf_solver_recall(&m->offload->solver, l);
 }
 
-/* ---- Statistics ---------------------------------------------------------------------------------------------------------- */
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 void pf_offload_stats(const struct pf_model *m, struct pf_stats *out)
 {

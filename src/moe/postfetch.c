@@ -33,7 +33,8 @@ static uint64_t expected_end(const struct pf_postfetch *p, uint64_t now, uint64_
     return start + (uint64_t)((double)bytes / rate * 1e9);
 }
 
-struct pf_transfer *pf_postfetch_plan(struct pf_postfetch *p, int expert, bool whole, const struct pf_expert_parts *parts)
+struct pf_transfer *pf_postfetch_plan(struct pf_postfetch *p, int expert, bool whole,
+                                      const struct pf_expert_parts *parts)
 {
     struct pf_transfer *t = &p->transfers[p->n];
     const void **to[] = { &t->gate, &t->up, &t->down };
@@ -84,7 +85,7 @@ void pf_postfetch_settle(struct pf_postfetch *p, struct pf_transfer *t, double c
     if (state == PF_FETCH_IN_FLIGHT && worth_waiting(p, t, t->asked_ns, cpu_ns)) {
         if (p->opts.block_on_miss == 1)
             state = share->fetch_wait(p->device, ticket_of(p, t));
-        while (state == PF_FETCH_IN_FLIGHT && pf_now_ns() < deadline) {     /* a copy that keeps nobody's promise is dropped */
+        while (state == PF_FETCH_IN_FLIGHT && pf_now_ns() < deadline) {     /* a copy that is far too late is dropped */
             _mm_pause();
             state = share->fetch_state(p->device, ticket_of(p, t));
         }

@@ -5,13 +5,14 @@
  *           the scratchpad,   refused
  *           too many
  *
- * One layer at a time: begin drops what the last layer left; plan follows routing and says at once what the CPU need not do; start,
- * which takes its time, may run beside the CPU's threads; settle comes after the CPU's gate and up, once for each transfer;
- * account, when nobody waits any more. Transfers lie one behind the other on the scratchpad (experts need not be of one
- * size), each with its own ticket. A transfer that is given up goes on on the bus, to memory that the next layer's copies are
- * queued behind. Nothing here is speculative: only what the router has picked is ever sent.
+ * One layer at a time: begin drops what the last layer left; plan follows routing and says at once what the CPU need
+ * not do; start, which takes its time, may run beside the CPU's threads; settle comes after the CPU's gate and up, once
+ * for each transfer; account, when nobody waits any more. Transfers lie one behind the other on the scratchpad (experts
+ * need not be of one size), each with its own ticket. A transfer that is given up goes on on the bus, to memory that
+ * the next layer's copies are queued behind. Nothing here is speculative: only what the router has picked is ever sent.
  *
- * The GPU having failed for good is not decided here: a copy that cannot be begun makes its expert the CPU's, no more. */
+ * The GPU having failed for good is not decided here: a copy that cannot be begun makes its
+ * expert the CPU's, no more. */
 #ifndef PF_POSTFETCH_H
 #define PF_POSTFETCH_H
 
@@ -58,7 +59,8 @@ uint64_t pf_expert_room(const uint64_t bytes[3]);
 void pf_postfetch_begin(struct pf_postfetch *p, int layer);
 
 /* NULL: the expert stays with the CPU. */
-struct pf_transfer *pf_postfetch_plan(struct pf_postfetch *p, int expert, bool whole, const struct pf_expert_parts *parts);
+struct pf_transfer *pf_postfetch_plan(struct pf_postfetch *p, int expert, bool whole,
+                                      const struct pf_expert_parts *parts);
 
 /* false: the copy was refused. In the order of plan. */
 bool pf_postfetch_start(struct pf_postfetch *p, struct pf_transfer *t);

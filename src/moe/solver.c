@@ -4,6 +4,7 @@
 enum { EXPLORE_EVERY = 24, CPU_FIRST = 4 };          /* deals between two trials; how often the CPU alone is tried at first */
 static const double HOPE = 0.95;         /* what was never tried is believed to be a little better than T says */
 static const double WORTH = 0.99;        /* a deal with transfers must beat the CPU alone by more than this */
+static const double FEW_LATE = 0.05, LATE_COSTS = 0.25;      /* copies that come too late, beyond a few, are held to cost so much */
 static const double TOO_SLOW = 1.4;      /* neighbours that took so much longer than the best are tried again more rarely */
 
 void pf_price_learn(double *price, double bytes, double ns)
@@ -41,7 +42,7 @@ static double cost_of(const struct pf_solver *s, int n, struct pf_deal d, uint64
 {
     const struct pf_solver_seen *seen = &s->seen[n][d.n_whole][d.n_down];
     if (seen->n > 0)
-        return seen->ns;
+        return seen->ns * (1 + (seen->late > FEW_LATE ? LATE_COSTS * (seen->late - FEW_LATE) : 0));
     return HOPE * pf_solver_expect(&s->prices, n, d, gate_up_bytes, down_bytes) / (double)(gate_up_bytes + down_bytes);
 }
 
@@ -95,7 +96,7 @@ struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules 
     return cost_of(s, n, other, gate_up_bytes, down_bytes) < TOO_SLOW * cost || turn % 16 < 2 ? other : best;
 }
 
-void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns)
+void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns, int n_late)
 {
     const double LEAST_WEIGHT = 1.0 / 8, OUTLIER = 1.5;
     if (n > PF_SOLVER_MOST)
@@ -104,7 +105,10 @@ void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t e
     double weight = 1.0 / (double)++seen->n, took = ns / (double)expert_bytes;
     if (seen->n > 2 && took > OUTLIER * seen->ns)        /* somebody else had the processor */
         took = OUTLIER * seen->ns;
-    seen->ns += (took - seen->ns) * (weight > LEAST_WEIGHT ? weight : LEAST_WEIGHT);
+    weight = weight > LEAST_WEIGHT ? weight : LEAST_WEIGHT;
+    seen->ns += (took - seen->ns) * weight;
+    if (deal.n_whole + deal.n_down > 0)
+        seen->late += ((double)n_late / (deal.n_whole + deal.n_down) - seen->late) * weight;
 }
 
 /* ---- What was learned earlier --------------------------------------------------------------------------------------------- */
@@ -145,6 +149,6 @@ void pf_solver_recall(struct pf_solver *s, const struct pf_learned *l)
         const struct pf_learned_deal *d = &l->deals[i];
         if (is_sane_deal(d))
             s->seen[d->n_experts][d->n_whole][d->n_down] =
-                (struct pf_solver_seen){ d->ns_per_byte, d->n_times < CPU_FIRST ? d->n_times : CPU_FIRST };
+                (struct pf_solver_seen){ d->ns_per_byte, 0, d->n_times < CPU_FIRST ? d->n_times : CPU_FIRST };
     }
 }

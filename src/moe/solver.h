@@ -12,7 +12,8 @@
  *
  * but CPU and PCIe draw on the same memory, and how they share it no formula knows. So T is only what is believed of a deal that
  * was never made; one that was is judged by what it took. Every deal that promises to be the best is tried, and from time to
- * time a neighbour of the best, since machines change their minds. All (w, d) are looked at: n is a few.
+ * time a neighbour of the best, since machines change their minds. All (w, d) are looked at: n is a few. Of two deals that take
+ * about as long the one with fewer late copies is better: those have used memory and PCIe for nothing.
  *
  * What was learned can be told, and a solver begun with it: then the first deals are those that were best, and few looks are
  * trusted so much that new ones could not correct them.
@@ -43,9 +44,9 @@ struct pf_deal {
     int n_whole, n_down;                 /* the others are the CPU's */
 };
 
-/* What deals of n experts took, a byte of an expert. */
+/* What deals of n experts took, a byte of an expert, and what share of their copies came too late. */
 struct pf_solver_seen {
-    double   ns;
+    double   ns, late;
     uint32_t n;                          /* times; 0: never made */
 };
 
@@ -65,8 +66,8 @@ double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, u
 struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                               uint64_t down_bytes);
 
-/* The deal of n experts took so long. */
-void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns);
+/* The deal of n experts took so long, and n_late of its copies did not arrive in time. */
+void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns, int n_late);
 
 void pf_solver_tell(const struct pf_solver *s, struct pf_learned *out);
 void pf_solver_recall(struct pf_solver *s, const struct pf_learned *l);      /* anew: nothing else is known then */

@@ -193,7 +193,7 @@ static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype dow
 
 static void row_operations(void)
 {
-    static const int lengths[] = { 16, 100, 128, 2048, 2880, 4100 };
+    static const int lengths[] = { 16, 100, 128, 2048, 2880, 4096, 4100 };
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         int n = lengths[i], rows = 5;
         float *weight = floats((size_t)n, 1);
@@ -221,6 +221,34 @@ static void row_operations(void)
         pair_free(&y);
         pair_free(&g);
     }
+}
+
+/* A norm, a product and an addition of one row, which may become one kernel: where the addition goes to another row, to
+ * what was normed, and to what was multiplied, which blocks of that kernel still read. */
+static void one_row(enum pf_qtype type, int n)
+{
+    const char *name = pf_qtype_info(type)->name;
+    float *weight = floats((size_t)n, 1);
+    place(weight, (size_t)n * sizeof *weight);
+    struct pf_weight w = { .data = weights(type, n, (size_t)n), .type = type, .n_in = n, .n_out = n, .scale = 1,
+                           .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n) };
+    struct pair x = random_pair((size_t)n, 3), h = random_pair((size_t)n, 1), y = random_pair((size_t)n, 1),
+                sum = random_pair((size_t)n, 1);
+    struct pf_linear l[2] = { { &w, y.at[0] }, { &w, y.at[1] } };
+    struct { const struct pair *to; const char *what; } additions[] = { { &sum, "added" }, { &x, "added to what was normed" },
+                                                                        { &h, "added to what was multiplied" } };
+    for (int i = 0; i < 3; i++) {
+        BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, 1, h.at[u]));
+        BOTH(linear(b, &l[u], 1, h.at[u], 1));
+        BOTH(add(b, additions[i].to->at[u], 0.5f, y.at[u], n));
+        same(&y, "product of one row", name, n);
+        same(&h, "norm of one row", name, n);
+        same(additions[i].to, additions[i].what, name, n);
+    }
+    pair_free(&x);
+    pair_free(&h);
+    pair_free(&y);
+    pair_free(&sum);
 }
 
 static void rotations(void)
@@ -432,22 +460,24 @@ static void routing(void)
 
 static void delta_nets(void)
 {
-    int d = 64, n_k = 2, n_v = 4, rows = 7, n = 2 * n_k * d + n_v * d, taps = 4;
+    enum { MOST_D = 128 };
+    int n_k = 2, n_v = 4, most_n = (2 * n_k + n_v) * MOST_D, taps = 4;
     float *a = place(floats((size_t)n_v, 1), (size_t)n_v * sizeof *a), *dt = place(floats((size_t)n_v, 1), (size_t)n_v * sizeof *dt);
-    float *w = place(floats((size_t)(taps * n), 1), (size_t)(taps * n) * sizeof *w);
-    for (int way = 0; way < 4; way++) {
+    float *w = place(floats((size_t)(taps * most_n), 1), (size_t)(taps * most_n) * sizeof *w);
+    for (int way = 0; way < 8; way++) {
+        int d = way < 4 ? 64 : MOST_D, rows = way < 4 ? 7 : 21, n = (2 * n_k + n_v) * d;
         struct pair x = random_pair((size_t)(rows * n), 1), before = random_pair((size_t)((taps - 1) * n), 1),
                     after = random_pair((size_t)((taps - 1) * n), 1), u_ = random_pair((size_t)(rows * n), 1),
                     m = random_pair((size_t)(n_v * d * d), 1), m2 = random_pair((size_t)(n_v * d * d), 1),
                     al = random_pair((size_t)(rows * n_v), 1), be = random_pair((size_t)(rows * n_v), 1),
                     out = random_pair((size_t)(rows * n_v * d), 1), dealt = random_pair((size_t)(rows * n), 1);
         BOTH(conv(b, &(struct pf_conv_op){ .x = x.at[u], .w = w, .before = way % 2 ? before.at[u] : NULL, .after = after.at[u],
-                                           .y = u_.at[u], .n = n, .taps = taps, .rows = way < 2 ? rows : 1 }));
+                                           .y = u_.at[u], .n = n, .taps = taps, .rows = way % 4 < 2 ? rows : 1 }));
         same(&u_, "convolution", "", way);
         same(&after, "rows kept", "", way);
         BOTH(delta(b, &(struct pf_delta_op){ .u = u_.at[u], .alpha = al.at[u], .beta = be.at[u], .a = a, .dt = dt,
                                              .before = way % 2 ? m.at[u] : NULL, .after = m2.at[u], .out = out.at[u], .d = d,
-                                             .n_k_head = n_k, .n_v_head = n_v, .rows = rows, .tiled = way > 1, .eps = 1e-6f }));
+                                             .n_k_head = n_k, .n_v_head = n_v, .rows = way == 7 ? 1 : rows, .tiled = way % 4 > 1, .eps = 1e-6f }));
         same(&out, "delta net", "", way);
         same(&m2, "state", "", way);
         BOTH(copy(b, (struct pf_copy[]){ { x.at[u], dealt.at[u], 10, 4, 25, 10, n, 40 }, { x.at[u] + 3, dealt.at[u] + 300, 7, 2, 9, 8, n, 16 } }, 2, 5));
@@ -497,8 +527,13 @@ int main(int argc, char **argv)
         experts(PF_Q8_0, PF_Q8_0, PF_F16, 64, 96);
         experts(PF_F16, PF_Q4_0, PF_Q4_0, 64, 96);
     }
-    if (wanted("rows"))
+    if (wanted("rows")) {
         row_operations();
+        one_row(PF_Q8_0, 4096);
+        one_row(PF_Q4_K, 2048);
+        one_row(PF_F32, 1024);
+        one_row(PF_BF16, 96);
+    }
     if (wanted("rope"))
         rotations();
     if (wanted("attention"))

@@ -164,7 +164,7 @@ static void test_machine(double cpu, double pcie, double joint, int n)
         double ns = takes(cpu, pcie, joint, n, d);
         pf_price_learn(&s.prices.cpu_bytes_s, cpu, 1e9);
         pf_price_learn(&s.prices.pcie_bytes_s, d.n_whole + d.n_down ? pcie : s.prices.pcie_bytes_s, 1e9);
-        pf_solver_learn(&s, n, d, GATE_UP_BYTES + DOWN_BYTES, ns);
+        pf_solver_learn(&s, n, d, GATE_UP_BYTES + DOWN_BYTES, ns, 0);
         mean += i >= DEALS - LAST ? ns / LAST : 0;
     }
     for (int w = 0; w <= n; w++)
@@ -191,8 +191,28 @@ static void test_rules(void)
     for (int i = 0; i < 200; i++) {
         d = pf_solver_deal(&s, &rules, 1 + i % 20, GATE_UP_BYTES, DOWN_BYTES);
         CHECK(d.n_whole == 0 && d.n_down == 0, "nothing was allowed");
-        pf_solver_learn(&s, 1 + i % 20, d, GATE_UP_BYTES + DOWN_BYTES, 1e6);
+        pf_solver_learn(&s, 1 + i % 20, d, GATE_UP_BYTES + DOWN_BYTES, 1e6, 0);
     }
+}
+
+/* Two deals that take as long, of which one's copies are often late: the other is made. */
+static void test_often_late(void)
+{
+    static struct pf_solver s;
+    struct pf_solver_rules rules = { .post_fetch = true, .max_transfers = 8, .cpu_limit = -1 };
+    int n_late = 0, n_sent = 0;
+    memset(&s, 0, sizeof s);
+    for (int i = 0; i < 3000; i++) {
+        struct pf_deal d = pf_solver_deal(&s, &rules, 4, GATE_UP_BYTES, DOWN_BYTES);
+        double ns = d.n_down == 0 ? 130e3 : d.n_down == 2 ? 100e3 : d.n_down == 3 ? 99e3 : 120e3;
+        int late = d.n_down > 2 && i % 4 == 0;
+        pf_price_learn(&s.prices.cpu_bytes_s, 131e9, 1e9);
+        pf_price_learn(&s.prices.pcie_bytes_s, 55e9, 1e9);
+        pf_solver_learn(&s, 4, d, GATE_UP_BYTES + DOWN_BYTES, ns, late ? d.n_down : 0);
+        n_sent += i >= 1000 ? d.n_down : 0;
+        n_late += i >= 1000 && late ? d.n_down : 0;
+    }
+    CHECK(n_sent > 0 && n_late < 0.05 * n_sent, "%d of %d copies were late", n_late, n_sent);
 }
 
 /* A solver that begins with what another has learned makes that one's deals at once, and unlearns what is no longer true. */
@@ -207,7 +227,7 @@ static void test_memory(void)
         struct pf_deal d = pf_solver_deal(&first, &rules, 4, GATE_UP_BYTES, DOWN_BYTES);
         pf_price_learn(&first.prices.cpu_bytes_s, 131e9, 1e9);
         pf_price_learn(&first.prices.pcie_bytes_s, 55e9, 1e9);
-        pf_solver_learn(&first, 4, d, GATE_UP_BYTES + DOWN_BYTES, takes(131e9, 55e9, 150e9, 4, d));
+        pf_solver_learn(&first, 4, d, GATE_UP_BYTES + DOWN_BYTES, takes(131e9, 55e9, 150e9, 4, d), 0);
     }
     for (int w = 0; w <= 4; w++)
         for (int d = 0; d <= 4 - w; d++) {
@@ -222,13 +242,13 @@ static void test_memory(void)
         struct pf_deal d = pf_solver_deal(&next, &rules, 4, GATE_UP_BYTES, DOWN_BYTES);
         double ns = takes(131e9, 55e9, 150e9, 4, d);
         CHECK(ns < 1.02 * best, "deal %d of a solver that knows: %.1f us, best %.1f", i, ns / 1e3, best / 1e3);
-        pf_solver_learn(&next, 4, d, GATE_UP_BYTES + DOWN_BYTES, ns);
+        pf_solver_learn(&next, 4, d, GATE_UP_BYTES + DOWN_BYTES, ns, 0);
     }
     pf_solver_recall(&next, &l);             /* a machine whose bus is far slower than remembered */
     for (int i = 0; i < 6000; i++) {
         struct pf_deal d = pf_solver_deal(&next, &rules, 4, GATE_UP_BYTES, DOWN_BYTES);
         double ns = takes(131e9, 5e9, 131e9, 4, d);
-        pf_solver_learn(&next, 4, d, GATE_UP_BYTES + DOWN_BYTES, ns);
+        pf_solver_learn(&next, 4, d, GATE_UP_BYTES + DOWN_BYTES, ns, 0);
         mean += i >= 3600 ? ns / 2400 : 0;
     }
     CHECK(mean < 1.02 * takes(131e9, 5e9, 131e9, 4, (struct pf_deal){ 0, 0 }), "stale prices: %.1f us", mean / 1e3);
@@ -268,6 +288,7 @@ int main(void)
     test_late(PF_AUTO, 1000000000, 1e6, false);      /* it seemed so, and was not */
     test_refused();
     test_rules();
+    test_often_late();
     test_memory();
     test_nonsense();
     test_machine(131e9, 55e9, 150e9, 4);

@@ -12,8 +12,8 @@
  *
  *     threads  | gate, up of 2 | .. of 5 | .. of 7 || down of 2 | .. of 5 | .. of 7 |
  *
- * Down tasks of an expert wait for its own gate and up alone (struct expert_wait): the thread that does the last task of
- * these also makes down's inputs, and only then lowers `left` to 0, with release; a down task acquires it. */
+ * Down tasks of an expert wait for its own gate and up alone (struct expert_wait): the thread that does the last task
+ * of these also makes down's inputs, and only then lowers `left` to 0, with release; a down task acquires it. */
 #include <string.h>
 
 #include "kernels/cpu/cpu.h"
@@ -82,7 +82,8 @@ static void mul_part(const struct cpu_backend *b, const struct pf_expert_weight 
 }
 
 /* Columns r0..r1 of the sorted picks from `first` on, as they lie in a task's scratch. */
-static void show_gate_up(const struct cpu_backend *b, int first, int n, const float *gate, const float *up, int r0, int r1)
+static void show_gate_up(const struct cpu_backend *b, int first, int n, const float *gate, const float *up, int r0,
+                         int r1)
 {
     const struct pf_tap *tap = b->base.tap;
     size_t n_ff = (size_t)b->experts.gate->n_out, bytes = (size_t)(r1 - r0) * sizeof *gate;
@@ -108,12 +109,14 @@ static void make_low(const struct cpu_backend *b, const struct pf_expert_lora *l
 {
     size_t stride = 2 * (size_t)b->sizes.expert_rank;
     for (; l; at += l->a.n_out, l = l->next)
-        pf_cpu_mul(b, l->a.type, l->a.data[expert], l->a.row_bytes, 0, l->a.n_out, l->a.n_in, x, n, low_of(b, first) + at, stride);
+        pf_cpu_mul(b, l->a.type, l->a.data[expert], l->a.row_bytes, 0, l->a.n_out, l->a.n_in, x, n,
+                   low_of(b, first) + at, stride);
 }
 
-/* Adds to rows [r0, r1) of the n outputs y, of sorted picks from `first` on. y as in mul_part; room for n * stride floats. */
-static void add_low(const struct cpu_backend *b, const struct pf_expert_weight *w, int expert, int r0, int r1, int first, int n,
-                    int at, float *room, float *y, size_t y_stride)
+/* Adds to rows [r0, r1) of the n outputs y, of sorted picks from `first` on. y as in mul_part; room
+ * for n * stride floats. */
+static void add_low(const struct cpu_backend *b, const struct pf_expert_weight *w, int expert, int r0, int r1,
+                    int first, int n, int at, float *room, float *y, size_t y_stride)
 {
     enum { STRIDE = 2 * FF_GRAIN };
     struct pf_xrow x[X_BLOCK / 2];
@@ -122,10 +125,11 @@ static void add_low(const struct cpu_backend *b, const struct pf_expert_weight *
             int n_block = n - j < X_BLOCK / 2 ? n - j : X_BLOCK / 2;
             for (int i = 0; i < n_block; i++)
                 x[i] = (struct pf_xrow){ .f = low_of(b, first + j + i) + at };
-            pf_cpu_mul(b, l->b.type, l->b.data[expert], l->b.row_bytes, r0, r1, l->b.n_in, x, n_block, room - r0, STRIDE);
+            pf_cpu_mul(b, l->b.type, l->b.data[expert], l->b.row_bytes, r0, r1, l->b.n_in, x, n_block, room - r0,
+                       STRIDE);
             for (int i = 0; i < n_block; i++)
-                b->k.axpy(y + (size_t)(j + i) * y_stride + r0, w->scale ? l->scale * w->scale[expert] : l->scale, room + i * STRIDE,
-                          r1 - r0);
+                b->k.axpy(y + (size_t)(j + i) * y_stride + r0, w->scale ? l->scale * w->scale[expert] : l->scale,
+                          room + i * STRIDE, r1 - r0);
         }
 }
 
@@ -153,7 +157,8 @@ static void low_of_gate_up(void *ctx, int64_t begin, int64_t end, int thread)
 /* ---- Gate and up, down ------------------------------------------------------------------------------------------- */
 
 /* Columns r0..r1 of an expert's rows of n, in sorted order, go to where the caller wants those of its picks. */
-static void hand_over(const struct cpu_backend *b, const struct expert_group *g, const float *rows, int n, int r0, int r1, float *to)
+static void hand_over(const struct cpu_backend *b, const struct expert_group *g, const float *rows, int n, int r0,
+                      int r1, float *to)
 {
     for (int i = g->first; i < g->first + g->n; i++)
         memcpy(to + (size_t)b->sorted[i] * n + r0, rows + (size_t)i * n + r0, (size_t)(r1 - r0) * sizeof *to);
@@ -232,7 +237,8 @@ static void down_tasks(void *ctx, int64_t begin, int64_t end, int thread)
         while (atomic_load_explicit(&b->waits[t.expert].left, memory_order_acquire) > 0)
             pf_pool_relax(&turns);
         mul_part(b, down, t.expert, t.r0, t.r1, b->a.rows + g->first, g->n, y, (size_t)down->n_out);
-        add_low(b, down, t.expert, t.r0, t.r1, g->first, g->n, 0, cpu_thread_scratch(b, thread), y, (size_t)down->n_out);
+        add_low(b, down, t.expert, t.r0, t.r1, g->first, g->n, 0, cpu_thread_scratch(b, thread), y,
+                (size_t)down->n_out);
         if (job->e->pick_y)
             hand_over(b, g, b->pick_out, down->n_out, t.r0, t.r1, job->e->pick_y);
     }
@@ -286,8 +292,9 @@ static pf_status run(struct cpu_backend *b, int n_gate_up, int n_down, const str
     struct experts_job job = { .b = b, .e = e };
     cut(&job.gate_up, b, b->gate_up, n_gate_up, e->gate->n_out, FF_GRAIN);
     cut(&job.down, b, b->down, n_down, e->down->n_out, 2 * FF_GRAIN);
-    b->base.weight_bytes_read += (uint64_t)n_gate_up * (pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up)) +
-                                 (uint64_t)n_down * pf_expert_weight_bytes(e->down);
+    uint64_t gate_up_bytes = pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up);
+    uint64_t down_bytes = pf_expert_weight_bytes(e->down);
+    b->base.weight_bytes_read += (uint64_t)n_gate_up * gate_up_bytes + (uint64_t)n_down * down_bytes;
     for (int i = 0; i < n_gate_up; i++)
         b->waits[b->gate_up[i]].left = job.gate_up.per_expert + 1;
     if (e->gate->lora || e->up->lora)
@@ -323,13 +330,15 @@ pf_status pf_cpu_experts_begin(pf_backend *backend, const struct pf_experts_op *
 pf_status pf_cpu_experts_halves(pf_backend *backend, const struct pf_halves *h)
 {
     struct cpu_backend *b = cpu_of(backend);
-    int n_gate_up = with_picks(b, h->gate_up, h->n_gate_up, b->gate_up), n_down = with_picks(b, h->down, h->n_down, b->down);
+    int n_gate_up = with_picks(b, h->gate_up, h->n_gate_up, b->gate_up),
+        n_down = with_picks(b, h->down, h->n_down, b->down);
     return run(b, n_gate_up, n_down, h);
 }
 
 pf_status pf_cpu_experts_part(pf_backend *backend, const int *experts, int n)
 {
-    return pf_cpu_experts_halves(backend, &(struct pf_halves){ .gate_up = experts, .down = experts, .n_gate_up = n, .n_down = n });
+    return pf_cpu_experts_halves(backend, &(struct pf_halves){ .gate_up = experts, .down = experts, .n_gate_up = n,
+                                                               .n_down = n });
 }
 
 pf_status pf_cpu_experts_end(pf_backend *backend)

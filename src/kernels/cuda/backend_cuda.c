@@ -113,6 +113,7 @@ static pf_status copy_tables(struct cuda_backend *b)
 static pf_status open_parts(struct cuda_backend *b, uint64_t vram_bytes)
 {
     enum { LEAVE_BYTES = 256 << 20 };        /* for the driver's own needs and for other programs */
+    enum { STATIC_BYTES = 256 };             /* more than static variables take of a block's shared memory */
     struct cudaDeviceProp prop;
     size_t free_bytes, total_bytes;
     CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
@@ -121,7 +122,7 @@ static pf_status open_parts(struct cuda_backend *b, uint64_t vram_bytes)
     b->budget = free_bytes > LEAVE_BYTES ? free_bytes - LEAVE_BYTES : 0;
     if (vram_bytes && vram_bytes < b->budget)
         b->budget = vram_bytes;
-    b->shared_bytes = prop.sharedMemPerBlockOptin;
+    b->shared_bytes = prop.sharedMemPerBlockOptin - STATIC_BYTES;
     b->has_tiles = pf_cu_tile_shape(prop.sharedMemPerBlockOptin, prop.multiProcessorCount, &b->shape);
     snprintf(b->describe, sizeof b->describe, "sm_%d%d", prop.major, prop.minor);
     CU_TRY(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "opening a stream");

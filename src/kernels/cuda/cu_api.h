@@ -1,9 +1,10 @@
-/* What backend_cuda.c may ask of the kernels: one launcher per operation, C on both sides.
+/* What the host's side (cuda_*.c) may ask of the kernels: one launcher per operation, C on both sides.
  *
- * Every pointer is an address of device memory unless the comment says otherwise. A launcher puts its work on the stream
- * and returns; it never waits, never allocates and may be captured into a graph. Results have the bits of the C reference
- * (kernels.h, docs/numerics.md). `fault` is a flag the host can read: a kernel that meets a value which must be finite and
- * is not writes an enum cu_fault there and goes on with whatever comes out. */
+ * Every pointer is an address of device memory unless the comment says otherwise. A launcher puts its work on the
+ * stream and returns; it never waits, never allocates and may be captured into a graph. Results have the bits of the C
+ * reference (kernels.h, docs/numerics.md). `fault` is a flag the host can read: a kernel that meets a value which must
+ * be finite and is not writes an enum cu_fault there and goes on with whatever comes out. `shared_bytes` is what a
+ * block of this GPU may have of shared memory besides static variables: 64 KB less a little on the smallest. */
 #ifndef PF_CU_API_H
 #define PF_CU_API_H
 
@@ -67,8 +68,9 @@ struct cu_part {
     int            n_out;
 };
 
-/* Several matrices of one type and one input length against the same rows. n_heads not 0: one part of as many matrices, head
- * h's from row h * head_rows on; it reads x and writes y of (row r, head h) at (r * n_heads + h) times the stride. */
+/* Several matrices of one type and one input length against the same rows. n_heads not 0: one part of as many
+ * matrices, head h's from row h * head_rows on; it reads x and writes y of (row r, head h) at (r * n_heads +
+ * h) times the stride. */
 struct cu_linear {
     struct cu_part   part[CU_MAX_PARTS];
     int              n_parts, n, rows;
@@ -77,13 +79,13 @@ struct cu_linear {
     struct cu_x      x;
     struct cu_tables tables;
     int              n_heads, head_rows, x_stride, y_stride;     /* strides in floats, of x.f */
-    struct cu_norm     norm;      /* y not NULL: of one row, and x is what it gives. Every block does it for itself, one leaves it
-                                     where the norm says: a kernel less, and a wait */
+    struct cu_norm     norm;      /* y not NULL: of one row, and x is what it gives. Every block does it for itself,
+                                     one leaves it where the norm says: a kernel less, and a wait */
     struct cu_residual residual;  /* of one part */
 };
 
 struct cu_expert_weight {
-    const uint8_t *const *data;   /* {n_expert}, a table in device memory; picks of an expert that is NULL are left out */
+    const uint8_t *const *data;   /* {n_expert}; picks of an expert that is NULL are left out */
     enum pf_qtype type;
     uint64_t      row_bytes;
     const float  *scale, *bias;   /* {n_expert}, {n_out, n_expert}, or NULL */
@@ -100,7 +102,7 @@ struct cu_experts {
     struct cu_x      x;
     struct cu_tables tables;
     /* of expert_rows alone, for what adapters add: */
-    const uint8_t *const *only;   /* {n_expert} or NULL: picks of an expert that it has no address for are left out, too */
+    const uint8_t *const *only;   /* {n_expert} or NULL: what it has no address for is left out, too */
     bool         adds;            /* y += add * (w x); add_scale {n_expert} or NULL: add times that */
     float        add;
     const float *add_scale;
@@ -118,7 +120,8 @@ cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l);
 /* Whether the product could begin with its norm: few enough blocks would do it, and their memory holds it. */
 bool pf_cu_linear_norms(const struct cu_linear *l, size_t shared_bytes);
 /* out[pick] = act(w x, w2 x), x [rows][n]; w and w2 of one type. Quantises out where out->q is not NULL. */
-cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault);
+cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, size_t shared_bytes,
+                          int *fault);
 /* y[pick] = w x, x [rows][n]; times the pick's weight if weigh_input. */
 cudaError_t pf_cu_expert_rows(cudaStream_t st, const struct cu_experts *e, float *y);
 /* y[row] = sum over the row's picks, in order, of weight * (w x), x [rows * n_used][n]. */
@@ -180,10 +183,11 @@ cudaError_t pf_cu_combine(cudaStream_t st, const struct cu_combine *c, const str
 /* x.q, x.d, x.s from x.f, whose rows begin every `stride` floats. */
 cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int stride, int rows, int *fault);
 cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *n);
-cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n, int rows,
-                             float *y);
-/* What happens to queries, keys and values between their products and attention: norms per head, rotation, and keys and values into their chunks. rope[0] is q, rope[1] k, heads up to
- * CU_HEAD_DIM long. */
+cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n,
+                             int rows, float *y);
+/* What happens to queries, keys and values between their products and attention: norms per head, rotation, and keys and
+ * values into their chunks. rope[0] is q, rope[1] k, heads up to CU_HEAD_DIM long. Where attention does it, q and k
+ * stay as they were: nobody reads them later. */
 struct cu_heads {
     struct pf_rope_op rope[2];
     bool         norm[2];
@@ -196,22 +200,23 @@ struct cu_heads {
 };
 cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *h);
 cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n, float *y);
-/* x.f, and x.q, x.d, x.s, of act(gate, up), rows of n each; what is NULL of f and q is left out. x->f may be gate. If `only` is
- * not NULL, of the rows whose pick it has an address for. */
-cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up, const struct cu_x *x, int n,
-                            int rows, const int32_t *picks, const uint8_t *const *only, int *fault);
+/* x.f, and x.q, x.d, x.s, of act(gate, up), rows of n each; what is NULL of f and q is left out. x->f may be gate. If
+ * `only` is not NULL, of the rows whose pick it has an address for. */
+cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up,
+                            const struct cu_x *x, int n, int rows, const int32_t *picks, const uint8_t *const *only,
+                            int *fault);
 cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_t n);
 cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows);
 cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ropes, int n_ropes, int rows);
-cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v, const int32_t *pos,
-                           int rows);
+cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,
+                           const int32_t *pos, int rows);
 cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copies, int rows);
 cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *r, int *fault);
 
-/* n_chunks: as many as the longest row may see. count: CU_VECTOR_ROWS * n_head zeros, which it leaves behind again. part:
- * scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are quantised into x as well, unless x->q is NULL;
- * heads must then be multiples of 32. heads: what is done first, in the same kernel if that is possible; or NULL. shared_bytes: what a
- * block of this GPU may have of shared memory. */
+/* n_chunks: as many as the longest row may see. count: CU_VECTOR_ROWS * n_head zeros, which it leaves behind
+ * again. part: scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are quantised into x as well,
+ * unless x->q is NULL; heads must then be multiples of 32. heads: what is done first, in the same kernel if that
+ * is possible; or NULL. */
 size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v);
 cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count, float *part,
                             const struct cu_x *x, const struct cu_heads *heads, size_t shared_bytes, int *fault);
@@ -227,7 +232,7 @@ cudaError_t pf_cu_mix(cudaStream_t st, const struct pf_mix_op *m);
 cudaError_t pf_cu_streams_read(cudaStream_t st, const struct pf_streams_op *s);
 cudaError_t pf_cu_streams_write(cudaStream_t st, const struct pf_streams_op *s);
 
-/* ---- Experts shared with the host: cu_share.cu --------------------------------------------------------------------------- */
+/* ---- Experts shared with the host: cu_share.cu ------------------------------------------------------------------- */
 
 /* What the device tells the host of a layer, and waits for. Both are memory of the host that the device has mapped. */
 enum { CU_FLAG_DOWN, CU_FLAG_UP, CU_FLAG_GIVEN_UP };
@@ -246,9 +251,9 @@ struct cu_offer {
 };
 cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o);
 
-/* When the flag is up: what the host puts out goes to y, its activations to a (quantised if a.q is not NULL), and the addresses
- * of what it copied into the late tables, pick by pick. A flag that stays down for too long, or says that the host has given up,
- * is a fault. */
+/* When the flag is up: what the host puts out goes to y, its activations to a (quantised if a.q is not NULL), and the
+ * addresses of what it copied into the late tables, pick by pick. A flag that stays down for too long, or says that the
+ * host has given up, is a fault. */
 struct cu_take {
     struct cu_flag         *flag;
     const struct pf_handed *handed;        /* [n_picks], and */

@@ -2,12 +2,13 @@
  *
  *     few rows   a block per (two heads, row, chunk) leaves the chunk's maximum, sum and weighted values; the last
  *                of a row's blocks to end folds the chunks in order
+ *     one row    the same blocks norm and rotate their queries and the new key first, and keep key and value
  *     many rows  tiles of rows share keys and values in shared memory (cu_attention_tile.cu); where their heads do not
- *                fit, and where keys are chosen or stand for blocks of positions, a block per (HEADS heads, row) goes over
- *                the chunks itself
+ *                fit, and where keys are chosen or stand for blocks of positions, a block per (HEADS heads, row) goes
+ *                over the chunks itself
  *
- * In a chunk a thread owns a dot of a query and a key, and an element of the weighted sum of values, so that each runs in its
- * fixed order. All query heads that share the KV head go together, HEADS at a time. */
+ * In a chunk a thread owns a dot of a query and a key, and an element of the weighted sum of values, so that each runs
+ * in its fixed order. Query heads that share the KV head go together, SPLIT_HEADS or HEADS at a time. */
 #include <cuda_pipeline.h>
 
 #include "kernels/cuda/cu_attention.h"
@@ -15,15 +16,15 @@
 
 enum { HEADS = 8, THREADS = 256, SPLIT_ROWS = CU_VECTOR_ROWS, SPLIT_HEADS = 2, SPLIT_THREADS = 512 };
 
-/* What a block keeps in shared memory. */
+/* What a block keeps of its heads in shared memory. */
 struct sums {
-    float *q;          /* [HEADS][hd_k] */
-    float *weight;     /* [HEADS][256] */
-    float *mc, *zc;    /* [HEADS] */
+    float *q;          /* [heads][hd_k] */
+    float *weight;     /* [heads][256] */
+    float *mc, *zc;    /* [heads] */
 };
 
-/* Weights, maximum and sum of one chunk, for n_heads heads: first a thread a dot, then a warp a head. key(p) is where the
- * key of position p lies. Only whole groups of 32 positions around [lo, hi) are looked at. */
+/* Weights, maximum and sum of one chunk, for n_heads heads: first a thread a dot, then a warp a head. key(p) is where
+ * the key of position p lies. Only whole groups of 32 positions around [lo, hi) are looked at. */
 template <class K>
 CU_INLINE void chunk_weights(const struct attention &o, K key, int lo, int hi, int n_heads, const struct sums &s)
 {
@@ -32,7 +33,8 @@ CU_INLINE void chunk_weights(const struct attention &o, K key, int lo, int hi, i
 #pragma unroll 1
     for (int i = threadIdx.x; i < n_heads * n; i += blockDim.x) {
         int h = i / n, p = lo32 + i % n;
-        s.weight[h * CHUNK + p] = p >= lo && p < hi ? dot(s.q + h * o.kv.hd_k, key(p), o.kv.hd_k) * o.a.scale : -INFINITY;
+        bool seen = p >= lo && p < hi;
+        s.weight[h * CHUNK + p] = seen ? dot(s.q + h * o.kv.hd_k, key(p), o.kv.hd_k) * o.a.scale : -INFINITY;
     }
     __syncthreads();
 #pragma unroll 1
@@ -57,7 +59,8 @@ CU_INLINE void chunk_weights(const struct attention &o, K key, int lo, int hi, i
     __syncthreads();
 }
 
-/* The weighted sums of an element of the values for N heads, of which n_heads are there. value(p): the element of position p. */
+/* The weighted sums of an element of the values for N heads, of which n_heads are there. value(p): the
+ * element of position p. */
 template <int N, class V>
 CU_INLINE void chunk_values(V value, int lo, int hi, int n_heads, const float *weight, float (&ac)[N])
 {
@@ -93,12 +96,14 @@ CU_HOST_FN int sums_bytes(int heads, int hd_k)
     return (heads * (hd_k + CHUNK + 2) * (int)sizeof(float) + 15) / 16 * 16;
 }
 
-/* A block's memory: the sums, then a chunk's values, then its keys, whose rows lie so that eight lanes read eight of them at once. */
+/* A block's memory: the sums, then a chunk's values, then its keys, whose rows lie so that eight lanes read
+ * eight of them at once. */
 enum { KEY_PAD = 16 };
 
 static inline size_t split_bytes(const struct attention &o, int heads)
 {
-    return sums_bytes(heads, o.kv.hd_k) + (o.value_bytes ? o.value_bytes + 16 : 0) + (o.key_bytes ? CHUNK * (o.key_bytes + KEY_PAD) : 0);
+    return sums_bytes(heads, o.kv.hd_k) + (o.value_bytes ? o.value_bytes + 16 : 0) +
+           (o.key_bytes ? CHUNK * (o.key_bytes + KEY_PAD) : 0);
 }
 
 /* Starts copying keys lo to hi - 1, each a multiple of 16 bytes. */
@@ -122,7 +127,8 @@ CU_INLINE const char *fetch_values(char *to, const char *from, int bytes)
     return to + skip;
 }
 
-/* Goes on with the weighted sum of an element of the values, as many loads ahead of it, as long as there are so many. */
+/* Goes on with the weighted sum of an element of the values, as many loads ahead of it, as long
+ * as there are so many. */
 template <int AHEAD, class P>
 CU_INLINE void add_values(P v, int stride, int &p, int hi, const float *weight, float &sum)
 {
@@ -173,7 +179,8 @@ CU_INLINE void fold_chunks(const struct attention &o, int row, int head, int n_h
     }
 }
 
-/* Whether this block is the last of n that count here; the count is then back at 0. What the others wrote can be seen. */
+/* Whether this block is the last of n that count here; the count is then back at 0. What the
+ * others wrote can be seen. */
 CU_INLINE bool last_of(int n, int *count)
 {
     __shared__ bool last;
@@ -198,12 +205,14 @@ struct piece {
 CU_INLINE struct piece piece_of(const struct attention &o, int n_groups)
 {
     int group = o.a.n_head / o.kv.n_kv_head, h0 = blockIdx.x % n_groups * SPLIT_HEADS, hk = blockIdx.x / n_groups;
-    int pos = *(const volatile int32_t *)&o.a.pos[blockIdx.z], first = first_visible(o.a, pos), start = blockIdx.y * CHUNK;
-    return { hk, (int)blockIdx.y, (int)blockIdx.z, pos, first, max(first - start, 0), min(pos + 1 - start, (int)CHUNK), hk * group + h0,
-             min((int)SPLIT_HEADS, group - h0), h0 == 0 };
+    int pos = *(const volatile int32_t *)&o.a.pos[blockIdx.z], first = first_visible(o.a, pos),
+        start = blockIdx.y * CHUNK;
+    return { hk, (int)blockIdx.y, (int)blockIdx.z, pos, first, max(first - start, 0), min(pos + 1 - start, (int)CHUNK),
+             hk * group + h0, min((int)SPLIT_HEADS, group - h0), h0 == 0 };
 }
 
-/* Where copies of keys and values lie in shared memory: element d of position p of the chunk is number d past p times the stride. */
+/* Where copies of keys and values lie in shared memory: element d of position p of the chunk is number d
+ * past p times the stride. */
 template <class P>
 struct copies {
     char *keys;
@@ -216,24 +225,28 @@ CU_INLINE struct copies<P> fetch_chunk(const struct attention &o, const struct p
 {
     size_t at = pf_kv_row(&o.kv, p.c * CHUNK, p.hk);
     P k = element_at<P>(o.kv.k, at * o.kv.hd_k), v = element_at<P>(o.kv.v, at * o.v_stride);
-    char *values = (char *)shared + sums_bytes(SPLIT_HEADS, o.kv.hd_k), *keys = values + (o.value_bytes ? o.value_bytes + 16 : 0);
+    char *values = (char *)shared + sums_bytes(SPLIT_HEADS, o.kv.hd_k),
+        *keys = values + (o.value_bytes ? o.value_bytes + 16 : 0);
     if (o.key_bytes)
         fetch_keys(keys, byte_at(k), o.key_bytes, p.lo, end);
     if (o.value_bytes)
-        v = element_at<P>(fetch_values(values, byte_at(v + (size_t)p.lo * o.kv.hd_v), bytes_of<P>((end - p.lo) * o.kv.hd_v)) -
+        v = element_at<P>(fetch_values(values, byte_at(v + (size_t)p.lo * o.kv.hd_v),
+                                       bytes_of<P>((end - p.lo) * o.kv.hd_v)) -
                           bytes_of<P>(p.lo * o.kv.hd_v), 0);
     return { keys, v };
 }
 
 template <class P>
-CU_INLINE void split_chunk(const struct attention &o, const struct piece &p, const struct copies<P> &from, const struct sums &s)
+CU_INLINE void split_chunk(const struct attention &o, const struct piece &p, const struct copies<P> &from,
+                           const struct sums &s)
 {
     size_t at = pf_kv_row(&o.kv, p.c * CHUNK, p.hk), stride = (size_t)o.n_chunks * (o.kv.hd_v + 2);
     float *part = o.part + (((size_t)p.row * o.a.n_head + p.head) * o.n_chunks + p.c) * (o.kv.hd_v + 2);
     P k = element_at<P>(o.kv.k, at * o.kv.hd_k);
     if (o.key_bytes) {
         o.value_bytes ? __pipeline_wait_prior(1) : __pipeline_wait_prior(0);
-        chunk_weights(o, [&](int i) { return element_at<P>(from.keys + i * (o.key_bytes + KEY_PAD), 0); }, p.lo, p.hi, p.n_heads, s);
+        chunk_weights(o, [&](int i) { return element_at<P>(from.keys + i * (o.key_bytes + KEY_PAD), 0); }, p.lo, p.hi,
+                      p.n_heads, s);
     } else {
         chunk_weights(o, [&](int i) { return k + (size_t)i * o.kv.hd_k; }, p.lo, p.hi, p.n_heads, s);
     }
@@ -259,10 +272,11 @@ CU_INLINE void fold_if_last(const struct attention &o, const struct piece &p)
         fold_chunks(o, p.row, p.head, p.n_heads, p.first / CHUNK, p.pos / CHUNK);
 }
 
-/* blockIdx: KV head and SPLIT_HEADS of its heads, chunk, row. A thread that reads its key itself touches a line for every 16 bytes:
- * keys and values go to shared memory where they fit. */
+/* blockIdx: KV head and SPLIT_HEADS of its heads, chunk, row. A thread that reads its key itself touches a line for
+ * every 16 bytes: keys and values go to shared memory where they fit. */
 template <class P>
-static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_constant__ struct attention o, int n_groups)
+static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_constant__ struct attention o,
+                                                                 int n_groups)
 {
     extern __shared__ float shared[];
     wait_turn();
@@ -276,12 +290,13 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
     fold_if_last(o, p);
 }
 
-/* The same of one row, with what heads does (cu_rows.cu): queries are normed and rotated on their way to shared memory, and so is the
- * position's own key; one block of each KV head leaves key and value where they are kept. What older steps have left there is
- * copied before the kernel's turn. */
+/* The same of one row, with what heads does (cu_rows.cu): queries are normed and rotated on their way to shared memory,
+ * and so is the position's own key; one block of each KV head leaves key and value where they are kept. What older
+ * steps have left there is copied before the kernel's turn. */
 template <class P>
 static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split_heads(const __grid_constant__ struct attention o,
-                                                                       const __grid_constant__ struct cu_heads heads, int n_groups)
+                                                                       const __grid_constant__ struct cu_heads heads,
+                                                                       int n_groups)
 {
     extern __shared__ float shared[];
     struct sums s = carve(shared, SPLIT_HEADS, o.kv.hd_k);
@@ -290,7 +305,7 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split_heads(const __g
         wait_turn();
         return;
     }
-    int own = p.pos - p.c * CHUNK, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;       /* own < CHUNK: it is this chunk's */
+    int own = p.pos - p.c * CHUNK, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     struct copies<P> from = fetch_chunk<P>(o, p, min(p.hi, own), shared);
     size_t at = pf_kv_row(&o.kv, p.pos, p.hk);
     wait_turn();
@@ -300,7 +315,7 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split_heads(const __g
         for (int i = lane; o.a.row_scale && i < o.kv.hd_k; i += WARP)
             s.q[warp * o.kv.hd_k + i] *= o.a.row_scale[0];
     } else if (warp == SPLIT_HEADS && own < CHUNK) {
-        prepare_head(heads, 1, p.hk, 0, s.weight);
+        prepare_head(heads, 1, p.hk, 0, s.weight);               /* own < CHUNK: the position is this chunk's */
 #pragma unroll 1
         for (int i = lane; i < o.kv.hd_k; i += WARP) {
             put(o.kv.type, from.keys, own * (o.key_bytes + KEY_PAD) / (o.key_bytes / o.kv.hd_k) + i, s.weight[i]);
@@ -336,8 +351,8 @@ CU_INLINE struct seen seen_of(const struct attention &o, int row, bool blocks)
     return s;
 }
 
-/* blockIdx: KV head and HEADS of its heads, row. The running sums of a thread's elements stay in registers, those of the heads in
- * shared memory. Where keys are chosen, they are taken as if they lay one after another. */
+/* blockIdx: KV head and HEADS of its heads, row. The running sums of a thread's elements stay in registers, those of
+ * the heads in shared memory. Where keys are chosen, they are taken as if they lay one after another. */
 template <class P>
 static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ struct attention o, int n_groups)
 {
@@ -346,8 +361,10 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
     enum { PARTS = CU_HEAD_DIM / THREADS };
     struct sums s = carve(shared, HEADS, o.kv.hd_k);
     float *m = s.zc + HEADS, *z = m + HEADS, *old = z + HEADS, *fresh = old + HEADS, acc[PARTS][HEADS] = { { 0 } };
-    int hk = blockIdx.x / n_groups, h0 = blockIdx.x % n_groups * HEADS, row = blockIdx.y, group = o.a.n_head / o.kv.n_kv_head;
-    int n_heads = min((int)HEADS, group - h0), head = hk * group + h0, n_parts = (o.kv.hd_v + THREADS - 1) / THREADS, t = threadIdx.x;
+    int hk = blockIdx.x / n_groups, h0 = blockIdx.x % n_groups * HEADS, row = blockIdx.y,
+        group = o.a.n_head / o.kv.n_kv_head;
+    int n_heads = min((int)HEADS, group - h0), head = hk * group + h0, n_parts = (o.kv.hd_v + THREADS - 1) / THREADS,
+        t = threadIdx.x;
     load_queries(o, row, head, n_heads, s.q);
     if (t < HEADS) {
         m[t] = -INFINITY;
@@ -375,7 +392,8 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
                 float ac[HEADS];
                 int d = i * THREADS + t;
                 if (i < n_parts && d < kv.hd_v) {
-                    chunk_values([&](int p) { return element_at<P>(kv.v, place(p) * o.v_stride + d); }, lo, hi, n_heads, s.weight, ac);
+                    chunk_values([&](int p) { return element_at<P>(kv.v, place(p) * o.v_stride + d); }, lo, hi, n_heads,
+                                 s.weight, ac);
 #pragma unroll
                     for (int h = 0; h < HEADS; h++)
                         if (h < n_heads)
@@ -390,7 +408,8 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
         for (int h = 0; h < HEADS; h++) {
             int d = i * THREADS + t;
             if (h < n_heads && d < o.kv.hd_v)
-                o.a.out[((size_t)row * o.a.n_head + head + h) * o.kv.hd_v + d] = acc[i][h] * last_factor(o.a, head + h, m[h], z[h]);
+                o.a.out[((size_t)row * o.a.n_head + head + h) * o.kv.hd_v + d] =
+                    acc[i][h] * last_factor(o.a, head + h, m[h], z[h]);
         }
 }
 
@@ -407,11 +426,10 @@ static bool goes_by_chunks(const struct attention &o)
 template <class... K>
 static cudaError_t launch_split(cudaStream_t st, void (*kernel)(K...), const struct attention &o, K... args)
 {
-    enum { ALWAYS = 48 << 10 };
     size_t bytes = split_bytes(o, SPLIT_HEADS);
-    int n_groups = ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS);
-    cudaError_t e = bytes <= ALWAYS ? cudaSuccess : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-    return e != cudaSuccess ? e : launch_early(kernel, dim3(o.kv.n_kv_head * n_groups, o.n_chunks, o.a.rows), SPLIT_THREADS, bytes, st, args...);
+    dim3 grid(o.kv.n_kv_head * ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS), o.n_chunks, o.a.rows);
+    cudaError_t e = allow_bytes(kernel, bytes);
+    return e != cudaSuccess ? e : launch_early(kernel, grid, SPLIT_THREADS, bytes, st, args...);
 }
 
 template <class P>
@@ -430,7 +448,8 @@ static cudaError_t launch(cudaStream_t st, const struct attention &o)
 static void choose_copies(struct attention *o, size_t shared_bytes)
 {
     enum { MOST = 140 << 10 };
-    size_t key = pf_kv_row_bytes(o->kv.type, o->kv.hd_k), most = min(shared_bytes, (size_t)MOST), used = split_bytes(*o, SPLIT_HEADS);
+    size_t key = pf_kv_row_bytes(o->kv.type, o->kv.hd_k), most = min(shared_bytes, (size_t)MOST),
+        used = split_bytes(*o, SPLIT_HEADS);
     size_t values = CHUNK * pf_kv_row_bytes(o->kv.type, o->kv.hd_v), keys = CHUNK * (key + KEY_PAD);
     if (o->v_stride == o->kv.hd_v && used + values + 16 <= most) {
         o->value_bytes = (int)values;
@@ -440,10 +459,11 @@ static void choose_copies(struct attention *o, size_t shared_bytes)
         o->key_bytes = (int)key;
 }
 
-static struct attention attention_of(const struct pf_attention_op *a, int n_chunks, int *count, float *part, const struct cu_x *x,
-                                     size_t shared_bytes, int *fault)
+static struct attention attention_of(const struct pf_attention_op *a, int n_chunks, int *count, float *part,
+                                     const struct cu_x *x, size_t shared_bytes, int *fault)
 {
-    struct attention o = { *a, *a->kv, {}, n_chunks, count, part, 0, 0, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x, fault };
+    struct attention o = { *a, *a->kv, {}, n_chunks, count, part, 0, 0, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x,
+                           fault };
     o.kv.v = a->kv->v ? a->kv->v : a->kv->k;
     if (a->blocks) {
         o.blocks = *a->blocks;
@@ -453,16 +473,19 @@ static struct attention attention_of(const struct pf_attention_op *a, int n_chun
     return o;
 }
 
-/* Whether split_heads can do it: everything in floats or halves of shared memory, the key in the place of its weights; no copy reaches
- * into the row behind it. */
+/* Whether split_heads can do it: everything in floats or halves of shared memory, the key in the place of its weights;
+ * no copy reaches into the row behind it. */
 static bool takes_heads(const struct attention &o, const struct cu_heads *h)
 {
-    return goes_by_chunks(o) && o.a.rows == 1 && o.kv.type != PF_KV_Q8_0 && o.key_bytes && o.value_bytes && o.value_bytes / CHUNK % 16 == 0 &&
-           o.kv.hd_k <= SPLIT_HEADS * CHUNK && h->kv.k == o.kv.k && h->kv.v == o.kv.v && h->rope[0].x == o.a.q && h->pos == o.a.pos;
+    return goes_by_chunks(o) && o.a.rows == 1 && o.kv.type != PF_KV_Q8_0 && o.key_bytes && o.value_bytes &&
+           o.value_bytes / CHUNK % 16 == 0 && o.kv.hd_k <= SPLIT_HEADS * CHUNK && h->kv.k == o.kv.k &&
+           h->kv.v == o.kv.v && h->rope[0].x == o.a.q && h->pos == o.a.pos && h->rope[0].n_head == o.a.n_head &&
+           h->rope[0].hd == o.kv.hd_k;
 }
 
-extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count, float *part,
-                                       const struct cu_x *x, const struct cu_heads *heads, size_t shared_bytes, int *fault)
+extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count,
+                                       float *part, const struct cu_x *x, const struct cu_heads *heads,
+                                       size_t shared_bytes, int *fault)
 {
     struct attention o = attention_of(a, n_chunks, count, part, x, shared_bytes, fault);
     if (a->kv->hd_k > CU_HEAD_DIM || a->kv->hd_v > CU_HEAD_DIM)
@@ -473,6 +496,6 @@ extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attentio
                launch_split(st, split_heads<const float *>, o, o, *heads, n_groups);
     cudaError_t e = heads ? pf_cu_heads(st, heads) : cudaSuccess;
     return e != cudaSuccess ? e :
-           a->kv->type == PF_KV_F16 ? launch<const uint16_t *>(st, o) : a->kv->type == PF_KV_F32 ? launch<const float *>(st, o) :
-           launch<struct q8_at>(st, o);
+           a->kv->type == PF_KV_F16 ? launch<const uint16_t *>(st, o) :
+           a->kv->type == PF_KV_F32 ? launch<const float *>(st, o) : launch<struct q8_at>(st, o);
 }

@@ -12,9 +12,9 @@ struct attention {
     int                    n_chunks;
     int                   *count;    /* [row][head]: blocks of the heads that have ended; 0 between launches */
     float                 *part;     /* [row][head][chunk][hd_v + 2]: ac, mc, zc */
-    int                    value_bytes, key_bytes;      /* of a chunk's values of a KV head, and of one of its keys, where split
-                                                           copies them to shared memory; or 0 */
-    int                    v_stride; /* from one value to the next; kv.v is kv.k where values are the beginnings of keys */
+    int                    value_bytes, key_bytes;  /* of a chunk's values of a KV head, and of one of its keys, where
+                                                       split copies them to shared memory; or 0 */
+    int                    v_stride; /* from one value to the next; kv.v is kv.k where keys begin with the values */
     struct cu_x            x;        /* where few rows go in int8 too, or q NULL */
     int                   *fault;
 };
@@ -27,8 +27,8 @@ CU_INLINE int first_visible(const struct pf_attention_op &a, int pos)
     return first > 0 ? first : 0;
 }
 
-/* Where elements of keys and values lie: a pointer to floats or halves, or, counted from the first one, an element of blocks of
- * Q8_0. What follows is all that knows one from the other. */
+/* Where elements of keys and values lie: a pointer to floats or halves, or, counted from the first one, an element of
+ * blocks of Q8_0. What follows is all that knows one from the other. */
 struct q8_at {
     const struct cu_q8_0 *blocks;
     size_t                at;
@@ -198,8 +198,8 @@ CU_INLINE float last_factor(const struct pf_attention_op &a, int head, float m, 
     return shrink / fmaf(z, shrink, pf_expf(sink - top));
 }
 
-/* Attention of a prompt in tiles, cu_attention_tile.cu. Not for heads longer than 256 or of no multiple of 8, nor for values
- * in keys, nor for chosen positions. */
+/* Attention of a prompt in tiles, cu_attention_tile.cu. Not for heads longer than 256 or of no multiple of 8, nor for
+ * values in keys, nor for chosen positions. */
 extern "C" bool pf_cu_attention_tiled(const struct attention *o);
 extern "C" cudaError_t pf_cu_attention_tiles(cudaStream_t st, const struct attention *o);
 

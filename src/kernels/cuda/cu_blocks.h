@@ -1,5 +1,5 @@
-/* How a block of 32 of every quantised type is read on the device: the same definition as kernels/ref/ref_block.h, codes
- * packed four to a word for dp4a. One reader per type; products, tiles and embeddings are made from it.
+/* How a block of 32 of every quantised type is read on the device: the same definition as kernels/ref/ref_block.h,
+ * codes packed four to a word for dp4a. One reader per type; products, tiles and embeddings are made from it.
  *
  *     x[i] = dw * sc[h] * code[i] - mw * mn[h],  h = i / 16 */
 #ifndef PF_CU_BLOCKS_H
@@ -41,7 +41,8 @@ CU_INLINE uint32_t signs_even(uint32_t seven)
 /* Four bytes of a grid entry, each negated where its bit of signs is set. */
 CU_INLINE uint32_t signed4(uint32_t magnitudes, uint32_t signs)
 {
-    uint32_t flip = (signs & 1 ? 0xffu : 0) | (signs & 2 ? 0xff00u : 0) | (signs & 4 ? 0xff0000u : 0) | (signs & 8 ? 0xff000000u : 0);
+    uint32_t flip = (signs & 1 ? 0xffu : 0) | (signs & 2 ? 0xff00u : 0) | (signs & 4 ? 0xff0000u : 0) |
+        (signs & 8 ? 0xff000000u : 0);
     return __vsub4(magnitudes ^ flip, flip);
 }
 
@@ -292,7 +293,8 @@ READER(IQ3_S, ONE_TERM, {
     int g = b % 8;
     blk.dw = half_value(w->d) * (float)(2 * nibble(w->scales[g / 2], g % 2) + 1);
     for (int k = 0; k < 8; k++)
-        blk.code[k] = signed4(t.iq3_s[w->qs[8 * g + k] + 256 * (w->qh[g] >> k & 1)], w->signs[4 * g + k / 2] >> 4 * (k % 2));
+        blk.code[k] = signed4(t.iq3_s[w->qs[8 * g + k] + 256 * (w->qh[g] >> k & 1)],
+                              w->signs[4 * g + k / 2] >> 4 * (k % 2));
 })
 
 /* 8 v + 1, or - 1 for a negative delta, of eight trits. */
@@ -367,9 +369,9 @@ READER(TQ2_0, ONE_TERM, {
     each_code(blk, [&](int l) { return (w->qs[32 * h + l] >> 2 * p & 3) - 1; });
 })
 
-/* Twice E2M1 lies in -12..12; looked up as that plus 12. v is w with bit 3 of every nibble flipped: a nibble of the first
- * kind (positive) finds its byte in the first table and, its bit 3 flipped, a sign of 0 in the second; one of the second kind
- * the other way round. The codes of eight nibbles take two calls, the second with both shifted by 16. */
+/* Twice E2M1 lies in -12..12; looked up as that plus 12. v is w with bit 3 of every nibble flipped: a nibble of the
+ * first kind (positive) finds its byte in the first table and, its bit 3 flipped, a sign of 0 in the second; one of the
+ * second kind the other way round. The codes of eight nibbles take two calls, the second with both shifted by 16. */
 CU_INLINE uint32_t e2m1_plus_12(uint32_t w, uint32_t v)
 {
     return permute(0x0f0e0d0c, 0x18141210, w) | permute(0x090a0b0c, 0x00040608, v);

@@ -31,6 +31,23 @@ CU_INLINE float warp_fold_all(float v)
     return __shfl_sync(ALL_LANES, warp_fold(v), 0);
 }
 
+/* What a norm multiplies the row x with, for every thread of a block: 32 accumulators, one warp. */
+CU_INLINE float norm_factor(const struct cu_norm &o, const float *x)
+{
+    __shared__ float factor;
+    if (threadIdx.x < WARP) {
+        float sum = 0;
+#pragma unroll 16
+        for (int i = threadIdx.x; i < o.n; i += WARP)
+            sum = fmaf(x[i], x[i], sum);
+        sum = warp_fold(sum);
+        if (threadIdx.x == 0)
+            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
+    }
+    __syncthreads();
+    return factor;
+}
+
 CU_INLINE uint32_t warp_max(uint32_t v)
 {
     for (int h = 16; h > 0; h /= 2)
@@ -116,10 +133,10 @@ CU_INLINE void quantise_block(float x, const struct cu_x *to, int n, int row, in
         *fault = CU_ACTIVATION_NOT_FINITE;
 }
 
-/* Where a kernel begins that was launched with launch_early: waits until everything ahead of it in the stream has ended and
- * can be seen, then lets the blocks of the next kernel come. Every thread calls it, before it returns and before it touches
- * anything but what no kernel changes, such as weights. What ended before the kernel ahead began may be read too, but not
- * through caches: volatile. */
+/* Where a kernel begins that was launched with launch_early: waits until everything ahead of it in the stream has ended
+ * and can be seen, then lets the blocks of the next kernel come. Every thread calls it, before it returns and before it
+ * touches anything but what no kernel changes, such as weights. What kernels before the one ahead have left may be read
+ * too, but not through the first cache: volatile, or by copies of 16 bytes to shared memory. */
 CU_INLINE void wait_turn(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -128,9 +145,9 @@ CU_INLINE void wait_turn(void)
 #endif
 }
 
-/* Asks for bytes that the block will surely read, so that they are on their way to the cache when it comes to them. One thread
- * calls it. What is asked for must be read by the kernel: a request may outlive the kernel otherwise, and the memory. Up to 15 bytes
- * more are touched at both ends. */
+/* Asks for bytes that the block will surely read, so that they are on their way to the cache when it comes to them. One
+ * thread calls it. What is asked for must be read by the kernel: a request may outlive the kernel otherwise, and the
+ * memory. Up to 15 bytes more are touched at both ends. */
 CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 {
 #if __CUDA_ARCH__ >= 900
@@ -139,8 +156,8 @@ CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 #endif
 }
 
-/* Launches a kernel that begins with wait_turn(). Where its code is of a GPU that can, its blocks come before those of the
- * kernel ahead have ended, so that launching costs nothing. */
+/* Launches a kernel that begins with wait_turn(). Where its code is of a GPU that can, its blocks come before those of
+ * the kernel ahead have ended, so that launching costs nothing. */
 template <class... P, class... A>
 static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st, A... args)
 {
@@ -159,6 +176,15 @@ static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int threads, si
     config.attrs = &early;
     config.numAttrs = of.ptxVersion >= 90;
     return cudaLaunchKernelEx(&config, kernel, P(args)...);
+}
+
+/* Lets a kernel have that much shared memory besides its static variables; fails where a block of this GPU may not. */
+template <class... P>
+static cudaError_t allow_bytes(void (*kernel)(P...), size_t bytes)
+{
+    enum { ALWAYS = 47 << 10 };              /* of the 48 KB that need no asking: static variables take of them, too */
+    return bytes <= ALWAYS ? cudaSuccess :
+                             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
 static inline int ceil_div(int64_t a, int64_t b)

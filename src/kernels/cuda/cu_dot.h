@@ -4,14 +4,16 @@
  *
  *     lanes      0..7         8..15        16..23       24..31          first a block a lane: the terms it adds
  *                segment      segment      segment      segment
- *     then       lane 4 r + g runs the chain of segment g of row r, over the terms that eight lanes left in shared memory
+ *     then       lane 4 r + g runs the chain of segment g of row r, over the terms that eight lanes left in shared
+ *                memory
  *     at last    a thread a row adds up its segments, left to right
  *
  * Who reads a block's bytes is the type's affair: lanes of a segment may share loads and exchange partial integer sums,
  * which are exact in any order. What belongs to the activations is loaded once for the four rows.
  *
- * Small is fast here: a decoded token runs a product's code once or twice on a multiprocessor, so that it waits for the code itself
- * and for one instruction after the other. Few rows a task keep both short, and leave tasks for many warps. */
+ * Small is fast here: a decoded token runs a product's code once or twice on a multiprocessor, so that it
+ * waits for the code itself and for one instruction after the other. Few rows a task keep both short, and
+ * leave tasks for many warps. */
 #ifndef PF_CU_DOT_H
 #define PF_CU_DOT_H
 
@@ -36,7 +38,8 @@ CU_INLINE struct x_row x_row_of(const struct cu_x &x, int n, int64_t row)
     return { x.f + row * n, x.q + row * n, x.d + row * (n / 32), x.s + row * (n / 16) };
 }
 
-/* Sixteen bytes of an activation. Not through the read-only cache: a kernel that began early may have met older ones. */
+/* Sixteen bytes of an activation. Not through the read-only cache: a kernel that began early may
+ * have met older ones. */
 CU_INLINE uint4 fresh16(const void *p)
 {
     return *(const uint4 *)p;
@@ -56,9 +59,9 @@ CU_INLINE int dot16(uint4 w, uint4 x, int sum)
     return __dp4a((int)w.w, (int)x.w, sum);
 }
 
-/* Types. load() fetches what a lane needs of block b of a round, load_x() of the activations, dot() makes the terms. Types whose
- * lanes would read the same words many times are STAGED: a round of them, at most so many bytes, is first copied to shared memory,
- * and its rows are multiplied in a loop. */
+/* Types. load() fetches what a lane needs of block b of a round, load_x() of the activations, dot() makes the terms.
+ * Types whose lanes would read the same words many times are STAGED: a round of them, at most so many bytes, is first
+ * copied to shared memory, and its rows are multiplied in a loop. */
 
 /* Any type, through its reader. */
 template <class R>
@@ -68,7 +71,10 @@ struct plain {
     typedef struct cu_block raw;
     struct side { uint4 x0, x1; float d; int s0, s1; };
 
-    static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &t) { return read_block<R>(row, b, t); }
+    static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &t)
+    {
+        return read_block<R>(row, b, t);
+    }
 
     static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
@@ -117,7 +123,8 @@ struct k45 {
     {
         int g = b % 8, odd = g & 1;
         uint4 lo = make_uint4(r.w.x & 0x0f0f0f0f, r.w.y & 0x0f0f0f0f, r.w.z & 0x0f0f0f0f, r.w.w & 0x0f0f0f0f);
-        uint4 hi = make_uint4(r.w.x >> 4 & 0x0f0f0f0f, r.w.y >> 4 & 0x0f0f0f0f, r.w.z >> 4 & 0x0f0f0f0f, r.w.w >> 4 & 0x0f0f0f0f);
+        uint4 hi = make_uint4(r.w.x >> 4 & 0x0f0f0f0f, r.w.y >> 4 & 0x0f0f0f0f, r.w.z >> 4 & 0x0f0f0f0f,
+                              r.w.w >> 4 & 0x0f0f0f0f);
         if (FIVE) {
             int c = g - odd;
             lo.x |= (r.fifth.x >> c & 0x01010101) << 4, hi.x |= (r.fifth.x >> (c + 1) & 0x01010101) << 4;
@@ -171,8 +178,10 @@ struct k6 {
 #pragma unroll
         for (int p = 0; p < 4; p++) {
             const uint32_t *low = p % 2 ? r.b : r.a;
-            uint32_t w0 = (low[0] >> (p / 2 * 4) & 0x0f0f0f0f) | (p < 3 ? r.high[0] << (4 - 2 * p) : r.high[0] >> 2) & 0x30303030;
-            uint32_t w1 = (low[1] >> (p / 2 * 4) & 0x0f0f0f0f) | (p < 3 ? r.high[1] << (4 - 2 * p) : r.high[1] >> 2) & 0x30303030;
+            uint32_t w0 = (low[0] >> (p / 2 * 4) & 0x0f0f0f0f) |
+                (p < 3 ? r.high[0] << (4 - 2 * p) : r.high[0] >> 2) & 0x30303030;
+            uint32_t w1 = (low[1] >> (p / 2 * 4) & 0x0f0f0f0f) |
+                (p < 3 ? r.high[1] << (4 - 2 * p) : r.high[1] >> 2) & 0x30303030;
             plane[p] = (int8_t)(mine >> 8 * p) * __dp4a((int)w1, (int)x.q[p].y, __dp4a((int)w0, (int)x.q[p].x, 0));
         }
         int keep0 = t < 2 ? plane[0] : plane[2], keep1 = t < 2 ? plane[1] : plane[3];
@@ -251,7 +260,8 @@ struct q4 {
         for (int i = 0; i < 4; i++)
             w[i] = __funnelshift_rc(r.a[i], r.a[i + 1], shift);
         uint4 lo = make_uint4(w[0] & 0x0f0f0f0f, w[1] & 0x0f0f0f0f, w[2] & 0x0f0f0f0f, w[3] & 0x0f0f0f0f);
-        uint4 hi = make_uint4(w[0] >> 4 & 0x0f0f0f0f, w[1] >> 4 & 0x0f0f0f0f, w[2] >> 4 & 0x0f0f0f0f, w[3] >> 4 & 0x0f0f0f0f);
+        uint4 hi = make_uint4(w[0] >> 4 & 0x0f0f0f0f, w[1] >> 4 & 0x0f0f0f0f, w[2] >> 4 & 0x0f0f0f0f,
+                              w[3] >> 4 & 0x0f0f0f0f);
         int sum = dot16(hi, x.x1, dot16(lo, x.x0, x.minus));
         return { half_value((uint16_t)(r.a[0] >> 8 * r.half)) * x.d, (float)sum, 0, 0 };
     }
@@ -279,8 +289,10 @@ struct mx4 {
     static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
         uint4 l = fresh16(x.q + b * 32), h = fresh16(x.q + b * 32 + 16);
-        return { make_uint4(permute(l.x, h.x, 0x5140), permute(l.x, h.x, 0x7362), permute(l.y, h.y, 0x5140), permute(l.y, h.y, 0x7362)),
-                 make_uint4(permute(l.z, h.z, 0x5140), permute(l.z, h.z, 0x7362), permute(l.w, h.w, 0x5140), permute(l.w, h.w, 0x7362)),
+        return { make_uint4(permute(l.x, h.x, 0x5140), permute(l.x, h.x, 0x7362), permute(l.y, h.y, 0x5140),
+                            permute(l.y, h.y, 0x7362)),
+                 make_uint4(permute(l.z, h.z, 0x5140), permute(l.z, h.z, 0x7362), permute(l.w, h.w, 0x5140),
+                            permute(l.w, h.w, 0x7362)),
                  x.d[b], -12 * sum_of_block(x, b) };
     }
 
@@ -299,10 +311,10 @@ struct mx4 {
     }
 };
 
-/* ---- Tasks ------------------------------------------------------------------------------------------------------------- */
+/* ---- Tasks ------------------------------------------------------------------------------------------------------- */
 
-/* The terms of four rows, term t of the chain of lane l at [t][l]. The width spreads what eight neighbouring lanes write over
- * the banks. */
+/* The terms of four rows, term t of the chain of lane l at [t][l]. The width spreads what eight neighbouring lanes
+ * write over the banks. */
 enum { TASK_ROWS = 4, CHAINS = 4 * TASK_ROWS, CHAIN_WIDTH = CHAINS + 2, CHAIN_FLOATS = 2 * 8 * CHAIN_WIDTH };
 
 /* Where rows of one matrix begin; rows past the last are read as the last, and their results are not looked at. */
@@ -317,8 +329,8 @@ CU_INLINE const uint8_t *row_of(const struct row_set &w, int r)
     return w.base + (size_t)min(r, w.last) * w.row_bytes;
 }
 
-/* Starts copying bytes from any address to a piece of shared memory that begins at a multiple of 16; the first lies at `to` plus
- * what the address is past such a multiple. */
+/* Starts copying bytes from any address to a piece of shared memory that begins at a multiple of 16; the first lies at
+ * `to` plus what the address is past such a multiple. */
 CU_INLINE void stage(uint8_t *to, const uint8_t *from, int bytes)
 {
     int skip = (int)((uintptr_t)from & 15);
@@ -344,7 +356,7 @@ struct quantised {
         return T::whole_segments ? n_blocks - 8 + b % 8 : n_blocks - 1;
     }
 
-    /* Where the round begins in row r0 + i. */
+    /* Where the round begins in row r. */
     static CU_READ_FN const uint8_t *at(const struct row_set &w, int r, size_t round_bytes)
     {
         return row_of(w, r) + round_bytes;
@@ -359,8 +371,9 @@ struct quantised {
     }
 
     /* The terms of a lane's block b of all rows, through shared memory, or through registers. */
-    static CU_READ_FN void staged_terms(const struct row_set &w, int r0, size_t round_bytes, int bytes, const struct x_row &x, int b, int xb,
-                                        bool there, const struct cu_tables &t, uint8_t *staged, float2 *terms)
+    static CU_READ_FN void staged_terms(const struct row_set &w, int r0, size_t round_bytes, int bytes,
+                                        const struct x_row &x, int b, int xb, bool there, const struct cu_tables &t,
+                                        uint8_t *staged, float2 *terms)
     {
 #pragma unroll 1
         for (int i = 0; i < TASK_ROWS; i++)
@@ -376,8 +389,8 @@ struct quantised {
         }
     }
 
-    static CU_READ_FN void loaded_terms(const struct row_set &w, int r0, size_t round_bytes, const struct x_row &x, int b, int xb, bool there,
-                                        const struct cu_tables &t, float2 *terms)
+    static CU_READ_FN void loaded_terms(const struct row_set &w, int r0, size_t round_bytes, const struct x_row &x,
+                                        int b, int xb, bool there, const struct cu_tables &t, float2 *terms)
     {
         typename T::raw raw[TASK_ROWS];
 #pragma unroll
@@ -390,16 +403,18 @@ struct quantised {
     }
 
     /* Segment sums of rows r0 .. r0 + 3 go to sums[row][segment]. */
-    static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int round, const struct cu_tables &t,
-                                float *warp_memory, float *sums)
+    static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int round,
+                                const struct cu_tables &t, float *warp_memory, float *sums)
     {
-        int n_blocks = min(n / 32 - round * WARP, (int)WARP), lane = threadIdx.x % WARP, b = my_block(n_blocks), stride = n_sums(n);
+        int n_blocks = min(n / 32 - round * WARP, (int)WARP), lane = threadIdx.x % WARP, b = my_block(n_blocks),
+            stride = n_sums(n);
         uint32_t bytes_32 = (uint32_t)w.row_bytes * 32 / (uint32_t)(n / 32);            /* of 32 blocks */
         float2 *terms = (float2 *)warp_memory;
         uint8_t *staged = (uint8_t *)(warp_memory + CHAIN_FLOATS * (T::second ? 2 : 1));
         __syncwarp();
         if (T::STAGED)
-            staged_terms(w, r0, (size_t)bytes_32 * round, (bytes_32 * n_blocks + 31) / 32, x, b, round * WARP + b, lane < n_blocks, t, staged, terms);
+            staged_terms(w, r0, (size_t)bytes_32 * round, (bytes_32 * n_blocks + 31) / 32, x, b, round * WARP + b,
+                         lane < n_blocks, t, staged, terms);
         else
             loaded_terms(w, r0, (size_t)bytes_32 * round, x, b, round * WARP + b, lane < n_blocks, t, terms);
         __syncwarp();
@@ -453,8 +468,8 @@ struct floats {
         }
     }
 
-    static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int, const struct cu_tables &, float *,
-                                float *sums)
+    static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int,
+                                const struct cu_tables &, float *, float *sums)
     {
         const uint8_t *row = row_of(w, r0);
         int e = threadIdx.x % WARP;
@@ -472,8 +487,9 @@ struct floats {
     static CU_READ_FN float total(const float *sums, int) { return sums[0]; }
 };
 
-/* Runs n_groups groups of D::ROWS rows, spread over the warps of the block; then every thread may read the sums of row r of
- * group g at [g * D::ROWS + r]. place(g, &w, &r0, &x) says what a group multiplies. memory: block_floats() of them. */
+/* Runs n_groups groups of D::ROWS rows, spread over the warps of the block; then every thread may read the sums of
+ * row r of group g at [g * D::ROWS + r]. place(g, w, r0, x) says what a group multiplies. memory:
+ * block_floats() of them. */
 template <class D, class F>
 CU_INLINE const float *run_tasks(int n_groups, int n, const struct cu_tables &t, float *memory, F place)
 {
@@ -485,13 +501,14 @@ CU_INLINE const float *run_tasks(int n_groups, int n, const struct cu_tables &t,
         struct x_row x;
         int g = task / n_rounds, r0;
         place(g, w, r0, x);
-        D::task(w, r0, x, n, task % n_rounds, t, memory + warp * D::WARP_FLOATS, sums + (size_t)g * D::ROWS * D::n_sums(n));
+        D::task(w, r0, x, n, task % n_rounds, t, memory + warp * D::WARP_FLOATS,
+                sums + (size_t)g * D::ROWS * D::n_sums(n));
     }
     __syncthreads();
     return sums;
 }
 
-/* The shape of a block that runs n_tasks tasks on n_rows rows: as many warps as share them evenly. */
+/* The shape of a block that runs n_groups groups of rows: as many warps, up to MOST, as share their tasks evenly. */
 enum { MOST_THREADS = 8 * WARP };
 struct block_shape {
     int    threads;
@@ -506,14 +523,6 @@ static struct block_shape shape_of(int n_groups, int n)
         if (ceil_div(n_tasks, w) < ceil_div(n_tasks, best))
             best = w;
     return { best * WARP, ((size_t)best * D::WARP_FLOATS + (size_t)n_groups * D::ROWS * D::n_sums(n)) * sizeof(float) };
-}
-
-/* Lets a kernel have that much shared memory. */
-template <class K>
-static cudaError_t allow_bytes(K *kernel, size_t bytes)
-{
-    enum { ALWAYS = 48 << 10 };
-    return bytes <= ALWAYS ? cudaSuccess : cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }
 
 /* How each type is multiplied: types by hand, the rest through their readers. */

@@ -1,9 +1,13 @@
-/* Routed experts, pick by pick. The experts' addresses come from tables in device memory, so that a captured graph does not
- * know which expert lies where.
+/* Routed experts, pick by pick. The experts' addresses come from tables in device memory, so that a captured graph does
+ * not know which expert lies where.
  *
- *     gate_up   a block takes 32 rows of gate and of up for one pick; its 32 results are a whole block of the next
- *               product's input, so it gates and quantises them at once
- *     down      a block takes eight output elements of a row for all its picks and adds them up in the router's order */
+ *     gate_up       a block takes 32 rows of gate and of up for one pick; its 32 results are a whole block of the next
+ *                   product's input, so it gates and quantises them at once
+ *     down          a block takes eight output elements of a row for all its picks and adds them up in the router's
+ *                   order
+ *     expert_rows   one matrix, pick by pick, where the two above do not do: gate and up of different types, adapters,
+ *                   picks that not all are here
+ *     combine       adds up what such picks, and those of a prompt, have put out */
 #include "kernels/cuda/cu_dot.h"
 
 enum { GATE_ROWS = 32, DOWN_ROWS = 8 };
@@ -19,19 +23,23 @@ CU_INLINE float scale_and_bias(const struct cu_expert_weight &w, int expert, int
 
 /* blockIdx: 32 rows, pick. The groups of gate come first, then those of up. */
 template <class D, int THREADS, int BLOCKS>
-static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct cu_x out, int *fault)
+static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_constant__ struct cu_experts e,
+                                                                  const __grid_constant__ struct cu_x out, int *fault)
 {
     extern __shared__ float memory[];
     enum { GROUPS = GATE_ROWS / D::ROWS };
     wait_turn();
-    int pick = blockIdx.y, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.x * GATE_ROWS + lane, stride = D::n_sums(e.n);
+    int pick = blockIdx.y, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.x * GATE_ROWS + lane,
+        stride = D::n_sums(e.n);
     if (!e.w.data[expert])
         return;
     if (threadIdx.x < 2) {
         const struct cu_expert_weight &m = threadIdx.x ? e.w2 : e.w;
-        fetch_ahead(m.data[expert] + (size_t)blockIdx.x * GATE_ROWS * m.row_bytes, min((int)GATE_ROWS, e.n_out - (int)blockIdx.x * GATE_ROWS) * m.row_bytes);
+        fetch_ahead(m.data[expert] + (size_t)blockIdx.x * GATE_ROWS * m.row_bytes,
+                    min((int)GATE_ROWS, e.n_out - (int)blockIdx.x * GATE_ROWS) * m.row_bytes);
     }
-    const float *sums = run_tasks<D>(2 * GROUPS, e.n, e.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
+    const float *sums = run_tasks<D>(2 * GROUPS, e.n, e.tables, memory,
+                                     [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         const struct cu_expert_weight &m = g < GROUPS ? e.w : e.w2;
         w = { m.data[expert], m.row_bytes, e.n_out - 1 };
         r0 = blockIdx.x * GATE_ROWS + g % GROUPS * D::ROWS;
@@ -53,14 +61,16 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
 
 /* blockIdx: eight rows, pick. */
 template <class D>
-static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __grid_constant__ struct cu_experts e, float *y)
+static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __grid_constant__ struct cu_experts e,
+                                                                      float *y)
 {
     extern __shared__ float memory[];
     wait_turn();
     int pick = blockIdx.y, expert = e.picks[pick], r = blockIdx.x * DOWN_ROWS + threadIdx.x;
     if (!e.w.data[expert] || (e.only && !e.only[expert]))
         return;
-    const float *sums = run_tasks<D>(DOWN_ROWS / D::ROWS, e.n, e.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
+    const float *sums = run_tasks<D>(DOWN_ROWS / D::ROWS, e.n, e.tables, memory,
+                                     [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         w = { e.w.data[expert], e.w.row_bytes, e.n_out - 1 };
         r0 = blockIdx.x * DOWN_ROWS + g * D::ROWS;
         x = x_row_of(e.x, e.n, pick / e.n_used);
@@ -76,7 +86,8 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
 
 /* blockIdx: eight rows, row of the batch. Groups go pick by pick. */
 template <class D>
-static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e, float *y, struct cu_residual residual)
+static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e, float *y,
+                                                               struct cu_residual residual)
 {
     extern __shared__ float memory[];
     enum { GROUPS = DOWN_ROWS / D::ROWS };
@@ -87,7 +98,8 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
         fetch_ahead(e.w.data[expert] + (size_t)blockIdx.x * DOWN_ROWS * e.w.row_bytes, n_rows * e.w.row_bytes);
     }
     wait_turn();
-    const float *sums = run_tasks<D>(e.n_used * GROUPS, e.n, e.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
+    const float *sums = run_tasks<D>(e.n_used * GROUPS, e.n, e.tables, memory,
+                                     [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         w = { e.w.data[e.picks[first + g / GROUPS]], e.w.row_bytes, e.n_out - 1 };
         r0 = blockIdx.x * DOWN_ROWS + g % GROUPS * D::ROWS;
         x = x_row_of(e.x, e.n, first + g / GROUPS);
@@ -114,16 +126,18 @@ static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e
     cudaError_t err = allow_bytes(gate_up<D, THREADS, BLOCKS>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(gate_up<D, THREADS, BLOCKS>, dim3(ceil_div(e->n_out, GATE_ROWS), e->rows * e->n_used), shape.threads, shape.bytes, st,
-                        *e, *out, fault);
+    return launch_early(gate_up<D, THREADS, BLOCKS>, dim3(ceil_div(e->n_out, GATE_ROWS), e->rows * e->n_used),
+                        shape.threads, shape.bytes, st, *e, *out, fault);
 }
 
-/* Few blocks have more warps each: two of them fit a multiprocessor instead of three. */
+/* Few blocks have more warps each, if their memory holds them: two of them fit a multiprocessor instead of three. */
 template <class D>
-static cudaError_t launch_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
+static cudaError_t launch_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out,
+                                  size_t shared_bytes, int *fault)
 {
     enum { MORE_THREADS = 12 * WARP, FEW = 256 };
-    if (ceil_div(e->n_out, GATE_ROWS) * e->rows * e->n_used <= FEW)
+    bool few = ceil_div(e->n_out, GATE_ROWS) * e->rows * e->n_used <= FEW;
+    if (few && shape_of<D, MORE_THREADS / WARP>(2 * GATE_ROWS / D::ROWS, e->n).bytes <= shared_bytes)
         return launch_gate_up_of<D, MORE_THREADS, 2>(st, e, out, fault);
     return launch_gate_up_of<D, MOST_THREADS, 3>(st, e, out, fault);
 }
@@ -135,24 +149,27 @@ static cudaError_t launch_expert_rows(cudaStream_t st, const struct cu_experts *
     cudaError_t err = allow_bytes(expert_rows<D>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(expert_rows<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows * e->n_used), shape.threads, shape.bytes, st,
-                        *e, y);
+    return launch_early(expert_rows<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows * e->n_used), shape.threads,
+                        shape.bytes, st, *e, y);
 }
 
 template <class D>
-static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, float *y, const struct cu_residual *residual)
+static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, float *y,
+                               const struct cu_residual *residual)
 {
     struct block_shape shape = shape_of<D>(e->n_used * (DOWN_ROWS / D::ROWS), e->n);
     cudaError_t err = allow_bytes(down<D>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(down<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, y, *residual);
+    return launch_early(down<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, y,
+                        *residual);
 }
 
-extern "C" cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
+extern "C" cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out,
+                                     size_t shared_bytes, int *fault)
 {
     switch (e->w.type) {
-#define X(TYPE) case PF_##TYPE: return launch_gate_up<dot_##TYPE>(st, e, out, fault);
+#define X(TYPE) case PF_##TYPE: return launch_gate_up<dot_##TYPE>(st, e, out, shared_bytes, fault);
     CU_TYPE_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;
@@ -169,7 +186,8 @@ extern "C" cudaError_t pf_cu_expert_rows(cudaStream_t st, const struct cu_expert
     }
 }
 
-extern "C" cudaError_t pf_cu_down(cudaStream_t st, const struct cu_experts *e, float *y, const struct cu_residual *residual)
+extern "C" cudaError_t pf_cu_down(cudaStream_t st, const struct cu_experts *e, float *y,
+                                  const struct cu_residual *residual)
 {
     switch (e->w.type) {
 #define X(TYPE) case PF_##TYPE: return launch_down<dot_##TYPE>(st, e, y, residual);

@@ -1,5 +1,5 @@
-/* What happens to a head of queries or keys between its product and attention, and how elements of keys and values are put where they are
- * kept. A warp takes a head. */
+/* What happens to a head of queries or keys between its product and attention, and how elements of keys and values are
+ * put where they are kept. A warp takes a head. */
 #ifndef PF_CU_HEADS_H
 #define PF_CU_HEADS_H
 

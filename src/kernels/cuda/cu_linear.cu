@@ -1,4 +1,8 @@
-/* Dense products, and rows of an embedding. A block takes a few neighbouring weight rows; see cu_dot.h. */
+/* Dense products, and rows of an embedding.
+ *
+ *     linear        a block takes a few neighbouring weight rows; see cu_dot.h
+ *     norm_linear   the same of one row that is normed first: every block does that for itself, in its shared memory
+ *     float_rows    float weights and many rows; quantised ones go by tiles (cu_tile.cu) */
 #include "kernels/cuda/cu_dot.h"
 
 /* Output r of the row that begins at `at` of y. */
@@ -36,10 +40,12 @@ CU_INLINE void fetch_rows_ahead(const struct cu_linear &l, const struct place &a
 }
 
 template <class D>
-CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, const struct place &at, int block_rows, int row, float *memory)
+CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, const struct place &at, int block_rows,
+                            int row, float *memory)
 {
     int n_heads = max(l.n_heads, 1), y_stride = l.n_heads ? l.y_stride : at.p->n_out;
-    const float *sums = run_tasks<D>(block_rows / D::ROWS, l.n, l.tables, memory, [&](int g, struct row_set &w, int &r0, struct x_row &x) {
+    const float *sums = run_tasks<D>(block_rows / D::ROWS, l.n, l.tables, memory,
+                                     [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         w = { at.base, l.row_bytes, at.p->n_out - 1 };
         r0 = at.first + g * D::ROWS;
         x = x_row_of(from, l.n, (int64_t)row * n_heads + at.head);
@@ -48,12 +54,15 @@ CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, 
     });
 #pragma unroll 1
     for (int i = threadIdx.x; i < block_rows && at.first + i < at.p->n_out; i += blockDim.x)
-        finish(*at.p, l.residual, at.first + i, ((size_t)row * n_heads + at.head) * y_stride, D::total(sums + i * D::n_sums(l.n), l.n));
+        finish(*at.p, l.residual, at.first + i, ((size_t)row * n_heads + at.head) * y_stride,
+               D::total(sums + i * D::n_sums(l.n), l.n));
 }
 
-/* blockIdx.x: block_rows weight rows of one part. Activation rows go one after another: the weights stay in the cache. */
+/* blockIdx.x: block_rows weight rows of one part. Activation rows go one after another: the
+ * weights stay in the cache. */
 template <class D>
-static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_constant__ struct cu_linear l, int block_rows)
+static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_constant__ struct cu_linear l,
+                                                                 int block_rows)
 {
     extern __shared__ float memory[];
     struct place at = place_of(l, block_rows, blockIdx.x);
@@ -65,7 +74,16 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_co
     }
 }
 
-/* ---- A product that begins with its norm -------------------------------------------------------------------------------- */
+/* Blocks of so many rows, which parts do not share. */
+static int n_blocks_of(const struct cu_linear *l, int block_rows)
+{
+    int n = 0;
+    for (int i = 0; i < l->n_parts; i++)
+        n += ceil_div(l->part[i].n_out, block_rows);
+    return n;
+}
+
+/* ---- A product that begins with its norm ------------------------------------------------------------------------- */
 
 enum { NORM_THREADS = 12 * WARP, NORM_ROWS = 16 << 10 };
 
@@ -74,7 +92,7 @@ CU_INLINE float4 times(float4 v, float f, float4 w)
     return make_float4(v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w);
 }
 
-/* Four neighbours of a block of 32, whose eight lanes are neighbours too, quantised as the u-th four. */
+/* Four neighbours of a block of 32, quantised; eight neighbouring lanes have the block. As quantise_block does it. */
 struct codes {
     uint32_t q;
     int      sum;                 /* of sixteen */
@@ -105,6 +123,7 @@ CU_INLINE struct codes codes_of(float4 y)
     return c;
 }
 
+/* As the u-th four of the row. */
 CU_INLINE void put_codes(const struct codes &c, int u, const struct cu_x &to)
 {
     ((uint32_t *)to.q)[u] = c.q;
@@ -134,23 +153,7 @@ CU_INLINE struct normed normed_at(float *memory, int n)
              (float *)((char *)memory + normed_bytes(n)) };
 }
 
-/* As norm_row does it (cu_rows.cu): 32 accumulators, one warp. */
-CU_INLINE float norm_factor(const struct cu_norm &o, const float *x)
-{
-    __shared__ float factor;
-    if (threadIdx.x < WARP) {
-        float sum = 0;
-#pragma unroll 16
-        for (int i = threadIdx.x; i < o.n; i += WARP)
-            sum = fmaf(x[i], x[i], sum);
-        sum = warp_fold(sum);
-        if (threadIdx.x == 0)
-            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
-    }
-    __syncthreads();
-    return factor;
-}
-
+/* Norms the row into the block's memory; the one that leaves it writes it where the norm says, too. */
 CU_INLINE void norm_here(const struct cu_norm &o, const struct normed &at, bool leaves)
 {
     int n4 = o.n / 4, lane = threadIdx.x % WARP;
@@ -180,7 +183,8 @@ CU_INLINE void norm_here(const struct cu_norm &o, const struct normed &at, bool 
 }
 
 template <class D>
-static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __grid_constant__ struct cu_linear l, int block_rows)
+static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __grid_constant__ struct cu_linear l,
+                                                                      int block_rows)
 {
     extern __shared__ float memory[];
     struct place at = place_of(l, block_rows, blockIdx.x);
@@ -199,30 +203,25 @@ template <class D>
 static struct block_shape norm_shape(const struct cu_linear *l, int *block_rows)
 {
     enum { WARPS = NORM_THREADS / WARP, BLOCKS = 256 };
-    int n_rows = 0;
-    for (int i = 0; i < l->n_parts; i++)
-        n_rows += l->part[i].n_out;
-    *block_rows = ceil_div(ceil_div(n_rows, BLOCKS), D::ROWS) * D::ROWS;
-    return { NORM_THREADS, normed_bytes(l->n) + ((size_t)WARPS * D::WARP_FLOATS + (size_t)*block_rows * D::n_sums(l->n)) * sizeof(float) };
+    *block_rows = ceil_div(ceil_div(n_blocks_of(l, 1), BLOCKS), D::ROWS) * D::ROWS;
+    size_t floats = (size_t)WARPS * D::WARP_FLOATS + (size_t)*block_rows * D::n_sums(l->n);
+    return { NORM_THREADS, normed_bytes(l->n) + floats * sizeof(float) };
 }
 
 template <class D>
 static cudaError_t launch_norm(cudaStream_t st, const struct cu_linear *l)
 {
-    int n_blocks = 0, block_rows;
+    int block_rows;
     struct block_shape shape = norm_shape<D>(l, &block_rows);
-    for (int i = 0; i < l->n_parts; i++)
-        n_blocks += ceil_div(l->part[i].n_out, block_rows);
+    dim3 grid(n_blocks_of(l, block_rows));
     cudaError_t e = allow_bytes(norm_linear<D>, shape.bytes);
-    return e != cudaSuccess ? e : launch_early(norm_linear<D>, n_blocks, shape.threads, shape.bytes, st, *l, block_rows);
+    return e != cudaSuccess ? e : launch_early(norm_linear<D>, grid, shape.threads, shape.bytes, st, *l, block_rows);
 }
 
 extern "C" bool pf_cu_linear_norms(const struct cu_linear *l, size_t shared_bytes)
 {
-    int n_rows = 0, block_rows;
-    for (int i = 0; i < l->n_parts; i++)
-        n_rows += l->part[i].n_out;
-    if (l->rows != 1 || l->n_heads || l->n % 32 || n_rows > NORM_ROWS)
+    int block_rows;
+    if (l->rows != 1 || l->n_heads || l->n % 32 || n_blocks_of(l, 1) > NORM_ROWS)
         return false;
     switch (l->type) {
 #define X(TYPE) case PF_##TYPE: return norm_shape<dot_##TYPE>(l, &block_rows).bytes <= shared_bytes;
@@ -232,9 +231,10 @@ extern "C" bool pf_cu_linear_norms(const struct cu_linear *l, size_t shared_byte
     }
 }
 
-/* ---- Products of many rows ----------------------------------------------------------------------------------------------- */
+/* ---- Products of many rows --------------------------------------------------------------------------------------- */
 
-/* Float weights and many rows: a warp takes MANY_ROWS rows and MANY_OUT outputs, a lane its accumulator of each of them. */
+/* Float weights and many rows: a warp takes MANY_ROWS rows and MANY_OUT outputs, a lane its
+ * accumulator of each of them. */
 enum { MANY_ROWS = 8, MANY_OUT = 4, MANY_THREADS = 8 * WARP };
 
 template <int M>
@@ -303,10 +303,8 @@ static __global__ void __launch_bounds__(MANY_THREADS) float_rows(const __grid_c
 template <class L>
 static cudaError_t launch_float_rows(cudaStream_t st, const struct cu_linear *l)
 {
-    int n_blocks = 0;
-    for (int i = 0; i < l->n_parts; i++)
-        n_blocks += ceil_div(l->part[i].n_out, 4 * MANY_OUT);
-    return launch_early(float_rows<L>, dim3(n_blocks, ceil_div(l->rows, 2 * MANY_ROWS)), MANY_THREADS, 0, st, *l);
+    dim3 grid(n_blocks_of(l, 4 * MANY_OUT), ceil_div(l->rows, 2 * MANY_ROWS));
+    return launch_early(float_rows<L>, grid, MANY_THREADS, 0, st, *l);
 }
 
 template <class D>
@@ -315,18 +313,15 @@ static cudaError_t launch(cudaStream_t st, const struct cu_linear *l)
     if (l->norm.y)
         return launch_norm<D>(st, l);
     enum { TASKS = 4, MANY = 64 };
-    int n_blocks = 0, block_rows = TASK_ROWS;
+    int block_rows = TASK_ROWS;
     while (D::ROWS > 1 && block_rows / D::ROWS * D::n_rounds(l->n) < TASKS)
         block_rows *= 2;
     struct block_shape shape = shape_of<D>(block_rows / D::ROWS, l->n);
-    for (int i = 0; i < l->n_parts; i++)
-        n_blocks += ceil_div(l->part[i].n_out, block_rows);
-    n_blocks *= l->n_heads ? l->n_heads : 1;
     cudaError_t e = allow_bytes(linear<D>, shape.bytes);
     if (e != cudaSuccess)
         return e;
-    int n_y = l->rows < MANY ? 1 : ceil_div(l->rows, CU_VECTOR_ROWS);
-    return launch_early(linear<D>, dim3(n_blocks, n_y), shape.threads, shape.bytes, st, *l, block_rows);
+    dim3 grid(n_blocks_of(l, block_rows) * max(l->n_heads, 1), l->rows < MANY ? 1 : ceil_div(l->rows, CU_VECTOR_ROWS));
+    return launch_early(linear<D>, grid, shape.threads, shape.bytes, st, *l, block_rows);
 }
 
 extern "C" cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l)
@@ -380,8 +375,8 @@ static __global__ void embed_floats(const __grid_constant__ struct embedding e)
         put(e, i, L::at(e.w + (size_t)e.ids[blockIdx.y] * e.row_bytes, i));
 }
 
-extern "C" cudaError_t pf_cu_embed(cudaStream_t st, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int n, float scale,
-                                   const int32_t *ids, int rows, float *x, const struct cu_tables *t)
+extern "C" cudaError_t pf_cu_embed(cudaStream_t st, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int n,
+                                   float scale, const int32_t *ids, int rows, float *x, const struct cu_tables *t)
 {
     struct embedding e = { w, row_bytes, n, scale, ids, x, *t };
     dim3 by_block(ceil_div(n, 32 * 32), rows), by_element(ceil_div(n, 256), rows);

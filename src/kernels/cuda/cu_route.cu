@@ -1,4 +1,5 @@
-/* The router's choice, a block a row; the steps are numbered in kernels/cpu/cpu_route.c. Sums are taken by the first warp. */
+/* The router's choice, a block a row; the steps are numbered in kernels/cpu/cpu_route.c. Sums are
+ * taken by the first warp. */
 #include "kernels/cuda/cu_device.h"
 
 enum { MOST_THREADS = 512 };
@@ -45,8 +46,8 @@ CU_INLINE uint32_t all_min(uint32_t v)
     return ~all_max(~v);
 }
 
-/* The k best of n scores, best first, the lower index of equals; by the first warp, which leaves numbers in place of the scores
- * that rise as they do. What holds a NaN fails the step, but its picks must be indices all the same. */
+/* The k best of n scores, best first, the lower index of equals; by the first warp, which leaves numbers in place of
+ * the scores that rise as they do. What holds a NaN fails the step, but its picks must be indices all the same. */
 CU_INLINE void top_k(float *score, int n, int k, int32_t *picks)
 {
     uint32_t *key = (uint32_t *)score;
@@ -180,14 +181,11 @@ static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_co
 extern "C" cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *op, int *fault)
 {
     const struct pf_routing *r = op->how;
-    size_t bytes = ((size_t)3 * r->n_expert + 2 * (size_t)(r->n_used > r->n_group ? r->n_used : r->n_group)) * sizeof(float);
+    size_t bytes = ((size_t)3 * r->n_expert + 2 * (size_t)max(r->n_used, r->n_group)) * sizeof(float);
     if (r->n_expert > CU_ROUTE_EXPERTS)
         return cudaErrorInvalidValue;
-    if (bytes > 48 << 10) {
-        cudaError_t e = cudaFuncSetAttribute(route_row, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        if (e != cudaSuccess)
-            return e;
-    }
     int threads = r->n_expert >= MOST_THREADS ? MOST_THREADS : ceil_div(r->n_expert, WARP) * WARP;
-    return launch_early(route_row, op->rows, threads, bytes, st, (struct route){ *op, *r, fault });
+    cudaError_t e = allow_bytes(route_row, bytes);
+    struct route o = { *op, *r, fault };
+    return e != cudaSuccess ? e : launch_early(route_row, op->rows, threads, bytes, st, o);
 }

@@ -37,10 +37,9 @@ extern "C" cudaError_t pf_cu_read(cudaStream_t st, const void *p, size_t n, uint
 static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__ struct cu_norm o)
 {
     extern __shared__ float v[];
-    __shared__ float factor;
     float *w = v + o.n, *x = o.x + (size_t)blockIdx.x * o.n;
     const float *add = o.add + (o.add ? (size_t)blockIdx.x * o.n : 0);
-    int row = blockIdx.x, lane = threadIdx.x % WARP;
+    int row = blockIdx.x;
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x)
         w[i] = o.w ? o.w[i] : 1.0f;
@@ -49,16 +48,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_con
     for (int i = threadIdx.x; i < o.n; i += blockDim.x)
         v[i] = o.add ? fmaf(o.a, add[i], x[i]) : x[i];
     __syncthreads();
-    if (threadIdx.x < WARP) {
-        float sum = 0;
-#pragma unroll 16
-        for (int i = lane; i < o.n; i += WARP)
-            sum = fmaf(v[i], v[i], sum);
-        sum = warp_fold(sum);
-        if (lane == 0)
-            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
-    }
-    __syncthreads();
+    float factor = norm_factor(o, v);
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
         float y = v[i] * factor * w[i];
@@ -73,23 +63,13 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_con
 /* The same of rows that are too long to be staged. y may be x. */
 static __global__ void __launch_bounds__(NORM_THREADS) norm_long(const __grid_constant__ struct cu_norm o)
 {
-    __shared__ float factor;
     size_t at = (size_t)blockIdx.x * o.n;
     float *x = o.x + at;
     wait_turn();
     for (int i = threadIdx.x; o.add && i < o.n; i += blockDim.x)
         x[i] = fmaf(o.a, o.add[at + i], x[i]);
     __syncthreads();
-    if (threadIdx.x < WARP) {
-        float sum = 0;
-#pragma unroll 16
-        for (int i = threadIdx.x; i < o.n; i += WARP)
-            sum = fmaf(x[i], x[i], sum);
-        sum = warp_fold(sum);
-        if (threadIdx.x == 0)
-            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
-    }
-    __syncthreads();
+    float factor = norm_factor(o, x);
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
         float y = x[i] * factor * (o.w ? o.w[i] : 1.0f);
@@ -119,17 +99,14 @@ static __global__ void norm_short(const __grid_constant__ struct cu_norm o)
 
 extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
 {
-    enum { SHORT = 512, STATIC_BYTES = 48 << 10, LONG_BYTES = 64 << 10 };
+    enum { SHORT = 512, LONG_BYTES = 64 << 10 };
     size_t bytes = 2 * (size_t)o->n * sizeof(float);
-    if (o->n <= SHORT && !o->add && !o->q.q) {
+    if (o->n <= SHORT && !o->add && !o->q.q)
         return launch_early(norm_short, ceil_div(o->rows, THREADS / WARP), THREADS, 0, st, *o);
-    }
-    if (bytes > LONG_BYTES)                  /* more than a block of every GPU may have */
+    /* So much is all that blocks of the smallest GPUs may have, and the factor takes of it. */
+    if (bytes > LONG_BYTES || allow_bytes(norm_row, bytes) != cudaSuccess) {
+        cudaGetLastError();
         return launch_early(norm_long, o->rows, NORM_THREADS, 0, st, *o);
-    if (bytes > STATIC_BYTES) {
-        cudaError_t e = cudaFuncSetAttribute(norm_row, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
-        if (e != cudaSuccess)
-            return e;
     }
     int threads = o->n >= NORM_THREADS ? NORM_THREADS : (o->n + WARP - 1) / WARP * WARP;
     return launch_early(norm_row, o->rows, threads, bytes, st, *o);
@@ -158,8 +135,8 @@ static __global__ void layer_norm(const float *x, const float *w, const float *b
         y[(size_t)blockIdx.x * n + i] = (float)((v[i] - mean) * factor) * w[i] + bias[i];
 }
 
-extern "C" cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n,
-                                        int rows, float *y)
+extern "C" cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps,
+                                        int n, int rows, float *y)
 {
     return launch_early(layer_norm, rows, 128, (size_t)n * sizeof(float), st, x, w, bias, eps, n, y);
 }
@@ -185,14 +162,16 @@ static __global__ void act_elements(struct pf_act act, const float *gate, const 
         y[i] = activation(act, gate[i], up[i]);
 }
 
-extern "C" cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
+extern "C" cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n,
+                                 float *y)
 {
     return launch_early(act_elements, ceil_div(n, THREADS), THREADS, 0, st, act, gate, up, n, y);
 }
 
 /* A warp takes a block of 32. */
-static __global__ void act_picks(struct pf_act act, const float *gate, const float *up, const __grid_constant__ struct cu_x x, int n,
-                                 int n_blocks, const int32_t *picks, const uint8_t *const *only, int *fault)
+static __global__ void act_picks(struct pf_act act, const float *gate, const float *up,
+                                 const __grid_constant__ struct cu_x x, int n, int n_blocks, const int32_t *picks,
+                                 const uint8_t *const *only, int *fault)
 {
     wait_turn();
     if (only && !only[picks[blockIdx.y]])
@@ -208,12 +187,13 @@ static __global__ void act_picks(struct pf_act act, const float *gate, const flo
         quantise_block(a, &x, n, blockIdx.y, b, fault);
 }
 
-extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up, const struct cu_x *x,
-                                       int n, int rows, const int32_t *picks, const uint8_t *const *only, int *fault)
+extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up,
+                                       const struct cu_x *x, int n, int rows, const int32_t *picks,
+                                       const uint8_t *const *only, int *fault)
 {
     int n_blocks = ceil_div(n, 32);
-    return launch_early(act_picks, dim3(ceil_div(n_blocks, THREADS / WARP), rows), THREADS, 0, st, act, gate, up, *x, n, n_blocks,
-                        picks, only, fault);
+    return launch_early(act_picks, dim3(ceil_div(n_blocks, THREADS / WARP), rows), THREADS, 0, st, act, gate, up, *x, n,
+                        n_blocks, picks, only, fault);
 }
 
 static __global__ void add_elements(float *y, float a, const float *x, int64_t n)
@@ -319,7 +299,8 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
 {
     wait_turn();
     extern __shared__ float shared[];
-    int lane = threadIdx.x % WARP, head = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, row = blockIdx.y, part = 0;
+    int lane = threadIdx.x % WARP, head = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, row = blockIdx.y,
+        part = 0;
     float *v = shared + threadIdx.x / WARP * longest;
     while (part < 2 && head >= o.rope[part].n_head)
         head -= o.rope[part++].n_head;
@@ -347,23 +328,38 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
 extern "C" cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *o)
 {
     int n = o->rope[0].n_head + o->rope[1].n_head + o->kv.n_kv_head, longest = max(o->rope[0].hd, o->rope[1].hd);
-    return launch_early(heads, dim3(ceil_div(n, THREADS / WARP), o->rows), THREADS, THREADS / WARP * longest * sizeof(float), st,
-                        *o, longest);
+    return launch_early(heads, dim3(ceil_div(n, THREADS / WARP), o->rows), THREADS,
+                        THREADS / WARP * longest * sizeof(float), st, *o, longest);
 }
 
-static __global__ void copy_blocks(const __grid_constant__ struct pf_copy c)
+struct copies {
+    struct pf_copy c[4];
+};
+
+/* blockIdx.y: row; blockIdx.z: which. */
+static __global__ void copy_blocks(const __grid_constant__ struct copies o)
 {
     wait_turn();
+    const struct pf_copy &c = o.c[blockIdx.z];
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, block = i / c.n, at = i % c.n;
     if (block < c.n_blocks)
-        c.to[blockIdx.y * c.to_row + block * c.to_block + at] = c.from[blockIdx.y * c.from_row + block * c.from_block + at];
+        c.to[blockIdx.y * c.to_row + block * c.to_block + at] =
+            c.from[blockIdx.y * c.from_row + block * c.from_block + at];
 }
 
 extern "C" cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copies, int rows)
 {
+    enum { MOST = sizeof(struct copies) / sizeof(struct pf_copy) };
     cudaError_t e = cudaSuccess;
-    for (int i = 0; e == cudaSuccess && i < n_copies; i++)
-        e = launch_early(copy_blocks, dim3(ceil_div((int64_t)copies[i].n * copies[i].n_blocks, THREADS), rows), THREADS, 0, st,
-                         copies[i]);
+    for (int first = 0; e == cudaSuccess && first < n_copies; first += MOST) {
+        struct copies o = {};
+        int n = min(n_copies - first, (int)MOST);
+        int64_t longest = 0;
+        for (int i = 0; i < n; i++) {
+            o.c[i] = copies[first + i];
+            longest = max(longest, (int64_t)o.c[i].n * o.c[i].n_blocks);
+        }
+        e = launch_early(copy_blocks, dim3(ceil_div(longest, THREADS), rows, n), THREADS, 0, st, o);
+    }
     return e;
 }

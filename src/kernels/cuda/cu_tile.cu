@@ -1,14 +1,16 @@
-/* Matrix products of many rows on the tensor cores, int8 codes times int8 activations, in the order of docs/numerics.md:
- * dense ones, and those of experts, whose picks are sorted so that an expert's weights are unpacked once for many of them.
+/* Matrix products of many rows on the tensor cores, int8 codes times int8 activations, in the order of
+ * docs/numerics.md: dense ones, and those of experts, whose picks are sorted so that an expert's weights are unpacked
+ * once for many of them.
  *
  *     a tile: TILE_M weight rows x `width` columns (rows of the batch, or picks of one expert)
  *     warps: four down, width / 32 across, each 32 x 32; a warp's mma gives isum of 16 x 8 for one block of 32
- *     per segment (256 elements): codes and scales of the tile's rows go to shared memory, the activations too: a stage;
+ *     per segment (256 elements): codes and scales of the tile's rows go to shared memory, the activations too: a
+ *                                   stage;
  *                                 eight steps of mma and float terms; then total = total + s
  *
- * A block of threads goes through every gridDim.x'th tile, segment after segment without a break: while it computes on one
- * stage it fills the other, half of the warps filling first and half computing first, so that loads are waited for under
- * cover of products. Where shared memory holds one stage only, filling and computing take turns.
+ * A block of threads goes through every gridDim.x'th tile, segment after segment without a break: while it computes on
+ * one stage it fills the other, half of the warps filling first and half computing first, so that loads are waited for
+ * under cover of products. Where shared memory holds one stage only, filling and computing take turns.
  *
  * Types whose scales are per 16 take two mma of half the depth. */
 #include <cuda_pipeline.h>
@@ -118,7 +120,8 @@ CU_INLINE void load_weights(const struct stage &m, const struct cu_tiles &o, con
         uint4 *to = (uint4 *)(m.w + r * STRIDE + 32 * k);
         to[0] = make_uint4(blk.code[0], blk.code[1], blk.code[2], blk.code[3]);
         to[1] = make_uint4(blk.code[4], blk.code[5], blk.code[6], blk.code[7]);
-        m.dw[k * LINE + r] = make_float2(blk.dw, R::kind == TWO_SCALES ? blk.dw1 : R::kind == MINIMUMS ? -blk.mw : 0.0f);
+        float other = R::kind == TWO_SCALES ? blk.dw1 : R::kind == MINIMUMS ? -blk.mw : 0.0f;
+        m.dw[k * LINE + r] = make_float2(blk.dw, other);
         if (per_16<R>::scales)
             m.sc[k * LINE + r] = (blk.sc[0] & 0xffff) | blk.sc[1] << 16;
         if (per_16<R>::minimums)
@@ -134,10 +137,10 @@ CU_INLINE void find_rows(const struct cu_tiles &o, const struct item &t, int *x_
 }
 
 template <class R>
-CU_INLINE void load_activations(const struct stage &m, const struct cu_tiles &o, int n_columns, const int *x_row, int width, int b0,
-                                int n_blocks)
+CU_INLINE void load_activations(const struct stage &m, const struct cu_tiles &o, int n_columns, const int *x_row,
+                                int width, int b0, int n_blocks)
 {
-    enum { PIECES = K / 16 };                            /* threads go over columns: each has its own piece, its own block */
+    enum { PIECES = K / 16 };             /* threads go over columns: each has its own piece, its own block */
     int piece = threadIdx.x % PIECES, k = threadIdx.x % SEGMENT;
     const int8_t *q = o.x.q + b0 * 32 + piece * 16;
     for (int c = threadIdx.x / PIECES; c < n_columns && b0 + piece / 2 < n_blocks; c += blockDim.x / PIECES)
@@ -154,8 +157,8 @@ CU_INLINE void load_activations(const struct stage &m, const struct cu_tiles &o,
 
 /* One 16 x 8 piece of a block: the scales of its two rows (8 apart) and two columns. */
 template <class R>
-CU_INLINE void step(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float2 *w, const int *sc, const int *mn, const float4 &x,
-                    const int *sum, float (&s)[4])
+CU_INLINE void step(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float2 *w, const int *sc, const int *mn,
+                    const float4 &x, const int *sum, float (&s)[4])
 {
     int lower[4], upper[4];
     if (per_16<R>::scales || R::kind == TWO_SCALES) {
@@ -270,7 +273,8 @@ CU_INLINE struct item item_at(const struct cu_tiles &o, int n_row_tiles, int wid
 }
 
 template <class R>
-static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_constant__ struct cu_tiles o, int n_row_tiles, int n_stages)
+static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_constant__ struct cu_tiles o,
+                                                                int n_row_tiles, int n_stages)
 {
     extern __shared__ uint4 shared[];
     int width = blockDim.x / 4, n_blocks = o.n / 32, n_segments = (n_blocks + SEGMENT - 1) / SEGMENT;
@@ -278,8 +282,8 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_con
     int warp = threadIdx.x / WARP, row0 = warp % 4 * 32, col0 = warp / 4 * 32;
     bool compute_first = n_stages == 1 || warp / 4 % 2;
     float total[2][4][4] = {};
-    int coming = blockIdx.x, coming_segment = 0, now_segment = -1;       /* what is filled; what is computed, -1: nothing */
-    int *x_row = (int *)((uint8_t *)shared + n_stages * stage_bytes(width)), half = 0;      /* which of the two is for next */
+    int coming = blockIdx.x, coming_segment = 0, now_segment = -1;    /* filled; computed, -1: nothing */
+    int *x_row = (int *)((uint8_t *)shared + n_stages * stage_bytes(width)), half = 0;  /* which is for next */
     struct item next = {}, now = {};
     if (coming < n_items) {
         next = item_at(o, n_row_tiles, width, coming);
@@ -291,8 +295,8 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_con
         for (int turn = 0; turn < 2; turn++) {
             if ((turn == 0) == compute_first) {
                 if (now_segment >= 0 && col0 < now.n_columns)
-                    segment<R>(stage_at((uint8_t *)shared + (n + 1) % n_stages * stage_bytes(width), width), width, row0, col0,
-                               min((int)SEGMENT, n_blocks - now_segment * SEGMENT), total);
+                    segment<R>(stage_at((uint8_t *)shared + (n + 1) % n_stages * stage_bytes(width), width), width,
+                               row0, col0, min((int)SEGMENT, n_blocks - now_segment * SEGMENT), total);
                 continue;
             }
             if (n_stages == 1)
@@ -332,7 +336,8 @@ static cudaError_t launch(cudaStream_t st, const struct cu_tiles *o, const struc
     cudaError_t e = cudaFuncSetAttribute(tiles<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    int n_columns = o->groups ? pf_cu_max_tiles(o->n_columns, o->n_expert, shape->width) : ceil_div(o->n_columns, shape->width);
+    int n_columns = o->groups ? pf_cu_max_tiles(o->n_columns, o->n_expert, shape->width) :
+        ceil_div(o->n_columns, shape->width);
     int n_blocks = min(n_row_tiles * n_columns, shape->n_blocks);
     tiles<R><<<n_blocks, 4 * shape->width, bytes, st>>>(*o, n_row_tiles, shape->n_stages);
     return cudaGetLastError();
@@ -363,7 +368,7 @@ extern "C" cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *o, co
     }
 }
 
-/* ---- Picks by expert ---------------------------------------------------------------------------------------------------- */
+/* ---- Picks by expert --------------------------------------------------------------------------------------------- */
 
 extern "C" int pf_cu_max_tiles(int n_picks, int n_expert, int width)
 {

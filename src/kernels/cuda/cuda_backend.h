@@ -8,17 +8,19 @@
  *     cuda_ops.c       operations on rows                 cuda_experts.c   routed experts
  *     cuda_share.c     experts shared with the host: hand-off, copies
  *
- * Owner and thread as in backend.h: one thread at a time. All work goes to one stream, what is set up too: a plain cudaMemcpy
- * may return before its bytes have arrived, and nothing of this stream waits for it. Nothing waits for the device but
- * finish, and nothing is allocated after the first step but through buf_alloc.
+ * Owner and thread as in backend.h: one thread at a time. All work goes to one stream, what is set up too: a plain
+ * cudaMemcpy may return before its bytes have arrived, and nothing of this stream waits for it. Nothing waits for the
+ * device but finish, and nothing is allocated after the first step but through buf_alloc.
  *
  * Invariants:
- *  1. Weights are named by their host addresses. placed (kernels/placed.h) maps host ranges to device copies. A table of expert addresses is placed like a vector, under the address of the host's table.
+ *  1. Weights are named by their host addresses. placed (kernels/placed.h) maps host ranges to device copies. A table
+ *     of expert addresses is placed like a vector, under the address of the host's table.
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (pf_cuda_wrote).
- *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel: a product
- *     waits for the addition of what it puts out, an addition whose product is gone for the norm that reads its sum, a norm
- *     for the product that reads it, norms of heads and rotation for kv_store, and this for attention. Any other operation starts them first, one by one, as they
- *     came (pf_cuda_settle).
+ *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel:
+ *     a product waits for the addition of what it puts out, an addition whose product is gone for the norm that reads
+ *     its sum, a norm for the product that reads it, norms of heads and rotation for kv_store, and this for attention.
+ *     Any other operation, and whatever ends a step or frees memory, starts what is held first, as it came
+ *     (pf_cuda_settle). So of product, held, norm, stored and heads only one has something at a time.
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
  *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
  *     on, so that capturing never has to place a vector. Where there is no memory for a graph, none are made any more.
@@ -73,7 +75,7 @@ struct cuda_backend {
     char              describe[32];
     bool              has_tiles;         /* enough shared memory for matrix products by tiles */
     struct cu_tile_shape shape;          /* of those */
-    size_t            shared_bytes;      /* that a block may have */
+    size_t            shared_bytes;      /* that a block may have besides static variables */
     uint64_t          budget, used;      /* bytes of device memory: may take, has taken */
 
     struct pf_placed  placed;
@@ -86,7 +88,7 @@ struct cuda_backend {
     struct pf_backend_sizes sizes;
     char             *scratch;
     size_t            scratch_bytes;
-    struct cu_x       x, a, h;           /* inputs of dense and gate/up products; of down products; of products by head */
+    struct cu_x       x, a, h;           /* inputs of dense, gate and up products; of down; by head */
     float            *up;                /* [max_picks][n_ff] */
     float            *pick_out;          /* [max_picks][n_out] */
     float            *low;               /* [max_picks][expert_rank] */
@@ -166,13 +168,14 @@ pf_status pf_cuda_floats_at(struct cuda_backend *b, const float *host, size_t n,
 /* The table of the experts' device addresses. */
 pf_status pf_cuda_table_at(struct cuda_backend *b, const uint8_t *const *host, int n, const uint8_t *const **out);
 
-/* Pieces of a step's experts: cuda_experts.c. table: [3][n_expert] addresses of gate, up, down; NULL: all were placed. */
+/* Pieces of a step's experts: cuda_experts.c. table: [3][n_expert] addresses of gate, up, down;
+ * NULL: all were placed. */
 pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e);
 
-/* Sharing: cuda_share.c. begin: a step is about to be run plainly (-1) or captured. reset: a graph is about to be launched.
- * serve: the host's part of it. */
+/* Sharing: cuda_share.c. begin: a step is about to be run plainly (-1) or captured. reset: a graph is about to be
+ * launched. serve: the host's part of it. */
 bool      pf_cuda_share_allows_graphs(const struct cuda_backend *b);
 void      pf_cuda_share_begin(struct cuda_backend *b, int graph);
 void      pf_cuda_share_reset(struct cuda_backend *b);

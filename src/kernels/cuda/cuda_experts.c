@@ -23,17 +23,18 @@ static struct tables tables_at(const uint8_t **at, int n_expert)
     return (struct tables){ at, at ? at + n_expert : NULL, at ? at + 2 * n_expert : NULL };
 }
 
-/* What adapters add to y [picks][w->n_out], which w has put out; pick p's input is row p / n_used of x. only: a table of experts, those
- * it has no address for are left alone; NULL: none is. */
+/* What adapters add to y [picks][w->n_out], which w has put out; pick p's input is row p / n_used of x. only: a table
+ * of experts, those it has no address for are left alone; NULL: none is. */
 static pf_status add_low(struct cuda_backend *b, const struct pf_experts_op *e, const struct pf_expert_weight *w,
                          const uint8_t *const *only, const struct cu_x *x, int n_used, float *y)
 {
     int n_picks = e->rows * e->n_used;
     for (const struct pf_expert_lora *l = w->lora; l; l = l->next) {
-        struct cu_experts low = { .n = l->a.n_in, .n_out = l->a.n_out, .n_used = n_used, .rows = n_picks / n_used, .picks = e->picks,
-                                  .x = *x, .tables = b->tables, .only = only };
+        struct cu_experts low = { .n = l->a.n_in, .n_out = l->a.n_out, .n_used = n_used, .rows = n_picks / n_used,
+                                  .picks = e->picks, .x = *x, .tables = b->tables, .only = only };
         struct cu_experts sum = { .n = l->b.n_in, .n_out = l->b.n_out, .n_used = 1, .rows = n_picks, .picks = e->picks,
-                                  .x = { .f = b->low }, .tables = b->tables, .only = only, .adds = true, .add = l->scale };
+                                  .x = { .f = b->low }, .tables = b->tables, .only = only, .adds = true,
+                                  .add = l->scale };
         PF_TRY(expert_weight(b, &l->a, e->n_expert, NULL, &low.w));
         PF_TRY(expert_weight(b, &l->b, e->n_expert, NULL, &sum.w));
         PF_TRY(pf_cuda_floats_at(b, w->scale, (size_t)e->n_expert, &sum.add_scale));
@@ -43,15 +44,17 @@ static pf_status add_low(struct cuda_backend *b, const struct pf_experts_op *e, 
     return PF_OK;
 }
 
-/* b->a = act(gate, b->up) for the picks of the experts in `only`: floats if somebody reads them, and what down reads. gate is b->a.f. */
-static pf_status activate(struct cuda_backend *b, const struct pf_experts_op *e, const float *gate, const uint8_t *const *only)
+/* b->a = act(gate, b->up) for the picks of the experts in `only`: floats if somebody reads them, and what down
+ * reads. gate is b->a.f. */
+static pf_status activate(struct cuda_backend *b, const struct pf_experts_op *e, const float *gate,
+                          const uint8_t *const *only)
 {
     struct cu_x out = b->a;
     bool quantised = pf_cuda_is_quantised(e->down->type);
     out.f = e->down->lora || !quantised ? out.f : NULL;
     out.q = quantised ? out.q : NULL;
-    return pf_cuda_put(b, pf_cu_act_picks(b->stream, e->act, gate, b->up, &out, e->gate->n_out, e->rows * e->n_used, e->picks, only,
-                                          b->fault), "an activation");
+    return pf_cuda_put(b, pf_cu_act_picks(b->stream, e->act, gate, b->up, &out, e->gate->n_out, e->rows * e->n_used,
+                                          e->picks, only, b->fault), "an activation");
 }
 
 /* a = act(gate x, up x) for every pick, quantised if down wants that. */
@@ -60,7 +63,8 @@ pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e,
     bool quantised = pf_cuda_is_quantised(e->down->type);
     struct tables at = tables_at(table, e->n_expert);
     struct cu_experts o = { .act = e->act, .weigh_input = e->weigh_input, .n = e->gate->n_in, .n_out = e->gate->n_out,
-                            .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .tables = b->tables };
+                            .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights,
+                            .tables = b->tables };
     struct cu_x out = b->a;
     bool codes = pf_cuda_is_quantised(e->gate->type) || pf_cuda_is_quantised(e->up->type);
     PF_TRY(pf_cuda_quantise_x(b, e->x, o.n, e->rows, codes, &o.x));
@@ -68,7 +72,7 @@ pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e,
     PF_TRY(expert_weight(b, e->up, e->n_expert, at.up, &o.w2));
     if (e->gate->type == e->up->type && !e->gate->lora && !e->up->lora) {
         out.q = quantised ? out.q : NULL;
-        return pf_cuda_put(b, pf_cu_gate_up(b->stream, &o, &out, b->fault), "gate and up");
+        return pf_cuda_put(b, pf_cu_gate_up(b->stream, &o, &out, b->shared_bytes, b->fault), "gate and up");
     }
     float *gate = (float *)(uintptr_t)out.f;
     CU_PUT(b, pf_cu_expert_rows(b->stream, &o, gate), "gate");
@@ -93,11 +97,11 @@ pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *
 /* y = the sums of pick_out. */
 pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e)
 {
-    float *y = e->y;
-    pf_cuda_wrote(b, y, (int64_t)e->rows * e->down->n_out);
+    const float *weights = e->weigh_input ? NULL : e->weights;
+    pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
     return pf_cuda_hold(b, &(struct held_product){
-        .kind = HELD_COMBINE, .y = y, .n = e->rows * e->down->n_out,
-        .combine = { b->pick_out, e->weigh_input ? NULL : e->weights, e->down->n_out, e->n_used, e->rows, y } });
+        .kind = HELD_COMBINE, .y = e->y, .n = e->rows * e->down->n_out,
+        .combine = { b->pick_out, weights, e->down->n_out, e->n_used, e->rows, e->y } });
 }
 
 /* Adds a matrix of every expert to a product by tiles. */
@@ -128,7 +132,8 @@ static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *
     struct cu_tiles o = { .n_columns = n_picks, .tables = b->tables, .groups = b->groups, .n_expert = e->n_expert,
                           .x_divisor = e->n_used, .weights = e->weigh_input ? e->weights : NULL };
     PF_TRY(pf_cuda_quantise_x(b, e->x, e->gate->n_in, e->rows, true, &o.x));
-    CU_PUT(b, pf_cu_group(b->stream, e->picks, n_picks, e->n_expert, b->shape.width, at.gate, b->groups), "sorting picks");
+    CU_PUT(b, pf_cu_group(b->stream, e->picks, n_picks, e->n_expert, b->shape.width, at.gate, b->groups),
+           "sorting picks");
     PF_TRY(add_part(b, e, e->gate, at.gate, gate, &o));
     if (e->up->type != e->gate->type) {
         PF_TRY(run_tiles(b, &o));
@@ -151,7 +156,8 @@ static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *
 
 static bool all_quantised(const struct pf_experts_op *e)
 {
-    return pf_cuda_is_quantised(e->gate->type) && pf_cuda_is_quantised(e->up->type) && pf_cuda_is_quantised(e->down->type);
+    return pf_cuda_is_quantised(e->gate->type) && pf_cuda_is_quantised(e->up->type) &&
+           pf_cuda_is_quantised(e->down->type);
 }
 
 static bool by_tiles(const struct cuda_backend *b, const struct pf_experts_op *e)
@@ -163,7 +169,8 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cu_experts o = { .weigh_input = e->weigh_input, .n = e->gate->n_out, .n_out = e->down->n_out,
-                            .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .x = b->a, .tables = b->tables };
+                            .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .x = b->a,
+                            .tables = b->tables };
     PF_TRY(pf_cuda_settle(b));
     uint64_t bytes = pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up) + pf_expert_weight_bytes(e->down);
     b->base.weight_bytes_read += (uint64_t)(e->rows * e->n_used) * bytes;
@@ -181,7 +188,7 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
     return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_DOWN, .down = o, .y = e->y, .n = e->rows * o.n_out });
 }
 
-/* ---- In parts, for experts that were copied to buffers of the device ------------------------------------------------- */
+/* ---- In parts, for experts that were copied to buffers of the device --------------------------------------------- */
 
 pf_status pf_cuda_experts_begin(pf_backend *backend, const struct pf_experts_op *e)
 {
@@ -212,7 +219,8 @@ pf_status pf_cuda_experts_part(pf_backend *backend, const int *experts, int n)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     const struct pf_experts_op *e = &b->parts;
-    b->base.weight_bytes_read += (uint64_t)n * (pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up) + pf_expert_weight_bytes(e->down));
+    b->base.weight_bytes_read += (uint64_t)n * (pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up) +
+                                                pf_expert_weight_bytes(e->down));
     for (int i = 0; i < n; i += CU_TABLE_ENTRIES)
         PF_TRY(run_part(b, experts + i, n - i < CU_TABLE_ENTRIES ? n - i : CU_TABLE_ENTRIES));
     return PF_OK;

@@ -129,9 +129,9 @@ pf_status pf_cuda_finish(pf_backend *backend)
         cudaGraphDestroy(unfinished);
     b->x_of = NULL;
     CU_TRY(cudaStreamSynchronize(b->stream), "a step");
-    PF_TRY(st);
     int fault = *b->fault;
-    *b->fault = CU_FINE;
+    *b->fault = CU_FINE;                 /* the next step's are its own, whatever became of this one */
+    PF_TRY(st);
     if (fault == CU_ACTIVATION_NOT_FINITE)
         PF_FAIL(PF_ENUMERIC, "an activation in front of a quantised product is not finite");
     if (fault == CU_ROUTER_NOT_FINITE)

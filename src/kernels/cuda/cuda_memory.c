@@ -40,14 +40,16 @@ void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared)
 {
     if (!p)
         return;
-    cudaSetDevice(pf_cuda_of(backend)->device);
-    cudaStreamSynchronize(pf_cuda_of(backend)->stream);
+    struct cuda_backend *b = pf_cuda_of(backend);
+    cudaSetDevice(b->device);
+    (void)pf_cuda_settle(b);             /* what is held may name it */
+    cudaStreamSynchronize(b->stream);
     if (shared) {
         cudaFreeHost(p);
         return;
     }
-    pf_cuda_drop_graphs(pf_cuda_of(backend));
-    pf_cuda_free(pf_cuda_of(backend), p, bytes);
+    pf_cuda_drop_graphs(b);
+    pf_cuda_free(b, p, bytes);
 }
 
 void pf_cuda_buf_copy(pf_backend *backend, const struct pf_buf_copy *c)

@@ -6,10 +6,12 @@
 
 static pf_status start_product(struct cuda_backend *b)
 {
-    const struct held_product p = b->product;
+    struct held_product p = b->product;
     b->product.kind = HELD_NOTHING;
-    if (p.kind == HELD_LINEAR)
+    if (p.kind == HELD_LINEAR) {
+        p.linear.residual = p.residual;
         CU_PUT(b, pf_cu_linear(b->stream, &p.linear), "a product");
+    }
     if (p.kind == HELD_DOWN)
         CU_PUT(b, pf_cu_down(b->stream, &p.down, p.y, &p.residual), "down");
     if (p.kind == HELD_COMBINE)
@@ -67,8 +69,8 @@ pf_status pf_cuda_embed(pf_backend *backend, const struct pf_weight *w, const in
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_matrix_at(b, w->data, &data));
     pf_cuda_wrote(b, x, (int64_t)rows * w->n_in);
-    return pf_cuda_put(b, pf_cu_embed(b->stream, w->type, data, w->row_bytes, w->n_in, w->scale, ids, rows, x, &b->tables),
-                         "embedding");
+    return pf_cuda_put(b, pf_cu_embed(b->stream, w->type, data, w->row_bytes, w->n_in, w->scale, ids, rows, x,
+                                      &b->tables), "embedding");
 }
 
 pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, float eps, int n, int rows, float *y)
@@ -77,7 +79,6 @@ pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, 
     struct cu_norm o = { .x = (float *)(uintptr_t)x, .eps = eps, .n = n, .rows = rows, .y = y, .fault = b->fault };
     bool with_add = b->held.y == x && b->held.n == (int64_t)n * rows;
     bool for_product = y != x && n % 32 == 0 && n <= b->sizes.max_n_in && rows <= b->sizes.max_rows;
-    bool aligned = ((uintptr_t)x | (uintptr_t)y) % 16 == 0;
     if (with_add) {
         o.add = b->held.x;
         o.a = b->held.a;
@@ -96,6 +97,7 @@ pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, 
         b->x_of = y;
         b->x_floats = (int64_t)n * rows;
     }
+    bool aligned = ((uintptr_t)x | (uintptr_t)y | (uintptr_t)o.w) % 16 == 0;         /* of four floats at a time */
     if (for_product && rows == 1 && !with_add && aligned) {
         b->norm = o;
         return PF_OK;
@@ -140,8 +142,8 @@ static pf_status same_type(struct cuda_backend *b, const struct pf_linear *l, in
 /* The same for the rows of a prompt, by tiles. */
 static pf_status linear_tiles(struct cuda_backend *b, const struct cu_linear *l)
 {
-    struct cu_tiles o = { .type = l->type, .row_bytes = l->row_bytes, .n_parts = l->n_parts, .n = l->n, .n_columns = l->rows,
-                          .x = l->x, .tables = b->tables };
+    struct cu_tiles o = { .type = l->type, .row_bytes = l->row_bytes, .n_parts = l->n_parts, .n = l->n,
+                          .n_columns = l->rows, .x = l->x, .tables = b->tables };
     for (int i = 0; i < l->n_parts; i++)
         o.part[i] = (struct cu_tile_part){ .w = l->part[i].w, .scale = l->part[i].scale, .bias = l->part[i].bias,
                                            .y = l->part[i].y, .n_out = l->part[i].n_out };
@@ -154,7 +156,8 @@ static pf_status put_linear(struct cuda_backend *b, const struct cu_linear *l, b
     if (b->has_tiles && l->rows > CU_VECTOR_ROWS && pf_cuda_is_quantised(l->type))
         return linear_tiles(b, l);
     if (only && l->rows == 1 && l->n_parts == 1)
-        return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_LINEAR, .linear = *l, .y = l->part[0].y, .n = l->part[0].n_out });
+        return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_LINEAR, .linear = *l, .y = l->part[0].y,
+                                                       .n = l->part[0].n_out });
     return pf_cuda_put(b, pf_cu_linear(b->stream, l), "a product");
 }
 
@@ -196,8 +199,9 @@ pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h)
     const struct pf_weight *w = h->w;
     struct cu_x x = b->h;
     struct cu_linear o = { .n_parts = 1, .n = w->n_in, .rows = h->rows, .type = w->type, .row_bytes = w->row_bytes,
-                           .tables = b->tables, .n_heads = h->n_head, .head_rows = h->head_rows, .x_stride = h->x_stride,
-                           .y_stride = h->y_stride, .part = { { .y = h->y, .scale = w->scale, .n_out = h->n_out } } };
+                           .tables = b->tables, .n_heads = h->n_head, .head_rows = h->head_rows,
+                           .x_stride = h->x_stride, .y_stride = h->y_stride,
+                           .part = { { .y = h->y, .scale = w->scale, .n_out = h->n_out } } };
     x.f = h->x;
     o.x = x;
     b->base.weight_bytes_read += w->row_bytes * (uint64_t)h->n_out * (uint64_t)h->n_head;
@@ -236,13 +240,19 @@ pf_status pf_cuda_act(pf_backend *backend, struct pf_act act, const float *gate,
     return pf_cuda_put(b, pf_cu_act(b->stream, act, gate, up, n, y), "an activation");
 }
 
-/* If y += a * x may be done by the product that makes x: it is started. */
+/* Whether blocks of the product still read y when others have put out what they made. */
+static bool reads(const struct held_product *p, const float *y)
+{
+    return p->kind == HELD_LINEAR && (p->linear.x.f == y || (p->linear.norm.y && p->linear.norm.x == y));
+}
+
+/* Whether y += a * x is left to the product that makes x, which is started next. */
 static bool joins_product(struct cuda_backend *b, float *y, float a, const float *x, int64_t n)
 {
-    if (b->product.kind == HELD_NOTHING || b->product.y != x || b->product.n != n || b->heads.n_norms || b->heads.n_ropes)
+    struct held_product *p = &b->product;
+    if (p->kind == HELD_NOTHING || p->y != x || p->n != n || reads(p, y))
         return false;
-    b->product.residual = (struct cu_residual){ y, a };
-    b->product.linear.residual = b->product.kind == HELD_LINEAR ? b->product.residual : b->product.linear.residual;
+    p->residual = (struct cu_residual){ y, a };
     return true;
 }
 
@@ -292,7 +302,8 @@ static bool heads_together(const struct held_heads *h, const float *k, int rows,
         const struct cu_norm *norm = &h->norm[i];
         int part = norm->x == h->rope[1].x;
         const struct pf_rope_op *r = &h->rope[part];
-        if (norm->x != r->x || norm->n != r->hd || norm->rows != rows * r->n_head || norm->eps != h->norm[0].eps)
+        if (norm->x != r->x || norm->n != r->hd || norm->rows != rows * r->n_head || norm->eps != h->norm[0].eps ||
+            out->norm[part])
             return false;
         out->norm[part] = true;
         out->weight[part] = norm->w;
@@ -325,7 +336,8 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_floats_at(b, a->sinks, (size_t)a->n_head, &o.sinks));
     int64_t n_out = (int64_t)a->n_head * a->kv->hd_v;
-    bool for_product = a->rows <= CU_VECTOR_ROWS && !a->chosen && !a->blocks && a->kv->hd_v % 32 == 0 && n_out <= b->sizes.max_n_in;
+    bool for_product = a->rows <= CU_VECTOR_ROWS && !a->chosen && !a->blocks && a->kv->hd_v % 32 == 0 &&
+                       n_out <= b->sizes.max_n_in;
     struct cu_x x = b->x;
     pf_cuda_wrote(b, a->out, a->rows * n_out);
     if (for_product) {
@@ -334,9 +346,8 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
     } else {
         x.q = NULL;
     }
-    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x, heads.rows ? &heads : NULL,
-                                              b->shared_bytes, b->fault),
-                         "attention");
+    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x,
+                                          heads.rows ? &heads : NULL, b->shared_bytes, b->fault), "attention");
 }
 
 pf_status pf_cuda_route(pf_backend *backend, const struct pf_route_op *r)

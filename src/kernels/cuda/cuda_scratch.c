@@ -83,6 +83,7 @@ pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *si
     if (b->scratch && memcmp(&s, &b->sizes, sizeof s) == 0)
         return PF_OK;
     size_t bytes = (size_t)pf_cuda_scratch_bytes(backend, &s);
+    PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_alloc(b, bytes, "scratch", &scratch));
     cudaStreamSynchronize(b->stream);
     pf_cuda_drop_graphs(b);

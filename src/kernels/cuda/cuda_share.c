@@ -1,15 +1,16 @@
 /* Experts shared with the host: see kernels/share.h.
  *
- *     stream      .. | offer | experts it holds | take: waits | late experts | combine | ..      one layer, in every kind of step
+ *     stream      .. | offer | experts it holds | take: waits | late experts | combine | ..      one layer of a step
  *     this thread          `-> await -> serve -> raise the flag -^
  *     copies      a stream for what a step needs now, one for what it may need some day
  *
- * Run plainly, a layer is served as soon as its operations up to `offer` are on the stream. In a captured step, layers are only
- * listed (served[graph]); once the graph is launched, pf_cuda_share_serve goes through the list. Either way the GPU is never
- * left waiting: if the host fails, it raises all flags with CU_FLAG_GIVEN_UP, and the kernel's own patience ends too.
+ * Run plainly, a layer is served as soon as its operations up to `offer` are on the stream. In a captured step,
+ * layers are only listed (served[graph]); once the graph is launched, pf_cuda_share_serve goes through the list.
+ * Either way the GPU is never left waiting: if the host fails, it raises all flags with CU_FLAG_GIVEN_UP, and the
+ * kernel's own patience ends too.
  *
- * Memory of the host that the device has mapped: a flag up and a flag down for each layer, each in a line of its own; one set of
- * buffers for all layers, since a layer's are read before the next layer's are written. */
+ * Memory of the host that the device has mapped: a flag up and a flag down for each layer, each in a line of its own;
+ * one set of buffers for all layers, since a layer's are read before the next layer's are written. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -19,7 +20,7 @@
 #include "kernels/share.h"
 
 enum { LINE = 64, N_BUCKETS = 400, BUCKET_NS = 250 };
-static const uint64_t LOOK_NS = 2000000, PATIENCE_NS = 30000000000u;     /* how often to look at the device; how long to wait */
+static const uint64_t LOOK_NS = 2000000, PATIENCE_NS = 30000000000u;  /* how often to look at the device; how long */
 
 struct served {
     int il;
@@ -47,7 +48,7 @@ struct cuda_share {
     cudaStream_t  copies, background;    /* copies may be the backend's own stream */
     struct ticket tickets[PF_SHARE_TICKETS];
 
-    struct timing {                      /* of the last time a layer was shared: the host's clock; 0: taken account of */
+    struct timing {                      /* of a layer's last hand-off, by the host's clock; 0: taken account of */
         uint64_t seen_ns, answered_ns;
     } *timings;                          /* [n_layer] */
     uint32_t      handoffs[N_BUCKETS];   /* of so many BUCKET_NS */
@@ -58,7 +59,7 @@ struct cuda_share {
     int           n_served[CUDA_MAX_GRAPHS];
 };
 
-/* ---- Opening and closing ----------------------------------------------------------------------------------------------- */
+/* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
 static void *take(char **at, size_t bytes)
 {
@@ -125,8 +126,8 @@ static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
     return PF_OK;
 }
 
-static pf_status share_open(pf_backend *backend, const struct pf_share_sizes *sizes, pf_serve_fn *serve, pf_served_fn *served,
-                            void *ctx)
+static pf_status share_open(pf_backend *backend, const struct pf_share_sizes *sizes, pf_serve_fn *serve,
+                            pf_served_fn *served, void *ctx)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_share *s = pf_alloc(PF_MEM_KERNELS, sizeof *s);
@@ -170,7 +171,7 @@ void pf_cuda_share_close(struct cuda_backend *b)
     b->share = NULL;
 }
 
-/* ---- Hand-off ------------------------------------------------------------------------------------------------------------ */
+/* ---- Hand-off ---------------------------------------------------------------------------------------------------- */
 
 /* In one stream a copy would queue up behind the kernel that waits for it. */
 bool pf_cuda_share_allows_graphs(const struct cuda_backend *b)
@@ -280,9 +281,9 @@ static pf_status take_answer(struct cuda_backend *b, int il, const struct pf_exp
 {
     struct cuda_share *s = b->share;
     struct cu_take t = { .flag = &s->answers[il], .handed = s->answer.pick, .act = s->answer.act,
-                         .host_y = s->answer.y, .picks = e->picks, .n_picks = e->rows * e->n_used, .n_ff = e->gate->n_out,
-                         .n_out = e->down->n_out, .n_expert = e->n_expert, .y = b->pick_out, .a = b->a, .late = s->late,
-                         .fault = b->fault };
+                         .host_y = s->answer.y, .picks = e->picks, .n_picks = e->rows * e->n_used,
+                         .n_ff = e->gate->n_out, .n_out = e->down->n_out, .n_expert = e->n_expert, .y = b->pick_out,
+                         .a = b->a, .late = s->late, .fault = b->fault };
     if (!pf_cuda_is_quantised(e->down->type))
         t.a.q = NULL;
     return pf_cuda_put(b, pf_cu_take(b->stream, &t), "taking the CPU's experts");
@@ -326,11 +327,13 @@ static pf_status share_hold(pf_backend *backend, int il, int expert, const void 
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_share *s = b->share;
-    const struct cu_entries e = { .n = 1, .stride = s->sizes.n_expert, .expert = { expert }, .at = { { gate }, { up }, { down } } };
-    return pf_cuda_put(b, pf_cu_set_table(b->stream, s->held + (size_t)il * 3 * (size_t)s->sizes.n_expert, &e), "naming an expert");
+    const struct cu_entries e = { .n = 1, .stride = s->sizes.n_expert, .expert = { expert },
+                                  .at = { { gate }, { up }, { down } } };
+    return pf_cuda_put(b, pf_cu_set_table(b->stream, s->held + (size_t)il * 3 * (size_t)s->sizes.n_expert, &e),
+                       "naming an expert");
 }
 
-/* ---- Copies -------------------------------------------------------------------------------------------------------------- */
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
 static void share_pin(pf_backend *backend, void *host, size_t bytes)
 {
@@ -356,7 +359,8 @@ static pf_status share_fetch(pf_backend *backend, int ticket, const struct pf_pi
     t->was_released = false;
     CU_TRY(cudaEventRecord(t->begun, stream), "beginning a copy");
     for (int i = 0; i < n; i++)
-        CU_PUT(b, cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyHostToDevice, stream), "copying an expert");
+        CU_PUT(b, cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyHostToDevice, stream),
+               "copying an expert");
     CU_TRY(cudaEventRecord(t->ended, stream), "copying an expert");
     t->in_flight = true;
     return PF_OK;
@@ -407,7 +411,7 @@ static pf_status share_release(pf_backend *backend, int ticket)
     return pf_cuda_check(cudaEventRecord(t->released, b->stream), "releasing a copy");
 }
 
-/* ---- Statistics ------------------------------------------------------------------------------------------------------------ */
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 static uint64_t percentile(const struct cuda_share *s, uint64_t n, double share)
 {
@@ -438,7 +442,8 @@ static void share_handoffs_reset(pf_backend *backend)
 }
 
 const struct pf_share_ops pf_cuda_share_ops = {
-    .open = share_open, .experts = share_experts, .hold = share_hold, .pin = share_pin, .unpin = share_unpin, .fetch = share_fetch,
+    .open = share_open, .experts = share_experts, .hold = share_hold, .pin = share_pin, .unpin = share_unpin,
+    .fetch = share_fetch,
     .fetch_state = share_fetch_state, .fetch_wait = share_fetch_wait, .fetch_ns = share_fetch_ns, .use = share_use,
     .release = share_release, .handoffs = share_handoffs, .handoffs_reset = share_handoffs_reset,
 };
