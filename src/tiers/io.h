@@ -1,12 +1,14 @@
 /* Reading from the drive: a queue of reads behind a vtable.
  *
- *     queue(read) x n  ->  commit        whoever wants bytes; one thread at a time (under the store's lock)
- *     reap(done) ...                     one thread at a time, while others queue
+ *     queue(read) x n  ->  commit        whoever wants bytes  |
+ *     take(done)                         whoever handles them | one thread at a time (under the store's lock)
+ *     wait                               any thread, at any time
  *
- * So a thread that needs weights sets the drive to work itself, however busy the processors are, and another handles what
- * comes back. Engines: io_uring.c where the kernel allows it, io_pread.c (a pool of threads) elsewhere, io_sim.c for tests. An
- * engine reports what the kernel said and judges nothing: short reads and errors are the caller's business (store.c retries).
- * A read belongs to the engine from queue until reap hands it back; its buffer too. */
+ * So a thread that needs weights sets the drive to work itself, however busy the processors are, and when it has nothing else to
+ * do waits for the drive itself; another handles what comes back meanwhile. Engines: io_uring.c where the kernel allows it,
+ * io_pread.c (a pool of threads) elsewhere, io_sim.c for tests. An engine reports what the kernel said and judges nothing:
+ * short reads and errors are the caller's business (store.c retries).
+ * A read belongs to the engine from queue until take hands it back; its buffer too. */
 #ifndef PF_IO_H
 #define PF_IO_H
 
@@ -51,9 +53,10 @@ struct pf_io_ops {
     void (*queue)(pf_io *io, struct pf_io_read *r);               /* no more than `depth` at a time */
     /* Everything queued is on its way after this; or false: the system refuses for now, call again a little later. */
     bool (*commit)(pf_io *io);
-    /* Hands back up to cap finished reads and returns how many; with wait, blocks until there is one. Never waits for a read
-     * that no commit has sent. */
-    int  (*reap)(pf_io *io, struct pf_io_read **done, int cap, bool wait);
+    /* Blocks until there is a finished read to take, or pf_now_ns() is `until`. May come back sooner, and finds nothing new when
+     * another thread takes what there was. */
+    void (*wait)(pf_io *io, uint64_t until);
+    int  (*take)(pf_io *io, struct pf_io_read **done, int cap);   /* hands back finished reads, cap at most; how many */
 };
 
 /* All of it must outlive the engine. The arena is where buffers lie; engines may register it with the kernel. */

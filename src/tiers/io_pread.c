@@ -1,9 +1,9 @@
 /* Reads through a pool of threads that call pread, where io_uring is refused (containers, old kernels).
  *
- *     queue -> [held]  commit -> [todo]  thread: pread -> [done]  reap
+ *     queue -> [held]  commit -> [todo]  thread: pread -> [done]  take
  *
  * held belongs to the thread that queues; todo, done and the flags are under the lock. If the system gives no thread at all,
- * reap reads by itself. */
+ * take reads by itself. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -75,7 +75,7 @@ static void *reader_main(void *arg)
         carry_out(p, r);
         pthread_mutex_lock(&p->lock);
         list_put(&p->done, r);
-        pthread_cond_signal(&p->has_done);
+        pthread_cond_broadcast(&p->has_done);
     }
     pthread_mutex_unlock(&p->lock);
     return NULL;
@@ -113,26 +113,27 @@ static bool preads_commit(pf_io *io)
     return true;
 }
 
-static int reap_alone(struct preads *p, struct pf_io_read **done)
+static void preads_wait(pf_io *io, uint64_t until)
 {
+    struct preads *p = preads_of(io);
+    struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
     pthread_mutex_lock(&p->lock);
-    done[0] = list_take(&p->todo);
+    while (!p->done.head && !(p->n_threads == 0 && p->todo.head))
+        if (pthread_cond_timedwait(&p->has_done, &p->lock, &t) != 0)
+            break;
     pthread_mutex_unlock(&p->lock);
-    if (!done[0])
-        return 0;
-    carry_out(p, done[0]);
-    return 1;
 }
 
-static int preads_reap(pf_io *io, struct pf_io_read **done, int cap, bool wait)
+static int preads_take(pf_io *io, struct pf_io_read **done, int cap)
 {
     struct preads *p = preads_of(io);
     int n = 0;
-    if (p->n_threads == 0)
-        return reap_alone(p, done);
     pthread_mutex_lock(&p->lock);
-    while (wait && !p->done.head)
-        pthread_cond_wait(&p->has_done, &p->lock);
+    if (p->n_threads == 0 && p->todo.head) {
+        struct pf_io_read *r = list_take(&p->todo);
+        carry_out(p, r);
+        list_put(&p->done, r);
+    }
     while (n < cap && p->done.head)
         done[n++] = list_take(&p->done);
     pthread_mutex_unlock(&p->lock);
@@ -140,7 +141,8 @@ static int preads_reap(pf_io *io, struct pf_io_read **done, int cap, bool wait)
 }
 
 static const struct pf_io_ops preads_ops = {
-    .name = "pread", .close = preads_close, .queue = preads_queue, .commit = preads_commit, .reap = preads_reap,
+    .name = "pread", .close = preads_close, .queue = preads_queue, .commit = preads_commit, .wait = preads_wait,
+    .take = preads_take,
 };
 
 pf_status pf_io_pread_open(pf_io **out, const struct pf_io_setup *s, void *ctx)
@@ -155,9 +157,13 @@ pf_status pf_io_pread_open(pf_io **out, const struct pf_io_setup *s, void *ctx)
     list_clear(&p->held);
     list_clear(&p->todo);
     list_clear(&p->done);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->has_todo, NULL);
-    pthread_cond_init(&p->has_done, NULL);
+    pthread_cond_init(&p->has_done, &attr);
+    pthread_condattr_destroy(&attr);
     int n = s->depth < MAX_THREADS ? s->depth : MAX_THREADS;
     while (p->n_threads < n && pthread_create(&p->threads[p->n_threads], NULL, reader_main, p) == 0)
         p->n_threads++;

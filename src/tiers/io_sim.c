@@ -1,7 +1,7 @@
 /* The simulated engine: real bytes of real files, with faults, delays and an order of completion of its own choosing.
  *
- * Reads are carried out when they are reaped, so that a buffer's bytes change as late as the contract allows. A test
- * double: its times mean nothing. The lock guards everything but the reads that reap has taken out. */
+ * Reads are carried out when they are taken, so that a buffer's bytes change as late as the contract allows. A test
+ * double: its times mean nothing. The lock guards everything but the reads that take has taken out. */
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>
@@ -52,7 +52,7 @@ static void sim_queue(pf_io *io, struct pf_io_read *r)
     r->due = pf_now_ns() + (number == m->plan->late_at ? m->plan->late_ns : takes_ns);
     m->numbers[m->n_flying] = number;
     m->flying[m->n_flying++] = r;
-    pthread_cond_signal(&m->bell);
+    pthread_cond_broadcast(&m->bell);
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -103,52 +103,41 @@ static int choose(struct sim *m, uint64_t now, uint64_t *due)
     return -1;
 }
 
-/* Sleeps until `due`, or until there is another read. The lock is held. */
-static void doze(struct sim *m, uint64_t due)
-{
-    struct timespec t = { (time_t)(due / 1000000000u), (long)(due % 1000000000u) };
-    if (due == UINT64_MAX)
-        pthread_cond_wait(&m->bell, &m->lock);
-    else
-        pthread_cond_timedwait(&m->bell, &m->lock, &t);
-}
-
-/* Takes out the read that comes back next, or waits for one; NULL: there is none now. */
-static struct pf_io_read *take(struct sim *m, bool wait, uint64_t *number)
-{
-    struct pf_io_read *r = NULL;
-    pthread_mutex_lock(&m->lock);
-    for (;;) {
-        uint64_t due;
-        int at = choose(m, pf_now_ns(), &due);
-        if (at >= 0) {
-            r = m->flying[at];
-            *number = m->numbers[at];
-            m->n_flying--;
-            m->flying[at] = m->flying[m->n_flying];
-            m->numbers[at] = m->numbers[m->n_flying];
-        }
-        if (r || !wait)
-            break;
-        doze(m, due);
-    }
-    pthread_mutex_unlock(&m->lock);
-    return r;
-}
-
-static int sim_reap(pf_io *io, struct pf_io_read **done, int cap, bool wait)
+static void sim_wait(pf_io *io, uint64_t until)
 {
     struct sim *m = sim_of(io);
-    uint64_t number;
-    done[0] = cap > 0 ? take(m, wait, &number) : NULL;
-    if (!done[0])
+    pthread_mutex_lock(&m->lock);
+    for (uint64_t now = pf_now_ns(), due; choose(m, now, &due) < 0 && now < until; now = pf_now_ns()) {
+        due = due < until ? due : until;
+        struct timespec t = { (time_t)(due / 1000000000u), (long)(due % 1000000000u) };
+        pthread_cond_timedwait(&m->bell, &m->lock, &t);
+    }
+    pthread_mutex_unlock(&m->lock);
+}
+
+/* One read at a time. */
+static int sim_take(pf_io *io, struct pf_io_read **done, int cap)
+{
+    struct sim *m = sim_of(io);
+    uint64_t due, number = 0;
+    pthread_mutex_lock(&m->lock);
+    int at = cap > 0 ? choose(m, pf_now_ns(), &due) : -1;
+    if (at >= 0) {
+        done[0] = m->flying[at];
+        number = m->numbers[at];
+        m->n_flying--;
+        m->flying[at] = m->flying[m->n_flying];
+        m->numbers[at] = m->numbers[m->n_flying];
+    }
+    pthread_mutex_unlock(&m->lock);
+    if (at < 0)
         return 0;
     carry_out(m, done[0], number);
     return 1;
 }
 
 static const struct pf_io_ops sim_ops = {
-    .name = "simulated", .close = sim_close, .queue = sim_queue, .commit = sim_commit, .reap = sim_reap,
+    .name = "simulated", .close = sim_close, .queue = sim_queue, .commit = sim_commit, .wait = sim_wait, .take = sim_take,
 };
 
 pf_status pf_io_sim_open(pf_io **out, const struct pf_io_setup *s, void *ctx)

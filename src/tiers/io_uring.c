@@ -4,14 +4,14 @@
  * opening a model neither touches nor pins the whole of it; a read across two regions, or with registration refused (the
  * limit on locked memory), goes unregistered. Both cost only processor time when they are missing.
  *
- * The submission side of the ring belongs to queue and commit, the completion side to reap. They share n_commits alone: what
- * was queued goes through the kernel to reap, and race detectors, which cannot look there, see the order by it. */
+ * The ring in memory belongs to queue, commit and take, one thread at a time; wait asks the kernel and leaves it alone. */
 #define _GNU_SOURCE
 #include <liburing.h>
-#include <stdatomic.h>
+#include <poll.h>
 #include <string.h>
 
 #include "base/pf_mem.h"
+#include "base/pf_time.h"
 #include "tiers/io.h"
 
 enum { REGION_BYTES = 64 << 20, MAX_REGIONS = 1 << 14 };
@@ -23,7 +23,6 @@ struct uring {
     bool     ring_open, files_registered;
     size_t   n_regions;          /* 0: the arena is not registered */
     bool    *registered;         /* [n_regions] */
-    _Atomic unsigned n_commits;
 };
 
 static struct uring *uring_of(pf_io *io)
@@ -69,28 +68,29 @@ static void uring_queue(pf_io *io, struct pf_io_read *r)
 static bool uring_commit(pf_io *io)
 {
     struct uring *u = uring_of(io);
-    atomic_fetch_add_explicit(&u->n_commits, 1, memory_order_release);
     if (io_uring_sq_ready(&u->ring) > 0)
         io_uring_submit(&u->ring);
     return io_uring_sq_ready(&u->ring) == 0;
 }
 
-static int uring_reap(pf_io *io, struct pf_io_read **done, int cap, bool wait)
+/* A ring can be polled: any number of threads may, and all of them wake up. */
+static void uring_wait(pf_io *io, uint64_t until)
+{
+    struct pollfd ring = { .fd = uring_of(io)->ring.ring_fd, .events = POLLIN };
+    uint64_t now = pf_now_ns(), left = until > now ? until - now : 0;
+    ppoll(&ring, 1, &(struct timespec){ (time_t)(left / 1000000000u), (long)(left % 1000000000u) }, NULL);
+}
+
+static int uring_take(pf_io *io, struct pf_io_read **done, int cap)
 {
     struct uring *u = uring_of(io);
     struct io_uring_cqe *cqe;
     int n = 0;
-    while (n == 0) {
-        while (n < cap && io_uring_peek_cqe(&u->ring, &cqe) == 0) {
-            struct pf_io_read *r = io_uring_cqe_get_data(cqe);
-            (void)atomic_load_explicit(&u->n_commits, memory_order_acquire);
-            r->result = cqe->res;
-            done[n++] = r;
-            io_uring_cqe_seen(&u->ring, cqe);
-        }
-        if (n > 0 || !wait)
-            break;
-        io_uring_wait_cqe(&u->ring, &cqe);           /* EINTR and the like: look again */
+    while (n < cap && io_uring_peek_cqe(&u->ring, &cqe) == 0) {
+        struct pf_io_read *r = io_uring_cqe_get_data(cqe);
+        r->result = cqe->res;
+        done[n++] = r;
+        io_uring_cqe_seen(&u->ring, cqe);
     }
     return n;
 }
@@ -105,7 +105,8 @@ static void uring_close(pf_io *io)
 }
 
 static const struct pf_io_ops uring_ops = {
-    .name = "io_uring", .close = uring_close, .queue = uring_queue, .commit = uring_commit, .reap = uring_reap,
+    .name = "io_uring", .close = uring_close, .queue = uring_queue, .commit = uring_commit, .wait = uring_wait,
+    .take = uring_take,
 };
 
 static void register_all(struct uring *u)

@@ -85,8 +85,9 @@ static void read_around(struct reading *d, pf_io *io)
         begin_read(d, io, &d->reads[i]);
     while (n_flying > 0) {
         struct pf_io_read *done[DEPTH];
-        bool sent = io->ops->commit(io);
-        int n = io->ops->reap(io, done, DEPTH, sent);
+        io->ops->commit(io);                     /* what it cannot send now goes the next time */
+        io->ops->wait(io, pf_now_ns() + ENOUGH_NS);
+        int n = io->ops->take(io, done, DEPTH);
         for (int i = 0; i < n; i++) {
             n_flying--;
             d->bytes += done[i]->result > 0 ? (uint64_t)done[i]->result : 0;

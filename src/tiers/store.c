@@ -18,11 +18,13 @@
  *     Its file is then as it was at open, and was not touched since the part was asked for: what is READY is what it held at open.
  *  6. Each pin has exactly one unpin. At close there is none.
  *  7. Everything in pf_store is under `lock`, except: constants after open; a pinned part's slot; a READING part's bytes, which
- *     are the reader's; the engine's reap, which is the reader's too. Whoever wants parts sends the reads (send_reads), and
- *     the reader handles what comes back and sends what had no room before.
+ *     are the engine's, and then the thread's that looks at them; the engine's wait. Whoever wants parts sends the reads
+ *     (send_reads). What comes back is taken, and what had no room before sent, by one thread that waits for parts (attended),
+ *     or by the reader while none does: to wake one after the other would take longer than to look.
  *  8. `wanted` is read before `ahead`, and ahead before guesses and the background order, which go to `ahead` one part at a time
  *     when few reads are under way: what nobody may want delays what somebody waits for by no more than so many reads.
- *  9. A part whose reads are all back and that was not looked at yet is READING, in no list, and the reader knows of it.
+ *  9. A part whose reads are all back is READING and in the list `came` until a thread looks at it, then one of n_looking. While
+ *     there are such parts no thread begins to attend: so what it wants can only come from the engine.
  *
  * A read that comes back short is continued from the last whole sector, one that was interrupted is asked for again; all else
  * fails the part and everyone who waits for it with one sentence, and the next pin starts afresh.
@@ -50,6 +52,7 @@
 #include "tiers/spread.h"
 
 enum { MAX_TRIES = 16, FILL_DEPTH = 4, SECTOR = 512, HUGE_BYTES = 2 << 20, NONE = -1 };
+enum { SOON_NS = 100000, LATER_NS = 20000000 };
 
 enum state { ABSENT, QUEUED, READING, READY, FAILED };
 
@@ -57,8 +60,8 @@ struct part {
     struct pf_part at;
     uint8_t   *slot;
     int        slab, class, index;       /* index: the key of its class's policy */
-    int        prev, next;               /* in wanted or ahead; NONE at the ends */
-    struct queue *in;                    /* which of them, or NULL */
+    int        prev, next;               /* in wanted, ahead or came; NONE at the ends */
+    struct queue *in;                    /* which list, or NULL */
     enum state state;
     int        pins, n_flying;
     int        n_chunks, n_asked;        /* reads it takes, reads begun */
@@ -96,8 +99,8 @@ struct order {
 
 struct pf_store {
     pthread_mutex_t lock;
-    pthread_cond_t  changed;             /* a part became READY, FAILED or ABSENT */
-    pthread_cond_t  has_work;            /* for the reader: reads are under way, or there is something to begin */
+    pthread_cond_t  changed;             /* a part became READY, FAILED or ABSENT; several came */
+    pthread_cond_t  has_work;            /* for the reader: reads are under way that nobody attends to, or parts came */
     pthread_t       reader;
     bool            has_lock, has_reader, closing;
     struct part    *parts;
@@ -113,6 +116,9 @@ struct pf_store {
     pf_io          *io;
 
     struct queue    wanted, ahead;       /* parts to read: for someone who waits; for later */
+    struct queue    came;                /* parts to look at */
+    int             n_looking;           /* parts that are looked at */
+    bool            attended;            /* a thread that waits for parts waits for the engine */
     int             guess_depth;         /* no guess is read when so many reads are under way */
     struct order    guess, fill;         /* guess evicts and is forgotten at the next step; fill takes what is free */
     int             guesses[PF_MAX_GUESSES];
@@ -324,7 +330,7 @@ static pf_status open_reader(struct pf_store *s, const struct pf_store_setup *se
     pthread_cond_init(&s->has_work, NULL);
     pthread_condattr_destroy(&attr);
     s->has_lock = true;
-    s->wanted = s->ahead = (struct queue){ NONE, NONE };
+    s->wanted = s->ahead = s->came = (struct queue){ NONE, NONE };
     for (int i = 0; i < PF_STORE_DEPTH; i++) {
         s->reads[i].next = s->idle;
         s->idle = &s->reads[i];
@@ -628,6 +634,217 @@ static void send_reads(struct pf_store *s)
         pthread_cond_signal(&s->has_work);
 }
 
+/* ---- Taking reads back; the lock is held -------------------------------------------------------------------------- */
+
+static void fail_part(struct pf_store *s, struct part *part, pf_status st, const char *text)
+{
+    part->broken = true;
+    s->fail_status = st;
+    snprintf(s->fail_text, sizeof s->fail_text, "%s", text);
+}
+
+/* Says in one sentence why a read failed for good. */
+static void fail_read(struct pf_store *s, const struct read *r)
+{
+    const char *path = s->paths[r->io.file];
+    const struct pf_slab *k = &s->slabs[s->parts[r->part].slab];
+    struct stat st;
+    char text[512], what[64];
+    if (k->expert >= 0)
+        snprintf(what, sizeof what, "expert %d of layer %d", k->expert, k->layer);
+    else
+        snprintf(what, sizeof what, "layer %d", k->layer);
+    if (r->io.result >= 0 && fstat(s->files[r->io.file].fd, &st) == 0 && (uint64_t)st.st_size < r->need_end) {
+        snprintf(text, sizeof text, "%s: the file now ends at byte %lld; %s should go on to byte %" PRIu64, path,
+                 (long long)st.st_size, what, r->need_end);
+        fail_part(s, &s->parts[r->part], PF_ECHANGED, text);
+        return;
+    }
+    snprintf(text, sizeof text, "%s: reading %s at byte %" PRIu64 " failed: %s", path, what, r->io.offset,
+             r->io.result < 0 ? strerror((int)-r->io.result) : "the drive returns less than was asked for");
+    fail_part(s, &s->parts[r->part], PF_EIO, text);
+}
+
+/* Whether the read must go to the engine again, for what is missing. */
+static bool must_repeat(struct pf_store *s, struct read *r)
+{
+    int64_t n = r->io.result;
+    if (n >= 0 && r->io.offset + (uint64_t)n >= r->need_end)
+        return false;
+    if ((n < 0 && n != -EINTR && n != -EAGAIN && n != -ECANCELED) || s->closing || ++r->tries > MAX_TRIES) {
+        fail_read(s, r);
+        return false;
+    }
+    uint64_t whole = n > 0 ? (uint64_t)n / s->align * s->align : 0;
+    r->io.offset += whole;
+    r->io.bytes -= whole;
+    r->io.buf = (char *)r->io.buf + whole;
+    s->stats.n_retries++;
+    return true;
+}
+
+/* Takes a read back from the engine, or gives it to it again. Returns its part if that was the part's last read, else NONE. */
+static int take_back(struct pf_store *s, struct read *r)
+{
+    struct part *part = &s->parts[r->part];
+    s->n_progress++;
+    s->stats.n_reads++;
+    s->stats.bytes_read += r->io.result > 0 ? (uint64_t)r->io.result : 0;
+    if (must_repeat(s, r)) {
+        s->io->ops->queue(s->io, &r->io);
+        return NONE;
+    }
+    int p = r->part;
+    r->next = s->idle;
+    s->idle = r;
+    if (--s->n_flying == 0) {
+        uint64_t now = pf_now_ns();
+        s->stats.busy_ns += now - s->flying_since;
+        pf_spans_add(s->spans, &(struct pf_span){ "reads", PF_TRACK_DRIVE, -1, -1, s->flying_since, now });
+    }
+    if (part->broken)
+        queue_remove(s, p);              /* its other chunks are not asked for any more */
+    return --part->n_flying == 0 && (part->broken || part->n_asked == part->n_chunks) ? p : NONE;
+}
+
+/* Takes what is back. The drive gets new reads before anybody looks at what came, as that takes a while. */
+static void take_reads(struct pf_store *s)
+{
+    struct pf_io_read *done[PF_STORE_DEPTH];
+    int n = s->io->ops->take(s->io, done, PF_STORE_DEPTH);
+    for (int i = 0; i < n; i++) {
+        int p = take_back(s, (struct read *)((char *)done[i] - offsetof(struct read, io)));
+        if (p != NONE)
+            queue_put(s, &s->came, p);
+    }
+    send_reads(s);
+}
+
+/* The lock is given up meanwhile. When the engine could not send everything it is asked again a little later. */
+static void wait_engine(struct pf_store *s, uint64_t until)
+{
+    if (s->unsent)
+        until = pf_now_ns() + SOON_NS;
+    pthread_mutex_unlock(&s->lock);
+    s->io->ops->wait(s->io, until);
+    pthread_mutex_lock(&s->lock);
+}
+
+/* ---- Looking at what came: the lock is not held, as the part is READING and all its reads are back -------------------- */
+
+static uint64_t add_word(uint64_t sum, const uint8_t *p)
+{
+    return (sum << 7 | sum >> 57) * 0x9e3779b97f4a7c15u + word_at(p);
+}
+
+/* Eight bytes of every sector that has as many of the part, and the part's last eight. */
+static uint64_t checksum(const struct pf_store *s, const struct part *part)
+{
+    const uint8_t *data = part->slot + part->at.offset % s->align, *end = data + part->at.bytes;
+    uint64_t sum = part->at.bytes;
+    if (part->at.bytes < 8)
+        return sum;
+    for (const uint8_t *at = data; at + 8 <= end; at += SECTOR - (at - part->slot) % SECTOR)
+        sum = add_word(sum, at);
+    return add_word(sum, end - 8);
+}
+
+static bool is_one_byte(const uint8_t *sector)
+{
+    return word_at(sector) == word_at(sector + SECTOR - 8) && memcmp(sector, sector + 1, SECTOR - 1) == 0;
+}
+
+/* Looks over the sectors of a part's first read. */
+enum look { FINE, EMPTY, LEFT_OUT };
+static enum look look_at(const struct pf_store *s, const struct part *part)
+{
+    enum look found = FINE;
+    const uint8_t *first = part->slot + part->at.offset % s->align / SECTOR * SECTOR;
+    for (const uint8_t *at = first; at < sectors_end(s, part); at += SECTOR) {
+        if (word_at(at) == mark_of(at))
+            return LEFT_OUT;
+        if (is_one_byte(at))
+            found = EMPTY;
+    }
+    return found;
+}
+
+static void fail_bytes(struct pf_store *s, struct part *part, const char *how)
+{
+    char text[512];
+    snprintf(text, sizeof text, "%s: byte %" PRIu64 " and on %s; the drive or the file is bad", s->paths[part->at.file],
+             part->at.offset, how);
+    fail_part(s, part, PF_EIO, text);
+}
+
+static void fail_changed(struct pf_store *s, struct part *part)
+{
+    char text[512];
+    snprintf(text, sizeof text, "%s: the file changed since it was opened", s->paths[part->at.file]);
+    fail_part(s, part, PF_ECHANGED, text);
+}
+
+/* Whether the bytes of a part have to be read again; if they are wrong a second time, or of a file that has changed, the part
+ * is broken. */
+static bool must_read_again(struct pf_store *s, struct part *part)
+{
+    pthread_mutex_unlock(&s->lock);
+    uint64_t sum = checksum(s, part);
+    enum look look = part->has_sum ? FINE : look_at(s, part);
+    struct timespec now;
+    bool unchanged = pf_io_file_unchanged(&s->files[part->at.file], &now);
+    pthread_mutex_lock(&s->lock);
+    bool touched = now.tv_sec != part->touched.tv_sec || now.tv_nsec != part->touched.tv_nsec;
+    if (!unchanged || (touched && part->again)) {
+        fail_changed(s, part);
+        return false;
+    }
+    bool differs = part->has_sum && sum != part->sum;
+    if ((touched || differs || look != FINE) && !part->again)
+        return true;
+    if (differs)
+        fail_bytes(s, part, "are read differently than before");
+    if (look == LEFT_OUT)
+        fail_bytes(s, part, "were not read, though the drive says so");
+    if (!part->broken && !part->has_sum) {
+        part->has_sum = true;
+        part->sum = sum;
+    }
+    return false;
+}
+
+/* Its bytes are there. */
+static void finish_part(struct pf_store *s, int p)
+{
+    struct part *part = &s->parts[p];
+    struct class *k = &s->classes[part->class];
+    if (!part->broken && must_read_again(s, part)) {
+        part->again = true;
+        part->n_asked = 0;
+        s->stats.n_retries++;
+        queue_put(s, &s->wanted, p);
+        send_reads(s);
+        return;
+    }
+    part->state = part->broken ? FAILED : READY;
+    if (!part->broken)
+        s->stats.resident_bytes += part->at.bytes;
+    if (part->pins == 0 && part->broken)
+        make_absent(s, part);
+    else if (part->pins == 0)
+        k->policy->ops->release(k->policy, part->index);
+}
+
+static void look_at_first(struct pf_store *s)
+{
+    int p = s->came.head;
+    queue_remove(s, p);
+    s->n_looking++;
+    finish_part(s, p);
+    s->n_looking--;
+    pthread_cond_broadcast(&s->changed);
+}
+
 /* ---- For everybody ---------------------------------------------------------------------------------------------- */
 
 void pf_store_step(pf_store *s, int layer)
@@ -639,7 +856,28 @@ void pf_store_step(pf_store *s, int layer)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Waits for a change. Fails when the drive has finished nothing for stall_ns; *seen and *since are the caller's memory. */
+/* A thread that waited goes its way: what came or is still to come is the reader's. */
+static void leave_rest(struct pf_store *s)
+{
+    if (s->n_flying > 0 || s->came.head != NONE)
+        pthread_cond_signal(&s->has_work);
+}
+
+/* Waits for reads and takes them; then everybody who has nothing else to do looks at what came. */
+static void attend(struct pf_store *s, uint64_t until)
+{
+    s->attended = true;
+    wait_engine(s, until);
+    take_reads(s);
+    s->attended = false;
+    if (s->came.head != s->came.tail) {
+        pthread_cond_signal(&s->has_work);
+        pthread_cond_broadcast(&s->changed);
+    }
+}
+
+/* Waits for a change, or brings it about. Fails when the drive has finished nothing for stall_ns; *seen and *since are the
+ * caller's memory. */
 static pf_status wait_change(struct pf_store *s, uint64_t *seen, uint64_t *since)
 {
     uint64_t begin = pf_now_ns();
@@ -651,7 +889,12 @@ static pf_status wait_change(struct pf_store *s, uint64_t *seen, uint64_t *since
     }
     uint64_t until = *since + s->stall_ns;
     struct timespec t = { (time_t)(until / 1000000000u), (long)(until % 1000000000u) };
-    pthread_cond_timedwait(&s->changed, &s->lock, &t);
+    if (s->came.head != NONE)
+        look_at_first(s);
+    else if (s->n_flying > 0 && s->n_looking == 0 && !s->attended)
+        attend(s, until);
+    else
+        pthread_cond_timedwait(&s->changed, &s->lock, &t);
     s->stats.wait_ns += pf_now_ns() - begin;
     return PF_OK;
 }
@@ -676,6 +919,7 @@ pf_status pf_store_pin(pf_store *s, const int *slabs, int n, enum pf_pin *out)
         if (n_pinned == 0)
             st = wait_change(s, &seen, &since);
     }
+    leave_rest(s);
     pthread_mutex_unlock(&s->lock);
     return st;
 }
@@ -708,6 +952,7 @@ pf_status pf_store_wait_any(pf_store *s, int *slabs, int n, int *n_ready)
         if (st == PF_OK)
             st = sort_ready(s, slabs, n, n_ready);
     }
+    leave_rest(s);
     pthread_mutex_unlock(&s->lock);
     return st;
 }
@@ -820,215 +1065,22 @@ void pf_store_stats_reset(pf_store *s)
 
 /* ---- The reader ------------------------------------------------------------------------------------------------- */
 
-static void fail_part(struct pf_store *s, struct part *part, pf_status st, const char *text)
-{
-    part->broken = true;
-    s->fail_status = st;
-    snprintf(s->fail_text, sizeof s->fail_text, "%s", text);
-}
-
-/* Says in one sentence why a read failed for good. */
-static void fail_read(struct pf_store *s, const struct read *r)
-{
-    const char *path = s->paths[r->io.file];
-    const struct pf_slab *k = &s->slabs[s->parts[r->part].slab];
-    struct stat st;
-    char text[512], what[64];
-    if (k->expert >= 0)
-        snprintf(what, sizeof what, "expert %d of layer %d", k->expert, k->layer);
-    else
-        snprintf(what, sizeof what, "layer %d", k->layer);
-    if (r->io.result >= 0 && fstat(s->files[r->io.file].fd, &st) == 0 && (uint64_t)st.st_size < r->need_end) {
-        snprintf(text, sizeof text, "%s: the file now ends at byte %lld; %s should go on to byte %" PRIu64, path,
-                 (long long)st.st_size, what, r->need_end);
-        fail_part(s, &s->parts[r->part], PF_ECHANGED, text);
-        return;
-    }
-    snprintf(text, sizeof text, "%s: reading %s at byte %" PRIu64 " failed: %s", path, what, r->io.offset,
-             r->io.result < 0 ? strerror((int)-r->io.result) : "the drive returns less than was asked for");
-    fail_part(s, &s->parts[r->part], PF_EIO, text);
-}
-
-/* Whether the read must go to the engine again, for what is missing. */
-static bool must_repeat(struct pf_store *s, struct read *r)
-{
-    int64_t n = r->io.result;
-    if (n >= 0 && r->io.offset + (uint64_t)n >= r->need_end)
-        return false;
-    if ((n < 0 && n != -EINTR && n != -EAGAIN && n != -ECANCELED) || s->closing || ++r->tries > MAX_TRIES) {
-        fail_read(s, r);
-        return false;
-    }
-    uint64_t whole = n > 0 ? (uint64_t)n / s->align * s->align : 0;
-    r->io.offset += whole;
-    r->io.bytes -= whole;
-    r->io.buf = (char *)r->io.buf + whole;
-    s->stats.n_retries++;
-    return true;
-}
-
-/* ---- What came: the lock is not held, as the part is READING and all its reads are back ------------------------------ */
-
-static uint64_t add_word(uint64_t sum, const uint8_t *p)
-{
-    return (sum << 7 | sum >> 57) * 0x9e3779b97f4a7c15u + word_at(p);
-}
-
-/* Eight bytes of every sector that has as many of the part, and the part's last eight. */
-static uint64_t checksum(const struct pf_store *s, const struct part *part)
-{
-    const uint8_t *data = part->slot + part->at.offset % s->align, *end = data + part->at.bytes;
-    uint64_t sum = part->at.bytes;
-    if (part->at.bytes < 8)
-        return sum;
-    for (const uint8_t *at = data; at + 8 <= end; at += SECTOR - (at - part->slot) % SECTOR)
-        sum = add_word(sum, at);
-    return add_word(sum, end - 8);
-}
-
-static bool is_one_byte(const uint8_t *sector)
-{
-    return word_at(sector) == word_at(sector + SECTOR - 8) && memcmp(sector, sector + 1, SECTOR - 1) == 0;
-}
-
-/* Looks over the sectors of a part's first read. */
-enum look { FINE, EMPTY, LEFT_OUT };
-static enum look look_at(const struct pf_store *s, const struct part *part)
-{
-    enum look found = FINE;
-    const uint8_t *first = part->slot + part->at.offset % s->align / SECTOR * SECTOR;
-    for (const uint8_t *at = first; at < sectors_end(s, part); at += SECTOR) {
-        if (word_at(at) == mark_of(at))
-            return LEFT_OUT;
-        if (is_one_byte(at))
-            found = EMPTY;
-    }
-    return found;
-}
-
-static void fail_bytes(struct pf_store *s, struct part *part, const char *how)
-{
-    char text[512];
-    snprintf(text, sizeof text, "%s: byte %" PRIu64 " and on %s; the drive or the file is bad", s->paths[part->at.file],
-             part->at.offset, how);
-    fail_part(s, part, PF_EIO, text);
-}
-
-static void fail_changed(struct pf_store *s, struct part *part)
-{
-    char text[512];
-    snprintf(text, sizeof text, "%s: the file changed since it was opened", s->paths[part->at.file]);
-    fail_part(s, part, PF_ECHANGED, text);
-}
-
-/* Whether the bytes of a part have to be read again; if they are wrong a second time, or of a file that has changed, the part
- * is broken. */
-static bool must_read_again(struct pf_store *s, struct part *part)
-{
-    pthread_mutex_unlock(&s->lock);
-    uint64_t sum = checksum(s, part);
-    enum look look = part->has_sum ? FINE : look_at(s, part);
-    struct timespec now;
-    bool unchanged = pf_io_file_unchanged(&s->files[part->at.file], &now);
-    pthread_mutex_lock(&s->lock);
-    bool touched = now.tv_sec != part->touched.tv_sec || now.tv_nsec != part->touched.tv_nsec;
-    if (!unchanged || (touched && part->again)) {
-        fail_changed(s, part);
-        return false;
-    }
-    bool differs = part->has_sum && sum != part->sum;
-    if ((touched || differs || look != FINE) && !part->again)
-        return true;
-    if (differs)
-        fail_bytes(s, part, "are read differently than before");
-    if (look == LEFT_OUT)
-        fail_bytes(s, part, "were not read, though the drive says so");
-    if (!part->broken && !part->has_sum) {
-        part->has_sum = true;
-        part->sum = sum;
-    }
-    return false;
-}
-
-/* All reads of the part are back. */
-static void finish_part(struct pf_store *s, int p)
-{
-    struct part *part = &s->parts[p];
-    struct class *k = &s->classes[part->class];
-    if (!part->broken && must_read_again(s, part)) {
-        part->again = true;
-        part->n_asked = 0;
-        s->stats.n_retries++;
-        queue_put(s, &s->wanted, p);
-        send_reads(s);
-        return;
-    }
-    part->state = part->broken ? FAILED : READY;
-    if (!part->broken)
-        s->stats.resident_bytes += part->at.bytes;
-    if (part->pins == 0 && part->broken)
-        make_absent(s, part);
-    else if (part->pins == 0)
-        k->policy->ops->release(k->policy, part->index);
-    pthread_cond_broadcast(&s->changed);
-}
-
-/* Takes a read back from the engine, or gives it to it again. Returns its part if that was the part's last read, else NONE. */
-static int take_back(struct pf_store *s, struct read *r)
-{
-    struct part *part = &s->parts[r->part];
-    s->n_progress++;
-    s->stats.n_reads++;
-    s->stats.bytes_read += r->io.result > 0 ? (uint64_t)r->io.result : 0;
-    if (must_repeat(s, r)) {
-        s->io->ops->queue(s->io, &r->io);
-        return NONE;
-    }
-    int p = r->part;
-    r->next = s->idle;
-    s->idle = r;
-    if (--s->n_flying == 0) {
-        uint64_t now = pf_now_ns();
-        s->stats.busy_ns += now - s->flying_since;
-        pf_spans_add(s->spans, &(struct pf_span){ "reads", PF_TRACK_DRIVE, -1, -1, s->flying_since, now });
-    }
-    if (part->broken)
-        queue_remove(s, p);              /* its other chunks are not asked for any more */
-    return --part->n_flying == 0 && (part->broken || part->n_asked == part->n_chunks) ? p : NONE;
-}
-
-/* Handles n reads that are back: first the drive gets new ones, as looking at what came takes a while. */
-static void handle(struct pf_store *s, struct pf_io_read **done, int n)
-{
-    int whole[PF_STORE_DEPTH], n_whole = 0;
-    for (int i = 0; i < n; i++) {
-        int p = take_back(s, (struct read *)((char *)done[i] - offsetof(struct read, io)));
-        if (p != NONE)
-            whole[n_whole++] = p;
-    }
-    send_reads(s);
-    for (int i = 0; i < n_whole; i++)
-        finish_part(s, whole[i]);
-}
-
-/* Waits for reads to come back and handles them. When the engine could not send everything, comes back a little later. */
+/* Looks at what came, and takes reads back while no thread that waits does. It looks up from the engine from time to time, as
+ * another may have taken the last of what it waits for. */
 static void *reader_main(void *arg)
 {
     struct pf_store *s = arg;
-    struct pf_io_read *done[PF_STORE_DEPTH];
     pthread_mutex_lock(&s->lock);
-    while (!s->closing || s->n_flying > 0) {
-        if (s->n_flying == 0) {
+    while (!s->closing || s->n_flying > 0 || s->came.head != NONE) {
+        if (s->came.head != NONE) {
+            look_at_first(s);
+        } else if (s->n_flying == 0 || s->attended) {
             pthread_cond_wait(&s->has_work, &s->lock);
-            continue;
+        } else {
+            wait_engine(s, pf_now_ns() + LATER_NS);
+            if (!s->attended)
+                take_reads(s);
         }
-        bool wait = !s->unsent;
-        pthread_mutex_unlock(&s->lock);
-        int n = s->io->ops->reap(s->io, done, PF_STORE_DEPTH, wait);
-        if (n == 0)
-            nanosleep(&(struct timespec){ 0, 100000 }, NULL);
-        pthread_mutex_lock(&s->lock);
-        handle(s, done, n);
     }
     pthread_mutex_unlock(&s->lock);
     return NULL;
