@@ -11,9 +11,8 @@
  * Who reads a block's bytes is the type's affair: lanes of a segment may share loads and exchange partial integer sums,
  * which are exact in any order. What belongs to the activations is loaded once for the four rows.
  *
- * Small is fast here: a decoded token runs a product's code once or twice on a multiprocessor, so that it
- * waits for the code itself and for one instruction after the other. Few rows a task keep both short, and
- * leave tasks for many warps. */
+ * A decoded token runs a product's code once or twice on a multiprocessor, one instruction after the other. Few rows a
+ * task keep the code and that wait short, and leave tasks for many warps. */
 #ifndef PF_CU_DOT_H
 #define PF_CU_DOT_H
 
