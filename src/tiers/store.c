@@ -67,6 +67,7 @@ struct part {
     int        n_chunks, n_asked;        /* reads it takes, reads begun */
     bool       broken, has_sum, again;   /* a chunk failed; sum is known; it is being read a second time over */
     bool       guessed;                  /* read on a guess, and not pinned since */
+    uint64_t   foreseen;                 /* the step for which it was guessed, and absent, when no guess was read */
     uint64_t   sum;
     struct timespec touched;             /* its file, when the first chunk was asked for */
 };
@@ -119,11 +120,14 @@ struct pf_store {
     struct queue    came;                /* parts to look at */
     int             n_looking;           /* parts that are looked at */
     bool            attended;            /* a thread that waits for parts waits for the engine */
+    bool            guesses_pay;         /* they are read; if not, they are compared with what the next step pins */
     int             guess_depth;         /* no guess is read when so many reads are under way */
     struct order    guess, fill;         /* guess evicts and is forgotten at the next step; fill takes what is free */
     int             guesses[PF_MAX_GUESSES];
-    uint32_t        n_tried, n_right;    /* parts read on a guess of late, and pinned afterwards */
-    uint32_t        n_silent;            /* guesses not followed since */
+    uint32_t        n_tried, n_right;    /* parts read on a guess of late, or foreseen; and pinned afterwards */
+    uint32_t        n_foreseen;          /* for the next step */
+    uint32_t        n_rest;              /* steps until guesses are listened to again */
+    uint64_t        n_steps;
     struct read     reads[PF_STORE_DEPTH];
     struct read    *idle;                /* reads not in use */
     bool            unsent;              /* the engine could not send all of what it was given */
@@ -354,6 +358,7 @@ pf_status pf_store_open(pf_store **out, const struct pf_store_setup *setup)
     pf_store *s = pf_alloc(PF_MEM_TIERS, sizeof *s);
     if (!s)
         PF_FAIL(PF_ENOMEM, "no memory for a store of weights");
+    s->n_steps = 1;                          /* 0 is no step */
     s->stall_ns = setup->stall_ns;
     s->spans = setup->spans;
     PF_TRY_GOTO(st, open_files(s, setup));
@@ -477,9 +482,10 @@ static void pin_part(struct pf_store *s, int p)
     struct part *part = &s->parts[p];
     struct class *k = &s->classes[part->class];
     part->pins++;
-    s->n_right += part->guessed;
+    s->n_right += s->guesses_pay ? part->guessed : part->foreseen == s->n_steps;
     s->stats.n_guessed_right += part->guessed;
     part->guessed = false;
+    part->foreseen = 0;
     k->policy->ops->use(k->policy, part->index);
     if (part->in == &s->ahead) {             /* now somebody waits for it */
         queue_remove(s, p);
@@ -850,7 +856,11 @@ static void look_at_first(struct pf_store *s)
 void pf_store_step(pf_store *s, int layer)
 {
     pthread_mutex_lock(&s->lock);
+    s->n_steps++;
     s->guess.n = 0;
+    s->n_tried += s->n_foreseen;
+    s->n_foreseen = 0;
+    s->n_rest -= s->n_rest > 0;
     for (int c = 0; c < s->n_classes; c++)
         s->classes[c].policy->ops->step(s->classes[c].policy, layer);
     pthread_mutex_unlock(&s->lock);
@@ -1008,30 +1018,57 @@ void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Whether guesses have been right often enough. A long silence is forgotten, so that they are tried again. */
-static bool guessing_pays(struct pf_store *s)
+/* Guesses are read as long as half of them are right, once a little more than half of those that were only listened to
+ * were. If it is less, they are not even asked for until some steps have gone by. */
+static void judge_guesses(struct pf_store *s)
 {
-    enum { ENOUGH = 96, FORGET = 1024, SILENCE = 1000 };
-    if (s->n_tried < ENOUGH || 2 * s->n_right >= s->n_tried) {
+    enum { HEARD = 192, READ = 96, FORGET = 1024, REST = 1000 };
+    if (s->n_tried < (s->guesses_pay ? READ : HEARD))
+        return;
+    bool pay = 100 * s->n_right >= (s->guesses_pay ? 50 : 55) * s->n_tried;
+    if (pay && s->guesses_pay) {
         if (s->n_tried >= FORGET)
             s->n_tried /= 2, s->n_right /= 2;
-        s->n_silent = 0;
-        return true;
+        return;
     }
-    if (++s->n_silent == SILENCE)
-        s->n_tried = s->n_right = s->n_silent = 0;
-    return false;
+    s->guesses_pay = pay;
+    s->n_rest = pay ? 0 : REST;
+    s->n_tried = s->n_right = 0;
+}
+
+/* What would be read? The next step's pins will tell whether that would be right. */
+static void foresee(struct pf_store *s, const int *slabs, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const struct pf_slab *k = &s->slabs[slabs[i]];
+        for (int p = k->first; p < k->first + k->n; p++)
+            if (s->parts[p].state == ABSENT && s->parts[p].foreseen != s->n_steps + 1) {
+                s->parts[p].foreseen = s->n_steps + 1;
+                s->n_foreseen++;
+            }
+    }
+}
+
+bool pf_store_wants_guess(pf_store *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool wants = s->n_rest == 0;
+    pthread_mutex_unlock(&s->lock);
+    return wants;
 }
 
 void pf_store_guess(pf_store *s, const int *slabs, int n, int depth)
 {
+    assert(n <= PF_MAX_GUESSES);
     pthread_mutex_lock(&s->lock);
-    if (guessing_pays(s)) {
-        assert(n <= PF_MAX_GUESSES);
+    judge_guesses(s);
+    if (s->guesses_pay) {
         memcpy(s->guesses, slabs, (size_t)n * sizeof *slabs);
         s->guess = (struct order){ s->guesses, n, 0 };
         s->guess_depth = depth;
         send_reads(s);
+    } else if (s->n_rest == 0) {
+        foresee(s, slabs, n);
     }
     pthread_mutex_unlock(&s->lock);
 }
