@@ -21,7 +21,8 @@ pf_status pf_moe_guess(struct pf_session *s, int il, int rows, int depth);
 /* streams.c: y = what a block reads of several streams x, which leaves the weights to write them with; x = its writing
  * y back; each stream of x = h. */
 pf_status pf_streams_read(struct pf_session *s, const struct pf_mix *mix, float *x, int rows, float *weights, float *y);
-pf_status pf_streams_write(struct pf_session *s, const struct pf_mix *mix, float *x, int rows, float *weights, float *y);
+pf_status pf_streams_write(struct pf_session *s, const struct pf_mix *mix, float *x, int rows, float *weights,
+                           float *y);
 pf_status pf_streams_begin(struct pf_session *s, const float *h, int rows, float *x);
 
 /* compressed.c: rotates the last part of every head of x; makes keys of blocks out of b->h and keeps them in kv. */

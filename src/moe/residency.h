@@ -59,8 +59,8 @@ void          pf_residency_guess(struct pf_model *m, int il, const int32_t *pick
  * `experts` once; their addresses hold while fn runs. take pins an expert that is in memory, until drop, and never
  * waits. */
 typedef pf_status pf_residency_fn(void *ctx, const int *experts, int n);
-pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip, pf_residency_fn *fn,
-                           void *ctx);
+pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip,
+                           pf_residency_fn *fn, void *ctx);
 void      pf_residency_tables(const struct pf_model *m, struct pf_experts_op *op, struct pf_expert_weight w[3]);
 bool      pf_residency_take(struct pf_model *m, int il, int expert, const uint8_t *parts[3]);
 void      pf_residency_drop(struct pf_model *m, int il, int expert);
@@ -74,7 +74,8 @@ void     *pf_residency_arena(const struct pf_model *m, size_t *bytes);
 /* Loading ahead. layer -1: as much of the model as the plan places in memory. */
 bool      pf_residency_streams(const struct pf_model *m, const struct pf_tensor *t);
 uint64_t  pf_residency_bytes(const struct pf_model *m, int layer);
-pf_status pf_residency_load(struct pf_model *m, int layer, pf_progress_fn *progress, void *ctx, uint64_t done, uint64_t total);
+pf_status pf_residency_load(struct pf_model *m, int layer, pf_progress_fn *progress, void *ctx, uint64_t done,
+                            uint64_t total);
 bool      pf_residency_holds(const struct pf_model *m, int layer);
 
 /* The drive's part of the statistics. */

@@ -1,40 +1,45 @@
 /* The store. Slots come from one arena of huge pages, in one class per distinct part size:
  *
  *     arena:   | class 0: slot slot slot ... | class 1: slot slot ... |
- *     slot:    | ...| part's bytes  |....|      starts on the drive's alignment; the part lies offset % alignment into it, so
- *              ^ sectors that hold the part ^     that a direct read of the enclosing sectors lands in place
+ *     slot:    | ...| part's bytes  |....|      starts on the drive's alignment; the part lies offset % alignment into
+ *              ^ sectors that hold the part ^   it, so that a direct read of the enclosing sectors lands in place
  *
  *     part:    ABSENT --pin, prefetch, guess, fill--> QUEUED --> READING --> READY --evicted--> ABSENT
  *                 ^------------ last unpin ----------'             `-----> FAILED --last unpin--> ABSENT
  *
  * Invariants
- *  1. A part has a slot if and only if it is not ABSENT; a slot belongs to one part or lies in its class's free list. In a class
- *     with a slot for every part each has its own, so that neighbours in a slab lie together, and the list only counts.
+ *  1. A part has a slot if and only if it is not ABSENT; a slot belongs to one part or lies in its class's free
+ *     list. In a class with a slot for every part each has its own, so that neighbours in a slab lie together,
+ *     and the list only counts.
  *  2. The policy's candidates are exactly the READY parts with no pin; nothing else is evicted.
  *  3. The only way from ABSENT is to QUEUED, under the lock: however many threads want a part, it is read once.
- *  4. A QUEUED part is in the list `wanted` or `ahead`; a part with chunks still to be asked for stays in it while READING.
- *  5. The bytes of a slot are written only by the engine, while its part is READING; a part is READY when the last of its
- *     chunks has come and nobody writes any more. A pin taken under the lock therefore sees bytes that stay as they are.
- *     Its file is then as it was at open, and was not touched since the part was asked for: what is READY is what it held at open.
+ *  4. A QUEUED part is in the list `wanted` or `ahead`; a part with chunks still to be asked for
+ *     stays in it while READING.
+ *  5. The bytes of a slot are written only by the engine, while its part is READING; a part is READY when the last of
+ *     its chunks has come and nobody writes any more. A pin taken under the lock therefore sees bytes that stay as
+ *     they are. Its file is then as it was at open, and was not touched since the part was asked for: what is READY
+ *     is what it held at open.
  *  6. Each pin has exactly one unpin. At close there is none.
- *  7. Everything in pf_store is under `lock`, except: constants after open; a pinned part's slot; a READING part's bytes, which
- *     are the engine's, and then the thread's that looks at them; the engine's wait. Whoever wants parts sends the reads
- *     (send_reads). What comes back is taken, and what had no room before sent, by one thread that waits for parts (attended),
- *     or by the reader while none does: to wake one after the other would take longer than to look.
- *  8. `wanted` is read before `ahead`, and ahead before guesses and the background order, which go to `ahead` one part at a time
- *     when few reads are under way: what nobody may want delays what somebody waits for by no more than so many reads.
- *  9. A part whose reads are all back is READING and in the list `came` until a thread looks at it, then one of n_looking. While
- *     there are such parts no thread begins to attend: so what it wants can only come from the engine.
+ *  7. Everything in pf_store is under `lock`, except: constants after open; a pinned part's slot; a READING part's
+ *     bytes, which are the engine's, and then the thread's that looks at them; the engine's wait. Whoever wants
+ *     parts sends the reads (send_reads). What comes back is taken, and what had no room before sent, by one
+ *     thread that waits for parts (attended), or by the reader while none does: to wake one after the other would
+ *     take longer than to look.
+ *  8. `wanted` is read before `ahead`, and ahead before guesses and the background order, which go to `ahead`
+ *     one part at a time when few reads are under way: what nobody may want delays what somebody waits for by no
+ *     more than so many reads.
+ *  9. A part whose reads are all back is READING and in the list `came` until a thread looks at it, then one of
+ *     n_looking. While there are such parts no thread begins to attend: so what it wants can only come from the engine.
  *
- * A read that comes back short is continued from the last whole sector, one that was interrupted is asked for again; all else
- * fails the part and everyone who waits for it with one sentence, and the next pin starts afresh.
+ * A read that comes back short is continued from the last whole sector, one that was interrupted is asked for again;
+ * all else fails the part and everyone who waits for it with one sentence, and the next pin starts afresh.
  *
- * GGUF has no checksums, so what a drive returns cannot be proved right; what drives, cables and file systems do in practice is
- * leave sectors out or return empty ones. Before a part's first read every sector of its slot is marked. A mark that is still
- * there, or a sector of one repeated byte, makes the part be read once more; then a mark is an error, and a sector that is
- * still empty is what the file holds. The first read leaves a checksum of eight bytes a sector: a later one that differs is
- * repeated once, and then an error. Single bits that flip on the first read, or a sector taken for another one, are not
- * noticed: that would take reading everything twice. */
+ * GGUF has no checksums, so what a drive returns cannot be proved right; what drives, cables and file systems do in
+ * practice is leave sectors out or return empty ones. Before a part's first read every sector of its slot is marked. A
+ * mark that is still there, or a sector of one repeated byte, makes the part be read once more; then a mark is an
+ * error, and a sector that is still empty is what the file holds. The first read leaves a checksum of eight bytes a
+ * sector: a later one that differs is repeated once, and then an error. Single bits that flip on the first read, or a
+ * sector taken for another one, are not noticed: that would take reading everything twice. */
 #define _GNU_SOURCE
 #include "tiers/store.h"
 
@@ -215,8 +220,8 @@ static pf_status make_classes(struct pf_store *s, const struct pf_store_setup *s
             const struct pf_part *at = &setup->parts[p];
             const struct pf_io_file *f = &s->files[at->file];
             if (at->bytes == 0 || at->offset > f->bytes || at->bytes > f->bytes - at->offset)
-                PF_FAIL(PF_ECHANGED, "%s: the file ends at byte %" PRIu64 "; a tensor should be at %" PRIu64, s->paths[at->file],
-                        f->bytes, at->offset);
+                PF_FAIL(PF_ECHANGED, "%s: the file ends at byte %" PRIu64 "; a tensor should be at %" PRIu64,
+                        s->paths[at->file], f->bytes, at->offset);
             *part = (struct part){ .at = *at, .slab = i, .prev = NONE, .next = NONE, .n_chunks = chunks_of(s, at) };
             part->class = class_for(s, at->bytes);
             part->index = s->classes[part->class].n_parts++;
@@ -240,8 +245,10 @@ static pf_status share_out(struct pf_store *s, uint64_t budget)
         more += (uint64_t)(s->classes[c].n_parts - s->classes[c].least) * s->classes[c].slot_bytes;
     }
     if (budget < least)
-        PF_FAIL(PF_ENOMEM, "%" PRIu64 " bytes of memory are left for weights that are read as they are wanted; at least %" PRIu64
-                " are needed", budget, least);
+        PF_FAIL(PF_ENOMEM,
+                "%" PRIu64 " bytes of memory are left for weights that are read as they are wanted; at least %" PRIu64
+                " are needed",
+                budget, least);
     double share = more == 0 ? 0 : (double)(budget - least) / (double)more;
     share = share > 1 ? 1 : share;
     for (int c = 0; c < s->n_classes; c++) {
@@ -250,7 +257,8 @@ static pf_status share_out(struct pf_store *s, uint64_t budget)
         s->arena_bytes += (size_t)k->n_slots * k->slot_bytes;
     }
     s->stats.slot_bytes = s->arena_bytes;
-    s->arena_bytes += HUGE_BYTES;                /* to begin on a huge page, which is also as aligned as any drive wants */
+    s->arena_bytes += HUGE_BYTES;                /* to begin on a huge page, which is also as aligned as
+                                                    any drive wants */
     return PF_OK;
 }
 
@@ -269,8 +277,8 @@ static pf_status open_class(struct pf_store *s, struct class *k, const struct pf
             layers[n++] = s->slabs[s->parts[p].slab].layer;
         }
     k->slots = at;
-    for (k->n_free = 0; k->n_free < k->n_slots; k->n_free++)
-        k->free[k->n_free] = at + (uint64_t)(k->n_slots - 1 - k->n_free) * k->slot_bytes;     /* the first comes off first */
+    for (k->n_free = 0; k->n_free < k->n_slots; k->n_free++)                     /* the first comes off first */
+        k->free[k->n_free] = at + (uint64_t)(k->n_slots - 1 - k->n_free) * k->slot_bytes;
     pf_status st = setup->policy->open(&k->policy, &(struct pf_evict_shape){ k->n_parts, setup->n_layers, layers });
     pf_free(layers);
     return st;
@@ -607,7 +615,8 @@ static void ask_chunk(struct pf_store *s, int p)
 {
     struct part *part = &s->parts[p];
     uint64_t begin = part->at.offset / s->align * s->align, end = part->at.offset + part->at.bytes;
-    uint64_t sectors = (end - begin + s->align - 1) / s->align, n = (uint64_t)part->n_chunks, i = (uint64_t)part->n_asked++;
+    uint64_t sectors = (end - begin + s->align - 1) / s->align, n = (uint64_t)part->n_chunks,
+             i = (uint64_t)part->n_asked++;
     uint64_t from = begin + sectors * i / n * s->align, to = begin + sectors * (i + 1) / n * s->align;
     struct read *r = s->idle;
     if (i == 0)
@@ -615,7 +624,8 @@ static void ask_chunk(struct pf_store *s, int p)
     if (i == 0 && !part->has_sum)
         mark_sectors(s, part);
     s->idle = r->next;
-    *r = (struct read){ .io = { .file = part->at.file, .offset = from, .bytes = to - from, .buf = part->slot + (from - begin) },
+    *r = (struct read){ .io = { .file = part->at.file, .offset = from, .bytes = to - from,
+                                .buf = part->slot + (from - begin) },
                         .part = p, .need_end = to < end ? to : end };
     s->io->ops->queue(s->io, &r->io);
     part->state = READING;
@@ -640,7 +650,7 @@ static void send_reads(struct pf_store *s)
         pthread_cond_signal(&s->has_work);
 }
 
-/* ---- Taking reads back; the lock is held -------------------------------------------------------------------------- */
+/* ---- Taking reads back; the lock is held ------------------------------------------------------------------------- */
 
 static void fail_part(struct pf_store *s, struct part *part, pf_status st, const char *text)
 {
@@ -689,7 +699,8 @@ static bool must_repeat(struct pf_store *s, struct read *r)
     return true;
 }
 
-/* Takes a read back from the engine, or gives it to it again. Returns its part if that was the part's last read, else NONE. */
+/* Takes a read back from the engine, or gives it to it again. Returns its part if that was the part's
+ * last read, else NONE. */
 static int take_back(struct pf_store *s, struct read *r)
 {
     struct part *part = &s->parts[r->part];
@@ -736,7 +747,7 @@ static void wait_engine(struct pf_store *s, uint64_t until)
     pthread_mutex_lock(&s->lock);
 }
 
-/* ---- Looking at what came: the lock is not held, as the part is READING and all its reads are back -------------------- */
+/* ---- Looking at what came: the lock is not held, as the part is READING and all its reads are back --------------- */
 
 static uint64_t add_word(uint64_t sum, const uint8_t *p)
 {
@@ -790,8 +801,8 @@ static void fail_changed(struct pf_store *s, struct part *part)
     fail_part(s, part, PF_ECHANGED, text);
 }
 
-/* Whether the bytes of a part have to be read again; if they are wrong a second time, or of a file that has changed, the part
- * is broken. */
+/* Whether the bytes of a part have to be read again; if they are wrong a second time, or of a file that has
+ * changed, the part is broken. */
 static bool must_read_again(struct pf_store *s, struct part *part)
 {
     pthread_mutex_unlock(&s->lock);
@@ -886,8 +897,8 @@ static void attend(struct pf_store *s, uint64_t until)
     }
 }
 
-/* Waits for a change, or brings it about. Fails when the drive has finished nothing for stall_ns; *seen and *since are the
- * caller's memory. */
+/* Waits for a change, or brings it about. Fails when the drive has finished nothing for stall_ns; *seen and *since
+ * are the caller's memory. */
 static pf_status wait_change(struct pf_store *s, uint64_t *seen, uint64_t *since)
 {
     uint64_t begin = pf_now_ns();
@@ -934,7 +945,8 @@ pf_status pf_store_pin(pf_store *s, const int *slabs, int n, enum pf_pin *out)
     return st;
 }
 
-/* Moves the slabs that are ready to the front; both kinds keep their order. PF_EIO and the like when a part of one failed. */
+/* Moves the slabs that are ready to the front; both kinds keep their order. PF_EIO and the like when
+ * a part of one failed. */
 static pf_status sort_ready(struct pf_store *s, int *slabs, int n, int *n_ready)
 {
     *n_ready = 0;
@@ -1102,8 +1114,8 @@ void pf_store_stats_reset(pf_store *s)
 
 /* ---- The reader ------------------------------------------------------------------------------------------------- */
 
-/* Looks at what came, and takes reads back while no thread that waits does. It looks up from the engine from time to time, as
- * another may have taken the last of what it waits for. */
+/* Looks at what came, and takes reads back while no thread that waits does. It looks up from the engine from time to
+ * time, as another may have taken the last of what it waits for. */
 static void *reader_main(void *arg)
 {
     struct pf_store *s = arg;
