@@ -415,14 +415,13 @@ void pf_stats_reset(pf_model *m);
  * model was opened with timeline_spans. Waits for a step that runs. From any thread. */
 pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx);
 
-/* What sharing experts between a GPU and the CPU has taught: how long it took to deal the missed experts of a layer out
- * in one way or another. It takes some tokens to learn that of a machine and a model, so a program may keep it for the
- * next time. Changes no bit of any result. */
+/* What sharing experts between a GPU and the CPU has taught: how long it took to deal the missed experts of a layer out in one way
+ * or another. It takes some tokens to learn that of a machine and a model, so a program may keep it for the next time. Changes no
+ * bit of any result. */
 enum { PF_MAX_LEARNED_DEALS = 1024 };
 struct pf_learned_deal {
     int      n_experts;              /* so many of them, */
-    int      n_whole, n_down;        /* so many copied to the GPU whole, and so many of which down alone; the others
-                                        were the CPU's */
+    int      n_whole, n_down;        /* so many copied to the GPU whole, and so many of which down alone; the others were the CPU's */
     uint32_t n_times;
     double   ns_per_byte;            /* of one expert */
 };
