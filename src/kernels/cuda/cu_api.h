@@ -248,6 +248,7 @@ struct cu_offer {
     float         *host_x, *host_weights;
     int32_t       *host_picks;
     struct cu_flag *flag;
+    uint32_t      *told;          /* of the device: lowered for the layer's take */
 };
 cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o);
 
@@ -263,6 +264,7 @@ struct cu_take {
     float                  *y;
     struct cu_x             a;
     const uint8_t         **late;          /* [3][n_expert] */
+    uint32_t               *told;          /* of the device: what the flag says, for all blocks but the first */
     int                    *fault;
 };
 cudaError_t pf_cu_take(cudaStream_t st, const struct cu_take *t);

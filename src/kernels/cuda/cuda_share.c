@@ -45,6 +45,7 @@ struct cuda_share {
     void        *mapped;                 /* all of the above */
 
     const uint8_t **held, **late;        /* on the device: [n_layer][3][n_expert]; [3][n_expert] */
+    uint32_t     *heard;                 /* there, too: told in struct cu_take */
     cudaStream_t  copies, background;    /* copies may be the backend's own stream */
     struct ticket tickets[PF_SHARE_TICKETS];
 
@@ -108,7 +109,7 @@ static pf_status open_tickets(struct cuda_share *s)
 static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
 {
     size_t layer = 3 * (size_t)s->sizes.n_expert * sizeof(void *), all = layer * (size_t)s->sizes.n_layer;
-    void *held, *late, *part;
+    void *held, *late, *part, *heard;
     s->timings = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->timings);
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
         s->served[i] = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->served[i]);
@@ -118,10 +119,12 @@ static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
     PF_TRY(pf_cuda_own(b, all, &held));
     PF_TRY(pf_cuda_own(b, layer, &late));
     PF_TRY(pf_cuda_own(b, layer, &part));
+    PF_TRY(pf_cuda_own(b, sizeof *s->heard, &heard));
     CU_TRY(cudaMemsetAsync(held, 0, all, b->stream), "clearing a table");
     CU_TRY(cudaMemsetAsync(late, 0, layer, b->stream), "clearing a table");
     s->held = held;
     s->late = late;
+    s->heard = heard;
     b->part_table = part;
     return PF_OK;
 }
@@ -273,7 +276,7 @@ static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_exper
     struct cuda_share *s = b->share;
     const struct cu_offer o = { .x = e->x, .weights = e->weights, .picks = e->picks, .n_x = e->rows * e->gate->n_in,
                                 .n_picks = e->rows * e->n_used, .host_x = s->x, .host_weights = s->weights,
-                                .host_picks = s->picks, .flag = &s->offers[il] };
+                                .host_picks = s->picks, .flag = &s->offers[il], .told = s->heard };
     return pf_cuda_put(b, pf_cu_offer(b->stream, &o), "handing picks to the CPU");
 }
 
@@ -283,7 +286,7 @@ static pf_status take_answer(struct cuda_backend *b, int il, const struct pf_exp
     struct cu_take t = { .flag = &s->answers[il], .handed = s->answer.pick, .act = s->answer.act,
                          .host_y = s->answer.y, .picks = e->picks, .n_picks = e->rows * e->n_used,
                          .n_ff = e->gate->n_out, .n_out = e->down->n_out, .n_expert = e->n_expert, .y = b->pick_out,
-                         .a = b->a, .late = s->late, .fault = b->fault };
+                         .a = b->a, .late = s->late, .told = s->heard, .fault = b->fault };
     if (!pf_cuda_is_quantised(e->down->type))
         t.a.q = NULL;
     return pf_cuda_put(b, pf_cu_take(b->stream, &t), "taking the CPU's experts");
