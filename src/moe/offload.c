@@ -511,6 +511,11 @@ static pf_status prompt_on_cpu(struct pf_offload *f, int il, const struct pf_exp
     return device->ops->upload(device, e->y, f->y, y_bytes);
 }
 
+pf_status pf_offload_offer(struct pf_model *m, int il, const struct pf_experts_op *e)
+{
+    return e->rows <= PF_SHARE_ROWS ? m->backend->ops->share->offer(m->backend, il, e) : PF_OK;
+}
+
 pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts_op *e)
 {
     struct pf_offload *f = m->offload;

@@ -54,10 +54,12 @@ struct cu_norm {
     int         *fault;
 };
 
-/* x += a * what an operation puts out; x NULL: nothing. */
+/* What becomes of y that an operation puts out: y += b * plus, or sigmoid(gate) * plus, unless plus is NULL; then x += a * y. */
 struct cu_residual {
-    float *x;
-    float  a;
+    float       *x;               /* NULL: nothing */
+    float        a;
+    const float *plus, *gate;     /* [rows][n], [rows]; of experts only */
+    float        b;
 };
 
 struct cu_part {

@@ -17,7 +17,7 @@
  *     of expert addresses is placed like a vector, under the address of the host's table.
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (pf_cuda_wrote).
  *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel:
- *     a product waits for the addition of what it puts out, an addition whose product is gone for the norm that reads
+ *     a product waits for the addition of what it puts out, experts before that for what is added to it, an addition whose product is gone for the norm that reads
  *     its sum, a norm for the product that reads it, norms of heads and rotation for kv_store, and this for attention.
  *     Any other operation, and whatever ends a step or frees memory, starts what is held first, as it came
  *     (pf_cuda_settle). So of product, held, norm, stored and heads only one has something at a time.

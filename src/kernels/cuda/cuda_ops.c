@@ -252,16 +252,32 @@ static bool joins_product(struct cuda_backend *b, float *y, float a, const float
     struct held_product *p = &b->product;
     if (p->kind == HELD_NOTHING || p->y != x || p->n != n || reads(p, y))
         return false;
-    p->residual = (struct cu_residual){ y, a };
+    p->residual.x = y;
+    p->residual.a = a;
+    return true;
+}
+
+/* Whether y += a * x, or sigmoid(gate) * x, is left to the experts that make y. They are held on: their sum may be added yet. */
+static bool joins_experts(struct cuda_backend *b, const float *y, const float *gate, float a, const float *x, int64_t n)
+{
+    struct held_product *p = &b->product;
+    struct cu_residual *r = &p->residual;
+    if ((p->kind != HELD_DOWN && p->kind != HELD_COMBINE) || p->y != y || p->n != n || r->plus)
+        return false;
+    r->plus = x;
+    r->gate = gate;
+    r->b = a;
     return true;
 }
 
 pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, int64_t n)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
+    pf_cuda_wrote(b, y, n);
+    if (joins_experts(b, y, NULL, a, x, n))
+        return PF_OK;
     bool joins = joins_product(b, y, a, x, n);
     PF_TRY(pf_cuda_settle(b));
-    pf_cuda_wrote(b, y, n);
     if (!joins)
         b->held = (struct held_add){ y, x, a, n };
     return PF_OK;
@@ -270,8 +286,10 @@ pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, in
 pf_status pf_cuda_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    PF_TRY(pf_cuda_settle(b));
     pf_cuda_wrote(b, y, (int64_t)n * rows);
+    if (joins_experts(b, y, gate, 1, x, (int64_t)n * rows))
+        return PF_OK;
+    PF_TRY(pf_cuda_settle(b));
     return pf_cuda_put(b, pf_cu_add_gated(b->stream, y, gate, x, n, rows), "adding");
 }
 

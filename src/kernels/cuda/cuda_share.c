@@ -1,6 +1,6 @@
 /* Experts shared with the host: see kernels/share.h.
  *
- *     stream      .. | offer | experts it holds | take: waits | late experts | combine | ..      one layer of a step
+ *     stream      .. | offer | .. | experts it holds | take: waits | late experts | combine | ..      one layer of a step
  *     this thread          `-> await -> serve -> raise the flag -^
  *     copies      a stream for what a step needs now, one for what it may need some day
  *
@@ -306,17 +306,24 @@ static pf_status serve_or_list(struct cuda_backend *b, int il, const struct pf_e
     return st;
 }
 
+static pf_status share_offer(pf_backend *backend, int il, const struct pf_experts_op *e)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cuda_share *s = b->share;
+    PF_TRY(pf_cuda_settle(b));
+    if (s->graph < 0) {
+        __atomic_store_n(&s->offers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
+        __atomic_store_n(&s->answers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
+    }
+    return put_offer(b, il, e);
+}
+
 static pf_status share_experts(pf_backend *backend, int il, const struct pf_experts_op *e)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_share *s = b->share;
     const uint8_t **held = s->held + (size_t)il * 3 * (size_t)s->sizes.n_expert;
     PF_TRY(pf_cuda_settle(b));
-    if (s->graph < 0) {
-        __atomic_store_n(&s->offers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
-        __atomic_store_n(&s->answers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
-    }
-    PF_TRY(put_offer(b, il, e));
     PF_TRY(pf_cuda_gate_up(b, e, held));
     PF_TRY(pf_cuda_down_rows(b, e, held));
     PF_TRY(serve_or_list(b, il, e));
@@ -445,7 +452,7 @@ static void share_handoffs_reset(pf_backend *backend)
 }
 
 const struct pf_share_ops pf_cuda_share_ops = {
-    .open = share_open, .experts = share_experts, .hold = share_hold, .pin = share_pin, .unpin = share_unpin,
+    .open = share_open, .offer = share_offer, .experts = share_experts, .hold = share_hold, .pin = share_pin, .unpin = share_unpin,
     .fetch = share_fetch,
     .fetch_state = share_fetch_state, .fetch_wait = share_fetch_wait, .fetch_ns = share_fetch_ns, .use = share_use,
     .release = share_release, .handoffs = share_handoffs, .handoffs_reset = share_handoffs_reset,
