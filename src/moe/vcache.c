@@ -32,6 +32,8 @@ struct chunk {
 struct class {
     uint64_t slot_bytes;
     int      n_experts, n_slots;         /* in the model; in all chunks */
+    int      first_free;                 /* no slot before it is free */
+    int      coldest;                    /* of those held, or NONE; if knows_coldest */
 };
 
 struct pf_vcache {
@@ -42,7 +44,8 @@ struct pf_vcache {
     struct chunk *chunks;                /* [MAX_CHUNKS] */
     int           n_chunks;
     struct slot  *slots;                 /* [n_slots] chunk by chunk */
-    int           n_slots, cap_slots;
+    int           n_slots, cap_slots, n_held;
+    bool          knows_coldest;         /* of every class, until heats change or a slot is emptied */
     int          *index;                 /* [n_layer * n_expert] */
     bool         *held;                  /* [n_layer * n_expert] */
     float        *heat;                  /* [n_layer * n_expert] */
@@ -62,6 +65,11 @@ static int key_of(const struct pf_vcache *c, int il, int expert)
     return il * c->m->n_expert + expert;
 }
 
+static struct class *class_at(struct pf_vcache *c, int slot)
+{
+    return &c->classes[c->chunks[c->slots[slot].chunk].class];
+}
+
 static char *slot_at(const struct pf_vcache *c, int slot)
 {
     const struct chunk *chunk = &c->chunks[c->slots[slot].chunk];
@@ -78,7 +86,7 @@ static void parts_at(const struct pf_vcache *c, int il, int slot, uint8_t *parts
     }
 }
 
-/* ---- Opening, closing, memory ---------------------------------------------------------------------------------------- */
+/* ---- Opening, closing, memory ------------------------------------------------------------------------------------ */
 
 static uint64_t expert_room(const struct pf_vcache *c, int il)
 {
@@ -184,9 +192,11 @@ static bool add_chunk(struct pf_vcache *c, int class)
         c->cap_slots = cap;
     }
     size_t bytes = (size_t)n * of->slot_bytes;
-    if (device->ops->room(device) < bytes + PF_CUT_SPARE_BYTES || device->ops->buf_alloc(device, bytes, false, &memory) < 0)
+    if (device->ops->room(device) < bytes + PF_CUT_SPARE_BYTES ||
+        device->ops->buf_alloc(device, bytes, false, &memory) < 0)
         return false;
     *chunk = (struct chunk){ memory, bytes, class, c->n_slots, n };
+    of->first_free = of->first_free < chunk->first ? of->first_free : chunk->first;
     for (int i = 0; i < n; i++)
         c->slots[c->n_slots++] = (struct slot){ .key = NONE, .chunk = c->n_chunks };
     c->n_chunks++;
@@ -230,6 +240,10 @@ static void empty_slot(struct pf_vcache *c, int slot)
         }
     if (s->held)
         share->hold(c->m->backend, il, expert, NULL, NULL, NULL);
+    struct class *of = class_at(c, slot);
+    of->first_free = of->first_free < slot ? of->first_free : slot;
+    c->knows_coldest = false;
+    c->n_held -= s->held;
     c->held[s->key] = false;
     c->index[s->key] = NONE;
     *s = (struct slot){ .key = NONE, .chunk = s->chunk };
@@ -249,7 +263,7 @@ void pf_vcache_make_room(struct pf_vcache *c, uint64_t bytes)
     }
 }
 
-/* ---- A step ------------------------------------------------------------------------------------------------------------ */
+/* ---- A step ------------------------------------------------------------------------------------------------------ */
 
 const bool *pf_vcache_held(const struct pf_vcache *c, int il)
 {
@@ -278,7 +292,7 @@ void pf_vcache_use(struct pf_vcache *c, int il, int expert)
     }
 }
 
-/* ---- Between steps ------------------------------------------------------------------------------------------------------ */
+/* ---- Between steps ----------------------------------------------------------------------------------------------- */
 
 static void note_fill(struct pf_vcache *c, int i, int il, int expert)
 {
@@ -313,74 +327,72 @@ static pf_status take_up(struct pf_vcache *c, bool wait)
         }
         PF_TRY(share->hold(device, il, expert, at[0], at[1], at[2]));
         c->slots[slot].held = true;
+        c->n_held++;
         c->held[key] = true;
     }
     return PF_OK;
 }
 
-static bool is_of(const struct pf_vcache *c, int slot, int class)
+static int free_slot(struct pf_vcache *c, int class)
 {
-    return c->chunks[c->slots[slot].chunk].class == class;
+    int *slot = &c->classes[class].first_free;
+    while (*slot < c->n_slots && (c->slots[*slot].key != NONE || class_at(c, *slot) != &c->classes[class]))
+        (*slot)++;
+    return *slot < c->n_slots ? *slot : NONE;
 }
 
-static int free_slot(const struct pf_vcache *c, int class)
+static void find_coldest(struct pf_vcache *c)
 {
-    for (int i = 0; i < c->n_slots; i++)
-        if (c->slots[i].key == NONE && is_of(c, i, class))
-            return i;
-    return NONE;
-}
-
-static int coldest_slot(const struct pf_vcache *c, int class)
-{
-    int coldest = NONE;
-    for (int i = 0; i < c->n_slots; i++)
-        if (c->slots[i].held && is_of(c, i, class) && (coldest == NONE || c->heat[c->slots[i].key] < c->heat[c->slots[coldest].key]))
-            coldest = i;
-    return coldest;
+    for (int i = 0; i < c->n_classes; i++)
+        c->classes[i].coldest = NONE;
+    for (int i = 0; i < c->n_slots; i++) {
+        int *coldest = &class_at(c, i)->coldest;
+        if (c->slots[i].held && (*coldest == NONE || c->heat[c->slots[i].key] < c->heat[c->slots[*coldest].key]))
+            *coldest = i;
+    }
+    c->knows_coldest = true;
 }
 
 static bool may_replace(const struct pf_vcache *c)
 {
-    int n_moe = 0;
-    for (int il = 0; il < c->m->n_layer; il++)
-        n_moe += c->m->layers[il].is_moe;
-    return c->n_slots >= SLOTS_PER_PICK * c->m->n_used * n_moe && c->n_steps >= c->paused_until;
+    return c->n_slots >= SLOTS_PER_PICK * c->m->n_used * c->m->n_moe && c->n_steps >= c->paused_until;
 }
 
-/* A slot for the expert, emptied; or NONE. */
+/* A slot that the expert may have, free or held by a colder one; or NONE. */
 static int slot_for(struct pf_vcache *c, int key)
 {
     int class = c->class_of[key / c->m->n_expert], slot = free_slot(c, class);
     if (slot != NONE || !may_replace(c))
         return slot;
-    slot = coldest_slot(c, class);
-    if (slot == NONE || (double)c->heat[key] < HOTTER * (double)c->heat[c->slots[slot].key])
-        return NONE;
-    empty_slot(c, slot);
-    c->slots[slot].replaced = true;
-    c->trial_fills++;
-    return slot;
+    if (!c->knows_coldest)
+        find_coldest(c);
+    slot = c->classes[class].coldest;
+    return slot != NONE && (double)c->heat[key] >= HOTTER * (double)c->heat[c->slots[slot].key] ? slot : NONE;
 }
 
-/* Begins to copy the expert into a slot. Returns the bytes; 0: not now. */
+static int free_ticket(const struct pf_vcache *c)
+{
+    for (int i = 0; i < N_FILLING; i++)
+        if (c->filling[i] == NONE)
+            return i;
+    return NONE;
+}
+
+/* Begins to copy the expert into a slot. Returns the bytes; 0: not now. Most of what is wanted finds no slot, so an
+ * expert is pinned in RAM only when it has one. */
 static uint64_t begin_fill(struct pf_vcache *c, int key)
 {
     pf_backend *device = c->m->backend;
-    int ticket = 0, il = key / c->m->n_expert, expert = key % c->m->n_expert;
+    int il = key / c->m->n_expert, expert = key % c->m->n_expert;
+    int ticket = free_ticket(c), slot = ticket == NONE ? NONE : slot_for(c, key);
     const uint8_t *from[3];
     uint8_t *to[3];
     uint64_t bytes[3];
     struct pf_piece pieces[3];
-    while (ticket < N_FILLING && c->filling[ticket] != NONE)
-        ticket++;
-    if (ticket == N_FILLING || !pf_residency_take(c->m, il, expert, from))
+    if (slot == NONE || !pf_residency_take(c->m, il, expert, from))
         return 0;
-    int slot = slot_for(c, key);
-    if (slot == NONE) {
-        pf_residency_drop(c->m, il, expert);
-        return 0;
-    }
+    bool replaces = c->slots[slot].key != NONE;
+    empty_slot(c, slot);
     parts_at(c, il, slot, to, bytes);
     for (int i = 0; i < 3; i++)
         pieces[i] = (struct pf_piece){ to[i], from[i], bytes[i] };
@@ -389,6 +401,8 @@ static uint64_t begin_fill(struct pf_vcache *c, int key)
         return 0;
     }
     c->slots[slot].key = key;
+    c->slots[slot].replaced = replaces;
+    c->trial_fills += replaces;
     c->index[key] = slot;
     c->filling[ticket] = slot;
     c->begun_ns[ticket] = pf_now_ns();
@@ -425,6 +439,7 @@ pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes)
         return PF_OK;
     age(c);
     judge(c);
+    c->knows_coldest = false;
     PF_TRY(take_up(c, false));
     for (int i = 0; i < c->n_wanted; i++) {
         if (used < bytes)
@@ -454,11 +469,10 @@ pf_status pf_vcache_fill(struct pf_vcache *c)
 
 void pf_vcache_stats(const struct pf_vcache *c, struct pf_vcache_stats *out)
 {
-    *out = (struct pf_vcache_stats){ .n_slots = (uint64_t)c->n_slots, .n_hits = c->n_hits, .n_fills = c->n_fills };
+    *out = (struct pf_vcache_stats){ .n_slots = (uint64_t)c->n_slots, .n_held = (uint64_t)c->n_held,
+                                     .n_hits = c->n_hits, .n_fills = c->n_fills };
     for (int i = 0; i < c->n_chunks; i++)
         out->bytes += c->chunks[i].bytes;
-    for (int i = 0; i < c->n_slots; i++)
-        out->n_held += c->slots[i].held;
 }
 
 void pf_vcache_stats_reset(struct pf_vcache *c)

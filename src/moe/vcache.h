@@ -1,19 +1,20 @@
 /* Which routed experts lie in the GPU's memory: the expert cache.
  *
- *     chunks of slots     | slot slot slot | slot slot | ...           a slot takes any expert of its class: gate, up, down
- *     index[layer, expert] -> slot or none                             slot -> layer, expert or none
+ *     chunks of slots     | slot slot slot | slot slot | ...       a slot takes any expert of its class: gate, up, down
+ *     index[layer, expert] -> slot or none                         slot -> layer, expert or none
  *     heat[layer, expert]     uses, old ones counting less
  *
  *     FREE --fill--> FILLING --copy has ended, between two steps--> HELD --replaced--> FREE
  *
- * Layers whose experts are nearly of one size are a class; every class has slots for the same share of its experts, as nearly as
- * chunks allow. (With one size of slot for all, a file with Q6_K for half of its down matrices and Q4_K for the others would leave
- * 7% of the memory unused.)
+ * Layers whose experts are nearly of one size are a class; every class has slots for the same share of its experts, as
+ * nearly as chunks allow. (With one size of slot for all, a file with Q6_K for half of its down matrices and Q4_K for
+ * the others would leave 7% of the memory unused.)
  *
- * While a slot is free, experts that are missed fill it; when there is none, one that is hotter than the coldest held takes its
- * place. Copies run in the background, a few bytes a step; what the GPU holds changes only between steps. Below three times top-k
- * slots a layer nothing is replaced, and for some thousand steps when replacing brought fewer hits than it cost copies (held experts
- * stay and serve). Prompts do not touch it. Memory comes in chunks, so that it can be given back when a session needs it.
+ * While a slot is free, experts that are missed fill it; when there is none, one that is hotter than the coldest held
+ * takes its place. Copies run in the background, a few bytes a step; what the GPU holds changes only between steps.
+ * Below three times top-k slots a layer nothing is replaced, and for some thousand steps when replacing brought fewer
+ * hits than it cost copies (held experts stay and serve). Prompts do not touch it. Memory comes in chunks, so that it
+ * can be given back when a session needs it.
  *
  * Used by the thread that holds the model's step lock. */
 #ifndef PF_VCACHE_H
@@ -41,7 +42,8 @@ void pf_vcache_at(const struct pf_vcache *c, int il, int expert, const uint8_t *
 /* A step wanted the expert. */
 void pf_vcache_use(struct pf_vcache *c, int il, int expert);
 
-/* Between two steps: takes up what has been copied, begins copies of at most `bytes`. */
+/* Between two steps: takes up what has been copied, begins copies of about `bytes`. Looks at every slot once at most,
+ * and once more for each that it empties; of what the step wanted, pins in RAM only what gets a slot. */
 pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes);
 
 /* Fills free slots with experts that are in RAM, and waits for them. */

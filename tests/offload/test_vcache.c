@@ -1,0 +1,134 @@
+/* The expert cache by itself, on the simulated device: who gets a slot, who loses it, and that nothing is pinned in RAM
+ * for an expert that gets none. What a cache asks of its model is answered here, not by moe/residency.c and
+ * moe/model.c. */
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "check.h"
+#include "kernels/share.h"
+#include "kernels/sim/sim.h"
+#include "moe/residency.h"
+#include "moe/split.h"
+#include "moe/vcache.h"
+
+/* Two chunks of eight slots for 32 experts; one chunk is less than three times top-k slots a layer. */
+enum { N_LAYER = 2, N_EXPERT = 16, N_USED = 2, N_SLOTS = 16, PART_BYTES = 2700000, ENOUGH = 1 << 30 };
+
+static uint8_t weights[PART_BYTES];
+static bool    absent[N_LAYER][N_EXPERT];        /* not in RAM */
+static int     n_takes, n_drops;
+
+void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3])
+{
+    (void)m, (void)il;
+    bytes[0] = bytes[1] = bytes[2] = PART_BYTES;
+}
+
+bool pf_residency_take(struct pf_model *m, int il, int expert, const uint8_t *parts[3])
+{
+    (void)m;
+    parts[0] = parts[1] = parts[2] = weights;
+    n_takes += !absent[il][expert];
+    return !absent[il][expert];
+}
+
+void pf_residency_drop(struct pf_model *m, int il, int expert)
+{
+    (void)m, (void)il, (void)expert;
+    n_drops++;
+}
+
+bool pf_residency_is_short(const struct pf_model *m)
+{
+    (void)m;
+    return false;
+}
+
+static pf_status no_serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
+{
+    (void)ctx, (void)offer, (void)answer;
+    return PF_OK;
+}
+
+/* Uses of experts [from, to) of every layer; what is begun then ends in steps that use nothing. */
+static void use(struct pf_vcache *c, int from, int to, int times)
+{
+    for (int i = 0; i < times; i++)
+        for (int il = 0; il < N_LAYER; il++)
+            for (int x = from; x < to; x++)
+                pf_vcache_use(c, il, x);
+    for (int i = 0; i < 3; i++)
+        CHECK(pf_vcache_between(c, ENOUGH) == PF_OK, "%s", pf_last_error());
+    CHECK(n_takes == n_drops, "%d pins, %d given back", n_takes, n_drops);
+}
+
+static int n_held(const struct pf_vcache *c, int from, int to)
+{
+    int n = 0;
+    for (int il = 0; il < N_LAYER; il++)
+        for (int x = from; x < to; x++)
+            n += pf_vcache_held(c, il)[x];
+    return n;
+}
+
+static void test_policy(struct pf_vcache *c, struct pf_sim *sim)
+{
+    struct pf_vcache_stats stats;
+    pf_vcache_grow(c);
+    use(c, 0, 4, 2);                             /* as many as are copied at a time */
+    use(c, 4, 8, 3);
+    CHECK(n_held(c, 0, 8) == N_SLOTS && n_takes == N_SLOTS, "%d held, %d pinned", n_held(c, 0, 8), n_takes);
+
+    use(c, 8, 16, 2);                            /* as cold as the coldest */
+    CHECK(n_held(c, 0, 8) == N_SLOTS && n_takes == N_SLOTS, "%d held, %d pinned", n_held(c, 0, 8), n_takes);
+
+    absent[0][9] = true;
+    for (int i = 0; i < 2; i++)                  /* hot, but one of them cannot be copied */
+        use(c, 9, 10, 2);
+    CHECK(n_held(c, 9, 10) == 1 && n_held(c, 0, 4) == 7 && n_held(c, 4, 8) == 8 && n_takes == N_SLOTS + 1,
+          "%d, %d and %d held, %d pinned", n_held(c, 9, 10), n_held(c, 0, 4), n_held(c, 4, 8), n_takes);
+
+    sim->refuse_fetch = sim->n_fetches + 1;      /* the slot that was emptied is free, for whoever comes next */
+    use(c, 10, 11, 4);
+    CHECK(n_held(c, 0, 16) == N_SLOTS && n_held(c, 10, 11) == 1, "%d held, %d hot", n_held(c, 0, 16),
+          n_held(c, 10, 11));
+
+    uint64_t room = sim->memory_bytes;
+    sim->memory_bytes -= PF_CUT_SPARE_BYTES / 2;
+    pf_vcache_make_room(c, PF_CUT_SPARE_BYTES);
+    n_takes = n_drops = 0;
+    use(c, 11, 16, 9);                           /* too few slots to replace */
+    pf_vcache_stats(c, &stats);
+    CHECK(stats.n_slots == N_SLOTS / 2 && stats.n_held == N_SLOTS / 2 && n_takes == 0, "%d slots, %d held, %d pinned",
+          (int)stats.n_slots, (int)stats.n_held, n_takes);
+
+    sim->memory_bytes = room;
+    pf_vcache_grow(c);
+    CHECK(pf_vcache_fill(c) == PF_OK, "%s", pf_last_error());
+    pf_vcache_stats(c, &stats);
+    CHECK(stats.n_slots == N_SLOTS && stats.n_held == N_SLOTS && n_held(c, 0, 16) == N_SLOTS && n_takes == n_drops,
+          "%d slots, %d held, %d pinned, %d given back", (int)stats.n_slots, (int)stats.n_held, n_takes, n_drops);
+}
+
+int main(void)
+{
+    struct pf_mem_stats before, after;
+    struct pf_sim sim = { .memory_bytes = (uint64_t)N_SLOTS * (3 * PART_BYTES + 1024) + PF_CUT_SPARE_BYTES,
+                          .late_every = 1, .late_for = 1 };
+    struct pf_share_sizes sizes = { .n_layer = N_LAYER, .n_expert = N_EXPERT, .n_used = N_USED, .n_embd = 32,
+                                    .n_ff = 32 };
+    struct pf_layer layers[N_LAYER] = { { .is_moe = true }, { .is_moe = true } };
+    struct pf_model m = { .n_layer = N_LAYER, .n_expert = N_EXPERT, .n_used = N_USED, .n_moe = N_LAYER,
+                          .layers = layers };
+    struct pf_vcache *c;
+    pf_mem_stats_get(&before);
+    CHECK(pf_backend_sim_open(&m.backend, &sim) == PF_OK, "%s", pf_last_error());
+    CHECK(m.backend->ops->share->open(m.backend, &sizes, no_serve, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_vcache_open(&c, &m) == PF_OK, "%s", pf_last_error());
+    test_policy(c, &sim);
+    pf_vcache_close(&c);
+    m.backend->ops->close(m.backend);
+    pf_mem_stats_get(&after);
+    CHECK(before.n_live == after.n_live, "memory is left behind");
+    return check_status();
+}
