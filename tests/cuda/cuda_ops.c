@@ -9,7 +9,7 @@
 #include "kernels/backend.h"
 #include "kernels/check.h"
 
-enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, N_CTX = 1100 };
+enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_EXPERTS = 4096, N_CTX = 1100 };
 
 static pf_backend *units[2];                 /* the CPU, the GPU */
 static struct check_rng rng = { 20261121 };
@@ -431,31 +431,61 @@ static void streams(void)
     }
 }
 
+struct routing_case {
+    struct pf_routing how;
+    bool bias, table;
+    int  n_values;                        /* the logits have so many different ones; 0: any */
+};
+
+static void route_rows(const struct routing_case *c, int number)
+{
+    int n = c->how.n_expert, k = c->how.n_used, rows = 9;
+    float *bias = place(floats((size_t)n, 1), (size_t)n * sizeof *bias), *logits = floats((size_t)(rows * n), 4);
+    int32_t *table = malloc((size_t)(rows * k) * sizeof *table), token[] = { 8, 3, 5, 0, 2, 2, 7, 1, 6 };
+    for (int i = 0; i < rows * k; i++)
+        table[i] = i * 7 % n;
+    for (int i = 0; c->n_values && i < rows * n; i++)
+        logits[i] = (float)check_int(&rng, 0, c->n_values - 1) - 1;
+    place(table, (size_t)(rows * k) * sizeof *table);
+    struct pair ids = pair_new(token, (size_t)rows), l = pair_new(logits, (size_t)(rows * n)),
+                picks = random_pair((size_t)(rows * k), 1), w = random_pair((size_t)(rows * k), 1);
+    BOTH(route(b, &(struct pf_route_op){
+        .how = &c->how, .logits = l.at[u], .select_bias = c->bias ? bias : NULL, .table = c->table ? table : NULL,
+        .ids = (const int32_t *)(const void *)ids.at[u], .rows = rows, .picks = (int32_t *)(void *)picks.at[u],
+        .weights = w.at[u] }));
+    same(&picks, "picks", "", number);
+    same(&w, "weights", "", number);
+    pair_free(&ids);
+    pair_free(&l);
+    pair_free(&picks);
+    pair_free(&w);
+    free(logits);
+}
+
 static void routing(void)
 {
-    for (int way = 0; way < 8; way++) {
-        int n = way < 3 ? 128 : 60, k = way == 5 ? 40 : 8, rows = 9;
-        struct pf_routing r = { .n_expert = n, .n_used = k, .gating = (enum pf_gating)(way < 6 ? way % 3 : PF_GATE_SQRT_SOFTPLUS), .norm_weights = way % 2,
-                                .weight_scale = way == 3 ? 2.5f : 1, .n_group = way == 4 ? 6 : 0, .n_group_used = way == 4 ? 3 : 0 };
-        float *bias = place(floats((size_t)n, 1), (size_t)n * sizeof *bias);
-        int32_t *table = malloc((size_t)(rows * k) * sizeof *table), token[] = { 8, 3, 5, 0, 2, 2, 7, 1, 6 };
-        for (int i = 0; i < rows * k; i++)
-            table[i] = i * 7 % n;
-        place(table, (size_t)(rows * k) * sizeof *table);
-        struct pair ids = pair_new(token, (size_t)rows);
-        struct pair l = random_pair((size_t)rows * (size_t)n, 4), picks = random_pair((size_t)rows * (size_t)k, 1),
-                    w = random_pair((size_t)rows * (size_t)k, 1);
-        BOTH(route(b, &(struct pf_route_op){
-            .how = &r, .logits = l.at[u], .select_bias = way % 2 ? bias : NULL, .table = way == 7 ? table : NULL,
-            .ids = (const int32_t *)(const void *)ids.at[u], .rows = rows, .picks = (int32_t *)(void *)picks.at[u],
-            .weights = w.at[u] }));
-        same(&picks, "picks", "", way);
-        same(&w, "weights", "", way);
-        pair_free(&ids);
-        pair_free(&l);
-        pair_free(&picks);
-        pair_free(&w);
-    }
+    static const struct routing_case cases[] = {
+        { { 128, 8, 0, 0, PF_GATE_SOFTMAX, false, 1 }, false, false, 0 },
+        { { 128, 8, 0, 0, PF_GATE_SIGMOID, true, 1 }, true, false, 0 },
+        { { 128, 8, 0, 0, PF_GATE_SOFTMAX_SELECTED, false, 1 }, false, false, 0 },
+        { { 60, 8, 0, 0, PF_GATE_SOFTMAX, true, 2.5f }, true, false, 0 },
+        { { 60, 8, 6, 3, PF_GATE_SIGMOID, false, 1 }, false, false, 0 },
+        { { 60, 40, 0, 0, PF_GATE_SOFTMAX_SELECTED, true, 1 }, true, false, 0 },
+        { { 60, 8, 0, 0, PF_GATE_SQRT_SOFTPLUS, false, 1 }, false, false, 0 },
+        { { 60, 8, 0, 0, PF_GATE_SQRT_SOFTPLUS, true, 1 }, true, true, 0 },
+        { { 512, 10, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 0 },
+        { { 512, 10, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 3 },
+        { { 512, 10, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 1 },
+        { { 32, 4, 0, 0, PF_GATE_SOFTMAX_SELECTED, false, 1 }, false, false, 0 },
+        { { 8, 2, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 2 },
+        { { 256, 8, 8, 4, PF_GATE_SIGMOID, true, 2.5f }, true, false, 0 },
+        { { 256, 8, 8, 4, PF_GATE_SIGMOID, true, 2.5f }, false, false, 4 },
+        { { 160, 6, 8, 3, PF_GATE_SOFTMAX, false, 16 }, false, false, 0 },
+        { { 384, 32, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 40 },
+        { { MOST_EXPERTS, 16, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 0 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        route_rows(&cases[i], (int)i);
 }
 
 static void delta_nets(void)
@@ -505,7 +535,7 @@ static void not_finite(void)
 int main(int argc, char **argv)
 {
     struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_picks = MAX_ROWS * N_USED,
-                                      .n_expert = N_EXPERT, .n_ff = 768, .n_out = 512, .max_heads = 16, .n_ctx = N_CTX };
+                                      .n_expert = MOST_EXPERTS, .n_ff = 768, .n_out = 512, .max_heads = 16, .n_ctx = N_CTX };
     only = argc > 1 ? argv[1] : NULL;
     if (pf_backend_cuda_open(&units[1], 0, 0) < 0) {
         printf("skipped: %s\n", pf_last_error());
