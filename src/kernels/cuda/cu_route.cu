@@ -1,9 +1,9 @@
-/* The router's choice, a block a row; the steps are numbered in kernels/cpu/cpu_route.c. A thread takes an expert, or every
- * blockDim.x-th; sums, whose order counts, are taken by the first warp.
+/* The router's choice, a block a row; the steps are numbered in kernels/cpu/cpu_route.c. A thread takes an expert, or
+ * every blockDim.x-th; sums, whose order counts, are taken by the first warp.
  *
- * The k best are found without taking them one after the other. The experts are in up to 32 groups, by the threads that have them.
- * The k-th best of the groups' best scores is a bound that k scores reach at least; those that do are candidates, little more than
- * k of them; and the place of a candidate is the number of those that come before it. */
+ * The k best are found without taking them one after the other. The experts are in up to 32 groups, by the threads that
+ * have them. The k-th best of the groups' best scores is a bound that k scores reach at least; those that do are
+ * candidates, little more than k of them; and the place of a candidate is the number of those that come before it. */
 #include "kernels/cuda/cu_device.h"
 
 enum { MOST_THREADS = 512 };
@@ -118,8 +118,8 @@ CU_INLINE int place_in_warp(uint32_t key)
     return before;
 }
 
-/* The k best of n scores, best first, the lower index of equals. What holds a NaN fails the step, but its picks are indices all
- * the same: keys are in order, whatever they stand for. */
+/* The k best of n scores, best first, the lower index of equals. What holds a NaN fails the step, but its picks are
+ * indices all the same: keys are in order, whatever they stand for. */
 static __device__ __noinline__ void top_k(const float *score, int n, int k, struct candidate *candidate, int32_t *picks)
 {
     __shared__ uint32_t bound;                           /* stays 0 where there are fewer groups than picks */

@@ -223,7 +223,6 @@ pf_status pf_cuda_layer_norm(pf_backend *backend, const float *x, const float *w
 pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h);
 pf_status pf_cuda_choose(pf_backend *backend, const struct pf_choose_op *c);
 pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows);
-pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c);
 pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d);
 pf_status pf_cuda_compress(pf_backend *backend, const struct pf_compress_op *c);
 pf_status pf_cuda_mix(pf_backend *backend, const struct pf_mix_op *m);

@@ -374,25 +374,26 @@ pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_
     return pf_cuda_put(b, pf_cu_copy(b->stream, copies, n_copies, rows), "a copy");
 }
 
-pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c)
-{
-    struct cuda_backend *b = pf_cuda_of(backend);
-    struct pf_conv_op o = *c;
-    PF_TRY(pf_cuda_settle(b));
-    PF_TRY(pf_cuda_floats_at(b, c->w, (size_t)c->n * (size_t)c->taps, &o.w));
-    pf_cuda_wrote(b, c->y, (int64_t)c->rows * c->n);
-    return pf_cuda_put(b, pf_cu_conv(b->stream, &o), "a convolution");
-}
-
 pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct pf_delta_op o = *d;
+    struct cu_x x = b->x;
+    int n = pf_delta_channels(d), n_out = d->n_v_head * d->d;
     PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, d->conv, (size_t)d->taps * (size_t)n, &o.conv));
     PF_TRY(pf_cuda_floats_at(b, d->a, (size_t)d->n_v_head, &o.a));
     PF_TRY(pf_cuda_floats_at(b, d->dt, (size_t)d->n_v_head, &o.dt));
-    pf_cuda_wrote(b, d->out, (int64_t)d->rows * d->n_v_head * d->d);
-    return pf_cuda_put(b, pf_cu_delta(b->stream, &o), "a delta net");
+    PF_TRY(pf_cuda_floats_at(b, d->norm, (size_t)d->d, &o.norm));
+    pf_cuda_wrote(b, d->mixed, (int64_t)d->rows * n);
+    pf_cuda_wrote(b, d->out, (int64_t)d->rows * n_out);
+    if (d->d % 32 == 0 && n_out <= b->sizes.max_n_in && d->rows <= b->sizes.max_rows) {
+        b->x_of = d->out;
+        b->x_floats = (int64_t)d->rows * n_out;
+    } else {
+        x.q = NULL;
+    }
+    return pf_cuda_put(b, pf_cu_delta(b->stream, &o, &x, b->fault), "a delta net");
 }
 
 pf_status pf_cuda_compress(pf_backend *backend, const struct pf_compress_op *c)
