@@ -251,6 +251,27 @@ static void one_row(enum pf_qtype type, int n)
     pair_free(&sum);
 }
 
+/* An activation, in place as it is used, and the product of what it gives; and one that nothing follows. */
+static void activated(enum pf_qtype type, int n, int rows)
+{
+    const char *name = pf_qtype_info(type)->name;
+    struct pf_weight w = { .data = weights(type, n, 40), .type = type, .n_in = n, .n_out = 40, .scale = 1,
+                           .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n) };
+    struct pair gate = random_pair((size_t)(rows * n), 2), up = random_pair((size_t)(rows * n), 2),
+                y = random_pair((size_t)(rows * 40), 1);
+    BOTH(act(b, (struct pf_act){ .kind = PF_ACT_SWIGLU }, gate.at[u], up.at[u], (int64_t)rows * n, gate.at[u]));
+    BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, gate.at[u], rows));
+    same(&gate, "activation of a product", name, rows);
+    same(&y, "product of an activation", name, rows);
+    BOTH(act(b, (struct pf_act){ .kind = PF_ACT_SIGMOID }, gate.at[u], up.at[u], (int64_t)rows * n, up.at[u]));
+    BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, gate.at[u], rows));
+    same(&up, "activation", name, rows);
+    same(&y, "product of something else", name, rows);
+    pair_free(&gate);
+    pair_free(&up);
+    pair_free(&y);
+}
+
 static void rotations(void)
 {
     for (int way = 0; way < 4; way++) {
@@ -630,6 +651,14 @@ int main(int argc, char **argv)
         one_row(PF_Q4_K, 2048);
         one_row(PF_F32, 1024);
         one_row(PF_BF16, 96);
+        one_row(PF_F32, 2048);
+        one_row(PF_F16, 768);
+        for (int rows = 1; rows < 50; rows += 16) {
+            activated(PF_Q8_0, 512, rows);
+            activated(PF_Q4_K, 2048, rows);
+            activated(PF_F16, 96, rows);
+            activated(PF_F32, 100, rows);
+        }
     }
     if (wanted("rope"))
         rotations();

@@ -18,9 +18,10 @@
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (pf_cuda_wrote).
  *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel:
  *     a product waits for the addition of what it puts out, an addition whose product is gone for the norm that reads
- *     its sum, a norm for the product that reads it, norms of heads and rotation for kv_store, and this for attention.
+ *     its sum, a norm and an activation for the product that reads them, norms of heads and rotation for kv_store, and
+ *     this for attention.
  *     Any other operation, and whatever ends a step or frees memory, starts what is held first, as it came
- *     (pf_cuda_settle). So of product, held, norm, stored and heads only one has something at a time.
+ *     (pf_cuda_settle). So of product, held, norm, acted, stored and heads only one has something at a time.
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
  *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
  *     on, so that capturing never has to place a vector. Where there is no memory for a graph, none are made any more.
@@ -39,6 +40,13 @@ struct held_add {
     const float *x;
     float        a;
     int64_t      n;
+};
+
+struct held_act {
+    struct pf_act act;
+    const float  *gate, *up;
+    int64_t       n;
+    float        *y;                     /* NULL: none */
 };
 
 /* The last product of one row, if it puts out what may be added to the residual stream. */
@@ -105,6 +113,7 @@ struct cuda_backend {
     struct held_product product;
     struct held_add   held;
     struct cu_norm    norm;              /* y NULL: none is held */
+    struct held_act   acted;
     struct cu_heads   stored;            /* rows 0: none is held */
     struct held_heads heads;
 
