@@ -19,14 +19,12 @@ pf_status pf_dense_block(struct pf_session *s, int il, int rows)
     return feed_forward(s, &s->m->layers[il].dense, rows, s->unit->buf.y);
 }
 
-/* y_shared = shared(h), and the number that it is gated by. */
-static pf_status compute_shared(struct pf_session *s, const struct pf_moe *moe, int rows)
+/* The router's logits, and what the shared expert is gated by. */
+static pf_status ask_router(struct pf_session *s, const struct pf_moe *moe, int rows)
 {
     struct pf_buffers *b = &s->unit->buf;
-    PF_TRY(feed_forward(s, &moe->shared, rows, b->y_shared));
-    if (!moe->shared_gate.data)
-        return PF_OK;
-    return pf_project(s, &(struct pf_linear){ &moe->shared_gate, b->shared_gate }, 1, b->h, rows);
+    const struct pf_linear l[] = { { &moe->router, b->router }, { &moe->shared_gate, b->shared_gate } };
+    return pf_project(s, l, moe->shared_gate.data ? 2 : 1, b->h, rows);
 }
 
 /* y += y_shared, or y += sigmoid(shared_gate) * y_shared */
@@ -91,7 +89,7 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
     const struct pf_moe *moe = &s->m->layers[il].moe;
     struct pf_buffers *b = &s->unit->buf;
     bool has_shared = moe->shared.gate.data != NULL;
-    PF_TRY(pf_project(s, &(struct pf_linear){ &moe->router, b->router }, 1, b->h, rows));
+    PF_TRY(ask_router(s, moe, rows));
     const struct pf_picks routed = pf_routed_at(s, moe->ordinal, rows), used = pf_picks_at(s, moe->ordinal, rows);
     const struct pf_experts_op e = {
         .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = moe->act,
@@ -105,7 +103,7 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
     }
     if (has_shared) {
         pf_spans_enter(s->m->spans, "shared expert", il);
-        PF_TRY(compute_shared(s, moe, rows));
+        PF_TRY(feed_forward(s, &moe->shared, rows, b->y_shared));
     }
     PF_TRY(run_experts(s, il, &e));
     return has_shared ? add_shared(s, moe, rows) : PF_OK;
