@@ -121,13 +121,13 @@ struct pf_kv_view {
     int             n_chunks;
 };
 
-/* How pf_kv_row is declared: a compiler for another unit defines this first. */
-#ifndef PF_KV_FN
-#define PF_KV_FN static inline
+/* How functions are declared that every unit calls: a compiler for another unit defines this first. */
+#ifndef PF_UNIT_FN
+#define PF_UNIT_FN static inline
 #endif
 
 /* Number of the row that holds position pos of a KV head; the following positions of its chunk are the next rows. */
-PF_KV_FN size_t pf_kv_row(const struct pf_kv_view *kv, int pos, int head)
+PF_UNIT_FN size_t pf_kv_row(const struct pf_kv_view *kv, int pos, int head)
 {
     int place = pos / PF_KV_CHUNK_POSITIONS % kv->n_chunks;
     return ((size_t)place * (size_t)kv->n_kv_head + (size_t)head) * PF_KV_CHUNK_POSITIONS +
@@ -203,14 +203,6 @@ struct pf_buf_copy {
     int         rows;
 };
 
-/* Causal convolution of every channel over time, then SiLU: y[r] = silu(sum over t of w[t] * x[r - (taps - 1) + t]), of
- * n each. Rows before the batch are in before [taps - 1][n] (NULL: zeros); the last rows go to after, likewise. */
-struct pf_conv_op {
-    const float *x, *w, *before;
-    float       *after, *y;
-    int          n, taps, rows;
-};
-
 /* Positions become blocks of `ratio` neighbours, a row of n channels each (DeepSeek-V4): per channel a softmax over the
  * block's positions weighs their u,
  *     out[b] = sum over the positions p of block b of softmax(t)(p) * u(p),        t(p) = gate(p) + ape[p % ratio]
@@ -254,19 +246,59 @@ struct pf_streams_op {
     int          n, n_streams, n_weights, rows;
 };
 
-/* The gated delta rule. u [rows][2 * n_k_head * d + n_v_head * d] holds queries, keys, values, head after head; queries
- * and keys are normed to length 1 (q to 1 / sqrt(d)) by the largest of their length and eps. Value head h uses key head
- * h / (n_v_head / n_k_head), or, if tiled, h % n_k_head. Per row and head, with the matrix S {d, d} per value head:
- *     S *= decay = exp(a * softplus(alpha + dt));  S += k (x) sigmoid(beta) * (v - S'k);  out = S'q
- * alpha, beta [rows][n_v_head]; a, dt {n_v_head}; before (NULL: zeros), after [n_v_head][d][d]; out
- * [rows][n_v_head][d]. */
+/* Vectors of n floats in every row, `per` neighbours in each group: see pf_vector_at. */
+struct pf_vectors {
+    const float *at;
+    int64_t      row;                     /* floats from row to row, */
+    int          n, per, group;           /* from group to group */
+};
+
+PF_UNIT_FN const float *pf_vector_at(const struct pf_vectors *v, int row, int i)
+{
+    return v->at + row * v->row + (int64_t)(i / v->per) * v->group + i % v->per * v->n;
+}
+
+/* A Gated DeltaNet between its products. q, k are vectors of d floats for n_k_head heads, v, z for n_v_head heads;
+ * alpha, beta are a number for each of these. Value head h uses key head h / (n_v_head / n_k_head), or, if tiled,
+ * h % n_k_head. Per row, with the matrix S {d, d} per value head:
+ *     q, k, v = silu(their convolution over time)         u[r] = silu(sum over t of conv[t] * x[r - (taps - 1) + t])
+ *     q, k = normed to length 1 (q to 1 / sqrt(d)) by the largest of their length and eps
+ *     S *= decay = exp(a * softplus(alpha + dt));  S += k (x) sigmoid(beta) * (v - S'k)
+ *     out = silu(z) * rms_norm(S'q)
+ * conv [taps][n], n = (2 n_k_head + n_v_head) d channels, those of q, k, v; a, dt {n_v_head}; norm {d};
+ * out [rows][n_v_head][d]. A state is the last rows before the convolution, [taps - 1][n], and the matrices behind
+ * them, [n_v_head][d][d]. before NULL: zeros; it is not after. mixed [rows][n]: room for what the convolution gives. */
 struct pf_delta_op {
-    const float *u, *alpha, *beta, *a, *dt, *before;
-    float       *after, *out;
-    int          d, n_k_head, n_v_head, rows;
+    struct pf_vectors q, k, v, z, alpha, beta;
+    const float *conv, *a, *dt, *norm, *before;
+    float       *after, *mixed, *out;
+    int          d, n_k_head, n_v_head, taps, rows;
     bool         tiled;
     float        eps;
 };
+
+PF_UNIT_FN int pf_delta_channels(const struct pf_delta_op *o)
+{
+    return (2 * o->n_k_head + o->n_v_head) * o->d;
+}
+
+/* Floats of a state in front of its matrices. */
+PF_UNIT_FN size_t pf_delta_state_rows(const struct pf_delta_op *o)
+{
+    return (size_t)(o->taps - 1) * (size_t)pf_delta_channels(o);
+}
+
+/* Where vector *i of those of q, k and v together is; then *i is its number there. */
+PF_UNIT_FN const struct pf_vectors *pf_delta_input(const struct pf_delta_op *o, int *i)
+{
+    if (*i < o->n_k_head)
+        return &o->q;
+    *i -= o->n_k_head;
+    if (*i < o->n_k_head)
+        return &o->k;
+    *i -= o->n_k_head;
+    return &o->v;
+}
 
 /* y [rows][down->n_out] = sum over the picks of a row of weight * down(act(gate x) * up x), the picks of a row in their
  * order, by fmaf from 0. weigh_input: the weight multiplies gate x and up x instead. picks, weights [rows][n_used]. */
@@ -391,7 +423,6 @@ struct pf_backend_ops {
     pf_status (*choose)(pf_backend *b, const struct pf_choose_op *c);    /* NULL: cannot, and knows no chosen either */
     pf_status (*route)(pf_backend *b, const struct pf_route_op *r);
     pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);
-    pf_status (*conv)(pf_backend *b, const struct pf_conv_op *c);
     pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);
     pf_status (*compress)(pf_backend *b, const struct pf_compress_op *c);      /* NULL: and knows no blocks */
     pf_status (*mix)(pf_backend *b, const struct pf_mix_op *m);                /* NULL: knows of one stream */

@@ -1,7 +1,7 @@
 /* The seam of a device that shares the experts of a layer with the host.
  *
- *     device   .. router | offer | experts it holds | .. waits .. | what the host handed over | sum of the picks | ..
- *     host                   `--> serve(): deal, start copies, compute, look at the copies --^
+ *     device   .. router | offer | shared expert | experts it holds | .. waits .. | what the host handed over | sum of the picks | ..
+ *     host                   `--> serve(): deal, start copies, compute, look at the copies --------^
  *     copies                         |== down of A ==||== gate, up, down of B ==|
  *
  * The device backend calls `serve` once for each shared layer of a step, in the order of the layers, on the thread that runs
@@ -86,7 +86,9 @@ struct pf_share_ops {
     /* Before the first shared layer. */
     pf_status (*open)(pf_backend *b, const struct pf_share_sizes *sizes, pf_serve_fn *serve, pf_served_fn *served, void *ctx);
 
-    /* The experts of a layer for at most PF_SHARE_ROWS rows. What serve returns on failure fails the step. */
+    /* The experts of a layer for at most PF_SHARE_ROWS rows. offer shows the host what was picked; other operations may come
+     * between it and experts, which is called with the same e. What serve returns on failure fails the step. */
+    pf_status (*offer)(pf_backend *b, int il, const struct pf_experts_op *e);
     pf_status (*experts)(pf_backend *b, int il, const struct pf_experts_op *e);
 
     /* The device holds an expert from the next step on: its matrices in device memory; all NULL: it does not. Between steps. */

@@ -32,6 +32,14 @@ struct pf_offload {
     /* the layer that is being served */
     const struct pf_offer  *offer;
     const struct pf_answer *answer;
+    struct afterwards {                  /* what is noted of it once the GPU has its answer */
+        int      il, n_picks;
+        int32_t *picks;                  /* [PF_SHARE_ROWS * n_used] */
+        int      n, n_late;              /* n 0: no deal to learn from */
+        struct pf_deal deal;
+        uint64_t expert_bytes;
+        double   ns;
+    } after;
 
     /* prompts */
     char           *slots[MOST_SLOTS];
@@ -201,6 +209,14 @@ static int count_late(const struct batch *b)
     return n;
 }
 
+static void learn(struct pf_offload *f)
+{
+    struct afterwards *a = &f->after;
+    if (a->n > 0)
+        pf_solver_learn(&f->solver, a->n, a->deal, a->expert_bytes, a->ns, a->n_late);
+    a->n = 0;
+}
+
 static pf_status serve_batch(void *ctx, const int *experts, int n)
 {
     struct pf_offload *f = ctx;
@@ -211,9 +227,14 @@ static pf_status serve_batch(void *ctx, const int *experts, int n)
     plan_transfers(f, &b);
     PF_TRY(compute_meanwhile(f, &b));
     PF_TRY(settle(f, &b));
-    if (b.as_dealt)
-        pf_solver_learn(&f->solver, n, b.deal, b.bytes[0] + b.bytes[1] + b.bytes[2],
-                        (double)(pf_now_ns() - begin) + tail_ns(&b), count_late(&b));
+    learn(f);                                /* of a batch before */
+    if (b.as_dealt) {
+        f->after.n = n;
+        f->after.deal = b.deal;
+        f->after.expert_bytes = b.bytes[0] + b.bytes[1] + b.bytes[2];
+        f->after.ns = (double)(pf_now_ns() - begin) + tail_ns(&b);
+        f->after.n_late = count_late(&b);
+    }
     for (int i = 0; i < n; i++)
         for (int p = 0; p < e->rows * e->n_used; p++)
             if (e->picks[p] == experts[i])
@@ -228,8 +249,11 @@ static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer,
     struct pf_expert_weight w[3];
     struct pf_experts_op op = *e;
     int n_missed = 0;
+    f->after.il = offer->il;
+    f->after.n_picks = e->rows * e->n_used;
+    f->after.n = 0;
     for (int p = 0; p < e->rows * e->n_used; p++) {
-        pf_vcache_use(f->cache, offer->il, e->picks[p]);
+        f->after.picks[p] = e->picks[p];
         answer->pick[p].by = held[e->picks[p]] ? PF_BY_DEVICE : PF_BY_HOST;
         n_missed += !held[e->picks[p]];
     }
@@ -261,6 +285,10 @@ static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_
 static void served(void *ctx)
 {
     struct pf_offload *f = ctx;
+    struct afterwards *a = &f->after;
+    for (int p = 0; p < a->n_picks; p++)
+        pf_vcache_use(f->cache, a->il, a->picks[p]);
+    learn(f);
     pf_postfetch_account(&f->post);
 }
 
@@ -511,6 +539,11 @@ static pf_status prompt_on_cpu(struct pf_offload *f, int il, const struct pf_exp
     return device->ops->upload(device, e->y, f->y, y_bytes);
 }
 
+pf_status pf_offload_offer(struct pf_model *m, int il, const struct pf_experts_op *e)
+{
+    return e->rows <= PF_SHARE_ROWS ? m->backend->ops->share->offer(m->backend, il, e) : PF_OK;
+}
+
 pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts_op *e)
 {
     struct pf_offload *f = m->offload;
@@ -615,11 +648,12 @@ static pf_status open_memory(struct pf_offload *f)
 static pf_status open_tables(struct pf_offload *f)
 {
     size_t n = (size_t)f->m->n_expert;
+    f->after.picks = pf_alloc_array(PF_MEM_MODEL, (size_t)PF_SHARE_ROWS * (size_t)f->m->n_used, sizeof *f->after.picks);
     f->held = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->held);
     f->skip = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->skip);
     for (int i = 0; i < 3; i++) {
         f->on_device[i] = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->on_device[i]);
-        if (!f->on_device[i] || !f->held || !f->skip)
+        if (!f->on_device[i] || !f->after.picks || !f->held || !f->skip)
             PF_FAIL(PF_ENOMEM, "no memory for tables of %zu experts", n);
     }
     return pf_vcache_open(&f->cache, f->m);
@@ -681,6 +715,7 @@ void pf_offload_close(struct pf_model *m)
     ops->buf_free(m->backend, f->x, f->host_bytes, true);
     for (int i = 0; i < 3; i++)
         pf_free(f->on_device[i]);
+    pf_free(f->after.picks);
     pf_free(f->held);
     pf_free(f->skip);
     pf_free(f);

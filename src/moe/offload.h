@@ -36,7 +36,9 @@ pf_status pf_offload_between(struct pf_model *m, int rows);
 /* Behind a step, for the timeline. */
 void pf_offload_ended(struct pf_model *m);
 
-/* The experts of a layer, with everything but the weights in the device's memory. */
+/* The experts of a layer, with everything but the weights in the device's memory. offer, as soon as they are picked: what else is
+ * asked of the device before experts, with the same e, is done while the CPU is at its part. */
+pf_status pf_offload_offer(struct pf_model *m, int il, const struct pf_experts_op *e);
 pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts_op *e);
 
 /* pf_learned_get and _set. */

@@ -35,8 +35,13 @@ struct pf_residency {
 
     const uint8_t **gate, **up, **down;  /* [n_expert] of the layer that is running */
     int  *todo, *ready, *queued;         /* [n_expert], todo of a dense model [n_layer]: slabs that a layer wants: without
-                                            room, in memory, being read; the latter two are pinned */
+                                            room, in memory, being read; the latter two are pinned, */
     int   n_todo, n_ready, n_queued;
+    int   n_here;                        /* but for so many first ones of ready, */
+    const uint8_t *(*here)[3];           /* [n_slabs] of experts: where the parts of such a slab lie for good, since it was in
+                                            memory once and the store keeps all */
+    bool  keeps_all;                     /* pf_store_holds_all */
+    uint64_t n_here_hits;
     bool  wanted;                        /* they are those of the layer that is running */
     enum pf_pin *how;                    /* [n_expert] */
 };
@@ -154,9 +159,10 @@ static bool tables_new(struct pf_residency *r, const struct pf_model *m)
     r->todo = pf_alloc_array(PF_MEM_MODEL, n_expert ? n_expert : n_layer, sizeof *r->todo);
     r->ready = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->ready);
     r->queued = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->queued);
+    r->here = pf_alloc_array(PF_MEM_MODEL, n_expert ? n_slabs : 0, sizeof *r->here);
     r->how = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->how);
     return r->slabs && r->parts && r->order && r->first_slab && r->streams && r->weights && r->mapped && r->gate && r->up &&
-           r->down && r->todo && r->ready && r->queued && r->how;
+           r->down && r->todo && r->ready && r->queued && r->here && r->how;
 }
 
 static void residency_free(struct pf_residency *r)
@@ -165,7 +171,7 @@ static void residency_free(struct pf_residency *r)
         return;
     pf_store_close(&r->store);
     void *tables[] = { r->slabs, r->parts, r->order, r->first_slab, r->streams, r->weights, r->mapped, r->gate, r->up,
-                       r->down, r->todo, r->ready, r->queued, r->how };
+                       r->down, r->todo, r->ready, r->queued, r->here, r->how };
     for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
         pf_free(tables[i]);
     pf_free(r);
@@ -372,6 +378,7 @@ pf_status pf_residency_open(struct pf_model *m, const struct pf_model_opts *o, c
         return st < 0 ? st : pf_mapped_open(m);
     }
     r->n_planned = (int)plan.tiers[PF_TIER_RAM].n_slabs;
+    r->keeps_all = pf_store_holds_all(r->store);
     m->residency = r;
     advise_mapped(m, r);
     pf_store_fill(r->store, r->order, r->n_slabs);
@@ -433,7 +440,7 @@ pf_status pf_residency_enter(struct pf_model *m, int il)
 /* Gives back what a layer wanted and never ran. */
 static void unwant(struct pf_residency *r)
 {
-    pf_store_unpin(r->store, r->ready, r->n_ready);
+    pf_store_unpin(r->store, r->ready + r->n_here, r->n_ready - r->n_here);
     pf_store_unpin(r->store, r->queued, r->n_queued);
     r->wanted = false;
 }
@@ -451,31 +458,60 @@ void pf_residency_leave(struct pf_model *m, int il)
     pf_store_unpin(r->store, &slab, 1);
 }
 
-/* Computes n pinned experts that are in memory, and lets them go. */
-static pf_status run_part(struct pf_residency *r, int *slabs, int n, pf_residency_fn *fn, void *ctx)
+static void find_parts(struct pf_residency *r, int slab)
+{
+    const struct pf_slab *k = &r->slabs[slab];
+    const uint8_t **here = r->here[slab], *at[3] = { here[0], here[1], here[2] };
+    for (int i = 0; i < 3 && !here[0]; i++)
+        at[i] = pf_store_data(r->store, k->first + i);
+    r->gate[k->expert] = at[0];
+    r->up[k->expert] = at[1];
+    r->down[k->expert] = at[2];
+    if (r->keeps_all)
+        memcpy(here, at, sizeof at);
+}
+
+/* Computes n experts that are in memory, and lets them go, all but the first n_here, which are not pinned. */
+static pf_status run_part(struct pf_residency *r, int *slabs, int n, int n_here, pf_residency_fn *fn, void *ctx)
 {
     int experts[64];
     pf_status st = PF_OK;
     for (int i = 0, k; st == PF_OK && i < n; i += k) {
         for (k = 0; k < 64 && i + k < n; k++) {
-            const struct pf_slab *slab = &r->slabs[slabs[i + k]];
-            experts[k] = slab->expert;
-            r->gate[slab->expert] = pf_store_data(r->store, slab->first);
-            r->up[slab->expert] = pf_store_data(r->store, slab->first + 1);
-            r->down[slab->expert] = pf_store_data(r->store, slab->first + 2);
+            experts[k] = r->slabs[slabs[i + k]].expert;
+            find_parts(r, slabs[i + k]);
         }
         st = fn(ctx, experts, k);
     }
-    pf_store_unpin(r->store, slabs, n);
+    if (n > n_here)
+        pf_store_unpin(r->store, slabs + n_here, n - n_here);
     return st;
 }
 
-/* Pins what finds room of the slabs in r->todo; what found none is left there. */
-static pf_status pin_round(struct pf_residency *r)
+/* Takes those that are in memory for good, which needs no pins. */
+static void take_here(struct pf_residency *r)
 {
     int n = r->n_todo;
-    PF_TRY(pf_store_pin(r->store, r->todo, n, r->how));
-    r->n_todo = r->n_ready = r->n_queued = 0;
+    r->n_todo = r->n_here = 0;
+    for (int i = 0; i < n; i++)
+        if (r->here[r->todo[i]][0])
+            r->ready[r->n_here++] = r->todo[i];
+        else
+            r->todo[r->n_todo++] = r->todo[i];
+    r->n_here_hits += (uint64_t)r->n_here;
+}
+
+/* Pins what finds room of the slabs in r->todo; what found none is left there. */
+static pf_status pin_round(struct pf_residency *r, int il)
+{
+    take_here(r);
+    int n = r->n_todo;
+    if (n > 0) {
+        pf_store_step(r->store, il);
+        PF_TRY(pf_store_pin(r->store, r->todo, n, r->how));
+    }
+    r->n_ready = r->n_here;
+    r->n_todo = r->n_queued = 0;
     for (int i = 0; i < n; i++) {
         if (r->how[i] == PF_PIN_READY)
             r->ready[r->n_ready++] = r->todo[i];
@@ -491,14 +527,15 @@ static pf_status pin_round(struct pf_residency *r)
 static pf_status run_round(struct pf_residency *r, pf_residency_fn *fn, void *ctx)
 {
     int i = 0;
-    pf_status st = run_part(r, r->ready, r->n_ready, fn, ctx);
+    pf_status st = run_part(r, r->ready, r->n_ready, r->n_here, fn, ctx);
     for (int n; st == PF_OK && i < r->n_queued; i += n) {
         st = pf_store_wait_any(r->store, r->queued + i, r->n_queued - i, &n);
         if (st < 0)
             break;
-        st = run_part(r, r->queued + i, n, fn, ctx);
+        st = run_part(r, r->queued + i, n, 0, fn, ctx);
     }
-    pf_store_unpin(r->store, r->queued + i, r->n_queued - i);
+    if (i < r->n_queued)
+        pf_store_unpin(r->store, r->queued + i, r->n_queued - i);
     return st;
 }
 
@@ -522,10 +559,9 @@ pf_status pf_residency_want(struct pf_model *m, int il, const struct pf_experts_
         pf_mapped_experts(m, il, e);
     if (!r)
         return PF_OK;
-    pf_store_step(r->store, il);
     r->n_todo = picked_slabs(r, r->first_slab[il], e, skip);
     r->n_ready = r->n_queued = 0;
-    PF_TRY(pin_round(r));
+    PF_TRY(pin_round(r, il));
     r->wanted = true;
     return PF_OK;
 }
@@ -539,7 +575,7 @@ pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_o
     r->wanted = false;
     PF_TRY(run_round(r, fn, ctx));
     while (r->n_todo > 0) {
-        PF_TRY(pin_round(r));
+        PF_TRY(pin_round(r, il));
         PF_TRY(run_round(r, fn, ctx));
     }
     return PF_OK;
@@ -698,7 +734,7 @@ void pf_residency_stats(const struct pf_model *m, struct pf_stats *out)
         return;
     pf_store_stats_get(m->residency->store, &s);
     out->slab_slots = slots_of(m->residency, s.slot_bytes);
-    out->slab_hits = s.n_hits;
+    out->slab_hits = s.n_hits + m->residency->n_here_hits;
     out->slab_misses = s.n_misses;
     out->disk_bytes_read = s.bytes_read;
     out->disk_busy_ns = s.busy_ns;
@@ -707,6 +743,8 @@ void pf_residency_stats(const struct pf_model *m, struct pf_stats *out)
 
 void pf_residency_stats_reset(struct pf_model *m)
 {
-    if (m->residency)
-        pf_store_stats_reset(m->residency->store);
+    if (!m->residency)
+        return;
+    m->residency->n_here_hits = 0;
+    pf_store_stats_reset(m->residency->store);
 }

@@ -43,15 +43,14 @@ struct pf_buffers {
     float *h;                /* its norm {n_embd} */
     float *q, *k, *v;        /* {n_head * hd} ... of the widest layer */
     float *attn;             /* what heads put out {n_head * hd_v}, {V} */
-    float *packed;           /* projections that have to be dealt out: {2 * n_head * hd}, {2 K + 2 V}, {2 * n_v_head};
-                                latent attention's queries and then values by head */
-    float *gate_out;         /* gate of attn, z of a delta net: as attn; latent attention's {n_latent + n_rope} */
+    float *packed;           /* projections that have to be dealt out: {2 * n_head * hd}; q, k, v and, if packed, z of
+                                a delta net {2 K + 2 V}; latent attention's queries and then values by head */
+    float *gate_out;         /* gate of attn, z of a delta net if not packed: as attn; latent attention's {n_latent + n_rope} */
     float *q_latent;         /* {n_q_latent} of latent and of compressed attention; the latter's u, gate and new keys of blocks
                                 are in packed, gate_out and v */
     float *index_q, *index_k, *index_w;      /* of an indexer {index.n_head * index.width}, {index.width}, {index.n_head} */
     int32_t *chosen;         /* the keys of its choice {max_chosen} */
-    float *qkv, *mixed;      /* of a delta net, before and after its convolution {2 K + V} */
-    float *beta, *alpha;     /* {n_v_head} */
+    float *mixed, *ba;       /* of a delta net: q, k, v after its convolution {2 K + V}, beta and alpha {2 n_v_head} */
     float *gate, *up;        /* dense or shared FFN {n_ff} */
     float *low, *added;      /* of adapters: A x {lora_rank}, B of that {lora_out} */
     float *y, *y_shared;     /* what a block, and what its shared expert adds {n_embd} */

@@ -1005,6 +1005,14 @@ void pf_store_unpin(pf_store *s, const int *slabs, int n)
     pthread_mutex_unlock(&s->lock);
 }
 
+bool pf_store_holds_all(const pf_store *s)
+{
+    for (int c = 0; c < s->n_classes; c++)
+        if (s->classes[c].n_slots < s->classes[c].n_parts)
+            return false;
+    return true;
+}
+
 void *pf_store_arena(const pf_store *s, size_t *bytes)
 {
     *bytes = s->arena_bytes;

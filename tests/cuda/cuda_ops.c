@@ -2,6 +2,7 @@
  * rows, a prompt), experts, norms, activations, rotation, attention, routing, the delta rule.
  *
  * usage: cuda_ops [NAME]      only operations and types whose name holds NAME */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +10,7 @@
 #include "kernels/backend.h"
 #include "kernels/check.h"
 
-enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, N_CTX = 1100 };
+enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_EXPERTS = 4096, N_CTX = 1100 };
 
 static pf_backend *units[2];                 /* the CPU, the GPU */
 static struct check_rng rng = { 20261121 };
@@ -251,6 +252,27 @@ static void one_row(enum pf_qtype type, int n)
     pair_free(&sum);
 }
 
+/* An activation, in place as it is used, and the product of what it gives; and one that nothing follows. */
+static void activated(enum pf_qtype type, int n, int rows)
+{
+    const char *name = pf_qtype_info(type)->name;
+    struct pf_weight w = { .data = weights(type, n, 40), .type = type, .n_in = n, .n_out = 40, .scale = 1,
+                           .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n) };
+    struct pair gate = random_pair((size_t)(rows * n), 2), up = random_pair((size_t)(rows * n), 2),
+                y = random_pair((size_t)(rows * 40), 1);
+    BOTH(act(b, (struct pf_act){ .kind = PF_ACT_SWIGLU }, gate.at[u], up.at[u], (int64_t)rows * n, gate.at[u]));
+    BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, gate.at[u], rows));
+    same(&gate, "activation of a product", name, rows);
+    same(&y, "product of an activation", name, rows);
+    BOTH(act(b, (struct pf_act){ .kind = PF_ACT_SIGMOID }, gate.at[u], up.at[u], (int64_t)rows * n, up.at[u]));
+    BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, gate.at[u], rows));
+    same(&up, "activation", name, rows);
+    same(&y, "product of something else", name, rows);
+    pair_free(&gate);
+    pair_free(&up);
+    pair_free(&y);
+}
+
 static void rotations(void)
 {
     for (int way = 0; way < 4; way++) {
@@ -431,61 +453,161 @@ static void streams(void)
     }
 }
 
+struct routing_case {
+    struct pf_routing how;
+    bool bias, table;
+    int  n_values;                        /* the logits have so many different ones; 0: any */
+};
+
+static void route_rows(const struct routing_case *c, int number)
+{
+    int n = c->how.n_expert, k = c->how.n_used, rows = 9;
+    float *bias = place(floats((size_t)n, 1), (size_t)n * sizeof *bias), *logits = floats((size_t)(rows * n), 4);
+    int32_t *table = malloc((size_t)(rows * k) * sizeof *table), token[] = { 8, 3, 5, 0, 2, 2, 7, 1, 6 };
+    for (int i = 0; i < rows * k; i++)
+        table[i] = i * 7 % n;
+    for (int i = 0; c->n_values && i < rows * n; i++)
+        logits[i] = (float)check_int(&rng, 0, c->n_values - 1) - 1;
+    place(table, (size_t)(rows * k) * sizeof *table);
+    struct pair ids = pair_new(token, (size_t)rows), l = pair_new(logits, (size_t)(rows * n)),
+                picks = random_pair((size_t)(rows * k), 1), w = random_pair((size_t)(rows * k), 1);
+    BOTH(route(b, &(struct pf_route_op){
+        .how = &c->how, .logits = l.at[u], .select_bias = c->bias ? bias : NULL, .table = c->table ? table : NULL,
+        .ids = (const int32_t *)(const void *)ids.at[u], .rows = rows, .picks = (int32_t *)(void *)picks.at[u],
+        .weights = w.at[u] }));
+    same(&picks, "picks", "", number);
+    same(&w, "weights", "", number);
+    pair_free(&ids);
+    pair_free(&l);
+    pair_free(&picks);
+    pair_free(&w);
+    free(logits);
+}
+
 static void routing(void)
 {
-    for (int way = 0; way < 8; way++) {
-        int n = way < 3 ? 128 : 60, k = way == 5 ? 40 : 8, rows = 9;
-        struct pf_routing r = { .n_expert = n, .n_used = k, .gating = (enum pf_gating)(way < 6 ? way % 3 : PF_GATE_SQRT_SOFTPLUS), .norm_weights = way % 2,
-                                .weight_scale = way == 3 ? 2.5f : 1, .n_group = way == 4 ? 6 : 0, .n_group_used = way == 4 ? 3 : 0 };
-        float *bias = place(floats((size_t)n, 1), (size_t)n * sizeof *bias);
-        int32_t *table = malloc((size_t)(rows * k) * sizeof *table), token[] = { 8, 3, 5, 0, 2, 2, 7, 1, 6 };
-        for (int i = 0; i < rows * k; i++)
-            table[i] = i * 7 % n;
-        place(table, (size_t)(rows * k) * sizeof *table);
-        struct pair ids = pair_new(token, (size_t)rows);
-        struct pair l = random_pair((size_t)rows * (size_t)n, 4), picks = random_pair((size_t)rows * (size_t)k, 1),
-                    w = random_pair((size_t)rows * (size_t)k, 1);
-        BOTH(route(b, &(struct pf_route_op){
-            .how = &r, .logits = l.at[u], .select_bias = way % 2 ? bias : NULL, .table = way == 7 ? table : NULL,
-            .ids = (const int32_t *)(const void *)ids.at[u], .rows = rows, .picks = (int32_t *)(void *)picks.at[u],
-            .weights = w.at[u] }));
-        same(&picks, "picks", "", way);
-        same(&w, "weights", "", way);
-        pair_free(&ids);
-        pair_free(&l);
-        pair_free(&picks);
-        pair_free(&w);
+    static const struct routing_case cases[] = {
+        { { 128, 8, 0, 0, PF_GATE_SOFTMAX, false, 1 }, false, false, 0 },
+        { { 128, 8, 0, 0, PF_GATE_SIGMOID, true, 1 }, true, false, 0 },
+        { { 128, 8, 0, 0, PF_GATE_SOFTMAX_SELECTED, false, 1 }, false, false, 0 },
+        { { 60, 8, 0, 0, PF_GATE_SOFTMAX, true, 2.5f }, true, false, 0 },
+        { { 60, 8, 6, 3, PF_GATE_SIGMOID, false, 1 }, false, false, 0 },
+        { { 60, 40, 0, 0, PF_GATE_SOFTMAX_SELECTED, true, 1 }, true, false, 0 },
+        { { 60, 8, 0, 0, PF_GATE_SQRT_SOFTPLUS, false, 1 }, false, false, 0 },
+        { { 60, 8, 0, 0, PF_GATE_SQRT_SOFTPLUS, true, 1 }, true, true, 0 },
+        { { 512, 10, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 0 },
+        { { 512, 10, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 3 },
+        { { 512, 10, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 1 },
+        { { 32, 4, 0, 0, PF_GATE_SOFTMAX_SELECTED, false, 1 }, false, false, 0 },
+        { { 8, 2, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 2 },
+        { { 256, 8, 8, 4, PF_GATE_SIGMOID, true, 2.5f }, true, false, 0 },
+        { { 256, 8, 8, 4, PF_GATE_SIGMOID, true, 2.5f }, false, false, 4 },
+        { { 160, 6, 8, 3, PF_GATE_SOFTMAX, false, 16 }, false, false, 0 },
+        { { 384, 32, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 40 },
+        { { MOST_EXPERTS, 16, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 0 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        route_rows(&cases[i], (int)i);
+}
+
+struct delta_case {
+    int  d, n_k, n_v, taps, rows;
+    bool tiled, packed, before;
+};
+
+/* Where the projections x and ba put what a net needs: dealt out, or packed by key head. */
+static void lay_out(const struct delta_case *c, const float *x, const float *ba, struct pf_delta_op *op)
+{
+    int d = c->d, r = c->n_v / c->n_k, group = (2 + 2 * r) * d, n = c->n_k * group, n_ba = 2 * c->n_v;
+    if (c->packed) {
+        op->q = (struct pf_vectors){ x, n, d, 1, group };
+        op->k = (struct pf_vectors){ x + d, n, d, 1, group };
+        op->v = (struct pf_vectors){ x + 2 * d, n, d, r, group };
+        op->z = (struct pf_vectors){ x + (2 + r) * d, n, d, r, group };
+        op->beta = (struct pf_vectors){ ba, n_ba, 1, r, 2 * r };
+        op->alpha = (struct pf_vectors){ ba + r, n_ba, 1, r, 2 * r };
+    } else {
+        op->q = (struct pf_vectors){ x, n, d, 1, d };
+        op->k = (struct pf_vectors){ x + c->n_k * d, n, d, 1, d };
+        op->v = (struct pf_vectors){ x + 2 * c->n_k * d, n, d, 1, d };
+        op->z = (struct pf_vectors){ x + (2 * c->n_k + c->n_v) * d, n, d, 1, d };
+        op->beta = (struct pf_vectors){ ba, n_ba, 1, 1, 1 };
+        op->alpha = (struct pf_vectors){ ba + c->n_v, n_ba, 1, 1, 1 };
     }
+}
+
+/* Two batches, one after the other, and a product of what they put out. */
+static void delta_net(const struct delta_case *c, int number)
+{
+    struct pf_delta_op op = { .d = c->d, .n_k_head = c->n_k, .n_v_head = c->n_v, .taps = c->taps, .rows = c->rows,
+                              .tiled = c->tiled, .eps = 1e-6f };
+    int n = pf_delta_channels(&op), n_x = 2 * (c->n_k + c->n_v) * c->d, n_out = c->n_v * c->d, rows = c->rows;
+    size_t n_state = pf_delta_state_rows(&op) + (size_t)(n_out * c->d);
+    op.conv = place(floats((size_t)(c->taps * n), 1), (size_t)(c->taps * n) * sizeof(float));
+    float *a = floats((size_t)c->n_v, 1);
+    for (int i = 0; i < c->n_v; i++)
+        a[i] = -fabsf(a[i]);                 /* states decay, in models too */
+    op.a = place(a, (size_t)c->n_v * sizeof(float));
+    op.dt = place(floats((size_t)c->n_v, 1), (size_t)c->n_v * sizeof(float));
+    op.norm = place(floats((size_t)c->d, 1), (size_t)c->d * sizeof(float));
+    enum pf_qtype type = n_out % 32 ? PF_F32 : PF_Q8_0;
+    struct pf_weight w = { .data = weights(type, n_out, 9), .type = type, .n_in = n_out, .n_out = 9, .scale = 1,
+                           .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n_out) };
+    struct pair states[] = { random_pair(n_state, 1), random_pair(n_state, 1) },
+                mixed = random_pair((size_t)(rows * n), 1), out = random_pair((size_t)(rows * n_out), 1), y = random_pair((size_t)(rows * 9), 1);
+    for (int i = 0; i < 2; i++) {
+        struct pair x = random_pair((size_t)(rows * n_x), 1), ba = random_pair((size_t)(rows * 2 * c->n_v), 1);
+        for (int u = 0; u < 2; u++) {
+            pf_backend *b = units[u];
+            lay_out(c, x.at[u], ba.at[u], &op);
+            op.before = i || c->before ? states[i].at[u] : NULL;
+            op.after = states[1 - i].at[u];
+            op.mixed = mixed.at[u];
+            op.out = out.at[u];
+            must(b->ops->delta(b, &op));
+            must(b->ops->linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, out.at[u], rows));
+        }
+        same(&out, "delta net", "", number);
+        same(&states[1 - i], "state", "", number);
+        same(&y, "product of a delta net", "", number);
+        pair_free(&x);
+        pair_free(&ba);
+    }
+    struct pair *pairs[] = { &states[0], &states[1], &mixed, &out, &y };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
 }
 
 static void delta_nets(void)
 {
-    enum { MOST_D = 128 };
-    int n_k = 2, n_v = 4, most_n = (2 * n_k + n_v) * MOST_D, taps = 4;
-    float *a = place(floats((size_t)n_v, 1), (size_t)n_v * sizeof *a), *dt = place(floats((size_t)n_v, 1), (size_t)n_v * sizeof *dt);
-    float *w = place(floats((size_t)(taps * most_n), 1), (size_t)(taps * most_n) * sizeof *w);
-    for (int way = 0; way < 8; way++) {
-        int d = way < 4 ? 64 : MOST_D, rows = way < 4 ? 7 : 21, n = (2 * n_k + n_v) * d;
-        struct pair x = random_pair((size_t)(rows * n), 1), before = random_pair((size_t)((taps - 1) * n), 1),
-                    after = random_pair((size_t)((taps - 1) * n), 1), u_ = random_pair((size_t)(rows * n), 1),
-                    m = random_pair((size_t)(n_v * d * d), 1), m2 = random_pair((size_t)(n_v * d * d), 1),
-                    al = random_pair((size_t)(rows * n_v), 1), be = random_pair((size_t)(rows * n_v), 1),
-                    out = random_pair((size_t)(rows * n_v * d), 1), dealt = random_pair((size_t)(rows * n), 1);
-        BOTH(conv(b, &(struct pf_conv_op){ .x = x.at[u], .w = w, .before = way % 2 ? before.at[u] : NULL, .after = after.at[u],
-                                           .y = u_.at[u], .n = n, .taps = taps, .rows = way % 4 < 2 ? rows : 1 }));
-        same(&u_, "convolution", "", way);
-        same(&after, "rows kept", "", way);
-        BOTH(delta(b, &(struct pf_delta_op){ .u = u_.at[u], .alpha = al.at[u], .beta = be.at[u], .a = a, .dt = dt,
-                                             .before = way % 2 ? m.at[u] : NULL, .after = m2.at[u], .out = out.at[u], .d = d,
-                                             .n_k_head = n_k, .n_v_head = n_v, .rows = way == 7 ? 1 : rows, .tiled = way % 4 > 1, .eps = 1e-6f }));
-        same(&out, "delta net", "", way);
-        same(&m2, "state", "", way);
-        BOTH(copy(b, (struct pf_copy[]){ { x.at[u], dealt.at[u], 10, 4, 25, 10, n, 40 }, { x.at[u] + 3, dealt.at[u] + 300, 7, 2, 9, 8, n, 16 } }, 2, 5));
-        same(&dealt, "copies", "", way);
-        struct pair *pairs[] = { &x, &before, &after, &u_, &m, &m2, &al, &be, &out, &dealt };
-        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
-            pair_free(pairs[i]);
-    }
+    static const int batches[] = { 1, 2, 3, 7, 8, 9, 33 };
+    static const struct delta_case shapes[] = {
+        { .d = 128, .n_k = 2, .n_v = 4, .taps = 4 }, { .d = 128, .n_k = 4, .n_v = 4, .taps = 4 },
+        { .d = 128, .n_k = 2, .n_v = 8, .taps = 3 }, { .d = 64, .n_k = 2, .n_v = 4, .taps = 4 },
+        { .d = 32, .n_k = 3, .n_v = 6, .taps = 2 },  { .d = 20, .n_k = 1, .n_v = 3, .taps = 4 },
+    };
+    int number = 0;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof batches / sizeof *batches; k++)
+            for (int way = 0; way < 4; way++) {
+                struct delta_case c = shapes[i];
+                c.rows = batches[k];
+                c.tiled = way == 1;
+                c.packed = way >= 2;
+                c.before = way % 2 == 0;
+                delta_net(&c, number++);
+            }
+}
+
+/* Blocks of floats that are put elsewhere. */
+static void copies(void)
+{
+    struct pair x = random_pair(5 * 256, 1), dealt = random_pair(5 * 256, 1);
+    BOTH(copy(b, (struct pf_copy[]){ { x.at[u], dealt.at[u], 10, 4, 25, 10, 256, 40 },
+                                     { x.at[u] + 3, dealt.at[u] + 300, 7, 2, 9, 8, 256, 16 } }, 2, 5));
+    same(&dealt, "copies", "", 5);
+    pair_free(&x);
+    pair_free(&dealt);
 }
 
 static void not_finite(void)
@@ -505,7 +627,7 @@ static void not_finite(void)
 int main(int argc, char **argv)
 {
     struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_picks = MAX_ROWS * N_USED,
-                                      .n_expert = N_EXPERT, .n_ff = 768, .n_out = 512, .max_heads = 16, .n_ctx = N_CTX };
+                                      .n_expert = MOST_EXPERTS, .n_ff = 768, .n_out = 512, .max_heads = 16, .n_ctx = N_CTX };
     only = argc > 1 ? argv[1] : NULL;
     if (pf_backend_cuda_open(&units[1], 0, 0) < 0) {
         printf("skipped: %s\n", pf_last_error());
@@ -533,6 +655,14 @@ int main(int argc, char **argv)
         one_row(PF_Q4_K, 2048);
         one_row(PF_F32, 1024);
         one_row(PF_BF16, 96);
+        one_row(PF_F32, 2048);
+        one_row(PF_F16, 768);
+        for (int rows = 1; rows < 50; rows += 16) {
+            activated(PF_Q8_0, 512, rows);
+            activated(PF_Q4_K, 2048, rows);
+            activated(PF_F16, 96, rows);
+            activated(PF_F32, 100, rows);
+        }
     }
     if (wanted("rope"))
         rotations();
@@ -548,6 +678,8 @@ int main(int argc, char **argv)
         routing();
     if (wanted("delta"))
         delta_nets();
+    if (wanted("copies"))
+        copies();
     if (wanted("finite"))
         not_finite();
     for (int u = 0; u < 2; u++)

@@ -437,7 +437,6 @@ static const struct pf_backend_ops cpu_ops = {
     .choose = pf_cpu_choose,
     .route = pf_cpu_route,
     .copy = cpu_copy,
-    .conv = pf_cpu_conv,
     .delta = pf_cpu_delta,
     .compress = pf_cpu_compress,
     .mix = pf_cpu_mix,

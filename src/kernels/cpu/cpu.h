@@ -103,7 +103,6 @@ pf_status pf_cpu_experts_halves(pf_backend *b, const struct pf_halves *h);
 pf_status pf_cpu_experts_end(pf_backend *b);
 pf_status pf_cpu_attention(pf_backend *b, const struct pf_attention_op *a);
 pf_status pf_cpu_choose(pf_backend *b, const struct pf_choose_op *c);
-pf_status pf_cpu_conv(pf_backend *b, const struct pf_conv_op *c);
 pf_status pf_cpu_delta(pf_backend *b, const struct pf_delta_op *d);
 pf_status pf_cpu_compress(pf_backend *b, const struct pf_compress_op *c);
 pf_status pf_cpu_mix(pf_backend *b, const struct pf_mix_op *m);

@@ -1,5 +1,6 @@
-/* Gated DeltaNet: the causal convolution, a task per piece of its channels, and the delta rule, a task per value head.
- * Both go over the batch's rows in order, so that a batch, its pieces and single steps are the same arithmetic.
+/* Gated DeltaNet: the causal convolution, a task per head of queries, keys or values, and then everything else, a task
+ * per value head. Both go over the batch's rows in order, so that a batch, its pieces and single steps are the same
+ * arithmetic.
  * Source: Yang, Kautz, Hatamizadeh 2024, "Gated Delta Networks", equation 10. */
 #include <math.h>
 #include <string.h>
@@ -7,57 +8,42 @@
 #include "base/pf_math.h"
 #include "kernels/cpu/cpu.h"
 
-enum { MAX_TAPS = 16, CHANNELS = 512 };
-
-struct conv_job {
-    struct cpu_backend *b;
-    const struct pf_conv_op *op;
-};
-
-/* Row r of the batch, or, r negative, one from before it; zeros if there was none. */
-static const float *row_of(const struct pf_conv_op *op, int r, const float *zeros)
-{
-    if (r >= 0)
-        return op->x + (size_t)r * op->n;
-    return op->before ? op->before + (size_t)(op->taps - 1 + r) * op->n : zeros;
-}
-
-static void conv_tasks(void *ctx, int64_t begin, int64_t end, int thread)
-{
-    static const float zeros[CHANNELS];
-    const struct conv_job *job = ctx;
-    const struct pf_conv_op *op = job->op;
-    (void)thread;
-    for (int64_t t = begin; t < end; t++) {
-        int c = (int)t * CHANNELS, n = op->n - c < CHANNELS ? op->n - c : CHANNELS;
-        for (int r = 0; r < op->rows; r++) {
-            const float *x[MAX_TAPS];
-            for (int i = 0; i < op->taps; i++) {
-                const float *row = row_of(op, r - (op->taps - 1) + i, NULL);
-                x[i] = row ? row + c : zeros;
-            }
-            job->b->k.conv_silu(x, op->w + c, (size_t)op->n, op->taps, n, op->y + (size_t)r * op->n + c);
-        }
-        for (int i = 0; i < op->taps - 1; i++) {
-            const float *row = row_of(op, op->rows - (op->taps - 1) + i, NULL);
-            memcpy(op->after + (size_t)i * op->n + c, row ? row + c : zeros, (size_t)n * sizeof *row);
-        }
-    }
-}
-
-pf_status pf_cpu_conv(pf_backend *backend, const struct pf_conv_op *op)
-{
-    struct conv_job job = { cpu_of(backend), op };
-    if (op->taps < 1 || op->taps > MAX_TAPS)
-        PF_FAIL(PF_EUNSUPPORTED, "a convolution has %d taps; at most %d are supported", op->taps, MAX_TAPS);
-    pf_pool_run(job.b->pool, conv_tasks, &job, (op->n + CHANNELS - 1) / CHANNELS, 1);
-    return PF_OK;
-}
+enum { MAX_TAPS = 16, MAX_D = 1024, CONV_CHANNELS = 512 };
 
 struct delta_job {
     struct cpu_backend *b;
     const struct pf_delta_op *op;
 };
+
+/* Vector i of q, k and v in row r of the batch, or, r negative, in one from before it; zeros if there was none. */
+static const float *input_at(const struct pf_delta_op *op, int r, int i)
+{
+    static const float zeros[MAX_D];
+    size_t at = (size_t)(op->taps - 1 + r) * (size_t)pf_delta_channels(op) + (size_t)i * (size_t)op->d;
+    if (r < 0)
+        return op->before ? op->before + at : zeros;
+    const struct pf_vectors *from = pf_delta_input(op, &i);
+    return pf_vector_at(from, r, i);
+}
+
+static void conv_tasks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct delta_job *job = ctx;
+    const struct pf_delta_op *op = job->op;
+    size_t n = (size_t)pf_delta_channels(op), d = (size_t)op->d;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++) {
+        size_t c = (size_t)i * d;
+        for (int r = 0; r < op->rows; r++) {
+            const float *x[MAX_TAPS];
+            for (int t = 0; t < op->taps; t++)
+                x[t] = input_at(op, r - (op->taps - 1) + t, (int)i);
+            job->b->k.conv_silu(x, op->conv + c, n, op->taps, op->d, op->mixed + (size_t)r * n + c);
+        }
+        for (int t = 0, r = op->rows - (op->taps - 1); t < op->taps - 1; t++)
+            memcpy(op->after + (size_t)t * n + c, input_at(op, r + t, (int)i), d * sizeof(float));
+    }
+}
 
 size_t pf_cpu_delta_floats(int d)
 {
@@ -69,20 +55,23 @@ static void delta_head(const struct delta_job *job, int hv, float *q, float *k)
     const struct pf_delta_op *op = job->op;
     const struct pf_kernels *kernels = &job->b->k;
     size_t d = (size_t)op->d, n_k = (size_t)op->n_k_head * d, n_v = (size_t)op->n_v_head * d;
+    size_t at = pf_delta_state_rows(op) + (size_t)hv * d * d;
     size_t hk = (size_t)(op->tiled ? hv % op->n_k_head : hv / (op->n_v_head / op->n_k_head));
-    float *after = op->after + (size_t)hv * d * d;
-    const float *before = op->before ? op->before + (size_t)hv * d * d : after;
+    float *after = op->after + at;
+    const float *before = op->before ? op->before + at : after;
     if (!op->before)
         memset(after, 0, d * d * sizeof *after);
     for (int r = 0; r < op->rows; r++) {
-        const float *u = op->u + (size_t)r * (2 * n_k + n_v);
-        size_t at = (size_t)r * (size_t)op->n_v_head + (size_t)hv;
+        const float *u = op->mixed + (size_t)r * (2 * n_k + n_v);
+        float *out = op->out + (size_t)r * n_v + (size_t)hv * d;
         kernels->l2_norm(u + hk * d, op->eps, 1.0f / sqrtf((float)d), (int)d, q);
         kernels->l2_norm(u + n_k + hk * d, op->eps, 1.0f, (int)d, k);
         kernels->delta_step(&(struct pf_delta_args){
             .before = before, .after = after, .d = (int)d, .q = q, .k = k, .v = u + 2 * n_k + (size_t)hv * d,
-            .decay = pf_expf(op->a[hv] * pf_softplusf(op->alpha[at] + op->dt[hv])), .beta = pf_sigmoidf(op->beta[at]),
-            .out = op->out + (size_t)r * n_v + (size_t)hv * d });
+            .decay = pf_expf(op->a[hv] * pf_softplusf(*pf_vector_at(&op->alpha, r, hv) + op->dt[hv])),
+            .beta = pf_sigmoidf(*pf_vector_at(&op->beta, r, hv)), .out = out });
+        kernels->rms_norm(out, op->norm, op->eps, (int)d, out);
+        kernels->swiglu(pf_vector_at(&op->z, r, hv), out, (int)d, out);
         before = after;
     }
 }
@@ -98,6 +87,10 @@ static void delta_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 pf_status pf_cpu_delta(pf_backend *backend, const struct pf_delta_op *op)
 {
     struct delta_job job = { cpu_of(backend), op };
+    if (op->taps < 1 || op->taps > MAX_TAPS || op->d > MAX_D)
+        PF_FAIL(PF_EUNSUPPORTED, "a delta net has %d taps and heads of %d; at most %d and %d are supported", op->taps,
+                op->d, (int)MAX_TAPS, (int)MAX_D);
+    pf_pool_run(job.b->pool, conv_tasks, &job, 2 * op->n_k_head + op->n_v_head, 1 + (CONV_CHANNELS - 1) / op->d);
     pf_pool_run(job.b->pool, delta_tasks, &job, op->n_v_head, 1);
     return PF_OK;
 }

@@ -76,7 +76,6 @@ static const struct pf_backend_ops cuda_ops = {
     .choose = pf_cuda_choose,
     .route = pf_cuda_route,
     .copy = pf_cuda_copy,
-    .conv = pf_cuda_conv,
     .delta = pf_cuda_delta,
     .compress = pf_cuda_compress,
     .mix = pf_cuda_mix,

@@ -54,10 +54,12 @@ struct cu_norm {
     int         *fault;
 };
 
-/* x += a * what an operation puts out; x NULL: nothing. */
+/* What becomes of y that an operation puts out: y += b * plus, or sigmoid(gate) * plus, unless plus is NULL; then x += a * y. */
 struct cu_residual {
-    float *x;
-    float  a;
+    float       *x;               /* NULL: nothing */
+    float        a;
+    const float *plus, *gate;     /* [rows][n], [rows]; of experts only */
+    float        b;
 };
 
 struct cu_part {
@@ -225,8 +227,8 @@ cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, in
 enum { CU_CHOOSE_ROWS = 16 };
 cudaError_t pf_cu_choose(cudaStream_t st, const struct pf_choose_op *c, float *scores, int max_positions);
 
-cudaError_t pf_cu_conv(cudaStream_t st, const struct pf_conv_op *c);
-cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *d);
+/* Quantises out into x, too, unless x->q is NULL; d must then be a multiple of 32. */
+cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *d, const struct cu_x *x, int *fault);
 cudaError_t pf_cu_compress(cudaStream_t st, const struct pf_compress_op *c);
 cudaError_t pf_cu_mix(cudaStream_t st, const struct pf_mix_op *m);
 cudaError_t pf_cu_streams_read(cudaStream_t st, const struct pf_streams_op *s);
@@ -248,6 +250,7 @@ struct cu_offer {
     float         *host_x, *host_weights;
     int32_t       *host_picks;
     struct cu_flag *flag;
+    uint32_t      *told;          /* of the device: lowered for the layer's take */
 };
 cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o);
 
@@ -263,6 +266,7 @@ struct cu_take {
     float                  *y;
     struct cu_x             a;
     const uint8_t         **late;          /* [3][n_expert] */
+    uint32_t               *told;          /* of the device: what the flag says, for all blocks but the first */
     int                    *fault;
 };
 cudaError_t pf_cu_take(cudaStream_t st, const struct cu_take *t);

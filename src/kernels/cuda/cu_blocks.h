@@ -434,17 +434,23 @@ CU_INLINE float block_value(const struct cu_block &blk, int i)
     return R::kind == MINIMUMS ? x - blk.mw * (float)blk.mn[h] : x;
 }
 
-/* Float types: element i of a row. */
+/* Float types: element i of a row, and of one in shared memory. */
 struct load_F32 {
     static CU_READ_FN float at(const uint8_t *row, int i) { return __ldg((const float *)row + i); }
+    static CU_READ_FN float shared(const uint8_t *row, int i) { return ((const float *)row)[i]; }
 };
 struct load_F16 {
     static CU_READ_FN float at(const uint8_t *row, int i) { return half_value(__ldg((const unsigned short *)row + i)); }
+    static CU_READ_FN float shared(const uint8_t *row, int i) { return half_value(((const unsigned short *)row)[i]); }
 };
 struct load_BF16 {
     static CU_READ_FN float at(const uint8_t *row, int i)
     {
         return pf_bits_float((uint32_t)__ldg((const unsigned short *)row + i) << 16);
+    }
+    static CU_READ_FN float shared(const uint8_t *row, int i)
+    {
+        return pf_bits_float((uint32_t)((const unsigned short *)row)[i] << 16);
     }
 };
 

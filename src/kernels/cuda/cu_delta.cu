@@ -1,60 +1,67 @@
-/* Gated DeltaNet: the causal convolution, a thread a channel, and the delta rule, a thread a column of a head's matrix.
+/* Gated DeltaNet between its products.
  *
- * Heads of 128 have their columns in registers, so that a row costs two chains of 128 sums and no memory: two warps go over
- * columns, two others meanwhile over what the next row needs for all of them. */
+ *     few rows   delta_head: a block takes a value head and does all of it; heads of 128 and four taps alone
+ *     others     conv, a thread a channel; delta or delta_columns, a thread a column of a head's matrix; then
+ *                gate_heads, a warp a head
+ *
+ * Heads of 128 have their columns in registers, so that a row costs two chains of 128 sums and no memory: some warps
+ * go over columns, two others meanwhile over what the next row needs for all of them. A state that is read is older
+ * than the kernel ahead. */
 #include "kernels/cuda/cu_device.h"
 
 enum { MAX_TAPS = 16, THREADS = 128, CONV_ROWS = 8 };
 
-CU_INLINE float input_at(const struct pf_conv_op &o, int r, int c)
+struct net {
+    struct pf_delta_op op;
+    struct cu_x x;               /* q NULL: out is not quantised */
+    int        *fault;
+};
+
+CU_INLINE int key_head(const struct pf_delta_op &o, int hv)
+{
+    return o.tiled ? hv % o.n_k_head : hv / (o.n_v_head / o.n_k_head);
+}
+
+/* Of value head hv. */
+CU_INLINE size_t matrix_at(const struct pf_delta_op &o, int hv)
+{
+    return pf_delta_state_rows(&o) + (size_t)hv * o.d * o.d;
+}
+
+CU_INLINE float decay_of(float a, float dt, float alpha)
+{
+    return pf_expf(a * pf_softplusf(alpha + dt));
+}
+
+/* ---- Step by step ------------------------------------------------------------------------------------------------ */
+
+/* Channel c in row r of the batch, or, r negative, in one from before it; x is where it is in row 0. */
+CU_INLINE float input_at(const struct pf_delta_op &o, const float *x, int64_t row, int r, int c)
 {
     if (r >= 0)
-        return o.x[(size_t)r * o.n + c];
-    return o.before ? o.before[(size_t)(o.taps - 1 + r) * o.n + c] : 0.0f;
+        return x[r * row];
+    return o.before ? o.before[(size_t)(o.taps - 1 + r) * pf_delta_channels(&o) + c] : 0.0f;
 }
 
-/* What the next step will see of this one's rows; after may be before. */
-CU_INLINE void keep_last(const struct pf_conv_op &o, int c)
-{
-    float last[MAX_TAPS];
-    for (int i = 0; i < o.taps - 1; i++)
-        last[i] = input_at(o, o.rows - (o.taps - 1) + i, c);
-    for (int i = 0; i < o.taps - 1; i++)
-        o.after[(size_t)i * o.n + c] = last[i];
-}
-
-/* blockIdx.y: CONV_ROWS rows. A block that has them all keeps the last ones. */
-static __global__ void conv(const __grid_constant__ struct pf_conv_op o)
+/* blockIdx.y: CONV_ROWS rows. The first block keeps the last ones, which the next step will see. */
+static __global__ void conv(const __grid_constant__ struct net net)
 {
     wait_turn();
-    int c = blockIdx.x * blockDim.x + threadIdx.x, first = blockIdx.y * CONV_ROWS;
-    if (c >= o.n)
+    const struct pf_delta_op &o = net.op;
+    int n = pf_delta_channels(&o), c = blockIdx.x * blockDim.x + threadIdx.x, i = c / o.d;
+    int first = blockIdx.y * CONV_ROWS, end = min(first + (int)CONV_ROWS, o.rows);
+    if (c >= n)
         return;
-    for (int r = first; r < min(first + (int)CONV_ROWS, o.rows); r++) {
-        float z = input_at(o, r - (o.taps - 1), c) * o.w[c];
+    const struct pf_vectors *from = pf_delta_input(&o, &i);
+    const float *x = pf_vector_at(from, 0, i) + c % o.d;
+    for (int r = first; r < end; r++) {
+        float z = input_at(o, x, from->row, r - (o.taps - 1), c) * o.conv[c];
         for (int t = 1; t < o.taps; t++)
-            z = fmaf(input_at(o, r - (o.taps - 1) + t, c), o.w[(size_t)t * o.n + c], z);
-        o.y[(size_t)r * o.n + c] = z * pf_sigmoidf(z);
+            z = fmaf(input_at(o, x, from->row, r - (o.taps - 1) + t, c), o.conv[(size_t)t * n + c], z);
+        o.mixed[(size_t)r * n + c] = z * pf_sigmoidf(z);
     }
-    if (gridDim.y == 1)
-        keep_last(o, c);
-}
-
-static __global__ void conv_last(const __grid_constant__ struct pf_conv_op o)
-{
-    wait_turn();
-    int c = blockIdx.x * blockDim.x + threadIdx.x;
-    if (c < o.n)
-        keep_last(o, c);
-}
-
-extern "C" cudaError_t pf_cu_conv(cudaStream_t st, const struct pf_conv_op *o)
-{
-    if (o->taps > MAX_TAPS)
-        return cudaErrorInvalidValue;
-    dim3 grid(ceil_div(o->n, THREADS), ceil_div(o->rows, CONV_ROWS));
-    cudaError_t e = launch_early(conv, grid, THREADS, 0, st, *o);
-    return e != cudaSuccess || grid.y == 1 ? e : launch_early(conv_last, grid.x, THREADS, 0, st, *o);
+    for (int t = 0; blockIdx.y == 0 && t < o.taps - 1; t++)
+        o.after[(size_t)t * n + c] = input_at(o, x, from->row, o.rows - (o.taps - 1) + t, c);
 }
 
 /* to = x * a / max(length of x, eps), by one warp. */
@@ -69,25 +76,24 @@ CU_INLINE void l2_norm(const float *x, float eps, float a, int n, float *to)
 }
 
 /* blockIdx.x: value head; blockIdx.y: its columns, blockDim.x at a time. */
-static __global__ void delta(const __grid_constant__ struct pf_delta_op o)
+static __global__ void delta(const __grid_constant__ struct net net)
 {
     wait_turn();
     extern __shared__ float shared[];
+    const struct pf_delta_op &o = net.op;
     size_t d = o.d, n_k = (size_t)o.n_k_head * d, n_v = (size_t)o.n_v_head * d;
-    int hv = blockIdx.x, hk = o.tiled ? hv % o.n_k_head : hv / (o.n_v_head / o.n_k_head), warp = threadIdx.x / WARP;
-    int j = blockIdx.y * blockDim.x + threadIdx.x;
-    float *q = shared, *k = q + d, *after = o.after + hv * d * d;
-    const float *before = o.before ? o.before + hv * d * d : NULL;
+    int hv = blockIdx.x, hk = key_head(o, hv), warp = threadIdx.x / WARP, j = blockIdx.y * blockDim.x + threadIdx.x;
+    float *q = shared, *k = q + d, *after = o.after + matrix_at(o, hv);
+    const float *before = o.before ? o.before + matrix_at(o, hv) : NULL;
     for (int r = 0; r < o.rows; r++) {
-        const float *u = o.u + r * (2 * n_k + n_v);
-        size_t at = (size_t)r * o.n_v_head + hv;
+        const float *u = o.mixed + r * (2 * n_k + n_v);
         __syncthreads();
         if (warp < 2)
             l2_norm(u + warp * n_k + hk * d, o.eps, warp ? 1.0f : 1.0f / sqrtf((float)d), o.d, warp ? k : q);
         __syncthreads();
         if (j < o.d) {
-            float decay = pf_expf(o.a[hv] * pf_softplusf(o.alpha[at] + o.dt[hv])), beta = pf_sigmoidf(o.beta[at]);
-            float seen = 0, out = 0;
+            float decay = decay_of(o.a[hv], o.dt[hv], *pf_vector_at(&o.alpha, r, hv));
+            float beta = pf_sigmoidf(*pf_vector_at(&o.beta, r, hv)), seen = 0, out = 0;
             for (size_t i = 0; before && i < d; i++)
                 seen = fmaf(before[i * d + j], k[i], seen);
             float change = fmaf(-decay, seen, u[2 * n_k + hv * d + j]) * beta;
@@ -102,6 +108,30 @@ static __global__ void delta(const __grid_constant__ struct pf_delta_op o)
     }
 }
 
+/* A warp takes a head of a row: out = silu(z) * norm(out). blockIdx.y: row. */
+static __global__ void gate_heads(const __grid_constant__ struct net net)
+{
+    wait_turn();
+    const struct pf_delta_op &o = net.op;
+    int hv = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, r = blockIdx.y, lane = threadIdx.x % WARP;
+    int n_v = o.n_v_head * o.d;
+    if (hv >= o.n_v_head)
+        return;
+    float *out = o.out + (size_t)r * n_v + (size_t)hv * o.d, sum = 0;
+    const float *z = pf_vector_at(&o.z, r, hv);
+    for (int j = lane; j < o.d; j += WARP)
+        sum = fmaf(out[j], out[j], sum);
+    float factor = 1.0f / sqrtf(warp_fold_all(sum) / (float)o.d + o.eps);
+    for (int j = lane; j < o.d; j += WARP) {
+        float y = z[j] * pf_sigmoidf(z[j]) * (out[j] * factor * o.norm[j]);
+        out[j] = y;
+        if (net.x.q)
+            quantise_block(y, &net.x, n_v, r, (hv * o.d + j) / 32, net.fault);
+    }
+}
+
+/* ---- Columns in registers ---------------------------------------------------------------------------------------- */
+
 /* What all columns of a head need of a row. */
 template <int D>
 struct delta_row {
@@ -112,28 +142,65 @@ struct delta_row {
 template <int D>
 CU_INLINE void prepare_row(const struct pf_delta_op &o, int hv, int hk, int r, int which, struct delta_row<D> &to)
 {
-    size_t n_k = (size_t)o.n_k_head * D, n_v = (size_t)o.n_v_head * D, at = (size_t)r * o.n_v_head + hv;
-    const float *u = o.u + r * (2 * n_k + n_v);
+    size_t n_k = (size_t)o.n_k_head * D, n_v = (size_t)o.n_v_head * D;
+    const float *u = o.mixed + r * (2 * n_k + n_v);
     l2_norm(u + which * n_k + hk * D, o.eps, which ? 1.0f : 1.0f / sqrtf((float)D), D, which ? to.k : to.q);
     if (which == 0 && threadIdx.x % WARP == 0) {
-        to.decay = pf_expf(o.a[hv] * pf_softplusf(o.alpha[at] + o.dt[hv]));
-        to.beta = pf_sigmoidf(o.beta[at]);
+        to.decay = decay_of(o.a[hv], o.dt[hv], *pf_vector_at(&o.alpha, r, hv));
+        to.beta = pf_sigmoidf(*pf_vector_at(&o.beta, r, hv));
     }
 }
 
-/* blockIdx.x: value head; blockIdx.y: 64 of its columns. The matrix is older than the kernel ahead. */
+/* Column j of the matrix; zeros if there is none. */
 template <int D>
-static __global__ void __launch_bounds__(4 * WARP) delta_columns(const __grid_constant__ struct pf_delta_op o)
+CU_INLINE void load_column(const struct pf_delta_op &o, int hv, int j, bool there, float (&s)[D])
 {
-    __shared__ __align__(16) struct delta_row<D> rows[2];
-    int hv = blockIdx.x, hk = o.tiled ? hv % o.n_k_head : hv / (o.n_v_head / o.n_k_head), warp = threadIdx.x / WARP;
-    int j = blockIdx.y * 2 * WARP + threadIdx.x % (2 * WARP);
-    size_t n_k = (size_t)o.n_k_head * D, n_v = (size_t)o.n_v_head * D;
-    const float *value = o.u + 2 * n_k + hv * D + j;
-    float s[D], v = 0;
+    const float *from = o.before + matrix_at(o, hv) + j;
 #pragma unroll
     for (int i = 0; i < D; i++)
-        s[i] = warp < 2 && o.before ? __ldcg(o.before + (size_t)hv * D * D + i * D + j) : 0.0f;
+        s[i] = there && o.before ? __ldcg(from + i * D) : 0.0f;
+}
+
+template <int D>
+CU_INLINE void store_column(const struct pf_delta_op &o, int hv, int j, const float (&s)[D])
+{
+    float *to = o.after + matrix_at(o, hv) + j;
+#pragma unroll
+    for (int i = 0; i < D; i++)
+        to[i * D] = s[i];
+}
+
+/* A row's step of a column; fresh: there is no matrix yet. Returns what it puts out. */
+template <int D>
+CU_INLINE float step_column(float (&s)[D], const float *q, const float *k, float v, float decay, float beta, bool fresh)
+{
+    float seen = 0, out = 0;
+    if (!fresh)
+#pragma unroll
+        for (int i = 0; i < D; i++)
+            seen = fmaf(s[i], k[i], seen);
+    float change = fmaf(-decay, seen, v) * beta;
+    __syncwarp();                            /* keys are read again: there are no registers to keep them in */
+#pragma unroll
+    for (int i = 0; i < D; i++) {
+        s[i] = fmaf(k[i], change, s[i] * decay);
+        out = fmaf(s[i], q[i], out);
+    }
+    return out;
+}
+
+/* blockIdx.x: value head; blockIdx.y: 64 of its columns. */
+template <int D>
+static __global__ void __launch_bounds__(4 * WARP) delta_columns(const __grid_constant__ struct net net)
+{
+    __shared__ __align__(16) struct delta_row<D> rows[2];
+    const struct pf_delta_op &o = net.op;
+    int hv = blockIdx.x, hk = key_head(o, hv), warp = threadIdx.x / WARP;
+    int j = blockIdx.y * 2 * WARP + threadIdx.x % (2 * WARP);
+    size_t n_k = (size_t)o.n_k_head * D, n_v = (size_t)o.n_v_head * D;
+    const float *value = o.mixed + 2 * n_k + hv * D + j;
+    float s[D], v = 0;
+    load_column<D>(o, hv, j, warp < 2, s);
     wait_turn();
     if (warp >= 2)
         prepare_row<D>(o, hv, hk, 0, warp - 2, rows[0]);
@@ -147,30 +214,175 @@ static __global__ void __launch_bounds__(4 * WARP) delta_columns(const __grid_co
             continue;
         }
         const struct delta_row<D> &row = rows[r % 2];
-        float next = r + 1 < o.rows ? value[(r + 1) * (2 * n_k + n_v)] : 0.0f, decay = row.decay, seen = 0, out = 0;
-        if (o.before || r > 0)
-#pragma unroll
-            for (int i = 0; i < D; i++)
-                seen = fmaf(s[i], row.k[i], seen);
-        float change = fmaf(-decay, seen, v) * row.beta;
-        __syncwarp();                        /* keys are read again: there are no registers to keep them in */
-#pragma unroll
-        for (int i = 0; i < D; i++) {
-            s[i] = fmaf(row.k[i], change, s[i] * decay);
-            out = fmaf(s[i], row.q[i], out);
-        }
-        o.out[r * n_v + hv * D + j] = out;
+        float next = r + 1 < o.rows ? value[(r + 1) * (2 * n_k + n_v)] : 0.0f;
+        o.out[r * n_v + hv * D + j] = step_column<D>(s, row.q, row.k, v, row.decay, row.beta, !o.before && r == 0);
         v = next;
     }
     if (warp < 2)
-#pragma unroll
-        for (int i = 0; i < D; i++)
-            o.after[(size_t)hv * D * D + i * D + j] = s[i];
+        store_column<D>(o, hv, j, s);
 }
 
-extern "C" cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *o)
+/* ---- Few rows, in one kernel ------------------------------------------------------------------------------------- */
+
+/* A channel of the convolution, from row to row: its weights, and what it has seen. */
+template <int TAPS>
+struct channel {
+    float w[TAPS], x[TAPS - 1];
+};
+
+template <int TAPS>
+CU_INLINE void open_channel(const struct pf_delta_op &o, int c, struct channel<TAPS> &at)
 {
-    if (o->d == 128)
-        return launch_early(delta_columns<128>, dim3(o->n_v_head, 2), 4 * WARP, 0, st, *o);
-    return launch_early(delta, dim3(o->n_v_head, ceil_div(o->d, 64)), 64, 2 * (size_t)o->d * sizeof(float), st, *o);
+    int n = pf_delta_channels(&o);
+#pragma unroll
+    for (int t = 0; t < TAPS; t++)
+        at.w[t] = o.conv[t * n + c];
+#pragma unroll
+    for (int t = 0; t < TAPS - 1; t++)
+        at.x[t] = o.before ? __ldcg(o.before + t * n + c) : 0.0f;
+}
+
+/* The next x. */
+template <int TAPS>
+CU_INLINE float convolve(struct channel<TAPS> &at, float x)
+{
+    float z = at.x[0] * at.w[0];
+#pragma unroll
+    for (int t = 1; t < TAPS - 1; t++) {
+        z = fmaf(at.x[t], at.w[t], z);
+        at.x[t - 1] = at.x[t];
+    }
+    z = fmaf(x, at.w[TAPS - 1], z);
+    at.x[TAPS - 2] = x;
+    return z * pf_sigmoidf(z);
+}
+
+template <int TAPS>
+CU_INLINE void keep_channel(const struct pf_delta_op &o, int c, const struct channel<TAPS> &at)
+{
+#pragma unroll
+    for (int t = 0; t < TAPS - 1; t++)
+        o.after[t * pf_delta_channels(&o) + c] = at.x[t];
+}
+
+/* What the warps of a block hand to each other: queries and keys of two rows, and what columns put out. */
+template <int D>
+struct head_memory {
+    float qk[2][2][D], out[D];
+};
+
+/* Meets the warps that are so many threads of a block, wherever in the code they are. */
+CU_INLINE void meet(int barrier, int threads)
+{
+    asm volatile("bar.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
+}
+
+/* Queries, or keys, of a head, row by row, each ready for the columns one row ahead of them; by a warp. A lane has
+ * every 32nd channel. The first of the value heads that share them keeps their last rows. */
+template <int D, int TAPS>
+CU_INLINE void head_vectors(const struct pf_delta_op &o, int hv, bool is_key, struct head_memory<D> &memory)
+{
+    int hk = key_head(o, hv), lane = threadIdx.x % WARP, c = (is_key * o.n_k_head + hk) * D + lane;
+    bool keeps = o.tiled ? hv < o.n_k_head : hv % (o.n_v_head / o.n_k_head) == 0;
+    const struct pf_vectors &from = is_key ? o.k : o.q;
+    const float *x = pf_vector_at(&from, 0, hk) + lane;
+    float a = is_key ? 1.0f : 1.0f / sqrtf((float)D), u[D / WARP];
+    struct channel<TAPS> at[D / WARP];
+#pragma unroll
+    for (int i = 0; i < D / WARP; i++)
+        open_channel<TAPS>(o, c + i * WARP, at[i]);
+    wait_turn();
+    for (int r = 0; r < o.rows; r++) {
+        float sum = 0;
+#pragma unroll
+        for (int i = 0; i < D / WARP; i++)
+            u[i] = x[r * from.row + i * WARP];
+#pragma unroll
+        for (int i = 0; i < D / WARP; i++)
+            u[i] = convolve<TAPS>(at[i], u[i]);
+#pragma unroll
+        for (int i = 0; i < D / WARP; i++)
+            sum = fmaf(u[i], u[i], sum);
+        float root = sqrtf(warp_fold_all(sum)), factor = a / (root > o.eps ? root : o.eps);
+#pragma unroll
+        for (int i = 0; i < D / WARP; i++)
+            memory.qk[r % 2][is_key][i * WARP + lane] = u[i] * factor;
+        meet(1, D + 2 * WARP);
+    }
+#pragma unroll
+    for (int i = 0; keeps && i < D / WARP; i++)
+        keep_channel<TAPS>(o, c + i * WARP, at[i]);
+}
+
+/* What a column gets of a row. */
+struct column_input {
+    float v, z, alpha, beta;
+};
+
+/* Columns of a head, row by row; by D threads. */
+template <int D, int TAPS>
+CU_INLINE void head_columns(const struct net &net, int hv, struct head_memory<D> &memory)
+{
+    const struct pf_delta_op &o = net.op;
+    int j = threadIdx.x, lane = threadIdx.x % WARP, c = (2 * o.n_k_head + hv) * D + j;
+    const float *v = pf_vector_at(&o.v, 0, hv) + j, *z = pf_vector_at(&o.z, 0, hv) + j,
+                *alpha = pf_vector_at(&o.alpha, 0, hv), *beta = pf_vector_at(&o.beta, 0, hv);
+    float s[D], weight = o.norm[j], a = o.a[hv], dt = o.dt[hv];
+    struct channel<TAPS> at;
+    load_column<D>(o, hv, j, true, s);
+    open_channel<TAPS>(o, c, at);
+    wait_turn();
+    struct column_input next = { *v, *z, *alpha, *beta };
+#pragma unroll 1
+    for (int r = 0; r < o.rows; r++) {
+        struct column_input in = next;
+        int after = min(r + 1, o.rows - 1);
+        next = { v[after * o.v.row], z[after * o.z.row], alpha[after * o.alpha.row], beta[after * o.beta.row] };
+        float value = convolve<TAPS>(at, in.v), gate = in.z * pf_sigmoidf(in.z), decay = decay_of(a, dt, in.alpha),
+              rate = pf_sigmoidf(in.beta), sum = 0;
+        meet(1, D + 2 * WARP);
+        const float (&qk)[2][D] = memory.qk[r % 2];
+        float out = step_column<D>(s, qk[0], qk[1], value, decay, rate, !o.before && r == 0);
+        memory.out[j] = out;
+        meet(2, D);
+#pragma unroll
+        for (int i = 0; i < D / WARP; i++)
+            sum = fmaf(memory.out[i * WARP + lane], memory.out[i * WARP + lane], sum);
+        float y = gate * (out * (1.0f / sqrtf(warp_fold_all(sum) / (float)D + o.eps)) * weight);
+        o.out[((size_t)r * o.n_v_head + hv) * D + j] = y;
+        if (net.x.q)
+            quantise_block(y, &net.x, o.n_v_head * D, r, hv * (D / 32) + j / 32, net.fault);
+    }
+    store_column<D>(o, hv, j, s);
+    keep_channel<TAPS>(o, c, at);
+}
+
+/* blockIdx.x: value head. A thread has a column; two more warps have queries and keys, of which there is room for two
+ * rows: before a third is written, the columns that read the first have been met. */
+template <int D, int TAPS>
+static __global__ void __launch_bounds__(D + 2 * WARP) delta_head(const __grid_constant__ struct net net)
+{
+    __shared__ __align__(16) struct head_memory<D> memory;
+    if (threadIdx.x < D)
+        head_columns<D, TAPS>(net, blockIdx.x, memory);
+    else
+        head_vectors<D, TAPS>(net.op, blockIdx.x, threadIdx.x >= D + WARP, memory);
+}
+
+extern "C" cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *o, const struct cu_x *x, int *fault)
+{
+    enum { D = 128, TAPS = 4, GATE_THREADS = 8 * WARP };
+    struct net net = { *o, *x, fault };
+    if (o->taps < 1 || o->taps > MAX_TAPS)
+        return cudaErrorInvalidValue;
+    if (o->d == D && o->taps == TAPS && o->rows <= CU_VECTOR_ROWS)
+        return launch_early(delta_head<D, TAPS>, o->n_v_head, D + 2 * WARP, 0, st, net);
+    dim3 channels(ceil_div(pf_delta_channels(o), THREADS), ceil_div(o->rows, CONV_ROWS)),
+        columns(o->n_v_head, ceil_div(o->d, 64)), heads(ceil_div(o->n_v_head, GATE_THREADS / WARP), o->rows);
+    cudaError_t e = launch_early(conv, channels, THREADS, 0, st, net);
+    if (e == cudaSuccess && o->d == D)
+        e = launch_early(delta_columns<D>, columns, 4 * WARP, 0, st, net);
+    else if (e == cudaSuccess)
+        e = launch_early(delta, columns, 64, 2 * (size_t)o->d * sizeof(float), st, net);
+    return e != cudaSuccess ? e : launch_early(gate_heads, heads, GATE_THREADS, 0, st, net);
 }

@@ -12,7 +12,7 @@
 #include "base/pf_math.h"
 #define CU_INLINE static __device__ __forceinline__
 #define CU_HOST_FN static __host__ __device__ __forceinline__
-#define PF_KV_FN CU_INLINE
+#define PF_UNIT_FN CU_HOST_FN
 #include "kernels/cuda/cu_api.h"
 
 enum { WARP = 32 };

@@ -341,6 +341,8 @@ CU_INLINE void stage(uint8_t *to, const uint8_t *from, int bytes)
 /* Quantised type T. */
 template <class T>
 struct quantised {
+    typedef quantised staged;
+    static constexpr bool is_staged = false;
     enum { ROWS = TASK_ROWS, STAGE_BYTES = T::STAGED ? (T::STAGED + 15) / 16 * 16 + 16 : 0 };
     enum { WARP_FLOATS = CHAIN_FLOATS * (T::second ? 2 : 1) + TASK_ROWS * STAGE_BYTES / 4 };
     CU_HOST_FN int n_rounds(int n) { return (n + 1023) / 1024; }
@@ -442,12 +444,19 @@ struct quantised {
     }
 };
 
-/* Float type L: a task is one row; lane i is accumulator i. */
-template <class L>
+/* Float type L: a task is one row; lane i is accumulator i. STAGED: rows are in shared memory. */
+template <class L, bool STAGED = false>
 struct floats {
+    typedef floats<L, true> staged;
+    static constexpr bool is_staged = STAGED;
     enum { ROWS = 1, WARP_FLOATS = 0 };
     CU_HOST_FN int n_rounds(int) { return 1; }
     CU_HOST_FN int n_sums(int) { return 1; }
+
+    static CU_READ_FN float element(const uint8_t *row, int e)
+    {
+        return STAGED ? L::shared(row, e) : L::at(row, e);
+    }
 
     /* Goes on with the sum, as many loads ahead of it, as long as there are so many. */
     template <int AHEAD>
@@ -458,7 +467,7 @@ struct floats {
             float a[AHEAD], b[AHEAD];
 #pragma unroll
             for (int i = 0; i < AHEAD; i++) {
-                a[i] = L::at(row, e + i * WARP);
+                a[i] = element(row, e + i * WARP);
                 b[i] = x[e + i * WARP];
             }
 #pragma unroll
@@ -477,7 +486,7 @@ struct floats {
         add<4>(row, x.f, n, e, sum);
         add<1>(row, x.f, n, e, sum);
         if (e < n)
-            sum = fmaf(L::at(row, e), x.f[e], sum);
+            sum = fmaf(element(row, e), x.f[e], sum);
         sum = warp_fold(sum);
         if (threadIdx.x % WARP == 0)
             sums[0] = sum;

@@ -84,6 +84,16 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
     *out = e.weigh_input ? v * e.weights[pick] : v;
 }
 
+/* What becomes of v, element `at` of what the experts of a row put out. */
+CU_INLINE void put_out(const struct cu_residual &r, float v, int row, size_t at, float *y)
+{
+    if (r.plus)
+        v = fmaf(r.gate ? pf_sigmoidf(r.gate[row]) : r.b, r.plus[at], v);
+    y[at] = v;
+    if (r.x)
+        r.x[at] = fmaf(r.a, v, r.x[at]);
+}
+
 /* blockIdx: eight rows, row of the batch. Groups go pick by pick. */
 template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e, float *y,
@@ -113,10 +123,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
         v = scale_and_bias(e.w, e.picks[first + i], e.n_out, r, v);
         sum = fmaf(e.weigh_input ? 1.0f : e.weights[first + i], v, sum);
     }
-    size_t at = (size_t)row * e.n_out + r;
-    y[at] = sum;
-    if (residual.x)
-        residual.x[at] = fmaf(residual.a, sum, residual.x[at]);
+    put_out(residual, sum, row, (size_t)row * e.n_out + r, y);
 }
 
 template <class D, int THREADS, int BLOCKS>
@@ -202,7 +209,6 @@ static __global__ void combine(const __grid_constant__ struct cu_combine c, stru
 {
     wait_turn();
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    size_t at = (size_t)blockIdx.y * c.n + i;
     float sum = 0;
     if (i >= c.n)
         return;
@@ -210,9 +216,7 @@ static __global__ void combine(const __grid_constant__ struct cu_combine c, stru
         size_t p = (size_t)blockIdx.y * c.n_used + k;
         sum = fmaf(c.weights ? c.weights[p] : 1.0f, c.v[p * c.n + i], sum);
     }
-    c.y[at] = sum;
-    if (residual.x)
-        residual.x[at] = fmaf(residual.a, sum, residual.x[at]);
+    put_out(residual, sum, blockIdx.y, (size_t)blockIdx.y * c.n + i, c.y);
 }
 
 extern "C" cudaError_t pf_cu_combine(cudaStream_t st, const struct cu_combine *c, const struct cu_residual *residual)

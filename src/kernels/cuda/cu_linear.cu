@@ -1,7 +1,8 @@
 /* Dense products, and rows of an embedding.
  *
  *     linear        a block takes a few neighbouring weight rows; see cu_dot.h
- *     norm_linear   the same of one row that is normed first: every block does that for itself, in its shared memory
+ *     norm_linear   the same of one row that is normed first: every block does that for itself, in its shared memory;
+ *                   float weights are there before the row is
  *     float_rows    float weights and many rows; quantised ones go by tiles (cu_tile.cu) */
 #include "kernels/cuda/cu_dot.h"
 
@@ -17,11 +18,11 @@ CU_INLINE void finish(const struct cu_part &p, const struct cu_residual &residua
         residual.x[at + r] = fmaf(residual.a, v, residual.x[at + r]);
 }
 
-/* Where a block works: on rows from `first` on of part p, of one head. Parts, and heads, begin at whole blocks. */
+/* Where a block works: on n rows from `first` on of part p, of one head. Parts, and heads, begin at whole blocks. */
 struct place {
     const struct cu_part *p;
-    const uint8_t        *base;
-    int                   head, first;
+    const uint8_t        *rows;
+    int                   head, first, n;
 };
 
 CU_INLINE struct place place_of(const struct cu_linear &l, int block_rows, int block)
@@ -30,13 +31,14 @@ CU_INLINE struct place place_of(const struct cu_linear &l, int block_rows, int b
 #pragma unroll 1
     for (int n; block >= (n = (l.part[k].n_out + block_rows - 1) / block_rows); block -= n)
         l.n_heads ? head++ : k++;
-    return { &l.part[k], l.part[k].w + (size_t)head * l.head_rows * l.row_bytes, head, block * block_rows };
+    int first = block * block_rows, n = min(block_rows, l.part[k].n_out - first);
+    return { &l.part[k], l.part[k].w + ((size_t)head * l.head_rows + first) * l.row_bytes, head, first, n };
 }
 
-CU_INLINE void fetch_rows_ahead(const struct cu_linear &l, const struct place &at, int block_rows)
+CU_INLINE void fetch_rows_ahead(const struct cu_linear &l, const struct place &at)
 {
     if (threadIdx.x == 0)
-        fetch_ahead(at.base + at.first * l.row_bytes, min(block_rows, at.p->n_out - at.first) * l.row_bytes);
+        fetch_ahead(at.rows, at.n * l.row_bytes);
 }
 
 template <class D>
@@ -46,14 +48,14 @@ CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, 
     int n_heads = max(l.n_heads, 1), y_stride = l.n_heads ? l.y_stride : at.p->n_out;
     const float *sums = run_tasks<D>(block_rows / D::ROWS, l.n, l.tables, memory,
                                      [&](int g, struct row_set &w, int &r0, struct x_row &x) {
-        w = { at.base, l.row_bytes, at.p->n_out - 1 };
-        r0 = at.first + g * D::ROWS;
+        w = { at.rows, l.row_bytes, at.n - 1 };
+        r0 = g * D::ROWS;
         x = x_row_of(from, l.n, (int64_t)row * n_heads + at.head);
         if (l.n_heads)
             x.f = from.f + ((int64_t)row * n_heads + at.head) * l.x_stride;
     });
 #pragma unroll 1
-    for (int i = threadIdx.x; i < block_rows && at.first + i < at.p->n_out; i += blockDim.x)
+    for (int i = threadIdx.x; i < at.n; i += blockDim.x)
         finish(*at.p, l.residual, at.first + i, ((size_t)row * n_heads + at.head) * y_stride,
                D::total(sums + i * D::n_sums(l.n), l.n));
 }
@@ -66,7 +68,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_co
 {
     extern __shared__ float memory[];
     struct place at = place_of(l, block_rows, blockIdx.x);
-    fetch_rows_ahead(l, at, block_rows);
+    fetch_rows_ahead(l, at);
     wait_turn();
     for (int row = blockIdx.y; row < l.rows; row += gridDim.y) {
         multiply_row<D>(l, l.x, at, block_rows, row, memory);
@@ -153,14 +155,15 @@ CU_INLINE struct normed normed_at(float *memory, int n)
              (float *)((char *)memory + normed_bytes(n)) };
 }
 
-/* Norms the row into the block's memory; the one that leaves it writes it where the norm says, too. */
+/* Norms the row into the block's memory; the one that leaves it writes it where the norm says, too. Weights of the norm
+ * are on their way there, and then others, which have arrived in the end. */
 CU_INLINE void norm_here(const struct cu_norm &o, const struct normed &at, bool leaves)
 {
     int n4 = o.n / 4, lane = threadIdx.x % WARP;
 #pragma unroll 1
     for (int u = threadIdx.x; u < n4; u += NORM_THREADS)
         at.y[u] = __ldcg((const float4 *)o.x + u);
-    __pipeline_wait_prior(0);
+    __pipeline_wait_prior(1);
     __syncthreads();
     float f = norm_factor(o, (const float *)at.y);
 #pragma unroll 1
@@ -179,7 +182,24 @@ CU_INLINE void norm_here(const struct cu_norm &o, const struct normed &at, bool 
         if (o.q.q && !c.finite)
             *o.fault = CU_ACTIVATION_NOT_FINITE;
     }
+    __pipeline_wait_prior(0);
     __syncthreads();
+}
+
+/* What n rows take in shared memory, wherever they begin. */
+CU_HOST_FN size_t staged_bytes(const struct cu_linear *l, int n)
+{
+    return (n * l->row_bytes + 31) / 16 * 16;
+}
+
+/* Starts copying the rows; *at is where they will be. */
+CU_INLINE void stage_rows(const struct cu_linear &l, struct place *at, uint8_t *to)
+{
+    int skip = (int)((uintptr_t)at->rows & 15), bytes = skip + at->n * (int)l.row_bytes;
+#pragma unroll 1
+    for (int i = 16 * threadIdx.x; i < bytes; i += 16 * NORM_THREADS)
+        __pipeline_memcpy_async(to + i, at->rows - skip + i, 16);
+    at->rows = to + skip;
 }
 
 template <class D>
@@ -192,7 +212,13 @@ static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __gr
     for (int u = threadIdx.x; l.norm.w && u < l.n / 4; u += NORM_THREADS)
         __pipeline_memcpy_async(x.w + u, (const float4 *)l.norm.w + u, 16);
     __pipeline_commit();
-    fetch_rows_ahead(l, at, block_rows);
+    if (D::is_staged) {
+        stage_rows(l, &at, (uint8_t *)x.rest);
+        x.rest += staged_bytes(&l, block_rows) / sizeof(float);
+    } else {
+        fetch_rows_ahead(l, at);
+    }
+    __pipeline_commit();
     wait_turn();
     norm_here(l.norm, x, blockIdx.x == 0);
     multiply_row<D>(l, x.x, at, block_rows, 0, x.rest);
@@ -205,17 +231,29 @@ static struct block_shape norm_shape(const struct cu_linear *l, int *block_rows)
     enum { WARPS = NORM_THREADS / WARP, BLOCKS = 256 };
     *block_rows = ceil_div(ceil_div(n_blocks_of(l, 1), BLOCKS), D::ROWS) * D::ROWS;
     size_t floats = (size_t)WARPS * D::WARP_FLOATS + (size_t)*block_rows * D::n_sums(l->n);
-    return { NORM_THREADS, normed_bytes(l->n) + floats * sizeof(float) };
+    size_t staged = D::is_staged ? staged_bytes(l, *block_rows) : 0;
+    return { NORM_THREADS, normed_bytes(l->n) + staged + floats * sizeof(float) };
 }
 
 template <class D>
-static cudaError_t launch_norm(cudaStream_t st, const struct cu_linear *l)
+static cudaError_t launch_norm_as(cudaStream_t st, const struct cu_linear *l)
 {
     int block_rows;
     struct block_shape shape = norm_shape<D>(l, &block_rows);
     dim3 grid(n_blocks_of(l, block_rows));
     cudaError_t e = allow_bytes(norm_linear<D>, shape.bytes);
     return e != cudaSuccess ? e : launch_early(norm_linear<D>, grid, shape.threads, shape.bytes, st, *l, block_rows);
+}
+
+/* Rows are staged where that leaves room for blocks, on every GPU. */
+template <class D>
+static cudaError_t launch_norm(cudaStream_t st, const struct cu_linear *l)
+{
+    enum { STAGED_BYTES = 48 << 10 };
+    int block_rows;
+    if (norm_shape<typename D::staged>(l, &block_rows).bytes <= STAGED_BYTES)
+        return launch_norm_as<typename D::staged>(st, l);
+    return launch_norm_as<D>(st, l);
 }
 
 extern "C" bool pf_cu_linear_norms(const struct cu_linear *l, size_t shared_bytes)

@@ -1,5 +1,9 @@
-/* The router's choice, a block a row; the steps are numbered in kernels/cpu/cpu_route.c. Sums are
- * taken by the first warp. */
+/* The router's choice, a block a row; the steps are numbered in kernels/cpu/cpu_route.c. A thread takes an expert, or
+ * every blockDim.x-th; sums, whose order counts, are taken by the first warp.
+ *
+ * The k best are found without taking them one after the other. The experts are in up to 32 groups, by the threads that
+ * have them. The k-th best of the groups' best scores is a bound that k scores reach at least; those that do are
+ * candidates, little more than k of them; and the place of a candidate is the number of those that come before it. */
 #include "kernels/cuda/cu_device.h"
 
 enum { MOST_THREADS = 512 };
@@ -10,28 +14,44 @@ struct route {
     int               *fault;
 };
 
-/* p = softmax(x), n elements; p may be x. */
-CU_INLINE void softmax(const float *x, int n, float *p)
+struct candidate {
+    uint32_t key;
+    int32_t  i;
+};
+
+/* The block's memory. */
+struct room {
+    struct candidate *candidate;  /* [n_expert] */
+    float   *p, *score;           /* [n_expert] */
+    float   *group, *w;           /* [n_group], [n_used] */
+    int32_t *picks;               /* [n_used], or of groups */
+};
+
+static size_t room_floats(const struct pf_routing *r)
 {
-    int lane = threadIdx.x % WARP;
-    float top = -INFINITY, sum = 0;
-#pragma unroll 4
-    for (int i = lane; i < n; i += WARP)
-        top = x[i] > top ? x[i] : top;
-    top = warp_max(top);
-#pragma unroll 4
-    for (int i = lane; i < n; i += WARP) {
-        p[i] = pf_expf(x[i] - top);
-        sum = sum + p[i];
-    }
-    sum = warp_fold_all(sum);
-#pragma unroll 4
-    for (int i = lane; i < n; i += WARP)
-        p[i] = p[i] / sum;
-    __syncwarp();
+    return 4 * (size_t)r->n_expert + r->n_group + r->n_used + max(r->n_used, r->n_group);
 }
 
-/* The largest, and the smallest, over the warp. */
+CU_INLINE struct room room_at(float *memory, const struct pf_routing &r)
+{
+    int n = r.n_expert;
+    float *group = memory + 4 * n, *w = group + r.n_group;
+    return { (struct candidate *)memory, memory + 2 * n, memory + 3 * n, group, w, (int32_t *)(w + r.n_used) };
+}
+
+/* Numbers that rise as scores do, whose zeros are equal. */
+CU_INLINE uint32_t key_of(float score)
+{
+    uint32_t bits = pf_float_bits(score + 0.0f);
+    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+CU_INLINE float score_of(uint32_t key)
+{
+    return pf_bits_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+
+/* The largest over the warp. */
 CU_INLINE uint32_t all_max(uint32_t v)
 {
 #if __CUDA_ARCH__ >= 800
@@ -41,147 +61,208 @@ CU_INLINE uint32_t all_max(uint32_t v)
 #endif
 }
 
-CU_INLINE uint32_t all_min(uint32_t v)
+/* The largest keys of the groups that n scores are in, one a lane, 0 past the last. */
+CU_INLINE uint32_t best_of_groups(const float *score, int n)
 {
-    return ~all_max(~v);
-}
-
-/* The k best of n scores, best first, the lower index of equals; by the first warp, which leaves numbers in place of
- * the scores that rise as they do. What holds a NaN fails the step, but its picks must be indices all the same. */
-CU_INLINE void top_k(float *score, int n, int k, int32_t *picks)
-{
-    uint32_t *key = (uint32_t *)score;
-    int lane = threadIdx.x;
-#pragma unroll 4
-    for (int i = lane; i < n; i += WARP) {
-        uint32_t bits = pf_float_bits(score[i] + 0.0f);
-        key[i] = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-    }
-    uint32_t best = 0;
-    int at = lane;
-    bool fresh = true;                       /* lane's best is to be found again */
+    __shared__ uint32_t best[WARP];
+    int width = 1, lane = threadIdx.x % WARP;            /* threads of a group: a power of two, at most half a warp */
+    uint32_t mine = 0;
+    while (width * WARP < (int)blockDim.x)
+        width *= 2;
 #pragma unroll 1
-    for (int p = 0; p < k; p++) {
-        if (fresh) {
-            best = 0;
-#pragma unroll 4
-            for (int i = lane; i < n; i += WARP)
-                if (key[i] > best) {
-                    best = key[i];
-                    at = i;
-                }
-        }
-        uint32_t top = all_max(best), first = all_min(best == top ? (uint32_t)at : ~0u);
-        fresh = best == top && (uint32_t)at == first;
-        if (lane == 0)
-            picks[p] = min((int)first, n - 1);
-        if (fresh)
-            key[at] = 0;
-    }
-    __syncwarp();
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        mine = max(mine, key_of(score[i]));
+#pragma unroll 1
+    for (int h = width / 2; h > 0; h /= 2)
+        mine = max(mine, __shfl_xor_sync(ALL_LANES, mine, h));
+    if (threadIdx.x % width == 0)
+        best[threadIdx.x / width] = mine;
+    __syncthreads();
+    return lane * width < (int)blockDim.x ? best[lane] : 0;
 }
 
+/* p = softmax(p), n elements. */
+static __device__ __noinline__ void softmax(float *p, int n)
+{
+    __shared__ float sum;
+    float top = score_of(all_max(best_of_groups(p, n)));
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        p[i] = pf_expf(p[i] - top);
+    __syncthreads();
+    if (threadIdx.x < WARP) {
+        float part = 0;
+#pragma unroll 8
+        for (int i = threadIdx.x; i < n; i += WARP)
+            part = part + p[i];
+        part = warp_fold(part);
+        if (threadIdx.x == 0)
+            sum = part;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += blockDim.x)
+        p[i] = p[i] / sum;
+    __syncthreads();
+}
+
+/* How many keys of a warp's lanes come before this lane's. */
+CU_INLINE int place_in_warp(uint32_t key)
+{
+    int lane = threadIdx.x % WARP, before = 0;
+#pragma unroll 8
+    for (int i = 0; i < WARP; i++) {
+        uint32_t other = __shfl_sync(ALL_LANES, key, i);
+        before += other > key || (other == key && i < lane);
+    }
+    return before;
+}
+
+/* The k best of n scores, best first, the lower index of equals. What holds a NaN fails the step, but its picks are
+ * indices all the same: keys are in order, whatever they stand for. */
+static __device__ __noinline__ void top_k(const float *score, int n, int k, struct candidate *candidate, int32_t *picks)
+{
+    __shared__ uint32_t bound;                           /* stays 0 where there are fewer groups than picks */
+    __shared__ int n_candidates;
+    if (threadIdx.x == 0)
+        bound = n_candidates = 0;
+    uint32_t best = best_of_groups(score, n);
+    if (threadIdx.x < WARP && place_in_warp(best) == k - 1)
+        bound = best;
+    __syncthreads();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < n; i += blockDim.x) {
+        uint32_t key = key_of(score[i]);
+        if (key >= bound)
+            candidate[atomicAdd(&n_candidates, 1)] = { key, i };
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int c = threadIdx.x; c < n_candidates; c += blockDim.x) {
+        struct candidate mine = candidate[c];
+        int before = 0;
+#pragma unroll 4
+        for (int o = 0; o < n_candidates; o++) {
+            struct candidate other = candidate[o];
+            before += other.key > mine.key || (other.key == mine.key && other.i < mine.i);
+        }
+        if (before < k)
+            picks[before] = mine.i;
+    }
+    __syncthreads();
+}
+
+/* The sum of the two largest, by a warp. */
 CU_INLINE float two_largest(const float *score, int n)
 {
-    float a = score[0], b = -INFINITY;
+    float a = -INFINITY, b = -INFINITY;
 #pragma unroll 1
-    for (int i = 1; i < n; i++) {
+    for (int i = threadIdx.x % WARP; i < n; i += WARP) {
         b = score[i] > a ? a : score[i] > b ? score[i] : b;
         a = score[i] > a ? score[i] : a;
+    }
+#pragma unroll 1
+    for (int h = 16; h > 0; h /= 2) {
+        float c = __shfl_xor_sync(ALL_LANES, a, h), d = __shfl_xor_sync(ALL_LANES, b, h);
+        b = c > a ? (a > d ? a : d) : (b > c ? b : c);
+        a = c > a ? c : a;
     }
     return n > 1 ? a + b : a;
 }
 
 /* Scores outside the best groups become -infinity. */
-CU_INLINE void keep_best_groups(const struct pf_routing &r, float *score, float *group_score, int32_t *best)
+CU_INLINE void keep_best_groups(const struct pf_routing &r, const struct room &at)
 {
     int n = r.n_expert / r.n_group;
 #pragma unroll 1
-    for (int g = threadIdx.x; g < r.n_group; g += blockDim.x)
-        group_score[g] = two_largest(score + g * n, n);
+    for (int g = threadIdx.x / WARP; g < r.n_group; g += blockDim.x / WARP) {
+        float sum = two_largest(at.score + g * n, n);
+        if (threadIdx.x % WARP == 0)
+            at.group[g] = sum;
+    }
     __syncthreads();
-    if (threadIdx.x < WARP)
-        top_k(group_score, r.n_group, r.n_group_used, best);
-    __syncthreads();
+    top_k(at.group, r.n_group, r.n_group_used, at.candidate, at.picks);
 #pragma unroll 1
     for (int i = threadIdx.x; i < r.n_group * n; i += blockDim.x) {
         bool kept = false;
 #pragma unroll 1
         for (int j = 0; j < r.n_group_used; j++)
-            kept |= best[j] == i / n;
+            kept |= at.picks[j] == i / n;
         if (!kept)
-            score[i] = -INFINITY;
+            at.score[i] = -INFINITY;
+    }
+    __syncthreads();
+}
+
+/* Steps 1 and 2. */
+CU_INLINE void score_experts(const struct route &o, const struct room &at)
+{
+    const struct pf_routing &r = o.r;
+    const float *logits = o.op.logits + (size_t)blockIdx.x * r.n_expert;
+    bool finite = true;
+#pragma unroll 1
+    for (int i = threadIdx.x; i < r.n_expert; i += blockDim.x) {
+        at.p[i] = logits[i];
+        finite &= (pf_float_bits(at.p[i]) & 0x7fffffffu) < 0x7f800000u;
+    }
+    if (!finite)
+        *o.fault = CU_ROUTER_NOT_FINITE;
+    if (r.gating == PF_GATE_SOFTMAX)
+        softmax(at.p, r.n_expert);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < r.n_expert; i += blockDim.x) {
+        if (r.gating == PF_GATE_SIGMOID)
+            at.p[i] = pf_sigmoidf(at.p[i]);
+        else if (r.gating == PF_GATE_SQRT_SOFTPLUS)
+            at.p[i] = sqrtf(pf_softplusf(at.p[i]));
+        at.score[i] = o.op.select_bias ? at.p[i] + o.op.select_bias[i] : at.p[i];
     }
     __syncthreads();
 }
 
 static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_constant__ struct route o)
 {
+    extern __shared__ __align__(8) float memory[];
     wait_turn();
-    extern __shared__ float shared[];
     const struct pf_routing &r = o.r;
-    int n = r.n_expert, k = r.n_used, t = threadIdx.x;
-    float *p = shared, *score = p + n, *group_score = score + n, *w = group_score + n;
-    int32_t *picks = (int32_t *)(w + (k > r.n_group ? k : r.n_group));
-    const float *logits = o.op.logits + (size_t)blockIdx.x * n;
-
-    bool finite = true;
-#pragma unroll 1
-    for (int i = t; i < n; i += blockDim.x) {
-        p[i] = logits[i];
-        finite &= (pf_float_bits(p[i]) & 0x7fffffffu) < 0x7f800000u;
-    }
-    if (!finite)
-        *o.fault = CU_ROUTER_NOT_FINITE;
-    __syncthreads();
-    if (r.gating == PF_GATE_SOFTMAX && t < WARP)
-        softmax(p, n, p);
-    __syncthreads();
-#pragma unroll 1
-    for (int i = t; i < n; i += blockDim.x) {
-        if (r.gating == PF_GATE_SIGMOID)
-            p[i] = pf_sigmoidf(p[i]);
-        else if (r.gating == PF_GATE_SQRT_SOFTPLUS)
-            p[i] = sqrtf(pf_softplusf(p[i]));
-        score[i] = o.op.select_bias ? p[i] + o.op.select_bias[i] : p[i];
-    }
-    __syncthreads();
+    struct room at = room_at(memory, r);
+    int k = r.n_used, t = threadIdx.x;
+    score_experts(o, at);
     if (r.n_group > 1)
-        keep_best_groups(r, score, group_score, picks);
+        keep_best_groups(r, at);
+    if (!o.op.table)
+        top_k(at.score, r.n_expert, k, at.candidate, at.picks);
+#pragma unroll 1
+    for (int i = t; i < k; i += blockDim.x) {
+        if (o.op.table)
+            at.picks[i] = o.op.table[(size_t)o.op.ids[blockIdx.x] * k + i];
+        at.w[i] = at.p[at.picks[i]];
+    }
+    __syncthreads();
+    if (r.gating == PF_GATE_SOFTMAX_SELECTED)
+        softmax(at.w, k);
     if (t >= WARP)
         return;
-    top_k(score, n, k, picks);
-#pragma unroll 1
-    for (int i = t; o.op.table && i < k; i += WARP)
-        picks[i] = o.op.table[(size_t)o.op.ids[blockIdx.x] * k + i];
-    __syncwarp();
-
-#pragma unroll 1
-    for (int i = t; i < k; i += WARP)
-        w[i] = p[picks[i]];
-    __syncwarp();
-    if (r.gating == PF_GATE_SOFTMAX_SELECTED)
-        softmax(w, k, w);
     float sum = 0;
 #pragma unroll 4
     for (int i = 0; i < k; i++)
-        sum = sum + w[i];
+        sum = sum + at.w[i];
 #pragma unroll 1
     for (int i = t; i < k; i += WARP) {
-        float v = w[i];
+        float v = at.w[i];
         if (r.norm_weights)
             v = v / fmaxf(sum, 0x1p-14f);
         if (r.weight_scale != 1.0f)
             v = v * r.weight_scale;
         o.op.weights[(size_t)blockIdx.x * k + i] = v;
-        o.op.picks[(size_t)blockIdx.x * k + i] = picks[i];
+        o.op.picks[(size_t)blockIdx.x * k + i] = at.picks[i];
     }
 }
 
 extern "C" cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *op, int *fault)
 {
     const struct pf_routing *r = op->how;
-    size_t bytes = ((size_t)3 * r->n_expert + 2 * (size_t)max(r->n_used, r->n_group)) * sizeof(float);
+    size_t bytes = room_floats(r) * sizeof(float);
     if (r->n_expert > CU_ROUTE_EXPERTS)
         return cudaErrorInvalidValue;
     int threads = r->n_expert >= MOST_THREADS ? MOST_THREADS : ceil_div(r->n_expert, WARP) * WARP;

@@ -17,10 +17,11 @@
  *     of expert addresses is placed like a vector, under the address of the host's table.
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (pf_cuda_wrote).
  *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel:
- *     a product waits for the addition of what it puts out, an addition whose product is gone for the norm that reads
- *     its sum, a norm for the product that reads it, norms of heads and rotation for kv_store, and this for attention.
+ *     a product waits for the addition of what it puts out, experts before that for what is added to it, an addition
+ *     whose product is gone for the norm that reads its sum, a norm and an activation for the product that reads them,
+ *     norms of heads and rotation for kv_store, and this for attention.
  *     Any other operation, and whatever ends a step or frees memory, starts what is held first, as it came
- *     (pf_cuda_settle). So of product, held, norm, stored and heads only one has something at a time.
+ *     (pf_cuda_settle). So of product, held, norm, acted, stored and heads only one has something at a time.
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
  *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
  *     on, so that capturing never has to place a vector. Where there is no memory for a graph, none are made any more.
@@ -39,6 +40,13 @@ struct held_add {
     const float *x;
     float        a;
     int64_t      n;
+};
+
+struct held_act {
+    struct pf_act act;
+    const float  *gate, *up;
+    int64_t       n;
+    float        *y;                     /* NULL: none */
 };
 
 /* The last product of one row, if it puts out what may be added to the residual stream. */
@@ -105,6 +113,7 @@ struct cuda_backend {
     struct held_product product;
     struct held_add   held;
     struct cu_norm    norm;              /* y NULL: none is held */
+    struct held_act   acted;
     struct cu_heads   stored;            /* rows 0: none is held */
     struct held_heads heads;
 
@@ -223,7 +232,6 @@ pf_status pf_cuda_layer_norm(pf_backend *backend, const float *x, const float *w
 pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h);
 pf_status pf_cuda_choose(pf_backend *backend, const struct pf_choose_op *c);
 pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows);
-pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c);
 pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d);
 pf_status pf_cuda_compress(pf_backend *backend, const struct pf_compress_op *c);
 pf_status pf_cuda_mix(pf_backend *backend, const struct pf_mix_op *m);

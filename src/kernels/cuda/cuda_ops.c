@@ -31,8 +31,9 @@ static pf_status settle_rows(struct cuda_backend *b)
 {
     struct held_add add = b->held;
     struct cu_norm norm = b->norm;
+    struct held_act acted = b->acted;
     struct cu_heads stored = b->stored;
-    b->held.y = b->norm.y = NULL;
+    b->held.y = b->norm.y = b->acted.y = NULL;
     b->stored.rows = 0;
     PF_TRY(start_product(b));
     if (stored.rows)
@@ -41,6 +42,8 @@ static pf_status settle_rows(struct cuda_backend *b)
         CU_PUT(b, pf_cu_add(b->stream, add.y, add.a, add.x, add.n), "adding");
     if (norm.y)
         CU_PUT(b, pf_cu_norm(b->stream, &norm), "a norm");
+    if (acted.y)
+        CU_PUT(b, pf_cu_act(b->stream, acted.act, acted.gate, acted.up, acted.n, acted.y), "an activation");
     return PF_OK;
 }
 
@@ -161,19 +164,36 @@ static pf_status put_linear(struct cuda_backend *b, const struct cu_linear *l, b
     return pf_cuda_put(b, pf_cu_linear(b->stream, l), "a product");
 }
 
+/* Activates and quantises rows of n. */
+static pf_status put_act(struct cuda_backend *b, const struct held_act *a, int n)
+{
+    struct cu_x to = b->x;
+    to.f = a->y;
+    b->x_of = a->y;
+    b->x_floats = a->n;
+    return pf_cuda_put(b, pf_cu_act_picks(b->stream, a->act, a->gate, a->up, &to, n, (int)(a->n / n), NULL, NULL,
+                                          b->fault), "an activation");
+}
+
 pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cu_linear o = { .n = l[0].w->n_in, .rows = rows, .tables = b->tables };
     struct cu_norm norm = b->norm;
-    bool quantised = false, begins = norm.y == x && norm.n == o.n;
+    struct held_act acted = b->acted;
+    bool begins = norm.y == x && norm.n == o.n, acts = acted.y == x && acted.n == (int64_t)o.n * rows;
+    bool quantised = false;
     unsigned done = 0;
     for (int i = 0; i < n_l; i++) {
         quantised |= pf_cuda_is_quantised(l[i].w->type);
         b->base.weight_bytes_read += pf_weight_bytes(l[i].w);
     }
+    acts = acts && quantised;
     b->norm.y = begins ? NULL : norm.y;
+    b->acted.y = acts ? NULL : acted.y;
     PF_TRY(pf_cuda_settle(b));
+    if (acts)
+        PF_TRY(put_act(b, &acted, o.n));
     PF_TRY(pf_cuda_quantise_x(b, x, o.n, rows, quantised, &o.x));
     while (done != (1u << n_l) - 1) {
         PF_TRY(same_type(b, l, n_l, &done, &o));
@@ -237,7 +257,8 @@ pf_status pf_cuda_act(pf_backend *backend, struct pf_act act, const float *gate,
     struct cuda_backend *b = pf_cuda_of(backend);
     PF_TRY(pf_cuda_settle(b));
     pf_cuda_wrote(b, y, n);
-    return pf_cuda_put(b, pf_cu_act(b->stream, act, gate, up, n, y), "an activation");
+    b->acted = (struct held_act){ act, gate, up, n, y };
+    return PF_OK;
 }
 
 /* Whether blocks of the product still read y when others have put out what they made. */
@@ -252,16 +273,32 @@ static bool joins_product(struct cuda_backend *b, float *y, float a, const float
     struct held_product *p = &b->product;
     if (p->kind == HELD_NOTHING || p->y != x || p->n != n || reads(p, y))
         return false;
-    p->residual = (struct cu_residual){ y, a };
+    p->residual.x = y;
+    p->residual.a = a;
+    return true;
+}
+
+/* Whether y += a * x, or sigmoid(gate) * x, is left to the experts that make y. They are held on: their sum may be added yet. */
+static bool joins_experts(struct cuda_backend *b, const float *y, const float *gate, float a, const float *x, int64_t n)
+{
+    struct held_product *p = &b->product;
+    struct cu_residual *r = &p->residual;
+    if ((p->kind != HELD_DOWN && p->kind != HELD_COMBINE) || p->y != y || p->n != n || r->plus)
+        return false;
+    r->plus = x;
+    r->gate = gate;
+    r->b = a;
     return true;
 }
 
 pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, int64_t n)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
+    pf_cuda_wrote(b, y, n);
+    if (joins_experts(b, y, NULL, a, x, n))
+        return PF_OK;
     bool joins = joins_product(b, y, a, x, n);
     PF_TRY(pf_cuda_settle(b));
-    pf_cuda_wrote(b, y, n);
     if (!joins)
         b->held = (struct held_add){ y, x, a, n };
     return PF_OK;
@@ -270,8 +307,10 @@ pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, in
 pf_status pf_cuda_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    PF_TRY(pf_cuda_settle(b));
     pf_cuda_wrote(b, y, (int64_t)n * rows);
+    if (joins_experts(b, y, gate, 1, x, (int64_t)n * rows))
+        return PF_OK;
+    PF_TRY(pf_cuda_settle(b));
     return pf_cuda_put(b, pf_cu_add_gated(b->stream, y, gate, x, n, rows), "adding");
 }
 
@@ -374,25 +413,26 @@ pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_
     return pf_cuda_put(b, pf_cu_copy(b->stream, copies, n_copies, rows), "a copy");
 }
 
-pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c)
-{
-    struct cuda_backend *b = pf_cuda_of(backend);
-    struct pf_conv_op o = *c;
-    PF_TRY(pf_cuda_settle(b));
-    PF_TRY(pf_cuda_floats_at(b, c->w, (size_t)c->n * (size_t)c->taps, &o.w));
-    pf_cuda_wrote(b, c->y, (int64_t)c->rows * c->n);
-    return pf_cuda_put(b, pf_cu_conv(b->stream, &o), "a convolution");
-}
-
 pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct pf_delta_op o = *d;
+    struct cu_x x = b->x;
+    int n = pf_delta_channels(d), n_out = d->n_v_head * d->d;
     PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, d->conv, (size_t)d->taps * (size_t)n, &o.conv));
     PF_TRY(pf_cuda_floats_at(b, d->a, (size_t)d->n_v_head, &o.a));
     PF_TRY(pf_cuda_floats_at(b, d->dt, (size_t)d->n_v_head, &o.dt));
-    pf_cuda_wrote(b, d->out, (int64_t)d->rows * d->n_v_head * d->d);
-    return pf_cuda_put(b, pf_cu_delta(b->stream, &o), "a delta net");
+    PF_TRY(pf_cuda_floats_at(b, d->norm, (size_t)d->d, &o.norm));
+    pf_cuda_wrote(b, d->mixed, (int64_t)d->rows * n);
+    pf_cuda_wrote(b, d->out, (int64_t)d->rows * n_out);
+    if (d->d % 32 == 0 && n_out <= b->sizes.max_n_in && d->rows <= b->sizes.max_rows) {
+        b->x_of = d->out;
+        b->x_floats = (int64_t)d->rows * n_out;
+    } else {
+        x.q = NULL;
+    }
+    return pf_cuda_put(b, pf_cu_delta(b->stream, &o, &x, b->fault), "a delta net");
 }
 
 pf_status pf_cuda_compress(pf_backend *backend, const struct pf_compress_op *c)

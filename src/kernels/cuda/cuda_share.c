@@ -1,6 +1,6 @@
 /* Experts shared with the host: see kernels/share.h.
  *
- *     stream      .. | offer | experts it holds | take: waits | late experts | combine | ..      one layer of a step
+ *     stream      .. | offer | .. | experts it holds | take: waits | late experts | combine | ..      one layer of a step
  *     this thread          `-> await -> serve -> raise the flag -^
  *     copies      a stream for what a step needs now, one for what it may need some day
  *
@@ -45,6 +45,7 @@ struct cuda_share {
     void        *mapped;                 /* all of the above */
 
     const uint8_t **held, **late;        /* on the device: [n_layer][3][n_expert]; [3][n_expert] */
+    uint32_t     *heard;                 /* there, too: told in struct cu_take */
     cudaStream_t  copies, background;    /* copies may be the backend's own stream */
     struct ticket tickets[PF_SHARE_TICKETS];
 
@@ -108,7 +109,7 @@ static pf_status open_tickets(struct cuda_share *s)
 static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
 {
     size_t layer = 3 * (size_t)s->sizes.n_expert * sizeof(void *), all = layer * (size_t)s->sizes.n_layer;
-    void *held, *late, *part;
+    void *held, *late, *part, *heard;
     s->timings = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->timings);
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
         s->served[i] = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->served[i]);
@@ -118,10 +119,12 @@ static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
     PF_TRY(pf_cuda_own(b, all, &held));
     PF_TRY(pf_cuda_own(b, layer, &late));
     PF_TRY(pf_cuda_own(b, layer, &part));
+    PF_TRY(pf_cuda_own(b, sizeof *s->heard, &heard));
     CU_TRY(cudaMemsetAsync(held, 0, all, b->stream), "clearing a table");
     CU_TRY(cudaMemsetAsync(late, 0, layer, b->stream), "clearing a table");
     s->held = held;
     s->late = late;
+    s->heard = heard;
     b->part_table = part;
     return PF_OK;
 }
@@ -273,7 +276,7 @@ static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_exper
     struct cuda_share *s = b->share;
     const struct cu_offer o = { .x = e->x, .weights = e->weights, .picks = e->picks, .n_x = e->rows * e->gate->n_in,
                                 .n_picks = e->rows * e->n_used, .host_x = s->x, .host_weights = s->weights,
-                                .host_picks = s->picks, .flag = &s->offers[il] };
+                                .host_picks = s->picks, .flag = &s->offers[il], .told = s->heard };
     return pf_cuda_put(b, pf_cu_offer(b->stream, &o), "handing picks to the CPU");
 }
 
@@ -283,7 +286,7 @@ static pf_status take_answer(struct cuda_backend *b, int il, const struct pf_exp
     struct cu_take t = { .flag = &s->answers[il], .handed = s->answer.pick, .act = s->answer.act,
                          .host_y = s->answer.y, .picks = e->picks, .n_picks = e->rows * e->n_used,
                          .n_ff = e->gate->n_out, .n_out = e->down->n_out, .n_expert = e->n_expert, .y = b->pick_out,
-                         .a = b->a, .late = s->late, .fault = b->fault };
+                         .a = b->a, .late = s->late, .told = s->heard, .fault = b->fault };
     if (!pf_cuda_is_quantised(e->down->type))
         t.a.q = NULL;
     return pf_cuda_put(b, pf_cu_take(b->stream, &t), "taking the CPU's experts");
@@ -303,17 +306,24 @@ static pf_status serve_or_list(struct cuda_backend *b, int il, const struct pf_e
     return st;
 }
 
+static pf_status share_offer(pf_backend *backend, int il, const struct pf_experts_op *e)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cuda_share *s = b->share;
+    PF_TRY(pf_cuda_settle(b));
+    if (s->graph < 0) {
+        __atomic_store_n(&s->offers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
+        __atomic_store_n(&s->answers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
+    }
+    return put_offer(b, il, e);
+}
+
 static pf_status share_experts(pf_backend *backend, int il, const struct pf_experts_op *e)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_share *s = b->share;
     const uint8_t **held = s->held + (size_t)il * 3 * (size_t)s->sizes.n_expert;
     PF_TRY(pf_cuda_settle(b));
-    if (s->graph < 0) {
-        __atomic_store_n(&s->offers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
-        __atomic_store_n(&s->answers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
-    }
-    PF_TRY(put_offer(b, il, e));
     PF_TRY(pf_cuda_gate_up(b, e, held));
     PF_TRY(pf_cuda_down_rows(b, e, held));
     PF_TRY(serve_or_list(b, il, e));
@@ -442,7 +452,7 @@ static void share_handoffs_reset(pf_backend *backend)
 }
 
 const struct pf_share_ops pf_cuda_share_ops = {
-    .open = share_open, .experts = share_experts, .hold = share_hold, .pin = share_pin, .unpin = share_unpin,
+    .open = share_open, .offer = share_offer, .experts = share_experts, .hold = share_hold, .pin = share_pin, .unpin = share_unpin,
     .fetch = share_fetch,
     .fetch_state = share_fetch_state, .fetch_wait = share_fetch_wait, .fetch_ns = share_fetch_ns, .use = share_use,
     .release = share_release, .handoffs = share_handoffs, .handoffs_reset = share_handoffs_reset,

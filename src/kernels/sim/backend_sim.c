@@ -4,6 +4,7 @@
  * reads weights of the host that were never brought over, gives other bits than it should. */
 #include "kernels/sim/sim.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -39,6 +40,7 @@ struct sim_backend {
     struct held { const void *gate, *up, *down; } *held;         /* [n_layer][n_expert] */
     float            *x, *weights, *rows;         /* what the host is shown; [n_picks][n_embd] what the picks put out */
     int32_t          *picks;
+    int               offered;                    /* layer, or -1 */
     float            *gate_row, *up_row;          /* [n_ff] */
     float            *low, *added;                /* of adapters: [n_low], [n_ff] or [n_embd] */
     int               n_low;
@@ -299,13 +301,6 @@ static pf_status sim_copy(pf_backend *backend, const struct pf_copy *copies, int
     return b->inner->ops->copy(b->inner, copies, n_copies, rows);
 }
 
-static pf_status sim_conv(pf_backend *backend, const struct pf_conv_op *c)
-{
-    struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
-    return b->inner->ops->conv(b->inner, c);
-}
-
 static pf_status sim_delta(pf_backend *backend, const struct pf_delta_op *d)
 {
     struct sim_backend *b = sim_of(backend);
@@ -405,6 +400,7 @@ static pf_status sim_share_open(pf_backend *backend, const struct pf_share_sizes
     b->sizes = *s;
     b->serve = serve;
     b->served = served;
+    b->offered = -1;
     b->serve_ctx = ctx;
     b->held = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->n_layer * (size_t)s->n_expert, sizeof *b->held);
     b->x = floats(PF_SHARE_ROWS * (size_t)s->n_embd);
@@ -496,15 +492,29 @@ static void add_picks(const struct sim_backend *b, const struct pf_experts_op *e
     }
 }
 
+static pf_status sim_offer(pf_backend *backend, int il, const struct pf_experts_op *e)
+{
+    struct sim_backend *b = sim_of(backend);
+    size_t n_picks = (size_t)e->rows * (size_t)e->n_used;
+    PF_TRY(operate(b));
+    memcpy(b->x, e->x, (size_t)e->rows * (size_t)e->gate->n_in * sizeof *b->x);
+    memcpy(b->picks, e->picks, n_picks * sizeof *b->picks);
+    memcpy(b->weights, e->weights, n_picks * sizeof *b->weights);
+    b->offered = il;
+    return PF_OK;
+}
+
 static pf_status sim_share_experts(pf_backend *backend, int il, const struct pf_experts_op *e)
 {
     struct sim_backend *b = sim_of(backend);
     size_t n_picks = (size_t)e->rows * (size_t)e->n_used;
     struct pf_experts_op shown = *e;
     PF_TRY(operate(b));
-    shown.x = memcpy(b->x, e->x, (size_t)e->rows * (size_t)e->gate->n_in * sizeof *b->x);
-    shown.picks = memcpy(b->picks, e->picks, n_picks * sizeof *b->picks);
-    shown.weights = memcpy(b->weights, e->weights, n_picks * sizeof *b->weights);
+    assert(b->offered == il);
+    b->offered = -1;
+    shown.x = b->x;
+    shown.picks = b->picks;
+    shown.weights = b->weights;
     memset(b->answer.act, POISON, n_picks * (size_t)b->sizes.n_ff * sizeof *b->answer.act);
     memset(b->answer.y, POISON, n_picks * (size_t)b->sizes.n_embd * sizeof *b->answer.y);
     PF_TRY(b->serve(b->serve_ctx, &(struct pf_offer){ il, &shown }, &b->answer));
@@ -609,7 +619,7 @@ static void sim_handoffs_reset(pf_backend *backend)
 }
 
 static const struct pf_share_ops sim_share = {
-    .open = sim_share_open, .experts = sim_share_experts, .hold = sim_hold, .pin = sim_pin, .unpin = sim_unpin,
+    .open = sim_share_open, .offer = sim_offer, .experts = sim_share_experts, .hold = sim_hold, .pin = sim_pin, .unpin = sim_unpin,
     .fetch = sim_fetch, .fetch_state = sim_fetch_state, .fetch_wait = sim_fetch_wait, .fetch_ns = sim_fetch_ns,
     .use = sim_use, .release = sim_release,
     .handoffs = sim_handoffs, .handoffs_reset = sim_handoffs_reset,
@@ -645,8 +655,8 @@ static const struct pf_backend_ops sim_ops = {
     .scratch_bytes = sim_scratch_bytes, .reserve = sim_reserve, .begin = sim_begin, .end = sim_end, .embed = sim_embed,
     .rms_norm = sim_rms_norm, .layer_norm = sim_layer_norm, .linear = sim_linear, .heads = sim_heads, .act = sim_act,
     .add = sim_add, .add_gated = sim_add_gated, .rope = sim_rope, .kv_store = sim_kv_store, .attention = sim_attention,
-    .choose = sim_choose, .route = sim_route, .copy = sim_copy, .conv = sim_conv, .delta = sim_delta, .compress = sim_compress, .mix = sim_mix,
-    .streams_read = sim_streams_read, .streams_write = sim_streams_write, .experts = sim_experts,
+    .choose = sim_choose, .route = sim_route, .copy = sim_copy, .delta = sim_delta, .compress = sim_compress,
+    .mix = sim_mix, .streams_read = sim_streams_read, .streams_write = sim_streams_write, .experts = sim_experts,
     .experts_begin = sim_experts_begin, .experts_part = sim_experts_part, .experts_end = sim_experts_end, .share = &sim_share,
 };
 
