@@ -502,14 +502,11 @@ static void take_here(struct pf_residency *r)
 }
 
 /* Pins what finds room of the slabs in r->todo; what found none is left there. */
-static pf_status pin_round(struct pf_residency *r, int il)
+static pf_status pin_round(struct pf_residency *r)
 {
-    take_here(r);
     int n = r->n_todo;
-    if (n > 0) {
-        pf_store_step(r->store, il);
+    if (n > 0)
         PF_TRY(pf_store_pin(r->store, r->todo, n, r->how));
-    }
     r->n_ready = r->n_here;
     r->n_todo = r->n_queued = 0;
     for (int i = 0; i < n; i++) {
@@ -561,7 +558,10 @@ pf_status pf_residency_want(struct pf_model *m, int il, const struct pf_experts_
         return PF_OK;
     r->n_todo = picked_slabs(r, r->first_slab[il], e, skip);
     r->n_ready = r->n_queued = 0;
-    PF_TRY(pin_round(r, il));
+    take_here(r);
+    if (r->n_todo > 0)
+        pf_store_step(r->store, il);
+    PF_TRY(pin_round(r));
     r->wanted = true;
     return PF_OK;
 }
@@ -575,7 +575,8 @@ pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_o
     r->wanted = false;
     PF_TRY(run_round(r, fn, ctx));
     while (r->n_todo > 0) {
-        PF_TRY(pin_round(r, il));
+        r->n_here = 0;
+        PF_TRY(pin_round(r));
         PF_TRY(run_round(r, fn, ctx));
     }
     return PF_OK;
