@@ -321,11 +321,12 @@ static pf_status take_up(struct pf_vcache *c, bool wait)
         note_fill(c, i, il, expert);
         c->filling[i] = NONE;
         pf_residency_drop(c->m, il, expert);
-        if (state == PF_FETCH_FAILED) {
+        pf_status st = state == PF_FETCH_READY ? share->hold(device, il, expert, at[0], at[1], at[2]) : PF_OK;
+        if (state == PF_FETCH_FAILED || st < 0) {
             empty_slot(c, slot);
+            PF_TRY(st);
             continue;
         }
-        PF_TRY(share->hold(device, il, expert, at[0], at[1], at[2]));
         c->slots[slot].held = true;
         c->n_held++;
         c->held[key] = true;
