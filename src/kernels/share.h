@@ -1,6 +1,6 @@
 /* The seam of a device that shares the experts of a layer with the host.
  *
- *     device   .. router | offer | shared expert | experts it holds | .. waits .. | what the host handed over | sum of the picks | ..
+ *     device   .. router | offer | shared expert | experts it holds | .. waits .. | what the host handed over | sum | ..
  *     host                   `--> serve(): deal, start copies, compute, look at the copies --------^
  *     copies                         |== down of A ==||== gate, up, down of B ==|
  *
@@ -86,8 +86,8 @@ struct pf_share_ops {
     /* Before the first shared layer. */
     pf_status (*open)(pf_backend *b, const struct pf_share_sizes *sizes, pf_serve_fn *serve, pf_served_fn *served, void *ctx);
 
-    /* The experts of a layer for at most PF_SHARE_ROWS rows. offer shows the host what was picked; other operations may come
-     * between it and experts, which is called with the same e. What serve returns on failure fails the step. */
+    /* The experts of a layer for at most PF_SHARE_ROWS rows. offer shows the host what was picked; other operations may
+     * come between it and experts, which is called with the same e. What serve returns on failure fails the step. */
     pf_status (*offer)(pf_backend *b, int il, const struct pf_experts_op *e);
     pf_status (*experts)(pf_backend *b, int il, const struct pf_experts_op *e);
 

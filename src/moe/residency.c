@@ -467,14 +467,13 @@ void pf_residency_leave(struct pf_model *m, int il)
 static void find_parts(struct pf_residency *r, int slab)
 {
     const struct pf_slab *k = &r->slabs[slab];
-    const uint8_t **here = r->here[slab], *at[3] = { here[0], here[1], here[2] };
-    for (int i = 0; i < 3 && !here[0]; i++)
+    const uint8_t *found[3] = { NULL }, **at = r->keeps_all ? r->here[slab] : found;
+    bool known = at[0] != NULL;
+    for (int i = 0; i < 3 && !known; i++)
         at[i] = pf_store_data(r->store, k->first + i);
     r->gate[k->expert] = at[0];
     r->up[k->expert] = at[1];
     r->down[k->expert] = at[2];
-    if (r->keeps_all)
-        memcpy(here, at, sizeof at);
 }
 
 /* Computes n experts that are in memory, and lets them go, all but the first n_here, which are not pinned. */

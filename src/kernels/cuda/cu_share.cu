@@ -3,8 +3,9 @@
  *     offer    one block copies x, picks and weights to memory of the host, then raises a flag there
  *     take     a block a pick waits for the host's flag; reads around the caches, since the host has just written
  *
- * Of all threads one asks for the host's flag, and tells the others through the device's memory. Reads of one line of the host's
- * memory stand in line, some 5 us each on an H200, and whatever else crosses stands behind them: copies, events, other reads.
+ * Of all threads one asks for the host's flag, and tells the others through the device's memory. Reads of one line of
+ * the host's memory stand in line, 5 to 6 us each on an H200, and whatever else crosses stands behind them: copies,
+ * events, other reads.
  *
  * Both are part of captured graphs: they know addresses of flags and buffers, never where an expert lies. */
 #include "kernels/cuda/cu_device.h"
