@@ -201,8 +201,11 @@ def interrupts(home):
     model = cli.synth(home)
     c = Chat("-m", model, "--ignore-eos", "-c", "200000", "--temp", "0", home=home)
     c.read_until("/help lists the commands")
+    c.read_until("> $")
     c.type("go on for ever")
-    c.read_until("ever\n.")
+    # Until the editor has taken the terminal over, the terminal echoes too, and a Ctrl-C would drop what is still unread:
+    # so more than the echoes and a prompt has to come, which only the answer can be.
+    c.read_until("ever\n(?s:.{100})")
     os.write(c.fd, b"\x03")
     c.read_until("stopped")
     os.write(c.fd, b"\x03")
