@@ -6,7 +6,7 @@
  *
  * The device backend calls `serve` once for each shared layer of a step, in the order of the layers, on the thread that runs
  * the step: within `experts`, or, when the step is a replayed graph, within `end`. What the host answers for a pick is one of
- * four things (enum pf_pick_by). The device adds up the picks of a row in the router's order whoever computed them, so the sum
+ * five things (enum pf_pick_by). The device adds up the picks of a row in the router's order whoever computed them, so the sum
  * has the same bits.
  *
  * A ticket names a copy of host memory to device memory:
@@ -30,12 +30,13 @@ enum pf_pick_by {
     PF_BY_HOST,                           /* y of the pick holds what the expert puts out, before its weight */
     PF_BY_DEVICE,                         /* the device held the expert when the step began: it has computed it */
     PF_BY_DOWN,                           /* act of the pick holds the activation; the device does the down product */
-    PF_BY_COPY                            /* the device does all three products */
+    PF_BY_COPY,                           /* the device does all three products */
+    PF_BY_PLACE                           /* the same, where the matrices lie in the host's memory: said before dealt */
 };
 
 struct pf_handed {
     enum pf_pick_by by;
-    const void *gate, *up, *down;         /* device memory, for PF_BY_COPY; down also for PF_BY_DOWN */
+    const void *gate, *up, *down;         /* as the device sees them, for PF_BY_COPY and PF_BY_PLACE; down also for PF_BY_DOWN */
 };
 
 /* What the router of layer il picked: e with picks, weights and x in memory of the host. Its matrices' data and its y are not
@@ -43,6 +44,7 @@ struct pf_handed {
 struct pf_offer {
     int il;
     const struct pf_experts_op *e;
+    bool in_place;                        /* picks by PLACE are possible */
 };
 
 /* Memory of the backend, for the host to fill. */
@@ -94,10 +96,18 @@ struct pf_share_ops {
     /* The device holds an expert from the next step on: its matrices in device memory; all NULL: it does not. Between steps. */
     pf_status (*hold)(pf_backend *b, int il, int expert, const void *gate, const void *up, const void *down);
 
-    /* Memory of the host that fetches will copy from, whole pages of it. A backend that cannot pin it copies more slowly.
-     * Unpinned by close or by unpin. */
-    void      (*pin)(pf_backend *b, void *host, size_t bytes);
-    void      (*unpin)(pf_backend *b, void *host);
+    /* Called by serve, once at most: what answer->pick says of picks by DEVICE and by PLACE holds, and the device begins with
+     * them. If serve returns without it, that says so. */
+    void      (*dealt)(pf_backend *b, int il);
+
+    /* How long the device was at the last hand-off of that layer, from its offer to when it had the answer; 0: nobody knows
+     * (yet). */
+    uint64_t  (*took_ns)(pf_backend *b, int il);
+
+    /* Memory of the host that fetches will copy from, whole pages of it. Returns where the device sees it, for picks by PLACE;
+     * NULL: nowhere; a backend that cannot pin it copies more slowly, too. Unpinned by close or by unpin. */
+    const void *(*pin)(pf_backend *b, void *host, size_t bytes);
+    void        (*unpin)(pf_backend *b, void *host);
 
     /* Copies n pieces one after the other. The host's side must stay as it is until the copy is no longer IN_FLIGHT. */
     pf_status           (*fetch)(pf_backend *b, int ticket, const struct pf_piece *pieces, int n);

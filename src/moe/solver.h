@@ -3,8 +3,9 @@
  *     whole on the CPU       nothing crosses                 CPU reads gate, up, down
  *     post-fetch             down crosses                    CPU reads gate, up meanwhile; the GPU does the down product
  *     whole by copy          gate, up, down cross            CPU does nothing
+ *     in place               the same, when they are read    CPU does nothing; the GPU's products read its memory
  *
- * With w experts by copy and d by post-fetch out of n, the time until the last of the three is done should be
+ * With w experts by copy or in place and d by post-fetch out of n, the time until the last is done should be
  *
  *     T(w, d) = max(c / B_cpu, p / B_pcie)
  *     c = (n - w) (gate + up) + (n - w - d) down       bytes the CPU reads
@@ -12,7 +13,7 @@
  *
  * but CPU and PCIe draw on the same memory, and how they share it no formula knows. So T is only what is believed of a deal that
  * was never made; one that was is judged by what it took. Every deal that promises to be the best is tried, and from time to
- * time a neighbour of the best, since machines change their minds. All (w, d) are looked at: n is a few. Of two deals that take
+ * time a neighbour of the best, since machines change their minds. All deals are looked at: n is a few. Of two deals that take
  * about as long the one with fewer late copies is better: those have used memory and PCIe for nothing.
  *
  * What was learned can be told, and a solver begun with it: then the first deals are those that were best, and few looks are
@@ -35,13 +36,14 @@ struct pf_prices {
 };
 
 struct pf_solver_rules {
-    bool post_fetch, whole;              /* which moves are allowed */
+    bool post_fetch, whole, in_place;    /* which moves are allowed */
     int  max_transfers;
     int  cpu_limit;                      /* experts whose gate and up the CPU takes; negative: as many as it pays */
 };
 
 struct pf_deal {
-    int n_whole, n_down;                 /* the others are the CPU's */
+    int  n_whole, n_down;                /* the others are the CPU's */
+    bool in_place;                       /* the whole ones are not copied */
 };
 
 /* What deals of n experts took, a byte of an expert, and what share of their copies came too late. */
@@ -52,7 +54,7 @@ struct pf_solver_seen {
 
 struct pf_solver {
     struct pf_prices      prices;
-    struct pf_solver_seen seen[PF_SOLVER_MOST + 1][PF_SOLVER_MOST + 1][PF_SOLVER_MOST + 1];     /* [n][w][d] */
+    struct pf_solver_seen seen[PF_SOLVER_MOST + 1][2][PF_SOLVER_MOST + 1][PF_SOLVER_MOST + 1];  /* [n][in place][w][d] */
     uint64_t              n_deals;
 };
 
