@@ -432,6 +432,10 @@ struct pf_learned {
     int      n_deals;
     struct pf_learned_deal deals[PF_MAX_LEARNED_DEALS];
 };
+/* Finds out on some made-up tokens, in a second or so (20 at most), if nothing is known yet and all experts that the plan has in memory
+ * are there (pf_model_preload); does nothing where nothing is shared. Resets the statistics. While no other thread uses m. */
+pf_status pf_model_measure(pf_model *m);
+
 /* All zero where nothing is shared. From any thread; waits for a step that runs. */
 void pf_learned_get(pf_model *m, struct pf_learned *out);
 /* Begins from there, in place of what was known; does nothing where nothing is shared. Numbers that make no sense are

@@ -36,7 +36,7 @@ struct pf_offload {
     bool                    is_dealt;    /* the device was told what it may begin with */
     int                     served_il, n_served;
     int32_t                *served;      /* [PF_SHARE_ROWS * n_used] picks of it, for when the GPU has its answer */
-    struct lesson {                      /* what its deal taught, and that of the layer before: the device says only now how long */
+    struct lesson {                      /* what its deal taught, and the one of the layer before, which is done */
         int      il, n, n_late;          /* n 0: nothing */
         struct pf_deal deal;
         uint64_t expert_bytes;
@@ -60,6 +60,8 @@ struct pf_offload {
     size_t          host_bytes;
     uint64_t        stream_bytes;        /* that went through the slots */
     uint64_t        n_in_place, in_place_bytes;
+    bool            measures;            /* deals are tried out; the cache takes no notice of picks */
+    uint64_t        n_looks;
     float          *x, *y, *weights;     /* [max_rows][..] of the host, for transfers */
     int32_t        *picks;
 };
@@ -85,7 +87,7 @@ static void note_copies(struct pf_offload *f, const char *what, int il, uint64_t
 
 /* ---- A step of a few rows: who does what ------------------------------------------------------------------------- */
 
-/* The device reads an expert once for each of its picks, at an address that it keeps. */
+/* The device reads an expert once for each of its picks, where it lies for good. */
 static bool may_place(const struct pf_offload *f)
 {
     return f->offer->in_place && f->seen && !f->force_cpu && f->offer->e->rows == 1 && pf_residency_keeps_all(f->m);
@@ -93,17 +95,23 @@ static bool may_place(const struct pf_offload *f)
 
 static struct pf_deal deal_out(struct pf_offload *f, int n, const uint64_t bytes[3])
 {
-    struct pf_solver_rules rules = { .post_fetch = f->post.opts.enable && !f->force_cpu, .whole = !f->force_cpu, .in_place = may_place(f),
+    struct pf_solver_rules rules = { .post_fetch = f->post.opts.enable && !f->force_cpu, .whole = !f->force_cpu,
+                                     .in_place = !f->is_dealt, .measures = f->measures,
                                      .max_transfers = f->post.opts.max_transfers, .cpu_limit = f->post.opts.cpu_limit };
-    return pf_solver_deal(&f->solver, &rules, n, bytes[0] + bytes[1], bytes[2]);
+    if (!f->measures)
+        return pf_solver_deal(&f->solver, &rules, n, bytes[0] + bytes[1], bytes[2]);
+    bool known;
+    struct pf_deal deal = pf_solver_look(&f->solver, &rules, n, bytes[0] + bytes[1], bytes[2], &known);
+    f->n_looks += !known;
+    return deal;
 }
 
 struct batch {                           /* experts in RAM, and what becomes of each */
     struct pf_offload  *f;
     const int          *experts;
     int                 n;
-    struct pf_transfer *transfer[BATCH]; /* NULL: whole on the CPU, but for the first n_placed, which are read in place */
-    int                 n_placed;
+    int                 n_placed;        /* so many first ones are read in place */
+    struct pf_transfer *transfer[BATCH]; /* of the others; NULL: whole on the CPU */
     uint64_t            bytes[3];
     struct pf_deal      deal;
     bool                as_dealt;        /* no transfer was refused */
@@ -143,7 +151,7 @@ static void plan_transfers(struct pf_offload *f, struct batch *b)
     struct pf_expert_weight w[3];
     struct pf_experts_op op = *f->offer->e;
     pf_residency_tables(f->m, &op, w);
-    b->n_placed = deal.in_place && !f->is_dealt ? deal.n_whole : 0;
+    b->n_placed = deal.in_place ? deal.n_whole : 0;
     for (int i = 0; i < b->n; i++) {
         struct pf_expert_parts parts;
         b->transfer[i] = NULL;
@@ -154,8 +162,8 @@ static void plan_transfers(struct pf_offload *f, struct batch *b)
             parts.bytes[p] = b->bytes[p];
         }
         if (i < b->n_placed) {
-            set_picks(f, b->experts[i], (struct pf_handed){ PF_BY_PLACE, seen_at(f, parts.at[0]), seen_at(f, parts.at[1]),
-                                                            seen_at(f, parts.at[2]) });
+            const void *at[3] = { seen_at(f, parts.at[0]), seen_at(f, parts.at[1]), seen_at(f, parts.at[2]) };
+            set_picks(f, b->experts[i], (struct pf_handed){ PF_BY_PLACE, at[0], at[1], at[2] });
             continue;
         }
         b->transfer[i] = pf_postfetch_plan(&f->post, b->experts[i], i < deal.n_whole, &parts);
@@ -250,12 +258,12 @@ static int count_late(const struct batch *b)
     return n;
 }
 
-/* The device's clock has seen all of it. Where it says nothing the host's has to do, which knows nothing of what was read in
- * place. */
+/* Of what was read in place only the device's clock knows. */
 static void learn(struct pf_offload *f, struct lesson *l)
 {
-    double ns = l->n > 0 ? (double)f->m->backend->ops->share->took_ns(f->m->backend, l->il) : 0;
-    ns = ns > 0 || l->deal.in_place ? ns : l->ns;
+    double ns = l->ns;
+    if (l->n > 0 && l->deal.in_place)
+        ns = (double)f->m->backend->ops->share->took_ns(f->m->backend, l->il);
     if (l->n > 0 && ns > 0)
         pf_solver_learn(&f->solver, l->n, l->deal, l->expert_bytes, ns + l->tail_ns, l->n_late);
     l->n = 0;
@@ -270,7 +278,8 @@ static pf_status serve_batch(void *ctx, const int *experts, int n)
     plan_transfers(f, &b);
     PF_TRY(compute_meanwhile(f, &b));
     PF_TRY(settle(f, &b));
-    if (b.as_dealt && (b.n_placed > 0) == b.deal.in_place)
+    learn(f, &f->lesson);                    /* of a batch before, if the drive made several of them */
+    if (b.as_dealt)
         f->lesson = (struct lesson){ f->offer->il, n, count_late(&b), b.deal, b.bytes[0] + b.bytes[1] + b.bytes[2],
                                      (double)(pf_now_ns() - begin), tail_ns(&b) };
     for (int i = b.n_placed; i < n; i++)
@@ -324,7 +333,7 @@ static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_
 static void served(void *ctx)
 {
     struct pf_offload *f = ctx;
-    for (int p = 0; p < f->n_served; p++)
+    for (int p = 0; p < f->n_served && !f->measures; p++)
         pf_vcache_use(f->cache, f->served_il, f->served[p]);
     learn(f, &f->earlier);
     f->earlier = f->lesson;
@@ -800,6 +809,22 @@ pf_status pf_offload_preload(struct pf_model *m)
 }
 
 /* ---- What was learned -------------------------------------------------------------------------------------------- */
+
+uint64_t pf_offload_measure(struct pf_model *m, bool on)
+{
+    struct pf_offload *f = m->offload;
+    uint64_t n = f ? f->n_looks : 0;
+    if (f) {
+        f->measures = on;
+        f->n_looks = 0;
+    }
+    return n;
+}
+
+bool pf_offload_has_learned(const struct pf_model *m)
+{
+    return m->offload && m->offload->solver.prices.cpu_bytes_s > 0;
+}
 
 void pf_offload_tell(const struct pf_model *m, struct pf_learned *out)
 {

@@ -1,11 +1,11 @@
 /* See solver.h. */
 #include "moe/solver.h"
 
-enum { EXPLORE_EVERY = 24, CPU_FIRST = 4 };          /* deals between two trials; how often the CPU alone is tried at first */
+enum { EXPLORE_EVERY = 24, CPU_FIRST = 4 };          /* deals between two trials; trials of the CPU alone at first */
 static const double HOPE = 0.95;         /* what was never tried is believed to be a little better than T says */
 static const double WORTH = 0.99;        /* a deal with transfers must beat the CPU alone by more than this */
-static const double FEW_LATE = 0.05, LATE_COSTS = 0.25;      /* copies that come too late, beyond a few, are held to cost so much */
-static const double TOO_SLOW = 1.4;      /* neighbours that took so much longer than the best are tried again more rarely */
+static const double FEW_LATE = 0.05, LATE_COSTS = 0.25;      /* what copies that come too late, beyond a few, cost */
+static const double TOO_SLOW = 1.4;      /* what takes so much longer than the best is tried more rarely, or not */
 
 void pf_price_learn(double *price, double bytes, double ns)
 {
@@ -14,13 +14,15 @@ void pf_price_learn(double *price, double bytes, double ns)
     *price = *price > 0 ? *price + (seen - *price) * WEIGHT : seen;
 }
 
-double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, uint64_t gate_up_bytes, uint64_t down_bytes)
+double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, uint64_t gate_up_bytes,
+                        uint64_t down_bytes)
 {
     double gate_up = (double)gate_up_bytes, down = (double)down_bytes;
     int w = deal.n_whole, d = deal.n_down;
     if (p->cpu_bytes_s <= 0 || p->pcie_bytes_s <= 0)
         return 0;
-    double cpu = ((n - w) * gate_up + (n - w - d) * down) / p->cpu_bytes_s, pcie = (w * (gate_up + down) + d * down) / p->pcie_bytes_s;
+    double cpu = ((n - w) * gate_up + (n - w - d) * down) / p->cpu_bytes_s;
+    double pcie = (w * (gate_up + down) + d * down) / p->pcie_bytes_s;
     return (cpu > pcie ? cpu : pcie) * 1e9;
 }
 
@@ -43,6 +45,12 @@ static struct pf_solver_seen *seen_of(struct pf_solver *s, int n, struct pf_deal
     return &s->seen[n][d.in_place][d.n_whole][d.n_down];
 }
 
+/* Whether it may be made. What reading in place brings no formula knows, so it is done where it was measured. */
+static bool is_option(struct pf_solver *s, const struct pf_solver_rules *rules, int n, struct pf_deal d)
+{
+    return allowed(rules, n, d) && (!d.in_place || rules->measures || seen_of(s, n, d)->n > 0);
+}
+
 /* What the deal takes, a byte of an expert: seen, or believed. */
 static double cost_of(struct pf_solver *s, int n, struct pf_deal d, uint64_t gate_up_bytes, uint64_t down_bytes)
 {
@@ -60,7 +68,7 @@ static struct pf_deal best_deal(struct pf_solver *s, const struct pf_solver_rule
     for (int w = 0; w <= n; w++)
         for (int k = 0; k < 2 * (n - w + 1); k++) {
             struct pf_deal deal = { w, k / 2, k % 2 };
-            if (!allowed(rules, n, deal))
+            if (!is_option(s, rules, n, deal))
                 continue;
             double c = cost_of(s, n, deal, gate_up_bytes, down_bytes);
             if (*cost < 0 || c < *cost * (best.n_whole + best.n_down == 0 ? WORTH : 1)) {
@@ -75,14 +83,16 @@ static struct pf_deal best_deal(struct pf_solver *s, const struct pf_solver_rule
 static struct pf_deal neighbour(uint64_t turn, struct pf_deal d)
 {
     static const struct step { int whole, down; bool in_place; } steps[] = {
-        { 0, 1, false }, { 0, -1, false }, { 1, 0, false }, { 1, 0, true }, { -1, 0, false }, { 1, -1, false }, { 1, -1, true }, { -1, 1, false },
+        { 0, 1, false }, { 0, -1, false }, { 1, 0, false },  { 1, 0, true },
+        { -1, 0, false }, { 1, -1, false }, { 1, -1, true }, { -1, 1, false },
     };
     enum { N_STEPS = sizeof steps / sizeof *steps };
     if (turn % (N_STEPS + 1) == N_STEPS)
         return (struct pf_deal){ d.n_whole, d.n_down, !d.in_place };
     const struct step *step = &steps[turn % (N_STEPS + 1)];
     int n_whole = d.n_whole + step->whole;
-    return (struct pf_deal){ n_whole, d.n_down + step->down, n_whole > 0 && (d.n_whole > 0 ? d.in_place : step->in_place) };
+    bool in_place = d.n_whole > 0 ? d.in_place : step->in_place;
+    return (struct pf_deal){ n_whole, d.n_down + step->down, n_whole > 0 && in_place };
 }
 
 struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
@@ -103,9 +113,34 @@ struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules 
         return best;
     /* In turn the CPU alone, by which all are judged, and a neighbour. */
     struct pf_deal other = turn % 2 ? none : neighbour(turn / 2, best);
-    if (!allowed(rules, n, other))
+    if (!is_option(s, rules, n, other))
         return best;
     return cost_of(s, n, other, gate_up_bytes, down_bytes) < TOO_SLOW * cost || turn % 16 < 2 ? other : best;
+}
+
+struct pf_deal pf_solver_look(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
+                              uint64_t down_bytes, bool *known)
+{
+    enum { LOOKS = 4 };
+    double cost;
+    struct pf_deal none = { 0, 0, false };
+    *known = true;                           /* or nothing can be said yet */
+    n = n < PF_SOLVER_MOST ? n : PF_SOLVER_MOST;
+    if (s->prices.cpu_bytes_s <= 0 || s->prices.pcie_bytes_s <= 0 || seen_of(s, n, none)->n < CPU_FIRST)
+        return pf_solver_deal(s, rules, n, gate_up_bytes, down_bytes);
+    struct pf_deal best = best_deal(s, rules, n, gate_up_bytes, down_bytes, &cost), look = best;
+    uint32_t least = LOOKS;
+    for (int w = 0; w <= n; w++)
+        for (int k = 0; k < 2 * (n - w + 1); k++) {
+            struct pf_deal deal = { w, k / 2, k % 2 };
+            if (!is_option(s, rules, n, deal) || seen_of(s, n, deal)->n >= least ||
+                cost_of(s, n, deal, gate_up_bytes, down_bytes) > TOO_SLOW * cost)
+                continue;
+            look = deal;
+            least = seen_of(s, n, deal)->n;
+        }
+    *known = least == LOOKS;
+    return look;
 }
 
 void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns, int n_late)
@@ -124,7 +159,7 @@ void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t e
         seen->late += ((double)n_late / n_copies - seen->late) * weight;
 }
 
-/* ---- What was learned earlier --------------------------------------------------------------------------------------------- */
+/* ---- What was learned earlier ------------------------------------------------------------------------------------ */
 
 void pf_solver_tell(const struct pf_solver *s, struct pf_learned *out)
 {
@@ -152,7 +187,8 @@ static double sane_price(double bytes_s)
 static bool is_sane_deal(const struct pf_learned_deal *d)
 {
     return d->n_experts >= 1 && d->n_experts <= PF_SOLVER_MOST && d->n_whole >= d->in_place && d->n_down >= 0 &&
-           d->n_whole <= d->n_experts && d->n_down <= d->n_experts - d->n_whole && d->n_times > 0 && is_between(d->ns_per_byte, 1e-6, 1e6);
+           d->n_whole <= d->n_experts && d->n_down <= d->n_experts - d->n_whole && d->n_times > 0 &&
+           is_between(d->ns_per_byte, 1e-6, 1e6);
 }
 
 void pf_solver_recall(struct pf_solver *s, const struct pf_learned *l)

@@ -242,6 +242,29 @@ static void test_learned(uint64_t least)
     pf_model_close(&m);
 }
 
+/* Measuring before the first token: deals are known afterwards, nothing of it is counted, and no bit is changed. */
+static void test_measure(uint64_t least)
+{
+    static struct pf_learned l;
+    struct setting set = usual();
+    struct pf_sim sim = { .memory_bytes = least };
+    struct pf_stats stats;
+    set.whole = true;
+    pf_model *m = open_model(&set, &sim);
+    CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_model_measure(m) == PF_OK, "%s", pf_last_error());
+    pf_learned_get(m, &l);
+    pf_stats_get(m, &stats);
+    CHECK(l.n_deals > 1 && l.cpu_bytes_s > 0, "%d deals were measured", l.n_deals);
+    CHECK(stats.n_tokens == 0 && stats.n_transfers == 0, "%d tokens were counted", (int)stats.n_tokens);
+    uint64_t n_steps = sim.n_steps;
+    CHECK(pf_model_measure(m) == PF_OK && sim.n_steps == n_steps, "it was measured twice");
+    pf_session *s = open_session(m, MOST_TOKENS);
+    run(s, 0, 2 + n_decode, "measured");
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
 /* Every number of experts read in place, alone and beside post-fetch; only where all experts are in memory for good, and for one row. */
 static void test_in_place(uint64_t least)
 {
@@ -526,6 +549,7 @@ int main(int argc, char **argv)
     test_facts();
     test_timeline(least);
     test_learned(least);
+    test_measure(least);
     test_in_place(least);
     test_room();
     test_force_cpu();

@@ -1,11 +1,13 @@
-/* The device's side of experts shared with the host: it shows what the router picked, waits, and takes what it is given.
+/* The device's side of experts shared with the host: it shows what the router picked, waits, and takes what it is
+ * given.
  *
- *     offer    one block copies x, picks and weights to memory of the host, then raises a flag there; it learns from the host
- *              which experts are to be read where they lie in its memory
+ *     offer    one block copies x, picks and weights to memory of the host, then raises a flag there; it learns from
+ *              the host which experts are to be read where they lie in its memory
  *     take     a block a pick waits for the host's flag; reads around the caches, since the host has just written
  *
- * Of all threads one asks for the host's flag, and tells the others through the device's memory. Reads of one line of the host's
- * memory stand in line, some 5 us each on an H200, and whatever else crosses stands behind them: copies, events, other reads.
+ * Of all threads one asks for the host's flag, and tells the others through the device's memory. Reads of one line of
+ * the host's memory stand in line, some 5 us each on an H200, and whatever else crosses stands behind them: copies,
+ * events, other reads.
  *
  * Both are part of captured graphs: they know addresses of flags and buffers, never where an expert lies. */
 #include "kernels/cuda/cu_device.h"
@@ -58,7 +60,8 @@ CU_INLINE void find_experts(const struct cu_offer &o, bool is_dealt)
     int expert = o.picks[threadIdx.x];
     struct pf_handed h = { PF_BY_DEVICE, o.held[expert], o.held[o.n_expert + expert], o.held[2 * o.n_expert + expert] };
     if (!h.gate && is_dealt) {
-        uint4 raw[2] = { __ldcv((const uint4 *)&o.handed[threadIdx.x]), __ldcv((const uint4 *)&o.handed[threadIdx.x] + 1) };
+        const uint4 *from = (const uint4 *)&o.handed[threadIdx.x];
+        uint4 raw[2] = { __ldcv(from), __ldcv(from + 1) };
         h = *(const struct pf_handed *)raw;
         if (h.by != PF_BY_PLACE)
             h.gate = h.up = h.down = NULL;
@@ -89,7 +92,8 @@ extern "C" cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o)
     return launch_early(offer, dim3(1), OFFER_THREADS, 0, st, *o);
 }
 
-/* Whether the host has answered; by one thread of each block. Blocks begin in order, so the first is there for the others. */
+/* Whether the host has answered; by one thread of each block. Blocks begin in order, so the first is there for the
+ * others. */
 CU_INLINE bool wait_for_host(const struct cu_take &t)
 {
     uint32_t f;
@@ -139,7 +143,7 @@ static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constan
     }
     if (by != PF_BY_DOWN)
         return;
-    for (int i = me; i < t.n_ff; i += TAKE_THREADS) {        /* whole warps, if it is to be quantised: n_ff in blocks of 32 */
+    for (int i = me; i < t.n_ff; i += TAKE_THREADS) {        /* whole warps, if it is to be quantised */
         float a = __ldcv(t.act + (size_t)pick * t.n_ff + i);
         ((float *)t.a.f)[(size_t)pick * t.n_ff + i] = a;
         if (t.a.q)

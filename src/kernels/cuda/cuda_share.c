@@ -238,7 +238,8 @@ static pf_status await(struct cuda_backend *b, int il)
     return PF_OK;
 }
 
-/* Run plainly, the device does not wait for a deal: operations after the offer may have weights to place, which wait for it. */
+/* Run plainly, the device does not wait for a deal: operations after the offer may have weights to place, and wait for
+ * it. */
 static pf_status serve_layer(struct cuda_backend *b, const struct served *l, bool replayed)
 {
     struct cuda_share *s = b->share;
@@ -289,8 +290,8 @@ static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_exper
     const struct cu_offer o = { .x = e->x, .weights = e->weights, .picks = e->picks, .n_x = e->rows * e->gate->n_in,
                                 .n_picks = e->rows * e->n_used, .host_x = s->x, .host_weights = s->weights,
                                 .host_picks = s->picks, .flag = &s->offers[il], .told = s->heard,
-                                .deal = s->graph >= 0 ? &s->deals[il] : NULL, .handed = s->answer.pick, .n_expert = e->n_expert,
-                                .held = held_of(s, il), .now = s->now, .fault = b->fault };
+                                .deal = s->graph >= 0 ? &s->deals[il] : NULL, .handed = s->answer.pick,
+                                .n_expert = e->n_expert, .held = held_of(s, il), .now = s->now, .fault = b->fault };
     return pf_cuda_put(b, pf_cu_offer(b->stream, &o), "handing picks to the CPU");
 }
 
