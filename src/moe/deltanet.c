@@ -1,8 +1,8 @@
 /* Gated DeltaNet: y = out * (norm(delta(conv(qkv h))) * silu(z h)), beta and alpha h how fast it learns and forgets.
  *
  * Products give [q of all heads | k of all heads | v of all heads] and [z of all], or, packed, per key head, [q | k |
- * its values | their z]; and [beta of all value heads] and [alpha of all], or, per key head, [beta of its values | alpha
- * of its values]. Nothing is dealt out: the operation in the middle is told where vectors lie. */
+ * its values | their z]; and [beta of all value heads] and [alpha of all], or, per key head, [beta of its values |
+ * alpha of its values]. Nothing is dealt out: the operation in the middle is told where vectors lie. */
 #include "moe/blocks.h"
 
 /* q, k, v, z, alpha, beta of the normed rows, and where they are. */

@@ -38,8 +38,8 @@ static pf_status add_shared(struct pf_session *s, const struct pf_moe *moe, int 
     return ops->add_gated(s->unit->backend, b->y, b->shared_gate, b->y_shared, n_embd, rows);
 }
 
-/* What would the layer's router pick for the residual stream as it is now? Most of that it will pick in the end, since what comes
- * in between changes the stream little. The buffers are those of what comes after this. */
+/* What would the layer's router pick for the residual stream as it is now? Most of that it will pick in the end, since
+ * what comes in between changes the stream little. The buffers are those of what comes after this. */
 pf_status pf_moe_guess(struct pf_session *s, int il, int rows, int depth)
 {
     const struct pf_backend_ops *ops = ops_of(s);
@@ -82,8 +82,8 @@ static pf_status run_experts(struct pf_session *s, int il, const struct pf_exper
     return s->m->offload ? pf_offload_experts(s->m, il, e) : pf_residency_experts(s->m, s->unit->backend, il, e);
 }
 
-/* y = sum over the experts that the router picks of weight * expert(h), and the shared one, which is computed while those
- * that were picked are on their way. */
+/* y = sum over the experts that the router picks of weight * expert(h), and the shared one, which is computed while
+ * those that were picked are on their way. */
 pf_status pf_moe_block(struct pf_session *s, int il, int rows)
 {
     const struct pf_moe *moe = &s->m->layers[il].moe;
@@ -97,8 +97,8 @@ pf_status pf_moe_block(struct pf_session *s, int il, int rows)
         .rows = rows, .picks = used.picks, .weights = used.weights, .x = b->h, .y = b->y };
     if (!pf_watch_inside(s->m)) {
         PF_TRY(ops_of(s)->route(s->unit->backend, &(struct pf_route_op){
-            .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table, .ids = b->ids,
-            .rows = rows, .picks = routed.picks, .weights = routed.weights }));
+            .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table,
+            .ids = b->ids, .rows = rows, .picks = routed.picks, .weights = routed.weights }));
         PF_TRY(announce(s, il, &e));
     }
     if (has_shared) {

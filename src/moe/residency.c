@@ -1,7 +1,7 @@
 /* See residency.h.
  *
  *     layer, expert  --first_slab[layer] + expert-->  slab  --3 parts: gate, up, down-->  slot
- *     dense layer    --first_slab[layer]---------->   slab  --a part per matrix-------->  slot, and weights[part]->data */
+ *     dense layer    --first_slab[layer]---------->   slab  --a part per matrix-------->  slot, weights[part]->data */
 #define _GNU_SOURCE
 #include "moe/residency.h"
 
@@ -16,7 +16,8 @@
 #include "tiers/plan.h"
 
 enum { LAYERS_AHEAD = 2, ALL_TOUCHED = 3, SLABS_AHEAD = 16, MAX_MATRICES = 24 };
-/* Prices when nobody names or measures better ones: a GPU of the middle class on PCIe 4, two channels of DDR4, a drive. */
+/* Prices when nobody names or measures better ones: a GPU of the middle class on PCIe 4, two channels of DDR4, a
+ * drive. */
 static const struct pf_speeds ASSUMED = { 500e9, 20e9, 30e9, 2.5e9 };
 static const uint64_t VRAM_RESERVE = 256000000;
 static const uint64_t STALL_NS = 30000000000u;
@@ -34,12 +35,12 @@ struct pf_residency {
     int   n_planned;                     /* of them have a place in memory */
 
     const uint8_t **gate, **up, **down;  /* [n_expert] of the layer that is running */
-    int  *todo, *ready, *queued;         /* [n_expert], todo of a dense model [n_layer]: slabs that a layer wants: without
-                                            room, in memory, being read; the latter two are pinned, */
+    int  *todo, *ready, *queued;         /* [n_expert], todo of a dense model [n_layer]: slabs that a layer wants:
+                                            without room, in memory, being read; the latter two are pinned, */
     int   n_todo, n_ready, n_queued;
-    int   n_here;                        /* but for so many first ones of ready, */
-    const uint8_t *(*here)[3];           /* [n_slabs] of experts: where the parts of such a slab lie for good, since it was in
-                                            memory once and the store keeps all */
+    int   n_here;                        /* but for so many first ones of ready, which lie in memory for good: */
+    const uint8_t *(*here)[3];           /* [n_slabs] of experts: where the parts of such a slab do, since it was in
+                                            memory once and the store keeps all; else NULLs */
     bool  keeps_all;                     /* pf_store_holds_all */
     uint64_t n_here_hits;
     bool  wanted;                        /* they are those of the layer that is running */
@@ -86,7 +87,8 @@ static const struct pf_tensor *tensor_of(const struct finder *f, const uint8_t *
     return t && data < t->data + t->n_bytes && bytes <= t->n_bytes - (uint64_t)(data - t->data) ? t : NULL;
 }
 
-static void add_part(struct pf_residency *r, const pf_gguf *g, const struct pf_tensor *t, const uint8_t *data, uint64_t bytes)
+static void add_part(struct pf_residency *r, const pf_gguf *g, const struct pf_tensor *t, const uint8_t *data,
+                     uint64_t bytes)
 {
     r->streams[t - pf_gguf_tensor_at(g, 0)] = true;
     r->parts[r->n_parts++] = (struct pf_part){ t->shard, t->offset + (uint64_t)(data - t->data), bytes };
@@ -161,8 +163,8 @@ static bool tables_new(struct pf_residency *r, const struct pf_model *m)
     r->queued = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->queued);
     r->here = pf_alloc_array(PF_MEM_MODEL, n_expert ? n_slabs : 0, sizeof *r->here);
     r->how = pf_alloc_array(PF_MEM_MODEL, n_expert, sizeof *r->how);
-    return r->slabs && r->parts && r->order && r->first_slab && r->streams && r->weights && r->mapped && r->gate && r->up &&
-           r->down && r->todo && r->ready && r->queued && r->here && r->how;
+    return r->slabs && r->parts && r->order && r->first_slab && r->streams && r->weights && r->mapped && r->gate &&
+           r->up && r->down && r->todo && r->ready && r->queued && r->here && r->how;
 }
 
 static void residency_free(struct pf_residency *r)
@@ -255,8 +257,8 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_residency *r
 
 static struct pf_plan_budget budget_of(const struct pf_model_opts *o)
 {
-    return (struct pf_plan_budget){ .ram_bytes = o->ram_bytes ? o->ram_bytes : pf_ram_available(""), .streaming = o->streaming,
-                                    .no_nvme = o->no_nvme, .speeds = ASSUMED };
+    return (struct pf_plan_budget){ .ram_bytes = o->ram_bytes ? o->ram_bytes : pf_ram_available(""),
+                                    .streaming = o->streaming, .no_nvme = o->no_nvme, .speeds = ASSUMED };
 }
 
 /* Memory of the GPU that is there, or was described. */
@@ -265,7 +267,8 @@ static uint64_t vram_of(const struct pf_model_opts *o)
     struct pf_device gpu;
     if (o->vram_bytes || o->device < 0)
         return o->vram_bytes;
-    return pf_backend_cuda_device(o->device, &gpu) && gpu.memory_bytes > VRAM_RESERVE ? gpu.memory_bytes - VRAM_RESERVE : 0;
+    bool there = pf_backend_cuda_device(o->device, &gpu);
+    return there && gpu.memory_bytes > VRAM_RESERVE ? gpu.memory_bytes - VRAM_RESERVE : 0;
 }
 
 /* The first known of: given, measured, assumed (which *price holds before). */
@@ -312,7 +315,8 @@ pf_status pf_residency_plan(struct pf_model *m, const struct pf_model_opts *o, c
     from[PF_TIER_VRAM] = price_of(given->vram_bytes_s, 0, &budget.speeds.vram_bytes_s);
     from[PF_TIER_RAM] = price_of(given->ram_bytes_s, given->ram_bytes_s > 0 ? 0 : pf_price_ram(m->info.n_threads),
                                  &budget.speeds.ram_bytes_s);
-    from[PF_TIER_DISK] = price_of(given->disk_bytes_s, given->disk_bytes_s > 0 ? 0 : pf_price_disk(pf_gguf_shard_path(m->file, 0)),
+    from[PF_TIER_DISK] = price_of(given->disk_bytes_s,
+                                  given->disk_bytes_s > 0 ? 0 : pf_price_disk(pf_gguf_shard_path(m->file, 0)),
                                   &budget.speeds.disk_bytes_s);
     PF_TRY(pf_plan_make(&sizes, &budget, out));
     if (out->tiers[PF_TIER_RAM].bytes_s > budget.speeds.ram_bytes_s)
@@ -325,7 +329,8 @@ pf_status pf_residency_plan(struct pf_model *m, const struct pf_model_opts *o, c
 static pf_status open_store(struct pf_model *m, struct pf_residency *r, uint64_t slot_bytes,
                             const struct pf_residency_setup *given)
 {
-    static const struct pf_residency_setup usual = { .io = pf_io_best_open, .policy = &pf_evict_nextuse, .stall_ns = STALL_NS };
+    static const struct pf_residency_setup usual = { .io = pf_io_best_open, .policy = &pf_evict_nextuse,
+                                                     .stall_ns = STALL_NS };
     const struct pf_residency_setup *use = given && given->io ? given : &usual;
     struct pf_store_setup s;
     setup_parts(&s, r, m);
@@ -404,7 +409,8 @@ static bool is_dense_slab(const struct pf_model *m, int il)
     return m->residency && m->n_expert == 0 && m->residency->first_slab[il] >= 0;
 }
 
-/* Reads the next layers that are not in memory while this one computes; after the last comes the first, of the next step. */
+/* Reads the next layers that are not in memory while this one computes; after the last comes the first, of the next
+ * step. */
 static void read_ahead(const struct pf_model *m, int il)
 {
     const struct pf_residency *r = m->residency;
@@ -502,14 +508,11 @@ static void take_here(struct pf_residency *r)
 }
 
 /* Pins what finds room of the slabs in r->todo; what found none is left there. */
-static pf_status pin_round(struct pf_residency *r, int il)
+static pf_status pin_round(struct pf_residency *r)
 {
-    take_here(r);
     int n = r->n_todo;
-    if (n > 0) {
-        pf_store_step(r->store, il);
+    if (n > 0)
         PF_TRY(pf_store_pin(r->store, r->todo, n, r->how));
-    }
     r->n_ready = r->n_here;
     r->n_todo = r->n_queued = 0;
     for (int i = 0; i < n; i++) {
@@ -561,13 +564,16 @@ pf_status pf_residency_want(struct pf_model *m, int il, const struct pf_experts_
         return PF_OK;
     r->n_todo = picked_slabs(r, r->first_slab[il], e, skip);
     r->n_ready = r->n_queued = 0;
-    PF_TRY(pin_round(r, il));
+    take_here(r);
+    if (r->n_todo > 0)
+        pf_store_step(r->store, il);
+    PF_TRY(pin_round(r));
     r->wanted = true;
     return PF_OK;
 }
 
-pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip, pf_residency_fn *fn,
-                           void *ctx)
+pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip,
+                           pf_residency_fn *fn, void *ctx)
 {
     struct pf_residency *r = m->residency;
     if (!r->wanted)
@@ -575,7 +581,8 @@ pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_o
     r->wanted = false;
     PF_TRY(run_round(r, fn, ctx));
     while (r->n_todo > 0) {
-        PF_TRY(pin_round(r, il));
+        r->n_here = 0;
+        PF_TRY(pin_round(r));
         PF_TRY(run_round(r, fn, ctx));
     }
     return PF_OK;
@@ -697,7 +704,8 @@ uint64_t pf_residency_bytes(const struct pf_model *m, int layer)
     return bytes;
 }
 
-pf_status pf_residency_load(struct pf_model *m, int layer, pf_progress_fn *progress, void *ctx, uint64_t done, uint64_t total)
+pf_status pf_residency_load(struct pf_model *m, int layer, pf_progress_fn *progress, void *ctx, uint64_t done,
+                            uint64_t total)
 {
     struct pf_residency *r = m->residency;
     for (int i = 0, ahead = 0, slab; r && (slab = slabs_of(m, layer, i)) >= 0; i++) {

@@ -79,7 +79,8 @@ bool pf_store_is_ready(pf_store *s, int slab);
 /* Bytes of a part of a ready, pinned slab; they stay there until it is unpinned. */
 const uint8_t *pf_store_data(const pf_store *s, int part);
 
-/* Whether every part has a slot: then what was ready once is never evicted, and its bytes stay where they are without a pin. */
+/* Whether every part has a slot: then what was ready once is never evicted, and its bytes stay where they are without
+ * a pin. */
 bool pf_store_holds_all(const pf_store *s);
 
 /* The memory of all slots, whole pages. */

@@ -122,6 +122,40 @@ static void test_matrix(uint64_t least, uint64_t most)
             }
 }
 
+static struct pf_evict_ops watched;             /* a policy that counts walks through the model */
+static const pf_evict *one_class;
+static int at_layer, n_walks;
+
+static pf_status watched_open(pf_evict **out, const struct pf_evict_shape *shape)
+{
+    PF_TRY(pf_evict_nextuse.open(out, shape));
+    (*out)->ops = &watched;
+    one_class = one_class ? one_class : *out;
+    return PF_OK;
+}
+
+static void watched_step(pf_evict *p, int layer)
+{
+    n_walks += p == one_class && layer <= at_layer;
+    at_layer = p == one_class ? layer : at_layer;
+    pf_evict_nextuse.step(p, layer);
+}
+
+/* A step comes to each layer once, however many rounds the layer's slabs take to find room. */
+static void test_walk(uint64_t least)
+{
+    struct pf_residency_setup setup = { .io = pf_io_pread_open, .policy = &watched, .stall_ns = 20000000000u };
+    int n_failed = 0;
+    watched = pf_evict_nextuse;
+    watched.open = watched_open;
+    watched.step = watched_step;
+    pf_model *m = open_with(least, 1, &setup);
+    at_layer = -1;
+    run(m, "watched", &n_failed);
+    pf_model_close(&m);
+    CHECK(n_walks == N_DECODE, "%d walks began after the first, not %d", n_walks, N_DECODE);
+}
+
 static void test_preload(uint64_t most)
 {
     pf_model *m = open_with(most, 1, NULL);
@@ -192,6 +226,7 @@ int main(int argc, char **argv)
     CHECK(plans((uint64_t)1 << 30, true, &plan), "%s", pf_last_error());
     uint64_t most = least + plan.slot_bytes;
     test_matrix(least, most);
+    test_walk(least);
     test_preload(most);
     test_faults(least, EIO);
     test_faults(least, EAGAIN);

@@ -54,7 +54,8 @@ struct cu_norm {
     int         *fault;
 };
 
-/* What becomes of y that an operation puts out: y += b * plus, or sigmoid(gate) * plus, unless plus is NULL; then x += a * y. */
+/* What becomes of y that an operation puts out: y += b * plus, or sigmoid(gate) * plus, unless plus is NULL; then
+ * x += a * y. */
 struct cu_residual {
     float       *x;               /* NULL: nothing */
     float        a;

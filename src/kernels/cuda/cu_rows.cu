@@ -168,23 +168,23 @@ extern "C" cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float
     return launch_early(act_elements, ceil_div(n, THREADS), THREADS, 0, st, act, gate, up, n, y);
 }
 
-/* A warp takes a block of 32. */
+/* A warp takes a block of 32. blockIdx.x: row; there may be more than a grid's y has room for. */
 static __global__ void act_picks(struct pf_act act, const float *gate, const float *up,
                                  const __grid_constant__ struct cu_x x, int n, int n_blocks, const int32_t *picks,
                                  const uint8_t *const *only, int *fault)
 {
     wait_turn();
-    if (only && !only[picks[blockIdx.y]])
+    if (only && !only[picks[blockIdx.x]])
         return;
-    int b = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, i = b * 32 + threadIdx.x % WARP;
-    size_t at = (size_t)blockIdx.y * n + i;
+    int b = blockIdx.y * (THREADS / WARP) + threadIdx.x / WARP, i = b * 32 + threadIdx.x % WARP;
+    size_t at = (size_t)blockIdx.x * n + i;
     if (b >= n_blocks)
         return;
     float a = i < n ? activation(act, gate[at], up[at]) : 0.0f;
     if (x.f && i < n)
         ((float *)x.f)[at] = a;
     if (x.q)
-        quantise_block(a, &x, n, blockIdx.y, b, fault);
+        quantise_block(a, &x, n, blockIdx.x, b, fault);
 }
 
 extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up,
@@ -192,7 +192,7 @@ extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const
                                        const uint8_t *const *only, int *fault)
 {
     int n_blocks = ceil_div(n, 32);
-    return launch_early(act_picks, dim3(ceil_div(n_blocks, THREADS / WARP), rows), THREADS, 0, st, act, gate, up, *x, n,
+    return launch_early(act_picks, dim3(rows, ceil_div(n_blocks, THREADS / WARP)), THREADS, 0, st, act, gate, up, *x, n,
                         n_blocks, picks, only, fault);
 }
 

@@ -1,5 +1,5 @@
-/* Steps: begun, captured, replayed, waited for: invariant 4 of cuda_backend.h. Where layers are shared with the host, a launched
- * graph waits for it in each of them: pf_cuda_end does the host's part. */
+/* Steps: begun, captured, replayed, waited for: invariant 4 of cuda_backend.h. Where layers are shared with the host, a
+ * launched graph waits for it in each of them: pf_cuda_end does the host's part. */
 #include "kernels/cuda/cuda_backend.h"
 
 enum { GRAPH_ROWS = CU_VECTOR_ROWS };

@@ -278,7 +278,8 @@ static bool joins_product(struct cuda_backend *b, float *y, float a, const float
     return true;
 }
 
-/* Whether y += a * x, or sigmoid(gate) * x, is left to the experts that make y. They are held on: their sum may be added yet. */
+/* Whether y += a * x, or sigmoid(gate) * x, is left to the experts that make y. They are held on: their sum may be
+ * added yet. */
 static bool joins_experts(struct cuda_backend *b, const float *y, const float *gate, float a, const float *x, int64_t n)
 {
     struct held_product *p = &b->product;

@@ -1,7 +1,7 @@
 /* The simulated device. See sim.h.
  *
- * Device memory is memory of its own, filled with NaNs where a fetch has not ended, so that a product which reads too early, or
- * reads weights of the host that were never brought over, gives other bits than it should. */
+ * Device memory is memory of its own, filled with NaNs where a fetch has not ended, so that a product which reads too
+ * early, or reads weights of the host that were never brought over, gives other bits than it should. */
 #include "kernels/sim/sim.h"
 
 #include <assert.h>
@@ -188,7 +188,7 @@ static pf_status sim_reserve(pf_backend *backend, const struct pf_backend_sizes 
     return b->inner->ops->reserve(b->inner, &s);
 }
 
-/* ---- Operations: the inner backend's, on the device's weights ------------------------------------------------------- */
+/* ---- Operations: the inner backend's, on the device's weights ---------------------------------------------------- */
 
 static pf_status sim_embed(pf_backend *backend, const struct pf_weight *w, const int32_t *ids, int rows, float *x)
 {
@@ -206,8 +206,8 @@ static pf_status sim_rms_norm(pf_backend *backend, const float *x, const float *
     return b->inner->ops->rms_norm(b->inner, x, w, eps, n, rows, y);
 }
 
-static pf_status sim_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps, int n, int rows,
-                                float *y)
+static pf_status sim_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps,
+                                int n, int rows, float *y)
 {
     struct sim_backend *b = sim_of(backend);
     PF_TRY(operate(b));
@@ -238,7 +238,8 @@ static pf_status sim_heads(pf_backend *backend, const struct pf_heads_op *h)
     return b->inner->ops->heads(b->inner, &op);
 }
 
-static pf_status sim_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
+static pf_status sim_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n,
+                         float *y)
 {
     struct sim_backend *b = sim_of(backend);
     PF_TRY(operate(b));
@@ -266,8 +267,8 @@ static pf_status sim_rope(pf_backend *backend, const struct pf_rope_op *ropes, i
     return b->inner->ops->rope(b->inner, ropes, n_ropes, rows);
 }
 
-static pf_status sim_kv_store(pf_backend *backend, const struct pf_kv_view *kv, const float *k, const float *v, const int32_t *pos,
-                              int rows)
+static pf_status sim_kv_store(pf_backend *backend, const struct pf_kv_view *kv, const float *k, const float *v,
+                              const int32_t *pos, int rows)
 {
     struct sim_backend *b = sim_of(backend);
     PF_TRY(operate(b));
@@ -337,7 +338,8 @@ static pf_status sim_streams_write(pf_backend *backend, const struct pf_streams_
     return b->inner->ops->streams_write(b->inner, s);
 }
 
-static pf_status table_on_device(const struct sim_backend *b, const struct pf_expert_weight *w, int n_expert, const uint8_t **table)
+static pf_status table_on_device(const struct sim_backend *b, const struct pf_expert_weight *w, int n_expert,
+                                 const uint8_t **table)
 {
     for (int x = 0; x < n_expert; x++) {
         table[x] = pf_placed_find(&b->placed, w->data[x]);
@@ -386,15 +388,15 @@ static pf_status sim_experts_end(pf_backend *backend)
     return b->inner->ops->experts_end(b->inner);
 }
 
-/* ---- Sharing ------------------------------------------------------------------------------------------------------- */
+/* ---- Sharing ----------------------------------------------------------------------------------------------------- */
 
 static void *floats(size_t n)
 {
     return pf_alloc_array(PF_MEM_KERNELS, n, sizeof(float));
 }
 
-static pf_status sim_share_open(pf_backend *backend, const struct pf_share_sizes *s, pf_serve_fn *serve, pf_served_fn *served,
-                                void *ctx)
+static pf_status sim_share_open(pf_backend *backend, const struct pf_share_sizes *s, pf_serve_fn *serve,
+                                pf_served_fn *served, void *ctx)
 {
     struct sim_backend *b = sim_of(backend);
     size_t n_picks = PF_SHARE_ROWS * (size_t)s->n_used;
@@ -412,28 +414,31 @@ static pf_status sim_share_open(pf_backend *backend, const struct pf_share_sizes
     b->up_row = floats((size_t)s->n_ff);
     b->added = floats((size_t)(s->n_ff > s->n_embd ? s->n_ff : s->n_embd));
     b->answer = (struct pf_answer){ .pick = pf_alloc_array(PF_MEM_KERNELS, n_picks, sizeof *b->answer.pick),
-                                    .act = floats(n_picks * (size_t)s->n_ff), .y = floats(n_picks * (size_t)s->n_embd) };
-    if (!b->held || !b->x || !b->weights || !b->picks || !b->rows || !b->gate_row || !b->up_row || !b->added || !b->answer.pick ||
-        !b->answer.act || !b->answer.y)
+                                    .act = floats(n_picks * (size_t)s->n_ff),
+                                    .y = floats(n_picks * (size_t)s->n_embd) };
+    if (!b->held || !b->x || !b->weights || !b->picks || !b->rows || !b->gate_row || !b->up_row || !b->added ||
+        !b->answer.pick || !b->answer.act || !b->answer.y)
         PF_FAIL(PF_ENOMEM, "no memory to share experts with the host");
     return PF_OK;
 }
 
 /* y = w x of one expert and one row, w's data being at data, without what adapters add. */
-static pf_status plain_product(struct sim_backend *b, const struct pf_expert_weight *w, int expert, const void *data, const float *x,
-                               float *y)
+static pf_status plain_product(struct sim_backend *b, const struct pf_expert_weight *w, int expert, const void *data,
+                               const float *x, float *y)
 {
-    struct pf_weight one = { .data = data, .type = w->type, .n_in = w->n_in, .n_out = w->n_out, .row_bytes = w->row_bytes,
-                             .scale = w->scale ? w->scale[expert] : 1,
+    struct pf_weight one = { .data = data, .type = w->type, .n_in = w->n_in, .n_out = w->n_out,
+                             .row_bytes = w->row_bytes, .scale = w->scale ? w->scale[expert] : 1,
                              .bias = w->bias ? w->bias + (size_t)expert * (size_t)w->n_out : NULL };
     return b->inner->ops->linear(b->inner, &(struct pf_linear){ &one, y }, 1, x, 1);
 }
 
-static pf_status product(struct sim_backend *b, const struct pf_expert_weight *w, int expert, const void *data, const float *x, float *y)
+static pf_status product(struct sim_backend *b, const struct pf_expert_weight *w, int expert, const void *data,
+                         const float *x, float *y)
 {
     PF_TRY(plain_product(b, w, expert, data, x, y));
     for (const struct pf_expert_lora *l = w->lora; l; l = l->next) {
-        const void *at_a = pf_placed_find(&b->placed, l->a.data[expert]), *at_b = pf_placed_find(&b->placed, l->b.data[expert]);
+        const void *at_a = pf_placed_find(&b->placed, l->a.data[expert]),
+                   *at_b = pf_placed_find(&b->placed, l->b.data[expert]);
         if (!at_a || !at_b || l->a.n_out > b->n_low)
             PF_FAIL(PF_EDEVICE, "an adapter is not in the device's memory, or has no room");
         PF_TRY(plain_product(b, &l->a, expert, at_a, x, b->low));
@@ -646,7 +651,7 @@ static const struct pf_share_ops sim_share = {
     .handoffs = sim_handoffs, .handoffs_reset = sim_handoffs_reset,
 };
 
-/* ---- Opening and closing --------------------------------------------------------------------------------------------- */
+/* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
 static void sim_close(pf_backend *backend)
 {
@@ -656,7 +661,8 @@ static void sim_close(pf_backend *backend)
     pf_placed_free(&b->placed);
     for (int i = 0; i < 3; i++)
         pf_free(b->tables[i]);
-    void *owned[] = { b->held, b->x, b->weights, b->picks, b->rows, b->gate_row, b->up_row, b->low, b->added, b->answer.pick, b->answer.act, b->answer.y };
+    void *owned[] = { b->held, b->x, b->weights, b->picks, b->rows, b->gate_row, b->up_row, b->low, b->added,
+                      b->answer.pick, b->answer.act, b->answer.y };
     for (size_t i = 0; i < sizeof owned / sizeof *owned; i++)
         pf_free(owned[i]);
     if (b->inner)
@@ -671,14 +677,16 @@ static const char *sim_describe(const pf_backend *backend)
 }
 
 static const struct pf_backend_ops sim_ops = {
-    .name = "sim", .close = sim_close, .describe = sim_describe, .room = sim_room, .place = sim_place, .buf_alloc = sim_buf_alloc,
-    .buf_free = sim_buf_free, .buf_copy = sim_buf_copy, .upload = sim_transfer, .download = sim_transfer, .finish = sim_finish,
-    .scratch_bytes = sim_scratch_bytes, .reserve = sim_reserve, .begin = sim_begin, .end = sim_end, .embed = sim_embed,
+    .name = "sim", .close = sim_close, .describe = sim_describe, .room = sim_room, .place = sim_place,
+    .buf_alloc = sim_buf_alloc, .buf_free = sim_buf_free, .buf_copy = sim_buf_copy, .upload = sim_transfer,
+    .download = sim_transfer, .finish = sim_finish, .scratch_bytes = sim_scratch_bytes, .reserve = sim_reserve,
+    .begin = sim_begin, .end = sim_end, .embed = sim_embed,
     .rms_norm = sim_rms_norm, .layer_norm = sim_layer_norm, .linear = sim_linear, .heads = sim_heads, .act = sim_act,
     .add = sim_add, .add_gated = sim_add_gated, .rope = sim_rope, .kv_store = sim_kv_store, .attention = sim_attention,
     .choose = sim_choose, .route = sim_route, .copy = sim_copy, .delta = sim_delta, .compress = sim_compress,
     .mix = sim_mix, .streams_read = sim_streams_read, .streams_write = sim_streams_write, .experts = sim_experts,
-    .experts_begin = sim_experts_begin, .experts_part = sim_experts_part, .experts_end = sim_experts_end, .share = &sim_share,
+    .experts_begin = sim_experts_begin, .experts_part = sim_experts_part, .experts_end = sim_experts_end,
+    .share = &sim_share,
 };
 
 pf_status pf_backend_sim_open(pf_backend **out, struct pf_sim *sim)
