@@ -467,7 +467,7 @@ static int run_model(const struct bench *o, int threads, int vram_mb, struct mem
         status = complain_of(why);
     if (!status && pf_session_open(&s, m, &so) < 0)
         status = fail("cannot open a session");
-    if (!status && on_gpu(pf_model_info(m)) && pf_model_preload(m, NULL, 0, NULL, NULL) < 0)
+    if (!status && on_gpu(pf_model_info(m)) && (pf_model_preload(m, NULL, 0, NULL, NULL) < 0 || pf_model_measure(m) < 0))
         status = fail("cannot load the weights");
     for (int i = 0; !status && i < o->prompts.n + o->decodes.n; i++) {
         bool decode = i >= o->prompts.n;

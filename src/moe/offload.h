@@ -41,6 +41,10 @@ void pf_offload_ended(struct pf_model *m);
 pf_status pf_offload_offer(struct pf_model *m, int il, const struct pf_experts_op *e);
 pf_status pf_offload_experts(struct pf_model *m, int il, const struct pf_experts_op *e);
 
+/* From now on deals are tried out (pf_solver_look), or no longer; returns how many trials there were since the last call. */
+uint64_t  pf_offload_measure(struct pf_model *m, bool on);
+bool      pf_offload_has_learned(const struct pf_model *m);
+
 /* pf_learned_get and _set. */
 void pf_offload_tell(const struct pf_model *m, struct pf_learned *out);
 void pf_offload_recall(struct pf_model *m, const struct pf_learned *l);

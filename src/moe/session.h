@@ -140,6 +140,7 @@ struct pf_session {
     bool                  has_logits;        /* logits belongs to position pos - 1 */
     struct pf_candidate  *candidates;        /* [n_vocab] the sampler's scratch */
     int32_t              *seen;              /* [n_vocab] the sampler's counts, all zero between calls */
+    bool                  unwatched;         /* its steps are nobody's: see measure.c */
     atomic_bool           cancel;
 };
 

@@ -213,7 +213,7 @@ static void prefer(pf_model *m, const struct way *w)
         for (int whole = 0; whole <= n; whole++)
             for (int down = 0; down <= n - whole; down++) {
                 bool best = whole == (w->deal == BY_COPY ? n : 0) && down == (w->deal == BY_DOWN ? n : 0);
-                l.deals[l.n_deals++] = (struct pf_learned_deal){ n, whole, down, 9, best ? 1e-3 : 1e3 };
+                l.deals[l.n_deals++] = (struct pf_learned_deal){ n, whole, down, false, 9, best ? 1e-3 : 1e3 };
             }
     pf_learned_set(m, &l);
 }

@@ -226,7 +226,7 @@ static void test_learned(uint64_t least)
     l = (struct pf_learned){ .cpu_bytes_s = 1e9, .pcie_bytes_s = 1e9 };
     for (int w = 0; w <= n_used; w++)
         for (int d = 0; d <= n_used - w; d++)
-            l.deals[l.n_deals++] = (struct pf_learned_deal){ n_used, w, d, 9, w == 0 && d == 1 ? 1e-3 : 1e3 };
+            l.deals[l.n_deals++] = (struct pf_learned_deal){ n_used, w, d, false, 9, w == 0 && d == 1 ? 1e-3 : 1e3 };
     m = open_model(&set, &sim);
     s = open_session(m, MOST_TOKENS);
     CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());
@@ -240,6 +240,63 @@ static void test_learned(uint64_t least)
     CHECK(stats.n_transfers == n_layers, "%d transfers in %d layers", (int)stats.n_transfers, (int)n_layers);
     pf_session_close(&s);
     pf_model_close(&m);
+}
+
+/* Measuring before the first token: deals are known afterwards, nothing of it is counted, and no bit is changed. */
+static void test_measure(uint64_t least)
+{
+    static struct pf_learned l;
+    struct setting set = usual();
+    struct pf_sim sim = { .memory_bytes = least };
+    struct pf_stats stats;
+    set.whole = true;
+    pf_model *m = open_model(&set, &sim);
+    CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_model_measure(m) == PF_OK, "%s", pf_last_error());
+    pf_learned_get(m, &l);
+    pf_stats_get(m, &stats);
+    CHECK(l.n_deals > 1 && l.cpu_bytes_s > 0, "%d deals were measured", l.n_deals);
+    CHECK(stats.n_tokens == 0 && stats.n_transfers == 0, "%d tokens were counted", (int)stats.n_tokens);
+    uint64_t n_steps = sim.n_steps;
+    CHECK(pf_model_measure(m) == PF_OK && sim.n_steps == n_steps, "it was measured twice");
+    pf_session *s = open_session(m, MOST_TOKENS);
+    run(s, 0, 2 + n_decode, "measured");
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+/* Every number of experts read in place, alone and beside post-fetch; only where all experts are in memory for good, and for one row. */
+static void test_in_place(uint64_t least)
+{
+    static struct pf_learned l;
+    struct setting set = usual();
+    struct pf_sim sim = { .memory_bytes = least, .sees_host = true };
+    struct pf_stats stats;
+    set.whole = true;
+    for (int way = 0; way < 3; way++) {
+        pf_model *m = open_model(&set, &sim);
+        int n_used = (int)pf_model_info(m)->n_experts_used;
+        uint64_t n_layers = (uint64_t)pf_model_info(m)->n_expert_layers;
+        int n_placed = way == 0 ? n_used : 1, n_down = way == 2 && n_used > 1;
+        l = (struct pf_learned){ .cpu_bytes_s = 1e9, .pcie_bytes_s = 1e9 };
+        for (int w = 0; w <= n_used; w++)
+            for (int k = 0; k < 2 * (n_used - w + 1); k++)
+                if (w > 0 || k % 2 == 0)
+                    l.deals[l.n_deals++] = (struct pf_learned_deal){ n_used, w, k / 2, k % 2, 9,
+                                                                     w == n_placed && k / 2 == n_down && k % 2 ? 1e-3 : 1e3 };
+        pf_session *s = open_session(m, MOST_TOKENS);
+        CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());
+        pf_learned_set(m, &l);
+        run(s, 0, 2, "in place");
+        pf_stats_reset(m);
+        run(s, 2, 3, "in place");
+        pf_stats_get(m, &stats);
+        CHECK(stats.n_in_place == n_layers * (uint64_t)n_placed && stats.n_transfers == n_layers * (uint64_t)n_down,
+              "way %d: %d experts in place and %d transfers in %d layers", way, (int)stats.n_in_place, (int)stats.n_transfers, (int)n_layers);
+        run(s, 3, 2 + n_decode, "in place");
+        pf_session_close(&s);
+        pf_model_close(&m);
+    }
 }
 
 /* A device with much room holds all experts, in little more than these take: slots are of the sizes that there are. */
@@ -492,6 +549,8 @@ int main(int argc, char **argv)
     test_facts();
     test_timeline(least);
     test_learned(least);
+    test_measure(least);
+    test_in_place(least);
     test_room();
     test_force_cpu();
     test_begun_again();

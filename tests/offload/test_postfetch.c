@@ -169,11 +169,11 @@ static void test_machine(double cpu, double pcie, double joint, int n)
     }
     for (int w = 0; w <= n; w++)
         for (int d = 0; d <= n - w; d++) {
-            double ns = takes(cpu, pcie, joint, n, (struct pf_deal){ w, d });
+            double ns = takes(cpu, pcie, joint, n, (struct pf_deal){ w, d, false });
             best = best < 0 || ns < best ? ns : best;
         }
     printf("CPU %.0f, PCIe %.0f, joint %.0f GB/s, %d experts: %.1f us, best %.1f, CPU alone %.1f\n", cpu / 1e9, pcie / 1e9, joint / 1e9,
-           n, mean / 1e3, best / 1e3, takes(cpu, pcie, joint, n, (struct pf_deal){ 0, 0 }) / 1e3);
+           n, mean / 1e3, best / 1e3, takes(cpu, pcie, joint, n, (struct pf_deal){ 0, 0, false }) / 1e3);
     CHECK(mean < 1.02 * best, "more than 2%% behind the best fixed deal");
 }
 
@@ -221,7 +221,7 @@ static void test_memory(void)
     static struct pf_solver first, next;
     static struct pf_learned l, again;
     struct pf_solver_rules rules = { .post_fetch = true, .whole = true, .max_transfers = 8, .cpu_limit = -1 };
-    double mean = 0, best = takes(131e9, 55e9, 150e9, 4, (struct pf_deal){ 0, 0 });
+    double mean = 0, best = takes(131e9, 55e9, 150e9, 4, (struct pf_deal){ 0, 0, false });
     memset(&first, 0, sizeof first);
     for (int i = 0; i < 2000; i++) {
         struct pf_deal d = pf_solver_deal(&first, &rules, 4, GATE_UP_BYTES, DOWN_BYTES);
@@ -231,7 +231,7 @@ static void test_memory(void)
     }
     for (int w = 0; w <= 4; w++)
         for (int d = 0; d <= 4 - w; d++) {
-            double ns = takes(131e9, 55e9, 150e9, 4, (struct pf_deal){ w, d });
+            double ns = takes(131e9, 55e9, 150e9, 4, (struct pf_deal){ w, d, false });
             best = ns < best ? ns : best;
         }
     pf_solver_tell(&first, &l);
@@ -251,7 +251,7 @@ static void test_memory(void)
         pf_solver_learn(&next, 4, d, GATE_UP_BYTES + DOWN_BYTES, ns, 0);
         mean += i >= 3600 ? ns / 2400 : 0;
     }
-    CHECK(mean < 1.02 * takes(131e9, 5e9, 131e9, 4, (struct pf_deal){ 0, 0 }), "stale prices: %.1f us", mean / 1e3);
+    CHECK(mean < 1.02 * takes(131e9, 5e9, 131e9, 4, (struct pf_deal){ 0, 0, false }), "stale prices: %.1f us", mean / 1e3);
 }
 
 /* What makes no sense is left out, and the rest is taken. */
@@ -259,10 +259,10 @@ static void test_nonsense(void)
 {
     static struct pf_solver s;
     static struct pf_learned l, out;
-    l = (struct pf_learned){ .cpu_bytes_s = -1, .pcie_bytes_s = (double)NAN, .n_deals = 10,
-                             .deals = { { 0, 0, 0, 1, 1 }, { 4, -1, 0, 1, 1 }, { 4, 3, 2, 1, 1 }, { 17, 0, 0, 1, 1 }, { 4, 0, 0, 0, 1 },
-                                        { 4, 0, 0, 1, 0 }, { 4, 0, 0, 1, (double)NAN }, { 4, 0, 0, 1, (double)INFINITY }, { 4, 0, 2147483647, 1, 1 },
-                                        { 4, 1, 2, 3, 0.5 } } };
+    l = (struct pf_learned){ .cpu_bytes_s = -1, .pcie_bytes_s = (double)NAN, .n_deals = 11,
+                             .deals = { { 0, 0, 0, false, 1, 1 }, { 4, 0, 0, true, 1, 1 }, { 4, -1, 0, false, 1, 1 }, { 4, 3, 2, false, 1, 1 }, { 17, 0, 0, false, 1, 1 }, { 4, 0, 0, false, 0, 1 },
+                                        { 4, 0, 0, false, 1, 0 }, { 4, 0, 0, false, 1, (double)NAN }, { 4, 0, 0, false, 1, (double)INFINITY }, { 4, 0, 2147483647, false, 1, 1 },
+                                        { 4, 1, 2, false, 3, 0.5 } } };
     pf_solver_recall(&s, &l);
     pf_solver_tell(&s, &out);
     CHECK(out.cpu_bytes_s == 0 && out.pcie_bytes_s == 0 && out.n_deals == 1 && out.deals[0].n_down == 2, "%d deals", out.n_deals);

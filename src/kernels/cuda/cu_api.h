@@ -244,6 +244,8 @@ struct cu_flag {
     uint64_t ns;                  /* the device's clock when it raised the flag, or saw it raised */
     char     line[48];            /* flags do not share cache lines */
 };
+/* Then it puts into `now` where those experts lie that the device holds, or that the host's deal has it read in place. It waits for
+ * the deal, unless it holds all that were picked, or deal is NULL. */
 struct cu_offer {
     const float   *x, *weights;   /* [rows][n], [rows][n_used] */
     const int32_t *picks;
@@ -252,6 +254,12 @@ struct cu_offer {
     int32_t       *host_picks;
     struct cu_flag *flag;
     uint32_t      *told;          /* of the device: lowered for the layer's take */
+    const struct cu_flag    *deal;
+    const struct pf_handed  *handed;       /* [n_picks], memory of the host */
+    int                      n_expert;
+    const uint8_t *const    *held;         /* [3][n_expert] */
+    const uint8_t          **now;          /* the same, of experts that were picked */
+    int                     *fault;
 };
 cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o);
 

@@ -1,6 +1,8 @@
-/* The device's side of experts shared with the host: it shows what the router picked, waits, and takes what it is given.
+/* The device's side of experts shared with the host: it shows what the router picked, waits, and takes what it is
+ * given.
  *
- *     offer    one block copies x, picks and weights to memory of the host, then raises a flag there
+ *     offer    one block copies x, picks and weights to memory of the host, then raises a flag there; it learns from
+ *              the host which experts are to be read where they lie in its memory
  *     take     a block a pick waits for the host's flag; reads around the caches, since the host has just written
  *
  * Of all threads one asks for the host's flag, and tells the others through the device's memory. Reads of one line of
@@ -20,9 +22,22 @@ CU_INLINE unsigned long long device_ns()
     return t;
 }
 
-static __global__ void offer(const __grid_constant__ struct cu_offer o)
+/* What the host says with a flag: CU_FLAG_UP, or CU_FLAG_GIVEN_UP if it says nothing. By one thread of all. */
+CU_INLINE uint32_t ask_host(const struct cu_flag *flag, int *fault)
 {
-    wait_turn();
+    unsigned long long begin = device_ns();
+    uint32_t f;
+    do
+        f = *(const volatile uint32_t *)&flag->up;
+    while (f == CU_FLAG_DOWN && device_ns() - begin <= PATIENCE_NS);
+    if (f == CU_FLAG_UP)
+        return f;
+    *fault = CU_HOST_LATE;
+    return CU_FLAG_GIVEN_UP;
+}
+
+CU_INLINE void show_picks(const struct cu_offer &o)
+{
     for (int i = threadIdx.x; i < o.n_x; i += blockDim.x)
         o.host_x[i] = o.x[i];
     for (int i = threadIdx.x; i < o.n_picks; i += blockDim.x) {
@@ -39,33 +54,52 @@ static __global__ void offer(const __grid_constant__ struct cu_offer o)
         *(volatile uint32_t *)&o.flag->up = CU_FLAG_UP;
 }
 
+/* A thread a pick. Picks of one expert in several rows say the same of it. */
+CU_INLINE void find_experts(const struct cu_offer &o, bool is_dealt)
+{
+    int expert = o.picks[threadIdx.x];
+    struct pf_handed h = { PF_BY_DEVICE, o.held[expert], o.held[o.n_expert + expert], o.held[2 * o.n_expert + expert] };
+    if (!h.gate && is_dealt) {
+        const uint4 *from = (const uint4 *)&o.handed[threadIdx.x];
+        uint4 raw[2] = { __ldcv(from), __ldcv(from + 1) };
+        h = *(const struct pf_handed *)raw;
+        if (h.by != PF_BY_PLACE)
+            h.gate = h.up = h.down = NULL;
+    }
+    o.now[expert] = (const uint8_t *)h.gate;
+    o.now[o.n_expert + expert] = (const uint8_t *)h.up;
+    o.now[2 * o.n_expert + expert] = (const uint8_t *)h.down;
+}
+
+static __global__ void offer(const __grid_constant__ struct cu_offer o)
+{
+    __shared__ bool is_dealt;
+    static_assert(sizeof(struct pf_handed) == 2 * sizeof(uint4), "read as two");
+    wait_turn();
+    show_picks(o);
+    bool is_pick = (int)threadIdx.x < o.n_picks;
+    bool missed = __syncthreads_or(is_pick && !o.held[o.picks[is_pick ? threadIdx.x : 0]]);
+    if (threadIdx.x == 0)
+        is_dealt = missed && o.deal && ask_host(o.deal, o.fault) == CU_FLAG_UP;
+    __threadfence_system();
+    __syncthreads();
+    if (is_pick)
+        find_experts(o, is_dealt);
+}
+
 extern "C" cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o)
 {
     return launch_early(offer, dim3(1), OFFER_THREADS, 0, st, *o);
 }
 
-/* The host's answer: CU_FLAG_UP, or CU_FLAG_GIVEN_UP if none will come. */
-CU_INLINE uint32_t ask_host(const struct cu_take &t)
-{
-    unsigned long long begin = device_ns();
-    uint32_t f;
-    do
-        f = *(const volatile uint32_t *)&t.flag->up;
-    while (f == CU_FLAG_DOWN && device_ns() - begin <= PATIENCE_NS);
-    if (f == CU_FLAG_UP) {
-        *(volatile uint64_t *)&t.flag->ns = device_ns();
-        return f;
-    }
-    *t.fault = CU_HOST_LATE;
-    return CU_FLAG_GIVEN_UP;
-}
-
-/* Whether the host has answered; by one thread of each block. Blocks begin in order, so the first is there for the others. */
+/* Whether the host has answered; by one thread of each block. Blocks begin in order, so the first is there for the
+ * others. */
 CU_INLINE bool wait_for_host(const struct cu_take &t)
 {
     uint32_t f;
     if (blockIdx.x == 0) {
-        f = ask_host(t);
+        f = ask_host(t.flag, t.fault);
+        *(volatile uint64_t *)&t.flag->ns = device_ns();
         __threadfence_system();
         *(volatile uint32_t *)t.told = f;
     } else {
@@ -109,7 +143,7 @@ static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constan
     }
     if (by != PF_BY_DOWN)
         return;
-    for (int i = me; i < t.n_ff; i += TAKE_THREADS) {        /* whole warps, if it is to be quantised: n_ff in blocks of 32 */
+    for (int i = me; i < t.n_ff; i += TAKE_THREADS) {        /* whole warps, if it is to be quantised */
         float a = __ldcv(t.act + (size_t)pick * t.n_ff + i);
         ((float *)t.a.f)[(size_t)pick * t.n_ff + i] = a;
         if (t.a.q)
