@@ -139,57 +139,46 @@ struct k45 {
     }
 };
 
-/* Four lanes share half a super-block: each takes eight positions of its four planes. */
+/* Lanes t and t + 2 of the four that have half a super-block share the bytes of their two planes: each takes sixteen of
+ * them, and of the upper bits, for both. */
 struct k6 {
     static constexpr bool whole_segments = true, second = false;
     enum { STAGED = 4 * 210 };
-    struct raw { uint32_t a[2], b[2], high[2], sc[2]; uint32_t d; };
-    struct side { uint2 q[4]; float d; int s0, s1; };
+    struct raw { uint32_t low[4], high[4]; int sc0, sc1; uint16_t d; };
+    struct side { uint4 x0, x1; float d; int minus0, minus1; };
 
     static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
     {
-        const uint8_t *p = row + (size_t)(b / 8) * 210;
-        int h = b % 8 / 4, t = b % 4;
+        const uint8_t *p = row + (b >> 3) * 210;
+        int h = b >> 2 & 1, upper = b >> 1 & 1, odd = b & 1;
+        const int8_t *sc = (const int8_t *)(p + 192 + 8 * h + 2 * odd + upper);
         raw r;
-        load_words(p + 64 * h + 8 * t, r.a);
-        load_words(p + 64 * h + 32 + 8 * t, r.b);
-        load_words(p + 128 + 32 * h + 8 * t, r.high);
-        load_words(p + 192 + 8 * h, r.sc);
+        load_words(p + 64 * h + 32 * odd + 16 * upper, r.low);
+        load_words(p + 128 + 32 * h + 16 * upper, r.high, 2 * odd);
+        r.sc0 = sc[0];
+        r.sc1 = sc[4];
         r.d = *(const uint16_t *)(p + 208);
         return r;
     }
 
     static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
-        const int8_t *q = x.q + (b & ~3) * 32 + 8 * (b & 3);
-        int two = ((const int *)x.s)[b];
-        side r = { { }, x.d[b], 32 * (int16_t)two, 32 * (two >> 16) };
-#pragma unroll
-        for (int p = 0; p < 4; p++)
-            r.q[p] = *(const uint2 *)(q + 32 * p);
-        return r;
+        int at = 2 * (b & ~3) + 2 * (b & 1) + (b >> 1 & 1);                       /* of 16 */
+        return { fresh16(x.q + 16 * at), fresh16(x.q + 16 * at + 64), x.d[b], -32 * x.s[at], -32 * x.s[at + 4] };
     }
 
     static CU_READ_FN struct term dot(const raw &r, const side &x, int b)
     {
-        int t = b % 4, plane[4];
-        uint32_t mine = permute(r.sc[0], r.sc[1], t < 2 ? 0x6420 : 0x7531);       /* scales of my half of each plane */
+        uint32_t lo[4], hi[4];
 #pragma unroll
-        for (int p = 0; p < 4; p++) {
-            const uint32_t *low = p % 2 ? r.b : r.a;
-            uint32_t w0 = (low[0] >> (p / 2 * 4) & 0x0f0f0f0f) |
-                (p < 3 ? r.high[0] << (4 - 2 * p) : r.high[0] >> 2) & 0x30303030;
-            uint32_t w1 = (low[1] >> (p / 2 * 4) & 0x0f0f0f0f) |
-                (p < 3 ? r.high[1] << (4 - 2 * p) : r.high[1] >> 2) & 0x30303030;
-            plane[p] = (int8_t)(mine >> 8 * p) * __dp4a((int)w1, (int)x.q[p].y, __dp4a((int)w0, (int)x.q[p].x, 0));
+        for (int i = 0; i < 4; i++) {
+            lo[i] = (r.low[i] & 0x0f0f0f0f) | (r.high[i] << 4 & 0x30303030);
+            hi[i] = (r.low[i] >> 4 & 0x0f0f0f0f) | (r.high[i] & 0x30303030);
         }
-        int keep0 = t < 2 ? plane[0] : plane[2], keep1 = t < 2 ? plane[1] : plane[3];
-        keep0 += __shfl_xor_sync(ALL_LANES, t < 2 ? plane[2] : plane[0], 2);
-        keep1 += __shfl_xor_sync(ALL_LANES, t < 2 ? plane[3] : plane[1], 2);
-        int sum = (t & 1 ? keep1 : keep0) + __shfl_xor_sync(ALL_LANES, t & 1 ? keep0 : keep1, 1);
-        uint32_t own = (t < 2 ? r.sc[0] : r.sc[1]) >> (t & 1 ? 16 : 0);           /* both scales of plane t */
-        sum -= (int8_t)own * x.s0 + (int8_t)(own >> 8) * x.s1;
-        return { half_value((uint16_t)r.d) * x.d, (float)sum, 0, 0 };
+        int lower = r.sc0 * dot16(make_uint4(lo[0], lo[1], lo[2], lo[3]), x.x0, x.minus0);
+        int upper = r.sc1 * dot16(make_uint4(hi[0], hi[1], hi[2], hi[3]), x.x1, x.minus1);
+        int sum = (b & 2 ? upper : lower) + __shfl_xor_sync(ALL_LANES, b & 2 ? lower : upper, 2);
+        return { half_value(r.d) * x.d, (float)sum, 0, 0 };
     }
 };
 
