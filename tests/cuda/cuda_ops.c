@@ -151,6 +151,29 @@ static void products(enum pf_qtype type)
     }
 }
 
+/* One row times a matrix so large that blocks go from one group of its rows to another. */
+static void large_products(enum pf_qtype type)
+{
+    static const int lengths[] = { 768, 2048, 2816, 4096 };
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        int n = lengths[i];
+        uint64_t row_bytes = pf_qtype_row_bytes(type, (uint64_t)n);
+        size_t n_out = (size_t)((17 << 20) / row_bytes);
+        float *bias = floats(n_out, 1);
+        struct pf_weight w = { .data = weights(type, n, n_out), .type = type, .n_in = n, .n_out = (int)n_out,
+                               .row_bytes = row_bytes, .scale = i % 2 ? 1 : 0.75f,
+                               .bias = i % 2 ? NULL : place(bias, n_out * sizeof *bias) };
+        struct pair x = random_pair((size_t)n, 1), y = random_pair(n_out, 1), sum = random_pair(n_out, 1);
+        BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, x.at[u], 1));
+        BOTH(add(b, sum.at[u], 0.5f, y.at[u], (int64_t)n_out));
+        same(&y, "product with a large matrix", pf_qtype_info(type)->name, n);
+        same(&sum, "added to what a large matrix gave", pf_qtype_info(type)->name, n);
+        pair_free(&x);
+        pair_free(&y);
+        pair_free(&sum);
+    }
+}
+
 static struct pf_expert_weight expert_weights(enum pf_qtype type, int n, int n_out)
 {
     const uint8_t **data = malloc(N_EXPERT * sizeof *data);
@@ -644,6 +667,10 @@ int main(int argc, char **argv)
         experts(PF_Q4_K, PF_Q5_K, PF_Q8_0, 512, 256);
         experts(PF_Q8_0, PF_Q8_0, PF_F16, 64, 96);
         experts(PF_F16, PF_Q4_0, PF_Q4_0, 64, 96);
+    }
+    if (wanted("large")) {
+        large_products(PF_Q6_K);
+        large_products(PF_Q4_K);
     }
     if (wanted("rows")) {
         row_operations();

@@ -333,9 +333,15 @@ struct quantised {
     typedef quantised staged;
     static constexpr bool is_staged = false;
     enum { ROWS = TASK_ROWS, STAGE_BYTES = T::STAGED ? (T::STAGED + 15) / 16 * 16 + 16 : 0 };
-    enum { WARP_FLOATS = CHAIN_FLOATS * (T::second ? 2 : 1) + TASK_ROWS * STAGE_BYTES / 4 };
+    enum { TERM_FLOATS = CHAIN_FLOATS * (T::second ? 2 : 1), WARP_FLOATS = TERM_FLOATS + TASK_ROWS * STAGE_BYTES / 4 };
     CU_HOST_FN int n_rounds(int n) { return (n + 1023) / 1024; }
     CU_HOST_FN int n_sums(int n) { return (n + 255) / 256; }
+
+    /* Of 32 blocks of rows of n. */
+    static CU_READ_FN uint32_t bytes_of_32(uint64_t row_bytes, int n)
+    {
+        return (uint32_t)row_bytes * 32 / (uint32_t)(n / 32);
+    }
 
     /* Block of this lane in a round of n_blocks. */
     static CU_READ_FN int my_block(int n_blocks)
@@ -392,24 +398,11 @@ struct quantised {
             put(T::dot(raw[i], side, b), i, there, terms);
     }
 
-    /* Segment sums of rows r0 .. r0 + 3 go to sums[row][segment]. */
-    static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int round,
-                                const struct cu_tables &t, float *warp_memory, float *sums)
+    /* Segment sums of a round's terms of four rows go to sums[row][segment]. */
+    static CU_READ_FN void run_chains(const float2 *terms, int n, int round, float *sums)
     {
-        int n_blocks = min(n / 32 - round * WARP, (int)WARP), lane = threadIdx.x % WARP, b = my_block(n_blocks),
-            stride = n_sums(n);
-        uint32_t bytes_32 = (uint32_t)w.row_bytes * 32 / (uint32_t)(n / 32);            /* of 32 blocks */
-        float2 *terms = (float2 *)warp_memory;
-        uint8_t *staged = (uint8_t *)(warp_memory + CHAIN_FLOATS * (T::second ? 2 : 1));
-        __syncwarp();
-        if (T::STAGED)
-            staged_terms(w, r0, (size_t)bytes_32 * round, (bytes_32 * n_blocks + 31) / 32, x, b, round * WARP + b,
-                         lane < n_blocks, t, staged, terms);
-        else
-            loaded_terms(w, r0, (size_t)bytes_32 * round, x, b, round * WARP + b, lane < n_blocks, t, terms);
-        __syncwarp();
+        int lane = threadIdx.x % WARP, chain = lane % CHAINS, segment = 4 * round + lane % 4, stride = n_sums(n);
         float s = 0;
-        int chain = lane % CHAINS, segment = 4 * round + lane % 4;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             float2 v = terms[i * CHAIN_WIDTH + chain];
@@ -421,6 +414,24 @@ struct quantised {
         }
         if (segment < stride && lane < CHAINS)
             sums[lane / 4 * stride + segment] = s;
+    }
+
+    /* The same of rows r0 .. r0 + 3, from their weights. */
+    static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int round,
+                                const struct cu_tables &t, float *warp_memory, float *sums)
+    {
+        int n_blocks = min(n / 32 - round * WARP, (int)WARP), lane = threadIdx.x % WARP, b = my_block(n_blocks);
+        uint32_t bytes_32 = bytes_of_32(w.row_bytes, n);
+        float2 *terms = (float2 *)warp_memory;
+        uint8_t *staged = (uint8_t *)(warp_memory + TERM_FLOATS);
+        __syncwarp();
+        if (T::STAGED)
+            staged_terms(w, r0, (size_t)bytes_32 * round, (bytes_32 * n_blocks + 31) / 32, x, b, round * WARP + b,
+                         lane < n_blocks, t, staged, terms);
+        else
+            loaded_terms(w, r0, (size_t)bytes_32 * round, x, b, round * WARP + b, lane < n_blocks, t, terms);
+        __syncwarp();
+        run_chains(terms, n, round, sums);
     }
 
     static CU_READ_FN float total(const float *sums, int n)
