@@ -274,6 +274,26 @@ static void one_row(enum pf_qtype type, int n)
     pair_free(&sum);
 }
 
+/* Rows that are multiplied before and after an activation is. */
+static void activated_between(enum pf_qtype type, int n, int rows)
+{
+    struct pf_weight w = { .data = weights(type, n, (size_t)n), .type = type, .n_in = n, .n_out = n, .scale = 1,
+                           .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n) };
+    struct pair x = random_pair((size_t)(rows * n), 2), h = random_pair((size_t)(rows * n), 1),
+                up = random_pair((size_t)(rows * n), 1), y = random_pair((size_t)(rows * n), 1),
+                z = random_pair((size_t)(rows * n), 1);
+    BOTH(rms_norm(b, x.at[u], NULL, 1e-5f, n, rows, h.at[u]));
+    BOTH(linear(b, &(struct pf_linear){ &w, up.at[u] }, 1, h.at[u], rows));
+    BOTH(act(b, (struct pf_act){ .kind = PF_ACT_SWIGLU }, up.at[u], x.at[u], (int64_t)rows * n, up.at[u]));
+    BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, up.at[u], rows));
+    BOTH(linear(b, &(struct pf_linear){ &w, z.at[u] }, 1, h.at[u], rows));
+    same(&y, "product of an activation", pf_qtype_info(type)->name, rows);
+    same(&z, "product after that of an activation", pf_qtype_info(type)->name, rows);
+    struct pair *pairs[] = { &x, &h, &up, &y, &z };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
 /* An activation, in place as it is used, and the product of what it gives; and one that nothing follows. */
 static void activated(enum pf_qtype type, int n, int rows)
 {
@@ -685,6 +705,7 @@ int main(int argc, char **argv)
             activated(PF_Q4_K, 2048, rows);
             activated(PF_F16, 96, rows);
             activated(PF_F32, 100, rows);
+            activated_between(PF_Q8_0, 512, rows);
         }
     }
     if (wanted("rope"))

@@ -97,6 +97,7 @@ struct cuda_backend {
     char             *scratch;
     size_t            scratch_bytes;
     struct cu_x       x, a, h;           /* inputs of dense, gate and up products; of down; by head */
+    struct cu_x       acts;              /* few rows of activations, on their way to the product that reads them */
     float            *up;                /* [max_picks][n_ff] */
     float            *pick_out;          /* [max_picks][n_out] */
     float            *low;               /* [max_picks][expert_rank] */

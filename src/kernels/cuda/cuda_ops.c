@@ -164,15 +164,16 @@ static pf_status put_linear(struct cuda_backend *b, const struct cu_linear *l, b
     return pf_cuda_put(b, pf_cu_linear(b->stream, l), "a product");
 }
 
-/* Activates and quantises rows of n. */
-static pf_status put_act(struct cuda_backend *b, const struct held_act *a, int n)
+/* Activates and quantises rows of n. Few of them leave b->x alone: what it holds is often wanted again. */
+static pf_status put_act(struct cuda_backend *b, const struct held_act *a, int n, struct cu_x *out)
 {
-    struct cu_x to = b->x;
-    to.f = a->y;
-    b->x_of = a->y;
-    b->x_floats = a->n;
-    return pf_cuda_put(b, pf_cu_act_picks(b->stream, a->act, a->gate, a->up, &to, n, (int)(a->n / n), NULL, NULL,
-                                          b->fault), "an activation");
+    int rows = (int)(a->n / n);
+    *out = rows <= CU_VECTOR_ROWS ? b->acts : b->x;
+    out->f = a->y;
+    if (rows > CU_VECTOR_ROWS)
+        b->x_of = NULL;
+    return pf_cuda_put(b, pf_cu_act_picks(b->stream, a->act, a->gate, a->up, out, n, rows, NULL, NULL, b->fault),
+                       "an activation");
 }
 
 pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows)
@@ -192,9 +193,7 @@ pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l
     b->norm.y = begins ? NULL : norm.y;
     b->acted.y = acts ? NULL : acted.y;
     PF_TRY(pf_cuda_settle(b));
-    if (acts)
-        PF_TRY(put_act(b, &acted, o.n));
-    PF_TRY(pf_cuda_quantise_x(b, x, o.n, rows, quantised, &o.x));
+    PF_TRY(acts ? put_act(b, &acted, o.n, &o.x) : pf_cuda_quantise_x(b, x, o.n, rows, quantised, &o.x));
     while (done != (1u << n_l) - 1) {
         PF_TRY(same_type(b, l, n_l, &done, &o));
         if (begins) {
