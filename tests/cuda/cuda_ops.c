@@ -394,6 +394,65 @@ static void attentions(void)
         }
 }
 
+/* Gated attention from its products on: queries and gates are dealt out, heads normed and rotated, keys and values
+ * kept. */
+static void gated_attention(enum pf_kv_type type, int hd, int n_head, int n_kv, int rows, int last)
+{
+    enum { CHUNK = PF_KV_CHUNK_POSITIONS, N_CHUNKS = 4 };
+    size_t n_kept = (size_t)(N_CHUNKS * CHUNK * n_kv) * pf_kv_row_bytes(type, hd) / 4;
+    int n_q = n_head * hd, n_k = n_kv * hd, n_pairs = hd / 4, n_old = last + 1 - rows;
+    int32_t pos[N_CHUNKS * CHUNK];
+    for (int i = 0; i <= last; i++)
+        pos[i] = i;
+    float *weight = place(floats((size_t)hd, 1), (size_t)hd * sizeof *weight);
+    struct pair k = pair_new(NULL, n_kept), v = pair_new(NULL, n_kept), all = pair_new(pos, (size_t)last + 1),
+                of = pair_new(pos + last + 1 - rows, (size_t)rows), old = random_pair((size_t)(n_old * n_k + 1), 2),
+                packed = random_pair((size_t)(rows * 2 * n_q), 2), q = random_pair((size_t)(rows * n_q), 1),
+                gate = random_pair((size_t)(rows * n_q), 1), nk = random_pair((size_t)(rows * n_k), 2),
+                nv = random_pair((size_t)(rows * n_k), 2), cs = random_pair((size_t)(rows * 2 * n_pairs), 1),
+                out = random_pair((size_t)(rows * n_q), 1);
+    for (int u = 0; u < 2; u++) {
+        pf_backend *b = units[u];
+        struct pf_kv_view kv = { k.at[u], v.at[u], type, n_kv, hd, hd, N_CHUNKS };
+        const struct pf_copy deal[] = { { packed.at[u], q.at[u], hd, n_head, 2 * hd, hd, 2 * n_q, n_q },
+                                        { packed.at[u] + hd, gate.at[u], hd, n_head, 2 * hd, hd, 2 * n_q, n_q } };
+        for (int p = 0; p < n_old; p += CHUNK)
+            must(b->ops->kv_store(b, &kv, old.at[u] + p * n_k, old.at[u] + p * n_k,
+                                  (const int32_t *)(const void *)all.at[u] + p, n_old - p < CHUNK ? n_old - p : CHUNK));
+        must(b->ops->copy(b, deal, 2, rows));
+        must(b->ops->rms_norm(b, q.at[u], weight, 1e-6f, hd, rows * n_head, q.at[u]));
+        must(b->ops->rms_norm(b, nk.at[u], weight, 1e-6f, hd, rows * n_kv, nk.at[u]));
+        must(b->ops->rope(b, (struct pf_rope_op[]){ { q.at[u], cs.at[u], n_head, hd, n_pairs, true },
+                                                    { nk.at[u], cs.at[u], n_kv, hd, n_pairs, true } }, 2, rows));
+        must(b->ops->kv_store(b, &kv, nk.at[u], nv.at[u], (const int32_t *)(const void *)of.at[u], rows));
+        must(b->ops->attention(b, &(struct pf_attention_op){ .q = q.at[u], .out = out.at[u], .kv = &kv,
+                               .pos = (const int32_t *)(const void *)of.at[u], .n_positions = last + 1, .rows = rows,
+                               .n_head = n_head, .scale = 0.125f }));
+        must(b->ops->act(b, (struct pf_act){ .kind = PF_ACT_SIGMOID }, gate.at[u], out.at[u], (int64_t)rows * n_q,
+                         out.at[u]));
+        must(b->ops->finish(b));
+    }
+    same(&k, "keys of gated attention", "", hd);
+    same(&v, "values of gated attention", "", hd);
+    same(&gate, "gates", "", hd);
+    same(&out, "gated attention", "", rows * 10000 + hd);
+    struct pair *pairs[] = { &k, &v, &all, &of, &old, &packed, &q, &gate, &nk, &nv, &cs, &out };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
+static void gated_attentions(void)
+{
+    static const int lasts[] = { 2, 255, 256, 700 };
+    for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_Q8_0; type++)
+        for (int rows = 1; rows <= 3; rows += 2)
+            for (int i = 0; i < 4; i++) {
+                gated_attention(type, 64, 4, 2, rows, lasts[i]);
+                gated_attention(type, 128, 6, 2, rows, lasts[i]);
+                gated_attention(type, 256, 16, 2, rows, lasts[i]);
+            }
+}
+
 /* A window of positions, and keys of blocks of them: all, or some that were chosen. */
 static void block_attention(enum pf_kv_type type, int rows, int ratio, bool choosing)
 {
@@ -712,6 +771,8 @@ int main(int argc, char **argv)
         rotations();
     if (wanted("attention"))
         attentions();
+    if (wanted("gated attention"))
+        gated_attentions();
     if (wanted("blocks")) {
         block_attentions();
         compressions();

@@ -192,6 +192,7 @@ cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, co
  * stay as they were: nobody reads them later. */
 struct cu_heads {
     struct pf_rope_op rope[2];
+    struct pf_copy deal[2];       /* n 0: nothing. Done first: q from where its product left it, and what is beside it */
     bool         norm[2];
     const float *weight[2];       /* or NULL */
     float        eps;

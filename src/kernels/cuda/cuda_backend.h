@@ -19,7 +19,7 @@
  *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel:
  *     a product waits for the addition of what it puts out, experts before that for what is added to it, an addition
  *     whose product is gone for the norm that reads its sum, a norm and an activation for the product that reads them,
- *     norms of heads and rotation for kv_store, and this for attention.
+ *     what deals out queries, norms of heads and rotation for kv_store, and this for attention.
  *     Any other operation, and whatever ends a step or frees memory, starts what is held first, as it came
  *     (pf_cuda_settle). So of product, held, norm, acted, stored and heads only one has something at a time.
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
@@ -63,9 +63,10 @@ struct held_product {
 };
 
 struct held_heads {
+    struct pf_copy    deal[2];
     struct cu_norm    norm[2];
     struct pf_rope_op rope[2];
-    int               n_norms, n_ropes, rows;
+    int               n_deals, n_norms, n_ropes, deal_rows, rows;
 };
 
 /* A kind of step, and, once it has been captured, what replays it. */
