@@ -72,12 +72,13 @@ struct pf_device {
 /* Fills at most cap entries with the usable devices, the CPU first; returns how many there are. */
 int pf_devices(struct pf_device *out, int cap);
 
-/* Bytes a second that reading the memory of GPU number `gpu` reaches at this moment; 0 where there is no such GPU or its
- * memory is taken. Takes some milliseconds. */
+/* Bytes a second that reading the memory of GPU number `gpu` reaches at this moment; 0 where there is no such GPU or
+ * its memory is taken. Takes some milliseconds. */
 double pf_gpu_bandwidth(int gpu);
 
-/* Bytes a second that copies to it out of [host, host + bytes) reach, which are pinned for that time; while meanwhile(ctx) runs,
- * unless that is NULL. 0 where there is no such GPU or no way to copy: then meanwhile may not have been called. */
+/* Bytes a second that copies to it out of [host, host + bytes) reach, which are pinned for that time; while
+ * meanwhile(ctx) runs, unless that is NULL. 0 where there is no such GPU or no way to copy: then meanwhile may
+ * not have been called. */
 double pf_gpu_copy_bandwidth(int gpu, void *host, size_t bytes, void (*meanwhile)(void *ctx), void *ctx);
 
 /* ---- Files ------------------------------------------------------------------------------------------------- */
@@ -104,7 +105,7 @@ struct pf_file_info {
     int64_t  n_experts, n_experts_used, n_ff_expert;
     uint64_t expert_bytes;                             /* routed experts, all layers */
     uint64_t bytes_per_token;                          /* weights read to decode one token */
-    uint64_t kv_bytes_per_token;                       /* F16 keys and values of all layers; windows hold fewer tokens */
+    uint64_t kv_bytes_per_token;                       /* F16, of all layers; windows hold fewer tokens */
     int      n_types;
     struct pf_file_type_use types[PF_MAX_TYPES];       /* by falling bytes */
     int      n_warnings;                               /* the file loads, but not everywhere, or not as written */
@@ -130,11 +131,13 @@ enum { PF_AUTO = -1 };
 struct pf_postfetch_opts {
     bool     enable;             /* default true; false: never post-fetch, other ways of sharing the work stay */
     bool     force_cpu;          /* no expert on the GPU, not even those that lie there */
-    int      block_on_miss;      /* a down that has not arrived: 1 wait for it, 0 take the CPU; PF_AUTO (default): what is less */
+    int      block_on_miss;      /* a down that has not arrived: 1 wait for it, 0 take the CPU; PF_AUTO
+                                    (default): what is less */
     int      max_transfers;      /* under way at once; default 8 */
     uint32_t scratchpad_mb;      /* memory of the GPU for transfers, in MB of 1e6 bytes; 0: sized from the model */
     bool     dedicated_streams;  /* default true; false: copies take turns with computing */
-    int      cpu_limit;          /* experts of a layer whose gate and up the CPU takes, the rest goes to the GPU; PF_AUTO */
+    int      cpu_limit;          /* experts of a layer whose gate and up the CPU takes, the rest goes to
+                                    the GPU; PF_AUTO */
     bool     debug;              /* log a line for each transfer */
 };
 
@@ -152,7 +155,8 @@ struct pf_adapter {
 struct pf_model_opts {
     int              n_threads;      /* computing threads; 0: one per core this process may use, at most 64 */
     uint32_t         isa;            /* PF_ISA_ mask; default PF_ISA_ALL */
-    int              device;         /* the GPU to use for as much of the model as fits it, the first is 0 (default); -1: CPU only */
+    int              device;         /* the GPU to use for as much of the model as fits it, the first is 0
+                                        (default); -1: CPU only */
     uint64_t         vram_bytes;     /* memory of the GPU that may be taken; 0: what is free */
     bool             vocab_only;     /* tokenizer and chat template only: architecture and tensors are not looked at */
     uint64_t         ram_bytes;      /* memory for weights, keys, values and scratch; 0: what the system can spare */
@@ -162,17 +166,18 @@ struct pf_model_opts {
     struct pf_postfetch_opts postfetch;
     const struct pf_adapter *adapters;   /* n_adapters of them, added one after the other; not kept */
     int              n_adapters;
-    const char      *routing;        /* a routing trace whose picks and weights take the place of the router's: position p
-                                        uses token p, from the start again at its end; NULL: none. For measurements */
+    const char      *routing;        /* a routing trace whose picks and weights take the place of the router's:
+                                        position p uses token p, from the start again at its end; NULL: none.
+                                        For measurements */
     int              timeline_spans; /* keep so many newest spans of time for pf_timeline_write; 0 (default): none */
     pf_log_fn       *log;            /* NULL: silent. Never called from a computing thread */
     void            *log_ctx;
 };
 void pf_model_opts_init(struct pf_model_opts *o);
 
-/* Opens a GGUF file (for a split model its first shard). Reads headers, checks every tensor, maps the weights; a
- * weight is read from disk when first used, and if memory is too small for all of them (see pf_model_plan), it may have
- * to be read again: by this program, past the page cache. o may be NULL for the defaults; nothing of it is kept but the log
+/* Opens a GGUF file (for a split model its first shard). Reads headers, checks every tensor, maps the weights; a weight
+ * is read from disk when first used, and if memory is too small for all of them (see pf_model_plan), it may have to be
+ * read again: by this program, past the page cache. o may be NULL for the defaults; nothing of it is kept but the log
  * callback. The model is immutable afterwards and may be used from any thread. */
 pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_opts *o);
 
@@ -190,17 +195,20 @@ struct pf_plan {
     struct pf_plan_tier tiers[PF_N_TIERS];
     bool         resident;           /* nothing is read from the drive while running */
     uint64_t     vram_budget_bytes, ram_budget_bytes;  /* given or found; no VRAM: it is not used */
-    uint64_t     other_bytes;        /* for keys, values and scratch of a session, where the weights of every token are */
+    uint64_t     other_bytes;        /* for keys, values and scratch of a session, where the weights of
+                                        every token are */
     uint64_t     vram_slot_bytes;    /* of the GPU's memory for experts */
     uint64_t     slot_bytes;         /* of main memory for weights that come and go */
     enum pf_tier limit;              /* the resource that decides */
     double       tok_s;
 };
 struct pf_session_opts;
-/* Plans for the model at path and a session of it, without reading more of the weights than it takes to measure the drive. o:
- * as for pf_model_open; with vram_bytes or speeds it describes another machine. What speeds leaves out is measured (main
- * memory, the drive) or assumed (the GPU). so may be NULL. PF_ENOMEM: there is no way to run the model in this memory. */
-pf_status pf_model_plan(const char *path, const struct pf_model_opts *o, const struct pf_session_opts *so, struct pf_plan *out);
+/* Plans for the model at path and a session of it, without reading more of the weights than it takes to measure the
+ * drive. o: as for pf_model_open; with vram_bytes or speeds it describes another machine. What speeds leaves out is
+ * measured (main memory, the drive) or assumed (the GPU). so may be NULL. PF_ENOMEM: there is no way to run the
+ * model in this memory. */
+pf_status pf_model_plan(const char *path, const struct pf_model_opts *o, const struct pf_session_opts *so,
+                        struct pf_plan *out);
 
 /* Closes and clears *m. NULL-safe. All sessions of the model must be closed before (asserted). */
 void pf_model_close(pf_model **m);
@@ -210,7 +218,7 @@ struct pf_model_info {
     const char *backend;                               /* "cpu", "cuda" */
     const char *isa;                                   /* kernels in use: "avx512-vnni", "sm_90" */
     int      n_threads;
-    int      n_gpu_layers;                             /* layers the GPU computes, at least in part; the CPU the others */
+    int      n_gpu_layers;                             /* that the GPU computes, at least in part */
     int64_t  n_layers, n_ctx_train, n_embd, n_heads, n_kv_heads, n_vocab, n_experts, n_experts_used;
     int64_t  n_expert_layers;                          /* layers with experts */
     uint64_t weight_bytes, bytes_per_token;
@@ -237,12 +245,15 @@ enum {
     PF_DETOK_CONTINUE    = 1u << 3   /* the tokens go on with a text: keep the space that the first word begins with */
 };
 
-/* Text to token ids. Any bytes are valid text: what is not UTF-8 counts as U+FFFD or as bytes, as the tokenizer has it. */
-pf_status pf_tokenize(const pf_model *m, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap, size_t *n);
+/* Text to token ids. Any bytes are valid text: what is not UTF-8 counts as U+FFFD or as bytes, as
+ * the tokenizer has it. */
+pf_status pf_tokenize(const pf_model *m, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap,
+                      size_t *n);
 
 /* The bytes of n tokens, one after the other, without the space that the tokenizer puts in front of a text. Tokens that
  * come one by one want PF_DETOK_CONTINUE. May begin or end inside a UTF-8 sequence; see pf_utf8_complete. */
-pf_status pf_detokenize(const pf_model *m, const int32_t *tok, size_t n, unsigned flags, char *out, size_t cap, size_t *need);
+pf_status pf_detokenize(const pf_model *m, const int32_t *tok, size_t n, unsigned flags, char *out, size_t cap,
+                        size_t *need);
 
 /* Length of the longest prefix of text that does not end inside a UTF-8 sequence that more bytes could complete. */
 size_t pf_utf8_complete(const char *text, size_t len);
@@ -286,8 +297,8 @@ pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_
 
 /* Renders any Jinja chat template with a JSON object as its context. now: what strftime_now() counts from, seconds
  * since 1970 as UTC; negative: the present local time. */
-pf_status pf_template_render(const char *tmpl, size_t tmpl_len, const char *context_json, size_t context_len, int64_t now,
-                             char *out, size_t cap, size_t *need);
+pf_status pf_template_render(const char *tmpl, size_t tmpl_len, const char *context_json, size_t context_len,
+                             int64_t now, char *out, size_t cap, size_t *need);
 
 /* ---- Session ----------------------------------------------------------------------------------------------- */
 
@@ -298,22 +309,23 @@ enum pf_kv_type { PF_KV_F16, PF_KV_F32, PF_KV_Q8_0 };
 struct pf_session_opts {
     int64_t         n_ctx;           /* positions; 0: the model's training context, at most 8192 */
     int             n_batch;         /* rows evaluated at once in a prompt; 0: 512 */
-    enum pf_kv_type kv_type;         /* F16 (default); F32 for strict comparisons; Q8_0 takes 53% of F16's memory, and heads whose
-                                        length is a multiple of 32 */
+    enum pf_kv_type kv_type;         /* F16 (default); F32 for strict comparisons; Q8_0 takes 53% of F16's memory,
+                                        and heads whose length is a multiple of 32 */
 };
 void pf_session_opts_init(struct pf_session_opts *o);
 
 /* Exact memory a session would take: keys and values (touched as the context fills), and everything else. */
-pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *o, uint64_t *kv_bytes, uint64_t *work_bytes);
+pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *o, uint64_t *kv_bytes,
+                           uint64_t *work_bytes);
 
 /* m must outlive the session. Any number of sessions may be open; each is used by one thread at a time. */
 pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session_opts *o);
 void      pf_session_close(pf_session **s);           /* NULL-safe; clears *s */
 
 /* Makes the timeline equal to tok[0..n): keeps the longest common prefix, evaluates the rest (at least the last token,
- * so that logits are there). *reused (may be NULL) is how much of it needed no evaluation; models with recurrent state, and
- * those with windows if it is far, go back to a checkpoint at or before the end of the prefix. A bad argument changes nothing; if evaluation fails or is
- * cancelled, the timeline is the part of tok that was kept or evaluated. */
+ * so that logits are there). *reused (may be NULL) is how much of it needed no evaluation; models with recurrent state,
+ * and those with windows if it is far, go back to a checkpoint at or before the end of the prefix. A bad argument
+ * changes nothing; if evaluation fails or is cancelled, the timeline is the part of tok that was kept or evaluated. */
 pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *reused);
 
 enum { PF_LOGITS_ALL = 1u << 0 };                     /* keep the logits of every position, not only the last */
@@ -334,8 +346,8 @@ const float *pf_session_logits(const pf_session *s);
 /* Row i of an eval with PF_LOGITS_ALL, 0 <= i < n of that eval; NULL otherwise. */
 const float *pf_session_logits_at(const pf_session *s, size_t i);
 
-/* From any thread, also from a signal handler: the running (or, if none runs, the next) sync or eval returns PF_ECANCEL at
- * a layer boundary. */
+/* From any thread, also from a signal handler: the running (or, if none runs, the next) sync or eval returns
+ * PF_ECANCEL at a layer boundary. */
 void pf_session_cancel(pf_session *s);
 
 /* Timeline, keys and values through the caller's functions, which return false on failure. A save can be loaded by a
@@ -362,8 +374,8 @@ struct pf_sampler {
 };
 void pf_sampler_init(struct pf_sampler *sp, uint64_t seed);
 
-/* Picks the next token from the session's logits. Equal logits: the lower id. PF_ENUMERIC when they hold a NaN. Does not
- * append the token. */
+/* Picks the next token from the session's logits. Equal logits: the lower id. PF_ENUMERIC when they hold a NaN. Does
+ * not append the token. */
 pf_status pf_sample(struct pf_sampler *sp, const pf_session *s, int32_t *tok);
 
 /* ---- Statistics -------------------------------------------------------------------------------------------- */
@@ -388,16 +400,19 @@ struct pf_stats {
     uint64_t stream_bytes;           /* of experts that passed through the GPU's memory for prompts */
     uint64_t n_fallbacks;            /* transfers that came too late or failed: the CPU took the expert */
     uint64_t gpu_busy_ns;            /* of step_ns: the GPU computed */
-    uint64_t handoff_p50_ns, handoff_p95_ns;     /* from the router's picks on the GPU to the CPU and back, without the work */
-    uint64_t n_launches;             /* kernels and copies that the GPU was given, those in replayed graphs counted too */
-    bool     device_lost;            /* the GPU failed for good and the CPU went on alone; a reset does not clear this */
+    uint64_t handoff_p50_ns, handoff_p95_ns;     /* from the router's picks on the GPU to the CPU and back,
+                                                    without the work */
+    uint64_t n_launches;             /* kernels and copies that the GPU was given, those in replayed
+                                        graphs counted too */
+    bool     device_lost;            /* the GPU failed for good and the CPU went on alone; a reset does
+                                        not clear this */
 };
 /* From any thread. */
 void pf_stats_get(const pf_model *m, struct pf_stats *out);
 void pf_stats_reset(pf_model *m);
 
-/* What each part of the machine was at lately, layer by layer, as JSON that chrome://tracing and Perfetto show: the model
- * was opened with timeline_spans. Waits for a step that runs. From any thread. */
+/* What each part of the machine was at lately, layer by layer, as JSON that chrome://tracing and Perfetto show: the
+ * model was opened with timeline_spans. Waits for a step that runs. From any thread. */
 pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx);
 
 /* What sharing experts between a GPU and the CPU has taught: how long it took to deal the missed experts of a layer out in one way
@@ -417,8 +432,8 @@ struct pf_learned {
 };
 /* All zero where nothing is shared. From any thread; waits for a step that runs. */
 void pf_learned_get(pf_model *m, struct pf_learned *out);
-/* Begins from there, in place of what was known; does nothing where nothing is shared. Numbers that make no sense are left out;
- * those that are no longer true are corrected while running. */
+/* Begins from there, in place of what was known; does nothing where nothing is shared. Numbers that make no sense are
+ * left out; those that are no longer true are corrected while running. */
 void pf_learned_set(pf_model *m, const struct pf_learned *l);
 
 /* ---- Tracing ----------------------------------------------------------------------------------------------- */
@@ -427,7 +442,8 @@ void pf_learned_set(pf_model *m, const struct pf_learned *l);
 enum pf_stage {
     PF_STAGE_LOGITS,                 /* of the router {n_experts} */
     PF_STAGE_PROBABILITIES,          /* of them {n_experts} */
-    PF_STAGE_SCORES,                 /* what is picked by: with the selection bias, -infinity outside the chosen groups */
+    PF_STAGE_SCORES,                 /* what is picked by: with the selection bias, -infinity outside
+                                        the chosen groups */
     PF_STAGE_PICKS, PF_STAGE_WEIGHTS,            /* the best of them and their weights {n_experts_used} */
     PF_STAGE_GATE, PF_STAGE_UP,      /* of each pick {n_ff} */
     PF_STAGE_ACTIVATION,             /* of the gate, times up {n_ff} */
@@ -444,8 +460,8 @@ struct pf_stage_data {
     const int32_t *picks;            /* PICKS; else NULL */
     const float   *values;           /* all others; else NULL */
 };
-/* What d points to is borrowed for the call and holds the bits that were computed with. Called on the thread that evaluates,
- * layer by layer and token by token; must not call the library with this model or its sessions. */
+/* What d points to is borrowed for the call and holds the bits that were computed with. Called on the thread that
+ * evaluates, layer by layer and token by token; must not call the library with this model or its sessions. */
 typedef void pf_trace_fn(void *ctx, const struct pf_stage_data *d);
 
 struct pf_trace_opts {
@@ -453,15 +469,16 @@ struct pf_trace_opts {
     pf_trace_fn *fn;
     void        *ctx;
     bool         counts;             /* count how often each expert is picked */
-    const char  *record;             /* write a routing trace (its format: src/tiers/trace.h) to this file; NULL: none */
+    const char  *record;             /* write a routing trace (its format: src/tiers/trace.h) to this
+                                        file; NULL: none */
 };
-/* From the next step on; replaces what was set before, and its counts; o NULL: ends it. No bit of any result changes by it.
- * PICKS and WEIGHTS alone, counting and recording look at each step when it has succeeded, and cost little. For any other
- * stage the CPU does the routing and the experts, all stages come while the step runs, and it may fail yet. */
+/* From the next step on; replaces what was set before, and its counts; o NULL: ends it. No bit of any result changes by
+ * it. PICKS and WEIGHTS alone, counting and recording look at each step when it has succeeded, and cost little. For any
+ * other stage the CPU does the routing and the experts, all stages come while the step runs, and it may fail yet. */
 pf_status pf_trace_set(pf_model *m, const struct pf_trace_opts *o);
 
-/* How often each expert of the layer was picked since counting began: *n experts (0: the layer has none, or nobody counts).
- * *n_tokens (may be NULL): how many tokens were seen. */
+/* How often each expert of the layer was picked since counting began: *n experts (0: the layer has none, or nobody
+ * counts). *n_tokens (may be NULL): how many tokens were seen. */
 pf_status pf_trace_counts(pf_model *m, int layer, uint64_t *counts, int cap, int *n, uint64_t *n_tokens);
 
 /* How well a replacement policy would have served a recorded routing trace (its format: src/tiers/trace.h). */
@@ -470,7 +487,8 @@ struct pf_replay {
     uint64_t    n_tokens, n_slots;
     uint64_t    n_uses, n_hits;      /* experts wanted; found in memory */
 };
-/* Replays the trace at path with room for n_slots experts (0: half of them) under every policy. *n: how many there are. */
+/* Replays the trace at path with room for n_slots experts (0: half of them) under every policy.
+ * *n: how many there are. */
 pf_status pf_trace_replay(const char *path, int64_t n_slots, struct pf_replay *rows, int cap, int *n);
 
 #ifdef __cplusplus

@@ -1,6 +1,6 @@
-/* The floating-point environment that the order of accumulation is defined in: round to nearest even, gradual underflow,
- * no exceptions. A caller's thread may have flush-to-zero on; results must not depend on it, so every thread that computes
- * sets its own control register and puts the caller's back. */
+/* The floating-point environment that the order of accumulation is defined in: round to nearest even, gradual
+ * underflow, no exceptions. A caller's thread may have flush-to-zero on; results must not depend on it, so every thread
+ * that computes sets its own control register and puts the caller's back. */
 #ifndef PF_FP_H
 #define PF_FP_H
 

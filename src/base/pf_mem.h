@@ -17,7 +17,7 @@ enum pf_mem_tag {
 };
 
 void *pf_alloc(enum pf_mem_tag tag, size_t bytes);                     /* zeroed, aligned to 64 bytes */
-void *pf_realloc(enum pf_mem_tag tag, void *p, size_t bytes);          /* grown part is not zeroed; NULL leaves p alive */
+void *pf_realloc(enum pf_mem_tag tag, void *p, size_t bytes);   /* grown part not zeroed; NULL leaves p alive */
 char *pf_strndup(enum pf_mem_tag tag, const char *s, size_t n);        /* n bytes and a terminator */
 void  pf_free(void *p);                                                /* NULL-safe */
 

@@ -1,9 +1,9 @@
 /* The ring of spans. See pf_spans.h.
  *
- * Who adds draws a number; number i goes into slot i % n. A slot's `number` is 0 while it is written and i + 1 when it is
- * whole: a reader that finds the same number before and after has read one span, as each field is stored with release and
- * loaded with acquire: who sees a newer field also sees that the number was taken away before it. (A writer that is overtaken
- * by n others could mix two spans; n is far above the number of threads.) */
+ * Who adds draws a number; number i goes into slot i % n. A slot's `number` is 0 while it is written and i + 1 when it
+ * is whole: a reader that finds the same number before and after has read one span, as each field is stored with
+ * release and loaded with acquire: who sees a newer field also sees that the number was taken away before it. (A writer
+ * that is overtaken by n others could mix two spans; n is far above the number of threads.) */
 #define _GNU_SOURCE
 #include "base/pf_spans.h"
 
@@ -121,7 +121,8 @@ static bool read_slot(const struct slot *slot, struct pf_span *out)
 
 static const char *track_name(int track, char *out, size_t cap)
 {
-    static const char *const names[] = { [PF_TRACK_STEPS] = "steps", [PF_TRACK_GPU] = "GPU", [PF_TRACK_COPIES] = "copies",
+    static const char *const names[] = { [PF_TRACK_STEPS] = "steps", [PF_TRACK_GPU] = "GPU",
+                                         [PF_TRACK_COPIES] = "copies",
                                          [PF_TRACK_FILLS] = "cache fills", [PF_TRACK_DRIVE] = "drive" };
     if (track < PF_TRACK_CPU)
         return names[track];
@@ -137,7 +138,8 @@ static bool write_text(pf_write_fn *write, void *ctx, const char *text)
 static bool write_track(pf_write_fn *write, void *ctx, int track)
 {
     char name[24], text[160];
-    snprintf(text, sizeof text, ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", track,
+    snprintf(text, sizeof text,
+             ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":1,\"tid\":%d,\"args\":{\"name\":\"%s\"}}", track,
              track_name(track, name, sizeof name));
     return write_text(write, ctx, text);
 }
@@ -152,7 +154,8 @@ static bool write_span(pf_write_fn *write, void *ctx, uint64_t origin_ns, const 
     if (s->expert >= 0)
         snprintf(expert, sizeof expert, "%s\"expert\":%d", s->layer >= 0 ? "," : "", s->expert);
     snprintf(text, sizeof text,
-             ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%" PRIu64 ".%03d,\"dur\":%" PRIu64 ".%03d,\"args\":{%s%s}}",
+             ",\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":1,\"tid\":%d,\"ts\":%" PRIu64 ".%03d,\"dur\":%" PRIu64
+             ".%03d,\"args\":{%s%s}}",
              s->name, s->track, at / 1000, (int)(at % 1000), ns / 1000, (int)(ns % 1000), layer, expert);
     return write_text(write, ctx, text);
 }
@@ -160,8 +163,9 @@ static bool write_span(pf_write_fn *write, void *ctx, uint64_t origin_ns, const 
 bool pf_spans_write(const pf_spans *s, pf_write_fn *write, void *ctx)
 {
     bool seen[PF_TRACK_CPU + PF_MAX_THREADS] = { false };
-    bool ok = write_text(write, ctx, "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n"
-                                     "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"pfmoe\"}}");
+    bool ok = write_text(write, ctx,
+                         "{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n"
+                         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"args\":{\"name\":\"pfmoe\"}}");
     for (size_t i = 0; ok && i < s->n; i++) {
         struct pf_span span;
         if (!read_slot(&s->slots[i], &span))

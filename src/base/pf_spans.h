@@ -1,13 +1,13 @@
-/* Who did what, and when: spans of time on tracks, in a ring that keeps the newest, written out for chrome://tracing and
- * Perfetto.
+/* Who did what, and when: spans of time on tracks, in a ring that keeps the newest, written out for
+ * chrome://tracing and Perfetto.
  *
- *     steps     |attention 0|experts 0        |attention 1| ...      what the thread that walks the layers is at
- *     CPU 0..n  |attention 0| |experts 0   |                         its share of each fork-join
- *     GPU, copies, cache fills, drive                                what was under way there, as far as the host learns of it
+ *     steps     |attention 0|experts 0        |attention 1| ...  what the thread that walks the layers is at
+ *     CPU 0..n  |attention 0| |experts 0   |                     its share of each fork-join
+ *     GPU, copies, cache fills, drive                            what was under way there, as far as the host hears
  *
- * Whoever works holds a pf_spans *, NULL when nobody wants to know: then each call is one comparison. pf_spans_add is for
- * any thread; enter, leave and what pf_spans_at says belong to the thread that walks the layers, and to the workers of its
- * fork-joins while these run. Names are static strings. Allocates only in open. */
+ * Whoever works holds a pf_spans *, NULL when nobody wants to know: then each call is one comparison. pf_spans_add is
+ * for any thread; enter, leave and what pf_spans_at says belong to the thread that walks the layers, and to the workers
+ * of its fork-joins while these run. Names are static strings. Allocates only in open. */
 #ifndef PF_SPANS_H
 #define PF_SPANS_H
 
@@ -34,8 +34,9 @@ void      pf_spans_close(pf_spans **s);              /* NULL-safe; clears *s */
 
 void pf_spans_add(pf_spans *s, const struct pf_span *span);      /* NULL-safe, as are the following */
 
-/* Of a queue that does one thing at a time: span goes from when it was queued to when it was seen to be over; it took took_ns
- * of that (0: nobody knows) and began no earlier than *over_ns, when the one before was over. Moves *over_ns, 0 at first. */
+/* Of a queue that does one thing at a time: span goes from when it was queued to when it was seen to be over; it
+ * took took_ns of that (0: nobody knows) and began no earlier than *over_ns, when the one before was over. Moves
+ * *over_ns, 0 at first. */
 void pf_spans_add_queued(pf_spans *s, const struct pf_span *span, uint64_t took_ns, uint64_t *over_ns);
 
 /* On the track of steps: ends what went on there and begins `name`; NULL: nothing. */

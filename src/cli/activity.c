@@ -1,4 +1,5 @@
-/* Counts of picks as JSON, CSV, a heat map and a table. A percentage is an expert's share of its layer's activations. */
+/* Counts of picks as JSON, CSV, a heat map and a table. A percentage is an expert's share of
+ * its layer's activations. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +85,7 @@ void activity_csv(const struct activity *a, FILE *f)
             fprintf(f, "%d,%d,%llu,%.4f\n", a->layer[i], x, (unsigned long long)count_of(a, i, x), percentage(a, i, x));
 }
 
-/* ---- Heat map: a row for each layer, a column for each expert ----------------------------------------------------- */
+/* ---- Heat map: a row for each layer, a column for each expert ---------------------------------------------------- */
 
 enum { SHADES = 32, CELL = 12, LEFT = 60, TOP = 40, BOTTOM = 46, MIN_WIDTH = 520 };
 
@@ -119,8 +120,8 @@ static void put_legend(const struct activity *a, double most, int height, FILE *
     int y = height - 22;
     for (int s = 1; s <= SHADES; s++)
         put_rect(f, LEFT + 90 + (s - 1) * 6, y, 6, CELL, s);
-    fprintf(f, "<text x=\"%d\" y=\"%d\">share of picks</text><text x=\"%d\" y=\"%d\">%.2f%% (even: %.2f%%)</text>\n", LEFT, y + 10,
-            LEFT + 100 + SHADES * 6, y + 10, most, 100.0 / a->n_experts);
+    fprintf(f, "<text x=\"%d\" y=\"%d\">share of picks</text><text x=\"%d\" y=\"%d\">%.2f%% (even: %.2f%%)</text>\n",
+            LEFT, y + 10, LEFT + 100 + SHADES * 6, y + 10, most, 100.0 / a->n_experts);
 }
 
 void activity_svg(const struct activity *a, FILE *f)
@@ -131,23 +132,26 @@ void activity_svg(const struct activity *a, FILE *f)
             most = fmax(most, percentage(a, i, x));
     int plot_width = LEFT + a->n_experts * CELL + 20, height = TOP + a->n_layers * CELL + BOTTOM;
     int width = plot_width < MIN_WIDTH ? MIN_WIDTH : plot_width;
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"10\">\n"
+    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" "
+               "font-size=\"10\">\n"
                "<rect width=\"%d\" height=\"%d\" fill=\"white\"/>\n", width, height, width, height);
-    fprintf(f, "<text x=\"%d\" y=\"16\" font-size=\"12\">Experts picked by %llu tokens: layers downwards, experts to the right</text>\n",
+    fprintf(f, "<text x=\"%d\" y=\"16\" font-size=\"12\">Experts picked by %llu tokens: layers downwards, "
+               "experts to the right</text>\n",
             LEFT, (unsigned long long)a->n_tokens);
-    fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"rgb(248,248,248)\"/>\n", LEFT, TOP, a->n_experts * CELL,
-            a->n_layers * CELL);
+    fprintf(f, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" fill=\"rgb(248,248,248)\"/>\n", LEFT, TOP,
+            a->n_experts * CELL, a->n_layers * CELL);
     for (int x = 0; x < a->n_experts; x += 8)
         fprintf(f, "<text x=\"%d\" y=\"%d\">%d</text>\n", LEFT + x * CELL, TOP - 4, x);
     for (int i = 0; i < a->n_layers; i++) {
-        fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%d</text>\n", LEFT - 6, TOP + i * CELL + 10, a->layer[i]);
+        fprintf(f, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">%d</text>\n", LEFT - 6, TOP + i * CELL + 10,
+                a->layer[i]);
         put_row(a, i, most, f);
     }
     put_legend(a, most, height, f);
     fputs("</svg>\n", f);
 }
 
-/* ---- Table -------------------------------------------------------------------------------------------------------- */
+/* ---- Table ------------------------------------------------------------------------------------------------------- */
 
 /* How many equally busy experts would be as hard to foresee: 2 to the entropy. */
 static double effective_experts(const struct activity *a, int i)
@@ -162,14 +166,15 @@ static double effective_experts(const struct activity *a, int i)
 
 void activity_table(const struct activity *a, FILE *f)
 {
-    fprintf(f, "%llu tokens\nlayer  activations  experts used  as many as  busiest  its share\n", (unsigned long long)a->n_tokens);
+    fprintf(f, "%llu tokens\nlayer  activations  experts used  as many as  busiest  its share\n",
+            (unsigned long long)a->n_tokens);
     for (int i = 0; i < a->n_layers; i++) {
         int n_used = 0, busiest = 0;
         for (int x = 0; x < a->n_experts; x++) {
             n_used += count_of(a, i, x) > 0;
             busiest = count_of(a, i, x) > count_of(a, i, busiest) ? x : busiest;
         }
-        fprintf(f, "%5d %12llu %6d of %4d %11.1f %8d %9.2f%%\n", a->layer[i], (unsigned long long)a->total[i], n_used, a->n_experts,
-                effective_experts(a, i), busiest, percentage(a, i, busiest));
+        fprintf(f, "%5d %12llu %6d of %4d %11.1f %8d %9.2f%%\n", a->layer[i], (unsigned long long)a->total[i], n_used,
+                a->n_experts, effective_experts(a, i), busiest, percentage(a, i, busiest));
     }
 }

@@ -134,7 +134,8 @@ size_t utf8_sequence(const char *s, size_t n)
         return 0;
     if (u[0] < 0x80)
         return 1;
-    size_t len = u[0] >= 0xC2 && u[0] < 0xE0 ? 2 : u[0] >= 0xE0 && u[0] < 0xF0 ? 3 : u[0] >= 0xF0 && u[0] < 0xF5 ? 4 : 0;
+    size_t len = u[0] >= 0xC2 && u[0] < 0xE0 ? 2 : u[0] >= 0xE0 && u[0] < 0xF0 ? 3
+               : u[0] >= 0xF0 && u[0] < 0xF5 ? 4 : 0;
     if (len == 0 || n < len)
         return 0;
     for (size_t i = 1; i < len; i++)

@@ -11,7 +11,7 @@
 #include "modes.h"
 #include "term.h"
 
-/* ---- Logits ------------------------------------------------------------------------------------------------------- */
+/* ---- Logits ------------------------------------------------------------------------------------------------------ */
 
 struct ids {
     int32_t *p;
@@ -95,7 +95,7 @@ int mode_score(const struct settings *s)
     return EXIT_DONE;
 }
 
-/* ---- Files with one JSON object a line ---------------------------------------------------------------------------- */
+/* ---- Files with one JSON object a line --------------------------------------------------------------------------- */
 
 typedef void line_fn(const pf_model *m, const struct settings *s, struct json line, struct buf *out);
 

@@ -83,7 +83,7 @@ struct pf_message *convo_view(const struct convo *c, size_t *n)
     return view;
 }
 
-/* ---- Saving ------------------------------------------------------------------------------------------------------- */
+/* ---- Saving ------------------------------------------------------------------------------------------------------ */
 
 static void put_member(struct buf *out, const char *key, const char *value)
 {
@@ -165,7 +165,7 @@ bool convo_save(const struct convo *c, const char *path, struct buf *why)
     return ok;
 }
 
-/* ---- Loading ------------------------------------------------------------------------------------------------------ */
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
 static bool known_role(const struct buf *role)
 {

@@ -11,7 +11,7 @@
 #include "load.h"
 #include "term.h"
 
-/* ---- Setting up --------------------------------------------------------------------------------------------------- */
+/* ---- Setting up -------------------------------------------------------------------------------------------------- */
 
 static uint64_t any_seed(void)
 {
@@ -70,7 +70,8 @@ static void choose_template(struct engine *e)
         int error = errno;
         struct buf names = { 0 };
         list_builtins(&names);
-        die(EXIT_FAILED, "--template %s: neither a built-in template (%s) nor a file: %s", name, buf_text(&names), strerror(error));
+        die(EXIT_FAILED, "--template %s: neither a built-in template (%s) nor a file: %s", name, buf_text(&names),
+            strerror(error));
     }
     e->template_text = text.p;
 }
@@ -83,7 +84,8 @@ void engine_open(struct engine *e, struct settings *s, show_fn *show, void *ctx)
         die(EXIT_FAILED, "%s has no tokenizer; only --score can run it", load_path(s));
     choose_template(e);
     e->session = load_session(s, e->m, s->n_ctx);
-    e->reply = (struct reply){ .m = e->m, .stops = &s->stops, .to_terminal = term_out_is_tty(), .show = show, .show_ctx = ctx };
+    e->reply = (struct reply){ .m = e->m, .stops = &s->stops, .to_terminal = term_out_is_tty(), .show = show,
+                               .show_ctx = ctx };
     engine_sampling(e, true);
     load_weights(e->m);
 }
@@ -97,7 +99,7 @@ void engine_close(struct engine *e)
     pf_model_close(&e->m);
 }
 
-/* ---- Prompts ------------------------------------------------------------------------------------------------------ */
+/* ---- Prompts ----------------------------------------------------------------------------------------------------- */
 
 static pf_status tokenize(struct engine *e, const struct buf *text, unsigned flags, struct tokens *tok)
 {
@@ -115,7 +117,8 @@ pf_status engine_raw_prompt(struct engine *e, const struct buf *text, struct tok
     return tokenize(e, text, PF_TOK_ADD_SPECIAL | PF_TOK_PARSE_SPECIAL, tok);
 }
 
-pf_status engine_chat_prompt(struct engine *e, const struct pf_message *msgs, size_t n, struct buf *text, struct tokens *tok)
+pf_status engine_chat_prompt(struct engine *e, const struct pf_message *msgs, size_t n, struct buf *text,
+                             struct tokens *tok)
 {
     struct pf_chat_opts o;
     size_t need = 0;
@@ -138,7 +141,7 @@ pf_status engine_chat_prompt(struct engine *e, const struct pf_message *msgs, si
     return tokenize(e, text, PF_TOK_PARSE_SPECIAL, tok);
 }
 
-/* ---- Answers ------------------------------------------------------------------------------------------------------ */
+/* ---- Answers ----------------------------------------------------------------------------------------------------- */
 
 static double now(void)
 {

@@ -1,5 +1,5 @@
-/* A model, a session and a sampler, set up as the settings say, and the two things done with them: turning a conversation
- * into a prompt, and answering it. */
+/* A model, a session and a sampler, set up as the settings say, and the two things done with them: turning a
+ * conversation into a prompt, and answering it. */
 #ifndef PF_CLI_ENGINE_H
 #define PF_CLI_ENGINE_H
 
@@ -40,10 +40,12 @@ void engine_close(struct engine *e);
 void engine_sampling(struct engine *e, bool from_seed);
 
 /* The prompt's text and tokens for these messages, or for a text as it is. */
-pf_status engine_chat_prompt(struct engine *e, const struct pf_message *msgs, size_t n, struct buf *text, struct tokens *tok);
+pf_status engine_chat_prompt(struct engine *e, const struct pf_message *msgs, size_t n, struct buf *text,
+                             struct tokens *tok);
 pf_status engine_raw_prompt(struct engine *e, const struct buf *text, struct tokens *tok);
 
-/* Answers (text: the conversation's prompt, NULL where a text is completed): what comes is shown as it comes and left in e->reply. After a failure too, what came is there. */
+/* Answers (text: the conversation's prompt, NULL where a text is completed): what comes is shown as it comes and left
+ * in e->reply. After a failure too, what came is there. */
 pf_status engine_answer(struct engine *e, const struct buf *text, const struct tokens *tok, struct outcome *o);
 
 #endif

@@ -46,11 +46,11 @@ static void put_shape(struct buf *out, const struct pf_file_info *f)
     row(out, "parameters", "%s", count_text(a, (double)f->n_params));
     if (f->n_layers == 0)
         return;
-    row(out, "layers", "%" PRId64 ", embedding %" PRId64 ", %" PRId64 " heads, %" PRId64 " for keys and values", f->n_layers,
-        f->n_embd, f->n_heads, f->n_kv_heads);
+    row(out, "layers", "%" PRId64 ", embedding %" PRId64 ", %" PRId64 " heads, %" PRId64 " for keys and values",
+        f->n_layers, f->n_embd, f->n_heads, f->n_kv_heads);
     if (f->n_experts)
-        row(out, "experts", "%" PRId64 " a layer, %" PRId64 " used for a token, width %" PRId64 ", %s in all", f->n_experts,
-            f->n_experts_used, f->n_ff_expert, size_text(a, (double)f->expert_bytes));
+        row(out, "experts", "%" PRId64 " a layer, %" PRId64 " used for a token, width %" PRId64 ", %s in all",
+            f->n_experts, f->n_experts_used, f->n_ff_expert, size_text(a, (double)f->expert_bytes));
     else
         row(out, "experts", "none (dense), width %" PRId64, f->n_ff);
     row(out, "vocabulary", "%" PRId64 " tokens", f->n_vocab);
@@ -61,8 +61,8 @@ static void put_types(struct buf *out, const struct pf_file_info *f)
 {
     char a[24];
     for (int i = 0; i < f->n_types; i++)
-        row(out, i ? "" : "weight types", "%-8s %6" PRIu64 " tensors  %10s  %5.1f%%", f->types[i].name, f->types[i].n_tensors,
-            size_text(a, (double)f->types[i].bytes),
+        row(out, i ? "" : "weight types", "%-8s %6" PRIu64 " tensors  %10s  %5.1f%%", f->types[i].name,
+            f->types[i].n_tensors, size_text(a, (double)f->types[i].bytes),
             f->weight_bytes ? 100.0 * (double)f->types[i].bytes / (double)f->weight_bytes : 0.0);
 }
 
@@ -76,14 +76,15 @@ static void put_needs(struct buf *out, const struct pf_file_info *f)
     if (f->bytes_per_token == 0)
         return;
     row(out, "to run it", "%s of memory for the weights", size_text(a, (double)f->weight_bytes));
-    row(out, "", "at most %s of keys and values for 1000 tokens, %s at the default context of %.0f (f16)", size_text(a, kv * 1000),
-        size_text(b, kv * ctx), ctx);
+    row(out, "", "at most %s of keys and values for 1000 tokens, %s at the default context of %.0f (f16)",
+        size_text(a, kv * 1000), size_text(b, kv * ctx), ctx);
     if (pf_devices(&cpu, 1) > 0 && cpu.memory_bytes)
         row(out, "", "%s together; this machine has %s%s", size_text(a, all), size_text(b, (double)cpu.memory_bytes),
             all > (double)cpu.memory_bytes ? ": weights will be read from disk again and again" : "");
-    row(out, "a token reads", "%s of weights: at most %.1f tok/s at 20 GB/s of memory bandwidth,", size_text(a, (double)f->bytes_per_token),
-        20e9 / (double)f->bytes_per_token);
-    row(out, "", "%.1f at 50 GB/s, %.1f at 100 GB/s", 50e9 / (double)f->bytes_per_token, 100e9 / (double)f->bytes_per_token);
+    row(out, "a token reads", "%s of weights: at most %.1f tok/s at 20 GB/s of memory bandwidth,",
+        size_text(a, (double)f->bytes_per_token), 20e9 / (double)f->bytes_per_token);
+    row(out, "", "%.1f at 50 GB/s, %.1f at 100 GB/s", 50e9 / (double)f->bytes_per_token,
+        100e9 / (double)f->bytes_per_token);
 }
 
 int mode_info(const struct settings *s)
@@ -94,9 +95,10 @@ int mode_info(const struct settings *s)
     if (pf_file_inspect(s->info, s->verify ? PF_FILE_VERIFY : 0, &f) < 0)
         die_failed(NULL);
     row(&out, "file", "%s", s->info);
-    row(&out, "format", "GGUF %d, %" PRIu64 " keys, %" PRIu64 " tensors, %s in %d file%s", f.version, f.n_kv, f.n_tensors,
-        size_text(a, (double)f.file_bytes), f.n_shards, f.n_shards == 1 ? "" : "s");
-    row(&out, "architecture", "%s%s%s", f.architecture[0] ? f.architecture : "(not given)", f.name[0] ? ", " : "", f.name);
+    row(&out, "format", "GGUF %d, %" PRIu64 " keys, %" PRIu64 " tensors, %s in %d file%s", f.version, f.n_kv,
+        f.n_tensors, size_text(a, (double)f.file_bytes), f.n_shards, f.n_shards == 1 ? "" : "s");
+    row(&out, "architecture", "%s%s%s", f.architecture[0] ? f.architecture : "(not given)", f.name[0] ? ", " : "",
+        f.name);
     if (f.kind[0] && strcmp(f.kind, "model") != 0)
         row(&out, "kind", "%s", f.kind);
     put_shape(&out, &f);
@@ -104,7 +106,8 @@ int mode_info(const struct settings *s)
     put_needs(&out, &f);
     for (int i = 0; i < f.n_warnings; i++)
         row(&out, i ? "" : "warnings", "%s", f.warnings[i]);
-    row(&out, "pfmoe", "%s", f.supported ? "has this architecture" : "does not have this architecture and cannot run the file");
+    row(&out, "pfmoe", "%s",
+        f.supported ? "has this architecture" : "does not have this architecture and cannot run the file");
     if (s->verify)
         row(&out, "weights", "all read, no fault found");
     out_write(out.p, out.n);

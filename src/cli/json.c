@@ -24,7 +24,7 @@ static bool take(struct cursor *c, char ch)
     return true;
 }
 
-/* ---- Checking ----------------------------------------------------------------------------------------------------- */
+/* ---- Checking ---------------------------------------------------------------------------------------------------- */
 
 static int hex_digit(char c)
 {
@@ -131,7 +131,7 @@ bool json_valid(const char *text, size_t n, size_t *where)
     return ok && c.p == c.end;
 }
 
-/* ---- Walking what was checked ------------------------------------------------------------------------------------- */
+/* ---- Walking what was checked ------------------------------------------------------------------------------------ */
 
 /* Past the value at p. Brackets are counted, strings stepped over: no recursion, no checks. */
 static void skip_value(struct cursor *c)
@@ -227,7 +227,7 @@ bool json_int(struct json v, int64_t *out)
     return *end == 0;
 }
 
-/* ---- Strings ------------------------------------------------------------------------------------------------------ */
+/* ---- Strings ----------------------------------------------------------------------------------------------------- */
 
 static uint32_t hex4(const char *p)
 {

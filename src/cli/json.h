@@ -1,8 +1,8 @@
 /* Reading JSON in place, and writing strings of it.
  *
- * A value is a slice of the text that holds it. Why not a tree: a chat template must see the numbers as they are written
- * (1 is not 1.0), and texts may hold U+0000, which C strings do not. json_valid is called once on a whole document;
- * afterwards the other functions may be used on it and on what they return. */
+ * A value is a slice of the text that holds it. Why not a tree: a chat template must see the numbers as they are
+ * written (1 is not 1.0), and texts may hold U+0000, which C strings do not. json_valid is called once on a whole
+ * document; afterwards the other functions may be used on it and on what they return. */
 #ifndef PF_CLI_JSON_H
 #define PF_CLI_JSON_H
 

@@ -72,7 +72,7 @@ bool learned_parse(const char *text, size_t n, const char *key, struct pf_learne
     return true;
 }
 
-/* ---- Files -------------------------------------------------------------------------------------------------------- */
+/* ---- Files ------------------------------------------------------------------------------------------------------- */
 
 /* FNV-1a: a name for the file; the key itself is in it. */
 static char *path_of(const char *key)
@@ -112,7 +112,7 @@ bool learned_write_file(const char *key, const struct pf_learned *l)
     return ok;
 }
 
-/* ---- The model ---------------------------------------------------------------------------------------------------- */
+/* ---- The model --------------------------------------------------------------------------------------------------- */
 
 /* What prices depend on; false where there are none. Another version may have other kernels. */
 static bool key_of(const pf_model *m, int gpu, struct buf *key)
@@ -124,7 +124,8 @@ static bool key_of(const pf_model *m, int gpu, struct buf *key)
         return false;
     int n = pf_devices(devices, MOST);
     buf_printf(key, "pfmoe %s; %s, %d of %d cores; %s; %s, %s, %" PRIu64 " bytes, %" PRIu64 " a token", pf_version(),
-               devices[0].name, info->n_threads, devices[0].n_units, gpu + 1 < n && gpu + 1 < MOST ? devices[gpu + 1].name : "",
+               devices[0].name, info->n_threads, devices[0].n_units,
+               gpu + 1 < n && gpu + 1 < MOST ? devices[gpu + 1].name : "",
                info->architecture, info->name, info->weight_bytes, info->bytes_per_token);
     return true;
 }

@@ -1,6 +1,6 @@
 /* What sharing experts with a GPU has taught (pf_learned), kept from run to run: one file for each machine, model and
- * number of threads, $XDG_CACHE_HOME/pfmoe/ (or ~/.cache/pfmoe/) HASH.json. Whatever is wrong with such a file, nobody is
- * told: the run learns anew. */
+ * number of threads, $XDG_CACHE_HOME/pfmoe/ (or ~/.cache/pfmoe/) HASH.json. Whatever is wrong with such a file, nobody
+ * is told: the run learns anew. */
 #ifndef PF_CLI_LEARNED_H
 #define PF_CLI_LEARNED_H
 

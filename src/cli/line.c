@@ -1,8 +1,8 @@
 /* See line.h.
  *
- * Signals: SIGINT is term.c's and only counts; SIGWINCH and SIGCONT set a flag here. All wake the poll in read_byte, which
- * then does what they are about, outside any handler. A computing thread may be the one that takes a signal, so the poll is
- * woken through a pipe. */
+ * Signals: SIGINT is term.c's and only counts; SIGWINCH and SIGCONT set a flag here. All wake the poll in read_byte,
+ * which then does what they are about, outside any handler. A computing thread may be the one that takes a signal, so
+ * the poll is woken through a pipe. */
 #define _GNU_SOURCE
 #include "line.h"
 
@@ -30,7 +30,7 @@ static bool      was_empty;              /* when Ctrl-C came, nothing had been t
 static bool      brackets;               /* the terminal is asked to mark what is pasted */
 static volatile sig_atomic_t window_changed;
 
-/* ---- Reading characters ------------------------------------------------------------------------------------------- */
+/* ---- Reading characters ------------------------------------------------------------------------------------------ */
 
 static void on_window(int sig)
 {
@@ -126,7 +126,7 @@ static unsigned char paste(EditLine *el, int key)
     return failed ? CC_REFRESH_BEEP : CC_REFRESH;
 }
 
-/* ---- History ------------------------------------------------------------------------------------------------------ */
+/* ---- History ----------------------------------------------------------------------------------------------------- */
 
 static bool save_all(void *ctx, FILE *f)
 {
@@ -154,7 +154,7 @@ void line_remember(const char *message)
     save_history();
 }
 
-/* ---- The editor --------------------------------------------------------------------------------------------------- */
+/* ---- The editor -------------------------------------------------------------------------------------------------- */
 
 static char *prompt_of(EditLine *el)
 {

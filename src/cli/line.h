@@ -1,7 +1,7 @@
 /* The prompt: line editing, history and pasting. line.c is the only file that knows libedit.
  *
- * One editor at a time, used from one thread. While a line is read the terminal is in the editor's hands and brackets what
- * is pasted; otherwise it is as it was. */
+ * One editor at a time, used from one thread. While a line is read the terminal is in the editor's hands and brackets
+ * what is pasted; otherwise it is as it was. */
 #ifndef PF_CLI_LINE_H
 #define PF_CLI_LINE_H
 

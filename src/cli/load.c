@@ -99,9 +99,10 @@ static void session_opts(const struct settings *s, int64_t n_ctx, struct pf_sess
 
 static void print_tier(struct buf *out, const char *name, const struct pf_plan_tier *t)
 {
-    static const char *const from[] = { [PF_PRICE_ASSUMED] = "assumed", [PF_PRICE_MEASURED] = "measured", [PF_PRICE_GIVEN] = "given" };
-    buf_printf(out, "%-7s %7" PRIu64 " %10.2f %12.1f %9.1f %-9s", name, t->n_slabs, (double)t->bytes * 1e-9, t->token_bytes * 1e-6,
-               t->bytes_s * 1e-9, from[t->price]);
+    static const char *const from[] = { [PF_PRICE_ASSUMED] = "assumed", [PF_PRICE_MEASURED] = "measured",
+                                        [PF_PRICE_GIVEN] = "given" };
+    buf_printf(out, "%-7s %7" PRIu64 " %10.2f %12.1f %9.1f %-9s", name, t->n_slabs, (double)t->bytes * 1e-9,
+               t->token_bytes * 1e-6, t->bytes_s * 1e-9, from[t->price]);
     if (t->tok_s > 0)
         buf_printf(out, " %10.1f\n", t->tok_s);
     else
@@ -116,8 +117,9 @@ static void print_plan(struct buf *out, const struct pf_plan *p)
     for (int t = gpu ? PF_TIER_VRAM : PF_TIER_RAM; t < PF_N_TIERS; t++)
         print_tier(out, names[t], &p->tiers[t]);
     if (gpu)
-        buf_printf(out, "the GPU's memory: %.2f GB, of it %.2f for keys, values and scratch, %.2f for experts or layers\n",
-                   (double)p->vram_budget_bytes * 1e-9, (double)p->other_bytes * 1e-9, (double)p->vram_slot_bytes * 1e-9);
+        buf_printf(
+            out, "the GPU's memory: %.2f GB, of it %.2f for keys, values and scratch, %.2f for experts or layers\n",
+            (double)p->vram_budget_bytes * 1e-9, (double)p->other_bytes * 1e-9, (double)p->vram_slot_bytes * 1e-9);
     buf_printf(out, "main memory: %.2f GB, of it ", (double)p->ram_budget_bytes * 1e-9);
     if (!gpu)
         buf_printf(out, "%.2f for keys, values and scratch, ", (double)p->other_bytes * 1e-9);

@@ -35,12 +35,14 @@ static void read_text(const struct settings *s, struct buf *text)
 static void make_prompt(struct engine *e, struct buf *text, struct tokens *tok)
 {
     const struct settings *s = e->s;
-    struct pf_message msgs[] = { { .role = "system", .content = s->system }, { .role = "user", .content = buf_text(text) } };
+    struct pf_message msgs[] = { { .role = "system", .content = s->system },
+                                 { .role = "user", .content = buf_text(text) } };
     struct buf prompt = { 0 };
     size_t skip = s->system == NULL;
     bool raw = s->raw || !e->has_template;
     if (raw && !s->raw)
-        note("The model has no chat template that works; completing the text as it is (--template chooses a built-in one).");
+        note("The model has no chat template that works; completing the text as it is "
+             "(--template chooses a built-in one).");
     pf_status st = raw ? engine_raw_prompt(e, text, tok) : engine_chat_prompt(e, msgs + skip, 2 - skip, &prompt, tok);
     if (st < 0)
         die_failed(NULL);

@@ -14,7 +14,8 @@
 
 enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, TRACE_FILE, LORAS, STOPS, CHUNKS, ACTION };
 
-enum { GROUP_WHAT, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_EXPERTS, GROUP_LORA, GROUP_REPORT, GROUP_CHECK, GROUP_HELP, GROUP_HIDDEN };
+enum { GROUP_WHAT, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_EXPERTS, GROUP_LORA, GROUP_REPORT, GROUP_CHECK,
+       GROUP_HELP, GROUP_HIDDEN };
 static const char *const group_titles[] = {
     "What to do", "The conversation", "The answer", "The machine",
     "Experts between CPU and GPU (no bit of an answer depends on these)",
@@ -26,12 +27,12 @@ struct opt {
     char        letter;              /* 0: none */
     const char *name;
     enum kind   kind;
-    const char *arg;                 /* what the help calls the value; for CHOICE the choices, with | between. A WHOLE that
-                                        begins with auto| takes "auto" as UNSET */
+    const char *arg;                 /* what the help calls the value; for CHOICE the choices, with | between. A
+                                        WHOLE that begins with auto| takes "auto" as UNSET */
     size_t      at;                  /* offset in struct settings */
     double      min, max;            /* WHOLE, REAL */
-    const char *env;                 /* NULL: none. Those of PFMOE_POSTFETCH_ and PFMOE_EXPERT_TRACE_ are also heard with
-                                        LLAMA_ in the place of PFMOE_ */
+    const char *env;                 /* NULL: none. Those of PFMOE_POSTFETCH_ and PFMOE_EXPERT_TRACE_ are also heard
+                                        with LLAMA_ in the place of PFMOE_ */
     bool        live;                /* may be changed with /set */
     const char *help;
 };
@@ -43,11 +44,13 @@ static const struct opt table[] = {
     { GROUP_WHAT, 'm', "model", TEXT, "FILE", AT(model), 0, 0, "PFMOE_MODEL", false,
       "the GGUF file to run (of a split model the first); without it the bundled model" },
     { GROUP_WHAT, 'p', "prompt", TEXT, "TEXT", AT(prompt), 0, 0, NULL, false,
-      "answer TEXT and end: the answer alone goes to standard output. TEXT is a user's message, put through the model's "
-      "chat template where it has one" },
+      "answer TEXT and end: the answer alone goes to standard output. TEXT is a user's message, put through the "
+      "model's chat template where it has one" },
     { GROUP_WHAT, 'f', "file", TEXT, "FILE", AT(file), 0, 0, NULL, false,
-      "as -p, the text being in FILE (- is standard input). Standard input that is no terminal is read without a flag too" },
-    { GROUP_WHAT, 0, "raw", FLAG, NULL, AT(raw), 0, 0, NULL, false, "complete the text as it is, without a chat template" },
+      "as -p, the text being in FILE (- is standard input). Standard input that is no terminal is read without a "
+      "flag too" },
+    { GROUP_WHAT, 0, "raw", FLAG, NULL, AT(raw), 0, 0, NULL, false,
+      "complete the text as it is, without a chat template" },
     { GROUP_WHAT, 0, "info", TEXT, "FILE", AT(info), 0, 0, NULL, false,
       "print what a GGUF file holds and what running it would take" },
     { GROUP_WHAT, 0, "verify", FLAG, NULL, AT(verify), 0, 0, NULL, false, "with --info: read and check every weight" },
@@ -62,23 +65,30 @@ static const struct opt table[] = {
     { GROUP_TALK, 0, "no-think", FLAG, NULL, AT(no_think), 0, 0, NULL, false,
       "ask the template to leave reasoning out, where it can" },
 
-    { GROUP_ANSWER, 'n', "tokens", WHOLE, "N", AT(n_predict), 0, INT32_MAX, NULL, true, "end after N tokens (default: no limit)" },
+    { GROUP_ANSWER, 'n', "tokens", WHOLE, "N", AT(n_predict), 0, INT32_MAX, NULL, true,
+      "end after N tokens (default: no limit)" },
     { GROUP_ANSWER, 0, "stop", STOPS, "STRING", AT(stops), 0, 0, NULL, false,
       "end before STRING would appear in the answer; may be given up to 16 times" },
-    { GROUP_ANSWER, 0, "ignore-eos", FLAG, NULL, AT(ignore_eos), 0, 0, NULL, false, "go on after the model's end-of-answer token" },
-    { GROUP_ANSWER, 0, "temp", REAL, "T", AT(temp), 0, 100, NULL, true, "temperature; 0 always takes the likeliest token" },
-    { GROUP_ANSWER, 0, "top-k", WHOLE, "N", AT(top_k), 0, INT32_MAX, NULL, true, "choose among the N likeliest tokens; 0: all" },
-    { GROUP_ANSWER, 0, "top-p", REAL, "P", AT(top_p), 0, 1, NULL, true, "choose among the likeliest that make up the share P; 1: all" },
+    { GROUP_ANSWER, 0, "ignore-eos", FLAG, NULL, AT(ignore_eos), 0, 0, NULL, false,
+      "go on after the model's end-of-answer token" },
+    { GROUP_ANSWER, 0, "temp", REAL, "T", AT(temp), 0, 100, NULL, true,
+      "temperature; 0 always takes the likeliest token" },
+    { GROUP_ANSWER, 0, "top-k", WHOLE, "N", AT(top_k), 0, INT32_MAX, NULL, true,
+      "choose among the N likeliest tokens; 0: all" },
+    { GROUP_ANSWER, 0, "top-p", REAL, "P", AT(top_p), 0, 1, NULL, true,
+      "choose among the likeliest that make up the share P; 1: all" },
     { GROUP_ANSWER, 0, "min-p", REAL, "P", AT(min_p), 0, 1, NULL, true,
       "leave out tokens less likely than P times the likeliest; 0: none" },
-    { GROUP_ANSWER, 0, "repeat-penalty", REAL, "X", AT(repeat_penalty), 0.01, 100, NULL, true, "weaken tokens already there; 1: off" },
+    { GROUP_ANSWER, 0, "repeat-penalty", REAL, "X", AT(repeat_penalty), 0.01, 100, NULL, true,
+      "weaken tokens already there; 1: off" },
     { GROUP_ANSWER, 0, "presence-penalty", REAL, "X", AT(presence_penalty), -100, 100, NULL, true,
       "subtract X from tokens already there; 0: off" },
     { GROUP_ANSWER, 0, "frequency-penalty", REAL, "X", AT(frequency_penalty), -100, 100, NULL, true,
       "subtract X for each time a token is there; 0: off" },
     { GROUP_ANSWER, 0, "penalty-last-n", WHOLE, "N", AT(penalty_last_n), -1, INT32_MAX, NULL, true,
       "how many tokens back penalties look (default 64; -1: to the start)" },
-    { GROUP_ANSWER, 0, "seed", WHOLE, "N", AT(seed), 0, 9e15, NULL, true, "same seed, same answer (default: another every time)" },
+    { GROUP_ANSWER, 0, "seed", WHOLE, "N", AT(seed), 0, 9e15, NULL, true,
+      "same seed, same answer (default: another every time)" },
 
     { GROUP_MACHINE, 'c', "ctx", WHOLE, "N", AT(n_ctx), 1, 1 << 30, "PFMOE_CTX", false,
       "context in tokens (default: the model's own, at most 8192)" },
@@ -100,7 +110,8 @@ static const struct opt table[] = {
       "with --plan: how fast main memory is read (default: it is measured)" },
     { GROUP_MACHINE, 0, "drive-gb-s", REAL, "X", AT(disk_gb_s), 0, 1e5, NULL, false,
       "with --plan: how fast the drive is read (default: it is measured on the model's file)" },
-    { GROUP_MACHINE, 0, "kv", CHOICE, "f16|f32|q8_0", AT(kv), 0, 0, "PFMOE_KV", false, "type of keys and values in memory (default f16)" },
+    { GROUP_MACHINE, 0, "kv", CHOICE, "f16|f32|q8_0", AT(kv), 0, 0, "PFMOE_KV", false,
+      "type of keys and values in memory (default f16)" },
     { GROUP_MACHINE, 0, "isa", CHOICE, "scalar|avx2|avx512|vnni", AT(isa), 0, 0, "PFMOE_ISA", false,
       "use no instructions above this level, to look for a fault; all levels give the same bits" },
 
@@ -111,14 +122,15 @@ static const struct opt table[] = {
     { GROUP_EXPERTS, 0, "postfetch-block-on-miss", CHOICE, "auto|0|1", AT(block_on_miss), 0, 0,
       "PFMOE_POSTFETCH_BLOCK_ON_MISS", false,
       "when a matrix has not arrived: 1 wait for it, 0 let the CPU go on, auto what takes less time (default)" },
-    { GROUP_EXPERTS, 0, "postfetch-max-transfers", WHOLE, "N", AT(max_transfers), 1, 1024, "PFMOE_POSTFETCH_MAX_TRANSFERS", false,
-      "transfers under way at once (default 8)" },
-    { GROUP_EXPERTS, 0, "postfetch-scratchpad-mb", WHOLE, "N", AT(scratchpad_mb), 0, 1 << 20, "PFMOE_POSTFETCH_SCRATCHPAD_MB",
-      false, "GPU memory for transfers, in MB of 1e6 bytes (default 0: sized from the model)" },
+    { GROUP_EXPERTS, 0, "postfetch-max-transfers", WHOLE, "N", AT(max_transfers), 1, 1024,
+      "PFMOE_POSTFETCH_MAX_TRANSFERS", false, "transfers under way at once (default 8)" },
+    { GROUP_EXPERTS, 0, "postfetch-scratchpad-mb", WHOLE, "N", AT(scratchpad_mb), 0, 1 << 20,
+      "PFMOE_POSTFETCH_SCRATCHPAD_MB", false,
+      "GPU memory for transfers, in MB of 1e6 bytes (default 0: sized from the model)" },
     { GROUP_EXPERTS, 0, "postfetch-dedicated-streams", CHOICE, "0|1", AT(dedicated_streams), 0, 0,
       "PFMOE_POSTFETCH_USE_DEDICATED_STREAMS", false, "0: copies and computing take turns on one stream (default 1)" },
-    { GROUP_EXPERTS, 0, "postfetch-cpu-limit", WHOLE, "auto|N", AT(cpu_limit), 0, 1 << 16, "PFMOE_POSTFETCH_CPU_LIMIT", false,
-      "experts of a layer whose gate and up the CPU takes, the rest going to the GPU (default auto)" },
+    { GROUP_EXPERTS, 0, "postfetch-cpu-limit", WHOLE, "auto|N", AT(cpu_limit), 0, 1 << 16, "PFMOE_POSTFETCH_CPU_LIMIT",
+      false, "experts of a layer whose gate and up the CPU takes, the rest going to the GPU (default auto)" },
     { GROUP_EXPERTS, 0, "postfetch-debug", CHOICE, "0|1", AT(postfetch_debug), 0, 0, "PFMOE_POSTFETCH_DEBUG", false,
       "a line on standard error for each transfer (default 0)" },
 
@@ -129,29 +141,36 @@ static const struct opt table[] = {
       "at the end print speed, hits of every tier, transfers and what limited them" },
     { GROUP_REPORT, 0, "routing", TEXT, "TRACE", AT(report.routing), 0, 0, NULL, false,
       "take the picks and weights of a recorded trace instead of the router's, token by token: for measurements" },
-    { GROUP_REPORT, 0, "expert-trace-stats", CHOICE, "0|1", AT(report.trace_stats), 0, 0, "PFMOE_EXPERT_TRACE_STATS", false,
-      "at the end print a table of which experts each layer picked (default 0)" },
-    { GROUP_REPORT, 0, "expert-trace-output", TRACE_FILE, "FILE", AT(report.trace_output), 0, 0, "PFMOE_EXPERT_TRACE_OUTPUT", false,
-      "write it to FILE; the name's ending says how: .json or .csv (counts), .svg (a heat map), .trace (every pick, for --routing)" },
-    { GROUP_REPORT, 0, "expert-trace-logging", CHOICE, "0|1", AT(report.trace_logging), 0, 0, "PFMOE_EXPERT_TRACE_LOGGING", false,
-      "print the picks of every token and layer (default 0)" },
-    { GROUP_REPORT, 0, "expert-trace-verbose", CHOICE, "0|1", AT(report.trace_verbose), 0, 0, "PFMOE_EXPERT_TRACE_VERBOSE", false,
+    { GROUP_REPORT, 0, "expert-trace-stats", CHOICE, "0|1", AT(report.trace_stats), 0, 0, "PFMOE_EXPERT_TRACE_STATS",
+      false, "at the end print a table of which experts each layer picked (default 0)" },
+    { GROUP_REPORT, 0, "expert-trace-output", TRACE_FILE, "FILE", AT(report.trace_output), 0, 0,
+      "PFMOE_EXPERT_TRACE_OUTPUT", false,
+      "write it to FILE; the name's ending says how: .json or .csv (counts), .svg (a heat map), .trace (every pick, "
+      "for --routing)" },
+    { GROUP_REPORT, 0, "expert-trace-logging", CHOICE, "0|1", AT(report.trace_logging), 0, 0,
+      "PFMOE_EXPERT_TRACE_LOGGING", false, "print the picks of every token and layer (default 0)" },
+    { GROUP_REPORT, 0, "expert-trace-verbose", CHOICE, "0|1", AT(report.trace_verbose), 0, 0,
+      "PFMOE_EXPERT_TRACE_VERBOSE", false,
       "and the range of every stage's values; the CPU computes the experts then (default 0)" },
     { GROUP_REPORT, 0, "timeline", TEXT, "FILE", AT(report.timeline), 0, 0, "PFMOE_TIMELINE", false,
-      "at the end write to FILE what each part of the machine was at, layer by layer, for chrome://tracing or Perfetto" },
+      "at the end write to FILE what each part of the machine was at, layer by layer, for chrome://tracing or "
+      "Perfetto" },
 
     { GROUP_CHECK, 0, "score", TEXT, "TOKENS", AT(score), 0, 0, NULL, false,
       "evaluate the token ids in the file TOKENS, separated by commas or blanks; no tokenizer is needed" },
     { GROUP_CHECK, 0, "logits", TEXT, "OUT", AT(logits), 0, 0, NULL, false,
       "with --score: where the logits of every position go, as little-endian float32 without a header" },
     { GROUP_CHECK, 0, "step", FLAG, NULL, AT(step), 0, 0, NULL, false, "with --score: one token at a time" },
-    { GROUP_CHECK, 0, "chunk", CHUNKS, "N[,N...]", AT(chunks), 0, 0, NULL, false, "with --score: chunks of these sizes in turn" },
+    { GROUP_CHECK, 0, "chunk", CHUNKS, "N[,N...]", AT(chunks), 0, 0, NULL, false,
+      "with --score: chunks of these sizes in turn" },
     { GROUP_CHECK, 0, "tokenize", TEXT, "FILE", AT(tokenize), 0, 0, NULL, false,
       "with -m: the ids of each line's text or hex; a JSON object a line, in and out" },
-    { GROUP_CHECK, 0, "detokenize", TEXT, "FILE", AT(detokenize), 0, 0, NULL, false, "with -m: the bytes of each line's ids" },
+    { GROUP_CHECK, 0, "detokenize", TEXT, "FILE", AT(detokenize), 0, 0, NULL, false,
+      "with -m: the bytes of each line's ids" },
     { GROUP_CHECK, 0, "splits", TEXT, "PRE FILE", AT(splits), 0, 0, NULL, false,
       "cut each line's text as the pre-tokenizer PRE does; no model is needed" },
-    { GROUP_CHECK, 0, "render", TEXT, "FILE", AT(render), 0, 0, NULL, false, "render chat templates over the contexts in FILE" },
+    { GROUP_CHECK, 0, "render", TEXT, "FILE", AT(render), 0, 0, NULL, false,
+      "render chat templates over the contexts in FILE" },
 
     { GROUP_HELP, 'h', "help", ACTION, NULL, ACT_HELP, 0, 0, NULL, false, "print this and end" },
     { GROUP_HELP, 0, "version", ACTION, NULL, ACT_VERSION, 0, 0, NULL, false, "print the version and end" },
@@ -169,7 +188,7 @@ static void defaults(struct settings *s)
     };
 }
 
-/* ---- Values ------------------------------------------------------------------------------------------------------- */
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
 
 static char why_not[256];
 
@@ -192,7 +211,8 @@ static bool parse_whole(const struct opt *o, const char *value, int64_t *out)
     errno = 0;
     long long v = strtoll(value, &end, 10);
     if (end == value || *end || errno || (double)v < o->min || (double)v > o->max)
-        return refuse(may_be_auto ? "auto or a whole number from %.0f to %.0f" : "a whole number from %.0f to %.0f", o, value);
+        return refuse(may_be_auto ? "auto or a whole number from %.0f to %.0f" : "a whole number from %.0f to %.0f", o,
+                      value);
     *out = v;
     return true;
 }
@@ -240,10 +260,11 @@ static bool parse_lora(const char *value, struct lora_list *out)
     double scale = equals ? strtod(equals + 1, &end) : 1;
     bool has_scale = equals && end != equals + 1 && !*end;
     if (out->n == MAX_LORAS || !*value || (has_scale && (equals == value || !isfinite(scale)))) {
-        snprintf(why_not, sizeof why_not, "\"%.80s\" is not FILE or FILE=SCALE, or there are more than %d", value, MAX_LORAS);
+        snprintf(why_not, sizeof why_not, "\"%.80s\" is not FILE or FILE=SCALE, or there are more than %d", value,
+                 MAX_LORAS);
         return false;
     }
-    out->v[out->n].path = has_scale ? strndup(value, (size_t)(equals - value)) : value;      /* for the program's life */
+    out->v[out->n].path = has_scale ? strndup(value, (size_t)(equals - value)) : value;    /* for the program's life */
     out->v[out->n].scale = has_scale ? (float)scale : 1;
     return out->v[out->n++].path != NULL;
 }
@@ -255,7 +276,8 @@ static bool parse_chunks(const char *value, struct chunk_list *out)
         char *end;
         long v = strtol(p, &end, 10);
         if (end == p || (*end && *end != ',') || v < 1 || v > INT32_MAX || out->n == MAX_CHUNKS) {
-            snprintf(why_not, sizeof why_not, "\"%.80s\" is not a list of 1 to %d whole numbers from 1 on", value, MAX_CHUNKS);
+            snprintf(why_not, sizeof why_not, "\"%.80s\" is not a list of 1 to %d whole numbers from 1 on", value,
+                     MAX_CHUNKS);
             return false;
         }
         out->v[out->n++] = (int)v;
@@ -268,7 +290,8 @@ static bool parse_chunks(const char *value, struct chunk_list *out)
 static bool parse_stop(const char *value, struct stop_list *out)
 {
     if (!*value || out->n == MAX_STOPS) {
-        snprintf(why_not, sizeof why_not, *value ? "there are more than %d" : "a stop string cannot be empty", MAX_STOPS);
+        snprintf(why_not, sizeof why_not, *value ? "there are more than %d" : "a stop string cannot be empty",
+                 MAX_STOPS);
         return false;
     }
     out->v[out->n++] = value;
@@ -317,7 +340,7 @@ void opts_list(const struct settings *s, struct buf *out)
     }
 }
 
-/* ---- Help --------------------------------------------------------------------------------------------------------- */
+/* ---- Help -------------------------------------------------------------------------------------------------------- */
 
 /* The other name of a variable, into out; "" if it has none. */
 static void alias_of(const char *env, char *out, size_t cap)
@@ -381,7 +404,8 @@ static void print_help(void)
         print_group(g);
     puts("\nA name in brackets is an environment variable that sets the same; the flag wins. PFMOE_POSTFETCH_ and\n"
          "PFMOE_EXPERT_TRACE_ may be written with LLAMA_ in the place of PFMOE_ too.\n"
-         "Sampling that nobody sets is what the model's file recommends, else temp 0.8, top-k 40, top-p 0.95, min-p 0.05.\n"
+         "Sampling that nobody sets is what the model's file recommends, else temp 0.8, top-k 40, top-p 0.95, "
+         "min-p 0.05.\n"
          "Exit status: 0 done, 1 failed, 2 wrong usage.");
 }
 
@@ -440,7 +464,7 @@ static void act(size_t what)
     exit(EXIT_DONE);
 }
 
-/* ---- Reading the command line ------------------------------------------------------------------------------------- */
+/* ---- Reading the command line ------------------------------------------------------------------------------------ */
 
 static void read_variable(struct settings *s, const struct opt *o, const char *name)
 {
@@ -478,7 +502,8 @@ static const struct opt *by_code(int code)
 static void check_together(const struct settings *s)
 {
     const struct { const char *flag, *value; } modes[] = {
-        { "--info", s->info },         { "--score", s->score },   { "--tokenize", s->tokenize }, { "--detokenize", s->detokenize },
+        { "--info", s->info },         { "--score", s->score },   { "--tokenize", s->tokenize },
+        { "--detokenize", s->detokenize },
         { "--splits", s->splits },     { "--render", s->render }, { "-p", s->prompt },           { "-f", s->file },
     };
     const char *first = NULL;
@@ -535,7 +560,7 @@ void opts_read(struct settings *s, int argc, char **argv)
     check_together(s);
 }
 
-/* ---- What the bench shares ---------------------------------------------------------------------------------------- */
+/* ---- What the bench shares --------------------------------------------------------------------------------------- */
 
 static const struct opt *shared_row(int i)
 {

@@ -62,14 +62,16 @@ enum { CHOSE_AUTO, CHOSE_0, CHOSE_1 };      /* of auto|0|1; of 0|1 the index is 
 /* Reads the environment and the command line. --help, --version and the like, and mistakes, end the program. */
 void opts_read(struct settings *s, int argc, char **argv);
 
-/* Sets what a running chat may change. False: *why (never NULL) says why not; it is static or lives until the next call. */
+/* Sets what a running chat may change. False: *why (never NULL) says why not; it is static or
+ * lives until the next call. */
 bool opts_set(struct settings *s, const char *name, const char *value, const char **why);
 
 /* Appends a line "name  value  meaning" for everything that opts_set takes. */
 void opts_list(const struct settings *s, struct buf *out);
 
-/* What the bench shares: the rows about experts, adapters and reports, i = 0, 1, ..: name and argument (NULL: none); false past the
- * last. begin sets defaults and reads the environment; set is as opts_set; model copies the values into o. */
+/* What the bench shares: the rows about experts, adapters and reports, i = 0, 1, ..: name and argument
+ * (NULL: none); false past the last. begin sets defaults and reads the environment; set is as opts_set;
+ * model copies the values into o. */
 bool opts_shared(int i, const char **name, const char **arg);
 void opts_shared_begin(struct settings *s);
 bool opts_shared_set(struct settings *s, int i, const char *value, const char **why);

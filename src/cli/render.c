@@ -81,7 +81,8 @@ static void render_cases(struct json root)
         buf_clear(&tmpl);
         json_string(context, &name);
         json_string(json_get(v, "template"), &tmpl);
-        render_one(&tmpl, json_is(context, '"') ? json_get(contexts, buf_text(&name)) : context, parse_now(json_get(root, "now")));
+        render_one(&tmpl, json_is(context, '"') ? json_get(contexts, buf_text(&name)) : context,
+                   parse_now(json_get(root, "now")));
     }
     buf_free(&name);
     buf_free(&tmpl);

@@ -30,7 +30,7 @@ struct chat {
     bool     leave;
 };
 
-/* ---- Showing ------------------------------------------------------------------------------------------------------ */
+/* ---- Showing ----------------------------------------------------------------------------------------------------- */
 
 /* Between reasoning and answer: style where there is colour, else words. */
 static void begin_part(struct chat *c, enum part part)
@@ -67,7 +67,7 @@ static void end_answer(struct chat *c)
         note("(stopped; Ctrl-C once more leaves)");
 }
 
-/* ---- Answering ---------------------------------------------------------------------------------------------------- */
+/* ---- Answering --------------------------------------------------------------------------------------------------- */
 
 /* The prompt for the conversation as it stands. When it leaves too little room for an answer, the oldest turns are left
  * out. False, after saying why, if that does not help. */
@@ -129,7 +129,7 @@ static bool answer(struct chat *c)
     return ok;
 }
 
-/* ---- Commands ----------------------------------------------------------------------------------------------------- */
+/* ---- Commands ---------------------------------------------------------------------------------------------------- */
 
 static void cmd_help(struct chat *c, char *arg);
 
@@ -160,16 +160,18 @@ static void cmd_stats(struct chat *c, char *arg)
     (void)arg;
     pf_stats_get(c->e.m, &st);
     note("model     %s, %s, %s, %d threads", info->name, info->architecture, info->isa, info->n_threads);
-    note("context   %" PRId64 " of %" PRId64 " tokens, %zu messages", pf_session_pos(c->e.session), pf_session_n_ctx(c->e.session),
-         c->convo.n);
+    note("context   %" PRId64 " of %" PRId64 " tokens, %zu messages", pf_session_pos(c->e.session),
+         pf_session_n_ctx(c->e.session), c->convo.n);
     if (c->answered) {
         note("prompt    %zu tokens, %zu of them known from before, %.1f tok/s", o->n_prompt, o->n_reused,
              per_second(o->n_prompt - o->n_reused, o->prompt_seconds));
-        note("answer    %zu tokens, %.1f tok/s, seed %" PRIu64, o->n_answer, per_second(o->n_answer, o->answer_seconds), c->e.seed);
+        note("answer    %zu tokens, %.1f tok/s, seed %" PRIu64, o->n_answer, per_second(o->n_answer, o->answer_seconds),
+             c->e.seed);
     }
     if (st.step_ns)
-        note("in all    %" PRIu64 " tokens in %.1f s, %.1f GB of weights read, %.1f GB/s", st.n_tokens, (double)st.step_ns * 1e-9,
-             (double)st.weight_bytes_read * 1e-9, (double)st.weight_bytes_read / (double)st.step_ns);
+        note("in all    %" PRIu64 " tokens in %.1f s, %.1f GB of weights read, %.1f GB/s", st.n_tokens,
+             (double)st.step_ns * 1e-9, (double)st.weight_bytes_read * 1e-9,
+             (double)st.weight_bytes_read / (double)st.step_ns);
 }
 
 static void cmd_save(struct chat *c, char *arg)
@@ -290,8 +292,8 @@ static void cmd_help(struct chat *c, char *arg)
     (void)arg;
     for (int i = 0; i < N_COMMANDS; i++)
         note("  /%s %-*s  %s", commands[i].name, 18 - (int)strlen(commands[i].name), commands[i].arg, commands[i].help);
-    note("A line that ends in \\ goes on in the next; \"\"\" begins and ends a message of many lines; pasted lines are one\n"
-         "message. Ctrl-C stops an answer.");
+    note("A line that ends in \\ goes on in the next; \"\"\" begins and ends a message of many lines; "
+         "pasted lines are one\nmessage. Ctrl-C stops an answer.");
 }
 
 /* line: "/name argument". */
@@ -310,7 +312,7 @@ static void run_command(struct chat *c, char *line)
     complain("there is no command %.*s; /help lists them", (int)n + 1, line);
 }
 
-/* ---- Reading a message -------------------------------------------------------------------------------------------- */
+/* ---- Reading a message ------------------------------------------------------------------------------------------- */
 
 static const char quotes[] = "\"\"\"";
 
@@ -369,7 +371,7 @@ static void take_interrupt(struct chat *c)
         note("(Ctrl-C once more, Ctrl-D or /quit leaves)");
 }
 
-/* ---- The chat ----------------------------------------------------------------------------------------------------- */
+/* ---- The chat ---------------------------------------------------------------------------------------------------- */
 
 static void need_template(const struct engine *e)
 {
@@ -378,8 +380,10 @@ static void need_template(const struct engine *e)
         return;
     for (int i = 0; pf_chat_builtin(i); i++)
         buf_printf(&names, "%s%s", i ? ", " : "", pf_chat_builtin(i));
-    die(EXIT_FAILED, "%s has no chat template that works: choose one with --template (%s, or a file), or complete a text "
-        "with --raw -p TEXT", load_path(e->s), buf_text(&names));
+    die(EXIT_FAILED,
+        "%s has no chat template that works: choose one with --template (%s, or a file), or complete a text "
+        "with --raw -p TEXT",
+        load_path(e->s), buf_text(&names));
 }
 
 int mode_chat(const struct settings *s)
@@ -391,8 +395,8 @@ int mode_chat(const struct settings *s)
     convo_system(&c.convo, s->system);
     line_open();
     const struct pf_model_info *info = pf_model_info(c.e.m);
-    note("%s (%s), context %" PRId64 ". /help lists the commands.", info->name[0] ? info->name : load_path(s), info->architecture,
-         pf_session_n_ctx(c.e.session));
+    note("%s (%s), context %" PRId64 ". /help lists the commands.", info->name[0] ? info->name : load_path(s),
+         info->architecture, pf_session_n_ctx(c.e.session));
     while (!c.leave) {
         enum line_result r = read_message(&message);
         if (r == LINE_TEXT)

@@ -12,7 +12,7 @@ static const struct { const char *open, *close; } pairs[] = {
 };
 enum { N_PAIRS = sizeof pairs / sizeof *pairs };
 
-/* ---- Whole characters, made harmless ------------------------------------------------------------------------------ */
+/* ---- Whole characters, made harmless ----------------------------------------------------------------------------- */
 
 /* Whether the sequence at s could do something to a terminal: controls but newline and tab. */
 static bool is_control(const char *s, size_t n)
@@ -38,7 +38,7 @@ static void show(struct reply *r, enum part part, const char *text, size_t n)
     buf_free(&clean);
 }
 
-/* ---- Stop strings ------------------------------------------------------------------------------------------------- */
+/* ---- Stop strings ------------------------------------------------------------------------------------------------ */
 
 /* Length of the longest end of text that is a proper beginning of mark. */
 static size_t overlap(const char *text, size_t n, const char *mark)
@@ -103,7 +103,7 @@ static void flush_part(struct reply *r, enum part part)
     buf_clear(&r->held[part]);
 }
 
-/* ---- Which part --------------------------------------------------------------------------------------------------- */
+/* ---- Which part -------------------------------------------------------------------------------------------------- */
 
 static void enter(struct reply *r, int state)
 {
@@ -180,7 +180,8 @@ static bool is_mark(const char *text, size_t n)
 /* Some vocabularies have harmony's marks as control tokens, others as tokens that render as text. */
 static bool is_harmony(const char *text, size_t n)
 {
-    static const char *const marks[] = { "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>" };
+    static const char *const marks[] = { "<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|end|>",
+                                         "<|return|>", "<|call|>" };
     for (size_t i = 0; i < sizeof marks / sizeof *marks; i++)
         if (is_token(text, n, marks[i]))
             return true;
@@ -202,7 +203,7 @@ static void control_token(struct reply *r, const char *text, size_t n)
     }
 }
 
-/* ---- The whole ---------------------------------------------------------------------------------------------------- */
+/* ---- The whole --------------------------------------------------------------------------------------------------- */
 
 /* Templates of some reasoning models end the prompt inside the reasoning. */
 static int open_pair(const struct buf *prompt)

@@ -3,9 +3,9 @@
  *
  *     bytes of a token -> which part are we in? -> (answer) stop strings -> whole characters, made harmless -> show
  *
- * Parts are told by <think> ... </think> (also when the prompt already ended inside), [THINK] ... [/THINK], and harmony's
- * channels, of which only "final" is the answer. Each stage holds back what may become a marker, a stop string or a
- * character, and nothing more. */
+ * Parts are told by <think> ... </think> (also when the prompt already ended inside), [THINK] ... [/THINK], and
+ * harmony's channels, of which only "final" is the answer. Each stage holds back what may become a marker, a stop
+ * string or a character, and nothing more. */
 #ifndef PF_CLI_REPLY_H
 #define PF_CLI_REPLY_H
 

@@ -15,7 +15,8 @@ enum form { FORM_NONE, FORM_JSON, FORM_CSV, FORM_SVG, FORM_TRACE };
 
 static enum form form_of(const char *path)
 {
-    static const char *const endings[] = { [FORM_JSON] = ".json", [FORM_CSV] = ".csv", [FORM_SVG] = ".svg", [FORM_TRACE] = ".trace" };
+    static const char *const endings[] = { [FORM_JSON] = ".json", [FORM_CSV] = ".csv", [FORM_SVG] = ".svg",
+                                           [FORM_TRACE] = ".trace" };
     const char *dot = path ? strrchr(path, '.') : NULL;
     for (int f = FORM_JSON; dot && f <= FORM_TRACE; f++)
         if (strcmp(dot, endings[f]) == 0)
@@ -34,7 +35,7 @@ void report_model_opts(const struct report *r, struct pf_model_opts *o)
     o->routing = r->routing;
 }
 
-/* ---- Lines for every pick ----------------------------------------------------------------------------------------- */
+/* ---- Lines for every pick ---------------------------------------------------------------------------------------- */
 
 /* Picks come first, their weights right after them: one line. */
 static void print_picks(const struct pf_stage_data *d)
@@ -52,8 +53,8 @@ static void print_picks(const struct pf_stage_data *d)
 
 static void print_stage(const struct pf_stage_data *d)
 {
-    static const char *const names[PF_N_STAGES] = { "logits", "probabilities", "scores", "picks", "weights", "gate", "up", "activation",
-                                                    "down", "sum" };
+    static const char *const names[PF_N_STAGES] = { "logits", "probabilities", "scores", "picks", "weights", "gate",
+                                                    "up", "activation", "down", "sum" };
     double squares = 0, least = INFINITY, most = -INFINITY;
     for (int i = 0; i < d->n; i++) {
         squares += (double)d->values[i] * (double)d->values[i];
@@ -92,7 +93,7 @@ bool report_begin(const struct report *r, pf_model *m, const char **why)
     return !*why_not;
 }
 
-/* ---- Statistics --------------------------------------------------------------------------------------------------- */
+/* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 static double share(uint64_t part, uint64_t whole)
 {
@@ -108,13 +109,15 @@ static void print_tiers(FILE *f, const struct pf_stats *s)
 {
     uint64_t wanted = s->slab_hits + s->slab_misses;
     if (s->vram_slots)
-        fprintf(f, "experts in VRAM     %.1f%% of those wanted, %.1f a token\n", share(s->vram_hits, s->vram_hits + wanted),
-                a_token(s->vram_hits, s));
+        fprintf(f, "experts in VRAM     %.1f%% of those wanted, %.1f a token\n",
+                share(s->vram_hits, s->vram_hits + wanted), a_token(s->vram_hits, s));
     if (s->vram_transit_bytes)
-        fprintf(f, "VRAM for experts    %.0f MB, room for %llu; %.0f MB for those on their way\n", (double)s->vram_slot_bytes * 1e-6,
-                (unsigned long long)s->vram_slots, (double)s->vram_transit_bytes * 1e-6);
+        fprintf(f, "VRAM for experts    %.0f MB, room for %llu; %.0f MB for those on their way\n",
+                (double)s->vram_slot_bytes * 1e-6, (unsigned long long)s->vram_slots,
+                (double)s->vram_transit_bytes * 1e-6);
     if (wanted)
-        fprintf(f, "experts in memory   %.1f%% of %llu that were looked for\n", share(s->slab_hits, wanted), (unsigned long long)wanted);
+        fprintf(f, "experts in memory   %.1f%% of %llu that were looked for\n", share(s->slab_hits, wanted),
+                (unsigned long long)wanted);
     if (s->disk_bytes_read)
         fprintf(f, "drive               %.2f GB read at %.2f GB/s, busy %.1f%% of the time, waited for %.1f%%\n",
                 (double)s->disk_bytes_read * 1e-9, (double)s->disk_bytes_read / (double)s->disk_busy_ns,
@@ -127,7 +130,8 @@ static void print_device(FILE *f, const struct pf_stats *s)
         fprintf(f, "transfers           %.1f a token, %.1f MB at %.1f GB/s, %.1f%% of their time hidden\n"
                    "fallbacks           %.2f%% of them\n",
                 a_token(s->n_transfers, s), a_token(s->transfer_bytes, s) * 1e-6,
-                (double)s->transfer_bytes / (double)(s->transfer_ns ? s->transfer_ns : 1), share(s->transfer_hidden_ns, s->transfer_ns),
+                (double)s->transfer_bytes / (double)(s->transfer_ns ? s->transfer_ns : 1),
+                share(s->transfer_hidden_ns, s->transfer_ns),
                 share(s->n_fallbacks, s->n_transfers));
     if (s->stream_bytes)
         fprintf(f, "prompts             %.2f GB of experts sent to the GPU\n", (double)s->stream_bytes * 1e-9);
@@ -136,8 +140,8 @@ static void print_device(FILE *f, const struct pf_stats *s)
     if (s->n_launches)
         fprintf(f, "launches            %.1f a token\n", a_token(s->n_launches, s));
     if (s->handoff_p95_ns)
-        fprintf(f, "hand-off            %.1f us (median), %.1f us (95th percentile)\n", (double)s->handoff_p50_ns * 1e-3,
-                (double)s->handoff_p95_ns * 1e-3);
+        fprintf(f, "hand-off            %.1f us (median), %.1f us (95th percentile)\n",
+                (double)s->handoff_p50_ns * 1e-3, (double)s->handoff_p95_ns * 1e-3);
     if (s->device_lost)
         fputs("the GPU was lost; the CPU went on from the last position that was whole\n", f);
 }
@@ -156,8 +160,8 @@ static void print_belady(const char *trace, const struct pf_stats *s)
     if (!s->slab_slots || pf_trace_replay(trace, (int64_t)s->slab_slots, rows, MAX_POLICIES, &n) < 0)
         return;
     const struct pf_replay *best = &rows[n < MAX_POLICIES ? n - 1 : MAX_POLICIES - 1];
-    fprintf(stderr, "best possible       %.1f%% in memory, with room for %llu experts\n", share(best->n_hits, best->n_uses),
-            (unsigned long long)best->n_slots);
+    fprintf(stderr, "best possible       %.1f%% in memory, with room for %llu experts\n",
+            share(best->n_hits, best->n_uses), (unsigned long long)best->n_slots);
 }
 
 static void print_stats(const struct report *r, pf_model *m, const struct report_limits *limits)
@@ -169,7 +173,8 @@ static void print_stats(const struct report *r, pf_model *m, const struct report
             seconds > 0 ? (double)s.n_tokens / seconds : 0);
     fprintf(stderr, "weights gone over   %.2f GB at %.2f GB/s", (double)s.weight_bytes_read * 1e-9, bytes_s * 1e-9);
     if (limits && limits->memory_bytes_s > 0)
-        fprintf(stderr, ", %.1f%% of the %.2f that memory gives", 100 * bytes_s / limits->memory_bytes_s, limits->memory_bytes_s * 1e-9);
+        fprintf(stderr, ", %.1f%% of the %.2f that memory gives", 100 * bytes_s / limits->memory_bytes_s,
+                limits->memory_bytes_s * 1e-9);
     putc('\n', stderr);
     if (limits && limits->tok_s > 0 && seconds > 0)
         fprintf(stderr, "roofline            %.2f tok/s, %.1f%% of it reached\n", limits->tok_s,
@@ -179,7 +184,7 @@ static void print_stats(const struct report *r, pf_model *m, const struct report
         print_belady(r->trace_output, &s);
 }
 
-/* ---- Files -------------------------------------------------------------------------------------------------------- */
+/* ---- Files ------------------------------------------------------------------------------------------------------- */
 
 static bool put(void *ctx, const void *data, size_t bytes)
 {
@@ -212,7 +217,8 @@ static bool fill_timeline(pf_model *m, const char *path, FILE *f)
 
 static bool fill_activity(pf_model *m, const char *path, FILE *f)
 {
-    static void (*const forms[])(const struct activity *, FILE *) = { [FORM_JSON] = activity_json, [FORM_CSV] = activity_csv,
+    static void (*const forms[])(const struct activity *, FILE *) = { [FORM_JSON] = activity_json,
+                                                                      [FORM_CSV] = activity_csv,
                                                                       [FORM_SVG] = activity_svg };
     struct activity a;
     bool ok = activity_read(&a, m);

@@ -1,5 +1,5 @@
-/* What a run tells of itself besides its answer: timeline, statistics, and where tokens went. Shared by pfmoe-run and the
- * bench; what is meant for the eye goes to standard error.
+/* What a run tells of itself besides its answer: timeline, statistics, and where tokens went. Shared by pfmoe-run and
+ * the bench; what is meant for the eye goes to standard error.
  *
  *     pf_model_opts <- report_model_opts -> open the model -> report_begin -> run -> report_end -> close the model
  *
@@ -36,7 +36,8 @@ bool report_end(const struct report *r, pf_model *m, const struct report_limits 
 /* Where experts were found, and what the GPU did with them: the lines of the page of statistics that are about that. */
 void report_experts(FILE *f, const struct pf_stats *s);
 
-/* How often experts were picked (activity.c): counts of every layer that has experts, into f; false on a failed write. */
+/* How often experts were picked (activity.c): counts of every layer that has experts, into f;
+ * false on a failed write. */
 struct activity {
     int       n_layers, n_experts;
     int      *layer;                     /* [n_layers] its number in the model */

@@ -1,4 +1,5 @@
-/* See term.h. The handlers touch only what is declared volatile or atomic here, and call only what signal handlers may. */
+/* See term.h. The handlers touch only what is declared volatile or atomic here, and call only
+ * what signal handlers may. */
 #define _GNU_SOURCE
 #include "term.h"
 
@@ -20,7 +21,7 @@ static _Atomic(pf_session *) watched;
 static atomic_int n_interrupts, interrupt_patience = 1;
 static int wake_pipe[2] = { -1, -1 };
 
-/* ---- Signals ------------------------------------------------------------------------------------------------------ */
+/* ---- Signals ----------------------------------------------------------------------------------------------------- */
 
 static void leave(const char *text, int status)
 {
@@ -94,7 +95,7 @@ void interrupt_forget(void)
     atomic_store(&n_interrupts, 0);
 }
 
-/* ---- Output ------------------------------------------------------------------------------------------------------- */
+/* ---- Output ------------------------------------------------------------------------------------------------------ */
 
 void term_init(void)
 {

@@ -165,9 +165,9 @@ static void sum_tensors(const struct shape *s, struct pf_file_info *out)
     qsort(out->types, (size_t)out->n_types, sizeof out->types[0], by_falling_bytes);
 }
 
-/* Hybrid models have layers that keep a state of fixed size in place of keys and values: a list of them, or every layer
- * that is not the last of its interval. Latent attention keeps one row for all heads, and a
- * key for its indexer, if it has one; compressed attention a key of each block, one more for an indexer of short blocks, and
+/* Hybrid models have layers that keep a state of fixed size in place of keys and values: a list of them, or every
+ * layer that is not the last of its interval. Latent attention keeps one row for all heads, and a key for its
+ * indexer, if it has one; compressed attention a key of each block, one more for an indexer of short blocks, and
  * of positions a window. */
 static uint64_t compressed_bytes_per_token(const struct shape *s, const struct pf_gguf_kv *ratios)
 {

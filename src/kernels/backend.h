@@ -3,9 +3,9 @@
  *
  * An operation takes a batch of rows (tokens). Activations are float32 matrices [rows][n] in the backend's own memory,
  * packed, first dimension contiguous; moe/ passes their addresses around and never looks inside. Weights are quantised
- * blocks exactly as they lie in the file, named by their host addresses; a backend that keeps copies of its own got them
- * through `place`. Operations run in the order they are called, perhaps later: what they leave is readable through `download`
- * alone, and what went wrong may be known only after `finish`.
+ * blocks exactly as they lie in the file, named by their host addresses; a backend that keeps copies of its own got
+ * them through `place`. Operations run in the order they are called, perhaps later: what they leave is readable through
+ * `download` alone, and what went wrong may be known only after `finish`.
  *
  * A backend is used by one thread at a time. After open it allocates nothing except through buf_alloc. Every operation
  * may fail with PF_ENUMERIC (an activation in front of a quantised product is not finite) or PF_EDEVICE. */
@@ -46,7 +46,8 @@ struct pf_expert_weight {
     uint64_t      row_bytes;
     const float  *scale;                  /* {n_expert} or NULL */
     const float  *bias;                   /* {n_out, n_expert} or NULL */
-    const struct pf_expert_lora *lora;    /* NULL: nothing is added. No device gets a model that has this and weigh_input */
+    const struct pf_expert_lora *lora;    /* NULL: nothing is added. No device gets a model that has this
+                                             and weigh_input */
 };
 
 /* Bytes of the matrix; of one expert's. */
@@ -60,7 +61,8 @@ static inline uint64_t pf_expert_weight_bytes(const struct pf_expert_weight *w)
     return w->row_bytes * (uint64_t)w->n_out;
 }
 
-/* What adapters add to an expert's y = W x, one after the other: scale * the expert's scale * b (a x); both of float types. */
+/* What adapters add to an expert's y = W x, one after the other:
+ * scale * the expert's scale * b (a x); both of float types. */
 struct pf_expert_lora {
     const struct pf_expert_lora *next;
     struct pf_expert_weight a, b;         /* {n_in, rank}, {rank, n_out} */
@@ -87,7 +89,8 @@ struct pf_routing {
 struct pf_route_op {
     const struct pf_routing *how;
     const float   *logits, *select_bias;  /* {n_expert} or NULL */
-    const int32_t *table, *ids;           /* NULL, or {n_used} picks for each token: row r's are those of token ids[r] */
+    const int32_t *table, *ids;           /* NULL, or {n_used} picks for each token: row r's are those
+                                             of token ids[r] */
     int            rows;
     int32_t       *picks;
     float         *weights;
@@ -108,9 +111,9 @@ struct pf_rope_op {
     bool         neox;
 };
 
-/* Keys and values of one layer: a ring of n_chunks chunks of PF_KV_CHUNK_POSITIONS positions, in which chunk c takes place
- * c % n_chunks. A ring as long as the context never comes round. In each place, head after head: rows of hd_k, hd_v elements
- * per position. v NULL: a position's value is the first hd_v elements of its key. */
+/* Keys and values of one layer: a ring of n_chunks chunks of PF_KV_CHUNK_POSITIONS positions, in which chunk c takes
+ * place c % n_chunks. A ring as long as the context never comes round. In each place, head after head: rows of hd_k,
+ * hd_v elements per position. v NULL: a position's value is the first hd_v elements of its key. */
 struct pf_kv_view {
     void           *k, *v;
     enum pf_kv_type type;
@@ -127,7 +130,8 @@ struct pf_kv_view {
 PF_UNIT_FN size_t pf_kv_row(const struct pf_kv_view *kv, int pos, int head)
 {
     int place = pos / PF_KV_CHUNK_POSITIONS % kv->n_chunks;
-    return ((size_t)place * (size_t)kv->n_kv_head + (size_t)head) * PF_KV_CHUNK_POSITIONS + (size_t)(pos % PF_KV_CHUNK_POSITIONS);
+    return ((size_t)place * (size_t)kv->n_kv_head + (size_t)head) * PF_KV_CHUNK_POSITIONS +
+           (size_t)(pos % PF_KV_CHUNK_POSITIONS);
 }
 
 /* Bytes of a row of n elements; of Q8_0, n is a multiple of 32. */
@@ -150,19 +154,20 @@ struct pf_attention_op {
     bool                     chunked;
     float                    scale;
     const float             *sinks, *row_scale;
-    const struct pf_kv_view *blocks;      /* NULL, or a key for each block of `ratio` positions, seen and folded after those
-                                             of kv: row r sees the blocks that end at or before it, (pos[r] + 1) / ratio.
-                                             Shaped as kv, v NULL in both */
+    const struct pf_kv_view *blocks;      /* NULL, or a key for each block of `ratio` positions, seen and folded
+                                             after those of kv: row r sees the blocks that end at or before it,
+                                             (pos[r] + 1) / ratio. Shaped as kv, v NULL in both */
     int                      ratio;
-    const int32_t           *chosen;      /* NULL, or [rows][max_chosen]: of the n keys that row r sees of kv, or of blocks
-                                             if there are any, only the first min(n, max_chosen) of these, which rise; no
-                                             window for those, v NULL */
+    const int32_t           *chosen;      /* NULL, or [rows][max_chosen]: of the n keys that row r sees of kv, or of
+                                             blocks if there are any, only the first min(n, max_chosen) of these,
+                                             which rise; no window for those, v NULL */
     int                      max_chosen;
 };
 
-/* chosen [rows][max_chosen]: of the n = (pos[r] + 1) / ratio keys that row r sees the max_chosen with the largest score, in
- * rising order; equal scores: the lower key; all of them, if there are no more. score(k) = sum over heads, by fmaf from 0,
- * of w(r, head) * max(dot(q(r, head), k), 0). q [rows][n_head * hd_k], w [rows][n_head]; kv has one head and no v. */
+/* chosen [rows][max_chosen]: of the n = (pos[r] + 1) / ratio keys that row r sees the max_chosen with the largest
+ * score, in rising order; equal scores: the lower key; all of them, if there are no more. score(k) = sum over
+ * heads, by fmaf from 0, of w(r, head) * max(dot(q(r, head), k), 0). q [rows][n_head * hd_k], w [rows][n_head]; kv
+ * has one head and no v. */
 struct pf_choose_op {
     const float             *q, *w;
     const struct pf_kv_view *kv;
@@ -201,13 +206,13 @@ struct pf_buf_copy {
 /* Positions become blocks of `ratio` neighbours, a row of n channels each (DeepSeek-V4): per channel a softmax over the
  * block's positions weighs their u,
  *     out[b] = sum over the positions p of block b of softmax(t)(p) * u(p),        t(p) = gate(p) + ape[p % ratio]
- * overlaps: u, gate and ape have 2 n channels; the first n of a position belong to the row of the block after its own, the
- * others to its own. The softmax runs: state [3][n] for the block that is not full yet and, if they overlap, [3][n] for the
- * one after it, holds m, z, a: the maximum of t so far, the sum of weights, the weighted sum of u; before NULL: nothing yet.
- * Per position and channel
+ * overlaps: u, gate and ape have 2 n channels; the first n of a position belong to the row of the block after its own,
+ * the others to its own. The softmax runs: state [3][n] for the block that is not full yet and, if they overlap, [3][n]
+ * for the one after it, holds m, z, a: the maximum of t so far, the sum of weights, the weighted sum of u; before NULL:
+ * nothing yet. Per position and channel
  *     M = max(m, t);  A = exp(m - M);  B = exp(t - M);  z = fmaf(z, A, B);  a = fmaf(a, A, B * u);  m = M
- * and a full block's out is a / z. out [n_out][n]: blocks pos[0] / ratio and those after it, zeros where they are not full;
- * n_out is at least the number of blocks that the rows touch. The rows' positions follow one another. */
+ * and a full block's out is a / z. out [n_out][n]: blocks pos[0] / ratio and those after it, zeros where they are not
+ * full; n_out is at least the number of blocks that the rows touch. The rows' positions follow one another. */
 struct pf_compress_op {
     const float   *u, *gate, *ape;        /* [rows][n or 2 n], the same, {n or 2 n, ratio} */
     const int32_t *pos;
@@ -222,8 +227,8 @@ struct pf_compress_op {
  *     y = fmaf(L, scale[k], base), k = 0 .. 2 for the three parts:
  *     read  {S}      sigmoid(y) + eps
  *     write {S}      2 sigmoid(y)
- *     mix   {S, S}   [from][to]: softmax(y) over `to`, + eps; then divided by (its sum over `from`) + eps; then rounds - 1
- *                    times by (sum over `to`) + eps and by (sum over `from`) + eps
+ *     mix   {S, S}   [from][to]: softmax(y) over `to`, + eps; then divided by (its sum over `from`) + eps; then
+ *                    rounds - 1 times by (sum over `to`) + eps and by (sum over `from`) + eps
  * n_weights S: the first part only. Sums start at their first term and rise. */
 enum { PF_MAX_STREAMS = 4 };
 struct pf_mix_op {
@@ -233,8 +238,8 @@ struct pf_mix_op {
     float        eps;
 };
 
-/* x [rows][n_streams][n], y [rows][n], weights of a pf_mix_op. Reading: y = 0, then fmaf(read[i], x[i], y) with i rising.
- * Writing: x'[to] = write[to] * y, then fmaf(mix[from][to], x[from], x'[to]) with from rising. */
+/* x [rows][n_streams][n], y [rows][n], weights of a pf_mix_op. Reading: y = 0, then fmaf(read[i], x[i], y) with i
+ * rising. Writing: x'[to] = write[to] * y, then fmaf(mix[from][to], x[from], x'[to]) with from rising. */
 struct pf_streams_op {
     float       *x, *y;
     const float *weights;
@@ -306,11 +311,12 @@ struct pf_experts_op {
     const float   *weights;
     const float   *x;                     /* [rows][gate->n_in] */
     float         *y;
-    float         *pick_act, *pick_y;     /* [rows * n_used][n_ff], [rows * n_used][n_out]: where experts_halves puts what picks give */
+    float         *pick_act, *pick_y;     /* [rows * n_used][n_ff], [rows * n_used][n_out]: where experts_halves puts
+                                             what picks give */
 };
 
-/* Work on some experts: gate, up and the activation of some, down products of some, whose gate and up belong to this or to earlier
- * work. `meanwhile`, if not NULL, is called once by the thread that asked, while others begin. */
+/* Work on some experts: gate, up and the activation of some, down products of some, whose gate and up belong to this or
+ * to earlier work. `meanwhile`, if not NULL, is called once by the thread that asked, while others begin. */
 struct pf_halves {
     const int *gate_up, *down;
     int        n_gate_up, n_down;
@@ -332,8 +338,8 @@ struct pf_backend_sizes {
     int64_t n_ctx;                        /* positions */
 };
 
-/* What makes two steps alike: all operations between begin and end would be the same ones with the same arguments, but for
- * what lies in memory and for how many positions exist. */
+/* What makes two steps alike: all operations between begin and end would be the same ones with the same arguments, but
+ * for what lies in memory and for how many positions exist. */
 struct pf_repeat {
     bool        once;                     /* no other step is like this one, and finish may be called within it */
     const void *buffers, *state;          /* of the session */
@@ -354,8 +360,8 @@ struct pf_tap {
 struct pf_backend {
     const struct pf_backend_ops *ops;
     uint64_t weight_bytes_read;           /* bytes of weights gone over since open, */
-    uint64_t n_launches;                  /* and kernels and copies given to a device: a replayed graph's one by one; outside of
-                                             graphs an operation counts as one */
+    uint64_t n_launches;                  /* and kernels and copies given to a device: a replayed graph's one by one;
+                                             outside of graphs an operation counts as one */
     const struct pf_tap *tap;             /* NULL: nobody watches. Of the CPU backend only; others do not look at it */
 };
 
@@ -364,25 +370,25 @@ struct pf_backend_ops {
     void        (*close)(pf_backend *b);
     const char *(*describe)(const pf_backend *b);         /* kernels in use: "avx512-vnni" */
 
-    /* From now on it notes in spans, which outlives it, when its parts were busy. NULL in a backend whose own thread notes nothing:
-     * what the host learns of it is noted there. */
+    /* From now on it notes in spans, which outlives it, when its parts were busy. NULL in a backend whose own thread
+     * notes nothing: what the host learns of it is noted there. */
     void        (*watch)(pf_backend *b, pf_spans *spans);
 
     /* Bytes of its own memory that may still be taken; NULL: it has none, and computes where the weights are. */
     uint64_t    (*room)(const pf_backend *b);
 
-    /* Makes [host, host + bytes) known to a backend that computes on copies; NULL: this one reads weights where they are.
-     * Small vectors that were never placed are copied when an operation first names them. */
+    /* Makes [host, host + bytes) known to a backend that computes on copies; NULL: this one reads weights where they
+     * are. Small vectors that were never placed are copied when an operation first names them. */
     pf_status (*place)(pf_backend *b, const void *host, size_t bytes);
 
-    /* Zeroed memory for activations and KV, page aligned, touched as it is used. shared: memory that the caller can read
-     * and write, for upload and download only. */
+    /* Zeroed memory for activations and KV, page aligned, touched as it is used. shared: memory that the caller can
+     * read and write, for upload and download only. */
     pf_status (*buf_alloc)(pf_backend *b, size_t bytes, bool shared, void **out);
     void      (*buf_free)(pf_backend *b, void *p, size_t bytes, bool shared);
     void      (*buf_copy)(pf_backend *b, const struct pf_buf_copy *c);
 
-    /* Between the caller's memory and the backend's, in turn with the operations. The caller's side must stay as it is until
-     * `finish`, which waits for everything and reports what failed since the last one. */
+    /* Between the caller's memory and the backend's, in turn with the operations. The caller's side must stay as it is
+     * until `finish`, which waits for everything and reports what failed since the last one. */
     pf_status (*upload)(pf_backend *b, void *to, const void *from, size_t bytes);
     pf_status (*download)(pf_backend *b, void *to, const void *from, size_t bytes);
     pf_status (*finish)(pf_backend *b);
@@ -391,8 +397,8 @@ struct pf_backend_ops {
     uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
     pf_status (*reserve)(pf_backend *b, const struct pf_backend_sizes *sizes);
 
-    /* Around the operations of a step. When begin says that it has replayed them, they must not be called. When end sets *again,
-     * they were only recorded, and there was no memory to keep that: the step is to be begun once more. */
+    /* Around the operations of a step. When begin says that it has replayed them, they must not be called. When end
+     * sets *again, they were only recorded, and there was no memory to keep that: the step is to be begun once more. */
     pf_status (*begin)(pf_backend *b, const struct pf_repeat *r, bool *replayed);
     pf_status (*end)(pf_backend *b, bool *again);
 
@@ -418,8 +424,8 @@ struct pf_backend_ops {
     pf_status (*route)(pf_backend *b, const struct pf_route_op *r);
     pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);
     pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);
-    pf_status (*compress)(pf_backend *b, const struct pf_compress_op *c);      /* NULL: cannot, and knows no blocks either */
-    pf_status (*mix)(pf_backend *b, const struct pf_mix_op *m);                /* NULL: knows nothing of several streams */
+    pf_status (*compress)(pf_backend *b, const struct pf_compress_op *c);      /* NULL: and knows no blocks */
+    pf_status (*mix)(pf_backend *b, const struct pf_mix_op *m);                /* NULL: knows of one stream */
     pf_status (*streams_read)(pf_backend *b, const struct pf_streams_op *s);
     pf_status (*streams_write)(pf_backend *b, const struct pf_streams_op *s);
     pf_status (*experts)(pf_backend *b, const struct pf_experts_op *e);
@@ -430,21 +436,22 @@ struct pf_backend_ops {
     pf_status (*experts_begin)(pf_backend *b, const struct pf_experts_op *e);
     pf_status (*experts_part)(pf_backend *b, const int *experts, int n);
     pf_status (*experts_end)(pf_backend *b);
-    /* The halves of experts_part, each picked expert's once. Activations and what down products give have gone to the op's
-     * pick_act and pick_y when this returns. NULL in a backend that cannot take its experts apart. */
+    /* The halves of experts_part, each picked expert's once. Activations and what down products give have gone to the
+     * op's pick_act and pick_y when this returns. NULL in a backend that cannot take its experts apart. */
     pf_status (*experts_halves)(pf_backend *b, const struct pf_halves *h);
 
     /* Experts are wanted every few microseconds of a device's step: be awake. NULL: needs no telling. */
     void      (*alert)(pf_backend *b, bool on);
 
-    const struct pf_share_ops *share;     /* NULL: this backend does not share a layer's experts with another (share.h) */
+    const struct pf_share_ops *share;     /* NULL: this backend does not share a layer's experts with
+                                             another (share.h) */
 };
 
 /* The CPU backend on n_threads threads, with the best kernels that isa_mask (PF_ISA_) and the CPU allow. */
 pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask);
 
-/* A backend on GPU number `device`, which may take up to vram_bytes of its memory (0: what is free). PF_EDEVICE: there is no
- * such GPU, or no driver, or pfmoe was built without CUDA. */
+/* A backend on GPU number `device`, which may take up to vram_bytes of its memory (0: what is free). PF_EDEVICE: there
+ * is no such GPU, or no driver, or pfmoe was built without CUDA. */
 pf_status pf_backend_cuda_open(pf_backend **out, int device, uint64_t vram_bytes);
 
 /* Describes GPU number i; false past the last. */

@@ -3,12 +3,14 @@
  * Who uses it: kernels/cpu/ only, which slices work over threads. Kernels know nothing of models, tiers or files: they
  * see pointers. They are pure functions of their arguments, never allocate, lock or fail, and may run on any thread.
  *
- * Every instruction set fills `const struct pf_kernels` tables; a NULL entry means "inherit from below". pf_kernels_resolve
- * copies scalar, AVX2, AVX-512, AVX-512 with VNNI in that order into the model's own table, so there is no global state
- * and a test can ask for any level. The need of a table is 0 (scalar), AVX2, AVX2 | AVX512, or all three with VNNI.
+ * Every instruction set fills `const struct pf_kernels` tables; a NULL entry means "inherit from below".
+ * pf_kernels_resolve copies scalar, AVX2, AVX-512, AVX-512 with VNNI in that order into the model's own table, so
+ * there is no global state and a test can ask for any level. The need of a table is 0 (scalar), AVX2, AVX2 |
+ * AVX512, or all three with VNNI.
  *
- * THE CONTRACT: every level gives the same bits. The order of every float operation is fixed (docs/numerics.md); the scalar C in ref/ and generic/ is its definition. Nothing is compiled with
- * contraction or fast-math; a fused multiply-add is written fmaf, or is the vector instruction for it.
+ * THE CONTRACT: every level gives the same bits. The order of every float operation is fixed (docs/numerics.md); the
+ * scalar C in ref/ and generic/ is its definition. Nothing is compiled with contraction or fast-math; a fused
+ * multiply-add is written fmaf, or is the vector instruction for it.
  *
  * Alignment: weights any (a row may start at any byte); floats 4; int8 activations and their scales 64, padded so that
  * whole 64-byte loads past n are allowed. Outputs never alias inputs unless said. */
@@ -39,22 +41,24 @@ struct pf_xrow {
 
 /* ---- Products ---------------------------------------------------------------------------------------------- */
 
-/* y[j * y_stride + r] = dot(weight row r, x[j]) for r < n_rows, j < n_x. Weight row r starts at w + r * row_bytes and has
- * n elements (n a multiple of the type's block length; any n > 0 for float types). y_stride counts floats. */
+/* y[j * y_stride + r] = dot(weight row r, x[j]) for r < n_rows, j < n_x. Weight row r starts at w + r * row_bytes and
+ * has n elements (n a multiple of the type's block length; any n > 0 for float types). y_stride counts floats. */
 typedef void pf_mul_fn(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x, float *y,
                        size_t y_stride);
 
-/* out[i] = value of element i, n elements of one row, in float32 exactly as the type defines it (no fused operations). */
+/* out[i] = value of element i, n elements of one row, in float32 exactly as the type defines it
+ * (no fused operations). */
 typedef void pf_dequant_fn(const void *row, int n, float *out);
 
 /* ---- Everything else, always float32 ------------------------------------------------------------------------- */
 
-/* q, d, s of one row (see pf_xrow), n a multiple of 32. Returns 0, or -1 if some |x| is NaN or infinite (then the outputs
- * are unspecified). */
+/* q, d, s of one row (see pf_xrow), n a multiple of 32. Returns 0, or -1 if some |x| is NaN or infinite (then the
+ * outputs are unspecified). */
 typedef int pf_quantise_fn(const float *x, int n, int8_t *q, float *d, int16_t *s);
 
-/* y = x / sqrt(mean(x^2) + eps) * w; w NULL: without weights. The sum of squares uses 32 accumulators, element i into
- * i mod 32 by fmaf, folded 16, 8, 4, 2, 1; then mean = sum / n, r = 1 / sqrtf(mean + eps), y = (x * r) * w. y may be x. */
+/* y = x / sqrt(mean(x^2) + eps) * w; w NULL: without weights. The sum of squares uses 32 accumulators,
+ * element i into i mod 32 by fmaf, folded 16, 8, 4, 2, 1; then mean = sum / n, r = 1 / sqrtf(mean + eps), y =
+ * (x * r) * w. y may be x. */
 typedef void pf_rms_norm_fn(const float *x, const float *w, float eps, int n, float *y);
 
 /* a[i] = silu(g[i]) * u[i]; silu(z) = z * sigmoid(z). a may be g or u. */
@@ -79,7 +83,8 @@ typedef void pf_l2_norm_fn(const float *x, float eps, float a, int n, float *y);
 /* y[i] = silu(z), z = x[0][i] * w[i], then fmaf(x[t][i], w[t * w_stride + i], z) for t = 1 .. taps - 1. */
 typedef void pf_conv_fn(const float *const *x, const float *w, size_t w_stride, int taps, int n, float *y);
 
-/* One step of the gated delta rule: matrices [d][d], row i belongs to q[i] and k[i], column j to v[j] and out[j]. Per column
+/* One step of the gated delta rule: matrices [d][d], row i belongs to q[i] and k[i], column j to
+ * v[j] and out[j]. Per column
  *     seen = 0, then fmaf(before[i][j], k[i], seen);   change = fmaf(-decay, seen, v[j]) * beta
  *     after[i][j] = fmaf(k[i], change, before[i][j] * decay);   out[j] = 0, then fmaf(after[i][j], q[i], out[j])
  * with i rising. after may be before. */
@@ -91,7 +96,8 @@ struct pf_delta_args {
 };
 typedef void pf_delta_fn(const struct pf_delta_args *a);
 
-/* One position of a running softmax, per channel: m, z, a as struct pf_compress_op in backend.h has them, t = gate + ape. */
+/* One position of a running softmax, per channel: m, z, a as struct pf_compress_op in backend.h has
+ * them, t = gate + ape. */
 typedef void pf_compress_fn(float *m, float *z, float *a, const float *u, const float *gate, const float *ape, int n);
 
 /* p[i] = exp(x[i] - max x) / sum, the sum in 32 accumulators as in pf_rms_norm_fn (plain additions). p may be x. */
@@ -100,19 +106,19 @@ typedef void pf_softmax_fn(const float *x, int n, float *p);
 /* float32 to F16 (round to nearest even) and back. */
 typedef void pf_to_f16_fn(const float *x, int n, uint16_t *y);
 
-/* float32 to blocks of Q8_0, n a multiple of 32: q as pf_quantise_fn makes it, d rounded to F16. A block in which something is
- * not finite becomes one of NaNs: d NaN, q 0. */
+/* float32 to blocks of Q8_0, n a multiple of 32: q as pf_quantise_fn makes it, d rounded to F16. A block in which
+ * something is not finite becomes one of NaNs: d NaN, q 0. */
 typedef void pf_to_q8_0_fn(const float *x, int n, struct pf_block_q8_0 *y);
 
 /* ---- Attention ----------------------------------------------------------------------------------------------- */
 
 enum { PF_KV_CHUNK = 256 };      /* positions per chunk of keys and values: the unit of folding */
 
-/* Keys and values are F32, F16 or blocks of Q8_0 that do not reach over rows (hd and v_stride are multiples of 32 then). Each
- * is a float32 exactly: a product of a half and a code has 18 bits. So all types share one arithmetic.
+/* Keys and values are F32, F16 or blocks of Q8_0 that do not reach over rows (hd and v_stride are multiples of 32
+ * then). Each is a float32 exactly: a product of a half and a code has 18 bits. So all types share one arithmetic.
  *
- * One chunk of keys and values of one KV head against n_q queries that share this KV head (heads of a group, and rows of
- * a batch). Query i sees positions lo[i] <= p < hi[i] of the chunk, 0 <= lo <= hi <= PF_KV_CHUNK; lo == hi: none.
+ * One chunk of keys and values of one KV head against n_q queries that share this KV head (heads of a group, and rows
+ * of a batch). Query i sees positions lo[i] <= p < hi[i] of the chunk, 0 <= lo <= hi <= PF_KV_CHUNK; lo == hi: none.
  *
  *     q     [n_q][hd_k] at stride q_stride floats           k  [PF_KV_CHUNK][hd_k], packed
  *     v     [PF_KV_CHUNK][hd_v] at stride v_stride elements (0: packed); it may lie within k
@@ -124,7 +130,8 @@ enum { PF_KV_CHUNK = 256 };      /* positions per chunk of keys and values: the 
  *     s_p  = scale * dot(q, k_p)       dot: element i into accumulator i mod 32 by fmaf, folded 16, 8, 4, 2, 1
  *     mc   = max over visible p;  e_p = exp(s_p - mc);  zc = sum of e_p, position p into accumulator p mod 32, folded
  *     ac   = 0, then ac[d] = fmaf(e_p, v_p[d], ac[d]) for visible p in rising order
- *     M = max(m, mc); a = exp(m - M); b = exp(mc - M); z = fmaf(z, a, zc * b); acc[d] = fmaf(acc[d], a, ac[d] * b); m = M */
+ *     M    = max(m, mc); a = exp(m - M); b = exp(mc - M)
+ *     z    = fmaf(z, a, zc * b); acc[d] = fmaf(acc[d], a, ac[d] * b); m = M */
 struct pf_attn_args {
     const float *q;
     size_t       q_stride;
@@ -184,7 +191,8 @@ struct pf_kernels {
 /* Fills out with the best kernels that isa_mask and this CPU allow. Never fails: scalar is always there. */
 void pf_kernels_resolve(struct pf_kernels *out, uint32_t isa_mask);
 
-/* The i-th partial table, lowest first; NULL past the last. Its entries may be NULL (inherited). For tests and benches. */
+/* The i-th partial table, lowest first; NULL past the last. Its entries may be NULL (inherited).
+ * For tests and benches. */
 const struct pf_kernels *pf_kernels_level(int i);
 
 #endif

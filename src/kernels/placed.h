@@ -1,5 +1,5 @@
-/* Where weights of the host lie on a device: ranges of host addresses, sorted, never overlapping, each with its device copy. Owned
- * by a backend, used by its thread. */
+/* Where weights of the host lie on a device: ranges of host addresses, sorted, never overlapping, each with its device
+ * copy. Owned by a backend, used by its thread. */
 #ifndef PF_PLACED_H
 #define PF_PLACED_H
 

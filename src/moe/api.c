@@ -1,5 +1,5 @@
-/* The bodies of pfmoe.h that are about models: opening and closing, facts, residency, statistics. Sessions, sampling and
- * chat have files of their own (session.c, save.c, sampler.c, chat.c); text and files live in text/ and gguf/. */
+/* The bodies of pfmoe.h that are about models: opening and closing, facts, residency, statistics. Sessions, sampling
+ * and chat have files of their own (session.c, save.c, sampler.c, chat.c); text and files live in text/ and gguf/. */
 #define _GNU_SOURCE
 #include <assert.h>
 #include <stdio.h>
@@ -119,7 +119,8 @@ static uint64_t ffn_bytes(const struct pf_dense_ffn *f)
 static uint64_t picked_bytes(const struct pf_model *m, const struct pf_layer *l)
 {
     const struct pf_moe *moe = &l->moe;
-    uint64_t expert = pf_expert_weight_bytes(&moe->gate) + pf_expert_weight_bytes(&moe->up) + pf_expert_weight_bytes(&moe->down);
+    uint64_t expert =
+        pf_expert_weight_bytes(&moe->gate) + pf_expert_weight_bytes(&moe->up) + pf_expert_weight_bytes(&moe->down);
     return l->is_moe ? (uint64_t)m->n_used * expert : 0;
 }
 
@@ -130,7 +131,8 @@ static uint64_t layer_bytes(const struct pf_layer *l)
         &l->attn.q, &l->attn.k, &l->attn.v, &l->attn.out,
         &l->mla.q, &l->mla.q_a, &l->mla.q_b, &l->mla.kv, &l->mla.k_b, &l->mla.v_b,
         &l->compressed.q_a, &l->compressed.q_b, &l->compressed.kv, &l->compressed.out_a, &l->compressed.blocks.u,
-        &l->compressed.blocks.gate, &l->indexer.q, &l->indexer.k, &l->indexer.w, &l->indexer.blocks.u, &l->indexer.blocks.gate,
+        &l->compressed.blocks.gate, &l->indexer.q, &l->indexer.k, &l->indexer.w, &l->indexer.blocks.u,
+        &l->indexer.blocks.gate,
         &l->attn_mix.fn, &l->ffn_mix.fn,
         &l->delta.qkv, &l->delta.z, &l->delta.packed, &l->delta.beta, &l->delta.alpha, &l->delta.ba, &l->delta.out,
     };
@@ -217,9 +219,10 @@ static const char *gpu_lacks(const struct pf_model *m)
     return NULL;
 }
 
-/* Puts all weights on the device, or, if it has no room for them, all but the routed experts; of a model without any, some of the
- * layers. */
-static pf_status place_on_device(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+/* Puts all weights on the device, or, if it has no room for them, all but the routed experts; of a model without
+ * any, some of the layers. */
+static pf_status place_on_device(struct pf_model *m, const struct pf_model_opts *o,
+                                 const struct pf_residency_setup *setup)
 {
     const struct pf_backend_ops *ops = m->backend->ops;
     uint64_t kv, work, room = ops->room(m->backend);
@@ -231,8 +234,8 @@ static pf_status place_on_device(struct pf_model *m, const struct pf_model_opts 
         return place_all(m);
     if (ops->share)
         return pf_offload_open(m, o, setup);
-    PF_FAIL(PF_ENOMEM, "it needs %llu MB of the GPU's memory, which has %llu", (unsigned long long)((m->info.weight_bytes + kv + work) / 1000000),
-            (unsigned long long)(room / 1000000));
+    PF_FAIL(PF_ENOMEM, "it needs %llu MB of the GPU's memory, which has %llu",
+            (unsigned long long)((m->info.weight_bytes + kv + work) / 1000000), (unsigned long long)(room / 1000000));
 }
 
 static pf_status open_backend(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
@@ -370,7 +373,8 @@ static pf_status open_model(pf_model **out, const char *path, const struct pf_mo
         return st;
     }
     if (m->backend)
-        pf_model_logf(m, PF_LOG_INFO, "%s: %s, %d threads, %s kernels", path, m->arch_name, m->info.n_threads, m->info.isa);
+        pf_model_logf(m, PF_LOG_INFO, "%s: %s, %d threads, %s kernels", path, m->arch_name, m->info.n_threads,
+                      m->info.isa);
     *out = m;
     return PF_OK;
 }
@@ -386,7 +390,8 @@ pf_status pf_model_open_with(pf_model **out, const char *path, const struct pf_m
     return open_model(out, path, opts, setup, true);
 }
 
-pf_status pf_model_plan(const char *path, const struct pf_model_opts *opts, const struct pf_session_opts *so, struct pf_plan *out)
+pf_status pf_model_plan(const char *path, const struct pf_model_opts *opts, const struct pf_session_opts *so,
+                        struct pf_plan *out)
 {
     pf_model *m = NULL;
     struct pf_model_opts o;
@@ -445,7 +450,7 @@ pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx)
     return PF_OK;
 }
 
-/* ---- Residency: the page cache holds what the store does not ----------------------------------------------------------------- */
+/* ---- Residency: the page cache holds what the store does not ----------------------------------------------------- */
 
 int pf_tensor_layer(const struct pf_tensor *t)
 {
@@ -455,7 +460,8 @@ int pf_tensor_layer(const struct pf_tensor *t)
     return sscanf(name, "blk.%d.", &il) == 1 ? il : -1;
 }
 
-/* Calls fn for every mapped tensor of the layer (-1: tensors of no layer; -2: all) that the CPU may read until it returns false. */
+/* Calls fn for every mapped tensor of the layer (-1: tensors of no layer; -2: all) that the CPU may read
+ * until it returns false. */
 typedef bool visit_fn(void *ctx, const struct pf_tensor *t);
 
 static bool visit(const struct pf_model *m, int layer, visit_fn *fn, void *ctx)
@@ -557,13 +563,15 @@ static pf_status need_vocab(const pf_model *m)
     return PF_OK;
 }
 
-pf_status pf_tokenize(const pf_model *m, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap, size_t *n)
+pf_status pf_tokenize(const pf_model *m, const char *text, size_t len, unsigned flags, int32_t *out, size_t cap,
+                      size_t *n)
 {
     PF_TRY(need_vocab(m));
     return pf_vocab_tokenize(m->vocab, text, len, flags, out, cap, n);
 }
 
-pf_status pf_detokenize(const pf_model *m, const int32_t *tok, size_t n, unsigned flags, char *out, size_t cap, size_t *need)
+pf_status pf_detokenize(const pf_model *m, const int32_t *tok, size_t n, unsigned flags, char *out, size_t cap,
+                        size_t *need)
 {
     PF_TRY(need_vocab(m));
     return pf_vocab_detokenize(m->vocab, tok, n, flags, out, cap, need);

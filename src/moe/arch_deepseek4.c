@@ -1,6 +1,6 @@
-/* `deepseek4`: DeepSeek-V4-Flash and V4-Pro. Four residual streams; attention to a window of positions and to keys of blocks of
- * 4 or 128 of them; in the first layers experts are picked by the token, in the others by the square root of softplus plus a
- * bias. */
+/* `deepseek4`: DeepSeek-V4-Flash and V4-Pro. Four residual streams; attention to a window of positions and to keys of
+ * blocks of 4 or 128 of them; in the first layers experts are picked by the token, in the others by the square root of
+ * softplus plus a bias. */
 #include "moe/model.h"
 
 const struct pf_arch pf_arch_deepseek4 = {

@@ -62,6 +62,7 @@ pf_status pf_attention_block(struct pf_session *s, int il, int rows)
         .rows = rows, .n_head = a->n_head, .window = a->window,
         .chunked = a->chunked, .scale = a->scale, .sinks = a->sinks, .row_scale = a->temper ? b->temper : NULL }));
     if (s->m->arch->gated_attention)
-        PF_TRY(ops->act(be, (struct pf_act){ .kind = PF_ACT_SIGMOID }, b->gate_out, b->attn, (int64_t)rows * a->n_head * a->hd_v, b->attn));
+        PF_TRY(ops->act(be, (struct pf_act){ .kind = PF_ACT_SIGMOID }, b->gate_out, b->attn,
+                        (int64_t)rows * a->n_head * a->hd_v, b->attn));
     return pf_project(s, &(struct pf_linear){ &a->out, b->y }, 1, b->attn, rows);
 }

@@ -179,7 +179,8 @@ static struct pf_weight rows_of(const struct pf_weight *w, int first, int n)
     return part;
 }
 
-static pf_status adapted_rows_of(const struct pf_loader *l, const struct pf_weight *w, int first, int n, struct pf_weight *out)
+static pf_status adapted_rows_of(const struct pf_loader *l, const struct pf_weight *w, int first, int n,
+                                 struct pf_weight *out)
 {
     *out = rows_of(w, first, n);
     return pf_lora_rows(l->m, w->lora, first, n, &out->lora);
@@ -217,9 +218,10 @@ static pf_status bind_attention(const struct pf_loader *l, int il, struct pf_att
     return block_vector(l, arch->sinks, il, "attn_sinks.weight", a->n_head, 1, &a->sinks);
 }
 
-/* ---- Indexers ----------------------------------------------------------------------------------------------------- */
+/* ---- Indexers ---------------------------------------------------------------------------------------------------- */
 
-/* The first of two names, of which the file may have the other: in full with `ending` behind it, il < 0: outside of layers. */
+/* The first of two names, of which the file may have the other: in full with `ending` behind it,
+ * il < 0: outside of layers. */
 static const char *spelling(const struct pf_loader *l, int il, const char *name, const char *other, const char *ending)
 {
     char full[NAME_BYTES];
@@ -248,10 +250,12 @@ static pf_status bind_indexer(const struct pf_loader *l, int il, int n_q_latent,
 {
     const struct pf_index_sizes *s = &l->m->index;
     int n_embd = l->m->n_embd;
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_q_b", n_q_latent, (int64_t)s->n_head * s->width, PF_NEVER, &x->q));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_q_b", n_q_latent, (int64_t)s->n_head * s->width, PF_NEVER,
+                        &x->q));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.proj", n_embd, s->n_head, PF_NEVER, &x->w));
     if (x->blocks.ratio)
-        return bind_compressor(l, il, spelling(l, il, "indexer_compressor", "indexer.compress", "_kv.weight"), &x->blocks);
+        return bind_compressor(l, il, spelling(l, il, "indexer_compressor", "indexer.compress", "_kv.weight"),
+                               &x->blocks);
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_k", n_embd, s->width, PF_NEVER, &x->k));
     PF_TRY(block_vector(l, PF_REQUIRED, il, "indexer.k_norm.weight", s->width, 1, &x->k_norm));
     return block_vector(l, PF_REQUIRED, il, "indexer.k_norm.bias", s->width, 1, &x->k_norm_bias);

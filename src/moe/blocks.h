@@ -14,14 +14,15 @@ pf_status pf_delta_block(struct pf_session *s, int il, int rows);            /* 
 pf_status pf_dense_block(struct pf_session *s, int il, int rows);            /* ffn.c */
 pf_status pf_moe_block(struct pf_session *s, int il, int rows);
 
-/* ffn.c: tells the store what layer il will probably want of the drive, if that pays; depth as for pf_residency_guess. Leaves b->x
- * and b->h as they are. */
+/* ffn.c: tells the store what layer il will probably want of the drive, if it wants to know; depth as for
+ * pf_residency_guess. Leaves b->x and b->h as they are. */
 pf_status pf_moe_guess(struct pf_session *s, int il, int rows, int depth);
 
-/* streams.c: y = what a block reads of several streams x, which leaves the weights to write them with; x = its writing y back;
- * each stream of x = h. */
+/* streams.c: y = what a block reads of several streams x, which leaves the weights to write them with; x = its writing
+ * y back; each stream of x = h. */
 pf_status pf_streams_read(struct pf_session *s, const struct pf_mix *mix, float *x, int rows, float *weights, float *y);
-pf_status pf_streams_write(struct pf_session *s, const struct pf_mix *mix, float *x, int rows, float *weights, float *y);
+pf_status pf_streams_write(struct pf_session *s, const struct pf_mix *mix, float *x, int rows, float *weights,
+                           float *y);
 pf_status pf_streams_begin(struct pf_session *s, const float *h, int rows, float *x);
 
 /* compressed.c: rotates the last part of every head of x; makes keys of blocks out of b->h and keeps them in kv. */

@@ -1,8 +1,8 @@
 /* A conversation as the JSON object that chat templates read, and the retries that real templates need.
  *
- * Keys as Hugging Face transformers passes them: messages, tools, documents, add_generation_prompt and the special tokens'
- * texts, plus the switches that reasoning models know (enable_thinking, thinking, reasoning_effort). Templates that refuse
- * a system message (they raise) are tried again with its text in front of the first user message. */
+ * Keys as Hugging Face transformers passes them: messages, tools, documents, add_generation_prompt and the special
+ * tokens' texts, plus the switches that reasoning models know (enable_thinking, thinking, reasoning_effort). Templates
+ * that refuse a system message (they raise) are tried again with its text in front of the first user message. */
 #include <stdio.h>
 #include <string.h>
 
@@ -128,8 +128,8 @@ static void put_special_tokens(struct text *t, const pf_vocab *v)
     }
 }
 
-static void put_context(struct text *t, const pf_model *m, const struct pf_message *msgs, size_t n, const struct pf_chat_opts *o,
-                        bool fold)
+static void put_context(struct text *t, const pf_model *m, const struct pf_message *msgs, size_t n,
+                        const struct pf_chat_opts *o, bool fold)
 {
     puts_text(t, "{");
     put_messages(t, msgs, n, fold);
@@ -180,7 +180,8 @@ static pf_status choose_template(const pf_model *m, const struct pf_chat_opts *o
         return PF_OK;
     }
     if (!m->tmpl)
-        PF_FAIL(PF_ETEMPLATE, "%s; choose a built-in one", m->tmpl_error ? m->tmpl_error : "the model has no chat template");
+        PF_FAIL(PF_ETEMPLATE, "%s; choose a built-in one", 
+                m->tmpl_error ? m->tmpl_error : "the model has no chat template");
     *out = m->tmpl;
     return PF_OK;
 }
@@ -190,8 +191,8 @@ void pf_chat_opts_init(struct pf_chat_opts *o)
     *o = (struct pf_chat_opts){ .add_generation_prompt = true, .enable_thinking = -1 };
 }
 
-pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_t n, const struct pf_chat_opts *opts, char *out,
-                         size_t cap, size_t *need)
+pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_t n, const struct pf_chat_opts *opts,
+                         char *out, size_t cap, size_t *need)
 {
     struct pf_chat_opts o;
     const pf_tmpl *tmpl = NULL;

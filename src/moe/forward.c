@@ -5,10 +5,10 @@
  *                    x += experts(norm(x))         or one dense feed-forward
  *     logits = output * norm(x)
  *
- * x is [rows][n_embd]; where there are several residual streams, [rows][streams][n_embd], blocks read and write a mixture of
- * them (streams.c). The blocks are in attn.c, mla.c, compressed.c, deltanet.c and ffn.c. Matrices are named as in the papers: q,
- * k, v, gate, up, down. All work is done by backends; these files decide only what follows what. One unit does it all, or
- * two take turns, and x is handed over (split.h); s->unit is the one at work. */
+ * x is [rows][n_embd]; where there are several residual streams, [rows][streams][n_embd], blocks read and write a
+ * mixture of them (streams.c). The blocks are in attn.c, mla.c, compressed.c, deltanet.c and ffn.c. Matrices are named
+ * as in the papers: q, k, v, gate, up, down. All work is done by backends; these files decide only what follows what.
+ * One unit does it all, or two take turns, and x is handed over (split.h); s->unit is the one at work. */
 #include <math.h>
 #include <stdio.h>
 
@@ -151,15 +151,16 @@ static pf_status head(struct pf_session *s, int first, int n)
 
 static pf_status get_logits(struct pf_session *s, float *to, int n)
 {
-    return ops_of(s)->download(s->unit->backend, to, s->unit->buf.logits, (size_t)n * (size_t)s->m->n_vocab * sizeof(float));
+    return ops_of(s)->download(s->unit->backend, to, s->unit->buf.logits,
+                               (size_t)n * (size_t)s->m->n_vocab * sizeof(float));
 }
 
 /* Everything up to the logits of the last row, by one unit: as a repetition, if it can. */
 static pf_status run_whole(struct pf_session *s, const struct pf_batch *batch)
 {
     struct pf_unit *u = s->unit = &s->units[0];
-    struct pf_repeat repeat = { pf_watch_inside(s->m), u->buf.base, s->computed > 0 ? u->state : NULL, batch->rows, batch->n_logits,
-                                s->computed + batch->rows, pf_index_is_used(s, batch->rows) };
+    struct pf_repeat repeat = { pf_watch_inside(s->m), u->buf.base, s->computed > 0 ? u->state : NULL, batch->rows,
+                                batch->n_logits, s->computed + batch->rows, pf_index_is_used(s, batch->rows) };
     for (bool again = true; again;) {
         bool replayed;
         PF_TRY(ops_of(s)->begin(u->backend, &repeat, &replayed));
@@ -178,7 +179,8 @@ static pf_status hand_over(struct pf_session *s, int first, int rows)
 {
     struct pf_unit *device = &s->units[0], *cpu = &s->units[1];
     pf_backend *be = device->backend;
-    float *of_device = device->buf.x + (size_t)first * s->m->n_embd, *of_cpu = cpu->buf.x + (size_t)first * s->m->n_embd;
+    float *of_device = device->buf.x + (size_t)first * s->m->n_embd,
+          *of_cpu = cpu->buf.x + (size_t)first * s->m->n_embd;
     size_t bytes = (size_t)rows * s->m->n_embd * sizeof(float);
     bool to_device = s->unit == cpu;
     pf_spans_enter(s->m->spans, "hand-over", -1);
@@ -203,7 +205,8 @@ static pf_status run_on_device(struct pf_session *s, int rows)
     return PF_OK;
 }
 
-/* The same by two: the CPU begins, the device does the first layers, the CPU the others, and the output whoever has its matrix. */
+/* The same by two: the CPU begins, the device does the first layers, the CPU the others, and the output
+ * whoever has its matrix. */
 static pf_status run_split(struct pf_session *s, const struct pf_batch *batch)
 {
     int rows = batch->rows, n = batch->n_logits;

@@ -34,10 +34,11 @@ static pf_status check_keys(const struct pf_model *m, struct adapter *a)
     PF_TRY(pf_gguf_str_opt(a->file, "adapter.type", &type));
     PF_TRY(pf_gguf_str_opt(a->file, "general.architecture", &arch));
     if (!is(kind, "adapter") || !is(type, "lora"))
-        PF_FAIL(PF_EFORMAT, "%s is no LoRA adapter: general.type is \"%.*s\" and adapter.type is \"%.*s\"", path, (int)kind.n, kind.p,
-                (int)type.n, type.p);
+        PF_FAIL(PF_EFORMAT, "%s is no LoRA adapter: general.type is \"%.*s\" and adapter.type is \"%.*s\"", path,
+                (int)kind.n, kind.p, (int)type.n, type.p);
     if (!is(arch, m->arch_name))
-        PF_FAIL(PF_EFORMAT, "adapter %s is for %.*s models, this is a %s model", path, (int)arch.n, arch.p, m->arch_name);
+        PF_FAIL(PF_EFORMAT, "adapter %s is for %.*s models, this is a %s model", path, (int)arch.n, arch.p,
+                m->arch_name);
     return pf_gguf_real_opt(a->file, "adapter.lora.alpha", &a->alpha);
 }
 
@@ -81,7 +82,8 @@ pf_status pf_lora_all_used(const struct pf_model *m)
         for (uint64_t t = 0; t < pf_gguf_n_tensors(m->adapters->at[i].file); t++) {
             struct pf_str name = pf_gguf_tensor_at(m->adapters->at[i].file, t)->name;
             if (!m->adapters->at[i].used[t])
-                PF_FAIL(PF_EUNSUPPORTED, "adapter %s has a tensor %.*s: the model has no such matrix, or not one that can be adapted",
+                PF_FAIL(PF_EUNSUPPORTED,
+                        "adapter %s has a tensor %.*s: the model has no such matrix, or not one that can be adapted",
                         pf_gguf_path(m->adapters->at[i].file), (int)name.n, name.p);
         }
     return PF_OK;
@@ -149,24 +151,26 @@ static const struct pf_tensor *find(struct adapter *a, const char *name, const c
 static pf_status check_tensor(const struct adapter *a, const struct pf_tensor *t, int64_t n0, int64_t n1, int64_t n2)
 {
     if (!pf_qtype_info(t->type)->is_weight || (n2 > 1 && !pf_qtype_info(t->type)->is_float))
-        PF_FAIL(PF_EUNSUPPORTED, "adapter tensor %.*s is %s, which pfmoe does not take there, in %s", (int)t->name.n, t->name.p,
-                pf_qtype_info(t->type)->name, pf_gguf_path(a->file));
+        PF_FAIL(PF_EUNSUPPORTED, "adapter tensor %.*s is %s, which pfmoe does not take there, in %s", (int)t->name.n,
+                t->name.p, pf_qtype_info(t->type)->name, pf_gguf_path(a->file));
     if (t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1)
         return PF_OK;
-    PF_FAIL(PF_EFORMAT, "adapter tensor %.*s has the shape {%lld, %lld, %lld}, expected {%lld, %lld, %lld}, in %s", (int)t->name.n,
-            t->name.p, (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2], (long long)n0, (long long)n1, (long long)n2,
-            pf_gguf_path(a->file));
+    PF_FAIL(PF_EFORMAT, "adapter tensor %.*s has the shape {%lld, %lld, %lld}, expected {%lld, %lld, %lld}, in %s",
+            (int)t->name.n, t->name.p, (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2], (long long)n0,
+            (long long)n1, (long long)n2, pf_gguf_path(a->file));
 }
 
 /* The pair for a tensor {n_in, n_out, n}; both NULL if the adapter does not change it. by_rows: A is {rank, n_in}. */
-static pf_status find_pair(struct adapter *a, const char *name, int64_t n_in, int64_t n_out, int64_t n, bool by_rows, struct pair *p)
+static pf_status find_pair(struct adapter *a, const char *name, int64_t n_in, int64_t n_out, int64_t n, bool by_rows,
+                           struct pair *p)
 {
     p->a = find(a, name, ".lora_a");
     p->b = find(a, name, ".lora_b");
     if (!p->a && !p->b)
         return PF_OK;
     if (!p->a || !p->b)
-        PF_FAIL(PF_EFORMAT, "adapter %s has %s.lora_%c without its other half", pf_gguf_path(a->file), name, p->a ? 'a' : 'b');
+        PF_FAIL(PF_EFORMAT, "adapter %s has %s.lora_%c without its other half", pf_gguf_path(a->file), name,
+                p->a ? 'a' : 'b');
     int64_t rank = p->b->ne[0];
     PF_TRY(check_tensor(a, p->a, by_rows ? rank : n_in, by_rows ? n_in : rank, n));
     return check_tensor(a, p->b, rank, n_out, n);
@@ -196,7 +200,8 @@ static pf_status new_lora(struct pf_model *m, struct pf_lora **out)
     return pf_model_own(m, *out);
 }
 
-static pf_status bind_all(struct pf_model *m, const char *name, int64_t n_in, int64_t n_out, bool by_rows, const struct pf_lora **out)
+static pf_status bind_all(struct pf_model *m, const char *name, int64_t n_in, int64_t n_out, bool by_rows,
+                          const struct pf_lora **out)
 {
     const struct pf_lora **end = out;
     *out = NULL;
@@ -341,7 +346,8 @@ pf_status pf_lora_expert_rows(struct pf_model *m, const struct pf_expert_lora *o
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
 
-static pf_status add(struct pf_session *s, const struct pf_lora *l, const struct pf_weight *w, const float *x, float *y, int rows)
+static pf_status add(struct pf_session *s, const struct pf_lora *l, const struct pf_weight *w, const float *x, float *y,
+                     int rows)
 {
     pf_backend *be = s->unit->backend;
     struct pf_buffers *b = &s->unit->buf;

@@ -2,9 +2,9 @@
  *
  *     y = W x  +  sum over adapters of  scale * B (A x)        A {n_in, rank}, B {rank, n_out}
  *
- * W stays as and where it is; A and B stay mapped. Both products are ordinary ones, on whatever computes W x, so nothing
- * about placement, threads or batches changes a bit. Experts' additions are the work of the backend that computes the expert
- * (backend.h). An adapter's tensor for which the model has no matrix is an error.
+ * W stays as and where it is; A and B stay mapped. Both products are ordinary ones, on whatever computes W x, so
+ * nothing about placement, threads or batches changes a bit. Experts' additions are the work of the backend that
+ * computes the expert (backend.h). An adapter's tensor for which the model has no matrix is an error.
  *
  * The adapters belong to the model and are immutable after binding. */
 #ifndef PF_LORA_H
@@ -30,7 +30,8 @@ pf_status pf_lora_bind_experts(struct pf_model *m, const char *name, int64_t n_i
 pf_status pf_lora_rows(struct pf_model *m, const struct pf_lora *of, int first, int n, const struct pf_lora **out);
 pf_status pf_lora_expert_rows(struct pf_model *m, const struct pf_expert_lora *of, int first, int n,
                               const struct pf_expert_lora **out);
-/* Of the embedding {n_embd, n_vocab}, whose A is kept by rows: a lookup, then B. flipped: the same for its use as the output. */
+/* Of the embedding {n_embd, n_vocab}, whose A is kept by rows: a lookup, then B. flipped: the same for
+ * its use as the output. */
 pf_status pf_lora_bind_embedding(struct pf_model *m, const char *name, int64_t n_embd, int64_t n_vocab,
                                  const struct pf_lora **out, const struct pf_lora **flipped);
 const pf_gguf *pf_lora_file(const struct pf_model *m, int i);        /* of the i-th adapter; NULL past the last */

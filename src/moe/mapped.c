@@ -10,7 +10,8 @@
 enum { PAGE = 4096, NO_LAYER = -1, EXPERTS = -2 };
 
 struct pf_mapped {
-    int  *kind;                          /* [n_tensors] its layer; NO_LAYER; EXPERTS: a matrix of all experts of a layer */
+    int  *kind;                          /* [n_tensors] its layer; NO_LAYER; EXPERTS: a matrix of all
+                                            experts of a layer */
     bool *asked;                         /* [n_layer * n_expert] */
     int   n_entered;                     /* the rest of layers before this one has been asked for */
 };
@@ -34,7 +35,7 @@ static void ask_layer(const struct pf_model *m, int il)
 {
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        if (m->mapped->kind[i] == il && t->data != m->embed.data)        /* of the embedding a row is read, here and there */
+        if (m->mapped->kind[i] == il && t->data != m->embed.data)        /* of which rows are read here and there */
             advise(t->data, t->n_bytes, MADV_WILLNEED);
     }
 }

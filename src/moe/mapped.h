@@ -1,6 +1,6 @@
-/* A model that fits memory is used where the file is mapped. The page cache reads it as it is touched; mapped.c sees to that
- * being no more than what is touched, and in time: the kernel guesses 8 MB or so around each fault, which for an expert is
- * mostly other experts, and one fault at a time is not what drives are fast at.
+/* A model that fits memory is used where the file is mapped. The page cache reads it as it is touched; mapped.c sees to
+ * that being no more than what is touched, and in time: the kernel guesses 8 MB or so around each fault, which for an
+ * expert is mostly other experts, and one fault at a time is not what drives are fast at.
  *
  *     experts      no guessing; the picks of a layer are asked for together, each expert once in the model's life
  *     the rest     layer il + 1 is asked for while layer il computes, once

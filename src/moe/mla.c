@@ -1,6 +1,6 @@
-/* Multi-head latent attention in absorbed form (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1). What would be a key per
- * head is a matrix per head times one latent; that matrix is applied to the query instead, and the values' matrix to what
- * attention gives:
+/* Multi-head latent attention in absorbed form (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1). What would be a key
+ * per head is a matrix per head times one latent; that matrix is applied to the query instead, and the values' matrix
+ * to what attention gives:
  *
  *     kv h = [c | k_pe]         cached: [norm(c) | rope(k_pe)], one key for all heads; its first part is the value too
  *     q h  = [q_nope | q_pe]    per head; asked: [k_b q_nope | rope(q_pe)]
@@ -73,7 +73,8 @@ pf_status pf_mla_block(struct pf_session *s, int il, int rows)
     PF_TRY(ops->attention(be, &(struct pf_attention_op){
         .q = b->q, .out = b->attn, .kv = kv, .pos = b->pos, .n_positions = s->computed + rows, .rows = rows,
         .n_head = attn->n_head,
-        .scale = attn->scale, .chosen = pf_index_is_used(s, rows) ? b->chosen : NULL, .max_chosen = s->m->index.max_chosen }));
+        .scale = attn->scale, .chosen = pf_index_is_used(s, rows) ? b->chosen : NULL,
+        .max_chosen = s->m->index.max_chosen }));
     PF_TRY(ops->heads(be, &(struct pf_heads_op){
         .w = &a->v_b, .n_head = attn->n_head, .n_out = z->n_v, .head_rows = a->v_head_rows, .rows = rows,
         .x = b->attn, .x_stride = z->n_latent, .y = b->packed, .y_stride = z->n_v }));

@@ -54,7 +54,8 @@ static int n_entries(const struct pf_loader *l, const char *suffix)
 {
     char name[NAME_BYTES];
     const struct pf_gguf_kv *kv = pf_gguf_find(l->g, key(l, name, suffix));
-    return kv && kv->type == PF_GGUF_ARRAY && kv->n > (uint64_t)l->n_block && kv->n <= MAX_LAYERS ? (int)kv->n : l->n_block;
+    bool longer = kv && kv->type == PF_GGUF_ARRAY && kv->n > (uint64_t)l->n_block;
+    return longer && kv->n <= MAX_LAYERS ? (int)kv->n : l->n_block;
 }
 
 static pf_status key_bool(const struct pf_loader *l, const char *suffix, bool *out)
@@ -190,7 +191,8 @@ static pf_status read_mla(const struct pf_loader *l)
     return m->arch->indexer ? read_indexer(l) : PF_OK;
 }
 
-enum { FINE_RATIO = 4, COARSE_RATIO = 128 };          /* blocks of FINE_RATIO overlap, and an indexer chooses among them */
+enum { FINE_RATIO = 4, COARSE_RATIO = 128 };          /* blocks of FINE_RATIO overlap, and an indexer
+                                                         chooses among them */
 
 static void set_ratio(struct pf_model *m, struct pf_layer *layer, int ratio)
 {
@@ -412,7 +414,8 @@ static pf_status read_gating(const struct pf_loader *l, enum pf_gating *out)
     int func = 0;
     PF_TRY(key_int(l, "expert_gating_func", false, 0, INT_MAX, &func));
     if (func > 2 && func != 4)
-        PF_FAIL(PF_EUNSUPPORTED, "key %s is %d; 1 (softmax), 2 (sigmoid) and 4 (square root of softplus) are supported, in %s",
+        PF_FAIL(PF_EUNSUPPORTED,
+                "key %s is %d; 1 (softmax), 2 (sigmoid) and 4 (square root of softplus) are supported, in %s",
                 key(l, name, "expert_gating_func"), func, pf_gguf_path(l->g));
     if (func != 0)
         *out = func == 1 ? PF_GATE_SOFTMAX : func == 2 ? PF_GATE_SIGMOID : PF_GATE_SQRT_SOFTPLUS;

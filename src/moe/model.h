@@ -119,8 +119,8 @@ struct pf_compressed {
 
 /* Chooses what attention looks at: indexer.c. */
 struct pf_indexer {
-    struct pf_weight q;                   /* {n_q_latent, index.n_head * index.width}; no data: the layer takes what the last
-                                             one with an indexer chose */
+    struct pf_weight q;                   /* {n_q_latent, index.n_head * index.width}; no data: the layer takes what
+                                             the last one with an indexer chose */
     struct pf_weight w;                   /* {n_embd, index.n_head} */
     struct pf_weight k;                   /* of positions: {n_embd, index.width}, with */
     const float     *k_norm, *k_norm_bias;           /* {index.width} */
@@ -130,7 +130,8 @@ struct pf_indexer {
 /* What a block reads of the residual streams and writes to them: streams.c. */
 struct pf_mix {
     struct pf_weight fn;                  /* {streams.n * n_embd, n_weights}; no data: there is one stream */
-    const float     *base, *scale;        /* {n_weights}, {3}; at the end, where streams are only read, {streams.n}, {1} */
+    const float     *base, *scale;        /* {n_weights}, {3}; at the end, where streams are only read,
+                                             {streams.n}, {1} */
 };
 
 /* Gated DeltaNet, in place of attention: no keys and values, but a state of fixed size. */
@@ -172,7 +173,8 @@ struct pf_layer {
     struct pf_mla       mla;
     struct pf_compressed compressed;
     struct pf_indexer   indexer;
-    size_t              state_at, n_state;           /* floats of its recurrent state, and where it begins among the layers' */
+    size_t              state_at, n_state;           /* floats of its recurrent state, and where it begins
+                                                        among the layers' */
     bool                is_moe;
     struct pf_dense_ffn dense;
     struct pf_moe       moe;
@@ -210,7 +212,8 @@ struct pf_model {
     char       *tmpl_error;
     pf_backend *cpu;                      /* NULL when opened for the vocabulary only */
     pf_backend *backend;                  /* what steps run on: a GPU, or cpu */
-    pf_backend *lost;                     /* a GPU that failed for good, closed with the model; sessions leave it one by one */
+    pf_backend *lost;                     /* a GPU that failed for good, closed with the model; sessions
+                                             leave it one by one */
     struct pf_residency *residency;       /* NULL: all weights are mapped */
     struct pf_mapped *mapped;             /* mapped.h; NULL: weights come through the store, or lie on a device */
     struct pf_offload *offload;           /* NULL: backend computes the experts too */
@@ -250,7 +253,8 @@ struct pf_model {
     bool             recurrent;           /* some of them have a state that cannot go back */
 
     struct pf_adapters *adapters;         /* NULL: none */
-    const struct pf_lora *flipped;        /* additions to the embedding as the output matrix; NULL: none, or it is not that */
+    const struct pf_lora *flipped;        /* additions to the embedding as the output matrix; NULL: none, or
+                                             it is not that */
     int   lora_rank, lora_out;            /* largest rank, and output, of what is added to dense matrices */
     int   lora_expert_rank;               /* of everything that is added to one expert matrix */
 
@@ -281,7 +285,8 @@ pf_status pf_model_bind(struct pf_model *m);
 /* Bytes of gate, up and down of an expert of layer il, which has experts. */
 void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3]);
 
-/* After a failure of the device: from now on the model runs on the CPU. false: it does so already. With the step lock held. */
+/* After a failure of the device: from now on the model runs on the CPU. false: it does so already.
+ * With the step lock held. */
 bool pf_model_leave_device(struct pf_model *m);
 
 /* The layer that a tensor's name says; -1: none. */

@@ -584,7 +584,8 @@ pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_o
 enum pf_guess pf_residency_guesses(const struct pf_model *m, int il, int rows)
 {
     const struct pf_residency *r = m->residency;
-    if (!r || m->offload || r->n_queued == 0 || il >= m->n_layer || r->first_slab[il] < 0)
+    if (!r || m->offload || r->n_queued == 0 || il >= m->n_layer || r->first_slab[il] < 0 ||
+        !pf_store_wants_guess(r->store))
         return PF_GUESS_NOTHING;
     if (rows * m->n_used >= ALL_TOUCHED * m->n_expert)
         return PF_GUESS_ALL;

@@ -1,9 +1,9 @@
 /* Where a model's weights are while it runs: the mapped file, or the store's slots for what memory cannot hold.
  *
- * Opened with the model. When the plan says that everything fits, there is no store and every call here does nothing. If
- * not, the routed experts (or, in a model without experts, the matrices of its layers) come through the store: pinned in
- * front of the computation that needs them, unpinned after it. All other weights stay mapped. What passes through the
- * store is the file's bytes, so results are the same bits.
+ * Opened with the model. When the plan says that everything fits, there is no store and every call here does nothing.
+ * If not, the routed experts (or, in a model without experts, the matrices of its layers) come through the store:
+ * pinned in front of the computation that needs them, unpinned after it. All other weights stay mapped. What passes
+ * through the store is the file's bytes, so results are the same bits.
  *
  * The calls of a step belong to the thread that holds the model's step lock; the others are for any thread. */
 #ifndef PF_RESIDENCY_H
@@ -39,26 +39,28 @@ pf_status pf_residency_enter(struct pf_model *m, int il);
 void      pf_residency_leave(struct pf_model *m, int il);
 pf_status pf_residency_experts(struct pf_model *m, pf_backend *b, int il, const struct pf_experts_op *e);
 
-/* In front of experts, if there is something else to compute first: pins what the layer picked and sends the reads of what
- * is missing. skip as below. leave gives back what was never run. */
+/* In front of experts, if there is something else to compute first: pins what the layer picked and sends the reads of
+ * what is missing. skip as below. leave gives back what was never run. */
 pf_status pf_residency_want(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip);
 
-/* Reading ahead while the drive would have nothing to do. guesses says, after want, whether it pays to guess what layer il will
- * want of the drive, and how: all of its experts, or those that its router picks for today's state. guess takes the picks
- * [rows][n_used], likeliest first (NULL: all experts in order); while fewer than depth reads are under way, more are begun. An
- * early guess, while the layer before is read, is wrong more often than a late one, when that layer has been computed. A wrong
- * guess costs time, never a bit. */
+/* Reading ahead while the drive would have nothing to do. guesses says, after want, whether to guess what layer il will
+ * want of the drive, and how: all of its experts, or those that its router picks for today's state. guess takes the
+ * picks [rows][n_used], likeliest first (NULL: all experts in order); while fewer than depth reads are under way, more
+ * are begun. An early guess, while the layer before is read, is wrong more often than a late one, when that layer has
+ * been computed. A wrong guess costs time, never a bit; whether guesses are read the store decides by how many were
+ * right. */
 enum pf_guess { PF_GUESS_NOTHING, PF_GUESS_PICKS, PF_GUESS_ALL };
 enum { PF_GUESS_ROWS = 8, PF_GUESS_EARLY = 4, PF_GUESS_LATE = 5 };
 enum pf_guess pf_residency_guesses(const struct pf_model *m, int il, int rows);
 void          pf_residency_guess(struct pf_model *m, int il, const int32_t *picks, int rows, int depth);
 
-/* The same for others who compute experts from the store; there must be one. tables makes op, by way of w, look at the addresses
- * that run sets: run calls fn until each picked expert that skip (NULL: none) does not name has been among `experts` once;
- * their addresses hold while fn runs. take pins an expert that is in memory, until drop, and never waits. */
+/* The same for others who compute experts from the store; there must be one. tables makes op, by way of w, look at the
+ * addresses that run sets: run calls fn until each picked expert that skip (NULL: none) does not name has been among
+ * `experts` once; their addresses hold while fn runs. take pins an expert that is in memory, until drop, and never
+ * waits. */
 typedef pf_status pf_residency_fn(void *ctx, const int *experts, int n);
-pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip, pf_residency_fn *fn,
-                           void *ctx);
+pf_status pf_residency_run(struct pf_model *m, int il, const struct pf_experts_op *e, const bool *skip,
+                           pf_residency_fn *fn, void *ctx);
 void      pf_residency_tables(const struct pf_model *m, struct pf_experts_op *op, struct pf_expert_weight w[3]);
 bool      pf_residency_take(struct pf_model *m, int il, int expert, const uint8_t *parts[3]);
 void      pf_residency_drop(struct pf_model *m, int il, int expert);
@@ -72,7 +74,8 @@ void     *pf_residency_arena(const struct pf_model *m, size_t *bytes);
 /* Loading ahead. layer -1: as much of the model as the plan places in memory. */
 bool      pf_residency_streams(const struct pf_model *m, const struct pf_tensor *t);
 uint64_t  pf_residency_bytes(const struct pf_model *m, int layer);
-pf_status pf_residency_load(struct pf_model *m, int layer, pf_progress_fn *progress, void *ctx, uint64_t done, uint64_t total);
+pf_status pf_residency_load(struct pf_model *m, int layer, pf_progress_fn *progress, void *ctx, uint64_t done,
+                            uint64_t total);
 bool      pf_residency_holds(const struct pf_model *m, int layer);
 
 /* The drive's part of the statistics. */

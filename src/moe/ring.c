@@ -4,12 +4,12 @@
  *     the ring                        |== what a row may see ==|== a batch ====|
  *                                     `------ ring.positions, at least --------'
  *
- * A step writes its rows over positions that lie at least the window before the first of them, so that after a step that
- * failed, the next one finds everything it sees. The ring is a multiple of the chunk, and a chunk keeps its shape and its order
- * in it: what attention adds up, and how, does not depend on the ring.
+ * A step writes its rows over positions that lie at least the window before the first of them, so that after a step
+ * that failed, the next one finds everything it sees. The ring is a multiple of the chunk, and a chunk keeps its shape
+ * and its order in it: what attention adds up, and how, does not depend on the ring.
  *
- * What lies before held_from is gone. To go back to where it is needed, a checkpoint has a copy of one window. Where ring and
- * checkpoints would take no less memory than all positions, there is no ring. */
+ * What lies before held_from is gone. To go back to where it is needed, a checkpoint has a copy of one window. Where
+ * ring and checkpoints would take no less memory than all positions, there is no ring. */
 #include "moe/session.h"
 
 int pf_widest_window(const struct pf_model *m)

@@ -154,8 +154,10 @@ static int32_t draw(struct pf_sampler *sp, struct pf_candidate *c, int n)
 
 static pf_status check_settings(const struct pf_sampler *sp)
 {
-    if (!(sp->temp >= 0) || !(sp->top_p > 0) || !(sp->min_p >= 0 && sp->min_p <= 1) || !(sp->repeat_penalty > 0) || sp->top_k < 0)
-        PF_FAIL(PF_EINVAL, "a sampling setting is out of range: temp %g, top_k %d, top_p %g, min_p %g, repeat_penalty %g",
+    if (!(sp->temp >= 0) || !(sp->top_p > 0) || !(sp->min_p >= 0 && sp->min_p <= 1) || !(sp->repeat_penalty > 0) ||
+        sp->top_k < 0)
+        PF_FAIL(PF_EINVAL,
+                "a sampling setting is out of range: temp %g, top_k %d, top_p %g, min_p %g, repeat_penalty %g",
                 sp->temp, sp->top_k, sp->top_p, sp->min_p, sp->repeat_penalty);
     return PF_OK;
 }

@@ -63,7 +63,8 @@ static pf_status move(const struct pf_session *s, pf_backend *b, move_fn *fn, vo
 }
 
 /* The same for a unit's memory, by way of a piece that can be read. */
-static pf_status transfer_buffer(struct stream *f, const struct pf_session *s, const struct pf_unit *u, void *p, size_t n)
+static pf_status transfer_buffer(struct stream *f, const struct pf_session *s, const struct pf_unit *u, void *p,
+                                 size_t n)
 {
     for (size_t at = 0; at < n; at += PIECE) {
         size_t bytes = n - at < PIECE ? n - at : PIECE;
@@ -77,8 +78,8 @@ static pf_status transfer_buffer(struct stream *f, const struct pf_session *s, c
 }
 
 /* Keys and values of one layer at n positions of one chunk, from position first on. */
-static pf_status transfer_chunk(struct stream *f, const struct pf_session *s, const struct pf_unit *u, const struct pf_kv_view *kv,
-                                int64_t first, size_t n)
+static pf_status transfer_chunk(struct stream *f, const struct pf_session *s, const struct pf_unit *u,
+                                const struct pf_kv_view *kv, int64_t first, size_t n)
 {
     size_t k_bytes = pf_kv_row_bytes(kv->type, kv->hd_k), v_bytes = pf_kv_row_bytes(kv->type, kv->hd_v);
     for (int h = 0; h < kv->n_kv_head; h++) {
@@ -98,8 +99,8 @@ static pf_status transfer_state(struct stream *f, const struct pf_session *s)
 }
 
 /* The same of positions [from, n). In a ring shorter than the one they come from, the later ones stay. */
-static pf_status transfer_chunks(struct stream *f, const struct pf_session *s, const struct pf_unit *u, const struct pf_kv_view *kv,
-                                 int64_t from, int64_t n)
+static pf_status transfer_chunks(struct stream *f, const struct pf_session *s, const struct pf_unit *u,
+                                 const struct pf_kv_view *kv, int64_t from, int64_t n)
 {
     for (int64_t p = from, next; p < n; p = next) {
         next = (p / PF_KV_CHUNK_POSITIONS + 1) * PF_KV_CHUNK_POSITIONS;
@@ -167,12 +168,13 @@ static pf_status check_header(const struct pf_session *s, const struct save_head
     if (h->kv_type != (uint32_t)s->opts.kv_type)
         PF_FAIL(PF_EINVAL, "the saved session has keys and values of another type");
     if (h->n_tokens > (uint64_t)s->opts.n_ctx)
-        PF_FAIL(PF_ECONTEXT, "the saved session has %llu positions; this context has %lld", (unsigned long long)h->n_tokens,
-                (long long)s->opts.n_ctx);
+        PF_FAIL(PF_ECONTEXT, "the saved session has %llu positions; this context has %lld",
+                (unsigned long long)h->n_tokens, (long long)s->opts.n_ctx);
     if (h->computed > h->n_tokens)
         PF_FAIL(PF_EFORMAT, "the saved session holds %llu of %llu positions", (unsigned long long)h->computed,
                 (unsigned long long)h->n_tokens);
-    if (h->held_from > 0 && (s->window == 0 || h->held_from > h->computed || h->computed - h->held_from < (uint64_t)s->window))
+    if (h->held_from > 0 &&
+        (s->window == 0 || h->held_from > h->computed || h->computed - h->held_from < (uint64_t)s->window))
         PF_FAIL(PF_EFORMAT, "the saved session holds windows from position %llu on, too late for position %llu",
                 (unsigned long long)h->held_from, (unsigned long long)h->computed);
     return PF_OK;
@@ -191,8 +193,8 @@ static pf_status load(pf_session *s, struct stream *f)
     PF_TRY(transfer(f, s->tokens, (size_t)header.n_tokens * sizeof *s->tokens));
     for (uint64_t i = 0; i < header.n_tokens; i++)
         if (s->tokens[i] < 0 || s->tokens[i] >= s->m->n_vocab)
-            PF_FAIL(PF_EFORMAT, "token %llu of the saved session is %d; the vocabulary has ids 0 to %d", (unsigned long long)i,
-                    s->tokens[i], s->m->n_vocab - 1);
+            PF_FAIL(PF_EFORMAT, "token %llu of the saved session is %d; the vocabulary has ids 0 to %d",
+                    (unsigned long long)i, s->tokens[i], s->m->n_vocab - 1);
     PF_TRY(header.computed > 0 ? transfer_state(f, s) : PF_OK);
     PF_TRY(transfer_kv(f, s, (int64_t)header.computed, (int64_t)header.held_from));
     uint64_t expected = f->hash, found;

@@ -24,7 +24,8 @@ static pf_status check_kv_type(const struct pf_model *m, enum pf_kv_type type)
     for (int il = 0; type == PF_KV_Q8_0 && il < m->n_layer; il++) {
         const struct pf_attention *a = &m->layers[il].attn;
         if (a->hd_k % BLOCK != 0 || a->hd_v % BLOCK != 0)
-            PF_FAIL(PF_EUNSUPPORTED, "keys and values of layer %d have heads of %d and %d elements; Q8_0 takes multiples of %d", il,
+            PF_FAIL(PF_EUNSUPPORTED,
+                    "keys and values of layer %d have heads of %d and %d elements; Q8_0 takes multiples of %d", il,
                     a->hd_k, a->hd_v, BLOCK);
     }
     return PF_OK;
@@ -60,7 +61,8 @@ static struct pf_kv_layer kv_layer(const struct pf_model *m, int il, const struc
     int n_chunks = pf_ring_chunks(m, il, o);
     size_t rows = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * (size_t)a->n_kv_head;
     return (struct pf_kv_layer){
-        .view = { .type = o->kv_type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v, .n_chunks = n_chunks },
+        .view = { .type = o->kv_type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v,
+                  .n_chunks = n_chunks },
         .k_bytes = rows * pf_kv_row_bytes(o->kv_type, a->hd_k),
         .v_bytes = a->v_in_k ? 0 : rows * pf_kv_row_bytes(o->kv_type, a->hd_v),
     };
@@ -86,7 +88,8 @@ static struct pf_kv_layer block_kv_layer(const struct pf_model *m, int il, const
 static struct pf_kv_layer index_kv_layer(const struct pf_model *m, int il, const struct pf_session_opts *o)
 {
     enum pf_kv_type type = o->kv_type == PF_KV_Q8_0 ? PF_KV_F16 : o->kv_type;
-    return m->layers[il].has_indexer ? keys_of(o, type, m->index.ratio, m->index.width) : (struct pf_kv_layer){ .k_bytes = 0 };
+    return m->layers[il].has_indexer ? keys_of(o, type, m->index.ratio, m->index.width)
+                                     : (struct pf_kv_layer){ .k_bytes = 0 };
 }
 
 static void widen(int *to, int64_t n)
@@ -125,7 +128,8 @@ static struct widths widths_of(const struct pf_model *m)
         widen(&w.gate_out, m->mla.n_latent + m->mla.n_rope);
     }
     if (m->arch->compressed) {
-        int64_t n_channels = 2 * (int64_t)(m->layers[0].attn.hd_k > m->index.width ? m->layers[0].attn.hd_k : m->index.width);
+        int hd_k = m->layers[0].attn.hd_k;
+        int64_t n_channels = 2 * (int64_t)(hd_k > m->index.width ? hd_k : m->index.width);
         widen(&w.packed, n_channels);
         widen(&w.packed, (int64_t)m->compressed.n_group * m->compressed.n_group_out);
         widen(&w.gate_out, n_channels);
@@ -229,7 +233,8 @@ static size_t carve(const struct pf_model *m, int n_batch, char *base, struct pf
     struct widths w = widths_of(m);
     size_t rows = (size_t)n_batch, guess_rows = rows < PF_GUESS_ROWS ? rows : PF_GUESS_ROWS;
     size_t n_picks = (size_t)m->n_moe * (size_t)m->n_used, used = 0;
-    size_t n_s = (size_t)m->streams.n, mixed = n_s > 1 ? n_s : 0, q_latent = (size_t)(m->mla.n_q_latent + m->compressed.n_q_latent);
+    size_t n_s = (size_t)m->streams.n, mixed = n_s > 1 ? n_s : 0;
+    size_t q_latent = (size_t)(m->mla.n_q_latent + m->compressed.n_q_latent);
     const struct { void *at; size_t n; } parts[] = {
         { &b->x, rows * n_s * (size_t)m->n_embd }, { &b->h, rows * (size_t)m->n_embd },
         { &b->flat, rows * mixed * (size_t)m->n_embd }, { &b->mix, rows * mixed * (2 + n_s) },
@@ -273,11 +278,12 @@ static int n_checkpoints(const struct pf_model *m, const struct pf_session_opts 
 /* The state of those layers, its second copy, and checkpoints. */
 static uint64_t states_bytes(const struct pf_model *m, int first, int end, const struct pf_session_opts *o)
 {
-    return 2 * (uint64_t)pf_state_bytes(m, first, end) + (uint64_t)pf_kept_bytes(m, o, first, end) * (uint64_t)n_checkpoints(m, o);
+    return 2 * (uint64_t)pf_state_bytes(m, first, end) +
+           (uint64_t)pf_kept_bytes(m, o, first, end) * (uint64_t)n_checkpoints(m, o);
 }
 
-pf_status pf_session_part_bytes(const struct pf_model *m, const struct pf_session_opts *opts, const pf_backend *b, int first,
-                                int end, uint64_t *kv_bytes, uint64_t *work_bytes)
+pf_status pf_session_part_bytes(const struct pf_model *m, const struct pf_session_opts *opts, const pf_backend *b,
+                                int first, int end, uint64_t *kv_bytes, uint64_t *work_bytes)
 {
     struct pf_session_opts o;
     struct pf_buffers buf;
@@ -427,7 +433,8 @@ static pf_status open_layers(struct pf_session *s, struct pf_unit *u, int first,
     return open_state(s, u);
 }
 
-/* How many layers the first unit takes: those whose weights its backend has, as far as there is room for the rest of them. */
+/* How many layers the first unit takes: those whose weights its backend has, as far as there is room
+ * for the rest of them. */
 static int n_layers_of_first(const struct pf_session *s)
 {
     const struct pf_model *m = s->m;

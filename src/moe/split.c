@@ -19,7 +19,8 @@ struct pf_cut pf_cut_make(const struct pf_cut_sizes *s, uint64_t room)
 }
 
 /* What a layer takes of a session beside what any takes. */
-static pf_status session_layer(const struct pf_model *m, const struct pf_session_opts *so, int il, uint64_t fixed, uint64_t *bytes)
+static pf_status session_layer(const struct pf_model *m, const struct pf_session_opts *so, int il, uint64_t fixed,
+                               uint64_t *bytes)
 {
     uint64_t kv, work;
     PF_TRY(pf_session_part_bytes(m, so, m->backend, il, il + 1, &kv, &work));
@@ -27,12 +28,13 @@ static pf_status session_layer(const struct pf_model *m, const struct pf_session
     return PF_OK;
 }
 
-static pf_status sizes_of(const struct pf_model *m, const struct pf_session_opts *so, uint64_t *layers, struct pf_cut_sizes *out)
+static pf_status sizes_of(const struct pf_model *m, const struct pf_session_opts *so, uint64_t *layers,
+                          struct pf_cut_sizes *out)
 {
     uint64_t kv, fixed;
     PF_TRY(pf_session_part_bytes(m, so, m->backend, 0, 0, &kv, &fixed));
-    *out = (struct pf_cut_sizes){ .fixed = fixed + PF_CUT_SPARE_BYTES + pf_model_extra_bytes(m), .output = pf_weight_bytes(&m->output), .layers = layers,
-                                  .n_layers = m->n_layer };
+    *out = (struct pf_cut_sizes){ .fixed = fixed + PF_CUT_SPARE_BYTES + pf_model_extra_bytes(m),
+                                  .output = pf_weight_bytes(&m->output), .layers = layers, .n_layers = m->n_layer };
     for (int il = 0; il < m->n_layer; il++)
         PF_TRY(session_layer(m, so, il, fixed, &layers[il]));
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
@@ -43,8 +45,8 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_session_opts
     return PF_OK;
 }
 
-pf_status pf_cut_of(const struct pf_model *m, const struct pf_session_opts *so, uint64_t room, bool streaming, struct pf_cut *out,
-                    uint64_t *least)
+pf_status pf_cut_of(const struct pf_model *m, const struct pf_session_opts *so, uint64_t room, bool streaming,
+                    struct pf_cut *out, uint64_t *least)
 {
     struct pf_cut_sizes sizes;
     uint64_t *layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *layers);
@@ -94,7 +96,7 @@ pf_status pf_split_open(struct pf_model *m, const struct pf_model_opts *o, const
     PF_TRY(place_cut(m));
     if (cut.whole)
         return PF_OK;
-    pf_model_logf(m, PF_LOG_INFO, "the GPU has room for %d of %d layers%s; the CPU computes the rest", cut.n_layers, m->n_layer,
-                  cut.output ? " and the output" : "");
+    pf_model_logf(m, PF_LOG_INFO, "the GPU has room for %d of %d layers%s; the CPU computes the rest", cut.n_layers,
+                  m->n_layer, cut.output ? " and the output" : "");
     return pf_residency_open(m, o, setup);
 }

@@ -1,10 +1,10 @@
-/* What of a session cannot be cut short as keys and values can: the recurrent state, which layers carry from position to
- * position, and the windows in rings (ring.c). See session.h.
+/* What of a session cannot be cut short as keys and values can: the recurrent state, which layers carry from position
+ * to position, and the windows in rings (ring.c). See session.h.
  *
- * Each unit has that of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. Copies are kept
- * (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and evaluating
- * from there again when the next tokens come. Without recurrent state, and as far as the rings still hold what is needed, it
- * means moving `computed` and nothing else. */
+ * Each unit has that of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. Copies are
+ * kept (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and
+ * evaluating from there again when the next tokens come. Without recurrent state, and as far as the rings still hold
+ * what is needed, it means moving `computed` and nothing else. */
 #include "moe/session.h"
 
 enum { BUDGET_BYTES = 512 << 20 };        /* of all checkpoints, but never fewer than two */

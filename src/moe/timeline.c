@@ -62,7 +62,8 @@ static pf_status run_batch(struct pf_session *s, int64_t end, int64_t first, boo
 {
     int64_t from = s->computed, left = end - from;
     int rows = left < s->opts.n_batch ? (int)left : s->opts.n_batch;
-    struct pf_batch batch = { .tokens = s->tokens + from, .rows = rows, .n_logits = last && left == rows, .logits = s->logits };
+    struct pf_batch batch = { .tokens = s->tokens + from, .rows = rows, .n_logits = last && left == rows,
+                              .logits = s->logits };
     if (s->all_logits && from + rows > first) {
         int64_t begin = from > first ? from : first;
         batch.n_logits = (int)(from + rows - begin);
@@ -78,8 +79,8 @@ static pf_status run_batch(struct pf_session *s, int64_t end, int64_t first, boo
 }
 
 /* Evaluates s->tokens from computed up to end, batch by batch; each batch that succeeds is committed. Positions from
- * `first` on get logits if all are wanted, otherwise the last one does, if any: first == end. If the device is lost, the CPU
- * computes anew what went with it, and goes on. */
+ * `first` on get logits if all are wanted, otherwise the last one does, if any: first == end. If the device is lost,
+ * the CPU computes anew what went with it, and goes on. */
 static pf_status run_to(struct pf_session *s, int64_t end, int64_t first, bool last)
 {
     pf_status st = PF_OK;
@@ -96,9 +97,9 @@ static pf_status run_to(struct pf_session *s, int64_t end, int64_t first, bool l
 }
 
 /* Appends tok[0..n), after what the session has to catch up with. Where there are checkpoints, it keeps some where a
- * conversation may be taken up again: where the tokens begin, unless the last one is little before that; where they end; and a
- * little before that, since what a template puts in front of an answer is not always what it leaves there afterwards. A
- * recurrent state must be kept as it passes there; of windows, the rings still have it at the end. */
+ * conversation may be taken up again: where the tokens begin, unless the last one is little before that; where they
+ * end; and a little before that, since what a template puts in front of an answer is not always what it leaves there
+ * afterwards. A recurrent state must be kept as it passes there; of windows, the rings still have it at the end. */
 static pf_status append(struct pf_session *s, const int32_t *tok, size_t n)
 {
     enum { TAIL = 32 };

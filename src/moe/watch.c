@@ -21,7 +21,8 @@ static void free_buffers(struct pf_model *m)
         t->owner->ops->buf_free(t->owner, t->picks, picks_bytes, true);
         t->owner->ops->buf_free(t->owner, t->weights, picks_bytes, true);
     }
-    float **floats[] = { &t->x, &t->y, &t->logits, &t->tap.probs, &t->tap.scores, &t->tap.gate, &t->tap.up, &t->tap.act, &t->tap.down };
+    float **floats[] = { &t->x, &t->y, &t->logits, &t->tap.probs, &t->tap.scores, &t->tap.gate, &t->tap.up, &t->tap.act,
+                         &t->tap.down };
     for (size_t i = 0; i < sizeof floats / sizeof *floats; i++) {
         pf_free(*floats[i]);
         *floats[i] = NULL;
@@ -55,7 +56,8 @@ static pf_status alloc_picks(struct pf_model *m, int rows)
 static pf_status alloc_stages(struct pf_model *m, int rows)
 {
     struct pf_watch *t = &m->watch;
-    size_t n_expert = (size_t)m->n_expert, n_embd = (size_t)m->n_embd, used_ff = (size_t)m->n_used * (size_t)m->n_ff_expert;
+    size_t n_expert = (size_t)m->n_expert, n_embd = (size_t)m->n_embd,
+           used_ff = (size_t)m->n_used * (size_t)m->n_ff_expert;
     const struct { float **at; bool wanted; size_t n; } parts[] = {
         { &t->x, true, n_embd },
         { &t->y, true, n_embd },
@@ -137,7 +139,8 @@ pf_status pf_trace_set(pf_model *m, const struct pf_trace_opts *o)
     if (!m->backend || m->n_moe == 0)
         PF_FAIL(PF_EINVAL, "%s has no experts to watch", m->name[0] ? m->name : "the model");
     if (o->stages >> PF_N_STAGES || (o->stages && !o->fn))
-        PF_FAIL(PF_EINVAL, "stages is 0x%x: %s", o->stages, o->fn ? "there are no such stages" : "there is no function to show them to");
+        PF_FAIL(PF_EINVAL, "stages is 0x%x: %s", o->stages,
+                o->fn ? "there are no such stages" : "there is no function to show them to");
     pthread_mutex_lock(&m->step_lock);
     pf_status st = stop(m), started = start(m, o);
     if (started < 0)
@@ -187,12 +190,13 @@ pf_status pf_watch_inject(struct pf_model *m, const char *path)
     struct pf_trace *t = &m->injected;
     PF_TRY(pf_trace_read(t, path));
     if (t->n_layers != m->n_moe || t->n_expert != m->n_expert || t->n_used != m->n_used || t->n_tokens < 1)
-        PF_FAIL(PF_EFORMAT, "%s: a trace of %lld tokens, %d layers, %d of %d experts, for a model of %d layers with %d of %d", path,
+        PF_FAIL(PF_EFORMAT,
+                "%s: a trace of %lld tokens, %d layers, %d of %d experts, for a model of %d layers with %d of %d", path,
                 (long long)t->n_tokens, t->n_layers, t->n_used, t->n_expert, m->n_moe, m->n_used, m->n_expert);
     for (int64_t visit = 0; visit < t->n_tokens * t->n_layers; visit++)
         if (!distinct(t->experts + visit * t->n_used, t->n_used))
-            PF_FAIL(PF_EFORMAT, "%s: token %lld picks an expert twice in its layer %lld", path, (long long)(visit / t->n_layers),
-                    (long long)(visit % t->n_layers));
+            PF_FAIL(PF_EFORMAT, "%s: token %lld picks an expert twice in its layer %lld", path,
+                    (long long)(visit / t->n_layers), (long long)(visit % t->n_layers));
     return PF_OK;
 }
 
@@ -223,15 +227,15 @@ static void show(const struct pf_session *s, const struct pf_stage_data *d)
 static void show_values(const struct pf_session *s, enum pf_stage stage, int il, int row, const float *values, int n)
 {
     if (values)
-        show(s, &(struct pf_stage_data){ .stage = stage, .layer = il, .pos = s->computed + row, .slot = -1, .expert = -1,
-                                         .values = values + (size_t)row * (size_t)n, .n = n });
+        show(s, &(struct pf_stage_data){ .stage = stage, .layer = il, .pos = s->computed + row, .slot = -1,
+                                         .expert = -1, .values = values + (size_t)row * (size_t)n, .n = n });
 }
 
 static void show_picks(const struct pf_session *s, int il, int row, const int32_t *picks, const float *weights)
 {
     int n = s->m->n_used;
-    show(s, &(struct pf_stage_data){ .stage = PF_STAGE_PICKS, .layer = il, .pos = s->computed + row, .slot = -1, .expert = -1,
-                                     .picks = picks + (size_t)row * (size_t)n, .n = n });
+    show(s, &(struct pf_stage_data){ .stage = PF_STAGE_PICKS, .layer = il, .pos = s->computed + row, .slot = -1,
+                                     .expert = -1, .picks = picks + (size_t)row * (size_t)n, .n = n });
     show_values(s, PF_STAGE_WEIGHTS, il, row, weights, n);
 }
 
@@ -245,8 +249,8 @@ static void show_expert(const struct pf_session *s, int il, int row, int slot, i
     size_t pick = (size_t)row * (size_t)s->m->n_used + (size_t)slot;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].values)
-            show(s, &(struct pf_stage_data){ .stage = parts[i].stage, .layer = il, .pos = s->computed + row, .slot = slot,
-                                             .expert = expert, .n = parts[i].n,
+            show(s, &(struct pf_stage_data){ .stage = parts[i].stage, .layer = il, .pos = s->computed + row,
+                                             .slot = slot, .expert = expert, .n = parts[i].n,
                                              .values = parts[i].values + pick * (size_t)parts[i].n });
 }
 

@@ -500,8 +500,8 @@ static pf_status load_ends(struct pf_vocab *v, const pf_gguf *g)
         set_end(v, find_marker(v, "<|end|>"), false);
     if (find_marker(v, "<|tool_response>") >= 0)
         set_end(v, find_marker(v, "</s>"), false);
-    /* Qwen has an ordinary token spelled like another family's end mark. It neither ends a reply nor is matched in text,
-     * but other engines leave it out of plain text, and so do the recorded pieces. */
+    /* Qwen has an ordinary token spelled like another family's end mark. It neither ends a reply nor is matched in
+     * text, but other engines leave it out of plain text, and so do the recorded pieces. */
     v->unshown = pf_text_find(v, "</s>", 4);
     return PF_OK;
 }

@@ -8,8 +8,8 @@
  *     victim()       the candidate to evict, which is a candidate no longer; -1 if there is none
  *     step(layer)    the walk through the model has come to this layer; layers come in rising order, token after token
  *
- * Everything a policy does follows from these calls alone, so a trace replays exactly. Allocates only in open. One thread at a
- * time (the store's lock sees to that). */
+ * Everything a policy does follows from these calls alone, so a trace replays exactly. Allocates only in open. One
+ * thread at a time (the store's lock sees to that). */
 #ifndef PF_EVICT_H
 #define PF_EVICT_H
 

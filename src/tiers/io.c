@@ -14,7 +14,8 @@ static uint32_t direct_align(int fd)
 #ifdef STATX_DIOALIGN
     struct statx sx;
     if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &sx) == 0 && (sx.stx_mask & STATX_DIOALIGN)) {
-        uint32_t align = sx.stx_dio_offset_align > sx.stx_dio_mem_align ? sx.stx_dio_offset_align : sx.stx_dio_mem_align;
+        uint32_t of_offset = sx.stx_dio_offset_align, of_memory = sx.stx_dio_mem_align;
+        uint32_t align = of_offset > of_memory ? of_offset : of_memory;
         return align <= PF_IO_ALIGN_MAX && (align & (align - 1)) == 0 ? align : 0;
     }
 #endif

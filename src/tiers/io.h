@@ -4,11 +4,11 @@
  *     take(done)                         whoever handles them | one thread at a time (under the store's lock)
  *     wait                               any thread, at any time
  *
- * So a thread that needs weights sets the drive to work itself, however busy the processors are, and when it has nothing else to
- * do waits for the drive itself; another handles what comes back meanwhile. Engines: io_uring.c where the kernel allows it,
- * io_pread.c (a pool of threads) elsewhere, io_sim.c for tests. An engine reports what the kernel said and judges nothing:
- * short reads and errors are the caller's business (store.c retries).
- * A read belongs to the engine from queue until take hands it back; its buffer too. */
+ * So a thread that needs weights sets the drive to work itself, however busy the processors are, and when it has
+ * nothing else to do waits for the drive itself; another handles what comes back meanwhile. Engines: io_uring.c where
+ * the kernel allows it, io_pread.c (a pool of threads) elsewhere, io_sim.c for tests. An engine reports what the kernel
+ * said and judges nothing: short reads and errors are the caller's business (store.c retries). A read belongs to the
+ * engine from queue until take hands it back; its buffer too. */
 #ifndef PF_IO_H
 #define PF_IO_H
 
@@ -38,7 +38,8 @@ struct pf_io_read {
     int      file;               /* index of the set-up's files */
     uint64_t offset, bytes;
     void    *buf;
-    int64_t  result;             /* bytes read, fewer than asked for at the file's end or at the drive's whim; or -errno */
+    int64_t  result;             /* bytes read, fewer than asked for at the file's end or at the drive's
+                                    whim; or -errno */
     struct pf_io_read *next;     /* the engine's while the read is its own */
     uint64_t due;                /* the simulated engine's */
 };
@@ -53,8 +54,8 @@ struct pf_io_ops {
     void (*queue)(pf_io *io, struct pf_io_read *r);               /* no more than `depth` at a time */
     /* Everything queued is on its way after this; or false: the system refuses for now, call again a little later. */
     bool (*commit)(pf_io *io);
-    /* Blocks until there is a finished read to take, or pf_now_ns() is `until`. May come back sooner, and finds nothing new when
-     * another thread takes what there was. */
+    /* Blocks until there is a finished read to take, or pf_now_ns() is `until`. May come back sooner, and finds nothing
+     * new when another thread takes what there was. */
     void (*wait)(pf_io *io, uint64_t until);
     int  (*take)(pf_io *io, struct pf_io_read **done, int cap);   /* hands back finished reads, cap at most; how many */
 };
@@ -79,8 +80,8 @@ pf_status pf_io_best_open(pf_io **out, const struct pf_io_setup *s, void *ctx); 
 pf_status pf_io_file_open(struct pf_io_file *out, const char *path);
 void      pf_io_file_close(struct pf_io_file *f);         /* also of a file that is all zeros */
 
-/* Whether the file has the size and the time of writing that it had when it was opened. *touched: when anything about it
- * changed last, which nobody can set back, as they can the time of writing; zero if the system does not say. */
+/* Whether the file has the size and the time of writing that it had when it was opened. *touched: when anything about
+ * it changed last, which nobody can set back, as they can the time of writing; zero if the system does not say. */
 bool      pf_io_file_unchanged(const struct pf_io_file *f, struct timespec *touched);
 
 /* What the simulated engine does to the reads it is given. Counting starts at 1; 0 of a number: never. */

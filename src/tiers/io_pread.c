@@ -2,8 +2,8 @@
  *
  *     queue -> [held]  commit -> [todo]  thread: pread -> [done]  take
  *
- * held belongs to the thread that queues; todo, done and the flags are under the lock. If the system gives no thread at all,
- * take reads by itself. */
+ * held belongs to the thread that queues; todo, done and the flags are under the lock. If the system gives no thread at
+ * all, take reads by itself. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>

@@ -83,7 +83,8 @@ static void carry_out(struct sim *m, struct pf_io_read *r, uint64_t number)
         memset(sector, 0x5a, SECTOR);
 }
 
-/* Which of the reads in flight comes back next; the late one only when it is alone. -1: none yet, and *due says when. */
+/* Which of the reads in flight comes back next; the late one only when it is alone. -1: none
+ * yet, and *due says when. */
 static int choose(struct sim *m, uint64_t now, uint64_t *due)
 {
     int n = m->n_flying, start = 0;
@@ -137,7 +138,8 @@ static int sim_take(pf_io *io, struct pf_io_read **done, int cap)
 }
 
 static const struct pf_io_ops sim_ops = {
-    .name = "simulated", .close = sim_close, .queue = sim_queue, .commit = sim_commit, .wait = sim_wait, .take = sim_take,
+    .name = "simulated", .close = sim_close, .queue = sim_queue, .commit = sim_commit, .wait = sim_wait,
+    .take = sim_take,
 };
 
 pf_status pf_io_sim_open(pf_io **out, const struct pf_io_setup *s, void *ctx)

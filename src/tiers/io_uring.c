@@ -1,10 +1,11 @@
 /* Reads through io_uring: the one door to liburing.
  *
  * Files are registered once. The arena is registered in regions of 64 MiB, each when a read first lands in it, so that
- * opening a model neither touches nor pins the whole of it; a read across two regions, or with registration refused (the
- * limit on locked memory), goes unregistered. Both cost only processor time when they are missing.
+ * opening a model neither touches nor pins the whole of it; a read across two regions, or with registration refused
+ * (the limit on locked memory), goes unregistered. Both cost only processor time when they are missing.
  *
- * The ring in memory belongs to queue, commit and take, one thread at a time; wait asks the kernel and leaves it alone. */
+ * The ring in memory belongs to queue, commit and take, one thread at a time; wait asks the
+ * kernel and leaves it alone. */
 #define _GNU_SOURCE
 #include <liburing.h>
 #include <poll.h>
@@ -60,7 +61,8 @@ static void uring_queue(pf_io *io, struct pf_io_read *r)
     else
         io_uring_prep_read(sqe, fd, r->buf, (unsigned)r->bytes, r->offset);
     sqe->flags |= u->files_registered ? IOSQE_FIXED_FILE : 0;
-    sqe->flags |= f->direct ? 0 : IOSQE_ASYNC;       /* or the kernel copies from the page cache before commit returns */
+    sqe->flags |= f->direct ? 0 : IOSQE_ASYNC;       /* or the kernel copies from the page cache before
+                                                        commit returns */
     io_uring_sqe_set_data(sqe, r);
 }
 

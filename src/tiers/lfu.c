@@ -1,20 +1,20 @@
 /* Two policies over one estimate: how often a key is used when the walk comes to its layer.
  *
  * A visit is the walk coming to the key's layer. Its rate is the share of visits with a use, the last half-life of them
- * counting half: each visit multiplies a sum by a decay and a use adds 1 - decay; the sum over what it would be with a use
- * every time, 1 - decay^visits, is the rate. Tokens repeat the experts of the tokens just before, and some experts are
- * popular throughout: the mean of a fast and a slow rate sees both (one of either kind alone loses to LRU, or to the
- * other, on some traces). Every key starts with one visit and half a use, for want of knowledge. The multiplication is
- * done late, when the rate is looked at.
+ * counting half: each visit multiplies a sum by a decay and a use adds 1 - decay; the sum over what it would be with a
+ * use every time, 1 - decay^visits, is the rate. Tokens repeat the experts of the tokens just before, and some experts
+ * are popular throughout: the mean of a fast and a slow rate sees both (one of either kind alone loses to LRU, or to
+ * the other, on some traces). Every key starts with one visit and half a use, for want of knowledge. The multiplication
+ * is done late, when the rate is looked at.
  *
  *     lfu       evicts the lowest rate
- *     nextuse   evicts the latest expected next use: a key of rate r waits 1/r - 1 passes beyond the coming visit of its
- *               layer, which is (its layer - the present layer) mod n_layers steps away. Where every expert is used in every
- *               pass (prompts, dense layers) this evicts what was used last, as Belady's rule does; where uses are rare the
- *               rate decides.
+ *     nextuse   evicts the latest expected next use: a key of rate r waits 1/r - 1 passes beyond the coming visit of
+ *               its layer, which is (its layer - the present layer) mod n_layers steps away. Where every expert is used
+ *               in every pass (prompts, dense layers) this evicts what was used last, as Belady's rule does; where uses
+ *               are rare the rate decides.
  *
- * Looking at every candidate would cost more than it saves in models of thousands of experts, so victim() looks at SAMPLE of
- * them, drawn by a generator with a fixed seed; with no more than SAMPLE candidates it is exact. */
+ * Looking at every candidate would cost more than it saves in models of thousands of experts, so victim() looks at
+ * SAMPLE of them, drawn by a generator with a fixed seed; with no more than SAMPLE candidates it is exact. */
 #include <math.h>
 
 #include "base/pf_mem.h"
@@ -55,7 +55,8 @@ static void lfu_close(pf_evict *p)
     pf_free(l);
 }
 
-static pf_status open_with(pf_evict **out, const struct pf_evict_shape *shape, const struct pf_evict_ops *ops, bool by_distance)
+static pf_status open_with(pf_evict **out, const struct pf_evict_shape *shape, const struct pf_evict_ops *ops,
+                           bool by_distance)
 {
     *out = NULL;
     struct lfu *l = pf_alloc(PF_MEM_TIERS, sizeof *l);
@@ -187,6 +188,7 @@ const struct pf_evict_ops pf_evict_lfu = {
 };
 
 const struct pf_evict_ops pf_evict_nextuse = {
-    .name = "nextuse", .open = nextuse_open, .close = lfu_close, .step = lfu_step, .use = lfu_use, .release = lfu_release,
+    .name = "nextuse", .open = nextuse_open, .close = lfu_close, .step = lfu_step, .use = lfu_use,
+    .release = lfu_release,
     .victim = lfu_victim,
 };

@@ -78,7 +78,8 @@ static uint64_t left_in_groups(const char *root)
         if (strcmp(group, "/") != 0)
             snprintf(path + top, sizeof path - (size_t)top, "%s", group);
         uint64_t left = v2 ? left_along(path, (size_t)top, "memory.max", "memory.current", "file ")
-                           : left_along(path, (size_t)top, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache ");
+                           : left_along(path, (size_t)top, "memory.limit_in_bytes", "memory.usage_in_bytes",
+                                        "total_cache ");
         least = left < least ? left : least;
     }
     if (f)

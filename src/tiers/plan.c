@@ -23,13 +23,14 @@ static uint64_t slabs_in_vram(const struct pf_plan_sizes *s, const struct pf_pla
 }
 
 /* Bytes of RAM for the slots of slabs whose slots would take `wanted` bytes in all, beside fixed bytes; or an error. */
-static pf_status slots_for(const struct pf_plan_sizes *s, const struct pf_plan_budget *b, uint64_t fixed, uint64_t wanted,
-                           uint64_t *slots)
+static pf_status slots_for(const struct pf_plan_sizes *s, const struct pf_plan_budget *b, uint64_t fixed,
+                           uint64_t wanted, uint64_t *slots)
 {
     bool whole = b->no_nvme || s->n_slabs == 0;
     uint64_t needed = fixed + (whole ? wanted : s->slots_least);
     if (b->ram_bytes < needed || (whole && b->ram_bytes < fixed + wanted))
-        PF_FAIL(PF_ENOMEM, "the model needs %" PRIu64 " MB of memory%s and may take %" PRIu64 " MB", (needed + 999999) / 1000000,
+        PF_FAIL(PF_ENOMEM, "the model needs %" PRIu64 " MB of memory%s and may take %" PRIu64 " MB",
+                (needed + 999999) / 1000000,
                 b->no_nvme ? " when it may not be read from the drive as it runs" : "", b->ram_bytes / 1000000);
     *slots = min_u64(b->ram_bytes - fixed, wanted);
     if (b->streaming && wanted > s->slots_least)
@@ -54,22 +55,24 @@ static void fill_speeds_of_cut(const struct pf_plan_sizes *s, const struct pf_sp
     fill_tier(&out->tiers[PF_TIER_RAM], p->ram_bytes_s, rest + (1 - share[PF_TIER_VRAM]) * slabs);
     fill_tier(&out->tiers[PF_TIER_DISK], p->disk_bytes_s, share[PF_TIER_DISK] * slabs);
     double first = out->tiers[PF_TIER_VRAM].token_bytes / p->vram_bytes_s;
-    double ram = out->tiers[PF_TIER_RAM].token_bytes / p->ram_bytes_s, disk = out->tiers[PF_TIER_DISK].token_bytes / p->disk_bytes_s;
+    double ram = out->tiers[PF_TIER_RAM].token_bytes / p->ram_bytes_s,
+           disk = out->tiers[PF_TIER_DISK].token_bytes / p->disk_bytes_s;
     double then = ram > disk ? ram : disk;
     out->limit = first > then ? PF_TIER_VRAM : ram > disk ? PF_TIER_RAM : PF_TIER_DISK;
     out->tok_s = 1 / (first + then);
 }
 
-/* The GPU first reads what every token needs; then all tiers serve their slabs at the same time. What lies in RAM is computed
- * there, or goes to the GPU where that is faster; both share RAM's speed. What comes from the drive is written to RAM and read
- * there like the rest. */
-static void fill_speeds(const struct pf_plan_sizes *s, const struct pf_speeds *p, const double share[PF_N_TIERS], bool gpu,
-                        struct pf_plan *out)
+/* The GPU first reads what every token needs; then all tiers serve their slabs at the same time. What lies in RAM is
+ * computed there, or goes to the GPU where that is faster; both share RAM's speed. What comes from the drive is written
+ * to RAM and read there like the rest. */
+static void fill_speeds(const struct pf_plan_sizes *s, const struct pf_speeds *p, const double share[PF_N_TIERS],
+                        bool gpu, struct pf_plan *out)
 {
     double fixed = (double)(s->token_bytes - s->token_slab_bytes), slabs = (double)s->token_slab_bytes;
     double ram_bytes_s = gpu && p->pcie_bytes_s > p->ram_bytes_s ? p->pcie_bytes_s : p->ram_bytes_s;
     fill_tier(&out->tiers[PF_TIER_VRAM], p->vram_bytes_s, gpu ? fixed + share[PF_TIER_VRAM] * slabs : 0);
-    fill_tier(&out->tiers[PF_TIER_RAM], ram_bytes_s, (gpu ? 0 : fixed) + (share[PF_TIER_RAM] + share[PF_TIER_DISK]) * slabs);
+    fill_tier(&out->tiers[PF_TIER_RAM], ram_bytes_s, 
+              (gpu ? 0 : fixed) + (share[PF_TIER_RAM] + share[PF_TIER_DISK]) * slabs);
     fill_tier(&out->tiers[PF_TIER_DISK], p->disk_bytes_s, share[PF_TIER_DISK] * slabs);
     double before = gpu ? fixed / p->vram_bytes_s : 0, longest = 0;
     for (int t = 0; t < PF_N_TIERS; t++) {

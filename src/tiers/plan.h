@@ -1,8 +1,8 @@
-/* Where the weights will live: a pure function from sizes, budgets and prices to a placement. Reads nothing, keeps nothing;
- * any thread. What it wants to know of the machine is found elsewhere: limits.c finds the one budget that nobody has to name,
- * the memory that may be taken; prices.c measures.
+/* Where the weights will live: a pure function from sizes, budgets and prices to a placement. Reads nothing, keeps
+ * nothing; any thread. What it wants to know of the machine is found elsewhere: limits.c finds the one budget that
+ * nobody has to name, the memory that may be taken; prices.c measures.
  *
- *     the GPU takes what every token     -> VRAM: that first, then keys, values and scratch, then as many experts as fit.
+ *     the GPU takes what every token     -> VRAM: that first, then keys, values, scratch, and experts as fit.
  *     needs, and keys and values            If not even the former fits, the GPU is not used
  *     without experts, and it does not   -> VRAM: the layers and the other weights that somebody has cut off for it
  *     what is left fits in RAM           -> resident: nothing is read from the drive while running
@@ -20,13 +20,15 @@
 
 struct pf_plan_sizes {
     uint64_t weight_bytes;               /* the whole model */
-    uint64_t slab_bytes;                 /* of it what may be streamed: routed experts; or the layers of a dense model */
+    uint64_t slab_bytes;                 /* of it what may be streamed: routed experts; or the layers
+                                            of a dense model */
     uint64_t slots_all, slots_least;     /* memory for slabs: for each a place; the least that works */
     uint64_t n_slabs;
     uint64_t token_bytes;                /* weights read to decode one token, */
     uint64_t token_slab_bytes;           /* and of it from slabs */
     uint64_t other_bytes;                /* keys, values and scratch */
-    bool     experts;                    /* slabs are experts; if not, what the GPU takes when it cannot take everything: */
+    bool     experts;                    /* slabs are experts; if not, what the GPU takes when it cannot
+                                            take everything: */
     uint64_t cut_slabs, cut_slab_bytes, cut_bytes;       /* so many of them, their bytes, and those of other weights */
 };
 
@@ -39,12 +41,12 @@ struct pf_plan_budget {
 /* Fills *out but for where prices come from. PF_ENOMEM when there is no way to place the model. */
 pf_status pf_plan_make(const struct pf_plan_sizes *sizes, const struct pf_plan_budget *budget, struct pf_plan *out);
 
-/* Memory this process may take now: MemAvailable, or what the memory cgroups (version 1 or 2) leave if that is less, minus
- * a reserve of 6 GB or a tenth, whichever is less. root stands in front of /proc and /sys; "" but in tests. */
+/* Memory this process may take now: MemAvailable, or what the memory cgroups (version 1 or 2) leave if that is less,
+ * minus a reserve of 6 GB or a tenth, whichever is less. root stands in front of /proc and /sys; "" but in tests. */
 uint64_t pf_ram_available(const char *root);
 
-/* How fast n_threads read main memory, and reads past the page cache read a file, measured in some tens of milliseconds each. 0:
- * it could not be measured. */
+/* How fast n_threads read main memory, and reads past the page cache read a file, measured in some tens of milliseconds
+ * each. 0: it could not be measured. */
 double pf_price_ram(int n_threads);
 double pf_price_disk(const char *path);
 

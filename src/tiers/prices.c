@@ -1,5 +1,5 @@
-/* Measuring what the planner wants to know: see pf_price_ram and pf_price_disk in plan.h. Good enough to tell which resource
- * will be the limit, not to compare machines by. */
+/* Measuring what the planner wants to know: see pf_price_ram and pf_price_disk in plan.h. Good enough to tell which
+ * resource will be the limit, not to compare machines by. */
 #define _GNU_SOURCE
 #include <stdatomic.h>
 
@@ -9,7 +9,7 @@
 #include "tiers/io.h"
 #include "tiers/plan.h"
 
-/* ---- Main memory: the threads sum up a buffer that is larger than caches ------------------------------------------ */
+/* ---- Main memory: the threads sum up a buffer that is larger than caches ----------------------------------------- */
 
 enum { RAM_BYTES = 192 << 20, PIECE_BYTES = 1 << 20, PIECE_WORDS = PIECE_BYTES / 8, RAM_PASSES = 2 };
 
@@ -55,7 +55,7 @@ double pf_price_ram(int n_threads)
     return bytes_s;
 }
 
-/* ---- The drive: reads like the store's, from places spread over the file ------------------------------------------ */
+/* ---- The drive: reads like the store's, from places spread over the file ----------------------------------------- */
 
 enum { READ_BYTES = 1 << 20, DEPTH = 16, MAX_READS = 128 };
 static const uint64_t ENOUGH_NS = 60000000;
@@ -71,7 +71,8 @@ struct reading {
 static void begin_read(struct reading *d, pf_io *io, struct pf_io_read *r)
 {
     uint64_t n_places = d->file->bytes / READ_BYTES, place = (uint64_t)d->n_begun * 0x9e3779b97f4a7c15u % n_places;
-    *r = (struct pf_io_read){ .offset = place * READ_BYTES, .bytes = READ_BYTES, .buf = d->arena + (r - d->reads) * READ_BYTES };
+    *r = (struct pf_io_read){ .offset = place * READ_BYTES, .bytes = READ_BYTES,
+                              .buf = d->arena + (r - d->reads) * READ_BYTES };
     io->ops->queue(io, r);
     d->n_begun++;
 }
@@ -103,7 +104,8 @@ double pf_price_disk(const char *path)
 {
     struct pf_io_file file;
     struct reading d = { .file = &file };
-    struct pf_io_setup setup = { .files = &file, .n_files = 1, .depth = DEPTH, .arena_bytes = (size_t)DEPTH * READ_BYTES };
+    struct pf_io_setup setup = { .files = &file, .n_files = 1, .depth = DEPTH,
+                                 .arena_bytes = (size_t)DEPTH * READ_BYTES };
     pf_io *io = NULL;
     double bytes_s = 0;
     if (pf_io_file_open(&file, path) < 0)

@@ -1,40 +1,45 @@
 /* The store. Slots come from one arena of huge pages, in one class per distinct part size:
  *
  *     arena:   | class 0: slot slot slot ... | class 1: slot slot ... |
- *     slot:    | ...| part's bytes  |....|      starts on the drive's alignment; the part lies offset % alignment into it, so
- *              ^ sectors that hold the part ^     that a direct read of the enclosing sectors lands in place
+ *     slot:    | ...| part's bytes  |....|      starts on the drive's alignment; the part lies offset % alignment into
+ *              ^ sectors that hold the part ^   it, so that a direct read of the enclosing sectors lands in place
  *
  *     part:    ABSENT --pin, prefetch, guess, fill--> QUEUED --> READING --> READY --evicted--> ABSENT
  *                 ^------------ last unpin ----------'             `-----> FAILED --last unpin--> ABSENT
  *
  * Invariants
- *  1. A part has a slot if and only if it is not ABSENT; a slot belongs to one part or lies in its class's free list. In a class
- *     with a slot for every part each has its own, so that neighbours in a slab lie together, and the list only counts.
+ *  1. A part has a slot if and only if it is not ABSENT; a slot belongs to one part or lies in its class's free
+ *     list. In a class with a slot for every part each has its own, so that neighbours in a slab lie together,
+ *     and the list only counts.
  *  2. The policy's candidates are exactly the READY parts with no pin; nothing else is evicted.
  *  3. The only way from ABSENT is to QUEUED, under the lock: however many threads want a part, it is read once.
- *  4. A QUEUED part is in the list `wanted` or `ahead`; a part with chunks still to be asked for stays in it while READING.
- *  5. The bytes of a slot are written only by the engine, while its part is READING; a part is READY when the last of its
- *     chunks has come and nobody writes any more. A pin taken under the lock therefore sees bytes that stay as they are.
- *     Its file is then as it was at open, and was not touched since the part was asked for: what is READY is what it held at open.
+ *  4. A QUEUED part is in the list `wanted` or `ahead`; a part with chunks still to be asked for
+ *     stays in it while READING.
+ *  5. The bytes of a slot are written only by the engine, while its part is READING; a part is READY when the last of
+ *     its chunks has come and nobody writes any more. A pin taken under the lock therefore sees bytes that stay as
+ *     they are. Its file is then as it was at open, and was not touched since the part was asked for: what is READY
+ *     is what it held at open.
  *  6. Each pin has exactly one unpin. At close there is none.
- *  7. Everything in pf_store is under `lock`, except: constants after open; a pinned part's slot; a READING part's bytes, which
- *     are the engine's, and then the thread's that looks at them; the engine's wait. Whoever wants parts sends the reads
- *     (send_reads). What comes back is taken, and what had no room before sent, by one thread that waits for parts (attended),
- *     or by the reader while none does: to wake one after the other would take longer than to look.
- *  8. `wanted` is read before `ahead`, and ahead before guesses and the background order, which go to `ahead` one part at a time
- *     when few reads are under way: what nobody may want delays what somebody waits for by no more than so many reads.
- *  9. A part whose reads are all back is READING and in the list `came` until a thread looks at it, then one of n_looking. While
- *     there are such parts no thread begins to attend: so what it wants can only come from the engine.
+ *  7. Everything in pf_store is under `lock`, except: constants after open; a pinned part's slot; a READING part's
+ *     bytes, which are the engine's, and then the thread's that looks at them; the engine's wait. Whoever wants
+ *     parts sends the reads (send_reads). What comes back is taken, and what had no room before sent, by one
+ *     thread that waits for parts (attended), or by the reader while none does: to wake one after the other would
+ *     take longer than to look.
+ *  8. `wanted` is read before `ahead`, and ahead before guesses and the background order, which go to `ahead`
+ *     one part at a time when few reads are under way: what nobody may want delays what somebody waits for by no
+ *     more than so many reads.
+ *  9. A part whose reads are all back is READING and in the list `came` until a thread looks at it, then one of
+ *     n_looking. While there are such parts no thread begins to attend: so what it wants can only come from the engine.
  *
- * A read that comes back short is continued from the last whole sector, one that was interrupted is asked for again; all else
- * fails the part and everyone who waits for it with one sentence, and the next pin starts afresh.
+ * A read that comes back short is continued from the last whole sector, one that was interrupted is asked for again;
+ * all else fails the part and everyone who waits for it with one sentence, and the next pin starts afresh.
  *
- * GGUF has no checksums, so what a drive returns cannot be proved right; what drives, cables and file systems do in practice is
- * leave sectors out or return empty ones. Before a part's first read every sector of its slot is marked. A mark that is still
- * there, or a sector of one repeated byte, makes the part be read once more; then a mark is an error, and a sector that is
- * still empty is what the file holds. The first read leaves a checksum of eight bytes a sector: a later one that differs is
- * repeated once, and then an error. Single bits that flip on the first read, or a sector taken for another one, are not
- * noticed: that would take reading everything twice. */
+ * GGUF has no checksums, so what a drive returns cannot be proved right; what drives, cables and file systems do in
+ * practice is leave sectors out or return empty ones. Before a part's first read every sector of its slot is marked. A
+ * mark that is still there, or a sector of one repeated byte, makes the part be read once more; then a mark is an
+ * error, and a sector that is still empty is what the file holds. The first read leaves a checksum of eight bytes a
+ * sector: a later one that differs is repeated once, and then an error. Single bits that flip on the first read, or a
+ * sector taken for another one, are not noticed: that would take reading everything twice. */
 #define _GNU_SOURCE
 #include "tiers/store.h"
 
@@ -67,6 +72,7 @@ struct part {
     int        n_chunks, n_asked;        /* reads it takes, reads begun */
     bool       broken, has_sum, again;   /* a chunk failed; sum is known; it is being read a second time over */
     bool       guessed;                  /* read on a guess, and not pinned since */
+    uint64_t   foreseen;                 /* the step for which it was guessed, and absent, when no guess was read */
     uint64_t   sum;
     struct timespec touched;             /* its file, when the first chunk was asked for */
 };
@@ -119,11 +125,14 @@ struct pf_store {
     struct queue    came;                /* parts to look at */
     int             n_looking;           /* parts that are looked at */
     bool            attended;            /* a thread that waits for parts waits for the engine */
+    bool            guesses_pay;         /* they are read; if not, they are compared with what the next step pins */
     int             guess_depth;         /* no guess is read when so many reads are under way */
     struct order    guess, fill;         /* guess evicts and is forgotten at the next step; fill takes what is free */
     int             guesses[PF_MAX_GUESSES];
-    uint32_t        n_tried, n_right;    /* parts read on a guess of late, and pinned afterwards */
-    uint32_t        n_silent;            /* guesses not followed since */
+    uint32_t        n_tried, n_right;    /* parts read on a guess of late, or foreseen; and pinned afterwards */
+    uint32_t        n_foreseen;          /* for the next step */
+    uint32_t        n_rest;              /* steps until guesses are listened to again */
+    uint64_t        n_steps;
     struct read     reads[PF_STORE_DEPTH];
     struct read    *idle;                /* reads not in use */
     bool            unsent;              /* the engine could not send all of what it was given */
@@ -211,8 +220,8 @@ static pf_status make_classes(struct pf_store *s, const struct pf_store_setup *s
             const struct pf_part *at = &setup->parts[p];
             const struct pf_io_file *f = &s->files[at->file];
             if (at->bytes == 0 || at->offset > f->bytes || at->bytes > f->bytes - at->offset)
-                PF_FAIL(PF_ECHANGED, "%s: the file ends at byte %" PRIu64 "; a tensor should be at %" PRIu64, s->paths[at->file],
-                        f->bytes, at->offset);
+                PF_FAIL(PF_ECHANGED, "%s: the file ends at byte %" PRIu64 "; a tensor should be at %" PRIu64,
+                        s->paths[at->file], f->bytes, at->offset);
             *part = (struct part){ .at = *at, .slab = i, .prev = NONE, .next = NONE, .n_chunks = chunks_of(s, at) };
             part->class = class_for(s, at->bytes);
             part->index = s->classes[part->class].n_parts++;
@@ -236,8 +245,10 @@ static pf_status share_out(struct pf_store *s, uint64_t budget)
         more += (uint64_t)(s->classes[c].n_parts - s->classes[c].least) * s->classes[c].slot_bytes;
     }
     if (budget < least)
-        PF_FAIL(PF_ENOMEM, "%" PRIu64 " bytes of memory are left for weights that are read as they are wanted; at least %" PRIu64
-                " are needed", budget, least);
+        PF_FAIL(PF_ENOMEM,
+                "%" PRIu64 " bytes of memory are left for weights that are read as they are wanted; at least %" PRIu64
+                " are needed",
+                budget, least);
     double share = more == 0 ? 0 : (double)(budget - least) / (double)more;
     share = share > 1 ? 1 : share;
     for (int c = 0; c < s->n_classes; c++) {
@@ -246,7 +257,8 @@ static pf_status share_out(struct pf_store *s, uint64_t budget)
         s->arena_bytes += (size_t)k->n_slots * k->slot_bytes;
     }
     s->stats.slot_bytes = s->arena_bytes;
-    s->arena_bytes += HUGE_BYTES;                /* to begin on a huge page, which is also as aligned as any drive wants */
+    s->arena_bytes += HUGE_BYTES;                /* to begin on a huge page, which is also as aligned as
+                                                    any drive wants */
     return PF_OK;
 }
 
@@ -265,8 +277,8 @@ static pf_status open_class(struct pf_store *s, struct class *k, const struct pf
             layers[n++] = s->slabs[s->parts[p].slab].layer;
         }
     k->slots = at;
-    for (k->n_free = 0; k->n_free < k->n_slots; k->n_free++)
-        k->free[k->n_free] = at + (uint64_t)(k->n_slots - 1 - k->n_free) * k->slot_bytes;     /* the first comes off first */
+    for (k->n_free = 0; k->n_free < k->n_slots; k->n_free++)                     /* the first comes off first */
+        k->free[k->n_free] = at + (uint64_t)(k->n_slots - 1 - k->n_free) * k->slot_bytes;
     pf_status st = setup->policy->open(&k->policy, &(struct pf_evict_shape){ k->n_parts, setup->n_layers, layers });
     pf_free(layers);
     return st;
@@ -354,6 +366,7 @@ pf_status pf_store_open(pf_store **out, const struct pf_store_setup *setup)
     pf_store *s = pf_alloc(PF_MEM_TIERS, sizeof *s);
     if (!s)
         PF_FAIL(PF_ENOMEM, "no memory for a store of weights");
+    s->n_steps = 1;                          /* 0 is no step */
     s->stall_ns = setup->stall_ns;
     s->spans = setup->spans;
     PF_TRY_GOTO(st, open_files(s, setup));
@@ -477,9 +490,10 @@ static void pin_part(struct pf_store *s, int p)
     struct part *part = &s->parts[p];
     struct class *k = &s->classes[part->class];
     part->pins++;
-    s->n_right += part->guessed;
+    s->n_right += s->guesses_pay ? part->guessed : part->foreseen == s->n_steps;
     s->stats.n_guessed_right += part->guessed;
     part->guessed = false;
+    part->foreseen = 0;
     k->policy->ops->use(k->policy, part->index);
     if (part->in == &s->ahead) {             /* now somebody waits for it */
         queue_remove(s, p);
@@ -601,7 +615,8 @@ static void ask_chunk(struct pf_store *s, int p)
 {
     struct part *part = &s->parts[p];
     uint64_t begin = part->at.offset / s->align * s->align, end = part->at.offset + part->at.bytes;
-    uint64_t sectors = (end - begin + s->align - 1) / s->align, n = (uint64_t)part->n_chunks, i = (uint64_t)part->n_asked++;
+    uint64_t sectors = (end - begin + s->align - 1) / s->align, n = (uint64_t)part->n_chunks,
+             i = (uint64_t)part->n_asked++;
     uint64_t from = begin + sectors * i / n * s->align, to = begin + sectors * (i + 1) / n * s->align;
     struct read *r = s->idle;
     if (i == 0)
@@ -609,7 +624,8 @@ static void ask_chunk(struct pf_store *s, int p)
     if (i == 0 && !part->has_sum)
         mark_sectors(s, part);
     s->idle = r->next;
-    *r = (struct read){ .io = { .file = part->at.file, .offset = from, .bytes = to - from, .buf = part->slot + (from - begin) },
+    *r = (struct read){ .io = { .file = part->at.file, .offset = from, .bytes = to - from,
+                                .buf = part->slot + (from - begin) },
                         .part = p, .need_end = to < end ? to : end };
     s->io->ops->queue(s->io, &r->io);
     part->state = READING;
@@ -634,7 +650,7 @@ static void send_reads(struct pf_store *s)
         pthread_cond_signal(&s->has_work);
 }
 
-/* ---- Taking reads back; the lock is held -------------------------------------------------------------------------- */
+/* ---- Taking reads back; the lock is held ------------------------------------------------------------------------- */
 
 static void fail_part(struct pf_store *s, struct part *part, pf_status st, const char *text)
 {
@@ -683,7 +699,8 @@ static bool must_repeat(struct pf_store *s, struct read *r)
     return true;
 }
 
-/* Takes a read back from the engine, or gives it to it again. Returns its part if that was the part's last read, else NONE. */
+/* Takes a read back from the engine, or gives it to it again. Returns its part if that was the part's
+ * last read, else NONE. */
 static int take_back(struct pf_store *s, struct read *r)
 {
     struct part *part = &s->parts[r->part];
@@ -730,7 +747,7 @@ static void wait_engine(struct pf_store *s, uint64_t until)
     pthread_mutex_lock(&s->lock);
 }
 
-/* ---- Looking at what came: the lock is not held, as the part is READING and all its reads are back -------------------- */
+/* ---- Looking at what came: the lock is not held, as the part is READING and all its reads are back --------------- */
 
 static uint64_t add_word(uint64_t sum, const uint8_t *p)
 {
@@ -784,8 +801,8 @@ static void fail_changed(struct pf_store *s, struct part *part)
     fail_part(s, part, PF_ECHANGED, text);
 }
 
-/* Whether the bytes of a part have to be read again; if they are wrong a second time, or of a file that has changed, the part
- * is broken. */
+/* Whether the bytes of a part have to be read again; if they are wrong a second time, or of a file that has
+ * changed, the part is broken. */
 static bool must_read_again(struct pf_store *s, struct part *part)
 {
     pthread_mutex_unlock(&s->lock);
@@ -850,7 +867,11 @@ static void look_at_first(struct pf_store *s)
 void pf_store_step(pf_store *s, int layer)
 {
     pthread_mutex_lock(&s->lock);
+    s->n_steps++;
     s->guess.n = 0;
+    s->n_tried += s->n_foreseen;
+    s->n_foreseen = 0;
+    s->n_rest -= s->n_rest > 0;
     for (int c = 0; c < s->n_classes; c++)
         s->classes[c].policy->ops->step(s->classes[c].policy, layer);
     pthread_mutex_unlock(&s->lock);
@@ -876,8 +897,8 @@ static void attend(struct pf_store *s, uint64_t until)
     }
 }
 
-/* Waits for a change, or brings it about. Fails when the drive has finished nothing for stall_ns; *seen and *since are the
- * caller's memory. */
+/* Waits for a change, or brings it about. Fails when the drive has finished nothing for stall_ns; *seen and *since
+ * are the caller's memory. */
 static pf_status wait_change(struct pf_store *s, uint64_t *seen, uint64_t *since)
 {
     uint64_t begin = pf_now_ns();
@@ -924,7 +945,8 @@ pf_status pf_store_pin(pf_store *s, const int *slabs, int n, enum pf_pin *out)
     return st;
 }
 
-/* Moves the slabs that are ready to the front; both kinds keep their order. PF_EIO and the like when a part of one failed. */
+/* Moves the slabs that are ready to the front; both kinds keep their order. PF_EIO and the like when
+ * a part of one failed. */
 static pf_status sort_ready(struct pf_store *s, int *slabs, int n, int *n_ready)
 {
     *n_ready = 0;
@@ -1016,30 +1038,57 @@ void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most)
     pthread_mutex_unlock(&s->lock);
 }
 
-/* Whether guesses have been right often enough. A long silence is forgotten, so that they are tried again. */
-static bool guessing_pays(struct pf_store *s)
+/* Guesses are read as long as half of them are right, once a little more than half of those that were only listened to
+ * were. If it is less, they are not even asked for until some steps have gone by. */
+static void judge_guesses(struct pf_store *s)
 {
-    enum { ENOUGH = 96, FORGET = 1024, SILENCE = 1000 };
-    if (s->n_tried < ENOUGH || 2 * s->n_right >= s->n_tried) {
+    enum { HEARD = 192, READ = 96, FORGET = 1024, REST = 1000 };
+    if (s->n_tried < (s->guesses_pay ? READ : HEARD))
+        return;
+    bool pay = 100 * s->n_right >= (s->guesses_pay ? 50 : 55) * s->n_tried;
+    if (pay && s->guesses_pay) {
         if (s->n_tried >= FORGET)
             s->n_tried /= 2, s->n_right /= 2;
-        s->n_silent = 0;
-        return true;
+        return;
     }
-    if (++s->n_silent == SILENCE)
-        s->n_tried = s->n_right = s->n_silent = 0;
-    return false;
+    s->guesses_pay = pay;
+    s->n_rest = pay ? 0 : REST;
+    s->n_tried = s->n_right = 0;
+}
+
+/* What would be read? The next step's pins will tell whether that would be right. */
+static void foresee(struct pf_store *s, const int *slabs, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const struct pf_slab *k = &s->slabs[slabs[i]];
+        for (int p = k->first; p < k->first + k->n; p++)
+            if (s->parts[p].state == ABSENT && s->parts[p].foreseen != s->n_steps + 1) {
+                s->parts[p].foreseen = s->n_steps + 1;
+                s->n_foreseen++;
+            }
+    }
+}
+
+bool pf_store_wants_guess(pf_store *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool wants = s->n_rest == 0;
+    pthread_mutex_unlock(&s->lock);
+    return wants;
 }
 
 void pf_store_guess(pf_store *s, const int *slabs, int n, int depth)
 {
+    assert(n <= PF_MAX_GUESSES);
     pthread_mutex_lock(&s->lock);
-    if (guessing_pays(s)) {
-        assert(n <= PF_MAX_GUESSES);
+    judge_guesses(s);
+    if (s->guesses_pay) {
         memcpy(s->guesses, slabs, (size_t)n * sizeof *slabs);
         s->guess = (struct order){ s->guesses, n, 0 };
         s->guess_depth = depth;
         send_reads(s);
+    } else if (s->n_rest == 0) {
+        foresee(s, slabs, n);
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -1073,8 +1122,8 @@ void pf_store_stats_reset(pf_store *s)
 
 /* ---- The reader ------------------------------------------------------------------------------------------------- */
 
-/* Looks at what came, and takes reads back while no thread that waits does. It looks up from the engine from time to time, as
- * another may have taken the last of what it waits for. */
+/* Looks at what came, and takes reads back while no thread that waits does. It looks up from the engine from time to
+ * time, as another may have taken the last of what it waits for. */
 static void *reader_main(void *arg)
 {
     struct pf_store *s = arg;

@@ -46,8 +46,8 @@ struct pf_store_setup {
     pf_spans          *spans;        /* where to note when reads were under way, or NULL; kept */
 };
 
-/* Slot bytes for parts of these sizes if every part had one, and the least that works: as many slots of each size as one
- * slab needs. */
+/* Slot bytes for parts of these sizes if every part had one, and the least that works: as many slots of each size as
+ * one slab needs. */
 pf_status pf_store_bytes(const struct pf_store_setup *s, uint64_t *all, uint64_t *least);
 
 pf_status pf_store_open(pf_store **out, const struct pf_store_setup *s);
@@ -60,14 +60,15 @@ void pf_store_step(pf_store *s, int layer);
 
 enum pf_pin { PF_PIN_READY, PF_PIN_QUEUED, PF_PIN_BUSY };
 
-/* Pins what has or finds room; out[i] says how it went. Reads of all that is missing start together, in the order given. If
- * not even one slab finds room because all slots are being read into, waits for one. */
+/* Pins what has or finds room; out[i] says how it went. Reads of all that is missing start together, in the order
+ * given. If not even one slab finds room because all slots are being read into, waits for one. */
 pf_status pf_store_pin(pf_store *s, const int *slabs, int n, enum pf_pin *out);
 
 /* Until all parts of a pinned slab are there. On failure (PF_EIO, PF_ECHANGED) it is still pinned. */
 pf_status pf_store_wait(pf_store *s, int slab);
 
-/* Until at least one of n pinned slabs is there: those that are come to the front, *n_ready of them. Otherwise the same. */
+/* Until at least one of n pinned slabs is there: those that are come to the front, *n_ready of them. Otherwise the
+ * same. */
 pf_status pf_store_wait_any(pf_store *s, int *slabs, int n, int *n_ready);
 
 void pf_store_unpin(pf_store *s, const int *slabs, int n);
@@ -84,18 +85,23 @@ bool pf_store_holds_all(const pf_store *s);
 /* The memory of all slots, whole pages. */
 void *pf_store_arena(const pf_store *s, size_t *bytes);
 
-/* Starts reading the first `most` slabs that are not there yet, as they will surely be wanted soon; those that are being read
- * count. Evicts for them, never waits. */
+/* Starts reading the first `most` slabs that are not there yet, as they will surely be wanted soon; those that are
+ * being read count. Evicts for them, never waits. */
 void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most);
 
-/* Slabs that will probably be wanted next, likeliest first: read part by part while nothing is wanted and fewer than depth reads
- * are under way, until the next step, which knows better. Replaces an earlier guess. Evicts for them. As long as less than half
- * of what was read on a guess is pinned before it is evicted again, guesses are ignored, but for a few from time to time. */
+/* Slabs that will probably be wanted next, likeliest first: read part by part while nothing is wanted and fewer than
+ * depth reads are under way, until the next step, which knows better. Replaces an earlier guess. Evicts for them.
+ *
+ * Nothing is read on a guess before it is known that it pays. To begin with, what is guessed and not in memory is only
+ * compared with what the next step pins; when some 200 parts are known and 55% or more were right, reading begins. It
+ * ends when less than half of what was read is pinned before it is evicted again. Then, or if too few were right, no
+ * guess is wanted for a thousand steps, and all begins anew. */
 enum { PF_MAX_GUESSES = 512 };
+bool pf_store_wants_guess(pf_store *s);
 void pf_store_guess(pf_store *s, const int *slabs, int n, int depth);
 
-/* Fills free slots with these slabs in the background, a little at a time while nothing else is wanted. Replaces an earlier
- * order. The table is borrowed until the store is closed. */
+/* Fills free slots with these slabs in the background, a little at a time while nothing else is wanted. Replaces an
+ * earlier order. The table is borrowed until the store is closed. */
 void pf_store_fill(pf_store *s, const int *slabs, int n);
 
 struct pf_store_stats {

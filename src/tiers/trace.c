@@ -28,8 +28,10 @@ static pf_status read_header(struct pf_trace *t, FILE *f, const char *path)
     if (fread(h, 1, sizeof h, f) != sizeof h || memcmp(h, "PFTRACE1", 8) != 0)
         PF_FAIL(PF_EFORMAT, "%s: byte 0: this is no routing trace", path);
     uint32_t n_layers = u32_at(h + 8), n_expert = u32_at(h + 12), n_used = u32_at(h + 16);
-    if (n_layers < 1 || n_layers > MAX_LAYERS || n_expert < 1 || n_expert > UINT16_MAX || n_used < 1 || n_used > n_expert)
-        PF_FAIL(PF_EFORMAT, "%s: byte 8: %u layers of %u experts, %u used, are not possible", path, n_layers, n_expert, n_used);
+    if (n_layers < 1 || n_layers > MAX_LAYERS || n_expert < 1 || n_expert > UINT16_MAX || n_used < 1 ||
+        n_used > n_expert)
+        PF_FAIL(PF_EFORMAT, "%s: byte 8: %u layers of %u experts, %u used, are not possible", path, n_layers, n_expert,
+                n_used);
     t->n_layers = (int)n_layers;
     t->n_expert = (int)n_expert;
     t->n_used = (int)n_used;
@@ -183,7 +185,8 @@ static int farthest(struct belady *b, const bool *resident)
 static void replay_belady(const struct pf_trace *t, int64_t n_slots, struct belady *b, bool *resident, int *keys,
                           uint64_t *n_uses, uint64_t *n_hits)
 {
-    uint64_t n_visits = (uint64_t)t->n_tokens * (uint64_t)t->n_layers, n_keys = (uint64_t)t->n_layers * (uint64_t)t->n_expert;
+    uint64_t n_visits = (uint64_t)t->n_tokens * (uint64_t)t->n_layers,
+             n_keys = (uint64_t)t->n_layers * (uint64_t)t->n_expert;
     int64_t n_free = n_slots;
     for (uint64_t k = 0; k < n_keys; k++)
         b->next[k] = NEVER;
@@ -212,8 +215,8 @@ static void replay_belady(const struct pf_trace *t, int64_t n_slots, struct bela
 
 /* ---- Both -------------------------------------------------------------------------------------------------------- */
 
-static pf_status hits_of_policy(const struct pf_trace *t, int64_t n_slots, const struct pf_evict_ops *policy, bool *resident,
-                                int *keys, uint64_t *n_uses, uint64_t *n_hits)
+static pf_status hits_of_policy(const struct pf_trace *t, int64_t n_slots, const struct pf_evict_ops *policy,
+                                bool *resident, int *keys, uint64_t *n_uses, uint64_t *n_hits)
 {
     int n_keys = t->n_layers * t->n_expert;
     int *layers = pf_alloc_array(PF_MEM_TIERS, (size_t)n_keys, sizeof *layers);

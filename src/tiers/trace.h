@@ -24,13 +24,13 @@ struct pf_trace {
 pf_status pf_trace_read(struct pf_trace *out, const char *path);
 void      pf_trace_free(struct pf_trace *t);              /* also of all zeros */
 
-/* Writing a trace (trace_write.c). A step goes layer by layer over all its rows, a trace token by token, so the writer holds
- * one batch until it is whole:
+/* Writing a trace (trace_write.c). A step goes layer by layer over all its rows, a trace token by token, so the writer
+ * holds one batch until it is whole:
  *
  *     { put(layer 0), put(layer 1), ... -> append }*  -> close
  *
- * A step that failed is not appended; the next put begins anew. Whole tokens reach the file at each append. Allocates only
- * in open; one thread at a time. */
+ * A step that failed is not appended; the next put begins anew. Whole tokens reach the file at each append. Allocates
+ * only in open; one thread at a time. */
 typedef struct pf_trace_writer pf_trace_writer;
 
 struct pf_trace_shape {
@@ -42,7 +42,8 @@ struct pf_trace_shape {
 pf_status pf_trace_writer_open(pf_trace_writer **out, const char *path, const struct pf_trace_shape *shape);
 /* picks, weights [rows][n_used]. */
 void      pf_trace_writer_put(pf_trace_writer *w, int layer, int rows, const int32_t *picks, const float *weights);
-/* Writes the tokens of a batch whose layers have all been put. After a failure the file ends with the last whole token. */
+/* Writes the tokens of a batch whose layers have all been put. After a failure the file ends with
+ * the last whole token. */
 pf_status pf_trace_writer_append(pf_trace_writer *w, int rows);
 pf_status pf_trace_writer_close(pf_trace_writer **w);     /* NULL-safe; clears *w, also when it fails */
 

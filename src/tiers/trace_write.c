@@ -1,5 +1,5 @@
-/* Writing a routing trace: see trace.h. The file is written without a buffer of the C library's, a batch a write, so that
- * nothing is allocated on the way and a program that is killed leaves whole tokens behind. */
+/* Writing a routing trace: see trace.h. The file is written without a buffer of the C library's, a batch a write, so
+ * that nothing is allocated on the way and a program that is killed leaves whole tokens behind. */
 #define _GNU_SOURCE
 #include <assert.h>
 #include <errno.h>

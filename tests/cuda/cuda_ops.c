@@ -2,6 +2,7 @@
  * rows, a prompt), experts, norms, activations, rotation, attention, routing, the delta rule.
  *
  * usage: cuda_ops [NAME]      only operations and types whose name holds NAME */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -645,7 +646,10 @@ static void delta_net(const struct delta_case *c, int number)
     int n = pf_delta_channels(&op), n_x = 2 * (c->n_k + c->n_v) * c->d, n_out = c->n_v * c->d, rows = c->rows;
     size_t n_state = pf_delta_state_rows(&op) + (size_t)(n_out * c->d);
     op.conv = place(floats((size_t)(c->taps * n), 1), (size_t)(c->taps * n) * sizeof(float));
-    op.a = place(floats((size_t)c->n_v, 1), (size_t)c->n_v * sizeof(float));
+    float *a = floats((size_t)c->n_v, 1);
+    for (int i = 0; i < c->n_v; i++)
+        a[i] = -fabsf(a[i]);                 /* states decay, in models too */
+    op.a = place(a, (size_t)c->n_v * sizeof(float));
     op.dt = place(floats((size_t)c->n_v, 1), (size_t)c->n_v * sizeof(float));
     op.norm = place(floats((size_t)c->d, 1), (size_t)c->d * sizeof(float));
     enum pf_qtype type = n_out % 32 ? PF_F32 : PF_Q8_0;

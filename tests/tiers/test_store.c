@@ -147,51 +147,92 @@ static void test_background(struct fixture *f)
     pf_store_close(&s);
 }
 
-/* Guesses are read while nothing is wanted and make room for themselves; when they are mostly wrong they stop. */
-static void test_guesses(struct fixture *f)
+struct guesser {
+    const struct fixture *f;
+    pf_store *s;
+    uint64_t  rng;
+    int       n_steps, n_right, n_used;
+};
+
+/* n steps of two slabs a layer, each guessed before: right, or one that the step does not want. */
+static void guess(struct guesser *g, bool right, int n)
 {
-    int slabs[N_EXPERTS], other, n_right = 0, n_used = 0;
-    pf_store *s = NULL;
-    struct pf_store_stats stats;
-    f->setup.budget_bytes = f->least + (f->all - f->least) / 4;
-    for (int right = 0; right < 2; right++) {
-        uint64_t rng = 9;
-        CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
-        for (int step = 0; step < 400; step++) {
-            int layer = step % N_LAYERS, n = some_slabs(&rng, layer, 2, slabs);
-            other = layer * N_EXPERTS + (slabs[0] + 3) % N_EXPERTS;
-            pf_store_guess(s, right ? slabs : &other, right ? n : 1, 4);
-            if (step % 3 == 0)
-                usleep(300);
-            pf_store_step(s, layer);
-            CHECK(use_slabs(f, s, slabs, n, &n_right) == PF_OK, "%s", pf_last_error());
-            n_used += n;
-        }
-        pf_store_stats_get(s, &stats);
-        CHECK(stats.n_guessed > 0 && stats.n_guessed_right <= stats.n_guessed, "%d guesses", (int)stats.n_guessed);
-        CHECK(right ? stats.n_guessed_right >= stats.n_guessed * 9 / 10 : stats.n_guessed < 300, "%d parts guessed, %d right",
-              (int)stats.n_guessed, (int)stats.n_guessed_right);
-        pf_store_guess(s, slabs, 2, 4);
-        pf_store_close(&s);
+    for (int end = g->n_steps + n; g->n_steps < end; g->n_steps++) {
+        int slabs[N_EXPERTS], layer = 1 + g->n_steps % (N_LAYERS - 1), k = some_slabs(&g->rng, layer, 2, slabs);
+        int other = layer * N_EXPERTS + (slabs[0] + 3) % N_EXPERTS;
+        if (pf_store_wants_guess(g->s))
+            pf_store_guess(g->s, right ? slabs : &other, right ? k : 1, 4);
+        if (g->n_steps % 3 == 0)
+            usleep(300);
+        pf_store_step(g->s, layer);
+        CHECK(use_slabs(g->f, g->s, slabs, k, &g->n_right) == PF_OK, "%s", pf_last_error());
+        g->n_used += k;
     }
-    CHECK(n_right == n_used, "%d of %d slabs are right", n_right, n_used);
+}
+
+static struct pf_store_stats stats_of(const struct guesser *g)
+{
+    struct pf_store_stats stats;
+    pf_store_stats_get(g->s, &stats);
+    return stats;
+}
+
+static struct guesser open_guesser(struct fixture *f)
+{
+    struct guesser g = { .f = f, .rng = 9 };
+    f->setup.budget_bytes = f->least + (f->all - f->least) / 4;
+    CHECK(pf_store_open(&g.s, &f->setup) == PF_OK, "%s", pf_last_error());
+    return g;
+}
+
+/* Wrong guesses are never read, and after a while not asked for. */
+static void test_wrong_guesses(struct fixture *f)
+{
+    struct guesser g = open_guesser(f);
+    guess(&g, false, 400);
+    CHECK(stats_of(&g).n_guessed == 0 && !pf_store_wants_guess(g.s), "%d parts were read", (int)stats_of(&g).n_guessed);
+    pf_store_close(&g.s);
+    CHECK(g.n_right == g.n_used, "%d of %d slabs are right", g.n_right, g.n_used);
+}
+
+/* Right guesses are read once some were seen to be right, until they are wrong; and after a rest from the beginning. */
+static void test_right_guesses(struct fixture *f)
+{
+    struct guesser g = open_guesser(f);
+    guess(&g, true, 30);                         /* of at most six parts */
+    CHECK(stats_of(&g).n_guessed == 0, "%d parts were read before the guesses were known", (int)stats_of(&g).n_guessed);
+    guess(&g, true, 400);
+    struct pf_store_stats right = stats_of(&g);
+    CHECK(right.n_guessed > 300 && right.n_guessed_right >= right.n_guessed * 9 / 10, "%d parts guessed, %d right",
+          (int)right.n_guessed, (int)right.n_guessed_right);
+    for (int i = 0; i < 3000 && pf_store_wants_guess(g.s); i++)
+        guess(&g, false, 1);
+    CHECK(!pf_store_wants_guess(g.s), "wrong guesses are still read");
+    struct pf_store_stats wrong = stats_of(&g);
+    guess(&g, true, 900);
+    CHECK(stats_of(&g).n_guessed == wrong.n_guessed, "%d parts were read at rest",
+          (int)(stats_of(&g).n_guessed - wrong.n_guessed));
+    guess(&g, true, 400);
+    CHECK(stats_of(&g).n_guessed > wrong.n_guessed, "right guesses are not read again");
+    pf_store_guess(g.s, (int[]){ 0, 1 }, 2, 4);
+    pf_store_close(&g.s);
+    CHECK(g.n_right == g.n_used, "%d of %d slabs are right", g.n_right, g.n_used);
 }
 
 /* Guesses go to a slow drive part by part, no more than they may be; a later guess that may be more adds to them. */
 static void test_guess_depth(struct fixture *f)
 {
-    pf_store *s = NULL;
-    struct pf_store_stats stats;
-    int slabs[] = { 0, 1, 2 };
+    struct guesser g = open_guesser(f);
+    guess(&g, true, 100);
+    uint64_t n = stats_of(&g).n_guessed;
     sim.latency_ns = 200000000;
-    f->setup.budget_bytes = f->all;
-    CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+    pf_store_step(g.s, 0);                       /* whose slabs nobody wanted so far */
     for (int depth = 2; depth <= 5; depth += 3) {
-        pf_store_guess(s, slabs, 3, depth);
-        pf_store_stats_get(s, &stats);
-        CHECK((int)stats.n_guessed == depth, "%d parts guessed, not %d", (int)stats.n_guessed, depth);
+        pf_store_guess(g.s, (int[]){ 0, 1, 2 }, 3, depth);
+        int guessed = (int)(stats_of(&g).n_guessed - n);
+        CHECK(guessed == depth, "%d parts guessed, not %d", guessed, depth);
     }
-    pf_store_close(&s);
+    pf_store_close(&g.s);
     sim.latency_ns = 0;
 }
 
@@ -237,7 +278,8 @@ int main(int argc, char **argv)
     test_budgets(&f);
     test_threads(&f);
     test_background(&f);
-    test_guesses(&f);
+    test_wrong_guesses(&f);
+    test_right_guesses(&f);
     if (f.setup.io == pf_io_sim_open)
         test_guess_depth(&f);
     test_allocations(&f);

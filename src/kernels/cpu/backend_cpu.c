@@ -267,7 +267,8 @@ static pf_status cpu_layer_norm(pf_backend *backend, const float *x, const float
     return PF_OK;
 }
 
-void pf_cpu_activate(const struct cpu_backend *b, struct pf_act act, const float *gate, const float *up, int n, float *y)
+void pf_cpu_activate(const struct cpu_backend *b, struct pf_act act, const float *gate, const float *up, int n,
+                     float *y)
 {
     if (act.kind == PF_ACT_SIGMOID)
         b->k.sigmoid_mul(gate, up, n, y);
@@ -287,7 +288,8 @@ static void act_elements(void *ctx, int64_t begin, int64_t end, int thread)
                     job->act.y + begin);
 }
 
-static pf_status cpu_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
+static pf_status cpu_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n,
+                         float *y)
 {
     struct row_job job = { .b = cpu_of(backend), .act = { act, gate, up, y } };
     pf_pool_run(job.b->pool, act_elements, &job, n, 8192);

@@ -2,7 +2,8 @@
  *
  * backend_cpu.c opens, closes and does everything that goes row by row; cpu_linear.c multiplies dense matrices;
  * cpu_experts.c runs experts; cpu_attention.c attends; cpu_choose.c chooses to what; cpu_delta.c steps delta nets;
- * cpu_compress.c makes rows of blocks; cpu_streams.c mixes residual streams; cpu_route.c picks experts. All slice their work over the pool in such a way that a value never depends on the slicing. */
+ * cpu_compress.c makes rows of blocks; cpu_streams.c mixes residual streams; cpu_route.c picks experts. All slice their
+ * work over the pool in such a way that a value never depends on the slicing. */
 #ifndef PF_CPU_BACKEND_H
 #define PF_CPU_BACKEND_H
 
@@ -35,7 +36,8 @@ struct expert_group {
 
 /* In a line of its own: threads change it while others read. */
 struct expert_wait {
-    _Alignas(64) _Atomic int left;       /* tasks of gate and up that are not done, and one more; 0: down's inputs are there */
+    _Alignas(64) _Atomic int left;       /* tasks of gate and up that are not done, and one more; 0: down's
+                                            inputs are there */
 };
 
 struct cpu_backend {
@@ -78,15 +80,16 @@ pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float 
                          bool quantised);
 
 /* The same for rows [r0, r1), on this thread; whether all rows since the last time were finite, pf_cpu_finite says. */
-void      pf_cpu_prepare_rows(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int r0, int r1,
-                              bool quantised);
+void pf_cpu_prepare_rows(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int r0, int r1,
+                         bool quantised);
 pf_status pf_cpu_finite(struct cpu_backend *b);
 
 /* y[j][r0..r1) of weight rows [r0, r1) for x rows [0, n_x): vec for one row, tiles for more, in blocks of X_BLOCK. */
 void pf_cpu_mul(const struct cpu_backend *b, enum pf_qtype type, const uint8_t *w, uint64_t row_bytes, int r0, int r1,
                 int n, const struct pf_xrow *x, int n_x, float *y, size_t y_stride);
 
-void pf_cpu_activate(const struct cpu_backend *b, struct pf_act act, const float *gate, const float *up, int n, float *y);
+void pf_cpu_activate(const struct cpu_backend *b, struct pf_act act, const float *gate, const float *up, int n,
+                     float *y);
 
 /* How many weight rows one task takes, when n_rows of them are to make so many tasks a thread, none too large. */
 int pf_cpu_grain(const struct cpu_backend *b, int64_t n_rows, int per_thread, int most);

@@ -37,7 +37,7 @@ struct task_state {
     float *q, *score, *acc, *ac, *m, *z;
     void  *gathered;             /* a chunk of keys */
     int    row[Q_BLOCK], head[Q_BLOCK];
-    int    first[Q_BLOCK], end[Q_BLOCK], lo[Q_BLOCK], hi[Q_BLOCK];      /* keys that a query sees, of all and of a chunk */
+    int    first[Q_BLOCK], end[Q_BLOCK], lo[Q_BLOCK], hi[Q_BLOCK];  /* keys a query sees, of all, of a chunk */
 };
 
 static void carve(struct task_state *s, float *scratch, const struct pf_kv_view *kv)
@@ -126,7 +126,8 @@ static void fold(const struct attention_job *job, struct task_state *s, int n, c
 }
 
 /* Of the keys that the queries see those that were chosen. All n are of one row. */
-static void attend_chosen(const struct attention_job *job, struct task_state *s, const struct pf_kv_view *kv, int kv_head, int n)
+static void attend_chosen(const struct attention_job *job, struct task_state *s, const struct pf_kv_view *kv,
+                          int kv_head, int n)
 {
     const struct pf_attention_op *a = job->a;
     int row = s->row[0], n_seen = s->end[0] < a->max_chosen ? s->end[0] : a->max_chosen;
@@ -146,7 +147,8 @@ static void attend_chosen(const struct attention_job *job, struct task_state *s,
     }
 }
 
-static void attend_all(const struct attention_job *job, struct task_state *s, const struct pf_kv_view *kv, int kv_head, int n)
+static void attend_all(const struct attention_job *job, struct task_state *s, const struct pf_kv_view *kv, int kv_head,
+                       int n)
 {
     int first = s->first[0], end = 0;
     for (int i = 0; i < n; i++) {

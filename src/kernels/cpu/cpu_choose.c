@@ -1,5 +1,5 @@
-/* The positions, or blocks of them, that an indexer finds worth attending to: a score per key, the best max_chosen of each
- * row.
+/* The positions, or blocks of them, that an indexer finds worth attending to: a score per key, the
+ * best max_chosen of each row.
  *
  *     keys of a chunk x the row's heads --product--> dots --sum over heads of w * max(dot, 0)--> scores [n_keys]
  *     scores --fourth of the bits by fourth, from the top--> the max_chosen-th largest --> chosen, rising

@@ -15,7 +15,8 @@ struct prepare_job {
     bool quantised;
 };
 
-void pf_cpu_prepare_rows(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int r0, int r1, bool quantised)
+void pf_cpu_prepare_rows(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int r0, int r1,
+                         bool quantised)
 {
     for (int r = r0; r < r1; r++) {
         const float *f = x + (size_t)r * stride;

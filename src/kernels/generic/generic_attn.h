@@ -86,8 +86,8 @@ static inline void load_elements(float *dst, const void *base, size_t first, siz
 }
 
 /* The block of a matrix that begins at position p: in place, or converted into buf, packed. */
-static inline struct rows rows_load(const void *base, int hd, size_t stride, int p, struct span seen, enum pf_qtype type,
-                                    float *buf)
+static inline struct rows rows_load(const void *base, int hd, size_t stride, int p, struct span seen,
+                                    enum pf_qtype type, float *buf)
 {
     int n = min_int(max_int(1, min_int(ROWS_MAX, ROWS_FLOATS / hd)), seen.hi - p);
     size_t first = (size_t)p * stride;

@@ -143,9 +143,9 @@ LANE_FN vi lane_bytes4(const int8_t *x)
     return _mm512_set1_epi32(four);
 }
 
-/* lane_dot: sum[a] += dot of n_k * 4 unsigned codes of each row with the activations x[a] from `at` on. Exact: without VNNI
- * because codes are at most 128 / adds.
- * lane_dot_signed: the same for signed bytes as vi_signed_codes left them; LANES_S8_BIAS is what that added to each. */
+/* lane_dot: sum[a] += dot of n_k * 4 unsigned codes of each row with the activations x[a] from `at` on. Exact: without
+ * VNNI because codes are at most 128 / adds. lane_dot_signed: the same for signed bytes as vi_signed_codes left them;
+ * LANES_S8_BIAS is what that added to each. */
 #ifdef __AVX512VNNI__
 
 enum { LANES_S8_BIAS = 128 };

@@ -1,6 +1,7 @@
-/* Rows of the types whose codes are looked up in grids, or otherwise lie across bytes, made plain: one segment of one row
- * to a code a byte and a scale a float. mul_quant.h expands a segment of each of its rows into a buffer and reads that as
- * it reads the blocks of other types. Codes are unsigned, value = code - bias; see unpack.h. AVX2; pure functions. */
+/* Rows of the types whose codes are looked up in grids, or otherwise lie across bytes, made plain: one segment of
+ * one row to a code a byte and a scale a float. mul_quant.h expands a segment of each of its rows into a buffer
+ * and reads that as it reads the blocks of other types. Codes are unsigned, value = code - bias; see unpack.h.
+ * AVX2; pure functions. */
 #ifndef PF_EXPAND_H
 #define PF_EXPAND_H
 

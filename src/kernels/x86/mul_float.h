@@ -1,8 +1,8 @@
 /* Products of F32, F16 and BF16 weights with float activations, written once for any number of lanes.
  *
- * Include after a lanes header. Element i of a row belongs to accumulator i mod 32, so an output is 32 / LANES vectors of
- * running sums, folded at the end. A block of a few weight rows by a few activation rows shares its loads; in a block that
- * sticks out, the last row stands in for those missing and its extra results are dropped. */
+ * Include after a lanes header. Element i of a row belongs to accumulator i mod 32, so an output is 32 / LANES vectors
+ * of running sums, folded at the end. A block of a few weight rows by a few activation rows shares its loads; in a
+ * block that sticks out, the last row stands in for those missing and its extra results are dropped. */
 #ifndef PF_MUL_FLOAT_H
 #define PF_MUL_FLOAT_H
 
@@ -64,8 +64,8 @@ LANE_FN void fetch_lines(uintptr_t p, int n_bytes)
 }
 
 /* out[r][a] = dot(w[r], x[a]) */
-LANE_FN void float_block(const struct float_type *t, const uint8_t *const *w, int n_r, const float *const *x, int n_a, int n,
-                       float (*out)[LANES_FLOAT_X])
+LANE_FN void float_block(const struct float_type *t, const uint8_t *const *w, int n_r, const float *const *x, int n_a,
+                         int n, float (*out)[LANES_FLOAT_X])
 {
     vf acc[4][LANES_FLOAT_X][ACC_VECS];
     for (int r = 0; r < n_r; r++)
@@ -97,8 +97,8 @@ LANE_FN void float_block(const struct float_type *t, const uint8_t *const *w, in
 }
 
 /* n_r and n_a are constants: the shape of the block. */
-LANE_FN void float_rows_mul(const struct float_type *t, int n_r, int n_a, const uint8_t *w, size_t row_bytes, int n_rows,
-                            int n, const struct pf_xrow *x, int n_x, float *y, size_t y_stride)
+LANE_FN void float_rows_mul(const struct float_type *t, int n_r, int n_a, const uint8_t *w, size_t row_bytes,
+                            int n_rows, int n, const struct pf_xrow *x, int n_x, float *y, size_t y_stride)
 {
     for (int r0 = 0; r0 < n_rows; r0 += n_r)
         for (int j = 0; j < n_x; j += n_a) {

@@ -1,15 +1,15 @@
 /* Products of quantised weights with int8 activations, written once for any number of lanes.
  *
- * Include after a lanes header. Each weight type brings one `unpack` (unpack.h); everything else is shared. Rows are taken
- * LANES at a time, one lane a row, and a segment of 256 elements at a time:
+ * Include after a lanes header. Each weight type brings one `unpack` (unpack.h); everything else is shared. Rows are
+ * taken LANES at a time, one lane a row, and a segment of 256 elements at a time:
  *
  *     weight rows        struct seg (in L1)                            per activation row
  *     row r   [segment]  codes[b][k]: lane r = bytes 4k..4k+3          sum  = codes . q          exact, int32
  *     row r+1 [segment]               of block b of row r              acc  = fma(dw * d, sum, acc)
  *     ...                dw[b], mw[b]: scales of block b, lane = row   y   += acc                once a segment
  *
- * So each lane does what the scalar kernel does for its row, in the same order, and the bits agree. The running total of
- * an output lives in y itself, which lets one unpacking serve any number of activation rows.
+ * So each lane does what the scalar kernel does for its row, in the same order, and the bits agree. The running total
+ * of an output lives in y itself, which lets one unpacking serve any number of activation rows.
  *
  * Codes are unsigned: value = code - bias. The bias is paid for by starting the integer sum at -bias * (sum of q).
  * Types whose codes come from grids have each row of a segment expanded to bytes first (expand.h).
@@ -137,8 +137,8 @@ struct job {
     size_t                y_stride;
 };
 
-/* Rows r .. r + n_rows - 1, n_rows <= LANES; ahead: what to fetch meanwhile, the rows that follow. Past the last group that
- * is most often the thread's next task; a fetch of what is not there does nothing. */
+/* Rows r .. r + n_rows - 1, n_rows <= LANES; ahead: what to fetch meanwhile, the rows that follow. Past the last group
+ * that is most often the thread's next task; a fetch of what is not there does nothing. */
 struct group {
     int            r, n_rows;
     const uint8_t *ahead;

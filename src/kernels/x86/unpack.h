@@ -26,16 +26,17 @@ struct scales {
     vf mins[2 * SEG_BLOCKS];      /* types with two integer minimums a block */
 };
 
-/* A whole segment of LANES rows, row r at p + r * row_bytes. In vec, as many bytes from `ahead` on are brought into the
- * second cache while these are read: in the order of addresses, which trains the hardware, and a few lines with every few
- * loads, for bursts wait for each other. Not into the first, whose few line buffers some CPUs hold until memory answers. */
+/* A whole segment of LANES rows, row r at p + r * row_bytes. In vec, as many bytes from `ahead` on are brought
+ * into the second cache while these are read: in the order of addresses, which trains the hardware, and a few
+ * lines with every few loads, for bursts wait for each other. Not into the first, whose few line buffers some CPUs
+ * hold until memory answers. */
 struct src {
     const uint8_t *p, *ahead;     /* ahead: NULL in tile */
     size_t         row_bytes;
 };
 
-/* unpack_fn takes block b and as many after it as its type unpacks together, and their scales if they lie with the codes;
- * scales_fn takes those that do not. */
+/* unpack_fn takes block b and as many after it as its type unpacks together, and their scales if they lie with the
+ * codes; scales_fn takes those that do not. */
 typedef void unpack_fn(vi (*codes)[8], struct scales *s, const struct src *src, int b);
 typedef void scales_fn(struct scales *s, const struct src *src);
 
@@ -113,8 +114,9 @@ LANE_FN void same_dw(struct scales *s, vf d)
 /* The code book of IQ4_NL and IQ4_XS as vi_signed_codes leaves codes. */
 #define IQ4_CODE(value) (uint8_t)((value) + LANES_S8_BIAS)
 static const uint8_t iq4_codes[16] = {
-    IQ4_CODE(-127), IQ4_CODE(-104), IQ4_CODE(-83), IQ4_CODE(-65), IQ4_CODE(-49), IQ4_CODE(-35), IQ4_CODE(-22),
-    IQ4_CODE(-10), IQ4_CODE(1), IQ4_CODE(13), IQ4_CODE(25), IQ4_CODE(38), IQ4_CODE(53), IQ4_CODE(69), IQ4_CODE(89), IQ4_CODE(113),
+    IQ4_CODE(-127), IQ4_CODE(-104), IQ4_CODE(-83), IQ4_CODE(-65), IQ4_CODE(-49), IQ4_CODE(-35),
+    IQ4_CODE(-22),  IQ4_CODE(-10),  IQ4_CODE(1),   IQ4_CODE(13),  IQ4_CODE(25),  IQ4_CODE(38),
+    IQ4_CODE(53),   IQ4_CODE(69),   IQ4_CODE(89),  IQ4_CODE(113),
 };
 
 /* n_bytes of each row from `from` on, 32 at least and a multiple of 4: raw[k] holds the k-th four. The last load ends

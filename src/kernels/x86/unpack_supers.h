@@ -63,7 +63,8 @@ LANE_FN void scales_q6_k(struct scales *s, const struct src *src)
     same_dw(s, vf_from_low_f16(vi_shr(v[3], 16)));
 }
 
-/* Half a super-block: blocks 0 and 2 in the nibbles of the first 32 bytes, 1 and 3 in the next, bit pairs above them. */
+/* Half a super-block: blocks 0 and 2 in the nibbles of the first 32 bytes, 1 and 3 in the next,
+ * bit pairs above them. */
 LANE_FN void unpack_q6_k(vi (*codes)[8], struct scales *s, const struct src *src, int b)
 {
     (void)s;
