@@ -108,6 +108,8 @@ struct cu_experts {
     bool         adds;            /* y += add * (w x); add_scale {n_expert} or NULL: add times that */
     float        add;
     const float *add_scale;
+    const float *done;            /* of down alone: {rows * n_used, n_out}, what the picks have put out whose experts it has
+                                     no address for; older than the kernel ahead of it */
 };
 
 /* Does nothing; fails where the GPU cannot run these kernels. */

@@ -496,8 +496,8 @@ struct floats {
 };
 
 /* Runs n_groups groups of D::ROWS rows, spread over the warps of the block; then every thread may read the sums of
- * row r of group g at [g * D::ROWS + r]. place(g, w, r0, x) says what a group multiplies. memory:
- * block_floats() of them. */
+ * row r of group g at [g * D::ROWS + r]. place(g, w, r0, x) says what a group multiplies; false: nothing, and it has no
+ * sums. memory: shape_of's bytes. */
 template <class D, class F>
 CU_INLINE const float *run_tasks(int n_groups, int n, const struct cu_tables &t, float *memory, F place)
 {
@@ -508,7 +508,8 @@ CU_INLINE const float *run_tasks(int n_groups, int n, const struct cu_tables &t,
         struct row_set w;
         struct x_row x;
         int g = task / n_rounds, r0;
-        place(g, w, r0, x);
+        if (!place(g, w, r0, x))
+            continue;
         D::task(w, r0, x, n, task % n_rounds, t, memory + warp * D::WARP_FLOATS,
                 sums + (size_t)g * D::ROWS * D::n_sums(n));
     }

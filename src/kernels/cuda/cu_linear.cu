@@ -71,6 +71,7 @@ CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, 
         x = x_row_of(from, l.n, (int64_t)row * n_heads + at.head);
         if (l.n_heads)
             x.f = from.f + ((int64_t)row * n_heads + at.head) * l.x_stride;
+        return true;
     });
 #pragma unroll 1
     for (int i = threadIdx.x; i < at.n; i += blockDim.x)

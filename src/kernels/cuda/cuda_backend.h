@@ -183,7 +183,7 @@ pf_status pf_cuda_table_at(struct cuda_backend *b, const uint8_t *const *host, i
  * NULL: all were placed. */
 pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
-pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e);
+pf_status pf_cuda_down(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 
 /* Sharing: cuda_share.c. begin: a step is about to be run plainly (-1) or captured. reset: a graph is about to be
  * launched. serve: the host's part of it. */

@@ -1,6 +1,6 @@
 /* Experts shared with the host: see kernels/share.h.
  *
- *     stream      .. | offer | .. | experts it holds | take: waits | late experts | combine | ..      one layer of a step
+ *     stream      .. | offer | .. | experts it holds | take: waits | late experts, and the sum | ..     one layer of a step
  *     this thread          `-> await -> serve -> raise the flag -^
  *     copies      a stream for what a step needs now, one for what it may need some day
  *
@@ -329,8 +329,7 @@ static pf_status share_experts(pf_backend *backend, int il, const struct pf_expe
     PF_TRY(serve_or_list(b, il, e));
     PF_TRY(take_answer(b, il, e));
     PF_TRY(pf_cuda_gate_up(b, e, s->late));
-    PF_TRY(pf_cuda_down_rows(b, e, s->late));
-    return pf_cuda_combine(b, e);
+    return pf_cuda_down(b, e, s->late);
 }
 
 static pf_status share_hold(pf_backend *backend, int il, int expert, const void *gate, const void *up, const void *down)
