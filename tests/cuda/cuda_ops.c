@@ -222,6 +222,18 @@ static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype dow
     }
 }
 
+/* Down products of rows that blocks have whole in shared memory, or would, were the picks fewer; a last block with fewer
+ * rows. */
+static void short_rows(void)
+{
+    static const enum pf_qtype types[] = { PF_Q4_K, PF_Q5_K, PF_Q6_K };
+    static const int lengths[] = { 256, 512, 768 }, used[] = { 1, 8, 10, MOST_USED };
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            for (size_t k = 0; k < sizeof used / sizeof *used; k++)
+                experts(PF_F16, PF_F16, types[t], 100, lengths[i], used[k]);
+}
+
 /* Who computes what in a layer that the host shares. Expert e goes the way way_of(e). */
 static struct {
     struct pf_expert_weight w[3];
@@ -317,7 +329,8 @@ static void shared_experts(enum pf_qtype type, enum pf_qtype down_type, int n, i
     layer.w[1] = expert_weights(type, n, n_ff);
     layer.w[2] = expert_weights(down_type, n_ff, n);
     for (int i = 0; i < 3; i++) {
-        there[i] = pair_new(layer.w[i].data[0], N_EXPERT * (size_t)layer.w[i].n_out * layer.w[i].row_bytes / sizeof(float));
+        size_t bytes = N_EXPERT * (size_t)layer.w[i].n_out * layer.w[i].row_bytes;
+        there[i] = pair_new(layer.w[i].data[0], bytes / sizeof(float));
         layer.there[i] = (const uint8_t *)there[i].at[1];
     }
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
@@ -337,7 +350,8 @@ static void shared_experts(enum pf_qtype type, enum pf_qtype down_type, int n, i
 
 static void share(void)
 {
-    const struct pf_share_sizes sizes = { .n_layer = 1, .n_expert = N_EXPERT, .n_used = MOST_USED, .n_embd = 512, .n_ff = 768 };
+    const struct pf_share_sizes sizes = { .n_layer = 1, .n_expert = N_EXPERT, .n_used = MOST_USED, .n_embd = 512,
+                                          .n_ff = 768 };
     must(units[1]->ops->share->open(units[1], &sizes, serve, served, NULL));
     shared_experts(PF_Q4_K, PF_Q6_K, 512, 512);
     shared_experts(PF_Q4_K, PF_Q4_K, 512, 768);
@@ -881,6 +895,8 @@ int main(int argc, char **argv)
         experts(PF_Q8_0, PF_Q8_0, PF_F16, 64, 96, N_USED);
         experts(PF_F16, PF_Q4_0, PF_Q4_0, 64, 96, N_USED);
     }
+    if (wanted("short rows"))
+        short_rows();
     if (wanted("shared"))
         share();
     if (wanted("large")) {

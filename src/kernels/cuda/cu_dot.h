@@ -91,23 +91,29 @@ struct plain {
     }
 };
 
-/* A pair of lanes shares the 32 bytes of two blocks, low and high nibbles: each takes sixteen of them for both. */
-template <bool FIVE>
+/* A pair of lanes shares the 32 bytes of two blocks, low and high nibbles: each takes sixteen of them for both. HERE:
+ * rows are in shared memory. */
+template <bool FIVE, bool HERE = false>
 struct k45 {
     static constexpr bool whole_segments = true, second = true;
     enum { BYTES = FIVE ? 176 : 144, STAGED = 0 };
     struct raw { uint4 head, w, fifth; };
     struct side { uint4 even, odd; float d, g; };
 
+    static CU_READ_FN uint4 at(const uint8_t *p)
+    {
+        return HERE ? *(const uint4 *)p : load16(p);
+    }
+
     static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
     {
         const uint8_t *p = row + (size_t)(b / 8) * BYTES;
         int g = b % 8;
         raw r;
-        r.head = load16(p);
-        r.w = load16(p + (FIVE ? 48 : 16) + 16 * g);
+        r.head = at(p);
+        r.w = at(p + (FIVE ? 48 : 16) + 16 * g);
         if (FIVE)
-            r.fifth = load16(p + 16 + 16 * (g & 1));
+            r.fifth = at(p + 16 + 16 * (g & 1));
         return r;
     }
 
@@ -398,10 +404,10 @@ struct quantised {
             put(T::dot(raw[i], side, b), i, there, terms);
     }
 
-    /* Segment sums of a round's terms of four rows go to sums[row][segment]. */
-    static CU_READ_FN void run_chains(const float2 *terms, int n, int round, float *sums)
+    /* The sum of a lane's chain. */
+    static CU_READ_FN float run_chain(const float2 *terms)
     {
-        int lane = threadIdx.x % WARP, chain = lane % CHAINS, segment = 4 * round + lane % 4, stride = n_sums(n);
+        int chain = threadIdx.x % CHAINS;
         float s = 0;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
@@ -412,6 +418,14 @@ struct quantised {
                 s = fmaf(v.x, v.y, s);
             }
         }
+        return s;
+    }
+
+    /* Segment sums of a round's terms of four rows go to sums[row][segment]. */
+    static CU_READ_FN void run_chains(const float2 *terms, int n, int round, float *sums)
+    {
+        int lane = threadIdx.x % WARP, segment = 4 * round + lane % 4, stride = n_sums(n);
+        float s = run_chain(terms);
         if (segment < stride && lane < CHAINS)
             sums[lane / 4 * stride + segment] = s;
     }

@@ -5,6 +5,7 @@
  *                   product's input, so it gates and quantises them at once
  *     down          a block takes eight output elements of a row for all its picks and adds them up in the router's
  *                   order; what experts have put out that are not here is added up with them
+ *     short_down    the same of weight rows so short that a block has all of its own in shared memory before its turn
  *     expert_rows   one matrix, pick by pick, where the two above do not do: gate and up of different types, adapters,
  *                   picks that not all are here
  *     combine       adds up what such picks, and those of a prompt, have put out */
@@ -199,6 +200,112 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
     add_picks(e, residual, row, p, y);
 }
 
+/* ---- Short rows -------------------------------------------------------------------------------------------------- */
+
+enum { SHORT_N = WARP * 32, SHORT_THREADS = 12 * WARP };
+
+/* Eight rows of one matrix, wherever they begin. */
+CU_HOST_FN size_t eight_bytes(uint64_t row_bytes)
+{
+    return (DOWN_ROWS * row_bytes + 31) / 16 * 16;
+}
+
+/* A pick's eight rows, in shared memory, times its x; by a warp. HALVES 2: rows have no more than sixteen blocks, and
+ * each half of the warp takes every other one of them. */
+template <class T, int HALVES>
+CU_INLINE void multiply_eight(const struct cu_experts &e, const struct pick &pick, const uint8_t *rows,
+                              const struct x_row &from, float2 *terms, float *v)
+{
+    typedef quantised<T> D;
+    enum { LANES = WARP / HALVES, SEGMENTS = LANES / 8, AT_ONCE = TASK_ROWS * HALVES };
+    int lane = threadIdx.x % WARP, mine = lane % LANES, n_blocks = e.n / 32, row_bytes = (int)e.w.row_bytes,
+        b = mine < n_blocks ? mine : n_blocks - 8 + mine % 8, first = blockIdx.x * DOWN_ROWS;
+    typename T::side x = T::load_x(from, b);
+    __pipeline_wait_prior(0);
+    __syncwarp();
+#pragma unroll 1
+    for (int r0 = 0; r0 < DOWN_ROWS; r0 += AT_ONCE) {
+        const uint8_t *row = rows + (r0 + lane / LANES) * row_bytes;
+#pragma unroll 2
+        for (int i = 0; i < TASK_ROWS; i++, row += HALVES * row_bytes)
+            D::put(T::dot(T::load(row, b, e.tables), x, b), i, mine < n_blocks, terms);
+        __syncwarp();
+        float s = D::run_chain(terms), total = 0.0f + s;
+#pragma unroll
+        for (int g = 1; g < SEGMENTS; g++) {
+            float next = __shfl_down_sync(ALL_LANES, s, g);
+            total = g < (n_blocks + 7) / 8 ? total + next : total;
+        }
+        int r = r0 + HALVES * (lane / 4) + lane % 4 / SEGMENTS;
+        if (lane < CHAINS && lane % SEGMENTS == 0 && first + r < e.n_out)
+            v[r] = scale_and_bias(e.w, pick.expert, e.n_out, first + r, total);
+        __syncwarp();
+    }
+}
+
+/* blockIdx: eight rows, row of the batch. A warp takes a pick, and maybe more; it copies their rows before its turn. */
+template <class T, int HALVES>
+static __global__ void __launch_bounds__(SHORT_THREADS, 2) short_down(const __grid_constant__ struct cu_experts e,
+                                                                      float *y, struct cu_residual residual)
+{
+    extern __shared__ float memory[];
+    int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS),
+        warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, bytes = (int)eight_bytes(e.w.row_bytes);
+    struct picks p = picks_at(memory, e.n_used);
+    uint8_t *copies = (uint8_t *)p.rest;
+    float2 *terms = (float2 *)(copies + e.n_used * bytes + warp * quantised<T>::TERM_FLOATS * sizeof(float));
+    look_up(e, row, p);
+#pragma unroll 1
+    for (int i = warp; i < e.n_used; i += n_warps)
+        if (p.at[i].rows)
+            stage(copies + i * bytes, p.at[i].rows, n_rows * (int)e.w.row_bytes);
+    __pipeline_commit();
+    wait_turn();
+#pragma unroll 1
+    for (int i = warp; i < e.n_used; i += n_warps)
+        if (p.at[i].rows)
+            multiply_eight<T, HALVES>(e, p.at[i], copies + i * bytes + ((uintptr_t)p.at[i].rows & 15),
+                                      x_row_of(e.x, e.n, row * e.n_used + i), terms, p.v + i * DOWN_ROWS);
+    add_picks(e, residual, row, p, y);
+}
+
+/* The block; no threads: rows are too long, or too many for what two blocks have of a multiprocessor's memory, where
+ * that is little. */
+template <class T>
+static struct block_shape short_shape(const struct cu_experts *e)
+{
+    enum { MOST_BYTES = 49 << 10 };
+    int n_warps = ceil_div(e->n_used, ceil_div(e->n_used, SHORT_THREADS / WARP));
+    size_t bytes = picks_bytes(e->n_used) + e->n_used * eight_bytes(e->w.row_bytes) +
+        n_warps * quantised<T>::TERM_FLOATS * sizeof(float);
+    return { e->n <= SHORT_N && bytes <= MOST_BYTES ? n_warps * WARP : 0, bytes };
+}
+
+/* How short rows of a type are read. */
+template <class D>
+struct short_rows {
+    static constexpr bool are_read = false;
+};
+template <class T>
+struct read_short {
+    typedef T type;
+    static constexpr bool are_read = true;
+};
+template <> struct short_rows<dot_Q4_K> : read_short<k45<false, true>> {};
+template <> struct short_rows<dot_Q5_K> : read_short<k45<true, true>> {};
+template <> struct short_rows<dot_Q6_K> : read_short<k6> {};
+
+template <class T, int HALVES>
+static cudaError_t launch_short_down(cudaStream_t st, const struct cu_experts *e, const struct block_shape *shape,
+                                     float *y, const struct cu_residual *residual)
+{
+    cudaError_t err = allow_bytes(short_down<T, HALVES>, shape->bytes);
+    if (err != cudaSuccess)
+        return err;
+    return launch_early(short_down<T, HALVES>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape->threads,
+                        shape->bytes, st, *e, y, *residual);
+}
+
 template <class D, int THREADS, int BLOCKS>
 static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
 {
@@ -237,6 +344,13 @@ template <class D>
 static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, float *y,
                                const struct cu_residual *residual)
 {
+    if constexpr (short_rows<D>::are_read) {
+        typedef typename short_rows<D>::type T;
+        struct block_shape shape = short_shape<T>(e);
+        if (shape.threads)
+            return e->n <= SHORT_N / 2 ? launch_short_down<T, 2>(st, e, &shape, y, residual) :
+                                         launch_short_down<T, 1>(st, e, &shape, y, residual);
+    }
     struct block_shape shape = shape_of<D>(e->n_used * (DOWN_ROWS / D::ROWS), e->n);
     shape.bytes += picks_bytes(e->n_used);
     cudaError_t err = allow_bytes(down<D>, shape.bytes);
