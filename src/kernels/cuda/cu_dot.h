@@ -59,6 +59,7 @@ CU_INLINE int dot16(uint4 w, uint4 x, int sum)
 }
 
 /* Types. load() fetches what a lane needs of block b of a round, load_x() of the activations, dot() makes the terms.
+ * ROUND: bytes of a whole round, or 0: whoever wants them divides.
  * Types whose lanes would read the same words many times are STAGED: a round of them, at most so many bytes, is first
  * copied to shared memory, and its rows are multiplied in a loop. */
 
@@ -66,7 +67,7 @@ CU_INLINE int dot16(uint4 w, uint4 x, int sum)
 template <class R>
 struct plain {
     static constexpr bool whole_segments = false, second = R::kind != ONE_TERM;
-    enum { STAGED = 32 * 24 };
+    enum { STAGED = 32 * 24, ROUND = 0 };
     typedef struct cu_block raw;
     struct side { uint4 x0, x1; float d; int s0, s1; };
 
@@ -96,7 +97,7 @@ struct plain {
 template <bool FIVE, bool HERE = false>
 struct k45 {
     static constexpr bool whole_segments = true, second = true;
-    enum { BYTES = FIVE ? 176 : 144, STAGED = 0 };
+    enum { BYTES = FIVE ? 176 : 144, STAGED = 0, ROUND = 4 * BYTES };
     struct raw { uint4 head, w, fifth; };
     struct side { uint4 even, odd; float d, g; };
 
@@ -149,7 +150,7 @@ struct k45 {
  * them, and of the upper bits, for both. */
 struct k6 {
     static constexpr bool whole_segments = true, second = false;
-    enum { STAGED = 4 * 210 };
+    enum { ROUND = 4 * 210, STAGED = ROUND };
     struct raw { uint32_t low[4], high[4]; int sc0, sc1; uint16_t d; };
     struct side { uint4 x0, x1; float d; int minus0, minus1; };
 
@@ -191,7 +192,7 @@ struct k6 {
 /* Blocks begin at even addresses: words are read as they are aligned, and put together. */
 struct q8 {
     static constexpr bool whole_segments = false, second = false;
-    enum { STAGED = 0 };
+    enum { STAGED = 0, ROUND = 32 * 34 };
     struct raw { uint32_t a[9]; uint32_t half; };
     struct side { uint4 x0, x1; float d; };
 
@@ -226,7 +227,7 @@ struct q8 {
 
 struct q4 {
     static constexpr bool whole_segments = false, second = false;
-    enum { STAGED = 0 };
+    enum { STAGED = 0, ROUND = 32 * 18 };
     struct raw { uint32_t a[5]; uint32_t half; };
     struct side { uint4 x0, x1; float d; int minus; };
 
@@ -264,7 +265,7 @@ struct q4 {
 /* Codes stay in the order of their nibbles, element 0, 16, 1, 17 ...: the activations are put in that order instead. */
 struct mx4 {
     static constexpr bool whole_segments = false, second = false;
-    enum { STAGED = 0 };
+    enum { STAGED = 0, ROUND = 32 * 17 };
     struct raw { uint32_t a[5]; uint32_t at; };
     struct side { uint4 x0, x1; float d; int minus; };
 
@@ -346,7 +347,7 @@ struct quantised {
     /* Of 32 blocks of rows of n. */
     static CU_READ_FN uint32_t bytes_of_32(uint64_t row_bytes, int n)
     {
-        return (uint32_t)row_bytes * 32 / (uint32_t)(n / 32);
+        return T::ROUND ? (uint32_t)T::ROUND : (uint32_t)row_bytes * 32 / (uint32_t)(n / 32);
     }
 
     /* Block of this lane in a round of n_blocks. */
@@ -509,6 +510,12 @@ struct floats {
     static CU_READ_FN float total(const float *sums, int) { return sums[0]; }
 };
 
+/* a / b of numbers below 2^16: what is added keeps the quotient further from whole numbers than it may be off. */
+CU_INLINE int quotient(int a, int b)
+{
+    return (int)__fdividef((float)a + 0.5f, (float)b);
+}
+
 /* Runs n_groups groups of D::ROWS rows, spread over the warps of the block; then every thread may read the sums of
  * row r of group g at [g * D::ROWS + r]. place(g, w, r0, x) says what a group multiplies; false: nothing, and it has no
  * sums. memory: shape_of's bytes. */
@@ -521,10 +528,10 @@ CU_INLINE const float *run_tasks(int n_groups, int n, const struct cu_tables &t,
     for (int task = warp; task < n_groups * n_rounds; task += n_warps) {
         struct row_set w;
         struct x_row x;
-        int g = task / n_rounds, r0;
+        int g = quotient(task, n_rounds), r0;
         if (!place(g, w, r0, x))
             continue;
-        D::task(w, r0, x, n, task % n_rounds, t, memory + warp * D::WARP_FLOATS,
+        D::task(w, r0, x, n, task - g * n_rounds, t, memory + warp * D::WARP_FLOATS,
                 sums + (size_t)g * D::ROWS * D::n_sums(n));
     }
     __syncthreads();
