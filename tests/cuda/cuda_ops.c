@@ -9,8 +9,9 @@
 #include "check.h"
 #include "kernels/backend.h"
 #include "kernels/check.h"
+#include "kernels/share.h"
 
-enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_EXPERTS = 4096, N_CTX = 1100 };
+enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_USED = N_EXPERT, MOST_EXPERTS = 4096, N_CTX = 1100 };
 
 static pf_backend *units[2];                 /* the CPU, the GPU */
 static struct check_rng rng = { 20261121 };
@@ -152,6 +153,29 @@ static void products(enum pf_qtype type)
     }
 }
 
+/* One row times a matrix so large that blocks go from one group of its rows to another. */
+static void large_products(enum pf_qtype type)
+{
+    static const int lengths[] = { 768, 2048, 2816, 4096 };
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        int n = lengths[i];
+        uint64_t row_bytes = pf_qtype_row_bytes(type, (uint64_t)n);
+        size_t n_out = (size_t)((17 << 20) / row_bytes);
+        float *bias = floats(n_out, 1);
+        struct pf_weight w = { .data = weights(type, n, n_out), .type = type, .n_in = n, .n_out = (int)n_out,
+                               .row_bytes = row_bytes, .scale = i % 2 ? 1 : 0.75f,
+                               .bias = i % 2 ? NULL : place(bias, n_out * sizeof *bias) };
+        struct pair x = random_pair((size_t)n, 1), y = random_pair(n_out, 1), sum = random_pair(n_out, 1);
+        BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, x.at[u], 1));
+        BOTH(add(b, sum.at[u], 0.5f, y.at[u], (int64_t)n_out));
+        same(&y, "product with a large matrix", pf_qtype_info(type)->name, n);
+        same(&sum, "added to what a large matrix gave", pf_qtype_info(type)->name, n);
+        pair_free(&x);
+        pair_free(&y);
+        pair_free(&sum);
+    }
+}
+
 static struct pf_expert_weight expert_weights(enum pf_qtype type, int n, int n_out)
 {
     const uint8_t **data = malloc(N_EXPERT * sizeof *data);
@@ -164,23 +188,29 @@ static struct pf_expert_weight expert_weights(enum pf_qtype type, int n, int n_o
                                       .scale = scale, .bias = bias };
 }
 
-static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype down_type, int n, int n_ff)
+/* Other experts for each pick of a row. */
+static void pick_some(int32_t *picks, int rows, int n_used)
+{
+    for (int r = 0; r < rows; r++)
+        for (int i = 0, first = check_int(&rng, 0, N_EXPERT - 1); i < n_used; i++)
+            picks[r * n_used + i] = (first + i * (1 + r % 2 * 4)) % N_EXPERT;
+}
+
+static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype down_type, int n, int n_ff, int n_used)
 {
     static const int batches[] = { 1, 4, MAX_ROWS };
     struct pf_expert_weight gate = expert_weights(type, n, n_ff), up = expert_weights(up_type, n, n_ff),
                             down = expert_weights(down_type, n_ff, n);
     for (size_t k = 0; k < sizeof batches / sizeof *batches; k++) {
-        int rows = batches[k], n_picks = rows * N_USED;
-        int32_t picks[MAX_ROWS * N_USED];
-        for (int r = 0; r < rows; r++)
-            for (int i = 0, first = check_int(&rng, 0, N_EXPERT - 1); i < N_USED; i++)
-                picks[r * N_USED + i] = (first + i * (1 + r % 2)) % N_EXPERT;
+        int rows = batches[k], n_picks = rows * n_used;
+        int32_t picks[MAX_ROWS * MOST_USED];
+        pick_some(picks, rows, n_used);
         struct pair at = pair_new(picks, (size_t)n_picks), w = random_pair((size_t)n_picks, 1),
                     x = random_pair((size_t)rows * n, 1), y = random_pair((size_t)rows * n, 1);
         static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { .kind = PF_ACT_SWIGLU_OAI }, { PF_ACT_SWIGLU, 0.5f } };
         for (int way = 0; way < 3; way++) {
             BOTH(experts(b, &(struct pf_experts_op){ .gate = &gate, .up = &up, .down = &down, .act = acts[way],
-                                                     .weigh_input = way == 2, .n_expert = N_EXPERT, .n_used = N_USED, .rows = rows,
+                                                     .weigh_input = way == 2, .n_expert = N_EXPERT, .n_used = n_used, .rows = rows,
                                                      .picks = (const int32_t *)(const void *)at.at[u], .weights = w.at[u],
                                                      .x = x.at[u], .y = y.at[u] }));
             same(&y, "experts", pf_qtype_info(type)->name, rows);
@@ -190,6 +220,143 @@ static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype dow
         pair_free(&x);
         pair_free(&y);
     }
+}
+
+/* Down products of rows that blocks have whole in shared memory, or would, were the picks fewer; a last block with fewer
+ * rows. */
+static void short_rows(void)
+{
+    static const enum pf_qtype types[] = { PF_Q4_K, PF_Q5_K, PF_Q6_K };
+    static const int lengths[] = { 256, 512, 768 }, used[] = { 1, 8, 10, MOST_USED };
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            for (size_t k = 0; k < sizeof used / sizeof *used; k++)
+                experts(PF_F16, PF_F16, types[t], 100, lengths[i], used[k]);
+}
+
+/* Who computes what in a layer that the host shares. Expert e goes the way way_of(e). */
+static struct {
+    struct pf_expert_weight w[3];
+    const uint8_t *there[3];                 /* all experts' matrices on the GPU */
+    const float   *act, *y;                  /* of each pick, by the CPU */
+    enum pf_pick_by ways[4];
+} layer;
+
+static enum pf_pick_by way_of(int expert)
+{
+    return layer.ways[expert % 4];
+}
+
+static const uint8_t *matrix_there(int part, int expert)
+{
+    return layer.there[part] + (size_t)expert * (size_t)layer.w[part].n_out * layer.w[part].row_bytes;
+}
+
+/* What nobody is to look at is not a number. */
+static void answer_part(float *to, const float *from, int n, bool given)
+{
+    for (int i = 0; i < n; i++)
+        to[i] = given ? from[i] : NAN;
+}
+
+static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
+{
+    const struct pf_experts_op *e = offer->e;
+    int n_ff = layer.w[0].n_out, n = layer.w[2].n_out;
+    (void)ctx;
+    for (int p = 0; p < e->rows * e->n_used; p++) {
+        int expert = e->picks[p];
+        enum pf_pick_by by = way_of(expert);
+        answer->pick[p] = (struct pf_handed){ by, by == PF_BY_COPY ? matrix_there(0, expert) : NULL,
+                                              by == PF_BY_COPY ? matrix_there(1, expert) : NULL,
+                                              by == PF_BY_COPY || by == PF_BY_DOWN ? matrix_there(2, expert) : NULL };
+        answer_part(answer->act + (size_t)p * n_ff, layer.act + (size_t)p * n_ff, n_ff, by == PF_BY_DOWN);
+        answer_part(answer->y + (size_t)p * n, layer.y + (size_t)p * n, n, by == PF_BY_HOST);
+    }
+    return PF_OK;
+}
+
+static void served(void *ctx)
+{
+    (void)ctx;
+}
+
+/* A layer's picks, its sum added to rows that go on. */
+static void share_rows(int rows, int n_used, bool weigh_input)
+{
+    int n = layer.w[2].n_out, n_ff = layer.w[0].n_out, n_picks = rows * n_used;
+    int32_t picks[PF_SHARE_ROWS * MOST_USED];
+    pick_some(picks, rows, n_used);
+    float *act = floats((size_t)n_picks * n_ff, 1), *y = floats((size_t)n_picks * n, 1);
+    struct pair at = pair_new(picks, (size_t)n_picks), w = random_pair((size_t)n_picks, 1),
+                x = random_pair((size_t)rows * n, 1), out = random_pair((size_t)rows * n, 1),
+                plus = random_pair((size_t)rows * n, 1), sum = random_pair((size_t)rows * n, 1);
+    layer.act = act;
+    layer.y = y;
+    for (int u = 0; u < 2; u++) {
+        pf_backend *b = units[u];
+        struct pf_experts_op e = { .gate = &layer.w[0], .up = &layer.w[1], .down = &layer.w[2],
+                                   .act = { .kind = PF_ACT_SWIGLU }, .weigh_input = weigh_input, .n_expert = N_EXPERT,
+                                   .n_used = n_used, .rows = rows, .picks = (const int32_t *)(const void *)at.at[u],
+                                   .weights = w.at[u], .x = x.at[u], .y = out.at[u], .pick_act = u ? NULL : act,
+                                   .pick_y = u ? NULL : y };
+        if (u == 1)
+            must(b->ops->share->offer(b, 0, &e));
+        must(u == 0 ? b->ops->experts(b, &e) : b->ops->share->experts(b, 0, &e));
+        must(b->ops->add(b, out.at[u], 1, plus.at[u], (int64_t)rows * n));
+        must(b->ops->add(b, sum.at[u], 0.5f, out.at[u], (int64_t)rows * n));
+    }
+    same(&out, "shared experts", pf_qtype_info(layer.w[2].type)->name, rows);
+    same(&sum, "added to what shared experts gave", pf_qtype_info(layer.w[2].type)->name, rows);
+    struct pair *pairs[] = { &at, &w, &x, &out, &plus, &sum };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+    free(act);
+    free(y);
+}
+
+/* Layers of which the GPU holds some experts, or all, or none; once the others come in every way. */
+static void shared_experts(enum pf_qtype type, enum pf_qtype down_type, int n, int n_ff)
+{
+    static const enum pf_pick_by ways[][4] = {
+        { PF_BY_HOST, PF_BY_DEVICE, PF_BY_DOWN, PF_BY_COPY },   { PF_BY_DEVICE, PF_BY_DEVICE, PF_BY_DEVICE, PF_BY_DEVICE },
+        { PF_BY_HOST, PF_BY_HOST, PF_BY_HOST, PF_BY_HOST },     { PF_BY_COPY, PF_BY_COPY, PF_BY_COPY, PF_BY_COPY },
+        { PF_BY_DEVICE, PF_BY_DOWN, PF_BY_DEVICE, PF_BY_DOWN },
+    };
+    const struct pf_share_ops *share = units[1]->ops->share;
+    struct pair there[3];
+    layer.w[0] = expert_weights(type, n, n_ff);
+    layer.w[1] = expert_weights(type, n, n_ff);
+    layer.w[2] = expert_weights(down_type, n_ff, n);
+    for (int i = 0; i < 3; i++) {
+        size_t bytes = N_EXPERT * (size_t)layer.w[i].n_out * layer.w[i].row_bytes;
+        there[i] = pair_new(layer.w[i].data[0], bytes / sizeof(float));
+        layer.there[i] = (const uint8_t *)there[i].at[1];
+    }
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        memcpy(layer.ways, ways[i], sizeof layer.ways);
+        for (int e = 0; e < N_EXPERT; e++) {
+            bool held = way_of(e) == PF_BY_DEVICE;
+            must(share->hold(units[1], 0, e, held ? matrix_there(0, e) : NULL, held ? matrix_there(1, e) : NULL,
+                             held ? matrix_there(2, e) : NULL));
+        }
+        share_rows(1, 10, false);
+        share_rows(1, N_USED, true);
+        share_rows(PF_SHARE_ROWS, N_USED, false);
+    }
+    for (int i = 0; i < 3; i++)
+        pair_free(&there[i]);
+}
+
+static void share(void)
+{
+    const struct pf_share_sizes sizes = { .n_layer = 1, .n_expert = N_EXPERT, .n_used = MOST_USED, .n_embd = 512,
+                                          .n_ff = 768 };
+    must(units[1]->ops->share->open(units[1], &sizes, serve, served, NULL));
+    shared_experts(PF_Q4_K, PF_Q6_K, 512, 512);
+    shared_experts(PF_Q4_K, PF_Q4_K, 512, 768);
+    shared_experts(PF_Q8_0, PF_MXFP4, 256, 96);
+    shared_experts(PF_Q8_0, PF_F16, 256, 96);
 }
 
 static void row_operations(void)
@@ -250,6 +417,26 @@ static void one_row(enum pf_qtype type, int n)
     pair_free(&h);
     pair_free(&y);
     pair_free(&sum);
+}
+
+/* Rows that are multiplied before and after an activation is. */
+static void activated_between(enum pf_qtype type, int n, int rows)
+{
+    struct pf_weight w = { .data = weights(type, n, (size_t)n), .type = type, .n_in = n, .n_out = n, .scale = 1,
+                           .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n) };
+    struct pair x = random_pair((size_t)(rows * n), 2), h = random_pair((size_t)(rows * n), 1),
+                up = random_pair((size_t)(rows * n), 1), y = random_pair((size_t)(rows * n), 1),
+                z = random_pair((size_t)(rows * n), 1);
+    BOTH(rms_norm(b, x.at[u], NULL, 1e-5f, n, rows, h.at[u]));
+    BOTH(linear(b, &(struct pf_linear){ &w, up.at[u] }, 1, h.at[u], rows));
+    BOTH(act(b, (struct pf_act){ .kind = PF_ACT_SWIGLU }, up.at[u], x.at[u], (int64_t)rows * n, up.at[u]));
+    BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, up.at[u], rows));
+    BOTH(linear(b, &(struct pf_linear){ &w, z.at[u] }, 1, h.at[u], rows));
+    same(&y, "product of an activation", pf_qtype_info(type)->name, rows);
+    same(&z, "product after that of an activation", pf_qtype_info(type)->name, rows);
+    struct pair *pairs[] = { &x, &h, &up, &y, &z };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
 }
 
 /* An activation, in place as it is used, and the product of what it gives; and one that nothing follows. */
@@ -350,6 +537,65 @@ static void attentions(void)
             attention(&cases[i], type, 3, 256);
             attention(&cases[i], type, 40, 1030);
         }
+}
+
+/* Gated attention from its products on: queries and gates are dealt out, heads normed and rotated, keys and values
+ * kept. */
+static void gated_attention(enum pf_kv_type type, int hd, int n_head, int n_kv, int rows, int last)
+{
+    enum { CHUNK = PF_KV_CHUNK_POSITIONS, N_CHUNKS = 4 };
+    size_t n_kept = (size_t)(N_CHUNKS * CHUNK * n_kv) * pf_kv_row_bytes(type, hd) / 4;
+    int n_q = n_head * hd, n_k = n_kv * hd, n_pairs = hd / 4, n_old = last + 1 - rows;
+    int32_t pos[N_CHUNKS * CHUNK];
+    for (int i = 0; i <= last; i++)
+        pos[i] = i;
+    float *weight = place(floats((size_t)hd, 1), (size_t)hd * sizeof *weight);
+    struct pair k = pair_new(NULL, n_kept), v = pair_new(NULL, n_kept), all = pair_new(pos, (size_t)last + 1),
+                of = pair_new(pos + last + 1 - rows, (size_t)rows), old = random_pair((size_t)(n_old * n_k + 1), 2),
+                packed = random_pair((size_t)(rows * 2 * n_q), 2), q = random_pair((size_t)(rows * n_q), 1),
+                gate = random_pair((size_t)(rows * n_q), 1), nk = random_pair((size_t)(rows * n_k), 2),
+                nv = random_pair((size_t)(rows * n_k), 2), cs = random_pair((size_t)(rows * 2 * n_pairs), 1),
+                out = random_pair((size_t)(rows * n_q), 1);
+    for (int u = 0; u < 2; u++) {
+        pf_backend *b = units[u];
+        struct pf_kv_view kv = { k.at[u], v.at[u], type, n_kv, hd, hd, N_CHUNKS };
+        const struct pf_copy deal[] = { { packed.at[u], q.at[u], hd, n_head, 2 * hd, hd, 2 * n_q, n_q },
+                                        { packed.at[u] + hd, gate.at[u], hd, n_head, 2 * hd, hd, 2 * n_q, n_q } };
+        for (int p = 0; p < n_old; p += CHUNK)
+            must(b->ops->kv_store(b, &kv, old.at[u] + p * n_k, old.at[u] + p * n_k,
+                                  (const int32_t *)(const void *)all.at[u] + p, n_old - p < CHUNK ? n_old - p : CHUNK));
+        must(b->ops->copy(b, deal, 2, rows));
+        must(b->ops->rms_norm(b, q.at[u], weight, 1e-6f, hd, rows * n_head, q.at[u]));
+        must(b->ops->rms_norm(b, nk.at[u], weight, 1e-6f, hd, rows * n_kv, nk.at[u]));
+        must(b->ops->rope(b, (struct pf_rope_op[]){ { q.at[u], cs.at[u], n_head, hd, n_pairs, true },
+                                                    { nk.at[u], cs.at[u], n_kv, hd, n_pairs, true } }, 2, rows));
+        must(b->ops->kv_store(b, &kv, nk.at[u], nv.at[u], (const int32_t *)(const void *)of.at[u], rows));
+        must(b->ops->attention(b, &(struct pf_attention_op){ .q = q.at[u], .out = out.at[u], .kv = &kv,
+                               .pos = (const int32_t *)(const void *)of.at[u], .n_positions = last + 1, .rows = rows,
+                               .n_head = n_head, .scale = 0.125f }));
+        must(b->ops->act(b, (struct pf_act){ .kind = PF_ACT_SIGMOID }, gate.at[u], out.at[u], (int64_t)rows * n_q,
+                         out.at[u]));
+        must(b->ops->finish(b));
+    }
+    same(&k, "keys of gated attention", "", hd);
+    same(&v, "values of gated attention", "", hd);
+    same(&gate, "gates", "", hd);
+    same(&out, "gated attention", "", rows * 10000 + hd);
+    struct pair *pairs[] = { &k, &v, &all, &of, &old, &packed, &q, &gate, &nk, &nv, &cs, &out };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
+static void gated_attentions(void)
+{
+    static const int lasts[] = { 2, 255, 256, 700 };
+    for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_Q8_0; type++)
+        for (int rows = 1; rows <= 3; rows += 2)
+            for (int i = 0; i < 4; i++) {
+                gated_attention(type, 64, 4, 2, rows, lasts[i]);
+                gated_attention(type, 128, 6, 2, rows, lasts[i]);
+                gated_attention(type, 256, 16, 2, rows, lasts[i]);
+            }
 }
 
 /* A window of positions, and keys of blocks of them: all, or some that were chosen. */
@@ -626,7 +872,7 @@ static void not_finite(void)
 
 int main(int argc, char **argv)
 {
-    struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_picks = MAX_ROWS * N_USED,
+    struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_picks = MAX_ROWS * MOST_USED,
                                       .n_expert = MOST_EXPERTS, .n_ff = 768, .n_out = 512, .max_heads = 16, .n_ctx = N_CTX };
     only = argc > 1 ? argv[1] : NULL;
     if (pf_backend_cuda_open(&units[1], 0, 0) < 0) {
@@ -641,13 +887,21 @@ int main(int argc, char **argv)
         if (!info || !info->is_weight || !wanted(info->name))
             continue;
         products((enum pf_qtype)t);
-        experts((enum pf_qtype)t, (enum pf_qtype)t, (enum pf_qtype)t, 512, 768);
+        experts((enum pf_qtype)t, (enum pf_qtype)t, (enum pf_qtype)t, 512, 768, N_USED);
     }
     if (wanted("experts")) {
-        experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 512, 256);
-        experts(PF_Q4_K, PF_Q5_K, PF_Q8_0, 512, 256);
-        experts(PF_Q8_0, PF_Q8_0, PF_F16, 64, 96);
-        experts(PF_F16, PF_Q4_0, PF_Q4_0, 64, 96);
+        experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 512, 256, N_USED);
+        experts(PF_Q4_K, PF_Q5_K, PF_Q8_0, 512, 256, N_USED);
+        experts(PF_Q8_0, PF_Q8_0, PF_F16, 64, 96, N_USED);
+        experts(PF_F16, PF_Q4_0, PF_Q4_0, 64, 96, N_USED);
+    }
+    if (wanted("short rows"))
+        short_rows();
+    if (wanted("shared"))
+        share();
+    if (wanted("large")) {
+        large_products(PF_Q6_K);
+        large_products(PF_Q4_K);
     }
     if (wanted("rows")) {
         row_operations();
@@ -662,12 +916,15 @@ int main(int argc, char **argv)
             activated(PF_Q4_K, 2048, rows);
             activated(PF_F16, 96, rows);
             activated(PF_F32, 100, rows);
+            activated_between(PF_Q8_0, 512, rows);
         }
     }
     if (wanted("rope"))
         rotations();
     if (wanted("attention"))
         attentions();
+    if (wanted("gated attention"))
+        gated_attentions();
     if (wanted("blocks")) {
         block_attentions();
         compressions();

@@ -156,26 +156,106 @@ CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 #endif
 }
 
-/* Launches a kernel that begins with wait_turn(). Where its code is of a GPU that can, its blocks come before those of
- * the kernel ahead have ended, so that launching costs nothing. */
-template <class... P, class... A>
-static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st, A... args)
+/* Blocks of a cluster send each other words, to shared memory, which a box there counts. A thread opens the box, then
+ * all threads of the cluster arrive, and each waits for that before it sends. Each time a thread says how many bytes
+ * the block expects, and whoever reads them awaits the box: the first time with turn 0, then 1, 0 and so on. The next
+ * may be sent when all have. */
+CU_INLINE void open_box(uint64_t *box)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
+                 "fence.mbarrier_init.release.cluster;" :: "r"((uint32_t)__cvta_generic_to_shared(box)) : "memory");
+#endif
+}
+
+CU_INLINE void arrive_cluster(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+}
+
+CU_INLINE void wait_cluster(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+CU_INLINE void expect_bytes(uint64_t *box, int bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(bytes) : "memory");
+#endif
+}
+
+/* To where that block has what is *to here, and to its box. */
+CU_INLINE void send(float v, float *to, uint64_t *box, int block)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n\t.reg .u32 there, box;\n\t"
+                 "mapa.shared::cluster.u32 there, %0, %2;\n\t"
+                 "mapa.shared::cluster.u32 box, %1, %2;\n\t"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %3, [box];\n\t}"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "r"((uint32_t)__cvta_generic_to_shared(box)),
+                    "r"(block), "f"(v) : "memory");
+#endif
+}
+
+CU_INLINE void await_box(uint64_t *box, int turn)
+{
+#if __CUDA_ARCH__ >= 900
+    uint32_t there;
+    do
+        asm volatile("{\n\t.reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(turn) : "memory");
+    while (!there);
+#endif
+}
+
+/* Whether a kernel's code is of a GPU that has what begins with compute capability 9.0. */
+template <class... P>
+static cudaError_t is_of_90(void (*kernel)(P...), bool *out)
 {
     cudaFuncAttributes of;
-    cudaLaunchAttribute early = {};
-    cudaLaunchConfig_t config = {};
     cudaError_t e = cudaFuncGetAttributes(&of, kernel);
+    *out = e == cudaSuccess && of.ptxVersion >= 90;
+    return e;
+}
+
+/* Launches a kernel that begins with wait_turn(), in clusters of so many blocks: one, unless its code is_of_90. Where
+ * it is, its blocks come before those of the kernel ahead have ended, so that launching costs nothing. */
+template <class... P, class... A>
+static cudaError_t launch_in_clusters(int n_blocks, void (*kernel)(P...), dim3 grid, int threads, size_t bytes,
+                                      cudaStream_t st, A... args)
+{
+    bool early;
+    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchConfig_t config = {};
+    cudaError_t e = is_of_90(kernel, &early);
     if (e != cudaSuccess)
         return e;
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = n_blocks;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     config.gridDim = grid;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = bytes;
     config.stream = st;
-    config.attrs = &early;
-    config.numAttrs = of.ptxVersion >= 90;
+    config.attrs = attributes;
+    config.numAttrs = !early ? 0 : n_blocks > 1 ? 2 : 1;
     return cudaLaunchKernelEx(&config, kernel, P(args)...);
+}
+
+template <class... P, class... A>
+static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st, A... args)
+{
+    return launch_in_clusters(1, kernel, grid, threads, bytes, st, args...);
 }
 
 /* Lets a kernel have that much shared memory besides its static variables; fails where a block of this GPU may not. */

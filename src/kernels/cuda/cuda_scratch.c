@@ -31,6 +31,7 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
 {
     struct carver c = { .base = base };
     take_x(&c, &b->x, (size_t)s->max_rows, (size_t)s->max_n_in);
+    take_x(&c, &b->acts, (size_t)(s->max_rows < CU_VECTOR_ROWS ? s->max_rows : CU_VECTOR_ROWS), (size_t)s->max_n_in);
     take_x(&c, &b->a, (size_t)s->max_picks, (size_t)s->n_ff);
     take_x(&c, &b->h, (size_t)s->max_head_rows, (size_t)s->max_head_n_in);
     b->scores = take(&c, (size_t)CU_CHOOSE_ROWS * (size_t)s->max_positions, sizeof *b->scores);

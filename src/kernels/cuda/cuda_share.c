@@ -1,7 +1,7 @@
 /* Experts shared with the host: see kernels/share.h.
  *
- *     stream      .. | offer | .. | experts it holds or reads in place | take: waits | late experts | combine | ..
- *     this thread      `-> await -> serve: dealt -^ .. -> raise the flag ----^          one layer of a step
+ *     stream      .. | offer | .. | experts held, or read in place | take: waits | late experts, and the sum | ..
+ *     this thread      `-> await -> serve: dealt -^ .. -> raise the flag ---^         one layer of a step
  *     copies      a stream for what a step needs now, one for what it may need some day
  *
  * Run plainly, a layer is served as soon as its operations up to `offer` are on the stream. In a captured step,
@@ -343,8 +343,7 @@ static pf_status share_experts(pf_backend *backend, int il, const struct pf_expe
     PF_TRY(serve_or_list(b, il, e));
     PF_TRY(take_answer(b, il, e));
     PF_TRY(pf_cuda_gate_up(b, e, s->late));
-    PF_TRY(pf_cuda_down_rows(b, e, s->late));
-    return pf_cuda_combine(b, e);
+    return pf_cuda_down(b, e, s->late);
 }
 
 static void share_dealt(pf_backend *backend, int il)
