@@ -110,45 +110,69 @@ CU_INLINE bool wait_for_host(const struct cu_take &t)
     return f == CU_FLAG_UP;
 }
 
+/* What a thread has of a row of the host's: asked for with the handed, in one crossing; it may turn out to be nobody's. */
+struct ahead {
+    float y[TAKE_AHEAD];
+};
+
+CU_INLINE struct ahead ask_row(const float *host_y, int n)
+{
+    struct ahead a;
+    for (int k = 0, i = threadIdx.x; k < TAKE_AHEAD; k++, i += TAKE_THREADS)
+        a.y[k] = i < n ? __ldcv(host_y + i) : 0.0f;
+    return a;
+}
+
+CU_INLINE void put_row(const struct ahead &a, const float *host_y, int n, float *y)
+{
+    for (int k = 0, i = threadIdx.x; k < TAKE_AHEAD; k++, i += TAKE_THREADS)
+        if (i < n)
+            y[i] = a.y[k];
+    for (int i = threadIdx.x + TAKE_AHEAD * TAKE_THREADS; i < n; i += TAKE_THREADS)
+        y[i] = __ldcv(host_y + i);
+}
+
+CU_INLINE void name_late(const struct cu_take &t, int expert, enum pf_pick_by by, const struct pf_handed &h)
+{
+    bool whole = by == PF_BY_COPY, down = whole || by == PF_BY_DOWN;
+    t.late[expert] = whole ? (const uint8_t *)h.gate : NULL;
+    t.late[t.n_expert + expert] = whole ? (const uint8_t *)h.up : NULL;
+    t.late[2 * t.n_expert + expert] = down ? (const uint8_t *)h.down : NULL;
+}
+
+/* By whole warps, if it is to be quantised. */
+CU_INLINE void take_activation(const struct cu_take &t, int pick)
+{
+    for (int i = threadIdx.x; i < t.n_ff; i += TAKE_THREADS) {
+        float a = __ldcv(t.act + (size_t)pick * t.n_ff + i);
+        ((float *)t.a.f)[(size_t)pick * t.n_ff + i] = a;
+        if (t.a.q)
+            quantise_block(a, &t.a, t.n_ff, pick, i / 32, t.fault);
+    }
+}
+
 static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constant__ struct cu_take t)
 {
     __shared__ __align__(16) struct pf_handed h;
     __shared__ bool answered;
     static_assert(sizeof h == 2 * sizeof(uint4), "read as two");
     wait_turn();
-    int pick = blockIdx.x, expert = t.picks[pick], me = threadIdx.x;
+    int pick = blockIdx.x, expert = t.picks[pick];
     const float *host_y = t.host_y + (size_t)pick * t.n_out;
-    if (me == 0)
+    if (threadIdx.x == 0)
         answered = wait_for_host(t);
     __syncthreads();
-    float y[TAKE_AHEAD];                     /* with the handed, in one crossing; it may turn out to be nobody's */
-    for (int k = 0; k < TAKE_AHEAD; k++)
-        y[k] = me + k * TAKE_THREADS < t.n_out ? __ldcv(host_y + me + k * TAKE_THREADS) : 0.0f;
-    if (me < 2)
-        ((uint4 *)&h)[me] = __ldcv((const uint4 *)&t.handed[pick] + me);
+    struct ahead ahead = ask_row(host_y, t.n_out);
+    if (threadIdx.x < 2)
+        ((uint4 *)&h)[threadIdx.x] = __ldcv((const uint4 *)&t.handed[pick] + threadIdx.x);
     __syncthreads();
     enum pf_pick_by by = answered ? h.by : PF_BY_DEVICE;
-    if (me == 0) {
-        t.late[expert] = by == PF_BY_COPY ? (const uint8_t *)h.gate : NULL;
-        t.late[t.n_expert + expert] = by == PF_BY_COPY ? (const uint8_t *)h.up : NULL;
-        t.late[2 * t.n_expert + expert] = by == PF_BY_COPY || by == PF_BY_DOWN ? (const uint8_t *)h.down : NULL;
-    }
-    if (by == PF_BY_HOST) {
-        float *to = t.y + (size_t)pick * t.n_out;
-        for (int k = 0; k < TAKE_AHEAD; k++)
-            if (me + k * TAKE_THREADS < t.n_out)
-                to[me + k * TAKE_THREADS] = y[k];
-        for (int i = me + TAKE_AHEAD * TAKE_THREADS; i < t.n_out; i += TAKE_THREADS)
-            to[i] = __ldcv(host_y + i);
-    }
-    if (by != PF_BY_DOWN)
-        return;
-    for (int i = me; i < t.n_ff; i += TAKE_THREADS) {        /* whole warps, if it is to be quantised */
-        float a = __ldcv(t.act + (size_t)pick * t.n_ff + i);
-        ((float *)t.a.f)[(size_t)pick * t.n_ff + i] = a;
-        if (t.a.q)
-            quantise_block(a, &t.a, t.n_ff, pick, i / 32, t.fault);
-    }
+    if (threadIdx.x == 0)
+        name_late(t, expert, by, h);
+    if (by == PF_BY_HOST)
+        put_row(ahead, host_y, t.n_out, t.y + (size_t)pick * t.n_out);
+    if (by == PF_BY_DOWN)
+        take_activation(t, pick);
 }
 
 extern "C" cudaError_t pf_cu_take(cudaStream_t st, const struct cu_take *t)
