@@ -244,8 +244,9 @@ cudaError_t pf_cu_streams_write(cudaStream_t st, const struct pf_streams_op *s);
 enum { CU_FLAG_DOWN, CU_FLAG_UP, CU_FLAG_GIVEN_UP };
 struct cu_flag {
     uint32_t up;                  /* read and written atomically by the host, as volatile by the device */
-    uint64_t ns;                  /* the device's clock when it raised the flag, or saw it raised */
-    char     line[48];            /* flags do not share cache lines */
+    uint64_t began_ns;            /* by the device's clock: it began to wait for the flag, if it did; */
+    uint64_t ns;                  /* it raised the flag, or saw it raised */
+    char     line[40];            /* flags do not share cache lines */
 };
 /* Then it puts into `now` where those experts lie that the device holds, or that the host's deal has it read in place. It waits for
  * the deal, unless it holds all that were picked, or deal is NULL. */
@@ -257,7 +258,7 @@ struct cu_offer {
     int32_t       *host_picks;
     struct cu_flag *flag;
     uint32_t      *told;          /* of the device: lowered for the layer's take */
-    const struct cu_flag    *deal;
+    struct cu_flag          *deal;
     const struct pf_handed  *handed;       /* [n_picks], memory of the host */
     int                      n_expert;
     const uint8_t *const    *held;         /* [3][n_expert] */

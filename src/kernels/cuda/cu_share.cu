@@ -23,13 +23,15 @@ CU_INLINE unsigned long long device_ns()
 }
 
 /* What the host says with a flag: CU_FLAG_UP, or CU_FLAG_GIVEN_UP if it says nothing. By one thread of all. */
-CU_INLINE uint32_t ask_host(const struct cu_flag *flag, int *fault)
+CU_INLINE uint32_t ask_host(struct cu_flag *flag, int *fault)
 {
     unsigned long long begin = device_ns();
     uint32_t f;
     do
         f = *(const volatile uint32_t *)&flag->up;
     while (f == CU_FLAG_DOWN && device_ns() - begin <= PATIENCE_NS);
+    *(volatile uint64_t *)&flag->began_ns = begin;
+    *(volatile uint64_t *)&flag->ns = device_ns();
     if (f == CU_FLAG_UP)
         return f;
     *fault = CU_HOST_LATE;
@@ -99,7 +101,6 @@ CU_INLINE bool wait_for_host(const struct cu_take &t)
     uint32_t f;
     if (blockIdx.x == 0) {
         f = ask_host(t.flag, t.fault);
-        *(volatile uint64_t *)&t.flag->ns = device_ns();
         __threadfence_system();
         *(volatile uint32_t *)t.told = f;
     } else {

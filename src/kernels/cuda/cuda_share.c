@@ -51,6 +51,7 @@ struct cuda_share {
 
     struct timing {                      /* of a layer's last hand-off, by the host's clock; 0: taken account of */
         uint64_t seen_ns, answered_ns;
+        bool     replayed;
     } *timings;                          /* [n_layer] */
     uint32_t      handoffs[N_BUCKETS];   /* of so many BUCKET_NS */
     uint64_t      waited_ns;
@@ -194,25 +195,37 @@ void pf_cuda_share_begin(struct cuda_backend *b, int graph)
         b->share->n_served[graph] = 0;
 }
 
-/* Takes account of the last hand-off of a layer, which is over. */
+static uint64_t wait_for(const struct cu_flag *flag)
+{
+    return flag->ns - flag->began_ns;
+}
+
+/* Takes account of the last hand-off of a layer, which is over. Run plainly, the device is asked to take the answer
+ * when there is one: nobody knows since when it has had nothing to do, so it counts as waiting from the offer on. */
 static void note_handoff(struct cuda_share *s, int il)
 {
     struct timing *t = &s->timings[il];
     uint64_t offered = s->offers[il].ns, taken = s->answers[il].ns, served = t->answered_ns - t->seen_ns;
     if (t->answered_ns && taken > offered) {
-        uint64_t waited = taken - offered, bucket = (waited > served ? waited - served : 0) / BUCKET_NS;
-        s->waited_ns += waited;
+        uint64_t took = taken - offered, bucket = (took > served ? took - served : 0) / BUCKET_NS;
+        s->waited_ns += t->replayed ? wait_for(&s->deals[il]) + wait_for(&s->answers[il]) : took;
         s->handoffs[bucket < N_BUCKETS ? bucket : N_BUCKETS - 1]++;
     }
     t->answered_ns = 0;
 }
 
+static void lower_flags(struct cuda_share *s, int il)
+{
+    struct cu_flag *flags[] = { &s->offers[il], &s->deals[il], &s->answers[il] };
+    note_handoff(s, il);
+    for (int i = 0; i < 3; i++)
+        *flags[i] = (struct cu_flag){ .up = CU_FLAG_DOWN };
+}
+
 void pf_cuda_share_reset(struct cuda_backend *b)
 {
     for (int il = 0; b->share && il < b->share->sizes.n_layer; il++)
-        note_handoff(b->share, il);
-    if (b->share)
-        memset(b->share->offers, 0, 3 * (size_t)b->share->sizes.n_layer * sizeof *b->share->offers);     /* all flags */
+        lower_flags(b->share, il);
 }
 
 /* Until the device has shown what layer il picked. */
@@ -251,6 +264,7 @@ static pf_status serve_layer(struct cuda_backend *b, const struct served *l, boo
     shown.picks = s->picks;
     PF_TRY(s->serve(s->ctx, &(struct pf_offer){ l->il, &shown, replayed }, &s->answer));
     s->timings[l->il].answered_ns = pf_now_ns();
+    s->timings[l->il].replayed = replayed;
     __atomic_store_n(&s->answers[l->il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
     __atomic_store_n(&s->deals[l->il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
     s->told(s->ctx);
@@ -326,10 +340,8 @@ static pf_status share_offer(pf_backend *backend, int il, const struct pf_expert
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_share *s = b->share;
     PF_TRY(pf_cuda_settle(b));
-    if (s->graph < 0) {
-        __atomic_store_n(&s->offers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
-        __atomic_store_n(&s->answers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
-    }
+    if (s->graph < 0)
+        lower_flags(s, il);
     return put_offer(b, il, e);
 }
 
