@@ -40,9 +40,9 @@ CU_INLINE uint32_t ask_host(struct cu_flag *flag, int *fault)
 
 CU_INLINE void show_picks(const struct cu_offer &o)
 {
-    for (int i = threadIdx.x; i < o.n_x; i += blockDim.x)
+    for (int i = threadIdx.x; i < o.n_x; i += OFFER_THREADS)
         o.host_x[i] = o.x[i];
-    for (int i = threadIdx.x; i < o.n_picks; i += blockDim.x) {
+    for (int i = threadIdx.x; i < o.n_picks; i += OFFER_THREADS) {
         o.host_picks[i] = o.picks[i];
         o.host_weights[i] = o.weights[i];
     }
@@ -56,13 +56,13 @@ CU_INLINE void show_picks(const struct cu_offer &o)
         *(volatile uint32_t *)&o.flag->up = CU_FLAG_UP;
 }
 
-/* A thread a pick. Picks of one expert in several rows say the same of it. */
-CU_INLINE void find_experts(const struct cu_offer &o, bool is_dealt)
+/* Picks of one expert in several rows say the same of it. */
+CU_INLINE void find_expert(const struct cu_offer &o, int pick, bool is_dealt)
 {
-    int expert = o.picks[threadIdx.x];
+    int expert = o.picks[pick];
     struct pf_handed h = { PF_BY_DEVICE, o.held[expert], o.held[o.n_expert + expert], o.held[2 * o.n_expert + expert] };
     if (!h.gate && is_dealt) {
-        const uint4 *from = (const uint4 *)&o.handed[threadIdx.x];
+        const uint4 *from = (const uint4 *)&o.handed[pick];
         uint4 raw[2] = { __ldcv(from), __ldcv(from + 1) };
         h = *(const struct pf_handed *)raw;
         if (h.by != PF_BY_PLACE)
@@ -77,16 +77,18 @@ static __global__ void offer(const __grid_constant__ struct cu_offer o)
 {
     __shared__ bool is_dealt;
     static_assert(sizeof(struct pf_handed) == 2 * sizeof(uint4), "read as two");
+    bool missed = false;
     wait_turn();
     show_picks(o);
-    bool is_pick = (int)threadIdx.x < o.n_picks;
-    bool missed = __syncthreads_or(is_pick && !o.held[o.picks[is_pick ? threadIdx.x : 0]]);
+    for (int p = threadIdx.x; p < o.n_picks; p += OFFER_THREADS)
+        missed |= !o.held[o.picks[p]];
+    missed = __syncthreads_or(missed);
     if (threadIdx.x == 0)
         is_dealt = missed && o.deal && ask_host(o.deal, o.fault) == CU_FLAG_UP;
     __threadfence_system();
     __syncthreads();
-    if (is_pick)
-        find_experts(o, is_dealt);
+    for (int p = threadIdx.x; p < o.n_picks; p += OFFER_THREADS)
+        find_expert(o, p, is_dealt);
 }
 
 extern "C" cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o)
