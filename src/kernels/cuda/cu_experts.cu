@@ -22,7 +22,8 @@ CU_INLINE float scale_and_bias(const struct cu_expert_weight &w, int expert, int
     return v;
 }
 
-/* blockIdx: 32 rows, pick. The groups of gate come first, then those of up. */
+/* blockIdx: pick, of which a batch may have more than a grid's y has room for; 32 rows. The groups of gate come first,
+ * then those of up. */
 template <class D, int THREADS, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_constant__ struct cu_experts e,
                                                                   const __grid_constant__ struct cu_x out, int *fault)
@@ -30,20 +31,20 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
     extern __shared__ float memory[];
     enum { GROUPS = GATE_ROWS / D::ROWS };
     wait_turn();
-    int pick = blockIdx.y, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.x * GATE_ROWS + lane,
+    int pick = blockIdx.x, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.y * GATE_ROWS + lane,
         stride = D::n_sums(e.n);
     if (!e.w.data[expert])
         return;
     if (threadIdx.x < 2) {
         const struct cu_expert_weight &m = threadIdx.x ? e.w2 : e.w;
-        fetch_ahead(m.data[expert] + (size_t)blockIdx.x * GATE_ROWS * m.row_bytes,
-                    min((int)GATE_ROWS, e.n_out - (int)blockIdx.x * GATE_ROWS) * m.row_bytes);
+        fetch_ahead(m.data[expert] + (size_t)blockIdx.y * GATE_ROWS * m.row_bytes,
+                    min((int)GATE_ROWS, e.n_out - (int)blockIdx.y * GATE_ROWS) * m.row_bytes);
     }
     const float *sums = run_tasks<D>(2 * GROUPS, e.n, e.tables, memory,
                                      [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         const struct cu_expert_weight &m = g < GROUPS ? e.w : e.w2;
         w = { m.data[expert], m.row_bytes, e.n_out - 1 };
-        r0 = blockIdx.x * GATE_ROWS + g % GROUPS * D::ROWS;
+        r0 = blockIdx.y * GATE_ROWS + g % GROUPS * D::ROWS;
         x = x_row_of(e.x, e.n, pick / e.n_used);
         return true;
     });
@@ -58,23 +59,23 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
         ((float *)out.f)[(size_t)pick * e.n_out + r] = a;
     }
     if (out.q)
-        quantise_block(a, &out, e.n_out, pick, blockIdx.x, fault);
+        quantise_block(a, &out, e.n_out, pick, blockIdx.y, fault);
 }
 
-/* blockIdx: eight rows, pick. */
+/* blockIdx: pick, eight rows. */
 template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __grid_constant__ struct cu_experts e,
                                                                       float *y)
 {
     extern __shared__ float memory[];
     wait_turn();
-    int pick = blockIdx.y, expert = e.picks[pick], r = blockIdx.x * DOWN_ROWS + threadIdx.x;
+    int pick = blockIdx.x, expert = e.picks[pick], r = blockIdx.y * DOWN_ROWS + threadIdx.x;
     if (!e.w.data[expert] || (e.only && !e.only[expert]))
         return;
     const float *sums = run_tasks<D>(DOWN_ROWS / D::ROWS, e.n, e.tables, memory,
                                      [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         w = { e.w.data[expert], e.w.row_bytes, e.n_out - 1 };
-        r0 = blockIdx.x * DOWN_ROWS + g * D::ROWS;
+        r0 = blockIdx.y * DOWN_ROWS + g * D::ROWS;
         x = x_row_of(e.x, e.n, pick / e.n_used);
         return true;
     });
@@ -313,7 +314,7 @@ static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e
     cudaError_t err = allow_bytes(gate_up<D, THREADS, BLOCKS>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(gate_up<D, THREADS, BLOCKS>, dim3(ceil_div(e->n_out, GATE_ROWS), e->rows * e->n_used),
+    return launch_early(gate_up<D, THREADS, BLOCKS>, dim3(e->rows * e->n_used, ceil_div(e->n_out, GATE_ROWS)),
                         shape.threads, shape.bytes, st, *e, *out, fault);
 }
 
@@ -336,7 +337,7 @@ static cudaError_t launch_expert_rows(cudaStream_t st, const struct cu_experts *
     cudaError_t err = allow_bytes(expert_rows<D>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(expert_rows<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows * e->n_used), shape.threads,
+    return launch_early(expert_rows<D>, dim3(e->rows * e->n_used, ceil_div(e->n_out, DOWN_ROWS)), shape.threads,
                         shape.bytes, st, *e, y);
 }
 
