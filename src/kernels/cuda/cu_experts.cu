@@ -270,8 +270,8 @@ static __global__ void __launch_bounds__(SHORT_THREADS, 2) short_down(const __gr
     add_picks(e, residual, row, p, y);
 }
 
-/* The block; no threads: rows are too long, or too many for what two blocks have of a multiprocessor's memory, where
- * that is little. */
+/* The block; no threads: rows are too long, or too many for two blocks on a multiprocessor with 100 KB; one with 64 has
+ * one of them. */
 template <class T>
 static struct block_shape short_shape(const struct cu_experts *e)
 {

@@ -327,7 +327,8 @@ static cudaError_t launch_norm_as(cudaStream_t st, const struct cu_linear *l)
     return e != cudaSuccess ? e : launch_early(norm_linear<D>, grid, shape.threads, shape.bytes, st, *l, block_rows);
 }
 
-/* Rows are staged where that leaves room for blocks, on every GPU. */
+/* Rows are staged where a block has 48 KB at most with them: two of them fit a multiprocessor with 100 KB, and one fits
+ * one with 64. */
 template <class D>
 static cudaError_t launch_norm(cudaStream_t st, const struct cu_linear *l)
 {
