@@ -1,6 +1,6 @@
 /* The seam of a device that shares the experts of a layer with the host.
  *
- *     device   .. router | offer | shared expert | experts it holds | .. waits .. | what the host handed over | sum | ..
+ *     device   .. router | offer | shared expert | experts it holds | .. waits .. | what the host handed over, sum | ..
  *     host                   `--> serve(): deal, start copies, compute, look at the copies --------^
  *     copies                         |== down of A ==||== gate, up, down of B ==|
  *
@@ -11,7 +11,7 @@
  *
  * A ticket names a copy of host memory to device memory:
  *
- *     fetch --> IN_FLIGHT --> READY      host: fetch_state, fetch_wait     device: use (what comes after sees the bytes)
+ *     fetch --> IN_FLIGHT --> READY      host: fetch_state, fetch_wait    device: use (what comes after sees the bytes)
  *                        `--> FAILED     release: what comes after does not need the bytes; the next fetch may begin
  *
  * Every call belongs to the thread that runs the step, or that opens and closes. */
@@ -98,8 +98,8 @@ struct pf_share_ops {
      * steps. */
     pf_status (*hold)(pf_backend *b, int il, int expert, const void *gate, const void *up, const void *down);
 
-    /* Called by serve, once at most: what answer->pick says of picks by DEVICE and by PLACE holds, and the device begins
-     * with them. If serve returns without it, that says so. */
+    /* Called by serve, once at most: what answer->pick says of picks by DEVICE and by PLACE holds, and the device
+     * begins with them. If serve returns without it, that says so. */
     void      (*dealt)(pf_backend *b, int il);
 
     /* How long the device was at the last hand-off of that layer, from its offer to when it had the answer; 0: nobody

@@ -109,8 +109,8 @@ struct cu_experts {
     bool         adds;            /* y += add * (w x); add_scale {n_expert} or NULL: add times that */
     float        add;
     const float *add_scale;
-    const float *done;            /* of down alone: {rows * n_used, n_out}, what the picks have put out whose experts it has
-                                     no address for; older than the kernel ahead of it */
+    const float *done;            /* of down alone: {rows * n_used, n_out}, what the picks have put out whose experts it
+                                     has no address for; older than the kernel ahead of it */
 };
 
 /* Does nothing; fails where the GPU cannot run these kernels. */
@@ -195,7 +195,8 @@ cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, co
  * stay as they were: nobody reads them later. */
 struct cu_heads {
     struct pf_rope_op rope[2];
-    struct pf_copy deal[2];       /* n 0: nothing. Done first: q from where its product left it, and what is beside it */
+    struct pf_copy deal[2];       /* n 0: nothing. Done first: q from where its product left it, and what is beside
+                                     it */
     bool         norm[2];
     const float *weight[2];       /* or NULL */
     float        eps;
@@ -248,8 +249,8 @@ struct cu_flag {
     uint64_t ns;                  /* it raised the flag, or saw it raised */
     char     line[40];            /* flags do not share cache lines */
 };
-/* Then it puts into `now` where those experts lie that the device holds, or that the host's deal has it read in place. It waits for
- * the deal, unless it holds all that were picked, or deal is NULL. */
+/* Then it puts into `now` where those experts lie that the device holds, or that the host's deal has it read in place.
+ * It waits for the deal, unless it holds all that were picked, or deal is NULL. */
 struct cu_offer {
     const float   *x, *weights;   /* [rows][n], [rows][n_used] */
     const int32_t *picks;

@@ -113,7 +113,8 @@ CU_INLINE bool wait_for_host(const struct cu_take &t)
     return f == CU_FLAG_UP;
 }
 
-/* What a thread has of a row of the host's: asked for with the handed, in one crossing; it may turn out to be nobody's. */
+/* What a thread has of a row of the host's: asked for with the handed, in one crossing; it may turn out to be
+ * nobody's. */
 struct ahead {
     float y[TAKE_AHEAD];
 };

@@ -644,8 +644,8 @@ static void sim_handoffs_reset(pf_backend *backend)
 }
 
 static const struct pf_share_ops sim_share = {
-    .open = sim_share_open, .offer = sim_offer, .experts = sim_share_experts, .dealt = sim_dealt, .took_ns = sim_took_ns,
-    .hold = sim_hold, .pin = sim_pin, .unpin = sim_unpin,
+    .open = sim_share_open, .offer = sim_offer, .experts = sim_share_experts,
+    .dealt = sim_dealt, .took_ns = sim_took_ns, .hold = sim_hold, .pin = sim_pin, .unpin = sim_unpin,
     .fetch = sim_fetch, .fetch_state = sim_fetch_state, .fetch_wait = sim_fetch_wait, .fetch_ns = sim_fetch_ns,
     .use = sim_use, .release = sim_release,
     .handoffs = sim_handoffs, .handoffs_reset = sim_handoffs_reset,

@@ -1,6 +1,6 @@
-/* A device that is not there: its own memory, copies that are late or fail, allocations that fail, a device that is lost. For
- * tests of everything that happens between a device and the host, on machines without one; it computes with the CPU's kernels
- * on one thread, and its speed means nothing.
+/* A device that is not there: its own memory, copies that are late or fail, allocations that fail, a device that is
+ * lost. For tests of everything that happens between a device and the host, on machines without one; it computes with
+ * the CPU's kernels on one thread, and its speed means nothing.
  *
  * Everything happens on the calling thread and follows from the calls alone, so a test that fails fails again. */
 #ifndef PF_SIM_H
