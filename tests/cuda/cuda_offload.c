@@ -1,8 +1,9 @@
-/* Same bits whoever computes an expert, on a real GPU: a text as a prompt, in a piece of a few rows and token by token, with experts
- * shared between the GPU and the CPU in every way, against the same with everything on the GPU.
+/* Same bits whoever computes an expert, on a real GPU: a text as a prompt, in a piece of a few rows and token by token,
+ * with experts shared between the GPU and the CPU in every way, against the same with everything on the GPU.
  *
  * usage: cuda_offload MODEL.gguf [TOKENS [VRAM_MB]]      77: there is no GPU
- *        VRAM_MB: so much holds the dense part, but not all experts, which RAM does: then some are read in place, too */
+ *        VRAM_MB: so much holds the dense part, but not all experts, which RAM does: then some are read in place,
+ *        too */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,8 @@ static size_t   n_vocab;
 
 static bool eval_piece(pf_session *s, int i)
 {
-    size_t at = i == 0 ? 0 : i == 1 ? N_PROMPT : (size_t)(N_PROMPT + N_FEW + i - 2), n = i == 0 ? N_PROMPT : i == 1 ? N_FEW : 1;
+    size_t at = i == 0 ? 0 : i == 1 ? N_PROMPT : (size_t)(N_PROMPT + N_FEW + i - 2),
+           n = i == 0 ? N_PROMPT : i == 1 ? N_FEW : 1;
     bool fine = pf_session_eval(s, tokens + at, n, 0) == PF_OK;
     CHECK(fine, "piece %d: %s", i, pf_last_error());
     return fine;

@@ -1,5 +1,5 @@
-/* Every operation of the seam on the GPU against the CPU backend, bit for bit: products of every weight type (one row, a few
- * rows, a prompt), experts, norms, activations, rotation, attention, routing, the delta rule.
+/* Every operation of the seam on the GPU against the CPU backend, bit for bit: products of every weight type (one row,
+ * a few rows, a prompt), experts, norms, activations, rotation, attention, routing, the delta rule.
  *
  * usage: cuda_ops [NAME]      only operations and types whose name holds NAME */
 #include <math.h>
@@ -11,7 +11,8 @@
 #include "kernels/check.h"
 #include "kernels/share.h"
 
-enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_USED = N_EXPERT, MOST_EXPERTS = 4096, N_CTX = 1100 };
+enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_USED = N_EXPERT, MOST_EXPERTS = 4096,
+       N_CTX = 1100 };
 
 static pf_backend *units[2];                 /* the CPU, the GPU */
 static struct check_rng rng = { 20261121 };
@@ -92,8 +93,8 @@ static void same(const struct pair *p, const char *what, const char *type, int r
     float a, b;
     memcpy(&a, &got[0][first], sizeof a);
     memcpy(&b, &got[1][first], sizeof b);
-    CHECK(n_bad == 0, "%s %s, %d rows: %zu of %zu differ, first %zu: CPU %.9g, GPU %.9g", what, type, rows, n_bad, p->n, first,
-          (double)a, (double)b);
+    CHECK(n_bad == 0, "%s %s, %d rows: %zu of %zu differ, first %zu: CPU %.9g, GPU %.9g", what, type, rows, n_bad, p->n,
+          first, (double)a, (double)b);
     free(got[0]);
     free(got[1]);
 }
@@ -207,12 +208,13 @@ static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype dow
         pick_some(picks, rows, n_used);
         struct pair at = pair_new(picks, (size_t)n_picks), w = random_pair((size_t)n_picks, 1),
                     x = random_pair((size_t)rows * n, 1), y = random_pair((size_t)rows * n, 1);
-        static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { .kind = PF_ACT_SWIGLU_OAI }, { PF_ACT_SWIGLU, 0.5f } };
+        static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { .kind = PF_ACT_SWIGLU_OAI },
+                                              { PF_ACT_SWIGLU, 0.5f } };
         for (int way = 0; way < 3; way++) {
             BOTH(experts(b, &(struct pf_experts_op){ .gate = &gate, .up = &up, .down = &down, .act = acts[way],
-                                                     .weigh_input = way == 2, .n_expert = N_EXPERT, .n_used = n_used, .rows = rows,
-                                                     .picks = (const int32_t *)(const void *)at.at[u], .weights = w.at[u],
-                                                     .x = x.at[u], .y = y.at[u] }));
+                                                     .weigh_input = way == 2, .n_expert = N_EXPERT, .n_used = n_used,
+                                                     .rows = rows, .picks = (const int32_t *)(const void *)at.at[u],
+                                                     .weights = w.at[u], .x = x.at[u], .y = y.at[u] }));
             same(&y, "experts", pf_qtype_info(type)->name, rows);
         }
         pair_free(&at);
@@ -222,8 +224,8 @@ static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype dow
     }
 }
 
-/* Down products of rows that blocks have whole in shared memory, or would, were the picks fewer; a last block with fewer
- * rows. */
+/* Down products of rows that blocks have whole in shared memory, or would, were the picks fewer; a last block with
+ * fewer rows. */
 static void short_rows(void)
 {
     static const enum pf_qtype types[] = { PF_Q4_K, PF_Q5_K, PF_Q6_K };
@@ -319,7 +321,8 @@ static void share_rows(int rows, int n_used, bool weigh_input)
 static void shared_experts(enum pf_qtype type, enum pf_qtype down_type, int n, int n_ff)
 {
     static const enum pf_pick_by ways[][4] = {
-        { PF_BY_HOST, PF_BY_DEVICE, PF_BY_DOWN, PF_BY_COPY },   { PF_BY_DEVICE, PF_BY_DEVICE, PF_BY_DEVICE, PF_BY_DEVICE },
+        { PF_BY_HOST, PF_BY_DEVICE, PF_BY_DOWN, PF_BY_COPY },
+        { PF_BY_DEVICE, PF_BY_DEVICE, PF_BY_DEVICE, PF_BY_DEVICE },
         { PF_BY_HOST, PF_BY_HOST, PF_BY_HOST, PF_BY_HOST },     { PF_BY_COPY, PF_BY_COPY, PF_BY_COPY, PF_BY_COPY },
         { PF_BY_DEVICE, PF_BY_DOWN, PF_BY_DEVICE, PF_BY_DOWN },
     };
@@ -366,8 +369,8 @@ static void row_operations(void)
         int n = lengths[i], rows = 5;
         float *weight = floats((size_t)n, 1);
         place(weight, (size_t)n * sizeof *weight);
-        struct pair x = random_pair((size_t)rows * n, 3), d = random_pair((size_t)rows * n, 3), y = random_pair((size_t)rows * n, 1),
-                    g = random_pair((size_t)rows, 2);
+        struct pair x = random_pair((size_t)rows * n, 3), d = random_pair((size_t)rows * n, 3),
+                    y = random_pair((size_t)rows * n, 1), g = random_pair((size_t)rows, 2);
         if (n <= MAX_IN) {
             BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, rows, y.at[u]));
             same(&y, "norm", "", n);
@@ -376,8 +379,8 @@ static void row_operations(void)
             same(&y, "norm after an addition", "", n);
             same(&x, "added", "", n);
         }
-        static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { PF_ACT_SWIGLU, 0.5f }, { .kind = PF_ACT_SWIGLU_OAI },
-                                              { .kind = PF_ACT_SIGMOID } };
+        static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { PF_ACT_SWIGLU, 0.5f },
+                                              { .kind = PF_ACT_SWIGLU_OAI }, { .kind = PF_ACT_SIGMOID } };
         for (int k = 0; k < 4; k++) {
             BOTH(act(b, acts[k], x.at[u], d.at[u], (int64_t)rows * n, y.at[u]));
             same(&y, "activation", "", k);
@@ -403,8 +406,9 @@ static void one_row(enum pf_qtype type, int n)
     struct pair x = random_pair((size_t)n, 3), h = random_pair((size_t)n, 1), y = random_pair((size_t)n, 1),
                 sum = random_pair((size_t)n, 1);
     struct pf_linear l[2] = { { &w, y.at[0] }, { &w, y.at[1] } };
-    struct { const struct pair *to; const char *what; } additions[] = { { &sum, "added" }, { &x, "added to what was normed" },
-                                                                        { &h, "added to what was multiplied" } };
+    struct { const struct pair *to; const char *what; } additions[] = {
+        { &sum, "added" }, { &x, "added to what was normed" }, { &h, "added to what was multiplied" }
+    };
     for (int i = 0; i < 3; i++) {
         BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, 1, h.at[u]));
         BOTH(linear(b, &l[u], 1, h.at[u], 1));
@@ -464,9 +468,11 @@ static void rotations(void)
 {
     for (int way = 0; way < 4; way++) {
         int rows = 3, hd = way < 2 ? 64 : 80, n_pairs = way < 2 ? 32 : 20;
-        struct pair x = random_pair((size_t)rows * 8 * (size_t)hd, 1), y = random_pair((size_t)rows * 2 * (size_t)hd, 1),
+        struct pair x = random_pair((size_t)rows * 8 * (size_t)hd, 1),
+                    y = random_pair((size_t)rows * 2 * (size_t)hd, 1),
                     cs = random_pair((size_t)rows * 2 * (size_t)n_pairs, 1);
-        BOTH(rope(b, (struct pf_rope_op[]){ { x.at[u], cs.at[u], 8, hd, n_pairs, way % 2 }, { y.at[u], cs.at[u], 2, hd, n_pairs, way % 2 } }, 2, rows));
+        BOTH(rope(b, (struct pf_rope_op[]){ { x.at[u], cs.at[u], 8, hd, n_pairs, way % 2 },
+                                            { y.at[u], cs.at[u], 2, hd, n_pairs, way % 2 } }, 2, rows));
         same(&x, "rotation", "", way);
         same(&y, "rotation", "", way);
         pair_free(&x);
@@ -487,7 +493,8 @@ static void attention(const struct attention_case *c, enum pf_kv_type type, int 
     enum { CHUNK = PF_KV_CHUNK_POSITIONS };
     int n_chunks = c->ring ? c->ring : (N_CTX + CHUNK - 1) / CHUNK, n_stored = last + 1;
     size_t positions = (size_t)n_chunks * CHUNK * (size_t)c->n_kv_head;
-    struct pair k = pair_new(NULL, positions * pf_kv_row_bytes(type, c->hd_k) / 4), v = pair_new(NULL, positions * pf_kv_row_bytes(type, c->hd_v) / 4);
+    struct pair k = pair_new(NULL, positions * pf_kv_row_bytes(type, c->hd_k) / 4),
+                v = pair_new(NULL, positions * pf_kv_row_bytes(type, c->hd_v) / 4);
     float *sinks = place(floats((size_t)c->n_head, 1), (size_t)c->n_head * sizeof(float));
     int32_t *pos = malloc((size_t)n_stored * sizeof *pos);
     for (int i = 0; i < n_stored; i++)
@@ -502,12 +509,13 @@ static void attention(const struct attention_case *c, enum pf_kv_type type, int 
         struct pf_kv_view kv = { k.at[u], v.at[u], type, c->n_kv_head, c->hd_k, c->hd_v, n_chunks };
         for (int p = 0; p < n_stored; p += CHUNK)         /* rows of one call must not share a place */
             must(b->ops->kv_store(b, &kv, nk.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_k),
-                                  nv.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_v), (const int32_t *)(const void *)all.at[u] + p,
+                                  nv.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_v),
+                                  (const int32_t *)(const void *)all.at[u] + p,
                                   n_stored - p < CHUNK ? n_stored - p : CHUNK));
         must(b->ops->attention(b, &(struct pf_attention_op){ .q = q.at[u], .out = out.at[u], .kv = &kv,
-                               .pos = (const int32_t *)(const void *)of.at[u], .n_positions = n_stored, .rows = rows, .n_head = c->n_head,
-                               .window = c->window, .chunked = c->chunked, .scale = 0.125f, .sinks = c->sinks ? sinks : NULL,
-                               .row_scale = c->row_scale ? s.at[u] : NULL }));
+                               .pos = (const int32_t *)(const void *)of.at[u], .n_positions = n_stored, .rows = rows,
+                               .n_head = c->n_head, .window = c->window, .chunked = c->chunked, .scale = 0.125f,
+                               .sinks = c->sinks ? sinks : NULL, .row_scale = c->row_scale ? s.at[u] : NULL }));
         must(b->ops->finish(b));
     }
     same(&k, "keys", names[type], rows);
@@ -522,11 +530,13 @@ static void attention(const struct attention_case *c, enum pf_kv_type type, int 
 static void attentions(void)
 {
     static const struct attention_case cases[] = {
-        { 64, 64, 16, 2, 0, false, true, false, 0 },   { 128, 128, 8, 2, 0, false, false, true, 0 },  { 64, 64, 8, 8, 128, false, true, false, 0 },
-        { 256, 256, 4, 1, 0, false, false, false, 0 }, { 16, 16, 8, 4, 300, true, false, false, 0 },  { 40, 24, 12, 1, 0, false, false, false, 0 },
+        { 64, 64, 16, 2, 0, false, true, false, 0 },   { 128, 128, 8, 2, 0, false, false, true, 0 },
+        { 64, 64, 8, 8, 128, false, true, false, 0 },  { 256, 256, 4, 1, 0, false, false, false, 0 },
+        { 16, 16, 8, 4, 300, true, false, false, 0 },  { 40, 24, 12, 1, 0, false, false, false, 0 },
         { 576, 512, 4, 1, 0, false, false, false, 0 }, { 20, 20, 4, 2, 0, false, false, false, 0 },
-        { 64, 64, 8, 8, 128, false, true, false, 1 },  { 64, 64, 16, 2, 200, false, true, false, 1 }, { 128, 128, 8, 2, 600, false, false, true, 3 },
-        { 16, 16, 8, 4, 300, true, false, false, 2 },  { 288, 288, 4, 1, 300, false, false, false, 2 }, { 96, 32, 6, 2, 0, false, true, true, 0 },
+        { 64, 64, 8, 8, 128, false, true, false, 1 },  { 64, 64, 16, 2, 200, false, true, false, 1 },
+        { 128, 128, 8, 2, 600, false, false, true, 3 }, { 16, 16, 8, 4, 300, true, false, false, 2 },
+        { 288, 288, 4, 1, 300, false, false, false, 2 }, { 96, 32, 6, 2, 0, false, true, true, 0 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_Q8_0; type++) {
@@ -601,7 +611,8 @@ static void gated_attentions(void)
 /* A window of positions, and keys of blocks of them: all, or some that were chosen. */
 static void block_attention(enum pf_kv_type type, int rows, int ratio, bool choosing)
 {
-    enum { CHUNK = PF_KV_CHUNK_POSITIONS, HD = 96, N_HEAD = 20, N_KEYS = 2 * CHUNK, MAX_CHOSEN = 300, LAST = N_KEYS - 1 };
+    enum { CHUNK = PF_KV_CHUNK_POSITIONS, HD = 96, N_HEAD = 20, N_KEYS = 2 * CHUNK, MAX_CHOSEN = 300,
+           LAST = N_KEYS - 1 };
     size_t n_floats = N_KEYS * pf_kv_row_bytes(type, HD) / 4;
     float *sinks = place(floats(N_HEAD, 1), N_HEAD * sizeof(float));
     int32_t at[N_KEYS], pos[MAX_ROWS], chosen[MAX_ROWS][MAX_CHOSEN];
@@ -612,10 +623,10 @@ static void block_attention(enum pf_kv_type type, int rows, int ratio, bool choo
         for (int i = 0, n = (pos[r] + 1) / ratio; i < MAX_CHOSEN; i++)
             chosen[r][i] = n > MAX_CHOSEN ? i * n / MAX_CHOSEN : i;
     }
-    struct pair k = pair_new(NULL, n_floats), blocks = pair_new(NULL, n_floats), all = pair_new(at, N_KEYS), of = pair_new(pos, (size_t)rows),
-                some = pair_new(chosen, (size_t)rows * MAX_CHOSEN), new_keys = random_pair((size_t)N_KEYS * HD, 2),
-                new_blocks = random_pair((size_t)N_KEYS * HD, 2), q = random_pair((size_t)rows * N_HEAD * HD, 2),
-                out = random_pair((size_t)rows * N_HEAD * HD, 1);
+    struct pair k = pair_new(NULL, n_floats), blocks = pair_new(NULL, n_floats), all = pair_new(at, N_KEYS),
+                of = pair_new(pos, (size_t)rows), some = pair_new(chosen, (size_t)rows * MAX_CHOSEN),
+                new_keys = random_pair((size_t)N_KEYS * HD, 2), new_blocks = random_pair((size_t)N_KEYS * HD, 2),
+                q = random_pair((size_t)rows * N_HEAD * HD, 2), out = random_pair((size_t)rows * N_HEAD * HD, 1);
     for (int u = 0; u < 2; u++) {
         pf_backend *b = units[u];
         const struct pf_kv_view kv = { k.at[u], NULL, type, 1, HD, HD, N_KEYS / CHUNK };
@@ -625,8 +636,9 @@ static void block_attention(enum pf_kv_type type, int rows, int ratio, bool choo
         must(b->ops->kv_store(b, &kv, new_keys.at[u], NULL, keys, N_KEYS));
         must(b->ops->kv_store(b, &of_blocks, new_blocks.at[u], NULL, keys, N_KEYS));
         must(b->ops->attention(b, &(struct pf_attention_op){
-            .q = q.at[u], .out = out.at[u], .kv = &kv, .pos = (const int32_t *)(const void *)of.at[u], .n_positions = LAST * ratio + 1,
-            .rows = rows, .n_head = N_HEAD, .window = 100, .scale = 0.125f, .sinks = sinks, .blocks = &of_blocks, .ratio = ratio,
+            .q = q.at[u], .out = out.at[u], .kv = &kv, .pos = (const int32_t *)(const void *)of.at[u],
+            .n_positions = LAST * ratio + 1, .rows = rows, .n_head = N_HEAD, .window = 100, .scale = 0.125f,
+            .sinks = sinks, .blocks = &of_blocks, .ratio = ratio,
             .chosen = choosing ? (const int32_t *)(const void *)some.at[u] : NULL, .max_chosen = MAX_CHOSEN }));
         must(b->ops->finish(b));
     }
@@ -648,11 +660,13 @@ static void block_attentions(void)
 static void compressions(void)
 {
     for (int way = 0; way < 4; way++) {
-        int n = way % 2 ? 72 : 512, ratio = way < 2 ? 4 : 128, width = way < 2 ? 2 * n : n, rows = 41, n_out = rows / ratio + 2;
+        int n = way % 2 ? 72 : 512, ratio = way < 2 ? 4 : 128, width = way < 2 ? 2 * n : n, rows = 41,
+            n_out = rows / ratio + 2;
         size_t n_state = (size_t)3 * (size_t)width;
         float *ape = place(floats((size_t)(width * ratio), 1), (size_t)(width * ratio) * sizeof *ape);
         struct pair u_ = random_pair((size_t)(rows * width), 1), gate = random_pair((size_t)(rows * width), 3),
-                    first = random_pair(n_state, 1), second = random_pair(n_state, 1), out = random_pair((size_t)(n_out * n), 1);
+                    first = random_pair(n_state, 1), second = random_pair(n_state, 1),
+                    out = random_pair((size_t)(n_out * n), 1);
         for (int i = 0; i < 2; i++) {
             int32_t pos[41];
             for (int r = 0; r < rows; r++)
@@ -660,8 +674,8 @@ static void compressions(void)
             struct pair at = pair_new(pos, (size_t)rows);
             BOTH(compress(b, &(struct pf_compress_op){
                 .u = u_.at[u], .gate = gate.at[u], .ape = ape, .pos = (const int32_t *)(const void *)at.at[u],
-                .before = i ? first.at[u] : NULL, .after = i ? second.at[u] : first.at[u], .out = out.at[u], .n = n, .ratio = ratio,
-                .rows = rows, .n_out = n_out, .overlaps = ratio == 4 }));
+                .before = i ? first.at[u] : NULL, .after = i ? second.at[u] : first.at[u], .out = out.at[u], .n = n,
+                .ratio = ratio, .rows = rows, .n_out = n_out, .overlaps = ratio == 4 }));
             same(&out, "keys of blocks", "", way);
             same(i ? &second : &first, "unfinished blocks", "", way);
             pair_free(&at);
@@ -678,14 +692,16 @@ static void streams(void)
     static const int widths[] = { 70, 4096 };
     for (int way = 0; way < 4; way++) {
         int n = widths[way % 2], n_weights = way < 2 ? S * (2 + S) : S, rows = 9;
-        float *base = place(floats((size_t)n_weights, 1), (size_t)n_weights * sizeof *base), *scale = place(floats(3, 1), 3 * sizeof *scale);
+        float *base = place(floats((size_t)n_weights, 1), (size_t)n_weights * sizeof *base),
+               *scale = place(floats(3, 1), 3 * sizeof *scale);
         struct pair l = random_pair((size_t)(rows * n_weights), 2), w = random_pair((size_t)(rows * n_weights), 1),
                     x = random_pair((size_t)(rows * S * n), 1), y = random_pair((size_t)(rows * n), 1),
                     flat = random_pair((size_t)(rows * S * n), 1);
         BOTH(rms_norm(b, x.at[u], NULL, 1e-6f, S * n, rows, flat.at[u]));
         same(&flat, "norm of all streams", "", n);
-        BOTH(mix(b, &(struct pf_mix_op){ .logits = l.at[u], .base = base, .scale = scale, .weights = w.at[u], .n_streams = S,
-                                         .n_weights = n_weights, .rounds = 20, .rows = rows, .eps = 1e-6f }));
+        BOTH(mix(b, &(struct pf_mix_op){ .logits = l.at[u], .base = base, .scale = scale, .weights = w.at[u],
+                                         .n_streams = S, .n_weights = n_weights, .rounds = 20, .rows = rows,
+                                         .eps = 1e-6f }));
         same(&w, "weights of streams", "", n_weights);
         BOTH(streams_read(b, &(struct pf_streams_op){ x.at[u], y.at[u], w.at[u], n, S, n_weights, rows }));
         same(&y, "reading streams", "", n);
@@ -800,7 +816,8 @@ static void delta_net(const struct delta_case *c, int number)
     struct pf_weight w = { .data = weights(type, n_out, 9), .type = type, .n_in = n_out, .n_out = 9, .scale = 1,
                            .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n_out) };
     struct pair states[] = { random_pair(n_state, 1), random_pair(n_state, 1) },
-                mixed = random_pair((size_t)(rows * n), 1), out = random_pair((size_t)(rows * n_out), 1), y = random_pair((size_t)(rows * 9), 1);
+                mixed = random_pair((size_t)(rows * n), 1), out = random_pair((size_t)(rows * n_out), 1),
+                y = random_pair((size_t)(rows * 9), 1);
     for (int i = 0; i < 2; i++) {
         struct pair x = random_pair((size_t)(rows * n_x), 1), ba = random_pair((size_t)(rows * 2 * c->n_v), 1);
         for (int u = 0; u < 2; u++) {
@@ -859,7 +876,8 @@ static void copies(void)
 static void not_finite(void)
 {
     float x[64] = { 1 };
-    struct pf_weight w = { .data = weights(PF_Q8_0, 64, 3), .type = PF_Q8_0, .n_in = 64, .n_out = 3, .row_bytes = 68, .scale = 1 };
+    struct pf_weight w = { .data = weights(PF_Q8_0, 64, 3), .type = PF_Q8_0, .n_in = 64, .n_out = 3, .row_bytes = 68,
+                           .scale = 1 };
     x[40] = 1e38f * 10;
     struct pair p = pair_new(x, 64), y = random_pair(3, 1);
     pf_status st = units[1]->ops->linear(units[1], &(struct pf_linear){ &w, y.at[1] }, 1, p.at[1], 1);
@@ -872,8 +890,9 @@ static void not_finite(void)
 
 int main(int argc, char **argv)
 {
-    struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_picks = MAX_ROWS * MOST_USED,
-                                      .n_expert = MOST_EXPERTS, .n_ff = 768, .n_out = 512, .max_heads = 16, .n_ctx = N_CTX };
+    struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576,
+                                      .max_picks = MAX_ROWS * MOST_USED, .n_expert = MOST_EXPERTS, .n_ff = 768,
+                                      .n_out = 512, .max_heads = 16, .n_ctx = N_CTX };
     only = argc > 1 ? argv[1] : NULL;
     if (pf_backend_cuda_open(&units[1], 0, 0) < 0) {
         printf("skipped: %s\n", pf_last_error());
