@@ -239,9 +239,10 @@ static void short_rows(void)
 /* Who computes what in a layer that the host shares. Expert e goes the way way_of(e). */
 static struct {
     struct pf_expert_weight w[3];
-    const uint8_t *there[3];                 /* all experts' matrices on the GPU */
+    const uint8_t *there[3], *here[3];       /* all experts' matrices on the GPU; in memory of the host that it sees */
     const float   *act, *y;                  /* of each pick, by the CPU */
     enum pf_pick_by ways[4];
+    int            n_placed;                 /* picks that were read in place */
 } layer;
 
 static enum pf_pick_by way_of(int expert)
@@ -249,9 +250,23 @@ static enum pf_pick_by way_of(int expert)
     return layer.ways[expert % 4];
 }
 
+static size_t matrix_at(int part, int expert)
+{
+    return (size_t)expert * (size_t)layer.w[part].n_out * layer.w[part].row_bytes;
+}
+
 static const uint8_t *matrix_there(int part, int expert)
 {
-    return layer.there[part] + (size_t)expert * (size_t)layer.w[part].n_out * layer.w[part].row_bytes;
+    return layer.there[part] + matrix_at(part, expert);
+}
+
+static struct pf_handed handed(enum pf_pick_by by, int expert)
+{
+    const uint8_t *const *at = by == PF_BY_PLACE ? layer.here : layer.there;
+    bool whole = by == PF_BY_COPY || by == PF_BY_PLACE;
+    return (struct pf_handed){ by, whole ? at[0] + matrix_at(0, expert) : NULL,
+                               whole ? at[1] + matrix_at(1, expert) : NULL,
+                               whole || by == PF_BY_DOWN ? at[2] + matrix_at(2, expert) : NULL };
 }
 
 /* What nobody is to look at is not a number. */
@@ -264,14 +279,19 @@ static void answer_part(float *to, const float *from, int n, bool given)
 static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
 {
     const struct pf_experts_op *e = offer->e;
-    int n_ff = layer.w[0].n_out, n = layer.w[2].n_out;
+    int n_ff = layer.w[0].n_out, n = layer.w[2].n_out, n_placed = 0;
     (void)ctx;
     for (int p = 0; p < e->rows * e->n_used; p++) {
-        int expert = e->picks[p];
-        enum pf_pick_by by = way_of(expert);
-        answer->pick[p] = (struct pf_handed){ by, by == PF_BY_COPY ? matrix_there(0, expert) : NULL,
-                                              by == PF_BY_COPY ? matrix_there(1, expert) : NULL,
-                                              by == PF_BY_COPY || by == PF_BY_DOWN ? matrix_there(2, expert) : NULL };
+        enum pf_pick_by by = way_of(e->picks[p]);
+        by = by == PF_BY_PLACE && !offer->in_place ? PF_BY_HOST : by;
+        answer->pick[p] = handed(by, e->picks[p]);
+        n_placed += by == PF_BY_PLACE;
+    }
+    if (n_placed > 0)
+        units[1]->ops->share->dealt(units[1], offer->il);
+    layer.n_placed += n_placed;
+    for (int p = 0; p < e->rows * e->n_used; p++) {
+        enum pf_pick_by by = answer->pick[p].by;
         answer_part(answer->act + (size_t)p * n_ff, layer.act + (size_t)p * n_ff, n_ff, by == PF_BY_DOWN);
         answer_part(answer->y + (size_t)p * n, layer.y + (size_t)p * n, n, by == PF_BY_HOST);
     }
@@ -283,7 +303,28 @@ static void served(void *ctx)
     (void)ctx;
 }
 
-/* A layer's picks, its sum added to rows that go on. */
+/* A step of one layer: its sum is added to rows that go on, and the next step's x is another. */
+static void share_step(int u, const struct pf_experts_op *e, float *x, const float *plus, float *sum, bool replays)
+{
+    pf_backend *b = units[u];
+    const struct pf_repeat step = { .buffers = e->y, .rows = e->rows, .n_positions = 1 };
+    int64_t n = (int64_t)e->rows * e->down->n_out;
+    bool replayed, again;
+    must(b->ops->begin(b, &step, &replayed));
+    CHECK(replayed == (u == 1 && replays), "a step was replayed: %d", replayed);
+    if (!replayed) {
+        if (u == 1)
+            must(b->ops->share->offer(b, 0, e));
+        must(u == 0 ? b->ops->experts(b, e) : b->ops->share->experts(b, 0, e));
+        must(b->ops->add(b, e->y, 1, plus, n));
+        must(b->ops->add(b, sum, 0.5f, e->y, n));
+        must(b->ops->add(b, x, 1, plus, n));
+    }
+    must(b->ops->end(b, &again));
+    must(b->ops->finish(b));
+}
+
+/* A layer's picks: run plainly, captured and replayed. */
 static void share_rows(int rows, int n_used, bool weigh_input)
 {
     int n = layer.w[2].n_out, n_ff = layer.w[0].n_out, n_picks = rows * n_used;
@@ -295,21 +336,19 @@ static void share_rows(int rows, int n_used, bool weigh_input)
                 plus = random_pair((size_t)rows * n, 1), sum = random_pair((size_t)rows * n, 1);
     layer.act = act;
     layer.y = y;
-    for (int u = 0; u < 2; u++) {
-        pf_backend *b = units[u];
+    for (int i = 0; i < 6; i++) {
+        int u = i % 2;
         struct pf_experts_op e = { .gate = &layer.w[0], .up = &layer.w[1], .down = &layer.w[2],
                                    .act = { .kind = PF_ACT_SWIGLU }, .weigh_input = weigh_input, .n_expert = N_EXPERT,
                                    .n_used = n_used, .rows = rows, .picks = (const int32_t *)(const void *)at.at[u],
                                    .weights = w.at[u], .x = x.at[u], .y = out.at[u], .pick_act = u ? NULL : act,
                                    .pick_y = u ? NULL : y };
-        if (u == 1)
-            must(b->ops->share->offer(b, 0, &e));
-        must(u == 0 ? b->ops->experts(b, &e) : b->ops->share->experts(b, 0, &e));
-        must(b->ops->add(b, out.at[u], 1, plus.at[u], (int64_t)rows * n));
-        must(b->ops->add(b, sum.at[u], 0.5f, out.at[u], (int64_t)rows * n));
+        share_step(u, &e, x.at[u], plus.at[u], sum.at[u], i >= 4);
+        if (u == 0)
+            continue;
+        same(&out, "shared experts", pf_qtype_info(layer.w[2].type)->name, rows);
+        same(&sum, "added to what shared experts gave", pf_qtype_info(layer.w[2].type)->name, rows);
     }
-    same(&out, "shared experts", pf_qtype_info(layer.w[2].type)->name, rows);
-    same(&sum, "added to what shared experts gave", pf_qtype_info(layer.w[2].type)->name, rows);
     struct pair *pairs[] = { &at, &w, &x, &out, &plus, &sum };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         pair_free(pairs[i]);
@@ -317,24 +356,29 @@ static void share_rows(int rows, int n_used, bool weigh_input)
     free(y);
 }
 
-/* Layers of which the GPU holds some experts, or all, or none; once the others come in every way. */
+/* Layers of which the GPU holds some experts, or all, or none; the others come in every way. */
 static void shared_experts(enum pf_qtype type, enum pf_qtype down_type, int n, int n_ff)
 {
     static const enum pf_pick_by ways[][4] = {
         { PF_BY_HOST, PF_BY_DEVICE, PF_BY_DOWN, PF_BY_COPY },
         { PF_BY_DEVICE, PF_BY_DEVICE, PF_BY_DEVICE, PF_BY_DEVICE },
         { PF_BY_HOST, PF_BY_HOST, PF_BY_HOST, PF_BY_HOST },     { PF_BY_COPY, PF_BY_COPY, PF_BY_COPY, PF_BY_COPY },
-        { PF_BY_DEVICE, PF_BY_DOWN, PF_BY_DEVICE, PF_BY_DOWN },
+        { PF_BY_DEVICE, PF_BY_DOWN, PF_BY_DEVICE, PF_BY_DOWN }, { PF_BY_PLACE, PF_BY_PLACE, PF_BY_PLACE, PF_BY_PLACE },
+        { PF_BY_PLACE, PF_BY_DEVICE, PF_BY_HOST, PF_BY_COPY },  { PF_BY_PLACE, PF_BY_DOWN, PF_BY_COPY, PF_BY_PLACE },
     };
     const struct pf_share_ops *share = units[1]->ops->share;
     struct pair there[3];
+    void *here[3];
+    layer.n_placed = 0;
     layer.w[0] = expert_weights(type, n, n_ff);
     layer.w[1] = expert_weights(type, n, n_ff);
     layer.w[2] = expert_weights(down_type, n_ff, n);
     for (int i = 0; i < 3; i++) {
-        size_t bytes = N_EXPERT * (size_t)layer.w[i].n_out * layer.w[i].row_bytes;
+        size_t bytes = matrix_at(i, N_EXPERT);
         there[i] = pair_new(layer.w[i].data[0], bytes / sizeof(float));
         layer.there[i] = (const uint8_t *)there[i].at[1];
+        must(units[1]->ops->buf_alloc(units[1], bytes + 64, true, &here[i]));
+        layer.here[i] = memcpy(here[i], layer.w[i].data[0], bytes);
     }
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         memcpy(layer.ways, ways[i], sizeof layer.ways);
@@ -347,12 +391,16 @@ static void shared_experts(enum pf_qtype type, enum pf_qtype down_type, int n, i
         share_rows(1, N_USED, true);
         share_rows(PF_SHARE_ROWS, N_USED, false);
     }
-    for (int i = 0; i < 3; i++)
+    CHECK(layer.n_placed > 0, "no expert was read in place");
+    for (int i = 0; i < 3; i++) {
         pair_free(&there[i]);
+        units[1]->ops->buf_free(units[1], here[i], matrix_at(i, N_EXPERT) + 64, true);
+    }
 }
 
 static void share(void)
 {
+    struct pf_handoff_stats stats;
     const struct pf_share_sizes sizes = { .n_layer = 1, .n_expert = N_EXPERT, .n_used = MOST_USED, .n_embd = 512,
                                           .n_ff = 768 };
     must(units[1]->ops->share->open(units[1], &sizes, serve, served, NULL));
@@ -360,6 +408,8 @@ static void share(void)
     shared_experts(PF_Q4_K, PF_Q4_K, 512, 768);
     shared_experts(PF_Q8_0, PF_MXFP4, 256, 96);
     shared_experts(PF_Q8_0, PF_F16, 256, 96);
+    units[1]->ops->share->handoffs(units[1], &stats);
+    CHECK(stats.n > 0 && stats.waited_ns > 0, "%d hand-offs in %d ns", (int)stats.n, (int)stats.waited_ns);
 }
 
 static void row_operations(void)
