@@ -1,7 +1,8 @@
-/* Same bits whoever computes an expert, on a real GPU: a text as a prompt, in a piece of a few rows and token by token, with experts
- * shared between the GPU and the CPU in every way, against the same with everything on the GPU.
+/* Same bits whoever computes an expert, by the CUDA backend: a text as a prompt, in a piece of a few rows and token by
+ * token, with experts shared between the GPU and the CPU in every way, against the same with everything on the GPU.
  *
- * usage: cuda_offload MODEL.gguf [TOKENS]      77: there is no GPU */
+ * usage: cuda_offload MODEL.gguf [TOKENS [PROMPT [PART OF]]]      77: there is no GPU
+ * PART OF: only every OF'th setting, from PART on */
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,18 +10,18 @@
 #include "open_session.h"
 #include "pfmoe.h"
 
-enum { N_PROMPT = 300, N_FEW = 5, SKIPPED = 77 };
+enum { N_FEW = 5, SKIPPED = 77 };
 
 static const char *path;
-static int      n_decode = 24;
+static int      n_decode = 24, n_prompt = 300, part, n_parts = 1;
 static int32_t *tokens;
 static float   *expected;                    /* [2 + n_decode][n_vocab] after each piece */
 static size_t   n_vocab;
 
 static bool eval_piece(pf_session *s, int i)
 {
-    size_t at = i == 0 ? 0 : i == 1 ? N_PROMPT : (size_t)(N_PROMPT + N_FEW + i - 2), n = i == 0 ? N_PROMPT : i == 1 ? N_FEW : 1;
-    bool fine = pf_session_eval(s, tokens + at, n, 0) == PF_OK;
+    int at = i == 0 ? 0 : i == 1 ? n_prompt : n_prompt + N_FEW + i - 2, n = i == 0 ? n_prompt : i == 1 ? N_FEW : 1;
+    bool fine = pf_session_eval(s, tokens + at, (size_t)n, 0) == PF_OK;
     CHECK(fine, "piece %d: %s", i, pf_last_error());
     return fine;
 }
@@ -43,12 +44,12 @@ static void run(const char *name, struct pf_model_opts *o, bool first)
     CHECK(strcmp(pf_model_info(m)->backend, "cuda") == 0, "%s: the model runs on %s", name, pf_model_info(m)->backend);
     n_vocab = (size_t)pf_model_info(m)->n_vocab;
     if (first) {
-        tokens = malloc((size_t)(N_PROMPT + N_FEW + n_decode) * sizeof *tokens);
+        tokens = malloc((size_t)(n_prompt + N_FEW + n_decode) * sizeof *tokens);
         expected = malloc((size_t)(2 + n_decode) * n_vocab * sizeof *expected);
-        for (int i = 0; i < N_PROMPT + N_FEW + n_decode; i++)
+        for (int i = 0; i < n_prompt + N_FEW + n_decode; i++)
             tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
     }
-    pf_session *s = open_session(m, N_PROMPT + N_FEW + n_decode);
+    pf_session *s = open_session(m, n_prompt + N_FEW + n_decode);
     for (int i = 0; s && i < 2 + n_decode && eval_piece(s, i); i++) {
         float *want = expected + (size_t)i * n_vocab;
         if (first)
@@ -77,10 +78,13 @@ static struct pf_model_opts shared(void)
 static void run_settings(void)
 {
     static const int limits[] = { PF_AUTO, 0, 1, 2 };
+    int number = 0;
     for (int post = 0; post < 2; post++)
         for (int block = -1; block < 2; block++)
             for (int limit = 0; limit < 4; limit++) {
                 struct pf_model_opts o = shared();
+                if (number++ % n_parts != part)
+                    continue;
                 char name[96];
                 o.n_threads = 1 + (block + 1) * 3 + limit;
                 o.postfetch.enable = post;
@@ -95,10 +99,13 @@ static void run_settings(void)
 int main(int argc, char **argv)
 {
     struct pf_device devices[2];
-    if (argc < 2 || argc > 3)
+    if (argc < 2 || argc == 5 || argc > 6)
         return 2;
     path = argv[1];
     n_decode = argc > 2 ? atoi(argv[2]) : n_decode;
+    n_prompt = argc > 3 ? atoi(argv[3]) : n_prompt;
+    part = argc > 4 ? atoi(argv[4]) : part;
+    n_parts = argc > 4 ? atoi(argv[5]) : n_parts;
     if (pf_devices(devices, 2) < 2) {
         printf("there is no GPU\n");
         return SKIPPED;

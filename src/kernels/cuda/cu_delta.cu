@@ -79,7 +79,7 @@ CU_INLINE void l2_norm(const float *x, float eps, float a, int n, float *to)
 static __global__ void delta(const __grid_constant__ struct net net)
 {
     wait_turn();
-    extern __shared__ float shared[];
+    BLOCK_MEMORY(float, shared);
     const struct pf_delta_op &o = net.op;
     size_t d = o.d, n_k = (size_t)o.n_k_head * d, n_v = (size_t)o.n_v_head * d;
     int hv = blockIdx.x, hk = key_head(o, hv), warp = threadIdx.x / WARP, j = blockIdx.y * blockDim.x + threadIdx.x;
@@ -270,12 +270,6 @@ template <int D>
 struct head_memory {
     float qk[2][2][D], out[D];
 };
-
-/* Meets the warps that are so many threads of a block, wherever in the code they are. */
-CU_INLINE void meet(int barrier, int threads)
-{
-    asm volatile("bar.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
-}
 
 /* Queries, or keys, of a head, row by row, each ready for the columns one row ahead of them; by a warp. A lane has
  * every 32nd channel. The first of the value heads that share them keeps their last rows. */

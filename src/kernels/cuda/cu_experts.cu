@@ -26,7 +26,7 @@ template <class D, int THREADS, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_constant__ struct cu_experts e,
                                                                   const __grid_constant__ struct cu_x out, int *fault)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     enum { GROUPS = GATE_ROWS / D::ROWS };
     wait_turn();
     int pick = blockIdx.y, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.x * GATE_ROWS + lane,
@@ -64,7 +64,7 @@ template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __grid_constant__ struct cu_experts e,
                                                                       float *y)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     wait_turn();
     int pick = blockIdx.y, expert = e.picks[pick], r = blockIdx.x * DOWN_ROWS + threadIdx.x;
     if (!e.w.data[expert] || (e.only && !e.only[expert]))
@@ -99,7 +99,7 @@ template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e, float *y,
                                                                struct cu_residual residual)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     enum { GROUPS = DOWN_ROWS / D::ROWS };
     int row = blockIdx.y, first = row * e.n_used, r = blockIdx.x * DOWN_ROWS + threadIdx.x, stride = D::n_sums(e.n);
     int n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS);

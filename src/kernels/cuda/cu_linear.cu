@@ -66,7 +66,7 @@ template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_constant__ struct cu_linear l,
                                                                  int block_rows)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     struct place at = place_of(l, block_rows, blockIdx.x);
     fetch_rows_ahead(l, at);
     wait_turn();
@@ -206,7 +206,7 @@ template <class D>
 static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __grid_constant__ struct cu_linear l,
                                                                       int block_rows)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     struct place at = place_of(l, block_rows, blockIdx.x);
     struct normed x = normed_at(memory, l.n);
     for (int u = threadIdx.x; l.norm.w && u < l.n / 4; u += NORM_THREADS)
