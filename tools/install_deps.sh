@@ -2,7 +2,7 @@
 # Installs what building pfmoe needs and this Debian or Ubuntu machine lacks. Does nothing when all of it is there.
 set -eu
 
-packages="gcc libc6-dev meson ninja-build pkg-config python3 libcjson-dev libedit-dev libnuma-dev liburing-dev libutf8proc-dev"
+packages="gcc g++ libc6-dev meson ninja-build pkg-config python3 libcjson-dev libedit-dev libnuma-dev liburing-dev libutf8proc-dev"
 
 missing=
 for p in $packages; do

@@ -1,14 +1,16 @@
 /* A model on the GPU against the same on the CPU: the logits of a prompt, evaluated whole, in pieces and token by
  * token, are the same bits.
  *
- * usage: cuda_logits MODEL.gguf */
+ * usage: cuda_logits MODEL.gguf [TOKENS]     77: there is no GPU */
 #include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
 #include "pfmoe.h"
 
-enum { N_TOKENS = 300, N_CTX = 320, SKIP = 77 };
+enum { MOST_TOKENS = 300, SKIP = 77 };
+
+static int n_tokens = MOST_TOKENS;
 
 struct way {
     const char     *name;
@@ -30,12 +32,12 @@ static float *run(const char *path, const struct way *w, size_t *n_vocab)
     pf_session *s = NULL;
     struct pf_model_opts mo;
     struct pf_session_opts so;
-    int32_t tokens[N_TOKENS];
+    int32_t tokens[MOST_TOKENS];
     pf_model_opts_init(&mo);
     pf_session_opts_init(&so);
     mo.device = w->device;
     mo.log = print;
-    so.n_ctx = N_CTX;
+    so.n_ctx = n_tokens + 20;
     so.kv_type = w->kv;
     if (pf_model_open(&m, path, &mo) < 0 || pf_session_open(&s, m, &so) < 0) {
         CHECK(false, "%s", pf_last_error());
@@ -45,11 +47,11 @@ static float *run(const char *path, const struct way *w, size_t *n_vocab)
     CHECK(strcmp(pf_model_info(m)->backend, w->device < 0 ? "cpu" : "cuda") == 0, "it runs on %s",
           pf_model_info(m)->backend);
     *n_vocab = (size_t)pf_model_info(m)->n_vocab;
-    float *all = calloc(N_TOKENS * *n_vocab, sizeof *all);
-    for (int i = 0; i < N_TOKENS; i++)
+    float *all = calloc((size_t)n_tokens * *n_vocab, sizeof *all);
+    for (int i = 0; i < n_tokens; i++)
         tokens[i] = (int32_t)((unsigned)i * 2654435761u % *n_vocab);
-    for (int done = 0; done < N_TOKENS;) {
-        int n = w->piece < N_TOKENS - done ? w->piece : N_TOKENS - done;
+    for (int done = 0; done < n_tokens;) {
+        int n = w->piece < n_tokens - done ? w->piece : n_tokens - done;
         unsigned flags = n > 1 ? PF_LOGITS_ALL : 0;
         CHECK(pf_session_eval(s, tokens + done, (size_t)n, flags) == PF_OK, "%s: %s", w->name, pf_last_error());
         for (int i = 0; i < n; i++) {
@@ -72,28 +74,29 @@ static void compare(const char *path, const struct way *w, const float *expected
     float *found = run(path, w, &n_vocab);
     if (!found)
         return;
-    for (size_t i = N_TOKENS * n_vocab; i-- > 0;)
+    for (size_t i = (size_t)n_tokens * n_vocab; i-- > 0;)
         if (memcmp(&found[i], &expected[i], sizeof *found) != 0) {
             bad++;
             first = i;
         }
     CHECK(bad == 0, "%s: %zu of %zu differ, first position %zu, token %zu: %.9g, expected %.9g", w->name, bad,
-          N_TOKENS * n_vocab, first / n_vocab, first % n_vocab, (double)found[first], (double)expected[first]);
+          (size_t)n_tokens * n_vocab, first / n_vocab, first % n_vocab, (double)found[first], (double)expected[first]);
     free(found);
 }
 
 int main(int argc, char **argv)
 {
     struct pf_device devices[2];
-    if (argc != 2)
+    n_tokens = argc > 2 ? atoi(argv[2]) : n_tokens;
+    if (argc < 2 || argc > 3 || n_tokens < 1 || n_tokens > MOST_TOKENS)
         return 2;
     if (pf_devices(devices, 2) < 2) {
         printf("skipped: this machine has no GPU that CUDA can use\n");
         return SKIP;
     }
     for (enum pf_kv_type kv = PF_KV_F16; kv <= PF_KV_Q8_0; kv++) {
-        const struct way cpu = { "CPU", -1, N_TOKENS, kv };
-        const struct way gpu[] = { { "GPU, whole", 0, N_TOKENS, kv }, { "GPU, token by token", 0, 1, kv },
+        const struct way cpu = { "CPU", -1, n_tokens, kv };
+        const struct way gpu[] = { { "GPU, whole", 0, n_tokens, kv }, { "GPU, token by token", 0, 1, kv },
                                    { "GPU, pieces of 7", 0, 7, kv } };
         size_t n_vocab;
         float *expected = run(argv[1], &cpu, &n_vocab);

@@ -1,9 +1,10 @@
-/* Same bits whoever computes an expert, on a real GPU: a text as a prompt, in a piece of a few rows and token by token,
- * with experts shared between the GPU and the CPU in every way, against the same with everything on the GPU.
+/* Same bits whoever computes an expert, by the CUDA backend: a text as a prompt, in a piece of a few rows and token by
+ * token, with experts shared between the GPU and the CPU in every way, against the same with everything on the GPU.
  *
- * usage: cuda_offload MODEL.gguf [TOKENS [VRAM_MB]]      77: there is no GPU
+ * usage: cuda_offload MODEL.gguf [TOKENS [PROMPT [VRAM_MB [PART OF]]]]      77: there is no GPU
  *        VRAM_MB: so much holds the dense part, but not all experts, which RAM does: then some are read in place,
- *        too */
+ *        too; 0: none are
+ *        PART OF: only every OF'th setting, from PART on */
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,19 +12,18 @@
 #include "open_session.h"
 #include "pfmoe.h"
 
-enum { N_PROMPT = 300, N_FEW = 5, SKIPPED = 77 };
+enum { N_FEW = 5, SKIPPED = 77 };
 
 static const char *path;
-static int      n_decode = 24;
+static int      n_decode = 24, n_prompt = 300, part, n_parts = 1;
 static int32_t *tokens;
 static float   *expected;                    /* [2 + n_decode][n_vocab] after each piece */
 static size_t   n_vocab;
 
 static bool eval_piece(pf_session *s, int i)
 {
-    size_t at = i == 0 ? 0 : i == 1 ? N_PROMPT : (size_t)(N_PROMPT + N_FEW + i - 2),
-           n = i == 0 ? N_PROMPT : i == 1 ? N_FEW : 1;
-    bool fine = pf_session_eval(s, tokens + at, n, 0) == PF_OK;
+    int at = i == 0 ? 0 : i == 1 ? n_prompt : n_prompt + N_FEW + i - 2, n = i == 0 ? n_prompt : i == 1 ? N_FEW : 1;
+    bool fine = pf_session_eval(s, tokens + at, (size_t)n, 0) == PF_OK;
     CHECK(fine, "piece %d: %s", i, pf_last_error());
     return fine;
 }
@@ -62,12 +62,12 @@ static void run(const char *name, struct pf_model_opts *o, bool first)
     CHECK(strcmp(pf_model_info(m)->backend, "cuda") == 0, "%s: the model runs on %s", name, pf_model_info(m)->backend);
     n_vocab = (size_t)pf_model_info(m)->n_vocab;
     if (first) {
-        tokens = malloc((size_t)(N_PROMPT + N_FEW + n_decode) * sizeof *tokens);
+        tokens = malloc((size_t)(n_prompt + N_FEW + n_decode) * sizeof *tokens);
         expected = malloc((size_t)(2 + n_decode) * n_vocab * sizeof *expected);
-        for (int i = 0; i < N_PROMPT + N_FEW + n_decode; i++)
+        for (int i = 0; i < n_prompt + N_FEW + n_decode; i++)
             tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
     }
-    pf_session *s = open_session(m, N_PROMPT + N_FEW + n_decode);
+    pf_session *s = open_session(m, n_prompt + N_FEW + n_decode);
     if (placed >= 0) {
         CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s: %s", name, pf_last_error());
         prefer(m, placed, downs);
@@ -102,10 +102,13 @@ static struct pf_model_opts shared(void)
 static void run_settings(void)
 {
     static const int limits[] = { PF_AUTO, 0, 1, 2 };
+    int number = 0;
     for (int post = 0; post < 2; post++)
         for (int block = -1; block < 2; block++)
             for (int limit = 0; limit < 4; limit++) {
                 struct pf_model_opts o = shared();
+                if (number++ % n_parts != part)
+                    continue;
                 char name[96];
                 o.n_threads = 1 + (block + 1) * 3 + limit;
                 o.postfetch.enable = post;
@@ -136,10 +139,14 @@ static void run_in_place(uint64_t vram_bytes)
 int main(int argc, char **argv)
 {
     struct pf_device devices[2];
-    if (argc < 2 || argc > 4)
+    if (argc < 2 || argc == 6 || argc > 7)
         return 2;
     path = argv[1];
     n_decode = argc > 2 ? atoi(argv[2]) : n_decode;
+    n_prompt = argc > 3 ? atoi(argv[3]) : n_prompt;
+    double vram_mb = argc > 4 ? atof(argv[4]) : 0;
+    part = argc > 5 ? atoi(argv[5]) : part;
+    n_parts = argc > 5 ? atoi(argv[6]) : n_parts;
     if (pf_devices(devices, 2) < 2) {
         printf("there is no GPU\n");
         return SKIPPED;
@@ -156,8 +163,8 @@ int main(int argc, char **argv)
     o = shared();
     o.postfetch.dedicated_streams = false;
     run("one stream", &o, false);
-    if (argc > 3)
-        run_in_place((uint64_t)atoll(argv[3]) * 1000000);
+    if (vram_mb > 0)
+        run_in_place((uint64_t)(vram_mb * 1e6));
     free(tokens);
     free(expected);
     return check_status();

@@ -1,7 +1,7 @@
 /* Every operation of the seam on the GPU against the CPU backend, bit for bit: products of every weight type (one row,
  * a few rows, a prompt), experts, norms, activations, rotation, attention, routing, the delta rule.
  *
- * usage: cuda_ops [NAME]      only operations and types whose name holds NAME */
+ * usage: cuda_ops [--brief] [NAME]      only operations and types whose name holds NAME; brief: no large matrices */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +17,7 @@ enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_
 static pf_backend *units[2];                 /* the CPU, the GPU */
 static struct check_rng rng = { 20261121 };
 static const char *only;
+static bool brief;
 
 /* n floats on both units. */
 struct pair {
@@ -119,13 +120,20 @@ static uint8_t *weights(enum pf_qtype type, int n, size_t n_rows)
     return place(w, n_rows * row_bytes);
 }
 
+/* Rows of a prompt. Float weights go row by row, however many they are. */
+static int prompt_rows(enum pf_qtype type)
+{
+    return brief && pf_qtype_info(type)->is_float ? 9 : MAX_ROWS;
+}
+
 static void products(enum pf_qtype type)
 {
-    static const int lengths[] = { 32, 256, 768, 2880, 4096 }, batches[] = { 1, 3, 8, MAX_ROWS };
+    static const int lengths[] = { 32, 256, 768, 2880, 4096 };
+    const int batches[] = { 1, 3, 8, prompt_rows(type) };
     const struct pf_qtype_info *info = pf_qtype_info(type);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         int n = lengths[i], n_out = 77;
-        if (n % info->block_len)
+        if (n % info->block_len || (brief && n > 768))
             continue;
         float *bias = floats((size_t)n_out, 1);
         struct pf_weight w = { .data = weights(type, n, (size_t)n_out), .type = type, .n_in = n, .n_out = n_out,
@@ -199,7 +207,7 @@ static void pick_some(int32_t *picks, int rows, int n_used)
 
 static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype down_type, int n, int n_ff, int n_used)
 {
-    static const int batches[] = { 1, 4, MAX_ROWS };
+    const int batches[] = { 1, 4, prompt_rows(type) };
     struct pf_expert_weight gate = expert_weights(type, n, n_ff), up = expert_weights(up_type, n, n_ff),
                             down = expert_weights(down_type, n_ff, n);
     for (size_t k = 0; k < sizeof batches / sizeof *batches; k++) {
@@ -943,7 +951,8 @@ int main(int argc, char **argv)
     struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576,
                                       .max_picks = MAX_ROWS * MOST_USED, .n_expert = MOST_EXPERTS, .n_ff = 768,
                                       .n_out = 512, .max_heads = 16, .n_ctx = N_CTX };
-    only = argc > 1 ? argv[1] : NULL;
+    brief = argc > 1 && strcmp(argv[1], "--brief") == 0;
+    only = argc > 1 + brief ? argv[1 + brief] : NULL;
     if (pf_backend_cuda_open(&units[1], 0, 0) < 0) {
         printf("skipped: %s\n", pf_last_error());
         return SKIP;
@@ -956,7 +965,8 @@ int main(int argc, char **argv)
         if (!info || !info->is_weight || !wanted(info->name))
             continue;
         products((enum pf_qtype)t);
-        experts((enum pf_qtype)t, (enum pf_qtype)t, (enum pf_qtype)t, 512, 768, N_USED);
+        int n = brief ? 256 : 512, n_ff = brief ? 256 : 768;
+        experts((enum pf_qtype)t, (enum pf_qtype)t, (enum pf_qtype)t, n, n_ff, N_USED);
     }
     if (wanted("experts")) {
         experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 512, 256, N_USED);

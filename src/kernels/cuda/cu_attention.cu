@@ -281,7 +281,7 @@ template <class P>
 static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_constant__ struct attention o,
                                                                  int n_groups)
 {
-    extern __shared__ float shared[];
+    BLOCK_MEMORY(float, shared);
     wait_turn();
     struct sums s = carve(shared, SPLIT_HEADS, o.kv.hd_k);
     struct piece p = piece_of(o, n_groups);
@@ -301,7 +301,7 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split_heads(const __g
                                                                        const __grid_constant__ struct cu_heads heads,
                                                                        int n_groups)
 {
-    extern __shared__ float shared[];
+    BLOCK_MEMORY(float, shared);
     struct sums s = carve(shared, SPLIT_HEADS, o.kv.hd_k);
     struct piece p = piece_of(o, n_groups);
     if (p.lo >= p.hi) {
@@ -363,7 +363,7 @@ template <class P>
 static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ struct attention o, int n_groups)
 {
     wait_turn();
-    extern __shared__ float shared[];
+    BLOCK_MEMORY(float, shared);
     enum { PARTS = CU_HEAD_DIM / THREADS };
     struct sums s = carve(shared, HEADS, o.kv.hd_k);
     float *m = s.zc + HEADS, *z = m + HEADS, *old = z + HEADS, *fresh = old + HEADS, acc[PARTS][HEADS] = { { 0 } };

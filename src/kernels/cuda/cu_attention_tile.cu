@@ -13,6 +13,7 @@
  * accumulator, the E elements of one side by side, zeros where the head is shorter. A zero adds nothing: at most the
  * sign of a zero, which exp does not see. */
 #include <cuda_pipeline.h>
+#include <limits.h>
 
 #include "kernels/cuda/cu_attention.h"
 
@@ -290,7 +291,7 @@ template <int E, int NV, class P>
 static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant__ struct attention o,
                                                             const __grid_constant__ struct shape s)
 {
-    extern __shared__ float4 shared[];
+    BLOCK_MEMORY(float4, shared);
     struct tile t = carve<E>((char *)shared, s.raw_bytes, o.kv.hd_v);
     int hk = blockIdx.x / s.n_groups, group = o.a.n_head / o.kv.n_kv_head,
         first_head = blockIdx.x % s.n_groups * s.n_heads;
@@ -402,8 +403,8 @@ static cudaError_t launch(cudaStream_t st, const struct attention &o)
     cudaError_t e = cudaFuncSetAttribute(tiles<E, NV, P>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    tiles<E, NV, P><<<dim3(o.kv.n_kv_head * s.n_groups, ceil_div(o.a.rows, s.n_tokens)), THREADS, bytes, st>>>(o, s);
-    return cudaGetLastError();
+    dim3 grid(o.kv.n_kv_head * s.n_groups, ceil_div(o.a.rows, s.n_tokens));
+    return launch_in_turn(tiles<E, NV, P>, grid, THREADS, bytes, st, o, s);
 }
 
 template <int E, int NV>

@@ -84,14 +84,6 @@ CU_INLINE void load_words(const uint8_t *p, uint32_t (&w)[N], int bits = 0)
     }
 }
 
-/* Four bytes out of eight, by four nibbles; one whose bit 3 is set gives the sign of its byte instead. */
-CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
-{
-    uint32_t r;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(nibbles));
-    return r;
-}
-
 /* The scale and minimum of block g from the twelve bytes of Q4_K and Q5_K, as words. */
 CU_INLINE struct scale_min scale_min_words(uint32_t a, uint32_t b, uint32_t c, int g)
 {

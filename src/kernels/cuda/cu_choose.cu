@@ -20,7 +20,7 @@ CU_INLINE int n_seen(const struct choose &o, int row)
 template <class E>
 static __global__ void __launch_bounds__(SCORE_THREADS) score_chunk(const __grid_constant__ struct choose o)
 {
-    extern __shared__ float q[];                   /* [n_head][hd_k] */
+    BLOCK_MEMORY(float, q);              /* [n_head][hd_k] */
     wait_turn();
     int row = o.first + blockIdx.y, at = blockIdx.x * CHUNK + threadIdx.x, seen = n_seen(o, row),
         n = o.op.n_head * o.kv.hd_k;

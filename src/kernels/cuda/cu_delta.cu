@@ -80,7 +80,7 @@ CU_INLINE void l2_norm(const float *x, float eps, float a, int n, float *to)
 static __global__ void delta(const __grid_constant__ struct net net)
 {
     wait_turn();
-    extern __shared__ float shared[];
+    BLOCK_MEMORY(float, shared);
     const struct pf_delta_op &o = net.op;
     size_t d = o.d, n_k = (size_t)o.n_k_head * d, n_v = (size_t)o.n_v_head * d;
     int hv = blockIdx.x, hk = key_head(o, hv), warp = threadIdx.x / WARP, j = blockIdx.y * blockDim.x + threadIdx.x;
@@ -274,12 +274,6 @@ struct head_memory {
     uint64_t box[2];
 };
 
-/* Meets the warps that are so many threads of a block, wherever in the code they are. */
-CU_INLINE void meet(int barrier, int threads)
-{
-    asm volatile("bar.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
-}
-
 /* Queries, or keys, of a head, row by row, each ready for the columns one row ahead of them; by a warp. A lane has
  * every 32nd channel. The first of the value heads that share them keeps their last rows. */
 template <int D, int TAPS, int PARTS>
@@ -389,7 +383,7 @@ CU_INLINE void head_columns(const struct net &net, int hv, int part, struct head
 template <int D, int TAPS, int PARTS>
 static __global__ void __launch_bounds__(D / PARTS + 2 * WARP) delta_head(const __grid_constant__ struct net net)
 {
-    __shared__ __align__(16) struct head_memory<D> memory;
+    CLUSTER_VARIABLE(struct head_memory<D>, memory);
     int hv = blockIdx.x / PARTS, part = blockIdx.x % PARTS, others = (int)threadIdx.x - D / PARTS;
     if (PARTS > 1 && threadIdx.x == 0) {
         open_box(&memory.box[0]);

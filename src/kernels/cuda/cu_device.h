@@ -10,13 +10,10 @@
 
 #define PF_MATH_FN static __device__ __forceinline__
 #include "base/pf_math.h"
-#define CU_INLINE static __device__ __forceinline__
 #define CU_HOST_FN static __host__ __device__ __forceinline__
 #define PF_UNIT_FN CU_HOST_FN
 #include "kernels/cuda/cu_api.h"
-
-enum { WARP = 32 };
-#define ALL_LANES 0xffffffffu
+#include "kernels/cuda/cu_machine.h"
 
 /* Lane 0 gets the fold. */
 CU_INLINE float warp_fold(float v)
@@ -46,13 +43,6 @@ CU_INLINE float norm_factor(const struct cu_norm &o, const float *x)
     }
     __syncthreads();
     return factor;
-}
-
-CU_INLINE uint32_t warp_max(uint32_t v)
-{
-    for (int h = 16; h > 0; h /= 2)
-        v = max(v, __shfl_xor_sync(ALL_LANES, v, h));
-    return v;
 }
 
 CU_INLINE float warp_max(float v)
@@ -133,89 +123,6 @@ CU_INLINE void quantise_block(float x, const struct cu_x *to, int n, int row, in
         *fault = CU_ACTIVATION_NOT_FINITE;
 }
 
-/* Where a kernel begins that was launched with launch_early: waits until everything ahead of it in the stream has ended
- * and can be seen, then lets the blocks of the next kernel come. Every thread calls it, before it returns and before it
- * touches anything but what no kernel changes, such as weights. What kernels before the one ahead have left may be read
- * too, but not through the first cache: volatile, or by copies of 16 bytes to shared memory. */
-CU_INLINE void wait_turn(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-/* Asks for bytes that the block will surely read, so that they are on their way to the cache when it comes to them. One
- * thread calls it. What is asked for must be read by the kernel: a request may outlive the kernel otherwise, and the
- * memory. Up to 15 bytes more are touched at both ends. */
-CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    uintptr_t begin = (uintptr_t)p & ~(uintptr_t)15, end = ((uintptr_t)p + bytes + 15) & ~(uintptr_t)15;
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(begin), "r"((uint32_t)(end - begin)) : "memory");
-#endif
-}
-
-/* Blocks of a cluster send each other words, to shared memory, which a box there counts. A thread opens the box, then
- * all threads of the cluster arrive, and each waits for that before it sends. Each time a thread says how many bytes
- * the block expects, and whoever reads them awaits the box: the first time with turn 0, then 1, 0 and so on. The next
- * may be sent when all have. */
-CU_INLINE void open_box(uint64_t *box)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
-                 "fence.mbarrier_init.release.cluster;" :: "r"((uint32_t)__cvta_generic_to_shared(box)) : "memory");
-#endif
-}
-
-CU_INLINE void arrive_cluster(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
-#endif
-}
-
-CU_INLINE void wait_cluster(void)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
-
-CU_INLINE void expect_bytes(uint64_t *box, int bytes)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 :: "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(bytes) : "memory");
-#endif
-}
-
-/* To where that block has what is *to here, and to its box. */
-CU_INLINE void send(float v, float *to, uint64_t *box, int block)
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("{\n\t.reg .u32 there, box;\n\t"
-                 "mapa.shared::cluster.u32 there, %0, %2;\n\t"
-                 "mapa.shared::cluster.u32 box, %1, %2;\n\t"
-                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %3, [box];\n\t}"
-                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "r"((uint32_t)__cvta_generic_to_shared(box)),
-                    "r"(block), "f"(v) : "memory");
-#endif
-}
-
-CU_INLINE void await_box(uint64_t *box, int turn)
-{
-#if __CUDA_ARCH__ >= 900
-    uint32_t there;
-    do
-        asm volatile("{\n\t.reg .pred p;\n\t"
-                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
-                     "selp.u32 %0, 1, 0, p;\n\t}"
-                     : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(turn) : "memory");
-    while (!there);
-#endif
-}
-
 /* Whether a kernel's code is of a GPU that has what begins with compute capability 9.0. */
 template <class... P>
 static cudaError_t is_of_90(void (*kernel)(P...), bool *out)
@@ -256,6 +163,18 @@ template <class... P, class... A>
 static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st, A... args)
 {
     return launch_in_clusters(1, kernel, grid, threads, bytes, st, args...);
+}
+
+/* Launches a kernel that comes when all ahead of it has ended. */
+template <class... P, class... A>
+static cudaError_t launch_in_turn(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st, A... args)
+{
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = bytes;
+    config.stream = st;
+    return cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
 
 /* Lets a kernel have that much shared memory besides its static variables; fails where a block of this GPU may not. */

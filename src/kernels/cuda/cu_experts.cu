@@ -28,7 +28,7 @@ template <class D, int THREADS, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_constant__ struct cu_experts e,
                                                                   const __grid_constant__ struct cu_x out, int *fault)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     enum { GROUPS = GATE_ROWS / D::ROWS };
     wait_turn();
     int pick = blockIdx.x, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.y * GATE_ROWS + lane,
@@ -67,7 +67,7 @@ template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __grid_constant__ struct cu_experts e,
                                                                       float *y)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     wait_turn();
     int pick = blockIdx.x, expert = e.picks[pick], r = blockIdx.y * DOWN_ROWS + threadIdx.x;
     if (!e.w.data[expert] || (e.only && !e.only[expert]))
@@ -176,7 +176,7 @@ template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e, float *y,
                                                                struct cu_residual residual)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     enum { GROUPS = DOWN_ROWS / D::ROWS };
     int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS);
     struct picks p = picks_at(memory, e.n_used);
@@ -249,7 +249,7 @@ template <class T, int HALVES>
 static __global__ void __launch_bounds__(SHORT_THREADS, 2) short_down(const __grid_constant__ struct cu_experts e,
                                                                       float *y, struct cu_residual residual)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS),
         warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, bytes = (int)eight_bytes(e.w.row_bytes);
     struct picks p = picks_at(memory, e.n_used);

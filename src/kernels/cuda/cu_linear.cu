@@ -85,7 +85,7 @@ template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_constant__ struct cu_linear l,
                                                                  int block_rows)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     struct place at = place_of(l, block_rows, blockIdx.x);
     fetch_rows_ahead(l, at);
     wait_turn();
@@ -120,7 +120,7 @@ template <class T>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) large_linear(const __grid_constant__ struct cu_linear l,
                                                                        int group)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     typedef quantised<T> D;
     int n_rounds = D::n_rounds(l.n), warp = threadIdx.x / WARP, round = warp % n_rounds,
         r0 = warp / n_rounds * TASK_ROWS, n_blocks = min(l.n / 32 - round * WARP, (int)WARP), b = D::my_block(n_blocks),
@@ -288,7 +288,7 @@ template <class D>
 static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __grid_constant__ struct cu_linear l,
                                                                       int block_rows)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     struct place at = place_of(l, block_rows, blockIdx.x);
     struct normed x = normed_at(memory, l.n);
     for (int u = threadIdx.x; l.norm.w && u < l.n / 4; u += NORM_THREADS)

@@ -55,16 +55,6 @@ CU_INLINE float score_of(uint32_t key)
     return pf_bits_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-/* The largest over the warp. */
-CU_INLINE uint32_t all_max(uint32_t v)
-{
-#if __CUDA_ARCH__ >= 800
-    return __reduce_max_sync(ALL_LANES, v);
-#else
-    return warp_max(v);
-#endif
-}
-
 /* The largest keys of the groups that n scores are in, one a lane, 0 past the last. */
 CU_INLINE uint32_t best_of_groups(const float *score, int n)
 {
@@ -230,7 +220,7 @@ CU_INLINE void score_experts(const struct route &o, const struct room &at)
 
 static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_constant__ struct route o)
 {
-    extern __shared__ float memory[];
+    BLOCK_MEMORY(float, memory);
     wait_turn();
     const struct pf_routing &r = o.r;
     struct room at = room_at(memory, r);

@@ -9,8 +9,7 @@ static __global__ void nothing(void)
 
 extern "C" cudaError_t pf_cu_probe(cudaStream_t st)
 {
-    nothing<<<1, 1, 0, st>>>();
-    return cudaGetLastError();
+    return launch_in_turn(nothing, 1, 1, 0, st);
 }
 
 static __global__ void read_all(const uint4 *p, size_t n, uint32_t *out)
@@ -28,15 +27,14 @@ static __global__ void read_all(const uint4 *p, size_t n, uint32_t *out)
 
 extern "C" cudaError_t pf_cu_read(cudaStream_t st, const void *p, size_t n, uint32_t *out)
 {
-    read_all<<<2048, THREADS, 0, st>>>((const uint4 *)p, n / 16, out);
-    return cudaGetLastError();
+    return launch_in_turn(read_all, 2048, THREADS, 0, st, (const uint4 *)p, n / 16, out);
 }
 
 /* A block takes a row. The row is staged in shared memory, so that y may be x and the 32 accumulators of the first warp
  * need not wait for device memory; so are the weights, before the row is there. */
 static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__ struct cu_norm o)
 {
-    extern __shared__ float v[];
+    BLOCK_MEMORY(float, v);
     float *w = v + o.n, *x = o.x + (size_t)blockIdx.x * o.n;
     const float *add = o.add + (o.add ? (size_t)blockIdx.x * o.n : 0);
     int row = blockIdx.x;
@@ -115,7 +113,7 @@ extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
 /* A block takes a row; its first thread adds up. */
 static __global__ void layer_norm(const float *x, const float *w, const float *bias, float eps, int n, float *y)
 {
-    extern __shared__ float v[];
+    BLOCK_MEMORY(float, v);
     __shared__ double mean, factor;
     wait_turn();
     for (int i = threadIdx.x; i < n; i += blockDim.x)
@@ -298,7 +296,7 @@ extern "C" cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *
 static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ struct cu_heads o, int longest)
 {
     wait_turn();
-    extern __shared__ float shared[];
+    BLOCK_MEMORY(float, shared);
     int lane = threadIdx.x % WARP, head = blockIdx.x * (THREADS / WARP) + threadIdx.x / WARP, row = blockIdx.y,
         part = 0;
     float *v = shared + threadIdx.x / WARP * longest;

@@ -15,13 +15,6 @@
 enum { OFFER_THREADS = 1024, TAKE_THREADS = 1024, TAKE_AHEAD = 3, TABLE_THREADS = 256 };
 static const __device__ unsigned long long PATIENCE_NS = 30000000000ull;
 
-CU_INLINE unsigned long long device_ns()
-{
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-    return t;
-}
-
 /* What the host says with a flag: CU_FLAG_UP, or CU_FLAG_GIVEN_UP if it says nothing. By one thread of all. */
 CU_INLINE uint32_t ask_host(struct cu_flag *flag, int *fault)
 {
@@ -195,6 +188,5 @@ static __global__ void set_table(const uint8_t **table, const __grid_constant__ 
 
 extern "C" cudaError_t pf_cu_set_table(cudaStream_t st, const uint8_t **table, const struct cu_entries *e)
 {
-    set_table<<<1, TABLE_THREADS, 0, st>>>(table, *e);
-    return cudaGetLastError();
+    return launch_in_turn(set_table, 1, TABLE_THREADS, 0, st, table, *e);
 }

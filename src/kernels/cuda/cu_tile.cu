@@ -67,42 +67,6 @@ template <> struct per_16<read_IQ2_XS> { static constexpr bool scales = true, mi
 template <> struct per_16<read_IQ2_S> { static constexpr bool scales = true, minimums = false; };
 template <> struct per_16<read_IQ1_M> { static constexpr bool scales = true, minimums = false; };
 
-/* c = a (16 x 16) times b (16 x 8); a lane's c: rows lane / 4 and 8 more, columns 2 (lane % 4) and the next. */
-CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b)
-{
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b), "r"(0));
-#else
-    for (int i = 0; i < 2; i++)
-        asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
-            : "=r"(c[2 * i]), "=r"(c[2 * i + 1]) : "r"(a[i]), "r"(b), "r"(0));
-#endif
-}
-
-/* The same with 32 elements: a[0], a[1] hold the lower sixteen, a[2], a[3] the upper. */
-CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
-{
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
-        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(lower), "r"(upper), "r"(0));
-#else
-    int more[4];
-    mma16(c, a, lower);
-    mma16(more, a + 2, upper);
-    for (int i = 0; i < 4; i++)
-        c[i] += more[i];
-#endif
-}
-
-/* Four 8 x 16 pieces of bytes: lane l gives where a row of piece l / 8 begins. */
-CU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-        : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
-}
-
 /* Codes and scales of a segment of the tile's rows. Rows past the matrix repeat its last. */
 template <class R>
 CU_INLINE void load_weights(const struct stage &m, const struct cu_tiles &o, const struct item &t, int b0, int n_blocks)
@@ -276,7 +240,7 @@ template <class R>
 static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_constant__ struct cu_tiles o,
                                                                 int n_row_tiles, int n_stages)
 {
-    extern __shared__ uint4 shared[];
+    BLOCK_MEMORY(uint4, shared);
     int width = blockDim.x / 4, n_blocks = o.n / 32, n_segments = (n_blocks + SEGMENT - 1) / SEGMENT;
     int n_items = n_row_tiles * (o.groups ? o.groups->n_tiles : (o.n_columns + width - 1) / width);
     int warp = threadIdx.x / WARP, row0 = warp % 4 * 32, col0 = warp / 4 * 32;
@@ -339,8 +303,7 @@ static cudaError_t launch(cudaStream_t st, const struct cu_tiles *o, const struc
     int n_columns = o->groups ? pf_cu_max_tiles(o->n_columns, o->n_expert, shape->width) :
         ceil_div(o->n_columns, shape->width);
     int n_blocks = min(n_row_tiles * n_columns, shape->n_blocks);
-    tiles<R><<<n_blocks, 4 * shape->width, bytes, st>>>(*o, n_row_tiles, shape->n_stages);
-    return cudaGetLastError();
+    return launch_in_turn(tiles<R>, n_blocks, 4 * shape->width, bytes, st, *o, n_row_tiles, shape->n_stages);
 }
 
 extern "C" bool pf_cu_tile_shape(size_t shared_bytes, int n_units, struct cu_tile_shape *out)
@@ -379,7 +342,7 @@ extern "C" int pf_cu_max_tiles(int n_picks, int n_expert, int width)
 static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n_picks, int n_expert, int width,
                                                      const uint8_t *const *only, struct cu_groups *g)
 {
-    extern __shared__ int count[];               /* [n_expert] then where each expert's next pick goes [n_expert] */
+    BLOCK_MEMORY(int, count);            /* [n_expert] then where each expert's next pick goes [n_expert] */
     int *next = count + n_expert;
     for (int e = threadIdx.x; e < n_expert; e += blockDim.x)
         count[e] = 0;
@@ -415,6 +378,6 @@ static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n
 extern "C" cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width,
                                    const uint8_t *const *only, struct cu_groups *g)
 {
-    group<<<1, 1024, 2 * (size_t)n_expert * sizeof(int), st>>>(picks, n_picks, n_expert, width, only, g);
-    return cudaGetLastError();
+    size_t bytes = 2 * (size_t)n_expert * sizeof(int);
+    return launch_in_turn(group, 1, 1024, bytes, st, picks, n_picks, n_expert, width, only, g);
 }

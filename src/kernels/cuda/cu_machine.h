@@ -1,0 +1,179 @@
+/* What kernels take from the machine beyond the language: a block's shared memory, and instructions by their names.
+ * What depends on the GPU's generation is in here, so that kernels need not ask. tests/emulated has another file of
+ * this name, for a GPU that is none. */
+#ifndef PF_CU_MACHINE_H
+#define PF_CU_MACHINE_H
+
+#include <stdint.h>
+
+#define CU_INLINE static __device__ __forceinline__
+
+enum { WARP = 32 };
+#define ALL_LANES 0xffffffffu
+
+/* Declares a kernel's name for the shared memory that its launch asks for. */
+#define BLOCK_MEMORY(type, name) extern __shared__ type name[]
+
+/* Declares a kernel's variable in shared memory that other blocks of the cluster may write to. */
+#define CLUSTER_VARIABLE(type, name) __shared__ __align__(16) type name
+
+/* Where a kernel begins that was launched with launch_early: waits until everything ahead of it in the stream has ended
+ * and can be seen, then lets the blocks of the next kernel come. Every thread calls it, before it returns and before it
+ * touches anything but what no kernel changes, such as weights. What kernels before the one ahead have left may be read
+ * too, but not through the first cache: volatile, or by copies of 16 bytes to shared memory. */
+CU_INLINE void wait_turn(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/* Asks for bytes that the block will surely read, so that they are on their way to the cache when it comes to them. One
+ * thread calls it. What is asked for must be read by the kernel: a request may outlive the kernel otherwise, and the
+ * memory. Up to 15 bytes more are touched at both ends. */
+CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    uintptr_t begin = (uintptr_t)p & ~(uintptr_t)15, end = ((uintptr_t)p + bytes + 15) & ~(uintptr_t)15;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" :: "l"(begin), "r"((uint32_t)(end - begin)) : "memory");
+#endif
+}
+
+/* Meets the warps that are so many threads of a block, wherever in the code they are. */
+CU_INLINE void meet(int barrier, int threads)
+{
+    asm volatile("bar.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
+}
+
+/* Blocks of a cluster send each other words, to shared memory, which a box there counts. A thread opens the box, then
+ * all threads of the cluster arrive, and each waits for that before it sends. Each time a thread says how many bytes
+ * the block expects, and whoever reads them awaits the box: the first time with turn 0, then 1, 0 and so on. The next
+ * may be sent when all have. */
+CU_INLINE void open_box(uint64_t *box)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
+                 "fence.mbarrier_init.release.cluster;" :: "r"((uint32_t)__cvta_generic_to_shared(box)) : "memory");
+#endif
+}
+
+CU_INLINE void arrive_cluster(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+}
+
+CU_INLINE void wait_cluster(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+CU_INLINE void expect_bytes(uint64_t *box, int bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(bytes) : "memory");
+#endif
+}
+
+/* To where that block has what is *to here, and to its box. */
+CU_INLINE void send(float v, float *to, uint64_t *box, int block)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n\t.reg .u32 there, box;\n\t"
+                 "mapa.shared::cluster.u32 there, %0, %2;\n\t"
+                 "mapa.shared::cluster.u32 box, %1, %2;\n\t"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %3, [box];\n\t}"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "r"((uint32_t)__cvta_generic_to_shared(box)),
+                    "r"(block), "f"(v) : "memory");
+#endif
+}
+
+CU_INLINE void await_box(uint64_t *box, int turn)
+{
+#if __CUDA_ARCH__ >= 900
+    uint32_t there;
+    do
+        asm volatile("{\n\t.reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(turn) : "memory");
+    while (!there);
+#endif
+}
+
+/* The clock of the GPU. */
+CU_INLINE unsigned long long device_ns(void)
+{
+    unsigned long long t;
+    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+    return t;
+}
+
+/* The largest over the warp, for every lane. */
+CU_INLINE uint32_t warp_max(uint32_t v)
+{
+    for (int h = 16; h > 0; h /= 2)
+        v = max(v, __shfl_xor_sync(ALL_LANES, v, h));
+    return v;
+}
+
+/* The same, in one instruction where there is one. */
+CU_INLINE uint32_t all_max(uint32_t v)
+{
+#if __CUDA_ARCH__ >= 800
+    return __reduce_max_sync(ALL_LANES, v);
+#else
+    return warp_max(v);
+#endif
+}
+
+/* Four bytes out of eight, by four nibbles; one whose bit 3 is set gives the sign of its byte instead. */
+CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
+{
+    uint32_t r;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(low), "r"(high), "r"(nibbles));
+    return r;
+}
+
+/* c = a (16 x 16) times b (16 x 8); a lane's c: rows lane / 4 and 8 more, columns 2 (lane % 4) and the next. */
+CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b)
+{
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b), "r"(0));
+#else
+    for (int i = 0; i < 2; i++)
+        asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
+            : "=r"(c[2 * i]), "=r"(c[2 * i + 1]) : "r"(a[i]), "r"(b), "r"(0));
+#endif
+}
+
+/* The same with 32 elements: a[0], a[1] hold the lower sixteen, a[2], a[3] the upper. */
+CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
+{
+#if __CUDA_ARCH__ >= 800
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(lower), "r"(upper), "r"(0));
+#else
+    int more[4];
+    mma16(c, a, lower);
+    mma16(more, a + 2, upper);
+    for (int i = 0; i < 4; i++)
+        c[i] += more[i];
+#endif
+}
+
+/* Four 8 x 16 pieces of bytes: lane l gives where a row of piece l / 8 begins. */
+CU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)
+{
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+        : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+}
+
+#endif

@@ -1,0 +1,80 @@
+/* A GPU that is none: pfmoe's CUDA backend, kernels and all, compiled by the host's compilers and run by its threads,
+ * so that a machine without a GPU tests them. It says whether results have the right bits and whether kernels keep
+ * CUDA's rules; it says nothing about speed.
+ *
+ *     include/          what stands in for CUDA's headers, and for kernels/cuda/cu_machine.h
+ *     language.h        CUDA C++ for a host compiler; every kernel is compiled with it
+ *     runtime.c         memory, streams, events, graphs: a thread per stream takes tasks in order
+ *     blocks.c          a kernel: block after block, a fiber per thread, on the thread of its stream
+ *
+ * It is stricter than a GPU where that finds mistakes:
+ *  - device memory ends at a page that nobody may touch, and begins as NaNs, and so does a block's shared memory;
+ *  - warps take turns in an order that looks random; a fiber runs on until it has to wait for another;
+ *  - asynchronous copies to shared memory happen when they are waited for, not before;
+ *  - of a kernel that may begin early, the first block does, before the kernel ahead has;
+ *  - grids, shared memory and alignment have the limits of a GPU, and a barrier that not all reach ends the program. */
+#ifndef PF_EMULATED_H
+#define PF_EMULATED_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_SHARED = 99 << 10, EMU_SHARED_UNASKED = 48 << 10 };
+
+/* ---- Of the kernel that runs on this thread; for language.h ------------------------------------------------------ */
+
+struct emu_index { unsigned x, y, z; };
+extern __thread struct emu_index threadIdx, blockIdx, blockDim, gridDim;
+
+void *emu_block_memory(void);                   /* dynamic shared memory */
+void *emu_cluster_variable(size_t bytes);       /* a kernel's one; another block's of the cluster lies elsewhere */
+void  emu_barrier(int which, int n_threads);    /* 0 threads: all of the block that have not returned */
+bool  emu_barrier_or(bool yes);                 /* of all threads of the block: whether one said so */
+/* Every lane of the warp gives a value and gets all, which stay valid until its next exchange. */
+const uint64_t *emu_exchange(uint64_t value);
+void  emu_copy_async(void *to, const void *from, size_t bytes);
+void  emu_copies_commit(void);
+void  emu_copies_wait(int n_left);              /* until so many of the committed groups are left */
+void  emu_wait_turn(void);
+void  emu_cluster_arrive(void);
+void  emu_cluster_wait(void);
+/* Boxes, and words sent to another block of the cluster: see kernels/cuda/cu_machine.h. */
+void  emu_open_box(uint64_t *box);
+void  emu_expect_bytes(uint64_t *box, int bytes);
+void  emu_send(float v, float *to, uint64_t *box, int block);
+void  emu_await_box(uint64_t *box, int turn);
+float emu_half_value(uint16_t bits);
+uint16_t emu_half_bits(float x);
+unsigned long long emu_ns(void);
+
+/* ---- Between runtime.c and blocks.c ------------------------------------------------------------------------------ */
+
+/* A launch: call(args) runs the kernel for the thread that the variables above name. */
+struct emu_kernel {
+    struct emu_index grid, block;
+    size_t shared_bytes;
+    int    cluster;                             /* blocks */
+    bool   may_begin_early;
+    void (*call)(const void *args);
+    void (*drop)(void *args);
+    void  *args;
+};
+
+/* Puts a kernel on a stream, which then owns its args. */
+cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *function, struct emu_kernel k);
+cudaError_t emu_allow_bytes(const void *function, size_t bytes);
+
+/* Runs one kernel whole on this thread. await_turn is called once: when the threads of the first block that have not
+ * returned wait for the kernel's turn, or at the end. emu_run_end() gives back what the thread has for it. */
+void emu_run(const struct emu_kernel *k, void (*await_turn)(void *ctx), void *ctx);
+void emu_run_end(void);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

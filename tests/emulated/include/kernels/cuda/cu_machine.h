@@ -1,0 +1,136 @@
+/* The emulated GPU's own of kernels/cuda/cu_machine.h, where each of these is said. */
+#ifndef PF_CU_MACHINE_H
+#define PF_CU_MACHINE_H
+
+#include <immintrin.h>
+
+#include "emulated.h"
+
+#define CU_INLINE static inline
+
+enum { WARP = EMU_WARP };
+#define ALL_LANES 0xffffffffu
+
+#define BLOCK_MEMORY(type, name) type *name = (type *)emu_block_memory()
+#define CLUSTER_VARIABLE(type, name) type &name = *(type *)emu_cluster_variable(sizeof(type))
+
+CU_INLINE void wait_turn(void)
+{
+    emu_wait_turn();
+}
+
+/* Touches the first and the last byte: that much the kernel will surely read. */
+CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
+{
+    (void)*(const volatile uint8_t *)p;
+    (void)*(const volatile uint8_t *)(p + bytes - 1);
+}
+
+CU_INLINE void meet(int barrier, int threads)
+{
+    emu_barrier(barrier, threads);
+}
+
+CU_INLINE void arrive_cluster(void)
+{
+    emu_cluster_arrive();
+}
+
+CU_INLINE void wait_cluster(void)
+{
+    emu_cluster_wait();
+}
+
+CU_INLINE void open_box(uint64_t *box)
+{
+    emu_open_box(box);
+}
+
+CU_INLINE void expect_bytes(uint64_t *box, int bytes)
+{
+    emu_expect_bytes(box, bytes);
+}
+
+CU_INLINE void send(float v, float *to, uint64_t *box, int block)
+{
+    emu_send(v, to, box, block);
+}
+
+CU_INLINE void await_box(uint64_t *box, int turn)
+{
+    emu_await_box(box, turn);
+}
+
+CU_INLINE unsigned long long device_ns(void)
+{
+    return emu_ns();
+}
+
+CU_INLINE uint32_t warp_max(uint32_t v)
+{
+    const uint64_t *all = emu_exchange(v);
+    for (int i = 0; i < WARP; i++)
+        v = max(v, (uint32_t)all[i]);
+    return v;
+}
+
+CU_INLINE uint32_t all_max(uint32_t v)
+{
+    return warp_max(v);
+}
+
+CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
+{
+    uint64_t bytes = (uint64_t)high << 32 | low;
+    uint32_t r = 0;
+    for (int i = 0; i < 4; i++) {
+        int nibble = nibbles >> 4 * i & 15;
+        int8_t byte = (int8_t)(bytes >> 8 * (nibble & 7));
+        r |= (uint32_t)(uint8_t)(nibble & 8 ? byte >> 7 : byte) << 8 * i;
+    }
+    return r;
+}
+
+CU_INLINE int emu_dot16(const uint32_t (&a)[4], const uint32_t (&b)[4])
+{
+    __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)a));
+    __m256i y = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)b)), eight = _mm256_madd_epi16(x, y);
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    __m128i two = _mm_hadd_epi32(four, four);
+    return _mm_cvtsi128_si32(_mm_hadd_epi32(two, two));
+}
+
+/* A lane gives 4 bytes of row lane / 4 of a and of the row 8 below, and of column lane / 4 of b, from element
+ * 4 (lane % 4) on. */
+CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b)
+{
+    uint32_t rows[2][4], columns[2][4];
+    int lane = threadIdx.x % WARP, row = lane / 4, column = 2 * (lane % 4);
+    const uint64_t *all = emu_exchange((uint64_t)a[1] << 32 | a[0]);
+    for (int k = 0; k < 4; k++)
+        rows[0][k] = (uint32_t)all[4 * row + k], rows[1][k] = (uint32_t)(all[4 * row + k] >> 32);
+    all = emu_exchange(b);
+    for (int k = 0; k < 4; k++)
+        columns[0][k] = (uint32_t)all[4 * column + k], columns[1][k] = (uint32_t)all[4 * column + 4 + k];
+    for (int i = 0; i < 4; i++)
+        c[i] = emu_dot16(rows[i / 2], columns[i % 2]);
+}
+
+CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
+{
+    int more[4];
+    mma16(c, a, lower);
+    mma16(more, a + 2, upper);
+    for (int i = 0; i < 4; i++)
+        c[i] += more[i];
+}
+
+CU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)
+{
+    const uint64_t *rows = emu_exchange((uint64_t)(uintptr_t)row);
+    int lane = threadIdx.x % WARP;
+    for (int i = 0; i < 4; i++)
+        memcpy(&v[i], (const uint8_t *)(uintptr_t)rows[8 * i + lane / 4] + 4 * (lane % 4), 4);
+}
+
+#endif

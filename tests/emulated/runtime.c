@@ -1,0 +1,750 @@
+/* The runtime of the emulated GPU: what include/cuda_runtime_api.h declares.
+ *
+ *     a caller --task--> queue of a stream --> the stream's thread: copies, events, waits
+ *                                                `-> its two runners in turn: kernels
+ *
+ * A stream's thread takes tasks in order. When the kernel at the head of the queue has another behind it that may begin
+ * early, that one begins first, on the other runner, and stops where it waits for its turn (blocks.c); so whatever it
+ * reads too early, it reads before it is written. `lock` guards all that more than one thread sees; nothing is computed
+ * or copied under it.
+ *
+ * Host and device share addresses here. That they are apart on a GPU is kept up by checks: copies name device memory on
+ * the right side, and host memory that was never pinned is copied before the call returns. */
+#define _GNU_SOURCE
+#include "emulated.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static const size_t MEMORY = (size_t)4 << 30;
+enum { PAGE = 4096, ALIGN = 256, FILL = 1 << 20, N_UNITS = 4, N_KERNELS = 4096 };
+
+struct emu_event {
+    uint64_t n_recorded, n_done;
+    double   ms;                         /* of the last that is done */
+};
+
+struct emu_task {
+    struct emu_task *next;
+    enum { TASK_KERNEL, TASK_COPY, TASK_FILL, TASK_RECORD, TASK_WAIT } kind;
+    bool of_graph;                       /* its kernel's args are the graph's, not its own */
+    union {
+        struct emu_kernel kernel;
+        struct { char *to; const char *from; size_t to_pitch, from_pitch, width, height; } copy;
+        struct { void *to; int value; size_t bytes; } fill;
+        struct { struct emu_event *event; uint64_t n; } mark;
+    };
+};
+
+struct queue {
+    struct emu_task *head, *tail;
+};
+
+struct emu_graph {
+    struct queue tasks;
+    size_t       n;
+    int          n_owners;               /* the graph itself, and what was made from it */
+};
+
+/* A thread that runs kernels. begin -> STALLED at its turn, or at its end -> turn -> DONE. */
+struct runner {
+    struct emu_stream *stream;
+    pthread_t      thread;
+    pthread_cond_t told;
+    const struct emu_kernel *kernel;     /* NULL: none; set when it is to begin */
+    enum { RUNNER_NONE, RUNNER_IDLE, RUNNER_BEGUN, RUNNER_STALLED, RUNNER_TURN, RUNNER_DONE, RUNNER_LEAVE } state;
+};
+
+struct emu_stream {
+    pthread_t         thread;
+    pthread_cond_t    work, runner_said;
+    struct queue      queue;
+    bool              busy, leave;
+    struct emu_graph *capture;           /* tasks go there */
+    struct runner     runner[2];
+};
+
+struct range {
+    struct range *next;
+    char         *begin, *map;
+    size_t        bytes, map_bytes;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t  settled = PTHREAD_COND_INITIALIZER;       /* a task has ended */
+static struct range *device_memory, *pinned;
+static size_t used;
+static struct { const void *function; size_t bytes; } allowed[N_KERNELS];
+static struct emu_stream *default_stream;
+static __thread cudaError_t last_error;
+
+/* cudaErrorNotReady is an answer, and not kept. */
+static cudaError_t fail(cudaError_t e)
+{
+    if (e != cudaSuccess)
+        last_error = e;
+    return e;
+}
+
+static double now_ms(void)
+{
+    return (double)emu_ns() * 1e-6;
+}
+
+/* ---- The device -------------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t e = last_error;
+    last_error = cudaSuccess;
+    return e;
+}
+
+const char *cudaGetErrorString(cudaError_t e)
+{
+    switch (e) {
+    case cudaSuccess:                         return "no error";
+    case cudaErrorInvalidValue:               return "invalid argument";
+    case cudaErrorMemoryAllocation:           return "out of memory";
+    case cudaErrorInvalidConfiguration:       return "invalid configuration argument";
+    case cudaErrorInvalidDevice:              return "invalid device ordinal";
+    case cudaErrorNotReady:                   return "device not ready";
+    case cudaErrorHostMemoryAlreadyRegistered: return "part or all of the requested memory range is already mapped";
+    case cudaErrorHostMemoryNotRegistered:    return "pointer does not correspond to a registered memory region";
+    }
+    return "an error";
+}
+
+/* The kernels are compiled for CPUs that have these. */
+cudaError_t cudaGetDeviceCount(int *n)
+{
+    *n = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetDevice(int *device)
+{
+    *device = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+    return fail(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
+{
+    *prop = (struct cudaDeviceProp){ .name = "emulated", .totalGlobalMem = MEMORY, .sharedMemPerBlockOptin = EMU_SHARED,
+                                     .major = 9, .multiProcessorCount = N_UNITS };
+    return cudaSetDevice(device);
+}
+
+cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
+{
+    *value = attribute == cudaDevAttrMultiProcessorCount ? N_UNITS : EMU_SHARED;
+    return cudaSetDevice(device);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static bool lies_in(const struct range *r, const void *p, size_t bytes)
+{
+    for (; r; r = r->next)
+        if ((const char *)p >= r->begin && (const char *)p + bytes <= r->begin + r->bytes)
+            return true;
+    return false;
+}
+
+static void add_range(struct range **list, struct range r)
+{
+    struct range *new = malloc(sizeof *new);
+    r.next = *list;
+    *new = r;
+    *list = new;
+}
+
+static bool take_range(struct range **list, const void *p, struct range *out)
+{
+    for (struct range **r = list; *r; r = &(*r)->next)
+        if ((*r)->begin == p) {
+            struct range *found = *r;
+            *out = *found;
+            *r = found->next;
+            free(found);
+            return true;
+        }
+    return false;
+}
+
+/* Memory whose end is the end of a page, or less than ALIGN before it, with nothing behind. */
+static cudaError_t map_memory(struct range **list, void **p, size_t bytes)
+{
+    size_t rounded = (bytes + ALIGN - 1) / ALIGN * ALIGN, pages = (rounded + PAGE - 1) / PAGE * PAGE;
+    char *map = mmap(NULL, pages + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED)
+        return fail(cudaErrorMemoryAllocation);
+    mprotect(map + pages, PAGE, PROT_NONE);
+    *p = map + pages - rounded;
+    memset(*p, 0xff, rounded < FILL ? rounded : FILL);
+    add_range(list, (struct range){ NULL, *p, map, bytes, pages + PAGE });
+    return cudaSuccess;
+}
+
+static cudaError_t unmap_memory(struct range **list, void *p)
+{
+    struct range r;
+    if (!take_range(list, p, &r) || !r.map)
+        return fail(cudaErrorInvalidValue);
+    munmap(r.map, r.map_bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
+{
+    pthread_mutex_lock(&lock);
+    *free_bytes = MEMORY - used;
+    *total_bytes = MEMORY;
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **p, size_t bytes)
+{
+    cudaError_t e = cudaErrorMemoryAllocation;
+    pthread_mutex_lock(&lock);
+    if (bytes <= MEMORY - used)
+        e = map_memory(&device_memory, p, bytes);
+    used += e == cudaSuccess ? bytes : 0;
+    pthread_mutex_unlock(&lock);
+    return fail(e);
+}
+
+cudaError_t cudaFree(void *p)
+{
+    cudaError_t e = cudaSuccess;
+    pthread_mutex_lock(&lock);
+    for (struct range *r = device_memory; p && r; r = r->next)
+        used -= r->begin == p ? r->bytes : 0;
+    if (p)
+        e = unmap_memory(&device_memory, p);
+    pthread_mutex_unlock(&lock);
+    return e;
+}
+
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    cudaError_t e = map_memory(&pinned, p, bytes);
+    pthread_mutex_unlock(&lock);
+    return e;
+}
+
+cudaError_t cudaMallocHost(void **p, size_t bytes)
+{
+    return cudaHostAlloc(p, bytes, 0);
+}
+
+cudaError_t cudaFreeHost(void *p)
+{
+    pthread_mutex_lock(&lock);
+    cudaError_t e = p ? unmap_memory(&pinned, p) : cudaSuccess;
+    pthread_mutex_unlock(&lock);
+    return e;
+}
+
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
+{
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    bool found = lies_in(pinned, host, 1);
+    pthread_mutex_unlock(&lock);
+    *device = host;
+    return fail(found ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
+{
+    cudaError_t e = cudaSuccess;
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    for (struct range *r = pinned; r; r = r->next)
+        if ((char *)p < r->begin + r->bytes && r->begin < (char *)p + bytes)
+            e = cudaErrorHostMemoryAlreadyRegistered;
+    if (e == cudaSuccess)
+        add_range(&pinned, (struct range){ .begin = p, .bytes = bytes });
+    pthread_mutex_unlock(&lock);
+    return fail(e);
+}
+
+cudaError_t cudaHostUnregister(void *p)
+{
+    struct range r;
+    pthread_mutex_lock(&lock);
+    bool found = take_range(&pinned, p, &r);
+    pthread_mutex_unlock(&lock);
+    return fail(found ? cudaSuccess : cudaErrorHostMemoryNotRegistered);
+}
+
+/* ---- Tasks ------------------------------------------------------------------------------------------------------- */
+
+static void push(struct queue *q, struct emu_task *t)
+{
+    t->next = NULL;
+    if (q->tail)
+        q->tail->next = t;
+    else
+        q->head = t;
+    q->tail = t;
+}
+
+static struct emu_task *pop(struct queue *q)
+{
+    struct emu_task *t = q->head;
+    q->head = t->next;
+    if (!q->head)
+        q->tail = NULL;
+    return t;
+}
+
+static void drop_task(struct emu_task *t)
+{
+    if (t->kind == TASK_KERNEL && !t->of_graph)
+        t->kernel.drop(t->kernel.args);
+    free(t);
+}
+
+static void stall(void *ctx)
+{
+    struct runner *r = ctx;
+    pthread_mutex_lock(&lock);
+    r->state = RUNNER_STALLED;
+    pthread_cond_signal(&r->stream->runner_said);
+    while (r->state != RUNNER_TURN)
+        pthread_cond_wait(&r->told, &lock);
+    pthread_mutex_unlock(&lock);
+}
+
+static void *runner_main(void *ctx)
+{
+    struct runner *r = ctx;
+    pthread_mutex_lock(&lock);
+    while (r->state != RUNNER_LEAVE) {
+        if (r->state != RUNNER_BEGUN) {
+            pthread_cond_wait(&r->told, &lock);
+            continue;
+        }
+        pthread_mutex_unlock(&lock);
+        emu_run(r->kernel, stall, r);
+        pthread_mutex_lock(&lock);
+        r->state = RUNNER_DONE;
+        pthread_cond_signal(&r->stream->runner_said);
+    }
+    pthread_mutex_unlock(&lock);
+    emu_run_end();
+    return NULL;
+}
+
+/* Lets a runner go on from one state to another, and waits until it has come to that. Under the lock. */
+static void let_run(struct emu_stream *s, struct runner *r, int from, int until)
+{
+    r->state = from;
+    pthread_cond_signal(&r->told);
+    while ((int)r->state != until)
+        pthread_cond_wait(&s->runner_said, &lock);
+}
+
+static void begin_kernel(struct emu_stream *s, struct runner *r, const struct emu_kernel *k)
+{
+    r->kernel = k;
+    if (r->state == RUNNER_NONE) {
+        r->stream = s;
+        pthread_cond_init(&r->told, NULL);
+        pthread_create(&r->thread, NULL, runner_main, r);
+    }
+    let_run(s, r, RUNNER_BEGUN, RUNNER_STALLED);
+}
+
+/* The task at the head of the queue, which is a kernel; the one behind it begins, if it may. Under the lock. */
+static void run_kernel(struct emu_stream *s, const struct emu_task *t)
+{
+    struct runner *mine = &s->runner[s->runner[1].kernel == &t->kernel], *other = &s->runner[mine == s->runner];
+    const struct emu_task *next = t->next;
+    if (mine->kernel != &t->kernel)
+        begin_kernel(s, mine, &t->kernel);
+    if (next && next->kind == TASK_KERNEL && next->kernel.may_begin_early)
+        begin_kernel(s, other, &next->kernel);
+    let_run(s, mine, RUNNER_TURN, RUNNER_DONE);
+    mine->kernel = NULL;
+}
+
+static void run_copy(const struct emu_task *t)
+{
+    for (size_t i = 0; i < t->copy.height; i++)
+        memmove(t->copy.to + i * t->copy.to_pitch, t->copy.from + i * t->copy.from_pitch, t->copy.width);
+}
+
+/* Under the lock, which is let go for what takes time. */
+static void run_task(struct emu_stream *s, struct emu_task *t)
+{
+    struct emu_event *e = t->mark.event;
+    switch (t->kind) {
+    case TASK_KERNEL:
+        run_kernel(s, t);
+        break;
+    case TASK_RECORD:
+        e->n_done = t->mark.n;
+        e->ms = now_ms();
+        break;
+    case TASK_WAIT:
+        while (e->n_done < t->mark.n)
+            pthread_cond_wait(&settled, &lock);
+        break;
+    case TASK_COPY:
+    case TASK_FILL:
+        pthread_mutex_unlock(&lock);
+        if (t->kind == TASK_COPY)
+            run_copy(t);
+        else
+            memset(t->fill.to, t->fill.value, t->fill.bytes);
+        pthread_mutex_lock(&lock);
+    }
+}
+
+static void *stream_main(void *ctx)
+{
+    struct emu_stream *s = ctx;
+    pthread_mutex_lock(&lock);
+    for (;;) {
+        while (!s->queue.head && !s->leave)
+            pthread_cond_wait(&s->work, &lock);
+        if (!s->queue.head)
+            break;
+        run_task(s, s->queue.head);
+        drop_task(pop(&s->queue));
+        pthread_cond_broadcast(&settled);
+    }
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+/* ---- Streams ----------------------------------------------------------------------------------------------------- */
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *st, unsigned flags)
+{
+    struct emu_stream *s = calloc(1, sizeof *s);
+    (void)flags;
+    pthread_cond_init(&s->work, NULL);
+    pthread_cond_init(&s->runner_said, NULL);
+    if (pthread_create(&s->thread, NULL, stream_main, s) != 0) {
+        free(s);
+        return fail(cudaErrorMemoryAllocation);
+    }
+    *st = s;
+    return cudaSuccess;
+}
+
+static struct emu_stream *stream_of(cudaStream_t st)
+{
+    if (!st && !default_stream)
+        cudaStreamCreateWithFlags(&default_stream, 0);
+    return st ? st : default_stream;
+}
+
+/* Takes a copy of the task. */
+static void enqueue(cudaStream_t st, struct emu_task task)
+{
+    struct emu_stream *s = stream_of(st);
+    struct emu_task *t = malloc(sizeof *t);
+    *t = task;
+    pthread_mutex_lock(&lock);
+    if (s->capture) {
+        push(&s->capture->tasks, t);
+        s->capture->n++;
+    } else {
+        push(&s->queue, t);
+        pthread_cond_signal(&s->work);
+    }
+    pthread_mutex_unlock(&lock);
+}
+
+cudaError_t cudaStreamQuery(cudaStream_t st)
+{
+    struct emu_stream *s = stream_of(st);
+    pthread_mutex_lock(&lock);
+    bool empty = !s->queue.head;
+    pthread_mutex_unlock(&lock);
+    return empty ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t st)
+{
+    struct emu_stream *s = stream_of(st);
+    pthread_mutex_lock(&lock);
+    while (s->queue.head)
+        pthread_cond_wait(&settled, &lock);
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+static void end_runner(struct runner *r)
+{
+    if (r->state == RUNNER_NONE)
+        return;
+    pthread_mutex_lock(&lock);
+    r->state = RUNNER_LEAVE;
+    pthread_cond_signal(&r->told);
+    pthread_mutex_unlock(&lock);
+    pthread_join(r->thread, NULL);
+    pthread_cond_destroy(&r->told);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t st)
+{
+    cudaStreamSynchronize(st);
+    pthread_mutex_lock(&lock);
+    st->leave = true;
+    pthread_cond_signal(&st->work);
+    pthread_mutex_unlock(&lock);
+    pthread_join(st->thread, NULL);
+    end_runner(&st->runner[0]);
+    end_runner(&st->runner[1]);
+    pthread_cond_destroy(&st->work);
+    pthread_cond_destroy(&st->runner_said);
+    free(st);
+    return cudaSuccess;
+}
+
+/* What a GPU would refuse. */
+static bool may_launch(const cudaLaunchConfig_t *c, int cluster, const void *function)
+{
+    unsigned threads = c->blockDim.x * c->blockDim.y * c->blockDim.z;
+    size_t most = EMU_SHARED_UNASKED;
+    for (int i = 0; i < N_KERNELS && allowed[i].function; i++)
+        most = allowed[i].function == function && allowed[i].bytes > most ? allowed[i].bytes : most;
+    return threads >= 1 && threads <= EMU_THREADS && c->gridDim.x >= 1 && c->gridDim.x <= 0x7fffffffu &&
+           c->gridDim.y >= 1 && c->gridDim.y <= 65535 && c->gridDim.z >= 1 && c->gridDim.z <= 65535 &&
+           cluster >= 1 && c->gridDim.x % (unsigned)cluster == 0 && c->dynamicSmemBytes <= most;
+}
+
+cudaError_t emu_launch(const cudaLaunchConfig_t *c, const void *function, struct emu_kernel k)
+{
+    k.cluster = 1;
+    for (unsigned i = 0; i < c->numAttrs; i++)
+        if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
+            k.cluster = (int)c->attrs[i].val.clusterDim.x;
+        else
+            k.may_begin_early = true;
+    if (!may_launch(c, k.cluster, function)) {
+        k.drop(k.args);
+        return fail(cudaErrorInvalidConfiguration);
+    }
+    k.grid = (struct emu_index){ c->gridDim.x, c->gridDim.y, c->gridDim.z };
+    k.block = (struct emu_index){ c->blockDim.x, c->blockDim.y, c->blockDim.z };
+    k.shared_bytes = c->dynamicSmemBytes;
+    enqueue(c->stream, (struct emu_task){ .kind = TASK_KERNEL, .kernel = k });
+    return cudaSuccess;
+}
+
+cudaError_t emu_allow_bytes(const void *function, size_t bytes)
+{
+    if (bytes > EMU_SHARED)
+        return fail(cudaErrorInvalidValue);
+    pthread_mutex_lock(&lock);
+    int i = 0;
+    while (i < N_KERNELS - 1 && allowed[i].function && allowed[i].function != function)
+        i++;
+    allowed[i].bytes = bytes;
+    allowed[i].function = function;
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+static bool is_device(const void *p, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    bool found = lies_in(device_memory, p, bytes);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+static bool is_pinned(const void *p, size_t bytes)
+{
+    pthread_mutex_lock(&lock);
+    bool found = lies_in(pinned, p, bytes);
+    pthread_mutex_unlock(&lock);
+    return found;
+}
+
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, enum cudaMemcpyKind kind, cudaStream_t st)
+{
+    size_t to_bytes = height ? (height - 1) * to_pitch + width : 0;
+    size_t from_bytes = height ? (height - 1) * from_pitch + width : 0;
+    bool to_host = kind == cudaMemcpyDeviceToHost, from_host = kind == cudaMemcpyHostToDevice;
+    if ((!to_host && !is_device(to, to_bytes)) || (!from_host && !is_device(from, from_bytes)))
+        return fail(cudaErrorInvalidValue);
+    enqueue(st, (struct emu_task){ .kind = TASK_COPY, .copy = { to, from, to_pitch, from_pitch, width, height } });
+    if ((to_host && !is_pinned(to, to_bytes)) || (from_host && !is_pinned(from, from_bytes)))
+        return cudaStreamSynchronize(st);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t st)
+{
+    return cudaMemcpy2DAsync(to, bytes, from, bytes, bytes, 1, kind, st);
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+    cudaError_t e = cudaMemcpyAsync(to, from, bytes, kind, NULL);
+    return e == cudaSuccess ? cudaStreamSynchronize(NULL) : e;
+}
+
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t st)
+{
+    if (!is_device(p, bytes) && !is_pinned(p, bytes))
+        return fail(cudaErrorInvalidValue);
+    enqueue(st, (struct emu_task){ .kind = TASK_FILL, .fill = { p, value, bytes } });
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemset(void *p, int value, size_t bytes)
+{
+    cudaError_t e = cudaMemsetAsync(p, value, bytes, NULL);
+    return e == cudaSuccess ? cudaStreamSynchronize(NULL) : e;
+}
+
+/* ---- Events ------------------------------------------------------------------------------------------------------ */
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
+{
+    (void)flags;
+    *e = calloc(1, sizeof **e);
+    return *e ? cudaSuccess : fail(cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t *e)
+{
+    return cudaEventCreateWithFlags(e, 0);
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t e)
+{
+    cudaEventSynchronize(e);
+    free(e);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t st)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t n = ++e->n_recorded;
+    pthread_mutex_unlock(&lock);
+    enqueue(st, (struct emu_task){ .kind = TASK_RECORD, .mark = { e, n } });
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t st, cudaEvent_t e, unsigned flags)
+{
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    uint64_t n = e->n_recorded;
+    pthread_mutex_unlock(&lock);
+    enqueue(st, (struct emu_task){ .kind = TASK_WAIT, .mark = { e, n } });
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t e)
+{
+    pthread_mutex_lock(&lock);
+    bool done = e->n_done == e->n_recorded;
+    pthread_mutex_unlock(&lock);
+    return done ? cudaSuccess : cudaErrorNotReady;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t e)
+{
+    pthread_mutex_lock(&lock);
+    while (e->n_done < e->n_recorded)
+        pthread_cond_wait(&settled, &lock);
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
+{
+    cudaError_t e = cudaEventQuery(begin);
+    if (e == cudaSuccess)
+        e = cudaEventQuery(end);
+    if (e == cudaSuccess)
+        *ms = (float)(end->ms - begin->ms);
+    return e;
+}
+
+/* ---- Graphs ------------------------------------------------------------------------------------------------------ */
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t st, enum cudaStreamCaptureMode mode)
+{
+    (void)mode;
+    pthread_mutex_lock(&lock);
+    st->capture = calloc(1, sizeof *st->capture);
+    st->capture->n_owners = 1;
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t st, cudaGraph_t *graph)
+{
+    pthread_mutex_lock(&lock);
+    *graph = st->capture;
+    st->capture = NULL;
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n)
+{
+    (void)nodes;
+    *n = graph->n;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
+{
+    (void)flags;
+    graph->n_owners++;
+    *exec = graph;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t st)
+{
+    for (const struct emu_task *t = exec->tasks.head; t; t = t->next) {
+        struct emu_task copy = *t;
+        copy.of_graph = true;
+        enqueue(st, copy);
+    }
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+    if (--graph->n_owners > 0)
+        return cudaSuccess;
+    while (graph->tasks.head)
+        drop_task(pop(&graph->tasks));
+    free(graph);
+    return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+    return cudaGraphDestroy(exec);
+}
