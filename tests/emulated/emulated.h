@@ -48,7 +48,7 @@ unsigned long long emu_ns(void);
 struct emu_kernel {
     struct emu_index grid, block;
     size_t shared_bytes;
-    bool   may_begin_early;
+    bool   is_early;                            /* begins before the one ahead has ended, lets the next do so */
     void (*call)(const void *args);
     void (*drop)(void *args);
     void  *args;
