@@ -19,6 +19,7 @@ static int      n_decode = 24, n_prompt = 300, part, n_parts = 1;
 static int32_t *tokens;
 static float   *expected;                    /* [2 + n_decode][n_vocab] after each piece */
 static size_t   n_vocab;
+static bool     preloads;                    /* experts lie in VRAM before the first token, as many as have room */
 
 static bool eval_piece(pf_session *s, int i)
 {
@@ -68,10 +69,10 @@ static void run(const char *name, struct pf_model_opts *o, bool first)
             tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
     }
     pf_session *s = open_session(m, n_prompt + N_FEW + n_decode);
-    if (placed >= 0) {
+    if (preloads || placed >= 0)
         CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s: %s", name, pf_last_error());
+    if (placed >= 0)
         prefer(m, placed, downs);
-    }
     for (int i = 0; s && i < 2 + n_decode && eval_piece(s, i); i++) {
         float *want = expected + (size_t)i * n_vocab;
         if (first)
@@ -165,6 +166,10 @@ int main(int argc, char **argv)
     run("one stream", &o, false);
     if (vram_mb > 0)
         run_in_place((uint64_t)(vram_mb * 1e6));
+    o = shared();
+    preloads = true;
+    for (int i = 0; i < 3; i++)
+        run("experts in VRAM from the start", &o, false);
     free(tokens);
     free(expected);
     return check_status();

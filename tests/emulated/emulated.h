@@ -58,7 +58,7 @@ struct emu_kernel {
     struct emu_index grid, block;
     size_t shared_bytes;
     int    cluster;                             /* blocks */
-    bool   may_begin_early;
+    bool   is_early;                            /* begins before the one ahead has ended, lets the next do so */
     void (*call)(const void *args);
     void (*drop)(void *args);
     void  *args;

@@ -3,9 +3,10 @@
  *     a caller --task--> queue of a stream --> the stream's thread: copies, events, waits
  *                                                `-> its two runners in turn: kernels
  *
- * A stream's thread takes tasks in order. When the kernel at the head of the queue has another behind it that may begin
- * early, that one begins first, on the other runner, and stops where it waits for its turn (blocks.c); so whatever it
- * reads too early, it reads before it is written. `lock` guards all that more than one thread sees; nothing is computed
+ * A stream's thread takes tasks in order. When the kernel at the head of the queue was launched to begin early, and so
+ * was the one behind it, that one begins first, on the other runner, and stops where it waits for its turn (blocks.c);
+ * so whatever it reads too early, it reads before it is written. It would not on a GPU behind a kernel that does not let
+ * others come, as those launched in turn do not. `lock` guards all that more than one thread sees; nothing is computed
  * or copied under it.
  *
  * Host and device share addresses here. That they are apart on a GPU is kept up by checks: copies name device memory on
@@ -376,7 +377,7 @@ static void run_kernel(struct emu_stream *s, const struct emu_task *t)
     const struct emu_task *next = t->next;
     if (mine->kernel != &t->kernel)
         begin_kernel(s, mine, &t->kernel);
-    if (next && next->kind == TASK_KERNEL && next->kernel.may_begin_early)
+    if (t->kernel.is_early && next && next->kind == TASK_KERNEL && next->kernel.is_early)
         begin_kernel(s, other, &next->kernel);
     let_run(s, mine, RUNNER_TURN, RUNNER_DONE);
     mine->kernel = NULL;
@@ -538,7 +539,7 @@ cudaError_t emu_launch(const cudaLaunchConfig_t *c, const void *function, struct
         if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
             k.cluster = (int)c->attrs[i].val.clusterDim.x;
         else
-            k.may_begin_early = true;
+            k.is_early = true;
     if (!may_launch(c, k.cluster, function)) {
         k.drop(k.args);
         return fail(cudaErrorInvalidConfiguration);

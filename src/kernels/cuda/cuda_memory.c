@@ -22,6 +22,13 @@ void pf_cuda_free(struct cuda_backend *b, void *p, size_t bytes)
     b->used -= bytes;
 }
 
+/* Waits, since copies of other streams may follow. */
+static pf_status clear(struct cuda_backend *b, void *p, size_t bytes)
+{
+    CU_TRY(cudaMemsetAsync(p, 0, bytes, b->stream), "clearing a buffer");
+    return pf_cuda_check(cudaStreamSynchronize(b->stream), "clearing a buffer");
+}
+
 pf_status pf_cuda_buf_alloc(pf_backend *backend, size_t bytes, bool shared, void **out)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
@@ -33,7 +40,12 @@ pf_status pf_cuda_buf_alloc(pf_backend *backend, size_t bytes, bool shared, void
         return PF_OK;
     }
     PF_TRY(pf_cuda_alloc(b, bytes, "a buffer", out));
-    return pf_cuda_check(cudaMemsetAsync(*out, 0, bytes, b->stream), "clearing a buffer");
+    pf_status st = clear(b, *out, bytes);
+    if (st < 0) {
+        pf_cuda_free(b, *out, bytes);
+        *out = NULL;
+    }
+    return st;
 }
 
 void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared)
