@@ -515,8 +515,8 @@ static pf_status open_with_room(struct pf_session *s)
     return st;
 }
 
-/* Whether the CPU goes on: a device that is lost is so for all sessions; one that has no room for a model's only session
- * is of no use to it. */
+/* Whether the CPU goes on: a device that is lost is so for all sessions; one that has no room for a model's only
+ * session is of no use to it. */
 static bool leave_device(pf_model *m, pf_status st, bool only)
 {
     if (st != PF_EDEVICE && !(st == PF_ENOMEM && only))

@@ -42,7 +42,7 @@ float emu_half_value(uint16_t bits);
 uint16_t emu_half_bits(float x);
 unsigned long long emu_ns(void);
 
-/* ---- For tests ---------------------------------------------------------------------------------------------------- */
+/* ---- For tests --------------------------------------------------------------------------------------------------- */
 
 /* The n-th call from now on that can fail does, once or, if the device is lost then, with all that follow; 0: none. */
 void     emu_fail_at(uint64_t n, bool is_lost);

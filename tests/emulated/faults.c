@@ -80,7 +80,8 @@ int main(int argc, char **argv)
             n_lost += stats.device_lost;
         }
     emu_fail_at(0, false);
-    printf("%d of %d calls failed; the device was lost %d of %d times\n", (int)n / 2, (int)n_calls, (int)n_lost, (int)n);
+    printf("%d of %d calls failed; the device was lost %d of %d times\n", (int)n / 2, (int)n_calls, (int)n_lost,
+           (int)n);
     free(expected);
     return check_status();
 }

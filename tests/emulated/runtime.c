@@ -5,9 +5,9 @@
  *
  * A stream's thread takes tasks in order. When the kernel at the head of the queue was launched to begin early, and so
  * was the one behind it, that one begins first, on the other runner, and stops where it waits for its turn (blocks.c);
- * so whatever it reads too early, it reads before it is written. It would not on a GPU behind a kernel that does not let
- * others come, as those launched in turn do not. `lock` guards all that more than one thread sees; nothing is computed
- * or copied under it.
+ * so whatever it reads too early, it reads before it is written. Behind a kernel launched in turn, which does not let
+ * others come, a GPU would not begin it either. `lock` guards all that more than one thread sees; nothing is computed or
+ * copied under it.
  *
  * Host and device share addresses here. That they are apart on a GPU is kept up by checks: copies name device memory on
  * the right side, and host memory that was never pinned is copied before the call returns. */
