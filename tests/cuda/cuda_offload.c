@@ -127,7 +127,7 @@ int main(int argc, char **argv)
     run("one stream", &o, false);
     o = shared();
     preloads = true;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 2; i++)
         run("experts in VRAM from the start", &o, false);
     free(tokens);
     free(expected);
