@@ -515,9 +515,12 @@ static pf_status open_with_room(struct pf_session *s)
     return st;
 }
 
-/* A device that has no room for a model's only session is of no use to it. */
-static bool leave_device(pf_model *m)
+/* Whether the CPU goes on: a device that is lost is so for all sessions; one that has no room for a model's only
+ * session is of no use to it. */
+static bool leave_device(pf_model *m, pf_status st, bool only)
 {
+    if (st != PF_EDEVICE && !(st == PF_ENOMEM && only))
+        return false;
     pthread_mutex_lock(&m->step_lock);
     bool left = pf_model_leave_device(m);
     pthread_mutex_unlock(&m->step_lock);
@@ -543,7 +546,7 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
     if (st < 0) {
         bool only = atomic_load(&m->n_sessions) == 1;
         pf_session_close(&s);
-        return st == PF_ENOMEM && only && leave_device(m) ? pf_session_open(out, m, opts) : st;
+        return leave_device(m, st, only) ? pf_session_open(out, m, opts) : st;
     }
     *out = s;
     return PF_OK;

@@ -168,7 +168,7 @@ int main(int argc, char **argv)
         run_in_place((uint64_t)(vram_mb * 1e6));
     o = shared();
     preloads = true;
-    for (int i = 0; i < 3; i++)
+    for (int i = 0; i < 2; i++)
         run("experts in VRAM from the start", &o, false);
     free(tokens);
     free(expected);

@@ -51,6 +51,13 @@ float emu_half_value(uint16_t bits);
 uint16_t emu_half_bits(float x);
 unsigned long long emu_ns(void);
 
+/* ---- For tests --------------------------------------------------------------------------------------------------- */
+
+/* The n-th call from now on that can fail does, once or, if the device is lost then, with all that follow; 0: none. */
+void     emu_fail_at(uint64_t n, bool is_lost);
+uint64_t emu_n_calls(void);                     /* that could have failed, since then */
+int      emu_n_live(void);                      /* pieces of memory that are allocated or pinned */
+
 /* ---- Between runtime.c and blocks.c ------------------------------------------------------------------------------ */
 
 /* A launch: call(args) runs the kernel for the thread that the variables above name. */

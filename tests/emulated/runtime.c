@@ -5,9 +5,9 @@
  *
  * A stream's thread takes tasks in order. When the kernel at the head of the queue was launched to begin early, and so
  * was the one behind it, that one begins first, on the other runner, and stops where it waits for its turn (blocks.c);
- * so whatever it reads too early, it reads before it is written. It would not on a GPU behind a kernel that does not let
- * others come, as those launched in turn do not. `lock` guards all that more than one thread sees; nothing is computed
- * or copied under it.
+ * so whatever it reads too early, it reads before it is written. Behind a kernel launched in turn, which does not let
+ * others come, a GPU would not begin it either. `lock` guards all that more than one thread sees; nothing is computed or
+ * copied under it.
  *
  * Host and device share addresses here. That they are apart on a GPU is kept up by checks: copies name device memory on
  * the right side, and host memory that was never pinned is copied before the call returns. */
@@ -80,6 +80,7 @@ static struct range *device_memory, *pinned;
 static size_t used;
 static struct { const void *function; size_t bytes; } allowed[N_KERNELS];
 static struct emu_stream *default_stream;
+static struct { uint64_t n_calls, at; bool is_lost; } faults;
 static __thread cudaError_t last_error;
 
 /* cudaErrorNotReady is an answer, and not kept. */
@@ -89,6 +90,37 @@ static cudaError_t fail(cudaError_t e)
         last_error = e;
     return e;
 }
+
+/* ---- Faults ------------------------------------------------------------------------------------------------------ */
+
+void emu_fail_at(uint64_t n, bool is_lost)
+{
+    pthread_mutex_lock(&lock);
+    faults.n_calls = 0;
+    faults.at = n;
+    faults.is_lost = is_lost;
+    pthread_mutex_unlock(&lock);
+}
+
+uint64_t emu_n_calls(void)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t n = faults.n_calls;
+    pthread_mutex_unlock(&lock);
+    return n;
+}
+
+/* Whether this call is one that is to fail, and how. */
+static cudaError_t fault(cudaError_t how)
+{
+    pthread_mutex_lock(&lock);
+    uint64_t n = ++faults.n_calls;
+    bool fails = faults.at > 0 && (n == faults.at || (faults.is_lost && n > faults.at));
+    pthread_mutex_unlock(&lock);
+    return fail(fails ? how : cudaSuccess);
+}
+
+#define MAY_FAIL(how) do { cudaError_t fault_ = fault(how); if (fault_ != cudaSuccess) return fault_; } while (0)
 
 static double now_ms(void)
 {
@@ -114,6 +146,7 @@ const char *cudaGetErrorString(cudaError_t e)
     case cudaErrorInvalidDevice:              return "invalid device ordinal";
     case cudaErrorNotReady:                   return "device not ready";
     case cudaErrorHostMemoryAlreadyRegistered: return "part or all of the requested memory range is already mapped";
+    case cudaErrorLaunchFailure:              return "unspecified launch failure";
     case cudaErrorHostMemoryNotRegistered:    return "pointer does not correspond to a registered memory region";
     }
     return "an error";
@@ -215,6 +248,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
+    MAY_FAIL(cudaErrorMemoryAllocation);
     cudaError_t e = cudaErrorMemoryAllocation;
     pthread_mutex_lock(&lock);
     if (bytes <= MEMORY - used)
@@ -238,6 +272,7 @@ cudaError_t cudaFree(void *p)
 
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
 {
+    MAY_FAIL(cudaErrorMemoryAllocation);
     (void)flags;
     pthread_mutex_lock(&lock);
     cudaError_t e = map_memory(&pinned, p, bytes);
@@ -270,6 +305,7 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
 
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
 {
+    MAY_FAIL(cudaErrorMemoryAllocation);
     cudaError_t e = cudaSuccess;
     (void)flags;
     pthread_mutex_lock(&lock);
@@ -280,6 +316,18 @@ cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
         add_range(&pinned, (struct range){ .begin = p, .bytes = bytes });
     pthread_mutex_unlock(&lock);
     return fail(e);
+}
+
+int emu_n_live(void)
+{
+    int n = 0;
+    pthread_mutex_lock(&lock);
+    for (const struct range *r = device_memory; r; r = r->next)
+        n++;
+    for (const struct range *r = pinned; r; r = r->next)
+        n++;
+    pthread_mutex_unlock(&lock);
+    return n;
 }
 
 cudaError_t cudaHostUnregister(void *p)
@@ -437,6 +485,7 @@ static void *stream_main(void *ctx)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *st, unsigned flags)
 {
+    MAY_FAIL(cudaErrorMemoryAllocation);
     struct emu_stream *s = calloc(1, sizeof *s);
     (void)flags;
     pthread_cond_init(&s->work, NULL);
@@ -479,7 +528,7 @@ cudaError_t cudaStreamQuery(cudaStream_t st)
     pthread_mutex_lock(&lock);
     bool empty = !s->queue.head;
     pthread_mutex_unlock(&lock);
-    return empty ? cudaSuccess : cudaErrorNotReady;
+    return empty ? fault(cudaErrorLaunchFailure) : cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t st)
@@ -489,7 +538,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t st)
     while (s->queue.head)
         pthread_cond_wait(&settled, &lock);
     pthread_mutex_unlock(&lock);
-    return cudaSuccess;
+    return fault(cudaErrorLaunchFailure);
 }
 
 static void end_runner(struct runner *r)
@@ -544,6 +593,11 @@ cudaError_t emu_launch(const cudaLaunchConfig_t *c, const void *function, struct
         k.drop(k.args);
         return fail(cudaErrorInvalidConfiguration);
     }
+    cudaError_t e = fault(cudaErrorLaunchFailure);
+    if (e != cudaSuccess) {
+        k.drop(k.args);
+        return e;
+    }
     k.grid = (struct emu_index){ c->gridDim.x, c->gridDim.y, c->gridDim.z };
     k.block = (struct emu_index){ c->blockDim.x, c->blockDim.y, c->blockDim.z };
     k.shared_bytes = c->dynamicSmemBytes;
@@ -586,6 +640,7 @@ static bool is_pinned(const void *p, size_t bytes)
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, enum cudaMemcpyKind kind, cudaStream_t st)
 {
+    MAY_FAIL(cudaErrorLaunchFailure);
     size_t to_bytes = height ? (height - 1) * to_pitch + width : 0;
     size_t from_bytes = height ? (height - 1) * from_pitch + width : 0;
     bool to_host = kind == cudaMemcpyDeviceToHost, from_host = kind == cudaMemcpyHostToDevice;
@@ -610,6 +665,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t st)
 {
+    MAY_FAIL(cudaErrorLaunchFailure);
     if (!is_device(p, bytes) && !is_pinned(p, bytes))
         return fail(cudaErrorInvalidValue);
     enqueue(st, (struct emu_task){ .kind = TASK_FILL, .fill = { p, value, bytes } });
@@ -626,6 +682,7 @@ cudaError_t cudaMemset(void *p, int value, size_t bytes)
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
+    MAY_FAIL(cudaErrorMemoryAllocation);
     (void)flags;
     *e = calloc(1, sizeof **e);
     return *e ? cudaSuccess : fail(cudaErrorMemoryAllocation);
@@ -645,6 +702,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t st)
 {
+    MAY_FAIL(cudaErrorLaunchFailure);
     pthread_mutex_lock(&lock);
     uint64_t n = ++e->n_recorded;
     pthread_mutex_unlock(&lock);
@@ -654,6 +712,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t st)
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t st, cudaEvent_t e, unsigned flags)
 {
+    MAY_FAIL(cudaErrorLaunchFailure);
     (void)flags;
     pthread_mutex_lock(&lock);
     uint64_t n = e->n_recorded;
@@ -667,7 +726,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
     pthread_mutex_lock(&lock);
     bool done = e->n_done == e->n_recorded;
     pthread_mutex_unlock(&lock);
-    return done ? cudaSuccess : cudaErrorNotReady;
+    return done ? fault(cudaErrorLaunchFailure) : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
@@ -676,11 +735,12 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
     while (e->n_done < e->n_recorded)
         pthread_cond_wait(&settled, &lock);
     pthread_mutex_unlock(&lock);
-    return cudaSuccess;
+    return fault(cudaErrorLaunchFailure);
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
+    MAY_FAIL(cudaErrorLaunchFailure);
     cudaError_t e = cudaEventQuery(begin);
     if (e == cudaSuccess)
         e = cudaEventQuery(end);
@@ -693,6 +753,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t st, enum cudaStreamCaptureMode mode)
 {
+    MAY_FAIL(cudaErrorLaunchFailure);
     (void)mode;
     pthread_mutex_lock(&lock);
     st->capture = calloc(1, sizeof *st->capture);
@@ -707,7 +768,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t st, cudaGraph_t *graph)
     *graph = st->capture;
     st->capture = NULL;
     pthread_mutex_unlock(&lock);
-    return cudaSuccess;
+    cudaError_t e = fault(cudaErrorLaunchFailure);
+    if (e != cudaSuccess) {
+        cudaGraphDestroy(*graph);
+        *graph = NULL;
+    }
+    return e;
 }
 
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t *n)
@@ -719,6 +785,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
 {
+    MAY_FAIL(cudaErrorLaunchFailure);
     (void)flags;
     graph->n_owners++;
     *exec = graph;
@@ -727,6 +794,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t st)
 {
+    MAY_FAIL(cudaErrorLaunchFailure);
     for (const struct emu_task *t = exec->tasks.head; t; t = t->next) {
         struct emu_task copy = *t;
         copy.of_graph = true;

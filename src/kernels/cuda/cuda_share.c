@@ -401,11 +401,9 @@ static void share_unpin(pf_backend *backend, void *host)
         cudaGetLastError();
 }
 
-static pf_status share_fetch(pf_backend *backend, int ticket, const struct pf_piece *pieces, int n)
+static pf_status begin_copies(struct cuda_backend *b, struct ticket *t, const struct pf_piece *pieces, int n,
+                              cudaStream_t stream)
 {
-    struct cuda_backend *b = pf_cuda_of(backend);
-    struct ticket *t = &b->share->tickets[ticket];
-    cudaStream_t stream = ticket < PF_SHARE_BACKGROUND ? b->share->copies : b->share->background;
     if (t->was_released)
         CU_TRY(cudaStreamWaitEvent(stream, t->released, 0), "beginning a copy");
     t->was_released = false;
@@ -413,9 +411,20 @@ static pf_status share_fetch(pf_backend *backend, int ticket, const struct pf_pi
     for (int i = 0; i < n; i++)
         CU_PUT(b, cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyHostToDevice, stream),
                "copying an expert");
-    CU_TRY(cudaEventRecord(t->ended, stream), "copying an expert");
-    t->in_flight = true;
-    return PF_OK;
+    return pf_cuda_check(cudaEventRecord(t->ended, stream), "copying an expert");
+}
+
+static pf_status share_fetch(pf_backend *backend, int ticket, const struct pf_piece *pieces, int n)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct ticket *t = &b->share->tickets[ticket];
+    cudaStream_t stream = ticket < PF_SHARE_BACKGROUND ? b->share->copies : b->share->background;
+    pf_status st = begin_copies(b, t, pieces, n, stream);
+    if (st < 0)
+        cudaStreamSynchronize(stream);       /* nothing of it is under way when the caller takes the memory back */
+    else
+        t->in_flight = true;
+    return st;
 }
 
 static enum pf_fetch_state state_of(cudaError_t e)

@@ -13,7 +13,7 @@ extern "C" {
 typedef enum cudaError {
     cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9,
     cudaErrorInvalidDevice = 101, cudaErrorNotReady = 600, cudaErrorHostMemoryAlreadyRegistered = 712,
-    cudaErrorHostMemoryNotRegistered = 713
+    cudaErrorHostMemoryNotRegistered = 713, cudaErrorLaunchFailure = 719
 } cudaError_t;
 
 typedef struct emu_stream *cudaStream_t;

@@ -1,0 +1,87 @@
+/* CUDA's calls fail, one after the other: once, and with all that follow, as when the device is lost. A model that
+ * shares experts with the GPU is opened, evaluates a prompt and some tokens, and is closed. Whatever failed, the bits
+ * are those of the CPU, every token comes, and nothing is left behind.
+ *
+ * usage: faults MODEL.gguf [EVERY [FIRST]]      every EVERY'th call, from FIRST on */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "emulated.h"
+#include "open_session.h"
+#include "pfmoe.h"
+
+enum { N_PROMPT = 10, N_DECODE = 4, N_STEPS = 1 + N_DECODE };
+
+static const char *path;
+static float      *expected;                 /* [N_STEPS][n_vocab] */
+static size_t      n_vocab;
+
+/* Compares, or, if `expected` is not filled yet, fills it. */
+static void check_logits(int step, const float *logits, bool first, const char *name)
+{
+    float *want = expected + (size_t)step * n_vocab;
+    if (first)
+        memcpy(want, logits, n_vocab * sizeof *want);
+    else
+        CHECK(memcmp(want, logits, n_vocab * sizeof *want) == 0, "%s: other bits in step %d", name, step);
+}
+
+static void run(const char *name, int device, bool first, struct pf_stats *stats)
+{
+    pf_model *m = NULL;
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    o.device = device;
+    o.n_threads = 2;
+    o.streaming = device >= 0;
+    memset(stats, 0, sizeof *stats);
+    if (pf_model_open(&m, path, &o) < 0) {
+        CHECK(device >= 0, "%s: %s", name, pf_last_error());
+        return;
+    }
+    n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    if (first)
+        expected = malloc(N_STEPS * n_vocab * sizeof *expected);
+    pf_session *s = open_session(m, N_PROMPT + N_DECODE);
+    for (int step = 0, at = 0, n = N_PROMPT; s && step < N_STEPS; step++, at += n, n = 1) {
+        int32_t tokens[N_PROMPT];
+        for (int i = 0; i < n; i++)
+            tokens[i] = (int32_t)((unsigned)(at + i) * 2654435761u % n_vocab);
+        pf_status st = pf_session_eval(s, tokens, (size_t)n, 0);
+        CHECK(st == PF_OK, "%s, step %d: %s", name, step, pf_last_error());
+        if (st == PF_OK)
+            check_logits(step, pf_session_logits(s), first, name);
+    }
+    pf_stats_get(m, stats);
+    pf_session_close(&s);
+    pf_model_close(&m);
+    CHECK(emu_n_live() == 0, "%s: %d pieces of memory are left", name, emu_n_live());
+}
+
+int main(int argc, char **argv)
+{
+    struct pf_stats stats;
+    if (argc < 2)
+        return 2;
+    path = argv[1];
+    uint64_t every = argc > 2 ? (uint64_t)atoll(argv[2]) : 1, first = argc > 3 ? (uint64_t)atoll(argv[3]) : 1;
+    run("CPU", -1, true, &stats);
+    emu_fail_at(0, false);
+    run("no fault", 0, false, &stats);
+    CHECK(stats.n_transfers > 0 && !stats.device_lost, "experts are shared");
+    uint64_t n_calls = emu_n_calls(), n_lost = 0, n = 0;
+    for (uint64_t at = first; at <= n_calls; at += every)
+        for (int is_lost = 0; is_lost < 2; is_lost++, n++) {
+            char name[64];
+            snprintf(name, sizeof name, "%s at call %d", is_lost ? "lost" : "a fault", (int)at);
+            emu_fail_at(at, is_lost);
+            run(name, 0, false, &stats);
+            n_lost += stats.device_lost;
+        }
+    emu_fail_at(0, false);
+    printf("%d of %d calls failed; the device was lost %d of %d times\n", (int)n / 2, (int)n_calls, (int)n_lost,
+           (int)n);
+    free(expected);
+    return check_status();
+}
