@@ -752,6 +752,8 @@ void pf_offload_close(struct pf_model *m)
         return;
     const struct pf_backend_ops *ops = m->backend->ops;
     m->cpu->ops->alert(m->cpu, false);
+    for (int t = 0; f->cache && t < PF_SHARE_TICKETS; t++)
+        ops->share->fetch_wait(m->backend, t);       /* what came too late for its layer may be under way even now */
     for (int s = 0; s < f->n_slots; s++)
         drop_ahead(f, s);
     pf_vcache_close(&f->cache);

@@ -123,7 +123,7 @@ static uint8_t *weights(enum pf_qtype type, int n, size_t n_rows)
 /* Rows of a prompt. Float weights go row by row, however many they are. */
 static int prompt_rows(enum pf_qtype type)
 {
-    return brief && pf_qtype_info(type)->is_float ? 9 : MAX_ROWS;
+    return !brief ? MAX_ROWS : pf_qtype_info(type)->is_float ? 9 : 34;
 }
 
 static void products(enum pf_qtype type)

@@ -18,7 +18,7 @@
 #include <time.h>
 #include <ucontext.h>
 
-enum { STACK = 128 << 10, PAGE = 4096, LINE = 64, N_LINES = 61 };
+enum { STACK = 128 << 10, PAGE = 4096, LINE = 64, N_LINES = 61, MEMORY = (EMU_SHARED + PAGE - 1) / PAGE * PAGE };
 enum { N_BARRIERS = 16, N_COPIES = 128, N_WARPS = EMU_THREADS / EMU_WARP };
 enum { MOST_BLOCKS = 8, VARIABLE = 8192, N_LETTERS = 4096 };     /* of a cluster */
 
@@ -175,7 +175,6 @@ static void *map(size_t bytes)
 
 static void make_machine(void)
 {
-    enum { MEMORY = (EMU_SHARED + PAGE - 1) / PAGE * PAGE };
     m = map(sizeof *m);
     m->stacks = map((size_t)EMU_THREADS * STACK);
     m->memory_end = (char *)map(MEMORY + PAGE) + MEMORY;
@@ -375,7 +374,6 @@ void emu_run(const struct emu_kernel *k, void (*await_turn)(void *ctx), void *ct
 
 void emu_run_end(void)
 {
-    enum { MEMORY = (EMU_SHARED + PAGE - 1) / PAGE * PAGE };
     if (!m)
         return;
     munmap(m->stacks, (size_t)EMU_THREADS * STACK);

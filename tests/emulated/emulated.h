@@ -5,10 +5,11 @@
  *     include/          what stands in for CUDA's headers, and for kernels/cuda/cu_machine.h
  *     language.h        CUDA C++ for a host compiler; every kernel is compiled with it
  *     runtime.c         memory, streams, events, graphs: a thread per stream takes tasks in order
- *     blocks.c          a kernel: block after block, a fiber per thread, on the thread of its stream
+ *     blocks.c          a kernel: block after block, a fiber per thread, on a thread of its stream
  *
  * It is stricter than a GPU where that finds mistakes:
- *  - device memory ends at a page that nobody may touch, and begins as NaNs, and so does a block's shared memory;
+ *  - device memory ends at a page that nobody may touch, and its first megabyte begins as NaNs; so does all of a
+ *    block's shared memory;
  *  - warps take turns in an order that looks random; a fiber runs on until it has to wait for another;
  *  - asynchronous copies to shared memory happen when they are waited for, not before;
  *  - of a kernel that may begin early, the first block does, before the kernel ahead has;
@@ -30,7 +31,7 @@ enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_SHARED = 99 << 10, EMU_SHARED_UNAS
 struct emu_index { unsigned x, y, z; };
 extern __thread struct emu_index threadIdx, blockIdx, blockDim, gridDim;
 
-void *emu_block_memory(void);                   /* dynamic shared memory */
+void *emu_block_memory(void);                   /* dynamic shared memory, 16-byte aligned */
 void *emu_cluster_variable(size_t bytes);       /* a kernel's one; another block's of the cluster lies elsewhere */
 void  emu_barrier(int which, int n_threads);    /* 0 threads: all of the block that have not returned */
 bool  emu_barrier_or(bool yes);                 /* of all threads of the block: whether one said so */

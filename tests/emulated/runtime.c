@@ -6,8 +6,8 @@
  * A stream's thread takes tasks in order. When the kernel at the head of the queue was launched to begin early, and so
  * was the one behind it, that one begins first, on the other runner, and stops where it waits for its turn (blocks.c);
  * so whatever it reads too early, it reads before it is written. Behind a kernel launched in turn, which does not let
- * others come, a GPU would not begin it either. `lock` guards all that more than one thread sees; nothing is computed or
- * copied under it.
+ * others come, a GPU would not begin it either. `lock` guards all that more than one thread sees; nothing is computed
+ * or copied under it.
  *
  * Host and device share addresses here. That they are apart on a GPU is kept up by checks: copies name device memory on
  * the right side, and host memory that was never pinned is copied before the call returns. */
@@ -15,7 +15,6 @@
 #include "emulated.h"
 
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -56,14 +55,14 @@ struct runner {
     pthread_t      thread;
     pthread_cond_t told;
     const struct emu_kernel *kernel;     /* NULL: none; set when it is to begin */
-    enum { RUNNER_NONE, RUNNER_IDLE, RUNNER_BEGUN, RUNNER_STALLED, RUNNER_TURN, RUNNER_DONE, RUNNER_LEAVE } state;
+    enum { RUNNER_NONE, RUNNER_BEGUN, RUNNER_STALLED, RUNNER_TURN, RUNNER_DONE, RUNNER_LEAVE } state;
 };
 
 struct emu_stream {
     pthread_t         thread;
     pthread_cond_t    work, runner_said;
     struct queue      queue;
-    bool              busy, leave;
+    bool              leave;
     struct emu_graph *capture;           /* tasks go there */
     struct runner     runner[2];
 };
@@ -121,11 +120,6 @@ static cudaError_t fault(cudaError_t how)
 }
 
 #define MAY_FAIL(how) do { cudaError_t fault_ = fault(how); if (fault_ != cudaSuccess) return fault_; } while (0)
-
-static double now_ms(void)
-{
-    return (double)emu_ns() * 1e-6;
-}
 
 /* ---- The device -------------------------------------------------------------------------------------------------- */
 
@@ -447,7 +441,7 @@ static void run_task(struct emu_stream *s, struct emu_task *t)
         break;
     case TASK_RECORD:
         e->n_done = t->mark.n;
-        e->ms = now_ms();
+        e->ms = (double)emu_ns() * 1e-6;
         break;
     case TASK_WAIT:
         while (e->n_done < t->mark.n)
@@ -621,18 +615,10 @@ cudaError_t emu_allow_bytes(const void *function, size_t bytes)
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-static bool is_device(const void *p, size_t bytes)
+static bool is_of(struct range *const *list, const void *p, size_t bytes)
 {
     pthread_mutex_lock(&lock);
-    bool found = lies_in(device_memory, p, bytes);
-    pthread_mutex_unlock(&lock);
-    return found;
-}
-
-static bool is_pinned(const void *p, size_t bytes)
-{
-    pthread_mutex_lock(&lock);
-    bool found = lies_in(pinned, p, bytes);
+    bool found = lies_in(*list, p, bytes);
     pthread_mutex_unlock(&lock);
     return found;
 }
@@ -644,10 +630,10 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     size_t to_bytes = height ? (height - 1) * to_pitch + width : 0;
     size_t from_bytes = height ? (height - 1) * from_pitch + width : 0;
     bool to_host = kind == cudaMemcpyDeviceToHost, from_host = kind == cudaMemcpyHostToDevice;
-    if ((!to_host && !is_device(to, to_bytes)) || (!from_host && !is_device(from, from_bytes)))
+    if ((!to_host && !is_of(&device_memory, to, to_bytes)) || (!from_host && !is_of(&device_memory, from, from_bytes)))
         return fail(cudaErrorInvalidValue);
     enqueue(st, (struct emu_task){ .kind = TASK_COPY, .copy = { to, from, to_pitch, from_pitch, width, height } });
-    if ((to_host && !is_pinned(to, to_bytes)) || (from_host && !is_pinned(from, from_bytes)))
+    if ((to_host && !is_of(&pinned, to, to_bytes)) || (from_host && !is_of(&pinned, from, from_bytes)))
         return cudaStreamSynchronize(st);
     return cudaSuccess;
 }
@@ -666,7 +652,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t st)
 {
     MAY_FAIL(cudaErrorLaunchFailure);
-    if (!is_device(p, bytes) && !is_pinned(p, bytes))
+    if (!is_of(&device_memory, p, bytes) && !is_of(&pinned, p, bytes))
         return fail(cudaErrorInvalidValue);
     enqueue(st, (struct emu_task){ .kind = TASK_FILL, .fill = { p, value, bytes } });
     return cudaSuccess;
