@@ -632,6 +632,7 @@ static void gated_attention(enum pf_kv_type type, int hd, int n_head, int n_kv, 
         for (int p = 0; p < n_old; p += CHUNK)
             must(b->ops->kv_store(b, &kv, old.at[u] + p * n_k, old.at[u] + p * n_k,
                                   (const int32_t *)(const void *)all.at[u] + p, n_old - p < CHUNK ? n_old - p : CHUNK));
+        must(b->ops->finish(b));                                 /* older keys are those of earlier steps */
         must(b->ops->copy(b, deal, 2, rows));
         must(b->ops->rms_norm(b, q.at[u], weight, 1e-6f, hd, rows * n_head, q.at[u]));
         must(b->ops->rms_norm(b, nk.at[u], weight, 1e-6f, hd, rows * n_kv, nk.at[u]));
