@@ -1,7 +1,7 @@
-/* Read bandwidth. Threads meet at a barrier and read their shares; the time from the first one's start to the last one's end is what
- * counts. Each takes its own times: a clock in another thread would start late where all cores are reading. The memory is many times
- * the last cache, which on servers holds hundreds of megabytes, and so much that a thread that comes a little late does not count; but
- * no more than the caller can spare. */
+/* Read bandwidth. Threads meet at a barrier and read their shares; the time from the first one's start to the last
+ * one's end is what counts. Each takes its own times: a clock in another thread would start late where all cores are
+ * reading. The memory is many times the last cache, which on servers holds hundreds of megabytes, and so much that a
+ * thread that comes a little late does not count; but no more than the caller can spare. */
 #define _GNU_SOURCE
 #include "membw.h"
 

@@ -1,5 +1,5 @@
-/* How fast this machine reads memory, measured the way the engine uses it: n threads, each going once over its share of a
- * buffer far larger than the caches. */
+/* How fast this machine reads memory, measured the way the engine uses it: n threads, each going once over its share of
+ * a buffer far larger than the caches. */
 #ifndef MEMBW_H
 #define MEMBW_H
 

@@ -1,7 +1,7 @@
 /* pfmoe-bench: prompt and decode speed, each beside what this machine allows, measured in the same run.
  *
- * A row is one test (ppN: a prompt of N tokens; tgN: N tokens decoded one by one) with one thread count and one budget of
- * the GPU's memory. Each repetition first measures how fast memory is (roofline.h), then runs the test; medians are
+ * A row is one test (ppN: a prompt of N tokens; tgN: N tokens decoded one by one) with one thread count and one budget
+ * of the GPU's memory. Each repetition first measures how fast memory is (roofline.h), then runs the test; medians are
  * reported, with minimum and maximum. One run of each test before that is not counted. */
 #define _GNU_SOURCE
 #include <cjson/cJSON.h>
@@ -141,10 +141,10 @@ static bool shares(const struct pf_model_info *info)
     return on_gpu(info) && info->n_experts > 0 && info->gpu_bytes_per_token < info->bytes_per_token;
 }
 
-/* The limit that the row ran against: 0 if it is not known, as where the drive took part, or for a prompt that was computed
- * from where its weights lie. A prompt whose experts crossed PCIe could not be faster than that. */
-static double limit_of(const struct pf_model_info *info, const struct rates *rates, const struct pf_stats *s, bool decode,
-                       double held)
+/* The limit that the row ran against: 0 if it is not known, as where the drive took part, or for a prompt that was
+ * computed from where its weights lie. A prompt whose experts crossed PCIe could not be faster than that. */
+static double limit_of(const struct pf_model_info *info, const struct rates *rates, const struct pf_stats *s,
+                       bool decode, double held)
 {
     const double MOST_HANDOFF_NS = 10000;        /* what is slower than it should be is no excuse */
     double handoff = (double)s->handoff_p50_ns < MOST_HANDOFF_NS ? (double)s->handoff_p50_ns : MOST_HANDOFF_NS;
@@ -159,8 +159,8 @@ static double limit_of(const struct pf_model_info *info, const struct rates *rat
     return roofline_tok_s(rates, &w);
 }
 
-static void fill_row(struct row *row, const struct pf_model_info *info, const struct rates *rates, const struct pf_stats *s,
-                     bool decode)
+static void fill_row(struct row *row, const struct pf_model_info *info, const struct rates *rates,
+                     const struct pf_stats *s, bool decode)
 {
     double n = (double)s->n_tokens, wanted = (double)(s->vram_hits + s->slab_hits + s->slab_misses);
     row->stats = *s;
@@ -285,12 +285,16 @@ static void print_csv(const struct row *rows, int n)
 static void print_table(const struct row *rows, int n, bool md)
 {
     static const char *const heads[] = {
-        "test      threads     VRAM     tok/s       min       max   MB/token    GB/s  machine  share  roofline  reached",
-        "| test | threads | VRAM MB | tok/s | min | max | MB/token | GB/s | machine GB/s | share | roofline tok/s | reached |\n"
+        "test      threads     VRAM     tok/s       min       max   MB/token    GB/s  machine  share"
+        "  roofline  reached",
+        "| test | threads | VRAM MB | tok/s | min | max | MB/token | GB/s | machine GB/s | share"
+        " | roofline tok/s | reached |\n"
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     };
-    static const char *const forms[] = { "%-9s %7d %8s %9.2f %9.2f %9.2f %10.1f %7.2f %8.2f %5.0f%% %9s %7.0f%%\n",
-                                         "| %s | %d | %s | %.2f | %.2f | %.2f | %.1f | %.2f | %.2f | %.0f%% | %s | %.0f%% |\n" };
+    static const char *const forms[] = {
+        "%-9s %7d %8s %9.2f %9.2f %9.2f %10.1f %7.2f %8.2f %5.0f%% %9s %7.0f%%\n",
+        "| %s | %d | %s | %.2f | %.2f | %.2f | %.1f | %.2f | %.2f | %.0f%% | %s | %.0f%% |\n",
+    };
     printf("%s, %s (%s)\n\n%s\n", rows[0].model, rows[0].backend, rows[0].isa, heads[md]);
     for (int i = 0; i < n; i++) {
         const struct row *r = &rows[i];
@@ -299,8 +303,8 @@ static void print_table(const struct row *rows, int n, bool md)
             snprintf(vram, sizeof vram, "%d", r->vram_mb);
         if (r->roofline_tok_s > 0)
             snprintf(roofline, sizeof roofline, "%.2f", r->roofline_tok_s);
-        printf(forms[md], r->test, r->threads, vram, r->tok_s, r->tok_s_min, r->tok_s_max, r->bytes_per_token * 1e-6, r->gb_s,
-               r->machine_gb_s, 100 * r->bandwidth_share, roofline, 100 * r->roofline_share);
+        printf(forms[md], r->test, r->threads, vram, r->tok_s, r->tok_s_min, r->tok_s_max, r->bytes_per_token * 1e-6,
+               r->gb_s, r->machine_gb_s, 100 * r->bandwidth_share, roofline, 100 * r->roofline_share);
     }
 }
 
@@ -382,10 +386,11 @@ static int parse(int argc, char **argv, struct bench *o)
     struct option options[MAX_OPTIONS] = {
         { "ram-mb", required_argument, 0, RAM_MB }, { "streaming", no_argument, 0, STREAMING },
         { "replay", required_argument, 0, REPLAY }, { "slots", required_argument, 0, SLOTS },
-        { "model", required_argument, 0, 'm' },   { "prompt", required_argument, 0, 'p' }, { "gen", required_argument, 0, 'n' },
-        { "threads", required_argument, 0, 't' }, { "gpu", required_argument, 0, 'g' },
-        { "vram-mb", required_argument, 0, 'V' }, { "batch", required_argument, 0, 'b' },
-        { "repetitions", required_argument, 0, 'r' }, { "output", required_argument, 0, 'o' }, { "help", no_argument, 0, 'h' },
+        { "model", required_argument, 0, 'm' },   { "prompt", required_argument, 0, 'p' },
+        { "gen", required_argument, 0, 'n' },     { "threads", required_argument, 0, 't' },
+        { "gpu", required_argument, 0, 'g' },     { "vram-mb", required_argument, 0, 'V' },
+        { "batch", required_argument, 0, 'b' },   { "repetitions", required_argument, 0, 'r' },
+        { "output", required_argument, 0, 'o' },  { "help", no_argument, 0, 'h' },
     };
     const char *why = NULL;
     int n_own = 0;
@@ -467,7 +472,8 @@ static int run_model(const struct bench *o, int threads, int vram_mb, struct mem
         status = complain_of(why);
     if (!status && pf_session_open(&s, m, &so) < 0)
         status = fail("cannot open a session");
-    if (!status && on_gpu(pf_model_info(m)) && pf_model_preload(m, NULL, 0, NULL, NULL) < 0)
+    if (!status && on_gpu(pf_model_info(m)) &&
+        (pf_model_preload(m, NULL, 0, NULL, NULL) < 0 || pf_model_measure(m) < 0))
         status = fail("cannot load the weights");
     for (int i = 0; !status && i < o->prompts.n + o->decodes.n; i++) {
         bool decode = i >= o->prompts.n;
@@ -477,7 +483,8 @@ static int run_model(const struct bench *o, int threads, int vram_mb, struct mem
         *r = (struct row){ .threads = info->n_threads, .vram_mb = vram_mb };
         int used = snprintf(r->backend, sizeof r->backend, "%s", info->backend);
         if (info->n_gpu_layers > 0 && info->n_gpu_layers < info->n_layers)
-            snprintf(r->backend + used, sizeof r->backend - (size_t)used, " %d/%d", info->n_gpu_layers, (int)info->n_layers);
+            snprintf(r->backend + used, sizeof r->backend - (size_t)used, " %d/%d", info->n_gpu_layers,
+                     (int)info->n_layers);
         snprintf(r->model, sizeof r->model, "%s", info->name[0] ? info->name : o->model);
         snprintf(r->isa, sizeof r->isa, "%s", info->isa);
         status = run_test(m, s, bw, o, n, decode, r);
@@ -504,7 +511,8 @@ static int replay(const struct bench *o)
            (unsigned long long)rows[0].n_tokens, (unsigned long long)rows[0].n_slots);
     for (int i = 0; i < n && i < MAX_LIST; i++)
         printf("%-9s %10llu  %10llu  %4.1f%%\n", rows[i].policy, (unsigned long long)rows[i].n_uses,
-               (unsigned long long)rows[i].n_hits, rows[i].n_uses ? 100.0 * (double)rows[i].n_hits / (double)rows[i].n_uses : 0);
+               (unsigned long long)rows[i].n_hits,
+               rows[i].n_uses ? 100.0 * (double)rows[i].n_hits / (double)rows[i].n_uses : 0);
     return 0;
 }
 

@@ -1,5 +1,5 @@
-/* pfmoe-synth PRESET OUT.gguf: a model of a published model's exact shape with random valid weights, so that anyone can see
- * what a machine will do before downloading 60 GB. It talks nonsense at the real model's speed.
+/* pfmoe-synth PRESET OUT.gguf: a model of a published model's exact shape with random valid weights, so that anyone can
+ * see what a machine will do before downloading 60 GB. It talks nonsense at the real model's speed.
  *
  *     preset (sizes, types) -> list of tensors -> header: keys, tensor directory -> weights, block by block
  *
@@ -254,7 +254,8 @@ static void put_keys(struct header *h, const struct preset *p)
 
 static void build_header(struct header *h, const struct model *m)
 {
-    static const char *const archs[] = { "llama", "qwen3moe", "gpt-oss", "qwen3next", "qwen35moe", "deepseek2", "glm4moe", "glm-dsa", "qwen35", "deepseek4" };
+    static const char *const archs[] = { "llama", "qwen3moe", "gpt-oss", "qwen3next", "qwen35moe", "deepseek2",
+                                         "glm4moe", "glm-dsa", "qwen35", "deepseek4" };
     struct header keys = { .arch = archs[m->p.family] };
     put_keys(&keys, &m->p);
     put(h, "GGUF", 4);
@@ -293,7 +294,8 @@ static void fill_ids(const struct tensor *t, uint64_t first, size_t n, int32_t *
     }
 }
 
-static void write_tensor(FILE *f, const char *path, const struct model *m, const struct tensor *t, struct synth_rng *rng, char *buffer)
+static void write_tensor(FILE *f, const char *path, const struct model *m, const struct tensor *t,
+                         struct synth_rng *rng, char *buffer)
 {
     size_t chunk = BUFFER_BYTES / t->type->block_bytes * t->type->block_bytes;
     for (uint64_t done = 0; done < t->n_bytes;) {

@@ -3,7 +3,8 @@
  *     T = what the GPU always reads / B_vram  +  shared layers * hand-off  +  max(held / B_vram, missed / B_missed)
  *
  * B_missed = min(B_cpu + B_pcie, B_joint): main memory is read by the CPU and by copies to the GPU at once, and has to
- * feed both. Without a GPU, or where it takes whole layers, the rest is the CPU's alone: rest / B_cpu, one after the other. */
+ * feed both. Without a GPU, or where it takes whole layers, the rest is the CPU's alone: rest / B_cpu, one after the
+ * other. */
 #ifndef ROOFLINE_H
 #define ROOFLINE_H
 

@@ -1,5 +1,5 @@
-/* Random bits are valid quants in every type here; only the scales must be sane. So a buffer is filled with random words
- * and the scale fields are written over, which runs at several GB/s. */
+/* Random bits are valid quants in every type here; only the scales must be sane. So a buffer is filled with random
+ * words and the scale fields are written over, which runs at several GB/s. */
 #include "synth_fill.h"
 
 #include <math.h>
@@ -7,8 +7,8 @@
 #include <string.h>
 #include <strings.h>
 
-/* code_rms: of the product of integer scale and code, both uniform over their range. E.g. Q4_K: sc, m in 0..63, q in 0..15;
- * with dmin = 7.5 d the variance of sc q - 7.5 m is E sc^2 E q^2 - 2 (7.5 E sc)^2 + 7.5^2 E m^2 = 255.6^2. */
+/* code_rms: of the product of integer scale and code, both uniform over their range. E.g. Q4_K: sc, m in 0..63, q in
+ * 0..15; with dmin = 7.5 d the variance of sc q - 7.5 m is E sc^2 E q^2 - 2 (7.5 E sc)^2 + 7.5^2 E m^2 = 255.6^2. */
 static const struct synth_type types[] = {
     { "F32",    0,  1,   4,   0,    0,      NO_MIN, 0 },
     { "F16",    1,  1,   2,   0,    0,      NO_MIN, 0 },
@@ -63,7 +63,8 @@ void synth_seed(struct synth_rng *r, uint64_t seed)
     }
 }
 
-/* xoshiro256+ (Blackman and Vigna, 2018): its upper bits are what floats take, its lower ones are good enough for quants. */
+/* xoshiro256+ (Blackman and Vigna, 2018): its upper bits are what floats take, its lower ones are good enough for
+ * quants. */
 static uint64_t next(struct synth_rng *r)
 {
     uint64_t result = r->s[0] + r->s[3], t = r->s[1] << 17;

@@ -63,7 +63,8 @@ static const struct synth_type *fitting(const struct synth_type *t, uint64_t n)
     return n % 32 == 0 ? synth_type_find(fallback) : synth_type_find("F16");
 }
 
-static struct tensor *add(struct model *m, const struct synth_type *type, uint64_t n0, uint64_t n1, uint64_t n2, const char *fmt, va_list args)
+static struct tensor *add(struct model *m, const struct synth_type *type, uint64_t n0, uint64_t n1, uint64_t n2,
+                          const char *fmt, va_list args)
 {
     if (m->n_tensors == m->cap) {
         m->cap = m->cap ? 2 * m->cap : 256;
@@ -79,7 +80,8 @@ static struct tensor *add(struct model *m, const struct synth_type *type, uint64
     return t;
 }
 
-static void matrix(struct model *m, const struct synth_type *type, int n_in, int n_out, int n_stack, const char *fmt, ...)
+static void matrix(struct model *m, const struct synth_type *type, int n_in, int n_out, int n_stack, const char *fmt,
+                   ...)
 {
     va_list args;
     va_start(args, fmt);
@@ -274,7 +276,8 @@ static void experts(struct model *m, int il)
 void synth_list_tensors(struct model *m)
 {
     const struct preset *p = &m->p;
-    const char *ffn_norm = p->family == GPTOSS || p->family == GLM4MOE || is_hybrid(p) ? "post_attention_norm" : "ffn_norm";
+    bool is_post = p->family == GPTOSS || p->family == GLM4MOE || is_hybrid(p);
+    const char *ffn_norm = is_post ? "post_attention_norm" : "ffn_norm";
     matrix(m, m->type, p->n_embd, p->n_vocab, 1, "token_embd.weight");
     m->tensors[0].rms = 1;
     for (int il = 0; il < p->n_layer; il++) {

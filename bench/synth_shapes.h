@@ -1,5 +1,5 @@
-/* Shapes of published models: the presets of pfmoe-synth, and the tensors that each is made of. One thread; whoever fills
- * a struct model frees its tensors. */
+/* Shapes of published models: the presets of pfmoe-synth, and the tensors that each is made of. One thread; whoever
+ * fills a struct model frees its tensors. */
 #ifndef SYNTH_SHAPES_H
 #define SYNTH_SHAPES_H
 
@@ -19,7 +19,8 @@ struct preset {
     float rope_base, eps;
     const char *type, *down_type, *expert_type, *output_type;   /* NULL: as type (down_type: as expert_type) */
     const char *about;
-    int n_dense, n_shared;                /* leading layers without experts; shared experts, side by side in one tensor */
+    int n_dense, n_shared;                /* leading layers without experts; shared experts, side by side in one
+                                             tensor */
 };
 
 struct tensor {
@@ -54,9 +55,9 @@ enum { MLA_ROPE = 64, MLA_NOPE = 128, MLA_LATENT = 512, MLA_V = 128 };
  * layers have and the others share. */
 enum { DSA_Q_LATENT = 128, DSA_HEADS = 4, DSA_KEY = 96, DSA_CHOSEN = 270, DSA_FULL_LAYERS = 2 };
 
-/* Of DeepSeek-V4: rotated part of a head, latent of queries, groups of heads and what each puts out, the indexers, the window;
- * leading layers whose experts a table picks; leading layers without keys of blocks. From there on these are of 4 and of 128
- * positions in turn. */
+/* Of DeepSeek-V4: rotated part of a head, latent of queries, groups of heads and what each puts out, the indexers, the
+ * window; leading layers whose experts a table picks; leading layers without keys of blocks. From there on these are of
+ * 4 and of 128 positions in turn. */
 struct synth_compressed {
     int n_rot, q_latent, n_group, group_out, index_heads, index_width, n_chosen, window, n_hash, n_plain;
 };

@@ -1,6 +1,7 @@
 /* The smallest whole program on libpfmoe: opens a model, asks it one thing, prints the answer as it comes.
  *
- *     cc embed.c $(pkg-config --cflags --libs --static pfmoe) -o embed && ./embed model.gguf "Tell me a fable about a fox."
+ *     cc embed.c $(pkg-config --cflags --libs --static pfmoe) -o embed
+ *     ./embed model.gguf "Tell me a fable about a fox."
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +32,8 @@ static int32_t *prompt_tokens(const pf_model *m, const char *question, size_t *n
     return NULL;
 }
 
-/* Prints until the model ends its reply or the context is full. A token may be part of a character; stdout joins them. */
+/* Prints until the model ends its reply or the context is full. A token may be part of a character; stdout joins
+ * them. */
 static int answer(pf_model *m, pf_session *s)
 {
     struct pf_sampler sampler;

@@ -398,6 +398,7 @@ struct pf_stats {
     uint64_t transfer_bytes, transfer_ns;
     uint64_t transfer_hidden_ns;     /* of transfer_ns: something was computed meanwhile */
     uint64_t stream_bytes;           /* of experts that passed through the GPU's memory for prompts */
+    uint64_t n_in_place, in_place_bytes;         /* experts that the GPU read from RAM as it multiplied */
     uint64_t n_fallbacks;            /* transfers that came too late or failed: the CPU took the expert */
     uint64_t gpu_busy_ns;            /* of step_ns: the GPU computed */
     uint64_t handoff_p50_ns, handoff_p95_ns;     /* from the router's picks on the GPU to the CPU and back,
@@ -415,13 +416,15 @@ void pf_stats_reset(pf_model *m);
  * model was opened with timeline_spans. Waits for a step that runs. From any thread. */
 pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx);
 
-/* What sharing experts between a GPU and the CPU has taught: how long it took to deal the missed experts of a layer out in one way
- * or another. It takes some tokens to learn that of a machine and a model, so a program may keep it for the next time. Changes no
- * bit of any result. */
-enum { PF_MAX_LEARNED_DEALS = 1024 };
+/* What sharing experts between a GPU and the CPU has taught: how long it took to deal the missed experts of a layer out
+ * in one way or another. It takes some tokens to learn that of a machine and a model, so a program may keep it for the
+ * next time. Changes no bit of any result. */
+enum { PF_MAX_LEARNED_DEALS = 2048 };
 struct pf_learned_deal {
     int      n_experts;              /* so many of them, */
-    int      n_whole, n_down;        /* so many copied to the GPU whole, and so many of which down alone; the others were the CPU's */
+    int      n_whole, n_down;        /* so many went to the GPU whole, and so many of which down alone; the CPU had the
+                                        others */
+    bool     in_place;               /* the whole ones were not copied: the GPU read them where they lie */
     uint32_t n_times;
     double   ns_per_byte;            /* of one expert */
 };
@@ -430,6 +433,11 @@ struct pf_learned {
     int      n_deals;
     struct pf_learned_deal deals[PF_MAX_LEARNED_DEALS];
 };
+/* Finds out on some made-up tokens, in a second or so (20 at most), if nothing is known yet and all experts that the
+ * plan has in memory are there (pf_model_preload); does nothing where nothing is shared. Resets the statistics. While
+ * no other thread uses m. */
+pf_status pf_model_measure(pf_model *m);
+
 /* All zero where nothing is shared. From any thread; waits for a step that runs. */
 void pf_learned_get(pf_model *m, struct pf_learned *out);
 /* Begins from there, in place of what was known; does nothing where nothing is shared. Numbers that make no sense are

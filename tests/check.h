@@ -1,4 +1,5 @@
-/* The few lines a C test needs: CHECK prints what failed and where, and the program goes on; main returns check_status(). */
+/* The few lines a C test needs: CHECK prints what failed and where, and the program goes on; main returns
+ * check_status(). */
 #ifndef TEST_CHECK_H
 #define TEST_CHECK_H
 

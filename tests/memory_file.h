@@ -1,5 +1,5 @@
-/* A file in memory, for saving sessions and loading them: { 0 } is an empty one; the test frees its data. A write beyond the
- * limit fails, unless that is 0. */
+/* A file in memory, for saving sessions and loading them: { 0 } is an empty one; the test frees its data. A write
+ * beyond the limit fails, unless that is 0. */
 #ifndef TEST_MEMORY_FILE_H
 #define TEST_MEMORY_FILE_H
 

@@ -1,6 +1,7 @@
 /* See learned.h. Numbers are whole ones: bytes a second, and nanoseconds for a million bytes of an expert.
  *
- *     {"of":"...","cpu_bytes_s":N,"pcie_bytes_s":N,"deals":[[experts, copied whole, downs copied, ns, times], ...]} */
+ *     {"of":"...","cpu_bytes_s":N,"pcie_bytes_s":N,
+ *      "deals":[[experts, whole, downs copied, whole ones in place, ns, times], ...]} */
 #include "learned.h"
 
 #include <inttypes.h>
@@ -19,8 +20,8 @@ void learned_print(const struct pf_learned *l, const char *key, struct buf *out)
     buf_printf(out, ",\n\"cpu_bytes_s\":%.0f,\"pcie_bytes_s\":%.0f,\n\"deals\":[", l->cpu_bytes_s, l->pcie_bytes_s);
     for (int i = 0; i < l->n_deals; i++) {
         const struct pf_learned_deal *d = &l->deals[i];
-        buf_printf(out, "%s\n[%d,%d,%d,%.0f,%" PRIu32 "]", i ? "," : "", d->n_experts, d->n_whole, d->n_down,
-                   d->ns_per_byte * NS_PER_MB, d->n_times);
+        buf_printf(out, "%s\n[%d,%d,%d,%d,%.0f,%" PRIu32 "]", i ? "," : "", d->n_experts, d->n_whole, d->n_down,
+                   d->in_place, d->ns_per_byte * NS_PER_MB, d->n_times);
     }
     buf_puts(out, "]}\n");
 }
@@ -34,17 +35,18 @@ static bool is_of(struct json v, const char *key)
     return same;
 }
 
-/* Five whole numbers that their fields can hold; what they mean is the library's to judge. */
+/* Six whole numbers that their fields can hold; what they mean is the library's to judge. */
 static bool parse_deal(struct json v, struct pf_learned_deal *out)
 {
-    int64_t x[5];
+    int64_t x[6];
     struct json item = { 0 };
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 6; i++) {
         item = json_next(v, item);
         if (!json_int(item, &x[i]) || x[i] < 0 || x[i] > INT32_MAX)
             return false;
     }
-    *out = (struct pf_learned_deal){ (int)x[0], (int)x[1], (int)x[2], (uint32_t)x[4], (double)x[3] / NS_PER_MB };
+    *out = (struct pf_learned_deal){ (int)x[0], (int)x[1], (int)x[2], x[3] != 0, (uint32_t)x[5],
+                                     (double)x[4] / NS_PER_MB };
     return !json_next(v, item).p;
 }
 

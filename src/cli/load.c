@@ -163,7 +163,9 @@ pf_model *load_model(const struct settings *s, bool vocab_only)
 void load_weights(pf_model *m)
 {
     int percent = -1;
-    if (term_err_is_tty() && pf_model_preload(m, NULL, 0, progress_bar, &percent) < 0)
+    if (!term_err_is_tty())
+        return;
+    if (pf_model_preload(m, NULL, 0, progress_bar, &percent) < 0 || pf_model_measure(m) < 0)
         die_failed(NULL);
 }
 

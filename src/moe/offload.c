@@ -26,20 +26,22 @@ struct pf_offload {
     struct pf_vcache   *cache;
     bool                force_cpu;
     void               *pinned;          /* the store's slots, for copies; NULL: not yet */
+    const char         *seen;            /* where the device sees them; NULL: nowhere */
     uint64_t            last_begin_ns, step_ns;      /* of decoding steps */
     uint64_t            gpu_since_ns;    /* up to when the timeline tells what the GPU did */
 
     /* the layer that is being served */
     const struct pf_offer  *offer;
     const struct pf_answer *answer;
-    struct afterwards {                  /* what is noted of it once the GPU has its answer */
-        int      il, n_picks;
-        int32_t *picks;                  /* [PF_SHARE_ROWS * n_used] */
-        int      n, n_late;              /* n 0: no deal to learn from */
+    bool                    is_dealt;    /* the device was told what it may begin with */
+    int                     served_il, n_served;
+    int32_t                *served;      /* [PF_SHARE_ROWS * n_used] picks of it, for when the GPU has its answer */
+    struct lesson {                      /* what its deal taught, and the one of the layer before, which is done */
+        int      il, n, n_late;          /* n 0: nothing */
         struct pf_deal deal;
         uint64_t expert_bytes;
-        double   ns;
-    } after;
+        double   ns, tail_ns;            /* by the host's clock; what the GPU did after that */
+    } lesson, earlier;
 
     /* prompts */
     char           *slots[MOST_SLOTS];
@@ -57,6 +59,9 @@ struct pf_offload {
     int             max_rows;
     size_t          host_bytes;
     uint64_t        stream_bytes;        /* that went through the slots */
+    uint64_t        n_in_place, in_place_bytes;
+    bool            measures;            /* deals are tried out; the cache takes no notice of picks */
+    uint64_t        n_looks;
     float          *x, *y, *weights;     /* [max_rows][..] of the host, for transfers */
     int32_t        *picks;
 };
@@ -82,18 +87,31 @@ static void note_copies(struct pf_offload *f, const char *what, int il, uint64_t
 
 /* ---- A step of a few rows: who does what ------------------------------------------------------------------------- */
 
+/* The device reads an expert once for each of its picks, where it lies for good. */
+static bool may_place(const struct pf_offload *f)
+{
+    return f->offer->in_place && f->seen && !f->force_cpu && f->offer->e->rows == 1 && pf_residency_keeps_all(f->m);
+}
+
 static struct pf_deal deal_out(struct pf_offload *f, int n, const uint64_t bytes[3])
 {
     struct pf_solver_rules rules = { .post_fetch = f->post.opts.enable && !f->force_cpu, .whole = !f->force_cpu,
+                                     .in_place = !f->is_dealt, .measures = f->measures,
                                      .max_transfers = f->post.opts.max_transfers, .cpu_limit = f->post.opts.cpu_limit };
-    return pf_solver_deal(&f->solver, &rules, n, bytes[0] + bytes[1], bytes[2]);
+    if (!f->measures)
+        return pf_solver_deal(&f->solver, &rules, n, bytes[0] + bytes[1], bytes[2]);
+    bool known;
+    struct pf_deal deal = pf_solver_look(&f->solver, &rules, n, bytes[0] + bytes[1], bytes[2], &known);
+    f->n_looks += !known;
+    return deal;
 }
 
 struct batch {                           /* experts in RAM, and what becomes of each */
     struct pf_offload  *f;
     const int          *experts;
     int                 n;
-    struct pf_transfer *transfer[BATCH]; /* NULL: whole on the CPU */
+    int                 n_placed;        /* so many first ones are read in place */
+    struct pf_transfer *transfer[BATCH]; /* of the others; NULL: whole on the CPU */
     uint64_t            bytes[3];
     struct pf_deal      deal;
     bool                as_dealt;        /* no transfer was refused */
@@ -105,12 +123,35 @@ static double cpu_ns(const struct pf_offload *f, uint64_t bytes)
     return f->solver.prices.cpu_bytes_s > 0 ? (double)bytes / f->solver.prices.cpu_bytes_s * 1e9 : 1e6;
 }
 
+/* Where the device sees what lies in the store's slots. */
+static const void *seen_at(const struct pf_offload *f, const uint8_t *p)
+{
+    return f->seen + (p - (const uint8_t *)f->pinned);
+}
+
+static void set_picks(struct pf_offload *f, int expert, struct pf_handed h)
+{
+    const struct pf_experts_op *e = f->offer->e;
+    for (int p = 0; p < e->rows * e->n_used; p++)
+        if (e->picks[p] == expert)
+            f->answer->pick[p] = h;
+}
+
+/* The device may begin with what it has itself. */
+static void say_dealt(struct pf_offload *f)
+{
+    if (!f->is_dealt)
+        f->m->backend->ops->share->dealt(f->m->backend, f->offer->il);
+    f->is_dealt = true;
+}
+
 static void plan_transfers(struct pf_offload *f, struct batch *b)
 {
     struct pf_deal deal = b->deal = deal_out(f, b->n, b->bytes);
     struct pf_expert_weight w[3];
     struct pf_experts_op op = *f->offer->e;
     pf_residency_tables(f->m, &op, w);
+    b->n_placed = deal.in_place ? deal.n_whole : 0;
     for (int i = 0; i < b->n; i++) {
         struct pf_expert_parts parts;
         b->transfer[i] = NULL;
@@ -120,9 +161,17 @@ static void plan_transfers(struct pf_offload *f, struct batch *b)
             parts.at[p] = w[p].data[b->experts[i]];
             parts.bytes[p] = b->bytes[p];
         }
+        if (i < b->n_placed) {
+            const void *at[3] = { seen_at(f, parts.at[0]), seen_at(f, parts.at[1]), seen_at(f, parts.at[2]) };
+            set_picks(f, b->experts[i], (struct pf_handed){ PF_BY_PLACE, at[0], at[1], at[2] });
+            continue;
+        }
         b->transfer[i] = pf_postfetch_plan(&f->post, b->experts[i], i < deal.n_whole, &parts);
         b->as_dealt &= b->transfer[i] != NULL;
     }
+    say_dealt(f);
+    f->n_in_place += (uint64_t)b->n_placed;
+    f->in_place_bytes += (uint64_t)b->n_placed * (b->bytes[0] + b->bytes[1] + b->bytes[2]);
 }
 
 /* While the CPU's threads have begun. */
@@ -139,7 +188,7 @@ static pf_status compute_meanwhile(struct pf_offload *f, struct batch *b)
 {
     pf_backend *cpu = f->m->cpu;
     int gate_up[BATCH], down[BATCH], n_gate_up = 0, n_down = 0;
-    for (int i = 0; i < b->n; i++) {
+    for (int i = b->n_placed; i < b->n; i++) {
         if (!b->transfer[i] || !b->transfer[i]->whole)
             gate_up[n_gate_up++] = b->experts[i];
         if (!b->transfer[i])
@@ -149,7 +198,7 @@ static pf_status compute_meanwhile(struct pf_offload *f, struct batch *b)
     PF_TRY(cpu->ops->experts_halves(cpu, &(struct pf_halves){ gate_up, down, n_gate_up, n_down, start_transfers, b }));
     double ns = (double)(pf_now_ns() - begin);
     double bytes = n_gate_up * (double)(b->bytes[0] + b->bytes[1]) + n_down * (double)b->bytes[2];
-    bool alone = true;
+    bool alone = b->n_placed == 0;
     for (int i = 0; i < b->n; i++)
         alone &= !b->transfer[i];
     if (bytes > 0 && (alone || f->solver.prices.cpu_bytes_s <= 0))
@@ -196,9 +245,9 @@ static struct pf_handed answer_of(const struct batch *b, int i)
 static double tail_ns(const struct batch *b)
 {
     const double LAUNCH_NS = 4000, BYTES_S = 1e12;
-    double bytes = b->deal.n_whole * (double)(b->bytes[0] + b->bytes[1] + b->bytes[2]) +
-        b->deal.n_down * (double)b->bytes[2];
-    return (b->deal.n_whole > 0 ? 2 : b->deal.n_down > 0) * LAUNCH_NS + bytes / BYTES_S * 1e9;
+    int n_copied = b->deal.n_whole - b->n_placed;
+    double bytes = n_copied * (double)(b->bytes[0] + b->bytes[1] + b->bytes[2]) + b->deal.n_down * (double)b->bytes[2];
+    return (n_copied > 0 ? 2 : b->deal.n_down > 0) * LAUNCH_NS + bytes / BYTES_S * 1e9;
 }
 
 static int count_late(const struct batch *b)
@@ -209,36 +258,32 @@ static int count_late(const struct batch *b)
     return n;
 }
 
-static void learn(struct pf_offload *f)
+/* Of what was read in place only the device's clock knows. */
+static void learn(struct pf_offload *f, struct lesson *l)
 {
-    struct afterwards *a = &f->after;
-    if (a->n > 0)
-        pf_solver_learn(&f->solver, a->n, a->deal, a->expert_bytes, a->ns, a->n_late);
-    a->n = 0;
+    double ns = l->ns;
+    if (l->n > 0 && l->deal.in_place)
+        ns = (double)f->m->backend->ops->share->took_ns(f->m->backend, l->il);
+    if (l->n > 0 && ns > 0)
+        pf_solver_learn(&f->solver, l->n, l->deal, l->expert_bytes, ns + l->tail_ns, l->n_late);
+    l->n = 0;
 }
 
 static pf_status serve_batch(void *ctx, const int *experts, int n)
 {
     struct pf_offload *f = ctx;
-    const struct pf_experts_op *e = f->offer->e;
     struct batch b = { .f = f, .experts = experts, .n = n, .as_dealt = true };
     uint64_t begin = pf_now_ns();
     pf_expert_bytes(f->m, f->offer->il, b.bytes);
     plan_transfers(f, &b);
     PF_TRY(compute_meanwhile(f, &b));
     PF_TRY(settle(f, &b));
-    learn(f);                                /* of a batch before */
-    if (b.as_dealt) {
-        f->after.n = n;
-        f->after.deal = b.deal;
-        f->after.expert_bytes = b.bytes[0] + b.bytes[1] + b.bytes[2];
-        f->after.ns = (double)(pf_now_ns() - begin) + tail_ns(&b);
-        f->after.n_late = count_late(&b);
-    }
-    for (int i = 0; i < n; i++)
-        for (int p = 0; p < e->rows * e->n_used; p++)
-            if (e->picks[p] == experts[i])
-                f->answer->pick[p] = answer_of(&b, i);
+    learn(f, &f->lesson);                    /* of a batch before, if the drive made several of them */
+    if (b.as_dealt)
+        f->lesson = (struct lesson){ f->offer->il, n, count_late(&b), b.deal, b.bytes[0] + b.bytes[1] + b.bytes[2],
+                                     (double)(pf_now_ns() - begin), tail_ns(&b) };
+    for (int i = b.n_placed; i < n; i++)
+        set_picks(f, experts[i], answer_of(&b, i));
     return PF_OK;
 }
 
@@ -249,18 +294,21 @@ static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer,
     struct pf_expert_weight w[3];
     struct pf_experts_op op = *e;
     int n_missed = 0;
-    f->after.il = offer->il;
-    f->after.n_picks = e->rows * e->n_used;
-    f->after.n = 0;
+    f->offer = offer;
+    f->answer = answer;
+    f->is_dealt = false;
+    f->served_il = offer->il;
+    f->n_served = e->rows * e->n_used;
+    f->lesson.n = 0;
     for (int p = 0; p < e->rows * e->n_used; p++) {
-        f->after.picks[p] = e->picks[p];
+        f->served[p] = e->picks[p];
         answer->pick[p].by = held[e->picks[p]] ? PF_BY_DEVICE : PF_BY_HOST;
         n_missed += !held[e->picks[p]];
     }
+    if (n_missed == 0 || !may_place(f))
+        say_dealt(f);
     if (n_missed == 0)
         return PF_OK;
-    f->offer = offer;
-    f->answer = answer;
     pf_postfetch_begin(&f->post, offer->il);
     pf_residency_tables(f->m, &op, w);
     op.pick_act = answer->act;               /* the threads put numbers where the device reads them */
@@ -285,10 +333,10 @@ static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_
 static void served(void *ctx)
 {
     struct pf_offload *f = ctx;
-    struct afterwards *a = &f->after;
-    for (int p = 0; p < a->n_picks; p++)
-        pf_vcache_use(f->cache, a->il, a->picks[p]);
-    learn(f);
+    for (int p = 0; p < f->n_served && !f->measures; p++)
+        pf_vcache_use(f->cache, f->served_il, f->served[p]);
+    learn(f, &f->earlier);
+    f->earlier = f->lesson;
     pf_postfetch_account(&f->post);
 }
 
@@ -508,7 +556,7 @@ static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_
     op.up = &up;
     op.down = &down;
     shown.picks = f->picks;
-    struct pf_offer offer = { il, &shown };
+    struct pf_offer offer = { il, &shown, false };
     f->offer = &offer;
     PF_TRY(device->ops->experts_begin(device, &op));
     memcpy(f->skip, held, (size_t)e->n_expert * sizeof *held);
@@ -648,12 +696,12 @@ static pf_status open_memory(struct pf_offload *f)
 static pf_status open_tables(struct pf_offload *f)
 {
     size_t n = (size_t)f->m->n_expert;
-    f->after.picks = pf_alloc_array(PF_MEM_MODEL, (size_t)PF_SHARE_ROWS * (size_t)f->m->n_used, sizeof *f->after.picks);
+    f->served = pf_alloc_array(PF_MEM_MODEL, (size_t)PF_SHARE_ROWS * (size_t)f->m->n_used, sizeof *f->served);
     f->held = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->held);
     f->skip = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->skip);
     for (int i = 0; i < 3; i++) {
         f->on_device[i] = pf_alloc_array(PF_MEM_MODEL, n, sizeof *f->on_device[i]);
-        if (!f->on_device[i] || !f->after.picks || !f->held || !f->skip)
+        if (!f->on_device[i] || !f->served || !f->held || !f->skip)
             PF_FAIL(PF_ENOMEM, "no memory for tables of %zu experts", n);
     }
     return pf_vcache_open(&f->cache, f->m);
@@ -674,7 +722,7 @@ static pf_status open_parts(struct pf_offload *f, const struct pf_model_opts *o,
     PF_TRY(open_memory(f));
     size_t bytes;
     f->pinned = pf_residency_arena(m, &bytes);
-    share->pin(m->backend, f->pinned, bytes);
+    f->seen = share->pin(m->backend, f->pinned, bytes);
     m->cpu->ops->alert(m->cpu, true);
     return PF_OK;
 }
@@ -717,7 +765,7 @@ void pf_offload_close(struct pf_model *m)
     ops->buf_free(m->backend, f->x, f->host_bytes, true);
     for (int i = 0; i < 3; i++)
         pf_free(f->on_device[i]);
-    pf_free(f->after.picks);
+    pf_free(f->served);
     pf_free(f->held);
     pf_free(f->skip);
     pf_free(f);
@@ -764,6 +812,22 @@ pf_status pf_offload_preload(struct pf_model *m)
 
 /* ---- What was learned -------------------------------------------------------------------------------------------- */
 
+uint64_t pf_offload_measure(struct pf_model *m, bool on)
+{
+    struct pf_offload *f = m->offload;
+    uint64_t n = f ? f->n_looks : 0;
+    if (f) {
+        f->measures = on;
+        f->n_looks = 0;
+    }
+    return n;
+}
+
+bool pf_offload_has_learned(const struct pf_model *m)
+{
+    return m->offload && m->offload->solver.prices.cpu_bytes_s > 0;
+}
+
 void pf_offload_tell(const struct pf_model *m, struct pf_learned *out)
 {
     *out = (struct pf_learned){ 0 };
@@ -794,6 +858,8 @@ void pf_offload_stats(const struct pf_model *m, struct pf_stats *out)
     out->transfer_bytes = f->post.transfer_bytes;
     out->transfer_ns = f->post.transfer_ns;
     out->transfer_hidden_ns = f->post.hidden_ns;
+    out->n_in_place = f->n_in_place;
+    out->in_place_bytes = f->in_place_bytes;
     out->n_fallbacks = f->post.n_fallbacks;
     out->stream_bytes = f->stream_bytes;
     struct pf_handoff_stats h;
@@ -808,7 +874,7 @@ void pf_offload_stats_reset(struct pf_model *m)
     struct pf_offload *f = m->offload;
     if (!f)
         return;
-    f->stream_bytes = 0;
+    f->stream_bytes = f->n_in_place = f->in_place_bytes = 0;
     f->post.n_transfers = f->post.transfer_bytes = f->post.transfer_ns = f->post.hidden_ns = f->post.n_fallbacks = 0;
     pf_vcache_stats_reset(f->cache);
     m->backend->ops->share->handoffs_reset(m->backend);

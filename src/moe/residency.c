@@ -645,6 +645,11 @@ void pf_residency_drop(struct pf_model *m, int il, int expert)
     pf_store_unpin(m->residency->store, &slab, 1);
 }
 
+bool pf_residency_keeps_all(const struct pf_model *m)
+{
+    return m->residency->keeps_all;
+}
+
 bool pf_residency_is_short(const struct pf_model *m)
 {
     return m->residency->n_planned < m->residency->n_slabs;

@@ -65,6 +65,9 @@ void      pf_residency_tables(const struct pf_model *m, struct pf_experts_op *op
 bool      pf_residency_take(struct pf_model *m, int il, int expert, const uint8_t *parts[3]);
 void      pf_residency_drop(struct pf_model *m, int il, int expert);
 
+/* Whether what was in memory once stays there, where it is. */
+bool      pf_residency_keeps_all(const struct pf_model *m);
+
 /* Whether there are slabs that have no place in memory. */
 bool      pf_residency_is_short(const struct pf_model *m);
 

@@ -1,15 +1,15 @@
 /* A session: one mutable timeline of tokens, its keys and values, and the work buffers of a step.
  *
  *     tokens [0 .. pos)            the timeline; at or past pos is garbage
- *     computed <= pos              what keys, values and state hold; below pos only after going back to a checkpoint, or when
- *                                  they were lost with their device
+ *     computed <= pos              what keys, values and state hold; below pos only after going back to a checkpoint,
+ *                                  or when they were lost with their device
  *     kv[layer]                    chunks of 256 positions; whatever lies at or past computed is garbage
- *     held_from                    layers with a window hold the positions from here on (ring.c). A row at computed sees none
- *                                  before it: held_from is 0, or computed - window at most
+ *     held_from                    layers with a window hold the positions from here on (ring.c). A row at computed
+ *                                  sees none before it: held_from is 0, or computed - window at most
  *     block_kv[layer]              keys of blocks; garbage from the first block on that is not full at computed
  *     state of a unit              of its layers after position computed - 1; at computed 0 it is not looked at
- *     units                        who computes which layers, and the memory of each. One: the model's backend computes all
- *                                  of them. Two: it computes the first ones, and the CPU the others (split.h)
+ *     units                        who computes which layers, and the memory of each. One: the model's backend computes
+ *                                  all of them. Two: it computes the first ones, and the CPU the others (split.h)
  *     buffers of a unit            activations of one batch of at most n_batch rows
  *
  * A step writes keys and values past computed and the second copy of the state, and commits by moving computed and
@@ -25,7 +25,8 @@ struct pf_kv_layer {
     size_t            k_bytes, v_bytes;      /* of the buffers */
 };
 
-/* What compressed attention wants to know of positions: rotary tables as cs, and of the blocks that a batch's rows may touch. */
+/* What compressed attention wants to know of positions: rotary tables as cs, and of the blocks that a batch's rows may
+ * touch. */
 struct pf_block_inputs {
     float   *back;                           /* cs for turning back, */
     float   *far, *far_back;                 /* both for layers with keys of blocks, */
@@ -45,10 +46,12 @@ struct pf_buffers {
     float *attn;             /* what heads put out {n_head * hd_v}, {V} */
     float *packed;           /* projections that have to be dealt out: {2 * n_head * hd}; q, k, v and, if packed, z of
                                 a delta net {2 K + 2 V}; latent attention's queries and then values by head */
-    float *gate_out;         /* gate of attn, z of a delta net if not packed: as attn; latent attention's {n_latent + n_rope} */
-    float *q_latent;         /* {n_q_latent} of latent and of compressed attention; the latter's u, gate and new keys of blocks
-                                are in packed, gate_out and v */
-    float *index_q, *index_k, *index_w;      /* of an indexer {index.n_head * index.width}, {index.width}, {index.n_head} */
+    float *gate_out;         /* gate of attn, z of a delta net if not packed: as attn; latent attention's
+                                {n_latent + n_rope} */
+    float *q_latent;         /* {n_q_latent} of latent and of compressed attention; the latter's u, gate and new keys of
+                                blocks are in packed, gate_out and v */
+    float *index_q, *index_k;        /* of an indexer {index.n_head * index.width}, {index.width}, */
+    float *index_w;          /* {index.n_head} */
     int32_t *chosen;         /* the keys of its choice {max_chosen} */
     float *mixed, *ba;       /* of a delta net: q, k, v after its convolution {2 K + V}, beta and alpha {2 n_v_head} */
     float *gate, *up;        /* dense or shared FFN {n_ff} */
@@ -123,7 +126,8 @@ struct pf_session {
     int                   window;            /* the widest of the layers; 0: there is none */
     int64_t               ring_positions;    /* of layers with a window; 0: they hold the whole context */
     int32_t              *tokens;            /* [n_ctx] */
-    struct pf_unit        units[2];          /* of the model's backend, or of one that was lost; of the CPU if that takes part */
+    struct pf_unit        units[2];          /* of the model's backend, or of one that was lost; of the CPU if that
+                                                takes part */
     struct pf_unit       *unit;              /* the one at work in a step */
     struct pf_kv_layer   *kv;                /* [n_layer] each in the memory of its unit */
     struct pf_kv_layer   *block_kv;          /* [n_layer] keys of blocks */
@@ -133,13 +137,15 @@ struct pf_session {
     uint64_t              n_kept;            /* checkpoints ever made */
     struct pf_backend_sizes sizes;           /* of its batches */
     void                 *inputs;            /* the host's copy of buf.inputs */
-    float                *handed;            /* [n_batch][n_embd] buf.x of the second unit: what the first can copy from and to */
+    float                *handed;            /* [n_batch][n_embd] buf.x of the second unit: what the first can copy from
+                                                and to */
     float                *logits;            /* [n_vocab] of the last position, readable */
     float                *all_logits;        /* [n_all][n_vocab] of an eval with PF_LOGITS_ALL, else NULL */
     size_t                n_all;
     bool                  has_logits;        /* logits belongs to position pos - 1 */
     struct pf_candidate  *candidates;        /* [n_vocab] the sampler's scratch */
     int32_t              *seen;              /* [n_vocab] the sampler's counts, all zero between calls */
+    bool                  unwatched;         /* its steps are nobody's: see measure.c */
     atomic_bool           cancel;
 };
 
@@ -153,38 +159,42 @@ struct pf_batch {
 /* Cuts the inputs of a step of `rows` rows out of base. */
 struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base);
 
-/* Where those of the ordinal-th layer with experts are in a step of `rows` rows: the ones that are used, and the router's. */
+/* Where those of the ordinal-th layer with experts are in a step of `rows` rows: the ones that are used, and the
+ * router's. */
 struct pf_picks pf_picks_at(const struct pf_session *s, int ordinal, int rows);
 struct pf_picks pf_routed_at(const struct pf_session *s, int ordinal, int rows);
 
 /* forward.c: evaluates a batch. Reads and writes s->kv, and next and buf of the units; commits nothing. */
 pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch);
 
-/* What a session takes of the memory of backend b if that computes layers [first, end) of it: their keys and values, and the rest. */
-pf_status pf_session_part_bytes(const struct pf_model *m, const struct pf_session_opts *opts, const pf_backend *b, int first,
-                                int end, uint64_t *kv_bytes, uint64_t *work_bytes);
+/* What a session takes of the memory of backend b if that computes layers [first, end) of it: their keys and values,
+ * and the rest. */
+pf_status pf_session_part_bytes(const struct pf_model *m, const struct pf_session_opts *opts, const pf_backend *b,
+                                int first, int end, uint64_t *kv_bytes, uint64_t *work_bytes);
 
-/* Moves the session to the model's backend if that has changed; everything is to be computed again. With the step lock held. On
- * failure the session has no buffers, and the next call tries again. */
+/* Moves the session to the model's backend if that has changed; everything is to be computed again. With the step lock
+ * held. On failure the session has no buffers, and the next call tries again. */
 pf_status pf_session_follow(struct pf_session *s);
 
-/* state.c */
-size_t pf_state_bytes(const struct pf_model *m, int first, int end);     /* of one copy for those layers; 0: no recurrent state */
-size_t pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);     /* of a checkpoint */
+/* state.c. Bytes of one copy for those layers, 0 without recurrent state; bytes of a checkpoint. */
+size_t pf_state_bytes(const struct pf_model *m, int first, int end);
+size_t pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);
 int    pf_n_checkpoints(size_t bytes);                       /* how many of so many bytes a session has */
-float *pf_state_before(const struct pf_session *s, int il);  /* a layer's, of the unit at work; NULL: nothing came before */
+/* A layer's, of the unit at work; NULL: nothing came before. */
+float *pf_state_before(const struct pf_session *s, int il);
 float *pf_state_after(const struct pf_session *s, int il);
 void pf_state_commit(struct pf_session *s, int rows);        /* of a step that succeeded */
-void pf_state_keep(struct pf_session *s, int64_t pos);       /* makes a checkpoint of the first pos positions, if they are at hand */
+void pf_state_keep(struct pf_session *s, int64_t pos);       /* a checkpoint of the first pos, if they are at hand */
 void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos */
 
 /* ring.c; o with every default resolved */
 int     pf_widest_window(const struct pf_model *m);          /* 0: no layer has one */
 int64_t pf_ring_positions(const struct pf_model *m, const struct pf_session_opts *o);        /* 0: no ring */
-int     pf_ring_chunks(const struct pf_model *m, int il, const struct pf_session_opts *o);   /* of the layer, ring or not */
-size_t  pf_ring_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);   /* of a checkpoint */
+int     pf_ring_chunks(const struct pf_model *m, int il, const struct pf_session_opts *o);   /* ring or not */
+/* Of a checkpoint. */
+size_t  pf_ring_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);
 bool    pf_ring_holds(const struct pf_session *s, int64_t pos);      /* what a row at pos sees */
-void    pf_ring_advance(struct pf_session *s, int rows);             /* before a step of so many rows, whatever comes of it */
+void    pf_ring_advance(struct pf_session *s, int rows);             /* before a step of so many rows, come what may */
 /* The windows of the unit's layers in front of pos, to `kept` or from there. */
 void    pf_ring_copy(const struct pf_session *s, const struct pf_unit *u, int64_t pos, void *kept, bool keep);
 

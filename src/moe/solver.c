@@ -1,11 +1,11 @@
 /* See solver.h. */
 #include "moe/solver.h"
 
-enum { EXPLORE_EVERY = 24, CPU_FIRST = 4 };          /* deals between two trials; how often the CPU alone is tried at first */
+enum { EXPLORE_EVERY = 24, CPU_FIRST = 4 };          /* deals between two trials; trials of the CPU alone at first */
 static const double HOPE = 0.95;         /* what was never tried is believed to be a little better than T says */
 static const double WORTH = 0.99;        /* a deal with transfers must beat the CPU alone by more than this */
-static const double FEW_LATE = 0.05, LATE_COSTS = 0.25;      /* copies that come too late, beyond a few, are held to cost so much */
-static const double TOO_SLOW = 1.4;      /* neighbours that took so much longer than the best are tried again more rarely */
+static const double FEW_LATE = 0.05, LATE_COSTS = 0.25;      /* what copies that come too late, beyond a few, cost */
+static const double TOO_SLOW = 1.4;      /* what takes so much longer than the best is tried more rarely, or not */
 
 void pf_price_learn(double *price, double bytes, double ns)
 {
@@ -14,47 +14,61 @@ void pf_price_learn(double *price, double bytes, double ns)
     *price = *price > 0 ? *price + (seen - *price) * WEIGHT : seen;
 }
 
-double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, uint64_t gate_up_bytes, uint64_t down_bytes)
+double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, uint64_t gate_up_bytes,
+                        uint64_t down_bytes)
 {
     double gate_up = (double)gate_up_bytes, down = (double)down_bytes;
     int w = deal.n_whole, d = deal.n_down;
     if (p->cpu_bytes_s <= 0 || p->pcie_bytes_s <= 0)
         return 0;
-    double cpu = ((n - w) * gate_up + (n - w - d) * down) / p->cpu_bytes_s, pcie = (w * (gate_up + down) + d * down) / p->pcie_bytes_s;
+    double cpu = ((n - w) * gate_up + (n - w - d) * down) / p->cpu_bytes_s;
+    double pcie = (w * (gate_up + down) + d * down) / p->pcie_bytes_s;
     return (cpu > pcie ? cpu : pcie) * 1e9;
 }
 
 /* Whether the rules allow the deal. */
 static bool allowed(const struct pf_solver_rules *r, int n, struct pf_deal d)
 {
-    if (d.n_whole < 0 || d.n_down < 0 || d.n_whole + d.n_down > n || d.n_whole + d.n_down > r->max_transfers)
+    int n_copies = d.n_down + (d.in_place ? 0 : d.n_whole);
+    if (d.n_whole < d.in_place || d.n_down < 0 || d.n_whole + d.n_down > n || n_copies > r->max_transfers)
         return false;
-    if ((d.n_whole > 0 && !r->whole) || (d.n_down > 0 && !r->post_fetch))
+    if ((d.n_whole > 0 && !(d.in_place ? r->in_place : r->whole)) || (d.n_down > 0 && !r->post_fetch))
         return false;
-    if (r->cpu_limit < 0 || !r->whole)
+    if (r->cpu_limit < 0 || !(r->whole || r->in_place))
         return true;
     int whole = n > r->cpu_limit ? n - r->cpu_limit : 0;
-    return d.n_whole == (whole < r->max_transfers ? whole : r->max_transfers);
+    return d.n_whole == (d.in_place || whole < r->max_transfers ? whole : r->max_transfers);
+}
+
+static struct pf_solver_seen *seen_of(struct pf_solver *s, int n, struct pf_deal d)
+{
+    return &s->seen[n][d.in_place][d.n_whole][d.n_down];
+}
+
+/* Whether it may be made. What reading in place brings no formula knows, so it is done where it was measured. */
+static bool is_option(struct pf_solver *s, const struct pf_solver_rules *rules, int n, struct pf_deal d)
+{
+    return allowed(rules, n, d) && (!d.in_place || rules->measures || seen_of(s, n, d)->n > 0);
 }
 
 /* What the deal takes, a byte of an expert: seen, or believed. */
-static double cost_of(const struct pf_solver *s, int n, struct pf_deal d, uint64_t gate_up_bytes, uint64_t down_bytes)
+static double cost_of(struct pf_solver *s, int n, struct pf_deal d, uint64_t gate_up_bytes, uint64_t down_bytes)
 {
-    const struct pf_solver_seen *seen = &s->seen[n][d.n_whole][d.n_down];
+    const struct pf_solver_seen *seen = seen_of(s, n, d);
     if (seen->n > 0)
         return seen->ns * (1 + (seen->late > FEW_LATE ? LATE_COSTS * (seen->late - FEW_LATE) : 0));
     return HOPE * pf_solver_expect(&s->prices, n, d, gate_up_bytes, down_bytes) / (double)(gate_up_bytes + down_bytes);
 }
 
-static struct pf_deal best_deal(const struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
+static struct pf_deal best_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                                 uint64_t down_bytes, double *cost)
 {
-    struct pf_deal best = { 0, 0 };
+    struct pf_deal best = { 0, 0, false };
     *cost = -1;
     for (int w = 0; w <= n; w++)
-        for (int d = 0; d <= n - w; d++) {
-            struct pf_deal deal = { w, d };
-            if (!allowed(rules, n, deal))
+        for (int k = 0; k < 2 * (n - w + 1); k++) {
+            struct pf_deal deal = { w, k / 2, k % 2 };
+            if (!is_option(s, rules, n, deal))
                 continue;
             double c = cost_of(s, n, deal, gate_up_bytes, down_bytes);
             if (*cost < 0 || c < *cost * (best.n_whole + best.n_down == 0 ? WORTH : 1)) {
@@ -65,12 +79,20 @@ static struct pf_deal best_deal(const struct pf_solver *s, const struct pf_solve
     return best;
 }
 
-/* A deal that differs from the best in one expert: each in its turn. */
+/* A deal that differs from the best in one expert, or in how whole ones go: each in its turn. */
 static struct pf_deal neighbour(uint64_t turn, struct pf_deal d)
 {
-    static const struct pf_deal steps[] = { { 0, 1 }, { 0, -1 }, { 1, 0 }, { -1, 0 }, { 1, -1 }, { -1, 1 } };
-    const struct pf_deal *step = &steps[turn % (sizeof steps / sizeof *steps)];
-    return (struct pf_deal){ d.n_whole + step->n_whole, d.n_down + step->n_down };
+    static const struct step { int whole, down; bool in_place; } steps[] = {
+        { 0, 1, false }, { 0, -1, false }, { 1, 0, false },  { 1, 0, true },
+        { -1, 0, false }, { 1, -1, false }, { 1, -1, true }, { -1, 1, false },
+    };
+    enum { N_STEPS = sizeof steps / sizeof *steps };
+    if (turn % (N_STEPS + 1) == N_STEPS)
+        return (struct pf_deal){ d.n_whole, d.n_down, !d.in_place };
+    const struct step *step = &steps[turn % (N_STEPS + 1)];
+    int n_whole = d.n_whole + step->whole;
+    bool in_place = d.n_whole > 0 ? d.in_place : step->in_place;
+    return (struct pf_deal){ n_whole, d.n_down + step->down, n_whole > 0 && in_place };
 }
 
 struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
@@ -79,21 +101,46 @@ struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules 
     double cost;
     n = n < PF_SOLVER_MOST ? n : PF_SOLVER_MOST;
     if (s->prices.cpu_bytes_s > 0 && s->prices.pcie_bytes_s <= 0) {
-        struct pf_deal one = { 0, 1 }, whole = { 1, 0 };
+        struct pf_deal one = { 0, 1, false }, whole = { 1, 0, false };
         if (allowed(rules, n, one) || allowed(rules, n, whole))
             return allowed(rules, n, one) ? one : whole;
     }
-    struct pf_deal none = { 0, 0 }, best = best_deal(s, rules, n, gate_up_bytes, down_bytes, &cost);
+    struct pf_deal none = { 0, 0, false }, best = best_deal(s, rules, n, gate_up_bytes, down_bytes, &cost);
     uint64_t turn = s->n_deals++ / EXPLORE_EVERY;
-    if (s->seen[n][0][0].n < CPU_FIRST && allowed(rules, n, none))
+    if (seen_of(s, n, none)->n < CPU_FIRST && allowed(rules, n, none))
         return none;
     if (s->n_deals % EXPLORE_EVERY)
         return best;
     /* In turn the CPU alone, by which all are judged, and a neighbour. */
     struct pf_deal other = turn % 2 ? none : neighbour(turn / 2, best);
-    if (!allowed(rules, n, other))
+    if (!is_option(s, rules, n, other))
         return best;
     return cost_of(s, n, other, gate_up_bytes, down_bytes) < TOO_SLOW * cost || turn % 16 < 2 ? other : best;
+}
+
+struct pf_deal pf_solver_look(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
+                              uint64_t down_bytes, bool *known)
+{
+    enum { LOOKS = 4 };
+    double cost;
+    struct pf_deal none = { 0, 0, false };
+    *known = true;                           /* or nothing can be said yet */
+    n = n < PF_SOLVER_MOST ? n : PF_SOLVER_MOST;
+    if (s->prices.cpu_bytes_s <= 0 || s->prices.pcie_bytes_s <= 0 || seen_of(s, n, none)->n < CPU_FIRST)
+        return pf_solver_deal(s, rules, n, gate_up_bytes, down_bytes);
+    struct pf_deal best = best_deal(s, rules, n, gate_up_bytes, down_bytes, &cost), look = best;
+    uint32_t least = LOOKS;
+    for (int w = 0; w <= n; w++)
+        for (int k = 0; k < 2 * (n - w + 1); k++) {
+            struct pf_deal deal = { w, k / 2, k % 2 };
+            if (!is_option(s, rules, n, deal) || seen_of(s, n, deal)->n >= least ||
+                cost_of(s, n, deal, gate_up_bytes, down_bytes) > TOO_SLOW * cost)
+                continue;
+            look = deal;
+            least = seen_of(s, n, deal)->n;
+        }
+    *known = least == LOOKS;
+    return look;
 }
 
 void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns, int n_late)
@@ -101,27 +148,28 @@ void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t e
     const double LEAST_WEIGHT = 1.0 / 8, OUTLIER = 1.5;
     if (n > PF_SOLVER_MOST)
         return;
-    struct pf_solver_seen *seen = &s->seen[n][deal.n_whole][deal.n_down];
+    struct pf_solver_seen *seen = seen_of(s, n, deal);
     double weight = 1.0 / (double)++seen->n, took = ns / (double)expert_bytes;
     if (seen->n > 2 && took > OUTLIER * seen->ns)        /* somebody else had the processor */
         took = OUTLIER * seen->ns;
     weight = weight > LEAST_WEIGHT ? weight : LEAST_WEIGHT;
     seen->ns += (took - seen->ns) * weight;
-    if (deal.n_whole + deal.n_down > 0)
-        seen->late += ((double)n_late / (deal.n_whole + deal.n_down) - seen->late) * weight;
+    int n_copies = deal.n_down + (deal.in_place ? 0 : deal.n_whole);
+    if (n_copies > 0)
+        seen->late += ((double)n_late / n_copies - seen->late) * weight;
 }
 
-/* ---- What was learned earlier --------------------------------------------------------------------------------------------- */
+/* ---- What was learned earlier ------------------------------------------------------------------------------------ */
 
 void pf_solver_tell(const struct pf_solver *s, struct pf_learned *out)
 {
     *out = (struct pf_learned){ .cpu_bytes_s = s->prices.cpu_bytes_s, .pcie_bytes_s = s->prices.pcie_bytes_s };
     for (int n = 1; n <= PF_SOLVER_MOST; n++)
         for (int w = 0; w <= n; w++)
-            for (int d = 0; d <= n - w; d++) {
-                const struct pf_solver_seen *seen = &s->seen[n][w][d];
+            for (int k = 0; k < 2 * (n - w + 1); k++) {
+                const struct pf_solver_seen *seen = &s->seen[n][k % 2][w][k / 2];
                 if (seen->n > 0 && out->n_deals < PF_MAX_LEARNED_DEALS)
-                    out->deals[out->n_deals++] = (struct pf_learned_deal){ n, w, d, seen->n, seen->ns };
+                    out->deals[out->n_deals++] = (struct pf_learned_deal){ n, w, k / 2, k % 2, seen->n, seen->ns };
             }
 }
 
@@ -138,8 +186,9 @@ static double sane_price(double bytes_s)
 
 static bool is_sane_deal(const struct pf_learned_deal *d)
 {
-    return d->n_experts >= 1 && d->n_experts <= PF_SOLVER_MOST && d->n_whole >= 0 && d->n_down >= 0 &&
-           d->n_whole <= d->n_experts && d->n_down <= d->n_experts - d->n_whole && d->n_times > 0 && is_between(d->ns_per_byte, 1e-6, 1e6);
+    return d->n_experts >= 1 && d->n_experts <= PF_SOLVER_MOST && d->n_whole >= d->in_place && d->n_down >= 0 &&
+           d->n_whole <= d->n_experts && d->n_down <= d->n_experts - d->n_whole && d->n_times > 0 &&
+           is_between(d->ns_per_byte, 1e-6, 1e6);
 }
 
 void pf_solver_recall(struct pf_solver *s, const struct pf_learned *l)
@@ -148,7 +197,7 @@ void pf_solver_recall(struct pf_solver *s, const struct pf_learned *l)
     for (int i = 0; i < l->n_deals && i < PF_MAX_LEARNED_DEALS; i++) {
         const struct pf_learned_deal *d = &l->deals[i];
         if (is_sane_deal(d))
-            s->seen[d->n_experts][d->n_whole][d->n_down] =
+            s->seen[d->n_experts][d->in_place][d->n_whole][d->n_down] =
                 (struct pf_solver_seen){ d->ns_per_byte, 0, d->n_times < CPU_FIRST ? d->n_times : CPU_FIRST };
     }
 }

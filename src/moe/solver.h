@@ -1,22 +1,24 @@
 /* Who computes the experts of a layer that lie in RAM: the CPU, the GPU after a copy, or both in turn.
  *
  *     whole on the CPU       nothing crosses                 CPU reads gate, up, down
- *     post-fetch             down crosses                    CPU reads gate, up meanwhile; the GPU does the down product
+ *     post-fetch             down crosses                    CPU reads gate, up meanwhile; the GPU multiplies by down
  *     whole by copy          gate, up, down cross            CPU does nothing
+ *     in place               the same, when they are read    CPU does nothing; the GPU's products read its memory
  *
- * With w experts by copy and d by post-fetch out of n, the time until the last of the three is done should be
+ * With w experts by copy or in place and d by post-fetch out of n, the time until the last is done should be
  *
  *     T(w, d) = max(c / B_cpu, p / B_pcie)
  *     c = (n - w) (gate + up) + (n - w - d) down       bytes the CPU reads
  *     p = w (gate + up + down) + d down                bytes that cross PCIe
  *
- * but CPU and PCIe draw on the same memory, and how they share it no formula knows. So T is only what is believed of a deal that
- * was never made; one that was is judged by what it took. Every deal that promises to be the best is tried, and from time to
- * time a neighbour of the best, since machines change their minds. All (w, d) are looked at: n is a few. Of two deals that take
- * about as long the one with fewer late copies is better: those have used memory and PCIe for nothing.
+ * but CPU and PCIe draw on the same memory, and how they share it no formula knows. So T is only what is believed of a
+ * deal that was never made; one that was is judged by what it took. Every deal that promises to be the best is tried,
+ * and from time to time a neighbour of the best, since machines change their minds. All deals are looked at: n is a
+ * few. Of two deals that take about as long the one with fewer late copies is better: those have used memory and PCIe
+ * for nothing.
  *
- * What was learned can be told, and a solver begun with it: then the first deals are those that were best, and few looks are
- * trusted so much that new ones could not correct them.
+ * What was learned can be told, and a solver begun with it: then the first deals are those that were best, and few
+ * looks are trusted so much that new ones could not correct them.
  *
  * Plain data; one thread at a time. What it does follows from its inputs alone. */
 #ifndef PF_SOLVER_H
@@ -35,13 +37,15 @@ struct pf_prices {
 };
 
 struct pf_solver_rules {
-    bool post_fetch, whole;              /* which moves are allowed */
+    bool post_fetch, whole, in_place;    /* which moves are allowed */
+    bool measures;                       /* deals in place that were never made may be tried */
     int  max_transfers;
     int  cpu_limit;                      /* experts whose gate and up the CPU takes; negative: as many as it pays */
 };
 
 struct pf_deal {
-    int n_whole, n_down;                 /* the others are the CPU's */
+    int  n_whole, n_down;                /* the others are the CPU's */
+    bool in_place;                       /* the whole ones are not copied */
 };
 
 /* What deals of n experts took, a byte of an expert, and what share of their copies came too late. */
@@ -52,7 +56,8 @@ struct pf_solver_seen {
 
 struct pf_solver {
     struct pf_prices      prices;
-    struct pf_solver_seen seen[PF_SOLVER_MOST + 1][PF_SOLVER_MOST + 1][PF_SOLVER_MOST + 1];     /* [n][w][d] */
+    /* [n][in place][w][d] */
+    struct pf_solver_seen seen[PF_SOLVER_MOST + 1][2][PF_SOLVER_MOST + 1][PF_SOLVER_MOST + 1];
     uint64_t              n_deals;
 };
 
@@ -60,11 +65,17 @@ struct pf_solver {
 void pf_price_learn(double *price, double bytes, double ns);
 
 /* What T says, ns; 0 if a price is unknown. */
-double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, uint64_t gate_up_bytes, uint64_t down_bytes);
+double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, uint64_t gate_up_bytes,
+                        uint64_t down_bytes);
 
 /* For n experts of these sizes. As long as a price is unknown, deals that teach it. */
 struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                               uint64_t down_bytes);
+
+/* While measuring: the least-tried of the deals that may be nearly the best, in place of the best. *known: all such
+ * were tried often enough, and this is the best. */
+struct pf_deal pf_solver_look(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
+                              uint64_t down_bytes, bool *known);
 
 /* The deal of n experts took so long, and n_late of its copies did not arrive in time. */
 void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns, int n_late);

@@ -79,9 +79,10 @@ static pf_status alloc_stages(struct pf_model *m, int rows)
     return PF_OK;
 }
 
-static bool is_on(const struct pf_watch *t)
+static bool is_watched(const struct pf_session *s)
 {
-    return t->opts.stages || t->opts.counts || t->writer;
+    const struct pf_watch *t = &s->m->watch;
+    return !s->unwatched && (t->opts.stages || t->opts.counts || t->writer);
 }
 
 bool pf_watch_inside(const struct pf_model *m)
@@ -93,7 +94,7 @@ pf_status pf_watch_begin(struct pf_session *s, int rows)
 {
     struct pf_model *m = s->m;
     struct pf_watch *t = &m->watch;
-    if (!is_on(t) || (rows <= t->max_rows && t->owner == m->backend))
+    if (!is_watched(s) || (rows <= t->max_rows && t->owner == m->backend))
         return PF_OK;
     free_buffers(m);
     pf_status st = alloc_picks(m, s->opts.n_batch);
@@ -336,7 +337,7 @@ pf_status pf_watch_download(struct pf_session *s, int rows)
     struct pf_model *m = s->m;
     struct pf_watch *t = &m->watch;
     size_t bytes = (size_t)m->n_moe * (size_t)rows * (size_t)m->n_used * sizeof *t->picks;
-    if (!is_on(t))
+    if (!is_watched(s))
         return PF_OK;
     struct pf_picks p = pf_picks_at(s, 0, rows);
     PF_TRY(m->backend->ops->download(m->backend, t->picks, p.picks, bytes));
@@ -363,7 +364,7 @@ pf_status pf_watch_done(struct pf_session *s, int rows)
 {
     struct pf_model *m = s->m;
     struct pf_watch *t = &m->watch;
-    if (!is_on(t))
+    if (!is_watched(s))
         return PF_OK;
     PF_TRY(record(t, m->n_moe, rows, m->n_used));
     for (int il = 0; il < m->n_layer; il++) {

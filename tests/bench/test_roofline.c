@@ -15,7 +15,8 @@ int main(void)
 {
     struct token_work gpt_oss = { .gpu_bytes = 1.29e9, .rest_bytes = 1269e6, .shared = true, .handoffs_ns = 24 * 8900 };
     struct token_work qwen3 = { .gpu_bytes = 0.89e9, .rest_bytes = 1175e6, .shared = true, .handoffs_ns = 48 * 8900 };
-    struct token_work all_held = gpt_oss, cut = { .gpu_bytes = 4.4e9, .rest_bytes = 13e9 }, cpu = { .rest_bytes = 1.3e9 };
+    struct token_work all_held = gpt_oss, cut = { .gpu_bytes = 4.4e9, .rest_bytes = 13e9 },
+                      cpu = { .rest_bytes = 1.3e9 };
     struct rates slow_bus = machine, unknown = machine;
     double t = roofline_tok_s(&machine, &gpt_oss);
     CHECK(t > 111 && t < 112, "gpt-oss-20b: %.2f tok/s", t);

@@ -1,5 +1,5 @@
-/* What sharing experts has taught, through its file: read back as it was; damaged, cut short, of another machine, in a place that
- * cannot be written or read: ignored. usage: test_learned FOLDER, which is made and filled. */
+/* What sharing experts has taught, through its file: read back as it was; damaged, cut short, of another machine, in a
+ * place that cannot be written or read: ignored. usage: test_learned FOLDER, which is made and filled. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,8 @@ static bool same(const struct pf_learned *a, const struct pf_learned *b)
     for (int i = 0; ok && i < a->n_deals; i++) {
         const struct pf_learned_deal *x = &a->deals[i], *y = &b->deals[i];
         double off = x->ns_per_byte - y->ns_per_byte;
-        ok = x->n_experts == y->n_experts && x->n_whole == y->n_whole && x->n_down == y->n_down && x->n_times == y->n_times &&
+        ok = x->n_experts == y->n_experts && x->n_whole == y->n_whole && x->n_down == y->n_down &&
+             x->in_place == y->in_place && x->n_times == y->n_times &&
              off < 1e-6 && off > -1e-6;
     }
     return ok;
@@ -29,10 +30,10 @@ static void test_text(void)
         "", "null", "[]", "{}", "{\"of\":\"k\"}", "{\"of\":\"k\",\"cpu_bytes_s\":1,\"pcie_bytes_s\":1}",
         "{\"of\":\"k\",\"cpu_bytes_s\":1,\"pcie_bytes_s\":1,\"deals\":{}}",
         "{\"of\":\"k\",\"cpu_bytes_s\":1,\"pcie_bytes_s\":\"x\",\"deals\":[]}",
-        "{\"of\":\"k\",\"cpu_bytes_s\":1,\"pcie_bytes_s\":1,\"deals\":[[1,2,3,4]]}",
-        "{\"of\":\"k\",\"cpu_bytes_s\":1,\"pcie_bytes_s\":1,\"deals\":[[1,2,3,4,5,6]]}",
-        "{\"of\":\"k\",\"cpu_bytes_s\":1,\"pcie_bytes_s\":1,\"deals\":[[1,2,3,-4,5]]}",
-        "{\"of\":\"k\",\"cpu_bytes_s\":1,\"pcie_bytes_s\":1,\"deals\":[[1,2,3,4,99999999999]]}",
+        "{\"of\":\"k\",\"cpu_bytes_s\":1,\"pcie_bytes_s\":1,\"deals\":[[1,2,3,4,5]]}",
+        "{\"of\":\"k\",\"cpu_bytes_s\":1,\"pcie_bytes_s\":1,\"deals\":[[1,2,3,0,4,5,6]]}",
+        "{\"of\":\"k\",\"cpu_bytes_s\":1,\"pcie_bytes_s\":1,\"deals\":[[1,2,3,0,-4,5]]}",
+        "{\"of\":\"k\",\"cpu_bytes_s\":1,\"pcie_bytes_s\":1,\"deals\":[[1,2,3,0,4,99999999999]]}",
         "{\"of\":\"other\",\"cpu_bytes_s\":1,\"pcie_bytes_s\":1,\"deals\":[]}",
     };
     struct buf text = { 0 };
@@ -79,7 +80,8 @@ int main(int argc, char **argv)
     full = (struct pf_learned){ .cpu_bytes_s = 131e9, .pcie_bytes_s = 55e9 };
     for (int n = 1; n <= 4; n++)
         for (int w = 0; w <= n; w++)
-            full.deals[full.n_deals++] = (struct pf_learned_deal){ n, w, n - w, (uint32_t)(7 * w + 1), 0.0123 * (n + w) };
+            full.deals[full.n_deals++] = (struct pf_learned_deal){ n, w, n - w, w % 2, (uint32_t)(7 * w + 1),
+                                                                   0.0123 * (n + w) };
     mkdir(argv[1], 0700);
     test_text();
     test_files(argv[1]);

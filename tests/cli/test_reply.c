@@ -2,7 +2,8 @@
  *
  *     test_reply MODEL        a model of pfmoe-synth: one token a byte, so that every mark comes in pieces
  *
- * Control tokens of harmony are not in that vocabulary; check_reply.py brings one that has them as a second argument. */
+ * Control tokens of harmony are not in that vocabulary; check_reply.py brings one that has them as a second
+ * argument. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -48,11 +49,13 @@ static bool feed(const char *prompt, const char *text, size_t len, const struct 
     return kept;
 }
 
-static void expect(const char *prompt, const char *text, const char *reasoning, const char *answer, const struct stop_list *stops)
+static void expect(const char *prompt, const char *text, const char *reasoning, const char *answer,
+                   const struct stop_list *stops)
 {
     bool ok = feed(prompt, text, strlen(text), stops);
     CHECK(ok && all_whole, "%s", text);
-    CHECK(strcmp(buf_text(&shown[PART_REASONING]), reasoning) == 0, "%s: \"%s\"", text, buf_text(&shown[PART_REASONING]));
+    CHECK(strcmp(buf_text(&shown[PART_REASONING]), reasoning) == 0, "%s: \"%s\"", text,
+          buf_text(&shown[PART_REASONING]));
     CHECK(strcmp(buf_text(&shown[PART_ANSWER]), answer) == 0, "%s: \"%s\"", text, buf_text(&shown[PART_ANSWER]));
 }
 
@@ -99,9 +102,12 @@ static void test_characters(void)
 static void test_harmony(void)
 {
     static const struct stop_list none;
-    expect("<|start|>assistant", "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes", "hm", "yes", &none);
+    expect("<|start|>assistant",
+           "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes", "hm", "yes",
+           &none);
     expect("<|start|>assistant", "<|channel|>final<|message|>yes", "", "yes", &none);
-    expect("<|start|>assistant", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}", "{}", "", &none);
+    expect("<|start|>assistant", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}", "{}", "",
+           &none);
     expect("<|start|>assistant", "plain", "", "plain", &none);
 }
 

@@ -44,7 +44,8 @@ static float *run(const char *path, const struct way *w, size_t *n_vocab)
         pf_model_close(&m);
         return NULL;
     }
-    CHECK(strcmp(pf_model_info(m)->backend, w->device < 0 ? "cpu" : "cuda") == 0, "it runs on %s", pf_model_info(m)->backend);
+    CHECK(strcmp(pf_model_info(m)->backend, w->device < 0 ? "cpu" : "cuda") == 0, "it runs on %s",
+          pf_model_info(m)->backend);
     *n_vocab = (size_t)pf_model_info(m)->n_vocab;
     float *all = calloc((size_t)n_tokens * *n_vocab, sizeof *all);
     for (int i = 0; i < n_tokens; i++)
@@ -78,8 +79,8 @@ static void compare(const char *path, const struct way *w, const float *expected
             bad++;
             first = i;
         }
-    CHECK(bad == 0, "%s: %zu of %zu differ, first position %zu, token %zu: %.9g, expected %.9g", w->name, bad, (size_t)n_tokens * n_vocab,
-          first / n_vocab, first % n_vocab, (double)found[first], (double)expected[first]);
+    CHECK(bad == 0, "%s: %zu of %zu differ, first position %zu, token %zu: %.9g, expected %.9g", w->name, bad,
+          (size_t)n_tokens * n_vocab, first / n_vocab, first % n_vocab, (double)found[first], (double)expected[first]);
     free(found);
 }
 
@@ -95,7 +96,8 @@ int main(int argc, char **argv)
     }
     for (enum pf_kv_type kv = PF_KV_F16; kv <= PF_KV_Q8_0; kv++) {
         const struct way cpu = { "CPU", -1, n_tokens, kv };
-        const struct way gpu[] = { { "GPU, whole", 0, n_tokens, kv }, { "GPU, token by token", 0, 1, kv }, { "GPU, pieces of 7", 0, 7, kv } };
+        const struct way gpu[] = { { "GPU, whole", 0, n_tokens, kv }, { "GPU, token by token", 0, 1, kv },
+                                   { "GPU, pieces of 7", 0, 7, kv } };
         size_t n_vocab;
         float *expected = run(argv[1], &cpu, &n_vocab);
         for (size_t i = 0; expected && i < sizeof gpu / sizeof *gpu; i++)

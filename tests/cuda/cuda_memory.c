@@ -1,5 +1,5 @@
-/* A GPU whose memory is taken: whatever is left when a model is opened, or taken from it later, it answers with the bits of the
- * CPU, and what does not run on the GPU says so in a line.
+/* A GPU whose memory is taken: whatever is left when a model is opened, or taken from it later, it answers with the
+ * bits of the CPU, and what does not run on the GPU says so in a line.
  *
  * usage: cuda_memory MODEL.gguf      77: there is no GPU */
 #include <cuda_runtime_api.h>
@@ -23,7 +23,8 @@ static int    n_taken;
 static void take_all_but(size_t left)
 {
     size_t free_bytes, total;
-    while (n_taken < MOST_PIECES && cudaMemGetInfo(&free_bytes, &total) == cudaSuccess && free_bytes > left + (4 << 20)) {
+    while (n_taken < MOST_PIECES && cudaMemGetInfo(&free_bytes, &total) == cudaSuccess &&
+           free_bytes > left + (4 << 20)) {
         size_t n = free_bytes - left;
         while (n > 1 << 20 && cudaMalloc(&taken[n_taken], n) != cudaSuccess) {
             cudaGetLastError();
@@ -78,13 +79,15 @@ static void run_session(const char *name, pf_session *s)
         tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
     for (int i = 0; i <= N_DECODE; i++) {
         float *want = expected + (size_t)i * n_vocab;
-        pf_status st = i == 0 ? pf_session_eval(s, tokens, N_PROMPT, 0) : pf_session_eval(s, tokens + N_PROMPT + i - 1, 1, 0);
+        pf_status st = i == 0 ? pf_session_eval(s, tokens, N_PROMPT, 0) :
+                       pf_session_eval(s, tokens + N_PROMPT + i - 1, 1, 0);
         CHECK(st == PF_OK, "%s: piece %d: %s", name, i, pf_last_error());
         if (st < 0)
             return;
         if (strcmp(name, "expected") == 0)
             memcpy(want, pf_session_logits(s), n_vocab * sizeof *want);
-        CHECK(memcmp(want, pf_session_logits(s), n_vocab * sizeof *want) == 0, "%s: other bits after piece %d", name, i);
+        CHECK(memcmp(want, pf_session_logits(s), n_vocab * sizeof *want) == 0, "%s: other bits after piece %d", name,
+              i);
     }
 }
 
@@ -119,7 +122,8 @@ static void test_little_left(void)
         take_all_but(left[i] << 20);
         pf_model *m = open_model(0);
         if (m)
-            printf("%s: %s, %d layers on the GPU%s%s\n", name, pf_model_info(m)->backend, pf_model_info(m)->n_gpu_layers, said[0] ? "; " : "", said);
+            printf("%s: %s, %d layers on the GPU%s%s\n", name, pf_model_info(m)->backend,
+                   pf_model_info(m)->n_gpu_layers, said[0] ? "; " : "", said);
         CHECK(!m || strcmp(pf_model_info(m)->backend, "cuda") == 0 || said[0], "%s: not a word about the CPU", name);
         run_model(name, m);
         pf_model_close(&m);

@@ -1,8 +1,10 @@
 /* Same bits whoever computes an expert, by the CUDA backend: a text as a prompt, in a piece of a few rows and token by
  * token, with experts shared between the GPU and the CPU in every way, against the same with everything on the GPU.
  *
- * usage: cuda_offload MODEL.gguf [TOKENS [PROMPT [PART OF]]]      77: there is no GPU
- * PART OF: only every OF'th setting, from PART on */
+ * usage: cuda_offload MODEL.gguf [TOKENS [PROMPT [VRAM_MB [PART OF]]]]      77: there is no GPU
+ *        VRAM_MB: so much holds the dense part, but not all experts, which RAM does: then some are read in place,
+ *        too; 0: none are
+ *        PART OF: only every OF'th setting, from PART on */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,6 +36,22 @@ static void log_line(void *ctx, enum pf_log_level level, const char *text)
         printf("  %s\n", text);
 }
 
+/* As if n_placed experts in place and n_down downs had been seen to be by far the best, whatever number is missed. */
+static void prefer(pf_model *m, int n_placed, int n_down)
+{
+    static struct pf_learned l;
+    l = (struct pf_learned){ .cpu_bytes_s = 1e11, .pcie_bytes_s = 5e10 };
+    for (int n = 1; n <= 16; n++)
+        for (int w = 0; w <= n; w++)
+            for (int d = 0; d <= n - w && l.n_deals < PF_MAX_LEARNED_DEALS - 1; d++) {
+                bool best = w == (n_placed < n ? n_placed : n) && d == (n_down < n - w ? n_down : n - w);
+                l.deals[l.n_deals++] = (struct pf_learned_deal){ n, w, d, w > 0, 9, best ? 1e-3 : 1e3 };
+            }
+    pf_learned_set(m, &l);
+}
+
+static int placed = -1, downs;               /* prefer these; -1: whatever the solver does */
+
 static void run(const char *name, struct pf_model_opts *o, bool first)
 {
     pf_model *m = NULL;
@@ -51,8 +69,10 @@ static void run(const char *name, struct pf_model_opts *o, bool first)
             tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
     }
     pf_session *s = open_session(m, n_prompt + N_FEW + n_decode);
-    if (preloads)
+    if (preloads || placed >= 0)
         CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s: %s", name, pf_last_error());
+    if (placed >= 0)
+        prefer(m, placed, downs);
     for (int i = 0; s && i < 2 + n_decode && eval_piece(s, i); i++) {
         float *want = expected + (size_t)i * n_vocab;
         if (first)
@@ -64,8 +84,10 @@ static void run(const char *name, struct pf_model_opts *o, bool first)
     }
     pf_stats_get(m, &stats);
     CHECK(!stats.device_lost, "%s: the GPU was lost", name);
-    printf("%s: %llu hits, %llu transfers, %llu fallbacks\n", name, (unsigned long long)stats.vram_hits,
-           (unsigned long long)stats.n_transfers, (unsigned long long)stats.n_fallbacks);
+    printf("%s: %llu hits, %llu transfers, %llu fallbacks, %llu in place\n", name, (unsigned long long)stats.vram_hits,
+           (unsigned long long)stats.n_transfers, (unsigned long long)stats.n_fallbacks,
+           (unsigned long long)stats.n_in_place);
+    CHECK(placed <= 0 || stats.n_in_place > 0, "%s: nothing was read in place", name);
     pf_session_close(&s);
     pf_model_close(&m);
 }
@@ -99,16 +121,33 @@ static void run_settings(void)
             }
 }
 
+static void run_in_place(uint64_t vram_bytes)
+{
+    static const int ways[][2] = { { 1, 0 }, { 2, 1 }, { 16, 0 }, { 0, 2 } };
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        struct pf_model_opts o;
+        char name[64];
+        pf_model_opts_init(&o);
+        o.vram_bytes = vram_bytes;
+        placed = ways[i][0];
+        downs = ways[i][1];
+        snprintf(name, sizeof name, "%d experts in place, %d downs", placed, downs);
+        run(name, &o, false);
+    }
+    placed = -1;
+}
+
 int main(int argc, char **argv)
 {
     struct pf_device devices[2];
-    if (argc < 2 || argc == 5 || argc > 6)
+    if (argc < 2 || argc == 6 || argc > 7)
         return 2;
     path = argv[1];
     n_decode = argc > 2 ? atoi(argv[2]) : n_decode;
     n_prompt = argc > 3 ? atoi(argv[3]) : n_prompt;
-    part = argc > 4 ? atoi(argv[4]) : part;
-    n_parts = argc > 4 ? atoi(argv[5]) : n_parts;
+    double vram_mb = argc > 4 ? atof(argv[4]) : 0;
+    part = argc > 5 ? atoi(argv[5]) : part;
+    n_parts = argc > 5 ? atoi(argv[6]) : n_parts;
     if (pf_devices(devices, 2) < 2) {
         printf("there is no GPU\n");
         return SKIPPED;
@@ -125,6 +164,8 @@ int main(int argc, char **argv)
     o = shared();
     o.postfetch.dedicated_streams = false;
     run("one stream", &o, false);
+    if (vram_mb > 0)
+        run_in_place((uint64_t)(vram_mb * 1e6));
     o = shared();
     preloads = true;
     for (int i = 0; i < 2; i++)

@@ -1,7 +1,8 @@
-/* Every operation of the seam on the GPU against the CPU backend, bit for bit: products of every weight type (one row, a few
- * rows, a prompt), experts, norms, activations, rotation, attention, routing, the delta rule.
+/* Every operation of the seam on the GPU against the CPU backend, bit for bit: products of every weight type (one row,
+ * a few rows, a prompt), experts, norms, activations, rotation, attention, routing, the delta rule.
  *
- * usage: cuda_ops [--brief] [NAME]      only operations and types whose name holds NAME; brief: no large matrices */
+ * usage: cuda_ops [--brief] [NAME]      only operations and types whose name holds NAME; brief: no large matrices,
+ *                              a quarter of the short rows */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +10,10 @@
 #include "check.h"
 #include "kernels/backend.h"
 #include "kernels/check.h"
+#include "kernels/share.h"
 
-enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_EXPERTS = 4096, N_CTX = 1100 };
+enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_USED = N_EXPERT, MOST_EXPERTS = 4096,
+       N_CTX = 1100 };
 
 static pf_backend *units[2];                 /* the CPU, the GPU */
 static struct check_rng rng = { 20261121 };
@@ -92,8 +95,8 @@ static void same(const struct pair *p, const char *what, const char *type, int r
     float a, b;
     memcpy(&a, &got[0][first], sizeof a);
     memcpy(&b, &got[1][first], sizeof b);
-    CHECK(n_bad == 0, "%s %s, %d rows: %zu of %zu differ, first %zu: CPU %.9g, GPU %.9g", what, type, rows, n_bad, p->n, first,
-          (double)a, (double)b);
+    CHECK(n_bad == 0, "%s %s, %d rows: %zu of %zu differ, first %zu: CPU %.9g, GPU %.9g", what, type, rows, n_bad, p->n,
+          first, (double)a, (double)b);
     free(got[0]);
     free(got[1]);
 }
@@ -160,6 +163,29 @@ static void products(enum pf_qtype type)
     }
 }
 
+/* One row times a matrix so large that blocks go from one group of its rows to another. */
+static void large_products(enum pf_qtype type)
+{
+    static const int lengths[] = { 768, 2048, 2816, 4096 };
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        int n = lengths[i];
+        uint64_t row_bytes = pf_qtype_row_bytes(type, (uint64_t)n);
+        size_t n_out = (size_t)((17 << 20) / row_bytes);
+        float *bias = floats(n_out, 1);
+        struct pf_weight w = { .data = weights(type, n, n_out), .type = type, .n_in = n, .n_out = (int)n_out,
+                               .row_bytes = row_bytes, .scale = i % 2 ? 1 : 0.75f,
+                               .bias = i % 2 ? NULL : place(bias, n_out * sizeof *bias) };
+        struct pair x = random_pair((size_t)n, 1), y = random_pair(n_out, 1), sum = random_pair(n_out, 1);
+        BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, x.at[u], 1));
+        BOTH(add(b, sum.at[u], 0.5f, y.at[u], (int64_t)n_out));
+        same(&y, "product with a large matrix", pf_qtype_info(type)->name, n);
+        same(&sum, "added to what a large matrix gave", pf_qtype_info(type)->name, n);
+        pair_free(&x);
+        pair_free(&y);
+        pair_free(&sum);
+    }
+}
+
 static struct pf_expert_weight expert_weights(enum pf_qtype type, int n, int n_out)
 {
     const uint8_t **data = malloc(N_EXPERT * sizeof *data);
@@ -172,25 +198,32 @@ static struct pf_expert_weight expert_weights(enum pf_qtype type, int n, int n_o
                                       .scale = scale, .bias = bias };
 }
 
-static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype down_type, int n, int n_ff)
+/* Other experts for each pick of a row. */
+static void pick_some(int32_t *picks, int rows, int n_used)
+{
+    for (int r = 0; r < rows; r++)
+        for (int i = 0, first = check_int(&rng, 0, N_EXPERT - 1); i < n_used; i++)
+            picks[r * n_used + i] = (first + i * (1 + r % 2 * 4)) % N_EXPERT;
+}
+
+static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype down_type, int n, int n_ff, int n_used)
 {
     const int batches[] = { 1, 4, prompt_rows(type) };
     struct pf_expert_weight gate = expert_weights(type, n, n_ff), up = expert_weights(up_type, n, n_ff),
                             down = expert_weights(down_type, n_ff, n);
     for (size_t k = 0; k < sizeof batches / sizeof *batches; k++) {
-        int rows = batches[k], n_picks = rows * N_USED;
-        int32_t picks[MAX_ROWS * N_USED];
-        for (int r = 0; r < rows; r++)
-            for (int i = 0, first = check_int(&rng, 0, N_EXPERT - 1); i < N_USED; i++)
-                picks[r * N_USED + i] = (first + i * (1 + r % 2)) % N_EXPERT;
+        int rows = batches[k], n_picks = rows * n_used;
+        int32_t picks[MAX_ROWS * MOST_USED];
+        pick_some(picks, rows, n_used);
         struct pair at = pair_new(picks, (size_t)n_picks), w = random_pair((size_t)n_picks, 1),
                     x = random_pair((size_t)rows * n, 1), y = random_pair((size_t)rows * n, 1);
-        static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { .kind = PF_ACT_SWIGLU_OAI }, { PF_ACT_SWIGLU, 0.5f } };
+        static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { .kind = PF_ACT_SWIGLU_OAI },
+                                              { PF_ACT_SWIGLU, 0.5f } };
         for (int way = 0; way < 3; way++) {
             BOTH(experts(b, &(struct pf_experts_op){ .gate = &gate, .up = &up, .down = &down, .act = acts[way],
-                                                     .weigh_input = way == 2, .n_expert = N_EXPERT, .n_used = N_USED, .rows = rows,
-                                                     .picks = (const int32_t *)(const void *)at.at[u], .weights = w.at[u],
-                                                     .x = x.at[u], .y = y.at[u] }));
+                                                     .weigh_input = way == 2, .n_expert = N_EXPERT, .n_used = n_used,
+                                                     .rows = rows, .picks = (const int32_t *)(const void *)at.at[u],
+                                                     .weights = w.at[u], .x = x.at[u], .y = y.at[u] }));
             same(&y, "experts", pf_qtype_info(type)->name, rows);
         }
         pair_free(&at);
@@ -200,6 +233,195 @@ static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype dow
     }
 }
 
+/* Down products of rows that blocks have whole in shared memory, or would, were the picks fewer; a last block with
+ * fewer rows. */
+static void short_rows(void)
+{
+    static const enum pf_qtype types[] = { PF_Q4_K, PF_Q5_K, PF_Q6_K };
+    static const int lengths[] = { 256, 512, 768 }, used[] = { 1, 8, 10, MOST_USED };
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
+            for (size_t k = 0; k < sizeof used / sizeof *used; k++)
+                if (!brief || (t + i + k) % 4 == 0)
+                    experts(PF_F16, PF_F16, types[t], 100, lengths[i], used[k]);
+}
+
+/* Who computes what in a layer that the host shares. Expert e goes the way way_of(e). */
+static struct {
+    struct pf_expert_weight w[3];
+    const uint8_t *there[3], *here[3];       /* all experts' matrices on the GPU; in memory of the host that it sees */
+    const float   *act, *y;                  /* of each pick, by the CPU */
+    enum pf_pick_by ways[4];
+    int            n_placed;                 /* picks that were read in place */
+} layer;
+
+static enum pf_pick_by way_of(int expert)
+{
+    return layer.ways[expert % 4];
+}
+
+static size_t matrix_at(int part, int expert)
+{
+    return (size_t)expert * (size_t)layer.w[part].n_out * layer.w[part].row_bytes;
+}
+
+static const uint8_t *matrix_there(int part, int expert)
+{
+    return layer.there[part] + matrix_at(part, expert);
+}
+
+static struct pf_handed handed(enum pf_pick_by by, int expert)
+{
+    const uint8_t *const *at = by == PF_BY_PLACE ? layer.here : layer.there;
+    bool whole = by == PF_BY_COPY || by == PF_BY_PLACE;
+    return (struct pf_handed){ by, whole ? at[0] + matrix_at(0, expert) : NULL,
+                               whole ? at[1] + matrix_at(1, expert) : NULL,
+                               whole || by == PF_BY_DOWN ? at[2] + matrix_at(2, expert) : NULL };
+}
+
+/* What nobody is to look at is not a number. */
+static void answer_part(float *to, const float *from, int n, bool given)
+{
+    for (int i = 0; i < n; i++)
+        to[i] = given ? from[i] : NAN;
+}
+
+static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
+{
+    const struct pf_experts_op *e = offer->e;
+    int n_ff = layer.w[0].n_out, n = layer.w[2].n_out, n_placed = 0;
+    (void)ctx;
+    for (int p = 0; p < e->rows * e->n_used; p++) {
+        enum pf_pick_by by = way_of(e->picks[p]);
+        by = by == PF_BY_PLACE && !offer->in_place ? PF_BY_HOST : by;
+        answer->pick[p] = handed(by, e->picks[p]);
+        n_placed += by == PF_BY_PLACE;
+    }
+    if (n_placed > 0)
+        units[1]->ops->share->dealt(units[1], offer->il);
+    layer.n_placed += n_placed;
+    for (int p = 0; p < e->rows * e->n_used; p++) {
+        enum pf_pick_by by = answer->pick[p].by;
+        answer_part(answer->act + (size_t)p * n_ff, layer.act + (size_t)p * n_ff, n_ff, by == PF_BY_DOWN);
+        answer_part(answer->y + (size_t)p * n, layer.y + (size_t)p * n, n, by == PF_BY_HOST);
+    }
+    return PF_OK;
+}
+
+static void served(void *ctx)
+{
+    (void)ctx;
+}
+
+/* A step of one layer: its sum is added to rows that go on, and the next step's x is another. */
+static void share_step(int u, const struct pf_experts_op *e, float *x, const float *plus, float *sum, bool replays)
+{
+    pf_backend *b = units[u];
+    const struct pf_repeat step = { .buffers = e->y, .rows = e->rows, .n_positions = 1 };
+    int64_t n = (int64_t)e->rows * e->down->n_out;
+    bool replayed, again;
+    must(b->ops->begin(b, &step, &replayed));
+    CHECK(replayed == (u == 1 && replays), "a step was replayed: %d", replayed);
+    if (!replayed) {
+        if (u == 1)
+            must(b->ops->share->offer(b, 0, e));
+        must(u == 0 ? b->ops->experts(b, e) : b->ops->share->experts(b, 0, e));
+        must(b->ops->add(b, e->y, 1, plus, n));
+        must(b->ops->add(b, sum, 0.5f, e->y, n));
+        must(b->ops->add(b, x, 1, plus, n));
+    }
+    must(b->ops->end(b, &again));
+    must(b->ops->finish(b));
+}
+
+/* A layer's picks: run plainly, captured and replayed. */
+static void share_rows(int rows, int n_used, bool weigh_input)
+{
+    int n = layer.w[2].n_out, n_ff = layer.w[0].n_out, n_picks = rows * n_used;
+    int32_t picks[PF_SHARE_ROWS * MOST_USED];
+    pick_some(picks, rows, n_used);
+    float *act = floats((size_t)n_picks * n_ff, 1), *y = floats((size_t)n_picks * n, 1);
+    struct pair at = pair_new(picks, (size_t)n_picks), w = random_pair((size_t)n_picks, 1),
+                x = random_pair((size_t)rows * n, 1), out = random_pair((size_t)rows * n, 1),
+                plus = random_pair((size_t)rows * n, 1), sum = random_pair((size_t)rows * n, 1);
+    layer.act = act;
+    layer.y = y;
+    for (int i = 0; i < 6; i++) {
+        int u = i % 2;
+        struct pf_experts_op e = { .gate = &layer.w[0], .up = &layer.w[1], .down = &layer.w[2],
+                                   .act = { .kind = PF_ACT_SWIGLU }, .weigh_input = weigh_input, .n_expert = N_EXPERT,
+                                   .n_used = n_used, .rows = rows, .picks = (const int32_t *)(const void *)at.at[u],
+                                   .weights = w.at[u], .x = x.at[u], .y = out.at[u], .pick_act = u ? NULL : act,
+                                   .pick_y = u ? NULL : y };
+        share_step(u, &e, x.at[u], plus.at[u], sum.at[u], i >= 4);
+        if (u == 0)
+            continue;
+        same(&out, "shared experts", pf_qtype_info(layer.w[2].type)->name, rows);
+        same(&sum, "added to what shared experts gave", pf_qtype_info(layer.w[2].type)->name, rows);
+    }
+    struct pair *pairs[] = { &at, &w, &x, &out, &plus, &sum };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+    free(act);
+    free(y);
+}
+
+/* Layers of which the GPU holds some experts, or all, or none; the others come in every way. */
+static void shared_experts(enum pf_qtype type, enum pf_qtype down_type, int n, int n_ff)
+{
+    static const enum pf_pick_by ways[][4] = {
+        { PF_BY_HOST, PF_BY_DEVICE, PF_BY_DOWN, PF_BY_COPY },
+        { PF_BY_DEVICE, PF_BY_DEVICE, PF_BY_DEVICE, PF_BY_DEVICE },
+        { PF_BY_HOST, PF_BY_HOST, PF_BY_HOST, PF_BY_HOST },     { PF_BY_COPY, PF_BY_COPY, PF_BY_COPY, PF_BY_COPY },
+        { PF_BY_DEVICE, PF_BY_DOWN, PF_BY_DEVICE, PF_BY_DOWN }, { PF_BY_PLACE, PF_BY_PLACE, PF_BY_PLACE, PF_BY_PLACE },
+        { PF_BY_PLACE, PF_BY_DEVICE, PF_BY_HOST, PF_BY_COPY },  { PF_BY_PLACE, PF_BY_DOWN, PF_BY_COPY, PF_BY_PLACE },
+    };
+    const struct pf_share_ops *share = units[1]->ops->share;
+    struct pair there[3];
+    void *here[3];
+    layer.n_placed = 0;
+    layer.w[0] = expert_weights(type, n, n_ff);
+    layer.w[1] = expert_weights(type, n, n_ff);
+    layer.w[2] = expert_weights(down_type, n_ff, n);
+    for (int i = 0; i < 3; i++) {
+        size_t bytes = matrix_at(i, N_EXPERT);
+        there[i] = pair_new(layer.w[i].data[0], bytes / sizeof(float));
+        layer.there[i] = (const uint8_t *)there[i].at[1];
+        must(units[1]->ops->buf_alloc(units[1], bytes + 64, true, &here[i]));
+        layer.here[i] = memcpy(here[i], layer.w[i].data[0], bytes);
+    }
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        memcpy(layer.ways, ways[i], sizeof layer.ways);
+        for (int e = 0; e < N_EXPERT; e++) {
+            bool held = way_of(e) == PF_BY_DEVICE;
+            must(share->hold(units[1], 0, e, held ? matrix_there(0, e) : NULL, held ? matrix_there(1, e) : NULL,
+                             held ? matrix_there(2, e) : NULL));
+        }
+        share_rows(1, 10, false);
+        share_rows(1, N_USED, true);
+        share_rows(PF_SHARE_ROWS, N_USED, false);
+    }
+    CHECK(layer.n_placed > 0, "no expert was read in place");
+    for (int i = 0; i < 3; i++) {
+        pair_free(&there[i]);
+        units[1]->ops->buf_free(units[1], here[i], matrix_at(i, N_EXPERT) + 64, true);
+    }
+}
+
+static void share(void)
+{
+    struct pf_handoff_stats stats;
+    const struct pf_share_sizes sizes = { .n_layer = 1, .n_expert = N_EXPERT, .n_used = MOST_USED, .n_embd = 512,
+                                          .n_ff = 768 };
+    must(units[1]->ops->share->open(units[1], &sizes, serve, served, NULL));
+    shared_experts(PF_Q4_K, PF_Q6_K, 512, 512);
+    shared_experts(PF_Q4_K, PF_Q4_K, 512, 768);
+    shared_experts(PF_Q8_0, PF_MXFP4, 256, 96);
+    shared_experts(PF_Q8_0, PF_F16, 256, 96);
+    units[1]->ops->share->handoffs(units[1], &stats);
+    CHECK(stats.n > 0 && stats.waited_ns > 0, "%d hand-offs in %d ns", (int)stats.n, (int)stats.waited_ns);
+}
+
 static void row_operations(void)
 {
     static const int lengths[] = { 16, 100, 128, 2048, 2880, 4096, 4100 };
@@ -207,8 +429,8 @@ static void row_operations(void)
         int n = lengths[i], rows = 5;
         float *weight = floats((size_t)n, 1);
         place(weight, (size_t)n * sizeof *weight);
-        struct pair x = random_pair((size_t)rows * n, 3), d = random_pair((size_t)rows * n, 3), y = random_pair((size_t)rows * n, 1),
-                    g = random_pair((size_t)rows, 2);
+        struct pair x = random_pair((size_t)rows * n, 3), d = random_pair((size_t)rows * n, 3),
+                    y = random_pair((size_t)rows * n, 1), g = random_pair((size_t)rows, 2);
         if (n <= MAX_IN) {
             BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, rows, y.at[u]));
             same(&y, "norm", "", n);
@@ -217,8 +439,8 @@ static void row_operations(void)
             same(&y, "norm after an addition", "", n);
             same(&x, "added", "", n);
         }
-        static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { PF_ACT_SWIGLU, 0.5f }, { .kind = PF_ACT_SWIGLU_OAI },
-                                              { .kind = PF_ACT_SIGMOID } };
+        static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { PF_ACT_SWIGLU, 0.5f },
+                                              { .kind = PF_ACT_SWIGLU_OAI }, { .kind = PF_ACT_SIGMOID } };
         for (int k = 0; k < 4; k++) {
             BOTH(act(b, acts[k], x.at[u], d.at[u], (int64_t)rows * n, y.at[u]));
             same(&y, "activation", "", k);
@@ -244,8 +466,9 @@ static void one_row(enum pf_qtype type, int n)
     struct pair x = random_pair((size_t)n, 3), h = random_pair((size_t)n, 1), y = random_pair((size_t)n, 1),
                 sum = random_pair((size_t)n, 1);
     struct pf_linear l[2] = { { &w, y.at[0] }, { &w, y.at[1] } };
-    struct { const struct pair *to; const char *what; } additions[] = { { &sum, "added" }, { &x, "added to what was normed" },
-                                                                        { &h, "added to what was multiplied" } };
+    struct { const struct pair *to; const char *what; } additions[] = {
+        { &sum, "added" }, { &x, "added to what was normed" }, { &h, "added to what was multiplied" }
+    };
     for (int i = 0; i < 3; i++) {
         BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, 1, h.at[u]));
         BOTH(linear(b, &l[u], 1, h.at[u], 1));
@@ -258,6 +481,26 @@ static void one_row(enum pf_qtype type, int n)
     pair_free(&h);
     pair_free(&y);
     pair_free(&sum);
+}
+
+/* Rows that are multiplied before and after an activation is. */
+static void activated_between(enum pf_qtype type, int n, int rows)
+{
+    struct pf_weight w = { .data = weights(type, n, (size_t)n), .type = type, .n_in = n, .n_out = n, .scale = 1,
+                           .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n) };
+    struct pair x = random_pair((size_t)(rows * n), 2), h = random_pair((size_t)(rows * n), 1),
+                up = random_pair((size_t)(rows * n), 1), y = random_pair((size_t)(rows * n), 1),
+                z = random_pair((size_t)(rows * n), 1);
+    BOTH(rms_norm(b, x.at[u], NULL, 1e-5f, n, rows, h.at[u]));
+    BOTH(linear(b, &(struct pf_linear){ &w, up.at[u] }, 1, h.at[u], rows));
+    BOTH(act(b, (struct pf_act){ .kind = PF_ACT_SWIGLU }, up.at[u], x.at[u], (int64_t)rows * n, up.at[u]));
+    BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, up.at[u], rows));
+    BOTH(linear(b, &(struct pf_linear){ &w, z.at[u] }, 1, h.at[u], rows));
+    same(&y, "product of an activation", pf_qtype_info(type)->name, rows);
+    same(&z, "product after that of an activation", pf_qtype_info(type)->name, rows);
+    struct pair *pairs[] = { &x, &h, &up, &y, &z };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
 }
 
 /* An activation, in place as it is used, and the product of what it gives; and one that nothing follows. */
@@ -285,9 +528,11 @@ static void rotations(void)
 {
     for (int way = 0; way < 4; way++) {
         int rows = 3, hd = way < 2 ? 64 : 80, n_pairs = way < 2 ? 32 : 20;
-        struct pair x = random_pair((size_t)rows * 8 * (size_t)hd, 1), y = random_pair((size_t)rows * 2 * (size_t)hd, 1),
+        struct pair x = random_pair((size_t)rows * 8 * (size_t)hd, 1),
+                    y = random_pair((size_t)rows * 2 * (size_t)hd, 1),
                     cs = random_pair((size_t)rows * 2 * (size_t)n_pairs, 1);
-        BOTH(rope(b, (struct pf_rope_op[]){ { x.at[u], cs.at[u], 8, hd, n_pairs, way % 2 }, { y.at[u], cs.at[u], 2, hd, n_pairs, way % 2 } }, 2, rows));
+        BOTH(rope(b, (struct pf_rope_op[]){ { x.at[u], cs.at[u], 8, hd, n_pairs, way % 2 },
+                                            { y.at[u], cs.at[u], 2, hd, n_pairs, way % 2 } }, 2, rows));
         same(&x, "rotation", "", way);
         same(&y, "rotation", "", way);
         pair_free(&x);
@@ -308,7 +553,8 @@ static void attention(const struct attention_case *c, enum pf_kv_type type, int 
     enum { CHUNK = PF_KV_CHUNK_POSITIONS };
     int n_chunks = c->ring ? c->ring : (N_CTX + CHUNK - 1) / CHUNK, n_stored = last + 1;
     size_t positions = (size_t)n_chunks * CHUNK * (size_t)c->n_kv_head;
-    struct pair k = pair_new(NULL, positions * pf_kv_row_bytes(type, c->hd_k) / 4), v = pair_new(NULL, positions * pf_kv_row_bytes(type, c->hd_v) / 4);
+    struct pair k = pair_new(NULL, positions * pf_kv_row_bytes(type, c->hd_k) / 4),
+                v = pair_new(NULL, positions * pf_kv_row_bytes(type, c->hd_v) / 4);
     float *sinks = place(floats((size_t)c->n_head, 1), (size_t)c->n_head * sizeof(float));
     int32_t *pos = malloc((size_t)n_stored * sizeof *pos);
     for (int i = 0; i < n_stored; i++)
@@ -323,12 +569,13 @@ static void attention(const struct attention_case *c, enum pf_kv_type type, int 
         struct pf_kv_view kv = { k.at[u], v.at[u], type, c->n_kv_head, c->hd_k, c->hd_v, n_chunks };
         for (int p = 0; p < n_stored; p += CHUNK)         /* rows of one call must not share a place */
             must(b->ops->kv_store(b, &kv, nk.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_k),
-                                  nv.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_v), (const int32_t *)(const void *)all.at[u] + p,
+                                  nv.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_v),
+                                  (const int32_t *)(const void *)all.at[u] + p,
                                   n_stored - p < CHUNK ? n_stored - p : CHUNK));
         must(b->ops->attention(b, &(struct pf_attention_op){ .q = q.at[u], .out = out.at[u], .kv = &kv,
-                               .pos = (const int32_t *)(const void *)of.at[u], .n_positions = n_stored, .rows = rows, .n_head = c->n_head,
-                               .window = c->window, .chunked = c->chunked, .scale = 0.125f, .sinks = c->sinks ? sinks : NULL,
-                               .row_scale = c->row_scale ? s.at[u] : NULL }));
+                               .pos = (const int32_t *)(const void *)of.at[u], .n_positions = n_stored, .rows = rows,
+                               .n_head = c->n_head, .window = c->window, .chunked = c->chunked, .scale = 0.125f,
+                               .sinks = c->sinks ? sinks : NULL, .row_scale = c->row_scale ? s.at[u] : NULL }));
         must(b->ops->finish(b));
     }
     same(&k, "keys", names[type], rows);
@@ -343,11 +590,13 @@ static void attention(const struct attention_case *c, enum pf_kv_type type, int 
 static void attentions(void)
 {
     static const struct attention_case cases[] = {
-        { 64, 64, 16, 2, 0, false, true, false, 0 },   { 128, 128, 8, 2, 0, false, false, true, 0 },  { 64, 64, 8, 8, 128, false, true, false, 0 },
-        { 256, 256, 4, 1, 0, false, false, false, 0 }, { 16, 16, 8, 4, 300, true, false, false, 0 },  { 40, 24, 12, 1, 0, false, false, false, 0 },
+        { 64, 64, 16, 2, 0, false, true, false, 0 },   { 128, 128, 8, 2, 0, false, false, true, 0 },
+        { 64, 64, 8, 8, 128, false, true, false, 0 },  { 256, 256, 4, 1, 0, false, false, false, 0 },
+        { 16, 16, 8, 4, 300, true, false, false, 0 },  { 40, 24, 12, 1, 0, false, false, false, 0 },
         { 576, 512, 4, 1, 0, false, false, false, 0 }, { 20, 20, 4, 2, 0, false, false, false, 0 },
-        { 64, 64, 8, 8, 128, false, true, false, 1 },  { 64, 64, 16, 2, 200, false, true, false, 1 }, { 128, 128, 8, 2, 600, false, false, true, 3 },
-        { 16, 16, 8, 4, 300, true, false, false, 2 },  { 288, 288, 4, 1, 300, false, false, false, 2 }, { 96, 32, 6, 2, 0, false, true, true, 0 },
+        { 64, 64, 8, 8, 128, false, true, false, 1 },  { 64, 64, 16, 2, 200, false, true, false, 1 },
+        { 128, 128, 8, 2, 600, false, false, true, 3 }, { 16, 16, 8, 4, 300, true, false, false, 2 },
+        { 288, 288, 4, 1, 300, false, false, false, 2 }, { 96, 32, 6, 2, 0, false, true, true, 0 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_Q8_0; type++) {
@@ -360,10 +609,71 @@ static void attentions(void)
         }
 }
 
+/* Gated attention from its products on: queries and gates are dealt out, heads normed and rotated, keys and values
+ * kept. */
+static void gated_attention(enum pf_kv_type type, int hd, int n_head, int n_kv, int rows, int last)
+{
+    enum { CHUNK = PF_KV_CHUNK_POSITIONS, N_CHUNKS = 4 };
+    size_t n_kept = (size_t)(N_CHUNKS * CHUNK * n_kv) * pf_kv_row_bytes(type, hd) / 4;
+    int n_q = n_head * hd, n_k = n_kv * hd, n_pairs = hd / 4, n_old = last + 1 - rows;
+    int32_t pos[N_CHUNKS * CHUNK];
+    for (int i = 0; i <= last; i++)
+        pos[i] = i;
+    float *weight = place(floats((size_t)hd, 1), (size_t)hd * sizeof *weight);
+    struct pair k = pair_new(NULL, n_kept), v = pair_new(NULL, n_kept), all = pair_new(pos, (size_t)last + 1),
+                of = pair_new(pos + last + 1 - rows, (size_t)rows), old = random_pair((size_t)(n_old * n_k + 1), 2),
+                packed = random_pair((size_t)(rows * 2 * n_q), 2), q = random_pair((size_t)(rows * n_q), 1),
+                gate = random_pair((size_t)(rows * n_q), 1), nk = random_pair((size_t)(rows * n_k), 2),
+                nv = random_pair((size_t)(rows * n_k), 2), cs = random_pair((size_t)(rows * 2 * n_pairs), 1),
+                out = random_pair((size_t)(rows * n_q), 1);
+    for (int u = 0; u < 2; u++) {
+        pf_backend *b = units[u];
+        struct pf_kv_view kv = { k.at[u], v.at[u], type, n_kv, hd, hd, N_CHUNKS };
+        const struct pf_copy deal[] = { { packed.at[u], q.at[u], hd, n_head, 2 * hd, hd, 2 * n_q, n_q },
+                                        { packed.at[u] + hd, gate.at[u], hd, n_head, 2 * hd, hd, 2 * n_q, n_q } };
+        for (int p = 0; p < n_old; p += CHUNK)
+            must(b->ops->kv_store(b, &kv, old.at[u] + p * n_k, old.at[u] + p * n_k,
+                                  (const int32_t *)(const void *)all.at[u] + p, n_old - p < CHUNK ? n_old - p : CHUNK));
+        must(b->ops->finish(b));                                 /* older keys are those of earlier steps */
+        must(b->ops->copy(b, deal, 2, rows));
+        must(b->ops->rms_norm(b, q.at[u], weight, 1e-6f, hd, rows * n_head, q.at[u]));
+        must(b->ops->rms_norm(b, nk.at[u], weight, 1e-6f, hd, rows * n_kv, nk.at[u]));
+        must(b->ops->rope(b, (struct pf_rope_op[]){ { q.at[u], cs.at[u], n_head, hd, n_pairs, true },
+                                                    { nk.at[u], cs.at[u], n_kv, hd, n_pairs, true } }, 2, rows));
+        must(b->ops->kv_store(b, &kv, nk.at[u], nv.at[u], (const int32_t *)(const void *)of.at[u], rows));
+        must(b->ops->attention(b, &(struct pf_attention_op){ .q = q.at[u], .out = out.at[u], .kv = &kv,
+                               .pos = (const int32_t *)(const void *)of.at[u], .n_positions = last + 1, .rows = rows,
+                               .n_head = n_head, .scale = 0.125f }));
+        must(b->ops->act(b, (struct pf_act){ .kind = PF_ACT_SIGMOID }, gate.at[u], out.at[u], (int64_t)rows * n_q,
+                         out.at[u]));
+        must(b->ops->finish(b));
+    }
+    same(&k, "keys of gated attention", "", hd);
+    same(&v, "values of gated attention", "", hd);
+    same(&gate, "gates", "", hd);
+    same(&out, "gated attention", "", rows * 10000 + hd);
+    struct pair *pairs[] = { &k, &v, &all, &of, &old, &packed, &q, &gate, &nk, &nv, &cs, &out };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
+static void gated_attentions(void)
+{
+    static const int lasts[] = { 2, 255, 256, 700 };
+    for (enum pf_kv_type type = PF_KV_F16; type <= PF_KV_Q8_0; type++)
+        for (int rows = 1; rows <= 3; rows += 2)
+            for (int i = 0; i < 4; i++) {
+                gated_attention(type, 64, 4, 2, rows, lasts[i]);
+                gated_attention(type, 128, 6, 2, rows, lasts[i]);
+                gated_attention(type, 256, 16, 2, rows, lasts[i]);
+            }
+}
+
 /* A window of positions, and keys of blocks of them: all, or some that were chosen. */
 static void block_attention(enum pf_kv_type type, int rows, int ratio, bool choosing)
 {
-    enum { CHUNK = PF_KV_CHUNK_POSITIONS, HD = 96, N_HEAD = 20, N_KEYS = 2 * CHUNK, MAX_CHOSEN = 300, LAST = N_KEYS - 1 };
+    enum { CHUNK = PF_KV_CHUNK_POSITIONS, HD = 96, N_HEAD = 20, N_KEYS = 2 * CHUNK, MAX_CHOSEN = 300,
+           LAST = N_KEYS - 1 };
     size_t n_floats = N_KEYS * pf_kv_row_bytes(type, HD) / 4;
     float *sinks = place(floats(N_HEAD, 1), N_HEAD * sizeof(float));
     int32_t at[N_KEYS], pos[MAX_ROWS], chosen[MAX_ROWS][MAX_CHOSEN];
@@ -374,10 +684,10 @@ static void block_attention(enum pf_kv_type type, int rows, int ratio, bool choo
         for (int i = 0, n = (pos[r] + 1) / ratio; i < MAX_CHOSEN; i++)
             chosen[r][i] = n > MAX_CHOSEN ? i * n / MAX_CHOSEN : i;
     }
-    struct pair k = pair_new(NULL, n_floats), blocks = pair_new(NULL, n_floats), all = pair_new(at, N_KEYS), of = pair_new(pos, (size_t)rows),
-                some = pair_new(chosen, (size_t)rows * MAX_CHOSEN), new_keys = random_pair((size_t)N_KEYS * HD, 2),
-                new_blocks = random_pair((size_t)N_KEYS * HD, 2), q = random_pair((size_t)rows * N_HEAD * HD, 2),
-                out = random_pair((size_t)rows * N_HEAD * HD, 1);
+    struct pair k = pair_new(NULL, n_floats), blocks = pair_new(NULL, n_floats), all = pair_new(at, N_KEYS),
+                of = pair_new(pos, (size_t)rows), some = pair_new(chosen, (size_t)rows * MAX_CHOSEN),
+                new_keys = random_pair((size_t)N_KEYS * HD, 2), new_blocks = random_pair((size_t)N_KEYS * HD, 2),
+                q = random_pair((size_t)rows * N_HEAD * HD, 2), out = random_pair((size_t)rows * N_HEAD * HD, 1);
     for (int u = 0; u < 2; u++) {
         pf_backend *b = units[u];
         const struct pf_kv_view kv = { k.at[u], NULL, type, 1, HD, HD, N_KEYS / CHUNK };
@@ -387,8 +697,9 @@ static void block_attention(enum pf_kv_type type, int rows, int ratio, bool choo
         must(b->ops->kv_store(b, &kv, new_keys.at[u], NULL, keys, N_KEYS));
         must(b->ops->kv_store(b, &of_blocks, new_blocks.at[u], NULL, keys, N_KEYS));
         must(b->ops->attention(b, &(struct pf_attention_op){
-            .q = q.at[u], .out = out.at[u], .kv = &kv, .pos = (const int32_t *)(const void *)of.at[u], .n_positions = LAST * ratio + 1,
-            .rows = rows, .n_head = N_HEAD, .window = 100, .scale = 0.125f, .sinks = sinks, .blocks = &of_blocks, .ratio = ratio,
+            .q = q.at[u], .out = out.at[u], .kv = &kv, .pos = (const int32_t *)(const void *)of.at[u],
+            .n_positions = LAST * ratio + 1, .rows = rows, .n_head = N_HEAD, .window = 100, .scale = 0.125f,
+            .sinks = sinks, .blocks = &of_blocks, .ratio = ratio,
             .chosen = choosing ? (const int32_t *)(const void *)some.at[u] : NULL, .max_chosen = MAX_CHOSEN }));
         must(b->ops->finish(b));
     }
@@ -410,11 +721,13 @@ static void block_attentions(void)
 static void compressions(void)
 {
     for (int way = 0; way < 4; way++) {
-        int n = way % 2 ? 72 : 512, ratio = way < 2 ? 4 : 128, width = way < 2 ? 2 * n : n, rows = 41, n_out = rows / ratio + 2;
+        int n = way % 2 ? 72 : 512, ratio = way < 2 ? 4 : 128, width = way < 2 ? 2 * n : n, rows = 41,
+            n_out = rows / ratio + 2;
         size_t n_state = (size_t)3 * (size_t)width;
         float *ape = place(floats((size_t)(width * ratio), 1), (size_t)(width * ratio) * sizeof *ape);
         struct pair u_ = random_pair((size_t)(rows * width), 1), gate = random_pair((size_t)(rows * width), 3),
-                    first = random_pair(n_state, 1), second = random_pair(n_state, 1), out = random_pair((size_t)(n_out * n), 1);
+                    first = random_pair(n_state, 1), second = random_pair(n_state, 1),
+                    out = random_pair((size_t)(n_out * n), 1);
         for (int i = 0; i < 2; i++) {
             int32_t pos[41];
             for (int r = 0; r < rows; r++)
@@ -422,8 +735,8 @@ static void compressions(void)
             struct pair at = pair_new(pos, (size_t)rows);
             BOTH(compress(b, &(struct pf_compress_op){
                 .u = u_.at[u], .gate = gate.at[u], .ape = ape, .pos = (const int32_t *)(const void *)at.at[u],
-                .before = i ? first.at[u] : NULL, .after = i ? second.at[u] : first.at[u], .out = out.at[u], .n = n, .ratio = ratio,
-                .rows = rows, .n_out = n_out, .overlaps = ratio == 4 }));
+                .before = i ? first.at[u] : NULL, .after = i ? second.at[u] : first.at[u], .out = out.at[u], .n = n,
+                .ratio = ratio, .rows = rows, .n_out = n_out, .overlaps = ratio == 4 }));
             same(&out, "keys of blocks", "", way);
             same(i ? &second : &first, "unfinished blocks", "", way);
             pair_free(&at);
@@ -440,14 +753,16 @@ static void streams(void)
     static const int widths[] = { 70, 4096 };
     for (int way = 0; way < 4; way++) {
         int n = widths[way % 2], n_weights = way < 2 ? S * (2 + S) : S, rows = 9;
-        float *base = place(floats((size_t)n_weights, 1), (size_t)n_weights * sizeof *base), *scale = place(floats(3, 1), 3 * sizeof *scale);
+        float *base = place(floats((size_t)n_weights, 1), (size_t)n_weights * sizeof *base),
+               *scale = place(floats(3, 1), 3 * sizeof *scale);
         struct pair l = random_pair((size_t)(rows * n_weights), 2), w = random_pair((size_t)(rows * n_weights), 1),
                     x = random_pair((size_t)(rows * S * n), 1), y = random_pair((size_t)(rows * n), 1),
                     flat = random_pair((size_t)(rows * S * n), 1);
         BOTH(rms_norm(b, x.at[u], NULL, 1e-6f, S * n, rows, flat.at[u]));
         same(&flat, "norm of all streams", "", n);
-        BOTH(mix(b, &(struct pf_mix_op){ .logits = l.at[u], .base = base, .scale = scale, .weights = w.at[u], .n_streams = S,
-                                         .n_weights = n_weights, .rounds = 20, .rows = rows, .eps = 1e-6f }));
+        BOTH(mix(b, &(struct pf_mix_op){ .logits = l.at[u], .base = base, .scale = scale, .weights = w.at[u],
+                                         .n_streams = S, .n_weights = n_weights, .rounds = 20, .rows = rows,
+                                         .eps = 1e-6f }));
         same(&w, "weights of streams", "", n_weights);
         BOTH(streams_read(b, &(struct pf_streams_op){ x.at[u], y.at[u], w.at[u], n, S, n_weights, rows }));
         same(&y, "reading streams", "", n);
@@ -562,7 +877,8 @@ static void delta_net(const struct delta_case *c, int number)
     struct pf_weight w = { .data = weights(type, n_out, 9), .type = type, .n_in = n_out, .n_out = 9, .scale = 1,
                            .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n_out) };
     struct pair states[] = { random_pair(n_state, 1), random_pair(n_state, 1) },
-                mixed = random_pair((size_t)(rows * n), 1), out = random_pair((size_t)(rows * n_out), 1), y = random_pair((size_t)(rows * 9), 1);
+                mixed = random_pair((size_t)(rows * n), 1), out = random_pair((size_t)(rows * n_out), 1),
+                y = random_pair((size_t)(rows * 9), 1);
     for (int i = 0; i < 2; i++) {
         struct pair x = random_pair((size_t)(rows * n_x), 1), ba = random_pair((size_t)(rows * 2 * c->n_v), 1);
         for (int u = 0; u < 2; u++) {
@@ -621,7 +937,8 @@ static void copies(void)
 static void not_finite(void)
 {
     float x[64] = { 1 };
-    struct pf_weight w = { .data = weights(PF_Q8_0, 64, 3), .type = PF_Q8_0, .n_in = 64, .n_out = 3, .row_bytes = 68, .scale = 1 };
+    struct pf_weight w = { .data = weights(PF_Q8_0, 64, 3), .type = PF_Q8_0, .n_in = 64, .n_out = 3, .row_bytes = 68,
+                           .scale = 1 };
     x[40] = 1e38f * 10;
     struct pair p = pair_new(x, 64), y = random_pair(3, 1);
     pf_status st = units[1]->ops->linear(units[1], &(struct pf_linear){ &w, y.at[1] }, 1, p.at[1], 1);
@@ -634,8 +951,9 @@ static void not_finite(void)
 
 int main(int argc, char **argv)
 {
-    struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_picks = MAX_ROWS * N_USED,
-                                      .n_expert = MOST_EXPERTS, .n_ff = 768, .n_out = 512, .max_heads = 16, .n_ctx = N_CTX };
+    struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576,
+                                      .max_picks = MAX_ROWS * MOST_USED, .n_expert = MOST_EXPERTS, .n_ff = 768,
+                                      .n_out = 512, .max_heads = 16, .n_ctx = N_CTX };
     brief = argc > 1 && strcmp(argv[1], "--brief") == 0;
     only = argc > 1 + brief ? argv[1 + brief] : NULL;
     if (pf_backend_cuda_open(&units[1], 0, 0) < 0) {
@@ -650,13 +968,22 @@ int main(int argc, char **argv)
         if (!info || !info->is_weight || !wanted(info->name))
             continue;
         products((enum pf_qtype)t);
-        experts((enum pf_qtype)t, (enum pf_qtype)t, (enum pf_qtype)t, brief ? 256 : 512, brief ? 256 : 768);
+        int n = brief ? 256 : 512, n_ff = brief ? 256 : 768;
+        experts((enum pf_qtype)t, (enum pf_qtype)t, (enum pf_qtype)t, n, n_ff, N_USED);
     }
     if (wanted("experts")) {
-        experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 512, 256);
-        experts(PF_Q4_K, PF_Q5_K, PF_Q8_0, 512, 256);
-        experts(PF_Q8_0, PF_Q8_0, PF_F16, 64, 96);
-        experts(PF_F16, PF_Q4_0, PF_Q4_0, 64, 96);
+        experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 512, 256, N_USED);
+        experts(PF_Q4_K, PF_Q5_K, PF_Q8_0, 512, 256, N_USED);
+        experts(PF_Q8_0, PF_Q8_0, PF_F16, 64, 96, N_USED);
+        experts(PF_F16, PF_Q4_0, PF_Q4_0, 64, 96, N_USED);
+    }
+    if (wanted("short rows"))
+        short_rows();
+    if (wanted("shared"))
+        share();
+    if (wanted("large")) {
+        large_products(PF_Q6_K);
+        large_products(PF_Q4_K);
     }
     if (wanted("rows")) {
         row_operations();
@@ -671,12 +998,15 @@ int main(int argc, char **argv)
             activated(PF_Q4_K, 2048, rows);
             activated(PF_F16, 96, rows);
             activated(PF_F32, 100, rows);
+            activated_between(PF_Q8_0, 512, rows);
         }
     }
     if (wanted("rope"))
         rotations();
     if (wanted("attention"))
         attentions();
+    if (wanted("gated attention"))
+        gated_attentions();
     if (wanted("blocks")) {
         block_attentions();
         compressions();

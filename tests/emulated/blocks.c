@@ -1,6 +1,6 @@
-/* Kernels of the emulated GPU: blocks one after the other, each as fibers of the calling thread.
+/* Kernels of the emulated GPU: blocks one after the other, those of a cluster together, as fibers of the calling thread.
  *
- *     run_block -> run_warp -> a fiber, until it waits for others or returns -> run_warp ..
+ *     run_blocks -> run_warp -> a fiber, until it waits for others or returns -> run_warp ..
  *
  * A fiber that waits points to what it waits for; whoever completes that makes all who wait for it ready again. All
  * state is the thread's own: streams run their kernels at the same time without knowing of each other. Fibers outlive
@@ -10,6 +10,7 @@
 #include "emulated.h"
 
 #include <immintrin.h>
+#include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 
 enum { STACK = 128 << 10, PAGE = 4096, LINE = 64, N_LINES = 61, MEMORY = (EMU_SHARED + PAGE - 1) / PAGE * PAGE };
 enum { N_BARRIERS = 16, N_COPIES = 128, N_WARPS = EMU_THREADS / EMU_WARP };
+enum { MOST_BLOCKS = 8, VARIABLE = 8192, N_LETTERS = 4096 };     /* of a cluster */
 
 struct copy {
     void       *to;
@@ -30,9 +32,12 @@ struct copy {
 struct fiber {
     void            *at[5];              /* where it goes on */
     struct emu_index thread;
+    struct block    *block;
     int              warp, lane;
+    unsigned         cluster_phase;      /* in which it has arrived */
+    unsigned         n_votes;
     bool             runs;               /* it has not returned from the kernel */
-    const void      *waits_for;          /* a barrier, a warp, the turn; NULL: it is ready */
+    const void      *waits_for;          /* a barrier, a warp, a box, the turn; NULL: it is ready */
     struct copy     *copies;             /* under way: {N_COPIES} */
     int              n_copies, n_groups;
 };
@@ -47,15 +52,40 @@ struct warp {
     uint64_t value[2][EMU_WARP];         /* the lanes may be reading the last exchange while they give to the next */
 };
 
+struct block {
+    struct emu_index at;
+    struct barrier   barriers[N_BARRIERS];
+    int              n_runs;
+    bool             votes[3];
+    alignas(16) char variable[VARIABLE];
+};
+
+/* In the kernel's shared memory: how many bytes have yet to come, whether somebody has yet to say so, and how often both
+ * were done. */
+struct box {
+    int32_t n_bytes;
+    int16_t n_pending;
+    uint16_t n_phases;
+};
+
+/* A word that is on its way to another block. */
+struct letter {
+    float       v, *to;
+    struct box *box;
+};
+
 struct machine {
     void          *home[5];
     struct fiber   fibers[EMU_THREADS], *me;
     struct copy    copies[EMU_THREADS][N_COPIES];
     struct warp    warps[N_WARPS];
-    struct barrier barriers[N_BARRIERS];
+    struct block   blocks[MOST_BLOCKS];
+    struct letter  letters[N_LETTERS];
+    int            n_letters, n_arrived; /* n_arrived, n_phases: of the cluster */
+    unsigned       n_phases;
     bool           has_turn;
     int            step;                 /* through the lanes of a warp: 1 or -1 */
-    int            n, n_made, n_runs;    /* fibers of this block, that exist, that have not returned */
+    int            n, n_made, n_runs;    /* fibers of these blocks, that exist, that have not returned */
     char          *stacks, *memory_end;
     size_t         memory_bytes;
     uint64_t       dice;
@@ -65,7 +95,7 @@ struct machine {
 static __thread struct machine *m;
 __thread struct emu_index threadIdx, blockIdx, blockDim, gridDim;
 
-static void broken(const char *rule)
+_Noreturn static void broken(const char *rule)
 {
     fprintf(stderr, "emulated GPU: %s (block %u,%u,%u, thread %u)\n", rule, blockIdx.x, blockIdx.y, blockIdx.z,
             threadIdx.x);
@@ -83,6 +113,7 @@ static void **make_current(struct fiber *f)
 {
     m->me = f;
     threadIdx = f->thread;
+    blockIdx = f->block->at;
     return f->at;
 }
 
@@ -173,9 +204,8 @@ static void wake(const void *what, int first, int n)
 }
 
 /* The last may have come, or one that it would have waited for has returned. */
-static void check_barrier(int which, int n_threads)
+static void check_barrier(struct barrier *b, int n_threads)
 {
-    struct barrier *b = &m->barriers[which];
     if (b->n_arrived == 0 || b->n_arrived < n_threads)
         return;
     b->n_arrived = 0;
@@ -197,9 +227,46 @@ static void end_fiber(struct fiber *f)
     if (f->n_copies)
         broken("a thread returned with copies under way");
     m->n_runs--;
+    f->block->n_runs--;
     w->n_runs--;
-    check_barrier(0, m->n_runs);
+    check_barrier(&f->block->barriers[0], f->block->n_runs);
     check_warp(w);
+}
+
+static void check_box(struct box *b)
+{
+    if (b->n_pending > 0 || b->n_bytes != 0)
+        return;
+    b->n_pending = 1;
+    b->n_phases++;
+    wake(b, 0, m->n);
+}
+
+static struct block *block_of(const void *variable)
+{
+    for (int i = 0; i < MOST_BLOCKS; i++)
+        if ((const char *)variable >= m->blocks[i].variable && (const char *)variable < m->blocks[i].variable + VARIABLE)
+            return &m->blocks[i];
+    broken("a word is sent to what is no variable of a cluster");
+}
+
+/* Some of what is on its way arrives, or all of it. False: there was nothing. */
+static bool deliver(bool all)
+{
+    bool any = false;
+    for (int i = 0; i < m->n_letters; i++) {
+        struct letter l = m->letters[i];
+        if (!all && roll(4) > 0)
+            continue;
+        if (block_of(l.to)->n_runs == 0)
+            broken("a word was sent to a block that has ended");
+        m->letters[i--] = m->letters[--m->n_letters];
+        *l.to = l.v;
+        l.box->n_bytes -= (int32_t)sizeof l.v;
+        check_box(l.box);
+        any = true;
+    }
+    return any;
 }
 
 /* Lanes of a warp, forwards or backwards, until all wait for others; a lane that waits hands on to the next. False: all
@@ -224,24 +291,41 @@ static bool run_warp(int warp)
     return any;
 }
 
-static void begin_block(const struct emu_kernel *k)
+static void begin_memory(const struct emu_kernel *k)
 {
-    m->n = m->n_runs = (int)(k->block.x * k->block.y * k->block.z);
+    if (k->cluster > MOST_BLOCKS || (k->cluster > 1 && (k->shared_bytes > 0 || k->block.x % EMU_WARP > 0)) ||
+        (int)k->block.x * k->cluster > EMU_THREADS)
+        broken("a cluster is larger than the emulation has room for, or has dynamic shared memory");
     m->memory_bytes = (k->shared_bytes + 15) & ~(size_t)15;
     memset(m->memory_end - m->memory_bytes, 0xff, m->memory_bytes);
-    memset(m->barriers, 0, sizeof m->barriers);
     memset(m->warps, 0, sizeof m->warps);
+    memset(m->blocks, 0, sizeof m->blocks[0] * (size_t)k->cluster);
+    for (int i = 0; k->cluster > 1 && i < k->cluster; i++)
+        memset(m->blocks[i].variable, 0xff, VARIABLE);
+    m->n_letters = m->n_arrived = 0;
+}
+
+/* The block at `at`, or the blocks of the cluster from there on. */
+static void begin_blocks(const struct emu_kernel *k, struct emu_index at)
+{
+    int n_threads = (int)(k->block.x * k->block.y * k->block.z);
+    m->n = m->n_runs = n_threads * k->cluster;
+    begin_memory(k);
     for (; m->n_made < m->n; m->n_made++)
         make_fiber(m->n_made);
     for (int i = 0; i < m->n; i++) {
         struct fiber *f = &m->fibers[i];
-        unsigned x = (unsigned)i;
+        unsigned x = (unsigned)(i % n_threads);
+        f->block = &m->blocks[i / n_threads];
+        f->block->at = (struct emu_index){ at.x + (unsigned)(i / n_threads), at.y, at.z };
+        f->block->n_runs++;
         f->thread = (struct emu_index){ x % k->block.x, x / k->block.x % k->block.y, x / k->block.x / k->block.y };
         f->warp = i / EMU_WARP;
         f->lane = i % EMU_WARP;
         f->runs = true;
         f->waits_for = NULL;
         f->n_copies = f->n_groups = 0;
+        f->n_votes = 0;
         m->warps[f->warp].n_runs++;
     }
 }
@@ -254,20 +338,22 @@ static void take_turn(void (*await_turn)(void *ctx), void *ctx)
     wake(&m->has_turn, 0, m->n);
 }
 
-static void run_block(const struct emu_kernel *k, void (*await_turn)(void *ctx), void *ctx)
+static void run_blocks(const struct emu_kernel *k, struct emu_index at, void (*await_turn)(void *ctx), void *ctx)
 {
-    begin_block(k);
+    begin_blocks(k, at);
     int n_warps = (m->n + EMU_WARP - 1) / EMU_WARP;
     while (m->n_runs) {
         int first = (int)roll((unsigned)n_warps), skipped = (int)roll(2 * (unsigned)n_warps);
         bool any = false;
         for (int i = 0; i < n_warps; i++)
             any |= i == skipped || run_warp((first + i) % n_warps);
+        any |= deliver(!any);
         if (!any && m->has_turn)
             broken("threads wait for others that never come");
         if (!any)
             take_turn(await_turn, ctx);
     }
+    deliver(true);
 }
 
 void emu_run(const struct emu_kernel *k, void (*await_turn)(void *ctx), void *ctx)
@@ -280,10 +366,8 @@ void emu_run(const struct emu_kernel *k, void (*await_turn)(void *ctx), void *ct
     blockDim = k->block;
     for (unsigned z = 0; z < k->grid.z; z++)
         for (unsigned y = 0; y < k->grid.y; y++)
-            for (unsigned x = 0; x < k->grid.x; x++) {
-                blockIdx = (struct emu_index){ x, y, z };
-                run_block(k, await_turn, ctx);
-            }
+            for (unsigned x = 0; x < k->grid.x; x += (unsigned)k->cluster)
+                run_blocks(k, (struct emu_index){ x, y, z }, await_turn, ctx);
     if (!m->has_turn)
         take_turn(await_turn, ctx);      /* a kernel that never waits for its turn ends no sooner for it */
 }
@@ -307,12 +391,24 @@ void *emu_block_memory(void)
 
 void emu_barrier(int which, int n_threads)
 {
-    struct barrier *b = &m->barriers[which];
-    int needed = n_threads ? n_threads : m->n_runs;
+    struct barrier *b = &m->me->block->barriers[which];
+    int needed = n_threads ? n_threads : m->me->block->n_runs;
     if (++b->n_arrived < needed)
         wait_for(b);
     else
-        check_barrier(which, needed);
+        check_barrier(b, needed);
+}
+
+/* Votes take turns in three places: one is read until all have come to the next, the one after that is being cleared. */
+bool emu_barrier_or(bool yes)
+{
+    struct fiber *f = m->me;
+    bool *votes = f->block->votes;
+    unsigned n = f->n_votes++;
+    votes[n % 3] |= yes;
+    votes[(n + 1) % 3] = false;
+    emu_barrier(0, 0);
+    return votes[n % 3];
 }
 
 const uint64_t *emu_exchange(uint64_t value)
@@ -331,6 +427,60 @@ void emu_wait_turn(void)
 {
     if (!m->has_turn)
         wait_for(&m->has_turn);
+}
+
+void *emu_cluster_variable(size_t bytes)
+{
+    if (bytes > VARIABLE)
+        broken("a variable of a cluster is larger than the emulation has room for");
+    return m->me->block->variable;
+}
+
+void emu_cluster_arrive(void)
+{
+    m->me->cluster_phase = m->n_phases;
+    if (++m->n_arrived < m->n_runs)
+        return;
+    m->n_arrived = 0;
+    m->n_phases++;
+    wake(&m->n_phases, 0, m->n);
+}
+
+void emu_cluster_wait(void)
+{
+    if (m->me->cluster_phase == m->n_phases)
+        wait_for(&m->n_phases);
+}
+
+void emu_open_box(uint64_t *box)
+{
+    memcpy(box, &(struct box){ .n_pending = 1 }, sizeof *box);
+}
+
+void emu_expect_bytes(uint64_t *box, int bytes)
+{
+    struct box *b = (struct box *)box;
+    if (b->n_pending != 1)
+        broken("a box expects bytes twice");
+    b->n_pending = 0;
+    b->n_bytes += bytes;
+    check_box(b);
+}
+
+void emu_send(float v, float *to, uint64_t *box, int block)
+{
+    char *there = m->blocks[block].variable, *here = m->me->block->variable;
+    if (m->n_letters == N_LETTERS)
+        broken("more words are under way than the emulation has room for");
+    m->letters[m->n_letters++] = (struct letter){ v, (float *)(there + ((char *)to - here)),
+                                                  (struct box *)(there + ((char *)box - here)) };
+}
+
+void emu_await_box(uint64_t *box, int turn)
+{
+    const struct box *b = (const struct box *)box;
+    while (b->n_phases % 2 == turn)
+        wait_for(b);
 }
 
 void emu_copy_async(void *to, const void *from, size_t bytes)

@@ -32,13 +32,22 @@ struct emu_index { unsigned x, y, z; };
 extern __thread struct emu_index threadIdx, blockIdx, blockDim, gridDim;
 
 void *emu_block_memory(void);                   /* dynamic shared memory, 16-byte aligned */
+void *emu_cluster_variable(size_t bytes);       /* a kernel's one; another block's of the cluster lies elsewhere */
 void  emu_barrier(int which, int n_threads);    /* 0 threads: all of the block that have not returned */
+bool  emu_barrier_or(bool yes);                 /* of all threads of the block: whether one said so */
 /* Every lane of the warp gives a value and gets all, which stay valid until its next exchange. */
 const uint64_t *emu_exchange(uint64_t value);
 void  emu_copy_async(void *to, const void *from, size_t bytes);
 void  emu_copies_commit(void);
 void  emu_copies_wait(int n_left);              /* until so many of the committed groups are left */
 void  emu_wait_turn(void);
+void  emu_cluster_arrive(void);
+void  emu_cluster_wait(void);
+/* Boxes, and words sent to another block of the cluster: see kernels/cuda/cu_machine.h. */
+void  emu_open_box(uint64_t *box);
+void  emu_expect_bytes(uint64_t *box, int bytes);
+void  emu_send(float v, float *to, uint64_t *box, int block);
+void  emu_await_box(uint64_t *box, int turn);
 float emu_half_value(uint16_t bits);
 uint16_t emu_half_bits(float x);
 unsigned long long emu_ns(void);
@@ -56,6 +65,7 @@ int      emu_n_live(void);                      /* pieces of memory that are all
 struct emu_kernel {
     struct emu_index grid, block;
     size_t shared_bytes;
+    int    cluster;                             /* blocks */
     bool   is_early;                            /* begins before the one ahead has ended, lets the next do so */
     void (*call)(const void *args);
     void (*drop)(void *args);

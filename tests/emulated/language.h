@@ -36,6 +36,7 @@ static inline int min(int a, int b) { return a < b ? a : b; }
 static inline int max(int a, int b) { return a > b ? a : b; }
 static inline uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
 static inline int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
+static inline float __fdividef(float a, float b) { return a * (1.0f / b); }
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
 
 static inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift)
@@ -78,6 +79,7 @@ static inline int atomicAdd(int *p, int v) { return __atomic_fetch_add(p, v, __A
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
 static inline void __syncthreads(void) { emu_barrier(0, 0); }
+static inline int __syncthreads_or(int yes) { return emu_barrier_or(yes); }
 static inline void __syncwarp(void) { emu_exchange(0); }
 
 template <class T> static inline T emu_from_lane(T v, unsigned lane)
@@ -132,6 +134,13 @@ template <class... P> static cudaError_t cudaFuncGetAttributes(cudaFuncAttribute
 template <class... P> static cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute, int bytes)
 {
     return emu_allow_bytes((const void *)kernel, (size_t)bytes);
+}
+
+template <class... P>
+static cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessor(int *n, void (*)(P...), int, size_t)
+{
+    *n = 2;
+    return cudaSuccess;
 }
 
 template <class F> static void emu_call(const void *f) { (*(const F *)f)(); }

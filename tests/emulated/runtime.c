@@ -173,9 +173,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
-    if (attribute != cudaDevAttrMaxSharedMemoryPerBlockOptin)
-        return fail(cudaErrorInvalidValue);
-    *value = EMU_SHARED;
+    *value = attribute == cudaDevAttrMultiProcessorCount ? N_UNITS : EMU_SHARED;
     return cudaSetDevice(device);
 }
 
@@ -287,6 +285,16 @@ cudaError_t cudaFreeHost(void *p)
     cudaError_t e = p ? unmap_memory(&pinned, p) : cudaSuccess;
     pthread_mutex_unlock(&lock);
     return e;
+}
+
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
+{
+    (void)flags;
+    pthread_mutex_lock(&lock);
+    bool found = lies_in(pinned, host, 1);
+    pthread_mutex_unlock(&lock);
+    *device = host;
+    return fail(found ? cudaSuccess : cudaErrorInvalidValue);
 }
 
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
@@ -555,14 +563,27 @@ cudaError_t cudaStreamDestroy(cudaStream_t st)
     return cudaSuccess;
 }
 
-cudaError_t emu_launch(const cudaLaunchConfig_t *c, const void *function, struct emu_kernel k)
+/* What a GPU would refuse. */
+static bool may_launch(const cudaLaunchConfig_t *c, int cluster, const void *function)
 {
     unsigned threads = c->blockDim.x * c->blockDim.y * c->blockDim.z;
     size_t most = EMU_SHARED_UNASKED;
     for (int i = 0; i < N_KERNELS && allowed[i].function; i++)
         most = allowed[i].function == function && allowed[i].bytes > most ? allowed[i].bytes : most;
-    if (threads < 1 || threads > EMU_THREADS || c->gridDim.x < 1 || c->gridDim.x > 0x7fffffffu || c->gridDim.y < 1 ||
-        c->gridDim.y > 65535 || c->gridDim.z < 1 || c->gridDim.z > 65535 || c->dynamicSmemBytes > most) {
+    return threads >= 1 && threads <= EMU_THREADS && c->gridDim.x >= 1 && c->gridDim.x <= 0x7fffffffu &&
+           c->gridDim.y >= 1 && c->gridDim.y <= 65535 && c->gridDim.z >= 1 && c->gridDim.z <= 65535 &&
+           cluster >= 1 && c->gridDim.x % (unsigned)cluster == 0 && c->dynamicSmemBytes <= most;
+}
+
+cudaError_t emu_launch(const cudaLaunchConfig_t *c, const void *function, struct emu_kernel k)
+{
+    k.cluster = 1;
+    for (unsigned i = 0; i < c->numAttrs; i++)
+        if (c->attrs[i].id == cudaLaunchAttributeClusterDimension)
+            k.cluster = (int)c->attrs[i].val.clusterDim.x;
+        else
+            k.is_early = true;
+    if (!may_launch(c, k.cluster, function)) {
         k.drop(k.args);
         return fail(cudaErrorInvalidConfiguration);
     }
@@ -574,7 +595,6 @@ cudaError_t emu_launch(const cudaLaunchConfig_t *c, const void *function, struct
     k.grid = (struct emu_index){ c->gridDim.x, c->gridDim.y, c->gridDim.z };
     k.block = (struct emu_index){ c->blockDim.x, c->blockDim.y, c->blockDim.z };
     k.shared_bytes = c->dynamicSmemBytes;
-    k.is_early = c->numAttrs > 0;
     enqueue(c->stream, (struct emu_task){ .kind = TASK_KERNEL, .kernel = k });
     return cudaSuccess;
 }

@@ -1,5 +1,5 @@
-/* The promise that output never depends on how it was computed: the logits of one prompt, evaluated whole, in pieces, token by
- * token, with any number of threads and any instruction set, are the same bits.
+/* The promise that output never depends on how it was computed: the logits of one prompt, evaluated whole, in pieces,
+ * token by token, with any number of threads and any instruction set, are the same bits.
  *
  * usage: bits MODEL.gguf [q8_0]           with keys and values of F16 and F32, or of Q8_0 */
 #include <stdlib.h>
@@ -61,7 +61,8 @@ static void compare(const char *path, const struct way *w, enum pf_kv_type kv, c
     size_t n = N_TOKENS * n_vocab, i = 0;
     while (i < n && memcmp(&found[i], &expected[i], sizeof *found) == 0)
         i++;
-    CHECK(i == n, "%s: position %zu, token %zu: %.9g, expected %.9g", w->name, i / n_vocab, i % n_vocab, found[i], expected[i]);
+    CHECK(i == n, "%s: position %zu, token %zu: %.9g, expected %.9g", w->name, i / n_vocab, i % n_vocab, found[i],
+          expected[i]);
     free(found);
 }
 

@@ -24,7 +24,8 @@ static float small(void)
 
 static struct pf_kv_view filled(enum pf_kv_type type)
 {
-    struct pf_kv_view kv = { .type = type, .n_kv_head = 1, .hd_k = D, .hd_v = D_V, .n_chunks = N_POS / PF_KV_CHUNK_POSITIONS + 1 };
+    struct pf_kv_view kv = { .type = type, .n_kv_head = 1, .hd_k = D, .hd_v = D_V,
+                             .n_chunks = N_POS / PF_KV_CHUNK_POSITIONS + 1 };
     CHECK(be->ops->buf_alloc(be, KV_BYTES, false, &kv.k) == PF_OK, "%s", pf_last_error());
     be->ops->kv_store(be, &kv, &keys[0][0], NULL, store_at, N_POS);
     return kv;

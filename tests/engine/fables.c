@@ -64,7 +64,8 @@ static void converse(pf_model *m, pf_session *s, const cJSON *exchanges)
         const char *user = text_of(exchange, "user"), *expected = text_of(exchange, "assistant");
         msgs[n++] = (struct pf_message){ .role = "user", .content = user };
         reply(m, s, msgs, n, answer);
-        CHECK(strcmp(answer, expected) == 0, "after \"%s\" the model says \"%s\", expected \"%s\"", user, answer, expected);
+        CHECK(strcmp(answer, expected) == 0, "after \"%s\" the model says \"%s\", expected \"%s\"", user, answer,
+              expected);
         msgs[n++] = (struct pf_message){ .role = "assistant", .content = expected };
     }
 }

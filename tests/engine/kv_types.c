@@ -1,5 +1,6 @@
-/* Keys and values of every type: how far the logits of Q8_0 and F16 are from each other and from those of F32; what they take; that a saved session
- * goes on as it was and is not taken for another type's; and heads that do not divide into blocks.
+/* Keys and values of every type: how far the logits of Q8_0 and F16 are from each other and from those of F32; what
+ * they take; that a saved session goes on as it was and is not taken for another type's; and heads that do not divide
+ * into blocks.
  *
  * usage: kv_types MODEL.gguf              77: its architecture is not one that pfmoe has */
 #include <stdlib.h>
@@ -62,13 +63,15 @@ static void test_save(pf_model *m, const float *expected)
 {
     struct file f = { 0 };
     pf_session *a = open_session(m, PF_KV_Q8_0), *b = open_session(m, PF_KV_Q8_0), *other = open_session(m, PF_KV_F16);
-    CHECK(pf_session_eval(a, tokens, N_SAVED, 0) == PF_OK && pf_session_save(a, write_file, &f) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_eval(a, tokens, N_SAVED, 0) == PF_OK && pf_session_save(a, write_file, &f) == PF_OK, "%s",
+          pf_last_error());
     CHECK(pf_session_load(other, read_file, &f) == PF_EINVAL, "keys and values of another type");
     f.at = 0;
     CHECK(pf_session_load(b, read_file, &f) == PF_OK, "%s", pf_last_error());
     for (int i = N_SAVED; i < N; i++) {
         CHECK(pf_session_eval(b, tokens + i, 1, 0) == PF_OK, "%s", pf_last_error());
-        CHECK(memcmp(pf_session_logits(b), expected + (size_t)i * n_vocab, n_vocab * sizeof *expected) == 0, "token %d", i);
+        CHECK(memcmp(pf_session_logits(b), expected + (size_t)i * n_vocab, n_vocab * sizeof *expected) == 0, "token %d",
+              i);
     }
     free(f.data);
     pf_session_close(&a);
@@ -101,8 +104,8 @@ int main(int argc, char **argv)
     }
     pf_session_close(&s);
     float *exact = logits_of(m, PF_KV_F32), *half = logits_of(m, PF_KV_F16), *q8 = logits_of(m, PF_KV_Q8_0);
-    printf("squares of error over squares, against F32: F16 %.1e, Q8_0 %.1e; Q8_0 against F16: %.1e\n", error_of(half, exact),
-           error_of(q8, exact), error_of(q8, half));
+    printf("squares of error over squares, against F32: F16 %.1e, Q8_0 %.1e; Q8_0 against F16: %.1e\n",
+           error_of(half, exact), error_of(q8, exact), error_of(q8, half));
     CHECK(error_of(q8, half) < LIMIT && error_of(q8, half) > 0, "%.1e", error_of(q8, half));
     CHECK(kv_bytes(m, PF_KV_Q8_0) < kv_bytes(m, PF_KV_F16));
     test_save(m, q8);

@@ -1,8 +1,9 @@
-/* Adapters: the logits are those of merged weights within rounding, the same bits however they are computed, and what does not
- * fit the model is refused in one sentence. The adapter is made here: it changes every matrix that one can.
+/* Adapters: the logits are those of merged weights within rounding, the same bits however they are computed, and what
+ * does not fit the model is refused in one sentence. The adapter is made here: it changes every matrix that one can.
  *
- * usage: lora MODEL.gguf FOLDER [tied|cuda]   merged weights are compared where all of the model's matrices are F32. cuda: with the
- *                                             first GPU in place of the simulated device; 77: there is none */
+ * usage: lora MODEL.gguf FOLDER [tied|cuda]
+ *        merged weights are compared where all of the model's matrices are F32
+ *        cuda: with the first GPU in place of the simulated device; 77: there is none */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,8 +40,8 @@ static bool ends(struct pf_str s, const char *ending)
 
 static bool can_be_adapted(const struct pf_tensor *t)
 {
-    static const char *const not[] = { "norm.weight", "attn_k_b.weight", "attn_v_b.weight", "attn_sinks.weight", "conv1d.weight",
-                                      "attn_output_a.weight", "ape.weight", "tid2eid.weight" };
+    static const char *const not[] = { "norm.weight", "attn_k_b.weight", "attn_v_b.weight", "attn_sinks.weight",
+                                       "conv1d.weight", "attn_output_a.weight", "ape.weight", "tid2eid.weight" };
     for (size_t i = 0; i < sizeof not / sizeof *not; i++)
         if (ends(t->name, not[i]))
             return false;
@@ -65,7 +66,8 @@ static void choose_targets(const pf_gguf *g)
         if (!can_be_adapted(t))
             continue;
         struct target *x = &targets[n_targets++];
-        *x = (struct target){ .t = t, .by_rows = ends(t->name, "token_embd.weight"), .n_in = t->ne[0], .n_out = t->ne[1], .n = t->ne[2] };
+        *x = (struct target){ .t = t, .by_rows = ends(t->name, "token_embd.weight"), .n_in = t->ne[0],
+                             .n_out = t->ne[1], .n = t->ne[2] };
         if (x->by_rows) {
             x->n_in = t->ne[1];
             x->n_out = t->ne[0];
@@ -213,7 +215,7 @@ static void prefer(pf_model *m, const struct way *w)
         for (int whole = 0; whole <= n; whole++)
             for (int down = 0; down <= n - whole; down++) {
                 bool best = whole == (w->deal == BY_COPY ? n : 0) && down == (w->deal == BY_DOWN ? n : 0);
-                l.deals[l.n_deals++] = (struct pf_learned_deal){ n, whole, down, 9, best ? 1e-3 : 1e3 };
+                l.deals[l.n_deals++] = (struct pf_learned_deal){ n, whole, down, false, 9, best ? 1e-3 : 1e3 };
             }
     pf_learned_set(m, &l);
 }
@@ -231,7 +233,8 @@ static float *logits_of(const char *model, const struct way *w, size_t *n)
     pf_session *s = NULL;
     struct pf_model_opts mo;
     struct pf_session_opts so;
-    struct pf_adapter adapters[2] = { { adapter_path, SCALE / (float)w->n_adapters }, { adapter_path, SCALE / (float)w->n_adapters } };
+    struct pf_adapter adapters[2] = { { adapter_path, SCALE / (float)w->n_adapters },
+                                      { adapter_path, SCALE / (float)w->n_adapters } };
     pf_model_opts_init(&mo);
     pf_session_opts_init(&so);
     bool real = w->runs_on && strcmp(unit, "sim") != 0;
@@ -248,12 +251,14 @@ static float *logits_of(const char *model, const struct way *w, size_t *n)
     so.kv_type = PF_KV_F32;              /* F16 would turn differences of rounding into larger ones */
     struct pf_sim sim = { .memory_bytes = w->memory_bytes };
     struct pf_residency_setup setup = { .device = open_device, .device_ctx = &sim };
-    if (pf_model_open_with(&m, model, &mo, w->runs_on && !real ? &setup : NULL) < 0 || pf_session_open(&s, m, &so) < 0) {
+    if (pf_model_open_with(&m, model, &mo, w->runs_on && !real ? &setup : NULL) < 0 ||
+        pf_session_open(&s, m, &so) < 0) {
         CHECK(false, "%s: %s", w->name, pf_last_error());
         exit(check_status());
     }
     const char *runs_on = !w->runs_on ? "cpu" : *w->runs_on ? unit : "";
-    CHECK(!*runs_on || strcmp(pf_model_info(m)->backend, runs_on) == 0, "%s: it runs on %s", w->name, pf_model_info(m)->backend);
+    CHECK(!*runs_on || strcmp(pf_model_info(m)->backend, runs_on) == 0, "%s: it runs on %s", w->name,
+          pf_model_info(m)->backend);
     if (w->deal != AS_IT_LIKES)
         prefer(m, w);
     size_t n_vocab = (size_t)pf_model_info(m)->n_vocab;
@@ -293,7 +298,8 @@ static void compare_merged(const float *adapted, const struct way *usual)
     size_t n;
     plain.n_adapters = 0;
     float *merged = logits_of(merged_path, &plain, &n), *base = logits_of(path, &plain, &n);
-    printf("against merged weights: %.3g; against none: %.3g\n", difference(adapted, merged, n), difference(adapted, base, n));
+    printf("against merged weights: %.3g; against none: %.3g\n", difference(adapted, merged, n),
+           difference(adapted, base, n));
     CHECK(difference(adapted, merged, n) < 2e-6, "not those of merged weights");
     CHECK(difference(adapted, base, n) > 0.01, "the adapter changes nothing");
     struct way twice = *usual;
@@ -360,7 +366,8 @@ static void dense_on_device(const char *arch, int n_all)
     for (size_t i = 0; i < sizeof ways / sizeof *ways && (i == 0 || n_targets < n_all); i++)
         compare(&ways[i], cpu);
     for (uint64_t kb = 400; n_targets == n_all && kb < 2000; kb += 100) {    /* a model without experts, cut in two */
-        struct way cut = { "a device that has room for some layers", 2, 512, PF_ISA_ALL, false, 1, "", kb << 10, AS_IT_LIKES, false };
+        struct way cut = { "a device that has room for some layers", 2, 512, PF_ISA_ALL, false, 1, "", kb << 10,
+                           AS_IT_LIKES, false };
         printf("%d KiB\n", (int)kb);
         compare(&cut, cpu);
     }

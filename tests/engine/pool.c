@@ -1,5 +1,5 @@
-/* The pool: every element of a job is done once, whatever the threads, sizes and chunks; chunks of a second job may wait for
- * those of the first; the caller may do something else between begin and end. */
+/* The pool: every element of a job is done once, whatever the threads, sizes and chunks; chunks of a second job may
+ * wait for those of the first; the caller may do something else between begin and end. */
 #include <stdatomic.h>
 #include <string.h>
 
@@ -73,7 +73,8 @@ static void check(const struct work *w, const char *what, int n_threads)
     for (int j = 0; j < PF_POOL_JOBS; j++)
         for (int64_t i = 0; i < MOST; i++)
             bad += w->times[j][i] != (i < w->n[j]);
-    CHECK(bad == 0, "%s, %d threads, %d and %d: %d elements were not done once", what, n_threads, (int)w->n[0], (int)w->n[1], bad);
+    CHECK(bad == 0, "%s, %d threads, %d and %d: %d elements were not done once", what, n_threads, (int)w->n[0],
+          (int)w->n[1], bad);
     CHECK(w->twice == 0, "%s: a thread's number was given twice", what);
 }
 

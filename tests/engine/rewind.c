@@ -96,8 +96,8 @@ static void test_turns(pf_model *m)
 
 enum { N_TURNS = 6, ASKED = 24, ANSWERED = 9, LEFT_OUT = 4 };
 
-/* Turns whose template leaves out the beginning of each answer, as it does with reasoning, once the next question comes:
- * what stood before the answer is not evaluated again, but for a few tokens. */
+/* Turns whose template leaves out the beginning of each answer, as it does with reasoning, once the next question
+ * comes: what stood before the answer is not evaluated again, but for a few tokens. */
 static void test_conversation(pf_model *m)
 {
     static const int tail = 32;          /* what a template may change in front of an answer */
@@ -110,7 +110,8 @@ static void test_conversation(pf_model *m)
             text[n++] = tokens[(turn * 31 + i * 7) % N];
         CHECK(pf_session_sync(s, text, n, &reused) == PF_OK, "%s", pf_last_error());
         CHECK(turn == 0 || reused + tail + ANSWERED >= before, "turn %d: %zu of %zu tokens kept", turn, reused, before);
-        CHECK(pf_session_rewind(fresh, 0) == PF_OK && pf_session_eval(fresh, text, n, 0) == PF_OK, "%s", pf_last_error());
+        CHECK(pf_session_rewind(fresh, 0) == PF_OK && pf_session_eval(fresh, text, n, 0) == PF_OK, "%s",
+              pf_last_error());
         CHECK(same(pf_session_logits(s), pf_session_logits(fresh)), "turn %d", turn);
         for (int i = 0; i < ANSWERED; i++) {
             text[n] = other[(turn * 17 + i) % N];

@@ -1,6 +1,6 @@
-/* Layers with a window keep a ring of positions. Whatever comes round in it, the bits are those of a session that keeps the whole
- * context: however the text is cut, over steps that fail where the ring comes round, going back within what it holds and
- * further, saving and loading, and on a device.
+/* Layers with a window keep a ring of positions. Whatever comes round in it, the bits are those of a session that keeps
+ * the whole context: however the text is cut, over steps that fail where the ring comes round, going back within what
+ * it holds and further, saving and loading, and on a device.
  *
  * Of windows of thousands of positions, a part is tried.
  *
@@ -45,7 +45,8 @@ static pf_session *open_session(pf_model *m, int n_batch, enum pf_kv_type type)
     o.n_batch = n_batch;
     o.kv_type = type;
     CHECK(pf_session_open(&s, m, &o) == PF_OK, "%s", pf_last_error());
-    CHECK((s->ring_positions == 0) == (n_batch == WHOLE), "a batch of %d and a ring of %d", n_batch, (int)s->ring_positions);
+    CHECK((s->ring_positions == 0) == (n_batch == WHOLE), "a batch of %d and a ring of %d", n_batch,
+          (int)s->ring_positions);
     return s;
 }
 
@@ -130,7 +131,8 @@ static void test_faults(pf_model *m)
         struct pf_trace_opts late = { .stages = 1u << PF_STAGE_GATE, .fn = cancel_late, .ctx = s };
         go_on(s, n_text, pos, "before the fault");
         CHECK(pf_trace_set(m, &late) == PF_OK, "%s", pf_last_error());
-        CHECK(pf_session_eval(s, tokens + pos, tight, 0) == PF_ECANCEL && pf_session_pos(s) == pos && s->computed == pos, "%d", pos);
+        CHECK(pf_session_eval(s, tokens + pos, tight, 0) == PF_ECANCEL && pf_session_pos(s) == pos &&
+              s->computed == pos, "%d", pos);
         CHECK(pf_session_eval(s, tokens + pos, 1, 0) == PF_ECANCEL && s->computed == pos);
         CHECK(pf_trace_set(m, NULL) == PF_OK, "%s", pf_last_error());
         go_on(s, 1, pos + 3, "after the fault");
@@ -145,7 +147,8 @@ static void test_rewind(pf_model *m)
     unsigned state = 4711;
     go_on(s, n_text, 300, "the beginning");
     go_on(s, 1, 420, "an answer");
-    CHECK(pf_session_rewind(s, 415) == PF_OK && (m->recurrent || s->computed == 415), "%d: the ring holds this", (int)s->computed);
+    CHECK(pf_session_rewind(s, 415) == PF_OK && (m->recurrent || s->computed == 415), "%d: the ring holds this",
+          (int)s->computed);
     CHECK(pf_session_rewind(s, 301) == PF_OK && s->computed >= 268, "%d: a checkpoint is at 300", (int)s->computed);
     go_on(s, 1, 310, "after a checkpoint");
     for (int i = 0; i < N_BACK; i++) {
@@ -162,7 +165,8 @@ static void test_rewind(pf_model *m)
 
 enum { N_TURNS = 8, FIRST_ASKED = 400, ASKED = 40, ANSWERED = 180, LEFT_OUT = 150 };
 
-/* Answers longer than the ring can go back, of which the template leaves out the beginning once the next question comes. */
+/* Answers longer than the ring can go back, of which the template leaves out the beginning once the next question
+ * comes. */
 static void test_conversation(pf_model *m)
 {
     pf_session *s = open_session(m, tight, PF_KV_F16), *fresh = open_session(m, WHOLE, PF_KV_F16);
@@ -187,7 +191,7 @@ static void test_conversation(pf_model *m)
     pf_session_close(&fresh);
 }
 
-/* ---- Saving ------------------------------------------------------------------------------------------------------- */
+/* ---- Saving ------------------------------------------------------------------------------------------------------ */
 
 static void save(pf_model *m, int n_batch, int pos, struct file *f)
 {
@@ -204,7 +208,8 @@ static void test_save(pf_model *m, int from_batch, int to_batch, int pos)
     pf_session *s = open_session(m, to_batch, PF_KV_F16);
     save(m, from_batch, pos, &f);
     go_on(s, n_text, 77, "before loading");
-    CHECK(pf_session_load(s, read_file, &f) == PF_OK && pf_session_pos(s) == pos && s->computed == pos, "%s", pf_last_error());
+    CHECK(pf_session_load(s, read_file, &f) == PF_OK && pf_session_pos(s) == pos && s->computed == pos, "%s",
+          pf_last_error());
     go_on(s, 1, pos + 3, "loaded");
     go_on(s, n_text, pos + 100, "loaded");
     for (int back = 5; back <= 605; back += 200) {
@@ -233,7 +238,8 @@ static void test_save_refused(pf_model *m)
     for (size_t i = 0; i < sizeof late / sizeof *late; i++) {
         ring.at = 0;
         memcpy(ring.data + AT_HELD_FROM, &late[i], sizeof late[i]);
-        CHECK(pf_session_load(s, read_file, &ring) == PF_EFORMAT && pf_session_pos(s) == 0, "held from %d", (int)late[i]);
+        CHECK(pf_session_load(s, read_file, &ring) == PF_EFORMAT && pf_session_pos(s) == 0, "held from %d",
+              (int)late[i]);
     }
     go_on(s, n_text, 20, "after refusals");
     free(ring.data);
@@ -241,7 +247,7 @@ static void test_save_refused(pf_model *m)
     pf_session_close(&s);
 }
 
-/* ---- On a device --------------------------------------------------------------------------------------------------- */
+/* ---- On a device ------------------------------------------------------------------------------------------------- */
 
 static pf_status open_device(pf_backend **out, void *ctx)
 {

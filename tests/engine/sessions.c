@@ -48,7 +48,7 @@ static bool same_logits(const pf_session *s, const float *expected)
     return pf_session_logits(s) && memcmp(pf_session_logits(s), expected, n_vocab * sizeof *expected) == 0;
 }
 
-/* ---- The timeline ------------------------------------------------------------------------------------------------- */
+/* ---- The timeline ------------------------------------------------------------------------------------------------ */
 
 static void test_timeline(pf_model *m)
 {
@@ -64,7 +64,8 @@ static void test_timeline(pf_model *m)
     CHECK(same_logits(s, end), "rewind and again");
 
     CHECK(pf_session_sync(s, tokens, N, &reused) == PF_OK && reused == N && same_logits(s, end), "the same timeline");
-    CHECK(pf_session_sync(s, tokens, N - 3, &reused) == PF_OK && reused == N - 4, "a shorter one needs its last logits");
+    CHECK(pf_session_sync(s, tokens, N - 3, &reused) == PF_OK && reused == N - 4,
+          "a shorter one needs its last logits");
     CHECK(pf_session_sync(s, tokens, N, &reused) == PF_OK && reused == N - 3 && same_logits(s, end), "longer again");
 
     int32_t other[N];
@@ -137,11 +138,12 @@ static void test_decode_allocates_nothing(pf_model *m)
         CHECK(pf_session_eval(s, &tok, 1, 0) == PF_OK);
     }
     pf_mem_stats_get(&after);
-    CHECK(after.n_calls == before.n_calls, "%llu allocations while decoding", (unsigned long long)(after.n_calls - before.n_calls));
+    CHECK(after.n_calls == before.n_calls, "%llu allocations while decoding",
+          (unsigned long long)(after.n_calls - before.n_calls));
     pf_session_close(&s);
 }
 
-/* ---- Saving ------------------------------------------------------------------------------------------------------- */
+/* ---- Saving ------------------------------------------------------------------------------------------------------ */
 
 static void test_save(pf_model *m)
 {
@@ -174,7 +176,7 @@ static void test_save(pf_model *m)
     pf_session_close(&b);
 }
 
-/* ---- Damaged weights, changing files ------------------------------------------------------------------------------- */
+/* ---- Damaged weights, changing files ----------------------------------------------------------------------------- */
 
 /* A copy of the model with n bytes of a tensor written over. */
 static void copy_with(const char *to, const char *tensor, const void *bytes, size_t n)
@@ -209,7 +211,7 @@ static void test_not_finite(void)
     pf_session_close(&s);
     pf_model_close(&m);
 
-    char scales[256];                    /* fp16 "not a number", at every place where a block of token 0 may have its scale */
+    char scales[256];        /* fp16 "not a number", at every place where a block of token 0 may have its scale */
     for (size_t i = 0; i < sizeof scales; i++)
         scales[i] = i % 2 ? 0x7e : 0;
     copy_with(path, "output.weight", scales, sizeof scales);
@@ -249,7 +251,7 @@ static void test_residency(pf_model *m)
     CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK);
 }
 
-/* ---- Memory that runs out ------------------------------------------------------------------------------------------- */
+/* ---- Memory that runs out ---------------------------------------------------------------------------------------- */
 
 static pf_status whole_life(void)
 {
@@ -282,7 +284,8 @@ static void test_no_memory(void)
         st = whole_life();
         CHECK(st == PF_OK || st == PF_ENOMEM, "allocation %d: %s", n, pf_last_error());
         pf_mem_stats_get(&after);
-        CHECK(after.n_live == before.n_live, "allocation %d left %llu blocks", n, (unsigned long long)(after.n_live - before.n_live));
+        CHECK(after.n_live == before.n_live, "allocation %d left %llu blocks", n,
+              (unsigned long long)(after.n_live - before.n_live));
     }
     pf_mem_fail_nth(0);
     printf("each of %d allocations failed once\n", n - 2);

@@ -1,5 +1,5 @@
-/* Watching changes no bit, sees what was computed with, and what it saw can be put back: every stage is checked against the
- * others, counts against a recount, and a recorded routing trace against the run it was recorded from.
+/* Watching changes no bit, sees what was computed with, and what it saw can be put back: every stage is checked against
+ * the others, counts against a recount, and a recorded routing trace against the run it was recorded from.
  *
  * usage: tracing MODEL.gguf FOLDER */
 #include <math.h>
@@ -11,7 +11,8 @@
 #include "kernels/sim/sim.h"
 #include "moe/residency.h"
 
-enum { N_PROMPT = 40, N_DECODE = 6, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, MAX_EXPERTS = 512, MAX_LAYERS = 64, MAX_USED = 16 };
+enum { N_PROMPT = 40, N_DECODE = 6, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, MAX_EXPERTS = 512, MAX_LAYERS = 64,
+       MAX_USED = 16 };
 
 static const char *path;
 static char trace_path[512];
@@ -59,7 +60,8 @@ static bool open_run(struct run *r, const struct way *w, const char *routing)
     mo.routing = routing;
     so.n_ctx = N_CTX;
     so.n_batch = w->n_batch;
-    bool ok = pf_model_open_with(&r->m, path, &mo, w->device ? &setup : NULL) == PF_OK && pf_session_open(&r->s, r->m, &so) == PF_OK;
+    bool ok = pf_model_open_with(&r->m, path, &mo, w->device ? &setup : NULL) == PF_OK &&
+              pf_session_open(&r->s, r->m, &so) == PF_OK;
     CHECK(ok, "%s: %s", w->name, pf_last_error());
     CHECK(!ok || strcmp(pf_model_info(r->m)->backend, w->device ? "sim" : "cpu") == 0, "%s: it runs on %s", w->name,
           pf_model_info(r->m)->backend);
@@ -80,7 +82,8 @@ static float *logits_of(struct run *r)
     size_t n_vocab = (size_t)pf_model_info(r->m)->n_vocab;
     float *all = calloc((N_DECODE + 1) * n_vocab, sizeof *all);
     for (int i = 0; i <= N_DECODE; i++) {
-        pf_status st = i == 0 ? pf_session_eval(r->s, tokens, N_PROMPT, 0) : pf_session_eval(r->s, tokens + N_PROMPT + i - 1, 1, 0);
+        pf_status st = i == 0 ? pf_session_eval(r->s, tokens, N_PROMPT, 0) :
+                       pf_session_eval(r->s, tokens + N_PROMPT + i - 1, 1, 0);
         CHECK(st == PF_OK, "%s", pf_last_error());
         if (st == PF_OK)
             memcpy(all + (size_t)i * n_vocab, pf_session_logits(r->s), n_vocab * sizeof *all);
@@ -91,7 +94,8 @@ static float *logits_of(struct run *r)
 static void compare(struct run *r, const float *expected, const char *what)
 {
     float *found = logits_of(r);
-    CHECK(memcmp(found, expected, (N_DECODE + 1) * (size_t)pf_model_info(r->m)->n_vocab * sizeof *found) == 0, "%s: other bits", what);
+    CHECK(memcmp(found, expected, (N_DECODE + 1) * (size_t)pf_model_info(r->m)->n_vocab * sizeof *found) == 0,
+          "%s: other bits", what);
     free(found);
 }
 
@@ -109,7 +113,8 @@ struct seen {
 /* Of everything seen, whatever the order of layers and tokens. */
 static void add_to_hash(struct seen *z, const struct pf_stage_data *d)
 {
-    uint64_t h = 14695981039346656037u ^ (uint64_t)d->stage ^ (uint64_t)d->layer << 8 ^ (uint64_t)d->pos << 20 ^ (uint64_t)(d->slot + 1) << 40;
+    uint64_t h = 14695981039346656037u ^ (uint64_t)d->stage ^ (uint64_t)d->layer << 8 ^ (uint64_t)d->pos << 20 ^
+                 (uint64_t)(d->slot + 1) << 40;
     const uint8_t *p = d->picks ? (const uint8_t *)d->picks : (const uint8_t *)d->values;
     for (size_t i = 0; i < (size_t)d->n * 4; i++)
         h = (h ^ p[i]) * 1099511628211u;
@@ -147,13 +152,16 @@ static void see(void *ctx, const struct pf_stage_data *d)
     case PF_STAGE_SCORES:        memcpy(z->scores, d->values, (size_t)d->n * sizeof *d->values); break;
     case PF_STAGE_PICKS:         check_picks(z, d); break;
     case PF_STAGE_WEIGHTS:       memcpy(z->weights, d->values, (size_t)d->n * sizeof *d->values); break;
-    case PF_STAGE_GATE:          CHECK(d->n == z->m->n_ff_expert && d->expert == z->picks[d->slot], "gate of another expert"); break;
+    case PF_STAGE_GATE:
+        CHECK(d->n == z->m->n_ff_expert && d->expert == z->picks[d->slot], "gate of another expert");
+        break;
     case PF_STAGE_DOWN:
         for (int i = 0; i < d->n; i++)
             z->sum[i] = fmaf(z->m->arch->weigh_input ? 1.0f : z->weights[d->slot], d->values[i], z->sum[i]);
         break;
     case PF_STAGE_SUM:
-        CHECK(memcmp(z->sum, d->values, (size_t)d->n * sizeof *z->sum) == 0, "layer %d, token %d: another sum", d->layer, (int)d->pos);
+        CHECK(memcmp(z->sum, d->values, (size_t)d->n * sizeof *z->sum) == 0, "layer %d, token %d: another sum",
+              d->layer, (int)d->pos);
         break;
     default: break;
     }
@@ -165,8 +173,10 @@ static void check_counts(const struct run *r, const struct seen *z, const char *
         uint64_t counts[MAX_EXPERTS], n_tokens;
         int n;
         CHECK(pf_trace_counts(r->m, il, counts, MAX_EXPERTS, &n, &n_tokens) == PF_OK, "%s", pf_last_error());
-        CHECK(n == (r->m->layers[il].is_moe ? r->m->n_expert : 0) && n_tokens == N_TOKENS, "%s: layer %d: %d experts", what, il, n);
-        CHECK(memcmp(counts, z->counts[il], (size_t)n * sizeof *counts) == 0, "%s: layer %d: counts are not those of the calls", what, il);
+        CHECK(n == (r->m->layers[il].is_moe ? r->m->n_expert : 0) && n_tokens == N_TOKENS, "%s: layer %d: %d experts",
+              what, il, n);
+        CHECK(memcmp(counts, z->counts[il], (size_t)n * sizeof *counts) == 0,
+              "%s: layer %d: counts are not those of the calls", what, il);
     }
 }
 
@@ -320,7 +330,8 @@ int main(int argc, char **argv)
     if (argc != 3)
         return 2;
     path = argv[1];
-    snprintf(trace_path, sizeof trace_path, "%s/tracing-%s.trace", argv[2], strrchr(path, '/') ? strrchr(path, '/') + 1 : path);
+    snprintf(trace_path, sizeof trace_path, "%s/tracing-%s.trace", argv[2],
+             strrchr(path, '/') ? strrchr(path, '/') + 1 : path);
     pf_mem_stats_get(&before);
     if (!open_run(&r, &ways[0], NULL))
         return check_status();

@@ -380,7 +380,8 @@ static void check_to_f16(void)
         }
 }
 
-/* Codes are those of quantise, d its d as a half; what is not finite makes a block of NaNs; small and huge ones as well. */
+/* Codes are those of quantise, d its d as a half; what is not finite makes a block of NaNs; small and huge ones as
+ * well. */
 static void check_to_q8_0(void)
 {
     enum { N = 256 };
@@ -543,7 +544,8 @@ static void attn_convert(struct attn_case *c)
 }
 
 /* What element i of type is as a number. */
-static float attn_number(const struct pf_block_q8_0 *q8, const uint16_t *f16, const float *f32, enum pf_qtype type, int i)
+static float attn_number(const struct pf_block_q8_0 *q8, const uint16_t *f16, const float *f32, enum pf_qtype type,
+                         int i)
 {
     if (type == PF_Q8_0)
         return (float)half_value(q8[i / 32].d) * (float)q8[i / 32].qs[i % 32];
@@ -551,7 +553,8 @@ static float attn_number(const struct pf_block_q8_0 *q8, const uint16_t *f16, co
 }
 
 /* Queries first .. first + n of c through a kernel. */
-static void attn_some(const struct pf_kernels *k, enum pf_qtype type, struct attn_case *c, int first, int n, float scale)
+static void attn_some(const struct pf_kernels *k, enum pf_qtype type, struct attn_case *c, int first, int n,
+                      float scale)
 {
     struct pf_attn_args a = {
         .q = c->q + first * c->hd_k, .q_stride = (size_t)c->hd_k, .n_q = n, .hd_k = c->hd_k, .hd_v = c->hd_v,
@@ -604,8 +607,9 @@ static void check_attn_within(int n_q, int hd_k, int hd_v, enum pf_qtype type)
         attn_some(levels[i], type, &want, 0, n_q, 0.1f);
         struct pf_attn_args a = {
             .q = state.q, .q_stride = (size_t)hd_k, .n_q = n_q, .hd_k = hd_k, .hd_v = hd_v, .v_stride = (size_t)hd_k,
-            .k = attn_keys(&state, type), .v = attn_keys(&state, type), .lo = state.lo, .hi = state.hi, .scale = 0.1f, .score = score_room, .m = state.m, .z = state.z, .acc = state.acc,
-            .acc_stride = (size_t)hd_v, .ac = ac_room,
+            .k = attn_keys(&state, type), .v = attn_keys(&state, type), .lo = state.lo, .hi = state.hi, .scale = 0.1f,
+            .score = score_room, .m = state.m, .z = state.z, .acc = state.acc, .acc_stride = (size_t)hd_v,
+            .ac = ac_room,
         };
         attn_kernel(levels[i], type)(&a);
         if (!attn_same(&want, &state))
@@ -748,7 +752,8 @@ static void bench_attn(const struct pf_kernels *k, int n_q, enum pf_qtype type)
         a.v = (const char *)keys + (2 * c + 1) * chunk_bytes;
         attn_kernel(k, type)(&a);
     });
-    printf("%-14s %s n_q %-5d %10.0f ns a chunk %7.2f GB/s %7.1f GFLOP/s\n", k->name, attn_name(type), n_q, ns / chunks, 2.0 * chunk_bytes * chunks / ns, 4.0 * PF_KV_CHUNK * HD * n_q * chunks / ns);
+    printf("%-14s %s n_q %-5d %10.0f ns a chunk %7.2f GB/s %7.1f GFLOP/s\n", k->name, attn_name(type), n_q, ns / chunks,
+           2.0 * chunk_bytes * chunks / ns, 4.0 * PF_KV_CHUNK * HD * n_q * chunks / ns);
 }
 
 /* A head of 128, as in a prompt: its matrix stays in the second cache. */

@@ -1,6 +1,7 @@
-/* The scalar level defines every bit, so its bits may not drift: a hash of its products per type, over fixed inputs with
- * whole and short segments. A change of the order of accumulation, of a scale's product or of a rounding shows here, and
- * so does a compiler that fuses or reorders. New numbers are right only when the contract itself was changed. */
+/* The scalar level defines every bit, so its bits may not drift: a hash of its products per type, over fixed inputs
+ * with whole and short segments. A change of the order of accumulation, of a scale's product or of a rounding shows
+ * here, and so does a compiler that fuses or reorders. New numbers are right only when the contract itself was
+ * changed. */
 #include <stdio.h>
 
 #include "check.h"

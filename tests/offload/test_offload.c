@@ -1,10 +1,10 @@
-/* Same bits whoever computes an expert: one text, evaluated as a prompt, in a piece of a few rows and token by token, on the
- * simulated device beside the CPU, gives the logits that the CPU alone gives; for every setting of post-fetch, sizes of the expert
- * cache, thread counts and budgets of RAM, with copies that are late, refused or broken, with allocations that fail, and with
- * the device lost at every one of its operations.
+/* Same bits whoever computes an expert: one text, evaluated as a prompt, in a piece of a few rows and token by token,
+ * on the simulated device beside the CPU, gives the logits that the CPU alone gives; for every setting of post-fetch,
+ * sizes of the expert cache, thread counts and budgets of RAM, with copies that are late, refused or broken, with
+ * allocations that fail, and with the device lost at every one of its operations.
  *
- * usage: test_offload MODEL.gguf [few|long]      few: a part of the settings and faults; long: 256 tokens, a few settings only
- *                                                77: there is no such file */
+ * usage: test_offload MODEL.gguf [few|long]
+ *        few: a part of the settings and faults; long: 256 tokens, a few settings only; 77: there is no such file */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -105,7 +105,8 @@ static pf_model *open_model(const struct setting *set, struct pf_sim *sim)
     return pf_model_open_with(&m, path, &o, &setup) == PF_OK ? m : NULL;
 }
 
-/* Opens, runs everything, closes; checks the bits, that nothing is left behind, and that the device took part or was lost. */
+/* Opens, runs everything, closes; checks the bits, that nothing is left behind, and that the device took part or was
+ * lost. */
 static void check_run(const char *name, const struct setting *set, struct pf_sim *sim, struct pf_stats *stats)
 {
     struct pf_mem_stats before, after;
@@ -118,7 +119,7 @@ static void check_run(const char *name, const struct setting *set, struct pf_sim
     pf_session *s = open_session(m, MOST_TOKENS);
     run(s, 0, 2 + n_decode, name);
     if (s && pf_session_rewind(s, 0) == PF_OK)
-        run(s, 0, 2, name);                  /* with experts in RAM from the beginning: the next layer's are copied ahead */
+        run(s, 0, 2, name);          /* with experts in RAM from the beginning: the next layer's are copied ahead */
     pf_stats_get(m, stats);
     pf_session_close(&s);
     pf_model_close(&m);
@@ -161,7 +162,8 @@ static void test_settings(uint64_t least)
                     struct setting set = usual();
                     if (n++ % step)
                         continue;
-                    struct pf_sim sim = { .late_every = late, .late_for = 1 + late * 1000, .break_every = late == 3 ? 5 : 0,
+                    struct pf_sim sim = { .late_every = late, .late_for = 1 + late * 1000,
+                                          .break_every = late == 3 ? 5 : 0,
                                           .memory_bytes = n % 3 ? least + (uint64_t)(n % 3 - 1) * (64u << 20) : 0 };
                     char name[128];
                     set.post.enable = post;
@@ -169,8 +171,8 @@ static void test_settings(uint64_t least)
                     set.post.cpu_limit = limits[limit];
                     set.post.max_transfers = n % 4 == 0 ? 1 : 8;
                     set.n_threads = 1 + n % 3;
-                    snprintf(name, sizeof name, "post-fetch %d, block %d, CPU limit %d, late every %d, case %d", post, block,
-                             limits[limit], (int)late, n);
+                    snprintf(name, sizeof name, "post-fetch %d, block %d, CPU limit %d, late every %d, case %d", post,
+                             block, limits[limit], (int)late, n);
                     check_run(name, &set, &sim, &stats);
                     CHECK(!stats.device_lost, "%s: the device was lost", name);
                     n_fallbacks += stats.n_fallbacks;
@@ -179,8 +181,8 @@ static void test_settings(uint64_t least)
                     stream_bytes += stats.stream_bytes;
                     CHECK(stats.n_launches >= stats.n_tokens, "%s: %d launches", name, (int)stats.n_launches);
                 }
-    CHECK(n_fallbacks > 0 && n_transfers > n_fallbacks && n_hits > 0, "%d transfers, %d fallbacks, %d hits", (int)n_transfers,
-          (int)n_fallbacks, (int)n_hits);
+    CHECK(n_fallbacks > 0 && n_transfers > n_fallbacks && n_hits > 0, "%d transfers, %d fallbacks, %d hits",
+          (int)n_transfers, (int)n_fallbacks, (int)n_hits);
     CHECK(stream_bytes > 0, "prompts sent no experts");
 }
 
@@ -193,7 +195,8 @@ static void test_facts(void)
     const struct pf_model_info *info = pf_model_info(m);
     CHECK(info->gpu_bytes_per_token > 0 && info->gpu_bytes_per_token < info->bytes_per_token, "%d of %d bytes a token",
           (int)info->gpu_bytes_per_token, (int)info->bytes_per_token);
-    CHECK(info->n_expert_layers > 0 && info->n_expert_layers <= info->n_layers, "%d layers with experts", (int)info->n_expert_layers);
+    CHECK(info->n_expert_layers > 0 && info->n_expert_layers <= info->n_layers, "%d layers with experts",
+          (int)info->n_expert_layers);
     pf_session *s = open_session(m, MOST_TOKENS);
     sim.lose_in_serve = true;
     run(s, 0, 4, "lost");
@@ -202,8 +205,8 @@ static void test_facts(void)
     pf_model_close(&m);
 }
 
-/* A second model that is told what a first one has learned begins with its best deal: here one that was made up, so that nothing
- * hangs on how long things take; and what was told is what is known. */
+/* A second model that is told what a first one has learned begins with its best deal: here one that was made up, so
+ * that nothing hangs on how long things take; and what was told is what is known. */
 static void test_learned(uint64_t least)
 {
     static struct pf_learned l, known;
@@ -226,7 +229,7 @@ static void test_learned(uint64_t least)
     l = (struct pf_learned){ .cpu_bytes_s = 1e9, .pcie_bytes_s = 1e9 };
     for (int w = 0; w <= n_used; w++)
         for (int d = 0; d <= n_used - w; d++)
-            l.deals[l.n_deals++] = (struct pf_learned_deal){ n_used, w, d, 9, w == 0 && d == 1 ? 1e-3 : 1e3 };
+            l.deals[l.n_deals++] = (struct pf_learned_deal){ n_used, w, d, false, 9, w == 0 && d == 1 ? 1e-3 : 1e3 };
     m = open_model(&set, &sim);
     s = open_session(m, MOST_TOKENS);
     CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());
@@ -240,6 +243,66 @@ static void test_learned(uint64_t least)
     CHECK(stats.n_transfers == n_layers, "%d transfers in %d layers", (int)stats.n_transfers, (int)n_layers);
     pf_session_close(&s);
     pf_model_close(&m);
+}
+
+/* Measuring before the first token: deals are known afterwards, nothing of it is counted, and no bit is changed. */
+static void test_measure(uint64_t least)
+{
+    static struct pf_learned l;
+    struct setting set = usual();
+    struct pf_sim sim = { .memory_bytes = least };
+    struct pf_stats stats;
+    set.whole = true;
+    pf_model *m = open_model(&set, &sim);
+    CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_model_measure(m) == PF_OK, "%s", pf_last_error());
+    pf_learned_get(m, &l);
+    pf_stats_get(m, &stats);
+    CHECK(l.n_deals > 1 && l.cpu_bytes_s > 0, "%d deals were measured", l.n_deals);
+    CHECK(stats.n_tokens == 0 && stats.n_transfers == 0, "%d tokens were counted", (int)stats.n_tokens);
+    uint64_t n_steps = sim.n_steps;
+    CHECK(pf_model_measure(m) == PF_OK && sim.n_steps == n_steps, "it was measured twice");
+    pf_session *s = open_session(m, MOST_TOKENS);
+    run(s, 0, 2 + n_decode, "measured");
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+/* Every number of experts read in place, alone and beside post-fetch; only where all experts are in memory for good,
+ * and for one row. */
+static void test_in_place(uint64_t least)
+{
+    static struct pf_learned l;
+    struct setting set = usual();
+    struct pf_sim sim = { .memory_bytes = least, .sees_host = true };
+    struct pf_stats stats;
+    set.whole = true;
+    for (int way = 0; way < 3; way++) {
+        pf_model *m = open_model(&set, &sim);
+        int n_used = (int)pf_model_info(m)->n_experts_used;
+        uint64_t n_layers = (uint64_t)pf_model_info(m)->n_expert_layers;
+        int n_placed = way == 0 ? n_used : 1, n_down = way == 2 && n_used > 1;
+        l = (struct pf_learned){ .cpu_bytes_s = 1e9, .pcie_bytes_s = 1e9 };
+        for (int w = 0; w <= n_used; w++)
+            for (int k = 0; k < 2 * (n_used - w + 1); k++)
+                if (w > 0 || k % 2 == 0) {
+                    bool best = w == n_placed && k / 2 == n_down && k % 2;
+                    l.deals[l.n_deals++] = (struct pf_learned_deal){ n_used, w, k / 2, k % 2, 9, best ? 1e-3 : 1e3 };
+                }
+        pf_session *s = open_session(m, MOST_TOKENS);
+        CHECK(pf_model_preload(m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());
+        pf_learned_set(m, &l);
+        run(s, 0, 2, "in place");
+        pf_stats_reset(m);
+        run(s, 2, 3, "in place");
+        pf_stats_get(m, &stats);
+        CHECK(stats.n_in_place == n_layers * (uint64_t)n_placed && stats.n_transfers == n_layers * (uint64_t)n_down,
+              "way %d: %d experts in place and %d transfers in %d layers", way, (int)stats.n_in_place,
+              (int)stats.n_transfers, (int)n_layers);
+        run(s, 3, 2 + n_decode, "in place");
+        pf_session_close(&s);
+        pf_model_close(&m);
+    }
 }
 
 /* A device with much room holds all experts, in little more than these take: slots are of the sizes that there are. */
@@ -256,8 +319,8 @@ static void test_room(void)
     pf_stats_get(m, &stats);
     uint64_t n = (uint64_t)(facts->n_experts * facts->n_expert_layers);
     CHECK(stats.vram_slots == n, "room for %d of %d experts", (int)stats.vram_slots, (int)n);
-    CHECK((double)stats.vram_slot_bytes <= 1.05 * (double)info.expert_bytes + 3 * 320.0 * (double)n, "%.0f bytes for %.0f",
-          (double)stats.vram_slot_bytes, (double)info.expert_bytes);
+    CHECK((double)stats.vram_slot_bytes <= 1.05 * (double)info.expert_bytes + 3 * 320.0 * (double)n,
+          "%.0f bytes for %.0f", (double)stats.vram_slot_bytes, (double)info.expert_bytes);
     pf_session_close(&s);
     pf_model_close(&m);
 }
@@ -314,14 +377,15 @@ static struct span *spans_of(const char *json, const char *track, int *n)
     for (const char *line = json; line; line = strchr(line, '\n'), line += line != NULL)
         if (number(line, "\"tid\":") == tid && number(line, "\"dur\":") >= 0) {
             double ts = number(line, "\"ts\":");
-            spans[(*n)++] = (struct span){ ts, ts + number(line, "\"dur\":"), (int)number(line, "\"layer\":"), (int)number(line, "\"expert\":") };
+            spans[(*n)++] = (struct span){ ts, ts + number(line, "\"dur\":"), (int)number(line, "\"layer\":"),
+                                           (int)number(line, "\"expert\":") };
         }
     qsort(spans, (size_t)*n, sizeof *spans, by_begin);
     return spans;
 }
 
-/* The device and its two queues of copies have tracks of their own, on which one thing follows the other; the device has been at
- * every layer, and each copy of a step has a layer and an expert. */
+/* The device and its two queues of copies have tracks of their own, on which one thing follows the other; the device
+ * has been at every layer, and each copy of a step has a layer and an expert. */
 static void test_timeline(uint64_t least)
 {
     static const char *const tracks[] = { "GPU", "copies", "cache fills" };
@@ -340,9 +404,10 @@ static void test_timeline(uint64_t least)
         struct span *spans = spans_of(json.at, tracks[t], &n);
         CHECK(n > 0, "nothing on the track %s", tracks[t]);
         for (int i = 0; i < n; i++) {
-            CHECK(i == 0 || spans[i].begin >= spans[i - 1].end - 0.0015, "%s: span %d begins before the last one ended", tracks[t], i);
-            CHECK(spans[i].layer < n_layers && (t != 2 || (spans[i].layer >= 0 && spans[i].expert >= 0)), "%s: span %d is of layer %d",
-                  tracks[t], i, spans[i].layer);
+            CHECK(i == 0 || spans[i].begin >= spans[i - 1].end - 0.0015, "%s: span %d begins before the last one ended",
+                  tracks[t], i);
+            CHECK(spans[i].layer < n_layers && (t != 2 || (spans[i].layer >= 0 && spans[i].expert >= 0)),
+                  "%s: span %d is of layer %d", tracks[t], i, spans[i].layer);
             n_seen += spans[i].layer >= 0 && !seen[spans[i].layer];
             seen[spans[i].layer >= 0 ? spans[i].layer : n_layers] = true;
         }
@@ -397,7 +462,8 @@ static void test_three_tiers(void)
     }
 }
 
-/* Copies that cannot be begun, one after the other; allocations that fail: the CPU alone, or a clear error and then success. */
+/* Copies that cannot be begun, one after the other; allocations that fail: the CPU alone, or a clear error and then
+ * success. */
 static void test_refusals(uint64_t least)
 {
     struct setting set = usual();
@@ -492,6 +558,8 @@ int main(int argc, char **argv)
     test_facts();
     test_timeline(least);
     test_learned(least);
+    test_measure(least);
+    test_in_place(least);
     test_room();
     test_force_cpu();
     test_begun_again();

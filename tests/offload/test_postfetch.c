@@ -1,5 +1,5 @@
-/* Transfers and deals one by one: the state machine of post-fetch for every order of events, on the simulated device; the solver
- * on machines that exist only here. */
+/* Transfers and deals one by one: the state machine of post-fetch for every order of events, on the simulated device;
+ * the solver on machines that exist only here. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,7 +28,8 @@ static pf_status no_serve(void *ctx, const struct pf_offer *offer, const struct 
 
 static void begin(struct bench *b, struct pf_sim sim, int block, int max_transfers, uint64_t scratchpad_bytes)
 {
-    struct pf_share_sizes sizes = { .n_layer = 1, .n_expert = N_EXPERTS, .n_used = N_EXPERTS, .n_embd = 32, .n_ff = 32 };
+    struct pf_share_sizes sizes = { .n_layer = 1, .n_expert = N_EXPERTS, .n_used = N_EXPERTS, .n_embd = 32,
+                                    .n_ff = 32 };
     memset(b, 0, sizeof *b);
     b->sim = sim;
     CHECK(pf_backend_sim_open(&b->device, &b->sim) == PF_OK, "%s", pf_last_error());
@@ -65,7 +66,8 @@ static bool arrived(const struct pf_transfer *t)
 {
     int i = t->expert;
     bool same = memcmp(t->down, down[i], DOWN + (size_t)i) == 0;
-    return t->whole ? same && memcmp(t->gate, gate[i], GATE) == 0 && memcmp(t->up, up[i], UP) == 0 : same && !t->gate && !t->up;
+    return same && (t->whole ? memcmp(t->gate, gate[i], GATE) == 0 && memcmp(t->up, up[i], UP) == 0 :
+                               !t->gate && !t->up);
 }
 
 static void test_in_time(void)
@@ -98,7 +100,8 @@ static void test_late(int block, uint64_t late_for, double cpu_ns, bool expected
     begin(&b, (struct pf_sim){ .late_every = 1, .late_for = late_for }, block, 8, 65536);
     struct pf_transfer *t = start(&b, 2, false);
     pf_postfetch_settle(&b.post, t, cpu_ns);
-    CHECK((t->state == PF_GPU_READY) == expected, "block %d, late for %d: state %d", block, (int)late_for, (int)t->state);
+    CHECK((t->state == PF_GPU_READY) == expected, "block %d, late for %d: state %d", block, (int)late_for,
+          (int)t->state);
     pf_postfetch_account(&b.post);
     CHECK(b.post.n_fallbacks == !expected, "%d fallbacks", (int)b.post.n_fallbacks);
     end(&b);
@@ -134,11 +137,12 @@ static void test_refused(void)
     begin(&b, (struct pf_sim){ 0 }, PF_AUTO, 8, two);
     CHECK(start(&b, 0, false) && start(&b, 1, false) && !start(&b, 2, false), "room for two");
     pf_postfetch_begin(&b.post, 0);
-    CHECK(start(&b, 0, false) && !start(&b, 1, true) && start(&b, 3, false), "a whole expert has no room any more, a down has");
+    CHECK(start(&b, 0, false) && !start(&b, 1, true) && start(&b, 3, false),
+          "a whole expert has no room any more, a down has");
     end(&b);
 }
 
-/* ---- The solver ---------------------------------------------------------------------------------------------------------- */
+/* ---- The solver -------------------------------------------------------------------------------------------------- */
 
 static const uint64_t GATE_UP_BYTES = 8 << 20, DOWN_BYTES = 4 << 20;
 
@@ -169,11 +173,12 @@ static void test_machine(double cpu, double pcie, double joint, int n)
     }
     for (int w = 0; w <= n; w++)
         for (int d = 0; d <= n - w; d++) {
-            double ns = takes(cpu, pcie, joint, n, (struct pf_deal){ w, d });
+            double ns = takes(cpu, pcie, joint, n, (struct pf_deal){ w, d, false });
             best = best < 0 || ns < best ? ns : best;
         }
-    printf("CPU %.0f, PCIe %.0f, joint %.0f GB/s, %d experts: %.1f us, best %.1f, CPU alone %.1f\n", cpu / 1e9, pcie / 1e9, joint / 1e9,
-           n, mean / 1e3, best / 1e3, takes(cpu, pcie, joint, n, (struct pf_deal){ 0, 0 }) / 1e3);
+    printf("CPU %.0f, PCIe %.0f, joint %.0f GB/s, %d experts: %.1f us, best %.1f, CPU alone %.1f\n", cpu / 1e9,
+           pcie / 1e9, joint / 1e9, n, mean / 1e3, best / 1e3,
+           takes(cpu, pcie, joint, n, (struct pf_deal){ 0, 0, false }) / 1e3);
     CHECK(mean < 1.02 * best, "more than 2%% behind the best fixed deal");
 }
 
@@ -215,13 +220,14 @@ static void test_often_late(void)
     CHECK(n_sent > 0 && n_late < 0.05 * n_sent, "%d of %d copies were late", n_late, n_sent);
 }
 
-/* A solver that begins with what another has learned makes that one's deals at once, and unlearns what is no longer true. */
+/* A solver that begins with what another has learned makes that one's deals at once, and unlearns what is no longer
+ * true. */
 static void test_memory(void)
 {
     static struct pf_solver first, next;
     static struct pf_learned l, again;
     struct pf_solver_rules rules = { .post_fetch = true, .whole = true, .max_transfers = 8, .cpu_limit = -1 };
-    double mean = 0, best = takes(131e9, 55e9, 150e9, 4, (struct pf_deal){ 0, 0 });
+    double mean = 0, best = takes(131e9, 55e9, 150e9, 4, (struct pf_deal){ 0, 0, false });
     memset(&first, 0, sizeof first);
     for (int i = 0; i < 2000; i++) {
         struct pf_deal d = pf_solver_deal(&first, &rules, 4, GATE_UP_BYTES, DOWN_BYTES);
@@ -231,13 +237,14 @@ static void test_memory(void)
     }
     for (int w = 0; w <= 4; w++)
         for (int d = 0; d <= 4 - w; d++) {
-            double ns = takes(131e9, 55e9, 150e9, 4, (struct pf_deal){ w, d });
+            double ns = takes(131e9, 55e9, 150e9, 4, (struct pf_deal){ w, d, false });
             best = ns < best ? ns : best;
         }
     pf_solver_tell(&first, &l);
     pf_solver_recall(&next, &l);
     pf_solver_tell(&next, &again);
-    CHECK(l.n_deals > 3 && again.n_deals == l.n_deals && again.cpu_bytes_s == l.cpu_bytes_s, "%d deals, then %d", l.n_deals, again.n_deals);
+    CHECK(l.n_deals > 3 && again.n_deals == l.n_deals && again.cpu_bytes_s == l.cpu_bytes_s, "%d deals, then %d",
+          l.n_deals, again.n_deals);
     for (int i = 0; i < 20; i++) {
         struct pf_deal d = pf_solver_deal(&next, &rules, 4, GATE_UP_BYTES, DOWN_BYTES);
         double ns = takes(131e9, 55e9, 150e9, 4, d);
@@ -251,7 +258,8 @@ static void test_memory(void)
         pf_solver_learn(&next, 4, d, GATE_UP_BYTES + DOWN_BYTES, ns, 0);
         mean += i >= 3600 ? ns / 2400 : 0;
     }
-    CHECK(mean < 1.02 * takes(131e9, 5e9, 131e9, 4, (struct pf_deal){ 0, 0 }), "stale prices: %.1f us", mean / 1e3);
+    CHECK(mean < 1.02 * takes(131e9, 5e9, 131e9, 4, (struct pf_deal){ 0, 0, false }), "stale prices: %.1f us",
+          mean / 1e3);
 }
 
 /* What makes no sense is left out, and the rest is taken. */
@@ -259,13 +267,16 @@ static void test_nonsense(void)
 {
     static struct pf_solver s;
     static struct pf_learned l, out;
-    l = (struct pf_learned){ .cpu_bytes_s = -1, .pcie_bytes_s = (double)NAN, .n_deals = 10,
-                             .deals = { { 0, 0, 0, 1, 1 }, { 4, -1, 0, 1, 1 }, { 4, 3, 2, 1, 1 }, { 17, 0, 0, 1, 1 }, { 4, 0, 0, 0, 1 },
-                                        { 4, 0, 0, 1, 0 }, { 4, 0, 0, 1, (double)NAN }, { 4, 0, 0, 1, (double)INFINITY }, { 4, 0, 2147483647, 1, 1 },
-                                        { 4, 1, 2, 3, 0.5 } } };
+    l = (struct pf_learned){ .cpu_bytes_s = -1, .pcie_bytes_s = (double)NAN, .n_deals = 11,
+                             .deals = { { 0, 0, 0, false, 1, 1 }, { 4, 0, 0, true, 1, 1 }, { 4, -1, 0, false, 1, 1 },
+                                        { 4, 3, 2, false, 1, 1 }, { 17, 0, 0, false, 1, 1 }, { 4, 0, 0, false, 0, 1 },
+                                        { 4, 0, 0, false, 1, 0 }, { 4, 0, 0, false, 1, (double)NAN },
+                                        { 4, 0, 0, false, 1, (double)INFINITY }, { 4, 0, 2147483647, false, 1, 1 },
+                                        { 4, 1, 2, false, 3, 0.5 } } };
     pf_solver_recall(&s, &l);
     pf_solver_tell(&s, &out);
-    CHECK(out.cpu_bytes_s == 0 && out.pcie_bytes_s == 0 && out.n_deals == 1 && out.deals[0].n_down == 2, "%d deals", out.n_deals);
+    CHECK(out.cpu_bytes_s == 0 && out.pcie_bytes_s == 0 && out.n_deals == 1 && out.deals[0].n_down == 2, "%d deals",
+          out.n_deals);
     l.n_deals = 1 << 30;                     /* behind the table's end is nothing */
     pf_solver_recall(&s, &l);
     l.n_deals = -1;

@@ -1,7 +1,8 @@
-/* Same bits however a model without experts is cut: one text, evaluated as a prompt, in a piece of a few rows and token by token,
- * with the first layers on the simulated device and the others on the CPU, gives the logits that the CPU alone gives; for every
- * cut that some size of memory leads to, over saving and loading, going back and long contexts, with layers that come from the drive,
- * with allocations that fail, and with the device lost at every one of its operations.
+/* Same bits however a model without experts is cut: one text, evaluated as a prompt, in a piece of a few rows and token
+ * by token, with the first layers on the simulated device and the others on the CPU, gives the logits that the CPU
+ * alone gives; for every cut that some size of memory leads to, over saving and loading, going back and long contexts,
+ * with layers that come from the drive, with allocations that fail, and with the device lost at every one of its
+ * operations.
  *
  * usage: test_split MODEL.gguf */
 #include <stdlib.h>
@@ -13,8 +14,8 @@
 #include "moe/session.h"
 #include "moe/split.h"
 
-enum { N_PROMPT = 40, N_FEW = 5, N_DECODE = 6, N_PIECES = 2 + N_DECODE, N_TOKENS = N_PROMPT + N_FEW + N_DECODE, N_CTX = 64,
-       MAX_CUTS = 32 };
+enum { N_PROMPT = 40, N_FEW = 5, N_DECODE = 6, N_PIECES = 2 + N_DECODE, N_TOKENS = N_PROMPT + N_FEW + N_DECODE,
+       N_CTX = 64, MAX_CUTS = 32 };
 
 static const char *path;
 static int32_t tokens[N_TOKENS];
@@ -101,7 +102,7 @@ static void make_expected(void)
     pf_model_close(&m);
 }
 
-/* ---- The cut ------------------------------------------------------------------------------------------------------ */
+/* ---- The cut ----------------------------------------------------------------------------------------------------- */
 
 static void test_cut(void)
 {
@@ -124,7 +125,8 @@ static void find_cuts(void)
 {
     enum { STEP = 64 << 10 };
     int seen = 0;
-    for (uint64_t memory = STEP; n_cuts < MAX_CUTS && (n_cuts == 0 || !cuts[n_cuts - 1].what.whole); memory += STEP + memory / 128) {
+    for (uint64_t memory = STEP; n_cuts < MAX_CUTS && (n_cuts == 0 || !cuts[n_cuts - 1].what.whole);
+         memory += STEP + memory / 128) {
         struct pf_sim sim = { .memory_bytes = memory };
         pf_model *m = open_model(&sim, 1, false);
         CHECK(m, "%s", pf_last_error());
@@ -137,13 +139,14 @@ static void find_cuts(void)
             seen |= 1 << c->n_layers;
         }
         if (on_device && c->whole)
-            CHECK((seen | 1) == (2 << m->n_layer) - 1, "of %d layers only these numbers were seen on the device: %x", m->n_layer, seen);
+            CHECK((seen | 1) == (2 << m->n_layer) - 1, "of %d layers only these numbers were seen on the device: %x",
+                  m->n_layer, seen);
         pf_model_close(&m);
     }
     CHECK(n_cuts > 0 && cuts[n_cuts - 1].what.whole, "%d cuts and the model is not whole", n_cuts);
 }
 
-/* ---- Same bits ---------------------------------------------------------------------------------------------------- */
+/* ---- Same bits --------------------------------------------------------------------------------------------------- */
 
 /* Opens, runs everything, closes; checks the bits, and that nothing is left behind. */
 static void check_run(const char *name, struct pf_sim *sim, int n_threads, bool streaming, struct pf_stats *stats)
@@ -173,8 +176,8 @@ static void test_every_cut(void)
         for (int n_threads = 1; n_threads < 4; n_threads += 2) {
             struct pf_sim sim = { .memory_bytes = cuts[i].memory_bytes };
             char name[96];
-            snprintf(name, sizeof name, "%d layers%s, %d threads", cuts[i].what.n_layers, cuts[i].what.output ? " and the output" : "",
-                     n_threads);
+            snprintf(name, sizeof name, "%d layers%s, %d threads", cuts[i].what.n_layers,
+                     cuts[i].what.output ? " and the output" : "", n_threads);
             check_run(name, &sim, n_threads, false, &stats);
             CHECK(!stats.device_lost, "%s: the device was lost", name);
             CHECK(sim.n_ops > 0, "%s: the device did nothing", name);
@@ -201,7 +204,8 @@ static void test_all_logits_and_going_back(pf_session *s, const char *name)
     run(s, 1, N_PIECES, name);
     for (int64_t back = N_TOKENS - 1; back > 0; back -= 23) {
         CHECK(pf_session_rewind(s, back) == PF_OK, "%s", pf_last_error());
-        CHECK(pf_session_eval(s, tokens + back, (size_t)(N_TOKENS - back), 0) == PF_OK, "%s: %s", name, pf_last_error());
+        CHECK(pf_session_eval(s, tokens + back, (size_t)(N_TOKENS - back), 0) == PF_OK, "%s: %s", name,
+              pf_last_error());
         same(pf_session_logits(s), N_TOKENS - 1, name);
     }
 }
@@ -280,7 +284,7 @@ static void test_long_context(void)
     CHECK(n_fewer > 0, "no context was too long for all the layers that a cut has");
 }
 
-/* ---- Failures ------------------------------------------------------------------------------------------------------ */
+/* ---- Failures ---------------------------------------------------------------------------------------------------- */
 
 static void test_refusals(int cut)
 {

@@ -1,4 +1,5 @@
-/* A file whose bytes follow from their offsets, and a store over odd parts of it: what the tests of src/tiers/ share. */
+/* A file whose bytes follow from their offsets, and a store over odd parts of it: what the tests of src/tiers/
+ * share. */
 #ifndef TEST_STORE_DATA_H
 #define TEST_STORE_DATA_H
 
@@ -29,7 +30,8 @@ static inline uint8_t byte_at(uint64_t offset)
     return (uint8_t)(x >> (8 * (offset & 7)));
 }
 
-/* gate and up of one size, down of another that differs in the last layer; one more slab is as large as three requests. */
+/* gate and up of one size, down of another that differs in the last layer; one more slab is as large as three
+ * requests. */
 static inline void fixture_open(struct fixture *f, const char *dir)
 {
     uint64_t at = 4321;
@@ -62,9 +64,9 @@ static inline void fixture_open(struct fixture *f, const char *dir)
     free(bytes);
     close(fd);
     f->paths[0] = f->path;
-    f->setup = (struct pf_store_setup){ .paths = f->paths, .n_files = 1, .parts = f->parts, .n_parts = N_PARTS, .slabs = f->slabs,
-                                        .n_slabs = N_SLABS, .n_layers = N_LAYERS, .policy = &pf_evict_nextuse,
-                                        .io = pf_io_best_open, .stall_ns = 20000000000u };
+    f->setup = (struct pf_store_setup){ .paths = f->paths, .n_files = 1, .parts = f->parts, .n_parts = N_PARTS,
+                                        .slabs = f->slabs, .n_slabs = N_SLABS, .n_layers = N_LAYERS,
+                                        .policy = &pf_evict_nextuse, .io = pf_io_best_open, .stall_ns = 20000000000u };
     if (pf_store_bytes(&f->setup, &f->all, &f->least) < 0)
         exit(1);
     f->setup.budget_bytes = f->all;
@@ -87,8 +89,8 @@ static inline bool slab_is_right(const struct fixture *f, const pf_store *s, int
     return true;
 }
 
-/* Pins the slabs, in as many goes as it takes, and checks the bytes of each. Everything is unpinned in the end. *n_right
- * counts. */
+/* Pins the slabs, in as many goes as it takes, and checks the bytes of each. Everything is unpinned in the end.
+ * *n_right counts. */
 static inline pf_status use_slabs(const struct fixture *f, pf_store *s, const int *slabs, int n, int *n_right)
 {
     enum pf_pin how[N_SLABS];

@@ -1,7 +1,7 @@
-/* A model whose file does not stay what it was, mapped and streamed: written to, cut short, replaced or gone between two
- * tokens, or written to while a token is computed. The call fails with PF_ECHANGED and one sentence, the timeline stays, and
- * once the file is again what it was the next call gives the bits that it would have given. So it is when the drive stalls, but
- * for PF_EIO.
+/* A model whose file does not stay what it was, mapped and streamed: written to, cut short, replaced or gone between
+ * two tokens, or written to while a token is computed. The call fails with PF_ECHANGED and one sentence, the timeline
+ * stays, and once the file is again what it was the next call gives the bits that it would have given. So it is when
+ * the drive stalls, but for PF_EIO.
  *
  * usage: test_changes MODEL.gguf DIRECTORY */
 #define _GNU_SOURCE
@@ -26,7 +26,7 @@ static uint8_t *bytes;                       /* the file's */
 static size_t   n_bytes;
 static struct stat was;
 
-/* ---- The file -------------------------------------------------------------------------------------------------------- */
+/* ---- The file ---------------------------------------------------------------------------------------------------- */
 
 static void read_file(const char *name)
 {
@@ -96,7 +96,7 @@ static const struct change {
     { "replaced", replace, put_back },       { "gone", take_away, put_back },
 };
 
-/* ---- The model ------------------------------------------------------------------------------------------------------- */
+/* ---- The model --------------------------------------------------------------------------------------------------- */
 
 static bool plans(struct pf_model_opts *o, uint64_t ram_bytes, struct pf_plan *plan)
 {
@@ -135,7 +135,8 @@ static pf_status step(pf_session *s, int i)
 static void logits_right(pf_session *s, int i, const char *when)
 {
     const float *logits = pf_session_logits(s);
-    CHECK(logits && memcmp(logits, expected + (size_t)i * n_vocab, n_vocab * sizeof *logits) == 0, "%s, step %d: other bits", when, i);
+    CHECK(logits && memcmp(logits, expected + (size_t)i * n_vocab, n_vocab * sizeof *logits) == 0,
+          "%s, step %d: other bits", when, i);
 }
 
 static void step_right(pf_session *s, int i, const char *when)
@@ -152,7 +153,8 @@ static void step_fails(pf_session *s, int i, pf_status why, const char *when)
     CHECK(st == why, "%s, step %d: %d", when, i, st);
     CHECK(strstr(pf_last_error(), path) || why != PF_ECHANGED, "%s", pf_last_error());
     CHECK(pf_last_error()[0] && !strchr(pf_last_error(), '\n'), "%s", pf_last_error());
-    CHECK(pf_session_pos(s) == pos, "%s, step %d: the timeline was at %" PRId64 ", now %" PRId64, when, i, pos, pf_session_pos(s));
+    CHECK(pf_session_pos(s) == pos, "%s, step %d: the timeline was at %" PRId64 ", now %" PRId64, when, i, pos,
+          pf_session_pos(s));
 }
 
 static void make_expected(void)
@@ -171,7 +173,7 @@ static void make_expected(void)
     pf_model_close(&m);
 }
 
-/* ---- The cases ------------------------------------------------------------------------------------------------------- */
+/* ---- The cases --------------------------------------------------------------------------------------------------- */
 
 /* Before the prompt, and then at every other token. */
 static void test_between(int percent)

@@ -105,8 +105,8 @@ static void test_matrix(uint64_t least, uint64_t most)
         for (int share = 0; share < 4; share++)
             for (int threads = 1; threads <= MAX_THREADS; threads += 2) {
                 struct pf_io_sim sim = { .seed = 3 };
-                struct pf_residency_setup setup = { .io = engines[(policy + share) % 3], .io_ctx = &sim, .policy = pf_evict_at(policy),
-                                                     .stall_ns = 20000000000u };
+                struct pf_residency_setup setup = { .io = engines[(policy + share) % 3], .io_ctx = &sim,
+                                                    .policy = pf_evict_at(policy), .stall_ns = 20000000000u };
                 struct pf_stats stats;
                 char name[64];
                 int n_failed = 0;
@@ -171,7 +171,8 @@ static void test_preload(uint64_t most)
 static void test_faults(uint64_t least, int fail_errno)
 {
     struct pf_io_sim sim = { .seed = 3 };
-    struct pf_residency_setup setup = { .io = pf_io_sim_open, .io_ctx = &sim, .policy = &pf_evict_nextuse, .stall_ns = 20000000000u };
+    struct pf_residency_setup setup = { .io = pf_io_sim_open, .io_ctx = &sim, .policy = &pf_evict_nextuse,
+                                        .stall_ns = 20000000000u };
     int n_failed = 0, n_seen = 0;
     pf_model *m = open_with(least, 1, &setup);
     run(m, "before the faults", &n_failed);

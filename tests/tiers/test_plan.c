@@ -1,4 +1,5 @@
-/* The planner on numbers alone, for a machine that is not this one; and the memory that cgroups leave, on made-up trees. */
+/* The planner on numbers alone, for a machine that is not this one; and the memory that cgroups leave, on made-up
+ * trees. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,8 @@
 #define MB ((uint64_t)1000000)
 
 /* 60 GB, of it 57 in 4608 experts. */
-static const struct pf_plan_sizes gpt_oss_120b = { 60000 * MB, 57000 * MB, 57100 * MB, 13 * MB, 4608, 4000 * MB, 1800 * MB, 1000 * MB, true, 0, 0, 0 };
+static const struct pf_plan_sizes gpt_oss_120b = { 60000 * MB, 57000 * MB, 57100 * MB, 13 * MB, 4608, 4000 * MB,
+                                                   1800 * MB, 1000 * MB, true, 0, 0, 0 };
 static const struct pf_speeds prices = { 1000e9, 25e9, 50e9, 5e9 };
 
 static void test_plans(void)
@@ -19,7 +21,8 @@ static void test_plans(void)
     const struct pf_plan_sizes s = gpt_oss_120b;
     struct pf_plan_budget b = { 0, 64000 * MB, false, false, prices };
     struct pf_plan p;
-    CHECK(pf_plan_make(&s, &b, &p) == PF_OK && p.resident && p.limit == PF_TIER_RAM && p.tok_s == 12.5, "%g tok/s", p.tok_s);
+    CHECK(pf_plan_make(&s, &b, &p) == PF_OK && p.resident && p.limit == PF_TIER_RAM && p.tok_s == 12.5, "%g tok/s",
+          p.tok_s);
     double before = p.tok_s;
     for (uint64_t ram = 61000; ram >= 4013; ram -= 100) {
         b.ram_bytes = ram * MB - 1;
@@ -56,36 +59,47 @@ static void test_gpu(void)
             bytes += p.tiers[t].bytes;
             n_slabs += p.tiers[t].n_slabs;
         }
-        CHECK(bytes == s.weight_bytes && n_slabs == s.n_slabs, "%d MB: %llu bytes have a place", (int)vram, (unsigned long long)bytes);
+        CHECK(bytes == s.weight_bytes && n_slabs == s.n_slabs, "%d MB: %llu bytes have a place", (int)vram,
+              (unsigned long long)bytes);
         CHECK((p.vram_budget_bytes > 0) == used, "%d MB: the GPU is%s used", (int)vram, used ? " not" : "");
-        CHECK(!used || p.tiers[PF_TIER_VRAM].bytes + p.other_bytes <= b.vram_bytes, "%d MB: the GPU is too full", (int)vram);
+        CHECK(!used || p.tiers[PF_TIER_VRAM].bytes + p.other_bytes <= b.vram_bytes, "%d MB: the GPU is too full",
+              (int)vram);
         CHECK(p.slot_bytes <= b.ram_bytes, "memory is too full");
         CHECK(p.tok_s >= before * 0.99, "%d MB: more of a GPU, less speed: %g, %g", (int)vram, p.tok_s, before);
         before = p.tok_s;
     }
-    CHECK(p.resident && p.tiers[PF_TIER_VRAM].n_slabs == s.n_slabs && p.limit == PF_TIER_VRAM && p.tok_s > 200, "all in the GPU: %g", p.tok_s);
+    CHECK(p.resident && p.tiers[PF_TIER_VRAM].n_slabs == s.n_slabs && p.limit == PF_TIER_VRAM && p.tok_s > 200,
+          "all in the GPU: %g", p.tok_s);
     b = (struct pf_plan_budget){ 12000 * MB, 64000 * MB, false, false, prices };
-    CHECK(pf_plan_make(&s, &b, &p) == PF_OK && p.resident && p.limit == PF_TIER_RAM && p.vram_slot_bytes == 8000 * MB, "a card of 12 GB");
+    CHECK(pf_plan_make(&s, &b, &p) == PF_OK && p.resident && p.limit == PF_TIER_RAM && p.vram_slot_bytes == 8000 * MB,
+          "a card of 12 GB");
     b.streaming = true;
     CHECK(pf_plan_make(&s, &b, &p) == PF_OK && !p.resident, "streaming");
 
-    struct pf_plan_sizes dense = { 40000 * MB, 39000 * MB, 39000 * MB, 500 * MB, 80, 40000 * MB, 39000 * MB, 1000 * MB, false, 0, 0, 0 };
+    struct pf_plan_sizes dense = { 40000 * MB, 39000 * MB, 39000 * MB, 500 * MB, 80, 40000 * MB, 39000 * MB, 1000 * MB,
+                                   false, 0, 0, 0 };
     b = (struct pf_plan_budget){ 24000 * MB, 64000 * MB, false, false, prices };
-    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.vram_budget_bytes == 0, "a dense model that nobody has cut stays with the CPU");
+    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.vram_budget_bytes == 0,
+          "a dense model that nobody has cut stays with the CPU");
     dense.cut_slabs = 40;
     dense.cut_slab_bytes = 19500 * MB;
     dense.cut_bytes = 500 * MB;
     CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.resident && p.tiers[PF_TIER_VRAM].n_slabs == 40 &&
-          p.tiers[PF_TIER_VRAM].bytes == 20000 * MB && p.tiers[PF_TIER_RAM].n_slabs == 40 && p.tiers[PF_TIER_RAM].bytes == 20000 * MB,
+          p.tiers[PF_TIER_VRAM].bytes == 20000 * MB && p.tiers[PF_TIER_RAM].n_slabs == 40 &&
+          p.tiers[PF_TIER_RAM].bytes == 20000 * MB,
           "half of a dense model in the GPU");
     double both = 20e9 / prices.vram_bytes_s + 20e9 / prices.ram_bytes_s;
-    CHECK(p.limit == PF_TIER_RAM && p.tok_s > 0.999 / both && p.tok_s < 1.001 / both, "one half after the other: %g", p.tok_s);
+    CHECK(p.limit == PF_TIER_RAM && p.tok_s > 0.999 / both && p.tok_s < 1.001 / both, "one half after the other: %g",
+          p.tok_s);
     b.ram_bytes = 10000 * MB;
-    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && !p.resident && p.limit == PF_TIER_DISK && p.tiers[PF_TIER_DISK].n_slabs > 15 &&
-          p.tiers[PF_TIER_VRAM].n_slabs + p.tiers[PF_TIER_RAM].n_slabs + p.tiers[PF_TIER_DISK].n_slabs == 80, "a third in neither");
+    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && !p.resident && p.limit == PF_TIER_DISK &&
+          p.tiers[PF_TIER_DISK].n_slabs > 15 &&
+          p.tiers[PF_TIER_VRAM].n_slabs + p.tiers[PF_TIER_RAM].n_slabs + p.tiers[PF_TIER_DISK].n_slabs == 80,
+          "a third in neither");
     b.ram_bytes = 64000 * MB;
     b.vram_bytes = 48000 * MB;
-    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.limit == PF_TIER_VRAM && p.tok_s == 25, "a whole one does not: %g", p.tok_s);
+    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.limit == PF_TIER_VRAM && p.tok_s == 25, "a whole one does not: %g",
+          p.tok_s);
 }
 
 /* What is measured is measured, whatever it is. */

@@ -92,7 +92,8 @@ static void test_belady_by_hand(void)
     uint64_t n_uses, n_hits;
     CHECK(pf_trace_hits(&t, 2, NULL, &n_uses, &n_hits) == PF_OK && n_uses == 5 && n_hits == 1, "%d hits", (int)n_hits);
     CHECK(pf_trace_hits(&t, 2, &pf_evict_lru, &n_uses, &n_hits) == PF_OK && n_hits == 0, "%d hits of LRU", (int)n_hits);
-    CHECK(pf_trace_hits(&t, 3, &pf_evict_lru, &n_uses, &n_hits) == PF_OK && n_hits == 2, "%d hits, all fit", (int)n_hits);
+    CHECK(pf_trace_hits(&t, 3, &pf_evict_lru, &n_uses, &n_hits) == PF_OK && n_hits == 2, "%d hits, all fit",
+          (int)n_hits);
     CHECK(pf_trace_hits(&t, 0, NULL, &n_uses, &n_hits) == PF_EINVAL, "no slots");
 }
 

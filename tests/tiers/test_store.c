@@ -13,7 +13,8 @@ static struct pf_io_sim sim;
 static void set_engine(struct fixture *f, const char *name)
 {
     sim = (struct pf_io_sim){ .seed = 7 };
-    f->setup.io = strcmp(name, "uring") == 0 ? pf_io_uring_open : strcmp(name, "pread") == 0 ? pf_io_pread_open : pf_io_sim_open;
+    f->setup.io = strcmp(name, "uring") == 0 ? pf_io_uring_open :
+                  strcmp(name, "pread") == 0 ? pf_io_pread_open : pf_io_sim_open;
     f->setup.io_ctx = &sim;
 }
 
@@ -41,10 +42,12 @@ static void test_walks(struct fixture *f)
             }
             CHECK(n_right == n_used, "%d of %d slabs are right", n_right, n_used);
             pf_store_stats_get(s, &stats);
-            CHECK(stats.n_hits + stats.n_misses == (uint64_t)n_used, "%llu hits, %llu misses of %d", (unsigned long long)stats.n_hits,
-                  (unsigned long long)stats.n_misses, n_used);
-            CHECK(stats.slot_bytes <= f->setup.budget_bytes, "%llu bytes of slots", (unsigned long long)stats.slot_bytes);
-            CHECK(stats.resident_bytes <= stats.slot_bytes, "%llu bytes in slots", (unsigned long long)stats.resident_bytes);
+            CHECK(stats.n_hits + stats.n_misses == (uint64_t)n_used, "%llu hits, %llu misses of %d",
+                  (unsigned long long)stats.n_hits, (unsigned long long)stats.n_misses, n_used);
+            CHECK(stats.slot_bytes <= f->setup.budget_bytes, "%llu bytes of slots",
+                  (unsigned long long)stats.slot_bytes);
+            CHECK(stats.resident_bytes <= stats.slot_bytes, "%llu bytes in slots",
+                  (unsigned long long)stats.resident_bytes);
             CHECK(share < 4 || stats.n_evictions == 0, "evictions though everything fits");
             pf_store_close(&s);
         }
@@ -123,7 +126,8 @@ static void test_threads(struct fixture *f)
     pf_store_close(&s);
 }
 
-/* The background order fills what is free and evicts nothing; closing in the middle of it, or of a prefetch, is clean. */
+/* The background order fills what is free and evicts nothing; closing in the middle of it, or of a prefetch, is
+ * clean. */
 static void test_background(struct fixture *f)
 {
     int order[N_SLABS], n_right = 0;
@@ -143,7 +147,8 @@ static void test_background(struct fixture *f)
     pf_store_fill(s, order, N_SLABS);
     CHECK(use_slabs(f, s, order, N_SLABS, &n_right) == PF_OK && n_right == N_SLABS, "%d slabs are right", n_right);
     pf_store_stats_get(s, &stats);
-    CHECK(stats.n_evictions == 0 && stats.bytes_read < 2 * f->all, "%llu bytes read", (unsigned long long)stats.bytes_read);
+    CHECK(stats.n_evictions == 0 && stats.bytes_read < 2 * f->all, "%llu bytes read",
+          (unsigned long long)stats.bytes_read);
     pf_store_close(&s);
 }
 

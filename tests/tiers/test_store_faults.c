@@ -1,6 +1,6 @@
-/* The store over a drive that fails: every read in turn fails, is cut short, comes late, or returns other sectors. Nothing
- * crashes, hangs or leaks, nobody sees a wrong byte, and after a failure the next try succeeds. Or over a file that is cut short
- * or written to, until it is again what it was.
+/* The store over a drive that fails: every read in turn fails, is cut short, comes late, or returns other sectors.
+ * Nothing crashes, hangs or leaks, nobody sees a wrong byte, and after a failure the next try succeeds. Or over a file
+ * that is cut short or written to, until it is again what it was.
  *
  * usage: test_store_faults DIRECTORY */
 #define _GNU_SOURCE
@@ -70,14 +70,16 @@ static void test_each_read(struct fixture *f)
     int n_seen = 0, n_noticed = 0, n_lost = 0;
     for (uint64_t i = 1; i <= n_reads; i++) {
         struct outcome o = run(f, (struct pf_io_sim){ .seed = i, .fail_at = i, .fail_n = 1, .fail_errno = EIO });
-        CHECK(o.n_failed <= 1 && (o.n_failed == 0 || o.why == PF_EIO), "read %d failing: %d steps, %d", (int)i, o.n_failed, o.why);
+        CHECK(o.n_failed <= 1 && (o.n_failed == 0 || o.why == PF_EIO), "read %d failing: %d steps, %d", (int)i,
+              o.n_failed, o.why);
         n_seen += o.n_failed;
         o = run(f, (struct pf_io_sim){ .seed = i, .fail_at = i, .fail_n = 3, .fail_errno = i % 2 ? EAGAIN : EINTR });
         CHECK(o.n_failed == 0 && o.n_retries >= 3, "read %d interrupted: %d steps failed", (int)i, o.n_failed);
         o = run(f, (struct pf_io_sim){ .seed = i, .late_at = i, .late_ns = 1000000 });
         CHECK(o.n_failed == 0, "read %d late: %d steps failed", (int)i, o.n_failed);
         o = run(f, (struct pf_io_sim){ .seed = i, .corrupt_at = i });
-        CHECK(o.n_failed == 0 && o.n_retries == 1, "read %d empty: %d steps failed, %d retries", (int)i, o.n_failed, (int)o.n_retries);
+        CHECK(o.n_failed == 0 && o.n_retries == 1, "read %d empty: %d steps failed, %d retries", (int)i, o.n_failed,
+              (int)o.n_retries);
         o = run(f, (struct pf_io_sim){ .seed = i, .lost_at = i });
         CHECK(o.n_failed == 0 && o.n_retries <= 1, "read %d in part: %d steps failed", (int)i, o.n_failed);
         n_lost += o.n_retries == 1;
@@ -145,7 +147,8 @@ static void test_stall(struct fixture *f)
     f->setup.stall_ns = stall_ns;
 }
 
-/* Writes byte_at, or its complement, over the file from `from` on. With `written` its time of writing is set back to that. */
+/* Writes byte_at, or its complement, over the file from `from` on. With `written` its time of writing is set back to
+ * that. */
 static void write_file(const struct fixture *f, uint64_t from, bool right, const struct stat *written)
 {
     FILE *out = fopen(f->path, "r+b");
@@ -154,7 +157,8 @@ static void write_file(const struct fixture *f, uint64_t from, bool right, const
         fputc(right ? byte_at(i) : (uint8_t)~byte_at(i), out);
     CHECK(out && fclose(out) == 0, "%s", f->path);
     if (written)
-        CHECK(utimensat(AT_FDCWD, f->path, (struct timespec[]){ written->st_atim, written->st_mtim }, 0) == 0, "%s", f->path);
+        CHECK(utimensat(AT_FDCWD, f->path, (struct timespec[]){ written->st_atim, written->st_mtim }, 0) == 0, "%s",
+              f->path);
 }
 
 static void test_changes(struct fixture *f)
@@ -171,7 +175,8 @@ static void test_changes(struct fixture *f)
     CHECK(truncate(f->path, (off_t)keep) == 0, "truncate");
     CHECK(use_slabs(f, s, &last, 1, &n_right) == PF_ECHANGED, "%s", pf_last_error());
     printf("%s\n", pf_last_error());
-    CHECK(use_slabs(f, s, &second, 1, &n_right) == PF_ECHANGED, "what is left of a file that was cut short: %s", pf_last_error());
+    CHECK(use_slabs(f, s, &second, 1, &n_right) == PF_ECHANGED, "what is left of a file that was cut short: %s",
+          pf_last_error());
     write_file(f, keep, true, &was);
     CHECK(use_slabs(f, s, &last, 1, &n_right) == PF_OK && n_right == 2, "%s", pf_last_error());
 

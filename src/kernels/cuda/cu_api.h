@@ -109,6 +109,8 @@ struct cu_experts {
     bool         adds;            /* y += add * (w x); add_scale {n_expert} or NULL: add times that */
     float        add;
     const float *add_scale;
+    const float *done;            /* of down alone: {rows * n_used, n_out}, what the picks have put out whose experts it
+                                     has no address for; older than the kernel ahead of it */
 };
 
 /* Does nothing; fails where the GPU cannot run these kernels. */
@@ -193,6 +195,8 @@ cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, co
  * stay as they were: nobody reads them later. */
 struct cu_heads {
     struct pf_rope_op rope[2];
+    struct pf_copy deal[2];       /* n 0: nothing. Done first: q from where its product left it, and what is beside
+                                     it */
     bool         norm[2];
     const float *weight[2];       /* or NULL */
     float        eps;
@@ -241,9 +245,12 @@ cudaError_t pf_cu_streams_write(cudaStream_t st, const struct pf_streams_op *s);
 enum { CU_FLAG_DOWN, CU_FLAG_UP, CU_FLAG_GIVEN_UP };
 struct cu_flag {
     uint32_t up;                  /* read and written atomically by the host, as volatile by the device */
-    uint64_t ns;                  /* the device's clock when it raised the flag, or saw it raised */
-    char     line[48];            /* flags do not share cache lines */
+    uint64_t began_ns;            /* by the device's clock: it began to wait for the flag, if it did; */
+    uint64_t ns;                  /* it raised the flag, or saw it raised */
+    char     line[40];            /* flags do not share cache lines */
 };
+/* Then it puts into `now` where those experts lie that the device holds, or that the host's deal has it read in place.
+ * It waits for the deal, unless it holds all that were picked, or deal is NULL. */
 struct cu_offer {
     const float   *x, *weights;   /* [rows][n], [rows][n_used] */
     const int32_t *picks;
@@ -252,6 +259,12 @@ struct cu_offer {
     int32_t       *host_picks;
     struct cu_flag *flag;
     uint32_t      *told;          /* of the device: lowered for the layer's take */
+    struct cu_flag          *deal;
+    const struct pf_handed  *handed;       /* [n_picks], memory of the host */
+    int                      n_expert;
+    const uint8_t *const    *held;         /* [3][n_expert] */
+    const uint8_t          **now;          /* the same, of experts that were picked */
+    int                     *fault;
 };
 cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o);
 

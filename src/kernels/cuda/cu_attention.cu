@@ -2,7 +2,8 @@
  *
  *     few rows   a block per (two heads, row, chunk) leaves the chunk's maximum, sum and weighted values; the last
  *                of a row's blocks to end folds the chunks in order
- *     one row    the same blocks norm and rotate their queries and the new key first, and keep key and value
+ *     one row    the same blocks norm and rotate their queries and the new key first, and keep key and value; of gated
+ *                attention they deal out queries and gates, too
  *     many rows  tiles of rows share keys and values in shared memory (cu_attention_tile.cu); where their heads do not
  *                fit, and where keys are chosen or stand for blocks of positions, a block per (HEADS heads, row) goes
  *                over the chunks itself
@@ -97,13 +98,13 @@ CU_HOST_FN int sums_bytes(int heads, int hd_k)
 }
 
 /* A block's memory: the sums, then a chunk's values, then its keys, whose rows lie so that eight lanes read
- * eight of them at once. */
+ * eight of them at once, or one key. */
 enum { KEY_PAD = 16 };
 
 static inline size_t split_bytes(const struct attention &o, int heads)
 {
     return sums_bytes(heads, o.kv.hd_k) + (o.value_bytes ? o.value_bytes + 16 : 0) +
-           (o.key_bytes ? CHUNK * (o.key_bytes + KEY_PAD) : 0);
+           (o.key_bytes ? CHUNK * (o.key_bytes + KEY_PAD) : o.own_bytes);
 }
 
 /* Starts copying keys lo to hi - 1, each a multiple of 16 bytes. */
@@ -236,8 +237,9 @@ CU_INLINE struct copies<P> fetch_chunk(const struct attention &o, const struct p
     return { keys, v };
 }
 
+/* own: the position whose key is in shared memory even if the others are not; or -1. */
 template <class P>
-CU_INLINE void split_chunk(const struct attention &o, const struct piece &p, const struct copies<P> &from,
+CU_INLINE void split_chunk(const struct attention &o, const struct piece &p, const struct copies<P> &from, int own,
                            const struct sums &s)
 {
     size_t at = pf_kv_row(&o.kv, p.c * CHUNK, p.hk), stride = (size_t)o.n_chunks * (o.kv.hd_v + 2);
@@ -248,7 +250,8 @@ CU_INLINE void split_chunk(const struct attention &o, const struct piece &p, con
         chunk_weights(o, [&](int i) { return element_at<P>(from.keys + i * (o.key_bytes + KEY_PAD), 0); }, p.lo, p.hi,
                       p.n_heads, s);
     } else {
-        chunk_weights(o, [&](int i) { return k + (size_t)i * o.kv.hd_k; }, p.lo, p.hi, p.n_heads, s);
+        chunk_weights(o, [&](int i) { return i == own ? element_at<P>(from.keys, 0) : k + (size_t)i * o.kv.hd_k; },
+                      p.lo, p.hi, p.n_heads, s);
     }
     __pipeline_wait_prior(0);
     __syncthreads();
@@ -286,13 +289,13 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
         return;
     struct copies<P> from = fetch_chunk<P>(o, p, p.hi, shared);
     load_queries(o, p.row, p.head, p.n_heads, s.q);
-    split_chunk(o, p, from, s);
+    split_chunk(o, p, from, -1, s);
     fold_if_last(o, p);
 }
 
 /* The same of one row, with what heads does (cu_rows.cu): queries are normed and rotated on their way to shared memory,
  * and so is the position's own key; one block of each KV head leaves key and value where they are kept. What older
- * steps have left there is copied before the kernel's turn. */
+ * steps have left there is copied before the kernel's turn; where there is no room for keys, they are read in place. */
 template <class P>
 static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split_heads(const __grid_constant__ struct attention o,
                                                                        const __grid_constant__ struct cu_heads heads,
@@ -306,6 +309,7 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split_heads(const __g
         return;
     }
     int own = p.pos - p.c * CHUNK, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    int own_at = o.key_bytes ? own * (o.key_bytes + KEY_PAD) / (o.key_bytes / o.kv.hd_k) : 0;
     struct copies<P> from = fetch_chunk<P>(o, p, min(p.hi, own), shared);
     size_t at = pf_kv_row(&o.kv, p.pos, p.hk);
     wait_turn();
@@ -314,11 +318,13 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split_heads(const __g
 #pragma unroll 1
         for (int i = lane; o.a.row_scale && i < o.kv.hd_k; i += WARP)
             s.q[warp * o.kv.hd_k + i] *= o.a.row_scale[0];
+        if (own < CHUNK)
+            deal_beside(heads, p.head + warp, 0);
     } else if (warp == SPLIT_HEADS && own < CHUNK) {
         prepare_head(heads, 1, p.hk, 0, s.weight);               /* own < CHUNK: the position is this chunk's */
 #pragma unroll 1
         for (int i = lane; i < o.kv.hd_k; i += WARP) {
-            put(o.kv.type, from.keys, own * (o.key_bytes + KEY_PAD) / (o.key_bytes / o.kv.hd_k) + i, s.weight[i]);
+            put(o.kv.type, from.keys, own_at + i, s.weight[i]);
             if (p.leads)
                 put(o.kv.type, o.kv.k, at * o.kv.hd_k + i, s.weight[i]);
         }
@@ -332,7 +338,7 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split_heads(const __g
         }
     }
     __syncthreads();
-    split_chunk(o, p, from, s);
+    split_chunk(o, p, from, own, s);
     fold_if_last(o, p);
 }
 
@@ -462,7 +468,7 @@ static void choose_copies(struct attention *o, size_t shared_bytes)
 static struct attention attention_of(const struct pf_attention_op *a, int n_chunks, int *count, float *part,
                                      const struct cu_x *x, size_t shared_bytes, int *fault)
 {
-    struct attention o = { *a, *a->kv, {}, n_chunks, count, part, 0, 0, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x,
+    struct attention o = { *a, *a->kv, {}, n_chunks, count, part, 0, 0, 0, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x,
                            fault };
     o.kv.v = a->kv->v ? a->kv->v : a->kv->k;
     if (a->blocks) {
@@ -473,11 +479,11 @@ static struct attention attention_of(const struct pf_attention_op *a, int n_chun
     return o;
 }
 
-/* Whether split_heads can do it: everything in floats or halves of shared memory, the key in the place of its weights;
- * no copy reaches into the row behind it. */
+/* Whether split_heads can do it: floats or halves, values in shared memory, the key in the place of its weights; no
+ * copy reaches into the row behind it. */
 static bool takes_heads(const struct attention &o, const struct cu_heads *h)
 {
-    return goes_by_chunks(o) && o.a.rows == 1 && o.kv.type != PF_KV_Q8_0 && o.key_bytes && o.value_bytes &&
+    return goes_by_chunks(o) && o.a.rows == 1 && o.kv.type != PF_KV_Q8_0 && o.value_bytes &&
            o.value_bytes / CHUNK % 16 == 0 && o.kv.hd_k <= SPLIT_HEADS * CHUNK && h->kv.k == o.kv.k &&
            h->kv.v == o.kv.v && h->rope[0].x == o.a.q && h->pos == o.a.pos && h->rope[0].n_head == o.a.n_head &&
            h->rope[0].hd == o.kv.hd_k;
@@ -491,9 +497,11 @@ extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attentio
     if (a->kv->hd_k > CU_HEAD_DIM || a->kv->hd_v > CU_HEAD_DIM)
         return cudaErrorInvalidValue;
     int n_groups = ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS);
-    if (heads && takes_heads(o, heads))
+    if (heads && takes_heads(o, heads)) {
+        o.own_bytes = (int)pf_kv_row_bytes(a->kv->type, a->kv->hd_k);
         return a->kv->type == PF_KV_F16 ? launch_split(st, split_heads<const uint16_t *>, o, o, *heads, n_groups) :
                launch_split(st, split_heads<const float *>, o, o, *heads, n_groups);
+    }
     cudaError_t e = heads ? pf_cu_heads(st, heads) : cudaSuccess;
     return e != cudaSuccess ? e :
            a->kv->type == PF_KV_F16 ? launch<const uint16_t *>(st, o) :

@@ -14,6 +14,7 @@ struct attention {
     float                 *part;     /* [row][head][chunk][hd_v + 2]: ac, mc, zc */
     int                    value_bytes, key_bytes;  /* of a chunk's values of a KV head, and of one of its keys, where
                                                        split copies them to shared memory; or 0 */
+    int                    own_bytes; /* of the position's own key, where split_heads has that one alone there; or 0 */
     int                    v_stride; /* from one value to the next; kv.v is kv.k where keys begin with the values */
     struct cu_x            x;        /* where few rows go in int8 too, or q NULL */
     int                   *fault;

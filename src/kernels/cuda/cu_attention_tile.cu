@@ -1,5 +1,5 @@
-/* Attention of a prompt: 32 rows at a time, a row being a token and a query head, those of one KV head together, against
- * keys and values in shared memory. The bits are those of cu_attention.cu.
+/* Attention of a prompt: 32 rows at a time, a row being a token and a query head, those of one KV head together,
+ * against keys and values in shared memory. The bits are those of cu_attention.cu.
  *
  *     per chunk of 256 positions, 64 at a time:  keys become float; a thread owns 4 x 4 dots
  *                                                weights [32][256]; then a warp a row: maximum, exp, sum
@@ -8,10 +8,10 @@
  *
  * While one piece of 64 is computed, the next is copied into shared memory as it lies in the cache.
  *
- * A dot has 32 accumulators (kernels.h), E elements of each. They are taken one at a time, in the order in which the fold
- * needs them, so that a thread holds six partial sums of a dot and not 32; a row lies in shared memory by accumulator,
- * the E elements of one side by side, zeros where the head is shorter. A zero adds nothing: at most the sign of a zero,
- * which exp does not see. */
+ * A dot has 32 accumulators (kernels.h), E elements of each. They are taken one at a time, in the order in which the
+ * fold needs them, so that a thread holds six partial sums of a dot and not 32; a row lies in shared memory by
+ * accumulator, the E elements of one side by side, zeros where the head is shorter. A zero adds nothing: at most the
+ * sign of a zero, which exp does not see. */
 #include <cuda_pipeline.h>
 #include <limits.h>
 
@@ -65,11 +65,12 @@ static int raw_bytes(const struct pf_kv_view *kv)
 static size_t tile_bytes(int width, const struct pf_kv_view *kv)
 {
     int hd_v = kv->hd_v;
-    return (size_t)raw_bytes(kv) + sizeof(float) * (size_t)(ROWS * width + KEYS * max(width, hd_v) + ROWS * WEIGHTS + 6 * ROWS);
+    size_t floats = (size_t)(ROWS * width + KEYS * max(width, hd_v) + ROWS * WEIGHTS + 6 * ROWS);
+    return (size_t)raw_bytes(kv) + sizeof(float) * floats;
 }
 
-/* The thread's rows are first_row() + 8 i, its keys first_key() + 16 i. Lanes with one row differ in bit 1, lanes with one
- * key in bit 0: so reads of 16 bytes are shared. */
+/* The thread's rows are first_row() + 8 i, its keys first_key() + 16 i. Lanes with one row differ in bit 1, lanes with
+ * one key in bit 0: so reads of 16 bytes are shared. */
 CU_INLINE int first_row(void)
 {
     return threadIdx.x / 64 * 4 + (threadIdx.x & 1) + (threadIdx.x >> 1 & 2);
@@ -136,7 +137,8 @@ struct fold<E, 32, I> {
 
 /* Queries, by accumulator. Rows that are not there are zeros. */
 template <int E>
-CU_INLINE void load_queries(const struct attention &o, const struct shape &s, int token0, int head0, int n_heads, const struct tile &t)
+CU_INLINE void load_queries(const struct attention &o, const struct shape &s, int token0, int head0, int n_heads,
+                            const struct tile &t)
 {
     for (int i = threadIdx.x; i < ROWS * 32 * E; i += THREADS) {
         int r = i / (32 * E), e = i % (32 * E), token = token0 + r / s.n_heads, h = r % s.n_heads;
@@ -149,7 +151,8 @@ CU_INLINE void load_queries(const struct attention &o, const struct shape &s, in
     }
 }
 
-/* KEYS keys, by accumulator: a thread moves eight accumulators of a key, all their elements. Eight lanes move eight keys. */
+/* KEYS keys, by accumulator: a thread moves eight accumulators of a key, all their elements. Eight lanes move eight
+ * keys. */
 template <int E, class P>
 CU_INLINE void load_keys(P k, int hd, float *to)
 {
@@ -255,9 +258,11 @@ CU_INLINE void weigh(const struct tile &t, int r, int lo, int hi)
 /* What a thread sums of the values: rows first_row() + 8 i, elements 4 (column + 16 j) and the next three. */
 template <int NV> struct sums { float v[4][NV][4]; };
 
-/* Adds positions p .. p + 3, which lie at `at` of the values; a row takes only what it sees if they do not all see it. */
+/* Adds positions p .. p + 3, which lie at `at` of the values; a row takes only what it sees if they do not all see
+ * it. */
 template <int NV>
-CU_INLINE void add_four(const struct tile &t, int p, int at, int hd_v, bool all, const int (&lo)[4], const int (&hi)[4], struct sums<NV> &s)
+CU_INLINE void add_four(const struct tile &t, int p, int at, int hd_v, bool all, const int (&lo)[4], const int (&hi)[4],
+                        struct sums<NV> &s)
 {
     int row = first_row(), column = first_key();
     float w[4][4];
@@ -288,7 +293,8 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
 {
     BLOCK_MEMORY(float4, shared);
     struct tile t = carve<E>((char *)shared, s.raw_bytes, o.kv.hd_v);
-    int hk = blockIdx.x / s.n_groups, group = o.a.n_head / o.kv.n_kv_head, first_head = blockIdx.x % s.n_groups * s.n_heads;
+    int hk = blockIdx.x / s.n_groups, group = o.a.n_head / o.kv.n_kv_head,
+        first_head = blockIdx.x % s.n_groups * s.n_heads;
     int head0 = hk * group + first_head, n_heads = min(s.n_heads, group - first_head);
     int token0 = (gridDim.y - 1 - blockIdx.y) * s.n_tokens, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int token = token0 + lane / s.n_heads;
@@ -310,7 +316,8 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
         int all_from = -lanes_min(sees ? -lo : 0), all_to = lanes_min(sees ? hi : CHUNK);
         size_t at = pf_kv_row(&o.kv, c * CHUNK, hk);
         P k = element_at<P>(o.kv.k, at * o.kv.hd_k), v = element_at<P>(o.kv.v, at * o.kv.hd_v);
-        int first_piece = least / KEYS * KEYS, my_next = there && pos / CHUNK > c ? max(first / CHUNK, c + 1) : NO_CHUNK;
+        int first_piece = least / KEYS * KEYS,
+            my_next = there && pos / CHUNK > c ? max(first / CHUNK, c + 1) : NO_CHUNK;
         next_c = lanes_min(my_next);
         int next_least = lanes_min(my_next == next_c && next_c != NO_CHUNK ? max(first - next_c * CHUNK, 0) : CHUNK);
         if (c == begin)
@@ -347,7 +354,8 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
             if (p0 + KEYS < most)
                 copy_ahead(v + (p0 + KEYS) * o.kv.hd_v, o.kv.hd_v, t.raw);
             else if (next_c != NO_CHUNK)
-                copy_ahead(element_at<P>(o.kv.k, pf_kv_row(&o.kv, next_c * CHUNK + next_least / KEYS * KEYS, hk) * o.kv.hd_k), o.kv.hd_k, t.raw);
+                copy_ahead(element_at<P>(o.kv.k, pf_kv_row(&o.kv, next_c * CHUNK + next_least / KEYS * KEYS, hk) *
+                                                     o.kv.hd_k), o.kv.hd_k, t.raw);
             int from = max(least & ~3, p0), to = min(most, p0 + (int)KEYS);
 #pragma unroll 1
             for (int p = from; p < to; p += 4)
@@ -363,19 +371,22 @@ static __global__ void __launch_bounds__(THREADS, 2) tiles(const __grid_constant
                 for (int j = 0; j < NV; j++)
 #pragma unroll
                     for (int e = 0; e < 4; e++)
-                        acc[i][j][e] = fmaf(acc[i][j][e], t.old[first_row() + 8 * i], sum.v[i][j][e] * t.fresh[first_row() + 8 * i]);
+                        acc[i][j][e] = fmaf(acc[i][j][e], t.old[first_row() + 8 * i],
+                                            sum.v[i][j][e] * t.fresh[first_row() + 8 * i]);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int r = first_row() + 8 * i, head = head0 + r % s.n_heads;
         if (r >= s.n_heads * s.n_tokens || token0 + r / s.n_heads >= o.a.rows || r % s.n_heads >= n_heads)
             continue;
-        float *out = o.a.out + ((size_t)(token0 + r / s.n_heads) * o.a.n_head + head) * o.kv.hd_v, f = last_factor(o.a, head, t.m[r], t.z[r]);
+        float *out = o.a.out + ((size_t)(token0 + r / s.n_heads) * o.a.n_head + head) * o.kv.hd_v,
+              f = last_factor(o.a, head, t.m[r], t.z[r]);
 #pragma unroll
         for (int j = 0; j < NV; j++) {
             int d = 4 * (first_key() + 16 * j);
             if (d < o.kv.hd_v)
-                *(float4 *)(out + d) = make_float4(acc[i][j][0] * f, acc[i][j][1] * f, acc[i][j][2] * f, acc[i][j][3] * f);
+                *(float4 *)(out + d) = make_float4(acc[i][j][0] * f, acc[i][j][1] * f, acc[i][j][2] * f,
+                                                   acc[i][j][3] * f);
         }
     }
 }
@@ -399,8 +410,9 @@ static cudaError_t launch(cudaStream_t st, const struct attention &o)
 template <int E, int NV>
 static cudaError_t launch(cudaStream_t st, const struct attention &o)
 {
-    return o.kv.type == PF_KV_F16 ? launch<E, NV, const uint16_t *>(st, o) : o.kv.type == PF_KV_F32 ? launch<E, NV, const float *>(st, o) :
-           launch<E, NV, struct q8_at>(st, o);
+    return o.kv.type == PF_KV_F16 ? launch<E, NV, const uint16_t *>(st, o) :
+           o.kv.type == PF_KV_F32 ? launch<E, NV, const float *>(st, o) :
+                                    launch<E, NV, struct q8_at>(st, o);
 }
 
 /* E of the tile for such heads. */
@@ -413,7 +425,8 @@ static int elements_of(const struct attention *o)
 extern "C" bool pf_cu_attention_tiled(const struct attention *o)
 {
     int device, bytes;
-    if (o->kv.v == o->kv.k || o->a.chosen || max(o->kv.hd_k, o->kv.hd_v) > 256 || o->kv.hd_k % 8 != 0 || o->kv.hd_v % 8 != 0 || cudaGetDevice(&device) != cudaSuccess ||
+    if (o->kv.v == o->kv.k || o->a.chosen || max(o->kv.hd_k, o->kv.hd_v) > 256 || o->kv.hd_k % 8 != 0 ||
+        o->kv.hd_v % 8 != 0 || cudaGetDevice(&device) != cudaSuccess ||
         cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
         return false;
     return tile_bytes(32 * elements_of(o) + 4, &o->kv) <= (size_t)bytes;

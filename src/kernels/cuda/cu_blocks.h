@@ -68,12 +68,14 @@ CU_INLINE uint4 load16(const void *p)
     return __ldg((const uint4 *)p);
 }
 
-/* N words from an address of any alignment; reads up to a word past them. */
+/* N words from an address of any alignment, and so many bits further, up to 7; reads up to a word past them. A pointer
+ * that goes through an integer is no longer known to be one to shared memory. */
 template <int N>
-CU_INLINE void load_words(const uint8_t *p, uint32_t (&w)[N])
+CU_INLINE void load_words(const uint8_t *p, uint32_t (&w)[N], int bits = 0)
 {
-    const uint32_t *a = (const uint32_t *)((uintptr_t)p & ~(uintptr_t)3);
-    uint32_t shift = ((uint32_t)(uintptr_t)p & 3) * 8, low = *a;
+    uint32_t skip = (uint32_t)(uintptr_t)p & 3, shift = 8 * skip + bits;
+    const uint32_t *a = (const uint32_t *)(p - skip);
+    uint32_t low = *a;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         uint32_t high = a[i + 1];

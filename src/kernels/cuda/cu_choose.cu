@@ -22,7 +22,8 @@ static __global__ void __launch_bounds__(SCORE_THREADS) score_chunk(const __grid
 {
     BLOCK_MEMORY(float, q);              /* [n_head][hd_k] */
     wait_turn();
-    int row = o.first + blockIdx.y, at = blockIdx.x * CHUNK + threadIdx.x, seen = n_seen(o, row), n = o.op.n_head * o.kv.hd_k;
+    int row = o.first + blockIdx.y, at = blockIdx.x * CHUNK + threadIdx.x, seen = n_seen(o, row),
+        n = o.op.n_head * o.kv.hd_k;
     if ((int)blockIdx.x * CHUNK >= seen || seen <= o.op.max_chosen)
         return;
     for (int i = threadIdx.x; i < n; i += SCORE_THREADS)
@@ -125,7 +126,8 @@ extern "C" cudaError_t pf_cu_choose(cudaStream_t st, const struct pf_choose_op *
     struct choose o = { *c, *c->kv, scores, max_positions, 0 };
     size_t bytes = (size_t)c->n_head * c->kv->hd_k * sizeof(float);
     auto score = c->kv->type == PF_KV_F16 ? score_chunk<uint16_t> : score_chunk<float>;
-    cudaError_t e = bytes > 48 << 10 ? cudaFuncSetAttribute(score, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes) : cudaSuccess;
+    cudaError_t e = bytes <= 48 << 10 ? cudaSuccess :
+                    cudaFuncSetAttribute(score, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     for (; e == cudaSuccess && o.first < c->rows; o.first += CU_CHOOSE_ROWS) {
         int rows = c->rows - o.first < CU_CHOOSE_ROWS ? c->rows - o.first : (int)CU_CHOOSE_ROWS;
         e = launch_early(score, dim3(ceil_div(max_positions, CHUNK), rows), SCORE_THREADS, bytes, st, o);

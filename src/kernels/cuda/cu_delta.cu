@@ -1,6 +1,7 @@
 /* Gated DeltaNet between its products.
  *
- *     few rows   delta_head: a block takes a value head and does all of it; heads of 128 and four taps alone
+ *     few rows   delta_head: a block takes a value head and does all of it, or, where blocks can write into each
+ *                other's memory, two take half of its columns each; heads of 128 and four taps alone
  *     others     conv, a thread a channel; delta or delta_columns, a thread a column of a head's matrix; then
  *                gate_heads, a warp a head
  *
@@ -265,19 +266,21 @@ CU_INLINE void keep_channel(const struct pf_delta_op &o, int c, const struct cha
         o.after[t * pf_delta_channels(&o) + c] = at.x[t];
 }
 
-/* What the warps of a block hand to each other: queries and keys of two rows, and what columns put out. */
+/* What the warps of a block hand to each other: queries and keys of two rows, and what all columns of the head put out
+ * in two, with a box each for what another block's do. */
 template <int D>
 struct head_memory {
-    float qk[2][2][D], out[D];
+    float    qk[2][2][D], out[2][D];
+    uint64_t box[2];
 };
 
 /* Queries, or keys, of a head, row by row, each ready for the columns one row ahead of them; by a warp. A lane has
  * every 32nd channel. The first of the value heads that share them keeps their last rows. */
-template <int D, int TAPS>
-CU_INLINE void head_vectors(const struct pf_delta_op &o, int hv, bool is_key, struct head_memory<D> &memory)
+template <int D, int TAPS, int PARTS>
+CU_INLINE void head_vectors(const struct pf_delta_op &o, int hv, int part, bool is_key, struct head_memory<D> &memory)
 {
     int hk = key_head(o, hv), lane = threadIdx.x % WARP, c = (is_key * o.n_k_head + hk) * D + lane;
-    bool keeps = o.tiled ? hv < o.n_k_head : hv % (o.n_v_head / o.n_k_head) == 0;
+    bool keeps = part == 0 && (o.tiled ? hv < o.n_k_head : hv % (o.n_v_head / o.n_k_head) == 0);
     const struct pf_vectors &from = is_key ? o.k : o.q;
     const float *x = pf_vector_at(&from, 0, hk) + lane;
     float a = is_key ? 1.0f : 1.0f / sqrtf((float)D), u[D / WARP];
@@ -286,6 +289,8 @@ CU_INLINE void head_vectors(const struct pf_delta_op &o, int hv, bool is_key, st
     for (int i = 0; i < D / WARP; i++)
         open_channel<TAPS>(o, c + i * WARP, at[i]);
     wait_turn();
+    if (PARTS > 1)
+        wait_cluster();
     for (int r = 0; r < o.rows; r++) {
         float sum = 0;
 #pragma unroll
@@ -301,7 +306,7 @@ CU_INLINE void head_vectors(const struct pf_delta_op &o, int hv, bool is_key, st
 #pragma unroll
         for (int i = 0; i < D / WARP; i++)
             memory.qk[r % 2][is_key][i * WARP + lane] = u[i] * factor;
-        meet(1, D + 2 * WARP);
+        meet(1, D / PARTS + 2 * WARP);
     }
 #pragma unroll
     for (int i = 0; keeps && i < D / WARP; i++)
@@ -313,12 +318,30 @@ struct column_input {
     float v, z, alpha, beta;
 };
 
-/* Columns of a head, row by row; by D threads. */
-template <int D, int TAPS>
-CU_INLINE void head_columns(const struct net &net, int hv, struct head_memory<D> &memory)
+/* What column j puts out of row r goes to all columns of the head, and theirs are in memory.out[r % 2]. */
+template <int D, int PARTS>
+CU_INLINE void share_out(struct head_memory<D> &memory, int r, int j, float out)
+{
+    enum { MINE = D / PARTS };
+    uint64_t *box = &memory.box[r % 2];
+    float *to = &memory.out[r % 2][j];
+    if (PARTS > 1 && threadIdx.x == 0)
+        expect_bytes(box, (D - MINE) * sizeof(float));
+    *to = out;
+#pragma unroll
+    for (int i = 1; i < PARTS; i++)
+        send(out, to, box, (blockIdx.x + i) % PARTS);
+    meet(2, MINE);
+    if (PARTS > 1)
+        await_box(box, r / 2 % 2);
+}
+
+/* Columns of a head, row by row; by D / PARTS threads. */
+template <int D, int TAPS, int PARTS>
+CU_INLINE void head_columns(const struct net &net, int hv, int part, struct head_memory<D> &memory)
 {
     const struct pf_delta_op &o = net.op;
-    int j = threadIdx.x, lane = threadIdx.x % WARP, c = (2 * o.n_k_head + hv) * D + j;
+    int j = part * (D / PARTS) + threadIdx.x, lane = threadIdx.x % WARP, c = (2 * o.n_k_head + hv) * D + j;
     const float *v = pf_vector_at(&o.v, 0, hv) + j, *z = pf_vector_at(&o.z, 0, hv) + j,
                 *alpha = pf_vector_at(&o.alpha, 0, hv), *beta = pf_vector_at(&o.beta, 0, hv);
     float s[D], weight = o.norm[j], a = o.a[hv], dt = o.dt[hv];
@@ -327,6 +350,8 @@ CU_INLINE void head_columns(const struct net &net, int hv, struct head_memory<D>
     open_channel<TAPS>(o, c, at);
     wait_turn();
     struct column_input next = { *v, *z, *alpha, *beta };
+    if (PARTS > 1)
+        wait_cluster();
 #pragma unroll 1
     for (int r = 0; r < o.rows; r++) {
         struct column_input in = next;
@@ -334,14 +359,14 @@ CU_INLINE void head_columns(const struct net &net, int hv, struct head_memory<D>
         next = { v[after * o.v.row], z[after * o.z.row], alpha[after * o.alpha.row], beta[after * o.beta.row] };
         float value = convolve<TAPS>(at, in.v), gate = in.z * pf_sigmoidf(in.z), decay = decay_of(a, dt, in.alpha),
               rate = pf_sigmoidf(in.beta), sum = 0;
-        meet(1, D + 2 * WARP);
+        meet(1, D / PARTS + 2 * WARP);
         const float (&qk)[2][D] = memory.qk[r % 2];
         float out = step_column<D>(s, qk[0], qk[1], value, decay, rate, !o.before && r == 0);
-        memory.out[j] = out;
-        meet(2, D);
+        share_out<D, PARTS>(memory, r, j, out);
+        const float (&all)[D] = memory.out[r % 2];
 #pragma unroll
         for (int i = 0; i < D / WARP; i++)
-            sum = fmaf(memory.out[i * WARP + lane], memory.out[i * WARP + lane], sum);
+            sum = fmaf(all[i * WARP + lane], all[i * WARP + lane], sum);
         float y = gate * (out * (1.0f / sqrtf(warp_fold_all(sum) / (float)D + o.eps)) * weight);
         o.out[((size_t)r * o.n_v_head + hv) * D + j] = y;
         if (net.x.q)
@@ -351,16 +376,42 @@ CU_INLINE void head_columns(const struct net &net, int hv, struct head_memory<D>
     keep_channel<TAPS>(o, c, at);
 }
 
-/* blockIdx.x: value head. A thread has a column; two more warps have queries and keys, of which there is room for two
- * rows: before a third is written, the columns that read the first have been met. */
-template <int D, int TAPS>
-static __global__ void __launch_bounds__(D + 2 * WARP) delta_head(const __grid_constant__ struct net net)
+/* blockIdx.x: value head, and which of its parts; those of a head are a cluster. A thread has a column; two more warps
+ * have queries and keys, of which there is room for two rows: before a third is written, the columns that read the
+ * first have been met. So of what columns put out: who sends a third row's has the second from all, who had read the
+ * first. */
+template <int D, int TAPS, int PARTS>
+static __global__ void __launch_bounds__(D / PARTS + 2 * WARP) delta_head(const __grid_constant__ struct net net)
 {
-    __shared__ __align__(16) struct head_memory<D> memory;
-    if (threadIdx.x < D)
-        head_columns<D, TAPS>(net, blockIdx.x, memory);
+    CLUSTER_VARIABLE(struct head_memory<D>, memory);
+    int hv = blockIdx.x / PARTS, part = blockIdx.x % PARTS, others = (int)threadIdx.x - D / PARTS;
+    if (PARTS > 1 && threadIdx.x == 0) {
+        open_box(&memory.box[0]);
+        open_box(&memory.box[1]);
+    }
+    if (PARTS > 1)
+        arrive_cluster();
+    if (others < 0)
+        head_columns<D, TAPS, PARTS>(net, hv, part, memory);
     else
-        head_vectors<D, TAPS>(net.op, blockIdx.x, threadIdx.x >= D + WARP, memory);
+        head_vectors<D, TAPS, PARTS>(net.op, hv, part, others >= WARP, memory);
+}
+
+template <int D, int TAPS, int PARTS>
+static cudaError_t launch_head(cudaStream_t st, const struct net &net)
+{
+    return launch_in_clusters(PARTS, delta_head<D, TAPS, PARTS>, net.op.n_v_head * PARTS, D / PARTS + 2 * WARP, 0, st,
+                              net);
+}
+
+template <int D, int TAPS>
+static cudaError_t launch_head_in_parts(cudaStream_t st, const struct net &net)
+{
+    bool clusters;
+    cudaError_t e = is_of_90(delta_head<D, TAPS, 2>, &clusters);
+    if (e != cudaSuccess)
+        return e;
+    return clusters ? launch_head<D, TAPS, 2>(st, net) : launch_head<D, TAPS, 1>(st, net);
 }
 
 extern "C" cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *o, const struct cu_x *x, int *fault)
@@ -370,7 +421,7 @@ extern "C" cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *o,
     if (o->taps < 1 || o->taps > MAX_TAPS)
         return cudaErrorInvalidValue;
     if (o->d == D && o->taps == TAPS && o->rows <= CU_VECTOR_ROWS)
-        return launch_early(delta_head<D, TAPS>, o->n_v_head, D + 2 * WARP, 0, st, net);
+        return launch_head_in_parts<D, TAPS>(st, net);
     dim3 channels(ceil_div(pf_delta_channels(o), THREADS), ceil_div(o->rows, CONV_ROWS)),
         columns(o->n_v_head, ceil_div(o->d, 64)), heads(ceil_div(o->n_v_head, GATE_THREADS / WARP), o->rows);
     cudaError_t e = launch_early(conv, channels, THREADS, 0, st, net);

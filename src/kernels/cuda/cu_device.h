@@ -123,26 +123,46 @@ CU_INLINE void quantise_block(float x, const struct cu_x *to, int n, int row, in
         *fault = CU_ACTIVATION_NOT_FINITE;
 }
 
-/* Launches a kernel that begins with wait_turn(). Where its code is of a GPU that can, its blocks come before those of
- * the kernel ahead have ended, so that launching costs nothing. */
-template <class... P, class... A>
-static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st, A... args)
+/* Whether a kernel's code is of a GPU that has what begins with compute capability 9.0. */
+template <class... P>
+static cudaError_t is_of_90(void (*kernel)(P...), bool *out)
 {
     cudaFuncAttributes of;
-    cudaLaunchAttribute early = {};
-    cudaLaunchConfig_t config = {};
     cudaError_t e = cudaFuncGetAttributes(&of, kernel);
+    *out = e == cudaSuccess && of.ptxVersion >= 90;
+    return e;
+}
+
+/* Launches a kernel that begins with wait_turn(), in clusters of so many blocks: one, unless its code is_of_90. Where
+ * it is, its blocks come before those of the kernel ahead have ended, so that launching costs nothing. */
+template <class... P, class... A>
+static cudaError_t launch_in_clusters(int n_blocks, void (*kernel)(P...), dim3 grid, int threads, size_t bytes,
+                                      cudaStream_t st, A... args)
+{
+    bool early;
+    cudaLaunchAttribute attributes[2] = {};
+    cudaLaunchConfig_t config = {};
+    cudaError_t e = is_of_90(kernel, &early);
     if (e != cudaSuccess)
         return e;
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
+    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[0].val.programmaticStreamSerializationAllowed = 1;
+    attributes[1].id = cudaLaunchAttributeClusterDimension;
+    attributes[1].val.clusterDim.x = n_blocks;
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     config.gridDim = grid;
     config.blockDim = dim3(threads);
     config.dynamicSmemBytes = bytes;
     config.stream = st;
-    config.attrs = &early;
-    config.numAttrs = of.ptxVersion >= 90;
+    config.attrs = attributes;
+    config.numAttrs = !early ? 0 : n_blocks > 1 ? 2 : 1;
     return cudaLaunchKernelEx(&config, kernel, P(args)...);
+}
+
+template <class... P, class... A>
+static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st, A... args)
+{
+    return launch_in_clusters(1, kernel, grid, threads, bytes, st, args...);
 }
 
 /* Launches a kernel that comes when all ahead of it has ended. */

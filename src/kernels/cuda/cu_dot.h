@@ -59,6 +59,7 @@ CU_INLINE int dot16(uint4 w, uint4 x, int sum)
 }
 
 /* Types. load() fetches what a lane needs of block b of a round, load_x() of the activations, dot() makes the terms.
+ * ROUND: bytes of a whole round, or 0: whoever wants them divides.
  * Types whose lanes would read the same words many times are STAGED: a round of them, at most so many bytes, is first
  * copied to shared memory, and its rows are multiplied in a loop. */
 
@@ -66,7 +67,7 @@ CU_INLINE int dot16(uint4 w, uint4 x, int sum)
 template <class R>
 struct plain {
     static constexpr bool whole_segments = false, second = R::kind != ONE_TERM;
-    enum { STAGED = 32 * 24 };
+    enum { STAGED = 32 * 24, ROUND = 0 };
     typedef struct cu_block raw;
     struct side { uint4 x0, x1; float d; int s0, s1; };
 
@@ -91,23 +92,29 @@ struct plain {
     }
 };
 
-/* A pair of lanes shares the 32 bytes of two blocks, low and high nibbles: each takes sixteen of them for both. */
-template <bool FIVE>
+/* A pair of lanes shares the 32 bytes of two blocks, low and high nibbles: each takes sixteen of them for both. HERE:
+ * rows are in shared memory. */
+template <bool FIVE, bool HERE = false>
 struct k45 {
     static constexpr bool whole_segments = true, second = true;
-    enum { BYTES = FIVE ? 176 : 144, STAGED = 0 };
+    enum { BYTES = FIVE ? 176 : 144, STAGED = 0, ROUND = 4 * BYTES };
     struct raw { uint4 head, w, fifth; };
     struct side { uint4 even, odd; float d, g; };
+
+    static CU_READ_FN uint4 at(const uint8_t *p)
+    {
+        return HERE ? *(const uint4 *)p : load16(p);
+    }
 
     static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
     {
         const uint8_t *p = row + (size_t)(b / 8) * BYTES;
         int g = b % 8;
         raw r;
-        r.head = load16(p);
-        r.w = load16(p + (FIVE ? 48 : 16) + 16 * g);
+        r.head = at(p);
+        r.w = at(p + (FIVE ? 48 : 16) + 16 * g);
         if (FIVE)
-            r.fifth = load16(p + 16 + 16 * (g & 1));
+            r.fifth = at(p + 16 + 16 * (g & 1));
         return r;
     }
 
@@ -139,64 +146,53 @@ struct k45 {
     }
 };
 
-/* Four lanes share half a super-block: each takes eight positions of its four planes. */
+/* Lanes t and t + 2 of the four that have half a super-block share the bytes of their two planes: each takes sixteen of
+ * them, and of the upper bits, for both. */
 struct k6 {
     static constexpr bool whole_segments = true, second = false;
-    enum { STAGED = 4 * 210 };
-    struct raw { uint32_t a[2], b[2], high[2], sc[2]; uint32_t d; };
-    struct side { uint2 q[4]; float d; int s0, s1; };
+    enum { ROUND = 4 * 210, STAGED = ROUND };
+    struct raw { uint32_t low[4], high[4]; int sc0, sc1; uint16_t d; };
+    struct side { uint4 x0, x1; float d; int minus0, minus1; };
 
     static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
     {
-        const uint8_t *p = row + (size_t)(b / 8) * 210;
-        int h = b % 8 / 4, t = b % 4;
+        const uint8_t *p = row + (b >> 3) * 210;
+        int h = b >> 2 & 1, upper = b >> 1 & 1, odd = b & 1;
+        const int8_t *sc = (const int8_t *)(p + 192 + 8 * h + 2 * odd + upper);
         raw r;
-        load_words(p + 64 * h + 8 * t, r.a);
-        load_words(p + 64 * h + 32 + 8 * t, r.b);
-        load_words(p + 128 + 32 * h + 8 * t, r.high);
-        load_words(p + 192 + 8 * h, r.sc);
+        load_words(p + 64 * h + 32 * odd + 16 * upper, r.low);
+        load_words(p + 128 + 32 * h + 16 * upper, r.high, 2 * odd);
+        r.sc0 = sc[0];
+        r.sc1 = sc[4];
         r.d = *(const uint16_t *)(p + 208);
         return r;
     }
 
     static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
-        const int8_t *q = x.q + (b & ~3) * 32 + 8 * (b & 3);
-        int two = ((const int *)x.s)[b];
-        side r = { { }, x.d[b], 32 * (int16_t)two, 32 * (two >> 16) };
-#pragma unroll
-        for (int p = 0; p < 4; p++)
-            r.q[p] = *(const uint2 *)(q + 32 * p);
-        return r;
+        int at = 2 * (b & ~3) + 2 * (b & 1) + (b >> 1 & 1);                       /* of 16 */
+        return { fresh16(x.q + 16 * at), fresh16(x.q + 16 * at + 64), x.d[b], -32 * x.s[at], -32 * x.s[at + 4] };
     }
 
     static CU_READ_FN struct term dot(const raw &r, const side &x, int b)
     {
-        int t = b % 4, plane[4];
-        uint32_t mine = permute(r.sc[0], r.sc[1], t < 2 ? 0x6420 : 0x7531);       /* scales of my half of each plane */
+        uint32_t lo[4], hi[4];
 #pragma unroll
-        for (int p = 0; p < 4; p++) {
-            const uint32_t *low = p % 2 ? r.b : r.a;
-            uint32_t w0 = (low[0] >> (p / 2 * 4) & 0x0f0f0f0f) |
-                (p < 3 ? r.high[0] << (4 - 2 * p) : r.high[0] >> 2) & 0x30303030;
-            uint32_t w1 = (low[1] >> (p / 2 * 4) & 0x0f0f0f0f) |
-                (p < 3 ? r.high[1] << (4 - 2 * p) : r.high[1] >> 2) & 0x30303030;
-            plane[p] = (int8_t)(mine >> 8 * p) * __dp4a((int)w1, (int)x.q[p].y, __dp4a((int)w0, (int)x.q[p].x, 0));
+        for (int i = 0; i < 4; i++) {
+            lo[i] = (r.low[i] & 0x0f0f0f0f) | (r.high[i] << 4 & 0x30303030);
+            hi[i] = (r.low[i] >> 4 & 0x0f0f0f0f) | (r.high[i] & 0x30303030);
         }
-        int keep0 = t < 2 ? plane[0] : plane[2], keep1 = t < 2 ? plane[1] : plane[3];
-        keep0 += __shfl_xor_sync(ALL_LANES, t < 2 ? plane[2] : plane[0], 2);
-        keep1 += __shfl_xor_sync(ALL_LANES, t < 2 ? plane[3] : plane[1], 2);
-        int sum = (t & 1 ? keep1 : keep0) + __shfl_xor_sync(ALL_LANES, t & 1 ? keep0 : keep1, 1);
-        uint32_t own = (t < 2 ? r.sc[0] : r.sc[1]) >> (t & 1 ? 16 : 0);           /* both scales of plane t */
-        sum -= (int8_t)own * x.s0 + (int8_t)(own >> 8) * x.s1;
-        return { half_value((uint16_t)r.d) * x.d, (float)sum, 0, 0 };
+        int lower = r.sc0 * dot16(make_uint4(lo[0], lo[1], lo[2], lo[3]), x.x0, x.minus0);
+        int upper = r.sc1 * dot16(make_uint4(hi[0], hi[1], hi[2], hi[3]), x.x1, x.minus1);
+        int sum = (b & 2 ? upper : lower) + __shfl_xor_sync(ALL_LANES, b & 2 ? lower : upper, 2);
+        return { half_value(r.d) * x.d, (float)sum, 0, 0 };
     }
 };
 
 /* Blocks begin at even addresses: words are read as they are aligned, and put together. */
 struct q8 {
     static constexpr bool whole_segments = false, second = false;
-    enum { STAGED = 0 };
+    enum { STAGED = 0, ROUND = 32 * 34 };
     struct raw { uint32_t a[9]; uint32_t half; };
     struct side { uint4 x0, x1; float d; };
 
@@ -231,7 +227,7 @@ struct q8 {
 
 struct q4 {
     static constexpr bool whole_segments = false, second = false;
-    enum { STAGED = 0 };
+    enum { STAGED = 0, ROUND = 32 * 18 };
     struct raw { uint32_t a[5]; uint32_t half; };
     struct side { uint4 x0, x1; float d; int minus; };
 
@@ -269,7 +265,7 @@ struct q4 {
 /* Codes stay in the order of their nibbles, element 0, 16, 1, 17 ...: the activations are put in that order instead. */
 struct mx4 {
     static constexpr bool whole_segments = false, second = false;
-    enum { STAGED = 0 };
+    enum { STAGED = 0, ROUND = 32 * 17 };
     struct raw { uint32_t a[5]; uint32_t at; };
     struct side { uint4 x0, x1; float d; int minus; };
 
@@ -344,9 +340,15 @@ struct quantised {
     typedef quantised staged;
     static constexpr bool is_staged = false;
     enum { ROWS = TASK_ROWS, STAGE_BYTES = T::STAGED ? (T::STAGED + 15) / 16 * 16 + 16 : 0 };
-    enum { WARP_FLOATS = CHAIN_FLOATS * (T::second ? 2 : 1) + TASK_ROWS * STAGE_BYTES / 4 };
+    enum { TERM_FLOATS = CHAIN_FLOATS * (T::second ? 2 : 1), WARP_FLOATS = TERM_FLOATS + TASK_ROWS * STAGE_BYTES / 4 };
     CU_HOST_FN int n_rounds(int n) { return (n + 1023) / 1024; }
     CU_HOST_FN int n_sums(int n) { return (n + 255) / 256; }
+
+    /* Of 32 blocks of rows of n. */
+    static CU_READ_FN uint32_t bytes_of_32(uint64_t row_bytes, int n)
+    {
+        return T::ROUND ? (uint32_t)T::ROUND : (uint32_t)row_bytes * 32 / (uint32_t)(n / 32);
+    }
 
     /* Block of this lane in a round of n_blocks. */
     static CU_READ_FN int my_block(int n_blocks)
@@ -403,24 +405,11 @@ struct quantised {
             put(T::dot(raw[i], side, b), i, there, terms);
     }
 
-    /* Segment sums of rows r0 .. r0 + 3 go to sums[row][segment]. */
-    static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int round,
-                                const struct cu_tables &t, float *warp_memory, float *sums)
+    /* The sum of a lane's chain. */
+    static CU_READ_FN float run_chain(const float2 *terms)
     {
-        int n_blocks = min(n / 32 - round * WARP, (int)WARP), lane = threadIdx.x % WARP, b = my_block(n_blocks),
-            stride = n_sums(n);
-        uint32_t bytes_32 = (uint32_t)w.row_bytes * 32 / (uint32_t)(n / 32);            /* of 32 blocks */
-        float2 *terms = (float2 *)warp_memory;
-        uint8_t *staged = (uint8_t *)(warp_memory + CHAIN_FLOATS * (T::second ? 2 : 1));
-        __syncwarp();
-        if (T::STAGED)
-            staged_terms(w, r0, (size_t)bytes_32 * round, (bytes_32 * n_blocks + 31) / 32, x, b, round * WARP + b,
-                         lane < n_blocks, t, staged, terms);
-        else
-            loaded_terms(w, r0, (size_t)bytes_32 * round, x, b, round * WARP + b, lane < n_blocks, t, terms);
-        __syncwarp();
+        int chain = threadIdx.x % CHAINS;
         float s = 0;
-        int chain = lane % CHAINS, segment = 4 * round + lane % 4;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             float2 v = terms[i * CHAIN_WIDTH + chain];
@@ -430,8 +419,34 @@ struct quantised {
                 s = fmaf(v.x, v.y, s);
             }
         }
+        return s;
+    }
+
+    /* Segment sums of a round's terms of four rows go to sums[row][segment]. */
+    static CU_READ_FN void run_chains(const float2 *terms, int n, int round, float *sums)
+    {
+        int lane = threadIdx.x % WARP, segment = 4 * round + lane % 4, stride = n_sums(n);
+        float s = run_chain(terms);
         if (segment < stride && lane < CHAINS)
             sums[lane / 4 * stride + segment] = s;
+    }
+
+    /* The same of rows r0 .. r0 + 3, from their weights. */
+    static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int round,
+                                const struct cu_tables &t, float *warp_memory, float *sums)
+    {
+        int n_blocks = min(n / 32 - round * WARP, (int)WARP), lane = threadIdx.x % WARP, b = my_block(n_blocks);
+        uint32_t bytes_32 = bytes_of_32(w.row_bytes, n);
+        float2 *terms = (float2 *)warp_memory;
+        uint8_t *staged = (uint8_t *)(warp_memory + TERM_FLOATS);
+        __syncwarp();
+        if (T::STAGED)
+            staged_terms(w, r0, (size_t)bytes_32 * round, (bytes_32 * n_blocks + 31) / 32, x, b, round * WARP + b,
+                         lane < n_blocks, t, staged, terms);
+        else
+            loaded_terms(w, r0, (size_t)bytes_32 * round, x, b, round * WARP + b, lane < n_blocks, t, terms);
+        __syncwarp();
+        run_chains(terms, n, round, sums);
     }
 
     static CU_READ_FN float total(const float *sums, int n)
@@ -495,9 +510,15 @@ struct floats {
     static CU_READ_FN float total(const float *sums, int) { return sums[0]; }
 };
 
+/* a / b of numbers below 2^16: what is added keeps the quotient further from whole numbers than it may be off. */
+CU_INLINE int quotient(int a, int b)
+{
+    return (int)__fdividef((float)a + 0.5f, (float)b);
+}
+
 /* Runs n_groups groups of D::ROWS rows, spread over the warps of the block; then every thread may read the sums of
- * row r of group g at [g * D::ROWS + r]. place(g, w, r0, x) says what a group multiplies. memory:
- * block_floats() of them. */
+ * row r of group g at [g * D::ROWS + r]. place(g, w, r0, x) says what a group multiplies; false: nothing, and it has no
+ * sums. memory: shape_of's bytes. */
 template <class D, class F>
 CU_INLINE const float *run_tasks(int n_groups, int n, const struct cu_tables &t, float *memory, F place)
 {
@@ -507,9 +528,10 @@ CU_INLINE const float *run_tasks(int n_groups, int n, const struct cu_tables &t,
     for (int task = warp; task < n_groups * n_rounds; task += n_warps) {
         struct row_set w;
         struct x_row x;
-        int g = task / n_rounds, r0;
-        place(g, w, r0, x);
-        D::task(w, r0, x, n, task % n_rounds, t, memory + warp * D::WARP_FLOATS,
+        int g = quotient(task, n_rounds), r0;
+        if (!place(g, w, r0, x))
+            continue;
+        D::task(w, r0, x, n, task - g * n_rounds, t, memory + warp * D::WARP_FLOATS,
                 sums + (size_t)g * D::ROWS * D::n_sums(n));
     }
     __syncthreads();

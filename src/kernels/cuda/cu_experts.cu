@@ -4,7 +4,8 @@
  *     gate_up       a block takes 32 rows of gate and of up for one pick; its 32 results are a whole block of the next
  *                   product's input, so it gates and quantises them at once
  *     down          a block takes eight output elements of a row for all its picks and adds them up in the router's
- *                   order
+ *                   order; what experts have put out that are not here is added up with them
+ *     short_down    the same of weight rows so short that a block has all of its own in shared memory before its turn
  *     expert_rows   one matrix, pick by pick, where the two above do not do: gate and up of different types, adapters,
  *                   picks that not all are here
  *     combine       adds up what such picks, and those of a prompt, have put out */
@@ -21,7 +22,8 @@ CU_INLINE float scale_and_bias(const struct cu_expert_weight &w, int expert, int
     return v;
 }
 
-/* blockIdx: 32 rows, pick. The groups of gate come first, then those of up. */
+/* blockIdx: pick, of which a batch may have more than a grid's y has room for; 32 rows. The groups of gate come first,
+ * then those of up. */
 template <class D, int THREADS, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_constant__ struct cu_experts e,
                                                                   const __grid_constant__ struct cu_x out, int *fault)
@@ -29,21 +31,22 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
     BLOCK_MEMORY(float, memory);
     enum { GROUPS = GATE_ROWS / D::ROWS };
     wait_turn();
-    int pick = blockIdx.y, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.x * GATE_ROWS + lane,
+    int pick = blockIdx.x, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.y * GATE_ROWS + lane,
         stride = D::n_sums(e.n);
     if (!e.w.data[expert])
         return;
     if (threadIdx.x < 2) {
         const struct cu_expert_weight &m = threadIdx.x ? e.w2 : e.w;
-        fetch_ahead(m.data[expert] + (size_t)blockIdx.x * GATE_ROWS * m.row_bytes,
-                    min((int)GATE_ROWS, e.n_out - (int)blockIdx.x * GATE_ROWS) * m.row_bytes);
+        fetch_ahead(m.data[expert] + (size_t)blockIdx.y * GATE_ROWS * m.row_bytes,
+                    min((int)GATE_ROWS, e.n_out - (int)blockIdx.y * GATE_ROWS) * m.row_bytes);
     }
     const float *sums = run_tasks<D>(2 * GROUPS, e.n, e.tables, memory,
                                      [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         const struct cu_expert_weight &m = g < GROUPS ? e.w : e.w2;
         w = { m.data[expert], m.row_bytes, e.n_out - 1 };
-        r0 = blockIdx.x * GATE_ROWS + g % GROUPS * D::ROWS;
+        r0 = blockIdx.y * GATE_ROWS + g % GROUPS * D::ROWS;
         x = x_row_of(e.x, e.n, pick / e.n_used);
+        return true;
     });
     if (lane >= GATE_ROWS)
         return;
@@ -56,24 +59,25 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
         ((float *)out.f)[(size_t)pick * e.n_out + r] = a;
     }
     if (out.q)
-        quantise_block(a, &out, e.n_out, pick, blockIdx.x, fault);
+        quantise_block(a, &out, e.n_out, pick, blockIdx.y, fault);
 }
 
-/* blockIdx: eight rows, pick. */
+/* blockIdx: pick, eight rows. */
 template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __grid_constant__ struct cu_experts e,
                                                                       float *y)
 {
     BLOCK_MEMORY(float, memory);
     wait_turn();
-    int pick = blockIdx.y, expert = e.picks[pick], r = blockIdx.x * DOWN_ROWS + threadIdx.x;
+    int pick = blockIdx.x, expert = e.picks[pick], r = blockIdx.y * DOWN_ROWS + threadIdx.x;
     if (!e.w.data[expert] || (e.only && !e.only[expert]))
         return;
     const float *sums = run_tasks<D>(DOWN_ROWS / D::ROWS, e.n, e.tables, memory,
                                      [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         w = { e.w.data[expert], e.w.row_bytes, e.n_out - 1 };
-        r0 = blockIdx.x * DOWN_ROWS + g * D::ROWS;
+        r0 = blockIdx.y * DOWN_ROWS + g * D::ROWS;
         x = x_row_of(e.x, e.n, pick / e.n_used);
+        return true;
     });
     if (threadIdx.x >= DOWN_ROWS || r >= e.n_out)
         return;
@@ -84,14 +88,87 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
     *out = e.weigh_input ? v * e.weights[pick] : v;
 }
 
-/* What becomes of v, element `at` of what the experts of a row put out. */
-CU_INLINE void put_out(const struct cu_residual &r, float v, int row, size_t at, float *y)
+/* What meets element `at` of what the experts of a row put out; asked for before that is known. */
+struct met {
+    float plus, b, x;
+};
+
+CU_INLINE struct met met_at(const struct cu_residual &r, int row, size_t at)
+{
+    return { r.plus ? r.plus[at] : 0.0f, r.gate ? pf_sigmoidf(r.gate[row]) : r.b, r.x ? r.x[at] : 0.0f };
+}
+
+/* What becomes of v, that element. */
+CU_INLINE void put_out(const struct cu_residual &r, const struct met &met, float v, size_t at, float *y)
 {
     if (r.plus)
-        v = fmaf(r.gate ? pf_sigmoidf(r.gate[row]) : r.b, r.plus[at], v);
+        v = fmaf(met.b, met.plus, v);
     y[at] = v;
     if (r.x)
-        r.x[at] = fmaf(r.a, v, r.x[at]);
+        r.x[at] = fmaf(r.a, v, met.x);
+}
+
+/* What a block of down has of the picks of its row: its eight rows of each one's matrix, NULL if its expert is not
+ * here; and what each pick puts out for them. */
+struct pick {
+    const uint8_t *rows;
+    float          weight;
+    int            expert;
+};
+struct picks {
+    struct pick *at;              /* [n_used] */
+    float       *v;               /* [n_used][DOWN_ROWS] */
+    float       *rest;            /* of the block's memory */
+};
+
+CU_HOST_FN size_t picks_bytes(int n_used)
+{
+    return n_used * (sizeof(struct pick) + DOWN_ROWS * sizeof(float));
+}
+
+CU_INLINE struct picks picks_at(float *memory, int n_used)
+{
+    float *v = memory + n_used * (sizeof(struct pick) / sizeof(float));
+    return { (struct pick *)memory, v, v + n_used * DOWN_ROWS };
+}
+
+/* Before the block's turn: picks, their weights, tables, and what others have put out are older than the kernel
+ * ahead. */
+CU_INLINE void look_up(const struct cu_experts &e, int row, const struct picks &p)
+{
+    int first = blockIdx.x * DOWN_ROWS;
+#pragma unroll 1
+    for (int t = threadIdx.x; t < DOWN_ROWS * e.n_used; t += blockDim.x) {
+        int i = t / DOWN_ROWS, r = first + t % DOWN_ROWS, k = row * e.n_used + i;
+        int expert = *(const volatile int32_t *)&e.picks[k];
+        const uint8_t *w = *(const uint8_t *const volatile *)&e.w.data[expert];
+        if (t % DOWN_ROWS == 0)
+            p.at[i] = { w ? w + first * e.w.row_bytes : NULL,
+                        e.weigh_input ? 1.0f : *(const volatile float *)&e.weights[k], expert };
+        if (!w && r < e.n_out)
+            p.v[t] = *(const volatile float *)&e.done[(size_t)k * e.n_out + r];
+    }
+    __syncthreads();
+}
+
+/* What the block puts out. */
+CU_INLINE void add_picks(const struct cu_experts &e, const struct cu_residual &residual, int row, const struct picks &p,
+                         float *y)
+{
+    int r = blockIdx.x * DOWN_ROWS + threadIdx.x;
+    size_t at = (size_t)row * e.n_out + r;
+    bool mine = threadIdx.x < DOWN_ROWS && r < e.n_out;
+    struct met met = {};
+    if (mine)
+        met = met_at(residual, row, at);
+    __syncthreads();
+    if (!mine)
+        return;
+    float sum = 0;
+#pragma unroll 4
+    for (int i = 0; i < e.n_used; i++)
+        sum = fmaf(p.at[i].weight, p.v[i * DOWN_ROWS + threadIdx.x], sum);
+    put_out(residual, met, sum, at, y);
 }
 
 /* blockIdx: eight rows, row of the batch. Groups go pick by pick. */
@@ -101,29 +178,133 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
 {
     BLOCK_MEMORY(float, memory);
     enum { GROUPS = DOWN_ROWS / D::ROWS };
-    int row = blockIdx.y, first = row * e.n_used, r = blockIdx.x * DOWN_ROWS + threadIdx.x, stride = D::n_sums(e.n);
-    int n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS);
-    if (threadIdx.x < e.n_used) {                /* the picks are older than the kernel ahead */
-        int expert = *(const volatile int32_t *)&e.picks[first + threadIdx.x];
-        fetch_ahead(e.w.data[expert] + (size_t)blockIdx.x * DOWN_ROWS * e.w.row_bytes, n_rows * e.w.row_bytes);
-    }
+    int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS);
+    struct picks p = picks_at(memory, e.n_used);
+    look_up(e, row, p);
+    if (threadIdx.x < e.n_used && p.at[threadIdx.x].rows)
+        fetch_ahead(p.at[threadIdx.x].rows, n_rows * e.w.row_bytes);
     wait_turn();
-    const float *sums = run_tasks<D>(e.n_used * GROUPS, e.n, e.tables, memory,
+    const float *sums = run_tasks<D>(e.n_used * GROUPS, e.n, e.tables, p.rest,
                                      [&](int g, struct row_set &w, int &r0, struct x_row &x) {
-        w = { e.w.data[e.picks[first + g / GROUPS]], e.w.row_bytes, e.n_out - 1 };
-        r0 = blockIdx.x * DOWN_ROWS + g % GROUPS * D::ROWS;
-        x = x_row_of(e.x, e.n, first + g / GROUPS);
+        w = { p.at[g / GROUPS].rows, e.w.row_bytes, n_rows - 1 };
+        r0 = g % GROUPS * D::ROWS;
+        x = x_row_of(e.x, e.n, row * e.n_used + g / GROUPS);
+        return w.base != NULL;
     });
-    if (threadIdx.x >= DOWN_ROWS || r >= e.n_out)
-        return;
-    float sum = 0;
 #pragma unroll 1
-    for (int i = 0; i < e.n_used; i++) {
-        float v = D::total(sums + (i * DOWN_ROWS + threadIdx.x) * stride, e.n);
-        v = scale_and_bias(e.w, e.picks[first + i], e.n_out, r, v);
-        sum = fmaf(e.weigh_input ? 1.0f : e.weights[first + i], v, sum);
+    for (int t = threadIdx.x; t < DOWN_ROWS * e.n_used; t += blockDim.x) {
+        const struct pick &from = p.at[t / DOWN_ROWS];
+        int r = blockIdx.x * DOWN_ROWS + t % DOWN_ROWS;
+        if (from.rows && r < e.n_out)
+            p.v[t] = scale_and_bias(e.w, from.expert, e.n_out, r, D::total(sums + t * D::n_sums(e.n), e.n));
     }
-    put_out(residual, sum, row, (size_t)row * e.n_out + r, y);
+    add_picks(e, residual, row, p, y);
+}
+
+/* ---- Short rows -------------------------------------------------------------------------------------------------- */
+
+enum { SHORT_N = WARP * 32, SHORT_THREADS = 12 * WARP };
+
+/* Eight rows of one matrix, wherever they begin. */
+CU_HOST_FN size_t eight_bytes(uint64_t row_bytes)
+{
+    return (DOWN_ROWS * row_bytes + 31) / 16 * 16;
+}
+
+/* A pick's eight rows, in shared memory, times its x; by a warp. HALVES 2: rows have no more than sixteen blocks, and
+ * each half of the warp takes every other one of them. */
+template <class T, int HALVES>
+CU_INLINE void multiply_eight(const struct cu_experts &e, const struct pick &pick, const uint8_t *rows,
+                              const struct x_row &from, float2 *terms, float *v)
+{
+    typedef quantised<T> D;
+    enum { LANES = WARP / HALVES, SEGMENTS = LANES / 8, AT_ONCE = TASK_ROWS * HALVES };
+    int lane = threadIdx.x % WARP, mine = lane % LANES, n_blocks = e.n / 32, row_bytes = (int)e.w.row_bytes,
+        b = mine < n_blocks ? mine : n_blocks - 8 + mine % 8, first = blockIdx.x * DOWN_ROWS;
+    typename T::side x = T::load_x(from, b);
+    __pipeline_wait_prior(0);
+    __syncwarp();
+#pragma unroll 1
+    for (int r0 = 0; r0 < DOWN_ROWS; r0 += AT_ONCE) {
+        const uint8_t *row = rows + (r0 + lane / LANES) * row_bytes;
+#pragma unroll 2
+        for (int i = 0; i < TASK_ROWS; i++, row += HALVES * row_bytes)
+            D::put(T::dot(T::load(row, b, e.tables), x, b), i, mine < n_blocks, terms);
+        __syncwarp();
+        float s = D::run_chain(terms), total = 0.0f + s;
+#pragma unroll
+        for (int g = 1; g < SEGMENTS; g++) {
+            float next = __shfl_down_sync(ALL_LANES, s, g);
+            total = g < (n_blocks + 7) / 8 ? total + next : total;
+        }
+        int r = r0 + HALVES * (lane / 4) + lane % 4 / SEGMENTS;
+        if (lane < CHAINS && lane % SEGMENTS == 0 && first + r < e.n_out)
+            v[r] = scale_and_bias(e.w, pick.expert, e.n_out, first + r, total);
+        __syncwarp();
+    }
+}
+
+/* blockIdx: eight rows, row of the batch. A warp takes a pick, and maybe more; it copies their rows before its turn. */
+template <class T, int HALVES>
+static __global__ void __launch_bounds__(SHORT_THREADS, 2) short_down(const __grid_constant__ struct cu_experts e,
+                                                                      float *y, struct cu_residual residual)
+{
+    BLOCK_MEMORY(float, memory);
+    int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS),
+        warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, bytes = (int)eight_bytes(e.w.row_bytes);
+    struct picks p = picks_at(memory, e.n_used);
+    uint8_t *copies = (uint8_t *)p.rest;
+    float2 *terms = (float2 *)(copies + e.n_used * bytes + warp * quantised<T>::TERM_FLOATS * sizeof(float));
+    look_up(e, row, p);
+#pragma unroll 1
+    for (int i = warp; i < e.n_used; i += n_warps)
+        if (p.at[i].rows)
+            stage(copies + i * bytes, p.at[i].rows, n_rows * (int)e.w.row_bytes);
+    __pipeline_commit();
+    wait_turn();
+#pragma unroll 1
+    for (int i = warp; i < e.n_used; i += n_warps)
+        if (p.at[i].rows)
+            multiply_eight<T, HALVES>(e, p.at[i], copies + i * bytes + ((uintptr_t)p.at[i].rows & 15),
+                                      x_row_of(e.x, e.n, row * e.n_used + i), terms, p.v + i * DOWN_ROWS);
+    add_picks(e, residual, row, p, y);
+}
+
+/* The block; no threads: rows are too long, or too many for two blocks on a multiprocessor with 100 KB; one with 64 has
+ * one of them. */
+template <class T>
+static struct block_shape short_shape(const struct cu_experts *e)
+{
+    enum { MOST_BYTES = 49 << 10 };
+    int n_warps = ceil_div(e->n_used, ceil_div(e->n_used, SHORT_THREADS / WARP));
+    size_t bytes = picks_bytes(e->n_used) + e->n_used * eight_bytes(e->w.row_bytes) +
+        n_warps * quantised<T>::TERM_FLOATS * sizeof(float);
+    return { e->n <= SHORT_N && bytes <= MOST_BYTES ? n_warps * WARP : 0, bytes };
+}
+
+/* How short rows of a type are read. */
+template <class D>
+struct short_rows {
+    static constexpr bool are_read = false;
+};
+template <class T>
+struct read_short {
+    typedef T type;
+    static constexpr bool are_read = true;
+};
+template <> struct short_rows<dot_Q4_K> : read_short<k45<false, true>> {};
+template <> struct short_rows<dot_Q5_K> : read_short<k45<true, true>> {};
+template <> struct short_rows<dot_Q6_K> : read_short<k6> {};
+
+template <class T, int HALVES>
+static cudaError_t launch_short_down(cudaStream_t st, const struct cu_experts *e, const struct block_shape *shape,
+                                     float *y, const struct cu_residual *residual)
+{
+    cudaError_t err = allow_bytes(short_down<T, HALVES>, shape->bytes);
+    if (err != cudaSuccess)
+        return err;
+    return launch_early(short_down<T, HALVES>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape->threads,
+                        shape->bytes, st, *e, y, *residual);
 }
 
 template <class D, int THREADS, int BLOCKS>
@@ -133,7 +314,7 @@ static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e
     cudaError_t err = allow_bytes(gate_up<D, THREADS, BLOCKS>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(gate_up<D, THREADS, BLOCKS>, dim3(ceil_div(e->n_out, GATE_ROWS), e->rows * e->n_used),
+    return launch_early(gate_up<D, THREADS, BLOCKS>, dim3(e->rows * e->n_used, ceil_div(e->n_out, GATE_ROWS)),
                         shape.threads, shape.bytes, st, *e, *out, fault);
 }
 
@@ -156,7 +337,7 @@ static cudaError_t launch_expert_rows(cudaStream_t st, const struct cu_experts *
     cudaError_t err = allow_bytes(expert_rows<D>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(expert_rows<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows * e->n_used), shape.threads,
+    return launch_early(expert_rows<D>, dim3(e->rows * e->n_used, ceil_div(e->n_out, DOWN_ROWS)), shape.threads,
                         shape.bytes, st, *e, y);
 }
 
@@ -164,7 +345,15 @@ template <class D>
 static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, float *y,
                                const struct cu_residual *residual)
 {
+    if constexpr (short_rows<D>::are_read) {
+        typedef typename short_rows<D>::type T;
+        struct block_shape shape = short_shape<T>(e);
+        if (shape.threads)
+            return e->n <= SHORT_N / 2 ? launch_short_down<T, 2>(st, e, &shape, y, residual) :
+                                         launch_short_down<T, 1>(st, e, &shape, y, residual);
+    }
     struct block_shape shape = shape_of<D>(e->n_used * (DOWN_ROWS / D::ROWS), e->n);
+    shape.bytes += picks_bytes(e->n_used);
     cudaError_t err = allow_bytes(down<D>, shape.bytes);
     if (err != cudaSuccess)
         return err;
@@ -209,14 +398,16 @@ static __global__ void combine(const __grid_constant__ struct cu_combine c, stru
 {
     wait_turn();
     int i = blockIdx.x * blockDim.x + threadIdx.x;
+    size_t at = (size_t)blockIdx.y * c.n + i;
     float sum = 0;
     if (i >= c.n)
         return;
+    struct met met = met_at(residual, blockIdx.y, at);
     for (int k = 0; k < c.n_used; k++) {
         size_t p = (size_t)blockIdx.y * c.n_used + k;
         sum = fmaf(c.weights ? c.weights[p] : 1.0f, c.v[p * c.n + i], sum);
     }
-    put_out(residual, sum, blockIdx.y, (size_t)blockIdx.y * c.n + i, c.y);
+    put_out(residual, met, sum, at, c.y);
 }
 
 extern "C" cudaError_t pf_cu_combine(cudaStream_t st, const struct cu_combine *c, const struct cu_residual *residual)

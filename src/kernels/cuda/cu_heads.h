@@ -25,6 +25,21 @@ CU_INLINE void put(enum pf_kv_type type, void *base, size_t at, float x)
         ((float *)base)[at] = x;
 }
 
+CU_INLINE const float *block_from(const struct pf_copy &c, int row, int block)
+{
+    return c.from + row * c.from_row + (int64_t)block * c.from_block;
+}
+
+/* Copies what lies beside a head of q. */
+CU_INLINE void deal_beside(const struct cu_heads &o, int head, int row)
+{
+    const struct pf_copy &c = o.deal[1];
+    const float *from = block_from(c, row, head);
+#pragma unroll 4
+    for (int i = threadIdx.x % WARP; i < c.n; i += WARP)
+        c.to[row * c.to_row + (int64_t)head * c.to_block + i] = from[i];
+}
+
 /* Head `head` of part 0 (q) or 1 (k), normed and rotated, in v, which is shared memory. */
 CU_INLINE void prepare_head(const struct cu_heads &o, int part, int head, int row, float *v)
 {
@@ -32,6 +47,8 @@ CU_INLINE void prepare_head(const struct cu_heads &o, int part, int head, int ro
     const float *x = r.x + ((size_t)row * r.n_head + head) * r.hd, *cs = r.cs + (size_t)row * 2 * r.n_pairs;
     int lane = threadIdx.x % WARP;
     float sum = 0;
+    if (part == 0 && o.deal[0].n)
+        x = block_from(o.deal[0], row, head);
 #pragma unroll 4
     for (int i = lane; i < r.hd; i += WARP) {
         v[i] = x[i];

@@ -3,6 +3,7 @@
  *     linear        a block takes a few neighbouring weight rows; see cu_dot.h
  *     norm_linear   the same of one row that is normed first: every block does that for itself, in its shared memory;
  *                   float weights are there before the row is
+ *     large_linear  one row, and a matrix much larger than what the GPU multiplies at once: blocks stay, and copy ahead
  *     float_rows    float weights and many rows; quantised ones go by tiles (cu_tile.cu) */
 #include "kernels/cuda/cu_dot.h"
 
@@ -41,6 +42,23 @@ CU_INLINE void fetch_rows_ahead(const struct cu_linear &l, const struct place &a
         fetch_ahead(at.rows, at.n * l.row_bytes);
 }
 
+/* What n rows take in shared memory, wherever they begin. */
+CU_HOST_FN size_t staged_bytes(const struct cu_linear *l, int n)
+{
+    return (n * l->row_bytes + 31) / 16 * 16;
+}
+
+/* Starts copying the rows, by so many threads; *at is where they will be. */
+CU_INLINE void stage_rows(const struct cu_linear &l, struct place *at, uint8_t *to, int n_threads)
+{
+    int skip = (int)((uintptr_t)at->rows & 15), bytes = skip + at->n * (int)l.row_bytes;
+    const uint8_t *from = at->rows - skip + 16 * threadIdx.x;
+#pragma unroll 1
+    for (int i = 16 * threadIdx.x; i < bytes; i += 16 * n_threads, from += 16 * n_threads)
+        __pipeline_memcpy_async(to + i, from, 16);
+    at->rows = to + skip;
+}
+
 template <class D>
 CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, const struct place &at, int block_rows,
                             int row, float *memory)
@@ -53,6 +71,7 @@ CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, 
         x = x_row_of(from, l.n, (int64_t)row * n_heads + at.head);
         if (l.n_heads)
             x.f = from.f + ((int64_t)row * n_heads + at.head) * l.x_stride;
+        return true;
     });
 #pragma unroll 1
     for (int i = threadIdx.x; i < at.n; i += blockDim.x)
@@ -83,6 +102,85 @@ static int n_blocks_of(const struct cu_linear *l, int block_rows)
     for (int i = 0; i < l->n_parts; i++)
         n += ceil_div(l->part[i].n_out, block_rows);
     return n;
+}
+
+/* ---- A large matrix and one row ---------------------------------------------------------------------------------- */
+
+enum { LARGE_BYTES = 16 << 20 };
+
+CU_INLINE struct place group_at(const struct cu_linear &l, int group, int first)
+{
+    const struct cu_part *p = &l.part[0];
+    return { p, p->w + first * l.row_bytes, 0, first, min(group, p->n_out - first) };
+}
+
+/* A block takes a group of rows, and another, until there are none; the next one is copied while one is multiplied. A
+ * warp has four rows of each group and a round, the same in all, and what that takes of x stays in its registers. */
+template <class T>
+static __global__ void __launch_bounds__(MOST_THREADS, 3) large_linear(const __grid_constant__ struct cu_linear l,
+                                                                       int group)
+{
+    BLOCK_MEMORY(float, memory);
+    typedef quantised<T> D;
+    int n_rounds = D::n_rounds(l.n), warp = threadIdx.x / WARP, round = warp % n_rounds,
+        r0 = warp / n_rounds * TASK_ROWS, n_blocks = min(l.n / 32 - round * WARP, (int)WARP), b = D::my_block(n_blocks),
+        row_bytes = (int)l.row_bytes, begin = r0 * row_bytes + D::bytes_of_32(l.row_bytes, l.n) * round;
+    size_t bytes = staged_bytes(&l, group);
+    uint8_t *copies = (uint8_t *)memory;
+    float *rest = (float *)(copies + 2 * bytes), *sums = rest + blockDim.x / WARP * D::TERM_FLOATS;
+    float2 *terms = (float2 *)(rest + warp * D::TERM_FLOATS);
+    struct place at = group_at(l, group, blockIdx.x * group);
+    stage_rows(l, &at, copies, blockDim.x);
+    __pipeline_commit();
+    wait_turn();
+    typename T::side x = T::load_x(x_row_of(l.x, l.n, 0), round * WARP + b);
+#pragma unroll 1
+    for (int copy = 1; at.n > 0; copy ^= 1) {
+        struct place next = group_at(l, group, at.first + gridDim.x * group);
+        __pipeline_wait_prior(0);
+        __syncthreads();
+        stage_rows(l, &next, copies + copy * bytes, blockDim.x);
+        __pipeline_commit();
+#pragma unroll 2
+        for (int i = 0; i < TASK_ROWS; i++)
+            D::put(T::dot(T::load(at.rows + begin + i * row_bytes, b, l.tables), x, b), i,
+                   threadIdx.x % WARP < n_blocks, terms);
+        __syncwarp();
+        D::run_chains(terms, l.n, round, sums + r0 * D::n_sums(l.n));
+        __syncthreads();
+        if (threadIdx.x < at.n)
+            finish(*at.p, l.residual, at.first + threadIdx.x, 0, D::total(sums + threadIdx.x * D::n_sums(l.n), l.n));
+        at = next;
+    }
+}
+
+/* Rows of a group, and the block that has a warp for four of them and a round; no threads: not a product for this. */
+template <class T>
+static struct block_shape large_shape(const struct cu_linear *l, int *group)
+{
+    typedef quantised<T> D;
+    enum { WARPS = 4, MOST_BYTES = 48 << 10 };
+    bool large = l->rows == 1 && l->n_parts == 1 && !l->n_heads && l->part[0].n_out * l->row_bytes >= LARGE_BYTES;
+    int n_rounds = D::n_rounds(l->n), n_fours = ceil_div(WARPS, n_rounds), n_warps = n_fours * n_rounds;
+    *group = n_fours * TASK_ROWS;
+    size_t floats = (size_t)n_warps * D::TERM_FLOATS + (size_t)*group * D::n_sums(l->n),
+           bytes = 2 * staged_bytes(l, *group) + floats * sizeof(float);
+    return { large && n_warps <= MOST_THREADS / WARP && bytes <= MOST_BYTES ? n_warps * WARP : 0, bytes };
+}
+
+/* As many blocks as the GPU holds. */
+template <class T>
+static cudaError_t launch_large(cudaStream_t st, const struct cu_linear *l, const struct block_shape *shape, int group)
+{
+    int device, n_units, n_blocks;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&n_units, cudaDevAttrMultiProcessorCount, device);
+    if (e == cudaSuccess)
+        e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n_blocks, large_linear<T>, shape->threads, shape->bytes);
+    if (e != cudaSuccess)
+        return e;
+    return launch_early(large_linear<T>, n_blocks * n_units, shape->threads, shape->bytes, st, *l, group);
 }
 
 /* ---- A product that begins with its norm ------------------------------------------------------------------------- */
@@ -186,22 +284,6 @@ CU_INLINE void norm_here(const struct cu_norm &o, const struct normed &at, bool 
     __syncthreads();
 }
 
-/* What n rows take in shared memory, wherever they begin. */
-CU_HOST_FN size_t staged_bytes(const struct cu_linear *l, int n)
-{
-    return (n * l->row_bytes + 31) / 16 * 16;
-}
-
-/* Starts copying the rows; *at is where they will be. */
-CU_INLINE void stage_rows(const struct cu_linear &l, struct place *at, uint8_t *to)
-{
-    int skip = (int)((uintptr_t)at->rows & 15), bytes = skip + at->n * (int)l.row_bytes;
-#pragma unroll 1
-    for (int i = 16 * threadIdx.x; i < bytes; i += 16 * NORM_THREADS)
-        __pipeline_memcpy_async(to + i, at->rows - skip + i, 16);
-    at->rows = to + skip;
-}
-
 template <class D>
 static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __grid_constant__ struct cu_linear l,
                                                                       int block_rows)
@@ -213,7 +295,7 @@ static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __gr
         __pipeline_memcpy_async(x.w + u, (const float4 *)l.norm.w + u, 16);
     __pipeline_commit();
     if (D::is_staged) {
-        stage_rows(l, &at, (uint8_t *)x.rest);
+        stage_rows(l, &at, (uint8_t *)x.rest, NORM_THREADS);
         x.rest += staged_bytes(&l, block_rows) / sizeof(float);
     } else {
         fetch_rows_ahead(l, at);
@@ -245,7 +327,8 @@ static cudaError_t launch_norm_as(cudaStream_t st, const struct cu_linear *l)
     return e != cudaSuccess ? e : launch_early(norm_linear<D>, grid, shape.threads, shape.bytes, st, *l, block_rows);
 }
 
-/* Rows are staged where that leaves room for blocks, on every GPU. */
+/* Rows are staged where a block has 48 KB at most with them: two of them fit a multiprocessor with 100 KB, and one fits
+ * one with 64. */
 template <class D>
 static cudaError_t launch_norm(cudaStream_t st, const struct cu_linear *l)
 {
@@ -365,6 +448,10 @@ static cudaError_t launch(cudaStream_t st, const struct cu_linear *l)
 extern "C" cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l)
 {
     bool many = l->rows > CU_VECTOR_ROWS && l->n_heads == 0;
+    int group;
+    struct block_shape large = large_shape<k6>(l, &group);
+    if (l->type == PF_Q6_K && !l->norm.y && large.threads)
+        return launch_large<k6>(st, l, &large, group);
     switch (l->type) {
 #define X(TYPE) case PF_##TYPE: return many ? launch_float_rows<load_##TYPE>(st, l) : launch<dot_##TYPE>(st, l);
     X(F32) X(F16) X(BF16)

@@ -14,6 +14,9 @@ enum { WARP = 32 };
 /* Declares a kernel's name for the shared memory that its launch asks for. */
 #define BLOCK_MEMORY(type, name) extern __shared__ type name[]
 
+/* Declares a kernel's variable in shared memory that other blocks of the cluster may write to. */
+#define CLUSTER_VARIABLE(type, name) __shared__ __align__(16) type name
+
 /* Where a kernel begins that was launched with launch_early: waits until everything ahead of it in the stream has ended
  * and can be seen, then lets the blocks of the next kernel come. Every thread calls it, before it returns and before it
  * touches anything but what no kernel changes, such as weights. What kernels before the one ahead have left may be read
@@ -41,6 +44,66 @@ CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 CU_INLINE void meet(int barrier, int threads)
 {
     asm volatile("bar.sync %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
+}
+
+/* Blocks of a cluster send each other words, to shared memory, which a box there counts. A thread opens the box, then
+ * all threads of the cluster arrive, and each waits for that before it sends. Each time a thread says how many bytes
+ * the block expects, and whoever reads them awaits the box: the first time with turn 0, then 1, 0 and so on. The next
+ * may be sent when all have. */
+CU_INLINE void open_box(uint64_t *box)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\n\t"
+                 "fence.mbarrier_init.release.cluster;" :: "r"((uint32_t)__cvta_generic_to_shared(box)) : "memory");
+#endif
+}
+
+CU_INLINE void arrive_cluster(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+#endif
+}
+
+CU_INLINE void wait_cluster(void)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+
+CU_INLINE void expect_bytes(uint64_t *box, int bytes)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(bytes) : "memory");
+#endif
+}
+
+/* To where that block has what is *to here, and to its box. */
+CU_INLINE void send(float v, float *to, uint64_t *box, int block)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n\t.reg .u32 there, box;\n\t"
+                 "mapa.shared::cluster.u32 there, %0, %2;\n\t"
+                 "mapa.shared::cluster.u32 box, %1, %2;\n\t"
+                 "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %3, [box];\n\t}"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "r"((uint32_t)__cvta_generic_to_shared(box)),
+                    "r"(block), "f"(v) : "memory");
+#endif
+}
+
+CU_INLINE void await_box(uint64_t *box, int turn)
+{
+#if __CUDA_ARCH__ >= 900
+    uint32_t there;
+    do
+        asm volatile("{\n\t.reg .pred p;\n\t"
+                     "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n\t"
+                     "selp.u32 %0, 1, 0, p;\n\t}"
+                     : "=r"(there) : "r"((uint32_t)__cvta_generic_to_shared(box)), "r"(turn) : "memory");
+    while (!there);
+#endif
 }
 
 /* The clock of the GPU. */

@@ -14,29 +14,33 @@ struct route {
     int               *fault;
 };
 
-struct candidate {
-    uint32_t key;
-    int32_t  i;
+struct candidates {
+    uint32_t *key;
+    uint16_t *i;
 };
 
 /* The block's memory. */
 struct room {
-    struct candidate *candidate;  /* [n_expert] */
     float   *p, *score;           /* [n_expert] */
     float   *group, *w;           /* [n_group], [n_used] */
     int32_t *picks;               /* [n_used], or of groups */
+    struct candidates candidates; /* [n_expert] */
 };
 
-static size_t room_floats(const struct pf_routing *r)
+/* 64 KB, of which static variables have some, are all that a block may have on the smallest GPUs: enough for the most
+ * experts, in up to 512 groups, of which a row picks as many. */
+static constexpr size_t room_bytes(size_t n_expert, size_t n_group, size_t n_used)
 {
-    return 4 * (size_t)r->n_expert + r->n_group + r->n_used + max(r->n_used, r->n_group);
+    return 14 * n_expert + 4 * (n_group + n_used + (n_used > n_group ? n_used : n_group));
 }
+static_assert(room_bytes(CU_ROUTE_EXPERTS, 512, 512) <= (64 << 10) - 256, "on every GPU");
 
 CU_INLINE struct room room_at(float *memory, const struct pf_routing &r)
 {
     int n = r.n_expert;
-    float *group = memory + 4 * n, *w = group + r.n_group;
-    return { (struct candidate *)memory, memory + 2 * n, memory + 3 * n, group, w, (int32_t *)(w + r.n_used) };
+    float *group = memory + 2 * n, *w = group + r.n_group, *picks = w + r.n_used,
+          *key = picks + max(r.n_used, r.n_group);
+    return { memory, memory + n, group, w, (int32_t *)picks, { (uint32_t *)key, (uint16_t *)(key + n) } };
 }
 
 /* Numbers that rise as scores do, whose zeros are equal. */
@@ -110,7 +114,7 @@ CU_INLINE int place_in_warp(uint32_t key)
 
 /* The k best of n scores, best first, the lower index of equals. What holds a NaN fails the step, but its picks are
  * indices all the same: keys are in order, whatever they stand for. */
-static __device__ __noinline__ void top_k(const float *score, int n, int k, struct candidate *candidate, int32_t *picks)
+static __device__ __noinline__ void top_k(const float *score, int n, int k, struct candidates at, int32_t *picks)
 {
     __shared__ uint32_t bound;                           /* stays 0 where there are fewer groups than picks */
     __shared__ int n_candidates;
@@ -123,21 +127,25 @@ static __device__ __noinline__ void top_k(const float *score, int n, int k, stru
 #pragma unroll 1
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
         uint32_t key = key_of(score[i]);
-        if (key >= bound)
-            candidate[atomicAdd(&n_candidates, 1)] = { key, i };
+        if (key < bound)
+            continue;
+        int c = atomicAdd(&n_candidates, 1);
+        at.key[c] = key;
+        at.i[c] = (uint16_t)i;
     }
     __syncthreads();
 #pragma unroll 1
     for (int c = threadIdx.x; c < n_candidates; c += blockDim.x) {
-        struct candidate mine = candidate[c];
-        int before = 0;
+        uint32_t key = at.key[c];
+        int i = at.i[c], before = 0;
 #pragma unroll 4
         for (int o = 0; o < n_candidates; o++) {
-            struct candidate other = candidate[o];
-            before += other.key > mine.key || (other.key == mine.key && other.i < mine.i);
+            uint32_t other = at.key[o];
+            int other_i = at.i[o];
+            before += other > key || (other == key && other_i < i);
         }
         if (before < k)
-            picks[before] = mine.i;
+            picks[before] = i;
     }
     __syncthreads();
 }
@@ -171,7 +179,7 @@ CU_INLINE void keep_best_groups(const struct pf_routing &r, const struct room &a
             at.group[g] = sum;
     }
     __syncthreads();
-    top_k(at.group, r.n_group, r.n_group_used, at.candidate, at.picks);
+    top_k(at.group, r.n_group, r.n_group_used, at.candidates, at.picks);
 #pragma unroll 1
     for (int i = threadIdx.x; i < r.n_group * n; i += blockDim.x) {
         bool kept = false;
@@ -212,7 +220,7 @@ CU_INLINE void score_experts(const struct route &o, const struct room &at)
 
 static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_constant__ struct route o)
 {
-    BLOCK_MEMORY(__align__(8) float, memory);
+    BLOCK_MEMORY(float, memory);
     wait_turn();
     const struct pf_routing &r = o.r;
     struct room at = room_at(memory, r);
@@ -221,7 +229,7 @@ static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_co
     if (r.n_group > 1)
         keep_best_groups(r, at);
     if (!o.op.table)
-        top_k(at.score, r.n_expert, k, at.candidate, at.picks);
+        top_k(at.score, r.n_expert, k, at.candidates, at.picks);
 #pragma unroll 1
     for (int i = t; i < k; i += blockDim.x) {
         if (o.op.table)
@@ -252,7 +260,7 @@ static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_co
 extern "C" cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *op, int *fault)
 {
     const struct pf_routing *r = op->how;
-    size_t bytes = room_floats(r) * sizeof(float);
+    size_t bytes = room_bytes(r->n_expert, r->n_group, r->n_used);
     if (r->n_expert > CU_ROUTE_EXPERTS)
         return cudaErrorInvalidValue;
     int threads = r->n_expert >= MOST_THREADS ? MOST_THREADS : ceil_div(r->n_expert, WARP) * WARP;

@@ -314,6 +314,8 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
         return;
     }
     prepare_head(o, part, head, row, v);
+    if (part == 0)
+        deal_beside(o, head, row);
     float *x = o.rope[part].x + ((size_t)row * o.rope[part].n_head + head) * hd;
 #pragma unroll 1
     for (int i = lane; i < hd; i += WARP) {

@@ -1,6 +1,8 @@
-/* The device's side of experts shared with the host: it shows what the router picked, waits, and takes what it is given.
+/* The device's side of experts shared with the host: it shows what the router picked, waits, and takes what it is
+ * given.
  *
- *     offer    one block copies x, picks and weights to memory of the host, then raises a flag there
+ *     offer    one block copies x, picks and weights to memory of the host, then raises a flag there; it learns from
+ *              the host which experts are to be read where they lie in its memory
  *     take     a block a pick waits for the host's flag; reads around the caches, since the host has just written
  *
  * Of all threads one asks for the host's flag, and tells the others through the device's memory. Reads of one line of
@@ -13,12 +15,27 @@
 enum { OFFER_THREADS = 1024, TAKE_THREADS = 1024, TAKE_AHEAD = 3, TABLE_THREADS = 256 };
 static const __device__ unsigned long long PATIENCE_NS = 30000000000ull;
 
-static __global__ void offer(const __grid_constant__ struct cu_offer o)
+/* What the host says with a flag: CU_FLAG_UP, or CU_FLAG_GIVEN_UP if it says nothing. By one thread of all. */
+CU_INLINE uint32_t ask_host(struct cu_flag *flag, int *fault)
 {
-    wait_turn();
-    for (int i = threadIdx.x; i < o.n_x; i += blockDim.x)
+    unsigned long long begin = device_ns();
+    uint32_t f;
+    do
+        f = *(const volatile uint32_t *)&flag->up;
+    while (f == CU_FLAG_DOWN && device_ns() - begin <= PATIENCE_NS);
+    *(volatile uint64_t *)&flag->began_ns = begin;
+    *(volatile uint64_t *)&flag->ns = device_ns();
+    if (f == CU_FLAG_UP)
+        return f;
+    *fault = CU_HOST_LATE;
+    return CU_FLAG_GIVEN_UP;
+}
+
+CU_INLINE void show_picks(const struct cu_offer &o)
+{
+    for (int i = threadIdx.x; i < o.n_x; i += OFFER_THREADS)
         o.host_x[i] = o.x[i];
-    for (int i = threadIdx.x; i < o.n_picks; i += blockDim.x) {
+    for (int i = threadIdx.x; i < o.n_picks; i += OFFER_THREADS) {
         o.host_picks[i] = o.picks[i];
         o.host_weights[i] = o.weights[i];
     }
@@ -32,33 +49,53 @@ static __global__ void offer(const __grid_constant__ struct cu_offer o)
         *(volatile uint32_t *)&o.flag->up = CU_FLAG_UP;
 }
 
+/* Picks of one expert in several rows say the same of it. */
+CU_INLINE void find_expert(const struct cu_offer &o, int pick, bool is_dealt)
+{
+    int expert = o.picks[pick];
+    struct pf_handed h = { PF_BY_DEVICE, o.held[expert], o.held[o.n_expert + expert], o.held[2 * o.n_expert + expert] };
+    if (!h.gate && is_dealt) {
+        const uint4 *from = (const uint4 *)&o.handed[pick];
+        uint4 raw[2] = { __ldcv(from), __ldcv(from + 1) };
+        h = *(const struct pf_handed *)raw;
+        if (h.by != PF_BY_PLACE)
+            h.gate = h.up = h.down = NULL;
+    }
+    o.now[expert] = (const uint8_t *)h.gate;
+    o.now[o.n_expert + expert] = (const uint8_t *)h.up;
+    o.now[2 * o.n_expert + expert] = (const uint8_t *)h.down;
+}
+
+static __global__ void offer(const __grid_constant__ struct cu_offer o)
+{
+    __shared__ bool is_dealt;
+    static_assert(sizeof(struct pf_handed) == 2 * sizeof(uint4), "read as two");
+    bool missed = false;
+    wait_turn();
+    show_picks(o);
+    for (int p = threadIdx.x; p < o.n_picks; p += OFFER_THREADS)
+        missed |= !o.held[o.picks[p]];
+    missed = __syncthreads_or(missed);
+    if (threadIdx.x == 0)
+        is_dealt = missed && o.deal && ask_host(o.deal, o.fault) == CU_FLAG_UP;
+    __threadfence_system();
+    __syncthreads();
+    for (int p = threadIdx.x; p < o.n_picks; p += OFFER_THREADS)
+        find_expert(o, p, is_dealt);
+}
+
 extern "C" cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o)
 {
     return launch_early(offer, dim3(1), OFFER_THREADS, 0, st, *o);
 }
 
-/* The host's answer: CU_FLAG_UP, or CU_FLAG_GIVEN_UP if none will come. */
-CU_INLINE uint32_t ask_host(const struct cu_take &t)
-{
-    unsigned long long begin = device_ns();
-    uint32_t f;
-    do
-        f = *(const volatile uint32_t *)&t.flag->up;
-    while (f == CU_FLAG_DOWN && device_ns() - begin <= PATIENCE_NS);
-    if (f == CU_FLAG_UP) {
-        *(volatile uint64_t *)&t.flag->ns = device_ns();
-        return f;
-    }
-    *t.fault = CU_HOST_LATE;
-    return CU_FLAG_GIVEN_UP;
-}
-
-/* Whether the host has answered; by one thread of each block. Blocks begin in order, so the first is there for the others. */
+/* Whether the host has answered; by one thread of each block. Blocks begin in order, so the first is there for the
+ * others. */
 CU_INLINE bool wait_for_host(const struct cu_take &t)
 {
     uint32_t f;
     if (blockIdx.x == 0) {
-        f = ask_host(t);
+        f = ask_host(t.flag, t.fault);
         __threadfence_system();
         *(volatile uint32_t *)t.told = f;
     } else {
@@ -69,45 +106,70 @@ CU_INLINE bool wait_for_host(const struct cu_take &t)
     return f == CU_FLAG_UP;
 }
 
+/* What a thread has of a row of the host's: asked for with the handed, in one crossing; it may turn out to be
+ * nobody's. */
+struct ahead {
+    float y[TAKE_AHEAD];
+};
+
+CU_INLINE struct ahead ask_row(const float *host_y, int n)
+{
+    struct ahead a;
+    for (int k = 0, i = threadIdx.x; k < TAKE_AHEAD; k++, i += TAKE_THREADS)
+        a.y[k] = i < n ? __ldcv(host_y + i) : 0.0f;
+    return a;
+}
+
+CU_INLINE void put_row(const struct ahead &a, const float *host_y, int n, float *y)
+{
+    for (int k = 0, i = threadIdx.x; k < TAKE_AHEAD; k++, i += TAKE_THREADS)
+        if (i < n)
+            y[i] = a.y[k];
+    for (int i = threadIdx.x + TAKE_AHEAD * TAKE_THREADS; i < n; i += TAKE_THREADS)
+        y[i] = __ldcv(host_y + i);
+}
+
+CU_INLINE void name_late(const struct cu_take &t, int expert, enum pf_pick_by by, const struct pf_handed &h)
+{
+    bool whole = by == PF_BY_COPY, down = whole || by == PF_BY_DOWN;
+    t.late[expert] = whole ? (const uint8_t *)h.gate : NULL;
+    t.late[t.n_expert + expert] = whole ? (const uint8_t *)h.up : NULL;
+    t.late[2 * t.n_expert + expert] = down ? (const uint8_t *)h.down : NULL;
+}
+
+/* By whole warps, if it is to be quantised. */
+CU_INLINE void take_activation(const struct cu_take &t, int pick)
+{
+    for (int i = threadIdx.x; i < t.n_ff; i += TAKE_THREADS) {
+        float a = __ldcv(t.act + (size_t)pick * t.n_ff + i);
+        ((float *)t.a.f)[(size_t)pick * t.n_ff + i] = a;
+        if (t.a.q)
+            quantise_block(a, &t.a, t.n_ff, pick, i / 32, t.fault);
+    }
+}
+
 static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constant__ struct cu_take t)
 {
     __shared__ __align__(16) struct pf_handed h;
     __shared__ bool answered;
     static_assert(sizeof h == 2 * sizeof(uint4), "read as two");
     wait_turn();
-    int pick = blockIdx.x, expert = t.picks[pick], me = threadIdx.x;
+    int pick = blockIdx.x, expert = t.picks[pick];
     const float *host_y = t.host_y + (size_t)pick * t.n_out;
-    if (me == 0)
+    if (threadIdx.x == 0)
         answered = wait_for_host(t);
     __syncthreads();
-    float y[TAKE_AHEAD];                     /* with the handed, in one crossing; it may turn out to be nobody's */
-    for (int k = 0; k < TAKE_AHEAD; k++)
-        y[k] = me + k * TAKE_THREADS < t.n_out ? __ldcv(host_y + me + k * TAKE_THREADS) : 0.0f;
-    if (me < 2)
-        ((uint4 *)&h)[me] = __ldcv((const uint4 *)&t.handed[pick] + me);
+    struct ahead ahead = ask_row(host_y, t.n_out);
+    if (threadIdx.x < 2)
+        ((uint4 *)&h)[threadIdx.x] = __ldcv((const uint4 *)&t.handed[pick] + threadIdx.x);
     __syncthreads();
     enum pf_pick_by by = answered ? h.by : PF_BY_DEVICE;
-    if (me == 0) {
-        t.late[expert] = by == PF_BY_COPY ? (const uint8_t *)h.gate : NULL;
-        t.late[t.n_expert + expert] = by == PF_BY_COPY ? (const uint8_t *)h.up : NULL;
-        t.late[2 * t.n_expert + expert] = by == PF_BY_COPY || by == PF_BY_DOWN ? (const uint8_t *)h.down : NULL;
-    }
-    if (by == PF_BY_HOST) {
-        float *to = t.y + (size_t)pick * t.n_out;
-        for (int k = 0; k < TAKE_AHEAD; k++)
-            if (me + k * TAKE_THREADS < t.n_out)
-                to[me + k * TAKE_THREADS] = y[k];
-        for (int i = me + TAKE_AHEAD * TAKE_THREADS; i < t.n_out; i += TAKE_THREADS)
-            to[i] = __ldcv(host_y + i);
-    }
-    if (by != PF_BY_DOWN)
-        return;
-    for (int i = me; i < t.n_ff; i += TAKE_THREADS) {        /* whole warps, if it is to be quantised: n_ff in blocks of 32 */
-        float a = __ldcv(t.act + (size_t)pick * t.n_ff + i);
-        ((float *)t.a.f)[(size_t)pick * t.n_ff + i] = a;
-        if (t.a.q)
-            quantise_block(a, &t.a, t.n_ff, pick, i / 32, t.fault);
-    }
+    if (threadIdx.x == 0)
+        name_late(t, expert, by, h);
+    if (by == PF_BY_HOST)
+        put_row(ahead, host_y, t.n_out, t.y + (size_t)pick * t.n_out);
+    if (by == PF_BY_DOWN)
+        take_activation(t, pick);
 }
 
 extern "C" cudaError_t pf_cu_take(cudaStream_t st, const struct cu_take *t)

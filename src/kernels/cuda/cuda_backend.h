@@ -19,7 +19,7 @@
  *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel:
  *     a product waits for the addition of what it puts out, experts before that for what is added to it, an addition
  *     whose product is gone for the norm that reads its sum, a norm and an activation for the product that reads them,
- *     norms of heads and rotation for kv_store, and this for attention.
+ *     what deals out queries, norms of heads and rotation for kv_store, and this for attention.
  *     Any other operation, and whatever ends a step or frees memory, starts what is held first, as it came
  *     (pf_cuda_settle). So of product, held, norm, acted, stored and heads only one has something at a time.
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
@@ -63,9 +63,10 @@ struct held_product {
 };
 
 struct held_heads {
+    struct pf_copy    deal[2];
     struct cu_norm    norm[2];
     struct pf_rope_op rope[2];
-    int               n_norms, n_ropes, rows;
+    int               n_deals, n_norms, n_ropes, deal_rows, rows;
 };
 
 /* A kind of step, and, once it has been captured, what replays it. */
@@ -97,6 +98,7 @@ struct cuda_backend {
     char             *scratch;
     size_t            scratch_bytes;
     struct cu_x       x, a, h;           /* inputs of dense, gate and up products; of down; by head */
+    struct cu_x       acts;              /* few rows of activations, on their way to the product that reads them */
     float            *up;                /* [max_picks][n_ff] */
     float            *pick_out;          /* [max_picks][n_out] */
     float            *low;               /* [max_picks][expert_rank] */
@@ -181,7 +183,7 @@ pf_status pf_cuda_table_at(struct cuda_backend *b, const uint8_t *const *host, i
  * NULL: all were placed. */
 pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
-pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e);
+pf_status pf_cuda_down(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 
 /* Sharing: cuda_share.c. begin: a step is about to be run plainly (-1) or captured. reset: a graph is about to be
  * launched. serve: the host's part of it. */

@@ -95,13 +95,28 @@ pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *
 }
 
 /* y = the sums of pick_out. */
-pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e)
+static pf_status combine(struct cuda_backend *b, const struct pf_experts_op *e)
 {
     const float *weights = e->weigh_input ? NULL : e->weights;
     pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
     return pf_cuda_hold(b, &(struct held_product){
         .kind = HELD_COMBINE, .y = e->y, .n = e->rows * e->down->n_out,
         .combine = { b->pick_out, weights, e->down->n_out, e->n_used, e->rows, e->y } });
+}
+
+/* y = the sums of the picks' down products; of a pick whose expert is not in the table, of what pick_out has. */
+pf_status pf_cuda_down(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
+{
+    struct cu_experts o = { .weigh_input = e->weigh_input, .n = e->gate->n_out, .n_out = e->down->n_out,
+                            .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .x = b->a,
+                            .tables = b->tables, .done = b->pick_out };
+    if (e->down->lora) {
+        PF_TRY(pf_cuda_down_rows(b, e, table));
+        return combine(b, e);
+    }
+    PF_TRY(expert_weight(b, e->down, e->n_expert, tables_at(table, e->n_expert).down, &o.w));
+    pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
+    return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_DOWN, .down = o, .y = e->y, .n = e->rows * o.n_out });
 }
 
 /* Adds a matrix of every expert to a product by tiles. */
@@ -168,24 +183,15 @@ static bool by_tiles(const struct cuda_backend *b, const struct pf_experts_op *e
 pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    struct cu_experts o = { .weigh_input = e->weigh_input, .n = e->gate->n_out, .n_out = e->down->n_out,
-                            .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .x = b->a,
-                            .tables = b->tables };
     PF_TRY(pf_cuda_settle(b));
     uint64_t bytes = pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up) + pf_expert_weight_bytes(e->down);
     b->base.weight_bytes_read += (uint64_t)(e->rows * e->n_used) * bytes;
     if (by_tiles(b, e)) {
         PF_TRY(run_prompt(b, e, NULL));
-        return pf_cuda_combine(b, e);
+        return combine(b, e);
     }
     PF_TRY(pf_cuda_gate_up(b, e, NULL));
-    if (e->down->lora) {
-        PF_TRY(pf_cuda_down_rows(b, e, NULL));
-        return pf_cuda_combine(b, e);
-    }
-    PF_TRY(expert_weight(b, e->down, e->n_expert, NULL, &o.w));
-    pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
-    return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_DOWN, .down = o, .y = e->y, .n = e->rows * o.n_out });
+    return pf_cuda_down(b, e, NULL);
 }
 
 /* ---- In parts, for experts that were copied to buffers of the device --------------------------------------------- */
@@ -229,5 +235,5 @@ pf_status pf_cuda_experts_part(pf_backend *backend, const int *experts, int n)
 pf_status pf_cuda_experts_end(pf_backend *backend)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    return pf_cuda_combine(b, &b->parts);
+    return combine(b, &b->parts);
 }

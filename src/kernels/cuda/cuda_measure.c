@@ -1,10 +1,10 @@
-/* How fast a GPU reads its memory, and how fast copies to it arrive. Neither needs an open backend; each call takes what it
- * needs and gives it back. Times are the GPU's own, by events. */
+/* How fast a GPU reads its memory, and how fast copies to it arrive. Neither needs an open backend; each call takes
+ * what it needs and gives it back. Times are the GPU's own, by events. */
 #include <string.h>
 
 #include "kernels/cuda/cuda_backend.h"
 
-/* ---- Its memory ---------------------------------------------------------------------------------------------------- */
+/* ---- Its memory -------------------------------------------------------------------------------------------------- */
 
 /* The best of a few runs over much more than the cache holds. */
 static cudaError_t measure_read(char *memory, size_t bytes, float *best_ms)
@@ -50,7 +50,7 @@ double pf_backend_cuda_bandwidth(int i)
     return e == cudaSuccess && ms > 0 ? (double)bytes / ms * 1e3 : 0;
 }
 
-/* ---- Copies to it --------------------------------------------------------------------------------------------------- */
+/* ---- Copies to it ------------------------------------------------------------------------------------------------ */
 
 /* Beside something 4 GiB are copied, so that it ends before they do. */
 enum { PIECE_BYTES = 16 << 20, PIECES_ALONE = 64, PIECES_BESIDE = 256 };

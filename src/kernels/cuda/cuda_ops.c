@@ -26,7 +26,7 @@ pf_status pf_cuda_hold(struct cuda_backend *b, const struct held_product *p)
     return PF_OK;
 }
 
-/* All but norms of heads and rotations. */
+/* All but what is done to heads. */
 static pf_status settle_rows(struct cuda_backend *b)
 {
     struct held_add add = b->held;
@@ -50,8 +50,10 @@ static pf_status settle_rows(struct cuda_backend *b)
 pf_status pf_cuda_settle(struct cuda_backend *b)
 {
     struct held_heads heads = b->heads;
-    b->heads.n_norms = b->heads.n_ropes = 0;
+    b->heads.n_deals = b->heads.n_norms = b->heads.n_ropes = 0;
     PF_TRY(settle_rows(b));
+    if (heads.n_deals)
+        CU_PUT(b, pf_cu_copy(b->stream, heads.deal, heads.n_deals, heads.deal_rows), "a copy");
     for (int i = 0; i < heads.n_norms; i++)
         CU_PUT(b, pf_cu_norm(b->stream, &heads.norm[i]), "a norm");
     if (heads.n_ropes)
@@ -164,15 +166,16 @@ static pf_status put_linear(struct cuda_backend *b, const struct cu_linear *l, b
     return pf_cuda_put(b, pf_cu_linear(b->stream, l), "a product");
 }
 
-/* Activates and quantises rows of n. */
-static pf_status put_act(struct cuda_backend *b, const struct held_act *a, int n)
+/* Activates and quantises rows of n. Few of them leave b->x alone: what it holds is often wanted again. */
+static pf_status put_act(struct cuda_backend *b, const struct held_act *a, int n, struct cu_x *out)
 {
-    struct cu_x to = b->x;
-    to.f = a->y;
-    b->x_of = a->y;
-    b->x_floats = a->n;
-    return pf_cuda_put(b, pf_cu_act_picks(b->stream, a->act, a->gate, a->up, &to, n, (int)(a->n / n), NULL, NULL,
-                                          b->fault), "an activation");
+    int rows = (int)(a->n / n);
+    *out = rows <= CU_VECTOR_ROWS ? b->acts : b->x;
+    out->f = a->y;
+    if (rows > CU_VECTOR_ROWS)
+        b->x_of = NULL;
+    return pf_cuda_put(b, pf_cu_act_picks(b->stream, a->act, a->gate, a->up, out, n, rows, NULL, NULL, b->fault),
+                       "an activation");
 }
 
 pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows)
@@ -192,9 +195,7 @@ pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l
     b->norm.y = begins ? NULL : norm.y;
     b->acted.y = acts ? NULL : acted.y;
     PF_TRY(pf_cuda_settle(b));
-    if (acts)
-        PF_TRY(put_act(b, &acted, o.n));
-    PF_TRY(pf_cuda_quantise_x(b, x, o.n, rows, quantised, &o.x));
+    PF_TRY(acts ? put_act(b, &acted, o.n, &o.x) : pf_cuda_quantise_x(b, x, o.n, rows, quantised, &o.x));
     while (done != (1u << n_l) - 1) {
         PF_TRY(same_type(b, l, n_l, &done, &o));
         if (begins) {
@@ -331,13 +332,24 @@ pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int 
     return pf_cuda_put(b, pf_cu_rope(b->stream, ropes, n_ropes, rows), "a rotation");
 }
 
+/* Whether what is dealt out, if anything is, are the queries that are rotated, and as many blocks beside them. */
+static bool deals_queries(const struct held_heads *h)
+{
+    const struct pf_copy *q = &h->deal[0], *beside = &h->deal[1];
+    const struct pf_rope_op *r = &h->rope[0];
+    return h->n_deals == 0 || (h->deal_rows == h->rows && q->to == r->x && q->n == r->hd && q->n_blocks == r->n_head &&
+                               q->to_block == r->hd && q->to_row == r->n_head * r->hd && beside->n_blocks == r->n_head);
+}
+
 /* Whether what is held is all that happens to the heads before k is stored; then *out says it. */
 static bool heads_together(const struct held_heads *h, const float *k, int rows, struct cu_heads *out)
 {
     if (!out->v || h->n_ropes != 2 || h->rows != rows || h->rope[1].x != k || h->rope[1].n_head != out->kv.n_kv_head ||
-        h->rope[1].hd != out->kv.hd_k || h->rope[0].hd > CU_HEAD_DIM || h->rope[1].hd > CU_HEAD_DIM)
+        h->rope[1].hd != out->kv.hd_k || h->rope[0].hd > CU_HEAD_DIM || h->rope[1].hd > CU_HEAD_DIM ||
+        !deals_queries(h))
         return false;
     memcpy(out->rope, h->rope, sizeof out->rope);
+    memcpy(out->deal, h->deal, (size_t)h->n_deals * sizeof *h->deal);
     for (int i = 0; i < h->n_norms; i++) {
         const struct cu_norm *norm = &h->norm[i];
         int part = norm->x == h->rope[1].x;
@@ -358,7 +370,7 @@ pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, con
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cu_heads o = { .kv = *kv, .v = v, .pos = pos, .rows = rows };
     if (heads_together(&b->heads, k, rows, &o)) {
-        b->heads.n_norms = b->heads.n_ropes = 0;
+        b->heads.n_deals = b->heads.n_norms = b->heads.n_ropes = 0;
         PF_TRY(settle_rows(b));
         b->stored = o;
         return PF_OK;
@@ -411,6 +423,12 @@ pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_
     for (int i = 0; i < n_copies; i++)
         pf_cuda_wrote(b, copies[i].to,
                       (rows - 1) * copies[i].to_row + (int64_t)copies[i].n_blocks * copies[i].to_block);
+    if (n_copies == 2) {
+        memcpy(b->heads.deal, copies, sizeof b->heads.deal);
+        b->heads.n_deals = n_copies;
+        b->heads.deal_rows = rows;
+        return PF_OK;
+    }
     return pf_cuda_put(b, pf_cu_copy(b->stream, copies, n_copies, rows), "a copy");
 }
 

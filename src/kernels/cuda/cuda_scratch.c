@@ -31,6 +31,7 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
 {
     struct carver c = { .base = base };
     take_x(&c, &b->x, (size_t)s->max_rows, (size_t)s->max_n_in);
+    take_x(&c, &b->acts, (size_t)(s->max_rows < CU_VECTOR_ROWS ? s->max_rows : CU_VECTOR_ROWS), (size_t)s->max_n_in);
     take_x(&c, &b->a, (size_t)s->max_picks, (size_t)s->n_ff);
     take_x(&c, &b->h, (size_t)s->max_head_rows, (size_t)s->max_head_n_in);
     b->scores = take(&c, (size_t)CU_CHOOSE_ROWS * (size_t)s->max_positions, sizeof *b->scores);
@@ -40,7 +41,8 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
     b->low = take(&c, (size_t)s->max_picks * (size_t)s->expert_rank, sizeof *b->low);
     b->groups = take(&c, 1, sizeof *b->groups);
     b->sorted = take(&c, (size_t)s->max_picks, sizeof *b->sorted);
-    b->tile = take(&c, b->has_tiles ? (size_t)pf_cu_max_tiles(s->max_picks, s->n_expert, b->shape.width) : 0, sizeof *b->tile);
+    b->tile = take(&c, b->has_tiles ? (size_t)pf_cu_max_tiles(s->max_picks, s->n_expert, b->shape.width) : 0,
+                   sizeof *b->tile);
     size_t part = pf_cu_attention_floats(s->max_rows, s->max_heads, pf_cuda_n_chunks(s->n_ctx), s->max_head_dim);
     b->part = take(&c, part, sizeof *b->part);
     b->count = take(&c, n_counts(s), sizeof *b->count);
@@ -94,5 +96,6 @@ pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *si
     carve(b, &s, scratch);
     CU_TRY(cudaMemsetAsync(b->count, 0, n_counts(&s) * sizeof *b->count, b->stream), "setting up scratch");
     struct cu_groups groups = { 0, b->sorted, b->tile };
-    return pf_cuda_check(cudaMemcpyAsync(b->groups, &groups, sizeof groups, cudaMemcpyHostToDevice, b->stream), "setting up scratch");
+    return pf_cuda_check(cudaMemcpyAsync(b->groups, &groups, sizeof groups, cudaMemcpyHostToDevice, b->stream),
+                         "setting up scratch");
 }

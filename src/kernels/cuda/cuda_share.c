@@ -1,7 +1,7 @@
 /* Experts shared with the host: see kernels/share.h.
  *
- *     stream      .. | offer | .. | experts it holds | take: waits | late experts | combine | ..      one layer of a step
- *     this thread          `-> await -> serve -> raise the flag -^
+ *     stream      .. | offer | .. | experts held, or read in place | take: waits | late experts, and the sum | ..
+ *     this thread      `-> await -> serve: dealt -^ .. -> raise the flag ---^         one layer of a step
  *     copies      a stream for what a step needs now, one for what it may need some day
  *
  * Run plainly, a layer is served as soon as its operations up to `offer` are on the stream. In a captured step,
@@ -9,7 +9,7 @@
  * Either way the GPU is never left waiting: if the host fails, it raises all flags with CU_FLAG_GIVEN_UP, and the
  * kernel's own patience ends too.
  *
- * Memory of the host that the device has mapped: a flag up and a flag down for each layer, each in a line of its own;
+ * Memory of the host that the device has mapped: three flags for each layer, each in a line of its own;
  * one set of buffers for all layers, since a layer's are read before the next layer's are written. */
 #include <immintrin.h>
 #include <string.h>
@@ -38,19 +38,20 @@ struct cuda_share {
     pf_served_fn *told;
     void         *ctx;
 
-    struct cu_flag *offers, *answers;    /* [n_layer] */
+    struct cu_flag *offers, *deals, *answers;        /* [n_layer] */
     float       *x, *weights;            /* what the host is shown */
     int32_t     *picks;
     struct pf_answer answer;
     void        *mapped;                 /* all of the above */
 
-    const uint8_t **held, **late;        /* on the device: [n_layer][3][n_expert]; [3][n_expert] */
+    const uint8_t **held, **now, **late; /* on the device: [n_layer][3][n_expert]; [3][n_expert] */
     uint32_t     *heard;                 /* there, too: told in struct cu_take */
     cudaStream_t  copies, background;    /* copies may be the backend's own stream */
     struct ticket tickets[PF_SHARE_TICKETS];
 
     struct timing {                      /* of a layer's last hand-off, by the host's clock; 0: taken account of */
         uint64_t seen_ns, answered_ns;
+        bool     replayed;
     } *timings;                          /* [n_layer] */
     uint32_t      handoffs[N_BUCKETS];   /* of so many BUCKET_NS */
     uint64_t      waited_ns;
@@ -77,6 +78,7 @@ static size_t carve(struct cuda_share *s, char *base)
     size_t n_picks = PF_SHARE_ROWS * (size_t)s->sizes.n_used, n_layer = (size_t)s->sizes.n_layer;
     char *start = base ? base : none, *at = start;
     s->offers = take(&at, n_layer * sizeof *s->offers);
+    s->deals = take(&at, n_layer * sizeof *s->deals);
     s->answers = take(&at, n_layer * sizeof *s->answers);
     s->x = take(&at, PF_SHARE_ROWS * (size_t)s->sizes.n_embd * sizeof *s->x);
     s->weights = take(&at, n_picks * sizeof *s->weights);
@@ -109,7 +111,7 @@ static pf_status open_tickets(struct cuda_share *s)
 static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
 {
     size_t layer = 3 * (size_t)s->sizes.n_expert * sizeof(void *), all = layer * (size_t)s->sizes.n_layer;
-    void *held, *late, *part, *heard;
+    void *held, *now, *late, *part, *heard;
     s->timings = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->timings);
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
         s->served[i] = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->served[i]);
@@ -117,12 +119,14 @@ static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
             PF_FAIL(PF_ENOMEM, "no memory to list the layers that a GPU shares");
     }
     PF_TRY(pf_cuda_own(b, all, &held));
+    PF_TRY(pf_cuda_own(b, layer, &now));
     PF_TRY(pf_cuda_own(b, layer, &late));
     PF_TRY(pf_cuda_own(b, layer, &part));
     PF_TRY(pf_cuda_own(b, sizeof *s->heard, &heard));
     CU_TRY(cudaMemsetAsync(held, 0, all, b->stream), "clearing a table");
     CU_TRY(cudaMemsetAsync(late, 0, layer, b->stream), "clearing a table");
     s->held = held;
+    s->now = now;
     s->late = late;
     s->heard = heard;
     b->part_table = part;
@@ -191,25 +195,37 @@ void pf_cuda_share_begin(struct cuda_backend *b, int graph)
         b->share->n_served[graph] = 0;
 }
 
-/* Takes account of the last hand-off of a layer, which is over. */
+static uint64_t wait_for(const struct cu_flag *flag)
+{
+    return flag->ns - flag->began_ns;
+}
+
+/* Takes account of the last hand-off of a layer, which is over. Run plainly, the device is asked to take the answer
+ * when there is one: nobody knows since when it has had nothing to do, so it counts as waiting from the offer on. */
 static void note_handoff(struct cuda_share *s, int il)
 {
     struct timing *t = &s->timings[il];
     uint64_t offered = s->offers[il].ns, taken = s->answers[il].ns, served = t->answered_ns - t->seen_ns;
     if (t->answered_ns && taken > offered) {
-        uint64_t waited = taken - offered, bucket = (waited > served ? waited - served : 0) / BUCKET_NS;
-        s->waited_ns += waited;
+        uint64_t took = taken - offered, bucket = (took > served ? took - served : 0) / BUCKET_NS;
+        s->waited_ns += t->replayed ? wait_for(&s->deals[il]) + wait_for(&s->answers[il]) : took;
         s->handoffs[bucket < N_BUCKETS ? bucket : N_BUCKETS - 1]++;
     }
     t->answered_ns = 0;
 }
 
+static void lower_flags(struct cuda_share *s, int il)
+{
+    struct cu_flag *flags[] = { &s->offers[il], &s->deals[il], &s->answers[il] };
+    note_handoff(s, il);
+    for (int i = 0; i < 3; i++)
+        *flags[i] = (struct cu_flag){ .up = CU_FLAG_DOWN };
+}
+
 void pf_cuda_share_reset(struct cuda_backend *b)
 {
     for (int il = 0; b->share && il < b->share->sizes.n_layer; il++)
-        note_handoff(b->share, il);
-    if (b->share)
-        memset(b->share->offers, 0, 2 * (size_t)b->share->sizes.n_layer * sizeof *b->share->offers);
+        lower_flags(b->share, il);
 }
 
 /* Until the device has shown what layer il picked. */
@@ -235,7 +251,9 @@ static pf_status await(struct cuda_backend *b, int il)
     return PF_OK;
 }
 
-static pf_status serve_layer(struct cuda_backend *b, const struct served *l)
+/* Run plainly, the device does not wait for a deal: operations after the offer may have weights to place, and wait for
+ * it. */
+static pf_status serve_layer(struct cuda_backend *b, const struct served *l, bool replayed)
 {
     struct cuda_share *s = b->share;
     struct pf_experts_op shown = l->e;
@@ -244,9 +262,11 @@ static pf_status serve_layer(struct cuda_backend *b, const struct served *l)
     shown.x = s->x;
     shown.weights = s->weights;
     shown.picks = s->picks;
-    PF_TRY(s->serve(s->ctx, &(struct pf_offer){ l->il, &shown }, &s->answer));
+    PF_TRY(s->serve(s->ctx, &(struct pf_offer){ l->il, &shown, replayed }, &s->answer));
     s->timings[l->il].answered_ns = pf_now_ns();
+    s->timings[l->il].replayed = replayed;
     __atomic_store_n(&s->answers[l->il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
+    __atomic_store_n(&s->deals[l->il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
     s->told(s->ctx);
     return PF_OK;
 }
@@ -254,15 +274,17 @@ static pf_status serve_layer(struct cuda_backend *b, const struct served *l)
 /* Lets the device run on without answers. */
 static void give_up(struct cuda_share *s)
 {
-    for (int il = 0; il < s->sizes.n_layer; il++)
+    for (int il = 0; il < s->sizes.n_layer; il++) {
+        __atomic_store_n(&s->deals[il].up, CU_FLAG_GIVEN_UP, __ATOMIC_RELEASE);
         __atomic_store_n(&s->answers[il].up, CU_FLAG_GIVEN_UP, __ATOMIC_RELEASE);
+    }
 }
 
 pf_status pf_cuda_share_serve(struct cuda_backend *b, int graph)
 {
     struct cuda_share *s = b->share;
     for (int i = 0; s && i < s->n_served[graph]; i++) {
-        pf_status st = serve_layer(b, &s->served[graph][i]);
+        pf_status st = serve_layer(b, &s->served[graph][i], true);
         if (st < 0) {
             give_up(s);
             return st;
@@ -271,12 +293,19 @@ pf_status pf_cuda_share_serve(struct cuda_backend *b, int graph)
     return PF_OK;
 }
 
+static const uint8_t **held_of(const struct cuda_share *s, int il)
+{
+    return s->held + (size_t)il * 3 * (size_t)s->sizes.n_expert;
+}
+
 static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_experts_op *e)
 {
     struct cuda_share *s = b->share;
     const struct cu_offer o = { .x = e->x, .weights = e->weights, .picks = e->picks, .n_x = e->rows * e->gate->n_in,
                                 .n_picks = e->rows * e->n_used, .host_x = s->x, .host_weights = s->weights,
-                                .host_picks = s->picks, .flag = &s->offers[il], .told = s->heard };
+                                .host_picks = s->picks, .flag = &s->offers[il], .told = s->heard,
+                                .deal = s->graph >= 0 ? &s->deals[il] : NULL, .handed = s->answer.pick,
+                                .n_expert = e->n_expert, .held = held_of(s, il), .now = s->now, .fault = b->fault };
     return pf_cuda_put(b, pf_cu_offer(b->stream, &o), "handing picks to the CPU");
 }
 
@@ -300,7 +329,7 @@ static pf_status serve_or_list(struct cuda_backend *b, int il, const struct pf_e
         s->served[s->graph][s->n_served[s->graph]++] = l;
         return PF_OK;
     }
-    pf_status st = serve_layer(b, &l);
+    pf_status st = serve_layer(b, &l, false);
     if (st < 0)
         give_up(s);
     return st;
@@ -311,10 +340,8 @@ static pf_status share_offer(pf_backend *backend, int il, const struct pf_expert
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_share *s = b->share;
     PF_TRY(pf_cuda_settle(b));
-    if (s->graph < 0) {
-        __atomic_store_n(&s->offers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
-        __atomic_store_n(&s->answers[il].up, CU_FLAG_DOWN, __ATOMIC_RELEASE);
-    }
+    if (s->graph < 0)
+        lower_flags(s, il);
     return put_offer(b, il, e);
 }
 
@@ -322,15 +349,25 @@ static pf_status share_experts(pf_backend *backend, int il, const struct pf_expe
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_share *s = b->share;
-    const uint8_t **held = s->held + (size_t)il * 3 * (size_t)s->sizes.n_expert;
     PF_TRY(pf_cuda_settle(b));
-    PF_TRY(pf_cuda_gate_up(b, e, held));
-    PF_TRY(pf_cuda_down_rows(b, e, held));
+    PF_TRY(pf_cuda_gate_up(b, e, s->now));
+    PF_TRY(pf_cuda_down_rows(b, e, s->now));
     PF_TRY(serve_or_list(b, il, e));
     PF_TRY(take_answer(b, il, e));
     PF_TRY(pf_cuda_gate_up(b, e, s->late));
-    PF_TRY(pf_cuda_down_rows(b, e, s->late));
-    return pf_cuda_combine(b, e);
+    return pf_cuda_down(b, e, s->late);
+}
+
+static void share_dealt(pf_backend *backend, int il)
+{
+    __atomic_store_n(&pf_cuda_of(backend)->share->deals[il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
+}
+
+static uint64_t share_took_ns(pf_backend *backend, int il)
+{
+    const struct cuda_share *s = pf_cuda_of(backend)->share;
+    uint64_t offered = s->offers[il].ns, taken = s->answers[il].ns;
+    return taken > offered && offered > 0 ? taken - offered : 0;
 }
 
 static pf_status share_hold(pf_backend *backend, int il, int expert, const void *gate, const void *up, const void *down)
@@ -339,17 +376,22 @@ static pf_status share_hold(pf_backend *backend, int il, int expert, const void 
     struct cuda_share *s = b->share;
     const struct cu_entries e = { .n = 1, .stride = s->sizes.n_expert, .expert = { expert },
                                   .at = { { gate }, { up }, { down } } };
-    return pf_cuda_put(b, pf_cu_set_table(b->stream, s->held + (size_t)il * 3 * (size_t)s->sizes.n_expert, &e),
-                       "naming an expert");
+    return pf_cuda_put(b, pf_cu_set_table(b->stream, held_of(s, il), &e), "naming an expert");
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-static void share_pin(pf_backend *backend, void *host, size_t bytes)
+static const void *share_pin(pf_backend *backend, void *host, size_t bytes)
 {
+    void *seen = NULL;
     cudaSetDevice(pf_cuda_of(backend)->device);
-    if (cudaHostRegister(host, bytes, cudaHostRegisterDefault) != cudaSuccess)
+    if (cudaHostRegister(host, bytes, cudaHostRegisterDefault) != cudaSuccess) {
         cudaGetLastError();              /* copies will be slower, and measured so */
+        return NULL;
+    }
+    if (cudaHostGetDevicePointer(&seen, host, 0) != cudaSuccess)
+        cudaGetLastError();
+    return seen;
 }
 
 static void share_unpin(pf_backend *backend, void *host)
@@ -461,7 +503,8 @@ static void share_handoffs_reset(pf_backend *backend)
 }
 
 const struct pf_share_ops pf_cuda_share_ops = {
-    .open = share_open, .offer = share_offer, .experts = share_experts, .hold = share_hold, .pin = share_pin, .unpin = share_unpin,
+    .open = share_open, .offer = share_offer, .experts = share_experts,
+    .dealt = share_dealt, .took_ns = share_took_ns, .hold = share_hold, .pin = share_pin, .unpin = share_unpin,
     .fetch = share_fetch,
     .fetch_state = share_fetch_state, .fetch_wait = share_fetch_wait, .fetch_ns = share_fetch_ns, .use = share_use,
     .release = share_release, .handoffs = share_handoffs, .handoffs_reset = share_handoffs_reset,

@@ -41,6 +41,7 @@ struct sim_backend {
     float            *x, *weights, *rows;         /* what the host is shown; [n_picks][n_embd] what the picks put out */
     int32_t          *picks;
     int               offered;                    /* layer, or -1 */
+    bool              dealt;                      /* what the device itself has of it */
     float            *gate_row, *up_row;          /* [n_ff] */
     float            *low, *added;                /* of adapters: [n_low], [n_ff] or [n_embd] */
     int               n_low;
@@ -480,6 +481,9 @@ static pf_status take_pick(struct sim_backend *b, int il, const struct pf_expert
         return product(b, e->down, e->picks[pick], h->down, b->answer.act + (size_t)pick * (size_t)e->gate->n_out, y);
     case PF_BY_COPY:
         return run_pick(b, e, pick, &(struct held){ h->gate, h->up, h->down });
+    case PF_BY_PLACE:
+        assert(b->dealt);
+        return run_pick(b, e, pick, &(struct held){ h->gate, h->up, h->down });
     case PF_BY_DEVICE:
         return run_pick(b, e, pick, &b->held[(size_t)il * (size_t)b->sizes.n_expert + (size_t)e->picks[pick]]);
     }
@@ -506,7 +510,22 @@ static pf_status sim_offer(pf_backend *backend, int il, const struct pf_experts_
     memcpy(b->picks, e->picks, n_picks * sizeof *b->picks);
     memcpy(b->weights, e->weights, n_picks * sizeof *b->weights);
     b->offered = il;
+    b->dealt = false;
     return PF_OK;
+}
+
+static void sim_dealt(pf_backend *backend, int il)
+{
+    struct sim_backend *b = sim_of(backend);
+    assert(b->offered == il && !b->dealt);
+    b->dealt = true;
+}
+
+/* It has no clock. */
+static uint64_t sim_took_ns(pf_backend *backend, int il)
+{
+    (void)backend, (void)il;
+    return 0;
 }
 
 static pf_status sim_share_experts(pf_backend *backend, int il, const struct pf_experts_op *e)
@@ -516,13 +535,13 @@ static pf_status sim_share_experts(pf_backend *backend, int il, const struct pf_
     struct pf_experts_op shown = *e;
     PF_TRY(operate(b));
     assert(b->offered == il);
-    b->offered = -1;
     shown.x = b->x;
     shown.picks = b->picks;
     shown.weights = b->weights;
     memset(b->answer.act, POISON, n_picks * (size_t)b->sizes.n_ff * sizeof *b->answer.act);
     memset(b->answer.y, POISON, n_picks * (size_t)b->sizes.n_embd * sizeof *b->answer.y);
-    PF_TRY(b->serve(b->serve_ctx, &(struct pf_offer){ il, &shown }, &b->answer));
+    PF_TRY(b->serve(b->serve_ctx, &(struct pf_offer){ il, &shown, true }, &b->answer));
+    b->offered = -1;
     b->served(b->serve_ctx);
     b->lost |= b->sim->lose_in_serve && e->rows == 1;
     PF_TRY(operate(b));
@@ -540,10 +559,11 @@ static pf_status sim_hold(pf_backend *backend, int il, int expert, const void *g
     return PF_OK;
 }
 
-static void sim_pin(pf_backend *backend, void *host, size_t bytes)
+static const void *sim_pin(pf_backend *backend, void *host, size_t bytes)
 {
-    (void)host, (void)bytes;
+    (void)bytes;
     sim_of(backend)->sim->n_pinned++;
+    return sim_of(backend)->sim->sees_host ? host : NULL;
 }
 
 static void sim_unpin(pf_backend *backend, void *host)
@@ -624,8 +644,8 @@ static void sim_handoffs_reset(pf_backend *backend)
 }
 
 static const struct pf_share_ops sim_share = {
-    .open = sim_share_open, .offer = sim_offer, .experts = sim_share_experts, .hold = sim_hold, .pin = sim_pin,
-    .unpin = sim_unpin,
+    .open = sim_share_open, .offer = sim_offer, .experts = sim_share_experts,
+    .dealt = sim_dealt, .took_ns = sim_took_ns, .hold = sim_hold, .pin = sim_pin, .unpin = sim_unpin,
     .fetch = sim_fetch, .fetch_state = sim_fetch_state, .fetch_wait = sim_fetch_wait, .fetch_ns = sim_fetch_ns,
     .use = sim_use, .release = sim_release,
     .handoffs = sim_handoffs, .handoffs_reset = sim_handoffs_reset,

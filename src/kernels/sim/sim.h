@@ -1,6 +1,6 @@
-/* A device that is not there: its own memory, copies that are late or fail, allocations that fail, a device that is lost. For
- * tests of everything that happens between a device and the host, on machines without one; it computes with the CPU's kernels
- * on one thread, and its speed means nothing.
+/* A device that is not there: its own memory, copies that are late or fail, allocations that fail, a device that is
+ * lost. For tests of everything that happens between a device and the host, on machines without one; it computes with
+ * the CPU's kernels on one thread, and its speed means nothing.
  *
  * Everything happens on the calling thread and follows from the calls alone, so a test that fails fails again. */
 #ifndef PF_SIM_H
@@ -18,6 +18,7 @@ struct pf_sim {
     uint64_t late_for;
     uint64_t lose_at;                /* at this operation the device is lost: it and all others fail */
     uint64_t again_every;            /* each so manyth step was only recorded, it says, and is to be begun once more */
+    bool     sees_host;              /* it can read the host's memory in place */
     bool     lose_in_serve;          /* lost while the host computes the experts of a layer, on a step of one row */
     uint64_t n_allocs, n_fetches, n_ops, n_pinned, n_steps;      /* counted for the test */
 };

@@ -23,9 +23,11 @@ typedef struct emu_task   *cudaGraphNode_t;
 
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost = 2, cudaMemcpyDeviceToDevice = 3 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
-enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
-enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };
+enum cudaLaunchAttributeID {
+    cudaLaunchAttributeClusterDimension = 4, cudaLaunchAttributeProgrammaticStreamSerialization = 6
+};
 #define cudaStreamNonBlocking     1u
 #define cudaEventDisableTiming    2u
 #define cudaHostAllocMapped       2u
@@ -43,7 +45,10 @@ typedef struct cudaFuncAttributes {
 
 typedef struct cudaLaunchAttribute {
     enum cudaLaunchAttributeID id;
-    struct { int programmaticStreamSerializationAllowed; } val;
+    union {
+        struct { unsigned x, y, z; } clusterDim;
+        int programmaticStreamSerializationAllowed;
+    } val;
 } cudaLaunchAttribute;
 
 #ifdef __cplusplus
@@ -79,6 +84,7 @@ cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags);
 cudaError_t cudaHostUnregister(void *p);
+cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags);
 
 cudaError_t cudaMemset(void *p, int value, size_t bytes);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind);

@@ -12,6 +12,7 @@ enum { WARP = EMU_WARP };
 #define ALL_LANES 0xffffffffu
 
 #define BLOCK_MEMORY(type, name) type *name = (type *)emu_block_memory()
+#define CLUSTER_VARIABLE(type, name) type &name = *(type *)emu_cluster_variable(sizeof(type))
 
 CU_INLINE void wait_turn(void)
 {
@@ -28,6 +29,36 @@ CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 CU_INLINE void meet(int barrier, int threads)
 {
     emu_barrier(barrier, threads);
+}
+
+CU_INLINE void arrive_cluster(void)
+{
+    emu_cluster_arrive();
+}
+
+CU_INLINE void wait_cluster(void)
+{
+    emu_cluster_wait();
+}
+
+CU_INLINE void open_box(uint64_t *box)
+{
+    emu_open_box(box);
+}
+
+CU_INLINE void expect_bytes(uint64_t *box, int bytes)
+{
+    emu_expect_bytes(box, bytes);
+}
+
+CU_INLINE void send(float v, float *to, uint64_t *box, int block)
+{
+    emu_send(v, to, box, block);
+}
+
+CU_INLINE void await_box(uint64_t *box, int turn)
+{
+    emu_await_box(box, turn);
 }
 
 CU_INLINE unsigned long long device_ns(void)
