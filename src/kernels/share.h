@@ -79,7 +79,8 @@ static inline uint64_t pf_share_room(uint64_t bytes)
 enum pf_fetch_state { PF_FETCH_READY, PF_FETCH_IN_FLIGHT, PF_FETCH_FAILED };
 
 /* Of the shared layers since the last reset: from the picks on the device to the host, and from its answer back,
- * without what the host did in between; and how long the device waited for the host in all. */
+ * without what the host did in between, where the device had nothing else to do; and how long it waited for the host in
+ * all. */
 struct pf_handoff_stats {
     uint64_t n, p50_ns, p95_ns, waited_ns;
 };

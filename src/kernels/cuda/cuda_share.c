@@ -200,8 +200,9 @@ static uint64_t wait_for(const struct cu_flag *flag)
     return flag->ns - flag->began_ns;
 }
 
-/* Takes account of the last hand-off of a layer, which is over. Run plainly, the device is asked to take the answer
- * when there is one: nobody knows since when it has had nothing to do, so it counts as waiting from the offer on. */
+/* Takes account of the last hand-off of a layer, which is over. Of a device that came for the answer later than the
+ * host had it, nobody knows what handing over took. Run plainly, it is asked to take the answer when there is one:
+ * nobody knows since when it has had nothing to do, so it counts as waiting from the offer on. */
 static void note_handoff(struct cuda_share *s, int il)
 {
     struct timing *t = &s->timings[il];
@@ -209,7 +210,7 @@ static void note_handoff(struct cuda_share *s, int il)
     if (t->answered_ns && taken > offered) {
         uint64_t took = taken - offered, bucket = (took > served ? took - served : 0) / BUCKET_NS;
         s->waited_ns += t->replayed ? wait_for(&s->deals[il]) + wait_for(&s->answers[il]) : took;
-        s->handoffs[bucket < N_BUCKETS ? bucket : N_BUCKETS - 1]++;
+        s->handoffs[bucket < N_BUCKETS ? bucket : N_BUCKETS - 1] += !t->replayed || !s->answers[il].was_up;
     }
     t->answered_ns = 0;
 }
