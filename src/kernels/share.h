@@ -103,10 +103,6 @@ struct pf_share_ops {
      * begins with them. If serve returns without it, that says so. */
     void      (*dealt)(pf_backend *b, int il);
 
-    /* How long the device was at the last hand-off of that layer, from its offer to when it had the answer; 0: nobody
-     * knows (yet). */
-    uint64_t  (*took_ns)(pf_backend *b, int il);
-
     /* Memory of the host that fetches will copy from, whole pages of it. Returns where the device sees it, for picks by
      * PLACE; NULL: nowhere; a backend that cannot pin it copies more slowly, too. Unpinned by close or by unpin. */
     const void *(*pin)(pf_backend *b, void *host, size_t bytes);

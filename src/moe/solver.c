@@ -5,7 +5,7 @@ enum { EXPLORE_EVERY = 24, CPU_FIRST = 4 };          /* deals between two trials
 static const double HOPE = 0.95;         /* what was never tried is believed to be a little better than T says */
 static const double WORTH = 0.99;        /* a deal with transfers must beat the CPU alone by more than this */
 static const double FEW_LATE = 0.05, LATE_COSTS = 0.25;      /* what copies that come too late, beyond a few, cost */
-static const double TOO_SLOW = 1.4;      /* what takes so much longer than the best is tried more rarely, or not */
+static const double TOO_SLOW = 1.3;      /* what takes so much longer than the best is tried more rarely, or not */
 
 void pf_price_learn(double *price, double bytes, double ns)
 {
@@ -57,7 +57,10 @@ static double cost_of(struct pf_solver *s, int n, struct pf_deal d, uint64_t gat
     const struct pf_solver_seen *seen = seen_of(s, n, d);
     if (seen->n > 0)
         return seen->ns * (1 + (seen->late > FEW_LATE ? LATE_COSTS * (seen->late - FEW_LATE) : 0));
-    return HOPE * pf_solver_expect(&s->prices, n, d, gate_up_bytes, down_bytes) / (double)(gate_up_bytes + down_bytes);
+    const struct pf_deal none = { 0, 0, false };
+    double bytes = (double)(gate_up_bytes + down_bytes),
+           beside = seen_of(s, n, none)->ns - pf_solver_expect(&s->prices, n, none, gate_up_bytes, down_bytes) / bytes;
+    return HOPE * pf_solver_expect(&s->prices, n, d, gate_up_bytes, down_bytes) / bytes + (beside > 0 ? beside : 0);
 }
 
 static struct pf_deal best_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,

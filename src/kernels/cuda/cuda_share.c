@@ -364,13 +364,6 @@ static void share_dealt(pf_backend *backend, int il)
     __atomic_store_n(&pf_cuda_of(backend)->share->deals[il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
 }
 
-static uint64_t share_took_ns(pf_backend *backend, int il)
-{
-    const struct cuda_share *s = pf_cuda_of(backend)->share;
-    uint64_t offered = s->offers[il].ns, taken = s->answers[il].ns;
-    return taken > offered && offered > 0 ? taken - offered : 0;
-}
-
 static pf_status share_hold(pf_backend *backend, int il, int expert, const void *gate, const void *up, const void *down)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
@@ -505,7 +498,7 @@ static void share_handoffs_reset(pf_backend *backend)
 
 const struct pf_share_ops pf_cuda_share_ops = {
     .open = share_open, .offer = share_offer, .experts = share_experts,
-    .dealt = share_dealt, .took_ns = share_took_ns, .hold = share_hold, .pin = share_pin, .unpin = share_unpin,
+    .dealt = share_dealt, .hold = share_hold, .pin = share_pin, .unpin = share_unpin,
     .fetch = share_fetch,
     .fetch_state = share_fetch_state, .fetch_wait = share_fetch_wait, .fetch_ns = share_fetch_ns, .use = share_use,
     .release = share_release, .handoffs = share_handoffs, .handoffs_reset = share_handoffs_reset,
