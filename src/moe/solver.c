@@ -1,7 +1,7 @@
 /* See solver.h. */
 #include "moe/solver.h"
 
-enum { EXPLORE_EVERY = 24, CPU_FIRST = 4 };          /* deals between two trials; trials of the CPU alone at first */
+enum { EXPLORE_EVERY = 48, CPU_FIRST = 4 };          /* deals between two trials; trials of the CPU alone at first */
 static const double HOPE = 0.95;         /* what was never tried is believed to be a little better than T says */
 static const double WORTH = 0.99;        /* a deal with transfers must beat the CPU alone by more than this */
 static const double FEW_LATE = 0.05, LATE_COSTS = 0.25;      /* what copies that come too late, beyond a few, cost */
