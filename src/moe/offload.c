@@ -333,6 +333,7 @@ static void served(void *ctx)
         pf_vcache_use(f->cache, f->served_il, f->served[p]);
     learn(f);
     pf_postfetch_account(&f->post);
+    pf_solver_prepare(&f->solver);
 }
 
 /* ---- Prompts: a layer's experts pass through VRAM in groups ------------------------------------------------------ */

@@ -63,23 +63,51 @@ static double cost_of(struct pf_solver *s, int n, struct pf_deal d, uint64_t gat
     return HOPE * pf_solver_expect(&s->prices, n, d, gate_up_bytes, down_bytes) / bytes + (beside > 0 ? beside : 0);
 }
 
-static struct pf_deal best_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
-                                uint64_t down_bytes, double *cost)
+static void look_for_best(struct pf_solver *s, int n)
 {
-    struct pf_deal best = { 0, 0, false };
-    *cost = -1;
+    struct pf_solver_best *b = &s->best[n];
+    b->is_known = s->prices.cpu_bytes_s > 0 && s->prices.pcie_bytes_s > 0;
+    b->is_old = false;
+    b->deal = (struct pf_deal){ 0, 0, false };
+    b->cost = -1;
     for (int w = 0; w <= n; w++)
         for (int k = 0; k < 2 * (n - w + 1); k++) {
             struct pf_deal deal = { w, k / 2, k % 2 };
-            if (!is_option(s, rules, n, deal))
+            if (!is_option(s, &b->rules, n, deal))
                 continue;
-            double c = cost_of(s, n, deal, gate_up_bytes, down_bytes);
-            if (*cost < 0 || c < *cost * (best.n_whole + best.n_down == 0 ? WORTH : 1)) {
-                best = deal;
-                *cost = c;
+            double c = cost_of(s, n, deal, b->gate_up_bytes, b->down_bytes);
+            if (b->cost < 0 || c < b->cost * (b->deal.n_whole + b->deal.n_down == 0 ? WORTH : 1)) {
+                b->deal = deal;
+                b->cost = c;
             }
         }
-    return best;
+}
+
+void pf_solver_prepare(struct pf_solver *s)
+{
+    for (int n = 1; n <= PF_SOLVER_MOST; n++)
+        if (s->best[n].is_known && s->best[n].is_old)
+            look_for_best(s, n);
+}
+
+static bool same_rules(const struct pf_solver_rules *a, const struct pf_solver_rules *b)
+{
+    return a->post_fetch == b->post_fetch && a->whole == b->whole && a->in_place == b->in_place &&
+           a->measures == b->measures && a->max_transfers == b->max_transfers && a->cpu_limit == b->cpu_limit;
+}
+
+/* Sizes matter only to deals that were never made; those of the layer for which it was looked for will do. */
+static const struct pf_solver_best *best_of(struct pf_solver *s, const struct pf_solver_rules *rules, int n,
+                                            uint64_t gate_up_bytes, uint64_t down_bytes)
+{
+    struct pf_solver_best *b = &s->best[n];
+    if (!b->is_known || b->is_old || !same_rules(rules, &b->rules)) {
+        b->rules = *rules;
+        b->gate_up_bytes = gate_up_bytes;
+        b->down_bytes = down_bytes;
+        look_for_best(s, n);
+    }
+    return b;
 }
 
 /* A deal that differs from the best in one expert, or in how whole ones go: each in its turn. */
@@ -101,43 +129,44 @@ static struct pf_deal neighbour(uint64_t turn, struct pf_deal d)
 struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                               uint64_t down_bytes)
 {
-    double cost;
     n = n < PF_SOLVER_MOST ? n : PF_SOLVER_MOST;
     if (s->prices.cpu_bytes_s > 0 && s->prices.pcie_bytes_s <= 0) {
         struct pf_deal one = { 0, 1, false }, whole = { 1, 0, false };
         if (allowed(rules, n, one) || allowed(rules, n, whole))
             return allowed(rules, n, one) ? one : whole;
     }
-    struct pf_deal none = { 0, 0, false }, best = best_deal(s, rules, n, gate_up_bytes, down_bytes, &cost);
+    const struct pf_deal none = { 0, 0, false };
+    const struct pf_solver_best *best = best_of(s, rules, n, gate_up_bytes, down_bytes);
     uint64_t turn = s->n_deals++ / EXPLORE_EVERY;
     if (seen_of(s, n, none)->n < CPU_FIRST && allowed(rules, n, none))
         return none;
     if (s->n_deals % EXPLORE_EVERY)
-        return best;
+        return best->deal;
     /* In turn the CPU alone, by which all are judged, and a neighbour. */
-    struct pf_deal other = turn % 2 ? none : neighbour(turn / 2, best);
+    struct pf_deal other = turn % 2 ? none : neighbour(turn / 2, best->deal);
     if (!is_option(s, rules, n, other))
-        return best;
-    return cost_of(s, n, other, gate_up_bytes, down_bytes) < TOO_SLOW * cost || turn % 16 < 2 ? other : best;
+        return best->deal;
+    bool is_slow = cost_of(s, n, other, gate_up_bytes, down_bytes) > TOO_SLOW * best->cost;
+    return is_slow && turn % 16 >= 2 ? best->deal : other;
 }
 
 struct pf_deal pf_solver_look(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                               uint64_t down_bytes, bool *known)
 {
     enum { LOOKS = 4 };
-    double cost;
     struct pf_deal none = { 0, 0, false };
     *known = true;                           /* or nothing can be said yet */
     n = n < PF_SOLVER_MOST ? n : PF_SOLVER_MOST;
     if (s->prices.cpu_bytes_s <= 0 || s->prices.pcie_bytes_s <= 0 || seen_of(s, n, none)->n < CPU_FIRST)
         return pf_solver_deal(s, rules, n, gate_up_bytes, down_bytes);
-    struct pf_deal best = best_deal(s, rules, n, gate_up_bytes, down_bytes, &cost), look = best;
+    const struct pf_solver_best *best = best_of(s, rules, n, gate_up_bytes, down_bytes);
+    struct pf_deal look = best->deal;
     uint32_t least = LOOKS;
     for (int w = 0; w <= n; w++)
         for (int k = 0; k < 2 * (n - w + 1); k++) {
             struct pf_deal deal = { w, k / 2, k % 2 };
             if (!is_option(s, rules, n, deal) || seen_of(s, n, deal)->n >= least ||
-                cost_of(s, n, deal, gate_up_bytes, down_bytes) > TOO_SLOW * cost)
+                cost_of(s, n, deal, gate_up_bytes, down_bytes) > TOO_SLOW * best->cost)
                 continue;
             look = deal;
             least = seen_of(s, n, deal)->n;
@@ -152,6 +181,7 @@ void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t e
     if (n > PF_SOLVER_MOST)
         return;
     struct pf_solver_seen *seen = seen_of(s, n, deal);
+    s->best[n].is_old = true;
     double weight = 1.0 / (double)++seen->n, took = ns / (double)expert_bytes;
     if (seen->n > 2 && took > OUTLIER * seen->ns)        /* somebody else had the processor */
         took = OUTLIER * seen->ns;
