@@ -206,12 +206,12 @@ static pf_status compute_meanwhile(struct pf_offload *f, struct batch *b)
     return PF_OK;
 }
 
-/* Looks at every transfer; the CPU takes those that did not arrive. */
+/* Looks at every transfer, the last one first; the CPU takes those that did not arrive. */
 static pf_status settle(struct pf_offload *f, const struct batch *b)
 {
     pf_backend *cpu = f->m->cpu;
     int gate_up[BATCH], down[BATCH], n_gate_up = 0, n_down = 0;
-    for (int i = 0; i < b->n; i++) {
+    for (int i = b->n; i-- > 0;) {
         struct pf_transfer *t = b->transfer[i];
         if (!t)
             continue;
