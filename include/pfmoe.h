@@ -426,7 +426,7 @@ struct pf_learned_deal {
                                         others */
     bool     in_place;               /* the whole ones were not copied: the GPU read them where they lie */
     uint32_t n_times;
-    double   ns_per_byte;            /* of one expert */
+    double   ns_per_byte;            /* of one expert, from this layer's picks to the next one's */
 };
 struct pf_learned {
     double   cpu_bytes_s, pcie_bytes_s;      /* 0: not known */

@@ -79,7 +79,8 @@ static inline uint64_t pf_share_room(uint64_t bytes)
 enum pf_fetch_state { PF_FETCH_READY, PF_FETCH_IN_FLIGHT, PF_FETCH_FAILED };
 
 /* Of the shared layers since the last reset: from the picks on the device to the host, and from its answer back,
- * without what the host did in between; and how long the device waited for the host in all. */
+ * without what the host did in between, where the device had nothing else to do; and how long it waited for the host in
+ * all. */
 struct pf_handoff_stats {
     uint64_t n, p50_ns, p95_ns, waited_ns;
 };
@@ -101,10 +102,6 @@ struct pf_share_ops {
     /* Called by serve, once at most: what answer->pick says of picks by DEVICE and by PLACE holds, and the device
      * begins with them. If serve returns without it, that says so. */
     void      (*dealt)(pf_backend *b, int il);
-
-    /* How long the device was at the last hand-off of that layer, from its offer to when it had the answer; 0: nobody
-     * knows (yet). */
-    uint64_t  (*took_ns)(pf_backend *b, int il);
 
     /* Memory of the host that fetches will copy from, whole pages of it. Returns where the device sees it, for picks by
      * PLACE; NULL: nowhere; a backend that cannot pin it copies more slowly, too. Unpinned by close or by unpin. */

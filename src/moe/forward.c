@@ -159,8 +159,9 @@ static pf_status get_logits(struct pf_session *s, float *to, int n)
 static pf_status run_whole(struct pf_session *s, const struct pf_batch *batch)
 {
     struct pf_unit *u = s->unit = &s->units[0];
-    struct pf_repeat repeat = { pf_watch_inside(s->m), u->buf.base, s->computed > 0 ? u->state : NULL, batch->rows,
-                                batch->n_logits, s->computed + batch->rows, pf_index_is_used(s, batch->rows) };
+    struct pf_repeat repeat = { pf_watch_inside(s->m) || pf_state_cut(s, batch->rows) > 0, u->buf.base,
+                                s->computed > 0 ? u->state : NULL, batch->rows, batch->n_logits,
+                                s->computed + batch->rows, pf_index_is_used(s, batch->rows) };
     for (bool again = true; again;) {
         bool replayed;
         PF_TRY(ops_of(s)->begin(u->backend, &repeat, &replayed));
@@ -194,7 +195,7 @@ static pf_status hand_over(struct pf_session *s, int first, int rows)
 static pf_status run_on_device(struct pf_session *s, int rows)
 {
     struct pf_unit *u = s->unit;
-    struct pf_repeat repeat = { false, u->buf.base, s->computed > 0 ? u->state : NULL, rows, 0,
+    struct pf_repeat repeat = { pf_state_cut(s, rows) > 0, u->buf.base, s->computed > 0 ? u->state : NULL, rows, 0,
                                 s->computed + rows, pf_index_is_used(s, rows) };
     for (bool again = true; again;) {
         bool replayed;

@@ -12,15 +12,19 @@
 #include "moe/session.h"
 #include "moe/watch.h"
 
-enum { MOST_TOKENS = 256, FEWEST_TOKENS = 4 };       /* the first ones capture graphs, and teach little */
+/* In the first ones graphs are captured, which is slow. */
+enum { MOST_TOKENS = 256, FIRST_TOKENS = 3, FEWEST_TOKENS = FIRST_TOKENS + 4 };
 static const uint64_t LONGEST_NS = 20000000000u;
 
 static pf_status measure(struct pf_session *s)
 {
+    static const struct pf_learned nothing;
     uint64_t begin = pf_now_ns(), n_looks = 1;
     for (int i = 0; i < MOST_TOKENS && (i < FEWEST_TOKENS || n_looks > 0) && pf_now_ns() - begin < LONGEST_NS; i++) {
         int32_t token = (int32_t)((uint32_t)i * 2654435761u % (uint32_t)s->m->n_vocab);
         pf_offload_measure(s->m, true);
+        if (i == FIRST_TOKENS)
+            pf_offload_recall(s->m, &nothing);
         PF_TRY(pf_session_eval(s, &token, 1, 0));
         n_looks = pf_offload_measure(s->m, true);
     }

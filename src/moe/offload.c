@@ -36,12 +36,12 @@ struct pf_offload {
     bool                    is_dealt;    /* the device was told what it may begin with */
     int                     served_il, n_served;
     int32_t                *served;      /* [PF_SHARE_ROWS * n_used] picks of it, for when the GPU has its answer */
-    struct lesson {                      /* what its deal taught, and the one of the layer before, which is done */
-        int      il, n, n_late;          /* n 0: nothing */
+    struct lesson {                      /* what its deal teaches, and that of the layer before, which is over: this */
+        int      n, n_late;              /* one's picks have come. n 0: nothing */
         struct pf_deal deal;
-        uint64_t expert_bytes;
-        double   ns, tail_ns;            /* by the host's clock; what the GPU did after that */
+        uint64_t expert_bytes, begin_ns, end_ns;
     } lesson, earlier;
+    int                     n_batches, n_layers;     /* of it; of the step up to here */
 
     /* prompts */
     char           *slots[MOST_SLOTS];
@@ -206,12 +206,12 @@ static pf_status compute_meanwhile(struct pf_offload *f, struct batch *b)
     return PF_OK;
 }
 
-/* Looks at every transfer; the CPU takes those that did not arrive. */
+/* Looks at every transfer, the last one first; the CPU takes those that did not arrive. */
 static pf_status settle(struct pf_offload *f, const struct batch *b)
 {
     pf_backend *cpu = f->m->cpu;
     int gate_up[BATCH], down[BATCH], n_gate_up = 0, n_down = 0;
-    for (int i = 0; i < b->n; i++) {
+    for (int i = b->n; i-- > 0;) {
         struct pf_transfer *t = b->transfer[i];
         if (!t)
             continue;
@@ -241,15 +241,6 @@ static struct pf_handed answer_of(const struct batch *b, int i)
     return (struct pf_handed){ t->whole ? PF_BY_COPY : PF_BY_DOWN, t->gate, t->up, t->down };
 }
 
-/* What the GPU still has to do after the answer for experts that were copied. */
-static double tail_ns(const struct batch *b)
-{
-    const double LAUNCH_NS = 4000, BYTES_S = 1e12;
-    int n_copied = b->deal.n_whole - b->n_placed;
-    double bytes = n_copied * (double)(b->bytes[0] + b->bytes[1] + b->bytes[2]) + b->deal.n_down * (double)b->bytes[2];
-    return (n_copied > 0 ? 2 : b->deal.n_down > 0) * LAUNCH_NS + bytes / BYTES_S * 1e9;
-}
-
 static int count_late(const struct batch *b)
 {
     int n = 0;
@@ -258,14 +249,18 @@ static int count_late(const struct batch *b)
     return n;
 }
 
-/* Of what was read in place only the device's clock knows. */
-static void learn(struct pf_offload *f, struct lesson *l)
+static void end_lesson(struct pf_offload *f)
 {
-    double ns = l->ns;
-    if (l->n > 0 && l->deal.in_place)
-        ns = (double)f->m->backend->ops->share->took_ns(f->m->backend, l->il);
-    if (l->n > 0 && ns > 0)
-        pf_solver_learn(&f->solver, l->n, l->deal, l->expert_bytes, ns + l->tail_ns, l->n_late);
+    f->earlier = f->lesson;
+    f->earlier.end_ns = pf_now_ns();
+    f->lesson.n = 0;
+}
+
+static void learn(struct pf_offload *f)
+{
+    struct lesson *l = &f->earlier;
+    if (l->n > 0)
+        pf_solver_learn(&f->solver, l->n, l->deal, l->expert_bytes, (double)(l->end_ns - l->begin_ns), l->n_late);
     l->n = 0;
 }
 
@@ -278,10 +273,9 @@ static pf_status serve_batch(void *ctx, const int *experts, int n)
     plan_transfers(f, &b);
     PF_TRY(compute_meanwhile(f, &b));
     PF_TRY(settle(f, &b));
-    learn(f, &f->lesson);                    /* of a batch before, if the drive made several of them */
-    if (b.as_dealt)
-        f->lesson = (struct lesson){ f->offer->il, n, count_late(&b), b.deal, b.bytes[0] + b.bytes[1] + b.bytes[2],
-                                     (double)(pf_now_ns() - begin), tail_ns(&b) };
+    f->lesson = (struct lesson){ n, count_late(&b), b.deal, b.bytes[0] + b.bytes[1] + b.bytes[2], begin, 0 };
+    if (!b.as_dealt || f->n_batches++ > 0)   /* nobody knows what each of several took */
+        f->lesson.n = 0;
     for (int i = b.n_placed; i < n; i++)
         set_picks(f, experts[i], answer_of(&b, i));
     return PF_OK;
@@ -299,7 +293,7 @@ static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer,
     f->is_dealt = false;
     f->served_il = offer->il;
     f->n_served = e->rows * e->n_used;
-    f->lesson.n = 0;
+    f->n_batches = 0;
     for (int p = 0; p < e->rows * e->n_used; p++) {
         f->served[p] = e->picks[p];
         answer->pick[p].by = held[e->picks[p]] ? PF_BY_DEVICE : PF_BY_HOST;
@@ -322,6 +316,8 @@ static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer,
 static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
 {
     struct pf_offload *f = ctx;
+    end_lesson(f);
+    f->n_layers++;
     note_gpu(f, "layer", offer->il);
     pf_spans_enter(f->m->spans, "experts", offer->il);
     PF_TRY(serve_picks(f, offer, answer));
@@ -335,9 +331,9 @@ static void served(void *ctx)
     struct pf_offload *f = ctx;
     for (int p = 0; p < f->n_served && !f->measures; p++)
         pf_vcache_use(f->cache, f->served_il, f->served[p]);
-    learn(f, &f->earlier);
-    f->earlier = f->lesson;
+    learn(f);
     pf_postfetch_account(&f->post);
+    pf_solver_prepare(&f->solver);
 }
 
 /* ---- Prompts: a layer's experts pass through VRAM in groups ------------------------------------------------------ */
@@ -618,6 +614,7 @@ pf_status pf_offload_between(struct pf_model *m, int rows)
         return PF_OK;
     for (int s = 0; s < f->n_slots; s++)        /* of a step that failed */
         drop_ahead(f, s);
+    f->lesson.n = f->n_layers = 0;
     uint64_t now = f->gpu_since_ns = pf_now_ns();
     if (f->last_begin_ns && rows == 1)
         f->step_ns = now - f->last_begin_ns;
@@ -633,8 +630,14 @@ pf_status pf_offload_between(struct pf_model *m, int rows)
 
 void pf_offload_ended(struct pf_model *m)
 {
-    if (m->offload)
-        note_gpu(m->offload, "output", -1);
+    struct pf_offload *f = m->offload;
+    if (!f)
+        return;
+    note_gpu(f, "output", -1);
+    if (f->n_layers == 1) {                  /* there is no other whose picks would end it */
+        end_lesson(f);
+        learn(f);
+    }
 }
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */

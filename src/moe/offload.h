@@ -34,7 +34,7 @@ pf_status pf_offload_preload(struct pf_model *m);
 /* In front of a step of so many rows: what the GPU holds changes here. */
 pf_status pf_offload_between(struct pf_model *m, int rows);
 
-/* Behind a step, for the timeline. */
+/* Behind a step. */
 void pf_offload_ended(struct pf_model *m);
 
 /* The experts of a layer, with everything but the weights in the device's memory. offer, as soon as they are picked:

@@ -29,7 +29,7 @@ struct pf_transfer {
     struct pf_piece pieces[3];
     int       n_pieces;
     uint64_t  bytes, begun_ns, expected_ns;          /* when it began (0: it did not); when it should be over */
-    uint64_t  asked_ns, settled_ns;
+    uint64_t  settled_ns;
 };
 
 struct pf_postfetch {
@@ -39,6 +39,7 @@ struct pf_postfetch {
     uint64_t scratchpad_bytes, used;
     struct pf_transfer transfers[PF_MAX_TRANSFERS];
     int      n;
+    uint64_t asked_ns;                   /* the first was looked at */
     struct pf_prices *prices;            /* corrected by what copies take */
     pf_spans *spans;                     /* where they are noted; NULL: nowhere */
     uint64_t  over_ns;                   /* of pf_spans_add_queued */
@@ -65,7 +66,8 @@ struct pf_transfer *pf_postfetch_plan(struct pf_postfetch *p, int expert, bool w
 /* false: the copy was refused. In the order of plan. */
 bool pf_postfetch_start(struct pf_postfetch *p, struct pf_transfer *t);
 
-/* Makes t GPU_READY or CPU_ONLY. cpu_ns: what the CPU would need for the work instead. */
+/* Makes t GPU_READY or CPU_ONLY. cpu_ns: what the CPU would need for the work instead. Best the last one first: they
+ * arrive in the order of start, so those before it need not be asked for. */
 void pf_postfetch_settle(struct pf_postfetch *p, struct pf_transfer *t, double cpu_ns);
 
 /* Counts what became of the layer's transfers, learns the price and notes the spans. */

@@ -135,6 +135,8 @@ struct pf_session {
     struct pf_checkpoint  checkpoints[PF_MAX_CHECKPOINTS];
     int                   n_checkpoints;
     uint64_t              n_kept;            /* checkpoints ever made */
+    struct pf_checkpoint *planned;           /* one that the next steps make on their way, or NULL; */
+    int64_t               planned_pos;       /* of the first so many positions */
     struct pf_backend_sizes sizes;           /* of its batches */
     void                 *inputs;            /* the host's copy of buf.inputs */
     float                *handed;            /* [n_batch][n_embd] buf.x of the second unit: what the first can copy from
@@ -185,6 +187,13 @@ float *pf_state_before(const struct pf_session *s, int il);
 float *pf_state_after(const struct pf_session *s, int il);
 void pf_state_commit(struct pf_session *s, int rows);        /* of a step that succeeded */
 void pf_state_keep(struct pf_session *s, int64_t pos);       /* a checkpoint of the first pos, if they are at hand */
+/* Steps that come to position pos, or go past it, are to make a checkpoint of what is before it: a step's first
+ * pf_state_cut rows (0: all of them, as it does not go past) leave a layer's state in pf_state_between, and the others
+ * go on from there. Only of models of which pf_state_can_cut is true. 0: none is wanted any more. */
+bool pf_state_can_cut(const struct pf_model *m);
+void pf_state_plan(struct pf_session *s, int64_t pos);
+int  pf_state_cut(const struct pf_session *s, int rows);
+float *pf_state_between(const struct pf_session *s, int il);
 void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos */
 
 /* ring.c; o with every default resolved */

@@ -1,11 +1,11 @@
 /* See solver.h. */
 #include "moe/solver.h"
 
-enum { EXPLORE_EVERY = 24, CPU_FIRST = 4 };          /* deals between two trials; trials of the CPU alone at first */
+enum { EXPLORE_EVERY = 48, CPU_FIRST = 4 };          /* deals between two trials; trials of the CPU alone at first */
 static const double HOPE = 0.95;         /* what was never tried is believed to be a little better than T says */
 static const double WORTH = 0.99;        /* a deal with transfers must beat the CPU alone by more than this */
 static const double FEW_LATE = 0.05, LATE_COSTS = 0.25;      /* what copies that come too late, beyond a few, cost */
-static const double TOO_SLOW = 1.4;      /* what takes so much longer than the best is tried more rarely, or not */
+static const double TOO_SLOW = 1.3;      /* what takes so much longer than the best is tried more rarely, or not */
 
 void pf_price_learn(double *price, double bytes, double ns)
 {
@@ -57,26 +57,57 @@ static double cost_of(struct pf_solver *s, int n, struct pf_deal d, uint64_t gat
     const struct pf_solver_seen *seen = seen_of(s, n, d);
     if (seen->n > 0)
         return seen->ns * (1 + (seen->late > FEW_LATE ? LATE_COSTS * (seen->late - FEW_LATE) : 0));
-    return HOPE * pf_solver_expect(&s->prices, n, d, gate_up_bytes, down_bytes) / (double)(gate_up_bytes + down_bytes);
+    const struct pf_deal none = { 0, 0, false };
+    double bytes = (double)(gate_up_bytes + down_bytes),
+           beside = seen_of(s, n, none)->ns - pf_solver_expect(&s->prices, n, none, gate_up_bytes, down_bytes) / bytes;
+    return HOPE * pf_solver_expect(&s->prices, n, d, gate_up_bytes, down_bytes) / bytes + (beside > 0 ? beside : 0);
 }
 
-static struct pf_deal best_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
-                                uint64_t down_bytes, double *cost)
+static void look_for_best(struct pf_solver *s, int n)
 {
-    struct pf_deal best = { 0, 0, false };
-    *cost = -1;
+    struct pf_solver_best *b = &s->best[n];
+    b->is_known = s->prices.cpu_bytes_s > 0 && s->prices.pcie_bytes_s > 0;
+    b->is_old = false;
+    b->deal = (struct pf_deal){ 0, 0, false };
+    b->cost = -1;
     for (int w = 0; w <= n; w++)
         for (int k = 0; k < 2 * (n - w + 1); k++) {
             struct pf_deal deal = { w, k / 2, k % 2 };
-            if (!is_option(s, rules, n, deal))
+            if (!is_option(s, &b->rules, n, deal))
                 continue;
-            double c = cost_of(s, n, deal, gate_up_bytes, down_bytes);
-            if (*cost < 0 || c < *cost * (best.n_whole + best.n_down == 0 ? WORTH : 1)) {
-                best = deal;
-                *cost = c;
+            double c = cost_of(s, n, deal, b->gate_up_bytes, b->down_bytes);
+            if (b->cost < 0 || c < b->cost * (b->deal.n_whole + b->deal.n_down == 0 ? WORTH : 1)) {
+                b->deal = deal;
+                b->cost = c;
             }
         }
-    return best;
+}
+
+void pf_solver_prepare(struct pf_solver *s)
+{
+    for (int n = 1; n <= PF_SOLVER_MOST; n++)
+        if (s->best[n].is_known && s->best[n].is_old)
+            look_for_best(s, n);
+}
+
+static bool same_rules(const struct pf_solver_rules *a, const struct pf_solver_rules *b)
+{
+    return a->post_fetch == b->post_fetch && a->whole == b->whole && a->in_place == b->in_place &&
+           a->measures == b->measures && a->max_transfers == b->max_transfers && a->cpu_limit == b->cpu_limit;
+}
+
+/* Sizes matter only to deals that were never made; those of the layer for which it was looked for will do. */
+static const struct pf_solver_best *best_of(struct pf_solver *s, const struct pf_solver_rules *rules, int n,
+                                            uint64_t gate_up_bytes, uint64_t down_bytes)
+{
+    struct pf_solver_best *b = &s->best[n];
+    if (!b->is_known || b->is_old || !same_rules(rules, &b->rules)) {
+        b->rules = *rules;
+        b->gate_up_bytes = gate_up_bytes;
+        b->down_bytes = down_bytes;
+        look_for_best(s, n);
+    }
+    return b;
 }
 
 /* A deal that differs from the best in one expert, or in how whole ones go: each in its turn. */
@@ -98,43 +129,44 @@ static struct pf_deal neighbour(uint64_t turn, struct pf_deal d)
 struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                               uint64_t down_bytes)
 {
-    double cost;
     n = n < PF_SOLVER_MOST ? n : PF_SOLVER_MOST;
     if (s->prices.cpu_bytes_s > 0 && s->prices.pcie_bytes_s <= 0) {
         struct pf_deal one = { 0, 1, false }, whole = { 1, 0, false };
         if (allowed(rules, n, one) || allowed(rules, n, whole))
             return allowed(rules, n, one) ? one : whole;
     }
-    struct pf_deal none = { 0, 0, false }, best = best_deal(s, rules, n, gate_up_bytes, down_bytes, &cost);
+    const struct pf_deal none = { 0, 0, false };
+    const struct pf_solver_best *best = best_of(s, rules, n, gate_up_bytes, down_bytes);
     uint64_t turn = s->n_deals++ / EXPLORE_EVERY;
     if (seen_of(s, n, none)->n < CPU_FIRST && allowed(rules, n, none))
         return none;
     if (s->n_deals % EXPLORE_EVERY)
-        return best;
+        return best->deal;
     /* In turn the CPU alone, by which all are judged, and a neighbour. */
-    struct pf_deal other = turn % 2 ? none : neighbour(turn / 2, best);
+    struct pf_deal other = turn % 2 ? none : neighbour(turn / 2, best->deal);
     if (!is_option(s, rules, n, other))
-        return best;
-    return cost_of(s, n, other, gate_up_bytes, down_bytes) < TOO_SLOW * cost || turn % 16 < 2 ? other : best;
+        return best->deal;
+    bool is_slow = cost_of(s, n, other, gate_up_bytes, down_bytes) > TOO_SLOW * best->cost;
+    return is_slow && turn % 16 >= 2 ? best->deal : other;
 }
 
 struct pf_deal pf_solver_look(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                               uint64_t down_bytes, bool *known)
 {
     enum { LOOKS = 4 };
-    double cost;
     struct pf_deal none = { 0, 0, false };
     *known = true;                           /* or nothing can be said yet */
     n = n < PF_SOLVER_MOST ? n : PF_SOLVER_MOST;
     if (s->prices.cpu_bytes_s <= 0 || s->prices.pcie_bytes_s <= 0 || seen_of(s, n, none)->n < CPU_FIRST)
         return pf_solver_deal(s, rules, n, gate_up_bytes, down_bytes);
-    struct pf_deal best = best_deal(s, rules, n, gate_up_bytes, down_bytes, &cost), look = best;
+    const struct pf_solver_best *best = best_of(s, rules, n, gate_up_bytes, down_bytes);
+    struct pf_deal look = best->deal;
     uint32_t least = LOOKS;
     for (int w = 0; w <= n; w++)
         for (int k = 0; k < 2 * (n - w + 1); k++) {
             struct pf_deal deal = { w, k / 2, k % 2 };
             if (!is_option(s, rules, n, deal) || seen_of(s, n, deal)->n >= least ||
-                cost_of(s, n, deal, gate_up_bytes, down_bytes) > TOO_SLOW * cost)
+                cost_of(s, n, deal, gate_up_bytes, down_bytes) > TOO_SLOW * best->cost)
                 continue;
             look = deal;
             least = seen_of(s, n, deal)->n;
@@ -149,6 +181,7 @@ void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t e
     if (n > PF_SOLVER_MOST)
         return;
     struct pf_solver_seen *seen = seen_of(s, n, deal);
+    s->best[n].is_old = true;
     double weight = 1.0 / (double)++seen->n, took = ns / (double)expert_bytes;
     if (seen->n > 2 && took > OUTLIER * seen->ns)        /* somebody else had the processor */
         took = OUTLIER * seen->ns;

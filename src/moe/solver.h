@@ -11,8 +11,9 @@
  *     c = (n - w) (gate + up) + (n - w - d) down       bytes the CPU reads
  *     p = w (gate + up + down) + d down                bytes that cross PCIe
  *
- * but CPU and PCIe draw on the same memory, and how they share it no formula knows. So T is only what is believed of a
- * deal that was never made; one that was is judged by what it took. Every deal that promises to be the best is tried,
+ * but CPU and PCIe draw on the same memory, and how they share it no formula knows. So T, and what else a layer takes
+ * beside it, is only what is believed of a deal that was never made; one that was is judged by what it took, from the
+ * layer's picks to the next layer's: so what the GPU has to do afterwards counts, too. Every deal that promises to be the best is tried,
  * and from time to time a neighbour of the best, since machines change their minds. All deals are looked at: n is a
  * few. Of two deals that take about as long the one with fewer late copies is better: those have used memory and PCIe
  * for nothing.
@@ -54,8 +55,18 @@ struct pf_solver_seen {
     uint32_t n;                          /* times; 0: never made */
 };
 
+/* The best deal of n experts as it was when it was looked for, under these rules. */
+struct pf_solver_best {
+    bool                   is_known, is_old;     /* old: something was learned since */
+    struct pf_solver_rules rules;
+    uint64_t               gate_up_bytes, down_bytes;
+    struct pf_deal         deal;
+    double                 cost;
+};
+
 struct pf_solver {
     struct pf_prices      prices;
+    struct pf_solver_best best[PF_SOLVER_MOST + 1];
     /* [n][in place][w][d] */
     struct pf_solver_seen seen[PF_SOLVER_MOST + 1][2][PF_SOLVER_MOST + 1][PF_SOLVER_MOST + 1];
     uint64_t              n_deals;
@@ -68,7 +79,9 @@ void pf_price_learn(double *price, double bytes, double ns);
 double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, uint64_t gate_up_bytes,
                         uint64_t down_bytes);
 
-/* For n experts of these sizes. As long as a price is unknown, deals that teach it. */
+/* For n experts of these sizes. As long as a price is unknown, deals that teach it. Quick where pf_solver_prepare was
+ * called since the last lesson: it looks for the best deals anew, when there is time for it. */
+void pf_solver_prepare(struct pf_solver *s);
 struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                               uint64_t down_bytes);
 

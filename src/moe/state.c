@@ -44,30 +44,17 @@ float *pf_state_after(const struct pf_session *s, int il)
     return s->unit->next + offset(s, il);
 }
 
-void pf_state_commit(struct pf_session *s, int rows)
+/* Between state (or not) and windows after pos positions, and what is kept under number i. With the step lock held. */
+static void copy_kept(const struct pf_session *s, int i, int64_t pos, bool state, bool keep)
 {
-    for (int i = 0; i < 2; i++) {
-        struct pf_unit *u = &s->units[i];
-        float *now = u->next;
-        u->next = u->state;
-        u->state = now;
-    }
-    s->computed += rows;
-}
-
-/* Between state and windows after pos positions, and what is kept under number i. */
-static void copy_kept(const struct pf_session *s, int i, int64_t pos, bool keep)
-{
-    pthread_mutex_lock(&s->m->step_lock);
     for (const struct pf_unit *u = s->units; u < s->units + 2; u++) {
-        size_t n = u->state_bytes;
+        size_t n = state ? u->state_bytes : 0;
         struct pf_buf_copy copy = { keep ? u->kept[i] : u->state, keep ? u->state : u->kept[i], n, n, n, 1 };
         if (n)
             u->backend->ops->buf_copy(u->backend, &copy);
         if (u->kept_bytes > u->state_bytes)
             pf_ring_copy(s, u, pos, (char *)u->kept[i] + u->state_bytes, keep);
     }
-    pthread_mutex_unlock(&s->m->step_lock);
 }
 
 /* Can what is computed be cut to pos positions? */
@@ -76,22 +63,76 @@ static bool at_hand(const struct pf_session *s, int64_t pos)
     return pos == s->computed || (pos < s->computed && !s->m->recurrent && pf_ring_holds(s, pos));
 }
 
-void pf_state_keep(struct pf_session *s, int64_t pos)
+/* Where a checkpoint of the first pos positions goes: to the place of the oldest. NULL: it is there, or there are
+ * none. */
+static struct pf_checkpoint *place_for(struct pf_session *s, int64_t pos)
 {
     struct pf_checkpoint *c = &s->checkpoints[0];
-    if (s->n_checkpoints == 0 || pos == 0 || !at_hand(s, pos))
-        return;
+    if (s->n_checkpoints == 0 || pos == 0)
+        return NULL;
     for (int i = 0; i < s->n_checkpoints; i++) {
         if (s->checkpoints[i].pos == pos) {
             s->checkpoints[i].age = ++s->n_kept;
-            return;
+            return NULL;
         }
         if (s->checkpoints[i].pos == 0 || (c->pos != 0 && s->checkpoints[i].age < c->age))
             c = &s->checkpoints[i];
     }
-    copy_kept(s, (int)(c - s->checkpoints), pos, true);
-    c->pos = pos;
-    c->age = ++s->n_kept;
+    return c;
+}
+
+static void keep_in(struct pf_session *s, struct pf_checkpoint *c, int64_t pos, bool state)
+{
+    copy_kept(s, (int)(c - s->checkpoints), pos, state, true);
+    *c = (struct pf_checkpoint){ pos, ++s->n_kept };
+}
+
+void pf_state_keep(struct pf_session *s, int64_t pos)
+{
+    struct pf_checkpoint *c = at_hand(s, pos) ? place_for(s, pos) : NULL;
+    if (!c)
+        return;
+    pthread_mutex_lock(&s->m->step_lock);
+    keep_in(s, c, pos, true);
+    pthread_mutex_unlock(&s->m->step_lock);
+}
+
+bool pf_state_can_cut(const struct pf_model *m)
+{
+    return m->arch->delta != PF_DELTA_NONE;
+}
+
+void pf_state_plan(struct pf_session *s, int64_t pos)
+{
+    s->planned = place_for(s, pos);
+    s->planned_pos = pos;
+    if (s->planned)
+        s->planned->pos = 0;
+}
+
+int pf_state_cut(const struct pf_session *s, int rows)
+{
+    int64_t first = s->planned ? s->planned_pos - s->computed : 0;
+    return first > 0 && first < rows ? (int)first : 0;
+}
+
+float *pf_state_between(const struct pf_session *s, int il)
+{
+    return (float *)s->unit->kept[s->planned - s->checkpoints] + offset(s, il);
+}
+
+void pf_state_commit(struct pf_session *s, int rows)
+{
+    bool passed = pf_state_cut(s, rows) > 0;
+    for (int i = 0; i < 2; i++) {
+        struct pf_unit *u = &s->units[i];
+        float *now = u->next;
+        u->next = u->state;
+        u->state = now;
+    }
+    s->computed += rows;
+    if (passed ? pf_ring_holds(s, s->planned_pos) : s->planned && s->computed == s->planned_pos)
+        keep_in(s, s->planned, s->planned_pos, !passed);
 }
 
 void pf_state_rewind(struct pf_session *s, int64_t pos)
@@ -112,6 +153,9 @@ void pf_state_rewind(struct pf_session *s, int64_t pos)
     }
     s->computed = best ? best->pos : 0;
     s->held_from = s->window > 0 && s->computed > s->window ? s->computed - s->window : 0;
-    if (best)
-        copy_kept(s, (int)(best - s->checkpoints), s->computed, false);
+    if (!best)
+        return;
+    pthread_mutex_lock(&s->m->step_lock);
+    copy_kept(s, (int)(best - s->checkpoints), s->computed, true, false);
+    pthread_mutex_unlock(&s->m->step_lock);
 }

@@ -113,11 +113,15 @@ static pf_status append(struct pf_session *s, const int32_t *tok, size_t n)
         return run_to(s, end, first, true);
     PF_TRY(first - s->computed > TAIL ? run_to(s, first, first, false) : PF_OK);
     pf_state_keep(s, s->computed);
-    if (s->m->recurrent && n > 2 * TAIL) {
+    if (n > 2 * TAIL && pf_state_can_cut(s->m)) {
+        pf_state_plan(s, end - TAIL);
+    } else if (n > 2 * TAIL && s->m->recurrent) {
         PF_TRY(run_to(s, end - TAIL, first, false));
         pf_state_keep(s, end - TAIL);
     }
-    PF_TRY(run_to(s, end, first, true));
+    st = run_to(s, end, first, true);
+    pf_state_plan(s, 0);
+    PF_TRY(st);
     if (n > 2 * TAIL)
         pf_state_keep(s, end - TAIL);
     pf_state_keep(s, end);

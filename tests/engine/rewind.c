@@ -94,6 +94,22 @@ static void test_turns(pf_model *m)
     pf_session_close(&s);
 }
 
+/* 32 tokens before a prompt's end: within a batch, where one ends, where one begins. */
+static void test_tail(pf_model *m)
+{
+    for (int n = 2 * N_BATCH + 31; n <= 2 * N_BATCH + 33; n++) {
+        pf_session *s = open_session(m);
+        size_t reused;
+        go_on(s, tokens, want, n, 0);
+        go_on(s, tokens, want, 3, 0);
+        CHECK(pf_session_rewind(s, n - 2) == PF_OK);
+        CHECK(pf_session_sync(s, tokens, (size_t)n, &reused) == PF_OK && reused + 32 >= (size_t)n,
+              "%zu of a prompt of %d kept", reused, n);
+        CHECK(same(pf_session_logits(s), want + (size_t)(n - 1) * n_vocab), "a prompt of %d", n);
+        pf_session_close(&s);
+    }
+}
+
 enum { N_TURNS = 6, ASKED = 24, ANSWERED = 9, LEFT_OUT = 4 };
 
 /* Turns whose template leaves out the beginning of each answer, as it does with reasoning, once the next question
@@ -181,6 +197,7 @@ int main(int argc, char **argv)
     want_other = logits_of(m, other);
     test_walk(m);
     test_turns(m);
+    test_tail(m);
     test_conversation(m);
     test_cancel(m);
     test_save(m, 70, 70);

@@ -245,6 +245,7 @@ cudaError_t pf_cu_streams_write(cudaStream_t st, const struct pf_streams_op *s);
 enum { CU_FLAG_DOWN, CU_FLAG_UP, CU_FLAG_GIVEN_UP };
 struct cu_flag {
     uint32_t up;                  /* read and written atomically by the host, as volatile by the device */
+    uint32_t was_up;              /* the device found it so at its first look: nobody has waited for the host */
     uint64_t began_ns;            /* by the device's clock: it began to wait for the flag, if it did; */
     uint64_t ns;                  /* it raised the flag, or saw it raised */
     char     line[40];            /* flags do not share cache lines */

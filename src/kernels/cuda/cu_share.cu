@@ -19,10 +19,11 @@ static const __device__ unsigned long long PATIENCE_NS = 30000000000ull;
 CU_INLINE uint32_t ask_host(struct cu_flag *flag, int *fault)
 {
     unsigned long long begin = device_ns();
-    uint32_t f;
-    do
+    uint32_t f = *(const volatile uint32_t *)&flag->up;
+    bool was_up = f != CU_FLAG_DOWN;
+    while (f == CU_FLAG_DOWN && device_ns() - begin <= PATIENCE_NS)
         f = *(const volatile uint32_t *)&flag->up;
-    while (f == CU_FLAG_DOWN && device_ns() - begin <= PATIENCE_NS);
+    *(volatile uint32_t *)&flag->was_up = was_up;
     *(volatile uint64_t *)&flag->began_ns = begin;
     *(volatile uint64_t *)&flag->ns = device_ns();
     if (f == CU_FLAG_UP)

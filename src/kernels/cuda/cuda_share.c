@@ -30,6 +30,7 @@ struct served {
 struct ticket {
     cudaEvent_t begun, ended, released;
     bool        in_flight, was_released;
+    uint64_t    number;                  /* of copies for a step, which end in this order; background: 0 */
 };
 
 struct cuda_share {
@@ -48,6 +49,7 @@ struct cuda_share {
     uint32_t     *heard;                 /* there, too: told in struct cu_take */
     cudaStream_t  copies, background;    /* copies may be the backend's own stream */
     struct ticket tickets[PF_SHARE_TICKETS];
+    uint64_t      n_copies, n_ended;     /* for steps; so many first ones are known to have ended well */
 
     struct timing {                      /* of a layer's last hand-off, by the host's clock; 0: taken account of */
         uint64_t seen_ns, answered_ns;
@@ -200,8 +202,9 @@ static uint64_t wait_for(const struct cu_flag *flag)
     return flag->ns - flag->began_ns;
 }
 
-/* Takes account of the last hand-off of a layer, which is over. Run plainly, the device is asked to take the answer
- * when there is one: nobody knows since when it has had nothing to do, so it counts as waiting from the offer on. */
+/* Takes account of the last hand-off of a layer, which is over. Of a device that came for the answer later than the
+ * host had it, nobody knows what handing over took. Run plainly, it is asked to take the answer when there is one:
+ * nobody knows since when it has had nothing to do, so it counts as waiting from the offer on. */
 static void note_handoff(struct cuda_share *s, int il)
 {
     struct timing *t = &s->timings[il];
@@ -209,7 +212,7 @@ static void note_handoff(struct cuda_share *s, int il)
     if (t->answered_ns && taken > offered) {
         uint64_t took = taken - offered, bucket = (took > served ? took - served : 0) / BUCKET_NS;
         s->waited_ns += t->replayed ? wait_for(&s->deals[il]) + wait_for(&s->answers[il]) : took;
-        s->handoffs[bucket < N_BUCKETS ? bucket : N_BUCKETS - 1]++;
+        s->handoffs[bucket < N_BUCKETS ? bucket : N_BUCKETS - 1] += !t->replayed || !s->answers[il].was_up;
     }
     t->answered_ns = 0;
 }
@@ -363,13 +366,6 @@ static void share_dealt(pf_backend *backend, int il)
     __atomic_store_n(&pf_cuda_of(backend)->share->deals[il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
 }
 
-static uint64_t share_took_ns(pf_backend *backend, int il)
-{
-    const struct cuda_share *s = pf_cuda_of(backend)->share;
-    uint64_t offered = s->offers[il].ns, taken = s->answers[il].ns;
-    return taken > offered && offered > 0 ? taken - offered : 0;
-}
-
 static pf_status share_hold(pf_backend *backend, int il, int expert, const void *gate, const void *up, const void *down)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
@@ -420,11 +416,13 @@ static pf_status share_fetch(pf_backend *backend, int ticket, const struct pf_pi
     struct ticket *t = &b->share->tickets[ticket];
     cudaStream_t stream = ticket < PF_SHARE_BACKGROUND ? b->share->copies : b->share->background;
     pf_status st = begin_copies(b, t, pieces, n, stream);
-    if (st < 0)
+    if (st < 0) {
         cudaStreamSynchronize(stream);       /* nothing of it is under way when the caller takes the memory back */
-    else
-        t->in_flight = true;
-    return st;
+        return st;
+    }
+    t->in_flight = true;
+    t->number = ticket < PF_SHARE_BACKGROUND ? ++b->share->n_copies : 0;
+    return PF_OK;
 }
 
 static enum pf_fetch_state state_of(cudaError_t e)
@@ -435,16 +433,27 @@ static enum pf_fetch_state state_of(cudaError_t e)
     return e == cudaErrorNotReady ? PF_FETCH_IN_FLIGHT : PF_FETCH_FAILED;
 }
 
+/* What it says of a copy: an event is asked only if no later copy has answered for it, since that takes 1 to 2 us. */
+static enum pf_fetch_state state_by(struct cuda_share *s, const struct ticket *t, cudaError_t (*ask)(cudaEvent_t))
+{
+    if (!t->in_flight || (t->number > 0 && t->number <= s->n_ended))
+        return PF_FETCH_READY;
+    enum pf_fetch_state state = state_of(ask(t->ended));
+    if (state == PF_FETCH_READY && t->number > 0)
+        s->n_ended = t->number;
+    return state;
+}
+
 static enum pf_fetch_state share_fetch_state(pf_backend *backend, int ticket)
 {
-    struct ticket *t = &pf_cuda_of(backend)->share->tickets[ticket];
-    return t->in_flight ? state_of(cudaEventQuery(t->ended)) : PF_FETCH_READY;
+    struct cuda_share *s = pf_cuda_of(backend)->share;
+    return state_by(s, &s->tickets[ticket], cudaEventQuery);
 }
 
 static enum pf_fetch_state share_fetch_wait(pf_backend *backend, int ticket)
 {
-    struct ticket *t = &pf_cuda_of(backend)->share->tickets[ticket];
-    return t->in_flight ? state_of(cudaEventSynchronize(t->ended)) : PF_FETCH_READY;
+    struct cuda_share *s = pf_cuda_of(backend)->share;
+    return state_by(s, &s->tickets[ticket], cudaEventSynchronize);
 }
 
 static uint64_t share_fetch_ns(pf_backend *backend, int ticket)
@@ -504,7 +513,7 @@ static void share_handoffs_reset(pf_backend *backend)
 
 const struct pf_share_ops pf_cuda_share_ops = {
     .open = share_open, .offer = share_offer, .experts = share_experts,
-    .dealt = share_dealt, .took_ns = share_took_ns, .hold = share_hold, .pin = share_pin, .unpin = share_unpin,
+    .dealt = share_dealt, .hold = share_hold, .pin = share_pin, .unpin = share_unpin,
     .fetch = share_fetch,
     .fetch_state = share_fetch_state, .fetch_wait = share_fetch_wait, .fetch_ns = share_fetch_ns, .use = share_use,
     .release = share_release, .handoffs = share_handoffs, .handoffs_reset = share_handoffs_reset,

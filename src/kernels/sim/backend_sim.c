@@ -521,13 +521,6 @@ static void sim_dealt(pf_backend *backend, int il)
     b->dealt = true;
 }
 
-/* It has no clock. */
-static uint64_t sim_took_ns(pf_backend *backend, int il)
-{
-    (void)backend, (void)il;
-    return 0;
-}
-
 static pf_status sim_share_experts(pf_backend *backend, int il, const struct pf_experts_op *e)
 {
     struct sim_backend *b = sim_of(backend);
@@ -645,7 +638,7 @@ static void sim_handoffs_reset(pf_backend *backend)
 
 static const struct pf_share_ops sim_share = {
     .open = sim_share_open, .offer = sim_offer, .experts = sim_share_experts,
-    .dealt = sim_dealt, .took_ns = sim_took_ns, .hold = sim_hold, .pin = sim_pin, .unpin = sim_unpin,
+    .dealt = sim_dealt, .hold = sim_hold, .pin = sim_pin, .unpin = sim_unpin,
     .fetch = sim_fetch, .fetch_state = sim_fetch_state, .fetch_wait = sim_fetch_wait, .fetch_ns = sim_fetch_ns,
     .use = sim_use, .release = sim_release,
     .handoffs = sim_handoffs, .handoffs_reset = sim_handoffs_reset,
