@@ -34,8 +34,8 @@ pf_status pf_offload_preload(struct pf_model *m);
 /* In front of a step of so many rows: what the GPU holds changes here. */
 pf_status pf_offload_between(struct pf_model *m, int rows);
 
-/* Behind a step. */
-void pf_offload_ended(struct pf_model *m);
+/* Behind a step, which went well or failed. */
+void pf_offload_ended(struct pf_model *m, bool well);
 
 /* The experts of a layer, with everything but the weights in the device's memory. offer, as soon as they are picked:
  * what else is asked of the device before experts, with the same e, is done while the CPU is at its part. */
