@@ -402,7 +402,7 @@ struct pf_stats {
     uint64_t n_fallbacks;            /* transfers that came too late or failed: the CPU took the expert */
     uint64_t gpu_busy_ns;            /* of step_ns: the GPU computed */
     uint64_t handoff_p50_ns, handoff_p95_ns;     /* from the router's picks on the GPU to the CPU and back,
-                                                    without the work */
+                                                    without the work, in layers where the GPU waited */
     uint64_t n_launches;             /* kernels and copies that the GPU was given, those in replayed
                                         graphs counted too */
     bool     device_lost;            /* the GPU failed for good and the CPU went on alone; a reset does
@@ -434,8 +434,9 @@ struct pf_learned {
     struct pf_learned_deal deals[PF_MAX_LEARNED_DEALS];
 };
 /* Finds out on some made-up tokens, in a second or so (20 at most), if nothing is known yet and all experts that the
- * plan has in memory are there (pf_model_preload); does nothing where nothing is shared. Resets the statistics. While
- * no other thread uses m. */
+ * plan has in memory are there (pf_model_preload); then the statistics are reset. Does nothing otherwise, where nothing
+ * is shared, while somebody looks into steps (pf_trace_set), and where a short session finds no room. While no other
+ * thread uses m. */
 pf_status pf_model_measure(pf_model *m);
 
 /* All zero where nothing is shared. From any thread; waits for a step that runs. */

@@ -267,13 +267,14 @@ PF_UNIT_FN const float *pf_vector_at(const struct pf_vectors *v, int row, int i)
  *     out = silu(z) * rms_norm(S'q)
  * conv [taps][n], n = (2 n_k_head + n_v_head) d channels, those of q, k, v; a, dt {n_v_head}; norm {d};
  * out [rows][n_v_head][d]. A state is the last rows before the convolution, [taps - 1][n], and the matrices behind
- * them, [n_v_head][d][d]. before NULL: zeros; it is not after. mixed [rows][n]: room for what the convolution gives. */
+ * them, [n_v_head][d][d]. before NULL: zeros; it is not after. follows: the operation ahead leaves it; otherwise it is
+ * older. mixed [rows][n]: room for what the convolution gives. */
 struct pf_delta_op {
     struct pf_vectors q, k, v, z, alpha, beta;
     const float *conv, *a, *dt, *norm, *before;
     float       *after, *mixed, *out;
     int          d, n_k_head, n_v_head, taps, rows;
-    bool         tiled;
+    bool         tiled, follows;
     float        eps;
 };
 

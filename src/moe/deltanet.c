@@ -51,6 +51,7 @@ static pf_status apply(struct pf_session *s, const struct pf_delta_op *all, int 
         vectors[i]->at += first * vectors[i]->row;
     op.out += (size_t)first * (size_t)(op.n_v_head * op.d);
     op.rows = rows;
+    op.follows = first > 0;
     op.before = before;
     op.after = after;
     return ops_of(s)->delta(s->unit->backend, &op);

@@ -46,10 +46,9 @@ pf_status pf_model_measure(pf_model *m)
     pf_status st = measure(s);
     pf_offload_measure(m, false);
     pf_session_close(&s);
-    PF_TRY(st);
     pthread_mutex_lock(&m->step_lock);
     pf_offload_use_room(m);                  /* the cache gave some of it to the session */
-    st = pf_offload_preload(m);
+    st = st < 0 ? st : pf_offload_preload(m);
     pthread_mutex_unlock(&m->step_lock);
     pf_stats_reset(m);
     return st;

@@ -36,12 +36,13 @@ struct pf_offload {
     bool                    is_dealt;    /* the device was told what it may begin with */
     int                     served_il, n_served;
     int32_t                *served;      /* [PF_SHARE_ROWS * n_used] picks of it, for when the GPU has its answer */
-    struct lesson {                      /* what its deal teaches, and that of the layer before, which is over: this */
-        int      n, n_late;              /* one's picks have come. n 0: nothing */
+    struct lesson {                      /* what its deal teaches, and that of the layer before, which is over: this
+                                            one's picks have come */
+        int      n, n_late;              /* n 0: nothing */
         struct pf_deal deal;
         uint64_t expert_bytes, begin_ns, end_ns;
     } lesson, earlier;
-    int                     n_batches, n_layers;     /* of it; of the step up to here */
+    int                     n_batches;   /* of its experts, up to here */
 
     /* prompts */
     char           *slots[MOST_SLOTS];
@@ -274,7 +275,7 @@ static pf_status serve_batch(void *ctx, const int *experts, int n)
     PF_TRY(compute_meanwhile(f, &b));
     PF_TRY(settle(f, &b));
     f->lesson = (struct lesson){ n, count_late(&b), b.deal, b.bytes[0] + b.bytes[1] + b.bytes[2], begin, 0 };
-    if (!b.as_dealt || f->n_batches++ > 0)   /* nobody knows what each of several took */
+    if (f->n_batches++ > 0 || !b.as_dealt)   /* nobody knows what each of several took */
         f->lesson.n = 0;
     for (int i = b.n_placed; i < n; i++)
         set_picks(f, experts[i], answer_of(&b, i));
@@ -317,7 +318,6 @@ static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_
 {
     struct pf_offload *f = ctx;
     end_lesson(f);
-    f->n_layers++;
     note_gpu(f, "layer", offer->il);
     pf_spans_enter(f->m->spans, "experts", offer->il);
     PF_TRY(serve_picks(f, offer, answer));
@@ -614,7 +614,7 @@ pf_status pf_offload_between(struct pf_model *m, int rows)
         return PF_OK;
     for (int s = 0; s < f->n_slots; s++)        /* of a step that failed */
         drop_ahead(f, s);
-    f->lesson.n = f->n_layers = 0;
+    f->lesson.n = 0;                         /* the last layer's: nobody knows when it was over */
     uint64_t now = f->gpu_since_ns = pf_now_ns();
     if (f->last_begin_ns && rows == 1)
         f->step_ns = now - f->last_begin_ns;
@@ -628,13 +628,13 @@ pf_status pf_offload_between(struct pf_model *m, int rows)
     return pf_vcache_between(f->cache, (uint64_t)(rate * share * ns * 1e-9) + 1);
 }
 
-void pf_offload_ended(struct pf_model *m)
+void pf_offload_ended(struct pf_model *m, bool well)
 {
     struct pf_offload *f = m->offload;
     if (!f)
         return;
     note_gpu(f, "output", -1);
-    if (f->n_layers == 1) {                  /* there is no other whose picks would end it */
+    if (well && m->n_moe == 1) {             /* there is no other layer whose picks would end its lesson */
         end_lesson(f);
         learn(f);
     }

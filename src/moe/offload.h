@@ -4,8 +4,8 @@
  *     VRAM      dense weights | keys, values, state | workspace | scratchpad of post-fetch | expert cache
  *     RAM       the store's slots, pinned: all experts, or those that fit, the drive behind them
  *
- *     a step of up to 8 rows     serve(): each picked expert is done by the GPU that holds it, by the CPU, or by both
- *                                after a copy (solver.h deals, postfetch.h copies)
+ *     a step of up to 8 rows     serve(): each picked expert is done by the GPU that holds it, or that reads it in RAM,
+ *                                by the CPU, or by the GPU, or both, after a copy (solver.h deals, postfetch.h copies)
  *     a prompt                   a layer's experts pass through slots of VRAM in groups: some are copied while the GPU
  *                                multiplies with the other
  *
@@ -34,8 +34,8 @@ pf_status pf_offload_preload(struct pf_model *m);
 /* In front of a step of so many rows: what the GPU holds changes here. */
 pf_status pf_offload_between(struct pf_model *m, int rows);
 
-/* Behind a step. */
-void pf_offload_ended(struct pf_model *m);
+/* Behind a step, which went well or failed. */
+void pf_offload_ended(struct pf_model *m, bool well);
 
 /* The experts of a layer, with everything but the weights in the device's memory. offer, as soon as they are picked:
  * what else is asked of the device before experts, with the same e, is done while the CPU is at its part. */

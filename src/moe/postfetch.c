@@ -14,7 +14,7 @@ void pf_postfetch_begin(struct pf_postfetch *p, int layer)
 {
     p->layer = layer;
     p->n = 0;
-    p->used = p->asked_ns = 0;
+    p->used = 0;
 }
 
 static int ticket_of(const struct pf_postfetch *p, const struct pf_transfer *t)
@@ -62,6 +62,7 @@ bool pf_postfetch_start(struct pf_postfetch *p, struct pf_transfer *t)
         return false;
     t->state = PF_COPY_IN_FLIGHT;
     t->begun_ns = pf_now_ns();
+    p->asked_ns = 0;
     t->expected_ns = expected_end(p, t->begun_ns, t->bytes);
     return true;
 }
@@ -80,7 +81,7 @@ void pf_postfetch_settle(struct pf_postfetch *p, struct pf_transfer *t, double c
     if (t->state != PF_COPY_IN_FLIGHT)
         return;
     uint64_t now = pf_now_ns(), deadline = now + (uint64_t)(2 * cpu_ns);
-    p->asked_ns = p->asked_ns ? p->asked_ns : now;
+    t->asked_ns = p->asked_ns = p->asked_ns ? p->asked_ns : now;
     enum pf_fetch_state state = share->fetch_state(p->device, ticket_of(p, t));
     if (state == PF_FETCH_IN_FLIGHT && worth_waiting(p, t, now, cpu_ns)) {
         if (p->opts.block_on_miss == 1)
@@ -107,7 +108,7 @@ void pf_postfetch_account(struct pf_postfetch *p)
         if (!t->settled_ns)
             continue;
         uint64_t took = t->state == PF_GPU_READY ? p->device->ops->share->fetch_ns(p->device, ticket_of(p, t)) : 0;
-        uint64_t before = p->asked_ns - t->begun_ns;
+        uint64_t before = t->asked_ns - t->begun_ns;
         p->n_transfers++;
         p->transfer_bytes += t->bytes;
         p->transfer_ns += took ? took : t->settled_ns - t->begun_ns;

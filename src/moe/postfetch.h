@@ -29,7 +29,7 @@ struct pf_transfer {
     struct pf_piece pieces[3];
     int       n_pieces;
     uint64_t  bytes, begun_ns, expected_ns;          /* when it began (0: it did not); when it should be over */
-    uint64_t  settled_ns;
+    uint64_t  asked_ns, settled_ns;      /* when the first of those begun with it was looked at, and it was */
 };
 
 struct pf_postfetch {
@@ -39,7 +39,7 @@ struct pf_postfetch {
     uint64_t scratchpad_bytes, used;
     struct pf_transfer transfers[PF_MAX_TRANSFERS];
     int      n;
-    uint64_t asked_ns;                   /* the first was looked at */
+    uint64_t asked_ns;                   /* since the last start the first was looked at; 0: none was */
     struct pf_prices *prices;            /* corrected by what copies take */
     pf_spans *spans;                     /* where they are noted; NULL: nowhere */
     uint64_t  over_ns;                   /* of pf_spans_add_queued */

@@ -189,7 +189,8 @@ void pf_state_commit(struct pf_session *s, int rows);        /* of a step that s
 void pf_state_keep(struct pf_session *s, int64_t pos);       /* a checkpoint of the first pos, if they are at hand */
 /* Steps that come to position pos, or go past it, are to make a checkpoint of what is before it: a step's first
  * pf_state_cut rows (0: all of them, as it does not go past) leave a layer's state in pf_state_between, and the others
- * go on from there. Only of models of which pf_state_can_cut is true. 0: none is wanted any more. */
+ * go on from there. The oldest checkpoint gives way at once. Only of models of which pf_state_can_cut is true. 0: none
+ * is wanted any more. */
 bool pf_state_can_cut(const struct pf_model *m);
 void pf_state_plan(struct pf_session *s, int64_t pos);
 int  pf_state_cut(const struct pf_session *s, int rows);

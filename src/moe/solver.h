@@ -13,10 +13,10 @@
  *
  * but CPU and PCIe draw on the same memory, and how they share it no formula knows. So T, and what else a layer takes
  * beside it, is only what is believed of a deal that was never made; one that was is judged by what it took, from the
- * layer's picks to the next layer's: so what the GPU has to do afterwards counts, too. Every deal that promises to be the best is tried,
- * and from time to time a neighbour of the best, since machines change their minds. All deals are looked at: n is a
- * few. Of two deals that take about as long the one with fewer late copies is better: those have used memory and PCIe
- * for nothing.
+ * layer's picks to the next layer's: so what the GPU has to do afterwards counts, too. Every deal that promises to be
+ * the best is tried, and from time to time a neighbour of the best, since machines change their minds. All deals are
+ * looked at: n is a few. Of two deals that take about as long the one with fewer late copies is better: those have used
+ * memory and PCIe for nothing.
  *
  * What was learned can be told, and a solver begun with it: then the first deals are those that were best, and few
  * looks are trusted so much that new ones could not correct them.

@@ -63,8 +63,8 @@ static bool at_hand(const struct pf_session *s, int64_t pos)
     return pos == s->computed || (pos < s->computed && !s->m->recurrent && pf_ring_holds(s, pos));
 }
 
-/* Where a checkpoint of the first pos positions goes: to the place of the oldest. NULL: it is there, or there are
- * none. */
+/* Where a checkpoint of the first pos positions goes: to the place of the oldest. NULL: it is there, and counts as the
+ * newest from now on; or there are none. */
 static struct pf_checkpoint *place_for(struct pf_session *s, int64_t pos)
 {
     struct pf_checkpoint *c = &s->checkpoints[0];

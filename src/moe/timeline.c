@@ -35,7 +35,7 @@ static pf_status step(struct pf_session *s, const struct pf_batch *batch)
     unsigned fp = pf_fp_begin();
     pf_status st = pf_forward(s, batch);
     pf_fp_end(fp);
-    pf_offload_ended(m);
+    pf_offload_ended(m, st == PF_OK);
     note_step(m, begin);
     atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
     atomic_fetch_add(&m->n_steps, 1);

@@ -859,13 +859,12 @@ static void lay_out(const struct delta_case *c, const float *x, const float *ba,
     }
 }
 
-/* Two batches, one after the other, and a product of what they put out. */
-static void delta_net(const struct delta_case *c, int number)
+/* But for what differs from batch to batch. */
+static struct pf_delta_op delta_op(const struct delta_case *c)
 {
     struct pf_delta_op op = { .d = c->d, .n_k_head = c->n_k, .n_v_head = c->n_v, .taps = c->taps, .rows = c->rows,
                               .tiled = c->tiled, .eps = 1e-6f };
-    int n = pf_delta_channels(&op), n_x = 2 * (c->n_k + c->n_v) * c->d, n_out = c->n_v * c->d, rows = c->rows;
-    size_t n_state = pf_delta_state_rows(&op) + (size_t)(n_out * c->d);
+    int n = pf_delta_channels(&op);
     op.conv = place(floats((size_t)(c->taps * n), 1), (size_t)(c->taps * n) * sizeof(float));
     float *a = floats((size_t)c->n_v, 1);
     for (int i = 0; i < c->n_v; i++)
@@ -873,6 +872,15 @@ static void delta_net(const struct delta_case *c, int number)
     op.a = place(a, (size_t)c->n_v * sizeof(float));
     op.dt = place(floats((size_t)c->n_v, 1), (size_t)c->n_v * sizeof(float));
     op.norm = place(floats((size_t)c->d, 1), (size_t)c->d * sizeof(float));
+    return op;
+}
+
+/* Two batches, one after the other, and a product of what they put out. */
+static void delta_net(const struct delta_case *c, int number)
+{
+    struct pf_delta_op op = delta_op(c);
+    int n = pf_delta_channels(&op), n_x = 2 * (c->n_k + c->n_v) * c->d, n_out = c->n_v * c->d, rows = c->rows;
+    size_t n_state = pf_delta_state_rows(&op) + (size_t)(n_out * c->d);
     enum pf_qtype type = n_out % 32 ? PF_F32 : PF_Q8_0;
     struct pf_weight w = { .data = weights(type, n_out, 9), .type = type, .n_in = n_out, .n_out = 9, .scale = 1,
                            .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n_out) };
@@ -902,8 +910,46 @@ static void delta_net(const struct delta_case *c, int number)
         pair_free(pairs[i]);
 }
 
+/* A batch in two parts, at once one after the other, the second from the state that the first leaves; the whole of it
+ * on the CPU has the same bits. */
+static void delta_parts(int first, int rest)
+{
+    const struct delta_case c = { .d = 128, .n_k = 2, .n_v = 4, .taps = 4, .rows = first + rest };
+    struct pf_delta_op op = delta_op(&c);
+    int n = pf_delta_channels(&op), n_out = c.n_v * c.d, n_x = 2 * (c.n_k + c.n_v) * c.d;
+    size_t n_state = pf_delta_state_rows(&op) + (size_t)(n_out * c.d);
+    struct pf_weight w = { .data = weights(PF_Q8_0, n_out, 9), .type = PF_Q8_0, .n_in = n_out, .n_out = 9, .scale = 1,
+                           .row_bytes = pf_qtype_row_bytes(PF_Q8_0, (uint64_t)n_out) };
+    struct pair before = random_pair(n_state, 1), between = random_pair(n_state, 1), after = random_pair(n_state, 1),
+                mixed = random_pair((size_t)(c.rows * n), 1), out = random_pair((size_t)(c.rows * n_out), 1),
+                y = random_pair((size_t)(c.rows * 9), 1), x = random_pair((size_t)(c.rows * n_x), 1),
+                ba = random_pair((size_t)(c.rows * 2 * c.n_v), 1);
+    struct pair *pairs[] = { &before, &between, &after, &mixed, &out, &y, &x, &ba };
+    for (int u = 0; u < 2; u++) {
+        pf_backend *b = units[u];
+        int cut = u ? first : c.rows;
+        op.mixed = mixed.at[u];
+        for (int row = 0; row < c.rows; row += cut, cut = rest) {
+            lay_out(&c, x.at[u] + row * n_x, ba.at[u] + row * 2 * c.n_v, &op);
+            op.rows = cut;
+            op.follows = row > 0;
+            op.before = row > 0 ? between.at[u] : before.at[u];
+            op.after = row + cut < c.rows ? between.at[u] : after.at[u];
+            op.out = out.at[u] + row * n_out;
+            must(b->ops->delta(b, &op));
+        }
+        must(b->ops->linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, out.at[u], c.rows));
+    }
+    same(&out, "delta net in two parts", "", 100 * first + rest);
+    same(&after, "state of two parts", "", 100 * first + rest);
+    same(&y, "product of two parts", "", 100 * first + rest);
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
 static void delta_nets(void)
 {
+    static const int parts[][2] = { { 1, 1 }, { 5, 3 }, { 8, 8 }, { 3, 20 }, { 20, 3 }, { 9, 32 } };
     static const int batches[] = { 1, 2, 3, 7, 8, 9, 33 };
     static const struct delta_case shapes[] = {
         { .d = 128, .n_k = 2, .n_v = 4, .taps = 4 }, { .d = 128, .n_k = 4, .n_v = 4, .taps = 4 },
@@ -921,6 +967,8 @@ static void delta_nets(void)
                 c.before = way % 2 == 0;
                 delta_net(&c, number++);
             }
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        delta_parts(parts[i][0], parts[i][1]);
 }
 
 /* Blocks of floats that are put elsewhere. */

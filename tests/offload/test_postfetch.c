@@ -93,6 +93,23 @@ static void test_in_time(void)
     end(&b);
 }
 
+/* A layer whose experts come from a drive is dealt out in several goes. What was computed beside a copy was computed
+ * before its own go was looked at. */
+static void test_goes(void)
+{
+    struct bench b;
+    begin(&b, (struct pf_sim){ .late_every = 1, .late_for = 1000000 }, 0, 8, 65536);
+    for (int go = 0; go < 2; go++) {
+        struct pf_transfer *t = start(&b, go, false);
+        pf_postfetch_settle(&b.post, t, 1e9);
+        CHECK(t->state == PF_CPU_ONLY && t->begun_ns <= t->asked_ns && t->asked_ns <= t->settled_ns, "go %d", go);
+    }
+    pf_postfetch_account(&b.post);
+    CHECK(b.post.n_transfers == 2 && b.post.hidden_ns <= b.post.transfer_ns, "of %llu ns %llu were hidden",
+          (unsigned long long)b.post.transfer_ns, (unsigned long long)b.post.hidden_ns);
+    end(&b);
+}
+
 /* late_for questions are answered with "in flight". */
 static void test_late(int block, uint64_t late_for, double cpu_ns, bool expected)
 {
@@ -293,6 +310,7 @@ int main(void)
         memset(down[i], 21 + i, sizeof down[i]);
     }
     test_in_time();
+    test_goes();
     test_late(1, 1000000, 1, true);          /* waits whatever it costs */
     test_late(0, 1, 1e9, false);             /* never waits */
     test_late(PF_AUTO, 5, 1e9, true);        /* the rest of the copy is cheaper */

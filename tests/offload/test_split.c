@@ -2,7 +2,7 @@
  * by token, with the first layers on the simulated device and the others on the CPU, gives the logits that the CPU
  * alone gives; for every cut that some size of memory leads to, over saving and loading, going back and long contexts,
  * with layers that come from the drive, with allocations that fail, and with the device lost at every one of its
- * operations.
+ * operations, also while a long prompt is to leave a checkpoint on its way.
  *
  * usage: test_split MODEL.gguf */
 #include <stdlib.h>
@@ -15,11 +15,11 @@
 #include "moe/split.h"
 
 enum { N_PROMPT = 40, N_FEW = 5, N_DECODE = 6, N_PIECES = 2 + N_DECODE, N_TOKENS = N_PROMPT + N_FEW + N_DECODE,
-       N_CTX = 64, MAX_CUTS = 32 };
+       N_LONG = 100, N_CTX = 128, MAX_CUTS = 32 };
 
 static const char *path;
-static int32_t tokens[N_TOKENS];
-static float  *expected;                     /* [N_TOKENS][n_vocab] after each token */
+static int32_t tokens[N_LONG];
+static float  *expected;                     /* [N_LONG][n_vocab] after each token */
 static size_t  n_vocab;
 
 static struct cut {
@@ -92,11 +92,11 @@ static void make_expected(void)
         exit(check_status());
     }
     n_vocab = (size_t)pf_model_info(m)->n_vocab;
-    expected = malloc(N_TOKENS * n_vocab * sizeof *expected);
-    for (int i = 0; i < N_TOKENS; i++)
+    expected = malloc(N_LONG * n_vocab * sizeof *expected);
+    for (int i = 0; i < N_LONG; i++)
         tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
-    CHECK(pf_session_eval(s, tokens, N_TOKENS, PF_LOGITS_ALL) == PF_OK, "%s", pf_last_error());
-    for (size_t i = 0; i < N_TOKENS; i++)
+    CHECK(pf_session_eval(s, tokens, N_LONG, PF_LOGITS_ALL) == PF_OK, "%s", pf_last_error());
+    for (size_t i = 0; i < N_LONG; i++)
         memcpy(expected + i * n_vocab, pf_session_logits_at(s, i), n_vocab * sizeof *expected);
     pf_session_close(&s);
     pf_model_close(&m);
@@ -316,6 +316,41 @@ static void test_loss(int cut)
     CHECK(n_lost == (n_ops + step - 1) / step, "the device was lost %d times", (int)n_lost);
 }
 
+/* A prompt of three batches, then the same with another end: a checkpoint lies 32 tokens before the end, in both units'
+ * memory, or in the CPU's if the device is lost before or behind it. */
+static void run_long(struct pf_sim *sim, const char *name)
+{
+    struct pf_session_opts so;
+    pf_session *s = NULL;
+    size_t reused = 0;
+    pf_model *m = open_model(sim, 2, false);
+    pf_session_opts_init(&so);
+    so.n_ctx = N_CTX;
+    so.n_batch = 40;
+    CHECK(m && pf_session_open(&s, m, &so) == PF_OK, "%s: %s", name, pf_last_error());
+    CHECK(pf_session_eval(s, tokens, N_LONG, 0) == PF_OK, "%s: %s", name, pf_last_error());
+    same(pf_session_logits(s), N_LONG - 1, name);
+    CHECK(pf_session_rewind(s, N_LONG - 2) == PF_OK, "%s: %s", name, pf_last_error());
+    CHECK(pf_session_sync(s, tokens, N_LONG - 1, &reused) == PF_OK, "%s: %s", name, pf_last_error());
+    CHECK(reused + 32 >= N_LONG, "%s: %zu of %d tokens are taken up again", name, reused, N_LONG);
+    same(pf_session_logits(s), N_LONG - 2, name);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+static void test_long_prompt(int cut)
+{
+    struct pf_sim sim = { .memory_bytes = cuts[cut].memory_bytes };
+    run_long(&sim, "a long prompt");
+    uint64_t n_ops = sim.n_ops, step = 1 + n_ops / 25;
+    for (uint64_t i = 1; i <= n_ops; i += step) {
+        char name[64];
+        sim = (struct pf_sim){ .memory_bytes = cuts[cut].memory_bytes, .lose_at = i };
+        snprintf(name, sizeof name, "a long prompt, lost at operation %d", (int)i);
+        run_long(&sim, name);
+    }
+}
+
 /* Two sessions: one notices, the other follows it to the CPU, or is closed as it is. */
 static void test_loss_of_two(int cut)
 {
@@ -361,6 +396,8 @@ int main(int argc, char **argv)
     test_refusals(n_cuts / 2);
     test_loss(n_cuts / 2);
     test_loss_of_two(n_cuts / 2);
+    test_long_prompt(n_cuts / 2);
+    test_long_prompt(n_cuts - 1);
     test_loss(0);
     free(expected);
     return check_status();

@@ -244,28 +244,28 @@ cudaError_t pf_cu_streams_write(cudaStream_t st, const struct pf_streams_op *s);
 /* What the device tells the host of a layer, and waits for. Both are memory of the host that the device has mapped. */
 enum { CU_FLAG_DOWN, CU_FLAG_UP, CU_FLAG_GIVEN_UP };
 struct cu_flag {
-    uint32_t up;                  /* read and written atomically by the host, as volatile by the device */
+    uint32_t up;                  /* in a step: read and written atomically by the host, as volatile by the device */
     uint32_t was_up;              /* the device found it so at its first look: nobody has waited for the host */
     uint64_t began_ns;            /* by the device's clock: it began to wait for the flag, if it did; */
     uint64_t ns;                  /* it raised the flag, or saw it raised */
     char     line[40];            /* flags do not share cache lines */
 };
-/* Then it puts into `now` where those experts lie that the device holds, or that the host's deal has it read in place.
- * It waits for the deal, unless it holds all that were picked, or deal is NULL. */
+/* x, weights and picks go to the host, whose flag is raised. Then where those of the picked experts lie that the device
+ * holds, or that the host's deal has it read in place, goes to `now`, and NULL of the others. It waits for the deal,
+ * unless it holds all that were picked, or deal is NULL. */
 struct cu_offer {
     const float   *x, *weights;   /* [rows][n], [rows][n_used] */
     const int32_t *picks;
     int            n_x, n_picks;  /* floats of x, picks */
     float         *host_x, *host_weights;
     int32_t       *host_picks;
-    struct cu_flag *flag;
+    struct cu_flag *flag, *deal;
     uint32_t      *told;          /* of the device: lowered for the layer's take */
-    struct cu_flag          *deal;
-    const struct pf_handed  *handed;       /* [n_picks], memory of the host */
-    int                      n_expert;
-    const uint8_t *const    *held;         /* [3][n_expert] */
-    const uint8_t          **now;          /* the same, of experts that were picked */
-    int                     *fault;
+    const struct pf_handed *handed;        /* [n_picks], memory of the host */
+    int                     n_expert;
+    const uint8_t *const   *held;          /* [3][n_expert] */
+    const uint8_t         **now;           /* the same, of experts that were picked */
+    int                    *fault;
 };
 cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o);
 

@@ -1,13 +1,14 @@
 /* Gated DeltaNet between its products.
  *
  *     few rows   delta_head: a block takes a value head and does all of it, or, where blocks can write into each
- *                other's memory, two take half of its columns each; heads of 128 and four taps alone
+ *                other's memory, two take half of its columns each; heads of 128 and four taps alone, and not from a
+ *                state that the kernel ahead leaves
  *     others     conv, a thread a channel; delta or delta_columns, a thread a column of a head's matrix; then
  *                gate_heads, a warp a head
  *
  * Heads of 128 have their columns in registers, so that a row costs two chains of 128 sums and no memory: some warps
- * go over columns, two others meanwhile over what the next row needs for all of them. A state that is read is older
- * than the kernel ahead. */
+ * go over columns, two others meanwhile over what the next row needs for all of them. They read their state before
+ * their turn: it is older than the kernel ahead, which for delta_columns is conv. */
 #include "kernels/cuda/cu_device.h"
 
 enum { MAX_TAPS = 16, THREADS = 128, CONV_ROWS = 8 };
@@ -420,7 +421,7 @@ extern "C" cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *o,
     struct net net = { *o, *x, fault };
     if (o->taps < 1 || o->taps > MAX_TAPS)
         return cudaErrorInvalidValue;
-    if (o->d == D && o->taps == TAPS && o->rows <= CU_VECTOR_ROWS)
+    if (o->d == D && o->taps == TAPS && o->rows <= CU_VECTOR_ROWS && !o->follows)
         return launch_head_in_parts<D, TAPS>(st, net);
     dim3 channels(ceil_div(pf_delta_channels(o), THREADS), ceil_div(o->rows, CONV_ROWS)),
         columns(o->n_v_head, ceil_div(o->d, 64)), heads(ceil_div(o->n_v_head, GATE_THREADS / WARP), o->rows);
