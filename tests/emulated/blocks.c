@@ -4,19 +4,17 @@
  *
  * A fiber that waits points to what it waits for; whoever completes that makes all who wait for it ready again. All
  * state is the thread's own: streams run their kernels at the same time without knowing of each other. Fibers outlive
- * their kernel and are used by the next. They are entered by makecontext once, then switched by the compiler's setjmp
- * and longjmp, which are some instructions and no system call. */
+ * their kernel and are used by the next. Most of the emulation's time would go to switching them, so that is a jump
+ * right where a kernel's call waits: the processor then predicts where the call returns to. */
 #define _GNU_SOURCE
 #include "emulated.h"
 
-#include <immintrin.h>
 #include <stdalign.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
-#include <ucontext.h>
 
 enum { STACK = 128 << 10, PAGE = 4096, LINE = 64, N_LINES = 61, MEMORY = (EMU_SHARED + PAGE - 1) / PAGE * PAGE };
 enum { N_BARRIERS = 16, N_COPIES = 128, N_WARPS = EMU_THREADS / EMU_WARP };
@@ -29,8 +27,12 @@ struct copy {
     int         group;
 };
 
+struct place {
+    void *at, *stack, *frame;
+};
+
 struct fiber {
-    void            *at[5];              /* where it goes on */
+    struct place     place;              /* where it goes on */
     struct emu_index thread;
     struct block    *block;
     int              warp, lane;
@@ -75,7 +77,7 @@ struct letter {
 };
 
 struct machine {
-    void          *home[5];
+    struct place   home;
     struct fiber   fibers[EMU_THREADS], *me;
     struct copy    copies[EMU_THREADS][N_COPIES];
     struct warp    warps[N_WARPS];
@@ -104,65 +106,49 @@ _Noreturn static void broken(const char *rule)
 
 /* ---- Fibers ------------------------------------------------------------------------------------------------------ */
 
-__attribute__((noinline, noreturn)) static void go_to(void **at)
+/* Goes on at a place, and comes back once somebody goes on at `here`. What was in registers is on the stack then. */
+static inline __attribute__((always_inline)) void go_to(struct place *there, struct place *here)
 {
-    __builtin_longjmp(at, 1);
+    __asm__ volatile("leaq 1f(%%rip), %%rax\n\t"
+                     "movq %%rax, (%0)\n\t"
+                     "movq %%rsp, 8(%0)\n\t"
+                     "movq %%rbp, 16(%0)\n\t"
+                     "movq 8(%1), %%rsp\n\t"
+                     "movq 16(%1), %%rbp\n\t"
+                     "jmpq *(%1)\n"
+                     "1:"
+                     : "+D"(here), "+S"(there)
+                     :
+                     : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1",
+                       "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12",
+                       "xmm13", "xmm14", "xmm15", "cc", "memory");
 }
 
-static void **make_current(struct fiber *f)
+static inline struct place *make_current(struct fiber *f)
 {
     m->me = f;
     threadIdx = f->thread;
     blockIdx = f->block->at;
-    return f->at;
-}
-
-__attribute__((noinline)) static void enter(struct fiber *f)
-{
-    if (__builtin_setjmp(m->home) == 0)
-        go_to(make_current(f));
+    return &f->place;
 }
 
 /* The lane of this warp that is ready and comes next, in the order of this turn; NULL: none is left. */
-static struct fiber *next_lane(void)
+static inline struct fiber *next_lane(void)
 {
-    int first = m->me->warp * EMU_WARP, end = first + EMU_WARP < m->n ? first + EMU_WARP : m->n;
-    for (int i = (int)(m->me - m->fibers) + m->step; i >= first && i < end; i += m->step)
-        if (m->fibers[i].runs && !m->fibers[i].waits_for)
-            return &m->fibers[i];
+    struct fiber *f = m->me;
+    int last = m->n - 1 - f->warp * EMU_WARP;
+    for (int i = f->lane + m->step; i >= 0 && i < EMU_WARP && i <= last; i += m->step) {
+        f += m->step;
+        if (f->runs && !f->waits_for)
+            return f;
+    }
     return NULL;
 }
 
-__attribute__((noinline)) static void leave(struct fiber *to)
+static inline __attribute__((always_inline)) void leave(void)
 {
-    if (__builtin_setjmp(m->me->at) == 0)
-        go_to(to ? make_current(to) : m->home);
-}
-
-/* Between blocks a fiber waits in leave(). */
-static void fiber_main(void)
-{
-    for (;;) {
-        leave(NULL);
-        m->kernel->call(m->kernel->args);
-        m->me->runs = false;
-    }
-}
-
-__attribute__((noinline)) static void make_fiber(int i)
-{
-    ucontext_t c;
-    char *stack = m->stacks + (size_t)i * STACK;
-    mprotect(stack, PAGE, PROT_NONE);
-    getcontext(&c);
-    c.uc_stack.ss_sp = stack + PAGE;
-    c.uc_stack.ss_size = STACK - PAGE - (size_t)i % N_LINES * LINE;      /* they would share lines of the cache */
-    c.uc_link = NULL;
-    makecontext(&c, fiber_main, 0);
-    m->fibers[i].copies = m->copies[i];
-    m->me = &m->fibers[i];
-    if (__builtin_setjmp(m->home) == 0)
-        setcontext(&c);
+    struct fiber *me = m->me, *next = next_lane();
+    go_to(next ? make_current(next) : &m->home, &me->place);
 }
 
 static void *map(size_t bytes)
@@ -190,10 +176,10 @@ static unsigned roll(unsigned n)
     return (unsigned)(m->dice >> 33) % n;
 }
 
-static void wait_for(const void *what)
+static inline __attribute__((always_inline)) void wait_for(const void *what)
 {
     m->me->waits_for = what;
-    leave(next_lane());
+    leave();
 }
 
 static void wake(const void *what, int first, int n)
@@ -226,11 +212,32 @@ static void end_fiber(struct fiber *f)
     struct warp *w = &m->warps[f->warp];
     if (f->n_copies)
         broken("a thread returned with copies under way");
+    f->runs = false;
     m->n_runs--;
     f->block->n_runs--;
     w->n_runs--;
     check_barrier(&f->block->barriers[0], f->block->n_runs);
     check_warp(w);
+}
+
+/* Between blocks a fiber waits in leave(). */
+static void fiber_main(void)
+{
+    for (;;) {
+        m->kernel->call(m->kernel->args);
+        end_fiber(m->me);
+        leave();
+    }
+}
+
+/* As if somebody had called fiber_main() on its stack. */
+static void make_fiber(int i)
+{
+    char *stack = m->stacks + (size_t)i * STACK;
+    char *top = stack + STACK - (size_t)i % N_LINES * LINE;              /* they would share lines of the cache */
+    mprotect(stack, PAGE, PROT_NONE);
+    m->fibers[i].copies = m->copies[i];
+    m->fibers[i].place = (struct place){ fiber_main, top - sizeof(void *), NULL };
 }
 
 static void check_box(struct box *b)
@@ -282,10 +289,8 @@ static bool run_warp(int warp)
             struct fiber *f = &m->fibers[first + (m->step > 0 ? i : n - 1 - i)];
             if (!f->runs || f->waits_for)
                 continue;
-            enter(f);
+            go_to(make_current(f), &m->home);
             again = any = true;
-            if (!m->me->runs)
-                end_fiber(m->me);
         }
     }
     return any;
@@ -511,16 +516,6 @@ void emu_copies_wait(int n_left)
     }
     f->n_copies -= n;
     memmove(f->copies, f->copies + n, (size_t)f->n_copies * sizeof *f->copies);
-}
-
-float emu_half_value(uint16_t bits)
-{
-    return _cvtsh_ss(bits);
-}
-
-uint16_t emu_half_bits(float x)
-{
-    return _cvtss_sh(x, 0);
 }
 
 unsigned long long emu_ns(void)

@@ -48,8 +48,6 @@ void  emu_open_box(uint64_t *box);
 void  emu_expect_bytes(uint64_t *box, int bytes);
 void  emu_send(float v, float *to, uint64_t *box, int block);
 void  emu_await_box(uint64_t *box, int turn);
-float emu_half_value(uint16_t bits);
-uint16_t emu_half_bits(float x);
 unsigned long long emu_ns(void);
 
 /* ---- For tests --------------------------------------------------------------------------------------------------- */

@@ -4,6 +4,7 @@
 #ifndef PF_EMULATED_LANGUAGE_H
 #define PF_EMULATED_LANGUAGE_H
 
+#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
@@ -51,9 +52,8 @@ static inline uint32_t __funnelshift_rc(uint32_t low, uint32_t high, uint32_t sh
 
 static inline int __dp4a(int a, int b, int c)
 {
-    for (int i = 0; i < 4; i++)
-        c += (int8_t)(a >> 8 * i) * (int8_t)(b >> 8 * i);
-    return c;
+    __m128i halves = _mm_madd_epi16(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(a)), _mm_cvtepi8_epi16(_mm_cvtsi32_si128(b)));
+    return c + _mm_cvtsi128_si32(halves) + _mm_extract_epi32(halves, 1);
 }
 
 static inline unsigned __vadd4(unsigned a, unsigned b)

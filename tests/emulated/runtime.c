@@ -19,6 +19,9 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "base/pf_cpu.h"
+#include "pfmoe.h"
+
 static const size_t MEMORY = (size_t)4 << 30;
 enum { PAGE = 4096, ALIGN = 256, FILL = 1 << 20, N_UNITS = 4, N_KERNELS = 4096 };
 
@@ -146,10 +149,10 @@ const char *cudaGetErrorString(cudaError_t e)
     return "an error";
 }
 
-/* The kernels are compiled for CPUs that have these. */
+/* The kernels are compiled for CPUs of this level. */
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    *n = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+    *n = (pf_cpu_isa() & PF_ISA_AVX2) != 0;
     return cudaSuccess;
 }
 

@@ -18,6 +18,7 @@ struct fixture {
     struct pf_part parts[N_PARTS];
     struct pf_slab slabs[N_SLABS];
     uint64_t       file_bytes;
+    uint8_t       *bytes;                /* of the file as it should be; from byte_at() */
     uint64_t       all, least;           /* budgets */
     struct pf_store_setup setup;
 };
@@ -54,14 +55,13 @@ static inline void fixture_open(struct fixture *f, const char *dir)
         }
     }
     f->file_bytes = f->parts[N_PARTS - 1].offset + f->parts[N_PARTS - 1].bytes;      /* the last part ends the file */
-    uint8_t *bytes = malloc(f->file_bytes);
+    f->bytes = malloc(f->file_bytes);
     for (uint64_t i = 0; i < f->file_bytes; i++)
-        bytes[i] = byte_at(i);
-    if (write(fd, bytes, f->file_bytes) != (ssize_t)f->file_bytes) {
+        f->bytes[i] = byte_at(i);
+    if (write(fd, f->bytes, f->file_bytes) != (ssize_t)f->file_bytes) {
         perror(f->path);
         exit(1);
     }
-    free(bytes);
     close(fd);
     f->paths[0] = f->path;
     f->setup = (struct pf_store_setup){ .paths = f->paths, .n_files = 1, .parts = f->parts, .n_parts = N_PARTS,
@@ -72,19 +72,18 @@ static inline void fixture_open(struct fixture *f, const char *dir)
     f->setup.budget_bytes = f->all;
 }
 
-static inline void fixture_close(struct fixture *f)
+static inline void fixture_close(const struct fixture *f)
 {
     unlink(f->path);
+    free(f->bytes);
 }
 
 /* Whether a pinned, ready slab holds what the file does. */
 static inline bool slab_is_right(const struct fixture *f, const pf_store *s, int slab)
 {
     for (int p = f->slabs[slab].first; p < f->slabs[slab].first + f->slabs[slab].n; p++) {
-        const uint8_t *data = pf_store_data(s, p);
-        for (uint64_t i = 0; i < f->parts[p].bytes; i++)
-            if (data[i] != byte_at(f->parts[p].offset + i))
-                return false;
+        if (memcmp(pf_store_data(s, p), f->bytes + f->parts[p].offset, f->parts[p].bytes) != 0)
+            return false;
     }
     return true;
 }

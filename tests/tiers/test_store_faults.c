@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 #include "check.h"
 #include "tiers/store_data.h"
@@ -64,33 +65,80 @@ static struct outcome run(struct fixture *f, struct pf_io_sim plan)
     return o;
 }
 
-static void test_each_read(struct fixture *f)
+static void try_errors(struct fixture *f, uint64_t n_reads)
 {
-    uint64_t n_reads = run(f, (struct pf_io_sim){ .seed = 1 }).n_reads;
-    int n_seen = 0, n_noticed = 0, n_lost = 0;
+    int n_seen = 0;
     for (uint64_t i = 1; i <= n_reads; i++) {
         struct outcome o = run(f, (struct pf_io_sim){ .seed = i, .fail_at = i, .fail_n = 1, .fail_errno = EIO });
         CHECK(o.n_failed <= 1 && (o.n_failed == 0 || o.why == PF_EIO), "read %d failing: %d steps, %d", (int)i,
               o.n_failed, o.why);
         n_seen += o.n_failed;
-        o = run(f, (struct pf_io_sim){ .seed = i, .fail_at = i, .fail_n = 3, .fail_errno = i % 2 ? EAGAIN : EINTR });
+    }
+    CHECK(n_seen > (int)n_reads / 2, "only %d of %d failures were seen", n_seen, (int)n_reads);
+}
+
+static void try_interruptions(struct fixture *f, uint64_t n_reads)
+{
+    for (uint64_t i = 1; i <= n_reads; i++) {
+        struct outcome o = run(f, (struct pf_io_sim){ .seed = i, .fail_at = i, .fail_n = 3,
+                                                      .fail_errno = i % 2 ? EAGAIN : EINTR });
         CHECK(o.n_failed == 0 && o.n_retries >= 3, "read %d interrupted: %d steps failed", (int)i, o.n_failed);
-        o = run(f, (struct pf_io_sim){ .seed = i, .late_at = i, .late_ns = 1000000 });
+    }
+}
+
+static void try_late(struct fixture *f, uint64_t n_reads)
+{
+    for (uint64_t i = 1; i <= n_reads; i++) {
+        struct outcome o = run(f, (struct pf_io_sim){ .seed = i, .late_at = i, .late_ns = 1000000 });
         CHECK(o.n_failed == 0, "read %d late: %d steps failed", (int)i, o.n_failed);
-        o = run(f, (struct pf_io_sim){ .seed = i, .corrupt_at = i });
+    }
+}
+
+static void try_empty(struct fixture *f, uint64_t n_reads)
+{
+    for (uint64_t i = 1; i <= n_reads; i++) {
+        struct outcome o = run(f, (struct pf_io_sim){ .seed = i, .corrupt_at = i });
         CHECK(o.n_failed == 0 && o.n_retries == 1, "read %d empty: %d steps failed, %d retries", (int)i, o.n_failed,
               (int)o.n_retries);
-        o = run(f, (struct pf_io_sim){ .seed = i, .lost_at = i });
+    }
+}
+
+static void try_lost(struct fixture *f, uint64_t n_reads)
+{
+    int n_lost = 0;
+    for (uint64_t i = 1; i <= n_reads; i++) {
+        struct outcome o = run(f, (struct pf_io_sim){ .seed = i, .lost_at = i });
         CHECK(o.n_failed == 0 && o.n_retries <= 1, "read %d in part: %d steps failed", (int)i, o.n_failed);
         n_lost += o.n_retries == 1;
     }
     CHECK(n_lost > (int)n_reads / 3, "only %d of %d lost sectors were noticed", n_lost, (int)n_reads);
-    CHECK(n_seen > (int)n_reads / 2, "only %d of %d failures were seen", n_seen, (int)n_reads);
+}
 
-    /* The same when every part has been read before, and there is something to compare with. */
+/* Each kind of fault has a process of its own, since most of the time it waits for the drive. */
+static void test_each_read(struct fixture *f)
+{
+    static void (*const tries[])(struct fixture *f, uint64_t n_reads) = {
+        try_errors, try_interruptions, try_late, try_empty, try_lost
+    };
+    enum { N = sizeof tries / sizeof *tries };
+    uint64_t n_reads = run(f, (struct pf_io_sim){ .seed = 1 }).n_reads;
+    pid_t pid[N];
+    fflush(stdout);
+    for (int i = 0; i < N; i++)
+        if ((pid[i] = fork()) == 0) {
+            tries[i](f, n_reads);
+            exit(check_status());
+        }
+    for (int i = 0, status = 1; i < N; i++)
+        CHECK(pid[i] > 0 && waitpid(pid[i], &status, 0) == pid[i] && status == 0, "kind of fault %d: %d", i, status);
+}
+
+/* When every part has been read before there is something to compare with. */
+static void test_compared(struct fixture *f)
+{
     struct pf_io_sim plan = { .seed = 1 };
     pf_store *s = NULL;
-    int all[N_SLABS], n_right = 0, n_failed = 0;
+    int all[N_SLABS], n_right = 0, n_failed = 0, n_noticed = 0;
     pf_status why;
     for (int i = 0; i < N_SLABS; i++)
         all[i] = i;
@@ -200,6 +248,7 @@ int main(int argc, char **argv)
     fixture_open(&f, argv[1]);
     f.setup.budget_bytes = f.least + (f.all - f.least) / 6;
     test_each_read(&f);
+    test_compared(&f);
     test_short(&f);
     test_stall(&f);
     test_changes(&f);

@@ -2,7 +2,8 @@
 #ifndef PF_EMULATED_CUDA_FP16_H
 #define PF_EMULATED_CUDA_FP16_H
 
-#include "emulated.h"
+#include <immintrin.h>
+#include <stdint.h>
 
 struct __half {
     uint16_t bits;
@@ -10,7 +11,7 @@ struct __half {
 
 static inline __half __ushort_as_half(uint16_t bits) { return { bits }; }
 static inline uint16_t __half_as_ushort(__half h) { return h.bits; }
-static inline float __half2float(__half h) { return emu_half_value(h.bits); }
-static inline __half __float2half_rn(float x) { return { emu_half_bits(x) }; }
+static inline float __half2float(__half h) { return _cvtsh_ss(h.bits); }
+static inline __half __float2half_rn(float x) { return { _cvtss_sh(x, 0) }; }
 
 #endif
