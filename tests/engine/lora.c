@@ -426,8 +426,10 @@ int main(int argc, char **argv)
         return 2;
     if (argc == 4 && strcmp(argv[3], "cuda") == 0) {
         unit = "cuda";
-        if (pf_devices(NULL, 0) < 2)
+        if (pf_devices(NULL, 0) < 2) {
+            printf("skipped: there is no GPU\n");
             return 77;
+        }
     }
     path = argv[1];
     const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "at_once.h"
 #include "base/pf_mem.h"
 #include "check.h"
 #include "moe/residency.h"
@@ -226,12 +227,13 @@ int main(int argc, char **argv)
     uint64_t least = least_ram();
     CHECK(plans((uint64_t)1 << 30, true, &plan), "%s", pf_last_error());
     uint64_t most = least + plan.slot_bytes;
-    test_matrix(least, most);
+    AT_ONCE(test_matrix(least, most));
+    AT_ONCE(test_faults(least, EIO));
+    AT_ONCE(test_faults(least, EAGAIN));
+    AT_ONCE(test_faults(least, 0));
+    await_parts();
     test_walk(least);
     test_preload(most);
-    test_faults(least, EIO);
-    test_faults(least, EAGAIN);
-    test_faults(least, 0);
     test_refusals(least);
     free(expected);
     return check_status();

@@ -8,8 +8,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 
+#include "at_once.h"
 #include "check.h"
 #include "tiers/store_data.h"
 
@@ -114,23 +114,15 @@ static void try_lost(struct fixture *f, uint64_t n_reads)
     CHECK(n_lost > (int)n_reads / 3, "only %d of %d lost sectors were noticed", n_lost, (int)n_reads);
 }
 
-/* Each kind of fault has a process of its own, since most of the time it waits for the drive. */
 static void test_each_read(struct fixture *f)
 {
-    static void (*const tries[])(struct fixture *f, uint64_t n_reads) = {
-        try_errors, try_interruptions, try_late, try_empty, try_lost
-    };
-    enum { N = sizeof tries / sizeof *tries };
     uint64_t n_reads = run(f, (struct pf_io_sim){ .seed = 1 }).n_reads;
-    pid_t pid[N];
-    fflush(stdout);
-    for (int i = 0; i < N; i++)
-        if ((pid[i] = fork()) == 0) {
-            tries[i](f, n_reads);
-            exit(check_status());
-        }
-    for (int i = 0, status = 1; i < N; i++)
-        CHECK(pid[i] > 0 && waitpid(pid[i], &status, 0) == pid[i] && status == 0, "kind of fault %d: %d", i, status);
+    AT_ONCE(try_errors(f, n_reads));
+    AT_ONCE(try_interruptions(f, n_reads));
+    AT_ONCE(try_late(f, n_reads));
+    AT_ONCE(try_empty(f, n_reads));
+    AT_ONCE(try_lost(f, n_reads));
+    await_parts();
 }
 
 /* When every part has been read before there is something to compare with. */
