@@ -433,7 +433,7 @@ static enum pf_fetch_state state_of(cudaError_t e)
     return e == cudaErrorNotReady ? PF_FETCH_IN_FLIGHT : PF_FETCH_FAILED;
 }
 
-/* What it says of a copy: an event is asked only if no later copy has answered for it, since that takes 1 to 2 us. */
+/* What it says of a copy: an event is asked only if no later copy has answered for it, as the GPU waits meanwhile. */
 static enum pf_fetch_state state_by(struct cuda_share *s, const struct ticket *t, cudaError_t (*ask)(cudaEvent_t))
 {
     if (!t->in_flight || (t->number > 0 && t->number <= s->n_ended))
