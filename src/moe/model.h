@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 
 #include "gguf/gguf.h"
-#include "kernels/backend.h"
+#include "backend/backend.h"
 #include "moe/rope.h"
 #include "text/chat_tmpl.h"
 #include "text/vocab.h"

@@ -7,7 +7,7 @@
 
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
-#include "kernels/share.h"
+#include "backend/share.h"
 #include "moe/postfetch.h"
 #include "moe/residency.h"
 #include "moe/vcache.h"

@@ -16,7 +16,7 @@
 #ifndef PF_POSTFETCH_H
 #define PF_POSTFETCH_H
 
-#include "kernels/share.h"
+#include "backend/share.h"
 #include "moe/solver.h"
 
 enum { PF_MAX_TRANSFERS = 16 };          /* of the tickets; background copies and prompts have the others */

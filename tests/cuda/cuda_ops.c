@@ -8,9 +8,9 @@
 #include <string.h>
 
 #include "check.h"
-#include "kernels/backend.h"
+#include "backend/backend.h"
 #include "kernels/check.h"
-#include "kernels/share.h"
+#include "backend/share.h"
 
 enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_USED = N_EXPERT, MOST_EXPERTS = 4096,
        N_CTX = 1100 };

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "kernels/backend.h"
+#include "backend/backend.h"
 
 enum { N_POS = 600, ROWS = 40, N_HEAD = 4, D = 32, D_V = 16, MAX = 300 };
 enum { KV_BYTES = (N_POS / PF_KV_CHUNK_POSITIONS + 1) * PF_KV_CHUNK_POSITIONS * D * 4 };

@@ -5,7 +5,7 @@
 
 #include "base/pf_mem.h"
 #include "check.h"
-#include "kernels/share.h"
+#include "backend/share.h"
 #include "kernels/sim/sim.h"
 #include "moe/residency.h"
 #include "moe/split.h"

@@ -10,7 +10,7 @@
 #include <stdatomic.h>
 
 #include "base/pf_pool.h"
-#include "kernels/backend.h"
+#include "backend/backend.h"
 #include "kernels/kernels.h"
 
 enum {

@@ -1,5 +1,5 @@
 /* Stands in for backend_cuda.c where pfmoe is built without CUDA: there are no GPUs. */
-#include "kernels/backend.h"
+#include "backend/backend.h"
 
 pf_status pf_backend_cuda_open(pf_backend **out, int device, uint64_t vram_bytes)
 {

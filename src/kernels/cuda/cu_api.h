@@ -13,8 +13,8 @@
 #include <stdint.h>
 
 #include "base/pf_qtype.h"
-#include "kernels/backend.h"
-#include "kernels/share.h"
+#include "backend/backend.h"
+#include "backend/share.h"
 
 #ifdef __cplusplus
 extern "C" {

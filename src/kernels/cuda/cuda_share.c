@@ -1,4 +1,4 @@
-/* Experts shared with the host: see kernels/share.h.
+/* Experts shared with the host: see backend/share.h.
  *
  *     stream      .. | offer | .. | experts held, or read in place | take: waits | late experts, and the sum | ..
  *     this thread      `-> await -> serve: dealt -^ .. -> raise the flag ---^         one layer of a step
@@ -17,7 +17,7 @@
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "kernels/share.h"
+#include "backend/share.h"
 
 enum { LINE = 64, N_BUCKETS = 400, BUCKET_NS = 250 };
 static const uint64_t LOOK_NS = 2000000, PATIENCE_NS = 30000000000u;  /* how often to look at the device; how long */

@@ -10,7 +10,7 @@
 
 #include "base/pf_mem.h"
 #include "kernels/placed.h"
-#include "kernels/share.h"
+#include "backend/share.h"
 
 enum { MAX_PIECES = 192, MAX_LINEAR = 8, POISON = 0xff };
 

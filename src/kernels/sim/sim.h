@@ -6,7 +6,7 @@
 #ifndef PF_SIM_H
 #define PF_SIM_H
 
-#include "kernels/backend.h"
+#include "backend/backend.h"
 
 /* What goes wrong. Counting starts at 1; 0: never. */
 struct pf_sim {

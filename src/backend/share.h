@@ -18,7 +18,7 @@
 #ifndef PF_SHARE_H
 #define PF_SHARE_H
 
-#include "kernels/backend.h"
+#include "backend/backend.h"
 
 enum {
     PF_SHARE_TICKETS = 32,                /* copies under way; */
