@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Runs the test suite of a build directory through Meson and prints one closing line: N passed, N failed, N skipped.
+Meson builds what the tests need first.
 
 usage: run.py BUILD [meson test arguments]"""
 import json
@@ -13,7 +14,7 @@ def main():
     log = os.path.join(build, 'meson-logs', 'testlog.json')
     if os.path.exists(log):
         os.remove(log)
-    run = subprocess.run(['meson', 'test', '-C', build, '--no-rebuild', '--print-errorlogs', *args])
+    run = subprocess.run(['meson', 'test', '-C', build, '--print-errorlogs', *args])
     if not os.path.exists(log):
         return run.returncode or 1
     count = {'passed': 0, 'failed': 0, 'skipped': 0}

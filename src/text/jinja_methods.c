@@ -3,6 +3,7 @@
 #define _GNU_SOURCE                 /* memmem */
 #include "text/jinja.h"
 
+#include <assert.h>
 #include <utf8proc.h>
 
 static pf_status want_str(const struct pf_jrun *r, const struct pf_jval *v, const char *what)
@@ -18,9 +19,12 @@ static bool given(const struct pf_jval *v)
 static const char *find(struct pf_jstr in, const char *from, struct pf_jstr what)
 {
     size_t left = (size_t)(in.p + in.n - from);
+    if (what.n == 0 || what.n > left)
+        return what.n ? NULL : from;
     if (what.n == 1)
         return memchr(from, what.p[0], left);
-    return what.n > left ? NULL : what.n == 0 ? from : memmem(from, left, what.p, what.n);
+    assert(what.p);
+    return memmem(from, left, what.p, what.n);
 }
 
 static const char *find_last(struct pf_jstr in, struct pf_jstr what)

@@ -425,16 +425,19 @@ static double *expected(void)
 
 static void compare(const char *path, const double *want)
 {
-    pf_model *m;
-    pf_session *s;
+    pf_model *m = NULL;
+    pf_session *s = NULL;
     struct pf_session_opts o;
     double error = 0, signal = 0;
     int worst = -1;
     pf_session_opts_init(&o);
     o.n_ctx = N;
     o.kv_type = PF_KV_F32;
-    CHECK(pf_model_open(&m, path, NULL) == PF_OK && pf_session_open(&s, m, &o) == PF_OK, "%s", pf_last_error());
-    CHECK(pf_session_eval(s, tokens, N, PF_LOGITS_ALL) == PF_OK, "%s", pf_last_error());
+    if (pf_model_open(&m, path, NULL) < 0 || pf_session_open(&s, m, &o) < 0 ||
+        pf_session_eval(s, tokens, N, PF_LOGITS_ALL) < 0) {
+        CHECK(false, "%s", pf_last_error());
+        exit(check_status());
+    }
     for (int p = 0; p < N; p++)
         for (int i = 0; i < V; i++) {
             double e = (double)pf_session_logits_at(s, (size_t)p)[i] - want[p * V + i];
