@@ -4,6 +4,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/pf_text.h"
+
 enum { MESSAGE_BYTES = 1024 };
 static _Thread_local char last_message[MESSAGE_BYTES];
 
@@ -15,6 +17,7 @@ pf_status pf_fail(pf_status st, const char *fmt, ...)
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    pf_text_clean(text);                     /* names, paths and texts of templates are in it */
     snprintf(last_message, sizeof last_message, "%s", text);
     return st;
 }

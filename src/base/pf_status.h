@@ -3,7 +3,7 @@
  * Every function that can fail returns pf_status (include/pfmoe.h). The first line that notices a failure of the
  * world (a bad file, no memory, a full context) sets code and message with PF_FAIL; everything above it forwards
  * the code with PF_TRY and adds nothing. The message is one sentence that names the field, the file and the offset
- * or the flag, and belongs to the calling thread until that thread's next failure.
+ * or the flag, holds no control characters, and belongs to the calling thread until that thread's next failure.
  *
  * asserts are for our own mistakes, statuses for the world. Thread-safe: the message is thread-local. */
 #ifndef PF_STATUS_H
@@ -25,7 +25,7 @@ pf_status pf_fail(pf_status st, const char *fmt, ...) __attribute__((format(prin
             return try_status_;             \
     } while (0)
 
-/* The same inside a function with one `fail:` label that cleans up; `st` is its local pf_status. */
+/* PF_TRY inside a function with one `fail:` label that cleans up; `st` is its local pf_status. */
 #define PF_TRY_GOTO(st, call)               \
     do {                                    \
         (st) = (call);                      \

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/pf_mem.h"
+#include "base/pf_text.h"
 #include "moe/bind.h"
 #include "moe/lora.h"
 
@@ -20,6 +21,7 @@ void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
+    pf_text_clean(text);
     m->log(m->log_ctx, level, text);
 }
 
