@@ -14,6 +14,7 @@
 #include <time.h>
 
 #include "cli/opts.h"
+#include "cli/stack.h"
 #include "membw.h"
 #include "pfmoe.h"
 #include "roofline.h"
@@ -538,7 +539,7 @@ static size_t spare_memory(const struct bench *o)
     return pf_model_plan(o->model, &mo, NULL, &plan) == PF_OK ? (size_t)(plan.ram_budget_bytes / 8) : (size_t)64 << 20;
 }
 
-int main(int argc, char **argv)
+static int start(int argc, char **argv)
 {
     struct bench o = { .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .n_batch = 512 };
     struct pf_device cpu;
@@ -565,4 +566,9 @@ int main(int argc, char **argv)
         print_rows(rows, n_rows, o.output);
     free(rows);
     return status;
+}
+
+int main(int argc, char **argv)
+{
+    return stack_run(start, argc, argv);
 }

@@ -13,6 +13,7 @@
  *  - Functions that fill a caller's buffer store the full size in *need (or *n) even when they return PF_ESPACE, and
  *    write nothing past cap. A buffer may be NULL when its capacity is 0.
  *  - Borrowed pointers are marked so, with how long they live. Strings passed in are not kept.
+ *  - A thread that calls should have 2 MiB of stack, as the threads of the library have whatever `ulimit -s` says.
  *  - The library never prints, exits, aborts or reads the environment. */
 #ifndef PFMOE_H
 #define PFMOE_H

@@ -43,6 +43,7 @@
 
 #include "base/pf_fp.h"
 #include "base/pf_mem.h"
+#include "base/pf_thread.h"
 
 enum { SPINS_BEFORE_SLEEP = 4000, SPINS_WHEN_ALERT = 40000 };     /* some 50 us; some 500 */
 enum { SPINS_BEFORE_YIELD = 1000 };
@@ -69,7 +70,7 @@ struct pf_pool {
 
     _Alignas(64) struct pf_job jobs[PF_POOL_JOBS];
     void     *ctx;
-    uint32_t  n_chunks;                 /* of all jobs */
+    uint32_t  n_chunks;                 /* the sum over all jobs */
     pf_spans *spans;
     uint64_t n_runs;
 
@@ -301,7 +302,7 @@ pf_status pf_pool_open(pf_pool **out, int n_threads)
     while (p->n_started < n_threads) {
         struct worker *w = &p->workers[p->n_started];
         *w = (struct worker){ .pool = p, .index = p->n_started };
-        int err = pthread_create(&w->thread, NULL, worker_main, w);
+        int err = pf_thread_start(&w->thread, worker_main, w);
         if (err) {
             int n = p->n_started;
             pf_pool_close(&p);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "modes.h"
+#include "stack.h"
 #include "term.h"
 
 static int run(const struct settings *s)
@@ -29,7 +30,7 @@ static int run(const struct settings *s)
     return mode_chat(s);
 }
 
-int main(int argc, char **argv)
+static int start(int argc, char **argv)
 {
     struct settings s;
     term_init();
@@ -37,4 +38,9 @@ int main(int argc, char **argv)
     int status = run(&s);
     out_close();
     return status;
+}
+
+int main(int argc, char **argv)
+{
+    return stack_run(start, argc, argv);
 }

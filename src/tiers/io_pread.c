@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/pf_mem.h"
+#include "base/pf_thread.h"
 #include "tiers/io.h"
 
 enum { MAX_THREADS = 16 };
@@ -165,7 +166,7 @@ pf_status pf_io_pread_open(pf_io **out, const struct pf_io_setup *s, void *ctx)
     pthread_cond_init(&p->has_done, &attr);
     pthread_condattr_destroy(&attr);
     int n = s->depth < MAX_THREADS ? s->depth : MAX_THREADS;
-    while (p->n_threads < n && pthread_create(&p->threads[p->n_threads], NULL, reader_main, p) == 0)
+    while (p->n_threads < n && pf_thread_start(&p->threads[p->n_threads], reader_main, p) == 0)
         p->n_threads++;
     *out = &p->io;
     return PF_OK;

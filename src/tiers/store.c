@@ -53,6 +53,7 @@
 #include <time.h>
 
 #include "base/pf_mem.h"
+#include "base/pf_thread.h"
 #include "base/pf_time.h"
 #include "tiers/spread.h"
 
@@ -352,7 +353,7 @@ static pf_status open_reader(struct pf_store *s, const struct pf_store_setup *se
     PF_TRY(setup->io(&s->io, &io, setup->io_ctx));
     s->stats.engine = s->io->ops->name;
     s->stats.policy = setup->policy->name;
-    int err = pthread_create(&s->reader, NULL, reader_main, s);
+    int err = pf_thread_start(&s->reader, reader_main, s);
     if (err)
         PF_FAIL(PF_ENOMEM, "no thread to read weights with: %s", strerror(err));
     s->has_reader = true;
