@@ -34,7 +34,7 @@ typedef enum pf_status {
     PF_EINVAL       = -1,      /* an argument is out of its range */
     PF_ESPACE       = -2,      /* the caller's buffer is too small; *need says how large it must be */
     PF_ECONTEXT     = -3,      /* the tokens do not fit the session's context */
-    PF_ECANCEL      = -4,      /* pf_session_cancel was called */
+    PF_ECANCEL      = -4,      /* pf_session_cancel was called, or a pf_cancel_fn said so */
     PF_ENOMEM       = -10,
     PF_EIO          = -20,     /* opening, reading or writing failed */
     PF_EFORMAT      = -21,     /* the file is malformed */
@@ -126,6 +126,10 @@ typedef void pf_log_fn(void *ctx, enum pf_log_level level, const char *text);
 /* done of total bytes are in memory. Called from the thread that loads. */
 typedef void pf_progress_fn(void *ctx, uint64_t done, uint64_t total);
 
+/* Asked every few milliseconds of work, on the thread that works: true ends the call with PF_ECANCEL, and what was true
+ * before it is true again. */
+typedef bool pf_cancel_fn(void *ctx);
+
 /* How experts in memory are used together with a GPU. Post-fetch computes an expert's gate and up on the CPU while its
  * down crosses to the GPU. PF_AUTO: decided from measured prices. None of it changes a bit of the results. */
 enum { PF_AUTO = -1 };
@@ -173,6 +177,10 @@ struct pf_model_opts {
     int              timeline_spans; /* keep so many newest spans of time for pf_timeline_write; 0 (default): none */
     pf_log_fn       *log;            /* NULL: silent. Never called from a computing thread */
     void            *log_ctx;
+    pf_cancel_fn    *cancel;         /* asked while the model opens, between its parts, and later by every call with
+                                        this model that may be long and is no session's: pf_model_preload,
+                                        pf_model_measure, pf_tokenize, pf_chat_render; NULL: nobody is asked */
+    void            *cancel_ctx;
 };
 void pf_model_opts_init(struct pf_model_opts *o);
 
@@ -284,15 +292,21 @@ struct pf_chat_opts {
     const char *tools_json;              /* JSON array of tool descriptions, or NULL */
     const char *template_text;           /* this Jinja template instead of the model's, or NULL */
     const char *template_name;           /* this built-in template instead ("chatml", "llama2", ...), or NULL */
+    int64_t     n_ctx;                   /* positions that the prompt has to fit; 0: any number (default) */
 };
 void pf_chat_opts_init(struct pf_chat_opts *o);
 
 /* Name of the i-th built-in template, NULL past the last; static. */
 const char *pf_chat_builtin(int i);
 
+/* More bytes than a prompt has for each of its tokens. */
+enum { PF_CHAT_TOKEN_BYTES = 256 };
+
 /* The prompt text for a conversation, by the model's own template. The text already holds BOS where the template
  * writes it: tokenize it with PF_TOK_PARSE_SPECIAL and without PF_TOK_ADD_SPECIAL. o may be NULL. PF_ETEMPLATE when
- * the model has no template, it does not parse, or it raises an error. */
+ * the model has no template, it does not parse, or it raises an error; PF_ECONTEXT, before the template is at its end,
+ * when it prints more than PF_CHAT_TOKEN_BYTES for each of n_ctx positions. A shorter text may still have too many
+ * tokens. */
 pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_t n, const struct pf_chat_opts *o,
                          char *out, size_t cap, size_t *need);
 

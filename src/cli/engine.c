@@ -21,7 +21,7 @@ static uint64_t any_seed(void)
     return seed;
 }
 
-/* What somebody set, else what the model's file recommends, else what the library begins with. */
+/* The value of the option, else of the model's file, else the library's default. */
 static float choose(double set, float recommended, float otherwise)
 {
     return set != UNSET ? (float)set : recommended >= 0 ? recommended : otherwise;
@@ -73,6 +73,8 @@ static void choose_template(struct engine *e)
         die(EXIT_FAILED, "--template %s: neither a built-in template (%s) nor a file: %s", name, buf_text(&names),
             strerror(error));
     }
+    if (text.n == 0 || memchr(text.p, 0, text.n))
+        die(EXIT_FAILED, "--template %s: %s", name, text.n ? "there is a zero byte in it" : "the file is empty");
     e->template_text = text.p;
 }
 
@@ -101,15 +103,15 @@ void engine_close(struct engine *e)
 
 /* ---- Prompts ----------------------------------------------------------------------------------------------------- */
 
+/* Tokens that the context cannot hold are of no use: they are counted and not kept. */
 static pf_status tokenize(struct engine *e, const struct buf *text, unsigned flags, struct tokens *tok)
 {
-    pf_status st = pf_tokenize(e->m, buf_text(text), text->n, flags, tok->p, tok->cap, &tok->n);
-    if (st == PF_ESPACE) {
-        tok->cap = tok->n;
-        tok->p = xrealloc(tok->p, tok->cap, sizeof *tok->p);
-        st = pf_tokenize(e->m, buf_text(text), text->n, flags, tok->p, tok->cap, &tok->n);
+    if (!tok->p) {
+        tok->cap = (size_t)pf_session_n_ctx(e->session);
+        tok->p = xrealloc(NULL, tok->cap, sizeof *tok->p);
     }
-    return st;
+    pf_status st = pf_tokenize(e->m, buf_text(text), text->n, flags, tok->p, tok->cap, &tok->n);
+    return st == PF_ESPACE ? PF_OK : st;
 }
 
 pf_status engine_raw_prompt(struct engine *e, const struct buf *text, struct tokens *tok)
@@ -127,8 +129,9 @@ pf_status engine_chat_prompt(struct engine *e, const struct pf_message *msgs, si
     o.reasoning_effort = e->s->reasoning_effort;
     o.template_name = e->template_name;
     o.template_text = e->template_text;
+    o.n_ctx = pf_session_n_ctx(e->session);
     buf_clear(text);
-    buf_reserve(text, 4096);
+    buf_reserve(text, 1 << 16);
     pf_status st = pf_chat_render(e->m, msgs, n, &o, text->p, text->cap - 1, &need);
     if (st == PF_ESPACE) {
         buf_reserve(text, need);

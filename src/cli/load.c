@@ -76,6 +76,12 @@ static uint32_t isa_mask(int level)
     return mask;
 }
 
+static bool cancelled(void *ctx)
+{
+    (void)ctx;
+    return interrupted();
+}
+
 static void model_opts(const struct settings *s, struct pf_model_opts *o)
 {
     pf_model_opts_init(o);
@@ -87,6 +93,7 @@ static void model_opts(const struct settings *s, struct pf_model_opts *o)
     o->streaming = s->streaming;
     o->no_nvme = s->no_nvme;
     opts_shared_model(s, o);
+    o->cancel = cancelled;
     o->log = s->postfetch_debug ? log_all : log_warnings;
 }
 

@@ -321,7 +321,11 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
 {
     PF_TRY(pf_gguf_open(&m->file, path, o->vocab_only ? PF_GGUF_VOCAB_ONLY : 0));
     log_warnings(m);
+    PF_TRY(pf_cancel_check(&m->cancel));
     PF_TRY(pf_vocab_open(&m->vocab, m->file));
+    if (m->vocab)
+        pf_vocab_set_cancel(m->vocab, &m->cancel);
+    PF_TRY(pf_cancel_check(&m->cancel));
     PF_TRY(open_template(m));
     if (!o->vocab_only) {
         read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
@@ -343,6 +347,7 @@ static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const 
 {
     if (!m->backend)
         return PF_OK;
+    PF_TRY(pf_cancel_check(&m->cancel));
     open_gpu(m, o, setup);
     m->info.backend = m->backend->ops->name;
     m->info.isa = m->backend->ops->describe(m->backend);
@@ -365,6 +370,7 @@ static pf_status open_model(pf_model **out, const char *path, const struct pf_mo
     pthread_mutex_init(&m->step_lock, NULL);
     m->log = o.log;
     m->log_ctx = o.log_ctx;
+    m->cancel = (struct pf_cancel){ o.cancel, o.cancel_ctx };
     pf_status st = open_all(m, path, &o);
     if (st == PF_OK && placed)
         st = place(m, &o, setup);
@@ -478,6 +484,7 @@ static bool visit(const struct pf_model *m, int layer, visit_fn *fn, void *ctx)
 struct preload {
     pf_progress_fn *progress;
     void    *ctx;
+    const struct pf_cancel *cancel;
     uint64_t done, total;
     uint8_t  sum;            /* what was read must go somewhere, or it would not be read */
 };
@@ -488,12 +495,14 @@ static bool add_size(void *ctx, const struct pf_tensor *t)
     return true;
 }
 
-/* Asks for the pages ahead, then touches each. */
+/* Asks for the pages ahead, then touches each. False: cancelled. */
 static bool touch(void *ctx, const struct pf_tensor *t)
 {
     enum { STRIDE = 4096, WINDOW = 16 << 20 };
     struct preload *p = ctx;
     for (uint64_t at = 0; at < t->n_bytes; at += WINDOW) {
+        if (pf_cancel_check(p->cancel) < 0)
+            return false;
         uint64_t n = t->n_bytes - at < WINDOW ? t->n_bytes - at : WINDOW;
         uintptr_t begin = (uintptr_t)(t->data + at) / STRIDE * STRIDE, end = (uintptr_t)(t->data + at) + n;
         madvise((void *)begin, end - begin, MADV_WILLNEED);
@@ -509,7 +518,7 @@ static bool touch(void *ctx, const struct pf_tensor *t)
 
 pf_status pf_model_preload(pf_model *m, const int *layers, int n, pf_progress_fn *progress, void *ctx)
 {
-    struct preload p = { .progress = progress, .ctx = ctx };
+    struct preload p = { .progress = progress, .ctx = ctx, .cancel = &m->cancel };
     if (!m->backend)
         PF_FAIL(PF_EINVAL, "the model was opened for its vocabulary only; it has no weights");
     for (int i = 0; layers && i < n; i++)
@@ -521,7 +530,8 @@ pf_status pf_model_preload(pf_model *m, const int *layers, int n, pf_progress_fn
         p.total += pf_residency_bytes(m, layers ? layers[i] : -1);
     }
     for (int i = 0; i < (layers ? n : 1); i++) {
-        visit(m, layers ? layers[i] : -2, touch, &p);
+        if (!visit(m, layers ? layers[i] : -2, touch, &p))
+            return PF_ECANCEL;
         PF_TRY(pf_residency_load(m, layers ? layers[i] : -1, progress, ctx, p.done, p.total));
         p.done += pf_residency_bytes(m, layers ? layers[i] : -1);
     }

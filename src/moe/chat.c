@@ -150,14 +150,23 @@ static void put_context(struct text *t, const pf_model *m, const struct pf_messa
     puts_text(t, "}");
 }
 
+/* 0: no limit but the interpreter's. */
+static size_t max_bytes(const struct pf_chat_opts *o)
+{
+    return o->n_ctx > 0 && o->n_ctx < (int64_t)1 << 40 ? (size_t)o->n_ctx * PF_CHAT_TOKEN_BYTES : 0;
+}
+
 static pf_status render_once(const pf_model *m, const pf_tmpl *tmpl, const struct pf_message *msgs, size_t n,
                              const struct pf_chat_opts *o, bool fold, char **out, size_t *len)
 {
     struct text context = { 0 };
     put_context(&context, m, msgs, n, o, fold);
     pf_status st = context.failed ? pf_fail(PF_ENOMEM, "no memory to render %zu messages", n)
-                                  : pf_tmpl_render(tmpl, context.p, context.n, -1, out, len);
+                                  : pf_tmpl_render(tmpl, context.p, context.n, -1, max_bytes(o), &m->cancel, out, len);
     pf_free(context.p);
+    if (st == PF_ECONTEXT)
+        PF_FAIL(PF_ECONTEXT, "the prompt is too long: the chat template prints more than %zu bytes, %d for each of the "
+                "context's %lld positions", max_bytes(o), PF_CHAT_TOKEN_BYTES, (long long)o->n_ctx);
     return st;
 }
 
@@ -180,7 +189,7 @@ static pf_status choose_template(const pf_model *m, const struct pf_chat_opts *o
         return PF_OK;
     }
     if (!m->tmpl)
-        PF_FAIL(PF_ETEMPLATE, "%s; choose a built-in one", 
+        PF_FAIL(PF_ETEMPLATE, "%s; choose a built-in one",
                 m->tmpl_error ? m->tmpl_error : "the model has no chat template");
     *out = m->tmpl;
     return PF_OK;
@@ -215,7 +224,7 @@ pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_
     if (st < 0)
         return st;
     *need = len;
-    if (len <= cap)
+    if (len > 0 && len <= cap)
         memcpy(out, text, len);
     pf_free(text);
     if (len > cap)

@@ -21,6 +21,7 @@ static pf_status measure(struct pf_session *s)
     static const struct pf_learned nothing;
     uint64_t begin = pf_now_ns(), n_looks = 1;
     for (int i = 0; i < MOST_TOKENS && (i < FEWEST_TOKENS || n_looks > 0) && pf_now_ns() - begin < LONGEST_NS; i++) {
+        PF_TRY(pf_cancel_check(&s->m->cancel));
         int32_t token = (int32_t)((uint32_t)i * 2654435761u % (uint32_t)s->m->n_vocab);
         pf_offload_measure(s->m, true);
         if (i == FIRST_TOKENS)

@@ -12,6 +12,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "base/pf_cancel.h"
 #include "gguf/gguf.h"
 #include "backend/backend.h"
 #include "moe/rope.h"
@@ -264,6 +265,7 @@ struct pf_model {
 
     pf_log_fn *log;
     void      *log_ctx;
+    struct pf_cancel cancel;
     struct pf_model_info info;
     char       name[128], arch_name[64];
 

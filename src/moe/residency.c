@@ -709,6 +709,7 @@ pf_status pf_residency_load(struct pf_model *m, int layer, pf_progress_fn *progr
     struct pf_residency *r = m->residency;
     for (int i = 0, ahead = 0, slab; r && (slab = slabs_of(m, layer, i)) >= 0; i++) {
         enum pf_pin how;
+        PF_TRY(pf_cancel_check(&m->cancel));
         for (int next; ahead < i + SLABS_AHEAD && (next = slabs_of(m, layer, ahead)) >= 0; ahead++)
             pf_store_prefetch(r->store, &next, 1, 1);
         PF_TRY(pf_store_pin(r->store, &slab, 1, &how));

@@ -19,7 +19,7 @@ static int byte_of(uint32_t cp)
         return (int)cp;
     if (cp < 0x100 || cp > 0x143)
         return -1;
-    uint32_t nth = cp - 0x100;               /* of 00-20, 7F-A0, AD */
+    uint32_t nth = cp - 0x100;               /* number in the list 00-20, 7F-A0, AD */
     return nth <= 0x20 ? (int)nth : nth < 67 ? (int)(0x7F + nth - 33) : 0xAD;
 }
 
@@ -58,7 +58,7 @@ struct merges {
     struct pf_vocab *v;
     const pf_gguf *g;
     const struct pf_str *list;
-    char *buf;                               /* as large as the longest entry */
+    char *buf;                               /* room for the longest entry */
     struct pf_pair_slot found[AHEAD];        /* between find and add_pair */
 };
 
@@ -98,7 +98,7 @@ static pf_status find(struct merges *m, uint64_t rank)
     PF_TRY(pf_text_intern(m->v, m->buf + p.n_left, p.n - p.n_left, &right));
     PF_TRY(pf_text_intern(m->v, m->buf, p.n, &joined));
     m->found[rank % AHEAD] = (struct pf_pair_slot){ left, right, (uint32_t)rank, (uint32_t)joined + 1 };
-    __builtin_prefetch(&m->v->pairs[pf_pair_hash(left, right) & m->v->pair_mask]);
+    __builtin_prefetch(&m->v->pairs[pf_pair_home(m->v, left, right)]);
     return PF_OK;
 }
 
@@ -106,7 +106,7 @@ static pf_status find(struct merges *m, uint64_t rank)
 static void add_pair(struct pf_vocab *v, struct pf_pair_slot pair)
 {
     struct pf_pair_slot *s;
-    for (size_t i = pf_pair_hash(pair.left, pair.right) & v->pair_mask;; i = (i + 1) & v->pair_mask) {
+    for (size_t i = pf_pair_home(v, pair.left, pair.right);; i = (i + 1) & v->pair_mask) {
         s = &v->pairs[i];
         if (!s->joined_plus_1)
             break;
@@ -162,7 +162,10 @@ pf_status pf_bpe_load(struct pf_vocab *v, const pf_gguf *g)
         return PF_OK;
     if (!kv)
         PF_FAIL(PF_EFORMAT, "%s: tokenizer.ggml.merges is missing", pf_gguf_path(g));
-    if (kv->type != PF_GGUF_ARRAY || kv->elem != PF_GGUF_STRING || kv->n >= PF_NO_PAIR)
+    if (kv->n > PF_MAX_MERGES)
+        PF_FAIL(PF_EFORMAT, "%s: tokenizer.ggml.merges at byte %llu has more than %d entries", pf_gguf_path(g),
+                (unsigned long long)kv->offset, PF_MAX_MERGES);
+    if (kv->type != PF_GGUF_ARRAY || kv->elem != PF_GGUF_STRING)
         PF_FAIL(PF_EFORMAT, "%s: tokenizer.ggml.merges at byte %llu is not an array of strings", pf_gguf_path(g),
                 (unsigned long long)kv->offset);
     return load_merges(v, g, kv);
@@ -186,6 +189,7 @@ static pf_status bpe_chunk(void *ctx, size_t from, size_t to)
     struct pf_tok_job *j = ctx;
     const char *p = j->fragment + from;
     size_t n = to - from;
+    PF_TRY(pf_tok_work(j, n));
     if (j->v->pretok->ignore_merges && n <= j->v->max_text) {
         int32_t id = pf_text_find(j->v, p, n);
         if (id >= 0 && id < j->v->n_tokens) {
@@ -215,6 +219,7 @@ pf_status pf_bpe_fragment(struct pf_tok_job *j, const char *text, size_t len)
 /* One run of newlines, or of anything else. */
 static pf_status gemma_chunk(struct pf_tok_job *j, const char *p, size_t n)
 {
+    PF_TRY(pf_tok_work(j, n));
     int32_t whole = p[0] == '\n' && n <= j->v->max_text ? pf_text_find(j->v, p, n) : -1;
     if (whole >= 0 && whole < j->v->n_tokens) {
         pf_tok_emit(j, whole);

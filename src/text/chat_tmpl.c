@@ -11,6 +11,7 @@ pf_status pf_tmpl_parse(pf_tmpl **out, const char *text, size_t len)
     pf_tmpl *t = pf_alloc(PF_MEM_TEXT, sizeof *t);
     if (!t)
         PF_FAIL(PF_ENOMEM, "no memory for a chat template of %zu bytes", len);
+    pf_hash_key_draw(&t->hash_key);
     t->arena.limit = PF_JMAX_ARENA;
     pf_status st = pf_jparse(t, text, len);
     if (st < 0)
@@ -50,10 +51,12 @@ static pf_status set_root(struct pf_jrun *r, const char *context, size_t len)
     return PF_OK;
 }
 
-pf_status pf_tmpl_render(const pf_tmpl *t, const char *context, size_t context_len, int64_t now, char **out,
-                         size_t *len)
+pf_status pf_tmpl_render(const pf_tmpl *t, const char *context, size_t context_len, int64_t now, size_t max_bytes,
+                         const struct pf_cancel *cancel, char **out, size_t *len)
 {
-    struct pf_jrun r = { .t = t, .arena = { .limit = PF_JMAX_ARENA }, .now = now };
+    struct pf_jrun r = { .t = t, .arena = { .limit = PF_JMAX_ARENA }, .now = now,
+                         .max_printed = max_bytes ? max_bytes : PF_JMAX_OUTPUT,
+                         .cancel = cancel };
     pf_status st;
     *out = NULL;
     *len = 0;
@@ -77,7 +80,7 @@ pf_status pf_template_render(const char *tmpl, size_t tmpl_len, const char *cont
     size_t n;
     *need = 0;
     PF_TRY(pf_tmpl_parse(&t, tmpl, tmpl_len));
-    pf_status st = pf_tmpl_render(t, context_json, context_len, now, &text, &n);
+    pf_status st = pf_tmpl_render(t, context_json, context_len, now, 0, NULL, &text, &n);
     pf_tmpl_close(&t);
     PF_TRY(st);
     *need = n;
@@ -111,7 +114,7 @@ static const char phi3[] =
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% endif %}";
 
-/* Formats without a system role: its text goes in front of the next user message. */
+/* Formats without a system role: a system message goes in front of the next user message. */
 static const char llama2[] =
     "{% set ns = namespace(system='') %}"
     "{% for m in messages %}"

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/pf_status.h"
+#include "base/pf_cancel.h"
 
 typedef struct pf_tmpl pf_tmpl;
 
@@ -20,11 +20,12 @@ typedef struct pf_tmpl pf_tmpl;
 pf_status pf_tmpl_parse(pf_tmpl **out, const char *text, size_t len);
 void      pf_tmpl_close(pf_tmpl **t);
 
-/* context: a JSON object; its keys become the template's variables. now as in pf_template_render (pfmoe.h). The result
- * is malloc-like memory of *out (freed with pf_free), *len bytes. A raise_exception(msg) is PF_ETEMPLATE with exactly
- * msg as the message of pf_last_error(). */
-pf_status pf_tmpl_render(const pf_tmpl *t, const char *context, size_t context_len, int64_t now, char **out,
-                         size_t *len);
+/* context: a JSON object; its keys become the template's variables. now as in pf_template_render (pfmoe.h). A template
+ * that prints more than max_bytes ends there with PF_ECONTEXT (0: the interpreter's own limit, PF_ETEMPLATE). cancel
+ * may be NULL. The result is malloc-like memory of *out (freed with pf_free), *len bytes. A raise_exception(msg) is
+ * PF_ETEMPLATE with exactly msg as the message of pf_last_error(). */
+pf_status pf_tmpl_render(const pf_tmpl *t, const char *context, size_t context_len, int64_t now, size_t max_bytes,
+                         const struct pf_cancel *cancel, char **out, size_t *len);
 
 /* Built-in templates by name ("chatml", ...): text and length, or NULL. */
 const char *pf_tmpl_builtin(const char *name, size_t *len);

@@ -20,7 +20,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "base/pf_status.h"
+#include "base/pf_cancel.h"
+#include "base/pf_hash.h"
 #include "text/utf8.h"
 
 enum {
@@ -183,7 +184,7 @@ struct pf_jrun;
 struct pf_jfn {
     const char *name;
     const char *params;             /* names separated by spaces: v[i] is set for each, or MISSING. NULL: as called */
-    size_t n_min;                   /* how many of them must be given */
+    size_t n_min;                   /* how many parameters must be given */
     pf_status (*call)(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out);
 };
 enum pf_jtable { PF_JT_FILTER, PF_JT_TEST, PF_JT_GLOBAL, PF_JT_STR, PF_JT_DICT, PF_JT_LIST, PF_JT_LOOP, PF_JT_N };
@@ -212,7 +213,7 @@ enum pf_jnode_kind {
     PF_JN_BINARY,       /* a op b */
     PF_JN_COMPARE,      /* a op b op c ...: b is a chain of COMPARE nodes with op and a */
     PF_JN_COND,         /* b if a else c; c may be NULL */
-    PF_JN_CAPTURE,      /* what the statements b print, as a string */
+    PF_JN_CAPTURE,      /* the output of the statements b, as a string */
     /* statements */
     PF_JN_TEXT,         /* val */
     PF_JN_PRINT,        /* a */
@@ -236,12 +237,13 @@ struct pf_jnode {
     struct pf_jval val;
     const struct pf_jfn *fn;        /* FILTER, TEST: NULL when there is none of that name, an error when it runs */
 };
-struct pf_jname {                   /* a name that occurs in the template, and what is known about it beforehand */
+struct pf_jname {                   /* a name in the template, with its hash and functions found at parsing */
     struct pf_jstr s;
-    uint32_t hash;                  /* as a dict key */
+    uint32_t hash;                  /* the hash of s as a dict key */
     const struct pf_jfn *fn[PF_JT_N];
 };
 struct pf_tmpl {
+    struct pf_hash_key hash_key;    /* of names and of the dicts of all renders */
     struct pf_jarena arena;
     struct pf_jnode *body;
     struct pf_jname *names;
@@ -274,8 +276,11 @@ struct pf_jrun {
     struct pf_jframe *frame;        /* NULL at top level */
     char  *out;                     /* the result; strings under construction live at its end */
     size_t n_out, out_cap;
-    uint64_t steps;
+    size_t max_printed;             /* of n_out, while no string is under construction */
+    uint64_t steps, ask_at;         /* asked whether to go on when steps come there */
+    const struct pf_cancel *cancel;
     int    n_open, n_macros, line;
+    int    n_captures;              /* macros and blocks whose output becomes a string */
     enum { PF_JFLOW_NONE, PF_JFLOW_BREAK, PF_JFLOW_CONTINUE } flow;
     int64_t now;                    /* see pf_tmpl_render */
 };
@@ -297,18 +302,18 @@ pf_status pf_jdict_new(struct pf_jrun *r, struct pf_jdict **out);
 pf_status pf_jdict_set(struct pf_jrun *r, struct pf_jdict *d, struct pf_jval key, struct pf_jval val);
 pf_status pf_jdict_find(struct pf_jrun *r, const struct pf_jdict *d, const struct pf_jval *key, struct pf_jval **out);
 struct pf_jval *pf_jdict_str(const struct pf_jdict *d, struct pf_jstr key, uint32_t hash);   /* NULL: not there */
-uint32_t pf_jhash_str(struct pf_jstr s);
+uint32_t pf_jhash_str(const struct pf_tmpl *t, struct pf_jstr s);
 
-/* What `for` goes over: a list's or tuple's elements, a dict's keys, a string's characters. */
+/* The values that `for` iterates: a list's or tuple's elements, a dict's keys, a string's characters. */
 pf_status pf_jiter(struct pf_jrun *r, const struct pf_jval *v, struct pf_jlist **out);
 pf_status pf_jpair(struct pf_jrun *r, struct pf_jval a, struct pf_jval b, struct pf_jval *out);
 
 bool        pf_jtruth(const struct pf_jval *v);
-const char *pf_jtype(const struct pf_jval *v);                    /* for messages */
+const char *pf_jtype(const struct pf_jval *v);                    /* name of the type, for messages */
 /* An argument that must be an integer; absent stands for one that was not given. */
 pf_status   pf_jwant_int(const struct pf_jrun *r, const struct pf_jval *v, const char *what, int64_t absent,
                          int64_t *out);
-double      pf_jdouble(const struct pf_jval *v);                  /* of a number */
+double      pf_jdouble(const struct pf_jval *v);                  /* v must be a number */
 pf_status   pf_jequal(struct pf_jrun *r, const struct pf_jval *a, const struct pf_jval *b, bool *eq);
 pf_status   pf_jorder(struct pf_jrun *r, const struct pf_jval *a, const struct pf_jval *b, int *cmp);
 pf_status   pf_jprint(struct pf_jrun *r, const struct pf_jval *v);                 /* str(v) to the output */
@@ -334,7 +339,7 @@ static inline uint32_t pf_ju8_decode(const char *p, size_t n)                   
     return c;
 }
 size_t pf_ju8_count(struct pf_jstr s);
-bool pf_jspace(uint32_t c);                                       /* what str.strip() takes off */
+bool pf_jspace(uint32_t c);                                       /* a character that str.strip() removes */
 enum { PF_JSTRIP_LEFT = 1, PF_JSTRIP_RIGHT = 2 };
 struct pf_jstr pf_jstrip(struct pf_jstr s, const struct pf_jstr *chars, int sides);   /* chars NULL: white space */
 pf_status pf_jcase(struct pf_jrun *r, struct pf_jstr s, bool upper, struct pf_jval *out);

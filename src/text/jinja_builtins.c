@@ -330,7 +330,7 @@ static pf_status filter_sum(struct pf_jrun *r, const struct pf_jargs *a, struct 
 
 /* ---- Order ---- */
 
-/* What an element is sorted by: itself or an attribute; strings in lower case unless case counts. */
+/* The sort key of an element: itself or an attribute; strings in lower case unless case counts. */
 static pf_status sort_key(struct pf_jrun *r, const struct pf_jval *v, const struct pf_jval *attr, bool case_counts,
                           struct pf_jval *out)
 {

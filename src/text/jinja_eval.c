@@ -8,17 +8,22 @@ static pf_status exec_body(struct pf_jrun *r, const struct pf_jnode *n);
 
 /* ---- Variables ---- */
 
-static void look_up(const struct pf_jrun *r, int name, struct pf_jval *out)
+/* Frames are searched one variable after the other; this many of them are a step. */
+enum { SLOTS_A_STEP = 16 };
+
+static pf_status look_up(struct pf_jrun *r, int name, struct pf_jval *out)
 {
-    for (const struct pf_jframe *f = r->frame; f; f = f->up)
+    size_t seen = 0;
+    for (const struct pf_jframe *f = r->frame; f; seen += f->n + 1, f = f->up)
         for (size_t i = 0; i < f->n; i++)
             if (f->v[i].name == name) {
                 *out = f->v[i].v;
-                return;
+                return pf_jsteps(r, (seen + i) / SLOTS_A_STEP);
             }
     *out = r->root[name];
     if (out->kind == PF_JV_MISSING)
         *out = pf_jundef(r->t->names[name].s);
+    return pf_jsteps(r, seen / SLOTS_A_STEP);
 }
 
 static pf_status assign(struct pf_jrun *r, int name, const struct pf_jval *v)
@@ -28,6 +33,7 @@ static pf_status assign(struct pf_jrun *r, int name, const struct pf_jval *v)
         r->root[name] = *v;
         return PF_OK;
     }
+    PF_TRY(pf_jsteps(r, f->n / SLOTS_A_STEP));
     for (size_t i = 0; i < f->n; i++)
         if (f->v[i].name == name) {
             f->v[i].v = *v;
@@ -58,7 +64,7 @@ static pf_status frame_new(struct pf_jrun *r, struct pf_jframe *up, struct pf_jf
 static pf_status assign_namespace(struct pf_jrun *r, const struct pf_jnode *target, const struct pf_jval *v)
 {
     struct pf_jval ns;
-    look_up(r, target->a->name, &ns);
+    PF_TRY(look_up(r, target->a->name, &ns));
     struct pf_jstr name = r->t->names[target->name].s;
     if (ns.kind != PF_JV_NAMESPACE)
         return pf_jfail(r, "attribute '%.*s' can only be set on a namespace, not on %s", (int)name.n, name.p,
@@ -159,7 +165,8 @@ pf_status pf_jcall_fn(struct pf_jrun *r, const struct pf_jfn *fn, const struct p
     return fn->call(r, &bound, out);
 }
 
-/* Sets the parameters in the macro's frame, which is the current one: given ones, defaults, undefined. */
+/* Sets the parameters in the macro's frame, which is the current one: given ones, defaults, undefined. Equal names are
+ * one text of the template's. */
 static pf_status bind_macro(struct pf_jrun *r, const struct pf_jnode *def, const struct pf_jargs *a)
 {
     size_t i = 0, n_used = 0;
@@ -169,7 +176,7 @@ static pf_status bind_macro(struct pf_jrun *r, const struct pf_jnode *def, const
         struct pf_jval v = pf_jundef(param);
         const struct pf_jval *given = i < a->n ? &a->v[i] : NULL;
         for (size_t k = 0; k < a->n_kw; k++)
-            if (!given && a->kw[k].name.n == param.n && memcmp(a->kw[k].name.p, param.p, param.n) == 0) {
+            if (!given && a->kw[k].name.p == param.p) {
                 given = &a->kw[k].v;
                 n_used++;
             }
@@ -191,11 +198,13 @@ static pf_status call_macro(struct pf_jrun *r, const struct pf_jmacro *m, const 
         return pf_jfail(r, "macros call each other deeper than %d times", (int)PF_JMAX_NEST);
     PF_TRY(frame_new(r, m->frame, &frame));
     r->n_macros++;
+    r->n_captures++;
     r->frame = frame;
     PF_TRY(bind_macro(r, m->def, a));
     PF_TRY(exec_body(r, m->def->b));
     r->frame = caller;
     r->n_macros--;
+    r->n_captures--;
     return pf_jtake(r, mark, out);
 }
 
@@ -386,7 +395,9 @@ static pf_status eval_sign(struct pf_jrun *r, const struct pf_jnode *n, struct p
 static pf_status eval_capture(struct pf_jrun *r, const struct pf_jnode *n, struct pf_jval *out)
 {
     size_t mark = r->n_out;
+    r->n_captures++;
     PF_TRY(exec_body(r, n->b));
+    r->n_captures--;
     return pf_jtake(r, mark, out);
 }
 
@@ -398,8 +409,7 @@ static pf_status eval_kind(struct pf_jrun *r, const struct pf_jnode *n, struct p
         *out = n->val;
         return PF_OK;
     case PF_JN_NAME:
-        look_up(r, n->name, out);
-        return PF_OK;
+        return look_up(r, n->name, out);
     case PF_JN_LIST:
     case PF_JN_TUPLE:
         return eval_list(r, n, out);
@@ -565,6 +575,8 @@ static pf_status exec_body(struct pf_jrun *r, const struct pf_jnode *n)
         PF_TRY(step_in(r, n));
         PF_TRY(exec_kind(r, n));
         r->n_open--;
+        if (r->n_out > r->max_printed && !r->n_captures)
+            return pf_fail(PF_ECONTEXT, "the chat template prints more than %zu bytes", r->max_printed);
     }
     return PF_OK;
 }

@@ -210,6 +210,7 @@ static pf_status read_value(struct reader *rd, struct pf_jval *out)
 pf_status pf_jjson_read(struct pf_jrun *r, const char *p, size_t n, struct pf_jval *out)
 {
     struct reader rd = { .r = r, .start = p, .at = p, .end = p + n };
+    PF_TRY(pf_jsteps(r, n / 64));
     PF_TRY(read_value(&rd, out));
     return rd.at == rd.end ? PF_OK : bad(&rd, "text after the value");
 }

@@ -104,7 +104,7 @@ static pf_status strip(struct pf_jrun *r, const struct pf_jargs *a, int sides, s
     PF_TRY(pf_jsteps(r, a->v[0].s.n / 64));
     if (given(&a->v[1])) {
         PF_TRY(want_str(r, &a->v[1], "strip()"));
-        PF_TRY(pf_jsteps(r, a->v[0].s.n / 64 * (a->v[1].s.n + 1)));
+        PF_TRY(pf_jsteps(r, (uint64_t)a->v[0].s.n * a->v[1].s.n / 64));
     }
     struct pf_jstr s = pf_jstrip(a->v[0].s, given(&a->v[1]) ? &a->v[1].s : NULL, sides);
     *out = pf_jstring(s.p, s.n);
@@ -131,7 +131,7 @@ static bool has_affix(struct pf_jstr s, struct pf_jstr affix, bool at_end)
     return affix.n <= s.n && memcmp(at_end ? s.p + s.n - affix.n : s.p, affix.p, affix.n) == 0;
 }
 
-/* startswith and endswith take a string or a tuple of them. */
+/* startswith and endswith take a string or a tuple of strings. */
 static pf_status affix(struct pf_jrun *r, const struct pf_jargs *a, bool at_end, struct pf_jval *out)
 {
     const struct pf_jval *v = &a->v[1];
@@ -163,6 +163,7 @@ static pf_status str_endswith(struct pf_jrun *r, const struct pf_jargs *a, struc
 static pf_status str_removeprefix(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out)
 {
     PF_TRY(want_str(r, &a->v[1], "removeprefix()"));
+    PF_TRY(pf_jsteps(r, a->v[1].s.n / 64));
     struct pf_jstr s = a->v[0].s;
     size_t n = has_affix(s, a->v[1].s, false) ? a->v[1].s.n : 0;
     *out = pf_jstring(s.p + n, s.n - n);
@@ -172,6 +173,7 @@ static pf_status str_removeprefix(struct pf_jrun *r, const struct pf_jargs *a, s
 static pf_status str_removesuffix(struct pf_jrun *r, const struct pf_jargs *a, struct pf_jval *out)
 {
     PF_TRY(want_str(r, &a->v[1], "removesuffix()"));
+    PF_TRY(pf_jsteps(r, a->v[1].s.n / 64));
     struct pf_jstr s = a->v[0].s;
     *out = pf_jstring(s.p, s.n - (has_affix(s, a->v[1].s, true) ? a->v[1].s.n : 0));
     return PF_OK;

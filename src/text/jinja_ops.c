@@ -148,7 +148,7 @@ static pf_status repeat(struct pf_jrun *r, const struct pf_jval *v, int64_t time
 /* ---- The % of strings ---- */
 
 struct format {
-    struct pf_jval *v;              /* what is left to print */
+    struct pf_jval *v;              /* values that are left to print */
     size_t n;
 };
 
@@ -483,6 +483,7 @@ static struct pf_jval loop_attr(const struct pf_jloop *l, struct pf_jstr name)
 pf_status pf_jattr(struct pf_jrun *r, const struct pf_jval *v, struct pf_jstr name, uint32_t hash, struct pf_jval *out)
 {
     *out = pf_jundef(name);
+    PF_TRY(pf_jsteps(r, name.n / 64));
     if (v->kind == PF_JV_UNDEF)
         return undefined(r, v);
     if (v->kind == PF_JV_LOOP) {
@@ -495,6 +496,14 @@ pf_status pf_jattr(struct pf_jrun *r, const struct pf_jval *v, struct pf_jstr na
     return PF_OK;
 }
 
+static bool is_digits(struct pf_jstr s)
+{
+    for (size_t i = 0; i < s.n; i++)
+        if (s.p[i] < '0' || s.p[i] > '9')
+            return false;
+    return s.n > 0;
+}
+
 pf_status pf_jattr_path(struct pf_jrun *r, const struct pf_jval *v, const struct pf_jval *path, struct pf_jval *out)
 {
     if (path->kind != PF_JV_STR)
@@ -504,7 +513,8 @@ pf_status pf_jattr_path(struct pf_jrun *r, const struct pf_jval *v, const struct
         const char *dot = p < end ? memchr(p, '.', (size_t)(end - p)) : NULL;
         struct pf_jstr part = { p, (size_t)((dot ? dot : end) - p) };
         struct pf_jval key, from = *out;
-        if (!part.n || strspn(part.p, "0123456789") < part.n || !pf_jnum_parse(part, &key))
+        PF_TRY(pf_jsteps(r, 1 + part.n / 16));
+        if (!is_digits(part) || !pf_jnum_parse(part, &key))
             key = pf_jstring(part.p, part.n);
         PF_TRY(pf_jindex(r, &from, &key, out));
         if (!dot)

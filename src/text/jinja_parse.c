@@ -115,7 +115,7 @@ static pf_status intern(struct parser *p, struct pf_jstr s, int *out)
 {
     if (2 * p->t->n_names >= p->n_index)
         PF_TRY(index_grow(p));
-    uint32_t hash = pf_jhash_str(s);
+    uint32_t hash = pf_jhash_str(p->t, s);
     size_t at = hash & (p->n_index - 1);
     for (; p->index[at]; at = (at + 1) & (p->n_index - 1)) {
         const struct pf_jname *name = &p->t->names[p->index[at] - 1];
@@ -165,7 +165,7 @@ static int64_t hex_number(const char *s, const char *end, int n)
     return value <= 0x10FFFF ? value : -1;
 }
 
-/* The escape after the backslash at s[-1]: writes at *dst, returns where the source goes on. What is none stays. */
+/* The escape after the backslash at s[-1]: writes at *dst, returns the rest of s. Unknown escapes stay. */
 static const char *unescape(const char *s, const char *end, char **dst)
 {
     static const char from[] = "abfnrtv\\'\"", to[] = "\a\b\f\n\r\t\v\\'\"";

@@ -112,8 +112,14 @@ pf_status pf_jfail(const struct pf_jrun *r, const char *fmt, ...)
 
 pf_status pf_jsteps(struct pf_jrun *r, uint64_t n)
 {
+    enum { ASK_EVERY = 1 << 16 };
     r->steps += n;
-    return r->steps > PF_JMAX_STEPS ? pf_jfail(r, "the template takes more than %d steps", (int)PF_JMAX_STEPS) : PF_OK;
+    if (r->steps > PF_JMAX_STEPS)
+        return pf_jfail(r, "the template takes more than %d steps", (int)PF_JMAX_STEPS);
+    if (r->steps < r->ask_at)
+        return PF_OK;
+    r->ask_at = r->steps + ASK_EVERY;
+    return pf_cancel_check(r->cancel);
 }
 
 static pf_status bytes_seen(struct pf_jrun *r, size_t n)
@@ -253,18 +259,9 @@ pf_status pf_jiter(struct pf_jrun *r, const struct pf_jval *v, struct pf_jlist *
 
 enum { LINEAR = 8 };                /* entries that are searched without an index */
 
-static uint32_t hash_bytes(uint32_t h, const void *p, size_t n)
+uint32_t pf_jhash_str(const struct pf_tmpl *t, struct pf_jstr s)
 {
-    const unsigned char *b = p;
-    for (size_t i = 0; i < n; i++)
-        h = (h ^ b[i]) * 16777619u;
-    return h;
-}
-
-uint32_t pf_jhash_str(struct pf_jstr s)
-{
-    uint32_t h = hash_bytes(2166136261u, s.p, s.n);
-    return h ^ h >> 15;
+    return pf_hash_word(&t->hash_key, pf_hash_text(&t->hash_key, s.p, s.n));
 }
 
 /* Equal values have equal hashes: numbers by their value as a double. */
@@ -274,19 +271,21 @@ static pf_status hash_value(struct pf_jrun *r, const struct pf_jval *v, int dept
     if (depth > PF_JMAX_NEST)
         return too_deep(r);
     if (v->kind == PF_JV_STR) {
-        *out = pf_jhash_str(v->s);
+        *out = pf_jhash_str(r->t, v->s);
         return bytes_seen(r, v->s.n);
     }
     if (pf_jis_num(v)) {
         double f = pf_jdouble(v) + 0.0;
-        *out = hash_bytes(7, &f, sizeof f);
+        uint64_t bits;
+        memcpy(&bits, &f, sizeof bits);
+        *out = pf_hash_word(&r->t->hash_key, bits);
         return PF_OK;
     }
     if (v->kind == PF_JV_TUPLE) {
         uint32_t h = 11, one = 0;
         for (size_t i = 0; i < v->list->n; i++) {
             PF_TRY(hash_value(r, &v->list->v[i], depth + 1, &one));
-            h = hash_bytes(h, &one, sizeof one);
+            h = pf_hash_word(&r->t->hash_key, (uint64_t)h << 32 | one);
         }
         *out = h;
         return PF_OK;
@@ -349,7 +348,7 @@ static pf_status find_hashed(struct pf_jrun *r, const struct pf_jdict *d, const 
 
 pf_status pf_jdict_find(struct pf_jrun *r, const struct pf_jdict *d, const struct pf_jval *key, struct pf_jval **out)
 {
-    uint32_t hash;
+    uint32_t hash = 0;
     PF_TRY(hash_value(r, key, 0, &hash));
     return find_hashed(r, d, key, hash, out);
 }
@@ -382,7 +381,7 @@ static pf_status dict_grow(struct pf_jrun *r, struct pf_jdict *d)
 
 pf_status pf_jdict_set(struct pf_jrun *r, struct pf_jdict *d, struct pf_jval key, struct pf_jval val)
 {
-    uint32_t hash;
+    uint32_t hash = 0;
     struct pf_jval *old;
     PF_TRY(hash_value(r, &key, 0, &hash));
     PF_TRY(find_hashed(r, d, &key, hash, &old));
@@ -761,7 +760,7 @@ pf_status pf_jcase(struct pf_jrun *r, struct pf_jstr s, bool upper, struct pf_jv
 
 /* ---- Printing ---- */
 
-/* What repr() writes as an escape: controls, separators, invisible characters. */
+/* Characters that repr() writes as an escape: controls, separators, invisible ones. */
 static bool printable(uint32_t c)
 {
     return c >= 0x20 && c != 0x7F && !(c >= 0x80 && c <= 0xA0) && c != 0xAD && !(c > 0x20 && pf_jspace(c)) &&

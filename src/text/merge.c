@@ -1,7 +1,7 @@
 /* Merging: the loop that all three kinds of vocabulary share.
  *
  * A chunk begins as a list of symbols; again and again the adjacent pair with the lowest key becomes one symbol, of
- * equal keys the leftmost. What a pair's key is depends on the vocabulary: the rank of a merge, the id of the joined
+ * equal keys the leftmost. A pair's key depends on the vocabulary: the rank of a merge, the id of the joined
  * token, or its score. Short chunks look for the lowest key in the list; long ones keep a heap with one entry for
  * each pair that ever was. An entry is stale when its symbol is gone or has another key by now; a stale entry whose
  * symbol has the same key again is as good as a fresh one, because it says the same: merge here, now. */
@@ -25,7 +25,7 @@ static void find_pair(const struct pf_tok_job *j, struct pf_sym *left)
             left->key = v->score_keys ? v->score_keys[left->joined] : (uint32_t)left->joined;
         return;
     }
-    for (size_t i = pf_pair_hash(left->id, right->id) & v->pair_mask;; i = (i + 1) & v->pair_mask) {
+    for (size_t i = pf_pair_home(v, left->id, right->id);; i = (i + 1) & v->pair_mask) {
         const struct pf_pair_slot *s = &v->pairs[i];
         if (!s->joined_plus_1)
             return;
@@ -116,6 +116,7 @@ static pf_status run_long(struct pf_tok_job *j)
         if (s->n == 0 || s->key != entry >> 32)
             continue;
         join(j, i);
+        PF_TRY(pf_tok_work(j, 1));
         PF_TRY(heap_push(j, i));
         if (s->prev != PF_SYM_END)
             PF_TRY(heap_push(j, s->prev));

@@ -1,4 +1,4 @@
-/* What happens to a fragment of text before byte-level BPE cuts it. Pure but for memory; any thread. */
+/* Normalisation of a fragment of text before byte-level BPE cuts it. Pure but for memory; any thread. */
 #ifndef PF_NORM_H
 #define PF_NORM_H
 

@@ -65,7 +65,7 @@ static bool in_ranges(const struct range *r, size_t n, uint32_t cp)
     return lo < n && cp >= r[lo].lo;
 }
 
-/* What most text is made of. */
+/* Classes of the ASCII characters, of which most text consists. */
 static const uint64_t ascii_bits[128] = {
     [0 ... 8] = CAT(CC), ['\t'] = CAT(CC) | WHITE, ['\n'] = CAT(CC) | WHITE | LF, ['\v' ... '\f'] = CAT(CC) | WHITE,
     ['\r'] = CAT(CC) | WHITE | CR, [14 ... 31] = CAT(CC), [' '] = CAT(ZS) | WHITE | BLANK, ['!' ... '#'] = CAT(PO),
@@ -135,7 +135,7 @@ enum rule_kind {
 enum fold { AS_WRITTEN, FOLD_ASCII, FOLD_UNICODE };
 struct rule {
     enum rule_kind kind;
-    enum fold fold;      /* of contractions; in a CASED_WORD, AS_WRITTEN means that none follows */
+    enum fold fold;      /* how contractions match; in a CASED_WORD, AS_WRITTEN: no contraction follows */
     struct set lead, body, tail;
     size_t min, max, tail_max;           /* 0: 1, no limit, no limit */
     bool must_lead, no_han, any_case;
@@ -360,7 +360,7 @@ static pf_status run_rules(const struct job *j, int pass, size_t from, size_t to
 static pf_status run_trailing_space(const struct job *j, int pass, size_t from, size_t to)
 {
     struct text t = { j->text + from, to - from };
-    size_t start = 0;                        /* of the space that reaches up to p */
+    size_t start = 0;                        /* start of the white space that reaches up to p */
     for (size_t p = 0; p < t.n;) {
         struct ch c = at(t, p);
         p += c.len;
@@ -502,7 +502,7 @@ static const struct range ascii_digits[] = { {'0', '9'} };
 #define PUNCT_RUN(tails)                                                                                               \
     { .kind = RUN, .lead = { .in = BLANK }, .body = { .in = PUNCT | SYMBOL }, .tail = { .in = (tails) } }
 static const struct rule deepseek_v3[] = { PUNCT_THEN_WORD, PUNCT_RUN(NEWLINE), NEWLINE_RULE, SPACE_RULE };
-/* The same without newlines after punctuation, and one newline at a time. */
+/* deepseek_v3 without newlines after punctuation, and one newline at a time. */
 static const struct rule spark2_5[] = {
     PUNCT_THEN_WORD, PUNCT_RUN(0), { .kind = RUN, .body = { .in = NEWLINE }, .max = 1 }, SPACE_RULE,
 };
@@ -534,7 +534,7 @@ static const struct range cased_ranges[] = {
     {0xFF21, 0xFF3A}, {0xFF41, 0xFF5A}, {0x10400, 0x1044F}, {0x104B0, 0x104D3}, {0x104D8, 0x104FB},
     {0x10C80, 0x10CB2}, {0x10CC0, 0x10CF2}, {0x118A0, 0x118DF}, {0x1E900, 0x1E943},
 };
-/* [!-/:-~!-/:-~‘-‟ -。], the second half full-width. It takes letters too: : to ~ is not only punctuation. */
+/* [!-/:-~!-/:-~‘-‟ -。], the second half full-width. The class has letters, too: : to ~ is not only punctuation. */
 static const struct range deepseek_punct_ranges[] = {
     {'!', '/'}, {':', '~'}, {0x2018, 0x201F}, {0x3000, 0x3002}, {0xFF01, 0xFF0F}, {0xFF1A, 0xFF5E},
 };
@@ -570,7 +570,7 @@ static const struct rule youtu[] = {
     RANGE_RUN(hangul_ranges), RANGE_RUN(cjk_punct_ranges), RANGE_RUN(bopomofo_ranges), RANGE_RUN(han_kana_ranges),
 };
 
-/* [\p{P}\$\+<=>\^~\|]+, and the same with the backquote. */
+/* [\p{P}\$\+<=>\^~\|]+ without and with the backquote. */
 static const struct range math_signs[] = { {'$', '$'}, {'+', '+'}, {'<', '>'}, {'^', '^'}, {'|', '|'}, {'~', '~'} };
 static const struct range math_signs_backquote[] = {
     {'$', '$'}, {'+', '+'}, {'<', '>'}, {'^', '^'}, {'`', '`'}, {'|', '|'}, {'~', '~'},

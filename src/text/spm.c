@@ -24,6 +24,7 @@ size_t pf_spm_raw_text(char *out, const char *p, size_t n)
 
 static pf_status merge_chunk(struct pf_tok_job *j, const char *p, size_t n)
 {
+    PF_TRY(pf_tok_work(j, n));
     pf_merge_begin(j, p);
     for (size_t at = 0; at < n;) {
         uint32_t cp;

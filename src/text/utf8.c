@@ -3,8 +3,8 @@
 
 #include "pfmoe.h"
 
-/* What a lead byte asks for: the sequence's length and the range of its second byte. The range is where overlong forms
- * (E0, F0), surrogates (ED) and numbers above U+10FFFF (F4) are kept out. len 0: no lead byte. */
+/* What follows from a lead byte: the sequence's length and the range of its second byte. The range keeps out overlong
+ * forms (E0, F0), surrogates (ED) and numbers above U+10FFFF (F4). len 0: no lead byte. */
 struct lead {
     unsigned len, lo, hi;
 };

@@ -2,8 +2,8 @@
  *
  *     text --special tokens cut out--> fragments --bpe.c or spm.c--> ids
  *
- * Special tokens are found first, at each place the longest; what lies between two of them is a fragment, and nothing
- * merges across its ends. User-defined tokens are always found, control and unknown ones only with
+ * Special tokens are found first (specials.c), at each place the longest; what lies between two of them is a fragment,
+ * and nothing merges across its ends. User-defined tokens are always found, control and unknown ones only with
  * PF_TOK_PARSE_SPECIAL: text from a user cannot forge a control token without it. */
 #include "text/vocab.h"
 
@@ -12,47 +12,17 @@
 #include "base/pf_mem.h"
 #include "text/vocab_impl.h"
 
+void pf_vocab_set_cancel(pf_vocab *v, const struct pf_cancel *c)
+{
+    v->cancel = c;
+}
+
 int64_t pf_vocab_size(const pf_vocab *v)
 {
     return v->n_tokens;
 }
 
 /* ---- Special tokens in text --------------------------------------------------------------------------------- */
-
-/* First of specials[lo, hi), all of them longer than depth and equal before it, whose byte there is at least b. */
-static int32_t first_at_least(const struct pf_vocab *v, int32_t lo, int32_t hi, size_t depth, int b)
-{
-    while (lo < hi) {
-        int32_t mid = lo + (hi - lo) / 2;
-        if ((unsigned char)v->pieces[v->specials[mid]].p[depth] < b)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-/* The longest special token that text begins with, or -1. Narrows the sorted list by one byte at a time. */
-static int32_t special_at(const struct pf_vocab *v, const char *text, size_t len, bool parse_special)
-{
-    unsigned char first = (unsigned char)text[0];
-    int32_t lo = v->special_first[first], hi = v->special_first[first + 1], best = -1;
-    for (size_t depth = 1; lo < hi; depth++) {
-        for (bool found = false; lo < hi && v->pieces[v->specials[lo]].n == depth; lo++) {
-            int32_t id = v->specials[lo];
-            if (!found && (parse_special || v->types[id] == TOKEN_USER_DEFINED)) {
-                found = true;
-                best = id;
-            }
-        }
-        if (depth == len)
-            break;
-        int b = (unsigned char)text[depth];
-        lo = first_at_least(v, lo, hi, depth, b);
-        hi = first_at_least(v, lo, hi, depth, b + 1);
-    }
-    return best;
-}
 
 static bool is_ascii_space(char c)
 {
@@ -100,22 +70,22 @@ static pf_status fragment(struct pf_tok_job *j, const char *text, size_t len)
     return pf_spm_fragment(j, text, len);
 }
 
-static pf_status tokenize(struct pf_tok_job *j, const char *text, size_t len, bool parse_special)
+/* hits: from the last to the first; hits that an earlier token covers do not count. */
+static pf_status tokenize(struct pf_tok_job *j, const char *text, size_t len, const struct pf_special_hit *hits,
+                          size_t n_hits)
 {
-    const struct pf_vocab *v = j->v;
-    size_t from = 0;                         /* of the fragment that reaches up to p */
-    for (size_t p = 0; p < len;) {
-        int32_t id = special_at(v, text + p, len - p, parse_special);
-        if (id < 0) {
-            p++;
+    size_t from = 0;                         /* start of the fragment that reaches up to the next special token */
+    while (n_hits-- > 0) {
+        size_t at = hits[n_hits].at;
+        int32_t id = hits[n_hits].id;
+        if (at < from)
             continue;
-        }
-        PF_TRY(fragment(j, text + from, p - from));
+        PF_TRY(pf_tok_work(j, 1));
+        PF_TRY(fragment(j, text + from, at - from));
         pf_tok_emit(j, id);
-        p += v->pieces[id].n;
-        while (strips(v, id) && p < len && is_ascii_space(text[p]))
-            p++;
-        from = p;
+        from = at + j->v->pieces[id].n;
+        while (strips(j->v, id) && from < len && is_ascii_space(text[from]))
+            from++;
     }
     return fragment(j, text + from, len - from);
 }
@@ -129,9 +99,14 @@ pf_status pf_vocab_tokenize(const pf_vocab *v, const char *text, size_t len, uns
     struct pf_tok_job j = { .v = v, .out = out, .cap = cap };
     if ((flags & PF_TOK_ADD_SPECIAL) && v->add_bos)
         pf_tok_emit(&j, v->bos);
-    pf_status st = tokenize(&j, text, len, flags & PF_TOK_PARSE_SPECIAL);
+    struct pf_special_hit *hits;
+    size_t n_hits;
+    pf_status st = pf_special_find(v, text, len, flags & PF_TOK_PARSE_SPECIAL, &hits, &n_hits);
+    if (st == PF_OK)
+        st = tokenize(&j, text, len, hits, n_hits);
     if ((flags & PF_TOK_ADD_SPECIAL) && v->add_eos)
         pf_tok_emit(&j, v->eos);
+    pf_free(hits);
     pf_free(j.syms);
     pf_free(j.heap);
     if (st < 0)

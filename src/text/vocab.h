@@ -1,9 +1,9 @@
 /* The tokenizer of a model: text to ids and ids to bytes, read from a GGUF file's tokenizer.* keys.
  *
  * A pf_vocab owns copies of everything it needs; the GGUF may be closed after pf_vocab_open. Immutable afterwards,
- * except for per-call scratch that is allocated inside the call; any thread. vocab_load.c builds it; vocab.c cuts
- * text at special tokens and renders ids; bpe.c, spm.c and merge.c merge; pretok.c holds the pre-tokenizers of
- * byte-level BPE. */
+ * except for per-call scratch that is allocated inside the call; any thread. vocab_load.c builds it; specials.c
+ * finds special tokens, vocab.c cuts text there and renders ids; bpe.c, spm.c and merge.c merge; pretok.c holds the
+ * pre-tokenizers of byte-level BPE. */
 #ifndef PF_VOCAB_H
 #define PF_VOCAB_H
 
@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/pf_cancel.h"
 #include "gguf/gguf.h"
 
 typedef struct pf_vocab pf_vocab;
@@ -19,6 +20,9 @@ typedef struct pf_vocab pf_vocab;
  * "no_vocab"). Other kinds than gpt2, llama and gemma4 are PF_EUNSUPPORTED, named. */
 pf_status pf_vocab_open(pf_vocab **out, const pf_gguf *g);
 void      pf_vocab_close(pf_vocab **v);
+
+/* c is asked while text is tokenized. Borrowed; before others use v. */
+void pf_vocab_set_cancel(pf_vocab *v, const struct pf_cancel *c);
 
 int64_t pf_vocab_size(const pf_vocab *v);
 

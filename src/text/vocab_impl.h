@@ -14,8 +14,12 @@
 #ifndef PF_VOCAB_IMPL_H
 #define PF_VOCAB_IMPL_H
 
+#include "base/pf_hash.h"
 #include "text/pretok.h"
 #include "text/vocab.h"
+
+/* Several times what any model has; beyond, a file of nothing but tiny texts would take a gigabyte and many seconds. */
+enum { PF_MAX_TOKENS = 1 << 21, PF_MAX_MERGES = 1 << 21 };
 
 enum pf_vocab_kind { PF_VOCAB_SPM, PF_VOCAB_BPE, PF_VOCAB_GEMMA };
 
@@ -29,7 +33,8 @@ struct pf_bytes {
     size_t n;
 };
 
-/* Open addressing, a power of two of slots, at most half of them used. */
+/* Open addressing, a power of two of slots, at most half of them used; the hash has a key of its own in each
+ * vocabulary, so no file can choose who collides. */
 struct pf_text_slot {
     uint64_t key;                        /* text and length of a text of up to 7 bytes, else a hash of it */
     uint32_t id_plus_1;                  /* 0: free */
@@ -40,17 +45,11 @@ struct pf_pair_slot {
     uint32_t joined_plus_1;              /* 0: free */
 };
 
-static inline size_t pf_pair_hash(int32_t left, int32_t right)
-{
-    uint64_t both = (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
-    both = (both ^ both >> 29) * UINT64_C(0x9E3779B97F4A7C15);
-    return (size_t)(both >> 32);
-}
-
 struct pf_text_block;                    /* where texts and pieces are kept */
 
 struct pf_vocab {
     enum pf_vocab_kind kind;
+    struct pf_hash_key hash_key;         /* of table and pairs */
     int32_t n_tokens, n_symbols, symbol_cap;
     struct pf_bytes *texts, *pieces;
     uint8_t *types;
@@ -65,6 +64,7 @@ struct pf_vocab {
     int32_t byte_symbols[256];           /* BPE: the symbol a byte begins as */
     int32_t byte_ids[256];               /* the token for a byte that nothing else covers, or -1 */
 
+    struct pf_special_trie *trie;        /* specials.c: finds special tokens in text */
     int32_t *specials;                   /* control, unknown, user-defined; by rising bytes of their pieces */
     int32_t special_first[257];          /* specials that begin with byte b: [special_first[b], special_first[b + 1]) */
 
@@ -74,8 +74,15 @@ struct pf_vocab {
     bool words_begin_with_space;         /* SPM: in no text does a space follow anything but a space */
     bool strip_after_special;            /* drop ASCII white space after special tokens, see pf_vocab_strips */
     const struct pf_pretok *pretok;      /* BPE */
+    const struct pf_cancel *cancel;      /* NULL: nobody is asked */
     struct pf_text_block *blocks;
 };
+
+/* Where in pairs the look-up of a pair begins. */
+static inline size_t pf_pair_home(const struct pf_vocab *v, int32_t left, int32_t right)
+{
+    return pf_hash_word(&v->hash_key, (uint64_t)(uint32_t)left << 32 | (uint32_t)right) & v->pair_mask;
+}
 
 /* vocab_load.c */
 int32_t   pf_text_find(const struct pf_vocab *v, const char *p, size_t n);       /* symbol or -1 */
@@ -92,8 +99,8 @@ struct pf_sym {
     uint32_t at, n;                      /* its bytes in the chunk; n == 0: merged into its left neighbour */
     uint32_t prev, next;                 /* PF_SYM_END at the ends */
     int32_t  id;                         /* symbol, or -1 for a text that is none */
-    uint32_t key;                        /* of the pair with its right neighbour: lower is merged first; PF_NO_PAIR */
-    int32_t  joined;                     /* what that pair becomes */
+    uint32_t key;                        /* rank of the pair with its right neighbour, or PF_NO_PAIR */
+    int32_t  joined;                     /* the symbol that the pair becomes */
 };
 
 struct pf_tok_job {
@@ -103,13 +110,25 @@ struct pf_tok_job {
     uint32_t n_syms, sym_cap;
     uint64_t *heap;                      /* key << 32 | symbol, smallest on top; stale entries are skipped */
     size_t n_heap, heap_cap;
-    const char *fragment;                /* what the pre-tokenizer cuts */
+    const char *fragment;                /* the text that the pre-tokenizer cuts */
     int32_t *out;
     size_t cap, n;                       /* n counts on past cap */
+    size_t work;                         /* since somebody was asked whether to go on */
 };
 
+/* Counts bytes, merges and the like; some milliseconds of them are enough to ask. */
+static inline pf_status pf_tok_work(struct pf_tok_job *j, size_t n)
+{
+    enum { ASK_EVERY = 1 << 17 };
+    j->work += n;
+    if (j->work < ASK_EVERY)
+        return PF_OK;
+    j->work = 0;
+    return pf_cancel_check(j->v->cancel);
+}
+
 void pf_tok_emit(struct pf_tok_job *j, int32_t id);
-void pf_tok_emit_bytes(struct pf_tok_job *j, const char *p, size_t n);             /* by byte_ids */
+void pf_tok_emit_bytes(struct pf_tok_job *j, const char *p, size_t n);             /* each byte's token, by byte_ids */
 
 /* merge.c: begin, add the symbols from left to right, run; then the list from syms[0] on is the result. */
 void      pf_merge_begin(struct pf_tok_job *j, const char *chunk);
@@ -121,6 +140,17 @@ size_t    pf_bpe_raw_text(char *out, const char *p, size_t n);
 pf_status pf_bpe_load(struct pf_vocab *v, const pf_gguf *g);
 pf_status pf_bpe_fragment(struct pf_tok_job *j, const char *text, size_t len);
 pf_status pf_gemma_fragment(struct pf_tok_job *j, const char *text, size_t len);
+
+/* specials.c: the special tokens that text holds, from the last to the first, each the longest that begins there. Built
+ * when types are settled; NULL when there are none. */
+struct pf_special_hit {
+    uint32_t at;
+    int32_t  id;
+};
+pf_status pf_special_trie_build(struct pf_vocab *v);
+void      pf_special_trie_free(struct pf_special_trie *t);
+pf_status pf_special_find(const struct pf_vocab *v, const char *text, size_t len, bool parse_special,
+                          struct pf_special_hit **hits, size_t *n);                /* freed with pf_free */
 
 /* spm.c */
 size_t    pf_spm_raw_text(char *out, const char *p, size_t n);

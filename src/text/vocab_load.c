@@ -41,30 +41,18 @@ const char *pf_text_keep(struct pf_vocab *v, const char *p, size_t n)
 
 /* Short texts, which most are, need no look at the text to be compared: their key is the text, with a top byte of 0
  * to 7. */
-static uint64_t key_of(const char *p, size_t n)
+static uint64_t key_of(const struct pf_vocab *v, const char *p, size_t n)
 {
     uint64_t key = 0;
-    if (n < 8) {
-        memcpy(&key, p, n);
-        return key | (uint64_t)n << 56;
-    }
-    key = n;
-    for (; n > 0;) {
-        uint64_t word = 0;
-        size_t k = n < 8 ? n : 8;
-        memcpy(&word, p, k);
-        key = (key ^ word) * UINT64_C(0xD6E8FEB86659FD93);
-        key ^= key >> 32;
-        p += k;
-        n -= k;
-    }
-    return key | UINT64_C(1) << 63;
+    if (n >= 8)
+        return pf_hash_text(&v->hash_key, p, n) | UINT64_C(1) << 63;
+    memcpy(&key, p, n);
+    return key | (uint64_t)n << 56;
 }
 
 static size_t home_of(const struct pf_vocab *v, uint64_t key)
 {
-    key = (key ^ key >> 29) * UINT64_C(0x9E3779B97F4A7C15);
-    return (size_t)(key >> 32) & v->table_mask;
+    return pf_hash_word(&v->hash_key, key) & v->table_mask;
 }
 
 /* The slot of this text, or the free one where it belongs. */
@@ -84,12 +72,12 @@ static struct pf_text_slot *slot_of(const struct pf_vocab *v, uint64_t key, cons
 
 int32_t pf_text_find(const struct pf_vocab *v, const char *p, size_t n)
 {
-    return n ? (int32_t)slot_of(v, key_of(p, n), p, n)->id_plus_1 - 1 : -1;
+    return n ? (int32_t)slot_of(v, key_of(v, p, n), p, n)->id_plus_1 - 1 : -1;
 }
 
 void pf_text_prefetch(const struct pf_vocab *v, const char *p, size_t n)
 {
-    __builtin_prefetch(&v->table[home_of(v, key_of(p, n))]);
+    __builtin_prefetch(&v->table[home_of(v, key_of(v, p, n))]);
 }
 
 static pf_status table_resize(struct pf_vocab *v, size_t n_slots)
@@ -111,7 +99,7 @@ static pf_status table_resize(struct pf_vocab *v, size_t n_slots)
     return PF_OK;
 }
 
-/* Enters texts[id], unless it is empty or another symbol has the same. */
+/* Enters texts[id] in the table, unless it is empty or another symbol has the same text. */
 static pf_status table_add(struct pf_vocab *v, int32_t id)
 {
     struct pf_bytes text = v->texts[id];
@@ -119,7 +107,7 @@ static pf_status table_add(struct pf_vocab *v, int32_t id)
         return PF_OK;
     if (2 * (v->table_used + 1) > v->table_mask)
         PF_TRY(table_resize(v, 2 * (v->table_mask + 1)));
-    uint64_t key = key_of(text.p, text.n);
+    uint64_t key = key_of(v, text.p, text.n);
     struct pf_text_slot *s = slot_of(v, key, text.p, text.n);
     if (s->id_plus_1)
         return PF_OK;
@@ -132,8 +120,6 @@ static pf_status table_add(struct pf_vocab *v, int32_t id)
 
 static pf_status symbols_grow(struct pf_vocab *v)
 {
-    if (v->symbol_cap > INT32_MAX / 2)
-        PF_FAIL(PF_EUNSUPPORTED, "a vocabulary with more than %d texts in its merges", v->symbol_cap);
     struct pf_bytes *texts = pf_realloc(PF_MEM_TEXT, v->texts, 2 * (size_t)v->symbol_cap * sizeof *texts);
     if (!texts)
         PF_FAIL(PF_ENOMEM, "no memory for %d token texts", 2 * v->symbol_cap);
@@ -305,8 +291,8 @@ static pf_status load_tokens(struct pf_vocab *v, const pf_gguf *g)
         return refuse(g, kv, "is not an array of strings");
     if (kv->n == 0)
         return refuse(g, kv, "is empty");
-    if (kv->n > INT32_MAX / 2)
-        return refuse(g, kv, "has more entries than token ids can count");
+    if (kv->n > PF_MAX_TOKENS)
+        return refuse(g, kv, "has more than 2097152 entries");
     size_t n = kv->n;
     v->n_tokens = v->n_symbols = (int32_t)n;
     v->symbol_cap = (int32_t)n + 512;
@@ -500,8 +486,8 @@ static pf_status load_ends(struct pf_vocab *v, const pf_gguf *g)
         set_end(v, find_marker(v, "<|end|>"), false);
     if (find_marker(v, "<|tool_response>") >= 0)
         set_end(v, find_marker(v, "</s>"), false);
-    /* Qwen has an ordinary token spelled like another family's end mark. It neither ends a reply nor is matched in
-     * text, but other engines leave it out of plain text, and so do the recorded pieces. */
+    /* Qwen has an ordinary token spelled like another family's end mark. This token neither ends a reply nor is
+     * matched in text, but other engines leave it out of plain text, and so do the recorded pieces. */
     v->unshown = pf_text_find(v, "</s>", 4);
     return PF_OK;
 }
@@ -563,7 +549,8 @@ static pf_status load(struct pf_vocab *v, const pf_gguf *g, struct pf_str model)
     if (v->kind != PF_VOCAB_SPM)
         PF_TRY(pf_bpe_load(v, g));
     PF_TRY(sort_specials(v));
-    return load_ends(v, g);
+    PF_TRY(load_ends(v, g));
+    return pf_special_trie_build(v);
 }
 
 static bool is_none(struct pf_str model)
@@ -581,6 +568,7 @@ pf_status pf_vocab_open(pf_vocab **out, const pf_gguf *g)
     struct pf_vocab *v = pf_alloc(PF_MEM_TEXT, sizeof *v);
     if (!v)
         PF_FAIL(PF_ENOMEM, "no memory for a vocabulary");
+    pf_hash_key_draw(&v->hash_key);
     pf_status st = load(v, g, model);
     if (st < 0)
         pf_vocab_close(&v);
@@ -606,5 +594,6 @@ void pf_vocab_close(pf_vocab **vocab)
     pf_free(v->table);
     pf_free(v->pairs);
     pf_free(v->specials);
+    pf_special_trie_free(v->trie);
     pf_free(v);
 }

@@ -47,6 +47,16 @@ static void reply(pf_model *m, pf_session *s, const struct pf_message *msgs, siz
     }
 }
 
+/* A template that says nothing needs no room. */
+static void check_empty_render(const pf_model *m)
+{
+    struct pf_chat_opts o;
+    size_t n = 1;
+    pf_chat_opts_init(&o);
+    o.template_text = "{# nothing #}";
+    CHECK(pf_chat_render(m, NULL, 0, &o, NULL, 0, &n) == PF_OK && n == 0, "%s", pf_last_error());
+}
+
 static const char *text_of(const cJSON *o, const char *key)
 {
     return cJSON_GetStringValue(cJSON_GetObjectItem(o, key));
@@ -93,6 +103,7 @@ int main(int argc, char **argv)
         n++;
     }
     CHECK(n > 0);
+    check_empty_render(m);
     printf("%d conversations\n", n);
     pf_session_close(&s);
     pf_model_close(&m);

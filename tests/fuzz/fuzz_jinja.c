@@ -26,7 +26,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     pf_status st = pf_tmpl_parse(&t, (const char *)data, size);
     assert(st == PF_OK || (st == PF_ETEMPLATE && !t && strncmp(pf_last_error(), "template line ", 14) == 0));
     if (st == PF_OK) {
-        st = pf_tmpl_render(t, context, sizeof context - 1, 1700000000, &out, &n);
+        st = pf_tmpl_render(t, context, sizeof context - 1, 1700000000, 0, NULL, &out, &n);
         assert(st == PF_OK || (st == PF_ETEMPLATE && !out));
         pf_free(out);
     }

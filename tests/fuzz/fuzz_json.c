@@ -19,7 +19,7 @@ static pf_status write_again(const pf_tmpl *t, const char *text, size_t n, char 
     if (n)
         memcpy(context + 6, text, n);
     context[6 + n] = '}';
-    pf_status st = pf_tmpl_render(t, context, n + 7, 0, out, n_out);
+    pf_status st = pf_tmpl_render(t, context, n + 7, 0, 0, NULL, out, n_out);
     free(context);
     return st;
 }

@@ -1,6 +1,6 @@
 /* Any bytes as a text: tokenized by four small vocabularies and cut by the pre-tokenizers.
  *
- * The first byte chooses flags and a pre-tokenizer. What must hold: counting and storing agree; tokens of byte-level
+ * The first byte chooses flags and a pre-tokenizer. Invariants: counting and storing agree; tokens of byte-level
  * BPE give the text back, each ill-formed byte as U+FFFD, where the vocabulary does not normalise; those of SPM give
  * it back exactly; chunks are not empty and cover the text; what pf_utf8_complete cuts off is the beginning of one
  * character. */

@@ -108,7 +108,7 @@ static uint32_t below(uint32_t n)
     return (uint32_t)((rng >> 32) * n >> 32);
 }
 
-/* What a vocabulary says of two neighbours: the lower the earlier, or UINT32_MAX. */
+/* A vocabulary's rank for merging two neighbours: lower ranks merge first; UINT32_MAX: never. */
 typedef uint32_t pair_fn(const char *left, size_t n_left, size_t n_right);
 
 static uint32_t rank_of(const char *left, size_t n_left, size_t n_right)
@@ -122,7 +122,7 @@ static uint32_t rank_of(const char *left, size_t n_left, size_t n_right)
     return UINT32_MAX;
 }
 
-static const pf_vocab *text_vocab;           /* of id_of and score_of */
+static const pf_vocab *text_vocab;           /* the vocabulary that id_of and score_of ask */
 
 static uint32_t id_of(const char *left, size_t n_left, size_t n_right)
 {
@@ -266,7 +266,7 @@ static void test_spm(void)
     pf_vocab *v = must_open(&f);
     int32_t space_hello = pf_vocab_find(v, " hello", 6), a = pf_vocab_find(v, " a", 2);
     CHECK(space_hello > SPM_FIRST_WORD && a > space_hello);
-    CHECK(pf_vocab_special(v, PF_SPECIAL_BOS) == 1 && pf_vocab_special(v, PF_SPECIAL_UNK) == 0 && 
+    CHECK(pf_vocab_special(v, PF_SPECIAL_BOS) == 1 && pf_vocab_special(v, PF_SPECIAL_UNK) == 0 &&
           pf_vocab_is_end(v, 2));
     TOKENS(v, "hello", PF_TOK_ADD_SPECIAL, 1, space_hello);
     TOKENS(v, "a</s>a", PF_TOK_PARSE_SPECIAL, a, 2, a);

@@ -126,7 +126,7 @@ static inline pf_status open_vocab(const struct gguf *f, pf_vocab **v)
 
 /* ---- The vocabularies ---- */
 
-/* What merges form, as raw texts "left right"; an underscore stands for a space. */
+/* The results of merges, as raw texts "left right"; an underscore stands for a space. */
 static const char *const tiny_merges[] = {
     "h e", "l l", "l o", "he ll", "o o", "hell o", "_ h", "_he llo", "1 2", "12 3", "e l", "el lo", "ll o", "h el",
     "_ _", "\n \n", "he l", "hel lo", "o h", "oh e", "l h", "\xE4 \xBD", "\xE4\xBD \xA0", "_ hello", "\xC3 \xA9",

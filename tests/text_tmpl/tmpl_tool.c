@@ -37,7 +37,7 @@ static void answer(const char *tmpl, size_t tmpl_len, const char *context, size_
     uint64_t start = now_ns();
     for (int i = 0; i < repeat && st == PF_OK; i++) {
         pf_free(out);
-        st = pf_tmpl_render(t, context, context_len, now, &out, &n);
+        st = pf_tmpl_render(t, context, context_len, now, 0, NULL, &out, &n);
     }
     uint64_t ns = (now_ns() - start) / (uint64_t)repeat;
     const char *text = st == PF_OK ? out : pf_last_error();
