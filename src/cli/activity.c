@@ -48,10 +48,12 @@ static double percentage(const struct activity *a, int i, int x)
     return a->total[i] ? 100.0 * (double)count_of(a, i, x) / (double)a->total[i] : 0;
 }
 
-static void put_json_string(const char *s, FILE *f)
+static void put_json_string(const char *text, FILE *f)
 {
+    struct buf clean = { 0 };
+    buf_add_clean(&clean, text, strlen(text));
     putc('"', f);
-    for (; *s; s++) {
+    for (const char *s = buf_text(&clean); *s; s++) {
         if (*s == '"' || *s == '\\')
             fprintf(f, "\\%c", *s);
         else if ((unsigned char)*s < 32)
@@ -60,6 +62,7 @@ static void put_json_string(const char *s, FILE *f)
             putc(*s, f);
     }
     putc('"', f);
+    buf_free(&clean);
 }
 
 void activity_json(const struct activity *a, FILE *f)

@@ -3,17 +3,29 @@
 #include "buf.h"
 
 #include <errno.h>
+#include <getopt.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+static void die_of_memory(void) __attribute__((noreturn));
+
+/* One message a write, so that messages of two programs on one terminal do not mix. */
 static void say(const char *fmt, va_list args)
 {
+    struct buf line = { 0 };
+    char *text;
+    if (vasprintf(&text, fmt, args) < 0)
+        die_of_memory();
+    buf_add_clean(&line, program_invocation_short_name, strlen(program_invocation_short_name));
+    buf_puts(&line, ": ");
+    buf_add_clean(&line, text, strlen(text));
+    buf_puts(&line, "\n");
     fflush(stdout);
-    fprintf(stderr, "%s: ", program_invocation_short_name);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
+    fputs(line.p, stderr);
+    free(text);
+    buf_free(&line);
 }
 
 void complain(const char *fmt, ...)
@@ -33,11 +45,37 @@ void die(int status, const char *fmt, ...)
     exit(status);
 }
 
+/* die needs memory; this does not. */
+static void die_of_memory(void)
+{
+    fflush(stdout);
+    fputs(program_invocation_short_name, stderr);
+    fputs(": out of memory\n", stderr);
+    exit(EXIT_FAILED);
+}
+
+void die_of_option(int refused, char **argv)
+{
+    const char *word = argv[optind - 1];
+    int n = (int)strcspn(word, "=");
+    bool is_letter = optopt > 0 && optopt < 256;
+    char letter[] = { '-', (char)optopt, 0 };
+    if (is_letter) {
+        word = letter;
+        n = 2;
+    }
+    if (refused == ':')
+        die(EXIT_USAGE, "%.*s needs a value (see --help)", n, word);
+    if (optopt && !is_letter)
+        die(EXIT_USAGE, "%.*s takes no value (see --help)", n, word);
+    die(EXIT_USAGE, "%.*s is not an option, or the beginning of more than one (see --help)", n, word);
+}
+
 void *xrealloc(void *p, size_t n, size_t size)
 {
     void *grown = reallocarray(p, n ? n : 1, size);
     if (!grown)
-        die(EXIT_FAILED, "out of memory");
+        die_of_memory();
     return grown;
 }
 
@@ -77,7 +115,7 @@ void buf_printf(struct buf *b, const char *fmt, ...)
     int n = vasprintf(&text, fmt, args);
     va_end(args);
     if (n < 0)
-        die(EXIT_FAILED, "out of memory");
+        die_of_memory();
     buf_add(b, text, (size_t)n);
     free(text);
 }
@@ -146,4 +184,41 @@ size_t utf8_sequence(const char *s, size_t n)
         (u[0] == 0xF4 && u[1] > 0x8F))
         return 0;
     return len;
+}
+
+uint32_t utf8_code_point(const char *s, size_t n)
+{
+    const unsigned char *u = (const unsigned char *)s;
+    uint32_t c = n == 1 ? u[0] : u[0] & (0x7Fu >> n);
+    for (size_t i = 1; i < n; i++)
+        c = c << 6 | (u[i] & 0x3F);
+    return c;
+}
+
+bool utf8_is_control(uint32_t c)
+{
+    bool c0 = c < 0x20 && c != '\n' && c != '\t', del_c1 = c >= 0x7F && c < 0xA0;
+    bool bidi_mark = c == 0x061C || c == 0x200E || c == 0x200F;
+    bool bidi_span = (c >= 0x202A && c <= 0x202E) || (c >= 0x2066 && c <= 0x2069);
+    return c0 || del_c1 || bidi_mark || bidi_span;
+}
+
+static void add_characters(struct buf *b, const char *text, size_t n, bool controls)
+{
+    for (size_t i = 0; i < n;) {
+        size_t len = utf8_sequence(text + i, n - i);
+        bool bad = len == 0 || text[i] == 0 || (!controls && utf8_is_control(utf8_code_point(text + i, len)));
+        buf_add(b, bad ? "\xEF\xBF\xBD" : text + i, bad ? 3 : len);
+        i += len ? len : 1;
+    }
+}
+
+void buf_add_utf8(struct buf *b, const char *text, size_t n)
+{
+    add_characters(b, text, n, true);
+}
+
+void buf_add_clean(struct buf *b, const char *text, size_t n)
+{
+    add_characters(b, text, n, false);
 }

@@ -1,7 +1,9 @@
 /* --info: what a file holds, and what running it would take. */
+#define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "load.h"
@@ -10,17 +12,26 @@
 
 static void row(struct buf *out, const char *label, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* A row is one line, whatever the texts in it hold. */
 static void row(struct buf *out, const char *label, const char *fmt, ...)
 {
-    char text[512];
+    struct buf clean = { 0 };
+    char *text;
     va_list args;
     va_start(args, fmt);
-    vsnprintf(text, sizeof text, fmt, args);
+    int n = vasprintf(&text, fmt, args);
     va_end(args);
-    buf_printf(out, "%-16s %s\n", label, text);
+    if (n < 0)
+        die(EXIT_FAILED, "out of memory");
+    buf_add_clean(&clean, text, (size_t)n);
+    for (size_t i = 0; i < clean.n; i++)
+        clean.p[i] = clean.p[i] == '\n' || clean.p[i] == '\t' ? ' ' : clean.p[i];
+    buf_printf(out, "%-16s %s\n", label, buf_text(&clean));
+    free(text);
+    buf_free(&clean);
 }
 
-/* "2.41 GiB"; a few of these are used in one call, so each caller brings its own place. */
+/* Writes "2.41 GiB" to the caller's buffer: one printf may need several sizes. */
 static const char *size_text(char out[24], double bytes)
 {
     static const char *const units[] = { "B", "KiB", "MiB", "GiB", "TiB" };

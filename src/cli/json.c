@@ -282,15 +282,6 @@ void json_string(struct json v, struct buf *out)
     }
 }
 
-static uint32_t code_point(const char *s, size_t n)
-{
-    const unsigned char *u = (const unsigned char *)s;
-    uint32_t c = n == 1 ? u[0] : u[0] & (0x7Fu >> n);
-    for (size_t i = 1; i < n; i++)
-        c = c << 6 | (u[i] & 0x3F);
-    return c;
-}
-
 static void quote_ascii(struct buf *out, uint32_t c)
 {
     static const char names[] = "\"\\bfnrt", values[] = "\"\\\b\f\n\r\t";
@@ -310,10 +301,11 @@ void json_quote(struct buf *out, const char *text, size_t n, bool only_ascii)
     buf_puts(out, "\"");
     for (size_t i = 0; i < n;) {
         size_t len = utf8_sequence(text + i, n - i);
-        if (len > 1 && !only_ascii)
+        uint32_t c = len ? utf8_code_point(text + i, len) : 0xFFFD;
+        if (len > 1 && !only_ascii && !utf8_is_control(c))
             buf_add(out, text + i, len);
         else
-            quote_ascii(out, len ? code_point(text + i, len) : 0xFFFD);
+            quote_ascii(out, c);
         i += len ? len : 1;
     }
     buf_puts(out, "\"");

@@ -27,11 +27,11 @@ struct json json_next(struct json array, struct json previous);
 
 bool json_is(struct json v, char kind);                  /* '"', '{', '[', 't', 'f', 'n'; '0' for a number */
 bool json_true(struct json v);
-void json_string(struct json v, struct buf *out);        /* appends the bytes; what is not a string appends nothing */
+void json_string(struct json v, struct buf *out);        /* appends the bytes of a string, else nothing */
 bool json_int(struct json v, int64_t *out);
 
 /* Appends text as a JSON string. With only_ascii bytes that are not UTF-8 become \ufffd each, and so on: the result is
- * ASCII. Without, well-formed UTF-8 stays as it is. */
+ * ASCII. Without, well-formed UTF-8 stays as it is but for controls (buf.h), which become \u too. */
 void json_quote(struct buf *out, const char *text, size_t n, bool only_ascii);
 
 #endif

@@ -20,16 +20,17 @@ static void show_answer(void *ctx, enum part part, const char *text, size_t n)
 static void read_text(const struct settings *s, struct buf *text)
 {
     const char *path = s->file ? s->file : "-";
+    const char *name = s->prompt ? "-p" : strcmp(path, "-") == 0 ? "standard input" : path;
     if (s->prompt)
         buf_puts(text, s->prompt);
     else if (!buf_read_file(text, path))
-        die(EXIT_FAILED, "cannot read %s: %s", strcmp(path, "-") == 0 ? "standard input" : path, strerror(errno));
+        die(EXIT_FAILED, "cannot read %s: %s", name, strerror(errno));
     if (memchr(buf_text(text), 0, text->n) && !s->raw)
-        die(EXIT_FAILED, "the text holds a zero byte");
+        die(EXIT_FAILED, "%s: the text holds a zero byte", name);
     if (!s->raw && text->n && text->p[text->n - 1] == '\n')
         text->p[--text->n] = 0;
     if (text->n == 0)
-        die(EXIT_FAILED, "the text to answer is empty");
+        die(EXIT_FAILED, "%s: the text to answer is empty", name);
 }
 
 static void make_prompt(struct engine *e, struct buf *text, struct tokens *tok)

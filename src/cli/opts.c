@@ -1,4 +1,4 @@
-/* The table of options and what is made from it. See opts.h. */
+/* The table of options, and the parser, help and manual made from it. See opts.h. */
 #define _GNU_SOURCE
 #include "opts.h"
 
@@ -27,18 +27,18 @@ struct opt {
     char        letter;              /* 0: none */
     const char *name;
     enum kind   kind;
-    const char *arg;                 /* what the help calls the value; for CHOICE the choices, with | between. A
-                                        WHOLE that begins with auto| takes "auto" as UNSET */
+    const char *arg;                 /* the value's name in the help; for CHOICE the choices, with | between. A
+                                        WHOLE whose arg begins with auto| takes "auto" as UNSET */
     size_t      at;                  /* offset in struct settings */
     double      min, max;            /* WHOLE, REAL */
-    const char *env;                 /* NULL: none. Those of PFMOE_POSTFETCH_ and PFMOE_EXPERT_TRACE_ are also heard
-                                        with LLAMA_ in the place of PFMOE_ */
+    const char *env;                 /* NULL: none. PFMOE_POSTFETCH_* and PFMOE_EXPERT_TRACE_* are also read with
+                                        LLAMA_ in the place of PFMOE_ */
     bool        live;                /* may be changed with /set */
     const char *help;
 };
 
 #define AT(member) offsetof(struct settings, member)
-enum { ACT_HELP = 1, ACT_VERSION, ACT_MAN };        /* in at, for ACTION */
+enum { ACT_HELP = 1, ACT_VERSION, ACT_MAN };        /* values of `at` for ACTION */
 
 static const struct opt table[] = {
     { GROUP_WHAT, 'm', "model", TEXT, "FILE", AT(model), 0, 0, "PFMOE_MODEL", false,
@@ -264,7 +264,7 @@ static bool parse_lora(const char *value, struct lora_list *out)
                  MAX_LORAS);
         return false;
     }
-    out->v[out->n].path = has_scale ? strndup(value, (size_t)(equals - value)) : value;    /* for the program's life */
+    out->v[out->n].path = has_scale ? strndup(value, (size_t)(equals - value)) : value;    /* never freed */
     out->v[out->n].scale = has_scale ? (float)scale : 1;
     return out->v[out->n++].path != NULL;
 }
@@ -531,7 +531,7 @@ static void check_together(const struct settings *s)
 void opts_read(struct settings *s, int argc, char **argv)
 {
     struct option longs[N_OPTS + 1];
-    char letters[2 * N_OPTS + 1], *to = letters;
+    char letters[2 * N_OPTS + 2] = ":", *to = letters + 1;
     for (int i = 0; i < N_OPTS; i++) {
         bool has_arg = table[i].kind != FLAG && table[i].kind != ACTION;
         longs[i] = (struct option){ table[i].name, has_arg ? required_argument : no_argument, NULL, LONG_BASE + i };
@@ -544,10 +544,11 @@ void opts_read(struct settings *s, int argc, char **argv)
     longs[N_OPTS] = (struct option){ 0 };
     defaults(s);
     read_environment(s);
+    opterr = 0;
     for (int c; (c = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
         const struct opt *o = by_code(c);
         if (!o)
-            die(EXIT_USAGE, "see pfmoe-run --help");
+            die_of_option(c, argv);
         if (o->kind == ACTION)
             act(o->at);
         if (!parse_value(o, s, optarg))

@@ -1,4 +1,4 @@
-/* What pfmoe-run can be told, by flag, by environment variable or with /set: one table (opts.c) makes all three, and
+/* The options of pfmoe-run, by flag, by environment variable or with /set: one table (opts.c) makes all three, and
  * --help and the manual page's list. Flags win over the environment, the environment over the values here.
  *
  * Strings are borrowed from argv or the environment, which live as long as the program. */
@@ -57,21 +57,21 @@ struct settings {
 
 enum { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_VNNI };
 enum { KV_F16, KV_F32, KV_Q8_0 };
-enum { CHOSE_AUTO, CHOSE_0, CHOSE_1 };      /* of auto|0|1; of 0|1 the index is the value */
+enum { CHOSE_AUTO, CHOSE_0, CHOSE_1 };      /* indices of auto|0|1; of 0|1 the index is the value */
 
 /* Reads the environment and the command line. --help, --version and the like, and mistakes, end the program. */
 void opts_read(struct settings *s, int argc, char **argv);
 
-/* Sets what a running chat may change. False: *why (never NULL) says why not; it is static or
+/* Sets an option that a running chat may change. False: *why (never NULL) says why not; it is static or
  * lives until the next call. */
 bool opts_set(struct settings *s, const char *name, const char *value, const char **why);
 
 /* Appends a line "name  value  meaning" for everything that opts_set takes. */
 void opts_list(const struct settings *s, struct buf *out);
 
-/* What the bench shares: the rows about experts, adapters and reports, i = 0, 1, ..: name and argument
- * (NULL: none); false past the last. begin sets defaults and reads the environment; set is as opts_set;
- * model copies the values into o. */
+/* Options that the bench shares with pfmoe-run: those about experts, adapters and reports. opts_shared gives name and
+ * argument (NULL: none) of number i = 0, 1, ..; false past the last. opts_shared_begin sets defaults and reads the
+ * environment, opts_shared_set is as opts_set, opts_shared_model copies the values into o. */
 bool opts_shared(int i, const char **name, const char **arg);
 void opts_shared_begin(struct settings *s);
 bool opts_shared_set(struct settings *s, int i, const char *value, const char **why);

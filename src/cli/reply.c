@@ -14,27 +14,17 @@ enum { N_PAIRS = sizeof pairs / sizeof *pairs };
 
 /* ---- Whole characters, made harmless ----------------------------------------------------------------------------- */
 
-/* Whether the sequence at s could do something to a terminal: controls but newline and tab. */
-static bool is_control(const char *s, size_t n)
-{
-    unsigned char c = (unsigned char)s[0];
-    return (n == 1 && ((c < 0x20 && c != '\n' && c != '\t') || c == 0x7F)) ||
-           (n == 2 && c == 0xC2 && (unsigned char)s[1] < 0xA0);
-}
-
 static void show(struct reply *r, enum part part, const char *text, size_t n)
 {
-    static const char replacement[] = "\xEF\xBF\xBD";
-    struct buf clean = { 0 };
-    for (size_t i = 0; i < n;) {
-        size_t len = utf8_sequence(text + i, n - i);
-        bool bad = len == 0 || text[i] == 0 || (r->to_terminal && is_control(text + i, len));
-        buf_add(&clean, bad ? replacement : text + i, bad ? 3 : len);
-        i += len ? len : 1;
-    }
-    buf_add(part == PART_ANSWER ? &r->answer : &r->reasoning, buf_text(&clean), clean.n);
-    if (clean.n)
-        r->show(r->show_ctx, part, clean.p, clean.n);
+    struct buf whole = { 0 }, clean = { 0 };
+    buf_add_utf8(&whole, text, n);
+    buf_add(part == PART_ANSWER ? &r->answer : &r->reasoning, buf_text(&whole), whole.n);
+    if (r->to_terminal)
+        buf_add_clean(&clean, buf_text(&whole), whole.n);
+    const struct buf *seen = r->to_terminal ? &clean : &whole;
+    if (seen->n)
+        r->show(r->show_ctx, part, seen->p, seen->n);
+    buf_free(&whole);
     buf_free(&clean);
 }
 

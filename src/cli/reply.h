@@ -14,17 +14,17 @@
 
 enum part { PART_ANSWER, PART_REASONING };
 
-/* Called with whole, harmless UTF-8 as it comes. */
+/* Called with whole UTF-8 as it comes. */
 typedef void show_fn(void *ctx, enum part part, const char *text, size_t n);
 
 struct reply {
     const pf_model *m;
     const struct stop_list *stops;
-    bool     to_terminal;            /* control characters are made harmless too */
+    bool     to_terminal;            /* text is shown cleaned (buf.h); else as the answer's bytes */
     show_fn *show;
     void    *show_ctx;
 
-    struct buf answer, reasoning;    /* all that was shown */
+    struct buf answer, reasoning;    /* text that was shown, with control characters as the model wrote them */
     bool     stopped;                /* a stop string came */
 
     int        state, pair;          /* private from here on */

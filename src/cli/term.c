@@ -105,8 +105,8 @@ void term_init(void)
     err_is_tty = isatty(STDERR_FILENO);
     out_color = color && out_is_tty;
     err_color = color && err_is_tty;
-    signal(SIGPIPE, SIG_IGN);          /* then writing says EPIPE */
-    signal(SIGXFSZ, SIG_IGN);          /* and EFBIG */
+    signal(SIGPIPE, SIG_IGN);          /* so that writing fails with EPIPE */
+    signal(SIGXFSZ, SIG_IGN);          /* so that writing fails with EFBIG */
     handle(SIGBUS, on_sigbus);
 }
 
@@ -177,14 +177,16 @@ void note(const char *fmt, ...)
     char *message;
     va_list args;
     va_start(args, fmt);
-    if (vasprintf(&message, fmt, args) < 0)
-        message = NULL;
+    int n = vasprintf(&message, fmt, args);
     va_end(args);
     out_flush();
-    buf_printf(&text, "%s%s%s\n", err_color ? style_code(STYLE_DIM) : "", message ? message : "",
-               err_color ? style_code(STYLE_PLAIN) : "");
+    buf_puts(&text, err_color ? style_code(STYLE_DIM) : "");
+    if (n > 0)
+        buf_add_clean(&text, message, (size_t)n);
+    buf_printf(&text, "%s\n", err_color ? style_code(STYLE_PLAIN) : "");
     fputs(buf_text(&text), stderr);
-    free(message);
+    if (n >= 0)
+        free(message);
     buf_free(&text);
 }
 

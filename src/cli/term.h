@@ -1,7 +1,7 @@
-/* What pfmoe-run prints on, and the signals that concern it.
+/* Standard output and standard error of pfmoe-run, and the signals that concern them.
  *
  * Standard output carries the answer and nothing else; notes, progress and errors go to standard error. Every write is
- * checked: what cannot be written ends the program with a message and status 1. */
+ * checked: a write that fails ends the program with a message and status 1. */
 #ifndef PF_CLI_TERM_H
 #define PF_CLI_TERM_H
 
@@ -23,7 +23,7 @@ void out_flush(void);
 void out_style(enum style s);                     /* nothing where colour is off */
 void out_close(void);                             /* at the end: the last chance to see that the disk was full */
 
-/* A note on standard error, dim on a terminal. */
+/* A note on standard error, clean (buf.h), dim on a terminal. */
 void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 /* The bar on standard error; a pf_progress_fn. */

@@ -135,6 +135,40 @@ def not_a_number(tmp):
     cli.check(r.returncode in (0, 1) and (r.returncode == 0 or r.stderr), "NaN weights", r.returncode, r.stderr)
 
 
+def wrong_files(tmp):
+    """Every flag that takes a file, with every wrong file: one sentence, which names it."""
+    bad = {name: os.path.join(tmp, name) for name in ("is-absent", "is-a-folder.trace", "is-void", "is-noise", "is-locked.trace")}
+    os.mkdir(bad["is-a-folder.trace"])
+    for name, data in (("is-void", b""), ("is-noise", bytes(range(256)) * 20), ("is-locked.trace", b"x"), ("ids", b"1 2")):
+        with open(os.path.join(tmp, name), "wb") as f:
+            f.write(data)
+    os.chmod(bad["is-locked.trace"], 0o400)
+    bad["absent-folder"] = os.path.join(tmp, "absent-folder", "x.trace")
+    model, asked = cli.synth(tmp), ("-p", "x", "-n", "1")
+    readers = [(*asked, "-m"), ("--info",), ("--plan", "-m"), ("-f",), (*asked, "--template"), (*asked, "--lora"),
+               (*asked, "--routing"), ("-m", model, "--logits", "/dev/null", "--score"), ("-m", model, "--tokenize"),
+               ("-m", model, "--detokenize"), ("--splits", "qwen2"), ("--render",)]
+    writers = [(*asked, "--timeline"), (*asked, "--expert-trace-output"),
+               ("-m", model, "--score", os.path.join(tmp, "ids"), "--logits")]
+    may_be_void = ("--tokenize", "--detokenize", "--splits")
+    for args, names in ([(a, ("is-absent", "is-a-folder.trace", "is-void", "is-noise")) for a in readers] +
+                        [(a, ("absent-folder", "is-a-folder.trace", "is-locked.trace")) for a in writers]):
+        for name in names:
+            if name == "is-void" and set(args) & set(may_be_void):
+                continue
+            r = cli.run(*args, bad[name])
+            sentence = r.stderr.decode()
+            cli.check(r.returncode == 1 and bad[name] in sentence and sentence.count("\n") == 1, args, name, r.returncode, sentence)
+
+
+def small_stack():
+    """Neither the program nor its threads need what `ulimit -s` gives."""
+    for kb in ("64", "128"):
+        r = subprocess.run(["sh", "-c", "ulimit -s %s; exec \"$@\"" % kb, "sh", cli.run_path, "-p", "Hello", "--temp", "0"],
+                           capture_output=True, env=cli.environment())
+        cli.check(r.returncode == 0 and r.stdout.startswith(b"Hello! I am"), "ulimit -s", kb, r.returncode, r.stderr)
+
+
 def reader_leaves():
     """The program that reads the answer ends first."""
     r = subprocess.run("%s -p Hello --ignore-eos -n 2000 | head -c 1; echo ${PIPESTATUS[0]}" % cli.run_path, shell=True,
@@ -157,8 +191,10 @@ def model_shrinks(tmp):
 usage()
 answers()
 reader_leaves()
+small_stack()
 with cli.scratch() as folder:
     trouble(folder)
+    wrong_files(folder)
     refused_models(folder)
     not_a_number(folder)
     model_shrinks(folder)

@@ -1,4 +1,5 @@
-/* What a person is shown of a model's tokens: reasoning apart from the answer, stop strings, whole characters.
+/* The text that a person is shown for a model's tokens: reasoning apart from the answer, stop strings, whole
+ * characters.
  *
  *     test_reply MODEL        a model of pfmoe-synth: one token a byte, so that every mark comes in pieces
  *
@@ -43,7 +44,10 @@ static bool feed(const char *prompt, const char *text, size_t len, const struct 
         if (reply_token(&r, ids[i]) < 0)
             return false;
     reply_end(&r);
-    bool kept = strcmp(buf_text(&r.answer), buf_text(&shown[PART_ANSWER])) == 0;
+    struct buf clean = { 0 };
+    buf_add_clean(&clean, buf_text(&r.answer), r.answer.n);
+    bool kept = strcmp(buf_text(&clean), buf_text(&shown[PART_ANSWER])) == 0;
+    buf_free(&clean);
     reply_free(&r);
     buf_free(&prompt_text);
     return kept;
@@ -96,7 +100,39 @@ static void test_characters(void)
     expect("", "a\xC3", "", "a\xEF\xBF\xBD", &none);
     expect("", "a\xC3 b\xFF", "", "a\xEF\xBF\xBD b\xEF\xBF\xBD", &none);
     expect("", "\x1B[31mred\x07", "", "\xEF\xBF\xBD[31mred\xEF\xBF\xBD", &none);
+    expect("", "\xC2\x9B" "2J", "", "\xEF\xBF\xBD" "2J", &none);
+    expect("", "\xE2\x80\xAE" "dlo", "", "\xEF\xBF\xBD" "dlo", &none);
     CHECK(feed("", "a\0b", 3, &none) && shown[0].n == 5 && memcmp(shown[0].p + 1, fffd, 3) == 0);
+}
+
+/* Every character that is one: exactly the controls are taken out, newline and tab stay, and no lone byte passes. */
+static void test_clean(void)
+{
+    static const uint32_t ranges[][2] = { { 0x00, 0x08 }, { 0x0B, 0x1F }, { 0x7F, 0x9F }, { 0x61C, 0x61C },
+                                          { 0x200E, 0x200F }, { 0x202A, 0x202E }, { 0x2066, 0x2069 } };
+    struct buf text = { 0 }, clean = { 0 };
+    for (uint32_t c = 0; c < 0x110000; c++) {
+        bool control = false;
+        for (size_t i = 0; i < sizeof ranges / sizeof *ranges; i++)
+            control |= c >= ranges[i][0] && c <= ranges[i][1];
+        buf_clear(&text);
+        buf_clear(&clean);
+        size_t n = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
+        for (size_t i = 0; i < n; i++)
+            buf_add(&text, (char[]){ (char)(i == 0 ? (n == 1 ? c : (0xF00u >> n) | c >> 6 * (n - 1))
+                                                   : 0x80 | (c >> 6 * (n - 1 - i) & 0x3F)) }, 1);
+        buf_add_clean(&clean, text.p, text.n);
+        bool kept = clean.n == text.n && memcmp(clean.p, text.p, text.n) == 0 && c != 0xFFFD;
+        bool surrogate = c >= 0xD800 && c < 0xE000;
+        CHECK(kept == !(control || surrogate || c == 0xFFFD), "U+%04X", (unsigned)c);
+    }
+    for (int byte = 0x80; byte < 0x100; byte++) {
+        buf_clear(&clean);
+        buf_add_clean(&clean, (char[]){ (char)byte }, 1);
+        CHECK(strcmp(clean.p, "\xEF\xBF\xBD") == 0, "%02x", (unsigned)byte);
+    }
+    buf_free(&text);
+    buf_free(&clean);
 }
 
 static void test_harmony(void)
@@ -116,6 +152,7 @@ int main(int argc, char **argv)
     struct pf_model_opts o;
     pf_model_opts_init(&o);
     o.vocab_only = true;
+    test_clean();
     for (int i = 1; i < argc; i++) {
         if (pf_model_open(&model, argv[i], &o) < 0) {
             printf("%s\n", pf_last_error());
