@@ -10,6 +10,7 @@
 #include "load.h"
 #include "modes.h"
 #include "term.h"
+#include "userfile.h"
 
 /* ---- Logits ------------------------------------------------------------------------------------------------------ */
 
@@ -71,23 +72,24 @@ static void write_logits(FILE *f, const char *path, const float *logits, size_t 
 int mode_score(const struct settings *s)
 {
     struct ids ids = read_ids(s->score);
+    struct userfile out;
+    struct buf why = { 0 };
+    if (!userfile_open(&out, s->logits, 0, &why))
+        die(EXIT_FAILED, "%s", buf_text(&why));
     pf_model *m = load_model(s, false);
     pf_session *session = load_session(s, m, s->n_ctx ? s->n_ctx : (int64_t)ids.n);
     size_t n_vocab = (size_t)pf_model_info(m)->n_vocab;
-    FILE *f = fopen(s->logits, "wbe");
-    if (!f)
-        die(EXIT_FAILED, "cannot create %s: %s", s->logits, strerror(errno));
     for (size_t done = 0, i = 0; done < ids.n; i++) {
         size_t n = chunk_size(s, i);
         n = n < ids.n - done ? n : ids.n - done;
         if (pf_session_eval(session, ids.p + done, n, PF_LOGITS_ALL) < 0)
             die_failed(s->score);
         for (size_t row = 0; row < n; row++)
-            write_logits(f, s->logits, pf_session_logits_at(session, row), n_vocab, done + row);
+            write_logits(out.f, s->logits, pf_session_logits_at(session, row), n_vocab, done + row);
         done += n;
     }
-    if (fclose(f) != 0)
-        die(EXIT_FAILED, "cannot write %s: %s", s->logits, strerror(errno));
+    if (!userfile_commit(&out, &why))
+        die(EXIT_FAILED, "%s", buf_text(&why));
     load_report(s, m);
     pf_session_close(&session);
     pf_model_close(&m);

@@ -3,14 +3,13 @@
 #include "convo.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include "json.h"
+#include "userfile.h"
 
 void convo_system(struct convo *c, const char *text)
 {
@@ -113,43 +112,13 @@ static void write_out(const struct convo *c, struct buf *out)
     buf_puts(out, "]}\n");
 }
 
-static bool write_whole(int fd, const struct buf *text)
+static bool fill(void *ctx, FILE *f)
 {
-    for (size_t done = 0; done < text->n;) {
-        ssize_t n = write(fd, text->p + done, text->n - done);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n <= 0)
-            return false;
-        done += (size_t)n;
-    }
-    return fsync(fd) == 0;
+    const struct buf *text = ctx;
+    return fwrite(text->p, 1, text->n, f) == text->n;
 }
 
-/* Writes text under a temporary name beside path, then puts it in its place. errno says what failed. */
-static bool replace_file(const char *path, const struct buf *text)
-{
-    struct buf temporary = { 0 };
-    buf_printf(&temporary, "%s.XXXXXX", path);
-    int fd = mkostemp(temporary.p, O_CLOEXEC);
-    bool ok = fd >= 0 && write_whole(fd, text);
-    int error = errno;
-    if (fd >= 0 && close(fd) != 0 && ok) {
-        ok = false;
-        error = errno;
-    }
-    if (ok && rename(temporary.p, path) != 0) {
-        ok = false;
-        error = errno;
-    }
-    if (!ok && fd >= 0)
-        unlink(temporary.p);
-    buf_free(&temporary);
-    errno = error;
-    return ok;
-}
-
-bool convo_save(const struct convo *c, const char *path, struct buf *why)
+bool convo_save(const struct convo *c, const char *path, bool replace, struct buf *why)
 {
     struct stat st;
     struct buf text = { 0 };
@@ -157,27 +126,40 @@ bool convo_save(const struct convo *c, const char *path, struct buf *why)
         buf_printf(why, "%s is not a regular file", path);
         return false;
     }
+    if (c->n == 0 && userfile_is_there(path)) {
+        buf_printf(why, "the conversation is empty, and %s is not", path);
+        return false;
+    }
     write_out(c, &text);
-    bool ok = replace_file(path, &text);
-    if (!ok)
-        buf_printf(why, "cannot save to %s: %s", path, strerror(errno));
+    bool ok = userfile_write(path, USERFILE_PRIVATE | (replace ? 0 : USERFILE_UNASKED), fill, &text, why);
     buf_free(&text);
     return ok;
 }
 
 /* ---- Loading ----------------------------------------------------------------------------------------------------- */
 
+enum { MOST_BYTES = 256 << 20 };         /* the largest saved chat that is read: no context is as long */
+
 static bool known_role(const struct buf *role)
 {
     return strcmp(buf_text(role), "user") == 0 || strcmp(buf_text(role), "assistant") == 0;
 }
 
+/* A member of v as a C string: bytes that such a string cannot hold become U+FFFD, as do those that are no UTF-8. */
+static void get_text(struct json v, const char *name, struct buf *out)
+{
+    struct buf raw = { 0 };
+    json_string(json_get(v, name), &raw);
+    buf_add_utf8(out, buf_text(&raw), raw.n);
+    buf_free(&raw);
+}
+
 static bool read_message(struct convo *c, struct json v)
 {
     struct buf role = { 0 }, content = { 0 }, reasoning = { 0 };
-    json_string(json_get(v, "role"), &role);
-    json_string(json_get(v, "content"), &content);
-    json_string(json_get(v, "reasoning"), &reasoning);
+    get_text(v, "role", &role);
+    get_text(v, "content", &content);
+    get_text(v, "reasoning", &reasoning);
     bool ok = known_role(&role) && json_is(json_get(v, "content"), '"');
     if (ok)
         convo_add(c, buf_text(&role), buf_text(&content), buf_text(&reasoning));
@@ -191,7 +173,7 @@ static bool read_in(struct convo *c, struct json root)
 {
     struct json list = json_get(root, "messages");
     struct buf system = { 0 };
-    json_string(json_get(root, "system"), &system);
+    get_text(root, "system", &system);
     convo_system(c, buf_text(&system));
     buf_free(&system);
     if (!json_get(root, "pfmoe_chat").p || !json_is(list, '['))
@@ -202,24 +184,37 @@ static bool read_in(struct convo *c, struct json root)
     return true;
 }
 
+/* Reading a pipe could wait for ever, and memory that runs out would take the conversation along. */
+static bool read_chat(const char *path, struct buf *text, struct buf *why)
+{
+    struct stat st;
+    bool exists = stat(path, &st) == 0;
+    if (exists && (!S_ISREG(st.st_mode) || st.st_size > MOST_BYTES)) {
+        buf_printf(why, "%s %s", path,
+                   S_ISREG(st.st_mode) ? "is larger than a saved chat can be" : "is not a regular file");
+        return false;
+    }
+    if (!exists || !buf_read_file(text, path)) {
+        buf_printf(why, "cannot read %s: %s", path, strerror(errno));
+        return false;
+    }
+    return true;
+}
+
 bool convo_load(struct convo *c, const char *path, struct buf *why)
 {
     struct buf text = { 0 };
     struct convo loaded = { 0 };
     size_t where = 0;
-    bool ok = buf_read_file(&text, path);
-    if (!ok)
-        buf_printf(why, "cannot read %s: %s", path, strerror(errno));
-    else if (!(ok = json_valid(buf_text(&text), text.n, &where)))
+    bool have = read_chat(path, &text, why), is_json = have && json_valid(buf_text(&text), text.n, &where);
+    bool ok = is_json && read_in(&loaded, json_value(text.p, text.n));
+    if (have && !is_json)
         buf_printf(why, "%s is not JSON (offset %zu)", path, where);
-    else if (!(ok = read_in(&loaded, json_value(text.p, text.n))))
+    else if (have && !ok)
         buf_printf(why, "%s is not a saved chat", path);
     buf_free(&text);
-    if (!ok) {
-        convo_free(&loaded);
-        return false;
-    }
-    convo_free(c);
-    *c = loaded;
-    return true;
+    convo_free(ok ? c : &loaded);
+    if (ok)
+        *c = loaded;
+    return ok;
 }

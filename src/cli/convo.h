@@ -23,15 +23,17 @@ bool convo_last_is(const struct convo *c, const char *role);
 void convo_clear(struct convo *c);                                 /* all but the system message */
 void convo_free(struct convo *c);
 
-/* Leaves the oldest turn out of what the model sees; false if only the last is left. */
+/* Leaves the oldest turn that the model still sees out of its view; false if only the last is left. */
 bool convo_drop_oldest(struct convo *c);
 
-/* What the model sees, without reasoning: *n messages, freed by the caller; their strings are the conversation's. */
+/* The messages that the model sees, without reasoning: *n of them, an array freed by the caller whose strings belong to
+ * the conversation. */
 struct pf_message *convo_view(const struct convo *c, size_t *n);
 
-/* One JSON object. A save is complete or does not happen; a load replaces all of *c or nothing. False: the reason is in
- * *why. */
-bool convo_save(const struct convo *c, const char *path, struct buf *why);
+/* One JSON object. A save is complete or does not happen; it replaces a file that holds something only if `replace`
+ * says so and there are messages to put there. A load replaces all of *c or nothing; U+0000 becomes U+FFFD, as strings
+ * here cannot hold it. False: the reason is in *why. */
+bool convo_save(const struct convo *c, const char *path, bool replace, struct buf *why);
 bool convo_load(struct convo *c, const char *path, struct buf *why);
 
 #endif

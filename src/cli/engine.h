@@ -39,7 +39,8 @@ void engine_close(struct engine *e);
 /* Takes over the sampling settings; from_seed starts the random numbers again too. */
 void engine_sampling(struct engine *e, bool from_seed);
 
-/* The prompt's text and tokens for these messages, or for a text as it is. */
+/* The prompt's text and tokens for these messages, or for a text as it is. A prompt that the context cannot hold gives
+ * PF_ECONTEXT or, where only tokenizing shows it, a tok->n above the context's length. */
 pf_status engine_chat_prompt(struct engine *e, const struct pf_message *msgs, size_t n, struct buf *text,
                              struct tokens *tok);
 pf_status engine_raw_prompt(struct engine *e, const struct buf *text, struct tokens *tok);

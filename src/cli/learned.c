@@ -11,7 +11,7 @@
 #include "json.h"
 #include "userfile.h"
 
-static const double NS_PER_MB = 1e6;     /* of ns_per_byte */
+static const double NS_PER_MB = 1e6;     /* ns_per_byte times this: the file has ns per MB */
 
 void learned_print(const struct pf_learned *l, const char *key, struct buf *out)
 {
@@ -105,18 +105,19 @@ static bool fill(void *ctx, FILE *f)
 
 bool learned_write_file(const char *key, const struct pf_learned *l)
 {
-    struct buf text = { 0 };
+    struct buf text = { 0 }, why = { 0 };
     char *path = path_of(key);
     learned_print(l, key, &text);
-    bool ok = path && userfile_write(path, fill, &text);
+    bool ok = path && userfile_write(path, USERFILE_PRIVATE, fill, &text, &why);
     buf_free(&text);
+    buf_free(&why);
     free(path);
     return ok;
 }
 
 /* ---- The model --------------------------------------------------------------------------------------------------- */
 
-/* What prices depend on; false where there are none. Another version may have other kernels. */
+/* The key of learned deals: version (another may have other kernels), machine, model. False: nothing is shared. */
 static bool key_of(const pf_model *m, int gpu, struct buf *key)
 {
     enum { MOST = 64 };

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <wchar.h>
 
@@ -21,14 +22,27 @@
 #include "userfile.h"
 
 enum { HISTORY_SIZE = 1000 };
+enum { FOR_A_LINE = 64, FOR_HISTORY = 8 };       /* times: five buffers of wide characters that double; two copies */
 
 static EditLine *editor;
 static History  *history_list;
 static char     *history_path;           /* NULL: there is no place for it */
 static char      prompt_text[64];
 static bool      was_empty;              /* when Ctrl-C came, nothing had been typed */
-static bool      brackets;               /* the terminal is asked to mark what is pasted */
+static bool      reading;                /* the terminal is in the editor's hands */
+static bool      brackets;               /* the terminal was asked to mark pasted text */
 static volatile sig_atomic_t window_changed;
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+/* libedit and the terminal library under it crash, or end the program, when a small allocation of theirs fails. So
+ * before they are called, what they may want is taken and given back: either it is there for them now, or the program
+ * ends with a sentence. times: how many bytes they need for each of the text. */
+static void make_room(size_t text_bytes, size_t times)
+{
+    enum { AT_LEAST = 1 << 20 };
+    free(xrealloc(NULL, AT_LEAST + times * text_bytes, 1));
+}
 
 /* ---- Reading characters ------------------------------------------------------------------------------------------ */
 
@@ -41,7 +55,7 @@ static void on_window(int sig)
     errno = saved;
 }
 
-/* What signals asked for. False: the read is to end. */
+/* Acts on signals that came. False: the read is to end. */
 static bool heed_signals(EditLine *el)
 {
     term_woken();
@@ -52,6 +66,7 @@ static bool heed_signals(EditLine *el)
     }
     if (window_changed) {
         window_changed = 0;
+        make_room(0, 0);
         el_resize(el);
         el_set(el, EL_REFRESH);
     }
@@ -121,6 +136,7 @@ static unsigned char paste(EditLine *el, int key)
     }
     n -= END_LENGTH;
     text[n] = 0;
+    make_room(n, FOR_A_LINE);
     int failed = n > 0 ? el_winsertstr(el, text) : 0;
     free(text);
     return failed ? CC_REFRESH_BEEP : CC_REFRESH;
@@ -138,9 +154,11 @@ static bool save_all(void *ctx, FILE *f)
 /* Told once; a chat goes on without. */
 static void save_history(void)
 {
-    if (!history_path || userfile_write(history_path, save_all, NULL))
+    struct buf why = { 0 };
+    if (!history_path || userfile_write(history_path, USERFILE_PRIVATE, save_all, NULL, &why))
         return;
-    note("(the history cannot be written to %s: %s)", history_path, strerror(errno));
+    note("(the history is not kept: %s)", buf_text(&why));
+    buf_free(&why);
     free(history_path);
     history_path = NULL;
 }
@@ -150,6 +168,7 @@ void line_remember(const char *message)
     HistEvent event;
     if (!*message)
         return;
+    make_room(strlen(message), FOR_HISTORY);
     history(history_list, &event, H_ENTER, message);
     save_history();
 }
@@ -183,6 +202,22 @@ static void bind_keys(void)
         el_set(editor, EL_BIND, keys[i][0], keys[i][1], NULL);
 }
 
+/* Takes the terminal back from the editor where the program ends in the middle of a line. */
+static void let_go(void)
+{
+    if (!reading)
+        return;
+    el_set(editor, EL_PREP_TERM, 0);
+    bracket(false);
+}
+
+/* How much the history's file will take. */
+static size_t history_bytes(void)
+{
+    struct stat st;
+    return history_path && stat(history_path, &st) == 0 && st.st_size > 0 ? (size_t)st.st_size : 0;
+}
+
 static void watch_window(void)
 {
     struct sigaction a = { .sa_handler = on_window, .sa_flags = SA_RESTART };
@@ -197,6 +232,8 @@ void line_open(void)
     const char *term = getenv("TERM");
     if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
         setlocale(LC_CTYPE, "C.UTF-8");
+    history_path = userfile_path("XDG_STATE_HOME", ".local/state", "history");
+    make_room(history_bytes(), FOR_HISTORY);
     editor = el_init("pfmoe-run", stdin, term_out_is_tty() ? stdout : stderr, stderr);
     history_list = history_init();
     if (!editor || !history_list)
@@ -204,7 +241,6 @@ void line_open(void)
     brackets = term && *term && strcmp(term, "dumb") != 0;
     history(history_list, &event, H_SETSIZE, HISTORY_SIZE);
     history(history_list, &event, H_SETUNIQUE, 1);
-    history_path = userfile_path("XDG_STATE_HOME", ".local/state", "history");
     if (history_path)
         history(history_list, &event, H_LOAD, history_path);
     el_set(editor, EL_PROMPT_ESC, prompt_of, '\1');
@@ -216,6 +252,7 @@ void line_open(void)
     bind_keys();
     term_wake_fd();
     watch_window();
+    atexit(let_go);
 }
 
 void line_close(void)
@@ -233,8 +270,11 @@ enum line_result line_read(const char *prompt, struct buf *out)
     buf_clear(out);
     out_flush();
     interrupt_watch(NULL, INT32_MAX);
+    make_room(0, 0);
     bracket(true);
+    reading = true;
     const char *line = el_gets(editor, &n);
+    reading = false;
     bracket(false);
     if (!line && interrupted()) {
         interrupt_forget();

@@ -1,5 +1,5 @@
-/* What pfmoe-run does instead of talking: each mode prints on standard output and returns the exit status, or ends the
- * program with a message. Their formats are kept stable, since tests and scripts read them. */
+/* The modes of pfmoe-run besides talking: each prints on standard output and returns the exit status, or ends the
+ * program with a message. Formats of the modes are kept stable, since tests and scripts read them. */
 #ifndef PF_CLI_MODES_H
 #define PF_CLI_MODES_H
 

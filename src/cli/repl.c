@@ -18,6 +18,7 @@
 #include "load.h"
 #include "modes.h"
 #include "term.h"
+#include "userfile.h"
 
 struct chat {
     struct settings s;
@@ -54,6 +55,12 @@ static void show_text(void *ctx, enum part part, const char *text, size_t n)
     out_flush();
 }
 
+static void note_stopped(struct chat *c)
+{
+    c->interrupts = 1;
+    note("(stopped; Ctrl-C once more leaves)");
+}
+
 static void end_answer(struct chat *c)
 {
     out_style(STYLE_PLAIN);
@@ -64,7 +71,7 @@ static void end_answer(struct chat *c)
     else if (c->last.ending == END_CONTEXT)
         note("(cut: the context of %" PRId64 " tokens is full)", pf_session_n_ctx(c->e.session));
     else if (c->last.ending == END_INTERRUPTED)
-        note("(stopped; Ctrl-C once more leaves)");
+        note_stopped(c);
 }
 
 /* ---- Answering --------------------------------------------------------------------------------------------------- */
@@ -79,13 +86,18 @@ static bool make_prompt(struct chat *c, struct buf *text, struct tokens *tok)
         struct pf_message *msgs = convo_view(&c->convo, &n);
         pf_status st = engine_chat_prompt(&c->e, msgs, n, text, tok);
         free(msgs);
-        if (st < 0) {
-            complain("%s", pf_last_error());
-            return false;
+        bool fits = st == PF_OK && tok->n + room <= n_ctx;
+        if ((st == PF_OK || st == PF_ECONTEXT) && !fits && convo_drop_oldest(&c->convo)) {
+            n_dropped++;
+            continue;
         }
-        if (tok->n + room <= n_ctx || !convo_drop_oldest(&c->convo))
-            break;
-        n_dropped++;
+        if (st == PF_ECANCEL)
+            note_stopped(c);
+        else if (st < 0)
+            complain("%s", pf_last_error());
+        if (st < 0)
+            return false;
+        break;
     }
     if (n_dropped)
         note("(the context of %zu tokens is full: the model no longer sees the oldest %zu turn%s)", n_ctx, n_dropped,
@@ -100,12 +112,8 @@ static bool make_prompt(struct chat *c, struct buf *text, struct tokens *tok)
 static bool run_answer(struct chat *c, const struct buf *text, const struct tokens *tok)
 {
     c->shown = -1;
-    interrupt_watch(c->e.session, 2);
     pf_status st = engine_answer(&c->e, text, tok, &c->last);
-    interrupt_watch(NULL, INT32_MAX);
-    interrupt_forget();
     c->answered = true;
-    c->interrupts = c->last.ending == END_INTERRUPTED;
     end_answer(c);
     if (st < 0)
         complain("%s", pf_last_error());
@@ -118,8 +126,11 @@ static bool answer(struct chat *c)
     struct buf text = { 0 };
     struct tokens tok = { 0 };
     size_t first = c->convo.first;
+    interrupt_watch(c->e.session, 2);
     bool ok = make_prompt(c, &text, &tok) && run_answer(c, &text, &tok) &&
               (c->e.reply.answer.n > 0 || c->last.ending != END_INTERRUPTED);
+    interrupt_watch(NULL, INT32_MAX);
+    interrupt_forget();
     if (ok)
         convo_add(&c->convo, "assistant", buf_text(&c->e.reply.answer), buf_text(&c->e.reply.reasoning));
     else
@@ -174,16 +185,48 @@ static void cmd_stats(struct chat *c, char *arg)
              (double)st.weight_bytes_read / (double)st.step_ns);
 }
 
-static void cmd_save(struct chat *c, char *arg)
+static void save_to(struct chat *c, const char *path, bool replace)
 {
     struct buf why = { 0 };
+    if (convo_save(&c->convo, path, replace, &why))
+        note("(saved %zu messages to %s)", c->convo.n, path);
+    else
+        complain("%s; nothing is saved, the conversation goes on", buf_text(&why));
+    buf_free(&why);
+}
+
+/* Whether a file may be replaced. Nothing but a clear yes is one. */
+static bool may_replace(const char *path)
+{
+    struct buf said = { 0 };
+    if (!term_out_is_tty() && !term_err_is_tty()) {
+        complain("%s is there already; /save! %s replaces it", path, path);
+        return false;
+    }
+    note("(%s is there already)", path);
+    bool yes = line_read("replace it? (y/n) ", &said) == LINE_TEXT &&
+               (strcmp(buf_text(&said), "y") == 0 || strcmp(buf_text(&said), "yes") == 0);
+    if (!yes)
+        note("(nothing is saved, %s is as it was)", path);
+    buf_free(&said);
+    return yes;
+}
+
+static void cmd_save(struct chat *c, char *arg)
+{
+    bool ask = c->convo.n > 0 && userfile_is_there(arg);
     if (!*arg)
         note("(/save FILE)");
-    else if (convo_save(&c->convo, arg, &why))
-        note("(saved %zu messages to %s)", c->convo.n, arg);
+    else if (!ask || may_replace(arg))
+        save_to(c, arg, ask);
+}
+
+static void cmd_replace(struct chat *c, char *arg)
+{
+    if (!*arg)
+        note("(/save! FILE)");
     else
-        complain("%s; the conversation goes on", buf_text(&why));
-    buf_free(&why);
+        save_to(c, arg, true);
 }
 
 static void cmd_load(struct chat *c, char *arg)
@@ -277,7 +320,8 @@ static const struct command {
     { "reset", "", "begin a new conversation", cmd_reset },
     { "system", "[TEXT]", "show or set the system message (- removes it)", cmd_system },
     { "stats", "", "speed, context and totals", cmd_stats },
-    { "save", "FILE", "write the conversation to FILE", cmd_save },
+    { "save", "FILE", "write the conversation to FILE; asks before it replaces one", cmd_save },
+    { "save!", "FILE", "the same without asking", cmd_replace },
     { "load", "FILE", "go on with the conversation in FILE", cmd_load },
     { "regen", "", "answer the last message again", cmd_regen },
     { "undo", "", "take back the last message and its answer", cmd_undo },

@@ -7,9 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "buf.h"
+#include "userfile.h"
+
 enum { TIMELINE_SPANS = 1 << 18, MAX_PICKS = 64, MAX_POLICIES = 16 };      /* 14 MB; some 20 to 200 tokens */
 
-static char why_not[512];
+static struct buf why_not;
+static struct userfile trace_file;       /* the trace that is being recorded; path NULL: none */
 
 enum form { FORM_NONE, FORM_JSON, FORM_CSV, FORM_SVG, FORM_TRACE };
 
@@ -77,20 +81,44 @@ static void print_data(void *ctx, const struct pf_stage_data *d)
         print_stage(d);
 }
 
-bool report_begin(const struct report *r, pf_model *m, const char **why)
+static bool failed(void)
+{
+    buf_puts(&why_not, pf_last_error());
+    return false;
+}
+
+/* Files whose turn is at the end of the run are asked about at its beginning; a trace is recorded on the way. */
+static bool begin_files(const struct report *r, struct pf_trace_opts *o)
+{
+    if (r->timeline && !userfile_allows(r->timeline, &why_not))
+        return false;
+    if (form_of(r->trace_output) != FORM_TRACE)
+        return !r->trace_output || userfile_allows(r->trace_output, &why_not);
+    if (!userfile_open(&trace_file, r->trace_output, 0, &why_not))
+        return false;
+    o->record = userfile_name(&trace_file);
+    return true;
+}
+
+static bool begin(const struct report *r, pf_model *m)
 {
     enum form form = form_of(r->trace_output);
-    struct pf_trace_opts o = { .counts = r->trace_stats || (form != FORM_NONE && form != FORM_TRACE),
-                               .record = form == FORM_TRACE ? r->trace_output : NULL };
+    struct pf_trace_opts o = { .counts = r->trace_stats || (form != FORM_NONE && form != FORM_TRACE) };
     if (r->trace_logging || r->trace_verbose) {
         o.fn = print_data;
         o.stages = r->trace_verbose ? (1u << PF_N_STAGES) - 1 : 1u << PF_STAGE_PICKS | 1u << PF_STAGE_WEIGHTS;
     }
-    *why = why_not;
-    if (!o.counts && !o.record && !o.fn)
-        return true;
-    snprintf(why_not, sizeof why_not, "%s", pf_trace_set(m, &o) < 0 ? pf_last_error() : "");
-    return !*why_not;
+    return begin_files(r, &o) && (!(o.counts || o.record || o.fn) || pf_trace_set(m, &o) == PF_OK || failed());
+}
+
+bool report_begin(const struct report *r, pf_model *m, const char **why)
+{
+    buf_clear(&why_not);
+    bool ok = begin(r, m);
+    if (!ok && trace_file.path)
+        userfile_abandon(&trace_file);
+    *why = buf_text(&why_not);
+    return ok;
 }
 
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
@@ -155,7 +183,7 @@ void report_experts(FILE *f, const struct pf_stats *s)
     print_device(f, s);
 }
 
-/* What the best replacement would have reached on the trace just recorded. */
+/* Prints the hit rate of the best possible replacement on the trace just recorded. */
 static void print_belady(const char *trace, const struct pf_stats *s)
 {
     struct pf_replay rows[MAX_POLICIES];
@@ -194,41 +222,28 @@ static bool put(void *ctx, const void *data, size_t bytes)
     return fwrite(data, 1, bytes, ctx) == bytes;
 }
 
-/* Creates a file and has `fill` write it. */
-typedef bool fill_fn(pf_model *m, const char *path, FILE *f);
+struct job {
+    pf_model *m;
+    enum form form;
+};
 
-static bool write_file(const char *path, pf_model *m, fill_fn *fill)
+static bool fill_timeline(void *ctx, FILE *f)
 {
-    FILE *f = fopen(path, "wbe");
-    if (!f) {
-        snprintf(why_not, sizeof why_not, "cannot create %s: %s", path, strerror(errno));
-        return false;
-    }
-    bool ok = fill(m, path, f) && !ferror(f);
-    if (fclose(f) != 0 || !ok) {
-        snprintf(why_not, sizeof why_not, "cannot write %s: %s", path, strerror(errno));
-        return false;
-    }
-    return true;
+    return pf_timeline_write(((struct job *)ctx)->m, put, f) == PF_OK;
 }
 
-static bool fill_timeline(pf_model *m, const char *path, FILE *f)
-{
-    (void)path;
-    return pf_timeline_write(m, put, f) == PF_OK;
-}
-
-static bool fill_activity(pf_model *m, const char *path, FILE *f)
+static bool fill_activity(void *ctx, FILE *f)
 {
     static void (*const forms[])(const struct activity *, FILE *) = { [FORM_JSON] = activity_json,
                                                                       [FORM_CSV] = activity_csv,
                                                                       [FORM_SVG] = activity_svg };
+    const struct job *job = ctx;
     struct activity a;
-    bool ok = activity_read(&a, m);
+    bool ok = activity_read(&a, job->m);
     if (ok)
-        forms[form_of(path)](&a, f);
+        forms[job->form](&a, f);
     activity_free(&a);
-    return ok;
+    return ok && !ferror(f);
 }
 
 static void print_activity(pf_model *m)
@@ -239,22 +254,30 @@ static void print_activity(pf_model *m)
     activity_free(&a);
 }
 
-bool report_end(const struct report *r, pf_model *m, const struct report_limits *limits, const char **why)
+static bool end(const struct report *r, pf_model *m, const struct report_limits *limits)
 {
-    enum form form = form_of(r->trace_output);
-    *why = why_not;
-    if (form != FORM_NONE && form != FORM_TRACE && !write_file(r->trace_output, m, fill_activity))
+    struct job job = { m, form_of(r->trace_output) };
+    bool traced = r->trace_stats || r->trace_logging || r->trace_verbose || job.form != FORM_NONE;
+    if (job.form != FORM_NONE && job.form != FORM_TRACE &&
+        !userfile_write(r->trace_output, 0, fill_activity, &job, &why_not))
         return false;
-    if (r->timeline && !write_file(r->timeline, m, fill_timeline))
+    if (r->timeline && !userfile_write(r->timeline, 0, fill_timeline, &job, &why_not))
         return false;
     if (r->trace_stats)
         print_activity(m);
-    bool traced = r->trace_stats || r->trace_logging || r->trace_verbose || form != FORM_NONE;
-    if (traced && pf_trace_set(m, NULL) < 0) {
-        snprintf(why_not, sizeof why_not, "%s", pf_last_error());
+    if (traced && pf_trace_set(m, NULL) < 0)
+        return failed();
+    if (trace_file.path && !userfile_commit(&trace_file, &why_not))
         return false;
-    }
     if (r->stats)
         print_stats(r, m, limits);
     return true;
+}
+
+bool report_end(const struct report *r, pf_model *m, const struct report_limits *limits, const char **why)
+{
+    buf_clear(&why_not);
+    bool ok = end(r, m, limits);
+    *why = buf_text(&why_not);
+    return ok;
 }

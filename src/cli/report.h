@@ -1,5 +1,5 @@
-/* What a run tells of itself besides its answer: timeline, statistics, and where tokens went. Shared by pfmoe-run and
- * the bench; what is meant for the eye goes to standard error.
+/* Reports of a run besides its answer: timeline, statistics, and which experts tokens went to. Shared by pfmoe-run and
+ * the bench; text for the eye goes to standard error.
  *
  *     pf_model_opts <- report_model_opts -> open the model -> report_begin -> run -> report_end -> close the model
  *
@@ -21,12 +21,12 @@ struct report {
     const char *trace_output;            /* file; report_form_is_known says yes to it */
 };
 
-bool report_form_is_known(const char *path);         /* its name ends in .json, .csv, .svg or .trace */
+bool report_form_is_known(const char *path);         /* the name ends in .json, .csv, .svg or .trace */
 
 void report_model_opts(const struct report *r, struct pf_model_opts *o);
 bool report_begin(const struct report *r, pf_model *m, const char **why);
 
-/* What the machine allows: bytes of weights, and tokens, a second. 0: nobody knows. */
+/* The machine's limits: bytes of weights, and tokens, a second. 0: not known. */
 struct report_limits {
     double memory_bytes_s, tok_s;
 };

@@ -161,13 +161,72 @@ def full_disk(home):
     c = Chat("--temp", "0", home=home, setup=limit)
     c.read_until("/help lists the commands")
     c.ask("Tell me a fable about a fox.", "quite sour")
-    c.ask("/save " + path, "cannot save.*goes on")
+    c.ask("/save! " + path, "cannot write.*goes on")
     c.ask("Hello", "I am a very small model")
     c.leave()
     with open(path) as f:
         cli.check(f.read() == "as it was", "the old file is whole")
     names = os.listdir(home)
     cli.check(not [n for n in names if n.startswith("kept.json.")], "nothing is left beside it", names)
+
+
+def never_unasked(home):
+    """A file that holds something is replaced when the person says so, and keeps its mode, its links and its other
+    names; an empty conversation replaces nothing."""
+    path, link = os.path.join(home, "chat.json"), os.path.join(home, "link.json")
+    with open(path, "w") as f:
+        json.dump({"pfmoe_chat": 1, "messages": [{"role": "user", "content": "precious"}]}, f)
+    with open(path, "rb") as f:
+        was = f.read()
+    os.chmod(path, 0o640)
+    os.symlink("chat.json", link)
+    is_as_it_was = lambda: open(path, "rb").read() == was
+    c = Chat("--temp", "0", home=home)
+    c.read_until("/help lists the commands")
+    c.ask("/save " + path, "conversation is empty.*nothing is saved")
+    c.ask("/save! " + path, "conversation is empty.*nothing is saved")
+    cli.check(is_as_it_was(), "an empty conversation replaces nothing")
+    c.ask("Hello", "I am a very small model")
+    for answer in ("n", "", "yes please", "/save! " + path, "\x03"):
+        c.ask("/save " + path, r"replace it\? \(y/n\) $")
+        c.type(answer, end="" if answer == "\x03" else "\r")
+        c.read_until("nothing is saved")
+        cli.check(is_as_it_was(), "replaced after", repr(answer))
+    c.ask("/save " + link, "replace it")
+    c.ask("y", "saved 2 messages")
+    cli.check(os.path.islink(link) and os.stat(path).st_mode & 0o777 == 0o640 and not is_as_it_was(), "link and mode")
+    c.ask("/save! " + path, "saved 2 messages")
+    os.chmod(path, 0o440)
+    c.ask("/save! " + path, "chat.json: it is read-only")
+    os.chmod(path, 0o640)
+    os.link(path, os.path.join(home, "twin.json"))
+    c.ask("/save! " + path, "chat.json: it has other names")
+    c.ask("/save " + home, "not a regular file")
+    cli.check(sorted(n for n in os.listdir(home) if ".json." in n) == [], "left behind", os.listdir(home))
+    c.leave()
+
+
+def zero_characters(home):
+    """A message that holds U+0000 is loaded whole."""
+    path = os.path.join(home, "zero.json")
+    with open(path, "w") as f:
+        json.dump({"pfmoe_chat": 1, "system": "a\0b", "messages": [
+            {"role": "user", "content": "before\0after"}, {"role": "assistant", "content": "\0", "reasoning": "x\0y"}]}, f)
+    c = Chat("--temp", "0", home=home)
+    c.read_until("/help lists the commands")
+    c.ask("/load " + path, "2 messages from")
+    got = saved_messages(c, os.path.join(home, "zero-again.json"))
+    cli.check(got == [("user", "before\ufffdafter"), ("assistant", "\ufffd")], "zero characters", got)
+    c.ask("/system", "a\ufffdb")
+    with open(path, "w") as f:
+        json.dump({"pfmoe_chat": 1, "messages": [{"role": "user\0x", "content": "?"}]}, f)
+    c.ask("/load " + path, "not a saved chat")
+    os.mkfifo(os.path.join(home, "pipe"))
+    c.ask("/load " + os.path.join(home, "pipe"), "not a regular file")
+    with open(path, "w") as f:
+        f.truncate(1 << 40)
+    c.ask("/load " + path, "larger than")
+    c.leave()
 
 
 def without_colour(home):
@@ -197,9 +256,29 @@ def idle_interrupts(home):
     cli.check(c.status() == 0, "two at an empty prompt leave")
 
 
+def interrupted_prompt(home):
+    """Ctrl-C while the chat template runs."""
+    slow = os.path.join(home, "slow.jinja")
+    with open(slow, "w", encoding="ascii") as f:
+        f.write("{% for i in range(99999) %}{% set x = range(100000) | join(',') %}{% endfor %}")
+    c = Chat("--template", slow, home=home)
+    c.read_until("/help lists the commands")
+    c.read_until("> $")
+    for _ in range(5):                       # on a machine that is busy with something else it may end first
+        c.type("hello")
+        time.sleep(0.3)
+        os.write(c.fd, b"\x03")
+        seen = c.read_until(r"\(stopped; Ctrl-C once more leaves\)|more than 10000000 steps")
+        if "stopped" in seen:
+            break
+    cli.check("stopped" in seen, "Ctrl-C reaches the template:", seen)
+    c.leave()
+
+
 def interrupts(home):
     model = cli.synth(home)
-    c = Chat("-m", model, "--ignore-eos", "-c", "200000", "--temp", "0", home=home)
+    # What an answer held that was stopped, the system takes back.
+    c = Chat("-m", model, "--ignore-eos", "-c", "200000", "--temp", "0", home=home, ASAN_OPTIONS="detect_leaks=0")
     c.read_until("/help lists the commands")
     c.read_until("> $")
     c.type("go on for ever")
@@ -214,6 +293,39 @@ def interrupts(home):
     c = Chat("--temp", "0", home=home)
     c.read_until("/help lists the commands")
     c.leave()
+
+
+def with_memory(home, limit):
+    """How a short chat ends that may have so many bytes of addresses."""
+    c = Chat("--temp", "0", "-n", "3", "-t", "1", "-c", "512", home=home,
+             setup=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
+    for line in ("Hello", "/quit"):
+        end = time.monotonic() + 20
+        while not re.search("(^|\n)> $", c.seen) and time.monotonic() < end:
+            if select.select([c.fd], [], [], 0.05)[0]:
+                try:
+                    c.raw += os.read(c.fd, 65536).decode("utf-8", "replace")
+                except OSError:
+                    break
+                c.seen = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", c.raw)
+        else:
+            c.type(line)
+            c.raw = c.seen = ""
+    return c.status(), c.seen
+
+
+def little_memory(home):
+    """Where a chat just fits and in steps below, editing of lines included: it talks, or one sentence says what is missing."""
+    low, high = 0, 1 << 33
+    if with_memory(home, high)[0] != 0:
+        print("left out: this build needs more than 8 GB of addresses")
+        return
+    while high - low > 1 << 16:
+        middle = (low + high) // 2
+        low, high = (low, middle) if with_memory(home, middle)[0] == 0 else (middle, high)
+    for below in range(0, 640, 16):
+        status, seen = with_memory(home, high - below * 1024)
+        cli.check(status == 0 or (status == 1 and "pfmoe-run: " in seen), below, "KiB too little:", status, repr(seen))
 
 
 def full_context(home):
@@ -232,8 +344,12 @@ with cli.scratch() as folder:
     messages_of_many_lines(folder)
     history(folder)
     full_disk(folder)
+    never_unasked(folder)
+    zero_characters(folder)
     without_colour(folder)
     idle_interrupts(folder)
+    interrupted_prompt(folder)
     interrupts(folder)
     full_context(folder)
+    little_memory(folder)
 cli.finish()

@@ -25,7 +25,7 @@ def timeline(tmp):
     cli.check(all(a[0] + a[1] <= b[0] + 0.002 for a, b in zip(steps, steps[1:])), "a thread does one thing at a time")
     cli.check({e["args"]["layer"] for e in spans if e["name"] == "experts"} == {0, 1, 2, 3}, "all layers")
     r = cli.run("-p", "Hello", "-n", "1", "--timeline", os.path.join(tmp, "no", "folder"))
-    cli.check(r.returncode == 1 and b"cannot create" in r.stderr, r.stderr)
+    cli.check(r.returncode == 1 and b"cannot write" in r.stderr, r.stderr)
     r = cli.run("-p", "Hello", "-n", "1", "--timeline", "/dev/full")
     cli.check(r.returncode == 1 and b"cannot write" in r.stderr, r.stderr)
 
@@ -90,7 +90,11 @@ def traces(tmp):
     r = cli.run(*ASKED, "--routing", trace)
     cli.check(r.returncode == 1 and b"byte 24: expert 65535 of 16" in r.stderr, r.stderr)
     r = cli.run(*ASKED, "--expert-trace-output", os.path.join(tmp, "no", "a.trace"))
-    cli.check(r.returncode == 1 and b"creating the routing trace" in r.stderr, r.stderr)
+    cli.check(r.returncode == 1 and b"a.trace: No such" in r.stderr, r.stderr)
+    # A run that fails leaves the trace that was there, and nothing beside it.
+    was, n = open(other, "rb").read(), len(os.listdir(tmp))
+    r = cli.run("-p", "too long " * 2000, "-c", "512", "--expert-trace-output", other)
+    cli.check(r.returncode == 1 and open(other, "rb").read() == was and len(os.listdir(tmp)) == n, r.stderr, os.listdir(tmp))
     r = cli.run("-m", cli.synth(tmp, "llama-tiny"), "-p", "x", "-n", "1", "--expert-trace-stats", "1")
     cli.check(r.returncode == 1 and b"no experts" in r.stderr, r.stderr)
 

@@ -1,4 +1,4 @@
-/* What sharing experts has taught, through its file: read back as it was; damaged, cut short, of another machine, in a
+/* The file of learned deals (cli/learned.c): read back as it was written; damaged, cut short, of another machine, in a
  * place that cannot be written or read: ignored. usage: test_learned FOLDER, which is made and filled. */
 #define _GNU_SOURCE
 #include <stdlib.h>
