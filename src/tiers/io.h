@@ -46,10 +46,10 @@ struct pf_io_read {
 
 struct pf_io {
     const struct pf_io_ops *ops;
+    const char *name;            /* "io_uring"; changes within commit alone */
 };
 
 struct pf_io_ops {
-    const char *name;                                             /* "io_uring" */
     void (*close)(pf_io *io);                                     /* no read may be in flight */
     void (*queue)(pf_io *io, struct pf_io_read *r);               /* no more than `depth` at a time */
     /* Everything queued is on its way after this; or false: the system refuses for now, call again a little later. */
@@ -78,23 +78,23 @@ pf_status pf_io_best_open(pf_io **out, const struct pf_io_setup *s, void *ctx); 
 
 /* Opens path for reading past the page cache, or through it where the file system has no other way. */
 pf_status pf_io_file_open(struct pf_io_file *out, const char *path);
-void      pf_io_file_close(struct pf_io_file *f);         /* also of a file that is all zeros */
+void      pf_io_file_close(struct pf_io_file *f);         /* *f may be all zeros */
 
 /* Whether the file has the size and the time of writing that it had when it was opened. *touched: when anything about
  * it changed last, which nobody can set back, as they can the time of writing; zero if the system does not say. */
 bool      pf_io_file_unchanged(const struct pf_io_file *f, struct timespec *touched);
 
-/* What the simulated engine does to the reads it is given. Counting starts at 1; 0 of a number: never. */
+/* Faults of the simulated engine. Reads are counted from 1; a number that is 0: never. */
 struct pf_io_sim {
     uint64_t fail_at, fail_n;        /* reads fail_at .. fail_at + fail_n - 1 fail with -fail_errno */
     int      fail_errno;
     uint64_t short_every;            /* each such read ends early, at a multiple of 512 bytes */
     uint64_t late_at;                /* this read comes back after everything else, and no sooner than late_ns */
     uint64_t late_ns;
-    uint64_t corrupt_at;             /* one sector of this read holds something else, */
-    uint64_t lost_at;                /* or is left as it was */
-    uint64_t latency_ns, ns_per_kib; /* of each read */
-    uint64_t seed;                   /* of the order in which reads come back; 0: in order */
+    uint64_t corrupt_at;             /* one sector of this read returns other bytes */
+    uint64_t lost_at;                /* one sector of this read is not written */
+    uint64_t latency_ns, ns_per_kib; /* duration of each read */
+    uint64_t seed;                   /* seed of the order in which reads come back; 0: in order */
     uint64_t n_reads;                /* how many there were; read it after close */
 };
 

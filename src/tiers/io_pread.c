@@ -142,7 +142,7 @@ static int preads_take(pf_io *io, struct pf_io_read **done, int cap)
 }
 
 static const struct pf_io_ops preads_ops = {
-    .name = "pread", .close = preads_close, .queue = preads_queue, .commit = preads_commit, .wait = preads_wait,
+    .close = preads_close, .queue = preads_queue, .commit = preads_commit, .wait = preads_wait,
     .take = preads_take,
 };
 
@@ -153,7 +153,7 @@ pf_status pf_io_pread_open(pf_io **out, const struct pf_io_setup *s, void *ctx)
     struct preads *p = pf_alloc(PF_MEM_TIERS, sizeof *p);
     if (!p)
         PF_FAIL(PF_ENOMEM, "no memory for a queue of reads");
-    p->io.ops = &preads_ops;
+    p->io = (pf_io){ &preads_ops, "pread" };
     p->s = *s;
     list_clear(&p->held);
     list_clear(&p->todo);

@@ -138,7 +138,7 @@ static int sim_take(pf_io *io, struct pf_io_read **done, int cap)
 }
 
 static const struct pf_io_ops sim_ops = {
-    .name = "simulated", .close = sim_close, .queue = sim_queue, .commit = sim_commit, .wait = sim_wait,
+    .close = sim_close, .queue = sim_queue, .commit = sim_commit, .wait = sim_wait,
     .take = sim_take,
 };
 
@@ -148,7 +148,7 @@ pf_status pf_io_sim_open(pf_io **out, const struct pf_io_setup *s, void *ctx)
     struct sim *m = pf_alloc(PF_MEM_TIERS, sizeof *m);
     if (!m)
         PF_FAIL(PF_ENOMEM, "no memory for a queue of reads");
-    m->io.ops = &sim_ops;
+    m->io = (pf_io){ &sim_ops, "simulated" };
     m->s = *s;
     m->plan = ctx;
     m->rng = m->plan->seed;

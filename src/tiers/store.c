@@ -66,8 +66,8 @@ struct part {
     struct pf_part at;
     uint8_t   *slot;
     int        slab, class, index;       /* index: the key of its class's policy */
-    int        prev, next;               /* in wanted, ahead or came; NONE at the ends */
-    struct queue *in;                    /* which list, or NULL */
+    int        prev, next;               /* neighbours in the list `in`; NONE at the ends */
+    struct queue *in;                    /* wanted, ahead or came; NULL: in no list */
     enum state state;
     int        pins, n_flying;
     int        n_chunks, n_asked;        /* reads it takes, reads begun */
@@ -75,7 +75,7 @@ struct part {
     bool       guessed;                  /* read on a guess, and not pinned since */
     uint64_t   foreseen;                 /* the step for which it was guessed, and absent, when no guess was read */
     uint64_t   sum;
-    struct timespec touched;             /* its file, when the first chunk was asked for */
+    struct timespec touched;             /* last change of its file when the first chunk was asked for */
 };
 
 struct class {
@@ -107,7 +107,7 @@ struct order {
 struct pf_store {
     pthread_mutex_t lock;
     pthread_cond_t  changed;             /* a part became READY, FAILED or ABSENT; several came */
-    pthread_cond_t  has_work;            /* for the reader: reads are under way that nobody attends to, or parts came */
+    pthread_cond_t  has_work;            /* wakes the reader: nobody attends to reads under way, or parts came */
     pthread_t       reader;
     bool            has_lock, has_reader, closing;
     struct part    *parts;
@@ -126,12 +126,12 @@ struct pf_store {
     struct queue    came;                /* parts to look at */
     int             n_looking;           /* parts that are looked at */
     bool            attended;            /* a thread that waits for parts waits for the engine */
-    bool            guesses_pay;         /* they are read; if not, they are compared with what the next step pins */
+    bool            guesses_pay;         /* guessed parts are read; false: only compared with the next step's pins */
     int             guess_depth;         /* no guess is read when so many reads are under way */
     struct order    guess, fill;         /* guess evicts and is forgotten at the next step; fill takes what is free */
     int             guesses[PF_MAX_GUESSES];
-    uint32_t        n_tried, n_right;    /* parts read on a guess of late, or foreseen; and pinned afterwards */
-    uint32_t        n_foreseen;          /* for the next step */
+    uint32_t        n_tried, n_right;    /* parts lately guessed, whether read or not; how many were then pinned */
+    uint32_t        n_foreseen;          /* parts marked as guessed for the next step */
     uint32_t        n_rest;              /* steps until guesses are listened to again */
     uint64_t        n_steps;
     struct read     reads[PF_STORE_DEPTH];
@@ -142,7 +142,7 @@ struct pf_store {
     pf_spans       *spans;
     uint64_t        n_progress;          /* reads that came back, for the stall watch */
 
-    pf_status       fail_status;         /* of the last part that failed */
+    pf_status       fail_status;         /* status of the last part that failed */
     char            fail_text[512];
     struct pf_store_stats stats;
 };
@@ -237,7 +237,7 @@ static pf_status make_classes(struct pf_store *s, const struct pf_store_setup *s
     return PF_OK;
 }
 
-/* Every class gets what it needs, and then the same share of what it would like. */
+/* Every class gets the slots it needs, and then one share of the slots it would like, equal for all classes. */
 static pf_status share_out(struct pf_store *s, uint64_t budget)
 {
     uint64_t least = 0, more = 0;
@@ -258,8 +258,8 @@ static pf_status share_out(struct pf_store *s, uint64_t budget)
         s->arena_bytes += (size_t)k->n_slots * k->slot_bytes;
     }
     s->stats.slot_bytes = s->arena_bytes;
-    s->arena_bytes += HUGE_BYTES;                /* to begin on a huge page, which is also as aligned as
-                                                    any drive wants */
+    s->arena_bytes += HUGE_BYTES;                /* so that the arena can begin on a huge page, which is
+                                                    as aligned as any drive wants */
     return PF_OK;
 }
 
@@ -351,7 +351,6 @@ static pf_status open_reader(struct pf_store *s, const struct pf_store_setup *se
     struct pf_io_setup io = { .files = s->files, .n_files = s->n_files, .depth = PF_STORE_DEPTH, .arena = s->arena,
                               .arena_bytes = s->arena_bytes };
     PF_TRY(setup->io(&s->io, &io, setup->io_ctx));
-    s->stats.engine = s->io->ops->name;
     s->stats.policy = setup->policy->name;
     int err = pf_thread_start(&s->reader, reader_main, s);
     if (err)
@@ -682,7 +681,7 @@ static void fail_read(struct pf_store *s, const struct read *r)
     fail_part(s, &s->parts[r->part], PF_EIO, text);
 }
 
-/* Whether the read must go to the engine again, for what is missing. */
+/* Whether the read must go to the engine again, for the bytes that are missing. */
 static bool must_repeat(struct pf_store *s, struct read *r)
 {
     int64_t n = r->io.result;
@@ -721,7 +720,7 @@ static int take_back(struct pf_store *s, struct read *r)
         pf_spans_add(s->spans, &(struct pf_span){ "reads", PF_TRACK_DRIVE, -1, -1, s->flying_since, now });
     }
     if (part->broken)
-        queue_remove(s, p);              /* its other chunks are not asked for any more */
+        queue_remove(s, p);              /* the part's other chunks are not asked for any more */
     return --part->n_flying == 0 && (part->broken || part->n_asked == part->n_chunks) ? p : NONE;
 }
 
@@ -1057,7 +1056,7 @@ static void judge_guesses(struct pf_store *s)
     s->n_tried = s->n_right = 0;
 }
 
-/* What would be read? The next step's pins will tell whether that would be right. */
+/* Marks the parts that a guess would read: the next step's pins will tell whether it would have been right. */
 static void foresee(struct pf_store *s, const int *slabs, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -1106,6 +1105,7 @@ void pf_store_stats_get(pf_store *s, struct pf_store_stats *out)
 {
     pthread_mutex_lock(&s->lock);
     *out = s->stats;
+    out->engine = s->io->name;
     if (s->n_flying > 0)
         out->busy_ns += pf_now_ns() - s->flying_since;
     pthread_mutex_unlock(&s->lock);
@@ -1116,15 +1116,15 @@ void pf_store_stats_reset(pf_store *s)
     pthread_mutex_lock(&s->lock);
     struct pf_store_stats old = s->stats;
     s->stats = (struct pf_store_stats){ .slot_bytes = old.slot_bytes, .resident_bytes = old.resident_bytes,
-                                        .engine = old.engine, .policy = old.policy };
+                                        .policy = old.policy };
     s->flying_since = pf_now_ns();
     pthread_mutex_unlock(&s->lock);
 }
 
 /* ---- The reader ------------------------------------------------------------------------------------------------- */
 
-/* Looks at what came, and takes reads back while no thread that waits does. It looks up from the engine from time to
- * time, as another may have taken the last of what it waits for. */
+/* The reader: looks at parts that came, and takes reads back while no waiting thread does. Its wait for the engine ends
+ * from time to time, since another thread may have taken the last read that it waits for. */
 static void *reader_main(void *arg)
 {
     struct pf_store *s = arg;

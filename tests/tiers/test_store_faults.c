@@ -1,15 +1,21 @@
 /* The store over a drive that fails: every read in turn fails, is cut short, comes late, or returns other sectors.
  * Nothing crashes, hangs or leaks, nobody sees a wrong byte, and after a failure the next try succeeds. Or over a file
- * that is cut short or written to, until it is again what it was.
+ * that is cut short or written to, until it is again what it was. Or over a kernel that refuses io_uring.
  *
  * usage: test_store_faults DIRECTORY */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 #include "at_once.h"
+#include "base/pf_time.h"
 #include "check.h"
 #include "tiers/store_data.h"
 
@@ -183,7 +189,7 @@ static void test_stall(struct fixture *f)
     pf_store_close(&s);
     CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
     pf_store_prefetch(s, &slab, 1, 1);
-    pf_store_close(&s);                      /* waits for what is in flight */
+    pf_store_close(&s);                      /* waits for reads in flight */
     f->setup.stall_ns = stall_ns;
 }
 
@@ -232,6 +238,48 @@ static void test_changes(struct fixture *f)
     pf_store_close(&s);
 }
 
+/* From now on io_uring_enter fails with EIO in every thread of the process. */
+static bool refuse_io_uring(void)
+{
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_enter, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EIO),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = { sizeof rules / sizeof *rules, rules };
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+           syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &filter) == 0;
+}
+
+/* Reads go on through preads, at once, whether the ring was in use before or not. */
+static void test_refused_ring(struct fixture *f)
+{
+    struct pf_store_stats stats;
+    pf_store *used = NULL, *fresh = NULL;
+    int n_failed = 0;
+    pf_status why = PF_OK;
+    f->setup.io = pf_io_best_open;
+    f->setup.budget_bytes = f->least + (f->all - f->least) / 6;
+    CHECK(pf_store_open(&used, &f->setup) == PF_OK, "%s", pf_last_error());
+    walk(f, used, &n_failed, &why);
+    if (!refuse_io_uring()) {
+        printf("no seccomp: a refused ring is not tried\n");
+        pf_store_close(&used);
+        return;
+    }
+    uint64_t begin = pf_now_ns();
+    CHECK(pf_store_open(&fresh, &f->setup) == PF_OK, "%s", pf_last_error());
+    walk(f, used, &n_failed, &why);
+    walk(f, fresh, &n_failed, &why);
+    CHECK(n_failed == 0 && pf_now_ns() - begin < f->setup.stall_ns / 2, "%d steps failed, in %d ms: %s", n_failed,
+          (int)((pf_now_ns() - begin) / 1000000), pf_last_error());
+    pf_store_stats_get(used, &stats);
+    CHECK(strcmp(stats.engine, "pread") == 0, "the store says that it reads by %s", stats.engine);
+    pf_store_close(&fresh);
+    pf_store_close(&used);
+}
+
 int main(int argc, char **argv)
 {
     struct fixture f;
@@ -244,6 +292,7 @@ int main(int argc, char **argv)
     test_short(&f);
     test_stall(&f);
     test_changes(&f);
+    test_refused_ring(&f);
     fixture_close(&f);
     return check_status();
 }
