@@ -3,7 +3,6 @@
 (PFMOE_SHARED, else ../shared), the number of files in a row is the number there is. The GPU column says no of those that need
 an operation the CUDA backend's table lacks. usage: arch_rows.py SOURCE_ROOT"""
 import collections
-import glob
 import json
 import os
 import re
@@ -15,21 +14,15 @@ def read(*path):
         return f.read()
 
 
-TABLE = r'pf_arch pf_arch_(\w+) = \{\s*\.name = "([^"]+)"(.*?)^\};'
+TABLE = r'^    \{\s*\.name = "([^"]+)"(.*?)^    \},'
 NEEDS = {'.mla = true': ['heads'], '.indexer = true': ['choose', 'layer_norm'],
          '.compressed = true': ['heads', 'choose', 'compress'], '.streams = true': ['mix', 'streams_read', 'streams_write']}     # operations that a backend may lack
 
 
 def tables(root):
-    """The .name of every table that archs.c lists, and the operations that not every backend has."""
-    listed = set(re.findall(r'^    X\((\w+)\)', read(root, 'src', 'moe', 'archs.c'), re.M))
-    names = {}
-    for path in glob.glob(os.path.join(root, 'src', 'moe', 'arch_*.c')):
-        for symbol, name, rest in re.findall(TABLE, read(path), re.M | re.S):
-            if symbol in listed:
-                listed.remove(symbol)
-                names[name] = sum((ops for flag, ops in NEEDS.items() if flag in rest), [])
-    return names, ['archs.c lists %s, which no file defines' % symbol for symbol in sorted(listed)]
+    """The .name of every table in archs.c, and the operations that not every backend has."""
+    return {name: sum((ops for flag, ops in NEEDS.items() if flag in rest), [])
+            for name, rest in re.findall(TABLE, read(root, 'src', 'moe', 'model', 'archs.c'), re.M | re.S)}
 
 
 def rows(root):
@@ -49,9 +42,9 @@ def reference_counts(root):
 
 def main():
     root = sys.argv[1]
-    names, bad = tables(root)
+    names = tables(root)
     row = rows(root)
-    bad += ['models.md has no row for %s' % name for name in sorted(names.keys() - row.keys())]
+    bad = ['models.md has no row for %s' % name for name in sorted(names.keys() - row.keys())]
     bad += ['models.md has a row for %s, which pfmoe does not have' % name for name in sorted(row.keys() - names.keys())]
     cuda = read(root, 'src', 'kernels', 'cuda', 'backend_cuda.c')
     bad += ['models.md is wrong about %s and GPUs' % name for name in sorted(names.keys() & row.keys())
