@@ -10,10 +10,10 @@
 #include "base/pf_cpu.h"
 #include "base/pf_mem.h"
 #include "gguf/inspect.h"
-#include "moe/lora.h"
-#include "moe/offload.h"
-#include "moe/split.h"
-#include "moe/watch.h"
+#include "moe/model/lora.h"
+#include "moe/offload/offload.h"
+#include "moe/place/cut.h"
+#include "moe/run/watch.h"
 #include "version.h"
 
 enum { MAX_DEFAULT_THREADS = 64 };

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/pf_mem.h"
-#include "moe/model.h"
+#include "moe/model/model.h"
 
 /* ---- A growing string -------------------------------------------------------------------------------------------- */
 

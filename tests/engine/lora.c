@@ -12,7 +12,7 @@
 #include "check.h"
 #include "gguf/gguf_build.h"
 #include "kernels/sim/sim.h"
-#include "moe/residency.h"
+#include "moe/place/residency.h"
 
 enum { N_PROMPT = 40, N_DECODE = 4, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, RANK = 5, MAX_TARGETS = 256 };
 static const float SCALE = 0.35f, ALPHA = 10;

@@ -11,8 +11,8 @@
 #include "check.h"
 #include "kernels/sim/sim.h"
 #include "memory_file.h"
-#include "moe/residency.h"
-#include "moe/session.h"
+#include "moe/place/residency.h"
+#include "moe/run/session.h"
 
 enum { MOST = 9000, N_BACK = 40, WHOLE = 8192 /* a batch for which there is no ring */ };
 

@@ -9,7 +9,7 @@
 #include "base/pf_mem.h"
 #include "check.h"
 #include "kernels/sim/sim.h"
-#include "moe/residency.h"
+#include "moe/place/residency.h"
 
 enum { N_PROMPT = 40, N_DECODE = 6, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, MAX_EXPERTS = 512, MAX_LAYERS = 64,
        MAX_USED = 16 };

@@ -12,7 +12,7 @@
 #include "base/pf_mem.h"
 #include "check.h"
 #include "kernels/sim/sim.h"
-#include "moe/residency.h"
+#include "moe/place/residency.h"
 #include "open_session.h"
 
 enum { N_PROMPT = 20, N_FEW = 5, SHORT = 14, LONG = 256, MOST_TOKENS = N_PROMPT + N_FEW + LONG };

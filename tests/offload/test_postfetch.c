@@ -6,7 +6,7 @@
 
 #include "check.h"
 #include "kernels/sim/sim.h"
-#include "moe/postfetch.h"
+#include "moe/offload/postfetch.h"
 
 enum { N_EXPERTS = 6, GATE = 700, UP = 300, DOWN = 1000 };
 

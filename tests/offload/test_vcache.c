@@ -1,15 +1,15 @@
 /* The expert cache by itself, on the simulated device: who gets a slot, who loses it, and that nothing is pinned in RAM
- * for an expert that gets none. What a cache asks of its model is answered here, not by moe/residency.c and
- * moe/model.c. */
+ * for an expert that gets none. What a cache asks of its model is answered here, not by moe/place/residency.c and
+ * moe/model/model.c. */
 #include <string.h>
 
 #include "base/pf_mem.h"
 #include "check.h"
 #include "backend/share.h"
 #include "kernels/sim/sim.h"
-#include "moe/residency.h"
-#include "moe/split.h"
-#include "moe/vcache.h"
+#include "moe/place/residency.h"
+#include "moe/place/cut.h"
+#include "moe/offload/vcache.h"
 
 /* Two chunks of eight slots for 32 experts; one chunk is less than three times top-k slots a layer. */
 enum { N_LAYER = 2, N_EXPERT = 16, N_USED = 2, N_SLOTS = 16, PART_BYTES = 2700000, ENOUGH = 1 << 30 };

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "moe/residency.h"
+#include "moe/place/residency.h"
 #include "open_session.h"
 
 enum { N_PROMPT = 12, N_STEPS = 16, N_TOKENS = N_PROMPT + N_STEPS, N_CTX = 64 };

@@ -10,7 +10,7 @@
 #include "at_once.h"
 #include "base/pf_mem.h"
 #include "check.h"
-#include "moe/residency.h"
+#include "moe/place/residency.h"
 #include "open_session.h"
 
 enum { N_PROMPT = 20, N_DECODE = 4, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, MAX_THREADS = 3 };

@@ -2,7 +2,7 @@
  * table is silent. To add an architecture, add its table here and its row to models.md. */
 #include <string.h>
 
-#include "moe/model.h"
+#include "moe/model/model.h"
 
 static const struct pf_arch archs[] = {
     /* `llama`: Llama 2 and 3, Mistral, Mixtral and their merges. With experts: softmax over all, the best

@@ -1,0 +1,618 @@
+/* What a GGUF file says about its model: keys to hyper-parameters. bind.c does the tensors. */
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "base/pf_text.h"
+#include "moe/model/bind.h"
+#include "moe/model/lora.h"
+
+enum { NAME_BYTES = 96, MAX_DIM = 1 << 24, MAX_LAYERS = 4096, MAX_EXPERTS = 65535 };
+
+void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char *fmt, ...)
+{
+    if (!m->log)
+        return;
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    pf_text_clean(text);
+    m->log(m->log_ctx, level, text);
+}
+
+/* ---- Keys -------------------------------------------------------------------------------------------------------- */
+
+static const char *key(const struct pf_loader *l, char out[NAME_BYTES], const char *suffix)
+{
+    snprintf(out, NAME_BYTES, "%s.%s", l->m->arch->name, suffix);
+    return out;
+}
+
+static pf_status key_int(const struct pf_loader *l, const char *suffix, bool required, int64_t min, int64_t max,
+                         int *out)
+{
+    char name[NAME_BYTES];
+    int64_t value = *out;
+    PF_TRY((required ? pf_gguf_int : pf_gguf_int_opt)(l->g, key(l, name, suffix), min, max, &value));
+    *out = (int)value;
+    return PF_OK;
+}
+
+/* A key that is a scalar or an array with one entry per block of the file; *value is the scalar's default. */
+static pf_status key_ints(const struct pf_loader *l, const char *suffix, int n_block, int64_t min, int64_t max,
+                          int64_t *out)
+{
+    char name[NAME_BYTES];
+    return pf_gguf_ints_opt(l->g, key(l, name, suffix), n_block, min, max, out, NULL);
+}
+
+/* How many entries an array has that may go on past the last block of the file; anything else: n_block. */
+static int n_entries(const struct pf_loader *l, const char *suffix)
+{
+    char name[NAME_BYTES];
+    const struct pf_gguf_kv *kv = pf_gguf_find(l->g, key(l, name, suffix));
+    bool longer = kv && kv->type == PF_GGUF_ARRAY && kv->n > (uint64_t)l->n_block;
+    return longer && kv->n <= MAX_LAYERS ? (int)kv->n : l->n_block;
+}
+
+static pf_status key_bool(const struct pf_loader *l, const char *suffix, bool *out)
+{
+    char name[NAME_BYTES];
+    return pf_gguf_bool_opt(l->g, key(l, name, suffix), out);
+}
+
+static pf_status key_real(const struct pf_loader *l, const char *suffix, bool required, bool positive, float *out)
+{
+    char name[NAME_BYTES];
+    PF_TRY((required ? pf_gguf_real : pf_gguf_real_opt)(l->g, key(l, name, suffix), out));
+    if (positive && !(*out > 0))
+        PF_FAIL(PF_EFORMAT, "key %s is %g, expected a positive number, in %s", name, *out, pf_gguf_path(l->g));
+    return PF_OK;
+}
+
+/* ---- Attention --------------------------------------------------------------------------------------------------- */
+
+/* Windows on all but the last layer of each period. llama4's are fixed pieces; its other layers do not rotate and
+ * temper their queries, its windowed ones norm queries and keys without weights, except in the model of 128 experts. */
+static pf_status read_windows(const struct pf_loader *l)
+{
+    enum { LLAMA4_PIECE = 8192, MAVERICK_EXPERTS = 128 };
+    struct pf_model *m = l->m;
+    bool sliding = m->arch->window == PF_WINDOW_SLIDING;
+    int window = LLAMA4_PIECE, period = m->arch->window_period;
+    if (m->arch->window == PF_WINDOW_NONE)
+        return PF_OK;
+    PF_TRY(key_int(l, "attention.sliding_window", sliding, sliding, INT_MAX, &window));
+    PF_TRY(key_int(l, "attention.sliding_window_pattern", false, 1, MAX_LAYERS, &period));
+    for (int il = 0; il < m->n_layer; il++) {
+        struct pf_attention *a = &m->layers[il].attn;
+        bool windowed = window == 0 || il % period < period - 1;
+        a->window = windowed ? window : 0;
+        if (sliding)
+            continue;
+        a->chunked = a->rotate = windowed;
+        a->norm = windowed && m->n_expert != MAVERICK_EXPERTS;
+        a->temper = !windowed;
+    }
+    return PF_OK;
+}
+
+static pf_status read_delta(const struct pf_loader *l)
+{
+    enum { MAX_HEADS = 4096, MAX_TAPS = 16 };
+    struct pf_model *m = l->m;
+    struct pf_delta_sizes *s = &m->delta;
+    int inner = 0, n_nets = 0;
+    for (int il = 0; m->arch->delta && il < m->n_layer; il++) {
+        char name[NAME_BYTES];
+        snprintf(name, sizeof name, "blk.%d.ssm_conv1d.weight", il);
+        m->layers[il].is_delta = pf_gguf_tensor(l->g, name) != NULL;
+        n_nets += m->layers[il].is_delta;
+    }
+    if (n_nets == 0)
+        return PF_OK;
+    PF_TRY(key_int(l, "ssm.conv_kernel", true, 1, MAX_TAPS, &s->taps));
+    PF_TRY(key_int(l, "ssm.state_size", true, 1, 1024, &s->d));
+    PF_TRY(key_int(l, "ssm.group_count", true, 1, MAX_HEADS, &s->n_k_head));
+    PF_TRY(key_int(l, "ssm.time_step_rank", true, 1, MAX_HEADS, &s->n_v_head));
+    PF_TRY(key_int(l, "ssm.inner_size", true, 1, MAX_DIM, &inner));
+    s->n_k = s->n_k_head * s->d;
+    s->n_v = s->n_v_head * s->d;
+    s->n_conv = 2 * s->n_k + s->n_v;
+    if (s->n_v_head % s->n_k_head || inner != s->n_v)
+        PF_FAIL(PF_EFORMAT, "%d value heads of %d do not suit %d key heads and an inner size of %d, in %s", s->n_v_head,
+                s->d, s->n_k_head, inner, pf_gguf_path(l->g));
+    for (int il = 0; il < m->n_layer; il++)
+        if (m->layers[il].is_delta)
+            m->layers[il].n_state = (size_t)(s->taps - 1) * (size_t)s->n_conv + (size_t)s->n_v * (size_t)s->d;
+    return PF_OK;
+}
+
+static pf_status read_index_sizes(const struct pf_loader *l, int n_rot, int ratio)
+{
+    struct pf_index_sizes *s = &l->m->index;
+    s->ratio = ratio;
+    PF_TRY(key_int(l, "attention.indexer.head_count", true, 1, 4096, &s->n_head));
+    PF_TRY(key_int(l, "attention.indexer.key_length", true, n_rot, 4096, &s->width));
+    return key_int(l, "attention.indexer.top_k", true, 1, 65536, &s->max_chosen);
+}
+
+/* Every layer has an indexer, or those that attention.indexer.types says; GLM-5.2, known by its context, has them in
+ * layers 0, 1 and each fourth from 2 on. */
+static pf_status read_indexer(const struct pf_loader *l)
+{
+    enum { SHARING_FROM_CONTEXT = 1 << 20, SHARING_PERIOD = 4, SHARING_PHASE = 2 };
+    struct pf_model *m = l->m;
+    int64_t full[MAX_LAYERS];
+    PF_TRY(read_index_sizes(l, m->mla.n_rope, 1));
+    if (m->mla.n_q_latent == 0)
+        PF_FAIL(PF_EFORMAT, "%s models have indexers, which need an attention.q_lora_rank, in %s", m->arch->name,
+                pf_gguf_path(l->g));
+    for (int il = 0; il < l->n_block; il++)
+        full[il] = m->n_ctx_train < SHARING_FROM_CONTEXT || il < SHARING_PHASE ||
+                   il % SHARING_PERIOD == SHARING_PHASE;
+    PF_TRY(key_ints(l, "attention.indexer.types", l->n_block, 0, INT_MAX, full));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].has_indexer = full[il] == 1;
+    if (!m->layers[0].has_indexer)
+        PF_FAIL(PF_EFORMAT, "the first layer has no indexer whose choice it could take, in %s", pf_gguf_path(l->g));
+    return PF_OK;
+}
+
+/* Newer files describe the cache in key_length and value_length and the heads in the keys ending in _mla, older ones
+ * only the heads. */
+static pf_status read_mla(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    struct pf_mla_sizes *s = &m->mla;
+    int n_head = 0, n_k = 0, temper = 0;
+    PF_TRY(key_int(l, "attention.head_count", true, 1, 65536, &n_head));
+    PF_TRY(key_int(l, "attention.kv_lora_rank", true, 1, 4096, &s->n_latent));
+    PF_TRY(key_int(l, "attention.q_lora_rank", false, 0, MAX_DIM, &s->n_q_latent));
+    PF_TRY(key_int(l, "attention.key_length", true, 1, 8192, &n_k));
+    PF_TRY(key_int(l, "attention.key_length_mla", false, 1, 8192, &n_k));
+    PF_TRY(key_int(l, "attention.value_length", true, 1, 8192, &s->n_v));
+    PF_TRY(key_int(l, "attention.value_length_mla", false, 1, 8192, &s->n_v));
+    PF_TRY(key_int(l, "rope.dimension_count", true, 2, n_k - 1, &s->n_rope));
+    PF_TRY(key_int(l, "attention.temperature_length", false, 0, INT_MAX, &temper));
+    if (temper > 0) {
+        char name[NAME_BYTES];
+        PF_FAIL(PF_EUNSUPPORTED, "key %s is %d; queries that grow with their position are not supported here, in %s",
+                key(l, name, "attention.temperature_length"), temper, pf_gguf_path(l->g));
+    }
+    s->n_nope = n_k - s->n_rope;
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].attn = (struct pf_attention){ .n_head = n_head, .n_kv_head = 1, .hd_k = s->n_latent + s->n_rope,
+                                                    .hd_v = s->n_latent, .rotate = true, .v_in_k = true,
+                                                    .scale = 1.0f / sqrtf((float)n_k) };
+    return m->arch->indexer ? read_indexer(l) : PF_OK;
+}
+
+enum { FINE_RATIO = 4, COARSE_RATIO = 128 };          /* blocks of FINE_RATIO overlap, and an indexer
+                                                         chooses among them */
+
+static void set_ratio(struct pf_model *m, struct pf_layer *layer, int ratio)
+{
+    bool fine = ratio == FINE_RATIO;
+    if (ratio == 0)
+        return;
+    layer->compressed.blocks = (struct pf_compressor){ .width = layer->attn.hd_k, .ratio = ratio, .overlaps = fine };
+    layer->n_state = 3 * (size_t)(1 + fine) * (size_t)layer->attn.hd_k;
+    layer->has_indexer = fine;
+    if (fine) {
+        layer->indexer.blocks = (struct pf_compressor){ .width = m->index.width, .ratio = ratio, .overlaps = true };
+        layer->n_state += 3 * 2 * (size_t)m->index.width;
+    }
+}
+
+/* Which layers have keys of blocks, and of how many positions. */
+static pf_status read_ratios(const struct pf_loader *l)
+{
+    static const char suffix[] = "attention.compress_ratios";
+    struct pf_model *m = l->m;
+    int64_t ratio[MAX_LAYERS];
+    char name[NAME_BYTES];
+    bool found;
+    PF_TRY(pf_gguf_ints_opt(l->g, key(l, name, suffix), n_entries(l, suffix), 0, INT_MAX, ratio, &found));
+    if (!found)
+        PF_FAIL(PF_EFORMAT, "key %s is missing from %s", name, pf_gguf_path(l->g));
+    for (int il = 0; il < m->n_layer; il++) {
+        if (ratio[il] != 0 && ratio[il] != FINE_RATIO && ratio[il] != COARSE_RATIO)
+            PF_FAIL(PF_EUNSUPPORTED, "key %s has %lld for layer %d; 0, %d and %d are supported, in %s", name,
+                    (long long)ratio[il], il, FINE_RATIO, COARSE_RATIO, pf_gguf_path(l->g));
+        if (ratio[il] != 0)
+            m->compressed.ratio[ratio[il] == COARSE_RATIO] = (int)ratio[il];
+    }
+    if (m->compressed.ratio[0])
+        PF_TRY(read_index_sizes(l, m->compressed.n_rot, FINE_RATIO));
+    for (int il = 0; il < m->n_layer; il++)
+        set_ratio(m, &m->layers[il], (int)ratio[il]);
+    return PF_OK;
+}
+
+static pf_status read_compressed(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    struct pf_compressed_sizes *s = &m->compressed;
+    int n_head = 0, n_kv_head = 0, hd = 0, hd_v, window = 0;
+    PF_TRY(key_int(l, "attention.head_count", true, 1, 65536, &n_head));
+    PF_TRY(key_int(l, "attention.head_count_kv", true, 1, 1, &n_kv_head));
+    PF_TRY(key_int(l, "attention.key_length", true, 1, 4096, &hd));
+    hd_v = hd;
+    PF_TRY(key_int(l, "attention.value_length", false, hd, hd, &hd_v));
+    PF_TRY(key_int(l, "attention.sliding_window", true, 1, INT_MAX, &window));
+    PF_TRY(key_int(l, "attention.q_lora_rank", true, 1, MAX_DIM, &s->n_q_latent));
+    PF_TRY(key_int(l, "attention.output_group_count", true, 1, n_head, &s->n_group));
+    PF_TRY(key_int(l, "attention.output_lora_rank", true, 1, MAX_DIM, &s->n_group_out));
+    PF_TRY(key_int(l, "rope.dimension_count", true, 2, hd, &s->n_rot));
+    if (n_head % s->n_group)
+        PF_FAIL(PF_EFORMAT, "%d heads do not make %d groups, in %s", n_head, s->n_group, pf_gguf_path(l->g));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].attn = (struct pf_attention){ .n_head = n_head, .n_kv_head = n_kv_head, .hd_k = hd, .hd_v = hd,
+                                                    .rotate = true, .v_in_k = true, .window = window,
+                                                    .scale = 1.0f / sqrtf((float)hd) };
+    return read_ratios(l);
+}
+
+static pf_status read_streams(const struct pf_loader *l)
+{
+    struct pf_streams_sizes *s = &l->m->streams;
+    s->n = 1;
+    if (!l->m->arch->streams)
+        return PF_OK;
+    PF_TRY(key_int(l, "hyper_connection.count", true, PF_MAX_STREAMS, PF_MAX_STREAMS, &s->n));
+    PF_TRY(key_int(l, "hyper_connection.sinkhorn_iterations", true, 1, 1000, &s->rounds));
+    return key_real(l, "hyper_connection.epsilon", true, true, &s->eps);
+}
+
+/* Head counts and sizes of every layer, from keys that may be scalars or arrays. */
+static pf_status read_attention(const struct pf_loader *l, int n_block, int *out_hd_k)
+{
+    struct pf_model *m = l->m;
+    int64_t n_head[MAX_LAYERS], n_kv[MAX_LAYERS];
+    for (int i = 0; i < n_block; i++)
+        n_head[i] = 0;
+    PF_TRY(key_ints(l, "attention.head_count", n_block, 1, 65536, n_head));
+    if (n_head[0] == 0) {
+        char name[NAME_BYTES];
+        PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "attention.head_count"), pf_gguf_path(l->g));
+    }
+    memcpy(n_kv, n_head, (size_t)n_block * sizeof *n_kv);
+    PF_TRY(key_ints(l, "attention.head_count_kv", n_block, m->arch->delta ? 0 : 1, 65536, n_kv));
+
+    int hd_k = (int)(m->n_embd / n_head[0]), hd_v;
+    float scale = 0;
+    PF_TRY(key_int(l, "attention.key_length", false, 1, 4096, &hd_k));
+    hd_v = hd_k;
+    PF_TRY(key_int(l, "attention.value_length", false, 1, 4096, &hd_v));
+    if (m->arch->attention_scale)
+        PF_TRY(key_real(l, "attention.scale", false, false, &scale));
+    for (int il = 0; il < m->n_layer; il++) {
+        if (m->layers[il].is_delta)
+            continue;
+        if (n_kv[il] == 0 || n_head[il] % n_kv[il])
+            PF_FAIL(PF_EFORMAT, "layer %d has %lld heads, not a multiple of its %lld KV heads, in %s", il,
+                    (long long)n_head[il], (long long)n_kv[il], pf_gguf_path(l->g));
+        m->layers[il].attn = (struct pf_attention){
+            .n_head = (int)n_head[il], .n_kv_head = (int)n_kv[il], .hd_k = hd_k, .hd_v = hd_v,
+            .rotate = true, .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
+        };
+    }
+    *out_hd_k = hd_k;
+    return read_windows(l);
+}
+
+/* Text has one position where images have several (time, height, width, a fourth that stays 0). Pairs of the first
+ * three rotate as usual; a pair of the fourth would not, and no known model has one. */
+static pf_status check_sections(const struct pf_loader *l, int n_rot)
+{
+    int64_t s[4] = { 0 };
+    char name[NAME_BYTES];
+    bool found = false;
+    if (l->m->arch->rope_sections == PF_SECTIONS_NONE)
+        return PF_OK;
+    PF_TRY(pf_gguf_ints_opt(l->g, key(l, name, "rope.dimension_sections"), 4, 0, n_rot, s, &found));
+    int64_t sum = s[0] + s[1] + s[2] + s[3];
+    for (int64_t i = 0; found && sum > 0 && i < n_rot / 2; i++) {
+        int64_t at = i % sum;
+        if (l->m->arch->rope_sections == PF_SECTIONS_BLOCKS ? at >= sum - s[3] : at >= 3 * s[at % 3])
+            PF_FAIL(PF_EUNSUPPORTED,
+                    "key %s is {%lld, %lld, %lld, %lld}, which leaves pair %lld of %d without a position, in %s", name,
+                    (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3], (long long)i, n_rot / 2,
+                    pf_gguf_path(l->g));
+    }
+    return PF_OK;
+}
+
+/* DeepSeek's YaRN scales the logits instead of what rotates. */
+static pf_status move_magnitude(const struct pf_loader *l, struct pf_rope_params *p)
+{
+    float log_mul = 0;
+    PF_TRY(key_real(l, "rope.scaling.yarn_log_multiplier", false, false, &log_mul));
+    if (log_mul == 0)
+        return PF_OK;
+    p->plain_mag = true;
+    float mag = p->factor > 1 ? 1 + log_mul * logf(p->factor) : 1;
+    for (int il = 0; il < l->m->n_layer; il++)
+        l->m->layers[il].attn.scale *= mag * mag;
+    return PF_OK;
+}
+
+static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params *out)
+{
+    struct pf_model *m = l->m;
+    int n_rot = hd_k, n_ctx_orig = m->n_ctx_train;
+    struct pf_rope_params p = { .base = 10000, .attn_factor = 1 };
+    struct pf_str scaling = { "linear", 6 };
+    char name[NAME_BYTES];
+    PF_TRY(key_int(l, "rope.dimension_count", false, 2, 2 * PF_ROPE_MAX_PAIRS, &n_rot));
+    if (n_rot % 2 || n_rot > hd_k || (m->arch->rope_whole_head && n_rot != hd_k))
+        PF_FAIL(PF_EFORMAT, "key %s is %d, which does not suit heads of %d, in %s",
+                key(l, name, "rope.dimension_count"), n_rot, hd_k, pf_gguf_path(l->g));
+    PF_TRY(key_real(l, "rope.freq_base", false, true, &p.base));
+    PF_TRY(key_real(l, "rope.scale_linear", false, false, &p.factor));
+    PF_TRY(key_real(l, "rope.scaling.factor", false, false, &p.factor));
+    PF_TRY(key_real(l, "rope.scaling.attn_factor", false, true, &p.attn_factor));
+    PF_TRY(key_int(l, "rope.scaling.original_context_length", false, 1, INT_MAX, &n_ctx_orig));
+    PF_TRY(pf_gguf_str_opt(l->g, key(l, name, "rope.scaling.type"), &scaling));
+    if (scaling.n == 4 && memcmp(scaling.p, "none", 4) == 0)
+        p.factor = 0;
+    else if (scaling.n == 4 && memcmp(scaling.p, "yarn", 4) == 0)
+        p.yarn = true;
+    else if (scaling.n != 6 || memcmp(scaling.p, "linear", 6) != 0)
+        PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%.*s\"; none, linear and yarn are supported, in %s", name, (int)scaling.n,
+                scaling.p, pf_gguf_path(l->g));
+    if (m->arch->mla && p.yarn)
+        PF_TRY(move_magnitude(l, &p));
+    if (m->arch->rope_switch) {
+        bool rotate = true;
+        PF_TRY(key_bool(l, "rope.scaling.finetuned", &rotate));
+        for (int il = 0; il < m->n_layer; il++)
+            m->layers[il].attn.rotate = rotate;
+    }
+    if (m->arch->compressed) {
+        PF_TRY(key_real(l, "attention.compress_rope_freq_base", true, true, &l->far_base));
+        p.plain_mag = true;
+        p.attn_factor = 1;
+    }
+    PF_TRY(check_sections(l, n_rot));
+    p.n_rot = n_rot;
+    p.n_ctx_orig = n_ctx_orig;
+    *out = p;
+    return PF_OK;
+}
+
+/* ---- The whole model --------------------------------------------------------------------------------------------- */
+
+static pf_status read_experts(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    bool must = m->arch->dense == PF_NEVER;
+    if (m->arch->dense != PF_REQUIRED)
+        PF_TRY(key_int(l, "expert_count", must, must, MAX_EXPERTS, &m->n_expert));
+    if (m->n_expert == 0)
+        return key_int(l, "feed_forward_length", true, 1, MAX_DIM, &m->n_ff);
+    PF_TRY(key_int(l, "expert_used_count", true, 1, m->n_expert, &m->n_used));
+    PF_TRY(key_int(l, "feed_forward_length", m->arch->expert_width == PF_WIDTH_FF, 0, MAX_DIM, &m->n_ff));
+    m->n_ff_expert = m->arch->expert_width == PF_WIDTH_FF_PER_PICK ? m->n_ff / m->n_used : m->n_ff;
+    bool by_key = m->arch->expert_width == PF_WIDTH_KEY;
+    PF_TRY(key_int(l, "expert_feed_forward_length", by_key, 1, MAX_DIM, &m->n_ff_expert));
+    if (m->n_ff_expert == 0) {
+        char name[NAME_BYTES];
+        PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "expert_feed_forward_length"),
+                pf_gguf_path(l->g));
+    }
+    return PF_OK;
+}
+
+static pf_status read_gating(const struct pf_loader *l, enum pf_gating *out)
+{
+    char name[NAME_BYTES];
+    int func = 0;
+    PF_TRY(key_int(l, "expert_gating_func", false, 0, INT_MAX, &func));
+    if (func > 2 && func != 4)
+        PF_FAIL(PF_EUNSUPPORTED,
+                "key %s is %d; 1 (softmax), 2 (sigmoid) and 4 (square root of softplus) are supported, in %s",
+                key(l, name, "expert_gating_func"), func, pf_gguf_path(l->g));
+    if (func != 0)
+        *out = func == 1 ? PF_GATE_SOFTMAX : func == 2 ? PF_GATE_SIGMOID : PF_GATE_SQRT_SOFTPLUS;
+    else if (l->m->arch->mla && (l->n_block == 47 || l->n_block == 48))
+        *out = PF_GATE_SIGMOID;           /* GLM-4.7-Flash, whose first files do not say */
+    return PF_OK;
+}
+
+/* How picks are made: the same in every layer. */
+static pf_status read_routing(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    struct pf_routing r = { .n_expert = m->n_expert, .n_used = m->n_used, .gating = m->arch->gating,
+                            .norm_weights = m->arch->norm_weights, .weight_scale = 1 };
+    if (m->arch->router_keys) {
+        PF_TRY(read_gating(l, &r.gating));
+        PF_TRY(key_bool(l, "expert_weights_norm", &r.norm_weights));
+        PF_TRY(key_real(l, "expert_weights_scale", false, false, &r.weight_scale));
+        PF_TRY(key_int(l, "expert_group_count", false, 0, m->n_expert, &r.n_group));
+        PF_TRY(key_int(l, "expert_group_used_count", r.n_group > 1, 0, m->n_expert, &r.n_group_used));
+    }
+    if (r.weight_scale == 0)
+        r.weight_scale = 1;
+    if (r.n_group > 1 && (m->n_expert % r.n_group || r.n_group_used < 1 || r.n_group_used > r.n_group ||
+                          m->n_expert / r.n_group * r.n_group_used < m->n_used))
+        PF_FAIL(PF_EFORMAT, "%d experts in %d groups, of which %d may be used, do not give %d picks, in %s",
+                m->n_expert, r.n_group, r.n_group_used, m->n_used, pf_gguf_path(l->g));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].moe.routing = r;
+    return PF_OK;
+}
+
+/* How far the experts' gates and ups may go; a limit this small is none. */
+static pf_status read_limits(const struct pf_loader *l)
+{
+    static const char routed[] = "swiglu_clamp_exp", shared[] = "swiglu_clamp_shexp";
+    static const float none = 1e-6f;
+    float limit[MAX_LAYERS] = { 0 };
+    char name[NAME_BYTES];
+    struct pf_model *m = l->m;
+    if (!m->arch->limits)
+        return PF_OK;
+    PF_TRY(pf_gguf_reals_opt(l->g, key(l, name, routed), n_entries(l, routed), limit));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].moe.act.limit = limit[il] > none ? limit[il] : 0;
+    PF_TRY(pf_gguf_reals_opt(l->g, key(l, name, shared), n_entries(l, shared), limit));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].moe.shared.act.limit = limit[il] > none ? limit[il] : 0;
+    return PF_OK;
+}
+
+/* Which layers have experts. */
+static pf_status read_layout(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    int n_dense = 0, step = 1, n_hash = 0;
+    if (m->arch->hash_layers)
+        PF_TRY(key_int(l, "hash_layer_count", true, 0, MAX_LAYERS, &n_hash));
+    if (m->arch->leading_dense)
+        PF_TRY(key_int(l, "leading_dense_block_count", m->arch->leading_dense == PF_REQUIRED, 0, MAX_LAYERS, &n_dense));
+    if (m->arch->interleave)
+        PF_TRY(key_int(l, "interleave_moe_layer_step", m->arch->interleave == PF_REQUIRED, 1, MAX_LAYERS, &step));
+    for (int il = 0; il < m->n_layer; il++) {
+        m->layers[il].is_moe = m->n_expert > 0 && il >= n_dense && (il + 1) % step == 0;
+        m->layers[il].moe.ordinal = m->n_moe;
+        m->layers[il].moe.by_token = il < n_hash;
+        m->n_moe += m->layers[il].is_moe;
+    }
+    for (int il = 0; il < m->n_layer; il++)
+        if (!m->layers[il].is_moe && m->n_ff == 0) {
+            char name[NAME_BYTES];
+            PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "feed_forward_length"), pf_gguf_path(l->g));
+        }
+    return PF_OK;
+}
+
+/* Granite's: of the embedding, of what a block adds, and (a divisor) of the logits. bind.c puts the first and last into
+ * the weights they belong to. */
+static pf_status read_multipliers(struct pf_loader *l)
+{
+    l->m->residual_scale = l->embedding_scale = l->logit_scale = 1;
+    if (!l->m->arch->multipliers)
+        return PF_OK;
+    PF_TRY(key_real(l, "embedding_scale", false, true, &l->embedding_scale));
+    PF_TRY(key_real(l, "residual_scale", false, true, &l->m->residual_scale));
+    return key_real(l, "logit_scale", false, true, &l->logit_scale);
+}
+
+/* Some files count layers that guess ahead and do not have them. */
+static bool has_nextn(const struct pf_loader *l, int first)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "blk.%d.nextn.eh_proj.weight", first);
+    return pf_gguf_tensor(l->g, name) != NULL;
+}
+
+static pf_status read_sizes(const struct pf_loader *l, int *n_block)
+{
+    struct pf_model *m = l->m;
+    int n_nextn = 0;
+    PF_TRY(key_int(l, "block_count", true, 1, MAX_LAYERS, n_block));
+    PF_TRY(key_int(l, "nextn_predict_layers", false, 0, *n_block - 1, &n_nextn));
+    if (m->arch->compressed && !has_nextn(l, *n_block - n_nextn))
+        n_nextn = 0;
+    m->n_layer = *n_block - n_nextn;
+    PF_TRY(key_int(l, "embedding_length", true, 1, MAX_DIM, &m->n_embd));
+    PF_TRY(key_int(l, "context_length", true, 1, INT_MAX, &m->n_ctx_train));
+    PF_TRY(key_real(l, "attention.layer_norm_rms_epsilon", true, true, &m->eps));
+    return read_experts(l);
+}
+
+/* Where each layer's recurrent state lies among those of all. */
+static void lay_out_state(struct pf_model *m)
+{
+    for (int il = 1; il < m->n_layer; il++)
+        m->layers[il].state_at = m->layers[il - 1].state_at + m->layers[il - 1].n_state;
+    for (int il = 0; il < m->n_layer; il++)
+        m->recurrent |= m->layers[il].n_state > 0;
+}
+
+static pf_status read_keys(struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    int hd_k = 0;
+    PF_TRY(read_sizes(l, &l->n_block));
+    m->layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *m->layers);
+    if (!m->layers)
+        PF_FAIL(PF_ENOMEM, "no memory for the %d layers of %s", m->n_layer, pf_gguf_path(l->g));
+    PF_TRY(read_delta(l));
+    PF_TRY(m->arch->mla          ? read_mla(l)
+           : m->arch->compressed ? read_compressed(l)
+                                 : read_attention(l, l->n_block, &hd_k));
+    PF_TRY(read_streams(l));
+    lay_out_state(m);
+    PF_TRY(read_routing(l));
+    PF_TRY(read_limits(l));
+    PF_TRY(read_layout(l));
+    PF_TRY(read_multipliers(l));
+    return read_rope(l, m->arch->mla ? m->mla.n_rope : m->arch->compressed ? m->compressed.n_rot : hd_k, &l->rope);
+}
+
+static pf_status unknown_architecture(const pf_gguf *g, struct pf_str name)
+{
+    char known[512] = "";
+    size_t n = 0;
+    for (int i = 0; pf_arch_at(i) && n < sizeof known; i++)
+        n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", pf_arch_at(i)->name);
+    PF_FAIL(PF_EUNSUPPORTED, "architecture \"%.*s\" is not supported (supported: %s), in %s", (int)name.n, name.p,
+            known, pf_gguf_path(g));
+}
+
+pf_status pf_model_bind(struct pf_model *m)
+{
+    struct pf_str name, kind = { "model", 5 };
+    PF_TRY(pf_gguf_str(m->file, "general.architecture", &name));
+    PF_TRY(pf_gguf_str_opt(m->file, "general.type", &kind));
+    if (kind.n != 5 || memcmp(kind.p, "model", 5) != 0)
+        PF_FAIL(PF_EUNSUPPORTED, "key general.type is \"%.*s\": this file is not a model, in %s", (int)kind.n, kind.p,
+                pf_gguf_path(m->file));
+    m->arch = pf_arch_find(name);
+    if (!m->arch)
+        return unknown_architecture(m->file, name);
+    struct pf_loader l = { .m = m, .g = m->file };
+    l.seen = pf_alloc(PF_MEM_MODEL, pf_gguf_n_tensors(m->file));
+    if (!l.seen)
+        PF_FAIL(PF_ENOMEM, "no memory to bind the tensors of %s", pf_gguf_path(m->file));
+    pf_status st = read_keys(&l);
+    if (st == PF_OK)
+        st = pf_bind_tensors(&l);
+    pf_free(l.seen);
+    return st;
+}
+
+void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3])
+{
+    const struct pf_moe *moe = &m->layers[il].moe;
+    const struct pf_expert_weight *w[] = { &moe->gate, &moe->up, &moe->down };
+    for (int i = 0; i < 3; i++)
+        bytes[i] = pf_expert_weight_bytes(w[i]);
+}
+
+uint64_t pf_model_extra_bytes(const struct pf_model *m)
+{
+    uint64_t bytes = pf_lora_bytes(m);
+    for (int il = 0; il < m->n_layer; il++)
+        bytes += m->layers[il].mla.k_b_is_made ? pf_weight_bytes(&m->layers[il].mla.k_b) : 0;
+    return bytes;
+}
+
+pf_status pf_model_place_extra(struct pf_model *m)
+{
+    for (int il = 0; il < m->n_layer; il++) {
+        const struct pf_mla *mla = &m->layers[il].mla;
+        if (mla->k_b_is_made)
+            PF_TRY(m->backend->ops->place(m->backend, mla->k_b.data, pf_weight_bytes(&mla->k_b)));
+    }
+    return pf_lora_place(m);
+}

@@ -1,0 +1,78 @@
+/* Gated DeltaNet: y = out * (norm(delta(conv(qkv h))) * silu(z h)), beta and alpha h how fast it learns and forgets.
+ *
+ * Products give [q of all heads | k of all heads | v of all heads] and [z of all], or, packed, per key head, [q | k |
+ * its values | their z]; and [beta of all value heads] and [alpha of all], or, per key head, [beta of its values |
+ * alpha of its values]. Nothing is dealt out: the operation in the middle is told where vectors lie. A step that makes
+ * a checkpoint on its way does that operation twice, up to there and from there on. */
+#include "moe/run/blocks.h"
+
+/* q, k, v, z, alpha, beta of the normed rows, and where they are. */
+static pf_status project(struct pf_session *s, const struct pf_delta_net *net, int rows, struct pf_delta_op *op)
+{
+    const struct pf_delta_sizes *z = &s->m->delta;
+    struct pf_buffers *b = &s->unit->buf;
+    int n = z->n_v_head, r = n / z->n_k_head, d = z->d, group = 2 * d + 2 * r * d, n_l = 0;
+    float *alpha = b->ba + (size_t)rows * (size_t)n;
+    struct pf_linear l[4];
+    if (net->packed.data) {
+        l[n_l++] = (struct pf_linear){ &net->packed, b->packed };
+        op->q = (struct pf_vectors){ b->packed, net->packed.n_out, d, 1, group };
+        op->k = (struct pf_vectors){ b->packed + d, net->packed.n_out, d, 1, group };
+        op->v = (struct pf_vectors){ b->packed + 2 * d, net->packed.n_out, d, r, group };
+        op->z = (struct pf_vectors){ b->packed + (2 + r) * d, net->packed.n_out, d, r, group };
+    } else {
+        l[n_l++] = (struct pf_linear){ &net->qkv, b->packed };
+        l[n_l++] = (struct pf_linear){ &net->z, b->gate_out };
+        op->q = (struct pf_vectors){ b->packed, z->n_conv, d, 1, d };
+        op->k = (struct pf_vectors){ b->packed + z->n_k, z->n_conv, d, 1, d };
+        op->v = (struct pf_vectors){ b->packed + 2 * z->n_k, z->n_conv, d, 1, d };
+        op->z = (struct pf_vectors){ b->gate_out, z->n_v, d, 1, d };
+    }
+    if (net->ba.data) {
+        l[n_l++] = (struct pf_linear){ &net->ba, b->ba };
+        op->beta = (struct pf_vectors){ b->ba, 2 * n, 1, r, 2 * r };
+        op->alpha = (struct pf_vectors){ b->ba + r, 2 * n, 1, r, 2 * r };
+    } else {
+        l[n_l++] = (struct pf_linear){ &net->beta, b->ba };
+        l[n_l++] = (struct pf_linear){ &net->alpha, alpha };
+        op->beta = (struct pf_vectors){ b->ba, n, 1, 1, 1 };
+        op->alpha = (struct pf_vectors){ alpha, n, 1, 1, 1 };
+    }
+    return pf_project(s, l, n_l, b->h, rows);
+}
+
+/* The rule for rows [first, first + rows) of those that *all is for. */
+static pf_status apply(struct pf_session *s, const struct pf_delta_op *all, int first, int rows, const float *before,
+                       float *after)
+{
+    struct pf_delta_op op = *all;
+    struct pf_vectors *const vectors[] = { &op.q, &op.k, &op.v, &op.z, &op.alpha, &op.beta };
+    for (size_t i = 0; i < sizeof vectors / sizeof *vectors; i++)
+        vectors[i]->at += first * vectors[i]->row;
+    op.out += (size_t)first * (size_t)(op.n_v_head * op.d);
+    op.rows = rows;
+    op.follows = first > 0;
+    op.before = before;
+    op.after = after;
+    return ops_of(s)->delta(s->unit->backend, &op);
+}
+
+pf_status pf_delta_block(struct pf_session *s, int il, int rows)
+{
+    const struct pf_delta_net *net = &s->m->layers[il].delta;
+    const struct pf_delta_sizes *z = &s->m->delta;
+    struct pf_buffers *b = &s->unit->buf;
+    struct pf_delta_op op = {
+        .conv = net->conv, .a = net->a, .dt = net->dt, .norm = net->norm, .mixed = b->mixed, .out = b->attn,
+        .d = z->d, .n_k_head = z->n_k_head, .n_v_head = z->n_v_head, .taps = z->taps,
+        .tiled = s->m->arch->delta == PF_DELTA_TILED, .eps = s->m->eps };
+    const float *before = pf_state_before(s, il);
+    int first = pf_state_cut(s, rows);
+    PF_TRY(project(s, net, rows, &op));
+    if (first > 0) {
+        PF_TRY(apply(s, &op, 0, first, before, pf_state_between(s, il)));
+        before = pf_state_between(s, il);
+    }
+    PF_TRY(apply(s, &op, first, rows - first, before, pf_state_after(s, il)));
+    return pf_project(s, &(struct pf_linear){ &net->out, b->y }, 1, b->attn, rows);
+}

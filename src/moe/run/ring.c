@@ -1,0 +1,109 @@
+/* Layers that see a window of the context keep a ring of positions instead of all of them. See session.h.
+ *
+ *     the timeline     0 ........ held_from ............... computed ....... computed + rows
+ *     the ring                        |== what a row may see ==|== a batch ====|
+ *                                     `------ ring.positions, at least --------'
+ *
+ * A step writes its rows over positions that lie at least the window before the first of them, so that after a step
+ * that failed, the next one finds everything it sees. The ring is a multiple of the chunk, and a chunk keeps its shape
+ * and its order in it: what attention adds up, and how, does not depend on the ring.
+ *
+ * What lies before held_from is gone. To go back to where it is needed, a checkpoint has a copy of one window. Where
+ * ring and checkpoints would take no less memory than all positions, there is no ring. */
+#include "moe/run/session.h"
+
+int pf_widest_window(const struct pf_model *m)
+{
+    int widest = 0;
+    for (int il = 0; il < m->n_layer; il++)
+        widest = m->layers[il].attn.window > widest ? m->layers[il].attn.window : widest;
+    return widest;
+}
+
+/* Of one window of those layers that have one. */
+static size_t window_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
+{
+    size_t row = 0;
+    for (int il = first; il < end; il++) {
+        const struct pf_attention *a = &m->layers[il].attn;
+        if (a->window)
+            row += (size_t)a->n_kv_head * pf_kv_row_bytes(o->kv_type, a->v_in_k ? a->hd_k : a->hd_k + a->hd_v);
+    }
+    return row * (size_t)pf_widest_window(m);
+}
+
+static int64_t whole_chunks(int64_t positions)
+{
+    return (positions + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
+}
+
+int64_t pf_ring_positions(const struct pf_model *m, const struct pf_session_opts *o)
+{
+    int64_t window = pf_widest_window(m), ring = whole_chunks(window + o->n_batch);
+    if (window == 0 || window > o->n_ctx)
+        return 0;
+    int64_t kept = window * pf_n_checkpoints(pf_state_bytes(m, 0, m->n_layer) + window_bytes(m, o, 0, m->n_layer));
+    return ring + kept < whole_chunks(o->n_ctx) ? ring : 0;
+}
+
+int pf_ring_chunks(const struct pf_model *m, int il, const struct pf_session_opts *o)
+{
+    int64_t ring = m->layers[il].attn.window ? pf_ring_positions(m, o) : 0;
+    return (int)((ring ? ring : whole_chunks(o->n_ctx)) / PF_KV_CHUNK_POSITIONS);
+}
+
+size_t pf_ring_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
+{
+    return pf_ring_positions(m, o) ? window_bytes(m, o, first, end) : 0;
+}
+
+bool pf_ring_holds(const struct pf_session *s, int64_t pos)
+{
+    return s->held_from == 0 || pos - s->window >= s->held_from;
+}
+
+void pf_ring_advance(struct pf_session *s, int rows)
+{
+    int64_t from = s->computed + rows - s->ring_positions;
+    if (s->ring_positions && from > s->held_from)
+        s->held_from = from;
+}
+
+/* Where copying stands: a checkpoint has, layer by layer, head by head, a window of rows of keys, then of values. */
+struct copying {
+    const struct pf_unit *u;
+    char   *kept;
+    bool    keep;
+    int64_t from, end;           /* positions */
+    int     window;
+};
+
+/* Keys or values of a layer: in the ring, a chunk's rows of one head are as many rows from those of the next. */
+static void copy_rows(struct copying *c, const struct pf_kv_view *kv, char *base, size_t row_bytes)
+{
+    size_t in_ring = PF_KV_CHUNK_POSITIONS * row_bytes, in_kept = (size_t)c->window * row_bytes;
+    for (int64_t p = c->from, next; p < c->end; p = next) {
+        next = (p / PF_KV_CHUNK_POSITIONS + 1) * PF_KV_CHUNK_POSITIONS;
+        next = next < c->end ? next : c->end;
+        char *ring = base + pf_kv_row(kv, (int)p, 0) * row_bytes, *kept = c->kept + (size_t)(p - c->from) * row_bytes;
+        struct pf_buf_copy copy = { ring, kept, (size_t)(next - p) * row_bytes, in_ring, in_kept, kv->n_kv_head };
+        if (c->keep)
+            copy = (struct pf_buf_copy){ kept, ring, copy.bytes, in_kept, in_ring, kv->n_kv_head };
+        c->u->backend->ops->buf_copy(c->u->backend, &copy);
+    }
+    c->kept += (size_t)kv->n_kv_head * in_kept;
+}
+
+void pf_ring_copy(const struct pf_session *s, const struct pf_unit *u, int64_t pos, void *kept, bool keep)
+{
+    struct copying c = { .u = u, .kept = kept, .keep = keep, .from = pos > s->window ? pos - s->window : 0, .end = pos,
+                         .window = s->window };
+    for (int il = u->first; s->ring_positions && il < u->end; il++) {
+        const struct pf_kv_view *kv = &s->kv[il].view;
+        if (s->m->layers[il].attn.window == 0)
+            continue;
+        copy_rows(&c, kv, kv->k, pf_kv_row_bytes(kv->type, kv->hd_k));
+        if (kv->v)
+            copy_rows(&c, kv, kv->v, pf_kv_row_bytes(kv->type, kv->hd_v));
+    }
+}

@@ -1,0 +1,161 @@
+/* What of a session cannot be cut short as keys and values can: the recurrent state, which layers carry from position
+ * to position, and the windows in rings (ring.c). See session.h.
+ *
+ * Each unit has that of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. Copies are
+ * kept (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and
+ * evaluating from there again when the next tokens come. Without recurrent state, and as far as the rings still hold
+ * what is needed, it means moving `computed` and nothing else. */
+#include "moe/run/session.h"
+
+enum { BUDGET_BYTES = 512 << 20 };        /* of all checkpoints, but never fewer than two */
+
+size_t pf_state_bytes(const struct pf_model *m, int first, int end)
+{
+    size_t n = 0;
+    for (int il = first; il < end; il++)
+        n += m->layers[il].n_state;
+    return n * sizeof(float);
+}
+
+size_t pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
+{
+    return pf_state_bytes(m, first, end) + pf_ring_kept_bytes(m, o, first, end);
+}
+
+int pf_n_checkpoints(size_t bytes)
+{
+    size_t n = bytes ? BUDGET_BYTES / bytes : 0;
+    return bytes == 0 ? 0 : n < 2 ? 2 : n > PF_MAX_CHECKPOINTS ? PF_MAX_CHECKPOINTS : (int)n;
+}
+
+/* Where a layer's begins in the state of the unit at work. */
+static size_t offset(const struct pf_session *s, int il)
+{
+    return s->m->layers[il].state_at - s->m->layers[s->unit->first].state_at;
+}
+
+float *pf_state_before(const struct pf_session *s, int il)
+{
+    return s->computed > 0 ? s->unit->state + offset(s, il) : NULL;
+}
+
+float *pf_state_after(const struct pf_session *s, int il)
+{
+    return s->unit->next + offset(s, il);
+}
+
+/* Between state (or not) and windows after pos positions, and what is kept under number i. With the step lock held. */
+static void copy_kept(const struct pf_session *s, int i, int64_t pos, bool state, bool keep)
+{
+    for (const struct pf_unit *u = s->units; u < s->units + 2; u++) {
+        size_t n = state ? u->state_bytes : 0;
+        struct pf_buf_copy copy = { keep ? u->kept[i] : u->state, keep ? u->state : u->kept[i], n, n, n, 1 };
+        if (n)
+            u->backend->ops->buf_copy(u->backend, &copy);
+        if (u->kept_bytes > u->state_bytes)
+            pf_ring_copy(s, u, pos, (char *)u->kept[i] + u->state_bytes, keep);
+    }
+}
+
+/* Can what is computed be cut to pos positions? */
+static bool at_hand(const struct pf_session *s, int64_t pos)
+{
+    return pos == s->computed || (pos < s->computed && !s->m->recurrent && pf_ring_holds(s, pos));
+}
+
+/* Where a checkpoint of the first pos positions goes: to the place of the oldest. NULL: it is there, and counts as the
+ * newest from now on; or there are none. */
+static struct pf_checkpoint *place_for(struct pf_session *s, int64_t pos)
+{
+    struct pf_checkpoint *c = &s->checkpoints[0];
+    if (s->n_checkpoints == 0 || pos == 0)
+        return NULL;
+    for (int i = 0; i < s->n_checkpoints; i++) {
+        if (s->checkpoints[i].pos == pos) {
+            s->checkpoints[i].age = ++s->n_kept;
+            return NULL;
+        }
+        if (s->checkpoints[i].pos == 0 || (c->pos != 0 && s->checkpoints[i].age < c->age))
+            c = &s->checkpoints[i];
+    }
+    return c;
+}
+
+static void keep_in(struct pf_session *s, struct pf_checkpoint *c, int64_t pos, bool state)
+{
+    copy_kept(s, (int)(c - s->checkpoints), pos, state, true);
+    *c = (struct pf_checkpoint){ pos, ++s->n_kept };
+}
+
+void pf_state_keep(struct pf_session *s, int64_t pos)
+{
+    struct pf_checkpoint *c = at_hand(s, pos) ? place_for(s, pos) : NULL;
+    if (!c)
+        return;
+    pthread_mutex_lock(&s->m->step_lock);
+    keep_in(s, c, pos, true);
+    pthread_mutex_unlock(&s->m->step_lock);
+}
+
+bool pf_state_can_cut(const struct pf_model *m)
+{
+    return m->arch->delta != PF_DELTA_NONE;
+}
+
+void pf_state_plan(struct pf_session *s, int64_t pos)
+{
+    s->planned = place_for(s, pos);
+    s->planned_pos = pos;
+    if (s->planned)
+        s->planned->pos = 0;
+}
+
+int pf_state_cut(const struct pf_session *s, int rows)
+{
+    int64_t first = s->planned ? s->planned_pos - s->computed : 0;
+    return first > 0 && first < rows ? (int)first : 0;
+}
+
+float *pf_state_between(const struct pf_session *s, int il)
+{
+    return (float *)s->unit->kept[s->planned - s->checkpoints] + offset(s, il);
+}
+
+void pf_state_commit(struct pf_session *s, int rows)
+{
+    bool passed = pf_state_cut(s, rows) > 0;
+    for (int i = 0; i < 2; i++) {
+        struct pf_unit *u = &s->units[i];
+        float *now = u->next;
+        u->next = u->state;
+        u->state = now;
+    }
+    s->computed += rows;
+    if (passed ? pf_ring_holds(s, s->planned_pos) : s->planned && s->computed == s->planned_pos)
+        keep_in(s, s->planned, s->planned_pos, !passed);
+}
+
+void pf_state_rewind(struct pf_session *s, int64_t pos)
+{
+    const struct pf_checkpoint *best = NULL;
+    for (int i = 0; i < s->n_checkpoints; i++) {
+        struct pf_checkpoint *c = &s->checkpoints[i];
+        if (c->pos > pos)
+            c->pos = 0;
+        if (c->pos > 0 && (!best || c->pos > best->pos))
+            best = c;
+    }
+    if (s->computed <= pos)
+        return;
+    if (at_hand(s, pos)) {
+        s->computed = pos;
+        return;
+    }
+    s->computed = best ? best->pos : 0;
+    s->held_from = s->window > 0 && s->computed > s->window ? s->computed - s->window : 0;
+    if (!best)
+        return;
+    pthread_mutex_lock(&s->m->step_lock);
+    copy_kept(s, (int)(best - s->checkpoints), s->computed, true, false);
+    pthread_mutex_unlock(&s->m->step_lock);
+}
