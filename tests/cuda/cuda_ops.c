@@ -993,6 +993,12 @@ static void not_finite(void)
     st = st == PF_OK ? units[1]->ops->finish(units[1]) : st;
     CHECK(st == PF_ENUMERIC, "an infinite activation gives %d", (int)st);
     CHECK(units[1]->ops->finish(units[1]) == PF_OK, "%s", pf_last_error());
+    st = units[1]->ops->check_finite(units[1], p.at[1], 40);
+    st = st == PF_OK ? units[1]->ops->finish(units[1]) : st;
+    CHECK(st == PF_OK, "%s", pf_last_error());
+    st = units[1]->ops->check_finite(units[1], p.at[1], 64);
+    st = st == PF_OK ? units[1]->ops->finish(units[1]) : st;
+    CHECK(st == PF_ENUMERIC, "an infinite logit gives %d", (int)st);
     pair_free(&p);
     pair_free(&y);
 }

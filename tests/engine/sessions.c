@@ -1,4 +1,4 @@
-/* Sessions on a small model: what the timeline is after everything that can happen to it, and that nothing leaks.
+/* Sessions on a small model: what the sequence is after everything that can happen to it, and that nothing leaks.
  *
  * usage: sessions MODEL.gguf SCRATCH_FOLDER */
 #include <fcntl.h>
@@ -48,9 +48,9 @@ static bool same_logits(const pf_session *s, const float *expected)
     return pf_session_logits(s) && memcmp(pf_session_logits(s), expected, n_vocab * sizeof *expected) == 0;
 }
 
-/* ---- The timeline ------------------------------------------------------------------------------------------------ */
+/* ---- The sequence ------------------------------------------------------------------------------------------------ */
 
-static void test_timeline(pf_model *m)
+static void test_sequence(pf_model *m)
 {
     pf_session *s = open_session(m, N_CTX);
     size_t reused = 99;
@@ -63,7 +63,7 @@ static void test_timeline(pf_model *m)
     eval(s, N - 7, 7);
     CHECK(same_logits(s, end), "rewind and again");
 
-    CHECK(pf_session_sync(s, tokens, N, &reused) == PF_OK && reused == N && same_logits(s, end), "the same timeline");
+    CHECK(pf_session_sync(s, tokens, N, &reused) == PF_OK && reused == N && same_logits(s, end), "the same sequence");
     CHECK(pf_session_sync(s, tokens, N - 3, &reused) == PF_OK && reused == N - 4,
           "a shorter one needs its last logits");
     CHECK(pf_session_sync(s, tokens, N, &reused) == PF_OK && reused == N - 3 && same_logits(s, end), "longer again");
@@ -197,29 +197,44 @@ static void copy_with(const char *to, const char *tensor, const void *bytes, siz
     fclose(out);
 }
 
+static bool is_f32(const char *tensor)
+{
+    pf_gguf *g;
+    CHECK(pf_gguf_open(&g, model_path, 0) == PF_OK);
+    bool is = pf_gguf_tensor(g, tensor)->type == PF_F32;
+    pf_gguf_close(&g);
+    return is;
+}
+
 static void test_not_finite(void)
 {
     char path[512];
     float nan = NAN;
-    struct pf_sampler sp;
-    int32_t tok;
     snprintf(path, sizeof path, "%s/nan.gguf", scratch);
     copy_with(path, "blk.1.attn_norm.weight", &nan, sizeof nan);
     pf_model *m = open_model(path);
     pf_session *s = open_session(m, N_CTX);
     CHECK(pf_session_eval(s, tokens, 3, 0) == PF_ENUMERIC && pf_session_pos(s) == 0, "%s", pf_last_error());
+    CHECK(strstr(pf_last_error(), "in layer 1, at one of the positions 0 to 2, in ") &&
+          strstr(pf_last_error(), path), "%s", pf_last_error());
+    CHECK(pf_session_eval(s, tokens, 1, 0) == PF_ENUMERIC && strstr(pf_last_error(), "in layer 1, at position 0, in "),
+          "%s", pf_last_error());
     pf_session_close(&s);
     pf_model_close(&m);
 
-    char scales[256];        /* fp16 "not a number", at every place where a block of token 0 may have its scale */
+    char scales[256];        /* "not a number", at every place where a block of token 0 may have its scale */
     for (size_t i = 0; i < sizeof scales; i++)
         scales[i] = i % 2 ? 0x7e : 0;
+    for (size_t i = 0; is_f32("output.weight") && i < sizeof scales; i += sizeof nan)
+        memcpy(scales + i, &nan, sizeof nan);
     copy_with(path, "output.weight", scales, sizeof scales);
     m = open_model(path);
     s = open_session(m, N_CTX);
-    pf_sampler_init(&sp, 1);
-    eval(s, 0, 3);
-    CHECK(pf_sample(&sp, s, &tok) == PF_ENUMERIC, "%s", pf_last_error());
+    for (unsigned flags = 0; flags <= PF_LOGITS_ALL; flags += PF_LOGITS_ALL) {
+        CHECK(pf_session_eval(s, tokens, 3, flags) == PF_ENUMERIC && pf_session_pos(s) == 0, "%s", pf_last_error());
+        CHECK(strstr(pf_last_error(), flags ? "of token 0 after position 0 " : "of token 0 after position 2 ") &&
+              strstr(pf_last_error(), path), "%s", pf_last_error());
+    }
     pf_session_close(&s);
     pf_model_close(&m);
     unlink(path);
@@ -301,7 +316,7 @@ int main(int argc, char **argv)
     n_vocab = (size_t)pf_model_info(m)->n_vocab;
     for (int i = 0; i <= N_CTX; i++)
         tokens[i] = (int32_t)((unsigned)i * 40503u % n_vocab);
-    test_timeline(m);
+    test_sequence(m);
     test_refusals(m);
     test_two_sessions(m);
     test_decode_allocates_nothing(m);

@@ -69,6 +69,7 @@ static const struct pf_backend_ops cuda_ops = {
     .heads = pf_cuda_heads,
     .act = pf_cuda_act,
     .add = pf_cuda_add,
+    .check_finite = pf_cuda_check_finite,
     .add_gated = pf_cuda_add_gated,
     .rope = pf_cuda_rope,
     .kv_store = pf_cuda_kv_store,

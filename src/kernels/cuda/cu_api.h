@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-enum cu_fault { CU_FINE, CU_ACTIVATION_NOT_FINITE, CU_ROUTER_NOT_FINITE, CU_HOST_LATE };
+enum cu_fault { CU_FINE, CU_ACTIVATION_NOT_FINITE, CU_ROUTER_NOT_FINITE, CU_LOGIT_NOT_FINITE, CU_HOST_LATE };
 enum {
     CU_MAX_PARTS = 4,             /* products that share an input and a launch */
     CU_VECTOR_ROWS = 8,           /* up to so many rows, products go row by row over the weights; beyond, by tiles */
@@ -213,6 +213,7 @@ cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gat
                             const struct cu_x *x, int n, int rows, const int32_t *picks, const uint8_t *const *only,
                             int *fault);
 cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_t n);
+cudaError_t pf_cu_check_finite(cudaStream_t st, const float *x, int64_t n, int *fault);
 cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows);
 cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ropes, int n_ropes, int rows);
 cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,

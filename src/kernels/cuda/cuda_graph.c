@@ -136,6 +136,8 @@ pf_status pf_cuda_finish(pf_backend *backend)
         PF_FAIL(PF_ENUMERIC, "an activation in front of a quantised product is not finite");
     if (fault == CU_ROUTER_NOT_FINITE)
         PF_FAIL(PF_ENUMERIC, "a router logit is not finite");
+    if (fault == CU_LOGIT_NOT_FINITE)
+        PF_FAIL(PF_ENUMERIC, "a logit is not finite");
     if (fault == CU_HOST_LATE)
         PF_FAIL(PF_EDEVICE, "the GPU waited in vain for the CPU's experts");
     return PF_OK;

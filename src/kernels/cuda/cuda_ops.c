@@ -306,6 +306,13 @@ pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, in
     return PF_OK;
 }
 
+pf_status pf_cuda_check_finite(pf_backend *backend, const float *x, int64_t n)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    return pf_cuda_put(b, pf_cu_check_finite(b->stream, x, n, b->fault), "a check");
+}
+
 pf_status pf_cuda_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
 {
     struct cuda_backend *b = pf_cuda_of(backend);

@@ -11,6 +11,7 @@
  * One unit does it all, or two take turns, and x is handed over (split.h); s->unit is the one at work. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "moe/run/blocks.h"
 #include "moe/offload/offload.h"
@@ -128,6 +129,8 @@ static pf_status run_layers(struct pf_session *s, int rows)
         PF_TRY(pf_residency_enter(s->m, il));
         pf_status st = run_layer(s, il, rows);
         pf_residency_leave(s->m, il);
+        if (st == PF_ENUMERIC)
+            PF_FAIL(st, "%s, in layer %d", pf_last_error(), il);
         PF_TRY(st);
     }
     return PF_OK;
@@ -146,7 +149,8 @@ static pf_status head(struct pf_session *s, int first, int n)
         x = b->y;
     }
     PF_TRY(ops_of(s)->rms_norm(be, x, m->output_norm, m->eps, m->n_embd, n, b->h));
-    return pf_project(s, &(struct pf_linear){ &m->output, b->logits }, 1, b->h, n);
+    PF_TRY(pf_project(s, &(struct pf_linear){ &m->output, b->logits }, 1, b->h, n));
+    return ops_of(s)->check_finite ? ops_of(s)->check_finite(be, b->logits, (int64_t)n * m->n_vocab) : PF_OK;
 }
 
 static pf_status get_logits(struct pf_session *s, float *to, int n)
@@ -253,18 +257,61 @@ static pf_status finish(struct pf_session *s)
     return st;
 }
 
+static bool all_finite(const float *x, int n)
+{
+    enum { EXPONENT = 0x7f800000 };
+    uint32_t bits, found = 0;
+    for (int i = 0; i < n; i++) {
+        memcpy(&bits, x + i, sizeof bits);
+        found |= (bits & EXPONENT) == EXPONENT;
+    }
+    return !found;
+}
+
+/* Output matrices of float types multiply whatever they get, and may hold anything. Where the unit that computed the
+ * logits looks at them itself, as a GPU does, the host need not go over a vocabulary that is in nobody's cache. */
+static pf_status check_logits(const struct pf_session *s, const struct pf_batch *batch)
+{
+    int n = s->m->n_vocab;
+    const struct pf_unit *u = &s->units[s->units[1].backend && !s->m->cut.output];
+    for (int r = 0; r < batch->n_logits && !u->backend->ops->check_finite; r++) {
+        const float *row = batch->logits + (size_t)r * (size_t)n;
+        int64_t pos = s->computed + batch->rows - batch->n_logits + r;
+        for (int t = 0; !all_finite(row, n) && t < n; t++)
+            if (!all_finite(row + t, 1))
+                PF_FAIL(PF_ENUMERIC, "the logit of token %d after position %lld is not finite, in %s", t,
+                        (long long)pos, pf_gguf_path(s->m->file));
+    }
+    return PF_OK;
+}
+
+/* A batch of several rows does not say which row it was. */
+static pf_status not_finite(const struct pf_session *s, const struct pf_batch *batch, const char *why)
+{
+    long long first = s->computed, last = first + batch->rows - 1;
+    const char *path = pf_gguf_path(s->m->file);
+    if (first == last)
+        PF_FAIL(PF_ENUMERIC, "%s, at position %lld, in %s", why, first, path);
+    PF_FAIL(PF_ENUMERIC, "%s, at one of the positions %lld to %lld, in %s", why, first, last, path);
+}
+
 /* The first failure counts; but whatever happens, nothing is under way any more when this returns. */
 pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch)
 {
-    char why[256];
+    char why[1024];
     pf_status st = run(s, batch);
     if (st < 0)
         snprintf(why, sizeof why, "%s", pf_last_error());
     pf_spans_enter(s->m->spans, "finish", -1);
     pf_status finished = finish(s);
     pf_spans_enter(s->m->spans, NULL, -1);
+    if (st == PF_OK && finished == PF_ENUMERIC)
+        return not_finite(s, batch, pf_last_error());
+    if (st == PF_ENUMERIC)
+        return not_finite(s, batch, why);
     if (st < 0)
         PF_FAIL(st, "%s", why);
     PF_TRY(finished);
+    PF_TRY(check_logits(s, batch));
     return pf_watch_done(s, batch->rows);
 }
