@@ -29,6 +29,13 @@ struct pf_str {
     size_t      n;
 };
 
+/* A name or value of a file as it stands in a message: printable, and shortened when long, so that what comes behind it
+ * is not pushed out. */
+struct pf_gguf_quoted {
+    char s[96];
+};
+struct pf_gguf_quoted pf_gguf_quote(struct pf_str name);
+
 /* One metadata entry. For scalars n == 1 and type == elem; for arrays type == PF_GGUF_ARRAY. */
 struct pf_gguf_kv {
     struct pf_str     key;

@@ -104,12 +104,6 @@ pf_status pf_gguf_pread(int fd, const char *path, void *dst, uint64_t n, uint64_
 pf_status pf_gguf_arena_alloc(struct pf_gguf_arena *a, const char *path, uint64_t bytes, size_t align, void **out);
 void      pf_gguf_arena_free(struct pf_gguf_arena *a);
 
-/* A name as it may stand in a message: printable, and shortened when very long. */
-struct pf_gguf_quoted {
-    char s[96];
-};
-struct pf_gguf_quoted pf_gguf_quote(struct pf_str name);
-
 /* ---- gguf_parse.c ---- */
 
 const char *pf_gguf_type_name(enum pf_gguf_type t);

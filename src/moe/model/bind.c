@@ -51,14 +51,14 @@ static pf_status check_shape(const struct pf_loader *l, const struct pf_tensor *
 {
     if (t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1)
         return PF_OK;
-    PF_FAIL(PF_EFORMAT, "tensor %.*s has the shape {%lld, %lld, %lld, %lld}, expected {%lld, %lld, %lld}, in %s",
-            (int)t->name.n, t->name.p, (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2],
+    PF_FAIL(PF_EFORMAT, "tensor %s has the shape {%lld, %lld, %lld, %lld}, expected {%lld, %lld, %lld}, in %s",
+            pf_gguf_quote(t->name).s, (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2],
             (long long)t->ne[3], (long long)n0, (long long)n1, (long long)n2, pf_gguf_path(l->g));
 }
 
 static pf_status wrong_type(const struct pf_loader *l, const struct pf_tensor *t, const char *expected)
 {
-    PF_FAIL(PF_EFORMAT, "tensor %.*s is %s, expected %s, in %s", (int)t->name.n, t->name.p,
+    PF_FAIL(PF_EFORMAT, "tensor %s is %s, expected %s, in %s", pf_gguf_quote(t->name).s,
             pf_qtype_info(t->type)->name, expected, pf_gguf_path(l->g));
 }
 

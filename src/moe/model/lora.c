@@ -34,10 +34,10 @@ static pf_status check_keys(const struct pf_model *m, struct adapter *a)
     PF_TRY(pf_gguf_str_opt(a->file, "adapter.type", &type));
     PF_TRY(pf_gguf_str_opt(a->file, "general.architecture", &arch));
     if (!is(kind, "adapter") || !is(type, "lora"))
-        PF_FAIL(PF_EFORMAT, "%s is no LoRA adapter: general.type is \"%.*s\" and adapter.type is \"%.*s\"", path,
-                (int)kind.n, kind.p, (int)type.n, type.p);
+        PF_FAIL(PF_EFORMAT, "%s is no LoRA adapter: general.type is \"%s\" and adapter.type is \"%s\"", path,
+                pf_gguf_quote(kind).s, pf_gguf_quote(type).s);
     if (!is(arch, m->arch_name))
-        PF_FAIL(PF_EFORMAT, "adapter %s is for %.*s models, this is a %s model", path, (int)arch.n, arch.p,
+        PF_FAIL(PF_EFORMAT, "adapter %s is for %s models, this is a %s model", path, pf_gguf_quote(arch).s,
                 m->arch_name);
     return pf_gguf_real_opt(a->file, "adapter.lora.alpha", &a->alpha);
 }
@@ -83,8 +83,8 @@ pf_status pf_lora_all_used(const struct pf_model *m)
             struct pf_str name = pf_gguf_tensor_at(m->adapters->at[i].file, t)->name;
             if (!m->adapters->at[i].used[t])
                 PF_FAIL(PF_EUNSUPPORTED,
-                        "adapter %s has a tensor %.*s: the model has no such matrix, or not one that can be adapted",
-                        pf_gguf_path(m->adapters->at[i].file), (int)name.n, name.p);
+                        "adapter %s has a tensor %s: the model has no such matrix, or not one that can be adapted",
+                        pf_gguf_path(m->adapters->at[i].file), pf_gguf_quote(name).s);
         }
     return PF_OK;
 }
@@ -151,12 +151,12 @@ static const struct pf_tensor *find(struct adapter *a, const char *name, const c
 static pf_status check_tensor(const struct adapter *a, const struct pf_tensor *t, int64_t n0, int64_t n1, int64_t n2)
 {
     if (!pf_qtype_info(t->type)->is_weight || (n2 > 1 && !pf_qtype_info(t->type)->is_float))
-        PF_FAIL(PF_EUNSUPPORTED, "adapter tensor %.*s is %s, which pfmoe does not take there, in %s", (int)t->name.n,
-                t->name.p, pf_qtype_info(t->type)->name, pf_gguf_path(a->file));
+        PF_FAIL(PF_EUNSUPPORTED, "adapter tensor %s is %s, which pfmoe does not take there, in %s",
+                pf_gguf_quote(t->name).s, pf_qtype_info(t->type)->name, pf_gguf_path(a->file));
     if (t->ne[0] == n0 && t->ne[1] == n1 && t->ne[2] == n2 && t->ne[3] == 1)
         return PF_OK;
-    PF_FAIL(PF_EFORMAT, "adapter tensor %.*s has the shape {%lld, %lld, %lld}, expected {%lld, %lld, %lld}, in %s",
-            (int)t->name.n, t->name.p, (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2], (long long)n0,
+    PF_FAIL(PF_EFORMAT, "adapter tensor %s has the shape {%lld, %lld, %lld}, expected {%lld, %lld, %lld}, in %s",
+            pf_gguf_quote(t->name).s, (long long)t->ne[0], (long long)t->ne[1], (long long)t->ne[2], (long long)n0,
             (long long)n1, (long long)n2, pf_gguf_path(a->file));
 }
 

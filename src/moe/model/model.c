@@ -365,8 +365,8 @@ static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params 
     else if (scaling.n == 4 && memcmp(scaling.p, "yarn", 4) == 0)
         p.yarn = true;
     else if (scaling.n != 6 || memcmp(scaling.p, "linear", 6) != 0)
-        PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%.*s\"; none, linear and yarn are supported, in %s", name, (int)scaling.n,
-                scaling.p, pf_gguf_path(l->g));
+        PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%s\"; none, linear and yarn are supported, in %s", name,
+                pf_gguf_quote(scaling).s, pf_gguf_path(l->g));
     if (m->arch->mla && p.yarn)
         PF_TRY(move_magnitude(l, &p));
     if (m->arch->rope_switch) {
@@ -565,7 +565,7 @@ static pf_status unknown_architecture(const pf_gguf *g, struct pf_str name)
     size_t n = 0;
     for (int i = 0; pf_arch_at(i) && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", pf_arch_at(i)->name);
-    PF_FAIL(PF_EUNSUPPORTED, "architecture \"%.*s\" is not supported (supported: %s), in %s", (int)name.n, name.p,
+    PF_FAIL(PF_EUNSUPPORTED, "architecture \"%s\" is not supported (supported: %s), in %s", pf_gguf_quote(name).s,
             known, pf_gguf_path(g));
 }
 
@@ -575,7 +575,7 @@ pf_status pf_model_bind(struct pf_model *m)
     PF_TRY(pf_gguf_str(m->file, "general.architecture", &name));
     PF_TRY(pf_gguf_str_opt(m->file, "general.type", &kind));
     if (kind.n != 5 || memcmp(kind.p, "model", 5) != 0)
-        PF_FAIL(PF_EUNSUPPORTED, "key general.type is \"%.*s\": this file is not a model, in %s", (int)kind.n, kind.p,
+        PF_FAIL(PF_EUNSUPPORTED, "key general.type is \"%s\": this file is not a model, in %s", pf_gguf_quote(kind).s,
                 pf_gguf_path(m->file));
     m->arch = pf_arch_find(name);
     if (!m->arch)
