@@ -13,7 +13,7 @@
 #include "base/pf_mem.h"
 #include "moe/model/lora.h"
 
-enum { NAME_BYTES = 96, MAX_VOCAB = 1 << 24 };
+enum { NAME_BYTES = 96, MAX_VOCAB = 1 << 24, MAX_SHARED = 1 << 24 };
 
 static const char EMBEDDING[] = "token_embd";         /* whose adapters come the other way round */
 
@@ -582,6 +582,9 @@ static pf_status bind_shared(const struct pf_loader *l, int il, struct pf_moe *m
     moe->shared.act.kind = m->arch->act;
     if (m->arch->shared == PF_NEVER || (m->arch->shared == PF_OPTIONAL && n_ff == 0))
         return PF_OK;
+    if (n_ff > MAX_SHARED)
+        PF_FAIL(PF_EFORMAT, "tensor blk.%d.ffn_gate_shexp.weight has %lld rows; %d are supported, in %s", il,
+                (long long)n_ff, (int)MAX_SHARED, pf_gguf_path(l->g));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate_shexp", m->n_embd, n_ff, PF_NEVER, &moe->shared.gate));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_up_shexp", m->n_embd, n_ff, PF_NEVER, &moe->shared.up));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_down_shexp", n_ff, m->n_embd, PF_NEVER, &moe->shared.down));

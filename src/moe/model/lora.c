@@ -6,7 +6,7 @@
 
 #include "base/pf_mem.h"
 
-enum { NAME_BYTES = 128 };
+enum { NAME_BYTES = 128, MAX_RANK = 65536 };
 
 struct adapter {
     pf_gguf *file;
@@ -172,6 +172,9 @@ static pf_status find_pair(struct adapter *a, const char *name, int64_t n_in, in
         PF_FAIL(PF_EFORMAT, "adapter %s has %s.lora_%c without its other half", pf_gguf_path(a->file), name,
                 p->a ? 'a' : 'b');
     int64_t rank = p->b->ne[0];
+    if (rank > MAX_RANK)
+        PF_FAIL(PF_EUNSUPPORTED, "adapter %s has rank %lld for %s; up to %d are supported", pf_gguf_path(a->file),
+                (long long)rank, name, (int)MAX_RANK);
     PF_TRY(check_tensor(a, p->a, by_rows ? rank : n_in, by_rows ? n_in : rank, n));
     return check_tensor(a, p->b, rank, n_out, n);
 }

@@ -10,7 +10,12 @@
 #include "moe/model/bind.h"
 #include "moe/model/lora.h"
 
-enum { NAME_BYTES = 96, MAX_DIM = 1 << 24, MAX_LAYERS = 4096, MAX_EXPERTS = 65535 };
+/* Bounds of what keys say, and of what stands in for keys (check_sizes): tables of the kernels and of ours rely on
+ * them, and so do products of two sizes in an int. Far above any model. */
+enum {
+    NAME_BYTES = 96, MAX_DIM = 1 << 24, MAX_LAYERS = 4096, MAX_EXPERTS = 65535, MAX_PICKS = 512, MAX_HEADS = 65536,
+    MAX_HEAD_DIM = 8192, MAX_ROTATED = 2 * PF_ROPE_MAX_PAIRS, MAX_STATE = 1 << 26
+};
 
 void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char *fmt, ...)
 {
@@ -104,7 +109,7 @@ static pf_status read_windows(const struct pf_loader *l)
 
 static pf_status read_delta(const struct pf_loader *l)
 {
-    enum { MAX_HEADS = 4096, MAX_TAPS = 16 };
+    enum { MAX_NET_HEADS = 4096, MAX_NET_DIM = 1024, MAX_TAPS = 16 };
     struct pf_model *m = l->m;
     struct pf_delta_sizes *s = &m->delta;
     int inner = 0, n_nets = 0;
@@ -117,9 +122,9 @@ static pf_status read_delta(const struct pf_loader *l)
     if (n_nets == 0)
         return PF_OK;
     PF_TRY(key_int(l, "ssm.conv_kernel", true, 1, MAX_TAPS, &s->taps));
-    PF_TRY(key_int(l, "ssm.state_size", true, 1, 1024, &s->d));
-    PF_TRY(key_int(l, "ssm.group_count", true, 1, MAX_HEADS, &s->n_k_head));
-    PF_TRY(key_int(l, "ssm.time_step_rank", true, 1, MAX_HEADS, &s->n_v_head));
+    PF_TRY(key_int(l, "ssm.state_size", true, 1, MAX_NET_DIM, &s->d));
+    PF_TRY(key_int(l, "ssm.group_count", true, 1, MAX_NET_HEADS, &s->n_k_head));
+    PF_TRY(key_int(l, "ssm.time_step_rank", true, 1, MAX_NET_HEADS, &s->n_v_head));
     PF_TRY(key_int(l, "ssm.inner_size", true, 1, MAX_DIM, &inner));
     s->n_k = s->n_k_head * s->d;
     s->n_v = s->n_v_head * s->d;
@@ -171,7 +176,7 @@ static pf_status read_mla(const struct pf_loader *l)
     struct pf_model *m = l->m;
     struct pf_mla_sizes *s = &m->mla;
     int n_head = 0, n_k = 0, temper = 0;
-    PF_TRY(key_int(l, "attention.head_count", true, 1, 65536, &n_head));
+    PF_TRY(key_int(l, "attention.head_count", true, 1, MAX_HEADS, &n_head));
     PF_TRY(key_int(l, "attention.kv_lora_rank", true, 1, 4096, &s->n_latent));
     PF_TRY(key_int(l, "attention.q_lora_rank", false, 0, MAX_DIM, &s->n_q_latent));
     PF_TRY(key_int(l, "attention.key_length", true, 1, 8192, &n_k));
@@ -240,7 +245,7 @@ static pf_status read_compressed(const struct pf_loader *l)
     struct pf_model *m = l->m;
     struct pf_compressed_sizes *s = &m->compressed;
     int n_head = 0, n_kv_head = 0, hd = 0, hd_v, window = 0;
-    PF_TRY(key_int(l, "attention.head_count", true, 1, 65536, &n_head));
+    PF_TRY(key_int(l, "attention.head_count", true, 1, MAX_HEADS, &n_head));
     PF_TRY(key_int(l, "attention.head_count_kv", true, 1, 1, &n_kv_head));
     PF_TRY(key_int(l, "attention.key_length", true, 1, 4096, &hd));
     hd_v = hd;
@@ -277,13 +282,13 @@ static pf_status read_attention(const struct pf_loader *l, int n_block, int *out
     int64_t n_head[MAX_LAYERS], n_kv[MAX_LAYERS];
     for (int i = 0; i < n_block; i++)
         n_head[i] = 0;
-    PF_TRY(key_ints(l, "attention.head_count", n_block, 1, 65536, n_head));
+    PF_TRY(key_ints(l, "attention.head_count", n_block, 1, MAX_HEADS, n_head));
     if (n_head[0] == 0) {
         char name[NAME_BYTES];
         PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "attention.head_count"), pf_gguf_path(l->g));
     }
     memcpy(n_kv, n_head, (size_t)n_block * sizeof *n_kv);
-    PF_TRY(key_ints(l, "attention.head_count_kv", n_block, m->arch->delta ? 0 : 1, 65536, n_kv));
+    PF_TRY(key_ints(l, "attention.head_count_kv", n_block, m->arch->delta ? 0 : 1, MAX_HEADS, n_kv));
 
     int hd_k = (int)(m->n_embd / n_head[0]), hd_v;
     float scale = 0;
@@ -350,7 +355,7 @@ static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params 
     struct pf_rope_params p = { .base = 10000, .attn_factor = 1 };
     struct pf_str scaling = { "linear", 6 };
     char name[NAME_BYTES];
-    PF_TRY(key_int(l, "rope.dimension_count", false, 2, 2 * PF_ROPE_MAX_PAIRS, &n_rot));
+    PF_TRY(key_int(l, "rope.dimension_count", false, 2, MAX_ROTATED, &n_rot));
     if (n_rot % 2 || n_rot > hd_k || (m->arch->rope_whole_head && n_rot != hd_k))
         PF_FAIL(PF_EFORMAT, "key %s is %d, which does not suit heads of %d, in %s",
                 key(l, name, "rope.dimension_count"), n_rot, hd_k, pf_gguf_path(l->g));
@@ -397,7 +402,7 @@ static pf_status read_experts(const struct pf_loader *l)
         PF_TRY(key_int(l, "expert_count", must, must, MAX_EXPERTS, &m->n_expert));
     if (m->n_expert == 0)
         return key_int(l, "feed_forward_length", true, 1, MAX_DIM, &m->n_ff);
-    PF_TRY(key_int(l, "expert_used_count", true, 1, m->n_expert, &m->n_used));
+    PF_TRY(key_int(l, "expert_used_count", true, 1, m->n_expert < MAX_PICKS ? m->n_expert : MAX_PICKS, &m->n_used));
     PF_TRY(key_int(l, "feed_forward_length", m->arch->expert_width == PF_WIDTH_FF, 0, MAX_DIM, &m->n_ff));
     m->n_ff_expert = m->arch->expert_width == PF_WIDTH_FF_PER_PICK ? m->n_ff / m->n_used : m->n_ff;
     bool by_key = m->arch->expert_width == PF_WIDTH_KEY;
@@ -436,8 +441,8 @@ static pf_status read_routing(const struct pf_loader *l)
         PF_TRY(read_gating(l, &r.gating));
         PF_TRY(key_bool(l, "expert_weights_norm", &r.norm_weights));
         PF_TRY(key_real(l, "expert_weights_scale", false, false, &r.weight_scale));
-        PF_TRY(key_int(l, "expert_group_count", false, 0, m->n_expert, &r.n_group));
-        PF_TRY(key_int(l, "expert_group_used_count", r.n_group > 1, 0, m->n_expert, &r.n_group_used));
+        PF_TRY(key_int(l, "expert_group_count", false, 0, MAX_PICKS, &r.n_group));
+        PF_TRY(key_int(l, "expert_group_used_count", r.n_group > 1, 0, MAX_PICKS, &r.n_group_used));
     }
     if (r.weight_scale == 0)
         r.weight_scale = 1;
@@ -538,6 +543,41 @@ static void lay_out_state(struct pf_model *m)
         m->recurrent |= m->layers[il].n_state > 0;
 }
 
+static pf_status check_size(const struct pf_loader *l, int il, const char *what, int64_t n, int64_t max)
+{
+    if (n >= 1 && n <= max)
+        return PF_OK;
+    PF_FAIL(PF_EUNSUPPORTED, "layer %d has %s of %lld, which its keys say or their absence; 1 to %lld are supported, "
+            "in %s", il, what, (long long)n, (long long)max, pf_gguf_path(l->g));
+}
+
+/* Sizes as they came out, whether a key said them, a default stood in, or they are products. */
+static pf_status check_sizes(const struct pf_loader *l, int n_rot)
+{
+    const struct pf_model *m = l->m;
+    PF_TRY(check_size(l, 0, "a rotated part", n_rot, MAX_ROTATED));
+    for (int il = 0; il < m->n_layer; il++) {
+        const struct pf_attention *a = &m->layers[il].attn;
+        if (m->layers[il].n_state)
+            PF_TRY(check_size(l, il, "a recurrent state", (int64_t)m->layers[il].n_state, MAX_STATE));
+        if (m->layers[il].is_delta)
+            continue;
+        PF_TRY(check_size(l, il, "heads with keys", a->hd_k, MAX_HEAD_DIM));
+        PF_TRY(check_size(l, il, "heads with values", a->hd_v, MAX_HEAD_DIM));
+        PF_TRY(check_size(l, il, "all queries", (int64_t)a->n_head * a->hd_k, MAX_DIM));
+        PF_TRY(check_size(l, il, "all values", (int64_t)a->n_head * a->hd_v, MAX_DIM));
+    }
+    if (m->arch->mla) {
+        int64_t n_head = m->layers[0].attn.n_head;
+        PF_TRY(check_size(l, 0, "all queries", n_head * (m->mla.n_nope + m->mla.n_rope), MAX_DIM));
+        PF_TRY(check_size(l, 0, "all values", n_head * m->mla.n_v, MAX_DIM));
+    }
+    if (m->arch->compressed)
+        PF_TRY(check_size(l, 0, "all groups of heads", (int64_t)m->compressed.n_group * m->compressed.n_group_out,
+                          MAX_DIM));
+    return m->n_expert ? check_size(l, 0, "experts", m->n_ff_expert, MAX_DIM) : PF_OK;
+}
+
 static pf_status read_keys(struct pf_loader *l)
 {
     struct pf_model *m = l->m;
@@ -556,7 +596,8 @@ static pf_status read_keys(struct pf_loader *l)
     PF_TRY(read_limits(l));
     PF_TRY(read_layout(l));
     PF_TRY(read_multipliers(l));
-    return read_rope(l, m->arch->mla ? m->mla.n_rope : m->arch->compressed ? m->compressed.n_rot : hd_k, &l->rope);
+    PF_TRY(read_rope(l, m->arch->mla ? m->mla.n_rope : m->arch->compressed ? m->compressed.n_rot : hd_k, &l->rope));
+    return check_sizes(l, l->rope.n_rot);
 }
 
 static pf_status unknown_architecture(const pf_gguf *g, struct pf_str name)
