@@ -17,6 +17,7 @@ MAY = {
     'bench': {'cli'},
 }
 DOORS = {
+    'xxhash.h': {'src/moe/model/digest.c'},
     'utf8proc.h': {'src/text'},
     'liburing.h': {'src/tiers/io_uring.c'},
     'numa.h': {'src/tiers/spread.c'},

@@ -708,28 +708,6 @@ static pf_status check_all_seen(const struct pf_loader *l)
     return PF_OK;
 }
 
-/* FNV-1a over what makes two files the same model for a saved session. */
-static void hash_bytes(uint64_t *h, const void *p, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        *h = (*h ^ ((const uint8_t *)p)[i]) * 0x100000001b3u;
-}
-
-static uint64_t fingerprint(const pf_gguf *g)
-{
-    uint64_t h = 0xcbf29ce484222325u;
-    for (uint64_t i = 0; i < pf_gguf_n_tensors(g); i++) {
-        const struct pf_tensor *t = pf_gguf_tensor_at(g, i);
-        uint64_t sample = t->n_bytes < 64 ? t->n_bytes : 64;
-        hash_bytes(&h, t->name.p, t->name.n);
-        hash_bytes(&h, &t->type, sizeof t->type);
-        hash_bytes(&h, t->ne, sizeof t->ne);
-        if (i == 0) /* a little of the weights, to tell fine-tunes apart, without reading the file */
-            hash_bytes(&h, t->data, sample);
-    }
-    return h;
-}
-
 static pf_status bind_rope(const struct pf_loader *l)
 {
     struct pf_rope_params p = l->rope;
@@ -754,13 +732,5 @@ pf_status pf_bind_tensors(const struct pf_loader *l)
     for (int il = 0; il < m->n_layer; il++)
         PF_TRY(bind_layer(l, il, &m->layers[il]));
     PF_TRY(check_all_seen(l));
-    PF_TRY(pf_lora_all_used(m));
-    m->fingerprint = fingerprint(l->g);
-    for (int i = 0; pf_lora_file(m, i); i++) {
-        uint64_t of_adapter = fingerprint(pf_lora_file(m, i));
-        float scale = pf_lora_scale(m, i);
-        hash_bytes(&m->fingerprint, &of_adapter, sizeof of_adapter);
-        hash_bytes(&m->fingerprint, &scale, sizeof scale);
-    }
-    return PF_OK;
+    return pf_lora_all_used(m);
 }

@@ -15,6 +15,7 @@
 #include "base/pf_cancel.h"
 #include "gguf/gguf.h"
 #include "backend/backend.h"
+#include "moe/model/digest.h"
 #include "moe/model/rope.h"
 #include "text/chat_tmpl.h"
 #include "text/vocab.h"
@@ -261,7 +262,7 @@ struct pf_model {
 
     void  **owned;                        /* converted vectors and pointer tables, freed with the model */
     size_t  n_owned;
-    uint64_t fingerprint;                 /* of names, types, shapes and sizes; saved sessions carry it */
+    struct pf_digest identity;            /* identity.h; all 0: not asked for yet */
 
     pf_log_fn *log;
     void      *log_ctx;

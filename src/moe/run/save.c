@@ -1,45 +1,42 @@
 /* Sessions on disk. Little-endian, packed:
  *
- *     "PFMOESES"  u32 version  u32 kv_type  u64 fingerprint of the model  u64 n_tokens  u64 computed  u64 held_from
+ *     "PFMOESES"  u32 version  u32 kv_type  u64[2] identity of the model  u64 n_tokens  u64 computed  u64 held_from
  *     i32 tokens[n_tokens]
  *     the recurrent state after computed positions, if the model has one and computed is not 0
  *     per layer, per chunk that holds positions, per KV head:  keys, then values, of the positions in use: those below
  *         computed, and not below held_from if the layer has a window
  *       then, likewise, the keys of its full blocks, and then those of its indexer
- *     u64 FNV-1a of everything before it, taken over 8-byte words (the last padded with zeros) of each write
- */
+ *     u64 whole: 1, or 0 if what is between the tokens and here was lost with its device while it was written
+ *     u64[2] XXH3, 128 bits, of everything before it
+ *
+ * A device that is lost on the way costs what it held and nothing else: the file, or the session, then has the tokens,
+ * and the next evaluation computes the rest anew, on the CPU. */
 #include <string.h>
 
 #include "base/pf_mem.h"
+#include "moe/model/identity.h"
 #include "moe/run/session.h"
 
 static const char magic[8] = { 'P', 'F', 'M', 'O', 'E', 'S', 'E', 'S' };
-enum { VERSION = 3, PIECE = 1 << 20 };
+enum { VERSION = 4, PIECE = 1 << 20 };
 
 struct save_header {
     char     magic[8];
     uint32_t version, kv_type;
-    uint64_t fingerprint, n_tokens, computed, held_from;
+    struct pf_digest identity;
+    uint64_t n_tokens, computed, held_from;
 };
-_Static_assert(sizeof(struct save_header) == 48, "the header is packed");
+_Static_assert(sizeof(struct save_header) == 56, "the header is packed");
 
 /* Moves bytes between the caller's stream and memory, hashing them. */
 struct stream {
     pf_write_fn *write;
     pf_read_fn  *read;
     void        *ctx;
-    uint64_t     hash;
+    struct pf_hash hash;
     char        *piece;      /* [PIECE] what passes between the backend's memory and the stream */
+    bool         lost;       /* the device is lost: zeros are written, and bytes that are read are dropped */
 };
-
-static void hash_block(uint64_t *h, const void *p, size_t n)
-{
-    for (size_t i = 0; i < n; i += 8) {
-        uint64_t word = 0;
-        memcpy(&word, (const char *)p + i, n - i < 8 ? n - i : 8);
-        *h = (*h ^ word) * 0x100000001b3u;
-    }
-}
 
 static pf_status transfer(struct stream *f, void *p, size_t n)
 {
@@ -47,7 +44,7 @@ static pf_status transfer(struct stream *f, void *p, size_t n)
         return PF_OK;
     if (!(f->write ? f->write(f->ctx, p, n) : f->read(f->ctx, p, n)))
         PF_FAIL(PF_EIO, "%s a saved session failed after part of it", f->write ? "writing" : "reading");
-    hash_block(&f->hash, p, n);
+    pf_hash_add(&f->hash, p, n);
     return PF_OK;
 }
 
@@ -62,17 +59,36 @@ static pf_status move(const struct pf_session *s, pf_backend *b, move_fn *fn, vo
     return st;
 }
 
-/* The same for a unit's memory, by way of a piece that can be read. */
+/* Copies between a unit's memory and f->piece; once the device is lost, nothing. */
+static pf_status move_piece(struct stream *f, const struct pf_session *s, const struct pf_unit *u, void *p,
+                            size_t bytes)
+{
+    const struct pf_backend_ops *ops = u->backend->ops;
+    if (f->lost)
+        return PF_OK;
+    pf_status st = f->write ? move(s, u->backend, ops->download, f->piece, p, bytes)
+                            : move(s, u->backend, ops->upload, p, f->piece, bytes);
+    if (st != PF_EDEVICE)
+        return st;
+    pthread_mutex_lock(&s->m->step_lock);
+    pf_model_leave_device(s->m);             /* unless another session has */
+    pthread_mutex_unlock(&s->m->step_lock);
+    memset(f->piece, 0, PIECE);
+    f->lost = true;
+    return PF_OK;
+}
+
+/* Saves or loads a unit's memory, piece by piece. */
 static pf_status transfer_buffer(struct stream *f, const struct pf_session *s, const struct pf_unit *u, void *p,
                                  size_t n)
 {
     for (size_t at = 0; at < n; at += PIECE) {
         size_t bytes = n - at < PIECE ? n - at : PIECE;
         if (f->write)
-            PF_TRY(move(s, u->backend, u->backend->ops->download, f->piece, (char *)p + at, bytes));
+            PF_TRY(move_piece(f, s, u, (char *)p + at, bytes));
         PF_TRY(transfer(f, f->piece, bytes));
         if (f->read)
-            PF_TRY(move(s, u->backend, u->backend->ops->upload, (char *)p + at, f->piece, bytes));
+            PF_TRY(move_piece(f, s, u, (char *)p + at, bytes));
     }
     return PF_OK;
 }
@@ -85,7 +101,7 @@ static pf_status transfer_chunk(struct stream *f, const struct pf_session *s, co
     for (int h = 0; h < kv->n_kv_head; h++) {
         size_t row = pf_kv_row(kv, (int)first, h);
         PF_TRY(transfer_buffer(f, s, u, (char *)kv->k + row * k_bytes, n * k_bytes));
-        if (kv->v)                           /* else the values are in the keys, or there are none */
+        if (kv->v)                           /* NULL: values are part of the keys, or there are none */
             PF_TRY(transfer_buffer(f, s, u, (char *)kv->v + row * v_bytes, n * v_bytes));
     }
     return PF_OK;
@@ -98,7 +114,7 @@ static pf_status transfer_state(struct stream *f, const struct pf_session *s)
     return PF_OK;
 }
 
-/* The same of positions [from, n). In a ring shorter than the one they come from, the later ones stay. */
+/* Transfers keys and values of positions [from, n). In a ring shorter than the saved one, the later positions stay. */
 static pf_status transfer_chunks(struct stream *f, const struct pf_session *s, const struct pf_unit *u,
                                  const struct pf_kv_view *kv, int64_t from, int64_t n)
 {
@@ -125,19 +141,33 @@ static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64
     return PF_OK;
 }
 
+/* The header: which positions keys, values and state hold, unless lost with their device; the model's identity. */
+static pf_status fill_header(const pf_session *s, struct save_header *h)
+{
+    *h = (struct save_header){ .version = VERSION, .kv_type = s->opts.kv_type, .n_tokens = (uint64_t)s->pos };
+    memcpy(h->magic, magic, sizeof magic);
+    pthread_mutex_lock(&s->m->step_lock);
+    if (s->units[0].backend == s->m->backend && s->computed > 0) {
+        h->computed = (uint64_t)s->computed;
+        h->held_from = (uint64_t)s->held_from;
+    }
+    pf_status st = pf_model_identity(s->m, &h->identity);
+    pthread_mutex_unlock(&s->m->step_lock);
+    return st;
+}
+
 static pf_status save(const pf_session *s, struct stream *f)
 {
-    int64_t computed = s->units[0].backend == s->m->backend ? s->computed : 0;       /* or lost with its device */
-    struct save_header header = { .version = VERSION, .kv_type = s->opts.kv_type, .fingerprint = s->m->fingerprint,
-                                  .n_tokens = (uint64_t)s->pos, .computed = (uint64_t)computed,
-                                  .held_from = computed ? (uint64_t)s->held_from : 0 };
-    memcpy(header.magic, magic, sizeof magic);
+    struct save_header header;
+    PF_TRY(fill_header(s, &header));
     PF_TRY(transfer(f, &header, sizeof header));
     PF_TRY(transfer(f, s->tokens, (size_t)s->pos * sizeof *s->tokens));
-    PF_TRY(computed > 0 ? transfer_state(f, s) : PF_OK);
-    PF_TRY(transfer_kv(f, s, computed, (int64_t)header.held_from));
-    uint64_t hash = f->hash;
-    return transfer(f, &hash, sizeof hash);
+    PF_TRY(header.computed > 0 ? transfer_state(f, s) : PF_OK);
+    PF_TRY(transfer_kv(f, s, (int64_t)header.computed, (int64_t)header.held_from));
+    uint64_t whole = !f->lost;
+    PF_TRY(transfer(f, &whole, sizeof whole));
+    struct pf_digest digest = pf_hash_digest(&f->hash);
+    return transfer(f, &digest, sizeof digest);
 }
 
 static pf_status open_piece(struct stream *f)
@@ -145,6 +175,7 @@ static pf_status open_piece(struct stream *f)
     f->piece = pf_alloc(PF_MEM_SESSION, PIECE);
     if (!f->piece)
         PF_FAIL(PF_ENOMEM, "no memory to move a saved session");
+    pf_hash_begin(&f->hash);
     return PF_OK;
 }
 
@@ -157,14 +188,15 @@ pf_status pf_session_save(const pf_session *s, pf_write_fn *write, void *ctx)
     return st;
 }
 
-static pf_status check_header(const struct pf_session *s, const struct save_header *h)
+static pf_status check_header(const struct pf_session *s, const struct save_header *h, struct pf_digest identity)
 {
     if (memcmp(h->magic, magic, sizeof magic) != 0)
         PF_FAIL(PF_EFORMAT, "this is not a saved session");
     if (h->version != VERSION)
         PF_FAIL(PF_EUNSUPPORTED, "the saved session has version %u; version %d can be loaded", h->version, VERSION);
-    if (h->fingerprint != s->m->fingerprint)
-        PF_FAIL(PF_EINVAL, "the saved session belongs to another model file");
+    if (!pf_digest_equal(h->identity, identity))
+        PF_FAIL(PF_EINVAL, "the saved session belongs to another model, or to other adapters, than %s",
+                pf_gguf_path(s->m->file));
     if (h->kv_type != (uint32_t)s->opts.kv_type)
         PF_FAIL(PF_EINVAL, "the saved session has keys and values of another type");
     if (h->n_tokens > (uint64_t)s->opts.n_ctx)
@@ -180,30 +212,54 @@ static pf_status check_header(const struct pf_session *s, const struct save_head
     return PF_OK;
 }
 
-static pf_status load(pf_session *s, struct stream *f)
+/* Makes the session ready to be filled. */
+static pf_status begin_load(pf_session *s, struct pf_digest *identity)
 {
-    struct save_header header;
     PF_TRY(pf_session_rewind(s, 0));
     pthread_mutex_lock(&s->m->step_lock);
     pf_status st = pf_session_follow(s);
+    st = st == PF_OK ? pf_model_identity(s->m, identity) : st;
     pthread_mutex_unlock(&s->m->step_lock);
-    PF_TRY(st);
-    PF_TRY(transfer(f, &header, sizeof header));
-    PF_TRY(check_header(s, &header));
-    PF_TRY(transfer(f, s->tokens, (size_t)header.n_tokens * sizeof *s->tokens));
-    for (uint64_t i = 0; i < header.n_tokens; i++)
+    return st;
+}
+
+static pf_status load_tokens(pf_session *s, struct stream *f, uint64_t n)
+{
+    PF_TRY(transfer(f, s->tokens, (size_t)n * sizeof *s->tokens));
+    for (uint64_t i = 0; i < n; i++)
         if (s->tokens[i] < 0 || s->tokens[i] >= s->m->n_vocab)
             PF_FAIL(PF_EFORMAT, "token %llu of the saved session is %d; the vocabulary has ids 0 to %d",
                     (unsigned long long)i, s->tokens[i], s->m->n_vocab - 1);
+    return PF_OK;
+}
+
+static pf_status check_digest(struct stream *f)
+{
+    struct pf_digest expected = pf_hash_digest(&f->hash), found;
+    PF_TRY(transfer(f, &found, sizeof found));
+    if (!pf_digest_equal(found, expected))
+        PF_FAIL(PF_EFORMAT, "the saved session is damaged: its checksum does not match");
+    return PF_OK;
+}
+
+static pf_status load(pf_session *s, struct stream *f)
+{
+    struct save_header header;
+    struct pf_digest identity;
+    uint64_t whole;
+    PF_TRY(begin_load(s, &identity));
+    PF_TRY(transfer(f, &header, sizeof header));
+    PF_TRY(check_header(s, &header, identity));
+    PF_TRY(load_tokens(s, f, header.n_tokens));
     PF_TRY(header.computed > 0 ? transfer_state(f, s) : PF_OK);
     PF_TRY(transfer_kv(f, s, (int64_t)header.computed, (int64_t)header.held_from));
-    uint64_t expected = f->hash, found;
-    PF_TRY(transfer(f, &found, sizeof found));
-    if (found != expected)
-        PF_FAIL(PF_EFORMAT, "the saved session is damaged: its checksum does not match");
+    PF_TRY(transfer(f, &whole, sizeof whole));
+    PF_TRY(check_digest(f));
     s->pos = (int64_t)header.n_tokens;
-    s->computed = (int64_t)header.computed;
-    s->held_from = (int64_t)header.held_from;
+    if (whole == 1 && !f->lost) {
+        s->computed = (int64_t)header.computed;
+        s->held_from = (int64_t)header.held_from;
+    }
     pf_ring_advance(s, 0);
     return PF_OK;
 }
