@@ -14,6 +14,7 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "base/pf_count.h"
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -55,8 +56,8 @@ struct cuda_share {
         uint64_t seen_ns, answered_ns;
         bool     replayed;
     } *timings;                          /* [n_layer] */
-    uint32_t      handoffs[N_BUCKETS];   /* of so many BUCKET_NS */
-    uint64_t      waited_ns;
+    pf_counter    handoffs[N_BUCKETS];   /* of so many BUCKET_NS; read by any thread, as waited_ns */
+    pf_counter    waited_ns;
 
     int           graph;                 /* being captured, or -1 */
     struct served *served[CUDA_MAX_GRAPHS];          /* [n_layer] each */
@@ -211,8 +212,8 @@ static void note_handoff(struct cuda_share *s, int il)
     uint64_t offered = s->offers[il].ns, taken = s->answers[il].ns, served = t->answered_ns - t->seen_ns;
     if (t->answered_ns && taken > offered) {
         uint64_t took = taken - offered, bucket = (took > served ? took - served : 0) / BUCKET_NS;
-        s->waited_ns += t->replayed ? wait_for(&s->deals[il]) + wait_for(&s->answers[il]) : took;
-        s->handoffs[bucket < N_BUCKETS ? bucket : N_BUCKETS - 1] += !t->replayed || !s->answers[il].was_up;
+        pf_count(&s->waited_ns, t->replayed ? wait_for(&s->deals[il]) + wait_for(&s->answers[il]) : took);
+        pf_count(&s->handoffs[bucket < N_BUCKETS ? bucket : N_BUCKETS - 1], !t->replayed || !s->answers[il].was_up);
     }
     t->answered_ns = 0;
 }
@@ -487,7 +488,7 @@ static uint64_t percentile(const struct cuda_share *s, uint64_t n, double share)
 {
     uint64_t below = 0;
     int i = 0;
-    while (i < N_BUCKETS - 1 && (double)(below += s->handoffs[i]) < share * (double)n)
+    while (i < N_BUCKETS - 1 && (double)(below += pf_counted(&s->handoffs[i])) < share * (double)n)
         i++;
     return (uint64_t)(i + 1) * BUCKET_NS;
 }
@@ -495,9 +496,9 @@ static uint64_t percentile(const struct cuda_share *s, uint64_t n, double share)
 static void share_handoffs(pf_backend *backend, struct pf_handoff_stats *out)
 {
     const struct cuda_share *s = pf_cuda_of(backend)->share;
-    *out = (struct pf_handoff_stats){ .waited_ns = s->waited_ns };
+    *out = (struct pf_handoff_stats){ .waited_ns = pf_counted(&s->waited_ns) };
     for (int i = 0; i < N_BUCKETS; i++)
-        out->n += s->handoffs[i];
+        out->n += pf_counted(&s->handoffs[i]);
     if (out->n > 0) {
         out->p50_ns = percentile(s, out->n, 0.5);
         out->p95_ns = percentile(s, out->n, 0.95);
@@ -507,8 +508,9 @@ static void share_handoffs(pf_backend *backend, struct pf_handoff_stats *out)
 static void share_handoffs_reset(pf_backend *backend)
 {
     struct cuda_share *s = pf_cuda_of(backend)->share;
-    memset(s->handoffs, 0, sizeof s->handoffs);
-    s->waited_ns = 0;
+    for (int i = 0; i < N_BUCKETS; i++)
+        pf_count_anew(&s->handoffs[i]);
+    pf_count_anew(&s->waited_ns);
 }
 
 const struct pf_share_ops pf_cuda_share_ops = {
