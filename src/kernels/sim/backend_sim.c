@@ -17,7 +17,7 @@ enum { MAX_PIECES = 192, MAX_LINEAR = 8, POISON = 0xff };
 struct fetch {
     struct pf_piece pieces[MAX_PIECES];
     int      n;
-    uint64_t questions;                  /* for which it is still under way */
+    uint64_t questions;                  /* fetch_state answers IN_FLIGHT so many more times */
     bool     broken;
     enum pf_fetch_state state;
 };
@@ -28,6 +28,7 @@ struct sim_backend {
     pf_backend       *inner;             /* computes */
     uint64_t          used;
     bool              lost;
+    bool              recording;         /* operations of the step under way are counted and leave nothing */
     struct pf_placed  placed;
 
     const uint8_t   **tables[3];         /* [n_expert] addresses of a layer's experts, for experts() */
@@ -38,12 +39,13 @@ struct sim_backend {
     pf_served_fn     *served;
     void             *serve_ctx;
     struct held { const void *gate, *up, *down; } *held;         /* [n_layer][n_expert] */
-    float            *x, *weights, *rows;         /* what the host is shown; [n_picks][n_embd] what the picks put out */
+    float            *x, *weights;                /* as offered to the host */
+    float            *rows;                       /* [n_picks][n_embd] outputs of the picks */
     int32_t          *picks;
     int               offered;                    /* layer, or -1 */
-    bool              dealt;                      /* what the device itself has of it */
+    bool              dealt;                      /* the device has computed its own picks of the offer */
     float            *gate_row, *up_row;          /* [n_ff] */
-    float            *low, *added;                /* of adapters: [n_low], [n_ff] or [n_embd] */
+    float            *low, *added;                /* for adapters: low [n_low], added [n_ff] or [n_embd] */
     int               n_low;
     struct pf_answer  answer;
     struct fetch      fetches[PF_SHARE_TICKETS];
@@ -66,6 +68,9 @@ static pf_status operate(struct sim_backend *b)
     b->lost |= ++b->sim->n_ops == b->sim->lose_at;
     return b->lost ? gone() : PF_OK;
 }
+
+/* Counts an operation, and leaves the function that carries it out when the device is lost or only records. */
+#define OPERATE(b) do { PF_TRY(operate(b)); if ((b)->recording) return PF_OK; } while (0)
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
@@ -107,7 +112,7 @@ static void sim_buf_copy(pf_backend *backend, const struct pf_buf_copy *c)
 
 static pf_status sim_transfer(pf_backend *backend, void *to, const void *from, size_t bytes)
 {
-    PF_TRY(operate(sim_of(backend)));
+    OPERATE(sim_of(backend));
     memcpy(to, from, bytes);
     return PF_OK;
 }
@@ -126,7 +131,7 @@ static pf_status sim_place(pf_backend *backend, const void *host, size_t bytes)
     return st;
 }
 
-/* The same weight on the device. */
+/* *out: w with the address of its copy on the device. */
 static pf_status on_device(const struct sim_backend *b, const struct pf_weight *w, struct pf_weight *out)
 {
     *out = *w;
@@ -143,22 +148,28 @@ static pf_status sim_finish(pf_backend *backend)
 
 static pf_status sim_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed)
 {
-    (void)r;
+    struct sim_backend *b = sim_of(backend);
+    bool may = !r->once && r->rows <= PF_SHARE_ROWS && r->n_logits <= 1;
     *replayed = false;
-    return operate(sim_of(backend));
+    PF_TRY(operate(b));
+    b->recording = b->sim->again_every && ++b->sim->n_steps % b->sim->again_every == 0 && may;
+    return PF_OK;
 }
 
 static pf_status sim_end(pf_backend *backend, bool *again)
 {
-    struct pf_sim *sim = sim_of(backend)->sim;
-    *again = sim->again_every && ++sim->n_steps % sim->again_every == 0;
+    struct sim_backend *b = sim_of(backend);
+    *again = b->recording;
+    b->recording = false;
     return sim_finish(backend);
 }
 
+/* Its scratch is the host's. */
 static uint64_t sim_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes)
 {
-    const struct sim_backend *b = (const struct sim_backend *)backend;
-    return b->inner->ops->scratch_bytes(b->inner, sizes);
+    (void)backend;
+    (void)sizes;
+    return 0;
 }
 
 static pf_status sim_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes)
@@ -194,7 +205,7 @@ static pf_status sim_embed(pf_backend *backend, const struct pf_weight *w, const
 {
     struct sim_backend *b = sim_of(backend);
     struct pf_weight dev;
-    PF_TRY(operate(b));
+    OPERATE(b);
     PF_TRY(on_device(b, w, &dev));
     return b->inner->ops->embed(b->inner, &dev, ids, rows, x);
 }
@@ -202,7 +213,7 @@ static pf_status sim_embed(pf_backend *backend, const struct pf_weight *w, const
 static pf_status sim_rms_norm(pf_backend *backend, const float *x, const float *w, float eps, int n, int rows, float *y)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->rms_norm(b->inner, x, w, eps, n, rows, y);
 }
 
@@ -210,7 +221,7 @@ static pf_status sim_layer_norm(pf_backend *backend, const float *x, const float
                                 int n, int rows, float *y)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->layer_norm(b->inner, x, w, bias, eps, n, rows, y);
 }
 
@@ -219,7 +230,7 @@ static pf_status sim_linear(pf_backend *backend, const struct pf_linear *l, int 
     struct sim_backend *b = sim_of(backend);
     struct pf_weight dev[MAX_LINEAR];
     struct pf_linear on[MAX_LINEAR];
-    PF_TRY(operate(b));
+    OPERATE(b);
     for (int i = 0; i < n_l; i++) {
         PF_TRY(on_device(b, l[i].w, &dev[i]));
         on[i] = (struct pf_linear){ &dev[i], l[i].y };
@@ -232,7 +243,7 @@ static pf_status sim_heads(pf_backend *backend, const struct pf_heads_op *h)
     struct sim_backend *b = sim_of(backend);
     struct pf_heads_op op = *h;
     struct pf_weight dev;
-    PF_TRY(operate(b));
+    OPERATE(b);
     PF_TRY(on_device(b, h->w, &dev));
     op.w = &dev;
     return b->inner->ops->heads(b->inner, &op);
@@ -242,28 +253,28 @@ static pf_status sim_act(pf_backend *backend, struct pf_act act, const float *ga
                          float *y)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->act(b->inner, act, gate, up, n, y);
 }
 
 static pf_status sim_add(pf_backend *backend, float *y, float a, const float *x, int64_t n)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->add(b->inner, y, a, x, n);
 }
 
 static pf_status sim_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->add_gated(b->inner, y, gate, x, n, rows);
 }
 
 static pf_status sim_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->rope(b->inner, ropes, n_ropes, rows);
 }
 
@@ -271,70 +282,70 @@ static pf_status sim_kv_store(pf_backend *backend, const struct pf_kv_view *kv, 
                               const int32_t *pos, int rows)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->kv_store(b->inner, kv, k, v, pos, rows);
 }
 
 static pf_status sim_attention(pf_backend *backend, const struct pf_attention_op *a)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->attention(b->inner, a);
 }
 
 static pf_status sim_choose(pf_backend *backend, const struct pf_choose_op *c)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->choose(b->inner, c);
 }
 
 static pf_status sim_route(pf_backend *backend, const struct pf_route_op *r)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->route(b->inner, r);
 }
 
 static pf_status sim_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->copy(b->inner, copies, n_copies, rows);
 }
 
 static pf_status sim_delta(pf_backend *backend, const struct pf_delta_op *d)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->delta(b->inner, d);
 }
 
 static pf_status sim_compress(pf_backend *backend, const struct pf_compress_op *c)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->compress(b->inner, c);
 }
 
 static pf_status sim_mix(pf_backend *backend, const struct pf_mix_op *m)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->mix(b->inner, m);
 }
 
 static pf_status sim_streams_read(pf_backend *backend, const struct pf_streams_op *s)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->streams_read(b->inner, s);
 }
 
 static pf_status sim_streams_write(pf_backend *backend, const struct pf_streams_op *s)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->streams_write(b->inner, s);
 }
 
@@ -354,7 +365,7 @@ static pf_status sim_experts(pf_backend *backend, const struct pf_experts_op *e)
     struct sim_backend *b = sim_of(backend);
     struct pf_expert_weight gate = *e->gate, up = *e->up, down = *e->down;
     struct pf_experts_op op = *e;
-    PF_TRY(operate(b));
+    OPERATE(b);
     PF_TRY(table_on_device(b, e->gate, e->n_expert, b->tables[0]));
     PF_TRY(table_on_device(b, e->up, e->n_expert, b->tables[1]));
     PF_TRY(table_on_device(b, e->down, e->n_expert, b->tables[2]));
@@ -370,21 +381,21 @@ static pf_status sim_experts(pf_backend *backend, const struct pf_experts_op *e)
 static pf_status sim_experts_begin(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->experts_begin(b->inner, e);
 }
 
 static pf_status sim_experts_part(pf_backend *backend, const int *experts, int n)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->experts_part(b->inner, experts, n);
 }
 
 static pf_status sim_experts_end(pf_backend *backend)
 {
     struct sim_backend *b = sim_of(backend);
-    PF_TRY(operate(b));
+    OPERATE(b);
     return b->inner->ops->experts_end(b->inner);
 }
 
@@ -505,7 +516,7 @@ static pf_status sim_offer(pf_backend *backend, int il, const struct pf_experts_
 {
     struct sim_backend *b = sim_of(backend);
     size_t n_picks = (size_t)e->rows * (size_t)e->n_used;
-    PF_TRY(operate(b));
+    OPERATE(b);
     memcpy(b->x, e->x, (size_t)e->rows * (size_t)e->gate->n_in * sizeof *b->x);
     memcpy(b->picks, e->picks, n_picks * sizeof *b->picks);
     memcpy(b->weights, e->weights, n_picks * sizeof *b->weights);
@@ -526,7 +537,7 @@ static pf_status sim_share_experts(pf_backend *backend, int il, const struct pf_
     struct sim_backend *b = sim_of(backend);
     size_t n_picks = (size_t)e->rows * (size_t)e->n_used;
     struct pf_experts_op shown = *e;
-    PF_TRY(operate(b));
+    OPERATE(b);
     assert(b->offered == il);
     shown.x = b->x;
     shown.picks = b->picks;

@@ -8,16 +8,16 @@
 
 #include "backend/backend.h"
 
-/* What goes wrong. Counting starts at 1; 0: never. */
+/* The faults of a simulated device. Events are counted from 1; a number that is 0: never. */
 struct pf_sim {
-    uint64_t memory_bytes;           /* that it has; 0: 1 GiB */
+    uint64_t memory_bytes;           /* size of its memory; 0: 1 GiB */
     uint64_t fail_alloc;             /* this allocation finds no memory */
     uint64_t refuse_fetch;           /* this copy cannot be begun */
-    uint64_t break_every;            /* each so manyth copy fails under way */
-    uint64_t late_every;             /* each so manyth copy is IN_FLIGHT for as many questions as late_for says */
+    uint64_t break_every;            /* every n-th copy fails under way */
+    uint64_t late_every;             /* every n-th copy is IN_FLIGHT for the first late_for questions */
     uint64_t late_for;
     uint64_t lose_at;                /* at this operation the device is lost: it and all others fail */
-    uint64_t again_every;            /* each so manyth step was only recorded, it says, and is to be begun once more */
+    uint64_t again_every;            /* every n-th step that is like one before is only recorded: `end` sets *again */
     bool     sees_host;              /* it can read the host's memory in place */
     bool     lose_in_serve;          /* lost while the host computes the experts of a layer, on a step of one row */
     uint64_t n_allocs, n_fetches, n_ops, n_pinned, n_steps;      /* counted for the test */
