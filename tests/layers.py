@@ -1,20 +1,28 @@
 #!/usr/bin/env python3
-"""Who may include whom (CONTRIBUTING.md), read from the #include lines. An arrow that is not drawn there is a failure."""
+"""Who may include whom (CONTRIBUTING.md), read from the #include lines. An arrow that is not drawn there is a failure, and so is
+a circle of arrows."""
 import os
 import re
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 MAY = {
-    'base': {'base'},
-    'gguf': {'gguf', 'base'},
-    'text': {'text', 'gguf', 'base'},
-    'backend': {'backend', 'base'},
-    'kernels': {'kernels', 'backend', 'base'},
-    'tiers': {'tiers', 'backend', 'base'},
-    'moe': {'moe', 'gguf', 'text', 'tiers', 'backend', 'base'},
-    'cli': {'cli'},
+    'base': set(),
+    'gguf': {'base'},
+    'text': {'gguf', 'base'},
+    'backend': {'base'},
+    'kernels': {'backend', 'base'},
+    'tiers': {'backend', 'base'},
+    'moe/model': {'gguf', 'text', 'tiers', 'backend', 'base'},
+    'moe/layout': {'moe/model', 'backend', 'base'},
+    'moe/place': {'moe/model', 'moe/layout', 'gguf', 'tiers', 'backend', 'base'},
+    'moe/offload': {'moe/model', 'moe/layout', 'moe/place', 'gguf', 'backend', 'base'},
+    'moe/run': {'moe/model', 'moe/layout', 'moe/place', 'gguf', 'tiers', 'backend', 'base'},
+    'moe/open': {'moe/model', 'moe/layout', 'moe/place', 'moe/offload', 'moe/run', 'gguf', 'text', 'backend', 'base'},
+    'moe': {'moe/model', 'moe/place', 'moe/open', 'gguf', 'text', 'base'},
+    'cli': set(),
     'bench': {'cli'},
+    'examples': set(),
 }
 DOORS = {
     'xxhash.h': {'src/moe/model/digest.c'},
@@ -27,7 +35,15 @@ DOORS = {
 }
 
 
-def check(path, own, may):
+def room_of(path):
+    """The room of a file named from src/: the innermost folder that has arrows of its own; None: it has none."""
+    folder = os.path.dirname(path)
+    while folder and folder not in MAY:
+        folder = os.path.dirname(folder)
+    return folder or None
+
+
+def check(path, own):
     bad = []
     for n, line in enumerate(open(os.path.join(ROOT, path), encoding='utf-8'), 1):
         m = re.match(r'\s*#\s*include\s*([<"])([^>"]+)[>"]', line)
@@ -36,21 +52,32 @@ def check(path, own, may):
         name = m.group(2)
         if name in DOORS and not any(path == d or path.startswith(d + os.sep) for d in DOORS[name]):
             bad.append('%s:%d: %s has its door in %s' % (path, n, name, ', '.join(sorted(DOORS[name]))))
-        folder = name.split('/')[0]
-        if '/' in name and folder in MAY and may is not None and folder not in may:
+        room = room_of(name)
+        if own is not None and room is not None and room != own and room not in MAY[own]:
             bad.append('%s:%d: %s may not include %s' % (path, n, own, name))
     return bad
 
 
+def circles():
+    """Rooms that are left when those whose arrows all lead out are taken away, again and again."""
+    left = dict(MAY)
+    while True:
+        free = [room for room, arrows in left.items() if not arrows & set(left)]
+        if not free:
+            return ['these rooms include one another in a circle: ' + ', '.join(sorted(left))] if left else []
+        for room in free:
+            del left[room]
+
+
 def main():
-    bad = []
+    bad = circles()
     for top in ('src', 'bench', 'examples'):
         for folder, _, files in os.walk(os.path.join(ROOT, top)):
             for f in sorted(files):
                 if f.endswith(('.c', '.h', '.cu')):
                     path = os.path.relpath(os.path.join(folder, f), ROOT)
-                    own = path.split(os.sep)[1] if top == 'src' else top
-                    bad += check(path, own, MAY.get(own, set()))
+                    own = room_of(os.path.relpath(path, 'src')) if top == 'src' else top
+                    bad += check(path, own)
     print('\n'.join(bad) or 'every arrow is drawn')
     return 1 if bad else 0
 

@@ -9,17 +9,27 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
-/* What the GPU takes: *fixed says whether that is all but the slabs, the result is bytes of slabs. */
-static uint64_t slabs_in_vram(const struct pf_plan_sizes *s, const struct pf_plan_budget *b, bool *fixed)
+static enum pf_plan_how how_of(const struct pf_plan_sizes *s, const struct pf_plan_budget *b)
 {
-    uint64_t needed = s->weight_bytes - s->slab_bytes + s->other_bytes;
-    uint64_t left = b->vram_bytes > needed ? b->vram_bytes - needed : 0;
-    *fixed = b->vram_bytes >= needed && b->vram_bytes > 0 && (s->experts || left >= s->slab_bytes);
-    if (!*fixed)
-        return 0;
-    if (b->streaming && s->n_slabs > 0)          /* not everything, even if it would fit */
-        left = min_u64(left, s->slab_bytes / 2);
-    return min_u64(left, s->slab_bytes);
+    if (b->vram_bytes == 0)
+        return PF_HOW_CPU;
+    if (!s->experts)
+        return s->cut_whole ? PF_HOW_DEVICE : s->cut_slab_bytes + s->cut_bytes > 0 ? PF_HOW_CUT : PF_HOW_CPU;
+    if (!b->streaming && s->weight_bytes + s->device_bytes <= b->vram_bytes)
+        return PF_HOW_DEVICE;
+    uint64_t needed = s->weight_bytes - s->slab_bytes + s->transit_bytes + (s->any_session ? 0 : s->device_bytes);
+    return needed <= b->vram_bytes ? PF_HOW_SHARED : PF_HOW_CPU;
+}
+
+/* Bytes of slabs that the GPU holds. */
+static uint64_t slabs_in_vram(const struct pf_plan_sizes *s, const struct pf_plan_budget *b, enum pf_plan_how how)
+{
+    uint64_t first = s->weight_bytes - s->slab_bytes + s->device_bytes + s->transit_bytes;
+    if (how == PF_HOW_DEVICE)
+        return s->slab_bytes;
+    if (how == PF_HOW_CUT)
+        return s->cut_slab_bytes;
+    return how == PF_HOW_SHARED && b->vram_bytes > first ? min_u64(b->vram_bytes - first, s->slab_bytes) : 0;
 }
 
 /* Bytes of RAM for the slots of slabs whose slots would take `wanted` bytes in all, beside fixed bytes; or an error. */
@@ -62,16 +72,16 @@ static void fill_speeds_of_cut(const struct pf_plan_sizes *s, const struct pf_sp
     out->tok_s = 1 / (first + then);
 }
 
-/* The GPU first reads what every token needs; then all tiers serve their slabs at the same time. What lies in RAM is
- * computed there, or goes to the GPU where that is faster; both share RAM's speed. What comes from the drive is written
- * to RAM and read there like the rest. */
+/* The GPU first reads what every token needs; then all tiers serve their slabs at the same time. Slabs in RAM are
+ * computed there, or go to the GPU where that is faster; both share RAM's speed. Slabs from the drive are written to
+ * RAM and read there like the others. */
 static void fill_speeds(const struct pf_plan_sizes *s, const struct pf_speeds *p, const double share[PF_N_TIERS],
                         bool gpu, struct pf_plan *out)
 {
     double fixed = (double)(s->token_bytes - s->token_slab_bytes), slabs = (double)s->token_slab_bytes;
     double ram_bytes_s = gpu && p->pcie_bytes_s > p->ram_bytes_s ? p->pcie_bytes_s : p->ram_bytes_s;
     fill_tier(&out->tiers[PF_TIER_VRAM], p->vram_bytes_s, gpu ? fixed + share[PF_TIER_VRAM] * slabs : 0);
-    fill_tier(&out->tiers[PF_TIER_RAM], ram_bytes_s, 
+    fill_tier(&out->tiers[PF_TIER_RAM], ram_bytes_s,
               (gpu ? 0 : fixed) + (share[PF_TIER_RAM] + share[PF_TIER_DISK]) * slabs);
     fill_tier(&out->tiers[PF_TIER_DISK], p->disk_bytes_s, share[PF_TIER_DISK] * slabs);
     double before = gpu ? fixed / p->vram_bytes_s : 0, longest = 0;
@@ -87,46 +97,64 @@ static void fill_speeds(const struct pf_plan_sizes *s, const struct pf_speeds *p
     out->tok_s = 1 / (before + longest);
 }
 
-pf_status pf_plan_make(const struct pf_plan_sizes *s, const struct pf_plan_budget *b, struct pf_plan *out)
+/* Bytes that RAM should hold: *slabs of slabs, *fixed of everything else. */
+static void ram_of(const struct pf_plan_sizes *s, enum pf_plan_how how, uint64_t *slabs, uint64_t *fixed)
 {
-    struct pf_plan p = { .ram_budget_bytes = b->ram_bytes, .other_bytes = s->other_bytes };
-    double share[PF_N_TIERS] = { 0 };            /* of the slabs */
-    bool gpu;
-    uint64_t in_vram = slabs_in_vram(s, b, &gpu), others = s->weight_bytes - s->slab_bytes;
-    bool cut = !gpu && b->vram_bytes > 0 && s->cut_slab_bytes + s->cut_bytes > 0;
-    in_vram = cut ? s->cut_slab_bytes : in_vram;
-    uint64_t others_in_vram = gpu ? others : cut ? s->cut_bytes : 0, left = s->slab_bytes - in_vram;
-    uint64_t fixed = gpu ? 0 : others - others_in_vram + s->other_bytes;
-    p.vram_budget_bytes = gpu || cut ? b->vram_bytes : 0;
-    p.vram_slot_bytes = in_vram;
-    share[PF_TIER_VRAM] = s->slab_bytes ? (double)in_vram / (double)s->slab_bytes : 0;
-    share[PF_TIER_RAM] = 1 - share[PF_TIER_VRAM];
-    p.resident = left + fixed <= b->ram_bytes && !(b->streaming && left > 0);
-    if (!p.resident) {
-        uint64_t wanted = (uint64_t)(share[PF_TIER_RAM] * (double)s->slots_all);
-        PF_TRY(slots_for(s, b, fixed, s->n_slabs ? wanted : left, &p.slot_bytes));
-        share[PF_TIER_RAM] *= wanted ? (double)p.slot_bytes / (double)wanted : 0;
-    }
-    share[PF_TIER_DISK] = 1 - share[PF_TIER_VRAM] - share[PF_TIER_RAM];
-    if (share[PF_TIER_DISK] < 0 || p.resident)
-        share[PF_TIER_DISK] = 0;
+    uint64_t others = s->weight_bytes - s->slab_bytes;
+    *slabs = how == PF_HOW_DEVICE ? 0 : how == PF_HOW_CUT ? s->slab_bytes - s->cut_slab_bytes : s->slab_bytes;
+    *fixed = how == PF_HOW_DEVICE ? 0 : others - (how == PF_HOW_CUT ? s->cut_bytes : 0) + s->other_bytes;
+}
+
+/* Every slab and byte gets its tier. */
+static void fill_places(const struct pf_plan_sizes *s, enum pf_plan_how how, const double share[PF_N_TIERS],
+                        struct pf_plan *p)
+{
+    bool gpu = how == PF_HOW_DEVICE || how == PF_HOW_SHARED;
+    uint64_t others = s->weight_bytes - s->slab_bytes;
+    uint64_t others_in_vram = gpu ? others : how == PF_HOW_CUT ? s->cut_bytes : 0;
     uint64_t slabs_left = s->n_slabs, bytes_left = s->weight_bytes;
     for (int t = 0; t < PF_TIER_DISK; t++) {
-        bool rest = t == PF_TIER_RAM && p.resident;          /* down to the last byte, whatever rounding says */
-        p.tiers[t].n_slabs = rest ? slabs_left : (uint64_t)(share[t] * (double)s->n_slabs);
-        if (cut && t == PF_TIER_VRAM)            /* they are not all of a size */
-            p.tiers[t].n_slabs = s->cut_slabs;
-        p.tiers[t].bytes = rest ? left : (uint64_t)(share[t] * (double)s->slab_bytes);
-        p.tiers[t].bytes += t == PF_TIER_VRAM ? others_in_vram : others - others_in_vram;
-        slabs_left -= p.tiers[t].n_slabs;
-        bytes_left -= p.tiers[t].bytes;
+        bool rest = t == PF_TIER_RAM && p->resident;         /* down to the last byte, whatever rounding says */
+        p->tiers[t].n_slabs = rest ? slabs_left : (uint64_t)(share[t] * (double)s->n_slabs);
+        if (how == PF_HOW_CUT && t == PF_TIER_VRAM)          /* they are not all of a size */
+            p->tiers[t].n_slabs = s->cut_slabs;
+        p->tiers[t].bytes = rest ? s->slab_bytes - p->vram_slot_bytes : (uint64_t)(share[t] * (double)s->slab_bytes);
+        p->tiers[t].bytes += t == PF_TIER_VRAM ? others_in_vram : others - others_in_vram;
+        slabs_left -= p->tiers[t].n_slabs;
+        bytes_left -= p->tiers[t].bytes;
     }
-    p.tiers[PF_TIER_DISK].n_slabs = slabs_left;
-    p.tiers[PF_TIER_DISK].bytes = bytes_left;
-    if (cut)
+    p->tiers[PF_TIER_DISK].n_slabs = slabs_left;
+    p->tiers[PF_TIER_DISK].bytes = bytes_left;
+}
+
+pf_status pf_plan_make(const struct pf_plan_sizes *s, const struct pf_plan_budget *b, struct pf_plan *out,
+                       struct pf_plan_choice *choice)
+{
+    enum pf_plan_how how = how_of(s, b);
+    struct pf_plan p = { .ram_budget_bytes = b->ram_bytes, .vram_budget_bytes = how == PF_HOW_CPU ? 0 : b->vram_bytes,
+                         .vram_slot_bytes = slabs_in_vram(s, b, how) };
+    bool gpu = how == PF_HOW_DEVICE || how == PF_HOW_SHARED;
+    uint64_t slabs, fixed;
+    double share[PF_N_TIERS] = { 0 }, in_ram;    /* of the slabs */
+    p.other_bytes = gpu ? s->device_bytes : s->other_bytes;
+    ram_of(s, how, &slabs, &fixed);
+    in_ram = s->slab_bytes ? (double)slabs / (double)s->slab_bytes : 0;
+    p.resident = slabs + fixed <= b->ram_bytes && !(b->streaming && slabs > 0);
+    p.resident |= how == PF_HOW_DEVICE;
+    if (!p.resident) {
+        PF_TRY(slots_for(s, b, fixed, s->n_slabs ? s->slots_all : slabs, &p.slot_bytes));
+        in_ram *= s->slots_all ? (double)p.slot_bytes / (double)s->slots_all : 0;
+    }
+    share[PF_TIER_VRAM] = s->slab_bytes ? (double)p.vram_slot_bytes / (double)s->slab_bytes : 0;
+    share[PF_TIER_RAM] = in_ram < 1 - share[PF_TIER_VRAM] ? in_ram : 1 - share[PF_TIER_VRAM];
+    share[PF_TIER_DISK] = p.resident ? 0 : 1 - share[PF_TIER_VRAM] - share[PF_TIER_RAM];
+    fill_places(s, how, share, &p);
+    if (how == PF_HOW_CUT)
         fill_speeds_of_cut(s, &b->speeds, share, &p);
     else
         fill_speeds(s, &b->speeds, share, gpu, &p);
+    uint64_t n = s->n_slabs - (how == PF_HOW_CUT ? s->cut_slabs : 0);
+    *choice = (struct pf_plan_choice){ how, p.resident ? n : min_u64(n, (uint64_t)(in_ram * (double)s->n_slabs)) };
     *out = p;
     return PF_OK;
 }

@@ -2,8 +2,9 @@
  * nothing; any thread. What it wants to know of the machine is found elsewhere: limits.c finds the one budget that
  * nobody has to name, the memory that may be taken; prices.c measures.
  *
- *     the GPU takes what every token     -> VRAM: that first, then keys, values, scratch, and experts as fit.
- *     needs, and keys and values            If not even the former fits, the GPU is not used
+ *     the GPU takes everything           -> VRAM, and nothing else
+ *     it takes what every token needs    -> VRAM: that first, then keys, values, scratch, and experts as fit. RAM holds
+ *                                           experts as if there were no GPU, which may be lost
  *     without experts, and it does not   -> VRAM: the layers and the other weights that somebody has cut off for it
  *     what is left fits in RAM           -> resident: nothing is read from the drive while running
  *     the slabs do not, the rest does    -> RAM holds the rest, and as many slabs as fit; the drive serves the others
@@ -22,24 +23,39 @@ struct pf_plan_sizes {
     uint64_t weight_bytes;               /* the whole model */
     uint64_t slab_bytes;                 /* of it what may be streamed: routed experts; or the layers
                                             of a dense model */
-    uint64_t slots_all, slots_least;     /* memory for slabs: for each a place; the least that works */
+    uint64_t slots_all, slots_least;     /* memory for slabs that a cut leaves: for each a place; the least
+                                            that works */
     uint64_t n_slabs;
     uint64_t token_bytes;                /* weights read to decode one token, */
     uint64_t token_slab_bytes;           /* and of it from slabs */
-    uint64_t other_bytes;                /* keys, values and scratch */
+    uint64_t other_bytes;                /* keys, values and scratch of the CPU's part, */
+    uint64_t device_bytes;               /* and of the GPU's if that takes all layers */
+    uint64_t transit_bytes;              /* of the GPU's memory for experts that pass through */
     bool     experts;                    /* slabs are experts; if not, what the GPU takes when it cannot
                                             take everything: */
     uint64_t cut_slabs, cut_slab_bytes, cut_bytes;       /* so many of them, their bytes, and those of other weights */
+    bool     cut_whole;                  /* it can */
+    bool     any_session;                /* nobody knows yet how large sessions will be: experts are shared even where
+                                            the usual one has no room */
 };
 
 struct pf_plan_budget {
     uint64_t vram_bytes, ram_bytes;      /* vram_bytes 0: there is no GPU */
     bool     streaming, no_nvme;         /* as in pf_model_opts */
-    struct pf_speeds speeds;             /* all of them */
+    struct pf_speeds speeds;             /* every speed must be given */
 };
 
-/* Fills *out but for where prices come from. PF_ENOMEM when there is no way to place the model. */
-pf_status pf_plan_make(const struct pf_plan_sizes *sizes, const struct pf_plan_budget *budget, struct pf_plan *out);
+/* Who computes: the CPU, the GPU, one after the other by layers, both at the experts. */
+enum pf_plan_how { PF_HOW_CPU, PF_HOW_DEVICE, PF_HOW_CUT, PF_HOW_SHARED };
+
+/* Fills *out but for where prices come from; *how, and how many slabs have a place in RAM whatever the GPU holds. This
+ * is what opening does, and what is printed. PF_ENOMEM when there is no way to place the model. */
+struct pf_plan_choice {
+    enum pf_plan_how how;
+    uint64_t         n_in_ram;
+};
+pf_status pf_plan_make(const struct pf_plan_sizes *sizes, const struct pf_plan_budget *budget, struct pf_plan *out,
+                       struct pf_plan_choice *choice);
 
 /* Memory this process may take now: MemAvailable, or what the memory cgroups (version 1 or 2) leave if that is less,
  * minus a reserve of 6 GB or a tenth, whichever is less. root stands in front of /proc and /sys; "" but in tests. */

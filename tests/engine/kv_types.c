@@ -11,7 +11,7 @@
 #include "pfmoe.h"
 
 enum { N = 300, N_CTX = 512, N_SAVED = 270 };
-#define LIMIT 1e-3                       /* of Q8_0 against F16 */
+#define LIMIT 1e-3                       /* error over signal of Q8_0 against F16 */
 
 static int32_t tokens[N];
 static size_t  n_vocab;
@@ -26,7 +26,7 @@ static pf_session *open_session(pf_model *m, enum pf_kv_type type)
     return pf_session_open(&s, m, &o) == PF_OK ? s : NULL;
 }
 
-/* Of all positions. */
+/* Logits of all positions. */
 static float *logits_of(pf_model *m, enum pf_kv_type type)
 {
     float *all = malloc(N * n_vocab * sizeof *all);

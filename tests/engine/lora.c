@@ -12,7 +12,7 @@
 #include "check.h"
 #include "gguf/gguf_build.h"
 #include "kernels/sim/sim.h"
-#include "moe/place/residency.h"
+#include "moe/place/placement.h"
 
 enum { N_PROMPT = 40, N_DECODE = 4, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, RANK = 5, MAX_TARGETS = 256 };
 static const float SCALE = 0.35f, ALPHA = 10;
@@ -96,7 +96,7 @@ static void write_bytes(const char *to, const struct buf *b)
         exit(99);
 }
 
-/* What can be wrong with an adapter. */
+/* Mistakes that an adapter's file can have. */
 enum fault { NO_FAULT, WRONG_ARCH, NO_ADAPTER, WRONG_SHAPE, UNKNOWN, HALF, N_FAULTS };
 
 static void write_adapter(const char *arch, enum fault fault)
@@ -143,7 +143,7 @@ static void read_bytes(const char *from, struct buf *b)
         exit(99);
 }
 
-/* The same model without an output matrix: its embedding serves as one. */
+/* The test model without an output matrix: its embedding serves as one. */
 static void write_tied(const char *from, const char *to)
 {
     static const char name[] = "output.weight", other[] = "unused.weight";
@@ -200,9 +200,9 @@ struct way {
     uint32_t    isa;
     bool        streaming;
     int         n_adapters;              /* each with an equal share of the scale */
-    const char *runs_on;                 /* NULL: no device is there; else there is one, and this computes; "": any */
-    uint64_t    memory_bytes;            /* of the device; 0: 1 GiB */
-    enum { AS_IT_LIKES, BY_CPU, BY_DOWN, BY_COPY } deal;     /* of the missed experts of a shared layer */
+    const char *runs_on;                 /* NULL: no device; else a device, and this backend must compute; "": any */
+    uint64_t    memory_bytes;            /* the device's memory; 0: 1 GiB */
+    enum { AS_IT_LIKES, BY_CPU, BY_DOWN, BY_COPY } deal;     /* how missed experts of a shared layer are dealt */
     bool        force_cpu;
 };
 
@@ -319,7 +319,7 @@ static void compare(const struct way *w, const float *expected)
     free(found);
 }
 
-/* Adapters of experts, wherever those are computed. */
+/* Adapters of experts, whether CPU or device computes the experts. */
 static void experts_on_device(const float *expected)
 {
     enum { SMALL = 6 << 20 };            /* has room for no cache, or a small one */

@@ -12,7 +12,7 @@ enum { MOST = 700, MOST_THREADS = 9, ROUNDS = 300, GROUPS = 5 };
 struct work {
     _Atomic int times[PF_POOL_JOBS][MOST];
     _Atomic int busy[MOST_THREADS];          /* whether a thread's number is in use */
-    _Atomic int left[GROUPS];                /* of the first job's elements, by group */
+    _Atomic int left[GROUPS];                /* elements of the first job that are not done, by group */
     int64_t     n[PF_POOL_JOBS];
     _Atomic int twice;
     int         scratch[MOST_THREADS];

@@ -116,7 +116,7 @@ enum { N_TURNS = 6, ASKED = 24, ANSWERED = 9, LEFT_OUT = 4 };
  * comes: what stood before the answer is not evaluated again, but for a few tokens. */
 static void test_conversation(pf_model *m)
 {
-    static const int tail = 32;          /* what a template may change in front of an answer */
+    static const int tail = 32;          /* tokens that a template may change in front of an answer */
     pf_session *s = open_session(m), *fresh = open_session(m);
     int32_t text[N_CTX];
     size_t n = 0, reused;

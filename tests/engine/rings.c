@@ -1,8 +1,8 @@
-/* Layers with a window keep a ring of positions. Whatever comes round in it, the bits are those of a session that keeps
- * the whole context: however the text is cut, over steps that fail where the ring comes round, going back within what
- * it holds and further, saving and loading, and on a device.
+/* Layers with a window keep a ring of positions. Wherever the ring comes round, the bits are those of a session that
+ * keeps the whole context: however the text is cut, over steps that fail where the ring comes round, going back within
+ * what it holds and further, saving and loading, and on a device.
  *
- * Of windows of thousands of positions, a part is tried.
+ * Windows of thousands of positions are tried in part.
  *
  * usage: rings MODEL.gguf */
 #include <stdlib.h>
@@ -11,7 +11,7 @@
 #include "check.h"
 #include "kernels/sim/sim.h"
 #include "memory_file.h"
-#include "moe/place/residency.h"
+#include "moe/place/placement.h"
 #include "moe/run/session.h"
 
 enum { MOST = 9000, N_BACK = 40, WHOLE = 8192 /* a batch for which there is no ring */ };
@@ -31,7 +31,7 @@ static pf_model *open_model(int n_threads, uint32_t isa, struct pf_residency_set
     pf_model_opts_init(&o);
     o.n_threads = n_threads;
     o.isa = isa;
-    o.streaming = setup != NULL;         /* or everything would fit the device */
+    o.streaming = setup != NULL;         /* without it everything would fit the device */
     CHECK(pf_model_open_with(&m, path, &o, setup ? setup : &none) == PF_OK, "%s", pf_last_error());
     return m;
 }

@@ -9,7 +9,7 @@
 #include "base/pf_mem.h"
 #include "check.h"
 #include "kernels/sim/sim.h"
-#include "moe/place/residency.h"
+#include "moe/place/placement.h"
 
 enum { N_PROMPT = 40, N_DECODE = 6, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, MAX_EXPERTS = 512, MAX_LAYERS = 64,
        MAX_USED = 16 };
@@ -110,7 +110,7 @@ struct seen {
     int32_t  picks[MAX_USED];
 };
 
-/* Of everything seen, whatever the order of layers and tokens. */
+/* Adds to a hash of all stages seen that does not depend on the order of layers and tokens. */
 static void add_to_hash(struct seen *z, const struct pf_stage_data *d)
 {
     uint64_t h = 14695981039346656037u ^ (uint64_t)d->stage ^ (uint64_t)d->layer << 8 ^ (uint64_t)d->pos << 20 ^

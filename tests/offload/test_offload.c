@@ -12,7 +12,8 @@
 #include "base/pf_mem.h"
 #include "check.h"
 #include "kernels/sim/sim.h"
-#include "moe/place/residency.h"
+#include "memory_file.h"
+#include "moe/place/placement.h"
 #include "open_session.h"
 
 enum { N_PROMPT = 20, N_FEW = 5, SHORT = 14, LONG = 256, MOST_TOKENS = N_PROMPT + N_FEW + LONG };
@@ -97,7 +98,7 @@ static pf_model *open_model(const struct setting *set, struct pf_sim *sim)
     struct pf_model_opts o;
     struct pf_residency_setup setup = { .device = open_device, .device_ctx = sim };
     pf_model_opts_init(&o);
-    o.streaming = !set->whole;               /* or everything would fit the device */
+    o.streaming = !set->whole;               /* without it everything would fit the device */
     o.n_threads = set->n_threads;
     o.ram_bytes = set->ram_bytes;
     o.postfetch = set->post;
@@ -186,7 +187,7 @@ static void test_settings(uint64_t least)
     CHECK(stream_bytes > 0, "prompts sent no experts");
 }
 
-/* What the device reads of every token's weights: all but the experts, as long as it is there. */
+/* gpu_bytes_per_token: all weights but the experts', until the device is lost. */
 static void test_facts(void)
 {
     struct setting set = usual();
@@ -211,9 +212,9 @@ static void test_learned(uint64_t least)
 {
     static struct pf_learned l, known;
     struct setting set = usual();
-    struct pf_sim sim = { .memory_bytes = least };           /* no cache: every pick is missed, */
+    struct pf_sim sim = { .memory_bytes = least };           /* no cache: every pick is missed */
     struct pf_stats stats;
-    set.whole = true;                                        /* and all of a layer are dealt out at once */
+    set.whole = true;                                        /* all experts of a layer are dealt out at once, too */
     pf_model *m = open_model(&set, &sim);
     int n_used = (int)pf_model_info(m)->n_experts_used;
     uint64_t n_layers = (uint64_t)pf_model_info(m)->n_expert_layers;
@@ -361,7 +362,7 @@ static double number(const char *line, const char *key)
     return at && (!end || at < end) ? strtod(at + strlen(key), NULL) : -1;
 }
 
-/* Spans of the track of that name; *n of them. */
+/* The *n spans of the track of that name. */
 static struct span *spans_of(const char *json, const char *track, int *n)
 {
     char name[64];
@@ -539,6 +540,57 @@ static void test_loss(void)
     pf_model_close(&m);
 }
 
+/* The device is lost at the i-th operation from now on. */
+static void lose_in(struct pf_sim *sim, uint64_t i)
+{
+    sim->lose_at = sim->n_ops + i;
+}
+
+/* One session saves, another loads and goes on, in a model whose device is lost at that operation of either (0: never).
+ * Returns how many operations it took. */
+static uint64_t save_and_load(bool while_saving, uint64_t at)
+{
+    struct setting set = usual();
+    struct pf_sim sim = { 0 };
+    struct pf_stats stats;
+    struct file f = { 0 };
+    char name[64];
+    snprintf(name, sizeof name, "lost at operation %d of %s", (int)at, while_saving ? "saving" : "loading");
+    pf_model *m = open_model(&set, &sim);
+    pf_session *a = open_session(m, MOST_TOKENS), *b = open_session(m, MOST_TOKENS);
+    run(a, 0, 3, name);
+    uint64_t from = sim.n_ops;
+    if (while_saving && at)
+        lose_in(&sim, at);
+    CHECK(pf_session_save(a, write_file, &f) == PF_OK, "%s: %s", name, pf_last_error());
+    from = while_saving ? from : sim.n_ops;
+    uint64_t n_ops = sim.n_ops - from;
+    if (!while_saving && at)
+        lose_in(&sim, at);
+    CHECK(pf_session_load(b, read_file, &f) == PF_OK, "%s: %s", name, pf_last_error());
+    n_ops = while_saving ? n_ops : sim.n_ops - from;
+    CHECK(pf_session_pos(b) == (int64_t)piece_at(3), "%s: %d positions", name, (int)pf_session_pos(b));
+    pf_stats_get(m, &stats);
+    CHECK(stats.device_lost == (at > 0), "%s: the device was%s lost", name, stats.device_lost ? "" : " not");
+    run(b, 3, 6, name);
+    run(a, 3, 6, name);
+    pf_session_close(&a);
+    pf_session_close(&b);
+    pf_model_close(&m);
+    free(f.data);
+    return n_ops;
+}
+
+static void test_loss_while_saving(void)
+{
+    for (int saving = 0; saving < 2; saving++) {
+        uint64_t n_ops = save_and_load(saving, 0);
+        CHECK(n_ops > 1, "%d operations", (int)n_ops);
+        for (uint64_t i = 1; i <= n_ops; i += 1 + n_ops * (uint64_t)step / 100)
+            save_and_load(saving, i);
+    }
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2 || argc > 3)
@@ -570,6 +622,7 @@ int main(int argc, char **argv)
     test_three_tiers();
     test_refusals(least);
     test_loss();
+    test_loss_while_saving();
     free(expected);
     return check_status();
 }

@@ -93,8 +93,8 @@ static void test_in_time(void)
     end(&b);
 }
 
-/* A layer whose experts come from a drive is dealt out in several goes. What was computed beside a copy was computed
- * before its own go was looked at. */
+/* A layer whose experts come from a drive is dealt out in several goes. Computing hides a copy only up to the moment
+ * at which the copies of its own go are looked at. */
 static void test_goes(void)
 {
     struct bench b;
@@ -163,7 +163,7 @@ static void test_refused(void)
 
 static const uint64_t GATE_UP_BYTES = 8 << 20, DOWN_BYTES = 4 << 20;
 
-/* What a deal takes on a machine of these rates, which share what memory gives, ns. */
+/* ns of a deal on a machine of these rates; CPU and PCIe share the memory's joint rate. */
 static double takes(double cpu, double pcie, double joint, int n, struct pf_deal d)
 {
     double c = (n - d.n_whole) * (double)GATE_UP_BYTES + (n - d.n_whole - d.n_down) * (double)DOWN_BYTES;
@@ -279,7 +279,7 @@ static void test_memory(void)
           mean / 1e3);
 }
 
-/* What makes no sense is left out, and the rest is taken. */
+/* Learned deals that make no sense are left out, the others taken. */
 static void test_nonsense(void)
 {
     static struct pf_solver s;
@@ -314,7 +314,7 @@ int main(void)
     test_late(1, 1000000, 1, true);          /* waits whatever it costs */
     test_late(0, 1, 1e9, false);             /* never waits */
     test_late(PF_AUTO, 5, 1e9, true);        /* the rest of the copy is cheaper */
-    test_late(PF_AUTO, 1000000000, 1e6, false);      /* it seemed so, and was not */
+    test_late(PF_AUTO, 1000000000, 1e6, false);      /* the copy seemed late, and was not */
     test_refused();
     test_rules();
     test_often_late();

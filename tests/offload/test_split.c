@@ -24,7 +24,7 @@ static size_t  n_vocab;
 
 static struct cut {
     struct pf_cut what;
-    uint64_t      memory_bytes;              /* that leads to it */
+    uint64_t      memory_bytes;              /* memory of the device that leads to this cut */
 } cuts[MAX_CUTS];
 static int n_cuts;
 
@@ -132,7 +132,7 @@ static void find_cuts(void)
         CHECK(m, "%s", pf_last_error());
         if (!m)
             return;
-        const struct pf_cut *c = &m->cut;
+        const struct pf_cut *c = &((struct pf_placement *)m->place)->cut;
         bool on_device = m->backend != m->cpu;
         if (on_device && (n_cuts == 0 || memcmp(c, &cuts[n_cuts - 1].what, sizeof *c) != 0)) {
             cuts[n_cuts++] = (struct cut){ *c, memory };
@@ -182,6 +182,19 @@ static void test_every_cut(void)
             CHECK(!stats.device_lost, "%s: the device was lost", name);
             CHECK(sim.n_ops > 0, "%s: the device did nothing", name);
         }
+}
+
+/* A step that was only recorded left the rows as they were handed over. */
+static void test_begun_again(void)
+{
+    uint64_t n_steps = 0;
+    for (int i = 0; i < n_cuts; i++) {
+        struct pf_sim sim = { .memory_bytes = cuts[i].memory_bytes, .again_every = 3 };
+        struct pf_stats stats;
+        check_run("every third step is begun again", &sim, 1, false, &stats);
+        n_steps += sim.n_steps;
+    }
+    CHECK(n_steps > 0, "no step was begun");
 }
 
 /* Layers that memory does not hold come from the drive. */
@@ -234,7 +247,7 @@ static bool read_memory(void *ctx, void *data, size_t bytes)
     return true;
 }
 
-/* What one cut saved, another takes up; and the CPU alone, whose saved sessions are the same bytes. */
+/* A session saved under one cut is loaded under another and by the CPU alone, which saves the same bytes. */
 static void test_saving(void)
 {
     struct memory first = { 0 };
@@ -390,6 +403,7 @@ int main(int argc, char **argv)
         printf("%d layers%s in %llu bytes\n", cuts[i].what.n_layers, cuts[i].what.output ? " and the output" : "",
                (unsigned long long)cuts[i].memory_bytes);
     test_every_cut();
+    test_begun_again();
     test_streaming();
     test_saving();
     test_long_context();

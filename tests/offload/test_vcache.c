@@ -1,6 +1,6 @@
 /* The expert cache by itself, on the simulated device: who gets a slot, who loses it, and that nothing is pinned in RAM
- * for an expert that gets none. What a cache asks of its model is answered here, not by moe/place/residency.c and
- * moe/model/model.c. */
+ * for an expert that gets no slot. The functions of the model that a cache calls are defined here, not by
+ * moe/place/residency.c and moe/model/model.c. */
 #include <string.h>
 
 #include "base/pf_mem.h"
@@ -24,23 +24,23 @@ void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3])
     bytes[0] = bytes[1] = bytes[2] = PART_BYTES;
 }
 
-bool pf_residency_take(struct pf_model *m, int il, int expert, const uint8_t *parts[3])
+bool pf_residency_take(struct pf_residency *r, int il, int expert, const uint8_t *parts[3])
 {
-    (void)m;
+    (void)r;
     parts[0] = parts[1] = parts[2] = weights;
     n_takes += !absent[il][expert];
     return !absent[il][expert];
 }
 
-void pf_residency_drop(struct pf_model *m, int il, int expert)
+void pf_residency_drop(struct pf_residency *r, int il, int expert)
 {
-    (void)m, (void)il, (void)expert;
+    (void)r, (void)il, (void)expert;
     n_drops++;
 }
 
-bool pf_residency_is_short(const struct pf_model *m)
+bool pf_residency_is_short(const struct pf_residency *r)
 {
-    (void)m;
+    (void)r;
     return false;
 }
 
@@ -71,15 +71,14 @@ static int n_held(const struct pf_vcache *c, int from, int to)
     return n;
 }
 
-static void test_policy(struct pf_vcache *c, struct pf_sim *sim)
+static void test_policy(struct pf_vcache *c, const struct pf_vcache_counts *stats, struct pf_sim *sim)
 {
-    struct pf_vcache_stats stats;
     pf_vcache_grow(c);
-    use(c, 0, 4, 2);                             /* as many as are copied at a time */
+    use(c, 0, 4, 2);                             /* as many experts as are copied at a time */
     use(c, 4, 8, 3);
     CHECK(n_held(c, 0, 8) == N_SLOTS && n_takes == N_SLOTS, "%d held, %d pinned", n_held(c, 0, 8), n_takes);
 
-    use(c, 8, 16, 2);                            /* as cold as the coldest */
+    use(c, 8, 16, 2);                            /* experts as cold as the coldest that are held */
     CHECK(n_held(c, 0, 8) == N_SLOTS && n_takes == N_SLOTS, "%d held, %d pinned", n_held(c, 0, 8), n_takes);
 
     absent[0][9] = true;
@@ -98,16 +97,14 @@ static void test_policy(struct pf_vcache *c, struct pf_sim *sim)
     pf_vcache_make_room(c, PF_CUT_SPARE_BYTES);
     n_takes = n_drops = 0;
     use(c, 11, 16, 9);                           /* too few slots to replace */
-    pf_vcache_stats(c, &stats);
-    CHECK(stats.n_slots == N_SLOTS / 2 && stats.n_held == N_SLOTS / 2 && n_takes == 0, "%d slots, %d held, %d pinned",
-          (int)stats.n_slots, (int)stats.n_held, n_takes);
+    CHECK(stats->n_slots == N_SLOTS / 2 && stats->n_held == N_SLOTS / 2 && n_takes == 0, "%d slots, %d held, %d pinned",
+          (int)stats->n_slots, (int)stats->n_held, n_takes);
 
     sim->memory_bytes = room;
     pf_vcache_grow(c);
     CHECK(pf_vcache_fill(c) == PF_OK, "%s", pf_last_error());
-    pf_vcache_stats(c, &stats);
-    CHECK(stats.n_slots == N_SLOTS && stats.n_held == N_SLOTS && n_held(c, 0, 16) == N_SLOTS && n_takes == n_drops,
-          "%d slots, %d held, %d pinned, %d given back", (int)stats.n_slots, (int)stats.n_held, n_takes, n_drops);
+    CHECK(stats->n_slots == N_SLOTS && stats->n_held == N_SLOTS && n_held(c, 0, 16) == N_SLOTS && n_takes == n_drops,
+          "%d slots, %d held, %d pinned, %d given back", (int)stats->n_slots, (int)stats->n_held, n_takes, n_drops);
 }
 
 int main(void)
@@ -120,14 +117,16 @@ int main(void)
     struct pf_layer layers[N_LAYER] = { { .is_moe = true }, { .is_moe = true } };
     struct pf_model m = { .n_layer = N_LAYER, .n_expert = N_EXPERT, .n_used = N_USED, .n_moe = N_LAYER,
                           .layers = layers };
+    struct pf_vcache_counts counts = { 0 };
     struct pf_vcache *c;
+    pf_backend *device;
     pf_mem_stats_get(&before);
-    CHECK(pf_backend_sim_open(&m.backend, &sim) == PF_OK, "%s", pf_last_error());
-    CHECK(m.backend->ops->share->open(m.backend, &sizes, no_serve, NULL, NULL) == PF_OK, "%s", pf_last_error());
-    CHECK(pf_vcache_open(&c, &m) == PF_OK, "%s", pf_last_error());
-    test_policy(c, &sim);
+    CHECK(pf_backend_sim_open(&device, &sim) == PF_OK, "%s", pf_last_error());
+    CHECK(device->ops->share->open(device, &sizes, no_serve, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_vcache_open(&c, &m, device, NULL, &counts) == PF_OK, "%s", pf_last_error());
+    test_policy(c, &counts, &sim);
     pf_vcache_close(&c);
-    m.backend->ops->close(m.backend);
+    device->ops->close(device);
     pf_mem_stats_get(&after);
     CHECK(before.n_live == after.n_live, "memory is left behind");
     return check_status();

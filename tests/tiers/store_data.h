@@ -18,7 +18,7 @@ struct fixture {
     struct pf_part parts[N_PARTS];
     struct pf_slab slabs[N_SLABS];
     uint64_t       file_bytes;
-    uint8_t       *bytes;                /* of the file as it should be; from byte_at() */
+    uint8_t       *bytes;                /* the file's contents as they should be, from byte_at() */
     uint64_t       all, least;           /* budgets */
     struct pf_store_setup setup;
 };

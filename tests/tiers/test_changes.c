@@ -1,5 +1,5 @@
 /* A model whose file does not stay what it was, mapped and streamed: written to, cut short, replaced or gone between
- * two tokens, or written to while a token is computed. The call fails with PF_ECHANGED and one sentence, the timeline
+ * two tokens, or written to while a token is computed. The call fails with PF_ECHANGED and one sentence, the sequence
  * stays, and once the file is again what it was the next call gives the bits that it would have given. So it is when
  * the drive stalls, but for PF_EIO.
  *
@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "moe/place/residency.h"
+#include "moe/place/placement.h"
 #include "open_session.h"
 
 enum { N_PROMPT = 12, N_STEPS = 16, N_TOKENS = N_PROMPT + N_STEPS, N_CTX = 64 };
@@ -145,7 +145,7 @@ static void step_right(pf_session *s, int i, const char *when)
     logits_right(s, i, when);
 }
 
-/* The step fails with that status, says so in one line, and leaves the timeline. */
+/* The step fails with that status, says so in one line, and leaves the sequence. */
 static void step_fails(pf_session *s, int i, pf_status why, const char *when)
 {
     int64_t pos = pf_session_pos(s);
@@ -153,7 +153,7 @@ static void step_fails(pf_session *s, int i, pf_status why, const char *when)
     CHECK(st == why, "%s, step %d: %d", when, i, st);
     CHECK(strstr(pf_last_error(), path) || why != PF_ECHANGED, "%s", pf_last_error());
     CHECK(pf_last_error()[0] && !strchr(pf_last_error(), '\n'), "%s", pf_last_error());
-    CHECK(pf_session_pos(s) == pos, "%s, step %d: the timeline was at %" PRId64 ", now %" PRId64, when, i, pos,
+    CHECK(pf_session_pos(s) == pos, "%s, step %d: the sequence was at %" PRId64 ", now %" PRId64, when, i, pos,
           pf_session_pos(s));
 }
 
@@ -232,7 +232,7 @@ static int step_slow(pf_session *s, int i)
     int n_failed = 0;
     while (step(s, i) < 0 && ++n_failed < 100) {
         CHECK(strstr(pf_last_error(), "has not answered"), "%s", pf_last_error());
-        CHECK(pf_session_pos(s) == pos, "step %d: the timeline moved", i);
+        CHECK(pf_session_pos(s) == pos, "step %d: the sequence moved", i);
         usleep(50000);
     }
     logits_right(s, i, "a drive that stalls");

@@ -1,6 +1,6 @@
 /* Same bits wherever the weights live: one text, evaluated as a prompt and token by token, with every policy, several
  * budgets, thread counts and engines, gives the logits that the wholly mapped model gives. Then with every read of the
- * drive failing in turn: the step fails with one sentence, the timeline stays, and the next try gives those bits again.
+ * drive failing in turn: the step fails with one sentence, the sequence stays, and the next try gives those bits again.
  *
  * usage: test_placements MODEL.gguf */
 #include <errno.h>
@@ -10,7 +10,7 @@
 #include "at_once.h"
 #include "base/pf_mem.h"
 #include "check.h"
-#include "moe/place/residency.h"
+#include "moe/place/placement.h"
 #include "open_session.h"
 
 enum { N_PROMPT = 20, N_DECODE = 4, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, MAX_THREADS = 3 };

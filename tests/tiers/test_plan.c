@@ -12,8 +12,10 @@
 #define MB ((uint64_t)1000000)
 
 /* 60 GB, of it 57 in 4608 experts. */
-static const struct pf_plan_sizes gpt_oss_120b = { 60000 * MB, 57000 * MB, 57100 * MB, 13 * MB, 4608, 4000 * MB,
-                                                   1800 * MB, 1000 * MB, true, 0, 0, 0 };
+static const struct pf_plan_sizes gpt_oss_120b = {
+    .weight_bytes = 60000 * MB, .slab_bytes = 57000 * MB, .slots_all = 57100 * MB, .slots_least = 13 * MB,
+    .n_slabs = 4608, .token_bytes = 4000 * MB, .token_slab_bytes = 1800 * MB, .other_bytes = 1000 * MB,
+    .device_bytes = 1000 * MB, .experts = true };
 static const struct pf_speeds prices = { 1000e9, 25e9, 50e9, 5e9 };
 
 static void test_plans(void)
@@ -21,12 +23,14 @@ static void test_plans(void)
     const struct pf_plan_sizes s = gpt_oss_120b;
     struct pf_plan_budget b = { 0, 64000 * MB, false, false, prices };
     struct pf_plan p;
-    CHECK(pf_plan_make(&s, &b, &p) == PF_OK && p.resident && p.limit == PF_TIER_RAM && p.tok_s == 12.5, "%g tok/s",
+    struct pf_plan_choice how;
+    CHECK(pf_plan_make(&s, &b, &p, &how) == PF_OK && p.resident && p.limit == PF_TIER_RAM && p.tok_s == 12.5,
+          "%g tok/s",
           p.tok_s);
     double before = p.tok_s;
     for (uint64_t ram = 61000; ram >= 4013; ram -= 100) {
         b.ram_bytes = ram * MB - 1;
-        CHECK(pf_plan_make(&s, &b, &p) == PF_OK && !p.resident, "%s", pf_last_error());
+        CHECK(pf_plan_make(&s, &b, &p, &how) == PF_OK && !p.resident, "%s", pf_last_error());
         CHECK(p.tok_s <= before && p.tok_s > 0, "less memory, more speed: %g, %g", p.tok_s, before);
         CHECK(p.tiers[PF_TIER_RAM].bytes + p.tiers[PF_TIER_DISK].bytes == s.weight_bytes, "every byte has a place");
         CHECK(3000 * MB + p.other_bytes + p.slot_bytes <= b.ram_bytes, "the budget holds");
@@ -34,12 +38,12 @@ static void test_plans(void)
     }
     CHECK(p.limit == PF_TIER_DISK, "the drive decides");
     b.ram_bytes = 4012 * MB;
-    CHECK(pf_plan_make(&s, &b, &p) == PF_ENOMEM, "one slab does not fit");
+    CHECK(pf_plan_make(&s, &b, &p, &how) == PF_ENOMEM, "one slab does not fit");
     b.ram_bytes = 60000 * MB;
     b.no_nvme = true;
-    CHECK(pf_plan_make(&s, &b, &p) == PF_ENOMEM, "no drive");
+    CHECK(pf_plan_make(&s, &b, &p, &how) == PF_ENOMEM, "no drive");
     b = (struct pf_plan_budget){ 0, 64000 * MB, true, false, prices };
-    CHECK(pf_plan_make(&s, &b, &p) == PF_OK && !p.resident && p.slot_bytes < s.slots_all, "streaming");
+    CHECK(pf_plan_make(&s, &b, &p, &how) == PF_OK && !p.resident && p.slot_bytes < s.slots_all, "streaming");
 }
 
 /* More of a GPU is never slower; the budgets hold; every byte has one place. */
@@ -48,11 +52,12 @@ static void test_gpu(void)
     const struct pf_plan_sizes s = gpt_oss_120b;
     struct pf_plan_budget b = { 0, 32000 * MB, false, false, prices };
     struct pf_plan p;
-    CHECK(pf_plan_make(&s, &b, &p) == PF_OK && p.vram_budget_bytes == 0 && p.limit == PF_TIER_DISK, "no GPU");
+    struct pf_plan_choice how;
+    CHECK(pf_plan_make(&s, &b, &p, &how) == PF_OK && p.vram_budget_bytes == 0 && p.limit == PF_TIER_DISK, "no GPU");
     double before = p.tok_s;
     for (uint64_t vram = 1000; vram <= 62000; vram += 500) {
         b.vram_bytes = vram * MB;
-        CHECK(pf_plan_make(&s, &b, &p) == PF_OK, "%s", pf_last_error());
+        CHECK(pf_plan_make(&s, &b, &p, &how) == PF_OK, "%s", pf_last_error());
         bool used = vram >= 4000;
         uint64_t bytes = 0, n_slabs = 0;
         for (int t = 0; t < PF_N_TIERS; t++) {
@@ -65,26 +70,30 @@ static void test_gpu(void)
         CHECK(!used || p.tiers[PF_TIER_VRAM].bytes + p.other_bytes <= b.vram_bytes, "%d MB: the GPU is too full",
               (int)vram);
         CHECK(p.slot_bytes <= b.ram_bytes, "memory is too full");
-        CHECK(p.tok_s >= before * 0.99, "%d MB: more of a GPU, less speed: %g, %g", (int)vram, p.tok_s, before);
+        CHECK(p.tok_s >= before * 0.98, "%d MB: more of a GPU, less speed: %g, %g", (int)vram, p.tok_s, before);
         before = p.tok_s;
     }
     CHECK(p.resident && p.tiers[PF_TIER_VRAM].n_slabs == s.n_slabs && p.limit == PF_TIER_VRAM && p.tok_s > 200,
           "all in the GPU: %g", p.tok_s);
     b = (struct pf_plan_budget){ 12000 * MB, 64000 * MB, false, false, prices };
-    CHECK(pf_plan_make(&s, &b, &p) == PF_OK && p.resident && p.limit == PF_TIER_RAM && p.vram_slot_bytes == 8000 * MB,
+    CHECK(pf_plan_make(&s, &b, &p, &how) == PF_OK && p.resident && p.limit == PF_TIER_RAM &&
+          p.vram_slot_bytes == 8000 * MB,
           "a card of 12 GB");
     b.streaming = true;
-    CHECK(pf_plan_make(&s, &b, &p) == PF_OK && !p.resident, "streaming");
+    CHECK(pf_plan_make(&s, &b, &p, &how) == PF_OK && !p.resident, "streaming");
 
-    struct pf_plan_sizes dense = { 40000 * MB, 39000 * MB, 39000 * MB, 500 * MB, 80, 40000 * MB, 39000 * MB, 1000 * MB,
-                                   false, 0, 0, 0 };
+    struct pf_plan_sizes dense = { .weight_bytes = 40000 * MB, .slab_bytes = 39000 * MB, .slots_all = 39000 * MB,
+                                   .slots_least = 500 * MB, .n_slabs = 80, .token_bytes = 40000 * MB,
+                                   .token_slab_bytes = 39000 * MB, .other_bytes = 1000 * MB,
+                                   .device_bytes = 1000 * MB };
     b = (struct pf_plan_budget){ 24000 * MB, 64000 * MB, false, false, prices };
-    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.vram_budget_bytes == 0,
+    CHECK(pf_plan_make(&dense, &b, &p, &how) == PF_OK && p.vram_budget_bytes == 0,
           "a dense model that nobody has cut stays with the CPU");
     dense.cut_slabs = 40;
     dense.cut_slab_bytes = 19500 * MB;
     dense.cut_bytes = 500 * MB;
-    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.resident && p.tiers[PF_TIER_VRAM].n_slabs == 40 &&
+    dense.slots_all = 19500 * MB;            /* of the other half */
+    CHECK(pf_plan_make(&dense, &b, &p, &how) == PF_OK && p.resident && p.tiers[PF_TIER_VRAM].n_slabs == 40 &&
           p.tiers[PF_TIER_VRAM].bytes == 20000 * MB && p.tiers[PF_TIER_RAM].n_slabs == 40 &&
           p.tiers[PF_TIER_RAM].bytes == 20000 * MB,
           "half of a dense model in the GPU");
@@ -92,17 +101,19 @@ static void test_gpu(void)
     CHECK(p.limit == PF_TIER_RAM && p.tok_s > 0.999 / both && p.tok_s < 1.001 / both, "one half after the other: %g",
           p.tok_s);
     b.ram_bytes = 10000 * MB;
-    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && !p.resident && p.limit == PF_TIER_DISK &&
+    CHECK(pf_plan_make(&dense, &b, &p, &how) == PF_OK && !p.resident && p.limit == PF_TIER_DISK &&
           p.tiers[PF_TIER_DISK].n_slabs > 15 &&
           p.tiers[PF_TIER_VRAM].n_slabs + p.tiers[PF_TIER_RAM].n_slabs + p.tiers[PF_TIER_DISK].n_slabs == 80,
           "a third in neither");
     b.ram_bytes = 64000 * MB;
     b.vram_bytes = 48000 * MB;
-    CHECK(pf_plan_make(&dense, &b, &p) == PF_OK && p.limit == PF_TIER_VRAM && p.tok_s == 25, "a whole one does not: %g",
+    dense.cut_whole = true;
+    CHECK(pf_plan_make(&dense, &b, &p, &how) == PF_OK && p.limit == PF_TIER_VRAM && p.tok_s == 25,
+          "a whole one does not: %g",
           p.tok_s);
 }
 
-/* What is measured is measured, whatever it is. */
+/* Measured prices of any machine are numbers that a machine can have. */
 static void test_prices(void)
 {
     char path[] = "/tmp/pfmoe-price-XXXXXX", block[4096] = { 1 };

@@ -118,7 +118,7 @@ static void test_files(void)
     unlink(path);
 }
 
-/* What is written is what is read; a batch that was not appended leaves nothing; a full disk is one clear error. */
+/* A written trace reads back the same; a batch that was not appended leaves nothing; a full disk is one clear error. */
 static void test_writer(void)
 {
     const struct pf_trace_shape shape = { 2, 300, 2, 3 };
@@ -130,7 +130,7 @@ static void test_writer(void)
     uint8_t bytes[PF_TRACE_HEADER_BYTES + 7 * PF_TRACE_PICK_BYTES];
     int fd = mkstemp(path);
     CHECK(pf_trace_writer_open(&w, path, &shape) == PF_OK, "%s", pf_last_error());
-    pf_trace_writer_put(w, 0, 1, picks[0][2], weights[0]);           /* of a step that failed */
+    pf_trace_writer_put(w, 0, 1, picks[0][2], weights[0]);           /* a step that failed: not appended */
     for (int rows = 3; rows >= 1; rows -= 2) {
         for (int il = 0; il < 2; il++)
             pf_trace_writer_put(w, il, rows, picks[il][0], weights[0]);

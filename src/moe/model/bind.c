@@ -6,6 +6,7 @@
  * copy. */
 #include "moe/model/bind.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -131,6 +132,16 @@ static void weight_of(const struct pf_tensor *t, struct pf_weight *w)
                              .row_bytes = t->row_bytes, .scale = 1.0f };
 }
 
+/* Puts a bound weight on the list of its layer. */
+static void list(const struct pf_loader *l, int il, struct pf_weight *w)
+{
+    struct pf_layer *layer = &l->m->layers[il];
+    if (!w->data)
+        return;
+    assert(layer->n_weights < PF_LAYER_WEIGHTS);
+    layer->weights[layer->n_weights++] = w;
+}
+
 /* The tensor <name>.weight {n_in, n_out} with its optional <name>.scale and, as `bias` says, <name>.bias. */
 static pf_status matrix(const struct pf_loader *l, enum pf_need need, const char *name, int64_t n_in, int64_t n_out,
                         enum pf_need bias, struct pf_weight *w)
@@ -153,17 +164,27 @@ static pf_status matrix(const struct pf_loader *l, enum pf_need need, const char
     PF_TRY(vector(l, PF_OPTIONAL, full, 1, 1, &scale));
     if (scale)
         w->scale = *scale;
-    snprintf(full, sizeof full, "%s.input_scale", name); /* of static activation quantisation, which we do not use */
+    snprintf(full, sizeof full, "%s.input_scale", name); /* for static activation scales, which we do not use */
     (void)find(l, full);
     return PF_OK;
 }
 
-static pf_status block_matrix(const struct pf_loader *l, enum pf_need need, int il, const char *suffix, int64_t n_in,
+/* A matrix that several weights of the layer are cut out of. */
+static pf_status whole_matrix(const struct pf_loader *l, enum pf_need need, int il, const char *suffix, int64_t n_in,
                               int64_t n_out, enum pf_need bias, struct pf_weight *w)
 {
     char name[NAME_BYTES];
     snprintf(name, sizeof name, "blk.%d.%s", il, suffix);
     return matrix(l, need, name, n_in, n_out, bias, w);
+}
+
+/* A weight of the layer. */
+static pf_status block_matrix(const struct pf_loader *l, enum pf_need need, int il, const char *suffix, int64_t n_in,
+                              int64_t n_out, enum pf_need bias, struct pf_weight *w)
+{
+    PF_TRY(whole_matrix(l, need, il, suffix, n_in, n_out, bias, w));
+    list(l, il, w);
+    return PF_OK;
 }
 
 /* ---- Attention --------------------------------------------------------------------------------------------------- */
@@ -179,10 +200,12 @@ static struct pf_weight rows_of(const struct pf_weight *w, int first, int n)
     return part;
 }
 
-static pf_status adapted_rows_of(const struct pf_loader *l, const struct pf_weight *w, int first, int n,
+/* A weight of the layer, which is rows of a whole matrix. */
+static pf_status adapted_rows_of(const struct pf_loader *l, int il, const struct pf_weight *w, int first, int n,
                                  struct pf_weight *out)
 {
     *out = rows_of(w, first, n);
+    list(l, il, out);
     return pf_lora_rows(l->m, w->lora, first, n, &out->lora);
 }
 
@@ -192,11 +215,11 @@ static pf_status bind_qkv(const struct pf_loader *l, int il, struct pf_attention
     int n_q = a->n_head * a->hd_k, n_k = a->n_kv_head * a->hd_k, n_v = a->n_kv_head * a->hd_v;
     struct pf_weight fused = { .data = NULL };
     if (!arch->gated_attention)
-        PF_TRY(block_matrix(l, PF_OPTIONAL, il, "attn_qkv", l->m->n_embd, n_q + n_k + n_v, arch->qkv_bias, &fused));
+        PF_TRY(whole_matrix(l, PF_OPTIONAL, il, "attn_qkv", l->m->n_embd, n_q + n_k + n_v, arch->qkv_bias, &fused));
     if (fused.data) {
-        PF_TRY(adapted_rows_of(l, &fused, 0, n_q, &a->q));
-        PF_TRY(adapted_rows_of(l, &fused, n_q, n_k, &a->k));
-        return adapted_rows_of(l, &fused, n_q + n_k, n_v, &a->v);
+        PF_TRY(adapted_rows_of(l, il, &fused, 0, n_q, &a->q));
+        PF_TRY(adapted_rows_of(l, il, &fused, n_q, n_k, &a->k));
+        return adapted_rows_of(l, il, &fused, n_q + n_k, n_v, &a->v);
     }
     n_q *= arch->gated_attention ? 2 : 1;
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q", l->m->n_embd, n_q, arch->qkv_bias, &a->q));
@@ -310,7 +333,7 @@ static pf_status split_kv_b(const struct pf_loader *l, int il, int n_head, struc
     int head_rows = s->n_nope + s->n_v, n_c = s->n_latent, n = s->n_nope;
     struct pf_weight kv;
     float *values, *turned;
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_kv_b", n_c, (int64_t)n_head * head_rows, PF_NEVER, &kv));
+    PF_TRY(whole_matrix(l, PF_REQUIRED, il, "attn_kv_b", n_c, (int64_t)n_head * head_rows, PF_NEVER, &kv));
     if (kv.lora)
         PF_FAIL(PF_EUNSUPPORTED, "an adapter changes blk.%d.attn_kv_b.weight, which pfmoe cannot do", il);
     a->v_b = kv;
@@ -355,6 +378,8 @@ static pf_status bind_mla(const struct pf_loader *l, int il, struct pf_layer *la
         PF_TRY(split_kv_b(l, il, n_head, a));
     else
         skip(l, il, "attn_kv_b");             /* some files hold both forms */
+    list(l, il, &a->k_b);
+    list(l, il, &a->v_b);
     if (layer->has_indexer)
         PF_TRY(bind_indexer(l, il, s->n_q_latent, &layer->indexer));
     return block_matrix(l, PF_REQUIRED, il, "attn_output", (int64_t)n_head * s->n_v, n_embd, PF_NEVER,
@@ -379,6 +404,7 @@ static pf_status bind_compressed(const struct pf_loader *l, int il, struct pf_la
     PF_TRY(by_head(l, il, "attn_output_a", n_q / s->n_group, s->n_group_out, s->n_group, &c->out_a));
     if (!c->out_a.data)
         PF_FAIL(PF_EFORMAT, "tensor blk.%d.attn_output_a.weight is missing from %s", il, pf_gguf_path(l->g));
+    list(l, il, &c->out_a);
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_output_b", n_out, n_embd, PF_NEVER, &a->out));
     if (c->blocks.ratio)
         PF_TRY(bind_compressor(l, il, spelling(l, il, "attn_compressor", "attn_compress", "_kv.weight"), &c->blocks));
@@ -405,8 +431,11 @@ static pf_status bind_layer_mixes(const struct pf_loader *l, int il, struct pf_l
     int n = l->m->streams.n, n_weights = n * (2 + n);
     snprintf(prefix, sizeof prefix, "blk.%d.hc_attn", il);
     PF_TRY(bind_mix(l, prefix, n_weights, 3, &layer->attn_mix));
+    list(l, il, &layer->attn_mix.fn);
     snprintf(prefix, sizeof prefix, "blk.%d.hc_ffn", il);
-    return bind_mix(l, prefix, n_weights, 3, &layer->ffn_mix);
+    PF_TRY(bind_mix(l, prefix, n_weights, 3, &layer->ffn_mix));
+    list(l, il, &layer->ffn_mix.fn);
+    return PF_OK;
 }
 
 /* ---- Delta nets -------------------------------------------------------------------------------------------------- */
@@ -510,7 +539,7 @@ static pf_status one_by_one(const struct pf_loader *l, int il, const char *part,
     return PF_OK;
 }
 
-/* ffn_gate_up_exps: per expert the rows of gate, then those of up. */
+/* ffn_gate_up_exps: per expert the rows of gate, then the rows of up. */
 static pf_status merged_gate_up(const struct pf_loader *l, int il, struct pf_moe *moe, bool *found)
 {
     char name[NAME_BYTES];
@@ -593,7 +622,7 @@ static pf_status bind_shared(const struct pf_loader *l, int il, struct pf_moe *m
     return block_matrix(l, m->arch->shared_gate, il, "ffn_gate_inp_shexp", m->n_embd, 1, PF_NEVER, &moe->shared_gate);
 }
 
-/* What each token picks: any bytes may be in a file, so each number is looked at. */
+/* The table of picks for each token. A file may hold any bytes, so each number is checked. */
 static pf_status bind_table(const struct pf_loader *l, int il, struct pf_moe *moe)
 {
     char name[NAME_BYTES];

@@ -11,7 +11,7 @@ struct pf_loader {
     struct pf_rope_params rope;           /* its divisors are a tensor */
     float            far_base;            /* instead of its base, in layers with keys of blocks */
     float            embedding_scale, logit_scale;
-    int              n_block;             /* layers of the file, those that do not run included */
+    int              n_block;             /* layers in the file, including layers that do not run */
 };
 
 /* Binds every tensor of the layers that run. The hyper-parameters, and m->layers with the sizes of attention, are

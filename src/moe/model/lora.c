@@ -108,20 +108,15 @@ uint64_t pf_lora_bytes(const struct pf_model *m)
     return bytes;
 }
 
-static pf_status place(struct pf_model *m, const struct pf_weight *w)
-{
-    return m->backend->ops->place(m->backend, w->data, pf_weight_bytes(w));
-}
-
-pf_status pf_lora_place(struct pf_model *m)
+pf_status pf_lora_place(const struct pf_model *m, pf_backend *device)
 {
     for (int i = 0; m->adapters && i < m->adapters->n; i++)
         for (uint64_t t = 0; t < pf_gguf_n_tensors(m->adapters->at[i].file); t++) {
             const struct pf_tensor *tensor = pf_gguf_tensor_at(m->adapters->at[i].file, t);
-            PF_TRY(m->backend->ops->place(m->backend, tensor->data, tensor->n_bytes));
+            PF_TRY(device->ops->place(device, tensor->data, tensor->n_bytes));
         }
-    for (const struct pf_lora *l = m->flipped; l; l = l->next)
-        PF_TRY(place(m, &l->a));             /* made here, not mapped */
+    for (const struct pf_lora *l = m->flipped; l; l = l->next)      /* made here, not mapped */
+        PF_TRY(device->ops->place(device, l->a.data, pf_weight_bytes(&l->a)));
     return PF_OK;
 }
 
@@ -343,43 +338,6 @@ pf_status pf_lora_expert_rows(struct pf_model *m, const struct pf_expert_lora *o
         l->b.n_out = n;
         *end = l;
         end = &l->next;
-    }
-    return PF_OK;
-}
-
-/* ---- A step ------------------------------------------------------------------------------------------------------ */
-
-static pf_status add(struct pf_session *s, const struct pf_lora *l, const struct pf_weight *w, const float *x, float *y,
-                     int rows)
-{
-    pf_backend *be = s->unit->backend;
-    struct pf_buffers *b = &s->unit->buf;
-    for (; l; l = l->next) {
-        PF_TRY(be->ops->linear(be, &(struct pf_linear){ &l->a, b->low }, 1, x, rows));
-        PF_TRY(be->ops->linear(be, &(struct pf_linear){ &l->b, b->added }, 1, b->low, rows));
-        PF_TRY(be->ops->add(be, y, l->scale * w->scale, b->added, (int64_t)rows * l->b.n_out));
-    }
-    return PF_OK;
-}
-
-pf_status pf_project(struct pf_session *s, const struct pf_linear *l, int n_l, const float *x, int rows)
-{
-    PF_TRY(s->unit->backend->ops->linear(s->unit->backend, l, n_l, x, rows));
-    for (int i = 0; i < n_l; i++)
-        PF_TRY(add(s, l[i].w->lora, l[i].w, x, l[i].y, rows));
-    return PF_OK;
-}
-
-pf_status pf_embed(struct pf_session *s, int rows, float *x)
-{
-    pf_backend *be = s->unit->backend;
-    const struct pf_weight *w = &s->m->embed;
-    struct pf_buffers *b = &s->unit->buf;
-    PF_TRY(be->ops->embed(be, w, b->ids, rows, x));
-    for (const struct pf_lora *l = w->lora; l; l = l->next) {
-        PF_TRY(be->ops->embed(be, &l->a, b->ids, rows, b->low));
-        PF_TRY(be->ops->linear(be, &(struct pf_linear){ &l->b, b->added }, 1, b->low, rows));
-        PF_TRY(be->ops->add(be, x, l->scale * w->scale, b->added, (int64_t)rows * l->b.n_out));
     }
     return PF_OK;
 }

@@ -10,7 +10,7 @@
 #ifndef PF_LORA_H
 #define PF_LORA_H
 
-#include "moe/run/session.h"
+#include "moe/model/model.h"
 
 struct pf_lora {                             /* one adapter's addition to one dense matrix */
     const struct pf_lora *next;
@@ -22,28 +22,24 @@ struct pf_lora {                             /* one adapter's addition to one de
 pf_status pf_lora_open(struct pf_model *m, const struct pf_adapter *adapters, int n);
 void      pf_lora_close(struct pf_model *m);
 
-/* What the adapters add to the tensor `name` {n_in, n_out}, or to {n_in, n_out} for each expert; NULL: nothing. Rows
- * [first, first + n) of an addition. What they return lives as long as the model. */
+/* The adapters' deltas of the tensor `name` {n_in, n_out}, or of {n_in, n_out} for each expert; NULL: no adapter has
+ * the tensor. _rows: rows [first, first + n) of a delta. Results live as long as the model. */
 pf_status pf_lora_bind(struct pf_model *m, const char *name, int64_t n_in, int64_t n_out, const struct pf_lora **out);
 pf_status pf_lora_bind_experts(struct pf_model *m, const char *name, int64_t n_in, int64_t n_out,
                                const struct pf_expert_lora **out);
 pf_status pf_lora_rows(struct pf_model *m, const struct pf_lora *of, int first, int n, const struct pf_lora **out);
 pf_status pf_lora_expert_rows(struct pf_model *m, const struct pf_expert_lora *of, int first, int n,
                               const struct pf_expert_lora **out);
-/* Of the embedding {n_embd, n_vocab}, whose A is kept by rows: a lookup, then B. flipped: the same for
- * its use as the output. */
+/* The deltas of the embedding {n_embd, n_vocab}, whose A is kept by rows: a lookup, then B. flipped: the deltas of the
+ * same tensor used as the output matrix. */
 pf_status pf_lora_bind_embedding(struct pf_model *m, const char *name, int64_t n_embd, int64_t n_vocab,
                                  const struct pf_lora **out, const struct pf_lora **flipped);
-const pf_gguf *pf_lora_file(const struct pf_model *m, int i);        /* of the i-th adapter; NULL past the last */
+const pf_gguf *pf_lora_file(const struct pf_model *m, int i);        /* file of the i-th adapter; NULL past the last */
 float     pf_lora_scale(const struct pf_model *m, int i);
 pf_status pf_lora_all_used(const struct pf_model *m);
 
-uint64_t  pf_lora_bytes(const struct pf_model *m);           /* of all tensors of the adapters */
-pf_status pf_lora_place(struct pf_model *m);                 /* makes them known to the backend */
+uint64_t  pf_lora_bytes(const struct pf_model *m);           /* bytes of all tensors of the adapters */
+pf_status pf_lora_place(const struct pf_model *m, pf_backend *device);       /* puts them on it */
 pf_status pf_lora_unchanged(const struct pf_model *m);
-
-/* l's products and what adapters add to them; the same for rows of the embedding. */
-pf_status pf_project(struct pf_session *s, const struct pf_linear *l, int n_l, const float *x, int rows);
-pf_status pf_embed(struct pf_session *s, int rows, float *x);
 
 #endif

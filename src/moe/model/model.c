@@ -1,4 +1,4 @@
-/* What a GGUF file says about its model: keys to hyper-parameters. bind.c does the tensors. */
+/* Reads a model's hyper-parameters from the keys of a GGUF file. bind.c does the tensors. */
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
@@ -431,7 +431,7 @@ static pf_status read_gating(const struct pf_loader *l, enum pf_gating *out)
     return PF_OK;
 }
 
-/* How picks are made: the same in every layer. */
+/* The routing rules, which all layers share. */
 static pf_status read_routing(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
@@ -534,7 +534,7 @@ static pf_status read_sizes(const struct pf_loader *l, int *n_block)
     return read_experts(l);
 }
 
-/* Where each layer's recurrent state lies among those of all. */
+/* Lays the recurrent states of all layers one behind the other. */
 static void lay_out_state(struct pf_model *m)
 {
     for (int il = 1; il < m->n_layer; il++)
@@ -632,6 +632,14 @@ pf_status pf_model_bind(struct pf_model *m)
     return st;
 }
 
+int pf_tensor_layer(const struct pf_tensor *t)
+{
+    char name[16];
+    int il;
+    snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.p);
+    return sscanf(name, "blk.%d.", &il) == 1 ? il : -1;
+}
+
 void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3])
 {
     const struct pf_moe *moe = &m->layers[il].moe;
@@ -648,12 +656,12 @@ uint64_t pf_model_extra_bytes(const struct pf_model *m)
     return bytes;
 }
 
-pf_status pf_model_place_extra(struct pf_model *m)
+pf_status pf_model_place_extra(const struct pf_model *m, pf_backend *device)
 {
     for (int il = 0; il < m->n_layer; il++) {
         const struct pf_mla *mla = &m->layers[il].mla;
         if (mla->k_b_is_made)
-            PF_TRY(m->backend->ops->place(m->backend, mla->k_b.data, pf_weight_bytes(&mla->k_b)));
+            PF_TRY(device->ops->place(device, mla->k_b.data, pf_weight_bytes(&mla->k_b)));
     }
-    return pf_lora_place(m);
+    return pf_lora_place(m, device);
 }

@@ -1,11 +1,11 @@
 /* A model: hyper-parameters and weights, bound and checked once, immutable afterwards.
  *
- *     GGUF file --arch table (arch_<family>.c)--> pf_model { layers[] { attention, dense FFN or experts } }
+ *     GGUF file --arch table (archs.c)--> pf_model { layers[] { attention, dense FFN or experts } }
  *
  * model.c reads the keys, bind.c binds the tensors that an architecture's table asks for; forward.c walks the result
  * and knows no architecture by name. The model owns the file mapping, the tokenizer, the chat template, the backend and
  * a lock that lets the sessions' steps take turns. Weights stay where the file mapping has them, or pass
- * through the store (residency.h) where memory is too small. */
+ * through the store where memory is too small (place/placement.h). */
 #ifndef PF_MODEL_H
 #define PF_MODEL_H
 
@@ -21,10 +21,11 @@
 #include "text/vocab.h"
 #include "tiers/trace.h"
 
-/* Whether an architecture has a tensor: never, perhaps, always. What a file has and no table names is refused. */
+/* Whether an architecture has a tensor: never, perhaps, always. Tensors of a running layer that no table names are
+ * refused. */
 enum pf_need { PF_NEVER, PF_OPTIONAL, PF_REQUIRED };
 
-/* What sets an architecture apart. One const table per architecture; everything not named is the plain pre-norm
+/* The differences of an architecture. One const table per architecture; everything not named is the plain pre-norm
  * transformer: x += attention(norm(x)); x += ffn(norm(x)). */
 struct pf_arch {
     const char     *name;                 /* general.architecture */
@@ -33,17 +34,17 @@ struct pf_arch {
     bool            rope_freqs;           /* the file may hold divisors of the rotary frequencies */
     bool            rope_whole_head;      /* rope.dimension_count must equal the key length */
     bool            rope_switch;          /* rope.scaling.finetuned false: no rotation at all */
-    enum { PF_SECTIONS_NONE, PF_SECTIONS_BLOCKS, PF_SECTIONS_INTERLEAVED } rope_sections;   /* of positions in images */
+    enum { PF_SECTIONS_NONE, PF_SECTIONS_BLOCKS, PF_SECTIONS_INTERLEAVED } rope_sections;   /* positions in images */
 
     enum pf_need    qkv_bias, out_bias, sinks;
-    enum pf_need    qk_norm;              /* of queries and keys, before rotation, per head */
-    bool            norm_whole_row;       /* over all heads at once */
-    bool            gated_attention;      /* attn_q holds, head by head, queries and a gate of what the head puts out */
+    enum pf_need    qk_norm;              /* norms of queries and keys, before rotation, per head */
+    bool            norm_whole_row;       /* those norms go over all heads at once */
+    bool            gated_attention;      /* attn_q holds, head by head, queries and a gate of the head's output */
     enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED } delta;     /* layers with ssm_conv1d are delta nets; value
                                              heads that are neighbours share a key head, or they take turns */
     bool            mla;                  /* latent attention instead of queries, keys and values */
-    bool            indexer;              /* which looks only at the positions that an indexer chooses */
-    bool            compressed;           /* attention to a window of positions and to keys of blocks of them */
+    bool            indexer;              /* latent attention looks only at positions that an indexer chooses */
+    bool            compressed;           /* attention to a window of positions and to keys of blocks of positions */
     bool            streams;              /* hyper-connections: several residual streams */
     bool            norm_after_rope;
     bool            attention_scale;      /* reads attention.scale */
@@ -55,16 +56,16 @@ struct pf_arch {
     enum pf_need    dense;                /* layers without experts in files without experts: required means always */
     enum pf_need    dense_bias, router_bias, expert_bias;
     enum pf_need    leading_dense;        /* leading_dense_block_count: the first layers have no experts */
-    enum pf_need    interleave;           /* interleave_moe_layer_step: only each so manyth layer has experts */
+    enum pf_need    interleave;           /* interleave_moe_layer_step n: only every n-th layer has experts */
     enum pf_act_kind act;
     enum pf_gating  gating;
     bool            norm_weights;
     bool            router_keys;          /* reads expert_gating_func, _weights_norm, _weights_scale and _group_...;
-                                             what gating and norm_weights say holds for absent keys */
+                                             for absent keys gating and norm_weights hold */
     bool            weigh_input;          /* routing weights multiply the experts' input */
     enum pf_need    select_bias;          /* exp_probs_b */
-    bool            hash_layers;          /* whose experts a table picks by the token, in place of that bias */
-    bool            limits;               /* of the experts' gates and ups */
+    bool            hash_layers;          /* some layers have a table of picks by token, and no selection bias */
+    bool            limits;               /* the file has limits for the experts' gate and up */
     enum pf_need    shared, shared_gate;  /* an expert that every token goes through; its weight is sigmoid(gate) */
     enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;  /* when expert_feed_forward_length is
                                              absent: feed_forward_length, that / n_used, or it must be there */
@@ -75,8 +76,8 @@ struct pf_arch {
 struct pf_attention {
     struct pf_weight q, k, v;             /* {n_embd, n_head * hd}; k, v with n_kv_head */
     struct pf_weight out;                 /* {n_head * hd_v, n_embd} */
-    bool             norm;                /* queries and keys are normed, */
-    const float     *q_norm, *k_norm;     /* by {hd_k}, {n_head * hd_k} or, NULL, without weights */
+    bool             norm;                /* queries and keys are normed */
+    const float     *q_norm, *k_norm;     /* weights of those norms, {hd_k} or {n_head * hd_k}; NULL: without weights */
     const float     *sinks;               /* {n_head} or NULL */
     int              n_head, n_kv_head, hd_k, hd_v;
     bool             rotate;
@@ -90,13 +91,13 @@ struct pf_attention {
 /* Multi-head latent attention in absorbed form: one key for all heads, [latent | rotated part], whose latent is its
  * value too; pf_attention of such a layer describes that (n_kv_head 1, hd_k = n_latent + n_rope, hd_v = n_latent). */
 struct pf_mla {
-    struct pf_weight q;                   /* {n_embd, n_head * (n_nope + n_rope)}; or both of */
+    struct pf_weight q;                   /* {n_embd, n_head * (n_nope + n_rope)}; or q_a and q_b */
     struct pf_weight q_a, q_b;            /* {n_embd, n_q_latent}, {n_q_latent, n_head * (n_nope + n_rope)} */
     const float     *q_norm;              /* {n_q_latent} */
     struct pf_weight kv;                  /* {n_embd, n_latent + n_rope} */
     const float     *kv_norm;             /* {n_latent} */
     struct pf_weight k_b, v_b;            /* per head {n_nope, n_latent}, {n_latent, n_v} */
-    bool             k_b_is_made;         /* when binding: it does not lie in the file */
+    bool             k_b_is_made;         /* k_b was computed when binding: the file does not hold it */
     int              v_head_rows;         /* rows of v_b from one head to the next */
 };
 
@@ -124,12 +125,12 @@ struct pf_indexer {
     struct pf_weight q;                   /* {n_q_latent, index.n_head * index.width}; no data: the layer takes what
                                              the last one with an indexer chose */
     struct pf_weight w;                   /* {n_embd, index.n_head} */
-    struct pf_weight k;                   /* of positions: {n_embd, index.width}, with */
-    const float     *k_norm, *k_norm_bias;           /* {index.width} */
-    struct pf_compressor blocks;          /* or of blocks */
+    struct pf_weight k;                   /* keys of positions: {n_embd, index.width}; or no data, and blocks */
+    const float     *k_norm, *k_norm_bias;           /* {index.width}, norm of keys of positions */
+    struct pf_compressor blocks;          /* keys of blocks */
 };
 
-/* What a block reads of the residual streams and writes to them: streams.c. */
+/* The weights by which a block reads and writes the residual streams: streams.c. */
 struct pf_mix {
     struct pf_weight fn;                  /* {streams.n * n_embd, n_weights}; no data: there is one stream */
     const float     *base, *scale;        /* {n_weights}, {3}; at the end, where streams are only read,
@@ -138,9 +139,9 @@ struct pf_mix {
 
 /* Gated DeltaNet, in place of attention: no keys and values, but a state of fixed size. */
 struct pf_delta_net {
-    struct pf_weight qkv, z;              /* {n_embd, 2 K + V}, {n_embd, V}; or packed instead of both */
+    struct pf_weight qkv, z;              /* {n_embd, 2 K + V}, {n_embd, V}; or no data, and packed */
     struct pf_weight packed;              /* {n_embd, 2 K + 2 V}: per key head q, k, its values, their z */
-    struct pf_weight beta, alpha;         /* {n_embd, n_v_head} each; or ba instead of both */
+    struct pf_weight beta, alpha;         /* {n_embd, n_v_head} each; or no data, and ba */
     struct pf_weight ba;                  /* {n_embd, 2 n_v_head}: per key head beta, then alpha of its value heads */
     struct pf_weight out;                 /* {V, n_embd} */
     const float     *conv;                /* [taps][2 K + V] */
@@ -157,16 +158,21 @@ struct pf_moe {
     int                     ordinal;      /* among the layers with experts */
     struct pf_weight        router;       /* {n_embd, n_expert} */
     const float            *select_bias;  /* {n_expert} or NULL */
-    bool                    by_token;     /* what is picked is no business of the router, but in */
+    bool                    by_token;     /* picks are by token, from table, not by the router's scores */
     const int32_t          *table;        /* {n_used, n_vocab}, or NULL */
     struct pf_routing       routing;
     struct pf_act           act;
     struct pf_expert_weight gate, up, down;
-    struct pf_dense_ffn     shared;       /* its data are NULL: none */
+    struct pf_dense_ffn     shared;       /* data of its weights NULL: there is none */
     struct pf_weight        shared_gate;  /* {n_embd, 1} or no data */
 };
 
+enum { PF_LAYER_WEIGHTS = 32 };           /* matrices of a layer at most, without routed experts */
+
 struct pf_layer {
+    struct pf_weight   *weights[PF_LAYER_WEIGHTS];   /* the matrices that every token needs, in the order in which they
+                                                        were bound: members of what follows that have data */
+    int                 n_weights;
     const float        *attn_norm, *ffn_norm;        /* {n_embd} */
     struct pf_mix       attn_mix, ffn_mix;
     bool                is_delta, has_indexer;
@@ -175,33 +181,25 @@ struct pf_layer {
     struct pf_mla       mla;
     struct pf_compressed compressed;
     struct pf_indexer   indexer;
-    size_t              state_at, n_state;           /* floats of its recurrent state, and where it begins
-                                                        among the layers' */
+    size_t              state_at, n_state;           /* where the layer's recurrent state begins among the
+                                                        layers' states, and its floats */
     bool                is_moe;
     struct pf_dense_ffn dense;
     struct pf_moe       moe;
 };
 
-/* What pf_trace_set asked for, and copies of what the present step did; under the step lock. watch.c */
+/* The options of pf_trace_set, and copies of the present step's values; under the step lock. watch.c */
 struct pf_watch {
     struct pf_trace_opts opts;
     pf_trace_writer *writer;              /* NULL: nothing is recorded */
     uint64_t *counts;                     /* [n_moe][n_expert] or NULL */
-    uint64_t  n_tokens;                   /* that were counted */
-    pf_backend *owner;                    /* of the next two */
-    int       max_rows;                   /* that there is room for in */
-    int32_t  *picks;                      /* [n_moe][rows][n_used], */
-    float    *weights;                    /* the same, */
-    float    *x, *y, *logits;             /* inputs and sum of a layer's experts, its router's logits, */
-    struct pf_tap tap;                    /* and this */
-};
-
-/* What of the model runs on its backend; the CPU does the rest. */
-struct pf_cut {
-    int  n_layers;                        /* the first ones */
-    bool output;                          /* the product with the output matrix */
-    bool whole;                           /* everything: all layers, output and embedding */
-    uint64_t bytes;                       /* of a device's memory for weights of a model without experts */
+    uint64_t  n_tokens;                   /* tokens that were counted */
+    pf_backend *owner;                    /* allocated picks and weights */
+    int       max_rows;                   /* rows that the buffers below have room for */
+    int32_t  *picks;                      /* [n_moe][rows][n_used] */
+    float    *weights;                    /* [n_moe][rows][n_used] */
+    float    *x, *y, *logits;             /* inputs and sum of a layer's experts, its router's logits */
+    struct pf_tap tap;                    /* copies of values inside of route and experts */
 };
 
 enum { PF_MAX_RATIOS = 2 };
@@ -213,14 +211,12 @@ struct pf_model {
     pf_tmpl    *tmpl;                     /* NULL: none, or it does not parse: tmpl_error says why */
     char       *tmpl_error;
     pf_backend *cpu;                      /* NULL when opened for the vocabulary only */
-    pf_backend *backend;                  /* what steps run on: a GPU, or cpu */
-    pf_backend *lost;                     /* a GPU that failed for good, closed with the model; sessions
-                                             leave it one by one */
-    struct pf_residency *residency;       /* NULL: all weights are mapped */
-    struct pf_mapped *mapped;             /* mapped.h; NULL: weights come through the store, or lie on a device */
-    struct pf_offload *offload;           /* NULL: backend computes the experts too */
-    struct pf_cut      cut;               /* how layers are dealt to backend and cpu: split.h */
-    struct pf_trace injected;             /* whose picks take the place of the router's; n_tokens 0: none */
+    pf_backend *_Atomic backend;          /* the backend that steps run on: the device of place, or cpu */
+    struct pf_placement *_Atomic place;   /* where weights are, and who computes with them: placement.h; NULL before
+                                             they are placed */
+    struct pf_placement *_Atomic left;    /* the placement of a GPU that failed, closed with the model; sessions
+                                             leave its memory one by one */
+    struct pf_trace injected;             /* a trace whose picks take the place of the router's; n_tokens 0: none */
     struct pf_watch watch;
     pf_spans   *spans;                    /* NULL: nobody wants a timeline */
 
@@ -228,7 +224,7 @@ struct pf_model {
     int   n_expert, n_used, n_ff_expert;  /* 0: no experts */
     int   n_moe;                          /* layers with experts */
     float eps, residual_scale;
-    struct pf_delta_sizes {               /* of every delta net of the model; all 0: there are none */
+    struct pf_delta_sizes {               /* sizes of all delta nets of the model; all 0: there are none */
         int d, n_k_head, n_v_head, taps;
         int n_k, n_v, n_conv;             /* K = n_k_head * d, V = n_v_head * d, 2 K + V */
     } delta;
@@ -241,24 +237,24 @@ struct pf_model {
     } index;
     struct pf_compressed_sizes {          /* all 0: the model has no compressed attention */
         int n_q_latent, n_rot, n_group, n_group_out;
-        int ratio[PF_MAX_RATIOS];         /* those that occur; 0 where one does not */
+        int ratio[PF_MAX_RATIOS];         /* ratios that occur in the model; 0: unused entry */
     } compressed;
     struct pf_streams_sizes {
         int   n, rounds;                  /* 1 stream: no hyper-connections */
         float eps;
     } streams;
-    struct pf_rope   rope, far_rope;      /* far: of layers with keys of blocks */
+    struct pf_rope   rope, far_rope;      /* far_rope: for layers with keys of blocks */
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm;
     struct pf_mix    output_mix;
     struct pf_layer *layers;              /* [n_layer] */
-    bool             recurrent;           /* some of them have a state that cannot go back */
+    bool             recurrent;           /* some layers have a state that cannot go back */
 
     struct pf_adapters *adapters;         /* NULL: none */
-    const struct pf_lora *flipped;        /* additions to the embedding as the output matrix; NULL: none, or
-                                             it is not that */
-    int   lora_rank, lora_out;            /* largest rank, and output, of what is added to dense matrices */
-    int   lora_expert_rank;               /* of everything that is added to one expert matrix */
+    const struct pf_lora *flipped;        /* deltas of the embedding used as the output matrix; NULL: none,
+                                             or it is not used so */
+    int   lora_rank, lora_out;            /* largest rank and output of deltas of dense matrices */
+    int   lora_expert_rank;               /* summed rank of all deltas of one expert matrix */
 
     void  **owned;                        /* converted vectors and pointer tables, freed with the model */
     size_t  n_owned;
@@ -273,7 +269,7 @@ struct pf_model {
     pthread_mutex_t step_lock;            /* one step at a time: the backend and its scratch are shared */
     _Atomic int     n_sessions;
     _Atomic uint64_t n_steps, n_tokens, step_ns;
-    struct pf_counters {                  /* of the backends together: now, and at the last reset */
+    struct pf_counters {                  /* sums over the backends: now, and at the last reset */
         _Atomic uint64_t weight_bytes, launches;
     } counted, counted_before;
 };
@@ -288,24 +284,14 @@ pf_status pf_model_bind(struct pf_model *m);
 /* Bytes of gate, up and down of an expert of layer il, which has experts. */
 void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3]);
 
-/* After a failure of the device: from now on the model runs on the CPU. false: it does so already.
- * With the step lock held. */
-bool pf_model_leave_device(struct pf_model *m);
-
 /* The layer that a tensor's name says; -1: none. */
 int pf_tensor_layer(const struct pf_tensor *t);
 
-/* Whether the weights of layer il are nowhere but on a device that the CPU shares the layers with. */
-static inline bool pf_is_on_device(const struct pf_model *m, int il)
-{
-    return !m->cut.whole && il >= 0 && il < m->cut.n_layers;
-}
-
 /* Frees p with the model; p NULL is PF_ENOMEM. */
 pf_status pf_model_own(struct pf_model *m, void *p);
-/* Matrices that do not lie in the model's file, those of adapters among them: their bytes; puts them on the device. */
+/* Matrices that do not lie in the model's file, those of adapters among them: their bytes; puts them on a device. */
 uint64_t  pf_model_extra_bytes(const struct pf_model *m);
-pf_status pf_model_place_extra(struct pf_model *m);
+pf_status pf_model_place_extra(const struct pf_model *m, pf_backend *device);
 
 void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -1,6 +1,7 @@
 /* Frequencies and tables of rotary embedding. See rope.h. */
 #include "moe/model/rope.h"
 
+#include <assert.h>
 #include <math.h>
 
 /* YaRN: the pair index at which a full context turns beta times. */
@@ -25,6 +26,7 @@ void pf_rope_init(struct pf_rope *r, const struct pf_rope_params *p)
         high = fmin(p->n_rot - 1, ceil(yarn_pair(p, BETA_SLOW)));
     }
     r->n_pairs = p->n_rot / 2;
+    assert(r->n_pairs <= PF_ROPE_MAX_PAIRS && "whoever read n_rot has a bound for it");
     for (int i = 0; i < r->n_pairs; i++) {
         double freq = pow(p->base, -2.0 * i / p->n_rot);
         if (p->divisors)

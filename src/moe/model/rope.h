@@ -27,7 +27,7 @@ struct pf_rope_params {
     float        base;
     const float *divisors;                /* {n_rot / 2} or NULL */
     float        factor;                  /* context extension; 0 or 1: none */
-    bool         yarn;                    /* else linear */
+    bool         yarn;                    /* YaRN scaling; false: linear */
     int64_t      n_ctx_orig;              /* YaRN: context before extension */
     float        attn_factor;             /* multiplies mag; 1 normally */
     bool         plain_mag;               /* YaRN's own magnitude goes into attention's scale instead */

@@ -5,11 +5,6 @@
 
 #include "base/pf_time.h"
 
-uint64_t pf_expert_room(const uint64_t bytes[3])
-{
-    return pf_share_room(bytes[0]) + pf_share_room(bytes[1]) + pf_share_room(bytes[2]);
-}
-
 void pf_postfetch_begin(struct pf_postfetch *p, int layer)
 {
     p->layer = layer;
@@ -22,7 +17,7 @@ static int ticket_of(const struct pf_postfetch *p, const struct pf_transfer *t)
     return (int)(t - p->transfers);
 }
 
-/* When a copy of so many bytes, queued behind those under way, should be over. */
+/* When a copy of so many bytes, queued behind the copies under way, should be over. */
 static uint64_t expected_end(const struct pf_postfetch *p, uint64_t now, uint64_t bytes)
 {
     uint64_t start = now;
@@ -109,11 +104,11 @@ void pf_postfetch_account(struct pf_postfetch *p)
             continue;
         uint64_t took = t->state == PF_GPU_READY ? p->device->ops->share->fetch_ns(p->device, ticket_of(p, t)) : 0;
         uint64_t before = t->asked_ns - t->begun_ns;
-        p->n_transfers++;
-        p->transfer_bytes += t->bytes;
-        p->transfer_ns += took ? took : t->settled_ns - t->begun_ns;
-        p->hidden_ns += took && took < before ? took : before;
-        p->n_fallbacks += t->state == PF_CPU_ONLY;
+        pf_count(&p->n_transfers, 1);
+        pf_count(&p->transfer_bytes, t->bytes);
+        pf_count(&p->transfer_ns, took ? took : t->settled_ns - t->begun_ns);
+        pf_count(&p->hidden_ns, took && took < before ? took : before);
+        pf_count(&p->n_fallbacks, t->state == PF_CPU_ONLY);
         if (took)
             pf_price_learn(&p->prices->pcie_bytes_s, (double)t->bytes, (double)took);
         note(p, t, took);

@@ -17,9 +17,10 @@
 #define PF_POSTFETCH_H
 
 #include "backend/share.h"
+#include "base/pf_count.h"
 #include "moe/offload/solver.h"
 
-enum { PF_MAX_TRANSFERS = 16 };          /* of the tickets; background copies and prompts have the others */
+enum { PF_MAX_TRANSFERS = 16 };          /* tickets 0 .. 15; background copies and prompts have the others */
 
 struct pf_transfer {
     int       expert;
@@ -29,7 +30,7 @@ struct pf_transfer {
     struct pf_piece pieces[3];
     int       n_pieces;
     uint64_t  bytes, begun_ns, expected_ns;          /* when it began (0: it did not); when it should be over */
-    uint64_t  asked_ns, settled_ns;      /* when the first of those begun with it was looked at, and it was */
+    uint64_t  asked_ns, settled_ns;      /* when the first transfer of its start was looked at; when this one was */
 };
 
 struct pf_postfetch {
@@ -42,10 +43,10 @@ struct pf_postfetch {
     uint64_t asked_ns;                   /* since the last start the first was looked at; 0: none was */
     struct pf_prices *prices;            /* corrected by what copies take */
     pf_spans *spans;                     /* where they are noted; NULL: nowhere */
-    uint64_t  over_ns;                   /* of pf_spans_add_queued */
+    uint64_t  over_ns;                   /* see pf_spans_add_queued */
     int       layer;
 
-    uint64_t n_transfers, transfer_bytes, transfer_ns, hidden_ns, n_fallbacks;
+    pf_counter n_transfers, transfer_bytes, transfer_ns, hidden_ns, n_fallbacks;     /* read by any thread */
 };
 
 /* Host addresses and sizes of an expert's parts. */
@@ -53,9 +54,6 @@ struct pf_expert_parts {
     const uint8_t *at[3];                /* gate, up, down */
     uint64_t       bytes[3];
 };
-
-/* What an expert of these sizes takes on the device. */
-uint64_t pf_expert_room(const uint64_t bytes[3]);
 
 void pf_postfetch_begin(struct pf_postfetch *p, int layer);
 

@@ -2,10 +2,10 @@
 #include "moe/offload/solver.h"
 
 enum { EXPLORE_EVERY = 48, CPU_FIRST = 4 };          /* deals between two trials; trials of the CPU alone at first */
-static const double HOPE = 0.95;         /* what was never tried is believed to be a little better than T says */
+static const double HOPE = 0.95;         /* a deal that was never tried is believed to take a little less than T */
 static const double WORTH = 0.99;        /* a deal with transfers must beat the CPU alone by more than this */
-static const double FEW_LATE = 0.05, LATE_COSTS = 0.25;      /* what copies that come too late, beyond a few, cost */
-static const double TOO_SLOW = 1.3;      /* what takes so much longer than the best is tried more rarely, or not */
+static const double FEW_LATE = 0.05, LATE_COSTS = 0.25;      /* cost of copies that come too late, beyond a few */
+static const double TOO_SLOW = 1.3;      /* a deal this much slower than the best is tried rarely or not at all */
 
 void pf_price_learn(double *price, double bytes, double ns)
 {
@@ -45,13 +45,13 @@ static struct pf_solver_seen *seen_of(struct pf_solver *s, int n, struct pf_deal
     return &s->seen[n][d.in_place][d.n_whole][d.n_down];
 }
 
-/* Whether it may be made. What reading in place brings no formula knows, so it is done where it was measured. */
+/* Whether a deal may be made. T does not know reading in place, so such a deal must have been measured. */
 static bool is_option(struct pf_solver *s, const struct pf_solver_rules *rules, int n, struct pf_deal d)
 {
     return allowed(rules, n, d) && (!d.in_place || rules->measures || seen_of(s, n, d)->n > 0);
 }
 
-/* What the deal takes, a byte of an expert: seen, or believed. */
+/* ns of a deal over an expert's bytes: measured, or believed. */
 static double cost_of(struct pf_solver *s, int n, struct pf_deal d, uint64_t gate_up_bytes, uint64_t down_bytes)
 {
     const struct pf_solver_seen *seen = seen_of(s, n, d);
@@ -155,7 +155,7 @@ struct pf_deal pf_solver_look(struct pf_solver *s, const struct pf_solver_rules 
 {
     enum { LOOKS = 4 };
     struct pf_deal none = { 0, 0, false };
-    *known = true;                           /* or nothing can be said yet */
+    *known = true;                           /* stays so where no deal can be tried yet */
     n = n < PF_SOLVER_MOST ? n : PF_SOLVER_MOST;
     if (s->prices.cpu_bytes_s <= 0 || s->prices.pcie_bytes_s <= 0 || seen_of(s, n, none)->n < CPU_FIRST)
         return pf_solver_deal(s, rules, n, gate_up_bytes, down_bytes);

@@ -3,7 +3,7 @@
  *     whole on the CPU       nothing crosses                 CPU reads gate, up, down
  *     post-fetch             down crosses                    CPU reads gate, up meanwhile; the GPU multiplies by down
  *     whole by copy          gate, up, down cross            CPU does nothing
- *     in place               the same, when they are read    CPU does nothing; the GPU's products read its memory
+ *     in place               gate, up, down cross as read    CPU does nothing; the GPU's products read main memory
  *
  * With w experts by copy or in place and d by post-fetch out of n, the time until the last is done should be
  *
@@ -11,17 +11,17 @@
  *     c = (n - w) (gate + up) + (n - w - d) down       bytes the CPU reads
  *     p = w (gate + up + down) + d down                bytes that cross PCIe
  *
- * but CPU and PCIe draw on the same memory, and how they share it no formula knows. So T, and what else a layer takes
- * beside it, is only what is believed of a deal that was never made; one that was is judged by what it took, from the
- * layer's picks to the next layer's: so what the GPU has to do afterwards counts, too. Every deal that promises to be
- * the best is tried, and from time to time a neighbour of the best, since machines change their minds. All deals are
- * looked at: n is a few. Of two deals that take about as long the one with fewer late copies is better: those have used
- * memory and PCIe for nothing.
+ * but CPU and PCIe draw on the same memory, and no formula says how they share it. So T, plus the rest of a layer's
+ * time, is only the belief about a deal that was never made. A deal that was made is judged by the time from the
+ * layer's picks to the next layer's, which includes what the GPU has to do afterwards. Every deal that promises to be
+ * the best is tried, and from time to time a neighbour of the best, since machines change. All deals are looked at: n
+ * is a few. Of two deals that take about as long the one with fewer late copies is better: late copies have used memory
+ * and PCIe for nothing.
  *
- * What was learned can be told, and a solver begun with it: then the first deals are those that were best, and few
- * looks are trusted so much that new ones could not correct them.
+ * A solver can begin with times that another one has learned (pf_learned): its first deals are then the best of those,
+ * and new measurements still correct them.
  *
- * Plain data; one thread at a time. What it does follows from its inputs alone. */
+ * Plain data; one thread at a time. Deals follow from the solver's inputs alone. */
 #ifndef PF_SOLVER_H
 #define PF_SOLVER_H
 
@@ -38,7 +38,7 @@ struct pf_prices {
 };
 
 struct pf_solver_rules {
-    bool post_fetch, whole, in_place;    /* which moves are allowed */
+    bool post_fetch, whole, in_place;    /* kinds of deals that are allowed */
     bool measures;                       /* deals in place that were never made may be tried */
     int  max_transfers;
     int  cpu_limit;                      /* experts whose gate and up the CPU takes; negative: as many as it pays */
@@ -49,10 +49,10 @@ struct pf_deal {
     bool in_place;                       /* the whole ones are not copied */
 };
 
-/* What deals of n experts took, a byte of an expert, and what share of their copies came too late. */
+/* Mean time of a deal of n experts over an expert's bytes, and the share of its copies that came too late. */
 struct pf_solver_seen {
     double   ns, late;
-    uint32_t n;                          /* times; 0: never made */
+    uint32_t n;                          /* times it was made; 0: never */
 };
 
 /* The best deal of n experts as it was when it was looked for, under these rules. */
@@ -75,12 +75,12 @@ struct pf_solver {
 /* Moves a price (bytes a second) a little towards what was just seen; an unknown one all the way. */
 void pf_price_learn(double *price, double bytes, double ns);
 
-/* What T says, ns; 0 if a price is unknown. */
+/* T(w, d) in ns; 0 if a price is unknown. */
 double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, uint64_t gate_up_bytes,
                         uint64_t down_bytes);
 
-/* For n experts of these sizes. As long as a price is unknown, deals that teach it. Quick where pf_solver_prepare was
- * called since the last lesson: it looks for the best deals anew, when there is time for it. */
+/* The deal to make for n experts of these sizes; as long as a price is unknown, one that teaches it. Quick if
+ * pf_solver_prepare was called since the last pf_solver_learn: it computes the best deals anew, when there is time. */
 void pf_solver_prepare(struct pf_solver *s);
 struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                               uint64_t down_bytes);
@@ -94,6 +94,6 @@ struct pf_deal pf_solver_look(struct pf_solver *s, const struct pf_solver_rules 
 void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns, int n_late);
 
 void pf_solver_tell(const struct pf_solver *s, struct pf_learned *out);
-void pf_solver_recall(struct pf_solver *s, const struct pf_learned *l);      /* anew: nothing else is known then */
+void pf_solver_recall(struct pf_solver *s, const struct pf_learned *l);      /* replaces everything that was learned */
 
 #endif

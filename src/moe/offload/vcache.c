@@ -7,56 +7,58 @@
 #include "base/pf_time.h"
 #include "backend/share.h"
 #include "moe/offload/postfetch.h"
-#include "moe/place/residency.h"
 #include "moe/place/cut.h"
+#include "moe/place/transit.h"
 
 enum { CHUNK_BYTES = 64 << 20, MAX_CHUNKS = 4096, MAX_CLASSES = 32, NONE = -1 };
 enum { FIRST_TICKET = PF_SHARE_BACKGROUND, N_FILLING = PF_SHARE_TICKETS - FIRST_TICKET };
 enum { TRIAL_STEPS = 256, PAUSE_STEPS = 4096, SLOTS_PER_PICK = 3 };
-static const double ALIKE = 0.97;        /* of the largest of their class, or more, are all its experts */
+static const double ALIKE = 0.97;        /* experts of a class are at least this fraction of its largest */
 static const double AGEING = 1.005, HOTTER = 1.5, HEAT_MAX = 1e12;
 
 struct slot {
     int  key;                            /* layer * n_expert + expert, or NONE */
     int  chunk;
-    bool held, replaced;                 /* the device computes with it; it pushed another out */
+    bool held, replaced;                 /* the device computes with the expert; it replaced another one */
 };
 
 struct chunk {
     char  *memory;
     size_t bytes;
-    int    class, first, n;              /* its slots are slots[first .. first + n) */
+    int    class, first, n;              /* its n slots are slots[first .. first + n) */
 };
 
 /* Layers whose experts are alike in size. */
 struct class {
     uint64_t slot_bytes;
-    int      n_experts, n_slots;         /* in the model; in all chunks */
+    int      n_experts, n_slots;         /* the class's experts in the model; its slots in all chunks */
     int      first_free;                 /* no slot before it is free */
-    int      coldest;                    /* of those held, or NONE; if knows_coldest */
+    int      coldest;                    /* coldest slot that is held, or NONE; valid if knows_coldest */
 };
 
 struct pf_vcache {
-    struct pf_model *m;
-    struct class  classes[MAX_CLASSES];  /* by falling size */
+    const struct pf_model *m;
+    pf_backend   *device;
+    struct pf_residency *ram;            /* where experts are copied from */
+    struct pf_vcache_counts *counts;
+    struct class  classes[MAX_CLASSES];  /* in order of falling size */
     int           n_classes;
     int          *class_of;              /* [n_layer] */
     struct chunk *chunks;                /* [MAX_CHUNKS] */
     int           n_chunks;
     struct slot  *slots;                 /* [n_slots] chunk by chunk */
-    int           n_slots, cap_slots, n_held;
-    bool          knows_coldest;         /* of every class, until heats change or a slot is emptied */
+    int           n_slots, cap_slots;
+    bool          knows_coldest;         /* every `coldest` holds, until heats change or a slot is emptied */
     int          *index;                 /* [n_layer * n_expert] */
     bool         *held;                  /* [n_layer * n_expert] */
     float        *heat;                  /* [n_layer * n_expert] */
-    double        warmth;                /* what a use adds now */
+    double        warmth;                /* heat that a use adds now */
     int          *wanted;                /* [n_layer * n_expert] missed since the last fills, each once */
     bool         *is_wanted;
     int           n_wanted;
-    int           filling[N_FILLING];    /* slot, or NONE, */
-    uint64_t      begun_ns[N_FILLING];   /* and when */
-    uint64_t      over_ns;               /* of pf_spans_add_queued */
-    uint64_t      n_hits, n_fills;
+    int           filling[N_FILLING];    /* slot that the copy fills, or NONE */
+    uint64_t      begun_ns[N_FILLING];   /* when the copy began */
+    uint64_t      over_ns;               /* see pf_spans_add_queued */
     uint64_t      trial_fills, trial_hits, n_steps, paused_until;
 };
 
@@ -124,7 +126,8 @@ static void make_classes(struct pf_vcache *c)
     }
 }
 
-pf_status pf_vcache_open(struct pf_vcache **out, struct pf_model *m)
+pf_status pf_vcache_open(struct pf_vcache **out, const struct pf_model *m, pf_backend *device,
+                         struct pf_residency *ram, struct pf_vcache_counts *counts)
 {
     size_t n = (size_t)m->n_layer * (size_t)m->n_expert;
     struct pf_vcache *c = pf_alloc(PF_MEM_MODEL, sizeof *c);
@@ -132,6 +135,9 @@ pf_status pf_vcache_open(struct pf_vcache **out, struct pf_model *m)
     if (!c)
         PF_FAIL(PF_ENOMEM, "no memory for the GPU's expert cache");
     c->m = m;
+    c->device = device;
+    c->ram = ram;
+    c->counts = counts;
     c->warmth = 1;
     c->chunks = pf_alloc_array(PF_MEM_MODEL, MAX_CHUNKS, sizeof *c->chunks);
     c->class_of = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *c->class_of);
@@ -157,12 +163,12 @@ void pf_vcache_close(struct pf_vcache **cp)
     struct pf_vcache *c = *cp;
     if (!c)
         return;
-    pf_backend *device = c->m->backend;
+    pf_backend *device = c->device;
     for (int i = 0; i < N_FILLING; i++)
         if (c->filling[i] != NONE) {
             int key = c->slots[c->filling[i]].key;
             device->ops->share->fetch_wait(device, FIRST_TICKET + i);
-            pf_residency_drop(c->m, key / c->m->n_expert, key % c->m->n_expert);
+            pf_residency_drop(c->ram, key / c->m->n_expert, key % c->m->n_expert);
         }
     for (int i = 0; i < c->n_chunks; i++)
         device->ops->buf_free(device, c->chunks[i].memory, c->chunks[i].bytes, false);
@@ -175,7 +181,7 @@ void pf_vcache_close(struct pf_vcache **cp)
 
 static bool add_chunk(struct pf_vcache *c, int class)
 {
-    pf_backend *device = c->m->backend;
+    pf_backend *device = c->device;
     struct chunk *chunk = &c->chunks[c->n_chunks];
     struct class *of = &c->classes[class];
     int most = (int)(CHUNK_BYTES / of->slot_bytes), left = of->n_experts - of->n_slots;
@@ -201,10 +207,12 @@ static bool add_chunk(struct pf_vcache *c, int class)
         c->slots[c->n_slots++] = (struct slot){ .key = NONE, .chunk = c->n_chunks };
     c->n_chunks++;
     of->n_slots += n;
+    pf_count(&c->counts->n_slots, (uint64_t)n);
+    pf_count(&c->counts->bytes, bytes);
     return true;
 }
 
-/* Of those that are not full and not refused: the class with slots for the smallest share of its experts; or NONE. */
+/* The class with slots for the smallest share of its experts that is not full and not refused; NONE: there is none. */
 static int neediest(const struct pf_vcache *c, const bool *refused)
 {
     int best = NONE;
@@ -228,22 +236,22 @@ void pf_vcache_grow(struct pf_vcache *c)
 static void empty_slot(struct pf_vcache *c, int slot)
 {
     struct slot *s = &c->slots[slot];
-    const struct pf_share_ops *share = c->m->backend->ops->share;
+    const struct pf_share_ops *share = c->device->ops->share;
     if (s->key == NONE)
         return;
     int il = s->key / c->m->n_expert, expert = s->key % c->m->n_expert;
     for (int i = 0; i < N_FILLING; i++)
         if (c->filling[i] == slot) {
-            share->fetch_wait(c->m->backend, FIRST_TICKET + i);
-            pf_residency_drop(c->m, il, expert);
+            share->fetch_wait(c->device, FIRST_TICKET + i);
+            pf_residency_drop(c->ram, il, expert);
             c->filling[i] = NONE;
         }
     if (s->held)
-        share->hold(c->m->backend, il, expert, NULL, NULL, NULL);
+        share->hold(c->device, il, expert, NULL, NULL, NULL);
     struct class *of = class_at(c, slot);
     of->first_free = of->first_free < slot ? of->first_free : slot;
     c->knows_coldest = false;
-    c->n_held -= s->held;
+    pf_count(&c->counts->n_held, -(uint64_t)s->held);
     c->held[s->key] = false;
     c->index[s->key] = NONE;
     *s = (struct slot){ .key = NONE, .chunk = s->chunk };
@@ -251,13 +259,15 @@ static void empty_slot(struct pf_vcache *c, int slot)
 
 void pf_vcache_make_room(struct pf_vcache *c, uint64_t bytes)
 {
-    pf_backend *device = c->m->backend;
+    pf_backend *device = c->device;
     while (c->n_chunks > 0 && device->ops->room(device) < bytes) {
         struct chunk *last = &c->chunks[c->n_chunks - 1];
         for (int i = last->n - 1; i >= 0; i--)
             empty_slot(c, last->first + i);
         device->ops->buf_free(device, last->memory, last->bytes, false);
         c->classes[last->class].n_slots -= last->n;
+        pf_count(&c->counts->n_slots, -(uint64_t)last->n);
+        pf_count(&c->counts->bytes, -(uint64_t)last->bytes);
         c->n_slots -= last->n;
         c->n_chunks--;
     }
@@ -284,7 +294,7 @@ void pf_vcache_use(struct pf_vcache *c, int il, int expert)
     int key = key_of(c, il, expert);
     c->heat[key] += (float)c->warmth;
     if (c->held[key]) {
-        c->n_hits++;
+        pf_count(&c->counts->n_hits, 1);
         c->trial_hits += c->slots[c->index[key]].replaced;
     } else if (c->index[key] == NONE && !c->is_wanted[key]) {
         c->is_wanted[key] = true;
@@ -299,14 +309,14 @@ static void note_fill(struct pf_vcache *c, int i, int il, int expert)
     if (!c->m->spans)
         return;
     struct pf_span span = { "fill", PF_TRACK_FILLS, il, expert, c->begun_ns[i], pf_now_ns() };
-    uint64_t took = c->m->backend->ops->share->fetch_ns(c->m->backend, FIRST_TICKET + i);
+    uint64_t took = c->device->ops->share->fetch_ns(c->device, FIRST_TICKET + i);
     pf_spans_add_queued(c->m->spans, &span, took, &c->over_ns);
 }
 
-/* What has been copied is held from now on. */
+/* Experts whose copies have arrived are held from now on. */
 static pf_status take_up(struct pf_vcache *c, bool wait)
 {
-    pf_backend *device = c->m->backend;
+    pf_backend *device = c->device;
     const struct pf_share_ops *share = device->ops->share;
     for (int i = 0; i < N_FILLING; i++) {
         int slot = c->filling[i];
@@ -320,7 +330,7 @@ static pf_status take_up(struct pf_vcache *c, bool wait)
         pf_vcache_at(c, il, expert, at);
         note_fill(c, i, il, expert);
         c->filling[i] = NONE;
-        pf_residency_drop(c->m, il, expert);
+        pf_residency_drop(c->ram, il, expert);
         pf_status st = state == PF_FETCH_READY ? share->hold(device, il, expert, at[0], at[1], at[2]) : PF_OK;
         if (state == PF_FETCH_FAILED || st < 0) {
             empty_slot(c, slot);
@@ -328,7 +338,7 @@ static pf_status take_up(struct pf_vcache *c, bool wait)
             continue;
         }
         c->slots[slot].held = true;
-        c->n_held++;
+        pf_count(&c->counts->n_held, 1);
         c->held[key] = true;
     }
     return PF_OK;
@@ -383,14 +393,14 @@ static int free_ticket(const struct pf_vcache *c)
  * expert is pinned in RAM only when it has one. */
 static uint64_t begin_fill(struct pf_vcache *c, int key)
 {
-    pf_backend *device = c->m->backend;
+    pf_backend *device = c->device;
     int il = key / c->m->n_expert, expert = key % c->m->n_expert;
     int ticket = free_ticket(c), slot = ticket == NONE ? NONE : slot_for(c, key);
     const uint8_t *from[3];
     uint8_t *to[3];
     uint64_t bytes[3];
     struct pf_piece pieces[3];
-    if (slot == NONE || !pf_residency_take(c->m, il, expert, from))
+    if (slot == NONE || !pf_residency_take(c->ram, il, expert, from))
         return 0;
     bool replaces = c->slots[slot].key != NONE;
     empty_slot(c, slot);
@@ -398,7 +408,7 @@ static uint64_t begin_fill(struct pf_vcache *c, int key)
     for (int i = 0; i < 3; i++)
         pieces[i] = (struct pf_piece){ to[i], from[i], bytes[i] };
     if (device->ops->share->fetch(device, FIRST_TICKET + ticket, pieces, 3) < 0) {
-        pf_residency_drop(c->m, il, expert);
+        pf_residency_drop(c->ram, il, expert);
         return 0;
     }
     c->slots[slot].key = key;
@@ -407,7 +417,7 @@ static uint64_t begin_fill(struct pf_vcache *c, int key)
     c->index[key] = slot;
     c->filling[ticket] = slot;
     c->begun_ns[ticket] = pf_now_ns();
-    c->n_fills++;
+    pf_count(&c->counts->n_fills, 1);
     return bytes[0] + bytes[1] + bytes[2];
 }
 
@@ -449,7 +459,7 @@ pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes)
     }
     c->n_wanted = 0;
     /* Where RAM is short, a slot that is pinned for a copy might be the one that the step has to read into. */
-    return pf_residency_is_short(c->m) ? take_up(c, true) : PF_OK;
+    return pf_residency_is_short(c->ram) ? take_up(c, true) : PF_OK;
 }
 
 pf_status pf_vcache_fill(struct pf_vcache *c)
@@ -466,17 +476,4 @@ pf_status pf_vcache_fill(struct pf_vcache *c)
         }
     }
     return take_up(c, true);
-}
-
-void pf_vcache_stats(const struct pf_vcache *c, struct pf_vcache_stats *out)
-{
-    *out = (struct pf_vcache_stats){ .n_slots = (uint64_t)c->n_slots, .n_held = (uint64_t)c->n_held,
-                                     .n_hits = c->n_hits, .n_fills = c->n_fills };
-    for (int i = 0; i < c->n_chunks; i++)
-        out->bytes += c->chunks[i].bytes;
-}
-
-void pf_vcache_stats_reset(struct pf_vcache *c)
-{
-    c->n_hits = c->n_fills = 0;
 }

@@ -20,20 +20,27 @@
 #ifndef PF_VCACHE_H
 #define PF_VCACHE_H
 
-#include "moe/model/model.h"
+#include "base/pf_count.h"
+#include "moe/place/residency.h"
 
 struct pf_vcache;
 
-/* Empty, without memory. */
-pf_status pf_vcache_open(struct pf_vcache **out, struct pf_model *m);
+/* Read by any thread; the memory is another's and outlives the cache. */
+struct pf_vcache_counts {
+    pf_counter n_slots, n_held, bytes, n_hits, n_fills;
+};
+
+/* Empty, without memory. Experts come from ram. */
+pf_status pf_vcache_open(struct pf_vcache **out, const struct pf_model *m, pf_backend *device,
+                         struct pf_residency *ram, struct pf_vcache_counts *counts);
 void      pf_vcache_close(struct pf_vcache **c);
 
-/* Takes what room the device has; gives back until the device has room for bytes, as far as it can.
- * No step may be running. */
+/* grow: takes all room that the device has. make_room: gives chunks back until the device has room for bytes, if it
+ * can. No step may be running. */
 void pf_vcache_grow(struct pf_vcache *c);
 void pf_vcache_make_room(struct pf_vcache *c, uint64_t bytes);
 
-/* Of a layer: [n_expert] whether the GPU holds it, in this step. */
+/* [n_expert] whether the GPU holds an expert of layer il in this step. */
 const bool *pf_vcache_held(const struct pf_vcache *c, int il);
 
 /* Matrices of a held expert, on the device. */
@@ -48,11 +55,5 @@ pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes);
 
 /* Fills free slots with experts that are in RAM, and waits for them. */
 pf_status pf_vcache_fill(struct pf_vcache *c);
-
-struct pf_vcache_stats {
-    uint64_t n_slots, n_held, bytes, n_hits, n_fills;
-};
-void pf_vcache_stats(const struct pf_vcache *c, struct pf_vcache_stats *out);
-void pf_vcache_stats_reset(struct pf_vcache *c);     /* the counts */
 
 #endif

@@ -2,7 +2,8 @@
 #include "moe/place/cut.h"
 
 #include "base/pf_mem.h"
-#include "moe/run/session.h"
+#include "moe/place/on_device.h"
+#include "moe/place/planning.h"
 
 struct pf_cut pf_cut_make(const struct pf_cut_sizes *s, uint64_t room)
 {
@@ -18,25 +19,25 @@ struct pf_cut pf_cut_make(const struct pf_cut_sizes *s, uint64_t room)
     return cut;
 }
 
-/* What a layer takes of a session beside what any takes. */
-static pf_status session_layer(const struct pf_model *m, const struct pf_session_opts *so, int il, uint64_t fixed,
-                               uint64_t *bytes)
+/* Bytes that a layer adds to a session, beyond `fixed`, the bytes of a session without layers. */
+static pf_status session_layer(const struct pf_model *m, const pf_backend *b, const struct pf_session_opts *so, int il,
+                               uint64_t fixed, uint64_t *bytes)
 {
     uint64_t kv, work;
-    PF_TRY(pf_session_part_bytes(m, so, m->backend, il, il + 1, &kv, &work));
+    PF_TRY(pf_session_part_bytes(m, so, b, il, il + 1, &kv, &work));
     *bytes = kv + work - fixed;
     return PF_OK;
 }
 
-static pf_status sizes_of(const struct pf_model *m, const struct pf_session_opts *so, uint64_t *layers,
-                          struct pf_cut_sizes *out)
+static pf_status sizes_of(const struct pf_model *m, const pf_backend *b, const struct pf_session_opts *so,
+                          uint64_t *layers, struct pf_cut_sizes *out)
 {
     uint64_t kv, fixed;
-    PF_TRY(pf_session_part_bytes(m, so, m->backend, 0, 0, &kv, &fixed));
+    PF_TRY(pf_session_part_bytes(m, so, b, 0, 0, &kv, &fixed));
     *out = (struct pf_cut_sizes){ .fixed = fixed + PF_CUT_SPARE_BYTES + pf_model_extra_bytes(m),
                                   .output = pf_weight_bytes(&m->output), .layers = layers, .n_layers = m->n_layer };
     for (int il = 0; il < m->n_layer; il++)
-        PF_TRY(session_layer(m, so, il, fixed, &layers[il]));
+        PF_TRY(session_layer(m, b, so, il, fixed, &layers[il]));
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         int il = pf_tensor_layer(t);
@@ -45,14 +46,14 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_session_opts
     return PF_OK;
 }
 
-pf_status pf_cut_of(const struct pf_model *m, const struct pf_session_opts *so, uint64_t room, bool streaming,
-                    struct pf_cut *out, uint64_t *least)
+pf_status pf_cut_of(const struct pf_model *m, const pf_backend *b, const struct pf_session_opts *so, uint64_t room,
+                    bool streaming, struct pf_cut *out, uint64_t *least)
 {
     struct pf_cut_sizes sizes;
     uint64_t *layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *layers);
     if (!layers)
         PF_FAIL(PF_ENOMEM, "no memory for the sizes of %d layers", m->n_layer);
-    pf_status st = sizes_of(m, so, layers, &sizes);
+    pf_status st = sizes_of(m, b, so, layers, &sizes);
     *least = st == PF_OK ? sizes.fixed + layers[0] : 0;
     if (st == PF_OK)
         *out = pf_cut_make(&sizes, room);
@@ -65,38 +66,106 @@ pf_status pf_cut_of(const struct pf_model *m, const struct pf_session_opts *so, 
     return PF_OK;
 }
 
-static pf_status place(struct pf_model *m, const void *data, uint64_t bytes)
+/* ---- The placement ----------------------------------------------------------------------------------------------- */
+
+struct cut {
+    struct pf_placement base;
+};
+
+/* Whether the weights of layer il are nowhere but on the device, as long as it is there. */
+static bool is_on_device(const struct pf_placement *p, int il)
 {
-    m->cut.bytes += bytes;
-    return m->backend->ops->place(m->backend, data, bytes);
+    return !p->cut.whole && il >= 0 && il < p->cut.n_layers;
 }
+
+static pf_status cut_enter(struct pf_placement *p, int il)
+{
+    return il < p->cut.n_layers ? PF_OK : pf_place_enter(p->under, il);
+}
+
+static void cut_leave(struct pf_placement *p, int il)
+{
+    if (il >= p->cut.n_layers)
+        pf_place_leave(p->under, il);
+}
+
+static void cut_ended(struct pf_placement *p, uint64_t begun_ns, bool well)
+{
+    (void)well;
+    if (p->cut.whole)
+        pf_on_device_note(p, begun_ns);
+}
+
+static bool cut_maps(const struct pf_placement *p, const struct pf_tensor *t)
+{
+    return !is_on_device(p, pf_tensor_layer(t)) && pf_place_maps(p->under, t);
+}
+
+/* The layers whose weights the device has, as far as it has room for the session's part of them, too. */
+static struct pf_cut cut_for(const struct pf_placement *p, const struct pf_session_opts *o)
+{
+    struct pf_cut cut = p->cut;
+    uint64_t used = cut.whole ? 0 : PF_CUT_SPARE_BYTES, room = p->device->ops->room(p->device);
+    for (int il = 0; il < p->cut.n_layers; il++) {
+        used += pf_kv_bytes_of(p->m, il, o) + pf_states_bytes(p->m, il, il + 1, o);
+        if (used > room) {
+            cut.n_layers = il;
+            cut.whole = false;
+            break;
+        }
+    }
+    return cut;
+}
+
+static void cut_close(struct pf_placement *p)
+{
+    pf_free(p);
+}
+
+static const struct pf_place_ops ops = { .ended = cut_ended, .enter = cut_enter,
+                                         .leave = cut_leave, .cut_for = cut_for, .maps = cut_maps,
+                                         .close = cut_close };
 
 /* The output matrix may be the embedding, too, which is one of the tensors. */
-static pf_status place_cut(struct pf_model *m)
+static pf_status place_cut(const struct cut *c)
 {
+    const struct pf_model *m = c->base.m;
+    pf_backend *device = c->base.device;
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        if (m->cut.whole || pf_is_on_device(m, pf_tensor_layer(t)))
-            PF_TRY(place(m, t->data, t->n_bytes));
+        if (c->base.cut.whole || is_on_device(&c->base, pf_tensor_layer(t)))
+            PF_TRY(device->ops->place(device, t->data, t->n_bytes));
     }
-    if (m->cut.output && !m->cut.whole)
-        PF_TRY(place(m, m->output.data, pf_weight_bytes(&m->output)));
-    return pf_model_place_extra(m);
+    if (c->base.cut.output && !c->base.cut.whole)
+        PF_TRY(device->ops->place(device, m->output.data, pf_weight_bytes(&m->output)));
+    return pf_model_place_extra(m, c->base.device);
 }
 
-pf_status pf_split_open(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+static pf_status open_parts(struct cut *c, const struct pf_placing *what, const struct pf_residency_setup *setup)
 {
-    struct pf_cut cut;
-    uint64_t least, room = m->backend->ops->room(m->backend);
-    PF_TRY(pf_cut_of(m, NULL, room, o->streaming, &cut, &least));
-    if (cut.n_layers == 0 && !cut.output)
-        PF_FAIL(PF_ENOMEM, "its first layer needs %llu MB of the GPU's memory, which has %llu",
-                (unsigned long long)((least + 999999) / 1000000), (unsigned long long)(room / 1000000));
-    m->cut = cut;
-    PF_TRY(place_cut(m));
-    if (cut.whole)
-        return PF_OK;
-    pf_model_logf(m, PF_LOG_INFO, "the GPU has room for %d of %d layers%s; the CPU computes the rest", cut.n_layers,
-                  m->n_layer, cut.output ? " and the output" : "");
-    return pf_residency_open(m, o, setup);
+    struct pf_model *m = c->base.m;
+    const struct pf_cut *cut = &c->base.cut;
+    PF_TRY(place_cut(c));
+    if (cut->whole)
+        return pf_plain_open(&c->base.under, m);
+    pf_model_logf(m, PF_LOG_INFO, "the GPU has room for %d of %d layers%s; the CPU computes the rest", cut->n_layers,
+                  m->n_layer, cut->output ? " and the output" : "");
+    return pf_cpu_place_open(&c->base.under, m, what, setup);
+}
+
+pf_status pf_cut_open(struct pf_placement **out, struct pf_model *m, pf_backend *device, const struct pf_placing *what,
+                      const struct pf_residency_setup *setup)
+{
+    struct cut *c = pf_alloc(PF_MEM_MODEL, sizeof *c);
+    *out = NULL;
+    if (!c)
+        PF_FAIL(PF_ENOMEM, "no memory for sharing layers with the GPU");
+    c->base = (struct pf_placement){ .ops = &ops, .m = m, .device = device, .cut = what->cut };
+    pf_status st = open_parts(c, what, setup);
+    if (st < 0) {
+        cut_close(&c->base);
+        return st;
+    }
+    *out = &c->base;
+    return PF_OK;
 }

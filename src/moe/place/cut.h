@@ -6,15 +6,15 @@
  *                        `-- x -->      -- x --'             `-- x -->
  *     device             | layers 0 .. n-1 |                 | output | logits
  *
- * Every layer's keys, values and state lie with the unit that computes it (struct pf_unit, session.h). A
- * session may leave fewer layers to the device than there are weights for, if its context takes the room.
- * Nothing of it changes a bit. */
-#ifndef PF_SPLIT_H
-#define PF_SPLIT_H
+ * Every layer's keys, values and state lie with the unit of the session that computes it. A session may leave fewer
+ * layers to the device than there are weights for, if its context takes the room. Where a layer is computed changes no
+ * bit. */
+#ifndef PF_CUT_H
+#define PF_CUT_H
 
-#include "moe/place/residency.h"
+#include "moe/place/planning.h"
 
-/* What stays free on a device that is filled to the brim: small vectors are brought there when they are first used. */
+/* Bytes that stay free on a full device: small vectors are copied there when they are first used. */
 enum { PF_CUT_SPARE_BYTES = 2 << 20 };
 
 /* Bytes: what the device needs in any case; the output matrix; all weights outside of layers; a layer with
@@ -24,16 +24,17 @@ struct pf_cut_sizes {
     const uint64_t *layers;              /* [n_layers] */
     int             n_layers;
 };
-/* What a device with so much room takes: the output first, then layer after layer. A pure function. n_layers 0 and no
- * output: it can take nothing. */
+/* The part of a model that a device with so much room takes: the output first, then layer after layer. A pure function.
+ * n_layers 0 and no output: it can take nothing. */
 struct pf_cut pf_cut_make(const struct pf_cut_sizes *sizes, uint64_t room);
 
-/* The cut for a device with so much room, and for such sessions. streaming: never everything, even if it would fit.
- * *least is what the first layer would need. */
-pf_status pf_cut_of(const struct pf_model *m, const struct pf_session_opts *so, uint64_t room, bool streaming,
-                    struct pf_cut *out, uint64_t *least);
+/* The cut for backend b, which has so much room, and for such sessions. streaming: never everything, even if it would
+ * fit. *least is what the first layer would need. */
+pf_status pf_cut_of(const struct pf_model *m, const pf_backend *b, const struct pf_session_opts *so, uint64_t room,
+                    bool streaming, struct pf_cut *out, uint64_t *least);
 
-/* Cuts the bound model, puts its part on m->backend and sees to the CPU's. PF_ENOMEM: not even a layer has room. */
-pf_status pf_split_open(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup);
+/* Puts the device's part of the bound model there, as what->cut says, and sees to the CPU's. */
+pf_status pf_cut_open(struct pf_placement **out, struct pf_model *m, pf_backend *device, const struct pf_placing *what,
+                      const struct pf_residency_setup *setup);
 
 #endif

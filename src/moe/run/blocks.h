@@ -3,7 +3,11 @@
 #ifndef PF_BLOCKS_H
 #define PF_BLOCKS_H
 
-#include "moe/model/lora.h"
+#include "moe/run/session.h"
+
+/* project.c: l's products and what adapters add to them; the same for rows of the embedding. */
+pf_status pf_project(struct pf_session *s, const struct pf_linear *l, int n_l, const float *x, int rows);
+pf_status pf_embed(struct pf_session *s, int rows, float *x);
 
 pf_status pf_attention_block(struct pf_session *s, int il, int rows);        /* attn.c */
 pf_status pf_mla_block(struct pf_session *s, int il, int rows);              /* mla.c */
@@ -15,7 +19,7 @@ pf_status pf_dense_block(struct pf_session *s, int il, int rows);            /* 
 pf_status pf_moe_block(struct pf_session *s, int il, int rows);
 
 /* ffn.c: tells the store what layer il will probably want of the drive, if it wants to know; depth as for
- * pf_residency_guess. Leaves b->x and b->h as they are. */
+ * pf_place_guess. Leaves b->x and b->h as they are. */
 pf_status pf_moe_guess(struct pf_session *s, int il, int rows, int depth);
 
 /* streams.c: y = what a block reads of several streams x, which leaves the weights to write them with; x = its writing

@@ -7,12 +7,12 @@
  *     o   = rope back(attention(q; window of kv, keys of blocks))                  one softmax over both
  *     y   = out_b [out_a of each group of heads]
  *
- * Only the last part of a head is rotated. As keys are values, too, what the heads put out is rotated and has to be
- * turned back. What a block that is not full yet has gathered is recurrent state: that of the layer's blocks, then the
+ * Only the last part of a head is rotated. As keys are values, too, the heads' output is rotated and has to be rotated
+ * back. The sums of blocks that are not full yet are recurrent state: first of the layer's blocks, then of the
  * indexer's. */
 #include "moe/run/blocks.h"
 
-/* Of the tables: layers with keys of blocks have frequencies of their own. */
+/* The rotary table of a layer: layers with keys of blocks have frequencies of their own. */
 static const float *table_of(const struct pf_session *s, const struct pf_compressed *c)
 {
     return c->blocks.ratio ? s->unit->buf.blocks.far : s->unit->buf.cs;
@@ -59,7 +59,7 @@ static pf_status queries(struct pf_session *s, const struct pf_compressed *c, co
     return pf_rotate_tails(s, b->q, table_of(s, c), a->n_head, a->hd_k, rows);
 }
 
-/* And keeps them. */
+/* Computes the keys of the rows and stores them in the layer's ring. */
 static pf_status keys(struct pf_session *s, int il, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(s);

@@ -41,7 +41,7 @@ static pf_status project(struct pf_session *s, const struct pf_delta_net *net, i
     return pf_project(s, l, n_l, b->h, rows);
 }
 
-/* The rule for rows [first, first + rows) of those that *all is for. */
+/* Applies the delta rule to rows [first, first + rows) of *all, from state `before` to state `after`. */
 static pf_status apply(struct pf_session *s, const struct pf_delta_op *all, int first, int rows, const float *before,
                        float *after)
 {

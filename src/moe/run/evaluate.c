@@ -1,4 +1,4 @@
-/* The timeline of a session: evaluation in batches, going back, taking up what is already there. See session.h for the
+/* The sequence of a session: evaluation in batches, going back, taking up what is already there. See session.h for the
  * invariants. */
 #include <string.h>
 
@@ -6,12 +6,14 @@
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
 #include "moe/model/lora.h"
-#include "moe/offload/offload.h"
+#include "moe/place/placement.h"
+#include "moe/run/session.h"
 
 /* Takes over what the backends have counted. */
 static void take_counts(struct pf_model *m)
 {
-    const pf_backend *all[] = { m->cpu, m->backend != m->cpu ? m->backend : NULL, m->lost };
+    const struct pf_placement *left = m->left;
+    const pf_backend *all[] = { m->cpu, m->backend != m->cpu ? m->backend : NULL, left ? left->device : NULL };
     uint64_t bytes = 0, launches = 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         bytes += all[i] ? all[i]->weight_bytes_read : 0;
@@ -21,13 +23,6 @@ static void take_counts(struct pf_model *m)
     atomic_store(&m->counted.launches, launches);
 }
 
-/* What the timeline tells of a GPU that computes whole steps. */
-static void note_step(struct pf_model *m, uint64_t begin_ns)
-{
-    if (m->spans && m->backend != m->cpu && m->cut.whole && !m->offload)
-        pf_spans_add(m->spans, &(struct pf_span){ "step", PF_TRACK_GPU, -1, -1, begin_ns, pf_now_ns() });
-}
-
 static pf_status step(struct pf_session *s, const struct pf_batch *batch)
 {
     struct pf_model *m = s->m;
@@ -35,8 +30,7 @@ static pf_status step(struct pf_session *s, const struct pf_batch *batch)
     unsigned fp = pf_fp_begin();
     pf_status st = pf_forward(s, batch);
     pf_fp_end(fp);
-    pf_offload_ended(m, st == PF_OK);
-    note_step(m, begin);
+    pf_place_ended(m->place, begin, st == PF_OK);
     atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
     atomic_fetch_add(&m->n_steps, 1);
     atomic_fetch_add(&m->n_tokens, (uint64_t)batch->rows);
@@ -140,7 +134,7 @@ static void go_back(struct pf_session *s, int64_t pos)
 {
     s->pos = pos;
     if (s->units[0].backend != s->m->backend)
-        s->computed = 0;                     /* what there was is lost, checkpoints too */
+        s->computed = 0;                     /* keys, values, state and checkpoints are lost */
     pf_state_rewind(s, pos);
 }
 
@@ -177,7 +171,7 @@ pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *r
     while (common < n && common < (size_t)s->pos && s->tokens[common] == tok[common])
         common++;
     if (common == n && !(s->has_logits && s->pos == (int64_t)n))
-        common--;                            /* its logits are needed */
+        common--;                            /* the last token is evaluated again: its logits are needed */
     if (n > (size_t)s->opts.n_ctx)
         PF_FAIL(PF_ECONTEXT, "%zu tokens do not fit a context of %lld", n, (long long)s->opts.n_ctx);
     PF_TRY(check_tokens(s, (int64_t)common, tok + common, n - common));
@@ -195,7 +189,7 @@ pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *r
 pf_status pf_session_rewind(pf_session *s, int64_t pos)
 {
     if (pos < 0 || pos > s->pos)
-        PF_FAIL(PF_EINVAL, "cannot rewind to position %lld of a timeline of %lld", (long long)pos, (long long)s->pos);
+        PF_FAIL(PF_EINVAL, "cannot rewind to position %lld of a sequence of %lld", (long long)pos, (long long)s->pos);
     if (pos < s->pos)
         drop_logits(s);
     go_back(s, pos);

@@ -1,6 +1,6 @@
 /* Feed-forward: dense, or experts that a router picks and one that all tokens share. */
 #include "moe/run/blocks.h"
-#include "moe/offload/offload.h"
+#include "moe/place/placement.h"
 #include "moe/run/watch.h"
 
 /* y = down * (act(gate h) * up h) */
@@ -38,16 +38,16 @@ static pf_status add_shared(struct pf_session *s, const struct pf_moe *moe, int 
     return ops->add_gated(s->unit->backend, b->y, b->shared_gate, b->y_shared, n_embd, rows);
 }
 
-/* What would the layer's router pick for the residual stream as it is now? Most of that it will pick in the end, since
- * what comes in between changes the stream little. The buffers are those of what comes after this. */
+/* Guesses the picks of layer il by its router on the residual stream as it is now. Most guesses are right, since the
+ * operations in between change the stream little. Uses buffers that are written anew afterwards. */
 pf_status pf_moe_guess(struct pf_session *s, int il, int rows, int depth)
 {
     const struct pf_backend_ops *ops = ops_of(s);
     struct pf_model *m = s->m;
     struct pf_buffers *b = &s->unit->buf;
-    enum pf_guess how = pf_residency_guesses(m, il, rows);
+    enum pf_guess how = pf_place_guesses(m->place, il, rows);
     if (how == PF_GUESS_ALL)
-        pf_residency_guess(m, il, NULL, 1, depth);
+        pf_place_guess(m->place, il, NULL, 1, depth);
     if (how != PF_GUESS_PICKS)
         return PF_OK;
     const struct pf_moe *moe = &m->layers[il].moe;
@@ -61,16 +61,14 @@ pf_status pf_moe_guess(struct pf_session *s, int il, int rows, int depth)
     PF_TRY(ops->route(s->unit->backend, &(struct pf_route_op){
         .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table, .ids = b->ids,
         .rows = rows, .picks = b->guess, .weights = b->guess_weights }));
-    pf_residency_guess(m, il, b->guess, rows, depth);
+    pf_place_guess(m->place, il, b->guess, rows, depth);
     return PF_OK;
 }
 
 /* Whoever is slow learns early what was picked: the CPU beside a GPU, or the drive. */
 static pf_status announce(struct pf_session *s, int il, const struct pf_experts_op *e)
 {
-    if (s->m->offload)
-        return pf_offload_offer(s->m, il, e);
-    PF_TRY(pf_residency_want(s->m, il, e, NULL));
+    PF_TRY(pf_place_want(s->m->place, il, e));
     return pf_moe_guess(s, il + 1, e->rows, PF_GUESS_EARLY);
 }
 
@@ -79,7 +77,7 @@ static pf_status run_experts(struct pf_session *s, int il, const struct pf_exper
     pf_spans_enter(s->m->spans, "experts", il);
     if (pf_watch_inside(s->m))
         return pf_watch_experts(s, il, e);
-    return s->m->offload ? pf_offload_experts(s->m, il, e) : pf_residency_experts(s->m, s->unit->backend, il, e);
+    return pf_place_experts(s->m->place, s->unit->backend, il, e);
 }
 
 /* y = sum over the experts that the router picks of weight * expert(h), and the shared one, which is computed while

@@ -8,13 +8,13 @@
  * x is [rows][n_embd]; where there are several residual streams, [rows][streams][n_embd], blocks read and write a
  * mixture of them (streams.c). The blocks are in attn.c, mla.c, compressed.c, deltanet.c and ffn.c. Matrices are named
  * as in the papers: q, k, v, gate, up, down. All work is done by backends; these files decide only what follows what.
- * One unit does it all, or two take turns, and x is handed over (split.h); s->unit is the one at work. */
+ * One unit does it all, or two take turns, and x is handed over (place/cut.h); s->unit is the one at work. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "moe/run/blocks.h"
-#include "moe/offload/offload.h"
+#include "moe/place/placement.h"
 #include "moe/run/watch.h"
 
 /* h = norm(x) */
@@ -120,15 +120,15 @@ static pf_status embed(struct pf_session *s, int rows)
     return pf_streams_begin(s, b->h, rows, b->x);
 }
 
-/* Those that are the unit's. */
+/* Runs the layers of the unit at work. */
 static pf_status run_layers(struct pf_session *s, int rows)
 {
     for (int il = s->unit->first; il < s->unit->end; il++) {
         if (atomic_exchange(&s->cancel, false))
             PF_FAIL(PF_ECANCEL, "cancelled at layer %d of %d", il, s->m->n_layer);
-        PF_TRY(pf_residency_enter(s->m, il));
+        PF_TRY(pf_place_enter(s->m->place, il));
         pf_status st = run_layer(s, il, rows);
-        pf_residency_leave(s->m, il);
+        pf_place_leave(s->m->place, il);
         if (st == PF_ENUMERIC)
             PF_FAIL(st, "%s, in layer %d", pf_last_error(), il);
         PF_TRY(st);
@@ -210,8 +210,8 @@ static pf_status run_on_device(struct pf_session *s, int rows)
     return PF_OK;
 }
 
-/* The same by two: the CPU begins, the device does the first layers, the CPU the others, and the output
- * whoever has its matrix. */
+/* A batch on two units: the CPU embeds, the device computes the first layers, the CPU the others, and the unit that has
+ * the output matrix the logits. */
 static pf_status run_split(struct pf_session *s, const struct pf_batch *batch)
 {
     int rows = batch->rows, n = batch->n_logits;
@@ -223,7 +223,7 @@ static pf_status run_split(struct pf_session *s, const struct pf_batch *batch)
         PF_TRY(hand_over(s, 0, rows));
     }
     PF_TRY(run_layers(s, rows));
-    if (s->m->cut.output && n > 0)
+    if (s->output_unit == &s->units[0] && n > 0)
         PF_TRY(hand_over(s, rows - n, n));
     return n == 1 ? head(s, rows - 1, 1) : PF_OK;
 }
@@ -231,7 +231,7 @@ static pf_status run_split(struct pf_session *s, const struct pf_batch *batch)
 static pf_status run(struct pf_session *s, const struct pf_batch *batch)
 {
     pf_spans_enter(s->m->spans, "inputs", -1);
-    PF_TRY(pf_offload_between(s->m, batch->rows));
+    PF_TRY(pf_place_between(s->m->place, batch->rows));
     PF_TRY(pf_watch_begin(s, batch->rows));
     PF_TRY(put_inputs(s, batch));
     PF_TRY(s->units[1].backend ? run_split(s, batch) : run_whole(s, batch));
@@ -246,7 +246,7 @@ static pf_status run(struct pf_session *s, const struct pf_batch *batch)
     return PF_OK;
 }
 
-/* Of both units; the first failure counts. */
+/* Finishes both units; returns the first failure. */
 static pf_status finish(struct pf_session *s)
 {
     pf_status st = PF_OK;
@@ -273,8 +273,7 @@ static bool all_finite(const float *x, int n)
 static pf_status check_logits(const struct pf_session *s, const struct pf_batch *batch)
 {
     int n = s->m->n_vocab;
-    const struct pf_unit *u = &s->units[s->units[1].backend && !s->m->cut.output];
-    for (int r = 0; r < batch->n_logits && !u->backend->ops->check_finite; r++) {
+    for (int r = 0; r < batch->n_logits && !s->output_unit->backend->ops->check_finite; r++) {
         const float *row = batch->logits + (size_t)r * (size_t)n;
         int64_t pos = s->computed + batch->rows - batch->n_logits + r;
         for (int t = 0; !all_finite(row, n) && t < n; t++)

@@ -40,7 +40,7 @@ static pf_status keys_of_blocks(struct pf_session *s, int il, int rows)
 {
     const struct pf_layer *layer = &s->m->layers[il];
     const struct pf_index_sizes *z = &s->m->index;
-    size_t n_first = layer->n_state - 6 * (size_t)z->width;      /* of the state: the large attention's blocks */
+    size_t n_first = layer->n_state - 6 * (size_t)z->width;      /* the attention's blocks come first in the state */
     const float *before = pf_state_before(s, il);
     PF_TRY(pf_rotate_tails(s, s->unit->buf.index_q, s->unit->buf.blocks.far, z->n_head, z->width, rows));
     return pf_compress(s, &layer->indexer.blocks, before ? before + n_first : NULL, pf_state_after(s, il) + n_first,

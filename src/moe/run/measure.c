@@ -8,7 +8,7 @@
 #include <pthread.h>
 
 #include "base/pf_time.h"
-#include "moe/offload/offload.h"
+#include "moe/place/placement.h"
 #include "moe/run/session.h"
 #include "moe/run/watch.h"
 
@@ -23,11 +23,11 @@ static pf_status measure(struct pf_session *s)
     for (int i = 0; i < MOST_TOKENS && (i < FEWEST_TOKENS || n_looks > 0) && pf_now_ns() - begin < LONGEST_NS; i++) {
         PF_TRY(pf_cancel_check(&s->m->cancel));
         int32_t token = (int32_t)((uint32_t)i * 2654435761u % (uint32_t)s->m->n_vocab);
-        pf_offload_measure(s->m, true);
+        pf_place_measure(s->m->place, true);
         if (i == FIRST_TOKENS)
-            pf_offload_recall(s->m, &nothing);
+            pf_place_recall(s->m->place, &nothing);
         PF_TRY(pf_session_eval(s, &token, 1, 0));
-        n_looks = pf_offload_measure(s->m, true);
+        n_looks = pf_place_measure(s->m->place, true);
     }
     return PF_OK;
 }
@@ -36,7 +36,7 @@ pf_status pf_model_measure(pf_model *m)
 {
     struct pf_session_opts o;
     struct pf_session *s;
-    if (!m->offload || pf_offload_has_learned(m) || pf_watch_inside(m) || !pf_residency_holds(m, -1))
+    if (!pf_place_can_measure(m->place) || pf_watch_inside(m) || !pf_place_holds(m->place, -1))
         return PF_OK;
     pf_session_opts_init(&o);
     o.n_ctx = MOST_TOKENS;
@@ -45,11 +45,11 @@ pf_status pf_model_measure(pf_model *m)
         return PF_OK;                        /* a GPU that is so full learns while it runs */
     s->unwatched = true;
     pf_status st = measure(s);
-    pf_offload_measure(m, false);
+    pf_place_measure(m->place, false);
     pf_session_close(&s);
     pthread_mutex_lock(&m->step_lock);
-    pf_offload_use_room(m);                  /* the cache gave some of it to the session */
-    st = st < 0 ? st : pf_offload_preload(m);
+    pf_place_use_room(m->place);         /* the cache gave some of its memory to the session */
+    st = st < 0 ? st : pf_place_fill(m->place);
     pthread_mutex_unlock(&m->step_lock);
     pf_stats_reset(m);
     return st;

@@ -1,6 +1,6 @@
-/* Multi-head latent attention in absorbed form (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1). What would be a key
- * per head is a matrix per head times one latent; that matrix is applied to the query instead, and the values' matrix
- * to what attention gives:
+/* Multi-head latent attention in absorbed form (DeepSeek-AI 2024, "DeepSeek-V2", section 2.1). A key per head
+ * is a matrix per head times one latent; in absorbed form that matrix is applied to the query instead, and the values'
+ * matrix to the output of attention:
  *
  *     kv h = [c | k_pe]         cached: [norm(c) | rope(k_pe)], one key for all heads; its first part is the value too
  *     q h  = [q_nope | q_pe]    per head; asked: [k_b q_nope | rope(q_pe)]

@@ -1,61 +1,16 @@
 /* Layers that see a window of the context keep a ring of positions instead of all of them. See session.h.
  *
- *     the timeline     0 ........ held_from ............... computed ....... computed + rows
- *     the ring                        |== what a row may see ==|== a batch ====|
+ *     the sequence     0 ........ held_from ............... computed ....... computed + rows
+ *     the ring                        |== a row's window ======|== a batch ====|
  *                                     `------ ring.positions, at least --------'
  *
  * A step writes its rows over positions that lie at least the window before the first of them, so that after a step
  * that failed, the next one finds everything it sees. The ring is a multiple of the chunk, and a chunk keeps its shape
- * and its order in it: what attention adds up, and how, does not depend on the ring.
+ * and its order in it, so the order of attention's sums does not depend on the ring.
  *
- * What lies before held_from is gone. To go back to where it is needed, a checkpoint has a copy of one window. Where
- * ring and checkpoints would take no less memory than all positions, there is no ring. */
+ * Positions before held_from are overwritten. To go back to a position that sees them, a checkpoint has a copy of one
+ * window. Where ring and checkpoints would take no less memory than all positions, there is no ring. */
 #include "moe/run/session.h"
-
-int pf_widest_window(const struct pf_model *m)
-{
-    int widest = 0;
-    for (int il = 0; il < m->n_layer; il++)
-        widest = m->layers[il].attn.window > widest ? m->layers[il].attn.window : widest;
-    return widest;
-}
-
-/* Of one window of those layers that have one. */
-static size_t window_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
-{
-    size_t row = 0;
-    for (int il = first; il < end; il++) {
-        const struct pf_attention *a = &m->layers[il].attn;
-        if (a->window)
-            row += (size_t)a->n_kv_head * pf_kv_row_bytes(o->kv_type, a->v_in_k ? a->hd_k : a->hd_k + a->hd_v);
-    }
-    return row * (size_t)pf_widest_window(m);
-}
-
-static int64_t whole_chunks(int64_t positions)
-{
-    return (positions + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
-}
-
-int64_t pf_ring_positions(const struct pf_model *m, const struct pf_session_opts *o)
-{
-    int64_t window = pf_widest_window(m), ring = whole_chunks(window + o->n_batch);
-    if (window == 0 || window > o->n_ctx)
-        return 0;
-    int64_t kept = window * pf_n_checkpoints(pf_state_bytes(m, 0, m->n_layer) + window_bytes(m, o, 0, m->n_layer));
-    return ring + kept < whole_chunks(o->n_ctx) ? ring : 0;
-}
-
-int pf_ring_chunks(const struct pf_model *m, int il, const struct pf_session_opts *o)
-{
-    int64_t ring = m->layers[il].attn.window ? pf_ring_positions(m, o) : 0;
-    return (int)((ring ? ring : whole_chunks(o->n_ctx)) / PF_KV_CHUNK_POSITIONS);
-}
-
-size_t pf_ring_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
-{
-    return pf_ring_positions(m, o) ? window_bytes(m, o, first, end) : 0;
-}
 
 bool pf_ring_holds(const struct pf_session *s, int64_t pos)
 {

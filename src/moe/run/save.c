@@ -15,6 +15,7 @@
 
 #include "base/pf_mem.h"
 #include "moe/model/identity.h"
+#include "moe/place/placement.h"
 #include "moe/run/session.h"
 
 static const char magic[8] = { 'P', 'F', 'M', 'O', 'E', 'S', 'E', 'S' };

@@ -1,32 +1,11 @@
-/* What of a session cannot be cut short as keys and values can: the recurrent state, which layers carry from position
- * to position, and the windows in rings (ring.c). See session.h.
+/* Memory of a session that cannot be cut short as keys and values can: recurrent state, which layers carry from
+ * position to position, and the windows in rings (ring.c). See session.h.
  *
- * Each unit has that of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. Copies are
- * kept (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and
- * evaluating from there again when the next tokens come. Without recurrent state, and as far as the rings still hold
- * what is needed, it means moving `computed` and nothing else. */
+ * Each unit has the state of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. Copies
+ * are kept (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and
+ * evaluating from there again when the next tokens come. Without recurrent state, and within the positions that the
+ * rings still hold, going back means moving `computed` and nothing else. */
 #include "moe/run/session.h"
-
-enum { BUDGET_BYTES = 512 << 20 };        /* of all checkpoints, but never fewer than two */
-
-size_t pf_state_bytes(const struct pf_model *m, int first, int end)
-{
-    size_t n = 0;
-    for (int il = first; il < end; il++)
-        n += m->layers[il].n_state;
-    return n * sizeof(float);
-}
-
-size_t pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
-{
-    return pf_state_bytes(m, first, end) + pf_ring_kept_bytes(m, o, first, end);
-}
-
-int pf_n_checkpoints(size_t bytes)
-{
-    size_t n = bytes ? BUDGET_BYTES / bytes : 0;
-    return bytes == 0 ? 0 : n < 2 ? 2 : n > PF_MAX_CHECKPOINTS ? PF_MAX_CHECKPOINTS : (int)n;
-}
 
 /* Where a layer's begins in the state of the unit at work. */
 static size_t offset(const struct pf_session *s, int il)
@@ -57,7 +36,7 @@ static void copy_kept(const struct pf_session *s, int i, int64_t pos, bool state
     }
 }
 
-/* Can what is computed be cut to pos positions? */
+/* Whether the computed positions can be cut to pos without a checkpoint. */
 static bool at_hand(const struct pf_session *s, int64_t pos)
 {
     return pos == s->computed || (pos < s->computed && !s->m->recurrent && pf_ring_holds(s, pos));

@@ -4,11 +4,11 @@
 #include <string.h>
 
 #include "base/pf_mem.h"
-#include "moe/place/residency.h"
+#include "moe/place/placement.h"
 
 enum {
     AFTER = 1u << PF_STAGE_PICKS | 1u << PF_STAGE_WEIGHTS,       /* stages that the session's buffers keep */
-    MAX_ROWS = 8192                                              /* of any step */
+    MAX_ROWS = 8192                                              /* rows of a step at most */
 };
 
 /* ---- Setting up -------------------------------------------------------------------------------------------------- */
@@ -52,7 +52,7 @@ static pf_status alloc_picks(struct pf_model *m, int rows)
     return PF_OK;
 }
 
-/* What the wanted stages are copied to. */
+/* Allocates the buffers that the wanted stages are copied to. */
 static pf_status alloc_stages(struct pf_model *m, int rows)
 {
     struct pf_watch *t = &m->watch;
@@ -269,24 +269,6 @@ static void show_layer(const struct pf_session *s, int il, int rows, const int32
     }
 }
 
-static pf_status compute_part(void *ctx, const int *experts, int n)
-{
-    pf_backend *cpu = ctx;
-    return cpu->ops->experts_part(cpu, experts, n);
-}
-
-static pf_status experts_on_cpu(struct pf_model *m, int il, struct pf_experts_op *e)
-{
-    const struct pf_backend_ops *ops = m->cpu->ops;
-    struct pf_expert_weight w[3];
-    if (!m->residency)
-        return ops->experts(m->cpu, e);
-    pf_residency_tables(m, e, w);
-    PF_TRY(ops->experts_begin(m->cpu, e));
-    PF_TRY(pf_residency_run(m, il, e, NULL, compute_part, m->cpu));
-    return ops->experts_end(m->cpu);
-}
-
 /* Route and experts of a layer on copies of their inputs. */
 static pf_status compute(struct pf_session *s, int il, struct pf_experts_op *e)
 {
@@ -306,7 +288,7 @@ static pf_status compute(struct pf_session *s, int il, struct pf_experts_op *e)
         e->picks = in.picks + at;
         e->weights = in.weights + at;
     }
-    return experts_on_cpu(m, il, e);
+    return pf_place_experts(m->place, m->cpu, il, e);
 }
 
 pf_status pf_watch_experts(struct pf_session *s, int il, const struct pf_experts_op *e)

@@ -15,8 +15,7 @@
 /* Reads the trace whose picks are to be used, checks that it suits the bound model, and sets m->injected. */
 pf_status pf_watch_inject(struct pf_model *m, const char *path);
 
-/* Of a step, in this order: the first makes room for its rows, the second fills in the injected
- * picks among its inputs. */
+/* Called for each step in this order: begin makes room for its rows, fill writes the injected picks to its inputs. */
 pf_status pf_watch_begin(struct pf_session *s, int rows);
 void      pf_watch_fill(const struct pf_session *s, const struct pf_inputs *in, int rows);
 pf_status pf_watch_download(struct pf_session *s, int rows);     /* after the layers, before finish */

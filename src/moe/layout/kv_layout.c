@@ -1,0 +1,130 @@
+/* Keys, values and recurrent state of a session: shapes and bytes. See layout.h. */
+#include "moe/layout/layout.h"
+
+enum { CHECKPOINTS_BYTES = 512 << 20 };   /* for all checkpoints together; there are at least two */
+
+/* ---- Recurrent state --------------------------------------------------------------------------------------------- */
+
+size_t pf_state_bytes(const struct pf_model *m, int first, int end)
+{
+    size_t n = 0;
+    for (int il = first; il < end; il++)
+        n += m->layers[il].n_state;
+    return n * sizeof(float);
+}
+
+size_t pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
+{
+    return pf_state_bytes(m, first, end) + pf_ring_kept_bytes(m, o, first, end);
+}
+
+/* How many checkpoints of so many bytes a session has. */
+static int most_checkpoints(size_t bytes)
+{
+    size_t n = bytes ? CHECKPOINTS_BYTES / bytes : 0;
+    return bytes == 0 ? 0 : n < 2 ? 2 : n > PF_MAX_CHECKPOINTS ? PF_MAX_CHECKPOINTS : (int)n;
+}
+
+int pf_n_checkpoints(const struct pf_model *m, const struct pf_session_opts *o)
+{
+    return most_checkpoints(pf_kept_bytes(m, o, 0, m->n_layer));
+}
+
+uint64_t pf_states_bytes(const struct pf_model *m, int first, int end, const struct pf_session_opts *o)
+{
+    return 2 * (uint64_t)pf_state_bytes(m, first, end) +
+           (uint64_t)pf_kept_bytes(m, o, first, end) * (uint64_t)pf_n_checkpoints(m, o);
+}
+
+/* ---- Windows ----------------------------------------------------------------------------------------------------- */
+
+int pf_widest_window(const struct pf_model *m)
+{
+    int widest = 0;
+    for (int il = 0; il < m->n_layer; il++)
+        widest = m->layers[il].attn.window > widest ? m->layers[il].attn.window : widest;
+    return widest;
+}
+
+/* Bytes of one window of the layers [first, end) that have one. */
+static size_t window_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
+{
+    size_t row = 0;
+    for (int il = first; il < end; il++) {
+        const struct pf_attention *a = &m->layers[il].attn;
+        if (a->window)
+            row += (size_t)a->n_kv_head * pf_kv_row_bytes(o->kv_type, a->v_in_k ? a->hd_k : a->hd_k + a->hd_v);
+    }
+    return row * (size_t)pf_widest_window(m);
+}
+
+static int64_t whole_chunks(int64_t positions)
+{
+    return (positions + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS * PF_KV_CHUNK_POSITIONS;
+}
+
+int64_t pf_ring_positions(const struct pf_model *m, const struct pf_session_opts *o)
+{
+    int64_t window = pf_widest_window(m), ring = whole_chunks(window + o->n_batch);
+    if (window == 0 || window > o->n_ctx)
+        return 0;
+    int64_t kept = window * most_checkpoints(pf_state_bytes(m, 0, m->n_layer) + window_bytes(m, o, 0, m->n_layer));
+    return ring + kept < whole_chunks(o->n_ctx) ? ring : 0;
+}
+
+int pf_ring_chunks(const struct pf_model *m, int il, const struct pf_session_opts *o)
+{
+    int64_t ring = m->layers[il].attn.window ? pf_ring_positions(m, o) : 0;
+    return (int)((ring ? ring : whole_chunks(o->n_ctx)) / PF_KV_CHUNK_POSITIONS);
+}
+
+size_t pf_ring_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
+{
+    return pf_ring_positions(m, o) ? window_bytes(m, o, first, end) : 0;
+}
+
+/* ---- Keys and values --------------------------------------------------------------------------------------------- */
+
+struct pf_kv_layer pf_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o)
+{
+    const struct pf_attention *a = &m->layers[il].attn;
+    int n_chunks = pf_ring_chunks(m, il, o);
+    size_t rows = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * (size_t)a->n_kv_head;
+    return (struct pf_kv_layer){
+        .view = { .type = o->kv_type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v,
+                  .n_chunks = n_chunks },
+        .k_bytes = rows * pf_kv_row_bytes(o->kv_type, a->hd_k),
+        .v_bytes = a->v_in_k ? 0 : rows * pf_kv_row_bytes(o->kv_type, a->hd_v),
+    };
+}
+
+/* Keys of so many positions each. A step writes those of all blocks that its rows may touch, so there are two more. */
+static struct pf_kv_layer keys_of(const struct pf_session_opts *o, enum pf_kv_type type, int ratio, int hd)
+{
+    int64_t n = ratio == 1 ? o->n_ctx : o->n_ctx / ratio + 2;
+    int n_chunks = (int)((n + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS);
+    return (struct pf_kv_layer){ .view = { .type = type, .n_kv_head = 1, .hd_k = hd, .hd_v = hd, .n_chunks = n_chunks },
+                                 .k_bytes = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * pf_kv_row_bytes(type, hd) };
+}
+
+/* Shape and bytes of the layer's keys of blocks; 0 bytes: it has none. */
+struct pf_kv_layer pf_block_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o)
+{
+    const struct pf_compressor *c = &m->layers[il].compressed.blocks;
+    return c->ratio ? keys_of(o, o->kv_type, c->ratio, c->width) : (struct pf_kv_layer){ .k_bytes = 0 };
+}
+
+/* Shape and bytes of the keys of a layer's indexer; 0 bytes: it has none. Not Q8_0: the choice must not depend on the
+ * rounding of small keys. */
+struct pf_kv_layer pf_index_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o)
+{
+    enum pf_kv_type type = o->kv_type == PF_KV_Q8_0 ? PF_KV_F16 : o->kv_type;
+    return m->layers[il].has_indexer ? keys_of(o, type, m->index.ratio, m->index.width)
+                                     : (struct pf_kv_layer){ .k_bytes = 0 };
+}
+
+uint64_t pf_kv_bytes_of(const struct pf_model *m, int il, const struct pf_session_opts *o)
+{
+    struct pf_kv_layer kv = pf_kv_layer_of(m, il, o);
+    return kv.k_bytes + kv.v_bytes + pf_block_kv_layer_of(m, il, o).k_bytes + pf_index_kv_layer_of(m, il, o).k_bytes;
+}

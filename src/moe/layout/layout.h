@@ -1,0 +1,142 @@
+/* The parts of a session's memory, and how large each is: pure functions of a bound model and the options of a
+ * session. They say what will be allocated, for a plan as for the session itself; who allocates is run/session.c.
+ *
+ *     keys and values     a layer's chunks of 256 positions; of layers with a window a ring of them; keys of blocks and
+ *                         of indexers besides                                                       kv_layout.c
+ *     recurrent state     two copies, and checkpoints                                               kv_layout.c
+ *     buffers             activations of one batch, cut out of one piece of memory                  buffers.c
+ *     scratch             what the backend itself needs for batches of that size                    buffers.c */
+#ifndef PF_LAYOUT_H
+#define PF_LAYOUT_H
+
+#include "moe/model/model.h"
+
+struct pf_kv_layer {
+    struct pf_kv_view view;
+    size_t            k_bytes, v_bytes;      /* bytes of view.k and view.v */
+};
+
+/* Inputs of compressed attention that follow from positions: rotary tables, shaped as cs of struct pf_buffers, and the
+ * numbers of the blocks that a batch's rows may touch. */
+struct pf_block_inputs {
+    float   *back;                           /* table for rotating back */
+    float   *far, *far_back;                 /* rotating and rotating back in layers with keys of blocks */
+    int32_t *number[PF_MAX_RATIOS];          /* for each ratio, the numbers of pf_block_rows blocks */
+    float   *cs[PF_MAX_RATIOS];              /* for each ratio, the far table at the first positions of these blocks */
+};
+
+/* Activations of a batch, in the memory of a unit; [rows][...] each. */
+struct pf_buffers {
+    void  *base;
+    size_t bytes;
+    float *x;                /* residual streams {streams.n * n_embd} */
+    float *flat, *mix;       /* of several streams: norm of x {streams.n * n_embd}; weights by which the block at work
+                                mixes them {n_weights} */
+    float *guess_mix;        /* as mix, of the next layer's FFN, for guessing its picks */
+    float *h;                /* the block's input: norm of x, or of the mixed streams {n_embd} */
+    float *q, *k, *v;        /* {n_head * hd} ... of the widest layer */
+    float *attn;             /* output of the heads {n_head * hd_v}, of a delta net {V} */
+    float *packed;           /* projections that have to be dealt out: {2 * n_head * hd}; q, k, v and, if packed, z of
+                                a delta net {2 K + 2 V}; latent attention's queries and then values by head */
+    float *gate_out;         /* gate of attn, z of a delta net if not packed: as attn; latent attention's
+                                {n_latent + n_rope} */
+    float *q_latent;         /* {n_q_latent} of latent and of compressed attention; the latter's u, gate and new keys of
+                                blocks are in packed, gate_out and v */
+    float *index_q, *index_k;        /* an indexer's queries {index.n_head * index.width} and keys {index.width} */
+    float *index_w;          /* an indexer's weights of heads {index.n_head} */
+    int32_t *chosen;         /* the keys that an indexer chose {max_chosen} */
+    float *mixed, *ba;       /* of a delta net: q, k, v after the convolution {2 K + V}; beta, alpha {2 n_v_head} */
+    float *gate, *up;        /* dense or shared FFN {n_ff} */
+    float *low, *added;      /* of adapters: A x {lora_rank}, B A x {lora_out} */
+    float *y, *y_shared;     /* outputs of a block and of its shared expert {n_embd} */
+    float *shared_gate;      /* {1} */
+    float *router;           /* {n_expert} */
+    float *logits;           /* PF_LOGIT_ROWS rows {n_vocab} */
+    float   *pick_weights;   /* weights of picks, all layers with experts: [n_moe][rows][n_used] */
+    int32_t *picks;          /* [n_moe][rows][n_used]; see pf_picks_at */
+    int32_t *guess;          /* guessed picks of the next layer {n_used}, PF_GUESS_ROWS rows at most */
+    float   *guess_weights;  /* their weights {n_used} */
+    void    *inputs;         /* the host's inputs of a step, cut into the following fields anew for each step */
+    int32_t *ids, *pos;      /* {1} */
+    float   *temper;         /* factor of the queries {1} */
+    float   *cs;             /* rotary table {2 * n_pairs} */
+    struct pf_block_inputs blocks;
+    int32_t *injected;       /* picks in place of the router's, and their weights, shaped as picks; only if
+                                m->injected has any */
+    float   *injected_weights;
+};
+
+/* The host's copy of a step's inputs, cut like pf_buffers.inputs. */
+struct pf_inputs {
+    int32_t *ids, *pos;
+    float   *temper, *cs;
+    struct pf_block_inputs blocks;
+    int32_t *picks;
+    float   *weights;
+    size_t   bytes;
+};
+
+/* How many blocks `rows` rows may touch at most. A function of the number of rows alone, so that steps of as many rows
+ * call the same operations. */
+static inline int pf_block_rows(int ratio, int rows)
+{
+    return (rows + ratio - 2) / ratio + 1;
+}
+
+enum {
+    PF_LOGIT_ROWS = 16,              /* rows that go through the output matrix at once, at most */
+    PF_GUESS_ROWS = 8                /* rows for which a router is tried early, at most */
+};
+
+struct pf_candidate {        /* sampler.c */
+    float   logit;
+    int32_t id;
+};
+
+enum { PF_MAX_CHECKPOINTS = 8 };
+
+/* Options with every default filled in, and checked against the model. */
+pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_session_opts *in,
+                                  struct pf_session_opts *out);
+
+/* Functions from here on take resolved options (pf_session_opts_resolve) in o. */
+
+/* Shape and bytes of a layer's keys and values, of its keys of blocks and of its indexer's keys, with NULL for buffers;
+ * 0 bytes: the layer has none. */
+struct pf_kv_layer pf_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o);
+struct pf_kv_layer pf_block_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o);
+struct pf_kv_layer pf_index_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o);
+uint64_t           pf_kv_bytes_of(const struct pf_model *m, int il, const struct pf_session_opts *o);
+
+/* Layers with a window: the widest one; the positions that their rings hold (0: there are no rings); the chunks of
+ * layer il, in a ring or not; bytes of one window of the layers [first, end) that a checkpoint keeps. */
+int     pf_widest_window(const struct pf_model *m);
+int64_t pf_ring_positions(const struct pf_model *m, const struct pf_session_opts *o);
+int     pf_ring_chunks(const struct pf_model *m, int il, const struct pf_session_opts *o);
+size_t  pf_ring_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);
+
+/* Layers [first, end): bytes of one copy of their recurrent state, and of a checkpoint; the state, its second copy and
+ * all checkpoints together. How many checkpoints a session has. */
+size_t   pf_state_bytes(const struct pf_model *m, int first, int end);
+size_t   pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);
+uint64_t pf_states_bytes(const struct pf_model *m, int first, int end, const struct pf_session_opts *o);
+int      pf_n_checkpoints(const struct pf_model *m, const struct pf_session_opts *o);
+
+/* How large a session's batches are for a backend. */
+struct pf_backend_sizes pf_backend_sizes_of(const struct pf_model *m, const struct pf_session_opts *o);
+
+/* Cuts the inputs of a step of `rows` rows out of base. */
+struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base);
+
+/* Cuts the buffers of batches of n_batch rows out of base; with base NULL only measures. Returns the bytes. */
+size_t pf_buffers_cut(const struct pf_model *m, int n_batch, char *base, struct pf_buffers *b);
+
+/* Bytes of the memory of backend b that a session takes if b computes its layers [first, end): keys and values, and
+ * everything else. opts need not be resolved. */
+pf_status pf_session_part_bytes(const struct pf_model *m, const struct pf_session_opts *opts, const pf_backend *b,
+                                int first, int end, uint64_t *kv_bytes, uint64_t *work_bytes);
+
+/* Bytes of host memory that a session takes besides: its tokens, and the sampler's tables. */
+uint64_t pf_session_host_bytes(const struct pf_model *m, const struct pf_session_opts *o);
+
+#endif

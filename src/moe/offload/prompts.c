@@ -1,0 +1,285 @@
+/* A prompt: the picks of a layer come to the host, and the experts that they touch pass through slots of the device's
+ * memory in groups. Some are copied while the device multiplies with the others; the next layer's first ones while
+ * attention has it. */
+#include "moe/offload/shared.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PROMPT_TICKET = PF_MAX_TRANSFERS, ALL_TOUCHED = 4 };
+/* Copies of several experts, queued then, are over. */
+static void note_copies(struct pf_offload *f, const char *what, int il, uint64_t begun_ns)
+{
+    struct pf_span span = { what, PF_TRACK_COPIES, il, -1, begun_ns, pf_now_ns() };
+    pf_spans_add_queued(f->base.m->spans, &span, 0, &f->post.over_ns);
+}
+
+/* Every copy costs something however short it is, so what lies together in RAM crosses in one piece, with what little
+ * is in between: the rest of a part's last sectors.
+ *
+ *     RAM     | gate of 7 |..| up of 7 |..| gate of 8 |..| up of 8 |                | down of 7 |..| down of 8 |
+ *     slot    ^ one piece, laid out as it was                      ^ 256 ^ another
+ *
+ * A part keeps its address modulo 256 but for the first, whose piece begins as its source does. */
+struct part {
+    const uint8_t  *from;
+    uint64_t        bytes;
+    const uint8_t **at;                  /* where it will lie */
+};
+
+static int by_address(const void *a, const void *b)
+{
+    const struct part *x = a, *y = b;
+    return (x->from > y->from) - (x->from < y->from);
+}
+
+/* The pieces that so many parts make, in a slot from `to` on. */
+static int join_parts(struct part *part, int n, char *to, struct pf_piece *pieces)
+{
+    struct pf_piece *last = NULL;
+    qsort(part, (size_t)n, sizeof *part, by_address);
+    for (int i = 0; i < n; i++) {
+        const uint8_t *end = last ? (const uint8_t *)last->from + last->bytes : NULL;
+        if (last && part[i].from >= end && (uint64_t)(part[i].from - end) <= pf_transit_between(part[i].bytes)) {
+            last->bytes = (size_t)(part[i].from + part[i].bytes - (const uint8_t *)last->from);
+        } else {
+            to = last ? to + pf_share_room(last->bytes + (uintptr_t)last->from % 256) : to;
+            last = last ? last + 1 : pieces;
+            *last = (struct pf_piece){ to + (uintptr_t)part[i].from % 256, part[i].from, (size_t)part[i].bytes };
+        }
+        *part[i].at = (const uint8_t *)last->to + (part[i].from - (const uint8_t *)last->from);
+    }
+    return last ? (int)(last - pieces) + 1 : 0;
+}
+
+/* Begins to copy n experts into a slot; where their parts will lie goes to at. */
+static pf_status fill_slot(struct pf_offload *f, int slot, int n, const uint8_t *(*parts)[3], const uint64_t bytes[3],
+                           const uint8_t *(*at)[3])
+{
+    pf_backend *device = f->base.device;
+    struct pf_piece pieces[3 * PF_OFFLOAD_BATCH];
+    struct part part[3 * PF_OFFLOAD_BATCH];
+    for (int i = 0; i < 3 * n; i++) {
+        part[i] = (struct part){ parts[i / 3][i % 3], bytes[i % 3], &at[i / 3][i % 3] };
+        pf_count(&f->stream_bytes, bytes[i % 3]);
+    }
+    int n_pieces = join_parts(part, 3 * n, f->slots[slot], pieces);
+    return device->ops->share->fetch(device, PROMPT_TICKET + slot, pieces, n_pieces);
+}
+
+static void name_experts(struct pf_offload *f, const int *experts, int n, const uint8_t *(*at)[3])
+{
+    for (int i = 0; i < n; i++)
+        for (int p = 0; p < 3; p++)
+            f->on_device[p][experts[i]] = at[i][p];
+}
+
+static int per_slot_of(const struct pf_offload *f, const uint64_t bytes[3])
+{
+    int n = (int)(f->slot_bytes / pf_transit_room(bytes));
+    return n < PF_OFFLOAD_BATCH ? n : PF_OFFLOAD_BATCH;
+}
+
+static pf_status run_slot(struct pf_offload *f, int slot, const int *experts, int n)
+{
+    pf_backend *device = f->base.device;
+    PF_TRY(device->ops->share->use(device, PROMPT_TICKET + slot));
+    PF_TRY(device->ops->experts_part(device, experts, n));
+    return device->ops->share->release(device, PROMPT_TICKET + slot);
+}
+
+static pf_status stream_batch(void *ctx, const int *experts, int n)
+{
+    struct pf_offload *f = ctx;
+    pf_backend *device = f->base.device;
+    struct pf_expert_weight w[3];
+    struct pf_experts_op op = *f->offer->e;
+    uint64_t bytes[3];
+    pf_status st = PF_OK;
+    uint64_t begun_ns = pf_now_ns();
+    pf_expert_bytes(f->base.m, f->offer->il, bytes);
+    pf_residency_tables(f->ram, &op, w);
+    int per_slot = per_slot_of(f, bytes);
+    for (int i = 0, k; st == PF_OK && i < n; i += k) {
+        int slot = f->turn++ % f->n_slots;
+        const uint8_t *parts[PF_OFFLOAD_BATCH][3], *at[PF_OFFLOAD_BATCH][3];
+        k = n - i < per_slot ? n - i : per_slot;
+        for (int j = 0; j < k; j++)
+            for (int p = 0; p < 3; p++)
+                parts[j][p] = w[p].data[experts[i + j]];
+        st = fill_slot(f, slot, k, parts, bytes, at);
+        name_experts(f, experts + i, k, at);
+        if (st == PF_OK)
+            st = run_slot(f, slot, experts + i, k);
+    }
+    for (int s = 0; s < f->n_slots; s++)        /* the store may take the experts' places back only now */
+        if (device->ops->share->fetch_wait(device, PROMPT_TICKET + s) == PF_FETCH_FAILED && st == PF_OK)
+            PF_FAIL(PF_EDEVICE, "a copy of experts to the GPU failed in layer %d", f->offer->il);
+    note_copies(f, "experts", f->offer->il, begun_ns);
+    return st;
+}
+
+/* The next layer's first experts are copied while attention has the device: a prompt touches all of them. */
+static void fill_ahead(struct pf_offload *f, int il, int rows)
+{
+    struct pf_model *m = f->base.m;
+    uint64_t bytes[3];
+    if (il >= m->n_layer || !m->layers[il].is_moe || rows * m->n_used < ALL_TOUCHED * m->n_expert)
+        return;
+    const bool *held = pf_vcache_held(f->cache, il);
+    pf_expert_bytes(m, il, bytes);
+    for (int s = 0, x = 0; s < f->n_slots; s++) {
+        int slot = f->turn++ % f->n_slots, per_slot = per_slot_of(f, bytes);
+        struct pf_ahead *a = &f->ahead[slot];
+        const uint8_t *parts[PF_OFFLOAD_BATCH][3];
+        a->il = il;
+        a->begun_ns = pf_now_ns();
+        for (; x < m->n_expert && a->n < per_slot; x++)
+            if (!held[x] && pf_residency_take(f->ram, il, x, parts[a->n]))
+                a->experts[a->n++] = x;
+        if (a->n > 0 && fill_slot(f, slot, a->n, parts, bytes, a->at) < 0) {
+            for (int i = 0; i < a->n; i++)
+                pf_residency_drop(f->ram, il, a->experts[i]);
+            a->n = 0;
+        }
+    }
+}
+
+/* Waits for what was copied ahead into a slot and lets go of its pins. */
+static void drop_ahead(struct pf_offload *f, int slot)
+{
+    struct pf_ahead *a = &f->ahead[slot];
+    if (a->n > 0) {
+        f->base.device->ops->share->fetch_wait(f->base.device, PROMPT_TICKET + slot);
+        note_copies(f, "experts ahead", a->il, a->begun_ns);
+    }
+    for (int i = 0; i < a->n; i++)
+        pf_residency_drop(f->ram, a->il, a->experts[i]);
+    a->n = 0;
+}
+
+void pf_prompts_drop_ahead(struct pf_offload *f)
+{
+    for (int s = 0; s < f->n_slots; s++)
+        drop_ahead(f, s);
+}
+
+/* Multiplies with the experts that were copied ahead for this layer, and sets f->skip for them. */
+static pf_status run_ahead(struct pf_offload *f, int il)
+{
+    for (int s = 0; s < f->n_slots; s++) {
+        int slot = f->turn++ % f->n_slots;
+        struct pf_ahead *a = &f->ahead[slot];
+        pf_status st = PF_OK;
+        assert(a->n == 0 || a->il == il);    /* a layer is always followed by the one that it was filled for */
+        name_experts(f, a->experts, a->n, a->at);
+        for (int i = 0; i < a->n; i++)
+            f->skip[a->experts[i]] = true;
+        if (a->n > 0)
+            st = run_slot(f, slot, a->experts, a->n);
+        drop_ahead(f, slot);
+        PF_TRY(st);
+    }
+    return PF_OK;
+}
+
+/* The picked experts that the device holds anyway. */
+static pf_status run_held(struct pf_offload *f, int il, const struct pf_experts_op *e, const bool *held)
+{
+    int n = 0;
+    for (int p = 0; p < e->rows * e->n_used; p++) {
+        int x = e->picks[p];
+        if (!held[x] || f->on_device[0][x])
+            continue;
+        const uint8_t *at[3];
+        pf_vcache_at(f->cache, il, x, at);
+        for (int i = 0; i < 3; i++)
+            f->on_device[i][x] = at[i];
+        f->held[n++] = x;
+    }
+    return n > 0 ? f->base.device->ops->experts_part(f->base.device, f->held, n) : PF_OK;
+}
+
+static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_experts_op *e)
+{
+    pf_backend *device = f->base.device;
+    struct pf_expert_weight gate = *e->gate, up = *e->up, down = *e->down;
+    struct pf_experts_op op = *e, shown = *e;
+    const bool *held = pf_vcache_held(f->cache, il);
+    PF_TRY(device->ops->download(device, f->picks, e->picks, (size_t)e->rows * (size_t)e->n_used * sizeof *f->picks));
+    PF_TRY(device->ops->finish(device));
+    pf_offload_note(f, "layer", il);
+    for (int i = 0; i < 3; i++)
+        memset(f->on_device[i], 0, (size_t)e->n_expert * sizeof *f->on_device[i]);
+    gate.data = f->on_device[0];
+    up.data = f->on_device[1];
+    down.data = f->on_device[2];
+    op.gate = &gate;
+    op.up = &up;
+    op.down = &down;
+    shown.picks = f->picks;
+    struct pf_offer offer = { il, &shown, false };
+    f->offer = &offer;
+    PF_TRY(device->ops->experts_begin(device, &op));
+    memcpy(f->skip, held, (size_t)e->n_expert * sizeof *held);
+    PF_TRY(run_held(f, il, &shown, held));
+    PF_TRY(run_ahead(f, il));
+    PF_TRY(pf_residency_run(f->ram, il, &shown, f->skip, stream_batch, f));
+    PF_TRY(device->ops->experts_end(device));
+    fill_ahead(f, il + 1, e->rows);
+    return PF_OK;
+}
+
+static pf_status prompt_on_cpu(struct pf_offload *f, int il, const struct pf_experts_op *e)
+{
+    pf_backend *device = f->base.device;
+    size_t rows = (size_t)e->rows, n_picks = rows * (size_t)e->n_used,
+        y_bytes = rows * (size_t)e->down->n_out * sizeof(float);
+    struct pf_experts_op op = *e;
+    PF_TRY(device->ops->download(device, f->picks, e->picks, n_picks * sizeof *f->picks));
+    PF_TRY(device->ops->download(device, f->weights, e->weights, n_picks * sizeof *f->weights));
+    PF_TRY(device->ops->download(device, f->x, e->x, rows * (size_t)e->gate->n_in * sizeof *f->x));
+    PF_TRY(device->ops->finish(device));
+    pf_offload_note(f, "layer", il);
+    op.picks = f->picks;
+    op.weights = f->weights;
+    op.x = f->x;
+    op.y = f->y;
+    PF_TRY(pf_place_experts(f->base.under, f->base.m->cpu, il, &op));
+    return device->ops->upload(device, e->y, f->y, y_bytes);
+}
+
+pf_status pf_prompts_experts(struct pf_offload *f, int il, const struct pf_experts_op *e)
+{
+    if (f->force_cpu)
+        return prompt_on_cpu(f, il, e);
+    pf_status st = prompt_on_device(f, il, e);
+    if (st != PF_EDEVICE)
+        return st;
+    pf_count(&f->post.n_fallbacks, 1);
+    pf_prompts_drop_ahead(f);                /* other copies made ahead for this layer are of no more use */
+    return prompt_on_cpu(f, il, e);          /* a copy failed; if it was more, this fails too */
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+pf_status pf_prompts_reserve(struct pf_offload *f, const struct pf_backend_sizes *sizes)
+{
+    const struct pf_model *m = f->base.m;
+    size_t rows = (size_t)sizes->max_rows, picks = (size_t)sizes->max_picks;
+    void *p;
+    if (sizes->max_rows <= f->max_rows)
+        return PF_OK;
+    size_t bytes = (2 * rows * (size_t)m->n_embd + 2 * picks) * sizeof(float);
+    PF_TRY(f->base.device->ops->buf_alloc(f->base.device, bytes, true, &p));
+    f->base.device->ops->buf_free(f->base.device, f->x, f->host_bytes, true);
+    f->host_bytes = bytes;
+    f->max_rows = sizes->max_rows;
+    f->x = p;
+    f->y = f->x + rows * (size_t)m->n_embd;
+    f->weights = f->y + rows * (size_t)m->n_embd;
+    f->picks = (int32_t *)(void *)(f->weights + picks);
+    return PF_OK;
+}
+

@@ -1,0 +1,92 @@
+/* Private to offload.c, decode.c and prompts.c: a device that shares experts with the CPU. */
+#ifndef PF_SHARED_H
+#define PF_SHARED_H
+
+#include "base/pf_count.h"
+#include "base/pf_time.h"
+#include "moe/offload/offload.h"
+#include "moe/offload/postfetch.h"
+#include "moe/offload/vcache.h"
+#include "moe/place/residency.h"
+#include "moe/place/transit.h"
+
+enum { PF_OFFLOAD_BATCH = 64 };
+
+/* The deal of a layer's experts, and the time it took. */
+struct pf_lesson {
+    int      n, n_late;                  /* n 0: nothing */
+    struct pf_deal deal;
+    uint64_t expert_bytes, begin_ns, end_ns;
+};
+
+/* Experts of a coming layer that a slot holds already; pinned in the store. */
+struct pf_ahead {
+    int  n, il;                          /* n 0: nothing */
+    int  experts[PF_OFFLOAD_BATCH];
+    const uint8_t *at[PF_OFFLOAD_BATCH][3];          /* on the device */
+    uint64_t begun_ns;
+};
+
+struct pf_offload {
+    struct pf_placement  base;
+    struct pf_residency *ram;            /* the placement under this one */
+    struct pf_solver     solver;
+    struct pf_postfetch  post;
+    struct pf_vcache    *cache;          /* NULL: not opened, or the device was left */
+    struct pf_vcache_counts cached;
+    bool                 force_cpu, is_left;
+    void                *pinned;         /* the store's slots, for copies; NULL: not yet */
+    const char          *seen;           /* where the device sees them; NULL: nowhere */
+    uint64_t             last_begin_ns, step_ns;     /* when the last decoding step began; how long one takes */
+    uint64_t             gpu_since_ns;   /* up to when the timeline tells what the GPU did */
+
+    /* decode.c: the layer that is being served */
+    const struct pf_offer  *offer;
+    const struct pf_answer *answer;
+    bool                    is_dealt;    /* the device was told what it may begin with */
+    int                     served_il, n_served;
+    int32_t                *served;      /* [PF_SHARE_ROWS * n_used] its picks, noted when the GPU has its answer */
+    struct pf_lesson        lesson, earlier;         /* of this layer, and of the layer before, which ended when this
+                                            one's picks came */
+    int                     n_batches;   /* batches of the layer's experts so far */
+
+    /* prompts.c */
+    char           *slots[PF_TRANSIT_SLOTS];
+    uint64_t        slot_bytes;
+    int             n_slots, turn;
+    const uint8_t **on_device[3];        /* [n_expert] */
+    int            *held;                /* [n_expert] */
+    bool           *skip;                /* [n_expert] */
+    struct pf_ahead ahead[PF_TRANSIT_SLOTS];
+    int             max_rows;
+    size_t          host_bytes;
+    float          *x, *y, *weights;     /* [max_rows][..] of the host, for transfers */
+    int32_t        *picks;
+
+    bool            measures;            /* deals are tried out; the cache takes no notice of picks */
+    uint64_t        n_looks;
+    pf_counter      stream_bytes;        /* bytes that went through the slots */
+    pf_counter      n_in_place, in_place_bytes;
+};
+
+static inline struct pf_offload *pf_offload_of(struct pf_placement *p)
+{
+    return (struct pf_offload *)p;
+}
+
+/* Adds a span to the timeline: the device did `what` since it was last heard of. */
+void pf_offload_note(struct pf_offload *f, const char *what, int il);
+
+/* decode.c. The functions that the device calls (share.h). ended: the last layer's deal is over, with no layer after
+ * it. */
+pf_status pf_decode_serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer);
+void      pf_decode_served(void *ctx);
+void      pf_decode_ended(struct pf_offload *f);
+
+/* prompts.c. The experts of a layer for more rows than can be served; drops what was copied ahead, of a step that
+ * failed; host memory for batches. */
+pf_status pf_prompts_experts(struct pf_offload *f, int il, const struct pf_experts_op *e);
+void      pf_prompts_drop_ahead(struct pf_offload *f);
+pf_status pf_prompts_reserve(struct pf_offload *f, const struct pf_backend_sizes *sizes);
+
+#endif

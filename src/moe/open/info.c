@@ -1,0 +1,113 @@
+/* Facts about an open model: pf_model_info. */
+#include <stdio.h>
+
+#include "moe/open/open.h"
+
+static void read_string(const pf_gguf *g, const char *key, char *out, size_t cap)
+{
+    struct pf_str s;
+    const struct pf_gguf_kv *kv = pf_gguf_find(g, key);
+    out[0] = 0;
+    if (kv && kv->type == PF_GGUF_STRING && pf_gguf_str(g, key, &s) == PF_OK)
+        snprintf(out, cap, "%.*s", (int)s.n, s.p);
+}
+
+static pf_status read_sampling(struct pf_model *m)
+{
+    int64_t top_k = -1;
+    struct pf_model_info *info = &m->info;
+    info->temp = info->top_p = info->min_p = -1;
+    PF_TRY(pf_gguf_real_opt(m->file, "general.sampling.temp", &info->temp));
+    PF_TRY(pf_gguf_real_opt(m->file, "general.sampling.top_p", &info->top_p));
+    PF_TRY(pf_gguf_real_opt(m->file, "general.sampling.min_p", &info->min_p));
+    PF_TRY(pf_gguf_int_opt(m->file, "general.sampling.top_k", 0, INT32_MAX, &top_k));
+    info->top_k = (int)top_k;
+    return PF_OK;
+}
+
+static uint64_t picked_bytes(const struct pf_model *m, const struct pf_layer *l)
+{
+    const struct pf_moe *moe = &l->moe;
+    uint64_t expert =
+        pf_expert_weight_bytes(&moe->gate) + pf_expert_weight_bytes(&moe->up) + pf_expert_weight_bytes(&moe->down);
+    return l->is_moe ? (uint64_t)m->n_used * expert : 0;
+}
+
+/* Weights of a layer that every token needs. */
+static uint64_t layer_bytes(const struct pf_layer *l)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < l->n_weights; i++)
+        bytes += pf_weight_bytes(l->weights[i]);
+    return bytes;
+}
+
+/* Weights gone over to decode one token. */
+static uint64_t bytes_per_token(const struct pf_model *m)
+{
+    uint64_t bytes = pf_weight_bytes(&m->output) + m->embed.row_bytes + pf_weight_bytes(&m->output_mix.fn);
+    for (int il = 0; il < m->n_layer; il++)
+        bytes += layer_bytes(&m->layers[il]) + picked_bytes(m, &m->layers[il]);
+    return bytes;
+}
+
+/* Weights of every token that the device reads. */
+static uint64_t device_bytes_per_token(const struct pf_model *m)
+{
+    const struct pf_placement *p = m->place;
+    uint64_t bytes = (p->cut.output ? pf_weight_bytes(&m->output) + pf_weight_bytes(&m->output_mix.fn) : 0) +
+                     (p->cut.whole ? m->embed.row_bytes : 0);
+    for (int il = 0; il < p->cut.n_layers; il++)
+        bytes += layer_bytes(&m->layers[il]) + (p->experts_apart ? 0 : picked_bytes(m, &m->layers[il]));
+    return bytes;
+}
+
+void pf_info_placed(struct pf_model *m)
+{
+    bool on_device = m->backend != m->cpu;
+    m->info.backend = m->backend->ops->name;
+    m->info.isa = m->backend->ops->describe(m->backend);
+    m->info.n_gpu_layers = on_device ? ((struct pf_placement *)m->place)->cut.n_layers : 0;
+    m->info.gpu_bytes_per_token = on_device ? device_bytes_per_token(m) : 0;
+}
+
+void pf_info_names(struct pf_model *m)
+{
+    read_string(m->file, "general.name", m->name, sizeof m->name);
+    read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
+}
+
+static void fill_sizes(struct pf_model *m)
+{
+    struct pf_model_info *info = &m->info;
+    info->n_layers = m->n_layer;
+    info->n_ctx_train = m->n_ctx_train;
+    info->n_embd = m->n_embd;
+    for (int il = m->n_layer - 1; il >= 0; il--)
+        if (!m->layers[il].is_delta) {
+            info->n_heads = m->layers[il].attn.n_head;
+            info->n_kv_heads = m->layers[il].attn.n_kv_head;
+        }
+    info->n_experts = m->n_expert;
+    info->n_experts_used = m->n_used;
+    info->n_expert_layers = m->n_moe;
+    info->bytes_per_token = bytes_per_token(m);
+}
+
+pf_status pf_info_fill(struct pf_model *m)
+{
+    struct pf_model_info *info = &m->info;
+    pf_info_names(m);
+    info->name = m->name;
+    info->architecture = m->arch_name;
+    info->has_tokenizer = m->vocab != NULL;
+    info->has_chat_template = m->tmpl != NULL;
+    info->n_vocab = m->backend ? m->n_vocab : m->vocab ? pf_vocab_size(m->vocab) : 0;
+    info->backend = m->backend ? m->backend->ops->name : "";
+    info->isa = m->backend ? m->backend->ops->describe(m->backend) : "";
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++)
+        info->weight_bytes += pf_gguf_tensor_at(m->file, i)->n_bytes;
+    if (m->backend)
+        fill_sizes(m);
+    return read_sampling(m);
+}

@@ -1,0 +1,263 @@
+/* Opening a model: file, vocabulary, template, backends, weights bound, then placed; and closing it. A model that no
+ * GPU takes runs on the CPU, with a warning that says why. */
+#include "moe/open/open.h"
+
+#include <assert.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/pf_cpu.h"
+#include "base/pf_mem.h"
+#include "moe/model/lora.h"
+#include "moe/offload/offload.h"
+#include "moe/place/cut.h"
+#include "moe/place/on_device.h"
+#include "moe/place/planning.h"
+#include "moe/run/watch.h"
+
+enum { MAX_DEFAULT_THREADS = 64 };
+
+/* A template that does not parse is no reason to refuse the model: pf_chat_render will say so. */
+static pf_status open_template(struct pf_model *m)
+{
+    struct pf_str text = { 0 };
+    PF_TRY(pf_gguf_str_opt(m->file, "tokenizer.chat_template", &text));
+    if (text.n == 0)
+        return PF_OK;
+    pf_status st = pf_tmpl_parse(&m->tmpl, text.p, text.n);
+    if (st != PF_ETEMPLATE)
+        return st;
+    pf_model_logf(m, PF_LOG_WARN, "the model's chat template does not parse: %s", pf_last_error());
+    char message[600];
+    int n = snprintf(message, sizeof message, "the model's chat template does not parse (%s)", pf_last_error());
+    m->tmpl_error = pf_strndup(PF_MEM_MODEL, message, (size_t)n < sizeof message ? (size_t)n : sizeof message - 1);
+    if (!m->tmpl_error)
+        PF_FAIL(PF_ENOMEM, "no memory for the chat template of %s", pf_gguf_path(m->file));
+    return PF_OK;
+}
+
+static void log_warnings(const struct pf_model *m)
+{
+    for (int i = 0; pf_gguf_warning(m->file, i); i++)
+        pf_model_logf(m, PF_LOG_WARN, "%s", pf_gguf_warning(m->file, i));
+}
+
+/* ---- Placing ---------------------------------------------------------------------------------------------------- */
+
+/* Why this model cannot run on the device, or NULL. */
+static const char *device_lacks(const struct pf_model *m, const pf_backend *device)
+{
+    const struct pf_backend_ops *ops = device->ops;
+    if (m->arch->mla && !ops->heads)
+        return "there are no GPU kernels for latent attention yet";
+    if (m->arch->indexer && (!ops->choose || !ops->layer_norm))
+        return "there are no GPU kernels for indexers yet";
+    if (m->arch->compressed && (!ops->heads || !ops->choose || !ops->compress))
+        return "there are no GPU kernels for compressed attention yet";
+    if (m->arch->streams && (!ops->mix || !ops->streams_read || !ops->streams_write))
+        return "there are no GPU kernels for several residual streams yet";
+    if (m->lora_expert_rank && m->arch->weigh_input)
+        return "an adapter changes experts whose inputs are weighed, which GPU kernels cannot do";
+    return NULL;
+}
+
+/* Puts the device's part of the model there, if it can compute any of it. */
+static pf_status place_on(struct pf_placement **out, struct pf_model *m, pf_backend *device,
+                          const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+{
+    const char *lacks = device_lacks(m, device);
+    uint64_t room = device->ops->room(device);
+    struct pf_placing what;
+    struct pf_plan plan;
+    if (lacks)
+        PF_FAIL(PF_EUNSUPPORTED, "%s", lacks);
+    PF_TRY(pf_place_decide(m, device, room, o, NULL, NULL, &what, &plan));
+    if (m->n_expert == 0 && what.how != PF_HOW_CPU)
+        return pf_cut_open(out, m, device, &what, setup);
+    if (what.how == PF_HOW_DEVICE)
+        return pf_on_device_open(out, m, device);
+    if (what.how == PF_HOW_SHARED && device->ops->share)
+        return pf_offload_open(out, m, device, &what, o, setup);
+    PF_FAIL(PF_ENOMEM, "its smallest part for a GPU needs %llu MB of its memory, which has room for %llu",
+            (unsigned long long)((what.least_bytes + 999999) / 1000000), (unsigned long long)(room / 1000000));
+}
+
+static pf_status open_device(struct pf_placement **out, struct pf_model *m, const struct pf_model_opts *o,
+                             const struct pf_residency_setup *setup)
+{
+    pf_backend *device;
+    PF_TRY(setup && setup->device ? setup->device(&device, setup->device_ctx)
+                                  : pf_backend_cuda_open(&device, o->device, o->vram_bytes));
+    pf_status st = place_on(out, m, device, o, setup);
+    if (st < 0)
+        device->ops->close(device);
+    return st;
+}
+
+/* The CPU alone. */
+static pf_status place_on_cpu(struct pf_placement **out, struct pf_model *m, const struct pf_model_opts *o,
+                              const struct pf_residency_setup *setup)
+{
+    struct pf_placing what;
+    struct pf_plan plan;
+    PF_TRY(pf_place_decide(m, NULL, 0, o, NULL, NULL, &what, &plan));
+    return pf_cpu_place_open(out, m, &what, setup);
+}
+
+static bool wants_device(const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+{
+    struct pf_device gpu;
+    bool given = setup && setup->device;
+    return given || (o->device >= 0 && (o->device > 0 || pf_backend_cuda_device(0, &gpu)));
+}
+
+/* Decides where the weights will be: on a GPU as far as there is one, and it takes at least what every token needs. */
+static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+{
+    struct pf_placement *p = NULL;
+    PF_TRY(pf_cancel_check(&m->cancel));
+    if (wants_device(o, setup) && open_device(&p, m, o, setup) < 0) {
+        pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: %s", pf_last_error());
+        p = NULL;
+    }
+    if (!p)
+        PF_TRY(place_on_cpu(&p, m, o, setup));
+    pf_place_set(p);
+    pf_info_placed(m);
+    return PF_OK;
+}
+
+/* ---- Opening and closing ----------------------------------------------------------------------------------------- */
+
+static pf_status open_cpu(struct pf_model *m, const struct pf_model_opts *o)
+{
+    int n = o->n_threads;
+    if (n == 0) {
+        n = pf_cpu_n_cores();
+        n = n > MAX_DEFAULT_THREADS ? MAX_DEFAULT_THREADS : n;
+    }
+    PF_TRY(pf_backend_cpu_open(&m->cpu, n, o->isa | PF_ISA_SCALAR));
+    m->info.n_threads = n;
+    return PF_OK;
+}
+
+static pf_status open_spans(struct pf_model *m, const struct pf_model_opts *o)
+{
+    if (o->timeline_spans <= 0)
+        return PF_OK;
+    PF_TRY(pf_spans_open(&m->spans, (size_t)o->timeline_spans));
+    m->cpu->ops->watch(m->cpu, m->spans);
+    return PF_OK;
+}
+
+/* All but the placement of the weights. */
+static pf_status open_all(struct pf_model *m, const char *path, const struct pf_model_opts *o)
+{
+    PF_TRY(pf_gguf_open(&m->file, path, o->vocab_only ? PF_GGUF_VOCAB_ONLY : 0));
+    log_warnings(m);
+    PF_TRY(pf_cancel_check(&m->cancel));
+    PF_TRY(pf_vocab_open(&m->vocab, m->file));
+    if (m->vocab)
+        pf_vocab_set_cancel(m->vocab, &m->cancel);
+    PF_TRY(pf_cancel_check(&m->cancel));
+    PF_TRY(open_template(m));
+    if (!o->vocab_only) {
+        pf_info_names(m);
+        PF_TRY(open_cpu(m, o));
+        PF_TRY(pf_lora_open(m, o->adapters, o->n_adapters));
+        PF_TRY(pf_model_bind(m));
+        m->backend = m->cpu;
+        if (o->routing)
+            PF_TRY(pf_watch_inject(m, o->routing));
+        PF_TRY(open_spans(m, o));
+    }
+    return pf_info_fill(m);
+}
+
+pf_status pf_open_model(pf_model **out, const char *path, const struct pf_model_opts *opts,
+                        const struct pf_residency_setup *setup, bool placed)
+{
+    struct pf_model_opts o;
+    *out = NULL;
+    pf_model_opts_init(&o);
+    if (opts)
+        o = *opts;
+    if (setup)                                 /* a test's setup is about the CPU's tiers, or a device of its own */
+        o.device = -1;
+    struct pf_model *m = pf_alloc(PF_MEM_MODEL, sizeof *m);
+    if (!m)
+        PF_FAIL(PF_ENOMEM, "no memory to open %s", path);
+    pthread_mutex_init(&m->step_lock, NULL);
+    m->log = o.log;
+    m->log_ctx = o.log_ctx;
+    m->cancel = (struct pf_cancel){ o.cancel, o.cancel_ctx };
+    pf_status st = open_all(m, path, &o);
+    if (st == PF_OK && placed && m->cpu)
+        st = place(m, &o, setup);
+    if (st < 0) {
+        pf_model_close(&m);
+        return st;
+    }
+    if (m->backend)
+        pf_model_logf(m, PF_LOG_INFO, "%s: %s, %d threads, %s kernels", path, m->arch_name, m->info.n_threads,
+                      m->info.isa);
+    *out = m;
+    return PF_OK;
+}
+
+/* Asks the device that would be opened, in the same way; without one, what is said of another machine's. */
+static pf_status plan(const struct pf_model *m, const struct pf_model_opts *o, const struct pf_session_opts *so,
+                      const struct pf_residency_setup *setup, struct pf_plan *out)
+{
+    pf_backend *device = NULL;
+    pf_status st = !wants_device(o, setup) ? PF_EDEVICE
+                   : setup && setup->device ? setup->device(&device, setup->device_ctx)
+                                            : pf_backend_cuda_open(&device, o->device, o->vram_bytes);
+    if (st < 0)
+        return pf_place_plan(m, NULL, o->vram_bytes, o, so, out);
+    uint64_t room = device_lacks(m, device) ? 0 : device->ops->room(device);
+    st = pf_place_plan(m, device, room, o, so, out);
+    device->ops->close(device);
+    return st;
+}
+
+pf_status pf_open_plan(const char *path, const struct pf_model_opts *opts, const struct pf_session_opts *so,
+                       const struct pf_residency_setup *setup, struct pf_plan *out)
+{
+    pf_model *m = NULL;
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    if (opts)
+        o = *opts;
+    if (o.vocab_only)
+        PF_FAIL(PF_EINVAL, "a vocabulary has no weights to plan for");
+    PF_TRY(pf_open_model(&m, path, &o, setup, false));
+    pf_status st = plan(m, &o, so, setup, out);
+    pf_model_close(&m);
+    return st;
+}
+
+void pf_model_close(pf_model **mp)
+{
+    struct pf_model *m = *mp;
+    if (!m)
+        return;
+    assert(atomic_load(&m->n_sessions) == 0 && "sessions must be closed before their model");
+    pf_watch_close(m);
+    pf_place_close(m->left ? m->left : m->place);
+    if (m->cpu)
+        m->cpu->ops->close(m->cpu);
+    pf_spans_close(&m->spans);
+    pf_lora_close(m);
+    pf_tmpl_close(&m->tmpl);
+    pf_vocab_close(&m->vocab);
+    pf_gguf_close(&m->file);
+    for (size_t i = 0; i < m->n_owned; i++)
+        pf_free(m->owned[i]);
+    pf_free(m->owned);
+    pf_free(m->layers);
+    pf_free(m->tmpl_error);
+    pthread_mutex_destroy(&m->step_lock);
+    pf_free(m);
+    *mp = NULL;
+}

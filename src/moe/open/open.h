@@ -1,0 +1,22 @@
+/* Opening a model, whose parts are each a room's own: this is the one place that knows them all. */
+#ifndef PF_OPEN_H
+#define PF_OPEN_H
+
+#include "moe/place/placement.h"
+
+/* pf_model_open, with a setup for tests (NULL: none); not placed: for plans, the weights are bound and lie nowhere but
+ * in the mapped file. */
+pf_status pf_open_model(pf_model **out, const char *path, const struct pf_model_opts *opts,
+                        const struct pf_residency_setup *setup, bool placed);
+
+/* pf_model_plan, with a setup for tests (NULL: none). */
+pf_status pf_open_plan(const char *path, const struct pf_model_opts *opts, const struct pf_session_opts *so,
+                       const struct pf_residency_setup *setup, struct pf_plan *out);
+
+/* info.c: m->name and m->arch_name; all of m->info, of a model that is bound or has a vocabulary only; what depends on
+ * its placement. */
+void      pf_info_names(struct pf_model *m);
+pf_status pf_info_fill(struct pf_model *m);
+void      pf_info_placed(struct pf_model *m);
+
+#endif

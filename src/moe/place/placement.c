@@ -1,0 +1,219 @@
+/* A call to a model's placement goes to the first one, from the top, whose table has the function. See placement.h. */
+#include "moe/place/placement.h"
+
+#define FIRST_WITH(p, fn)           \
+    while ((p) && !(p)->ops->fn)    \
+        (p) = (p)->under
+
+/* ---- A step ------------------------------------------------------------------------------------------------------ */
+
+pf_status pf_place_between(struct pf_placement *p, int rows)
+{
+    FIRST_WITH(p, between);
+    return p ? p->ops->between(p, rows) : PF_OK;
+}
+
+void pf_place_ended(struct pf_placement *p, uint64_t begun_ns, bool well)
+{
+    FIRST_WITH(p, ended);
+    if (p)
+        p->ops->ended(p, begun_ns, well);
+}
+
+pf_status pf_place_enter(struct pf_placement *p, int il)
+{
+    FIRST_WITH(p, enter);
+    return p ? p->ops->enter(p, il) : PF_OK;
+}
+
+void pf_place_leave(struct pf_placement *p, int il)
+{
+    FIRST_WITH(p, leave);
+    if (p)
+        p->ops->leave(p, il);
+}
+
+pf_status pf_place_want(struct pf_placement *p, int il, const struct pf_experts_op *e)
+{
+    FIRST_WITH(p, want);
+    return p ? p->ops->want(p, il, e) : PF_OK;
+}
+
+pf_status pf_place_experts(struct pf_placement *p, pf_backend *b, int il, const struct pf_experts_op *e)
+{
+    FIRST_WITH(p, experts);
+    return p ? p->ops->experts(p, b, il, e) : b->ops->experts(b, e);
+}
+
+enum pf_guess pf_place_guesses(const struct pf_placement *p, int il, int rows)
+{
+    FIRST_WITH(p, guesses);
+    return p ? p->ops->guesses(p, il, rows) : PF_GUESS_NOTHING;
+}
+
+void pf_place_guess(struct pf_placement *p, int il, const int32_t *picks, int rows, int depth)
+{
+    FIRST_WITH(p, guess);
+    if (p)
+        p->ops->guess(p, il, picks, rows, depth);
+}
+
+/* ---- Around it --------------------------------------------------------------------------------------------------- */
+
+struct pf_cut pf_place_cut_for(const struct pf_placement *p, const struct pf_session_opts *o)
+{
+    struct pf_cut cut = p->cut;
+    FIRST_WITH(p, cut_for);
+    return p ? p->ops->cut_for(p, o) : cut;
+}
+
+pf_status pf_place_reserve(struct pf_placement *p, const struct pf_backend_sizes *sizes)
+{
+    FIRST_WITH(p, reserve);
+    return p ? p->ops->reserve(p, sizes) : PF_OK;
+}
+
+void pf_place_make_room(struct pf_placement *p, uint64_t bytes)
+{
+    FIRST_WITH(p, make_room);
+    if (p)
+        p->ops->make_room(p, bytes);
+}
+
+void pf_place_use_room(struct pf_placement *p)
+{
+    FIRST_WITH(p, use_room);
+    if (p)
+        p->ops->use_room(p);
+}
+
+pf_status pf_place_fill(struct pf_placement *p)
+{
+    FIRST_WITH(p, fill);
+    return p ? p->ops->fill(p) : PF_OK;
+}
+
+bool pf_place_maps(const struct pf_placement *p, const struct pf_tensor *t)
+{
+    FIRST_WITH(p, maps);
+    return p ? p->ops->maps(p, t) : true;
+}
+
+uint64_t pf_place_bytes(const struct pf_placement *p, int layer)
+{
+    FIRST_WITH(p, bytes);
+    return p ? p->ops->bytes(p, layer) : 0;
+}
+
+pf_status pf_place_load(struct pf_placement *p, int layer, pf_progress_fn *progress, void *ctx, uint64_t done,
+                        uint64_t total)
+{
+    FIRST_WITH(p, load);
+    return p ? p->ops->load(p, layer, progress, ctx, done, total) : PF_OK;
+}
+
+bool pf_place_holds(const struct pf_placement *p, int layer)
+{
+    FIRST_WITH(p, holds);
+    return p ? p->ops->holds(p, layer) : true;
+}
+
+bool pf_place_can_measure(const struct pf_placement *p)
+{
+    FIRST_WITH(p, measure);
+    return p && !p->ops->knows(p);
+}
+
+uint64_t pf_place_measure(struct pf_placement *p, bool on)
+{
+    FIRST_WITH(p, measure);
+    return p ? p->ops->measure(p, on) : 0;
+}
+
+void pf_place_tell(const struct pf_placement *p, struct pf_learned *out)
+{
+    *out = (struct pf_learned){ 0 };
+    FIRST_WITH(p, tell);
+    if (p)
+        p->ops->tell(p, out);
+}
+
+void pf_place_recall(struct pf_placement *p, const struct pf_learned *l)
+{
+    FIRST_WITH(p, recall);
+    if (p)
+        p->ops->recall(p, l);
+}
+
+void pf_place_stats(const struct pf_placement *p, struct pf_stats *out)
+{
+    for (; p; p = p->under)
+        if (p->ops->stats)
+            p->ops->stats(p, out);
+}
+
+void pf_place_stats_reset(struct pf_placement *p)
+{
+    for (; p; p = p->under)
+        if (p->ops->stats_reset)
+            p->ops->stats_reset(p);
+}
+
+/* ---- The model's placement --------------------------------------------------------------------------------------- */
+
+void pf_place_set(struct pf_placement *p)
+{
+    p->m->backend = p->device;
+    p->m->place = p;
+}
+
+bool pf_model_leave_device(struct pf_model *m)
+{
+    struct pf_placement *p = m->place;
+    if (p->device == m->cpu)
+        return false;
+    pf_model_logf(m, PF_LOG_ERROR, "the GPU failed (%s); the CPU goes on", pf_last_error());
+    if (p->ops->leave_device)
+        p->ops->leave_device(p);
+    m->left = p;
+    pf_place_set(p->under);
+    m->info.n_gpu_layers = 0;
+    m->info.gpu_bytes_per_token = 0;
+    m->info.backend = m->backend->ops->name;
+    m->info.isa = m->backend->ops->describe(m->backend);
+    return true;
+}
+
+pf_status pf_place_session_bytes(const struct pf_model *m, const struct pf_cut *cut, const pf_backend *device,
+                                 const struct pf_session_opts *opts, uint64_t *kv_bytes, uint64_t *work_bytes)
+{
+    struct pf_session_opts o;
+    uint64_t kv = 0, work = 0;
+    PF_TRY(pf_session_opts_resolve(m, opts, &o));
+    PF_TRY(pf_session_part_bytes(m, &o, device, 0, cut->n_layers, kv_bytes, work_bytes));
+    if (!cut->whole)
+        PF_TRY(pf_session_part_bytes(m, &o, m->cpu, cut->n_layers, m->n_layer, &kv, &work));
+    *kv_bytes += kv;
+    *work_bytes += work + pf_session_host_bytes(m, &o);
+    return PF_OK;
+}
+
+pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts, uint64_t *kv_bytes,
+                           uint64_t *work_bytes)
+{
+    const struct pf_placement *p = m->place;
+    const struct pf_cut all = pf_cut_all(m);
+    return pf_place_session_bytes(m, p ? &p->cut : &all, p ? p->device : m->cpu, opts, kv_bytes, work_bytes);
+}
+
+void pf_place_close(struct pf_placement *p)
+{
+    while (p) {
+        struct pf_placement *under = p->under;
+        pf_backend *device = p->device == p->m->cpu ? NULL : p->device;
+        p->ops->close(p);
+        if (device)
+            device->ops->close(device);
+        p = under;
+    }
+}

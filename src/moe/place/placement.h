@@ -1,0 +1,165 @@
+/* Where a model's weights are while it runs, and who computes with them: the one seam between placement and the rest.
+ *
+ *     the file is mapped                       mapped                       mapped.c
+ *     memory is too small for it               streamed through the store   residency.c, slabs.c
+ *     the device has room for everything       on the device                on_device.c
+ *     ... for some layers of a dense model     cut by layers                cut.c        over mapped or streamed
+ *     ... for all but the routed experts       shared with the device       ../offload/  over streamed
+ *
+ * A placement is a table of functions over what it keeps. A device's placement lies over one of the CPU's, which serves
+ * what the device does not, and all of the model once the device is lost: functions that a table leaves out are those
+ * of the placement under it. The run asks through the functions pf_place_* below and knows no placement by name.
+ * Another device is another placement; it may lie over a device's own.
+ *
+ * m->place changes once at most, when a device is lost, and a placement that was left keeps its struct until the model
+ * is closed. So calls marked "any thread" need no lock: they may still ask the one that was left. All others belong to
+ * the thread that holds the model's step lock, or that opens or closes. */
+#ifndef PF_PLACEMENT_H
+#define PF_PLACEMENT_H
+
+#include "moe/layout/layout.h"
+#include "tiers/evict.h"
+#include "tiers/io.h"
+
+/* The part of a model that its device computes; the CPU computes the rest. */
+struct pf_cut {
+    int  n_layers;                        /* the first n_layers layers */
+    bool output;                          /* and the product with the output matrix */
+    bool whole;                           /* all layers, output and embedding */
+};
+
+static inline struct pf_cut pf_cut_all(const struct pf_model *m)
+{
+    return (struct pf_cut){ .n_layers = m->n_layer, .output = true, .whole = true };
+}
+
+/* How to guess which experts the next layer will want from the drive: not at all; those that its router picks for the
+ * residual stream as it is; all. */
+enum pf_guess { PF_GUESS_NOTHING, PF_GUESS_PICKS, PF_GUESS_ALL };
+enum { PF_GUESS_EARLY = 4, PF_GUESS_LATE = 5 };      /* depths: while the layer before is read; when it was computed */
+
+struct pf_placement {
+    const struct pf_place_ops *ops;
+    struct pf_model     *m;
+    pf_backend          *device;          /* the backend that steps run on; the CPU, if there is no other */
+    struct pf_cut        cut;
+    bool                 experts_apart;   /* for routed experts it is decided pick by pick who computes */
+    struct pf_placement *under;           /* NULL: all other weights are mapped */
+};
+
+/* A function that is NULL is that of the placement under this one, or does nothing. */
+struct pf_place_ops {
+    /* between: before a step of so many rows. ended: after a step that began at begun_ns and went well or failed. */
+    pf_status (*between)(struct pf_placement *p, int rows);
+    void      (*ended)(struct pf_placement *p, uint64_t begun_ns, bool well);
+
+    /* Between enter and leave the weights of a layer but its routed experts can be used. leave follows every enter that
+     * succeeded. */
+    pf_status (*enter)(struct pf_placement *p, int il);
+    void      (*leave)(struct pf_placement *p, int il);
+
+    /* The routed experts of a layer: want as soon as they are picked, if there is something else to compute first;
+     * experts computes them on b. A b that is not the placement's device wants its answer at once, from the host's
+     * memory. */
+    pf_status (*want)(struct pf_placement *p, int il, const struct pf_experts_op *e);
+    pf_status (*experts)(struct pf_placement *p, pf_backend *b, int il, const struct pf_experts_op *e);
+
+    /* Reading ahead while the drive would have nothing to do: guesses says, after want, whether to guess what layer il
+     * will want, and how; guess takes the picks [rows][n_used], likeliest first (NULL: all experts in order), and while
+     * fewer than depth reads are under way, more are begun. A wrong guess costs time, never a bit. */
+    enum pf_guess (*guesses)(const struct pf_placement *p, int il, int rows);
+    void          (*guess)(struct pf_placement *p, int il, const int32_t *picks, int rows, int depth);
+
+    /* Around the opening of a session: the cut for it, when its buffers for any layers are there; room for its batches
+     * besides the device's own; memory of the device that placement gives back until so much is free, and takes
+     * again. */
+    struct pf_cut (*cut_for)(const struct pf_placement *p, const struct pf_session_opts *o);
+    pf_status     (*reserve)(struct pf_placement *p, const struct pf_backend_sizes *sizes);
+    void          (*make_room)(struct pf_placement *p, uint64_t bytes);
+    void          (*use_room)(struct pf_placement *p);
+
+    /* Fills the device's memory with what it has room for and is in RAM. */
+    pf_status (*fill)(struct pf_placement *p);
+
+    /* Any thread. maps: the CPU may read the tensor, and does so where the file is mapped. bytes, load, holds: bytes of
+     * a layer, or (-1) of all that the plan places in RAM, that are not mapped; loading them; whether they are
+     * there. */
+    bool      (*maps)(const struct pf_placement *p, const struct pf_tensor *t);
+    uint64_t  (*bytes)(const struct pf_placement *p, int layer);
+    pf_status (*load)(struct pf_placement *p, int layer, pf_progress_fn *progress, void *ctx, uint64_t done,
+                      uint64_t total);
+    bool      (*holds)(const struct pf_placement *p, int layer);
+
+    /* Learned deals (pf_learned_get and _set). measure: from now on deals are tried out (on), or no longer; returns the
+     * number of trials since the last call. */
+    uint64_t  (*measure)(struct pf_placement *p, bool on);
+    bool      (*knows)(const struct pf_placement *p);    /* whether it has learned anything */
+    void      (*tell)(const struct pf_placement *p, struct pf_learned *out);
+    void      (*recall)(struct pf_placement *p, const struct pf_learned *l);
+
+    /* Any thread. stats adds the placement's part to *out; stats_reset sets its counts to 0. */
+    void      (*stats)(const struct pf_placement *p, struct pf_stats *out);
+    void      (*stats_reset)(struct pf_placement *p);
+
+    /* Gives back memory of the device, which may be lost. Functions for any thread must still work. Called once, before
+     * close. */
+    void      (*leave_device)(struct pf_placement *p);
+    void      (*close)(struct pf_placement *p);          /* not the placement under it */
+};
+
+/* ---- For the run; p NULL: everything is mapped, and nothing is known of it --------------------------------------- */
+
+pf_status pf_place_between(struct pf_placement *p, int rows);
+void      pf_place_ended(struct pf_placement *p, uint64_t begun_ns, bool well);
+pf_status pf_place_enter(struct pf_placement *p, int il);
+void      pf_place_leave(struct pf_placement *p, int il);
+pf_status pf_place_want(struct pf_placement *p, int il, const struct pf_experts_op *e);
+pf_status pf_place_experts(struct pf_placement *p, pf_backend *b, int il, const struct pf_experts_op *e);
+enum pf_guess pf_place_guesses(const struct pf_placement *p, int il, int rows);
+void      pf_place_guess(struct pf_placement *p, int il, const int32_t *picks, int rows, int depth);
+struct pf_cut pf_place_cut_for(const struct pf_placement *p, const struct pf_session_opts *o);
+pf_status pf_place_reserve(struct pf_placement *p, const struct pf_backend_sizes *sizes);
+void      pf_place_make_room(struct pf_placement *p, uint64_t bytes);
+void      pf_place_use_room(struct pf_placement *p);
+pf_status pf_place_fill(struct pf_placement *p);
+bool      pf_place_maps(const struct pf_placement *p, const struct pf_tensor *t);
+uint64_t  pf_place_bytes(const struct pf_placement *p, int layer);
+pf_status pf_place_load(struct pf_placement *p, int layer, pf_progress_fn *progress, void *ctx, uint64_t done,
+                        uint64_t total);
+bool      pf_place_holds(const struct pf_placement *p, int layer);
+bool      pf_place_can_measure(const struct pf_placement *p);  /* it can learn, and has learned nothing yet */
+uint64_t  pf_place_measure(struct pf_placement *p, bool on);
+void      pf_place_tell(const struct pf_placement *p, struct pf_learned *out);
+void      pf_place_recall(struct pf_placement *p, const struct pf_learned *l);
+void      pf_place_stats(const struct pf_placement *p, struct pf_stats *out);
+void      pf_place_stats_reset(struct pf_placement *p);
+
+/* ---- The model's placement --------------------------------------------------------------------------------------- */
+
+/* Makes p the placement of its model and the device its backend. */
+void pf_place_set(struct pf_placement *p);
+
+/* After a failure of the device: from now on the model runs on the CPU. False: it ran on the CPU already. */
+bool pf_model_leave_device(struct pf_model *m);
+
+/* Bytes of a session where a device computes the part that the cut says, and the CPU the rest. */
+pf_status pf_place_session_bytes(const struct pf_model *m, const struct pf_cut *cut, const pf_backend *device,
+                                 const struct pf_session_opts *opts, uint64_t *kv_bytes, uint64_t *work_bytes);
+
+/* Closes p and all that is under it, then their devices. NULL-safe. */
+void pf_place_close(struct pf_placement *p);
+
+/* For tests: engine and policy of the store (io NULL: the usual ones), and a device. */
+struct pf_residency_setup {
+    pf_io_open_fn *io;
+    void          *io_ctx;
+    const struct pf_evict_ops *policy;
+    uint64_t       stall_ns;
+    pf_status    (*device)(pf_backend **out, void *ctx);     /* NULL: no device; else the one to use */
+    void          *device_ctx;
+};
+/* pf_model_open with such a setup. */
+pf_status pf_model_open_with(pf_model **out, const char *path, const struct pf_model_opts *o,
+                             const struct pf_residency_setup *setup);
+
+#endif

@@ -1,0 +1,156 @@
+/* See planning.h: sizes for the planner, and what follows from its answer. */
+#include "moe/place/planning.h"
+
+#include "moe/place/cut.h"
+#include "moe/place/mapped.h"
+#include "moe/place/residency.h"
+#include "moe/place/transit.h"
+
+/* Prices when nobody names or measures better ones: a GPU of the middle class on PCIe 4, two channels of DDR4, a
+ * drive. */
+static const struct pf_speeds ASSUMED = { 500e9, 20e9, 30e9, 2.5e9 };
+
+/* ---- Sizes ------------------------------------------------------------------------------------------------------- */
+
+/* Weights that a cut puts on a device: of layers, and others. */
+static void cut_weights(const struct pf_model *m, const struct pf_cut *cut, uint64_t *bytes)
+{
+    *bytes = cut->output ? pf_weight_bytes(&m->output) : 0;
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
+        int il = pf_tensor_layer(t);
+        *bytes += il >= 0 && il < cut->n_layers ? t->n_bytes : 0;
+    }
+}
+
+static pf_status slab_sizes(const struct pf_model *m, const struct pf_cut *cut, struct pf_plan_sizes *s)
+{
+    struct pf_slabs all, left;
+    struct pf_store_setup setup;
+    PF_TRY(pf_slabs_make(&all, m, 0));
+    s->n_slabs = (uint64_t)all.n_slabs;
+    for (int i = 0; i < all.n_slabs; i++) {
+        bool there = m->n_expert == 0 && all.slabs[i].layer < cut->n_layers;
+        uint64_t bytes = pf_slab_bytes(&all, i);
+        s->slab_bytes += bytes;
+        s->cut_slabs += there;
+        s->cut_slab_bytes += there ? bytes : 0;
+    }
+    pf_slabs_free(&all);
+    PF_TRY(pf_slabs_make(&left, m, cut->n_layers));
+    pf_slabs_setup(&left, m, &setup);
+    pf_status st = pf_store_bytes(&setup, &s->slots_all, &s->slots_least);
+    pf_slabs_free(&left);
+    return st;
+}
+
+/* Bytes of a session: on the CPU, for the layers that a cut leaves it, and on a device that computes everything. */
+static pf_status session_sizes(const struct pf_model *m, const pf_backend *device, const struct pf_cut *cut,
+                               const struct pf_session_opts *so, struct pf_plan_sizes *s)
+{
+    const struct pf_cut all = pf_cut_all(m);
+    uint64_t kv, work;
+    if (cut->n_layers > 0 || cut->output)
+        PF_TRY(pf_session_part_bytes(m, so, m->cpu, cut->n_layers, m->n_layer, &kv, &work));
+    else
+        PF_TRY(pf_place_session_bytes(m, &all, m->cpu, so, &kv, &work));
+    s->other_bytes = kv + work + pf_model_extra_bytes(m);
+    PF_TRY(pf_session_part_bytes(m, so, device, 0, m->n_layer, &kv, &work));
+    s->device_bytes = kv + work + pf_model_extra_bytes(m);
+    return PF_OK;
+}
+
+static pf_status sizes_of(const struct pf_model *m, const pf_backend *device, uint64_t room,
+                          const struct pf_model_opts *o, const struct pf_session_opts *so, struct pf_placing *what,
+                          struct pf_plan_sizes *out)
+{
+    struct pf_plan_sizes s = { .weight_bytes = m->info.weight_bytes, .token_bytes = m->info.bytes_per_token,
+                               .experts = m->n_expert > 0, .any_session = so == NULL };
+    struct pf_transit transit = pf_transit_of(m, &o->postfetch, room);
+    what->cut = (struct pf_cut){ .n_layers = 0 };
+    if (m->n_expert == 0 && room > 0)
+        PF_TRY(pf_cut_of(m, device, so, room, o->streaming, &what->cut, &what->least_bytes));
+    PF_TRY(slab_sizes(m, &what->cut, &s));
+    PF_TRY(session_sizes(m, device, &what->cut, so, &s));
+    s.transit_bytes = m->n_expert ? pf_transit_bytes(&transit, &o->postfetch) : 0;
+    s.cut_whole = what->cut.whole;
+    if (m->n_expert == 0) {
+        uint64_t placed;
+        cut_weights(m, &what->cut, &placed);
+        s.cut_bytes = placed - s.cut_slab_bytes;
+    } else {
+        what->least_bytes = s.weight_bytes - s.slab_bytes + s.transit_bytes;
+    }
+    s.token_slab_bytes = m->n_expert ? s.slab_bytes / (uint64_t)m->n_expert * (uint64_t)m->n_used : s.slab_bytes;
+    *out = s;
+    return PF_OK;
+}
+
+/* ---- Deciding ---------------------------------------------------------------------------------------------------- */
+
+pf_status pf_place_decide(const struct pf_model *m, const pf_backend *device, uint64_t room,
+                          const struct pf_model_opts *o, const struct pf_session_opts *so,
+                          const struct pf_speeds *speeds, struct pf_placing *out, struct pf_plan *plan)
+{
+    struct pf_placing what = { .how = PF_HOW_CPU };
+    struct pf_plan_sizes sizes;
+    struct pf_plan_choice choice;
+    struct pf_plan_budget budget = { .vram_bytes = room,
+                                     .ram_bytes = o->ram_bytes ? o->ram_bytes : pf_ram_available(""),
+                                     .streaming = o->streaming, .no_nvme = o->no_nvme,
+                                     .speeds = speeds ? *speeds : ASSUMED };
+    PF_TRY(sizes_of(m, device ? device : m->cpu, room, o, so, &what, &sizes));
+    PF_TRY(pf_plan_make(&sizes, &budget, plan, &choice));
+    what.how = choice.how;
+    what.mapped = plan->resident && choice.how != PF_HOW_SHARED;     /* a GPU copies from slots, which can be pinned */
+    what.slot_bytes = plan->resident ? sizes.slots_all : plan->slot_bytes;
+    what.n_planned = (int)choice.n_in_ram;
+    *out = what;
+    return PF_OK;
+}
+
+/* The first known of: given, measured, assumed (which *price holds before). */
+static enum pf_price price_of(double given, double measured, double *price)
+{
+    if (given <= 0 && measured <= 0)
+        return PF_PRICE_ASSUMED;
+    *price = given > 0 ? given : measured;
+    return given > 0 ? PF_PRICE_GIVEN : PF_PRICE_MEASURED;
+}
+
+pf_status pf_place_plan(const struct pf_model *m, const pf_backend *device, uint64_t room,
+                        const struct pf_model_opts *o, const struct pf_session_opts *so, struct pf_plan *out)
+{
+    struct pf_session_opts usual;
+    struct pf_placing what;
+    struct pf_speeds speeds = ASSUMED;
+    const struct pf_speeds *given = &o->speeds;
+    enum pf_price from[PF_N_TIERS];
+    enum pf_price copies = price_of(given->pcie_bytes_s, 0, &speeds.pcie_bytes_s);
+    from[PF_TIER_VRAM] = price_of(given->vram_bytes_s, 0, &speeds.vram_bytes_s);
+    from[PF_TIER_RAM] = price_of(given->ram_bytes_s, given->ram_bytes_s > 0 ? 0 : pf_price_ram(m->info.n_threads),
+                                 &speeds.ram_bytes_s);
+    from[PF_TIER_DISK] = price_of(given->disk_bytes_s,
+                                  given->disk_bytes_s > 0 ? 0 : pf_price_disk(pf_gguf_shard_path(m->file, 0)),
+                                  &speeds.disk_bytes_s);
+    pf_session_opts_init(&usual);
+    PF_TRY(pf_place_decide(m, device, room, o, so ? so : &usual, &speeds, &what, out));
+    if (out->tiers[PF_TIER_RAM].bytes_s > speeds.ram_bytes_s)
+        from[PF_TIER_RAM] = copies;
+    for (int t = 0; t < PF_N_TIERS; t++)
+        out->tiers[t].price = from[t];
+    return PF_OK;
+}
+
+pf_status pf_cpu_place_open(struct pf_placement **out, struct pf_model *m, const struct pf_placing *what,
+                            const struct pf_residency_setup *setup)
+{
+    int first = what->how == PF_HOW_CUT ? what->cut.n_layers : 0;
+    struct pf_streaming how = { what->slot_bytes, what->n_planned, first };
+    struct pf_slabs slabs;
+    *out = NULL;
+    if (what->mapped)
+        return pf_mapped_open(out, m, first);
+    PF_TRY(pf_slabs_make(&slabs, m, first));
+    return pf_residency_open(out, m, &slabs, &how, setup);
+}

@@ -1,0 +1,156 @@
+/* While a device is lost in the middle of a step and the model goes over to the CPU, other threads ask for statistics,
+ * set them back, ask what is in memory and load: nothing of it fails, and every token has the bits of the CPU alone.
+ * With experts shared, with all of the model on the device, and cut by layers. Meant for the thread sanitizer, too.
+ *
+ * usage: test_asked_while_lost MODEL.gguf */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "kernels/sim/sim.h"
+#include "moe/place/placement.h"
+#include "open_session.h"
+
+enum { N_TOKENS = 8, N_ASKING = 4 };
+
+static const char *path;
+static float      *expected;                 /* [N_TOKENS][n_vocab] */
+static size_t      n_vocab;
+
+struct asked {
+    pf_model   *m;
+    atomic_bool over;
+    atomic_int  n[N_ASKING];                 /* times that each of them has asked */
+};
+
+static void ask(struct asked *a, int which)
+{
+    struct pf_stats stats;
+    switch (which) {
+    case 0:
+        pf_stats_get(a->m, &stats);
+        break;
+    case 1:
+        pf_stats_reset(a->m);
+        break;
+    case 2:
+        for (int il = 0; il < (int)pf_model_info(a->m)->n_layers; il++)
+            pf_model_is_resident(a->m, il);
+        break;
+    default:
+        CHECK(pf_model_preload(a->m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());
+    }
+    a->n[which]++;
+}
+
+struct asking {
+    struct asked *a;
+    int           which;
+    pthread_t     thread;
+};
+
+static void *ask_all_the_time(void *ctx)
+{
+    struct asking *k = ctx;
+    while (!k->a->over)
+        ask(k->a, k->which);
+    return NULL;
+}
+
+static int32_t token_at(int i)
+{
+    return (int32_t)((unsigned)i * 2654435761u % n_vocab);
+}
+
+static void eval(pf_session *s, const char *name)
+{
+    for (int i = 0; i < N_TOKENS; i++) {
+        int32_t token = token_at(i);
+        if (pf_session_eval(s, &token, 1, 0) < 0) {
+            CHECK(false, "%s, token %d: %s", name, i, pf_last_error());
+            return;
+        }
+        CHECK(memcmp(pf_session_logits(s), expected + (size_t)i * n_vocab, n_vocab * sizeof *expected) == 0,
+              "%s: other bits after token %d", name, i);
+    }
+}
+
+static void make_expected(void)
+{
+    struct pf_model_opts o;
+    pf_model *m = NULL;
+    pf_model_opts_init(&o);
+    o.device = -1;
+    if (pf_model_open(&m, path, &o) < 0) {
+        CHECK(false, "%s", pf_last_error());
+        exit(check_status());
+    }
+    n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    expected = malloc(N_TOKENS * n_vocab * sizeof *expected);
+    pf_session *s = open_session(m, 64);
+    for (int i = 0; s && i < N_TOKENS; i++) {
+        int32_t token = token_at(i);
+        CHECK(pf_session_eval(s, &token, 1, 0) == PF_OK, "%s", pf_last_error());
+        memcpy(expected + (size_t)i * n_vocab, pf_session_logits(s), n_vocab * sizeof *expected);
+    }
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+static pf_status open_device(pf_backend **out, void *ctx)
+{
+    return pf_backend_sim_open(out, ctx);
+}
+
+/* Returns the operations that the device did. */
+static uint64_t lose(const char *name, bool streaming, uint64_t memory_bytes, uint64_t lose_at)
+{
+    struct pf_sim sim = { .memory_bytes = memory_bytes, .lose_at = lose_at };
+    struct pf_residency_setup setup = { .device = open_device, .device_ctx = &sim };
+    struct asked a = { .m = NULL };
+    struct asking asking[N_ASKING];
+    struct pf_model_opts o;
+    struct pf_stats stats;
+    pf_model_opts_init(&o);
+    o.n_threads = 2;
+    o.streaming = streaming;
+    if (pf_model_open_with(&a.m, path, &o, &setup) < 0) {
+        CHECK(false, "%s: %s", name, pf_last_error());
+        return 0;
+    }
+    pf_session *s = open_session(a.m, 64);
+    for (int i = 0; i < N_ASKING; i++) {
+        asking[i] = (struct asking){ &a, i, 0 };
+        pthread_create(&asking[i].thread, NULL, ask_all_the_time, &asking[i]);
+    }
+    eval(s, name);
+    a.over = true;
+    for (int i = 0; i < N_ASKING; i++)
+        pthread_join(asking[i].thread, NULL);
+    pf_stats_get(a.m, &stats);
+    CHECK(stats.device_lost == (lose_at > 0), "%s: the device was%s lost", name, lose_at ? " not" : "");
+    CHECK(a.n[0] > 0, "%s: nobody asked", name);
+    pf_session_close(&s);
+    pf_model_close(&a.m);
+    return sim.n_ops;
+}
+
+static void lose_here_and_there(const char *name, bool streaming, uint64_t memory_bytes)
+{
+    uint64_t n = lose(name, streaming, memory_bytes, 0);
+    for (uint64_t part = 1; part < 4; part++)
+        lose(name, streaming, memory_bytes, n * part / 4);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2)
+        return 2;
+    path = argv[1];
+    make_expected();
+    lose_here_and_there("all on the device", false, 0);
+    lose_here_and_there("a part of it", true, 0);
+    return check_status();
+}
