@@ -118,7 +118,7 @@ static double one_pass(struct membw *b, int n_threads)
 
 double membw_read(struct membw *b, int n_threads)
 {
-    enum { PASSES = 3 };                 /* in one of them the system may have put two threads on one core */
+    enum { PASSES = 3 };                 /* in one pass the system may have put two threads on one core */
     double best = 0;
     for (int i = 0; i < PASSES; i++) {
         double rate = one_pass(b, n_threads);

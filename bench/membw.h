@@ -9,7 +9,7 @@
 struct membw;
 struct membw *membw_open(size_t most);      /* bytes; NULL: out of memory */
 void membw_close(struct membw *b);
-void *membw_memory(struct membw *b, size_t *bytes);         /* what is read; owned by b */
+void *membw_memory(struct membw *b, size_t *bytes);         /* the memory that membw_read reads; owned by b */
 
 /* The best of three passes with n_threads threads; GB/s (1e9 bytes a second). */
 double membw_read(struct membw *b, int n_threads);

@@ -2,7 +2,9 @@
  *
  * A row is one test (ppN: a prompt of N tokens; tgN: N tokens decoded one by one) with one thread count and one budget
  * of the GPU's memory. Each repetition first measures how fast memory is (roofline.h), then runs the test; medians are
- * reported, with minimum and maximum. One run of each test before that is not counted. */
+ * reported, with minimum and maximum. One run of each test before that is not counted. Each row of csv, json and jsonl
+ * names the commit, day, CPU, GPU and driver it was measured with, so that it can be judged away from its file; a table
+ * names them once, in its first line. */
 #define _GNU_SOURCE
 #include <cjson/cJSON.h>
 #include <getopt.h>
@@ -15,6 +17,7 @@
 
 #include "cli/opts.h"
 #include "cli/stack.h"
+#include "commit.h"
 #include "membw.h"
 #include "pfmoe.h"
 #include "roofline.h"
@@ -29,7 +32,7 @@ struct list {
 };
 
 struct bench {
-    struct settings shared;      /* what pfmoe-run has too: options about experts and reports */
+    struct settings shared;      /* options that pfmoe-run has, too: experts and reports */
     const char *model;
     struct list prompts, decodes, threads, vram_mb;
     int         reps, n_batch, gpu, ram_mb, slots;
@@ -40,6 +43,7 @@ struct bench {
 
 struct row {
     char   test[16], model[128], backend[16], isa[24];
+    char   date[16], cpu[96], gpu[64], driver[48];           /* gpu and driver: "" where no GPU computed */
     int    threads, vram_mb;
     double tok_s, tok_s_min, tok_s_max, bytes_per_token, gb_s, machine_gb_s, bandwidth_share;
     double held, ram_gb_s, pcie_gb_s, joint_gb_s, roofline_tok_s, roofline_share;
@@ -47,7 +51,7 @@ struct row {
     struct pf_stats stats;
 };
 
-/* The numbers of a row, as CSV and JSON have them behind its test, model, backend, isa, threads and vram_mb. */
+/* A row in CSV and JSON: test, model, backend, isa, threads, vram_mb, these numbers, commit, date, cpu, gpu, driver. */
 static const struct {
     const char *name;
     size_t      offset;
@@ -71,7 +75,7 @@ static double number_of(const struct row *r, int i)
 
 static int fail(const char *what)
 {
-    fprintf(stderr, "pfmoe-bench: %s: %s\n", what, pf_last_error());
+    complain("%s: %s", what, pf_last_error());
     return EXIT_FAILED;
 }
 
@@ -118,6 +122,21 @@ static double run_once(pf_session *s, const int32_t *tok, int n, bool decode)
     return now() - begin;
 }
 
+/* Today in UTC, this machine's CPU and, unless it is negative, the GPU of that number. */
+static void describe_machine(struct row *row, int gpu)
+{
+    enum { MOST = 65 };                                      /* the CPU and as many GPUs as -g takes */
+    static struct pf_device devices[MOST];
+    time_t t = time(NULL);
+    int n = pf_devices(devices, MOST);
+    strftime(row->date, sizeof row->date, "%Y-%m-%d", gmtime(&t));
+    snprintf(row->cpu, sizeof row->cpu, "%s, %d cores", devices[0].name, devices[0].n_units);
+    if (gpu < 0 || gpu + 1 >= n)
+        return;
+    snprintf(row->gpu, sizeof row->gpu, "%s", devices[gpu + 1].name);
+    snprintf(row->driver, sizeof row->driver, "%s", devices[gpu + 1].driver);
+}
+
 /* The median of each rate. */
 static struct rates median_rates(const struct rates *all, int n)
 {
@@ -147,7 +166,7 @@ static bool shares(const struct pf_model_info *info)
 static double limit_of(const struct pf_model_info *info, const struct rates *rates, const struct pf_stats *s,
                        bool decode, double held)
 {
-    const double MOST_HANDOFF_NS = 10000;        /* what is slower than it should be is no excuse */
+    const double MOST_HANDOFF_NS = 10000;        /* slower hand-offs must not lower the limit */
     double handoff = (double)s->handoff_p50_ns < MOST_HANDOFF_NS ? (double)s->handoff_p50_ns : MOST_HANDOFF_NS;
     struct token_work w = { .gpu_bytes = (double)info->gpu_bytes_per_token,
                             .rest_bytes = (double)(info->bytes_per_token - info->gpu_bytes_per_token),
@@ -219,7 +238,7 @@ static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct b
 
 /* ---- Printing --------------------------------------------------------------------------------------------------- */
 
-/* What a row with a GPU ran beside: for the eye. */
+/* For the eye: the rates measured beside a row with a GPU, and what its experts did. */
 static void print_gpu(FILE *f, const struct row *r)
 {
     if (strncmp(r->backend, "cpu", 3) == 0)
@@ -247,6 +266,11 @@ static cJSON *row_json(const struct row *r)
     cJSON_AddNumberToObject(o, "vram_mb", r->vram_mb);
     for (int i = 0; i < N_NUMBERS; i++)
         cJSON_AddNumberToObject(o, numbers[i].name, number_of(r, i));
+    cJSON_AddStringToObject(o, "commit", PF_COMMIT);
+    cJSON_AddStringToObject(o, "date", r->date);
+    cJSON_AddStringToObject(o, "cpu", r->cpu);
+    cJSON_AddStringToObject(o, "gpu", r->gpu);
+    cJSON_AddStringToObject(o, "driver", r->driver);
     return o;
 }
 
@@ -268,17 +292,35 @@ static void print_json(const struct row *rows, int n, bool lines)
     cJSON_Delete(all);
 }
 
+/* A field in quotes, behind a comma; quotes inside it are doubled. */
+static void print_csv_text(const char *text)
+{
+    fputs(",\"", stdout);
+    for (; *text; text++) {
+        if (*text == '"')
+            putchar('"');
+        putchar(*text);
+    }
+    putchar('"');
+}
+
 static void print_csv(const struct row *rows, int n)
 {
     printf("test,model,backend,isa,threads,vram_mb");
     for (int k = 0; k < N_NUMBERS; k++)
         printf(",%s", numbers[k].name);
-    putchar('\n');
+    puts(",commit,date,cpu,gpu,driver");
     for (int i = 0; i < n; i++) {
         const struct row *r = &rows[i];
-        printf("%s,\"%s\",%s,%s,%d,%d", r->test, r->model, r->backend, r->isa, r->threads, r->vram_mb);
+        fputs(r->test, stdout);
+        print_csv_text(r->model);
+        printf(",%s,%s,%d,%d", r->backend, r->isa, r->threads, r->vram_mb);
         for (int k = 0; k < N_NUMBERS; k++)
             printf(",%.*f", numbers[k].digits, number_of(r, k));
+        printf(",%s,%s", PF_COMMIT, r->date);
+        print_csv_text(r->cpu);
+        print_csv_text(r->gpu);
+        print_csv_text(r->driver);
         putchar('\n');
     }
 }
@@ -296,7 +338,10 @@ static void print_table(const struct row *rows, int n, bool md)
         "%-9s %7d %8s %9.2f %9.2f %9.2f %10.1f %7.2f %8.2f %5.0f%% %9s %7.0f%%\n",
         "| %s | %d | %s | %.2f | %.2f | %.2f | %.1f | %.2f | %.2f | %.0f%% | %s | %.0f%% |\n",
     };
-    printf("%s, %s (%s)\n\n%s\n", rows[0].model, rows[0].backend, rows[0].isa, heads[md]);
+    const struct row *first = &rows[0];
+    printf("%s, %s (%s); commit %s, %s; %s%s%s%s%s\n\n%s\n", first->model, first->backend, first->isa, PF_COMMIT,
+           first->date, first->cpu, first->gpu[0] ? "; " : "", first->gpu, first->driver[0] ? ", driver " : "",
+           first->driver, heads[md]);
     for (int i = 0; i < n; i++) {
         const struct row *r = &rows[i];
         char vram[16] = "-", roofline[24] = "-";
@@ -321,7 +366,7 @@ static void print_rows(const struct row *rows, int n, enum output out)
 
 /* ---- Command line ----------------------------------------------------------------------------------------------- */
 
-static void usage(FILE *out)
+static void usage(void)
 {
     fputs("usage: pfmoe-bench -m MODEL.gguf [options]\n"
           "Prompt and decode speed, beside the memory bandwidth measured in the same run.\n\n"
@@ -338,9 +383,8 @@ static void usage(FILE *out)
           "      --streaming       do not hold the whole model in memory, even if it fits\n"
           "      --replay TRACE    hits of every replacement policy on a routing trace, beside the best possible\n"
           "      --slots N         experts in memory in a replay (default: half of them)\n"
-          "  -h, --help\n", out);
-    if (out == stdout)
-        opts_shared_help();
+          "  -h, --help\n", stdout);
+    opts_shared_help();
 }
 
 static bool parse_int(const char *text, int min, int max, int *out)
@@ -351,11 +395,13 @@ static bool parse_int(const char *text, int min, int max, int *out)
     return *end == 0 && end != text && v >= min && v <= max;
 }
 
-static bool parse_list(char *text, int min, struct list *out)
+static bool parse_list(const char *text, int min, struct list *out)
 {
+    char part[16];
     out->n = 0;
-    for (char *part = strtok(text, ","); part; part = strtok(NULL, ",")) {
-        if (out->n == MAX_LIST || !parse_int(part, min, 1 << 20, &out->v[out->n]))
+    for (int n; *text; text += text[n] == ',' ? n + 1 : n) {
+        if (sscanf(text, "%15[^,]%n", part, &n) != 1 || out->n == MAX_LIST ||
+            !parse_int(part, min, 1 << 20, &out->v[out->n]))
             return false;
         out->n += out->v[out->n] > 0;
     }
@@ -381,25 +427,33 @@ static void add_shared(struct option *options, int n, int code)
     options[n] = (struct option){ 0 };
 }
 
-static int parse(int argc, char **argv, struct bench *o)
+static const char *name_of(const struct option *options, int code)
 {
-    enum { RAM_MB = 256, STREAMING, REPLAY, SLOTS, SHARED };
+    while (options->val != code)
+        options++;
+    return options->name;
+}
+
+static void parse(int argc, char **argv, struct bench *o)
+{
+    enum { RAM_MB = 256, VRAM_MB, STREAMING, REPLAY, SLOTS, SHARED };
     struct option options[MAX_OPTIONS] = {
         { "ram-mb", required_argument, 0, RAM_MB }, { "streaming", no_argument, 0, STREAMING },
         { "replay", required_argument, 0, REPLAY }, { "slots", required_argument, 0, SLOTS },
         { "model", required_argument, 0, 'm' },   { "prompt", required_argument, 0, 'p' },
         { "gen", required_argument, 0, 'n' },     { "threads", required_argument, 0, 't' },
-        { "gpu", required_argument, 0, 'g' },     { "vram-mb", required_argument, 0, 'V' },
+        { "gpu", required_argument, 0, 'g' },     { "vram-mb", required_argument, 0, VRAM_MB },
         { "batch", required_argument, 0, 'b' },   { "repetitions", required_argument, 0, 'r' },
         { "output", required_argument, 0, 'o' },  { "help", no_argument, 0, 'h' },
     };
-    const char *why = NULL;
     int n_own = 0;
     while (options[n_own].name)
         n_own++;
     add_shared(options, n_own, SHARED);
     opts_shared_begin(&o->shared);
-    for (int c; (c = getopt_long(argc, argv, "m:p:n:t:g:b:r:o:h", options, NULL)) != -1;) {
+    opterr = 0;
+    for (int c; (c = getopt_long(argc, argv, ":m:p:n:t:g:b:r:o:h", options, NULL)) != -1;) {
+        const char *why = "not a value that it takes (see --help)";
         bool ok = true;
         switch (c) {
         case 'm': o->model = optarg; break;
@@ -407,7 +461,7 @@ static int parse(int argc, char **argv, struct bench *o)
         case 'n': ok = parse_list(optarg, 0, &o->decodes); break;
         case 't': ok = parse_list(optarg, 1, &o->threads); break;
         case 'g': ok = parse_int(optarg, -1, 63, &o->gpu); break;
-        case 'V': ok = parse_list(optarg, 0, &o->vram_mb); break;
+        case VRAM_MB: ok = parse_list(optarg, 0, &o->vram_mb); break;
         case 'b': ok = parse_int(optarg, 1, 8192, &o->n_batch); break;
         case 'r': ok = parse_int(optarg, 1, MAX_REPS, &o->reps); break;
         case 'o': ok = parse_output(optarg, &o->output); break;
@@ -415,24 +469,18 @@ static int parse(int argc, char **argv, struct bench *o)
         case STREAMING: o->streaming = true; break;
         case REPLAY: o->replay = optarg; break;
         case SLOTS: ok = parse_int(optarg, 1, 1 << 30, &o->slots); break;
-        case 'h': usage(stdout); exit(0);
-        case '?': usage(stderr); return EXIT_USAGE;
+        case 'h': usage(); exit(EXIT_DONE);
+        case '?':
+        case ':': die_of_option(c, argv);
         default:  ok = opts_shared_set(&o->shared, c - SHARED, optarg, &why); break;
         }
-        if (!ok && why) {
-            fprintf(stderr, "pfmoe-bench: --%s: %s\n", options[n_own + c - SHARED].name, why);
-            return EXIT_USAGE;
-        }
-        if (!ok) {
-            fprintf(stderr, "pfmoe-bench: %s is not a value that its option takes\n", optarg);
-            return EXIT_USAGE;
-        }
+        if (!ok)
+            die(EXIT_USAGE, "--%s %s: %s", name_of(options, c), optarg, why);
     }
-    if ((!o->model && !o->replay) || optind < argc) {
-        usage(stderr);
-        return EXIT_USAGE;
-    }
-    return 0;
+    if (optind < argc)
+        die(EXIT_USAGE, "\"%s\" is not expected (see --help)", argv[optind]);
+    if (!o->model && !o->replay)
+        die(EXIT_USAGE, "a model is needed: -m FILE, or --replay TRACE (see --help)");
 }
 
 static int largest(const struct list *a, int at_least)
@@ -444,8 +492,20 @@ static int largest(const struct list *a, int at_least)
 
 static int complain_of(const char *why)
 {
-    fprintf(stderr, "pfmoe-bench: %s\n", why);
+    complain("%s", why);
     return EXIT_FAILED;
+}
+
+/* The name comes from the file, and goes into tables, a field of CSV and JSON. */
+static void name_model(struct row *r, const char *name)
+{
+    struct buf clean = { 0 };
+    buf_add_clean(&clean, name, strlen(name));
+    for (char *p = clean.p; p && (p = strpbrk(p, "\"\n\t"));)
+        *p = *p == '"' ? '\'' : ' ';
+    snprintf(r->model, sizeof r->model, "%.*s", (int)pf_utf8_complete(buf_text(&clean), clean.n < 127 ? clean.n : 127),
+             buf_text(&clean));
+    buf_free(&clean);
 }
 
 /* All tests with one thread count and one budget; appends to rows. */
@@ -486,8 +546,9 @@ static int run_model(const struct bench *o, int threads, int vram_mb, struct mem
         if (info->n_gpu_layers > 0 && info->n_gpu_layers < info->n_layers)
             snprintf(r->backend + used, sizeof r->backend - (size_t)used, " %d/%d", info->n_gpu_layers,
                      (int)info->n_layers);
-        snprintf(r->model, sizeof r->model, "%s", info->name[0] ? info->name : o->model);
+        name_model(r, info->name[0] ? info->name : o->model);
         snprintf(r->isa, sizeof r->isa, "%s", info->isa);
+        describe_machine(r, on_gpu(info) ? o->gpu : -1);
         status = run_test(m, s, bw, o, n, decode, r);
         if (!status)
             print_gpu(stderr, r);
@@ -543,9 +604,8 @@ static int start(int argc, char **argv)
 {
     struct bench o = { .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .n_batch = 512 };
     struct pf_device cpu;
-    int n_rows = 0, status = parse(argc, argv, &o);
-    if (status)
-        return status;
+    int n_rows = 0, status = EXIT_FAILED;
+    parse(argc, argv, &o);
     if (o.replay)
         return replay(&o);
     if (o.threads.n == 0) {
@@ -556,11 +616,10 @@ static int start(int argc, char **argv)
         o.vram_mb = (struct list){ 1, { 0 } };
     struct row *rows = calloc((size_t)(o.vram_mb.n * o.threads.n * (o.prompts.n + o.decodes.n)) + 1, sizeof *rows);
     struct membw *bw = membw_open(spare_memory(&o));
-    status = EXIT_FAILED;
     if (rows && bw)
         status = run_all(&o, bw, rows, &n_rows);
     else
-        fputs("pfmoe-bench: no memory to measure the bandwidth with\n", stderr);
+        complain("no memory to measure the bandwidth with");
     membw_close(bw);
     if (n_rows)
         print_rows(rows, n_rows, o.output);

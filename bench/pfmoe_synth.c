@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/buf.h"
 #include "synth_fill.h"
 #include "synth_shapes.h"
 
@@ -31,7 +32,7 @@ static void put(struct header *h, const void *data, size_t n)
 {
     if (h->n + n > h->cap) {
         h->cap = 2 * h->cap + n + 4096;
-        h->p = synth_grow(h->p, h->cap);
+        h->p = xrealloc(h->p, h->cap, 1);
     }
     memcpy(h->p + h->n, data, n);
     h->n += n;
@@ -234,7 +235,7 @@ static void put_keys(struct header *h, const struct preset *p)
         kv_u32(h, ".feed_forward_length", p->n_ff);
     kv_u32(h, ".attention.head_count", p->n_head);
     kv_u32(h, ".attention.head_count_kv", p->n_kv);
-    kv_u32(h, ".attention.key_length", mla ? MLA_LATENT + MLA_ROPE : p->hd);    /* of what is cached */
+    kv_u32(h, ".attention.key_length", mla ? MLA_LATENT + MLA_ROPE : p->hd);    /* of the cached key */
     kv_u32(h, ".attention.value_length", mla ? MLA_LATENT : p->hd);
     kv_f32(h, ".attention.layer_norm_rms_epsilon", p->eps);
     kv_f32(h, ".rope.freq_base", p->rope_base);
@@ -282,7 +283,7 @@ static void build_header(struct header *h, const struct model *m)
 static void write_all(FILE *f, const char *path, const void *p, size_t n)
 {
     if (fwrite(p, 1, n, f) != n)
-        synth_die(1, "writing %s failed: %s", path, strerror(errno));
+        die(EXIT_FAILED, "writing %s failed: %s", path, strerror(errno));
 }
 
 /* Entries first .. of a table: of each row distinct numbers. */
@@ -318,17 +319,17 @@ static void leave_out(FILE *f, const char *path, const struct model *m, size_t h
 {
     const struct tensor *last = &m->tensors[m->n_tensors - 1];
     if (ftruncate(fileno(f), (off_t)(header_bytes + last->offset + last->n_bytes)) != 0)
-        synth_die(1, "writing %s failed: %s", path, strerror(errno));
+        die(EXIT_FAILED, "writing %s failed: %s", path, strerror(errno));
 }
 
 static void write_model(const struct model *m, const char *path, uint64_t seed, bool sparse)
 {
     struct header h = { 0 };
     struct synth_rng rng;
-    char *buffer = synth_grow(NULL, BUFFER_BYTES);
+    char *buffer = xrealloc(NULL, BUFFER_BYTES, 1);
     FILE *f = fopen(path, "wb");
     if (!f)
-        synth_die(1, "cannot create %s: %s", path, strerror(errno));
+        die(EXIT_FAILED, "cannot create %s: %s", path, strerror(errno));
     setvbuf(f, NULL, _IONBF, 0);
     build_header(&h, m);
     write_all(f, path, h.p, h.n);
@@ -338,14 +339,14 @@ static void write_model(const struct model *m, const char *path, uint64_t seed, 
     if (sparse)
         leave_out(f, path, m, h.n);
     if (fclose(f) != 0)
-        synth_die(1, "writing %s failed: %s", path, strerror(errno));
+        die(EXIT_FAILED, "writing %s failed: %s", path, strerror(errno));
     free(buffer);
     free(h.p);
 }
 
 /* ---- Command line ----------------------------------------------------------------------------------------------- */
 
-static void usage(FILE *out)
+static void usage(void)
 {
     fputs("usage: pfmoe-synth PRESET OUT.gguf [options]\n"
           "Writes a model of a published model's shape with random weights.\n\n"
@@ -359,12 +360,12 @@ static void usage(FILE *out)
           "  --mix T,T,...     types that the matrices take in turn, instead of all these\n"
           "  --seed N          of the random weights (default 1)\n"
           "  --sparse          weights of zeros that take no room on the disk: to plan for a model, not to run it\n"
-          "types:", out);
+          "types:", stdout);
     for (size_t i = 0; synth_type_name(i); i++)
-        fprintf(out, " %s", synth_type_name(i));
-    fputs("\n\npresets:\n", out);
+        printf(" %s", synth_type_name(i));
+    fputs("\n\npresets:\n", stdout);
     for (size_t i = 0; i < synth_n_presets; i++)
-        fprintf(out, "  %-16s %s\n", synth_presets[i].name, synth_presets[i].about);
+        printf("  %-16s %s\n", synth_presets[i].name, synth_presets[i].about);
 }
 
 static int number(const char *option, const char *text, int min)
@@ -372,7 +373,7 @@ static int number(const char *option, const char *text, int min)
     char *end;
     long v = strtol(text, &end, 10);
     if (*end || end == text || v < min || v > 1 << 24)
-        synth_die(SYNTH_EXIT_USAGE, "--%s %s: expected a number from %d on", option, text, min);
+        die(EXIT_USAGE, "--%s %s: expected a number from %d on", option, text, min);
     return (int)v;
 }
 
@@ -380,7 +381,7 @@ static const struct synth_type *type_or_die(const char *name)
 {
     const struct synth_type *t = synth_type_find(name);
     if (!t)
-        synth_die(SYNTH_EXIT_USAGE, "type %s is unknown (see --help)", name);
+        die(EXIT_USAGE, "type %s is unknown (see --help)", name);
     return t;
 }
 
@@ -389,7 +390,7 @@ static void choose_mix(struct model *m, const char *list)
     char name[16];
     for (int n; list && *list; list += list[n] ? n + 1 : n) {
         if (sscanf(list, "%15[^,]%n", name, &n) != 1 || m->n_mix == SYNTH_MAX_MIX)
-            synth_die(SYNTH_EXIT_USAGE, "--mix: expected up to %d types with commas between them", SYNTH_MAX_MIX);
+            die(EXIT_USAGE, "--mix: expected up to %d types with commas between them", SYNTH_MAX_MIX);
         m->mix[m->n_mix++] = type_or_die(name);
     }
 }
@@ -418,11 +419,12 @@ int main(int argc, char **argv)
         { "help", no_argument, 0, 'h' },
         { 0, 0, 0, 0 },
     };
-    struct preset o = { 0 };              /* what the command line says instead of the preset */
+    struct preset o = { 0 };              /* values that the command line gives in place of the preset's */
     const char *mix = NULL;
     uint64_t seed = 1;
     bool sparse = false;
-    for (int c; (c = getopt_long(argc, argv, "h", options, NULL)) != -1;)
+    opterr = 0;
+    for (int c; (c = getopt_long(argc, argv, ":h", options, NULL)) != -1;)
         switch (c) {
         case LAYERS:      o.n_layer = number("layers", optarg, 1); break;
         case EXPERTS:     o.n_expert = number("experts", optarg, 1); break;
@@ -434,26 +436,24 @@ int main(int argc, char **argv)
         case MIX:         mix = optarg; break;
         case SPARSE:      sparse = true; break;
         case SEED:        seed = (uint64_t)number("seed", optarg, 0); break;
-        case 'h':         usage(stdout); return 0;
-        default:          usage(stderr); return SYNTH_EXIT_USAGE;
+        case 'h':         usage(); return EXIT_DONE;
+        default:          die_of_option(c, argv);
         }
-    if (argc - optind != 2) {
-        usage(stderr);
-        return SYNTH_EXIT_USAGE;
-    }
+    if (argc - optind != 2)
+        die(EXIT_USAGE, "two words are needed, a preset and a file (see --help)");
     struct model m = { 0 };
     for (size_t i = 0; i < synth_n_presets; i++)
         if (strcmp(synth_presets[i].name, argv[optind]) == 0)
             m.p = synth_presets[i];
     if (!m.p.name)
-        synth_die(SYNTH_EXIT_USAGE, "there is no preset %s (see --help)", argv[optind]);
+        die(EXIT_USAGE, "there is no preset %s (see --help)", argv[optind]);
     m.p.n_layer = o.n_layer ? o.n_layer : m.p.n_layer;
     m.p.n_vocab = o.n_vocab ? o.n_vocab : m.p.n_vocab;
     if (o.n_expert && !m.p.n_expert)
-        synth_die(SYNTH_EXIT_USAGE, "preset %s has no experts", m.p.name);
+        die(EXIT_USAGE, "preset %s has no experts", m.p.name);
     m.p.n_expert = o.n_expert ? o.n_expert : m.p.n_expert;
     if (m.p.n_expert && m.p.n_expert < m.p.n_used)
-        synth_die(SYNTH_EXIT_USAGE, "--experts %d: preset %s uses %d a token", m.p.n_expert, m.p.name, m.p.n_used);
+        die(EXIT_USAGE, "--experts %d: preset %s uses %d a token", m.p.n_expert, m.p.name, m.p.n_used);
     m.p.type = o.type ? o.type : m.p.type;
     m.p.expert_type = o.expert_type ? o.expert_type : m.p.expert_type;
     m.p.down_type = o.down_type ? o.down_type : m.p.down_type;

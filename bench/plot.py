@@ -4,7 +4,8 @@
     pfmoe-bench -m MODEL.gguf -p 0 --vram-mb 4000,8000,16000,24000 -o csv > sweep.csv
     plot.py sweep.csv [MORE.csv ...] > sweep.svg
 
-A line for each model, test and thread count; dashed, the roofline that was measured beside it."""
+A line for each model, test, thread count and origin; dashed, the roofline that was measured beside it. The origin of a row
+(commit, day, GPU, driver, CPU) stands under the lines; rows of several origins are never joined, and the legend numbers them."""
 import csv
 import math
 import sys
@@ -14,17 +15,27 @@ LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT, LINE = 60, 20, 40, 46, 560, 320, 16
 COLOURS = ["#08306b", "#d94801", "#238b45", "#6a51a3", "#c51b8a", "#525252", "#807dba", "#a63603"]
 
 
+def origin_of(row):
+    """"" for a row that does not say where it comes from."""
+    driver = row.get("driver") and "driver " + row["driver"]
+    return ", ".join(filter(None, [row.get("commit"), row.get("date"), row.get("gpu"), driver, row.get("cpu")]))
+
+
 def read(paths):
-    """{what: [(GB, tok/s, roofline or 0)]}, in the order of the files."""
-    series = {}
+    """{what: [(GB, tok/s, roofline or 0)]}, in the order of the files, and the origins."""
+    series, origins = {}, []
     for path in paths:
         with open(path, newline="") as f:
             for row in csv.DictReader(f):
                 if int(row["vram_mb"]) > 0:
-                    what = "%s, %s, %s threads" % (row["model"], row["test"], row["threads"])
+                    origin = origin_of(row)
+                    if origin not in origins:
+                        origins.append(origin)
+                    what = ("%s, %s, %s threads" % (row["model"], row["test"], row["threads"]), origins.index(origin))
                     point = (int(row["vram_mb"]) / 1000, float(row["tok_s"]), float(row["roofline_tok_s"]))
                     series.setdefault(what, []).append(point)
-    return {what: sorted(points) for what, points in series.items()}
+    names = {what: what[0] if len(origins) == 1 else "%s (%d)" % (what[0], what[1] + 1) for what in series}
+    return {names[what]: sorted(points) for what, points in series.items()}, origins
 
 
 def step_of(most):
@@ -48,14 +59,15 @@ def grid(at, most_x, most_y):
             yield '<text x="%.1f" y="%.1f" text-anchor="%s">%g</text>' % (x, y, anchor, i * step)
 
 
-def draw(series):
+def draw(series, origins):
     most_x = 1.05 * max(p[0] for points in series.values() for p in points)
     most_y = 1.05 * max(v for points in series.values() for p in points for v in p[1:])
 
     def at(x, y):
         return (LEFT + x / most_x * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - y / most_y * (HEIGHT - TOP - BOTTOM))
 
-    height = HEIGHT + LINE * len(series)
+    said = [o if len(origins) == 1 else "(%d) %s" % (i + 1, o) for i, o in enumerate(origins) if o]
+    height = HEIGHT + LINE * (len(series) + len(said))
     yield ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="10">'
            '<rect width="%d" height="%d" fill="white"/>' % (WIDTH, height, WIDTH, height))
     yield '<text x="%d" y="16" font-size="12">tok/s over the GPU\'s memory in GB; dashed: the roofline</text>' % LEFT
@@ -71,14 +83,16 @@ def draw(series):
         y = HEIGHT - 12 + LINE * i
         yield '<rect x="%d" y="%d" width="10" height="10" fill="%s"/><text x="%d" y="%d">%s</text>' % (
             LEFT, y, colour, LEFT + 16, y + 9, escape(what))
+    for i, origin in enumerate(said):
+        yield '<text x="%d" y="%d" font-size="8">%s</text>' % (LEFT, HEIGHT - 3 + LINE * (len(series) + i), escape(origin))
     yield "</svg>"
 
 
 def main():
-    series = read(sys.argv[1:])
+    series, origins = read(sys.argv[1:])
     if not series:
         sys.exit("usage: plot.py SWEEP.csv ...      with rows of pfmoe-bench --vram-mb")
-    print("\n".join(draw(series)))
+    print("\n".join(draw(series, origins)))
 
 
 if __name__ == "__main__":

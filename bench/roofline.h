@@ -21,12 +21,12 @@ struct rates {
 /* gpu -1: none. beside: the CPU computes, too; copies: experts can cross to the GPU. */
 void rates_measure(struct rates *r, struct membw *bw, int n_threads, int gpu, bool beside, bool copies);
 
-/* What a token takes. */
+/* The bytes and hand-offs of one decoded token. */
 struct token_work {
-    double gpu_bytes, rest_bytes;        /* weights: what the GPU reads whatever is picked, and all others */
-    bool   shared;                       /* the rest are experts that GPU and CPU share, */
-    double held;                         /* such a part of them lies in the GPU's memory, */
-    double handoffs_ns;                  /* and so long is what they say to each other about it */
+    double gpu_bytes, rest_bytes;        /* weights that the GPU reads whatever is picked; all other weights */
+    bool   shared;                       /* rest_bytes are experts that GPU and CPU share */
+    double held;                         /* the fraction of rest_bytes in the GPU's memory */
+    double handoffs_ns;                  /* time of all hand-offs between GPU and CPU */
 };
 
 /* Tokens a second; 0 if a rate is missing. */

@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "cli/buf.h"
+
 const struct preset synth_presets[] = {
     { "gpt-oss-20b",   GPTOSS,    24, 2880, 64, 8, 64,  2880, 32,  4,  2880, 201088, 131072, 150000, 1e-5f, "Q8_0", 0, "MXFP4", 0, "GPT-OSS-20B", 0, 0 },
     { "gpt-oss-120b",  GPTOSS,    36, 2880, 64, 8, 64,  2880, 128, 4,  2880, 201088, 131072, 150000, 1e-5f, "Q8_0", 0, "MXFP4", 0, "GPT-OSS-120B", 0, 0 },
@@ -35,25 +37,6 @@ const struct preset synth_presets[] = {
 
 const size_t synth_n_presets = sizeof synth_presets / sizeof *synth_presets;
 
-void synth_die(int status, const char *fmt, ...)
-{
-    va_list args;
-    va_start(args, fmt);
-    fputs("pfmoe-synth: ", stderr);
-    vfprintf(stderr, fmt, args);
-    fputc('\n', stderr);
-    va_end(args);
-    exit(status);
-}
-
-void *synth_grow(void *p, size_t bytes)
-{
-    void *q = realloc(p, bytes);
-    if (!q)
-        synth_die(1, "out of memory");
-    return q;
-}
-
 /* A row that is no whole number of blocks takes a type of 32 instead, as llama.cpp's quantiser does. */
 static const struct synth_type *fitting(const struct synth_type *t, uint64_t n)
 {
@@ -68,7 +51,7 @@ static struct tensor *add(struct model *m, const struct synth_type *type, uint64
 {
     if (m->n_tensors == m->cap) {
         m->cap = m->cap ? 2 * m->cap : 256;
-        m->tensors = synth_grow(m->tensors, m->cap * sizeof *m->tensors);
+        m->tensors = xrealloc(m->tensors, m->cap, sizeof *m->tensors);
     }
     if (m->n_mix > 0 && type != m->f32 && type != m->i32)
         type = m->mix[m->n_mixed++ % m->n_mix];

@@ -8,7 +8,7 @@
 
 #include "synth_fill.h"
 
-enum { SYNTH_ALIGN = 32, SYNTH_EXIT_USAGE = 2 };
+enum { SYNTH_ALIGN = 32 };
 
 enum family { LLAMA, QWEN3MOE, GPTOSS, QWEN3NEXT, QWEN35MOE, DEEPSEEK2, GLM4MOE, GLM_DSA, QWEN35, DEEPSEEK4 };
 
@@ -28,7 +28,7 @@ struct tensor {
     const struct synth_type *type;
     int      n_dims;
     uint64_t ne[3];
-    float    mean, rms;            /* of its values */
+    float    mean, rms;            /* mean and root mean square of its values */
     int      n_ids;                /* 0, or they are numbers below this */
     uint64_t offset, n_bytes;
 };
@@ -38,7 +38,7 @@ enum { SYNTH_MAX_MIX = 32 };
 struct model {
     struct preset p;
     const struct synth_type *type, *expert_type, *down_type, *output_type, *f32, *i32;
-    const struct synth_type *mix[SYNTH_MAX_MIX];      /* if there are any, all but F32 matrices take them in turn */
+    const struct synth_type *mix[SYNTH_MAX_MIX];      /* if n_mix > 0, all matrices but F32 take these in turn */
     size_t n_mix, n_mixed;
     struct tensor *tensors;
     size_t n_tensors, cap;
@@ -55,9 +55,9 @@ enum { MLA_ROPE = 64, MLA_NOPE = 128, MLA_LATENT = 512, MLA_V = 128 };
  * layers have and the others share. */
 enum { DSA_Q_LATENT = 128, DSA_HEADS = 4, DSA_KEY = 96, DSA_CHOSEN = 270, DSA_FULL_LAYERS = 2 };
 
-/* Of DeepSeek-V4: rotated part of a head, latent of queries, groups of heads and what each puts out, the indexers, the
- * window; leading layers whose experts a table picks; leading layers without keys of blocks. From there on these are of
- * 4 and of 128 positions in turn. */
+/* Sizes of DeepSeek-V4: rotated part of a head, latent of queries, groups of heads and the output of each, the
+ * indexers, the window; n_hash leading layers have a table that picks the experts; n_plain leading layers have no keys
+ * of blocks, the others have keys of blocks of 4 and of 128 positions in turn. */
 struct synth_compressed {
     int n_rot, q_latent, n_group, group_out, index_heads, index_width, n_chosen, window, n_hash, n_plain;
 };
@@ -66,11 +66,5 @@ int synth_ratio_of(const struct preset *p, int il);
 
 /* Lists the tensors of m->p in the types of m, and where each begins behind the header. */
 void synth_list_tensors(struct model *m);
-
-/* Says why on stderr, and ends the program. */
-void synth_die(int status, const char *fmt, ...) __attribute__((format(printf, 2, 3), noreturn));
-
-/* realloc that does not fail. */
-void *synth_grow(void *p, size_t bytes);
 
 #endif

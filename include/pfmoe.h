@@ -66,6 +66,8 @@ enum {
 struct pf_device {
     char     name[64];         /* "AMD EPYC ... (avx512-vnni)" */
     char     backend[16];      /* "cpu", "cuda" */
+    char     driver[48];       /* a GPU's driver: its release, where the system shows it, and the newest CUDA it
+                                  runs, "570.86.15, CUDA 12.8"; "" for the CPU */
     uint64_t memory_bytes;     /* total memory of the device */
     uint32_t isa;              /* PF_ISA_ bits present; 0 for other devices than the CPU */
     int      n_units;          /* cores this process may use; multiprocessors of a GPU */

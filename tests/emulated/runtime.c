@@ -27,13 +27,13 @@ enum { PAGE = 4096, ALIGN = 256, FILL = 1 << 20, N_UNITS = 4, N_KERNELS = 4096 }
 
 struct emu_event {
     uint64_t n_recorded, n_done;
-    double   ms;                         /* of the last that is done */
+    double   ms;                         /* time of the last record that is done */
 };
 
 struct emu_task {
     struct emu_task *next;
     enum { TASK_KERNEL, TASK_COPY, TASK_FILL, TASK_RECORD, TASK_WAIT } kind;
-    bool of_graph;                       /* its kernel's args are the graph's, not its own */
+    bool of_graph;                       /* the args of the kernel belong to a graph, not to this task */
     union {
         struct emu_kernel kernel;
         struct { char *to; const char *from; size_t to_pitch, from_pitch, width, height; } copy;
@@ -153,6 +153,12 @@ const char *cudaGetErrorString(cudaError_t e)
 cudaError_t cudaGetDeviceCount(int *n)
 {
     *n = (pf_cpu_isa() & PF_ISA_AVX2) != 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+    *version = 12040;
     return cudaSuccess;
 }
 
@@ -566,7 +572,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t st)
     return cudaSuccess;
 }
 
-/* What a GPU would refuse. */
+/* False for a launch that a GPU would refuse. */
 static bool may_launch(const cudaLaunchConfig_t *c, int cluster, const void *function)
 {
     unsigned threads = c->blockDim.x * c->blockDim.y * c->blockDim.z;

@@ -1,5 +1,6 @@
 /* The CUDA backend opens and closes here; which GPUs there are. */
 #include <stdio.h>
+#include <string.h>
 
 #include "base/pf_mem.h"
 #include "kernels/cuda/cuda_backend.h"
@@ -156,6 +157,20 @@ pf_status pf_backend_cuda_open(pf_backend **out, int device, uint64_t vram_bytes
     return PF_OK;
 }
 
+/* "570.86.15, CUDA 12.8". CUDA has no call for the release; the kernel module's file is absent in some containers. */
+static void describe_driver(char *out, size_t cap)
+{
+    char release[32] = "";
+    int cuda = 0;
+    FILE *f = fopen("/sys/module/nvidia/version", "re");
+    if (f && fgets(release, sizeof release, f))
+        release[strcspn(release, "\n")] = 0;
+    if (f)
+        fclose(f);
+    cudaDriverGetVersion(&cuda);
+    snprintf(out, cap, "%s%sCUDA %d.%d", release, release[0] ? ", " : "", cuda / 1000, cuda % 1000 / 10);
+}
+
 bool pf_backend_cuda_device(int i, struct pf_device *out)
 {
     struct cudaDeviceProp prop;
@@ -167,5 +182,6 @@ bool pf_backend_cuda_device(int i, struct pf_device *out)
     *out = (struct pf_device){ .backend = "cuda", .memory_bytes = prop.totalGlobalMem,
                                .n_units = prop.multiProcessorCount };
     snprintf(out->name, sizeof out->name, "%.63s", prop.name);
+    describe_driver(out->driver, sizeof out->driver);
     return true;
 }

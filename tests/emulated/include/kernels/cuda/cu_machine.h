@@ -1,4 +1,4 @@
-/* The emulated GPU's own of kernels/cuda/cu_machine.h, where each of these is said. */
+/* Stands in for kernels/cuda/cu_machine.h on the emulated GPU; the comments there say what each function does. */
 #ifndef PF_CU_MACHINE_H
 #define PF_CU_MACHINE_H
 
