@@ -1,7 +1,7 @@
 /* pfmoe: an inference engine for mixture-of-experts language models that do not fit the GPU.
  *
- * A program opens a model (immutable, shareable between threads), opens sessions on it (one mutable timeline of
- * tokens each), makes a session's timeline equal to the tokens it wants answered, and samples from the logits:
+ * A program opens a model (immutable, shareable between threads), opens sessions on it (one mutable sequence of
+ * tokens each), makes a session's sequence equal to the tokens it wants answered, and samples from the logits:
  *
  *     pf_model_open -> pf_session_open -> pf_tokenize -> pf_session_sync -> { pf_sample -> pf_session_eval }*
  *
@@ -64,7 +64,7 @@ enum {
 };
 
 struct pf_device {
-    char     name[64];         /* "AMD EPYC ... (avx512-vnni)" */
+    char     name[64];         /* the CPU's or GPU's own name, "" if the system does not say */
     char     backend[16];      /* "cpu", "cuda" */
     char     driver[48];       /* a GPU's driver: its release, where the system shows it, and the newest CUDA it
                                   runs, "570.86.15, CUDA 12.8"; "" for the CPU */
@@ -79,9 +79,9 @@ int pf_devices(struct pf_device *out, int cap);
  * its memory is taken. Takes some milliseconds. */
 double pf_gpu_bandwidth(int gpu);
 
-/* Bytes a second that copies to it out of [host, host + bytes) reach, which are pinned for that time; while
- * meanwhile(ctx) runs, unless that is NULL. 0 where there is no such GPU or no way to copy: then meanwhile may
- * not have been called. */
+/* Bytes a second that copies from [host, host + bytes) to GPU number `gpu` reach; the range is pinned meanwhile. With
+ * meanwhile not NULL, copies are measured while meanwhile(ctx) runs. 0 where there is no such GPU or no way to copy;
+ * meanwhile may then not have been called. */
 double pf_gpu_copy_bandwidth(int gpu, void *host, size_t bytes, void (*meanwhile)(void *ctx), void *ctx);
 
 /* ---- Files ------------------------------------------------------------------------------------------------- */
@@ -94,7 +94,8 @@ struct pf_file_type_use {
     uint64_t n_tensors;
     uint64_t bytes;
 };
-/* What a GGUF file holds, whether or not pfmoe can run it. Strings are "" and numbers 0 where the file is silent. */
+/* The contents of a GGUF file, whether or not pfmoe can run it. Strings are "" and numbers 0 where the file
+ * is silent. */
 struct pf_file_info {
     char     architecture[64], name[128], kind[32];    /* kind: "model", "vocab", "adapter", ... */
     int      version;
@@ -125,7 +126,7 @@ typedef struct pf_model pf_model;
 enum pf_log_level { PF_LOG_ERROR, PF_LOG_WARN, PF_LOG_INFO, PF_LOG_DEBUG };
 typedef void pf_log_fn(void *ctx, enum pf_log_level level, const char *text);
 
-/* done of total bytes are in memory. Called from the thread that loads. */
+/* Progress of loading: done of total bytes are in memory. Called from the thread that loads. */
 typedef void pf_progress_fn(void *ctx, uint64_t done, uint64_t total);
 
 /* Asked every few milliseconds of work, on the thread that works: true ends the call with PF_ECANCEL, and what was true
@@ -169,7 +170,7 @@ struct pf_model_opts {
     uint64_t         ram_bytes;      /* memory for weights, keys, values and scratch; 0: what the system can spare */
     bool             streaming;      /* never hold the whole model in memory, even if it fits */
     bool             no_nvme;        /* never read weights from the drive while running: fail if memory is too small */
-    struct pf_speeds speeds;         /* for pf_model_plan alone: how fast the machine is */
+    struct pf_speeds speeds;         /* how fast the machine is; only pf_model_plan looks at it */
     struct pf_postfetch_opts postfetch;
     const struct pf_adapter *adapters;   /* n_adapters of them, added one after the other; not kept */
     int              n_adapters;
@@ -186,36 +187,38 @@ struct pf_model_opts {
 };
 void pf_model_opts_init(struct pf_model_opts *o);
 
-/* Opens a GGUF file (for a split model its first shard). Reads headers, checks every tensor, maps the weights; a weight
- * is read from disk when first used, and if memory is too small for all of them (see pf_model_plan), it may have to be
- * read again: by this program, past the page cache. o may be NULL for the defaults; nothing of it is kept but the log
- * callback. The model is immutable afterwards and may be used from any thread. */
+/* Opens a GGUF file (of a model in several shards the first). Reads headers, checks every tensor, maps the weights; a
+ * weight is read from disk when first used, and if memory is too small for all of them (see pf_model_plan), it may have
+ * to be read again: by this program, past the page cache. o may be NULL for the defaults; nothing of it is kept but the
+ * callbacks. The model is immutable afterwards and may be used from any thread. */
 pf_status pf_model_open(pf_model **out, const char *path, const struct pf_model_opts *o);
 
-/* What would live where, and how fast decoding would be if routing were random (real routing repeats itself and does
- * better). A slab is what is placed and read at once: an expert, or one layer of a model without experts. */
+/* A plan: which memory would hold which weights, and how fast decoding would be if routing were random (real routing
+ * repeats itself and does better). A slab is what is placed and read at once: an expert, or one layer of a model
+ * without experts. */
 enum pf_tier { PF_TIER_VRAM, PF_TIER_RAM, PF_TIER_DISK, PF_N_TIERS };
 enum pf_price { PF_PRICE_ASSUMED, PF_PRICE_MEASURED, PF_PRICE_GIVEN };
 struct pf_plan_tier {
-    uint64_t n_slabs, bytes;         /* weights that live there and no nearer */
-    double   token_bytes;            /* read from it to decode a token */
-    double   bytes_s, tok_s;         /* its speed; tokens if nothing else took time, 0: nothing is read from it */
+    uint64_t n_slabs, bytes;         /* weights that live in this tier and in no nearer one */
+    double   token_bytes;            /* read from this tier to decode a token */
+    double   bytes_s;                /* speed of this tier */
+    double   tok_s;                  /* tokens a second if only this tier took time; 0: no token reads from it */
     enum pf_price price;             /* where bytes_s comes from */
 };
 struct pf_plan {
     struct pf_plan_tier tiers[PF_N_TIERS];
     bool         resident;           /* nothing is read from the drive while running */
     uint64_t     vram_budget_bytes, ram_budget_bytes;  /* given or found; no VRAM: it is not used */
-    uint64_t     other_bytes;        /* for keys, values and scratch of a session, where the weights of
-                                        every token are */
-    uint64_t     vram_slot_bytes;    /* of the GPU's memory for experts */
-    uint64_t     slot_bytes;         /* of main memory for weights that come and go */
-    enum pf_tier limit;              /* the resource that decides */
+    uint64_t     other_bytes;        /* keys, values and scratch of a session, in the memory that holds the
+                                        weights of every token */
+    uint64_t     vram_slot_bytes;    /* room for experts in the GPU's memory */
+    uint64_t     slot_bytes;         /* room in main memory for weights that are read and evicted */
+    enum pf_tier limit;              /* the tier that limits tok_s */
     double       tok_s;
 };
 struct pf_session_opts;
 /* Plans for the model at path and a session of it, without reading more of the weights than it takes to measure the
- * drive. o: as for pf_model_open; with vram_bytes or speeds it describes another machine. What speeds leaves out is
+ * drive. o: as for pf_model_open; with vram_bytes or speeds it describes another machine. Speeds that are 0 are
  * measured (main memory, the drive) or assumed (the GPU). so may be NULL. PF_ENOMEM: there is no way to run the
  * model in this memory. */
 pf_status pf_model_plan(const char *path, const struct pf_model_opts *o, const struct pf_session_opts *so,
@@ -229,11 +232,12 @@ struct pf_model_info {
     const char *backend;                               /* "cpu", "cuda" */
     const char *isa;                                   /* kernels in use: "avx512-vnni", "sm_90" */
     int      n_threads;
-    int      n_gpu_layers;                             /* that the GPU computes, at least in part */
+    int      n_gpu_layers;                             /* layers that the GPU computes, at least in part */
     int64_t  n_layers, n_ctx_train, n_embd, n_heads, n_kv_heads, n_vocab, n_experts, n_experts_used;
     int64_t  n_expert_layers;                          /* layers with experts */
     uint64_t weight_bytes, bytes_per_token;
-    uint64_t gpu_bytes_per_token;                      /* of them: read by the GPU whatever is picked */
+    uint64_t gpu_bytes_per_token;                      /* the part of bytes_per_token that the GPU reads for
+                                                          every token, whatever the router picks */
     bool     has_tokenizer, has_chat_template;
     float    temp, top_p, min_p;                       /* the file's recommended sampling; negative: none given */
     int      top_k;
@@ -339,23 +343,23 @@ pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *o, u
 pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session_opts *o);
 void      pf_session_close(pf_session **s);           /* NULL-safe; clears *s */
 
-/* Makes the timeline equal to tok[0..n): keeps the longest common prefix, evaluates the rest (at least the last token,
+/* Makes the sequence equal to tok[0..n): keeps the longest common prefix, evaluates the rest (at least the last token,
  * so that logits are there). *reused (may be NULL) is how much of it needed no evaluation; models with recurrent state,
  * and those with windows if it is far, go back to a checkpoint at or before the end of the prefix. A bad argument
- * changes nothing; if evaluation fails or is cancelled, the timeline is the part of tok that was kept or evaluated. */
+ * changes nothing; if evaluation fails or is cancelled, the sequence is the part of tok that was kept or evaluated. */
 pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *reused);
 
 enum { PF_LOGITS_ALL = 1u << 0 };                     /* keep the logits of every position, not only the last */
 
-/* Appends tok[0..n) and evaluates it. On failure the timeline is as before the call. */
+/* Appends tok[0..n) and evaluates it. On failure the sequence is as before the call. */
 pf_status pf_session_eval(pf_session *s, const int32_t *tok, size_t n, unsigned flags);
 
-/* Shortens the timeline to its first pos positions. The logits of the last eval are gone. */
+/* Shortens the sequence to its first pos positions. The logits of the last eval are gone. */
 pf_status pf_session_rewind(pf_session *s, int64_t pos);
 
-int64_t        pf_session_pos(const pf_session *s);          /* length of the timeline */
+int64_t        pf_session_pos(const pf_session *s);          /* length of the sequence */
 int64_t        pf_session_n_ctx(const pf_session *s);
-const int32_t *pf_session_tokens(const pf_session *s);       /* the timeline; borrowed until the session changes */
+const int32_t *pf_session_tokens(const pf_session *s);       /* the sequence; borrowed until the session changes */
 
 /* Logits {n_vocab} after the last token of the last eval or sync; NULL if there are none. Borrowed until the next
  * eval, sync, rewind or load. */
@@ -388,7 +392,7 @@ struct pf_sampler {
     float    repeat_penalty;         /* 1: off; divides positive and multiplies negative logits of tokens seen */
     float    presence_penalty;       /* 0: off; subtracted once from tokens seen */
     float    frequency_penalty;      /* 0: off; subtracted for each time seen */
-    int      penalty_last_n;         /* how far back "seen" reaches; 0: nowhere, -1: the whole timeline */
+    int      penalty_last_n;         /* how far back "seen" reaches; 0: nowhere, -1: the whole sequence */
     uint64_t rng[4];                 /* state; set by pf_sampler_init */
 };
 void pf_sampler_init(struct pf_sampler *sp, uint64_t seed);
@@ -410,16 +414,16 @@ struct pf_stats {
     uint64_t disk_busy_ns;           /* at least one such read was under way */
     uint64_t disk_wait_ns;           /* computing waited for one */
     /* Experts shared between CPU and GPU; all 0 where one of them has everything. */
-    uint64_t vram_slots, vram_slot_bytes;        /* experts that the GPU's memory has room for, and that room, */
-    uint64_t vram_transit_bytes;     /* and what is kept for experts on their way */
+    uint64_t vram_slots, vram_slot_bytes;        /* experts that the GPU's memory has room for; that room */
+    uint64_t vram_transit_bytes;     /* room in the GPU's memory for experts that are copied for one step */
     uint64_t vram_hits;              /* experts wanted that lay in the GPU's memory */
-    uint64_t n_transfers;            /* parts of experts that were sent to the GPU for a step, */
-    uint64_t transfer_bytes, transfer_ns;
-    uint64_t transfer_hidden_ns;     /* of transfer_ns: something was computed meanwhile */
-    uint64_t stream_bytes;           /* of experts that passed through the GPU's memory for prompts */
+    uint64_t n_transfers;            /* parts of experts that were sent to the GPU for a step */
+    uint64_t transfer_bytes, transfer_ns;        /* size and duration of those transfers */
+    uint64_t transfer_hidden_ns;     /* the part of transfer_ns in which something was computed */
+    uint64_t stream_bytes;           /* experts' bytes that passed through the GPU's memory for prompts */
     uint64_t n_in_place, in_place_bytes;         /* experts that the GPU read from RAM as it multiplied */
     uint64_t n_fallbacks;            /* transfers that came too late or failed: the CPU took the expert */
-    uint64_t gpu_busy_ns;            /* of step_ns: the GPU computed */
+    uint64_t gpu_busy_ns;            /* the part of step_ns in which the GPU computed */
     uint64_t handoff_p50_ns, handoff_p95_ns;     /* from the router's picks on the GPU to the CPU and back,
                                                     without the work, in layers where the GPU waited */
     uint64_t n_launches;             /* kernels and copies that the GPU was given, those in replayed
@@ -427,25 +431,25 @@ struct pf_stats {
     bool     device_lost;            /* the GPU failed for good and the CPU went on alone; a reset does
                                         not clear this */
 };
-/* From any thread. */
+/* From any thread. reset waits for a step that runs. */
 void pf_stats_get(const pf_model *m, struct pf_stats *out);
 void pf_stats_reset(pf_model *m);
 
-/* What each part of the machine was at lately, layer by layer, as JSON that chrome://tracing and Perfetto show: the
- * model was opened with timeline_spans. Waits for a step that runs. From any thread. */
+/* Writes the timeline, the work of each part of the machine lately, layer by layer, as JSON that chrome://tracing and
+ * Perfetto show. The model must have been opened with timeline_spans. Waits for a step that runs. From any thread. */
 pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx);
 
-/* What sharing experts between a GPU and the CPU has taught: how long it took to deal the missed experts of a layer out
- * in one way or another. It takes some tokens to learn that of a machine and a model, so a program may keep it for the
- * next time. Changes no bit of any result. */
+/* How long each deal took: a deal is one way to divide the experts of a layer that the GPU does not hold between GPU
+ * and CPU. Learning that of a machine and a model takes some tokens, so a program may keep it for the next time. No bit
+ * of any result depends on it. */
 enum { PF_MAX_LEARNED_DEALS = 2048 };
 struct pf_learned_deal {
-    int      n_experts;              /* so many of them, */
-    int      n_whole, n_down;        /* so many went to the GPU whole, and so many of which down alone; the CPU had the
-                                        others */
-    bool     in_place;               /* the whole ones were not copied: the GPU read them where they lie */
-    uint32_t n_times;
-    double   ns_per_byte;            /* of one expert, from this layer's picks to the next one's */
+    int      n_experts;              /* experts that were divided */
+    int      n_whole, n_down;        /* how many of n_experts went to the GPU whole; of how many only the down matrix
+                                        did. The CPU computed the others */
+    bool     in_place;               /* the GPU read the n_whole experts from main memory; they were not copied */
+    uint32_t n_times;                /* how often this deal was made */
+    double   ns_per_byte;            /* time from this layer's picks to the next layer's, over one expert's bytes */
 };
 struct pf_learned {
     double   cpu_bytes_s, pcie_bytes_s;      /* 0: not known */
@@ -460,36 +464,36 @@ pf_status pf_model_measure(pf_model *m);
 
 /* All zero where nothing is shared. From any thread; waits for a step that runs. */
 void pf_learned_get(pf_model *m, struct pf_learned *out);
-/* Begins from there, in place of what was known; does nothing where nothing is shared. Numbers that make no sense are
- * left out; those that are no longer true are corrected while running. */
+/* Deals are chosen by *l from now on, in place of what was known; does nothing where nothing is shared. Numbers that
+ * make no sense are left out; those that are no longer true are corrected while running. */
 void pf_learned_set(pf_model *m, const struct pf_learned *l);
 
 /* ---- Tracing ----------------------------------------------------------------------------------------------- */
 
-/* What a layer with experts makes of a token, in this order. */
+/* The values that a layer with experts computes for a token, in this order. */
 enum pf_stage {
-    PF_STAGE_LOGITS,                 /* of the router {n_experts} */
-    PF_STAGE_PROBABILITIES,          /* of them {n_experts} */
-    PF_STAGE_SCORES,                 /* what is picked by: with the selection bias, -infinity outside
-                                        the chosen groups */
-    PF_STAGE_PICKS, PF_STAGE_WEIGHTS,            /* the best of them and their weights {n_experts_used} */
-    PF_STAGE_GATE, PF_STAGE_UP,      /* of each pick {n_ff} */
-    PF_STAGE_ACTIVATION,             /* of the gate, times up {n_ff} */
-    PF_STAGE_DOWN,                   /* {n_embd} */
-    PF_STAGE_SUM,                    /* of the picks by their weights, without a shared expert {n_embd} */
+    PF_STAGE_LOGITS,                 /* router logits {n_experts} */
+    PF_STAGE_PROBABILITIES,          /* probabilities of the router {n_experts} */
+    PF_STAGE_SCORES,                 /* probabilities with the selection bias, -infinity outside the
+                                        chosen groups: the top-k is taken of these {n_experts} */
+    PF_STAGE_PICKS, PF_STAGE_WEIGHTS,            /* the top-k experts and their weights {n_experts_used} */
+    PF_STAGE_GATE, PF_STAGE_UP,      /* gate and up products of one pick {n_ff} */
+    PF_STAGE_ACTIVATION,             /* activation of a pick's gate, times its up {n_ff} */
+    PF_STAGE_DOWN,                   /* down product of one pick {n_embd} */
+    PF_STAGE_SUM,                    /* weighted sum of the picks, without a shared expert {n_embd} */
     PF_N_STAGES
 };
 struct pf_stage_data {
     enum pf_stage  stage;
     int            layer;
-    int64_t        pos;              /* of the token in its session */
-    int            slot, expert;     /* GATE to DOWN: which of the picks, and whose; else -1 */
-    int            n;
+    int64_t        pos;              /* the token's position in its session */
+    int            slot, expert;     /* GATE to DOWN: number of the pick, and its expert; else -1 */
+    int            n;                /* number of picks or values */
     const int32_t *picks;            /* PICKS; else NULL */
     const float   *values;           /* all others; else NULL */
 };
-/* What d points to is borrowed for the call and holds the bits that were computed with. Called on the thread that
- * evaluates, layer by layer and token by token; must not call the library with this model or its sessions. */
+/* The values that d points to are borrowed for the call and are the bits that were computed with. Called on the thread
+ * that evaluates, layer by layer and token by token; must not call the library with this model or its sessions. */
 typedef void pf_trace_fn(void *ctx, const struct pf_stage_data *d);
 
 struct pf_trace_opts {

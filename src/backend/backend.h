@@ -3,9 +3,9 @@
  *
  * An operation takes a batch of rows (tokens). Activations are float32 matrices [rows][n] in the backend's own memory,
  * packed, first dimension contiguous; moe/ passes their addresses around and never looks inside. Weights are quantised
- * blocks exactly as they lie in the file, named by their host addresses; a backend that keeps copies of its own got
- * them through `place`. Operations run in the order they are called, perhaps later: what they leave is readable through
- * `download` alone, and what went wrong may be known only after `finish`.
+ * blocks exactly as they lie in the file, named by their host addresses; a backend that keeps copies of weights was
+ * told the addresses through `place`. Operations run in the order they are called, perhaps later: results are readable
+ * through `download` alone, and a failure may be known only after `finish`.
  *
  * A backend is used by one thread at a time. After open it allocates nothing except through buf_alloc. Every operation
  * may fail with PF_ENUMERIC (an activation in front of a quantised product is not finite) or PF_EDEVICE. */
@@ -38,7 +38,7 @@ struct pf_weight {
     const struct pf_lora *lora;           /* what adapters add: the model's business, backends do not look at it */
 };
 
-/* The same matrix of every expert of a layer. */
+/* One kind of matrix (gate, up or down) of all experts of a layer. */
 struct pf_expert_weight {
     const uint8_t *const *data;           /* {n_expert} start of each expert's rows; NULL: there is no such weight */
     enum pf_qtype type;
@@ -50,7 +50,7 @@ struct pf_expert_weight {
                                              and weigh_input */
 };
 
-/* Bytes of the matrix; of one expert's. */
+/* Bytes of a matrix; of one expert's matrix. */
 static inline uint64_t pf_weight_bytes(const struct pf_weight *w)
 {
     return w->row_bytes * (uint64_t)w->n_out;
@@ -61,8 +61,8 @@ static inline uint64_t pf_expert_weight_bytes(const struct pf_expert_weight *w)
     return w->row_bytes * (uint64_t)w->n_out;
 }
 
-/* What adapters add to an expert's y = W x, one after the other:
- * scale * the expert's scale * b (a x); both of float types. */
+/* A LoRA delta of an expert's y = W x: y += scale * the expert's scale * b (a x), for each adapter of the list in turn.
+ * a and b have float types. */
 struct pf_expert_lora {
     const struct pf_expert_lora *next;
     struct pf_expert_weight a, b;         /* {n_in, rank}, {rank, n_out} */
@@ -82,7 +82,7 @@ struct pf_routing {
     int            n_group, n_group_used; /* n_group > 1: only the best groups of neighbours are picked from */
     enum pf_gating gating;
     bool           norm_weights;          /* divide the picked weights by their sum */
-    float          weight_scale;          /* then multiply; 1: none */
+    float          weight_scale;          /* factor of the weights after that; 1: none */
 };
 
 /* The router's choice for every row: picks, weights [rows][n_used] from logits [rows][n_expert]. */
@@ -121,7 +121,7 @@ struct pf_kv_view {
     int             n_chunks;
 };
 
-/* How functions are declared that every unit calls: a compiler for another unit defines this first. */
+/* How functions are declared that CPU and GPU code both call: the GPU's compiler defines PF_UNIT_FN first. */
 #ifndef PF_UNIT_FN
 #define PF_UNIT_FN static inline
 #endif
@@ -134,7 +134,7 @@ PF_UNIT_FN size_t pf_kv_row(const struct pf_kv_view *kv, int pos, int head)
            (size_t)(pos % PF_KV_CHUNK_POSITIONS);
 }
 
-/* Bytes of a row of n elements; of Q8_0, n is a multiple of 32. */
+/* Bytes of a row of n elements. For Q8_0, n must be a multiple of 32. */
 static inline size_t pf_kv_row_bytes(enum pf_kv_type type, int n)
 {
     return type == PF_KV_Q8_0 ? (size_t)n / 32 * 34 : (size_t)n * (type == PF_KV_F16 ? 2 : 4);
@@ -155,12 +155,12 @@ struct pf_attention_op {
     float                    scale;
     const float             *sinks, *row_scale;
     const struct pf_kv_view *blocks;      /* NULL, or a key for each block of `ratio` positions, seen and folded
-                                             after those of kv: row r sees the blocks that end at or before it,
-                                             (pos[r] + 1) / ratio. Shaped as kv, v NULL in both */
+                                             after the keys of kv: row r sees the (pos[r] + 1) / ratio blocks that
+                                             end at or before pos[r]. Shaped as kv; v is NULL in kv and blocks */
     int                      ratio;
-    const int32_t           *chosen;      /* NULL, or [rows][max_chosen]: of the n keys that row r sees of kv, or of
-                                             blocks if there are any, only the first min(n, max_chosen) of these,
-                                             which rise; no window for those, v NULL */
+    const int32_t           *chosen;      /* NULL, or [rows][max_chosen], rising: row r sees n keys of blocks (of kv
+                                             where blocks is NULL) and attends only to the first min(n, max_chosen)
+                                             that are listed here. The window does not apply to them; v is NULL */
     int                      max_chosen;
 };
 
@@ -180,7 +180,7 @@ struct pf_choose_op {
 /* A matrix of its own for every head: y (row, head) = W_head x (row, head). Head h's n_out rows of w begin at row
  * h * head_rows; x, y (row r, head h) begin at (r * n_head + h) times the stride. */
 struct pf_heads_op {
-    const struct pf_weight *w;            /* without bias; its n_out is that of all heads */
+    const struct pf_weight *w;            /* without bias; w->n_out counts the rows of all heads */
     int          n_head, n_out, head_rows, rows;
     const float *x;
     float       *y;
@@ -214,7 +214,7 @@ struct pf_buf_copy {
  * and a full block's out is a / z. out [n_out][n]: blocks pos[0] / ratio and those after it, zeros where they are not
  * full; n_out is at least the number of blocks that the rows touch. The rows' positions follow one another. */
 struct pf_compress_op {
-    const float   *u, *gate, *ape;        /* [rows][n or 2 n], the same, {n or 2 n, ratio} */
+    const float   *u, *gate, *ape;        /* u and gate [rows][n or 2 n], ape {n or 2 n, ratio} */
     const int32_t *pos;
     const float   *before;
     float         *after, *out;
@@ -249,8 +249,8 @@ struct pf_streams_op {
 /* Vectors of n floats in every row, `per` neighbours in each group: see pf_vector_at. */
 struct pf_vectors {
     const float *at;
-    int64_t      row;                     /* floats from row to row, */
-    int          n, per, group;           /* from group to group */
+    int64_t      row;                     /* floats from one row to the next */
+    int          n, per, group;           /* group: floats from one group to the next */
 };
 
 PF_UNIT_FN const float *pf_vector_at(const struct pf_vectors *v, int row, int i)
@@ -289,7 +289,7 @@ PF_UNIT_FN size_t pf_delta_state_rows(const struct pf_delta_op *o)
     return (size_t)(o->taps - 1) * (size_t)pf_delta_channels(o);
 }
 
-/* Where vector *i of those of q, k and v together is; then *i is its number there. */
+/* The vectors (q, k or v) that hold vector number *i of q, k and v laid end to end; *i becomes its number in them. */
 PF_UNIT_FN const struct pf_vectors *pf_delta_input(const struct pf_delta_op *o, int *i)
 {
     if (*i < o->n_k_head)
@@ -313,11 +313,12 @@ struct pf_experts_op {
     const float   *x;                     /* [rows][gate->n_in] */
     float         *y;
     float         *pick_act, *pick_y;     /* [rows * n_used][n_ff], [rows * n_used][n_out]: where experts_halves puts
-                                             what picks give */
+                                             each pick's activation and down product */
 };
 
-/* Work on some experts: gate, up and the activation of some, down products of some, whose gate and up belong to this or
- * to earlier work. `meanwhile`, if not NULL, is called once by the thread that asked, while others begin. */
+/* Work on some experts: gate, up and activation of those in gate_up, down products of those in down, whose gate and up
+ * are part of this work or were done before. `meanwhile`, if not NULL, is called once by the calling thread while other
+ * threads begin. */
 struct pf_halves {
     const int *gate_up, *down;
     int        n_gate_up, n_down;
@@ -325,45 +326,45 @@ struct pf_halves {
     void      *ctx;
 };
 
-/* The largest of everything a batch may hold; scratch is sized from it. */
+/* The most that a batch may hold of each thing; scratch is sized from it. */
 struct pf_backend_sizes {
     int max_rows;
     int max_n_in;                         /* longest input row of any dense product */
-    int max_head_rows, max_head_n_in;     /* of products by head: max_rows * n_head, longest input */
-    int max_head_dim;                     /* of keys and of values; of delta nets too */
-    int max_positions, n_choose_head;     /* of choices; 0: there are none */
+    int max_head_rows, max_head_n_in;     /* products by head: max_rows * n_head; longest input */
+    int max_head_dim;                     /* longest head of keys, values and delta nets */
+    int max_positions, n_choose_head;     /* choose: positions, heads; 0: never called */
     int max_picks;                        /* max_rows * n_used */
-    int expert_rank;                      /* of what is added to one expert matrix; 0: nothing is */
-    int n_expert, n_ff, n_out;            /* experts, their width, and what they put out (all 0: none) */
+    int expert_rank;                      /* summed rank of the adapters of one expert matrix; 0: no adapters */
+    int n_expert, n_ff, n_out;            /* experts, their width, length of their output (all 0: no experts) */
     int max_heads;                        /* query heads */
     int64_t n_ctx;                        /* positions */
 };
 
-/* What makes two steps alike: all operations between begin and end would be the same ones with the same arguments, but
- * for what lies in memory and for how many positions exist. */
+/* Steps with equal pf_repeat call the same operations with the same arguments between begin and end; only the contents
+ * of memory and the number of positions differ. A backend may record one such step and replay it. */
 struct pf_repeat {
     bool        once;                     /* no other step is like this one, and finish may be called within it */
-    const void *buffers, *state;          /* of the session */
+    const void *buffers, *state;          /* the session's activations and recurrent state */
     int         rows, n_logits;
     int64_t     n_positions;
     bool        chooses;                  /* attention sees chosen positions */
 };
 
-/* Where route and the experts leave copies of what they compute with, rows and picks in the order they were given; NULL
- * where nobody wants to see it. gate and up are what the activation gets, down what a pick's weight multiplies. */
+/* Where route and the experts leave copies of intermediate values, rows and picks in the order they were given; NULL
+ * for values that nobody wants. gate and up are the activation's inputs, down is what a pick's weight multiplies. */
 struct pf_tap {
     float *probs, *scores;                /* [rows][n_expert] */
     float *gate, *up, *act;               /* [rows * n_used][n_ff] */
     float *down;                          /* [rows * n_used][n_out] */
 };
 
-/* What every backend begins with. */
+/* The first member of every backend. */
 struct pf_backend {
     const struct pf_backend_ops *ops;
-    uint64_t weight_bytes_read;           /* bytes of weights gone over since open, */
-    uint64_t n_launches;                  /* and kernels and copies given to a device: a replayed graph's one by one;
-                                             outside of graphs an operation counts as one */
-    const struct pf_tap *tap;             /* NULL: nobody watches. Of the CPU backend only; others do not look at it */
+    uint64_t weight_bytes_read;           /* bytes of weights that products went over since open */
+    uint64_t n_launches;                  /* kernels and copies given to a device since open: of a replayed graph each
+                                             one, outside of graphs one for each operation */
+    const struct pf_tap *tap;             /* NULL: nobody watches. Only the CPU backend looks at it */
 };
 
 struct pf_backend_ops {
@@ -371,15 +372,15 @@ struct pf_backend_ops {
     void        (*close)(pf_backend *b);
     const char *(*describe)(const pf_backend *b);         /* kernels in use: "avx512-vnni" */
 
-    /* From now on it notes in spans, which outlives it, when its parts were busy. NULL in a backend whose own thread
-     * notes nothing: what the host learns of it is noted there. */
+    /* From now on the backend notes in spans, which must outlive it, when its threads were busy. NULL in a backend
+     * without threads of its own: the caller notes what it learns of such a device. */
     void        (*watch)(pf_backend *b, pf_spans *spans);
 
-    /* Bytes of its own memory that may still be taken; NULL: it has none, and computes where the weights are. */
+    /* Bytes of the backend's own memory that may still be taken; NULL: it computes on the weights in host memory. */
     uint64_t    (*room)(const pf_backend *b);
 
-    /* Makes [host, host + bytes) known to a backend that computes on copies; NULL: this one reads weights where they
-     * are. Small vectors that were never placed are copied when an operation first names them. */
+    /* Makes [host, host + bytes) known to a backend that computes on copies of weights; NULL: the backend reads weights
+     * in host memory. Small vectors that were never placed are copied when an operation first names them. */
     pf_status (*place)(pf_backend *b, const void *host, size_t bytes);
 
     /* Zeroed memory for activations and KV, page aligned, touched as it is used. shared: memory that the caller can
@@ -388,18 +389,19 @@ struct pf_backend_ops {
     void      (*buf_free)(pf_backend *b, void *p, size_t bytes, bool shared);
     void      (*buf_copy)(pf_backend *b, const struct pf_buf_copy *c);
 
-    /* Between the caller's memory and the backend's, in turn with the operations. The caller's side must stay as it is
-     * until `finish`, which waits for everything and reports what failed since the last one. */
+    /* Copies between the caller's memory and the backend's, in order with the operations. The caller's side must stay
+     * as it is until `finish`, which waits for all copies and operations and reports failures since the last one. */
     pf_status (*upload)(pf_backend *b, void *to, const void *from, size_t bytes);
     pf_status (*download)(pf_backend *b, void *to, const void *from, size_t bytes);
     pf_status (*finish)(pf_backend *b);
 
-    /* Makes the backend's scratch large enough for such batches, and says how large that is without doing it. */
+    /* scratch_bytes: size of the scratch for batches of such sizes. reserve: makes the scratch that large. */
     uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
     pf_status (*reserve)(pf_backend *b, const struct pf_backend_sizes *sizes);
 
-    /* Around the operations of a step. When begin says that it has replayed them, they must not be called. When end
-     * sets *again, they were only recorded, and there was no memory to keep that: the step is to be begun once more. */
+    /* Around the operations of a step. When begin sets *replayed, the step's operations were replayed and must not be
+     * called. When end sets *again, they were only recorded and no memory was left to keep the record: the caller must
+     * begin the step once more. */
     pf_status (*begin)(pf_backend *b, const struct pf_repeat *r, bool *replayed);
     pf_status (*end)(pf_backend *b, bool *again);
 
@@ -423,27 +425,27 @@ struct pf_backend_ops {
     pf_status (*kv_store)(pf_backend *b, const struct pf_kv_view *kv, const float *k, const float *v,
                           const int32_t *pos, int rows);
     pf_status (*attention)(pf_backend *b, const struct pf_attention_op *a);
-    pf_status (*choose)(pf_backend *b, const struct pf_choose_op *c);    /* NULL: cannot, and knows no chosen either */
+    pf_status (*choose)(pf_backend *b, const struct pf_choose_op *c);    /* NULL: attention has no `chosen` either */
     pf_status (*route)(pf_backend *b, const struct pf_route_op *r);
     pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);
     pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);
-    pf_status (*compress)(pf_backend *b, const struct pf_compress_op *c);      /* NULL: and knows no blocks */
-    pf_status (*mix)(pf_backend *b, const struct pf_mix_op *m);                /* NULL: knows of one stream */
+    pf_status (*compress)(pf_backend *b, const struct pf_compress_op *c);      /* NULL: attention has no `blocks` */
+    pf_status (*mix)(pf_backend *b, const struct pf_mix_op *m);                /* NULL: one residual stream only */
     pf_status (*streams_read)(pf_backend *b, const struct pf_streams_op *s);
     pf_status (*streams_write)(pf_backend *b, const struct pf_streams_op *s);
     pf_status (*experts)(pf_backend *b, const struct pf_experts_op *e);
-    /* The same in pieces, for experts whose weights come one after the other: begin, then each picked expert in exactly
-     * one part, in any order, then end; nothing else in between but closing. Up to end, what e points to must stay; an
-     * expert's entries in e->gate->data and its like are looked at only in its part. The result does not depend on the
-     * parts. After a failure in between there is no end. */
+    /* `experts` in pieces, for weights that arrive expert by expert: begin, then each picked expert in exactly
+     * one part, in any order, then end; no other call in between but closing. What e points to must stay until end; an
+     * expert's entries in e->gate->data, e->up->data and e->down->data are read only in its own part. The result does
+     * not depend on how experts are grouped into parts. After a failure in between, end must not be called. */
     pf_status (*experts_begin)(pf_backend *b, const struct pf_experts_op *e);
     pf_status (*experts_part)(pf_backend *b, const int *experts, int n);
     pf_status (*experts_end)(pf_backend *b);
-    /* The halves of experts_part, each picked expert's once. Activations and what down products give have gone to the
-     * op's pick_act and pick_y when this returns. NULL in a backend that cannot take its experts apart. */
+    /* experts_part with gate and up apart from down; each picked expert has each of the two once. When it returns, the
+     * op's pick_act and pick_y hold the activations and down products of this work. NULL: the backend cannot do so. */
     pf_status (*experts_halves)(pf_backend *b, const struct pf_halves *h);
 
-    /* Experts are wanted every few microseconds of a device's step: be awake. NULL: needs no telling. */
+    /* on: experts will be asked for every few microseconds, so threads should not go to sleep. NULL: no threads. */
     void      (*alert)(pf_backend *b, bool on);
 
     const struct pf_share_ops *share;     /* NULL: this backend does not share a layer's experts with
@@ -460,10 +462,10 @@ pf_status pf_backend_cuda_open(pf_backend **out, int device, uint64_t vram_bytes
 /* Describes GPU number i; false past the last. */
 bool pf_backend_cuda_device(int i, struct pf_device *out);
 
-/* Bytes a second that a kernel reads on it now; 0 if none could be run. */
+/* Bytes a second at which a kernel on GPU number i reads its memory now; 0 if no kernel could run. */
 double pf_backend_cuda_bandwidth(int i);
 
-/* Bytes a second of copies to it: see pf_gpu_copy_bandwidth. */
+/* Bytes a second of copies to GPU number i: see pf_gpu_copy_bandwidth. */
 double pf_backend_cuda_copy_bandwidth(int i, void *host, size_t bytes, void (*meanwhile)(void *ctx), void *ctx);
 
 #endif

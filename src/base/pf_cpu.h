@@ -1,4 +1,4 @@
-/* What this CPU can do: instruction sets, cores, name, memory. Read once per call; no state; any thread. */
+/* Facts about this CPU: instruction sets, cores, name, memory. Read once per call; no state; any thread. */
 #ifndef PF_CPU_H
 #define PF_CPU_H
 

@@ -24,7 +24,7 @@ struct slot {
 struct pf_spans {
     _Atomic uint64_t n_added;
     uint64_t         opened_ns;
-    struct pf_span   now;                /* of the track of steps */
+    struct pf_span   now;                /* the present span of the track of steps */
     size_t           n;
     struct slot     *slots;
 };

@@ -25,7 +25,7 @@ enum { PF_TRACK_STEPS, PF_TRACK_GPU, PF_TRACK_COPIES, PF_TRACK_FILLS, PF_TRACK_D
 struct pf_span {
     const char *name;
     int         track, layer, expert;    /* layer, expert -1: none */
-    uint64_t    begin_ns, end_ns;        /* of pf_now_ns */
+    uint64_t    begin_ns, end_ns;        /* on the clock of pf_now_ns */
 };
 
 /* Keeps the newest n_spans. */
@@ -34,14 +34,14 @@ void      pf_spans_close(pf_spans **s);              /* NULL-safe; clears *s */
 
 void pf_spans_add(pf_spans *s, const struct pf_span *span);      /* NULL-safe, as are the following */
 
-/* Of a queue that does one thing at a time: span goes from when it was queued to when it was seen to be over; it
- * took took_ns of that (0: nobody knows) and began no earlier than *over_ns, when the one before was over. Moves
- * *over_ns, 0 at first. */
+/* Adds a span of a queue that does one thing at a time. span goes from when the thing was queued to when it was seen to
+ * be over; the thing took took_ns of that time (0: not known) and began no earlier than *over_ns, the end of the one
+ * before. Sets *over_ns to its end; 0 at first. */
 void pf_spans_add_queued(pf_spans *s, const struct pf_span *span, uint64_t took_ns, uint64_t *over_ns);
 
 /* On the track of steps: ends what went on there and begins `name`; NULL: nothing. */
 void pf_spans_enter(pf_spans *s, const char *name, int layer);
-/* The present span of that track, its end unset; name NULL: none. */
+/* The present span of the track of steps, its end unset; name NULL: none. */
 struct pf_span pf_spans_at(const pf_spans *s);
 
 /* All spans there are as JSON. Spans that are added meanwhile may be left out. false: write failed. */

@@ -161,7 +161,7 @@ static pf_status load_shard(pf_gguf *g, int shard, char *path, unsigned flags)
 /* The parts of PREFIX-00002-of-00003.gguf. */
 struct split_name {
     size_t prefix_len;
-    int64_t no, count;               /* as in the name: no counts from one */
+    int64_t no, count;               /* as the file's name has them: no counts from one */
 };
 
 /* The number of at least five digits that ends at *end, which moves to its start. */

@@ -42,8 +42,8 @@ struct pf_gguf_kv {
     enum pf_gguf_type type, elem;
     uint64_t          n;             /* elements */
     const void       *data;          /* packed little-endian elements; NULL when elem is PF_GGUF_STRING */
-    const struct pf_str *strings;    /* n of them when elem is PF_GGUF_STRING, else NULL */
-    uint64_t          offset;        /* of the entry in the first shard's file, for messages */
+    const struct pf_str *strings;    /* n strings when elem is PF_GGUF_STRING, else NULL */
+    uint64_t          offset;        /* where the entry is in the first shard's file, for messages */
 };
 
 /* One tensor. Its bytes are at data in shard's mapping, at file offset `offset`. */
@@ -67,7 +67,7 @@ enum {
 pf_status pf_gguf_open(pf_gguf **out, const char *path, unsigned flags);
 void      pf_gguf_close(pf_gguf **g);    /* NULL-safe; clears *g */
 
-const char *pf_gguf_path(const pf_gguf *g);           /* of the first shard, as given to open */
+const char *pf_gguf_path(const pf_gguf *g);           /* the first shard's path, as given to open */
 int         pf_gguf_version(const pf_gguf *g);
 int         pf_gguf_n_shards(const pf_gguf *g);
 const char *pf_gguf_shard_path(const pf_gguf *g, int shard);
@@ -100,7 +100,7 @@ pf_status pf_gguf_str_opt(const pf_gguf *g, const char *key, struct pf_str *out)
 pf_status pf_gguf_ints_opt(const pf_gguf *g, const char *key, int64_t n, int64_t min, int64_t max, int64_t *out,
                            bool *found);
 
-/* The same of reals. */
+/* pf_gguf_ints_opt for reals. */
 pf_status pf_gguf_reals_opt(const pf_gguf *g, const char *key, int64_t n, float *out);
 
 /* Reads every byte of every tensor and checks scales and values: PF_EFORMAT naming tensor and element. */

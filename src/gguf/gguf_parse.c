@@ -50,7 +50,7 @@ static void set_item(struct pf_gguf_reader *r, const char *kind, int64_t no)
 
 /* ---- Header ---- */
 
-/* What a file that is no GGUF file seems to be. */
+/* Names the format that a file without GGUF's magic seems to have. */
 static const char *guess_format(const uint8_t *head, size_t n)
 {
     static const struct {

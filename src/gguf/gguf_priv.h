@@ -1,4 +1,4 @@
-/* What the files of src/gguf share and nobody else sees.
+/* Shared by the files of src/gguf and seen by nobody else.
  *
  *     gguf.c         open and close, shards, look-up by name
  *     gguf_read.c    struct pf_gguf_reader: a bounds-checked cursor over one file, and the arena
@@ -18,7 +18,7 @@
 /* Limits of ours, far above any real file. */
 #define PF_GGUF_MAX_META_BYTES   ((uint64_t)1 << 30)   /* memory for the metadata of all shards */
 #define PF_GGUF_MAX_STRING_BYTES ((uint64_t)256 << 20)
-#define PF_GGUF_MAX_ELEMENTS     ((uint64_t)1 << 30)   /* of one metadata array */
+#define PF_GGUF_MAX_ELEMENTS     ((uint64_t)1 << 30)   /* in one metadata array */
 #define PF_GGUF_MAX_DIM          ((uint64_t)1 << 40)
 enum {
     PF_GGUF_MAX_KV = 65536, PF_GGUF_MAX_TENSORS = 262144, PF_GGUF_MAX_SHARDS = 4096,

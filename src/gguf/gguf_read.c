@@ -99,7 +99,7 @@ pf_status pf_gguf_take_u64(struct pf_gguf_reader *r, uint64_t *out, const char *
 enum { CHUNK_BYTES = 65536 };
 struct pf_gguf_chunk {
     struct pf_gguf_chunk *next;
-    size_t used, cap;                /* of the bytes behind this header */
+    size_t used, cap;                /* of bytes[] */
     _Alignas(64) uint8_t bytes[];
 };
 

@@ -17,7 +17,7 @@ enum { CHUNK_BYTES = 1 << 20 };
 
 enum rule_kind {
     RULE_NONE,                       /* integers: any value will do */
-    RULE_HALVES,                     /* f16 at a and at b (the same when there is one) */
+    RULE_HALVES,                     /* f16 at a and at b; a == b: one f16 */
     RULE_F16, RULE_BF16, RULE_F32, RULE_F64,
     RULE_IQ1_M,                      /* an f16 in four nibbles */
     RULE_E8M0,                       /* exponent byte at 0; 255 is NaN */

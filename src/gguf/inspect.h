@@ -1,4 +1,4 @@
-/* What a file holds, told from its metadata and tensor names alone, for any architecture. Any thread. */
+/* The contents of a file, from its metadata and tensor names alone, for any architecture. Any thread. */
 #ifndef PF_INSPECT_H
 #define PF_INSPECT_H
 

@@ -63,7 +63,7 @@ typedef void pf_rms_norm_fn(const float *x, const float *w, float eps, int n, fl
 
 /* a[i] = silu(g[i]) * u[i]; silu(z) = z * sigmoid(z). a may be g or u. */
 typedef void pf_swiglu_fn(const float *g, const float *u, int n, float *a);
-/* The same of min(g[i], limit) and of u[i] within +-limit. */
+/* pf_swiglu_fn with min(g[i], limit) for g[i] and u[i] clamped to +-limit. */
 typedef void pf_swiglu_clamped_fn(const float *g, const float *u, float limit, int n, float *a);
 
 /* y[i] = y[i] + x[i] */

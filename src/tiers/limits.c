@@ -28,7 +28,7 @@ static uint64_t number_in(const char *path, const char *key)
     return value;
 }
 
-/* What one group leaves: its limit, less what is used, plus what is page cache and can go. */
+/* Memory that one cgroup leaves: its limit, less its use, plus its page cache, which can be dropped. */
 static uint64_t left_in(const char *dir, const char *limit, const char *usage, const char *cache)
 {
     char path[PATH_BYTES + 64];
@@ -44,7 +44,7 @@ static uint64_t left_in(const char *dir, const char *limit, const char *usage, c
     return max > used ? max - used : 0;
 }
 
-/* The least that a group and those above it leave. */
+/* The least that a cgroup and the groups above it leave. */
 static uint64_t left_along(char *dir, size_t top, const char *limit, const char *usage, const char *cache)
 {
     uint64_t least = UINT64_MAX;

@@ -15,7 +15,7 @@ enum { RAM_BYTES = 192 << 20, PIECE_BYTES = 1 << 20, PIECE_WORDS = PIECE_BYTES /
 
 struct summing {
     uint64_t *words;
-    _Atomic uint64_t sum;                /* what is read must go somewhere, or it would not be read */
+    _Atomic uint64_t sum;                /* the result of reading, or a compiler would leave the reads out */
 };
 
 static void touch_pieces(void *ctx, int64_t begin, int64_t end, int thread)
@@ -86,7 +86,7 @@ static void read_around(struct reading *d, pf_io *io)
         begin_read(d, io, &d->reads[i]);
     while (n_flying > 0) {
         struct pf_io_read *done[DEPTH];
-        io->ops->commit(io);                     /* what it cannot send now goes the next time */
+        io->ops->commit(io);                     /* reads that it cannot send now go with the next commit */
         io->ops->wait(io, pf_now_ns() + ENOUGH_NS);
         int n = io->ops->take(io, done, DEPTH);
         for (int i = 0; i < n; i++) {

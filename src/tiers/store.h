@@ -25,7 +25,7 @@ struct pf_part {
     uint64_t offset, bytes;
 };
 
-/* Parts [first, first + n) in the order they should be read. */
+/* A slab has parts [first, first + n), in the order in which they should be read. */
 struct pf_slab {
     int layer, expert;           /* expert -1: a dense layer */
     int first, n;
@@ -36,9 +36,9 @@ struct pf_store_setup {
     int                n_files;
     const struct pf_part *parts;     /* none of these tables is kept */
     int                n_parts;
-    const struct pf_slab *slabs;     /* by rising layer */
+    const struct pf_slab *slabs;     /* in order of rising layers */
     int                n_slabs, n_layers;
-    uint64_t           budget_bytes; /* for slots */
+    uint64_t           budget_bytes; /* memory for slots */
     const struct pf_evict_ops *policy;
     pf_io_open_fn     *io;
     void              *io_ctx;
@@ -55,7 +55,7 @@ pf_status pf_store_open(pf_store **out, const struct pf_store_setup *s);
 /* Waits for reads in flight, drops those that are queued. No slab may be pinned (asserted). NULL-safe; clears *s. */
 void pf_store_close(pf_store **s);
 
-/* The walk has come to this layer. */
+/* The step has come to this layer; layers rise within a step. */
 void pf_store_step(pf_store *s, int layer);
 
 enum pf_pin { PF_PIN_READY, PF_PIN_QUEUED, PF_PIN_BUSY };
@@ -64,11 +64,11 @@ enum pf_pin { PF_PIN_READY, PF_PIN_QUEUED, PF_PIN_BUSY };
  * given. If not even one slab finds room because all slots are being read into, waits for one. */
 pf_status pf_store_pin(pf_store *s, const int *slabs, int n, enum pf_pin *out);
 
-/* Until all parts of a pinned slab are there. On failure (PF_EIO, PF_ECHANGED) it is still pinned. */
+/* Waits until all parts of a pinned slab are there. On failure (PF_EIO, PF_ECHANGED) it is still pinned. */
 pf_status pf_store_wait(pf_store *s, int slab);
 
-/* Until at least one of n pinned slabs is there: those that are come to the front, *n_ready of them. Otherwise the
- * same. */
+/* Waits until at least one of n pinned slabs is there; moves the *n_ready slabs that are to the front of slabs. On
+ * failure (PF_EIO, PF_ECHANGED) all are still pinned. */
 pf_status pf_store_wait_any(pf_store *s, int *slabs, int n, int *n_ready);
 
 void pf_store_unpin(pf_store *s, const int *slabs, int n);
@@ -79,24 +79,24 @@ bool pf_store_is_ready(pf_store *s, int slab);
 /* Bytes of a part of a ready, pinned slab; they stay there until it is unpinned. */
 const uint8_t *pf_store_data(const pf_store *s, int part);
 
-/* Whether every part has a slot: then what was ready once is never evicted, and its bytes stay where they are without
- * a pin. */
+/* Whether every part has a slot: then a slab that was ready once is never evicted, and its bytes stay where they are
+ * without a pin. */
 bool pf_store_holds_all(const pf_store *s);
 
 /* The memory of all slots, whole pages. */
 void *pf_store_arena(const pf_store *s, size_t *bytes);
 
-/* Starts reading the first `most` slabs that are not there yet, as they will surely be wanted soon; those that are
- * being read count. Evicts for them, never waits. */
+/* Starts reading the first `most` slabs that are not there yet and will surely be wanted soon; slabs that are being
+ * read already count among them. May evict others to make room; never waits. */
 void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most);
 
 /* Slabs that will probably be wanted next, likeliest first: read part by part while nothing is wanted and fewer than
  * depth reads are under way, until the next step, which knows better. Replaces an earlier guess. Evicts for them.
  *
- * Nothing is read on a guess before it is known that it pays. To begin with, what is guessed and not in memory is only
- * compared with what the next step pins; when some 200 parts are known and 55% or more were right, reading begins. It
- * ends when less than half of what was read is pinned before it is evicted again. Then, or if too few were right, no
- * guess is wanted for a thousand steps, and all begins anew. */
+ * Nothing is read on a guess before guesses have been seen to pay. At first, guessed parts that are not in memory are
+ * only compared with the parts that the next step pins; when some 200 have been compared and 55% or more were right,
+ * reading begins. Reading ends when fewer than half of the parts read on a guess are pinned before they are evicted
+ * again. After that, or when too few were right, no guess is wanted for a thousand steps, and all begins anew. */
 enum { PF_MAX_GUESSES = 512 };
 bool pf_store_wants_guess(pf_store *s);
 void pf_store_guess(pf_store *s, const int *slabs, int n, int depth);
@@ -116,6 +116,6 @@ struct pf_store_stats {
     const char *engine, *policy;
 };
 void pf_store_stats_get(pf_store *s, struct pf_store_stats *out);
-void pf_store_stats_reset(pf_store *s);      /* the counts; not the bytes that are held */
+void pf_store_stats_reset(pf_store *s);      /* resets counts, not slot_bytes and resident_bytes */
 
 #endif

@@ -136,7 +136,7 @@ static void replay(const struct pf_trace *t, int64_t n_slots, pf_evict *p, bool 
 /* ---- Belady's rule ----------------------------------------------------------------------------------------------- */
 
 struct entry {
-    uint64_t next;                       /* visit of the next use */
+    uint64_t next;                       /* number of the visit that uses it next */
     int      key;
 };
 

@@ -18,11 +18,11 @@ struct pf_trace {
     int       n_layers, n_expert, n_used;
     int64_t   n_tokens;
     uint16_t *experts;                   /* [n_tokens][n_layers][n_used] */
-    float    *weights;                   /* the same; finite */
+    float    *weights;                   /* [n_tokens][n_layers][n_used]; finite */
 };
 
 pf_status pf_trace_read(struct pf_trace *out, const char *path);
-void      pf_trace_free(struct pf_trace *t);              /* also of all zeros */
+void      pf_trace_free(struct pf_trace *t);              /* *t may be all zeros */
 
 /* Writing a trace (trace_write.c). A step goes layer by layer over all its rows, a trace token by token, so the writer
  * holds one batch until it is whole:

@@ -14,7 +14,7 @@ struct pf_trace_writer {
     struct pf_trace_shape shape;
     int      fd;
     char    *path;
-    uint64_t bytes;                      /* of the file: whole tokens */
+    uint64_t bytes;                      /* written to the file: whole tokens */
     size_t   token_bytes;
     uint8_t *batch;                      /* [max_rows] tokens as they will lie in the file */
 };

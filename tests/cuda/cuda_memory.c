@@ -71,7 +71,7 @@ static pf_status open_session(pf_model *m, pf_session **s)
     return pf_session_open(s, m, &o);
 }
 
-/* Prompt and tokens; the first time they become what is expected. */
+/* Evaluates the prompt and the tokens. The first call's logits become the expected ones of later calls. */
 static void run_session(const char *name, pf_session *s)
 {
     int32_t tokens[N_TOKENS];

@@ -250,7 +250,7 @@ static void short_rows(void)
 static struct {
     struct pf_expert_weight w[3];
     const uint8_t *there[3], *here[3];       /* all experts' matrices on the GPU; in memory of the host that it sees */
-    const float   *act, *y;                  /* of each pick, by the CPU */
+    const float   *act, *y;                  /* activation and output of each pick, by the CPU */
     enum pf_pick_by ways[4];
     int            n_placed;                 /* picks that were read in place */
 } layer;
@@ -279,7 +279,7 @@ static struct pf_handed handed(enum pf_pick_by by, int expert)
                                whole || by == PF_BY_DOWN ? at[2] + matrix_at(2, expert) : NULL };
 }
 
-/* What nobody is to look at is not a number. */
+/* Fills the parts of an answer that nobody may look at with NaNs. */
 static void answer_part(float *to, const float *from, int n, bool given)
 {
     for (int i = 0; i < n; i++)
@@ -544,7 +544,7 @@ static void rotations(void)
 struct attention_case {
     int hd_k, hd_v, n_head, n_kv_head, window;
     bool chunked, sinks, row_scale;
-    int  ring;                            /* chunks of it; 0: all positions have a place */
+    int  ring;                            /* chunks of the ring; 0: all positions have a place */
 };
 
 static void attention(const struct attention_case *c, enum pf_kv_type type, int rows, int last)
@@ -634,7 +634,7 @@ static void gated_attention(enum pf_kv_type type, int hd, int n_head, int n_kv, 
         for (int p = 0; p < n_old; p += CHUNK)
             must(b->ops->kv_store(b, &kv, old.at[u] + p * n_k, old.at[u] + p * n_k,
                                   (const int32_t *)(const void *)all.at[u] + p, n_old - p < CHUNK ? n_old - p : CHUNK));
-        must(b->ops->finish(b));                                 /* older keys are those of earlier steps */
+        must(b->ops->finish(b));                                 /* so that older keys belong to earlier steps */
         must(b->ops->copy(b, deal, 2, rows));
         must(b->ops->rms_norm(b, q.at[u], weight, 1e-6f, hd, rows * n_head, q.at[u]));
         must(b->ops->rms_norm(b, nk.at[u], weight, 1e-6f, hd, rows * n_kv, nk.at[u]));

@@ -1,4 +1,5 @@
-/* Kernels of the emulated GPU: blocks one after the other, those of a cluster together, as fibers of the calling thread.
+/* Kernels of the emulated GPU: blocks one after the other, those of a cluster together, as fibers of the thread that
+ * calls.
  *
  *     run_blocks -> run_warp -> a fiber, until it waits for others or returns -> run_warp ..
  *
@@ -18,7 +19,7 @@
 
 enum { STACK = 128 << 10, PAGE = 4096, LINE = 64, N_LINES = 61, MEMORY = (EMU_SHARED + PAGE - 1) / PAGE * PAGE };
 enum { N_BARRIERS = 16, N_COPIES = 128, N_WARPS = EMU_THREADS / EMU_WARP };
-enum { MOST_BLOCKS = 8, VARIABLE = 8192, N_LETTERS = 4096 };     /* of a cluster */
+enum { MOST_BLOCKS = 8, VARIABLE = 8192, N_LETTERS = 4096 };     /* per cluster */
 
 struct copy {
     void       *to;
@@ -36,9 +37,9 @@ struct fiber {
     struct emu_index thread;
     struct block    *block;
     int              warp, lane;
-    unsigned         cluster_phase;      /* in which it has arrived */
+    unsigned         cluster_phase;      /* the cluster barrier's phase in which the fiber has arrived */
     unsigned         n_votes;
-    bool             runs;               /* it has not returned from the kernel */
+    bool             runs;               /* the fiber has not returned from the kernel */
     const void      *waits_for;          /* a barrier, a warp, a box, the turn; NULL: it is ready */
     struct copy     *copies;             /* under way: {N_COPIES} */
     int              n_copies, n_groups;
@@ -62,8 +63,8 @@ struct block {
     alignas(16) char variable[VARIABLE];
 };
 
-/* In the kernel's shared memory: how many bytes have yet to come, whether somebody has yet to say so, and how often both
- * were done. */
+/* In the kernel's shared memory: how many bytes have yet to come, whether somebody has yet to say so, and how often
+ * both were done. */
 struct box {
     int32_t n_bytes;
     int16_t n_pending;
@@ -87,7 +88,7 @@ struct machine {
     unsigned       n_phases;
     bool           has_turn;
     int            step;                 /* through the lanes of a warp: 1 or -1 */
-    int            n, n_made, n_runs;    /* fibers of these blocks, that exist, that have not returned */
+    int            n, n_made, n_runs;    /* fibers that these blocks need; that were made; that have not returned */
     char          *stacks, *memory_end;
     size_t         memory_bytes;
     uint64_t       dice;
@@ -106,7 +107,7 @@ _Noreturn static void broken(const char *rule)
 
 /* ---- Fibers ------------------------------------------------------------------------------------------------------ */
 
-/* Goes on at a place, and comes back once somebody goes on at `here`. What was in registers is on the stack then. */
+/* Goes on at a place, and returns once somebody goes on at `here`. Registers are saved on the stack meanwhile. */
 static inline __attribute__((always_inline)) void go_to(struct place *there, struct place *here)
 {
     __asm__ volatile("leaq 1f(%%rip), %%rax\n\t"
@@ -252,12 +253,13 @@ static void check_box(struct box *b)
 static struct block *block_of(const void *variable)
 {
     for (int i = 0; i < MOST_BLOCKS; i++)
-        if ((const char *)variable >= m->blocks[i].variable && (const char *)variable < m->blocks[i].variable + VARIABLE)
+        if ((const char *)variable >= m->blocks[i].variable &&
+            (const char *)variable < m->blocks[i].variable + VARIABLE)
             return &m->blocks[i];
     broken("a word is sent to what is no variable of a cluster");
 }
 
-/* Some of what is on its way arrives, or all of it. False: there was nothing. */
+/* Delivers some or all of the letters under way. False: there were none. */
 static bool deliver(bool all)
 {
     bool any = false;
@@ -404,7 +406,8 @@ void emu_barrier(int which, int n_threads)
         check_barrier(b, needed);
 }
 
-/* Votes take turns in three places: one is read until all have come to the next, the one after that is being cleared. */
+/* Votes take turns in three places: one is read until all have come to the next, the one after that is being
+ * cleared. */
 bool emu_barrier_or(bool yes)
 {
     struct fiber *f = m->me;

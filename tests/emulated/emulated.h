@@ -34,7 +34,7 @@ extern __thread struct emu_index threadIdx, blockIdx, blockDim, gridDim;
 void *emu_block_memory(void);                   /* dynamic shared memory, 16-byte aligned */
 void *emu_cluster_variable(size_t bytes);       /* a kernel's one; another block's of the cluster lies elsewhere */
 void  emu_barrier(int which, int n_threads);    /* 0 threads: all of the block that have not returned */
-bool  emu_barrier_or(bool yes);                 /* of all threads of the block: whether one said so */
+bool  emu_barrier_or(bool yes);                 /* a barrier of the block: whether any thread said yes */
 /* Every lane of the warp gives a value and gets all, which stay valid until its next exchange. */
 const uint64_t *emu_exchange(uint64_t value);
 void  emu_copy_async(void *to, const void *from, size_t bytes);
@@ -54,7 +54,7 @@ unsigned long long emu_ns(void);
 
 /* The n-th call from now on that can fail does, once or, if the device is lost then, with all that follow; 0: none. */
 void     emu_fail_at(uint64_t n, bool is_lost);
-uint64_t emu_n_calls(void);                     /* that could have failed, since then */
+uint64_t emu_n_calls(void);                     /* calls since emu_fail_at that could have failed */
 int      emu_n_live(void);                      /* pieces of memory that are allocated or pinned */
 
 /* ---- Between runtime.c and blocks.c ------------------------------------------------------------------------------ */

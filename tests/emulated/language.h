@@ -1,6 +1,6 @@
 /* CUDA C++ for a host compiler: the words and functions that pfmoe's kernels use, for the thread that blocks.c runs.
- * Included before every kernel source. What a function does is said in the CUDA C++ Programming Guide; asked of fewer
- * than all lanes of a warp, the collective ones would end the program. */
+ * Included before every kernel source. The CUDA C++ Programming Guide says what each function does; a collective one
+ * that is called by fewer than all lanes of a warp ends the program. */
 #ifndef PF_EMULATED_LANGUAGE_H
 #define PF_EMULATED_LANGUAGE_H
 

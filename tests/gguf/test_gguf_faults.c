@@ -1,4 +1,4 @@
-/* What the reader does when memory runs out, with a good file cut short or with bits flipped, and beyond its limits. */
+/* The reader when memory runs out, with a good file cut short or with bits flipped, and beyond its limits. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

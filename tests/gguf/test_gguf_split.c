@@ -13,7 +13,7 @@
 static int n_failed;
 static char dir[] = "/tmp/pfmoe-split-XXXXXX";
 
-/* What one shard's file says; -1 leaves a key out. */
+/* The split keys of one shard; -1 leaves a key out. */
 struct shard {
     int no, count, n_tensors;
     const char *tensor;              /* NULL: none */

@@ -31,7 +31,7 @@ void bench_float(const struct check_opts *o);
 bool check_wants(const struct check_opts *o, const char *name);          /* --only, letters of either case */
 bool check_runs(const struct check_opts *o, const struct pf_kernels *level);
 
-/* Says what is about to be called, for the message if it crashes. */
+/* Notes the call that comes next, for the message if it crashes. */
 void check_doing(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 uint64_t check_now_ns(void);
@@ -44,7 +44,7 @@ uint64_t check_bits(struct check_rng *rng);
 int      check_int(struct check_rng *rng, int lo, int hi);               /* lo <= value <= hi */
 float    check_real(struct check_rng *rng, int lo, int hi);              /* either sign, lo <= exponent <= hi */
 
-/* bytes that end where touching the next one faults; free with the same size. */
+/* Memory behind whose last byte an access faults; free it with the same size. */
 uint8_t *check_fenced_new(size_t bytes);
 void     check_fenced_free(uint8_t *p, size_t bytes);
 
@@ -54,12 +54,12 @@ float *check_guarded_new(struct check_rng *rng, size_t n);               /* not 
 bool   check_guarded_intact(const float *p, size_t n);
 void   check_guarded_free(float *p);
 
-/* How a row of weights looks. In all of them fp16 scales are finite. */
+/* Kinds of rows of weights. fp16 scales are finite in all kinds. */
 enum check_mood {
     CHECK_MIXED,                 /* random codes; each block's scales normal, zero, subnormal, negative or huge */
     CHECK_PLAIN,                 /* random codes, scales as in a model */
     CHECK_ONES, CHECK_ZEROS,     /* every bit outside the scales 1 or 0 */
-    CHECK_ANY                    /* as MIXED, and MXFP4 exponents beyond what sums can bear: for dequantisation */
+    CHECK_ANY                    /* as CHECK_MIXED, and MXFP4 exponents whose sums overflow: for dequantisation */
 };
 void check_weights(struct check_rng *rng, enum pf_qtype type, enum check_mood mood, void *row, int n);
 

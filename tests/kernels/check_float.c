@@ -131,7 +131,7 @@ static void run_compress(const struct pf_kernels *k, const struct job *j)
         m[i] += a[i];
 }
 
-/* What the entries that change their argument begin with. */
+/* The output buffer with a copy of x, for entries that work in place. */
 static float *copy_x(const struct job *j)
 {
     return memcpy(j->out, j->x, 2 * (size_t)j->n * sizeof *j->x);
@@ -534,7 +534,7 @@ static const void *attn_values(const struct attn_case *c, enum pf_qtype type)
     return type == PF_F16 ? (const void *)c->v16 : type == PF_F32 ? (const void *)c->v : c->v8;
 }
 
-/* The other types of what is in k and v. */
+/* Makes k16, v16, k8 and v8 from k and v. */
 static void attn_convert(struct attn_case *c)
 {
     levels[0]->to_f16(c->k, PF_KV_CHUNK * c->hd_k, c->k16);
@@ -543,7 +543,7 @@ static void attn_convert(struct attn_case *c)
     levels[0]->to_q8_0(c->v, PF_KV_CHUNK * c->hd_v, c->v8);
 }
 
-/* What element i of type is as a number. */
+/* Element i of an array of the given type, as a number. */
 static float attn_number(const struct pf_block_q8_0 *q8, const uint16_t *f16, const float *f32, enum pf_qtype type,
                          int i)
 {
@@ -594,7 +594,7 @@ static bool attn_same(const struct attn_case *a, const struct attn_case *b)
     return same(a->m, b->m, a->n_q) && same(a->z, b->z, a->n_q) && same(a->acc, b->acc, a->n_q * a->hd_v);
 }
 
-/* Values that are the beginnings of the keys, against the same values on their own. */
+/* Values that are the beginnings of the keys, against a copy of them in memory of its own. */
 static void check_attn_within(int n_q, int hd_k, int hd_v, enum pf_qtype type)
 {
     static struct attn_case want;

@@ -156,7 +156,7 @@ static bool try_dequant(const struct problem *p, struct check_rng *rng, const ch
     return ok;
 }
 
-/* What one level has for one type. */
+/* The entries that one level has for one type. */
 enum { DEQUANT, VEC, TILE, N_ENTRIES };
 static const char *const entry_names[N_ENTRIES] = { "dequant", "vec", "tile" };
 
@@ -243,7 +243,7 @@ enum { BENCH_N = 2048, STREAM_BYTES = 256 << 20, CACHE_BYTES = 192 << 10, TILE_R
 struct bench {
     uint8_t          *w;             /* STREAM_BYTES of rows of the type being timed */
     size_t            at;            /* where the stream goes on */
-    double            read_gbs;      /* what one thread of this machine reads */
+    double            read_gbs;      /* GB/s that one thread of this machine reads */
     struct check_acts acts;
     float            *y;
     pf_mul_fn        *mul;
@@ -278,7 +278,7 @@ static double measure_read(const uint8_t *w)
     return best;
 }
 
-/* ns of one call on n_rows rows and n_x activations, always the same: the least of many. */
+/* ns of one call on n_rows rows and n_x activations: the least of many equal calls. */
 static double time_call(const struct bench *b, int n_rows, int n_x)
 {
     uint64_t best = UINT64_MAX, start = check_now_ns();

@@ -301,7 +301,7 @@ static void add_elements(void *ctx, int64_t begin, int64_t end, int thread)
     const struct row_job *job = ctx;
     (void)thread;
     if (job->add.a == 1.0f)
-        job->b->k.add(job->add.y + begin, job->add.x + begin, (int)(end - begin));      /* the same bits */
+        job->b->k.add(job->add.y + begin, job->add.x + begin, (int)(end - begin));      /* fmaf's bits */
     else
         job->b->k.axpy(job->add.y + begin, job->add.a, job->add.x + begin, (int)(end - begin));
 }

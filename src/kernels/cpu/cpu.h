@@ -51,13 +51,13 @@ struct cpu_backend {
     struct xmatrix x, a, h;  /* inputs of dense and gate/up products; of down products; of products by head */
     float   *act;            /* [max_picks][n_ff] gated activations, picks sorted by expert */
     float   *pick_out;       /* [max_picks][n_out] what each pick's down product gave */
-    float   *low;            /* [max_picks][2 * expert_rank] inputs of what adapters add to gate and up, or to down */
+    float   *low;            /* [max_picks][2 * expert_rank] A x of adapters for gate and up, or for down */
     int     *sorted;         /* [max_picks] sorted position -> row * n_used + slot */
     int     *place;          /* [max_picks] row * n_used + slot -> sorted position */
     struct expert_group *groups;     /* [n_expert] where each expert's picks lie among the sorted */
     struct expert_wait  *waits;      /* [n_expert] 0 between runs */
-    int     *gate_up, *down;         /* [n_expert] the experts of the present part, by what is to be done */
-    struct pf_experts_op  experts;   /* from begin to end */
+    int     *gate_up, *down;         /* [n_expert] experts of the present part that need gate and up; that need down */
+    struct pf_experts_op  experts;   /* the op between experts_begin and experts_end */
     float   *scores;                 /* [CHOOSE_ROWS][max_positions] */
     float   *thread_scratch;         /* [n_threads][thread_floats] */
     size_t   thread_floats;
@@ -79,7 +79,8 @@ static inline float *cpu_thread_scratch(struct cpu_backend *b, int thread)
 pf_status pf_cpu_prepare(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int n_rows,
                          bool quantised);
 
-/* The same for rows [r0, r1), on this thread; whether all rows since the last time were finite, pf_cpu_finite says. */
+/* pf_cpu_prepare for rows [r0, r1), on the calling thread. pf_cpu_finite fails if a row prepared since its last call
+ * was not finite. */
 void pf_cpu_prepare_rows(struct cpu_backend *b, struct xmatrix *xm, const float *x, int n, int stride, int r0, int r1,
                          bool quantised);
 pf_status pf_cpu_finite(struct cpu_backend *b);

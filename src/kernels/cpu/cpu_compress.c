@@ -48,7 +48,7 @@ static void begin(const struct pf_compress_op *op, int c, int n)
                (size_t)n * sizeof *op->after);
 }
 
-/* A block is full: its row, and the state of the next ones. */
+/* Ends a full block: writes its row and the state for the following blocks. */
 static void end_block(const struct pf_compress_op *op, int c, int n, float *out)
 {
     struct sums own = sums_at(op, 0, c), next = sums_at(op, op->overlaps, c);

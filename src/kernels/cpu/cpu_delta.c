@@ -1,7 +1,6 @@
 /* Gated DeltaNet: the causal convolution, a task per head of queries, keys or values, and then everything else, a task
- * per value head. Both go over the batch's rows in order, so that a batch, its pieces and single steps are the same
- * arithmetic.
- * Source: Yang, Kautz, Hatamizadeh 2024, "Gated Delta Networks", equation 10. */
+ * per value head. Each task goes over the batch's rows in order, so that a batch, its pieces and single steps are the
+ * same arithmetic. Source: Yang, Kautz, Hatamizadeh 2024, "Gated Delta Networks", equation 10. */
 #include <math.h>
 #include <string.h>
 

@@ -22,7 +22,7 @@ enum { FF_GRAIN = 64 };          /* weight rows of gate and of up in one task at
 
 struct half {                    /* gate and up, or down */
     const int *experts;
-    int n_rows, grain;           /* of an expert's matrix; that a task takes */
+    int n_rows, grain;           /* rows of an expert's matrix; rows that a task takes */
     int per_expert;              /* tasks */
 };
 
@@ -44,7 +44,7 @@ static struct task task_of(const struct half *h, int64_t t)
 
 size_t pf_cpu_experts_floats(void)
 {
-    return 3 * (size_t)X_BLOCK * FF_GRAIN;           /* gate, up, and what is added to them, of one task */
+    return 3 * (size_t)X_BLOCK * FF_GRAIN;           /* gate, up and the adapters' deltas of one task */
 }
 
 /* Counting sort of the picks by expert; b->groups says where each expert's lie. */
@@ -278,14 +278,14 @@ static void sum_rows(void *ctx, int64_t begin, int64_t end, int thread)
 
 static void cut(struct half *h, const struct cpu_backend *b, const int *experts, int n_experts, int n_rows, int most)
 {
-    enum { TASKS_PER_THREAD = 32 };          /* the last of them is what a thread may wait for */
+    enum { TASKS_PER_THREAD = 32 };          /* a thread may have to wait for the last task of another */
     h->experts = experts;
     h->n_rows = n_rows;
     h->grain = pf_cpu_grain(b, (int64_t)n_rows * n_experts, TASKS_PER_THREAD, most);
     h->per_expert = (n_rows + h->grain - 1) / h->grain;
 }
 
-/* Gate and up of the experts in b->gate_up, down products of those in b->down. */
+/* Computes gate and up of the experts in b->gate_up and down products of the experts in b->down. */
 static pf_status run(struct cpu_backend *b, int n_gate_up, int n_down, const struct pf_halves *asked)
 {
     const struct pf_experts_op *e = &b->experts;
@@ -308,7 +308,7 @@ static pf_status run(struct cpu_backend *b, int n_gate_up, int n_down, const str
     return pf_cpu_finite(b);
 }
 
-/* Lists those of the experts that have picks; how many. */
+/* Lists the experts among `experts` that have picks; returns how many. */
 static int with_picks(const struct cpu_backend *b, const int *experts, int n, int *list)
 {
     int n_list = 0;

@@ -1,4 +1,4 @@
-/* What the host's side (cuda_*.c) may ask of the kernels: one launcher per operation, C on both sides.
+/* The launchers of the CUDA kernels, one per operation, that the host's side (cuda_*.c) calls: C on both sides.
  *
  * Every pointer is an address of device memory unless the comment says otherwise. A launcher puts its work on the
  * stream and returns; it never waits, never allocates and may be captured into a graph. Results have the bits of the C
@@ -54,12 +54,12 @@ struct cu_norm {
     int         *fault;
 };
 
-/* What becomes of y that an operation puts out: y += b * plus, or sigmoid(gate) * plus, unless plus is NULL; then
- * x += a * y. */
+/* Additions at the end of an operation with output y: y += b * plus, or y += sigmoid(gate) * plus (unless plus is
+ * NULL); then x += a * y. */
 struct cu_residual {
     float       *x;               /* NULL: nothing */
     float        a;
-    const float *plus, *gate;     /* [rows][n], [rows]; of experts only */
+    const float *plus, *gate;     /* [rows][n], [rows]; not NULL only for experts */
     float        b;
 };
 
@@ -82,9 +82,9 @@ struct cu_linear {
     struct cu_x      x;
     struct cu_tables tables;
     int              n_heads, head_rows, x_stride, y_stride;     /* strides in floats, of x.f */
-    struct cu_norm     norm;      /* y not NULL: of one row, and x is what it gives. Every block does it for itself,
-                                     one leaves it where the norm says: a kernel less, and a wait */
-    struct cu_residual residual;  /* of one part */
+    struct cu_norm     norm;      /* y not NULL: x is the output of this norm of one row. Every block computes the norm
+                                     itself, one stores it to norm.y: that saves a kernel and a wait */
+    struct cu_residual residual;  /* only if n_parts is 1 */
 };
 
 struct cu_expert_weight {
@@ -104,13 +104,13 @@ struct cu_experts {
     const float     *weights;
     struct cu_x      x;
     struct cu_tables tables;
-    /* of expert_rows alone, for what adapters add: */
-    const uint8_t *const *only;   /* {n_expert} or NULL: what it has no address for is left out, too */
+    /* for adapters' products; only expert_rows looks at these: */
+    const uint8_t *const *only;   /* {n_expert} or NULL: experts without an address here are left out, too */
     bool         adds;            /* y += add * (w x); add_scale {n_expert} or NULL: add times that */
     float        add;
     const float *add_scale;
-    const float *done;            /* of down alone: {rows * n_used, n_out}, what the picks have put out whose experts it
-                                     has no address for; older than the kernel ahead of it */
+    const float *done;            /* down only: {rows * n_used, n_out}, outputs of picks whose experts w has no address
+                                     for; written before the kernel ahead of down */
 };
 
 /* Does nothing; fails where the GPU cannot run these kernels. */
@@ -142,7 +142,7 @@ struct cu_groups {
     struct cu_tile *tile;
 };
 int pf_cu_max_tiles(int n_picks, int n_expert, int width);
-/* only: a table of experts, those that it has no address for get no tiles; NULL: all do. */
+/* only: a table of experts; experts without an address in it get no tiles. NULL: all experts get tiles. */
 cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width,
                         const uint8_t *const *only, struct cu_groups *g);
 
@@ -190,13 +190,13 @@ cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int str
 cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *n);
 cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n,
                              int rows, float *y);
-/* What happens to queries, keys and values between their products and attention: norms per head, rotation, and keys and
- * values into their chunks. rope[0] is q, rope[1] k, heads up to CU_HEAD_DIM long. Where attention does it, q and k
- * stay as they were: nobody reads them later. */
+/* Work on queries, keys and values between their products and attention: norms per head, rotation, and keys and values
+ * into their chunks. rope[0] is q, rope[1] k, heads up to CU_HEAD_DIM long. Where the attention kernel does this work,
+ * q and k stay as they were in memory: nobody reads them later. */
 struct cu_heads {
     struct pf_rope_op rope[2];
-    struct pf_copy deal[2];       /* n 0: nothing. Done first: q from where its product left it, and what is beside
-                                     it */
+    struct pf_copy deal[2];       /* copies done first: q out of its product's rows, and the gates that lie beside it;
+                                     n 0: nothing */
     bool         norm[2];
     const float *weight[2];       /* or NULL */
     float        eps;
@@ -242,18 +242,18 @@ cudaError_t pf_cu_streams_write(cudaStream_t st, const struct pf_streams_op *s);
 
 /* ---- Experts shared with the host: cu_share.cu ------------------------------------------------------------------- */
 
-/* What the device tells the host of a layer, and waits for. Both are memory of the host that the device has mapped. */
+/* A flag between device and host for one layer, in memory of the host that the device has mapped. */
 enum { CU_FLAG_DOWN, CU_FLAG_UP, CU_FLAG_GIVEN_UP };
 struct cu_flag {
-    uint32_t up;                  /* in a step: read and written atomically by the host, as volatile by the device */
-    uint32_t was_up;              /* the device found it so at its first look: nobody has waited for the host */
-    uint64_t began_ns;            /* by the device's clock: it began to wait for the flag, if it did; */
-    uint64_t ns;                  /* it raised the flag, or saw it raised */
+    uint32_t up;                  /* a CU_FLAG_; read and written atomically by the host, as volatile by the device */
+    uint32_t was_up;              /* the device found the flag up at its first look: nobody has waited for the host */
+    uint64_t began_ns;            /* when the device began to wait for the flag, by the device's clock */
+    uint64_t ns;                  /* when the device raised the flag or saw it raised, by the device's clock */
     char     line[40];            /* flags do not share cache lines */
 };
-/* x, weights and picks go to the host, whose flag is raised. Then where those of the picked experts lie that the device
- * holds, or that the host's deal has it read in place, goes to `now`, and NULL of the others. It waits for the deal,
- * unless it holds all that were picked, or deal is NULL. */
+/* The offer: x, weights and picks go to the host, and `flag` is raised. Then `now` gets the addresses of the picked
+ * experts that the device holds or, by the host's deal, reads in place, and NULL for the others. The kernel waits for
+ * the host to raise `deal`, unless deal is NULL or the device holds all picked experts. */
 struct cu_offer {
     const float   *x, *weights;   /* [rows][n], [rows][n_used] */
     const int32_t *picks;
@@ -261,28 +261,28 @@ struct cu_offer {
     float         *host_x, *host_weights;
     int32_t       *host_picks;
     struct cu_flag *flag, *deal;
-    uint32_t      *told;          /* of the device: lowered for the layer's take */
+    uint32_t      *told;          /* device memory: lowered for the layer's take */
     const struct pf_handed *handed;        /* [n_picks], memory of the host */
     int                     n_expert;
     const uint8_t *const   *held;          /* [3][n_expert] */
-    const uint8_t         **now;           /* the same, of experts that were picked */
+    const uint8_t         **now;           /* [3][n_expert]; entries of picked experts are written */
     int                    *fault;
 };
 cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o);
 
-/* When the flag is up: what the host puts out goes to y, its activations to a (quantised if a.q is not NULL), and the
- * addresses of what it copied into the late tables, pick by pick. A flag that stays down for too long, or says that the
- * host has given up, is a fault. */
+/* The take: waits until the flag is up; then, pick by pick, the host's outputs go to y, its activations to a (quantised
+ * if a.q is not NULL), and the addresses of matrices that it copied to the device into the tables `late`. A flag that
+ * stays down for too long, or says that the host has given up, is a fault. */
 struct cu_take {
     struct cu_flag         *flag;
-    const struct pf_handed *handed;        /* [n_picks], and */
-    const float            *act, *host_y;  /* [n_picks][n_ff], [n_picks][n_out]: memory of the host */
+    const struct pf_handed *handed;        /* [n_picks], memory of the host */
+    const float            *act, *host_y;  /* [n_picks][n_ff], [n_picks][n_out], memory of the host */
     const int32_t          *picks;
     int                     n_picks, n_ff, n_out, n_expert;
     float                  *y;
     struct cu_x             a;
     const uint8_t         **late;          /* [3][n_expert] */
-    uint32_t               *told;          /* of the device: what the flag says, for all blocks but the first */
+    uint32_t               *told;          /* device memory: the flag's value, for all blocks but the first */
     int                    *fault;
 };
 cudaError_t pf_cu_take(cudaStream_t st, const struct cu_take *t);

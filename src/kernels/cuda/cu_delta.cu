@@ -24,7 +24,7 @@ CU_INLINE int key_head(const struct pf_delta_op &o, int hv)
     return o.tiled ? hv % o.n_k_head : hv / (o.n_v_head / o.n_k_head);
 }
 
-/* Of value head hv. */
+/* Where the matrix of value head hv begins in a state, in floats. */
 CU_INLINE size_t matrix_at(const struct pf_delta_op &o, int hv)
 {
     return pf_delta_state_rows(&o) + (size_t)hv * o.d * o.d;
@@ -134,13 +134,13 @@ static __global__ void gate_heads(const __grid_constant__ struct net net)
 
 /* ---- Columns in registers ---------------------------------------------------------------------------------------- */
 
-/* What all columns of a head need of a row. */
+/* Values of one row that all columns of a head need. */
 template <int D>
 struct delta_row {
     float q[D], k[D], decay, beta;
 };
 
-/* By two warps, `which` of them 0 or 1. */
+/* Computes them by two warps; which: 0 or 1, the calling warp. */
 template <int D>
 CU_INLINE void prepare_row(const struct pf_delta_op &o, int hv, int hk, int r, int which, struct delta_row<D> &to)
 {
@@ -267,8 +267,8 @@ CU_INLINE void keep_channel(const struct pf_delta_op &o, int c, const struct cha
         o.after[t * pf_delta_channels(&o) + c] = at.x[t];
 }
 
-/* What the warps of a block hand to each other: queries and keys of two rows, and what all columns of the head put out
- * in two, with a box each for what another block's do. */
+/* Shared memory of a block's warps: queries and keys of two rows, and outputs of all columns of the head for two rows;
+ * box[i] counts the outputs that another block's columns send to out[i]. */
 template <int D>
 struct head_memory {
     float    qk[2][2][D], out[2][D];
@@ -314,12 +314,12 @@ CU_INLINE void head_vectors(const struct pf_delta_op &o, int hv, int part, bool 
         keep_channel<TAPS>(o, c + i * WARP, at[i]);
 }
 
-/* What a column gets of a row. */
+/* Inputs of one column from one row. */
 struct column_input {
     float v, z, alpha, beta;
 };
 
-/* What column j puts out of row r goes to all columns of the head, and theirs are in memory.out[r % 2]. */
+/* Sends the output of column j for row r to all columns of the head; afterwards memory.out[r % 2] holds theirs. */
 template <int D, int PARTS>
 CU_INLINE void share_out(struct head_memory<D> &memory, int r, int j, float out)
 {

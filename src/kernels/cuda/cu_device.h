@@ -1,4 +1,4 @@
-/* What every kernel is built from: the fold of 32 accumulators over a warp, halves, int8 blocks, activations.
+/* Building blocks of every kernel: the fold of 32 accumulators over a warp, halves, int8 blocks, activations.
  *
  * A warp is the 32 accumulators of kernels.h: lane i is accumulator i, and the fold 16, 8, 4, 2, 1 is five shuffles.
  * Compiled with --fmad=false: a product and a sum are rounded apart unless fmaf is written. */
@@ -28,7 +28,7 @@ CU_INLINE float warp_fold_all(float v)
     return __shfl_sync(ALL_LANES, warp_fold(v), 0);
 }
 
-/* What a norm multiplies the row x with, for every thread of a block: 32 accumulators, one warp. */
+/* The factor by which an RMS norm multiplies row x, for every thread of a block: 32 accumulators, one warp. */
 CU_INLINE float norm_factor(const struct cu_norm &o, const float *x)
 {
     __shared__ float factor;
@@ -83,7 +83,7 @@ CU_INLINE float activation(struct pf_act act, float g, float u)
     return z * pf_sigmoidf(1.702f * z) * (v + 1.0f);
 }
 
-/* A block of Q8_0 of keys or values. Unlike those of weights, they begin at even addresses. */
+/* A block of Q8_0 of keys or values. Unlike blocks of weights, it begins at an even address. */
 struct cu_q8_0 {
     uint16_t d;
     int8_t   q[32];
@@ -165,9 +165,10 @@ static cudaError_t launch_early(void (*kernel)(P...), dim3 grid, int threads, si
     return launch_in_clusters(1, kernel, grid, threads, bytes, st, args...);
 }
 
-/* Launches a kernel that comes when all ahead of it has ended. */
+/* Launches a kernel that begins when all work ahead of it in the stream has ended. */
 template <class... P, class... A>
-static cudaError_t launch_in_turn(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st, A... args)
+static cudaError_t launch_in_turn(void (*kernel)(P...), dim3 grid, int threads, size_t bytes, cudaStream_t st,
+                                  A... args)
 {
     cudaLaunchConfig_t config = {};
     config.gridDim = grid;
@@ -181,7 +182,7 @@ static cudaError_t launch_in_turn(void (*kernel)(P...), dim3 grid, int threads, 
 template <class... P>
 static cudaError_t allow_bytes(void (*kernel)(P...), size_t bytes)
 {
-    enum { ALWAYS = 47 << 10 };              /* of the 48 KB that need no asking: static variables take of them, too */
+    enum { ALWAYS = 47 << 10 };              /* 48 KB need no asking, less what static variables take */
     return bytes <= ALWAYS ? cudaSuccess :
                              cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
 }

@@ -8,8 +8,8 @@
  *                memory
  *     at last    a thread a row adds up its segments, left to right
  *
- * Who reads a block's bytes is the type's affair: lanes of a segment may share loads and exchange partial integer sums,
- * which are exact in any order. What belongs to the activations is loaded once for the four rows.
+ * Which lane reads which bytes of a block is up to the type: lanes of a segment may share loads and exchange partial
+ * integer sums, which are exact in any order. Activations are loaded once for the four rows.
  *
  * A decoded token runs a product's code once or twice on a multiprocessor, one instruction after the other. Few rows a
  * task keep the code and that wait short, and leave tasks for many warps. */
@@ -20,7 +20,7 @@
 
 #include "kernels/cuda/cu_blocks.h"
 
-/* What a block adds: s = fmaf(p, f, s), then, for types with a second term, s = fmaf(m, g, s). */
+/* The terms of one block: s = fmaf(p, f, s), then, for types with a second term, s = fmaf(m, g, s). */
 struct term {
     float p, f, m, g;
 };
@@ -170,7 +170,7 @@ struct k6 {
 
     static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
-        int at = 2 * (b & ~3) + 2 * (b & 1) + (b >> 1 & 1);                       /* of 16 */
+        int at = 2 * (b & ~3) + 2 * (b & 1) + (b >> 1 & 1);                       /* nibble number, of 16 */
         return { fresh16(x.q + 16 * at), fresh16(x.q + 16 * at + 64), x.d[b], -32 * x.s[at], -32 * x.s[at + 4] };
     }
 
@@ -344,7 +344,7 @@ struct quantised {
     CU_HOST_FN int n_rounds(int n) { return (n + 1023) / 1024; }
     CU_HOST_FN int n_sums(int n) { return (n + 255) / 256; }
 
-    /* Of 32 blocks of rows of n. */
+    /* Bytes of 32 blocks in rows of n elements. */
     static CU_READ_FN uint32_t bytes_of_32(uint64_t row_bytes, int n)
     {
         return T::ROUND ? (uint32_t)T::ROUND : (uint32_t)row_bytes * 32 / (uint32_t)(n / 32);
@@ -431,7 +431,7 @@ struct quantised {
             sums[lane / 4 * stride + segment] = s;
     }
 
-    /* The same of rows r0 .. r0 + 3, from their weights. */
+    /* Sums of the four segments of `round` in rows r0 .. r0 + 3. */
     static CU_READ_FN void task(const struct row_set &w, int r0, const struct x_row &x, int n, int round,
                                 const struct cu_tables &t, float *warp_memory, float *sums)
     {
@@ -473,7 +473,7 @@ struct floats {
         return STAGED ? L::shared(row, e) : L::at(row, e);
     }
 
-    /* Goes on with the sum, as many loads ahead of it, as long as there are so many. */
+    /* Goes on with the lane's sum from element e, AHEAD elements loaded at once, while that many are left. */
     template <int AHEAD>
     static CU_READ_FN void add(const uint8_t *row, const float *x, int n, int &e, float &sum)
     {

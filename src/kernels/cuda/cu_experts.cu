@@ -88,7 +88,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
     *out = e.weigh_input ? v * e.weights[pick] : v;
 }
 
-/* What meets element `at` of what the experts of a row put out; asked for before that is known. */
+/* The operands that cu_residual adds to element `at` of the experts' output; loaded before that output is known. */
 struct met {
     float plus, b, x;
 };
@@ -98,7 +98,7 @@ CU_INLINE struct met met_at(const struct cu_residual &r, int row, size_t at)
     return { r.plus ? r.plus[at] : 0.0f, r.gate ? pf_sigmoidf(r.gate[row]) : r.b, r.x ? r.x[at] : 0.0f };
 }
 
-/* What becomes of v, that element. */
+/* Adds them to v, element `at` of the experts' output, and stores the result. */
 CU_INLINE void put_out(const struct cu_residual &r, const struct met &met, float v, size_t at, float *y)
 {
     if (r.plus)
@@ -108,8 +108,8 @@ CU_INLINE void put_out(const struct cu_residual &r, const struct met &met, float
         r.x[at] = fmaf(r.a, v, met.x);
 }
 
-/* What a block of down has of the picks of its row: its eight rows of each one's matrix, NULL if its expert is not
- * here; and what each pick puts out for them. */
+/* A pick of the block's row: the block's eight rows of the expert's down matrix, NULL if the expert is not on the
+ * device; picks.v holds the eight outputs of each pick. */
 struct pick {
     const uint8_t *rows;
     float          weight;
@@ -118,7 +118,7 @@ struct pick {
 struct picks {
     struct pick *at;              /* [n_used] */
     float       *v;               /* [n_used][DOWN_ROWS] */
-    float       *rest;            /* of the block's memory */
+    float       *rest;            /* the block's memory behind v */
 };
 
 CU_HOST_FN size_t picks_bytes(int n_used)
@@ -132,8 +132,7 @@ CU_INLINE struct picks picks_at(float *memory, int n_used)
     return { (struct pick *)memory, v, v + n_used * DOWN_ROWS };
 }
 
-/* Before the block's turn: picks, their weights, tables, and what others have put out are older than the kernel
- * ahead. */
+/* Fills p before the block's turn: picks, their weights, tables and e.done were written before the kernel ahead. */
 CU_INLINE void look_up(const struct cu_experts &e, int row, const struct picks &p)
 {
     int first = blockIdx.x * DOWN_ROWS;
@@ -151,7 +150,7 @@ CU_INLINE void look_up(const struct cu_experts &e, int row, const struct picks &
     __syncthreads();
 }
 
-/* What the block puts out. */
+/* Sums the picks in their order and stores the block's eight outputs. */
 CU_INLINE void add_picks(const struct cu_experts &e, const struct cu_residual &residual, int row, const struct picks &p,
                          float *y)
 {

@@ -1,5 +1,5 @@
-/* What happens to a head of queries or keys between its product and attention, and how elements of keys and values are
- * put where they are kept. A warp takes a head. */
+/* Norm and rotation of a head of queries or keys between its product and attention, and how elements of keys and values
+ * are stored in their chunks. A warp takes a head. */
 #ifndef PF_CU_HEADS_H
 #define PF_CU_HEADS_H
 

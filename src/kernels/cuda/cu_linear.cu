@@ -42,7 +42,7 @@ CU_INLINE void fetch_rows_ahead(const struct cu_linear &l, const struct place &a
         fetch_ahead(at.rows, at.n * l.row_bytes);
 }
 
-/* What n rows take in shared memory, wherever they begin. */
+/* Bytes that n rows take in shared memory, wherever they begin. */
 CU_HOST_FN size_t staged_bytes(const struct cu_linear *l, int n)
 {
     return (n * l->row_bytes + 31) / 16 * 16;
@@ -192,10 +192,10 @@ CU_INLINE float4 times(float4 v, float f, float4 w)
     return make_float4(v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w);
 }
 
-/* Four neighbours of a block of 32, quantised; eight neighbouring lanes have the block. As quantise_block does it. */
+/* Four neighbours of a block of 32, quantised as by quantise_block; eight neighbouring lanes have the block. */
 struct codes {
     uint32_t q;
-    int      sum;                 /* of sixteen */
+    int      sum;                 /* sum of the codes of sixteen elements */
     float    d;
     bool     finite;
 };

@@ -1,6 +1,6 @@
-/* What kernels take from the machine beyond the language: a block's shared memory, and instructions by their names.
- * What depends on the GPU's generation is in here, so that kernels need not ask. tests/emulated has another file of
- * this name, for a GPU that is none. */
+/* The parts of the machine that kernels use beyond the language: a block's shared memory, and instructions by their
+ * names. All that depends on the GPU's generation is in here, so that kernels need not ask. tests/emulated has another
+ * file of this name, for a GPU that is none. */
 #ifndef PF_CU_MACHINE_H
 #define PF_CU_MACHINE_H
 
@@ -19,8 +19,8 @@ enum { WARP = 32 };
 
 /* Where a kernel begins that was launched with launch_early: waits until everything ahead of it in the stream has ended
  * and can be seen, then lets the blocks of the next kernel come. Every thread calls it, before it returns and before it
- * touches anything but what no kernel changes, such as weights. What kernels before the one ahead have left may be read
- * too, but not through the first cache: volatile, or by copies of 16 bytes to shared memory. */
+ * touches anything but what no kernel changes, such as weights. Results of kernels before the one ahead may be read
+ * before, too, but not through the first cache: volatile, or by copies of 16 bytes to shared memory. */
 CU_INLINE void wait_turn(void)
 {
 #if __CUDA_ARCH__ >= 900
@@ -30,7 +30,7 @@ CU_INLINE void wait_turn(void)
 }
 
 /* Asks for bytes that the block will surely read, so that they are on their way to the cache when it comes to them. One
- * thread calls it. What is asked for must be read by the kernel: a request may outlive the kernel otherwise, and the
+ * thread calls it. The kernel must read these bytes later: otherwise the request may outlive the kernel, and the
  * memory. Up to 15 bytes more are touched at both ends. */
 CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 {
@@ -80,7 +80,7 @@ CU_INLINE void expect_bytes(uint64_t *box, int bytes)
 #endif
 }
 
-/* To where that block has what is *to here, and to its box. */
+/* Writes v to the place that *to has in shared memory of `block`, and counts it in that block's box. */
 CU_INLINE void send(float v, float *to, uint64_t *box, int block)
 {
 #if __CUDA_ARCH__ >= 900
@@ -122,7 +122,7 @@ CU_INLINE uint32_t warp_max(uint32_t v)
     return v;
 }
 
-/* The same, in one instruction where there is one. */
+/* warp_max, in one instruction where there is one. */
 CU_INLINE uint32_t all_max(uint32_t v)
 {
 #if __CUDA_ARCH__ >= 800
@@ -153,7 +153,7 @@ CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b)
 #endif
 }
 
-/* The same with 32 elements: a[0], a[1] hold the lower sixteen, a[2], a[3] the upper. */
+/* mma16 with a depth of 32: a[0], a[1] hold the lower sixteen, a[2], a[3] the upper. */
 CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
 {
 #if __CUDA_ARCH__ >= 800

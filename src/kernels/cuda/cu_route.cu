@@ -112,8 +112,8 @@ CU_INLINE int place_in_warp(uint32_t key)
     return before;
 }
 
-/* The k best of n scores, best first, the lower index of equals. What holds a NaN fails the step, but its picks are
- * indices all the same: keys are in order, whatever they stand for. */
+/* The k best of n scores, best first, the lower index of equals. A row with a NaN fails the step, but its picks are
+ * valid indices all the same. */
 static __device__ __noinline__ void top_k(const float *score, int n, int k, struct candidates at, int32_t *picks)
 {
     __shared__ uint32_t bound;                           /* stays 0 where there are fewer groups than picks */

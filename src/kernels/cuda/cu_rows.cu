@@ -1,4 +1,4 @@
-/* What goes row by row or element by element: norm, quantise, activation, sums, rotation, keys and values, copies. */
+/* Operations row by row or element by element: norm, quantise, activation, sums, rotation, keys and values, copies. */
 #include "kernels/cuda/cu_heads.h"
 
 enum { THREADS = 256, NORM_THREADS = 1024 };
@@ -58,7 +58,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_con
     }
 }
 
-/* The same of rows that are too long to be staged. y may be x. */
+/* norm_row for rows too long for shared memory. y may be x. */
 static __global__ void __launch_bounds__(NORM_THREADS) norm_long(const __grid_constant__ struct cu_norm o)
 {
     size_t at = (size_t)blockIdx.x * o.n;
@@ -101,7 +101,7 @@ extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
     size_t bytes = 2 * (size_t)o->n * sizeof(float);
     if (o->n <= SHORT && !o->add && !o->q.q)
         return launch_early(norm_short, ceil_div(o->rows, THREADS / WARP), THREADS, 0, st, *o);
-    /* So much is all that blocks of the smallest GPUs may have, and the factor takes of it. */
+    /* LONG_BYTES is all the shared memory that a block of the smallest GPUs may have. */
     if (bytes > LONG_BYTES || allow_bytes(norm_row, bytes) != cudaSuccess) {
         cudaGetLastError();
         return launch_early(norm_long, o->rows, NORM_THREADS, 0, st, *o);
@@ -306,7 +306,7 @@ extern "C" cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *
     return launch_early(kv_store, dim3(kv->n_kv_head, rows), 128, 0, st, (struct store){ *kv, k, v, pos });
 }
 
-/* A warp takes a head: those of q, then those of k, then those of v. It works in its piece of shared memory. */
+/* A warp takes a head, first the heads of q, then of k, then of v, and works in its own piece of shared memory. */
 static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ struct cu_heads o, int longest)
 {
     wait_turn();

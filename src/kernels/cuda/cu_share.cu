@@ -5,17 +5,17 @@
  *              the host which experts are to be read where they lie in its memory
  *     take     a block a pick waits for the host's flag; reads around the caches, since the host has just written
  *
- * Of all threads one asks for the host's flag, and tells the others through the device's memory. Reads of one line of
+ * One thread of all asks for the host's flag, and tells the others through the device's memory. Reads of one line of
  * the host's memory stand in line, 5 to 6 us each on an H200, and whatever else crosses stands behind them: copies,
  * events, other reads.
  *
- * Both are part of captured graphs: they know addresses of flags and buffers, never where an expert lies. */
+ * Both kernels are part of captured graphs: they know addresses of flags and buffers, never where an expert lies. */
 #include "kernels/cuda/cu_device.h"
 
 enum { OFFER_THREADS = 1024, TAKE_THREADS = 1024, TAKE_AHEAD = 3, TABLE_THREADS = 256 };
 static const __device__ unsigned long long PATIENCE_NS = 30000000000ull;
 
-/* What the host says with a flag: CU_FLAG_UP, or CU_FLAG_GIVEN_UP if it says nothing. By one thread of all. */
+/* Waits for the host to raise a flag: CU_FLAG_UP, or CU_FLAG_GIVEN_UP after PATIENCE_NS. One thread of all calls it. */
 CU_INLINE uint32_t ask_host(struct cu_flag *flag, int *fault)
 {
     unsigned long long begin = device_ns();
@@ -50,7 +50,7 @@ CU_INLINE void show_picks(const struct cu_offer &o)
         *(volatile uint32_t *)&o.flag->up = CU_FLAG_UP;
 }
 
-/* Picks of one expert in several rows say the same of it. */
+/* Writes where a picked expert lies. Picks of one expert in several rows write the same addresses. */
 CU_INLINE void find_expert(const struct cu_offer &o, int pick, bool is_dealt)
 {
     int expert = o.picks[pick];
@@ -107,8 +107,8 @@ CU_INLINE bool wait_for_host(const struct cu_take &t)
     return f == CU_FLAG_UP;
 }
 
-/* What a thread has of a row of the host's: asked for with the handed, in one crossing; it may turn out to be
- * nobody's. */
+/* A thread's elements of a row of host_y, loaded in the same crossing of PCIe as the pick's pf_handed, which may say
+ * that the row is not used. */
 struct ahead {
     float y[TAKE_AHEAD];
 };

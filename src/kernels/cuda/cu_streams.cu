@@ -32,7 +32,7 @@ static __global__ void mix_row(const __grid_constant__ struct pf_mix_op o)
     size_t at = (size_t)blockIdx.x * o.n_weights + lane;
     bool whole = o.n_weights > n;
     float w = lane < o.n_weights ? fmaf(o.logits[at], o.scale[part], o.base[lane]) : 0;
-    if (whole) {                             /* lanes without an element do what the first of them does */
+    if (whole) {                             /* lanes without an element repeat the work of lane 0 */
         float e = pf_expf(w - max_of(w, from, n)), p = e / sum_of(e, from, 1, n) + o.eps;
         for (int i = 0; i < o.rounds; i++) {
             if (i > 0)

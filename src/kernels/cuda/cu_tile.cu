@@ -32,7 +32,7 @@ struct stage {
     int     *s;                  /* [SEGMENT][width + 4]: sums of q, two of 16 bits */
 };
 
-/* What a tile is: rows r0 on of a part, columns first .. first + n_columns of the batch or of the sorted picks. */
+/* One tile of the output: rows r0 on of a part, columns first .. first + n_columns of the batch or the sorted picks. */
 struct item {
     int part, r0, first, n_columns, expert;
 };
@@ -195,7 +195,7 @@ CU_INLINE void segment(const struct stage &m, int width, int row0, int col0, int
                 total[i][j][e] = total[i][j][e] + s[i][j][e];
 }
 
-/* Writes a warp's 32 x 32 and begins the next. What is not there becomes a number that changes nothing. */
+/* Writes a warp's 32 x 32 and begins the next. Where there is no bias, scale or weight, -0 and 1 change nothing. */
 CU_INLINE void store(const struct cu_tiles &o, const struct item &t, int row0, int col0, float (&total)[2][4][4])
 {
     const struct cu_tile_part &p = o.part[t.part];

@@ -1,4 +1,4 @@
-/* What the files of the CUDA backend's host side share: memory, one stream, and which kernels an operation becomes.
+/* Shared by the files of the CUDA backend's host side: memory, one stream, and which kernels an operation becomes.
  * Kernels are in cu_*.cu behind cu_api.h.
  *
  *     backend_cuda.c   open, close, the table of operations; which GPUs there are
@@ -17,11 +17,12 @@
  *     of expert addresses is placed like a vector, under the address of the host's table.
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (pf_cuda_wrote).
  *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel:
- *     a product waits for the addition of what it puts out, experts before that for what is added to it, an addition
- *     whose product is gone for the norm that reads its sum, a norm and an activation for the product that reads them,
- *     what deals out queries, norms of heads and rotation for kv_store, and this for attention.
- *     Any other operation, and whatever ends a step or frees memory, starts what is held first, as it came
- *     (pf_cuda_settle). So of product, held, norm, acted, stored and heads only one has something at a time.
+ *     a product waits for the addition of its output, experts wait for the addition of the shared expert first, an
+ *     addition whose product is launched already waits for the norm that reads the sum, a norm and an activation wait
+ *     for the product that reads them, copies of queries and gates, norms of heads and rotation for kv_store, and
+ *     kv_store for attention. Any other operation, and whatever ends a step or frees memory, first starts the held ones
+ *     in the order they came (pf_cuda_settle). So of product, held, norm, acted, stored and heads only one has
+ *     something at a time.
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
  *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
  *     on, so that capturing never has to place a vector. Where there is no memory for a graph, none are made any more.
@@ -33,7 +34,7 @@
 #include "kernels/placed.h"
 
 enum { CUDA_MAX_GRAPHS = 16, CUDA_MAX_OWNED = 4096 };
-enum { CUDA_ALIGN = 256, CUDA_OVERREAD = 64 };    /* of what lies on the device; kernels may read so far past an end */
+enum { CUDA_ALIGN = 256, CUDA_OVERREAD = 64 };    /* of matrices on the device; bytes that may be read past their end */
 
 struct held_add {
     float       *y;                      /* NULL: none */
@@ -83,9 +84,9 @@ struct cuda_backend {
     cudaStream_t      stream;
     char              describe[32];
     bool              has_tiles;         /* enough shared memory for matrix products by tiles */
-    struct cu_tile_shape shape;          /* of those */
-    size_t            shared_bytes;      /* that a block may have besides static variables */
-    uint64_t          budget, used;      /* bytes of device memory: may take, has taken */
+    struct cu_tile_shape shape;          /* shape of the tiles, if has_tiles */
+    size_t            shared_bytes;      /* shared memory of a block besides static variables */
+    uint64_t          budget, used;      /* bytes of device memory: the most to take; taken */
 
     struct pf_placed  placed;
     char             *small;             /* block that vectors and tables are cut from */
@@ -104,8 +105,8 @@ struct cuda_backend {
     float            *low;               /* [max_picks][expert_rank] */
     float            *part;              /* attention's chunks */
     float            *scores;            /* [CU_CHOOSE_ROWS][max_positions] */
-    int              *count;             /* of attention's blocks that have ended: zeros between kernels */
-    struct cu_groups *groups;            /* of the picks of a prompt; sorted and tile are b->sorted, b->tile */
+    int              *count;             /* attention's blocks that have ended; zeros between kernels */
+    struct cu_groups *groups;            /* a prompt's picks by expert; groups->sorted, tile: b->sorted, b->tile */
     int32_t          *sorted;
     struct cu_tile   *tile;
 
@@ -119,8 +120,8 @@ struct cuda_backend {
     struct cu_heads   stored;            /* rows 0: none is held */
     struct held_heads heads;
 
-    struct pf_experts_op parts;          /* from experts_begin to experts_end, */
-    const uint8_t   **part_table;        /* [3][n_expert] and the experts of the present part */
+    struct pf_experts_op parts;          /* the op between experts_begin and experts_end */
+    const uint8_t   **part_table;        /* [3][n_expert] addresses of the experts of the present experts_part */
     struct cuda_share *share;            /* NULL: nothing is shared with the host */
 
     struct graph      graphs[CUDA_MAX_GRAPHS];
@@ -156,7 +157,7 @@ static inline pf_status pf_cuda_in_step(pf_status st)
     return st == PF_ENOMEM ? PF_EDEVICE : st;
 }
 
-/* The same for what was put on a stream; counts it, unless it is only being captured. */
+/* pf_cuda_check for work put on a stream within a step; counts it as a launch, unless it is only being captured. */
 static inline pf_status pf_cuda_put(struct cuda_backend *b, cudaError_t e, const char *what)
 {
     b->base.n_launches += !b->capturing;

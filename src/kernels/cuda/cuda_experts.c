@@ -23,8 +23,8 @@ static struct tables tables_at(const uint8_t **at, int n_expert)
     return (struct tables){ at, at ? at + n_expert : NULL, at ? at + 2 * n_expert : NULL };
 }
 
-/* What adapters add to y [picks][w->n_out], which w has put out; pick p's input is row p / n_used of x. only: a table
- * of experts, those it has no address for are left alone; NULL: none is. */
+/* Adds the adapters' deltas to y [picks][w->n_out], the output of w; pick p's input is row p / n_used of x. only: a
+ * table of experts, and picks of experts without an address in it get nothing; NULL: all picks do. */
 static pf_status add_low(struct cuda_backend *b, const struct pf_experts_op *e, const struct pf_expert_weight *w,
                          const uint8_t *const *only, const struct cu_x *x, int n_used, float *y)
 {
@@ -83,7 +83,7 @@ pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e,
     return activate(b, e, gate, at.gate);
 }
 
-/* What each pick's down product gives, to pick_out. */
+/* Each pick's down product, to pick_out. */
 pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
 {
     struct cu_experts o = { .n = e->gate->n_out, .n_out = e->down->n_out, .n_used = 1, .rows = e->rows * e->n_used,
@@ -138,7 +138,7 @@ static pf_status run_tiles(struct cuda_backend *b, const struct cu_tiles *o)
     return pf_cuda_put(b, pf_cu_tiles(b->stream, o, &b->shape), "a product of experts");
 }
 
-/* What the picks of a prompt put out, grouped by expert in b->groups; of the experts in table, if it is not NULL. */
+/* Outputs of a prompt's picks, grouped by expert in b->groups. table not NULL: only experts with an address there. */
 static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
 {
     int n_picks = e->rows * e->n_used;

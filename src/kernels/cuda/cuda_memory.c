@@ -54,7 +54,7 @@ void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared)
         return;
     struct cuda_backend *b = pf_cuda_of(backend);
     cudaSetDevice(b->device);
-    (void)pf_cuda_settle(b);             /* what is held may name it */
+    (void)pf_cuda_settle(b);             /* a held operation may name p */
     cudaStreamSynchronize(b->stream);
     if (shared) {
         cudaFreeHost(p);

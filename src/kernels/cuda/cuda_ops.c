@@ -26,7 +26,7 @@ pf_status pf_cuda_hold(struct cuda_backend *b, const struct held_product *p)
     return PF_OK;
 }
 
-/* All but what is done to heads. */
+/* Starts all held operations but those on heads. */
 static pf_status settle_rows(struct cuda_backend *b)
 {
     struct held_add add = b->held;
@@ -144,7 +144,7 @@ static pf_status same_type(struct cuda_backend *b, const struct pf_linear *l, in
     return PF_OK;
 }
 
-/* The same for the rows of a prompt, by tiles. */
+/* A product for the many rows of a prompt, by tiles. */
 static pf_status linear_tiles(struct cuda_backend *b, const struct cu_linear *l)
 {
     struct cu_tiles o = { .type = l->type, .row_bytes = l->row_bytes, .n_parts = l->n_parts, .n = l->n,
@@ -279,8 +279,8 @@ static bool joins_product(struct cuda_backend *b, float *y, float a, const float
     return true;
 }
 
-/* Whether y += a * x, or sigmoid(gate) * x, is left to the experts that make y. They are held on: their sum may be
- * added yet. */
+/* Whether the held experts that make y take over y += a * x or y += sigmoid(gate) * x. The experts stay held: an
+ * addition of their sum to the residual stream may follow. */
 static bool joins_experts(struct cuda_backend *b, const float *y, const float *gate, float a, const float *x, int64_t n)
 {
     struct held_product *p = &b->product;

@@ -31,7 +31,7 @@ struct served {
 struct ticket {
     cudaEvent_t begun, ended, released;
     bool        in_flight, was_released;
-    uint64_t    number;                  /* of copies for a step, which end in this order; background: 0 */
+    uint64_t    number;                  /* copies for a step, numbered as they end; background copies: 0 */
 };
 
 struct cuda_share {
@@ -41,18 +41,18 @@ struct cuda_share {
     void         *ctx;
 
     struct cu_flag *offers, *deals, *answers;        /* [n_layer] */
-    float       *x, *weights;            /* what the host is shown */
+    float       *x, *weights;            /* the offer's copies for the host */
     int32_t     *picks;
     struct pf_answer answer;
-    void        *mapped;                 /* all of the above */
+    void        *mapped;                 /* the memory of everything from offers to answer */
 
-    const uint8_t **held, **now, **late; /* on the device: [n_layer][3][n_expert]; [3][n_expert] */
-    uint32_t     *heard;                 /* there, too: told in struct cu_take */
+    const uint8_t **held, **now, **late; /* device memory: held [n_layer][3][n_expert], now and late [3][n_expert] */
+    uint32_t     *heard;                 /* device memory: cu_take.told */
     cudaStream_t  copies, background;    /* copies may be the backend's own stream */
     struct ticket tickets[PF_SHARE_TICKETS];
-    uint64_t      n_copies, n_ended;     /* for steps; so many first ones are known to have ended well */
+    uint64_t      n_copies, n_ended;     /* copies for steps begun; the first n_ended are known to have ended well */
 
-    struct timing {                      /* of a layer's last hand-off, by the host's clock; 0: taken account of */
+    struct timing {                      /* a layer's last hand-off, by the host's clock; 0: noted already */
         uint64_t seen_ns, answered_ns;
         bool     replayed;
     } *timings;                          /* [n_layer] */
@@ -203,9 +203,9 @@ static uint64_t wait_for(const struct cu_flag *flag)
     return flag->ns - flag->began_ns;
 }
 
-/* Takes account of the last hand-off of a layer, which is over. Of a device that came for the answer later than the
- * host had it, nobody knows what handing over took. Run plainly, it is asked to take the answer when there is one:
- * nobody knows since when it has had nothing to do, so it counts as waiting from the offer on. */
+/* Notes the last hand-off of a layer, which is over. If the device came for the answer after the host had it, the
+ * duration is not known. In a step without a graph the take is launched only when the answer is there, so since when
+ * the device had nothing to do is not known, and it counts as waiting from the offer on. */
 static void note_handoff(struct cuda_share *s, int il)
 {
     struct timing *t = &s->timings[il];
@@ -434,7 +434,7 @@ static enum pf_fetch_state state_of(cudaError_t e)
     return e == cudaErrorNotReady ? PF_FETCH_IN_FLIGHT : PF_FETCH_FAILED;
 }
 
-/* What it says of a copy: an event is asked only if no later copy has answered for it, as the GPU waits meanwhile. */
+/* The state of a copy. Its event is asked only if no later copy is known to have ended, as the GPU waits meanwhile. */
 static enum pf_fetch_state state_by(struct cuda_share *s, const struct ticket *t, cudaError_t (*ask)(cudaEvent_t))
 {
     if (!t->in_flight || (t->number > 0 && t->number <= s->n_ended))

@@ -1,9 +1,9 @@
-/* What carries a state from position to position: the gated delta rule, one head and one step, the convolution in
- * front of it, and the running softmax of compressed attention. Bodies, static, one copy per level. kernels.h
- * holds the contract of each.
+/* Operations that carry a state from position to position: the gated delta rule, one head and one step, the convolution
+ * in front of it, and the running softmax of compressed attention. Bodies, static, one copy per level. kernels.h holds
+ * the contract of each.
  *
- * The matrix is gone over in strips of columns: what a strip of 64 needs of a 128 x 128 matrix stays in the first cache
- * between the pass that reads it and the pass that writes it. */
+ * The matrix is gone over in strips of columns: 64 columns of a 128 x 128 matrix stay in the first cache between
+ * the pass that reads them and the pass that writes them. */
 #ifndef PF_GENERIC_DELTA_H
 #define PF_GENERIC_DELTA_H
 

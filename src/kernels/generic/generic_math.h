@@ -1,4 +1,4 @@
-/* What every float kernel is built from: the fold of the 32 accumulators, and F16 in plain C.
+/* Building blocks of every float kernel: the fold of the 32 accumulators, and F16 in plain C.
  *
  * The fixed order of a sum (kernels.h): element i goes to accumulator i mod 32, then the 32 are folded 16, 8, 4, 2, 1.
  * Loops over PF_LANES floats have a constant length and no branches, so that compilers turn them into vectors without

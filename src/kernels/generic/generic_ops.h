@@ -176,7 +176,7 @@ static inline void exp_block(const float *x, float max, float *y, struct sums *s
     memcpy(y, t, sizeof t);
 }
 
-/* y = exp(x - max); returns the sum. y may be x. What pads the last block weighs 0. */
+/* y = exp(x - max); returns the sum. y may be x. The padding of the last block adds 0 to the sum. */
 static inline float exp_sum(const float *x, int n, float max, float *y)
 {
     struct sums s = {0};

@@ -1,5 +1,5 @@
 /* Eight rows side by side: the vector operations of mul_quant.h and mul_float.h for AVX2 with FMA and F16C.
- * What each operation means is said in avx512_lanes.h, which has the same names. Include one of them per file. */
+ * avx512_lanes.h has the same names and says what each operation does. Include one of them per file. */
 #ifndef PF_AVX2_LANES_H
 #define PF_AVX2_LANES_H
 

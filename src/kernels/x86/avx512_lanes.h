@@ -119,7 +119,7 @@ LANE_FN void vi_rows16(vi v[4], const uint8_t *p, size_t row_bytes)
                    lane_quad(p + 2 * row_bytes, row_bytes), lane_quad(p + 3 * row_bytes, row_bytes));
 }
 
-/* The same for 32 bytes, in half as many loads.
+/* vi_rows16 for 32 bytes of each row, in half as many loads.
  *
  *     loaded   | row r, both halves | row r+4, both halves |   and for rows r+8, r+12 */
 LANE_FN void vi_rows32(vi v[8], const uint8_t *p, size_t row_bytes)

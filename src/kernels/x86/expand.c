@@ -142,8 +142,8 @@ void pf_expand_iq3_s(const uint8_t *restrict p, struct pf_expanded *restrict out
     }
 }
 
-/* Eight times -1, 0 or 1, plus the bytes of delta, in which the bias is. What the shift brings in from a byte's
- * neighbour is masked out. */
+/* Eight times -1, 0 or 1, plus the bytes of delta, which include the bias. Bits that the shift brings in from a byte's
+ * neighbour are masked out. */
 static void put_ternary(struct pf_expanded *out, int b, __m256i v, __m256i delta)
 {
     __m256i eight = _mm256_and_si256(_mm256_slli_epi16(v, 3), _mm256_set1_epi8((char)0xf8));

@@ -16,7 +16,7 @@ struct pf_expanded {
 /* Reads 256 elements from p on. */
 typedef void pf_expand_fn(const uint8_t *restrict p, struct pf_expanded *restrict out);
 
-/* What is added to codes: the largest magnitude in the grids of two bits, of three, of one. */
+/* Added to codes to make them unsigned: the largest magnitude in each type's grid. */
 enum { PF_BIAS_IQ2 = 43, PF_BIAS_IQ3_XXS = 62, PF_BIAS_IQ3_S = 15, PF_BIAS_IQ1 = 9, PF_BIAS_TERNARY = 1 };
 
 pf_expand_fn pf_expand_iq2_xxs, pf_expand_iq2_xs, pf_expand_iq2_s, pf_expand_iq3_xxs, pf_expand_iq3_s, pf_expand_iq1_s,

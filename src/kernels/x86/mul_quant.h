@@ -35,7 +35,7 @@ struct seg {
 struct xseg {
     const int8_t *q;
     const float  *d;
-    int32_t       start[16];      /* of the integer sums, per block or, by halves, per half block */
+    int32_t       start[16];      /* where the integer sums start, per block or, by halves, per half block */
     float         q_sum[8];       /* FORM_MIN: d * (sum of q) */
     float         half_sum[16];   /* FORM_PAIR_MIN: sum of q per half block */
 };
@@ -126,7 +126,7 @@ LANE_FN void block_mul(const vi *codes, const struct scales *s, int b, const str
 
 /* ---- All rows ------------------------------------------------------------------------------------------------ */
 
-/* One call: what is multiplied and where it goes. */
+/* The arguments of one call. */
 struct job {
     const uint8_t        *w;
     size_t                row_bytes;

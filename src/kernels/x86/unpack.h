@@ -36,21 +36,21 @@ struct src {
 };
 
 /* unpack_fn takes block b and as many after it as its type unpacks together, and their scales if they lie with the
- * codes; scales_fn takes those that do not. */
+ * codes; scales_fn takes scales that lie apart from the codes. */
 typedef void unpack_fn(vi (*codes)[8], struct scales *s, const struct src *src, int b);
 typedef void scales_fn(struct scales *s, const struct src *src);
 
 enum form {
     FORM_PLAIN,                   /* a term dw * d * sum */
-    FORM_SIGNED,                  /* the same, codes made by vi_signed_codes */
+    FORM_SIGNED,                  /* FORM_PLAIN with codes made by vi_signed_codes */
     FORM_MIN,                     /* a second term -mw * (d * sum of q) */
     FORM_PAIR,                    /* sum = pair[2b] * (first 16) + pair[2b+1] * (last 16) */
-    FORM_PAIR_MIN,                /* the same, and a second term -mw * (d * (sums of q by mins likewise)) */
+    FORM_PAIR_MIN,                /* FORM_PAIR and a second term -mw * (d * (sums of q by mins likewise)) */
     FORM_TWO,                     /* two terms pair * d * sum, of the first 16 and of the last 16 */
 };
 
 struct quant_type {
-    pf_expand_fn *expand;         /* or NULL; what unpack and scales then read is struct pf_expanded */
+    pf_expand_fn *expand;         /* or NULL; if not, unpack and scales read struct pf_expanded */
     unpack_fn *unpack;
     scales_fn *scales;            /* or NULL */
     int        unit;              /* blocks that unpack takes */
