@@ -76,29 +76,43 @@ static void end_answer(struct chat *c)
 
 /* ---- Answering --------------------------------------------------------------------------------------------------- */
 
-/* The prompt for the conversation as it stands. When it leaves too little room for an answer, the oldest turns are left
- * out. False, after saying why, if that does not help. */
-static bool make_prompt(struct chat *c, struct buf *text, struct tokens *tok)
+/* Whoever says that something was stopped does so after this: the Ctrl-C that answers goes to the prompt. */
+static void end_watch(void)
 {
-    size_t n_ctx = (size_t)pf_session_n_ctx(c->e.session), room = n_ctx / 4 < 512 ? n_ctx / 4 : 512, n_dropped = 0;
-    for (;;) {
+    interrupt_watch(NULL, INT32_MAX);
+    interrupt_forget();
+}
+
+/* The prompt for the conversation as it stands. When it leaves too little room for an answer, the oldest turns are left
+ * out. */
+static pf_status render_prompt(struct chat *c, struct buf *text, struct tokens *tok, size_t *n_dropped)
+{
+    size_t n_ctx = (size_t)pf_session_n_ctx(c->e.session), room = n_ctx / 4 < 512 ? n_ctx / 4 : 512;
+    for (;; ++*n_dropped) {
         size_t n;
         struct pf_message *msgs = convo_view(&c->convo, &n);
         pf_status st = engine_chat_prompt(&c->e, msgs, n, text, tok);
         free(msgs);
         bool fits = st == PF_OK && tok->n + room <= n_ctx;
-        if ((st == PF_OK || st == PF_ECONTEXT) && !fits && convo_drop_oldest(&c->convo)) {
-            n_dropped++;
-            continue;
-        }
-        if (st == PF_ECANCEL)
-            note_stopped(c);
-        else if (st < 0)
-            complain("%s", pf_last_error());
-        if (st < 0)
-            return false;
-        break;
+        if ((st != PF_OK && st != PF_ECONTEXT) || fits || !convo_drop_oldest(&c->convo))
+            return st;
     }
+}
+
+/* False, after saying why and with the watch ended, if there is no prompt that the context holds. */
+static bool make_prompt(struct chat *c, struct buf *text, struct tokens *tok)
+{
+    size_t n_ctx = (size_t)pf_session_n_ctx(c->e.session), n_dropped = 0;
+    pf_status st = render_prompt(c, text, tok, &n_dropped);
+    bool made = st == PF_OK && tok->n > 0 && tok->n < n_ctx;
+    if (!made)
+        end_watch();
+    if (st == PF_ECANCEL)
+        note_stopped(c);
+    else if (st < 0)
+        complain("%s", pf_last_error());
+    if (st < 0)
+        return false;
     if (n_dropped)
         note("(the context of %zu tokens is full: the model no longer sees the oldest %zu turn%s)", n_ctx, n_dropped,
              n_dropped == 1 ? "" : "s");
@@ -106,13 +120,14 @@ static bool make_prompt(struct chat *c, struct buf *text, struct tokens *tok)
         complain("the message makes a prompt of %zu tokens, the context holds %zu (-c makes it larger)", tok->n, n_ctx);
     else if (tok->n == 0)
         complain("the chat template made an empty prompt");
-    return tok->n > 0 && tok->n < n_ctx;
+    return made;
 }
 
 static bool run_answer(struct chat *c, const struct buf *text, const struct tokens *tok)
 {
     c->shown = -1;
     pf_status st = engine_answer(&c->e, text, tok, &c->last);
+    end_watch();
     c->answered = true;
     end_answer(c);
     if (st < 0)
@@ -129,8 +144,6 @@ static bool answer(struct chat *c)
     interrupt_watch(c->e.session, 2);
     bool ok = make_prompt(c, &text, &tok) && run_answer(c, &text, &tok) &&
               (c->e.reply.answer.n > 0 || c->last.ending != END_INTERRUPTED);
-    interrupt_watch(NULL, INT32_MAX);
-    interrupt_forget();
     if (ok)
         convo_add(&c->convo, "assistant", buf_text(&c->e.reply.answer), buf_text(&c->e.reply.reasoning));
     else

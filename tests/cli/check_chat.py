@@ -277,8 +277,7 @@ def interrupted_prompt(home):
 
 def interrupts(home):
     model = cli.synth(home)
-    # What an answer held that was stopped, the system takes back.
-    c = Chat("-m", model, "--ignore-eos", "-c", "200000", "--temp", "0", home=home, ASAN_OPTIONS="detect_leaks=0")
+    c = Chat("-m", model, "--ignore-eos", "-c", "200000", "--temp", "0", home=home)
     c.read_until("/help lists the commands")
     c.read_until("> $")
     c.type("go on for ever")
