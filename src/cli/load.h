@@ -1,5 +1,5 @@
-/* Opening the model and the session that the settings ask for. Failing ends the program; a model that is open then stays
- * open, since the system takes back what it holds. */
+/* Opening the model and the session that the settings ask for. Failing ends the program; a model that is open then
+ * stays open, since the system takes back what it holds. */
 #ifndef PF_CLI_LOAD_H
 #define PF_CLI_LOAD_H
 
