@@ -1,6 +1,7 @@
 /* While a device is lost in the middle of a step and the model goes over to the CPU, other threads ask for statistics,
- * set them back, ask what is in memory and load: nothing of it fails, and every token has the bits of the CPU alone.
- * With experts shared, with all of the model on the device, and cut by layers. Meant for the thread sanitizer, too.
+ * set them back, ask what is in memory and what a session takes, and load: nothing of it fails, and every token has the
+ * bits of the CPU alone. With experts shared, with all of the model on the device, and cut by layers. Meant for the
+ * thread sanitizer, too.
  *
  * usage: test_asked_while_lost MODEL.gguf */
 #include <pthread.h>
@@ -13,7 +14,7 @@
 #include "moe/place/placement.h"
 #include "open_session.h"
 
-enum { N_TOKENS = 8, N_ASKING = 4 };
+enum { N_TOKENS = 8, N_ASKING = 5 };
 
 static const char *path;
 static float      *expected;                 /* [N_TOKENS][n_vocab] */
@@ -28,6 +29,7 @@ struct asked {
 static void ask(struct asked *a, int which)
 {
     struct pf_stats stats;
+    uint64_t kv_bytes, work_bytes;
     switch (which) {
     case 0:
         pf_stats_get(a->m, &stats);
@@ -38,6 +40,9 @@ static void ask(struct asked *a, int which)
     case 2:
         for (int il = 0; il < (int)pf_model_info(a->m)->n_layers; il++)
             pf_model_is_resident(a->m, il);
+        break;
+    case 3:
+        CHECK(pf_session_bytes(a->m, NULL, &kv_bytes, &work_bytes) == PF_OK, "%s", pf_last_error());
         break;
     default:
         CHECK(pf_model_preload(a->m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());

@@ -139,9 +139,10 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
     return c.used;
 }
 
+/* From any thread, also while a step runs: so nothing is read but the pool, which never changes. */
 static uint64_t cpu_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes)
 {
-    struct cpu_backend measure = *(const struct cpu_backend *)backend;
+    struct cpu_backend measure = { .pool = ((const struct cpu_backend *)backend)->pool };
     return carve(&measure, sizes, NULL);
 }
 

@@ -49,9 +49,11 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
     return c.used;
 }
 
+/* From any thread, also while a step runs: so nothing is read but what opening settled. */
 uint64_t pf_cuda_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes)
 {
-    struct cuda_backend measure = *(const struct cuda_backend *)backend;
+    const struct cuda_backend *b = (const struct cuda_backend *)backend;
+    struct cuda_backend measure = { .has_tiles = b->has_tiles, .shape = b->shape };
     return carve(&measure, sizes, NULL);
 }
 
