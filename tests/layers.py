@@ -21,6 +21,7 @@ MAY = {
     'moe/open': {'moe/model', 'moe/layout', 'moe/place', 'moe/offload', 'moe/run', 'gguf', 'text', 'backend', 'base'},
     'moe': {'moe/model', 'moe/place', 'moe/open', 'gguf', 'text', 'base'},
     'cli': set(),
+    'serve': {'cli'},
     'bench': {'cli'},
     'examples': set(),
 }
@@ -30,6 +31,7 @@ DOORS = {
     'liburing.h': {'src/tiers/io_uring.c'},
     'numa.h': {'src/tiers/spread.c'},
     'numaif.h': {'src/tiers/spread.c'},
+    'microhttpd.h': {'src/serve/http.c'},
     'histedit.h': {'src/cli'},
     'cjson/cJSON.h': {'src/cli', 'bench', 'tests'},
 }

@@ -194,23 +194,31 @@ struct json json_next(struct json array, struct json previous)
     return *c.p == ']' ? (struct json){ 0 } : value_at(&c);
 }
 
+struct json json_next_member(struct json object, struct json previous, struct json *name)
+{
+    if (!json_is(object, '{'))
+        return (struct json){ 0 };
+    struct cursor c = { previous.p ? previous.p + previous.n : object.p + 1, object.p + object.n };
+    skip_space(&c);
+    take(&c, ',');
+    skip_space(&c);
+    if (*c.p == '}')
+        return (struct json){ 0 };
+    *name = value_at(&c);
+    skip_space(&c);
+    take(&c, ':');
+    return value_at(&c);
+}
+
 struct json json_get(struct json v, const char *name)
 {
     struct buf key = { 0 };
-    struct json found = { 0 };
-    if (!json_is(v, '{'))
-        return found;
-    struct cursor c = { v.p + 1, v.p + v.n };
-    for (skip_space(&c); *c.p != '}'; skip_space(&c)) {
+    struct json found = { 0 }, key_at;
+    for (struct json m = json_next_member(v, found, &key_at); m.p; m = json_next_member(v, m, &key_at)) {
         buf_clear(&key);
-        json_string(value_at(&c), &key);
-        skip_space(&c);
-        take(&c, ':');
-        struct json member = value_at(&c);
-        if (key.n == strlen(name) && memcmp(key.p, name, key.n) == 0)
-            found = member;
-        skip_space(&c);
-        take(&c, ',');
+        json_string(key_at, &key);
+        if (key.n == strlen(name) && memcmp(buf_text(&key), name, key.n) == 0)
+            found = m;
     }
     buf_free(&key);
     return found;

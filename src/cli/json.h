@@ -25,6 +25,9 @@ struct json json_get(struct json v, const char *name);
 /* Walks an array: the element after `previous`, whose p is NULL to begin with. No value at the end. */
 struct json json_next(struct json array, struct json previous);
 
+/* Walks an object: the member after the one whose value is `previous`, its name (a string's slice) in *name. */
+struct json json_next_member(struct json object, struct json previous, struct json *name);
+
 bool json_is(struct json v, char kind);                  /* '"', '{', '[', 't', 'f', 'n'; '0' for a number */
 bool json_true(struct json v);
 void json_string(struct json v, struct buf *out);        /* appends the bytes of a string, else nothing */

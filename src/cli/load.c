@@ -97,7 +97,7 @@ static void model_opts(const struct settings *s, struct pf_model_opts *o)
     o->log = s->postfetch_debug ? log_all : log_warnings;
 }
 
-static void session_opts(const struct settings *s, int64_t n_ctx, struct pf_session_opts *o)
+void load_session_opts(const struct settings *s, int64_t n_ctx, struct pf_session_opts *o)
 {
     pf_session_opts_init(o);
     o->n_ctx = n_ctx;
@@ -142,7 +142,7 @@ int mode_plan(const struct settings *s)
     struct pf_session_opts so;
     struct pf_plan p;
     model_opts(s, &o);
-    session_opts(s, s->n_ctx, &so);
+    load_session_opts(s, s->n_ctx, &so);
     if (pf_model_plan(load_path(s), &o, &so, &p) < 0)
         die_failed(NULL);
     struct buf out = { 0 };
@@ -180,7 +180,7 @@ pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx)
 {
     struct pf_session_opts o;
     pf_session *session;
-    session_opts(s, n_ctx, &o);
+    load_session_opts(s, n_ctx, &o);
     if (pf_session_open(&session, m, &o) < 0)
         die_failed(NULL);
     return session;

@@ -1,6 +1,6 @@
 /* The table of options, and the parser, help and manual made from it. See opts.h. */
 #define _GNU_SOURCE
-#include "opts.h"
+#include "opt_row.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -12,33 +12,16 @@
 #include "pfmoe.h"
 #include "term.h"
 
-enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, TRACE_FILE, LORAS, STOPS, CHUNKS, ACTION };
-
-enum { GROUP_WHAT, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_EXPERTS, GROUP_LORA, GROUP_REPORT, GROUP_CHECK,
-       GROUP_HELP, GROUP_HIDDEN };
-static const char *const group_titles[] = {
-    "What to do", "The conversation", "The answer", "The machine",
-    "Experts between CPU and GPU (no bit of an answer depends on these)",
-    "Adapters", "Looking inside", "Checking (kept stable)", "Help",
-};
-
-struct opt {
-    int         group;
-    char        letter;              /* 0: none */
-    const char *name;
-    enum kind   kind;
-    const char *arg;                 /* the value's name in the help; for CHOICE the choices, with | between. A
-                                        WHOLE whose arg begins with auto| takes "auto" as UNSET */
-    size_t      at;                  /* offset in struct settings */
-    double      min, max;            /* WHOLE, REAL */
-    const char *env;                 /* NULL: none. PFMOE_POSTFETCH_* and PFMOE_EXPERT_TRACE_* are also read with
-                                        LLAMA_ in the place of PFMOE_ */
-    bool        live;                /* may be changed with /set */
-    const char *help;
-};
-
 #define AT(member) offsetof(struct settings, member)
 enum { ACT_HELP = 1, ACT_VERSION, ACT_MAN };        /* values of `at` for ACTION */
+
+static const char *const group_titles[] = {
+    [GROUP_WHAT] = "What to do", [GROUP_SERVER] = "The server", [GROUP_TALK] = "The conversation",
+    [GROUP_ANSWER] = "The answer", [GROUP_MACHINE] = "The machine",
+    [GROUP_EXPERTS] = "Experts between CPU and GPU (no bit of an answer depends on these)",
+    [GROUP_LORA] = "Adapters", [GROUP_REPORT] = "Looking inside", [GROUP_CHECK] = "Checking (kept stable)",
+    [GROUP_HELP] = "Help",
+};
 
 static const struct opt table[] = {
     { GROUP_WHAT, 'm', "model", TEXT, "FILE", AT(model), 0, 0, "PFMOE_MODEL", false,
@@ -177,7 +160,33 @@ static const struct opt table[] = {
     { GROUP_HIDDEN, 0, "help-man", ACTION, NULL, ACT_MAN, 0, 0, NULL, false, "" },
 };
 
-enum { N_OPTS = sizeof table / sizeof *table, LONG_BASE = 256 };
+enum { N_OPTS = sizeof table / sizeof *table, MOST_OPTS = N_OPTS + 32, LONG_BASE = 256 };
+
+/* ---- Programs ---------------------------------------------------------------------------------------------------- */
+
+static const struct opts_program pfmoe_run = {
+    .name = "pfmoe-run",
+    .usage = "usage: pfmoe-run [-m MODEL.gguf] [options]             chat\n"
+             "       pfmoe-run [-m MODEL.gguf] -p TEXT | -f FILE     one answer\n"
+             "       pfmoe-run --info FILE [--verify]                what a file holds\n\n"
+             "Runs a mixture-of-experts (or dense) language model from a GGUF file. With no text given and\n"
+             "standard input a terminal it is a chat; /help there lists its commands.",
+    .operands = "a text goes after -p",
+};
+static const struct opts_program *program = &pfmoe_run;      /* the one that runs: set before anything is read */
+
+/* Row i of the running program's table, its own rows being the last; NULL: it does not take row i. */
+static const struct opt *row(int i)
+{
+    if (i >= N_OPTS)
+        return &program->own[i - N_OPTS];
+    return !program->takes || program->takes(&table[i]) ? &table[i] : NULL;
+}
+
+static int n_rows(void)
+{
+    return N_OPTS + program->n_own;
+}
 
 static void defaults(struct settings *s)
 {
@@ -378,11 +387,15 @@ static void print_wrapped(const char *text, int indent, int width)
 static void print_group(int g)
 {
     enum { INDENT = 28, WIDTH = 100 };
-    printf("\n%s:\n", group_titles[g]);
-    for (const struct opt *o = table; o < table + N_OPTS; o++) {
+    bool titled = false;
+    for (int i = 0; i < n_rows(); i++) {
+        const struct opt *o = row(i);
         char flag[80], help[512];
-        if (o->group != g)
+        if (!o || o->group != g)
             continue;
+        if (!titled)
+            printf("\n%s:\n", group_titles[g]);
+        titled = true;
         flag_text(o, flag, sizeof flag);
         snprintf(help, sizeof help, "%s%s%s%s", o->help, o->env ? " [" : "", o->env ? o->env : "", o->env ? "]" : "");
         if (strlen(flag) > INDENT - 4)
@@ -395,11 +408,7 @@ static void print_group(int g)
 
 static void print_help(void)
 {
-    puts("usage: pfmoe-run [-m MODEL.gguf] [options]             chat\n"
-         "       pfmoe-run [-m MODEL.gguf] -p TEXT | -f FILE     one answer\n"
-         "       pfmoe-run --info FILE [--verify]                what a file holds\n\n"
-         "Runs a mixture-of-experts (or dense) language model from a GGUF file. With no text given and\n"
-         "standard input a terminal it is a chat; /help there lists its commands.");
+    puts(program->usage);
     for (int g = GROUP_WHAT; g < GROUP_HIDDEN; g++)
         print_group(g);
     puts("\nA name in brackets is an environment variable that sets the same; the flag wins. PFMOE_POSTFETCH_ and\n"
@@ -432,10 +441,14 @@ static void print_variables(const struct opt *o)
 static void print_man(void)
 {
     for (int g = GROUP_WHAT; g < GROUP_HIDDEN; g++) {
-        printf(".SS %s\n", group_titles[g]);
-        for (const struct opt *o = table; o < table + N_OPTS; o++) {
-            if (o->group != g)
+        bool titled = false;
+        for (int i = 0; i < n_rows(); i++) {
+            const struct opt *o = row(i);
+            if (!o || o->group != g)
                 continue;
+            if (!titled)
+                printf(".SS %s\n", group_titles[g]);
+            titled = true;
             printf(".TP\n");
             if (o->letter)
                 printf("\\fB\\-%c\\fR, ", o->letter);
@@ -457,7 +470,7 @@ static void act(size_t what)
     if (what == ACT_HELP)
         print_help();
     else if (what == ACT_VERSION)
-        printf("pfmoe-run %s\n", pf_version());
+        printf("%s %s\n", program->name, pf_version());
     else
         print_man();
     out_close();
@@ -487,15 +500,16 @@ static void read_variables(struct settings *s, const struct opt *o)
 
 static void read_environment(struct settings *s)
 {
-    for (const struct opt *o = table; o < table + N_OPTS; o++)
-        read_variables(s, o);
+    for (int i = 0; i < n_rows(); i++)
+        if (row(i))
+            read_variables(s, row(i));
 }
 
 static const struct opt *by_code(int code)
 {
-    for (int i = 0; i < N_OPTS; i++)
-        if (code == LONG_BASE + i || (table[i].letter && code == table[i].letter))
-            return &table[i];
+    for (int i = 0; i < n_rows(); i++)
+        if (row(i) && (code == LONG_BASE + i || (row(i)->letter && code == row(i)->letter)))
+            return row(i);
     return NULL;
 }
 
@@ -528,20 +542,31 @@ static void check_together(const struct settings *s)
         die(EXIT_USAGE, "%s needs -m MODEL", first);
 }
 
-void opts_read(struct settings *s, int argc, char **argv)
+/* getopt's two lists of the program's options. */
+static void list_options(struct option *longs, char *letters)
 {
-    struct option longs[N_OPTS + 1];
-    char letters[2 * N_OPTS + 2] = ":", *to = letters + 1;
-    for (int i = 0; i < N_OPTS; i++) {
-        bool has_arg = table[i].kind != FLAG && table[i].kind != ACTION;
-        longs[i] = (struct option){ table[i].name, has_arg ? required_argument : no_argument, NULL, LONG_BASE + i };
-        if (table[i].letter)
-            *to++ = table[i].letter;
-        if (table[i].letter && has_arg)
-            *to++ = ':';
+    *letters++ = ':';
+    for (int i = 0; i < n_rows(); i++) {
+        const struct opt *o = row(i);
+        if (!o)
+            continue;
+        bool has_arg = o->kind != FLAG && o->kind != ACTION;
+        *longs++ = (struct option){ o->name, has_arg ? required_argument : no_argument, NULL, LONG_BASE + i };
+        if (o->letter)
+            *letters++ = o->letter;
+        if (o->letter && has_arg)
+            *letters++ = ':';
     }
-    *to = 0;
-    longs[N_OPTS] = (struct option){ 0 };
+    *longs = (struct option){ 0 };
+    *letters = 0;
+}
+
+void opts_read_of(const struct opts_program *p, struct settings *s, int argc, char **argv)
+{
+    struct option longs[MOST_OPTS + 1];
+    char letters[2 * MOST_OPTS + 2];
+    program = p;
+    list_options(longs, letters);
     defaults(s);
     read_environment(s);
     opterr = 0;
@@ -557,7 +582,12 @@ void opts_read(struct settings *s, int argc, char **argv)
     if (s->splits && optind < argc)
         s->operand = argv[optind++];
     if (optind < argc)
-        die(EXIT_USAGE, "\"%s\" is not expected; a text goes after -p", argv[optind]);
+        die(EXIT_USAGE, "\"%s\" is not expected; %s", argv[optind], program->operands);
+}
+
+void opts_read(struct settings *s, int argc, char **argv)
+{
+    opts_read_of(&pfmoe_run, s, argc, argv);
     check_together(s);
 }
 

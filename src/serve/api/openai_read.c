@@ -1,0 +1,367 @@
+/* OpenAI's chat and text completions: requests. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/api/messages.h"
+#include "serve/api/openai.h"
+
+#define AT(member) offsetof(struct request, member)
+
+/* ---- Requests: what both have ------------------------------------------------------------------------------------ */
+
+static bool read_stop_string(struct reader *r, struct json v, void *to)
+{
+    enum { MOST_BYTES = 1024 };
+    struct stop_list *stops = to;
+    size_t n;
+    if (!json_is(v, '"'))
+        return read_fail(r, "must be a string");
+    const char *text = read_text(r, v, &n);
+    if (n == 0 || n > MOST_BYTES)
+        return read_fail(r, "must be 1 to %d bytes long", MOST_BYTES);
+    stops->v[stops->n++] = text;
+    return true;
+}
+
+static bool read_stop(struct reader *r, struct json v, void *to)
+{
+    struct stop_list *stops = to;
+    stops->n = 0;
+    if (json_is(v, '"'))
+        return read_stop_string(r, v, to);
+    if (!json_is(v, '['))
+        return read_fail(r, "must be a string or an array of strings");
+    return read_elements(r, v, MAX_STOPS, read_stop_string, to);
+}
+
+static bool read_stream_options(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = { { "include_usage", FIELD_BOOL, AT(stream_usage), 0, 0, NULL }, { 0 } };
+    return read_fields(r, v, fields, to);
+}
+
+#define COMMON_FIELDS \
+    { "model", FIELD_TEXT, AT(model), 0, 256, NULL }, \
+    { "stream", FIELD_BOOL, AT(stream), 0, 0, NULL }, \
+    { "stream_options", FIELD_BY, 0, 0, 0, read_stream_options }, \
+    { "max_tokens", FIELD_WHOLE, AT(max_tokens), 0, INT32_MAX, NULL }, \
+    { "n", FIELD_WHOLE, AT(n), 1, MOST_CHOICES, NULL }, \
+    { "seed", FIELD_WHOLE, AT(seed), -9e18, 9e18, NULL }, \
+    { "stop", FIELD_BY, AT(stops), 0, 0, read_stop }, \
+    { "temperature", FIELD_REAL, AT(temp), 0, 2, NULL }, \
+    { "top_p", FIELD_REAL, AT(top_p), 0, 1, NULL }, \
+    { "top_k", FIELD_WHOLE, AT(top_k), 0, INT32_MAX, NULL }, \
+    { "min_p", FIELD_REAL, AT(min_p), 0, 1, NULL }, \
+    { "repeat_penalty", FIELD_REAL, AT(repeat_penalty), 0.01, 100, NULL }, \
+    { "presence_penalty", FIELD_REAL, AT(presence_penalty), -2, 2, NULL }, \
+    { "frequency_penalty", FIELD_REAL, AT(frequency_penalty), -2, 2, NULL }, \
+    { "ignore_eos", FIELD_BOOL, AT(ignore_eos), 0, 0, NULL }
+
+/* ---- Requests: messages ------------------------------------------------------------------------------------------ */
+
+struct part {
+    const char *type, *text, *refusal;
+};
+
+static bool read_part(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = {
+        { "type", FIELD_TEXT, offsetof(struct part, type), 0, 0, NULL },
+        { "text", FIELD_TEXT, offsetof(struct part, text), 0, 0, NULL },
+        { "refusal", FIELD_TEXT, offsetof(struct part, refusal), 0, 0, NULL }, { 0 } };
+    struct part p = { 0 };
+    if (!read_fields(r, v, fields, &p))
+        return false;
+    const char *text = p.type && strcmp(p.type, "refusal") == 0 ? p.refusal : p.text;
+    if (p.type && strcmp(p.type, "text") != 0 && strcmp(p.type, "refusal") != 0)
+        return read_fail_at(r, "type", "parts of this kind are not supported; \"text\" is");
+    if (!text)
+        return read_fail_at(r, "text", "is missing");
+    message_text(to, text, strlen(text));
+    return true;
+}
+
+static bool read_content(struct reader *r, struct json v, struct job *j)
+{
+    if (json_is(v, '[')) {
+        return read_elements(r, v, MOST_PARTS, read_part, j);
+    } else if (json_is(v, '"')) {
+        size_t n;
+        const char *text = read_text(r, v, &n);
+        message_text(j, text, n);
+        return true;
+    }
+    return read_fail(r, "must be a string or an array of parts");
+}
+
+struct function {
+    const char *name, *arguments;
+};
+struct tool_call {
+    const char *id;
+    struct function function;
+    bool has_function;
+};
+
+static bool read_function(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = {
+        { "name", FIELD_TEXT, offsetof(struct function, name), 0, NAME_BYTES, NULL },
+        { "arguments", FIELD_TEXT, offsetof(struct function, arguments), 0, 0, NULL }, { 0 } };
+    struct tool_call *c = to;
+    c->has_function = true;
+    if (!read_fields(r, v, fields, &c->function))
+        return false;
+    return c->function.name || read_fail_at(r, "name", "is missing");
+}
+
+static bool read_call(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = {
+        { "id", FIELD_TEXT, offsetof(struct tool_call, id), 0, ID_BYTES, NULL },
+        { "function", FIELD_BY, 0, 0, 0, read_function }, { 0 } };
+    struct tool_call c = { 0 };
+    if (!read_fields(r, v, fields, &c))
+        return false;
+    if (!c.has_function)
+        return read_fail_at(r, "function", "is missing");
+    const char *arguments = c.function.arguments ? c.function.arguments : "";
+    message_call(to, c.id, c.function.name, arguments, strlen(arguments));
+    return true;
+}
+
+struct message {
+    const char *role, *reasoning, *name, *tool_call_id;
+    struct json content, tool_calls;
+};
+
+static bool known_role(const char *role)
+{
+    static const char *const roles[] = { "system", "developer", "user", "assistant", "tool", "function" };
+    for (size_t i = 0; i < sizeof roles / sizeof *roles; i++)
+        if (strcmp(roles[i], role) == 0)
+            return true;
+    return false;
+}
+
+static bool read_in_member(struct reader *r, const char *member, struct json v, struct job *j, bool calls)
+{
+    size_t n = strlen(r->path);
+    snprintf(r->path + n, sizeof r->path - n, ".%s", member);
+    if (!(calls ? read_elements(r, v, MOST_CALLS, read_call, j) : read_content(r, v, j)))
+        return false;
+    r->path[n] = 0;
+    return true;
+}
+
+static bool read_message(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = {
+        { "role", FIELD_TEXT, offsetof(struct message, role), 0, 0, NULL },
+        { "content", FIELD_RAW, offsetof(struct message, content), 0, 0, NULL },
+        { "reasoning_content", FIELD_TEXT, offsetof(struct message, reasoning), 0, 0, NULL },
+        { "reasoning", FIELD_TEXT, offsetof(struct message, reasoning), 0, 0, NULL },
+        { "tool_calls", FIELD_RAW, offsetof(struct message, tool_calls), 0, 0, NULL },
+        { "name", FIELD_TEXT, offsetof(struct message, name), 0, NAME_BYTES, NULL },
+        { "tool_call_id", FIELD_TEXT, offsetof(struct message, tool_call_id), 0, ID_BYTES, NULL }, { 0 } };
+    struct job *j = to;
+    struct message in = { 0 };
+    if (!read_fields(r, v, fields, &in))
+        return false;
+    if (!in.role)
+        return read_fail_at(r, "role", "is missing");
+    if (!known_role(in.role))
+        return read_fail_at(r, "role", "must be system, developer, user, assistant or tool");
+    bool assistant = strcmp(in.role, "assistant") == 0;
+    struct pf_message *m = message_begin(j, strcmp(in.role, "function") == 0 ? "tool" : in.role);
+    m->reasoning = assistant ? in.reasoning : NULL;
+    if (in.content.p && !read_in_member(r, "content", in.content, j, false))
+        return false;
+    if (!in.content.p && !assistant)
+        return read_fail_at(r, "content", "is missing");
+    if (assistant && in.tool_calls.p && !read_in_member(r, "tool_calls", in.tool_calls, j, true))
+        return false;
+    message_end(j);
+    return true;
+}
+
+/* ---- Requests: tools and the rest of a chat ---------------------------------------------------------------------- */
+
+struct tool {
+    const char *type, *name, *description;
+    struct json parameters;
+    bool        has_function;
+};
+
+static bool read_tool_function(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = {
+        { "name", FIELD_TEXT, offsetof(struct tool, name), 0, NAME_BYTES, NULL },
+        { "description", FIELD_TEXT, offsetof(struct tool, description), 0, 0, NULL },
+        { "parameters", FIELD_RAW, offsetof(struct tool, parameters), 0, 0, NULL }, { 0 } };
+    struct tool *t = to;
+    t->has_function = true;
+    if (!read_fields(r, v, fields, t))
+        return false;
+    if (!t->name || !*t->name)
+        return read_fail_at(r, "name", "is missing");
+    if (t->parameters.p && !json_is(t->parameters, '{'))
+        return read_fail_at(r, "parameters", "must be an object");
+    return true;
+}
+
+static bool read_tool(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = {
+        { "type", FIELD_TEXT, offsetof(struct tool, type), 0, 0, NULL },
+        { "function", FIELD_BY, 0, 0, 0, read_tool_function }, { 0 } };
+    struct tool t = { 0 };
+    if (!read_fields(r, v, fields, &t))
+        return false;
+    if (t.type && strcmp(t.type, "function") != 0)
+        return read_fail_at(r, "type", "must be \"function\"");
+    if (!t.has_function)
+        return read_fail_at(r, "function", "is missing");
+    tool_add(to, t.name, t.description, t.parameters);
+    return true;
+}
+
+
+static bool read_effort(struct reader *r, struct json v, void *to)
+{
+    struct request *q = to;
+    if (!json_is(v, '"'))
+        return read_fail(r, "must be a string");
+    const char *level = read_text(r, v, NULL);
+    static const char *const levels[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max" };
+    static const char *const told[] = { NULL, "low", "low", "medium", "high", "high", "high" };
+    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
+        if (strcmp(levels[i], level) == 0) {
+            q->reasoning_effort = told[i];
+            q->enable_thinking = i == 0 ? 0 : q->enable_thinking;
+            return true;
+        }
+    return read_fail(r, "must be none, minimal, low, medium, high, xhigh or max");
+}
+
+static bool read_template_kwargs(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = { { "enable_thinking", FIELD_BOOL, 0, 0, 0, NULL }, { 0 } };
+    struct request *q = to;
+    bool think = q->enable_thinking != 0;
+    if (!read_fields(r, v, fields, &think))
+        return false;
+    struct json given = json_get(v, "enable_thinking");
+    if (json_is(given, 't') || json_is(given, 'f'))
+        q->enable_thinking = think;
+    return true;
+}
+
+static bool read_response_format(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = { { "type", FIELD_TEXT, 0, 0, 0, NULL }, { 0 } };
+    const char *type = NULL;
+    (void)to;
+    if (!read_fields(r, v, fields, &type))
+        return false;
+    if (!type)
+        return read_fail_at(r, "type", "is missing");
+    return strcmp(type, "text") == 0 || read_fail_at(r, "type", "\"%.40s\" is not supported", type);
+}
+
+bool openai_read_chat(struct job *j, struct reader *r, struct json body)
+{
+    struct { struct request q; struct json messages, tools; } in = { .q = j->req };
+    static const struct field fields[] = {
+        COMMON_FIELDS,
+        { "max_completion_tokens", FIELD_WHOLE, AT(max_tokens), 0, INT32_MAX, NULL },
+        { "messages", FIELD_RAW, sizeof(struct request), 0, 0, NULL },
+        { "tools", FIELD_RAW, sizeof(struct request) + sizeof(struct json), 0, 0, NULL },
+        { "logprobs", FIELD_BOOL, AT(logprobs), 0, 0, NULL },
+        { "top_logprobs", FIELD_WHOLE, AT(top_logprobs), 0, MOST_TOP_LOGPROBS, NULL },
+        { "reasoning_effort", FIELD_BY, 0, 0, 0, read_effort },
+        { "chat_template_kwargs", FIELD_BY, 0, 0, 0, read_template_kwargs },
+        { "response_format", FIELD_BY, 0, 0, 0, read_response_format }, { 0 } };
+    if (!read_fields(r, body, fields, &in))
+        return false;
+    j->req = in.q;
+    j->req.chat = true;
+    if (!in.messages.p)
+        return read_fail_at(r, "messages", "is missing");
+    strcpy(r->path, "messages");
+    if (!read_elements(r, in.messages, MOST_MESSAGES, read_message, j))
+        return false;
+    if (j->req.n_msgs == 0)
+        return read_fail(r, "is empty");
+    strcpy(r->path, "tools");
+    if (in.tools.p && !read_elements(r, in.tools, MOST_TOOLS, read_tool, j))
+        return false;
+    tools_end(j);
+    r->path[0] = 0;
+    return true;
+}
+
+/* ---- Requests: text ---------------------------------------------------------------------------------------------- */
+
+struct ids {
+    struct request *q;
+    int64_t n_vocab;
+    size_t  cap;
+};
+
+static bool read_id(struct reader *r, struct json v, void *to)
+{
+    struct ids *ids = to;
+    int64_t id;
+    if (!json_is(v, '0') || !json_int(v, &id))
+        return read_fail(r, "must be a token's number");
+    if (id < 0 || id >= INT32_MAX)
+        return read_fail(r, "is no token's number");
+    if (ids->q->n_tok == ids->cap) {
+        ids->cap = 2 * ids->cap + 256;
+        ids->q->tok = xrealloc(ids->q->tok, ids->cap, sizeof *ids->q->tok);
+    }
+    ids->q->tok[ids->q->n_tok++] = (int32_t)id;
+    return true;
+}
+
+/* A text, a list of one text, or a list of tokens. */
+static bool read_prompt(struct reader *r, struct json v, struct request *q)
+{
+    struct ids ids = { .q = q };
+    struct json first = json_next(v, (struct json){ 0 });
+    if (json_is(v, '[') && json_is(first, '"') && !json_next(v, first).p)
+        v = first;
+    if (json_is(v, '"')) {
+        q->text = read_text(r, v, &q->n_text);
+        return true;
+    }
+    if (!json_is(v, '[') || json_is(first, '"'))
+        return read_fail(r, "must be one text or one array of tokens");
+    return read_elements(r, v, INT32_MAX, read_id, &ids);
+}
+
+bool openai_read_text(struct job *j, struct reader *r, struct json body)
+{
+    struct { struct request q; struct json prompt; int64_t logprobs; } in = { .q = j->req, .logprobs = UNSET };
+    static const struct field fields[] = {
+        COMMON_FIELDS,
+        { "prompt", FIELD_RAW, sizeof(struct request), 0, 0, NULL },
+        { "logprobs", FIELD_WHOLE, sizeof(struct request) + sizeof(struct json), 0, 5, NULL },
+        { "echo", FIELD_BOOL, AT(echo), 0, 0, NULL }, { 0 } };
+    in.q.max_tokens = 16;                /* as the interface has it */
+    if (!read_fields(r, body, fields, &in))
+        return false;
+    j->req = in.q;
+    j->req.chat = false;
+    j->req.logprobs = in.logprobs != UNSET;
+    j->req.top_logprobs = in.logprobs > 0 ? in.logprobs : 0;
+    if (!in.prompt.p)
+        return read_fail_at(r, "prompt", "is missing");
+    strcpy(r->path, "prompt");
+    if (!read_prompt(r, in.prompt, &j->req))
+        return false;
+    r->path[0] = 0;
+    return true;
+}

@@ -1,0 +1,71 @@
+/* See job.h. */
+#include "serve/job.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <time.h>
+
+double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+void random_id(char *out, size_t n)
+{
+    static const char letters[] = "0123456789abcdefghijklmnopqrstuvwxyz";
+    unsigned char bytes[64] = { 0 };
+    if (getrandom(bytes, n < sizeof bytes ? n : sizeof bytes, 0) < 0)
+        memset(bytes, (int)time(NULL), sizeof bytes);
+    for (size_t i = 0; i + 1 < n; i++)
+        out[i] = letters[bytes[i % sizeof bytes] % 36];
+    out[n - 1] = 0;
+}
+
+struct job *job_new(struct exchange *x, const struct protocol *p)
+{
+    struct job *j = xrealloc(NULL, 1, sizeof *j);
+    *j = (struct job){ .x = x, .protocol = p, .created = (int64_t)time(NULL) };
+    exchange_hold(x);
+    random_id(j->id, 25);
+    return j;
+}
+
+static void free_choice(struct choice *c)
+{
+    for (size_t i = 0; i < c->n_calls; i++) {
+        buf_free(&c->calls[i].name);
+        buf_free(&c->calls[i].arguments);
+    }
+    free(c->calls);
+    buf_free(&c->content);
+    buf_free(&c->reasoning);
+    buf_free(&c->logprobs);
+}
+
+void job_free(struct job *j)
+{
+    for (int i = 0; i < MOST_CHOICES; i++)
+        free_choice(&j->choices[i]);
+    buf_free(&j->building.text);
+    buf_free(&j->building.calls);
+    buf_free(&j->building.calls_as_text);
+    buf_free(&j->building.tools);
+    buf_free(&j->req.prompt);
+    free(j->req.tok);
+    arena_free(&j->arena);
+    exchange_drop(j->x);
+    free(j);
+}
+
+void job_fail(struct job *j, const struct trouble *t)
+{
+    if (j->begun && j->req.stream) {
+        j->protocol->broken(j, t->why);
+        exchange_end(j->x);
+    } else {
+        exchange_error(j->x, t);
+    }
+}

@@ -1,0 +1,122 @@
+/* What is to be generated, and what came of it: the middle of the server, which knows neither HTTP nor a protocol's
+ * names.
+ *
+ *     body --protocol->read--> struct request --prompt.c--> tokens --scheduler.c--> deltas --protocol--> the answer
+ *
+ * A job is used by one thread at a time: the worker that reads it, then the scheduler. It holds its exchange. */
+#ifndef PF_SERVE_JOB_H
+#define PF_SERVE_JOB_H
+
+#include "cli/opts.h"
+#include "pfmoe.h"
+#include "serve/arena.h"
+#include "serve/api/fields.h"
+#include "serve/http.h"
+
+enum { MOST_CHOICES = 16, MOST_MESSAGES = 65536, MOST_TOP_LOGPROBS = 20 };
+
+/* Strings live in the job's arena. */
+struct request {
+    const char *model;
+    bool        stream, stream_usage;
+
+    bool        chat;                    /* msgs through the template; else text, or tok as it is */
+    struct pf_message *msgs;
+    size_t      n_msgs;
+    const char **calls_as_text;          /* [n_msgs] tool_calls_json with arguments as strings; NULL: no calls */
+    const char *tools_json;
+    int         enable_thinking;         /* as in pf_chat_opts */
+    const char *reasoning_effort;
+    const char *text;
+    size_t      n_text;
+    bool        echo;                    /* the prompt's text comes first in the answer */
+
+    struct buf  prompt;                  /* text as rendered */
+    int32_t    *tok;
+    size_t      n_tok;
+
+    int64_t     max_tokens;              /* UNSET: to the end of the context */
+    int64_t     n, seed;                 /* seed UNSET: any */
+    double      temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    int64_t     top_k;
+    struct stop_list stops;
+    bool        ignore_eos;
+    bool        logprobs;
+    int64_t     top_logprobs;            /* 0: of the chosen token alone */
+};
+
+struct call {
+    char       id[40];
+    struct buf name, arguments;
+    bool       ended;
+};
+
+enum finish { FINISH_NONE, FINISH_STOP, FINISH_STOP_STRING, FINISH_LENGTH, FINISH_CALLS };
+
+struct choice {
+    struct buf   content, reasoning;
+    struct buf   logprobs;               /* elements in the protocol's form, with commas between */
+    size_t       n_logprobs_sent;        /* bytes of it */
+    struct call *calls;
+    size_t       n_calls;
+    const char  *stop_string;            /* the one that ended it */
+    enum finish  finish;
+};
+
+enum delta_kind { DELTA_CONTENT, DELTA_REASONING, DELTA_CALL, DELTA_ARGUMENTS, DELTA_CALL_END };
+struct delta {
+    enum delta_kind kind;
+    int         choice, call;            /* call: its number, counted from 0 */
+    const char *text;                    /* CONTENT, REASONING, ARGUMENTS */
+    size_t      n;
+};
+
+struct token_logprob {
+    int32_t tok;
+    double  logprob;
+};
+
+struct usage {
+    size_t n_prompt, n_cached, n_answer, n_reasoning;
+    double queued_s, prompt_s, answer_s;
+};
+
+struct job {
+    struct exchange *x;
+    const struct protocol *protocol;
+    struct arena    arena;
+    struct request  req;
+    struct { struct buf text, calls, calls_as_text, tools; } building;       /* messages.c's */
+    struct choice   choices[MOST_CHOICES];
+    struct usage    usage;
+    char            id[32];              /* random, letters and digits */
+    int64_t         created;             /* seconds since 1970 */
+    bool            begun;               /* protocol->begin was called */
+    void           *state;               /* the protocol's own, in the arena */
+    double          since;               /* now_s() of when it was queued */
+    struct job     *next;                /* in the scheduler's queue */
+};
+
+/* How a protocol shows what comes. What a delta tells is in the choice already. begin, delta, choice_end and broken are
+ * for streams alone; end also writes the body of an answer in one piece. */
+struct protocol {
+    bool (*read)(struct job *j, struct reader *r, struct json body);
+    void (*begin)(struct job *j);
+    void (*delta)(struct job *j, const struct delta *d);
+    void (*choice_end)(struct job *j, int choice);
+    void (*end)(struct job *j);
+    void (*broken)(struct job *j, const char *why);      /* a failure after begin */
+    void (*logprob)(struct job *j, int choice, const struct token_logprob *chosen, const struct token_logprob *top,
+                    int n_top);
+};
+
+/* j->x is held. */
+struct job *job_new(struct exchange *x, const struct protocol *p);
+void job_free(struct job *j);
+/* Answers with an error, or ends the stream with one. */
+void job_fail(struct job *j, const struct trouble *t);
+
+double now_s(void);
+void   random_id(char *out, size_t n);               /* n - 1 letters and digits, and a 0 byte */
+
+#endif

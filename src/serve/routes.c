@@ -1,0 +1,260 @@
+/* The server's paths, and the handlers of all that is no generation. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/api/messages.h"
+#include "serve/api/openai.h"
+#include "serve/metrics.h"
+#include "serve/server.h"
+
+/* ---- Generations ------------------------------------------------------------------------------------------------- */
+
+void answer_wrong_field(struct exchange *x, const struct reader *r)
+{
+    exchange_error(x, &(struct trouble){ 400, *r->path ? r->path : NULL, NULL, r->why });
+}
+
+bool json_body(struct exchange *x, struct json *body)
+{
+    const struct buf *text = exchange_body(x);
+    size_t where;
+    char why[80];
+    if (!json_valid(buf_text(text), text->n, &where)) {
+        snprintf(why, sizeof why, "the body is not JSON (offset %zu)", where);
+        exchange_error(x, &(struct trouble){ .status = 400, .why = why });
+        return false;
+    }
+    *body = json_value(text->p, text->n);
+    return true;
+}
+
+void generate(struct exchange *x, const struct protocol *p)
+{
+    const struct server *server = exchange_ctx(x);
+    struct json body;
+    struct trouble t;
+    if (!json_body(x, &body))
+        return;
+    struct job *j = job_new(x, p);
+    struct reader r = { .arena = &j->arena };
+    j->req = server->defaults;
+    if (!p->read(j, &r, body)) {
+        answer_wrong_field(x, &r);
+    } else if (!prompt_make(j, &server->prompt, &t)) {
+        exchange_error(x, &t);
+    } else if (!sched_add(server->sched, j)) {
+        exchange_error(x, &(struct trouble){ .status = 503, .why = "too many requests wait (--queue)" });
+    } else {
+        return;
+    }
+    job_free(j);
+}
+
+static void chat_completions(struct exchange *x)
+{
+    generate(x, &openai_chat);
+}
+
+static void completions(struct exchange *x)
+{
+    generate(x, &openai_text);
+}
+
+/* ---- About the server -------------------------------------------------------------------------------------------- */
+
+static void send_json(struct exchange *x, struct buf *out)
+{
+    exchange_answer(x, 200, "application/json", buf_text(out), out->n);
+    buf_free(out);
+}
+
+static void health(struct exchange *x)
+{
+    const struct server *server = exchange_ctx(x);
+    if (atomic_load(&server->ready))
+        exchange_answer(x, 200, "application/json", "{\"status\":\"ok\"}\n", 16);
+    else
+        exchange_error(x, &(struct trouble){ .status = 503, .why = "requests are not taken" });
+}
+
+static void put_model(struct buf *out, const struct server *server, const char *name)
+{
+    const struct pf_model_info *info = pf_model_info(server->m);
+    buf_puts(out, "{\"id\":");
+    quote(out, name);
+    buf_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"pfmoe\",\"context_length\":%lld,"
+               "\"meta\":{\"n_vocab\":%lld,\"n_ctx\":%lld,\"n_ctx_train\":%lld,\"n_embd\":%lld,\"size\":%llu}}",
+               (long long)server->started, (long long)server->prompt.n_ctx, (long long)info->n_vocab,
+               (long long)server->prompt.n_ctx, (long long)info->n_ctx_train, (long long)info->n_embd,
+               (unsigned long long)info->weight_bytes);
+}
+
+static void models(struct exchange *x)
+{
+    const struct server *server = exchange_ctx(x);
+    struct buf out = { 0 };
+    buf_puts(&out, "{\"object\":\"list\",\"data\":[");
+    put_model(&out, server, "default");
+    buf_puts(&out, ",");
+    put_model(&out, server, server->model_name);
+    buf_puts(&out, "]}\n");
+    send_json(x, &out);
+}
+
+static void props(struct exchange *x)
+{
+    const struct server *server = exchange_ctx(x);
+    const struct pf_model_info *info = pf_model_info(server->m);
+    struct buf out = { 0 };
+    buf_printf(&out, "{\"version\":\"%s\",\"model\":", pf_version());
+    quote(&out, server->model_name);
+    buf_puts(&out, ",\"architecture\":");
+    quote(&out, info->architecture);
+    buf_printf(&out, ",\"backend\":\"%s\",\"isa\":\"%s\",\"n_threads\":%d,\"total_slots\":%lld,\"n_ctx\":%lld,"
+               "\"n_ctx_train\":%lld,\"has_chat_template\":%s,\"default_generation_settings\":{\"n_ctx\":%lld,"
+               "\"temperature\":%.6g,\"top_k\":%lld,\"top_p\":%.6g,\"min_p\":%.6g}}\n", info->backend, info->isa,
+               info->n_threads, (long long)server->s->n_slots, (long long)server->prompt.n_ctx,
+               (long long)info->n_ctx_train, info->has_chat_template ? "true" : "false",
+               (long long)server->prompt.n_ctx, server->defaults.temp, (long long)server->defaults.top_k,
+               server->defaults.top_p, server->defaults.min_p);
+    send_json(x, &out);
+}
+
+static void show_metrics(struct exchange *x)
+{
+    const struct server *server = exchange_ctx(x);
+    struct buf out = { 0 };
+    metrics_print(server->m, &out);
+    exchange_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", out.p, out.n);
+    buf_free(&out);
+}
+
+/* ---- Tokens ------------------------------------------------------------------------------------------------------ */
+
+struct tokenize_request {
+    const char *content;
+    bool add_special, parse_special, with_pieces;
+};
+
+static void put_pieces(struct buf *out, const pf_model *m, const int32_t *tok, size_t n, bool with_pieces)
+{
+    buf_puts(out, "{\"tokens\":[");
+    for (size_t i = 0; i < n; i++) {
+        char piece[512];
+        size_t len = 0;
+        buf_printf(out, with_pieces ? "%s{\"id\":%d" : "%s%d", i ? "," : "", tok[i]);
+        if (!with_pieces)
+            continue;
+        if (pf_detokenize(m, &tok[i], 1, PF_DETOK_CONTINUE | PF_DETOK_SPECIAL, piece, sizeof piece, &len) != PF_OK)
+            len = 0;
+        buf_puts(out, ",\"piece\":");
+        json_quote(out, piece, len, false);
+        buf_puts(out, "}");
+    }
+    buf_puts(out, "]}\n");
+}
+
+static void answer_failed(struct exchange *x)
+{
+    exchange_error(x, &(struct trouble){ .status = 500, .why = pf_last_error() });
+}
+
+static void tokenize(struct exchange *x)
+{
+    static const struct field fields[] = {
+        { "content", FIELD_TEXT, offsetof(struct tokenize_request, content), 0, 0, NULL },
+        { "prompt", FIELD_TEXT, offsetof(struct tokenize_request, content), 0, 0, NULL },
+        { "add_special", FIELD_BOOL, offsetof(struct tokenize_request, add_special), 0, 0, NULL },
+        { "parse_special", FIELD_BOOL, offsetof(struct tokenize_request, parse_special), 0, 0, NULL },
+        { "with_pieces", FIELD_BOOL, offsetof(struct tokenize_request, with_pieces), 0, 0, NULL }, { 0 } };
+    const struct server *server = exchange_ctx(x);
+    struct arena arena = { 0 };
+    struct reader r = { .arena = &arena };
+    struct tokenize_request q = { .parse_special = true };
+    struct json body;
+    if (!json_body(x, &body))
+        return;
+    int32_t *tok = NULL;
+    size_t n = 0;
+    if (!read_fields(&r, body, fields, &q) || (!q.content && !read_fail_at(&r, "content", "is missing"))) {
+        answer_wrong_field(x, &r);
+    } else if (prompt_tokenize(server->m, q.content, strlen(q.content), (q.add_special ? PF_TOK_ADD_SPECIAL : 0) |
+                               (q.parse_special ? PF_TOK_PARSE_SPECIAL : 0), &tok, &n) < 0) {
+        answer_failed(x);
+    } else {
+        struct buf out = { 0 };
+        put_pieces(&out, server->m, tok, n, q.with_pieces);
+        send_json(x, &out);
+    }
+    free(tok);
+    arena_free(&arena);
+}
+
+struct id_list {
+    int32_t *tok;
+    size_t   n, cap;
+    int64_t  n_vocab;
+};
+
+static bool read_token(struct reader *r, struct json v, void *to)
+{
+    struct id_list *ids = to;
+    int64_t id;
+    if (!json_is(v, '0') || !json_int(v, &id) || id < 0 || id >= ids->n_vocab)
+        return read_fail(r, "must be a token's number, 0 to %lld", (long long)ids->n_vocab - 1);
+    if (ids->n == ids->cap) {
+        ids->cap = 2 * ids->cap + 64;
+        ids->tok = xrealloc(ids->tok, ids->cap, sizeof *ids->tok);
+    }
+    ids->tok[ids->n++] = (int32_t)id;
+    return true;
+}
+
+static bool read_tokens(struct reader *r, struct json v, void *to)
+{
+    return read_elements(r, v, INT32_MAX, read_token, to);
+}
+
+static void detokenize(struct exchange *x)
+{
+    static const struct field fields[] = { { "tokens", FIELD_BY, 0, 0, 0, read_tokens }, { 0 } };
+    const struct server *server = exchange_ctx(x);
+    struct arena arena = { 0 };
+    struct reader r = { .arena = &arena };
+    struct id_list ids = { .n_vocab = pf_model_info(server->m)->n_vocab };
+    struct buf text = { 0 }, out = { 0 };
+    struct json body;
+    size_t need = 0;
+    if (!json_body(x, &body))
+        return;
+    if (!read_fields(&r, body, fields, &ids) ||
+        (!json_get(body, "tokens").p && !read_fail_at(&r, "tokens", "is missing"))) {
+        answer_wrong_field(x, &r);
+    } else if (pf_detokenize(server->m, ids.tok, ids.n, PF_DETOK_SPECIAL, NULL, 0, &need) < 0 && need == 0) {
+        answer_failed(x);
+    } else {
+        buf_reserve(&text, need + 1);
+        pf_detokenize(server->m, ids.tok, ids.n, PF_DETOK_SPECIAL, text.p, need, &need);
+        buf_puts(&out, "{\"content\":");
+        json_quote(&out, text.p, need, false);
+        buf_puts(&out, "}\n");
+        send_json(x, &out);
+    }
+    buf_free(&text);
+    free(ids.tok);
+    arena_free(&arena);
+}
+
+const struct route routes[] = {
+    { "GET", "/health", ROUTE_AT_ONCE | ROUTE_OPEN, health, openai_error },
+    { "GET", "/v1/models", ROUTE_AT_ONCE, models, openai_error },
+    { "GET", "/models", ROUTE_AT_ONCE, models, openai_error },
+    { "GET", "/props", ROUTE_AT_ONCE, props, openai_error },
+    { "GET", "/metrics", 0, show_metrics, openai_error },
+    { "POST", "/v1/chat/completions", 0, chat_completions, openai_error },
+    { "POST", "/chat/completions", 0, chat_completions, openai_error },
+    { "POST", "/v1/completions", 0, completions, openai_error },
+    { "POST", "/tokenize", 0, tokenize, openai_error },
+    { "POST", "/detokenize", 0, detokenize, openai_error },
+    { 0 },
+};

@@ -1,0 +1,32 @@
+/* The scheduler: one thread that owns all sessions (slots) and makes their steps.
+ *
+ *     sched_add -> queue -> a free slot, the one whose sequence has most of the prompt -> prompt, slice by slice
+ *                                                                                      -> answer, token by token
+ *
+ * Every round each answering slot gets its next token and one prompt its next slice, whose length keeps the round
+ * within the bound on pauses; prompts take turns, so a short one does not wait for a long one. No bit of an answer
+ * depends on what else is under way. A client's going is seen before each round. */
+#ifndef PF_SERVE_SCHEDULER_H
+#define PF_SERVE_SCHEDULER_H
+
+#include "serve/job.h"
+
+struct sched_opts {
+    pf_model *m;
+    struct pf_session_opts session;
+    int       n_slots;
+    int       queue;                 /* jobs that may wait for a slot */
+    int64_t   pause_ms;              /* how long a prompt's slice may stop the others */
+};
+struct sched;
+
+/* The first session is opened here; PF_ENOMEM and the like if it cannot be. */
+pf_status sched_open(struct sched **out, const struct sched_opts *o);
+int64_t   sched_n_ctx(const struct sched *s);
+
+/* Takes the job. False: the queue is full, and the job is still the caller's. */
+bool sched_add(struct sched *s, struct job *j);
+/* Ends when all jobs are done. */
+void sched_close(struct sched *s);
+
+#endif

@@ -1,0 +1,188 @@
+/* pfmoe-serve: a model behind HTTP.
+ *
+ *     options -> model, sessions (sched) -> workers -> http -> signals, until one ends it
+ *
+ * Threads: this one, which waits for the end; one that takes signals; the http thread; two workers (work.h); the
+ * scheduler's; the library's. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/load.h"
+#include "cli/stack.h"
+#include "cli/term.h"
+#include "serve/server.h"
+#include "serve/work.h"
+
+/* --template: a built-in one's name, or else a file. */
+static void choose_template(struct server *server, const char *name)
+{
+    struct buf text = { 0 };
+    for (int i = 0; name && pf_chat_builtin(i); i++)
+        if (strcmp(pf_chat_builtin(i), name) == 0)
+            server->prompt.template_name = name;
+    if (!name || server->prompt.template_name)
+        return;
+    if (!buf_read_file(&text, name))
+        die(EXIT_FAILED, "--template %s: neither a built-in template nor a file: %s", name, strerror(errno));
+    if (text.n == 0 || memchr(text.p, 0, text.n))
+        die(EXIT_FAILED, "--template %s: %s", name, text.n ? "there is a zero byte in it" : "the file is empty");
+    server->prompt.template_text = text.p;
+}
+
+/* The value of the option, else of the model's file, else the library's. */
+static double choose(double set, double recommended, double otherwise)
+{
+    return set != UNSET ? set : recommended >= 0 ? recommended : otherwise;
+}
+
+static void set_defaults(struct request *q, const struct settings *s, const struct pf_model_info *info)
+{
+    struct pf_sampler sp;
+    pf_sampler_init(&sp, 0);
+    *q = (struct request){
+        .model = "default", .n = 1, .max_tokens = UNSET, .seed = s->seed, .enable_thinking = s->no_think ? 0 : -1,
+        .reasoning_effort = s->reasoning_effort, .temp = choose(s->temp, (double)info->temp, (double)sp.temp),
+        .top_p = choose(s->top_p, (double)info->top_p, (double)sp.top_p),
+        .min_p = choose(s->min_p, (double)info->min_p, (double)sp.min_p),
+        .top_k = s->top_k != UNSET ? s->top_k : info->top_k >= 0 ? info->top_k : sp.top_k,
+        .repeat_penalty = s->repeat_penalty, .presence_penalty = s->presence_penalty,
+        .frequency_penalty = s->frequency_penalty,
+    };
+}
+
+static const char *name_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    char *name = xstrdup(slash ? slash + 1 : path);
+    char *dot = strrchr(name, '.');
+    if (dot && dot != name && strcmp(dot, ".gguf") == 0)
+        *dot = 0;
+    return name;
+}
+
+static void open_model(struct server *server)
+{
+    const struct settings *s = &server->s->run;
+    server->m = load_model(s, false);
+    if (!pf_model_info(server->m)->has_tokenizer)
+        die(EXIT_FAILED, "%s has no tokenizer", load_path(s));
+    server->model_name = name_of(load_path(s));
+    choose_template(server, s->template);
+    set_defaults(&server->defaults, s, pf_model_info(server->m));
+    struct sched_opts o = { .m = server->m, .n_slots = (int)server->s->n_slots, .queue = (int)server->s->queue,
+                            .pause_ms = server->s->pause_ms };
+    load_session_opts(s, s->n_ctx, &o.session);
+    if (sched_open(&server->sched, &o) < 0)
+        die_failed(NULL);
+    server->prompt.m = server->m;
+    server->prompt.n_ctx = sched_n_ctx(server->sched);
+    load_weights(server->m);
+}
+
+/* ---- Signals ----------------------------------------------------------------------------------------------------- */
+
+static sem_t end_asked;
+
+/* All threads but this one have these signals blocked. SIGHUP ends a server whose terminal goes away; elsewhere it asks
+ * to read the configuration again, and there is none. A second request to end does not wait for what runs. */
+static void *take_signals(void *ctx)
+{
+    const struct server *server = ctx;
+    sigset_t set;
+    int sig;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    for (bool asked = false;;) {
+        if (sigwait(&set, &sig) != 0 || (sig == SIGHUP && !isatty(STDIN_FILENO)))
+            continue;
+        if (asked || !atomic_load(&server->ready))
+            _exit(EXIT_FAILED);
+        asked = true;
+        sem_post(&end_asked);
+    }
+    return NULL;
+}
+
+/* Called before any other thread is started: threads inherit what is blocked. */
+static void watch_signals(struct server *server)
+{
+    sigset_t set;
+    pthread_t thread;
+    sigfillset(&set);
+    sigdelset(&set, SIGBUS);
+    sigdelset(&set, SIGSEGV);
+    sigdelset(&set, SIGFPE);
+    sigdelset(&set, SIGILL);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+    sem_init(&end_asked, 0, 0);
+    int error = pthread_create(&thread, NULL, take_signals, server);
+    if (error)
+        die(EXIT_FAILED, "cannot start a thread: %s", strerror(error));
+    pthread_detach(thread);
+}
+
+/* What runs comes to its end; new requests are refused meanwhile. */
+static void finish(struct http *http)
+{
+    static const struct timespec moment = { .tv_nsec = 20000000 };
+    http_quiet(http);
+    if (http_running(http) > 0)
+        note("%d requests are still running; a second signal ends at once.", http_running(http));
+    while (http_running(http) > 0)
+        nanosleep(&moment, NULL);
+}
+
+/* ---- The whole --------------------------------------------------------------------------------------------------- */
+
+static struct http *open_http(struct server *server)
+{
+    const struct serve_settings *s = server->s;
+    struct buf why = { 0 };
+    int port;
+    struct http_opts o = { .host = s->host, .port = (int)s->port, .api_key = s->api_key, .cors = s->cors,
+                           .body_bytes = (size_t)s->body_mb * 1000000, .routes = routes, .ctx = server };
+    struct http *http = http_open(&o, &port, &why);
+    if (!http)
+        die(EXIT_FAILED, "%s", buf_text(&why));
+    bool v6 = strchr(s->host, ':') != NULL;
+    note("pfmoe-serve: %s at http://%s%s%s:%d", server->model_name, v6 ? "[" : "", s->host, v6 ? "]" : "", port);
+    return http;
+}
+
+static int start(int argc, char **argv)
+{
+    static struct serve_settings s;
+    static struct server server;
+    term_init();
+    options_read(&s, argc, argv);
+    watch_signals(&server);
+    server.s = &s;
+    server.started = (int64_t)time(NULL);
+    open_model(&server);
+    work_open();
+    struct http *http = open_http(&server);
+    atomic_store(&server.ready, true);
+    while (sem_wait(&end_asked) != 0)
+        ;
+    finish(http);
+    http_close(http);
+    work_close();
+    sched_close(server.sched);
+    load_report(&s.run, server.m);
+    pf_model_close(&server.m);
+    return EXIT_DONE;
+}
+
+int main(int argc, char **argv)
+{
+    return stack_run(start, argc, argv);
+}

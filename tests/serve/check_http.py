@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""What is not about a protocol: keys, origins, limits, clients that go away, ends, and the same answer under load.
+
+usage: check_http.py PROGRAMS... [REQUESTS]: how many requests the load has (default 40)"""
+import concurrent.futures
+import json
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from serve import Server, chat, check, environment, finish, serve_path
+
+CHAT = "/v1/chat/completions"
+
+
+def wait_until(what, true, seconds=60):
+    end = time.time() + seconds
+    while not true():
+        if time.time() > end:
+            check(False, "it took too long until", what)
+            return
+        time.sleep(0.02)
+
+
+def check_usage():
+    for args in (["--port", "x"], ["--slots", "0"], ["-p", "text"], ["more"], ["--api-key", ""]):
+        r = subprocess.run([serve_path, *args], capture_output=True, env=environment(), stdin=subprocess.DEVNULL, timeout=60)
+        check(r.returncode == 2 and r.stderr.startswith(b"pfmoe-serve: "), args, r.returncode, r.stderr)
+    r = subprocess.run([serve_path, "-m", "/nowhere.gguf", "--port", "0"], capture_output=True, env=environment(), timeout=60)
+    check(r.returncode == 1 and b"/nowhere.gguf" in r.stderr, r.stderr)
+
+
+def check_paths(s):
+    check(s.ask("GET", "/nothing")[0] == 404, "404")
+    check(s.ask("GET", CHAT)[0] == 405, "405")
+    check(s.ask("HEAD", "/health")[0] == 200, "HEAD")
+    status, head, _ = s.post(CHAT, chat("x"), {"Origin": "http://elsewhere.example"})
+    check(status == 403 and "access-control-allow-origin" not in head, status, head)
+    check(s.post(CHAT, chat("x", max_tokens=1), {"Origin": "http://127.0.0.1:%d" % s.port})[0] == 200, "its own page may not")
+
+
+def raw(s, data, timeout=30):
+    """What the server says to these bytes."""
+    c = socket.create_connection(("127.0.0.1", s.port), timeout)
+    try:
+        c.sendall(data)
+        return c.recv(1 << 16)
+    except ConnectionError:
+        return b""
+    finally:
+        c.close()
+
+
+def check_limits(s):
+    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\n"
+    check(b" 413 " in raw(s, head + b"Content-Length: 1073741824\r\n\r\n"), "a body of 1 GB is not refused")
+    check(b" 200 " not in raw(s, head + b"Content-Length: 99999999999999999999999\r\n\r\n"), "a body of any size is taken")
+    check(b" 200 " not in raw(s, head + b"X-Long: " + b"x" * 100000 + b"\r\n\r\n"), "100 kB of headers are taken")
+    check(b" 200 " not in raw(s, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 9 + b"\r\n\r\n"), "a TLS hello is answered")
+    idle = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(300)]
+    for c in idle[::2]:
+        c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHos")
+    begin = time.time()
+    check(s.ask("GET", "/health")[0] == 200 and time.time() - begin < 5, "idle connections stop others")
+    for c in idle:
+        c.close()
+    deep = "[" * 100000
+    check(s.post(CHAT, '{"messages":' + deep)[0] == 400, "deep JSON")
+
+
+def check_gone(s):
+    """Clients that go away, with and without a stream, while they wait and while they are served."""
+    before = s.metric("requests_cancelled_total")
+    body = json.dumps(chat("Tell me a long fable.", max_tokens=3000, ignore_eos=True, stream=True)).encode()
+    plain = json.dumps(chat("Tell me a long fable.", max_tokens=3000, ignore_eos=True)).encode()
+    clients = []
+    for i in range(12):
+        b = body if i % 2 else plain
+        c = socket.create_connection(("127.0.0.1", s.port), 60)
+        c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(b) + b)
+        clients.append(c)
+    wait_until("slots are taken", lambda: s.metric("requests_running") == 4)
+    for c in clients:
+        c.close()
+    wait_until("nothing runs", lambda: s.metric("requests_running") + s.metric("requests_waiting") == 0)
+    check(s.metric("requests_cancelled_total") == before + 12, s.metric("requests_cancelled_total"), before)
+
+
+def check_load(s, n):
+    """Each answer is what it is alone, whoever else is served, whatever slot it gets."""
+    r = random.Random(5)
+    words = "fox crow grapes lion mouse hare tortoise wolf lamb".split()
+    asks = [chat(" ".join(r.choice(words) for _ in range(r.choice((2, 9, 60, 300)))), temperature=1, seed=i, max_tokens=r.choice((3, 12, 40)))
+            for i in range(n)]
+    alone = [s.post(CHAT, a)[2]["choices"][0]["message"]["content"] for a in asks]
+
+    def one(i):
+        time.sleep(r.random() * 0.1)
+        if i % 5 == 4:                       # one that goes away
+            c = socket.create_connection(("127.0.0.1", s.port), 60)
+            b = json.dumps(dict(asks[i], max_tokens=500, stream=True)).encode()
+            c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(b) + b)
+            c.recv(200)
+            c.close()
+        if i % 2:
+            return "".join(json.loads(d)["choices"][0]["delta"].get("content", "")
+                           for _, d in s.stream(CHAT, dict(asks[i], stream=True)) if d != "[DONE]")
+        return s.post(CHAT, asks[i])[2]["choices"][0]["message"]["content"]
+
+    order = list(range(n))
+    r.shuffle(order)
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        got = dict(zip(order, pool.map(one, order)))
+    wrong = [i for i in range(n) if got[i] != alone[i]]
+    check(not wrong, "answers under load are others:", wrong, [(got[i], alone[i]) for i in wrong[:2]])
+
+
+def check_keys():
+    with Server("--api-key", "opens it", "--cors", "https://page.example", "--queue", "0", "--slots", "1") as s:
+        check(s.ask("GET", "/health")[0] == 200, "health wants a key")
+        for headers in ({}, {"Authorization": "Bearer opens"}, {"Authorization": "Bearer opens it not"}, {"X-Api-Key": ""}):
+            status, _, a = s.post(CHAT, chat("x", max_tokens=1), headers)
+            check(status == 401 and a["error"]["code"] == "invalid_api_key", headers, status, a)
+        for headers in ({"Authorization": "Bearer opens it"}, {"X-Api-Key": "opens it"}):
+            check(s.ask("GET", "/v1/models", headers=headers)[0] == 200, headers)
+        status, head, _ = s.ask("OPTIONS", CHAT, headers={"Origin": "https://page.example"})
+        check(status == 204 and head["access-control-allow-origin"] == "https://page.example", status, head)
+        check(s.ask("OPTIONS", CHAT, headers={"Origin": "https://other.example"})[0] == 403, "another origin is let in")
+        status, _, a = s.post(CHAT, chat("x", max_tokens=1), {"X-Api-Key": "opens it"})
+        check(status == 503 and "queue" in a["error"]["message"], status, a)
+
+
+def check_end():
+    """What runs is finished; what comes later is refused; a signal that means nothing changes nothing."""
+    with Server() as s:
+        s.process.send_signal(signal.SIGHUP)
+        got = []
+        body = chat("Tell me a fable.", max_tokens=600, ignore_eos=True, seed=1)
+        t = threading.Thread(target=lambda: got.append(s.post(CHAT, body)))
+        t.start()
+        wait_until("it runs", lambda: s.metric("requests_running") == 1)
+        check(s.end() == 0, "its end is no success")
+        t.join()
+        check(got[0][0] == 200 and got[0][2]["usage"]["completion_tokens"] == 600, got)
+
+
+def main():
+    check_usage()
+    with Server() as s:
+        for part in (check_paths, check_limits, check_gone, lambda s: check_load(s, int(sys.argv[5]) if len(sys.argv) > 5 else 40)):
+            begin = time.time()
+            part(s)
+            print("%.1f s" % (time.time() - begin))
+    check_keys()
+    check_end()
+    finish()
+
+
+main()

@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+"""OpenAI's chat and text completions: answers whole and streamed, settings, errors that name their field."""
+import json
+import subprocess
+import sys
+
+from serve import Server, chat, check, environment, finish, run_path
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+ASK = "Tell me a fable."
+
+
+def content(answer, i=0):
+    return answer["choices"][i]["message"]["content"]
+
+
+def check_answers(s):
+    own = subprocess.run([run_path, "-p", ASK, "--temp", "0", "-n", "40"], stdin=subprocess.DEVNULL, capture_output=True,
+                         env=environment(), check=True).stdout.decode().rstrip("\n")
+    status, _, a = s.post(CHAT, chat(ASK, model="default", temperature=0, max_tokens=40))
+    check(status == 200 and a["object"] == "chat.completion" and a["model"] == "default", a)
+    check(content(a).rstrip("\n") == own, "not what pfmoe-run says:", content(a), own)
+    check(a["choices"][0]["finish_reason"] == "length" and a["usage"]["completion_tokens"] == 40, a["usage"])
+    check(a["usage"]["total_tokens"] == a["usage"]["prompt_tokens"] + 40 and a["timings"]["predicted_n"] == 40, a)
+    parts = [{"type": "text", "text": ASK}]
+    b = s.post(CHAT, {"messages": [{"role": "user", "content": parts}], "temperature": 0, "max_completion_tokens": 40})[2]
+    check(content(b) == content(a), "parts of text make another prompt")
+    check(b["usage"]["prompt_tokens_details"]["cached_tokens"] > 0, "nothing was reused:", b["usage"])
+
+
+def check_stream(s):
+    body = chat(ASK, temperature=0, max_tokens=30)
+    whole = s.post(CHAT, body)[2]
+    events = [data for _, data in s.stream(CHAT, dict(body, stream=True, stream_options={"include_usage": True}))]
+    check(events.pop() == "[DONE]", "the stream does not end with [DONE]")
+    chunks = [json.loads(e) for e in events]
+    deltas = [c["choices"][0]["delta"] for c in chunks if c["choices"]]
+    check(deltas[0].get("role") == "assistant", deltas[0])
+    check("".join(d.get("content", "") for d in deltas) == content(whole), "deltas do not add up to the whole")
+    check(chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] == 30, chunks[-1])
+    check(chunks[-2]["choices"][0]["finish_reason"] == "length", chunks[-2])
+    check(len({c["id"] for c in chunks}) == 1, "chunks have several ids")
+
+
+def check_settings(s):
+    body = chat("Tell me about a fox.", temperature=2, min_p=0, top_k=0, top_p=1, seed=7, max_tokens=20, n=3)
+    a, b = s.post(CHAT, body)[2], s.post(CHAT, body)[2]
+    texts = [content(a, i) for i in range(3)]
+    check(texts == [content(b, i) for i in range(3)], "the same seed gives other answers")
+    check(len(set(texts)) > 1, "three choices are all the same", texts)
+    check(content(s.post(CHAT, dict(body, n=1, seed=9))[2]) == texts[2], "a choice's seed is not the first's plus its number")
+    stopped = s.post(CHAT, chat(ASK, temperature=0, max_tokens=40, stop=["Tortoise", "never"]))[2]
+    check(content(stopped) == "The Hare And The " and stopped["choices"][0]["finish_reason"] == "stop", stopped)
+    logprobs = s.post(CHAT, chat(ASK, temperature=0, max_tokens=4, logprobs=True, top_logprobs=3))[2]["choices"][0]["logprobs"]
+    check([len(t["top_logprobs"]) for t in logprobs["content"]] == [3] * 4, logprobs)
+    check(all(t["token"] == t["top_logprobs"][0]["token"] and t["logprob"] <= 0 for t in logprobs["content"]), logprobs)
+    events = [json.loads(d) for _, d in s.stream(CHAT, chat(ASK, temperature=0, max_tokens=4, logprobs=True, top_logprobs=3, stream=True))
+              if d != "[DONE]"]
+    streamed = [t for e in events for t in e["choices"][0]["logprobs"]["content"]]
+    check(streamed == logprobs["content"], "streamed log-probabilities are others")
+
+
+def check_text(s):
+    a = s.post(TEXT, {"prompt": "A fox", "temperature": 0, "max_tokens": 12, "logprobs": 2})[2]
+    check(a["object"] == "text_completion" and a["choices"][0]["text"].startswith(","), a)
+    check(len(a["choices"][0]["logprobs"]["tokens"]) == 12, a)
+    ids = s.post("/tokenize", {"content": "A fox"})[2]["tokens"]
+    b = s.post(TEXT, {"prompt": ids, "temperature": 0, "max_tokens": 12})[2]
+    check(b["choices"][0]["text"] == a["choices"][0]["text"], "tokens make another answer than their text", b)
+    events = [json.loads(d) for _, d in s.stream(TEXT, {"prompt": "A fox", "temperature": 0, "max_tokens": 12, "stream": True}) if d != "[DONE]"]
+    check("".join(e["choices"][0]["text"] for e in events) == a["choices"][0]["text"], "the streamed text is another")
+    check(s.post("/detokenize", {"tokens": ids})[2]["content"] == "A fox", "tokens do not come back as their text")
+    echoed = s.post(TEXT, {"prompt": "A fox", "temperature": 0, "max_tokens": 12, "echo": True})[2]["choices"][0]["text"]
+    check(echoed == "A fox" + a["choices"][0]["text"], echoed)
+
+
+# (path, what the body has besides what it needs, the field that the error names)
+USER = [{"role": "user", "content": "x"}]
+WRONG = [
+    *[(CHAT, {name: value}, name) for name, values in {
+        "model": [1, [], {}], "stream": ["yes", 1], "stream_options": [1, "x"], "max_tokens": ["many", -1, 1.5, [1]],
+        "max_completion_tokens": ["many", -1], "n": [0, 17, "1"], "seed": ["x", 1.5], "stop": [1, {}, ["a"] * 17],
+        "temperature": ["hot", -0.1, 2.1, [1]], "top_p": [-1, 1.1, "x"], "top_k": [-1, "x", 0.5], "min_p": [2, "x"],
+        "presence_penalty": [-2.1, "x"], "frequency_penalty": [2.1, "x"], "repeat_penalty": [0, "x"], "logprobs": [1, "x"],
+        "top_logprobs": [21, -1, "x"], "messages": [1, {}, "x", []], "tools": [1, {}, "x"], "reasoning_effort": [1, "huge"],
+        "chat_template_kwargs": [1, []], "response_format": [1, "json"]}.items() for value in values],
+    (CHAT, {"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+    (CHAT, {"stop": ["a", 2]}, "stop[1]"), (CHAT, {"stop": ""}, "stop"),
+    (CHAT, {"messages": [1]}, "messages[0]"), (CHAT, {"messages": USER + [{"content": "x"}]}, "messages[1].role"),
+    (CHAT, {"messages": [{"role": "king", "content": "x"}]}, "messages[0].role"),
+    (CHAT, {"messages": [{"role": "user", "content": 1}]}, "messages[0].content"),
+    (CHAT, {"messages": [{"role": "user"}]}, "messages[0].content"),
+    (CHAT, {"messages": [{"role": "user", "content": [1]}]}, "messages[0].content[0]"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages[0].content[0].type"),
+    (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0].function"),
+    (CHAT, {"messages": [{"role": "assistant", "tool_calls": [{"function": {"name": 1}}]}]}, "messages[0].tool_calls[0].function.name"),
+    (CHAT, {"tools": [{}]}, "tools[0].function"), (CHAT, {"tools": [{"type": "web"}]}, "tools[0].type"),
+    (CHAT, {"tools": [{"type": "function", "function": {"name": "f", "parameters": 1}}]}, "tools[0].function.parameters"),
+    (TEXT, {"prompt": 1}, "prompt"), (TEXT, {"prompt": [1, "x"]}, "prompt[1]"), (TEXT, {"prompt": [-1]}, "prompt[0]"),
+    (TEXT, {"prompt": ["a", "b"]}, "prompt"), (TEXT, {"prompt": ""}, "prompt"), (TEXT, {"logprobs": 6}, "logprobs"), (TEXT, {"echo": 1}, "echo"),
+    ("/tokenize", {"content": 1}, "content"), ("/tokenize", {"content": None}, "content"), ("/detokenize", {"tokens": [99999]}, "tokens[0]"),
+    ("/detokenize", {"tokens": "x"}, "tokens"),
+]
+
+
+def check_errors(s):
+    for path, more, field in WRONG:
+        body = {CHAT: {"messages": USER, "max_tokens": 1}, TEXT: {"prompt": "x", "max_tokens": 1}}.get(path, {})
+        status, _, a = s.post(path, {**body, **more})
+        check(status == 400 and a["error"]["param"] == field and a["error"]["type"] == "invalid_request_error", path, more, status, a)
+    status, _, a = s.post(CHAT, b'{"messages": [')
+    check(status == 400 and "JSON" in a["error"]["message"], status, a)
+    status, _, a = s.post(CHAT, chat("word " * 9000))
+    check(status == 400 and a["error"]["code"] == "context_length_exceeded" and "4096" in a["error"]["message"], status, a)
+    nulls = {name: None for name in ("temperature", "stop", "tools", "n", "stream_options", "seed", "response_format")}
+    check(s.post(CHAT, chat("x", max_tokens=1, unheard_of={"a": [1]}, **nulls))[0] == 200, "nulls or unknown fields are refused")
+
+
+def main():
+    with Server() as s:
+        check(s.ask("GET", "/health")[0] == 200, "health")
+        names = [m["id"] for m in s.ask("GET", "/v1/models")[2]["data"]]
+        check("default" in names and "fables" in names, names)
+        for part in (check_answers, check_stream, check_settings, check_text, check_errors):
+            part(s)
+    finish()
+
+
+main()
