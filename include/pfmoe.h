@@ -354,11 +354,27 @@ enum { PF_LOGITS_ALL = 1u << 0 };                     /* keep the logits of ever
 /* Appends tok[0..n) and evaluates it. On failure the sequence is as before the call. */
 pf_status pf_session_eval(pf_session *s, const int32_t *tok, size_t n, unsigned flags);
 
+/* Appends to each part's session its tok[0..n) and evaluates all of them together: the weights that several sequences
+ * want are gone over once. Nobody's bits depend on who else is in the batch. A step has at most as many rows as the
+ * largest n_batch of the sessions; more tokens take several steps. On failure every sequence is as before the call.
+ * Sessions are distinct and of one model, used by no other thread meanwhile; to cancel one of them cancels the call. */
+enum { PF_MAX_BATCH_PARTS = 256 };
+struct pf_batch_part {
+    pf_session    *session;
+    const int32_t *tok;
+    size_t         n;
+    unsigned       flags;                             /* as for pf_session_eval */
+};
+pf_status pf_batch_eval(const struct pf_batch_part *parts, size_t n_parts);
+
 /* Shortens the sequence to its first pos positions. The logits of the last eval are gone. */
 pf_status pf_session_rewind(pf_session *s, int64_t pos);
 
 int64_t        pf_session_pos(const pf_session *s);          /* length of the sequence */
 int64_t        pf_session_n_ctx(const pf_session *s);
+/* How many positions of the sequence need no evaluation any more: fewer than its length after going back further than a
+ * recurrent state or a window can, to a checkpoint, and when a device was lost. The next eval makes up for it. */
+int64_t        pf_session_computed(const pf_session *s);
 const int32_t *pf_session_tokens(const pf_session *s);       /* the sequence; borrowed until the session changes */
 
 /* Logits {n_vocab} after the last token of the last eval or sync; NULL if there are none. Borrowed until the next

@@ -152,7 +152,7 @@ struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base)
     in.blocks.far = cut(base, &in.bytes, tables);
     in.blocks.far_back = cut(base, &in.bytes, tables);
     for (int i = 0; i < PF_MAX_RATIOS; i++) {
-        size_t n_blocks = m->compressed.ratio[i] ? (size_t)pf_block_rows(m->compressed.ratio[i], rows) : 0;
+        size_t n_blocks = m->compressed.ratio[i] ? n : 0;        /* pf_block_rows of each part; no more than its rows */
         in.blocks.number[i] = cut(base, &in.bytes, n_blocks);
         in.blocks.cs[i] = cut(base, &in.bytes, n_blocks * table);
     }

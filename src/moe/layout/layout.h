@@ -21,7 +21,8 @@ struct pf_kv_layer {
 struct pf_block_inputs {
     float   *back;                           /* table for rotating back */
     float   *far, *far_back;                 /* rotating and rotating back in layers with keys of blocks */
-    int32_t *number[PF_MAX_RATIOS];          /* for each ratio, the numbers of pf_block_rows blocks */
+    int32_t *number[PF_MAX_RATIOS];          /* for each ratio, the numbers of blocks: of a sequence whose rows begin
+                                                at row r, pf_block_rows numbers from r on */
     float   *cs[PF_MAX_RATIOS];              /* for each ratio, the far table at the first positions of these blocks */
 };
 

@@ -1,42 +1,43 @@
 /* The blocks a layer is made of. Each reads the normed rows b->h and leaves what is to be added to the residual stream
- * in b->y; it uses the buffers of the unit at work as it likes, and the layer's own part of the session's state. */
+ * in b->y; it uses the buffers of the unit at work as it likes, and the layer's own part of each session's keys, values
+ * and state. All rows go through a product at once; what depends on a sequence is done part by part. */
 #ifndef PF_BLOCKS_H
 #define PF_BLOCKS_H
 
-#include "moe/run/session.h"
+#include "moe/run/step.h"
 
 /* project.c: l's products and what adapters add to them; the same for rows of the embedding. */
-pf_status pf_project(struct pf_session *s, const struct pf_linear *l, int n_l, const float *x, int rows);
-pf_status pf_embed(struct pf_session *s, int rows, float *x);
+pf_status pf_project(struct pf_step *t, const struct pf_linear *l, int n_l, const float *x, int rows);
+pf_status pf_embed(struct pf_step *t, int rows, float *x);
 
-pf_status pf_attention_block(struct pf_session *s, int il, int rows);        /* attn.c */
-pf_status pf_mla_block(struct pf_session *s, int il, int rows);              /* mla.c */
-pf_status pf_compressed_block(struct pf_session *s, int il, int rows);       /* compressed.c */
-pf_status pf_index_block(struct pf_session *s, int il, int rows);            /* indexer.c; part of the two above */
-bool      pf_index_is_used(const struct pf_session *s, int rows);            /* some row does not see all positions */
-pf_status pf_delta_block(struct pf_session *s, int il, int rows);            /* deltanet.c */
-pf_status pf_dense_block(struct pf_session *s, int il, int rows);            /* ffn.c */
-pf_status pf_moe_block(struct pf_session *s, int il, int rows);
+pf_status pf_attention_block(struct pf_step *t, int il, int rows);        /* attn.c */
+pf_status pf_mla_block(struct pf_step *t, int il, int rows);              /* mla.c */
+pf_status pf_compressed_block(struct pf_step *t, int il, int rows);       /* compressed.c */
+pf_status pf_index_block(struct pf_step *t, int il, int rows);            /* indexer.c; part of the two above */
+bool      pf_index_is_used(const struct pf_part *p);                         /* some row does not see all positions */
+pf_status pf_delta_block(struct pf_step *t, int il, int rows);            /* deltanet.c */
+pf_status pf_dense_block(struct pf_step *t, int il, int rows);            /* ffn.c */
+pf_status pf_moe_block(struct pf_step *t, int il, int rows);
 
 /* ffn.c: tells the store what layer il will probably want of the drive, if it wants to know; depth as for
  * pf_place_guess. Leaves b->x and b->h as they are. */
-pf_status pf_moe_guess(struct pf_session *s, int il, int rows, int depth);
+pf_status pf_moe_guess(struct pf_step *t, int il, int rows, int depth);
 
 /* streams.c: y = what a block reads of several streams x, which leaves the weights to write them with; x = its writing
  * y back; each stream of x = h. */
-pf_status pf_streams_read(struct pf_session *s, const struct pf_mix *mix, float *x, int rows, float *weights, float *y);
-pf_status pf_streams_write(struct pf_session *s, const struct pf_mix *mix, float *x, int rows, float *weights,
+pf_status pf_streams_read(struct pf_step *t, const struct pf_mix *mix, float *x, int rows, float *weights, float *y);
+pf_status pf_streams_write(struct pf_step *t, const struct pf_mix *mix, float *x, int rows, float *weights,
                            float *y);
-pf_status pf_streams_begin(struct pf_session *s, const float *h, int rows, float *x);
+pf_status pf_streams_begin(struct pf_step *t, const float *h, int rows, float *x);
 
-/* compressed.c: rotates the last part of every head of x; makes keys of blocks out of b->h and keeps them in kv. */
-pf_status pf_rotate_tails(struct pf_session *s, float *x, const float *cs, int n_head, int hd, int rows);
-pf_status pf_compress(struct pf_session *s, const struct pf_compressor *c, const float *before, float *after,
-                      const struct pf_kv_view *kv, int rows);
+/* compressed.c: rotates the last part of every head of x; makes keys of blocks out of b->h, for layer il's attention or
+ * its indexer, and keeps them. */
+pf_status pf_rotate_tails(struct pf_step *t, float *x, const float *cs, int n_head, int hd, int rows);
+pf_status pf_compress(struct pf_step *t, int il, const struct pf_compressor *c, int rows);
 
-static inline const struct pf_backend_ops *ops_of(const struct pf_session *s)
+static inline const struct pf_backend_ops *ops_of(const struct pf_step *t)
 {
-    return s->unit->backend->ops;
+    return t->unit->backend->ops;
 }
 
 #endif

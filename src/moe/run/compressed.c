@@ -13,92 +13,121 @@
 #include "moe/run/blocks.h"
 
 /* The rotary table of a layer: layers with keys of blocks have frequencies of their own. */
-static const float *table_of(const struct pf_session *s, const struct pf_compressed *c)
+static const float *table_of(const struct pf_step *t, const struct pf_compressed *c)
 {
-    return c->blocks.ratio ? s->unit->buf.blocks.far : s->unit->buf.cs;
+    return c->blocks.ratio ? t->unit->buf.blocks.far : t->unit->buf.cs;
 }
 
-static const float *back_table_of(const struct pf_session *s, const struct pf_compressed *c)
+static const float *back_table_of(const struct pf_step *t, const struct pf_compressed *c)
 {
-    return c->blocks.ratio ? s->unit->buf.blocks.far_back : s->unit->buf.blocks.back;
+    return c->blocks.ratio ? t->unit->buf.blocks.far_back : t->unit->buf.blocks.back;
 }
 
-pf_status pf_rotate_tails(struct pf_session *s, float *x, const float *cs, int n_head, int hd, int rows)
+pf_status pf_rotate_tails(struct pf_step *t, float *x, const float *cs, int n_head, int hd, int rows)
 {
-    int n_rot = s->m->compressed.n_rot;
-    const struct pf_rope_op op = { x + hd - n_rot, cs, n_head, hd, n_rot / 2, s->m->arch->rope_neox };
-    return ops_of(s)->rope(s->unit->backend, &op, 1, rows);
+    int n_rot = t->m->compressed.n_rot;
+    const struct pf_rope_op op = { x + hd - n_rot, cs, n_head, hd, n_rot / 2, t->m->arch->rope_neox };
+    return ops_of(t)->rope(t->unit->backend, &op, 1, rows);
 }
 
-pf_status pf_compress(struct pf_session *s, const struct pf_compressor *c, const float *before, float *after,
-                      const struct pf_kv_view *kv, int rows)
+/* One part's rows, of which u and gate are there, become blocks of its session. */
+static pf_status compress_part(struct pf_step *t, int il, const struct pf_compressor *c, const struct pf_part *p)
 {
-    const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->unit->backend;
-    struct pf_buffers *b = &s->unit->buf;
-    int which = c->ratio == s->m->compressed.ratio[1], n = pf_block_rows(c->ratio, rows);
-    const struct pf_linear from_h[] = { { &c->u, b->packed }, { &c->gate, b->gate_out } };
-    PF_TRY(pf_project(s, from_h, 2, b->h, rows));
+    const struct pf_backend_ops *ops = ops_of(t);
+    pf_backend *be = t->unit->backend;
+    const struct pf_layer *layer = &t->m->layers[il];
+    const struct pf_buffers *b = &t->unit->buf;
+    bool of_indexer = c == &layer->indexer.blocks;
+    const struct pf_kv_view *kv = of_indexer ? &p->s->index_kv[il].view : &p->s->block_kv[il].view;
+    size_t first = (size_t)p->first, n_in = (size_t)c->u.n_out, table = 2 * (size_t)t->m->far_rope.n_pairs,
+           at = of_indexer ? layer->n_state - 6 * (size_t)c->width : 0;   /* in the state the attention's come first */
+    int which = c->ratio == t->m->compressed.ratio[1], n = pf_block_rows(c->ratio, p->rows);
+    const float *before = pf_state_before(p->s, il);
+    float *out = b->v + first * (size_t)c->width;
     PF_TRY(ops->compress(be, &(struct pf_compress_op){
-        .u = b->packed, .gate = b->gate_out, .ape = c->ape, .pos = b->pos, .before = before, .after = after,
-        .out = b->v, .n = c->width, .ratio = c->ratio, .rows = rows, .n_out = n, .overlaps = c->overlaps }));
-    PF_TRY(ops->rms_norm(be, b->v, c->norm, s->m->eps, c->width, n, b->v));
-    PF_TRY(pf_rotate_tails(s, b->v, b->blocks.cs[which], 1, c->width, n));
-    return ops->kv_store(be, kv, b->v, NULL, b->blocks.number[which], n);
+        .u = b->packed + first * n_in, .gate = b->gate_out + first * n_in, .ape = c->ape, .pos = b->pos + first,
+        .before = before ? before + at : NULL, .after = pf_state_after(p->s, il) + at, .out = out, .n = c->width,
+        .ratio = c->ratio, .rows = p->rows, .n_out = n, .overlaps = c->overlaps }));
+    PF_TRY(ops->rms_norm(be, out, c->norm, t->m->eps, c->width, n, out));
+    PF_TRY(pf_rotate_tails(t, out, b->blocks.cs[which] + first * table, 1, c->width, n));
+    return ops->kv_store(be, kv, out, NULL, b->blocks.number[which] + first, n);
 }
 
-static pf_status queries(struct pf_session *s, const struct pf_compressed *c, const struct pf_attention *a, int rows)
+pf_status pf_compress(struct pf_step *t, int il, const struct pf_compressor *c, int rows)
 {
-    const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->unit->backend;
-    struct pf_buffers *b = &s->unit->buf;
-    PF_TRY(pf_project(s, &(struct pf_linear){ &c->q_a, b->q_latent }, 1, b->h, rows));
-    PF_TRY(ops->rms_norm(be, b->q_latent, c->q_norm, s->m->eps, c->q_a.n_out, rows, b->q_latent));
-    PF_TRY(pf_project(s, &(struct pf_linear){ &c->q_b, b->q }, 1, b->q_latent, rows));
-    PF_TRY(ops->rms_norm(be, b->q, NULL, s->m->eps, a->hd_k, rows * a->n_head, b->q));
-    return pf_rotate_tails(s, b->q, table_of(s, c), a->n_head, a->hd_k, rows);
+    const struct pf_buffers *b = &t->unit->buf;
+    const struct pf_linear from_h[] = { { &c->u, b->packed }, { &c->gate, b->gate_out } };
+    PF_TRY(pf_project(t, from_h, 2, b->h, rows));
+    for (int i = 0; i < t->n_parts; i++)
+        PF_TRY(compress_part(t, il, c, &t->parts[i]));
+    return PF_OK;
 }
 
-/* Computes the keys of the rows and stores them in the layer's ring. */
-static pf_status keys(struct pf_session *s, int il, int rows)
+static pf_status queries(struct pf_step *t, const struct pf_compressed *c, const struct pf_attention *a, int rows)
 {
-    const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->unit->backend;
-    const struct pf_compressed *c = &s->m->layers[il].compressed;
-    struct pf_buffers *b = &s->unit->buf;
+    const struct pf_backend_ops *ops = ops_of(t);
+    pf_backend *be = t->unit->backend;
+    struct pf_buffers *b = &t->unit->buf;
+    PF_TRY(pf_project(t, &(struct pf_linear){ &c->q_a, b->q_latent }, 1, b->h, rows));
+    PF_TRY(ops->rms_norm(be, b->q_latent, c->q_norm, t->m->eps, c->q_a.n_out, rows, b->q_latent));
+    PF_TRY(pf_project(t, &(struct pf_linear){ &c->q_b, b->q }, 1, b->q_latent, rows));
+    PF_TRY(ops->rms_norm(be, b->q, NULL, t->m->eps, a->hd_k, rows * a->n_head, b->q));
+    return pf_rotate_tails(t, b->q, table_of(t, c), a->n_head, a->hd_k, rows);
+}
+
+/* Computes the keys of the rows, and of the blocks that they fill, which are stored. */
+static pf_status keys(struct pf_step *t, int il, int rows)
+{
+    const struct pf_backend_ops *ops = ops_of(t);
+    pf_backend *be = t->unit->backend;
+    const struct pf_compressed *c = &t->m->layers[il].compressed;
+    struct pf_buffers *b = &t->unit->buf;
     int hd = c->kv.n_out;
-    PF_TRY(pf_project(s, &(struct pf_linear){ &c->kv, b->k }, 1, b->h, rows));
-    PF_TRY(ops->rms_norm(be, b->k, c->kv_norm, s->m->eps, hd, rows, b->k));
-    PF_TRY(pf_rotate_tails(s, b->k, table_of(s, c), 1, hd, rows));
-    PF_TRY(ops->kv_store(be, &s->kv[il].view, b->k, NULL, b->pos, rows));
-    if (!c->blocks.ratio)
-        return PF_OK;
-    return pf_compress(s, &c->blocks, pf_state_before(s, il), pf_state_after(s, il), &s->block_kv[il].view, rows);
+    PF_TRY(pf_project(t, &(struct pf_linear){ &c->kv, b->k }, 1, b->h, rows));
+    PF_TRY(ops->rms_norm(be, b->k, c->kv_norm, t->m->eps, hd, rows, b->k));
+    PF_TRY(pf_rotate_tails(t, b->k, table_of(t, c), 1, hd, rows));
+    return c->blocks.ratio ? pf_compress(t, il, &c->blocks, rows) : PF_OK;
 }
 
-pf_status pf_compressed_block(struct pf_session *s, int il, int rows)
+/* One part's rows: their keys go to its session's ring, and they attend to these and to blocks. */
+static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
 {
-    const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->unit->backend;
-    const struct pf_layer *layer = &s->m->layers[il];
+    const struct pf_backend_ops *ops = ops_of(t);
+    pf_backend *be = t->unit->backend;
+    const struct pf_layer *layer = &t->m->layers[il];
+    const struct pf_attention *a = &layer->attn;
+    const struct pf_buffers *b = &t->unit->buf;
+    int ratio = layer->compressed.blocks.ratio, max_chosen = t->m->index.max_chosen;
+    size_t first = (size_t)p->first, n_q = (size_t)a->n_head * (size_t)a->hd_k;
+    const int32_t *pos = b->pos + first;
+    PF_TRY(ops->kv_store(be, &p->s->kv[il].view, b->k + first * (size_t)a->hd_k, NULL, pos, p->rows));
+    return ops->attention(be, &(struct pf_attention_op){
+        .q = b->q + first * n_q, .out = b->attn + first * n_q, .kv = &p->s->kv[il].view, .pos = pos,
+        .n_positions = pf_part_end(p), .rows = p->rows, .n_head = a->n_head, .window = a->window, .scale = a->scale,
+        .sinks = a->sinks, .blocks = ratio ? &p->s->block_kv[il].view : NULL, .ratio = ratio,
+        .chosen = layer->has_indexer && pf_index_is_used(p) ? b->chosen + first * (size_t)max_chosen : NULL,
+        .max_chosen = max_chosen });
+}
+
+pf_status pf_compressed_block(struct pf_step *t, int il, int rows)
+{
+    const struct pf_backend_ops *ops = ops_of(t);
+    pf_backend *be = t->unit->backend;
+    const struct pf_layer *layer = &t->m->layers[il];
     const struct pf_compressed *c = &layer->compressed;
     const struct pf_attention *a = &layer->attn;
-    const struct pf_compressed_sizes *z = &s->m->compressed;
-    struct pf_buffers *b = &s->unit->buf;
+    const struct pf_compressed_sizes *z = &t->m->compressed;
+    struct pf_buffers *b = &t->unit->buf;
 
-    PF_TRY(queries(s, c, a, rows));
-    PF_TRY(keys(s, il, rows));
+    PF_TRY(queries(t, c, a, rows));
+    PF_TRY(keys(t, il, rows));
     if (layer->has_indexer)
-        PF_TRY(pf_index_block(s, il, rows));
-    PF_TRY(ops->attention(be, &(struct pf_attention_op){
-        .q = b->q, .out = b->attn, .kv = &s->kv[il].view, .pos = b->pos, .n_positions = s->computed + rows,
-        .rows = rows, .n_head = a->n_head, .window = a->window, .scale = a->scale, .sinks = a->sinks,
-        .blocks = c->blocks.ratio ? &s->block_kv[il].view : NULL, .ratio = c->blocks.ratio,
-        .chosen = layer->has_indexer && pf_index_is_used(s, rows) ? b->chosen : NULL,
-        .max_chosen = s->m->index.max_chosen }));
-    PF_TRY(pf_rotate_tails(s, b->attn, back_table_of(s, c), a->n_head, a->hd_v, rows));
+        PF_TRY(pf_index_block(t, il, rows));
+    for (int i = 0; i < t->n_parts; i++)
+        PF_TRY(attend(t, il, &t->parts[i]));
+    PF_TRY(pf_rotate_tails(t, b->attn, back_table_of(t, c), a->n_head, a->hd_v, rows));
     PF_TRY(ops->heads(be, &(struct pf_heads_op){
         .w = &c->out_a, .n_head = z->n_group, .n_out = z->n_group_out, .head_rows = z->n_group_out, .rows = rows,
         .x = b->attn, .x_stride = c->out_a.n_in, .y = b->packed, .y_stride = z->n_group_out }));
-    return pf_project(s, &(struct pf_linear){ &a->out, b->y }, 1, b->packed, rows);
+    return pf_project(t, &(struct pf_linear){ &a->out, b->y }, 1, b->packed, rows);
 }

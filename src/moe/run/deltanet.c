@@ -7,10 +7,10 @@
 #include "moe/run/blocks.h"
 
 /* q, k, v, z, alpha, beta of the normed rows, and where they are. */
-static pf_status project(struct pf_session *s, const struct pf_delta_net *net, int rows, struct pf_delta_op *op)
+static pf_status project(struct pf_step *t, const struct pf_delta_net *net, int rows, struct pf_delta_op *op)
 {
-    const struct pf_delta_sizes *z = &s->m->delta;
-    struct pf_buffers *b = &s->unit->buf;
+    const struct pf_delta_sizes *z = &t->m->delta;
+    struct pf_buffers *b = &t->unit->buf;
     int n = z->n_v_head, r = n / z->n_k_head, d = z->d, group = 2 * d + 2 * r * d, n_l = 0;
     float *alpha = b->ba + (size_t)rows * (size_t)n;
     struct pf_linear l[4];
@@ -38,12 +38,13 @@ static pf_status project(struct pf_session *s, const struct pf_delta_net *net, i
         op->beta = (struct pf_vectors){ b->ba, n, 1, 1, 1 };
         op->alpha = (struct pf_vectors){ alpha, n, 1, 1, 1 };
     }
-    return pf_project(s, l, n_l, b->h, rows);
+    return pf_project(t, l, n_l, b->h, rows);
 }
 
-/* Applies the delta rule to rows [first, first + rows) of *all, from state `before` to state `after`. */
-static pf_status apply(struct pf_session *s, const struct pf_delta_op *all, int first, int rows, const float *before,
-                       float *after)
+/* Applies the delta rule to rows [first, first + rows) of *all, from state `before` to state `after`. follows: the
+ * operation ahead left `before`. */
+static pf_status apply(struct pf_step *t, const struct pf_delta_op *all, int first, int rows, bool follows,
+                       const float *before, float *after)
 {
     struct pf_delta_op op = *all;
     struct pf_vectors *const vectors[] = { &op.q, &op.k, &op.v, &op.z, &op.alpha, &op.beta };
@@ -51,28 +52,35 @@ static pf_status apply(struct pf_session *s, const struct pf_delta_op *all, int 
         vectors[i]->at += first * vectors[i]->row;
     op.out += (size_t)first * (size_t)(op.n_v_head * op.d);
     op.rows = rows;
-    op.follows = first > 0;
+    op.follows = follows;
     op.before = before;
     op.after = after;
-    return ops_of(s)->delta(s->unit->backend, &op);
+    return ops_of(t)->delta(t->unit->backend, &op);
 }
 
-pf_status pf_delta_block(struct pf_session *s, int il, int rows)
+/* One part's rows, from its session's state to the next. */
+static pf_status apply_part(struct pf_step *t, int il, const struct pf_delta_op *all, const struct pf_part *p)
 {
-    const struct pf_delta_net *net = &s->m->layers[il].delta;
-    const struct pf_delta_sizes *z = &s->m->delta;
-    struct pf_buffers *b = &s->unit->buf;
+    const float *before = pf_state_before(p->s, il);
+    int n = pf_state_cut(p->s, p->rows);
+    if (n > 0) {
+        PF_TRY(apply(t, all, p->first, n, false, before, pf_state_between(p->s, il)));
+        before = pf_state_between(p->s, il);
+    }
+    return apply(t, all, p->first + n, p->rows - n, n > 0, before, pf_state_after(p->s, il));
+}
+
+pf_status pf_delta_block(struct pf_step *t, int il, int rows)
+{
+    const struct pf_delta_net *net = &t->m->layers[il].delta;
+    const struct pf_delta_sizes *z = &t->m->delta;
+    struct pf_buffers *b = &t->unit->buf;
     struct pf_delta_op op = {
         .conv = net->conv, .a = net->a, .dt = net->dt, .norm = net->norm, .mixed = b->mixed, .out = b->attn,
         .d = z->d, .n_k_head = z->n_k_head, .n_v_head = z->n_v_head, .taps = z->taps,
-        .tiled = s->m->arch->delta == PF_DELTA_TILED, .eps = s->m->eps };
-    const float *before = pf_state_before(s, il);
-    int first = pf_state_cut(s, rows);
-    PF_TRY(project(s, net, rows, &op));
-    if (first > 0) {
-        PF_TRY(apply(s, &op, 0, first, before, pf_state_between(s, il)));
-        before = pf_state_between(s, il);
-    }
-    PF_TRY(apply(s, &op, first, rows - first, before, pf_state_after(s, il)));
-    return pf_project(s, &(struct pf_linear){ &net->out, b->y }, 1, b->attn, rows);
+        .tiled = t->m->arch->delta == PF_DELTA_TILED, .eps = t->m->eps };
+    PF_TRY(project(t, net, rows, &op));
+    for (int i = 0; i < t->n_parts; i++)
+        PF_TRY(apply_part(t, il, &op, &t->parts[i]));
+    return pf_project(t, &(struct pf_linear){ &net->out, b->y }, 1, b->attn, rows);
 }

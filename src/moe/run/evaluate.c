@@ -1,125 +1,27 @@
-/* The sequence of a session: evaluation in batches, going back, taking up what is already there. See session.h for the
- * invariants. */
-#include <string.h>
-
-#include "base/pf_fp.h"
+/* The sequence of a session: appending tokens, going back, taking up what is already there. See session.h for the
+ * invariants; the steps by which tokens are evaluated are in batch.c. */
 #include "base/pf_mem.h"
-#include "base/pf_time.h"
 #include "moe/model/lora.h"
-#include "moe/place/placement.h"
-#include "moe/run/session.h"
-
-/* Takes over what the backends have counted. */
-static void take_counts(struct pf_model *m)
-{
-    const struct pf_placement *left = m->left;
-    const pf_backend *all[] = { m->cpu, m->backend != m->cpu ? m->backend : NULL, left ? left->device : NULL };
-    uint64_t bytes = 0, launches = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        bytes += all[i] ? all[i]->weight_bytes_read : 0;
-        launches += all[i] ? all[i]->n_launches : 0;
-    }
-    atomic_store(&m->counted.weight_bytes, bytes);
-    atomic_store(&m->counted.launches, launches);
-}
-
-static pf_status step(struct pf_session *s, const struct pf_batch *batch)
-{
-    struct pf_model *m = s->m;
-    uint64_t begin = pf_now_ns();
-    unsigned fp = pf_fp_begin();
-    pf_status st = pf_forward(s, batch);
-    pf_fp_end(fp);
-    pf_place_ended(m->place, begin, st == PF_OK);
-    atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
-    atomic_fetch_add(&m->n_steps, 1);
-    atomic_fetch_add(&m->n_tokens, (uint64_t)batch->rows);
-    take_counts(m);
-    return st;
-}
+#include "moe/run/batch.h"
 
 /* Whether tok[0..n) may stand at positions from .. */
 static pf_status check_tokens(const struct pf_session *s, int64_t from, const int32_t *tok, size_t n)
 {
+    if (n == 0)
+        PF_FAIL(PF_EINVAL, "there are no tokens to evaluate");
     if (n > (size_t)(s->opts.n_ctx - from))
         PF_FAIL(PF_ECONTEXT, "%zu tokens after %lld do not fit a context of %lld", n, (long long)from,
                 (long long)s->opts.n_ctx);
     for (size_t i = 0; i < n; i++)
         if (tok[i] < 0 || tok[i] >= s->m->n_vocab)
             PF_FAIL(PF_EINVAL, "token %zu is %d; the vocabulary has ids 0 to %d", i, tok[i], s->m->n_vocab - 1);
-    PF_TRY(pf_lora_unchanged(s->m));
-    return pf_gguf_unchanged(s->m->file);
-}
-
-/* Evaluates the next batch of the tokens up to end and commits it, if the file stayed what it is; see run_to. */
-static pf_status run_batch(struct pf_session *s, int64_t end, int64_t first, bool last)
-{
-    int64_t from = s->computed, left = end - from;
-    int rows = left < s->opts.n_batch ? (int)left : s->opts.n_batch;
-    struct pf_batch batch = { .tokens = s->tokens + from, .rows = rows, .n_logits = last && left == rows,
-                              .logits = s->logits };
-    if (s->all_logits && from + rows > first) {
-        int64_t begin = from > first ? from : first;
-        batch.n_logits = (int)(from + rows - begin);
-        batch.logits = s->all_logits + (size_t)(begin - first) * (size_t)s->m->n_vocab;
-    }
-    pf_ring_advance(s, rows);
-    pf_status st = step(s, &batch);
-    PF_TRY(pf_gguf_unchanged(s->m->file));       /* whatever st is: the weights may have been others than before */
-    PF_TRY(st);
-    pf_state_commit(s, rows);
-    s->pos = s->computed > s->pos ? s->computed : s->pos;
     return PF_OK;
 }
 
-/* Evaluates s->tokens from computed up to end, batch by batch; each batch that succeeds is committed. Positions from
- * `first` on get logits if all are wanted, otherwise the last one does, if any: first == end. If the device is lost,
- * the CPU computes anew what went with it, and goes on. */
-static pf_status run_to(struct pf_session *s, int64_t end, int64_t first, bool last)
+static pf_status check_files(const struct pf_model *m)
 {
-    pf_status st = PF_OK;
-    while (st == PF_OK && s->computed < end) {
-        pthread_mutex_lock(&s->m->step_lock);
-        st = pf_session_follow(s);
-        if (st == PF_OK)
-            st = run_batch(s, end, first, last);
-        if (st == PF_EDEVICE && pf_model_leave_device(s->m))
-            st = PF_OK;
-        pthread_mutex_unlock(&s->m->step_lock);
-    }
-    return st;
-}
-
-/* Appends tok[0..n), after what the session has to catch up with. Where there are checkpoints, it keeps some where a
- * conversation may be taken up again: where the tokens begin, unless the last one is little before that; where they
- * end; and a little before that, since what a template puts in front of an answer is not always what it leaves there
- * afterwards. A recurrent state must be kept as it passes there; of windows, the rings still have it at the end. */
-static pf_status append(struct pf_session *s, const int32_t *tok, size_t n)
-{
-    enum { TAIL = 32 };
-    int64_t first = s->pos, end = first + (int64_t)n;
-    pthread_mutex_lock(&s->m->step_lock);
-    pf_status st = pf_session_follow(s);
-    pthread_mutex_unlock(&s->m->step_lock);
-    PF_TRY(st);
-    memmove(s->tokens + first, tok, n * sizeof *tok);
-    if (n == 1 && s->computed == first)
-        return run_to(s, end, first, true);
-    PF_TRY(first - s->computed > TAIL ? run_to(s, first, first, false) : PF_OK);
-    pf_state_keep(s, s->computed);
-    if (n > 2 * TAIL && pf_state_can_cut(s->m)) {
-        pf_state_plan(s, end - TAIL);
-    } else if (n > 2 * TAIL && s->m->recurrent) {
-        PF_TRY(run_to(s, end - TAIL, first, false));
-        pf_state_keep(s, end - TAIL);
-    }
-    st = run_to(s, end, first, true);
-    pf_state_plan(s, 0);
-    PF_TRY(st);
-    if (n > 2 * TAIL)
-        pf_state_keep(s, end - TAIL);
-    pf_state_keep(s, end);
-    return PF_OK;
+    PF_TRY(pf_lora_unchanged(m));
+    return pf_gguf_unchanged(m->file);
 }
 
 static void drop_logits(struct pf_session *s)
@@ -138,29 +40,86 @@ static void go_back(struct pf_session *s, int64_t pos)
     pf_state_rewind(s, pos);
 }
 
+/* ---- Several sessions at once ------------------------------------------------------------------------------------ */
+
+static pf_status check_part(const struct pf_batch_part *parts, size_t i)
+{
+    const struct pf_session *s = parts[i].session;
+    if (!s)
+        PF_FAIL(PF_EINVAL, "it has no session");
+    if (s->m != parts[0].session->m)
+        PF_FAIL(PF_EINVAL, "its session is of another model than that of part 0");
+    for (size_t j = 0; j < i; j++)
+        if (parts[j].session == s)
+            PF_FAIL(PF_EINVAL, "its session is that of part %zu, too", j);
+    return check_tokens(s, s->pos, parts[i].tok, parts[i].n);
+}
+
+static pf_status check_parts(const struct pf_batch_part *parts, size_t n_parts)
+{
+    if (n_parts < 1 || n_parts > PF_MAX_BATCH_PARTS)
+        PF_FAIL(PF_EINVAL, "a batch of %zu parts; 1 to %d are possible", n_parts, PF_MAX_BATCH_PARTS);
+    for (size_t i = 0; i < n_parts; i++) {
+        pf_status st = check_part(parts, i);
+        if (st < 0 && n_parts > 1)
+            PF_FAIL(st, "part %zu: %s", i, pf_last_error());
+        PF_TRY(st);
+    }
+    return check_files(parts[0].session->m);
+}
+
+/* Room for the logits of all positions, where they are wanted; else NULL. */
+static pf_status alloc_logits(const struct pf_batch_part *parts, size_t n_parts, float **all)
+{
+    pf_status st = PF_OK;
+    for (size_t i = 0; i < n_parts; i++) {
+        all[i] = NULL;
+        if (st < 0 || !(parts[i].flags & PF_LOGITS_ALL))
+            continue;
+        all[i] = pf_alloc_array(PF_MEM_SESSION, parts[i].n * (size_t)parts[i].session->m->n_vocab, sizeof **all);
+        if (!all[i])
+            st = PF_ENOMEM;
+    }
+    for (size_t i = 0; st < 0 && i < n_parts; i++)
+        pf_free(all[i]);
+    if (st < 0)
+        PF_FAIL(st, "no memory for the logits of all positions");
+    return PF_OK;
+}
+
+pf_status pf_batch_eval(const struct pf_batch_part *parts, size_t n_parts)
+{
+    float *all[PF_MAX_BATCH_PARTS];
+    int64_t before[PF_MAX_BATCH_PARTS];
+    struct pf_piece pieces[PF_MAX_BATCH_PARTS];
+    PF_TRY(check_parts(parts, n_parts));
+    PF_TRY(alloc_logits(parts, n_parts, all));
+    for (size_t i = 0; i < n_parts; i++) {
+        struct pf_session *s = parts[i].session;
+        before[i] = s->pos;
+        drop_logits(s);
+        s->all_logits = all[i];
+        pieces[i] = (struct pf_piece){ .s = s, .tok = parts[i].tok, .n = parts[i].n };
+    }
+    pf_status st = pf_append(pieces, (int)n_parts);
+    for (size_t i = 0; i < n_parts; i++) {
+        struct pf_session *s = parts[i].session;
+        if (st < 0) {
+            drop_logits(s);
+            go_back(s, before[i]);
+        } else {
+            s->n_all = all[i] ? parts[i].n : 0;
+            s->has_logits = true;
+        }
+    }
+    return st;
+}
+
+/* ---- One session ------------------------------------------------------------------------------------------------- */
+
 pf_status pf_session_eval(pf_session *s, const int32_t *tok, size_t n, unsigned flags)
 {
-    if (n == 0)
-        PF_FAIL(PF_EINVAL, "there are no tokens to evaluate");
-    PF_TRY(check_tokens(s, s->pos, tok, n));
-    float *all = NULL;
-    if (flags & PF_LOGITS_ALL) {
-        all = pf_alloc_array(PF_MEM_SESSION, n * (size_t)s->m->n_vocab, sizeof *all);
-        if (!all)
-            PF_FAIL(PF_ENOMEM, "no memory for the logits of %zu positions", n);
-    }
-    int64_t before = s->pos;
-    drop_logits(s);
-    s->all_logits = all;
-    pf_status st = append(s, tok, n);
-    if (st < 0) {
-        drop_logits(s);
-        go_back(s, before);
-        return st;
-    }
-    s->n_all = all ? n : 0;
-    s->has_logits = true;
-    return PF_OK;
+    return pf_batch_eval(&(struct pf_batch_part){ s, tok, n, flags }, 1);
 }
 
 pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *reused)
@@ -174,14 +133,16 @@ pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *r
         common--;                            /* the last token is evaluated again: its logits are needed */
     if (n > (size_t)s->opts.n_ctx)
         PF_FAIL(PF_ECONTEXT, "%zu tokens do not fit a context of %lld", n, (long long)s->opts.n_ctx);
-    PF_TRY(check_tokens(s, (int64_t)common, tok + common, n - common));
+    if (common < n)
+        PF_TRY(check_tokens(s, (int64_t)common, tok + common, n - common));
+    PF_TRY(check_files(s->m));
     go_back(s, (int64_t)common);
     if (reused)
         *reused = (size_t)s->computed;
     if (common == n)
         return PF_OK;
     drop_logits(s);
-    PF_TRY(append(s, tok + common, n - common));
+    PF_TRY(pf_append(&(struct pf_piece){ .s = s, .tok = tok + common, .n = n - common }, 1));
     s->has_logits = true;
     return PF_OK;
 }
@@ -199,6 +160,11 @@ pf_status pf_session_rewind(pf_session *s, int64_t pos)
 int64_t pf_session_pos(const pf_session *s)
 {
     return s->pos;
+}
+
+int64_t pf_session_computed(const pf_session *s)
+{
+    return s->units[0].backend == s->m->backend ? s->computed : 0;
 }
 
 int64_t pf_session_n_ctx(const pf_session *s)

@@ -4,47 +4,47 @@
 #include "moe/run/watch.h"
 
 /* y = down * (act(gate h) * up h) */
-static pf_status feed_forward(struct pf_session *s, const struct pf_dense_ffn *f, int rows, float *y)
+static pf_status feed_forward(struct pf_step *t, const struct pf_dense_ffn *f, int rows, float *y)
 {
-    const struct pf_backend_ops *ops = ops_of(s);
-    struct pf_buffers *b = &s->unit->buf;
+    const struct pf_backend_ops *ops = ops_of(t);
+    struct pf_buffers *b = &t->unit->buf;
     const struct pf_linear gate_up[] = { { &f->gate, b->gate }, { &f->up, b->up } };
-    PF_TRY(pf_project(s, gate_up, 2, b->h, rows));
-    PF_TRY(ops->act(s->unit->backend, f->act, b->gate, b->up, (int64_t)rows * f->gate.n_out, b->gate));
-    return pf_project(s, &(struct pf_linear){ &f->down, y }, 1, b->gate, rows);
+    PF_TRY(pf_project(t, gate_up, 2, b->h, rows));
+    PF_TRY(ops->act(t->unit->backend, f->act, b->gate, b->up, (int64_t)rows * f->gate.n_out, b->gate));
+    return pf_project(t, &(struct pf_linear){ &f->down, y }, 1, b->gate, rows);
 }
 
-pf_status pf_dense_block(struct pf_session *s, int il, int rows)
+pf_status pf_dense_block(struct pf_step *t, int il, int rows)
 {
-    return feed_forward(s, &s->m->layers[il].dense, rows, s->unit->buf.y);
+    return feed_forward(t, &t->m->layers[il].dense, rows, t->unit->buf.y);
 }
 
 /* The router's logits, and what the shared expert is gated by. */
-static pf_status ask_router(struct pf_session *s, const struct pf_moe *moe, int rows)
+static pf_status ask_router(struct pf_step *t, const struct pf_moe *moe, int rows)
 {
-    struct pf_buffers *b = &s->unit->buf;
+    struct pf_buffers *b = &t->unit->buf;
     const struct pf_linear l[] = { { &moe->router, b->router }, { &moe->shared_gate, b->shared_gate } };
-    return pf_project(s, l, moe->shared_gate.data ? 2 : 1, b->h, rows);
+    return pf_project(t, l, moe->shared_gate.data ? 2 : 1, b->h, rows);
 }
 
 /* y += y_shared, or y += sigmoid(shared_gate) * y_shared */
-static pf_status add_shared(struct pf_session *s, const struct pf_moe *moe, int rows)
+static pf_status add_shared(struct pf_step *t, const struct pf_moe *moe, int rows)
 {
-    const struct pf_backend_ops *ops = ops_of(s);
-    struct pf_buffers *b = &s->unit->buf;
-    int n_embd = s->m->n_embd;
+    const struct pf_backend_ops *ops = ops_of(t);
+    struct pf_buffers *b = &t->unit->buf;
+    int n_embd = t->m->n_embd;
     if (!moe->shared_gate.data)
-        return ops->add(s->unit->backend, b->y, 1, b->y_shared, (int64_t)rows * n_embd);
-    return ops->add_gated(s->unit->backend, b->y, b->shared_gate, b->y_shared, n_embd, rows);
+        return ops->add(t->unit->backend, b->y, 1, b->y_shared, (int64_t)rows * n_embd);
+    return ops->add_gated(t->unit->backend, b->y, b->shared_gate, b->y_shared, n_embd, rows);
 }
 
 /* Guesses the picks of layer il by its router on the residual stream as it is now. Most guesses are right, since the
  * operations in between change the stream little. Uses buffers that are written anew afterwards. */
-pf_status pf_moe_guess(struct pf_session *s, int il, int rows, int depth)
+pf_status pf_moe_guess(struct pf_step *t, int il, int rows, int depth)
 {
-    const struct pf_backend_ops *ops = ops_of(s);
-    struct pf_model *m = s->m;
-    struct pf_buffers *b = &s->unit->buf;
+    const struct pf_backend_ops *ops = ops_of(t);
+    struct pf_model *m = t->m;
+    struct pf_buffers *b = &t->unit->buf;
     enum pf_guess how = pf_place_guesses(m->place, il, rows);
     if (how == PF_GUESS_ALL)
         pf_place_guess(m->place, il, NULL, 1, depth);
@@ -53,12 +53,12 @@ pf_status pf_moe_guess(struct pf_session *s, int il, int rows, int depth)
     const struct pf_moe *moe = &m->layers[il].moe;
     const float *x = b->x;
     if (m->streams.n > 1) {
-        PF_TRY(pf_streams_read(s, &m->layers[il].ffn_mix, b->x, rows, b->guess_mix, b->y));
+        PF_TRY(pf_streams_read(t, &m->layers[il].ffn_mix, b->x, rows, b->guess_mix, b->y));
         x = b->y;
     }
-    PF_TRY(ops->rms_norm(s->unit->backend, x, m->layers[il].ffn_norm, m->eps, m->n_embd, rows, b->y));
-    PF_TRY(pf_project(s, &(struct pf_linear){ &moe->router, b->router }, 1, b->y, rows));
-    PF_TRY(ops->route(s->unit->backend, &(struct pf_route_op){
+    PF_TRY(ops->rms_norm(t->unit->backend, x, m->layers[il].ffn_norm, m->eps, m->n_embd, rows, b->y));
+    PF_TRY(pf_project(t, &(struct pf_linear){ &moe->router, b->router }, 1, b->y, rows));
+    PF_TRY(ops->route(t->unit->backend, &(struct pf_route_op){
         .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table, .ids = b->ids,
         .rows = rows, .picks = b->guess, .weights = b->guess_weights }));
     pf_place_guess(m->place, il, b->guess, rows, depth);
@@ -66,43 +66,43 @@ pf_status pf_moe_guess(struct pf_session *s, int il, int rows, int depth)
 }
 
 /* Whoever is slow learns early what was picked: the CPU beside a GPU, or the drive. */
-static pf_status announce(struct pf_session *s, int il, const struct pf_experts_op *e)
+static pf_status announce(struct pf_step *t, int il, const struct pf_experts_op *e)
 {
-    PF_TRY(pf_place_want(s->m->place, il, e));
-    return pf_moe_guess(s, il + 1, e->rows, PF_GUESS_EARLY);
+    PF_TRY(pf_place_want(t->m->place, il, e));
+    return pf_moe_guess(t, il + 1, e->rows, PF_GUESS_EARLY);
 }
 
-static pf_status run_experts(struct pf_session *s, int il, const struct pf_experts_op *e)
+static pf_status run_experts(struct pf_step *t, int il, const struct pf_experts_op *e)
 {
-    pf_spans_enter(s->m->spans, "experts", il);
-    if (pf_watch_inside(s->m))
-        return pf_watch_experts(s, il, e);
-    return pf_place_experts(s->m->place, s->unit->backend, il, e);
+    pf_spans_enter(t->m->spans, "experts", il);
+    if (pf_watch_inside(t->m))
+        return pf_watch_experts(t, il, e);
+    return pf_place_experts(t->m->place, t->unit->backend, il, e);
 }
 
 /* y = sum over the experts that the router picks of weight * expert(h), and the shared one, which is computed while
  * those that were picked are on their way. */
-pf_status pf_moe_block(struct pf_session *s, int il, int rows)
+pf_status pf_moe_block(struct pf_step *t, int il, int rows)
 {
-    const struct pf_moe *moe = &s->m->layers[il].moe;
-    struct pf_buffers *b = &s->unit->buf;
+    const struct pf_moe *moe = &t->m->layers[il].moe;
+    struct pf_buffers *b = &t->unit->buf;
     bool has_shared = moe->shared.gate.data != NULL;
-    PF_TRY(ask_router(s, moe, rows));
-    const struct pf_picks routed = pf_routed_at(s, moe->ordinal, rows), used = pf_picks_at(s, moe->ordinal, rows);
+    PF_TRY(ask_router(t, moe, rows));
+    const struct pf_picks routed = pf_routed_at(t, moe->ordinal), used = pf_picks_at(t, moe->ordinal);
     const struct pf_experts_op e = {
         .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = moe->act,
-        .weigh_input = s->m->arch->weigh_input, .n_expert = moe->routing.n_expert, .n_used = moe->routing.n_used,
+        .weigh_input = t->m->arch->weigh_input, .n_expert = moe->routing.n_expert, .n_used = moe->routing.n_used,
         .rows = rows, .picks = used.picks, .weights = used.weights, .x = b->h, .y = b->y };
-    if (!pf_watch_inside(s->m)) {
-        PF_TRY(ops_of(s)->route(s->unit->backend, &(struct pf_route_op){
+    if (!pf_watch_inside(t->m)) {
+        PF_TRY(ops_of(t)->route(t->unit->backend, &(struct pf_route_op){
             .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table,
             .ids = b->ids, .rows = rows, .picks = routed.picks, .weights = routed.weights }));
-        PF_TRY(announce(s, il, &e));
+        PF_TRY(announce(t, il, &e));
     }
     if (has_shared) {
-        pf_spans_enter(s->m->spans, "shared expert", il);
-        PF_TRY(feed_forward(s, &moe->shared, rows, b->y_shared));
+        pf_spans_enter(t->m->spans, "shared expert", il);
+        PF_TRY(feed_forward(t, &moe->shared, rows, b->y_shared));
     }
-    PF_TRY(run_experts(s, il, &e));
-    return has_shared ? add_shared(s, moe, rows) : PF_OK;
+    PF_TRY(run_experts(t, il, &e));
+    return has_shared ? add_shared(t, moe, rows) : PF_OK;
 }

@@ -12,55 +12,66 @@
 
 static const float key_eps = 1e-6f;
 
-bool pf_index_is_used(const struct pf_session *s, int rows)
+bool pf_index_is_used(const struct pf_part *p)
 {
-    const struct pf_index_sizes *z = &s->m->index;
-    return z->max_chosen > 0 && (s->computed + rows) / z->ratio > z->max_chosen;
+    const struct pf_index_sizes *z = &p->s->m->index;
+    return z->max_chosen > 0 && pf_part_end(p) / z->ratio > z->max_chosen;
 }
 
-static pf_status keys_of_positions(struct pf_session *s, int il, int rows)
+static pf_status keys_of_positions(struct pf_step *t, int il, int rows)
 {
-    const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->unit->backend;
-    const struct pf_indexer *x = &s->m->layers[il].indexer;
-    const struct pf_index_sizes *z = &s->m->index;
-    struct pf_buffers *b = &s->unit->buf;
-    int n_pairs = s->m->rope.n_pairs;
+    const struct pf_backend_ops *ops = ops_of(t);
+    pf_backend *be = t->unit->backend;
+    const struct pf_indexer *x = &t->m->layers[il].indexer;
+    const struct pf_index_sizes *z = &t->m->index;
+    struct pf_buffers *b = &t->unit->buf;
+    int n_pairs = t->m->rope.n_pairs;
     const struct pf_rope_op ropes[] = {
-        { b->index_q, b->cs, z->n_head, z->width, n_pairs, s->m->arch->rope_neox },
-        { b->index_k, b->cs, 1, z->width, n_pairs, s->m->arch->rope_neox },
+        { b->index_q, b->cs, z->n_head, z->width, n_pairs, t->m->arch->rope_neox },
+        { b->index_k, b->cs, 1, z->width, n_pairs, t->m->arch->rope_neox },
     };
-    PF_TRY(pf_project(s, &(struct pf_linear){ &x->k, b->index_k }, 1, b->h, rows));
+    PF_TRY(pf_project(t, &(struct pf_linear){ &x->k, b->index_k }, 1, b->h, rows));
     PF_TRY(ops->layer_norm(be, b->index_k, x->k_norm, x->k_norm_bias, key_eps, z->width, rows, b->index_k));
     PF_TRY(ops->rope(be, ropes, 2, rows));
-    return ops->kv_store(be, &s->index_kv[il].view, b->index_k, NULL, b->pos, rows);
+    for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
+        PF_TRY(ops->kv_store(be, &p->s->index_kv[il].view, b->index_k + (size_t)p->first * (size_t)z->width, NULL,
+                             b->pos + p->first, p->rows));
+    return PF_OK;
 }
 
-static pf_status keys_of_blocks(struct pf_session *s, int il, int rows)
+static pf_status keys_of_blocks(struct pf_step *t, int il, int rows)
 {
-    const struct pf_layer *layer = &s->m->layers[il];
-    const struct pf_index_sizes *z = &s->m->index;
-    size_t n_first = layer->n_state - 6 * (size_t)z->width;      /* the attention's blocks come first in the state */
-    const float *before = pf_state_before(s, il);
-    PF_TRY(pf_rotate_tails(s, s->unit->buf.index_q, s->unit->buf.blocks.far, z->n_head, z->width, rows));
-    return pf_compress(s, &layer->indexer.blocks, before ? before + n_first : NULL, pf_state_after(s, il) + n_first,
-                       &s->index_kv[il].view, rows);
+    const struct pf_layer *layer = &t->m->layers[il];
+    const struct pf_index_sizes *z = &t->m->index;
+    PF_TRY(pf_rotate_tails(t, t->unit->buf.index_q, t->unit->buf.blocks.far, z->n_head, z->width, rows));
+    return pf_compress(t, il, &layer->indexer.blocks, rows);
+}
+
+/* One part's rows choose among its session's keys, if there are more than each may see. */
+static pf_status choose(struct pf_step *t, int il, const struct pf_part *p)
+{
+    const struct pf_index_sizes *z = &t->m->index;
+    const struct pf_buffers *b = &t->unit->buf;
+    size_t first = (size_t)p->first, n_head = (size_t)z->n_head;
+    if (!pf_index_is_used(p))
+        return PF_OK;
+    return ops_of(t)->choose(t->unit->backend, &(struct pf_choose_op){
+        .q = b->index_q + first * n_head * (size_t)z->width, .w = b->index_w + first * n_head,
+        .kv = &p->s->index_kv[il].view, .pos = b->pos + first, .rows = p->rows, .n_head = z->n_head,
+        .max_chosen = z->max_chosen, .ratio = z->ratio, .chosen = b->chosen + first * (size_t)z->max_chosen });
 }
 
 /* Leaves the choice in b->chosen. b->h and b->q_latent are what the layer's queries and keys were made from. */
-pf_status pf_index_block(struct pf_session *s, int il, int rows)
+pf_status pf_index_block(struct pf_step *t, int il, int rows)
 {
-    const struct pf_indexer *x = &s->m->layers[il].indexer;
-    const struct pf_index_sizes *z = &s->m->index;
-    struct pf_buffers *b = &s->unit->buf;
+    const struct pf_indexer *x = &t->m->layers[il].indexer;
+    struct pf_buffers *b = &t->unit->buf;
     if (!x->q.data)
         return PF_OK;
-    PF_TRY(pf_project(s, &(struct pf_linear){ &x->w, b->index_w }, 1, b->h, rows));
-    PF_TRY(pf_project(s, &(struct pf_linear){ &x->q, b->index_q }, 1, b->q_latent, rows));
-    PF_TRY(x->blocks.ratio ? keys_of_blocks(s, il, rows) : keys_of_positions(s, il, rows));
-    if (!pf_index_is_used(s, rows))
-        return PF_OK;
-    return ops_of(s)->choose(s->unit->backend, &(struct pf_choose_op){
-        .q = b->index_q, .w = b->index_w, .kv = &s->index_kv[il].view, .pos = b->pos, .rows = rows,
-        .n_head = z->n_head, .max_chosen = z->max_chosen, .ratio = z->ratio, .chosen = b->chosen });
+    PF_TRY(pf_project(t, &(struct pf_linear){ &x->w, b->index_w }, 1, b->h, rows));
+    PF_TRY(pf_project(t, &(struct pf_linear){ &x->q, b->index_q }, 1, b->q_latent, rows));
+    PF_TRY(x->blocks.ratio ? keys_of_blocks(t, il, rows) : keys_of_positions(t, il, rows));
+    for (int i = 0; i < t->n_parts; i++)
+        PF_TRY(choose(t, il, &t->parts[i]));
+    return PF_OK;
 }

@@ -2,11 +2,11 @@
 #include "moe/model/lora.h"
 #include "moe/run/blocks.h"
 
-static pf_status add(struct pf_session *s, const struct pf_lora *l, const struct pf_weight *w, const float *x, float *y,
+static pf_status add(struct pf_step *t, const struct pf_lora *l, const struct pf_weight *w, const float *x, float *y,
                      int rows)
 {
-    pf_backend *be = s->unit->backend;
-    struct pf_buffers *b = &s->unit->buf;
+    pf_backend *be = t->unit->backend;
+    struct pf_buffers *b = &t->unit->buf;
     for (; l; l = l->next) {
         PF_TRY(be->ops->linear(be, &(struct pf_linear){ &l->a, b->low }, 1, x, rows));
         PF_TRY(be->ops->linear(be, &(struct pf_linear){ &l->b, b->added }, 1, b->low, rows));
@@ -15,19 +15,19 @@ static pf_status add(struct pf_session *s, const struct pf_lora *l, const struct
     return PF_OK;
 }
 
-pf_status pf_project(struct pf_session *s, const struct pf_linear *l, int n_l, const float *x, int rows)
+pf_status pf_project(struct pf_step *t, const struct pf_linear *l, int n_l, const float *x, int rows)
 {
-    PF_TRY(s->unit->backend->ops->linear(s->unit->backend, l, n_l, x, rows));
+    PF_TRY(t->unit->backend->ops->linear(t->unit->backend, l, n_l, x, rows));
     for (int i = 0; i < n_l; i++)
-        PF_TRY(add(s, l[i].w->lora, l[i].w, x, l[i].y, rows));
+        PF_TRY(add(t, l[i].w->lora, l[i].w, x, l[i].y, rows));
     return PF_OK;
 }
 
-pf_status pf_embed(struct pf_session *s, int rows, float *x)
+pf_status pf_embed(struct pf_step *t, int rows, float *x)
 {
-    pf_backend *be = s->unit->backend;
-    const struct pf_weight *w = &s->m->embed;
-    struct pf_buffers *b = &s->unit->buf;
+    pf_backend *be = t->unit->backend;
+    const struct pf_weight *w = &t->m->embed;
+    struct pf_buffers *b = &t->unit->buf;
     PF_TRY(be->ops->embed(be, w, b->ids, rows, x));
     for (const struct pf_lora *l = w->lora; l; l = l->next) {
         PF_TRY(be->ops->embed(be, &l->a, b->ids, rows, b->low));

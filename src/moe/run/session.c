@@ -141,7 +141,6 @@ static pf_status open_buffers(struct pf_session *s)
 {
     struct pf_model *m = s->m;
     pf_backend *b = m->backend;
-    s->unit = &s->units[0];
     s->sizes = pf_backend_sizes_of(m, &s->opts);
     PF_TRY(open_work(s, &s->units[0], b));
     PF_TRY(b->ops->buf_alloc(b, pf_inputs_at(m, s->opts.n_batch, NULL).bytes, true, &s->inputs));
@@ -174,7 +173,7 @@ pf_status pf_session_follow(struct pf_session *s)
     if (s->units[0].backend == s->m->backend)
         return PF_OK;
     close_buffers(s);
-    s->computed = s->held_from = 0;
+    s->computed = s->held_from = s->next_holds = 0;
     pf_status st = open_buffers(s);
     if (st < 0)
         close_buffers(s);
@@ -240,18 +239,4 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
     }
     *out = s;
     return PF_OK;
-}
-
-struct pf_picks pf_routed_at(const struct pf_session *s, int ordinal, int rows)
-{
-    size_t at = (size_t)ordinal * (size_t)rows * (size_t)s->m->n_used;
-    return (struct pf_picks){ s->unit->buf.picks + at, s->unit->buf.pick_weights + at };
-}
-
-struct pf_picks pf_picks_at(const struct pf_session *s, int ordinal, int rows)
-{
-    size_t at = (size_t)ordinal * (size_t)rows * (size_t)s->m->n_used;
-    if (s->m->injected.n_tokens == 0)
-        return pf_routed_at(s, ordinal, rows);
-    return (struct pf_picks){ s->unit->buf.injected + at, s->unit->buf.injected_weights + at };
 }

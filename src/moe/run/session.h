@@ -20,12 +20,6 @@
 
 #include "moe/layout/layout.h"
 
-/* Picks and weights [rows][n_used] of a layer, in the backend's memory. */
-struct pf_picks {
-    int32_t *picks;
-    float   *weights;
-};
-
 struct pf_checkpoint {       /* state.c; its data are in kept[] of each unit, under the same number */
     int64_t  pos;            /* holds state and windows after position pos - 1; 0: unused */
     uint64_t age;
@@ -46,12 +40,13 @@ struct pf_session {
     struct pf_model      *m;
     struct pf_session_opts opts;
     int64_t               pos, computed, held_from;
+    int64_t               next_holds;        /* `next` of the units is the state after so many positions, as it was
+                                                before the last step; 0: it is garbage */
     int                   window;            /* the widest window of the layers; 0: none has a window */
     int64_t               ring_positions;    /* positions in rings; 0: layers with a window hold the whole context */
     int32_t              *tokens;            /* [n_ctx] */
     struct pf_unit        units[2];          /* first: the model's backend, or one that was lost; second: the CPU,
                                                 if it computes some layers */
-    struct pf_unit       *unit;              /* the one at work in a step */
     struct pf_unit       *output_unit;       /* the one that has the output matrix */
     struct pf_kv_layer   *kv;                /* [n_layer] each in the memory of its unit */
     struct pf_kv_layer   *block_kv;          /* [n_layer] keys of blocks */
@@ -75,28 +70,20 @@ struct pf_session {
     atomic_bool           cancel;
 };
 
-/* One batch: rows tokens at positions s->computed ... Puts the logits of the last n_logits rows into logits. */
-struct pf_batch {
-    const int32_t *tokens;
-    int            rows, n_logits;
-    float         *logits;                   /* [n_logits][n_vocab] */
-};
-
-/* Picks and weights of the ordinal-th layer with experts in a step of `rows` rows: pf_picks_at those that are used,
- * pf_routed_at the router's own. */
-struct pf_picks pf_picks_at(const struct pf_session *s, int ordinal, int rows);
-struct pf_picks pf_routed_at(const struct pf_session *s, int ordinal, int rows);
-
-/* forward.c: evaluates a batch. Reads and writes s->kv, and next and buf of the units; commits nothing. */
-pf_status pf_forward(struct pf_session *s, const struct pf_batch *batch);
+/* The unit that computes layer il. */
+static inline const struct pf_unit *pf_unit_of(const struct pf_session *s, int il)
+{
+    return &s->units[il >= s->units[0].end];
+}
 
 /* Moves the session to the model's backend if that has changed; everything is to be computed again. With the step lock
  * held. On failure the session has no buffers, and the next call tries again. */
 pf_status pf_session_follow(struct pf_session *s);
 
-/* state.c. State of a layer, in the unit at work, before and after the step; NULL: no state came before. */
+/* state.c. State of a layer, before and after the step; NULL: no state came before. */
 float *pf_state_before(const struct pf_session *s, int il);
 float *pf_state_after(const struct pf_session *s, int il);
+void pf_state_begin(struct pf_session *s, int rows);         /* before a step of so many rows, come what may */
 void pf_state_commit(struct pf_session *s, int rows);        /* after a step that succeeded */
 void pf_state_keep(struct pf_session *s, int64_t pos);       /* makes a checkpoint at pos, if its state is at hand */
 /* Steps that come to position pos, or go past it, are to make a checkpoint of what is before it: a step's first
@@ -111,7 +98,7 @@ void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <
 
 /* ring.c */
 bool    pf_ring_holds(const struct pf_session *s, int64_t pos);      /* all that a row at pos sees */
-void    pf_ring_advance(struct pf_session *s, int rows);             /* before a step of so many rows, come what may */
+void    pf_ring_advance(struct pf_session *s, int rows);             /* a step of so many rows may write */
 /* The windows of the unit's layers in front of pos, to `kept` or from there. */
 void    pf_ring_copy(const struct pf_session *s, const struct pf_unit *u, int64_t pos, void *kept, bool keep);
 

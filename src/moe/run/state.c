@@ -3,24 +3,25 @@
  *
  * Each unit has the state of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. Copies
  * are kept (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and
- * evaluating from there again when the next tokens come. Without recurrent state, and within the positions that the
- * rings still hold, going back means moving `computed` and nothing else. */
+ * evaluating from there again when the next tokens come; the step that was last is undone by swapping back. Without
+ * recurrent state, and within the positions that the rings still hold, going back means moving `computed` and nothing
+ * else. */
 #include "moe/run/session.h"
 
-/* Where a layer's begins in the state of the unit at work. */
+/* Where a layer's begins in the state of its unit. */
 static size_t offset(const struct pf_session *s, int il)
 {
-    return s->m->layers[il].state_at - s->m->layers[s->unit->first].state_at;
+    return s->m->layers[il].state_at - s->m->layers[pf_unit_of(s, il)->first].state_at;
 }
 
 float *pf_state_before(const struct pf_session *s, int il)
 {
-    return s->computed > 0 ? s->unit->state + offset(s, il) : NULL;
+    return s->computed > 0 ? pf_unit_of(s, il)->state + offset(s, il) : NULL;
 }
 
 float *pf_state_after(const struct pf_session *s, int il)
 {
-    return s->unit->next + offset(s, il);
+    return pf_unit_of(s, il)->next + offset(s, il);
 }
 
 /* Between state (or not) and windows after pos positions, and what is kept under number i. With the step lock held. */
@@ -97,18 +98,31 @@ int pf_state_cut(const struct pf_session *s, int rows)
 
 float *pf_state_between(const struct pf_session *s, int il)
 {
-    return (float *)s->unit->kept[s->planned - s->checkpoints] + offset(s, il);
+    return (float *)pf_unit_of(s, il)->kept[s->planned - s->checkpoints] + offset(s, il);
 }
 
-void pf_state_commit(struct pf_session *s, int rows)
+void pf_state_begin(struct pf_session *s, int rows)
 {
-    bool passed = pf_state_cut(s, rows) > 0;
+    s->next_holds = 0;
+    pf_ring_advance(s, rows);
+}
+
+/* `next` becomes the state, and the state, as the session had it, is kept as the next step's `next` until then. */
+static void swap(struct pf_session *s)
+{
     for (int i = 0; i < 2; i++) {
         struct pf_unit *u = &s->units[i];
         float *now = u->next;
         u->next = u->state;
         u->state = now;
     }
+}
+
+void pf_state_commit(struct pf_session *s, int rows)
+{
+    bool passed = pf_state_cut(s, rows) > 0;
+    swap(s);
+    s->next_holds = s->computed;
     s->computed += rows;
     if (passed ? pf_ring_holds(s, s->planned_pos) : s->planned && s->computed == s->planned_pos)
         keep_in(s, s->planned, s->planned_pos, !passed);
@@ -126,7 +140,11 @@ void pf_state_rewind(struct pf_session *s, int64_t pos)
     }
     if (s->computed <= pos)
         return;
-    if (at_hand(s, pos)) {
+    bool undoes = s->m->recurrent && pos == s->next_holds && pos > 0 && pf_ring_holds(s, pos);
+    s->next_holds = 0;
+    if (undoes)
+        swap(s);
+    if (undoes || at_hand(s, pos)) {
         s->computed = pos;
         return;
     }

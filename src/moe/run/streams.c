@@ -9,37 +9,37 @@
  * At the start each stream is the embedding, at the end they are only read. */
 #include "moe/run/blocks.h"
 
-static struct pf_streams_op op_of(const struct pf_session *s, const struct pf_mix *mix, float *x, int rows,
+static struct pf_streams_op op_of(const struct pf_step *t, const struct pf_mix *mix, float *x, int rows,
                                   const float *weights, float *y)
 {
-    return (struct pf_streams_op){ .x = x, .y = y, .weights = weights, .n = s->m->n_embd, .n_streams = s->m->streams.n,
+    return (struct pf_streams_op){ .x = x, .y = y, .weights = weights, .n = t->m->n_embd, .n_streams = t->m->streams.n,
                                    .n_weights = mix->fn.n_out, .rows = rows };
 }
 
-pf_status pf_streams_read(struct pf_session *s, const struct pf_mix *mix, float *x, int rows, float *weights, float *y)
+pf_status pf_streams_read(struct pf_step *t, const struct pf_mix *mix, float *x, int rows, float *weights, float *y)
 {
-    const struct pf_backend_ops *ops = ops_of(s);
-    pf_backend *be = s->unit->backend;
-    const struct pf_streams_sizes *z = &s->m->streams;
-    struct pf_buffers *b = &s->unit->buf;
-    struct pf_streams_op op = op_of(s, mix, x, rows, weights, y);
-    PF_TRY(ops->rms_norm(be, x, NULL, s->m->eps, mix->fn.n_in, rows, b->flat));
-    PF_TRY(pf_project(s, &(struct pf_linear){ &mix->fn, weights }, 1, b->flat, rows));
+    const struct pf_backend_ops *ops = ops_of(t);
+    pf_backend *be = t->unit->backend;
+    const struct pf_streams_sizes *z = &t->m->streams;
+    struct pf_buffers *b = &t->unit->buf;
+    struct pf_streams_op op = op_of(t, mix, x, rows, weights, y);
+    PF_TRY(ops->rms_norm(be, x, NULL, t->m->eps, mix->fn.n_in, rows, b->flat));
+    PF_TRY(pf_project(t, &(struct pf_linear){ &mix->fn, weights }, 1, b->flat, rows));
     PF_TRY(ops->mix(be, &(struct pf_mix_op){
         .logits = weights, .base = mix->base, .scale = mix->scale, .weights = weights, .n_streams = z->n,
         .n_weights = mix->fn.n_out, .rounds = z->rounds, .rows = rows, .eps = z->eps }));
     return ops->streams_read(be, &op);
 }
 
-pf_status pf_streams_write(struct pf_session *s, const struct pf_mix *mix, float *x, int rows, float *weights, float *y)
+pf_status pf_streams_write(struct pf_step *t, const struct pf_mix *mix, float *x, int rows, float *weights, float *y)
 {
-    struct pf_streams_op op = op_of(s, mix, x, rows, weights, y);
-    return ops_of(s)->streams_write(s->unit->backend, &op);
+    struct pf_streams_op op = op_of(t, mix, x, rows, weights, y);
+    return ops_of(t)->streams_write(t->unit->backend, &op);
 }
 
-pf_status pf_streams_begin(struct pf_session *s, const float *h, int rows, float *x)
+pf_status pf_streams_begin(struct pf_step *t, const float *h, int rows, float *x)
 {
-    int n = s->m->n_embd;
-    const struct pf_copy each = { h, x, n, s->m->streams.n, 0, n, n, (int64_t)s->m->streams.n * n };
-    return ops_of(s)->copy(s->unit->backend, &each, 1, rows);
+    int n = t->m->n_embd;
+    const struct pf_copy each = { h, x, n, t->m->streams.n, 0, n, n, (int64_t)t->m->streams.n * n };
+    return ops_of(t)->copy(t->unit->backend, &each, 1, rows);
 }

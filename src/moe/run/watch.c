@@ -79,10 +79,10 @@ static pf_status alloc_stages(struct pf_model *m, int rows)
     return PF_OK;
 }
 
-static bool is_watched(const struct pf_session *s)
+static bool is_watched(const struct pf_step *t)
 {
-    const struct pf_watch *t = &s->m->watch;
-    return !s->unwatched && (t->opts.stages || t->opts.counts || t->writer);
+    const struct pf_watch *w = &t->m->watch;
+    return !t->host->unwatched && (w->opts.stages || w->opts.counts || w->writer);
 }
 
 bool pf_watch_inside(const struct pf_model *m)
@@ -90,18 +90,18 @@ bool pf_watch_inside(const struct pf_model *m)
     return m->watch.opts.stages & ~(unsigned)AFTER;
 }
 
-pf_status pf_watch_begin(struct pf_session *s, int rows)
+pf_status pf_watch_begin(struct pf_step *t)
 {
-    struct pf_model *m = s->m;
-    struct pf_watch *t = &m->watch;
-    if (!is_watched(s) || (rows <= t->max_rows && t->owner == m->backend))
+    struct pf_model *m = t->m;
+    const struct pf_session *host = t->host;
+    if (!is_watched(t) || (t->rows <= m->watch.max_rows && m->watch.owner == m->backend))
         return PF_OK;
     free_buffers(m);
-    pf_status st = alloc_picks(m, s->opts.n_batch);
+    pf_status st = alloc_picks(m, host->opts.n_batch);
     if (st == PF_OK && pf_watch_inside(m))
-        st = alloc_stages(m, s->opts.n_batch);
+        st = alloc_stages(m, host->opts.n_batch);
     if (st == PF_OK && m->backend != m->cpu)
-        st = m->cpu->ops->reserve(m->cpu, &s->sizes);
+        st = m->cpu->ops->reserve(m->cpu, &host->sizes);
     if (st < 0)
         free_buffers(m);
     return st;
@@ -202,88 +202,94 @@ pf_status pf_watch_inject(struct pf_model *m, const char *path)
 }
 
 /* Position p takes the picks of token p of the trace, which begins anew at its end. */
-void pf_watch_fill(const struct pf_session *s, const struct pf_inputs *in, int rows)
+void pf_watch_fill(const struct pf_step *t, const struct pf_inputs *in)
 {
-    const struct pf_trace *t = &s->m->injected;
-    size_t k = (size_t)t->n_used;
-    for (int layer = 0; layer < t->n_layers; layer++)
-        for (int r = 0; r < rows; r++) {
-            size_t from = ((size_t)((s->computed + r) % t->n_tokens) * (size_t)t->n_layers + (size_t)layer) * k;
-            size_t to = ((size_t)layer * (size_t)rows + (size_t)r) * k;
+    const struct pf_trace *trace = &t->m->injected;
+    size_t k = (size_t)trace->n_used;
+    for (int layer = 0; layer < trace->n_layers; layer++)
+        for (int r = 0; r < t->rows; r++) {
+            size_t from = ((size_t)(in->pos[r] % trace->n_tokens) * (size_t)trace->n_layers + (size_t)layer) * k;
+            size_t to = ((size_t)layer * (size_t)t->rows + (size_t)r) * k;
             for (size_t i = 0; i < k; i++)
-                in->picks[to + i] = t->experts[from + i];
-            memcpy(in->weights + to, t->weights + from, k * sizeof *in->weights);
+                in->picks[to + i] = trace->experts[from + i];
+            memcpy(in->weights + to, trace->weights + from, k * sizeof *in->weights);
         }
 }
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
 
-static void show(const struct pf_session *s, const struct pf_stage_data *d)
+/* A row's position in its session, from the host's inputs. */
+static int64_t position(const struct pf_step *t, int row)
 {
-    const struct pf_trace_opts *o = &s->m->watch.opts;
+    return pf_inputs_at(t->m, t->rows, t->host->inputs).pos[row];
+}
+
+static void show(const struct pf_step *t, const struct pf_stage_data *d)
+{
+    const struct pf_trace_opts *o = &t->m->watch.opts;
     if (o->stages & 1u << d->stage)
         o->fn(o->ctx, d);
 }
 
-static void show_values(const struct pf_session *s, enum pf_stage stage, int il, int row, const float *values, int n)
+static void show_values(const struct pf_step *t, enum pf_stage stage, int il, int row, const float *values, int n)
 {
     if (values)
-        show(s, &(struct pf_stage_data){ .stage = stage, .layer = il, .pos = s->computed + row, .slot = -1,
+        show(t, &(struct pf_stage_data){ .stage = stage, .layer = il, .pos = position(t, row), .slot = -1,
                                          .expert = -1, .values = values + (size_t)row * (size_t)n, .n = n });
 }
 
-static void show_picks(const struct pf_session *s, int il, int row, const int32_t *picks, const float *weights)
+static void show_picks(const struct pf_step *t, int il, int row, const int32_t *picks, const float *weights)
 {
-    int n = s->m->n_used;
-    show(s, &(struct pf_stage_data){ .stage = PF_STAGE_PICKS, .layer = il, .pos = s->computed + row, .slot = -1,
+    int n = t->m->n_used;
+    show(t, &(struct pf_stage_data){ .stage = PF_STAGE_PICKS, .layer = il, .pos = position(t, row), .slot = -1,
                                      .expert = -1, .picks = picks + (size_t)row * (size_t)n, .n = n });
-    show_values(s, PF_STAGE_WEIGHTS, il, row, weights, n);
+    show_values(t, PF_STAGE_WEIGHTS, il, row, weights, n);
 }
 
-static void show_expert(const struct pf_session *s, int il, int row, int slot, int expert)
+static void show_expert(const struct pf_step *t, int il, int row, int slot, int expert)
 {
-    const struct pf_tap *tap = &s->m->watch.tap;
+    const struct pf_tap *tap = &t->m->watch.tap;
     const struct { enum pf_stage stage; const float *values; int n; } parts[] = {
-        { PF_STAGE_GATE, tap->gate, s->m->n_ff_expert },      { PF_STAGE_UP, tap->up, s->m->n_ff_expert },
-        { PF_STAGE_ACTIVATION, tap->act, s->m->n_ff_expert }, { PF_STAGE_DOWN, tap->down, s->m->n_embd },
+        { PF_STAGE_GATE, tap->gate, t->m->n_ff_expert },      { PF_STAGE_UP, tap->up, t->m->n_ff_expert },
+        { PF_STAGE_ACTIVATION, tap->act, t->m->n_ff_expert }, { PF_STAGE_DOWN, tap->down, t->m->n_embd },
     };
-    size_t pick = (size_t)row * (size_t)s->m->n_used + (size_t)slot;
+    size_t pick = (size_t)row * (size_t)t->m->n_used + (size_t)slot;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].values)
-            show(s, &(struct pf_stage_data){ .stage = parts[i].stage, .layer = il, .pos = s->computed + row,
+            show(t, &(struct pf_stage_data){ .stage = parts[i].stage, .layer = il, .pos = position(t, row),
                                              .slot = slot, .expert = expert, .n = parts[i].n,
                                              .values = parts[i].values + pick * (size_t)parts[i].n });
 }
 
-static void show_layer(const struct pf_session *s, int il, int rows, const int32_t *picks, const float *weights)
+static void show_layer(const struct pf_step *t, int il, const int32_t *picks, const float *weights)
 {
-    const struct pf_watch *t = &s->m->watch;
-    for (int r = 0; r < rows; r++) {
-        show_values(s, PF_STAGE_LOGITS, il, r, t->logits, s->m->n_expert);
-        show_values(s, PF_STAGE_PROBABILITIES, il, r, t->tap.probs, s->m->n_expert);
-        show_values(s, PF_STAGE_SCORES, il, r, t->tap.scores, s->m->n_expert);
-        show_picks(s, il, r, picks, weights);
-        for (int i = 0; i < s->m->n_used; i++)
-            show_expert(s, il, r, i, picks[r * s->m->n_used + i]);
-        show_values(s, PF_STAGE_SUM, il, r, t->y, s->m->n_embd);
+    const struct pf_watch *w = &t->m->watch;
+    for (int r = 0; r < t->rows; r++) {
+        show_values(t, PF_STAGE_LOGITS, il, r, w->logits, t->m->n_expert);
+        show_values(t, PF_STAGE_PROBABILITIES, il, r, w->tap.probs, t->m->n_expert);
+        show_values(t, PF_STAGE_SCORES, il, r, w->tap.scores, t->m->n_expert);
+        show_picks(t, il, r, picks, weights);
+        for (int i = 0; i < t->m->n_used; i++)
+            show_expert(t, il, r, i, picks[r * t->m->n_used + i]);
+        show_values(t, PF_STAGE_SUM, il, r, w->y, t->m->n_embd);
     }
 }
 
 /* Route and experts of a layer on copies of their inputs. */
-static pf_status compute(struct pf_session *s, int il, struct pf_experts_op *e)
+static pf_status compute(struct pf_step *t, int il, struct pf_experts_op *e)
 {
-    struct pf_model *m = s->m;
+    struct pf_model *m = t->m;
     const struct pf_moe *moe = &m->layers[il].moe;
-    struct pf_watch *t = &m->watch;
+    struct pf_watch *w = &m->watch;
     size_t at = (size_t)moe->ordinal * (size_t)e->rows * (size_t)e->n_used;
-    e->picks = t->picks + at;
-    e->weights = t->weights + at;
-    e->x = t->x;
-    e->y = t->y;
-    struct pf_inputs in = pf_inputs_at(m, e->rows, s->inputs);
+    e->picks = w->picks + at;
+    e->weights = w->weights + at;
+    e->x = w->x;
+    e->y = w->y;
+    struct pf_inputs in = pf_inputs_at(m, e->rows, t->host->inputs);
     PF_TRY(m->cpu->ops->route(m->cpu, &(struct pf_route_op){
-        .how = &moe->routing, .logits = t->logits, .select_bias = moe->select_bias, .table = moe->table, .ids = in.ids,
-        .rows = e->rows, .picks = t->picks + at, .weights = t->weights + at }));
+        .how = &moe->routing, .logits = w->logits, .select_bias = moe->select_bias, .table = moe->table, .ids = in.ids,
+        .rows = e->rows, .picks = w->picks + at, .weights = w->weights + at }));
     if (m->injected.n_tokens) {
         e->picks = in.picks + at;
         e->weights = in.weights + at;
@@ -291,39 +297,40 @@ static pf_status compute(struct pf_session *s, int il, struct pf_experts_op *e)
     return pf_place_experts(m->place, m->cpu, il, e);
 }
 
-pf_status pf_watch_experts(struct pf_session *s, int il, const struct pf_experts_op *e)
+pf_status pf_watch_experts(struct pf_step *t, int il, const struct pf_experts_op *e)
 {
-    struct pf_model *m = s->m;
-    struct pf_watch *t = &m->watch;
+    struct pf_model *m = t->m;
+    struct pf_watch *w = &m->watch;
     const struct pf_backend_ops *ops = m->backend->ops;
+    const struct pf_buffers *b = &t->unit->buf;
     struct pf_experts_op op = *e;
-    size_t bytes = (size_t)e->rows * (size_t)m->n_embd * sizeof *t->x, row_bytes = (size_t)e->rows * sizeof *t->logits;
+    size_t bytes = (size_t)e->rows * (size_t)m->n_embd * sizeof *w->x, row_bytes = (size_t)e->rows * sizeof *w->logits;
     size_t at = (size_t)m->layers[il].moe.ordinal * (size_t)e->rows * (size_t)e->n_used;
-    PF_TRY(ops->download(m->backend, t->x, e->x, bytes));
-    PF_TRY(ops->download(m->backend, t->logits, s->unit->buf.router, row_bytes * (size_t)m->n_expert));
+    PF_TRY(ops->download(m->backend, w->x, e->x, bytes));
+    PF_TRY(ops->download(m->backend, w->logits, b->router, row_bytes * (size_t)m->n_expert));
     PF_TRY(ops->finish(m->backend));
-    m->cpu->tap = &t->tap;
-    pf_status st = compute(s, il, &op);
+    m->cpu->tap = &w->tap;
+    pf_status st = compute(t, il, &op);
     m->cpu->tap = NULL;
     PF_TRY(st);
-    PF_TRY(ops->upload(m->backend, e->y, t->y, bytes));
-    PF_TRY(ops->upload(m->backend, s->unit->buf.picks + at, t->picks + at, row_bytes * (size_t)e->n_used));
-    PF_TRY(ops->upload(m->backend, s->unit->buf.pick_weights + at, t->weights + at, row_bytes * (size_t)e->n_used));
+    PF_TRY(ops->upload(m->backend, e->y, w->y, bytes));
+    PF_TRY(ops->upload(m->backend, b->picks + at, w->picks + at, row_bytes * (size_t)e->n_used));
+    PF_TRY(ops->upload(m->backend, b->pick_weights + at, w->weights + at, row_bytes * (size_t)e->n_used));
     PF_TRY(ops->finish(m->backend));
-    show_layer(s, il, e->rows, op.picks, op.weights);
+    show_layer(t, il, op.picks, op.weights);
     return PF_OK;
 }
 
-pf_status pf_watch_download(struct pf_session *s, int rows)
+pf_status pf_watch_download(struct pf_step *t)
 {
-    struct pf_model *m = s->m;
-    struct pf_watch *t = &m->watch;
-    size_t bytes = (size_t)m->n_moe * (size_t)rows * (size_t)m->n_used * sizeof *t->picks;
-    if (!is_watched(s))
+    struct pf_model *m = t->m;
+    struct pf_watch *w = &m->watch;
+    size_t bytes = (size_t)m->n_moe * (size_t)t->rows * (size_t)m->n_used * sizeof *w->picks;
+    if (!is_watched(t))
         return PF_OK;
-    struct pf_picks p = pf_picks_at(s, 0, rows);
-    PF_TRY(m->backend->ops->download(m->backend, t->picks, p.picks, bytes));
-    return m->backend->ops->download(m->backend, t->weights, p.weights, bytes);
+    struct pf_picks p = pf_picks_at(t, 0);
+    PF_TRY(m->backend->ops->download(m->backend, w->picks, p.picks, bytes));
+    return m->backend->ops->download(m->backend, w->weights, p.weights, bytes);
 }
 
 static void count(struct pf_model *m, int ordinal, int n_picks, const int32_t *picks)
@@ -342,22 +349,22 @@ static pf_status record(const struct pf_watch *t, int n_moe, int rows, int n_use
     return t->writer ? pf_trace_writer_append(t->writer, rows) : PF_OK;
 }
 
-pf_status pf_watch_done(struct pf_session *s, int rows)
+pf_status pf_watch_done(struct pf_step *t)
 {
-    struct pf_model *m = s->m;
-    struct pf_watch *t = &m->watch;
-    if (!is_watched(s))
+    struct pf_model *m = t->m;
+    struct pf_watch *w = &m->watch;
+    if (!is_watched(t))
         return PF_OK;
-    PF_TRY(record(t, m->n_moe, rows, m->n_used));
+    PF_TRY(record(w, m->n_moe, t->rows, m->n_used));
     for (int il = 0; il < m->n_layer; il++) {
-        size_t at = (size_t)m->layers[il].moe.ordinal * (size_t)rows * (size_t)m->n_used;
+        size_t at = (size_t)m->layers[il].moe.ordinal * (size_t)t->rows * (size_t)m->n_used;
         if (!m->layers[il].is_moe)
             continue;
-        if (t->counts)
-            count(m, m->layers[il].moe.ordinal, rows * m->n_used, t->picks + at);
-        for (int r = 0; !pf_watch_inside(m) && r < rows; r++)
-            show_picks(s, il, r, t->picks + at, t->weights + at);
+        if (w->counts)
+            count(m, m->layers[il].moe.ordinal, t->rows * m->n_used, w->picks + at);
+        for (int r = 0; !pf_watch_inside(m) && r < t->rows; r++)
+            show_picks(t, il, r, w->picks + at, w->weights + at);
     }
-    t->n_tokens += (uint64_t)rows;
+    w->n_tokens += (uint64_t)t->rows;
     return PF_OK;
 }

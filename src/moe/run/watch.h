@@ -10,21 +10,21 @@
 #ifndef PF_WATCH_H
 #define PF_WATCH_H
 
-#include "moe/run/session.h"
+#include "moe/run/step.h"
 
 /* Reads the trace whose picks are to be used, checks that it suits the bound model, and sets m->injected. */
 pf_status pf_watch_inject(struct pf_model *m, const char *path);
 
 /* Called for each step in this order: begin makes room for its rows, fill writes the injected picks to its inputs. */
-pf_status pf_watch_begin(struct pf_session *s, int rows);
-void      pf_watch_fill(const struct pf_session *s, const struct pf_inputs *in, int rows);
-pf_status pf_watch_download(struct pf_session *s, int rows);     /* after the layers, before finish */
-pf_status pf_watch_done(struct pf_session *s, int rows);         /* after finish: count, record, show */
+pf_status pf_watch_begin(struct pf_step *t);
+void      pf_watch_fill(const struct pf_step *t, const struct pf_inputs *in);
+pf_status pf_watch_download(struct pf_step *t);               /* after the layers, before finish */
+pf_status pf_watch_done(struct pf_step *t);                   /* after finish: count, record, show */
 
 /* Whether route and experts go through pf_watch_experts; and that. e as for the experts, with picks
  * and weights to be made. */
 bool      pf_watch_inside(const struct pf_model *m);
-pf_status pf_watch_experts(struct pf_session *s, int il, const struct pf_experts_op *e);
+pf_status pf_watch_experts(struct pf_step *t, int il, const struct pf_experts_op *e);
 
 void      pf_watch_close(struct pf_model *m);
 

@@ -1,0 +1,228 @@
+/* Appends tokens to sessions by steps that all of them share.
+ *
+ *     session a   | new token |                                        step 1: a's token, b's first rows
+ *     session b   | catching up | new tokens ........ | tail |         step 2: more of b ...
+ *                               ^                     ^      ^
+ *                               stop                  stop   stop: checkpoints are made
+ *
+ * A step has as many rows as the largest n_batch of its sessions; each session takes what is left to its next stop, in
+ * the order of the pieces. A step that succeeds is committed in all its sessions, one that fails in none. If the device
+ * is lost, the CPU computes anew what went with it, and goes on. */
+#include "moe/run/batch.h"
+
+#include <string.h>
+
+#include "base/pf_fp.h"
+#include "base/pf_time.h"
+#include "moe/place/placement.h"
+#include "moe/run/step.h"
+
+enum { TAIL = 32 };
+
+/* Takes over what the backends have counted. */
+static void take_counts(struct pf_model *m)
+{
+    const struct pf_placement *left = m->left;
+    const pf_backend *all[] = { m->cpu, m->backend != m->cpu ? m->backend : NULL, left ? left->device : NULL };
+    uint64_t bytes = 0, launches = 0;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        bytes += all[i] ? all[i]->weight_bytes_read : 0;
+        launches += all[i] ? all[i]->n_launches : 0;
+    }
+    atomic_store(&m->counted.weight_bytes, bytes);
+    atomic_store(&m->counted.launches, launches);
+}
+
+static pf_status step(struct pf_step *t)
+{
+    struct pf_model *m = t->m;
+    uint64_t begin = pf_now_ns();
+    unsigned fp = pf_fp_begin();
+    pf_status st = pf_forward(t);
+    pf_fp_end(fp);
+    pf_place_ended(m->place, begin, st == PF_OK);
+    atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
+    atomic_fetch_add(&m->n_steps, 1);
+    atomic_fetch_add(&m->n_tokens, (uint64_t)t->rows);
+    take_counts(m);
+    return st;
+}
+
+/* ---- Rows of a step ---------------------------------------------------------------------------------------------- */
+
+/* Whether the same units compute the same layers of both. */
+static bool cut_alike(const struct pf_session *a, const struct pf_session *b)
+{
+    return a->units[0].end == b->units[0].end &&
+           (a->output_unit == &a->units[0]) == (b->output_unit == &b->units[0]);
+}
+
+/* The next rows of a piece, `room` at most. Positions from `first` on get logits if all are wanted, otherwise the last
+ * one does. */
+static struct pf_part part_of(const struct pf_piece *p, int first, int room)
+{
+    struct pf_session *s = p->s;
+    int64_t from = s->computed, left = p->stop - from;
+    int most = s->opts.n_batch < room ? s->opts.n_batch : room, rows = left < most ? (int)left : most;
+    struct pf_part part = { .s = s, .first = first, .rows = rows, .n_logits = from + rows == p->end,
+                            .logits = s->logits };
+    if (s->all_logits) {
+        int64_t begin = from > p->first ? from : p->first;
+        part.n_logits = from + rows > begin ? (int)(from + rows - begin) : 0;
+        part.logits = s->all_logits + (size_t)(begin - p->first) * (size_t)s->m->n_vocab;
+    }
+    return part;
+}
+
+/* The session of the pieces to come with the largest batches, of those cut as `like`. */
+static struct pf_session *host_of(const struct pf_piece *pieces, int n, const struct pf_session *like)
+{
+    struct pf_session *host = NULL;
+    for (int i = 0; i < n; i++)
+        if (!pieces[i].done && cut_alike(pieces[i].s, like) &&
+            (!host || pieces[i].s->opts.n_batch > host->opts.n_batch))
+            host = pieces[i].s;
+    return host;
+}
+
+/* Fills parts with the rows of the next step. Pieces whose sessions are cut otherwise than the first one that is not
+ * done wait for a step of their own. */
+static void gather(const struct pf_piece *pieces, int n, struct pf_part *parts, struct pf_step *t)
+{
+    const struct pf_piece *like = pieces;
+    while (like->done)
+        like++;
+    struct pf_session *host = host_of(pieces, n, like->s);
+    *t = (struct pf_step){ .m = host->m, .parts = parts, .host = host };
+    for (int i = 0; i < n && t->rows < host->opts.n_batch; i++) {
+        if (pieces[i].done || !cut_alike(pieces[i].s, host))
+            continue;
+        parts[t->n_parts] = part_of(&pieces[i], t->rows, host->opts.n_batch - t->rows);
+        t->rows += parts[t->n_parts].rows;
+        t->n_logits += parts[t->n_parts++].n_logits;
+    }
+}
+
+/* Evaluates the next rows and commits them, if the file stayed what it is. With the step lock held. */
+static pf_status run_step(struct pf_piece *pieces, int n)
+{
+    struct pf_part parts[PF_MAX_BATCH_PARTS];
+    struct pf_step t;
+    for (int i = 0; i < n; i++)
+        PF_TRY(pieces[i].done ? PF_OK : pf_session_follow(pieces[i].s));
+    gather(pieces, n, parts, &t);
+    for (int i = 0; i < t.n_parts; i++)
+        pf_state_begin(parts[i].s, parts[i].rows);
+    pf_status st = step(&t);
+    PF_TRY(pf_gguf_unchanged(t.m->file));        /* whatever st is: the weights may have been others than before */
+    PF_TRY(st);
+    for (int i = 0; i < t.n_parts; i++) {
+        struct pf_session *s = parts[i].s;
+        pf_state_commit(s, parts[i].rows);
+        s->pos = s->computed > s->pos ? s->computed : s->pos;
+    }
+    return PF_OK;
+}
+
+/* ---- The way of a piece ------------------------------------------------------------------------------------------ */
+
+/* Where a conversation may be taken up again, checkpoints are made, if there are any: where the tokens begin, unless
+ * the last one is little before that; where they end; and a little before that, since what a template puts in front of
+ * an answer is not always what it leaves there afterwards. A recurrent state must be kept as it passes there; of
+ * windows, the rings still have it at the end. */
+static bool has_tail(const struct pf_piece *p)
+{
+    return p->end - p->first > 2 * TAIL;
+}
+
+static void leave_first(struct pf_piece *p)
+{
+    struct pf_session *s = p->s;
+    p->catches_up = false;
+    p->stop = p->end;
+    pf_state_keep(s, s->computed);
+    if (has_tail(p) && pf_state_can_cut(s->m))
+        pf_state_plan(s, p->end - TAIL);
+    else if (has_tail(p) && s->m->recurrent)
+        p->stop = p->end - TAIL;
+}
+
+static void begin_piece(struct pf_piece *p)
+{
+    struct pf_session *s = p->s;
+    p->first = s->pos;
+    p->end = p->first + (int64_t)p->n;
+    p->stop = p->end;
+    p->done = false;
+    memmove(s->tokens + p->first, p->tok, p->n * sizeof *p->tok);
+    p->keeps = p->n > 1 || s->computed < p->first;
+    p->catches_up = p->first - s->computed > TAIL;
+    if (p->catches_up)
+        p->stop = p->first;
+    else if (p->keeps)
+        leave_first(p);
+}
+
+static void end_piece(struct pf_piece *p)
+{
+    pf_state_plan(p->s, 0);
+    if (p->keeps && has_tail(p))
+        pf_state_keep(p->s, p->end - TAIL);
+    if (p->keeps)
+        pf_state_keep(p->s, p->end);
+    p->done = true;
+}
+
+/* After each step: what there is to do where the session stands now. */
+static void go_on(struct pf_piece *p)
+{
+    if (p->done || p->s->computed < p->stop)
+        return;
+    if (p->catches_up) {
+        leave_first(p);
+    } else if (p->stop < p->end) {
+        pf_state_keep(p->s, p->stop);
+        p->stop = p->end;
+    } else {
+        end_piece(p);
+    }
+}
+
+static bool all_done(const struct pf_piece *pieces, int n)
+{
+    while (n > 0 && pieces[n - 1].done)
+        n--;
+    return n == 0;
+}
+
+static pf_status follow_all(const struct pf_piece *pieces, int n)
+{
+    struct pf_model *m = pieces->s->m;
+    pf_status st = PF_OK;
+    pthread_mutex_lock(&m->step_lock);
+    for (int i = 0; st == PF_OK && i < n; i++)
+        st = pf_session_follow(pieces[i].s);
+    pthread_mutex_unlock(&m->step_lock);
+    return st;
+}
+
+pf_status pf_append(struct pf_piece *pieces, int n)
+{
+    struct pf_model *m = pieces->s->m;
+    PF_TRY(follow_all(pieces, n));
+    for (int i = 0; i < n; i++)
+        begin_piece(&pieces[i]);
+    pf_status st = PF_OK;
+    while (st == PF_OK && !all_done(pieces, n)) {
+        pthread_mutex_lock(&m->step_lock);
+        st = run_step(pieces, n);
+        if (st == PF_EDEVICE && pf_model_leave_device(m))
+            st = PF_OK;
+        pthread_mutex_unlock(&m->step_lock);
+        for (int i = 0; st == PF_OK && i < n; i++)
+            go_on(&pieces[i]);
+    }
+    for (int i = 0; st < 0 && i < n; i++)
+        pf_state_plan(pieces[i].s, 0);
+    return st;
+}

@@ -1,0 +1,50 @@
+/* One step: rows of one or several sessions of a model go through all layers together.
+ *
+ *     rows     | part 0: positions of session a | part 1: of b | part 2: of c | ..
+ *               `-- first, rows --'                           `- the last n_logits rows of a part have logits
+ *
+ * Each session has one part at most. Activations are [rows][...] in the buffers of one of the sessions, the host, whose
+ * n_batch is no less than the step's rows; keys, values, state and rings of a part's rows are its own session's. One
+ * unit computes all layers, or two take turns (place/cut.h); all sessions of a step are cut alike. */
+#ifndef PF_STEP_H
+#define PF_STEP_H
+
+#include "moe/run/session.h"
+
+/* Rows [first, first + rows) of a step: the tokens at positions s->computed ... of s. */
+struct pf_part {
+    struct pf_session *s;
+    int                first, rows, n_logits;
+    float             *logits;               /* [n_logits][n_vocab] where those of the last n_logits rows go */
+};
+
+struct pf_step {
+    struct pf_model      *m;
+    const struct pf_part *parts;
+    int                   n_parts, rows, n_logits;   /* sums over the parts */
+    struct pf_session    *host;
+    struct pf_unit       *unit;              /* the one of the host's units that is at work */
+};
+
+/* One more than the last position of the part. */
+static inline int64_t pf_part_end(const struct pf_part *p)
+{
+    return p->s->computed + p->rows;
+}
+
+/* Picks and weights [rows][n_used] of a layer, in the backend's memory. */
+struct pf_picks {
+    int32_t *picks;
+    float   *weights;
+};
+
+/* Picks and weights of the ordinal-th layer with experts: pf_picks_at those that are used, pf_routed_at the router's
+ * own. */
+struct pf_picks pf_picks_at(const struct pf_step *t, int ordinal);
+struct pf_picks pf_routed_at(const struct pf_step *t, int ordinal);
+
+/* forward.c: runs a step. Reads and writes keys and values of the sessions, their `next`, and the host's buffers;
+ * commits nothing. */
+pf_status pf_forward(struct pf_step *t);
+
+#endif
