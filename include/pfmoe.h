@@ -417,6 +417,47 @@ void pf_sampler_init(struct pf_sampler *sp, uint64_t seed);
  * not append the token. */
 pf_status pf_sample(struct pf_sampler *sp, const pf_session *s, int32_t *tok);
 
+/* ---- Constrained output ------------------------------------------------------------------------------------------ */
+
+/* What an output may be: a context-free language over UTF-8, compiled for a model's vocabulary. The model must outlive
+ * the grammar. Immutable; any thread, several at once. Texts of more than 1 MiB, grammars of more states than 2^18 and
+ * what a language below does not have are refused (PF_EINVAL, PF_EUNSUPPORTED) by a sentence that says where. docs/
+ * grammars.md has the languages. */
+typedef struct pf_grammar pf_grammar;
+
+/* JSON that fulfils a schema (draft 2020-12, the part in the documentation; another keyword is named in the refusal
+ * with its JSON pointer). Properties come in the schema's order. An empty text, {} or true: any JSON. */
+pf_status pf_grammar_json_schema(pf_grammar **out, const pf_model *m, const char *schema, size_t n);
+/* GBNF, the rules' form that llama.cpp's documentation defines; the whole output is the rule "root". */
+pf_status pf_grammar_gbnf(pf_grammar **out, const pf_model *m, const char *text, size_t n);
+/* A regular expression that the whole output matches. */
+pf_status pf_grammar_regex(pf_grammar **out, const pf_model *m, const char *text, size_t n);
+void      pf_grammar_close(pf_grammar **g);           /* NULL-safe; its matchers must be closed before (asserted) */
+
+/* One output in progress. Each is used by one thread at a time. */
+typedef struct pf_matcher pf_matcher;
+
+pf_status pf_matcher_open(pf_matcher **out, const pf_grammar *g);
+void      pf_matcher_close(pf_matcher **mt);          /* NULL-safe */
+
+bool pf_matcher_may_end(const pf_matcher *mt);        /* the output so far is whole */
+bool pf_matcher_must_end(const pf_matcher *mt);       /* it is, and nothing could follow it */
+
+/* Goes on by a token, or by bytes whatever the tokens they came in. PF_EINVAL when that may not follow. End tokens may
+ * follow where the output may end, and nothing after them; other special tokens never. */
+pf_status pf_matcher_take(pf_matcher *mt, int32_t tok);
+pf_status pf_matcher_take_text(pf_matcher *mt, const char *text, size_t n);
+
+/* The tokens that may follow: bit id % 64 of word id / 64, for every id of the vocabulary. Borrowed until the next call
+ * with mt. */
+pf_status pf_matcher_mask(pf_matcher *mt, const uint64_t **bits);
+
+/* As pf_sample, of the tokens that may follow. First a token is picked as if there were no grammar. If it may not
+ * follow, one is picked among those that may, as pf_sample would if the others were not there, with the next random
+ * number: so the model's odds among them stay what they are, and same seed, logits and grammar give the same tokens.
+ * Neither appends nor takes the token. PF_EINVAL when no token may follow. */
+pf_status pf_sample_matching(struct pf_sampler *sp, const pf_session *s, pf_matcher *mt, int32_t *tok);
+
 /* ---- Statistics -------------------------------------------------------------------------------------------- */
 
 struct pf_stats {

@@ -185,6 +185,19 @@ bool pf_vocab_is_end(const pf_vocab *v, int32_t id)
     return id >= 0 && id < v->n_tokens && v->is_end[id];
 }
 
+bool pf_vocab_is_text(const pf_vocab *v, int32_t id)
+{
+    if (id < 0 || id >= v->n_tokens || id == v->unshown)
+        return false;
+    const struct pf_bytes *p = &v->pieces[id];
+    if (v->types[id] != TOKEN_USER_DEFINED)
+        return v->types[id] == TOKEN_NORMAL || v->types[id] == TOKEN_BYTE;
+    size_t n = 0;
+    while (n < p->n && is_ascii_space(p->p[n]))
+        n++;
+    return n == p->n;
+}
+
 int32_t pf_vocab_special(const pf_vocab *v, enum pf_special which)
 {
     switch (which) {

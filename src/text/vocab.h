@@ -39,6 +39,8 @@ pf_status pf_vocab_detokenize(const pf_vocab *v, const int32_t *ids, size_t n, u
 
 int32_t pf_vocab_find(const pf_vocab *v, const char *text, size_t len);     /* id or -1 */
 bool    pf_vocab_is_end(const pf_vocab *v, int32_t id);
+/* Ordinary tokens, bytes, and user-defined tokens of white space alone: those that stand for nothing but their text. */
+bool    pf_vocab_is_text(const pf_vocab *v, int32_t id);
 
 enum pf_special { PF_SPECIAL_BOS, PF_SPECIAL_EOS, PF_SPECIAL_PAD, PF_SPECIAL_UNK };
 int32_t pf_vocab_special(const pf_vocab *v, enum pf_special which);         /* id or -1 */

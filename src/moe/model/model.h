@@ -208,6 +208,7 @@ struct pf_model {
     const struct pf_arch *arch;
     pf_gguf    *file;
     pf_vocab   *vocab;                    /* NULL: the file has none */
+    struct pf_tokens *_Atomic tokens;     /* its texts for grammars; NULL: no grammar has asked yet */
     pf_tmpl    *tmpl;                     /* NULL: none, or it does not parse: tmpl_error says why */
     char       *tmpl_error;
     pf_backend *cpu;                      /* NULL when opened for the vocabulary only */

@@ -8,6 +8,7 @@
 
 #include "base/pf_cpu.h"
 #include "base/pf_mem.h"
+#include "grammar/tokens.h"
 #include "moe/model/lora.h"
 #include "moe/offload/offload.h"
 #include "moe/place/cut.h"
@@ -250,6 +251,8 @@ void pf_model_close(pf_model **mp)
     pf_spans_close(&m->spans);
     pf_lora_close(m);
     pf_tmpl_close(&m->tmpl);
+    struct pf_tokens *tokens = m->tokens;
+    pf_tokens_close(&tokens);
     pf_vocab_close(&m->vocab);
     pf_gguf_close(&m->file);
     for (size_t i = 0; i < m->n_owned; i++)

@@ -10,6 +10,7 @@
 
 #include "base/pf_fp.h"
 #include "base/pf_math.h"
+#include "grammar/grammar.h"
 #include "moe/run/session.h"
 
 /* ---- Random numbers: xoshiro256** seeded through splitmix64 (Blackman and Vigna, 2018) --------------------------- */
@@ -171,18 +172,47 @@ static int32_t greedy(const struct pf_candidate *c, int n)
     return c[best].id;
 }
 
-pf_status pf_sample(struct pf_sampler *sp, const pf_session *s, int32_t *tok)
+/* Picks a token; with a mask, among those whose bits are set. *tok is -1 when there is none. */
+static pf_status pick(struct pf_sampler *sp, const struct pf_session *s, const uint64_t *mask, int32_t *tok)
 {
     const float *logits = pf_session_logits(s);
     struct pf_candidate *c = s->candidates;
-    int n = s->m->n_vocab;
+    int n = s->m->n_vocab, kept = 0;
     if (!logits)
         PF_FAIL(PF_EINVAL, "there are no logits to sample from");
     PF_TRY(check_settings(sp));
     PF_TRY(fill(c, logits, n));
     unsigned fp = pf_fp_begin();
     penalise(sp, s, c);
-    *tok = sp->temp > 0 ? draw(sp, c, n) : greedy(c, n);
+    for (int i = 0; mask && i < n && i < pf_vocab_size(s->m->vocab); i++)
+        if (mask[i / 64] >> i % 64 & 1)
+            c[kept++] = c[i];
+    n = mask ? kept : n;
+    *tok = n == 0 ? -1 : sp->temp > 0 ? draw(sp, c, n) : greedy(c, n);
     pf_fp_end(fp);
+    return PF_OK;
+}
+
+pf_status pf_sample(struct pf_sampler *sp, const pf_session *s, int32_t *tok)
+{
+    return pick(sp, s, NULL, tok);
+}
+
+pf_status pf_sample_matching(struct pf_sampler *sp, const pf_session *s, pf_matcher *mt, int32_t *tok)
+{
+    struct pf_sampler next = *sp;            /* a call that fails leaves the random numbers where they were */
+    const uint64_t *mask;
+    int32_t picked;
+    bool fits;
+    PF_TRY(pick(&next, s, NULL, &picked));
+    PF_TRY(pf_matcher_fits(mt, picked, &fits));
+    if (!fits) {
+        PF_TRY(pf_matcher_mask(mt, &mask));
+        PF_TRY(pick(&next, s, mask, &picked));
+        if (picked < 0)
+            PF_FAIL(PF_EINVAL, "no token of the vocabulary may follow by the grammar");
+    }
+    *sp = next;
+    *tok = picked;
     return PF_OK;
 }

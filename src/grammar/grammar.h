@@ -1,0 +1,27 @@
+/* Constrained output: grammars and matchers (pf_grammar, pf_matcher of pfmoe.h), as the rooms of the engine see them.
+ *
+ *     GBNF (gbnf.c), regular expression (regex.c), JSON Schema (schema.c)
+ *         --> rules (rules.h) --> pushdown automaton (automaton.h) --> positions, as they are met (runner.h)
+ *         --> masks over the vocabulary (masks.h)
+ *
+ * A pf_grammar is immutable but for a list, under a lock, of workers that no matcher uses. A worker is a runner with
+ * its masks: what one matcher has worked out serves the next one of the grammar. A matcher has its worker to itself,
+ * and is used by one thread at a time. The tokens outlive the grammar, the grammar its matchers. */
+#ifndef PF_GRAMMAR_H
+#define PF_GRAMMAR_H
+
+#include "grammar/masks.h"
+
+/* Compiles a text; *root is a rule of r. The caller frees r, after a failure, too. */
+pf_status pf_gbnf_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
+pf_status pf_regex_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
+pf_status pf_schema_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
+
+typedef pf_status pf_language_fn(struct pf_rules *r, const char *text, size_t n, int32_t *root);
+pf_status pf_grammar_compile(pf_grammar **out, const struct pf_tokens *t, pf_language_fn *language, const char *text,
+                             size_t n);
+
+/* Whether the token may follow; of end tokens: whether the output may end. Changes nothing. */
+pf_status pf_matcher_fits(pf_matcher *mt, int32_t tok, bool *fits);
+
+#endif

@@ -1,0 +1,47 @@
+/* Grammars for a model (pf_grammar_json_schema and its kind): they share one trie of the model's tokens, which the
+ * first grammar makes. Where two threads make one at once, one of the two is kept. */
+#include <stdatomic.h>
+
+#include "base/pf_status.h"
+#include "grammar/grammar.h"
+#include "moe/model/model.h"
+
+static pf_status tokens_of(const pf_model *m, const struct pf_tokens **out)
+{
+    struct pf_model *shared = (struct pf_model *)(uintptr_t)m;       /* of which only this field changes */
+    struct pf_tokens *made = NULL, *known = atomic_load(&shared->tokens);
+    if (!m->vocab)
+        PF_FAIL(PF_EUNSUPPORTED, "%s has no tokenizer", pf_gguf_path(m->file));
+    if (!known) {
+        PF_TRY(pf_tokens_open(&made, m->vocab));
+        if (atomic_compare_exchange_strong(&shared->tokens, &known, made))
+            known = made;
+        else
+            pf_tokens_close(&made);
+    }
+    *out = known;
+    return PF_OK;
+}
+
+static pf_status compile(pf_grammar **out, const pf_model *m, pf_language_fn *language, const char *text, size_t n)
+{
+    const struct pf_tokens *t = NULL;
+    *out = NULL;
+    PF_TRY(tokens_of(m, &t));
+    return pf_grammar_compile(out, t, language, text, n);
+}
+
+pf_status pf_grammar_gbnf(pf_grammar **out, const pf_model *m, const char *text, size_t n)
+{
+    return compile(out, m, pf_gbnf_rules, text, n);
+}
+
+pf_status pf_grammar_regex(pf_grammar **out, const pf_model *m, const char *text, size_t n)
+{
+    return compile(out, m, pf_regex_rules, text, n);
+}
+
+pf_status pf_grammar_json_schema(pf_grammar **out, const pf_model *m, const char *schema, size_t n)
+{
+    return compile(out, m, pf_schema_rules, schema, n);
+}

@@ -1,0 +1,370 @@
+/* Grammars and matchers: what tables of GBNF grammars and regular expressions accept and refuse, byte by byte and by
+ * tokens; masks against asking of each token; sentences; bounds; the N-th allocation failing. */
+#include <string.h>
+#include <time.h>
+
+#include "base/pf_mem.h"
+#include "check.h"
+#include "json_vocab.h"
+
+enum { MAX_TEXTS = 24 };
+struct accepts {
+    pf_language_fn *language;
+    const char *grammar;
+    const char *yes[MAX_TEXTS], *no[MAX_TEXTS];
+};
+
+#define GBNF pf_gbnf_rules
+#define REGEX pf_regex_rules
+
+static const struct accepts tables[] = {
+    { GBNF, "root ::= \"abc\"", { "abc" }, { "", "ab", "abcd", "abd" } },
+    { GBNF, "root ::= \"a\" | \"ab\" | b\nb ::= [0-9]+", { "a", "ab", "1", "123" }, { "", "b", "1a" } },
+    { GBNF, "# a comment\nroot ::= # another\n  x y |\n  y x # and one\nx ::= \"x\"\ny ::= (\"y\"\n | \"z\")",
+      { "xy", "xz", "yx", "zx" }, { "xx", "x", "yy" } },
+    { GBNF, "root ::= [^a-c\\]]{2,3}", { "dd", "d你é", "[[" }, { "d", "dddd", "a", "d]" } },
+    { GBNF, "root ::= \"\\x41\\u00e9\\U0001F600\\n\\\"\"", { "Aé😀\n\"" }, { "A", "Aé" } },
+    { GBNF, "root ::= .{,2}", { "", "a", "é你", "😀" }, { "abc", "\xFF", "\xC3" } },
+    { GBNF, "root ::= (\"a\" \"b\"?){2}", { "aa", "aba", "aab", "abab" }, { "a", "ab", "aaa" } },
+    { GBNF, "root ::= \"a\"{3}", { "aaa" }, { "aa", "aaaa" } },
+    { GBNF, "root ::= \"a\"{2,}", { "aa", "aaaaaaaa" }, { "a", "" } },
+    { GBNF, "root ::= (\"ab\" | \"c\"){5,7} \"d\"?", { "ccccc", "ababababab", "abcabccccd" }, { "cccc", "cccccccc" } },
+    { GBNF, "root ::= ", { "" }, { "a" } },
+    /* recursion: in the middle, to the right, to the left, through others, through rules that match nothing */
+    { GBNF, "root ::= \"(\" root \")\" root | ", { "", "()", "(())()", "((()))" }, { ")", "(", "())" } },
+    { GBNF, "root ::= \"a\" root | \"b\"", { "b", "ab", "aaaaaaaab" }, { "a", "ba" } },
+    { GBNF, "root ::= root \"a\" | \"b\"", { "b", "ba", "baaaaaa" }, { "", "a", "bb" } },
+    { GBNF, "root ::= root \"+\" t | t\nt ::= t \"*\" f | f\nf ::= \"(\" root \")\" | [a-z]",
+      { "a", "a+a", "a*b+c", "(a+b)*c", "((a))" }, { "", "a+", "+a", "(a", "a)" } },
+    { GBNF, "root ::= a \"x\" | \"r\"\na ::= b \"y\" | \"s\"\nb ::= root \"z\" | \"t\"",
+      { "r", "sx", "tyx", "rzyx", "rzyxzyx" }, { "s", "rx", "rzx" } },
+    { GBNF, "root ::= n root \"a\" | \"b\"\nn ::= \"c\"?", { "b", "ba", "cba", "ccbaa" }, { "c", "ca", "ab", "cb" } },
+    { GBNF, "root ::= root root | \"a\"", { "a", "aa", "aaaaaa" }, { "", "b" } },
+    { GBNF, "root ::= root root root | root root | \"a\" | ", { "", "a", "aaaaaa" }, { "b" } },
+    { GBNF,
+      "root ::= a a a\na ::= b?\nb ::= \"x\" a \"y\" | \"x\"", { "", "x", "xxy", "xyxyxy", "xxx" }, { "y", "xyy" } },
+    { GBNF, "root ::= \"a\" | dead\ndead ::= \"b\" dead", { "a" }, { "b", "bb" } },
+    { REGEX, "abc|d*", { "abc", "", "ddd" }, { "ab", "abcd" } },
+    { REGEX, "^(a|b)+?c{2,3}$", { "acc", "abaccc" }, { "cc", "ac", "acccc" } },
+    { REGEX, "[\\w.]+@\\d\\.[^\\W\\d]", { "a.b@1.c" }, { "@1.c", "a@1.1" } },
+    { REGEX, "\\x41\\u00e9\\u{1F600}\\ud83d\\ude00[\\-\\]]\\/", { "Aé😀😀-/", "Aé😀😀]/" }, { "A" } },
+    { REGEX, "(?:a(?<n>b)c)?.", { "abcd", "x", "abcé" }, { "", "\n", "abc\r" } },
+    { REGEX, "\\s\\S\\D", { " a-", "\xC2\xA0" "aé" }, { "aaa", " a1" } },
+    { REGEX, "^a|b$", { "a", "b" }, { "ab" } },
+};
+
+static struct pf_tokens *tokens;
+
+static pf_matcher *matcher_of(pf_grammar **g, pf_language_fn *language, const char *grammar)
+{
+    pf_matcher *mt = NULL;
+    if (pf_grammar_compile(g, tokens, language, grammar, strlen(grammar)) < 0 || pf_matcher_open(&mt, *g) < 0) {
+        CHECK(false, "%s: %s", grammar, pf_last_error());
+        exit(1);
+    }
+    return mt;
+}
+
+static bool accepts(const pf_grammar *g, const char *text)
+{
+    pf_matcher *mt;
+    if (pf_matcher_open(&mt, g) < 0)
+        return false;
+    bool yes = pf_matcher_take_text(mt, text, strlen(text)) == PF_OK && pf_matcher_may_end(mt);
+    pf_matcher_close(&mt);
+    return yes;
+}
+
+/* The mask is what asking of each token gives. */
+static void check_mask(pf_matcher *mt, const char *grammar, const char *where)
+{
+    const uint64_t *mask;
+    int wrong = 0, n_ends = 0;
+    CHECK(pf_matcher_mask(mt, &mask) == PF_OK, "%s: %s", grammar, pf_last_error());
+    for (int32_t i = 0; i < N_JSON_VOCAB; i++) {
+        bool fits, in_mask = mask[i / 64] >> i % 64 & 1;
+        if (pf_matcher_fits(mt, i, &fits) < 0 || fits != in_mask)
+            wrong++;
+        n_ends += in_mask && i >= JSON_VOCAB_END;
+    }
+    CHECK(wrong == 0, "%s after \"%s\": %d tokens", grammar, where, wrong);
+    CHECK(n_ends == pf_matcher_may_end(mt), "%s after \"%s\"", grammar, where);
+}
+
+static void check_table(const struct accepts *c)
+{
+    pf_grammar *g;
+    pf_matcher *mt = matcher_of(&g, c->language, c->grammar);
+    pf_matcher_close(&mt);
+    for (int i = 0; i < MAX_TEXTS && c->yes[i]; i++) {
+        CHECK(accepts(g, c->yes[i]), "%s: \"%s\"", c->grammar, c->yes[i]);
+        CHECK(pf_matcher_open(&mt, g) == PF_OK);
+        for (size_t k = 0; k <= strlen(c->yes[i]); k++) {
+            check_mask(mt, c->grammar, c->yes[i]);
+            pf_matcher_take_text(mt, c->yes[i] + k, k < strlen(c->yes[i]));
+        }
+        pf_matcher_close(&mt);
+    }
+    for (int i = 0; i < MAX_TEXTS && c->no[i]; i++)
+        CHECK(!accepts(g, c->no[i]), "%s: \"%s\"", c->grammar, c->no[i]);
+    pf_grammar_close(&g);
+}
+
+/* Outputs made of tokens that may follow: there is always one, and what a walk gives is accepted as a text, too. */
+static void check_walks(const struct accepts *c)
+{
+    pf_grammar *g;
+    pf_matcher *mt = matcher_of(&g, c->language, c->grammar);
+    uint64_t state = 1;
+    for (int walk = 0; walk < 20; walk++) {
+        char text[4096];
+        size_t n = 0, k;
+        const uint64_t *mask;
+        pf_matcher_close(&mt);
+        CHECK(pf_matcher_open(&mt, g) == PF_OK);
+        for (int i = 0; i < 40; i++) {
+            CHECK(pf_matcher_mask(mt, &mask) == PF_OK);
+            int32_t tok = any_token(mask, N_JSON_VOCAB, &state);
+            CHECK(tok >= 0 && pf_matcher_take(mt, tok) == PF_OK, "%s: token %d", c->grammar, tok);
+            if (tok < 0 || tok >= JSON_VOCAB_END)
+                break;
+            const char *piece = pf_tokens_text(tokens, tok, &k);
+            memcpy(text + n, piece, k);
+            n += k;
+        }
+        text[n] = 0;
+        CHECK(!pf_matcher_may_end(mt) || strlen(text) != n || accepts(g, text), "%s: \"%s\"", c->grammar, text);
+    }
+    pf_matcher_close(&mt);
+    pf_grammar_close(&g);
+}
+
+static void check_end(void)
+{
+    pf_grammar *g;
+    pf_matcher *mt = matcher_of(&g, GBNF, "root ::= \"a\" \"b\"?");
+    const uint64_t *mask;
+    CHECK(!pf_matcher_may_end(mt) && pf_matcher_take(mt, JSON_VOCAB_END) == PF_EINVAL);
+    CHECK(pf_matcher_take(mt, JSON_VOCAB_CONTROL) == PF_EINVAL && pf_matcher_take(mt, -1) == PF_EINVAL);
+    CHECK(pf_matcher_take(mt, N_JSON_VOCAB) == PF_EINVAL);
+    CHECK(pf_matcher_take(mt, 'b') == PF_EINVAL && pf_matcher_take(mt, 'a') == PF_OK);
+    CHECK(pf_matcher_may_end(mt) && !pf_matcher_must_end(mt));
+    CHECK(pf_matcher_take(mt, 'b') == PF_OK && pf_matcher_must_end(mt));
+    CHECK(pf_matcher_take_text(mt, "x", 1) == PF_EINVAL && pf_matcher_take_text(mt, "", 0) == PF_OK);
+    CHECK(pf_matcher_take(mt, JSON_VOCAB_END) == PF_OK && pf_matcher_must_end(mt) && pf_matcher_may_end(mt));
+    CHECK(pf_matcher_take(mt, JSON_VOCAB_END) == PF_EINVAL && pf_matcher_take(mt, 'a') == PF_EINVAL);
+    CHECK(pf_matcher_mask(mt, &mask) == PF_OK);
+    for (int32_t i = 0; i < N_JSON_VOCAB; i++)
+        CHECK(!(mask[i / 64] >> i % 64 & 1));
+    pf_matcher_close(&mt);
+    pf_matcher_close(&mt);
+    pf_grammar_close(&g);
+    pf_grammar_close(&g);
+}
+
+/* ---- Sentences --------------------------------------------------------------------------------------------------- */
+
+static const struct {
+    pf_language_fn *language;
+    const char *grammar, *sentence;
+} refused[] = {
+    { GBNF, "", "no rule \"root\"" },
+    { GBNF, "a ::= \"b\"", "no rule \"root\"" },
+    { GBNF, "root ::= a", "no rule \"a\"" },
+    { GBNF, "root ::= \"a", "line 1, column 12: the closing \" is missing" },
+    { GBNF, "root ::= [a", "closing ] is missing" },
+    { GBNF, "root ::= (\"a\"\n", "line 2, column 1: the closing ) is missing" },
+    { GBNF, "root ::= \"a\")", "no ( to this )" },
+    { GBNF, "root ::= \"\\q\"", "this escape is not known" },
+    { GBNF, "root ::= \"\\x4\"", "hexadecimal digit is missing" },
+    { GBNF, "root ::= \"\\UFFFFFFFF\"", "no character's" },
+    { GBNF, "root ::= [z-a]", "end is below its begin" },
+    { GBNF, "root ::= \"a\"{3,2}", "above its largest" },
+    { GBNF, "root ::= \"a\"{}", "{m,n}" },
+    { GBNF, "root ::= \"a\"**", "wants brackets" },
+    { GBNF, "root ::= <think>", "tokens cannot be named" },
+    { GBNF, "root ::= \"\xFF\"", "not UTF-8" },
+    { GBNF, "root := \"a\"", "::= must follow" },
+    { GBNF, "root ::= \"a\"\nroot ::= \"b\"", "line 2, column 1: there is a rule of this name" },
+    { GBNF, "root ::= root", "matches no text" },
+    { GBNF, "root ::= \"a\" root", "matches no text" },
+    { GBNF, "root ::= \"a\"{1000000}", "more than 262144 states" },
+    { GBNF, "root ::= (.{1000}){1000} [^a]{1000000}", "more than 262144 states" },
+    { REGEX, "a(", "closing ) is missing" },
+    { REGEX, "a)", "no ( to this )" },
+    { REGEX, "*a", "nothing to repeat" },
+    { REGEX, "a**", "wants a group" },
+    { REGEX, "[a", "closing ] is missing" },
+    { REGEX, "(?=a)b", "ahead or behind" },
+    { REGEX, "(?<!a)b", "ahead or behind" },
+    { REGEX, "(a)\\1", "references" },
+    { REGEX, "\\bword", "\\b and \\p are not supported" },
+    { REGEX, "\\p{L}", "\\b and \\p are not supported" },
+    { REGEX, "a^b", "at the ends" },
+    { REGEX, "(^a|b)c", "at the ends" },
+    { REGEX, "\\ud800", "half a surrogate pair" },
+    { REGEX, "a{2", "{m,n}" },
+    { REGEX, "[^\\s\\S]", "matches no text" },
+};
+
+static void check_sentences(void)
+{
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        pf_grammar *g;
+        pf_status st = pf_grammar_compile(&g, tokens, refused[i].language, refused[i].grammar,
+                                          strlen(refused[i].grammar));
+        CHECK(st < 0 && !g && strstr(pf_last_error(), refused[i].sentence), "%s: %d, %s", refused[i].grammar, st,
+              st < 0 ? pf_last_error() : "accepted");
+        pf_grammar_close(&g);
+    }
+}
+
+/* ---- Bounds ------------------------------------------------------------------------------------------------------ */
+
+static double seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Compiling and a walk through the grammar take a bounded time, whatever comes of it. */
+static void check_bounded(const char *name, const char *grammar, size_t n)
+{
+    pf_grammar *g;
+    pf_matcher *mt = NULL;
+    uint64_t state = 7;
+    double begin = seconds(), worst = 0;
+    pf_status st = pf_grammar_compile(&g, tokens, GBNF, grammar, n);
+    double compiled = seconds() - begin;
+    if (st == PF_OK)
+        st = pf_matcher_open(&mt, g);
+    for (int i = 0; i < 30 && st == PF_OK; i++) {
+        const uint64_t *mask;
+        double t = seconds();
+        st = pf_matcher_mask(mt, &mask);
+        int32_t tok = st == PF_OK ? any_token(mask, JSON_VOCAB_END, &state) : -1;
+        if (tok >= 0)
+            st = pf_matcher_take(mt, tok);
+        t = seconds() - t;
+        worst = t > worst ? t : worst;
+        if (tok < 0)
+            break;
+    }
+    printf("%-60s %6.3f s to compile, %6.3f s the slowest step: %s\n", name, compiled, worst,
+           st == PF_OK ? "fine" : pf_last_error());
+    CHECK(compiled < 5 && worst < 5, "%s", name);
+    pf_matcher_close(&mt);
+    pf_grammar_close(&g);
+}
+
+static const char *const hostile[] = {
+    "root ::= (\"a\"?){20000}",
+    "root ::= ((((\"a\"?){50})?){50})*",
+    "root ::= root root root | root root | [a-z \"]? | \"a\" root",
+    "root ::= \"[\" root \"]\" | \"{\" root root \"}\" | .",
+    "root ::= \"a\" root \"a\" | \"b\" root \"b\" | \"a\" | \"b\" | ",
+};
+
+static void check_hostile(void)
+{
+    enum { MANY = 20000 };
+    char *text = malloc(MANY * 40 + 100);
+    size_t n;
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++)
+        check_bounded(hostile[i], hostile[i], strlen(hostile[i]));
+    n = (size_t)sprintf(text, "root ::= a0\n");
+    for (int i = 0; i < MANY; i++)
+        n += (size_t)sprintf(text + n, "a%d ::= a%d a%d | \"\"\n", i, i + 1, i + 1);
+    n += (size_t)sprintf(text + n, "a%d ::= \"x\"\n", MANY);
+    check_bounded("doubling, 20000 rules", text, n);
+    n = (size_t)sprintf(text, "root ::= a0\n");
+    for (int i = 0; i < 300; i++)
+        n += (size_t)sprintf(text + n, "a%d ::= a%d \"x\" | \"y\"\n", i, (i + 1) % 300);
+    check_bounded("a left circle of 300", text, n);
+    n = (size_t)sprintf(text, "root ::= a0\n");
+    for (int i = 0; i < MANY; i++)
+        n += (size_t)sprintf(text + n, "a%d ::= a%d \"x\" | \"y\"\n", i, (i + 1) % MANY);
+    check_bounded("a left circle of 20000", text, n);
+    n = (size_t)sprintf(text, "root ::= ");
+    memset(text + n, '(', MANY);
+    check_bounded("brackets", text, n + MANY);
+    free(text);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+static uint64_t n_live(void)
+{
+    struct pf_mem_stats s;
+    pf_mem_stats_get(&s);
+    return s.n_live;
+}
+
+/* Everything from compiling to a mask, with each allocation in turn failing. */
+static void check_allocations(pf_language_fn *language, const char *grammar, const char *text)
+{
+    uint64_t before = n_live();
+    pf_status st = PF_ENOMEM;
+    for (uint64_t n = 1; st == PF_ENOMEM; n++) {
+        pf_grammar *g = NULL;
+        pf_matcher *mt = NULL;
+        const uint64_t *mask;
+        pf_mem_fail_nth(n);
+        st = pf_grammar_compile(&g, tokens, language, grammar, strlen(grammar));
+        if (st == PF_OK)
+            st = pf_matcher_open(&mt, g);
+        for (size_t i = 0; text[i] && st == PF_OK; i++) {
+            st = pf_matcher_mask(mt, &mask);
+            if (st == PF_OK)
+                st = pf_matcher_take_text(mt, text + i, 1);
+        }
+        pf_mem_fail_nth(0);
+        if (st == PF_ENOMEM && mt) {         /* what failed once succeeds now: nothing was left in disorder */
+            CHECK(pf_matcher_mask(mt, &mask) == PF_OK, "%s", pf_last_error());
+            check_mask(mt, grammar, "a failure");
+        }
+        pf_matcher_close(&mt);
+        pf_grammar_close(&g);
+        CHECK(st == PF_OK || st == PF_ENOMEM, "%s: %s", grammar, pf_last_error());
+        CHECK(n_live() == before, "%s: %llu", grammar, (unsigned long long)n);
+    }
+}
+
+static void check_tokens(const pf_vocab *v)
+{
+    struct pf_tokens *t = NULL;
+    uint64_t before = n_live();
+    for (uint64_t n = 1; !t; n++) {
+        pf_mem_fail_nth(n);
+        pf_status st = pf_tokens_open(&t, v);
+        pf_mem_fail_nth(0);
+        CHECK(st == (t ? PF_OK : PF_ENOMEM) && (t || n_live() == before));
+    }
+    size_t n;
+    for (uint32_t i = 0; i < t->n_nodes; i++)
+        CHECK(t->nodes[i].skip > i && t->nodes[i].id <= t->nodes[i + 1].id);
+    pf_tokens_text(t, JSON_VOCAB_THINK, &n);
+    CHECK(n == 0 && t->n_ends == 1 && t->n_ids == JSON_VOCAB_END);
+    pf_tokens_close(&t);
+}
+
+int main(void)
+{
+    pf_vocab *v = open_json_vocab();
+    check_tokens(v);
+    if (pf_tokens_open(&tokens, v) < 0)
+        return 1;
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        check_table(&tables[i]);
+        check_walks(&tables[i]);
+    }
+    check_end();
+    check_sentences();
+    check_hostile();
+    check_allocations(GBNF, "root ::= root \"+\" t | t\nt ::= \"(\" root \")\" | [a-z]{1,9} .", "((ab+cd+ee");
+    check_allocations(REGEX, "^(?:a[^b]|\\d{3,9})+$", "aa123");
+    pf_tokens_close(&tokens);
+    pf_vocab_close(&v);
+    return check_status();
+}
