@@ -321,6 +321,69 @@ pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_
 pf_status pf_template_render(const char *tmpl, size_t tmpl_len, const char *context_json, size_t context_len,
                              int64_t now, char *out, size_t cap, size_t *need);
 
+/* ---- Replies ----------------------------------------------------------------------------------------------- */
+
+/* Takes a model's reply apart as it comes: content, reasoning, calls of tools. Feed it the reply's text with special
+ * tokens written out (PF_DETOK_SPECIAL), in pieces of any size. What is reported adds up to the whole, whatever the
+ * pieces, and is never taken back; each text is whole UTF-8. Markers are in none of it. Content and reasoning come
+ * without the white space around them. */
+typedef struct pf_reply pf_reply;
+
+struct pf_reply_opts {
+    const char *family;              /* which markers the model writes, as pf_reply_family says it: "hermes", ... */
+    const char *tools_json;          /* the tools offered, a JSON array in the OpenAI form; NULL: calls are not looked
+                                        for, their text is content */
+    size_t      tools_len;
+    bool        in_reasoning;        /* the prompt ended inside the reasoning: pf_reply_is_open */
+};
+
+enum pf_reply_kind {
+    PF_REPLY_CONTENT, PF_REPLY_REASONING,
+    PF_REPLY_CALL,                   /* a call begins; text is its name, and is whole */
+    PF_REPLY_ARGUMENTS,              /* more of its arguments, the text of a JSON object */
+    PF_REPLY_CALL_END                /* no more of them: they are valid JSON. No text */
+};
+struct pf_reply_event {
+    enum pf_reply_kind kind;
+    int         call;                /* calls count from 0; -1: belongs to none */
+    const char *text;                /* n bytes, at least one but for PF_REPLY_CALL_END; borrowed for the call of fn */
+    size_t      n;
+    const char *id;                  /* PF_REPLY_CALL: the id that the model wrote, n_id bytes; NULL: none */
+    size_t      n_id;
+};
+typedef void pf_reply_fn(void *ctx, const struct pf_reply_event *e);
+
+enum { PF_REPLY_MAX_NAME = 256 };    /* bytes of a tool's name or a call's id; what is longer is no call */
+
+/* Name of the family that writes replies as the chat template wants them: the template that pf_chat_render would take
+ * with o (NULL: the model's). Static; "generic" where nothing is known of it, or m is NULL and o names none. */
+const char *pf_reply_family(const pf_model *m, const struct pf_chat_opts *o);
+
+/* Whether a prompt ends inside the reasoning, so that a reply begins in it. */
+bool pf_reply_is_open(const char *family, const char *prompt, size_t n);
+
+/* PF_EINVAL: no such family, or the tools are no JSON array. Nothing of o is kept. */
+pf_status pf_reply_open(pf_reply **out, const struct pf_reply_opts *o);
+
+/* Takes the next n bytes of the reply; fn is called for what is certain by now. PF_ENOMEM ends the reply: it takes
+ * nothing more. One thread at a time. */
+pf_status pf_reply_feed(pf_reply *r, const char *text, size_t n, pf_reply_fn *fn, void *ctx);
+
+/* The generation is over: reports what was held back, and ends a call that was cut off so that its arguments are valid
+ * JSON. Afterwards r takes nothing more. */
+pf_status pf_reply_end(pf_reply *r, pf_reply_fn *fn, void *ctx);
+void      pf_reply_close(pf_reply **r);               /* NULL-safe; clears *r */
+
+/* For a sampler that holds arguments to a tool's schema: whether the model's next byte belongs to the arguments of a
+ * call in a family that writes them as a JSON object. */
+struct pf_reply_json {
+    const char *name;                /* of the tool, n_name bytes; borrowed until r is fed */
+    size_t      n_name;
+    size_t      n_inside;            /* so many of the bytes fed last are arguments already, white space in front of
+                                        the object counted; 0: the next byte is the first */
+};
+bool pf_reply_in_json(const pf_reply *r, struct pf_reply_json *out);
+
 /* ---- Session ----------------------------------------------------------------------------------------------- */
 
 typedef struct pf_session pf_session;

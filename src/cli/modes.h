@@ -10,6 +10,7 @@ int mode_tokenize(const struct settings *s);
 int mode_detokenize(const struct settings *s);
 int mode_splits(const struct settings *s);
 int mode_render(const struct settings *s);         /* render.c */
+int mode_parse(const struct settings *s);          /* parse.c */
 int mode_info(const struct settings *s);           /* info.c */
 int mode_plan(const struct settings *s);           /* load.c */
 int mode_oneshot(const struct settings *s);        /* oneshot.c */

@@ -154,6 +154,10 @@ static const struct opt table[] = {
       "cut each line's text as the pre-tokenizer PRE does; no model is needed" },
     { GROUP_CHECK, 0, "render", TEXT, "FILE", AT(render), 0, 0, NULL, false,
       "render chat templates over the contexts in FILE" },
+    { GROUP_CHECK, 0, "parse", TEXT, "FAMILY FILE", AT(parse), 0, 0, NULL, false,
+      "take the reply in each line apart as models of FAMILY write it: content, reasoning, calls of tools" },
+    { GROUP_CHECK, 0, "pieces", WHOLE, "SEED", AT(pieces), 0, INT32_MAX, NULL, false,
+      "with --parse: in pieces of random lengths" },
 
     { GROUP_HELP, 'h', "help", ACTION, NULL, ACT_HELP, 0, 0, NULL, false, "print this and end" },
     { GROUP_HELP, 0, "version", ACTION, NULL, ACT_VERSION, 0, 0, NULL, false, "print the version and end" },
@@ -192,6 +196,7 @@ static void defaults(struct settings *s)
 {
     *s = (struct settings){
         .n_predict = UNSET, .temp = UNSET, .top_p = UNSET, .min_p = UNSET, .top_k = UNSET, .seed = UNSET,
+        .pieces = UNSET,
         .repeat_penalty = 1, .penalty_last_n = 64, .kv = KV_F16, .isa = ISA_VNNI,
         .postfetch = 1, .block_on_miss = CHOSE_AUTO, .max_transfers = 8, .dedicated_streams = 1, .cpu_limit = UNSET,
     };
@@ -518,7 +523,8 @@ static void check_together(const struct settings *s)
     const struct { const char *flag, *value; } modes[] = {
         { "--info", s->info },         { "--score", s->score },   { "--tokenize", s->tokenize },
         { "--detokenize", s->detokenize },
-        { "--splits", s->splits },     { "--render", s->render }, { "-p", s->prompt },           { "-f", s->file },
+        { "--splits", s->splits },     { "--render", s->render }, { "--parse", s->parse },
+        { "-p", s->prompt },           { "-f", s->file },
     };
     const char *first = NULL;
     for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
@@ -538,6 +544,10 @@ static void check_together(const struct settings *s)
         die(EXIT_USAGE, "--plan and %s exclude each other", first);
     if (s->splits && !s->operand)
         die(EXIT_USAGE, "--splits needs two words: the pre-tokenizer's name and a file");
+    if (s->parse && !s->operand)
+        die(EXIT_USAGE, "--parse needs two words: the family's name and a file");
+    if (s->pieces != UNSET && !s->parse)
+        die(EXIT_USAGE, "--pieces belongs to --parse");
     if ((s->tokenize || s->detokenize || s->score) && !s->model)
         die(EXIT_USAGE, "%s needs -m MODEL", first);
 }
@@ -579,7 +589,7 @@ void opts_read_of(const struct opts_program *p, struct settings *s, int argc, ch
         if (!parse_value(o, s, optarg))
             die(EXIT_USAGE, "--%s: %s", o->name, why_not);
     }
-    if (s->splits && optind < argc)
+    if ((s->splits || s->parse) && optind < argc)
         s->operand = argv[optind++];
     if (optind < argc)
         die(EXIT_USAGE, "\"%s\" is not expected; %s", argv[optind], program->operands);

@@ -27,8 +27,8 @@ struct lora_list {
 
 struct settings {
     /* what to do */
-    const char *model, *prompt, *file, *info, *score, *tokenize, *detokenize, *splits, *render;
-    const char *operand;                    /* the word after the flags: --splits PRE FILE */
+    const char *model, *prompt, *file, *info, *score, *tokenize, *detokenize, *splits, *render, *parse;
+    const char *operand;                    /* the word after the flags: --splits PRE FILE, --parse FAMILY FILE */
     bool raw, verify, plan;
     /* the conversation */
     const char *system, *template, *reasoning_effort;
@@ -53,6 +53,7 @@ struct settings {
     const char *logits;
     bool step;
     struct chunk_list chunks;
+    int64_t pieces;                         /* seed; UNSET: the whole at once */
 };
 
 enum { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_VNNI };

@@ -25,6 +25,8 @@ static int run(const struct settings *s)
         return mode_splits(s);
     if (s->render)
         return mode_render(s);
+    if (s->parse)
+        return mode_parse(s);
     if (s->prompt || s->file || !isatty(STDIN_FILENO))
         return mode_oneshot(s);
     return mode_chat(s);

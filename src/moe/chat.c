@@ -8,6 +8,7 @@
 
 #include "base/pf_mem.h"
 #include "moe/model/model.h"
+#include "reply/reply.h"
 
 /* ---- A growing string -------------------------------------------------------------------------------------------- */
 
@@ -230,4 +231,18 @@ pf_status pf_chat_render(const pf_model *m, const struct pf_message *msgs, size_
     if (len > cap)
         PF_FAIL(PF_ESPACE, "the prompt takes %zu bytes, the buffer has %zu", len, cap);
     return PF_OK;
+}
+
+/* ---- The family of its replies ----------------------------------------------------------------------------------- */
+
+const char *pf_reply_family(const pf_model *m, const struct pf_chat_opts *o)
+{
+    struct pf_str text = { 0 };
+    if (o && o->template_text)
+        text = (struct pf_str){ o->template_text, strlen(o->template_text) };
+    else if (o && o->template_name)
+        text.p = pf_tmpl_builtin(o->template_name, &text.n);
+    else if (!m || pf_gguf_str_opt(m->file, "tokenizer.chat_template", &text) < 0)
+        text.p = NULL;
+    return pf_reply_family_of(text.p ? text.p : "", text.p ? text.n : 0);
 }

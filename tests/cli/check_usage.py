@@ -147,10 +147,11 @@ def wrong_files(tmp):
     model, asked = cli.synth(tmp), ("-p", "x", "-n", "1")
     readers = [(*asked, "-m"), ("--info",), ("--plan", "-m"), ("-f",), (*asked, "--template"), (*asked, "--lora"),
                (*asked, "--routing"), ("-m", model, "--logits", "/dev/null", "--score"), ("-m", model, "--tokenize"),
-               ("-m", model, "--detokenize"), ("--splits", "qwen2"), ("--render",)]
+               ("-m", model, "--detokenize"), ("--splits", "qwen2"), ("--render",),
+               ("--parse", "hermes")]
     writers = [(*asked, "--timeline"), (*asked, "--expert-trace-output"),
                ("-m", model, "--score", os.path.join(tmp, "ids"), "--logits")]
-    may_be_void = ("--tokenize", "--detokenize", "--splits")
+    may_be_void = ("--tokenize", "--detokenize", "--splits", "--parse")
     for args, names in ([(a, ("is-absent", "is-a-folder.trace", "is-void", "is-noise")) for a in readers] +
                         [(a, ("absent-folder", "is-a-folder.trace", "is-locked.trace")) for a in writers]):
         for name in names:

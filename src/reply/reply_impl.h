@@ -1,0 +1,107 @@
+/* The machine that takes a reply apart, between its files: reply.c has text and markers, call.c what follows a marker
+ * of calls.
+ *
+ *     in:   | told already | kept: may yet turn out to be text | read | not looked at |
+ *                          from                                at                     n
+ *
+ * A call's beginning is tried: `at` runs ahead while `from` stays at its marker. When the name is certain the call is
+ * committed: it is told, and from follows at. When it was no call, the marker is text, and what follows it is looked at
+ * anew, as text. Each state looks at a bounded number of bytes behind `at`, so pieces do not matter, and time is linear
+ * but for what is tried and given up, which is bounded (TRIED_BYTES in all). */
+#ifndef PF_REPLY_IMPL_H
+#define PF_REPLY_IMPL_H
+
+#include "base/pf_status.h"
+#include "reply/families.h"
+#include "reply/literal.h"
+#include "reply/tools.h"
+
+enum pf_reply_state {
+    PF_AT_TEXT,              /* content, reasoning, or nobody's */
+    PF_AT_HEADER,            /* harmony: of a message */
+    PF_AT_ITEM,              /* in front of a call */
+    PF_AT_FIELD,             /* in its type, id or name */
+    PF_AT_OBJECT,            /* in {"name": .., "arguments": ..}: `place` says where */
+    PF_AT_OPENING,           /* in front of arguments that are an object */
+    PF_AT_LITERAL,           /* in them */
+    PF_AT_TAGS,              /* in front of a parameter's tag */
+    PF_AT_KEY, PF_AT_VALUE_OPEN, PF_AT_TEXT_VALUE, PF_AT_TYPED_VALUE,
+    PF_AT_FAULT,             /* behind arguments that made no sense: up to the call's end */
+    PF_AT_BEHIND,            /* behind a call */
+    PF_AT_END
+};
+enum pf_reply_place {
+    PF_IN_KEYS, PF_IN_KEY, PF_IN_COLON, PF_IN_VALUE, PF_IN_OTHER, PF_IN_NAME, PF_IN_ID, PF_IN_STRING, PF_IN_ARGUMENTS,
+    PF_IN_NEXT
+};
+enum pf_match { PF_NO, PF_PARTLY, PF_YES };
+enum { PF_NOWHERE = 2 };     /* a channel besides CONTENT and REASONING: what nobody is told */
+
+struct pf_channel {
+    struct pf_run space;     /* white space that waits for text behind it */
+    bool          any, gap;  /* it has text; something else came since */
+};
+
+struct pf_reply {
+    const struct pf_family *f;
+    struct pf_tools tools;
+    bool            with_tools;
+    pf_reply_fn    *fn;              /* of the feed that runs */
+    void           *ctx;
+    pf_status       status;          /* sticky */
+
+    struct pf_run   in;
+    size_t          from, at;
+    bool            ended;
+    char            partial[4];      /* the beginning of a character */
+    int             n_partial;
+
+    enum pf_reply_state state;
+    int               channel;       /* PF_REPLY_CONTENT, PF_REPLY_REASONING, PF_NOWHERE */
+    struct pf_channel channels[2];
+    size_t            tried;         /* bytes looked at for nothing */
+    struct pf_run     header;        /* harmony */
+    size_t            role_end;      /* in header: end of the part in front of its channel */
+
+    /* The call that is tried or read. */
+    size_t          marker;          /* bytes of its marker, text if it is none */
+    bool            only_offered, bare, in_list, committed, has_arguments, has_name;
+    int             n_calls;
+    enum pf_field   field;
+    struct pf_run   word;            /* the field, key or value that is read */
+    struct pf_run   key;             /* comma, key and colon in front of that value, as JSON */
+    char            name[PF_REPLY_MAX_NAME], id[PF_REPLY_MAX_NAME];
+    size_t          n_name, n_id;
+    struct pf_span  schema;          /* of its parameters */
+    struct pf_run   out;             /* JSON of its arguments that was not told */
+    struct pf_literal literal;
+    enum pf_reply_place place;
+    size_t          inside;          /* bytes of JSON arguments that were read, and space in front */
+    unsigned        types;           /* of the parameter that is read */
+};
+
+/* Whether text stands at `at`; *len: its length there. PF_PARTLY: the bytes end first. */
+enum pf_match pf_reply_match(const struct pf_reply *r, size_t at, const char *text, size_t *len);
+void pf_reply_tell(struct pf_reply *r, enum pf_reply_kind kind, const char *text, size_t n);
+
+/* One step in any state but PF_AT_TEXT and PF_AT_HEADER. False: more bytes are needed. */
+bool pf_call_step(struct pf_reply *r);
+/* A call comes behind a marker of n bytes at `from`; state: PF_AT_ITEM or PF_AT_FIELD. */
+void pf_call_try(struct pf_reply *r, size_t n, enum pf_reply_state state, bool only_offered);
+/* The call named in r->name begins; false: no such tool, and only those offered count. */
+bool pf_call_commit(struct pf_reply *r);
+/* Arguments come, of the family's kind. */
+void pf_call_arguments(struct pf_reply *r, enum pf_arguments kind);
+/* No more bytes come, and none helped. False: nothing changed. */
+bool pf_call_cut(struct pf_reply *r);
+/* Whether the member whose key was read holds a call's arguments. */
+bool pf_call_wants_arguments(const struct pf_reply *r);
+/* Takes over a name or id of n bytes; false: it cannot be one. */
+bool pf_call_take(const char *s, size_t n, char *to, size_t *n_to);
+
+static inline bool pf_reply_is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+#endif
