@@ -1,13 +1,16 @@
 /* pfmoe-bench: prompt and decode speed, each beside what this machine allows, measured in the same run.
  *
- * A row is one test (ppN: a prompt of N tokens; tgN: N tokens decoded one by one) with one thread count and one budget
- * of the GPU's memory. Each repetition first measures how fast memory is (roofline.h), then runs the test; medians are
- * reported, with minimum and maximum. One run of each test before that is not counted. Each row of csv, json and jsonl
- * names the commit, day, CPU, GPU and driver it was measured with, so that it can be judged away from its file; a table
- * names them once, in its first line. */
+ * A row is one test (ppN: a prompt of N tokens; tgN: N tokens decoded one by one; tgNxS: by S sequences together, whose
+ * tokens are counted together) with one thread count and one budget of the GPU's memory.
+ *
+ * Each repetition first measures how fast memory is (roofline.h), then runs the test; medians are reported, with
+ * minimum and maximum. One run of each test before that is not counted. Each row of csv, json and jsonl names the
+ * commit, day, CPU, GPU and driver it was measured with, so that it can be judged away from its file; a table names
+ * them once, in its first line. */
 #define _GNU_SOURCE
 #include <cjson/cJSON.h>
 #include <getopt.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -22,7 +25,7 @@
 #include "pfmoe.h"
 #include "roofline.h"
 
-enum { MAX_LIST = 16, MAX_REPS = 100, MAX_OPTIONS = 64 };
+enum { MAX_LIST = 16, MAX_SEQUENCES = 64, MAX_REPS = 100, MAX_OPTIONS = 64 };
 
 enum output { OUT_TABLE, OUT_MD, OUT_CSV, OUT_JSON, OUT_JSONL };
 static const char *const output_names[] = { "table", "md", "csv", "json", "jsonl" };
@@ -34,7 +37,7 @@ struct list {
 struct bench {
     struct settings shared;      /* options that pfmoe-run has, too: experts and reports */
     const char *model;
-    struct list prompts, decodes, threads, vram_mb;
+    struct list prompts, decodes, sequences, threads, vram_mb;
     int         reps, n_batch, gpu, ram_mb, slots;
     bool        streaming;
     const char *replay;          /* a routing trace instead of a model */
@@ -44,14 +47,16 @@ struct bench {
 struct row {
     char   test[16], model[128], backend[16], isa[24];
     char   date[16], cpu[96], gpu[64], driver[48];           /* gpu and driver: "" where no GPU computed */
-    int    threads, vram_mb;
+    int    threads, vram_mb, sequences;
     double tok_s, tok_s_min, tok_s_max, bytes_per_token, gb_s, machine_gb_s, bandwidth_share;
     double held, ram_gb_s, pcie_gb_s, joint_gb_s, roofline_tok_s, roofline_share;
+    double most_together;        /* how many times the tok/s of one sequence so many can have, by their bytes */
     double launches, handoff_p50_us, handoff_p95_us;
     struct pf_stats stats;
 };
 
-/* A row in CSV and JSON: test, model, backend, isa, threads, vram_mb, these numbers, commit, date, cpu, gpu, driver. */
+/* A row in CSV and JSON: test, model, backend, isa, threads, vram_mb, sequences, these
+ * numbers, commit, date, cpu, gpu, driver. */
 static const struct {
     const char *name;
     size_t      offset;
@@ -60,8 +65,10 @@ static const struct {
 #define NUMBER(name, digits) { #name, offsetof(struct row, name), digits }
     NUMBER(tok_s, 3), NUMBER(tok_s_min, 3), NUMBER(tok_s_max, 3), NUMBER(bytes_per_token, 0), NUMBER(gb_s, 3),
     NUMBER(machine_gb_s, 3), NUMBER(bandwidth_share, 4), NUMBER(held, 4), NUMBER(ram_gb_s, 3), NUMBER(pcie_gb_s, 3),
-    NUMBER(joint_gb_s, 3), NUMBER(roofline_tok_s, 3), NUMBER(roofline_share, 4), NUMBER(launches, 1),
-    NUMBER(handoff_p50_us, 2), NUMBER(handoff_p95_us, 2),
+    NUMBER(joint_gb_s, 3), NUMBER(roofline_tok_s, 3), NUMBER(roofline_share, 4), NUMBER(most_together, 3),
+    NUMBER(launches, 1),
+    NUMBER(handoff_p50_us, 2),
+    NUMBER(handoff_p95_us, 2),
 #undef NUMBER
 };
 enum { N_NUMBERS = sizeof numbers / sizeof *numbers };
@@ -110,15 +117,30 @@ static void make_tokens(int32_t *tok, int n, int64_t n_vocab)
     }
 }
 
-/* One run from an empty context; seconds, or negative on failure. */
-static double run_once(pf_session *s, const int32_t *tok, int n, bool decode)
+/* A prompt, or tokens decoded one by one, in each of some sessions together. */
+struct test {
+    pf_session *s[MAX_SEQUENCES];
+    int         n_sequences, n;              /* tokens of each */
+    bool        decode;
+    int32_t    *tok;                         /* [n_sequences][n] */
+};
+
+/* The first n tokens of each from an empty context; seconds, or negative on failure. */
+static double run_once(const struct test *t, int n)
 {
-    if (pf_session_rewind(s, 0) < 0)
-        return -1;
-    double begin = now();
-    for (int i = 0; i < n; i += decode ? 1 : n)
-        if (pf_session_eval(s, tok + i, decode ? 1 : (size_t)n, 0) < 0)
+    struct pf_batch_part parts[MAX_SEQUENCES];
+    for (int k = 0; k < t->n_sequences; k++) {
+        parts[k] = (struct pf_batch_part){ t->s[k], t->tok + (size_t)k * (size_t)t->n, t->decode ? 1 : (size_t)n, 0 };
+        if (pf_session_rewind(t->s[k], 0) < 0)
             return -1;
+    }
+    double begin = now();
+    for (int i = 0; i < n; i += t->decode ? 1 : n) {
+        if (pf_batch_eval(parts, (size_t)t->n_sequences) < 0)
+            return -1;
+        for (int k = 0; k < t->n_sequences; k++)
+            parts[k].tok++;
+    }
     return now() - begin;
 }
 
@@ -161,10 +183,23 @@ static bool shares(const struct pf_model_info *info)
     return on_gpu(info) && info->n_experts > 0 && info->gpu_bytes_per_token < info->bytes_per_token;
 }
 
+/* How many times the bytes of one token a step of so many sequences reads, of all weights and of routed experts, if
+ * routing is random: of the n_experts of a layer, s sequences that pick k each pick n (1 - (1 - k / n)^s). */
+static double expert_growth(const struct pf_model_info *info, int sequences)
+{
+    double k = (double)info->n_experts_used, n = (double)info->n_experts;
+    return n > 0 ? n / k * (1 - pow(1 - k / n, sequences)) : 1;
+}
+
+static double step_growth(const struct pf_model_info *info, double expert_bytes, int sequences)
+{
+    return 1 + expert_bytes / (double)info->bytes_per_token * (expert_growth(info, sequences) - 1);
+}
+
 /* The limit that the row ran against: 0 if it is not known, as where the drive took part, or for a prompt that was
  * computed from where its weights lie. A prompt whose experts crossed PCIe could not be faster than that. */
 static double limit_of(const struct pf_model_info *info, const struct rates *rates, const struct pf_stats *s,
-                       bool decode, double held)
+                       const struct test *t, double expert_bytes, double held)
 {
     const double MOST_HANDOFF_NS = 10000;        /* slower hand-offs must not lower the limit */
     double handoff = (double)s->handoff_p50_ns < MOST_HANDOFF_NS ? (double)s->handoff_p50_ns : MOST_HANDOFF_NS;
@@ -174,13 +209,15 @@ static double limit_of(const struct pf_model_info *info, const struct rates *rat
                             .handoffs_ns = handoff * (double)info->n_expert_layers };
     if (s->disk_bytes_read > 0)
         return 0;
-    if (!decode)
+    if (!t->decode)
         return s->stream_bytes ? rates->pcie * (double)s->n_tokens / (double)s->stream_bytes : 0;
-    return roofline_tok_s(rates, &w);
+    bool apart = info->gpu_bytes_per_token < info->bytes_per_token;      /* experts are part of rest_bytes */
+    *(apart ? &w.rest_bytes : &w.gpu_bytes) += expert_bytes * (expert_growth(info, t->n_sequences) - 1);
+    return t->n_sequences * roofline_tok_s(rates, &w);
 }
 
 static void fill_row(struct row *row, const struct pf_model_info *info, const struct rates *rates,
-                     const struct pf_stats *s, bool decode)
+                     const struct pf_stats *s, const struct test *t, double expert_bytes)
 {
     double n = (double)s->n_tokens, wanted = (double)(s->vram_hits + s->slab_hits + s->slab_misses);
     row->stats = *s;
@@ -192,47 +229,44 @@ static void fill_row(struct row *row, const struct pf_model_info *info, const st
     row->ram_gb_s = rates->ram * 1e-9;
     row->pcie_gb_s = rates->pcie * 1e-9;
     row->joint_gb_s = rates->joint * 1e-9;
-    row->roofline_tok_s = limit_of(info, rates, s, decode, row->held);
+    row->sequences = t->n_sequences;
+    row->most_together = t->n_sequences / step_growth(info, expert_bytes, t->n_sequences);
+    row->roofline_tok_s = limit_of(info, rates, s, t, expert_bytes, row->held);
     row->roofline_share = row->roofline_tok_s > 0 ? row->tok_s / row->roofline_tok_s : 0;
     row->launches = (double)s->n_launches / n;
     row->handoff_p50_us = (double)s->handoff_p50_ns * 1e-3;
     row->handoff_p95_us = (double)s->handoff_p95_ns * 1e-3;
 }
 
-static int run_test(pf_model *m, pf_session *s, struct membw *bw, const struct bench *o, int n, bool decode,
+/* Runs the test often enough, and says what came of it. */
+static int run_test(pf_model *m, const struct test *t, struct membw *bw, const struct bench *o, double expert_bytes,
                     struct row *row)
 {
     const struct pf_model_info *info = pf_model_info(m);
     double tok_s[MAX_REPS];
     struct rates rates[MAX_REPS], typical;
-    int32_t *tok = malloc((size_t)n * sizeof *tok);
     struct pf_stats stats;
-    if (!tok)
-        return EXIT_FAILED;
-    make_tokens(tok, n, info->n_vocab);
-    if (run_once(s, tok, decode && n > 16 ? 16 : n, decode) < 0) {
-        free(tok);
+    make_tokens(t->tok, t->n * t->n_sequences, info->n_vocab);
+    if (run_once(t, t->decode && t->n > 16 ? 16 : t->n) < 0)
         return fail("warm-up failed");
-    }
     pf_stats_reset(m);
     for (int r = 0; r < o->reps; r++) {
         rates_measure(&rates[r], bw, row->threads, on_gpu(info) ? o->gpu : -1,
                       info->gpu_bytes_per_token < info->bytes_per_token, shares(info));
-        double seconds = run_once(s, tok, n, decode);
-        if (seconds < 0) {
-            free(tok);
+        double seconds = run_once(t, t->n);
+        if (seconds < 0)
             return fail("evaluation failed");
-        }
-        tok_s[r] = n / seconds;
+        tok_s[r] = t->n * t->n_sequences / seconds;
     }
-    free(tok);
     pf_stats_get(m, &stats);
     row->tok_s = median(tok_s, o->reps);
     row->tok_s_min = tok_s[0];
     row->tok_s_max = tok_s[o->reps - 1];
     typical = median_rates(rates, o->reps);
-    fill_row(row, info, &typical, &stats, decode);
-    snprintf(row->test, sizeof row->test, "%s%d", decode ? "tg" : "pp", n);
+    fill_row(row, info, &typical, &stats, t, expert_bytes);
+    int used = snprintf(row->test, sizeof row->test, "%s%d", t->decode ? "tg" : "pp", t->n);
+    if (t->n_sequences > 1)
+        snprintf(row->test + used, sizeof row->test - (size_t)used, "x%d", t->n_sequences);
     return 0;
 }
 
@@ -255,6 +289,19 @@ static void print_gpu(FILE *f, const struct row *r)
     report_experts(f, &r->stats);
 }
 
+/* For the eye: what sequences that decode together can gain. */
+static void print_together(FILE *f, const struct row *r, const struct pf_model_info *info)
+{
+    if (r->sequences == 1)
+        return;
+    fprintf(f, "%s: by the bytes of a step, at most %.2f times the tok/s of one sequence", r->test, r->most_together);
+    if (info->n_experts > 0)
+        fprintf(f, "; %d picks of %d experts fall on %.1f, if routing is random",
+                r->sequences * (int)info->n_experts_used, (int)info->n_experts,
+                (double)info->n_experts_used * expert_growth(info, r->sequences));
+    putc('\n', f);
+}
+
 static cJSON *row_json(const struct row *r)
 {
     cJSON *o = cJSON_CreateObject();
@@ -264,6 +311,7 @@ static cJSON *row_json(const struct row *r)
     cJSON_AddStringToObject(o, "isa", r->isa);
     cJSON_AddNumberToObject(o, "threads", r->threads);
     cJSON_AddNumberToObject(o, "vram_mb", r->vram_mb);
+    cJSON_AddNumberToObject(o, "sequences", r->sequences);
     for (int i = 0; i < N_NUMBERS; i++)
         cJSON_AddNumberToObject(o, numbers[i].name, number_of(r, i));
     cJSON_AddStringToObject(o, "commit", PF_COMMIT);
@@ -306,7 +354,7 @@ static void print_csv_text(const char *text)
 
 static void print_csv(const struct row *rows, int n)
 {
-    printf("test,model,backend,isa,threads,vram_mb");
+    printf("test,model,backend,isa,threads,vram_mb,sequences");
     for (int k = 0; k < N_NUMBERS; k++)
         printf(",%s", numbers[k].name);
     puts(",commit,date,cpu,gpu,driver");
@@ -314,7 +362,7 @@ static void print_csv(const struct row *rows, int n)
         const struct row *r = &rows[i];
         fputs(r->test, stdout);
         print_csv_text(r->model);
-        printf(",%s,%s,%d,%d", r->backend, r->isa, r->threads, r->vram_mb);
+        printf(",%s,%s,%d,%d,%d", r->backend, r->isa, r->threads, r->vram_mb, r->sequences);
         for (int k = 0; k < N_NUMBERS; k++)
             printf(",%.*f", numbers[k].digits, number_of(r, k));
         printf(",%s,%s", PF_COMMIT, r->date);
@@ -373,6 +421,7 @@ static void usage(void)
           "  -m, --model FILE      the model\n"
           "  -p, --prompt N[,N]    prompt lengths (default 512; 0: none)\n"
           "  -n, --gen N[,N]       tokens to decode (default 128; 0: none)\n"
+          "  -s, --sequences N[,N] sequences that decode together, token by token (default 1); N is 64 at most\n"
           "  -t, --threads N[,N]   computing threads (default: one per core)\n"
           "  -g, --gpu N           the GPU to use (default 0); -1: the CPU\n"
           "      --vram-mb N[,N]   take no more than so much of its memory (default 0: what is free)\n"
@@ -406,6 +455,13 @@ static bool parse_list(const char *text, int min, struct list *out)
         out->n += out->v[out->n] > 0;
     }
     return true;
+}
+
+static int largest(const struct list *a, int at_least)
+{
+    for (int i = 0; i < a->n; i++)
+        at_least = a->v[i] > at_least ? a->v[i] : at_least;
+    return at_least;
 }
 
 static bool parse_output(const char *text, enum output *out)
@@ -442,6 +498,7 @@ static void parse(int argc, char **argv, struct bench *o)
         { "replay", required_argument, 0, REPLAY }, { "slots", required_argument, 0, SLOTS },
         { "model", required_argument, 0, 'm' },   { "prompt", required_argument, 0, 'p' },
         { "gen", required_argument, 0, 'n' },     { "threads", required_argument, 0, 't' },
+        { "sequences", required_argument, 0, 's' },
         { "gpu", required_argument, 0, 'g' },     { "vram-mb", required_argument, 0, VRAM_MB },
         { "batch", required_argument, 0, 'b' },   { "repetitions", required_argument, 0, 'r' },
         { "output", required_argument, 0, 'o' },  { "help", no_argument, 0, 'h' },
@@ -452,13 +509,14 @@ static void parse(int argc, char **argv, struct bench *o)
     add_shared(options, n_own, SHARED);
     opts_shared_begin(&o->shared);
     opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, ":m:p:n:t:g:b:r:o:h", options, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, ":m:p:n:s:t:g:b:r:o:h", options, NULL)) != -1;) {
         const char *why = "not a value that it takes (see --help)";
         bool ok = true;
         switch (c) {
         case 'm': o->model = optarg; break;
         case 'p': ok = parse_list(optarg, 0, &o->prompts); break;
         case 'n': ok = parse_list(optarg, 0, &o->decodes); break;
+        case 's': ok = parse_list(optarg, 1, &o->sequences) && largest(&o->sequences, 1) <= MAX_SEQUENCES; break;
         case 't': ok = parse_list(optarg, 1, &o->threads); break;
         case 'g': ok = parse_int(optarg, -1, 63, &o->gpu); break;
         case VRAM_MB: ok = parse_list(optarg, 0, &o->vram_mb); break;
@@ -483,13 +541,6 @@ static void parse(int argc, char **argv, struct bench *o)
         die(EXIT_USAGE, "a model is needed: -m FILE, or --replay TRACE (see --help)");
 }
 
-static int largest(const struct list *a, int at_least)
-{
-    for (int i = 0; i < a->n; i++)
-        at_least = a->v[i] > at_least ? a->v[i] : at_least;
-    return at_least;
-}
-
 static int complain_of(const char *why)
 {
     complain("%s", why);
@@ -508,57 +559,115 @@ static void name_model(struct row *r, const char *name)
     buf_free(&clean);
 }
 
+/* Tests are numbered: prompts, then tokens to decode by the first number of sequences, by the second ... */
+static int n_tests(const struct bench *o)
+{
+    return o->prompts.n + o->decodes.n * o->sequences.n;
+}
+
+static struct test test_at(const struct bench *o, int i)
+{
+    int j = i - o->prompts.n;
+    if (j < 0)
+        return (struct test){ .n_sequences = 1, .n = o->prompts.v[i] };
+    return (struct test){ .n_sequences = o->sequences.v[j / o->decodes.n], .n = o->decodes.v[j % o->decodes.n],
+                          .decode = true };
+}
+
+static void close_test(struct test *t)
+{
+    for (int k = 0; k < t->n_sequences; k++)
+        pf_session_close(&t->s[k]);
+    free(t->tok);
+}
+
+static int open_test(struct test *t, pf_model *m, const struct bench *o)
+{
+    struct pf_session_opts so;
+    pf_session_opts_init(&so);
+    so.n_ctx = largest(&o->prompts, largest(&o->decodes, 1));
+    so.n_batch = o->n_batch;
+    t->tok = malloc((size_t)t->n * (size_t)t->n_sequences * sizeof *t->tok);
+    for (int k = 0; k < t->n_sequences; k++)
+        if (pf_session_open(&t->s[k], m, &so) < 0)
+            return fail("cannot open a session");
+    return t->tok ? 0 : EXIT_FAILED;
+}
+
+static struct row row_of(pf_model *m, const struct bench *o, int vram_mb)
+{
+    const struct pf_model_info *info = pf_model_info(m);
+    struct row r = { .threads = info->n_threads, .vram_mb = vram_mb };
+    int used = snprintf(r.backend, sizeof r.backend, "%s", info->backend);
+    if (info->n_gpu_layers > 0 && info->n_gpu_layers < info->n_layers)
+        snprintf(r.backend + used, sizeof r.backend - (size_t)used, " %d/%d", info->n_gpu_layers, (int)info->n_layers);
+    name_model(&r, info->name[0] ? info->name : o->model);
+    snprintf(r.isa, sizeof r.isa, "%s", info->isa);
+    describe_machine(&r, on_gpu(info) ? o->gpu : -1);
+    return r;
+}
+
+/* Bytes of the routed experts that one token reads. */
+static double token_expert_bytes(const struct bench *o)
+{
+    struct pf_file_info f;
+    if (pf_file_inspect(o->model, 0, &f) < 0 || f.n_experts == 0)
+        return 0;
+    return (double)f.expert_bytes * (double)f.n_experts_used / (double)f.n_experts;
+}
+
+/* Loads what a GPU wants to have in memory before the first token. */
+static int load(pf_model *m)
+{
+    if (on_gpu(pf_model_info(m)) && (pf_model_preload(m, NULL, 0, NULL, NULL) < 0 || pf_model_measure(m) < 0))
+        return fail("cannot load the weights");
+    return 0;
+}
+
+/* Test number i, in sessions of its own. */
+static int run_numbered(pf_model *m, const struct bench *o, int i, int vram_mb, struct membw *bw, struct row *row)
+{
+    struct test t = test_at(o, i);
+    int status = open_test(&t, m, o);
+    if (!status)
+        status = load(m);
+    *row = row_of(m, o, vram_mb);
+    if (!status)
+        status = run_test(m, &t, bw, o, token_expert_bytes(o), row);
+    if (!status) {
+        print_gpu(stderr, row);
+        print_together(stderr, row, pf_model_info(m));
+    }
+    close_test(&t);
+    return status;
+}
+
 /* All tests with one thread count and one budget; appends to rows. */
 static int run_model(const struct bench *o, int threads, int vram_mb, struct membw *bw, struct row *rows, int *n_rows)
 {
     pf_model *m = NULL;
-    pf_session *s = NULL;
     struct pf_model_opts mo;
-    struct pf_session_opts so;
     const char *why;
     int status = 0;
     pf_model_opts_init(&mo);
-    pf_session_opts_init(&so);
     mo.n_threads = threads;
     mo.device = o->gpu;
     mo.vram_bytes = (uint64_t)vram_mb * 1000000;
     mo.ram_bytes = (uint64_t)o->ram_mb * 1000000;
     mo.streaming = o->streaming;
     opts_shared_model(&o->shared, &mo);
-    so.n_ctx = largest(&o->prompts, largest(&o->decodes, 1));
-    so.n_batch = o->n_batch;
     if (pf_model_open(&m, o->model, &mo) < 0)
         return fail("cannot open the model");
     if (!report_begin(&o->shared.report, m, &why))
         status = complain_of(why);
-    if (!status && pf_session_open(&s, m, &so) < 0)
-        status = fail("cannot open a session");
-    if (!status && on_gpu(pf_model_info(m)) &&
-        (pf_model_preload(m, NULL, 0, NULL, NULL) < 0 || pf_model_measure(m) < 0))
-        status = fail("cannot load the weights");
-    for (int i = 0; !status && i < o->prompts.n + o->decodes.n; i++) {
-        bool decode = i >= o->prompts.n;
-        int n = decode ? o->decodes.v[i - o->prompts.n] : o->prompts.v[i];
-        struct row *r = &rows[*n_rows];
-        const struct pf_model_info *info = pf_model_info(m);
-        *r = (struct row){ .threads = info->n_threads, .vram_mb = vram_mb };
-        int used = snprintf(r->backend, sizeof r->backend, "%s", info->backend);
-        if (info->n_gpu_layers > 0 && info->n_gpu_layers < info->n_layers)
-            snprintf(r->backend + used, sizeof r->backend - (size_t)used, " %d/%d", info->n_gpu_layers,
-                     (int)info->n_layers);
-        name_model(r, info->name[0] ? info->name : o->model);
-        snprintf(r->isa, sizeof r->isa, "%s", info->isa);
-        describe_machine(r, on_gpu(info) ? o->gpu : -1);
-        status = run_test(m, s, bw, o, n, decode, r);
-        if (!status)
-            print_gpu(stderr, r);
+    for (int i = 0; !status && i < n_tests(o); i++) {
+        status = run_numbered(m, o, i, vram_mb, bw, &rows[*n_rows]);
         *n_rows += !status;
     }
     const struct row *last = *n_rows ? &rows[*n_rows - 1] : NULL;
     struct report_limits limits = { last ? last->machine_gb_s * 1e9 : 0, last ? last->roofline_tok_s : 0 };
     if (!status && !report_end(&o->shared.report, m, &limits, &why))
         status = complain_of(why);
-    pf_session_close(&s);
     pf_model_close(&m);
     return status;
 }
@@ -614,7 +723,9 @@ static int start(int argc, char **argv)
     }
     if (o.vram_mb.n == 0)
         o.vram_mb = (struct list){ 1, { 0 } };
-    struct row *rows = calloc((size_t)(o.vram_mb.n * o.threads.n * (o.prompts.n + o.decodes.n)) + 1, sizeof *rows);
+    if (o.sequences.n == 0)
+        o.sequences = (struct list){ 1, { 1 } };
+    struct row *rows = calloc((size_t)(o.vram_mb.n * o.threads.n * n_tests(&o)) + 1, sizeof *rows);
     struct membw *bw = membw_open(spare_memory(&o));
     if (rows && bw)
         status = run_all(&o, bw, rows, &n_rows);

@@ -35,6 +35,17 @@ def check_forms():
             assert re.search("; commit [0-9a-f]{12}|; commit unknown", r.stdout) and " cores\n" in r.stdout, r.stdout
 
 
+def check_together():
+    """Sequences that decode together: of the 16 experts of a layer three sequences that pick four each share some."""
+    r = subprocess.run([BENCH, "-m", MODEL, "-g", "-1", "-p", "0", "-n", "4", "-s", "1,3", "-t", "1", "-r", "1", "-o", "csv"],
+                       capture_output=True, text=True, timeout=120)
+    assert r.returncode == 0, r.stderr
+    alone, three = csv.DictReader(io.StringIO(r.stdout))
+    assert (alone["test"], alone["sequences"], three["test"], three["sequences"]) == ("tg4", "1", "tg4x3", "3"), r.stdout
+    assert float(alone["most_together"]) == 1 and 1 < float(three["most_together"]) < 3, r.stdout
+    assert "12 picks of 16 experts fall on 9.2" in r.stderr, r.stderr
+
+
 def draw(text):
     with tempfile.NamedTemporaryFile("w", suffix=".csv") as f:
         f.write(text)
@@ -65,13 +76,14 @@ def main():
     changed = r.stdout.replace(rows[0]["commit"], "0123456789ab", 3)
     page = draw(changed)
     assert sum("(2)" in t for t in said_in(page)) == 3, "two commits: four lines, two of them and an origin numbered 2"
-    page = draw("".join(",".join(line.split(",")[:22]) + "\n" for line in r.stdout.splitlines()))
+    page = draw("".join(",".join(line.split(",")[:24]) + "\n" for line in r.stdout.splitlines()))
     assert len(page.getElementsByTagName("circle")) == 6, "rows of before commits were noted"
     empty = subprocess.run([sys.executable, PLOT], capture_output=True, text=True, timeout=60)
     assert empty.returncode != 0 and "usage" in empty.stderr
     bad = subprocess.run([BENCH, "-m", MODEL, "--vram-mb", "1,x"], capture_output=True, text=True, timeout=60)
     assert bad.returncode == 2, bad.stderr
     check_forms()
+    check_together()
 
 
 main()
