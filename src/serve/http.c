@@ -39,6 +39,7 @@ struct http {
     atomic_int         running;
     atomic_size_t      bodies;       /* bytes of all bodies */
     atomic_bool        quiet;
+    bool               loopback;     /* listens for this machine alone */
 };
 
 struct exchange {
@@ -319,6 +320,21 @@ static bool has_key(const struct http *h, struct MHD_Connection *c)
     return plain && same_secret(plain, h->o.api_key);
 }
 
+/* Whether a Host header can only mean this machine: an address, or the name of the loopback. A domain of the internet
+ * that was made to resolve to 127.0.0.1 (DNS rebinding) is neither. */
+static bool is_this_machine(const char *host)
+{
+    char name[64];
+    unsigned char address[16];
+    bool brackets = host[0] == '[';
+    size_t n = brackets ? strcspn(++host, "]") : strcspn(host, ":");
+    if (n >= sizeof name)
+        return false;
+    memcpy(name, host, n);
+    name[n] = 0;
+    return strcasecmp(name, "localhost") == 0 || inet_pton(brackets ? AF_INET6 : AF_INET, name, address) == 1;
+}
+
 /* A page of another site may not use the server, not even blindly: where a browser says whose page it is, that must be
  * the server's own or an allowed one. */
 static bool origin_is_fine(const struct http *h, struct MHD_Connection *c, const char *origin)
@@ -327,7 +343,7 @@ static bool origin_is_fine(const struct http *h, struct MHD_Connection *c, const
     const char *scheme_end = strstr(origin, "://");
     if (h->o.cors && (strcmp(h->o.cors, "*") == 0 || strcmp(h->o.cors, origin) == 0))
         return true;
-    return host && scheme_end && strcasecmp(scheme_end + 3, host) == 0;
+    return host && scheme_end && strcasecmp(scheme_end + 3, host) == 0 && (!h->loopback || is_this_machine(host));
 }
 
 /* ---- Requests ---------------------------------------------------------------------------------------------------- */
@@ -488,14 +504,18 @@ static int listen_at(const char *host, int port, struct buf *why)
     return fd;
 }
 
-static int port_of(int fd)
+static int port_of(int fd, bool *loopback)
 {
     struct sockaddr_storage at;
     socklen_t n = sizeof at;
+    *loopback = false;
     if (getsockname(fd, (struct sockaddr *)&at, &n) != 0)
         return 0;
-    return ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
-                                          : ((struct sockaddr_in *)&at)->sin_port);
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)&at;
+    const struct sockaddr_in *four = (const struct sockaddr_in *)&at;
+    *loopback = at.ss_family == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&six->sin6_addr)
+                                         : ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    return ntohs(at.ss_family == AF_INET6 ? six->sin6_port : four->sin_port);
 }
 
 /* As many connections as the system lets this program have. */
@@ -517,7 +537,7 @@ struct http *http_open(const struct http_opts *o, int *port, struct buf *why)
         return NULL;
     struct http *h = xrealloc(NULL, 1, sizeof *h);
     *h = (struct http){ .o = *o };
-    *port = port_of(fd);
+    *port = port_of(fd, &h->loopback);
     h->daemon = MHD_start_daemon(
         MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL,
         on_request, h, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,

@@ -41,6 +41,10 @@ def check_paths(s):
     status, head, _ = s.post(CHAT, chat("x"), {"Origin": "http://elsewhere.example"})
     check(status == 403 and "access-control-allow-origin" not in head, status, head)
     check(s.post(CHAT, chat("x", max_tokens=1), {"Origin": "http://127.0.0.1:%d" % s.port})[0] == 200, "its own page may not")
+    rebound = {"Origin": "http://elsewhere.example:%d" % s.port, "Host": "elsewhere.example:%d" % s.port}
+    check(s.post(CHAT, chat("x"), rebound)[0] == 403, "a domain that was made to resolve to this machine is let in")
+    local = {"Origin": "http://localhost:%d" % s.port, "Host": "localhost:%d" % s.port}
+    check(s.post(CHAT, chat("x", max_tokens=1), local)[0] == 200, "its page by the name localhost may not")
 
 
 def raw(s, data, timeout=30):
