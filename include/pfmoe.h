@@ -290,6 +290,8 @@ struct pf_message {
     const char *content;
     const char *reasoning;           /* assistant's thinking, or NULL; most templates drop it from old turns */
     const char *tool_calls_json;     /* assistant's calls as a JSON array in the OpenAI form, or NULL */
+    const char *tool_call_id;        /* tool: the id of the call whose result this is, or NULL */
+    const char *name;                /* tool: the tool's name; else who speaks; or NULL */
 };
 struct pf_chat_opts {
     bool        add_generation_prompt;   /* end where the assistant's reply begins; default true */

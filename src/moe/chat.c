@@ -87,6 +87,10 @@ static void put_message(struct text *t, const struct pf_message *m, const char *
         puts_text(t, ", \"tool_calls\": ");
         puts_text(t, m->tool_calls_json);
     }
+    if (m->tool_call_id)
+        put_member(t, "tool_call_id", m->tool_call_id);
+    if (m->name)
+        put_member(t, "name", m->name);
     puts_text(t, "}");
 }
 
