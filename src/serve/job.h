@@ -15,6 +15,8 @@
 
 enum { MOST_CHOICES = 16, MOST_MESSAGES = 65536, MOST_TOP_LOGPROBS = 20 };
 
+enum tool_choice { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED, TOOLS_NAMED };
+
 /* Strings live in the job's arena. */
 struct request {
     const char *model;
@@ -25,6 +27,9 @@ struct request {
     size_t      n_msgs;
     const char **calls_as_text;          /* [n_msgs] tool_calls_json with arguments as strings; NULL: no calls */
     const char *tools_json;
+    enum tool_choice tool_choice;
+    const char *tool_name;               /* TOOLS_NAMED */
+    bool        one_call;                /* at most one call an answer */
     int         enable_thinking;         /* as in pf_chat_opts */
     const char *reasoning_effort;
     const char *text;
@@ -100,6 +105,7 @@ struct job {
 /* How a protocol shows what comes. What a delta tells is in the choice already. begin, delta, choice_end and broken are
  * for streams alone; end also writes the body of an answer in one piece. */
 struct protocol {
+    const char *call_prefix;                 /* what the ids of its calls begin with */
     bool (*read)(struct job *j, struct reader *r, struct json body);
     void (*begin)(struct job *j);
     void (*delta)(struct job *j, const struct delta *d);

@@ -25,7 +25,7 @@ static pf_status render_once(const struct request *q, const struct prompt_opts *
     pf_chat_opts_init(&c);
     c.enable_thinking = q->enable_thinking;
     c.reasoning_effort = q->reasoning_effort;
-    c.tools_json = q->tools_json;
+    c.tools_json = q->tool_choice == TOOLS_NONE ? NULL : q->tools_json;
     c.template_name = o->template_name;
     c.template_text = o->template_text;
     c.n_ctx = o->n_ctx;

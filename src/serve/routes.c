@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "serve/api/anthropic.h"
 #include "serve/api/messages.h"
 #include "serve/api/openai.h"
 #include "serve/metrics.h"
@@ -53,6 +54,37 @@ void generate(struct exchange *x, const struct protocol *p)
 static void chat_completions(struct exchange *x)
 {
     generate(x, &openai_chat);
+}
+
+static void messages(struct exchange *x)
+{
+    generate(x, &anthropic_messages);
+}
+
+/* The same reading and the same prompt as for an answer, and no answer. */
+static void count_tokens(struct exchange *x)
+{
+    const struct server *server = exchange_ctx(x);
+    struct json body;
+    struct trouble t;
+    if (!json_body(x, &body))
+        return;
+    struct job *j = job_new(x, &anthropic_count);
+    struct reader r = { .arena = &j->arena };
+    struct prompt_opts any_length = server->prompt;
+    any_length.n_ctx = INT32_MAX;
+    j->req = server->defaults;
+    if (!anthropic_count.read(j, &r, body)) {
+        answer_wrong_field(x, &r);
+    } else if (!prompt_make(j, &any_length, &t)) {
+        exchange_error(x, &t);
+    } else {
+        struct buf out = { 0 };
+        buf_printf(&out, "{\"input_tokens\":%zu}\n", j->req.n_tok);
+        exchange_answer(x, 200, "application/json", out.p, out.n);
+        buf_free(&out);
+    }
+    job_free(j);
 }
 
 static void completions(struct exchange *x)
@@ -254,6 +286,8 @@ const struct route routes[] = {
     { "POST", "/v1/chat/completions", 0, chat_completions, openai_error },
     { "POST", "/chat/completions", 0, chat_completions, openai_error },
     { "POST", "/v1/completions", 0, completions, openai_error },
+    { "POST", "/v1/messages", 0, messages, anthropic_error },
+    { "POST", "/v1/messages/count_tokens", 0, count_tokens, anthropic_error },
     { "POST", "/tokenize", 0, tokenize, openai_error },
     { "POST", "/detokenize", 0, detokenize, openai_error },
     { 0 },

@@ -114,3 +114,25 @@ void tools_end(struct job *j)
 {
     j->req.tools_json = take(j, &j->building.tools, "]");
 }
+
+/* ---- Stop strings ------------------------------------------------------------------------------------------------ */
+
+bool read_stop_string(struct reader *r, struct json v, void *to)
+{
+    enum { MOST_BYTES = 1024 };
+    struct stop_list *stops = to;
+    size_t n;
+    if (!json_is(v, '"'))
+        return read_fail(r, "must be a string");
+    const char *text = read_text(r, v, &n);
+    if (n == 0 || n > MOST_BYTES)
+        return read_fail(r, "must be 1 to %d bytes long", MOST_BYTES);
+    stops->v[stops->n++] = text;
+    return true;
+}
+
+bool read_stop_list(struct reader *r, struct json v, void *to)
+{
+    ((struct stop_list *)to)->n = 0;
+    return read_elements(r, v, MAX_STOPS, read_stop_string, to);
+}

@@ -20,6 +20,10 @@ void message_end(struct job *j);
 void tool_add(struct job *j, const char *name, const char *description, struct json parameters);
 void tools_end(struct job *j);
 
+/* Fields of stop strings, to a struct stop_list: one more, or an array of all. */
+bool read_stop_string(struct reader *r, struct json v, void *to);
+bool read_stop_list(struct reader *r, struct json v, void *to);
+
 /* Appends text as a JSON string. */
 void quote(struct buf *out, const char *text);
 

@@ -10,29 +10,13 @@
 
 /* ---- Requests: what both have ------------------------------------------------------------------------------------ */
 
-static bool read_stop_string(struct reader *r, struct json v, void *to)
-{
-    enum { MOST_BYTES = 1024 };
-    struct stop_list *stops = to;
-    size_t n;
-    if (!json_is(v, '"'))
-        return read_fail(r, "must be a string");
-    const char *text = read_text(r, v, &n);
-    if (n == 0 || n > MOST_BYTES)
-        return read_fail(r, "must be 1 to %d bytes long", MOST_BYTES);
-    stops->v[stops->n++] = text;
-    return true;
-}
-
 static bool read_stop(struct reader *r, struct json v, void *to)
 {
-    struct stop_list *stops = to;
-    stops->n = 0;
     if (json_is(v, '"'))
         return read_stop_string(r, v, to);
     if (!json_is(v, '['))
         return read_fail(r, "must be a string or an array of strings");
-    return read_elements(r, v, MAX_STOPS, read_stop_string, to);
+    return read_stop_list(r, v, to);
 }
 
 static bool read_stream_options(struct reader *r, struct json v, void *to)
@@ -176,6 +160,8 @@ static bool read_message(struct reader *r, struct json v, void *to)
     bool assistant = strcmp(in.role, "assistant") == 0;
     struct pf_message *m = message_begin(j, strcmp(in.role, "function") == 0 ? "tool" : in.role);
     m->reasoning = assistant ? in.reasoning : NULL;
+    m->tool_call_id = in.tool_call_id;
+    m->name = in.name;
     if (in.content.p && !read_in_member(r, "content", in.content, j, false))
         return false;
     if (!in.content.p && !assistant)
@@ -228,7 +214,50 @@ static bool read_tool(struct reader *r, struct json v, void *to)
 }
 
 
-static bool read_effort(struct reader *r, struct json v, void *to)
+static bool read_named(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = { { "name", FIELD_TEXT, 0, 0, NAME_BYTES, NULL }, { 0 } };
+    return read_fields(r, v, fields, to);
+}
+
+bool openai_read_tool_choice(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = { { "type", FIELD_TEXT, 0, 0, 0, NULL },
+                                           { "name", FIELD_TEXT, sizeof(char *), 0, NAME_BYTES, NULL },
+                                           { "function", FIELD_BY, sizeof(char *), 0, 0, read_named }, { 0 } };
+    static const char *const words[] = { [TOOLS_AUTO] = "auto", [TOOLS_NONE] = "none", [TOOLS_REQUIRED] = "required" };
+    struct request *q = to;
+    struct { const char *type, *name; } c = { 0 };
+    if (json_is(v, '"')) {
+        const char *word = read_text(r, v, NULL);
+        for (int i = 0; i <= TOOLS_REQUIRED; i++)
+            if (strcmp(words[i], word) == 0) {
+                q->tool_choice = (enum tool_choice)i;
+                return true;
+            }
+        return read_fail(r, "must be auto, none, required or a function");
+    }
+    if (!json_is(v, '{'))
+        return read_fail(r, "must be auto, none, required or a function");
+    if (!read_fields(r, v, fields, &c))
+        return false;
+    if (!c.type || strcmp(c.type, "function") != 0)
+        return read_fail_at(r, "type", "must be \"function\"");
+    q->tool_choice = TOOLS_NAMED;
+    q->tool_name = c.name;
+    return c.name || read_fail_at(r, "function.name", "is missing");
+}
+
+bool openai_read_parallel(struct reader *r, struct json v, void *to)
+{
+    struct request *q = to;
+    if (!json_is(v, 't') && !json_is(v, 'f'))
+        return read_fail(r, "must be true or false");
+    q->one_call = !json_true(v);
+    return true;
+}
+
+bool openai_read_effort(struct reader *r, struct json v, void *to)
 {
     struct request *q = to;
     if (!json_is(v, '"'))
@@ -280,7 +309,9 @@ bool openai_read_chat(struct job *j, struct reader *r, struct json body)
         { "tools", FIELD_RAW, sizeof(struct request) + sizeof(struct json), 0, 0, NULL },
         { "logprobs", FIELD_BOOL, AT(logprobs), 0, 0, NULL },
         { "top_logprobs", FIELD_WHOLE, AT(top_logprobs), 0, MOST_TOP_LOGPROBS, NULL },
-        { "reasoning_effort", FIELD_BY, 0, 0, 0, read_effort },
+        { "reasoning_effort", FIELD_BY, 0, 0, 0, openai_read_effort },
+        { "tool_choice", FIELD_BY, 0, 0, 0, openai_read_tool_choice },
+        { "parallel_tool_calls", FIELD_BY, 0, 0, 0, openai_read_parallel },
         { "chat_template_kwargs", FIELD_BY, 0, 0, 0, read_template_kwargs },
         { "response_format", FIELD_BY, 0, 0, 0, read_response_format }, { 0 } };
     if (!read_fields(r, body, fields, &in))
