@@ -135,36 +135,37 @@ static size_t common_prefix(const pf_session *session, const int32_t *tok, size_
 
 static void sample_next(struct slot *s);
 
-/* Evaluates up to `rows` more tokens of the prompt. */
-static void prompt_step(struct sched *sched, struct slot *s, size_t rows)
+/* Makes a slot's sequence what the prompt begins with. At least the prompt's last token is left to evaluate. */
+static pf_status take_prefix(struct slot *s)
 {
     struct request *q = &s->job->req;
-    size_t from = s->fresh ? common_prefix(s->session, q->tok, q->n_tok) : s->n_done, reused;
-    size_t to = q->n_tok - from > rows ? from + rows : q->n_tok;
-    double begin = now_s();
-    pf_status st = pf_session_sync(s->session, q->tok, to, &reused);
-    if (st < 0) {
-        fail_job(s, st);
-        return;
-    }
-    double took = (now_s() - begin) / (double)(to > reused ? to - reused : 1);
-    if (to - reused >= LEAST_ROWS)
-        sched->row_s = sched->row_s > 0 ? 0.75 * sched->row_s + 0.25 * took : took;
-    if (s->fresh && s->choice == 0)
-        s->job->usage.n_cached = reused < to ? reused : to;
+    size_t common = common_prefix(s->session, q->tok, q->n_tok);
+    common = common == q->n_tok ? common - 1 : common;
+    pf_status st = pf_session_rewind(s->session, (int64_t)common);
+    if (st < 0)
+        return st;
+    if (s->choice == 0)
+        s->job->usage.n_cached = (size_t)pf_session_computed(s->session);
+    s->n_done = common;
     s->fresh = false;
-    s->n_done = to;
-    if (to < q->n_tok)
+    return PF_OK;
+}
+
+/* More of the prompt was evaluated; if it is all of it, the answer begins. */
+static void prompt_done(struct sched *sched, struct slot *s)
+{
+    struct job *j = s->job;
+    if (s->n_done < j->req.n_tok)
         return;
     s->answering = true;
     s->first = s->first > 0 ? s->first : now_s();
     take_times(s);
-    answer_begin(&s->answer, sched->o.m, s->job, s->choice);
-    if (!s->job->begun && q->stream) {
-        exchange_open(s->job->x);
-        s->job->protocol->begin(s->job);
+    answer_begin(&s->answer, sched->o.m, j, s->choice);
+    if (!j->begun && j->req.stream) {
+        exchange_open(j->x);
+        j->protocol->begin(j);
     }
-    s->job->begun = true;
+    j->begun = true;
     sample_next(s);
 }
 
@@ -197,15 +198,6 @@ static void sample_next(struct slot *s)
     else if (pf_session_pos(s->session) >= pf_session_n_ctx(s->session) ||
              (q->max_tokens != UNSET && s->n_answer >= q->max_tokens))
         end_choice(s, FINISH_LENGTH);
-}
-
-static void answer_step(struct slot *s)
-{
-    pf_status st = pf_session_eval(s->session, &s->next, 1, 0);
-    if (st < 0)
-        fail_job(s, st);
-    else
-        sample_next(s);
 }
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
@@ -379,23 +371,82 @@ static size_t slice_rows(const struct sched *s, int n_running)
     return rows < LEAST_ROWS ? LEAST_ROWS : rows > (double)most ? most : (size_t)rows;
 }
 
+/* What is evaluated together. */
+struct round {
+    struct pf_batch_part parts[PF_MAX_BATCH_PARTS];
+    struct slot         *of[PF_MAX_BATCH_PARTS];
+    size_t n, rows;
+};
+
+static void add_part(struct round *r, struct slot *s, const int32_t *tok, size_t n)
+{
+    r->parts[r->n] = (struct pf_batch_part){ s->session, tok, n, 0 };
+    r->of[r->n++] = s;
+    r->rows += n;
+}
+
+/* Slices of prompts, from the one after that which had the last slice, as long as rows are left. */
+static void add_prompts(struct sched *sched, struct round *r, size_t rows)
+{
+    int turn = sched->turn;
+    for (int k = 1; k <= sched->n_slots && rows > 0; k++) {
+        int i = (turn + k) % sched->n_slots;
+        struct slot *s = &sched->slots[i];
+        if (!s->job || s->answering)
+            continue;
+        pf_status st = s->fresh ? take_prefix(s) : PF_OK;
+        if (st < 0) {
+            fail_job(s, st);
+            continue;
+        }
+        size_t left = s->job->req.n_tok - s->n_done, n = left < rows ? left : rows;
+        add_part(r, s, s->job->req.tok + s->n_done, n);
+        rows -= n;
+        sched->turn = i;
+    }
+}
+
+/* A part was evaluated. */
+static void take_part(struct sched *sched, struct slot *s, const struct pf_batch_part *part)
+{
+    if (s->answering) {
+        sample_next(s);
+        return;
+    }
+    s->n_done += part->n;
+    prompt_done(sched, s);
+}
+
+/* If the parts together fail, each is tried alone: one's failure is not the others'. */
+static void evaluate(struct sched *sched, struct round *r)
+{
+    double begin = now_s();
+    pf_status together = pf_batch_eval(r->parts, r->n), st = together;
+    double took = (now_s() - begin) / (double)r->rows;
+    if (r->rows >= LEAST_ROWS)
+        sched->row_s = sched->row_s > 0 ? 0.75 * sched->row_s + 0.25 * took : took;
+    for (size_t i = 0; i < r->n; i++) {
+        if (together < 0 && r->n > 1)
+            st = pf_batch_eval(&r->parts[i], 1);
+        if (st < 0)
+            fail_job(r->of[i], st);
+        else
+            take_part(sched, r->of[i], &r->parts[i]);
+    }
+}
+
 static void round_of_steps(struct sched *sched)
 {
+    struct round r = { .n = 0 };
     int n_running = 0;
     for (int i = 0; i < sched->n_slots; i++)
         n_running += sched->slots[i].job != NULL;
     for (int i = 0; i < sched->n_slots; i++)
         if (sched->slots[i].job && sched->slots[i].answering)
-            answer_step(&sched->slots[i]);
-    for (int k = 1; k <= sched->n_slots; k++) {
-        int i = (sched->turn + k) % sched->n_slots;
-        struct slot *s = &sched->slots[i];
-        if (!s->job || s->answering)
-            continue;
-        prompt_step(sched, s, slice_rows(sched, n_running));
-        sched->turn = i;
-        return;
-    }
+            add_part(&r, &sched->slots[i], &sched->slots[i].next, 1);
+    add_prompts(sched, &r, slice_rows(sched, n_running));
+    if (r.n > 0)
+        evaluate(sched, &r);
 }
 
 static void *run(void *ctx)
