@@ -3,31 +3,120 @@
 #include "serve/answer.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
-static void show(void *ctx, enum part part, const char *text, size_t n)
+static struct choice *choice_of(const struct answer *a)
 {
-    struct answer *a = ctx;
-    struct job *j = a->job;
-    struct choice *c = &j->choices[a->choice];
-    buf_add(part == PART_ANSWER ? &c->content : &c->reasoning, text, n);
-    if (j->req.stream)
-        j->protocol->delta(j, &(struct delta){ part == PART_ANSWER ? DELTA_CONTENT : DELTA_REASONING, a->choice, 0,
-                                               text, n });
+    return &a->job->choices[a->choice];
 }
 
-void answer_begin(struct answer *a, const pf_model *m, struct job *j, int choice)
+static void tell(struct answer *a, enum delta_kind kind, int call, const char *text, size_t n)
 {
-    struct request *q = &j->req;
-    a->job = j;
-    a->choice = choice;
-    a->reply.m = m;
-    a->reply.stops = &q->stops;
-    a->reply.show = show;
-    a->reply.show_ctx = a;
-    reply_begin(&a->reply, q->chat ? &q->prompt : NULL);
-    if (q->echo)
-        show(a, PART_ANSWER, buf_text(&q->prompt), q->prompt.n);
+    if (a->job->req.stream)
+        a->job->protocol->delta(a->job, &(struct delta){ kind, a->choice, call, text, n });
+}
+
+/* ---- Content ----------------------------------------------------------------------------------------------------- */
+
+static void give_content(struct answer *a, const char *text, size_t n)
+{
+    if (n == 0)
+        return;
+    buf_add(&choice_of(a)->content, text, n);
+    tell(a, DELTA_CONTENT, 0, text, n);
+}
+
+/* Length of the longest end of text that is a proper beginning of mark. */
+static size_t overlap(const char *text, size_t n, const char *mark)
+{
+    size_t longest = strlen(mark) - 1;
+    for (size_t k = longest < n ? longest : n; k > 0; k--)
+        if (memcmp(text + n - k, mark, k) == 0)
+            return k;
+    return 0;
+}
+
+/* The first stop string in what is held; NULL: there is none, and *may is how much of the end may begin one. */
+static const char *find_stop(const struct answer *a, const char **which, size_t *may)
+{
+    const struct stop_list *stops = &a->job->req.stops;
+    const char *first = NULL;
+    *may = 0;
+    for (int i = 0; i < stops->n; i++) {
+        const char *at = memmem(a->held.p, a->held.n, stops->v[i], strlen(stops->v[i]));
+        size_t k = overlap(a->held.p, a->held.n, stops->v[i]);
+        *may = k > *may ? k : *may;
+        if (at && (!first || at < first)) {
+            first = at;
+            *which = stops->v[i];
+        }
+    }
+    return first;
+}
+
+static void take_content(struct answer *a, const char *text, size_t n)
+{
+    size_t may;
+    if (a->stopped)
+        return;
+    if (a->job->req.stops.n == 0) {
+        give_content(a, text, n);
+        return;
+    }
+    buf_add(&a->held, text, n);
+    const char *stop = find_stop(a, &choice_of(a)->stop_string, &may);
+    a->stopped = stop != NULL;
+    size_t ready = stop ? (size_t)(stop - a->held.p) : pf_utf8_complete(a->held.p, a->held.n - may);
+    give_content(a, a->held.p, ready);
+    buf_drop(&a->held, ready);
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------------------------- */
+
+static void begin_call(struct answer *a, const struct pf_reply_event *e)
+{
+    struct choice *c = choice_of(a);
+    c->calls = xrealloc(c->calls, c->n_calls + 1, sizeof *c->calls);
+    struct call *call = &c->calls[c->n_calls++];
+    *call = (struct call){ .ended = false };
+    if (e->id && e->n_id < sizeof call->id) {
+        memcpy(call->id, e->id, e->n_id);
+    } else {
+        size_t n = (size_t)snprintf(call->id, sizeof call->id, "%s", a->job->protocol->call_prefix);
+        random_id(call->id + n, 25);
+    }
+    buf_add(&call->name, e->text, e->n);
+    tell(a, DELTA_CALL, e->call, NULL, 0);
+}
+
+static void take_event(void *ctx, const struct pf_reply_event *e)
+{
+    struct answer *a = ctx;
+    struct choice *c = choice_of(a);
+    if (a->stopped)
+        return;
+    switch (e->kind) {
+    case PF_REPLY_CONTENT:
+        take_content(a, e->text, e->n);
+        break;
+    case PF_REPLY_REASONING:
+        buf_add(&c->reasoning, e->text, e->n);
+        tell(a, DELTA_REASONING, 0, e->text, e->n);
+        break;
+    case PF_REPLY_CALL:
+        begin_call(a, e);
+        break;
+    case PF_REPLY_ARGUMENTS:
+        buf_add(&c->calls[e->call].arguments, e->text, e->n);
+        tell(a, DELTA_ARGUMENTS, e->call, e->text, e->n);
+        break;
+    case PF_REPLY_CALL_END:
+        c->calls[e->call].ended = true;
+        tell(a, DELTA_CALL_END, e->call, NULL, 0);
+        a->stopped = a->job->req.one_call;
+        break;
+    }
 }
 
 /* ---- Log-probabilities ------------------------------------------------------------------------------------------- */
@@ -50,7 +139,7 @@ static void tell_logprobs(struct answer *a, const pf_session *s, int32_t tok)
     struct job *j = a->job;
     struct token_logprob top[MOST_TOP_LOGPROBS], chosen = { tok, 0 };
     const float *logits = pf_session_logits(s);
-    int64_t n = pf_model_info(a->reply.m)->n_vocab;
+    int64_t n = pf_model_info(a->m)->n_vocab;
     int n_top = 0;
     double sum = 0;
     float best = logits[0];
@@ -69,28 +158,92 @@ static void tell_logprobs(struct answer *a, const pf_session *s, int32_t tok)
 
 /* ---- Tokens ------------------------------------------------------------------------------------------------------ */
 
+pf_status answer_begin(struct answer *a, const pf_model *m, const char *family, struct job *j, int choice)
+{
+    struct request *q = &j->req;
+    const char *tools = q->tool_choice == TOOLS_NONE ? NULL : q->tools_json;
+    answer_free(a);
+    *a = (struct answer){ .m = m, .job = j, .choice = choice };
+    if (q->echo)
+        give_content(a, buf_text(&q->prompt), q->prompt.n);
+    if (!q->chat)
+        return PF_OK;
+    struct pf_reply_opts o = { .family = family, .tools_json = tools, .tools_len = tools ? strlen(tools) : 0,
+                               .in_reasoning = pf_reply_is_open(family, buf_text(&q->prompt), q->prompt.n) };
+    return pf_reply_open(&a->reply, &o);
+}
+
+static pf_status piece_of(const struct answer *a, int32_t tok, unsigned flags, struct buf *out)
+{
+    size_t need = 0;
+    buf_reserve(out, 256);
+    pf_status st = pf_detokenize(a->m, &tok, 1, flags, out->p + out->n, out->cap - out->n - 1, &need);
+    if (st == PF_ESPACE) {
+        buf_reserve(out, need + 1);
+        st = pf_detokenize(a->m, &tok, 1, flags, out->p + out->n, out->cap - out->n - 1, &need);
+    }
+    out->n += st == PF_OK ? need : 0;
+    out->p[out->n] = 0;
+    return st;
+}
+
+/* A text's bytes may be anything: what is no UTF-8 becomes U+FFFD. */
+static void take_text(struct answer *a, size_t ready)
+{
+    struct buf whole = { 0 };
+    buf_add_utf8(&whole, buf_text(&a->piece), ready);
+    take_content(a, buf_text(&whole), whole.n);
+    buf_drop(&a->piece, ready);
+    buf_free(&whole);
+}
+
 pf_status answer_token(struct answer *a, const pf_session *s, int32_t tok)
 {
+    size_t reasoning = choice_of(a)->reasoning.n;
     if (a->job->req.logprobs && a->job->protocol->logprob)
         tell_logprobs(a, s, tok);
-    return reply_token(&a->reply, tok);
+    pf_status st = piece_of(a, tok, PF_DETOK_CONTINUE | (a->reply ? PF_DETOK_SPECIAL : 0), &a->piece);
+    if (st < 0)
+        return st;
+    if (a->reply) {
+        st = pf_reply_feed(a->reply, a->piece.p, a->piece.n, take_event, a);
+        buf_clear(&a->piece);
+    } else {
+        take_text(a, pf_utf8_complete(a->piece.p, a->piece.n));
+    }
+    a->job->usage.n_reasoning += choice_of(a)->reasoning.n > reasoning;
+    return st;
 }
 
-bool answer_stopped(const struct answer *a)
+bool answer_stopped(const struct answer *a, enum finish *why)
 {
-    return a->reply.stopped;
+    if (a->stopped)
+        *why = choice_of(a)->stop_string ? FINISH_STOP_STRING : FINISH_CALLS;
+    return a->stopped;
 }
 
-void answer_end(struct answer *a, enum finish why)
+pf_status answer_end(struct answer *a, enum finish why)
 {
-    struct choice *c = &a->job->choices[a->choice];
-    reply_end(&a->reply);
-    c->finish = why;
+    struct choice *c = choice_of(a);
+    pf_status st = a->reply ? pf_reply_end(a->reply, take_event, a) : PF_OK;
+    if (st < 0)
+        return st;
+    if (a->piece.n)
+        take_text(a, a->piece.n);
+    if (!a->stopped)
+        give_content(a, buf_text(&a->held), a->held.n);
+    if (answer_stopped(a, &why))
+        c->finish = why;
+    else
+        c->finish = why == FINISH_STOP && c->n_calls ? FINISH_CALLS : why;
     if (a->job->req.stream)
         a->job->protocol->choice_end(a->job, a->choice);
+    return PF_OK;
 }
 
 void answer_free(struct answer *a)
 {
-    reply_free(&a->reply);
+    pf_reply_close(&a->reply);
+    buf_free(&a->piece);
+    buf_free(&a->held);
 }

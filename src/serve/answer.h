@@ -1,22 +1,30 @@
-/* From a choice's tokens to deltas: parts told apart, stop strings obeyed, whole characters. One thread, the
- * scheduler's. */
+/* From a choice's tokens to deltas: reasoning, content and calls told apart (pf_reply), stop strings obeyed in the
+ * content, whole characters. One thread, the scheduler's.
+ *
+ *     token -> bytes -> pf_reply -> content -> stop strings -> delta
+ *                               `-> reasoning, calls -------> delta */
 #ifndef PF_SERVE_ANSWER_H
 #define PF_SERVE_ANSWER_H
 
-#include "cli/reply.h"
 #include "serve/job.h"
 
 struct answer {
-    struct job  *job;
-    int          choice;
-    struct reply reply;
+    const pf_model *m;
+    struct job     *job;
+    int             choice;
+    pf_reply       *reply;           /* NULL: a text is completed, of which every byte is the answer */
+    struct buf      piece;           /* of a text: bytes that are no whole character yet */
+    struct buf      held;            /* content that may begin a stop string */
+    bool            stopped;         /* by a stop string, or by the last call there may be */
 };
 
-void answer_begin(struct answer *a, const pf_model *m, struct job *j, int choice);
+/* family: pf_reply_family's word. */
+pf_status answer_begin(struct answer *a, const pf_model *m, const char *family, struct job *j, int choice);
 /* s: the session that the token was sampled from. */
 pf_status answer_token(struct answer *a, const pf_session *s, int32_t tok);
-bool answer_stopped(const struct answer *a);         /* by a stop string */
-void answer_end(struct answer *a, enum finish why);
-void answer_free(struct answer *a);
+/* Whether nothing may follow, and how that counts in *why. */
+bool      answer_stopped(const struct answer *a, enum finish *why);
+pf_status answer_end(struct answer *a, enum finish why);
+void      answer_free(struct answer *a);
 
 #endif

@@ -80,7 +80,11 @@ static void begin_prompt(struct slot *s);
 static void end_choice(struct slot *s, enum finish why)
 {
     struct job *j = s->job;
-    answer_end(&s->answer, why);
+    pf_status st = answer_end(&s->answer, why);
+    if (st < 0) {
+        fail_job(s, st);
+        return;
+    }
     take_times(s);
     if (++s->choice < j->req.n) {
         begin_prompt(s);
@@ -160,13 +164,16 @@ static void prompt_done(struct sched *sched, struct slot *s)
     s->answering = true;
     s->first = s->first > 0 ? s->first : now_s();
     take_times(s);
-    answer_begin(&s->answer, sched->o.m, j, s->choice);
     if (!j->begun && j->req.stream) {
         exchange_open(j->x);
         j->protocol->begin(j);
     }
     j->begun = true;
-    sample_next(s);
+    pf_status st = answer_begin(&s->answer, sched->o.m, sched->o.family, j, s->choice);
+    if (st < 0)
+        fail_job(s, st);
+    else
+        sample_next(s);
 }
 
 /* ---- Answers ----------------------------------------------------------------------------------------------------- */
@@ -175,14 +182,14 @@ static void prompt_done(struct sched *sched, struct slot *s)
 static void sample_next(struct slot *s)
 {
     struct request *q = &s->job->req;
-    const pf_model *m = s->answer.reply.m;
+    enum finish why;
     int32_t tok;
     if (q->max_tokens != UNSET && s->n_answer >= q->max_tokens) {
         end_choice(s, FINISH_LENGTH);
         return;
     }
     pf_status st = pf_sample(&s->sampler, s->session, &tok);
-    if (st == PF_OK && !q->ignore_eos && pf_token_is_end(m, tok)) {
+    if (st == PF_OK && !q->ignore_eos && pf_token_is_end(s->answer.m, tok)) {
         end_choice(s, FINISH_STOP);
         return;
     }
@@ -193,8 +200,8 @@ static void sample_next(struct slot *s)
     s->next = tok;
     if (st < 0)
         fail_job(s, st);
-    else if (answer_stopped(&s->answer))
-        end_choice(s, FINISH_STOP_STRING);
+    else if (answer_stopped(&s->answer, &why))
+        end_choice(s, why);
     else if (pf_session_pos(s->session) >= pf_session_n_ctx(s->session) ||
              (q->max_tokens != UNSET && s->n_answer >= q->max_tokens))
         end_choice(s, FINISH_LENGTH);

@@ -14,6 +14,7 @@
 struct sched_opts {
     pf_model *m;
     struct pf_session_opts session;
+    const char *family;              /* of replies: pf_reply_family's word */
     int       n_slots;
     int       queue;                 /* jobs that may wait for a slot */
     int64_t   pause_ms;              /* how long a prompt's slice may stop the others */

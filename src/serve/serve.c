@@ -78,6 +78,11 @@ static void open_model(struct server *server)
     set_defaults(&server->defaults, s, pf_model_info(server->m));
     struct sched_opts o = { .m = server->m, .n_slots = (int)server->s->n_slots, .queue = (int)server->s->queue,
                             .pause_ms = server->s->pause_ms };
+    struct pf_chat_opts chat;
+    pf_chat_opts_init(&chat);
+    chat.template_name = server->prompt.template_name;
+    chat.template_text = server->prompt.template_text;
+    o.family = pf_reply_family(server->m, &chat);
     load_session_opts(s, s->n_ctx, &o.session);
     if (sched_open(&server->sched, &o) < 0)
         die_failed(NULL);
