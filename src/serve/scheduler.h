@@ -3,9 +3,9 @@
  *     sched_add -> queue -> a free slot, the one whose sequence has most of the prompt -> prompt, slice by slice
  *                                                                                      -> answer, token by token
  *
- * Every round is one batch: each answering slot has its next token in it, and prompts their next slice, whose length keeps the round
- * within the bound on pauses; prompts take turns, so a short one does not wait for a long one. No bit of an answer
- * depends on what else is under way. A client's going is seen before each round. */
+ * Every round is one batch: each answering slot has its next token in it, and prompts their next slice, whose
+ * length keeps the round within the bound on pauses; prompts take turns, so a short one does not wait for a long
+ * one. No bit of an answer depends on what else is under way. A client's going is seen before each round. */
 #ifndef PF_SERVE_SCHEDULER_H
 #define PF_SERVE_SCHEDULER_H
 

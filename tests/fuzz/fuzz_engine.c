@@ -495,8 +495,8 @@ static void log_line(void *ctx, enum pf_log_level level, const char *line)
 /* A conversation through the model's template and tokenizer; at least one token, whatever they say. */
 static size_t prompt(const pf_model *m, int32_t *tokens, size_t cap)
 {
-    static const struct pf_message messages[] = { { "system", "hello", NULL, NULL },
-                                                  { "user", "hello world", NULL, NULL } };
+    static const struct pf_message messages[] = { { .role = "system", .content = "hello" },
+                                                  { .role = "user", .content = "hello world" } };
     static char rendered[4096];
     size_t n = 0, need = 0;
     const struct pf_model_info *info = pf_model_info(m);

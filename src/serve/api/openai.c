@@ -286,8 +286,8 @@ static void broken(struct job *j, const char *why)
     put_event(j, &out);
 }
 
-const struct protocol openai_chat = { "call_", openai_read_chat, chat_begin, chat_delta, chat_choice_end, chat_end, broken,
-                                      chat_logprob };
+const struct protocol openai_chat = { "call_", openai_read_chat, chat_begin, chat_delta, chat_choice_end, chat_end,
+                                      broken, chat_logprob };
 
 /* ---- Answers: text ----------------------------------------------------------------------------------------------- */
 
@@ -394,5 +394,5 @@ static void text_end(struct job *j)
         answer_whole(j, "text_completion", put_text_choice);
 }
 
-const struct protocol openai_text = { "call_", openai_read_text, text_begin, text_delta, text_choice_end, text_end, broken,
-                                      text_logprob };
+const struct protocol openai_text = { "call_", openai_read_text, text_begin, text_delta, text_choice_end, text_end,
+                                      broken, text_logprob };
