@@ -178,6 +178,11 @@ static const struct pf_family families[] = {
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 
+const struct pf_family *pf_family_at(int i)
+{
+    return i < N_FAMILIES ? &families[i] : NULL;
+}
+
 static bool is_named(const struct pf_family *f, const char *name)
 {
     size_t n = strlen(name);

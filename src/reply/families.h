@@ -62,6 +62,8 @@ struct pf_family {
     const char           *ends[4];           /* end a call or a block of them */
 };
 
+/* NULL: i is past the last. */
+const struct pf_family *pf_family_at(int i);
 /* NULL: there is none of that name. */
 const struct pf_family *pf_family_find(const char *name);
 /* By what a chat template says. */

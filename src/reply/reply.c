@@ -90,13 +90,15 @@ static void put_text(struct pf_reply *r, const char *s, size_t n)
     if (r->channel == PF_NOWHERE)
         return;
     struct pf_channel *c = &r->channels[r->channel];
-    size_t front = n_space(s, n), end = n;
-    if (!c->any || (c->gap && front < n && c->space.n == 0 && front == 0)) {
-        if (c->any && n)
-            pf_run_puts(&c->space, "\n");        /* two texts with something between them are told apart */
-        s += c->any ? 0 : front;
-        end = n -= c->any ? 0 : front;
+    size_t front = n_space(s, n);
+    if (!c->any) {
+        c->space.n = 0;
+        s += front;
+        n -= front;
+    } else if (c->gap && n && front == 0 && c->space.n == 0) {
+        pf_run_puts(&c->space, "\n");            /* texts with something between them are told apart */
     }
+    size_t end = n;
     while (end && pf_reply_is_space(s[end - 1]))
         end--;
     if (end) {
@@ -296,15 +298,24 @@ static void take_in(struct pf_reply *r, const char *s, size_t n)
     while (r->n_partial && n) {
         r->partial[r->n_partial++] = *s++;
         n--;
-        if (pf_utf8_complete(r->partial, (size_t)r->n_partial) > 0) {
-            add_text(&r->in, r->partial, (size_t)r->n_partial);
-            r->n_partial = 0;
-        }
+        size_t done = pf_utf8_complete(r->partial, (size_t)r->n_partial);
+        add_text(&r->in, r->partial, done);
+        r->n_partial -= (int)done;
+        memmove(r->partial, r->partial + done, (size_t)r->n_partial);
     }
     size_t whole = n ? pf_utf8_complete(s, n) : 0;
     add_text(&r->in, s, whole);
     for (; whole < n; whole++)
         r->partial[r->n_partial++] = s[whole];
+}
+
+enum { N_RUNS = 7 };
+
+static struct pf_run *run_at(struct pf_reply *r, int i)
+{
+    struct pf_run *all[N_RUNS] = { &r->in, &r->header, &r->word, &r->key, &r->out, &r->channels[0].space,
+                                   &r->channels[1].space };
+    return all[i];
 }
 
 static pf_status run(struct pf_reply *r)
@@ -315,8 +326,10 @@ static pf_status run(struct pf_reply *r)
     pf_run_drop(&r->in, r->from);
     r->at -= r->from;
     r->from = 0;
-    if (r->in.failed || r->out.failed || r->word.failed || r->key.failed || r->header.failed ||
-        r->literal.key.failed || r->channels[0].space.failed || r->channels[1].space.failed)
+    bool failed = r->literal.key.failed;
+    for (int i = 0; i < N_RUNS; i++)
+        failed |= run_at(r, i)->failed;
+    if (failed)
         r->status = pf_fail(PF_ENOMEM, "no memory for a reply of which %zu bytes are held", r->in.n);
     return r->status;
 }
@@ -352,6 +365,18 @@ pf_status pf_reply_end(pf_reply *r, pf_reply_fn *fn, void *ctx)
 
 /* ---- Opening ----------------------------------------------------------------------------------------------------- */
 
+/* Gives every run an address. */
+static pf_status reserve(struct pf_reply *r)
+{
+    for (int i = 0; i < N_RUNS; i++) {
+        pf_run_add(run_at(r, i), "", 1);
+        if (run_at(r, i)->failed)
+            PF_FAIL(PF_ENOMEM, "no memory for a reply");
+        run_at(r, i)->n = 0;
+    }
+    return PF_OK;
+}
+
 pf_status pf_reply_open(pf_reply **out, const struct pf_reply_opts *o)
 {
     const struct pf_family *f = pf_family_find(o->family ? o->family : "generic");
@@ -361,15 +386,13 @@ pf_status pf_reply_open(pf_reply **out, const struct pf_reply_opts *o)
     struct pf_reply *r = pf_alloc(PF_MEM_TEXT, sizeof *r);
     if (!r)
         PF_FAIL(PF_ENOMEM, "no memory for a reply");
-    pf_run_add(&r->in, "", 1);                   /* so that it has an address */
-    r->in.n = 0;
     r->f = f;
     r->role_end = SIZE_MAX;
     r->channel = o->in_reasoning ? PF_REPLY_REASONING : PF_REPLY_CONTENT;
     if (f->form & PF_FORM_HARMONY && !o->in_reasoning)
         r->state = PF_AT_HEADER;
     r->with_tools = o->tools_json != NULL;
-    pf_status st = r->in.failed ? pf_fail(PF_ENOMEM, "no memory for a reply") : PF_OK;
+    pf_status st = reserve(r);
     if (st == PF_OK && r->with_tools)
         st = pf_tools_read(&r->tools, o->tools_json, o->tools_len);
     if (st < 0)
@@ -384,10 +407,8 @@ void pf_reply_close(pf_reply **rp)
     *rp = NULL;
     if (!r)
         return;
-    struct pf_run *all[] = { &r->in, &r->header, &r->word, &r->key, &r->out, &r->channels[0].space,
-                             &r->channels[1].space };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        pf_run_free(all[i]);
+    for (int i = 0; i < N_RUNS; i++)
+        pf_run_free(run_at(r, i));
     pf_literal_free(&r->literal);
     pf_tools_free(&r->tools);
     pf_free(r);

@@ -1,5 +1,5 @@
-/* The machine that takes a reply apart, between its files: reply.c has text and markers, call.c what follows a marker
- * of calls.
+/* The machine that takes a reply apart, between its files: reply.c has text and markers, call.c and its
+ * neighbours what follows a marker of calls.
  *
  *     in:   | told already | kept: may yet turn out to be text | read | not looked at |
  *                          from                                at                     n
@@ -27,14 +27,14 @@ enum pf_reply_state {
     PF_AT_TAGS,              /* in front of a parameter's tag */
     PF_AT_KEY, PF_AT_VALUE_OPEN, PF_AT_TEXT_VALUE, PF_AT_TYPED_VALUE,
     PF_AT_FAULT,             /* behind arguments that made no sense: up to the call's end */
-    PF_AT_BEHIND,            /* behind a call */
-    PF_AT_END
+    PF_AT_BEHIND             /* behind a call */
 };
 enum pf_reply_place {
     PF_IN_KEYS, PF_IN_KEY, PF_IN_COLON, PF_IN_VALUE, PF_IN_OTHER, PF_IN_NAME, PF_IN_ID, PF_IN_STRING, PF_IN_ARGUMENTS,
     PF_IN_NEXT
 };
 enum pf_match { PF_NO, PF_PARTLY, PF_YES };
+enum { PF_REPLY_KEPT = 1 << 20 };             /* bytes kept while a name, or a value's type, is not certain */
 enum { PF_NOWHERE = 2 };     /* a channel besides CONTENT and REASONING: what nobody is told */
 
 struct pf_channel {
@@ -84,24 +84,81 @@ struct pf_reply {
 enum pf_match pf_reply_match(const struct pf_reply *r, size_t at, const char *text, size_t *len);
 void pf_reply_tell(struct pf_reply *r, enum pf_reply_kind kind, const char *text, size_t n);
 
+/* ---- call.c ------------------------------------------------------------------------------------------------------ */
+
 /* One step in any state but PF_AT_TEXT and PF_AT_HEADER. False: more bytes are needed. */
 bool pf_call_step(struct pf_reply *r);
 /* A call comes behind a marker of n bytes at `from`; state: PF_AT_ITEM or PF_AT_FIELD. */
 void pf_call_try(struct pf_reply *r, size_t n, enum pf_reply_state state, bool only_offered);
+/* Takes over a name or id of n bytes; false: it cannot be one. */
+bool pf_call_take(const char *s, size_t n, char *to, size_t *n_to);
 /* The call named in r->name begins; false: no such tool, and only those offered count. */
 bool pf_call_commit(struct pf_reply *r);
 /* Arguments come, of the family's kind. */
 void pf_call_arguments(struct pf_reply *r, enum pf_arguments kind);
+/* Tells what of the arguments is written. */
+void pf_call_tell(struct pf_reply *r);
 /* No more bytes come, and none helped. False: nothing changed. */
 bool pf_call_cut(struct pf_reply *r);
+
+/* Three ways out; all return true. It was no call, its marker is text; the call is whole; what follows makes no sense,
+ * so that its arguments end here. */
+bool pf_call_give_up(struct pf_reply *r);
+bool pf_call_end(struct pf_reply *r, enum pf_reply_state next);
+bool pf_call_fault(struct pf_reply *r);
+
+/* Whether one of n texts stands at `at`, *len bytes long: the first that does, or may yet. */
+enum pf_match pf_call_match(const struct pf_reply *r, const char *const *texts, int n, size_t *len);
+enum pf_match pf_call_match_end(const struct pf_reply *r, size_t *len);          /* the family's ends */
+/* r->word, or what stands between quotes in it where the family has them. */
+struct pf_span pf_call_between_quotes(const struct pf_reply *r);
+
+/* ---- call_json.c, call_tags.c: steps in their states ------------------------------------------------------------- */
+
+bool pf_call_step_opening(struct pf_reply *r);
+bool pf_call_step_literal(struct pf_reply *r);
+bool pf_call_step_object(struct pf_reply *r);
 /* Whether the member whose key was read holds a call's arguments. */
 bool pf_call_wants_arguments(const struct pf_reply *r);
-/* Takes over a name or id of n bytes; false: it cannot be one. */
-bool pf_call_take(const char *s, size_t n, char *to, size_t *n_to);
+
+bool pf_call_step_tags(struct pf_reply *r);
+bool pf_call_step_key(struct pf_reply *r);
+bool pf_call_step_value_open(struct pf_reply *r);
+bool pf_call_step_text_value(struct pf_reply *r);
+bool pf_call_step_typed_value(struct pf_reply *r);
+
+/* ---- Bytes not looked at ----------------------------------------------------------------------------------------- */
 
 static inline bool pf_reply_is_space(char c)
 {
     return c == ' ' || c == '\t' || c == '\n' || c == '\r';
+}
+
+static inline size_t pf_reply_left(const struct pf_reply *r)
+{
+    return r->in.n - r->at;
+}
+
+static inline const char *pf_reply_here(const struct pf_reply *r)
+{
+    return r->in.p + r->at;
+}
+
+/* Leaves n bytes behind; what belongs to a committed call is not wanted any more. */
+static inline void pf_reply_pass(struct pf_reply *r, size_t n)
+{
+    r->at += n;
+    if (r->committed || r->state == PF_AT_BEHIND)
+        r->from = r->at;
+}
+
+static inline bool pf_reply_skip_space(struct pf_reply *r)
+{
+    size_t n = 0;
+    while (n < pf_reply_left(r) && pf_reply_is_space(pf_reply_here(r)[n]))
+        n++;
+    pf_reply_pass(r, n);
+    return pf_reply_left(r) > 0;
 }
 
 #endif
