@@ -9,6 +9,12 @@ static uint64_t min_u64(uint64_t a, uint64_t b)
     return a < b ? a : b;
 }
 
+/* Bytes of VRAM that sharing experts takes at least, without a session. */
+static uint64_t shared_bytes(const struct pf_plan_sizes *s)
+{
+    return s->weight_bytes - s->slab_bytes + s->transit_bytes;
+}
+
 static enum pf_plan_how how_of(const struct pf_plan_sizes *s, const struct pf_plan_budget *b)
 {
     if (b->vram_bytes == 0)
@@ -17,14 +23,14 @@ static enum pf_plan_how how_of(const struct pf_plan_sizes *s, const struct pf_pl
         return s->cut_whole ? PF_HOW_DEVICE : s->cut_slab_bytes + s->cut_bytes > 0 ? PF_HOW_CUT : PF_HOW_CPU;
     if (!b->streaming && s->weight_bytes + s->device_bytes <= b->vram_bytes)
         return PF_HOW_DEVICE;
-    uint64_t needed = s->weight_bytes - s->slab_bytes + s->transit_bytes + (s->any_session ? 0 : s->device_bytes);
+    uint64_t needed = shared_bytes(s) + (s->any_session ? 0 : s->device_bytes);
     return needed <= b->vram_bytes ? PF_HOW_SHARED : PF_HOW_CPU;
 }
 
 /* Bytes of slabs that the GPU holds. */
 static uint64_t slabs_in_vram(const struct pf_plan_sizes *s, const struct pf_plan_budget *b, enum pf_plan_how how)
 {
-    uint64_t first = s->weight_bytes - s->slab_bytes + s->device_bytes + s->transit_bytes;
+    uint64_t first = shared_bytes(s) + s->device_bytes;
     if (how == PF_HOW_DEVICE)
         return s->slab_bytes;
     if (how == PF_HOW_CUT)
@@ -97,21 +103,31 @@ static void fill_speeds(const struct pf_plan_sizes *s, const struct pf_speeds *p
     out->tok_s = 1 / (before + longest);
 }
 
-/* Bytes that RAM should hold: *slabs of slabs, *fixed of everything else. */
-static void ram_of(const struct pf_plan_sizes *s, enum pf_plan_how how, uint64_t *slabs, uint64_t *fixed)
+/* Bytes of weights other than slabs that the GPU holds. */
+static uint64_t others_in_vram(const struct pf_plan_sizes *s, enum pf_plan_how how)
 {
-    uint64_t others = s->weight_bytes - s->slab_bytes;
+    if (how == PF_HOW_CUT)
+        return s->cut_bytes;
+    return how == PF_HOW_CPU ? 0 : s->weight_bytes - s->slab_bytes;
+}
+
+/* Bytes that RAM should hold: *slabs of slabs, *fixed of everything else. Weights that every token needs and the GPU
+ * holds take no place in RAM: if the GPU is lost, they come from the mapped file. All slabs and a session do, for that
+ * case; and where the GPU has no room for the usual session, which then runs on the CPU, so do those weights. */
+static void ram_of(const struct pf_plan_sizes *s, const struct pf_plan_budget *b, enum pf_plan_how how,
+                   uint64_t *slabs, uint64_t *fixed)
+{
+    bool left = how == PF_HOW_SHARED && shared_bytes(s) + s->device_bytes > b->vram_bytes;
+    uint64_t others = s->weight_bytes - s->slab_bytes - (left ? 0 : others_in_vram(s, how));
     *slabs = how == PF_HOW_DEVICE ? 0 : how == PF_HOW_CUT ? s->slab_bytes - s->cut_slab_bytes : s->slab_bytes;
-    *fixed = how == PF_HOW_DEVICE ? 0 : others - (how == PF_HOW_CUT ? s->cut_bytes : 0) + s->other_bytes;
+    *fixed = how == PF_HOW_DEVICE ? 0 : others + s->other_bytes;
 }
 
 /* Every slab and byte gets its tier. */
 static void fill_places(const struct pf_plan_sizes *s, enum pf_plan_how how, const double share[PF_N_TIERS],
                         struct pf_plan *p)
 {
-    bool gpu = how == PF_HOW_DEVICE || how == PF_HOW_SHARED;
-    uint64_t others = s->weight_bytes - s->slab_bytes;
-    uint64_t others_in_vram = gpu ? others : how == PF_HOW_CUT ? s->cut_bytes : 0;
+    uint64_t held = others_in_vram(s, how), others = s->weight_bytes - s->slab_bytes;
     uint64_t slabs_left = s->n_slabs, bytes_left = s->weight_bytes;
     for (int t = 0; t < PF_TIER_DISK; t++) {
         bool rest = t == PF_TIER_RAM && p->resident;         /* down to the last byte, whatever rounding says */
@@ -119,7 +135,7 @@ static void fill_places(const struct pf_plan_sizes *s, enum pf_plan_how how, con
         if (how == PF_HOW_CUT && t == PF_TIER_VRAM)          /* they are not all of a size */
             p->tiers[t].n_slabs = s->cut_slabs;
         p->tiers[t].bytes = rest ? s->slab_bytes - p->vram_slot_bytes : (uint64_t)(share[t] * (double)s->slab_bytes);
-        p->tiers[t].bytes += t == PF_TIER_VRAM ? others_in_vram : others - others_in_vram;
+        p->tiers[t].bytes += t == PF_TIER_VRAM ? held : others - held;
         slabs_left -= p->tiers[t].n_slabs;
         bytes_left -= p->tiers[t].bytes;
     }
@@ -137,7 +153,7 @@ pf_status pf_plan_make(const struct pf_plan_sizes *s, const struct pf_plan_budge
     uint64_t slabs, fixed;
     double share[PF_N_TIERS] = { 0 }, in_ram;    /* of the slabs */
     p.other_bytes = gpu ? s->device_bytes : s->other_bytes;
-    ram_of(s, how, &slabs, &fixed);
+    ram_of(s, b, how, &slabs, &fixed);
     in_ram = s->slab_bytes ? (double)slabs / (double)s->slab_bytes : 0;
     p.resident = slabs + fixed <= b->ram_bytes && !(b->streaming && slabs > 0);
     p.resident |= how == PF_HOW_DEVICE;

@@ -3,8 +3,8 @@
  * nobody has to name, the memory that may be taken; prices.c measures.
  *
  *     the GPU takes everything           -> VRAM, and nothing else
- *     it takes what every token needs    -> VRAM: that first, then keys, values, scratch, and experts as fit. RAM holds
- *                                           experts as if there were no GPU, which may be lost
+ *     it takes what every token needs    -> VRAM: that first, then keys, values, scratch, and experts as fit. RAM has
+ *                                           room for all experts and a session, as the GPU may be lost
  *     without experts, and it does not   -> VRAM: the layers and the other weights that somebody has cut off for it
  *     what is left fits in RAM           -> resident: nothing is read from the drive while running
  *     the slabs do not, the rest does    -> RAM holds the rest, and as many slabs as fit; the drive serves the others
