@@ -1,9 +1,7 @@
 /* See residency.h. slabs.c says which weights may stream, and in what order they are loaded. */
-#define _GNU_SOURCE
 #include "moe/place/residency.h"
 
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/pf_count.h"
 #include "base/pf_mem.h"
@@ -368,21 +366,12 @@ static bool residency_holds(const struct pf_placement *p, int layer)
     return true;
 }
 
-/* How many slabs of average size so many bytes hold. */
-static uint64_t slots_of(const struct pf_residency *r, uint64_t bytes)
-{
-    uint64_t all = 0;
-    for (int i = 0; i < r->t.n_slabs; i++)
-        all += pf_slab_bytes(&r->t, i);
-    return (uint64_t)((double)bytes / (double)all * (double)r->t.n_slabs);
-}
-
 static void residency_stats(const struct pf_placement *p, struct pf_stats *out)
 {
     const struct pf_residency *r = (const struct pf_residency *)p;
     struct pf_store_stats s;
     pf_store_stats_get(r->store, &s);
-    out->slab_slots = slots_of(r, s.slot_bytes);
+    out->slab_slots = pf_slabs_in(&r->t, s.slot_bytes);
     out->slab_hits = s.n_hits + pf_counted(&r->n_here_hits);
     out->slab_misses = s.n_misses;
     out->disk_bytes_read = s.bytes_read;
@@ -423,20 +412,6 @@ static pf_status open_store(struct pf_residency *r, uint64_t slot_bytes, const s
     pf_free(paths);
     PF_TRY(st);
     return pf_gguf_unchanged(m->file);           /* the store opened the files anew, by name */
-}
-
-/* The rest is read once and stays, if the kernel will: ask for it now. */
-static void advise_mapped(const struct pf_residency *r, int first)
-{
-    enum { PAGE = 4096 };
-    const struct pf_model *m = r->base.m;
-    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
-        const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        uintptr_t begin = (uintptr_t)t->data / PAGE * PAGE;
-        int il = pf_tensor_layer(t);
-        if (!r->t.streams[i] && (il < 0 || il >= first))
-            madvise((void *)begin, (uintptr_t)t->data + t->n_bytes - begin, MADV_WILLNEED);
-    }
 }
 
 static pf_status tables_new(struct pf_residency *r, const struct pf_model *m)
@@ -509,7 +484,7 @@ pf_status pf_residency_open(struct pf_placement **out, struct pf_model *m, struc
         return st;
     }
     r->keeps_all = pf_store_holds_all(r->store);
-    advise_mapped(r, how->first);
+    pf_slabs_ask_rest(&r->t, m, how->first);
     pf_store_fill(r->store, r->t.order, r->t.n_slabs);
     log_open(r);
     *out = &r->base;

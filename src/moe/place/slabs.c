@@ -1,7 +1,9 @@
 /* See slabs.h. */
+#define _GNU_SOURCE
 #include "moe/place/slabs.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "base/pf_mem.h"
 
@@ -149,6 +151,26 @@ uint64_t pf_slab_bytes(const struct pf_slabs *s, int slab)
     for (int p = s->slabs[slab].first; p < s->slabs[slab].first + s->slabs[slab].n; p++)
         bytes += s->parts[p].bytes;
     return bytes;
+}
+
+uint64_t pf_slabs_in(const struct pf_slabs *s, uint64_t bytes)
+{
+    uint64_t all = 0;
+    for (int i = 0; i < s->n_slabs; i++)
+        all += pf_slab_bytes(s, i);
+    return (uint64_t)((double)bytes / (double)all * (double)s->n_slabs);
+}
+
+void pf_slabs_ask_rest(const struct pf_slabs *s, const struct pf_model *m, int first)
+{
+    enum { PAGE = 4096 };
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
+        uintptr_t begin = (uintptr_t)t->data / PAGE * PAGE;
+        int il = pf_tensor_layer(t);
+        if (!s->streams[i] && (il < 0 || il >= first))
+            madvise((void *)begin, (uintptr_t)t->data + t->n_bytes - begin, MADV_WILLNEED);
+    }
 }
 
 void pf_slabs_setup(const struct pf_slabs *s, const struct pf_model *m, struct pf_store_setup *out)

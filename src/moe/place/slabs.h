@@ -25,6 +25,11 @@ pf_status pf_slabs_make(struct pf_slabs *s, const struct pf_model *m, int first)
 void      pf_slabs_free(struct pf_slabs *s);
 
 uint64_t  pf_slab_bytes(const struct pf_slabs *s, int slab);
+uint64_t  pf_slabs_in(const struct pf_slabs *s, uint64_t bytes);    /* slabs of average size in so many bytes */
+
+/* Asks the kernel to read the weights that do not stream, of layers from `first` on and of no layer: they are read once
+ * and stay in the page cache, if it keeps them. */
+void      pf_slabs_ask_rest(const struct pf_slabs *s, const struct pf_model *m, int first);
 
 /* The tables as the store takes them; its other fields are zeros. */
 void      pf_slabs_setup(const struct pf_slabs *s, const struct pf_model *m, struct pf_store_setup *out);
