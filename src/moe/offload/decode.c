@@ -32,7 +32,7 @@ struct batch {                           /* experts in RAM, and how each is comp
     const int          *experts;
     int                 n;
     int                 n_placed;        /* the first n_placed are read in place */
-    struct pf_transfer *transfer[PF_OFFLOAD_BATCH]; /* transfers of the others; NULL: whole on the CPU */
+    struct pf_transfer *transfer[PF_RESIDENCY_BATCH]; /* transfers of the others; NULL: whole on the CPU */
     uint64_t            bytes[3];
     struct pf_deal      deal;
     bool                as_dealt;        /* no transfer was refused */
@@ -108,7 +108,7 @@ static void start_transfers(void *ctx)
 static pf_status compute_meanwhile(struct pf_offload *f, struct batch *b)
 {
     pf_backend *cpu = f->base.m->cpu;
-    int gate_up[PF_OFFLOAD_BATCH], down[PF_OFFLOAD_BATCH], n_gate_up = 0, n_down = 0;
+    int gate_up[PF_RESIDENCY_BATCH], down[PF_RESIDENCY_BATCH], n_gate_up = 0, n_down = 0;
     for (int i = b->n_placed; i < b->n; i++) {
         if (!b->transfer[i] || !b->transfer[i]->whole)
             gate_up[n_gate_up++] = b->experts[i];
@@ -131,7 +131,7 @@ static pf_status compute_meanwhile(struct pf_offload *f, struct batch *b)
 static pf_status settle(struct pf_offload *f, const struct batch *b)
 {
     pf_backend *cpu = f->base.m->cpu;
-    int gate_up[PF_OFFLOAD_BATCH], down[PF_OFFLOAD_BATCH], n_gate_up = 0, n_down = 0;
+    int gate_up[PF_RESIDENCY_BATCH], down[PF_RESIDENCY_BATCH], n_gate_up = 0, n_down = 0;
     for (int i = b->n; i-- > 0;) {
         struct pf_transfer *t = b->transfer[i];
         if (!t)

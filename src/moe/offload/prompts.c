@@ -58,8 +58,8 @@ static pf_status fill_slot(struct pf_offload *f, int slot, int n, const uint8_t 
                            const uint8_t *(*at)[3])
 {
     pf_backend *device = f->base.device;
-    struct pf_piece pieces[3 * PF_OFFLOAD_BATCH];
-    struct part part[3 * PF_OFFLOAD_BATCH];
+    struct pf_piece pieces[3 * PF_RESIDENCY_BATCH];
+    struct part part[3 * PF_RESIDENCY_BATCH];
     for (int i = 0; i < 3 * n; i++) {
         part[i] = (struct part){ parts[i / 3][i % 3], bytes[i % 3], &at[i / 3][i % 3] };
         pf_count(&f->stream_bytes, bytes[i % 3]);
@@ -78,7 +78,7 @@ static void name_experts(struct pf_offload *f, const int *experts, int n, const 
 static int per_slot_of(const struct pf_offload *f, const uint64_t bytes[3])
 {
     int n = (int)(f->slot_bytes / pf_transit_room(bytes));
-    return n < PF_OFFLOAD_BATCH ? n : PF_OFFLOAD_BATCH;
+    return n < PF_RESIDENCY_BATCH ? n : PF_RESIDENCY_BATCH;
 }
 
 static pf_status run_slot(struct pf_offload *f, int slot, const int *experts, int n)
@@ -103,7 +103,7 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
     int per_slot = per_slot_of(f, bytes);
     for (int i = 0, k; st == PF_OK && i < n; i += k) {
         int slot = f->turn++ % f->n_slots;
-        const uint8_t *parts[PF_OFFLOAD_BATCH][3], *at[PF_OFFLOAD_BATCH][3];
+        const uint8_t *parts[PF_RESIDENCY_BATCH][3], *at[PF_RESIDENCY_BATCH][3];
         k = n - i < per_slot ? n - i : per_slot;
         for (int j = 0; j < k; j++)
             for (int p = 0; p < 3; p++)
@@ -132,7 +132,7 @@ static void fill_ahead(struct pf_offload *f, int il, int rows)
     for (int s = 0, x = 0; s < f->n_slots; s++) {
         int slot = f->turn++ % f->n_slots, per_slot = per_slot_of(f, bytes);
         struct pf_ahead *a = &f->ahead[slot];
-        const uint8_t *parts[PF_OFFLOAD_BATCH][3];
+        const uint8_t *parts[PF_RESIDENCY_BATCH][3];
         a->il = il;
         a->begun_ns = pf_now_ns();
         for (; x < m->n_expert && a->n < per_slot; x++)

@@ -10,8 +10,6 @@
 #include "moe/place/residency.h"
 #include "moe/place/transit.h"
 
-enum { PF_OFFLOAD_BATCH = 64 };
-
 /* The deal of a layer's experts, and the time it took. */
 struct pf_lesson {
     int      n, n_late;                  /* n 0: nothing */
@@ -22,8 +20,8 @@ struct pf_lesson {
 /* Experts of a coming layer that a slot holds already; pinned in the store. */
 struct pf_ahead {
     int  n, il;                          /* n 0: nothing */
-    int  experts[PF_OFFLOAD_BATCH];
-    const uint8_t *at[PF_OFFLOAD_BATCH][3];          /* on the device */
+    int  experts[PF_RESIDENCY_BATCH];
+    const uint8_t *at[PF_RESIDENCY_BATCH][3];        /* on the device */
     uint64_t begun_ns;
 };
 

@@ -110,10 +110,10 @@ static void find_parts(struct pf_residency *r, int slab)
 /* Computes n experts that are in memory, and lets them go, all but the first n_here, which are not pinned. */
 static pf_status run_part(struct pf_residency *r, int *slabs, int n, int n_here, pf_residency_fn *fn, void *ctx)
 {
-    int experts[64];
+    int experts[PF_RESIDENCY_BATCH];
     pf_status st = PF_OK;
     for (int i = 0, k; st == PF_OK && i < n; i += k) {
-        for (k = 0; k < 64 && i + k < n; k++) {
+        for (k = 0; k < PF_RESIDENCY_BATCH && i + k < n; k++) {
             experts[k] = r->t.slabs[slabs[i + k]].expert;
             find_parts(r, slabs[i + k]);
         }

@@ -29,6 +29,7 @@ pf_status pf_residency_open(struct pf_placement **out, struct pf_model *m, struc
  * none) does not name has been among `experts` once; their addresses hold while fn runs. take pins an expert that is in
  * memory, until drop, and never waits. */
 struct pf_residency *pf_residency_of(struct pf_placement *p);
+enum { PF_RESIDENCY_BATCH = 64 };        /* experts that fn gets at once at most */
 typedef pf_status pf_residency_fn(void *ctx, const int *experts, int n);
 pf_status pf_residency_run(struct pf_residency *r, int il, const struct pf_experts_op *e, const bool *skip,
                            pf_residency_fn *fn, void *ctx);
