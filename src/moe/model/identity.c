@@ -41,16 +41,16 @@ static void ask_for_samples(const struct pf_tensor *t)
         ask_for(place(t, i, n_places(t)), PAGE);
 }
 
-static void add_tensor(struct pf_hash *h, const struct pf_tensor *t)
+static void add_tensor(struct pf_digester *h, const struct pf_tensor *t)
 {
-    pf_hash_add(h, &t->name.n, sizeof t->name.n);
-    pf_hash_add(h, t->name.p, t->name.n);
-    pf_hash_add(h, &t->type, sizeof t->type);
-    pf_hash_add(h, t->ne, sizeof t->ne);
+    pf_digest_add(h, &t->name.n, sizeof t->name.n);
+    pf_digest_add(h, t->name.p, t->name.n);
+    pf_digest_add(h, &t->type, sizeof t->type);
+    pf_digest_add(h, t->ne, sizeof t->ne);
     if (is_whole(t))
-        pf_hash_add(h, t->data, t->n_bytes);
+        pf_digest_add(h, t->data, t->n_bytes);
     for (uint64_t i = 0; !is_whole(t) && i < n_places(t); i++)
-        pf_hash_add(h, place(t, i, n_places(t)), PAGE);
+        pf_digest_add(h, place(t, i, n_places(t)), PAGE);
 }
 
 static bool begins(struct pf_str s, const char *with)
@@ -67,22 +67,22 @@ static size_t elem_bytes(enum pf_gguf_type type)
     return bytes[type];
 }
 
-static void add_kv(struct pf_hash *h, const struct pf_gguf_kv *kv)
+static void add_kv(struct pf_digester *h, const struct pf_gguf_kv *kv)
 {
-    pf_hash_add(h, &kv->key.n, sizeof kv->key.n);
-    pf_hash_add(h, kv->key.p, kv->key.n);
-    pf_hash_add(h, &kv->elem, sizeof kv->elem);
-    pf_hash_add(h, &kv->n, sizeof kv->n);
+    pf_digest_add(h, &kv->key.n, sizeof kv->key.n);
+    pf_digest_add(h, kv->key.p, kv->key.n);
+    pf_digest_add(h, &kv->elem, sizeof kv->elem);
+    pf_digest_add(h, &kv->n, sizeof kv->n);
     if (kv->elem != PF_GGUF_STRING)
-        pf_hash_add(h, kv->data, kv->n * elem_bytes(kv->elem));
+        pf_digest_add(h, kv->data, kv->n * elem_bytes(kv->elem));
     for (uint64_t i = 0; kv->elem == PF_GGUF_STRING && i < kv->n; i++) {
-        pf_hash_add(h, &kv->strings[i].n, sizeof kv->strings[i].n);
-        pf_hash_add(h, kv->strings[i].p, kv->strings[i].n);
+        pf_digest_add(h, &kv->strings[i].n, sizeof kv->strings[i].n);
+        pf_digest_add(h, kv->strings[i].p, kv->strings[i].n);
     }
 }
 
 /* Adds the metadata that can change a result. A tokenizer's texts change none, so only the number of tokens counts. */
-static void add_file(struct pf_hash *h, const pf_gguf *g, const char *arch)
+static void add_file(struct pf_digester *h, const pf_gguf *g, const char *arch)
 {
     for (uint64_t i = 0; i < pf_gguf_n_kv(g); i++) {
         const struct pf_gguf_kv *kv = pf_gguf_kv_at(g, i);
@@ -103,18 +103,18 @@ static pf_status unchanged(const struct pf_model *m)
 
 pf_status pf_model_identity(struct pf_model *m, struct pf_digest *out)
 {
-    struct pf_hash h;
+    struct pf_digester h;
     if (!m->identity.low && !m->identity.high) {
         PF_TRY(unchanged(m));
-        pf_hash_begin(&h);
+        pf_digest_begin(&h);
         add_file(&h, m->file, m->arch->name);
         for (int i = 0; pf_lora_file(m, i); i++) {
             float scale = pf_lora_scale(m, i);
-            pf_hash_add(&h, &scale, sizeof scale);
+            pf_digest_add(&h, &scale, sizeof scale);
             add_file(&h, pf_lora_file(m, i), m->arch->name);
         }
         PF_TRY(unchanged(m));
-        m->identity = pf_hash_digest(&h);
+        m->identity = pf_digest_of(&h);
     }
     *out = m->identity;
     return PF_OK;

@@ -34,7 +34,7 @@ struct stream {
     pf_write_fn *write;
     pf_read_fn  *read;
     void        *ctx;
-    struct pf_hash hash;
+    struct pf_digester hash;
     char        *piece;      /* [PIECE] what passes between the backend's memory and the stream */
     bool         lost;       /* the device is lost: zeros are written, and bytes that are read are dropped */
 };
@@ -45,7 +45,7 @@ static pf_status transfer(struct stream *f, void *p, size_t n)
         return PF_OK;
     if (!(f->write ? f->write(f->ctx, p, n) : f->read(f->ctx, p, n)))
         PF_FAIL(PF_EIO, "%s a saved session failed after part of it", f->write ? "writing" : "reading");
-    pf_hash_add(&f->hash, p, n);
+    pf_digest_add(&f->hash, p, n);
     return PF_OK;
 }
 
@@ -167,7 +167,7 @@ static pf_status save(const pf_session *s, struct stream *f)
     PF_TRY(transfer_kv(f, s, (int64_t)header.computed, (int64_t)header.held_from));
     uint64_t whole = !f->lost;
     PF_TRY(transfer(f, &whole, sizeof whole));
-    struct pf_digest digest = pf_hash_digest(&f->hash);
+    struct pf_digest digest = pf_digest_of(&f->hash);
     return transfer(f, &digest, sizeof digest);
 }
 
@@ -176,7 +176,7 @@ static pf_status open_piece(struct stream *f)
     f->piece = pf_alloc(PF_MEM_SESSION, PIECE);
     if (!f->piece)
         PF_FAIL(PF_ENOMEM, "no memory to move a saved session");
-    pf_hash_begin(&f->hash);
+    pf_digest_begin(&f->hash);
     return PF_OK;
 }
 
@@ -236,7 +236,7 @@ static pf_status load_tokens(pf_session *s, struct stream *f, uint64_t n)
 
 static pf_status check_digest(struct stream *f)
 {
-    struct pf_digest expected = pf_hash_digest(&f->hash), found;
+    struct pf_digest expected = pf_digest_of(&f->hash), found;
     PF_TRY(transfer(f, &found, sizeof found));
     if (!pf_digest_equal(found, expected))
         PF_FAIL(PF_EFORMAT, "the saved session is damaged: its checksum does not match");
