@@ -385,6 +385,8 @@ struct pf_reply_json {
                                         the object counted; 0: the next byte is the first */
 };
 bool pf_reply_in_json(const pf_reply *r, struct pf_reply_json *out);
+/* For a sampler that holds the content to a grammar: whether the model's next byte belongs to the content. */
+bool pf_reply_in_content(const pf_reply *r);
 
 /* ---- Session ----------------------------------------------------------------------------------------------- */
 

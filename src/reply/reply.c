@@ -436,6 +436,11 @@ bool pf_reply_is_open(const char *family, const char *prompt, size_t n)
     return false;
 }
 
+bool pf_reply_in_content(const pf_reply *r)
+{
+    return r->state == PF_AT_TEXT && r->channel == PF_REPLY_CONTENT;
+}
+
 bool pf_reply_in_json(const pf_reply *r, struct pf_reply_json *out)
 {
     bool json = r->f->arguments == PF_ARGUMENTS_JSON, named = r->committed || r->has_name, in = false;

@@ -156,6 +156,66 @@ static void tell_logprobs(struct answer *a, const pf_session *s, int32_t tok)
     j->protocol->logprob(j, a->choice, &chosen, top, n_top);
 }
 
+/* ---- What holds the next token ----------------------------------------------------------------------------------- */
+
+static pf_status hold_content(struct answer *a)
+{
+    const pf_grammar *g = a->job->req.grammar;
+    if (!g || a->shape || (a->reply && !pf_reply_in_content(a->reply)))
+        return PF_OK;
+    return pf_matcher_open(&a->shape, g);
+}
+
+static void free_arguments(struct answer *a)
+{
+    pf_matcher_close(&a->arguments);
+    pf_grammar_close(&a->schema);
+}
+
+/* The parameters of the tool with this name, in the form that tools_json has. */
+static struct json parameters_of(const struct request *q, const char *name, size_t n)
+{
+    struct json tools = json_value(q->tools_json, strlen(q->tools_json)), t = { 0 };
+    while ((t = json_next(tools, t)).p) {
+        struct buf text = { 0 };
+        struct json function = json_get(t, "function");
+        json_string(json_get(function, "name"), &text);
+        bool same = text.n == n && memcmp(buf_text(&text), name, n) == 0;
+        buf_free(&text);
+        if (same)
+            return json_get(function, "parameters");
+    }
+    return (struct json){ 0 };
+}
+
+/* Arguments are held to their tool's schema from their first byte on. A schema that cannot be held leaves them free:
+ * the parser makes JSON of them all the same. */
+static void hold_arguments(struct answer *a)
+{
+    struct pf_reply_json in;
+    if (!a->reply || a->shape || !pf_reply_in_json(a->reply, &in)) {
+        free_arguments(a);
+        a->arguments_done = false;
+        return;
+    }
+    if (a->arguments && pf_matcher_must_end(a->arguments))
+        free_arguments(a);
+    if (a->arguments || a->arguments_done)
+        return;
+    struct json schema = parameters_of(&a->job->req, in.name, in.n_name);
+    a->arguments_done = true;
+    if (!schema.p || in.n_inside > a->piece.n ||
+        pf_grammar_json_schema(&a->schema, a->m, schema.p, schema.n) < 0 ||
+        pf_matcher_open(&a->arguments, a->schema) < 0 ||
+        pf_matcher_take_text(a->arguments, a->piece.p + a->piece.n - in.n_inside, in.n_inside) < 0)
+        free_arguments(a);
+}
+
+pf_matcher *answer_matcher(const struct answer *a)
+{
+    return a->arguments ? a->arguments : a->shape;
+}
+
 /* ---- Tokens ------------------------------------------------------------------------------------------------------ */
 
 pf_status answer_begin(struct answer *a, const pf_model *m, const char *family, struct job *j, int choice)
@@ -167,10 +227,11 @@ pf_status answer_begin(struct answer *a, const pf_model *m, const char *family, 
     if (q->echo)
         give_content(a, buf_text(&q->prompt), q->prompt.n);
     if (!q->chat)
-        return PF_OK;
+        return hold_content(a);
     struct pf_reply_opts o = { .family = family, .tools_json = tools, .tools_len = tools ? strlen(tools) : 0,
                                .in_reasoning = pf_reply_is_open(family, buf_text(&q->prompt), q->prompt.n) };
-    return pf_reply_open(&a->reply, &o);
+    pf_status st = pf_reply_open(&a->reply, &o);
+    return st < 0 ? st : hold_content(a);
 }
 
 static pf_status piece_of(const struct answer *a, int32_t tok, unsigned flags, struct buf *out)
@@ -202,24 +263,33 @@ pf_status answer_token(struct answer *a, const pf_session *s, int32_t tok)
     size_t reasoning = choice_of(a)->reasoning.n;
     if (a->job->req.logprobs && a->job->protocol->logprob)
         tell_logprobs(a, s, tok);
-    pf_status st = piece_of(a, tok, PF_DETOK_CONTINUE | (a->reply ? PF_DETOK_SPECIAL : 0), &a->piece);
+    pf_matcher *mt = answer_matcher(a);
+    pf_status st = mt ? pf_matcher_take(mt, tok) : PF_OK;
+    if (st == PF_OK)
+        st = piece_of(a, tok, PF_DETOK_CONTINUE | (a->reply ? PF_DETOK_SPECIAL : 0), &a->piece);
     if (st < 0)
         return st;
     if (a->reply) {
         st = pf_reply_feed(a->reply, a->piece.p, a->piece.n, take_event, a);
+        hold_arguments(a);
         buf_clear(&a->piece);
     } else {
         take_text(a, pf_utf8_complete(a->piece.p, a->piece.n));
     }
+    if (st == PF_OK)
+        st = hold_content(a);
     a->job->usage.n_reasoning += choice_of(a)->reasoning.n > reasoning;
     return st;
 }
 
 bool answer_stopped(const struct answer *a, enum finish *why)
 {
+    bool whole = a->shape && pf_matcher_must_end(a->shape);
     if (a->stopped)
         *why = choice_of(a)->stop_string ? FINISH_STOP_STRING : FINISH_CALLS;
-    return a->stopped;
+    else if (whole)
+        *why = FINISH_STOP;
+    return a->stopped || whole;
 }
 
 pf_status answer_end(struct answer *a, enum finish why)
@@ -232,10 +302,9 @@ pf_status answer_end(struct answer *a, enum finish why)
         take_text(a, a->piece.n);
     if (!a->stopped)
         give_content(a, buf_text(&a->held), a->held.n);
-    if (answer_stopped(a, &why))
-        c->finish = why;
-    else
-        c->finish = why == FINISH_STOP && c->n_calls ? FINISH_CALLS : why;
+    if (a->stopped)
+        answer_stopped(a, &why);
+    c->finish = why == FINISH_STOP && c->n_calls ? FINISH_CALLS : why;
     if (a->job->req.stream)
         a->job->protocol->choice_end(a->job, a->choice);
     return PF_OK;
@@ -244,6 +313,8 @@ pf_status answer_end(struct answer *a, enum finish why)
 void answer_free(struct answer *a)
 {
     pf_reply_close(&a->reply);
+    pf_matcher_close(&a->shape);
+    free_arguments(a);
     buf_free(&a->piece);
     buf_free(&a->held);
 }

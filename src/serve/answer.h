@@ -16,10 +16,16 @@ struct answer {
     struct buf      piece;           /* of a text: bytes that are no whole character yet */
     struct buf      held;            /* content that may begin a stop string */
     bool            stopped;         /* by a stop string, or by the last call there may be */
+    pf_matcher     *shape;           /* holds the content, once it has begun; NULL: it is free */
+    pf_grammar     *schema;          /* of the arguments that are being written */
+    pf_matcher     *arguments;       /* holds them; NULL: they are free, or there are none */
+    bool            arguments_done;  /* of the call whose arguments are being written */
 };
 
 /* family: pf_reply_family's word. */
 pf_status answer_begin(struct answer *a, const pf_model *m, const char *family, struct job *j, int choice);
+/* What holds the next token; NULL: nothing. */
+pf_matcher *answer_matcher(const struct answer *a);
 /* s: the session that the token was sampled from. */
 pf_status answer_token(struct answer *a, const pf_session *s, int32_t tok);
 /* Whether nothing may follow, and how that counts in *why. */

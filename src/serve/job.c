@@ -55,6 +55,7 @@ void job_free(struct job *j)
     buf_free(&j->building.tools);
     buf_free(&j->req.prompt);
     free(j->req.tok);
+    pf_grammar_close(&j->req.grammar);
     arena_free(&j->arena);
     exchange_drop(j->x);
     free(j);

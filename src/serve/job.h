@@ -15,6 +15,8 @@
 
 enum { MOST_CHOICES = 16, MOST_MESSAGES = 65536, MOST_TOP_LOGPROBS = 20 };
 
+/* What the content is held to. */
+enum shape { SHAPE_FREE, SHAPE_JSON, SHAPE_GBNF };       /* JSON: of a schema; an empty one: any object */
 enum tool_choice { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED, TOOLS_NAMED };
 
 /* Strings live in the job's arena. */
@@ -39,6 +41,12 @@ struct request {
     struct buf  prompt;                  /* text as rendered */
     int32_t    *tok;
     size_t      n_tok;
+
+    enum shape  shape;
+    const char *shape_text;              /* the schema or grammar */
+    size_t      n_shape;
+    const char *shape_field;             /* that it came in, for errors */
+    pf_grammar *grammar;                 /* of the shape, or NULL */
 
     int64_t     max_tokens;              /* UNSET: to the end of the context */
     int64_t     n, seed;                 /* seed UNSET: any */

@@ -86,6 +86,21 @@ static bool failed(pf_status st, const char *field, struct trouble *t)
     return false;
 }
 
+/* Grammars are compiled here, on a worker: that may take a while. */
+static bool compile_shape(struct request *q, const pf_model *m, struct trouble *t)
+{
+    pf_status st = PF_OK;
+    if (q->shape == SHAPE_JSON)
+        st = pf_grammar_json_schema(&q->grammar, m, q->shape_text, q->n_shape);
+    else if (q->shape == SHAPE_GBNF)
+        st = pf_grammar_gbnf(&q->grammar, m, q->shape_text, q->n_shape);
+    if (st == PF_OK)
+        return true;
+    bool client = st == PF_EINVAL || st == PF_EUNSUPPORTED;
+    *t = (struct trouble){ client ? 400 : 500, q->shape_field, NULL, pf_last_error() };
+    return false;
+}
+
 bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t)
 {
     struct request *q = &j->req;
@@ -107,5 +122,5 @@ bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t)
     }
     if (q->n_tok > (size_t)o->n_ctx)
         return too_long(&j->arena, q->n_tok, o->n_ctx, field, t);
-    return true;
+    return compile_shape(q, o->m, t);
 }

@@ -5,6 +5,7 @@
 #include "serve/api/anthropic.h"
 #include "serve/api/messages.h"
 #include "serve/api/openai.h"
+#include "serve/api/responses.h"
 #include "serve/metrics.h"
 #include "serve/server.h"
 
@@ -54,6 +55,11 @@ void generate(struct exchange *x, const struct protocol *p)
 static void chat_completions(struct exchange *x)
 {
     generate(x, &openai_chat);
+}
+
+static void responses(struct exchange *x)
+{
+    generate(x, &openai_responses);
 }
 
 static void messages(struct exchange *x)
@@ -286,6 +292,7 @@ const struct route routes[] = {
     { "POST", "/v1/chat/completions", 0, chat_completions, openai_error },
     { "POST", "/chat/completions", 0, chat_completions, openai_error },
     { "POST", "/v1/completions", 0, completions, openai_error },
+    { "POST", "/v1/responses", 0, responses, openai_error },
     { "POST", "/v1/messages", 0, messages, anthropic_error },
     { "POST", "/v1/messages/count_tokens", 0, count_tokens, anthropic_error },
     { "POST", "/tokenize", 0, tokenize, openai_error },

@@ -49,6 +49,7 @@ static void leave_slot(struct slot *s)
 {
     struct job *j = s->job;
     struct usage *u = &j->usage;
+    answer_free(&s->answer);             /* its matchers, before the job's grammar */
     atomic_fetch_add(&metrics.prompt_tokens, u->n_prompt);
     atomic_fetch_add(&metrics.cached_tokens, u->n_cached);
     atomic_fetch_add(&metrics.answer_tokens, u->n_answer);
@@ -188,7 +189,9 @@ static void sample_next(struct slot *s)
         end_choice(s, FINISH_LENGTH);
         return;
     }
-    pf_status st = pf_sample(&s->sampler, s->session, &tok);
+    pf_matcher *mt = answer_matcher(&s->answer);
+    pf_status st = mt ? pf_sample_matching(&s->sampler, s->session, mt, &tok)
+                      : pf_sample(&s->sampler, s->session, &tok);
     if (st == PF_OK && !q->ignore_eos && pf_token_is_end(s->answer.m, tok)) {
         end_choice(s, FINISH_STOP);
         return;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "serve/api/messages.h"
+#include "serve/api/openai.h"
 #include "serve/server.h"
 
 #define AT(member) offsetof(struct request, member)
@@ -299,6 +300,7 @@ static bool read_any(struct job *j, struct reader *r, struct json body, bool cou
         { "stop_sequences", FIELD_BY, AT(stops), 0, 0, read_stop_list },
         { "temperature", FIELD_REAL, AT(temp), 0, 1, NULL }, { "top_p", FIELD_REAL, AT(top_p), 0, 1, NULL },
         { "top_k", FIELD_WHOLE, AT(top_k), 0, INT32_MAX, NULL }, { "thinking", FIELD_BY, 0, 0, 0, read_thinking },
+        { "grammar", FIELD_BY, 0, 0, 0, openai_read_grammar },
         { 0 } };
     in.q.max_tokens = UNSET;
     if (!read_fields(r, body, fields, &in))

@@ -40,6 +40,7 @@ static bool read_stream_options(struct reader *r, struct json v, void *to)
     { "repeat_penalty", FIELD_REAL, AT(repeat_penalty), 0.01, 100, NULL }, \
     { "presence_penalty", FIELD_REAL, AT(presence_penalty), -2, 2, NULL }, \
     { "frequency_penalty", FIELD_REAL, AT(frequency_penalty), -2, 2, NULL }, \
+    { "grammar", FIELD_BY, 0, 0, 0, openai_read_grammar }, \
     { "ignore_eos", FIELD_BOOL, AT(ignore_eos), 0, 0, NULL }
 
 /* ---- Requests: messages ------------------------------------------------------------------------------------------ */
@@ -287,16 +288,62 @@ static bool read_template_kwargs(struct reader *r, struct json v, void *to)
     return true;
 }
 
-static bool read_response_format(struct reader *r, struct json v, void *to)
+struct format {
+    const char *type;
+    struct json schema;
+    bool        has_schema;
+};
+
+static bool read_named_schema(struct reader *r, struct json v, void *to)
 {
-    static const struct field fields[] = { { "type", FIELD_TEXT, 0, 0, 0, NULL }, { 0 } };
-    const char *type = NULL;
-    (void)to;
-    if (!read_fields(r, v, fields, &type))
+    static const struct field fields[] = { { "schema", FIELD_RAW, offsetof(struct format, schema), 0, 0, NULL },
+                                           { 0 } };
+    struct format *f = to;
+    f->has_schema = true;
+    if (!read_fields(r, v, fields, f))
         return false;
-    if (!type)
+    return f->schema.p || read_fail_at(r, "schema", "is missing");
+}
+
+/* Chats put the schema into a member of its own, responses put it beside the type. */
+bool openai_read_format(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = {
+        { "type", FIELD_TEXT, offsetof(struct format, type), 0, 0, NULL },
+        { "json_schema", FIELD_BY, 0, 0, 0, read_named_schema },
+        { "schema", FIELD_RAW, offsetof(struct format, schema), 0, 0, NULL }, { 0 } };
+    struct format f = { 0 };
+    struct request *q = to;
+    if (!read_fields(r, v, fields, &f))
+        return false;
+    if (!f.type)
         return read_fail_at(r, "type", "is missing");
-    return strcmp(type, "text") == 0 || read_fail_at(r, "type", "\"%.40s\" is not supported", type);
+    if (strcmp(f.type, "text") == 0)
+        return true;
+    bool schema = strcmp(f.type, "json_schema") == 0;
+    if (!schema && strcmp(f.type, "json_object") != 0)
+        return read_fail_at(r, "type", "must be text, json_object or json_schema");
+    if (schema && !f.schema.p)
+        return read_fail_at(r, f.has_schema ? "json_schema.schema" : "json_schema", "is missing");
+    if (f.schema.p && !json_is(f.schema, '{') && !json_is(f.schema, 't') && !json_is(f.schema, 'f'))
+        return read_fail_at(r, "schema", "must be an object");
+    static const char object[] = "{\"type\":\"object\"}";
+    q->shape = SHAPE_JSON;
+    q->shape_text = f.schema.p ? arena_text(r->arena, f.schema.p, f.schema.n) : object;
+    q->n_shape = f.schema.p ? f.schema.n : sizeof object - 1;
+    q->shape_field = arena_text(r->arena, r->path, strlen(r->path));
+    return true;
+}
+
+bool openai_read_grammar(struct reader *r, struct json v, void *to)
+{
+    struct request *q = to;
+    if (!json_is(v, '"'))
+        return read_fail(r, "must be a string");
+    q->shape_text = read_text(r, v, &q->n_shape);
+    q->shape = SHAPE_GBNF;
+    q->shape_field = "grammar";
+    return true;
 }
 
 bool openai_read_chat(struct job *j, struct reader *r, struct json body)
@@ -313,7 +360,8 @@ bool openai_read_chat(struct job *j, struct reader *r, struct json body)
         { "tool_choice", FIELD_BY, 0, 0, 0, openai_read_tool_choice },
         { "parallel_tool_calls", FIELD_BY, 0, 0, 0, openai_read_parallel },
         { "chat_template_kwargs", FIELD_BY, 0, 0, 0, read_template_kwargs },
-        { "response_format", FIELD_BY, 0, 0, 0, read_response_format }, { 0 } };
+        { "response_format", FIELD_BY, 0, 0, 0, openai_read_format },
+        { 0 } };
     if (!read_fields(r, body, fields, &in))
         return false;
     j->req = in.q;

@@ -1,0 +1,9 @@
+/* OpenAI's responses. */
+#ifndef PF_SERVE_RESPONSES_H
+#define PF_SERVE_RESPONSES_H
+
+#include "serve/job.h"
+
+extern const struct protocol openai_responses;
+
+#endif
