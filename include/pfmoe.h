@@ -242,7 +242,7 @@ struct pf_model_info {
     float    temp, top_p, min_p;                       /* the file's recommended sampling; negative: none given */
     int      top_k;
 };
-/* Borrowed, lives as long as m. */
+/* Borrowed, lives as long as m and never changes: once a GPU is lost, calls give another one. From any thread. */
 const struct pf_model_info *pf_model_info(const pf_model *m);
 
 /* Reads the weights of the given layers (n of them; layers NULL: everything) into memory now. progress may be NULL. */

@@ -74,7 +74,7 @@ pf_status pf_model_plan(const char *path, const struct pf_model_opts *opts, cons
 
 const struct pf_model_info *pf_model_info(const pf_model *m)
 {
-    return &m->info;
+    return m->left ? &m->info_left : &m->info;
 }
 
 pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx)

@@ -14,7 +14,7 @@
 #include "moe/place/placement.h"
 #include "open_session.h"
 
-enum { N_TOKENS = 8, N_ASKING = 5 };
+enum { N_TOKENS = 8, N_ASKING = 6 };
 
 static const char *path;
 static float      *expected;                 /* [N_TOKENS][n_vocab] */
@@ -25,6 +25,14 @@ struct asked {
     atomic_bool over;
     atomic_int  n[N_ASKING];                 /* times that each of them has asked */
 };
+
+/* Whether all of it is about the device, or all about the CPU. */
+static bool is_whole(const struct pf_model_info *info)
+{
+    bool on_device = strcmp(info->backend, "sim") == 0;
+    return (on_device || strcmp(info->backend, "cpu") == 0) && (info->n_gpu_layers > 0) == on_device &&
+           (info->gpu_bytes_per_token > 0) == on_device && info->isa[0];
+}
 
 static void ask(struct asked *a, int which)
 {
@@ -43,6 +51,9 @@ static void ask(struct asked *a, int which)
         break;
     case 3:
         CHECK(pf_session_bytes(a->m, NULL, &kv_bytes, &work_bytes) == PF_OK, "%s", pf_last_error());
+        break;
+    case 4:
+        CHECK(is_whole(pf_model_info(a->m)), "it computes on %s", pf_model_info(a->m)->backend);
         break;
     default:
         CHECK(pf_model_preload(a->m, NULL, 0, NULL, NULL) == PF_OK, "%s", pf_last_error());

@@ -264,7 +264,7 @@ struct pf_model {
     pf_log_fn *log;
     void      *log_ctx;
     struct pf_cancel cancel;
-    struct pf_model_info info;
+    struct pf_model_info info, info_left; /* constants once the model is open; info_left: once `left` is set */
     char       name[128], arch_name[64];
 
     pthread_mutex_t step_lock;            /* one step at a time: the backend and its scratch are shared */

@@ -175,12 +175,13 @@ bool pf_model_leave_device(struct pf_model *m)
     pf_model_logf(m, PF_LOG_ERROR, "the GPU failed (%s); the CPU goes on", pf_last_error());
     if (p->ops->leave_device)
         p->ops->leave_device(p);
-    m->left = p;
+    m->info_left = m->info;
+    m->info_left.n_gpu_layers = 0;
+    m->info_left.gpu_bytes_per_token = 0;
+    m->info_left.backend = m->cpu->ops->name;
+    m->info_left.isa = m->cpu->ops->describe(m->cpu);
+    m->left = p;                         /* from now on pf_model_info gives info_left */
     pf_place_set(p->under);
-    m->info.n_gpu_layers = 0;
-    m->info.gpu_bytes_per_token = 0;
-    m->info.backend = m->backend->ops->name;
-    m->info.isa = m->backend->ops->describe(m->backend);
     return true;
 }
 
