@@ -611,7 +611,7 @@ struct pf_stage_data {
     enum pf_stage  stage;
     int            layer;
     int64_t        pos;              /* the token's position in its session */
-    int            slot, expert;     /* GATE to DOWN: number of the pick, and its expert; else -1 */
+    int            pick, expert;     /* GATE to DOWN: number of the pick, and its expert; else -1 */
     int            n;                /* number of picks or values */
     const int32_t *picks;            /* PICKS; else NULL */
     const float   *values;           /* all others; else NULL */

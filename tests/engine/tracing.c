@@ -114,7 +114,7 @@ struct seen {
 static void add_to_hash(struct seen *z, const struct pf_stage_data *d)
 {
     uint64_t h = 14695981039346656037u ^ (uint64_t)d->stage ^ (uint64_t)d->layer << 8 ^ (uint64_t)d->pos << 20 ^
-                 (uint64_t)(d->slot + 1) << 40;
+                 (uint64_t)(d->pick + 1) << 40;
     const uint8_t *p = d->picks ? (const uint8_t *)d->picks : (const uint8_t *)d->values;
     for (size_t i = 0; i < (size_t)d->n * 4; i++)
         h = (h ^ p[i]) * 1099511628211u;
@@ -153,11 +153,11 @@ static void see(void *ctx, const struct pf_stage_data *d)
     case PF_STAGE_PICKS:         check_picks(z, d); break;
     case PF_STAGE_WEIGHTS:       memcpy(z->weights, d->values, (size_t)d->n * sizeof *d->values); break;
     case PF_STAGE_GATE:
-        CHECK(d->n == z->m->n_ff_expert && d->expert == z->picks[d->slot], "gate of another expert");
+        CHECK(d->n == z->m->n_ff_expert && d->expert == z->picks[d->pick], "gate of another expert");
         break;
     case PF_STAGE_DOWN:
         for (int i = 0; i < d->n; i++)
-            z->sum[i] = fmaf(z->m->arch->weigh_input ? 1.0f : z->weights[d->slot], d->values[i], z->sum[i]);
+            z->sum[i] = fmaf(z->m->arch->weigh_input ? 1.0f : z->weights[d->pick], d->values[i], z->sum[i]);
         break;
     case PF_STAGE_SUM:
         CHECK(memcmp(z->sum, d->values, (size_t)d->n * sizeof *z->sum) == 0, "layer %d, token %d: another sum",

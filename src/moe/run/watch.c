@@ -234,31 +234,31 @@ static void show(const struct pf_step *t, const struct pf_stage_data *d)
 static void show_values(const struct pf_step *t, enum pf_stage stage, int il, int row, const float *values, int n)
 {
     if (values)
-        show(t, &(struct pf_stage_data){ .stage = stage, .layer = il, .pos = position(t, row), .slot = -1,
+        show(t, &(struct pf_stage_data){ .stage = stage, .layer = il, .pos = position(t, row), .pick = -1,
                                          .expert = -1, .values = values + (size_t)row * (size_t)n, .n = n });
 }
 
 static void show_picks(const struct pf_step *t, int il, int row, const int32_t *picks, const float *weights)
 {
     int n = t->m->n_used;
-    show(t, &(struct pf_stage_data){ .stage = PF_STAGE_PICKS, .layer = il, .pos = position(t, row), .slot = -1,
+    show(t, &(struct pf_stage_data){ .stage = PF_STAGE_PICKS, .layer = il, .pos = position(t, row), .pick = -1,
                                      .expert = -1, .picks = picks + (size_t)row * (size_t)n, .n = n });
     show_values(t, PF_STAGE_WEIGHTS, il, row, weights, n);
 }
 
-static void show_expert(const struct pf_step *t, int il, int row, int slot, int expert)
+static void show_expert(const struct pf_step *t, int il, int row, int pick, int expert)
 {
     const struct pf_tap *tap = &t->m->watch.tap;
     const struct { enum pf_stage stage; const float *values; int n; } parts[] = {
         { PF_STAGE_GATE, tap->gate, t->m->n_ff_expert },      { PF_STAGE_UP, tap->up, t->m->n_ff_expert },
         { PF_STAGE_ACTIVATION, tap->act, t->m->n_ff_expert }, { PF_STAGE_DOWN, tap->down, t->m->n_embd },
     };
-    size_t pick = (size_t)row * (size_t)t->m->n_used + (size_t)slot;
+    size_t at = (size_t)row * (size_t)t->m->n_used + (size_t)pick;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].values)
             show(t, &(struct pf_stage_data){ .stage = parts[i].stage, .layer = il, .pos = position(t, row),
-                                             .slot = slot, .expert = expert, .n = parts[i].n,
-                                             .values = parts[i].values + pick * (size_t)parts[i].n });
+                                             .pick = pick, .expert = expert, .n = parts[i].n,
+                                             .values = parts[i].values + at * (size_t)parts[i].n });
 }
 
 static void show_layer(const struct pf_step *t, int il, const int32_t *picks, const float *weights)
