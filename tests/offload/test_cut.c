@@ -4,7 +4,7 @@
  * with layers that come from the drive, with allocations that fail, and with the device lost at every one of its
  * operations, also while a long prompt is to leave a checkpoint on its way.
  *
- * usage: test_split MODEL.gguf */
+ * usage: test_cut MODEL.gguf */
 #include <stdlib.h>
 #include <string.h>
 
