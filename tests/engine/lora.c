@@ -432,10 +432,10 @@ int main(int argc, char **argv)
         }
     }
     path = argv[1];
-    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path;
-    snprintf(adapter_path, sizeof adapter_path, "%s/lora-%s", argv[2], name);
-    snprintf(merged_path, sizeof merged_path, "%s/merged-%s", argv[2], name);
-    snprintf(tied_path, sizeof tied_path, "%s/tied-%s", argv[2], name);
+    const char *name = strrchr(path, '/') ? strrchr(path, '/') + 1 : path, *way = argc == 4 ? argv[3] : "cpu";
+    snprintf(adapter_path, sizeof adapter_path, "%s/lora-%s-%s", argv[2], way, name);
+    snprintf(merged_path, sizeof merged_path, "%s/merged-%s-%s", argv[2], way, name);
+    snprintf(tied_path, sizeof tied_path, "%s/tied-%s-%s", argv[2], way, name);
     if (argc == 4 && strcmp(argv[3], "tied") == 0) {
         write_tied(path, tied_path);
         path = tied_path;
