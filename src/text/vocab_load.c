@@ -152,7 +152,7 @@ static bool is_array(const struct pf_gguf_kv *kv, enum pf_gguf_type a, enum pf_g
 
 static pf_status refuse(const pf_gguf *g, const struct pf_gguf_kv *kv, const char *why)
 {
-    PF_FAIL(PF_EFORMAT, "%s: %.*s at byte %llu %s", pf_gguf_path(g), (int)kv->key.n, kv->key.p,
+    PF_FAIL(PF_EFORMAT, "%s: %s at byte %llu %s", pf_gguf_path(g), pf_gguf_quote(kv->key).s,
             (unsigned long long)kv->offset, why);
 }
 
@@ -523,8 +523,8 @@ static pf_status load_kind(struct pf_vocab *v, const pf_gguf *g, struct pf_str m
     while (i < 3 && !(strlen(kinds[i].name) == model.n && memcmp(kinds[i].name, model.p, model.n) == 0))
         i++;
     if (i == 3)
-        PF_FAIL(PF_EUNSUPPORTED, "%s: tokenizer.ggml.model is \"%.*s\"; pfmoe has gpt2, llama and gemma4",
-                pf_gguf_path(g), model.n < 64 ? (int)model.n : 64, model.p);
+        PF_FAIL(PF_EUNSUPPORTED, "%s: tokenizer.ggml.model is \"%s\"; pfmoe has gpt2, llama and gemma4",
+                pf_gguf_path(g), pf_gguf_quote(model).s);
     v->kind = kinds[i].kind;
     if (v->kind != PF_VOCAB_BPE)
         return PF_OK;
@@ -532,8 +532,8 @@ static pf_status load_kind(struct pf_vocab *v, const pf_gguf *g, struct pf_str m
     PF_TRY(pf_gguf_str_opt(g, "tokenizer.ggml.pre", &pre));
     v->pretok = pf_pretok_find(pre.p, pre.n);
     if (!v->pretok)
-        PF_FAIL(PF_EUNSUPPORTED, "%s: tokenizer.ggml.pre is \"%.*s\", which pfmoe does not have", pf_gguf_path(g),
-                pre.n < 64 ? (int)pre.n : 64, pre.p);
+        PF_FAIL(PF_EUNSUPPORTED, "%s: tokenizer.ggml.pre is \"%s\", which pfmoe does not have", pf_gguf_path(g),
+                pf_gguf_quote(pre).s);
     return PF_OK;
 }
 
