@@ -325,10 +325,10 @@ pf_status pf_template_render(const char *tmpl, size_t tmpl_len, const char *cont
 
 /* ---- Replies ----------------------------------------------------------------------------------------------- */
 
-/* Takes a model's reply apart as it comes: content, reasoning, calls of tools. Feed it the reply's text with special
- * tokens written out (PF_DETOK_SPECIAL), in pieces of any size. What is reported adds up to the whole, whatever the
- * pieces, and is never taken back; each text is whole UTF-8. Markers are in none of it. Content and reasoning come
- * without the white space around them. */
+/* Takes a model's reply apart as it comes: content, reasoning, calls of tools. Feed it the reply's text with control
+ * tokens written out (PF_DETOK_SPECIAL; see pf_reply_is_mark), in pieces of any size. What is reported adds up to the
+ * whole, whatever the pieces, and is never taken back; each text is whole UTF-8. Markers are in none of it. Content and
+ * reasoning come without the white space around them. */
 typedef struct pf_reply pf_reply;
 
 struct pf_reply_opts {
@@ -370,6 +370,10 @@ pf_status pf_reply_open(pf_reply **out, const struct pf_reply_opts *o);
 /* Takes the next n bytes of the reply; fn is called for what is certain by now. PF_ENOMEM ends the reply: it takes
  * nothing more. One thread at a time. */
 pf_status pf_reply_feed(pf_reply *r, const char *text, size_t n, pf_reply_fn *fn, void *ctx);
+
+/* Whether a control token that is written so belongs to a marker of the family. Other control tokens are no text: they
+ * should not be fed. */
+bool pf_reply_is_mark(const pf_reply *r, const char *token, size_t n);
 
 /* The generation is over: reports what was held back, and ends a call that was cut off so that its arguments are valid
  * JSON. Afterwards r takes nothing more. */

@@ -345,7 +345,7 @@ bool pf_call_cut(struct pf_reply *r)
     r->at = r->committed ? r->in.n : r->at;
     r->from = r->committed ? r->at : r->from;
     switch (r->state) {
-    case PF_AT_TEXT: case PF_AT_HEADER: case PF_AT_BEHIND: case PF_AT_FAULT: return false;
+    case PF_AT_TEXT: case PF_AT_BEGIN: case PF_AT_HEADER: case PF_AT_BEHIND: case PF_AT_FAULT: return false;
     default: break;
     }
     if (r->committed)

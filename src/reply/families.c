@@ -52,7 +52,8 @@ static const struct pf_mark solar[] = {
 };
 static const struct pf_mark harmony[] = {
     { "<|start|>", PF_MARK_HEADER, 0 }, { "<|channel|>", PF_MARK_HEADER, 0 }, { "<|message|>", PF_MARK_HEADER, 0 },
-    { "<|end|>", PF_MARK_HEADER, 0 }, { "<|return|>", PF_MARK_HEADER, 0 }, { "<|call|>", PF_MARK_HEADER, 0 }, END
+    { "<|end|>", PF_MARK_HEADER, 0 }, { "<|return|>", PF_MARK_HEADER, 0 }, { "<|call|>", PF_MARK_HEADER, 0 },
+    DROP("<|constrain|>"), END
 };
 
 /* ---- A name, and its arguments between tags ---------------------------------------------------------------------- */
@@ -104,7 +105,8 @@ static const struct pf_mark lfm2[] = {
 };
 static const struct pf_mark gemma4[] = {
     { "<|channel>thought", PF_MARK_THINK, 0 }, { "<channel|>", PF_MARK_ANSWER, PF_MARK_ANYWHERE },
-    HEAD("<|tool_call>call:", 0), DROP("<|tool_response>"), DROP("<turn|>"), DROP("<eos>"), END
+    HEAD("<|tool_call>call:", 0), DROP("<|tool_response>"), DROP("<turn|>"), DROP("<eos>"),
+    DROP("<|\"|>"), END
 };
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
@@ -203,6 +205,27 @@ const struct pf_family *pf_family_find(const char *name)
         if (is_named(&families[i], name))
             return &families[i];
     return NULL;
+}
+
+static bool holds(const char *text, const char *s, size_t n)
+{
+    return text && n && memmem(text, strlen(text), s, n) != NULL;
+}
+
+bool pf_family_has(const struct pf_family *f, const char *s, size_t n)
+{
+    const char *const tags[] = { f->head, f->fences[0], f->fences[1], f->key_open, f->key_end, f->value_open,
+                                 f->value_end };
+    bool has = false;
+    for (const struct pf_mark *m = f->marks; m->text; m++)
+        has |= holds(m->text, s, n);
+    for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
+        has |= holds(tags[i], s, n);
+    for (size_t i = 0; i < sizeof f->fields / sizeof *f->fields; i++)
+        has |= holds(f->fields[i].text, s, n);
+    for (size_t i = 0; i < sizeof f->ends / sizeof *f->ends; i++)
+        has |= holds(f->ends[i], s, n);
+    return has;
 }
 
 /* The first row whose texts all stand in the template. */

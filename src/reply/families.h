@@ -66,6 +66,8 @@ struct pf_family {
 const struct pf_family *pf_family_at(int i);
 /* NULL: there is none of that name. */
 const struct pf_family *pf_family_find(const char *name);
+/* Whether n bytes are a part of one of its texts. */
+bool pf_family_has(const struct pf_family *f, const char *s, size_t n);
 /* By what a chat template says. */
 const struct pf_family *pf_family_of_template(const char *text, size_t n);
 

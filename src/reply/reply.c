@@ -202,7 +202,7 @@ static bool span_is(struct pf_span s, const char *text)
     return s.n == strlen(text) && s.p && memcmp(s.p, text, s.n) == 0;
 }
 
-/* The body of a message for a tool is its arguments; a tool that nobody offered is nobody's business. */
+/* The body of a message for a tool is its arguments; where tools are offered, one for another is nobody's business. */
 static void begin_call(struct pf_reply *r, struct pf_span to)
 {
     static const char prefix[] = "functions.";
@@ -211,7 +211,7 @@ static void begin_call(struct pf_reply *r, struct pf_span to)
         to.p += sizeof prefix - 1;
         to.n -= sizeof prefix - 1;
     }
-    enter(r, PF_NOWHERE);
+    enter(r, r->with_tools ? PF_NOWHERE : PF_REPLY_REASONING);
     pf_call_try(r, 0, PF_AT_TEXT, !ours);
     if (r->with_tools && pf_call_take(to.p, to.n, r->name, &r->n_name) && pf_call_commit(r))
         pf_call_arguments(r, PF_ARGUMENTS_JSON);
@@ -274,6 +274,21 @@ static bool step_header(struct pf_reply *r)
     return true;
 }
 
+/* A reply that begins with neither a marker nor a recipient has no header: it is text. */
+static bool step_begin(struct pf_reply *r)
+{
+    size_t len;
+    r->at += n_space(r->in.p + r->at, r->in.n - r->at);
+    r->from = r->at;
+    if (r->at == r->in.n)
+        return false;
+    enum pf_match mark = pf_reply_match(r, r->at, "<|", &len), to = pf_reply_match(r, r->at, "to=", &len);
+    if (mark == PF_PARTLY || to == PF_PARTLY)
+        return false;
+    r->state = mark == PF_YES || to == PF_YES ? PF_AT_HEADER : PF_AT_TEXT;
+    return true;
+}
+
 /* ---- Bytes in ---------------------------------------------------------------------------------------------------- */
 
 /* Appends text with U+FFFD in the place of each byte that is no UTF-8. */
@@ -322,7 +337,8 @@ static pf_status run(struct pf_reply *r)
 {
     bool more = true;
     while (more && !r->in.failed)
-        more = r->state == PF_AT_TEXT ? step_text(r) : r->state == PF_AT_HEADER ? step_header(r) : pf_call_step(r);
+        more = r->state == PF_AT_TEXT ? step_text(r) : r->state == PF_AT_HEADER ? step_header(r) :
+               r->state == PF_AT_BEGIN ? step_begin(r) : pf_call_step(r);
     pf_run_drop(&r->in, r->from);
     r->at -= r->from;
     r->from = 0;
@@ -390,7 +406,7 @@ pf_status pf_reply_open(pf_reply **out, const struct pf_reply_opts *o)
     r->role_end = SIZE_MAX;
     r->channel = o->in_reasoning ? PF_REPLY_REASONING : PF_REPLY_CONTENT;
     if (f->form & PF_FORM_HARMONY && !o->in_reasoning)
-        r->state = PF_AT_HEADER;
+        r->state = PF_AT_BEGIN;
     r->with_tools = o->tools_json != NULL;
     pf_status st = reserve(r);
     if (st == PF_OK && r->with_tools)
@@ -439,6 +455,11 @@ bool pf_reply_is_open(const char *family, const char *prompt, size_t n)
 bool pf_reply_in_content(const pf_reply *r)
 {
     return r->state == PF_AT_TEXT && r->channel == PF_REPLY_CONTENT;
+}
+
+bool pf_reply_is_mark(const pf_reply *r, const char *token, size_t n)
+{
+    return pf_family_has(r->f, token, n);
 }
 
 bool pf_reply_in_json(const pf_reply *r, struct pf_reply_json *out)

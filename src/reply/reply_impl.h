@@ -18,7 +18,8 @@
 
 enum pf_reply_state {
     PF_AT_TEXT,              /* content, reasoning, or nobody's */
-    PF_AT_HEADER,            /* harmony: of a message */
+    PF_AT_BEGIN,             /* harmony: in front of everything */
+    PF_AT_HEADER,            /* of a message */
     PF_AT_ITEM,              /* in front of a call */
     PF_AT_FIELD,             /* in its type, id or name */
     PF_AT_OBJECT,            /* in {"name": .., "arguments": ..}: `place` says where */
@@ -86,7 +87,7 @@ void pf_reply_tell(struct pf_reply *r, enum pf_reply_kind kind, const char *text
 
 /* ---- call.c ------------------------------------------------------------------------------------------------------ */
 
-/* One step in any state but PF_AT_TEXT and PF_AT_HEADER. False: more bytes are needed. */
+/* One step in the other states. False: more bytes are needed. */
 bool pf_call_step(struct pf_reply *r);
 /* A call comes behind a marker of n bytes at `from`; state: PF_AT_ITEM or PF_AT_FIELD. */
 void pf_call_try(struct pf_reply *r, size_t n, enum pf_reply_state state, bool only_offered);

@@ -58,6 +58,8 @@ static const struct { const char *family; bool open; const char *text, *reasonin
     { "gpt-oss", false, "<|channel|>commentary<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>"
       "commentary to=functions.g.h<|constrain|>json<|message|>{}<|call|><|start|>assistant to=functions.f<|channel|>"
       "analysis<|message|>{\"n\": 1", "a", "", "g.h# {}\nf# {}\n" },
+    { "gpt-oss", false, " plain <|return|>", "", "plain", "" },
+    { "gpt-oss", false, "<|channel|>final<|mess", "", "", "" },
     { "gpt-oss", true, "a<|end|><|start|>assistant<|channel|>final<|message|>b<|return|>", "a", "b", "" },
     { "glm", false, "<tool_call>f<arg_key>n</arg_key><arg_value>null</arg_value><arg_key>s</arg_key></tool_call>",
       "", "",
@@ -205,6 +207,7 @@ static void test_hostile_calls(void)
         { "qwen3-coder", "", "<function=f></function>" },
         { "qwen3-coder", "<function=f>", "<parameter" },
         { "glm", "<tool_call>f<arg_key>", "k" },
+        { "gpt-oss", "", " " },
         { "gpt-oss", "", "<|channel|>" },
         { "gpt-oss", "<|channel|>", "to=functions.f " },
         { "mistral", "", "[TOOL_CALLS]f" },
@@ -330,6 +333,23 @@ static void test_open_prompts(void)
     CHECK(pf_reply_is_open("gemma-4", "<|channel>thought\n", 18), "Gemma's channel");
 }
 
+static void test_marks(void)
+{
+    static const struct { const char *family, *token; bool is; } tokens[] = {
+        { "gpt-oss", "<|constrain|>", true }, { "gpt-oss", "<|endoftext|>", false }, { "hermes", "<think>", true },
+        { "deepseek-dsml", "\xEF\xBD\x9C" "DSML\xEF\xBD\x9C", true }, { "gemma-4", "<|\"|>", true },
+        { "gemma-4", "<|channel>", true }, { "mistral", "[CALL_ID]", true }, { "hermes", "<s>", false },
+        { "kimi-k2", "<|tool_call_argument_begin|>", true }, { "hermes", "", false },
+    };
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+        struct pf_reply_opts o = { .family = tokens[i].family };
+        pf_reply *r;
+        CHECK(pf_reply_open(&r, &o) == PF_OK, "%s", pf_last_error());
+        CHECK(pf_reply_is_mark(r, tokens[i].token, strlen(tokens[i].token)) == tokens[i].is, "%s", tokens[i].token);
+        pf_reply_close(&r);
+    }
+}
+
 static const struct { const char *file, *family; } of_templates[] = {
     { "chatml", "generic" },          { "deepseek-r1-distill", "deepseek-v3" }, { "deepseek-v3", "deepseek-v3" },
     { "deepseek-v3.1", "deepseek-v3.1" }, { "deepseek-v3.2", "deepseek-dsml" }, { "gemma-4", "gemma-4" },
@@ -367,6 +387,7 @@ int main(int argc, char **argv)
     test_refusals();
     test_in_json();
     test_open_prompts();
+    test_marks();
     if (argc > 1)
         test_templates(argv[1]);
     test_hostile_tools();
