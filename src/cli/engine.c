@@ -86,8 +86,9 @@ void engine_open(struct engine *e, struct settings *s, show_fn *show, void *ctx)
         die(EXIT_FAILED, "%s has no tokenizer; only --score can run it", load_path(s));
     choose_template(e);
     e->session = load_session(s, e->m, s->n_ctx);
-    e->reply = (struct reply){ .m = e->m, .stops = &s->stops, .to_terminal = term_out_is_tty(), .show = show,
-                               .show_ctx = ctx };
+    struct pf_chat_opts o = { .template_name = e->template_name, .template_text = e->template_text };
+    e->reply = (struct reply){ .m = e->m, .family = pf_reply_family(e->m, &o), .stops = &s->stops,
+                               .to_terminal = term_out_is_tty(), .show = show, .show_ctx = ctx };
     engine_sampling(e, true);
     load_weights(e->m);
 }
