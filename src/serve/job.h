@@ -29,6 +29,7 @@ struct request {
     size_t      n_msgs;
     const char **calls_as_text;          /* [n_msgs] tool_calls_json with arguments as strings; NULL: no calls */
     const char *tools_json;
+    const char *tools_given, *instructions;      /* as the request had them, where its protocol shows them again */
     enum tool_choice tool_choice;
     const char *tool_name;               /* TOOLS_NAMED */
     bool        one_call;                /* at most one call an answer */

@@ -11,7 +11,7 @@ ASK = {"max_tokens": 24, "temperature": 0, "messages": [{"role": "user", "conten
 def check_answers(s):
     status, _, a = s.post(MESSAGES, dict(ASK, model="default"))
     check(status == 200 and a["type"] == "message" and a["role"] == "assistant" and a["stop_reason"] == "max_tokens", a)
-    same = s.post("/v1/chat/completions", ASK)[2]
+    same = s.post("/v1/chat/completions", dict(ASK, model="default"))[2]
     text = same["choices"][0]["message"]["content"]
     check([b["type"] for b in a["content"]] == ["text"] and a["content"][0]["text"] == text, a["content"], text)
     check(a["usage"]["input_tokens"] + a["usage"]["cache_read_input_tokens"] == same["usage"]["prompt_tokens"], a["usage"])

@@ -17,13 +17,13 @@ def content(answer, i=0):
 def check_answers(s):
     own = subprocess.run([run_path, "-p", ASK, "--temp", "0", "-n", "40"], stdin=subprocess.DEVNULL, capture_output=True,
                          env=environment(), check=True).stdout.decode().rstrip("\n")
-    status, _, a = s.post(CHAT, chat(ASK, model="default", temperature=0, max_tokens=40))
+    status, _, a = s.post(CHAT, chat(ASK, temperature=0, max_tokens=40))
     check(status == 200 and a["object"] == "chat.completion" and a["model"] == "default", a)
     check(content(a).rstrip("\n") == own, "not what pfmoe-run says:", content(a), own)
     check(a["choices"][0]["finish_reason"] == "length" and a["usage"]["completion_tokens"] == 40, a["usage"])
     check(a["usage"]["total_tokens"] == a["usage"]["prompt_tokens"] + 40 and a["timings"]["predicted_n"] == 40, a)
     parts = [{"type": "text", "text": ASK}]
-    b = s.post(CHAT, {"messages": [{"role": "user", "content": parts}], "temperature": 0, "max_completion_tokens": 40})[2]
+    b = s.post(CHAT, {"model": "fables", "messages": [{"role": "user", "content": parts}], "temperature": 0, "max_completion_tokens": 40})[2]
     check(content(b) == content(a), "parts of text make another prompt")
     check(b["usage"]["prompt_tokens_details"]["cached_tokens"] > 0, "nothing was reused:", b["usage"])
 
@@ -78,7 +78,7 @@ def check_text(s):
 USER = [{"role": "user", "content": "x"}]
 WRONG = [
     *[(CHAT, {name: value}, name) for name, values in {
-        "model": [1, [], {}], "stream": ["yes", 1], "stream_options": [1, "x"], "max_tokens": ["many", -1, 1.5, [1]],
+        "model": [1, [], {}, None], "stream": ["yes", 1], "stream_options": [1, "x"], "max_tokens": ["many", -1, 1.5, [1]],
         "max_completion_tokens": ["many", -1], "n": [0, 17, "1"], "seed": ["x", 1.5], "stop": [1, {}, ["a"] * 17],
         "temperature": ["hot", -0.1, 2.1, [1]], "top_p": [-1, 1.1, "x"], "top_k": [-1, "x", 0.5], "min_p": [2, "x"],
         "presence_penalty": [-2.1, "x"], "frequency_penalty": [2.1, "x"], "repeat_penalty": [0, "x"], "logprobs": [1, "x"],
@@ -105,7 +105,7 @@ WRONG = [
 
 def check_errors(s):
     for path, more, field in WRONG:
-        body = {CHAT: {"messages": USER, "max_tokens": 1}, TEXT: {"prompt": "x", "max_tokens": 1}}.get(path, {})
+        body = {CHAT: {"model": "default", "messages": USER, "max_tokens": 1}, TEXT: {"prompt": "x", "max_tokens": 1}}.get(path, {})
         status, _, a = s.post(path, {**body, **more})
         check(status == 400 and a["error"]["param"] == field and a["error"]["type"] == "invalid_request_error", path, more, status, a)
     status, _, a = s.post(CHAT, b'{"messages": [')

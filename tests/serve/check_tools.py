@@ -14,7 +14,7 @@ USER = [{"role": "user", "content": "What is the weather?"}]
 
 
 def check_chat(s):
-    body = {"messages": USER, "tools": TOOLS, "grammar": GRAMMAR}
+    body = {"model": "default", "messages": USER, "tools": TOOLS, "grammar": GRAMMAR}
     a = s.post(CHAT, body)[2]["choices"][0]
     check(a["finish_reason"] == "tool_calls" and a["message"]["content"] == "I look.", a)
     calls = [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in a["message"]["tool_calls"]]
@@ -35,7 +35,7 @@ def check_chat(s):
     none = s.post(CHAT, dict(body, tool_choice="none"))[2]["choices"][0]
     check("tool_calls" not in none["message"] and none["message"]["content"] == TEXT, none)
     back = USER + [a["message"]] + [{"role": "tool", "tool_call_id": c["id"], "content": "sunny"} for c in a["message"]["tool_calls"]]
-    status, _, b = s.post(CHAT, {"messages": back, "tools": TOOLS, "max_tokens": 2})
+    status, _, b = s.post(CHAT, {"model": "default", "messages": back, "tools": TOOLS, "max_tokens": 2})
     check(status == 200, b)
 
 
@@ -62,7 +62,7 @@ def check_anthropic(s):
 
 def check_responses(s):
     tools = [{"type": "function", **t["function"]} for t in TOOLS] + [{"type": "web_search"}]
-    body = {"input": "What is the weather?", "tools": tools, "grammar": GRAMMAR, "instructions": "Be brief."}
+    body = {"model": "default", "input": "What is the weather?", "tools": tools, "grammar": GRAMMAR, "instructions": "Be brief."}
     a = s.post(RESPONSES, body)[2]
     check(a["status"] == "completed" and [i["type"] for i in a["output"]] == ["message", "function_call", "function_call"], a)
     check([(i["name"], json.loads(i["arguments"])) for i in a["output"][1:]] == CALLS, a)
@@ -80,24 +80,24 @@ def check_responses(s):
     check(deltas == "I look." == last[0]["content"][0]["text"], deltas)
     back = [{"role": "user", "content": "What is the weather?"}, *a["output"]]
     back += [{"type": "function_call_output", "call_id": i["call_id"], "output": "sunny"} for i in a["output"][1:]]
-    status, _, b = s.post(RESPONSES, {"input": back, "tools": tools, "max_output_tokens": 3})
+    status, _, b = s.post(RESPONSES, {"model": "default", "input": back, "tools": tools, "max_output_tokens": 3})
     check(status == 200 and b["status"] == "incomplete" and b["usage"]["output_tokens"] == 3, b)
-    same = s.post(CHAT, {"messages": [{"role": "system", "content": "Be brief."}] + USER, "max_tokens": 9, "temperature": 0})[2]
-    mine = s.post(RESPONSES, {"input": USER, "instructions": "Be brief.", "max_output_tokens": 9, "temperature": 0})[2]
+    same = s.post(CHAT, {"model": "default", "messages": [{"role": "system", "content": "Be brief."}] + USER, "max_tokens": 9, "temperature": 0})[2]
+    mine = s.post(RESPONSES, {"model": "default", "input": USER, "instructions": "Be brief.", "max_output_tokens": 9, "temperature": 0})[2]
     check(mine["output"][0]["content"][0]["text"] == same["choices"][0]["message"]["content"], mine, same)
     for more, field in [({"input": None}, "input"), ({"input": 1}, "input"), ({"input": [{"type": "king"}]}, "input[0].type"), ({"tools": 1}, "tools"),
                         ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"), ({"text": 1}, "text"),
                         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"), ({"temperature": "x"}, "temperature"),
                         ({"input": []}, "input"), ({"previous_response_id": "resp_1"}, "previous_response_id"), ({"reasoning": {"effort": 1}}, "reasoning.effort"),
                         ({"text": {"format": {"type": "x"}}}, "text.format.type"), ({"max_output_tokens": 0}, "max_output_tokens")]:
-        status, _, b = s.post(RESPONSES, {"input": "x", **more})
+        status, _, b = s.post(RESPONSES, {"model": "default", "input": "x", **more})
         check(status == 400 and b["error"]["param"] == field, more, status, b)
 
 
 def check_held(s):
-    a = s.post(CHAT, {"messages": USER, "grammar": "root ::= \"yes\" | \"no\"", "temperature": 2, "seed": 3})[2]["choices"][0]
+    a = s.post(CHAT, {"model": "default", "messages": USER, "grammar": "root ::= \"yes\" | \"no\"", "temperature": 2, "seed": 3})[2]["choices"][0]
     check(a["message"]["content"] in ("yes", "no") and a["finish_reason"] == "stop", a)
-    status, _, b = s.post(CHAT, {"messages": USER, "grammar": "root := 1"})
+    status, _, b = s.post(CHAT, {"model": "default", "messages": USER, "grammar": "root := 1"})
     check(status == 400 and b["error"]["param"] == "grammar", status, b)
 
 

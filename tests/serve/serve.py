@@ -113,4 +113,4 @@ class Server:
 
 
 def chat(text, **more):
-    return {"messages": [{"role": "user", "content": text}], **more}
+    return {"model": "default", "messages": [{"role": "user", "content": text}], **more}

@@ -360,7 +360,8 @@ static void put_event(struct job *j, const char *name, struct buf *data)
 static void put_usage(struct buf *out, const struct usage *u)
 {
     buf_printf(out, "\"usage\":{\"input_tokens\":%zu,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%zu,"
-               "\"output_tokens\":%zu}", u->n_prompt - u->n_cached, u->n_cached, u->n_answer);
+               "\"output_tokens\":%zu,\"cache_creation\":null,\"inference_geo\":null,\"output_tokens_details\":null,"
+               "\"server_tool_use\":null,\"service_tier\":null}", u->n_prompt - u->n_cached, u->n_cached, u->n_answer);
 }
 
 static void put_head(struct buf *out, const struct job *j)
@@ -410,7 +411,7 @@ static void open_block(struct job *j, int kind, int call)
     b->call = call;
     buf_printf(&data, ",\"index\":%d,\"content_block\":{", b->index);
     if (kind == DELTA_CONTENT) {
-        buf_puts(&data, "\"type\":\"text\",\"text\":\"\"}");
+        buf_puts(&data, "\"type\":\"text\",\"citations\":null,\"text\":\"\"}");
     } else if (kind == DELTA_REASONING) {
         buf_puts(&data, "\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}");
     } else {
@@ -419,7 +420,7 @@ static void open_block(struct job *j, int kind, int call)
         quote(&data, c->id);
         buf_puts(&data, ",\"name\":");
         quote(&data, buf_text(&c->name));
-        buf_puts(&data, ",\"input\":{}}");
+        buf_puts(&data, ",\"caller\":{\"type\":\"direct\"},\"input\":{}}");
     }
     put_event(j, "content_block_start", &data);
 }
@@ -446,7 +447,7 @@ static void put_ending(struct buf *out, const struct choice *c)
 {
     static const char *const words[] = { [FINISH_STOP] = "end_turn", [FINISH_STOP_STRING] = "stop_sequence",
                                          [FINISH_LENGTH] = "max_tokens", [FINISH_CALLS] = "tool_use" };
-    buf_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":", words[c->finish]);
+    buf_printf(out, "\"stop_details\":null,\"stop_reason\":\"%s\",\"stop_sequence\":", words[c->finish]);
     if (c->finish == FINISH_STOP_STRING && c->stop_string)
         quote(out, c->stop_string);
     else
@@ -469,7 +470,7 @@ static void put_blocks(struct buf *out, const struct choice *c)
         comma = ",";
     }
     if (c->content.n || (!c->n_calls && !c->reasoning.n)) {
-        buf_printf(out, "%s{\"type\":\"text\",\"text\":", comma);
+        buf_printf(out, "%s{\"type\":\"text\",\"citations\":null,\"text\":", comma);
         json_quote(out, buf_text(&c->content), c->content.n, false);
         buf_puts(out, "}");
         comma = ",";
@@ -479,7 +480,8 @@ static void put_blocks(struct buf *out, const struct choice *c)
         quote(out, c->calls[i].id);
         buf_puts(out, ",\"name\":");
         quote(out, buf_text(&c->calls[i].name));
-        buf_printf(out, ",\"input\":%s}", c->calls[i].arguments.n ? c->calls[i].arguments.p : "{}");
+        buf_printf(out, ",\"caller\":{\"type\":\"direct\"},\"input\":%s}",
+                   c->calls[i].arguments.n ? c->calls[i].arguments.p : "{}");
         comma = ",";
     }
 }
@@ -498,7 +500,7 @@ static void end(struct job *j)
     }
     buf_puts(&out, "{");
     put_head(&out, j);
-    buf_puts(&out, ",\"content\":[");
+    buf_puts(&out, ",\"container\":null,\"content\":[");
     put_blocks(&out, &j->choices[0]);
     buf_puts(&out, "],");
     put_ending(&out, &j->choices[0]);

@@ -226,7 +226,7 @@ static void put_choice(struct buf *out, struct job *j, int i)
         buf_puts(out, "\"content\":null");
     else
         put_text(out, "content", &c->content);
-    buf_puts(out, ",\"refusal\":null");
+    buf_puts(out, ",\"refusal\":null,\"annotations\":[]");
     if (c->reasoning.n) {
         buf_puts(out, ",");
         put_text(out, "reasoning_content", &c->reasoning);

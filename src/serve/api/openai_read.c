@@ -349,6 +349,7 @@ bool openai_read_grammar(struct reader *r, struct json v, void *to)
 bool openai_read_chat(struct job *j, struct reader *r, struct json body)
 {
     struct { struct request q; struct json messages, tools; } in = { .q = j->req };
+    in.q.model = NULL;
     static const struct field fields[] = {
         COMMON_FIELDS,
         { "max_completion_tokens", FIELD_WHOLE, AT(max_tokens), 0, INT32_MAX, NULL },
@@ -366,6 +367,8 @@ bool openai_read_chat(struct job *j, struct reader *r, struct json body)
         return false;
     j->req = in.q;
     j->req.chat = true;
+    if (!in.q.model)
+        return read_fail_at(r, "model", "is missing");
     if (!in.messages.p)
         return read_fail_at(r, "messages", "is missing");
     strcpy(r->path, "messages");

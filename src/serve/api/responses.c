@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "serve/api/messages.h"
 #include "serve/api/openai.h"
@@ -241,6 +242,7 @@ static bool read_previous(struct reader *r, struct json v, void *to)
 static bool read_request(struct job *j, struct reader *r, struct json body)
 {
     struct { struct request q; struct json input, tools; const char *instructions; } in = { .q = j->req };
+    in.q.model = NULL;
     enum { INPUT = sizeof(struct request), TOOLS = INPUT + sizeof(struct json),
            INSTRUCTIONS = TOOLS + sizeof(struct json) };
     static const struct field fields[] = {
@@ -261,6 +263,10 @@ static bool read_request(struct job *j, struct reader *r, struct json body)
     j->req.chat = true;
     if (!in.input.p)
         return read_fail_at(r, "input", "is missing");
+    j->req.instructions = in.instructions;
+    j->req.tools_given = in.tools.p ? arena_text(&j->arena, in.tools.p, in.tools.n) : NULL;
+    if (!in.q.model)
+        return read_fail_at(r, "model", "is missing");
     if (in.instructions && *in.instructions) {
         message_begin(j, "system");
         message_text(j, in.instructions, strlen(in.instructions));
@@ -358,22 +364,57 @@ static void put_usage(struct buf *out, const struct usage *u)
                u->n_answer, u->n_reasoning, u->n_prompt + u->n_answer);
 }
 
+static void put_or_null(struct buf *out, const char *key, int64_t value)
+{
+    buf_printf(out, value == UNSET ? ",\"%s\":null" : ",\"%s\":%lld", key, (long long)value);
+}
+
+/* What was asked for, as far as it was understood. */
+static void put_asked(struct buf *out, const struct request *q)
+{
+    static const char *const choices[] = { [TOOLS_AUTO] = "\"auto\"", [TOOLS_NONE] = "\"none\"",
+                                           [TOOLS_REQUIRED] = "\"required\"" };
+    static const char *const formats[] = { [SHAPE_FREE] = "text", [SHAPE_JSON] = "json_object", [SHAPE_GBNF] = "text" };
+    buf_puts(out, ",\"instructions\":");
+    if (q->instructions)
+        quote(out, q->instructions);
+    else
+        buf_puts(out, "null");
+    buf_printf(out, ",\"tools\":%s,\"tool_choice\":", q->tools_given ? q->tools_given : "[]");
+    if (q->tool_choice == TOOLS_NAMED) {
+        buf_puts(out, "{\"type\":\"function\",\"name\":");
+        quote(out, q->tool_name);
+        buf_puts(out, "}");
+    } else {
+        buf_puts(out, choices[q->tool_choice]);
+    }
+    put_or_null(out, "max_output_tokens", q->max_tokens);
+    buf_printf(out, ",\"parallel_tool_calls\":%s,\"temperature\":%.6g,\"top_p\":%.6g,\"presence_penalty\":%.6g,"
+               "\"frequency_penalty\":%.6g,\"text\":{\"format\":{\"type\":\"%s\"}},\"reasoning\":",
+               q->one_call ? "false" : "true", q->temp, q->top_p, q->presence_penalty, q->frequency_penalty,
+               formats[q->shape]);
+    if (q->reasoning_effort)
+        buf_printf(out, "{\"effort\":\"%s\",\"summary\":null}", q->reasoning_effort);
+    else
+        buf_puts(out, "null");
+}
+
 /* The response object: status "in_progress" without items, or what it came to. */
 static void put_response(struct buf *out, const struct job *j, const char *status)
 {
-    const struct request *q = &j->req;
     bool done = strcmp(status, "in_progress") != 0;
     buf_printf(out, "{\"id\":\"resp_%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"error\":null,"
-               "\"incomplete_details\":%s,\"instructions\":null,\"metadata\":{},\"model\":", j->id,
-               (long long)j->created, status,
+               "\"incomplete_details\":%s,\"model\":", j->id, (long long)j->created, status,
                strcmp(status, "incomplete") == 0 ? "{\"reason\":\"max_output_tokens\"}" : "null");
-    quote(out, q->model);
-    buf_puts(out, ",\"output\":[");
+    quote(out, j->req.model);
+    put_or_null(out, "completed_at", strcmp(status, "completed") == 0 ? (int64_t)time(NULL) : UNSET);
+    put_asked(out, &j->req);
+    buf_puts(out, ",\"previous_response_id\":null,\"store\":false,\"background\":false,\"truncation\":\"disabled\","
+             "\"service_tier\":\"default\",\"metadata\":{},\"max_tool_calls\":null,\"top_logprobs\":0,"
+             "\"safety_identifier\":null,\"prompt_cache_key\":null,\"output\":[");
     if (done)
         put_items(out, j);
-    buf_printf(out, "],\"parallel_tool_calls\":%s,\"previous_response_id\":null,\"store\":false,\"temperature\":%.6g,"
-               "\"top_p\":%.6g,\"tool_choice\":\"auto\",\"tools\":[],\"truncation\":\"disabled\",\"text\":{\"format\":"
-               "{\"type\":\"text\"}},\"usage\":", q->one_call ? "false" : "true", q->temp, q->top_p);
+    buf_puts(out, "],\"usage\":");
     if (done)
         put_usage(out, &j->usage);
     else
