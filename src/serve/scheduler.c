@@ -11,12 +11,13 @@
 #include "serve/answer.h"
 #include "serve/metrics.h"
 
-enum { STACK_BYTES = 4 << 20, LEAST_ROWS = 16, ALONE_ROWS = 512 };
+enum { WORTH_TOKENS = 64, STACK_BYTES = 4 << 20, LEAST_ROWS = 16, ALONE_ROWS = 512 };
 
 struct slot {
     pf_session *session;             /* NULL: not opened yet */
     struct job *job;                 /* NULL: free; the sequence stays, for the next prompt that begins like it */
     bool        answering;           /* the prompt is evaluated */
+    bool        unsaved;             /* the sequence is not among the saved ones */
     bool        fresh;               /* nothing of the prompt was evaluated yet */
     size_t      n_done;              /* prompt tokens that the session has */
     int         choice;
@@ -248,8 +249,32 @@ static int choose_slot(struct sched *sched, const struct request *q)
     return best >= 0 ? best : oldest;
 }
 
+static void save(struct sched *sched, struct slot *s)
+{
+    if (s->unsaved && pf_session_pos(s->session) >= WORTH_TOKENS && !saved_put(sched->o.saved, s->session))
+        complain("a conversation of %lld tokens was not saved: %s", (long long)pf_session_pos(s->session),
+                 pf_last_error());
+    s->unsaved = false;
+}
+
+/* What a slot loses for a prompt is saved, and a saved conversation that has more of the prompt is taken up. */
+static void exchange_sequences(struct sched *sched, struct slot *s, const struct request *q)
+{
+    size_t common = common_prefix(s->session, q->tok, q->n_tok), saved_common;
+    if (!sched->o.saved)
+        return;
+    if ((size_t)pf_session_pos(s->session) >= common + WORTH_TOKENS)
+        save(sched, s);
+    int i = saved_find(sched->o.saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), &saved_common);
+    if (i < 0 || saved_common < common + WORTH_TOKENS)
+        return;
+    saved_load(sched->o.saved, i, s->session);
+    s->unsaved = false;
+}
+
 static void give_slot(struct sched *sched, struct slot *s, struct job *j)
 {
+    exchange_sequences(sched, s, &j->req);
     s->job = j;
     s->choice = 0;
     s->used = ++sched->n_used;
@@ -309,9 +334,28 @@ static bool any_free(const struct sched *s)
     return false;
 }
 
+static bool is_idle(struct sched *s)
+{
+    pthread_mutex_lock(&s->lock);
+    bool idle = !s->first;
+    pthread_mutex_unlock(&s->lock);
+    return idle && !any_running(s);
+}
+
+/* One after the other, as long as nobody waits; at the end all. */
+static void save_idle(struct sched *s, bool all)
+{
+    if (!s->o.saved || !s->o.outlive)
+        return;
+    for (int i = 0; i < s->n_slots && (all || (is_idle(s) && !saved_is_busy(s->o.saved))); i++)
+        if (s->slots[i].session && !s->slots[i].job)
+            save(s, &s->slots[i]);
+}
+
 /* Waits until there is something to do; false: the end. */
 static bool wait_for_work(struct sched *s)
 {
+    save_idle(s, false);
     pthread_mutex_lock(&s->lock);
     while (!s->first && !s->ending && !any_running(s))
         pthread_cond_wait(&s->more, &s->lock);
@@ -436,6 +480,7 @@ static void evaluate(struct sched *sched, struct round *r)
     if (r->rows >= LEAST_ROWS)
         sched->row_s = sched->row_s > 0 ? 0.75 * sched->row_s + 0.25 * took : took;
     for (size_t i = 0; i < r->n; i++) {
+        r->of[i]->unsaved = true;
         if (together < 0 && r->n > 1)
             st = pf_batch_eval(&r->parts[i], 1);
         if (st < 0)
@@ -467,6 +512,7 @@ static void *run(void *ctx)
         drop_the_gone(s);
         round_of_steps(s);
     }
+    save_idle(s, true);
     return NULL;
 }
 
@@ -478,6 +524,8 @@ static void free_sched(struct sched *s)
         pf_session_close(&s->slots[i].session);
         answer_free(&s->slots[i].answer);
     }
+    if (s->o.saved)
+        saved_close(s->o.saved);
     free(s->slots);
     free(s);
 }

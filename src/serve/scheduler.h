@@ -10,6 +10,7 @@
 #define PF_SERVE_SCHEDULER_H
 
 #include "serve/job.h"
+#include "serve/saved.h"
 
 struct sched_opts {
     pf_model *m;
@@ -18,6 +19,8 @@ struct sched_opts {
     int       n_slots;
     int       queue;                 /* jobs that may wait for a slot */
     int64_t   pause_ms;              /* how long a prompt's slice may stop the others */
+    struct saved *saved;             /* conversations without a slot; NULL: they are forgotten. The scheduler's own */
+    bool      outlive;               /* saved ones outlive the program: save when there is nothing else to do */
 };
 struct sched;
 

@@ -67,6 +67,31 @@ static const char *name_of(const char *path)
     return name;
 }
 
+/* Tells models apart whose saved conversations lie in one folder; the library looks closer when it loads one. */
+static uint64_t key_of(const struct server *server)
+{
+    const struct pf_model_info *info = pf_model_info(server->m);
+    uint64_t hash = 14695981039346656037u;
+    char key[512];
+    snprintf(key, sizeof key, "%s|%s|%lld|%lld|%d|%d", info->architecture, info->name, (long long)info->n_vocab,
+             (long long)info->weight_bytes, server->s->run.kv, server->s->run.loras.n);
+    for (const char *p = key; *p; p++)
+        hash = (hash ^ (unsigned char)*p) * 1099511628211u;
+    return hash;
+}
+
+static void open_saved(const struct server *server, struct sched_opts *o)
+{
+    const char *folder = server->s->cache_dir;
+    int64_t mb = server->s->cache_mb != UNSET ? server->s->cache_mb : folder ? 16384 : 1024;
+    if (mb == 0)
+        return;
+    o->outlive = folder != NULL;
+    o->saved = saved_open(folder, (uint64_t)mb * 1000000, key_of(server));
+    if (!o->saved)
+        die(EXIT_FAILED, "--cache-dir %s: %s", folder, strerror(errno));
+}
+
 static void open_model(struct server *server)
 {
     const struct settings *s = &server->s->run;
@@ -84,6 +109,7 @@ static void open_model(struct server *server)
     chat.template_text = server->prompt.template_text;
     o.family = pf_reply_family(server->m, &chat);
     load_session_opts(s, s->n_ctx, &o.session);
+    open_saved(server, &o);
     if (sched_open(&server->sched, &o) < 0)
         die_failed(NULL);
     server->prompt.m = server->m;

@@ -4,11 +4,13 @@
 usage: check_http.py PROGRAMS... [REQUESTS]: how many requests the load has (default 40)"""
 import concurrent.futures
 import json
+import os
 import random
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -152,8 +154,41 @@ def check_end():
         check(got[0][0] == 200 and got[0][2]["usage"]["completion_tokens"] == 600, got)
 
 
+def check_saved():
+    """Conversations that lost their slot are taken up again, and after a restart too; damage is noticed."""
+    body = [chat("Tell me about %s. " % w * 40, temperature=0, max_tokens=8) for w in ("foxes", "crows", "wolves")]
+
+    def ask(s, i):
+        a = s.post(CHAT, body[i])[2]
+        return a["choices"][0]["message"]["content"], a["usage"]["prompt_tokens_details"]["cached_tokens"] / a["usage"]["prompt_tokens"]
+
+    with Server("--slots", "1") as s:
+        first = [ask(s, i) for i in range(3)]
+        again = [ask(s, i) for i in range(3)]
+    check(all(share < 0.2 for _, share in first) and all(share > 0.9 for _, share in again), first, again)
+    check([t for t, _ in first] == [t for t, _ in again], "a conversation that was taken up goes on otherwise")
+    with Server("--slots", "1", "--cache-mb", "0") as s:
+        check(all(ask(s, i)[1] < 0.2 for i in (0, 1, 0)), "nothing is to be kept, and is")
+    with tempfile.TemporaryDirectory(prefix="pfmoe-test-") as folder:
+        args = ("--slots", "1", "--cache-dir", os.path.join(folder, "cache"))
+        with Server(*args) as s:
+            before = [ask(s, i) for i in range(3)]
+        with Server(*args) as s:
+            after = [ask(s, i) for i in range(3)]
+        check([t for t, _ in before] == [t for t, _ in after] and all(share > 0.9 for _, share in after), before, after)
+        files = [os.path.join(args[3], f) for f in os.listdir(args[3])]
+        check(len(files) == 3, files)
+        for n, path in enumerate(files):
+            with open(path, "r+b") as f:
+                f.seek((9, 700, 3000)[n])
+                f.write(b"damage")
+        with Server(*args) as s:
+            check([ask(s, i)[0] for i in range(3)] == [t for t, _ in first], "damaged files change answers")
+
+
 def main():
     check_usage()
+    check_saved()
     with Server() as s:
         for part in (check_paths, check_limits, check_gone, lambda s: check_load(s, int(sys.argv[5]) if len(sys.argv) > 5 else 40)):
             begin = time.time()
