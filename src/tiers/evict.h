@@ -6,7 +6,7 @@
  *     use(key)       it is wanted now, whether or not it is in memory; it is no candidate until
  *     release(key)   its last pin has gone: a candidate again
  *     victim()       the candidate to evict, which is a candidate no longer; -1 if there is none
- *     step(layer)    the walk through the model has come to this layer; layers come in rising order, token after token
+ *     enter(layer)   the step has come to this layer; layers come in rising order, step after step
  *
  * Everything a policy does follows from these calls alone, so a trace replays exactly. Allocates only in open. One
  * thread at a time (the store's lock sees to that). */
@@ -34,7 +34,7 @@ struct pf_evict_ops {
     const char *name;                                                        /* "lru" */
     pf_status (*open)(pf_evict **out, const struct pf_evict_shape *shape);
     void      (*close)(pf_evict *p);
-    void      (*step)(pf_evict *p, int layer);
+    void      (*enter)(pf_evict *p, int layer);
     void      (*use)(pf_evict *p, int key);
     void      (*release)(pf_evict *p, int key);
     int       (*victim)(pf_evict *p);

@@ -9,7 +9,7 @@
  *
  *     lfu       evicts the lowest rate
  *     nextuse   evicts the latest expected next use: a key of rate r waits 1/r - 1 passes beyond the coming visit of
- *               its layer, which is (its layer - the present layer) mod n_layers steps away. Where every expert is used
+ *               its layer, which is (its layer - the present layer) mod n_layers layers away. Where every expert is used
  *               in every pass (prompts, dense layers) this evicts what was used last, as Belady's rule does; where uses
  *               are rare the rate decides.
  *
@@ -95,7 +95,7 @@ static pf_status nextuse_open(pf_evict **out, const struct pf_evict_shape *shape
     return open_with(out, shape, &pf_evict_nextuse, true);
 }
 
-static void lfu_step(pf_evict *p, int layer)
+static void lfu_enter(pf_evict *p, int layer)
 {
     struct lfu *l = lfu_of(p);
     if (layer <= l->layer)
@@ -156,8 +156,8 @@ static float staleness(const struct lfu *l, int key)
         rate += h->sum[s] * power(l, s, visits - h->visits) / (1 - power(l, s, visits)) / N_SPEEDS;
     if (!l->by_distance)
         return -rate;
-    int steps = (h->layer - l->layer + l->n_layers) % l->n_layers;
-    return (float)(steps == 0 ? l->n_layers : steps) + (float)l->n_layers * (1 / (rate + 1e-4f) - 1);
+    int ahead = (h->layer - l->layer + l->n_layers) % l->n_layers;
+    return (float)(ahead == 0 ? l->n_layers : ahead) + (float)l->n_layers * (1 / (rate + 1e-4f) - 1);
 }
 
 static int lfu_victim(pf_evict *p)
@@ -183,12 +183,12 @@ static int lfu_victim(pf_evict *p)
 }
 
 const struct pf_evict_ops pf_evict_lfu = {
-    .name = "lfu", .open = lfu_open, .close = lfu_close, .step = lfu_step, .use = lfu_use, .release = lfu_release,
+    .name = "lfu", .open = lfu_open, .close = lfu_close, .enter = lfu_enter, .use = lfu_use, .release = lfu_release,
     .victim = lfu_victim,
 };
 
 const struct pf_evict_ops pf_evict_nextuse = {
-    .name = "nextuse", .open = nextuse_open, .close = lfu_close, .step = lfu_step, .use = lfu_use,
+    .name = "nextuse", .open = nextuse_open, .close = lfu_close, .enter = lfu_enter, .use = lfu_use,
     .release = lfu_release,
     .victim = lfu_victim,
 };

@@ -59,7 +59,7 @@ static pf_status lru_open(pf_evict **out, const struct pf_evict_shape *shape)
     return PF_OK;
 }
 
-static void lru_step(pf_evict *p, int layer)
+static void lru_enter(pf_evict *p, int layer)
 {
     (void)p;
     (void)layer;
@@ -90,6 +90,6 @@ static int lru_victim(pf_evict *p)
 }
 
 const struct pf_evict_ops pf_evict_lru = {
-    .name = "lru", .open = lru_open, .close = lru_close, .step = lru_step, .use = lru_use, .release = lru_release,
+    .name = "lru", .open = lru_open, .close = lru_close, .enter = lru_enter, .use = lru_use, .release = lru_release,
     .victim = lru_victim,
 };

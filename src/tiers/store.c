@@ -73,7 +73,7 @@ struct part {
     int        n_chunks, n_asked;        /* reads it takes, reads begun */
     bool       broken, has_sum, again;   /* a chunk failed; sum is known; it is being read a second time over */
     bool       guessed;                  /* read on a guess, and not pinned since */
-    uint64_t   foreseen;                 /* the step for which it was guessed, and absent, when no guess was read */
+    uint64_t   foreseen;                 /* n_entered for which it was guessed, and absent, when no guess was read */
     uint64_t   sum;
     struct timespec touched;             /* last change of its file when the first chunk was asked for */
 };
@@ -126,14 +126,14 @@ struct pf_store {
     struct queue    came;                /* parts to look at */
     int             n_looking;           /* parts that are looked at */
     bool            attended;            /* a thread that waits for parts waits for the engine */
-    bool            guesses_pay;         /* guessed parts are read; false: only compared with the next step's pins */
+    bool            guesses_pay;         /* guessed parts are read; false: only compared with the next layer's pins */
     int             guess_depth;         /* no guess is read when so many reads are under way */
-    struct order    guess, fill;         /* guess evicts and is forgotten at the next step; fill takes what is free */
+    struct order    guess, fill;         /* guess evicts and is forgotten at the next layer; fill takes what is free */
     int             guesses[PF_MAX_GUESSES];
     uint32_t        n_tried, n_right;    /* parts lately guessed, whether read or not; how many were then pinned */
-    uint32_t        n_foreseen;          /* parts marked as guessed for the next step */
-    uint32_t        n_rest;              /* steps until guesses are listened to again */
-    uint64_t        n_steps;
+    uint32_t        n_foreseen;          /* parts marked as guessed for the next layer */
+    uint32_t        n_rest;              /* layers until guesses are listened to again */
+    uint64_t        n_entered;           /* layers that steps came to */
     struct read     reads[PF_STORE_DEPTH];
     struct read    *idle;                /* reads not in use */
     bool            unsent;              /* the engine could not send all of what it was given */
@@ -366,7 +366,7 @@ pf_status pf_store_open(pf_store **out, const struct pf_store_setup *setup)
     pf_store *s = pf_alloc(PF_MEM_TIERS, sizeof *s);
     if (!s)
         PF_FAIL(PF_ENOMEM, "no memory for a store of weights");
-    s->n_steps = 1;                          /* 0 is no step */
+    s->n_entered = 1;                          /* 0 is no layer */
     s->stall_ns = setup->stall_ns;
     s->spans = setup->spans;
     PF_TRY_GOTO(st, open_files(s, setup));
@@ -490,7 +490,7 @@ static void pin_part(struct pf_store *s, int p)
     struct part *part = &s->parts[p];
     struct class *k = &s->classes[part->class];
     part->pins++;
-    s->n_right += s->guesses_pay ? part->guessed : part->foreseen == s->n_steps;
+    s->n_right += s->guesses_pay ? part->guessed : part->foreseen == s->n_entered;
     s->stats.n_guessed_right += part->guessed;
     part->guessed = false;
     part->foreseen = 0;
@@ -864,16 +864,16 @@ static void look_at_first(struct pf_store *s)
 
 /* ---- For everybody ---------------------------------------------------------------------------------------------- */
 
-void pf_store_step(pf_store *s, int layer)
+void pf_store_enter(pf_store *s, int layer)
 {
     pthread_mutex_lock(&s->lock);
-    s->n_steps++;
+    s->n_entered++;
     s->guess.n = 0;
     s->n_tried += s->n_foreseen;
     s->n_foreseen = 0;
     s->n_rest -= s->n_rest > 0;
     for (int c = 0; c < s->n_classes; c++)
-        s->classes[c].policy->ops->step(s->classes[c].policy, layer);
+        s->classes[c].policy->ops->enter(s->classes[c].policy, layer);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -1039,7 +1039,7 @@ void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most)
 }
 
 /* Guesses are read as long as half of them are right, once a little more than half of those that were only listened to
- * were. If it is less, they are not even asked for until some steps have gone by. */
+ * were. If it is less, they are not even asked for until steps have come to some more layers. */
 static void judge_guesses(struct pf_store *s)
 {
     enum { HEARD = 192, READ = 96, FORGET = 1024, REST = 1000 };
@@ -1056,14 +1056,14 @@ static void judge_guesses(struct pf_store *s)
     s->n_tried = s->n_right = 0;
 }
 
-/* Marks the parts that a guess would read: the next step's pins will tell whether it would have been right. */
+/* Marks the parts that a guess would read: the next layer's pins will tell whether it would have been right. */
 static void foresee(struct pf_store *s, const int *slabs, int n)
 {
     for (int i = 0; i < n; i++) {
         const struct pf_slab *k = &s->slabs[slabs[i]];
         for (int p = k->first; p < k->first + k->n; p++)
-            if (s->parts[p].state == ABSENT && s->parts[p].foreseen != s->n_steps + 1) {
-                s->parts[p].foreseen = s->n_steps + 1;
+            if (s->parts[p].state == ABSENT && s->parts[p].foreseen != s->n_entered + 1) {
+                s->parts[p].foreseen = s->n_entered + 1;
                 s->n_foreseen++;
             }
     }

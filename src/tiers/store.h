@@ -56,7 +56,7 @@ pf_status pf_store_open(pf_store **out, const struct pf_store_setup *s);
 void pf_store_close(pf_store **s);
 
 /* The step has come to this layer; layers rise within a step. */
-void pf_store_step(pf_store *s, int layer);
+void pf_store_enter(pf_store *s, int layer);
 
 enum pf_pin { PF_PIN_READY, PF_PIN_QUEUED, PF_PIN_BUSY };
 
@@ -91,12 +91,12 @@ void *pf_store_arena(const pf_store *s, size_t *bytes);
 void pf_store_prefetch(pf_store *s, const int *slabs, int n, int most);
 
 /* Slabs that will probably be wanted next, likeliest first: read part by part while nothing is wanted and fewer than
- * depth reads are under way, until the next step, which knows better. Replaces an earlier guess. Evicts for them.
+ * depth reads are under way, until the next layer, which knows better. Replaces an earlier guess. Evicts for them.
  *
  * Nothing is read on a guess before guesses have been seen to pay. At first, guessed parts that are not in memory are
- * only compared with the parts that the next step pins; when some 200 have been compared and 55% or more were right,
+ * only compared with the parts that the next layer pins; when some 200 have been compared and 55% or more were right,
  * reading begins. Reading ends when fewer than half of the parts read on a guess are pinned before they are evicted
- * again. After that, or when too few were right, no guess is wanted for a thousand steps, and all begins anew. */
+ * again. After that, or when too few were right, no guess is wanted for a thousand layers, and all begins anew. */
 enum { PF_MAX_GUESSES = 512 };
 bool pf_store_wants_guess(pf_store *s);
 void pf_store_guess(pf_store *s, const int *slabs, int n, int depth);

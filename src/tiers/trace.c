@@ -116,7 +116,7 @@ static void replay(const struct pf_trace *t, int64_t n_slots, pf_evict *p, bool 
     int64_t n_free = n_slots;
     for (uint64_t visit = 0; visit < (uint64_t)t->n_tokens * (uint64_t)t->n_layers; visit++) {
         int n = keys_of(t, visit, keys);
-        p->ops->step(p, (int)(visit % (uint64_t)t->n_layers));
+        p->ops->enter(p, (int)(visit % (uint64_t)t->n_layers));
         for (int i = 0; i < n; i++)
             p->ops->use(p, keys[i]);
         for (int i = 0; i < n; i++) {

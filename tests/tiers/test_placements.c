@@ -135,11 +135,11 @@ static pf_status watched_open(pf_evict **out, const struct pf_evict_shape *shape
     return PF_OK;
 }
 
-static void watched_step(pf_evict *p, int layer)
+static void watched_enter(pf_evict *p, int layer)
 {
     n_walks += p == one_class && layer <= at_layer;
     at_layer = p == one_class ? layer : at_layer;
-    pf_evict_nextuse.step(p, layer);
+    pf_evict_nextuse.enter(p, layer);
 }
 
 /* A step comes to each layer once, however many rounds the layer's slabs take to find room. */
@@ -149,7 +149,7 @@ static void test_walk(uint64_t least)
     int n_failed = 0;
     watched = pf_evict_nextuse;
     watched.open = watched_open;
-    watched.step = watched_step;
+    watched.enter = watched_enter;
     pf_model *m = open_with(least, 1, &setup);
     at_layer = -1;
     run(m, "watched", &n_failed);

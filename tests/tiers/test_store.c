@@ -34,7 +34,7 @@ static void test_walks(struct fixture *f)
                 return;
             for (int step = 0; step < 200; step++) {
                 int layer = step % N_LAYERS, n = some_slabs(&rng, layer, 1 + (int)(next_random(&rng) % 6), slabs);
-                pf_store_step(s, layer);
+                pf_store_enter(s, layer);
                 if (step % 50 == 0)
                     slabs[0] = N_SLABS - 1;
                 CHECK(use_slabs(f, s, slabs, n, &n_right) == PF_OK, "%s", pf_last_error());
@@ -88,7 +88,7 @@ static void *crowd_main(void *arg)
             slabs[0] = 3, slabs[1] = 4, slabs[2] = 5;
         else
             n = some_slabs(&rng, (int)(next_random(&rng) % N_LAYERS), 3, slabs);
-        pf_store_step(c->s, i % N_LAYERS);
+        pf_store_enter(c->s, i % N_LAYERS);
         if (i % 7 == 0)
             pf_store_prefetch(c->s, slabs, n, n);
         pf_status st = use_slabs(c->f, c->s, slabs, n, &n_right);
@@ -169,7 +169,7 @@ static void guess(struct guesser *g, bool right, int n)
             pf_store_guess(g->s, right ? slabs : &other, right ? k : 1, 4);
         if (g->n_steps % 3 == 0)
             usleep(300);
-        pf_store_step(g->s, layer);
+        pf_store_enter(g->s, layer);
         CHECK(use_slabs(g->f, g->s, slabs, k, &g->n_right) == PF_OK, "%s", pf_last_error());
         g->n_used += k;
     }
@@ -231,7 +231,7 @@ static void test_guess_depth(struct fixture *f)
     guess(&g, true, 100);
     uint64_t n = stats_of(&g).n_guessed;
     sim.latency_ns = 200000000;
-    pf_store_step(g.s, 0);                       /* whose slabs nobody wanted so far */
+    pf_store_enter(g.s, 0);                       /* whose slabs nobody wanted so far */
     for (int depth = 2; depth <= 5; depth += 3) {
         pf_store_guess(g.s, (int[]){ 0, 1, 2 }, 3, depth);
         int guessed = (int)(stats_of(&g).n_guessed - n);

@@ -29,7 +29,7 @@ static void walk(const struct fixture *f, pf_store *s, int *n_failed, pf_status 
         int slabs[N_EXPERTS], n_right = 0, n = some_slabs(&rng, step % N_LAYERS, 4, slabs);
         if (step % 6 == 5)
             slabs[0] = N_SLABS - 1;
-        pf_store_step(s, step % N_LAYERS);
+        pf_store_enter(s, step % N_LAYERS);
         pf_status st = use_slabs(f, s, slabs, n, &n_right);
         if (st < 0) {
             ++*n_failed;

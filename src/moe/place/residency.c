@@ -59,7 +59,7 @@ static pf_status residency_enter(struct pf_placement *p, int il)
     if (!is_dense_slab(r, il))
         return PF_OK;
     int slab = r->t.first_slab[il];
-    pf_store_step(r->store, il);
+    pf_store_enter(r->store, il);
     PF_TRY(pf_store_pin(r->store, &slab, 1, &how));
     read_ahead(r, il);
     pf_status st = how == PF_PIN_READY ? PF_OK : pf_store_wait(r->store, slab);
@@ -191,7 +191,7 @@ static pf_status want(struct pf_residency *r, int il, const struct pf_experts_op
     r->n_ready = r->n_queued = 0;
     take_here(r);
     if (r->n_todo > 0)
-        pf_store_step(r->store, il);
+        pf_store_enter(r->store, il);
     PF_TRY(pin_round(r));
     r->wanted = true;
     return PF_OK;
