@@ -7,7 +7,7 @@
  * So a thread that needs weights sets the drive to work itself, however busy the processors are, and when it has
  * nothing else to do waits for the drive itself; another handles what comes back meanwhile. Engines: io_uring.c where
  * the kernel allows it, io_pread.c (a pool of threads) elsewhere, io_sim.c for tests. An engine reports what the kernel
- * said and judges nothing: short reads and errors are the caller's business (store.c retries). A read belongs to the
+ * said and judges nothing: short reads and errors are the caller's business (the store retries). A read belongs to the
  * engine from queue until take hands it back; its buffer too. */
 #ifndef PF_IO_H
 #define PF_IO_H

@@ -9,9 +9,9 @@
  *
  *     lfu       evicts the lowest rate
  *     nextuse   evicts the latest expected next use: a key of rate r waits 1/r - 1 passes beyond the coming visit of
- *               its layer, which is (its layer - the present layer) mod n_layers layers away. Where every expert is used
- *               in every pass (prompts, dense layers) this evicts what was used last, as Belady's rule does; where uses
- *               are rare the rate decides.
+ *               its layer, which is (its layer - the present layer) mod n_layers layers away. Where every expert is
+ *               used in every pass (prompts, dense layers) this evicts what was used last, as Belady's rule does;
+ *               where uses are rare the rate decides.
  *
  * Looking at every candidate would cost more than it saves in models of thousands of experts, so victim() looks at
  * SAMPLE of them, drawn by a generator with a fixed seed; with no more than SAMPLE candidates it is exact. */

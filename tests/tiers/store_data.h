@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/pf_mem.h"
-#include "tiers/store.h"
+#include "tiers/store/store.h"
 
 enum { N_LAYERS = 4, N_EXPERTS = 6, N_SLABS = N_LAYERS * N_EXPERTS + 1, N_PARTS = 3 * N_SLABS };
 

@@ -7,7 +7,7 @@
 #define PF_SLABS_H
 
 #include "moe/model/model.h"
-#include "tiers/store.h"
+#include "tiers/store/store.h"
 
 struct pf_slabs {
     struct pf_slab *slabs;
