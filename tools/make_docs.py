@@ -20,7 +20,7 @@ def flags_in(help_text):
 
 
 def options_as_man(program):
-    if program.endswith('pfmoe-run'):
+    if program.endswith(('pfmoe-run', 'pfmoe-serve')):
         return output_of(program, '--help-man').strip()
     lines = []
     for name, arg, text in flags_in(output_of(program, '--help')):
