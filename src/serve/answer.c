@@ -248,6 +248,18 @@ static pf_status piece_of(const struct answer *a, int32_t tok, unsigned flags, s
     return st;
 }
 
+/* The token's text for the parser: of control tokens only the markers that it knows. */
+static pf_status reply_piece(const struct answer *a, int32_t tok, struct buf *out)
+{
+    pf_status st = piece_of(a, tok, PF_DETOK_CONTINUE, out);
+    if (st < 0 || out->n)
+        return st;
+    st = piece_of(a, tok, PF_DETOK_CONTINUE | PF_DETOK_SPECIAL, out);
+    if (st == PF_OK && !pf_reply_is_mark(a->reply, out->p, out->n))
+        buf_clear(out);
+    return st;
+}
+
 /* A text's bytes may be anything: what is no UTF-8 becomes U+FFFD. */
 static void take_text(struct answer *a, size_t ready)
 {
@@ -266,7 +278,7 @@ pf_status answer_token(struct answer *a, const pf_session *s, int32_t tok)
     pf_matcher *mt = answer_matcher(a);
     pf_status st = mt ? pf_matcher_take(mt, tok) : PF_OK;
     if (st == PF_OK)
-        st = piece_of(a, tok, PF_DETOK_CONTINUE | (a->reply ? PF_DETOK_SPECIAL : 0), &a->piece);
+        st = a->reply ? reply_piece(a, tok, &a->piece) : piece_of(a, tok, PF_DETOK_CONTINUE, &a->piece);
     if (st < 0)
         return st;
     if (a->reply) {
