@@ -1,6 +1,6 @@
 /* Constrained output: grammars and matchers (pf_grammar, pf_matcher of pfmoe.h), as the rooms of the engine see them.
  *
- *     GBNF (gbnf.c), regular expression (regex.c), JSON Schema (schema.c)
+ *     GBNF, regular expression, JSON Schema (languages/)
  *         --> rules (rules.h) --> pushdown automaton (automaton.h) --> positions, as they are met (runner.h)
  *         --> masks over the vocabulary (masks.h)
  *
@@ -12,11 +12,7 @@
 
 #include "grammar/masks.h"
 
-/* Compiles a text; *root is a rule of r. The caller frees r, after a failure, too. */
-pf_status pf_gbnf_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
-pf_status pf_regex_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
-pf_status pf_schema_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
-
+/* Compiles a text into r: one of languages/languages.h. */
 typedef pf_status pf_language_fn(struct pf_rules *r, const char *text, size_t n, int32_t *root);
 pf_status pf_grammar_compile(pf_grammar **out, const struct pf_tokens *t, pf_language_fn *language, const char *text,
                              size_t n);

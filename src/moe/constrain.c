@@ -4,6 +4,7 @@
 
 #include "base/pf_status.h"
 #include "grammar/grammar.h"
+#include "languages/languages.h"
 #include "moe/model/model.h"
 
 static pf_status tokens_of(const pf_model *m, const struct pf_tokens **out)

@@ -5,6 +5,7 @@
 
 #include "../text/tiny_vocab.h"
 #include "grammar/grammar.h"
+#include "languages/languages.h"
 
 static const char *const json_words[] = {
     "{\"", "\":", "\": \"", "\",", "\", \"", "\"}", "}}", "}]", "]]", "[[", "[{", "{}", "[]", "true", "false", "null",

@@ -1,5 +1,5 @@
 /* See expr.h. */
-#include "grammar/expr.h"
+#include "languages/expr.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -10,8 +10,8 @@
 
 #include "base/pf_mem.h"
 #include "base/pf_status.h"
-#include "grammar/grammar.h"
-#include "grammar/pattern.h"
+#include "languages/languages.h"
+#include "languages/pattern.h"
 
 struct regex {
     struct pf_reader rd;

@@ -11,8 +11,8 @@
 #include "base/pf_hash.h"
 #include "base/pf_mem.h"
 #include "base/pf_status.h"
-#include "grammar/expr.h"
-#include "grammar/grammar.h"
+#include "languages/expr.h"
+#include "languages/languages.h"
 
 struct name {
     const char *p;

@@ -1,0 +1,17 @@
+/* The languages of grammars: texts to rules (grammar/rules.h).
+ *
+ *     gbnf.c    GBNF                        regex.c     regular expressions       expr.c  the tree that both read into
+ *     schema*.c JSON Schema                 pattern.c   patterns of strings, several at once
+ *
+ * Each function compiles a text of n bytes into r and sets *root to a rule of it; r is the caller's to free, after a
+ * failure, too. Any bytes may be in a text. Any thread. */
+#ifndef PF_LANGUAGES_H
+#define PF_LANGUAGES_H
+
+#include "grammar/rules.h"
+
+pf_status pf_gbnf_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
+pf_status pf_regex_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
+pf_status pf_schema_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
+
+#endif

@@ -1,0 +1,108 @@
+/* JSON Schema to rules: what its files share.
+ *
+ *     conjunction   schemas that a value must fulfil all at once: what allOf, $ref beside other keywords, and
+ * properties
+ *                   named by several of those come to. Each conjunction that is met becomes a rule.
+ *
+ *         schema.c         reading, references, conjunctions, alternatives         schema_number.c  ranges of numbers
+ *         schema_value.c   values of each type, literals, strings                  schema_parts.c   arrays and objects
+ *
+ * Conjunctions wait in a list and are written to rules one after the other, so that schemas may refer to one another in
+ * circles. Everything but the rules lives in the arena of a JSON reader and dies with the compilation. One thread. */
+#ifndef PF_SCHEMA_H
+#define PF_SCHEMA_H
+
+#include "languages/pattern.h"
+#include "text/jinja.h"
+
+enum pf_json_types {
+    PF_JSON_NULL = 1, PF_JSON_BOOL = 2, PF_JSON_INTEGER = 4, PF_JSON_FRACTION = 8, PF_JSON_STRING = 16,
+    PF_JSON_ARRAY = 32, PF_JSON_OBJECT = 64, PF_JSON_NUMBER = PF_JSON_INTEGER | PF_JSON_FRACTION, PF_JSON_ANY = 127
+};
+
+struct pf_member {                       /* of a conjunction */
+    const struct pf_jval *schema;        /* an object */
+    uint32_t chosen;                     /* bits: an alternative of anyOf (1), of oneOf (2) is in the conjunction */
+};
+struct pf_conjunction {
+    struct pf_member *v;                 /* in the order in which they were found, no schema twice */
+    size_t n, cap;
+    bool   never;                        /* false is among them */
+};
+
+struct pf_waiting {                      /* a conjunction and its rule */
+    struct pf_conjunction c;
+    int32_t rule;
+};
+
+struct pf_schema {
+    struct pf_rules *r;
+    struct pf_tmpl   t;                  /* of the reader: it has the key of hashes */
+    struct pf_jrun   run;
+    struct pf_jval   root;
+    struct pf_waiting *waiting;          /* all that were met; [0, done) are written */
+    size_t n_waiting, waiting_cap, done;
+    uint32_t *table;                     /* number in waiting + 1, by schemas */
+    size_t mask;
+    int32_t space, character, string, integer, number, any;      /* rules */
+};
+
+/* ---- schema.c ---- */
+
+/* The keyword's value, or NULL. */
+const struct pf_jval *pf_schema_get(const struct pf_schema *s, const struct pf_jval *schema, const char *keyword);
+
+/* A failure at a schema's keyword: PF_EUNSUPPORTED or PF_EINVAL; names both with the JSON pointer. */
+pf_status pf_schema_fail(const struct pf_schema *s, pf_status st, const struct pf_jval *schema, const char *keyword,
+                         const char *why);
+
+/* Adds a schema (an object, true or false), what it refers to, and its allOf. */
+pf_status pf_schema_add(struct pf_schema *s, struct pf_conjunction *c, const struct pf_jval *schema);
+/* The rule of a conjunction. */
+pf_status pf_schema_rule(struct pf_schema *s, const struct pf_conjunction *c, int32_t *rule);
+
+/* A whole number of 0 or more: the largest (or least) that any member gives for the keyword; otherwise left as it is.
+ * */
+pf_status pf_schema_count(const struct pf_schema *s, const struct pf_conjunction *c, const char *keyword, bool largest,
+                          uint32_t *count);
+
+/* ---- schema_value.c ---- */
+
+/* The types that all members allow by their type. Where no member has one and `guess` is set: those that the members'
+ * keywords are about; values of other types would do, but nobody who writes minLength means them. */
+pf_status pf_schema_types(const struct pf_schema *s, const struct pf_conjunction *c, bool guess, unsigned *types);
+/* Values of a conjunction without alternatives. */
+pf_status pf_schema_value(struct pf_schema *s, const struct pf_conjunction *c, int32_t from, int32_t to);
+pf_status pf_schema_literal(struct pf_schema *s, const struct pf_jval *v, int32_t from, int32_t to);
+/* What strings of the conjunction are without its enum: n patterns, at most PF_MAX_PATTERNS - 2, and a length. The
+ * patterns are the caller's to free, one by one, after a failure, too. */
+struct pf_strings {
+    struct pf_rules r[PF_MAX_PATTERNS];
+    int32_t  rules[PF_MAX_PATTERNS];
+    size_t   n;
+    uint32_t min, max;
+};
+pf_status pf_strings_of(const struct pf_schema *s, const struct pf_conjunction *c, struct pf_strings *out);
+pf_status pf_strings_add(struct pf_strings *x, const char *regex, size_t n);
+/* Adds the regular expression of a schema's keyword; a failure names them. */
+pf_status pf_strings_add_from(const struct pf_schema *s, const struct pf_jval *schema, const char *keyword,
+                              struct pf_jstr regex, struct pf_strings *x);
+/* Such a string with its quotes. */
+pf_status pf_strings_emit(struct pf_schema *s, const struct pf_strings *x, int32_t from, int32_t to);
+pf_status pf_strings_match(const struct pf_strings *x, struct pf_jstr text, bool *matches);
+void      pf_strings_free(struct pf_strings *x);
+
+bool pf_json_equal(const struct pf_jval *a, const struct pf_jval *b);
+
+/* ---- schema_number.c ---- */
+
+pf_status pf_schema_number(struct pf_schema *s, const struct pf_conjunction *c, bool whole, int32_t from, int32_t to);
+pf_status pf_schema_number_fits(const struct pf_schema *s, const struct pf_conjunction *c, const struct pf_jval *v,
+                                bool *fits);
+
+/* ---- schema_parts.c ---- */
+
+pf_status pf_schema_array(struct pf_schema *s, const struct pf_conjunction *c, int32_t from, int32_t to);
+pf_status pf_schema_object(struct pf_schema *s, const struct pf_conjunction *c, int32_t from, int32_t to);
+
+#endif
