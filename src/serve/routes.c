@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "page.h"
 #include "serve/api/anthropic.h"
 #include "serve/api/messages.h"
 #include "serve/api/openai.h"
@@ -104,6 +105,11 @@ static void send_json(struct exchange *x, struct buf *out)
 {
     exchange_answer(x, 200, "application/json", buf_text(out), out->n);
     buf_free(out);
+}
+
+static void page(struct exchange *x)
+{
+    exchange_answer(x, 200, "text/html; charset=utf-8", (const char *)page_html, sizeof page_html);
 }
 
 static void health(struct exchange *x)
@@ -284,6 +290,7 @@ static void detokenize(struct exchange *x)
 }
 
 const struct route routes[] = {
+    { "GET", "/", ROUTE_AT_ONCE | ROUTE_OPEN, page, openai_error },
     { "GET", "/health", ROUTE_AT_ONCE | ROUTE_OPEN, health, openai_error },
     { "GET", "/v1/models", ROUTE_AT_ONCE, models, openai_error },
     { "GET", "/models", ROUTE_AT_ONCE, models, openai_error },

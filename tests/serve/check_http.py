@@ -6,6 +6,7 @@ import concurrent.futures
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -39,6 +40,10 @@ def check_usage():
 def check_paths(s):
     check(s.ask("GET", "/nothing")[0] == 404, "404")
     check(s.ask("GET", CHAT)[0] == 405, "405")
+    status, head, page = s.ask("GET", "/")
+    check(status == 200 and head["content-type"].startswith("text/html") and page.endswith("</html>\n"), status, head)
+    loads = re.findall(r"""(?:src|href)=["'](?!data:)|url\(|@import""", page)
+    check(not loads and "innerHTML" not in page, "the page loads or parses something:", loads)
     check(s.ask("HEAD", "/health")[0] == 200, "HEAD")
     status, head, _ = s.post(CHAT, chat("x"), {"Origin": "http://elsewhere.example"})
     check(status == 403 and "access-control-allow-origin" not in head, status, head)
