@@ -406,7 +406,8 @@ struct pf_session_opts {
 };
 void pf_session_opts_init(struct pf_session_opts *o);
 
-/* Exact memory a session would take: keys and values (touched as the context fills), and everything else. */
+/* Exact memory a session would take: keys and values (touched as the context fills), and everything else. Inputs and
+ * activations of a step are part of that, though sessions of a model share them: only the first one takes them. */
 pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *o, uint64_t *kv_bytes,
                            uint64_t *work_bytes);
 

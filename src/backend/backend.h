@@ -344,7 +344,7 @@ struct pf_backend_sizes {
  * of memory and the number of positions differ. A backend may record one such step and replay it. */
 struct pf_repeat {
     bool        once;                     /* no other step is like this one, and finish may be called within it */
-    const void *buffers, *state;          /* the session's activations and recurrent state */
+    const void *sequence, *state;         /* which keys and values; which recurrent state */
     int         rows, n_logits;
     int64_t     n_positions;
     bool        chooses;                  /* attention sees chosen positions */

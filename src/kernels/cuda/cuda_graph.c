@@ -23,7 +23,7 @@ int pf_cuda_chunks(const struct cuda_backend *b, int64_t n_positions)
 
 static bool alike(const struct pf_repeat *a, const struct pf_repeat *b)
 {
-    return a->buffers == b->buffers && a->state == b->state && a->rows == b->rows && a->n_logits == b->n_logits &&
+    return a->sequence == b->sequence && a->state == b->state && a->rows == b->rows && a->n_logits == b->n_logits &&
            a->n_positions == b->n_positions && a->chooses == b->chooses;
 }
 

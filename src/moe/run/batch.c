@@ -74,15 +74,13 @@ static struct pf_part part_of(const struct pf_piece *p, int first, int room)
     return part;
 }
 
-/* The session of the pieces to come with the largest batches, of those cut as `like`. */
-static struct pf_session *host_of(const struct pf_piece *pieces, int n, const struct pf_session *like)
+/* The largest batches that a session of these pieces has. */
+static int most_rows(const struct pf_piece *pieces, int n)
 {
-    struct pf_session *host = NULL;
+    int most = 0;
     for (int i = 0; i < n; i++)
-        if (!pieces[i].done && cut_alike(pieces[i].s, like) &&
-            (!host || pieces[i].s->opts.n_batch > host->opts.n_batch))
-            host = pieces[i].s;
-    return host;
+        most = pieces[i].s->opts.n_batch > most ? pieces[i].s->opts.n_batch : most;
+    return most;
 }
 
 /* Fills parts with the rows of the next step. Pieces whose sessions are cut otherwise than the first one that is not
@@ -92,12 +90,12 @@ static void gather(const struct pf_piece *pieces, int n, struct pf_part *parts, 
     const struct pf_piece *like = pieces;
     while (like->done)
         like++;
-    struct pf_session *host = host_of(pieces, n, like->s);
-    *t = (struct pf_step){ .m = host->m, .parts = parts, .host = host };
-    for (int i = 0; i < n && t->rows < host->opts.n_batch; i++) {
-        if (pieces[i].done || !cut_alike(pieces[i].s, host))
+    int most = most_rows(pieces, n);
+    *t = (struct pf_step){ .m = like->s->m, .parts = parts };
+    for (int i = 0; i < n && t->rows < most; i++) {
+        if (pieces[i].done || !cut_alike(pieces[i].s, like->s))
             continue;
-        parts[t->n_parts] = part_of(&pieces[i], t->rows, host->opts.n_batch - t->rows);
+        parts[t->n_parts] = part_of(&pieces[i], t->rows, most - t->rows);
         t->rows += parts[t->n_parts].rows;
         t->n_logits += parts[t->n_parts++].n_logits;
     }

@@ -60,7 +60,13 @@ static pf_status run_layer(struct pf_step *t, int il, int rows)
     return pf_moe_guess(t, il + 1, rows, PF_GUESS_LATE);
 }
 
-static pf_status upload_inputs(struct pf_unit *u, const struct pf_model *m, int rows, const void *inputs)
+/* A unit of the sessions of the step, which are cut alike. */
+static const struct pf_unit *session_unit(const struct pf_step *t, int i)
+{
+    return &t->parts->s->units[i];
+}
+
+static pf_status upload_inputs(struct pf_work_unit *u, const struct pf_model *m, int rows, const void *inputs)
 {
     struct pf_inputs to = pf_inputs_at(m, rows, u->buf.inputs);
     u->buf.injected = to.picks;
@@ -112,8 +118,8 @@ static void fill_rows(const struct pf_part *p, const struct pf_inputs *in)
 /* Tokens, positions, and what depends on the positions only: made here, then given to the units. */
 static pf_status put_inputs(struct pf_step *t)
 {
-    struct pf_session *host = t->host;
-    struct pf_inputs in = pf_inputs_at(t->m, t->rows, host->inputs);
+    struct pf_work *work = t->m->work;
+    struct pf_inputs in = pf_inputs_at(t->m, t->rows, work->inputs);
     for (int i = 0; i < t->n_parts; i++)
         fill_rows(&t->parts[i], &in);
     pf_rope_table(&t->m->rope, in.pos, 1, t->rows, in.cs);
@@ -121,9 +127,9 @@ static pf_status put_inputs(struct pf_step *t)
         fill_block_inputs(t, &in);
     if (t->m->injected.n_tokens)
         pf_watch_fill(t, &in);
-    for (struct pf_unit *u = host->units; u < host->units + 2; u++)
-        if (u->backend)
-            PF_TRY(upload_inputs(u, t->m, t->rows, host->inputs));
+    for (int i = 0; i < 2; i++)
+        if (session_unit(t, i)->backend)
+            PF_TRY(upload_inputs(&work->units[i], t->m, t->rows, work->inputs));
     return PF_OK;
 }
 
@@ -149,7 +155,8 @@ static bool is_cancelled(const struct pf_step *t)
 /* Runs the layers of the unit at work. */
 static pf_status run_layers(struct pf_step *t, int rows)
 {
-    for (int il = t->unit->first; il < t->unit->end; il++) {
+    const struct pf_unit *u = session_unit(t, (int)(t->unit - t->m->work->units));
+    for (int il = u->first; il < u->end; il++) {
         if (is_cancelled(t))
             PF_FAIL(PF_ECANCEL, "cancelled at layer %d of %d", il, t->m->n_layer);
         PF_TRY(pf_place_enter(t->m->place, il));
@@ -232,14 +239,15 @@ static struct pf_repeat repeat_of(const struct pf_step *t, int n_logits)
 {
     const struct pf_part *p = t->parts;
     bool once = t->n_parts > 1 || pf_watch_inside(t->m) || pf_state_cut(p->s, p->rows) > 0;
-    return (struct pf_repeat){ once, t->unit->buf.base, p->s->computed > 0 ? t->unit->state : NULL, p->rows, n_logits,
-                               pf_part_end(p), pf_index_is_used(p) };
+    const struct pf_unit *u = session_unit(t, (int)(t->unit - t->m->work->units));
+    return (struct pf_repeat){ once, p->s, p->s->computed > 0 ? u->state : NULL, p->rows, n_logits, pf_part_end(p),
+                               pf_index_is_used(p) };
 }
 
 /* Everything up to the logits, unless they are many, by one unit: as a repetition, if it can. */
 static pf_status run_whole(struct pf_step *t)
 {
-    struct pf_unit *u = t->unit = &t->host->units[0];
+    struct pf_work_unit *u = t->unit = &t->m->work->units[0];
     struct pf_repeat repeat = repeat_of(t, t->n_logits);
     for (bool again = true; again;) {
         bool replayed;
@@ -257,7 +265,7 @@ static pf_status run_whole(struct pf_step *t)
 /* Rows of x from the unit at work, which is one of the two, to the other, which is at work from now on. */
 static pf_status hand_over(struct pf_step *t, int first, int rows)
 {
-    struct pf_unit *device = &t->host->units[0], *cpu = &t->host->units[1];
+    struct pf_work_unit *device = &t->m->work->units[0], *cpu = &t->m->work->units[1];
     pf_backend *be = device->backend;
     float *of_device = device->buf.x + (size_t)first * t->m->n_embd,
           *of_cpu = cpu->buf.x + (size_t)first * t->m->n_embd;
@@ -273,7 +281,7 @@ static pf_status hand_over(struct pf_step *t, int first, int rows)
 
 static pf_status run_on_device(struct pf_step *t, int rows)
 {
-    struct pf_unit *u = t->unit;
+    struct pf_work_unit *u = t->unit;
     struct pf_repeat repeat = repeat_of(t, 0);
     for (bool again = true; again;) {
         bool replayed;
@@ -288,17 +296,17 @@ static pf_status run_on_device(struct pf_step *t, int rows)
  * the output matrix the logits. */
 static pf_status run_split(struct pf_step *t)
 {
-    struct pf_session *host = t->host;
+    const struct pf_session *s = t->parts->s;
     int rows = t->rows;
-    t->unit = &host->units[1];
+    t->unit = &t->m->work->units[1];
     PF_TRY(embed(t, rows));
-    if (host->units[0].end > 0) {
+    if (s->units[0].end > 0) {
         PF_TRY(hand_over(t, 0, rows));
         PF_TRY(run_on_device(t, rows));
         PF_TRY(hand_over(t, 0, rows));
     }
     PF_TRY(run_layers(t, rows));
-    if (host->output_unit == &host->units[0] && t->n_logits > 0) {
+    if (s->output_unit == &s->units[0] && t->n_logits > 0) {
         int first = wanted_at(t, 0).row;
         PF_TRY(hand_over(t, first, rows - first));
     }
@@ -311,7 +319,7 @@ static pf_status run(struct pf_step *t)
     PF_TRY(pf_place_between(t->m->place, t->rows));
     PF_TRY(pf_watch_begin(t));
     PF_TRY(put_inputs(t));
-    PF_TRY(t->host->units[1].backend ? run_split(t) : run_whole(t));
+    PF_TRY(session_unit(t, 1)->backend ? run_split(t) : run_whole(t));
     PF_TRY(pf_watch_download(t));
     if (has_head(t))
         return get_logits(t, 0, t->n_logits);
@@ -327,8 +335,9 @@ static pf_status run(struct pf_step *t)
 static pf_status finish(struct pf_step *t)
 {
     pf_status st = PF_OK;
-    for (struct pf_unit *u = t->host->units; u < t->host->units + 2; u++) {
-        pf_status finished = u->backend ? u->backend->ops->finish(u->backend) : PF_OK;
+    for (int i = 0; i < 2; i++) {
+        pf_backend *b = session_unit(t, i)->backend;
+        pf_status finished = b ? b->ops->finish(b) : PF_OK;
         st = st < 0 ? st : finished;
     }
     return st;

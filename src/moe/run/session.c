@@ -6,6 +6,7 @@
 #include "base/pf_cpu.h"
 #include "base/pf_mem.h"
 #include "moe/place/placement.h"
+#include "moe/run/work.h"
 
 static void close_unit(struct pf_session *s, struct pf_unit *u)
 {
@@ -23,26 +24,16 @@ static void close_unit(struct pf_session *s, struct pf_unit *u)
     b->ops->buf_free(b, u->next, u->state_bytes, false);
     for (int i = 0; i < PF_MAX_CHECKPOINTS; i++)
         b->ops->buf_free(b, u->kept[i], u->kept_bytes, false);
-    b->ops->buf_free(b, u->buf.base, u->buf.bytes, false);
     *u = (struct pf_unit){ .backend = NULL };
-}
-
-static size_t handed_bytes(const struct pf_session *s)
-{
-    return (size_t)s->opts.n_batch * (size_t)s->m->n_embd * sizeof *s->handed;
 }
 
 /* Frees everything in the memory of the units. */
 static void close_buffers(struct pf_session *s)
 {
     pf_backend *b = s->units[0].backend;
-    if (b) {
-        b->ops->buf_free(b, s->inputs, pf_inputs_at(s->m, s->opts.n_batch, NULL).bytes, true);
+    if (b)
         b->ops->buf_free(b, s->logits, (size_t)s->m->n_vocab * sizeof *s->logits, true);
-        b->ops->buf_free(b, s->handed, handed_bytes(s), true);
-    }
-    s->inputs = NULL;
-    s->logits = s->handed = NULL;
+    s->logits = NULL;
     close_unit(s, &s->units[1]);
     close_unit(s, &s->units[0]);
     memset(s->checkpoints, 0, sizeof s->checkpoints);
@@ -54,7 +45,12 @@ void pf_session_close(pf_session **sp)
     struct pf_session *s = *sp;
     if (!s)
         return;
+    struct pf_model *m = s->m;
+    pthread_mutex_lock(&m->step_lock);       /* another session's step may run */
     close_buffers(s);
+    if (atomic_fetch_sub(&m->n_sessions, 1) == 1)
+        pf_work_close(m);
+    pthread_mutex_unlock(&m->step_lock);
     pf_free(s->kv);
     pf_free(s->block_kv);
     pf_free(s->index_kv);
@@ -62,7 +58,6 @@ void pf_session_close(pf_session **sp)
     pf_free(s->all_logits);
     pf_free(s->candidates);
     pf_free(s->seen);
-    atomic_fetch_sub(&s->m->n_sessions, 1);
     pf_free(s);
     *sp = NULL;
 }
@@ -107,17 +102,6 @@ static pf_status open_kv(struct pf_session *s, const struct pf_unit *u, int il)
     return PF_OK;
 }
 
-/* Opens the parts of a unit that do not depend on its layers. */
-static pf_status open_work(struct pf_session *s, struct pf_unit *u, pf_backend *b)
-{
-    *u = (struct pf_unit){ .backend = b };
-    u->buf.bytes = pf_buffers_cut(s->m, s->opts.n_batch, NULL, &u->buf);
-    u->buf.base = NULL;
-    PF_TRY(b->ops->buf_alloc(b, u->buf.bytes, false, &u->buf.base));
-    pf_buffers_cut(s->m, s->opts.n_batch, u->buf.base, &u->buf);
-    return b->ops->reserve(b, &s->sizes);
-}
-
 static pf_status open_layers(struct pf_session *s, struct pf_unit *u, int first, int end)
 {
     u->first = first;
@@ -127,31 +111,32 @@ static pf_status open_layers(struct pf_session *s, struct pf_unit *u, int first,
     return open_state(s, u);
 }
 
-/* Opens the CPU's unit. Its buf.x, which is handed over, lies in memory that the device can copy from and to. */
-static pf_status open_second(struct pf_session *s, int first)
+/* Opens the CPU's unit. */
+static pf_status open_second(struct pf_session *s, const struct pf_backend_sizes *sizes, int first)
 {
-    PF_TRY(open_work(s, &s->units[1], s->m->cpu));
-    PF_TRY(open_layers(s, &s->units[1], first, s->m->n_layer));
-    PF_TRY(alloc_floats(s->units[0].backend, handed_bytes(s), true, &s->handed));
-    s->units[1].buf.x = s->handed;
-    return PF_OK;
+    pf_backend *cpu = s->m->cpu;
+    PF_TRY(pf_work_fit(s->m, &s->opts, true));
+    PF_TRY(cpu->ops->reserve(cpu, sizes));
+    s->units[1] = (struct pf_unit){ .backend = cpu };
+    return open_layers(s, &s->units[1], first, s->m->n_layer);
 }
 
 static pf_status open_buffers(struct pf_session *s)
 {
     struct pf_model *m = s->m;
     pf_backend *b = m->backend;
-    s->sizes = pf_backend_sizes_of(m, &s->opts);
-    PF_TRY(open_work(s, &s->units[0], b));
-    PF_TRY(b->ops->buf_alloc(b, pf_inputs_at(m, s->opts.n_batch, NULL).bytes, true, &s->inputs));
+    struct pf_backend_sizes sizes = pf_backend_sizes_of(m, &s->opts);
+    PF_TRY(pf_work_fit(m, &s->opts, false));
+    PF_TRY(b->ops->reserve(b, &sizes));
+    s->units[0] = (struct pf_unit){ .backend = b };
     PF_TRY(alloc_floats(b, (size_t)m->n_vocab * sizeof *s->logits, true, &s->logits));
     struct pf_cut cut = pf_place_cut_for(m->place, &s->opts);
     s->output_unit = &s->units[!cut.output];
     PF_TRY(open_layers(s, &s->units[0], 0, cut.n_layers));
     if (!cut.whole)
-        PF_TRY(open_second(s, cut.n_layers));
+        PF_TRY(open_second(s, &sizes, cut.n_layers));
     s->n_checkpoints = pf_n_checkpoints(m, &s->opts);
-    return pf_place_reserve(m->place, &s->sizes);
+    return pf_place_reserve(m->place, &sizes);
 }
 
 static pf_status open_parts(struct pf_session *s)

@@ -10,7 +10,7 @@
  *     state of a unit              of its layers after position computed - 1; at computed 0 it is not looked at
  *     units                        who computes which layers, and the memory of each. One: the model's backend computes
  *                                  all of them. Two: it computes the first ones, and the CPU the others (place/cut.h)
- *     buffers of a unit            activations of one batch of at most n_batch rows
+ *     m->work                      inputs and activations of a step, shared by all sessions of the model (work.h)
  *
  * A step writes keys and values past computed and the second copy of the state, and commits by moving computed and
  * swapping the copies; a step that fails leaves no trace. One thread at a time per session; sessions of one model take
@@ -25,11 +25,11 @@ struct pf_checkpoint {       /* state.c; its data are in kept[] of each unit, un
     uint64_t age;
 };
 
-/* A unit computes layers [first, end) of a session: a backend, and the session's memory there. */
+/* A unit computes layers [first, end) of a session: a backend, and the session's memory there. Its buffers are those of
+ * the unit of the same number in m->work. */
 struct pf_unit {
     pf_backend       *backend;               /* NULL: there is no such unit, and all other fields are unused */
     int               first, end;
-    struct pf_buffers buf;
     size_t            state_bytes;           /* recurrent state of the unit's layers; 0: they have none */
     float            *state, *next;          /* [state_bytes] each */
     size_t            kept_bytes;            /* size of a checkpoint: the state, then windows */
@@ -56,10 +56,6 @@ struct pf_session {
     uint64_t              n_kept;            /* checkpoints ever made */
     struct pf_checkpoint *planned;           /* a checkpoint that the next steps make on their way, or NULL */
     int64_t               planned_pos;       /* how many positions `planned` is to cover */
-    struct pf_backend_sizes sizes;           /* of the session's batches */
-    void                 *inputs;            /* the host's copy of buf.inputs */
-    float                *handed;            /* [n_batch][n_embd] buf.x of the second unit, in memory that the first can
-                                                copy from and to */
     float                *logits;            /* [n_vocab] of the last position, readable */
     float                *all_logits;        /* [n_all][n_vocab] of an eval with PF_LOGITS_ALL, else NULL */
     size_t                n_all;

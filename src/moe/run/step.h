@@ -3,13 +3,14 @@
  *     rows     | part 0: positions of session a | part 1: of b | part 2: of c | ..
  *               `-- first, rows --'                           `- the last n_logits rows of a part have logits
  *
- * Each session has one part at most. Activations are [rows][...] in the buffers of one of the sessions, the host, whose
- * n_batch is no less than the step's rows; keys, values, state and rings of a part's rows are its own session's. One
- * unit computes all layers, or two take turns (place/cut.h); all sessions of a step are cut alike. */
+ * Each session has one part at most. Activations are [rows][...] in m->work; keys, values, state and rings of a part's
+ * rows are its own session's. One unit computes all layers, or two take turns (place/cut.h); all sessions of a step are
+ * cut alike. */
 #ifndef PF_STEP_H
 #define PF_STEP_H
 
 #include "moe/run/session.h"
+#include "moe/run/work.h"
 
 /* Rows [first, first + rows) of a step: the tokens at positions s->computed ... of s. */
 struct pf_part {
@@ -21,9 +22,8 @@ struct pf_part {
 struct pf_step {
     struct pf_model      *m;
     const struct pf_part *parts;
-    int                   n_parts, rows, n_logits;   /* sums over the parts */
-    struct pf_session    *host;
-    struct pf_unit       *unit;              /* the one of the host's units that is at work */
+    int                   n_parts, rows, n_logits;   /* rows, n_logits: sums over the parts */
+    struct pf_work_unit  *unit;              /* the one of m->work that is at work */
 };
 
 /* One more than the last position of the part. */
@@ -43,7 +43,7 @@ struct pf_picks {
 struct pf_picks pf_picks_at(const struct pf_step *t, int ordinal);
 struct pf_picks pf_routed_at(const struct pf_step *t, int ordinal);
 
-/* forward.c: runs a step. Reads and writes keys and values of the sessions, their `next`, and the host's buffers;
+/* forward.c: runs a step. Reads and writes keys and values of the sessions, their `next`, and the model's buffers;
  * commits nothing. */
 pf_status pf_forward(struct pf_step *t);
 

@@ -82,7 +82,7 @@ static pf_status alloc_stages(struct pf_model *m, int rows)
 static bool is_watched(const struct pf_step *t)
 {
     const struct pf_watch *w = &t->m->watch;
-    return !t->host->unwatched && (w->opts.stages || w->opts.counts || w->writer);
+    return !t->parts->s->unwatched && (w->opts.stages || w->opts.counts || w->writer);
 }
 
 bool pf_watch_inside(const struct pf_model *m)
@@ -93,15 +93,15 @@ bool pf_watch_inside(const struct pf_model *m)
 pf_status pf_watch_begin(struct pf_step *t)
 {
     struct pf_model *m = t->m;
-    const struct pf_session *host = t->host;
+    const struct pf_backend_sizes *sizes = &m->work->sizes;
     if (!is_watched(t) || (t->rows <= m->watch.max_rows && m->watch.owner == m->backend))
         return PF_OK;
     free_buffers(m);
-    pf_status st = alloc_picks(m, host->opts.n_batch);
+    pf_status st = alloc_picks(m, sizes->max_rows);
     if (st == PF_OK && pf_watch_inside(m))
-        st = alloc_stages(m, host->opts.n_batch);
+        st = alloc_stages(m, sizes->max_rows);
     if (st == PF_OK && m->backend != m->cpu)
-        st = m->cpu->ops->reserve(m->cpu, &host->sizes);
+        st = m->cpu->ops->reserve(m->cpu, sizes);
     if (st < 0)
         free_buffers(m);
     return st;
@@ -218,10 +218,10 @@ void pf_watch_fill(const struct pf_step *t, const struct pf_inputs *in)
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
 
-/* A row's position in its session, from the host's inputs. */
+/* A row's position in its session. */
 static int64_t position(const struct pf_step *t, int row)
 {
-    return pf_inputs_at(t->m, t->rows, t->host->inputs).pos[row];
+    return pf_inputs_at(t->m, t->rows, t->m->work->inputs).pos[row];
 }
 
 static void show(const struct pf_step *t, const struct pf_stage_data *d)
@@ -286,7 +286,7 @@ static pf_status compute(struct pf_step *t, int il, struct pf_experts_op *e)
     e->weights = w->weights + at;
     e->x = w->x;
     e->y = w->y;
-    struct pf_inputs in = pf_inputs_at(m, e->rows, t->host->inputs);
+    struct pf_inputs in = pf_inputs_at(m, e->rows, m->work->inputs);
     PF_TRY(m->cpu->ops->route(m->cpu, &(struct pf_route_op){
         .how = &moe->routing, .logits = w->logits, .select_bias = moe->select_bias, .table = moe->table, .ids = in.ids,
         .rows = e->rows, .picks = w->picks + at, .weights = w->weights + at }));
