@@ -19,6 +19,18 @@ enum pf_match pf_call_match_end(const struct pf_reply *r, size_t *len)
     return pf_call_match(r, r->f->ends, sizeof r->f->ends / sizeof *r->f->ends, len);
 }
 
+enum pf_match pf_call_match_next(const struct pf_reply *r)
+{
+    size_t len;
+    enum pf_match best = r->f->head ? pf_reply_match(r, r->at, r->f->head, &len) : PF_NO;
+    for (const struct pf_mark *m = r->f->marks; m->text; m++) {
+        bool begins = m->kind == PF_MARK_BLOCK || m->kind == PF_MARK_HEAD || m->kind == PF_MARK_HEADER;
+        enum pf_match match = begins ? pf_reply_match(r, r->at, m->text, &len) : PF_NO;
+        best = match > best ? match : best;
+    }
+    return best;
+}
+
 /* ---- Beginning and ending ---------------------------------------------------------------------------------------- */
 
 static void forget_call(struct pf_reply *r)
@@ -252,12 +264,24 @@ static bool step_fault(struct pf_reply *r)
     size_t len;
     if (pf_reply_left(r) == 0)
         return false;
-    enum pf_match m = pf_call_match_end(r, &len);
-    if (m == PF_PARTLY)
+    enum pf_match end = pf_call_match_end(r, &len), next = pf_call_match_next(r);
+    if (end != PF_YES && next != PF_YES && (end == PF_PARTLY || next == PF_PARTLY))
         return false;
-    if (m == PF_YES)
+    if (end == PF_YES || next == PF_YES)
         r->state = PF_AT_BEHIND;
-    r->from = r->at += m == PF_YES ? len : 1;
+    r->from = r->at += end == PF_YES ? len : next == PF_NO;
+    return true;
+}
+
+/* Whether another call of a list, or of a row of objects, comes. */
+static bool another_item(struct pf_reply *r, char c)
+{
+    bool separated = r->in_list ? c == ',' : r->bare && c == ';';
+    if (!separated && (!r->bare || r->in_list || c != '{'))
+        return false;
+    pf_reply_pass(r, separated);
+    r->state = PF_AT_ITEM;
+    r->place = PF_IN_KEYS;
     return true;
 }
 
@@ -269,31 +293,23 @@ static bool step_behind(struct pf_reply *r)
     if (pf_reply_left(r) == 0)
         return false;
     char c = pf_reply_here(r)[0];
-    if (pf_reply_is_space(c)) {
-        if (space->n < PF_REPLY_KEPT)
-            pf_run_add(space, &c, 1);
-        pf_reply_pass(r, 1);
-        return true;
-    }
-    bool another = r->in_list ? c == ',' : r->bare && c == ';';
-    if (another || (r->bare && !r->in_list && c == '{')) {
-        pf_reply_pass(r, another);
-        r->state = PF_AT_ITEM;
-        r->place = PF_IN_KEYS;
-        return true;
-    }
-    if (r->in_list && c == ']') {
+    bool is_space = pf_reply_is_space(c), list_ends = r->in_list && c == ']';
+    if (is_space && space->n < PF_REPLY_KEPT)
+        pf_run_add(space, &c, 1);
+    if (list_ends)
         r->in_list = false;
+    if (is_space || list_ends) {
         pf_reply_pass(r, 1);
         return true;
     }
-    enum pf_match end = pf_call_match_end(r, &len), head = PF_NO;
+    if (another_item(r, c))
+        return true;
+    enum pf_match end = pf_call_match_end(r, &len);
     if (end == PF_YES) {
         pf_reply_pass(r, len);
         return true;
     }
-    if (r->f->head)
-        head = pf_reply_match(r, r->at, r->f->head, &len);
+    enum pf_match head = r->f->head ? pf_reply_match(r, r->at, r->f->head, &len) : PF_NO;
     if (head == PF_YES) {
         pf_call_try(r, len, PF_AT_FIELD, false);
         return true;
@@ -310,7 +326,8 @@ bool pf_call_step(struct pf_reply *r)
 {
     if (r->in.failed || r->out.failed || r->word.failed || r->key.failed || r->literal.key.failed)
         return false;
-    if (r->tried > TRIED_BYTES && !r->committed && r->state != PF_AT_BEHIND && r->state != PF_AT_FAULT)
+    bool tries = !r->committed && r->state != PF_AT_BEHIND && r->state != PF_AT_FAULT;
+    if (tries && (r->tried > TRIED_BYTES || r->at - r->from > PF_REPLY_KEPT))
         return pf_call_give_up(r);
     switch (r->state) {
     case PF_AT_ITEM:        return step_item(r);

@@ -131,9 +131,9 @@ static bool step_member(struct pf_reply *r)
     enum pf_literal_result result = read_literal(r);
     if (r->place == PF_IN_OTHER)
         r->word.n = 0;
-    if (result == PF_LITERAL_MORE)
+    if (result == PF_LITERAL_MORE && r->word.n <= PF_REPLY_KEPT)
         return false;
-    if (result == PF_LITERAL_BAD)
+    if (result != PF_LITERAL_DONE)
         return r->committed ? pf_call_fault(r) : pf_call_give_up(r);
     return end_member(r);
 }
@@ -148,8 +148,6 @@ static bool end_object(struct pf_reply *r)
 
 bool pf_call_step_object(struct pf_reply *r)
 {
-    if (!r->committed && r->at - r->from > PF_REPLY_KEPT)
-        return pf_call_give_up(r);
     if (r->place != PF_IN_KEYS && r->place != PF_IN_COLON && r->place != PF_IN_VALUE && r->place != PF_IN_NEXT)
         return step_member(r);
     size_t before = r->at;

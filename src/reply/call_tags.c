@@ -17,16 +17,16 @@ bool pf_call_step_tags(struct pf_reply *r)
         r->state = PF_AT_KEY;
         return true;
     }
-    enum pf_match end = pf_call_match_end(r, &len);
-    if (end == PF_YES) {
-        pf_reply_pass(r, len);
+    enum pf_match end = pf_call_match_end(r, &len), next = pf_call_match_next(r);
+    if (end == PF_YES || next == PF_YES) {       /* the next call may come without the end of this one */
+        pf_reply_pass(r, end == PF_YES ? len : 0);
         if (r->has_arguments)
             pf_run_puts(&r->out, "}");
         return pf_call_end(r, PF_AT_BEHIND);
     }
-    if (key == PF_PARTLY || end == PF_PARTLY)
+    if (key == PF_PARTLY || end == PF_PARTLY || next == PF_PARTLY)
         return false;
-    pf_reply_pass(r, 1);                                  /* nothing that belongs there */
+    pf_reply_pass(r, 1);                         /* nothing that belongs there */
     return true;
 }
 
@@ -126,8 +126,9 @@ static enum pf_match match_follower(struct pf_reply *r, size_t at)
     while (at + space < r->in.n && space < CLOSER_SPACE && pf_reply_is_space(r->in.p[at + space]))
         space++;
     r->at = at + space;
-    enum pf_match key = pf_reply_match(r, r->at, r->f->key_open, &len), end = pf_call_match_end(r, &len), m;
-    m = key > end ? key : end;
+    enum pf_match key = pf_reply_match(r, r->at, r->f->key_open, &len), end = pf_call_match_end(r, &len),
+                  next = pf_call_match_next(r), m = key > end ? key : end;
+    m = m > next ? m : next;
     if (r->at == r->in.n)
         m = r->ended ? PF_YES : PF_PARTLY;
     r->at = was;

@@ -230,54 +230,56 @@ static bool read_hex(struct pf_literal *l, char c)
 
 /* ---- Numbers and words ------------------------------------------------------------------------------------------- */
 
-static int digits(const char *s, int n)
+/* A number that is read from s and written to w. */
+struct number {
+    const char *s, *end;
+    char       *w;
+};
+
+static int copy_digits(struct number *d)
 {
-    int i = 0;
-    while (i < n && s[i] >= '0' && s[i] <= '9')
-        i++;
-    return i;
+    int n = 0;
+    for (; d->s < d->end && *d->s >= '0' && *d->s <= '9'; n++)
+        *d->w++ = *d->s++;
+    return n;
 }
 
-/* Length of the JSON number that s is, with the liberties ".5", "5." and "+5" written out in w; 0: it is none. */
+static bool copy_if(struct number *d, const char *set)
+{
+    bool is = d->s < d->end && strchr(set, *d->s) && *d->s;
+    if (is)
+        *d->w++ = *d->s++;
+    return is;
+}
+
+/* Writes the JSON number that s is, with the liberties ".5", "5." and "+5" put right, to w, which has room for two
+ * bytes more; its length, 0 if s is none. */
 static int number(const char *s, int n, char *w)
 {
-    int i = 0, k = 0, whole;
-    if (i < n && (s[i] == '-' || s[i] == '+')) {
-        if (s[i] == '-')
-            w[k++] = '-';
-        i++;
-    }
-    whole = digits(s + i, n - i);
-    if (whole > 1 && s[i] == '0')
+    struct number d = { s, s + n, w };
+    if (d.s < d.end && *d.s == '+')
+        d.s++;
+    else
+        copy_if(&d, "-");
+    char *first = d.w;
+    int whole = copy_digits(&d), part = 0;
+    if (whole > 1 && *first == '0')
         return 0;
-    for (int d = 0; d < whole; d++)
-        w[k++] = s[i++];
     if (!whole)
-        w[k++] = '0';
-    if (i < n && s[i] == '.') {
-        i++;
-        int part = digits(s + i, n - i);
-        if (!whole && !part)
-            return 0;
-        w[k++] = '.';
-        for (int d = 0; d < part; d++)
-            w[k++] = s[i++];
+        *d.w++ = '0';
+    if (copy_if(&d, ".")) {
+        part = copy_digits(&d);
         if (!part)
-            w[k++] = '0';
-    } else if (!whole) {
+            *d.w++ = '0';
+    }
+    if (!whole && !part)
         return 0;
-    }
-    if (i < n && (s[i] == 'e' || s[i] == 'E')) {
-        w[k++] = s[i++];
-        if (i < n && (s[i] == '-' || s[i] == '+'))
-            w[k++] = s[i++];
-        int part = digits(s + i, n - i);
-        if (!part)
+    if (copy_if(&d, "eE")) {
+        copy_if(&d, "+-");
+        if (!copy_digits(&d))
             return 0;
-        for (int d = 0; d < part; d++)
-            w[k++] = s[i++];
     }
-    return i == n ? k : 0;
+    return d.s == d.end ? (int)(d.w - w) : 0;
 }
 
 static bool end_word(struct pf_literal *l)

@@ -111,6 +111,8 @@ bool pf_call_fault(struct pf_reply *r);
 /* Whether one of n texts stands at `at`, *len bytes long: the first that does, or may yet. */
 enum pf_match pf_call_match(const struct pf_reply *r, const char *const *texts, int n, size_t *len);
 enum pf_match pf_call_match_end(const struct pf_reply *r, size_t *len);          /* the family's ends */
+/* Whether what begins a call stands at `at`. */
+enum pf_match pf_call_match_next(const struct pf_reply *r);
 /* r->word, or what stands between quotes in it where the family has them. */
 struct pf_span pf_call_between_quotes(const struct pf_reply *r);
 
