@@ -399,15 +399,16 @@ static void put_asked(struct buf *out, const struct request *q)
         buf_puts(out, "null");
 }
 
-/* The response object: status "in_progress" without items, or what it came to. */
-static void put_response(struct buf *out, const struct job *j, const char *status)
+/* The response object: on its way, without items, or what it came to. */
+static void put_response(struct buf *out, const struct job *j, bool done)
 {
-    bool done = strcmp(status, "in_progress") != 0;
+    bool cut = done && j->choices[0].finish == FINISH_LENGTH;
     buf_printf(out, "{\"id\":\"resp_%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"error\":null,"
-               "\"incomplete_details\":%s,\"model\":", j->id, (long long)j->created, status,
-               strcmp(status, "incomplete") == 0 ? "{\"reason\":\"max_output_tokens\"}" : "null");
+               "\"incomplete_details\":%s,\"model\":", j->id, (long long)j->created,
+               cut ? "incomplete" : done ? "completed" : "in_progress",
+               cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
     quote(out, j->req.model);
-    put_or_null(out, "completed_at", strcmp(status, "completed") == 0 ? (int64_t)time(NULL) : UNSET);
+    put_or_null(out, "completed_at", done && !cut ? (int64_t)time(NULL) : UNSET);
     put_asked(out, &j->req);
     buf_puts(out, ",\"previous_response_id\":null,\"store\":false,\"background\":false,\"truncation\":\"disabled\","
              "\"service_tier\":\"default\",\"metadata\":{},\"max_tool_calls\":null,\"top_logprobs\":0,"
@@ -420,11 +421,6 @@ static void put_response(struct buf *out, const struct job *j, const char *statu
     else
         buf_puts(out, "null");
     buf_puts(out, "}");
-}
-
-static const char *status_of(const struct job *j)
-{
-    return j->choices[0].finish == FINISH_LENGTH ? "incomplete" : "completed";
 }
 
 /* ---- Answers: events --------------------------------------------------------------------------------------------- */
@@ -450,11 +446,11 @@ static void put_place(struct buf *out, const struct job *j, bool part)
     buf_printf(out, ",\"output_index\":%d%s", s->index, part ? ",\"content_index\":0" : "");
 }
 
-static void tell_response(struct job *j, const char *name, const char *status)
+static void tell_response(struct job *j, const char *name, bool done)
 {
     struct buf data = { 0 };
     buf_puts(&data, ",\"response\":");
-    put_response(&data, j, status);
+    put_response(&data, j, done);
     put_event(j, name, &data);
 }
 
@@ -463,8 +459,8 @@ static void begin(struct job *j)
     struct stream *s = arena_take(&j->arena, 1, sizeof *s);
     s->open = -1;
     j->state = s;
-    tell_response(j, "response.created", "in_progress");
-    tell_response(j, "response.in_progress", "in_progress");
+    tell_response(j, "response.created", false);
+    tell_response(j, "response.in_progress", false);
 }
 
 static void tell_item(struct job *j, const char *name, struct json text, const char *status)
@@ -569,11 +565,11 @@ static void end(struct job *j)
 {
     if (j->req.stream) {
         bool whole = j->choices[0].finish != FINISH_LENGTH;
-        tell_response(j, whole ? "response.completed" : "response.incomplete", status_of(j));
+        tell_response(j, whole ? "response.completed" : "response.incomplete", true);
         return;
     }
     struct buf out = { 0 };
-    put_response(&out, j, status_of(j));
+    put_response(&out, j, true);
     buf_puts(&out, "\n");
     exchange_answer(j->x, 200, "application/json", out.p, out.n);
     buf_free(&out);
