@@ -26,6 +26,7 @@ MAY = {
                  'base'},
     'moe': {'moe/model', 'moe/place', 'moe/open', 'grammar', 'languages', 'reply', 'gguf', 'text', 'base'},
     'cli': set(),
+    'cli/modes': {'cli'},
     'serve': {'cli'},
     'bench': {'cli'},
     'examples': set(),

@@ -2,14 +2,12 @@
 #define _GNU_SOURCE
 #include "load.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "learned.h"
-#include "modes.h"
 #include "term.h"
 
 void die_failed(const char *what)
@@ -82,7 +80,7 @@ static bool cancelled(void *ctx)
     return interrupted();
 }
 
-static void model_opts(const struct settings *s, struct pf_model_opts *o)
+void load_model_opts(const struct settings *s, struct pf_model_opts *o)
 {
     pf_model_opts_init(o);
     o->n_threads = (int)s->n_threads;
@@ -104,60 +102,12 @@ void load_session_opts(const struct settings *s, int64_t n_ctx, struct pf_sessio
     o->kv_type = s->kv == KV_F32 ? PF_KV_F32 : s->kv == KV_Q8_0 ? PF_KV_Q8_0 : PF_KV_F16;
 }
 
-static void print_tier(struct buf *out, const char *name, const struct pf_plan_tier *t)
-{
-    static const char *const from[] = { [PF_PRICE_ASSUMED] = "assumed", [PF_PRICE_MEASURED] = "measured",
-                                        [PF_PRICE_GIVEN] = "given" };
-    buf_printf(out, "%-7s %7" PRIu64 " %10.2f %12.1f %9.1f %-9s", name, t->n_slabs, (double)t->bytes * 1e-9,
-               t->token_bytes * 1e-6, t->bytes_s * 1e-9, from[t->price]);
-    if (t->tok_s > 0)
-        buf_printf(out, " %10.1f\n", t->tok_s);
-    else
-        buf_printf(out, " %10s\n", "-");
-}
-
-static void print_plan(struct buf *out, const struct pf_plan *p)
-{
-    static const char *const names[] = { [PF_TIER_VRAM] = "GPU", [PF_TIER_RAM] = "memory", [PF_TIER_DISK] = "drive" };
-    bool gpu = p->vram_budget_bytes > 0;
-    buf_printf(out, "tier      slabs         GB   MB a token      GB/s           tok/s alone\n");
-    for (int t = gpu ? PF_TIER_VRAM : PF_TIER_RAM; t < PF_N_TIERS; t++)
-        print_tier(out, names[t], &p->tiers[t]);
-    if (gpu)
-        buf_printf(
-            out, "the GPU's memory: %.2f GB, of it %.2f for keys, values and scratch, %.2f for experts or layers\n",
-            (double)p->vram_budget_bytes * 1e-9, (double)p->other_bytes * 1e-9, (double)p->vram_slot_bytes * 1e-9);
-    buf_printf(out, "main memory: %.2f GB, of it ", (double)p->ram_budget_bytes * 1e-9);
-    if (!gpu)
-        buf_printf(out, "%.2f for keys, values and scratch, ", (double)p->other_bytes * 1e-9);
-    buf_printf(out, "%.2f for weights that come and go\n", (double)p->slot_bytes * 1e-9);
-    buf_printf(out, "%s; at most %.1f tok/s, limited by %s\n",
-               p->resident ? "everything is in memory" : "part of the weights is read while running", p->tok_s,
-               p->limit == PF_TIER_VRAM ? "the GPU's memory" : p->limit == PF_TIER_RAM ? "main memory" : "the drive");
-}
-
-int mode_plan(const struct settings *s)
-{
-    struct pf_model_opts o;
-    struct pf_session_opts so;
-    struct pf_plan p;
-    model_opts(s, &o);
-    load_session_opts(s, s->n_ctx, &so);
-    if (pf_model_plan(load_path(s), &o, &so, &p) < 0)
-        die_failed(NULL);
-    struct buf out = { 0 };
-    print_plan(&out, &p);
-    out_puts(buf_text(&out));
-    buf_free(&out);
-    return EXIT_DONE;
-}
-
 pf_model *load_model(const struct settings *s, bool vocab_only)
 {
     struct pf_model_opts o;
     pf_model *m;
     const char *why;
-    model_opts(s, &o);
+    load_model_opts(s, &o);
     o.vocab_only = vocab_only;
     if (pf_model_open(&m, load_path(s), &o) < 0)
         die_failed(NULL);
@@ -190,7 +140,7 @@ void load_report(const struct settings *s, pf_model *m)
 {
     const char *why;
     struct pf_model_opts o;
-    model_opts(s, &o);
+    load_model_opts(s, &o);
     learned_store(m, o.device);
     if (!report_end(&s->report, m, NULL, &why))
         die(EXIT_FAILED, "%s", why);

@@ -11,6 +11,7 @@ const char *load_path(const struct settings *s);
 
 pf_model   *load_model(const struct settings *s, bool vocab_only);
 pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx);
+void        load_model_opts(const struct settings *s, struct pf_model_opts *o);
 void        load_session_opts(const struct settings *s, int64_t n_ctx, struct pf_session_opts *o);
 
 /* Reads the weights now with a bar, where standard error is a terminal; else they are read when first used. */

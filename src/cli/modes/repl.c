@@ -12,13 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "convo.h"
-#include "engine.h"
-#include "line.h"
-#include "load.h"
-#include "modes.h"
-#include "term.h"
-#include "userfile.h"
+#include "cli/modes/convo.h"
+#include "cli/modes/engine.h"
+#include "cli/modes/line.h"
+#include "cli/load.h"
+#include "cli/modes/modes.h"
+#include "cli/term.h"
+#include "cli/userfile.h"
 
 struct chat {
     struct settings s;

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "json.h"
-#include "load.h"
-#include "modes.h"
-#include "term.h"
-#include "userfile.h"
+#include "cli/json.h"
+#include "cli/load.h"
+#include "cli/modes/modes.h"
+#include "cli/term.h"
+#include "cli/userfile.h"
 
 /* ---- Logits ------------------------------------------------------------------------------------------------------ */
 

@@ -3,10 +3,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine.h"
-#include "load.h"
-#include "modes.h"
-#include "term.h"
+#include "cli/modes/engine.h"
+#include "cli/load.h"
+#include "cli/modes/modes.h"
+#include "cli/term.h"
 
 static void show_answer(void *ctx, enum part part, const char *text, size_t n)
 {

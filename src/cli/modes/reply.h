@@ -7,7 +7,7 @@
 #ifndef PF_CLI_REPLY_H
 #define PF_CLI_REPLY_H
 
-#include "opts.h"
+#include "cli/opts.h"
 #include "pfmoe.h"
 
 enum part { PART_ANSWER, PART_REASONING };

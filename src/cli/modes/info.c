@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "load.h"
-#include "modes.h"
-#include "term.h"
+#include "cli/load.h"
+#include "cli/modes/modes.h"
+#include "cli/term.h"
 
 static void row(struct buf *out, const char *label, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

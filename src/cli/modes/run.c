@@ -5,9 +5,9 @@
  * Sees nothing of pfmoe but pfmoe.h. */
 #include <unistd.h>
 
-#include "modes.h"
-#include "stack.h"
-#include "term.h"
+#include "cli/modes/modes.h"
+#include "cli/stack.h"
+#include "cli/term.h"
 
 static int run(const struct settings *s)
 {

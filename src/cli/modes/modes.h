@@ -3,7 +3,7 @@
 #ifndef PF_CLI_MODES_H
 #define PF_CLI_MODES_H
 
-#include "opts.h"
+#include "cli/opts.h"
 
 int mode_score(const struct settings *s);          /* check.c */
 int mode_tokenize(const struct settings *s);
@@ -12,7 +12,7 @@ int mode_splits(const struct settings *s);
 int mode_render(const struct settings *s);         /* render.c */
 int mode_parse(const struct settings *s);          /* parse.c */
 int mode_info(const struct settings *s);           /* info.c */
-int mode_plan(const struct settings *s);           /* load.c */
+int mode_plan(const struct settings *s);           /* show_plan.c */
 int mode_oneshot(const struct settings *s);        /* oneshot.c */
 int mode_chat(const struct settings *s);           /* repl.c */
 

@@ -4,7 +4,7 @@
  * which then does what they are about, outside any handler. A computing thread may be the one that takes a signal, so
  * the poll is woken through a pipe. */
 #define _GNU_SOURCE
-#include "line.h"
+#include "cli/modes/line.h"
 
 #include <errno.h>
 #include <histedit.h>
@@ -18,8 +18,8 @@
 #include <unistd.h>
 #include <wchar.h>
 
-#include "term.h"
-#include "userfile.h"
+#include "cli/term.h"
+#include "cli/userfile.h"
 
 enum { HISTORY_SIZE = 1000 };
 enum { FOR_A_LINE = 64, FOR_HISTORY = 8 };       /* times: five buffers of wide characters that double; two copies */

@@ -9,10 +9,10 @@
 #include <string.h>
 #include <time.h>
 
-#include "json.h"
-#include "load.h"
-#include "modes.h"
-#include "term.h"
+#include "cli/json.h"
+#include "cli/load.h"
+#include "cli/modes/modes.h"
+#include "cli/term.h"
 
 static void read_template(const char *path, const char *name, struct buf *out)
 {

@@ -3,9 +3,9 @@
 #ifndef PF_CLI_ENGINE_H
 #define PF_CLI_ENGINE_H
 
-#include "opts.h"
+#include "cli/opts.h"
 #include "pfmoe.h"
-#include "reply.h"
+#include "cli/modes/reply.h"
 
 struct tokens {
     int32_t *p;

@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "json.h"
-#include "modes.h"
-#include "term.h"
+#include "cli/json.h"
+#include "cli/modes/modes.h"
+#include "cli/term.h"
 
 struct gathered {
     struct buf content, reasoning, calls;

@@ -1,6 +1,6 @@
 /* See convo.h. */
 #define _GNU_SOURCE
-#include "convo.h"
+#include "cli/modes/convo.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -8,8 +8,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "json.h"
-#include "userfile.h"
+#include "cli/json.h"
+#include "cli/userfile.h"
 
 void convo_system(struct convo *c, const char *text)
 {

@@ -1,6 +1,6 @@
 /* See reply.h. */
 #define _GNU_SOURCE
-#include "reply.h"
+#include "cli/modes/reply.h"
 
 #include <string.h>
 

@@ -7,7 +7,7 @@
 #ifndef PF_CLI_CONVO_H
 #define PF_CLI_CONVO_H
 
-#include "buf.h"
+#include "cli/buf.h"
 #include "pfmoe.h"
 
 struct convo {

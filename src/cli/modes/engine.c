@@ -1,6 +1,6 @@
 /* See engine.h. */
 #define _GNU_SOURCE
-#include "engine.h"
+#include "cli/modes/engine.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -8,8 +8,8 @@
 #include <sys/random.h>
 #include <time.h>
 
-#include "load.h"
-#include "term.h"
+#include "cli/load.h"
+#include "cli/term.h"
 
 /* ---- Setting up -------------------------------------------------------------------------------------------------- */
 
