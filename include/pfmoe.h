@@ -470,8 +470,14 @@ pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx);
 
 /* ---- Sampling ---------------------------------------------------------------------------------------------- */
 
+/* A number that is added to the logit of a token. */
+struct pf_logit_bias {
+    int32_t tok;
+    float   add;
+};
+
 /* A plain struct: copy it, set its fields, no need to free it. Same seed, same logits, same tokens. Applied in this
- * order: penalties, temperature, top_k, top_p, min_p. */
+ * order: penalties, bias, temperature, top_k, top_p, min_p. */
 struct pf_sampler {
     float    temp;                   /* 0: greedy */
     int      top_k;                  /* 0: off */
@@ -481,6 +487,9 @@ struct pf_sampler {
     float    presence_penalty;       /* 0: off; subtracted once from tokens seen */
     float    frequency_penalty;      /* 0: off; subtracted for each time seen */
     int      penalty_last_n;         /* how far back "seen" reaches; 0: nowhere, -1: the whole sequence */
+    const struct pf_logit_bias *bias;        /* n_bias of them, borrowed for as long as the sampler is used; tokens that
+                                                the vocabulary does not have are passed over. Default none */
+    int      n_bias;
     uint64_t rng[4];                 /* state; set by pf_sampler_init */
 };
 void pf_sampler_init(struct pf_sampler *sp, uint64_t seed);

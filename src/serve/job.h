@@ -54,6 +54,8 @@ struct request {
     double      temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int64_t     top_k;
     struct stop_list stops;
+    struct pf_logit_bias *bias;
+    int         n_bias;
     bool        ignore_eos;
     bool        logprobs;
     int64_t     top_logprobs;            /* 0: of the chosen token alone */

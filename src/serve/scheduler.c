@@ -119,6 +119,8 @@ static void set_sampler(struct pf_sampler *sp, const struct request *q, int choi
     sp->repeat_penalty = (float)q->repeat_penalty;
     sp->presence_penalty = (float)q->presence_penalty;
     sp->frequency_penalty = (float)q->frequency_penalty;
+    sp->bias = q->bias;
+    sp->n_bias = q->n_bias;
 }
 
 static void begin_prompt(struct slot *s)

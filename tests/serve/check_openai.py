@@ -60,6 +60,16 @@ def check_settings(s):
     check(streamed == logprobs["content"], "streamed log-probabilities are others")
 
 
+def check_bias(s):
+    fox = s.post("/tokenize", {"content": " fox"})[2]["tokens"]
+    a = s.post(TEXT, {"prompt": "A", "temperature": 0, "max_tokens": 4, "logit_bias": {str(fox[0]): 100, "999999": 5}})[2]
+    check(a["choices"][0]["text"] == " fox" * 4, "a bias of 100 does not choose a token", a)
+    b = s.post(TEXT, {"prompt": "A fox", "temperature": 0, "max_tokens": 1})[2]["choices"][0]["text"]
+    ban = {str(s.post("/tokenize", {"content": b})[2]["tokens"][0]): -100}
+    c = s.post(TEXT, {"prompt": "A fox", "temperature": 0, "max_tokens": 1, "logit_bias": ban})[2]["choices"][0]["text"]
+    check(c != b, "a bias of -100 does not forbid a token")
+
+
 def check_text(s):
     a = s.post(TEXT, {"prompt": "A fox", "temperature": 0, "max_tokens": 12, "logprobs": 2})[2]
     check(a["object"] == "text_completion" and a["choices"][0]["text"].startswith(","), a)
@@ -83,7 +93,8 @@ WRONG = [
         "temperature": ["hot", -0.1, 2.1, [1]], "top_p": [-1, 1.1, "x"], "top_k": [-1, "x", 0.5], "min_p": [2, "x"],
         "presence_penalty": [-2.1, "x"], "frequency_penalty": [2.1, "x"], "repeat_penalty": [0, "x"], "logprobs": [1, "x"],
         "top_logprobs": [21, -1, "x"], "messages": [1, {}, "x", []], "tools": [1, {}, "x"], "reasoning_effort": [1, "huge"],
-        "chat_template_kwargs": [1, []], "response_format": [1, "json"]}.items() for value in values],
+        "chat_template_kwargs": [1, []], "logit_bias": [1, [], {"x": 1}, {"1": 101}, {"1": "x"}],
+        "response_format": [1, "json"]}.items() for value in values],
     (CHAT, {"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
     (CHAT, {"stop": ["a", 2]}, "stop[1]"), (CHAT, {"stop": ""}, "stop"),
     (CHAT, {"messages": [1]}, "messages[0]"), (CHAT, {"messages": USER + [{"content": "x"}]}, "messages[1].role"),
@@ -121,7 +132,7 @@ def main():
         check(s.ask("GET", "/health")[0] == 200, "health")
         names = [m["id"] for m in s.ask("GET", "/v1/models")[2]["data"]]
         check("default" in names and "fables" in names, names)
-        for part in (check_answers, check_stream, check_settings, check_text, check_errors):
+        for part in (check_answers, check_stream, check_settings, check_bias, check_text, check_errors):
             part(s)
     finish()
 

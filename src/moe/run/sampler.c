@@ -1,6 +1,6 @@
 /* Sampling: from logits to one token.
  *
- *     penalties on tokens seen -> temperature -> the top_k best -> of those the top_p share -> of those at least
+ *     penalties on tokens seen, bias -> temperature -> the top_k best -> of those the top_p share -> of those at least
  *     min_p of the best one's probability -> draw
  *
  * Candidates are a heap ordered by (logit falling, id rising), a total order, so equal logits never depend on the
@@ -184,6 +184,9 @@ static pf_status pick(struct pf_sampler *sp, const struct pf_session *s, const u
     PF_TRY(fill(c, logits, n));
     unsigned fp = pf_fp_begin();
     penalise(sp, s, c);
+    for (int i = 0; i < sp->n_bias; i++)
+        if (sp->bias[i].tok >= 0 && sp->bias[i].tok < n)
+            c[sp->bias[i].tok].logit += sp->bias[i].add;
     for (int i = 0; mask && i < n && i < pf_vocab_size(s->m->vocab); i++)
         if (mask[i / 64] >> i % 64 & 1)
             c[kept++] = c[i];

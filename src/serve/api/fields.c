@@ -53,8 +53,8 @@ const char *read_text(struct reader *r, struct json string, size_t *n)
     return copy;
 }
 
-/* A number as it is written, which the text that holds it goes on after. */
-static bool number_of(struct json v, double *out)
+/* A number is copied, since the text that holds it goes on after it. */
+bool read_real(struct json v, double *out)
 {
     char text[64];
     if (!json_is(v, '0') || v.n >= sizeof text)
@@ -69,7 +69,7 @@ static bool read_number(struct reader *r, struct json v, const struct field *f, 
 {
     double x;
     bool whole = f->kind == FIELD_WHOLE;
-    if (!number_of(v, &x) || (whole && x != floor(x)))
+    if (!read_real(v, &x) || (whole && x != floor(x)))
         return read_fail(r, "must be a %s", whole ? "whole number" : "number");
     if (x < f->min || x > f->max)
         return read_fail(r, "must be from %.15g to %.15g", f->min, f->max);

@@ -43,6 +43,9 @@ bool read_fields(struct reader *r, struct json object, const struct field *table
 /* Calls fn for each element of an array of at most `most`; `to` is handed on. */
 bool read_elements(struct reader *r, struct json array, size_t most, field_fn *fn, void *to);
 
+/* The number that v is; false: it is none, or none that is finite. */
+bool read_real(struct json v, double *out);
+
 /* The text of a string as a C string in the arena: what such a string cannot hold becomes U+FFFD. *n may be NULL. */
 const char *read_text(struct reader *r, struct json string, size_t *n);
 

@@ -19,6 +19,41 @@ static bool read_stop(struct reader *r, struct json v, void *to)
     return read_stop_list(r, v, to);
 }
 
+static bool read_one_bias(struct reader *r, struct json name, struct json v, struct request *q)
+{
+    struct buf text = { 0 };
+    char *end;
+    json_string(name, &text);
+    long long id = strtoll(buf_text(&text), &end, 10);
+    bool fine = text.n > 0 && *end == 0 && id >= 0 && id < INT32_MAX;
+    buf_free(&text);
+    double add;
+    if (!fine)
+        return read_fail(r, "the names of its members must be tokens' numbers");
+    if (!read_real(v, &add) || add < -100 || add > 100)
+        return read_fail(r, "must hold numbers from -100 to 100");
+    q->bias[q->n_bias++] = (struct pf_logit_bias){ (int32_t)id, (float)add };
+    return true;
+}
+
+static bool read_bias(struct reader *r, struct json v, void *to)
+{
+    enum { MOST = 1024 };
+    struct request *q = to;
+    struct json name, member = { 0 };
+    if (!json_is(v, '{'))
+        return read_fail(r, "must be an object");
+    q->bias = arena_take(r->arena, MOST, sizeof *q->bias);
+    q->n_bias = 0;
+    while ((member = json_next_member(v, member, &name)).p) {
+        if (q->n_bias == MOST)
+            return read_fail(r, "has more than %d members", MOST);
+        if (!read_one_bias(r, name, member, q))
+            return false;
+    }
+    return true;
+}
+
 static bool read_stream_options(struct reader *r, struct json v, void *to)
 {
     static const struct field fields[] = { { "include_usage", FIELD_BOOL, AT(stream_usage), 0, 0, NULL }, { 0 } };
@@ -41,6 +76,7 @@ static bool read_stream_options(struct reader *r, struct json v, void *to)
     { "presence_penalty", FIELD_REAL, AT(presence_penalty), -2, 2, NULL }, \
     { "frequency_penalty", FIELD_REAL, AT(frequency_penalty), -2, 2, NULL }, \
     { "grammar", FIELD_BY, 0, 0, 0, openai_read_grammar }, \
+    { "logit_bias", FIELD_BY, 0, 0, 0, read_bias }, \
     { "ignore_eos", FIELD_BOOL, AT(ignore_eos), 0, 0, NULL }
 
 /* ---- Requests: messages ------------------------------------------------------------------------------------------ */
