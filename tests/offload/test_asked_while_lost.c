@@ -5,18 +5,20 @@
  *
  * usage: test_asked_while_lost MODEL.gguf */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "check.h"
+#include "expected.h"
 #include "kernels/sim/sim.h"
 #include "moe/place/placement.h"
-#include "open_session.h"
 
 enum { N_TOKENS = 8, N_ASKING = 6 };
 
 static const char *path;
+static int32_t     tokens[N_TOKENS];
 static float      *expected;                 /* [N_TOKENS][n_vocab] */
 static size_t      n_vocab;
 
@@ -75,44 +77,21 @@ static void *ask_all_the_time(void *ctx)
     return NULL;
 }
 
-static int32_t token_at(int i)
+static size_t piece_at(int i)
 {
-    return (int32_t)((unsigned)i * 2654435761u % n_vocab);
+    return (size_t)i;
 }
 
 static void eval(pf_session *s, const char *name)
 {
     for (int i = 0; i < N_TOKENS; i++) {
-        int32_t token = token_at(i);
-        if (pf_session_eval(s, &token, 1, 0) < 0) {
+        if (pf_session_eval(s, tokens + i, 1, 0) < 0) {
             CHECK(false, "%s, token %d: %s", name, i, pf_last_error());
             return;
         }
         CHECK(memcmp(pf_session_logits(s), expected + (size_t)i * n_vocab, n_vocab * sizeof *expected) == 0,
               "%s: other bits after token %d", name, i);
     }
-}
-
-static void make_expected(void)
-{
-    struct pf_model_opts o;
-    pf_model *m = NULL;
-    pf_model_opts_init(&o);
-    o.device = -1;
-    if (pf_model_open(&m, path, &o) < 0) {
-        CHECK(false, "%s", pf_last_error());
-        exit(check_status());
-    }
-    n_vocab = (size_t)pf_model_info(m)->n_vocab;
-    expected = malloc(N_TOKENS * n_vocab * sizeof *expected);
-    pf_session *s = open_session(m, 64);
-    for (int i = 0; s && i < N_TOKENS; i++) {
-        int32_t token = token_at(i);
-        CHECK(pf_session_eval(s, &token, 1, 0) == PF_OK, "%s", pf_last_error());
-        memcpy(expected + (size_t)i * n_vocab, pf_session_logits(s), n_vocab * sizeof *expected);
-    }
-    pf_session_close(&s);
-    pf_model_close(&m);
 }
 
 static pf_status open_device(pf_backend **out, void *ctx)
@@ -141,13 +120,15 @@ static uint64_t lose(const char *name, bool streaming, uint64_t memory_bytes, ui
         asking[i] = (struct asking){ &a, i, 0 };
         pthread_create(&asking[i].thread, NULL, ask_all_the_time, &asking[i]);
     }
+    for (int i = 0; i < N_ASKING; i++)               /* on a busy machine the step might end before they begin */
+        while (a.n[i] == 0)
+            sched_yield();
     eval(s, name);
     a.over = true;
     for (int i = 0; i < N_ASKING; i++)
         pthread_join(asking[i].thread, NULL);
     pf_stats_get(a.m, &stats);
     CHECK(stats.device_lost == (lose_at > 0), "%s: the device was%s lost", name, lose_at ? " not" : "");
-    CHECK(a.n[0] > 0, "%s: nobody asked", name);
     pf_session_close(&s);
     pf_model_close(&a.m);
     return sim.n_ops;
@@ -165,7 +146,7 @@ int main(int argc, char **argv)
     if (argc < 2)
         return 2;
     path = argv[1];
-    make_expected();
+    expected = expected_logits(path, tokens, N_TOKENS, piece_at, N_TOKENS, &n_vocab);
     lose_here_and_there("all on the device", false, 0);
     lose_here_and_there("a part of it", true, 0);
     return check_status();

@@ -11,10 +11,10 @@
 
 #include "base/pf_mem.h"
 #include "check.h"
+#include "expected.h"
 #include "kernels/sim/sim.h"
 #include "memory_file.h"
 #include "moe/place/placement.h"
-#include "open_session.h"
 
 enum { N_PROMPT = 20, N_FEW = 5, SHORT = 14, LONG = 256, MOST_TOKENS = N_PROMPT + N_FEW + LONG };
 
@@ -46,29 +46,6 @@ static void run(pf_session *s, int from, int to, const char *name)
             return;
         }
     }
-}
-
-static void make_expected(void)
-{
-    pf_model *m = NULL;
-    struct pf_model_opts o;
-    pf_model_opts_init(&o);
-    o.device = -1;
-    if (pf_model_open(&m, path, &o) < 0) {
-        CHECK(false, "%s", pf_last_error());
-        exit(check_status());
-    }
-    n_vocab = (size_t)pf_model_info(m)->n_vocab;
-    expected = malloc((size_t)(2 + n_decode) * n_vocab * sizeof *expected);
-    for (int i = 0; i < MOST_TOKENS; i++)
-        tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
-    pf_session *s = open_session(m, MOST_TOKENS);
-    for (int i = 0; s && i < 2 + n_decode; i++) {
-        CHECK(pf_session_eval(s, tokens + piece_at(i), piece_size(i), 0) == PF_OK, "%s", pf_last_error());
-        memcpy(expected + (size_t)i * n_vocab, pf_session_logits(s), n_vocab * sizeof *expected);
-    }
-    pf_session_close(&s);
-    pf_model_close(&m);
 }
 
 static pf_status open_device(pf_backend **out, void *ctx)
@@ -605,7 +582,7 @@ int main(int argc, char **argv)
     bool is_long = argc == 3 && strcmp(argv[2], "long") == 0;
     n_decode = is_long ? LONG : SHORT;
     step = argc == 2 ? 1 : is_long ? 13 : 7;
-    make_expected();
+    expected = expected_logits(path, tokens, MOST_TOKENS, piece_at, 2 + n_decode, &n_vocab);
     uint64_t least = least_memory();
     printf("the dense part takes %llu bytes of the device\n", (unsigned long long)least);
     test_settings(least);

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "expected.h"
 #include "moe/place/placement.h"
-#include "open_session.h"
 
 enum { N_PROMPT = 12, N_STEPS = 16, N_TOKENS = N_PROMPT + N_STEPS, N_CTX = 64 };
 
@@ -127,9 +127,14 @@ static pf_model *open_model(int percent, const struct pf_residency_setup *setup)
     return m;
 }
 
+static size_t piece_at(int i)
+{
+    return i == 0 ? 0 : (size_t)(N_PROMPT + i - 1);
+}
+
 static pf_status step(pf_session *s, int i)
 {
-    return i == 0 ? pf_session_eval(s, tokens, N_PROMPT, 0) : pf_session_eval(s, tokens + N_PROMPT + i - 1, 1, 0);
+    return pf_session_eval(s, tokens + piece_at(i), piece_at(i + 1) - piece_at(i), 0);
 }
 
 static void logits_right(pf_session *s, int i, const char *when)
@@ -155,22 +160,6 @@ static void step_fails(pf_session *s, int i, pf_status why, const char *when)
     CHECK(pf_last_error()[0] && !strchr(pf_last_error(), '\n'), "%s", pf_last_error());
     CHECK(pf_session_pos(s) == pos, "%s, step %d: the sequence was at %" PRId64 ", now %" PRId64, when, i, pos,
           pf_session_pos(s));
-}
-
-static void make_expected(void)
-{
-    pf_model *m = open_model(-1, NULL);
-    if (!m)
-        exit(check_status());
-    n_vocab = (size_t)pf_model_info(m)->n_vocab;
-    expected = malloc((N_STEPS + 1) * n_vocab * sizeof *expected);
-    for (int i = 0; i < N_TOKENS; i++)
-        tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
-    pf_session *s = open_session(m, N_CTX);
-    for (int i = 0; i <= N_STEPS && step(s, i) == PF_OK; i++)
-        memcpy(expected + (size_t)i * n_vocab, pf_session_logits(s), n_vocab * sizeof *expected);
-    pf_session_close(&s);
-    pf_model_close(&m);
 }
 
 /* ---- The cases --------------------------------------------------------------------------------------------------- */
@@ -268,7 +257,7 @@ int main(int argc, char **argv)
     read_file(argv[1]);
     write_file(path, false);
     CHECK(stat(path, &was) == 0, "%s", path);
-    make_expected();
+    expected = expected_logits(path, tokens, N_TOKENS, piece_at, N_STEPS + 1, &n_vocab);
     for (size_t i = 0; i < sizeof percents / sizeof *percents; i++) {
         test_between(percents[i]);
         test_within(percents[i]);

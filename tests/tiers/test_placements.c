@@ -10,8 +10,8 @@
 #include "at_once.h"
 #include "base/pf_mem.h"
 #include "check.h"
+#include "expected.h"
 #include "moe/place/placement.h"
-#include "open_session.h"
 
 enum { N_PROMPT = 20, N_DECODE = 4, N_TOKENS = N_PROMPT + N_DECODE, N_CTX = 64, MAX_THREADS = 3 };
 
@@ -20,10 +20,15 @@ static int32_t tokens[N_TOKENS];
 static float  *expected;                     /* [N_DECODE + 1][n_vocab] after the prompt and after each token */
 static size_t  n_vocab;
 
+static size_t piece_at(int i)
+{
+    return i == 0 ? 0 : (size_t)(N_PROMPT + i - 1);
+}
+
 /* Evaluates piece i: the prompt, or one token; on failure *n_failed counts, and it is tried again. */
 static bool eval_piece(pf_session *s, int i, int *n_failed)
 {
-    size_t from = i == 0 ? 0 : (size_t)(N_PROMPT + i - 1), n = i == 0 ? N_PROMPT : 1;
+    size_t from = piece_at(i), n = piece_at(i + 1) - from;
     pf_status st = PF_EIO;
     for (int try = 0; try < 3 && st < 0; try++) {
         st = pf_session_eval(s, tokens + from, n, 0);
@@ -41,25 +46,6 @@ static void run(pf_model *m, const char *name, int *n_failed)
         CHECK(memcmp(pf_session_logits(s), expected + (size_t)i * n_vocab, n_vocab * sizeof(float)) == 0,
               "%s: other bits after piece %d", name, i);
     pf_session_close(&s);
-}
-
-static void make_expected(void)
-{
-    pf_model *m = NULL;
-    if (pf_model_open(&m, path, NULL) < 0) {
-        CHECK(false, "%s", pf_last_error());
-        exit(check_status());
-    }
-    n_vocab = (size_t)pf_model_info(m)->n_vocab;
-    expected = malloc((N_DECODE + 1) * n_vocab * sizeof *expected);
-    for (int i = 0; i < N_TOKENS; i++)
-        tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
-    pf_session *s = open_session(m, N_CTX);
-    int n_failed = 0;
-    for (int i = 0; i <= N_DECODE && eval_piece(s, i, &n_failed); i++)
-        memcpy(expected + (size_t)i * n_vocab, pf_session_logits(s), n_vocab * sizeof *expected);
-    pf_session_close(&s);
-    pf_model_close(&m);
 }
 
 static bool plans(uint64_t ram_bytes, bool streaming, struct pf_plan *plan)
@@ -223,7 +209,7 @@ int main(int argc, char **argv)
     if (argc != 2)
         return 2;
     path = argv[1];
-    make_expected();
+    expected = expected_logits(path, tokens, N_TOKENS, piece_at, N_DECODE + 1, &n_vocab);
     uint64_t least = least_ram();
     CHECK(plans((uint64_t)1 << 30, true, &plan), "%s", pf_last_error());
     uint64_t most = least + plan.slot_bytes;
