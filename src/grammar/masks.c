@@ -1,12 +1,14 @@
-/* Masks. See masks.h. A walk follows the trie in its order, keeps the position after each byte of the present text, and
- * goes past all that lies below a node at which the output is dead, or takes it whole where each byte of it leads back
- * to the position. */
+/* Masks. See masks.h. A walk follows the trie in its order and keeps the position after each byte of the present text.
+ * It goes past all that lies below a node at which the output is dead, and takes what lies below a node whole where
+ * each of its bytes leads onward. */
 #include "grammar/masks.h"
 
 #include <string.h>
 
 #include "base/pf_mem.h"
 #include "base/pf_status.h"
+
+enum { WORTH_A_LOOK = 4 };               /* bytes on the longest way down, from which on it may be taken whole */
 
 static size_t n_words(const struct pf_tokens *t)
 {
@@ -27,13 +29,18 @@ static pf_status note_holes(struct pf_mask *out, uint32_t node, unsigned holes)
     return PF_OK;
 }
 
-/* Whether every way from the node on stays at the position it is reached from, one without holes. */
-static pf_status stays(struct pf_runner *r, int32_t position, const struct pf_token_node *node, bool *all)
+/* Whether every way from the node on may follow: each of its bytes leads onward, and no position there has holes. */
+static pf_status leads_onward(struct pf_runner *r, int32_t position, const struct pf_token_node *node, bool *all)
 {
-    uint64_t loops = 0;
-    if (pf_runner_holes(r, position) == 0)
-        PF_TRY(pf_runner_loops(r, position, &loops));
-    *all = (node->kinds & ~loops) == 0;
+    const struct pf_row *row;
+    *all = node->height < UINT8_MAX;
+    for (unsigned i = 0; i < node->height && *all; i++) {
+        PF_TRY(pf_runner_row(r, position, &row));
+        *all = (node->kinds & ~row->kinds) == 0 && row->onward != 0 && pf_runner_holes(r, row->onward) == 0;
+        if (row->onward == position)
+            break;
+        position = row->onward;
+    }
     return PF_OK;
 }
 
@@ -49,8 +56,8 @@ static pf_status walk(struct pf_masks *m, struct pf_runner *r, uint32_t from, ui
         int32_t before = m->at[node->depth - 1], next;
         bool all = false;
         PF_TRY(pf_runner_next(r, before, node->byte, &next));
-        if (next == before && next != 0)
-            PF_TRY(stays(r, before, node, &all));
+        if (next != 0 && node->height >= WORTH_A_LOOK)
+            PF_TRY(leads_onward(r, before, node, &all));
         if (all)
             accept(m->t, out, node->id, nodes[node->skip].id);
         if (all || next == 0) {

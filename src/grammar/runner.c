@@ -64,7 +64,7 @@ static pf_status append_set(struct pf_item_sets *s, const struct pf_item *v, siz
         return no_memory();
     if (n)
         memcpy(s->items + s->n_items, v, n * sizeof *v);
-    s->sets[s->n_sets++] = (struct pf_item_set){ (uint32_t)s->n_items, (uint32_t)n };
+    s->sets[s->n_sets++] = (struct pf_item_set){ .first = (uint32_t)s->n_items, .n = (uint32_t)n };
     s->n_items += n;
     return PF_OK;
 }
@@ -297,19 +297,17 @@ static pf_status closure_end(struct pf_runner *r, int32_t *position)
         return st;
     }
     r->rows[*position] = NULL;
+    struct pf_item_set *made = &r->live.sets[*position];
+    for (uint32_t i = 0; i < made->n && r->live.items[made->first + i].state < PF_ENDED; i++)
+        made->holes |= 1u << (r->live.items[made->first + i].state - PF_HOLE);
     return PF_OK;
 }
 
-pf_status pf_runner_compute(struct pf_runner *r, int32_t position, uint8_t byte, int32_t *next)
+/* The items that a byte leads to, on the list of work. */
+static pf_status step(struct pf_runner *r, int32_t position, uint8_t byte)
 {
     const struct pf_automaton *a = r->a;
     const struct pf_item_set set = r->live.sets[position];
-    if (!r->rows[position]) {
-        r->rows[position] = pf_alloc(PF_MEM_TEXT, sizeof **r->rows);
-        if (!r->rows[position])
-            return no_memory();
-        memset(r->rows[position]->next, 0xFF, sizeof r->rows[position]->next);
-    }
     closure_begin(r);
     r->effort += set.n;
     for (uint32_t i = 0; i < set.n; i++) {
@@ -320,28 +318,71 @@ pf_status pf_runner_compute(struct pf_runner *r, int32_t position, uint8_t byte,
             if (a->steps[k].lo <= byte && byte <= a->steps[k].hi)
                 PF_TRY(meet(r, a->steps[k].to, item.stack));
     }
-    PF_TRY(closure_end(r, next));
-    r->rows[position]->next[byte] = *next;
     return PF_OK;
 }
 
-pf_status pf_runner_loops(struct pf_runner *r, int32_t position, uint64_t *kinds)
+static pf_status row_of(struct pf_runner *r, int32_t position, struct pf_row **row)
 {
-    struct pf_row *row = r->rows[position];
-    if (row && row->has_loops) {
-        *kinds = row->loops;
-        return PF_OK;
+    if (!r->rows[position]) {
+        r->rows[position] = pf_alloc(PF_MEM_TEXT, sizeof **r->rows);
+        if (!r->rows[position])
+            return no_memory();
+        memset(r->rows[position]->next, 0xFF, sizeof r->rows[position]->next);
     }
-    *kinds = ~UINT64_C(0);
-    for (unsigned b = 0; b < 256; b++) {
-        int32_t next;
-        PF_TRY(pf_runner_next(r, position, (uint8_t)b, &next));
-        if (next != position)
-            *kinds &= ~(UINT64_C(1) << pf_byte_kind((uint8_t)b));
+    *row = r->rows[position];
+    return PF_OK;
+}
+
+pf_status pf_runner_compute(struct pf_runner *r, int32_t position, uint8_t byte, int32_t *next)
+{
+    struct pf_row *row = NULL;
+    PF_TRY(row_of(r, position, &row));
+    PF_TRY(step(r, position, byte));
+    PF_TRY(closure_end(r, next));
+    row->next[byte] = *next;
+    return PF_OK;
+}
+
+/* What most bytes lead to: candidates are counted up and down (Boyer and Moore's vote), which is enough for a guess. */
+static void find_onward(struct pf_row *row)
+{
+    int votes = 0;
+    for (unsigned b = 0; b < 128; b++) {
+        if (votes == 0)
+            row->onward = row->next[b];
+        votes += row->next[b] == row->onward ? 1 : -1;
     }
-    row = r->rows[position];
-    row->loops = *kinds;
-    row->has_loops = true;
+    row->kinds = ~UINT64_C(0);
+    for (unsigned b = 0; b < 256; b++)
+        if (row->next[b] != row->onward)
+            row->kinds &= ~(UINT64_C(1) << pf_byte_kind((uint8_t)b));
+}
+
+pf_status pf_runner_row(struct pf_runner *r, int32_t position, const struct pf_row **out)
+{
+    struct pf_item few[16];
+    size_t n_few = 17;                       /* items that the byte before led to; above 16: not kept */
+    struct pf_row *row = NULL;
+    PF_TRY(row_of(r, position, &row));
+    *out = row;
+    for (unsigned b = 0; b < 256 && !row->is_whole; b++) {
+        if (b == 0 || row->next[b] < 0) {
+            PF_TRY(step(r, position, (uint8_t)b));
+            bool same = b > 0 && r->n_work == n_few && (n_few == 0 || memcmp(few, r->work, n_few * sizeof *few) == 0);
+            n_few = r->n_work <= 16 ? r->n_work : 17;
+            if (n_few && n_few <= 16)
+                memcpy(few, r->work, n_few * sizeof *few);
+            if (same)
+                row->next[b] = row->next[b - 1];
+            else
+                PF_TRY(closure_end(r, &row->next[b]));
+        } else {
+            n_few = 17;
+        }
+    }
+    if (!row->is_whole)
+        find_onward(row);
+    row->is_whole = true;
     return PF_OK;
 }
 
@@ -387,15 +428,6 @@ bool pf_runner_may_end(const struct pf_runner *r, int32_t position)
 bool pf_runner_must_end(const struct pf_runner *r, int32_t position)
 {
     return pf_runner_may_end(r, position) && r->live.sets[position].n == 1;
-}
-
-unsigned pf_runner_holes(const struct pf_runner *r, int32_t position)
-{
-    const struct pf_item_set *set = &r->live.sets[position];
-    unsigned bits = 0;
-    for (uint32_t i = 0; i < set->n && r->live.items[set->first + i].state < PF_ENDED; i++)
-        bits |= 1u << (r->live.items[set->first + i].state - PF_HOLE);
-    return bits;
 }
 
 pf_status pf_runner_shape(struct pf_runner *r, int32_t position, int32_t *shape, int32_t holes[PF_MAX_HOLES],

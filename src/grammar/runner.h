@@ -34,6 +34,7 @@ struct pf_item_sets {
     struct pf_item *items;
     struct pf_item_set {
         uint32_t first, n;
+        unsigned holes;                  /* of live: bit k: hole k was returned through */
     } *sets;
     uint32_t *table;                     /* open addressing; number + 1 */
     size_t    n_items, item_cap, n_sets, set_cap, mask;
@@ -53,8 +54,9 @@ struct pf_pending {                      /* a rule to be entered with a stack of
 
 struct pf_row {                          /* what is known of the bytes at a position */
     int32_t  next[256];                  /* -1: not known yet */
-    uint64_t loops;                      /* kinds of bytes (tokens.h) all of which lead back to the position */
-    bool     has_loops;
+    int32_t  onward;                     /* the position that most bytes lead to */
+    uint64_t kinds;                      /* kinds of bytes (tokens.h) all of which lead there */
+    bool     is_whole;                   /* next, onward and kinds are known */
 };
 
 struct pf_runner {
@@ -93,8 +95,9 @@ static inline pf_status pf_runner_next(struct pf_runner *r, int32_t position, ui
     return pf_runner_compute(r, position, byte, next);
 }
 
-/* Kinds of bytes all of which lead from the position to itself. */
-pf_status pf_runner_loops(struct pf_runner *r, int32_t position, uint64_t *kinds);
+/* The position's row, whole; borrowed until the runner shrinks. Inside of a string onward is the position itself, or
+ * the one with a character more. */
+pf_status pf_runner_row(struct pf_runner *r, int32_t position, const struct pf_row **row);
 
 /* The grammar may end here; and nothing else may come. */
 bool pf_runner_may_end(const struct pf_runner *r, int32_t position);
@@ -105,7 +108,10 @@ bool pf_runner_must_end(const struct pf_runner *r, int32_t position);
 pf_status pf_runner_shape(struct pf_runner *r, int32_t position, int32_t *shape, int32_t holes[PF_MAX_HOLES],
                           int *n_holes);
 /* Bit k: hole k was returned through at this position. */
-unsigned  pf_runner_holes(const struct pf_runner *r, int32_t position);
+static inline unsigned pf_runner_holes(const struct pf_runner *r, int32_t position)
+{
+    return r->live.sets[position].holes;
+}
 /* The position after returning into a stack. */
 pf_status pf_runner_return(struct pf_runner *r, int32_t stack, int32_t *position);
 

@@ -62,8 +62,11 @@ static void end_nodes(struct pf_tokens *t, const uint32_t *open, size_t n_open, 
     for (size_t d = n_open; d-- > depth;) {
         struct pf_token_node *node = &t->nodes[open[d]];
         node->skip = (uint32_t)t->n_nodes;
-        if (d > 0)
-            t->nodes[open[d - 1]].kinds |= node->kinds;
+        if (d > 0) {
+            struct pf_token_node *up = &t->nodes[open[d - 1]];
+            up->kinds |= node->kinds;
+            up->height = up->height > node->height || node->height == UINT8_MAX ? up->height : node->height + 1;
+        }
     }
 }
 
@@ -89,7 +92,7 @@ static bool build(struct pf_tokens *t)
             uint8_t b = (uint8_t)text[d];
             /* A node on the way has no tokens of its own: its first is that of the node below. */
             t->nodes[t->n_nodes] = (struct pf_token_node){ .kinds = UINT64_C(1) << pf_byte_kind(b), .byte = b,
-                                                           .id = (uint32_t)i, .depth = (uint16_t)(d + 1) };
+                                                           .id = (uint32_t)i, .depth = (uint16_t)(d + 1), .height = 1 };
             open[d] = (uint32_t)t->n_nodes++;
         }
         n_open = n;

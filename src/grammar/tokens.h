@@ -25,6 +25,7 @@ struct pf_token_node {
     uint32_t skip, id;
     uint16_t depth;                      /* bytes of the text that ends here */
     uint8_t  byte;
+    uint8_t  height;                     /* bytes of the longest way down, this node's among them; at most 255 */
 };
 
 struct pf_tokens {
