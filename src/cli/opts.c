@@ -52,6 +52,10 @@ static const struct opt table[] = {
       "end after N tokens (default: no limit)" },
     { GROUP_ANSWER, 0, "stop", STOPS, "STRING", AT(stops), 0, 0, NULL, false,
       "end before STRING would appear in the answer; may be given up to 16 times" },
+    { GROUP_ANSWER, 0, "json-schema", TEXT, "FILE", AT(json_schema), 0, 0, NULL, false,
+      "hold the answer to JSON that fulfils the schema in FILE; {} is any JSON" },
+    { GROUP_ANSWER, 0, "grammar", TEXT, "FILE", AT(grammar), 0, 0, NULL, false,
+      "hold the answer to the GBNF grammar in FILE" },
     { GROUP_ANSWER, 0, "ignore-eos", FLAG, NULL, AT(ignore_eos), 0, 0, NULL, false,
       "go on after the model's end-of-answer token" },
     { GROUP_ANSWER, 0, "temp", REAL, "T", AT(temp), 0, 100, NULL, true,
@@ -532,6 +536,8 @@ static void check_together(const struct settings *s)
             die(EXIT_USAGE, "%s and %s exclude each other", first, modes[i].flag);
         first = modes[i].value ? modes[i].flag : first;
     }
+    if (s->json_schema && s->grammar)
+        die(EXIT_USAGE, "--json-schema and --grammar exclude each other");
     if (s->score && !s->logits)
         die(EXIT_USAGE, "--score needs --logits OUT");
     if (!s->score && (s->logits || s->step || s->chunks.n))

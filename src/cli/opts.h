@@ -36,6 +36,7 @@ struct settings {
     /* the answer */
     int64_t n_predict;                      /* UNSET: to the end */
     struct stop_list stops;
+    const char *json_schema, *grammar;      /* files */
     bool ignore_eos;
     double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, penalty_last_n, seed;

@@ -78,6 +78,23 @@ static void choose_template(struct engine *e)
     e->template_text = text.p;
 }
 
+/* The form that answers are held to. */
+static void choose_grammar(struct engine *e)
+{
+    const char *flag = e->s->grammar ? "--grammar" : "--json-schema";
+    const char *path = e->s->grammar ? e->s->grammar : e->s->json_schema;
+    struct buf text = { 0 };
+    if (!path)
+        return;
+    if (!buf_read_file(&text, path))
+        die(EXIT_FAILED, "%s %s: %s", flag, path, strerror(errno));
+    pf_status st = e->s->grammar ? pf_grammar_gbnf(&e->grammar, e->m, buf_text(&text), text.n)
+                                 : pf_grammar_json_schema(&e->grammar, e->m, buf_text(&text), text.n);
+    if (st < 0)
+        die(EXIT_FAILED, "%s %s: %s", flag, path, pf_last_error());
+    buf_free(&text);
+}
+
 void engine_open(struct engine *e, struct settings *s, show_fn *show, void *ctx)
 {
     *e = (struct engine){ .s = s };
@@ -85,6 +102,7 @@ void engine_open(struct engine *e, struct settings *s, show_fn *show, void *ctx)
     if (!pf_model_info(e->m)->has_tokenizer)
         die(EXIT_FAILED, "%s has no tokenizer; only --score can run it", load_path(s));
     choose_template(e);
+    choose_grammar(e);
     e->session = load_session(s, e->m, s->n_ctx);
     struct pf_chat_opts o = { .template_name = e->template_name, .template_text = e->template_text };
     e->reply = (struct reply){ .m = e->m, .family = pf_reply_family(e->m, &o), .stops = &s->stops,
@@ -98,6 +116,7 @@ void engine_close(struct engine *e)
     reply_free(&e->reply);
     free(e->template_text);
     load_report(e->s, e->m);
+    pf_grammar_close(&e->grammar);
     pf_session_close(&e->session);
     pf_model_close(&e->m);
 }
@@ -168,7 +187,16 @@ static bool is_end(const struct engine *e, int32_t tok)
     return !e->s->ignore_eos && pf_token_is_end(e->m, tok);
 }
 
-static pf_status decode(struct engine *e, struct outcome *o)
+/* The next token; of a held answer (mt is not NULL) one that may follow. */
+static pf_status next_token(struct engine *e, pf_matcher *mt, int32_t *tok)
+{
+    if (!mt || !reply_in_answer(&e->reply))
+        return pf_sample(&e->sampler, e->session, tok);
+    pf_status st = pf_sample_matching(&e->sampler, e->session, mt, tok);
+    return st < 0 ? st : pf_matcher_take(mt, *tok);
+}
+
+static pf_status decode(struct engine *e, pf_matcher *mt, struct outcome *o)
 {
     int64_t limit = e->s->n_predict;
     int32_t tok;
@@ -178,11 +206,11 @@ static pf_status decode(struct engine *e, struct outcome *o)
         o->ending = END_LENGTH;
         if (limit != UNSET && (int64_t)o->n_answer >= limit)
             return PF_OK;
-        pf_status st = pf_sample(&e->sampler, e->session, &tok);
+        pf_status st = next_token(e, mt, &tok);
         if (st < 0)
             return st;
         o->ending = END_OF_ANSWER;
-        if (is_end(e, tok))
+        if (is_end(e, tok) || (mt && pf_token_is_end(e->m, tok)))
             return PF_OK;
         o->n_answer++;
         st = reply_token(&e->reply, tok);
@@ -190,6 +218,9 @@ static pf_status decode(struct engine *e, struct outcome *o)
             return st;
         o->ending = END_STOP_STRING;
         if (e->reply.stopped)
+            return PF_OK;
+        o->ending = END_OF_ANSWER;
+        if (mt && pf_matcher_must_end(mt))
             return PF_OK;
         o->ending = END_CONTEXT;
         if (pf_session_pos(e->session) >= pf_session_n_ctx(e->session))
@@ -207,8 +238,12 @@ pf_status engine_answer(struct engine *e, const struct buf *text, const struct t
     double begin = now();
     pf_status st = sync_prompt(e, tok, &o->n_reused);
     double middle = now();
+    pf_matcher *mt = NULL;
+    if (st == PF_OK && e->grammar)
+        st = pf_matcher_open(&mt, e->grammar);
     if (st == PF_OK)
-        st = decode(e, o);
+        st = decode(e, mt, o);
+    pf_matcher_close(&mt);
     o->prompt_seconds = middle - begin;
     o->answer_seconds = now() - middle;
     reply_end(&e->reply);

@@ -21,6 +21,7 @@ struct engine {
     const char       *template_name;     /* chosen instead of the model's, or NULL */
     char             *template_text;
     bool              has_template;
+    pf_grammar       *grammar;           /* what answers are held to, or NULL */
     struct reply      reply;             /* the last answer */
 };
 

@@ -111,6 +111,11 @@ static pf_status piece_of(const struct reply *r, int32_t tok, unsigned flags, st
     return st;
 }
 
+bool reply_in_answer(const struct reply *r)
+{
+    return !r->parser || pf_reply_in_content(r->parser);
+}
+
 pf_status reply_token(struct reply *r, int32_t tok)
 {
     struct buf plain = { 0 }, special = { 0 };

@@ -32,6 +32,8 @@ struct reply {
 
 /* prompt: the conversation that the model answers; NULL: it completes a text, of which every byte is the answer. */
 void reply_begin(struct reply *r, const struct buf *prompt);
+/* Whether the next token belongs to the answer, and not to reasoning. */
+bool reply_in_answer(const struct reply *r);
 pf_status reply_token(struct reply *r, int32_t tok);
 void reply_end(struct reply *r);     /* lets go of what was held back */
 void reply_free(struct reply *r);
