@@ -17,6 +17,7 @@
 #ifndef PF_KERNELS_H
 #define PF_KERNELS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -147,6 +148,38 @@ struct pf_attn_args {
 };
 typedef void pf_attn_fn(const struct pf_attn_args *a);
 
+/* ---- Attention in whole numbers (docs/numerics.md; base/pf_i16.h) -------------------------------------------- */
+
+/* A row of q, k or v, n = a head that pf_i16_takes, as planes [2][n] of its upper and lower bytes; returns its scale,
+ * or 0 if it is out of range: then the planes are zeros. x is overwritten. */
+typedef float pf_to_i16_fn(float *x, int n, bool rotated, int8_t *planes);
+
+enum { PF_ATTN_I16_QUERIES = 64 };
+#define PF_ATTN_I16_SCRATCH ((size_t)192 << 10)
+
+/* One chunk of keys and values of one KV head against n_q <= PF_ATTN_I16_QUERIES queries that share it, rotated. Query
+ * i sees positions lo[i] <= p < hi[i] of the chunk, 0 <= lo <= hi <= PF_KV_CHUNK.
+ *
+ *     q     [n_q][2][hd_k] planes       cq   [n_q] the factor of query i's scores
+ *     k, v  the chunk, in 4-byte alignment; of positions that no query sees, the bytes may be anything
+ *     part  [n_q] partials, part_stride floats apart: acc[hd_v], m, z; for a query that sees nothing 0s, -inf, 0
+ *
+ * A query's partial does not depend on which other queries are there. */
+struct pf_attn_i16_args {
+    const int8_t *q;
+    const float  *cq;
+    const void   *k, *v;
+    int           n_q, hd_k, hd_v;
+    const int    *lo, *hi;
+    float        *part;
+    size_t        part_stride;
+    void         *scratch;       /* [PF_ATTN_I16_SCRATCH] in 64-byte alignment */
+};
+typedef void pf_attn_i16_fn(const struct pf_attn_i16_args *a);
+
+/* A chunk's partial of a query that sees something enters the whole, which begins as 0s, -inf, 0. */
+typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
+
 /* ---- The table ----------------------------------------------------------------------------------------------- */
 
 /* name, type of the entry */
@@ -171,7 +204,10 @@ typedef void pf_attn_fn(const struct pf_attn_args *a);
     X(compress,   pf_compress_fn)    \
     X(attn_f16,   pf_attn_fn)        \
     X(attn_f32,   pf_attn_fn)        \
-    X(attn_q8_0,  pf_attn_fn)
+    X(attn_q8_0,  pf_attn_fn)        \
+    X(to_i16,     pf_to_i16_fn)      \
+    X(attn_i16,   pf_attn_i16_fn)    \
+    X(attn_fold,  pf_attn_fold_fn)
 /* sigmoid_mul: a = sigmoid(g) * u
  * swiglu_oai: g' = min(g, 7), u' = clamp(u, -7, 7), a = (g' * sigmoid(1.702 * g')) * (u' + 1) */
 

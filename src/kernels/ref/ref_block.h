@@ -161,4 +161,8 @@ REF_INLINE float ref_dot(ref_read_fn *read, enum ref_kind kind, const void *row,
 REF_TYPE_LIST(X)
 #undef X
 
+pf_to_i16_fn pf_ref_to_i16;
+pf_attn_i16_fn pf_ref_attn_i16;
+pf_attn_fold_fn pf_ref_attn_fold;
+
 #endif
