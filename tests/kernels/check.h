@@ -25,6 +25,8 @@ int  check_products(const struct check_opts *o);
 void bench_products(const struct check_opts *o);
 int  check_float(const struct check_opts *o);
 void bench_float(const struct check_opts *o);
+int  check_i16(const struct check_opts *o);
+void bench_i16(const struct check_opts *o);
 
 /* ---- check.c ---------------------------------------------------------------------------------------------------- */
 

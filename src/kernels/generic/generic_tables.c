@@ -2,6 +2,7 @@
  * level's instruction set; the bodies are the same plain C, and the same bits come out (kernels.h). */
 #include "kernels/generic/generic_attn.h"
 #include "kernels/generic/generic_delta.h"
+#include "kernels/generic/generic_i16.h"
 #include "kernels/generic/generic_ops.h"
 #include "kernels/kernels.h"
 #include "pfmoe.h"
@@ -39,4 +40,6 @@ const struct pf_kernels TABLE = {
     .attn_f16 = op_attn_f16,
     .attn_f32 = op_attn_f32,
     .attn_q8_0 = op_attn_q8_0,
+    .to_i16 = op_to_i16,
+    .attn_fold = op_attn_fold,
 };

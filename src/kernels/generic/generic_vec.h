@@ -1,7 +1,7 @@
 /* The one place where a level names its own instructions: a vector of VEC floats, fused multiply-add on it, halves to
- * floats, the shuffles of a fold, and vec_hold, which keeps a loaded vector in a register: where it is used twice, the
- * compiler would rather load it twice. Loads, stores and sums are the compiler's vector extension. All variants do the
- * same float operations on the same elements.
+ * floats, the shuffles of a fold and of a rotation (vec_swap: lane i gets lane i ^ h), and vec_hold, which keeps a
+ * loaded vector in a register: where it is used twice, the compiler would rather load it twice. Loads, stores and sums
+ * are the compiler's vector extension. All variants do the same float operations on the same elements.
  *
  * The fold of VEC sums at once. d[0..VEC) are vectors of VEC partial sums each; lane j of the result is d[j] folded by
  * halves:
@@ -34,6 +34,12 @@ static inline vec vec_hold(vec v)
 {
     __asm__("" : "+v"(v));
     return v;
+}
+
+static inline vec vec_swap(vec v, int h)
+{
+    return h == 1 ? _mm512_permute_ps(v, 0xb1) : h == 2 ? _mm512_permute_ps(v, 0x4e) :
+           h == 4 ? _mm512_shuffle_f32x4(v, v, 0xb1) : _mm512_shuffle_f32x4(v, v, 0x4e);
 }
 
 static inline vec vec_halves(vec a, vec b)
@@ -77,6 +83,12 @@ static inline vec vec_hold(vec v)
     return v;
 }
 
+static inline vec vec_swap(vec v, int h)
+{
+    return h == 1 ? _mm256_permute_ps(v, 0xb1) : h == 2 ? _mm256_permute_ps(v, 0x4e) :
+                    _mm256_permute2f128_ps(v, v, 1);
+}
+
 static inline vec vec_quarters(const vec *d)
 {
     return _mm256_permute2f128_ps(d[0], d[4], 0x20) + _mm256_permute2f128_ps(d[0], d[4], 0x31);
@@ -110,6 +122,11 @@ static inline vec vec_load_f16(const uint16_t *x)
 static inline vec vec_hold(vec v)
 {
     return v;
+}
+
+static inline vec vec_swap(vec v, int h)
+{
+    return h == 1 ? (vec){ v[1], v[0], v[3], v[2] } : (vec){ v[2], v[3], v[0], v[1] };
 }
 
 static inline vec vec_quarters(const vec *d)

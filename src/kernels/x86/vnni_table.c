@@ -1,6 +1,8 @@
-/* Products of quantised weights for AVX-512 with VNNI; floats are inherited. See mul_quant.h, mul_float.h. */
+/* Products of quantised weights and attention in whole numbers for AVX-512 with VNNI; floats are inherited. See
+ * mul_quant.h, mul_float.h, attn_vnni.h. */
 #include "kernels/x86/avx512_lanes.h"
 
+#include "kernels/x86/attn_vnni.h"
 #include "kernels/x86/mul_quant.h"
 #include "pfmoe.h"
 
@@ -11,4 +13,5 @@ const struct pf_kernels pf_kernels_vnni = {
     .need = PF_ISA_AVX2 | PF_ISA_AVX512 | PF_ISA_VNNI,
     .vec = { QUANT_ENTRIES(vec) },
     .tile = { QUANT_ENTRIES(tile) },
+    .attn_i16 = attn_i16_vnni,
 };

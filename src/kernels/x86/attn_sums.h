@@ -1,0 +1,69 @@
+/* Attention in whole numbers: what a query carries from block to block of a chunk, and how a block enters it
+ * (docs/numerics.md). For the kernels of attn_avx2.h and attn_vnni.h; AVX2 and FMA. */
+#ifndef PF_ATTN_SUMS_H
+#define PF_ATTN_SUMS_H
+
+#include <immintrin.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/pf_i16.h"
+#include "kernels/kernels.h"
+
+#define ATTN_INLINE static inline __attribute__((always_inline))
+
+enum { ATTN_QT = 4, ATTN_VECTOR = 2 * PF_I16_PLANE };    /* queries of a tile; bytes of a vector of both planes */
+
+/* old and gain: the factors of acc and of the present block's sums. */
+struct attn_sums {
+    float z[PF_ATTN_I16_QUERIES][8];
+    float m[PF_ATTN_I16_QUERIES], old[PF_ATTN_I16_QUERIES], gain[PF_ATTN_I16_QUERIES];
+};
+
+/* Positions lo <= p < hi of a block. */
+struct attn_span {
+    int lo, hi;
+};
+
+ATTN_INLINE struct attn_span attn_seen(const struct pf_attn_i16_args *a, int i, int at)
+{
+    int lo = a->lo[i] - at, hi = a->hi[i] - at;
+    return (struct attn_span){ lo < 0 ? 0 : lo, hi > PF_I16_BLOCK ? PF_I16_BLOCK : hi };
+}
+
+ATTN_INLINE void attn_begin(const struct pf_attn_i16_args *a, struct attn_sums *s, int i)
+{
+    s->m[i] = -INFINITY;
+    memset(s->z[i], 0, sizeof s->z[i]);
+    memset(a->part + (size_t)i * a->part_stride, 0, (size_t)a->hd_v * sizeof *a->part);
+}
+
+ATTN_INLINE void attn_end(const struct pf_attn_i16_args *a, struct attn_sums *s, int i)
+{
+    float *z = s->z[i], *part = a->part + (size_t)i * a->part_stride;
+    for (int h = 4; h > 0; h /= 2)
+        for (int j = 0; j < h; j++)
+            z[j] += z[j + h];
+    part[a->hd_v] = s->m[i];
+    part[a->hd_v + 1] = z[0];
+}
+
+/* The maximum and the sums of weights of a block. */
+ATTN_INLINE void attn_enter(struct attn_sums *s, int i, float mc, __m256 zc)
+{
+    float m = s->m[i] > mc ? s->m[i] : mc, old = pf_exp2_neg(s->m[i] - m), fresh = pf_exp2_neg(mc - m);
+    __m256 z = _mm256_mul_ps(zc, _mm256_set1_ps(fresh));
+    _mm256_storeu_ps(s->z[i], _mm256_fmadd_ps(_mm256_loadu_ps(s->z[i]), _mm256_set1_ps(old), z));
+    s->old[i] = old;
+    s->gain[i] = PF_I16_GAIN * fresh;
+    s->m[i] = m;
+}
+
+/* A block of which the query sees nothing, while others of its tile do: with weights of 0 its sums stay. */
+ATTN_INLINE void attn_skip(struct attn_sums *s, int i)
+{
+    s->old[i] = 1;
+    s->gain[i] = 0;
+}
+
+#endif
