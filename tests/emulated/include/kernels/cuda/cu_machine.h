@@ -125,6 +125,37 @@ CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32
         c[i] += more[i];
 }
 
+/* Sixteen bytes of x, with a sign if SIGNED, times sixteen of y. */
+template <bool SIGNED>
+CU_INLINE int emu_dot(__m128i x, __m128i y)
+{
+    __m256i wide = SIGNED ? _mm256_cvtepi8_epi16(x) : _mm256_cvtepu8_epi16(x);
+    __m256i eight = _mm256_madd_epi16(wide, _mm256_cvtepi8_epi16(y));
+    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
+    __m128i two = _mm_hadd_epi32(four, four);
+    return _mm_cvtsi128_si32(_mm_hadd_epi32(two, two));
+}
+
+template <bool SIGNED>
+CU_INLINE void mma32_add(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
+{
+    __m128i rows[2], columns[2];
+    int lane = threadIdx.x % WARP, row = lane / 4, column = 2 * (lane % 4);
+    for (int half = 0; half < 2; half++) {
+        const uint64_t *all = emu_exchange((uint64_t)a[2 * half + 1] << 32 | a[2 * half]);
+        for (int i = 0; i < 2; i++)
+            rows[i] = _mm_set_epi32((int)(all[4 * row + 3] >> 32 * i), (int)(all[4 * row + 2] >> 32 * i),
+                                    (int)(all[4 * row + 1] >> 32 * i), (int)(all[4 * row] >> 32 * i));
+        all = emu_exchange(half ? upper : lower);
+        for (int i = 0; i < 2; i++) {
+            const uint64_t *of = all + 4 * (column + i);
+            columns[i] = _mm_set_epi32((int)of[3], (int)of[2], (int)of[1], (int)of[0]);
+        }
+        for (int i = 0; i < 4; i++)
+            c[i] += emu_dot<SIGNED>(rows[i / 2], columns[i % 2]);
+    }
+}
+
 CU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)
 {
     const uint64_t *rows = emu_exchange((uint64_t)(uintptr_t)row);
