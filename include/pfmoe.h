@@ -109,7 +109,7 @@ struct pf_file_info {
     int64_t  n_experts, n_experts_used, n_ff_expert;
     uint64_t expert_bytes;                             /* routed experts, all layers */
     uint64_t bytes_per_token;                          /* weights read to decode one token */
-    uint64_t kv_bytes_per_token;                       /* F16, of all layers; windows hold fewer tokens */
+    uint64_t kv_bytes_per_token;                       /* I16, of all layers; windows hold fewer tokens */
     int      n_types;
     struct pf_file_type_use types[PF_MAX_TYPES];       /* by falling bytes */
     int      n_warnings;                               /* the file loads, but not everywhere, or not as written */
@@ -396,12 +396,16 @@ bool pf_reply_in_content(const pf_reply *r);
 
 typedef struct pf_session pf_session;
 
-enum pf_kv_type { PF_KV_F16, PF_KV_F32, PF_KV_Q8_0 };
+enum pf_kv_type {
+    PF_KV_I16,                       /* whole numbers of 16 bits with a scale for each head's row */
+    PF_KV_F32, PF_KV_Q8_0,
+    PF_KV_F16                        /* no option: what I16 stands for where heads are of another kind */
+};
 
 struct pf_session_opts {
     int64_t         n_ctx;           /* positions; 0: the model's training context, at most 8192 */
     int             n_batch;         /* rows evaluated at once in a prompt; 0: 512 */
-    enum pf_kv_type kv_type;         /* F16 (default); F32 for strict comparisons; Q8_0 takes 53% of F16's memory,
+    enum pf_kv_type kv_type;         /* I16 (default); F32 for strict comparisons; Q8_0 takes 52% of I16's memory,
                                         and heads whose length is a multiple of 32 */
 };
 void pf_session_opts_init(struct pf_session_opts *o);

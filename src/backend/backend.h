@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/pf_i16.h"
 #include "base/pf_pool.h"
 #include "base/pf_qtype.h"
 #include "base/pf_spans.h"
@@ -113,7 +114,8 @@ struct pf_rope_op {
 
 /* Keys and values of one layer: a ring of n_chunks chunks of PF_KV_CHUNK_POSITIONS positions, in which chunk c takes
  * place c % n_chunks. A ring as long as the context never comes round. In each place, head after head: rows of hd_k,
- * hd_v elements per position. v NULL: a position's value is the first hd_v elements of its key. */
+ * hd_v elements per position; for PF_KV_I16, a chunk as pf_i16.h lays it out. v NULL: a position's value is the first
+ * hd_v elements of its key; never for PF_KV_I16. */
 struct pf_kv_view {
     void           *k, *v;
     enum pf_kv_type type;
@@ -121,12 +123,8 @@ struct pf_kv_view {
     int             n_chunks;
 };
 
-/* How functions are declared that CPU and GPU code both call: the GPU's compiler defines PF_UNIT_FN first. */
-#ifndef PF_UNIT_FN
-#define PF_UNIT_FN static inline
-#endif
-
-/* Number of the row that holds position pos of a KV head; the following positions of its chunk are the next rows. */
+/* Number of the row that holds position pos of a KV head; the following positions of its chunk are the next rows. Row
+ * numbers times pf_kv_key_bytes, pf_kv_value_bytes are where rows lie, for PF_KV_I16 where chunks and blocks do. */
 PF_UNIT_FN size_t pf_kv_row(const struct pf_kv_view *kv, int pos, int head)
 {
     int place = pos / PF_KV_CHUNK_POSITIONS % kv->n_chunks;
@@ -134,10 +132,27 @@ PF_UNIT_FN size_t pf_kv_row(const struct pf_kv_view *kv, int pos, int head)
            (size_t)(pos % PF_KV_CHUNK_POSITIONS);
 }
 
-/* Bytes of a row of n elements. For Q8_0, n must be a multiple of 32. */
-static inline size_t pf_kv_row_bytes(enum pf_kv_type type, int n)
+/* Bytes of a row of n elements, not of PF_KV_I16. For Q8_0, n must be a multiple of 32. */
+PF_UNIT_FN size_t pf_kv_row_bytes(enum pf_kv_type type, int n)
 {
     return type == PF_KV_Q8_0 ? (size_t)n / 32 * 34 : (size_t)n * (type == PF_KV_F16 ? 2 : 4);
+}
+
+/* Bytes that a position takes of the keys, of the values of a head of n elements. */
+PF_UNIT_FN size_t pf_kv_key_bytes(enum pf_kv_type type, int n)
+{
+    return type == PF_KV_I16 ? pf_i16_key_bytes(n) : pf_kv_row_bytes(type, n);
+}
+
+PF_UNIT_FN size_t pf_kv_value_bytes(enum pf_kv_type type, int n)
+{
+    return type == PF_KV_I16 ? pf_i16_value_bytes(n) : pf_kv_row_bytes(type, n);
+}
+
+/* Positions that lie together and are copied as one: bytes of one of them are between those of the others. */
+PF_UNIT_FN int pf_kv_block(enum pf_kv_type type)
+{
+    return type == PF_KV_I16 ? PF_I16_BLOCK : 1;
 }
 
 /* Row r stands at position pos[r] and sees positions p <= pos[r] with pos[r] - p < window (0: all), or, if chunked,
@@ -332,6 +347,7 @@ struct pf_backend_sizes {
     int max_n_in;                         /* longest input row of any dense product */
     int max_head_rows, max_head_n_in;     /* products by head: max_rows * n_head; longest input */
     int max_head_dim;                     /* longest head of keys, values and delta nets */
+    int max_i16;                          /* elements of a row's queries where keys are PF_KV_I16; 0: none are */
     int max_positions, n_choose_head;     /* choose: positions, heads; 0: never called */
     int max_picks;                        /* max_rows * n_used */
     int expert_rank;                      /* summed rank of the adapters of one expert matrix; 0: no adapters */

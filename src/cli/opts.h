@@ -58,7 +58,7 @@ struct settings {
 };
 
 enum { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_VNNI };
-enum { KV_F16, KV_F32, KV_Q8_0 };
+enum { KV_I16, KV_F32, KV_Q8_0 };
 enum { CHOSE_AUTO, CHOSE_0, CHOSE_1 };      /* indices of auto|0|1; of 0|1 the index is the value */
 
 /* Reads the environment and the command line. --help, --version and the like, and mistakes, end the program. */

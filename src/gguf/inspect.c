@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/pf_i16.h"
 #include "gguf/gguf.h"
 #include "gguf/inspect.h"
 
@@ -182,6 +183,15 @@ static uint64_t compressed_bytes_per_token(const struct shape *s, const struct p
     return (uint64_t)bytes;
 }
 
+/* Bytes of a key and a value of one head: whole numbers with their scales, or F16 where heads cannot be kept so. */
+static uint64_t head_bytes(int64_t key, int64_t value)
+{
+    enum { F16_BYTES = 2 };
+    bool whole = key <= PF_I16_HEAD_MAX && value <= PF_I16_HEAD_MAX && pf_i16_takes((int)key) &&
+                 pf_i16_takes((int)value);
+    return whole ? pf_i16_key_bytes((int)key) + pf_i16_value_bytes((int)value) : F16_BYTES * (uint64_t)(key + value);
+}
+
 static uint64_t kv_bytes_per_token(const struct shape *s, const struct pf_file_info *info)
 {
     enum { F16_BYTES = 2 };
@@ -205,7 +215,7 @@ static uint64_t kv_bytes_per_token(const struct shape *s, const struct pf_file_i
         if (!keeps_state)
             n_heads += (uint64_t)entry(heads, (uint64_t)i);
     }
-    return n_heads * (uint64_t)((key ? key : width) + (value ? value : width)) * F16_BYTES;
+    return n_heads * head_bytes(key ? key : width, value ? value : width);
 }
 
 static int64_t vocabulary_size(const struct shape *s)

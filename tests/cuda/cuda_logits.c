@@ -96,7 +96,7 @@ int main(int argc, char **argv)
     }
     CHECK(devices[0].driver[0] == 0, "the CPU has a driver: %s", devices[0].driver);
     CHECK(strstr(devices[1].driver, "CUDA 1"), "the GPU's driver is \"%s\"", devices[1].driver);
-    for (enum pf_kv_type kv = PF_KV_F16; kv <= PF_KV_Q8_0; kv++) {
+    for (enum pf_kv_type kv = PF_KV_I16; kv <= PF_KV_Q8_0; kv++) {
         const struct way cpu = { "CPU", -1, n_tokens, kv };
         const struct way gpu[] = { { "GPU, whole", 0, n_tokens, kv }, { "GPU, token by token", 0, 1, kv },
                                    { "GPU, pieces of 7", 0, 7, kv } };

@@ -1,7 +1,7 @@
 /* The promise that output never depends on how it was computed: the logits of one prompt, evaluated whole, in pieces,
  * token by token, with any number of threads and any instruction set, are the same bits.
  *
- * usage: bits MODEL.gguf [q8_0]           with keys and values of F16 and F32, or of Q8_0 */
+ * usage: bits MODEL.gguf [q8_0]           with keys and values of I16 and F32, or of Q8_0 */
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,7 +84,7 @@ int main(int argc, char **argv)
     static const struct way usual = { "as usual", 2, 512, 0, PF_ISA_ALL };
     if (argc < 2)
         return 2;
-    for (enum pf_kv_type kv = argc > 2 ? PF_KV_Q8_0 : PF_KV_F16; kv <= (argc > 2 ? PF_KV_Q8_0 : PF_KV_F32); kv++) {
+    for (enum pf_kv_type kv = argc > 2 ? PF_KV_Q8_0 : PF_KV_I16; kv <= (argc > 2 ? PF_KV_Q8_0 : PF_KV_F32); kv++) {
         size_t n_vocab, n_finite = 0;
         float *expected = logits_of(argv[1], &usual, kv, &n_vocab);
         if (!expected)

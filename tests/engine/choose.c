@@ -112,7 +112,7 @@ int main(void)
                 q[r][h][i] = small();
         }
     }
-    for (int type = PF_KV_F16; type <= PF_KV_F32; type++) {
+    for (int type = PF_KV_F32; type <= PF_KV_F16; type += PF_KV_F16 - PF_KV_F32) {
         struct pf_kv_view kv = filled((enum pf_kv_type)type);
         for (int max = 1; max <= MAX; max = 2 * max + 3)
             check_choices(&kv, max);

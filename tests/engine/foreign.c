@@ -147,10 +147,10 @@ static void test_damage(const char *path)
             struct file cut = { saved.data, n, 0, saved.room, 0 };
             CHECK(pf_session_load(s, read_file, &cut) == PF_EIO && pf_session_pos(s) == 0, "cut to %zu bytes", n);
         }
-    saved.data[8] = 3;                       /* the version before */
+    saved.data[8] = 4;                       /* the version before */
     saved.at = 0;
-    CHECK(pf_session_load(s, read_file, &saved) == PF_EUNSUPPORTED && strstr(pf_last_error(), "version 3"));
-    saved.data[8] = 4;
+    CHECK(pf_session_load(s, read_file, &saved) == PF_EUNSUPPORTED && strstr(pf_last_error(), "version 4"));
+    saved.data[8] = 5;
     saved.at = 0;
     CHECK(pf_session_load(s, read_file, &saved) == PF_OK && pf_session_pos(s) == N, "%s", pf_last_error());
     pf_session_close(&s);

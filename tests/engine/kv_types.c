@@ -1,4 +1,4 @@
-/* Keys and values of every type: how far the logits of Q8_0 and F16 are from each other and from those of F32; what
+/* Keys and values of every type: how far the logits of Q8_0 and I16 are from each other and from those of F32; what
  * they take; that a saved session goes on as it was and is not taken for another type's; and heads that do not divide
  * into blocks.
  *
@@ -11,7 +11,7 @@
 #include "pfmoe.h"
 
 enum { N = 300, N_CTX = 512, N_SAVED = 270 };
-#define LIMIT 1e-3                       /* error over signal of Q8_0 against F16 */
+#define LIMIT 1e-3                       /* error over signal of Q8_0 against I16 */
 
 static int32_t tokens[N];
 static size_t  n_vocab;
@@ -62,7 +62,7 @@ static uint64_t kv_bytes(pf_model *m, enum pf_kv_type type)
 static void test_save(pf_model *m, const float *expected)
 {
     struct file f = { 0 };
-    pf_session *a = open_session(m, PF_KV_Q8_0), *b = open_session(m, PF_KV_Q8_0), *other = open_session(m, PF_KV_F16);
+    pf_session *a = open_session(m, PF_KV_Q8_0), *b = open_session(m, PF_KV_Q8_0), *other = open_session(m, PF_KV_I16);
     CHECK(pf_session_eval(a, tokens, N_SAVED, 0) == PF_OK && pf_session_save(a, write_file, &f) == PF_OK, "%s",
           pf_last_error());
     CHECK(pf_session_load(other, read_file, &f) == PF_EINVAL, "keys and values of another type");
@@ -103,14 +103,14 @@ int main(int argc, char **argv)
         return check_status();
     }
     pf_session_close(&s);
-    float *exact = logits_of(m, PF_KV_F32), *half = logits_of(m, PF_KV_F16), *q8 = logits_of(m, PF_KV_Q8_0);
-    printf("squares of error over squares, against F32: F16 %.1e, Q8_0 %.1e; Q8_0 against F16: %.1e\n",
-           error_of(half, exact), error_of(q8, exact), error_of(q8, half));
-    CHECK(error_of(q8, half) < LIMIT && error_of(q8, half) > 0, "%.1e", error_of(q8, half));
-    CHECK(kv_bytes(m, PF_KV_Q8_0) < kv_bytes(m, PF_KV_F16));
+    float *exact = logits_of(m, PF_KV_F32), *whole = logits_of(m, PF_KV_I16), *q8 = logits_of(m, PF_KV_Q8_0);
+    printf("squares of error over squares, against F32: I16 %.1e, Q8_0 %.1e; Q8_0 against I16: %.1e\n",
+           error_of(whole, exact), error_of(q8, exact), error_of(q8, whole));
+    CHECK(error_of(q8, whole) < LIMIT && error_of(q8, whole) > 0, "%.1e", error_of(q8, whole));
+    CHECK(kv_bytes(m, PF_KV_Q8_0) < kv_bytes(m, PF_KV_I16));
     test_save(m, q8);
     free(exact);
-    free(half);
+    free(whole);
     free(q8);
     pf_model_close(&m);
     return check_status();

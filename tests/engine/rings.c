@@ -127,7 +127,7 @@ static void cancel_late(void *ctx, const struct pf_stage_data *d)
 static void test_faults(pf_model *m)
 {
     for (int pos = 120; pos < 300; pos += 17) {
-        pf_session *s = open_session(m, tight, PF_KV_F16);
+        pf_session *s = open_session(m, tight, PF_KV_I16);
         struct pf_trace_opts late = { .stages = 1u << PF_STAGE_GATE, .fn = cancel_late, .ctx = s };
         go_on(s, n_text, pos, "before the fault");
         CHECK(pf_trace_set(m, &late) == PF_OK, "%s", pf_last_error());
@@ -143,7 +143,7 @@ static void test_faults(pf_model *m)
 
 static void test_rewind(pf_model *m)
 {
-    pf_session *s = open_session(m, tight, PF_KV_F16);
+    pf_session *s = open_session(m, tight, PF_KV_I16);
     unsigned state = 4711;
     go_on(s, n_text, 300, "the beginning");
     go_on(s, 1, 420, "an answer");
@@ -169,7 +169,7 @@ enum { N_TURNS = 8, FIRST_ASKED = 400, ASKED = 40, ANSWERED = 180, LEFT_OUT = 15
  * comes. */
 static void test_conversation(pf_model *m)
 {
-    pf_session *s = open_session(m, tight, PF_KV_F16), *fresh = open_session(m, WHOLE, PF_KV_F16);
+    pf_session *s = open_session(m, tight, PF_KV_I16), *fresh = open_session(m, WHOLE, PF_KV_I16);
     int32_t text[MOST];
     size_t n = 0, asked = 0, reused;
     for (int turn = 0; turn < N_TURNS; turn++) {
@@ -195,7 +195,7 @@ static void test_conversation(pf_model *m)
 
 static void save(pf_model *m, int n_batch, int pos, struct file *f)
 {
-    pf_session *s = open_session(m, n_batch, PF_KV_F16);
+    pf_session *s = open_session(m, n_batch, PF_KV_I16);
     go_on(s, n_text, pos, "before saving");
     CHECK(pf_session_save(s, write_file, f) == PF_OK, "%s", pf_last_error());
     pf_session_close(&s);
@@ -205,7 +205,7 @@ static void save(pf_model *m, int n_batch, int pos, struct file *f)
 static void test_save(pf_model *m, int from_batch, int to_batch, int pos)
 {
     struct file f = { 0 };
-    pf_session *s = open_session(m, to_batch, PF_KV_F16);
+    pf_session *s = open_session(m, to_batch, PF_KV_I16);
     save(m, from_batch, pos, &f);
     go_on(s, n_text, 77, "before loading");
     CHECK(pf_session_load(s, read_file, &f) == PF_OK && pf_session_pos(s) == pos && s->computed == pos, "%s",
@@ -226,7 +226,7 @@ static void test_save_refused(pf_model *m)
 {
     enum { AT_VERSION = 8, AT_HELD_FROM = 40 };
     struct file ring = { 0 }, whole = { 0 };
-    pf_session *s = open_session(m, tight, PF_KV_F16);
+    pf_session *s = open_session(m, tight, PF_KV_I16);
     save(m, tight, 700, &ring);
     save(m, WHOLE, 700, &whole);
     CHECK(ring.n < whole.n, "%zu and %zu bytes", ring.n, whole.n);
@@ -261,7 +261,7 @@ static void test_device(bool lose)
     struct pf_residency_setup setup = { .device = open_device, .device_ctx = &sim };
     struct pf_stats stats;
     pf_model *m = open_model(2, PF_ISA_ALL, &setup);
-    pf_session *s = open_session(m, tight, PF_KV_F16);
+    pf_session *s = open_session(m, tight, PF_KV_I16);
     go_on(s, n_text, 290, "device, prompt");
     go_on(s, 1, 300, "device, tokens");
     sim.lose_at = lose ? sim.n_ops + 200 : 0;
@@ -305,7 +305,7 @@ static void test_all(pf_model *m)
 
 static void test_long(pf_model *m)
 {
-    pf_session *s = open_session(m, tight, PF_KV_F16);
+    pf_session *s = open_session(m, tight, PF_KV_I16);
     go_on(s, n_text, n_text - 20, "a long window");
     go_on(s, 1, n_text, "a long window");
     CHECK(pf_session_rewind(s, n_text - 100) == PF_OK && s->computed == n_text - 100);
@@ -328,12 +328,12 @@ int main(int argc, char **argv)
         make_want(type);
         test_way(type == PF_KV_F32 ? "F32" : "Q8_0", type, 2, tight, 37, PF_ISA_ALL);
     }
-    make_want(PF_KV_F16);
+    make_want(PF_KV_I16);
     pf_model *m = open_model(2, PF_ISA_ALL, NULL);
     (is_long ? test_long : test_all)(m);
     pf_model_close(&m);
     if (!is_long) {
-        test_ways(PF_KV_F16);
+        test_ways(PF_KV_I16);
         test_device(false);
         test_device(true);
     }

@@ -87,7 +87,7 @@ static void put_needs(struct buf *out, const struct pf_file_info *f)
     if (f->bytes_per_token == 0)
         return;
     row(out, "to run it", "%s of memory for the weights", size_text(a, (double)f->weight_bytes));
-    row(out, "", "at most %s of keys and values for 1000 tokens, %s at the default context of %.0f (f16)",
+    row(out, "", "at most %s of keys and values for 1000 tokens, %s at the default context of %.0f (i16)",
         size_text(a, kv * 1000), size_text(b, kv * ctx), ctx);
     if (pf_devices(&cpu, 1) > 0 && cpu.memory_bytes)
         row(out, "", "%s together; this machine has %s%s", size_text(a, all), size_text(b, (double)cpu.memory_bytes),

@@ -134,6 +134,8 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
                                             pf_cpu_choose_floats(s->n_choose_head)), pf_cpu_experts_floats()),
                           max_size(pf_cpu_delta_floats(s->max_head_dim), pf_cpu_route_floats(s->n_expert))),
                  ALIGN);
+    b->thread_floats = round_up(max_size(b->thread_floats, pf_cpu_attention_i16_floats(s->max_head_dim)), ALIGN);
+    b->parts = take(&c, pf_cpu_attention_i16_parts(s), sizeof *b->parts);
     b->scores = take(&c, s->n_choose_head ? (size_t)CHOOSE_ROWS * (size_t)s->max_positions : 0, sizeof *b->scores);
     b->thread_scratch = take(&c, (size_t)pf_pool_n_threads(b->pool) * b->thread_floats, sizeof *b->thread_scratch);
     return c.used;
@@ -161,6 +163,8 @@ static pf_status cpu_reserve(pf_backend *backend, const struct pf_backend_sizes 
     grow(&s.max_head_rows, sizes->max_head_rows);
     grow(&s.max_head_n_in, sizes->max_head_n_in);
     grow(&s.max_head_dim, sizes->max_head_dim);
+    grow(&s.max_heads, sizes->max_heads);
+    s.n_ctx = sizes->n_ctx > s.n_ctx ? sizes->n_ctx : s.n_ctx;
     grow(&s.max_positions, sizes->max_positions);
     grow(&s.n_choose_head, sizes->n_choose_head);
     grow(&s.max_picks, sizes->max_picks);
@@ -390,9 +394,15 @@ static void store_rows(void *ctx, int64_t begin, int64_t end, int thread)
     for (int64_t r = begin; r < end; r++)
         for (int h = 0; h < kv->n_kv_head; h++) {
             size_t at = pf_kv_row(kv, job->store.pos[r], h);
-            put_head(job->b, kv->type, kv->k, at, job->store.k + (r * kv->n_kv_head + h) * kv->hd_k, kv->hd_k);
+            const float *k = job->store.k + (r * kv->n_kv_head + h) * kv->hd_k;
+            const float *v = kv->v ? job->store.v + (r * kv->n_kv_head + h) * kv->hd_v : NULL;
+            if (kv->type == PF_KV_I16) {
+                pf_cpu_store_i16(job->b, kv, job->store.pos[r], h, k, v);
+                continue;
+            }
+            put_head(job->b, kv->type, kv->k, at, k, kv->hd_k);
             if (kv->v)
-                put_head(job->b, kv->type, kv->v, at, job->store.v + (r * kv->n_kv_head + h) * kv->hd_v, kv->hd_v);
+                put_head(job->b, kv->type, kv->v, at, v, kv->hd_v);
         }
 }
 

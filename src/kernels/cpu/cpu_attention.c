@@ -1,4 +1,5 @@
-/* Attention: one task is up to Q_BLOCK queries of one KV head, walked over its chunks of keys and values in order.
+/* Attention in float: one task is up to Q_BLOCK queries of one KV head, walked over its chunks of keys and values in
+ * order.
  *
  *     queries of KV head h: (row 0, head 0..g-1), (row 1, head 0..g-1), ...      g query heads share the KV head
  *     a task's queries:     [first, first + n)                                   folded over chunks 0, 1, 2, ...
@@ -51,7 +52,7 @@ static void carve(struct task_state *s, float *scratch, const struct pf_kv_view 
     s->gathered = s->z + Q_BLOCK;
 }
 
-static int first_visible(const struct pf_attention_op *a, int row)
+int pf_cpu_first_visible(const struct pf_attention_op *a, int row)
 {
     if (a->window == 0)
         return 0;
@@ -168,7 +169,7 @@ static void attend(const struct attention_job *job, struct task_state *s, int kv
 {
     const struct pf_attention_op *a = job->a;
     for (int i = 0; i < n; i++) {
-        s->first[i] = first_visible(a, s->row[i]);
+        s->first[i] = pf_cpu_first_visible(a, s->row[i]);
         s->end[i] = a->pos[s->row[i]] + 1;
     }
     (a->chosen && !a->blocks ? attend_chosen : attend_all)(job, s, a->kv, kv_head, n);
@@ -204,6 +205,8 @@ static void attention_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 pf_status pf_cpu_attention(pf_backend *backend, const struct pf_attention_op *a)
 {
     struct attention_job job = { .b = cpu_of(backend), .a = a, .group = a->n_head / a->kv->n_kv_head };
+    if (a->kv->type == PF_KV_I16)
+        return pf_cpu_attention_i16(job.b, a);
     job.tasks_per_row = a->chosen ? (job.group + Q_BLOCK - 1) / Q_BLOCK : 0;
     job.tasks_per_head = a->chosen ? a->rows * job.tasks_per_row : (a->rows * job.group + Q_BLOCK - 1) / Q_BLOCK;
     pf_pool_run(job.b->pool, attention_tasks, &job, (int64_t)job.tasks_per_head * a->kv->n_kv_head, 1);

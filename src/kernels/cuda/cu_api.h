@@ -206,6 +206,23 @@ struct cu_heads {
     int            rows;
 };
 cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *h);
+
+/* Attention in whole numbers (docs/numerics.md), for keys and values of type I16. store: keys and values of rows.
+ * attention: rows of queries go to s->q first, where heads, if not NULL, says what happens to them before, and that
+ * keys and values are stored, too. n_chunks: no less than the positions take. x: as pf_cu_attention has it. */
+struct cu_i16 {
+    uint8_t *q;                   /* [rows][n_head][2 hd_k] */
+    float   *cq;                  /* [rows][n_head] */
+    float   *part;                /* chunks of few rows: as many floats as pf_cu_attention_floats says */
+    int     *count;               /* [CU_VECTOR_ROWS n_head] zeros between kernels */
+};
+cudaError_t pf_cu_i16_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,
+                            const int32_t *pos, int rows);
+cudaError_t pf_cu_i16_queries(cudaStream_t st, const struct pf_attention_op *a, const struct cu_i16 *to,
+                              const struct cu_heads *heads);
+cudaError_t pf_cu_i16_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, const struct cu_i16 *s,
+                                const struct cu_x *x, const struct cu_heads *heads, size_t shared_bytes, int *fault);
+
 cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n, float *y);
 /* x.f, and x.q, x.d, x.s, of act(gate, up), rows of n each; what is NULL of f and q is left out. x->f may be gate. If
  * `only` is not NULL, of the rows whose pick it has an address for. */

@@ -8,9 +8,9 @@
 #include <cuda_fp16.h>
 #include <math.h>
 
-#define PF_MATH_FN static __device__ __forceinline__
-#include "base/pf_math.h"
 #define CU_HOST_FN static __host__ __device__ __forceinline__
+#define PF_MATH_FN CU_HOST_FN
+#include "base/pf_math.h"
 #define PF_UNIT_FN CU_HOST_FN
 #include "kernels/cuda/cu_api.h"
 #include "kernels/cuda/cu_machine.h"

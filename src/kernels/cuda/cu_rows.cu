@@ -303,6 +303,8 @@ static __global__ void kv_store(const __grid_constant__ struct store o)
 extern "C" cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,
                                       const int32_t *pos, int rows)
 {
+    if (kv->type == PF_KV_I16)
+        return pf_cu_i16_store(st, kv, k, v, pos, rows);
     return launch_early(kv_store, dim3(kv->n_kv_head, rows), 128, 0, st, (struct store){ *kv, k, v, pos });
 }
 
@@ -316,7 +318,7 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
     float *v = shared + threadIdx.x / WARP * longest;
     while (part < 2 && head >= o.rope[part].n_head)
         head -= o.rope[part++].n_head;
-    if (head >= o.kv.n_kv_head && part == 2)
+    if (part == 2 && (head >= o.kv.n_kv_head || o.kv.type == PF_KV_I16))
         return;
     int hd = part == 2 ? o.kv.hd_v : o.rope[part].hd;
     size_t at = pf_kv_row(&o.kv, o.pos[row], head) * hd;
@@ -334,7 +336,7 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
 #pragma unroll 1
     for (int i = lane; i < hd; i += WARP) {
         x[i] = v[i];
-        if (part == 1)
+        if (part == 1 && o.kv.type != PF_KV_I16)
             put(o.kv.type, o.kv.k, at + i, v[i]);
     }
 }
@@ -342,8 +344,10 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
 extern "C" cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *o)
 {
     int n = o->rope[0].n_head + o->rope[1].n_head + o->kv.n_kv_head, longest = max(o->rope[0].hd, o->rope[1].hd);
-    return launch_early(heads, dim3(ceil_div(n, THREADS / WARP), o->rows), THREADS,
-                        THREADS / WARP * longest * sizeof(float), st, *o, longest);
+    cudaError_t e = launch_early(heads, dim3(ceil_div(n, THREADS / WARP), o->rows), THREADS,
+                                 THREADS / WARP * longest * sizeof(float), st, *o, longest);
+    return e != cudaSuccess || o->kv.type != PF_KV_I16 ? e :
+           pf_cu_i16_store(st, &o->kv, o->rope[1].x, o->v, o->pos, o->rows);
 }
 
 struct copies {

@@ -106,6 +106,8 @@ struct cuda_backend {
     float            *part;              /* attention's chunks */
     float            *scores;            /* [CU_CHOOSE_ROWS][max_positions] */
     int              *count;             /* attention's blocks that have ended; zeros between kernels */
+    uint8_t          *q16;               /* [max_rows][max_i16] queries in whole numbers */
+    float            *cq;                /* [max_rows][max_heads] their factors */
     struct cu_groups *groups;            /* a prompt's picks by expert; groups->sorted, tile: b->sorted, b->tile */
     int32_t          *sorted;
     struct cu_tile   *tile;

@@ -7,14 +7,14 @@ enum { DEFAULT_CTX = 8192, DEFAULT_BATCH = 512, MAX_BATCH = 8192 };
 
 void pf_session_opts_init(struct pf_session_opts *o)
 {
-    *o = (struct pf_session_opts){ .kv_type = PF_KV_F16 };
+    *o = (struct pf_session_opts){ .kv_type = PF_KV_I16 };
 }
 
 /* Blocks of Q8_0 are not shared by heads. */
 static pf_status check_kv_type(const struct pf_model *m, enum pf_kv_type type)
 {
     enum { BLOCK = 32 };
-    if (type != PF_KV_F16 && type != PF_KV_F32 && type != PF_KV_Q8_0)
+    if (type != PF_KV_I16 && type != PF_KV_F32 && type != PF_KV_Q8_0)
         PF_FAIL(PF_EINVAL, "kv_type %d is unknown", (int)type);
     for (int il = 0; type == PF_KV_Q8_0 && il < m->n_layer; il++) {
         const struct pf_attention *a = &m->layers[il].attn;
@@ -126,6 +126,8 @@ struct pf_backend_sizes pf_backend_sizes_of(const struct pf_model *m, const stru
         widen(&s.max_head_dim, m->layers[il].attn.hd_k);
         widen(&s.max_head_dim, m->layers[il].attn.hd_v);
         widen(&s.max_heads, m->layers[il].attn.n_head);
+        if (pf_kv_layer_of(m, il, o).view.type == PF_KV_I16)
+            widen(&s.max_i16, (int64_t)m->layers[il].attn.n_head * m->layers[il].attn.hd_k);
     }
     widen(&s.max_head_dim, m->delta.d);
     return s;

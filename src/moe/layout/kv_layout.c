@@ -46,16 +46,32 @@ int pf_widest_window(const struct pf_model *m)
     return widest;
 }
 
+/* Whole numbers are for heads that can be kept so, with values of their own. */
+static enum pf_kv_type type_of(const struct pf_attention *a, enum pf_kv_type option)
+{
+    bool whole = !a->v_in_k && pf_i16_takes(a->hd_k) && pf_i16_takes(a->hd_v);
+    return option == PF_KV_I16 && !whole ? PF_KV_F16 : option;
+}
+
+int pf_window_span(enum pf_kv_type type, int window)
+{
+    int block = pf_kv_block(type);
+    return ((window + block - 2) / block + 1) * block;
+}
+
 /* Bytes of one window of the layers [first, end) that have one. */
 static size_t window_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
 {
-    size_t row = 0;
+    int window = pf_widest_window(m);
+    size_t bytes = 0;
     for (int il = first; il < end; il++) {
         const struct pf_attention *a = &m->layers[il].attn;
+        enum pf_kv_type type = type_of(a, o->kv_type);
         if (a->window)
-            row += (size_t)a->n_kv_head * pf_kv_row_bytes(o->kv_type, a->v_in_k ? a->hd_k : a->hd_k + a->hd_v);
+            bytes += (size_t)pf_window_span(type, window) * (size_t)a->n_kv_head *
+                     (pf_kv_key_bytes(type, a->hd_k) + (a->v_in_k ? 0 : pf_kv_value_bytes(type, a->hd_v)));
     }
-    return row * (size_t)pf_widest_window(m);
+    return bytes;
 }
 
 static int64_t whole_chunks(int64_t positions)
@@ -89,12 +105,13 @@ struct pf_kv_layer pf_kv_layer_of(const struct pf_model *m, int il, const struct
 {
     const struct pf_attention *a = &m->layers[il].attn;
     int n_chunks = pf_ring_chunks(m, il, o);
+    enum pf_kv_type type = type_of(a, o->kv_type);
     size_t rows = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * (size_t)a->n_kv_head;
     return (struct pf_kv_layer){
-        .view = { .type = o->kv_type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v,
+        .view = { .type = type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v,
                   .n_chunks = n_chunks },
-        .k_bytes = rows * pf_kv_row_bytes(o->kv_type, a->hd_k),
-        .v_bytes = a->v_in_k ? 0 : rows * pf_kv_row_bytes(o->kv_type, a->hd_v),
+        .k_bytes = rows * pf_kv_key_bytes(type, a->hd_k),
+        .v_bytes = a->v_in_k ? 0 : rows * pf_kv_value_bytes(type, a->hd_v),
     };
 }
 
@@ -111,14 +128,15 @@ static struct pf_kv_layer keys_of(const struct pf_session_opts *o, enum pf_kv_ty
 struct pf_kv_layer pf_block_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o)
 {
     const struct pf_compressor *c = &m->layers[il].compressed.blocks;
-    return c->ratio ? keys_of(o, o->kv_type, c->ratio, c->width) : (struct pf_kv_layer){ .k_bytes = 0 };
+    enum pf_kv_type type = o->kv_type == PF_KV_I16 ? PF_KV_F16 : o->kv_type;
+    return c->ratio ? keys_of(o, type, c->ratio, c->width) : (struct pf_kv_layer){ .k_bytes = 0 };
 }
 
 /* Shape and bytes of the keys of a layer's indexer; 0 bytes: it has none. Not Q8_0: the choice must not depend on the
  * rounding of small keys. */
 struct pf_kv_layer pf_index_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o)
 {
-    enum pf_kv_type type = o->kv_type == PF_KV_Q8_0 ? PF_KV_F16 : o->kv_type;
+    enum pf_kv_type type = o->kv_type == PF_KV_F32 ? PF_KV_F32 : PF_KV_F16;
     return m->layers[il].has_indexer ? keys_of(o, type, m->index.ratio, m->index.width)
                                      : (struct pf_kv_layer){ .k_bytes = 0 };
 }

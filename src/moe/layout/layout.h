@@ -114,6 +114,7 @@ uint64_t           pf_kv_bytes_of(const struct pf_model *m, int il, const struct
 int     pf_widest_window(const struct pf_model *m);
 int64_t pf_ring_positions(const struct pf_model *m, const struct pf_session_opts *o);
 int     pf_ring_chunks(const struct pf_model *m, int il, const struct pf_session_opts *o);
+int     pf_window_span(enum pf_kv_type type, int window);    /* positions that whole blocks around a window hold */
 size_t  pf_ring_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);
 
 /* Layers [first, end): bytes of one copy of their recurrent state, and of a checkpoint; the state, its second copy and

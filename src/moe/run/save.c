@@ -4,7 +4,8 @@
  *     i32 tokens[n_tokens]
  *     the recurrent state after computed positions, if the model has one and computed is not 0
  *     per layer, per chunk that holds positions, per KV head:  keys, then values, of the positions in use: those below
- *         computed, and not below held_from if the layer has a window
+ *         computed, and not below held_from if the layer has a window. I16: their blocks as pf_i16.h has them, with
+ *         zeros for positions that are not in use
  *       then, likewise, the keys of its full blocks, and then those of its indexer
  *     u64 whole: 1, or 0 if what is between the tokens and here was lost with its device while it was written
  *     u64[2] XXH3, 128 bits, of everything before it
@@ -19,7 +20,7 @@
 #include "moe/run/session.h"
 
 static const char magic[8] = { 'P', 'F', 'M', 'O', 'E', 'S', 'E', 'S' };
-enum { VERSION = 4, PIECE = 1 << 20 };
+enum { VERSION = 5, PIECE = 1 << 20 };
 
 struct save_header {
     char     magic[8];
@@ -60,15 +61,15 @@ static pf_status move(const struct pf_session *s, pf_backend *b, move_fn *fn, vo
     return st;
 }
 
-/* Copies between a unit's memory and f->piece; once the device is lost, nothing. */
+/* Copies to f->piece from a unit's memory, or back; once the device is lost, nothing. */
 static pf_status move_piece(struct stream *f, const struct pf_session *s, const struct pf_unit *u, void *p,
-                            size_t bytes)
+                            size_t bytes, bool back)
 {
     const struct pf_backend_ops *ops = u->backend->ops;
     if (f->lost)
         return PF_OK;
-    pf_status st = f->write ? move(s, u->backend, ops->download, f->piece, p, bytes)
-                            : move(s, u->backend, ops->upload, p, f->piece, bytes);
+    pf_status st = back ? move(s, u->backend, ops->upload, p, f->piece, bytes)
+                        : move(s, u->backend, ops->download, f->piece, p, bytes);
     if (st != PF_EDEVICE)
         return st;
     pthread_mutex_lock(&s->m->step_lock);
@@ -86,10 +87,65 @@ static pf_status transfer_buffer(struct stream *f, const struct pf_session *s, c
     for (size_t at = 0; at < n; at += PIECE) {
         size_t bytes = n - at < PIECE ? n - at : PIECE;
         if (f->write)
-            PF_TRY(move_piece(f, s, u, (char *)p + at, bytes));
+            PF_TRY(move_piece(f, s, u, (char *)p + at, bytes, false));
         PF_TRY(transfer(f, f->piece, bytes));
         if (f->read)
-            PF_TRY(move_piece(f, s, u, (char *)p + at, bytes));
+            PF_TRY(move_piece(f, s, u, (char *)p + at, bytes, true));
+    }
+    return PF_OK;
+}
+
+/* Keys or values of one head, as whole numbers, and those of its positions in a chunk that are in use. */
+struct i16_part {
+    char *chunk;
+    int   hd, lo, hi;
+    bool  keys;
+};
+
+/* Positions [lo, hi) of one block: in the stream, the others are zeros; in memory, they stay. */
+static pf_status transfer_part_block(struct stream *f, const struct pf_session *s, const struct pf_unit *u,
+                                     const struct i16_part *b, char *block, size_t bytes)
+{
+    char *here = f->piece, *there = f->piece + bytes;        /* in memory, in the stream */
+    if (f->read)
+        PF_TRY(transfer(f, there, bytes));
+    else
+        memset(there, 0, bytes);
+    PF_TRY(move_piece(f, s, u, block, bytes, false));
+    for (int p = b->lo; p < b->hi; p++)
+        pf_i16_copy_position(f->read ? here : there, f->read ? there : here, b->hd, p, b->keys);
+    return f->read ? move_piece(f, s, u, block, bytes, true) : transfer(f, there, bytes);
+}
+
+/* Blocks that are in use whole go as they are, and so does a whole chunk. */
+static pf_status transfer_blocks(struct stream *f, const struct pf_session *s, const struct pf_unit *u,
+                                 const struct i16_part *c)
+{
+    size_t bytes = PF_I16_BLOCK * (c->keys ? pf_i16_key_bytes(c->hd) : pf_i16_value_bytes(c->hd));
+    if (c->hi - c->lo == PF_I16_CHUNK)
+        return transfer_buffer(f, s, u, c->chunk, bytes * (PF_I16_CHUNK / PF_I16_BLOCK));
+    for (int at = c->lo / PF_I16_BLOCK * PF_I16_BLOCK; at < c->hi; at += PF_I16_BLOCK) {
+        char *block = c->chunk + (size_t)(at / PF_I16_BLOCK) * bytes;
+        int lo = c->lo > at ? c->lo - at : 0, hi = c->hi - at < PF_I16_BLOCK ? c->hi - at : PF_I16_BLOCK;
+        struct i16_part b = { .hd = c->hd, .lo = lo, .hi = hi, .keys = c->keys };
+        if (lo == 0 && hi == PF_I16_BLOCK)
+            PF_TRY(transfer_buffer(f, s, u, block, bytes));
+        else
+            PF_TRY(transfer_part_block(f, s, u, &b, block, bytes));
+    }
+    return PF_OK;
+}
+
+static pf_status transfer_i16_chunk(struct stream *f, const struct pf_session *s, const struct pf_unit *u,
+                                    const struct pf_kv_view *kv, int64_t first, size_t n)
+{
+    int lo = (int)(first % PF_KV_CHUNK_POSITIONS), hi = lo + (int)n;
+    for (int h = 0; h < kv->n_kv_head; h++) {
+        size_t row = pf_kv_row(kv, (int)(first - lo), h);
+        PF_TRY(transfer_blocks(f, s, u, &(struct i16_part){ (char *)kv->k + row * pf_i16_key_bytes(kv->hd_k), kv->hd_k,
+                                                            lo, hi, true }));
+        PF_TRY(transfer_blocks(f, s, u, &(struct i16_part){ (char *)kv->v + row * pf_i16_value_bytes(kv->hd_v),
+                                                            kv->hd_v, lo, hi, false }));
     }
     return PF_OK;
 }
@@ -98,6 +154,8 @@ static pf_status transfer_buffer(struct stream *f, const struct pf_session *s, c
 static pf_status transfer_chunk(struct stream *f, const struct pf_session *s, const struct pf_unit *u,
                                 const struct pf_kv_view *kv, int64_t first, size_t n)
 {
+    if (kv->type == PF_KV_I16)
+        return transfer_i16_chunk(f, s, u, kv, first, n);
     size_t k_bytes = pf_kv_row_bytes(kv->type, kv->hd_k), v_bytes = pf_kv_row_bytes(kv->type, kv->hd_v);
     for (int h = 0; h < kv->n_kv_head; h++) {
         size_t row = pf_kv_row(kv, (int)first, h);

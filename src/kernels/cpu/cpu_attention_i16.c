@@ -1,0 +1,324 @@
+/* Attention in whole numbers: keys and values into chunks (base/pf_i16.h), and queries to chunks. docs/numerics.md has
+ * the order; how work is dealt out changes no bit of it.
+ *
+ *     queries of KV head h: (row 0, head 0..g-1), (row 1, head 0..g-1), ...      g query heads share the KV head
+ *     a block of queries:   up to Q_BLOCK of them, which read keys and values together
+ *
+ * Where there are blocks enough for all threads, as in a prompt, a task takes one through all its chunks and folds each
+ * chunk's partial at once. Otherwise, as in decoding, a task takes a block through a run of chunks and leaves their
+ * partials in the backend's memory; then every query folds its own, in order. A round is as many chunks as there is
+ * room for. */
+#include <math.h>
+#include <string.h>
+
+#include "base/pf_i16.h"
+#include "kernels/cpu/cpu.h"
+
+_Static_assert((int)PF_I16_CHUNK == (int)PF_KV_CHUNK_POSITIONS, "chunks are as long as attention's");
+_Static_assert((int)Q_BLOCK <= (int)PF_ATTN_I16_QUERIES, "a kernel takes a block of queries");
+
+enum {
+    TASKS_PER_THREAD = 4,
+    ROUND_FLOATS = 1 << 20,      /* of partials in the backend's memory: 64,000 positions of 32 heads */
+    ROUND_ROWS = 8               /* rows of a step whose partials have room for some chunks, whatever the heads */
+};
+
+/* ---- Storing ----------------------------------------------------------------------------------------------------- */
+
+/* Planes [2][n] of a key into position p of a block. */
+static void put_key(char *block, int n, int p, const int8_t *planes, float sk, float lsv)
+{
+    for (int e = 0; e < n; e += 4) {
+        char *at = block + pf_i16_key_at(n, p, e);
+        memcpy(at, planes + e, 4);
+        memcpy(at + PF_I16_PLANE, planes + n + e, 4);
+    }
+    memcpy(block + pf_i16_sk(n) + (size_t)p * sizeof sk, &sk, sizeof sk);
+    memcpy(block + pf_i16_lsv(n) + (size_t)p * sizeof lsv, &lsv, sizeof lsv);
+}
+
+static void put_value(char *block, int n, int p, const int8_t *planes, float rsv)
+{
+    for (int e = 0; e < n; e += 16) {
+        char *at = block + pf_i16_value_at(n, p, e);
+        for (int i = 0; i < 16; i++) {
+            at[i * 4] = (char)planes[e + i];
+            at[i * 4 + PF_I16_PLANE] = (char)planes[n + e + i];
+        }
+    }
+    memcpy(block + pf_i16_rsv(n) + (size_t)p * sizeof rsv, &rsv, sizeof rsv);
+}
+
+void pf_cpu_store_i16(const struct cpu_backend *b, const struct pf_kv_view *kv, int pos, int head, const float *k,
+                      const float *v)
+{
+    float row[PF_I16_HEAD_MAX];
+    int8_t key[2 * PF_I16_HEAD_MAX], value[2 * PF_I16_HEAD_MAX];
+    memcpy(row, k, (size_t)kv->hd_k * sizeof *k);
+    float sk = b->k.to_i16(row, kv->hd_k, true, key);
+    memcpy(row, v, (size_t)kv->hd_v * sizeof *v);
+    float sv = b->k.to_i16(row, kv->hd_v, false, value), lsv = 0, rsv = NAN;
+    if (sk > 0 && sv > 0) {
+        lsv = pf_log2f(sv);
+        rsv = 1.0f / sv;
+    } else {                                 /* out of range */
+        memset(key, 0, sizeof key);
+        memset(value, 0, sizeof value);
+        sk = 1;
+    }
+    int p = pos % PF_I16_CHUNK;
+    size_t chunk = pf_kv_row(kv, pos - p, head);
+    put_key((char *)kv->k + chunk * pf_i16_key_bytes(kv->hd_k) + pf_i16_key_block(kv->hd_k, p), kv->hd_k,
+            p % PF_I16_BLOCK, key, sk, lsv);
+    put_value((char *)kv->v + chunk * pf_i16_value_bytes(kv->hd_v) + pf_i16_value_block(kv->hd_v, p), kv->hd_v,
+              p % PF_I16_BLOCK, value, rsv);
+}
+
+/* ---- A block of queries ------------------------------------------------------------------------------------------ */
+
+struct i16_job {
+    struct cpu_backend *b;
+    const struct pf_attention_op *a;
+    int group, n_q;              /* query heads per KV head; queries per KV head: rows x group */
+    int n_blocks;                /* of queries per KV head */
+    int first, end;              /* chunks that some row sees */
+    int run, round_first, round_end;         /* chunks: of a task; of the present round */
+};
+
+/* Of one task, carved from the thread's scratch. */
+struct i16_queries {
+    void   *kernel;              /* scratch [PF_ATTN_I16_SCRATCH] */
+    float  *part, *total;        /* [Q_BLOCK][hd_v + 2] */
+    int8_t *planes;              /* [Q_BLOCK][2][hd_k] */
+    int     n, kv_head, number;  /* number: of the first, among the queries of its KV head */
+    float   cq[Q_BLOCK];
+    bool    out_of_range[Q_BLOCK];
+    int     row[Q_BLOCK], head[Q_BLOCK];
+    int     first[Q_BLOCK], end[Q_BLOCK], lo[Q_BLOCK], hi[Q_BLOCK];      /* positions seen, of all, of a chunk */
+};
+
+static int i16_head_dim(int max_head_dim)
+{
+    return max_head_dim < PF_I16_HEAD_MAX ? max_head_dim : PF_I16_HEAD_MAX;
+}
+
+size_t pf_cpu_attention_i16_floats(int max_head_dim)
+{
+    size_t hd = (size_t)i16_head_dim(max_head_dim);
+    return PF_ATTN_I16_SCRATCH / sizeof(float) + Q_BLOCK * (2 * (hd + 2) + hd / 2 + 1);
+}
+
+size_t pf_cpu_attention_i16_parts(const struct pf_backend_sizes *s)
+{
+    size_t stride = (size_t)i16_head_dim(s->max_head_dim) + 2;
+    size_t rows = s->max_rows < ROUND_ROWS ? (size_t)s->max_rows : ROUND_ROWS;
+    size_t n_chunks = ((size_t)s->n_ctx + PF_I16_CHUNK - 1) / PF_I16_CHUNK + 1;
+    size_t needed = n_chunks * rows * (size_t)s->max_heads * stride;
+    return needed < ROUND_FLOATS ? needed : ROUND_FLOATS;
+}
+
+static void carve(struct i16_queries *s, float *scratch, const struct pf_kv_view *kv)
+{
+    s->kernel = scratch;
+    s->part = scratch + PF_ATTN_I16_SCRATCH / sizeof *scratch;
+    s->total = s->part + (size_t)Q_BLOCK * ((size_t)kv->hd_v + 2);
+    s->planes = (int8_t *)(s->total + (size_t)Q_BLOCK * ((size_t)kv->hd_v + 2));
+}
+
+/* Query i of the task: its number, what it sees, its planes. */
+static void begin_query(const struct i16_job *job, struct i16_queries *s, int i)
+{
+    const struct pf_attention_op *a = job->a;
+    int hd = a->kv->hd_k, row = (s->number + i) / job->group;
+    int head = s->kv_head * job->group + (s->number + i) % job->group;
+    float x[PF_I16_HEAD_MAX];
+    memcpy(x, a->q + ((size_t)row * (size_t)a->n_head + (size_t)head) * (size_t)hd, (size_t)hd * sizeof *x);
+    if (a->row_scale)
+        job->b->k.scale(x, a->row_scale[row], hd);
+    int8_t *planes = s->planes + (size_t)i * 2 * (size_t)hd;
+    float scale = job->b->k.to_i16(x, hd, true, planes), cq = scale * (a->scale * PF_LOG2_E * 256);
+    s->out_of_range[i] = scale == 0 || !(fabsf(cq) < PF_I16_MOST_CQ);
+    if (s->out_of_range[i])
+        memset(planes, 0, 2 * (size_t)hd);
+    s->cq[i] = s->out_of_range[i] ? 0 : cq;
+    s->row[i] = row;
+    s->head[i] = head;
+    s->first[i] = pf_cpu_first_visible(a, row);
+    s->end[i] = a->pos[row] + 1;
+}
+
+static void begin_queries(const struct i16_job *job, struct i16_queries *s, int kv_head, int block)
+{
+    s->kv_head = kv_head;
+    s->number = block * Q_BLOCK;
+    s->n = job->n_q - s->number < Q_BLOCK ? job->n_q - s->number : Q_BLOCK;
+    for (int i = 0; i < s->n; i++)
+        begin_query(job, s, i);
+}
+
+/* The queries' partials of chunk c. A query that is out of range gives a sum of weights that is none. */
+static void attend_chunk(const struct i16_job *job, struct i16_queries *s, int c, float *part)
+{
+    const struct pf_kv_view *kv = job->a->kv;
+    size_t chunk = pf_kv_row(kv, c * PF_I16_CHUNK, s->kv_head), stride = (size_t)kv->hd_v + 2;
+    bool any = false;
+    for (int i = 0; i < s->n; i++) {
+        int lo = s->first[i] - c * PF_I16_CHUNK, hi = s->end[i] - c * PF_I16_CHUNK;
+        s->lo[i] = lo < 0 ? 0 : lo > PF_I16_CHUNK ? PF_I16_CHUNK : lo;
+        s->hi[i] = hi > PF_I16_CHUNK ? PF_I16_CHUNK : hi < s->lo[i] ? s->lo[i] : hi;
+        any |= s->lo[i] < s->hi[i];
+    }
+    struct pf_attn_i16_args args = {
+        .q = s->planes, .cq = s->cq, .k = (const char *)kv->k + chunk * pf_i16_key_bytes(kv->hd_k),
+        .v = (const char *)kv->v + chunk * pf_i16_value_bytes(kv->hd_v), .n_q = s->n, .hd_k = kv->hd_k,
+        .hd_v = kv->hd_v, .lo = s->lo, .hi = s->hi, .part = part, .part_stride = stride, .scratch = s->kernel,
+    };
+    if (any)
+        job->b->k.attn_i16(&args);
+    for (int i = 0; i < s->n; i++)
+        if (!any)
+            part[(size_t)i * stride + (size_t)kv->hd_v] = -INFINITY;
+        else if (s->out_of_range[i])
+            part[(size_t)i * stride + (size_t)kv->hd_v + 1] = NAN;
+}
+
+static void begin_total(float *total, int hd)
+{
+    memset(total, 0, ((size_t)hd + 2) * sizeof *total);
+    total[hd] = -INFINITY;
+}
+
+static void fold(const struct i16_job *job, float *total, const float *part, int hd)
+{
+    if (part[hd] != -INFINITY)
+        job->b->k.attn_fold(total, part, hd);
+}
+
+/* Adds the sink, which has a logit but no value, and divides by the sum of weights. */
+static void end_query(const struct i16_job *job, float *total, int row, int head)
+{
+    const struct pf_attention_op *a = job->a;
+    int hd = a->kv->hd_v;
+    float m = total[hd], z = total[hd + 1], factor = 1.0f / z;
+    if (a->sinks) {
+        float sink = a->sinks[head] * PF_LOG2_E, top = m > sink ? m : sink, shrink = pf_exp2_neg(m - top);
+        factor = shrink / fmaf(z, shrink, pf_exp2_neg(sink - top));
+    }
+    job->b->k.scale(total, factor, hd);
+    memcpy(a->out + ((size_t)row * (size_t)a->n_head + (size_t)head) * (size_t)hd, total, (size_t)hd * sizeof *total);
+}
+
+/* ---- Tasks ------------------------------------------------------------------------------------------------------- */
+
+/* Blocks of queries through all chunks. */
+static void whole_tasks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct i16_job *job = ctx;
+    int hd = job->a->kv->hd_v;
+    size_t stride = (size_t)hd + 2;
+    struct i16_queries s;
+    carve(&s, cpu_thread_scratch(job->b, thread), job->a->kv);
+    for (int64_t t = begin; t < end; t++) {
+        begin_queries(job, &s, (int)(t / job->n_blocks), (int)(t % job->n_blocks));
+        for (int i = 0; i < s.n; i++)
+            begin_total(s.total + (size_t)i * stride, hd);
+        for (int c = job->first; c < job->end; c++) {
+            attend_chunk(job, &s, c, s.part);
+            for (int i = 0; i < s.n; i++)
+                fold(job, s.total + (size_t)i * stride, s.part + (size_t)i * stride, hd);
+        }
+        for (int i = 0; i < s.n; i++)
+            end_query(job, s.total + (size_t)i * stride, s.row[i], s.head[i]);
+    }
+}
+
+/* Totals of all queries, KV head by KV head, and behind them, chunk by chunk of the round, their partials. */
+static float *total_of(const struct i16_job *job, int64_t query)
+{
+    return job->b->parts + (size_t)query * ((size_t)job->a->kv->hd_v + 2);
+}
+
+static float *part_of(const struct i16_job *job, int c, int64_t query)
+{
+    int64_t n_queries = (int64_t)job->n_q * job->a->kv->n_kv_head;
+    return total_of(job, (c - job->round_first + 1) * n_queries + query);
+}
+
+/* Blocks of queries through runs of the round's chunks. */
+static void run_tasks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct i16_job *job = ctx;
+    int n_runs = (job->round_end - job->round_first + job->run - 1) / job->run;
+    struct i16_queries s;
+    carve(&s, cpu_thread_scratch(job->b, thread), job->a->kv);
+    for (int64_t t = begin; t < end; t++) {
+        int first = job->round_first + (int)(t % n_runs) * job->run, kv_head = (int)(t / n_runs / job->n_blocks);
+        begin_queries(job, &s, kv_head, (int)(t / n_runs % job->n_blocks));
+        for (int c = first; c < first + job->run && c < job->round_end; c++)
+            attend_chunk(job, &s, c, part_of(job, c, (int64_t)kv_head * job->n_q + s.number));
+    }
+}
+
+/* Queries fold their partials of the round. */
+static void fold_tasks(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct i16_job *job = ctx;
+    int hd = job->a->kv->hd_v;
+    (void)thread;
+    for (int64_t t = begin; t < end; t++) {
+        float *total = total_of(job, t);
+        if (job->round_first == job->first)
+            begin_total(total, hd);
+        for (int c = job->round_first; c < job->round_end; c++)
+            fold(job, total, part_of(job, c, t), hd);
+        if (job->round_end == job->end) {
+            int query = (int)(t % job->n_q);
+            end_query(job, total, query / job->group, (int)(t / job->n_q) * job->group + query % job->group);
+        }
+    }
+}
+
+/* Chunks of a round, or 0 if blocks had better go through all chunks. */
+static int round_of(const struct i16_job *job)
+{
+    const struct pf_kv_view *kv = job->a->kv;
+    int64_t n_tasks = (int64_t)kv->n_kv_head * job->n_blocks, n_threads = pf_pool_n_threads(job->b->pool);
+    size_t floats = (size_t)kv->n_kv_head * (size_t)job->n_q * ((size_t)kv->hd_v + 2);
+    size_t room = pf_cpu_attention_i16_parts(&job->b->sizes) / floats;       /* totals take as much as a chunk */
+    int n_chunks = job->end - job->first;
+    if (n_threads == 1 || n_chunks == 1 || n_tasks >= TASKS_PER_THREAD * n_threads || room < 3)
+        return 0;
+    return room - 1 < (size_t)n_chunks ? (int)room - 1 : n_chunks;
+}
+
+static void by_runs(struct i16_job *job, int round)
+{
+    int64_t n_tasks = (int64_t)job->a->kv->n_kv_head * job->n_blocks;
+    int run = (int)(n_tasks * round / (TASKS_PER_THREAD * pf_pool_n_threads(job->b->pool)));
+    job->run = run > 1 ? run : 1;
+    for (job->round_first = job->first; job->round_first < job->end; job->round_first = job->round_end) {
+        job->round_end = job->end - job->round_first < round ? job->end : job->round_first + round;
+        int n_runs = (job->round_end - job->round_first + job->run - 1) / job->run;
+        pf_pool_run(job->b->pool, run_tasks, job, n_tasks * n_runs, 1);
+        pf_pool_run(job->b->pool, fold_tasks, job, (int64_t)job->n_q * job->a->kv->n_kv_head, 1);
+    }
+}
+
+pf_status pf_cpu_attention_i16(struct cpu_backend *b, const struct pf_attention_op *a)
+{
+    struct i16_job job = { .b = b, .a = a, .group = a->n_head / a->kv->n_kv_head };
+    job.n_q = a->rows * job.group;
+    job.n_blocks = (job.n_q + Q_BLOCK - 1) / Q_BLOCK;
+    job.first = pf_cpu_first_visible(a, 0) / PF_I16_CHUNK;
+    for (int r = 0; r < a->rows; r++) {
+        int first = pf_cpu_first_visible(a, r) / PF_I16_CHUNK, end = a->pos[r] / PF_I16_CHUNK + 1;
+        job.first = first < job.first ? first : job.first;
+        job.end = end > job.end ? end : job.end;
+    }
+    int round = round_of(&job);
+    if (round)
+        by_runs(&job, round);
+    else
+        pf_pool_run(b->pool, whole_tasks, &job, (int64_t)job.n_blocks * a->kv->n_kv_head, 1);
+    return PF_OK;
+}

@@ -1,0 +1,344 @@
+/* Attention of a prompt in whole numbers: 64 rows of a KV head against blocks of 64 positions in shared memory, a warp
+ * 16 rows. While a block is computed, the next is copied; with two stages both keys and values, with one the keys as
+ * soon as scores are made, the values when they are summed.
+ *
+ *     per block     scores of 64 positions in registers, weights in registers; sums of values into acc
+ *     per chunk     acc enters the whole, which lies in the output until the last chunk
+ *
+ * A warp leaves out blocks that its rows do not see. Queries stay in registers up to heads of 128, else they are read
+ * from shared memory. */
+#include "kernels/cuda/cu_i16.h"
+
+enum { WARPS = 4, THREADS = WARPS * WARP, ROWS = 16 * WARPS };
+
+template <int HK, int HV, int STAGES> struct shape {
+    enum {
+        KEY_BYTES = LINE * HK + 3 * BLOCK * 4, VALUE_BYTES = LINE * HV,      /* sk, lsv, rsv lie behind the keys */
+        Q_SHARED = HK > 128, Q_BYTES = Q_SHARED ? ROWS * 2 * HK : 0, WHOLE_BYTES = ROWS * 8,
+        BYTES = STAGES * (KEY_BYTES + VALUE_BYTES) + Q_BYTES + WHOLE_BYTES,
+        PER_UNIT = HK <= 64 && HV <= 64 ? 3 : 2      /* blocks that registers are shared out for */
+    };
+};
+
+/* Starts copying a block's keys and all its scales, or its values; THREADS / 8 lines at once. */
+template <int HD>
+CU_INLINE void copy_keys(char *to, const char *from, const char *rsv)
+{
+    int line = threadIdx.x / 8, piece = threadIdx.x % 8, scales = threadIdx.x * 16;
+    char *at = to + line * LINE + (piece ^ line % 4 * 2) * 16;
+#pragma unroll
+    for (int i = 0; i < LINE * HD; i += THREADS * 16)
+        __pipeline_memcpy_async(at + i, from + i + threadIdx.x * 16, 16);
+    if (scales < 3 * BLOCK * 4)
+        __pipeline_memcpy_async(to + LINE * HD + scales,
+                                scales < 2 * BLOCK * 4 ? from + LINE * HD + scales : rsv + scales - 2 * BLOCK * 4, 16);
+}
+
+template <int HD>
+CU_INLINE void copy_values(char *to, const char *from)
+{
+    int piece = threadIdx.x % 8;
+#pragma unroll
+    for (int i = 0; i < HD; i += THREADS / 8) {
+        int line = threadIdx.x / 8 + i;
+        __pipeline_memcpy_async(to + line * LINE + (piece ^ line / (HD / 16) % 4 * 2) * 16,
+                                from + i * LINE + threadIdx.x * 16, 16);
+    }
+}
+
+/* A lane's queries: in registers, or where they lie in shared memory. */
+template <int HK, bool SHARED> struct queries {
+    struct i16_queries v[HK / 32];
+    __device__ __forceinline__ void load(const uint4 *const (&from)[2], char *)
+    {
+#pragma unroll
+        for (int s = 0; s < HK / 32; s++)
+            v[s] = i16_pair(from[0][4 * s], from[1][4 * s]);
+    }
+    __device__ __forceinline__ struct i16_queries step(int s) const { return v[s]; }
+};
+
+/* [row][2 HK], neighbouring rows with their 64 bytes swapped where they are an even number: for all banks. */
+template <int HK> struct queries<HK, true> {
+    char *at;                            /* the lane's, of row g of the warp's */
+    int   swap;
+    __device__ __forceinline__ void load(const uint4 *const (&from)[2], char *to)
+    {
+        int lane = threadIdx.x % WARP;
+        at = to + (threadIdx.x / WARP * 16 + lane / 4) * 2 * HK + lane % 4 * 16;
+        swap = HK % 64 ? 0 : lane / 4 % 2;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+#pragma unroll
+            for (int s = 0; s < HK / 32; s++)
+                *(uint4 *)(at + 16 * i * HK + 64 * (s ^ swap)) = from[i][4 * s];
+        __syncwarp();
+    }
+    __device__ __forceinline__ struct i16_queries step(int s) const
+    {
+        const char *p = at + 64 * (s ^ swap);
+        return i16_pair(*(const uint4 *)p, *(const uint4 *)(p + 16 * HK));
+    }
+};
+
+/* What a lane keeps of its two rows in a chunk. */
+template <int HV> struct running {
+    float acc[HV / 32][4][4], m[2], z[2][2];
+
+    __device__ __forceinline__ void clear_chunk(void)
+    {
+#pragma unroll
+        for (int j = 0; j < HV / 32; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    acc[j][i][c] = 0;
+        m[0] = m[1] = -INFINITY;
+        z[0][0] = z[0][1] = z[1][0] = z[1][1] = 0;
+    }
+
+    /* A block enters: its maxima and sums; what is left of acc is not yet multiplied where that changes nothing. */
+    __device__ __forceinline__ void enter(const struct i16_weights &w, float (&gain)[2])
+    {
+        struct i16_join j[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            j[r] = i16_joined(m[r], w.m[r]);
+            z[r][0] = fmaf(z[r][0], j[r].old, w.z[r][0] * j[r].fresh);
+            z[r][1] = fmaf(z[r][1], j[r].old, w.z[r][1] * j[r].fresh);
+            gain[r] = PF_I16_GAIN * j[r].fresh;
+        }
+        if (__ballot_sync(ALL_LANES, j[0].old != 1.0f || j[1].old != 1.0f))
+#pragma unroll
+            for (int k = 0; k < HV / 32; k++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+#pragma unroll
+                    for (int c = 0; c < 4; c++)
+                        acc[k][i][c] *= j[c >> 1].old;
+    }
+
+    __device__ __forceinline__ void add(const struct i16_weights &w, const char *values, int lane,
+                                        const float (&gain)[2])
+    {
+        const char *at = values + (lane % 4 * (HV / 16) + lane / 16) * LINE;
+#pragma unroll
+        for (int j = 0; j < HV / 32; j++) {
+            struct i16_sums s;
+            i16_values(s, w, at + 2 * j * LINE, i16_spread(lane), 4 * (HV / 16) * LINE);
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+#pragma unroll
+                for (int c = 0; c < 4; c++)
+                    acc[j][i][c] = fmaf(i16_sum(s, i, c), gain[c >> 1], acc[j][i][c]);
+        }
+    }
+
+    /* The chunk enters the whole, whose m and z are in *whole (of row g + 8 eight further) and whose sums are in the
+     * output, or nowhere yet. */
+    __device__ __forceinline__ void end_chunk(const struct i16_attention &o, int hk, int first_row,
+                                              const float (&cq)[2], float2 *whole, bool is_last)
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            float sum[2] = { z[r][0], z[r][1] }, f = 1.0f;
+            for (int h = 2; h > 0; h /= 2)
+#pragma unroll
+                for (int c = 0; c < 2; c++)
+                    sum[c] = sum[c] + __shfl_xor_sync(ALL_LANES, sum[c], h);
+            float2 v = whole[8 * r];
+            bool begins = v.x == -INFINITY;
+            struct i16_join j = i16_joined(v.x, m[r]);
+            v.y = fmaf(v.y, j.old, (sum[0] + sum[1]) * j.fresh);
+            struct i16_row row = i16_row_of(o, hk, first_row + 8 * r);
+            if (is_last)
+                f = cq[r] == cq[r] ? i16_last_factor(o.a, row.head, v.x, v.y) : NAN;
+            __syncwarp();
+            if (threadIdx.x % 4 == 0)
+                whole[8 * r] = v;
+            if (row.there)
+                put_row(r, o.a.out + ((size_t)row.token * o.a.n_head + row.head) * HV + threadIdx.x % 4 * 8, begins, j,
+                        f);
+            __syncwarp();
+        }
+        clear_chunk();
+    }
+
+    __device__ __forceinline__ void put_row(int r, float *out, bool begins, struct i16_join j, float f)
+    {
+#pragma unroll
+        for (int k = 0; k < HV / 32; k++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                float4 *at = (float4 *)(out + 32 * k + 4 * half), v = make_float4(0, 0, 0, 0);
+                if (!begins)
+                    v = *at;
+                v.x = fmaf(acc[k][0][2 * r + half], j.fresh, v.x * j.old);
+                v.y = fmaf(acc[k][1][2 * r + half], j.fresh, v.y * j.old);
+                v.z = fmaf(acc[k][2][2 * r + half], j.fresh, v.z * j.old);
+                v.w = fmaf(acc[k][3][2 * r + half], j.fresh, v.w * j.old);
+                *at = make_float4(v.x * f, v.y * f, v.z * f, v.w * f);
+            }
+    }
+};
+
+/* Scores of a block, and its weights. */
+template <int HK, class Q>
+CU_INLINE void weigh_block(const Q &q, const char *keys, const struct i16_row (&row)[2],
+                           const float (&cq)[2], int p0, int lane, struct i16_weights &w)
+{
+    const float *sk = (const float *)(keys + LINE * HK);
+    float y[8][4];
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        const char *at = keys + ((half * 2 + lane / 16) * (HK / 4) + lane % 4) * LINE;
+        struct i16_sums s = {};
+#pragma unroll
+        for (int i = 0; i < HK / 32; i++) {
+            struct i16_queries a = q.step(i);
+            i16_add<true>(s, a.upper, a.lower, at + i * 8 * LINE, i16_spread(lane), 4 * LINE);
+        }
+        i16_scores(s, sk + 32 * half, sk + BLOCK + 32 * half, cq, y + 4 * half);
+    }
+    bool cut = false;
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        cut |= row[r].there && (row[r].first > p0 || row[r].pos < p0 + BLOCK - 1);
+    auto scale = [&](int i) { return *(const float2 *)(sk + 2 * BLOCK + 8 * i + lane % 4 * 2); };
+    if (__ballot_sync(ALL_LANES, cut)) {
+        i16_mask(y, row, p0);
+        i16_weigh<true>(y, scale, w);
+    } else {
+        i16_weigh<false>(y, scale, w);
+    }
+}
+
+/* blockIdx: KV head, 64 rows of it; the last ones, which see most, first. */
+template <int HK, int HV, int STAGES>
+static __global__ void __launch_bounds__(THREADS, shape<HK, HV, STAGES>::PER_UNIT)
+    many(const __grid_constant__ struct i16_attention o)
+{
+    using S = shape<HK, HV, STAGES>;
+    BLOCK_MEMORY(float4, shared);
+    __shared__ int begins[WARPS], ends[WARPS];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, hk = blockIdx.x,
+        first_row = (gridDim.y - 1 - blockIdx.y) * ROWS + warp * 16 + lane / 4;
+    enum { VALUE_BYTES = S::VALUE_BYTES };
+    char *keys = (char *)shared, *values = keys + STAGES * S::KEY_BYTES;
+    wait_turn();
+    struct i16_row row[2] = { i16_row_of(o, hk, first_row), i16_row_of(o, hk, first_row + 8) };
+    int my_begin = lanes_least(min(row[0].first, row[1].first)) / BLOCK,
+        my_end = -lanes_least(min(-row[0].pos, -row[1].pos)) / BLOCK;      /* of no rows: from far on, to block 0 */
+    if (lane == 0) {
+        begins[warp] = my_begin;
+        ends[warp] = my_end;
+    }
+    __syncthreads();
+    int begin = begins[0], end = ends[0];
+#pragma unroll
+    for (int i = 1; i < WARPS; i++) {
+        begin = min(begin, begins[i]);
+        end = max(end, ends[i]);
+    }
+    auto load_keys = [&](int b) {
+        if (b <= end)
+            copy_keys<HK>(keys + (b - begin) % STAGES * S::KEY_BYTES,
+                          i16_block(o.kv, o.kv.k, pf_i16_key_bytes(HK), b, hk),
+                          i16_block(o.kv, o.kv.v, pf_i16_value_bytes(HV), b, hk) + VALUE_BYTES);
+        __pipeline_commit();
+    };
+    auto load_values = [&](int b) {
+        if (b <= end)
+            copy_values<HV>(values + (b - begin) % STAGES * VALUE_BYTES,
+                            i16_block(o.kv, o.kv.v, pf_i16_value_bytes(HV), b, hk));
+        __pipeline_commit();
+    };
+    load_keys(begin);
+    load_values(begin);
+
+    struct queries<HK, S::Q_SHARED> q;
+    const uint4 *from[2];
+    float2 *whole = (float2 *)(values + STAGES * VALUE_BYTES + S::Q_BYTES) + warp * 16 + lane / 4;
+    float cq[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        size_t at = (size_t)row[r].token * o.a.n_head + row[r].head;
+        from[r] = (const uint4 *)(o.s.q + at * 2 * HK) + lane % 4;
+        cq[r] = o.s.cq[at];
+        whole[8 * r] = make_float2(-INFINITY, 0);
+    }
+    q.load(from, values + STAGES * VALUE_BYTES);
+
+    struct running<HV> sums;
+    sums.clear_chunk();
+#pragma unroll 1
+    for (int b = begin; b <= end; b++) {
+        const char *k = keys + (b - begin) % STAGES * S::KEY_BYTES, *v = values + (b - begin) % STAGES * VALUE_BYTES;
+        bool mine = b >= my_begin && b <= my_end;
+        struct i16_weights w;
+        __pipeline_wait_prior(STAGES == 1);
+        __syncthreads();
+        if (STAGES > 1) {
+            load_keys(b + 1);
+            load_values(b + 1);
+        }
+        if (mine)
+            weigh_block<HK>(q, k, row, cq, b * BLOCK, lane, w);
+        if (STAGES == 1) {
+            __syncthreads();
+            load_keys(b + 1);
+            __pipeline_wait_prior(1);
+            __syncthreads();
+        }
+        if (mine) {
+            float gain[2];
+            sums.enter(w, gain);
+            sums.add(w, v, lane, gain);
+            if (b == my_end || b % N_BLOCKS == N_BLOCKS - 1)
+                sums.end_chunk(o, hk, first_row, cq, whole, b == my_end);
+        }
+        if (STAGES == 1) {
+            __syncthreads();
+            load_values(b + 1);
+        }
+    }
+}
+
+template <int HK, int HV, int STAGES>
+static cudaError_t start(cudaStream_t st, const struct i16_attention &o)
+{
+    using S = shape<HK, HV, STAGES>;
+    cudaError_t e = allow_bytes(many<HK, HV, STAGES>, S::BYTES);
+    dim3 grid(o.kv.n_kv_head, ceil_div((int64_t)o.a.rows * (o.a.n_head / o.kv.n_kv_head), ROWS));
+    return e != cudaSuccess ? e : launch_early(many<HK, HV, STAGES>, grid, THREADS, S::BYTES, st, o);
+}
+
+struct kind {
+    int    hd_k, hd_v;
+    size_t bytes;
+    cudaError_t (*start)(cudaStream_t st, const struct i16_attention &o);
+};
+
+#define KIND(hk, hv, stages) { hk, hv, shape<hk, hv, stages>::BYTES, start<hk, hv, stages> }
+
+/* The first one that fits. */
+static const struct kind *kind_of(const struct i16_attention *o, size_t shared_bytes)
+{
+    static const struct kind kinds[] = { KIND(64, 64, 2),   KIND(96, 96, 2),   KIND(128, 128, 2), KIND(128, 128, 1),
+                                         KIND(192, 128, 1), KIND(192, 192, 1), KIND(256, 256, 1) };
+    for (const struct kind &k : kinds)
+        if (k.hd_k == o->kv.hd_k && k.hd_v == o->kv.hd_v && k.bytes <= shared_bytes)
+            return &k;
+    return NULL;
+}
+
+extern "C" bool pf_cu_i16_takes_many(const struct i16_attention *o, size_t shared_bytes)
+{
+    return kind_of(o, shared_bytes) != NULL;
+}
+
+extern "C" cudaError_t pf_cu_i16_many(cudaStream_t st, const struct i16_attention *o, size_t shared_bytes)
+{
+    return kind_of(o, shared_bytes)->start(st, *o);
+}

@@ -1,0 +1,51 @@
+/* Partials of few rows in whole numbers: what a row has of each chunk, and how they enter the whole in their order. The
+ * factors by which they do need only the maxima: they are found for 32 partials at once, before any sums are made. */
+#ifndef PF_CU_I16_PARTS_H
+#define PF_CU_I16_PARTS_H
+
+#include "kernels/cuda/cu_i16.h"
+
+/* Number of a row's partial: what it has of a chunk. Behind all sums of values lie all maxima, then all z. */
+CU_INLINE size_t part_of(const struct i16_attention &o, const struct i16_row &r, int c)
+{
+    return ((size_t)r.token * o.a.n_head + r.head) * o.n_chunks + c;
+}
+
+CU_INLINE float *maxima(const struct i16_attention &o)
+{
+    return o.s.part + (size_t)o.a.rows * o.a.n_head * o.n_chunks * o.kv.hd_v;
+}
+
+CU_INLINE float *zs(const struct i16_attention &o)
+{
+    return maxima(o) + (size_t)o.a.rows * o.a.n_head * o.n_chunks;
+}
+
+/* How 32 partials of a row enter the whole, a lane a partial, by their maxima: factors before any sums are made. m: the
+ * maximum of all partials before them, then of these, too. */
+CU_INLINE struct i16_join join_partials(float mine, float &m)
+{
+    int lane = threadIdx.x % WARP;
+    float top = mine;
+    for (int h = 1; h < WARP; h *= 2) {
+        float other = __shfl_up_sync(ALL_LANES, top, h);
+        top = lane >= h && other > top ? other : top;
+    }
+    top = m > top ? m : top;
+    float before = __shfl_up_sync(ALL_LANES, top, 1);
+    before = lane == 0 ? m : before;
+    m = __shfl_sync(ALL_LANES, top, WARP - 1);
+    return { pf_exp2_neg(before - top), pf_exp2_neg(mine - top) };
+}
+
+CU_INLINE void put_out(const struct i16_attention &o, const struct i16_row &r, int d, float y)
+{
+    o.a.out[((size_t)r.token * o.a.n_head + r.head) * o.kv.hd_v + d] = y;
+    if (o.x.q)
+        quantise_block(y, &o.x, o.a.n_head * o.kv.hd_v, r.token, (r.head * o.kv.hd_v + d) / 32, o.fault);
+}
+
+/* Folds the chunks of few rows, cu_i16_fold.cu. */
+extern "C" cudaError_t pf_cu_i16_fold(cudaStream_t st, const struct i16_attention *o);
+
+#endif

@@ -1,0 +1,190 @@
+/* Rows of q, k and v become whole numbers of 16 bits (docs/numerics.md): queries in scratch, keys and values in their
+ * chunks. A warp takes a query head, or key and value of a KV head, in its own piece of shared memory; where nothing
+ * has done so yet, it first norms and rotates them as cu_heads says (cu_heads.h). Bytes of neighbouring positions lie
+ * in one word of the values: these are written byte by byte. */
+#include "kernels/cuda/cu_heads.h"
+#include "kernels/cuda/cu_i16.h"
+
+enum { THREADS = 256 };
+
+struct rows {
+    struct cu_heads   h;           /* all that happens to the rows before, if prepares */
+    bool              prepares;
+    const float      *q, *k, *v;   /* [rows][heads][hd], where they are ready */
+    const float      *row_scale;   /* [rows] or NULL: multiplies queries */
+    float             scale;       /* of scores, times log2(e) * 256 */
+    int               n_head, hd_q;
+    struct cu_i16     to;
+    struct pf_kv_view kv;          /* n_kv_head 0: only queries */
+    const int32_t    *pos;
+    int               longest;     /* floats of shared memory for a row */
+};
+
+/* Sums and differences, by lanes; x is shared memory of a warp. */
+CU_INLINE void rotate(float *x, int n)
+{
+    int piece = pf_i16_piece(n), lane = threadIdx.x % WARP;
+    float norm = pf_i16_norm(piece);
+#pragma unroll 1
+    for (int h = 1; h < piece; h *= 2) {
+#pragma unroll 2
+        for (int i = lane; i < n / 2; i += WARP) {
+            float *at = x + 2 * (i & -h) + (i & (h - 1)), a = at[0], b = at[h];
+            at[0] = a + b;
+            at[h] = a - b;
+        }
+        __syncwarp();
+    }
+#pragma unroll 2
+    for (int i = lane; i < n; i += WARP)
+        x[i] *= norm;
+    __syncwarp();
+}
+
+/* The scale of a row, which every lane gets, and by what its elements are multiplied; scale 0: it is out of range. */
+struct scales {
+    float s, inv;
+};
+
+CU_INLINE struct scales scales_of(const float *x, int n)
+{
+    uint32_t bits = 0;
+#pragma unroll 2
+    for (int i = threadIdx.x % WARP; i < n; i += WARP)
+        bits = max(bits, pf_float_bits(x[i]) & 0x7fffffffu);
+    bits = all_max(bits);
+    if (bits > pf_float_bits(PF_I16_MOST))
+        return { 0, 0 };
+    float amax = pf_bits_float(bits), a = amax > PF_I16_LEAST ? amax : PF_I16_LEAST;
+    return { a / (float)PF_I16_TOP, (float)PF_I16_TOP / a };
+}
+
+/* Words of four elements. */
+struct words {
+    uint32_t upper, lower;
+};
+
+CU_INLINE struct words words_of(const float *x, struct scales s)
+{
+    struct words w = { 0, 0 };
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int n = s.s > 0 ? pf_i16_number(x[i], s.inv) : 0;
+        w.upper |= (uint32_t)(pf_i16_upper(n) & 255) << 8 * i;
+        w.lower |= (uint32_t)(pf_i16_lower(n) & 255) << 8 * i;
+    }
+    return w;
+}
+
+CU_INLINE void take_row(float *to, const float *from, int n)
+{
+#pragma unroll 4
+    for (int i = threadIdx.x % WARP; i < n; i += WARP)
+        to[i] = from[i];
+    __syncwarp();
+}
+
+CU_INLINE void put_query(const struct rows &o, int row, int head, float *x)
+{
+    int lane = threadIdx.x % WARP, n = o.hd_q;
+    size_t at = (size_t)row * o.n_head + head;
+    if (o.prepares) {
+        prepare_head(o.h, 0, head, row, x);
+        deal_beside(o.h, head, row);
+    } else {
+        take_row(x, o.q + at * n, n);
+    }
+#pragma unroll 1
+    for (int i = lane; o.row_scale && i < n; i += WARP)
+        x[i] *= o.row_scale[row];
+    __syncwarp();
+    rotate(x, n);
+    struct scales s = scales_of(x, n);
+    uint32_t *to = (uint32_t *)(o.to.q + at * 2 * n);
+#pragma unroll 2
+    for (int w = lane; w < n / 4; w += WARP) {
+        struct words v = words_of(x + 4 * w, s);
+        to[i16_query_word(w)] = v.upper;
+        to[i16_query_word(w) + 2] = v.lower;
+    }
+    float cq = s.s * o.scale;
+    if (lane == 0)
+        o.to.cq[at] = s.s > 0 && fabsf(cq) < PF_I16_MOST_CQ ? cq : NAN;
+}
+
+CU_INLINE void put_key_value(const struct rows &o, int row, int head, float *k, float *v)
+{
+    const struct pf_kv_view &kv = o.kv;
+    int lane = threadIdx.x % WARP, pos = o.pos[row], p = pos % BLOCK;
+    char *keys = (char *)(uintptr_t)i16_block(kv, kv.k, pf_i16_key_bytes(kv.hd_k), pos / BLOCK, head);
+    char *values = (char *)(uintptr_t)i16_block(kv, kv.v, pf_i16_value_bytes(kv.hd_v), pos / BLOCK, head);
+    if (o.prepares)
+        prepare_head(o.h, 1, head, row, k);
+    else
+        take_row(k, o.k + ((size_t)row * kv.n_kv_head + head) * kv.hd_k, kv.hd_k);
+    take_row(v, o.v + ((size_t)row * kv.n_kv_head + head) * kv.hd_v, kv.hd_v);
+    rotate(k, kv.hd_k);
+    struct scales of_k = scales_of(k, kv.hd_k), of_v = scales_of(v, kv.hd_v);
+    bool good = of_k.s > 0 && of_v.s > 0;
+    of_k.s = good ? of_k.s : 0, of_v.s = good ? of_v.s : 0;
+#pragma unroll 2
+    for (int w = lane; w < kv.hd_k / 4; w += WARP) {
+        struct words n = words_of(k + 4 * w, of_k);
+        uint32_t *to = (uint32_t *)(keys + pf_i16_key_at(kv.hd_k, p, 4 * w));
+        to[0] = n.upper;
+        to[PF_I16_PLANE / 4] = n.lower;
+    }
+#pragma unroll 2
+    for (int i = lane; i < kv.hd_v; i += WARP) {
+        int n = good ? pf_i16_number(v[i], of_v.inv) : 0;
+        char *to = values + pf_i16_value_at(kv.hd_v, p, i);
+        to[0] = (char)pf_i16_upper(n);
+        to[PF_I16_PLANE] = (char)pf_i16_lower(n);
+    }
+    if (lane == 0) {
+        ((float *)(keys + pf_i16_sk(kv.hd_k)))[p] = good ? of_k.s : 1.0f;
+        ((float *)(keys + pf_i16_lsv(kv.hd_k)))[p] = good ? pf_log2f(of_v.s) : 0.0f;
+        ((float *)(values + pf_i16_rsv(kv.hd_v)))[p] = good ? 1.0f / of_v.s : NAN;
+    }
+}
+
+/* blockIdx: heads, row. */
+static __global__ void __launch_bounds__(THREADS) rows_to_i16(const __grid_constant__ struct rows o)
+{
+    wait_turn();
+    BLOCK_MEMORY(float, shared);
+    int warp = threadIdx.x / WARP, head = blockIdx.x * (blockDim.x / WARP) + warp, row = blockIdx.y;
+    float *x = shared + warp * 2 * o.longest;
+    if (head < o.n_head)
+        put_query(o, row, head, x);
+    else if (head < o.n_head + o.kv.n_kv_head)
+        put_key_value(o, row, head - o.n_head, x, x + o.longest);
+}
+
+static cudaError_t start(cudaStream_t st, const struct rows &o, int n_rows)
+{
+    int heads = o.n_head + o.kv.n_kv_head, warps = n_rows <= CU_VECTOR_ROWS ? 2 : THREADS / WARP;
+    return launch_early(rows_to_i16, dim3(ceil_div(heads, warps), n_rows), warps * WARP,
+                        warps * 2 * o.longest * sizeof(float), st, o);
+}
+
+extern "C" cudaError_t pf_cu_i16_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,
+                                       const int32_t *pos, int rows)
+{
+    struct rows o = {};
+    o.k = k, o.v = v, o.kv = *kv, o.pos = pos, o.longest = max(kv->hd_k, kv->hd_v);
+    return start(st, o, rows);
+}
+
+extern "C" cudaError_t pf_cu_i16_queries(cudaStream_t st, const struct pf_attention_op *a, const struct cu_i16 *to,
+                                         const struct cu_heads *heads)
+{
+    struct rows o = {};
+    o.q = a->q, o.row_scale = a->row_scale, o.scale = a->scale * PF_LOG2_E * 256.0f, o.to = *to;
+    o.n_head = a->n_head, o.hd_q = a->kv->hd_k, o.longest = max(a->kv->hd_k, a->kv->hd_v);
+    if (heads) {
+        o.h = *heads, o.prepares = true;
+        o.v = heads->v, o.kv = heads->kv, o.pos = heads->pos;
+    }
+    return start(st, o, a->rows);
+}
