@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What is not about a protocol: keys, origins, limits, clients that go away, ends, and the same answer under load.
 
-usage: check_http.py PROGRAMS... [REQUESTS]: how many requests the load has (default 40)"""
+usage: check_http.py PROGRAMS... [REQUESTS]: how many requests the load has (default 16)"""
 import concurrent.futures
 import json
 import os
@@ -195,7 +195,7 @@ def main():
     check_usage()
     check_saved()
     with Server() as s:
-        for part in (check_paths, check_limits, check_gone, lambda s: check_load(s, int(sys.argv[5]) if len(sys.argv) > 5 else 40)):
+        for part in (check_paths, check_limits, check_gone, lambda s: check_load(s, int(sys.argv[5]) if len(sys.argv) > 5 else 16)):
             begin = time.time()
             part(s)
             print("%.1f s" % (time.time() - begin))
