@@ -33,10 +33,13 @@ static pf_status note_holes(struct pf_mask *out, uint32_t node, unsigned holes)
 static pf_status leads_onward(struct pf_runner *r, int32_t position, const struct pf_token_node *node, bool *all)
 {
     const struct pf_row *row;
-    *all = node->height < UINT8_MAX;
+    *all = node->height < UINT8_MAX && node->starts;
     for (unsigned i = 0; i < node->height && *all; i++) {
+        const uint64_t wide = UINT64_C(1) << PF_KIND_WIDE;
         PF_TRY(pf_runner_row(r, position, &row));
-        *all = (node->kinds & ~row->kinds) == 0 && row->onward != 0 && pf_runner_holes(r, row->onward) == 0;
+        *all = (node->kinds & ~wide & ~row->kinds) == 0 && row->onward != 0 && pf_runner_holes(r, row->onward) == 0;
+        if (*all && (node->kinds & wide))
+            PF_TRY(pf_runner_is_wide(r, position, all));
         if (row->onward == position)
             break;
         position = row->onward;

@@ -361,7 +361,8 @@ static void find_onward(struct pf_row *row)
 pf_status pf_runner_row(struct pf_runner *r, int32_t position, const struct pf_row **out)
 {
     struct pf_item few[16];
-    size_t n_few = 17;                       /* items that the byte before led to; above 16: not kept */
+    const size_t most = sizeof few / sizeof *few, unknown = SIZE_MAX;
+    size_t n_few = unknown;                  /* items that the byte before led to, if they are few */
     struct pf_row *row = NULL;
     PF_TRY(row_of(r, position, &row));
     *out = row;
@@ -369,20 +370,60 @@ pf_status pf_runner_row(struct pf_runner *r, int32_t position, const struct pf_r
         if (b == 0 || row->next[b] < 0) {
             PF_TRY(step(r, position, (uint8_t)b));
             bool same = b > 0 && r->n_work == n_few && (n_few == 0 || memcmp(few, r->work, n_few * sizeof *few) == 0);
-            n_few = r->n_work <= 16 ? r->n_work : 17;
-            if (n_few && n_few <= 16)
+            n_few = r->n_work <= most ? r->n_work : unknown;
+            if (n_few && n_few <= most)
                 memcpy(few, r->work, n_few * sizeof *few);
             if (same)
                 row->next[b] = row->next[b - 1];
             else
                 PF_TRY(closure_end(r, &row->next[b]));
         } else {
-            n_few = 17;
+            n_few = unknown;
         }
     }
     if (!row->is_whole)
         find_onward(row);
     row->is_whole = true;
+    return PF_OK;
+}
+
+/* Whether lo .. hi and n - 1 more continuation bytes all lead to the target. */
+static pf_status all_lead_to(struct pf_runner *r, int32_t position, int lo, int hi, int n, int32_t target, bool *yes)
+{
+    int32_t first = 0, next;
+    for (int b = lo; b <= hi && *yes; b++) {
+        PF_TRY(pf_runner_next(r, position, (uint8_t)b, &next));
+        first = b == lo ? next : first;
+        *yes = next == first && next != 0 && (n > 1 ? pf_runner_holes(r, next) == 0 : next == target);
+    }
+    return *yes && n > 1 ? all_lead_to(r, first, 0x80, 0xBF, n - 1, target, yes) : PF_OK;
+}
+
+/* Lead bytes of UTF-8 and what may come second; then continuation bytes alone. */
+static const struct {
+    uint8_t lo, hi, second_lo, second_hi, n;
+} leads[] = { { 0xC2, 0xDF, 0x80, 0xBF, 2 }, { 0xE0, 0xE0, 0xA0, 0xBF, 3 }, { 0xE1, 0xEC, 0x80, 0xBF, 3 },
+              { 0xED, 0xED, 0x80, 0x9F, 3 }, { 0xEE, 0xEF, 0x80, 0xBF, 3 }, { 0xF0, 0xF0, 0x90, 0xBF, 4 },
+              { 0xF1, 0xF3, 0x80, 0xBF, 4 }, { 0xF4, 0xF4, 0x80, 0x8F, 4 } };
+
+pf_status pf_runner_is_wide(struct pf_runner *r, int32_t position, bool *wide)
+{
+    const struct pf_row *row = NULL;
+    PF_TRY(pf_runner_row(r, position, &row));
+    *wide = row->wide != PF_NOT_WIDE && row->onward != 0 && pf_runner_holes(r, row->onward) == 0;
+    if (row->wide != PF_WIDE_UNKNOWN)
+        return PF_OK;
+    for (size_t i = 0; i < sizeof leads / sizeof *leads; i++) {
+        int32_t after = 0, next;
+        for (int b = leads[i].lo; b <= leads[i].hi && *wide; b++) {
+            PF_TRY(pf_runner_next(r, position, (uint8_t)b, &next));
+            after = b == leads[i].lo ? next : after;
+            *wide = next == after && next != 0 && pf_runner_holes(r, next) == 0;
+        }
+        if (*wide)
+            PF_TRY(all_lead_to(r, after, leads[i].second_lo, leads[i].second_hi, leads[i].n - 1, row->onward, wide));
+    }
+    r->rows[position]->wide = *wide ? PF_WIDE : PF_NOT_WIDE;
     return PF_OK;
 }
 

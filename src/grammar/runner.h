@@ -57,6 +57,7 @@ struct pf_row {                          /* what is known of the bytes at a posi
     int32_t  onward;                     /* the position that most bytes lead to */
     uint64_t kinds;                      /* kinds of bytes (tokens.h) all of which lead there */
     bool     is_whole;                   /* next, onward and kinds are known */
+    enum { PF_WIDE_UNKNOWN, PF_WIDE, PF_NOT_WIDE } wide;     /* every character of several bytes leads onward, too */
 };
 
 struct pf_runner {
@@ -114,6 +115,9 @@ static inline unsigned pf_runner_holes(const struct pf_runner *r, int32_t positi
 }
 /* The position after returning into a stack. */
 pf_status pf_runner_return(struct pf_runner *r, int32_t stack, int32_t *position);
+
+/* Whether every character of several bytes leads to the position's onward, and by ways without holes. */
+pf_status pf_runner_is_wide(struct pf_runner *r, int32_t position, bool *wide);
 
 bool      pf_runner_is_full(const struct pf_runner *r);
 /* Forgets everything but *position, which gets another number. On failure nothing has changed. */

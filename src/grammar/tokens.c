@@ -8,6 +8,7 @@
 
 #include "base/pf_mem.h"
 #include "base/pf_status.h"
+#include "text/utf8.h"
 
 const char *pf_tokens_text(const struct pf_tokens *t, int32_t id, size_t *n)
 {
@@ -70,6 +71,12 @@ static void end_nodes(struct pf_tokens *t, const uint32_t *open, size_t n_open, 
     }
 }
 
+/* Bytes of the character that begins with b, in well-formed text. */
+static size_t length_of(uint8_t b)
+{
+    return b < 0x80 ? 1 : b < 0xE0 ? 2 : b < 0xF0 ? 3 : 4;
+}
+
 static bool build(struct pf_tokens *t)
 {
     uint32_t open[PF_TOKEN_MAX_BYTES];
@@ -88,10 +95,18 @@ static bool build(struct pf_tokens *t)
         if (same == n)
             continue;                    /* the text of the token before */
         end_nodes(t, open, n_open, same);
-        for (size_t d = same; d < n; d++) {
+        size_t broken = pf_utf8_valid(text, pf_utf8_complete(text, n)), char_end = 0;
+        broken = broken < pf_utf8_complete(text, n) ? broken : n;        /* the text is well-formed up to here */
+        for (size_t d = 0; d < n; d++) {
             uint8_t b = (uint8_t)text[d];
+            bool starts = d == char_end;
+            if (starts)
+                char_end += d < broken ? length_of(b) : 1;
+            if (d < same)
+                continue;
             /* A node on the way has no tokens of its own: its first is that of the node below. */
-            t->nodes[t->n_nodes] = (struct pf_token_node){ .kinds = UINT64_C(1) << pf_byte_kind(b), .byte = b,
+            unsigned kind = d < broken ? pf_byte_kind(b) : PF_KIND_BROKEN;
+            t->nodes[t->n_nodes] = (struct pf_token_node){ .kinds = UINT64_C(1) << kind, .byte = b, .starts = starts,
                                                            .id = (uint32_t)i, .depth = (uint16_t)(d + 1), .height = 1 };
             open[d] = (uint32_t)t->n_nodes++;
         }

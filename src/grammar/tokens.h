@@ -25,6 +25,7 @@ struct pf_token_node {
     uint32_t skip, id;
     uint16_t depth;                      /* bytes of the text that ends here */
     uint8_t  byte;
+    bool     starts;                     /* a character begins here */
     uint8_t  height;                     /* bytes of the longest way down, this node's among them; at most 255 */
 };
 
@@ -42,7 +43,10 @@ void      pf_tokens_close(struct pf_tokens **t);         /* NULL-safe */
 /* The bytes of a token that is text; *n 0: it is none. Borrowed from the vocabulary. */
 const char *pf_tokens_text(const struct pf_tokens *t, int32_t id, size_t *n);
 
-/* 0 to 63: bytes that grammars mostly treat alike are of one kind. */
+/* Kinds of bytes: several that make up a character, and ones that break UTF-8. */
+enum { PF_KIND_WIDE = 0, PF_KIND_BROKEN = 63 };
+
+/* 0 to 62: bytes that grammars mostly treat alike are of one kind. */
 static inline unsigned pf_byte_kind(uint8_t b)
 {
     if (b >= 0x80)
