@@ -97,6 +97,19 @@ def check_responses(s):
 def check_held(s):
     a = s.post(CHAT, {"model": "default", "messages": USER, "grammar": "root ::= \"yes\" | \"no\"", "temperature": 2, "seed": 3})[2]["choices"][0]
     check(a["message"]["content"] in ("yes", "no") and a["finish_reason"] == "stop", a)
+    schema = {"type": "object", "properties": {"animal": {"enum": ["fox", "crow"]}, "age": {"type": "integer"}},
+              "required": ["animal", "age"], "additionalProperties": False}
+    held = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+    for seed in range(5):
+        a = s.post(CHAT, {"model": "default", "messages": USER, "response_format": held, "seed": seed, "max_tokens": 400})[2]["choices"][0]
+        if a["finish_reason"] == "stop":
+            v = json.loads(a["message"]["content"])
+            check(v["animal"] in ("fox", "crow") and isinstance(v["age"], int) and len(v) == 2, v)
+    text = {"format": {"type": "json_schema", "name": "x", "schema": {"enum": ["fox"]}}}
+    b = s.post(RESPONSES, {"model": "default", "input": "A fox", "text": text})[2]
+    check(json.loads(b["output"][0]["content"][0]["text"]) == "fox", b)
+    status, _, b = s.post(CHAT, {"model": "default", "messages": USER, "response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": "http://x"}}}})
+    check(status == 400 and b["error"]["param"] == "response_format", status, b)
     status, _, b = s.post(CHAT, {"model": "default", "messages": USER, "grammar": "root := 1"})
     check(status == 400 and b["error"]["param"] == "grammar", status, b)
 
