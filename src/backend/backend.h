@@ -358,12 +358,16 @@ struct pf_backend_sizes {
 
 /* Steps with equal pf_repeat call the same operations with the same arguments between begin and end; only the contents
  * of memory and the number of positions differ. A backend may record one such step and replay it. */
+enum { PF_REPEAT_PARTS = 8 };
 struct pf_repeat {
-    bool        once;                     /* no other step is like this one, and finish may be called within it */
-    const void *sequence, *state;         /* which keys and values; which recurrent state */
-    int         rows, n_logits;
-    int64_t     n_positions;
-    bool        chooses;                  /* attention sees chosen positions */
+    bool once;                            /* no other step is like this one, and finish may be called within it */
+    int  rows, n_logits, n_parts;
+    struct pf_repeat_part {               /* the rows of one sequence, as neighbours in the step */
+        const void *sequence, *state;     /* which keys and values; which recurrent state */
+        int64_t     n_positions;
+        int         rows;
+        bool        chooses;              /* attention sees chosen positions */
+    } part[PF_REPEAT_PARTS];
 };
 
 /* Where route and the experts leave copies of intermediate values, rows and picks in the order they were given; NULL

@@ -327,7 +327,7 @@ static void served(void *ctx)
 static void share_step(int u, const struct pf_experts_op *e, float *x, const float *plus, float *sum, bool replays)
 {
     pf_backend *b = units[u];
-    const struct pf_repeat step = { .sequence = e->y, .rows = e->rows, .n_positions = 1 };
+    const struct pf_repeat step = { .rows = e->rows, .n_parts = 1, .part = { { .sequence = e->y, .n_positions = 1 } } };
     int64_t n = (int64_t)e->rows * e->down->n_out;
     bool replayed, again;
     must(b->ops->begin(b, &step, &replayed));

@@ -72,7 +72,7 @@ struct held_heads {
 
 /* A kind of step, and, once it has been captured, what replays it. */
 struct graph {
-    struct pf_repeat step;               /* n_positions: the chunks it was launched for */
+    struct pf_repeat step;               /* n_positions: the chunks that were launched for */
     cudaGraphExec_t  exec;
     uint64_t         weight_bytes, age;
     size_t           n_nodes;            /* kernels and copies */

@@ -23,8 +23,13 @@ int pf_cuda_chunks(const struct cuda_backend *b, int64_t n_positions)
 
 static bool alike(const struct pf_repeat *a, const struct pf_repeat *b)
 {
-    return a->sequence == b->sequence && a->state == b->state && a->rows == b->rows && a->n_logits == b->n_logits &&
-           a->n_positions == b->n_positions && a->chooses == b->chooses;
+    bool same = a->rows == b->rows && a->n_logits == b->n_logits && a->n_parts == b->n_parts;
+    for (int i = 0; same && i < a->n_parts; i++) {
+        const struct pf_repeat_part *p = &a->part[i], *q = &b->part[i];
+        same = p->sequence == q->sequence && p->state == q->state && p->n_positions == q->n_positions &&
+               p->rows == q->rows && p->chooses == q->chooses;
+    }
+    return same;
 }
 
 /* The graph of such a step, or the one to forget for it. */
@@ -61,9 +66,10 @@ pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *re
     PF_TRY(pf_cuda_settle(b));
     b->x_of = NULL;
     pf_cuda_share_begin(b, -1);
-    if (r->once || b->no_graphs || r->rows > GRAPH_ROWS || r->n_logits > 1 || !pf_cuda_share_allows_graphs(b))
+    if (r->once || b->no_graphs || r->rows > GRAPH_ROWS || r->n_logits > GRAPH_ROWS || !pf_cuda_share_allows_graphs(b))
         return PF_OK;
-    step.n_positions = pf_cuda_chunks(b, r->n_positions);
+    for (int i = 0; i < r->n_parts; i++)
+        step.part[i].n_positions = pf_cuda_chunks(b, r->part[i].n_positions);
     struct graph *g = graph_of(b, &step);
     bool met = g->age > 0;
     g->age = ++b->n_begun;

@@ -234,14 +234,19 @@ static bool has_head(const struct pf_step *t)
     return t->n_logits > 0 && t->n_logits <= PF_LOGIT_ROWS;
 }
 
-/* Only a step of one sequence may be a repetition: otherwise operations know the keys and values of several. */
+/* A step of few sequences may be a repetition of one of the same sequences in the same order. */
 static struct pf_repeat repeat_of(const struct pf_step *t, int n_logits)
 {
-    const struct pf_part *p = t->parts;
-    bool once = t->n_parts > 1 || pf_watch_inside(t->m) || pf_state_cut(p->s, p->rows) > 0;
-    const struct pf_unit *u = session_unit(t, (int)(t->unit - t->m->work->units));
-    return (struct pf_repeat){ once, p->s, p->s->computed > 0 ? u->state : NULL, p->rows, n_logits, pf_part_end(p),
-                               pf_index_is_used(p) };
+    int unit = (int)(t->unit - t->m->work->units);
+    struct pf_repeat r = { .once = t->n_parts > PF_REPEAT_PARTS || pf_watch_inside(t->m), .rows = t->rows,
+                           .n_logits = n_logits, .n_parts = t->n_parts };
+    for (int i = 0; !r.once && i < t->n_parts; i++) {
+        const struct pf_part *p = &t->parts[i];
+        r.once = pf_state_cut(p->s, p->rows) > 0;
+        r.part[i] = (struct pf_repeat_part){ p->s, p->s->computed > 0 ? p->s->units[unit].state : NULL,
+                                             pf_part_end(p), p->rows, pf_index_is_used(p) };
+    }
+    return r;
 }
 
 /* Everything up to the logits, unless they are many, by one unit: as a repetition, if it can. */
