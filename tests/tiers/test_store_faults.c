@@ -171,6 +171,19 @@ static void test_short(struct fixture *f)
     pf_store_close(&s);
 }
 
+/* A read that was sent ahead fails when somebody wants its part by then: it is sent again for him. */
+static void test_taken_up(struct fixture *f)
+{
+    struct pf_io_sim plan = { .fail_at = 1, .fail_n = 1, .fail_errno = EIO, .late_at = 1, .late_ns = 20000000 };
+    pf_store *s = NULL;
+    int slab = 2, n_right = 0;
+    f->setup.io_ctx = &plan;
+    CHECK(pf_store_open(&s, &f->setup) == PF_OK, "%s", pf_last_error());
+    pf_store_prefetch(s, &slab, 1, 1);
+    CHECK(use_slabs(f, s, &slab, 1, &n_right) == PF_OK && n_right == 1, "%s", pf_last_error());
+    pf_store_close(&s);
+}
+
 /* A drive that stalls is an error for who waits; when it answers after all, all is well. */
 static void test_stall(struct fixture *f)
 {
@@ -290,6 +303,7 @@ int main(int argc, char **argv)
     test_each_read(&f);
     test_compared(&f);
     test_short(&f);
+    test_taken_up(&f);
     test_stall(&f);
     test_changes(&f);
     test_refused_ring(&f);

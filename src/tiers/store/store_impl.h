@@ -59,6 +59,7 @@ struct pf_stored {
     int        pins, n_flying;
     int        n_chunks, n_asked;        /* reads it takes, reads begun */
     bool       broken, has_sum, again;   /* a chunk failed; sum is known; it is being read a second time over */
+    bool       older;                    /* being read since before anybody pinned it */
     bool       guessed;                  /* read on a guess, and not pinned since */
     uint64_t   foreseen;                 /* n_entered for which it was guessed, and absent, when no guess was read */
     uint64_t   sum;

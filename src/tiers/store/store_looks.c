@@ -135,8 +135,10 @@ static void finish_part(struct pf_store *s, int p)
 {
     struct pf_stored *part = &s->parts[p];
     struct pf_slots *k = &s->classes[part->class];
-    if (!part->broken && must_read_again(s, part)) {
-        part->again = true;
+    bool anew = part->broken && part->older && part->pins > 0;      /* what failed was not this pin's read */
+    if (anew || (!part->broken && must_read_again(s, part))) {
+        part->again = !anew;
+        part->broken = part->older = false;
         part->n_asked = 0;
         s->stats.n_retries++;
         pf_queue_put(s, &s->wanted, p);

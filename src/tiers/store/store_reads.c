@@ -1,7 +1,8 @@
 /* Sending reads and taking them back; the lock is held. See store_impl.h.
  *
  * A read that comes back short is continued from the last whole sector, one that was interrupted is asked for again;
- * all else fails the part and everyone who waits for it with one sentence, and the next pin starts afresh. */
+ * all else fails the part and everyone who waits for it with one sentence, and the next pin starts afresh. So does a
+ * pin that comes while reads are under way that were sent before anybody wanted them, if these fail. */
 #define _GNU_SOURCE
 #include "tiers/store/store_impl.h"
 

@@ -61,7 +61,7 @@ bool pf_part_load(struct pf_store *s, int p, struct pf_store_queue *q, bool evic
         return false;
     part->state = PF_PART_QUEUED;
     part->n_asked = 0;
-    part->broken = part->again = false;
+    part->broken = part->again = part->older = false;
     pf_queue_put(s, q, p);
     return true;
 }
@@ -70,7 +70,8 @@ static void pin_part(struct pf_store *s, int p)
 {
     struct pf_stored *part = &s->parts[p];
     struct pf_slots *k = &s->classes[part->class];
-    part->pins++;
+    if (part->pins++ == 0)
+        part->older = part->state == PF_PART_READING;
     s->n_right += s->guesses_pay ? part->guessed : part->foreseen == s->n_entered;
     s->stats.n_guessed_right += part->guessed;
     part->guessed = false;
