@@ -1,6 +1,6 @@
 /* Masks. See masks.h. A walk follows the trie in its order and keeps the position after each byte of the present text.
- * It goes past all that lies below a node at which the output is dead, and takes what lies below a node whole where
- * each of its bytes leads onward. */
+ * The walk leaves out the subtree of a node at which the output is dead, and takes a subtree whole where each of its
+ * bytes leads onward. */
 #include "grammar/masks.h"
 
 #include <string.h>

@@ -52,7 +52,7 @@ void pf_call_try(struct pf_reply *r, size_t n, enum pf_reply_state state, bool o
     r->place = PF_IN_KEYS;
 }
 
-/* It was no call: the marker is text, and what follows is looked at again. */
+/* A marker that turned out to begin no call is text, and what follows it is looked at again. */
 bool pf_call_give_up(struct pf_reply *r)
 {
     r->tried += r->at - r->from;

@@ -33,7 +33,8 @@ static const struct opt rows[] = {
       "how long a piece of one request's prompt may stop the others' answers (default 100)" },
 };
 
-/* What of pfmoe-run's table a server has: the model and the machine, and sampling for requests that leave it open. */
+/* Whether the server has an option of pfmoe-run's table: those of the model and the machine, and sampling for requests
+ * that leave it open. */
 static bool takes(const struct opt *o)
 {
     static const char *const names[] = { "model", "template", "reasoning-effort", "no-think", "temp", "top-k", "top-p",

@@ -68,7 +68,7 @@ static void messages(struct exchange *x)
     generate(x, &anthropic_messages);
 }
 
-/* The same reading and the same prompt as for an answer, and no answer. */
+/* Counts the tokens of a request: it is read, and its prompt made, as for an answer. */
 static void count_tokens(struct exchange *x)
 {
     const struct server *server = exchange_ctx(x);

@@ -127,7 +127,7 @@ static void chat_logprob(struct job *j, int choice, const struct token_logprob *
     buf_puts(out, "]}");
 }
 
-/* What of the log-probabilities was not sent yet. */
+/* The log-probabilities that were not sent yet. */
 static void put_chat_logprobs(struct buf *out, const struct job *j, struct choice *c)
 {
     if (!j->req.logprobs) {
