@@ -1,6 +1,6 @@
 /* The bodies of pfmoe.h that are about machines and models: they translate, and the rooms beside this file do the work
- * (opening is open/open.c). Sessions and sampling are run/session.c, evaluate.c, save.c and sampler.c; text and files
- * are text/ and gguf/. */
+ * (opening is open/open.c). Sessions and sampling are session/ and run/evaluate.c; text and files are text/ and
+ * gguf/. */
 #include <string.h>
 
 #include "base/pf_cpu.h"

@@ -14,7 +14,7 @@
 #include "check.h"
 #include "kernels/sim/sim.h"
 #include "moe/place/placement.h"
-#include "moe/run/session.h"
+#include "moe/session/session.h"
 
 enum { N = 6, MOST_LENGTH = 700 };
 

@@ -12,7 +12,7 @@
 #include "kernels/sim/sim.h"
 #include "memory_file.h"
 #include "moe/place/placement.h"
-#include "moe/run/session.h"
+#include "moe/session/session.h"
 
 enum { MOST = 9000, N_BACK = 40, WHOLE = 8192 /* a batch for which there is no ring */ };
 

@@ -11,7 +11,7 @@
 #include "base/pf_mem.h"
 #include "check.h"
 #include "kernels/sim/sim.h"
-#include "moe/run/session.h"
+#include "moe/session/session.h"
 #include "moe/place/cut.h"
 
 enum { N_PROMPT = 40, N_FEW = 5, N_DECODE = 6, N_PIECES = 2 + N_DECODE, N_TOKENS = N_PROMPT + N_FEW + N_DECODE,

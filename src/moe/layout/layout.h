@@ -1,5 +1,5 @@
 /* The parts of a session's memory, and how large each is: pure functions of a bound model and the options of a
- * session. They say what will be allocated, for a plan as for the session itself; who allocates is run/session.c.
+ * session. They say what will be allocated, for a plan as for the session itself; who allocates is session/session.c.
  *
  *     keys and values     a layer's chunks of 256 positions; of layers with a window a ring of them; keys of blocks and
  *                         of indexers besides                                                       kv_layout.c

@@ -267,7 +267,7 @@ struct pf_model {
     struct pf_model_info info, info_left; /* constants once the model is open; info_left: once `left` is set */
     char       name[128], arch_name[64];
 
-    struct pf_work *work;                 /* run/work.h: inputs and activations of a step; NULL: no session is open */
+    struct pf_work *work;                 /* session/work.h: inputs and activations of a step; NULL: no session open */
     pthread_mutex_t step_lock;            /* one step at a time: the backend and its scratch are shared */
     _Atomic int     n_sessions;
     _Atomic uint64_t n_steps, n_tokens, step_ns;

@@ -14,7 +14,7 @@
 #include "moe/place/cut.h"
 #include "moe/place/on_device.h"
 #include "moe/place/planning.h"
-#include "moe/run/watch.h"
+#include "moe/session/watch.h"
 
 enum { MAX_DEFAULT_THREADS = 64 };
 

@@ -15,7 +15,7 @@
 #include "base/pf_fp.h"
 #include "base/pf_time.h"
 #include "moe/place/placement.h"
-#include "moe/run/step.h"
+#include "moe/session/step.h"
 
 enum { TAIL = 32 };
 

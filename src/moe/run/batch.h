@@ -1,8 +1,9 @@
-/* New tokens on their way into their sessions, several sessions at a time. Used by evaluate.c alone. */
+/* New tokens on their way into their sessions, several sessions at a time. Used by evaluate.c alone,
+ * but for pf_forward, which batch.c calls. */
 #ifndef PF_BATCH_H
 #define PF_BATCH_H
 
-#include "moe/run/session.h"
+#include "moe/session/step.h"
 
 /* Tokens that are appended to a session. The caller sets the first three fields. */
 struct pf_piece {
@@ -20,5 +21,9 @@ struct pf_piece {
  * or, where s->all_logits is not NULL, of all of them. Sessions are distinct and of one model, pieces at most
  * PF_MAX_BATCH_PARTS and not empty. On failure each sequence is as far as it came. */
 pf_status pf_append(struct pf_piece *pieces, int n);
+
+/* forward.c: runs a step. Reads and writes keys and values of the sessions, their `next`, and the model's buffers;
+ * commits nothing. */
+pf_status pf_forward(struct pf_step *t);
 
 #endif

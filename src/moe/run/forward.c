@@ -6,16 +6,18 @@
  *     logits = output * norm(x)
  *
  * x is [rows][n_embd]; where there are several residual streams, [rows][streams][n_embd], blocks read and write a
- * mixture of them (streams.c). The blocks are in attn.c, mla.c, compressed.c, deltanet.c and ffn.c. Matrices are named
- * as in the papers: q, k, v, gate, up, down. All work is done by backends; these files decide only what follows what.
- * One unit does it all, or two take turns, and x is handed over (place/cut.h); t->unit is the one at work. */
+ * mixture of them (streams.c). The blocks are in moe/blocks: attn.c, mla.c, compressed.c, deltanet.c and ffn.c.
+ * Matrices are named as in the papers: q, k, v, gate, up, down. All work is done by backends; these files decide only
+ * what follows what. One unit does it all, or two take turns, and x is handed over (place/cut.h); t->unit is the one at
+ * work. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "moe/run/blocks.h"
+#include "moe/blocks/blocks.h"
 #include "moe/place/placement.h"
-#include "moe/run/watch.h"
+#include "moe/run/batch.h"
+#include "moe/session/watch.h"
 
 /* h = norm(x) */
 static pf_status begin_block(struct pf_step *t, const struct pf_mix *mix, const float *norm, int rows)
@@ -384,20 +386,6 @@ static pf_status not_finite(const struct pf_step *t, const char *why)
     if (first == last)
         PF_FAIL(PF_ENUMERIC, "%s, at position %lld, in %s", why, first, path);
     PF_FAIL(PF_ENUMERIC, "%s, at one of the positions %lld to %lld, in %s", why, first, last, path);
-}
-
-struct pf_picks pf_routed_at(const struct pf_step *t, int ordinal)
-{
-    size_t at = (size_t)ordinal * (size_t)t->rows * (size_t)t->m->n_used;
-    return (struct pf_picks){ t->unit->buf.picks + at, t->unit->buf.pick_weights + at };
-}
-
-struct pf_picks pf_picks_at(const struct pf_step *t, int ordinal)
-{
-    size_t at = (size_t)ordinal * (size_t)t->rows * (size_t)t->m->n_used;
-    if (t->m->injected.n_tokens == 0)
-        return pf_routed_at(t, ordinal);
-    return (struct pf_picks){ t->unit->buf.injected + at, t->unit->buf.injected_weights + at };
 }
 
 /* The first failure counts; but whatever happens, nothing is under way any more when this returns. */

@@ -9,8 +9,8 @@
 
 #include "base/pf_time.h"
 #include "moe/place/placement.h"
-#include "moe/run/session.h"
-#include "moe/run/watch.h"
+#include "moe/session/session.h"
+#include "moe/session/watch.h"
 
 /* In the first ones graphs are captured, which is slow. */
 enum { MOST_TOKENS = 256, FIRST_TOKENS = 3, FEWEST_TOKENS = FIRST_TOKENS + 4 };

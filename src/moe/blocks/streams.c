@@ -7,7 +7,7 @@
  *     stream'[to] = write[to] * y + sum over from of mix[from][to] * stream[from]
  *
  * At the start each stream is the embedding, at the end they are only read. */
-#include "moe/run/blocks.h"
+#include "moe/blocks/blocks.h"
 
 static struct pf_streams_op op_of(const struct pf_step *t, const struct pf_mix *mix, float *x, int rows,
                                   const float *weights, float *y)

@@ -1,12 +1,12 @@
 /* Sessions: opening and closing. See session.h for the invariants; evaluating tokens is in evaluate.c. */
-#include "moe/run/session.h"
+#include "moe/session/session.h"
 
 #include <string.h>
 
 #include "base/pf_cpu.h"
 #include "base/pf_mem.h"
 #include "moe/place/placement.h"
-#include "moe/run/work.h"
+#include "moe/session/work.h"
 
 static void close_unit(struct pf_session *s, struct pf_unit *u)
 {

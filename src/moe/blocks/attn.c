@@ -1,7 +1,7 @@
 /* Attention over keys and values of all positions so far: y = out * attention(rope(norm(q h)), rope(norm(k h)), v h).
  * Gated attention multiplies what the heads put out by the sigmoid of a second projection, which shares a matrix with
  * q. */
-#include "moe/run/blocks.h"
+#include "moe/blocks/blocks.h"
 
 /* q, k, v; and the gate, dealt out from [head 0: q, gate | head 1: q, gate | ...] */
 static pf_status projections(struct pf_step *t, const struct pf_attention *a, int rows)

@@ -1,5 +1,5 @@
 /* See work.h. */
-#include "moe/run/work.h"
+#include "moe/session/work.h"
 
 #include "base/pf_mem.h"
 

@@ -10,7 +10,7 @@
 #ifndef PF_WATCH_H
 #define PF_WATCH_H
 
-#include "moe/run/step.h"
+#include "moe/session/step.h"
 
 /* Reads the trace whose picks are to be used, checks that it suits the bound model, and sets m->injected. */
 pf_status pf_watch_inject(struct pf_model *m, const char *path);

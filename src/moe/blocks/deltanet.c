@@ -4,7 +4,7 @@
  * its values | their z]; and [beta of all value heads] and [alpha of all], or, per key head, [beta of its values |
  * alpha of its values]. Nothing is dealt out: the operation in the middle is told where vectors lie. A step that makes
  * a checkpoint on its way does that operation twice, up to there and from there on. */
-#include "moe/run/blocks.h"
+#include "moe/blocks/blocks.h"
 
 /* q, k, v, z, alpha, beta of the normed rows, and where they are. */
 static pf_status project(struct pf_step *t, const struct pf_delta_net *net, int rows, struct pf_delta_op *op)

@@ -4,7 +4,7 @@
 #ifndef PF_BLOCKS_H
 #define PF_BLOCKS_H
 
-#include "moe/run/step.h"
+#include "moe/session/step.h"
 
 /* project.c: l's products and what adapters add to them; the same for rows of the embedding. */
 pf_status pf_project(struct pf_step *t, const struct pf_linear *l, int n_l, const float *x, int rows);

@@ -5,7 +5,7 @@
  *     kv h = [c | k_pe]         cached: [norm(c) | rope(k_pe)], one key for all heads; its first part is the value too
  *     q h  = [q_nope | q_pe]    per head; asked: [k_b q_nope | rope(q_pe)]
  *     y    = out * [v_b attention of every head] */
-#include "moe/run/blocks.h"
+#include "moe/blocks/blocks.h"
 
 /* b->q [rows][n_head][n_latent + n_rope] */
 static pf_status queries(struct pf_step *t, const struct pf_mla *a, int n_head, int rows)

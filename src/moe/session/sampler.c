@@ -11,7 +11,7 @@
 #include "base/pf_fp.h"
 #include "base/pf_math.h"
 #include "grammar/grammar.h"
-#include "moe/run/session.h"
+#include "moe/session/session.h"
 
 /* ---- Random numbers: xoshiro256** seeded through splitmix64 (Blackman and Vigna, 2018) --------------------------- */
 

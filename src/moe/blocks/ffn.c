@@ -1,7 +1,7 @@
 /* Feed-forward: dense, or experts that a router picks and one that all tokens share. */
-#include "moe/run/blocks.h"
+#include "moe/blocks/blocks.h"
 #include "moe/place/placement.h"
-#include "moe/run/watch.h"
+#include "moe/session/watch.h"
 
 /* y = down * (act(gate h) * up h) */
 static pf_status feed_forward(struct pf_step *t, const struct pf_dense_ffn *f, int rows, float *y)

@@ -9,8 +9,8 @@
 #ifndef PF_STEP_H
 #define PF_STEP_H
 
-#include "moe/run/session.h"
-#include "moe/run/work.h"
+#include "moe/session/session.h"
+#include "moe/session/work.h"
 
 /* Rows [first, first + rows) of a step: the tokens at positions s->computed ... of s. */
 struct pf_part {
@@ -38,13 +38,20 @@ struct pf_picks {
     float   *weights;
 };
 
-/* Picks and weights of the ordinal-th layer with experts: pf_picks_at those that are used, pf_routed_at the router's
- * own. */
-struct pf_picks pf_picks_at(const struct pf_step *t, int ordinal);
-struct pf_picks pf_routed_at(const struct pf_step *t, int ordinal);
+/* The router's own picks and weights of the ordinal-th layer with experts. */
+static inline struct pf_picks pf_routed_at(const struct pf_step *t, int ordinal)
+{
+    size_t at = (size_t)ordinal * (size_t)t->rows * (size_t)t->m->n_used;
+    return (struct pf_picks){ t->unit->buf.picks + at, t->unit->buf.pick_weights + at };
+}
 
-/* forward.c: runs a step. Reads and writes keys and values of the sessions, their `next`, and the model's buffers;
- * commits nothing. */
-pf_status pf_forward(struct pf_step *t);
+/* Picks and weights that the ordinal-th layer with experts computes with: the router's, or injected ones. */
+static inline struct pf_picks pf_picks_at(const struct pf_step *t, int ordinal)
+{
+    size_t at = (size_t)ordinal * (size_t)t->rows * (size_t)t->m->n_used;
+    if (t->m->injected.n_tokens == 0)
+        return pf_routed_at(t, ordinal);
+    return (struct pf_picks){ t->unit->buf.injected + at, t->unit->buf.injected_weights + at };
+}
 
 #endif

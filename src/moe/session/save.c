@@ -17,7 +17,7 @@
 #include "base/pf_mem.h"
 #include "moe/model/identity.h"
 #include "moe/place/placement.h"
-#include "moe/run/session.h"
+#include "moe/session/session.h"
 
 static const char magic[8] = { 'P', 'F', 'M', 'O', 'E', 'S', 'E', 'S' };
 enum { VERSION = 5, PIECE = 1 << 20 };

@@ -1,6 +1,6 @@
 /* Products with weights that adapters may add to: y = W x, then for each adapter y += scale * B (A x). */
 #include "moe/model/lora.h"
-#include "moe/run/blocks.h"
+#include "moe/blocks/blocks.h"
 
 static pf_status add(struct pf_step *t, const struct pf_lora *l, const struct pf_weight *w, const float *x, float *y,
                      int rows)

@@ -6,7 +6,7 @@
  * evaluating from there again when the next tokens come; the step that was last is undone by swapping back. Without
  * recurrent state, and within the positions that the rings still hold, going back means moving `computed` and nothing
  * else. */
-#include "moe/run/session.h"
+#include "moe/session/session.h"
 
 /* Where a layer's begins in the state of its unit. */
 static size_t offset(const struct pf_session *s, int il)

@@ -12,7 +12,7 @@
  * window, in whole blocks where positions lie in blocks: what else is in them is of the past before the window, which
  * is not looked at, or is still to come. Where ring and checkpoints would take no less memory than all positions, there
  * is no ring. */
-#include "moe/run/session.h"
+#include "moe/session/session.h"
 
 bool pf_ring_holds(const struct pf_session *s, int64_t pos)
 {

@@ -8,7 +8,7 @@
  * The first part of every head of q and of k is rotated, of blocks the last. A positive factor common to all scores is
  * left out. While a row sees no more keys than may be chosen, it sees all. Layers without an indexer take what the one
  * before chose. */
-#include "moe/run/blocks.h"
+#include "moe/blocks/blocks.h"
 
 static const float key_eps = 1e-6f;
 

@@ -1,5 +1,5 @@
 /* See watch.h. */
-#include "moe/run/watch.h"
+#include "moe/session/watch.h"
 
 #include <string.h>
 

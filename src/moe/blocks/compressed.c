@@ -10,7 +10,7 @@
  * Only the last part of a head is rotated. As keys are values, too, the heads' output is rotated and has to be rotated
  * back. The sums of blocks that are not full yet are recurrent state: first of the layer's blocks, then of the
  * indexer's. */
-#include "moe/run/blocks.h"
+#include "moe/blocks/blocks.h"
 
 /* The rotary table of a layer: layers with keys of blocks have frequencies of their own. */
 static const float *table_of(const struct pf_step *t, const struct pf_compressed *c)
