@@ -27,8 +27,8 @@ static pf_status keys_of_positions(struct pf_step *t, int il, int rows)
     struct pf_buffers *b = &t->unit->buf;
     int n_pairs = t->m->rope.n_pairs;
     const struct pf_rope_op ropes[] = {
-        { b->index_q, b->cs, z->n_head, z->width, n_pairs, t->m->arch->rope_neox },
-        { b->index_k, b->cs, 1, z->width, n_pairs, t->m->arch->rope_neox },
+        { b->index_q, b->cs, z->n_head, z->width, n_pairs, t->m->arch->index_neox },
+        { b->index_k, b->cs, 1, z->width, n_pairs, t->m->arch->index_neox },
     };
     PF_TRY(pf_project(t, &(struct pf_linear){ &x->k, b->index_k }, 1, b->h, rows));
     PF_TRY(ops->layer_norm(be, b->index_k, x->k_norm, x->k_norm_bias, key_eps, z->width, rows, b->index_k));

@@ -173,6 +173,23 @@ static const struct pf_arch archs[] = {
         .shared = PF_REQUIRED,
         .expert_width = PF_WIDTH_KEY,
     },
+    /* `deepseek32`: DeepSeek-V3.2. As deepseek2 with sigmoid routing, and attention looks only at the positions that an
+     * indexer chooses, one in every layer; its heads rotate other pairs than attention's. */
+    {
+        .name = "deepseek32",
+        .mla = true,
+        .indexer = true,
+        .index_neox = true,
+        .yarn_ratio = true,
+        .ffn_norm = "ffn_norm",
+        .leading_dense = PF_OPTIONAL,
+        .act = PF_ACT_SWIGLU,
+        .gating = PF_GATE_SIGMOID,
+        .router_keys = true,
+        .select_bias = PF_OPTIONAL,
+        .shared = PF_REQUIRED,
+        .expert_width = PF_WIDTH_KEY,
+    },
     /* `glm4moe`: GLM-4.5, 4.5-Air, 4.6, 4.7. The first layers are dense, half of each head rotates; experts are chosen
      * by sigmoid plus a bias. The norm in front of the FFN has an unusual name. */
     {

@@ -343,6 +343,11 @@ static pf_status move_magnitude(const struct pf_loader *l, struct pf_rope_params
         return PF_OK;
     p->plain_mag = true;
     float mag = p->factor > 1 ? 1 + log_mul * logf(p->factor) : 1;
+    if (l->m->arch->yarn_ratio && p->factor > 1) {
+        float plain = 1 + 0.1f * logf(p->factor);
+        p->attn_factor *= plain / mag;
+        mag = plain;
+    }
     for (int il = 0; il < l->m->n_layer; il++)
         l->m->layers[il].attn.scale *= mag * mag;
     return PF_OK;

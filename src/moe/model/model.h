@@ -44,6 +44,8 @@ struct pf_arch {
                                              heads that are neighbours share a key head, or they take turns */
     bool            mla;                  /* latent attention instead of queries, keys and values */
     bool            indexer;              /* latent attention looks only at positions that an indexer chooses */
+    bool            index_neox;           /* rope_neox of the indexer's heads */
+    bool            yarn_ratio;           /* yarn_log_multiplier says a second magnitude, by which YaRN's is divided */
     bool            compressed;           /* attention to a window of positions and to keys of blocks of positions */
     bool            streams;              /* hyper-connections: several residual streams */
     bool            norm_after_rope;
