@@ -42,7 +42,7 @@ double pf_gpu_copy_bandwidth(int gpu, void *host, size_t bytes, void (*meanwhile
 pf_status pf_file_inspect(const char *path, unsigned flags, struct pf_file_info *out)
 {
     PF_TRY(pf_gguf_inspect(path, flags, out));
-    out->supported = pf_arch_find((struct pf_str){ out->architecture, strlen(out->architecture) }) != NULL;
+    out->supported = pf_arch_find(out->architecture, strlen(out->architecture)) != NULL;
     return PF_OK;
 }
 

@@ -14,15 +14,17 @@ def read(*path):
         return f.read()
 
 
-TABLE = r'^    \{\s*\.name = "([^"]+)"(.*?)^    \},'
+TABLE = r'^const struct pf_arch \w+ = \{\s*\.name = "([^"]+)"(.*?)^\};'
 NEEDS = {'.mla = true': ['heads'], '.indexer = true': ['choose', 'layer_norm'],
          '.compressed = true': ['heads', 'choose', 'compress'], '.streams = true': ['mix', 'streams_read', 'streams_write']}     # operations that a backend may lack
 
 
 def tables(root):
-    """The .name of every table in archs.c, and the operations that not every backend has."""
+    """The .name of every table in src/moe/archs, and the operations that not every backend has."""
+    folder = os.path.join(root, 'src', 'moe', 'archs')
+    text = ''.join(read(folder, f) for f in sorted(os.listdir(folder)) if f.endswith('.c'))
     return {name: sum((ops for flag, ops in NEEDS.items() if flag in rest), [])
-            for name, rest in re.findall(TABLE, read(root, 'src', 'moe', 'model', 'archs.c'), re.M | re.S)}
+            for name, rest in re.findall(TABLE, text, re.M | re.S)}
 
 
 def rows(root):

@@ -623,7 +623,7 @@ pf_status pf_model_bind(struct pf_model *m)
     if (kind.n != 5 || memcmp(kind.p, "model", 5) != 0)
         PF_FAIL(PF_EUNSUPPORTED, "key general.type is \"%s\": this file is not a model, in %s", pf_gguf_quote(kind).s,
                 pf_gguf_path(m->file));
-    m->arch = pf_arch_find(name);
+    m->arch = pf_arch_find(name.p, name.n);
     if (!m->arch)
         return unknown_architecture(m->file, name);
     struct pf_loader l = { .m = m, .g = m->file };

@@ -1,6 +1,6 @@
 /* A model: hyper-parameters and weights, bound and checked once, immutable afterwards.
  *
- *     GGUF file --arch table (archs.c)--> pf_model { layers[] { attention, dense FFN or experts } }
+ *     GGUF file --arch table (archs/)--> pf_model { layers[] { attention, dense FFN or experts } }
  *
  * model.c reads the keys, bind.c binds the tensors that an architecture's table asks for; forward.c walks the result
  * and knows no architecture by name. The model owns the file mapping, the tokenizer, the chat template, the backend and
@@ -15,65 +15,12 @@
 #include "base/pf_cancel.h"
 #include "gguf/gguf.h"
 #include "backend/backend.h"
+#include "moe/archs/arch.h"
 #include "moe/model/digest.h"
 #include "moe/model/rope.h"
 #include "text/chat_tmpl.h"
 #include "text/vocab.h"
 #include "tiers/trace.h"
-
-/* Whether an architecture has a tensor: never, perhaps, always. Tensors of a running layer that no table names are
- * refused. */
-enum pf_need { PF_NEVER, PF_OPTIONAL, PF_REQUIRED };
-
-/* The differences of an architecture. One const table per architecture; everything not named is the plain pre-norm
- * transformer: x += attention(norm(x)); x += ffn(norm(x)). */
-struct pf_arch {
-    const char     *name;                 /* general.architecture */
-
-    bool            rope_neox;            /* pairs (i, i + n/2) instead of (2i, 2i + 1) */
-    bool            rope_freqs;           /* the file may hold divisors of the rotary frequencies */
-    bool            rope_whole_head;      /* rope.dimension_count must equal the key length */
-    bool            rope_switch;          /* rope.scaling.finetuned false: no rotation at all */
-    enum { PF_SECTIONS_NONE, PF_SECTIONS_BLOCKS, PF_SECTIONS_INTERLEAVED } rope_sections;   /* positions in images */
-
-    enum pf_need    qkv_bias, out_bias, sinks;
-    enum pf_need    qk_norm;              /* norms of queries and keys, before rotation, per head */
-    bool            norm_whole_row;       /* those norms go over all heads at once */
-    bool            gated_attention;      /* attn_q holds, head by head, queries and a gate of the head's output */
-    enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED } delta;     /* layers with ssm_conv1d are delta nets; value
-                                             heads that are neighbours share a key head, or they take turns */
-    bool            mla;                  /* latent attention instead of queries, keys and values */
-    bool            indexer;              /* latent attention looks only at positions that an indexer chooses */
-    bool            index_neox;           /* rope_neox of the indexer's heads */
-    bool            yarn_ratio;           /* yarn_log_multiplier says a second magnitude, by which YaRN's is divided */
-    bool            compressed;           /* attention to a window of positions and to keys of blocks of positions */
-    bool            streams;              /* hyper-connections: several residual streams */
-    bool            norm_after_rope;
-    bool            attention_scale;      /* reads attention.scale */
-    enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period
-                                             of attention.sliding_window_pattern; llama4: read_windows() in model.c */
-    int             window_period;
-
-    const char     *ffn_norm;             /* name of the norm in front of the FFN */
-    enum pf_need    dense;                /* layers without experts in files without experts: required means always */
-    enum pf_need    dense_bias, router_bias, expert_bias;
-    enum pf_need    leading_dense;        /* leading_dense_block_count: the first layers have no experts */
-    enum pf_need    interleave;           /* interleave_moe_layer_step n: only every n-th layer has experts */
-    enum pf_act_kind act;
-    enum pf_gating  gating;
-    bool            norm_weights;
-    bool            router_keys;          /* reads expert_gating_func, _weights_norm, _weights_scale and _group_...;
-                                             for absent keys gating and norm_weights hold */
-    bool            weigh_input;          /* routing weights multiply the experts' input */
-    enum pf_need    select_bias;          /* exp_probs_b */
-    bool            hash_layers;          /* some layers have a table of picks by token, and no selection bias */
-    bool            limits;               /* the file has limits for the experts' gate and up */
-    enum pf_need    shared, shared_gate;  /* an expert that every token goes through; its weight is sigmoid(gate) */
-    enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;  /* when expert_feed_forward_length is
-                                             absent: feed_forward_length, that / n_used, or it must be there */
-
-    bool            multipliers;          /* reads embedding_scale, residual_scale, logit_scale */
-};
 
 struct pf_attention {
     struct pf_weight q, k, v;             /* {n_embd, n_head * hd}; k, v with n_kv_head */
@@ -277,10 +224,6 @@ struct pf_model {
         _Atomic uint64_t weight_bytes, launches;
     } counted, counted_before;
 };
-
-/* NULL past the last. */
-const struct pf_arch *pf_arch_at(int i);
-const struct pf_arch *pf_arch_find(struct pf_str name);
 
 /* Reads hyper-parameters and binds every tensor of m->file. On failure the caller closes m. */
 pf_status pf_model_bind(struct pf_model *m);

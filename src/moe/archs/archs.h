@@ -1,0 +1,37 @@
+/* The architectures pfmoe has, in the order in which messages name them: (table, without its pf_arch_). To add one,
+ * write its table in a file arch_*.c here, its line in this list and its row in models.md. */
+#ifndef PF_ARCHS_H
+#define PF_ARCHS_H
+
+#include "moe/archs/arch.h"
+
+#define PF_ARCHS(A) \
+    A(llama) \
+    A(qwen2) \
+    A(qwen2moe) \
+    A(qwen3) \
+    A(qwen3moe) \
+    A(qwen3next) \
+    A(qwen35) \
+    A(qwen35moe) \
+    A(gpt_oss) \
+    A(deepseek2) \
+    A(deepseek4) \
+    A(glm_dsa) \
+    A(deepseek32) \
+    A(glm4moe) \
+    A(olmoe) \
+    A(granite) \
+    A(granitemoe) \
+    A(minimax_m2) \
+    A(bailingmoe2) \
+    A(ernie4_5) \
+    A(ernie4_5_moe) \
+    A(hunyuan_moe) \
+    A(dots1) \
+    A(llama4)
+
+#define PF_ARCH_DECLARE(table) extern const struct pf_arch pf_arch_##table;
+PF_ARCHS(PF_ARCH_DECLARE)
+
+#endif
