@@ -34,6 +34,17 @@ int32_t pf_expr_node(struct pf_expr *x, enum pf_expr_kind kind, int32_t child)
     return (int32_t)x->n_nodes++;
 }
 
+void pf_expr_append(struct pf_expr *x, int32_t to, int32_t *last, int32_t node)
+{
+    if (x->status < 0)
+        return;
+    if (*last < 0)
+        x->nodes[to].child = node;
+    else
+        x->nodes[*last].next = node;
+    *last = node;
+}
+
 int32_t pf_expr_repeat(struct pf_expr *x, int32_t child, uint32_t min, uint32_t max)
 {
     int32_t node = pf_expr_node(x, PF_EXPR_REPEAT, child);
@@ -240,5 +251,63 @@ pf_status pf_reader_char(struct pf_reader *rd, uint32_t *c)
     if (pf_utf8_is_bad(n, *c))
         return pf_reader_fail(rd, "this is not UTF-8");
     rd->p += n;
+    return PF_OK;
+}
+
+/* ---- What the languages share ------------------------------------------------------------------------------------ */
+
+static bool at_repetition(const struct pf_reader *rd)
+{
+    return rd->p < rd->end && *rd->p && strchr("*+?{", *rd->p);
+}
+
+pf_status pf_expr_read_repetition(struct pf_expr *x, struct pf_reader *rd, bool lazy, int32_t *node)
+{
+    uint32_t min, max;
+    if (!at_repetition(rd))
+        return PF_OK;
+    if (*rd->p == '{') {
+        PF_TRY(pf_reader_counts(rd, &min, &max));
+    } else {
+        min = *rd->p == '+';
+        max = *rd->p == '?' ? 1 : PF_EXPR_MANY;
+        rd->p++;
+    }
+    rd->p += lazy && rd->p < rd->end && *rd->p == '?';
+    *node = pf_expr_repeat(x, *node, min, max);
+    return at_repetition(rd) ? pf_reader_fail(rd, "a repetition of a repetition wants brackets") : PF_OK;
+}
+
+/* One character, class or range. */
+static pf_status read_range(struct pf_expr *x, struct pf_reader *rd, pf_class_char_fn *one, void *ctx)
+{
+    uint32_t lo, hi;
+    bool is_class;
+    PF_TRY(one(ctx, &lo, &is_class));
+    if (is_class)
+        return PF_OK;
+    hi = lo;
+    if (rd->end - rd->p >= 2 && rd->p[0] == '-' && rd->p[1] != ']') {
+        rd->p++;
+        PF_TRY(one(ctx, &hi, &is_class));
+        if (is_class || hi < lo)
+            return pf_reader_fail(rd, "a range's end is below its begin");
+    }
+    pf_expr_add_chars(x, lo, hi);
+    return PF_OK;
+}
+
+pf_status pf_expr_read_class(struct pf_expr *x, struct pf_reader *rd, pf_class_char_fn *one, void *ctx, int32_t *node)
+{
+    size_t first = x->n_chars;
+    rd->p++;
+    bool negated = rd->p < rd->end && *rd->p == '^';
+    rd->p += negated;
+    while (rd->p < rd->end && *rd->p != ']')
+        PF_TRY(read_range(x, rd, one, ctx));
+    if (rd->p == rd->end)
+        return pf_reader_fail(rd, "the closing ] is missing");
+    rd->p++;
+    *node = pf_expr_set(x, first, negated);
     return PF_OK;
 }

@@ -36,6 +36,8 @@ struct pf_expr {
 
 void    pf_expr_free(struct pf_expr *x);
 int32_t pf_expr_node(struct pf_expr *x, enum pf_expr_kind kind, int32_t child);
+/* Appends a node to the parts of `to`; *last is the last one so far, or -1. */
+void    pf_expr_append(struct pf_expr *x, int32_t to, int32_t *last, int32_t node);
 int32_t pf_expr_repeat(struct pf_expr *x, int32_t child, uint32_t min, uint32_t max);
 void    pf_expr_add_chars(struct pf_expr *x, uint32_t lo, uint32_t hi);     /* to the set that is being read */
 /* A node of the set that was read since n_chars was `first`: sorted, and with `negated` all other characters. */
@@ -61,5 +63,12 @@ pf_status pf_reader_counts(struct pf_reader *rd, uint32_t *min, uint32_t *max);
 pf_status pf_reader_hex(struct pf_reader *rd, int n, uint32_t *value);
 /* A character; PF_EINVAL where the text is no UTF-8. */
 pf_status pf_reader_char(struct pf_reader *rd, uint32_t *c);
+
+/* *, +, ? or counts behind a node, if one is there; lazy: a ? may follow, which changes no texts. */
+pf_status pf_expr_read_repetition(struct pf_expr *x, struct pf_reader *rd, bool lazy, int32_t *node);
+/* A class of characters, at its [. one reads an end of a range by the language's escapes; *is_class: it was a class of
+ * its own, which is in the set already. */
+typedef pf_status pf_class_char_fn(void *ctx, uint32_t *c, bool *is_class);
+pf_status pf_expr_read_class(struct pf_expr *x, struct pf_reader *rd, pf_class_char_fn *one, void *ctx, int32_t *node);
 
 #endif

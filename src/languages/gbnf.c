@@ -124,18 +124,6 @@ static pf_status character(struct gbnf *g, uint32_t *c)
     return PF_OK;
 }
 
-/* Appends node to the parts of `to`; *last is the last one so far, or -1. */
-static void append(struct gbnf *g, int32_t to, int32_t *last, int32_t node)
-{
-    if (g->x.status < 0)
-        return;
-    if (*last < 0)
-        g->x.nodes[to].child = node;
-    else
-        g->x.nodes[*last].next = node;
-    *last = node;
-}
-
 static int32_t one_char(struct gbnf *g, uint32_t c)
 {
     size_t first = g->x.n_chars;
@@ -152,7 +140,7 @@ static pf_status literal(struct gbnf *g, int32_t *node)
         if (*g->rd.p == '\n')
             break;
         PF_TRY(character(g, &c));
-        append(g, *node, &last, one_char(g, c));
+        pf_expr_append(&g->x, *node, &last, one_char(g, c));
     }
     if (g->rd.p == g->rd.end || *g->rd.p != '"')
         return pf_reader_fail(&g->rd, "the closing \" is missing");
@@ -160,30 +148,10 @@ static pf_status literal(struct gbnf *g, int32_t *node)
     return PF_OK;
 }
 
-static pf_status char_class(struct gbnf *g, int32_t *node)
+static pf_status class_char(void *ctx, uint32_t *c, bool *is_class)
 {
-    struct pf_reader *rd = &g->rd;
-    size_t first = g->x.n_chars;
-    rd->p++;
-    bool negated = rd->p < rd->end && *rd->p == '^';
-    rd->p += negated;
-    while (rd->p < rd->end && *rd->p != ']') {
-        uint32_t lo, hi;
-        PF_TRY(character(g, &lo));
-        hi = lo;
-        if (rd->end - rd->p >= 2 && rd->p[0] == '-' && rd->p[1] != ']') {
-            rd->p++;
-            PF_TRY(character(g, &hi));
-        }
-        if (hi < lo)
-            return pf_reader_fail(rd, "a range's end is below its begin");
-        pf_expr_add_chars(&g->x, lo, hi);
-    }
-    if (rd->p == rd->end)
-        return pf_reader_fail(rd, "the closing ] is missing");
-    rd->p++;
-    *node = pf_expr_set(&g->x, first, negated);
-    return PF_OK;
+    *is_class = false;
+    return character(ctx, c);
 }
 
 static pf_status group(struct gbnf *g, int32_t *node)
@@ -219,7 +187,7 @@ static pf_status element(struct gbnf *g, int32_t *node)
 {
     switch (*g->rd.p) {
     case '"': return literal(g, node);
-    case '[': return char_class(g, node);
+    case '[': return pf_expr_read_class(&g->x, &g->rd, class_char, g, node);
     case '(': return group(g, node);
     case '.':
         g->rd.p++;
@@ -227,27 +195,6 @@ static pf_status element(struct gbnf *g, int32_t *node)
         return PF_OK;
     }
     return reference(g, node);
-}
-
-/* What follows an element: how often it comes. */
-static pf_status repetition(struct gbnf *g, int32_t *node)
-{
-    struct pf_reader *rd = &g->rd;
-    uint32_t min, max;
-    char c = rd->p < rd->end ? *rd->p : 0;
-    if (c != '*' && c != '+' && c != '?' && c != '{')
-        return PF_OK;
-    if (c == '{') {
-        PF_TRY(pf_reader_counts(rd, &min, &max));
-    } else {
-        min = c == '+';
-        max = c == '?' ? 1 : PF_EXPR_MANY;
-        rd->p++;
-    }
-    *node = pf_expr_repeat(&g->x, *node, min, max);
-    if (rd->p < rd->end && strchr("*+?{", *rd->p) && *rd->p)
-        return pf_reader_fail(rd, "a repetition of a repetition wants brackets");
-    return PF_OK;
 }
 
 static bool sequence_goes_on(const struct gbnf *g)
@@ -262,8 +209,8 @@ static pf_status sequence(struct gbnf *g, int32_t *node)
     skip(g, g->rd.depth > 0);
     while (sequence_goes_on(g)) {
         PF_TRY(element(g, &part));
-        PF_TRY(repetition(g, &part));
-        append(g, *node, &last, part);
+        PF_TRY(pf_expr_read_repetition(&g->x, &g->rd, false, &part));
+        pf_expr_append(&g->x, *node, &last, part);
         PF_TRY(g->x.status);
         skip(g, g->rd.depth > 0);
     }
@@ -276,7 +223,7 @@ static pf_status choices(struct gbnf *g, int32_t *node)
     *node = pf_expr_node(&g->x, PF_EXPR_ANY, -1);
     for (;;) {
         PF_TRY(sequence(g, &part));
-        append(g, *node, &last, part);
+        pf_expr_append(&g->x, *node, &last, part);
         if (g->rd.p == g->rd.end || *g->rd.p != '|')
             return g->x.status;
         g->rd.p++;

@@ -98,8 +98,9 @@ static pf_status escape(struct regex *g, uint32_t *c)
 }
 
 /* One end of a range within [ ], or a class such as \d, which is added at once. */
-static pf_status class_char(struct regex *g, uint32_t *c, bool *is_class)
+static pf_status class_char(void *ctx, uint32_t *c, bool *is_class)
 {
+    struct regex *g = ctx;
     struct pf_reader *rd = &g->rd;
     *is_class = false;
     if (rd->p == rd->end || *rd->p != '\\')
@@ -114,34 +115,6 @@ static pf_status class_char(struct regex *g, uint32_t *c, bool *is_class)
     if (!*is_class)
         return escape(g, c);
     rd->p++;
-    return PF_OK;
-}
-
-static pf_status char_class(struct regex *g, int32_t *node)
-{
-    struct pf_reader *rd = &g->rd;
-    size_t first = g->x.n_chars;
-    rd->p++;
-    bool negated = rd->p < rd->end && *rd->p == '^', is_class;
-    rd->p += negated;
-    while (rd->p < rd->end && *rd->p != ']') {
-        uint32_t lo, hi;
-        PF_TRY(class_char(g, &lo, &is_class));
-        if (is_class)
-            continue;
-        hi = lo;
-        if (rd->end - rd->p >= 2 && rd->p[0] == '-' && rd->p[1] != ']') {
-            rd->p++;
-            PF_TRY(class_char(g, &hi, &is_class));
-            if (is_class || hi < lo)
-                return pf_reader_fail(rd, "a range's end is below its begin");
-        }
-        pf_expr_add_chars(&g->x, lo, hi);
-    }
-    if (rd->p == rd->end)
-        return pf_reader_fail(rd, "the closing ] is missing");
-    rd->p++;
-    *node = pf_expr_set(&g->x, first, negated);
     return PF_OK;
 }
 
@@ -177,7 +150,7 @@ static pf_status element(struct regex *g, int32_t *node)
     uint32_t c;
     switch (*rd->p) {
     case '(': return group(g, node);
-    case '[': return char_class(g, node);
+    case '[': return pf_expr_read_class(&g->x, rd, class_char, g, node);
     case '^': case '$':
         *node = pf_expr_node(&g->x, *rd->p++ == '^' ? PF_EXPR_BEGIN : PF_EXPR_END, -1);
         return PF_OK;
@@ -209,36 +182,11 @@ static pf_status element(struct regex *g, int32_t *node)
 
 static pf_status repetition(struct regex *g, int32_t *node)
 {
-    struct pf_reader *rd = &g->rd;
-    uint32_t min, max;
-    char c = rd->p < rd->end ? *rd->p : 0;
-    if (c != '*' && c != '+' && c != '?' && c != '{')
-        return PF_OK;
-    if (g->x.status == PF_OK && g->x.nodes[*node].kind >= PF_EXPR_BEGIN)
+    const struct pf_reader *rd = &g->rd;
+    bool anchor = g->x.status == PF_OK && g->x.nodes[*node].kind >= PF_EXPR_BEGIN;
+    if (anchor && rd->p < rd->end && *rd->p && strchr("*+?{", *rd->p))
         return pf_reader_fail(rd, "^ and $ cannot be repeated");
-    if (c == '{') {
-        PF_TRY(pf_reader_counts(rd, &min, &max));
-    } else {
-        min = c == '+';
-        max = c == '?' ? 1 : PF_EXPR_MANY;
-        rd->p++;
-    }
-    rd->p += rd->p < rd->end && *rd->p == '?';       /* lazy: the same texts */
-    *node = pf_expr_repeat(&g->x, *node, min, max);
-    if (rd->p < rd->end && *rd->p && strchr("*+?{", *rd->p))
-        return pf_reader_fail(rd, "a repetition of a repetition wants a group");
-    return PF_OK;
-}
-
-static void append(struct pf_expr *x, int32_t to, int32_t *last, int32_t node)
-{
-    if (x->status < 0)
-        return;
-    if (*last < 0)
-        x->nodes[to].child = node;
-    else
-        x->nodes[*last].next = node;
-    *last = node;
+    return pf_expr_read_repetition(&g->x, &g->rd, true, node);
 }
 
 static pf_status choices(struct regex *g, int32_t *node)
@@ -251,10 +199,10 @@ static pf_status choices(struct regex *g, int32_t *node)
         while (rd->p < rd->end && *rd->p != '|' && *rd->p != ')') {
             PF_TRY(element(g, &part));
             PF_TRY(repetition(g, &part));
-            append(&g->x, all, &last, part);
+            pf_expr_append(&g->x, all, &last, part);
             PF_TRY(g->x.status);
         }
-        append(&g->x, *node, &last_choice, all);
+        pf_expr_append(&g->x, *node, &last_choice, all);
         if (rd->p == rd->end || *rd->p != '|')
             return g->x.status;
         rd->p++;
@@ -306,7 +254,7 @@ static pf_status anchor_sequence(struct regex *g, int32_t all, bool search)
         last = last >= 0 ? last : any;
     }
     if (search && !ends)
-        append(x, all, &last, any_text(x));
+        pf_expr_append(x, all, &last, any_text(x));
     return x->status;
 }
 

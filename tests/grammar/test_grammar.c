@@ -193,7 +193,7 @@ static const struct {
     { REGEX, "a(", "closing ) is missing" },
     { REGEX, "a)", "no ( to this )" },
     { REGEX, "*a", "nothing to repeat" },
-    { REGEX, "a**", "wants a group" },
+    { REGEX, "a**", "wants brackets" },
     { REGEX, "[a", "closing ] is missing" },
     { REGEX, "(?=a)b", "ahead or behind" },
     { REGEX, "(?<!a)b", "ahead or behind" },

@@ -5,7 +5,7 @@
  * Properties come in the order in which the schema names them, those that are only required after them, then further
  * ones. The states of an object are rows, one for each property, by how many properties there are so far, as far as
  * somebody has to know that. */
-#include "languages/schema.h"
+#include "languages/schema/schema.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* JSON Schema: types, literals, strings. See schema.h. */
-#include "languages/schema.h"
+#include "languages/schema/schema.h"
 
 #include <stdio.h>
 #include <stdlib.h>

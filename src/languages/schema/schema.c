@@ -1,5 +1,5 @@
 /* JSON Schema: reading it, references, conjunctions and alternatives. See schema.h. */
-#include "languages/schema.h"
+#include "languages/schema/schema.h"
 
 #include <stdio.h>
 #include <stdlib.h>

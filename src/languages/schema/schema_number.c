@@ -7,7 +7,7 @@
  * Numbers between bounds have no exponent and at most 15 digits, so that no two of them are the same double: a
  * validator that computes with doubles sees what was compared here. Bounds are the shortest decimals of their doubles.
  * */
-#include "languages/schema.h"
+#include "languages/schema/schema.h"
 
 #include <math.h>
 #include <stdio.h>
