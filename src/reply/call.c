@@ -338,8 +338,8 @@ bool pf_call_step(struct pf_reply *r)
     case PF_AT_TAGS:        return pf_call_step_tags(r);
     case PF_AT_KEY:         return pf_call_step_key(r);
     case PF_AT_VALUE_OPEN:  return pf_call_step_value_open(r);
-    case PF_AT_TEXT_VALUE:  return pf_call_step_text_value(r);
-    case PF_AT_TYPED_VALUE: return pf_call_step_typed_value(r);
+    case PF_AT_TEXT_VALUE:  return pf_call_step_value(r);
+    case PF_AT_TYPED_VALUE: return pf_call_step_value(r);
     case PF_AT_FAULT:       return step_fault(r);
     case PF_AT_BEHIND:      return step_behind(r);
     default:                return false;

@@ -154,30 +154,6 @@ static bool may_close(const struct pf_reply *r, char c)
     return c == r->f->value_end[0] || (c == '\n' && r->f->form & PF_FORM_NEWLINES);
 }
 
-bool pf_call_step_text_value(struct pf_reply *r)
-{
-    size_t n = 0, len;
-    while (n < pf_reply_left(r) && !may_close(r, pf_reply_here(r)[n]))
-        n++;
-    pf_json_escape(&r->out, pf_reply_here(r), n);
-    pf_reply_pass(r, n);
-    pf_call_tell(r);
-    if (pf_reply_left(r) == 0)
-        return false;
-    enum pf_match m = match_closer(r, &len);
-    if (m == PF_PARTLY)
-        return false;
-    if (m == PF_YES) {
-        pf_run_puts(&r->out, "\"");
-        r->state = PF_AT_TAGS;
-    } else {
-        pf_json_escape(&r->out, pf_reply_here(r), 1);
-        len = 1;
-    }
-    pf_reply_pass(r, len);
-    return true;
-}
-
 /* A value that may be something else than a string: it is that if all of it reads as a type that the schema allows. */
 static void write_typed(struct pf_reply *r)
 {
@@ -204,31 +180,45 @@ static void write_typed(struct pf_reply *r)
     pf_run_free(&json);
 }
 
-bool pf_call_step_typed_value(struct pf_reply *r)
+/* The next n bytes are the value's. */
+static void take_value(struct pf_reply *r, size_t n)
 {
+    if (r->state == PF_AT_TEXT_VALUE)
+        pf_json_escape(&r->out, pf_reply_here(r), n);
+    else
+        pf_run_add(&r->word, pf_reply_here(r), n);
+    pf_reply_pass(r, n);
+}
+
+/* A value up to its end: a text is told as it comes, another one when it is whole. */
+bool pf_call_step_value(struct pf_reply *r)
+{
+    bool text = r->state == PF_AT_TEXT_VALUE;
     size_t n = 0, len;
     while (n < pf_reply_left(r) && !may_close(r, pf_reply_here(r)[n]))
         n++;
-    pf_run_add(&r->word, pf_reply_here(r), n);
-    pf_reply_pass(r, n);
-    if (r->word.n > PF_REPLY_KEPT) {                /* nothing but a string is so long */
+    take_value(r, n);
+    if (text) {
+        pf_call_tell(r);
+    } else if (r->word.n > PF_REPLY_KEPT) {         /* nothing but a string is so long */
         begin_text_value(r);
         pf_json_escape(&r->out, r->word.p, r->word.n);
         return true;
     }
-    if (pf_reply_left(r) == 0)
-        return false;
-    enum pf_match m = match_closer(r, &len);
+    enum pf_match m = pf_reply_left(r) == 0 ? PF_PARTLY : match_closer(r, &len);
     if (m == PF_PARTLY)
         return false;
-    if (m == PF_YES) {
+    if (m == PF_NO) {
+        take_value(r, 1);
+        return true;
+    }
+    if (text) {
+        pf_run_puts(&r->out, "\"");
+    } else {
         write_typed(r);
         pf_call_tell(r);
-        r->state = PF_AT_TAGS;
-    } else {
-        pf_run_add(&r->word, pf_reply_here(r), 1);
-        len = 1;
     }
+    r->state = PF_AT_TAGS;
     pf_reply_pass(r, len);
     return true;
 }

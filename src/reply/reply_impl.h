@@ -127,8 +127,7 @@ bool pf_call_wants_arguments(const struct pf_reply *r);
 bool pf_call_step_tags(struct pf_reply *r);
 bool pf_call_step_key(struct pf_reply *r);
 bool pf_call_step_value_open(struct pf_reply *r);
-bool pf_call_step_text_value(struct pf_reply *r);
-bool pf_call_step_typed_value(struct pf_reply *r);
+bool pf_call_step_value(struct pf_reply *r);
 
 /* ---- Bytes not looked at ----------------------------------------------------------------------------------------- */
 
