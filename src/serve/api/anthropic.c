@@ -232,24 +232,13 @@ static bool read_message(struct reader *r, struct json v, void *to)
 
 /* ---- Requests: the rest ------------------------------------------------------------------------------------------ */
 
-static bool read_tool(struct reader *r, struct json v, void *to)
+static bool read_messages(struct reader *r, struct json v, struct job *j)
 {
-    struct { const char *type, *name, *description; struct json schema; } t = { 0 };
-    static const struct field fields[] = { { "type", FIELD_TEXT, 0, 0, 0, NULL },
-                                           { "name", FIELD_TEXT, sizeof(char *), 0, NAME_BYTES, NULL },
-                                           { "description", FIELD_TEXT, 2 * sizeof(char *), 0, 0, NULL },
-                                           { "input_schema", FIELD_RAW, 3 * sizeof(char *), 0, 0, NULL }, { 0 } };
-    if (!read_fields(r, v, fields, &t))
-        return false;
-    if (t.type && strcmp(t.type, "custom") != 0)
-        return read_fail_at(r, "type", "only tools of the client are supported");
-    if (!t.name || !*t.name)
-        return read_fail_at(r, "name", "is missing");
-    if (t.schema.p && !json_is(t.schema, '{'))
-        return read_fail_at(r, "input_schema", "must be an object");
-    tool_add(to, t.name, t.description, t.schema);
-    return true;
+    return read_elements(r, v, MOST_MESSAGES, read_message, j);
 }
+
+static const struct dialect dialect = { .messages = "messages", .read = read_messages, .tool_type = "custom",
+                                        .type_may_miss = true, .schema = "input_schema" };
 
 static bool read_tool_choice(struct reader *r, struct json v, void *to)
 {
@@ -309,23 +298,11 @@ static bool read_any(struct job *j, struct reader *r, struct json body, bool cou
     j->req.chat = true;
     if (in.q.max_tokens == UNSET && !counts)
         return read_fail_at(r, "max_tokens", "is missing");
-    if (!in.messages.p)
-        return read_fail_at(r, "messages", "is missing");
     strcpy(r->path, "system");
     if (in.system.p && !read_system(r, in.system, j))
         return false;
-    strcpy(r->path, "messages");
-    size_t before = j->req.n_msgs;
-    if (!read_elements(r, in.messages, MOST_MESSAGES, read_message, j))
-        return false;
-    if (j->req.n_msgs == before)
-        return read_fail(r, "is empty");
-    strcpy(r->path, "tools");
-    if (in.tools.p && !read_elements(r, in.tools, MOST_TOOLS, read_tool, j))
-        return false;
-    tools_end(j);
     r->path[0] = 0;
-    return true;
+    return read_conversation(r, &dialect, in.messages, in.tools, j);
 }
 
 static bool read_request(struct job *j, struct reader *r, struct json body)

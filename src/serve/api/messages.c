@@ -1,6 +1,7 @@
 /* See messages.h. */
 #include "serve/api/messages.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void quote(struct buf *out, const char *text)
@@ -92,27 +93,92 @@ void message_end(struct job *j)
     j->req.calls_as_text[last] = take(j, &j->building.calls_as_text, "]");
 }
 
-void tool_add(struct job *j, const char *name, const char *description, struct json parameters)
+/* ---- Tools ------------------------------------------------------------------------------------------------------- */
+
+struct tool {
+    const struct dialect *d;
+    struct job *j;
+    const char *type, *name, *description;
+    struct json schema;
+    bool        has_members;             /* name and the rest were read */
+};
+
+/* In the form that templates read. */
+static void tool_add(const struct tool *t)
 {
-    struct buf *b = &j->building.tools;
+    struct buf *b = &t->j->building.tools;
     buf_puts(b, b->n ? ", " : "[");
     buf_puts(b, "{\"type\": \"function\", \"function\": {\"name\": ");
-    quote(b, name);
-    if (description) {
+    quote(b, t->name);
+    if (t->description) {
         buf_puts(b, ", \"description\": ");
-        quote(b, description);
+        quote(b, t->description);
     }
     buf_puts(b, ", \"parameters\": ");
-    if (parameters.p)
-        buf_add(b, parameters.p, parameters.n);
+    if (t->schema.p)
+        buf_add(b, t->schema.p, t->schema.n);
     else
         buf_puts(b, "{\"type\": \"object\", \"properties\": {}}");
     buf_puts(b, "}}");
 }
 
-void tools_end(struct job *j)
+static bool read_tool_members(struct reader *r, struct json v, void *to)
 {
+    struct tool *t = to;
+    const struct field fields[] = {
+        { "name", FIELD_TEXT, offsetof(struct tool, name), 0, NAME_BYTES, NULL },
+        { "description", FIELD_TEXT, offsetof(struct tool, description), 0, 0, NULL },
+        { t->d->schema, FIELD_RAW, offsetof(struct tool, schema), 0, 0, NULL }, { 0 } };
+    t->has_members = true;
+    if (!read_fields(r, v, fields, t))
+        return false;
+    if (!t->name || !*t->name)
+        return read_fail_at(r, "name", "is missing");
+    if (t->schema.p && !json_is(t->schema, '{'))
+        return read_fail_at(r, t->d->schema, "must be an object");
+    return true;
+}
+
+static bool read_tool(struct reader *r, struct json v, void *to)
+{
+    struct tool t = *(const struct tool *)to;
+    const struct dialect *d = t.d;
+    const struct field fields[] = {
+        { "type", FIELD_TEXT, offsetof(struct tool, type), 0, 0, NULL },
+        { d->function, FIELD_BY, 0, 0, 0, read_tool_members }, { 0 } };
+    if (!read_fields(r, v, fields, &t))
+        return false;
+    if (!t.type && !d->type_may_miss)
+        return read_fail_at(r, "type", "is missing");
+    if (t.type && strcmp(t.type, d->tool_type) != 0)
+        return d->skips_tools || read_fail_at(r, "type", "must be \"%s\"", d->tool_type);
+    if (!d->function && !read_tool_members(r, v, &t))
+        return false;
+    if (!t.has_members)
+        return read_fail_at(r, d->function, "is missing");
+    tool_add(&t);
+    return true;
+}
+
+bool read_conversation(struct reader *r, const struct dialect *d, struct json messages, struct json tools,
+                       struct job *j)
+{
+    enum { MOST_TOOLS = 1024 };
+    struct tool t = { .d = d, .j = j };
+    size_t before = j->req.n_msgs;
+    if (!messages.p)
+        return read_fail_at(r, d->messages, "is missing");
+    snprintf(r->path, sizeof r->path, "%s", d->messages);
+    if (!d->read(r, messages, j))
+        return false;
+    if (j->req.n_msgs == before)
+        return read_fail(r, "is empty");
+    snprintf(r->path, sizeof r->path, "tools");
+    if (tools.p && !read_elements(r, tools, MOST_TOOLS, read_tool, &t))
+        return false;
     j->req.tools_json = take(j, &j->building.tools, "]");
+    r->path[0] = 0;
+    return true;
 }
 
 /* ---- Stop strings ------------------------------------------------------------------------------------------------ */

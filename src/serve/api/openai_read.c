@@ -209,47 +209,7 @@ static bool read_message(struct reader *r, struct json v, void *to)
     return true;
 }
 
-/* ---- Requests: tools and the rest of a chat ---------------------------------------------------------------------- */
-
-struct tool {
-    const char *type, *name, *description;
-    struct json parameters;
-    bool        has_function;
-};
-
-static bool read_tool_function(struct reader *r, struct json v, void *to)
-{
-    static const struct field fields[] = {
-        { "name", FIELD_TEXT, offsetof(struct tool, name), 0, NAME_BYTES, NULL },
-        { "description", FIELD_TEXT, offsetof(struct tool, description), 0, 0, NULL },
-        { "parameters", FIELD_RAW, offsetof(struct tool, parameters), 0, 0, NULL }, { 0 } };
-    struct tool *t = to;
-    t->has_function = true;
-    if (!read_fields(r, v, fields, t))
-        return false;
-    if (!t->name || !*t->name)
-        return read_fail_at(r, "name", "is missing");
-    if (t->parameters.p && !json_is(t->parameters, '{'))
-        return read_fail_at(r, "parameters", "must be an object");
-    return true;
-}
-
-static bool read_tool(struct reader *r, struct json v, void *to)
-{
-    static const struct field fields[] = {
-        { "type", FIELD_TEXT, offsetof(struct tool, type), 0, 0, NULL },
-        { "function", FIELD_BY, 0, 0, 0, read_tool_function }, { 0 } };
-    struct tool t = { 0 };
-    if (!read_fields(r, v, fields, &t))
-        return false;
-    if (t.type && strcmp(t.type, "function") != 0)
-        return read_fail_at(r, "type", "must be \"function\"");
-    if (!t.has_function)
-        return read_fail_at(r, "function", "is missing");
-    tool_add(to, t.name, t.description, t.parameters);
-    return true;
-}
-
+/* ---- Requests: the rest of a chat ---------------------------------------------------------------------- */
 
 static bool read_named(struct reader *r, struct json v, void *to)
 {
@@ -382,6 +342,14 @@ bool openai_read_grammar(struct reader *r, struct json v, void *to)
     return true;
 }
 
+static bool read_messages(struct reader *r, struct json v, struct job *j)
+{
+    return read_elements(r, v, MOST_MESSAGES, read_message, j);
+}
+
+static const struct dialect dialect = { .messages = "messages", .read = read_messages, .tool_type = "function",
+                                        .type_may_miss = true, .function = "function", .schema = "parameters" };
+
 bool openai_read_chat(struct job *j, struct reader *r, struct json body)
 {
     struct { struct request q; struct json messages, tools; } in = { .q = j->req };
@@ -405,19 +373,7 @@ bool openai_read_chat(struct job *j, struct reader *r, struct json body)
     j->req.chat = true;
     if (!in.q.model)
         return read_fail_at(r, "model", "is missing");
-    if (!in.messages.p)
-        return read_fail_at(r, "messages", "is missing");
-    strcpy(r->path, "messages");
-    if (!read_elements(r, in.messages, MOST_MESSAGES, read_message, j))
-        return false;
-    if (j->req.n_msgs == 0)
-        return read_fail(r, "is empty");
-    strcpy(r->path, "tools");
-    if (in.tools.p && !read_elements(r, in.tools, MOST_TOOLS, read_tool, j))
-        return false;
-    tools_end(j);
-    r->path[0] = 0;
-    return true;
+    return read_conversation(r, &dialect, in.messages, in.tools, j);
 }
 
 /* ---- Requests: text ---------------------------------------------------------------------------------------------- */

@@ -200,26 +200,8 @@ static bool read_input(struct reader *r, struct json v, struct job *j)
 /* ---- Requests: the rest ------------------------------------------------------------------------------------------ */
 
 /* Tools that a service would run itself (web_search and the like) are not there: the model is not told of them. */
-static bool read_tool(struct reader *r, struct json v, void *to)
-{
-    struct { const char *type, *name, *description; struct json parameters; } t = { 0 };
-    static const struct field fields[] = { { "type", FIELD_TEXT, 0, 0, 0, NULL },
-                                           { "name", FIELD_TEXT, sizeof(char *), 0, NAME_BYTES, NULL },
-                                           { "description", FIELD_TEXT, 2 * sizeof(char *), 0, 0, NULL },
-                                           { "parameters", FIELD_RAW, 3 * sizeof(char *), 0, 0, NULL }, { 0 } };
-    if (!read_fields(r, v, fields, &t))
-        return false;
-    if (!t.type)
-        return read_fail_at(r, "type", "is missing");
-    if (strcmp(t.type, "function") != 0)
-        return true;
-    if (!t.name || !*t.name)
-        return read_fail_at(r, "name", "is missing");
-    if (t.parameters.p && !json_is(t.parameters, '{'))
-        return read_fail_at(r, "parameters", "must be an object");
-    tool_add(to, t.name, t.description, t.parameters);
-    return true;
-}
+static const struct dialect dialect = { .messages = "input", .read = read_input, .tool_type = "function",
+                                        .skips_tools = true, .schema = "parameters" };
 
 static bool read_reasoning(struct reader *r, struct json v, void *to)
 {
@@ -261,8 +243,6 @@ static bool read_request(struct job *j, struct reader *r, struct json body)
         return false;
     j->req = in.q;
     j->req.chat = true;
-    if (!in.input.p)
-        return read_fail_at(r, "input", "is missing");
     j->req.instructions = in.instructions;
     j->req.tools_given = in.tools.p ? arena_text(&j->arena, in.tools.p, in.tools.n) : NULL;
     if (!in.q.model)
@@ -272,18 +252,7 @@ static bool read_request(struct job *j, struct reader *r, struct json body)
         message_text(j, in.instructions, strlen(in.instructions));
         message_end(j);
     }
-    size_t before = j->req.n_msgs;
-    strcpy(r->path, "input");
-    if (!read_input(r, in.input, j))
-        return false;
-    if (j->req.n_msgs == before)
-        return read_fail(r, "is empty");
-    strcpy(r->path, "tools");
-    if (in.tools.p && !read_elements(r, in.tools, MOST_TOOLS, read_tool, j))
-        return false;
-    tools_end(j);
-    r->path[0] = 0;
-    return true;
+    return read_conversation(r, &dialect, in.input, in.tools, j);
 }
 
 /* ---- Answers: items ---------------------------------------------------------------------------------------------- */
