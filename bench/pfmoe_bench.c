@@ -18,8 +18,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "cli/opts.h"
-#include "cli/stack.h"
+#include "program/opts.h"
+#include "program/stack.h"
 #include "commit.h"
 #include "membw.h"
 #include "pfmoe.h"

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/buf.h"
+#include "program/buf.h"
 #include "synth_fill.h"
 #include "synth_shapes.h"
 

@@ -12,6 +12,7 @@ MAY = {
     'text': {'gguf', 'base'},
     'grammar': {'text', 'base'},
     'languages': {'grammar', 'text', 'base'},
+    'languages/schema': {'languages', 'grammar', 'text', 'base'},
     'reply': {'text', 'base'},
     'backend': {'base'},
     'kernels': {'backend', 'base'},
@@ -28,10 +29,12 @@ MAY = {
     'moe/open': {'moe/model', 'moe/layout', 'moe/place', 'moe/offload', 'moe/session', 'moe/run', 'grammar', 'gguf',
                  'text', 'backend', 'base'},
     'moe': {'moe/model', 'moe/place', 'moe/open', 'grammar', 'languages', 'reply', 'gguf', 'text', 'base'},
-    'cli': set(),
-    'cli/modes': {'cli'},
-    'serve': {'cli'},
-    'bench': {'cli'},
+    'program': set(),
+    'cli': {'program'},
+    'serve/http': {'program'},
+    'serve/cache': {'program'},
+    'serve': {'serve/http', 'serve/cache', 'program'},
+    'bench': {'program'},
     'examples': set(),
 }
 DOORS = {
@@ -40,9 +43,9 @@ DOORS = {
     'liburing.h': {'src/tiers/io_uring.c'},
     'numa.h': {'src/tiers/spread.c'},
     'numaif.h': {'src/tiers/spread.c'},
-    'microhttpd.h': {'src/serve/http.c'},
+    'microhttpd.h': {'src/serve/http'},
     'histedit.h': {'src/cli'},
-    'cjson/cJSON.h': {'src/cli', 'bench', 'tests'},
+    'cjson/cJSON.h': {'bench', 'tests'},
 }
 
 

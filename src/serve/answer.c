@@ -1,10 +1,11 @@
 /* See answer.h. */
-#define _GNU_SOURCE
 #include "serve/answer.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "program/piece.h"
 
 static struct choice *choice_of(const struct answer *a)
 {
@@ -27,47 +28,20 @@ static void give_content(struct answer *a, const char *text, size_t n)
     tell(a, DELTA_CONTENT, 0, text, n);
 }
 
-/* Length of the longest end of text that is a proper beginning of mark. */
-static size_t overlap(const char *text, size_t n, const char *mark)
-{
-    size_t longest = strlen(mark) - 1;
-    for (size_t k = longest < n ? longest : n; k > 0; k--)
-        if (memcmp(text + n - k, mark, k) == 0)
-            return k;
-    return 0;
-}
-
-/* The first stop string in what is held; NULL: there is none, and *may is how much of the end may begin one. */
-static const char *find_stop(const struct answer *a, const char **which, size_t *may)
-{
-    const struct stop_list *stops = &a->job->req.stops;
-    const char *first = NULL;
-    *may = 0;
-    for (int i = 0; i < stops->n; i++) {
-        const char *at = memmem(a->held.p, a->held.n, stops->v[i], strlen(stops->v[i]));
-        size_t k = overlap(a->held.p, a->held.n, stops->v[i]);
-        *may = k > *may ? k : *may;
-        if (at && (!first || at < first)) {
-            first = at;
-            *which = stops->v[i];
-        }
-    }
-    return first;
-}
-
 static void take_content(struct answer *a, const char *text, size_t n)
 {
-    size_t may;
+    const struct stop_list *stops = &a->job->req.stops;
     if (a->stopped)
         return;
-    if (a->job->req.stops.n == 0) {
+    if (stops->n == 0) {
         give_content(a, text, n);
         return;
     }
     buf_add(&a->held, text, n);
-    const char *stop = find_stop(a, &choice_of(a)->stop_string, &may);
+    const char *stop = stop_find(stops, a->held.p, a->held.n, &choice_of(a)->stop_string);
     a->stopped = stop != NULL;
-    size_t ready = stop ? (size_t)(stop - a->held.p) : pf_utf8_complete(a->held.p, a->held.n - may);
+    size_t ready = stop ? (size_t)(stop - a->held.p)
+                        : pf_utf8_complete(a->held.p, a->held.n - stop_overlap(stops, a->held.p, a->held.n));
     give_content(a, a->held.p, ready);
     buf_drop(&a->held, ready);
 }
@@ -234,32 +208,6 @@ pf_status answer_begin(struct answer *a, const pf_model *m, const char *family, 
     return st < 0 ? st : hold_content(a);
 }
 
-static pf_status piece_of(const struct answer *a, int32_t tok, unsigned flags, struct buf *out)
-{
-    size_t need = 0;
-    buf_reserve(out, 256);
-    pf_status st = pf_detokenize(a->m, &tok, 1, flags, out->p + out->n, out->cap - out->n - 1, &need);
-    if (st == PF_ESPACE) {
-        buf_reserve(out, need + 1);
-        st = pf_detokenize(a->m, &tok, 1, flags, out->p + out->n, out->cap - out->n - 1, &need);
-    }
-    out->n += st == PF_OK ? need : 0;
-    out->p[out->n] = 0;
-    return st;
-}
-
-/* The token's text for the parser: of control tokens only the markers that it knows. */
-static pf_status reply_piece(const struct answer *a, int32_t tok, struct buf *out)
-{
-    pf_status st = piece_of(a, tok, PF_DETOK_CONTINUE, out);
-    if (st < 0 || out->n)
-        return st;
-    st = piece_of(a, tok, PF_DETOK_CONTINUE | PF_DETOK_SPECIAL, out);
-    if (st == PF_OK && !pf_reply_is_mark(a->reply, out->p, out->n))
-        buf_clear(out);
-    return st;
-}
-
 /* A text's bytes may be anything: what is no UTF-8 becomes U+FFFD. */
 static void take_text(struct answer *a, size_t ready)
 {
@@ -278,7 +226,8 @@ pf_status answer_token(struct answer *a, const pf_session *s, int32_t tok)
     pf_matcher *mt = answer_matcher(a);
     pf_status st = mt ? pf_matcher_take(mt, tok) : PF_OK;
     if (st == PF_OK)
-        st = a->reply ? reply_piece(a, tok, &a->piece) : piece_of(a, tok, PF_DETOK_CONTINUE, &a->piece);
+        st = a->reply ? piece_add_reply(&a->piece, a->m, a->reply, tok)
+                      : piece_add(&a->piece, a->m, tok, PF_DETOK_CONTINUE);
     if (st < 0)
         return st;
     if (a->reply) {

@@ -7,11 +7,11 @@
 #ifndef PF_SERVE_JOB_H
 #define PF_SERVE_JOB_H
 
-#include "cli/opts.h"
+#include "program/opts.h"
 #include "pfmoe.h"
 #include "serve/arena.h"
 #include "serve/api/fields.h"
-#include "serve/http.h"
+#include "serve/http/http.h"
 
 enum { MOST_CHOICES = 16, MOST_MESSAGES = 65536, MOST_TOP_LOGPROBS = 20 };
 

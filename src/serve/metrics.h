@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "cli/buf.h"
+#include "program/buf.h"
 #include "pfmoe.h"
 
 struct metrics {

@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "cli/opt_row.h"
+#include "program/opt_row.h"
 
 #define AT(member) offsetof(struct serve_settings, member)
 

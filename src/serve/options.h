@@ -1,8 +1,8 @@
-/* The command line of pfmoe-serve: rows of pfmoe-run's table (cli/opts.c) and its own. */
+/* The command line of pfmoe-serve: rows of pfmoe-run's table (program/opts.c) and its own. */
 #ifndef PF_SERVE_OPTIONS_H
 #define PF_SERVE_OPTIONS_H
 
-#include "cli/opts.h"
+#include "program/opts.h"
 
 struct serve_settings {
     struct settings run;                 /* first: the rows that both programs have */
@@ -10,7 +10,7 @@ struct serve_settings {
     int64_t port, n_slots, cache_mb, queue, body_mb, pause_ms;
 };
 
-/* As opts_read (cli/opts.h). */
+/* As opts_read (program/opts.h). */
 void options_read(struct serve_settings *s, int argc, char **argv);
 
 #endif

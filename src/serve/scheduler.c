@@ -6,28 +6,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-#include "serve/answer.h"
 #include "serve/metrics.h"
+#include "serve/slot.h"
 
 enum { WORTH_TOKENS = 64, STACK_BYTES = 4 << 20, LEAST_ROWS = 16, ALONE_ROWS = 512 };
-
-struct slot {
-    pf_session *session;             /* NULL: not opened yet */
-    struct job *job;                 /* NULL: free; the sequence stays, for the next prompt that begins like it */
-    bool        answering;           /* the prompt is evaluated */
-    bool        unsaved;             /* the sequence is not among the saved ones */
-    bool        fresh;               /* nothing of the prompt was evaluated yet */
-    size_t      n_done;              /* prompt tokens that the session has */
-    int         choice;
-    int64_t     n_answer;            /* of this choice */
-    int32_t     next;                /* sampled, to be evaluated */
-    struct pf_sampler sampler;
-    struct answer     answer;
-    double      begun, first;        /* when it got the slot; when its prompt was done */
-    uint64_t    used;
-};
 
 struct sched {
     struct sched_opts o;
@@ -43,175 +26,6 @@ struct sched {
     int               n_waiting;
     bool              ending;
 };
-
-/* ---- Ends of jobs ------------------------------------------------------------------------------------------------ */
-
-static void leave_slot(struct slot *s)
-{
-    struct job *j = s->job;
-    struct usage *u = &j->usage;
-    answer_free(&s->answer);             /* its matchers, before the job's grammar */
-    atomic_fetch_add(&metrics.prompt_tokens, u->n_prompt);
-    atomic_fetch_add(&metrics.cached_tokens, u->n_cached);
-    atomic_fetch_add(&metrics.answer_tokens, u->n_answer);
-    atomic_fetch_add(&metrics.prompt_us, (unsigned long long)(u->prompt_s * 1e6));
-    atomic_fetch_add(&metrics.answer_us, (unsigned long long)(u->answer_s * 1e6));
-    atomic_fetch_sub(&metrics.running, 1);
-    job_free(j);
-    s->job = NULL;
-}
-
-static void fail_job(struct slot *s, pf_status st)
-{
-    struct trouble t = { st == PF_ENOMEM ? 503 : 500, NULL, NULL, pf_last_error() };
-    atomic_fetch_add(&metrics.failed, 1);
-    job_fail(s->job, &t);
-    leave_slot(s);
-}
-
-static void take_times(struct slot *s)
-{
-    struct usage *u = &s->job->usage;
-    u->queued_s = s->begun - s->job->since;
-    u->prompt_s = (s->first > 0 ? s->first : now_s()) - s->begun;
-    u->answer_s = s->first > 0 ? now_s() - s->first : 0;
-}
-
-static void begin_prompt(struct slot *s);
-
-static void end_choice(struct slot *s, enum finish why)
-{
-    struct job *j = s->job;
-    pf_status st = answer_end(&s->answer, why);
-    if (st < 0) {
-        fail_job(s, st);
-        return;
-    }
-    take_times(s);
-    if (++s->choice < j->req.n) {
-        begin_prompt(s);
-        return;
-    }
-    j->protocol->end(j);
-    exchange_end(j->x);
-    leave_slot(s);
-}
-
-/* ---- Prompts ----------------------------------------------------------------------------------------------------- */
-
-static uint64_t seed_of(const struct request *q, int choice)
-{
-    uint32_t any = 0;
-    if (q->seed != UNSET)
-        return (uint64_t)q->seed + (uint64_t)choice;
-    if (getrandom(&any, sizeof any, 0) < 0)
-        any = (uint32_t)(now_s() * 1e6);
-    return any;
-}
-
-static void set_sampler(struct pf_sampler *sp, const struct request *q, int choice)
-{
-    pf_sampler_init(sp, seed_of(q, choice));
-    sp->temp = (float)q->temp;
-    sp->top_p = q->top_p > 0 ? (float)q->top_p : 1e-6f;
-    sp->min_p = (float)q->min_p;
-    sp->top_k = (int)q->top_k;
-    sp->repeat_penalty = (float)q->repeat_penalty;
-    sp->presence_penalty = (float)q->presence_penalty;
-    sp->frequency_penalty = (float)q->frequency_penalty;
-    sp->bias = q->bias;
-    sp->n_bias = q->n_bias;
-}
-
-static void begin_prompt(struct slot *s)
-{
-    s->answering = false;
-    s->fresh = true;
-    s->n_done = 0;
-    s->n_answer = 0;
-    set_sampler(&s->sampler, &s->job->req, s->choice);
-}
-
-static size_t common_prefix(const pf_session *session, const int32_t *tok, size_t n)
-{
-    const int32_t *have = pf_session_tokens(session);
-    size_t n_have = (size_t)pf_session_pos(session), i = 0;
-    while (i < n && i < n_have && have[i] == tok[i])
-        i++;
-    return i;
-}
-
-static void sample_next(struct slot *s);
-
-/* Makes a slot's sequence what the prompt begins with. At least the prompt's last token is left to evaluate. */
-static pf_status take_prefix(struct slot *s)
-{
-    struct request *q = &s->job->req;
-    size_t common = common_prefix(s->session, q->tok, q->n_tok);
-    common = common == q->n_tok ? common - 1 : common;
-    pf_status st = pf_session_rewind(s->session, (int64_t)common);
-    if (st < 0)
-        return st;
-    if (s->choice == 0)
-        s->job->usage.n_cached = (size_t)pf_session_computed(s->session);
-    s->n_done = common;
-    s->fresh = false;
-    return PF_OK;
-}
-
-/* More of the prompt was evaluated; if it is all of it, the answer begins. */
-static void prompt_done(struct sched *sched, struct slot *s)
-{
-    struct job *j = s->job;
-    if (s->n_done < j->req.n_tok)
-        return;
-    s->answering = true;
-    s->first = s->first > 0 ? s->first : now_s();
-    take_times(s);
-    if (!j->begun && j->req.stream) {
-        exchange_open(j->x);
-        j->protocol->begin(j);
-    }
-    j->begun = true;
-    pf_status st = answer_begin(&s->answer, sched->o.m, sched->o.family, j, s->choice);
-    if (st < 0)
-        fail_job(s, st);
-    else
-        sample_next(s);
-}
-
-/* ---- Answers ----------------------------------------------------------------------------------------------------- */
-
-/* Samples from the logits that are there, and tells; s->next is to be evaluated if the choice is not at its end. */
-static void sample_next(struct slot *s)
-{
-    struct request *q = &s->job->req;
-    enum finish why;
-    int32_t tok;
-    if (q->max_tokens != UNSET && s->n_answer >= q->max_tokens) {
-        end_choice(s, FINISH_LENGTH);
-        return;
-    }
-    pf_matcher *mt = answer_matcher(&s->answer);
-    pf_status st = mt ? pf_sample_matching(&s->sampler, s->session, mt, &tok)
-                      : pf_sample(&s->sampler, s->session, &tok);
-    if (st == PF_OK && !q->ignore_eos && pf_token_is_end(s->answer.m, tok)) {
-        end_choice(s, FINISH_STOP);
-        return;
-    }
-    s->n_answer++;
-    s->job->usage.n_answer++;
-    if (st == PF_OK)
-        st = answer_token(&s->answer, s->session, tok);
-    s->next = tok;
-    if (st < 0)
-        fail_job(s, st);
-    else if (answer_stopped(&s->answer, &why))
-        end_choice(s, why);
-    else if (pf_session_pos(s->session) >= pf_session_n_ctx(s->session) ||
-             (q->max_tokens != UNSET && s->n_answer >= q->max_tokens))
-        end_choice(s, FINISH_LENGTH);
-}
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
 
@@ -239,7 +53,7 @@ static int choose_slot(struct sched *sched, const struct request *q)
         struct slot *s = &sched->slots[i];
         if (s->job || (!s->session && !open_slot(sched, i)))
             continue;
-        int64_t common = (int64_t)common_prefix(s->session, q->tok, q->n_tok);
+        int64_t common = (int64_t)slot_common(s, q->tok, q->n_tok);
         int64_t worth = common - (pf_session_pos(s->session) - common) / 4;
         if (common > 0 && worth > most) {
             most = worth;
@@ -262,7 +76,7 @@ static void save(struct sched *sched, struct slot *s)
 /* What a slot loses for a prompt is saved, and a saved conversation that has more of the prompt is taken up. */
 static void exchange_sequences(struct sched *sched, struct slot *s, const struct request *q)
 {
-    size_t common = common_prefix(s->session, q->tok, q->n_tok), saved_common;
+    size_t common = slot_common(s, q->tok, q->n_tok), saved_common;
     if (!sched->o.saved)
         return;
     if ((size_t)pf_session_pos(s->session) >= common + WORTH_TOKENS)
@@ -277,14 +91,8 @@ static void exchange_sequences(struct sched *sched, struct slot *s, const struct
 static void give_slot(struct sched *sched, struct slot *s, struct job *j)
 {
     exchange_sequences(sched, s, &j->req);
-    s->job = j;
-    s->choice = 0;
     s->used = ++sched->n_used;
-    s->begun = now_s();
-    s->first = 0;
-    j->usage.n_prompt = j->req.n_tok;
-    atomic_fetch_add(&metrics.running, 1);
-    begin_prompt(s);
+    slot_give(s, j);
 }
 
 /* ---- The queue --------------------------------------------------------------------------------------------------- */
@@ -409,9 +217,9 @@ static void drop_the_gone(struct sched *sched)
         if (!exchange_gone(s->job->x))
             continue;
         atomic_fetch_add(&metrics.cancelled, 1);
-        take_times(s);
+        slot_take_times(s);
         exchange_end(s->job->x);
-        leave_slot(s);
+        slot_leave(s);
     }
 }
 
@@ -450,9 +258,9 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
         struct slot *s = &sched->slots[i];
         if (!s->job || s->answering)
             continue;
-        pf_status st = s->fresh ? take_prefix(s) : PF_OK;
+        pf_status st = s->fresh ? slot_take_prefix(s) : PF_OK;
         if (st < 0) {
-            fail_job(s, st);
+            slot_fail(s, st);
             continue;
         }
         size_t left = s->job->req.n_tok - s->n_done, n = left < rows ? left : rows;
@@ -460,17 +268,6 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
         rows -= n;
         sched->turn = i;
     }
-}
-
-/* A part was evaluated. */
-static void take_part(struct sched *sched, struct slot *s, const struct pf_batch_part *part)
-{
-    if (s->answering) {
-        sample_next(s);
-        return;
-    }
-    s->n_done += part->n;
-    prompt_done(sched, s);
 }
 
 /* If the parts together fail, each is tried alone: one's failure is not the others'. */
@@ -486,9 +283,9 @@ static void evaluate(struct sched *sched, struct round *r)
         if (together < 0 && r->n > 1)
             st = pf_batch_eval(&r->parts[i], 1);
         if (st < 0)
-            fail_job(r->of[i], st);
+            slot_fail(r->of[i], st);
         else
-            take_part(sched, r->of[i], &r->parts[i]);
+            slot_took(r->of[i], r->parts[i].n);
     }
 }
 
@@ -537,7 +334,8 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
     struct sched *s = xrealloc(NULL, 1, sizeof *s);
     *s = (struct sched){ .o = *o, .n_slots = o->n_slots };
     s->slots = xrealloc(NULL, (size_t)o->n_slots, sizeof *s->slots);
-    memset(s->slots, 0, (size_t)o->n_slots * sizeof *s->slots);
+    for (int i = 0; i < o->n_slots; i++)
+        s->slots[i] = (struct slot){ .m = o->m, .family = o->family };
     pf_status st = pf_session_open(&s->slots[0].session, o->m, &o->session);
     if (st < 0) {
         free_sched(s);

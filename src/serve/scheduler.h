@@ -10,7 +10,7 @@
 #define PF_SERVE_SCHEDULER_H
 
 #include "serve/job.h"
-#include "serve/saved.h"
+#include "serve/cache/saved.h"
 
 struct sched_opts {
     pf_model *m;

@@ -14,11 +14,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/load.h"
-#include "cli/stack.h"
-#include "cli/term.h"
+#include "program/load.h"
+#include "program/stack.h"
+#include "program/term.h"
 #include "serve/server.h"
-#include "serve/work.h"
+#include "serve/http/work.h"
 
 /* --template: a built-in one's name, or else a file. */
 static void choose_template(struct server *server, const char *name)

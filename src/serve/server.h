@@ -2,7 +2,7 @@
 #ifndef PF_SERVE_SERVER_H
 #define PF_SERVE_SERVER_H
 
-#include "serve/http.h"
+#include "serve/http/http.h"
 #include "serve/job.h"
 #include "serve/options.h"
 #include "serve/prompt.h"

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "cli/learned.h"
+#include "program/learned.h"
 
 static struct pf_learned full, out;
 

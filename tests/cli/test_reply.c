@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "check.h"
-#include "cli/modes/reply.h"
+#include "cli/reply.h"
 
 static pf_model *model;
 static struct buf shown[2];

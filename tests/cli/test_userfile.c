@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "cli/userfile.h"
+#include "program/userfile.h"
 
 enum { BIG = 300000 };
 

@@ -4,14 +4,14 @@
  *
  * A field that no row names is ignored, null counts as a field that is not there, and the first wrong one ends the
  * reading: its path ("messages[2].content") and one sentence are left in the reader. The JSON must have passed
- * json_valid (cli/json.h). Work is in proportion to the text. */
+ * json_valid (program/json.h). Work is in proportion to the text. */
 #ifndef PF_SERVE_FIELDS_H
 #define PF_SERVE_FIELDS_H
 
 #include <stdbool.h>
 #include <stddef.h>
 
-#include "cli/json.h"
+#include "program/json.h"
 #include "serve/arena.h"
 
 struct reader {

@@ -1,0 +1,48 @@
+/* pfmoe-run: talks to a model, in a chat or once, and shows what the library does with a file for checking.
+ *
+ *     settings (opts) -> one mode: chat (repl), one answer (oneshot), a file's summary (info), checks (check, render)
+ *
+ * Sees nothing of pfmoe but pfmoe.h. */
+#include <unistd.h>
+
+#include "cli/modes.h"
+#include "program/stack.h"
+#include "program/term.h"
+
+static int run(const struct settings *s)
+{
+    if (s->info)
+        return mode_info(s);
+    if (s->plan)
+        return mode_plan(s);
+    if (s->score)
+        return mode_score(s);
+    if (s->tokenize)
+        return mode_tokenize(s);
+    if (s->detokenize)
+        return mode_detokenize(s);
+    if (s->splits)
+        return mode_splits(s);
+    if (s->render)
+        return mode_render(s);
+    if (s->parse)
+        return mode_parse(s);
+    if (s->prompt || s->file || !isatty(STDIN_FILENO))
+        return mode_oneshot(s);
+    return mode_chat(s);
+}
+
+static int start(int argc, char **argv)
+{
+    struct settings s;
+    term_init();
+    opts_read(&s, argc, argv);
+    int status = run(&s);
+    out_close();
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    return stack_run(start, argc, argv);
+}

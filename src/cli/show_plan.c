@@ -1,0 +1,54 @@
+/* --plan: where weights would be, and how fast that would be. */
+#include <inttypes.h>
+
+#include "program/load.h"
+#include "cli/modes.h"
+#include "program/term.h"
+
+static void print_tier(struct buf *out, const char *name, const struct pf_plan_tier *t)
+{
+    static const char *const from[] = { [PF_PRICE_ASSUMED] = "assumed", [PF_PRICE_MEASURED] = "measured",
+                                        [PF_PRICE_GIVEN] = "given" };
+    buf_printf(out, "%-7s %7" PRIu64 " %10.2f %12.1f %9.1f %-9s", name, t->n_slabs, (double)t->bytes * 1e-9,
+               t->token_bytes * 1e-6, t->bytes_s * 1e-9, from[t->price]);
+    if (t->tok_s > 0)
+        buf_printf(out, " %10.1f\n", t->tok_s);
+    else
+        buf_printf(out, " %10s\n", "-");
+}
+
+static void print_plan(struct buf *out, const struct pf_plan *p)
+{
+    static const char *const names[] = { [PF_TIER_VRAM] = "GPU", [PF_TIER_RAM] = "memory", [PF_TIER_DISK] = "drive" };
+    bool gpu = p->vram_budget_bytes > 0;
+    buf_printf(out, "tier      slabs         GB   MB a token      GB/s           tok/s alone\n");
+    for (int t = gpu ? PF_TIER_VRAM : PF_TIER_RAM; t < PF_N_TIERS; t++)
+        print_tier(out, names[t], &p->tiers[t]);
+    if (gpu)
+        buf_printf(
+            out, "the GPU's memory: %.2f GB, of it %.2f for keys, values and scratch, %.2f for experts or layers\n",
+            (double)p->vram_budget_bytes * 1e-9, (double)p->other_bytes * 1e-9, (double)p->vram_slot_bytes * 1e-9);
+    buf_printf(out, "main memory: %.2f GB, of it ", (double)p->ram_budget_bytes * 1e-9);
+    if (!gpu)
+        buf_printf(out, "%.2f for keys, values and scratch, ", (double)p->other_bytes * 1e-9);
+    buf_printf(out, "%.2f for weights that come and go\n", (double)p->slot_bytes * 1e-9);
+    buf_printf(out, "%s; at most %.1f tok/s, limited by %s\n",
+               p->resident ? "everything is in memory" : "part of the weights is read while running", p->tok_s,
+               p->limit == PF_TIER_VRAM ? "the GPU's memory" : p->limit == PF_TIER_RAM ? "main memory" : "the drive");
+}
+
+int mode_plan(const struct settings *s)
+{
+    struct pf_model_opts o;
+    struct pf_session_opts so;
+    struct pf_plan p;
+    load_model_opts(s, &o);
+    load_session_opts(s, s->n_ctx, &so);
+    if (pf_model_plan(load_path(s), &o, &so, &p) < 0)
+        die_failed(NULL);
+    struct buf out = { 0 };
+    print_plan(&out, &p);
+    out_puts(buf_text(&out));
+    buf_free(&out);
+    return EXIT_DONE;
+}

@@ -1,0 +1,147 @@
+/* See load.h. */
+#define _GNU_SOURCE
+#include "program/load.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "program/learned.h"
+#include "program/term.h"
+
+void die_failed(const char *what)
+{
+    if (what)
+        die(EXIT_FAILED, "%s: %s", what, pf_last_error());
+    die(EXIT_FAILED, "%s", pf_last_error());
+}
+
+/* The folder of the program's own file, into out; false if that cannot be told. */
+static bool program_folder(char *out, size_t cap)
+{
+    ssize_t n = readlink("/proc/self/exe", out, cap - 1);
+    if (n <= 0)
+        return false;
+    out[n] = 0;
+    char *slash = strrchr(out, '/');
+    if (slash)
+        *slash = 0;
+    return slash != NULL;
+}
+
+/* An installed program has it in share/; one in its build folder, in the source tree. */
+static const char *bundled_model(void)
+{
+    enum { PLACES = 3, PATH_BYTES = 4200 };
+    static char places[PLACES][PATH_BYTES];
+    char folder[4096];
+    if (program_folder(folder, sizeof folder))
+        snprintf(places[0], PATH_BYTES, "%s/../share/pfmoe/fables.gguf", folder);
+    snprintf(places[1], PATH_BYTES, "%s/fables.gguf", PFMOE_DATADIR);
+    snprintf(places[2], PATH_BYTES, "%s/models/fables.gguf", PFMOE_SOURCE_ROOT);
+    for (int i = 0; i < PLACES; i++)
+        if (access(places[i], R_OK) == 0)
+            return places[i];
+    die(EXIT_FAILED, "no model: give one with -m FILE.gguf (the bundled one is not at %s)", places[1]);
+}
+
+const char *load_path(const struct settings *s)
+{
+    return s->model ? s->model : bundled_model();
+}
+
+static void log_all(void *ctx, enum pf_log_level level, const char *text)
+{
+    (void)ctx;
+    complain("%s%s", level == PF_LOG_WARN ? "warning: " : "", text);
+}
+
+static void log_warnings(void *ctx, enum pf_log_level level, const char *text)
+{
+    if (level <= PF_LOG_WARN)
+        log_all(ctx, level, text);
+}
+
+static uint32_t isa_mask(int level)
+{
+    static const uint32_t bits[] = { PF_ISA_SCALAR, PF_ISA_AVX2, PF_ISA_AVX512, PF_ISA_VNNI };
+    if (level == ISA_VNNI)
+        return PF_ISA_ALL;
+    uint32_t mask = 0;
+    for (int i = 0; i <= level; i++)
+        mask |= bits[i];
+    return mask;
+}
+
+static bool cancelled(void *ctx)
+{
+    (void)ctx;
+    return interrupted();
+}
+
+void load_model_opts(const struct settings *s, struct pf_model_opts *o)
+{
+    pf_model_opts_init(o);
+    o->n_threads = (int)s->n_threads;
+    o->isa = isa_mask(s->isa);
+    o->vram_bytes = (uint64_t)s->vram_mb * 1000000;
+    o->ram_bytes = (uint64_t)s->ram_mb * 1000000;
+    o->speeds = (struct pf_speeds){ s->vram_gb_s * 1e9, s->pcie_gb_s * 1e9, s->ram_gb_s * 1e9, s->disk_gb_s * 1e9 };
+    o->streaming = s->streaming;
+    o->no_nvme = s->no_nvme;
+    opts_shared_model(s, o);
+    o->cancel = cancelled;
+    o->log = s->postfetch_debug ? log_all : log_warnings;
+}
+
+void load_session_opts(const struct settings *s, int64_t n_ctx, struct pf_session_opts *o)
+{
+    pf_session_opts_init(o);
+    o->n_ctx = n_ctx;
+    o->kv_type = s->kv == KV_F32 ? PF_KV_F32 : s->kv == KV_Q8_0 ? PF_KV_Q8_0 : PF_KV_I16;
+}
+
+pf_model *load_model(const struct settings *s, bool vocab_only)
+{
+    struct pf_model_opts o;
+    pf_model *m;
+    const char *why;
+    load_model_opts(s, &o);
+    o.vocab_only = vocab_only;
+    if (pf_model_open(&m, load_path(s), &o) < 0)
+        die_failed(NULL);
+    learned_load(m, o.device);
+    if (!vocab_only && !report_begin(&s->report, m, &why))
+        die(EXIT_FAILED, "%s", why);
+    return m;
+}
+
+void load_weights(pf_model *m)
+{
+    int percent = -1;
+    if (!term_err_is_tty())
+        return;
+    if (pf_model_preload(m, NULL, 0, progress_bar, &percent) < 0 || pf_model_measure(m) < 0)
+        die_failed(NULL);
+}
+
+pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx)
+{
+    struct pf_session_opts o;
+    pf_session *session;
+    load_session_opts(s, n_ctx, &o);
+    if (pf_session_open(&session, m, &o) < 0)
+        die_failed(NULL);
+    return session;
+}
+
+void load_report(const struct settings *s, pf_model *m)
+{
+    const char *why;
+    struct pf_model_opts o;
+    load_model_opts(s, &o);
+    learned_store(m, o.device);
+    if (!report_end(&s->report, m, NULL, &why))
+        die(EXIT_FAILED, "%s", why);
+}

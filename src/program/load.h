@@ -1,0 +1,26 @@
+/* Opening the model and the session that the settings ask for. Failing ends the program; a model that is open then
+ * stays open, since the system takes back what it holds. */
+#ifndef PF_PROGRAM_LOAD_H
+#define PF_PROGRAM_LOAD_H
+
+#include "program/opts.h"
+#include "pfmoe.h"
+
+/* -m, or the bundled model. Borrowed for the program's life. */
+const char *load_path(const struct settings *s);
+
+pf_model   *load_model(const struct settings *s, bool vocab_only);
+pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx);
+void        load_model_opts(const struct settings *s, struct pf_model_opts *o);
+void        load_session_opts(const struct settings *s, int64_t n_ctx, struct pf_session_opts *o);
+
+/* Reads the weights now with a bar, where standard error is a terminal; else they are read when first used. */
+void load_weights(pf_model *m);
+
+/* Writes the reports that were asked for, and what was learned; in front of closing the model. */
+void load_report(const struct settings *s, pf_model *m);
+
+/* Ends the program with the library's last error, after "what: " unless it is NULL. */
+void die_failed(const char *what) __attribute__((noreturn));
+
+#endif

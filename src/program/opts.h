@@ -1,0 +1,83 @@
+/* The options of pfmoe-run, by flag, by environment variable or with /set: one table (opts.c) makes all three, and
+ * --help and the manual page's list. Flags win over the environment, the environment over the values here.
+ *
+ * Strings are borrowed from argv or the environment, which live as long as the program. */
+#ifndef PF_PROGRAM_OPTS_H
+#define PF_PROGRAM_OPTS_H
+
+#include "program/buf.h"
+#include "program/report.h"
+
+enum { MAX_STOPS = 16, MAX_CHUNKS = 64, MAX_LORAS = 16 };
+enum { UNSET = -1 };                        /* a number that nobody gave: the model's own or the built-in value holds */
+
+struct chunk_list {
+    int n, v[MAX_CHUNKS];
+};
+
+struct stop_list {
+    int n;
+    const char *v[MAX_STOPS];
+};
+
+struct lora_list {
+    int n;
+    struct pf_adapter v[MAX_LORAS];
+};
+
+struct settings {
+    /* what to do */
+    const char *model, *prompt, *file, *info, *score, *tokenize, *detokenize, *splits, *render, *parse;
+    const char *operand;                    /* the word after the flags: --splits PRE FILE, --parse FAMILY FILE */
+    bool raw, verify, plan;
+    /* the conversation */
+    const char *system, *template, *reasoning_effort;
+    bool no_think;
+    /* the answer */
+    int64_t n_predict;                      /* UNSET: to the end */
+    struct stop_list stops;
+    const char *json_schema, *grammar;      /* files */
+    bool ignore_eos;
+    double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k, penalty_last_n, seed;
+    /* the machine */
+    int64_t n_ctx, n_threads, vram_mb, ram_mb;
+    double vram_gb_s, pcie_gb_s, ram_gb_s, disk_gb_s;        /* 0: measure or assume */
+    bool streaming, no_nvme;
+    int kv, isa;                            /* indices into the choices */
+    /* experts between CPU and GPU; UNSET in numbers is "auto" */
+    int postfetch, force_cpu, block_on_miss, dedicated_streams, postfetch_debug;   /* indices into the choices */
+    int64_t max_transfers, scratchpad_mb, cpu_limit;
+    struct lora_list loras;
+    struct report report;
+    /* checking */
+    const char *logits;
+    bool step;
+    struct chunk_list chunks;
+    int64_t pieces;                         /* seed; UNSET: the whole at once */
+};
+
+enum { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_VNNI };
+enum { KV_I16, KV_F32, KV_Q8_0 };
+enum { CHOSE_AUTO, CHOSE_0, CHOSE_1 };      /* indices of auto|0|1; of 0|1 the index is the value */
+
+/* Reads the environment and the command line. --help, --version and the like, and mistakes, end the program. */
+void opts_read(struct settings *s, int argc, char **argv);
+
+/* Sets an option that a running chat may change. False: *why (never NULL) says why not; it is static or
+ * lives until the next call. */
+bool opts_set(struct settings *s, const char *name, const char *value, const char **why);
+
+/* Appends a line "name  value  meaning" for everything that opts_set takes. */
+void opts_list(const struct settings *s, struct buf *out);
+
+/* Options that the bench shares with pfmoe-run: those about experts, adapters and reports. opts_shared gives name and
+ * argument (NULL: none) of number i = 0, 1, ..; false past the last. opts_shared_begin sets defaults and reads the
+ * environment, opts_shared_set is as opts_set, opts_shared_model copies the values into o. */
+bool opts_shared(int i, const char **name, const char **arg);
+void opts_shared_begin(struct settings *s);
+bool opts_shared_set(struct settings *s, int i, const char *value, const char **why);
+void opts_shared_help(void);
+void opts_shared_model(const struct settings *s, struct pf_model_opts *o);
+
+#endif

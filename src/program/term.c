@@ -1,0 +1,209 @@
+/* See term.h. The handlers touch only what is declared volatile or atomic here, and call only
+ * what signal handlers may. */
+#define _GNU_SOURCE
+#include "program/term.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "pfmoe.h"
+
+static bool out_is_tty, err_is_tty, out_color, err_color;
+
+static _Atomic(pf_session *) watched;
+static atomic_int n_interrupts, interrupt_patience = 1;
+static int wake_pipe[2] = { -1, -1 };
+
+/* ---- Signals ----------------------------------------------------------------------------------------------------- */
+
+static void leave(const char *text, int status)
+{
+    ssize_t ignored = write(STDERR_FILENO, text, strlen(text));
+    (void)ignored;
+    _exit(status);
+}
+
+int term_wake_fd(void)
+{
+    if (wake_pipe[0] < 0 && pipe2(wake_pipe, O_CLOEXEC | O_NONBLOCK) != 0)
+        wake_pipe[0] = wake_pipe[1] = -1;
+    return wake_pipe[0];
+}
+
+void term_wake(void)
+{
+    ssize_t ignored = write(wake_pipe[1], "", 1);        /* a full pipe wakes too */
+    (void)ignored;
+}
+
+void term_woken(void)
+{
+    char bytes[64];
+    while (read(wake_pipe[0], bytes, sizeof bytes) > 0)
+        ;
+}
+
+/* The weights are a mapped file: when another process cuts it short, or the disk fails, touching them raises SIGBUS. */
+static void on_sigbus(int sig)
+{
+    (void)sig;
+    leave("\npfmoe-run: the model file became shorter or unreadable while it was in use\n", EXIT_FAILED);
+}
+
+static void on_sigint(int sig)
+{
+    (void)sig;
+    int saved = errno;
+    if (atomic_fetch_add(&n_interrupts, 1) + 1 >= atomic_load(&interrupt_patience))
+        leave(out_color ? "\033[0m\n" : "\n", EXIT_FAILED);
+    pf_session *s = atomic_load(&watched);
+    if (s)
+        pf_session_cancel(s);
+    term_wake();
+    errno = saved;
+}
+
+static void handle(int sig, void (*handler)(int))
+{
+    struct sigaction a = { .sa_handler = handler, .sa_flags = SA_RESTART };
+    sigemptyset(&a.sa_mask);
+    sigaction(sig, &a, NULL);
+}
+
+void interrupt_watch(struct pf_session *s, int patience)
+{
+    term_wake_fd();                  /* the handler writes to it */
+    atomic_store(&watched, s);
+    atomic_store(&interrupt_patience, patience);
+    handle(SIGINT, on_sigint);
+}
+
+bool interrupted(void)
+{
+    return atomic_load(&n_interrupts) > 0;
+}
+
+void interrupt_forget(void)
+{
+    atomic_store(&n_interrupts, 0);
+}
+
+/* ---- Output ------------------------------------------------------------------------------------------------------ */
+
+void term_init(void)
+{
+    const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
+    bool color = !(no_color && *no_color) && term && *term && strcmp(term, "dumb") != 0;
+    out_is_tty = isatty(STDOUT_FILENO);
+    err_is_tty = isatty(STDERR_FILENO);
+    out_color = color && out_is_tty;
+    err_color = color && err_is_tty;
+    signal(SIGPIPE, SIG_IGN);          /* so that writing fails with EPIPE */
+    signal(SIGXFSZ, SIG_IGN);          /* so that writing fails with EFBIG */
+    handle(SIGBUS, on_sigbus);
+}
+
+bool term_out_is_tty(void)
+{
+    return out_is_tty;
+}
+
+bool term_out_color(void)
+{
+    return out_color;
+}
+
+bool term_err_is_tty(void)
+{
+    return err_is_tty;
+}
+
+static void cannot_write(void)
+{
+    int error = errno;
+    die(EXIT_FAILED, "cannot write to standard output: %s", strerror(error));
+}
+
+void out_write(const void *p, size_t n)
+{
+    if (n && fwrite(p, 1, n, stdout) != n)
+        cannot_write();
+}
+
+void out_puts(const char *s)
+{
+    out_write(s, strlen(s));
+}
+
+void out_flush(void)
+{
+    if (fflush(stdout) != 0)
+        cannot_write();
+}
+
+void out_close(void)
+{
+    if (ferror(stdout) || fclose(stdout) != 0)
+        cannot_write();
+}
+
+static const char *style_code(enum style s)
+{
+    switch (s) {
+    case STYLE_DIM:    return "\033[2m";
+    case STYLE_BOLD:   return "\033[1m";
+    case STYLE_PROMPT: return "\033[1;36m";
+    case STYLE_PLAIN:  break;
+    }
+    return "\033[0m";
+}
+
+void out_style(enum style s)
+{
+    if (out_color)
+        out_puts(style_code(s));
+}
+
+void note(const char *fmt, ...)
+{
+    struct buf text = { 0 };
+    char *message;
+    va_list args;
+    va_start(args, fmt);
+    int n = vasprintf(&message, fmt, args);
+    va_end(args);
+    out_flush();
+    buf_puts(&text, err_color ? style_code(STYLE_DIM) : "");
+    if (n > 0)
+        buf_add_clean(&text, message, (size_t)n);
+    buf_printf(&text, "%s\n", err_color ? style_code(STYLE_PLAIN) : "");
+    fputs(buf_text(&text), stderr);
+    if (n >= 0)
+        free(message);
+    buf_free(&text);
+}
+
+void progress_bar(void *ctx, uint64_t done, uint64_t total)
+{
+    enum { WIDTH = 30 };
+    static const char full[] = "##############################", empty[] = "..............................";
+    int *last = ctx;                       /* percent drawn before */
+    int percent = total ? (int)(100.0 * (double)done / (double)total) : 100;
+    if (percent == *last)
+        return;
+    *last = percent;
+    int n = percent * WIDTH / 100;
+    bool is_large = total >= 1000000000;
+    fprintf(stderr, "\rloading [%.*s%.*s] %3d%% of %.*f %s", n, full, WIDTH - n, empty, percent, is_large,
+            (double)total / (is_large ? 1e9 : 1e6), is_large ? "GB" : "MB");
+    if (done >= total)
+        fputs("\r\033[K", stderr);
+    fflush(stderr);
+}

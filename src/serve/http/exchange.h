@@ -1,0 +1,49 @@
+/* One request and its answer, as this room sees it.
+ *
+ * An exchange's life: made by the first call of on_request (http.c), its body collected by further calls; then handed
+ * to the route, the connection suspended. exchange_answer or exchange_open says what goes out and wakes the connection;
+ * on_request is called again and queues the response, whose bytes read_stream takes from `out`. on_completed is the
+ * connection's end, for whatever reason: from then on nobody wakes it. */
+#ifndef PF_SERVE_EXCHANGE_H
+#define PF_SERVE_EXCHANGE_H
+
+#include <microhttpd.h>
+#include <pthread.h>
+
+#include "serve/http/http.h"
+
+struct http {
+    struct MHD_Daemon *daemon;
+    struct http_opts   o;
+    atomic_int         running;
+    atomic_size_t      bodies;       /* bytes of all bodies */
+    atomic_bool        quiet;
+    bool               loopback;     /* listens for this machine alone */
+};
+
+struct exchange {
+    struct http           *http;
+    const struct route    *route;
+    struct MHD_Connection *connection;
+    struct buf             body;
+    bool                   handed_over;      /* the http thread's */
+    char                  *origin;           /* to allow, or NULL */
+    atomic_int             holders;
+    pthread_mutex_t        lock;             /* guards what follows */
+    int                    status;           /* 0: nothing to say yet */
+    const char            *type;
+    bool                   streams, ended, asleep, gone;
+    int                    fd;
+    struct buf             out;
+    size_t                 n_sent;           /* of out */
+};
+
+/* One holder: the connection. On the http thread, as are the two below. */
+struct exchange *exchange_new(struct http *h, const struct route *route, struct MHD_Connection *c);
+/* A whole answer; origin: to allow, or NULL; close: the connection's last one. */
+enum MHD_Result send_text(struct MHD_Connection *c, int status, const char *type, const char *text, size_t n,
+                          const char *origin, bool close);
+/* The answer, if there is one by now; until then the connection sleeps. */
+enum MHD_Result send_or_sleep(struct exchange *x);
+
+#endif

@@ -1,0 +1,296 @@
+/* See http.h. One thread of libmicrohttpd's has all connections (epoll where there is one). What it calls here takes an
+ * exchange's lock for a moment and never waits for work. */
+#define _GNU_SOURCE
+#include "serve/http/exchange.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "serve/http/work.h"
+
+enum {
+    HEADER_BYTES   = 32 << 10,       /* of a connection: the longest headers */
+    IDLE_SECONDS   = 30,             /* a connection that does nothing, in headers, bodies or between requests */
+    BODIES_BYTES   = 512 << 20,      /* of all bodies at a time */
+    MOST_CONNECTIONS = 16384,
+    FEW_CONNECTIONS  = 512,          /* where the system's limit of open files is lower than that */
+    FILES_ASIDE      = 128           /* open files that are not connections */
+};
+
+/* ---- Who may ----------------------------------------------------------------------------------------------------- */
+
+/* In a time that does not depend on how much is right. */
+static bool same_secret(const char *given, const char *key)
+{
+    size_t n = strlen(given), n_key = strlen(key);
+    unsigned char wrong = n != n_key;
+    for (size_t i = 0; i < n; i++)
+        wrong |= (unsigned char)(given[i] ^ key[n_key ? i % n_key : 0]);
+    return wrong == 0;
+}
+
+static bool has_key(const struct http *h, struct MHD_Connection *c)
+{
+    const char *bearer = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Authorization");
+    const char *plain = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "X-Api-Key");
+    if (!h->o.api_key)
+        return true;
+    if (bearer && strncasecmp(bearer, "Bearer ", 7) == 0 && same_secret(bearer + 7, h->o.api_key))
+        return true;
+    return plain && same_secret(plain, h->o.api_key);
+}
+
+/* Whether a Host header can only mean this machine: an address, or the name of the loopback. A domain of the internet
+ * that was made to resolve to 127.0.0.1 (DNS rebinding) is neither. */
+static bool is_this_machine(const char *host)
+{
+    char name[64];
+    unsigned char address[16];
+    bool brackets = host[0] == '[';
+    size_t n = brackets ? strcspn(++host, "]") : strcspn(host, ":");
+    if (n >= sizeof name)
+        return false;
+    memcpy(name, host, n);
+    name[n] = 0;
+    return strcasecmp(name, "localhost") == 0 || inet_pton(brackets ? AF_INET6 : AF_INET, name, address) == 1;
+}
+
+/* A page of another site may not use the server, not even blindly: where a browser says whose page it is, that must be
+ * the server's own or an allowed one. */
+static bool origin_is_fine(const struct http *h, struct MHD_Connection *c, const char *origin)
+{
+    const char *host = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Host");
+    const char *scheme_end = strstr(origin, "://");
+    if (h->o.cors && (strcmp(h->o.cors, "*") == 0 || strcmp(h->o.cors, origin) == 0))
+        return true;
+    return host && scheme_end && strcasecmp(scheme_end + 3, host) == 0 && (!h->loopback || is_this_machine(host));
+}
+
+/* ---- Requests ---------------------------------------------------------------------------------------------------- */
+
+static void plain_error(struct buf *out, const char *why)
+{
+    buf_printf(out, "{\"error\":{\"message\":\"%s\",\"type\":\"invalid_request_error\",\"param\":null,"
+               "\"code\":null}}\n", why);
+}
+
+static enum MHD_Result refuse(const struct route *route, struct MHD_Connection *c, int status, const char *why)
+{
+    struct buf text = { 0 };
+    if (route && route->error)
+        route->error(&text, &(struct trouble){ .status = status, .why = why });
+    else
+        plain_error(&text, why);
+    enum MHD_Result done = send_text(c, status, "application/json", buf_text(&text), text.n, NULL, true);
+    buf_free(&text);
+    return done;
+}
+
+/* *known: the path is there, with another method. */
+static const struct route *find_route(const struct http *h, const char *method, const char *path, bool *known)
+{
+    const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
+    *known = false;
+    for (const struct route *r = h->o.routes; r->method; r++)
+        if (strcmp(r->path, path) == 0) {
+            *known = true;
+            if (strcmp(r->method, wanted) == 0)
+                return r;
+        }
+    return NULL;
+}
+
+static size_t content_length(struct MHD_Connection *c)
+{
+    const char *text = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Content-Length");
+    return text ? (size_t)strtoull(text, NULL, 10) : 0;
+}
+
+/* The beginning of a request: refused by what its headers say, or an exchange. */
+static enum MHD_Result begin(struct http *h, struct MHD_Connection *c, const char *method, const char *path,
+                             void **slot)
+{
+    bool known;
+    const char *origin = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin");
+    const struct route *route = find_route(h, method, path, &known);
+    if (origin && !origin_is_fine(h, c, origin))
+        return refuse(route, c, MHD_HTTP_FORBIDDEN, "pages of this origin may not use the server (see --cors)");
+    if (strcmp(method, "OPTIONS") == 0 && origin)
+        return send_text(c, MHD_HTTP_NO_CONTENT, "text/plain", "", 0, origin, false);
+    if (!route)
+        return refuse(NULL, c, known ? MHD_HTTP_METHOD_NOT_ALLOWED : MHD_HTTP_NOT_FOUND,
+                      known ? "this path has another method" : "there is nothing at this path");
+    if (!(route->flags & ROUTE_OPEN) && !has_key(h, c))
+        return refuse(route, c, MHD_HTTP_UNAUTHORIZED, "the API key is missing or wrong");
+    if (atomic_load(&h->quiet))
+        return refuse(route, c, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is shutting down");
+    if (content_length(c) > h->o.body_bytes)
+        return refuse(route, c, MHD_HTTP_CONTENT_TOO_LARGE, "the body is too large");
+    if (content_length(c) + atomic_load(&h->bodies) > BODIES_BYTES)
+        return refuse(route, c, MHD_HTTP_SERVICE_UNAVAILABLE, "too many large requests at the same time");
+    struct exchange *x = exchange_new(h, route, c);
+    x->origin = origin ? xstrdup(origin) : NULL;
+    *slot = x;
+    return MHD_YES;
+}
+
+static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *n)
+{
+    if (x->body.n + *n > x->http->o.body_bytes || atomic_load(&x->http->bodies) + *n > BODIES_BYTES)
+        return MHD_NO;               /* only a body that did not say how long it is comes here */
+    buf_add(&x->body, data, *n);
+    atomic_fetch_add(&x->http->bodies, *n);
+    *n = 0;
+    return MHD_YES;
+}
+
+static void handle(void *ctx)
+{
+    struct exchange *x = ctx;
+    x->route->handle(x);
+    exchange_drop(x);
+}
+
+static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const char *url, const char *method,
+                                  const char *version, const char *data, size_t *n_data, void **slot)
+{
+    struct http *h = ctx;
+    struct exchange *x = *slot;
+    (void)version;
+    if (!x)
+        return begin(h, c, method, url, slot);
+    if (*n_data)
+        return take_body(x, data, n_data);
+    if (!x->handed_over) {
+        x->handed_over = true;
+        if (x->route->flags & ROUTE_AT_ONCE) {
+            x->route->handle(x);
+        } else {
+            exchange_hold(x);
+            if (!work_add(handle, x)) {
+                exchange_error(x, &(struct trouble){ .status = MHD_HTTP_SERVICE_UNAVAILABLE,
+                                                     .why = "too many requests wait" });
+                exchange_drop(x);
+            }
+        }
+    }
+    return send_or_sleep(x);
+}
+
+static void on_completed(void *ctx, struct MHD_Connection *c, void **slot, enum MHD_RequestTerminationCode how)
+{
+    struct exchange *x = *slot;
+    (void)ctx;
+    (void)c;
+    (void)how;
+    if (!x)
+        return;
+    *slot = NULL;
+    pthread_mutex_lock(&x->lock);
+    x->gone = true;
+    x->fd = -1;
+    pthread_mutex_unlock(&x->lock);
+    exchange_drop(x);
+}
+
+/* ---- The whole --------------------------------------------------------------------------------------------------- */
+
+/* A socket that listens; -1: *why. */
+static int listen_at(const char *host, int port, struct buf *why)
+{
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE }, *all;
+    char service[16];
+    int fd = -1, error = 0, one = 1;
+    snprintf(service, sizeof service, "%d", port);
+    int failed = getaddrinfo(host, service, &hints, &all);
+    if (failed) {
+        buf_printf(why, "--host %s: %s", host, gai_strerror(failed));
+        return -1;
+    }
+    for (const struct addrinfo *a = all; a && fd < 0; a = a->ai_next) {
+        fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+        if (fd >= 0)
+            setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+        if (fd < 0 || bind(fd, a->ai_addr, a->ai_addrlen) != 0 || listen(fd, SOMAXCONN) != 0) {
+            error = errno;
+            if (fd >= 0)
+                close(fd);
+            fd = -1;
+        }
+    }
+    freeaddrinfo(all);
+    if (fd < 0)
+        buf_printf(why, "cannot listen at %s port %d: %s", host, port, strerror(error));
+    return fd;
+}
+
+static int port_of(int fd, bool *loopback)
+{
+    struct sockaddr_storage at;
+    socklen_t n = sizeof at;
+    *loopback = false;
+    if (getsockname(fd, (struct sockaddr *)&at, &n) != 0)
+        return 0;
+    const struct sockaddr_in6 *six = (const struct sockaddr_in6 *)&at;
+    const struct sockaddr_in *four = (const struct sockaddr_in *)&at;
+    *loopback = at.ss_family == AF_INET6 ? IN6_IS_ADDR_LOOPBACK(&six->sin6_addr)
+                                         : ntohl(four->sin_addr.s_addr) >> 24 == IN_LOOPBACKNET;
+    return ntohs(at.ss_family == AF_INET6 ? six->sin6_port : four->sin_port);
+}
+
+/* As many connections as the system lets this program have. */
+static unsigned most_connections(void)
+{
+    struct rlimit files;
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+        return FEW_CONNECTIONS;
+    files.rlim_cur = files.rlim_max < MOST_CONNECTIONS + FILES_ASIDE ? files.rlim_max : MOST_CONNECTIONS + FILES_ASIDE;
+    if (setrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur < FEW_CONNECTIONS + FILES_ASIDE)
+        return FEW_CONNECTIONS;
+    return (unsigned)files.rlim_cur - FILES_ASIDE;
+}
+
+struct http *http_open(const struct http_opts *o, int *port, struct buf *why)
+{
+    int fd = listen_at(o->host, o->port, why);
+    if (fd < 0)
+        return NULL;
+    struct http *h = xrealloc(NULL, 1, sizeof *h);
+    *h = (struct http){ .o = *o };
+    *port = port_of(fd, &h->loopback);
+    h->daemon = MHD_start_daemon(
+        MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL,
+        on_request, h, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
+        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)HEADER_BYTES, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS,
+        MHD_OPTION_CONNECTION_LIMIT, most_connections(), MHD_OPTION_END);
+    if (h->daemon)
+        return h;
+    buf_printf(why, "the HTTP server does not start");
+    close(fd);
+    free(h);
+    return NULL;
+}
+
+void http_quiet(struct http *h)
+{
+    atomic_store(&h->quiet, true);
+}
+
+int http_running(struct http *h)
+{
+    return atomic_load(&h->running);
+}
+
+void http_close(struct http *h)
+{
+    MHD_stop_daemon(h->daemon);
+    free(h);
+}

@@ -1,0 +1,79 @@
+/* HTTP: connections, limits, keys, origins, bodies in, answers and event streams out. This room alone knows
+ * libmicrohttpd.
+ *
+ *     the http thread               a worker (work.h)             the scheduler's thread (scheduler.h)
+ *     headers, body  -- exchange -> route->handle  ------------->  a step, a step, ...
+ *     bytes to the client   <------ exchange_answer, exchange_open, exchange_put, exchange_end
+ *
+ * An exchange is one request and its answer. It belongs to the connection and to whoever works on it: each holds it
+ * and lets go of it. Its connection sleeps (suspended) while there is nothing to send. All functions may be called from
+ * any thread. */
+#ifndef PF_SERVE_HTTP_H
+#define PF_SERVE_HTTP_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "program/buf.h"
+
+struct exchange;
+
+struct trouble {
+    int         status;              /* of HTTP */
+    const char *field;               /* the one that is wrong, or NULL */
+    const char *code;                /* the protocol's word for it, or NULL */
+    const char *why;                 /* one sentence */
+};
+
+enum { ROUTE_AT_ONCE = 1,            /* handled on the http thread: it must not wait or work */
+       ROUTE_OPEN = 2 };             /* needs no key */
+struct route {
+    const char *method, *path;
+    unsigned    flags;
+    void      (*handle)(struct exchange *x);
+    void      (*error)(struct buf *out, const struct trouble *t);        /* the protocol's form of an error */
+};
+
+struct http_opts {
+    const char *host;
+    int         port;
+    const char *api_key;             /* NULL: anybody may */
+    const char *cors;                /* an origin that browsers may call from, "*" for all; NULL: none */
+    size_t      body_bytes;          /* the largest body */
+    const struct route *routes;      /* ends with a method of NULL */
+    void       *ctx;                 /* exchange_ctx */
+};
+struct http;
+
+/* NULL: *why says why not. The port that was taken is in *port (0 in o lets the system choose). */
+struct http *http_open(const struct http_opts *o, int *port, struct buf *why);
+/* No new connections and no new requests; those that run go on. */
+void http_quiet(struct http *h);
+/* Requests that are not at their end. */
+int  http_running(struct http *h);
+void http_close(struct http *h);
+
+const struct buf   *exchange_body(const struct exchange *x);
+const struct route *exchange_route(const struct exchange *x);
+void               *exchange_ctx(const struct exchange *x);
+
+/* The whole answer. Without effect where there is one. */
+void exchange_answer(struct exchange *x, int status, const char *type, const char *text, size_t n);
+/* An error as the whole answer, in the protocol's form of an error. Not for streams that are open. */
+void exchange_error(struct exchange *x, const struct trouble *t);
+
+/* An event stream: opened, written piece by piece, ended. A client that reads too slowly counts as gone. */
+void exchange_open(struct exchange *x);
+void exchange_put(struct exchange *x, const char *text, size_t n);
+void exchange_end(struct exchange *x);
+
+bool exchange_gone(struct exchange *x);      /* the client is: nobody reads what is put */
+int  exchange_fd(struct exchange *x);        /* to poll for the client's going, -1: there is none any more */
+void exchange_leave(struct exchange *x);     /* what poll found */
+
+void exchange_hold(struct exchange *x);
+void exchange_drop(struct exchange *x);
+
+#endif

@@ -1,0 +1,197 @@
+/* See slot.h. */
+#include "serve/slot.h"
+
+#include <sys/random.h>
+
+#include "serve/metrics.h"
+
+/* ---- Ends of jobs ------------------------------------------------------------------------------------------------ */
+
+void slot_leave(struct slot *s)
+{
+    struct job *j = s->job;
+    struct usage *u = &j->usage;
+    answer_free(&s->answer);             /* its matchers, before the job's grammar */
+    atomic_fetch_add(&metrics.prompt_tokens, u->n_prompt);
+    atomic_fetch_add(&metrics.cached_tokens, u->n_cached);
+    atomic_fetch_add(&metrics.answer_tokens, u->n_answer);
+    atomic_fetch_add(&metrics.prompt_us, (unsigned long long)(u->prompt_s * 1e6));
+    atomic_fetch_add(&metrics.answer_us, (unsigned long long)(u->answer_s * 1e6));
+    atomic_fetch_sub(&metrics.running, 1);
+    job_free(j);
+    s->job = NULL;
+}
+
+void slot_fail(struct slot *s, pf_status st)
+{
+    struct trouble t = { st == PF_ENOMEM ? 503 : 500, NULL, NULL, pf_last_error() };
+    atomic_fetch_add(&metrics.failed, 1);
+    job_fail(s->job, &t);
+    slot_leave(s);
+}
+
+void slot_take_times(struct slot *s)
+{
+    struct usage *u = &s->job->usage;
+    u->queued_s = s->begun - s->job->since;
+    u->prompt_s = (s->first > 0 ? s->first : now_s()) - s->begun;
+    u->answer_s = s->first > 0 ? now_s() - s->first : 0;
+}
+
+static void begin_prompt(struct slot *s);
+
+static void end_choice(struct slot *s, enum finish why)
+{
+    struct job *j = s->job;
+    pf_status st = answer_end(&s->answer, why);
+    if (st < 0) {
+        slot_fail(s, st);
+        return;
+    }
+    slot_take_times(s);
+    if (++s->choice < j->req.n) {
+        begin_prompt(s);
+        return;
+    }
+    j->protocol->end(j);
+    exchange_end(j->x);
+    slot_leave(s);
+}
+
+/* ---- Prompts ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t seed_of(const struct request *q, int choice)
+{
+    uint32_t any = 0;
+    if (q->seed != UNSET)
+        return (uint64_t)q->seed + (uint64_t)choice;
+    if (getrandom(&any, sizeof any, 0) < 0)
+        any = (uint32_t)(now_s() * 1e6);
+    return any;
+}
+
+static void set_sampler(struct pf_sampler *sp, const struct request *q, int choice)
+{
+    pf_sampler_init(sp, seed_of(q, choice));
+    sp->temp = (float)q->temp;
+    sp->top_p = q->top_p > 0 ? (float)q->top_p : 1e-6f;
+    sp->min_p = (float)q->min_p;
+    sp->top_k = (int)q->top_k;
+    sp->repeat_penalty = (float)q->repeat_penalty;
+    sp->presence_penalty = (float)q->presence_penalty;
+    sp->frequency_penalty = (float)q->frequency_penalty;
+    sp->bias = q->bias;
+    sp->n_bias = q->n_bias;
+}
+
+static void begin_prompt(struct slot *s)
+{
+    s->answering = false;
+    s->fresh = true;
+    s->n_done = 0;
+    s->n_answer = 0;
+    set_sampler(&s->sampler, &s->job->req, s->choice);
+}
+
+size_t slot_common(const struct slot *s, const int32_t *tok, size_t n)
+{
+    const int32_t *have = pf_session_tokens(s->session);
+    size_t n_have = (size_t)pf_session_pos(s->session), i = 0;
+    while (i < n && i < n_have && have[i] == tok[i])
+        i++;
+    return i;
+}
+
+static void sample_next(struct slot *s);
+
+pf_status slot_take_prefix(struct slot *s)
+{
+    struct request *q = &s->job->req;
+    size_t common = slot_common(s, q->tok, q->n_tok);
+    common = common == q->n_tok ? common - 1 : common;
+    pf_status st = pf_session_rewind(s->session, (int64_t)common);
+    if (st < 0)
+        return st;
+    if (s->choice == 0)
+        s->job->usage.n_cached = (size_t)pf_session_computed(s->session);
+    s->n_done = common;
+    s->fresh = false;
+    return PF_OK;
+}
+
+/* More of the prompt was evaluated; if it is all of it, the answer begins. */
+static void prompt_done(struct slot *s)
+{
+    struct job *j = s->job;
+    if (s->n_done < j->req.n_tok)
+        return;
+    s->answering = true;
+    s->first = s->first > 0 ? s->first : now_s();
+    slot_take_times(s);
+    if (!j->begun && j->req.stream) {
+        exchange_open(j->x);
+        j->protocol->begin(j);
+    }
+    j->begun = true;
+    pf_status st = answer_begin(&s->answer, s->m, s->family, j, s->choice);
+    if (st < 0)
+        slot_fail(s, st);
+    else
+        sample_next(s);
+}
+
+/* ---- Answers ----------------------------------------------------------------------------------------------------- */
+
+/* Samples from the logits that are there, and tells; s->next is to be evaluated if the choice is not at its end. */
+static void sample_next(struct slot *s)
+{
+    struct request *q = &s->job->req;
+    enum finish why;
+    int32_t tok;
+    if (q->max_tokens != UNSET && s->n_answer >= q->max_tokens) {
+        end_choice(s, FINISH_LENGTH);
+        return;
+    }
+    pf_matcher *mt = answer_matcher(&s->answer);
+    pf_status st = mt ? pf_sample_matching(&s->sampler, s->session, mt, &tok)
+                      : pf_sample(&s->sampler, s->session, &tok);
+    if (st == PF_OK && !q->ignore_eos && pf_token_is_end(s->answer.m, tok)) {
+        end_choice(s, FINISH_STOP);
+        return;
+    }
+    s->n_answer++;
+    s->job->usage.n_answer++;
+    if (st == PF_OK)
+        st = answer_token(&s->answer, s->session, tok);
+    s->next = tok;
+    if (st < 0)
+        slot_fail(s, st);
+    else if (answer_stopped(&s->answer, &why))
+        end_choice(s, why);
+    else if (pf_session_pos(s->session) >= pf_session_n_ctx(s->session) ||
+             (q->max_tokens != UNSET && s->n_answer >= q->max_tokens))
+        end_choice(s, FINISH_LENGTH);
+}
+
+/* ---- From outside ------------------------------------------------------------------------------------------------ */
+
+void slot_give(struct slot *s, struct job *j)
+{
+    s->job = j;
+    s->choice = 0;
+    s->begun = now_s();
+    s->first = 0;
+    j->usage.n_prompt = j->req.n_tok;
+    atomic_fetch_add(&metrics.running, 1);
+    begin_prompt(s);
+}
+
+void slot_took(struct slot *s, size_t n)
+{
+    if (s->answering) {
+        sample_next(s);
+        return;
+    }
+    s->n_done += n;
+    prompt_done(s);
+}
