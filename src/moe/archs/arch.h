@@ -20,6 +20,10 @@ struct pf_arch {
     bool            rope_freqs;           /* the file may hold divisors of the rotary frequencies */
     bool            rope_whole_head;      /* rope.dimension_count must equal the key length */
     bool            rope_switch;          /* rope.scaling.finetuned false: no rotation at all */
+    int             still_period;         /* n > 0: the last layer of every n does not rotate */
+    bool            yarn_betas;           /* reads the ends of YaRN's ramp */
+    bool            temper;               /* reads attention.temperature_scale: queries grow with their position, from
+                                             the context before extension on */
     enum { PF_SECTIONS_NONE, PF_SECTIONS_BLOCKS, PF_SECTIONS_INTERLEAVED } rope_sections;   /* positions in images */
 
     enum pf_need    qkv_bias, out_bias, sinks;

@@ -34,3 +34,13 @@ const struct pf_arch pf_arch_llama4 = {
     .shared = PF_REQUIRED,
     .expert_width = PF_WIDTH_KEY,
 };
+
+/* `smollm3`: SmolLM3-3B. As llama, and every fourth layer does not rotate. */
+const struct pf_arch pf_arch_smollm3 = {
+    .name = "smollm3",
+    .rope_whole_head = true,
+    .still_period = 4,
+    .ffn_norm = "ffn_norm",
+    .dense = PF_REQUIRED,
+    .act = PF_ACT_SWIGLU,
+};

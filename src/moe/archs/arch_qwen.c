@@ -46,6 +46,19 @@ const struct pf_arch pf_arch_qwen3moe = {
     .expert_width = PF_WIDTH_FF_PER_PICK,
 };
 
+/* `qwen3vlmoe`: Qwen3-VL-30B-A3B, 235B-A22B. As qwen3moe; with the published sections two pairs do not rotate. */
+const struct pf_arch pf_arch_qwen3vlmoe = {
+    .name = "qwen3vlmoe",
+    .rope_neox = true,
+    .rope_sections = PF_SECTIONS_INTERLEAVED,
+    .qk_norm = PF_REQUIRED,
+    .ffn_norm = "ffn_norm",
+    .act = PF_ACT_SWIGLU,
+    .gating = PF_GATE_SOFTMAX,
+    .norm_weights = true,
+    .expert_width = PF_WIDTH_FF_PER_PICK,
+};
+
 /* `qwen3next`: Qwen3-Next-80B-A3B, Qwen3-Coder-Next. `qwen35moe`, `qwen35`: Qwen3.5 and 3.6. Three layers of four
  * are gated delta nets, the fourth is attention whose output is gated; the shared expert has a gate too. The norm in
  * front of the FFN has an unusual name. qwen35's value heads take turns with the key heads, qwen3next's neighbours

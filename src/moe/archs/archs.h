@@ -11,6 +11,7 @@
     A(qwen2moe) \
     A(qwen3) \
     A(qwen3moe) \
+    A(qwen3vlmoe) \
     A(qwen3next) \
     A(qwen35) \
     A(qwen35moe) \
@@ -29,7 +30,10 @@
     A(ernie4_5_moe) \
     A(hunyuan_moe) \
     A(dots1) \
-    A(llama4)
+    A(llama4) \
+    A(smollm3) \
+    A(mistral3) \
+    A(mistral4)
 
 #define PF_ARCH_DECLARE(table) extern const struct pf_arch pf_arch_##table;
 PF_ARCHS(PF_ARCH_DECLARE)

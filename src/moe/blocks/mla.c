@@ -63,6 +63,7 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
     return ops->attention(be, &(struct pf_attention_op){
         .q = b->q + first * n * (size_t)a->hd_k, .out = b->attn + first * n * (size_t)a->hd_v, .kv = kv, .pos = pos,
         .n_positions = pf_part_end(p), .rows = p->rows, .n_head = a->n_head, .scale = a->scale,
+        .row_scale = a->temper ? b->temper + first : NULL,
         .chosen = pf_index_is_used(p) ? b->chosen + first * max_chosen : NULL, .max_chosen = t->m->index.max_chosen });
 }
 

@@ -92,6 +92,8 @@ static pf_status read_windows(const struct pf_loader *l)
     int window = LLAMA4_PIECE, period = m->arch->window_period;
     if (m->arch->window == PF_WINDOW_NONE)
         return PF_OK;
+    if (!sliding)
+        m->temper = (struct pf_temper){ 0.1, LLAMA4_PIECE, 1 };
     PF_TRY(key_int(l, "attention.sliding_window", sliding, sliding, INT_MAX, &window));
     PF_TRY(key_int(l, "attention.sliding_window_pattern", false, 1, MAX_LAYERS, &period));
     for (int il = 0; il < m->n_layer; il++) {
@@ -104,6 +106,20 @@ static pf_status read_windows(const struct pf_loader *l)
         a->norm = windowed && m->n_expert != MAVERICK_EXPERTS;
         a->temper = !windowed;
     }
+    return PF_OK;
+}
+
+/* Queries that grow with their position in all layers, from a context of `every` on; a scale of 0 is none. */
+static pf_status read_temper(const struct pf_loader *l, int every)
+{
+    struct pf_model *m = l->m;
+    float scale = 0;
+    PF_TRY(key_real(l, "attention.temperature_scale", false, false, &scale));
+    if (every == 0 || scale == 0)
+        return PF_OK;
+    m->temper = (struct pf_temper){ .scale = scale, .every = every };
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].attn.temper = true;
     return PF_OK;
 }
 
@@ -185,16 +201,12 @@ static pf_status read_mla(const struct pf_loader *l)
     PF_TRY(key_int(l, "attention.value_length_mla", false, 1, 8192, &s->n_v));
     PF_TRY(key_int(l, "rope.dimension_count", true, 2, n_k - 1, &s->n_rope));
     PF_TRY(key_int(l, "attention.temperature_length", false, 0, INT_MAX, &temper));
-    if (temper > 0) {
-        char name[NAME_BYTES];
-        PF_FAIL(PF_EUNSUPPORTED, "key %s is %d; queries that grow with their position are not supported here, in %s",
-                key(l, name, "attention.temperature_length"), temper, pf_gguf_path(l->g));
-    }
     s->n_nope = n_k - s->n_rope;
     for (int il = 0; il < m->n_layer; il++)
         m->layers[il].attn = (struct pf_attention){ .n_head = n_head, .n_kv_head = 1, .hd_k = s->n_latent + s->n_rope,
                                                     .hd_v = s->n_latent, .rotate = true, .v_in_k = true,
                                                     .scale = 1.0f / sqrtf((float)n_k) };
+    PF_TRY(read_temper(l, temper));
     return m->arch->indexer ? read_indexer(l) : PF_OK;
 }
 
@@ -275,6 +287,12 @@ static pf_status read_streams(const struct pf_loader *l)
     return key_real(l, "hyper_connection.epsilon", true, true, &s->eps);
 }
 
+/* Whether layer il is the last of a period of n; n 0: there are no periods. */
+static bool is_last_of(int il, int n)
+{
+    return n > 0 && (il + 1) % n == 0;
+}
+
 /* Head counts and sizes of every layer, from keys that may be scalars or arrays. */
 static pf_status read_attention(const struct pf_loader *l, int n_block, int *out_hd_k)
 {
@@ -305,7 +323,7 @@ static pf_status read_attention(const struct pf_loader *l, int n_block, int *out
                     (long long)n_head[il], (long long)n_kv[il], pf_gguf_path(l->g));
         m->layers[il].attn = (struct pf_attention){
             .n_head = (int)n_head[il], .n_kv_head = (int)n_kv[il], .hd_k = hd_k, .hd_v = hd_v,
-            .rotate = true, .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
+            .rotate = !is_last_of(il, m->arch->still_period), .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
         };
     }
     *out_hd_k = hd_k;
@@ -313,8 +331,8 @@ static pf_status read_attention(const struct pf_loader *l, int n_block, int *out
 }
 
 /* Text has one position where images have several (time, height, width, a fourth that stays 0). Pairs of the first
- * three rotate as usual; a pair of the fourth would not, and no known model has one. */
-static pf_status check_sections(const struct pf_loader *l, int n_rot)
+ * three rotate as usual, a pair of the fourth does not. */
+static pf_status read_sections(const struct pf_loader *l, int n_rot, bool still[PF_ROPE_MAX_PAIRS])
 {
     int64_t s[4] = { 0 };
     char name[NAME_BYTES];
@@ -323,18 +341,14 @@ static pf_status check_sections(const struct pf_loader *l, int n_rot)
         return PF_OK;
     PF_TRY(pf_gguf_ints_opt(l->g, key(l, name, "rope.dimension_sections"), 4, 0, n_rot, s, &found));
     int64_t sum = s[0] + s[1] + s[2] + s[3];
-    for (int64_t i = 0; found && sum > 0 && i < n_rot / 2; i++) {
+    for (int64_t i = 0; found && sum > 0 && i < n_rot / 2 && i < PF_ROPE_MAX_PAIRS; i++) {
         int64_t at = i % sum;
-        if (l->m->arch->rope_sections == PF_SECTIONS_BLOCKS ? at >= sum - s[3] : at >= 3 * s[at % 3])
-            PF_FAIL(PF_EUNSUPPORTED,
-                    "key %s is {%lld, %lld, %lld, %lld}, which leaves pair %lld of %d without a position, in %s", name,
-                    (long long)s[0], (long long)s[1], (long long)s[2], (long long)s[3], (long long)i, n_rot / 2,
-                    pf_gguf_path(l->g));
+        still[i] = l->m->arch->rope_sections == PF_SECTIONS_BLOCKS ? at >= sum - s[3] : at >= 3 * s[at % 3];
     }
     return PF_OK;
 }
 
-/* DeepSeek's YaRN scales the logits instead of what rotates. */
+/* DeepSeek's YaRN scales the logits instead of what rotates, Mistral's what rotates by a ratio. */
 static pf_status move_magnitude(const struct pf_loader *l, struct pf_rope_params *p)
 {
     float log_mul = 0;
@@ -342,13 +356,14 @@ static pf_status move_magnitude(const struct pf_loader *l, struct pf_rope_params
     if (log_mul == 0)
         return PF_OK;
     p->plain_mag = true;
+    log_mul *= l->m->arch->mla ? 1 : 0.1f;            /* in these files, ten times as large */
     float mag = p->factor > 1 ? 1 + log_mul * logf(p->factor) : 1;
     if (l->m->arch->yarn_ratio && p->factor > 1) {
         float plain = 1 + 0.1f * logf(p->factor);
         p->attn_factor *= plain / mag;
         mag = plain;
     }
-    for (int il = 0; il < l->m->n_layer; il++)
+    for (int il = 0; l->m->arch->mla && il < l->m->n_layer; il++)
         l->m->layers[il].attn.scale *= mag * mag;
     return PF_OK;
 }
@@ -357,7 +372,7 @@ static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params 
 {
     struct pf_model *m = l->m;
     int n_rot = hd_k, n_ctx_orig = m->n_ctx_train;
-    struct pf_rope_params p = { .base = 10000, .attn_factor = 1 };
+    struct pf_rope_params p = { .base = 10000, .attn_factor = 1, .beta_fast = 32, .beta_slow = 1 };
     struct pf_str scaling = { "linear", 6 };
     char name[NAME_BYTES];
     PF_TRY(key_int(l, "rope.dimension_count", false, 2, MAX_ROTATED, &n_rot));
@@ -369,6 +384,8 @@ static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params 
     PF_TRY(key_real(l, "rope.scaling.factor", false, false, &p.factor));
     PF_TRY(key_real(l, "rope.scaling.attn_factor", false, true, &p.attn_factor));
     PF_TRY(key_int(l, "rope.scaling.original_context_length", false, 1, INT_MAX, &n_ctx_orig));
+    if (m->arch->temper)
+        PF_TRY(read_temper(l, n_ctx_orig));
     PF_TRY(pf_gguf_str_opt(l->g, key(l, name, "rope.scaling.type"), &scaling));
     if (scaling.n == 4 && memcmp(scaling.p, "none", 4) == 0)
         p.factor = 0;
@@ -377,7 +394,11 @@ static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params 
     else if (scaling.n != 6 || memcmp(scaling.p, "linear", 6) != 0)
         PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%s\"; none, linear and yarn are supported, in %s", name,
                 pf_gguf_quote(scaling).s, pf_gguf_path(l->g));
-    if (m->arch->mla && p.yarn)
+    if (m->arch->yarn_betas) {
+        PF_TRY(key_real(l, "rope.scaling.yarn_beta_fast", false, true, &p.beta_fast));
+        PF_TRY(key_real(l, "rope.scaling.yarn_beta_slow", false, true, &p.beta_slow));
+    }
+    if ((m->arch->mla || m->arch->yarn_ratio) && p.yarn)
         PF_TRY(move_magnitude(l, &p));
     if (m->arch->rope_switch) {
         bool rotate = true;
@@ -390,7 +411,7 @@ static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params 
         p.plain_mag = true;
         p.attn_factor = 1;
     }
-    PF_TRY(check_sections(l, n_rot));
+    PF_TRY(read_sections(l, n_rot, p.still));
     p.n_rot = n_rot;
     p.n_ctx_orig = n_ctx_orig;
     *out = p;

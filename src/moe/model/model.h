@@ -33,7 +33,7 @@ struct pf_attention {
     bool             v_in_k;              /* a value is the beginning of its key */
     int              window;              /* 0: all positions */
     bool             chunked;             /* windows are fixed pieces of the context, not sliding */
-    bool             temper;              /* queries grow with the logarithm of their position: forward.c */
+    bool             temper;              /* queries grow with the logarithm of their position */
     float            scale;
 };
 
@@ -193,6 +193,11 @@ struct pf_model {
         int   n, rounds;                  /* 1 stream: no hyper-connections */
         float eps;
     } streams;
+    struct pf_temper {                    /* of layers that temper: queries grow by 1 + scale * ln(1 + (position + from)
+                                             / every) */
+        double scale;
+        int    every, from;               /* every 0: the model has no such layers */
+    } temper;
     struct pf_rope   rope, far_rope;      /* far_rope: for layers with keys of blocks */
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm;

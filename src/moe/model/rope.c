@@ -19,11 +19,10 @@ static double yarn_keep(double low, double high, int i)
 
 void pf_rope_init(struct pf_rope *r, const struct pf_rope_params *p)
 {
-    enum { BETA_FAST = 32, BETA_SLOW = 1 };
     double stretch = p->factor > 0 ? 1.0 / p->factor : 1.0, low = 0, high = 0;
     if (p->yarn) {
-        low = fmax(0, floor(yarn_pair(p, BETA_FAST)));
-        high = fmin(p->n_rot - 1, ceil(yarn_pair(p, BETA_SLOW)));
+        low = fmax(0, floor(yarn_pair(p, p->beta_fast)));
+        high = fmin(p->n_rot - 1, ceil(yarn_pair(p, p->beta_slow)));
     }
     r->n_pairs = p->n_rot / 2;
     assert(r->n_pairs <= PF_ROPE_MAX_PAIRS && "whoever read n_rot has a bound for it");
@@ -32,7 +31,7 @@ void pf_rope_init(struct pf_rope *r, const struct pf_rope_params *p)
         if (p->divisors)
             freq /= p->divisors[i];
         double keep = p->yarn ? yarn_keep(low, high, i) : 0;
-        r->freq[i] = freq * (stretch * (1 - keep) + keep);
+        r->freq[i] = p->still[i] ? 0 : freq * (stretch * (1 - keep) + keep);
     }
     r->mag = p->attn_factor;
     if (p->yarn && stretch < 1 && !p->plain_mag)

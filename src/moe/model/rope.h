@@ -29,6 +29,8 @@ struct pf_rope_params {
     float        factor;                  /* context extension; 0 or 1: none */
     bool         yarn;                    /* YaRN scaling; false: linear */
     int64_t      n_ctx_orig;              /* YaRN: context before extension */
+    float        beta_fast, beta_slow;    /* YaRN: turns in that context at which its ramp begins and ends */
+    bool         still[PF_ROPE_MAX_PAIRS];           /* pairs that do not rotate */
     float        attn_factor;             /* multiplies mag; 1 normally */
     bool         plain_mag;               /* YaRN's own magnitude goes into attention's scale instead */
 };

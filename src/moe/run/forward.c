@@ -108,12 +108,13 @@ static void fill_block_inputs(const struct pf_step *t, const struct pf_inputs *i
 /* A part's tokens, positions and factors of queries. */
 static void fill_rows(const struct pf_part *p, const struct pf_inputs *in)
 {
-    enum { TEMPER_EVERY = 8192 };
+    const struct pf_temper *t = &p->s->m->temper;
     for (int r = 0; r < p->rows; r++) {
         int64_t pos = p->s->computed + r;
         in->ids[p->first + r] = p->s->tokens[pos];
         in->pos[p->first + r] = (int32_t)pos;
-        in->temper[p->first + r] = (float)(1 + 0.1 * log((double)((pos + 1) / TEMPER_EVERY + 1)));
+        if (t->every)
+            in->temper[p->first + r] = (float)(1 + t->scale * log((double)((pos + t->from) / t->every + 1)));
     }
 }
 
