@@ -16,8 +16,7 @@ test: all
 
 # Binaries that run on another distribution of the same age or newer: every library but libc linked statically.
 portable: deps
-	sh tools/static_cjson.sh build-portable-libs
-	[ -f build-portable/build.ninja ] || PKG_CONFIG_PATH=$(CURDIR)/build-portable-libs meson setup build-portable -Dportable=true
+	[ -f build-portable/build.ninja ] || meson setup build-portable -Dportable=true
 	ninja -C build-portable
 
 $(BUILD)/build.ninja: meson.build | deps

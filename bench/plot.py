@@ -1,98 +1,145 @@
 #!/usr/bin/env python3
-"""Tokens a second over the GPU's memory that pfmoe may take, as SVG, from what pfmoe-bench writes:
+"""Draws what pfmoe-bench writes, a panel for each kind of test, by matplotlib (python3-matplotlib):
 
+    pfmoe-bench -m MODEL.gguf -p 512 -n 128 -d 0,8192,32768 -o csv > depth.csv
     pfmoe-bench -m MODEL.gguf -p 0 --vram-mb 4000,8000,16000,24000 -o csv > sweep.csv
-    plot.py sweep.csv [MORE.csv ...] > sweep.svg
+    plot.py depth.csv [MORE.csv ...] -o depth.svg            (or .png; --over depth, vram_mb, sequences, threads, n_batch)
 
-A line for each model, test, thread count and origin; dashed, the roofline that was measured beside it. The origin of a row
-(commit, day, GPU, driver, CPU) stands under the lines; rows of several origins are never joined, and the legend numbers them."""
+The x axis is the column that varies most in the rows. A line joins rows that differ in nothing else: neither in model, file, types,
+threads, memory and sequences nor in origin (commit, day, GPU, driver, CPU). Dashed: the roofline that was measured beside it; bars: the
+standard deviation. Rows of before a column was there count as 0 in it, and those that name no commit are told apart by their file."""
+import argparse
 import csv
-import math
+import os
 import sys
-from xml.sax.saxutils import escape
 
-LEFT, RIGHT, TOP, BOTTOM, WIDTH, HEIGHT, LINE = 60, 20, 40, 46, 560, 320, 16
-COLOURS = ["#08306b", "#d94801", "#238b45", "#6a51a3", "#c51b8a", "#525252", "#807dba", "#a63603"]
+AXES = {"depth": "tokens that were there before", "vram_mb": "the GPU's memory that may be taken, MB", "sequences": "sequences together",
+        "threads": "computing threads", "n_batch": "rows evaluated at once"}
+APART = ["model", "file", "model_type", "backend", "isa", "kv", "threads", "vram_mb", "sequences", "depth", "n_batch"]
+ORIGIN = ["commit", "date", "gpu", "driver", "cpu"]
+SHORT = {"threads": "%s threads", "vram_mb": "%s MB of VRAM", "sequences": "%s together", "depth": "depth %s", "n_batch": "batch %s",
+         "kv": "keys and values %s"}
 
 
-def origin_of(row):
-    """"" for a row that does not say where it comes from."""
-    driver = row.get("driver") and "driver " + row["driver"]
-    return ", ".join(filter(None, [row.get("commit"), row.get("date"), row.get("gpu"), driver, row.get("cpu")]))
+def kind_of(row):
+    """The test without what an axis can show: "pp512", "tg128", "pp512+tg128"."""
+    return row["test"].split(" @ ")[0].split("x")[0]
 
 
 def read(paths):
-    """{what: [(GB, tok/s, roofline or 0)]}, in the order of the files, and the origins."""
-    series, origins = {}, []
+    rows = []
     for path in paths:
-        with open(path, newline="") as f:
+        with open(path, newline="", encoding="utf-8") as f:
             for row in csv.DictReader(f):
-                if int(row["vram_mb"]) > 0:
-                    origin = origin_of(row)
-                    if origin not in origins:
-                        origins.append(origin)
-                    what = ("%s, %s, %s threads" % (row["model"], row["test"], row["threads"]), origins.index(origin))
-                    point = (int(row["vram_mb"]) / 1000, float(row["tok_s"]), float(row["roofline_tok_s"]))
-                    series.setdefault(what, []).append(point)
-    names = {what: what[0] if len(origins) == 1 else "%s (%d)" % (what[0], what[1] + 1) for what in series}
-    return {names[what]: sorted(points) for what, points in series.items()}, origins
+                rows.append(row if row.get("commit") else dict(row, commit=os.path.basename(path)))
+    return rows
 
 
-def step_of(most):
-    """A round distance of grid lines, some five of them up to `most`."""
-    rough = most / 5
-    power = 10 ** math.floor(math.log10(rough))
-    return next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
+def axis_of(rows):
+    """The column with the most values."""
+    return max(AXES, key=lambda name: len({row.get(name) or "0" for row in rows}))
 
 
-def path_of(points, at):
-    return "M" + "L".join("%.1f,%.1f" % at(x, y) for x, y in points)
+def key_of(row, over):
+    return tuple((name, row.get(name) or "") for name in APART + ORIGIN if name != over)
 
 
-def grid(at, most_x, most_y):
-    for most, is_x in ((most_x, True), (most_y, False)):
-        step = step_of(most)
-        for i in range(int(most / step) + 1):
-            (x0, y0), (x1, y1) = (at(i * step, 0), at(i * step, most_y)) if is_x else (at(0, i * step), at(most_x, i * step))
-            yield '<path d="M%.1f,%.1fL%.1f,%.1f" stroke="#ddd"/>' % (x0, y0, x1, y1)
-            x, y, anchor = (x0, y0 + 14, "middle") if is_x else (x0 - 6, y0 + 4, "end")
-            yield '<text x="%.1f" y="%.1f" text-anchor="%s">%g</text>' % (x, y, anchor, i * step)
+def panels_of(rows, over):
+    """{kind of test: {key: [(x, tok/s, standard deviation, roofline)]}}, in the rows' order. Without any memory budget a row
+    stands for no point of an axis of budgets."""
+    panels = {}
+    for row in rows:
+        x = float(row.get(over) or 0)
+        if over == "vram_mb" and x == 0:
+            continue
+        point = (x, float(row["tok_s"]), float(row.get("tok_s_stddev") or 0), float(row.get("roofline_tok_s") or 0))
+        panels.setdefault(kind_of(row), {}).setdefault(key_of(row, over), []).append(point)
+    return {kind: {key: sorted(points) for key, points in lines.items()} for kind, lines in panels.items()}
 
 
-def draw(series, origins):
-    most_x = 1.05 * max(p[0] for points in series.values() for p in points)
-    most_y = 1.05 * max(v for points in series.values() for p in points for v in p[1:])
+def differing(keys):
+    """Names of the fields in which the keys are not all alike."""
+    return [name for i, (name, _) in enumerate(keys[0]) if len({key[i][1] for key in keys}) > 1]
 
-    def at(x, y):
-        return (LEFT + x / most_x * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - y / most_y * (HEIGHT - TOP - BOTTOM))
 
-    said = [o if len(origins) == 1 else "(%d) %s" % (i + 1, o) for i, o in enumerate(origins) if o]
-    height = HEIGHT + LINE * (len(series) + len(said))
-    yield ('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="10">'
-           '<rect width="%d" height="%d" fill="white"/>' % (WIDTH, height, WIDTH, height))
-    yield '<text x="%d" y="16" font-size="12">tok/s over the GPU\'s memory in GB; dashed: the roofline</text>' % LEFT
-    yield from grid(at, most_x, most_y)
-    for i, (what, points) in enumerate(series.items()):
-        colour = COLOURS[i % len(COLOURS)]
-        yield '<path d="%s" fill="none" stroke="%s" stroke-width="2"/>' % (path_of([p[:2] for p in points], at), colour)
-        limits = [(x, limit) for x, _, limit in points if limit > 0]
-        if limits:
-            yield '<path d="%s" fill="none" stroke="%s" stroke-dasharray="4,3"/>' % (path_of(limits, at), colour)
-        for x, y, _ in points:
-            yield '<circle cx="%.1f" cy="%.1f" r="3" fill="%s"/>' % (*at(x, y), colour)
-        y = HEIGHT - 12 + LINE * i
-        yield '<rect x="%d" y="%d" width="10" height="10" fill="%s"/><text x="%d" y="%d">%s</text>' % (
-            LEFT, y, colour, LEFT + 16, y + 9, escape(what))
-    for i, origin in enumerate(said):
-        yield '<text x="%d" y="%d" font-size="8">%s</text>' % (LEFT, HEIGHT - 3 + LINE * (len(series) + i), escape(origin))
-    yield "</svg>"
+def labels_of(panels):
+    """A name for each key, of what differs between keys; what is common to all goes into the caption."""
+    keys = list(dict.fromkeys(key for lines in panels.values() for key in lines))
+    names = differing(keys)
+    labels = {}
+    for key in keys:
+        said = [SHORT.get(name, "%s") % value for name, value in key if name in names and value]
+        labels[key] = ", ".join(said) or dict(key)["model"]
+    common = [SHORT.get(name, "%s") % value for name, value in keys[0] if name not in names and value not in ("", "0") and (name, value) != ("sequences", "1")]
+    return labels, ", ".join(common)
+
+
+def wants_log(lines):
+    """Whether one line's best speed is more than ten times another's."""
+    best = [max(p[1] for p in points) for points in lines.values()]
+    return max(best) > 10 * min(best) > 0
+
+
+def wrap(text, width=150):
+    lines = [""]
+    for word in text.split(", "):
+        if len(lines[-1]) + len(word) > width:
+            lines.append("")
+        lines[-1] += (", " if lines[-1] else "") + word
+    return "\n".join(lines)
+
+
+def draw(panels, over, out):
+    try:
+        import matplotlib
+    except ImportError:
+        sys.exit("plot.py draws by matplotlib, which is not there (Debian: python3-matplotlib)")
+    matplotlib.use("Agg")
+    matplotlib.rcParams["svg.fonttype"] = "none"
+    matplotlib.rcParams["svg.hashsalt"] = "rows"
+    import matplotlib.pyplot as plt
+    labels, common = labels_of(panels)
+    figure, axes = plt.subplots(1, len(panels), figsize=(max(7, 5.2 * len(panels)), 4.8), squeeze=False, layout="constrained")
+    colours = {key: "C%d" % i for i, key in enumerate(labels)}
+    for ax, (kind, lines) in zip(axes[0], panels.items()):
+        for key, points in lines.items():
+            x, y, deviation, limit = zip(*points)
+            ax.errorbar(x, y, yerr=deviation if any(deviation) else None, marker="o", capsize=2, color=colours[key], label=labels[key])
+            known = [(a, b) for a, b in zip(x, limit) if b > 0]
+            if known:
+                ax.plot(*zip(*known), linestyle="--", color=colours[key], alpha=0.6)
+        ax.set_title(kind)
+        ax.set_xlabel(AXES[over])
+        ax.set_ylabel("tokens a second")
+        if wants_log(lines):
+            ax.set_yscale("log")
+        else:
+            ax.set_ylim(bottom=0)
+        ax.grid(True, which="both", alpha=0.25)
+    handles = {label: handle for ax in axes[0] for handle, label in zip(*ax.get_legend_handles_labels())}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower left", fontsize=8, frameon=False)
+    figure.suptitle(wrap(common + ("; dashed: the roofline" if any(p[3] for l in panels.values() for v in l.values() for p in v) else ""),
+                         75 * max(1.4, len(panels))), fontsize=8)
+    figure.savefig(out)
+    if out.endswith(".svg"):
+        with open(out, encoding="utf-8") as f:
+            lines = [line.rstrip() for line in f]
+        with open(out, "w", encoding="utf-8") as f:
+            f.write("\n".join(lines) + "\n")
 
 
 def main():
-    series, origins = read(sys.argv[1:])
-    if not series:
-        sys.exit("usage: plot.py SWEEP.csv ...      with rows of pfmoe-bench --vram-mb")
-    print("\n".join(draw(series, origins)))
+    p = argparse.ArgumentParser(description="draws rows of pfmoe-bench -o csv")
+    p.add_argument("csv", nargs="+")
+    p.add_argument("--over", choices=AXES)
+    p.add_argument("-o", "--output", required=True)
+    o = p.parse_args()
+    rows = read(o.csv)
+    over = o.over or axis_of(rows)
+    panels = panels_of(rows, over)
+    if not panels:
+        sys.exit("no row has a value of %s" % over)
+    draw(panels, over, o.output)
 
 
 if __name__ == "__main__":

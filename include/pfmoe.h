@@ -415,6 +415,10 @@ void pf_session_opts_init(struct pf_session_opts *o);
 pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *o, uint64_t *kv_bytes,
                            uint64_t *work_bytes);
 
+/* Bytes of keys and values that decoding the token at position pos goes over, in all layers: its own and those in front
+ * of it, as far as a layer's window shows them; where an indexer chooses, all of its keys, and what it chose. */
+pf_status pf_session_read_bytes(const pf_model *m, const struct pf_session_opts *o, int64_t pos, uint64_t *bytes);
+
 /* m must outlive the session. Any number of sessions may be open; each is used by one thread at a time. */
 pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session_opts *o);
 void      pf_session_close(pf_session **s);           /* NULL-safe; clears *s */

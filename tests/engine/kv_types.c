@@ -59,6 +59,21 @@ static uint64_t kv_bytes(pf_model *m, enum pf_kv_type type)
     return kv;
 }
 
+/* The last token of a context goes over no more than the session holds, the first over one position. */
+static void test_read_bytes(pf_model *m, enum pf_kv_type type)
+{
+    uint64_t first = 0, last = 0, past = 7;
+    struct pf_session_opts o;
+    pf_session_opts_init(&o);
+    o.n_ctx = N_CTX;
+    o.kv_type = type;
+    CHECK(pf_session_read_bytes(m, &o, 0, &first) == PF_OK && pf_session_read_bytes(m, &o, N_CTX - 1, &last) == PF_OK,
+          "%s", pf_last_error());
+    CHECK(last <= kv_bytes(m, type) && last > first && last <= N_CTX * first, "%llu and %llu of %llu bytes",
+          (unsigned long long)first, (unsigned long long)last, (unsigned long long)kv_bytes(m, type));
+    CHECK(pf_session_read_bytes(m, &o, N_CTX, &past) == PF_EINVAL && past == 7, "a position past the context");
+}
+
 static void test_save(pf_model *m, const float *expected)
 {
     struct file f = { 0 };
@@ -108,6 +123,9 @@ int main(int argc, char **argv)
            error_of(whole, exact), error_of(q8, exact), error_of(q8, whole));
     CHECK(error_of(q8, whole) < LIMIT && error_of(q8, whole) > 0, "%.1e", error_of(q8, whole));
     CHECK(kv_bytes(m, PF_KV_Q8_0) < kv_bytes(m, PF_KV_I16));
+    test_read_bytes(m, PF_KV_F32);
+    test_read_bytes(m, PF_KV_I16);
+    test_read_bytes(m, PF_KV_Q8_0);
     test_save(m, q8);
     free(exact);
     free(whole);

@@ -146,3 +146,55 @@ uint64_t pf_kv_bytes_of(const struct pf_model *m, int il, const struct pf_sessio
     struct pf_kv_layer kv = pf_kv_layer_of(m, il, o);
     return kv.k_bytes + kv.v_bytes + pf_block_kv_layer_of(m, il, o).k_bytes + pf_index_kv_layer_of(m, il, o).k_bytes;
 }
+
+/* ---- What a row goes over ---------------------------------------------------------------------------------------- */
+
+/* Positions whose own keys a row at position pos sees. */
+static int64_t positions_seen(const struct pf_attention *a, int64_t pos)
+{
+    if (a->window == 0)
+        return pos + 1;
+    if (a->chunked)
+        return pos % a->window + 1;
+    return pos < a->window ? pos + 1 : a->window;
+}
+
+static int64_t at_most(int64_t n, int64_t most)
+{
+    return n < most ? n : most;
+}
+
+/* An indexer goes over all its keys, once there are more than it may choose. It chooses blocks where a layer has
+ * them, otherwise positions, for layers without an indexer too. */
+uint64_t pf_kv_read_bytes_of(const struct pf_model *m, int il, const struct pf_session_opts *o, int64_t pos)
+{
+    const struct pf_layer *layer = &m->layers[il];
+    const struct pf_attention *a = &layer->attn;
+    enum pf_kv_type type = type_of(a, o->kv_type);
+    struct pf_kv_layer of_blocks = pf_block_kv_layer_of(m, il, o), of_index = pf_index_kv_layer_of(m, il, o);
+    int ratio = of_blocks.k_bytes ? layer->compressed.blocks.ratio : 0;
+    int64_t positions = positions_seen(a, pos), blocks = ratio ? (pos + 1) / ratio : 0, keys = 0;
+    bool choosing = m->index.max_chosen > 0 && (pos + 1) / m->index.ratio > m->index.max_chosen;
+    if (choosing && layer->has_indexer)
+        keys = (pos + 1) / m->index.ratio;
+    if (choosing && layer->has_indexer && ratio)
+        blocks = at_most(blocks, m->index.max_chosen);
+    else if (choosing && !ratio && m->index.ratio == 1)
+        positions = at_most(positions, m->index.max_chosen);
+    size_t row = pf_kv_key_bytes(type, a->hd_k) + (a->v_in_k ? 0 : pf_kv_value_bytes(type, a->hd_v));
+    return (uint64_t)positions * (uint64_t)a->n_kv_head * row +
+           (uint64_t)blocks * (ratio ? pf_kv_row_bytes(of_blocks.view.type, of_blocks.view.hd_k) : 0) +
+           (uint64_t)keys * (keys ? pf_kv_row_bytes(of_index.view.type, of_index.view.hd_k) : 0);
+}
+
+pf_status pf_session_read_bytes(const pf_model *m, const struct pf_session_opts *opts, int64_t pos, uint64_t *bytes)
+{
+    struct pf_session_opts o;
+    PF_TRY(pf_session_opts_resolve(m, opts, &o));
+    if (pos < 0 || pos >= o.n_ctx)
+        PF_FAIL(PF_EINVAL, "pos is %lld; the context has positions 0 to %lld", (long long)pos, (long long)o.n_ctx - 1);
+    *bytes = 0;
+    for (int il = 0; il < m->n_layer; il++)
+        *bytes += pf_kv_read_bytes_of(m, il, &o, pos);
+    return PF_OK;
+}

@@ -108,6 +108,8 @@ struct pf_kv_layer pf_kv_layer_of(const struct pf_model *m, int il, const struct
 struct pf_kv_layer pf_block_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o);
 struct pf_kv_layer pf_index_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o);
 uint64_t           pf_kv_bytes_of(const struct pf_model *m, int il, const struct pf_session_opts *o);
+/* The part of them that a row at position pos goes over. */
+uint64_t           pf_kv_read_bytes_of(const struct pf_model *m, int il, const struct pf_session_opts *o, int64_t pos);
 
 /* Layers with a window: the widest one; the positions that their rings hold (0: there are no rings); the chunks of
  * layer il, in a ring or not; bytes of one window of the layers [first, end) that a checkpoint keeps. */

@@ -1,0 +1,94 @@
+/* pfmoe-bench in four files, in the order in which a run goes through them:
+ *
+ *     bench_args.c: argv -> struct bench     pfmoe_bench.c: models, threads, budgets ..  ->  test after test
+ *     bench_tests.c: a test -> struct row    bench_rows.c: a row -> a line of the form that was asked for
+ *
+ * One thread. Strings in struct bench are borrowed from argv; a row is plain data. */
+#ifndef BENCH_H
+#define BENCH_H
+
+#include "program/opts.h"
+#include "membw.h"
+#include "pfmoe.h"
+
+enum { MAX_LIST = 16, MAX_SEQUENCES = 64, MAX_REPS = 100, MAX_TOKENS = 1 << 20 };
+
+enum output { OUT_TABLE, OUT_MD, OUT_CSV, OUT_JSON, OUT_JSONL };
+
+struct list {
+    int n, v[MAX_LIST];
+};
+struct names {
+    int         n;
+    const char *v[MAX_LIST];
+};
+
+struct bench {
+    struct settings shared;      /* options that pfmoe-run has, too: experts and reports */
+    struct names models;
+    struct list prompts, decodes, sequences, depths;
+    struct list both_prompts, both_decodes;      /* -pg: pairs, one after the other */
+    struct list threads, vram_mb, n_batch, kv;   /* kv: values of enum pf_kv_type */
+    int         reps, gpu, ram_mb, slots;
+    bool        streaming, progress;
+    const char *replay;          /* a routing trace instead of a model */
+    enum output output;
+};
+
+/* Ends the program over a mistake, and for --help. */
+void bench_read_args(struct bench *o, int argc, char **argv);
+
+/* ---- Tests ------------------------------------------------------------------------------------------------------- */
+
+/* A prompt of so many tokens, then so many decoded one by one, behind `depth` tokens that are there before the clock
+ * starts; by n_sequences together, of which more than one only decode. */
+struct test {
+    int depth, n_prompt, n_gen, n_sequences;
+    int n_batch;
+    enum pf_kv_type kv;
+};
+
+enum { MAX_NAME = 48 };
+void test_name(const struct test *t, char name[MAX_NAME]);       /* "pp512", "tg128x4 @ d8192", "pp512+tg128" */
+
+struct row {
+    char   test[MAX_NAME], model[128], file[128], model_type[16], backend[16], isa[24], kv[8];
+    char   commit[24], date[16], cpu[96], gpu[64], driver[48];       /* gpu and driver: "" where no GPU computed */
+    int    threads, vram_mb, sequences, depth, n_prompt, n_gen, n_batch;
+    double model_bytes, model_params;
+    double tok_s, tok_s_min, tok_s_max, tok_s_stddev;
+    double bytes_per_token, kv_bytes_per_token;                      /* keys and values are part of the first */
+    double gb_s, machine_gb_s, bandwidth_share;
+    double held, ram_gb_s, pcie_gb_s, joint_gb_s, roofline_tok_s, roofline_share;
+    double most_together;        /* how many times the tok/s of one sequence so many can have, by their bytes */
+    int    picks, n_experts;     /* picks of a step in a layer, of so many experts; 0: there are none */
+    double expected_picks;       /* how many different experts these are, if routing is random */
+    double launches, handoff_p50_us, handoff_p95_us;
+    int    n_samples;
+    double samples[MAX_REPS];    /* tok/s of each repetition, in their order */
+    struct pf_stats stats;
+};
+
+/* Whether the model can be asked for the test at all; if not, says why. */
+bool test_fits(const struct test *t, const struct pf_model_info *info);
+
+/* Runs the test in sessions of its own and fills the row's measured part; path: the model's file. Returns an exit
+ * status, and has complained if that is not EXIT_DONE. */
+int test_run(const struct test *t, pf_model *m, const char *path, struct membw *bw, const struct bench *o,
+             struct row *row);
+
+bool on_gpu(const struct pf_model_info *info);
+
+/* ---- Rows -------------------------------------------------------------------------------------------------------- */
+
+/* Print in the form of `out`: what stands in front of all rows, a row (before: the one printed before it, NULL: none),
+ * and what stands behind n of them. */
+void rows_begin(enum output out);
+void rows_print(enum output out, const struct row *r, const struct row *before);
+void rows_end(enum output out, int n);
+
+/* For the eye, on standard error: what the GPU, its experts and sequences together did, and what a share over 100%
+ * means. */
+void rows_remark(const struct row *r);
+
+#endif
