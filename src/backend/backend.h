@@ -173,11 +173,41 @@ struct pf_attention_op {
                                              after the keys of kv: row r sees the (pos[r] + 1) / ratio blocks that
                                              end at or before pos[r]. Shaped as kv; v is NULL in kv and blocks */
     int                      ratio;
-    const int32_t           *chosen;      /* NULL, or [rows][max_chosen], rising: row r sees n keys of blocks (of kv
-                                             where blocks is NULL) and attends only to the first min(n, max_chosen)
-                                             that are listed here. The window does not apply to them; v is NULL */
+    const int32_t           *chosen;      /* NULL, or [rows][n_lists][max_chosen], rising: of the keys of blocks (of kv
+                                             where blocks is NULL) those that row r attends to, as pf_chosen_keys and
+                                             pf_chosen_key say. The window does not apply to them. Not for PF_KV_I16 */
     int                      max_chosen;
+    int                      n_lists;     /* 1, or as many as kv has heads: each has a choice of its own */
+    int                      run;         /* keys that an entry of chosen stands for: run * entry and those behind it */
+    bool                     open_run;    /* the last run of a row may be chosen before it is full; otherwise
+                                             its keys are seen without being chosen */
 };
+
+/* A row that sees n_seen keys may choose among so many runs of them. */
+PF_UNIT_FN int pf_chosen_runs(const struct pf_attention_op *a, int n_seen)
+{
+    return (n_seen + (a->open_run ? a->run - 1 : 0)) / a->run;
+}
+
+/* How many keys it attends to: those of the first runs that are listed, max_chosen at most, and what is behind the last
+ * run; an open run, which a list has to have, lacks some. */
+PF_UNIT_FN int pf_chosen_keys(const struct pf_attention_op *a, int n_seen)
+{
+    int n = pf_chosen_runs(a, n_seen), listed = n < a->max_chosen ? n : a->max_chosen;
+    return listed * a->run + n_seen - n * a->run;
+}
+
+/* Number i of these keys. list {max_chosen} */
+PF_UNIT_FN int pf_chosen_key(const struct pf_attention_op *a, const int32_t *list, int n_seen, int i)
+{
+    int n = pf_chosen_runs(a, n_seen), listed = n < a->max_chosen ? n : a->max_chosen;
+    return i < listed * a->run ? list[i / a->run] * a->run + i % a->run : n * a->run + i - listed * a->run;
+}
+
+PF_UNIT_FN const int32_t *pf_chosen_list(const struct pf_attention_op *a, int row, int kv_head)
+{
+    return a->chosen + ((size_t)row * a->n_lists + (a->n_lists > 1 ? kv_head : 0)) * a->max_chosen;
+}
 
 /* chosen [rows][max_chosen]: of the n = (pos[r] + 1) / ratio keys that row r sees the max_chosen with the largest
  * score, in rising order; equal scores: the lower key; all of them, if there are no more. score(k) = sum over

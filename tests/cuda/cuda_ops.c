@@ -758,13 +758,59 @@ static void block_attention(enum pf_kv_type type, int rows, int ratio, bool choo
             .q = q.at[u], .out = out.at[u], .kv = &kv, .pos = (const int32_t *)(const void *)of.at[u],
             .n_positions = LAST * ratio + 1, .rows = rows, .n_head = N_HEAD, .window = 100, .scale = 0.125f,
             .sinks = sinks, .blocks = &of_blocks, .ratio = ratio,
-            .chosen = choosing ? (const int32_t *)(const void *)some.at[u] : NULL, .max_chosen = MAX_CHOSEN }));
+            .chosen = choosing ? (const int32_t *)(const void *)some.at[u] : NULL, .max_chosen = MAX_CHOSEN,
+            .n_lists = 1, .run = 1 }));
         must(b->ops->finish(b));
     }
     same(&out, "attention to blocks", choosing ? "chosen" : "all", rows * 1000 + ratio);
     struct pair *pairs[] = { &k, &blocks, &all, &of, &some, &new_keys, &new_blocks, &q, &out };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
         pair_free(pairs[i]);
+}
+
+/* Attention to runs of positions that were chosen for each head of keys and values, which lie apart. */
+static void run_attention(enum pf_kv_type type, int rows, int run, bool open)
+{
+    enum { CHUNK = PF_KV_CHUNK_POSITIONS, HD = 64, HD_V = 32, N_HEAD = 10, N_KV = 2, N_KEYS = 3 * CHUNK,
+           MAX_CHOSEN = 11, LAST = N_KEYS - 1 };
+    int32_t at[N_KEYS], pos[MAX_ROWS], chosen[MAX_ROWS][N_KV][MAX_CHOSEN];
+    for (int i = 0; i < N_KEYS; i++)
+        at[i] = i;
+    for (int r = 0; r < rows; r++) {
+        pos[r] = LAST - 7 * (rows - 1 - r);
+        for (int h = 0; h < N_KV; h++)
+            for (int i = 0, n = (pos[r] + (open ? run : 1)) / run; i < MAX_CHOSEN; i++)
+                chosen[r][h][i] = n <= MAX_CHOSEN ? i : h ? n - MAX_CHOSEN + i : (i + 1) * n / MAX_CHOSEN - 1;
+    }
+    struct pair k = pair_new(NULL, (size_t)N_KEYS * N_KV * pf_kv_row_bytes(type, HD) / 4),
+                v = pair_new(NULL, (size_t)N_KEYS * N_KV * pf_kv_row_bytes(type, HD_V) / 4), all = pair_new(at, N_KEYS),
+                of = pair_new(pos, (size_t)rows), some = pair_new(chosen, (size_t)rows * N_KV * MAX_CHOSEN),
+                new_k = random_pair((size_t)N_KEYS * N_KV * HD, 2),
+                new_v = random_pair((size_t)N_KEYS * N_KV * HD_V, 2),
+                q = random_pair((size_t)rows * N_HEAD * HD, 2), out = random_pair((size_t)rows * N_HEAD * HD_V, 1);
+    for (int u = 0; u < 2; u++) {
+        pf_backend *b = units[u];
+        const struct pf_kv_view kv = { k.at[u], v.at[u], type, N_KV, HD, HD_V, N_KEYS / CHUNK };
+        must(b->ops->kv_store(b, &kv, new_k.at[u], new_v.at[u], (const int32_t *)(const void *)all.at[u], N_KEYS));
+        must(b->ops->attention(b, &(struct pf_attention_op){
+            .q = q.at[u], .out = out.at[u], .kv = &kv, .pos = (const int32_t *)(const void *)of.at[u],
+            .n_positions = LAST + 1, .rows = rows, .n_head = N_HEAD, .scale = 0.125f,
+            .chosen = (const int32_t *)(const void *)some.at[u], .max_chosen = MAX_CHOSEN, .n_lists = N_KV,
+            .run = run, .open_run = open }));
+        must(b->ops->finish(b));
+    }
+    same(&out, "attention to runs", open ? "open" : "full", rows * 1000 + run);
+    struct pair *pairs[] = { &k, &v, &all, &of, &some, &new_k, &new_v, &q, &out };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
+static void run_attentions(void)
+{
+    for (enum pf_kv_type type = PF_KV_F32; type <= PF_KV_F16; type++)
+        for (int rows = 1; rows <= 21; rows += 20)
+            for (int way = 0; way < 4; way++)
+                run_attention(type, rows, way % 2 ? 4 : 48, way / 2);
 }
 
 static void block_attentions(void)
@@ -1123,6 +1169,7 @@ int main(int argc, char **argv)
         gated_attentions();
     if (wanted("blocks")) {
         block_attentions();
+        run_attentions();
         compressions();
     }
     if (wanted("streams"))

@@ -88,8 +88,39 @@ static void check_attention(const struct pf_kv_view *kv, int n)
     op.pos = &last;
     op.chosen = first_n;
     op.max_chosen = n;
+    op.n_lists = op.run = 1;
     CHECK(be->ops->attention(be, &op) == PF_OK, "%s", pf_last_error());
     CHECK(memcmp(all, some, sizeof all) == 0, "%d positions", n);
+}
+
+/* Attention to chosen runs of positions is attention to these positions, each of them chosen: full runs and the rest
+ * behind them, or runs of which the last is open. */
+static void check_runs(const struct pf_kv_view *kv, int run, bool open, int max)
+{
+    static float singly[N_HEAD][D_V], by_run[N_HEAD][D_V];
+    for (int32_t at = MAX + 3; at < N_POS; at += 41) {
+        int32_t runs[MAX], positions[N_POS];
+        struct pf_attention_op op = { .q = &q[0][0][0], .out = &by_run[0][0], .kv = kv, .pos = &at, .rows = 1,
+                                      .n_head = N_HEAD, .scale = 0.01f, .chosen = runs, .max_chosen = max,
+                                      .n_lists = 1, .run = run, .open_run = open };
+        int n_runs = open ? at / run + 1 : (at + 1) / run, n = 0;
+        int n_listed = n_runs < max ? n_runs : max;
+        for (int i = 0; i < n_listed; i++) {
+            runs[i] = n_runs - 1 - (n_listed - 1 - i) * (n_runs / n_listed);
+            for (int p = runs[i] * run; p < (runs[i] + 1) * run && p <= at; p++)
+                positions[n++] = p;
+        }
+        for (int p = n_runs * run; p <= at; p++)
+            positions[n++] = p;
+        CHECK(be->ops->attention(be, &op) == PF_OK, "%s", pf_last_error());
+        op.out = &singly[0][0];
+        op.chosen = positions;
+        op.max_chosen = n;
+        op.run = 1;
+        op.open_run = false;
+        CHECK(be->ops->attention(be, &op) == PF_OK, "%s", pf_last_error());
+        CHECK(memcmp(singly, by_run, sizeof singly) == 0, "runs of %d at %d", run, at);
+    }
 }
 
 int main(void)
@@ -119,6 +150,8 @@ int main(void)
         check_attention(&kv, 7);
         check_attention(&kv, 256);
         check_attention(&kv, MAX);
+        for (int way = 0; way < 4; way++)
+            check_runs(&kv, way % 2 ? 4 : 48, way / 2, way % 2 ? 70 : 8);
         be->ops->buf_free(be, kv.k, KV_BYTES, false);
     }
     be->ops->close(be);

@@ -6,8 +6,8 @@
  *
  * Where keys stand for blocks of positions beside those for positions, their chunks come after the others.
  *
- * Where a row sees chosen keys only, a task is up to Q_BLOCK heads of one row, and the keys it sees are gathered,
- * in rising order, into chunks as full as those of the cache: if all are chosen, the same bits.
+ * Where a row sees chosen keys only, a task is up to Q_BLOCK heads of one row, and the keys and values it sees are
+ * gathered, in rising order, into chunks as full as those of the cache: if all are chosen, the same bits.
  *
  * Every query folds the same absolute chunks in the same order whatever the batch, so a prompt evaluated whole, in
  * pieces or token by token gives the same bits. */
@@ -30,13 +30,13 @@ struct attention_job {
 size_t pf_cpu_attention_floats(int max_head_dim, bool gathers)
 {
     return (size_t)Q_BLOCK * (PF_KV_CHUNK + 3 * (size_t)max_head_dim + 2) +
-           (gathers ? (size_t)PF_KV_CHUNK * (size_t)max_head_dim : 0);
+           (gathers ? 2 * (size_t)PF_KV_CHUNK * (size_t)max_head_dim : 0);
 }
 
 /* The scratch of one task, carved from the thread's. */
 struct task_state {
     float *q, *score, *acc, *ac, *m, *z;
-    void  *gathered;             /* a chunk of keys */
+    void  *gathered_k, *gathered_v;      /* a chunk of keys, of values */
     int    row[Q_BLOCK], head[Q_BLOCK];
     int    first[Q_BLOCK], end[Q_BLOCK], lo[Q_BLOCK], hi[Q_BLOCK];  /* keys a query sees, of all, of a chunk */
 };
@@ -49,7 +49,8 @@ static void carve(struct task_state *s, float *scratch, const struct pf_kv_view 
     s->ac = s->acc + (size_t)Q_BLOCK * kv->hd_v;
     s->m = s->ac + (size_t)Q_BLOCK * kv->hd_v;
     s->z = s->m + Q_BLOCK;
-    s->gathered = s->z + Q_BLOCK;
+    s->gathered_k = s->z + Q_BLOCK;
+    s->gathered_v = (float *)s->gathered_k + (size_t)PF_KV_CHUNK * kv->hd_k;
 }
 
 int pf_cpu_first_visible(const struct pf_attention_op *a, int row)
@@ -126,25 +127,33 @@ static void fold(const struct attention_job *job, struct task_state *s, int n, c
     kernel_of(&job->b->k, kv->type)(&args);
 }
 
+/* Copies the keys, and values if they are apart, numbered [first, first + n) among those that a row attends to. */
+static void gather(const struct attention_job *job, struct task_state *s, const struct pf_kv_view *kv, int kv_head,
+                   int first, int n)
+{
+    const int32_t *list = pf_chosen_list(job->a, s->row[0], kv_head);
+    size_t k_bytes = pf_kv_row_bytes(kv->type, kv->hd_k), v_bytes = kv->v ? pf_kv_row_bytes(kv->type, kv->hd_v) : 0;
+    for (int i = 0; i < n; i++) {
+        size_t at = pf_kv_row(kv, pf_chosen_key(job->a, list, s->end[0], first + i), kv_head);
+        memcpy((char *)s->gathered_k + (size_t)i * k_bytes, (const char *)kv->k + at * k_bytes, k_bytes);
+        if (kv->v)
+            memcpy((char *)s->gathered_v + (size_t)i * v_bytes, (const char *)kv->v + at * v_bytes, v_bytes);
+    }
+}
+
 /* Of the keys that the queries see those that were chosen. All n are of one row. */
 static void attend_chosen(const struct attention_job *job, struct task_state *s, const struct pf_kv_view *kv,
                           int kv_head, int n)
 {
-    const struct pf_attention_op *a = job->a;
-    int row = s->row[0], n_seen = s->end[0] < a->max_chosen ? s->end[0] : a->max_chosen;
-    const int32_t *chosen = a->chosen + (size_t)row * (size_t)a->max_chosen;
-    size_t key_bytes = pf_kv_row_bytes(kv->type, kv->hd_k);
-    for (int first = 0; first < n_seen; first += PF_KV_CHUNK) {
-        int n_keys = n_seen - first < PF_KV_CHUNK ? n_seen - first : PF_KV_CHUNK;
-        for (int i = 0; i < n_keys; i++) {
-            size_t row_at = pf_kv_row(kv, chosen[first + i], kv_head);
-            memcpy((char *)s->gathered + (size_t)i * key_bytes, (const char *)kv->k + row_at * key_bytes, key_bytes);
-        }
+    int n_keys = pf_chosen_keys(job->a, s->end[0]);
+    for (int first = 0; first < n_keys; first += PF_KV_CHUNK) {
+        int n_here = n_keys - first < PF_KV_CHUNK ? n_keys - first : PF_KV_CHUNK;
+        gather(job, s, kv, kv_head, first, n_here);
         for (int i = 0; i < n; i++) {
             s->lo[i] = 0;
-            s->hi[i] = n_keys;
+            s->hi[i] = n_here;
         }
-        fold(job, s, n, s->gathered, s->gathered);
+        fold(job, s, n, s->gathered_k, kv->v ? s->gathered_v : s->gathered_k);
     }
 }
 

@@ -342,19 +342,18 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split_heads(const __g
     fold_if_last(o, p);
 }
 
-/* What a row sees of the keys of positions, or of those of blocks: [first, end), or of `chosen` the first so many. */
+/* What a row sees of the keys of positions, or of those of blocks: [first, end), or so many of a list's. */
 struct seen {
-    int            first, end;
-    const int32_t *chosen;
+    int            first, end, n_seen;
+    const int32_t *list;
 };
 
-CU_INLINE struct seen seen_of(const struct attention &o, int row, bool blocks)
+CU_INLINE struct seen seen_of(const struct attention &o, int row, int kv_head, bool blocks)
 {
-    int pos = o.a.pos[row];
-    struct seen s = { blocks ? 0 : first_visible(o.a, pos), blocks ? (pos + 1) / o.a.ratio : pos + 1, NULL };
+    int pos = o.a.pos[row], n = blocks ? (pos + 1) / o.a.ratio : pos + 1;
     if (o.a.chosen && blocks == (o.a.blocks != NULL))
-        s = { 0, min(s.end, o.a.max_chosen), o.a.chosen + (size_t)row * o.a.max_chosen };
-    return s;
+        return { 0, pf_chosen_keys(&o.a, n), n, pf_chosen_list(&o.a, row, kv_head) };
+    return { blocks ? 0 : first_visible(o.a, pos), n, n, NULL };
 }
 
 /* blockIdx: KV head and HEADS of its heads, row. The running sums of a thread's elements stay in registers, those of
@@ -378,11 +377,12 @@ static __global__ void __launch_bounds__(THREADS) whole(const __grid_constant__ 
     }
     for (int source = 0; source < (o.a.blocks ? 2 : 1); source++) {
         const struct pf_kv_view &kv = source ? o.blocks : o.kv;
-        struct seen seen = seen_of(o, row, source);
+        struct seen seen = seen_of(o, row, hk, source);
         for (int c = seen.first / CHUNK; c * CHUNK < seen.end; c++) {
             int lo = max(seen.first - c * CHUNK, 0), hi = min(seen.end - c * CHUNK, (int)CHUNK);
             auto place = [&](int p) {
-                return pf_kv_row(&kv, seen.chosen ? seen.chosen[c * CHUNK + p] : c * CHUNK + p, hk);
+                int i = c * CHUNK + p;
+                return pf_kv_row(&kv, seen.list ? pf_chosen_key(&o.a, seen.list, seen.n_seen, i) : i, hk);
             };
             chunk_weights(o, [&](int p) { return element_at<P>(kv.k, place(p) * kv.hd_k); }, lo, hi, n_heads, s);
             if (t < n_heads) {

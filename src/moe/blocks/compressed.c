@@ -106,7 +106,7 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
         .n_positions = pf_part_end(p), .rows = p->rows, .n_head = a->n_head, .window = a->window, .scale = a->scale,
         .sinks = a->sinks, .blocks = ratio ? &p->s->block_kv[il].view : NULL, .ratio = ratio,
         .chosen = layer->has_indexer && pf_index_is_used(p) ? b->chosen + first * (size_t)max_chosen : NULL,
-        .max_chosen = max_chosen });
+        .max_chosen = max_chosen, .n_lists = 1, .run = 1 });
 }
 
 pf_status pf_compressed_block(struct pf_step *t, int il, int rows)

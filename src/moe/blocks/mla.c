@@ -64,7 +64,8 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
         .q = b->q + first * n * (size_t)a->hd_k, .out = b->attn + first * n * (size_t)a->hd_v, .kv = kv, .pos = pos,
         .n_positions = pf_part_end(p), .rows = p->rows, .n_head = a->n_head, .scale = a->scale,
         .row_scale = a->temper ? b->temper + first : NULL,
-        .chosen = pf_index_is_used(p) ? b->chosen + first * max_chosen : NULL, .max_chosen = t->m->index.max_chosen });
+        .chosen = pf_index_is_used(p) ? b->chosen + first * max_chosen : NULL, .max_chosen = t->m->index.max_chosen,
+        .n_lists = 1, .run = 1 });
 }
 
 pf_status pf_mla_block(struct pf_step *t, int il, int rows)
