@@ -162,13 +162,14 @@ enum { PF_ATTN_I16_QUERIES = 64 };
  *
  *     q     [n_q][2][hd_k] planes       cq   [n_q] the factor of query i's scores
  *     k, v  the chunk, in 4-byte alignment; of positions that no query sees, the bytes may be anything
+ *     next_k, next_v  the chunk that follows, to fetch from memory meanwhile; NULL: none
  *     part  [n_q] partials, part_stride floats apart: acc[hd_v], m, z; for a query that sees nothing 0s, -inf, 0
  *
  * A query's partial does not depend on which other queries are there. */
 struct pf_attn_i16_args {
     const int8_t *q;
     const float  *cq;
-    const void   *k, *v;
+    const void   *k, *v, *next_k, *next_v;
     int           n_q, hd_k, hd_v;
     const int    *lo, *hi;
     float        *part;

@@ -154,9 +154,9 @@ static _Alignas(64) uint8_t scratch[PF_ATTN_I16_SCRATCH];
 static void attend(const struct pf_kernels *k, const struct chunk *c, int first, int n, float *part)
 {
     struct pf_attn_i16_args a = {
-        .q = c->q + (size_t)first * 2 * (size_t)c->hd_k, .cq = c->cq + first, .k = c->k, .v = c->v, .n_q = n,
-        .hd_k = c->hd_k, .hd_v = c->hd_v, .lo = c->lo + first, .hi = c->hi + first, .part = part + (size_t)first * ROW,
-        .part_stride = ROW, .scratch = scratch,
+        .q = c->q + (size_t)first * 2 * (size_t)c->hd_k, .cq = c->cq + first, .k = c->k, .v = c->v, .next_k = c->k,
+        .next_v = c->v, .n_q = n, .hd_k = c->hd_k, .hd_v = c->hd_v, .lo = c->lo + first, .hi = c->hi + first,
+        .part = part + (size_t)first * ROW, .part_stride = ROW, .scratch = scratch,
     };
     check_doing("%s attn_i16, %d queries, heads of %d and %d", k->name, n, c->hd_k, c->hd_v);
     k->attn_i16(&a);

@@ -83,6 +83,7 @@ struct i16_job {
     int n_blocks;                /* of queries per KV head */
     int first, end;              /* chunks that some row sees */
     int run, round_first, round_end;         /* chunks: of a task; of the present round */
+    int64_t n_tasks;             /* of the present round */
 };
 
 /* Of one task, carved from the thread's scratch. */
@@ -156,11 +157,28 @@ static void begin_queries(const struct i16_job *job, struct i16_queries *s, int 
         begin_query(job, s, i);
 }
 
-/* The queries' partials of chunk c. A query that is out of range gives a sum of weights that is none. */
-static void attend_chunk(const struct i16_job *job, struct i16_queries *s, int c, float *part)
+/* A chunk of a KV head. */
+struct place {
+    int chunk, kv_head;
+};
+
+static const char *keys_at(const struct pf_kv_view *kv, struct place at)
+{
+    return (const char *)kv->k + pf_kv_row(kv, at.chunk * PF_I16_CHUNK, at.kv_head) * pf_i16_key_bytes(kv->hd_k);
+}
+
+static const char *values_at(const struct pf_kv_view *kv, struct place at)
+{
+    return (const char *)kv->v + pf_kv_row(kv, at.chunk * PF_I16_CHUNK, at.kv_head) * pf_i16_value_bytes(kv->hd_v);
+}
+
+/* The queries' partials of chunk c; `next` is what the thread turns to after it. A query that is out of range gives a
+ * sum of weights that is none. */
+static void attend_chunk(const struct i16_job *job, struct i16_queries *s, int c, struct place next, float *part)
 {
     const struct pf_kv_view *kv = job->a->kv;
-    size_t chunk = pf_kv_row(kv, c * PF_I16_CHUNK, s->kv_head), stride = (size_t)kv->hd_v + 2;
+    struct place at = { c, s->kv_head };
+    size_t stride = (size_t)kv->hd_v + 2;
     bool any = false;
     for (int i = 0; i < s->n; i++) {
         int lo = s->first[i] - c * PF_I16_CHUNK, hi = s->end[i] - c * PF_I16_CHUNK;
@@ -169,9 +187,9 @@ static void attend_chunk(const struct i16_job *job, struct i16_queries *s, int c
         any |= s->lo[i] < s->hi[i];
     }
     struct pf_attn_i16_args args = {
-        .q = s->planes, .cq = s->cq, .k = (const char *)kv->k + chunk * pf_i16_key_bytes(kv->hd_k),
-        .v = (const char *)kv->v + chunk * pf_i16_value_bytes(kv->hd_v), .n_q = s->n, .hd_k = kv->hd_k,
-        .hd_v = kv->hd_v, .lo = s->lo, .hi = s->hi, .part = part, .part_stride = stride, .scratch = s->kernel,
+        .q = s->planes, .cq = s->cq, .k = keys_at(kv, at), .v = values_at(kv, at), .next_k = keys_at(kv, next),
+        .next_v = values_at(kv, next), .n_q = s->n, .hd_k = kv->hd_k, .hd_v = kv->hd_v, .lo = s->lo, .hi = s->hi,
+        .part = part, .part_stride = stride, .scratch = s->kernel,
     };
     if (any)
         job->b->k.attn_i16(&args);
@@ -210,6 +228,32 @@ static void end_query(const struct i16_job *job, float *total, int row, int head
 
 /* ---- Tasks ------------------------------------------------------------------------------------------------------- */
 
+/* A block of queries and the chunks of one KV head that it goes through. */
+struct task {
+    int kv_head, block, first, end;
+};
+
+static struct task task_of(const struct i16_job *job, int64_t t)
+{
+    int n_runs = (job->round_end - job->round_first + job->run - 1) / job->run;
+    int first = job->round_first + (int)(t % n_runs) * job->run;
+    return (struct task){
+        .kv_head = (int)(t / n_runs / job->n_blocks), .block = (int)(t / n_runs % job->n_blocks), .first = first,
+        .end = job->round_end - first < job->run ? job->round_end : first + job->run,
+    };
+}
+
+/* Where a thread goes after chunk c of task t: most often to the next task. A guess that decides what is fetched. */
+static struct place after(const struct i16_job *job, int64_t t, int c)
+{
+    struct task task = task_of(job, t);
+    if (c + 1 < task.end)
+        return (struct place){ c + 1, task.kv_head };
+    if (t + 1 < job->n_tasks)
+        task = task_of(job, t + 1);
+    return (struct place){ task.first, task.kv_head };
+}
+
 /* Blocks of queries through all chunks. */
 static void whole_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -219,11 +263,12 @@ static void whole_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     struct i16_queries s;
     carve(&s, cpu_thread_scratch(job->b, thread), job->a->kv);
     for (int64_t t = begin; t < end; t++) {
-        begin_queries(job, &s, (int)(t / job->n_blocks), (int)(t % job->n_blocks));
+        struct task task = task_of(job, t);
+        begin_queries(job, &s, task.kv_head, task.block);
         for (int i = 0; i < s.n; i++)
             begin_total(s.total + (size_t)i * stride, hd);
-        for (int c = job->first; c < job->end; c++) {
-            attend_chunk(job, &s, c, s.part);
+        for (int c = task.first; c < task.end; c++) {
+            attend_chunk(job, &s, c, after(job, t, c), s.part);
             for (int i = 0; i < s.n; i++)
                 fold(job, s.total + (size_t)i * stride, s.part + (size_t)i * stride, hd);
         }
@@ -248,14 +293,14 @@ static float *part_of(const struct i16_job *job, int c, int64_t query)
 static void run_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct i16_job *job = ctx;
-    int n_runs = (job->round_end - job->round_first + job->run - 1) / job->run;
     struct i16_queries s;
     carve(&s, cpu_thread_scratch(job->b, thread), job->a->kv);
     for (int64_t t = begin; t < end; t++) {
-        int first = job->round_first + (int)(t % n_runs) * job->run, kv_head = (int)(t / n_runs / job->n_blocks);
-        begin_queries(job, &s, kv_head, (int)(t / n_runs % job->n_blocks));
-        for (int c = first; c < first + job->run && c < job->round_end; c++)
-            attend_chunk(job, &s, c, part_of(job, c, (int64_t)kv_head * job->n_q + s.number));
+        struct task task = task_of(job, t);
+        begin_queries(job, &s, task.kv_head, task.block);
+        for (int c = task.first; c < task.end; c++)
+            attend_chunk(job, &s, c, after(job, t, c),
+                         part_of(job, c, (int64_t)task.kv_head * job->n_q + s.number));
     }
 }
 
@@ -291,6 +336,14 @@ static int round_of(const struct i16_job *job)
     return room - 1 < (size_t)n_chunks ? (int)room - 1 : n_chunks;
 }
 
+/* Tasks of `run` chunks through the round that begins at round_first. */
+static void run_round(struct i16_job *job, pf_job_fn *tasks)
+{
+    int n_runs = (job->round_end - job->round_first + job->run - 1) / job->run;
+    job->n_tasks = (int64_t)job->a->kv->n_kv_head * job->n_blocks * n_runs;
+    pf_pool_run(job->b->pool, tasks, job, job->n_tasks, 1);
+}
+
 static void by_runs(struct i16_job *job, int round)
 {
     int64_t n_tasks = (int64_t)job->a->kv->n_kv_head * job->n_blocks;
@@ -298,10 +351,17 @@ static void by_runs(struct i16_job *job, int round)
     job->run = run > 1 ? run : 1;
     for (job->round_first = job->first; job->round_first < job->end; job->round_first = job->round_end) {
         job->round_end = job->end - job->round_first < round ? job->end : job->round_first + round;
-        int n_runs = (job->round_end - job->round_first + job->run - 1) / job->run;
-        pf_pool_run(job->b->pool, run_tasks, job, n_tasks * n_runs, 1);
+        run_round(job, run_tasks);
         pf_pool_run(job->b->pool, fold_tasks, job, (int64_t)job->n_q * job->a->kv->n_kv_head, 1);
     }
+}
+
+static void by_blocks(struct i16_job *job)
+{
+    job->round_first = job->first;
+    job->round_end = job->end;
+    job->run = job->end - job->first;
+    run_round(job, whole_tasks);
 }
 
 pf_status pf_cpu_attention_i16(struct cpu_backend *b, const struct pf_attention_op *a)
@@ -319,6 +379,6 @@ pf_status pf_cpu_attention_i16(struct cpu_backend *b, const struct pf_attention_
     if (round)
         by_runs(&job, round);
     else
-        pf_pool_run(b->pool, whole_tasks, &job, (int64_t)job.n_blocks * a->kv->n_kv_head, 1);
+        by_blocks(&job);
     return PF_OK;
 }

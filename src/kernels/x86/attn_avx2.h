@@ -61,11 +61,20 @@ ATTN_INLINE const int8_t *attn_keys_at(const int8_t *k, int hd, int u, int e)
     return k + ((size_t)(u / 2) * (size_t)(hd / 4) + (size_t)(e / 4)) * ATTN_VECTOR + u % 2 * 32;
 }
 
-static void attn_expand_keys(struct attn_avx2 *s, const int8_t *k, int hd)
+/* The line that the words at `at`, relative to their block, have in the block that comes next: of the upper plane for
+ * the first eight of a vector, of the lower one for the others. */
+ATTN_INLINE void attn_fetch_words(const int8_t *next, ptrdiff_t at)
+{
+    if (next)
+        attn_fetch_line(next + at + at % PF_I16_PLANE);
+}
+
+static void attn_expand_keys(struct attn_avx2 *s, const int8_t *k, const int8_t *next, int hd)
 {
     for (int u = 0; u < ATTN_EIGHTS; u++)
         for (int e = 0; e < hd; e += 4) {
             __m256i pairs[4];
+            attn_fetch_words(next, attn_keys_at(k, hd, u, e) - k);
             int16_t *to = s->pairs + ((size_t)u * (size_t)hd + (size_t)e) * 16;
             attn_key_pairs(attn_keys_at(k, hd, u, e), pairs);
             for (int i = 0; i < 4; i++)
@@ -118,7 +127,8 @@ static void attn_scores_four(const struct pf_attn_i16_args *a, struct attn_avx2 
         attn_scores_tile(s, q, a->hd_k, i, u);
 }
 
-static void attn_scores_one(const struct pf_attn_i16_args *a, struct attn_avx2 *s, const int8_t *k, int i)
+static void attn_scores_one(const struct pf_attn_i16_args *a, struct attn_avx2 *s, const int8_t *k,
+                            const int8_t *next, int i)
 {
     int16_t number[PF_I16_HEAD_MAX], upper[PF_I16_HEAD_MAX];
     attn_expand_query(a->q + (size_t)i * 2 * (size_t)a->hd_k, a->hd_k, number, upper);
@@ -128,6 +138,7 @@ static void attn_scores_one(const struct pf_attn_i16_args *a, struct attn_avx2 *
             sum[j] = _mm256_setzero_si256();
         for (int e = 0; e < a->hd_k; e += 4) {
             __m256i x[4];
+            attn_fetch_words(next, attn_keys_at(k, a->hd_k, u, e) - k);
             attn_key_pairs(attn_keys_at(k, a->hd_k, u, e), x);
             ATTN_ADD(sum[0], x[0], attn_pair(number + e));
             ATTN_ADD(sum[1], x[1], attn_pair(upper + e));
@@ -250,12 +261,13 @@ ATTN_INLINE int attn_position(int word)
     return word / 4 * 16 + word % 4 * 2;
 }
 
-static void attn_expand_values(struct attn_avx2 *s, const int8_t *v, int hd)
+static void attn_expand_values(struct attn_avx2 *s, const int8_t *v, const int8_t *next, int hd)
 {
     for (int word = 0; word < PF_I16_BLOCK / 4; word++)
         for (int u = 0; u < hd / 8; u++) {
             __m256i pairs[4];
             int16_t *to = s->pairs + ((size_t)u * ATTN_PAIRS + (size_t)word * 2) * 32;
+            attn_fetch_words(next, attn_values_at(v, hd, u, word) - v);
             attn_value_pairs(attn_values_at(v, hd, u, word), pairs);
             for (int i = 0; i < 4; i++)
                 _mm256_storeu_si256((__m256i *)(void *)(to + 16 * i), pairs[i]);
@@ -293,7 +305,8 @@ static void attn_values_tile(const struct pf_attn_i16_args *a, struct attn_avx2 
             attn_add_values(a, s, i + j, u + v, sum[j][v]);
 }
 
-static void attn_values_one(const struct pf_attn_i16_args *a, struct attn_avx2 *s, const int8_t *v, int i)
+static void attn_values_one(const struct pf_attn_i16_args *a, struct attn_avx2 *s, const int8_t *v,
+                            const int8_t *next, int i)
 {
     for (int u = 0; u < a->hd_v / 8; u += 2) {
         __m256i sum[2][2];
@@ -303,6 +316,7 @@ static void attn_values_one(const struct pf_attn_i16_args *a, struct attn_avx2 *
             const int16_t *wh = s->w[i][0] + attn_position(word), *wl = s->w[i][1] + attn_position(word);
             for (int j = 0; j < 2; j++) {
                 __m256i x[4];
+                attn_fetch_words(next, attn_values_at(v, a->hd_v, u + j, word) - v);
                 attn_value_pairs(attn_values_at(v, a->hd_v, u + j, word), x);
                 ATTN_ADD(sum[j][0], x[0], attn_pair(wh));
                 ATTN_ADD(sum[j][1], x[1], attn_pair(wl));
@@ -346,24 +360,26 @@ static void attn_block(const struct pf_attn_i16_args *a, struct attn_avx2 *s, in
     const int8_t *v = (const int8_t *)a->v + pf_i16_value_block(a->hd_v, at);
     int n_tiled = a->n_q / ATTN_QT * ATTN_QT;
     bool tiled = attn_any_sees(a, at, 0, n_tiled);
+    struct attn_ahead ahead = attn_ahead(a, at);
     if (tiled)
-        attn_expand_keys(s, k, a->hd_k);
+        attn_expand_keys(s, k, ahead.k, a->hd_k);
     for (int i = 0; tiled && i < n_tiled; i += ATTN_QT)
         if (attn_any_sees(a, at, i, ATTN_QT)) {
             attn_scores_four(a, s, i);
             attn_weigh_all(a, s, k, v, at, i, ATTN_QT);
         }
     if (tiled)
-        attn_expand_values(s, v, a->hd_v);
+        attn_expand_values(s, v, ahead.v, a->hd_v);
     for (int i = 0; tiled && i < n_tiled; i += ATTN_QT)
         if (attn_any_sees(a, at, i, ATTN_QT))
             for (int u = 0; u < a->hd_v / 8; u += 2)
                 attn_values_tile(a, s, i, u);
     for (int i = n_tiled; i < a->n_q; i++)
         if (attn_any_sees(a, at, i, 1)) {
-            attn_scores_one(a, s, k, i);
+            bool first = !tiled && i == n_tiled;
+            attn_scores_one(a, s, k, first ? ahead.k : NULL, i);
             attn_weigh_all(a, s, k, v, at, i, 1);
-            attn_values_one(a, s, v, i);
+            attn_values_one(a, s, v, first ? ahead.v : NULL, i);
         }
 }
 

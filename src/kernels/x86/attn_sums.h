@@ -31,6 +31,58 @@ ATTN_INLINE struct attn_span attn_seen(const struct pf_attn_i16_args *a, int i, 
     return (struct attn_span){ lo < 0 ? 0 : lo, hi > PF_I16_BLOCK ? PF_I16_BLOCK : hi };
 }
 
+/* The block that comes next, fetched from memory on the way through the present one: by the first tile of queries one
+ * plane, by the second one the other; by a tile that is alone both. NULL: nothing is left to be fetched. */
+struct attn_ahead {
+    const int8_t *k, *v;
+    bool          both;          /* planes */
+};
+
+/* Fetches into the second cache: the first one is full of the present block. */
+ATTN_INLINE void attn_fetch_line(const int8_t *p)
+{
+    _mm_prefetch((const char *)p, _MM_HINT_T1);
+}
+
+/* The vector at base + at, or a plane of it. */
+ATTN_INLINE void attn_fetch(const int8_t *base, ptrdiff_t at, bool both)
+{
+    if (!base)
+        return;
+    attn_fetch_line(base + at);
+    if (both)
+        attn_fetch_line(base + at + PF_I16_PLANE);
+}
+
+/* What comes after the block at position `at`: the last query sees the most. Scales are fetched at once. */
+ATTN_INLINE struct attn_ahead attn_ahead(const struct pf_attn_i16_args *a, int at)
+{
+    struct attn_ahead next = { a->next_k, a->next_v, a->n_q == 1 || a->n_q == ATTN_QT };
+    if (at + PF_I16_BLOCK < a->hi[a->n_q - 1]) {
+        next.k = (const int8_t *)a->k + pf_i16_key_block(a->hd_k, at + PF_I16_BLOCK);
+        next.v = (const int8_t *)a->v + pf_i16_value_block(a->hd_v, at + PF_I16_BLOCK);
+    }
+    if (!next.k)
+        return (struct attn_ahead){ 0 };
+    for (size_t i = 0; i < PF_I16_BLOCK * sizeof(float); i += 64) {
+        attn_fetch_line(next.k + pf_i16_sk(a->hd_k) + i);
+        attn_fetch_line(next.k + pf_i16_lsv(a->hd_k) + i);
+        attn_fetch_line(next.v + pf_i16_rsv(a->hd_v) + i);
+    }
+    return next;
+}
+
+/* The tile of queries from number i has fetched its part. */
+ATTN_INLINE void attn_fetched(struct attn_ahead *ahead, int i)
+{
+    if (i == 0 && ahead->k && !ahead->both) {
+        ahead->k += PF_I16_PLANE;
+        ahead->v += PF_I16_PLANE;
+    } else {
+        *ahead = (struct attn_ahead){ 0 };
+    }
+}
+
 ATTN_INLINE void attn_begin(const struct pf_attn_i16_args *a, struct attn_sums *s, int i)
 {
     s->m[i] = -INFINITY;
