@@ -209,6 +209,7 @@ struct pf_plan {
     struct pf_plan_tier tiers[PF_N_TIERS];
     bool         resident;           /* nothing is read from the drive while running */
     uint64_t     vram_budget_bytes, ram_budget_bytes;  /* given or found; no VRAM: it is not used */
+    int64_t      n_ctx;              /* positions of the session that was planned for */
     uint64_t     other_bytes;        /* keys, values and scratch of a session, in the memory that holds the
                                         weights of every token */
     uint64_t     vram_slot_bytes;    /* room for experts in the GPU's memory */
@@ -403,10 +404,13 @@ enum pf_kv_type {
 };
 
 struct pf_session_opts {
-    int64_t         n_ctx;           /* positions; 0: the model's training context, at most 8192 */
+    int64_t         n_ctx;           /* positions; 0: the model's training context as far as memory allows, and at
+                                        least 8192 of it. Where experts are shared with a GPU, or weights are read as
+                                        they are wanted, a share that leaves them most of the memory */
     int             n_batch;         /* rows evaluated at once in a prompt; 0: 512 */
     enum pf_kv_type kv_type;         /* I16 (default); F32 for strict comparisons; Q8_0 takes 52% of I16's memory,
                                         and heads whose length is a multiple of 32 */
+    int             n_sessions;      /* with n_ctx 0: that so many such sessions have room for; 0: this one alone */
 };
 void pf_session_opts_init(struct pf_session_opts *o);
 
@@ -552,6 +556,7 @@ pf_status pf_sample_matching(struct pf_sampler *sp, const pf_session *s, pf_matc
 struct pf_stats {
     uint64_t n_steps;                /* batches evaluated */
     uint64_t n_tokens;               /* positions evaluated */
+    int64_t  n_ctx;                  /* positions of the session that was opened last */
     uint64_t step_ns;                /* time spent in them */
     uint64_t weight_bytes_read;      /* weights the kernels went over */
     uint64_t slab_slots;             /* experts (or layers) that memory has room for; 0 when resident */

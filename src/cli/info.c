@@ -79,15 +79,15 @@ static void put_types(struct buf *out, const struct pf_file_info *f)
 
 static void put_needs(struct buf *out, const struct pf_file_info *f)
 {
-    enum { DEFAULT_CTX = 8192 };
+    enum { LEAST_CTX = 8192 };
     char a[24], b[24];
     struct pf_device cpu;
-    double ctx = f->n_ctx_train && f->n_ctx_train < DEFAULT_CTX ? (double)f->n_ctx_train : DEFAULT_CTX;
+    double ctx = f->n_ctx_train && f->n_ctx_train < LEAST_CTX ? (double)f->n_ctx_train : LEAST_CTX;
     double kv = (double)f->kv_bytes_per_token, all = (double)f->weight_bytes + kv * ctx;
     if (f->bytes_per_token == 0)
         return;
     row(out, "to run it", "%s of memory for the weights", size_text(a, (double)f->weight_bytes));
-    row(out, "", "at most %s of keys and values for 1000 tokens, %s at the default context of %.0f (i16)",
+    row(out, "", "at most %s of keys and values for 1000 tokens, %s for a context of %.0f (i16)",
         size_text(a, kv * 1000), size_text(b, kv * ctx), ctx);
     if (pf_devices(&cpu, 1) > 0 && cpu.memory_bytes)
         row(out, "", "%s together; this machine has %s%s", size_text(a, all), size_text(b, (double)cpu.memory_bytes),

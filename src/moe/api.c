@@ -126,7 +126,8 @@ bool pf_token_is_end(const pf_model *m, int32_t tok)
 
 void pf_stats_get(const pf_model *m, struct pf_stats *out)
 {
-    *out = (struct pf_stats){ .n_steps = m->n_steps, .n_tokens = m->n_tokens, .step_ns = m->step_ns,
+    *out = (struct pf_stats){ .n_steps = m->n_steps, .n_tokens = m->n_tokens, .n_ctx = m->last_n_ctx,
+                              .step_ns = m->step_ns,
                               .weight_bytes_read = m->counted.weight_bytes - m->counted_before.weight_bytes,
                               .n_launches = m->counted.launches - m->counted_before.launches };
     pf_place_stats(m->place, out);

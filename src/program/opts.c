@@ -78,7 +78,7 @@ static const struct opt table[] = {
       "same seed, same answer (default: another every time)" },
 
     { GROUP_MACHINE, 'c', "ctx", WHOLE, "N", AT(n_ctx), 1, 1 << 30, "PFMOE_CTX", false,
-      "context in tokens (default: the model's own, at most 8192)" },
+      "context in tokens (default: the model's own, as far as memory allows)" },
     { GROUP_MACHINE, 't', "threads", WHOLE, "N", AT(n_threads), 1, 1024, "PFMOE_THREADS", false,
       "computing threads (default: one a core)" },
     { GROUP_MACHINE, 0, "vram-mb", WHOLE, "N", AT(vram_mb), 0, 1 << 30, "PFMOE_VRAM_MB", false,

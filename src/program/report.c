@@ -202,6 +202,7 @@ static void print_stats(const struct report *r, pf_model *m, const struct report
     double seconds = (double)s.step_ns * 1e-9, bytes_s = seconds > 0 ? (double)s.weight_bytes_read / seconds : 0;
     fprintf(stderr, "evaluated           %llu tokens in %.3f s: %.2f tok/s\n", (unsigned long long)s.n_tokens, seconds,
             seconds > 0 ? (double)s.n_tokens / seconds : 0);
+    fprintf(stderr, "context             %lld tokens\n", (long long)s.n_ctx);
     fprintf(stderr, "weights gone over   %.2f GB at %.2f GB/s", (double)s.weight_bytes_read * 1e-9, bytes_s * 1e-9);
     if (limits && limits->memory_bytes_s > 0)
         fprintf(stderr, ", %.1f%% of the %.2f that memory gives", 100 * bytes_s / limits->memory_bytes_s,

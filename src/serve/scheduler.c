@@ -341,6 +341,7 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
         free_sched(s);
         return st;
     }
+    s->o.session.n_ctx = pf_session_n_ctx(s->slots[0].session);      /* all slots have the same */
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->more, NULL);
     pthread_attr_t attr;

@@ -109,6 +109,7 @@ static void open_model(struct server *server)
     chat.template_text = server->prompt.template_text;
     o.family = pf_reply_family(server->m, &chat);
     load_session_opts(s, s->n_ctx, &o.session);
+    o.session.n_sessions = o.n_slots;
     open_saved(server, &o);
     if (sched_open(&server->sched, &o) < 0)
         die_failed(NULL);
@@ -185,6 +186,7 @@ static struct http *open_http(struct server *server)
     if (!http)
         die(EXIT_FAILED, "%s", buf_text(&why));
     bool v6 = strchr(s->host, ':') != NULL;
+    note("pfmoe-serve: %lld slots of %lld tokens", (long long)server->s->n_slots, (long long)server->prompt.n_ctx);
     note("pfmoe-serve: %s at http://%s%s%s:%d", server->model_name, v6 ? "[" : "", s->host, v6 ? "]" : "", port);
     return http;
 }

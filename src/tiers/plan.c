@@ -143,6 +143,27 @@ static void fill_places(const struct pf_plan_sizes *s, enum pf_plan_how how, con
     p->tiers[PF_TIER_DISK].bytes = bytes_left;
 }
 
+/* Bytes of memory that are left beside what is taken, but for a reserve: other sessions, pages that do not fill up. */
+static uint64_t most_of_rest(uint64_t all, uint64_t taken)
+{
+    return all > taken ? (all - taken) / 4 * 3 : 0;
+}
+
+/* Sessions that share a GPU with experts take their keys and values from the cache; those beside streamed weights take
+ * them from the slots. A cut leaves nothing over: a longer context would cost layers. */
+static uint64_t context_of(const struct pf_plan_sizes *s, const struct pf_plan_budget *b, enum pf_plan_how how,
+                           bool resident, uint64_t ram_taken)
+{
+    uint64_t host = resident ? most_of_rest(b->ram_bytes, ram_taken) : b->ram_bytes / 16;
+    if (how == PF_HOW_CUT)
+        return 0;
+    if (how == PF_HOW_CPU)
+        return host;
+    if (how == PF_HOW_DEVICE)
+        return most_of_rest(b->vram_bytes, s->weight_bytes);
+    return min_u64(host, min_u64(b->vram_bytes / 4, most_of_rest(b->vram_bytes, shared_bytes(s))));
+}
+
 pf_status pf_plan_make(const struct pf_plan_sizes *s, const struct pf_plan_budget *b, struct pf_plan *out,
                        struct pf_plan_choice *choice)
 {
@@ -154,6 +175,7 @@ pf_status pf_plan_make(const struct pf_plan_sizes *s, const struct pf_plan_budge
     double share[PF_N_TIERS] = { 0 }, in_ram;    /* of the slabs */
     p.other_bytes = gpu ? s->device_bytes : s->other_bytes;
     ram_of(s, b, how, &slabs, &fixed);
+    uint64_t session = fixed < s->other_bytes ? fixed : s->other_bytes;
     in_ram = s->slab_bytes ? (double)slabs / (double)s->slab_bytes : 0;
     p.resident = slabs + fixed <= b->ram_bytes && !(b->streaming && slabs > 0);
     p.resident |= how == PF_HOW_DEVICE;
@@ -170,7 +192,8 @@ pf_status pf_plan_make(const struct pf_plan_sizes *s, const struct pf_plan_budge
     else
         fill_speeds(s, &b->speeds, share, gpu, &p);
     uint64_t n = s->n_slabs - (how == PF_HOW_CUT ? s->cut_slabs : 0);
-    *choice = (struct pf_plan_choice){ how, p.resident ? n : min_u64(n, (uint64_t)(in_ram * (double)s->n_slabs)) };
+    *choice = (struct pf_plan_choice){ how, p.resident ? n : min_u64(n, (uint64_t)(in_ram * (double)s->n_slabs)),
+                                       context_of(s, b, how, p.resident, slabs + fixed - session) };
     *out = p;
     return PF_OK;
 }

@@ -53,6 +53,9 @@ enum pf_plan_how { PF_HOW_CPU, PF_HOW_DEVICE, PF_HOW_CUT, PF_HOW_SHARED };
 struct pf_plan_choice {
     enum pf_plan_how how;
     uint64_t         n_in_ram;
+    uint64_t         context_bytes;      /* memory of the unit that attends for sessions whose length nobody says: most
+                                            of what is left where all weights have their place; where experts are shared
+                                            or weights streamed a share that costs them little; 0: for the least */
 };
 pf_status pf_plan_make(const struct pf_plan_sizes *sizes, const struct pf_plan_budget *budget, struct pf_plan *out,
                        struct pf_plan_choice *choice);

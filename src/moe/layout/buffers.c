@@ -3,7 +3,7 @@
 
 #include "moe/layout/layout.h"
 
-enum { DEFAULT_CTX = 8192, DEFAULT_BATCH = 512, MAX_BATCH = 8192 };
+enum { LEAST_CTX = 8192, CTX_STEP = 1024, DEFAULT_BATCH = 512, MAX_BATCH = 8192, MAX_SESSIONS = 1 << 20 };
 
 void pf_session_opts_init(struct pf_session_opts *o)
 {
@@ -26,6 +26,39 @@ static pf_status check_kv_type(const struct pf_model *m, enum pf_kv_type type)
     return PF_OK;
 }
 
+int64_t pf_least_context(const struct pf_model *m)
+{
+    return m->n_ctx_train < LEAST_CTX ? m->n_ctx_train : LEAST_CTX;
+}
+
+/* Bytes of so many sessions of so many positions; inputs and activations are shared. UINT64_MAX: options that make no
+ * session. */
+static uint64_t sessions_bytes(const struct pf_model *m, const struct pf_session_opts *o, const pf_backend *b,
+                               int64_t n_ctx)
+{
+    struct pf_session_opts with = *o;
+    uint64_t kv, work, n = o->n_sessions > 0 ? (uint64_t)o->n_sessions : 1;
+    with.n_ctx = n_ctx;
+    if (pf_session_part_bytes(m, &with, b, 0, m->n_layer, &kv, &work) < 0 || kv > (UINT64_MAX - work) / n)
+        return UINT64_MAX;
+    return kv * n + work;
+}
+
+int64_t pf_context_within(const struct pf_model *m, const struct pf_session_opts *o, const pf_backend *b,
+                          uint64_t bytes)
+{
+    int64_t least = pf_least_context(m), most = INT32_MAX - PF_KV_CHUNK_POSITIONS;
+    most = m->n_ctx_train < most ? m->n_ctx_train : most;
+    if (least == most || sessions_bytes(m, o, b, most) <= bytes)
+        return most;
+    int64_t fits = least / CTX_STEP, not = (most + CTX_STEP - 1) / CTX_STEP;     /* in steps */
+    while (fits + 1 < not) {
+        int64_t middle = fits + (not - fits) / 2;
+        *(sessions_bytes(m, o, b, middle * CTX_STEP) <= bytes ? &fits : &not) = middle;
+    }
+    return fits * CTX_STEP;
+}
+
 pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_session_opts *in, struct pf_session_opts *o)
 {
     pf_session_opts_init(o);
@@ -33,8 +66,10 @@ pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_sess
         *o = *in;
     if (!m->cpu)
         PF_FAIL(PF_EINVAL, "the model was opened for its vocabulary only; it cannot run");
+    if (o->n_sessions < 0 || o->n_sessions > MAX_SESSIONS)
+        PF_FAIL(PF_EINVAL, "n_sessions is %d; up to %d are possible", o->n_sessions, MAX_SESSIONS);
     if (o->n_ctx == 0)
-        o->n_ctx = m->n_ctx_train < DEFAULT_CTX ? m->n_ctx_train : DEFAULT_CTX;
+        o->n_ctx = pf_context_within(m, o, m->backend, m->context_bytes);
     if (o->n_batch == 0)
         o->n_batch = DEFAULT_BATCH;
     if (o->n_ctx < 1 || o->n_ctx > INT32_MAX - PF_KV_CHUNK_POSITIONS)

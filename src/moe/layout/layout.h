@@ -96,6 +96,12 @@ struct pf_candidate {        /* sampler.c */
 
 enum { PF_MAX_CHECKPOINTS = 8 };
 
+/* The context of sessions that do not say how long theirs is: the model's own as far as `bytes` hold o->n_sessions such
+ * sessions on backend b, and the least one at least, which is the model's own up to 8,192. */
+int64_t pf_least_context(const struct pf_model *m);
+int64_t pf_context_within(const struct pf_model *m, const struct pf_session_opts *o, const pf_backend *b,
+                          uint64_t bytes);
+
 /* Options with every default filled in, and checked against the model. */
 pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_session_opts *in,
                                   struct pf_session_opts *out);

@@ -166,6 +166,7 @@ struct pf_model {
                                              they are placed */
     struct pf_placement *_Atomic left;    /* the placement of a GPU that failed, closed with the model; sessions
                                              leave its memory one by one */
+    uint64_t context_bytes;               /* memory for sessions that do not say how long they are: placement's share */
     struct pf_trace injected;             /* a trace whose picks take the place of the router's; n_tokens 0: none */
     struct pf_watch watch;
     pf_spans   *spans;                    /* NULL: nobody wants a timeline */
@@ -224,6 +225,7 @@ struct pf_model {
     struct pf_work *work;                 /* session/work.h: inputs and activations of a step; NULL: no session open */
     pthread_mutex_t step_lock;            /* one step at a time: the backend and its scratch are shared */
     _Atomic int     n_sessions;
+    _Atomic int64_t last_n_ctx;           /* of the session that was opened last */
     _Atomic uint64_t n_steps, n_tokens, step_ns;
     struct pf_counters {                  /* sums over the backends: now, and at the last reset */
         _Atomic uint64_t weight_bytes, launches;

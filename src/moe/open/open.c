@@ -73,6 +73,7 @@ static pf_status place_on(struct pf_placement **out, struct pf_model *m, pf_back
     if (lacks)
         PF_FAIL(PF_EUNSUPPORTED, "%s", lacks);
     PF_TRY(pf_place_decide(m, device, room, o, NULL, NULL, &what, &plan));
+    m->context_bytes = what.context_bytes;
     if (m->n_expert == 0 && what.how != PF_HOW_CPU)
         return pf_cut_open(out, m, device, &what, setup);
     if (what.how == PF_HOW_DEVICE)
@@ -102,6 +103,7 @@ static pf_status place_on_cpu(struct pf_placement **out, struct pf_model *m, con
     struct pf_placing what;
     struct pf_plan plan;
     PF_TRY(pf_place_decide(m, NULL, 0, o, NULL, NULL, &what, &plan));
+    m->context_bytes = what.context_bytes;
     return pf_cpu_place_open(out, m, &what, setup);
 }
 

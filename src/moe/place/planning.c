@@ -65,7 +65,7 @@ static pf_status sizes_of(const struct pf_model *m, const pf_backend *device, ui
                           struct pf_plan_sizes *out)
 {
     struct pf_plan_sizes s = { .weight_bytes = m->info.weight_bytes, .token_bytes = m->info.bytes_per_token,
-                               .experts = m->n_expert > 0, .any_session = so == NULL };
+                               .experts = m->n_expert > 0 };
     struct pf_transit transit = pf_transit_of(m, &o->postfetch, room);
     what->cut = (struct pf_cut){ .n_layers = 0 };
     if (m->n_expert == 0 && room > 0)
@@ -88,24 +88,57 @@ static pf_status sizes_of(const struct pf_model *m, const pf_backend *device, ui
 
 /* ---- Deciding ---------------------------------------------------------------------------------------------------- */
 
-pf_status pf_place_decide(const struct pf_model *m, const pf_backend *device, uint64_t room,
-                          const struct pf_model_opts *o, const struct pf_session_opts *so,
-                          const struct pf_speeds *speeds, struct pf_placing *out, struct pf_plan *plan)
+/* Where weights go beside a session of this length. */
+static pf_status decide_for(const struct pf_model *m, const pf_backend *device, const struct pf_model_opts *o,
+                            const struct pf_session_opts *so, bool any_session, const struct pf_plan_budget *budget,
+                            struct pf_placing *out, struct pf_plan *plan)
 {
     struct pf_placing what = { .how = PF_HOW_CPU };
     struct pf_plan_sizes sizes;
     struct pf_plan_choice choice;
-    struct pf_plan_budget budget = { .vram_bytes = room,
-                                     .ram_bytes = o->ram_bytes ? o->ram_bytes : pf_ram_available(""),
-                                     .streaming = o->streaming, .no_nvme = o->no_nvme,
-                                     .speeds = speeds ? *speeds : ASSUMED };
-    PF_TRY(sizes_of(m, device ? device : m->cpu, room, o, so, &what, &sizes));
-    PF_TRY(pf_plan_make(&sizes, &budget, plan, &choice));
+    PF_TRY(sizes_of(m, device, budget->vram_bytes, o, so, &what, &sizes));
+    sizes.any_session = any_session;
+    PF_TRY(pf_plan_make(&sizes, budget, plan, &choice));
     what.how = choice.how;
     what.mapped = plan->resident && choice.how != PF_HOW_SHARED;     /* a GPU copies from slots, which can be pinned */
     what.slot_bytes = plan->resident ? sizes.slots_all : plan->slot_bytes;
     what.n_planned = (int)choice.n_in_ram;
+    what.context_bytes = choice.context_bytes;
+    plan->n_ctx = so->n_ctx;
     *out = what;
+    return PF_OK;
+}
+
+pf_status pf_place_decide(const struct pf_model *m, const pf_backend *device, uint64_t room,
+                          const struct pf_model_opts *o, const struct pf_session_opts *so,
+                          const struct pf_speeds *speeds, struct pf_placing *out, struct pf_plan *plan)
+{
+    struct pf_session_opts least;
+    struct pf_placing longer;
+    struct pf_plan longer_plan;
+    struct pf_plan_budget budget = { .vram_bytes = room,
+                                     .ram_bytes = o->ram_bytes ? o->ram_bytes : pf_ram_available(""),
+                                     .streaming = o->streaming, .no_nvme = o->no_nvme,
+                                     .speeds = speeds ? *speeds : ASSUMED };
+    bool said = so && so->n_ctx > 0;
+    PF_TRY(pf_session_opts_resolve(m, so, &least));
+    if (!said)
+        least.n_ctx = pf_least_context(m);
+    device = device ? device : m->cpu;
+    PF_TRY(decide_for(m, device, o, &least, so == NULL, &budget, out, plan));
+    if (said)
+        return PF_OK;
+    const pf_backend *attends = out->how == PF_HOW_CPU ? m->cpu : device;
+    least.n_ctx = pf_context_within(m, &least, attends, out->context_bytes);
+    if (least.n_ctx > pf_least_context(m) &&
+        decide_for(m, device, o, &least, so == NULL, &budget, &longer, &longer_plan) == PF_OK &&
+        longer.how == out->how && longer.mapped == out->mapped) {
+        longer.context_bytes = out->context_bytes;
+        *out = longer;
+        *plan = longer_plan;
+    } else {
+        out->context_bytes = 0;
+    }
     return PF_OK;
 }
 

@@ -14,10 +14,12 @@ struct pf_placing {
     uint64_t         slot_bytes;         /* bytes of all slots */
     int              n_planned;          /* slabs that have a place in the slots */
     uint64_t         least_bytes;        /* device memory that the smallest part needs */
+    uint64_t         context_bytes;      /* for sessions whose length nobody says */
 };
 
 /* device: what has so much room (NULL: there is none; the CPU's sizes stand for one that is only described). so NULL:
- * the usual session, and experts are shared even where that has no room, since a smaller one may come. */
+ * the usual session, and experts are shared even where that has no room, since a smaller one may come. A session whose
+ * length is not said has the least one for the question who computes; then it is as long as what is left allows. */
 pf_status pf_place_decide(const struct pf_model *m, const pf_backend *device, uint64_t room,
                           const struct pf_model_opts *o, const struct pf_session_opts *so,
                           const struct pf_speeds *speeds, struct pf_placing *out, struct pf_plan *plan);

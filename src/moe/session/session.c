@@ -54,7 +54,7 @@ void pf_session_close(pf_session **sp)
     pf_free(s->kv);
     pf_free(s->block_kv);
     pf_free(s->index_kv);
-    pf_free(s->tokens);
+    pf_pages_free(s->tokens, (size_t)s->opts.n_ctx * sizeof *s->tokens);
     pf_free(s->all_logits);
     pf_free(s->candidates);
     pf_free(s->seen);
@@ -142,7 +142,7 @@ static pf_status open_buffers(struct pf_session *s)
 static pf_status open_parts(struct pf_session *s)
 {
     struct pf_model *m = s->m;
-    s->tokens = pf_alloc_array(PF_MEM_SESSION, (size_t)s->opts.n_ctx, sizeof *s->tokens);
+    s->tokens = pf_pages_alloc((size_t)s->opts.n_ctx * sizeof *s->tokens);
     s->kv = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_layer, sizeof *s->kv);
     s->block_kv = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_layer, sizeof *s->block_kv);
     s->index_kv = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_layer, sizeof *s->index_kv);
@@ -200,28 +200,41 @@ static pf_status check_work(const struct pf_model *m, const struct pf_session_op
     return PF_OK;
 }
 
+/* With resolved options. */
+static pf_status open_resolved(pf_session **out, pf_model *m, const struct pf_session_opts *o)
+{
+    PF_TRY(check_work(m, o));
+    struct pf_session *s = pf_alloc(PF_MEM_SESSION, sizeof *s);
+    if (!s)
+        PF_FAIL(PF_ENOMEM, "no memory for a session");
+    s->m = m;
+    s->opts = *o;
+    s->window = pf_widest_window(m);
+    s->ring_positions = pf_ring_positions(m, o);
+    atomic_fetch_add(&m->n_sessions, 1);
+    pthread_mutex_lock(&m->step_lock);
+    pf_status st = open_with_room(s);
+    pthread_mutex_unlock(&m->step_lock);
+    if (st < 0)
+        pf_session_close(&s);
+    else
+        atomic_store(&m->last_n_ctx, o->n_ctx);
+    *out = s;
+    return st;
+}
+
+/* A context whose length nobody has said is as long as there is memory for after all. */
 pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session_opts *opts)
 {
     struct pf_session_opts o;
     *out = NULL;
     PF_TRY(pf_session_opts_resolve(m, opts, &o));
-    PF_TRY(check_work(m, &o));
-    struct pf_session *s = pf_alloc(PF_MEM_SESSION, sizeof *s);
-    if (!s)
-        PF_FAIL(PF_ENOMEM, "no memory for a session");
-    s->m = m;
-    s->opts = o;
-    s->window = pf_widest_window(m);
-    s->ring_positions = pf_ring_positions(m, &o);
-    atomic_fetch_add(&m->n_sessions, 1);
-    pthread_mutex_lock(&m->step_lock);
-    pf_status st = open_with_room(s);
-    pthread_mutex_unlock(&m->step_lock);
-    if (st < 0) {
-        bool only = atomic_load(&m->n_sessions) == 1;
-        pf_session_close(&s);
-        return leave_device(m, st, only) ? pf_session_open(out, m, opts) : st;
+    int64_t least = opts && opts->n_ctx > 0 ? o.n_ctx : pf_least_context(m);
+    pf_status st = open_resolved(out, m, &o);
+    while (st == PF_ENOMEM && o.n_ctx > least) {
+        o.n_ctx = o.n_ctx / 2 > least ? o.n_ctx / 2 : least;
+        st = open_resolved(out, m, &o);
     }
-    *out = s;
-    return PF_OK;
+    bool only = atomic_load(&m->n_sessions) == 0;
+    return st < 0 && leave_device(m, st, only) ? open_resolved(out, m, &o) : st;
 }
