@@ -248,11 +248,12 @@ LANE_FN void group_tile(const struct quant_type *t, const struct job *job, const
 {
     uint8_t copy[LANES][SEG_MAX_BYTES];
     struct pf_expanded expanded[LANES];
-    const uint8_t *p = job->w + (size_t)g->r * job->row_bytes;
-    for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t)) {
+    const uint8_t *p = job->w + (size_t)g->r * job->row_bytes, *ahead = g->ahead;
+    for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead += LANES * seg_bytes(t)) {
         struct seg seg;
         int n_blocks = seg_blocks(t, job->n, at), j = 0;
         struct src src = seg_src(t, p, job->row_bytes, g->n_rows, n_blocks, copy);
+        src.ahead = ahead;
         src = seg_expand(t, src, expanded);
         if (t->scales)
             t->scales(&seg.scales, &src);
