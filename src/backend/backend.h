@@ -70,7 +70,12 @@ struct pf_expert_lora {
     float scale;
 };
 
-enum pf_act_kind { PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI, PF_ACT_SIGMOID /* sigmoid(gate) * up */ };
+enum pf_act_kind {
+    PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI,
+    PF_ACT_SIGMOID,                       /* sigmoid(gate) * up */
+    PF_ACT_RELU,                          /* max(gate, 0) * up */
+    PF_ACT_PRODUCT                        /* gate * up */
+};
 struct pf_act {
     enum pf_act_kind kind;
     float            limit;               /* > 0: PF_ACT_SWIGLU of min(gate, limit) and of up within +-limit */
@@ -346,6 +351,39 @@ PF_UNIT_FN const struct pf_vectors *pf_delta_input(const struct pf_delta_op *o, 
     return &o->v;
 }
 
+/* A causal convolution over time, each of n channels by itself: y[r] = x[r - (taps - 1)] * w[0], then by fmaf
+ * x[r - (taps - 1) + t] and w[t] with t rising, then + bias unless that is NULL, then silu if so asked. Rows ahead of
+ * the first are in before [taps - 1][n] (NULL: zeros), those that the next step sees go to after, of the same shape;
+ * before is not after. w [taps][n]; x and y [rows][n], not the same. */
+struct pf_conv_op {
+    const float *x, *w, *bias, *before;
+    float       *after, *y;
+    int          n, taps, rows;
+    bool         silu;
+};
+
+/* Mamba2 between its convolution and its last product (Dao, Gu 2024, "Transformers are SSMs"). A row of u is x of all
+ * heads, p channels each, then B of all groups, then C of all groups, d numbers each. Head h, of group
+ * h / (n_head / n_group), has a state S {d, p}; per row
+ *     t = softplus(dt + dt_bias);  decay = exp(t * a)
+ *     S[i][j] = fmaf(B[i], t * x[j], S[i][j] * decay)
+ *     y[j] = 0, then fmaf(S[i][j], C[i], y[j]) with i rising, then fmaf(skip, x[j], y[j])
+ *     out = the rms_norm of every group's heads as one, of silu(z) * y
+ * dt [rows][n_head]; dt_bias, a, skip {n_head}; z, out [rows][n_head * p]; norm {n_head * p}. before, after
+ * [n_head][d][p]; before NULL: zeros; it is not after. */
+struct pf_ssm_op {
+    const float *u, *dt, *z, *dt_bias, *a, *skip, *norm, *before;
+    float       *after, *out;
+    int          d, p, n_head, n_group, rows;
+    float        eps;
+};
+
+/* Floats of a row of u. */
+PF_UNIT_FN int pf_ssm_channels(const struct pf_ssm_op *o)
+{
+    return o->n_head * o->p + 2 * o->n_group * o->d;
+}
+
 /* y [rows][down->n_out] = sum over the picks of a row of weight * down(act(gate x) * up x), the picks of a row in their
  * order, by fmaf from 0. weigh_input: the weight multiplies gate x and up x instead. picks, weights [rows][n_used]. */
 struct pf_experts_op {
@@ -479,6 +517,8 @@ struct pf_backend_ops {
     pf_status (*route)(pf_backend *b, const struct pf_route_op *r);
     pf_status (*copy)(pf_backend *b, const struct pf_copy *copies, int n_copies, int rows);
     pf_status (*delta)(pf_backend *b, const struct pf_delta_op *d);
+    pf_status (*conv)(pf_backend *b, const struct pf_conv_op *c);
+    pf_status (*ssm)(pf_backend *b, const struct pf_ssm_op *s);                /* NULL: no layer is a Mamba2 */
     pf_status (*compress)(pf_backend *b, const struct pf_compress_op *c);      /* NULL: attention has no `blocks` */
     pf_status (*mix)(pf_backend *b, const struct pf_mix_op *m);                /* NULL: one residual stream only */
     pf_status (*streams_read)(pf_backend *b, const struct pf_streams_op *s);

@@ -81,8 +81,10 @@ typedef void pf_rope_fn(float *x, const float *cs, int n_pairs);
 /* y = x * r, r = a / max(sqrtf(sum of x^2), eps), the sum as in pf_rms_norm_fn. y may be x. */
 typedef void pf_l2_norm_fn(const float *x, float eps, float a, int n, float *y);
 
-/* y[i] = silu(z), z = x[0][i] * w[i], then fmaf(x[t][i], w[t * w_stride + i], z) for t = 1 .. taps - 1. */
-typedef void pf_conv_fn(const float *const *x, const float *w, size_t w_stride, int taps, int n, float *y);
+/* y[i] = silu(z), or z, with z = x[0][i] * w[i], then fmaf(x[t][i], w[t * w_stride + i], z) for t = 1 .. taps - 1, then
+ * z + bias[i] unless bias is NULL. */
+typedef void pf_conv_fn(const float *const *x, const float *w, size_t w_stride, int taps, int n, const float *bias,
+                        bool silu, float *y);
 
 /* One step of the gated delta rule: matrices [d][d], row i belongs to q[i] and k[i], column j to
  * v[j] and out[j]. Per column
@@ -96,6 +98,16 @@ struct pf_delta_args {
     float       *after, *out;
 };
 typedef void pf_delta_fn(const struct pf_delta_args *a);
+
+/* One step of a head of Mamba2: matrices [d][p], row i belongs to b[i] and c[i], column j to x[j] and out[j]; what is
+ * computed is in struct pf_ssm_op (backend.h), up to y. after may be before. */
+struct pf_ssm_args {
+    const float *before, *b, *c, *x;
+    float        decay, t, skip;
+    int          d, p;
+    float       *after, *out;
+};
+typedef void pf_ssm_fn(const struct pf_ssm_args *a);
 
 /* One position of a running softmax, per channel: m, z, a as struct pf_compress_op in backend.h has
  * them, t = gate + ape. */
@@ -191,6 +203,8 @@ typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
     X(swiglu_oai, pf_swiglu_fn)      \
     X(swiglu_clamped, pf_swiglu_clamped_fn) \
     X(sigmoid_mul, pf_swiglu_fn)     \
+    X(relu_mul,   pf_swiglu_fn)      \
+    X(mul,        pf_swiglu_fn)      \
     X(add,        pf_add_fn)         \
     X(scale,      pf_scale_fn)       \
     X(axpy,       pf_axpy_fn)        \
@@ -200,8 +214,9 @@ typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
     X(to_f16,     pf_to_f16_fn)      \
     X(to_q8_0,    pf_to_q8_0_fn)     \
     X(l2_norm,    pf_l2_norm_fn)     \
-    X(conv_silu,  pf_conv_fn)        \
+    X(conv,       pf_conv_fn)        \
     X(delta_step, pf_delta_fn)       \
+    X(ssm_step,   pf_ssm_fn)         \
     X(compress,   pf_compress_fn)    \
     X(attn_f16,   pf_attn_fn)        \
     X(attn_f32,   pf_attn_fn)        \
@@ -209,7 +224,7 @@ typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
     X(to_i16,     pf_to_i16_fn)      \
     X(attn_i16,   pf_attn_i16_fn)    \
     X(attn_fold,  pf_attn_fold_fn)
-/* sigmoid_mul: a = sigmoid(g) * u
+/* sigmoid_mul: a = sigmoid(g) * u;  relu_mul: a = max(g, 0) * u;  mul: a = g * u
  * swiglu_oai: g' = min(g, 7), u' = clamp(u, -7, 7), a = (g' * sigmoid(1.702 * g')) * (u' + 1) */
 
 struct pf_kernels {

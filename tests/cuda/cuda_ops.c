@@ -450,8 +450,9 @@ static void row_operations(void)
             same(&x, "added", "", n);
         }
         static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { PF_ACT_SWIGLU, 0.5f },
-                                              { .kind = PF_ACT_SWIGLU_OAI }, { .kind = PF_ACT_SIGMOID } };
-        for (int k = 0; k < 4; k++) {
+                                              { .kind = PF_ACT_SWIGLU_OAI }, { .kind = PF_ACT_SIGMOID },
+                                              { .kind = PF_ACT_RELU }, { .kind = PF_ACT_PRODUCT } };
+        for (int k = 0; k < 6; k++) {
             BOTH(act(b, acts[k], x.at[u], d.at[u], (int64_t)rows * n, y.at[u]));
             same(&y, "activation", "", k);
         }
@@ -1075,6 +1076,99 @@ static void delta_nets(void)
         delta_parts(parts[i][0], parts[i][1]);
 }
 
+/* Two batches, one after the other. */
+static void convolution(int n, int taps, int rows, bool bias, bool silu)
+{
+    size_t n_state = (size_t)(taps - 1) * (size_t)n, n_w = (size_t)(taps * n);
+    struct pf_conv_op op = { .n = n, .taps = taps, .rows = rows, .silu = silu };
+    op.w = place(floats(n_w, 1), n_w * sizeof(float));
+    op.bias = bias ? place(floats((size_t)n, 1), (size_t)n * sizeof(float)) : NULL;
+    struct pair first = random_pair(n_state, 1), second = random_pair(n_state, 1),
+                y = random_pair((size_t)(rows * n), 1);
+    for (int i = 0; i < 2; i++) {
+        struct pair x = random_pair((size_t)(rows * n), 1);
+        for (int u = 0; u < 2; u++) {
+            op.x = x.at[u];
+            op.y = y.at[u];
+            op.before = i ? first.at[u] : NULL;
+            op.after = i ? second.at[u] : first.at[u];
+            must(units[u]->ops->conv(units[u], &op));
+        }
+        same(&y, "convolution", "", rows);
+        same(i ? &second : &first, "rows of a convolution", "", rows);
+        pair_free(&x);
+    }
+    struct pair *pairs[] = { &first, &second, &y };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
+static void convolutions(void)
+{
+    static const int batches[] = { 1, 2, 9, 33 };
+    for (size_t i = 0; i < sizeof batches / sizeof *batches; i++)
+        for (int way = 0; way < 4; way++)
+            convolution(way < 2 ? 70 : 512, 2 + way, batches[i], way % 2, way > 0);
+}
+
+struct ssm_case {
+    int d, p, n_head, n_group;
+};
+
+/* Two batches, one after the other, and a product of what they put out. */
+static void mamba2(const struct ssm_case *c, int rows)
+{
+    int n_out = c->n_head * c->p, n = n_out + 2 * c->n_group * c->d;
+    size_t n_state = (size_t)(n_out * c->d), n_head = (size_t)c->n_head;
+    struct pf_ssm_op op = { .d = c->d, .p = c->p, .n_head = c->n_head, .n_group = c->n_group, .rows = rows,
+                            .eps = 1e-6f };
+    struct pf_weight w = { .data = weights(PF_Q8_0, n_out, 9), .type = PF_Q8_0, .n_in = n_out, .n_out = 9, .scale = 1,
+                           .row_bytes = pf_qtype_row_bytes(PF_Q8_0, (uint64_t)n_out) };
+    float *a = floats(n_head, 1);
+    for (size_t i = 0; i < n_head; i++)
+        a[i] = -fabsf(a[i]);
+    op.a = place(a, n_head * sizeof(float));
+    op.dt_bias = place(floats(n_head, 1), n_head * sizeof(float));
+    op.skip = place(floats(n_head, 1), n_head * sizeof(float));
+    op.norm = place(floats((size_t)n_out, 1), (size_t)n_out * sizeof(float));
+    struct pair first = random_pair(n_state, 1), second = random_pair(n_state, 1),
+                out = random_pair((size_t)(rows * n_out), 1), y = random_pair((size_t)(rows * 9), 1);
+    for (int i = 0; i < 2; i++) {
+        struct pair u_ = random_pair((size_t)(rows * n), 1), dt = random_pair((size_t)(rows * c->n_head), 1),
+                    z = random_pair((size_t)(rows * n_out), 1);
+        for (int u = 0; u < 2; u++) {
+            pf_backend *b = units[u];
+            op.u = u_.at[u];
+            op.dt = dt.at[u];
+            op.z = z.at[u];
+            op.out = out.at[u];
+            op.before = i ? first.at[u] : NULL;
+            op.after = i ? second.at[u] : first.at[u];
+            must(b->ops->ssm(b, &op));
+            must(b->ops->linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, out.at[u], rows));
+        }
+        same(&out, "Mamba2", "", rows);
+        same(i ? &second : &first, "state of Mamba2", "", rows);
+        same(&y, "product of Mamba2", "", rows);
+        struct pair *inputs[] = { &u_, &dt, &z };
+        for (size_t k = 0; k < sizeof inputs / sizeof *inputs; k++)
+            pair_free(inputs[k]);
+    }
+    struct pair *pairs[] = { &first, &second, &out, &y };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
+static void mambas(void)
+{
+    static const int batches[] = { 1, 3, 33 };
+    static const struct ssm_case shapes[] = { { 128, 64, 4, 2 }, { 128, 80, 2, 1 }, { 64, 64, 4, 4 },
+                                              { 20, 32, 3, 1 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (size_t k = 0; k < sizeof batches / sizeof *batches; k++)
+            mamba2(&shapes[i], batches[k]);
+}
+
 /* Blocks of floats that are put elsewhere. */
 static void copies(void)
 {
@@ -1178,6 +1272,10 @@ int main(int argc, char **argv)
         routing();
     if (wanted("delta"))
         delta_nets();
+    if (wanted("mamba")) {
+        convolutions();
+        mambas();
+    }
     if (wanted("copies"))
         copies();
     if (wanted("finite"))

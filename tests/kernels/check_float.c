@@ -102,6 +102,16 @@ static void run_sigmoid_mul(const struct pf_kernels *k, const struct job *j)
     run_glu(k->sigmoid_mul, j);
 }
 
+static void run_relu_mul(const struct pf_kernels *k, const struct job *j)
+{
+    run_glu(k->relu_mul, j);
+}
+
+static void run_mul(const struct pf_kernels *k, const struct job *j)
+{
+    run_glu(k->mul, j);
+}
+
 static void run_l2_norm(const struct pf_kernels *k, const struct job *j)
 {
     k->l2_norm(j->x, 1e-6f, 0.7f, j->n, j->out);
@@ -109,11 +119,18 @@ static void run_l2_norm(const struct pf_kernels *k, const struct job *j)
     k->l2_norm(j->out + j->n, 1e-6f, 1.0f, j->n, j->out + j->n);
 }
 
-static void run_conv_silu(const struct pf_kernels *k, const struct job *j)
+static void run_conv(const struct pf_kernels *k, const struct job *j)
 {
     const float *taps[4] = { j->x, j->w, j->x + j->n, j->w + j->n };
-    k->conv_silu(taps, j->w, (size_t)j->n, 1, j->n, j->out);
-    k->conv_silu(taps, j->x, 0, 4, j->n, j->out + j->n);
+    k->conv(taps, j->w, (size_t)j->n, 1, j->n, NULL, true, j->out);
+    k->conv(taps, j->x, 0, 4, j->n, NULL, true, j->out + j->n);
+}
+
+static void run_conv_bias(const struct pf_kernels *k, const struct job *j)
+{
+    const float *taps[3] = { j->x, j->w, j->x + j->n };
+    k->conv(taps, j->w, 0, 3, j->n, j->w + j->n, false, j->out);
+    k->conv(taps, j->x, 0, 3, j->n, j->w, true, j->out + j->n);
 }
 
 /* From nothing, and then once more. */
@@ -183,7 +200,8 @@ static const struct entry {
     { "add", run_add, 40 },             { "scale", run_scale, 32 },         { "axpy", run_axpy, 40 },
     { "rope_norm", run_rope_norm, 40 }, { "rope_neox", run_rope_neox, 40 }, { "softmax", run_softmax, 56 },
     { "to_f16", run_to_f16, 12 },       { "sigmoid_mul", run_sigmoid_mul, 32 }, { "l2_norm", run_l2_norm, 32 },
-    { "conv_silu", run_conv_silu, 32 }, { "swiglu_clamped", run_swiglu_clamped, 32 },
+    { "conv", run_conv, 32 },           { "conv_bias", run_conv_bias, 32 },     { "relu_mul", run_relu_mul, 32 },
+    { "mul", run_mul, 32 }, { "swiglu_clamped", run_swiglu_clamped, 32 },
     { "compress", run_compress, 72 },
 };
 enum { N_ENTRIES = sizeof entries / sizeof *entries };
@@ -312,6 +330,49 @@ static void check_delta(int d)
             levels[i]->delta_step(&a);
             if (!same(want, got, d * d) || !same(want_out, got_out, d))
                 fail(levels[i]->name, "delta_step", d, in_place ? "in place" : "from one matrix to another");
+        }
+}
+
+/* ---- Mamba2 ------------------------------------------------------------------------------------------------------ */
+
+enum { SSM_D = 40, SSM_P = 136 };
+
+/* The definition, once more, column by column. */
+static void ssm_plainly(const struct pf_ssm_args *a)
+{
+    for (int j = 0; j < a->p; j++) {
+        float in = a->t * a->x[j], out = 0;
+        for (int i = 0; i < a->d; i++) {
+            float s = fmaf(a->b[i], in, a->before[i * a->p + j] * a->decay);
+            a->after[i * a->p + j] = s;
+            out = fmaf(s, a->c[i], out);
+        }
+        a->out[j] = fmaf(a->skip, a->x[j], out);
+    }
+}
+
+/* From one matrix to another, and in place. */
+static void check_ssm(int d, int p)
+{
+    static float before[SSM_D * SSM_P], want[SSM_D * SSM_P], got[SSM_D * SSM_P];
+    static float b[SSM_D], c[SSM_D], x[SSM_P], want_out[SSM_P], got_out[SSM_P];
+    fill(b, d, FILL_PLAIN);
+    fill(c, d, FILL_PLAIN);
+    fill(x, p, FILL_PLAIN);
+    fill(before, d * p, FILL_PLAIN);
+    struct pf_ssm_args a = { .before = before, .b = b, .c = c, .x = x, .decay = 0.9f, .t = 0.4f, .skip = 0.7f, .d = d,
+                             .p = p, .after = want, .out = want_out };
+    ssm_plainly(&a);
+    a.out = got_out;
+    a.after = got;
+    for (int i = 0; i < n_levels; i++)
+        for (int in_place = 0; in_place < 2; in_place++) {
+            if (in_place)
+                memcpy(got, before, (size_t)(d * p) * sizeof *got);
+            a.before = in_place ? got : before;
+            levels[i]->ssm_step(&a);
+            if (!same(want, got, d * p) || !same(want_out, got_out, p))
+                fail(levels[i]->name, "ssm_step", p, in_place ? "in place" : "from one matrix to another");
         }
 }
 
@@ -856,6 +917,15 @@ static void check_all_delta(void)
     report("delta_step", before);
 }
 
+static void check_all_ssm(void)
+{
+    static const int widths[] = { 1, 3, 16, 20, 64, 100, 128, SSM_P };
+    int before = n_failed;
+    for (int i = 0; i < (int)(sizeof widths / sizeof *widths); i++)
+        check_ssm(i % 2 ? SSM_D : 7, widths[i]);
+    report("ssm_step", before);
+}
+
 int check_float(const struct check_opts *o)
 {
     n_failed = 0;
@@ -874,6 +944,8 @@ int check_float(const struct check_opts *o)
             check_all_attn(attn_types[t]);
     if (check_wants(o, "delta_step"))
         check_all_delta();
+    if (check_wants(o, "ssm_step"))
+        check_all_ssm();
     if (check_wants(o, "exp")) {
         check_exp();
         check_softplus();

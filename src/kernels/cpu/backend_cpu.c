@@ -279,6 +279,10 @@ void pf_cpu_activate(const struct cpu_backend *b, struct pf_act act, const float
         b->k.sigmoid_mul(gate, up, n, y);
     else if (act.kind == PF_ACT_SWIGLU_OAI)
         b->k.swiglu_oai(gate, up, n, y);
+    else if (act.kind == PF_ACT_RELU)
+        b->k.relu_mul(gate, up, n, y);
+    else if (act.kind == PF_ACT_PRODUCT)
+        b->k.mul(gate, up, n, y);
     else if (act.limit > 0)
         b->k.swiglu_clamped(gate, up, act.limit, n, y);
     else
@@ -449,6 +453,8 @@ static const struct pf_backend_ops cpu_ops = {
     .route = pf_cpu_route,
     .copy = cpu_copy,
     .delta = pf_cpu_delta,
+    .conv = pf_cpu_conv,
+    .ssm = pf_cpu_ssm,
     .compress = pf_cpu_compress,
     .mix = pf_cpu_mix,
     .streams_read = pf_cpu_streams_read,

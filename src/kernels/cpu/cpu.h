@@ -1,10 +1,10 @@
 /* Private to kernels/cpu/: the CPU backend's state and the pieces its files share.
  *
  * backend_cpu.c opens, closes and does everything that goes row by row; cpu_linear.c multiplies dense matrices;
- * cpu_experts.c runs experts; cpu_attention.c and cpu_attention_i16.c attend; cpu_choose.c chooses to
- * what; cpu_delta.c steps delta nets;
- * cpu_compress.c makes rows of blocks; cpu_streams.c mixes residual streams; cpu_route.c picks experts. All slice their
- * work over the pool in such a way that a value never depends on the slicing. */
+ * cpu_experts.c runs experts; cpu_attention.c and cpu_attention_i16.c attend; cpu_choose.c chooses to what;
+ * cpu_delta.c steps delta nets, cpu_ssm.c convolutions and Mamba2; cpu_compress.c makes rows of blocks;
+ * cpu_streams.c mixes residual streams; cpu_route.c picks experts. All slice their work over the
+ * pool in such a way that a value never depends on the slicing. */
 #ifndef PF_CPU_BACKEND_H
 #define PF_CPU_BACKEND_H
 
@@ -112,6 +112,8 @@ void pf_cpu_store_i16(const struct cpu_backend *b, const struct pf_kv_view *kv, 
                       const float *v);
 pf_status pf_cpu_choose(pf_backend *b, const struct pf_choose_op *c);
 pf_status pf_cpu_delta(pf_backend *b, const struct pf_delta_op *d);
+pf_status pf_cpu_conv(pf_backend *b, const struct pf_conv_op *c);
+pf_status pf_cpu_ssm(pf_backend *b, const struct pf_ssm_op *s);
 pf_status pf_cpu_compress(pf_backend *b, const struct pf_compress_op *c);
 pf_status pf_cpu_mix(pf_backend *b, const struct pf_mix_op *m);
 pf_status pf_cpu_streams_read(pf_backend *b, const struct pf_streams_op *s);

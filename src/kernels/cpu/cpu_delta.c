@@ -37,7 +37,7 @@ static void conv_tasks(void *ctx, int64_t begin, int64_t end, int thread)
             const float *x[MAX_TAPS];
             for (int t = 0; t < op->taps; t++)
                 x[t] = input_at(op, r - (op->taps - 1) + t, (int)i);
-            job->b->k.conv_silu(x, op->conv + c, n, op->taps, op->d, op->mixed + (size_t)r * n + c);
+            job->b->k.conv(x, op->conv + c, n, op->taps, op->d, NULL, true, op->mixed + (size_t)r * n + c);
         }
         for (int t = 0, r = op->rows - (op->taps - 1); t < op->taps - 1; t++)
             memcpy(op->after + (size_t)t * n + c, input_at(op, r + t, (int)i), d * sizeof(float));

@@ -252,6 +252,8 @@ cudaError_t pf_cu_choose(cudaStream_t st, const struct pf_choose_op *c, float *s
 
 /* Quantises out into x, too, unless x->q is NULL; d must then be a multiple of 32. */
 cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *d, const struct cu_x *x, int *fault);
+cudaError_t pf_cu_conv(cudaStream_t st, const struct pf_conv_op *c);
+cudaError_t pf_cu_ssm(cudaStream_t st, const struct pf_ssm_op *s);
 cudaError_t pf_cu_compress(cudaStream_t st, const struct pf_compress_op *c);
 cudaError_t pf_cu_mix(cudaStream_t st, const struct pf_mix_op *m);
 cudaError_t pf_cu_streams_read(cudaStream_t st, const struct pf_streams_op *s);

@@ -72,6 +72,10 @@ CU_INLINE float activation(struct pf_act act, float g, float u)
 {
     if (act.kind == PF_ACT_SIGMOID)
         return pf_sigmoidf(g) * u;
+    if (act.kind == PF_ACT_RELU)
+        return (g < 0.0f ? 0.0f : g) * u;
+    if (act.kind == PF_ACT_PRODUCT)
+        return g * u;
     if (act.kind == PF_ACT_SWIGLU && !(act.limit > 0))
         return g * pf_sigmoidf(g) * u;
     float top = act.kind == PF_ACT_SWIGLU ? act.limit : 7.0f;

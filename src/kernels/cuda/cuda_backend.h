@@ -239,6 +239,8 @@ pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h);
 pf_status pf_cuda_choose(pf_backend *backend, const struct pf_choose_op *c);
 pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows);
 pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d);
+pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c);
+pf_status pf_cuda_ssm(pf_backend *backend, const struct pf_ssm_op *s);
 pf_status pf_cuda_compress(pf_backend *backend, const struct pf_compress_op *c);
 pf_status pf_cuda_mix(pf_backend *backend, const struct pf_mix_op *m);
 pf_status pf_cuda_streams_read(pf_backend *backend, const struct pf_streams_op *s);

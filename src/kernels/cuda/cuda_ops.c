@@ -466,6 +466,31 @@ pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d)
     return pf_cuda_put(b, pf_cu_delta(b->stream, &o, &x, b->fault), "a delta net");
 }
 
+pf_status pf_cuda_conv(pf_backend *backend, const struct pf_conv_op *c)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct pf_conv_op o = *c;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, c->w, (size_t)c->taps * (size_t)c->n, &o.w));
+    PF_TRY(pf_cuda_floats_at(b, c->bias, (size_t)c->n, &o.bias));
+    pf_cuda_wrote(b, c->y, (int64_t)c->rows * c->n);
+    return pf_cuda_put(b, pf_cu_conv(b->stream, &o), "a convolution");
+}
+
+pf_status pf_cuda_ssm(pf_backend *backend, const struct pf_ssm_op *s)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct pf_ssm_op o = *s;
+    size_t n_head = (size_t)s->n_head;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, s->dt_bias, n_head, &o.dt_bias));
+    PF_TRY(pf_cuda_floats_at(b, s->a, n_head, &o.a));
+    PF_TRY(pf_cuda_floats_at(b, s->skip, n_head, &o.skip));
+    PF_TRY(pf_cuda_floats_at(b, s->norm, n_head * (size_t)s->p, &o.norm));
+    pf_cuda_wrote(b, s->out, (int64_t)s->rows * s->n_head * s->p);
+    return pf_cuda_put(b, pf_cu_ssm(b->stream, &o), "a Mamba2");
+}
+
 pf_status pf_cuda_compress(pf_backend *backend, const struct pf_compress_op *c)
 {
     struct cuda_backend *b = pf_cuda_of(backend);

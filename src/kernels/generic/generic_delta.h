@@ -1,6 +1,6 @@
-/* Operations that carry a state from position to position: the gated delta rule, one head and one step, the convolution
- * in front of it, and the running softmax of compressed attention. Bodies, static, one copy per level. kernels.h holds
- * the contract of each.
+/* Operations that carry a state from position to position: the gated delta rule and Mamba2, one head and one step, the
+ * convolution in front of them, and the running softmax of compressed attention. Bodies, static, one copy per level.
+ * kernels.h holds the contract of each.
  *
  * The matrix is gone over in strips of columns: 64 columns of a 128 x 128 matrix stay in the first cache between
  * the pass that reads them and the pass that writes them. */
@@ -59,7 +59,49 @@ static void op_delta_step(const struct pf_delta_args *a)
         delta_column(a, j);
 }
 
-static void op_conv_silu(const float *const *x, const float *w, size_t w_stride, int taps, int n, float *restrict y)
+/* Columns [j, j + n_vec * VEC). */
+static inline __attribute__((always_inline)) void ssm_strip(const struct pf_ssm_args *a, int j, int n_vec)
+{
+    vec in[STRIP], out[STRIP] = {0};
+    size_t p = (size_t)a->p;
+    for (int v = 0; v < n_vec; v++)
+        in[v] = vec_load(a->x + j + v * VEC) * a->t;
+    for (size_t i = 0; i < (size_t)a->d; i++)
+        for (int v = 0; v < n_vec; v++) {
+            size_t at = i * p + (size_t)(j + v * VEC);
+            vec s = vec_fma(vec_all(a->b[i]), in[v], vec_load(a->before + at) * a->decay);
+            vec_store(a->after + at, s);
+            out[v] = vec_fma(s, vec_all(a->c[i]), out[v]);
+        }
+    for (int v = 0; v < n_vec; v++)
+        vec_store(a->out + j + v * VEC, vec_fma(vec_all(a->skip), vec_load(a->x + j + v * VEC), out[v]));
+}
+
+static void ssm_column(const struct pf_ssm_args *a, int j)
+{
+    float in = a->t * a->x[j], out = 0;
+    size_t p = (size_t)a->p;
+    for (size_t i = 0; i < (size_t)a->d; i++) {
+        float s = __builtin_fmaf(a->b[i], in, a->before[i * p + j] * a->decay);
+        a->after[i * p + j] = s;
+        out = __builtin_fmaf(s, a->c[i], out);
+    }
+    a->out[j] = __builtin_fmaf(a->skip, a->x[j], out);
+}
+
+static void op_ssm_step(const struct pf_ssm_args *a)
+{
+    int j = 0;
+    for (; j + STRIP * VEC <= a->p; j += STRIP * VEC)
+        ssm_strip(a, j, STRIP);
+    for (; j + VEC <= a->p; j += VEC)
+        ssm_strip(a, j, 1);
+    for (; j < a->p; j++)
+        ssm_column(a, j);
+}
+
+static void op_conv(const float *const *x, const float *w, size_t w_stride, int taps, int n, const float *bias,
+                    bool silu, float *restrict y)
 {
     for (int i = 0; i < n; i++)
         y[i] = x[0][i] * w[i];
@@ -68,7 +110,9 @@ static void op_conv_silu(const float *const *x, const float *w, size_t w_stride,
         for (int i = 0; i < n; i++)
             y[i] = __builtin_fmaf(xt[i], wt[i], y[i]);
     }
-    for (int i = 0; i < n; i++)
+    for (int i = 0; bias && i < n; i++)
+        y[i] = y[i] + bias[i];
+    for (int i = 0; silu && i < n; i++)
         y[i] = y[i] * pf_sigmoidf(y[i]);
 }
 

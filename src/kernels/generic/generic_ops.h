@@ -266,6 +266,26 @@ static void op_sigmoid_mul(const float *g, const float *u, int n, float *a)
     for_blocks(block_sigmoid_mul, g, u, n, 0.0f, NULL, a);
 }
 
+static inline void block_relu_mul(const float *g, const float *u, const float *none, float *a)
+{
+    float t[PF_LANES];
+    (void)none;
+    for (int j = 0; j < PF_LANES; j++)
+        t[j] = (g[j] < 0.0f ? 0.0f : g[j]) * u[j];
+    memcpy(a, t, sizeof t);
+}
+
+static void op_relu_mul(const float *g, const float *u, int n, float *a)
+{
+    for_blocks(block_relu_mul, g, u, n, 0.0f, NULL, a);
+}
+
+static void op_mul(const float *g, const float *u, int n, float *a)
+{
+    for (int i = 0; i < n; i++)
+        a[i] = g[i] * u[i];
+}
+
 static void op_add(float *restrict y, const float *restrict x, int n)
 {
     for (int i = 0; i < n; i++)
