@@ -11,6 +11,10 @@
  * refused. */
 enum pf_need { PF_NEVER, PF_OPTIONAL, PF_REQUIRED };
 
+/* How a layer mixes positions: the block in front of its feed-forward. */
+enum pf_mixer { PF_MIXER_ATTENTION, PF_MIXER_LATENT, PF_MIXER_COMPRESSED, PF_MIXER_DELTA, PF_MIXER_MAMBA2,
+                PF_MIXER_NONE };
+
 /* The differences of an architecture. One const table per architecture; everything not named is the plain pre-norm
  * transformer: x += attention(norm(x)); x += ffn(norm(x)). */
 struct pf_arch {
@@ -38,6 +42,9 @@ struct pf_arch {
     bool            yarn_ratio;           /* yarn_log_multiplier says a second magnitude, by which YaRN's is divided */
     bool            compressed;           /* attention to a window of positions and to keys of blocks of positions */
     bool            streams;              /* hyper-connections: several residual streams */
+    enum pf_mixer   without_kv;           /* mixer of layers without KV heads; ATTENTION: there are none */
+    bool            split_layers;         /* a layer is one block: feed-forward if feed_forward_length is not 0 */
+    bool            no_rope;              /* nothing rotates, whatever keys say */
     bool            norm_after_rope;
     bool            attention_scale;      /* reads attention.scale */
     enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period
@@ -50,6 +57,8 @@ struct pf_arch {
     enum pf_need    leading_dense;        /* leading_dense_block_count: the first layers have no experts */
     enum pf_need    interleave;           /* interleave_moe_layer_step n: only every n-th layer has experts */
     enum pf_act_kind act;
+    bool            ungated;              /* feed-forwards have no gate: down * act(up h, up h) */
+    bool            latent_experts;       /* moe_latent_size: picked experts work on a shorter vector */
     enum pf_gating  gating;
     bool            norm_weights;
     bool            router_keys;          /* reads expert_gating_func, _weights_norm, _weights_scale and _group_...;

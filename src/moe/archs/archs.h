@@ -31,6 +31,7 @@
     A(hunyuan_moe) \
     A(dots1) \
     A(llama4) \
+    A(nemotron_h_moe) \
     A(smollm3) \
     A(mistral3) \
     A(mistral4)

@@ -3,14 +3,16 @@
 #include "moe/place/placement.h"
 #include "moe/session/watch.h"
 
-/* y = down * (act(gate h) * up h) */
+/* y = down * (act(gate h) * up h), or without gates down * act(up h, up h) */
 static pf_status feed_forward(struct pf_step *t, const struct pf_dense_ffn *f, int rows, float *y)
 {
     const struct pf_backend_ops *ops = ops_of(t);
     struct pf_buffers *b = &t->unit->buf;
     const struct pf_linear gate_up[] = { { &f->gate, b->gate }, { &f->up, b->up } };
-    PF_TRY(pf_project(t, gate_up, 2, b->h, rows));
-    PF_TRY(ops->act(t->unit->backend, f->act, b->gate, b->up, (int64_t)rows * f->gate.n_out, b->gate));
+    bool gated = f->up.data != NULL;
+    PF_TRY(pf_project(t, gate_up, gated ? 2 : 1, b->h, rows));
+    PF_TRY(ops->act(t->unit->backend, f->act, b->gate, gated ? b->up : b->gate, (int64_t)rows * f->gate.n_out,
+                    b->gate));
     return pf_project(t, &(struct pf_linear){ &f->down, y }, 1, b->gate, rows);
 }
 
@@ -81,18 +83,21 @@ static pf_status run_experts(struct pf_step *t, int il, const struct pf_experts_
 }
 
 /* y = sum over the experts that the router picks of weight * expert(h), and the shared one, which is computed while
- * those that were picked are on their way. */
+ * those that were picked are on their way. Latent experts work on latent_down h, and latent_up makes y of their sum. */
 pf_status pf_moe_block(struct pf_step *t, int il, int rows)
 {
     const struct pf_moe *moe = &t->m->layers[il].moe;
     struct pf_buffers *b = &t->unit->buf;
-    bool has_shared = moe->shared.gate.data != NULL;
+    bool has_shared = moe->shared.gate.data != NULL, latent = moe->latent_down.data != NULL;
     PF_TRY(ask_router(t, moe, rows));
+    if (latent)
+        PF_TRY(pf_project(t, &(struct pf_linear){ &moe->latent_down, b->latent }, 1, b->h, rows));
     const struct pf_picks routed = pf_routed_at(t, moe->ordinal), used = pf_picks_at(t, moe->ordinal);
     const struct pf_experts_op e = {
         .gate = &moe->gate, .up = &moe->up, .down = &moe->down, .act = moe->act,
         .weigh_input = t->m->arch->weigh_input, .n_expert = moe->routing.n_expert, .n_used = moe->routing.n_used,
-        .rows = rows, .picks = used.picks, .weights = used.weights, .x = b->h, .y = b->y };
+        .rows = rows, .picks = used.picks, .weights = used.weights, .x = latent ? b->latent : b->h,
+        .y = latent ? b->latent_y : b->y };
     if (!pf_watch_inside(t->m)) {
         PF_TRY(ops_of(t)->route(t->unit->backend, &(struct pf_route_op){
             .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table,
@@ -104,5 +109,7 @@ pf_status pf_moe_block(struct pf_step *t, int il, int rows)
         PF_TRY(feed_forward(t, &moe->shared, rows, b->y_shared));
     }
     PF_TRY(run_experts(t, il, &e));
+    if (latent)
+        PF_TRY(pf_project(t, &(struct pf_linear){ &moe->latent_up, b->y }, 1, b->latent_y, rows));
     return has_shared ? add_shared(t, moe, rows) : PF_OK;
 }

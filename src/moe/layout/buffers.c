@@ -110,7 +110,10 @@ static struct widths widths_of(const struct pf_model *m)
         widen(&w.shared, moe->shared.down.n_out);
     }
     widen(&w.attn, m->delta.n_v);
+    widen(&w.attn, m->mamba.n_inner);
     widen(&w.gate_out, m->delta.n_v);
+    widen(&w.gate_out, m->mamba.n_inner);
+    widen(&w.packed, m->mamba.n_conv);
     if (m->arch->mla) {
         int64_t n_head = m->layers[0].attn.n_head;
         widen(&w.packed, n_head * (m->mla.n_nope + m->mla.n_rope));
@@ -133,10 +136,11 @@ struct pf_backend_sizes pf_backend_sizes_of(const struct pf_model *m, const stru
 {
     struct widths w = widths_of(m);
     struct pf_backend_sizes s = { .max_rows = o->n_batch, .max_n_in = m->n_embd, .max_picks = o->n_batch * m->n_used,
-                                  .n_expert = m->n_expert, .n_ff = m->n_ff_expert, .n_out = m->n_expert ? m->n_embd : 0,
-                                  .n_ctx = o->n_ctx };
+                                  .n_expert = m->n_expert, .n_ff = m->n_ff_expert,
+                                  .n_out = m->n_expert ? m->n_expert_in : 0, .n_ctx = o->n_ctx };
     widen(&s.max_n_in, w.attn);
     widen(&s.max_n_in, m->lora_rank);
+    widen(&s.max_n_in, m->n_expert_in);
     s.expert_rank = m->lora_expert_rank;
     if (m->arch->mla) {
         widen(&s.max_n_in, (int64_t)m->layers[0].attn.n_head * m->mla.n_v);
@@ -210,6 +214,7 @@ size_t pf_buffers_cut(const struct pf_model *m, int n_batch, char *base, struct 
     size_t rows = (size_t)n_batch, guess_rows = rows < PF_GUESS_ROWS ? rows : PF_GUESS_ROWS;
     size_t n_picks = (size_t)m->n_moe * (size_t)m->n_used, used = 0;
     size_t n_s = (size_t)m->streams.n, mixed = n_s > 1 ? n_s : 0;
+    size_t latent = m->n_expert_in != m->n_embd ? rows * (size_t)m->n_expert_in : 0;
     size_t q_latent = (size_t)(m->mla.n_q_latent + m->compressed.n_q_latent);
     const struct { void *at; size_t n; } parts[] = {
         { &b->x, rows * n_s * (size_t)m->n_embd }, { &b->h, rows * (size_t)m->n_embd },
@@ -222,7 +227,9 @@ size_t pf_buffers_cut(const struct pf_model *m, int n_batch, char *base, struct 
         { &b->index_k, rows * (size_t)m->index.width }, { &b->index_w, rows * (size_t)m->index.n_head },
         { &b->chosen, rows * (size_t)m->index.max_chosen },
         { &b->packed, rows * (size_t)w.packed },   { &b->gate_out, rows * (size_t)w.gate_out },
-        { &b->mixed, rows * (size_t)m->delta.n_conv }, { &b->ba, rows * 2 * (size_t)m->delta.n_v_head },
+        { &b->mixed, rows * (size_t)(m->delta.n_conv + m->mamba.n_conv) },
+        { &b->ba, rows * (size_t)(2 * m->delta.n_v_head + m->mamba.n_head) },
+        { &b->latent, latent }, { &b->latent_y, latent },
         { &b->gate, rows * (size_t)w.ff },         { &b->up, rows * (size_t)w.ff },
         { &b->low, rows * (size_t)m->lora_rank },  { &b->added, added_floats(m, rows) },
         { &b->y, rows * (size_t)m->n_embd },       { &b->y_shared, rows * (size_t)w.shared },

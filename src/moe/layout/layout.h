@@ -36,17 +36,20 @@ struct pf_buffers {
     float *guess_mix;        /* as mix, of the next layer's FFN, for guessing its picks */
     float *h;                /* the block's input: norm of x, or of the mixed streams {n_embd} */
     float *q, *k, *v;        /* {n_head * hd} ... of the widest layer */
-    float *attn;             /* output of the heads {n_head * hd_v}, of a delta net {V} */
+    float *attn;             /* output of the heads {n_head * hd_v}, of a delta net {V}, of Mamba2 {n_inner} */
     float *packed;           /* projections that have to be dealt out: {2 * n_head * hd}; q, k, v and, if packed, z of
-                                a delta net {2 K + 2 V}; latent attention's queries and then values by head */
-    float *gate_out;         /* gate of attn, z of a delta net if not packed: as attn; latent attention's
+                                a delta net {2 K + 2 V}; latent attention's queries and then values by head; Mamba2's u
+                                {n_conv} */
+    float *gate_out;         /* gate of attn, z of Mamba2, of a delta net if not packed: as attn; latent attention's
                                 {n_latent + n_rope} */
     float *q_latent;         /* {n_q_latent} of latent and of compressed attention; the latter's u, gate and new keys of
                                 blocks are in packed, gate_out and v */
     float *index_q, *index_k;        /* an indexer's queries {index.n_head * index.width} and keys {index.width} */
     float *index_w;          /* an indexer's weights of heads {index.n_head} */
     int32_t *chosen;         /* the keys that an indexer chose {max_chosen} */
-    float *mixed, *ba;       /* of a delta net: q, k, v after the convolution {2 K + V}; beta, alpha {2 n_v_head} */
+    float *mixed, *ba;       /* of a delta net: q, k, v after the convolution {2 K + V}; beta, alpha {2 n_v_head}; of
+                                Mamba2: u after the convolution {n_conv}; dt {n_head} */
+    float *latent, *latent_y;        /* input and sum of picked experts, where it is no row of h {n_expert_in} */
     float *gate, *up;        /* dense or shared FFN {n_ff} */
     float *low, *added;      /* of adapters: A x {lora_rank}, B A x {lora_out} */
     float *y, *y_shared;     /* outputs of a block and of its shared expert {n_embd} */

@@ -441,16 +441,16 @@ static pf_status bind_layer_mixes(const struct pf_loader *l, int il, struct pf_l
 /* ---- Delta nets -------------------------------------------------------------------------------------------------- */
 
 /* {taps, n_conv} -> [taps][n_conv], so that channels are neighbours. */
-static pf_status bind_conv(const struct pf_loader *l, int il, const float **out)
+static pf_status bind_conv(const struct pf_loader *l, int il, const char *suffix, int taps, int n_conv,
+                           const float **out)
 {
-    const struct pf_delta_sizes *s = &l->m->delta;
     const float *w;
-    PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_conv1d.weight", s->taps, s->n_conv, &w));
-    float *turned = pf_alloc_array(PF_MEM_MODEL, (size_t)s->taps * (size_t)s->n_conv, sizeof *turned);
+    PF_TRY(block_vector(l, PF_REQUIRED, il, suffix, taps, n_conv, &w));
+    float *turned = pf_alloc_array(PF_MEM_MODEL, (size_t)taps * (size_t)n_conv, sizeof *turned);
     PF_TRY(pf_model_own(l->m, turned));
-    for (int c = 0; c < s->n_conv; c++)
-        for (int t = 0; t < s->taps; t++)
-            turned[(size_t)t * s->n_conv + c] = w[(size_t)c * s->taps + t];
+    for (int c = 0; c < n_conv; c++)
+        for (int t = 0; t < taps; t++)
+            turned[(size_t)t * n_conv + c] = w[(size_t)c * taps + t];
     *out = turned;
     return PF_OK;
 }
@@ -469,11 +469,32 @@ static pf_status bind_delta(const struct pf_loader *l, int il, struct pf_delta_n
         PF_TRY(block_matrix(l, PF_REQUIRED, il, "ssm_beta", n_embd, s->n_v_head, PF_NEVER, &d->beta));
         PF_TRY(block_matrix(l, PF_REQUIRED, il, "ssm_alpha", n_embd, s->n_v_head, PF_NEVER, &d->alpha));
     }
-    PF_TRY(bind_conv(l, il, &d->conv));
+    PF_TRY(bind_conv(l, il, "ssm_conv1d.weight", s->taps, s->n_conv, &d->conv));
     PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_a", s->n_v_head, 1, &d->a));
     PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_dt.bias", s->n_v_head, 1, &d->dt));
     PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_norm.weight", s->d, 1, &d->norm));
     return block_matrix(l, PF_REQUIRED, il, "ssm_out", s->n_v, n_embd, PF_NEVER, &d->out);
+}
+
+/* ---- Mamba2 ------------------------------------------------------------------------------------------------------ */
+
+/* ssm_in holds the rows of z, then those of what passes through the convolution, then those of dt. */
+static pf_status bind_mamba(const struct pf_loader *l, int il, struct pf_mamba *a)
+{
+    const struct pf_mamba_sizes *s = &l->m->mamba;
+    struct pf_weight in;
+    PF_TRY(whole_matrix(l, PF_REQUIRED, il, "ssm_in", l->m->n_embd, (int64_t)s->n_inner + s->n_conv + s->n_head,
+                        PF_NEVER, &in));
+    PF_TRY(adapted_rows_of(l, il, &in, 0, s->n_inner, &a->z));
+    PF_TRY(adapted_rows_of(l, il, &in, s->n_inner, s->n_conv, &a->u));
+    PF_TRY(adapted_rows_of(l, il, &in, s->n_inner + s->n_conv, s->n_head, &a->dt));
+    PF_TRY(bind_conv(l, il, "ssm_conv1d.weight", s->taps, s->n_conv, &a->conv));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_conv1d.bias", s->n_conv, 1, &a->conv_bias));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_dt.bias", s->n_head, 1, &a->dt_bias));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_a", 1, s->n_head, &a->a));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_d", 1, s->n_head, &a->skip));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_norm.weight", s->n_inner / s->n_group, s->n_group, &a->norm));
+    return block_matrix(l, PF_REQUIRED, il, "ssm_out", s->n_inner, l->m->n_embd, PF_NEVER, &a->out);
 }
 
 /* ---- Feed-forward ------------------------------------------------------------------------------------------------ */
@@ -543,7 +564,7 @@ static pf_status one_by_one(const struct pf_loader *l, int il, const char *part,
 static pf_status merged_gate_up(const struct pf_loader *l, int il, struct pf_moe *moe, bool *found)
 {
     char name[NAME_BYTES];
-    int n_ff = l->m->n_ff_expert;
+    int n_ff = moe->n_ff, n_in = l->m->n_expert_in;
     const float *bias = NULL, *scale = NULL;
     const struct pf_expert_lora *both;
     snprintf(name, sizeof name, "blk.%d.ffn_gate_up_exps.weight", il);
@@ -551,10 +572,10 @@ static pf_status merged_gate_up(const struct pf_loader *l, int il, struct pf_moe
     *found = t != NULL;
     if (!t)
         return PF_OK;
-    PF_TRY(check_shape(l, t, l->m->n_embd, 2 * (int64_t)n_ff, l->m->n_expert));
+    PF_TRY(check_shape(l, t, n_in, 2 * (int64_t)n_ff, l->m->n_expert));
     PF_TRY(slices(l, t, 0, n_ff, &moe->gate));
     PF_TRY(slices(l, t, n_ff, n_ff, &moe->up));
-    PF_TRY(pf_lora_bind_experts(l->m, name, l->m->n_embd, 2 * (int64_t)n_ff, &both));
+    PF_TRY(pf_lora_bind_experts(l->m, name, n_in, 2 * (int64_t)n_ff, &both));
     PF_TRY(pf_lora_expert_rows(l->m, both, 0, n_ff, &moe->gate.lora));
     PF_TRY(pf_lora_expert_rows(l->m, both, n_ff, n_ff, &moe->up.lora));
     snprintf(name, sizeof name, "blk.%d.ffn_gate_up_exps.scale", il);
@@ -580,18 +601,24 @@ static pf_status merged_gate_up(const struct pf_loader *l, int il, struct pf_moe
 static pf_status bind_experts(const struct pf_loader *l, int il, struct pf_moe *moe)
 {
     const struct pf_model *m = l->m;
+    int n_in = m->n_expert_in, n_ff = moe->n_ff;
     bool found;
-    PF_TRY(one_by_one(l, il, "gate", m->n_embd, m->n_ff_expert, &moe->gate, &found));
+    if (m->arch->ungated) {
+        PF_TRY(stacked(l, il, "up", n_in, n_ff, &moe->gate));
+        moe->up = moe->gate;
+        return stacked(l, il, "down", n_ff, n_in, &moe->down);
+    }
+    PF_TRY(one_by_one(l, il, "gate", n_in, n_ff, &moe->gate, &found));
     if (found) {
-        PF_TRY(one_by_one(l, il, "up", m->n_embd, m->n_ff_expert, &moe->up, &found));
-        return one_by_one(l, il, "down", m->n_ff_expert, m->n_embd, &moe->down, &found);
+        PF_TRY(one_by_one(l, il, "up", n_in, n_ff, &moe->up, &found));
+        return one_by_one(l, il, "down", n_ff, n_in, &moe->down, &found);
     }
     PF_TRY(merged_gate_up(l, il, moe, &found));
     if (!found) {
-        PF_TRY(stacked(l, il, "gate", m->n_embd, m->n_ff_expert, &moe->gate));
-        PF_TRY(stacked(l, il, "up", m->n_embd, m->n_ff_expert, &moe->up));
+        PF_TRY(stacked(l, il, "gate", n_in, n_ff, &moe->gate));
+        PF_TRY(stacked(l, il, "up", n_in, n_ff, &moe->up));
     }
-    return stacked(l, il, "down", m->n_ff_expert, m->n_embd, &moe->down);
+    return stacked(l, il, "down", n_ff, n_in, &moe->down);
 }
 
 /* The number of rows of a tensor that may be absent: 0. */
@@ -607,15 +634,17 @@ static int64_t n_rows(const struct pf_loader *l, int il, const char *suffix)
 static pf_status bind_shared(const struct pf_loader *l, int il, struct pf_moe *moe)
 {
     const struct pf_model *m = l->m;
-    int64_t n_ff = n_rows(l, il, "ffn_gate_shexp");
+    const char *first = m->arch->ungated ? "ffn_up_shexp" : "ffn_gate_shexp";
+    int64_t n_ff = n_rows(l, il, first);
     moe->shared.act.kind = m->arch->act;
     if (m->arch->shared == PF_NEVER || (m->arch->shared == PF_OPTIONAL && n_ff == 0))
         return PF_OK;
     if (n_ff > MAX_SHARED)
-        PF_FAIL(PF_EFORMAT, "tensor blk.%d.ffn_gate_shexp.weight has %lld rows; %d are supported, in %s", il,
+        PF_FAIL(PF_EFORMAT, "tensor blk.%d.%s.weight has %lld rows; %d are supported, in %s", il, first,
                 (long long)n_ff, (int)MAX_SHARED, pf_gguf_path(l->g));
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate_shexp", m->n_embd, n_ff, PF_NEVER, &moe->shared.gate));
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_up_shexp", m->n_embd, n_ff, PF_NEVER, &moe->shared.up));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, first, m->n_embd, n_ff, PF_NEVER, &moe->shared.gate));
+    if (!m->arch->ungated)
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_up_shexp", m->n_embd, n_ff, PF_NEVER, &moe->shared.up));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_down_shexp", n_ff, m->n_embd, PF_NEVER, &moe->shared.down));
     if (m->arch->shared_gate == PF_NEVER)
         return PF_OK;
@@ -652,6 +681,12 @@ static pf_status bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
     else
         PF_TRY(block_vector(l, m->arch->select_bias, il, "exp_probs_b.bias", m->n_expert, 1, &moe->select_bias));
     PF_TRY(bind_experts(l, il, moe));
+    if (m->n_expert_in != m->n_embd) {
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_latent_down", m->n_embd, m->n_expert_in, PF_NEVER,
+                            &moe->latent_down));
+        PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_latent_up", m->n_expert_in, m->n_embd, PF_NEVER,
+                            &moe->latent_up));
+    }
     return bind_shared(l, il, moe);
 }
 
@@ -702,6 +737,25 @@ static pf_status bind_embedding(const struct pf_loader *l)
     return vector(l, PF_REQUIRED, "output_norm.weight", m->n_embd, 1, &m->output_norm);
 }
 
+static pf_status bind_mixer(const struct pf_loader *l, int il, struct pf_layer *layer)
+{
+    switch (layer->mixer) {
+    case PF_MIXER_ATTENTION:
+        return bind_attention(l, il, &layer->attn);
+    case PF_MIXER_LATENT:
+        return bind_mla(l, il, layer);
+    case PF_MIXER_COMPRESSED:
+        return bind_compressed(l, il, layer);
+    case PF_MIXER_DELTA:
+        return bind_delta(l, il, &layer->delta);
+    case PF_MIXER_MAMBA2:
+        return bind_mamba(l, il, &layer->mamba);
+    case PF_MIXER_NONE:
+        break;
+    }
+    return PF_OK;
+}
+
 static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *layer)
 {
     const struct pf_arch *arch = l->m->arch;
@@ -709,10 +763,9 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
     PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_norm.weight", l->m->n_embd, 1, &layer->attn_norm));
     if (arch->streams)
         PF_TRY(bind_layer_mixes(l, il, layer));
-    PF_TRY(layer->is_delta    ? bind_delta(l, il, &layer->delta)
-           : arch->mla        ? bind_mla(l, il, layer)
-           : arch->compressed ? bind_compressed(l, il, layer)
-                              : bind_attention(l, il, &layer->attn));
+    PF_TRY(bind_mixer(l, il, layer));
+    if (!layer->has_ffn)
+        return PF_OK;
     snprintf(name, sizeof name, "%s.weight", arch->ffn_norm);
     PF_TRY(block_vector(l, PF_REQUIRED, il, name, l->m->n_embd, 1, &layer->ffn_norm));
     return layer->is_moe ? bind_moe(l, il, &layer->moe) : bind_dense(l, il, &layer->dense);

@@ -56,6 +56,16 @@ static pf_status key_ints(const struct pf_loader *l, const char *suffix, int n_b
     return pf_gguf_ints_opt(l->g, key(l, name, suffix), n_block, min, max, out, NULL);
 }
 
+/* The same key, which must be there if `required`. */
+static pf_status key_layers(const struct pf_loader *l, const char *suffix, bool required, int64_t min, int64_t max,
+                            int64_t *out)
+{
+    char name[NAME_BYTES];
+    if (required && !pf_gguf_find(l->g, key(l, name, suffix)))
+        PF_FAIL(PF_EFORMAT, "key %s is missing from %s", name, pf_gguf_path(l->g));
+    return key_ints(l, suffix, l->n_block, min, max, out);
+}
+
 /* How many entries an array has that may go on past the last block of the file; anything else: n_block. */
 static int n_entries(const struct pf_loader *l, const char *suffix)
 {
@@ -132,8 +142,10 @@ static pf_status read_delta(const struct pf_loader *l)
     for (int il = 0; m->arch->delta && il < m->n_layer; il++) {
         char name[NAME_BYTES];
         snprintf(name, sizeof name, "blk.%d.ssm_conv1d.weight", il);
-        m->layers[il].is_delta = pf_gguf_tensor(l->g, name) != NULL;
-        n_nets += m->layers[il].is_delta;
+        if (!pf_gguf_tensor(l->g, name))
+            continue;
+        m->layers[il].mixer = PF_MIXER_DELTA;
+        n_nets++;
     }
     if (n_nets == 0)
         return PF_OK;
@@ -149,9 +161,57 @@ static pf_status read_delta(const struct pf_loader *l)
         PF_FAIL(PF_EFORMAT, "%d value heads of %d do not suit %d key heads and an inner size of %d, in %s", s->n_v_head,
                 s->d, s->n_k_head, inner, pf_gguf_path(l->g));
     for (int il = 0; il < m->n_layer; il++)
-        if (m->layers[il].is_delta)
+        if (m->layers[il].mixer == PF_MIXER_DELTA)
             m->layers[il].n_state = (size_t)(s->taps - 1) * (size_t)s->n_conv + (size_t)s->n_v * (size_t)s->d;
     return PF_OK;
+}
+
+static pf_status read_mamba(const struct pf_loader *l)
+{
+    enum { MAX_SSM_HEADS = 65536, MAX_SSM_STATE = 4096, MAX_TAPS = 16 };
+    struct pf_model *m = l->m;
+    struct pf_mamba_sizes *s = &m->mamba;
+    PF_TRY(key_int(l, "ssm.conv_kernel", true, 1, MAX_TAPS, &s->taps));
+    PF_TRY(key_int(l, "ssm.inner_size", true, 1, MAX_DIM / 4, &s->n_inner));
+    PF_TRY(key_int(l, "ssm.state_size", true, 1, MAX_SSM_STATE, &s->d));
+    PF_TRY(key_int(l, "ssm.time_step_rank", true, 1, MAX_SSM_HEADS, &s->n_head));
+    PF_TRY(key_int(l, "ssm.group_count", true, 1, MAX_SSM_HEADS / 64, &s->n_group));
+    if (s->n_inner % s->n_head || s->n_head % s->n_group)
+        PF_FAIL(PF_EFORMAT, "%d heads in %d groups do not suit an inner size of %d, in %s", s->n_head, s->n_group,
+                s->n_inner, pf_gguf_path(l->g));
+    s->p = s->n_inner / s->n_head;
+    s->n_conv = s->n_inner + 2 * s->n_group * s->d;
+    for (int il = 0; il < m->n_layer; il++)
+        if (m->layers[il].mixer == PF_MIXER_MAMBA2)
+            m->layers[il].n_state =
+                (size_t)(s->taps - 1) * (size_t)s->n_conv + (size_t)s->n_inner * (size_t)s->d;
+    return PF_OK;
+}
+
+/* What each layer consists of, where that follows from keys alone. */
+static pf_status read_mixers(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    const struct pf_arch *arch = m->arch;
+    int64_t n_kv[MAX_LAYERS], n_ff[MAX_LAYERS];
+    bool by_kv = arch->without_kv != PF_MIXER_ATTENTION;
+    for (int il = 0; il < m->n_layer; il++) {
+        m->layers[il].mixer = arch->mla ? PF_MIXER_LATENT : arch->compressed ? PF_MIXER_COMPRESSED : PF_MIXER_ATTENTION;
+        m->layers[il].has_ffn = true;
+    }
+    if (!by_kv)
+        return PF_OK;
+    PF_TRY(key_layers(l, "attention.head_count_kv", true, 0, MAX_HEADS, n_kv));
+    if (arch->split_layers)
+        PF_TRY(key_layers(l, "feed_forward_length", true, 0, MAX_DIM, n_ff));
+    for (int il = 0; il < m->n_layer; il++) {
+        m->layers[il].has_ffn = !arch->split_layers || n_ff[il] > 0;
+        if (arch->split_layers && n_ff[il] > 0)
+            m->layers[il].mixer = PF_MIXER_NONE;
+        else if (n_kv[il] == 0)
+            m->layers[il].mixer = arch->without_kv;
+    }
+    return arch->without_kv == PF_MIXER_MAMBA2 ? read_mamba(l) : PF_OK;
 }
 
 static pf_status read_index_sizes(const struct pf_loader *l, int n_rot, int ratio)
@@ -306,7 +366,8 @@ static pf_status read_attention(const struct pf_loader *l, int n_block, int *out
         PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "attention.head_count"), pf_gguf_path(l->g));
     }
     memcpy(n_kv, n_head, (size_t)n_block * sizeof *n_kv);
-    PF_TRY(key_ints(l, "attention.head_count_kv", n_block, m->arch->delta ? 0 : 1, MAX_HEADS, n_kv));
+    bool may_lack = m->arch->delta || m->arch->without_kv != PF_MIXER_ATTENTION;
+    PF_TRY(key_ints(l, "attention.head_count_kv", n_block, may_lack ? 0 : 1, MAX_HEADS, n_kv));
 
     int hd_k = (int)(m->n_embd / n_head[0]), hd_v;
     float scale = 0;
@@ -316,14 +377,15 @@ static pf_status read_attention(const struct pf_loader *l, int n_block, int *out
     if (m->arch->attention_scale)
         PF_TRY(key_real(l, "attention.scale", false, false, &scale));
     for (int il = 0; il < m->n_layer; il++) {
-        if (m->layers[il].is_delta)
+        if (m->layers[il].mixer != PF_MIXER_ATTENTION)
             continue;
         if (n_kv[il] == 0 || n_head[il] % n_kv[il])
             PF_FAIL(PF_EFORMAT, "layer %d has %lld heads, not a multiple of its %lld KV heads, in %s", il,
                     (long long)n_head[il], (long long)n_kv[il], pf_gguf_path(l->g));
         m->layers[il].attn = (struct pf_attention){
             .n_head = (int)n_head[il], .n_kv_head = (int)n_kv[il], .hd_k = hd_k, .hd_v = hd_v,
-            .rotate = !is_last_of(il, m->arch->still_period), .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
+            .rotate = !m->arch->no_rope && !is_last_of(il, m->arch->still_period),
+            .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
         };
     }
     *out_hd_k = hd_k;
@@ -420,25 +482,53 @@ static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params 
 
 /* ---- The whole model --------------------------------------------------------------------------------------------- */
 
+/* How many experts the layers pick and how wide these are: scalars or an entry for each layer. */
+static pf_status read_widths(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    int64_t used[MAX_LAYERS], n_ff[MAX_LAYERS] = { 0 }, width[MAX_LAYERS];
+    bool ff_is_width = m->arch->expert_width == PF_WIDTH_FF, by_key = m->arch->expert_width == PF_WIDTH_KEY;
+    PF_TRY(key_layers(l, "expert_used_count", true, 1, m->n_expert < MAX_PICKS ? m->n_expert : MAX_PICKS, used));
+    PF_TRY(key_layers(l, "feed_forward_length", ff_is_width, 0, MAX_DIM, n_ff));
+    for (int il = 0; il < l->n_block; il++)
+        width[il] = m->arch->expert_width == PF_WIDTH_FF_PER_PICK ? n_ff[il] / used[il] : n_ff[il];
+    PF_TRY(key_layers(l, "expert_feed_forward_length", by_key, m->arch->split_layers ? 0 : 1, MAX_DIM, width));
+    for (int il = 0; il < m->n_layer; il++) {
+        struct pf_moe *moe = &m->layers[il].moe;
+        if (!m->layers[il].has_ffn)
+            continue;
+        moe->n_ff = (int)width[il];
+        moe->routing.n_used = (int)used[il];
+        m->n_ff = n_ff[il] > m->n_ff ? (int)n_ff[il] : m->n_ff;
+        m->n_used = moe->routing.n_used > m->n_used ? moe->routing.n_used : m->n_used;
+        m->n_ff_expert = moe->n_ff > m->n_ff_expert ? moe->n_ff : m->n_ff_expert;
+        if (moe->n_ff == 0) {
+            char name[NAME_BYTES];
+            PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "expert_feed_forward_length"),
+                    pf_gguf_path(l->g));
+        }
+    }
+    for (int il = 0; il < m->n_layer; il++)
+        if (m->layers[il].has_ffn)
+            m->uneven |= m->layers[il].moe.n_ff != m->n_ff_expert || m->layers[il].moe.routing.n_used != m->n_used;
+    return PF_OK;
+}
+
 static pf_status read_experts(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
     bool must = m->arch->dense == PF_NEVER;
+    m->n_expert_in = m->n_embd;
     if (m->arch->dense != PF_REQUIRED)
         PF_TRY(key_int(l, "expert_count", must, must, MAX_EXPERTS, &m->n_expert));
     if (m->n_expert == 0)
         return key_int(l, "feed_forward_length", true, 1, MAX_DIM, &m->n_ff);
-    PF_TRY(key_int(l, "expert_used_count", true, 1, m->n_expert < MAX_PICKS ? m->n_expert : MAX_PICKS, &m->n_used));
-    PF_TRY(key_int(l, "feed_forward_length", m->arch->expert_width == PF_WIDTH_FF, 0, MAX_DIM, &m->n_ff));
-    m->n_ff_expert = m->arch->expert_width == PF_WIDTH_FF_PER_PICK ? m->n_ff / m->n_used : m->n_ff;
-    bool by_key = m->arch->expert_width == PF_WIDTH_KEY;
-    PF_TRY(key_int(l, "expert_feed_forward_length", by_key, 1, MAX_DIM, &m->n_ff_expert));
-    if (m->n_ff_expert == 0) {
-        char name[NAME_BYTES];
-        PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "expert_feed_forward_length"),
-                pf_gguf_path(l->g));
+    if (m->arch->latent_experts) {
+        int n_latent = 0;
+        PF_TRY(key_int(l, "moe_latent_size", false, 0, MAX_DIM, &n_latent));
+        m->n_expert_in = n_latent ? n_latent : m->n_embd;
     }
-    return PF_OK;
+    return read_widths(l);
 }
 
 static pf_status read_gating(const struct pf_loader *l, enum pf_gating *out)
@@ -461,7 +551,7 @@ static pf_status read_gating(const struct pf_loader *l, enum pf_gating *out)
 static pf_status read_routing(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
-    struct pf_routing r = { .n_expert = m->n_expert, .n_used = m->n_used, .gating = m->arch->gating,
+    struct pf_routing r = { .n_expert = m->n_expert, .gating = m->arch->gating,
                             .norm_weights = m->arch->norm_weights, .weight_scale = 1 };
     if (m->arch->router_keys) {
         PF_TRY(read_gating(l, &r.gating));
@@ -476,8 +566,10 @@ static pf_status read_routing(const struct pf_loader *l)
                           m->n_expert / r.n_group * r.n_group_used < m->n_used))
         PF_FAIL(PF_EFORMAT, "%d experts in %d groups, of which %d may be used, do not give %d picks, in %s",
                 m->n_expert, r.n_group, r.n_group_used, m->n_used, pf_gguf_path(l->g));
-    for (int il = 0; il < m->n_layer; il++)
+    for (int il = 0; il < m->n_layer; il++) {
+        r.n_used = m->layers[il].moe.routing.n_used;
         m->layers[il].moe.routing = r;
+    }
     return PF_OK;
 }
 
@@ -512,13 +604,13 @@ static pf_status read_layout(const struct pf_loader *l)
     if (m->arch->interleave)
         PF_TRY(key_int(l, "interleave_moe_layer_step", m->arch->interleave == PF_REQUIRED, 1, MAX_LAYERS, &step));
     for (int il = 0; il < m->n_layer; il++) {
-        m->layers[il].is_moe = m->n_expert > 0 && il >= n_dense && (il + 1) % step == 0;
+        m->layers[il].is_moe = m->layers[il].has_ffn && m->n_expert > 0 && il >= n_dense && (il + 1) % step == 0;
         m->layers[il].moe.ordinal = m->n_moe;
         m->layers[il].moe.by_token = il < n_hash;
         m->n_moe += m->layers[il].is_moe;
     }
     for (int il = 0; il < m->n_layer; il++)
-        if (!m->layers[il].is_moe && m->n_ff == 0) {
+        if (m->layers[il].has_ffn && !m->layers[il].is_moe && m->n_ff == 0) {
             char name[NAME_BYTES];
             PF_FAIL(PF_EFORMAT, "key %s is missing from %s", key(l, name, "feed_forward_length"), pf_gguf_path(l->g));
         }
@@ -556,8 +648,8 @@ static pf_status read_sizes(const struct pf_loader *l, int *n_block)
     m->n_layer = *n_block - n_nextn;
     PF_TRY(key_int(l, "embedding_length", true, 1, MAX_DIM, &m->n_embd));
     PF_TRY(key_int(l, "context_length", true, 1, INT_MAX, &m->n_ctx_train));
-    PF_TRY(key_real(l, "attention.layer_norm_rms_epsilon", true, true, &m->eps));
-    return read_experts(l);
+    PF_TRY(key_real(l, "attention.layer_norm_epsilon", false, false, &m->eps));       /* where the other is absent */
+    return key_real(l, "attention.layer_norm_rms_epsilon", m->eps == 0, true, &m->eps);
 }
 
 /* Lays the recurrent states of all layers one behind the other. */
@@ -586,7 +678,7 @@ static pf_status check_sizes(const struct pf_loader *l, int n_rot)
         const struct pf_attention *a = &m->layers[il].attn;
         if (m->layers[il].n_state)
             PF_TRY(check_size(l, il, "a recurrent state", (int64_t)m->layers[il].n_state, MAX_STATE));
-        if (m->layers[il].is_delta)
+        if (a->n_head == 0)
             continue;
         PF_TRY(check_size(l, il, "heads with keys", a->hd_k, MAX_HEAD_DIM));
         PF_TRY(check_size(l, il, "heads with values", a->hd_v, MAX_HEAD_DIM));
@@ -612,7 +704,9 @@ static pf_status read_keys(struct pf_loader *l)
     m->layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *m->layers);
     if (!m->layers)
         PF_FAIL(PF_ENOMEM, "no memory for the %d layers of %s", m->n_layer, pf_gguf_path(l->g));
+    PF_TRY(read_mixers(l));
     PF_TRY(read_delta(l));
+    PF_TRY(read_experts(l));
     PF_TRY(m->arch->mla          ? read_mla(l)
            : m->arch->compressed ? read_compressed(l)
                                  : read_attention(l, l->n_block, &hd_k));

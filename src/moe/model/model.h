@@ -98,20 +98,32 @@ struct pf_delta_net {
     const float     *norm;                /* {d} */
 };
 
+/* Mamba2, in place of attention (blocks/mamba.c). */
+struct pf_mamba {
+    struct pf_weight z, u, dt;            /* {n_embd, n_inner}, {n_embd, n_conv}, {n_embd, n_head}: rows of a tensor */
+    struct pf_weight out;                 /* {n_inner, n_embd} */
+    const float     *conv, *conv_bias;    /* [taps][n_conv], {n_conv} */
+    const float     *a, *skip, *dt_bias;  /* {n_head} */
+    const float     *norm;                /* {n_inner} */
+};
+
 struct pf_dense_ffn {
-    struct pf_weight gate, up, down;
+    struct pf_weight gate, up, down;      /* up without data: the product of gate is up's, too */
     struct pf_act    act;
 };
 
 struct pf_moe {
     int                     ordinal;      /* among the layers with experts */
+    int                     n_ff;         /* width of a routed expert */
     struct pf_weight        router;       /* {n_embd, n_expert} */
     const float            *select_bias;  /* {n_expert} or NULL */
     bool                    by_token;     /* picks are by token, from table, not by the router's scores */
     const int32_t          *table;        /* {n_used, n_vocab}, or NULL */
     struct pf_routing       routing;
     struct pf_act           act;
-    struct pf_expert_weight gate, up, down;
+    struct pf_expert_weight gate, up, down;          /* of experts without gates, gate is up once more */
+    struct pf_weight        latent_down, latent_up;  /* {n_embd, n_expert_in}, {n_expert_in, n_embd} around the
+                                                        picked experts, or no data */
     struct pf_dense_ffn     shared;       /* data of its weights NULL: there is none */
     struct pf_weight        shared_gate;  /* {n_embd, 1} or no data */
 };
@@ -124,9 +136,12 @@ struct pf_layer {
     int                 n_weights;
     const float        *attn_norm, *ffn_norm;        /* {n_embd} */
     struct pf_mix       attn_mix, ffn_mix;
-    bool                is_delta, has_indexer;
-    struct pf_attention attn;                        /* all zeros in a delta net */
+    enum pf_mixer       mixer;
+    bool                has_indexer;
+    bool                has_ffn;                     /* a feed-forward, dense or of experts, follows the mixer */
+    struct pf_attention attn;                        /* all zeros in layers without keys and values */
     struct pf_delta_net delta;
+    struct pf_mamba     mamba;
     struct pf_mla       mla;
     struct pf_compressed compressed;
     struct pf_indexer   indexer;
@@ -172,13 +187,19 @@ struct pf_model {
     pf_spans   *spans;                    /* NULL: nobody wants a timeline */
 
     int   n_layer, n_embd, n_vocab, n_ctx_train, n_ff;
-    int   n_expert, n_used, n_ff_expert;  /* 0: no experts */
+    int   n_expert, n_used, n_ff_expert;  /* 0: no experts; of layers that differ, the largest */
+    int   n_expert_in;                    /* length of the picked experts' inputs and outputs */
+    bool  uneven;                         /* layers differ in how many experts are picked, or in how wide they are */
     int   n_moe;                          /* layers with experts */
     float eps, residual_scale;
     struct pf_delta_sizes {               /* sizes of all delta nets of the model; all 0: there are none */
         int d, n_k_head, n_v_head, taps;
         int n_k, n_v, n_conv;             /* K = n_k_head * d, V = n_v_head * d, 2 K + V */
     } delta;
+    struct pf_mamba_sizes {               /* all 0: no layer is a Mamba2 */
+        int d, p, n_head, n_group, taps;  /* as in struct pf_ssm_op */
+        int n_inner, n_conv;              /* n_head * p, and that + 2 n_group d */
+    } mamba;
     struct pf_mla_sizes {                 /* all 0: the model has no latent attention */
         int n_latent, n_q_latent, n_nope, n_rope, n_v;
     } mla;

@@ -208,7 +208,7 @@ static pf_status open_parts(struct pf_offload *f, const struct pf_placing *what,
     pf_backend *device = f->base.device;
     const struct pf_share_ops *share = device->ops->share;
     struct pf_share_sizes sizes = { .n_layer = m->n_layer, .n_expert = m->n_expert, .n_used = m->n_used,
-                                    .n_embd = m->n_embd, .n_ff = m->n_ff_expert,
+                                    .n_embd = m->n_expert_in, .n_ff = m->n_ff_expert,
                                     .one_stream = !o->postfetch.dedicated_streams };
     uint64_t room = device->ops->room(device);
     PF_TRY(pf_cpu_place_open(&f->base.under, m, what, setup));

@@ -271,14 +271,14 @@ pf_status pf_prompts_reserve(struct pf_offload *f, const struct pf_backend_sizes
     void *p;
     if (sizes->max_rows <= f->max_rows)
         return PF_OK;
-    size_t bytes = (2 * rows * (size_t)m->n_embd + 2 * picks) * sizeof(float);
+    size_t bytes = (2 * rows * (size_t)m->n_expert_in + 2 * picks) * sizeof(float);
     PF_TRY(f->base.device->ops->buf_alloc(f->base.device, bytes, true, &p));
     f->base.device->ops->buf_free(f->base.device, f->x, f->host_bytes, true);
     f->host_bytes = bytes;
     f->max_rows = sizes->max_rows;
     f->x = p;
-    f->y = f->x + rows * (size_t)m->n_embd;
-    f->weights = f->y + rows * (size_t)m->n_embd;
+    f->y = f->x + rows * (size_t)m->n_expert_in;
+    f->weights = f->y + rows * (size_t)m->n_expert_in;
     f->picks = (int32_t *)(void *)(f->weights + picks);
     return PF_OK;
 }

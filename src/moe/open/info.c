@@ -25,12 +25,12 @@ static pf_status read_sampling(struct pf_model *m)
     return PF_OK;
 }
 
-static uint64_t picked_bytes(const struct pf_model *m, const struct pf_layer *l)
+static uint64_t picked_bytes(const struct pf_layer *l)
 {
     const struct pf_moe *moe = &l->moe;
     uint64_t expert =
         pf_expert_weight_bytes(&moe->gate) + pf_expert_weight_bytes(&moe->up) + pf_expert_weight_bytes(&moe->down);
-    return l->is_moe ? (uint64_t)m->n_used * expert : 0;
+    return l->is_moe ? (uint64_t)moe->routing.n_used * expert : 0;
 }
 
 /* Weights of a layer that every token needs. */
@@ -47,7 +47,7 @@ static uint64_t bytes_per_token(const struct pf_model *m)
 {
     uint64_t bytes = pf_weight_bytes(&m->output) + m->embed.row_bytes + pf_weight_bytes(&m->output_mix.fn);
     for (int il = 0; il < m->n_layer; il++)
-        bytes += layer_bytes(&m->layers[il]) + picked_bytes(m, &m->layers[il]);
+        bytes += layer_bytes(&m->layers[il]) + picked_bytes(&m->layers[il]);
     return bytes;
 }
 
@@ -58,7 +58,7 @@ static uint64_t device_bytes_per_token(const struct pf_model *m)
     uint64_t bytes = (p->cut.output ? pf_weight_bytes(&m->output) + pf_weight_bytes(&m->output_mix.fn) : 0) +
                      (p->cut.whole ? m->embed.row_bytes : 0);
     for (int il = 0; il < p->cut.n_layers; il++)
-        bytes += layer_bytes(&m->layers[il]) + (p->experts_apart ? 0 : picked_bytes(m, &m->layers[il]));
+        bytes += layer_bytes(&m->layers[il]) + (p->experts_apart ? 0 : picked_bytes(&m->layers[il]));
     return bytes;
 }
 
@@ -84,7 +84,7 @@ static void fill_sizes(struct pf_model *m)
     info->n_ctx_train = m->n_ctx_train;
     info->n_embd = m->n_embd;
     for (int il = m->n_layer - 1; il >= 0; il--)
-        if (!m->layers[il].is_delta) {
+        if (m->layers[il].attn.n_head > 0) {
             info->n_heads = m->layers[il].attn.n_head;
             info->n_kv_heads = m->layers[il].attn.n_kv_head;
         }

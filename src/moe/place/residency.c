@@ -234,10 +234,11 @@ static void residency_guess(struct pf_placement *p, int il, const int32_t *picks
 {
     struct pf_residency *r = residency_of(p);
     const struct pf_model *m = p->m;
-    int slabs[PF_MAX_GUESSES], n = 0, n_ranks = picks ? (3 * m->n_used + 3) / 4 : m->n_expert;
+    int n_used = m->layers[il].moe.routing.n_used;
+    int slabs[PF_MAX_GUESSES], n = 0, n_ranks = picks ? (3 * n_used + 3) / 4 : m->n_expert;
     for (int rank = 0; rank < n_ranks; rank++)
         for (int row = 0; row < rows && n < PF_MAX_GUESSES; row++)
-            slabs[n++] = r->t.first_slab[il] + (picks ? picks[row * m->n_used + rank] : rank);
+            slabs[n++] = r->t.first_slab[il] + (picks ? picks[row * n_used + rank] : rank);
     pf_store_guess(r->store, slabs, n, depth);
 }
 

@@ -1,7 +1,7 @@
 /* One step through the model. Read it top to bottom:
  *
  *     x = embedding of the tokens
- *     every layer:   x += attention(norm(x))       or latent or compressed attention, or a delta net
+ *     every layer:   x += attention(norm(x))       or latent or compressed attention, a delta net, or Mamba2
  *                    x += experts(norm(x))         or one dense feed-forward
  *     logits = output * norm(x)
  *
@@ -42,23 +42,35 @@ static pf_status end_block(struct pf_step *t, const struct pf_mix *mix, int rows
     return ops_of(t)->add(t->unit->backend, b->x, m->residual_scale, b->y, (int64_t)rows * m->n_embd);
 }
 
+static pf_status mix_positions(struct pf_step *t, int il, int rows)
+{
+    const struct pf_layer *layer = &t->m->layers[il];
+    PF_TRY(begin_block(t, &layer->attn_mix, layer->attn_norm, rows));
+    PF_TRY(layer->mixer == PF_MIXER_DELTA        ? pf_delta_block(t, il, rows)
+           : layer->mixer == PF_MIXER_MAMBA2     ? pf_mamba_block(t, il, rows)
+           : layer->mixer == PF_MIXER_LATENT     ? pf_mla_block(t, il, rows)
+           : layer->mixer == PF_MIXER_COMPRESSED ? pf_compressed_block(t, il, rows)
+                                                 : pf_attention_block(t, il, rows));
+    return end_block(t, &layer->attn_mix, rows);
+}
+
 static pf_status run_layer(struct pf_step *t, int il, int rows)
 {
+    static const char *const mixers[] = { [PF_MIXER_DELTA] = "delta net", [PF_MIXER_MAMBA2] = "mamba" };
     const struct pf_model *m = t->m;
     const struct pf_layer *layer = &m->layers[il];
+    size_t named = sizeof mixers / sizeof *mixers, mixer = (size_t)layer->mixer;
 
-    pf_spans_enter(m->spans, layer->is_delta ? "delta net" : "attention", il);
-    PF_TRY(begin_block(t, &layer->attn_mix, layer->attn_norm, rows));
-    PF_TRY(layer->is_delta       ? pf_delta_block(t, il, rows)
-           : m->arch->mla        ? pf_mla_block(t, il, rows)
-           : m->arch->compressed ? pf_compressed_block(t, il, rows)
-                                 : pf_attention_block(t, il, rows));
-    PF_TRY(end_block(t, &layer->attn_mix, rows));
-
-    pf_spans_enter(m->spans, layer->is_moe ? "router" : "feed-forward", il);
-    PF_TRY(begin_block(t, &layer->ffn_mix, layer->ffn_norm, rows));
-    PF_TRY(layer->is_moe ? pf_moe_block(t, il, rows) : pf_dense_block(t, il, rows));
-    PF_TRY(end_block(t, &layer->ffn_mix, rows));
+    if (layer->mixer != PF_MIXER_NONE) {
+        pf_spans_enter(m->spans, mixer < named && mixers[mixer] ? mixers[mixer] : "attention", il);
+        PF_TRY(mix_positions(t, il, rows));
+    }
+    if (layer->has_ffn) {
+        pf_spans_enter(m->spans, layer->is_moe ? "router" : "feed-forward", il);
+        PF_TRY(begin_block(t, &layer->ffn_mix, layer->ffn_norm, rows));
+        PF_TRY(layer->is_moe ? pf_moe_block(t, il, rows) : pf_dense_block(t, il, rows));
+        PF_TRY(end_block(t, &layer->ffn_mix, rows));
+    }
     return pf_moe_guess(t, il + 1, rows, PF_GUESS_LATE);
 }
 

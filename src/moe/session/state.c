@@ -79,7 +79,7 @@ void pf_state_keep(struct pf_session *s, int64_t pos)
 
 bool pf_state_can_cut(const struct pf_model *m)
 {
-    return m->arch->delta != PF_DELTA_NONE;
+    return m->recurrent && !m->arch->compressed;
 }
 
 void pf_state_plan(struct pf_session *s, int64_t pos)

@@ -56,18 +56,18 @@ static pf_status alloc_picks(struct pf_model *m, int rows)
 static pf_status alloc_stages(struct pf_model *m, int rows)
 {
     struct pf_watch *t = &m->watch;
-    size_t n_expert = (size_t)m->n_expert, n_embd = (size_t)m->n_embd,
+    size_t n_expert = (size_t)m->n_expert, n_in = (size_t)m->n_expert_in,
            used_ff = (size_t)m->n_used * (size_t)m->n_ff_expert;
     const struct { float **at; bool wanted; size_t n; } parts[] = {
-        { &t->x, true, n_embd },
-        { &t->y, true, n_embd },
+        { &t->x, true, n_in },
+        { &t->y, true, n_in },
         { &t->logits, true, n_expert },
         { &t->tap.probs, t->opts.stages & 1u << PF_STAGE_PROBABILITIES, n_expert },
         { &t->tap.scores, t->opts.stages & 1u << PF_STAGE_SCORES, n_expert },
         { &t->tap.gate, t->opts.stages & 1u << PF_STAGE_GATE, used_ff },
         { &t->tap.up, t->opts.stages & 1u << PF_STAGE_UP, used_ff },
         { &t->tap.act, t->opts.stages & 1u << PF_STAGE_ACTIVATION, used_ff },
-        { &t->tap.down, t->opts.stages & 1u << PF_STAGE_DOWN, (size_t)m->n_used * n_embd },
+        { &t->tap.down, t->opts.stages & 1u << PF_STAGE_DOWN, (size_t)m->n_used * n_in },
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         if (!parts[i].wanted)
@@ -139,6 +139,9 @@ pf_status pf_trace_set(pf_model *m, const struct pf_trace_opts *o)
     o = o ? o : &none;
     if (!m->backend || m->n_moe == 0)
         PF_FAIL(PF_EINVAL, "%s has no experts to watch", m->name[0] ? m->name : "the model");
+    if (m->uneven && o->record)
+        PF_FAIL(PF_EUNSUPPORTED, "layers of %s differ in how many experts they use, and traces cannot say so",
+                m->name[0] ? m->name : "the model");
     if (o->stages >> PF_N_STAGES || (o->stages && !o->fn))
         PF_FAIL(PF_EINVAL, "stages is 0x%x: %s", o->stages,
                 o->fn ? "there are no such stages" : "there is no function to show them to");
@@ -189,6 +192,8 @@ static bool distinct(const uint16_t *picks, int n)
 pf_status pf_watch_inject(struct pf_model *m, const char *path)
 {
     struct pf_trace *t = &m->injected;
+    if (m->uneven)
+        PF_FAIL(PF_EUNSUPPORTED, "%s: layers of the model differ in how many experts they use", path);
     PF_TRY(pf_trace_read(t, path));
     if (t->n_layers != m->n_moe || t->n_expert != m->n_expert || t->n_used != m->n_used || t->n_tokens < 1)
         PF_FAIL(PF_EFORMAT,
@@ -240,7 +245,7 @@ static void show_values(const struct pf_step *t, enum pf_stage stage, int il, in
 
 static void show_picks(const struct pf_step *t, int il, int row, const int32_t *picks, const float *weights)
 {
-    int n = t->m->n_used;
+    int n = t->m->layers[il].moe.routing.n_used;
     show(t, &(struct pf_stage_data){ .stage = PF_STAGE_PICKS, .layer = il, .pos = position(t, row), .pick = -1,
                                      .expert = -1, .picks = picks + (size_t)row * (size_t)n, .n = n });
     show_values(t, PF_STAGE_WEIGHTS, il, row, weights, n);
@@ -249,11 +254,12 @@ static void show_picks(const struct pf_step *t, int il, int row, const int32_t *
 static void show_expert(const struct pf_step *t, int il, int row, int pick, int expert)
 {
     const struct pf_tap *tap = &t->m->watch.tap;
+    const struct pf_moe *moe = &t->m->layers[il].moe;
     const struct { enum pf_stage stage; const float *values; int n; } parts[] = {
-        { PF_STAGE_GATE, tap->gate, t->m->n_ff_expert },      { PF_STAGE_UP, tap->up, t->m->n_ff_expert },
-        { PF_STAGE_ACTIVATION, tap->act, t->m->n_ff_expert }, { PF_STAGE_DOWN, tap->down, t->m->n_embd },
+        { PF_STAGE_GATE, tap->gate, moe->n_ff },      { PF_STAGE_UP, tap->up, moe->n_ff },
+        { PF_STAGE_ACTIVATION, tap->act, moe->n_ff }, { PF_STAGE_DOWN, tap->down, t->m->n_expert_in },
     };
-    size_t at = (size_t)row * (size_t)t->m->n_used + (size_t)pick;
+    size_t at = (size_t)row * (size_t)moe->routing.n_used + (size_t)pick;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i].values)
             show(t, &(struct pf_stage_data){ .stage = parts[i].stage, .layer = il, .pos = position(t, row),
@@ -264,14 +270,15 @@ static void show_expert(const struct pf_step *t, int il, int row, int pick, int 
 static void show_layer(const struct pf_step *t, int il, const int32_t *picks, const float *weights)
 {
     const struct pf_watch *w = &t->m->watch;
+    int n_used = t->m->layers[il].moe.routing.n_used;
     for (int r = 0; r < t->rows; r++) {
         show_values(t, PF_STAGE_LOGITS, il, r, w->logits, t->m->n_expert);
         show_values(t, PF_STAGE_PROBABILITIES, il, r, w->tap.probs, t->m->n_expert);
         show_values(t, PF_STAGE_SCORES, il, r, w->tap.scores, t->m->n_expert);
         show_picks(t, il, r, picks, weights);
-        for (int i = 0; i < t->m->n_used; i++)
-            show_expert(t, il, r, i, picks[r * t->m->n_used + i]);
-        show_values(t, PF_STAGE_SUM, il, r, w->y, t->m->n_embd);
+        for (int i = 0; i < n_used; i++)
+            show_expert(t, il, r, i, picks[r * n_used + i]);
+        show_values(t, PF_STAGE_SUM, il, r, w->y, t->m->n_expert_in);
     }
 }
 
@@ -281,7 +288,7 @@ static pf_status compute(struct pf_step *t, int il, struct pf_experts_op *e)
     struct pf_model *m = t->m;
     const struct pf_moe *moe = &m->layers[il].moe;
     struct pf_watch *w = &m->watch;
-    size_t at = (size_t)moe->ordinal * (size_t)e->rows * (size_t)e->n_used;
+    size_t at = (size_t)moe->ordinal * (size_t)e->rows * (size_t)m->n_used;
     e->picks = w->picks + at;
     e->weights = w->weights + at;
     e->x = w->x;
@@ -304,8 +311,9 @@ pf_status pf_watch_experts(struct pf_step *t, int il, const struct pf_experts_op
     const struct pf_backend_ops *ops = m->backend->ops;
     const struct pf_buffers *b = &t->unit->buf;
     struct pf_experts_op op = *e;
-    size_t bytes = (size_t)e->rows * (size_t)m->n_embd * sizeof *w->x, row_bytes = (size_t)e->rows * sizeof *w->logits;
-    size_t at = (size_t)m->layers[il].moe.ordinal * (size_t)e->rows * (size_t)e->n_used;
+    size_t bytes = (size_t)e->rows * (size_t)m->n_expert_in * sizeof *w->x,
+           row_bytes = (size_t)e->rows * sizeof *w->logits;
+    size_t at = (size_t)m->layers[il].moe.ordinal * (size_t)e->rows * (size_t)m->n_used;
     PF_TRY(ops->download(m->backend, w->x, e->x, bytes));
     PF_TRY(ops->download(m->backend, w->logits, b->router, row_bytes * (size_t)m->n_expert));
     PF_TRY(ops->finish(m->backend));
@@ -361,7 +369,7 @@ pf_status pf_watch_done(struct pf_step *t)
         if (!m->layers[il].is_moe)
             continue;
         if (w->counts)
-            count(m, m->layers[il].moe.ordinal, t->rows * m->n_used, w->picks + at);
+            count(m, m->layers[il].moe.ordinal, t->rows * m->layers[il].moe.routing.n_used, w->picks + at);
         for (int r = 0; !pf_watch_inside(m) && r < t->rows; r++)
             show_picks(t, il, r, w->picks + at, w->weights + at);
     }
