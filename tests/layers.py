@@ -30,10 +30,11 @@ MAY = {
                  'text', 'backend', 'base'},
     'moe': {'moe/model', 'moe/place', 'moe/open', 'grammar', 'languages', 'reply', 'gguf', 'text', 'base'},
     'program': set(),
-    'cli': {'program'},
+    'hub': {'program'},
+    'cli': {'hub', 'program'},
     'serve/http': {'program'},
     'serve/cache': {'program'},
-    'serve': {'serve/http', 'serve/cache', 'program'},
+    'serve': {'serve/http', 'serve/cache', 'hub', 'program'},
     'bench': {'program'},
     'examples': set(),
 }
@@ -45,6 +46,7 @@ DOORS = {
     'numaif.h': {'src/tiers/spread.c'},
     'microhttpd.h': {'src/serve/http'},
     'histedit.h': {'src/cli'},
+    'curl/curl.h': {'src/hub/hub_fetch.c'},
     'cjson/cJSON.h': {'tests'},
 }
 

@@ -3,7 +3,7 @@
 # usage: install_deps.sh [further packages]
 set -eu
 
-packages="gcc g++ libc6-dev meson ninja-build pkg-config python3 libcjson-dev libedit-dev libmicrohttpd-dev libnuma-dev liburing-dev libutf8proc-dev libxxhash-dev $*"
+packages="gcc g++ libc6-dev meson ninja-build pkg-config python3 libcjson-dev libcurl4-openssl-dev libedit-dev libmicrohttpd-dev libnuma-dev liburing-dev libutf8proc-dev libxxhash-dev $*"
 
 missing=
 for p in $packages; do

@@ -13,6 +13,7 @@ int mode_render(const struct settings *s);         /* render.c */
 int mode_parse(const struct settings *s);          /* parse.c */
 int mode_info(const struct settings *s);           /* info.c */
 int mode_plan(const struct settings *s);           /* show_plan.c */
+int mode_models(const char *word, const char *name);   /* models.c: pull, list, rm; name NULL: none was given */
 int mode_oneshot(const struct settings *s);        /* oneshot.c */
 int mode_chat(const struct settings *s);           /* repl.c */
 

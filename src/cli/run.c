@@ -6,11 +6,14 @@
 #include <unistd.h>
 
 #include "cli/modes.h"
+#include "hub/hub.h"
 #include "program/stack.h"
 #include "program/term.h"
 
 static int run(const struct settings *s)
 {
+    if (s->models)
+        return mode_models(s->models, s->models_name);
     if (s->info)
         return mode_info(s);
     if (s->plan)
@@ -37,6 +40,8 @@ static int start(int argc, char **argv)
     struct settings s;
     term_init();
     opts_read(&s, argc, argv);
+    if (s.hf)
+        s.model = hub_need(s.hf);           /* never freed */
     int status = run(&s);
     out_close();
     return status;

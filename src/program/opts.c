@@ -8,8 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "pfmoe.h"
+#include "program/foreign.h"
 #include "program/term.h"
 
 #define AT(member) offsetof(struct settings, member)
@@ -25,7 +27,12 @@ static const char *const group_titles[] = {
 
 static const struct opt table[] = {
     { GROUP_WHAT, 'm', "model", TEXT, "FILE", AT(model), 0, 0, "PFMOE_MODEL", false,
-      "the GGUF file to run (of a split model the first); without it the bundled model" },
+      "the GGUF file to run (of a split model the first); without it the bundled model. A file without a flag in front "
+      "is one, too" },
+    { GROUP_WHAT, 0, "hf", TEXT, "NAME", AT(hf), 0, 0, NULL, false,
+      "(or -hf) the model owner/repo[:QUANT] of Hugging Face, or of the hub at HF_ENDPOINT: from the hub's cache "
+      "folder, fetched into it where it is not there. QUANT may be a file of the repository; without it Q4_K_M is "
+      "looked for first" },
     { GROUP_WHAT, 'p', "prompt", TEXT, "TEXT", AT(prompt), 0, 0, NULL, false,
       "answer TEXT and end: the answer alone goes to standard output. TEXT is a user's message, put through the "
       "model's chat template where it has one" },
@@ -48,8 +55,8 @@ static const struct opt table[] = {
     { GROUP_TALK, 0, "no-think", FLAG, NULL, AT(no_think), 0, 0, NULL, false,
       "ask the template to leave reasoning out, where it can" },
 
-    { GROUP_ANSWER, 'n', "tokens", WHOLE, "N", AT(n_predict), 0, INT32_MAX, NULL, true,
-      "end after N tokens (default: no limit)" },
+    { GROUP_ANSWER, 'n', "tokens", WHOLE, "N", AT(n_predict), -1, INT32_MAX, NULL, true,
+      "end after N tokens (default: no limit; -1: none either)" },
     { GROUP_ANSWER, 0, "stop", STOPS, "STRING", AT(stops), 0, 0, NULL, false,
       "end before STRING would appear in the answer; may be given up to 16 times" },
     { GROUP_ANSWER, 0, "json-schema", TEXT, "FILE", AT(json_schema), 0, 0, NULL, false,
@@ -174,9 +181,10 @@ enum { N_OPTS = sizeof table / sizeof *table, MOST_OPTS = N_OPTS + 32, LONG_BASE
 
 static const struct opts_program pfmoe_run = {
     .name = "pfmoe-run",
-    .usage = "usage: pfmoe-run [-m MODEL.gguf] [options]             chat\n"
-             "       pfmoe-run [-m MODEL.gguf] -p TEXT | -f FILE     one answer\n"
-             "       pfmoe-run --info FILE [--verify]                what a file holds\n\n"
+    .usage = "usage: pfmoe-run [MODEL.gguf | -hf NAME] [options]      chat\n"
+             "       pfmoe-run [MODEL.gguf | -hf NAME] -p TEXT | -f FILE   one answer\n"
+             "       pfmoe-run --info FILE [--verify]                what a file holds\n"
+             "       pfmoe-run pull NAME | rm NAME | list            models by their names on the hub (see --hf)\n\n"
              "Runs a mixture-of-experts (or dense) language model from a GGUF file. With no text given and\n"
              "standard input a terminal it is a chat; /help there lists its commands.",
     .operands = "a text goes after -p",
@@ -577,6 +585,22 @@ static void list_options(struct option *longs, char *letters)
     *letters = 0;
 }
 
+/* pull NAME, rm NAME, list; or the model's file. */
+static void read_words(struct settings *s, int argc, char **argv)
+{
+    static const char *const words[] = { "pull", "list", "rm" };
+    const char *word = optind < argc ? argv[optind] : "";
+    size_t n = strlen(word);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(word, words[i]) == 0) {
+            s->models = argv[optind++];
+            s->models_name = optind < argc ? argv[optind++] : NULL;
+            return;
+        }
+    if ((n > 5 && strcmp(word + n - 5, ".gguf") == 0) || (n > 0 && access(word, R_OK) == 0))
+        s->model = argv[optind++];
+}
+
 void opts_read_of(const struct opts_program *p, struct settings *s, int argc, char **argv)
 {
     struct option longs[MOST_OPTS + 1];
@@ -586,6 +610,7 @@ void opts_read_of(const struct opts_program *p, struct settings *s, int argc, ch
     defaults(s);
     read_environment(s);
     opterr = 0;
+    foreign_options(argc, argv, longs, letters);
     for (int c; (c = getopt_long(argc, argv, letters, longs, NULL)) != -1;) {
         const struct opt *o = by_code(c);
         if (!o)
@@ -597,6 +622,8 @@ void opts_read_of(const struct opts_program *p, struct settings *s, int argc, ch
     }
     if ((s->splits || s->parse) && optind < argc)
         s->operand = argv[optind++];
+    if (program == &pfmoe_run)
+        read_words(s, argc, argv);
     if (optind < argc)
         die(EXIT_USAGE, "\"%s\" is not expected; %s", argv[optind], program->operands);
 }

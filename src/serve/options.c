@@ -37,8 +37,10 @@ static const struct opt rows[] = {
  * that leave it open. */
 static bool takes(const struct opt *o)
 {
-    static const char *const names[] = { "model", "template", "reasoning-effort", "no-think", "temp", "top-k", "top-p",
-                                         "min-p", "repeat-penalty", "presence-penalty", "frequency-penalty", "seed" };
+    static const char *const names[] = {
+        "model", "hf", "template", "reasoning-effort", "no-think", "temp", "top-k", "top-p", "min-p", "repeat-penalty",
+        "presence-penalty", "frequency-penalty", "seed",
+    };
     size_t n = strlen(o->name);
     if (o->group == GROUP_MACHINE)
         return n < 5 || strcmp(o->name + n - 5, "-gb-s") != 0;

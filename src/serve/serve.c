@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "hub/hub.h"
 #include "program/load.h"
 #include "program/stack.h"
 #include "program/term.h"
@@ -197,6 +198,8 @@ static int start(int argc, char **argv)
     static struct server server;
     term_init();
     options_read(&s, argc, argv);
+    if (s.run.hf)
+        s.run.model = hub_need(s.run.hf);      /* never freed */
     watch_signals(&server);
     server.s = &s;
     server.started = (int64_t)time(NULL);
