@@ -13,7 +13,7 @@ enum pf_need { PF_NEVER, PF_OPTIONAL, PF_REQUIRED };
 
 /* How a layer mixes positions: the block in front of its feed-forward. */
 enum pf_mixer { PF_MIXER_ATTENTION, PF_MIXER_LATENT, PF_MIXER_COMPRESSED, PF_MIXER_DELTA, PF_MIXER_MAMBA2,
-                PF_MIXER_NONE };
+                PF_MIXER_SHORT_CONV, PF_MIXER_NONE };
 
 /* The differences of an architecture. One const table per architecture; everything not named is the plain pre-norm
  * transformer: x += attention(norm(x)); x += ffn(norm(x)). */
@@ -52,6 +52,7 @@ struct pf_arch {
     int             window_period;
 
     const char     *ffn_norm;             /* name of the norm in front of the FFN */
+    const char     *output_norm;          /* name of the last norm; NULL: output_norm */
     enum pf_need    dense;                /* layers without experts in files without experts: required means always */
     enum pf_need    dense_bias, router_bias, expert_bias;
     enum pf_need    leading_dense;        /* leading_dense_block_count: the first layers have no experts */

@@ -32,6 +32,7 @@
     A(dots1) \
     A(llama4) \
     A(nemotron_h_moe) \
+    A(lfm2moe) \
     A(smollm3) \
     A(mistral3) \
     A(mistral4)

@@ -17,6 +17,7 @@ pf_status pf_index_block(struct pf_step *t, int il, int rows);            /* ind
 bool      pf_index_is_used(const struct pf_part *p);                         /* some row does not see all positions */
 pf_status pf_delta_block(struct pf_step *t, int il, int rows);            /* deltanet.c */
 pf_status pf_mamba_block(struct pf_step *t, int il, int rows);            /* mamba.c */
+pf_status pf_short_conv_block(struct pf_step *t, int il, int rows);       /* shortconv.c */
 pf_status pf_dense_block(struct pf_step *t, int il, int rows);            /* ffn.c */
 pf_status pf_moe_block(struct pf_step *t, int il, int rows);
 

@@ -114,6 +114,11 @@ static struct widths widths_of(const struct pf_model *m)
     widen(&w.gate_out, m->delta.n_v);
     widen(&w.gate_out, m->mamba.n_inner);
     widen(&w.packed, m->mamba.n_conv);
+    if (m->conv_taps) {
+        widen(&w.attn, m->n_embd);
+        widen(&w.gate_out, m->n_embd);
+        widen(&w.packed, m->n_embd);
+    }
     if (m->arch->mla) {
         int64_t n_head = m->layers[0].attn.n_head;
         widen(&w.packed, n_head * (m->mla.n_nope + m->mla.n_rope));
@@ -214,6 +219,7 @@ size_t pf_buffers_cut(const struct pf_model *m, int n_batch, char *base, struct 
     size_t rows = (size_t)n_batch, guess_rows = rows < PF_GUESS_ROWS ? rows : PF_GUESS_ROWS;
     size_t n_picks = (size_t)m->n_moe * (size_t)m->n_used, used = 0;
     size_t n_s = (size_t)m->streams.n, mixed = n_s > 1 ? n_s : 0;
+    size_t convolved = (size_t)(m->delta.n_conv + m->mamba.n_conv + (m->conv_taps ? m->n_embd : 0));
     size_t latent = m->n_expert_in != m->n_embd ? rows * (size_t)m->n_expert_in : 0;
     size_t q_latent = (size_t)(m->mla.n_q_latent + m->compressed.n_q_latent);
     const struct { void *at; size_t n; } parts[] = {
@@ -227,7 +233,7 @@ size_t pf_buffers_cut(const struct pf_model *m, int n_batch, char *base, struct 
         { &b->index_k, rows * (size_t)m->index.width }, { &b->index_w, rows * (size_t)m->index.n_head },
         { &b->chosen, rows * (size_t)m->index.max_chosen },
         { &b->packed, rows * (size_t)w.packed },   { &b->gate_out, rows * (size_t)w.gate_out },
-        { &b->mixed, rows * (size_t)(m->delta.n_conv + m->mamba.n_conv) },
+        { &b->mixed, rows * convolved },
         { &b->ba, rows * (size_t)(2 * m->delta.n_v_head + m->mamba.n_head) },
         { &b->latent, latent }, { &b->latent_y, latent },
         { &b->gate, rows * (size_t)w.ff },         { &b->up, rows * (size_t)w.ff },

@@ -497,6 +497,20 @@ static pf_status bind_mamba(const struct pf_loader *l, int il, struct pf_mamba *
     return block_matrix(l, PF_REQUIRED, il, "ssm_out", s->n_inner, l->m->n_embd, PF_NEVER, &a->out);
 }
 
+/* ---- Short convolutions ------------------------------------------------------------------------------------------ */
+
+static pf_status bind_short_conv(const struct pf_loader *l, int il, struct pf_short_conv *c)
+{
+    int n = l->m->n_embd;
+    struct pf_weight in;
+    PF_TRY(whole_matrix(l, PF_REQUIRED, il, "shortconv.in_proj", n, 3 * (int64_t)n, PF_NEVER, &in));
+    PF_TRY(adapted_rows_of(l, il, &in, 0, n, &c->gate_in));
+    PF_TRY(adapted_rows_of(l, il, &in, n, n, &c->gate_out));
+    PF_TRY(adapted_rows_of(l, il, &in, 2 * n, n, &c->x));
+    PF_TRY(bind_conv(l, il, "shortconv.conv.weight", l->m->conv_taps, n, &c->conv));
+    return block_matrix(l, PF_REQUIRED, il, "shortconv.out_proj", n, n, PF_NEVER, &c->out);
+}
+
 /* ---- Feed-forward ------------------------------------------------------------------------------------------------ */
 
 /* One expert tensor {n_in, n_rows, n_expert}: where each expert's rows [first_row, first_row + n_out) begin. */
@@ -717,6 +731,7 @@ static pf_status bind_embedding_adapters(const struct pf_loader *l, int64_t n_vo
 static pf_status bind_embedding(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
+    char name[NAME_BYTES];
     const struct pf_tensor *t = find(l, "token_embd.weight");
     if (!t)
         return missing(l, "token_embd.weight");
@@ -734,7 +749,8 @@ static pf_status bind_embedding(const struct pf_loader *l)
     m->output.scale /= l->logit_scale;
     if (m->arch->streams)
         PF_TRY(bind_mix(l, spelling(l, -1, "output_hc", "hc_head", "_fn.weight"), m->streams.n, 1, &m->output_mix));
-    return vector(l, PF_REQUIRED, "output_norm.weight", m->n_embd, 1, &m->output_norm);
+    snprintf(name, sizeof name, "%s.weight", m->arch->output_norm ? m->arch->output_norm : "output_norm");
+    return vector(l, PF_REQUIRED, name, m->n_embd, 1, &m->output_norm);
 }
 
 static pf_status bind_mixer(const struct pf_loader *l, int il, struct pf_layer *layer)
@@ -750,6 +766,8 @@ static pf_status bind_mixer(const struct pf_loader *l, int il, struct pf_layer *
         return bind_delta(l, il, &layer->delta);
     case PF_MIXER_MAMBA2:
         return bind_mamba(l, il, &layer->mamba);
+    case PF_MIXER_SHORT_CONV:
+        return bind_short_conv(l, il, &layer->short_conv);
     case PF_MIXER_NONE:
         break;
     }

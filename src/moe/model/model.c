@@ -188,6 +188,17 @@ static pf_status read_mamba(const struct pf_loader *l)
     return PF_OK;
 }
 
+static pf_status read_short_conv(const struct pf_loader *l)
+{
+    enum { MAX_TAPS = 16 };
+    struct pf_model *m = l->m;
+    PF_TRY(key_int(l, "shortconv.l_cache", true, 2, MAX_TAPS, &m->conv_taps));
+    for (int il = 0; il < m->n_layer; il++)
+        if (m->layers[il].mixer == PF_MIXER_SHORT_CONV)
+            m->layers[il].n_state = (size_t)(m->conv_taps - 1) * (size_t)m->n_embd;
+    return PF_OK;
+}
+
 /* What each layer consists of, where that follows from keys alone. */
 static pf_status read_mixers(const struct pf_loader *l)
 {
@@ -211,7 +222,7 @@ static pf_status read_mixers(const struct pf_loader *l)
         else if (n_kv[il] == 0)
             m->layers[il].mixer = arch->without_kv;
     }
-    return arch->without_kv == PF_MIXER_MAMBA2 ? read_mamba(l) : PF_OK;
+    return arch->without_kv == PF_MIXER_MAMBA2 ? read_mamba(l) : read_short_conv(l);
 }
 
 static pf_status read_index_sizes(const struct pf_loader *l, int n_rot, int ratio)

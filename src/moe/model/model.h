@@ -107,6 +107,13 @@ struct pf_mamba {
     const float     *norm;                /* {n_inner} */
 };
 
+/* A gated convolution over few positions, in place of attention (blocks/shortconv.c). */
+struct pf_short_conv {
+    struct pf_weight gate_in, gate_out, x;           /* {n_embd, n_embd} each: rows of a tensor */
+    struct pf_weight out;                 /* {n_embd, n_embd} */
+    const float     *conv;                /* [conv_taps][n_embd] */
+};
+
 struct pf_dense_ffn {
     struct pf_weight gate, up, down;      /* up without data: the product of gate is up's, too */
     struct pf_act    act;
@@ -142,6 +149,7 @@ struct pf_layer {
     struct pf_attention attn;                        /* all zeros in layers without keys and values */
     struct pf_delta_net delta;
     struct pf_mamba     mamba;
+    struct pf_short_conv short_conv;
     struct pf_mla       mla;
     struct pf_compressed compressed;
     struct pf_indexer   indexer;
@@ -200,6 +208,7 @@ struct pf_model {
         int d, p, n_head, n_group, taps;  /* as in struct pf_ssm_op */
         int n_inner, n_conv;              /* n_head * p, and that + 2 n_group d */
     } mamba;
+    int conv_taps;                        /* of short convolutions; 0: there are none */
     struct pf_mla_sizes {                 /* all 0: the model has no latent attention */
         int n_latent, n_q_latent, n_nope, n_rope, n_v;
     } mla;

@@ -55,6 +55,8 @@ static const char *device_lacks(const struct pf_model *m, const pf_backend *devi
         return "there are no GPU kernels for indexers yet";
     if (m->mamba.n_head && (!ops->conv || !ops->ssm))
         return "there are no GPU kernels for Mamba2 yet";
+    if (m->conv_taps && !ops->conv)
+        return "there are no GPU kernels for convolutions yet";
     if (m->arch->compressed && (!ops->heads || !ops->choose || !ops->compress))
         return "there are no GPU kernels for compressed attention yet";
     if (m->arch->streams && (!ops->mix || !ops->streams_read || !ops->streams_write))

@@ -1,15 +1,14 @@
 /* One step through the model. Read it top to bottom:
  *
  *     x = embedding of the tokens
- *     every layer:   x += attention(norm(x))       or latent or compressed attention, a delta net, or Mamba2
+ *     every layer:   x += attention(norm(x))       or of another kind, or a delta net, Mamba2, a convolution
  *                    x += experts(norm(x))         or one dense feed-forward
  *     logits = output * norm(x)
  *
  * x is [rows][n_embd]; where there are several residual streams, [rows][streams][n_embd], blocks read and write a
- * mixture of them (streams.c). The blocks are in moe/blocks: attn.c, mla.c, compressed.c, deltanet.c and ffn.c.
- * Matrices are named as in the papers: q, k, v, gate, up, down. All work is done by backends; these files decide only
- * what follows what. One unit does it all, or two take turns, and x is handed over (place/cut.h); t->unit is the one at
- * work. */
+ * mixture of them (streams.c). The blocks are in moe/blocks. Matrices are named as in the papers: q, k, v, gate, up,
+ * down. All work is done by backends; these files decide only what follows what. One unit does it all, or two take
+ * turns, and x is handed over (place/cut.h); t->unit is the one at work. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,6 +47,7 @@ static pf_status mix_positions(struct pf_step *t, int il, int rows)
     PF_TRY(begin_block(t, &layer->attn_mix, layer->attn_norm, rows));
     PF_TRY(layer->mixer == PF_MIXER_DELTA        ? pf_delta_block(t, il, rows)
            : layer->mixer == PF_MIXER_MAMBA2     ? pf_mamba_block(t, il, rows)
+           : layer->mixer == PF_MIXER_SHORT_CONV ? pf_short_conv_block(t, il, rows)
            : layer->mixer == PF_MIXER_LATENT     ? pf_mla_block(t, il, rows)
            : layer->mixer == PF_MIXER_COMPRESSED ? pf_compressed_block(t, il, rows)
                                                  : pf_attention_block(t, il, rows));
@@ -56,7 +56,8 @@ static pf_status mix_positions(struct pf_step *t, int il, int rows)
 
 static pf_status run_layer(struct pf_step *t, int il, int rows)
 {
-    static const char *const mixers[] = { [PF_MIXER_DELTA] = "delta net", [PF_MIXER_MAMBA2] = "mamba" };
+    static const char *const mixers[] = { [PF_MIXER_DELTA] = "delta net", [PF_MIXER_MAMBA2] = "mamba",
+                                         [PF_MIXER_SHORT_CONV] = "convolution" };
     const struct pf_model *m = t->m;
     const struct pf_layer *layer = &m->layers[il];
     size_t named = sizeof mixers / sizeof *mixers, mixer = (size_t)layer->mixer;
