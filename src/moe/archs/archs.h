@@ -33,6 +33,7 @@
     A(llama4) \
     A(nemotron_h_moe) \
     A(lfm2moe) \
+    A(granitehybrid) \
     A(smollm3) \
     A(mistral3) \
     A(mistral4)
