@@ -318,14 +318,21 @@ PF_UNIT_FN const float *pf_vector_at(const struct pf_vectors *v, int row, int i)
  * conv [taps][n], n = (2 n_k_head + n_v_head) d channels, those of q, k, v; a, dt {n_v_head}; norm {d};
  * out [rows][n_v_head][d]. A state is the last rows before the convolution, [taps - 1][n], and the matrices behind
  * them, [n_v_head][d][d]. before NULL: zeros; it is not after. follows: the operation ahead leaves it; otherwise it is
- * older. mixed [rows][n]: room for what the convolution gives. */
+ * older. mixed [rows][n]: room for what the convolution gives.
+ *
+ * by_key (Kimi Delta Attention): alpha is a vector of d numbers for each value head, dt {n_v_head, d}, and row i of S,
+ * which belongs to k[i], has a decay of its own:
+ *     f = alpha[i] + dt[i];  decay[i] = exp(a * softplus(f)), or exp(least * sigmoid(-a * f)) if least is not 0
+ *     seen = sum over rows, by fmaf from 0, of S[i] * (k[i] * decay[i]);  e = (v - seen) * sigmoid(beta)
+ *     S[i] = fmaf(k[i], e, S[i] * decay[i])
+ * sigmoid_gate: out = sigmoid(z) * rms_norm(S'q). */
 struct pf_delta_op {
     struct pf_vectors q, k, v, z, alpha, beta;
     const float *conv, *a, *dt, *norm, *before;
     float       *after, *mixed, *out;
     int          d, n_k_head, n_v_head, taps, rows;
-    bool         tiled, follows;
-    float        eps;
+    bool         tiled, follows, by_key, sigmoid_gate;
+    float        eps, least;
 };
 
 PF_UNIT_FN int pf_delta_channels(const struct pf_delta_op *o)

@@ -99,6 +99,19 @@ struct pf_delta_args {
 };
 typedef void pf_delta_fn(const struct pf_delta_args *a);
 
+/* One step of the delta rule in which row i of the matrix has a decay of its own; decayed_k[i] = k[i] * decay[i]. Per
+ * column
+ *     seen = 0, then fmaf(before[i][j], decayed_k[i], seen);   change = (v[j] - seen) * beta
+ *     after[i][j] = fmaf(k[i], change, before[i][j] * decay[i]);   out[j] = 0, then fmaf(after[i][j], q[i], out[j])
+ * with i rising. after may be before. */
+struct pf_keyed_delta_args {
+    const float *before, *q, *k, *decayed_k, *v, *decay;
+    float        beta;
+    int          d;
+    float       *after, *out;
+};
+typedef void pf_keyed_delta_fn(const struct pf_keyed_delta_args *a);
+
 /* One step of a head of Mamba2: matrices [d][p], row i belongs to b[i] and c[i], column j to x[j] and out[j]; what is
  * computed is in struct pf_ssm_op (backend.h), up to y. after may be before. */
 struct pf_ssm_args {
@@ -216,6 +229,7 @@ typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
     X(l2_norm,    pf_l2_norm_fn)     \
     X(conv,       pf_conv_fn)        \
     X(delta_step, pf_delta_fn)       \
+    X(keyed_delta_step, pf_keyed_delta_fn) \
     X(ssm_step,   pf_ssm_fn)         \
     X(compress,   pf_compress_fn)    \
     X(attn_f16,   pf_attn_fn)        \

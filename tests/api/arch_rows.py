@@ -15,8 +15,8 @@ def read(*path):
 
 
 TABLE = r'^const struct pf_arch \w+ = \{\s*\.name = "([^"]+)"(.*?)^\};'
-NEEDS = {'.mla = true': ['heads'], '.indexer = true': ['choose', 'layer_norm'],
-         '.compressed = true': ['heads', 'choose', 'compress'], '.without_kv = PF_MIXER_MAMBA2': ['conv', 'ssm'], '.without_kv = PF_MIXER_SHORT_CONV': ['conv'], '.streams = true': ['mix', 'streams_read', 'streams_write']}     # operations that a backend may lack
+NEEDS = {'.mla = true': ['heads'], '.index_pools = true': ['compress'], '.indexer = true': ['choose', 'layer_norm'],
+         '.compressed = true': ['heads', 'choose', 'compress'], '.without_kv = PF_MIXER_MAMBA2': ['conv', 'ssm'], '.streams = true': ['mix', 'streams_read', 'streams_write']}     # operations that a backend may lack
 
 
 def tables(root):

@@ -941,12 +941,20 @@ static void routing(void)
 struct delta_case {
     int  d, n_k, n_v, taps, rows;
     bool tiled, packed, before;
+    bool by_key;                         /* with the other gate, too */
+    float least;
 };
+
+/* Floats of a row's beta and alpha. */
+static int delta_rates(const struct delta_case *c)
+{
+    return c->n_v * (c->by_key ? 1 + c->d : 2);
+}
 
 /* Where the projections x and ba put what a net needs: dealt out, or packed by key head. */
 static void lay_out(const struct delta_case *c, const float *x, const float *ba, struct pf_delta_op *op)
 {
-    int d = c->d, r = c->n_v / c->n_k, group = (2 + 2 * r) * d, n = c->n_k * group, n_ba = 2 * c->n_v;
+    int d = c->d, r = c->n_v / c->n_k, group = (2 + 2 * r) * d, n = c->n_k * group, n_ba = delta_rates(c);
     if (c->packed) {
         op->q = (struct pf_vectors){ x, n, d, 1, group };
         op->k = (struct pf_vectors){ x + d, n, d, 1, group };
@@ -960,7 +968,7 @@ static void lay_out(const struct delta_case *c, const float *x, const float *ba,
         op->v = (struct pf_vectors){ x + 2 * c->n_k * d, n, d, 1, d };
         op->z = (struct pf_vectors){ x + (2 * c->n_k + c->n_v) * d, n, d, 1, d };
         op->beta = (struct pf_vectors){ ba, n_ba, 1, 1, 1 };
-        op->alpha = (struct pf_vectors){ ba + c->n_v, n_ba, 1, 1, 1 };
+        op->alpha = (struct pf_vectors){ ba + c->n_v, n_ba, c->by_key ? d : 1, 1, c->by_key ? d : 1 };
     }
 }
 
@@ -968,14 +976,16 @@ static void lay_out(const struct delta_case *c, const float *x, const float *ba,
 static struct pf_delta_op delta_op(const struct delta_case *c)
 {
     struct pf_delta_op op = { .d = c->d, .n_k_head = c->n_k, .n_v_head = c->n_v, .taps = c->taps, .rows = c->rows,
-                              .tiled = c->tiled, .eps = 1e-6f };
+                              .tiled = c->tiled, .eps = 1e-6f, .by_key = c->by_key, .least = c->least,
+                              .sigmoid_gate = c->by_key };
     int n = pf_delta_channels(&op);
+    size_t n_dt = (size_t)(c->n_v * (c->by_key ? c->d : 1));
     op.conv = place(floats((size_t)(c->taps * n), 1), (size_t)(c->taps * n) * sizeof(float));
     float *a = floats((size_t)c->n_v, 1);
     for (int i = 0; i < c->n_v; i++)
         a[i] = -fabsf(a[i]);                 /* states decay, in models too */
     op.a = place(a, (size_t)c->n_v * sizeof(float));
-    op.dt = place(floats((size_t)c->n_v, 1), (size_t)c->n_v * sizeof(float));
+    op.dt = place(floats(n_dt, 1), n_dt * sizeof(float));
     op.norm = place(floats((size_t)c->d, 1), (size_t)c->d * sizeof(float));
     return op;
 }
@@ -993,7 +1003,7 @@ static void delta_net(const struct delta_case *c, int number)
                 mixed = random_pair((size_t)(rows * n), 1), out = random_pair((size_t)(rows * n_out), 1),
                 y = random_pair((size_t)(rows * 9), 1);
     for (int i = 0; i < 2; i++) {
-        struct pair x = random_pair((size_t)(rows * n_x), 1), ba = random_pair((size_t)(rows * 2 * c->n_v), 1);
+        struct pair x = random_pair((size_t)(rows * n_x), 1), ba = random_pair((size_t)(rows * delta_rates(c)), 1);
         for (int u = 0; u < 2; u++) {
             pf_backend *b = units[u];
             lay_out(c, x.at[u], ba.at[u], &op);
@@ -1061,6 +1071,12 @@ static void delta_nets(void)
         { .d = 128, .n_k = 2, .n_v = 8, .taps = 3 }, { .d = 64, .n_k = 2, .n_v = 4, .taps = 4 },
         { .d = 32, .n_k = 3, .n_v = 6, .taps = 2 },  { .d = 20, .n_k = 1, .n_v = 3, .taps = 4 },
     };
+    static const struct delta_case keyed[] = {
+        { .d = 128, .n_k = 3, .n_v = 3, .taps = 4, .by_key = true, .least = -5 },
+        { .d = 128, .n_k = 2, .n_v = 2, .taps = 4, .by_key = true, .before = true },
+        { .d = 16, .n_k = 4, .n_v = 4, .taps = 4, .by_key = true, .least = -5, .before = true },
+        { .d = 20, .n_k = 2, .n_v = 2, .taps = 2, .by_key = true },
+    };
     int number = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         for (size_t k = 0; k < sizeof batches / sizeof *batches; k++)
@@ -1072,6 +1088,12 @@ static void delta_nets(void)
                 c.before = way % 2 == 0;
                 delta_net(&c, number++);
             }
+    for (size_t i = 0; i < sizeof keyed / sizeof *keyed; i++)
+        for (int rows = 1; rows <= 33; rows += 8) {
+            struct delta_case c = keyed[i];
+            c.rows = rows;
+            delta_net(&c, number++);
+        }
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         delta_parts(parts[i][0], parts[i][1]);
 }

@@ -333,6 +333,45 @@ static void check_delta(int d)
         }
 }
 
+static void keyed_plainly(const struct pf_keyed_delta_args *a)
+{
+    for (int j = 0; j < a->d; j++) {
+        float seen = 0, out = 0;
+        for (int i = 0; i < a->d; i++)
+            seen = fmaf(a->before[i * a->d + j], a->decayed_k[i], seen);
+        float change = (a->v[j] - seen) * a->beta;
+        for (int i = 0; i < a->d; i++) {
+            float s = fmaf(a->k[i], change, a->before[i * a->d + j] * a->decay[i]);
+            a->after[i * a->d + j] = s;
+            out = fmaf(s, a->q[i], out);
+        }
+        a->out[j] = out;
+    }
+}
+
+static void check_keyed_delta(int d)
+{
+    static float before[DELTA_MAX * DELTA_MAX], want[DELTA_MAX * DELTA_MAX], got[DELTA_MAX * DELTA_MAX];
+    static float in[5][DELTA_MAX], want_out[DELTA_MAX], got_out[DELTA_MAX];
+    for (int i = 0; i < 5; i++)
+        fill(in[i], d, FILL_PLAIN);
+    fill(before, d * d, FILL_PLAIN);
+    struct pf_keyed_delta_args a = { .before = before, .q = in[0], .k = in[1], .decayed_k = in[2], .v = in[3],
+                                     .decay = in[4], .beta = 0.4f, .d = d, .after = want, .out = want_out };
+    keyed_plainly(&a);
+    a.out = got_out;
+    a.after = got;
+    for (int i = 0; i < n_levels; i++)
+        for (int in_place = 0; in_place < 2; in_place++) {
+            if (in_place)
+                memcpy(got, before, (size_t)(d * d) * sizeof *got);
+            a.before = in_place ? got : before;
+            levels[i]->keyed_delta_step(&a);
+            if (!same(want, got, d * d) || !same(want_out, got_out, d))
+                fail(levels[i]->name, "keyed_delta_step", d, in_place ? "in place" : "from one matrix to another");
+        }
+}
+
 /* ---- Mamba2 ------------------------------------------------------------------------------------------------------ */
 
 enum { SSM_D = 40, SSM_P = 136 };
@@ -915,6 +954,10 @@ static void check_all_delta(void)
     for (int i = 0; i < (int)(sizeof sizes_of_heads / sizeof *sizes_of_heads); i++)
         check_delta(sizes_of_heads[i]);
     report("delta_step", before);
+    before = n_failed;
+    for (int i = 0; i < (int)(sizeof sizes_of_heads / sizeof *sizes_of_heads); i++)
+        check_keyed_delta(sizes_of_heads[i]);
+    report("keyed_delta_step", before);
 }
 
 static void check_all_ssm(void)

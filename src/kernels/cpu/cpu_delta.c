@@ -46,10 +46,43 @@ static void conv_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 
 size_t pf_cpu_delta_floats(int d)
 {
-    return 2 * (size_t)d;                    /* one query and one key */
+    return 4 * (size_t)d;                    /* one query, one key, its decays, their product */
 }
 
-static void delta_head(const struct delta_job *job, int hv, float *q, float *k)
+/* How far the part of the state fades that is written to by one number of the key, or by all of them. */
+static float decay_of(const struct pf_delta_op *op, int hv, float alpha, float dt)
+{
+    float f = alpha + dt;
+    return pf_expf(op->least != 0 ? op->least * pf_sigmoidf(-op->a[hv] * f) : op->a[hv] * pf_softplusf(f));
+}
+
+/* The query, the key and, if each of its numbers has one, decays that value head hv uses in a row; {d} each. */
+struct head_row {
+    float *q, *k, *decay, *decayed_k;
+};
+
+static void step_matrix(const struct delta_job *job, int hv, int r, const struct head_row *row, const float *v,
+                        const float *before, float *after, float *out)
+{
+    const struct pf_delta_op *op = job->op;
+    const float *alpha = pf_vector_at(&op->alpha, r, hv);
+    float beta = pf_sigmoidf(*pf_vector_at(&op->beta, r, hv));
+    if (!op->by_key) {
+        job->b->k.delta_step(&(struct pf_delta_args){
+            .before = before, .after = after, .d = op->d, .q = row->q, .k = row->k, .v = v,
+            .decay = decay_of(op, hv, *alpha, op->dt[hv]), .beta = beta, .out = out });
+        return;
+    }
+    for (int i = 0; i < op->d; i++) {
+        row->decay[i] = decay_of(op, hv, alpha[i], op->dt[(size_t)hv * (size_t)op->d + (size_t)i]);
+        row->decayed_k[i] = row->k[i] * row->decay[i];
+    }
+    job->b->k.keyed_delta_step(&(struct pf_keyed_delta_args){
+        .before = before, .after = after, .d = op->d, .q = row->q, .k = row->k, .decayed_k = row->decayed_k, .v = v,
+        .decay = row->decay, .beta = beta, .out = out });
+}
+
+static void delta_head(const struct delta_job *job, int hv, const struct head_row *row)
 {
     const struct pf_delta_op *op = job->op;
     const struct pf_kernels *kernels = &job->b->k;
@@ -63,14 +96,11 @@ static void delta_head(const struct delta_job *job, int hv, float *q, float *k)
     for (int r = 0; r < op->rows; r++) {
         const float *u = op->mixed + (size_t)r * (2 * n_k + n_v);
         float *out = op->out + (size_t)r * n_v + (size_t)hv * d;
-        kernels->l2_norm(u + hk * d, op->eps, 1.0f / sqrtf((float)d), (int)d, q);
-        kernels->l2_norm(u + n_k + hk * d, op->eps, 1.0f, (int)d, k);
-        kernels->delta_step(&(struct pf_delta_args){
-            .before = before, .after = after, .d = (int)d, .q = q, .k = k, .v = u + 2 * n_k + (size_t)hv * d,
-            .decay = pf_expf(op->a[hv] * pf_softplusf(*pf_vector_at(&op->alpha, r, hv) + op->dt[hv])),
-            .beta = pf_sigmoidf(*pf_vector_at(&op->beta, r, hv)), .out = out });
+        kernels->l2_norm(u + hk * d, op->eps, 1.0f / sqrtf((float)d), (int)d, row->q);
+        kernels->l2_norm(u + n_k + hk * d, op->eps, 1.0f, (int)d, row->k);
+        step_matrix(job, hv, r, row, u + 2 * n_k + (size_t)hv * d, before, after, out);
         kernels->rms_norm(out, op->norm, op->eps, (int)d, out);
-        kernels->swiglu(pf_vector_at(&op->z, r, hv), out, (int)d, out);
+        (op->sigmoid_gate ? kernels->sigmoid_mul : kernels->swiglu)(pf_vector_at(&op->z, r, hv), out, (int)d, out);
         before = after;
     }
 }
@@ -78,9 +108,11 @@ static void delta_head(const struct delta_job *job, int hv, float *q, float *k)
 static void delta_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct delta_job *job = ctx;
-    float *q = cpu_thread_scratch(job->b, thread);
+    float *scratch = cpu_thread_scratch(job->b, thread);
+    size_t d = (size_t)job->op->d;
+    const struct head_row row = { scratch, scratch + d, scratch + 2 * d, scratch + 3 * d };
     for (int64_t hv = begin; hv < end; hv++)
-        delta_head(job, (int)hv, q, q + job->op->d);
+        delta_head(job, (int)hv, &row);
 }
 
 pf_status pf_cpu_delta(pf_backend *backend, const struct pf_delta_op *op)

@@ -1,8 +1,8 @@
 /* Gated DeltaNet between its products.
  *
  *     few rows   delta_head: a block takes a value head and does all of it, or, where blocks can write into each
- *                other's memory, two take half of its columns each; heads of 128 and four taps alone, and not from a
- *                state that the kernel ahead leaves
+ *                other's memory, two take half of its columns each; heads of 128 and four taps alone, not from a
+ *                state that the kernel ahead leaves, and with one decay a head
  *     others     conv, a thread a channel; delta or delta_columns, a thread a column of a head's matrix; then
  *                gate_heads, a warp a head
  *
@@ -30,9 +30,21 @@ CU_INLINE size_t matrix_at(const struct pf_delta_op &o, int hv)
     return pf_delta_state_rows(&o) + (size_t)hv * o.d * o.d;
 }
 
-CU_INLINE float decay_of(float a, float dt, float alpha)
+CU_INLINE float decay_of(float a, float dt, float alpha, float least)
 {
-    return pf_expf(a * pf_softplusf(alpha + dt));
+    float f = alpha + dt;
+    return pf_expf(least != 0 ? least * pf_sigmoidf(-a * f) : a * pf_softplusf(f));
+}
+
+/* The decay of row i of a value head's matrix, where each has its own. */
+CU_INLINE float row_decay(const struct pf_delta_op &o, int hv, int r, int i)
+{
+    return decay_of(o.a[hv], o.dt[(size_t)hv * o.d + i], pf_vector_at(&o.alpha, r, hv)[i], o.least);
+}
+
+CU_INLINE float gate_of(const struct pf_delta_op &o, float z)
+{
+    return o.sigmoid_gate ? pf_sigmoidf(z) : z * pf_sigmoidf(z);
 }
 
 /* ---- Step by step ------------------------------------------------------------------------------------------------ */
@@ -85,7 +97,7 @@ static __global__ void delta(const __grid_constant__ struct net net)
     const struct pf_delta_op &o = net.op;
     size_t d = o.d, n_k = (size_t)o.n_k_head * d, n_v = (size_t)o.n_v_head * d;
     int hv = blockIdx.x, hk = key_head(o, hv), warp = threadIdx.x / WARP, j = blockIdx.y * blockDim.x + threadIdx.x;
-    float *q = shared, *k = q + d, *after = o.after + matrix_at(o, hv);
+    float *q = shared, *k = q + d, *decays = k + d, *decayed_k = decays + d, *after = o.after + matrix_at(o, hv);
     const float *before = o.before ? o.before + matrix_at(o, hv) : NULL;
     for (int r = 0; r < o.rows; r++) {
         const float *u = o.mixed + r * (2 * n_k + n_v);
@@ -93,14 +105,19 @@ static __global__ void delta(const __grid_constant__ struct net net)
         if (warp < 2)
             l2_norm(u + warp * n_k + hk * d, o.eps, warp ? 1.0f : 1.0f / sqrtf((float)d), o.d, warp ? k : q);
         __syncthreads();
+        for (int i = threadIdx.x; o.by_key && i < o.d; i += blockDim.x) {
+            decays[i] = row_decay(o, hv, r, i);
+            decayed_k[i] = k[i] * decays[i];
+        }
+        __syncthreads();
         if (j < o.d) {
-            float decay = decay_of(o.a[hv], o.dt[hv], *pf_vector_at(&o.alpha, r, hv));
-            float beta = pf_sigmoidf(*pf_vector_at(&o.beta, r, hv)), seen = 0, out = 0;
+            float decay = o.by_key ? 0 : decay_of(o.a[hv], o.dt[hv], *pf_vector_at(&o.alpha, r, hv), o.least);
+            float beta = pf_sigmoidf(*pf_vector_at(&o.beta, r, hv)), seen = 0, out = 0, v = u[2 * n_k + hv * d + j];
             for (size_t i = 0; before && i < d; i++)
-                seen = fmaf(before[i * d + j], k[i], seen);
-            float change = fmaf(-decay, seen, u[2 * n_k + hv * d + j]) * beta;
+                seen = fmaf(before[i * d + j], o.by_key ? decayed_k[i] : k[i], seen);
+            float change = (o.by_key ? v - seen : fmaf(-decay, seen, v)) * beta;
             for (size_t i = 0; i < d; i++) {
-                float s = fmaf(k[i], change, (before ? before[i * d + j] : 0.0f) * decay);
+                float s = fmaf(k[i], change, (before ? before[i * d + j] : 0.0f) * (o.by_key ? decays[i] : decay));
                 after[i * d + j] = s;
                 out = fmaf(s, q[i], out);
             }
@@ -110,7 +127,7 @@ static __global__ void delta(const __grid_constant__ struct net net)
     }
 }
 
-/* A warp takes a head of a row: out = silu(z) * norm(out). blockIdx.y: row. */
+/* A warp takes a head of a row: out = gate of z * norm(out). blockIdx.y: row. */
 static __global__ void gate_heads(const __grid_constant__ struct net net)
 {
     wait_turn();
@@ -125,7 +142,7 @@ static __global__ void gate_heads(const __grid_constant__ struct net net)
         sum = fmaf(out[j], out[j], sum);
     float factor = 1.0f / sqrtf(warp_fold_all(sum) / (float)o.d + o.eps);
     for (int j = lane; j < o.d; j += WARP) {
-        float y = z[j] * pf_sigmoidf(z[j]) * (out[j] * factor * o.norm[j]);
+        float y = gate_of(o, z[j]) * (out[j] * factor * o.norm[j]);
         out[j] = y;
         if (net.x.q)
             quantise_block(y, &net.x, n_v, r, (hv * o.d + j) / 32, net.fault);
@@ -134,22 +151,29 @@ static __global__ void gate_heads(const __grid_constant__ struct net net)
 
 /* ---- Columns in registers ---------------------------------------------------------------------------------------- */
 
-/* Values of one row that all columns of a head need. */
-template <int D>
+/* Values of one row that all columns of a head need; of decays and products of them with keys one, or, if each of a
+ * key's numbers has its own, as many. */
+template <int D, bool BY_KEY>
 struct delta_row {
-    float q[D], k[D], decay, beta;
+    float q[D], k[D], decay[BY_KEY ? D : 1], decayed_k[BY_KEY ? D : 1], beta;
 };
 
 /* Computes them by two warps; which: 0 or 1, the calling warp. */
-template <int D>
-CU_INLINE void prepare_row(const struct pf_delta_op &o, int hv, int hk, int r, int which, struct delta_row<D> &to)
+template <int D, bool BY_KEY>
+CU_INLINE void prepare_row(const struct pf_delta_op &o, int hv, int hk, int r, int which,
+                           struct delta_row<D, BY_KEY> &to)
 {
     size_t n_k = (size_t)o.n_k_head * D, n_v = (size_t)o.n_v_head * D;
     const float *u = o.mixed + r * (2 * n_k + n_v);
     l2_norm(u + which * n_k + hk * D, o.eps, which ? 1.0f : 1.0f / sqrtf((float)D), D, which ? to.k : to.q);
     if (which == 0 && threadIdx.x % WARP == 0) {
-        to.decay = decay_of(o.a[hv], o.dt[hv], *pf_vector_at(&o.alpha, r, hv));
+        if (!BY_KEY)
+            to.decay[0] = decay_of(o.a[hv], o.dt[hv], *pf_vector_at(&o.alpha, r, hv), o.least);
         to.beta = pf_sigmoidf(*pf_vector_at(&o.beta, r, hv));
+    }
+    for (int i = threadIdx.x % WARP; BY_KEY && which == 1 && i < D; i += WARP) {     /* a lane's own keys */
+        to.decay[i] = row_decay(o, hv, r, i);
+        to.decayed_k[i] = to.k[i] * to.decay[i];
     }
 }
 
@@ -172,6 +196,24 @@ CU_INLINE void store_column(const struct pf_delta_op &o, int hv, int j, const fl
         to[i * D] = s[i];
 }
 
+/* A row's step of a column whose rows have decays of their own. Returns what it puts out. */
+template <int D>
+CU_INLINE float step_keyed_column(float (&s)[D], const struct delta_row<D, true> &row, float v, bool fresh)
+{
+    float seen = 0, out = 0;
+    if (!fresh)
+#pragma unroll
+        for (int i = 0; i < D; i++)
+            seen = fmaf(s[i], row.decayed_k[i], seen);
+    float change = (v - seen) * row.beta;
+#pragma unroll
+    for (int i = 0; i < D; i++) {
+        s[i] = fmaf(row.k[i], change, s[i] * row.decay[i]);
+        out = fmaf(s[i], row.q[i], out);
+    }
+    return out;
+}
+
 /* A row's step of a column; fresh: there is no matrix yet. Returns what it puts out. */
 template <int D>
 CU_INLINE float step_column(float (&s)[D], const float *q, const float *k, float v, float decay, float beta, bool fresh)
@@ -191,11 +233,23 @@ CU_INLINE float step_column(float (&s)[D], const float *q, const float *k, float
     return out;
 }
 
-/* blockIdx.x: value head; blockIdx.y: 64 of its columns. */
 template <int D>
+CU_INLINE float step_row(float (&s)[D], const struct delta_row<D, false> &row, float v, bool fresh)
+{
+    return step_column<D>(s, row.q, row.k, v, row.decay[0], row.beta, fresh);
+}
+
+template <int D>
+CU_INLINE float step_row(float (&s)[D], const struct delta_row<D, true> &row, float v, bool fresh)
+{
+    return step_keyed_column<D>(s, row, v, fresh);
+}
+
+/* blockIdx.x: value head; blockIdx.y: 64 of its columns. */
+template <int D, bool BY_KEY>
 static __global__ void __launch_bounds__(4 * WARP) delta_columns(const __grid_constant__ struct net net)
 {
-    __shared__ __align__(16) struct delta_row<D> rows[2];
+    __shared__ __align__(16) struct delta_row<D, BY_KEY> rows[2];
     const struct pf_delta_op &o = net.op;
     int hv = blockIdx.x, hk = key_head(o, hv), warp = threadIdx.x / WARP;
     int j = blockIdx.y * 2 * WARP + threadIdx.x % (2 * WARP);
@@ -205,19 +259,19 @@ static __global__ void __launch_bounds__(4 * WARP) delta_columns(const __grid_co
     load_column<D>(o, hv, j, warp < 2, s);
     wait_turn();
     if (warp >= 2)
-        prepare_row<D>(o, hv, hk, 0, warp - 2, rows[0]);
+        prepare_row<D, BY_KEY>(o, hv, hk, 0, warp - 2, rows[0]);
     else
         v = value[0];
     for (int r = 0; r < o.rows; r++) {
         __syncthreads();
         if (warp >= 2) {
             if (r + 1 < o.rows)
-                prepare_row<D>(o, hv, hk, r + 1, warp - 2, rows[(r + 1) % 2]);
+                prepare_row<D, BY_KEY>(o, hv, hk, r + 1, warp - 2, rows[(r + 1) % 2]);
             continue;
         }
-        const struct delta_row<D> &row = rows[r % 2];
+        const struct delta_row<D, BY_KEY> &row = rows[r % 2];
         float next = r + 1 < o.rows ? value[(r + 1) * (2 * n_k + n_v)] : 0.0f;
-        o.out[r * n_v + hv * D + j] = step_column<D>(s, row.q, row.k, v, row.decay, row.beta, !o.before && r == 0);
+        o.out[r * n_v + hv * D + j] = step_row<D>(s, row, v, !o.before && r == 0);
         v = next;
     }
     if (warp < 2)
@@ -358,7 +412,7 @@ CU_INLINE void head_columns(const struct net &net, int hv, int part, struct head
         struct column_input in = next;
         int after = min(r + 1, o.rows - 1);
         next = { v[after * o.v.row], z[after * o.z.row], alpha[after * o.alpha.row], beta[after * o.beta.row] };
-        float value = convolve<TAPS>(at, in.v), gate = in.z * pf_sigmoidf(in.z), decay = decay_of(a, dt, in.alpha),
+        float value = convolve<TAPS>(at, in.v), gate = gate_of(o, in.z), decay = decay_of(a, dt, in.alpha, o.least),
               rate = pf_sigmoidf(in.beta), sum = 0;
         meet(1, D / PARTS + 2 * WARP);
         const float (&qk)[2][D] = memory.qk[r % 2];
@@ -421,14 +475,14 @@ extern "C" cudaError_t pf_cu_delta(cudaStream_t st, const struct pf_delta_op *o,
     struct net net = { *o, *x, fault };
     if (o->taps < 1 || o->taps > MAX_TAPS)
         return cudaErrorInvalidValue;
-    if (o->d == D && o->taps == TAPS && o->rows <= CU_VECTOR_ROWS && !o->follows)
+    if (o->d == D && o->taps == TAPS && o->rows <= CU_VECTOR_ROWS && !o->follows && !o->by_key)
         return launch_head_in_parts<D, TAPS>(st, net);
     dim3 channels(ceil_div(pf_delta_channels(o), THREADS), ceil_div(o->rows, CONV_ROWS)),
         columns(o->n_v_head, ceil_div(o->d, 64)), heads(ceil_div(o->n_v_head, GATE_THREADS / WARP), o->rows);
     cudaError_t e = launch_early(conv, channels, THREADS, 0, st, net);
     if (e == cudaSuccess && o->d == D)
-        e = launch_early(delta_columns<D>, columns, 4 * WARP, 0, st, net);
+        e = launch_early(o->by_key ? delta_columns<D, true> : delta_columns<D, false>, columns, 4 * WARP, 0, st, net);
     else if (e == cudaSuccess)
-        e = launch_early(delta, columns, 64, 2 * (size_t)o->d * sizeof(float), st, net);
+        e = launch_early(delta, columns, 64, 4 * (size_t)o->d * sizeof(float), st, net);
     return e != cudaSuccess ? e : launch_early(gate_heads, heads, GATE_THREADS, 0, st, net);
 }

@@ -453,7 +453,7 @@ pf_status pf_cuda_delta(pf_backend *backend, const struct pf_delta_op *d)
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_floats_at(b, d->conv, (size_t)d->taps * (size_t)n, &o.conv));
     PF_TRY(pf_cuda_floats_at(b, d->a, (size_t)d->n_v_head, &o.a));
-    PF_TRY(pf_cuda_floats_at(b, d->dt, (size_t)d->n_v_head, &o.dt));
+    PF_TRY(pf_cuda_floats_at(b, d->dt, (size_t)d->n_v_head * (d->by_key ? (size_t)d->d : 1), &o.dt));
     PF_TRY(pf_cuda_floats_at(b, d->norm, (size_t)d->d, &o.norm));
     pf_cuda_wrote(b, d->mixed, (int64_t)d->rows * n);
     pf_cuda_wrote(b, d->out, (int64_t)d->rows * n_out);

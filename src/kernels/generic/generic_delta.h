@@ -59,6 +59,52 @@ static void op_delta_step(const struct pf_delta_args *a)
         delta_column(a, j);
 }
 
+static inline __attribute__((always_inline)) void keyed_strip(const struct pf_keyed_delta_args *a, int j, int n_vec)
+{
+    vec seen[STRIP] = {0}, change[STRIP], out[STRIP] = {0};
+    size_t d = (size_t)a->d;
+    for (size_t i = 0; i < d; i++)
+        for (int v = 0; v < n_vec; v++)
+            seen[v] = vec_fma(vec_load(a->before + i * d + j + v * VEC), vec_all(a->decayed_k[i]), seen[v]);
+    for (int v = 0; v < n_vec; v++)
+        change[v] = (vec_load(a->v + j + v * VEC) - seen[v]) * a->beta;
+    for (size_t i = 0; i < d; i++)
+        for (int v = 0; v < n_vec; v++) {
+            size_t at = i * d + (size_t)(j + v * VEC);
+            vec s = vec_fma(vec_all(a->k[i]), change[v], vec_load(a->before + at) * a->decay[i]);
+            vec_store(a->after + at, s);
+            out[v] = vec_fma(s, vec_all(a->q[i]), out[v]);
+        }
+    for (int v = 0; v < n_vec; v++)
+        vec_store(a->out + j + v * VEC, out[v]);
+}
+
+static void keyed_column(const struct pf_keyed_delta_args *a, int j)
+{
+    float seen = 0, out = 0;
+    size_t d = (size_t)a->d;
+    for (size_t i = 0; i < d; i++)
+        seen = __builtin_fmaf(a->before[i * d + j], a->decayed_k[i], seen);
+    float change = (a->v[j] - seen) * a->beta;
+    for (size_t i = 0; i < d; i++) {
+        float s = __builtin_fmaf(a->k[i], change, a->before[i * d + j] * a->decay[i]);
+        a->after[i * d + j] = s;
+        out = __builtin_fmaf(s, a->q[i], out);
+    }
+    a->out[j] = out;
+}
+
+static void op_keyed_delta_step(const struct pf_keyed_delta_args *a)
+{
+    int j = 0;
+    for (; j + STRIP * VEC <= a->d; j += STRIP * VEC)
+        keyed_strip(a, j, STRIP);
+    for (; j + VEC <= a->d; j += VEC)
+        keyed_strip(a, j, 1);
+    for (; j < a->d; j++)
+        keyed_column(a, j);
+}
+
 /* Columns [j, j + n_vec * VEC). */
 static inline __attribute__((always_inline)) void ssm_strip(const struct pf_ssm_args *a, int j, int n_vec)
 {

@@ -38,6 +38,7 @@ const struct pf_kernels TABLE = {
     .l2_norm = op_l2_norm,
     .conv = op_conv,
     .delta_step = op_delta_step,
+    .keyed_delta_step = op_keyed_delta_step,
     .ssm_step = op_ssm_step,
     .compress = op_compress,
     .attn_f16 = op_attn_f16,

@@ -34,3 +34,27 @@ const struct pf_arch pf_arch_glm4moe = {
     .shared = PF_REQUIRED,
     .expert_width = PF_WIDTH_KEY,
 };
+
+/* `glm5-next`: GLM-5.3-Flash. Most layers are Kimi's delta nets, the others latent attention without any rotation,
+ * which looks only at runs of positions that an indexer chooses; four residual streams, of which the end takes their
+ * mean; sigmoid routing and limits for gate and up. */
+const struct pf_arch pf_arch_glm5_next = {
+    .name = "glm5-next",
+    .no_rope = true,
+    .without_kv = PF_MIXER_DELTA,
+    .delta = PF_DELTA_KDA,
+    .mla = true,
+    .indexer = true,
+    .index_pools = true,
+    .streams = true,
+    .streams_mean = true,
+    .ffn_norm = "ffn_norm",
+    .leading_dense = PF_OPTIONAL,
+    .act = PF_ACT_SWIGLU,
+    .limits = true,
+    .gating = PF_GATE_SIGMOID,
+    .router_keys = true,
+    .select_bias = PF_OPTIONAL,
+    .shared = PF_REQUIRED,
+    .expert_width = PF_WIDTH_KEY,
+};

@@ -20,6 +20,7 @@
     A(deepseek4) \
     A(glm_dsa) \
     A(deepseek32) \
+    A(glm5_next) \
     A(glm4moe) \
     A(olmoe) \
     A(granite) \

@@ -31,6 +31,7 @@ pf_status pf_streams_read(struct pf_step *t, const struct pf_mix *mix, float *x,
 pf_status pf_streams_write(struct pf_step *t, const struct pf_mix *mix, float *x, int rows, float *weights,
                            float *y);
 pf_status pf_streams_begin(struct pf_step *t, const float *h, int rows, float *x);
+pf_status pf_streams_sum(struct pf_step *t, const float *x, int rows, float *y, float *scratch);     /* y = their sum */
 
 /* compressed.c: rotates the last part of every head of x; makes keys of blocks out of b->h, for layer il's attention or
  * its indexer, and keeps them. */

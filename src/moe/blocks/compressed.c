@@ -40,7 +40,8 @@ static pf_status compress_part(struct pf_step *t, int il, const struct pf_compre
     bool of_indexer = c == &layer->indexer.blocks;
     const struct pf_kv_view *kv = of_indexer ? &p->s->index_kv[il].view : &p->s->block_kv[il].view;
     size_t first = (size_t)p->first, n_in = (size_t)c->u.n_out, table = 2 * (size_t)t->m->far_rope.n_pairs,
-           at = of_indexer ? layer->n_state - 6 * (size_t)c->width : 0;   /* in the state the attention's come first */
+           n_sums = 3 * (size_t)(1 + c->overlaps) * (size_t)c->width,
+           at = of_indexer ? layer->n_state - n_sums : 0;        /* in the state the attention's come first */
     int which = c->ratio == t->m->compressed.ratio[1], n = pf_block_rows(c->ratio, p->rows);
     const float *before = pf_state_before(p->s, il);
     float *out = b->v + first * (size_t)c->width;
@@ -48,8 +49,10 @@ static pf_status compress_part(struct pf_step *t, int il, const struct pf_compre
         .u = b->packed + first * n_in, .gate = b->gate_out + first * n_in, .ape = c->ape, .pos = b->pos + first,
         .before = before ? before + at : NULL, .after = pf_state_after(p->s, il) + at, .out = out, .n = c->width,
         .ratio = c->ratio, .rows = p->rows, .n_out = n, .overlaps = c->overlaps }));
-    PF_TRY(ops->rms_norm(be, out, c->norm, t->m->eps, c->width, n, out));
-    PF_TRY(pf_rotate_tails(t, out, b->blocks.cs[which] + first * table, 1, c->width, n));
+    if (c->norm)
+        PF_TRY(ops->rms_norm(be, out, c->norm, t->m->eps, c->width, n, out));
+    if (t->m->compressed.n_rot)
+        PF_TRY(pf_rotate_tails(t, out, b->blocks.cs[which] + first * table, 1, c->width, n));
     return ops->kv_store(be, kv, out, NULL, b->blocks.number[which] + first, n);
 }
 
@@ -57,7 +60,11 @@ pf_status pf_compress(struct pf_step *t, int il, const struct pf_compressor *c, 
 {
     const struct pf_buffers *b = &t->unit->buf;
     const struct pf_linear from_h[] = { { &c->u, b->packed }, { &c->gate, b->gate_out } };
+    const struct pf_indexer *x = &t->m->layers[il].indexer;
     PF_TRY(pf_project(t, from_h, 2, b->h, rows));
+    if (c == &x->blocks && x->k_norm)
+        PF_TRY(ops_of(t)->layer_norm(t->unit->backend, b->packed, x->k_norm, x->k_norm_bias, t->m->index.eps, c->width,
+                                     rows, b->packed));
     for (int i = 0; i < t->n_parts; i++)
         PF_TRY(compress_part(t, il, c, &t->parts[i]));
     return PF_OK;

@@ -41,6 +41,29 @@ static pf_status project(struct pf_step *t, const struct pf_delta_net *net, int 
     return pf_project(t, l, n_l, b->h, rows);
 }
 
+/* The same of Kimi's, in which a projection to d numbers comes before alpha and before z. */
+static pf_status project_kda(struct pf_step *t, const struct pf_delta_net *net, int rows, struct pf_delta_op *op)
+{
+    const struct pf_delta_sizes *z = &t->m->delta;
+    struct pf_buffers *b = &t->unit->buf;
+    size_t r = (size_t)rows, n = (size_t)z->n_k;
+    float *q = b->packed, *k = q + r * n, *v = k + r * n, *alpha = v + r * n, *for_alpha = b->ba + r * z->n_v_head,
+          *for_z = for_alpha + r * z->d;
+    const struct pf_linear from_h[] = { { &net->q, q }, { &net->k, k }, { &net->v, v }, { &net->beta, b->ba },
+                                        { &net->decay_a, for_alpha }, { &net->z_a, for_z } };
+    op->q = (struct pf_vectors){ q, z->n_k, z->d, 1, z->d };
+    op->k = (struct pf_vectors){ k, z->n_k, z->d, 1, z->d };
+    op->v = (struct pf_vectors){ v, z->n_v, z->d, 1, z->d };
+    op->z = (struct pf_vectors){ b->gate_out, z->n_v, z->d, 1, z->d };
+    op->beta = (struct pf_vectors){ b->ba, z->n_v_head, 1, 1, 1 };
+    op->alpha = (struct pf_vectors){ alpha, z->n_k, z->d, 1, z->d };
+    op->by_key = op->sigmoid_gate = true;
+    op->least = z->least;
+    PF_TRY(pf_project(t, from_h, sizeof from_h / sizeof *from_h, b->h, rows));
+    PF_TRY(pf_project(t, &(struct pf_linear){ &net->decay_b, alpha }, 1, for_alpha, rows));
+    return pf_project(t, &(struct pf_linear){ &net->z_b, b->gate_out }, 1, for_z, rows);
+}
+
 /* Applies the delta rule to rows [first, first + rows) of *all, from state `before` to state `after`. follows: the
  * operation ahead left `before`. */
 static pf_status apply(struct pf_step *t, const struct pf_delta_op *all, int first, int rows, bool follows,
@@ -79,7 +102,7 @@ pf_status pf_delta_block(struct pf_step *t, int il, int rows)
         .conv = net->conv, .a = net->a, .dt = net->dt, .norm = net->norm, .mixed = b->mixed, .out = b->attn,
         .d = z->d, .n_k_head = z->n_k_head, .n_v_head = z->n_v_head, .taps = z->taps,
         .tiled = t->m->arch->delta == PF_DELTA_TILED, .eps = t->m->eps };
-    PF_TRY(project(t, net, rows, &op));
+    PF_TRY((net->q.data ? project_kda : project)(t, net, rows, &op));
     for (int i = 0; i < t->n_parts; i++)
         PF_TRY(apply_part(t, il, &op, &t->parts[i]));
     return pf_project(t, &(struct pf_linear){ &net->out, b->y }, 1, b->attn, rows);

@@ -2,15 +2,14 @@
  * without values that says which keys the large one looks at.
  *
  *     k = layer_norm(k h)                   one key a position, cached beside the latent; or, where the large attention
- *                                           looks at keys of blocks, one a block, made as those are: compressed.c
+ *                                           looks at keys of blocks, one a block, made as those are: compressed.c; or
+ *                                           one a run of positions, made so of theirs: it chooses runs then
  *     score(k) = sum over heads of (w h) * max(q_head . k, 0)             q from the normed query latent
  *
  * The first part of every head of q and of k is rotated, of blocks the last. A positive factor common to all scores is
  * left out. While a row sees no more keys than may be chosen, it sees all. Layers without an indexer take what the one
  * before chose. */
 #include "moe/blocks/blocks.h"
-
-static const float key_eps = 1e-6f;
 
 bool pf_index_is_used(const struct pf_part *p)
 {
@@ -31,7 +30,7 @@ static pf_status keys_of_positions(struct pf_step *t, int il, int rows)
         { b->index_k, b->cs, 1, z->width, n_pairs, t->m->arch->index_neox },
     };
     PF_TRY(pf_project(t, &(struct pf_linear){ &x->k, b->index_k }, 1, b->h, rows));
-    PF_TRY(ops->layer_norm(be, b->index_k, x->k_norm, x->k_norm_bias, key_eps, z->width, rows, b->index_k));
+    PF_TRY(ops->layer_norm(be, b->index_k, x->k_norm, x->k_norm_bias, z->eps, z->width, rows, b->index_k));
     PF_TRY(ops->rope(be, ropes, 2, rows));
     for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
         PF_TRY(ops->kv_store(be, &p->s->index_kv[il].view, b->index_k + (size_t)p->first * (size_t)z->width, NULL,
@@ -43,7 +42,8 @@ static pf_status keys_of_blocks(struct pf_step *t, int il, int rows)
 {
     const struct pf_layer *layer = &t->m->layers[il];
     const struct pf_index_sizes *z = &t->m->index;
-    PF_TRY(pf_rotate_tails(t, t->unit->buf.index_q, t->unit->buf.blocks.far, z->n_head, z->width, rows));
+    if (t->m->compressed.n_rot)
+        PF_TRY(pf_rotate_tails(t, t->unit->buf.index_q, t->unit->buf.blocks.far, z->n_head, z->width, rows));
     return pf_compress(t, il, &layer->indexer.blocks, rows);
 }
 

@@ -24,7 +24,8 @@ static pf_status queries(struct pf_step *t, const struct pf_mla *a, int n_head, 
     }
     const struct pf_copy deal = { b->packed + z->n_nope, b->q + z->n_latent, z->n_rope, n_head, n_k, n_key,
                                   (int64_t)n_head * n_k, (int64_t)n_head * n_key };
-    PF_TRY(ops->copy(be, &deal, 1, rows));
+    if (z->n_rope)
+        PF_TRY(ops->copy(be, &deal, 1, rows));
     return ops->heads(be, &(struct pf_heads_op){
         .w = &a->k_b, .n_head = n_head, .n_out = z->n_latent, .head_rows = z->n_latent, .rows = rows,
         .x = b->packed, .x_stride = n_k, .y = b->q, .y_stride = n_key });
@@ -44,7 +45,7 @@ static pf_status keys(struct pf_step *t, const struct pf_mla *a, int rows)
     };
     const struct pf_copy together = { b->v, b->k, z->n_latent, 1, 0, 0, z->n_latent, n_key };
     PF_TRY(pf_project(t, &(struct pf_linear){ &a->kv, b->gate_out }, 1, b->h, rows));
-    PF_TRY(ops->copy(be, apart, 2, rows));
+    PF_TRY(ops->copy(be, apart, z->n_rope ? 2 : 1, rows));
     PF_TRY(ops->rms_norm(be, b->v, a->kv_norm, t->m->eps, z->n_latent, rows, b->v));
     return ops->copy(be, &together, 1, rows);
 }
@@ -65,7 +66,7 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
         .n_positions = pf_part_end(p), .rows = p->rows, .n_head = a->n_head, .scale = a->scale,
         .row_scale = a->temper ? b->temper + first : NULL,
         .chosen = pf_index_is_used(p) ? b->chosen + first * max_chosen : NULL, .max_chosen = t->m->index.max_chosen,
-        .n_lists = 1, .run = 1 });
+        .n_lists = 1, .run = t->m->index.ratio });
 }
 
 pf_status pf_mla_block(struct pf_step *t, int il, int rows)
@@ -86,7 +87,8 @@ pf_status pf_mla_block(struct pf_step *t, int il, int rows)
         { b->q + z->n_latent, b->cs, attn->n_head, attn->hd_k, n_pairs, t->m->arch->rope_neox },
         { b->k + z->n_latent, b->cs, 1, attn->hd_k, n_pairs, t->m->arch->rope_neox },
     };
-    PF_TRY(ops->rope(be, ropes, 2, rows));
+    if (attn->rotate)
+        PF_TRY(ops->rope(be, ropes, 2, rows));
     for (int i = 0; i < t->n_parts; i++)
         PF_TRY(attend(t, il, &t->parts[i]));
     PF_TRY(ops->heads(be, &(struct pf_heads_op){

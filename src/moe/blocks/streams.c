@@ -6,7 +6,7 @@
  *     x  = sum over streams of read * stream;  y = block(norm(x))
  *     stream'[to] = write[to] * y + sum over from of mix[from][to] * stream[from]
  *
- * At the start each stream is the embedding, at the end they are only read. */
+ * At the start each stream is the embedding, at the end they are only read, or their mean is taken. */
 #include "moe/blocks/blocks.h"
 
 static struct pf_streams_op op_of(const struct pf_step *t, const struct pf_mix *mix, float *x, int rows,
@@ -42,4 +42,17 @@ pf_status pf_streams_begin(struct pf_step *t, const float *h, int rows, float *x
     int n = t->m->n_embd;
     const struct pf_copy each = { h, x, n, t->m->streams.n, 0, n, n, (int64_t)t->m->streams.n * n };
     return ops_of(t)->copy(t->unit->backend, &each, 1, rows);
+}
+
+pf_status pf_streams_sum(struct pf_step *t, const float *x, int rows, float *y, float *scratch)
+{
+    const struct pf_backend_ops *ops = ops_of(t);
+    int n = t->m->n_embd, n_streams = t->m->streams.n;
+    for (int i = 0; i < n_streams; i++) {
+        const struct pf_copy one = { x + i * n, i ? scratch : y, n, 1, 0, 0, (int64_t)n_streams * n, n };
+        PF_TRY(ops->copy(t->unit->backend, &one, 1, rows));
+        if (i)
+            PF_TRY(ops->add(t->unit->backend, y, 1, scratch, (int64_t)rows * n));
+    }
+    return PF_OK;
 }

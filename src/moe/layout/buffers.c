@@ -120,7 +120,7 @@ static struct widths widths_of(const struct pf_model *m)
         widen(&w.packed, m->n_embd);
     }
     if (m->arch->mla) {
-        int64_t n_head = m->layers[0].attn.n_head;
+        int64_t n_head = m->mla.n_head;
         widen(&w.packed, n_head * (m->mla.n_nope + m->mla.n_rope));
         widen(&w.packed, n_head * m->mla.n_v);
         widen(&w.gate_out, m->mla.n_latent + m->mla.n_rope);
@@ -131,6 +131,11 @@ static struct widths widths_of(const struct pf_model *m)
         widen(&w.packed, n_channels);
         widen(&w.packed, (int64_t)m->compressed.n_group * m->compressed.n_group_out);
         widen(&w.gate_out, n_channels);
+    }
+    if (m->arch->index_pools) {
+        widen(&w.packed, m->index.width);
+        widen(&w.gate_out, m->index.width);
+        widen(&w.v, m->index.width);
     }
     widen(&w.packed, m->arch->gated_attention ? 2 * (int64_t)w.q : 0);
     widen(&w.packed, 2 * ((int64_t)m->delta.n_k + m->delta.n_v));
@@ -148,9 +153,9 @@ struct pf_backend_sizes pf_backend_sizes_of(const struct pf_model *m, const stru
     widen(&s.max_n_in, m->n_expert_in);
     s.expert_rank = m->lora_expert_rank;
     if (m->arch->mla) {
-        widen(&s.max_n_in, (int64_t)m->layers[0].attn.n_head * m->mla.n_v);
+        widen(&s.max_n_in, (int64_t)m->mla.n_head * m->mla.n_v);
         widen(&s.max_n_in, m->mla.n_q_latent);
-        s.max_head_rows = o->n_batch * m->layers[0].attn.n_head;
+        s.max_head_rows = o->n_batch * m->mla.n_head;
         s.max_head_n_in = m->mla.n_latent > m->mla.n_nope ? m->mla.n_latent : m->mla.n_nope;
     }
     if (m->arch->compressed) {
@@ -234,7 +239,7 @@ size_t pf_buffers_cut(const struct pf_model *m, int n_batch, char *base, struct 
         { &b->chosen, rows * (size_t)m->index.max_chosen },
         { &b->packed, rows * (size_t)w.packed },   { &b->gate_out, rows * (size_t)w.gate_out },
         { &b->mixed, rows * convolved },
-        { &b->ba, rows * (size_t)(2 * m->delta.n_v_head + m->mamba.n_head) },
+        { &b->ba, rows * (size_t)(2 * (m->delta.n_v_head + m->delta.d) + m->mamba.n_head) },
         { &b->latent, latent }, { &b->latent_y, latent },
         { &b->gate, rows * (size_t)w.ff },         { &b->up, rows * (size_t)w.ff },
         { &b->low, rows * (size_t)m->lora_rank },  { &b->added, added_floats(m, rows) },

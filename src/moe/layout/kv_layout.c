@@ -165,7 +165,7 @@ static int64_t at_most(int64_t n, int64_t most)
 }
 
 /* An indexer goes over all its keys, once there are more than it may choose. It chooses blocks where a layer has
- * them, otherwise positions, for layers without an indexer too. */
+ * them, otherwise positions or runs of them, for layers without an indexer too. */
 uint64_t pf_kv_read_bytes_of(const struct pf_model *m, int il, const struct pf_session_opts *o, int64_t pos)
 {
     const struct pf_layer *layer = &m->layers[il];
@@ -179,8 +179,8 @@ uint64_t pf_kv_read_bytes_of(const struct pf_model *m, int il, const struct pf_s
         keys = (pos + 1) / m->index.ratio;
     if (choosing && layer->has_indexer && ratio)
         blocks = at_most(blocks, m->index.max_chosen);
-    else if (choosing && !ratio && m->index.ratio == 1)
-        positions = at_most(positions, m->index.max_chosen);
+    else if (choosing && m->arch->mla)
+        positions = (int64_t)m->index.max_chosen * m->index.ratio + (pos + 1) % m->index.ratio;
     size_t row = pf_kv_key_bytes(type, a->hd_k) + (a->v_in_k ? 0 : pf_kv_value_bytes(type, a->hd_v));
     return (uint64_t)positions * (uint64_t)a->n_kv_head * row +
            (uint64_t)blocks * (ratio ? pf_kv_row_bytes(of_blocks.view.type, of_blocks.view.hd_k) : 0) +

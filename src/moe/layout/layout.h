@@ -47,9 +47,10 @@ struct pf_buffers {
     float *index_q, *index_k;        /* an indexer's queries {index.n_head * index.width} and keys {index.width} */
     float *index_w;          /* an indexer's weights of heads {index.n_head} */
     int32_t *chosen;         /* the keys that an indexer chose {max_chosen} */
-    float *mixed, *ba;       /* of a delta net: q, k, v after the convolution {2 K + V}; beta, alpha {2 n_v_head}; of
-                                Mamba2: u after the convolution {n_conv}; dt {n_head}; of a short convolution: its input
-                                {n_embd}, the gates being in packed and gate_out */
+    float *mixed, *ba;       /* of a delta net: q, k, v after the convolution {2 K + V}; beta, alpha {2 n_v_head}, or
+                                beta and inputs of alpha and of z {n_v_head + 2 d}; of Mamba2: u after the convolution
+                                {n_conv}; dt {n_head}; of a short convolution: its input {n_embd}, the gates being in
+                                packed and gate_out */
     float *latent, *latent_y;        /* input and sum of picked experts, where it is no row of h {n_expert_in} */
     float *gate, *up;        /* dense or shared FFN {n_ff} */
     float *low, *added;      /* of adapters: A x {lora_rank}, B A x {lora_out} */

@@ -269,6 +269,16 @@ static pf_status bind_compressor(const struct pf_loader *l, int il, const char *
     return block_vector(l, PF_REQUIRED, il, name, c->width, 1, &c->norm);
 }
 
+/* A key of a run of positions is made of their keys. */
+static pf_status bind_pools(const struct pf_loader *l, int il, struct pf_indexer *x)
+{
+    int n_embd = l->m->n_embd;
+    struct pf_compressor *c = &x->blocks;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_k", n_embd, c->width, PF_NEVER, &c->u));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer_compressor_gate", n_embd, c->width, PF_NEVER, &c->gate));
+    return block_vector(l, PF_REQUIRED, il, "indexer_compressor_ape.weight", c->width, c->ratio, &c->ape);
+}
+
 static pf_status bind_indexer(const struct pf_loader *l, int il, int n_q_latent, struct pf_indexer *x)
 {
     const struct pf_index_sizes *s = &l->m->index;
@@ -276,10 +286,11 @@ static pf_status bind_indexer(const struct pf_loader *l, int il, int n_q_latent,
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_q_b", n_q_latent, (int64_t)s->n_head * s->width, PF_NEVER,
                         &x->q));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.proj", n_embd, s->n_head, PF_NEVER, &x->w));
-    if (x->blocks.ratio)
+    if (x->blocks.ratio && !l->m->arch->index_pools)
         return bind_compressor(l, il, spelling(l, il, "indexer_compressor", "indexer.compress", "_kv.weight"),
                                &x->blocks);
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.attn_k", n_embd, s->width, PF_NEVER, &x->k));
+    PF_TRY(l->m->arch->index_pools ? bind_pools(l, il, x)
+           : block_matrix(l, PF_REQUIRED, il, "indexer.attn_k", n_embd, s->width, PF_NEVER, &x->k));
     PF_TRY(block_vector(l, PF_REQUIRED, il, "indexer.k_norm.weight", s->width, 1, &x->k_norm));
     return block_vector(l, PF_REQUIRED, il, "indexer.k_norm.bias", s->width, 1, &x->k_norm_bias);
 }
@@ -440,7 +451,62 @@ static pf_status bind_layer_mixes(const struct pf_loader *l, int il, struct pf_l
 
 /* ---- Delta nets -------------------------------------------------------------------------------------------------- */
 
-/* {taps, n_conv} -> [taps][n_conv], so that channels are neighbours. */
+/* n channels to turned[0 ..]: {taps, n} -> [taps][n_conv], so that channels are neighbours. */
+static void turn_conv(const float *w, int taps, int n, int n_conv, float *turned)
+{
+    for (int c = 0; c < n; c++)
+        for (int t = 0; t < taps; t++)
+            turned[(size_t)t * n_conv + c] = w[(size_t)c * taps + t];
+}
+
+/* Values in whatever shape. */
+static pf_status bind_values(const struct pf_loader *l, int il, const char *suffix, int64_t n, const float **out)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "blk.%d.%s", il, suffix);
+    const struct pf_tensor *t = find(l, name);
+    if (!t)
+        return missing(l, name);
+    if (t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3] != n)
+        PF_TRY(check_shape(l, t, n, 1, 1));
+    return as_floats(l, t, n, out);
+}
+
+/* Kimi's: a kernel each for queries, keys and values, {taps, K} or {taps, 1, K}. */
+static pf_status bind_kda_conv(const struct pf_loader *l, int il, const float **out)
+{
+    static const char *const names[] = { "ssm_conv1d_q.weight", "ssm_conv1d_k.weight", "ssm_conv1d_v.weight" };
+    const struct pf_delta_sizes *s = &l->m->delta;
+    float *turned = pf_alloc_array(PF_MEM_MODEL, (size_t)s->taps * (size_t)s->n_conv, sizeof *turned);
+    PF_TRY(pf_model_own(l->m, turned));
+    for (int i = 0; i < 3; i++) {
+        const float *w;
+        PF_TRY(bind_values(l, il, names[i], (int64_t)s->taps * s->n_k, &w));
+        turn_conv(w, s->taps, s->n_k, s->n_conv, turned + i * s->n_k);
+    }
+    *out = turned;
+    return PF_OK;
+}
+
+static pf_status bind_kda(const struct pf_loader *l, int il, struct pf_delta_net *d)
+{
+    const struct pf_delta_sizes *s = &l->m->delta;
+    int n_embd = l->m->n_embd;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q", n_embd, s->n_k, PF_NEVER, &d->q));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_k", n_embd, s->n_k, PF_NEVER, &d->k));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_v", n_embd, s->n_v, PF_NEVER, &d->v));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ssm_beta", n_embd, s->n_v_head, PF_NEVER, &d->beta));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ssm_f_a", n_embd, s->d, PF_NEVER, &d->decay_a));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ssm_f_b", s->d, s->n_k, PF_NEVER, &d->decay_b));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ssm_g_a", n_embd, s->d, PF_NEVER, &d->z_a));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ssm_g_b", s->d, s->n_v, PF_NEVER, &d->z_b));
+    PF_TRY(bind_kda_conv(l, il, &d->conv));
+    PF_TRY(bind_values(l, il, "ssm_a", s->n_v_head, &d->a));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_dt.bias", s->n_k, 1, &d->dt));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ssm_norm.weight", s->d, 1, &d->norm));
+    return block_matrix(l, PF_REQUIRED, il, "attn_output", s->n_v, n_embd, PF_NEVER, &d->out);
+}
+
 static pf_status bind_conv(const struct pf_loader *l, int il, const char *suffix, int taps, int n_conv,
                            const float **out)
 {
@@ -448,9 +514,7 @@ static pf_status bind_conv(const struct pf_loader *l, int il, const char *suffix
     PF_TRY(block_vector(l, PF_REQUIRED, il, suffix, taps, n_conv, &w));
     float *turned = pf_alloc_array(PF_MEM_MODEL, (size_t)taps * (size_t)n_conv, sizeof *turned);
     PF_TRY(pf_model_own(l->m, turned));
-    for (int c = 0; c < n_conv; c++)
-        for (int t = 0; t < taps; t++)
-            turned[(size_t)t * n_conv + c] = w[(size_t)c * taps + t];
+    turn_conv(w, taps, n_conv, n_conv, turned);
     *out = turned;
     return PF_OK;
 }
@@ -459,6 +523,8 @@ static pf_status bind_delta(const struct pf_loader *l, int il, struct pf_delta_n
 {
     const struct pf_delta_sizes *s = &l->m->delta;
     int n_embd = l->m->n_embd;
+    if (l->m->arch->delta == PF_DELTA_KDA)
+        return bind_kda(l, il, d);
     PF_TRY(block_matrix(l, PF_OPTIONAL, il, "ssm_in", n_embd, 2 * (int64_t)(s->n_k + s->n_v), PF_NEVER, &d->packed));
     if (!d->packed.data) {
         PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_qkv", n_embd, s->n_conv, PF_NEVER, &d->qkv));
@@ -747,7 +813,7 @@ static pf_status bind_embedding(const struct pf_loader *l)
     PF_TRY(bind_embedding_adapters(l, n_vocab));
     m->embed.scale *= l->embedding_scale;
     m->output.scale /= l->logit_scale;
-    if (m->arch->streams)
+    if (m->arch->streams && !m->arch->streams_mean)
         PF_TRY(bind_mix(l, spelling(l, -1, "output_hc", "hc_head", "_fn.weight"), m->streams.n, 1, &m->output_mix));
     snprintf(name, sizeof name, "%s.weight", m->arch->output_norm ? m->arch->output_norm : "output_norm");
     return vector(l, PF_REQUIRED, name, m->n_embd, 1, &m->output_norm);

@@ -133,12 +133,39 @@ static pf_status read_temper(const struct pf_loader *l, int every)
     return PF_OK;
 }
 
+/* A delta net's state: what the convolution looks back at, and a matrix for each value head. */
+static size_t delta_state(const struct pf_delta_sizes *s)
+{
+    return (size_t)(s->taps - 1) * (size_t)s->n_conv + (size_t)s->n_v * (size_t)s->d;
+}
+
+/* Kimi's: keys and values have as many heads as queries. */
+static pf_status read_kda(const struct pf_loader *l)
+{
+    enum { MAX_NET_HEADS = 4096, MAX_NET_DIM = 1024, MAX_TAPS = 16 };
+    struct pf_model *m = l->m;
+    struct pf_delta_sizes *s = &m->delta;
+    PF_TRY(key_int(l, "attention.head_count", true, 1, MAX_NET_HEADS, &s->n_v_head));
+    PF_TRY(key_int(l, "ssm.conv_kernel", true, 1, MAX_TAPS, &s->taps));
+    PF_TRY(key_int(l, "kda.head_dim", true, 1, MAX_NET_DIM, &s->d));
+    PF_TRY(key_real(l, "kda.gate_lower_bound", false, false, &s->least));
+    s->n_k_head = s->n_v_head;
+    s->n_k = s->n_v = s->n_v_head * s->d;
+    s->n_conv = 3 * s->n_k;
+    for (int il = 0; il < m->n_layer; il++)
+        if (m->layers[il].mixer == PF_MIXER_DELTA)
+            m->layers[il].n_state = delta_state(s);
+    return PF_OK;
+}
+
 static pf_status read_delta(const struct pf_loader *l)
 {
     enum { MAX_NET_HEADS = 4096, MAX_NET_DIM = 1024, MAX_TAPS = 16 };
     struct pf_model *m = l->m;
     struct pf_delta_sizes *s = &m->delta;
     int inner = 0, n_nets = 0;
+    if (m->arch->delta == PF_DELTA_KDA)
+        return read_kda(l);
     for (int il = 0; m->arch->delta && il < m->n_layer; il++) {
         char name[NAME_BYTES];
         snprintf(name, sizeof name, "blk.%d.ssm_conv1d.weight", il);
@@ -162,7 +189,7 @@ static pf_status read_delta(const struct pf_loader *l)
                 s->d, s->n_k_head, inner, pf_gguf_path(l->g));
     for (int il = 0; il < m->n_layer; il++)
         if (m->layers[il].mixer == PF_MIXER_DELTA)
-            m->layers[il].n_state = (size_t)(s->taps - 1) * (size_t)s->n_conv + (size_t)s->n_v * (size_t)s->d;
+            m->layers[il].n_state = delta_state(s);
     return PF_OK;
 }
 
@@ -229,31 +256,62 @@ static pf_status read_index_sizes(const struct pf_loader *l, int n_rot, int rati
 {
     struct pf_index_sizes *s = &l->m->index;
     s->ratio = ratio;
+    s->eps = 1e-6f;
     PF_TRY(key_int(l, "attention.indexer.head_count", true, 1, 4096, &s->n_head));
     PF_TRY(key_int(l, "attention.indexer.key_length", true, n_rot, 4096, &s->width));
     return key_int(l, "attention.indexer.top_k", true, 1, 65536, &s->max_chosen);
 }
 
-/* Every layer has an indexer, or those that attention.indexer.types says; GLM-5.2, known by its context, has them in
- * layers 0, 1 and each fourth from 2 on. */
+/* Runs of positions, whose keys become one; the budget counts positions. */
+static pf_status read_pools(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    struct pf_index_sizes *s = &m->index;
+    char name[NAME_BYTES];
+    bool tail = false;
+    s->eps = 0;
+    PF_TRY(key_int(l, "attention.indexer.kpool", true, 2, 256, &s->ratio));
+    PF_TRY(key_bool(l, "attention.indexer.kpool_select_tail", &tail));
+    PF_TRY(key_real(l, "attention.layer_norm_epsilon", false, false, &s->eps));
+    if (!tail)
+        PF_FAIL(PF_EUNSUPPORTED, "key %s is not true; positions after the last full run are always seen here, in %s",
+                key(l, name, "attention.indexer.kpool_select_tail"), pf_gguf_path(l->g));
+    if (s->max_chosen % s->ratio)
+        PF_FAIL(PF_EFORMAT, "%d positions, which an indexer may choose, are no whole number of runs of %d, in %s",
+                s->max_chosen, s->ratio, pf_gguf_path(l->g));
+    s->max_chosen /= s->ratio;
+    m->compressed.ratio[0] = s->ratio;
+    for (int il = 0; il < m->n_layer; il++)
+        if (m->layers[il].has_indexer) {
+            m->layers[il].indexer.blocks = (struct pf_compressor){ .width = s->width, .ratio = s->ratio };
+            m->layers[il].n_state += 3 * (size_t)s->width;
+        }
+    return PF_OK;
+}
+
+/* Every layer with attention has an indexer, or those that attention.indexer.types says; GLM-5.2, known by its context,
+ * has them in layers 0, 1 and each fourth from 2 on. */
 static pf_status read_indexer(const struct pf_loader *l)
 {
     enum { SHARING_FROM_CONTEXT = 1 << 20, SHARING_PERIOD = 4, SHARING_PHASE = 2 };
     struct pf_model *m = l->m;
     int64_t full[MAX_LAYERS];
+    int first = 0;
     PF_TRY(read_index_sizes(l, m->mla.n_rope, 1));
     if (m->mla.n_q_latent == 0)
         PF_FAIL(PF_EFORMAT, "%s models have indexers, which need an attention.q_lora_rank, in %s", m->arch->name,
                 pf_gguf_path(l->g));
     for (int il = 0; il < l->n_block; il++)
-        full[il] = m->n_ctx_train < SHARING_FROM_CONTEXT || il < SHARING_PHASE ||
+        full[il] = m->n_ctx_train < SHARING_FROM_CONTEXT || m->arch->index_pools || il < SHARING_PHASE ||
                    il % SHARING_PERIOD == SHARING_PHASE;
     PF_TRY(key_ints(l, "attention.indexer.types", l->n_block, 0, INT_MAX, full));
     for (int il = 0; il < m->n_layer; il++)
-        m->layers[il].has_indexer = full[il] == 1;
-    if (!m->layers[0].has_indexer)
+        m->layers[il].has_indexer = full[il] == 1 && m->layers[il].mixer == PF_MIXER_LATENT;
+    while (first < m->n_layer && m->layers[first].mixer != PF_MIXER_LATENT)
+        first++;
+    if (first < m->n_layer && !m->layers[first].has_indexer)
         PF_FAIL(PF_EFORMAT, "the first layer has no indexer whose choice it could take, in %s", pf_gguf_path(l->g));
-    return PF_OK;
+    return m->arch->index_pools ? read_pools(l) : PF_OK;
 }
 
 /* Newer files describe the cache in key_length and value_length and the heads in the keys ending in _mla, older ones
@@ -262,21 +320,23 @@ static pf_status read_mla(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
     struct pf_mla_sizes *s = &m->mla;
-    int n_head = 0, n_k = 0, temper = 0;
-    PF_TRY(key_int(l, "attention.head_count", true, 1, MAX_HEADS, &n_head));
+    int n_k = 0, temper = 0;
+    bool rotate = !m->arch->no_rope;
+    PF_TRY(key_int(l, "attention.head_count", true, 1, MAX_HEADS, &s->n_head));
     PF_TRY(key_int(l, "attention.kv_lora_rank", true, 1, 4096, &s->n_latent));
     PF_TRY(key_int(l, "attention.q_lora_rank", false, 0, MAX_DIM, &s->n_q_latent));
     PF_TRY(key_int(l, "attention.key_length", true, 1, 8192, &n_k));
     PF_TRY(key_int(l, "attention.key_length_mla", false, 1, 8192, &n_k));
     PF_TRY(key_int(l, "attention.value_length", true, 1, 8192, &s->n_v));
     PF_TRY(key_int(l, "attention.value_length_mla", false, 1, 8192, &s->n_v));
-    PF_TRY(key_int(l, "rope.dimension_count", true, 2, n_k - 1, &s->n_rope));
+    PF_TRY(key_int(l, "rope.dimension_count", true, rotate ? 2 : 0, n_k - 1, &s->n_rope));
     PF_TRY(key_int(l, "attention.temperature_length", false, 0, INT_MAX, &temper));
     s->n_nope = n_k - s->n_rope;
     for (int il = 0; il < m->n_layer; il++)
-        m->layers[il].attn = (struct pf_attention){ .n_head = n_head, .n_kv_head = 1, .hd_k = s->n_latent + s->n_rope,
-                                                    .hd_v = s->n_latent, .rotate = true, .v_in_k = true,
-                                                    .scale = 1.0f / sqrtf((float)n_k) };
+        if (m->layers[il].mixer == PF_MIXER_LATENT)
+            m->layers[il].attn = (struct pf_attention){
+                .n_head = s->n_head, .n_kv_head = 1, .hd_k = s->n_latent + s->n_rope, .hd_v = s->n_latent,
+                .rotate = rotate, .v_in_k = true, .scale = 1.0f / sqrtf((float)n_k) };
     PF_TRY(read_temper(l, temper));
     return m->arch->indexer ? read_indexer(l) : PF_OK;
 }
@@ -448,6 +508,10 @@ static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params 
     struct pf_rope_params p = { .base = 10000, .attn_factor = 1, .beta_fast = 32, .beta_slow = 1 };
     struct pf_str scaling = { "linear", 6 };
     char name[NAME_BYTES];
+    if (m->arch->no_rope) {
+        *out = (struct pf_rope_params){ .base = p.base, .attn_factor = 1 };
+        return PF_OK;
+    }
     PF_TRY(key_int(l, "rope.dimension_count", false, 2, MAX_ROTATED, &n_rot));
     if (n_rot % 2 || n_rot > hd_k || (m->arch->rope_whole_head && n_rot != hd_k))
         PF_FAIL(PF_EFORMAT, "key %s is %d, which does not suit heads of %d, in %s",
@@ -599,7 +663,7 @@ static pf_status read_limits(const struct pf_loader *l)
         m->layers[il].moe.act.limit = limit[il] > none ? limit[il] : 0;
     PF_TRY(pf_gguf_reals_opt(l->g, key(l, name, shared), n_entries(l, shared), limit));
     for (int il = 0; il < m->n_layer; il++)
-        m->layers[il].moe.shared.act.limit = limit[il] > none ? limit[il] : 0;
+        m->layers[il].dense.act.limit = m->layers[il].moe.shared.act.limit = limit[il] > none ? limit[il] : 0;
     return PF_OK;
 }
 
@@ -684,7 +748,8 @@ static pf_status check_size(const struct pf_loader *l, int il, const char *what,
 static pf_status check_sizes(const struct pf_loader *l, int n_rot)
 {
     const struct pf_model *m = l->m;
-    PF_TRY(check_size(l, 0, "a rotated part", n_rot, MAX_ROTATED));
+    if (!m->arch->no_rope)
+        PF_TRY(check_size(l, 0, "a rotated part", n_rot, MAX_ROTATED));
     for (int il = 0; il < m->n_layer; il++) {
         const struct pf_attention *a = &m->layers[il].attn;
         if (m->layers[il].n_state)
@@ -697,7 +762,7 @@ static pf_status check_sizes(const struct pf_loader *l, int n_rot)
         PF_TRY(check_size(l, il, "all values", (int64_t)a->n_head * a->hd_v, MAX_DIM));
     }
     if (m->arch->mla) {
-        int64_t n_head = m->layers[0].attn.n_head;
+        int64_t n_head = m->mla.n_head;
         PF_TRY(check_size(l, 0, "all queries", n_head * (m->mla.n_nope + m->mla.n_rope), MAX_DIM));
         PF_TRY(check_size(l, 0, "all values", n_head * m->mla.n_v, MAX_DIM));
     }

@@ -92,9 +92,12 @@ struct pf_delta_net {
     struct pf_weight packed;              /* {n_embd, 2 K + 2 V}: per key head q, k, its values, their z */
     struct pf_weight beta, alpha;         /* {n_embd, n_v_head} each; or no data, and ba */
     struct pf_weight ba;                  /* {n_embd, 2 n_v_head}: per key head beta, then alpha of its value heads */
+    struct pf_weight q, k, v;             /* of Kimi's instead of these: {n_embd, K} each, */
+    struct pf_weight decay_a, decay_b;    /* {n_embd, d}, {d, K}: alpha, */
+    struct pf_weight z_a, z_b;            /* {n_embd, d}, {d, V}: z */
     struct pf_weight out;                 /* {V, n_embd} */
     const float     *conv;                /* [taps][2 K + V] */
-    const float     *a, *dt;              /* {n_v_head} */
+    const float     *a, *dt;              /* {n_v_head}; Kimi's dt {K} */
     const float     *norm;                /* {d} */
 };
 
@@ -203,6 +206,7 @@ struct pf_model {
     struct pf_delta_sizes {               /* sizes of all delta nets of the model; all 0: there are none */
         int d, n_k_head, n_v_head, taps;
         int n_k, n_v, n_conv;             /* K = n_k_head * d, V = n_v_head * d, 2 K + V */
+        float least;                      /* struct pf_delta_op */
     } delta;
     struct pf_mamba_sizes {               /* all 0: no layer is a Mamba2 */
         int d, p, n_head, n_group, taps;  /* as in struct pf_ssm_op */
@@ -210,11 +214,12 @@ struct pf_model {
     } mamba;
     int conv_taps;                        /* of short convolutions; 0: there are none */
     struct pf_mla_sizes {                 /* all 0: the model has no latent attention */
-        int n_latent, n_q_latent, n_nope, n_rope, n_v;
+        int n_head, n_latent, n_q_latent, n_nope, n_rope, n_v;
     } mla;
     struct pf_index_sizes {               /* all 0: there are no indexers */
         int width, n_head, max_chosen;
         int ratio;                        /* positions that a key stands for */
+        float eps;                        /* of the norm of keys of positions */
     } index;
     struct pf_compressed_sizes {          /* all 0: the model has no compressed attention */
         int n_q_latent, n_rot, n_group, n_group_out;

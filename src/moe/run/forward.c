@@ -139,7 +139,7 @@ static pf_status put_inputs(struct pf_step *t)
     for (int i = 0; i < t->n_parts; i++)
         fill_rows(&t->parts[i], &in);
     pf_rope_table(&t->m->rope, in.pos, 1, t->rows, in.cs);
-    if (t->m->arch->compressed)
+    if (t->m->compressed.ratio[0] || t->m->compressed.ratio[1])
         fill_block_inputs(t, &in);
     if (t->m->injected.n_tokens)
         pf_watch_fill(t, &in);
@@ -206,11 +206,16 @@ static pf_status norm_rows(struct pf_step *t, int first, int n, float *h)
     const struct pf_model *m = t->m;
     const struct pf_buffers *b = &t->unit->buf;
     float *x = b->x + (size_t)first * (size_t)m->streams.n * (size_t)m->n_embd;
-    if (m->streams.n > 1) {
+    float eps = m->eps;
+    if (m->arch->streams_mean) {
+        PF_TRY(pf_streams_sum(t, x, n, b->y, h));
+        eps *= (float)(m->streams.n * m->streams.n);     /* norm of the mean: that of the sum with this */
+    } else if (m->streams.n > 1) {
         PF_TRY(pf_streams_read(t, &m->output_mix, x, n, b->mix, b->y));
-        x = b->y;
     }
-    return ops_of(t)->rms_norm(t->unit->backend, x, m->output_norm, m->eps, m->n_embd, n, h);
+    if (m->streams.n > 1)
+        x = b->y;
+    return ops_of(t)->rms_norm(t->unit->backend, x, m->output_norm, eps, m->n_embd, n, h);
 }
 
 /* logits = output * norm(x) of n of the rows that have logits, from number k on. */
