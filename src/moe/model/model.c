@@ -164,9 +164,7 @@ static pf_status read_delta(const struct pf_loader *l)
     struct pf_model *m = l->m;
     struct pf_delta_sizes *s = &m->delta;
     int inner = 0, n_nets = 0;
-    if (m->arch->delta == PF_DELTA_KDA)
-        return read_kda(l);
-    for (int il = 0; m->arch->delta && il < m->n_layer; il++) {
+    for (int il = 0; m->arch->delta && m->arch->delta != PF_DELTA_KDA && il < m->n_layer; il++) {
         char name[NAME_BYTES];
         snprintf(name, sizeof name, "blk.%d.ssm_conv1d.weight", il);
         if (!pf_gguf_tensor(l->g, name))
@@ -249,7 +247,9 @@ static pf_status read_mixers(const struct pf_loader *l)
         else if (n_kv[il] == 0)
             m->layers[il].mixer = arch->without_kv;
     }
-    return arch->without_kv == PF_MIXER_MAMBA2 ? read_mamba(l) : read_short_conv(l);
+    return arch->without_kv == PF_MIXER_MAMBA2 ? read_mamba(l)
+           : arch->without_kv == PF_MIXER_DELTA ? read_kda(l)
+                                                : read_short_conv(l);
 }
 
 static pf_status read_index_sizes(const struct pf_loader *l, int n_rot, int ratio)
