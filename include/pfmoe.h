@@ -525,6 +525,26 @@ pf_status pf_grammar_json_schema(pf_grammar **out, const pf_model *m, const char
 pf_status pf_grammar_gbnf(pf_grammar **out, const pf_model *m, const char *text, size_t n);
 /* A regular expression that the whole output matches. */
 pf_status pf_grammar_regex(pf_grammar **out, const pf_model *m, const char *text, size_t n);
+
+/* A chat's whole reply: reasoning where it may come, then content that a schema allows, or calls of tools in the form
+ * of the model's family (that of "hermes" where it has none), each with arguments by its tool's schema. A schema of a
+ * tool that cannot be kept to leaves the arguments any object. The grammar's output is the reply from its first token
+ * on. */
+enum {
+    PF_SHAPE_MAY_REASON   = 1,       /* the model may reason first, where its marks are tokens of their own */
+    PF_SHAPE_IN_REASONING = 2,       /* the prompt ended inside the reasoning: pf_reply_is_open */
+    PF_SHAPE_ONE_CALL     = 4        /* at most one call */
+};
+struct pf_reply_shape {
+    const char *family;              /* pf_reply_family's word */
+    const char *schema;              /* of the content; NULL: there is none, so a call must come */
+    size_t      schema_len;
+    const char *tools_json;          /* as for pf_reply_open; NULL: no calls */
+    size_t      tools_len;
+    const char *tool;                /* the only one that may be called; NULL: any */
+    unsigned    flags;
+};
+pf_status pf_grammar_reply(pf_grammar **out, const pf_model *m, const struct pf_reply_shape *o);
 void      pf_grammar_close(pf_grammar **g);           /* NULL-safe; its matchers must be closed before (asserted) */
 
 /* One output in progress. Each is used by one thread at a time. */

@@ -58,25 +58,32 @@ static pf_status worker_open(struct worker **out, const pf_grammar *g)
     return pf_runner_open(&w->run, &g->a);
 }
 
-pf_status pf_grammar_compile(pf_grammar **out, const struct pf_tokens *t, pf_language_fn *language, const char *text,
-                             size_t n)
+pf_status pf_grammar_make(pf_grammar **out, const struct pf_tokens *t, struct pf_rules *r, int32_t root)
 {
-    struct pf_rules r = { 0 };
-    int32_t root = 0;
     *out = NULL;
     pf_grammar *g = pf_alloc(PF_MEM_TEXT, sizeof *g);
     if (!g)
         PF_FAIL(PF_ENOMEM, "no memory for a grammar");
     g->t = t;
     pthread_mutex_init(&g->lock, NULL);
-    pf_status st = language(&r, text, n, &root);
-    if (st == PF_OK)
-        st = pf_automaton_make(&g->a, &r, root);
-    pf_rules_free(&r);
+    pf_status st = pf_automaton_make(&g->a, r, root);
     if (st == PF_OK)
         *out = g;
     else
         pf_grammar_close(&g);
+    return st;
+}
+
+pf_status pf_grammar_compile(pf_grammar **out, const struct pf_tokens *t, pf_language_fn *language, const char *text,
+                             size_t n)
+{
+    struct pf_rules r = { 0 };
+    int32_t root = 0;
+    *out = NULL;
+    pf_status st = language(&r, text, n, &root);
+    if (st == PF_OK)
+        st = pf_grammar_make(out, t, &r, root);
+    pf_rules_free(&r);
     return st;
 }
 

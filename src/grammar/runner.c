@@ -352,7 +352,7 @@ static void find_onward(struct pf_row *row)
             row->onward = row->next[b];
         votes += row->next[b] == row->onward ? 1 : -1;
     }
-    row->kinds = ~UINT64_C(0);
+    row->kinds = ~(UINT64_C(1) << PF_KIND_BROKEN);       /* bytes that break UTF-8 are looked at one by one */
     for (unsigned b = 0; b < 256; b++)
         if (row->next[b] != row->onward)
             row->kinds &= ~(UINT64_C(1) << pf_byte_kind((uint8_t)b));

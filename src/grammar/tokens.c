@@ -10,10 +10,27 @@
 #include "base/pf_status.h"
 #include "text/utf8.h"
 
+static const char *mark_of(const struct pf_tokens *t, int32_t id, size_t *n)
+{
+    size_t lo = 0, hi = t->n_marks;
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (t->marks[mid].id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    bool is_mark = lo < t->n_marks && t->marks[lo].id == id;
+    *n = is_mark ? t->marks[lo].n : 0;
+    return is_mark ? t->spellings + t->marks[lo].at : "";
+}
+
 const char *pf_tokens_text(const struct pf_tokens *t, int32_t id, size_t *n)
 {
+    if (!pf_vocab_is_text(t->vocab, id))
+        return mark_of(t, id, n);
     const char *text = pf_vocab_piece(t->vocab, id, false, n);
-    if (*n > PF_TOKEN_MAX_BYTES || !pf_vocab_is_text(t->vocab, id))
+    if (*n > PF_TOKEN_MAX_BYTES || memchr(text, PF_TOKEN_MARK, *n))      /* text has no such byte */
         *n = 0;
     return text;
 }
@@ -25,6 +42,41 @@ static int by_text(const void *a, const void *b, void *ctx)
     const char *p = pf_tokens_text(ctx, x, &n), *q = pf_tokens_text(ctx, y, &k);
     int order = memcmp(p, q, n < k ? n : k);
     return order ? order : n != k ? (n > k) - (n < k) : (x > y) - (x < y);
+}
+
+/* The bytes of a mark's spelling; 0: the token is none. */
+static size_t spelling(const struct pf_tokens *t, int32_t id, const char **text)
+{
+    size_t n;
+    *text = pf_vocab_piece(t->vocab, id, true, &n);
+    bool is_mark = !pf_vocab_is_text(t->vocab, id) && !pf_vocab_is_end(t->vocab, id);
+    return is_mark && n < PF_TOKEN_MAX_BYTES ? n : 0;
+}
+
+static bool collect_marks(struct pf_tokens *t)
+{
+    size_t n_marks = 0, bytes = 0;
+    const char *text;
+    for (size_t i = 0; i < t->n_vocab; i++) {
+        size_t n = spelling(t, (int32_t)i, &text);
+        n_marks += n > 0;
+        bytes += n ? n + 1 : 0;
+    }
+    t->marks = pf_alloc_array(PF_MEM_TEXT, n_marks + 1, sizeof *t->marks);
+    t->spellings = bytes < UINT32_MAX ? pf_alloc_array(PF_MEM_TEXT, bytes + 1, 1) : NULL;
+    if (!t->marks || !t->spellings)
+        return false;
+    char *to = t->spellings;
+    for (size_t i = 0; i < t->n_vocab; i++) {
+        size_t n = spelling(t, (int32_t)i, &text);
+        if (n == 0)
+            continue;
+        t->marks[t->n_marks++] = (struct pf_token_mark){ (int32_t)i, (uint32_t)(to - t->spellings), (uint32_t)n + 1 };
+        *to++ = (char)PF_TOKEN_MARK;
+        memcpy(to, text, n);
+        to += n;
+    }
+    return true;
 }
 
 /* Collects the tokens, sorted. */
@@ -125,7 +177,7 @@ pf_status pf_tokens_open(struct pf_tokens **out, const pf_vocab *v)
         t->vocab = v;
         t->n_vocab = (size_t)pf_vocab_size(v);
     }
-    if (!t || !collect(t) || !build(t)) {
+    if (!t || !collect_marks(t) || !collect(t) || !build(t)) {
         pf_tokens_close(&t);
         PF_FAIL(PF_ENOMEM, "no memory for the trie of a vocabulary");
     }
@@ -140,6 +192,8 @@ void pf_tokens_close(struct pf_tokens **t)
     pf_free((*t)->nodes);
     pf_free((*t)->ids);
     pf_free((*t)->ends);
+    pf_free((*t)->marks);
+    pf_free((*t)->spellings);
     pf_free(*t);
     *t = NULL;
 }

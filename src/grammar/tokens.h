@@ -7,7 +7,8 @@
  *     node.kinds     a bit for each kind of byte (pf_byte_kind) on the ways from here down
  *
  * Tokens that are text: ordinary ones, those of single bytes, and white space. Control tokens, and others that stand
- * for something, are none. Texts of more than PF_TOKEN_MAX_BYTES are left out: no output needs them. */
+ * for something, are none; a grammar that wants one asks for its spelling behind a byte that no text has
+ * (PF_TOKEN_MARK). Texts of more than PF_TOKEN_MAX_BYTES are left out: no output needs them. */
 #ifndef PF_TOKENS_H
 #define PF_TOKENS_H
 
@@ -18,7 +19,7 @@
 #include "pfmoe.h"
 #include "text/vocab.h"
 
-enum { PF_TOKEN_MAX_BYTES = 512 };
+enum { PF_TOKEN_MAX_BYTES = 512, PF_TOKEN_MARK = 0xFF };
 
 struct pf_token_node {
     uint64_t kinds;
@@ -34,13 +35,18 @@ struct pf_tokens {
     struct pf_token_node *nodes;         /* [n_nodes + 1]; the last has depth 0 and ends the walk */
     int32_t *ids;                        /* [n_ids] tokens that are text, by their texts */
     int32_t *ends;                       /* [n_ends] tokens that end an answer */
-    size_t n_nodes, n_ids, n_ends, n_vocab;
+    struct pf_token_mark {
+        int32_t id;
+        uint32_t at, n;                  /* in spellings */
+    } *marks;                            /* [n_marks] tokens that are no text and end nothing, by their ids */
+    char   *spellings;                   /* each behind PF_TOKEN_MARK */
+    size_t n_nodes, n_ids, n_ends, n_marks, n_vocab;
 };
 
 pf_status pf_tokens_open(struct pf_tokens **out, const pf_vocab *v);
 void      pf_tokens_close(struct pf_tokens **t);         /* NULL-safe */
 
-/* The bytes of a token that is text; *n 0: it is none. Borrowed from the vocabulary. */
+/* The bytes that a grammar sees of a token: its text, or a mark's spelling; *n 0: none. Borrowed from t. */
 const char *pf_tokens_text(const struct pf_tokens *t, int32_t id, size_t *n);
 
 /* Kinds of bytes: several that make up a character, and ones that break UTF-8. */

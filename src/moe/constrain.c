@@ -6,6 +6,7 @@
 #include "grammar/grammar.h"
 #include "languages/languages.h"
 #include "moe/model/model.h"
+#include "shape/shape.h"
 
 static pf_status tokens_of(const pf_model *m, const struct pf_tokens **out)
 {
@@ -45,4 +46,18 @@ pf_status pf_grammar_regex(pf_grammar **out, const pf_model *m, const char *text
 pf_status pf_grammar_json_schema(pf_grammar **out, const pf_model *m, const char *schema, size_t n)
 {
     return compile(out, m, pf_schema_rules, schema, n);
+}
+
+pf_status pf_grammar_reply(pf_grammar **out, const pf_model *m, const struct pf_reply_shape *o)
+{
+    const struct pf_tokens *t = NULL;
+    struct pf_rules r = { 0 };
+    int32_t root = 0;
+    *out = NULL;
+    PF_TRY(tokens_of(m, &t));
+    pf_status st = pf_shape_rules(&r, m->vocab, o, &root);
+    if (st == PF_OK)
+        st = pf_grammar_make(out, t, &r, root);
+    pf_rules_free(&r);
+    return st;
 }

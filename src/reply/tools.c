@@ -35,7 +35,7 @@ static size_t skip_value(struct pf_tools *t, const char *s)
 }
 
 /* Walks a list or an object: the element or key behind `last` (p NULL to begin with); p NULL at the end. */
-static struct pf_span next(struct pf_tools *t, struct pf_span all, struct pf_span last)
+struct pf_span pf_tools_next(struct pf_tools *t, struct pf_span all, struct pf_span last)
 {
     struct pf_span none = { NULL, 0 };
     const char *p = last.p ? last.p + last.n : all.p + 1;
@@ -53,20 +53,27 @@ static bool is(struct pf_span s, char kind)
     return s.p && s.p[0] == kind;
 }
 
+bool pf_tools_next_member(struct pf_tools *t, struct pf_span object, struct pf_span *key, struct pf_span *value)
+{
+    *key = pf_tools_next(t, object, *value);
+    if (!key->p)
+        return false;
+    value->p = key->p + key->n + 2;
+    value->n = skip_value(t, value->p);
+    return true;
+}
+
 /* The member named by n bytes that stand between quotes in JSON. */
 static struct pf_span get(struct pf_tools *t, struct pf_span object, const char *name, size_t n)
 {
-    struct pf_span key = { NULL, 0 }, value = key;
-    while (is(object, '{') && (key = next(t, object, value)).p) {
-        value.p = key.p + key.n + 2;
-        value.n = skip_value(t, value.p);
+    struct pf_span key, value = { NULL, 0 };
+    while (is(object, '{') && pf_tools_next_member(t, object, &key, &value))
         if (key.n == n + 2 && memcmp(key.p + 1, name, n) == 0)
             return value;
-    }
     return (struct pf_span){ NULL, 0 };
 }
 
-static struct pf_span get_named(struct pf_tools *t, struct pf_span object, const char *name)
+struct pf_span pf_tools_get(struct pf_tools *t, struct pf_span object, const char *name)
 {
     return get(t, object, name, strlen(name));
 }
@@ -97,20 +104,38 @@ void pf_tools_free(struct pf_tools *t)
     pf_run_free(&t->json);
 }
 
-struct pf_span pf_tools_find(struct pf_tools *t, const char *name, size_t n, bool *offered)
+struct pf_span pf_tools_next_tool(struct pf_tools *t, struct pf_span last, struct pf_span *name,
+                                  struct pf_span *schema)
 {
     struct pf_span all = { t->json.p, t->json.n }, tool = { NULL, 0 };
+    if (all.p)
+        tool = pf_tools_next(t, all, last);
+    struct pf_span f = pf_tools_get(t, tool, "function");
+    f = f.p ? f : tool;
+    *name = pf_tools_get(t, f, "name");
+    *schema = pf_tools_get(t, f, "parameters");
+    return tool;
+}
+
+struct pf_span pf_tools_find(struct pf_tools *t, const char *name, size_t n, bool *offered)
+{
+    struct pf_span tool = { NULL, 0 }, own, schema;
     *offered = false;
-    while (all.p && (tool = next(t, all, tool)).p) {
-        struct pf_span f = get_named(t, tool, "function");
-        f = f.p ? f : tool;
-        struct pf_span own = get_named(t, f, "name");
+    while ((tool = pf_tools_next_tool(t, tool, &own, &schema)).p)
         if (own.n == n + 2 && memcmp(own.p + 1, name, n) == 0) {
             *offered = true;
-            return get_named(t, f, "parameters");
+            return schema;
         }
-    }
     return tool;
+}
+
+bool pf_tools_requires(struct pf_tools *t, struct pf_span schema, struct pf_span property)
+{
+    struct pf_span all = pf_tools_get(t, schema, "required"), each = { NULL, 0 };
+    while (is(all, '[') && (each = pf_tools_next(t, all, each)).p)
+        if (each.n == property.n && memcmp(each.p, property.p, each.n) == 0)
+            return true;
+    return false;
 }
 
 /* ---- Types ------------------------------------------------------------------------------------------------------- */
@@ -158,37 +183,37 @@ static struct pf_span resolve(struct pf_tools *t, struct pf_span root, struct pf
 static unsigned types_of(struct pf_tools *t, struct pf_span root, struct pf_span schema, int depth)
 {
     static const char *const choices[] = { "anyOf", "oneOf", "allOf" };
-    struct pf_span type = get_named(t, schema, "type"), each = { NULL, 0 };
+    struct pf_span type = pf_tools_get(t, schema, "type"), each = { NULL, 0 };
     unsigned types = 0;
     if (!is(schema, '{') || depth == MAX_REFS)
         return 0;
     if (is(type, '['))
-        while ((each = next(t, type, each)).p)
+        while ((each = pf_tools_next(t, type, each)).p)
             types |= named_type(each);
     else if (type.p)
         types = named_type(type);
     for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
-        struct pf_span all = get_named(t, schema, choices[i]);
-        while (is(all, '[') && (each = next(t, all, each)).p)
+        struct pf_span all = pf_tools_get(t, schema, choices[i]);
+        while (is(all, '[') && (each = pf_tools_next(t, all, each)).p)
             types |= types_of(t, root, each, depth + 1);
     }
-    struct pf_span ref = get_named(t, schema, "$ref"), values = get_named(t, schema, "enum"),
-                   constant = get_named(t, schema, "const");
+    struct pf_span ref = pf_tools_get(t, schema, "$ref"), values = pf_tools_get(t, schema, "enum"),
+                   constant = pf_tools_get(t, schema, "const");
     if (ref.p)
         types |= types_of(t, root, resolve(t, root, ref), depth + 1);
     if (!types && constant.p)
         types = pf_type_of(constant.p);
     if (!types)
-        while (is(values, '[') && (each = next(t, values, each)).p)
+        while (is(values, '[') && (each = pf_tools_next(t, values, each)).p)
             types |= pf_type_of(each.p);
-    return types | (types && is(get_named(t, schema, "nullable"), 't') ? PF_TYPE_NULL : 0);
+    return types | (types && is(pf_tools_get(t, schema, "nullable"), 't') ? PF_TYPE_NULL : 0);
 }
 
 unsigned pf_tools_types(struct pf_tools *t, struct pf_span schema, const char *param, size_t n)
 {
-    struct pf_span own = get(t, get_named(t, schema, "properties"), param, n);
+    struct pf_span own = get(t, pf_tools_get(t, schema, "properties"), param, n);
     if (!own.p)
-        own = get_named(t, schema, "additionalProperties");
+        own = pf_tools_get(t, schema, "additionalProperties");
     unsigned types = own.p ? types_of(t, schema, own, 0) : 0;
     return types ? types : PF_TYPE_STRING;
 }

@@ -33,6 +33,19 @@ struct pf_span pf_tools_find(struct pf_tools *t, const char *name, size_t n, boo
 /* PF_TYPE_ bits that the schema allows for a parameter; a string where it says nothing. */
 unsigned pf_tools_types(struct pf_tools *t, struct pf_span schema, const char *param, size_t n);
 
+/* Values within the tools: the element behind `last` of a list (p NULL to begin with, and at the end); the member
+ * behind *value of an object, its key with quotes (false: there is none); a member by its name; whether the schema
+ * names a property, given with quotes, among those required. */
+struct pf_span pf_tools_next(struct pf_tools *t, struct pf_span list, struct pf_span last);
+bool           pf_tools_next_member(struct pf_tools *t, struct pf_span object, struct pf_span *key,
+                                    struct pf_span *value);
+struct pf_span pf_tools_get(struct pf_tools *t, struct pf_span object, const char *name);
+bool           pf_tools_requires(struct pf_tools *t, struct pf_span schema, struct pf_span property);
+
+/* The tool behind `last`; its name with quotes and the schema of its parameters, p NULL where it has none. */
+struct pf_span pf_tools_next_tool(struct pf_tools *t, struct pf_span last, struct pf_span *name,
+                                  struct pf_span *schema);
+
 /* The type that a value, as a literal wrote it, has. */
 unsigned pf_type_of(const char *json);
 

@@ -134,55 +134,45 @@ static void tell_logprobs(struct answer *a, const pf_session *s, int32_t tok)
 
 static pf_status hold_content(struct answer *a)
 {
-    const pf_grammar *g = a->job->req.grammar;
-    if (!g || a->shape || (a->reply && !pf_reply_in_content(a->reply)))
+    const struct request *q = &a->job->req;
+    if (!q->grammar || a->shape || (a->reply && !q->grammar_is_reply && !pf_reply_in_content(a->reply)))
         return PF_OK;
-    return pf_matcher_open(&a->shape, g);
+    return pf_matcher_open(&a->shape, grammar_of(q->grammar));
 }
 
-static void free_arguments(struct answer *a)
-{
-    pf_matcher_close(&a->arguments);
-    pf_grammar_close(&a->schema);
-}
-
-/* The parameters of the tool with this name, in the form that tools_json has. */
-static struct json parameters_of(const struct request *q, const char *name, size_t n)
+/* What holds the arguments of the tool with this name; NULL: nothing. */
+static const pf_grammar *arguments_of(const struct request *q, const char *name, size_t n)
 {
     struct json tools = json_value(q->tools_json, strlen(q->tools_json)), t = { 0 };
-    while ((t = json_next(tools, t)).p) {
+    for (size_t i = 0; i < q->n_tools && (t = json_next(tools, t)).p; i++) {
         struct buf text = { 0 };
-        struct json function = json_get(t, "function");
-        json_string(json_get(function, "name"), &text);
+        json_string(json_get(json_get(t, "function"), "name"), &text);
         bool same = text.n == n && memcmp(buf_text(&text), name, n) == 0;
         buf_free(&text);
         if (same)
-            return json_get(function, "parameters");
+            return grammar_of(q->tool_grammars[i]);
     }
-    return (struct json){ 0 };
+    return NULL;
 }
 
-/* Arguments are held to their tool's schema from their first byte on. A schema that cannot be held leaves them free:
- * the parser makes JSON of them all the same. */
+/* Arguments are held to their tool's schema from their first byte on. */
 static void hold_arguments(struct answer *a)
 {
     struct pf_reply_json in;
     if (!a->reply || a->shape || !pf_reply_in_json(a->reply, &in)) {
-        free_arguments(a);
+        pf_matcher_close(&a->arguments);
         a->arguments_done = false;
         return;
     }
     if (a->arguments && pf_matcher_must_end(a->arguments))
-        free_arguments(a);
+        pf_matcher_close(&a->arguments);
     if (a->arguments || a->arguments_done)
         return;
-    struct json schema = parameters_of(&a->job->req, in.name, in.n_name);
+    const pf_grammar *g = arguments_of(&a->job->req, in.name, in.n_name);
     a->arguments_done = true;
-    if (!schema.p || in.n_inside > a->piece.n ||
-        pf_grammar_json_schema(&a->schema, a->m, schema.p, schema.n) < 0 ||
-        pf_matcher_open(&a->arguments, a->schema) < 0 ||
+    if (!g || in.n_inside > a->piece.n || pf_matcher_open(&a->arguments, g) < 0 ||
         pf_matcher_take_text(a->arguments, a->piece.p + a->piece.n - in.n_inside, in.n_inside) < 0)
-        free_arguments(a);
+        pf_matcher_close(&a->arguments);
 }
 
 pf_matcher *answer_matcher(const struct answer *a)
@@ -275,7 +265,7 @@ void answer_free(struct answer *a)
 {
     pf_reply_close(&a->reply);
     pf_matcher_close(&a->shape);
-    free_arguments(a);
+    pf_matcher_close(&a->arguments);
     buf_free(&a->piece);
     buf_free(&a->held);
 }

@@ -16,9 +16,8 @@ struct answer {
     struct buf      piece;           /* of a text: bytes that are no whole character yet */
     struct buf      held;            /* content that may begin a stop string */
     bool            stopped;         /* by a stop string, or by the last call there may be */
-    pf_matcher     *shape;           /* holds the content, once it has begun; NULL: it is free */
-    pf_grammar     *schema;          /* of the arguments that are being written */
-    pf_matcher     *arguments;       /* holds them; NULL: they are free, or there are none */
+    pf_matcher     *shape;           /* holds the content once it has begun, or all of the reply; NULL: it is free */
+    pf_matcher     *arguments;       /* holds those of a call; NULL: they are free, or there are none */
     bool            arguments_done;  /* of the call whose arguments are being written */
 };
 

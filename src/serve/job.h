@@ -10,6 +10,7 @@
 #include "program/opts.h"
 #include "pfmoe.h"
 #include "serve/arena.h"
+#include "serve/grammars.h"
 #include "serve/api/fields.h"
 #include "serve/http/http.h"
 
@@ -47,7 +48,10 @@ struct request {
     const char *shape_text;              /* the schema or grammar */
     size_t      n_shape;
     const char *shape_field;             /* that it came in, for errors */
-    pf_grammar *grammar;                 /* of the shape, or NULL */
+    struct grammar_ref *grammar;         /* holds the content, or all of the reply; NULL: nothing does */
+    bool        grammar_is_reply;        /* from its first token on, with reasoning and calls */
+    struct grammar_ref **tool_grammars;  /* [n_tools] of arguments, in the order of tools_json; NULL: they are free */
+    size_t      n_tools;
 
     int64_t     max_tokens;              /* UNSET: to the end of the context */
     int64_t     n, seed;                 /* seed UNSET: any */

@@ -86,19 +86,87 @@ static bool failed(pf_status st, const char *field, struct trouble *t)
     return false;
 }
 
-/* Grammars are compiled here, on a worker: that may take a while. */
-static bool compile_shape(struct request *q, const pf_model *m, struct trouble *t)
+/* ---- What the reply is held to ----------------------------------------------------------------------------------- */
+
+static bool refused(const struct grammar_ref *g, const char *field, struct trouble *t)
 {
-    pf_status st = PF_OK;
-    if (q->shape == SHAPE_JSON)
-        st = pf_grammar_json_schema(&q->grammar, m, q->shape_text, q->n_shape);
-    else if (q->shape == SHAPE_GBNF)
-        st = pf_grammar_gbnf(&q->grammar, m, q->shape_text, q->n_shape);
+    const char *why;
+    pf_status st = grammar_status(g, &why);
     if (st == PF_OK)
-        return true;
+        return false;
     bool client = st == PF_EINVAL || st == PF_EUNSUPPORTED;
-    *t = (struct trouble){ client ? 400 : 500, q->shape_field, NULL, pf_last_error() };
-    return false;
+    *t = (struct trouble){ client ? 400 : 500, field, NULL, why };
+    return true;
+}
+
+static bool has_tool(const struct request *q, const char *wanted)
+{
+    struct json tools = json_value(q->tools_json, strlen(q->tools_json)), each = { 0 };
+    bool has = false;
+    while (!has && (each = json_next(tools, each)).p) {
+        struct buf name = { 0 };
+        json_string(json_get(json_get(each, "function"), "name"), &name);
+        has = strcmp(buf_text(&name), wanted) == 0;
+        buf_free(&name);
+    }
+    return has;
+}
+
+static bool wrong_choice(const struct request *q, struct trouble *t)
+{
+    bool forced = q->tool_choice >= TOOLS_REQUIRED;
+    const char *why = !forced ? NULL : !q->tools_json ? "there are no tools to choose from"
+                    : q->tool_name && !has_tool(q, q->tool_name) ? "there is no tool of this name" : NULL;
+    *t = (struct trouble){ 400, "tool_choice", NULL, why };
+    return why != NULL;
+}
+
+/* A reply that must be a call, or whose content a schema holds: calls may come beside it, and reasoning before. */
+static bool hold_reply(struct request *q, const struct prompt_opts *o, struct trouble *t)
+{
+    bool must_call = q->tool_choice >= TOOLS_REQUIRED, may_call = q->tools_json && q->tool_choice != TOOLS_NONE;
+    bool open = pf_reply_is_open(o->family, buf_text(&q->prompt), q->prompt.n);
+    bool one = q->one_call || q->tool_choice == TOOLS_NAMED;
+    struct pf_reply_shape shape = {
+        .family = o->family, .schema = must_call ? NULL : q->shape_text, .schema_len = must_call ? 0 : q->n_shape,
+        .tools_json = may_call ? q->tools_json : NULL, .tools_len = may_call ? strlen(q->tools_json) : 0,
+        .tool = q->tool_name, .flags = (open ? PF_SHAPE_IN_REASONING : 0) | (one ? PF_SHAPE_ONE_CALL : 0) |
+                                       (q->enable_thinking != 0 ? PF_SHAPE_MAY_REASON : 0) };
+    q->grammar = grammars_reply(o->m, &shape);
+    q->grammar_is_reply = true;
+    return !refused(q->grammar, must_call ? "tool_choice" : q->shape_field, t);
+}
+
+/* A schema that cannot be held leaves its tool's arguments free: the parser makes JSON of them all the same. */
+static void hold_arguments(struct job *j, const pf_model *m)
+{
+    struct request *q = &j->req;
+    struct json tools = json_value(q->tools_json, strlen(q->tools_json)), each = { 0 };
+    size_t n = 0;
+    while ((each = json_next(tools, each)).p)
+        n++;
+    q->tool_grammars = arena_take(&j->arena, n, sizeof *q->tool_grammars);
+    while ((each = json_next(tools, each)).p) {
+        struct json schema = json_get(json_get(each, "function"), "parameters");
+        q->tool_grammars[q->n_tools++] = grammars_schema(m, schema.p, schema.n);
+    }
+}
+
+static bool hold(struct job *j, const struct prompt_opts *o, struct trouble *t)
+{
+    struct request *q = &j->req;
+    if (wrong_choice(q, t))
+        return false;
+    if (q->shape == SHAPE_GBNF || (q->shape == SHAPE_JSON && !q->chat)) {
+        q->grammar = q->shape == SHAPE_GBNF ? grammars_gbnf(o->m, q->shape_text, q->n_shape)
+                                            : grammars_schema(o->m, q->shape_text, q->n_shape);
+        return !refused(q->grammar, q->shape_field, t);
+    }
+    if (q->shape == SHAPE_JSON || q->tool_choice >= TOOLS_REQUIRED)
+        return hold_reply(q, o, t);
+    if (q->tools_json && q->tool_choice != TOOLS_NONE)
+        hold_arguments(j, o->m);
+    return true;
 }
 
 bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t)
@@ -122,5 +190,5 @@ bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t)
     }
     if (q->n_tok > (size_t)o->n_ctx)
         return too_long(&j->arena, q->n_tok, o->n_ctx, field, t);
-    return compile_shape(q, o->m, t);
+    return hold(j, o, t);
 }

@@ -7,10 +7,12 @@
 struct prompt_opts {
     const pf_model *m;
     int64_t     n_ctx;
+    const char *family;              /* of replies: pf_reply_family's word */
     const char *template_name, *template_text;       /* instead of the model's own, or NULL */
 };
 
-/* Fills req.prompt and req.tok. False: *t says why not; its text is valid until the thread's next failure. */
+/* Fills req.prompt, req.tok and what the reply is held to. False: *t says why not; its text is valid until the thread's
+ * next failure, and as long as the job. */
 bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t);
 
 /* The tokens of a text, an array that the caller frees. */

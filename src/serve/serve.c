@@ -108,7 +108,7 @@ static void open_model(struct server *server)
     pf_chat_opts_init(&chat);
     chat.template_name = server->prompt.template_name;
     chat.template_text = server->prompt.template_text;
-    o.family = pf_reply_family(server->m, &chat);
+    o.family = server->prompt.family = pf_reply_family(server->m, &chat);
     load_session_opts(s, s->n_ctx, &o.session);
     o.session.n_sessions = o.n_slots;
     open_saved(server, &o);
@@ -213,6 +213,7 @@ static int start(int argc, char **argv)
     http_close(http);
     work_close();
     sched_close(server.sched);
+    grammars_forget();
     load_report(&s.run, server.m);
     pf_model_close(&server.m);
     return EXIT_DONE;

@@ -345,8 +345,9 @@ static void check_tokens(const pf_vocab *v)
     size_t n;
     for (uint32_t i = 0; i < t->n_nodes; i++)
         CHECK(t->nodes[i].skip > i && t->nodes[i].id <= t->nodes[i + 1].id);
-    pf_tokens_text(t, JSON_VOCAB_THINK, &n);
-    CHECK(n == 0 && t->n_ends == 1 && t->n_ids == JSON_VOCAB_END);
+    const char *mark = pf_tokens_text(t, JSON_VOCAB_THINK, &n);
+    CHECK(n == 8 && mark[0] == (char)PF_TOKEN_MARK && memcmp(mark + 1, "<think>", 7) == 0);
+    CHECK(t->n_ends == 1 && t->n_marks == 2 && t->n_ids == JSON_VOCAB_END - 1 + 2);
     pf_tokens_close(&t);
 }
 

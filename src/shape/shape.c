@@ -1,0 +1,304 @@
+/* See shape.h. */
+#include "shape/shape.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/pf_status.h"
+#include "grammar/tokens.h"
+#include "languages/languages.h"
+#include "shape/shape_impl.h"
+
+enum { LONGEST_MARK = 64 };
+
+/* ---- Texts ------------------------------------------------------------------------------------------------------- */
+
+size_t pf_shape_mark(const pf_vocab *v, const char *text, size_t n)
+{
+    for (size_t len = n < LONGEST_MARK ? n : LONGEST_MARK; len > 1; len--) {
+        int32_t id = pf_vocab_find(v, text, len);
+        if (id >= 0 && !pf_vocab_is_text(v, id) && !pf_vocab_is_end(v, id))
+            return len;
+    }
+    return 0;
+}
+
+static int32_t byte(struct pf_shape *s, int32_t from, uint8_t lo, uint8_t hi)
+{
+    int32_t to = pf_rules_state(s->r);
+    pf_rules_bytes(s->r, from, lo, hi, to);
+    return to;
+}
+
+/* A mark of n bytes, as the one token that it is. */
+static int32_t mark(struct pf_shape *s, int32_t from, const char *text, size_t n)
+{
+    int32_t at = byte(s, from, PF_TOKEN_MARK, PF_TOKEN_MARK), to = pf_rules_state(s->r);
+    pf_rules_text(s->r, at, text, n, to);
+    return to;
+}
+
+int32_t pf_shape_text(struct pf_shape *s, int32_t from, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n && s->r->status == PF_OK;) {
+        size_t len = pf_shape_mark(s->v, text + i, n - i);
+        from = len ? mark(s, from, text + i, len) : byte(s, from, (uint8_t)text[i], (uint8_t)text[i]);
+        i += len ? len : 1;
+    }
+    return from;
+}
+
+/* How much of text is matched when byte c follows its first k bytes: the longest beginning that is an end of those. */
+static size_t fall_back(const char *text, size_t n, size_t k, char c)
+{
+    for (size_t len = k + 1 < n ? k + 1 : n; len > 0; len--)
+        if (text[len - 1] == c && memcmp(text, text + k + 1 - len, len - 1) == 0)
+            return len;
+    return 0;
+}
+
+/* The edges of a state at which k bytes of n are matched. */
+static void search_edges(struct pf_shape *s, const char *text, size_t n, const int32_t *at, size_t k)
+{
+    for (unsigned b = 0, lo = 0; b <= 0xF8; b++) {
+        size_t to = b < 0xF8 ? fall_back(text, n, k, (char)b) : 1;
+        if (to == 0)
+            continue;
+        if (lo < b)
+            pf_rules_bytes(s->r, at[k], (uint8_t)lo, (uint8_t)(b - 1), at[0]);
+        if (b < 0xF8)
+            pf_rules_bytes(s->r, at[k], (uint8_t)b, (uint8_t)b, at[to]);
+        lo = b + 1;
+    }
+}
+
+int32_t pf_shape_until(struct pf_shape *s, int32_t from, const char *close)
+{
+    int32_t at[LONGEST_MARK + 1];
+    size_t n = 0, len = strlen(close);
+    while (n < len && n < LONGEST_MARK && pf_shape_mark(s->v, close + n, len - n) == 0)
+        n++;
+    for (size_t k = 0; k <= n; k++)
+        at[k] = pf_rules_state(s->r);
+    pf_rules_empty(s->r, from, at[0]);
+    for (size_t k = 0; k < n + (n < len); k++)           /* before a mark, its beginning may come again and again */
+        search_edges(s, close, n, at, k);
+    return pf_shape_text(s, at[n], close + n, len - n);
+}
+
+/* Up to `most` bytes of lo to hi, or of a second range. */
+static int32_t few(struct pf_shape *s, int32_t from, const char *ranges, int least, int most)
+{
+    int32_t end = pf_rules_state(s->r);
+    for (int i = 0; i < most; i++) {
+        int32_t next = pf_rules_state(s->r);
+        if (i >= least)
+            pf_rules_empty(s->r, from, end);
+        for (const char *c = ranges; *c; c += 2)
+            pf_rules_bytes(s->r, from, (uint8_t)c[0], (uint8_t)c[1], next);
+        from = next;
+    }
+    pf_rules_empty(s->r, from, end);
+    return end;
+}
+
+static int32_t space(struct pf_shape *s, int32_t from)
+{
+    return few(s, from, "  \n\n", 0, 4);
+}
+
+/* ---- Arguments --------------------------------------------------------------------------------------------------- */
+
+/* Whether the text holds a reference to somewhere else in the schema that it was taken out of. */
+static bool refers(struct pf_span schema)
+{
+    for (size_t i = 0; i + 6 <= schema.n; i++)
+        if (memcmp(schema.p + i, "\"$ref\"", 6) == 0)
+            return true;
+    return false;
+}
+
+static pf_status compile(struct pf_shape *s, const char *text, size_t n, int32_t *from)
+{
+    int32_t rule, to = pf_rules_state(s->r);
+    PF_TRY(pf_schema_rules(s->r, text, n, &rule));
+    pf_rules_call(s->r, *from, rule, to);
+    *from = to;
+    return s->r->status;
+}
+
+/* The arguments' schema, which need not say that they are an object. */
+static pf_status compile_object(struct pf_shape *s, struct pf_span schema, int32_t *from)
+{
+    static const char object[] = "{\"type\": \"object\", ";
+    struct pf_run text = { 0 };
+    if (pf_tools_get(&s->tools, schema, "type").p)
+        return compile(s, schema.p, schema.n, from);
+    bool empty = schema.p[1] == '}';
+    pf_run_add(&text, object, sizeof object - 1 - 2 * empty);
+    pf_run_add(&text, schema.p + 1, schema.n - 1);
+    pf_status st = text.failed ? pf_fail(PF_ENOMEM, "no memory for a tool's schema")
+                               : compile(s, text.p, text.n, from);
+    pf_run_free(&text);
+    return st;
+}
+
+pf_status pf_shape_json(struct pf_shape *s, struct pf_span schema, bool object, int32_t *from)
+{
+    static const char any_object[] = "{\"type\": \"object\"}", any[] = "{}";
+    bool usable = schema.p && (object ? schema.p[0] == '{' : !refers(schema));
+    pf_status st = !usable ? PF_EUNSUPPORTED : object ? compile_object(s, schema, from)
+                                                      : compile(s, schema.p, schema.n, from);
+    if ((st == PF_EUNSUPPORTED || st == PF_EINVAL) && s->r->status == PF_OK)
+        st = compile(s, object ? any_object : any, strlen(object ? any_object : any), from);
+    return st;
+}
+
+/* ---- Calls ------------------------------------------------------------------------------------------------------- */
+
+static const char *or_nothing(const char *text)
+{
+    return text ? text : "";
+}
+
+/* A part of a call's text: with holes, of which the name's has been left out. */
+static pf_status part(struct pf_shape *s, const char *text, size_t n, struct pf_span schema, int32_t *at)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] == PF_HOLE_ARGUMENTS && s->form->param) {
+            PF_TRY(pf_shape_params(s, schema, at));
+        } else if (text[i] == PF_HOLE_ARGUMENTS) {
+            PF_TRY(pf_shape_json(s, schema, true, at));
+        } else if (text[i] == PF_HOLE_COUNT) {
+            *at = few(s, *at, "09", 1, 3);
+        } else if (text[i] == PF_HOLE_ID) {
+            *at = few(s, *at, "az09", 10, 10);
+        } else {
+            size_t len = strcspn(text + i, "\1\2\3\4\5");
+            len = len < n - i ? len : n - i;
+            *at = pf_shape_text(s, *at, text + i, len);
+            i += len - 1;
+        }
+    }
+    return s->r->status;
+}
+
+static bool is_named(struct pf_span name, const char *wanted)
+{
+    return !wanted || (name.n == strlen(wanted) + 2 && memcmp(name.p + 1, wanted, name.n - 2) == 0);
+}
+
+/* One call of any tool that may be called. */
+static pf_status call(struct pf_shape *s, int32_t from, int32_t to)
+{
+    const char *text = s->form->call, *hole = strchr(text, PF_HOLE_NAME);
+    struct pf_span tool = { NULL, 0 }, name, schema;
+    bool any = false;
+    PF_TRY(part(s, text, (size_t)(hole - text), tool, &from));
+    while ((tool = pf_tools_next_tool(&s->tools, tool, &name, &schema)).p) {
+        if (!name.p || name.p[0] != '"' || !is_named(name, s->o->tool))
+            continue;
+        int32_t at = pf_shape_text(s, from, name.p + 1, name.n - 2);
+        PF_TRY(part(s, hole + 1, strlen(hole + 1), schema, &at));
+        pf_rules_empty(s->r, at, to);
+        any = true;
+    }
+    if (!any)
+        PF_FAIL(PF_EINVAL, s->o->tool ? "there is no tool \"%.80s\"" : "there are no tools%.0s",
+                or_nothing(s->o->tool));
+    return s->r->status;
+}
+
+static pf_status calls(struct pf_shape *s, int32_t from, int32_t to)
+{
+    const struct pf_form *f = s->form;
+    int32_t one = pf_rules_rule(s->r), behind = pf_rules_state(s->r);
+    PF_TRY(s->r->status);
+    PF_TRY(call(s, s->r->rules[one].start, s->r->rules[one].final));
+    from = pf_shape_text(s, from, or_nothing(f->begin), strlen(or_nothing(f->begin)));
+    pf_rules_call(s->r, from, one, behind);
+    if (f->between && !(s->o->flags & PF_SHAPE_ONE_CALL))
+        pf_rules_call(s->r, pf_shape_text(s, behind, f->between, strlen(f->between)), one, behind);
+    pf_rules_empty(s->r, pf_shape_text(s, behind, or_nothing(f->end), strlen(or_nothing(f->end))), to);
+    return s->r->status;
+}
+
+/* ---- Reasoning --------------------------------------------------------------------------------------------------- */
+
+/* Reasoning of harmony's is a message of its own. */
+static void harmony_reasoning(struct pf_shape *s, int32_t from, int32_t to)
+{
+    static const char open[] = "<|channel|>analysis<|message|>";
+    bool is_open = s->o->flags & PF_SHAPE_IN_REASONING;
+    int32_t at = is_open ? from : pf_shape_text(s, from, open, sizeof open - 1);
+    pf_rules_empty(s->r, pf_shape_until(s, at, "<|end|><|start|>assistant"), to);
+}
+
+/* From where reasoning begins, or from within it, to behind it. A mark that the vocabulary spells is one that the model
+ * was hardly taught: only what is open is closed by it. */
+static void reasoning(struct pf_shape *s, int32_t from, int32_t to)
+{
+    bool open = s->o->flags & PF_SHAPE_IN_REASONING;
+    for (const struct pf_mark *m = s->family->marks; m->text && m[1].text; m++) {
+        size_t n = strlen(m->text);
+        if (m->kind != PF_MARK_THINK || m[1].kind != PF_MARK_ANSWER)
+            continue;
+        bool token = pf_shape_mark(s->v, m->text, n) > 0;
+        if (!open && !token)
+            continue;
+        int32_t at = open ? from : pf_shape_text(s, from, m->text, n);
+        pf_rules_empty(s->r, space(s, pf_shape_until(s, at, m[1].text)), to);
+        if (open && token)
+            return;                      /* the family's first pair that is of tokens is the one that is open */
+    }
+}
+
+/* ---- The whole --------------------------------------------------------------------------------------------------- */
+
+static pf_status content(struct pf_shape *s, int32_t from, int32_t to)
+{
+    static const char header[] = "<|channel|>final", message[] = "<|message|>", constrain[] = " <|constrain|>json";
+    if (s->family->form & PF_FORM_HARMONY) {
+        int32_t plain_header = pf_shape_text(s, from, header, sizeof header - 1);
+        int32_t with_type = pf_shape_text(s, plain_header, constrain, sizeof constrain - 1);
+        pf_rules_empty(s->r, plain_header, with_type);
+        from = pf_shape_text(s, with_type, message, sizeof message - 1);
+    }
+    PF_TRY(compile(s, s->o->schema, s->o->schema_len, &from));
+    pf_rules_empty(s->r, from, to);
+    return s->r->status;
+}
+
+static pf_status reply(struct pf_shape *s, int32_t from, int32_t to)
+{
+    int32_t behind = pf_rules_state(s->r);
+    unsigned flags = s->o->flags;
+    bool reasons = flags & (PF_SHAPE_IN_REASONING | PF_SHAPE_MAY_REASON);
+    if (reasons && s->family->form & PF_FORM_HARMONY)
+        harmony_reasoning(s, from, behind);
+    else if (reasons)
+        reasoning(s, from, behind);
+    if (!(flags & PF_SHAPE_IN_REASONING))
+        pf_rules_empty(s->r, from, behind);
+    if (s->o->schema)
+        PF_TRY(content(s, behind, to));
+    return s->o->tools_json ? calls(s, behind, to) : s->r->status;
+}
+
+pf_status pf_shape_rules(struct pf_rules *r, const pf_vocab *v, const struct pf_reply_shape *o, int32_t *root)
+{
+    struct pf_shape s = { .r = r, .v = v, .o = o, .family = pf_family_find(o->family ? o->family : "generic") };
+    if (!s.family)
+        PF_FAIL(PF_EINVAL, "there is no family of replies \"%.80s\"", o->family);
+    if (!o->schema && !o->tools_json)
+        PF_FAIL(PF_EINVAL, "neither a schema nor tools say what a reply is held to");
+    s.form = pf_form_of(s.family, v);
+    pf_status st = o->tools_json ? pf_tools_read(&s.tools, o->tools_json, o->tools_len) : PF_OK;
+    *root = pf_rules_rule(r);
+    if (st == PF_OK)
+        st = r->status;
+    if (st == PF_OK)
+        st = reply(&s, r->rules[*root].start, r->rules[*root].final);
+    pf_tools_free(&s.tools);
+    return st;
+}

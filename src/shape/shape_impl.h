@@ -1,0 +1,50 @@
+/* What the files of this room share. Functions that take `from` and return a state put something between the two;
+ * errors are sticky in the rules (grammar/rules.h). */
+#ifndef PF_SHAPE_IMPL_H
+#define PF_SHAPE_IMPL_H
+
+#include "reply/families.h"
+#include "reply/tools.h"
+#include "shape/shape.h"
+
+/* Texts of a form stand as they are written, but for these bytes. */
+enum {
+    PF_HOLE_NAME      = 1,           /* the tool's, or the parameter's */
+    PF_HOLE_ARGUMENTS = 2,           /* the tool's, or the parameter's value */
+    PF_HOLE_IS_TEXT   = 3,           /* true or false: whether the value is a string */
+    PF_HOLE_COUNT     = 4,           /* a number of a few digits */
+    PF_HOLE_ID        = 5            /* ten small letters and digits */
+};
+
+/* How a family writes calls. */
+struct pf_form {
+    const char *family;
+    const char *needs;               /* NULL, or a token without which the vocabulary is of another form */
+    const char *begin, *call, *between, *end;        /* between NULL: a reply holds one call */
+    const char *param;               /* between tags: a parameter; NULL: arguments are a JSON object */
+    const char *value_end;           /* what ends a parameter's value, a part of param */
+};
+
+struct pf_shape {
+    struct pf_rules *r;
+    const pf_vocab  *v;
+    const struct pf_reply_shape *o;
+    const struct pf_family *family;
+    const struct pf_form   *form;
+    struct pf_tools tools;
+};
+
+/* The row of a family; the last one of the table where it has none. */
+const struct pf_form *pf_form_of(const struct pf_family *f, const pf_vocab *v);
+
+/* Bytes of the token that text begins with and that is none of ordinary text; 0: there is none. */
+size_t  pf_shape_mark(const pf_vocab *v, const char *text, size_t n);
+int32_t pf_shape_text(struct pf_shape *s, int32_t from, const char *text, size_t n);
+/* Any text up to `close`, whose first occurrence ends it. */
+int32_t pf_shape_until(struct pf_shape *s, int32_t from, const char *close);
+/* A JSON value that the schema allows; any object, or any value, where it is one that cannot be kept to. */
+pf_status pf_shape_json(struct pf_shape *s, struct pf_span schema, bool object, int32_t *from);
+/* Arguments between tags. */
+pf_status pf_shape_params(struct pf_shape *s, struct pf_span schema, int32_t *from);
+
+#endif
