@@ -127,7 +127,7 @@ int main(void)
 {
     const struct pf_backend_sizes sizes = { .max_rows = ROWS, .max_n_in = D, .max_head_rows = ROWS * N_HEAD,
                                             .max_head_n_in = D, .max_head_dim = D, .max_positions = N_POS,
-                                            .n_choose_head = N_HEAD };
+                                            .n_choose_head = N_HEAD, .max_heads = N_HEAD, .n_ctx = N_POS };
     CHECK(pf_backend_cpu_open(&be, 3, UINT32_MAX) == PF_OK, "%s", pf_last_error());
     CHECK(be->ops->reserve(be, &sizes) == PF_OK, "%s", pf_last_error());
     for (int p = 0; p < N_POS; p++) {

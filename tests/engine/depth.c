@@ -1,5 +1,5 @@
-/* Attention in whole numbers at depth, by the CPU backend's operations: however rows, threads, instruction sets, runs
- * of chunks and rounds deal it out, the bits are the same; and what is out of range reaches those who see it, nobody
+/* Attention at depth, by the CPU backend's operations: however rows, threads, instruction sets, runs of chunks and
+ * rounds deal it out, the bits are the same; and what is out of range in whole numbers reaches those who see it, nobody
  * else. */
 #include <math.h>
 #include <stdlib.h>
@@ -14,14 +14,20 @@ struct shape {
     const char *name;
     int  n_head, n_kv_head, hd_k, hd_v, n_pos, window;
     bool chunked, sinks, tempered;
+    enum pf_kv_type type;
+    bool latent;                             /* values lie in the keys */
 };
 
 static const struct shape shapes[] = {
-    { "as usual", 8, 2, 64, 64, 5000, 0, false, false, false },
-    { "several rounds", 64, 1, 512, 512, 2300, 0, false, false, false },
-    { "a window and sinks", 8, 2, 32, 32, 3000, 700, false, true, false },
-    { "windows side by side", 4, 4, 96, 32, 2000, 512, true, false, true },
-    { "one chunk", 4, 2, 32, 64, 200, 0, false, true, false },
+    { "as usual", 8, 2, 64, 64, 5000, 0, false, false, false, PF_KV_I16, false },
+    { "several rounds", 64, 1, 512, 512, 2300, 0, false, false, false, PF_KV_I16, false },
+    { "a window and sinks", 8, 2, 32, 32, 3000, 700, false, true, false, PF_KV_I16, false },
+    { "windows side by side", 4, 4, 96, 32, 2000, 512, true, false, true, PF_KV_I16, false },
+    { "one chunk", 4, 2, 32, 64, 200, 0, false, true, false, PF_KV_I16, false },
+    { "F32", 8, 2, 64, 64, 3000, 0, false, false, false, PF_KV_F32, false },
+    { "F32, a window and sinks", 8, 2, 32, 32, 3000, 700, false, true, false, PF_KV_F32, false },
+    { "Q8_0, windows side by side", 4, 1, 96, 32, 2000, 900, true, false, true, PF_KV_Q8_0, false },
+    { "a latent, several rounds", 80, 1, 576, 512, 2300, 0, false, false, false, PF_KV_F16, true },
 };
 
 static float *q, *k, *v, *sinks, *temper;
@@ -55,18 +61,19 @@ struct cache {
 
 static struct cache cache_new(const struct shape *s, int n_threads, uint32_t isa)
 {
-    struct cache c = { .kv = { .type = PF_KV_I16, .n_kv_head = s->n_kv_head, .hd_k = s->hd_k, .hd_v = s->hd_v,
+    struct cache c = { .kv = { .type = s->type, .n_kv_head = s->n_kv_head, .hd_k = s->hd_k, .hd_v = s->hd_v,
                                .n_chunks = s->n_pos / PF_KV_CHUNK_POSITIONS + 1 } };
     struct pf_backend_sizes sizes = { .max_rows = ROWS, .max_head_dim = s->hd_k > s->hd_v ? s->hd_k : s->hd_v,
                                       .max_heads = s->n_head, .n_ctx = s->n_pos };
     size_t rows = (size_t)c.kv.n_chunks * PF_KV_CHUNK_POSITIONS * (size_t)s->n_kv_head;
-    c.k_bytes = rows * pf_kv_key_bytes(PF_KV_I16, s->hd_k);
-    c.v_bytes = rows * pf_kv_value_bytes(PF_KV_I16, s->hd_v);
+    c.k_bytes = rows * pf_kv_key_bytes(s->type, s->hd_k);
+    c.v_bytes = s->latent ? 0 : rows * pf_kv_value_bytes(s->type, s->hd_v);
     CHECK(pf_backend_cpu_open(&c.be, n_threads, isa) == PF_OK && c.be->ops->reserve(c.be, &sizes) == PF_OK &&
           c.be->ops->buf_alloc(c.be, c.k_bytes, false, &c.kv.k) == PF_OK &&
-          c.be->ops->buf_alloc(c.be, c.v_bytes, false, &c.kv.v) == PF_OK, "%s", pf_last_error());
+          (s->latent || c.be->ops->buf_alloc(c.be, c.v_bytes, false, &c.kv.v) == PF_OK), "%s", pf_last_error());
     memset(c.kv.k, 0xff, c.k_bytes);
-    memset(c.kv.v, 0xff, c.v_bytes);
+    if (!s->latent)
+        memset(c.kv.v, 0xff, c.v_bytes);
     c.be->ops->kv_store(c.be, &c.kv, k, v, positions, s->n_pos);
     return c;
 }
@@ -74,7 +81,8 @@ static struct cache cache_new(const struct shape *s, int n_threads, uint32_t isa
 static void cache_free(struct cache *c)
 {
     c->be->ops->buf_free(c->be, c->kv.k, c->k_bytes, false);
-    c->be->ops->buf_free(c->be, c->kv.v, c->v_bytes, false);
+    if (c->kv.v)
+        c->be->ops->buf_free(c->be, c->kv.v, c->v_bytes, false);
     c->be->ops->close(c->be);
 }
 

@@ -1,10 +1,10 @@
 /* Private to kernels/cpu/: the CPU backend's state and the pieces its files share.
  *
  * backend_cpu.c opens, closes and does everything that goes row by row; cpu_linear.c multiplies dense matrices;
- * cpu_experts.c runs experts; cpu_attention.c and cpu_attention_i16.c attend; cpu_choose.c chooses to what;
- * cpu_delta.c steps delta nets, cpu_ssm.c convolutions and Mamba2; cpu_compress.c makes rows of blocks;
- * cpu_streams.c mixes residual streams; cpu_route.c picks experts. All slice their work over the
- * pool in such a way that a value never depends on the slicing. */
+ * cpu_experts.c runs experts; cpu_attention.c and cpu_attention_i16.c attend, cpu_rounds.c deals out their work;
+ * cpu_choose.c chooses to what; cpu_delta.c steps delta nets, cpu_ssm.c convolutions and Mamba2; cpu_compress.c makes
+ * rows of blocks; cpu_streams.c mixes residual streams; cpu_route.c picks experts. All slice their work over the pool
+ * in such a way that a value never depends on the slicing. */
 #ifndef PF_CPU_BACKEND_H
 #define PF_CPU_BACKEND_H
 
@@ -60,7 +60,7 @@ struct cpu_backend {
     int     *gate_up, *down;         /* [n_expert] experts of the present part that need gate and up; that need down */
     struct pf_experts_op  experts;   /* the op between experts_begin and experts_end */
     float   *scores;                 /* [CHOOSE_ROWS][max_positions] */
-    float   *parts;                  /* totals and partials of attention in whole numbers */
+    float   *parts;                  /* attention's totals and partials: cpu_rounds.h */
     float   *thread_scratch;         /* [n_threads][thread_floats] */
     size_t   thread_floats;
 
@@ -107,6 +107,8 @@ pf_status pf_cpu_experts_end(pf_backend *b);
 pf_status pf_cpu_attention(pf_backend *b, const struct pf_attention_op *a);
 pf_status pf_cpu_attention_i16(struct cpu_backend *b, const struct pf_attention_op *a);
 int pf_cpu_first_visible(const struct pf_attention_op *a, int row);  /* the first position that a row sees */
+int pf_cpu_first_chunk(const struct pf_attention_op *a);             /* chunks of positions that some row sees */
+int pf_cpu_end_chunk(const struct pf_attention_op *a);
 /* The keys and values of one KV head at one position, of type PF_KV_I16. */
 void pf_cpu_store_i16(const struct cpu_backend *b, const struct pf_kv_view *kv, int pos, int head, const float *k,
                       const float *v);
@@ -121,7 +123,7 @@ pf_status pf_cpu_streams_write(pf_backend *b, const struct pf_streams_op *s);
 pf_status pf_cpu_route(pf_backend *b, const struct pf_route_op *r);
 size_t pf_cpu_attention_floats(int max_head_dim, bool gathers);      /* scratch per thread */
 size_t pf_cpu_attention_i16_floats(int max_head_dim);
-size_t pf_cpu_attention_i16_parts(const struct pf_backend_sizes *s);         /* floats of cpu_backend.parts */
+size_t pf_cpu_parts_floats(const struct pf_backend_sizes *s);                /* of cpu_backend.parts */
 size_t pf_cpu_choose_floats(int n_head);
 size_t pf_cpu_experts_floats(void);
 size_t pf_cpu_delta_floats(int d);

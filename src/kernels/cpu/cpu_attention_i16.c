@@ -4,24 +4,15 @@
  *     queries of KV head h: (row 0, head 0..g-1), (row 1, head 0..g-1), ...      g query heads share the KV head
  *     a block of queries:   up to Q_BLOCK of them, which read keys and values together
  *
- * Where there are blocks enough for all threads, as in a prompt, a task takes one through all its chunks and folds each
- * chunk's partial at once. Otherwise, as in decoding, a task takes a block through a run of chunks and leaves their
- * partials in the backend's memory; then every query folds its own, in order. A round is as many chunks as there is
- * room for. */
+ * cpu_rounds.h deals blocks and runs of chunks to the threads. */
 #include <math.h>
 #include <string.h>
 
 #include "base/pf_i16.h"
-#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/cpu_rounds.h"
 
 _Static_assert((int)PF_I16_CHUNK == (int)PF_KV_CHUNK_POSITIONS, "chunks are as long as attention's");
 _Static_assert((int)Q_BLOCK <= (int)PF_ATTN_I16_QUERIES, "a kernel takes a block of queries");
-
-enum {
-    TASKS_PER_THREAD = 4,
-    ROUND_FLOATS = 1 << 20,      /* of partials in the backend's memory: 64,000 positions of 32 heads */
-    ROUND_ROWS = 8               /* rows of a step whose partials have room for some chunks, whatever the heads */
-};
 
 /* ---- Storing ----------------------------------------------------------------------------------------------------- */
 
@@ -77,13 +68,11 @@ void pf_cpu_store_i16(const struct cpu_backend *b, const struct pf_kv_view *kv, 
 /* ---- A block of queries ------------------------------------------------------------------------------------------ */
 
 struct i16_job {
+    struct cpu_rounds rounds;
     struct cpu_backend *b;
     const struct pf_attention_op *a;
     int group, n_q;              /* query heads per KV head; queries per KV head: rows x group */
     int n_blocks;                /* of queries per KV head */
-    int first, end;              /* chunks that some row sees */
-    int run, round_first, round_end;         /* chunks: of a task; of the present round */
-    int64_t n_tasks;             /* of the present round */
 };
 
 /* Of one task, carved from the thread's scratch. */
@@ -107,15 +96,6 @@ size_t pf_cpu_attention_i16_floats(int max_head_dim)
 {
     size_t hd = (size_t)i16_head_dim(max_head_dim);
     return PF_ATTN_I16_SCRATCH / sizeof(float) + Q_BLOCK * (2 * (hd + 2) + hd / 2 + 1);
-}
-
-size_t pf_cpu_attention_i16_parts(const struct pf_backend_sizes *s)
-{
-    size_t stride = (size_t)i16_head_dim(s->max_head_dim) + 2;
-    size_t rows = s->max_rows < ROUND_ROWS ? (size_t)s->max_rows : ROUND_ROWS;
-    size_t n_chunks = ((size_t)s->n_ctx + PF_I16_CHUNK - 1) / PF_I16_CHUNK + 1;
-    size_t needed = n_chunks * rows * (size_t)s->max_heads * stride;
-    return needed < ROUND_FLOATS ? needed : ROUND_FLOATS;
 }
 
 static void carve(struct i16_queries *s, float *scratch, const struct pf_kv_view *kv)
@@ -228,30 +208,20 @@ static void end_query(const struct i16_job *job, float *total, int row, int head
 
 /* ---- Tasks ------------------------------------------------------------------------------------------------------- */
 
-/* A block of queries and the chunks of one KV head that it goes through. */
-struct task {
-    int kv_head, block, first, end;
-};
-
-static struct task task_of(const struct i16_job *job, int64_t t)
+static void begin_block(const struct i16_job *job, struct i16_queries *s, int64_t block)
 {
-    int n_runs = (job->round_end - job->round_first + job->run - 1) / job->run;
-    int first = job->round_first + (int)(t % n_runs) * job->run;
-    return (struct task){
-        .kv_head = (int)(t / n_runs / job->n_blocks), .block = (int)(t / n_runs % job->n_blocks), .first = first,
-        .end = job->round_end - first < job->run ? job->round_end : first + job->run,
-    };
+    begin_queries(job, s, (int)(block / job->n_blocks), (int)(block % job->n_blocks));
 }
 
 /* Where a thread goes after chunk c of task t: most often to the next task. A guess that decides what is fetched. */
 static struct place after(const struct i16_job *job, int64_t t, int c)
 {
-    struct task task = task_of(job, t);
-    if (c + 1 < task.end)
-        return (struct place){ c + 1, task.kv_head };
-    if (t + 1 < job->n_tasks)
-        task = task_of(job, t + 1);
-    return (struct place){ task.first, task.kv_head };
+    struct cpu_run run = pf_cpu_run_of(&job->rounds, t);
+    if (c + 1 < run.end)
+        return (struct place){ c + 1, (int)(run.block / job->n_blocks) };
+    if (t + 1 < job->rounds.n_tasks)
+        run = pf_cpu_run_of(&job->rounds, t + 1);
+    return (struct place){ run.first, (int)(run.block / job->n_blocks) };
 }
 
 /* Blocks of queries through all chunks. */
@@ -263,11 +233,11 @@ static void whole_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     struct i16_queries s;
     carve(&s, cpu_thread_scratch(job->b, thread), job->a->kv);
     for (int64_t t = begin; t < end; t++) {
-        struct task task = task_of(job, t);
-        begin_queries(job, &s, task.kv_head, task.block);
+        struct cpu_run run = pf_cpu_run_of(&job->rounds, t);
+        begin_block(job, &s, run.block);
         for (int i = 0; i < s.n; i++)
             begin_total(s.total + (size_t)i * stride, hd);
-        for (int c = task.first; c < task.end; c++) {
+        for (int c = run.first; c < run.end; c++) {
             attend_chunk(job, &s, c, after(job, t, c), s.part);
             for (int i = 0; i < s.n; i++)
                 fold(job, s.total + (size_t)i * stride, s.part + (size_t)i * stride, hd);
@@ -277,18 +247,6 @@ static void whole_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
-/* Totals of all queries, KV head by KV head, and behind them, chunk by chunk of the round, their partials. */
-static float *total_of(const struct i16_job *job, int64_t query)
-{
-    return job->b->parts + (size_t)query * ((size_t)job->a->kv->hd_v + 2);
-}
-
-static float *part_of(const struct i16_job *job, int c, int64_t query)
-{
-    int64_t n_queries = (int64_t)job->n_q * job->a->kv->n_kv_head;
-    return total_of(job, (c - job->round_first + 1) * n_queries + query);
-}
-
 /* Blocks of queries through runs of the round's chunks. */
 static void run_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
@@ -296,72 +254,32 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     struct i16_queries s;
     carve(&s, cpu_thread_scratch(job->b, thread), job->a->kv);
     for (int64_t t = begin; t < end; t++) {
-        struct task task = task_of(job, t);
-        begin_queries(job, &s, task.kv_head, task.block);
-        for (int c = task.first; c < task.end; c++)
+        struct cpu_run run = pf_cpu_run_of(&job->rounds, t);
+        begin_block(job, &s, run.block);
+        for (int c = run.first; c < run.end; c++)
             attend_chunk(job, &s, c, after(job, t, c),
-                         part_of(job, c, (int64_t)task.kv_head * job->n_q + s.number));
+                         pf_cpu_part_of(&job->rounds, c, (int64_t)s.kv_head * job->n_q + s.number));
     }
 }
 
-/* Queries fold their partials of the round. */
+/* Queries, numbered KV head by KV head, fold their partials of the round. */
 static void fold_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct i16_job *job = ctx;
+    const struct cpu_rounds *r = &job->rounds;
     int hd = job->a->kv->hd_v;
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
-        float *total = total_of(job, t);
-        if (job->round_first == job->first)
+        float *total = pf_cpu_total_of(r, t);
+        if (r->round_first == r->first)
             begin_total(total, hd);
-        for (int c = job->round_first; c < job->round_end; c++)
-            fold(job, total, part_of(job, c, t), hd);
-        if (job->round_end == job->end) {
+        for (int c = r->round_first; c < r->round_end; c++)
+            fold(job, total, pf_cpu_part_of(r, c, t), hd);
+        if (r->round_end == r->end) {
             int query = (int)(t % job->n_q);
             end_query(job, total, query / job->group, (int)(t / job->n_q) * job->group + query % job->group);
         }
     }
-}
-
-/* Chunks of a round, or 0 if blocks had better go through all chunks. */
-static int round_of(const struct i16_job *job)
-{
-    const struct pf_kv_view *kv = job->a->kv;
-    int64_t n_tasks = (int64_t)kv->n_kv_head * job->n_blocks, n_threads = pf_pool_n_threads(job->b->pool);
-    size_t floats = (size_t)kv->n_kv_head * (size_t)job->n_q * ((size_t)kv->hd_v + 2);
-    size_t room = pf_cpu_attention_i16_parts(&job->b->sizes) / floats;       /* totals take as much as a chunk */
-    int n_chunks = job->end - job->first;
-    if (n_threads == 1 || n_chunks == 1 || n_tasks >= TASKS_PER_THREAD * n_threads || room < 3)
-        return 0;
-    return room - 1 < (size_t)n_chunks ? (int)room - 1 : n_chunks;
-}
-
-/* Tasks of `run` chunks through the round that begins at round_first. */
-static void run_round(struct i16_job *job, pf_job_fn *tasks)
-{
-    int n_runs = (job->round_end - job->round_first + job->run - 1) / job->run;
-    job->n_tasks = (int64_t)job->a->kv->n_kv_head * job->n_blocks * n_runs;
-    pf_pool_run(job->b->pool, tasks, job, job->n_tasks, 1);
-}
-
-static void by_runs(struct i16_job *job, int round)
-{
-    int64_t n_tasks = (int64_t)job->a->kv->n_kv_head * job->n_blocks;
-    int run = (int)(n_tasks * round / (TASKS_PER_THREAD * pf_pool_n_threads(job->b->pool)));
-    job->run = run > 1 ? run : 1;
-    for (job->round_first = job->first; job->round_first < job->end; job->round_first = job->round_end) {
-        job->round_end = job->end - job->round_first < round ? job->end : job->round_first + round;
-        run_round(job, run_tasks);
-        pf_pool_run(job->b->pool, fold_tasks, job, (int64_t)job->n_q * job->a->kv->n_kv_head, 1);
-    }
-}
-
-static void by_blocks(struct i16_job *job)
-{
-    job->round_first = job->first;
-    job->round_end = job->end;
-    job->run = job->end - job->first;
-    run_round(job, whole_tasks);
 }
 
 pf_status pf_cpu_attention_i16(struct cpu_backend *b, const struct pf_attention_op *a)
@@ -369,16 +287,10 @@ pf_status pf_cpu_attention_i16(struct cpu_backend *b, const struct pf_attention_
     struct i16_job job = { .b = b, .a = a, .group = a->n_head / a->kv->n_kv_head };
     job.n_q = a->rows * job.group;
     job.n_blocks = (job.n_q + Q_BLOCK - 1) / Q_BLOCK;
-    job.first = pf_cpu_first_visible(a, 0) / PF_I16_CHUNK;
-    for (int r = 0; r < a->rows; r++) {
-        int first = pf_cpu_first_visible(a, r) / PF_I16_CHUNK, end = a->pos[r] / PF_I16_CHUNK + 1;
-        job.first = first < job.first ? first : job.first;
-        job.end = end > job.end ? end : job.end;
-    }
-    int round = round_of(&job);
-    if (round)
-        by_runs(&job, round);
-    else
-        by_blocks(&job);
+    job.rounds = (struct cpu_rounds){
+        .b = b, .n_blocks = (int64_t)job.n_blocks * a->kv->n_kv_head, .n_queries = (int64_t)job.n_q * a->kv->n_kv_head,
+        .stride = (size_t)a->kv->hd_v + 2, .first = pf_cpu_first_chunk(a), .end = pf_cpu_end_chunk(a),
+    };
+    pf_cpu_rounds_run(&job.rounds, whole_tasks, run_tasks, fold_tasks, &job);
     return PF_OK;
 }
