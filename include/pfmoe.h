@@ -403,6 +403,22 @@ enum pf_kv_type {
     PF_KV_F16                        /* no option: what I16 stands for where heads are of another kind */
 };
 
+/* Drafts: tokens that may come next, guessed cheaply and evaluated together with the token that an eval appends. If the
+ * next evals append just those, their logits are there already. Nothing else changes: the sequence, its logits and what
+ * is sampled from them are the same bits with and without. Steps are timed, and drafts are left out while they cost
+ * more than they bring. Only evals of one token without flags take drafts along, and none does while steps are watched
+ * (pf_trace_set). */
+enum pf_draft {
+    PF_DRAFT_OFF,
+    PF_DRAFT_AUTO,                   /* whatever the model has and pays: at present PF_DRAFT_LOOKUP */
+    PF_DRAFT_LOOKUP,                 /* what followed where the sequence's newest tokens stood before */
+    PF_DRAFT_GIVEN                   /* what draft_fn says */
+};
+enum { PF_MAX_DRAFT = 64 };
+/* Writes at most cap tokens that may follow tok[0..n) to out; returns how many. Called on the thread that evaluates;
+ * must not call the library with this model or its sessions. */
+typedef size_t pf_draft_fn(void *ctx, const int32_t *tok, size_t n, int32_t *out, size_t cap);
+
 struct pf_session_opts {
     int64_t         n_ctx;           /* positions; 0: the model's training context as far as memory allows, and at
                                         least 8192 of it. Where experts are shared with a GPU, or weights are read as
@@ -411,6 +427,10 @@ struct pf_session_opts {
     enum pf_kv_type kv_type;         /* I16 (default); F32 for strict comparisons; Q8_0 takes 52% of I16's memory,
                                         and heads whose length is a multiple of 32 */
     int             n_sessions;      /* with n_ctx 0: that so many such sessions have room for; 0: this one alone */
+    enum pf_draft   draft;           /* default PF_DRAFT_OFF */
+    int             draft_max;       /* tokens drafted at once, PF_MAX_DRAFT at most; 0: 16. No more than n_batch - 1 */
+    pf_draft_fn    *draft_fn;        /* PF_DRAFT_GIVEN */
+    void           *draft_ctx;
 };
 void pf_session_opts_init(struct pf_session_opts *o);
 
@@ -450,6 +470,10 @@ struct pf_batch_part {
     unsigned       flags;                             /* as for pf_session_eval */
 };
 pf_status pf_batch_eval(const struct pf_batch_part *parts, size_t n_parts);
+
+/* Whether an eval of tok alone needs no step, since tok was drafted and is evaluated. A program that makes steps of
+ * several sessions does such evals first. */
+bool pf_session_is_ahead(const pf_session *s, int32_t tok);
 
 /* Shortens the sequence to its first pos positions. The logits of the last eval are gone. */
 pf_status pf_session_rewind(pf_session *s, int64_t pos);
@@ -575,7 +599,10 @@ pf_status pf_sample_matching(struct pf_sampler *sp, const pf_session *s, pf_matc
 
 struct pf_stats {
     uint64_t n_steps;                /* batches evaluated */
-    uint64_t n_tokens;               /* positions evaluated */
+    uint64_t n_tokens;               /* positions evaluated, drafts that were wrong among them */
+    uint64_t n_drafted, n_accepted;  /* of them, drafts; drafts that were right: tokens that needed no step */
+    uint64_t n_draft_steps, draft_step_ns;       /* steps that had drafts; time spent in them */
+    uint64_t draft_alone_ns;         /* what the tokens that those steps brought would have taken without drafts */
     int64_t  n_ctx;                  /* positions of the session that was opened last */
     uint64_t step_ns;                /* time spent in them */
     uint64_t weight_bytes_read;      /* weights the kernels went over */

@@ -18,6 +18,11 @@ bool      pf_index_is_used(const struct pf_part *p);                         /* 
 pf_status pf_delta_block(struct pf_step *t, int il, int rows);            /* deltanet.c */
 pf_status pf_mamba_block(struct pf_step *t, int il, int rows);            /* mamba.c */
 pf_status pf_short_conv_block(struct pf_step *t, int il, int rows);       /* shortconv.c */
+/* A layer's state after the first `rows` rows of the session's last step, from the inputs that are kept. */
+pf_status pf_delta_again(struct pf_step *t, struct pf_session *s, int il, int rows);
+pf_status pf_mamba_again(struct pf_step *t, struct pf_session *s, int il, int rows);
+pf_status pf_short_conv_again(struct pf_step *t, struct pf_session *s, int il, int rows);
+pf_status pf_compress_again(struct pf_step *t, struct pf_session *s, int il, int rows);     /* compressed.c */
 pf_status pf_dense_block(struct pf_step *t, int il, int rows);            /* ffn.c */
 pf_status pf_moe_block(struct pf_step *t, int il, int rows);
 

@@ -30,6 +30,66 @@ pf_status pf_rotate_tails(struct pf_step *t, float *x, const float *cs, int n_he
     return ops_of(t)->rope(t->unit->backend, &op, 1, rows);
 }
 
+static bool is_of_indexer(const struct pf_layer *layer, const struct pf_compressor *c)
+{
+    return c == &layer->indexer.blocks;
+}
+
+/* Where a compressor's sums begin in the layer's state: the attention's come first. */
+static size_t sums_at(const struct pf_layer *layer, const struct pf_compressor *c)
+{
+    return is_of_indexer(layer, c) ? layer->n_state - 3 * (size_t)(1 + c->overlaps) * (size_t)c->width : 0;
+}
+
+/* What a session keeps of a step with drafts: positions, then u and gate of the attention, then of the indexer. */
+struct kept {
+    float *pos, *u, *gate;
+};
+
+static struct kept kept_of(const struct pf_session *s, int il, const struct pf_compressor *c)
+{
+    const struct pf_layer *layer = &s->m->layers[il];
+    size_t rows = (size_t)pf_logit_rows(&s->opts), first = (size_t)layer->compressed.blocks.u.n_out;
+    float *pos = pf_state_inputs(s, il), *u = pos + rows * (PF_INPUT_POS + (is_of_indexer(layer, c) ? 2 * first : 0));
+    return (struct kept){ pos, u, u + rows * (size_t)c->u.n_out };
+}
+
+static pf_status keep_inputs(struct pf_step *t, int il, const struct pf_compressor *c, const struct pf_part *p)
+{
+    const struct pf_buffers *b = &t->unit->buf;
+    size_t first = (size_t)p->first, n = (size_t)c->u.n_out;
+    if (!pf_state_keeps_inputs(p->s, p->rows))
+        return PF_OK;
+    struct kept to = kept_of(p->s, il, c);
+    const struct pf_copy copies[] = {
+        { (const float *)(b->pos + first), to.pos, 1, 1, 0, 0, 1, 1 },       /* bits are copied, whatever they mean */
+        { b->packed + first * n, to.u, (int)n, 1, 0, 0, (int)n, (int)n },
+        { b->gate_out + first * n, to.gate, (int)n, 1, 0, 0, (int)n, (int)n },
+    };
+    return ops_of(t)->copy(t->unit->backend, copies, 3, p->rows);
+}
+
+static pf_status sum_again(struct pf_step *t, struct pf_session *s, int il, const struct pf_compressor *c, int rows)
+{
+    struct kept k = kept_of(s, il, c);
+    size_t at = sums_at(&t->m->layers[il], c);
+    if (c->ratio == 0)
+        return PF_OK;
+    return ops_of(t)->compress(t->unit->backend, &(struct pf_compress_op){
+        .u = k.u, .gate = k.gate, .ape = c->ape, .pos = (const int32_t *)k.pos,
+        .before = pf_state_earlier(s, il) + at, .after = pf_state_now(s, il) + at, .out = t->unit->buf.v, .n = c->width,
+        .ratio = c->ratio, .rows = rows, .n_out = pf_block_rows(c->ratio, rows), .overlaps = c->overlaps });
+}
+
+/* Keys of blocks that the rows filled are stored already; those of blocks that are not full any more are stored anew
+ * when they are. */
+pf_status pf_compress_again(struct pf_step *t, struct pf_session *s, int il, int rows)
+{
+    const struct pf_layer *layer = &t->m->layers[il];
+    PF_TRY(sum_again(t, s, il, &layer->compressed.blocks, rows));
+    return sum_again(t, s, il, &layer->indexer.blocks, rows);
+}
+
 /* One part's rows, of which u and gate are there, become blocks of its session. */
 static pf_status compress_part(struct pf_step *t, int il, const struct pf_compressor *c, const struct pf_part *p)
 {
@@ -37,11 +97,9 @@ static pf_status compress_part(struct pf_step *t, int il, const struct pf_compre
     pf_backend *be = t->unit->backend;
     const struct pf_layer *layer = &t->m->layers[il];
     const struct pf_buffers *b = &t->unit->buf;
-    bool of_indexer = c == &layer->indexer.blocks;
-    const struct pf_kv_view *kv = of_indexer ? &p->s->index_kv[il].view : &p->s->block_kv[il].view;
+    const struct pf_kv_view *kv = is_of_indexer(layer, c) ? &p->s->index_kv[il].view : &p->s->block_kv[il].view;
     size_t first = (size_t)p->first, n_in = (size_t)c->u.n_out, table = 2 * (size_t)t->m->far_rope.n_pairs,
-           n_sums = 3 * (size_t)(1 + c->overlaps) * (size_t)c->width,
-           at = of_indexer ? layer->n_state - n_sums : 0;        /* in the state the attention's come first */
+           at = sums_at(layer, c);
     int which = c->ratio == t->m->compressed.ratio[1], n = pf_block_rows(c->ratio, p->rows);
     const float *before = pf_state_before(p->s, il);
     float *out = b->v + first * (size_t)c->width;
@@ -65,8 +123,10 @@ pf_status pf_compress(struct pf_step *t, int il, const struct pf_compressor *c, 
     if (c == &x->blocks && x->k_norm)
         PF_TRY(ops_of(t)->layer_norm(t->unit->backend, b->packed, x->k_norm, x->k_norm_bias, t->m->index.eps, c->width,
                                      rows, b->packed));
-    for (int i = 0; i < t->n_parts; i++)
+    for (int i = 0; i < t->n_parts; i++) {
+        PF_TRY(keep_inputs(t, il, c, &t->parts[i]));
         PF_TRY(compress_part(t, il, c, &t->parts[i]));
+    }
     return PF_OK;
 }
 

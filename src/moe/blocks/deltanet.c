@@ -3,7 +3,8 @@
  * Products give [q of all heads | k of all heads | v of all heads] and [z of all], or, packed, per key head, [q | k |
  * its values | their z]; and [beta of all value heads] and [alpha of all], or, per key head, [beta of its values |
  * alpha of its values]. Nothing is dealt out: the operation in the middle is told where vectors lie. A step that makes
- * a checkpoint on its way does that operation twice, up to there and from there on. */
+ * a checkpoint on its way does that operation twice, up to there and from there on. Of a step with drafts the vectors
+ * are kept, so that it can be done again for those that were right. */
 #include "moe/blocks/blocks.h"
 
 /* q, k, v, z, alpha, beta of the normed rows, and where they are. */
@@ -93,17 +94,81 @@ static pf_status apply_part(struct pf_step *t, int il, const struct pf_delta_op 
     return apply(t, all, p->first + n, p->rows - n, n > 0, before, pf_state_after(p->s, il));
 }
 
-pf_status pf_delta_block(struct pf_step *t, int il, int rows)
+static struct pf_delta_op operation(const struct pf_model *m, const struct pf_delta_net *net,
+                                    const struct pf_buffers *b)
+{
+    const struct pf_delta_sizes *z = &m->delta;
+    return (struct pf_delta_op){
+        .conv = net->conv, .a = net->a, .dt = net->dt, .norm = net->norm, .mixed = b->mixed, .out = b->attn,
+        .d = z->d, .n_k_head = z->n_k_head, .n_v_head = z->n_v_head, .taps = z->taps,
+        .tiled = m->arch->delta == PF_DELTA_TILED, .eps = m->eps };
+}
+
+/* Where a session keeps the vectors of a step with drafts, of all rows each. */
+struct kept {
+    float *q, *k, *v, *alpha, *beta;
+    int    n_alpha;                  /* floats of alpha for a head */
+};
+
+static struct kept kept_of(const struct pf_session *s, int il)
+{
+    const struct pf_delta_sizes *z = &s->m->delta;
+    size_t rows = (size_t)pf_logit_rows(&s->opts);
+    struct kept k = { .q = pf_state_inputs(s, il), .n_alpha = s->m->layers[il].delta.q.data ? z->d : 1 };
+    k.k = k.q + rows * (size_t)z->n_k;
+    k.v = k.k + rows * (size_t)z->n_k;
+    k.alpha = k.v + rows * (size_t)z->n_v;
+    k.beta = k.alpha + rows * (size_t)(z->n_v_head * k.n_alpha);
+    return k;
+}
+
+/* Copies n vectors of every row, from row `first` on, to where they and the rows are neighbours. */
+static struct pf_copy copy_of(const struct pf_vectors *from, int first, int n, float *to)
+{
+    int together = from->per * from->n;
+    return (struct pf_copy){ from->at + first * from->row, to, together, n / from->per, from->group, together,
+                             from->row, (int64_t)n * from->n };
+}
+
+static pf_status keep_vectors(struct pf_step *t, int il, const struct pf_delta_op *op, const struct pf_part *p)
+{
+    if (!pf_state_keeps_inputs(p->s, p->rows))
+        return PF_OK;
+    const struct kept k = kept_of(p->s, il);
+    const struct pf_copy copies[] = {
+        copy_of(&op->q, p->first, op->n_k_head, k.q),         copy_of(&op->k, p->first, op->n_k_head, k.k),
+        copy_of(&op->v, p->first, op->n_v_head, k.v),         copy_of(&op->alpha, p->first, op->n_v_head, k.alpha),
+        copy_of(&op->beta, p->first, op->n_v_head, k.beta),
+    };
+    return ops_of(t)->copy(t->unit->backend, copies, sizeof copies / sizeof *copies, p->rows);
+}
+
+/* z is no part of the state: v, which has its shape, serves as well. */
+pf_status pf_delta_again(struct pf_step *t, struct pf_session *s, int il, int rows)
 {
     const struct pf_delta_net *net = &t->m->layers[il].delta;
     const struct pf_delta_sizes *z = &t->m->delta;
+    const struct kept k = kept_of(s, il);
+    struct pf_delta_op op = operation(t->m, net, &t->unit->buf);
+    op.by_key = op.sigmoid_gate = net->q.data != NULL;
+    op.least = z->least;
+    op.q = (struct pf_vectors){ k.q, z->n_k, z->d, 1, z->d };
+    op.k = (struct pf_vectors){ k.k, z->n_k, z->d, 1, z->d };
+    op.v = op.z = (struct pf_vectors){ k.v, z->n_v, z->d, 1, z->d };
+    op.alpha = (struct pf_vectors){ k.alpha, z->n_v_head * k.n_alpha, k.n_alpha, 1, k.n_alpha };
+    op.beta = (struct pf_vectors){ k.beta, z->n_v_head, 1, 1, 1 };
+    return apply(t, &op, 0, rows, false, pf_state_earlier(s, il), pf_state_now(s, il));
+}
+
+pf_status pf_delta_block(struct pf_step *t, int il, int rows)
+{
+    const struct pf_delta_net *net = &t->m->layers[il].delta;
     struct pf_buffers *b = &t->unit->buf;
-    struct pf_delta_op op = {
-        .conv = net->conv, .a = net->a, .dt = net->dt, .norm = net->norm, .mixed = b->mixed, .out = b->attn,
-        .d = z->d, .n_k_head = z->n_k_head, .n_v_head = z->n_v_head, .taps = z->taps,
-        .tiled = t->m->arch->delta == PF_DELTA_TILED, .eps = t->m->eps };
+    struct pf_delta_op op = operation(t->m, net, b);
     PF_TRY((net->q.data ? project_kda : project)(t, net, rows, &op));
-    for (int i = 0; i < t->n_parts; i++)
+    for (int i = 0; i < t->n_parts; i++) {
+        PF_TRY(keep_vectors(t, il, &op, &t->parts[i]));
         PF_TRY(apply_part(t, il, &op, &t->parts[i]));
+    }
     return pf_project(t, &(struct pf_linear){ &net->out, b->y }, 1, b->attn, rows);
 }

@@ -1,9 +1,11 @@
 /* The buffers of a session: options, widths, what a step's inputs and activations take. See layout.h. */
 #include <string.h>
 
+#include "draft/drafter.h"
 #include "moe/layout/layout.h"
 
-enum { LEAST_CTX = 8192, CTX_STEP = 1024, DEFAULT_BATCH = 512, MAX_BATCH = 8192, MAX_SESSIONS = 1 << 20 };
+enum { LEAST_CTX = 8192, CTX_STEP = 1024, DEFAULT_BATCH = 512, MAX_BATCH = 8192, MAX_SESSIONS = 1 << 20,
+       DEFAULT_DRAFT = 16 };
 
 void pf_session_opts_init(struct pf_session_opts *o)
 {
@@ -59,6 +61,32 @@ int64_t pf_context_within(const struct pf_model *m, const struct pf_session_opts
     return fits * CTX_STEP;
 }
 
+/* Whether every layer's state can go back to a row of the last step. */
+static bool can_draft(const struct pf_model *m)
+{
+    int il = 0;
+    while (il < m->n_layer && (m->layers[il].n_state == 0 || pf_input_floats(m, il) > 0))
+        il++;
+    return il == m->n_layer;
+}
+
+static pf_status resolve_drafts(const struct pf_model *m, struct pf_session_opts *o)
+{
+    if (o->draft < PF_DRAFT_OFF || o->draft > PF_DRAFT_GIVEN)
+        PF_FAIL(PF_EINVAL, "draft %d is unknown", (int)o->draft);
+    if (o->draft_max < 0 || o->draft_max > PF_MAX_DRAFT)
+        PF_FAIL(PF_EINVAL, "draft_max is %d; 0 to %d are possible", o->draft_max, PF_MAX_DRAFT);
+    if (o->draft == PF_DRAFT_GIVEN && !o->draft_fn)
+        PF_FAIL(PF_EINVAL, "drafts are to be given, and draft_fn is NULL");
+    if (o->draft_max == 0)
+        o->draft_max = DEFAULT_DRAFT;
+    if (o->draft_max > o->n_batch - 1)
+        o->draft_max = o->n_batch - 1;
+    if (o->draft_max == 0 || !can_draft(m))
+        o->draft = PF_DRAFT_OFF;
+    return PF_OK;
+}
+
 pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_session_opts *in, struct pf_session_opts *o)
 {
     pf_session_opts_init(o);
@@ -80,8 +108,9 @@ pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_sess
     PF_TRY(check_kv_type(m, o->kv_type));
     if (o->n_batch > o->n_ctx)
         o->n_batch = (int)o->n_ctx;
-    return PF_OK;
+    return resolve_drafts(m, o);
 }
+
 static void widen(int *to, int64_t n)
 {
     if (*to < n)
@@ -275,6 +304,7 @@ pf_status pf_session_part_bytes(const struct pf_model *m, const struct pf_sessio
 
 uint64_t pf_session_host_bytes(const struct pf_model *m, const struct pf_session_opts *o)
 {
-    return (uint64_t)o->n_ctx * sizeof(int32_t) +
-           (uint64_t)m->n_vocab * (sizeof(struct pf_candidate) + sizeof(int32_t));
+    return (uint64_t)o->n_ctx * sizeof(int32_t) + (uint64_t)pf_logit_rows(o) * (uint64_t)m->n_vocab * sizeof(float) +
+           (uint64_t)m->n_vocab * (sizeof(struct pf_candidate) + sizeof(int32_t)) +
+           (o->draft == PF_DRAFT_OFF ? 0 : pf_drafter_lookup_bytes(o->n_ctx));
 }

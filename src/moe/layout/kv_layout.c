@@ -18,6 +18,48 @@ size_t pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, 
     return pf_state_bytes(m, first, end) + pf_ring_kept_bytes(m, o, first, end);
 }
 
+/* q, k, v, alpha and beta of a delta net; u and dt of a Mamba2; of compressed attention the position, and u and gate of
+ * its keys and of its indexer's. Multiples of 16 bytes, as kernels want rows to be. */
+static size_t mixer_floats(const struct pf_model *m, const struct pf_layer *layer)
+{
+    size_t n_v_head = (size_t)m->delta.n_v_head, n_blocks = (size_t)layer->compressed.blocks.u.n_out +
+                                                            (size_t)layer->indexer.blocks.u.n_out;
+    switch (layer->mixer) {
+    case PF_MIXER_DELTA:
+        return (size_t)m->delta.n_conv + n_v_head * (layer->delta.q.data ? (size_t)m->delta.d : 1) + n_v_head;
+    case PF_MIXER_MAMBA2:
+        return (size_t)m->mamba.n_conv + (size_t)m->mamba.n_head;
+    case PF_MIXER_SHORT_CONV:
+        return (size_t)m->n_embd;
+    case PF_MIXER_COMPRESSED:
+    case PF_MIXER_LATENT:
+        return n_blocks ? PF_INPUT_POS + 2 * n_blocks : 0;
+    case PF_MIXER_ATTENTION:
+    case PF_MIXER_NONE:
+        break;
+    }
+    return 0;
+}
+
+size_t pf_input_floats(const struct pf_model *m, int il)
+{
+    const struct pf_layer *layer = &m->layers[il];
+    return layer->n_state ? (mixer_floats(m, layer) + 3) / 4 * 4 : 0;
+}
+
+int pf_logit_rows(const struct pf_session_opts *o)
+{
+    return o->draft == PF_DRAFT_OFF ? 1 : 1 + o->draft_max;
+}
+
+size_t pf_inputs_kept_bytes(const struct pf_model *m, int first, int end, const struct pf_session_opts *o)
+{
+    size_t n = 0;
+    for (int il = first; il < end && o->draft != PF_DRAFT_OFF; il++)
+        n += pf_input_floats(m, il);
+    return n * (size_t)pf_logit_rows(o) * sizeof(float);
+}
+
 /* How many checkpoints of so many bytes a session has. */
 static int most_checkpoints(size_t bytes)
 {
@@ -32,7 +74,7 @@ int pf_n_checkpoints(const struct pf_model *m, const struct pf_session_opts *o)
 
 uint64_t pf_states_bytes(const struct pf_model *m, int first, int end, const struct pf_session_opts *o)
 {
-    return 2 * (uint64_t)pf_state_bytes(m, first, end) +
+    return 2 * (uint64_t)pf_state_bytes(m, first, end) + pf_inputs_kept_bytes(m, first, end, o) +
            (uint64_t)pf_kept_bytes(m, o, first, end) * (uint64_t)pf_n_checkpoints(m, o);
 }
 

@@ -133,6 +133,15 @@ size_t  pf_ring_kept_bytes(const struct pf_model *m, const struct pf_session_opt
 /* Layers [first, end): bytes of one copy of their recurrent state, and of a checkpoint; the state, its second copy and
  * all checkpoints together. How many checkpoints a session has. */
 size_t   pf_state_bytes(const struct pf_model *m, int first, int end);
+
+/* Inputs of recurrent layers that a session with drafts keeps of its last step (run/settle.c): floats of a row of layer
+ * il, 0 if it has no state, or one of a kind that cannot go back, so that there are no drafts; bytes of the layers
+ * [first, end) for as many rows as a step with drafts has. */
+enum { PF_INPUT_POS = 4 };       /* floats that a row's position takes */
+size_t   pf_input_floats(const struct pf_model *m, int il);
+size_t   pf_inputs_kept_bytes(const struct pf_model *m, int first, int end, const struct pf_session_opts *o);
+/* Rows of logits that a session has room for. */
+int      pf_logit_rows(const struct pf_session_opts *o);
 size_t   pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);
 uint64_t pf_states_bytes(const struct pf_model *m, int first, int end, const struct pf_session_opts *o);
 int      pf_n_checkpoints(const struct pf_model *m, const struct pf_session_opts *o);

@@ -15,6 +15,7 @@
 #include "base/pf_cancel.h"
 #include "gguf/gguf.h"
 #include "backend/backend.h"
+#include "draft/gate.h"
 #include "moe/archs/arch.h"
 #include "moe/model/digest.h"
 #include "moe/model/rope.h"
@@ -257,6 +258,7 @@ struct pf_model {
     struct pf_model_info info, info_left; /* constants once the model is open; info_left: once `left` is set */
     char       name[128], arch_name[64];
 
+    struct pf_row_prices row_prices;      /* what steps take by their rows; under the step lock */
     struct pf_work *work;                 /* session/work.h: inputs and activations of a step; NULL: no session open */
     pthread_mutex_t step_lock;            /* one step at a time: the backend and its scratch are shared */
     _Atomic int     n_sessions;
@@ -265,6 +267,9 @@ struct pf_model {
     struct pf_counters {                  /* sums over the backends: now, and at the last reset */
         _Atomic uint64_t weight_bytes, launches;
     } counted, counted_before;
+    struct pf_draft_counters {            /* since the last reset */
+        _Atomic uint64_t drafted, accepted, steps, step_ns, alone_ns;
+    } drafts;
 };
 
 /* Reads hyper-parameters and binds every tensor of m->file. On failure the caller closes m. */

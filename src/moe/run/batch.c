@@ -33,7 +33,7 @@ static void take_counts(struct pf_model *m)
     atomic_store(&m->counted.launches, launches);
 }
 
-static pf_status step(struct pf_step *t)
+static pf_status step(struct pf_step *t, uint64_t *ns)
 {
     struct pf_model *m = t->m;
     uint64_t begin = pf_now_ns();
@@ -41,7 +41,10 @@ static pf_status step(struct pf_step *t)
     pf_status st = pf_forward(t);
     pf_fp_end(fp);
     pf_place_ended(m->place, begin, st == PF_OK);
-    atomic_fetch_add(&m->step_ns, pf_now_ns() - begin);
+    *ns = pf_now_ns() - begin;
+    atomic_fetch_add(&m->step_ns, *ns);
+    if (st == PF_OK && t->n_logits == t->rows)
+        pf_prices_learn(&m->row_prices, t->rows, (double)*ns);
     atomic_fetch_add(&m->n_steps, 1);
     atomic_fetch_add(&m->n_tokens, (uint64_t)t->rows);
     take_counts(m);
@@ -66,10 +69,11 @@ static struct pf_part part_of(const struct pf_piece *p, int first, int room)
     int most = s->opts.n_batch < room ? s->opts.n_batch : room, rows = left < most ? (int)left : most;
     struct pf_part part = { .s = s, .first = first, .rows = rows, .n_logits = from + rows == p->end,
                             .logits = s->logits };
-    if (s->all_logits) {
+    float *all = p->n_drafts ? s->logits : p->logits;
+    if (all) {
         int64_t begin = from > p->first ? from : p->first;
         part.n_logits = from + rows > begin ? (int)(from + rows - begin) : 0;
-        part.logits = s->all_logits + (size_t)(begin - p->first) * (size_t)s->m->n_vocab;
+        part.logits = all + (size_t)(begin - p->first) * (size_t)s->m->n_vocab;
     }
     return part;
 }
@@ -111,13 +115,15 @@ static pf_status run_step(struct pf_piece *pieces, int n)
     gather(pieces, n, parts, &t);
     for (int i = 0; i < t.n_parts; i++)
         pf_state_begin(parts[i].s, parts[i].rows);
-    pf_status st = step(&t);
+    uint64_t ns;
+    pf_status st = step(&t, &ns);
     PF_TRY(pf_gguf_unchanged(t.m->file));        /* whatever st is: the weights may have been others than before */
     PF_TRY(st);
     for (int i = 0; i < t.n_parts; i++) {
         struct pf_session *s = parts[i].s;
         pf_state_commit(s, parts[i].rows);
         s->pos = s->computed > s->pos ? s->computed : s->pos;
+        s->step_ns = ns;
     }
     return PF_OK;
 }
@@ -153,7 +159,7 @@ static void begin_piece(struct pf_piece *p)
     p->stop = p->end;
     p->done = false;
     memmove(s->tokens + p->first, p->tok, p->n * sizeof *p->tok);
-    p->keeps = p->n > 1 || s->computed < p->first;
+    p->keeps = p->n - (size_t)p->n_drafts > 1 || s->computed < p->first;
     p->catches_up = p->first - s->computed > TAIL;
     if (p->catches_up)
         p->stop = p->first;
@@ -193,13 +199,18 @@ static bool all_done(const struct pf_piece *pieces, int n)
     return n == 0;
 }
 
+/* Each session is on the model's backend, and its state is that of what it has computed. */
 static pf_status follow_all(const struct pf_piece *pieces, int n)
 {
     struct pf_model *m = pieces->s->m;
     pf_status st = PF_OK;
     pthread_mutex_lock(&m->step_lock);
-    for (int i = 0; st == PF_OK && i < n; i++)
+    for (int i = 0; st == PF_OK && i < n; i++) {
         st = pf_session_follow(pieces[i].s);
+        st = st == PF_OK ? pf_settle(pieces[i].s) : st;
+        if (st == PF_EDEVICE && pf_model_leave_device(m))
+            st = pf_session_follow(pieces[i].s);
+    }
     pthread_mutex_unlock(&m->step_lock);
     return st;
 }

@@ -5,11 +5,15 @@
 
 #include "moe/session/step.h"
 
-/* Tokens that are appended to a session. The caller sets the first three fields. */
+/* Tokens that are appended to a session. The caller sets the fields in front of `first`. */
 struct pf_piece {
     struct pf_session *s;
     const int32_t     *tok;
     size_t             n;
+    int                n_drafts;             /* so many of them, the last ones, are drafts: s->logits gets the logits of
+                                                all of them */
+    float             *logits;               /* [n][n_vocab] where those of all of them go; NULL: those of the last one
+                                                go to s->logits */
     int64_t            first, end;           /* their positions */
     int64_t            stop;                 /* where steps must not go past next, since there is something to keep */
     bool               catches_up;           /* on the way to `first` */
@@ -17,10 +21,22 @@ struct pf_piece {
     bool               done;
 };
 
-/* Appends each piece to its session, after what the session has to catch up with, and leaves logits of the last token,
- * or, where s->all_logits is not NULL, of all of them. Sessions are distinct and of one model, pieces at most
- * PF_MAX_BATCH_PARTS and not empty. On failure each sequence is as far as it came. */
+/* settle.c: makes the state what it is after the computed positions. With the step lock held. A failure can be tried
+ * again, or is lost with its device. */
+pf_status pf_settle(struct pf_session *s);
+
+/* Appends each piece to its session, after what the session has to catch up with, and leaves logits. Sessions are
+ * distinct and of one model, pieces at most PF_MAX_BATCH_PARTS and not empty. On failure each sequence is as far as it
+ * came. */
 pf_status pf_append(struct pf_piece *pieces, int n);
+
+/* evaluate.c: the session has no logits; its sequence ends at pos. */
+void pf_drop_logits(struct pf_session *s);
+void pf_go_back(struct pf_session *s, int64_t pos);
+
+/* ahead.c: whether drafts may be taken along; evaluates parts of one token each, which are checked. */
+bool      pf_ahead_suits(const struct pf_batch_part *parts, size_t n_parts);
+pf_status pf_ahead_eval(const struct pf_batch_part *parts, size_t n_parts);
 
 /* forward.c: runs a step. Reads and writes keys and values of the sessions, their `next`, and the model's buffers;
  * commits nothing. */

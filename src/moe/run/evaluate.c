@@ -24,19 +24,22 @@ static pf_status check_files(const struct pf_model *m)
     return pf_gguf_unchanged(m->file);
 }
 
-static void drop_logits(struct pf_session *s)
+void pf_drop_logits(struct pf_session *s)
 {
     pf_free(s->all_logits);
     s->all_logits = NULL;
     s->n_all = 0;
+    s->n_ahead = 0;
     s->has_logits = false;
 }
 
-static void go_back(struct pf_session *s, int64_t pos)
+void pf_go_back(struct pf_session *s, int64_t pos)
 {
     s->pos = pos;
+    if (s->drafter && s->drafter->n > pos)
+        s->drafter->ops->cut(s->drafter, pos);
     if (s->units[0].backend != s->m->backend)
-        s->computed = 0;                     /* keys, values, state and checkpoints are lost */
+        s->computed = s->state_holds = 0;    /* keys, values, state and checkpoints are lost */
     pf_state_rewind(s, pos);
 }
 
@@ -93,20 +96,22 @@ pf_status pf_batch_eval(const struct pf_batch_part *parts, size_t n_parts)
     int64_t before[PF_MAX_BATCH_PARTS];
     struct pf_piece pieces[PF_MAX_BATCH_PARTS];
     PF_TRY(check_parts(parts, n_parts));
+    if (pf_ahead_suits(parts, n_parts))
+        return pf_ahead_eval(parts, n_parts);
     PF_TRY(alloc_logits(parts, n_parts, all));
     for (size_t i = 0; i < n_parts; i++) {
         struct pf_session *s = parts[i].session;
         before[i] = s->pos;
-        drop_logits(s);
+        pf_drop_logits(s);
         s->all_logits = all[i];
-        pieces[i] = (struct pf_piece){ .s = s, .tok = parts[i].tok, .n = parts[i].n };
+        pieces[i] = (struct pf_piece){ .s = s, .tok = parts[i].tok, .n = parts[i].n, .logits = all[i] };
     }
     pf_status st = pf_append(pieces, (int)n_parts);
     for (size_t i = 0; i < n_parts; i++) {
         struct pf_session *s = parts[i].session;
         if (st < 0) {
-            drop_logits(s);
-            go_back(s, before[i]);
+            pf_drop_logits(s);
+            pf_go_back(s, before[i]);
         } else {
             s->n_all = all[i] ? parts[i].n : 0;
             s->has_logits = true;
@@ -136,12 +141,12 @@ pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *r
     if (common < n)
         PF_TRY(check_tokens(s, (int64_t)common, tok + common, n - common));
     PF_TRY(check_files(s->m));
-    go_back(s, (int64_t)common);
+    pf_go_back(s, (int64_t)common);
     if (reused)
         *reused = (size_t)s->computed;
     if (common == n)
         return PF_OK;
-    drop_logits(s);
+    pf_drop_logits(s);
     PF_TRY(pf_append(&(struct pf_piece){ .s = s, .tok = tok + common, .n = n - common }, 1));
     s->has_logits = true;
     return PF_OK;
@@ -152,8 +157,8 @@ pf_status pf_session_rewind(pf_session *s, int64_t pos)
     if (pos < 0 || pos > s->pos)
         PF_FAIL(PF_EINVAL, "cannot rewind to position %lld of a sequence of %lld", (long long)pos, (long long)s->pos);
     if (pos < s->pos)
-        drop_logits(s);
-    go_back(s, pos);
+        pf_drop_logits(s);
+    pf_go_back(s, pos);
     return PF_OK;
 }
 
@@ -181,7 +186,8 @@ const float *pf_session_logits(const pf_session *s)
 {
     if (!s->has_logits)
         return NULL;
-    return s->all_logits ? s->all_logits + (s->n_all - 1) * (size_t)s->m->n_vocab : s->logits;
+    size_t row = s->all_logits ? s->n_all - 1 : s->n_ahead ? (size_t)(s->pos - 1 - s->ahead_from) : 0;
+    return (s->all_logits ? s->all_logits : s->logits) + row * (size_t)s->m->n_vocab;
 }
 
 const float *pf_session_logits_at(const pf_session *s, size_t i)

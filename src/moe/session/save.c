@@ -166,10 +166,14 @@ static pf_status transfer_chunk(struct stream *f, const struct pf_session *s, co
     return PF_OK;
 }
 
+/* A state that is ahead of what is computed is not saved: the one before the last step is, and its rows are evaluated
+ * again. */
 static pf_status transfer_state(struct stream *f, const struct pf_session *s)
 {
+    bool ahead = f->write && pf_state_behind(s) > 0;
     for (int i = 0; i < 2; i++)
-        PF_TRY(transfer_buffer(f, s, &s->units[i], s->units[i].state, s->units[i].state_bytes));
+        PF_TRY(transfer_buffer(f, s, &s->units[i], ahead ? s->units[i].next : s->units[i].state,
+                               s->units[i].state_bytes));
     return PF_OK;
 }
 
@@ -207,7 +211,7 @@ static pf_status fill_header(const pf_session *s, struct save_header *h)
     memcpy(h->magic, magic, sizeof magic);
     pthread_mutex_lock(&s->m->step_lock);
     if (s->units[0].backend == s->m->backend && s->computed > 0) {
-        h->computed = (uint64_t)s->computed;
+        h->computed = (uint64_t)(pf_state_behind(s) > 0 ? s->next_holds : s->computed);
         h->held_from = (uint64_t)s->held_from;
     }
     pf_status st = pf_model_identity(s->m, &h->identity);
@@ -316,7 +320,7 @@ static pf_status load(pf_session *s, struct stream *f)
     PF_TRY(check_digest(f));
     s->pos = (int64_t)header.n_tokens;
     if (whole == 1 && !f->lost) {
-        s->computed = (int64_t)header.computed;
+        s->computed = s->state_holds = (int64_t)header.computed;
         s->held_from = (int64_t)header.held_from;
     }
     pf_ring_advance(s, 0);

@@ -22,9 +22,15 @@ static void close_unit(struct pf_session *s, struct pf_unit *u)
     }
     b->ops->buf_free(b, u->state, u->state_bytes, false);
     b->ops->buf_free(b, u->next, u->state_bytes, false);
+    b->ops->buf_free(b, u->inputs, u->inputs_bytes, false);
     for (int i = 0; i < PF_MAX_CHECKPOINTS; i++)
         b->ops->buf_free(b, u->kept[i], u->kept_bytes, false);
     *u = (struct pf_unit){ .backend = NULL };
+}
+
+static size_t logits_bytes(const struct pf_session *s)
+{
+    return (size_t)pf_logit_rows(&s->opts) * (size_t)s->m->n_vocab * sizeof *s->logits;
 }
 
 /* Frees everything in the memory of the units. */
@@ -32,7 +38,7 @@ static void close_buffers(struct pf_session *s)
 {
     pf_backend *b = s->units[0].backend;
     if (b)
-        b->ops->buf_free(b, s->logits, (size_t)s->m->n_vocab * sizeof *s->logits, true);
+        b->ops->buf_free(b, s->logits, logits_bytes(s), true);
     s->logits = NULL;
     close_unit(s, &s->units[1]);
     close_unit(s, &s->units[0]);
@@ -51,6 +57,7 @@ void pf_session_close(pf_session **sp)
     if (atomic_fetch_sub(&m->n_sessions, 1) == 1)
         pf_work_close(m);
     pthread_mutex_unlock(&m->step_lock);
+    pf_drafter_close(s->drafter);
     pf_free(s->kv);
     pf_free(s->block_kv);
     pf_free(s->index_kv);
@@ -78,6 +85,9 @@ static pf_status open_state(struct pf_session *s, struct pf_unit *u)
         PF_TRY(alloc_floats(u->backend, u->state_bytes, false, &u->state));
         PF_TRY(alloc_floats(u->backend, u->state_bytes, false, &u->next));
     }
+    u->inputs_bytes = pf_inputs_kept_bytes(s->m, u->first, u->end, &s->opts);
+    if (u->inputs_bytes)
+        PF_TRY(alloc_floats(u->backend, u->inputs_bytes, false, &u->inputs));
     for (int i = 0; u->kept_bytes && i < pf_n_checkpoints(s->m, &s->opts); i++)
         PF_TRY(u->backend->ops->buf_alloc(u->backend, u->kept_bytes, false, &u->kept[i]));
     return PF_OK;
@@ -129,7 +139,7 @@ static pf_status open_buffers(struct pf_session *s)
     PF_TRY(pf_work_fit(m, &s->opts, false));
     PF_TRY(b->ops->reserve(b, &sizes));
     s->units[0] = (struct pf_unit){ .backend = b };
-    PF_TRY(alloc_floats(b, (size_t)m->n_vocab * sizeof *s->logits, true, &s->logits));
+    PF_TRY(alloc_floats(b, logits_bytes(s), true, &s->logits));
     struct pf_cut cut = pf_place_cut_for(m->place, &s->opts);
     s->output_unit = &s->units[!cut.output];
     PF_TRY(open_layers(s, &s->units[0], 0, cut.n_layers));
@@ -137,6 +147,20 @@ static pf_status open_buffers(struct pf_session *s)
         PF_TRY(open_second(s, &sizes, cut.n_layers));
     s->n_checkpoints = pf_n_checkpoints(m, &s->opts);
     return pf_place_reserve(m->place, &sizes);
+}
+
+static pf_status open_drafter(struct pf_session *s)
+{
+    switch (s->opts.draft) {
+    case PF_DRAFT_OFF:
+        return PF_OK;
+    case PF_DRAFT_GIVEN:
+        return pf_drafter_given(&s->drafter, s->tokens, s->opts.draft_fn, s->opts.draft_ctx);
+    case PF_DRAFT_AUTO:
+    case PF_DRAFT_LOOKUP:
+        break;
+    }
+    return pf_drafter_lookup(&s->drafter, s->tokens, s->opts.n_ctx);
 }
 
 static pf_status open_parts(struct pf_session *s)
@@ -150,6 +174,7 @@ static pf_status open_parts(struct pf_session *s)
     s->seen = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_vocab, sizeof *s->seen);
     if (!s->tokens || !s->kv || !s->block_kv || !s->index_kv || !s->candidates || !s->seen)
         PF_FAIL(PF_ENOMEM, "no memory for a session of %lld positions", (long long)s->opts.n_ctx);
+    PF_TRY(open_drafter(s));
     return open_buffers(s);
 }
 
@@ -158,7 +183,8 @@ pf_status pf_session_follow(struct pf_session *s)
     if (s->units[0].backend == s->m->backend)
         return PF_OK;
     close_buffers(s);
-    s->computed = s->held_from = s->next_holds = 0;
+    s->computed = s->held_from = s->next_holds = s->state_holds = 0;
+    s->n_ahead = 0;
     pf_status st = open_buffers(s);
     if (st < 0)
         close_buffers(s);

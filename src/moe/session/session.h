@@ -7,7 +7,12 @@
  *     held_from                    layers with a window hold the positions from here on (ring.c). A row at computed
  *                                  sees none before it: held_from is 0, or computed - window at most
  *     block_kv[layer]              keys of blocks; garbage from the first block on that is not full at computed
- *     state of a unit              of its layers after position computed - 1; at computed 0 it is not looked at
+ *     state of a unit              of its layers after position state_holds - 1; at 0 it is not looked at. Mostly
+ *                                  state_holds is computed. It is more after a step with drafts of which not all were
+ *                                  right, until the next step: `inputs` has what leads from `next` to any row of it
+ *     drafts                       [ahead_from, ahead_from + n_ahead) are positions of which s->logits has the logits,
+ *                                  keys and values are there, and tokens has what they were evaluated for: drafts, from
+ *                                  pos on
  *     units                        who computes which layers, and the memory of each. One: the model's backend computes
  *                                  all of them. Two: it computes the first ones, and the CPU the others (place/cut.h)
  *     m->work                      inputs and activations of a step, shared by all sessions of the model (work.h)
@@ -18,6 +23,7 @@
 #ifndef PF_SESSION_H
 #define PF_SESSION_H
 
+#include "draft/drafter.h"
 #include "moe/layout/layout.h"
 
 struct pf_checkpoint {       /* state.c; its data are in kept[] of each unit, under the same number */
@@ -32,6 +38,9 @@ struct pf_unit {
     int               first, end;
     size_t            state_bytes;           /* recurrent state of the unit's layers; 0: they have none */
     float            *state, *next;          /* [state_bytes] each */
+    size_t            inputs_bytes;
+    float            *inputs;                /* inputs of the recurrent layers in the last step, if it had 2 rows to
+                                                draft_max + 1: layer by layer, [draft_max + 1][pf_input_floats] */
     size_t            kept_bytes;            /* size of a checkpoint: the state, then windows */
     void             *kept[PF_MAX_CHECKPOINTS];
 };
@@ -42,6 +51,8 @@ struct pf_session {
     int64_t               pos, computed, held_from;
     int64_t               next_holds;        /* `next` of the units is the state after so many positions, as it was
                                                 before the last step; 0: it is garbage */
+    int64_t               state_holds;
+    bool                  inputs_kept;       /* `inputs` of the units are those of [next_holds, state_holds) */
     int                   window;            /* the widest window of the layers; 0: none has a window */
     int64_t               ring_positions;    /* positions in rings; 0: layers with a window hold the whole context */
     int32_t              *tokens;            /* [n_ctx] */
@@ -56,12 +67,18 @@ struct pf_session {
     uint64_t              n_kept;            /* checkpoints ever made */
     struct pf_checkpoint *planned;           /* a checkpoint that the next steps make on their way, or NULL */
     int64_t               planned_pos;       /* how many positions `planned` is to cover */
-    float                *logits;            /* [n_vocab] of the last position, readable */
+    float                *logits;            /* [pf_logit_rows][n_vocab] of the last position, or of those of a step
+                                                with drafts, readable */
+    int64_t               ahead_from;
+    int                   n_ahead;           /* 0: no drafts are there */
+    struct pf_drafter    *drafter;           /* NULL: no drafts are wanted */
+    struct pf_draft_account account;
     float                *all_logits;        /* [n_all][n_vocab] of an eval with PF_LOGITS_ALL, else NULL */
     size_t                n_all;
     bool                  has_logits;        /* logits belongs to position pos - 1 */
     struct pf_candidate  *candidates;        /* [n_vocab] the sampler's scratch */
     int32_t              *seen;              /* [n_vocab] the sampler's counts, all zero between calls */
+    uint64_t              step_ns;           /* time of the last step that it had a part in */
     bool                  unwatched;         /* its steps are not watched: see measure.c */
     atomic_bool           cancel;
 };
@@ -91,6 +108,15 @@ void pf_state_plan(struct pf_session *s, int64_t pos);
 int  pf_state_cut(const struct pf_session *s, int rows);
 float *pf_state_between(const struct pf_session *s, int il);
 void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos */
+/* Whether a step of so many rows leaves the inputs of recurrent layers in `inputs`; where those of layer il are. */
+bool   pf_state_keeps_inputs(const struct pf_session *s, int rows);
+float *pf_state_inputs(const struct pf_session *s, int il);
+/* 0, or the state is ahead of computed: it will be what it should be once the layers have gone over the inputs of so
+ * many rows, from the state before them (pf_state_earlier) to pf_state_now; then pf_state_settled says so. */
+int    pf_state_behind(const struct pf_session *s);
+float *pf_state_earlier(const struct pf_session *s, int il);
+float *pf_state_now(const struct pf_session *s, int il);
+void   pf_state_settled(struct pf_session *s);
 
 /* ring.c */
 bool    pf_ring_holds(const struct pf_session *s, int64_t pos);      /* all that a row at pos sees */

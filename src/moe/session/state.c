@@ -3,7 +3,8 @@
  *
  * Each unit has the state of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. Copies
  * are kept (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and
- * evaluating from there again when the next tokens come; the step that was last is undone by swapping back. Without
+ * evaluating from there again when the next tokens come; the step that was last is undone by swapping back, and undone
+ * in part, if its inputs are kept, by going over the first of them again (run/settle.c). Without
  * recurrent state, and within the positions that the rings still hold, going back means moving `computed` and nothing
  * else. */
 #include "moe/session/session.h"
@@ -123,9 +124,45 @@ void pf_state_commit(struct pf_session *s, int rows)
     bool passed = pf_state_cut(s, rows) > 0;
     swap(s);
     s->next_holds = s->computed;
+    s->inputs_kept = pf_state_keeps_inputs(s, rows);
     s->computed += rows;
+    s->state_holds = s->computed;
     if (passed ? pf_ring_holds(s, s->planned_pos) : s->planned && s->computed == s->planned_pos)
         keep_in(s, s->planned, s->planned_pos, !passed);
+}
+
+bool pf_state_keeps_inputs(const struct pf_session *s, int rows)
+{
+    return s->m->recurrent && s->computed > 0 && rows > 1 && rows <= pf_logit_rows(&s->opts);
+}
+
+float *pf_state_inputs(const struct pf_session *s, int il)
+{
+    const struct pf_unit *u = pf_unit_of(s, il);
+    size_t at = 0;
+    for (int i = u->first; i < il; i++)
+        at += pf_input_floats(s->m, i);
+    return u->inputs + at * (size_t)pf_logit_rows(&s->opts);
+}
+
+int pf_state_behind(const struct pf_session *s)
+{
+    return s->m->recurrent && s->computed < s->state_holds ? (int)(s->computed - s->next_holds) : 0;
+}
+
+float *pf_state_earlier(const struct pf_session *s, int il)
+{
+    return pf_unit_of(s, il)->next + offset(s, il);
+}
+
+float *pf_state_now(const struct pf_session *s, int il)
+{
+    return pf_unit_of(s, il)->state + offset(s, il);
+}
+
+void pf_state_settled(struct pf_session *s)
+{
+    s->state_holds = s->computed;
 }
 
 void pf_state_rewind(struct pf_session *s, int64_t pos)
@@ -140,15 +177,19 @@ void pf_state_rewind(struct pf_session *s, int64_t pos)
     }
     if (s->computed <= pos)
         return;
-    bool undoes = s->m->recurrent && pos == s->next_holds && pos > 0 && pf_ring_holds(s, pos);
+    bool holds = s->m->recurrent && s->next_holds > 0 && pf_ring_holds(s, pos), undoes = holds && pos == s->next_holds;
+    if (holds && s->inputs_kept && pos > s->next_holds) {
+        s->computed = pos;                   /* the state follows when it is wanted */
+        return;
+    }
     s->next_holds = 0;
     if (undoes)
         swap(s);
     if (undoes || at_hand(s, pos)) {
-        s->computed = pos;
+        s->computed = s->state_holds = pos;
         return;
     }
-    s->computed = best ? best->pos : 0;
+    s->computed = s->state_holds = best ? best->pos : 0;
     s->held_from = s->window > 0 && s->computed > s->window ? s->computed - s->window : 0;
     if (!best)
         return;

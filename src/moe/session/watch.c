@@ -79,10 +79,14 @@ static pf_status alloc_stages(struct pf_model *m, int rows)
     return PF_OK;
 }
 
+bool pf_watch_any(const struct pf_model *m)
+{
+    return m->watch.opts.stages || m->watch.opts.counts || m->watch.writer;
+}
+
 static bool is_watched(const struct pf_step *t)
 {
-    const struct pf_watch *w = &t->m->watch;
-    return !t->parts->s->unwatched && (w->opts.stages || w->opts.counts || w->writer);
+    return !t->parts->s->unwatched && pf_watch_any(t->m);
 }
 
 bool pf_watch_inside(const struct pf_model *m)

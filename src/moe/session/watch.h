@@ -21,6 +21,9 @@ void      pf_watch_fill(const struct pf_step *t, const struct pf_inputs *in);
 pf_status pf_watch_download(struct pf_step *t);               /* after the layers, before finish */
 pf_status pf_watch_done(struct pf_step *t);                   /* after finish: count, record, show */
 
+/* Whether anybody looks at steps. */
+bool      pf_watch_any(const struct pf_model *m);
+
 /* Whether route and experts go through pf_watch_experts; and that. e as for the experts, with picks
  * and weights to be made. */
 bool      pf_watch_inside(const struct pf_model *m);

@@ -1,0 +1,200 @@
+/* Evals of one token that take drafts along, and those whose token was drafted.
+ *
+ *     eval(t)        a step of t and drafts d e f       logits of all four rows are there; the sequence ends with t
+ *     eval(d)        is ahead: no step                  the second row's
+ *     eval(x)        a step of x and new drafts         e and f were wrong: what they left is written over
+ *
+ * A row's bits depend on the rows in front of it and on nothing behind, so no bit of an answer depends on drafts. The
+ * sequence, `computed` and the sampler know nothing of them: their keys and values lie past computed, where anything
+ * may lie, and recurrent state goes back by settle.c. A step that fails with drafts is done again without: what is bad
+ * with a draft is not the answer's. How many drafts a step takes along is the gate's (draft/gate.h) to say. */
+#include "base/pf_time.h"
+#include "moe/place/placement.h"
+#include "moe/run/batch.h"
+#include "moe/session/watch.h"
+
+/* ---- Tokens that are there --------------------------------------------------------------------------------------- */
+
+bool pf_session_is_ahead(const pf_session *s, int32_t tok)
+{
+    return s->n_ahead > 0 && s->has_logits && s->pos < s->ahead_from + s->n_ahead && s->computed == s->pos &&
+           s->units[0].backend == s->m->backend && s->tokens[s->pos] == tok;
+}
+
+static void advance(struct pf_session *s)
+{
+    s->pos++;
+    s->computed++;
+    pf_account_hit(&s->account);
+    atomic_fetch_add(&s->m->drafts.accepted, 1);
+    atomic_fetch_add(&s->m->drafts.alone_ns, (uint64_t)s->account.token_ns);
+}
+
+/* ---- Drafts for a step ------------------------------------------------------------------------------------------- */
+
+static bool is_caught_up(const struct pf_session *s)
+{
+    return s->pos > 0 && s->computed == s->pos && s->units[0].backend == s->m->backend;
+}
+
+/* Tells the drafter of all that it has not seen, tok being next. */
+static void tell(struct pf_session *s, int32_t tok)
+{
+    struct pf_drafter *d = s->drafter;
+    s->tokens[s->pos] = tok;
+    while (d->n <= s->pos)
+        d->ops->see(d, s->tokens[d->n]);
+}
+
+/* Adds drafts to the piece of a session that is given one token; `rows` are in the step so far, `most` fit it. */
+static void add_drafts(struct pf_piece *p, int rows, int most)
+{
+    struct pf_session *s = p->s;
+    int32_t *to = s->tokens + s->pos + 1;
+    float chance[PF_MAX_DRAFT];
+    int64_t left = s->opts.n_ctx - s->pos - 1;
+    int cap = most - rows < s->opts.draft_max ? most - rows : s->opts.draft_max;
+    cap = cap < left ? cap : (int)left;
+    tell(s, *p->tok);
+    if (cap <= 0 || !is_caught_up(s))
+        return;
+    int n = s->drafter->ops->propose(s->drafter, to, chance, cap), n_valid = 0;
+    while (n_valid < n && to[n_valid] >= 0 && to[n_valid] < s->m->n_vocab)
+        n_valid++;
+    p->n_drafts = pf_gate_choose(&s->m->row_prices, &s->account, rows, chance, n_valid);
+    p->tok = s->tokens + s->pos;
+    p->n = 1 + (size_t)p->n_drafts;
+}
+
+static void draft(struct pf_piece *pieces, int n)
+{
+    struct pf_model *m = pieces->s->m;
+    int rows = n, most = 0;
+    for (int i = 0; i < n; i++)
+        most = pieces[i].s->opts.n_batch > most ? pieces[i].s->opts.n_batch : most;
+    pthread_mutex_lock(&m->step_lock);
+    for (int i = 0; i < n && !pf_watch_any(m); i++)
+        if (pieces[i].s->drafter) {
+            add_drafts(&pieces[i], rows, most);
+            rows += pieces[i].n_drafts;
+        }
+    pthread_mutex_unlock(&m->step_lock);
+}
+
+/* ---- The step ---------------------------------------------------------------------------------------------------- */
+
+/* The step of a session's piece went well: the sequence ends with the token that was given. */
+static void take(struct pf_piece *p, int64_t before)
+{
+    struct pf_session *s = p->s;
+    s->has_logits = true;
+    if (p->n_drafts == 0)
+        return;
+    s->pos = before + 1;
+    pf_state_rewind(s, s->pos);
+    s->ahead_from = before;
+    s->n_ahead = (int)p->n;
+}
+
+static void drop_drafts(struct pf_piece *pieces, int n)
+{
+    for (int i = 0; i < n; i++) {
+        pieces[i].n = 1;
+        pieces[i].n_drafts = 0;
+    }
+}
+
+static int n_drafts_of(const struct pf_piece *pieces, int n)
+{
+    int sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += pieces[i].n_drafts;
+    return sum;
+}
+
+/* What the step took is shared out by drafts; sessions without any pay what it takes without drafts. */
+static void account(struct pf_piece *pieces, int n, int drafts, double ns)
+{
+    struct pf_model *m = pieces->s->m;
+    pthread_mutex_lock(&m->step_lock);
+    double alone = drafts ? pf_price_of(&m->row_prices, n) : ns;
+    for (int i = 0; i < n; i++) {
+        double share = drafts ? (double)pieces[i].n_drafts / drafts : 0;
+        if (pieces[i].s->drafter)
+            pf_account_step(&pieces[i].s->account, alone, n, alone + share * (ns - alone));
+    }
+    pthread_mutex_unlock(&m->step_lock);
+    if (drafts == 0)
+        return;
+    atomic_fetch_add(&m->drafts.drafted, (uint64_t)drafts);
+    atomic_fetch_add(&m->drafts.steps, 1);
+    atomic_fetch_add(&m->drafts.step_ns, (uint64_t)ns);
+    atomic_fetch_add(&m->drafts.alone_ns, (uint64_t)alone);
+}
+
+static void go_back_all(struct pf_piece *pieces, int n, const int64_t *before)
+{
+    for (int i = 0; i < n; i++) {
+        pf_drop_logits(pieces[i].s);
+        pf_go_back(pieces[i].s, before[i]);
+    }
+}
+
+static pf_status run_pieces(struct pf_piece *pieces, int n)
+{
+    int64_t before[PF_MAX_BATCH_PARTS];
+    bool caught_up = true;
+    for (int i = 0; i < n; i++) {
+        before[i] = pieces[i].s->pos;
+        caught_up &= is_caught_up(pieces[i].s);
+        pf_drop_logits(pieces[i].s);
+    }
+    draft(pieces, n);
+    pf_status st = pf_append(pieces, n);
+    if (st < 0 && st != PF_ECANCEL && n_drafts_of(pieces, n) > 0) {
+        go_back_all(pieces, n, before);
+        drop_drafts(pieces, n);
+        st = pf_append(pieces, n);
+    }
+    if (st < 0) {
+        go_back_all(pieces, n, before);
+        return st;
+    }
+    for (int i = 0; i < n; i++)
+        take(&pieces[i], before[i]);
+    if (caught_up)
+        account(pieces, n, n_drafts_of(pieces, n), (double)pieces->s->step_ns);
+    return PF_OK;
+}
+
+/* ---- Evals of one token ------------------------------------------------------------------------------------------ */
+
+bool pf_ahead_suits(const struct pf_batch_part *parts, size_t n_parts)
+{
+    bool any = false, all = true;
+    for (size_t i = 0; i < n_parts; i++) {
+        any |= parts[i].session->drafter != NULL;
+        all &= parts[i].n == 1 && parts[i].flags == 0;
+    }
+    return any && all;
+}
+
+pf_status pf_ahead_eval(const struct pf_batch_part *parts, size_t n_parts)
+{
+    struct pf_piece pieces[PF_MAX_BATCH_PARTS];
+    bool ahead[PF_MAX_BATCH_PARTS];
+    int n = 0;
+    for (size_t i = 0; i < n_parts; i++) {
+        struct pf_session *s = parts[i].session;
+        ahead[i] = pf_session_is_ahead(s, *parts[i].tok);
+        if (ahead[i] && atomic_exchange(&s->cancel, false))
+            PF_FAIL(PF_ECANCEL, "cancelled in front of a token that was drafted");
+        if (!ahead[i])
+            pieces[n++] = (struct pf_piece){ .s = s, .tok = parts[i].tok, .n = 1 };
+    }
+    PF_TRY(n > 0 ? run_pieces(pieces, n) : PF_OK);
+    for (size_t i = 0; i < n_parts; i++)
+        if (ahead[i])
+            advance(parts[i].session);
+    return PF_OK;
+}

@@ -1,0 +1,292 @@
+/* Drafts change no bit: whatever is drafted, right or wrong, and wherever a session goes meanwhile, its logits are what
+ * they are without drafts, and so is what is sampled from them. Prices are made up so that as much as possible is
+ * drafted; gate.c tests what becomes of real ones.
+ *
+ * usage: drafts MODEL.gguf [N_STEPS]          77: its architecture is not one that pfmoe has */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "kernels/sim/sim.h"
+#include "memory_file.h"
+#include "moe/place/placement.h"
+#include "moe/session/session.h"
+
+enum { N = 330, N_CTX = 2048, N_BATCH = 24, N_DRAFT = 11, PROMPT = 40 };
+
+static const char *path;
+static int32_t  tokens[N + 1];
+static float   *want;                    /* [N][n_vocab] */
+static size_t   n_vocab;
+static int      n_steps = 80;
+static unsigned state = 4711;            /* of random numbers */
+
+static unsigned any(unsigned n)
+{
+    state = state * 1664525u + 1013904223u;
+    return (state >> 8) % n;
+}
+
+/* The text itself, with a mistake now and then; sometimes nothing, sometimes what is no token. */
+static size_t guess(void *ctx, const int32_t *tok, size_t n, int32_t *out, size_t cap)
+{
+    size_t n_out = any(8) == 0 ? 0 : 1 + any((unsigned)cap);
+    (void)ctx, (void)tok;
+    for (size_t i = 0; i < n_out; i++) {
+        int32_t right = tokens[n + i < N ? n + i : N];
+        out[i] = any(6) ? right : any(20) ? (int32_t)any((unsigned)n_vocab) : -1;
+    }
+    return n_out;
+}
+
+static pf_session *open_session(pf_model *m, enum pf_draft draft)
+{
+    pf_session *s;
+    struct pf_session_opts o;
+    pf_session_opts_init(&o);
+    o.n_ctx = N_CTX;
+    o.n_batch = N_BATCH;
+    o.draft = draft;
+    o.draft_max = N_DRAFT;
+    o.draft_fn = guess;
+    CHECK(pf_session_open(&s, m, &o) == PF_OK, "%s", pf_last_error());
+    return s;
+}
+
+/* Rows cost nothing, so that drafts are always worth it. */
+static void make_cheap(pf_session *s)
+{
+    struct pf_row_prices *p = &s->m->row_prices;
+    for (int i = 1; i <= PF_PRICE_ROWS; i++) {
+        p->of[i].ns = 1000;
+        p->of[i].n = 2;
+    }
+    p->least = 1;
+    p->most = PF_PRICE_ROWS;
+    s->account = (struct pf_draft_account){ .balance_ns = 1e15, .total_ns = 1, .token_ns = 1000 };
+}
+
+static bool same(const float *a, int64_t pos)
+{
+    return a && memcmp(a, want + (size_t)pos * n_vocab, n_vocab * sizeof *a) == 0;
+}
+
+/* Appends n tokens of the text, one by one; false once bits differ. */
+static bool go_on(pf_session *s, int n, const char *what)
+{
+    for (int i = 0; i < n && pf_session_pos(s) < N; i++) {
+        int64_t pos = pf_session_pos(s);
+        make_cheap(s);
+        CHECK(pf_session_eval(s, &tokens[pos], 1, 0) == PF_OK, "%s", pf_last_error());
+        CHECK(pf_session_pos(s) == pos + 1);
+        if (!same(pf_session_logits(s), pos)) {
+            CHECK(false, "%s: other bits at %d", what, (int)pos);
+            return false;
+        }
+    }
+    return true;
+}
+
+static void make_want(pf_model *m)
+{
+    pf_session *s = open_session(m, PF_DRAFT_OFF);
+    want = realloc(want, N * n_vocab * sizeof *want);
+    CHECK(pf_session_eval(s, tokens, N, PF_LOGITS_ALL) == PF_OK, "%s", pf_last_error());
+    for (size_t i = 0; i < N; i++)
+        memcpy(want + i * n_vocab, pf_session_logits_at(s, i), n_vocab * sizeof *want);
+    pf_session_close(&s);
+}
+
+static void test_straight(pf_model *m)
+{
+    struct pf_stats before, after;
+    pf_session *s = open_session(m, PF_DRAFT_GIVEN);
+    pf_stats_get(m, &before);
+    CHECK(pf_session_eval(s, tokens, PROMPT, 0) == PF_OK, "%s", pf_last_error());
+    go_on(s, N, "straight on");
+    pf_stats_get(m, &after);
+    uint64_t drafted = after.n_drafted - before.n_drafted, accepted = after.n_accepted - before.n_accepted;
+    CHECK(drafted > accepted && accepted > (N - PROMPT) / 4, "%d drafted, %d right", (int)drafted, (int)accepted);
+    CHECK(after.n_steps - before.n_steps + accepted == N - PROMPT + (PROMPT + N_BATCH - 1) / N_BATCH, "%d steps",
+          (int)(after.n_steps - before.n_steps));
+    pf_session_close(&s);
+}
+
+/* Going back, pieces, saving and loading in the middle of what was drafted. */
+static void walk(pf_session *s, pf_session *other)
+{
+    struct file f = { 0 };
+    int64_t pos = pf_session_pos(s);
+    unsigned what = any(8);
+    int n = 1 + (int)any(30);
+    if (pos >= N - 40 || what == 0) {
+        CHECK(pf_session_rewind(s, pos > 40 && any(4) ? pos - any(20) : PROMPT) == PF_OK, "%s", pf_last_error());
+    } else if (what == 1) {
+        CHECK(pf_session_eval(s, tokens + pos, (size_t)n, 0) == PF_OK && same(pf_session_logits(s), pos + n - 1),
+              "a piece of %d after %d", n, (int)pos);
+    } else if (what == 2) {
+        CHECK(pf_session_sync(s, tokens, (size_t)(pos + n), NULL) == PF_OK && same(pf_session_logits(s), pos + n - 1),
+              "sync to %d", (int)pos + n);
+    } else if (what == 3) {
+        CHECK(pf_session_save(s, write_file, &f) == PF_OK && pf_session_load(other, read_file, &f) == PF_OK, "%s",
+              pf_last_error());
+        CHECK(pf_session_pos(other) == pos);
+        go_on(other, 5, "loaded");
+    } else if (what == 4) {
+        pf_session_cancel(s);
+        make_cheap(s);
+        CHECK(pf_session_eval(s, &tokens[pos], 1, 0) == PF_ECANCEL && pf_session_pos(s) == pos);
+    } else {
+        go_on(s, n, "walking");
+    }
+    free(f.data);
+}
+
+static void test_walk(pf_model *m, enum pf_draft draft)
+{
+    pf_session *s = open_session(m, draft), *other = open_session(m, PF_DRAFT_GIVEN);
+    CHECK(pf_session_eval(s, tokens, PROMPT, 0) == PF_OK, "%s", pf_last_error());
+    for (int i = 0; i < n_steps && check_n_failed == 0; i++)
+        walk(s, other);
+    pf_session_close(&s);
+    pf_session_close(&other);
+}
+
+/* Sessions with and without drafts in steps together, from different places of the text. */
+static void test_together(pf_model *m)
+{
+    enum { SESSIONS = 3 };
+    pf_session *s[SESSIONS];
+    struct pf_batch_part parts[SESSIONS];
+    for (int k = 0; k < SESSIONS; k++) {
+        s[k] = open_session(m, k == 1 ? PF_DRAFT_OFF : PF_DRAFT_GIVEN);
+        CHECK(pf_session_eval(s[k], tokens, (size_t)(PROMPT + 3 * k), 0) == PF_OK, "%s", pf_last_error());
+    }
+    for (int i = 0; i < 60 && check_n_failed == 0; i++) {
+        for (int k = 0; k < SESSIONS; k++) {
+            make_cheap(s[k]);
+            parts[k] = (struct pf_batch_part){ s[k], &tokens[pf_session_pos(s[k])], 1, 0 };
+        }
+        CHECK(pf_batch_eval(parts, SESSIONS) == PF_OK, "%s", pf_last_error());
+        for (int k = 0; k < SESSIONS; k++)
+            CHECK(same(pf_session_logits(s[k]), pf_session_pos(s[k]) - 1), "session %d at %d", k,
+                  (int)pf_session_pos(s[k]));
+    }
+    for (int k = 0; k < SESSIONS; k++)
+        pf_session_close(&s[k]);
+}
+
+/* What is sampled: n tokens after the prompt. */
+static void sample(pf_model *m, enum pf_draft draft, float temp, int32_t *out, int n)
+{
+    pf_session *s = open_session(m, draft);
+    struct pf_sampler sp;
+    pf_sampler_init(&sp, 42);
+    sp.temp = temp;
+    CHECK(pf_session_eval(s, tokens, PROMPT, 0) == PF_OK, "%s", pf_last_error());
+    for (int i = 0; i < n; i++) {
+        CHECK(pf_sample(&sp, s, &out[i]) == PF_OK, "%s", pf_last_error());
+        make_cheap(s);
+        CHECK(pf_session_eval(s, &out[i], 1, 0) == PF_OK, "%s", pf_last_error());
+    }
+    pf_session_close(&s);
+}
+
+static void test_sampling(pf_model *m)
+{
+    enum { MOST = 100 };
+    int32_t off[MOST], lookup[MOST], given[MOST];
+    for (float temp = 0; temp <= 1; temp++) {
+        sample(m, PF_DRAFT_OFF, temp, off, MOST);
+        sample(m, PF_DRAFT_LOOKUP, temp, lookup, MOST);
+        sample(m, PF_DRAFT_GIVEN, temp, given, MOST);
+        CHECK(memcmp(off, lookup, sizeof off) == 0 && memcmp(off, given, sizeof off) == 0, "at temperature %g",
+              (double)temp);
+    }
+}
+
+static pf_status open_device(pf_backend **out, void *ctx)
+{
+    return pf_backend_sim_open(out, ctx);
+}
+
+/* Experts shared with a device; lost on the way, if at all. */
+static void test_device(bool lose)
+{
+    struct pf_sim sim = { .memory_bytes = 256 << 20 };
+    struct pf_residency_setup setup = { .device = open_device, .device_ctx = &sim };
+    struct pf_model_opts o;
+    struct pf_stats stats;
+    pf_model *m;
+    pf_model_opts_init(&o);
+    o.n_threads = 2;
+    o.streaming = true;
+    if (pf_model_open_with(&m, path, &o, &setup) < 0) {
+        CHECK(false, "%s", pf_last_error());
+        return;
+    }
+    pf_session *s = open_session(m, PF_DRAFT_GIVEN);
+    CHECK(pf_session_eval(s, tokens, PROMPT, 0) == PF_OK, "%s", pf_last_error());
+    go_on(s, 40, "device");
+    sim.lose_at = lose ? sim.n_ops + 40 : 0;
+    go_on(s, 120, "device");
+    CHECK(pf_session_rewind(s, 100) == PF_OK, "%s", pf_last_error());
+    go_on(s, 40, "device, back and on");
+    pf_stats_get(m, &stats);
+    CHECK(stats.device_lost == lose);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+/* All weights through a few slots. */
+static void test_streamed(void)
+{
+    static struct pf_residency_setup none;
+    struct pf_model_opts o;
+    pf_model *m;
+    pf_model_opts_init(&o);
+    o.n_threads = 2;
+    o.streaming = true;
+    o.device = -1;
+    if (pf_model_open_with(&m, path, &o, &none) < 0) {
+        CHECK(false, "%s", pf_last_error());
+        return;
+    }
+    pf_session *s = open_session(m, PF_DRAFT_GIVEN);
+    CHECK(pf_session_eval(s, tokens, PROMPT, 0) == PF_OK, "%s", pf_last_error());
+    go_on(s, 100, "streamed");
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+int main(int argc, char **argv)
+{
+    pf_model *m;
+    struct pf_model_opts o;
+    if (argc < 2)
+        return 2;
+    path = argv[1];
+    n_steps = argc > 2 ? atoi(argv[2]) : n_steps;
+    pf_model_opts_init(&o);
+    o.n_threads = 2;
+    pf_status st = pf_model_open(&m, path, &o);
+    if (st < 0) {
+        printf("%s\n", pf_last_error());
+        return st == PF_EUNSUPPORTED ? 77 : 1;
+    }
+    n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    for (unsigned i = 0; i <= N; i++)
+        tokens[i] = (int32_t)((i % 97 + i / 150) * 40503u % n_vocab);        /* repeats itself, with changes */
+    make_want(m);
+    test_straight(m);
+    test_walk(m, PF_DRAFT_GIVEN);
+    test_walk(m, PF_DRAFT_LOOKUP);
+    test_together(m);
+    test_sampling(m);
+    pf_model_close(&m);
+    test_streamed();
+    test_device(false);
+    test_device(true);
+    free(want);
+    return check_status();
+}
