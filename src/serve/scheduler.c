@@ -10,12 +10,14 @@
 #include "serve/metrics.h"
 #include "serve/slot.h"
 
-enum { WORTH_TOKENS = 64, STACK_BYTES = 4 << 20, LEAST_ROWS = 16, ALONE_ROWS = 512 };
+enum { WORTH_TOKENS = 64, STACK_BYTES = 4 << 20, LEAST_ROWS = 16, ALONE_ROWS = 512,
+       BEFORE_ANSWER = 32 };         /* tokens: more than templates put in front of an answer */
 
 struct sched {
     struct sched_opts o;
     struct slot      *slots;
     int               n_slots;       /* that there is memory for */
+    bool              cuts;          /* a sequence can be cut a few tokens short without evaluating others again */
     int               turn;          /* slot whose prompt had the last slice */
     uint64_t          n_used;
     double            row_s;         /* time of a prompt's row, lately; 0: not known */
@@ -73,15 +75,33 @@ static void save(struct sched *sched, struct slot *s)
     s->unsaved = false;
 }
 
+/* A recurrent state cannot be cut short, and a saved sequence has no checkpoints: what is to be of use to a later
+ * prompt must end where that one may still be the same, before what the template put in front of the answer. The
+ * session loses what comes after. */
+static void save_beginning(struct sched *sched, struct slot *s)
+{
+    int64_t end = s->prompt_end > BEFORE_ANSWER ? s->prompt_end - BEFORE_ANSWER : 0;
+    if (sched->cuts || pf_session_pos(s->session) <= end || pf_session_rewind(s->session, end) < 0 ||
+        pf_session_rewind(s->session, pf_session_computed(s->session)) < 0)
+        return;
+    s->unsaved = true;
+    save(sched, s);
+}
+
 /* What a slot loses for a prompt is saved, and a saved conversation that has more of the prompt is taken up. */
 static void exchange_sequences(struct sched *sched, struct slot *s, const struct request *q)
 {
     size_t common = slot_common(s, q->tok, q->n_tok), saved_common;
     if (!sched->o.saved)
         return;
-    if ((size_t)pf_session_pos(s->session) >= common + WORTH_TOKENS)
+    int i = saved_find(sched->o.saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), !sched->cuts, &saved_common);
+    bool leaves = i >= 0 && saved_common >= common + WORTH_TOKENS;
+    if ((size_t)pf_session_pos(s->session) >= common + WORTH_TOKENS) {
         save(sched, s);
-    int i = saved_find(sched->o.saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), &saved_common);
+        if (leaves || common < WORTH_TOKENS)
+            save_beginning(sched, s);
+        i = saved_find(sched->o.saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), !sched->cuts, &saved_common);
+    }
     if (i < 0 || saved_common < common + WORTH_TOKENS)
         return;
     saved_load(sched->o.saved, i, s->session);
@@ -157,9 +177,13 @@ static void save_idle(struct sched *s, bool all)
 {
     if (!s->o.saved || !s->o.outlive)
         return;
-    for (int i = 0; i < s->n_slots && (all || (is_idle(s) && !saved_is_busy(s->o.saved))); i++)
-        if (s->slots[i].session && !s->slots[i].job)
-            save(s, &s->slots[i]);
+    for (int i = 0; i < s->n_slots && (all || (is_idle(s) && !saved_is_busy(s->o.saved))); i++) {
+        if (!s->slots[i].session || s->slots[i].job)
+            continue;
+        save(s, &s->slots[i]);
+        if (all)
+            save_beginning(s, &s->slots[i]);
+    }
 }
 
 /* Waits until there is something to do; false: the end. */
@@ -329,6 +353,18 @@ static void free_sched(struct sched *s)
     free(s);
 }
 
+/* Tried with a sequence of three tokens: a recurrent state may still have the one before the last step. */
+static bool can_cut(pf_session *session)
+{
+    static const int32_t tok[3];
+    bool cuts = true;
+    for (int i = 0; i < 3 && cuts; i++)
+        cuts = pf_session_eval(session, &tok[i], 1, 0) == PF_OK;
+    cuts = cuts && pf_session_rewind(session, 1) == PF_OK && pf_session_computed(session) == 1;
+    pf_session_rewind(session, 0);
+    return cuts;
+}
+
 pf_status sched_open(struct sched **out, const struct sched_opts *o)
 {
     struct sched *s = xrealloc(NULL, 1, sizeof *s);
@@ -342,6 +378,7 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
         return st;
     }
     s->o.session.n_ctx = pf_session_n_ctx(s->slots[0].session);      /* all slots have the same */
+    s->cuts = can_cut(s->slots[0].session);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->more, NULL);
     pthread_attr_t attr;

@@ -126,6 +126,7 @@ static void prompt_done(struct slot *s)
     if (s->n_done < j->req.n_tok)
         return;
     s->answering = true;
+    s->prompt_end = (int64_t)s->n_done;
     s->first = s->first > 0 ? s->first : now_s();
     slot_take_times(s);
     if (!j->begun && j->req.stream) {

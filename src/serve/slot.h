@@ -16,6 +16,7 @@ struct slot {
     bool        unsaved;             /* the sequence is not among the saved ones */
     bool        fresh;               /* nothing of the prompt was evaluated yet */
     size_t      n_done;              /* prompt tokens that the session has */
+    int64_t     prompt_end;          /* positions of the last prompt */
     int         choice;
     int64_t     n_answer;            /* of this choice */
     int32_t     next;                /* sampled, to be evaluated */

@@ -177,13 +177,13 @@ static size_t common_of(const struct entry *e, const int32_t *tok, size_t n)
     return i;
 }
 
-int saved_find(const struct saved *s, const int32_t *tok, size_t n, int64_t n_ctx, size_t *common)
+int saved_find(const struct saved *s, const int32_t *tok, size_t n, int64_t n_ctx, bool whole, size_t *common)
 {
     int best = -1;
     *common = 0;
     for (int i = 0; i < s->n; i++) {
         size_t c = common_of(&s->entries[i], tok, n);
-        if (c > *common && s->entries[i].n <= (size_t)n_ctx) {
+        if (c > *common && s->entries[i].n <= (size_t)n_ctx && (!whole || (c == s->entries[i].n && c < n))) {
             *common = c;
             best = i;
         }

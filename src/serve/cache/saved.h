@@ -23,9 +23,9 @@ struct saved *saved_open(const char *folder, uint64_t most, uint64_t key);
 /* Waits for what is being written. */
 void saved_close(struct saved *s);
 
-/* The entry with the longest common prefix, of those that a context of n_ctx holds; *common is the prefix's length. -1:
- * there is none. */
-int  saved_find(const struct saved *s, const int32_t *tok, size_t n, int64_t n_ctx, size_t *common);
+/* The entry with the longest common prefix, of those that a context of n_ctx holds, and, with `whole`, of those that
+ * the tokens begin with; *common is the prefix's length. -1: there is none. */
+int  saved_find(const struct saved *s, const int32_t *tok, size_t n, int64_t n_ctx, bool whole, size_t *common);
 /* Makes the session what entry i holds; false: it is empty now, and the entry is gone. */
 bool saved_load(struct saved *s, int i, pf_session *session);
 /* Keeps the session's sequence. Entries that are a beginning of it are gone then. False: it could not be kept. */
