@@ -1,11 +1,7 @@
 #!/usr/bin/env python3
-"""What is not about a protocol: keys, origins, limits, clients that go away, ends, and the same answer under load.
-
-usage: check_http.py PROGRAMS... [REQUESTS]: how many requests the load has (default 16)"""
-import concurrent.futures
+"""What is not about a protocol: keys, origins, limits, clients that go away, ends."""
 import json
 import os
-import random
 import re
 import signal
 import socket
@@ -101,35 +97,6 @@ def check_gone(s):
     check(s.metric("requests_cancelled_total") == before + 12, s.metric("requests_cancelled_total"), before)
 
 
-def check_load(s, n):
-    """Each answer is what it is alone, whoever else is served, whatever slot it gets."""
-    r = random.Random(5)
-    words = "fox crow grapes lion mouse hare tortoise wolf lamb".split()
-    asks = [chat(" ".join(r.choice(words) for _ in range(r.choice((2, 9, 60, 300)))), temperature=1, seed=i, max_tokens=r.choice((3, 12, 40)))
-            for i in range(n)]
-    alone = [s.post(CHAT, a)[2]["choices"][0]["message"]["content"] for a in asks]
-
-    def one(i):
-        time.sleep(r.random() * 0.1)
-        if i % 5 == 4:                       # one that goes away
-            c = socket.create_connection(("127.0.0.1", s.port), 60)
-            b = json.dumps(dict(asks[i], max_tokens=500, stream=True)).encode()
-            c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(b) + b)
-            c.recv(200)
-            c.close()
-        if i % 2:
-            return "".join(json.loads(d)["choices"][0]["delta"].get("content", "")
-                           for _, d in s.stream(CHAT, dict(asks[i], stream=True)) if d != "[DONE]")
-        return s.post(CHAT, asks[i])[2]["choices"][0]["message"]["content"]
-
-    order = list(range(n))
-    r.shuffle(order)
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        got = dict(zip(order, pool.map(one, order)))
-    wrong = [i for i in range(n) if got[i] != alone[i]]
-    check(not wrong, "answers under load are others:", wrong, [(got[i], alone[i]) for i in wrong[:2]])
-
-
 def check_keys():
     with Server("--api-key", "opens it", "--cors", "https://page.example", "--queue", "0", "--slots", "1") as s:
         check(s.ask("GET", "/health")[0] == 200, "health wants a key")
@@ -195,7 +162,7 @@ def main():
     check_usage()
     check_saved()
     with Server() as s:
-        for part in (check_paths, check_limits, check_gone, lambda s: check_load(s, int(sys.argv[5]) if len(sys.argv) > 5 else 16)):
+        for part in (check_paths, check_limits, check_gone):
             begin = time.time()
             part(s)
             print("%.1f s" % (time.time() - begin))
