@@ -514,6 +514,8 @@ struct pf_backend_ops {
     pf_status (*add)(pf_backend *b, float *y, float a, const float *x, int64_t n);
     /* Row by row y = fmaf(sigmoid(gate[row]), x, y); x, y [rows][n]. */
     pf_status (*add_gated)(pf_backend *b, float *y, const float *gate, const float *x, int n, int rows);
+    /* Every row of y [rows][n] += bias {n}. */
+    pf_status (*add_bias)(pf_backend *b, float *y, const float *bias, int n, int rows);
     /* A value of x [n] that is not finite makes finish fail with PF_ENUMERIC. NULL: the host looks at what it gets. */
     pf_status (*check_finite)(pf_backend *b, const float *x, int64_t n);
     pf_status (*rope)(pf_backend *b, const struct pf_rope_op *ropes, int n_ropes, int rows);

@@ -458,6 +458,9 @@ static void row_operations(void)
         }
         BOTH(add_gated(b, x.at[u], g.at[u], d.at[u], n, rows));
         same(&x, "gated addition", "", n);
+        BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, rows, y.at[u]));
+        BOTH(add_bias(b, y.at[u], weight, n, rows));
+        same(&y, "norm with a bias", "", n);
         pair_free(&x);
         pair_free(&d);
         pair_free(&y);

@@ -338,6 +338,21 @@ static pf_status cpu_add_gated(pf_backend *backend, float *y, const float *gate,
     return PF_OK;
 }
 
+static void add_bias_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        job->b->k.add(job->add.y + r * job->add.n, job->add.x, job->add.n);
+}
+
+static pf_status cpu_add_bias(pf_backend *backend, float *y, const float *bias, int n, int rows)
+{
+    struct row_job job = { .b = cpu_of(backend), .add = { .y = y, .x = bias, .n = n } };
+    pf_pool_run(job.b->pool, add_bias_rows, &job, rows, grain_of(n));
+    return PF_OK;
+}
+
 static void rope_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct row_job *job = ctx;
@@ -446,6 +461,7 @@ static const struct pf_backend_ops cpu_ops = {
     .act = cpu_act,
     .add = cpu_add,
     .add_gated = cpu_add_gated,
+    .add_bias = cpu_add_bias,
     .rope = cpu_rope,
     .kv_store = cpu_kv_store,
     .attention = pf_cpu_attention,

@@ -231,6 +231,7 @@ cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gat
                             int *fault);
 cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_t n);
 cudaError_t pf_cu_check_finite(cudaStream_t st, const float *x, int64_t n, int *fault);
+cudaError_t pf_cu_add_bias(cudaStream_t st, float *y, const float *bias, int n, int rows);
 cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows);
 cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ropes, int n_ropes, int rows);
 cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,

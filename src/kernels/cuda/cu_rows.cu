@@ -230,6 +230,20 @@ static __global__ void add_gated(float *y, const float *gate, const float *x, in
         y[at] = fmaf(pf_sigmoidf(gate[blockIdx.y]), x[at], y[at]);
 }
 
+static __global__ void add_bias(float *y, const float *bias, int n)
+{
+    wait_turn();
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    size_t at = (size_t)blockIdx.y * n + i;
+    if (i < n)
+        y[at] = y[at] + bias[i];
+}
+
+extern "C" cudaError_t pf_cu_add_bias(cudaStream_t st, float *y, const float *bias, int n, int rows)
+{
+    return launch_early(add_bias, dim3(ceil_div(n, THREADS), rows), THREADS, 0, st, y, bias, n);
+}
+
 extern "C" cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows)
 {
     return launch_early(add_gated, dim3(ceil_div(n, THREADS), rows), THREADS, 0, st, y, gate, x, n);

@@ -323,6 +323,16 @@ pf_status pf_cuda_add_gated(pf_backend *backend, float *y, const float *gate, co
     return pf_cuda_put(b, pf_cu_add_gated(b->stream, y, gate, x, n, rows), "adding");
 }
 
+pf_status pf_cuda_add_bias(pf_backend *backend, float *y, const float *bias, int n, int rows)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    const float *at;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, bias, (size_t)n, &at));
+    pf_cuda_wrote(b, y, (int64_t)n * rows);
+    return pf_cuda_put(b, pf_cu_add_bias(b->stream, y, at, n, rows), "adding");
+}
+
 pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows)
 {
     struct cuda_backend *b = pf_cuda_of(backend);

@@ -321,6 +321,13 @@ static pf_status sim_delta(pf_backend *backend, const struct pf_delta_op *d)
     return b->inner->ops->delta(b->inner, d);
 }
 
+static pf_status sim_add_bias(pf_backend *backend, float *y, const float *bias, int n, int rows)
+{
+    struct sim_backend *b = sim_of(backend);
+    OPERATE(b);
+    return b->inner->ops->add_bias(b->inner, y, bias, n, rows);
+}
+
 static pf_status sim_conv(pf_backend *backend, const struct pf_conv_op *c)
 {
     struct sim_backend *b = sim_of(backend);
@@ -702,6 +709,7 @@ static const struct pf_backend_ops sim_ops = {
     .rms_norm = sim_rms_norm, .layer_norm = sim_layer_norm, .linear = sim_linear, .heads = sim_heads, .act = sim_act,
     .add = sim_add, .add_gated = sim_add_gated, .rope = sim_rope, .kv_store = sim_kv_store, .attention = sim_attention,
     .choose = sim_choose, .route = sim_route, .copy = sim_copy, .delta = sim_delta, .conv = sim_conv, .ssm = sim_ssm,
+    .add_bias = sim_add_bias,
     .compress = sim_compress, .mix = sim_mix, .streams_read = sim_streams_read, .streams_write = sim_streams_write,
     .experts = sim_experts, .experts_begin = sim_experts_begin, .experts_part = sim_experts_part,
     .experts_end = sim_experts_end,

@@ -22,6 +22,7 @@ struct pf_arch {
 
     bool            rope_neox;            /* pairs (i, i + n/2) instead of (2i, 2i + 1) */
     bool            rope_freqs;           /* the file may hold divisors of the rotary frequencies */
+    bool            long_rope;            /* the file holds such divisors for long contexts and for short ones */
     bool            rope_whole_head;      /* rope.dimension_count must equal the key length */
     bool            rope_switch;          /* rope.scaling.finetuned false: no rotation at all */
     int             still_period;         /* n > 0: the last layer of every n does not rotate */
@@ -55,6 +56,7 @@ struct pf_arch {
     int             window_period;
 
     const char     *ffn_norm;             /* name of the norm in front of the FFN */
+    enum pf_need    norm_bias;            /* norms of the residual stream add a bias */
     const char     *output_norm;          /* name of the last norm; NULL: output_norm */
     enum pf_need    dense;                /* layers without experts in files without experts: required means always */
     enum pf_need    dense_bias, router_bias, expert_bias;

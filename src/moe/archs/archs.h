@@ -35,6 +35,7 @@
     A(nemotron_h_moe) \
     A(lfm2moe) \
     A(granitehybrid) \
+    A(phimoe) \
     A(smollm3) \
     A(mistral3) \
     A(mistral4)

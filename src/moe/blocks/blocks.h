@@ -9,6 +9,9 @@
 /* project.c: l's products and what adapters add to them; the same for rows of the embedding. */
 pf_status pf_project(struct pf_step *t, const struct pf_linear *l, int n_l, const float *x, int rows);
 pf_status pf_embed(struct pf_step *t, int rows, float *x);
+/* project.c: h = the norm of rows of the residual stream; bias NULL: it adds none. */
+pf_status pf_norm(struct pf_step *t, const float *x, const float *w, const float *bias, float eps, int rows,
+                  float *h);
 
 pf_status pf_attention_block(struct pf_step *t, int il, int rows);        /* attn.c */
 pf_status pf_mla_block(struct pf_step *t, int il, int rows);              /* mla.c */

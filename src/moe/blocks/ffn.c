@@ -58,7 +58,7 @@ pf_status pf_moe_guess(struct pf_step *t, int il, int rows, int depth)
         PF_TRY(pf_streams_read(t, &m->layers[il].ffn_mix, b->x, rows, b->guess_mix, b->y));
         x = b->y;
     }
-    PF_TRY(ops->rms_norm(t->unit->backend, x, m->layers[il].ffn_norm, m->eps, m->n_embd, rows, b->y));
+    PF_TRY(pf_norm(t, x, m->layers[il].ffn_norm, m->layers[il].ffn_norm_bias, m->eps, rows, b->y));
     PF_TRY(pf_project(t, &(struct pf_linear){ &moe->router, b->router }, 1, b->y, rows));
     PF_TRY(ops->route(t->unit->backend, &(struct pf_route_op){
         .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table, .ids = b->ids,

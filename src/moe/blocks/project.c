@@ -1,4 +1,5 @@
-/* Products with weights that adapters may add to: y = W x, then for each adapter y += scale * B (A x). */
+/* Norms of the residual stream, and products with weights that adapters may add to: y = W x, then for each adapter
+ * y += scale * B (A x). */
 #include "moe/model/lora.h"
 #include "moe/blocks/blocks.h"
 
@@ -35,4 +36,13 @@ pf_status pf_embed(struct pf_step *t, int rows, float *x)
         PF_TRY(be->ops->add(be, x, l->scale * w->scale, b->added, (int64_t)rows * l->b.n_out));
     }
     return PF_OK;
+}
+
+pf_status pf_norm(struct pf_step *t, const float *x, const float *w, const float *bias, float eps, int rows,
+                  float *h)
+{
+    const struct pf_backend_ops *ops = t->unit->backend->ops;
+    int n = t->m->n_embd;
+    PF_TRY(ops->rms_norm(t->unit->backend, x, w, eps, n, rows, h));
+    return bias ? ops->add_bias(t->unit->backend, h, bias, n, rows) : PF_OK;
 }

@@ -816,6 +816,7 @@ static pf_status bind_embedding(const struct pf_loader *l)
     if (m->arch->streams && !m->arch->streams_mean)
         PF_TRY(bind_mix(l, spelling(l, -1, "output_hc", "hc_head", "_fn.weight"), m->streams.n, 1, &m->output_mix));
     snprintf(name, sizeof name, "%s.weight", m->arch->output_norm ? m->arch->output_norm : "output_norm");
+    PF_TRY(vector(l, m->arch->norm_bias, "output_norm.bias", m->n_embd, 1, &m->output_norm_bias));
     return vector(l, PF_REQUIRED, name, m->n_embd, 1, &m->output_norm);
 }
 
@@ -845,6 +846,7 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
     const struct pf_arch *arch = l->m->arch;
     char name[NAME_BYTES];
     PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_norm.weight", l->m->n_embd, 1, &layer->attn_norm));
+    PF_TRY(block_vector(l, arch->norm_bias, il, "attn_norm.bias", l->m->n_embd, 1, &layer->attn_norm_bias));
     if (arch->streams)
         PF_TRY(bind_layer_mixes(l, il, layer));
     PF_TRY(bind_mixer(l, il, layer));
@@ -852,6 +854,8 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
         return PF_OK;
     snprintf(name, sizeof name, "%s.weight", arch->ffn_norm);
     PF_TRY(block_vector(l, PF_REQUIRED, il, name, l->m->n_embd, 1, &layer->ffn_norm));
+    snprintf(name, sizeof name, "%s.bias", arch->ffn_norm);
+    PF_TRY(block_vector(l, arch->norm_bias, il, name, l->m->n_embd, 1, &layer->ffn_norm_bias));
     return layer->is_moe ? bind_moe(l, il, &layer->moe) : bind_dense(l, il, &layer->dense);
 }
 
@@ -879,6 +883,12 @@ static pf_status bind_rope(const struct pf_loader *l)
     struct pf_rope_params p = l->rope;
     enum pf_need need = l->m->arch->rope_freqs ? PF_OPTIONAL : PF_NEVER;
     PF_TRY(vector(l, need, "rope_freqs.weight", p.n_rot / 2, 1, &p.divisors));
+    if (l->m->arch->long_rope) {
+        PF_TRY(vector(l, PF_REQUIRED, "rope_factors_long.weight", p.n_rot / 2, 1, &p.divisors));
+        pf_rope_init(&l->m->long_rope, &p);
+        l->m->long_from = p.n_ctx_orig + 1;
+        PF_TRY(vector(l, PF_REQUIRED, "rope_factors_short.weight", p.n_rot / 2, 1, &p.divisors));
+    }
     if (l->m->arch->compressed) {            /* whose extension is of layers with keys of blocks alone */
         struct pf_rope_params far = p;
         far.base = l->far_base;

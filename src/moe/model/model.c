@@ -528,6 +528,8 @@ static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params 
         p.factor = 0;
     else if (scaling.n == 4 && memcmp(scaling.p, "yarn", 4) == 0)
         p.yarn = true;
+    else if (m->arch->long_rope && scaling.n == 8 && memcmp(scaling.p, "longrope", 8) == 0)
+        p.factor = 0;                     /* whose divisors bind.c reads */
     else if (scaling.n != 6 || memcmp(scaling.p, "linear", 6) != 0)
         PF_FAIL(PF_EUNSUPPORTED, "key %s is \"%s\"; none, linear and yarn are supported, in %s", name,
                 pf_gguf_quote(scaling).s, pf_gguf_path(l->g));

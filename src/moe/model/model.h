@@ -146,6 +146,7 @@ struct pf_layer {
                                                         were bound: members of what follows that have data */
     int                 n_weights;
     const float        *attn_norm, *ffn_norm;        /* {n_embd} */
+    const float        *attn_norm_bias, *ffn_norm_bias;         /* {n_embd} or NULL */
     struct pf_mix       attn_mix, ffn_mix;
     enum pf_mixer       mixer;
     bool                has_indexer;
@@ -236,8 +237,10 @@ struct pf_model {
         int    every, from;               /* every 0: the model has no such layers */
     } temper;
     struct pf_rope   rope, far_rope;      /* far_rope: for layers with keys of blocks */
+    struct pf_rope   long_rope;           /* in place of rope in sessions with room for long_from positions and more */
+    int64_t          long_from;           /* 0: in none */
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
-    const float     *output_norm;
+    const float     *output_norm, *output_norm_bias;            /* the latter may be NULL */
     struct pf_mix    output_mix;
     struct pf_layer *layers;              /* [n_layer] */
     bool             recurrent;           /* some layers have a state that cannot go back */

@@ -19,7 +19,8 @@
 #include "moe/session/watch.h"
 
 /* h = norm(x) */
-static pf_status begin_block(struct pf_step *t, const struct pf_mix *mix, const float *norm, int rows)
+static pf_status begin_block(struct pf_step *t, const struct pf_mix *mix, const float *norm, const float *bias,
+                             int rows)
 {
     const struct pf_model *m = t->m;
     struct pf_buffers *b = &t->unit->buf;
@@ -28,7 +29,7 @@ static pf_status begin_block(struct pf_step *t, const struct pf_mix *mix, const 
         PF_TRY(pf_streams_read(t, mix, b->x, rows, b->mix, b->y));
         x = b->y;
     }
-    return ops_of(t)->rms_norm(t->unit->backend, x, norm, m->eps, m->n_embd, rows, b->h);
+    return pf_norm(t, x, norm, bias, m->eps, rows, b->h);
 }
 
 /* x += y */
@@ -44,7 +45,7 @@ static pf_status end_block(struct pf_step *t, const struct pf_mix *mix, int rows
 static pf_status mix_positions(struct pf_step *t, int il, int rows)
 {
     const struct pf_layer *layer = &t->m->layers[il];
-    PF_TRY(begin_block(t, &layer->attn_mix, layer->attn_norm, rows));
+    PF_TRY(begin_block(t, &layer->attn_mix, layer->attn_norm, layer->attn_norm_bias, rows));
     PF_TRY(layer->mixer == PF_MIXER_DELTA        ? pf_delta_block(t, il, rows)
            : layer->mixer == PF_MIXER_MAMBA2     ? pf_mamba_block(t, il, rows)
            : layer->mixer == PF_MIXER_SHORT_CONV ? pf_short_conv_block(t, il, rows)
@@ -68,7 +69,7 @@ static pf_status run_layer(struct pf_step *t, int il, int rows)
     }
     if (layer->has_ffn) {
         pf_spans_enter(m->spans, layer->is_moe ? "router" : "feed-forward", il);
-        PF_TRY(begin_block(t, &layer->ffn_mix, layer->ffn_norm, rows));
+        PF_TRY(begin_block(t, &layer->ffn_mix, layer->ffn_norm, layer->ffn_norm_bias, rows));
         PF_TRY(layer->is_moe ? pf_moe_block(t, il, rows) : pf_dense_block(t, il, rows));
         PF_TRY(end_block(t, &layer->ffn_mix, rows));
     }
@@ -118,9 +119,10 @@ static void fill_block_inputs(const struct pf_step *t, const struct pf_inputs *i
         fill_blocks(m, &t->parts[i], to);
 }
 
-/* A part's tokens, positions and factors of queries. */
+/* A part's tokens, positions, factors of queries and rotary table. */
 static void fill_rows(const struct pf_part *p, const struct pf_inputs *in)
 {
+    const struct pf_rope *rope = pf_session_rope(p->s);
     const struct pf_temper *t = &p->s->m->temper;
     for (int r = 0; r < p->rows; r++) {
         int64_t pos = p->s->computed + r;
@@ -129,6 +131,7 @@ static void fill_rows(const struct pf_part *p, const struct pf_inputs *in)
         if (t->every)
             in->temper[p->first + r] = (float)(1 + t->scale * log((double)((pos + t->from) / t->every + 1)));
     }
+    pf_rope_table(rope, in->pos + p->first, 1, p->rows, in->cs + (size_t)p->first * 2 * (size_t)rope->n_pairs);
 }
 
 /* Tokens, positions, and what depends on the positions only: made here, then given to the units. */
@@ -138,7 +141,6 @@ static pf_status put_inputs(struct pf_step *t)
     struct pf_inputs in = pf_inputs_at(t->m, t->rows, work->inputs);
     for (int i = 0; i < t->n_parts; i++)
         fill_rows(&t->parts[i], &in);
-    pf_rope_table(&t->m->rope, in.pos, 1, t->rows, in.cs);
     if (t->m->compressed.ratio[0] || t->m->compressed.ratio[1])
         fill_block_inputs(t, &in);
     if (t->m->injected.n_tokens)
@@ -215,7 +217,7 @@ static pf_status norm_rows(struct pf_step *t, int first, int n, float *h)
     }
     if (m->streams.n > 1)
         x = b->y;
-    return ops_of(t)->rms_norm(t->unit->backend, x, m->output_norm, eps, m->n_embd, n, h);
+    return pf_norm(t, x, m->output_norm, m->output_norm_bias, eps, n, h);
 }
 
 /* logits = output * norm(x) of n of the rows that have logits, from number k on. */

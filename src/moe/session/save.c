@@ -1,6 +1,7 @@
 /* Sessions on disk. Little-endian, packed:
  *
- *     "PFMOESES"  u32 version  u32 kv_type  u64[2] identity of the model  u64 n_tokens  u64 computed  u64 held_from
+ *     "PFMOESES"  u32 version  u16 kv_type  u16 long_rope  u64[2] identity of the model  u64 n_tokens  u64 computed
+ *     u64 held_from
  *     i32 tokens[n_tokens]
  *     the recurrent state after computed positions, if the model has one and computed is not 0
  *     per layer, per chunk that holds positions, per KV head:  keys, then values, of the positions in use: those below
@@ -24,7 +25,8 @@ enum { VERSION = 5, PIECE = 1 << 20 };
 
 struct save_header {
     char     magic[8];
-    uint32_t version, kv_type;
+    uint32_t version;
+    uint16_t kv_type, long_rope;             /* long_rope: 1 if keys are rotated by m->long_rope */
     struct pf_digest identity;
     uint64_t n_tokens, computed, held_from;
 };
@@ -207,7 +209,8 @@ static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64
 /* The header: which positions keys, values and state hold, unless lost with their device; the model's identity. */
 static pf_status fill_header(const pf_session *s, struct save_header *h)
 {
-    *h = (struct save_header){ .version = VERSION, .kv_type = s->opts.kv_type, .n_tokens = (uint64_t)s->pos };
+    *h = (struct save_header){ .version = VERSION, .kv_type = (uint16_t)s->opts.kv_type,
+                               .long_rope = pf_session_rope(s) != &s->m->rope, .n_tokens = (uint64_t)s->pos };
     memcpy(h->magic, magic, sizeof magic);
     pthread_mutex_lock(&s->m->step_lock);
     if (s->units[0].backend == s->m->backend && s->computed > 0) {
@@ -262,6 +265,9 @@ static pf_status check_header(const struct pf_session *s, const struct save_head
                 pf_gguf_path(s->m->file));
     if (h->kv_type != (uint32_t)s->opts.kv_type)
         PF_FAIL(PF_EINVAL, "the saved session has keys and values of another type");
+    if (h->long_rope != (pf_session_rope(s) != &s->m->rope))
+        PF_FAIL(PF_EINVAL, "the saved session is from a context of up to, or of more than, %lld positions, which this "
+                "model rotates otherwise", (long long)s->m->long_from - 1);
     if (h->n_tokens > (uint64_t)s->opts.n_ctx)
         PF_FAIL(PF_ECONTEXT, "the saved session has %llu positions; this context has %lld",
                 (unsigned long long)h->n_tokens, (long long)s->opts.n_ctx);

@@ -89,6 +89,13 @@ static inline const struct pf_unit *pf_unit_of(const struct pf_session *s, int i
     return &s->units[il >= s->units[0].end];
 }
 
+/* By what its keys and queries rotate. */
+static inline const struct pf_rope *pf_session_rope(const struct pf_session *s)
+{
+    bool is_long = s->m->long_from > 0 && s->opts.n_ctx >= s->m->long_from;
+    return is_long ? &s->m->long_rope : &s->m->rope;
+}
+
 /* Moves the session to the model's backend if that has changed; everything is to be computed again. With the step lock
  * held. On failure the session has no buffers, and the next call tries again. */
 pf_status pf_session_follow(struct pf_session *s);
