@@ -36,6 +36,7 @@
     A(lfm2moe) \
     A(granitehybrid) \
     A(phimoe) \
+    A(kimi_linear) \
     A(smollm3) \
     A(mistral3) \
     A(mistral4)
