@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "backend/op_streams.h"
 #include "base/pf_i16.h"
 #include "base/pf_pool.h"
 #include "base/pf_qtype.h"
@@ -216,8 +217,8 @@ PF_UNIT_FN const int32_t *pf_chosen_list(const struct pf_attention_op *a, int ro
 
 /* chosen [rows][max_chosen]: of the n = (pos[r] + 1) / ratio keys that row r sees the max_chosen with the largest
  * score, in rising order; equal scores: the lower key; all of them, if there are no more. score(k) = sum over
- * heads, by fmaf from 0, of w(r, head) * max(dot(q(r, head), k), 0). q [rows][n_head * hd_k], w [rows][n_head]; kv
- * has one head and no v. */
+ * heads, by fmaf from 0, of w(r, head) * max(dot(q(r, head), k), 0). q [rows][n_head * hd_k], w [rows][n_head] or NULL:
+ * ones; kv has one head and no v. */
 struct pf_choose_op {
     const float             *q, *w;
     const struct pf_kv_view *kv;
@@ -264,36 +265,13 @@ struct pf_buf_copy {
  * and a full block's out is a / z. out [n_out][n]: blocks pos[0] / ratio and those after it, zeros where they are not
  * full; n_out is at least the number of blocks that the rows touch. The rows' positions follow one another. */
 struct pf_compress_op {
-    const float   *u, *gate, *ape;        /* u and gate [rows][n or 2 n], ape {n or 2 n, ratio} */
+    const float   *u, *gate, *ape;        /* u and gate [rows][n or 2 n], ape {n or 2 n, ratio}; gate and ape NULL:
+                                             zeros, so that out is the mean */
     const int32_t *pos;
     const float   *before;
     float         *after, *out;
     int            n, ratio, rows, n_out;
     bool           overlaps;
-};
-
-/* Hyper-connections: S residual streams instead of one, and how a block reads and writes them (Xie et al. 2025, "mHC:
- * Manifold-Constrained Hyper-Connections"). weights [rows][n_weights] from logits L of that shape, with
- *     y = fmaf(L, scale[k], base), k = 0 .. 2 for the three parts:
- *     read  {S}      sigmoid(y) + eps
- *     write {S}      2 sigmoid(y)
- *     mix   {S, S}   [from][to]: softmax(y) over `to`, + eps; then divided by (its sum over `from`) + eps; then
- *                    rounds - 1 times by (sum over `to`) + eps and by (sum over `from`) + eps
- * n_weights S: the first part only. Sums start at their first term and rise. */
-enum { PF_MAX_STREAMS = 4 };
-struct pf_mix_op {
-    const float *logits, *base, *scale;
-    float       *weights;                 /* may be logits */
-    int          n_streams, n_weights, rounds, rows;
-    float        eps;
-};
-
-/* x [rows][n_streams][n], y [rows][n], weights of a pf_mix_op. Reading: y = 0, then fmaf(read[i], x[i], y) with i
- * rising. Writing: x'[to] = write[to] * y, then fmaf(mix[from][to], x[from], x'[to]) with from rising. */
-struct pf_streams_op {
-    float       *x, *y;
-    const float *weights;
-    int          n, n_streams, n_weights, rows;
 };
 
 /* Vectors of n floats in every row, `per` neighbours in each group: see pf_vector_at. */
@@ -504,6 +482,9 @@ struct pf_backend_ops {
     pf_status (*embed)(pf_backend *b, const struct pf_weight *w, const int32_t *ids, int rows, float *x);
     /* w NULL: without weights. y may be x. */
     pf_status (*rms_norm)(pf_backend *b, const float *x, const float *w, float eps, int n, int rows, float *y);
+    /* rms_norm of rows of n_each vectors of n each: vector i of a row has its own weights w + i * n. */
+    pf_status (*norm_each)(pf_backend *b, const float *x, const float *w, float eps, int n, int n_each, int rows,
+                           float *y);
     /* y = (x - mean) / sqrt(variance + eps) * w + bias, the sums in double. y may be x. */
     pf_status (*layer_norm)(pf_backend *b, const float *x, const float *w, const float *bias, float eps, int n,
                             int rows, float *y);
@@ -532,6 +513,10 @@ struct pf_backend_ops {
     pf_status (*mix)(pf_backend *b, const struct pf_mix_op *m);                /* NULL: one residual stream only */
     pf_status (*streams_read)(pf_backend *b, const struct pf_streams_op *s);
     pf_status (*streams_write)(pf_backend *b, const struct pf_streams_op *s);
+    pf_status (*gated_read)(pf_backend *b, const struct pf_gated_op *g);
+    pf_status (*gated_write)(pf_backend *b, const struct pf_gated_op *g);
+    pf_status (*agree)(pf_backend *b, const struct pf_agree_op *a);
+    pf_status (*spread)(pf_backend *b, const struct pf_spread_op *s);
     pf_status (*experts)(pf_backend *b, const struct pf_experts_op *e);
     /* `experts` in pieces, for weights that arrive expert by expert: begin, then each picked expert in exactly
      * one part, in any order, then end; no other call in between but closing. What e points to must stay until end; an

@@ -192,7 +192,7 @@ struct row_job {
     struct cpu_backend *b;
     union {
         struct { const struct pf_weight *w; const int32_t *ids; float *x; } embed;
-        struct { const float *x, *w; const float *bias; float eps; int n; float *y; } norm;
+        struct { const float *x, *w; const float *bias; float eps; int n; float *y; int n_each; } norm;
         struct { struct pf_act act; const float *gate, *up; float *y; } act;
         struct { float *y, a; const float *gate, *x; int n; } add;
         struct { const struct pf_rope_op *ropes; int n_ropes; } rope;
@@ -239,8 +239,26 @@ static int64_t grain_of(int64_t row_elements)
 
 static pf_status cpu_rms_norm(pf_backend *backend, const float *x, const float *w, float eps, int n, int rows, float *y)
 {
-    struct row_job job = { .b = cpu_of(backend), .norm = { x, w, NULL, eps, n, y } };
+    struct row_job job = { .b = cpu_of(backend), .norm = { x, w, NULL, eps, n, y, 1 } };
     pf_pool_run(job.b->pool, norm_rows, &job, rows, grain_of(n));
+    return PF_OK;
+}
+
+static void norm_each_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    int n = job->norm.n;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        job->b->k.rms_norm(job->norm.x + r * n, job->norm.w + r % job->norm.n_each * n, job->norm.eps, n,
+                           job->norm.y + r * n);
+}
+
+static pf_status cpu_norm_each(pf_backend *backend, const float *x, const float *w, float eps, int n, int n_each,
+                               int rows, float *y)
+{
+    struct row_job job = { .b = cpu_of(backend), .norm = { x, w, NULL, eps, n, y, n_each } };
+    pf_pool_run(job.b->pool, norm_each_rows, &job, (int64_t)rows * n_each, grain_of(n));
     return PF_OK;
 }
 
@@ -267,7 +285,7 @@ static void layer_norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
 static pf_status cpu_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps,
                                 int n, int rows, float *y)
 {
-    struct row_job job = { .b = cpu_of(backend), .norm = { x, w, bias, eps, n, y } };
+    struct row_job job = { .b = cpu_of(backend), .norm = { x, w, bias, eps, n, y, 1 } };
     pf_pool_run(job.b->pool, layer_norm_rows, &job, rows, grain_of(n));
     return PF_OK;
 }
@@ -455,6 +473,7 @@ static const struct pf_backend_ops cpu_ops = {
     .reserve = cpu_reserve,
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
+    .norm_each = cpu_norm_each,
     .layer_norm = cpu_layer_norm,
     .linear = pf_cpu_linear,
     .heads = pf_cpu_heads,
@@ -475,6 +494,10 @@ static const struct pf_backend_ops cpu_ops = {
     .mix = pf_cpu_mix,
     .streams_read = pf_cpu_streams_read,
     .streams_write = pf_cpu_streams_write,
+    .gated_read = pf_cpu_gated_read,
+    .gated_write = pf_cpu_gated_write,
+    .agree = pf_cpu_agree,
+    .spread = pf_cpu_spread,
     .experts = pf_cpu_experts, .experts_begin = pf_cpu_experts_begin, .experts_part = pf_cpu_experts_part,
     .experts_halves = pf_cpu_experts_halves, .experts_end = pf_cpu_experts_end, .alert = cpu_alert,
 };

@@ -120,6 +120,10 @@ pf_status pf_cpu_compress(pf_backend *b, const struct pf_compress_op *c);
 pf_status pf_cpu_mix(pf_backend *b, const struct pf_mix_op *m);
 pf_status pf_cpu_streams_read(pf_backend *b, const struct pf_streams_op *s);
 pf_status pf_cpu_streams_write(pf_backend *b, const struct pf_streams_op *s);
+pf_status pf_cpu_gated_read(pf_backend *b, const struct pf_gated_op *g);
+pf_status pf_cpu_gated_write(pf_backend *b, const struct pf_gated_op *g);
+pf_status pf_cpu_agree(pf_backend *b, const struct pf_agree_op *a);
+pf_status pf_cpu_spread(pf_backend *b, const struct pf_spread_op *s);
 pf_status pf_cpu_route(pf_backend *b, const struct pf_route_op *r);
 size_t pf_cpu_attention_floats(int max_head_dim, bool gathers);      /* scratch per thread */
 size_t pf_cpu_attention_i16_floats(int max_head_dim);

@@ -45,7 +45,7 @@ static void score_chunks(void *ctx, int64_t begin, int64_t end, int thread)
         int n = n_seen(op, row) - at < PF_KV_CHUNK ? n_seen(op, row) - at : PF_KV_CHUNK;
         if (n <= 0 || n_seen(op, row) <= op->max_chosen)
             continue;
-        const float *w = op->w + (size_t)row * (size_t)op->n_head;
+        const float *w = op->w ? op->w + (size_t)row * (size_t)op->n_head : NULL;
         float *score = scores_of(job, row) + at;
         pf_cpu_mul(job->b, type, (const uint8_t *)kv->k + pf_kv_row(kv, at, 0) * row_bytes, row_bytes, 0, n, kv->hd_k,
                    job->b->h.rows + (size_t)row * (size_t)op->n_head, op->n_head, dots, PF_KV_CHUNK);
@@ -53,7 +53,7 @@ static void score_chunks(void *ctx, int64_t begin, int64_t end, int thread)
         for (int h = 0; h < op->n_head; h++)
             for (int p = 0; p < n; p++) {
                 float dot = dots[(size_t)h * PF_KV_CHUNK + p];
-                score[p] = fmaf(w[h], dot > 0 ? dot : 0, score[p]);
+                score[p] = fmaf(w ? w[h] : 1, dot > 0 ? dot : 0, score[p]);
             }
     }
 }

@@ -61,17 +61,19 @@ static void end_block(const struct pf_compress_op *op, int c, int n, float *out)
 
 static void compress_piece(const struct compress_job *job, int c, int n)
 {
+    static const float zeros[CHANNELS];
     const struct pf_compress_op *op = job->op;
     size_t width = (size_t)op->n * (1 + op->overlaps), own = width - (size_t)op->n + (size_t)c;
     struct sums sums = sums_at(op, 0, c), next = sums_at(op, 1, c);
     int n_full = 0;
     begin(op, c, n);
     for (int r = 0; r < op->rows; r++) {
-        const float *u = op->u + (size_t)r * width, *gate = op->gate + (size_t)r * width;
-        const float *ape = op->ape + (size_t)(op->pos[r] % op->ratio) * width;
-        job->b->k.compress(sums.m, sums.z, sums.a, u + own, gate + own, ape + own, n);
+        size_t in = (size_t)r * width, of_place = (size_t)(op->pos[r] % op->ratio) * width;
+        const float *u = op->u + in;
+        job->b->k.compress(sums.m, sums.z, sums.a, u + own, op->gate ? op->gate + in + own : zeros,
+                           op->gate ? op->ape + of_place + own : zeros, n);
         if (op->overlaps)
-            job->b->k.compress(next.m, next.z, next.a, u + c, gate + c, ape + c, n);
+            job->b->k.compress(next.m, next.z, next.a, u + c, op->gate + in + c, op->ape + of_place + c, n);
         if ((op->pos[r] + 1) % op->ratio == 0)
             end_block(op, c, n, op->out + (size_t)n_full++ * (size_t)op->n + c);
     }

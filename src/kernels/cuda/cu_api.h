@@ -48,7 +48,7 @@ struct cu_norm {
     float       *x;
     const float *add, *w;
     float        a, eps;
-    int          n, rows;
+    int          n, rows, n_each;  /* n_each > 0: w has n floats for each of so many rows in turn */
     float       *y;
     struct cu_x  q;
     int         *fault;
@@ -259,6 +259,10 @@ cudaError_t pf_cu_compress(cudaStream_t st, const struct pf_compress_op *c);
 cudaError_t pf_cu_mix(cudaStream_t st, const struct pf_mix_op *m);
 cudaError_t pf_cu_streams_read(cudaStream_t st, const struct pf_streams_op *s);
 cudaError_t pf_cu_streams_write(cudaStream_t st, const struct pf_streams_op *s);
+cudaError_t pf_cu_gated_read(cudaStream_t st, const struct pf_gated_op *g);
+cudaError_t pf_cu_gated_write(cudaStream_t st, const struct pf_gated_op *g);
+cudaError_t pf_cu_agree(cudaStream_t st, const struct pf_agree_op *a);
+cudaError_t pf_cu_spread(cudaStream_t st, const struct pf_spread_op *s);
 
 /* ---- Experts shared with the host: cu_share.cu ------------------------------------------------------------------- */
 

@@ -35,7 +35,7 @@ static __global__ void __launch_bounds__(SCORE_THREADS) score_chunk(const __grid
     float score = 0;
     for (int h = 0; h < o.op.n_head; h++) {
         float d = dot(q + h * o.kv.hd_k, k, o.kv.hd_k);
-        score = fmaf(o.op.w[(size_t)row * o.op.n_head + h], d > 0 ? d : 0, score);
+        score = fmaf(o.op.w ? o.op.w[(size_t)row * o.op.n_head + h] : 1.0f, d > 0 ? d : 0, score);
     }
     o.scores[(size_t)blockIdx.y * o.max_positions + at] = score;
 }

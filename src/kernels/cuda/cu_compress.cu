@@ -39,10 +39,10 @@ static __global__ void compress(const __grid_constant__ struct pf_compress_op o)
     const struct sums nothing = { -INFINITY, 0, 0 };
     struct sums own = load(o.before, n, 0, c), next = o.overlaps ? load(o.before, n, 1, c) : nothing;
     for (int r = 0; r < o.rows; r++) {
-        const float *u = o.u + (size_t)r * width + c, *gate = o.gate + (size_t)r * width + c;
+        const float *u = o.u + (size_t)r * width + c, *gate = o.gate ? o.gate + (size_t)r * width + c : NULL;
         const float *ape = o.ape + (size_t)(o.pos[r] % o.ratio) * width + c;
         int at = width - n;                  /* the channel's place among those of the own block */
-        add(own, u[at], gate[at] + ape[at]);
+        add(own, u[at], gate ? gate[at] + ape[at] : 0.0f);
         if (o.overlaps)
             add(next, u[0], gate[0] + ape[0]);
         if ((o.pos[r] + 1) % o.ratio == 0) {

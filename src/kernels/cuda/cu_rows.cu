@@ -30,6 +30,12 @@ extern "C" cudaError_t pf_cu_read(cudaStream_t st, const void *p, size_t n, uint
     return launch_in_turn(read_all, 2048, THREADS, 0, st, (const uint4 *)p, n / 16, out);
 }
 
+/* The weights of a row, where rows have some in turn. */
+CU_INLINE const float *weights_of(const struct cu_norm &o, int row)
+{
+    return o.w + (o.n_each ? (size_t)(row % o.n_each) * o.n : 0);
+}
+
 /* A block takes a row. The row is staged in shared memory, so that y may be x and the 32 accumulators of the first warp
  * need not wait for device memory; so are the weights, before the row is there. */
 static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__ struct cu_norm o)
@@ -40,7 +46,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_con
     int row = blockIdx.x;
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x)
-        w[i] = o.w ? o.w[i] : 1.0f;
+        w[i] = o.w ? weights_of(o, blockIdx.x)[i] : 1.0f;
     wait_turn();
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x)
@@ -70,7 +76,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_long(const __grid_co
     float factor = norm_factor(o, x);
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
-        float y = x[i] * factor * (o.w ? o.w[i] : 1.0f);
+        float y = x[i] * factor * (o.w ? weights_of(o, blockIdx.x)[i] : 1.0f);
         o.y[at + i] = y;
         if (o.q.q)
             quantise_block(y, &o.q, o.n, blockIdx.x, i / 32, o.fault);
@@ -91,7 +97,7 @@ static __global__ void norm_short(const __grid_constant__ struct cu_norm o)
     float factor = 1.0f / sqrtf(warp_fold_all(sum) / (float)o.n + o.eps);
     for (int i = lane; i < o.n; i += WARP) {
         float y = x[i] * factor;
-        o.y[(size_t)row * o.n + i] = o.w ? y * o.w[i] : y;
+        o.y[(size_t)row * o.n + i] = o.w ? y * weights_of(o, row)[i] : y;
     }
 }
 

@@ -1,5 +1,5 @@
-/* Several residual streams (struct pf_mix_op and pf_streams_op in backend.h): their weights, a warp a row, a lane a
- * number; reading and writing, a thread a column. */
+/* Several residual streams (op_streams.h): their weights, a warp a row, a lane a number; reading and writing, a thread
+ * a column; what enters all of them, a block a stream of a row or a thread a column. */
 #include "kernels/cuda/cu_device.h"
 
 enum { THREADS = 256 };
@@ -101,4 +101,90 @@ extern "C" cudaError_t pf_cu_streams_read(cudaStream_t st, const struct pf_strea
 extern "C" cudaError_t pf_cu_streams_write(cudaStream_t st, const struct pf_streams_op *o)
 {
     return launch_early(write_row, dim3(ceil_div(o->n, THREADS), o->rows), THREADS, 0, st, *o);
+}
+
+/* blockIdx: columns, row. */
+static __global__ void read_gated(const __grid_constant__ struct pf_gated_op o)
+{
+    wait_turn();
+    int c = blockIdx.x * THREADS + threadIdx.x;
+    if (c >= o.n)
+        return;
+    size_t at = (size_t)blockIdx.y * o.n_streams * o.n + c;
+    float y = 0;
+    for (int i = 0; i < o.n_streams; i++)
+        y = fmaf(pf_sigmoidf(o.gates[at + (size_t)i * o.n]), o.x[at + (size_t)i * o.n], y);
+    o.y[(size_t)blockIdx.y * o.n + c] = y * (1.0f / (float)o.n_streams);
+}
+
+/* blockIdx: columns, stream of a row. */
+static __global__ void write_gated(const __grid_constant__ struct pf_gated_op o)
+{
+    wait_turn();
+    int c = blockIdx.x * THREADS + threadIdx.x;
+    if (c >= o.n)
+        return;
+    float *x = o.x + (size_t)blockIdx.y * o.n + c;
+    *x = fmaf(2 * pf_sigmoidf(o.weights[blockIdx.y]), o.y[(size_t)(blockIdx.y / o.n_streams) * o.n + c], *x);
+}
+
+extern "C" cudaError_t pf_cu_gated_read(cudaStream_t st, const struct pf_gated_op *o)
+{
+    return launch_early(read_gated, dim3(ceil_div(o->n, THREADS), o->rows), THREADS, 0, st, *o);
+}
+
+extern "C" cudaError_t pf_cu_gated_write(cudaStream_t st, const struct pf_gated_op *o)
+{
+    return launch_early(write_gated, dim3(ceil_div(o->n, THREADS), o->rows * o->n_streams), THREADS, 0, st, *o);
+}
+
+/* blockIdx: stream of a row. Its warps add up alike. */
+static __global__ void agree(const __grid_constant__ struct pf_agree_op o)
+{
+    wait_turn();
+    size_t at = (size_t)blockIdx.x * o.n;
+    const float *value = o.value + (size_t)(blockIdx.x / o.n_streams) * o.n;
+    float sum = 0;
+    for (int i = threadIdx.x % WARP; i < o.n; i += WARP)
+        sum = fmaf(o.key[at + i], o.query[at + i], sum);
+    float s = warp_fold_all(sum) * (1.0f / sqrtf((float)o.n)), size = s < 0 ? -s : s;
+    float root = sqrtf(size > 1e-6f ? size : 1e-6f), gate = pf_sigmoidf(s > 0 ? root : s < 0 ? -root : 0.0f);
+    for (int i = threadIdx.x; i < o.n; i += THREADS)
+        o.out[at + i] = gate * value[i];
+}
+
+extern "C" cudaError_t pf_cu_agree(cudaStream_t st, const struct pf_agree_op *o)
+{
+    return launch_early(agree, o->rows * o->n_streams, THREADS, 0, st, *o);
+}
+
+/* Column c of row r of the batch or, r negative, of one before it. */
+CU_INLINE float spread_at(const struct pf_spread_op &o, int r, int c)
+{
+    if (r >= 0)
+        return o.u[(size_t)r * o.n + c];
+    return o.before ? o.before[(size_t)(pf_spread_rows(&o) + r) * o.n + c] : 0.0f;
+}
+
+static __global__ void spread(const __grid_constant__ struct pf_spread_op o)
+{
+    wait_turn();
+    int c = blockIdx.x * THREADS + threadIdx.x, kept = pf_spread_rows(&o);
+    if (c >= o.n)
+        return;
+    for (int r = 0; r < o.rows; r++) {
+        size_t at = (size_t)r * o.n + c;
+        float y = spread_at(o, r - kept, c) * o.conv[c];
+        for (int t = 1; t < o.taps; t++)
+            y = fmaf(spread_at(o, r - kept + t * o.step, c), o.conv[(size_t)t * o.n + c], y);
+        y = y * pf_sigmoidf(y);
+        o.x[at] = o.x[at] + (o.v[at] + y);
+    }
+    for (int i = 0; i < kept; i++)
+        o.after[(size_t)i * o.n + c] = spread_at(o, o.rows - kept + i, c);
+}
+
+extern "C" cudaError_t pf_cu_spread(cudaStream_t st, const struct pf_spread_op *o)
+{
+    return launch_early(spread, ceil_div(o->n, THREADS), THREADS, 0, st, *o);
 }

@@ -234,6 +234,8 @@ pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, con
                            const int32_t *pos, int rows);
 pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a);
 pf_status pf_cuda_route(pf_backend *backend, const struct pf_route_op *r);
+pf_status pf_cuda_norm_each(pf_backend *backend, const float *x, const float *w, float eps, int n, int n_each,
+                            int rows, float *y);
 pf_status pf_cuda_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps, int n,
                              int rows, float *y);
 pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h);
@@ -246,6 +248,10 @@ pf_status pf_cuda_compress(pf_backend *backend, const struct pf_compress_op *c);
 pf_status pf_cuda_mix(pf_backend *backend, const struct pf_mix_op *m);
 pf_status pf_cuda_streams_read(pf_backend *backend, const struct pf_streams_op *s);
 pf_status pf_cuda_streams_write(pf_backend *backend, const struct pf_streams_op *s);
+pf_status pf_cuda_gated_read(pf_backend *backend, const struct pf_gated_op *g);
+pf_status pf_cuda_gated_write(pf_backend *backend, const struct pf_gated_op *g);
+pf_status pf_cuda_agree(pf_backend *backend, const struct pf_agree_op *a);
+pf_status pf_cuda_spread(pf_backend *backend, const struct pf_spread_op *s);
 pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e);
 pf_status pf_cuda_experts_begin(pf_backend *backend, const struct pf_experts_op *e);
 pf_status pf_cuda_experts_part(pf_backend *backend, const int *experts, int n);

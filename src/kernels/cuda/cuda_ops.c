@@ -234,6 +234,18 @@ pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h)
     return pf_cuda_put(b, pf_cu_linear(b->stream, &o), "a product by head");
 }
 
+pf_status pf_cuda_norm_each(pf_backend *backend, const float *x, const float *w, float eps, int n, int n_each,
+                            int rows, float *y)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cu_norm o = { .x = (float *)(uintptr_t)x, .eps = eps, .n = n, .rows = rows * n_each, .n_each = n_each,
+                         .y = y, .fault = b->fault };
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_floats_at(b, w, (size_t)n * (size_t)n_each, &o.w));
+    pf_cuda_wrote(b, y, (int64_t)n * o.rows);
+    return pf_cuda_put(b, pf_cu_norm(b->stream, &o), "a norm");
+}
+
 pf_status pf_cuda_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps, int n,
                              int rows, float *y)
 {
@@ -506,34 +518,8 @@ pf_status pf_cuda_compress(pf_backend *backend, const struct pf_compress_op *c)
     struct cuda_backend *b = pf_cuda_of(backend);
     struct pf_compress_op o = *c;
     PF_TRY(pf_cuda_settle(b));
-    PF_TRY(pf_cuda_floats_at(b, c->ape, (size_t)c->ratio * (size_t)c->n * (1 + c->overlaps), &o.ape));
+    if (c->ape)
+        PF_TRY(pf_cuda_floats_at(b, c->ape, (size_t)c->ratio * (size_t)c->n * (1 + c->overlaps), &o.ape));
     pf_cuda_wrote(b, c->out, (int64_t)c->n_out * c->n);
     return pf_cuda_put(b, pf_cu_compress(b->stream, &o), "keys of blocks");
-}
-
-pf_status pf_cuda_mix(pf_backend *backend, const struct pf_mix_op *m)
-{
-    struct cuda_backend *b = pf_cuda_of(backend);
-    struct pf_mix_op o = *m;
-    PF_TRY(pf_cuda_settle(b));
-    PF_TRY(pf_cuda_floats_at(b, m->base, (size_t)m->n_weights, &o.base));
-    PF_TRY(pf_cuda_floats_at(b, m->scale, m->n_weights > m->n_streams ? 3 : 1, &o.scale));
-    pf_cuda_wrote(b, m->weights, (int64_t)m->rows * m->n_weights);
-    return pf_cuda_put(b, pf_cu_mix(b->stream, &o), "mixing streams");
-}
-
-pf_status pf_cuda_streams_read(pf_backend *backend, const struct pf_streams_op *s)
-{
-    struct cuda_backend *b = pf_cuda_of(backend);
-    PF_TRY(pf_cuda_settle(b));
-    pf_cuda_wrote(b, s->y, (int64_t)s->rows * s->n);
-    return pf_cuda_put(b, pf_cu_streams_read(b->stream, s), "reading streams");
-}
-
-pf_status pf_cuda_streams_write(pf_backend *backend, const struct pf_streams_op *s)
-{
-    struct cuda_backend *b = pf_cuda_of(backend);
-    PF_TRY(pf_cuda_settle(b));
-    pf_cuda_wrote(b, s->x, (int64_t)s->rows * s->n_streams * s->n);
-    return pf_cuda_put(b, pf_cu_streams_write(b->stream, s), "writing streams");
 }

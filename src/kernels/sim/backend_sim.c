@@ -217,6 +217,14 @@ static pf_status sim_rms_norm(pf_backend *backend, const float *x, const float *
     return b->inner->ops->rms_norm(b->inner, x, w, eps, n, rows, y);
 }
 
+static pf_status sim_norm_each(pf_backend *backend, const float *x, const float *w, float eps, int n, int n_each,
+                               int rows, float *y)
+{
+    struct sim_backend *b = sim_of(backend);
+    OPERATE(b);
+    return b->inner->ops->norm_each(b->inner, x, w, eps, n, n_each, rows, y);
+}
+
 static pf_status sim_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps,
                                 int n, int rows, float *y)
 {
@@ -368,6 +376,34 @@ static pf_status sim_streams_write(pf_backend *backend, const struct pf_streams_
     struct sim_backend *b = sim_of(backend);
     OPERATE(b);
     return b->inner->ops->streams_write(b->inner, s);
+}
+
+static pf_status sim_gated_read(pf_backend *backend, const struct pf_gated_op *g)
+{
+    struct sim_backend *b = sim_of(backend);
+    OPERATE(b);
+    return b->inner->ops->gated_read(b->inner, g);
+}
+
+static pf_status sim_gated_write(pf_backend *backend, const struct pf_gated_op *g)
+{
+    struct sim_backend *b = sim_of(backend);
+    OPERATE(b);
+    return b->inner->ops->gated_write(b->inner, g);
+}
+
+static pf_status sim_agree(pf_backend *backend, const struct pf_agree_op *a)
+{
+    struct sim_backend *b = sim_of(backend);
+    OPERATE(b);
+    return b->inner->ops->agree(b->inner, a);
+}
+
+static pf_status sim_spread(pf_backend *backend, const struct pf_spread_op *s)
+{
+    struct sim_backend *b = sim_of(backend);
+    OPERATE(b);
+    return b->inner->ops->spread(b->inner, s);
 }
 
 static pf_status table_on_device(const struct sim_backend *b, const struct pf_expert_weight *w, int n_expert,
@@ -706,11 +742,13 @@ static const struct pf_backend_ops sim_ops = {
     .buf_alloc = sim_buf_alloc, .buf_free = sim_buf_free, .buf_copy = sim_buf_copy, .upload = sim_transfer,
     .download = sim_transfer, .finish = sim_finish, .scratch_bytes = sim_scratch_bytes, .reserve = sim_reserve,
     .begin = sim_begin, .end = sim_end, .embed = sim_embed,
-    .rms_norm = sim_rms_norm, .layer_norm = sim_layer_norm, .linear = sim_linear, .heads = sim_heads, .act = sim_act,
+    .rms_norm = sim_rms_norm, .norm_each = sim_norm_each, .layer_norm = sim_layer_norm, .linear = sim_linear,
+    .heads = sim_heads, .act = sim_act,
     .add = sim_add, .add_gated = sim_add_gated, .rope = sim_rope, .kv_store = sim_kv_store, .attention = sim_attention,
     .choose = sim_choose, .route = sim_route, .copy = sim_copy, .delta = sim_delta, .conv = sim_conv, .ssm = sim_ssm,
     .add_bias = sim_add_bias,
     .compress = sim_compress, .mix = sim_mix, .streams_read = sim_streams_read, .streams_write = sim_streams_write,
+    .gated_read = sim_gated_read, .gated_write = sim_gated_write, .agree = sim_agree, .spread = sim_spread,
     .experts = sim_experts, .experts_begin = sim_experts_begin, .experts_part = sim_experts_part,
     .experts_end = sim_experts_end,
     .share = &sim_share,

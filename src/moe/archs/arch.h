@@ -38,14 +38,19 @@ struct pf_arch {
     enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED, PF_DELTA_KDA } delta; /* layers with ssm_conv1d are delta
                                              nets; value heads that are neighbours share a key head, or they take
                                              turns. KDA: layers without KV heads are, Kimi's */
+    bool            delta_sigmoid;        /* delta nets gate by sigmoid, not silu */
     bool            mla;                  /* latent attention instead of queries, keys and values */
     bool            indexer;              /* latent attention looks only at positions that an indexer chooses */
     bool            index_pools;          /* it chooses runs of attention.indexer.kpool positions */
     bool            index_neox;           /* rope_neox of the indexer's heads */
     bool            yarn_ratio;           /* yarn_log_multiplier says a second magnitude, by which YaRN's is divided */
+    bool            index_means;          /* attention looks only at runs of positions that an indexer chooses by the
+                                             means of their keys, in layers with an attention.compress_ratios */
     bool            compressed;           /* attention to a window of positions and to keys of blocks of positions */
     bool            streams;              /* hyper-connections: several residual streams */
     bool            streams_mean;         /* of which the end takes the mean, without weights of its own */
+    bool            gated_streams;        /* these, gated element by element, in the place of norms */
+    bool            ngrams;               /* a layer may have embeddings of the last tokens: ngrams.h */
     enum pf_mixer   without_kv;           /* mixer of layers without KV heads; ATTENTION: there are none */
     bool            split_layers;         /* a layer is one block: feed-forward if feed_forward_length is not 0 */
     bool            no_rope;              /* nothing rotates, whatever keys say */

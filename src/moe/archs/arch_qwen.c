@@ -105,3 +105,24 @@ const struct pf_arch pf_arch_qwen35moe = {
     .shared_gate = PF_REQUIRED,
     .expert_width = PF_WIDTH_FF_PER_PICK,
 };
+
+/* `qwen4exp`: Qwen3.8-Flash-Next. As qwen35moe, with gated residual streams in the place of norms; full attention looks
+ * at runs of positions that an indexer chooses, and an early layer has n-grams. */
+const struct pf_arch pf_arch_qwen4exp = {
+    .name = "qwen4exp",
+    .rope_neox = true,
+    .rope_sections = PF_SECTIONS_INTERLEAVED,
+    .qk_norm = PF_REQUIRED,
+    .gated_attention = true,
+    .delta = PF_DELTA_TILED,
+    .delta_sigmoid = true,
+    .gated_streams = true,
+    .index_means = true,
+    .ngrams = true,
+    .act = PF_ACT_SWIGLU,
+    .gating = PF_GATE_SOFTMAX,
+    .norm_weights = true,
+    .shared = PF_REQUIRED,
+    .shared_gate = PF_REQUIRED,
+    .expert_width = PF_WIDTH_FF_PER_PICK,
+};

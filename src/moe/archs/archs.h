@@ -15,6 +15,7 @@
     A(qwen3next) \
     A(qwen35) \
     A(qwen35moe) \
+    A(qwen4exp) \
     A(gpt_oss) \
     A(deepseek2) \
     A(deepseek4) \

@@ -50,14 +50,17 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
     const struct pf_kv_view *kv = &p->s->kv[il].view;
     const struct pf_buffers *b = &t->unit->buf;
     size_t first = (size_t)p->first, n_kv = (size_t)a->n_kv_head, n = (size_t)a->n_head;
-    const int32_t *pos = b->pos + first;
+    const int32_t *pos = b->pos + first, *chosen = NULL;
+    if (t->m->layers[il].has_indexer && pf_index_is_used(p))
+        chosen = b->chosen + first * (size_t)t->m->index.max_chosen;
     PF_TRY(ops->kv_store(be, kv, b->k + first * n_kv * (size_t)a->hd_k, b->v + first * n_kv * (size_t)a->hd_v, pos,
                          p->rows));
     return ops->attention(be, &(struct pf_attention_op){
         .q = b->q + first * n * (size_t)a->hd_k, .out = b->attn + first * n * (size_t)a->hd_v, .kv = kv, .pos = pos,
         .n_positions = pf_part_end(p), .rows = p->rows, .n_head = a->n_head, .window = a->window,
         .chunked = a->chunked, .scale = a->scale, .sinks = a->sinks,
-        .row_scale = a->temper ? b->temper + first : NULL });
+        .row_scale = a->temper ? b->temper + first : NULL, .chosen = chosen,
+        .max_chosen = t->m->index.max_chosen, .n_lists = 1, .run = t->m->index.ratio });
 }
 
 pf_status pf_attention_block(struct pf_step *t, int il, int rows)
@@ -66,6 +69,8 @@ pf_status pf_attention_block(struct pf_step *t, int il, int rows)
     struct pf_buffers *b = &t->unit->buf;
     bool norm_last = t->m->arch->norm_after_rope;
 
+    if (t->m->layers[il].has_indexer)
+        PF_TRY(pf_index_block(t, il, rows));
     PF_TRY(projections(t, a, rows));
     if (!norm_last)
         PF_TRY(norm_queries_and_keys(t, a, rows));

@@ -18,6 +18,7 @@ pf_status pf_mla_block(struct pf_step *t, int il, int rows);              /* mla
 pf_status pf_compressed_block(struct pf_step *t, int il, int rows);       /* compressed.c */
 pf_status pf_index_block(struct pf_step *t, int il, int rows);            /* indexer.c; part of the two above */
 bool      pf_index_is_used(const struct pf_part *p);                         /* some row does not see all positions */
+pf_status pf_ngram_block(struct pf_step *t, int il, int rows);            /* entering.c: x += embeddings of n-grams */
 pf_status pf_delta_block(struct pf_step *t, int il, int rows);            /* deltanet.c */
 pf_status pf_mamba_block(struct pf_step *t, int il, int rows);            /* mamba.c */
 pf_status pf_short_conv_block(struct pf_step *t, int il, int rows);       /* shortconv.c */
@@ -33,9 +34,10 @@ pf_status pf_moe_block(struct pf_step *t, int il, int rows);
  * pf_place_guess. Leaves b->x and b->h as they are. */
 pf_status pf_moe_guess(struct pf_step *t, int il, int rows, int depth);
 
-/* streams.c: y = what a block reads of several streams x, which leaves the weights to write them with; x = its writing
- * y back; each stream of x = h. */
-pf_status pf_streams_read(struct pf_step *t, const struct pf_mix *mix, float *x, int rows, float *weights, float *y);
+/* streams.c: h = the normed input of a block, of one stream x or of several, which leaves the weights to write them
+ * with; x = its writing y back to several; each stream of x = h. Uses b->y. */
+pf_status pf_block_input(struct pf_step *t, const struct pf_mix *mix, const float *norm, const float *bias, float *x,
+                         int rows, float *weights, float *h);
 pf_status pf_streams_write(struct pf_step *t, const struct pf_mix *mix, float *x, int rows, float *weights,
                            float *y);
 pf_status pf_streams_begin(struct pf_step *t, const float *h, int rows, float *x);

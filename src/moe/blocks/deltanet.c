@@ -101,7 +101,7 @@ static struct pf_delta_op operation(const struct pf_model *m, const struct pf_de
     return (struct pf_delta_op){
         .conv = net->conv, .a = net->a, .dt = net->dt, .norm = net->norm, .mixed = b->mixed, .out = b->attn,
         .d = z->d, .n_k_head = z->n_k_head, .n_v_head = z->n_v_head, .taps = z->taps,
-        .tiled = m->arch->delta == PF_DELTA_TILED, .eps = m->eps };
+        .tiled = m->arch->delta == PF_DELTA_TILED, .sigmoid_gate = m->arch->delta_sigmoid, .eps = m->eps };
 }
 
 /* Where a session keeps the vectors of a step with drafts, of all rows each. */

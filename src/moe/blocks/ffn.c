@@ -53,12 +53,8 @@ pf_status pf_moe_guess(struct pf_step *t, int il, int rows, int depth)
     if (how != PF_GUESS_PICKS)
         return PF_OK;
     const struct pf_moe *moe = &m->layers[il].moe;
-    const float *x = b->x;
-    if (m->streams.n > 1) {
-        PF_TRY(pf_streams_read(t, &m->layers[il].ffn_mix, b->x, rows, b->guess_mix, b->y));
-        x = b->y;
-    }
-    PF_TRY(pf_norm(t, x, m->layers[il].ffn_norm, m->layers[il].ffn_norm_bias, m->eps, rows, b->y));
+    const struct pf_layer *next = &m->layers[il];
+    PF_TRY(pf_block_input(t, &next->ffn_mix, next->ffn_norm, next->ffn_norm_bias, b->x, rows, b->guess_mix, b->y));
     PF_TRY(pf_project(t, &(struct pf_linear){ &moe->router, b->router }, 1, b->y, rows));
     PF_TRY(ops->route(t->unit->backend, &(struct pf_route_op){
         .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table, .ids = b->ids,

@@ -167,6 +167,7 @@ static struct widths widths_of(const struct pf_model *m)
         widen(&w.v, m->index.width);
     }
     widen(&w.packed, m->arch->gated_attention ? 2 * (int64_t)w.q : 0);
+    widen(&w.v, m->arch->index_means ? m->index.width : 0);
     widen(&w.packed, 2 * ((int64_t)m->delta.n_k + m->delta.n_v));
     return w;
 }
@@ -199,6 +200,7 @@ struct pf_backend_sizes pf_backend_sizes_of(const struct pf_model *m, const stru
     widen(&s.max_head_n_in, m->index.width);
     widen(&s.max_positions, m->index.n_head ? o->n_ctx / m->index.ratio : 0);
     widen(&s.max_n_in, (int64_t)m->streams.n * m->n_embd);
+    widen(&s.max_n_in, m->streams.low_rank);
     widen(&s.max_n_in, w.ff);
     for (int il = 0; il < m->n_layer; il++) {
         widen(&s.max_head_dim, m->layers[il].attn.hd_k);
@@ -236,6 +238,8 @@ struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base)
         in.blocks.number[i] = cut(base, &in.bytes, n_blocks);
         in.blocks.cs[i] = cut(base, &in.bytes, n_blocks * table);
     }
+    in.gather_ids = cut(base, &in.bytes, n * (size_t)m->gather.per_token);
+    in.gathered = cut(base, &in.bytes, n * (size_t)m->gather.per_token * (size_t)m->gather.table.n_in);
     in.picks = cut(base, &in.bytes, n_picks);
     in.weights = cut(base, &in.bytes, n_picks);
     return in;
@@ -260,6 +264,9 @@ size_t pf_buffers_cut(const struct pf_model *m, int n_batch, char *base, struct 
         { &b->x, rows * n_s * (size_t)m->n_embd }, { &b->h, rows * (size_t)m->n_embd },
         { &b->flat, rows * mixed * (size_t)m->n_embd }, { &b->mix, rows * mixed * (2 + n_s) },
         { &b->guess_mix, guess_rows * mixed * (2 + n_s) },
+        { &b->gates, m->arch->gated_streams ? rows * n_s * (size_t)m->n_embd : 0 },
+        { &b->gate_low, rows * (size_t)m->streams.low_rank },
+        { &b->entering, m->ngrams.n ? rows * n_s * (size_t)m->n_embd : 0 },
         { &b->q, rows * (size_t)w.q },             { &b->k, rows * (size_t)w.k },
         { &b->v, rows * (size_t)w.v },             { &b->attn, rows * (size_t)w.attn },
         { &b->q_latent, rows * q_latent },

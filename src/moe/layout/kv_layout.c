@@ -44,7 +44,7 @@ static size_t mixer_floats(const struct pf_model *m, const struct pf_layer *laye
 size_t pf_input_floats(const struct pf_model *m, int il)
 {
     const struct pf_layer *layer = &m->layers[il];
-    return layer->n_state ? (mixer_floats(m, layer) + 3) / 4 * 4 : 0;
+    return layer->n_state && !layer->ngrams.conv ? (mixer_floats(m, layer) + 3) / 4 * 4 : 0;
 }
 
 int pf_logit_rows(const struct pf_session_opts *o)
@@ -88,10 +88,11 @@ int pf_widest_window(const struct pf_model *m)
     return widest;
 }
 
-/* Whole numbers are for heads that can be kept so, with values of their own. */
-static enum pf_kv_type type_of(const struct pf_attention *a, enum pf_kv_type option)
+/* Whole numbers are for heads that can be kept so, with values of their own, where all positions are looked at. */
+static enum pf_kv_type type_of(const struct pf_layer *layer, enum pf_kv_type option)
 {
-    bool whole = !a->v_in_k && pf_i16_takes(a->hd_k) && pf_i16_takes(a->hd_v);
+    const struct pf_attention *a = &layer->attn;
+    bool whole = !a->v_in_k && !layer->has_indexer && pf_i16_takes(a->hd_k) && pf_i16_takes(a->hd_v);
     return option == PF_KV_I16 && !whole ? PF_KV_F16 : option;
 }
 
@@ -108,7 +109,7 @@ static size_t window_bytes(const struct pf_model *m, const struct pf_session_opt
     size_t bytes = 0;
     for (int il = first; il < end; il++) {
         const struct pf_attention *a = &m->layers[il].attn;
-        enum pf_kv_type type = type_of(a, o->kv_type);
+        enum pf_kv_type type = type_of(&m->layers[il], o->kv_type);
         if (a->window)
             bytes += (size_t)pf_window_span(type, window) * (size_t)a->n_kv_head *
                      (pf_kv_key_bytes(type, a->hd_k) + (a->v_in_k ? 0 : pf_kv_value_bytes(type, a->hd_v)));
@@ -147,7 +148,7 @@ struct pf_kv_layer pf_kv_layer_of(const struct pf_model *m, int il, const struct
 {
     const struct pf_attention *a = &m->layers[il].attn;
     int n_chunks = pf_ring_chunks(m, il, o);
-    enum pf_kv_type type = type_of(a, o->kv_type);
+    enum pf_kv_type type = type_of(&m->layers[il], o->kv_type);
     size_t rows = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * (size_t)a->n_kv_head;
     return (struct pf_kv_layer){
         .view = { .type = type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v,
@@ -212,7 +213,7 @@ uint64_t pf_kv_read_bytes_of(const struct pf_model *m, int il, const struct pf_s
 {
     const struct pf_layer *layer = &m->layers[il];
     const struct pf_attention *a = &layer->attn;
-    enum pf_kv_type type = type_of(a, o->kv_type);
+    enum pf_kv_type type = type_of(layer, o->kv_type);
     struct pf_kv_layer of_blocks = pf_block_kv_layer_of(m, il, o), of_index = pf_index_kv_layer_of(m, il, o);
     int ratio = of_blocks.k_bytes ? layer->compressed.blocks.ratio : 0;
     int64_t positions = positions_seen(a, pos), blocks = ratio ? (pos + 1) / ratio : 0, keys = 0;
@@ -221,7 +222,7 @@ uint64_t pf_kv_read_bytes_of(const struct pf_model *m, int il, const struct pf_s
         keys = (pos + 1) / m->index.ratio;
     if (choosing && layer->has_indexer && ratio)
         blocks = at_most(blocks, m->index.max_chosen);
-    else if (choosing && m->arch->mla)
+    else if (choosing && (m->arch->mla || layer->has_indexer))
         positions = (int64_t)m->index.max_chosen * m->index.ratio + (pos + 1) % m->index.ratio;
     size_t row = pf_kv_key_bytes(type, a->hd_k) + (a->v_in_k ? 0 : pf_kv_value_bytes(type, a->hd_v));
     return (uint64_t)positions * (uint64_t)a->n_kv_head * row +

@@ -33,6 +33,8 @@ struct pf_buffers {
     float *x;                /* residual streams {streams.n * n_embd} */
     float *flat, *mix;       /* of several streams: norm of x {streams.n * n_embd}; weights by which the block at work
                                 mixes them {n_weights} */
+    float *gates, *gate_low; /* of gated streams: {streams.n * n_embd}, and what they are made of {low_rank} */
+    float *entering;         /* what n-grams add to the streams {streams.n * n_embd} */
     float *guess_mix;        /* as mix, of the next layer's FFN, for guessing its picks */
     float *h;                /* the block's input: norm of x, or of the mixed streams {n_embd} */
     float *q, *k, *v;        /* {n_head * hd} ... of the widest layer */
@@ -67,6 +69,7 @@ struct pf_buffers {
     float   *temper;         /* factor of the queries {1} */
     float   *cs;             /* rotary table {2 * n_pairs} */
     struct pf_block_inputs blocks;
+    float   *gathered;       /* rows that m->gather has for the token {per_token * table.n_in} */
     int32_t *injected;       /* picks in place of the router's, and their weights, shaped as picks; only if
                                 m->injected has any */
     float   *injected_weights;
@@ -77,6 +80,8 @@ struct pf_inputs {
     int32_t *ids, *pos;
     float   *temper, *cs;
     struct pf_block_inputs blocks;
+    int32_t *gather_ids;         /* {m->gather.per_token} */
+    float   *gathered;
     int32_t *picks;
     float   *weights;
     size_t   bytes;

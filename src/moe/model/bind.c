@@ -295,6 +295,16 @@ static pf_status bind_indexer(const struct pf_loader *l, int il, int n_q_latent,
     return block_vector(l, PF_REQUIRED, il, "indexer.k_norm.bias", s->width, 1, &x->k_norm_bias);
 }
 
+static pf_status bind_mean_indexer(const struct pf_loader *l, int il, struct pf_indexer *x)
+{
+    const struct pf_index_sizes *s = &l->m->index;
+    int n_embd = l->m->n_embd;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.q_proj", n_embd, (int64_t)s->n_head * s->width, PF_NEVER, &x->q));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.k_proj", n_embd, s->width, PF_NEVER, &x->k));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "indexer.q_norm.weight", s->width, 1, &x->q_norm));
+    return block_vector(l, PF_REQUIRED, il, "indexer.k_norm.weight", s->width, 1, &x->k_norm);
+}
+
 /* ---- Latent attention -------------------------------------------------------------------------------------------- */
 
 /* A matrix per head, {n_in, n_out, n_head} or {n_in, n_out * n_head}; no data if it is not there. */
@@ -436,6 +446,42 @@ static pf_status bind_mix(const struct pf_loader *l, const char *prefix, int n_w
     return vector(l, PF_REQUIRED, name, n_parts, 1, &mix->scale);
 }
 
+/* Of gated streams, the tensors whose names begin so. The products' inputs count a share of the streams each. */
+static pf_status bind_gated_mix(const struct pf_loader *l, const char *prefix, enum pf_need inject, struct pf_mix *mix)
+{
+    char name[NAME_BYTES];
+    int n = l->m->streams.n, rank = l->m->streams.low_rank;
+    int64_t n_all = (int64_t)n * l->m->n_embd;
+    snprintf(name, sizeof name, "%s_norm.weight", prefix);
+    PF_TRY(vector(l, PF_REQUIRED, name, n_all, 1, &mix->norm));
+    snprintf(name, sizeof name, "%s_down", prefix);
+    PF_TRY(matrix(l, PF_REQUIRED, name, n_all, rank, PF_NEVER, &mix->down));
+    snprintf(name, sizeof name, "%s_up", prefix);
+    PF_TRY(matrix(l, PF_REQUIRED, name, rank, n_all, PF_NEVER, &mix->up));
+    mix->down.scale /= (float)n;
+    if (inject == PF_NEVER)
+        return PF_OK;
+    snprintf(name, sizeof name, "%s_inject", prefix);
+    PF_TRY(matrix(l, inject, name, n_all, n, PF_NEVER, &mix->inject));
+    mix->inject.scale /= (float)n;
+    return PF_OK;
+}
+
+static pf_status bind_layer_gates(const struct pf_loader *l, int il, struct pf_layer *layer)
+{
+    struct pf_mix *mixes[] = { &layer->attn_mix, &layer->ffn_mix };
+    static const char *const names[] = { "attn", "ffn" };
+    for (int i = 0; i < 2; i++) {
+        char prefix[NAME_BYTES / 2];
+        snprintf(prefix, sizeof prefix, "blk.%d.hc_%s", il, names[i]);
+        PF_TRY(bind_gated_mix(l, prefix, PF_REQUIRED, mixes[i]));
+        list(l, il, &mixes[i]->down);
+        list(l, il, &mixes[i]->up);
+        list(l, il, &mixes[i]->inject);
+    }
+    return PF_OK;
+}
+
 static pf_status bind_layer_mixes(const struct pf_loader *l, int il, struct pf_layer *layer)
 {
     char prefix[NAME_BYTES / 2];
@@ -575,6 +621,34 @@ static pf_status bind_short_conv(const struct pf_loader *l, int il, struct pf_sh
     PF_TRY(adapted_rows_of(l, il, &in, 2 * n, n, &c->x));
     PF_TRY(bind_conv(l, il, "shortconv.conv.weight", l->m->conv_taps, n, &c->conv));
     return block_matrix(l, PF_REQUIRED, il, "shortconv.out_proj", n, n, PF_NEVER, &c->out);
+}
+
+/* ---- N-grams ----------------------------------------------------------------------------------------------------- */
+
+/* Where a model gathers rows for each token, the table of these. */
+static pf_status bind_gathered(const struct pf_loader *l, int64_t width)
+{
+    struct pf_model *m = l->m;
+    const struct pf_tensor *t = pf_gguf_tensor(l->g, "per_layer_token_embd.weight");
+    return matrix(l, PF_REQUIRED, "per_layer_token_embd", width, t ? t->ne[1] : 0, PF_NEVER, &m->gather.table);
+}
+
+static pf_status bind_ngrams(const struct pf_loader *l)
+{
+    const struct pf_model *m = l->m;
+    struct pf_layer *layer = &m->layers[m->ngrams.layer];
+    struct pf_ngram_weights *g = &layer->ngrams;
+    int il = m->ngrams.layer, n_embd = m->n_embd, n_all = m->streams.n * n_embd;
+    PF_TRY(bind_gathered(l, m->ngrams.width));
+    if (pf_ngrams_end(&m->ngrams) > (uint64_t)m->gather.table.n_out)
+        PF_FAIL(PF_EFORMAT, "tensor per_layer_token_embd.weight has %d rows, but n-grams have up to %llu, in %s",
+                m->gather.table.n_out, (unsigned long long)pf_ngrams_end(&m->ngrams), pf_gguf_path(l->g));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ple_key", n_embd, n_all, PF_NEVER, &g->key));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ple_value", n_embd, n_embd, PF_NEVER, &g->value));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ple_norm_key.weight", n_all, 1, &g->key_norm));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ple_norm_query.weight", n_all, 1, &g->query_norm));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ple_norm_conv.weight", n_all, 1, &g->conv_norm));
+    return bind_conv(l, il, "ple_conv1d.weight", m->ngrams.taps, n_all, &g->conv);
 }
 
 /* ---- Feed-forward ------------------------------------------------------------------------------------------------ */
@@ -813,6 +887,8 @@ static pf_status bind_embedding(const struct pf_loader *l)
     PF_TRY(bind_embedding_adapters(l, n_vocab));
     m->embed.scale *= l->embedding_scale;
     m->output.scale /= l->logit_scale;
+    if (m->arch->gated_streams)
+        return bind_gated_mix(l, "output_hc", PF_NEVER, &m->output_mix);
     if (m->arch->streams && !m->arch->streams_mean)
         PF_TRY(bind_mix(l, spelling(l, -1, "output_hc", "hc_head", "_fn.weight"), m->streams.n, 1, &m->output_mix));
     snprintf(name, sizeof name, "%s.weight", m->arch->output_norm ? m->arch->output_norm : "output_norm");
@@ -845,17 +921,24 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
 {
     const struct pf_arch *arch = l->m->arch;
     char name[NAME_BYTES];
-    PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_norm.weight", l->m->n_embd, 1, &layer->attn_norm));
+    if (!arch->gated_streams)
+        PF_TRY(block_vector(l, PF_REQUIRED, il, "attn_norm.weight", l->m->n_embd, 1, &layer->attn_norm));
     PF_TRY(block_vector(l, arch->norm_bias, il, "attn_norm.bias", l->m->n_embd, 1, &layer->attn_norm_bias));
-    if (arch->streams)
-        PF_TRY(bind_layer_mixes(l, il, layer));
+    if (arch->streams || arch->gated_streams)
+        PF_TRY((arch->gated_streams ? bind_layer_gates : bind_layer_mixes)(l, il, layer));
     PF_TRY(bind_mixer(l, il, layer));
+    if (arch->index_means && layer->has_indexer)
+        PF_TRY(bind_mean_indexer(l, il, &layer->indexer));
+    if (l->m->ngrams.layer == il)
+        PF_TRY(bind_ngrams(l));
     if (!layer->has_ffn)
         return PF_OK;
-    snprintf(name, sizeof name, "%s.weight", arch->ffn_norm);
-    PF_TRY(block_vector(l, PF_REQUIRED, il, name, l->m->n_embd, 1, &layer->ffn_norm));
-    snprintf(name, sizeof name, "%s.bias", arch->ffn_norm);
-    PF_TRY(block_vector(l, arch->norm_bias, il, name, l->m->n_embd, 1, &layer->ffn_norm_bias));
+    if (arch->ffn_norm) {
+        snprintf(name, sizeof name, "%s.weight", arch->ffn_norm);
+        PF_TRY(block_vector(l, PF_REQUIRED, il, name, l->m->n_embd, 1, &layer->ffn_norm));
+        snprintf(name, sizeof name, "%s.bias", arch->ffn_norm);
+        PF_TRY(block_vector(l, arch->norm_bias, il, name, l->m->n_embd, 1, &layer->ffn_norm_bias));
+    }
     return layer->is_moe ? bind_moe(l, il, &layer->moe) : bind_dense(l, il, &layer->dense);
 }
 
@@ -897,6 +980,8 @@ static pf_status bind_rope(const struct pf_loader *l)
         p.yarn = false;
     }
     pf_rope_init(&l->m->rope, &p);
+    if (l->m->arch->index_means)
+        l->m->far_rope = l->m->rope;
     return PF_OK;
 }
 

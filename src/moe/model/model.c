@@ -90,6 +90,14 @@ static pf_status key_real(const struct pf_loader *l, const char *suffix, bool re
     return PF_OK;
 }
 
+static pf_status check_size(const struct pf_loader *l, int il, const char *what, int64_t n, int64_t max)
+{
+    if (n >= 1 && n <= max)
+        return PF_OK;
+    PF_FAIL(PF_EUNSUPPORTED, "layer %d has %s of %lld, which its keys say or their absence; 1 to %lld are supported, "
+            "in %s", il, what, (long long)n, (long long)max, pf_gguf_path(l->g));
+}
+
 /* ---- Attention --------------------------------------------------------------------------------------------------- */
 
 /* Windows on all but the last layer of each period. llama4's are fixed pieces; its other layers do not rotate and
@@ -358,6 +366,54 @@ static void set_ratio(struct pf_model *m, struct pf_layer *layer, int ratio)
     }
 }
 
+/* Layers of plain attention that choose runs of positions, all of the same length, by means of their keys. */
+static pf_status read_index_means(const struct pf_loader *l, int hd_k)
+{
+    static const char suffix[] = "attention.compress_ratios";
+    enum { MAX_RUN = 256 };
+    struct pf_model *m = l->m;
+    int64_t run[MAX_LAYERS] = { 0 };
+    int n_rot = hd_k, *all = &m->compressed.ratio[0];
+    char name[NAME_BYTES];
+    PF_TRY(key_ints(l, suffix, l->n_block, 0, MAX_RUN, run));
+    PF_TRY(key_int(l, "rope.dimension_count", false, 2, hd_k, &n_rot));
+    for (int il = 0; il < m->n_layer; il++) {
+        m->layers[il].has_indexer = run[il] > 0 && m->layers[il].mixer == PF_MIXER_ATTENTION;
+        if (!m->layers[il].has_indexer)
+            continue;
+        if (*all && *all != run[il])
+            PF_FAIL(PF_EUNSUPPORTED, "key %s has %d and %lld; one number for all layers is supported, in %s",
+                    key(l, name, suffix), *all, (long long)run[il], pf_gguf_path(l->g));
+        *all = (int)run[il];
+    }
+    if (*all == 0)
+        return PF_OK;
+    PF_TRY(read_index_sizes(l, n_rot, *all));
+    m->index.max_chosen /= *all;
+    if (m->index.max_chosen == 0)
+        PF_FAIL(PF_EFORMAT, "key %s is less than a run of %d positions, in %s",
+                key(l, name, "attention.indexer.top_k"), *all, pf_gguf_path(l->g));
+    for (int il = 0; il < m->n_layer; il++)
+        m->layers[il].n_state += m->layers[il].has_indexer ? 3 * (size_t)m->index.width : 0;
+    return PF_OK;
+}
+
+/* N-grams and what their layer keeps of them, which comes behind its other state. */
+static pf_status read_ngrams(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    m->ngrams.layer = -1;
+    if (!m->arch->ngrams)
+        return PF_OK;
+    PF_TRY(pf_ngrams_read(l->g, m->arch->name, m->n_layer, m->n_embd, &m->ngrams));
+    if (m->ngrams.layer < 0)
+        return PF_OK;
+    m->gather.per_token = pf_ngram_rows(&m->ngrams);
+    m->layers[m->ngrams.layer].n_state +=
+        (size_t)((m->ngrams.taps - 1) * m->ngrams.n) * (size_t)m->streams.n * (size_t)m->n_embd;
+    return PF_OK;
+}
+
 /* Which layers have keys of blocks, and of how many positions. */
 static pf_status read_ratios(const struct pf_loader *l)
 {
@@ -409,8 +465,14 @@ static pf_status read_compressed(const struct pf_loader *l)
 
 static pf_status read_streams(const struct pf_loader *l)
 {
+    enum { MAX_GATED = 16, MAX_LOW_RANK = 1 << 16 };
     struct pf_streams_sizes *s = &l->m->streams;
     s->n = 1;
+    if (l->m->arch->gated_streams) {
+        PF_TRY(key_int(l, "hyper_connection.count", true, 2, MAX_GATED, &s->n));
+        PF_TRY(check_size(l, 0, "all streams", (int64_t)s->n * l->m->n_embd, MAX_DIM));
+        return key_int(l, "hyper_connection.low_rank", true, 1, MAX_LOW_RANK, &s->low_rank);
+    }
     if (!l->m->arch->streams)
         return PF_OK;
     PF_TRY(key_int(l, "hyper_connection.count", true, PF_MAX_STREAMS, PF_MAX_STREAMS, &s->n));
@@ -738,14 +800,6 @@ static void lay_out_state(struct pf_model *m)
         m->recurrent |= m->layers[il].n_state > 0;
 }
 
-static pf_status check_size(const struct pf_loader *l, int il, const char *what, int64_t n, int64_t max)
-{
-    if (n >= 1 && n <= max)
-        return PF_OK;
-    PF_FAIL(PF_EUNSUPPORTED, "layer %d has %s of %lld, which its keys say or their absence; 1 to %lld are supported, "
-            "in %s", il, what, (long long)n, (long long)max, pf_gguf_path(l->g));
-}
-
 /* Sizes as they came out, whether a key said them, a default stood in, or they are products. */
 static pf_status check_sizes(const struct pf_loader *l, int n_rot)
 {
@@ -788,7 +842,10 @@ static pf_status read_keys(struct pf_loader *l)
     PF_TRY(m->arch->mla          ? read_mla(l)
            : m->arch->compressed ? read_compressed(l)
                                  : read_attention(l, l->n_block, &hd_k));
+    if (m->arch->index_means)
+        PF_TRY(read_index_means(l, hd_k));
     PF_TRY(read_streams(l));
+    PF_TRY(read_ngrams(l));
     lay_out_state(m);
     PF_TRY(read_routing(l));
     PF_TRY(read_limits(l));
@@ -828,6 +885,11 @@ pf_status pf_model_bind(struct pf_model *m)
         st = pf_bind_tensors(&l);
     pf_free(l.seen);
     return st;
+}
+
+bool pf_model_gathers(const struct pf_model *m, const struct pf_tensor *t)
+{
+    return m->gather.table.data && t->data == m->gather.table.data;
 }
 
 int pf_tensor_layer(const struct pf_tensor *t)

@@ -18,6 +18,7 @@
 #include "draft/gate.h"
 #include "moe/archs/arch.h"
 #include "moe/model/digest.h"
+#include "moe/model/ngrams.h"
 #include "moe/model/rope.h"
 #include "text/chat_tmpl.h"
 #include "text/vocab.h"
@@ -76,15 +77,19 @@ struct pf_indexer {
                                              the last one with an indexer chose */
     struct pf_weight w;                   /* {n_embd, index.n_head} */
     struct pf_weight k;                   /* keys of positions: {n_embd, index.width}; or no data, and blocks */
-    const float     *k_norm, *k_norm_bias;           /* {index.width}, norm of keys of positions */
+    const float     *k_norm, *k_norm_bias;           /* {index.width}, norm of keys of positions, or of their means */
+    const float     *q_norm;              /* {index.width} of each head, where keys are of means */
     struct pf_compressor blocks;          /* keys of blocks */
 };
 
-/* The weights by which a block reads and writes the residual streams: streams.c. */
+/* The weights by which a block reads and writes the residual streams: streams.c. Gated ones have the second half. */
 struct pf_mix {
     struct pf_weight fn;                  /* {streams.n * n_embd, n_weights}; no data: there is one stream */
     const float     *base, *scale;        /* {n_weights}, {3}; at the end, where streams are only read,
                                              {streams.n}, {1} */
+    const float     *norm;                /* {streams.n * n_embd} */
+    struct pf_weight down, up, inject;    /* {streams.n * n_embd, low_rank}, back, {streams.n * n_embd, streams.n}; at
+                                             the end there is no inject */
 };
 
 /* Gated DeltaNet, in place of attention: no keys and values, but a state of fixed size. */
@@ -116,6 +121,13 @@ struct pf_short_conv {
     struct pf_weight gate_in, gate_out, x;           /* {n_embd, n_embd} each: rows of a tensor */
     struct pf_weight out;                 /* {n_embd, n_embd} */
     const float     *conv;                /* [conv_taps][n_embd] */
+};
+
+/* What a layer makes of the rows that belong to its last tokens: ngrams.c. */
+struct pf_ngram_weights {
+    struct pf_weight key, value;          /* {n_embd, streams.n * n_embd}, {n_embd, n_embd} */
+    const float     *key_norm, *query_norm, *conv_norm;      /* {streams.n * n_embd} */
+    const float     *conv;                /* [taps][streams.n * n_embd] */
 };
 
 struct pf_dense_ffn {
@@ -158,6 +170,7 @@ struct pf_layer {
     struct pf_mla       mla;
     struct pf_compressed compressed;
     struct pf_indexer   indexer;
+    struct pf_ngram_weights ngrams;                  /* of the one layer that has them */
     size_t              state_at, n_state;           /* where the layer's recurrent state begins among the
                                                         layers' states, and its floats */
     bool                is_moe;
@@ -229,6 +242,7 @@ struct pf_model {
     } compressed;
     struct pf_streams_sizes {
         int   n, rounds;                  /* 1 stream: no hyper-connections */
+        int   low_rank;                   /* of gated streams */
         float eps;
     } streams;
     struct pf_temper {                    /* of layers that temper: queries grow by 1 + scale * ln(1 + (position + from)
@@ -236,6 +250,12 @@ struct pf_model {
         double scale;
         int    every, from;               /* every 0: the model has no such layers */
     } temper;
+    struct pf_ngrams ngrams;
+    struct pf_gather {                    /* rows of a table that belong to each token, looked up by the CPU: no device
+                                             has it, and nobody reads it ahead */
+        struct pf_weight table;           /* no data: there is none */
+        int              per_token;
+    } gather;
     struct pf_rope   rope, far_rope;      /* far_rope: for layers with keys of blocks */
     struct pf_rope   long_rope;           /* in place of rope in sessions with room for long_from positions and more */
     int64_t          long_from;           /* 0: in none */
@@ -274,6 +294,9 @@ struct pf_model {
         _Atomic uint64_t drafted, accepted, steps, step_ns, alone_ns;
     } drafts;
 };
+
+/* Whether t is the table of m->gather. */
+bool pf_model_gathers(const struct pf_model *m, const struct pf_tensor *t);
 
 /* Reads hyper-parameters and binds every tensor of m->file. On failure the caller closes m. */
 pf_status pf_model_bind(struct pf_model *m);

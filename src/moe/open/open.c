@@ -61,6 +61,12 @@ static const char *device_lacks(const struct pf_model *m, const pf_backend *devi
         return "there are no GPU kernels for compressed attention yet";
     if (m->arch->streams && (!ops->mix || !ops->streams_read || !ops->streams_write))
         return "there are no GPU kernels for several residual streams yet";
+    if (m->arch->gated_streams && (!ops->norm_each || !ops->gated_read || !ops->gated_write))
+        return "there are no GPU kernels for gated residual streams yet";
+    if (m->arch->index_means && (!ops->choose || !ops->compress))
+        return "there are no GPU kernels for indexers of runs yet";
+    if (m->arch->ngrams && (!ops->norm_each || !ops->agree || !ops->spread))
+        return "there are no GPU kernels for n-gram embeddings yet";
     if (m->lora_expert_rank && m->arch->weigh_input)
         return "an adapter changes experts whose inputs are weighed, which GPU kernels cannot do";
     return NULL;

@@ -41,6 +41,8 @@ static pf_status sizes_of(const struct pf_model *m, const pf_backend *b, const s
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         int il = pf_tensor_layer(t);
+        if (pf_model_gathers(m, t))
+            continue;
         *(il >= 0 && il < m->n_layer ? &layers[il] : &out->outside) += t->n_bytes;
     }
     return PF_OK;
@@ -133,6 +135,8 @@ static pf_status place_cut(const struct cut *c)
     pf_backend *device = c->base.device;
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
+        if (pf_model_gathers(m, t))
+            continue;
         if (c->base.cut.whole || is_on_device(&c->base, pf_tensor_layer(t)))
             PF_TRY(device->ops->place(device, t->data, t->n_bytes));
     }

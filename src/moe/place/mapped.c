@@ -42,7 +42,8 @@ static void ask_layer(const struct mapped *r, int il)
     const struct pf_model *m = r->base.m;
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        if (r->kind[i] == il && t->data != m->embed.data)        /* single rows of the embedding are read */
+        bool by_rows = t->data == m->embed.data || pf_model_gathers(m, t);
+        if (r->kind[i] == il && !by_rows)
             advise(t->data, t->n_bytes, MADV_WILLNEED);
     }
 }
@@ -108,7 +109,7 @@ pf_status pf_mapped_open(struct pf_placement **out, struct pf_model *m, int firs
     for (uint64_t i = 0; i < n_tensors; i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         r->kind[i] = kind_of(t);
-        if (r->kind[i] == EXPERTS)
+        if (r->kind[i] == EXPERTS || pf_model_gathers(m, t))
             advise(t->data, t->n_bytes, MADV_RANDOM);
     }
     *out = &r->base;

@@ -168,7 +168,7 @@ void pf_slabs_ask_rest(const struct pf_slabs *s, const struct pf_model *m, int f
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         uintptr_t begin = (uintptr_t)t->data / PAGE * PAGE;
         int il = pf_tensor_layer(t);
-        if (!s->streams[i] && (il < 0 || il >= first))
+        if (!s->streams[i] && !pf_model_gathers(m, t) && (il < 0 || il >= first))
             madvise((void *)begin, (uintptr_t)t->data + t->n_bytes - begin, MADV_WILLNEED);
     }
 }

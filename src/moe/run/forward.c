@@ -22,14 +22,8 @@
 static pf_status begin_block(struct pf_step *t, const struct pf_mix *mix, const float *norm, const float *bias,
                              int rows)
 {
-    const struct pf_model *m = t->m;
     struct pf_buffers *b = &t->unit->buf;
-    const float *x = b->x;
-    if (m->streams.n > 1) {
-        PF_TRY(pf_streams_read(t, mix, b->x, rows, b->mix, b->y));
-        x = b->y;
-    }
-    return pf_norm(t, x, norm, bias, m->eps, rows, b->h);
+    return pf_block_input(t, mix, norm, bias, b->x, rows, b->mix, b->h);
 }
 
 /* x += y */
@@ -63,6 +57,8 @@ static pf_status run_layer(struct pf_step *t, int il, int rows)
     const struct pf_layer *layer = &m->layers[il];
     size_t named = sizeof mixers / sizeof *mixers, mixer = (size_t)layer->mixer;
 
+    if (il == m->ngrams.layer)
+        PF_TRY(pf_ngram_block(t, il, rows));
     if (layer->mixer != PF_MIXER_NONE) {
         pf_spans_enter(m->spans, mixer < named && mixers[mixer] ? mixers[mixer] : "attention", il);
         PF_TRY(mix_positions(t, il, rows));
@@ -92,6 +88,7 @@ static pf_status upload_inputs(struct pf_work_unit *u, const struct pf_model *m,
     u->buf.temper = to.temper;
     u->buf.cs = to.cs;
     u->buf.blocks = to.blocks;
+    u->buf.gathered = to.gathered;
     return u->backend->ops->upload(u->backend, u->buf.inputs, inputs, to.bytes);
 }
 
@@ -115,8 +112,20 @@ static void fill_block_inputs(const struct pf_step *t, const struct pf_inputs *i
     pf_rope_back(&m->rope, in->cs, t->rows, to->back);
     pf_rope_table(&m->far_rope, in->pos, 1, t->rows, to->far);
     pf_rope_back(&m->far_rope, to->far, t->rows, to->far_back);
-    for (int i = 0; i < t->n_parts; i++)
-        fill_blocks(m, &t->parts[i], to);
+}
+
+/* Looks up what belongs to each row's last tokens. The table stays where it is mapped; who computes gets the rows. */
+static pf_status gather(struct pf_step *t, const struct pf_inputs *in)
+{
+    const struct pf_gather *g = &t->m->gather;
+    pf_backend *cpu = t->m->cpu;
+    if (!g->table.data)
+        return PF_OK;
+    for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
+        for (int r = 0; r < p->rows; r++)
+            pf_ngrams_at(&t->m->ngrams, p->s->tokens, p->s->computed + r,
+                         in->gather_ids + (p->first + r) * g->per_token);
+    return cpu->ops->embed(cpu, &g->table, in->gather_ids, t->rows * g->per_token, in->gathered);
 }
 
 /* A part's tokens, positions, factors of queries and rotary table. */
@@ -141,8 +150,11 @@ static pf_status put_inputs(struct pf_step *t)
     struct pf_inputs in = pf_inputs_at(t->m, t->rows, work->inputs);
     for (int i = 0; i < t->n_parts; i++)
         fill_rows(&t->parts[i], &in);
-    if (t->m->compressed.ratio[0] || t->m->compressed.ratio[1])
+    if (t->m->arch->compressed)
         fill_block_inputs(t, &in);
+    for (int i = 0; i < t->n_parts; i++)
+        fill_blocks(t->m, &t->parts[i], &in.blocks);
+    PF_TRY(gather(t, &in));
     if (t->m->injected.n_tokens)
         pf_watch_fill(t, &in);
     for (int i = 0; i < 2; i++)
@@ -208,16 +220,11 @@ static pf_status norm_rows(struct pf_step *t, int first, int n, float *h)
     const struct pf_model *m = t->m;
     const struct pf_buffers *b = &t->unit->buf;
     float *x = b->x + (size_t)first * (size_t)m->streams.n * (size_t)m->n_embd;
-    float eps = m->eps;
-    if (m->arch->streams_mean) {
-        PF_TRY(pf_streams_sum(t, x, n, b->y, h));
-        eps *= (float)(m->streams.n * m->streams.n);     /* norm of the mean: that of the sum with this */
-    } else if (m->streams.n > 1) {
-        PF_TRY(pf_streams_read(t, &m->output_mix, x, n, b->mix, b->y));
-    }
-    if (m->streams.n > 1)
-        x = b->y;
-    return pf_norm(t, x, m->output_norm, m->output_norm_bias, eps, n, h);
+    if (!m->arch->streams_mean)
+        return pf_block_input(t, &m->output_mix, m->output_norm, m->output_norm_bias, x, n, b->mix, h);
+    PF_TRY(pf_streams_sum(t, x, n, b->y, h));
+    float eps = m->eps * (float)(m->streams.n * m->streams.n);       /* norm of the mean: that of the sum with this */
+    return pf_norm(t, b->y, m->output_norm, m->output_norm_bias, eps, n, h);
 }
 
 /* logits = output * norm(x) of n of the rows that have logits, from number k on. */

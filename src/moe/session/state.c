@@ -80,7 +80,8 @@ void pf_state_keep(struct pf_session *s, int64_t pos)
 
 bool pf_state_can_cut(const struct pf_model *m)
 {
-    return m->recurrent && !m->arch->compressed && !m->arch->index_pools;    /* sums of blocks are a state, too */
+    bool sums = m->arch->compressed || m->arch->index_pools || m->arch->index_means;        /* a state, too */
+    return m->recurrent && !sums && m->ngrams.n == 0;
 }
 
 void pf_state_plan(struct pf_session *s, int64_t pos)
