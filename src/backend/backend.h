@@ -75,7 +75,8 @@ enum pf_act_kind {
     PF_ACT_SWIGLU, PF_ACT_SWIGLU_OAI,
     PF_ACT_SIGMOID,                       /* sigmoid(gate) * up */
     PF_ACT_RELU,                          /* max(gate, 0) * up */
-    PF_ACT_PRODUCT                        /* gate * up */
+    PF_ACT_PRODUCT,                       /* gate * up */
+    PF_ACT_SWIGLU_CAPPED                  /* as SWIGLU, but the limit is one of silu(gate), not of gate */
 };
 struct pf_act {
     enum pf_act_kind kind;
@@ -497,6 +498,8 @@ struct pf_backend_ops {
     pf_status (*add_gated)(pf_backend *b, float *y, const float *gate, const float *x, int n, int rows);
     /* Every row of y [rows][n] += bias {n}. */
     pf_status (*add_bias)(pf_backend *b, float *y, const float *bias, int n, int rows);
+    /* Row by row x = x * sigmoid(gate[row]); x [rows][n]. */
+    pf_status (*gate)(pf_backend *b, float *x, const float *gate, int n, int rows);
     /* A value of x [n] that is not finite makes finish fail with PF_ENUMERIC. NULL: the host looks at what it gets. */
     pf_status (*check_finite)(pf_backend *b, const float *x, int64_t n);
     pf_status (*rope)(pf_backend *b, const struct pf_rope_op *ropes, int n_ropes, int rows);

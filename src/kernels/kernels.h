@@ -64,7 +64,8 @@ typedef void pf_rms_norm_fn(const float *x, const float *w, float eps, int n, fl
 
 /* a[i] = silu(g[i]) * u[i]; silu(z) = z * sigmoid(z). a may be g or u. */
 typedef void pf_swiglu_fn(const float *g, const float *u, int n, float *a);
-/* pf_swiglu_fn with min(g[i], limit) for g[i] and u[i] clamped to +-limit. */
+/* pf_swiglu_fn with min(g[i], limit) for g[i] and u[i] clamped to +-limit; capped: with min(silu(g[i]), limit) for
+ * silu(g[i]), and u[i] as there. */
 typedef void pf_swiglu_clamped_fn(const float *g, const float *u, float limit, int n, float *a);
 
 /* y[i] = y[i] + x[i] */
@@ -215,6 +216,7 @@ typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
     X(swiglu,     pf_swiglu_fn)      \
     X(swiglu_oai, pf_swiglu_fn)      \
     X(swiglu_clamped, pf_swiglu_clamped_fn) \
+    X(swiglu_capped, pf_swiglu_clamped_fn) \
     X(sigmoid_mul, pf_swiglu_fn)     \
     X(relu_mul,   pf_swiglu_fn)      \
     X(mul,        pf_swiglu_fn)      \

@@ -451,8 +451,9 @@ static void row_operations(void)
         }
         static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { PF_ACT_SWIGLU, 0.5f },
                                               { .kind = PF_ACT_SWIGLU_OAI }, { .kind = PF_ACT_SIGMOID },
-                                              { .kind = PF_ACT_RELU }, { .kind = PF_ACT_PRODUCT } };
-        for (int k = 0; k < 6; k++) {
+                                              { .kind = PF_ACT_RELU }, { .kind = PF_ACT_PRODUCT },
+                                              { .kind = PF_ACT_SWIGLU_CAPPED }, { PF_ACT_SWIGLU_CAPPED, 0.4f } };
+        for (int k = 0; k < (int)(sizeof acts / sizeof *acts); k++) {
             BOTH(act(b, acts[k], x.at[u], d.at[u], (int64_t)rows * n, y.at[u]));
             same(&y, "activation", "", k);
         }
@@ -461,6 +462,8 @@ static void row_operations(void)
         BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, rows, y.at[u]));
         BOTH(add_bias(b, y.at[u], weight, n, rows));
         same(&y, "norm with a bias", "", n);
+        BOTH(gate(b, x.at[u], g.at[u], n, rows));
+        same(&x, "gated rows", "", n);
         pair_free(&x);
         pair_free(&d);
         pair_free(&y);

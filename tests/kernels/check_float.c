@@ -97,6 +97,13 @@ static void run_swiglu_clamped(const struct pf_kernels *k, const struct job *j)
     k->swiglu_clamped(j->x, j->out + j->n, 0.1f, j->n, j->out + j->n);
 }
 
+static void run_swiglu_capped(const struct pf_kernels *k, const struct job *j)
+{
+    k->swiglu_capped(j->x, j->w, 1.5f, j->n, j->out);
+    memcpy(j->out + j->n, j->w, (size_t)j->n * sizeof *j->w);
+    k->swiglu_capped(j->x, j->out + j->n, 0.1f, j->n, j->out + j->n);
+}
+
 static void run_sigmoid_mul(const struct pf_kernels *k, const struct job *j)
 {
     run_glu(k->sigmoid_mul, j);
@@ -202,6 +209,7 @@ static const struct entry {
     { "to_f16", run_to_f16, 12 },       { "sigmoid_mul", run_sigmoid_mul, 32 }, { "l2_norm", run_l2_norm, 32 },
     { "conv", run_conv, 32 },           { "conv_bias", run_conv_bias, 32 },     { "relu_mul", run_relu_mul, 32 },
     { "mul", run_mul, 32 }, { "swiglu_clamped", run_swiglu_clamped, 32 },
+    { "swiglu_capped", run_swiglu_capped, 32 },
     { "compress", run_compress, 72 },
 };
 enum { N_ENTRIES = sizeof entries / sizeof *entries };

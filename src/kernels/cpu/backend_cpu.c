@@ -301,6 +301,8 @@ void pf_cpu_activate(const struct cpu_backend *b, struct pf_act act, const float
         b->k.relu_mul(gate, up, n, y);
     else if (act.kind == PF_ACT_PRODUCT)
         b->k.mul(gate, up, n, y);
+    else if (act.kind == PF_ACT_SWIGLU_CAPPED && act.limit > 0)
+        b->k.swiglu_capped(gate, up, act.limit, n, y);
     else if (act.limit > 0)
         b->k.swiglu_clamped(gate, up, act.limit, n, y);
     else
@@ -368,6 +370,21 @@ static pf_status cpu_add_bias(pf_backend *backend, float *y, const float *bias, 
 {
     struct row_job job = { .b = cpu_of(backend), .add = { .y = y, .x = bias, .n = n } };
     pf_pool_run(job.b->pool, add_bias_rows, &job, rows, grain_of(n));
+    return PF_OK;
+}
+
+static void gate_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        job->b->k.scale(job->add.y + r * job->add.n, pf_sigmoidf(job->add.gate[r]), job->add.n);
+}
+
+static pf_status cpu_gate(pf_backend *backend, float *x, const float *gate, int n, int rows)
+{
+    struct row_job job = { .b = cpu_of(backend), .add = { .y = x, .gate = gate, .n = n } };
+    pf_pool_run(job.b->pool, gate_rows, &job, rows, grain_of(n));
     return PF_OK;
 }
 
@@ -481,6 +498,7 @@ static const struct pf_backend_ops cpu_ops = {
     .add = cpu_add,
     .add_gated = cpu_add_gated,
     .add_bias = cpu_add_bias,
+    .gate = cpu_gate,
     .rope = cpu_rope,
     .kv_store = cpu_kv_store,
     .attention = pf_cpu_attention,

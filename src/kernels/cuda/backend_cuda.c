@@ -74,6 +74,7 @@ static const struct pf_backend_ops cuda_ops = {
     .check_finite = pf_cuda_check_finite,
     .add_gated = pf_cuda_add_gated,
     .add_bias = pf_cuda_add_bias,
+    .gate = pf_cuda_gate,
     .rope = pf_cuda_rope,
     .kv_store = pf_cuda_kv_store,
     .attention = pf_cuda_attention,

@@ -76,12 +76,16 @@ CU_INLINE float activation(struct pf_act act, float g, float u)
         return (g < 0.0f ? 0.0f : g) * u;
     if (act.kind == PF_ACT_PRODUCT)
         return g * u;
-    if (act.kind == PF_ACT_SWIGLU && !(act.limit > 0))
+    if (act.kind != PF_ACT_SWIGLU_OAI && !(act.limit > 0))
         return g * pf_sigmoidf(g) * u;
-    float top = act.kind == PF_ACT_SWIGLU ? act.limit : 7.0f;
+    float top = act.kind != PF_ACT_SWIGLU_OAI ? act.limit : 7.0f;
     float z = g > top ? top : g;
     float v = u > top ? top : u;
     v = v < -top ? -top : v;
+    if (act.kind == PF_ACT_SWIGLU_CAPPED) {
+        float silu = g * pf_sigmoidf(g);
+        return (silu > top ? top : silu) * v;
+    }
     if (act.kind == PF_ACT_SWIGLU)
         return z * pf_sigmoidf(z) * v;
     return z * pf_sigmoidf(1.702f * z) * (v + 1.0f);

@@ -255,6 +255,26 @@ extern "C" cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *g
     return launch_early(add_gated, dim3(ceil_div(n, THREADS), rows), THREADS, 0, st, y, gate, x, n);
 }
 
+static __global__ void gate_rows(float *x, const float *gate, int n)
+{
+    wait_turn();
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    size_t at = (size_t)blockIdx.y * n + i;
+    if (i < n)
+        x[at] = x[at] * pf_sigmoidf(gate[blockIdx.y]);
+}
+
+/* A grid has no more than 65,535 rows. */
+extern "C" cudaError_t pf_cu_gate(cudaStream_t st, float *x, const float *gate, int n, int rows)
+{
+    enum { MOST = 65535 };
+    cudaError_t e = cudaSuccess;
+    for (int r = 0; e == cudaSuccess && r < rows; r += MOST)
+        e = launch_early(gate_rows, dim3(ceil_div(n, THREADS), rows - r < MOST ? rows - r : (int)MOST), THREADS, 0, st,
+                         x + (size_t)r * n, gate + r, n);
+    return e;
+}
+
 struct ropes {
     struct pf_rope_op op[2];
     int n_ops;

@@ -345,6 +345,14 @@ pf_status pf_cuda_add_bias(pf_backend *backend, float *y, const float *bias, int
     return pf_cuda_put(b, pf_cu_add_bias(b->stream, y, at, n, rows), "adding");
 }
 
+pf_status pf_cuda_gate(pf_backend *backend, float *x, const float *gate, int n, int rows)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    pf_cuda_wrote(b, x, (int64_t)n * rows);
+    PF_TRY(pf_cuda_settle(b));
+    return pf_cuda_put(b, pf_cu_gate(b->stream, x, gate, n, rows), "gating");
+}
+
 pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows)
 {
     struct cuda_backend *b = pf_cuda_of(backend);

@@ -234,6 +234,24 @@ static void op_swiglu_clamped(const float *g, const float *u, float limit, int n
     for_blocks(block_swiglu_clamped, g, u, n, 0.0f, &limit, a);
 }
 
+static inline void block_swiglu_capped(const float *g, const float *u, const float *limit, float *a)
+{
+    float t[PF_LANES], top = *limit;
+    for (int j = 0; j < PF_LANES; j++) {
+        float z = g[j] * pf_sigmoidf(g[j]);
+        z = z > top ? top : z;
+        float v = u[j] > top ? top : u[j];
+        v = v < -top ? -top : v;
+        t[j] = z * v;
+    }
+    memcpy(a, t, sizeof t);
+}
+
+static void op_swiglu_capped(const float *g, const float *u, float limit, int n, float *a)
+{
+    for_blocks(block_swiglu_capped, g, u, n, 0.0f, &limit, a);
+}
+
 static inline void block_swiglu_oai(const float *g, const float *u, const float *none, float *a)
 {
     float t[PF_LANES];

@@ -24,6 +24,7 @@ const struct pf_kernels TABLE = {
     .swiglu = op_swiglu,
     .swiglu_oai = op_swiglu_oai,
     .swiglu_clamped = op_swiglu_clamped,
+    .swiglu_capped = op_swiglu_capped,
     .sigmoid_mul = op_sigmoid_mul,
     .relu_mul = op_relu_mul,
     .mul = op_mul,

@@ -279,6 +279,13 @@ static pf_status sim_add_gated(pf_backend *backend, float *y, const float *gate,
     return b->inner->ops->add_gated(b->inner, y, gate, x, n, rows);
 }
 
+static pf_status sim_gate(pf_backend *backend, float *x, const float *gate, int n, int rows)
+{
+    struct sim_backend *b = sim_of(backend);
+    OPERATE(b);
+    return b->inner->ops->gate(b->inner, x, gate, n, rows);
+}
+
 static pf_status sim_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows)
 {
     struct sim_backend *b = sim_of(backend);
@@ -744,7 +751,8 @@ static const struct pf_backend_ops sim_ops = {
     .begin = sim_begin, .end = sim_end, .embed = sim_embed,
     .rms_norm = sim_rms_norm, .norm_each = sim_norm_each, .layer_norm = sim_layer_norm, .linear = sim_linear,
     .heads = sim_heads, .act = sim_act,
-    .add = sim_add, .add_gated = sim_add_gated, .rope = sim_rope, .kv_store = sim_kv_store, .attention = sim_attention,
+    .add = sim_add, .add_gated = sim_add_gated, .gate = sim_gate, .rope = sim_rope, .kv_store = sim_kv_store,
+    .attention = sim_attention,
     .choose = sim_choose, .route = sim_route, .copy = sim_copy, .delta = sim_delta, .conv = sim_conv, .ssm = sim_ssm,
     .add_bias = sim_add_bias,
     .compress = sim_compress, .mix = sim_mix, .streams_read = sim_streams_read, .streams_write = sim_streams_write,

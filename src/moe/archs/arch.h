@@ -34,6 +34,8 @@ struct pf_arch {
     enum pf_need    qkv_bias, out_bias, sinks;
     enum pf_need    qk_norm;              /* norms of queries and keys, before rotation, per head */
     bool            norm_whole_row;       /* those norms go over all heads at once */
+    enum pf_need    head_gate;            /* attn_gate: what a head puts out is weighed by sigmoid(attn_gate h) */
+    bool            value_scale;          /* reads attention.value_scale, a factor of what attention puts out */
     bool            gated_attention;      /* attn_q holds, head by head, queries and a gate of the head's output */
     enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED, PF_DELTA_KDA } delta; /* layers with ssm_conv1d are delta
                                              nets; value heads that are neighbours share a key head, or they take
@@ -56,8 +58,12 @@ struct pf_arch {
     bool            no_rope;              /* nothing rotates, whatever keys say */
     bool            norm_after_rope;
     bool            attention_scale;      /* reads attention.scale */
-    enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4 } window;    /* on all but the last layer of each period
-                                             of attention.sliding_window_pattern; llama4: read_windows() in model.c */
+    enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4, PF_WINDOW_BY_LAYER } window;    /* on all but the last
+                                             layer of each period of attention.sliding_window_pattern; llama4:
+                                             read_windows() in model.c; by layer: the pattern says true, and these
+                                             layers have a rotation of their own */
+    bool            half_rope;            /* layers without a window rotate half of rope.dimension_count, and they alone
+                                             have divisors */
     int             window_period;
 
     const char     *ffn_norm;             /* name of the norm in front of the FFN */
@@ -65,6 +71,7 @@ struct pf_arch {
     const char     *output_norm;          /* name of the last norm; NULL: output_norm */
     enum pf_need    dense;                /* layers without experts in files without experts: required means always */
     enum pf_need    dense_bias, router_bias, expert_bias;
+    bool            dense_by_tensor;      /* layers without a router are dense */
     enum pf_need    leading_dense;        /* leading_dense_block_count: the first layers have no experts */
     enum pf_need    interleave;           /* interleave_moe_layer_step n: only every n-th layer has experts */
     enum pf_act_kind act;

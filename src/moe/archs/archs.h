@@ -40,7 +40,9 @@
     A(kimi_linear) \
     A(smollm3) \
     A(mistral3) \
-    A(mistral4)
+    A(mistral4) \
+    A(step35) \
+    A(mimo2)
 
 #define PF_ARCH_DECLARE(table) extern const struct pf_arch pf_arch_##table;
 PF_ARCHS(PF_ARCH_DECLARE)

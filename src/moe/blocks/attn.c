@@ -1,6 +1,6 @@
 /* Attention over keys and values of all positions so far: y = out * attention(rope(norm(q h)), rope(norm(k h)), v h).
  * Gated attention multiplies what the heads put out by the sigmoid of a second projection, which shares a matrix with
- * q. */
+ * q, or has one of its own and a number for each head. */
 #include "moe/blocks/blocks.h"
 
 /* q, k, v; and the gate, dealt out from [head 0: q, gate | head 1: q, gate | ...] */
@@ -9,12 +9,13 @@ static pf_status projections(struct pf_step *t, const struct pf_attention *a, in
     struct pf_buffers *b = &t->unit->buf;
     bool gated = t->m->arch->gated_attention;
     int hd = a->hd_k, n_q = a->n_head * hd;
-    const struct pf_linear qkv[] = { { &a->q, gated ? b->packed : b->q }, { &a->k, b->k }, { &a->v, b->v } };
+    const struct pf_linear qkv[] = { { &a->q, gated ? b->packed : b->q }, { &a->k, b->k }, { &a->v, b->v },
+                                     { &a->gate, b->gate_out } };
     const struct pf_copy deal[] = {
         { b->packed, b->q, hd, a->n_head, 2 * hd, hd, 2 * (int64_t)n_q, n_q },
         { b->packed + hd, b->gate_out, hd, a->n_head, 2 * hd, hd, 2 * (int64_t)n_q, n_q },
     };
-    PF_TRY(pf_project(t, qkv, 3, b->h, rows));
+    PF_TRY(pf_project(t, qkv, a->gate.data ? 4 : 3, b->h, rows));
     return gated ? ops_of(t)->copy(t->unit->backend, deal, 2, rows) : PF_OK;
 }
 
@@ -34,9 +35,11 @@ static pf_status norm_queries_and_keys(struct pf_step *t, const struct pf_attent
 static pf_status rotate(struct pf_step *t, const struct pf_attention *a, int rows)
 {
     const struct pf_buffers *b = &t->unit->buf;
+    const float *cs = a->near_rope ? b->near_cs : b->cs;
+    int n_pairs = a->near_rope ? t->m->near_rope.n_pairs : t->m->rope.n_pairs;
     const struct pf_rope_op ropes[] = {
-        { b->q, b->cs, a->n_head, a->hd_k, t->m->rope.n_pairs, t->m->arch->rope_neox },
-        { b->k, b->cs, a->n_kv_head, a->hd_k, t->m->rope.n_pairs, t->m->arch->rope_neox },
+        { b->q, cs, a->n_head, a->hd_k, n_pairs, t->m->arch->rope_neox },
+        { b->k, cs, a->n_kv_head, a->hd_k, n_pairs, t->m->arch->rope_neox },
     };
     return a->rotate ? ops_of(t)->rope(t->unit->backend, ropes, 2, rows) : PF_OK;
 }
@@ -79,6 +82,8 @@ pf_status pf_attention_block(struct pf_step *t, int il, int rows)
         PF_TRY(norm_queries_and_keys(t, a, rows));
     for (int i = 0; i < t->n_parts; i++)
         PF_TRY(attend(t, il, &t->parts[i]));
+    if (a->gate.data)
+        PF_TRY(ops_of(t)->gate(t->unit->backend, b->attn, b->gate_out, a->hd_v, rows * a->n_head));
     if (t->m->arch->gated_attention)
         PF_TRY(ops_of(t)->act(t->unit->backend, (struct pf_act){ .kind = PF_ACT_SIGMOID }, b->gate_out,
                               b->attn, (int64_t)rows * a->n_head * a->hd_v, b->attn));

@@ -132,6 +132,7 @@ static struct widths widths_of(const struct pf_model *m)
         widen(&w.k, (int64_t)a->n_kv_head * a->hd_k);
         widen(&w.v, (int64_t)a->n_kv_head * a->hd_v);
         widen(&w.attn, (int64_t)a->n_head * a->hd_v);
+        widen(&w.gate_out, m->arch->head_gate ? a->n_head : 0);
         widen(&w.gate_out, m->arch->gated_attention ? (int64_t)a->n_head * a->hd_v : 0);
         const struct pf_moe *moe = &m->layers[il].moe;
         widen(&w.ff, m->layers[il].dense.gate.n_out);
@@ -230,6 +231,7 @@ struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base)
     in.pos = cut(base, &in.bytes, n);
     in.temper = cut(base, &in.bytes, n);
     in.cs = cut(base, &in.bytes, n * table);
+    in.near_cs = cut(base, &in.bytes, n * 2 * (size_t)m->near_rope.n_pairs);
     in.blocks.back = cut(base, &in.bytes, tables);
     in.blocks.far = cut(base, &in.bytes, tables);
     in.blocks.far_back = cut(base, &in.bytes, tables);

@@ -68,6 +68,7 @@ struct pf_buffers {
     int32_t *ids, *pos;      /* {1} */
     float   *temper;         /* factor of the queries {1} */
     float   *cs;             /* rotary table {2 * n_pairs} */
+    float   *near_cs;        /* of layers with a window, if theirs is another */
     struct pf_block_inputs blocks;
     float   *gathered;       /* rows that m->gather has for the token {per_token * table.n_in} */
     int32_t *injected;       /* picks in place of the router's, and their weights, shaped as picks; only if
@@ -78,7 +79,7 @@ struct pf_buffers {
 /* The host's copy of a step's inputs, cut like pf_buffers.inputs. */
 struct pf_inputs {
     int32_t *ids, *pos;
-    float   *temper, *cs;
+    float   *temper, *cs, *near_cs;
     struct pf_block_inputs blocks;
     int32_t *gather_ids;         /* {m->gather.per_token} */
     float   *gathered;

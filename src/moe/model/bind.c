@@ -233,6 +233,9 @@ static pf_status bind_attention(const struct pf_loader *l, int il, struct pf_att
     PF_TRY(bind_qkv(l, il, a));
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_output", (int64_t)a->n_head * a->hd_v, l->m->n_embd, arch->out_bias,
                         &a->out));
+    if (arch->head_gate)
+        PF_TRY(block_matrix(l, arch->head_gate, il, "attn_gate", l->m->n_embd, a->n_head, PF_NEVER, &a->gate));
+    a->out.scale *= l->value_scale;
     int n_q = arch->norm_whole_row ? a->n_head : 1, n_k = arch->norm_whole_row ? a->n_kv_head : 1;
     PF_TRY(block_vector(l, arch->qk_norm, il, "attn_q_norm.weight", (int64_t)a->hd_k * n_q, 1, &a->q_norm));
     PF_TRY(block_vector(l, a->q_norm ? PF_REQUIRED : PF_NEVER, il, "attn_k_norm.weight", (int64_t)a->hd_k * n_k, 1,
@@ -965,7 +968,9 @@ static pf_status bind_rope(const struct pf_loader *l)
 {
     struct pf_rope_params p = l->rope;
     enum pf_need need = l->m->arch->rope_freqs ? PF_OPTIONAL : PF_NEVER;
-    PF_TRY(vector(l, need, "rope_freqs.weight", p.n_rot / 2, 1, &p.divisors));
+    PF_TRY(vector(l, need, "rope_freqs.weight", l->near_rope.n_rot / 2, 1, &p.divisors));
+    if (l->m->arch->window == PF_WINDOW_BY_LAYER)
+        pf_rope_init(&l->m->near_rope, &l->near_rope);
     if (l->m->arch->long_rope) {
         PF_TRY(vector(l, PF_REQUIRED, "rope_factors_long.weight", p.n_rot / 2, 1, &p.divisors));
         pf_rope_init(&l->m->long_rope, &p);

@@ -9,8 +9,9 @@ struct pf_loader {
     const pf_gguf   *g;
     bool            *seen;                /* [n_tensors] */
     struct pf_rope_params rope;           /* its divisors are a tensor */
+    struct pf_rope_params near_rope;      /* of layers with a window, where they differ */
     float            far_base;            /* instead of its base, in layers with keys of blocks */
-    float            embedding_scale, logit_scale;
+    float            embedding_scale, logit_scale, value_scale;
     int              n_block;             /* layers in the file, including layers that do not run */
 };
 

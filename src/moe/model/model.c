@@ -100,6 +100,26 @@ static pf_status check_size(const struct pf_loader *l, int il, const char *what,
 
 /* ---- Attention --------------------------------------------------------------------------------------------------- */
 
+/* Windows where the pattern says so, layer by layer. */
+static pf_status read_layer_windows(const struct pf_loader *l)
+{
+    static const char suffix[] = "attention.sliding_window_pattern";
+    struct pf_model *m = l->m;
+    int64_t windowed[MAX_LAYERS];
+    char name[NAME_BYTES];
+    int window = 0;
+    bool found;
+    PF_TRY(key_int(l, "attention.sliding_window", true, 1, INT_MAX, &window));
+    PF_TRY(pf_gguf_ints_opt(l->g, key(l, name, suffix), n_entries(l, suffix), 0, 1, windowed, &found));
+    if (!found)
+        PF_FAIL(PF_EFORMAT, "key %s is missing from %s", name, pf_gguf_path(l->g));
+    for (int il = 0; il < m->n_layer; il++) {
+        m->layers[il].attn.window = windowed[il] ? window : 0;
+        m->layers[il].attn.near_rope = windowed[il];
+    }
+    return PF_OK;
+}
+
 /* Windows on all but the last layer of each period. llama4's are fixed pieces; its other layers do not rotate and
  * temper their queries, its windowed ones norm queries and keys without weights, except in the model of 128 experts. */
 static pf_status read_windows(const struct pf_loader *l)
@@ -110,6 +130,8 @@ static pf_status read_windows(const struct pf_loader *l)
     int window = LLAMA4_PIECE, period = m->arch->window_period;
     if (m->arch->window == PF_WINDOW_NONE)
         return PF_OK;
+    if (m->arch->window == PF_WINDOW_BY_LAYER)
+        return read_layer_windows(l);
     if (!sliding)
         m->temper = (struct pf_temper){ 0.1, LLAMA4_PIECE, 1 };
     PF_TRY(key_int(l, "attention.sliding_window", sliding, sliding, INT_MAX, &window));
@@ -571,11 +593,12 @@ static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params 
     struct pf_str scaling = { "linear", 6 };
     char name[NAME_BYTES];
     if (m->arch->no_rope) {
-        *out = (struct pf_rope_params){ .base = p.base, .attn_factor = 1 };
+        *out = l->near_rope = (struct pf_rope_params){ .base = p.base, .attn_factor = 1 };
         return PF_OK;
     }
     PF_TRY(key_int(l, "rope.dimension_count", false, 2, MAX_ROTATED, &n_rot));
-    if (n_rot % 2 || n_rot > hd_k || (m->arch->rope_whole_head && n_rot != hd_k))
+    if (n_rot % 2 || n_rot > hd_k || (m->arch->rope_whole_head && n_rot != hd_k) ||
+        (m->arch->half_rope && n_rot % 4))
         PF_FAIL(PF_EFORMAT, "key %s is %d, which does not suit heads of %d, in %s",
                 key(l, name, "rope.dimension_count"), n_rot, hd_k, pf_gguf_path(l->g));
     PF_TRY(key_real(l, "rope.freq_base", false, true, &p.base));
@@ -613,9 +636,14 @@ static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params 
         p.attn_factor = 1;
     }
     PF_TRY(read_sections(l, n_rot, p.still));
-    p.n_rot = n_rot;
+    p.n_rot = m->arch->half_rope ? n_rot / 2 : n_rot;
     p.n_ctx_orig = n_ctx_orig;
     *out = p;
+    l->near_rope = p;
+    l->near_rope.n_rot = n_rot;
+    l->near_rope.base = 10000;
+    if (m->arch->window == PF_WINDOW_BY_LAYER)
+        PF_TRY(key_real(l, "rope.freq_base_swa", false, true, &l->near_rope.base));
     return PF_OK;
 }
 
@@ -725,10 +753,20 @@ static pf_status read_limits(const struct pf_loader *l)
     PF_TRY(pf_gguf_reals_opt(l->g, key(l, name, routed), n_entries(l, routed), limit));
     for (int il = 0; il < m->n_layer; il++)
         m->layers[il].moe.act.limit = limit[il] > none ? limit[il] : 0;
+    if (m->arch->act == PF_ACT_SWIGLU_CAPPED)            /* the others' are not those of shared experts */
+        memset(limit, 0, sizeof limit);
     PF_TRY(pf_gguf_reals_opt(l->g, key(l, name, shared), n_entries(l, shared), limit));
     for (int il = 0; il < m->n_layer; il++)
         m->layers[il].dense.act.limit = m->layers[il].moe.shared.act.limit = limit[il] > none ? limit[il] : 0;
     return PF_OK;
+}
+
+/* Whether layer il has a router. */
+static bool has_router(const struct pf_loader *l, int il)
+{
+    char name[NAME_BYTES];
+    snprintf(name, sizeof name, "blk.%d.ffn_gate_inp.weight", il);
+    return pf_gguf_tensor(l->g, name) != NULL;
 }
 
 /* Which layers have experts. */
@@ -743,7 +781,8 @@ static pf_status read_layout(const struct pf_loader *l)
     if (m->arch->interleave)
         PF_TRY(key_int(l, "interleave_moe_layer_step", m->arch->interleave == PF_REQUIRED, 1, MAX_LAYERS, &step));
     for (int il = 0; il < m->n_layer; il++) {
-        m->layers[il].is_moe = m->layers[il].has_ffn && m->n_expert > 0 && il >= n_dense && (il + 1) % step == 0;
+        m->layers[il].is_moe = m->layers[il].has_ffn && m->n_expert > 0 && il >= n_dense && (il + 1) % step == 0 &&
+                              (!m->arch->dense_by_tensor || has_router(l, il));
         m->layers[il].moe.ordinal = m->n_moe;
         m->layers[il].moe.by_token = il < n_hash;
         m->n_moe += m->layers[il].is_moe;
@@ -760,7 +799,9 @@ static pf_status read_layout(const struct pf_loader *l)
  * the weights they belong to. */
 static pf_status read_multipliers(struct pf_loader *l)
 {
-    l->m->residual_scale = l->embedding_scale = l->logit_scale = 1;
+    l->m->residual_scale = l->embedding_scale = l->logit_scale = l->value_scale = 1;
+    if (l->m->arch->value_scale)
+        PF_TRY(key_real(l, "attention.value_scale", false, true, &l->value_scale));
     if (!l->m->arch->multipliers)
         return PF_OK;
     PF_TRY(key_real(l, "embedding_scale", false, true, &l->embedding_scale));

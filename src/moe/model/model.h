@@ -27,6 +27,7 @@
 struct pf_attention {
     struct pf_weight q, k, v;             /* {n_embd, n_head * hd}; k, v with n_kv_head */
     struct pf_weight out;                 /* {n_head * hd_v, n_embd} */
+    struct pf_weight gate;                /* {n_embd, n_head}, of each head's output; or no data */
     bool             norm;                /* queries and keys are normed */
     const float     *q_norm, *k_norm;     /* weights of those norms, {hd_k} or {n_head * hd_k}; NULL: without weights */
     const float     *sinks;               /* {n_head} or NULL */
@@ -34,6 +35,7 @@ struct pf_attention {
     bool             rotate;
     bool             v_in_k;              /* a value is the beginning of its key */
     int              window;              /* 0: all positions */
+    bool             near_rope;           /* rotates by the model's near_rope */
     bool             chunked;             /* windows are fixed pieces of the context, not sliding */
     bool             temper;              /* queries grow with the logarithm of their position */
     float            scale;
@@ -259,6 +261,7 @@ struct pf_model {
     struct pf_rope   rope, far_rope;      /* far_rope: for layers with keys of blocks */
     struct pf_rope   long_rope;           /* in place of rope in sessions with room for long_from positions and more */
     int64_t          long_from;           /* 0: in none */
+    struct pf_rope   near_rope;           /* for layers with a window, if theirs is another; else 0 pairs */
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm, *output_norm_bias;            /* the latter may be NULL */
     struct pf_mix    output_mix;

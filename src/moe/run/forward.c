@@ -87,6 +87,7 @@ static pf_status upload_inputs(struct pf_work_unit *u, const struct pf_model *m,
     u->buf.pos = to.pos;
     u->buf.temper = to.temper;
     u->buf.cs = to.cs;
+    u->buf.near_cs = to.near_cs;
     u->buf.blocks = to.blocks;
     u->buf.gathered = to.gathered;
     return u->backend->ops->upload(u->backend, u->buf.inputs, inputs, to.bytes);
@@ -150,6 +151,7 @@ static pf_status put_inputs(struct pf_step *t)
     struct pf_inputs in = pf_inputs_at(t->m, t->rows, work->inputs);
     for (int i = 0; i < t->n_parts; i++)
         fill_rows(&t->parts[i], &in);
+    pf_rope_table(&t->m->near_rope, in.pos, 1, t->rows, in.near_cs);
     if (t->m->arch->compressed)
         fill_block_inputs(t, &in);
     for (int i = 0; i < t->n_parts; i++)
