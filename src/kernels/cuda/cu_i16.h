@@ -110,7 +110,10 @@ CU_INLINE float i16_sum(const struct i16_sums &s, int i, int c)
     return (float)(256 * s.upper[i][c] + s.middle[i][c]);
 }
 
-/* y of four tiles, whose 32 positions sk and lsv are of. */
+/* What follows is done for EIGHTS of a lane's two rows: with 1, the tile's upper eight are none.
+ *
+ * y of four tiles, whose 32 positions sk and lsv are of. */
+template <int EIGHTS = 2>
 CU_INLINE void i16_scores(const struct i16_sums &s, const float *sk, const float *lsv, const float (&cq)[2],
                           float (*y)[4])
 {
@@ -119,7 +122,7 @@ CU_INLINE void i16_scores(const struct i16_sums &s, const float *sk, const float
     for (int i = 0; i < 4; i++) {
         float2 k = *(const float2 *)(sk + 8 * i + at), v = *(const float2 *)(lsv + 8 * i + at);
 #pragma unroll
-        for (int c = 0; c < 4; c++)
+        for (int c = 0; c < 2 * EIGHTS; c++)
             y[i][c] = fmaf(i16_sum(s, i, c) * (c & 1 ? k.y : k.x), cq[c >> 1], c & 1 ? v.y : v.x);
     }
 }
@@ -131,13 +134,14 @@ struct i16_weights {
 };
 
 /* Positions that a row does not see, of a block that begins at position p0. */
+template <int EIGHTS = 2>
 CU_INLINE void i16_mask(float (&y)[8][4], const struct i16_row (&row)[2], int p0)
 {
     int at = p0 + threadIdx.x % 4 * 2;
 #pragma unroll
     for (int i = 0; i < 8; i++)
 #pragma unroll
-        for (int c = 0; c < 4; c++) {
+        for (int c = 0; c < 2 * EIGHTS; c++) {
             int p = at + 8 * i + (c & 1);
             if (p < row[c >> 1].first || p > row[c >> 1].pos)
                 y[i][c] = -INFINITY;
@@ -145,23 +149,21 @@ CU_INLINE void i16_mask(float (&y)[8][4], const struct i16_row (&row)[2], int p0
 }
 
 /* rsv(i): that of the lane's two positions of tile i. Where nothing was masked, no y is -inf. */
-template <bool MASKED, class R>
+template <bool MASKED, int EIGHTS = 2, class R>
 CU_INLINE void i16_weigh(const float (&y)[8][4], R rsv, struct i16_weights &w)
 {
-    w.m[0] = w.m[1] = -INFINITY;
+    w = { {}, {}, { -INFINITY, -INFINITY }, {} };
 #pragma unroll
     for (int i = 0; i < 8; i++)
 #pragma unroll
-        for (int c = 0; c < 4; c++)
+        for (int c = 0; c < 2 * EIGHTS; c++)
             w.m[c >> 1] = y[i][c] > w.m[c >> 1] ? y[i][c] : w.m[c >> 1];
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < EIGHTS; r++)
         for (int h = 1; h < 4; h *= 2) {
             float other = __shfl_xor_sync(ALL_LANES, w.m[r], h);
             w.m[r] = other > w.m[r] ? other : w.m[r];
         }
-        w.z[r][0] = w.z[r][1] = 0;
-    }
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
         uint32_t bits[2][4];
@@ -169,7 +171,7 @@ CU_INLINE void i16_weigh(const float (&y)[8][4], R rsv, struct i16_weights &w)
         for (int u = 0; u < 2; u++) {
             float2 s = rsv(i + u);
 #pragma unroll
-            for (int c = 0; c < 4; c++) {
+            for (int c = 0; c < 2 * EIGHTS; c++) {
                 float v = y[i + u][c], e = pf_exp2_neg(v - w.m[c >> 1]), scale = c & 1 ? s.y : s.x;
                 if (MASKED && v == -INFINITY)
                     e = scale = 0;
@@ -178,7 +180,7 @@ CU_INLINE void i16_weigh(const float (&y)[8][4], R rsv, struct i16_weights &w)
             }
         }
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
+        for (int r = 0; r < EIGHTS; r++) {
             uint32_t first = permute(bits[0][2 * r], bits[0][2 * r + 1], 0x5140),
                      second = permute(bits[1][2 * r], bits[1][2 * r + 1], 0x5140);
             w.lower[i / 4][i / 2 % 2 * 2 + r] = permute(first, second, 0x5410);

@@ -1,29 +1,26 @@
 /* Attention of few rows in whole numbers. A thread block takes a KV head, a tile or two of 16 rows (tokens by the query
  * heads that share it) and every so many-th chunk of what they see; in a chunk each of its four warps takes a block of
- * 64 positions. So all rows share what is read.
+ * 64 positions. So all rows share what is read. Where chunks are too few for the GPU, several thread blocks share the
+ * elements of the values, and each makes all scores for itself.
  *
  *     a warp    streams its blocks' bytes through slots of its own, some pieces ahead of the one it computes with:
  *               pieces of keys (32 positions, 64 elements), then of values (64 positions, 32 elements)
  *     together  after each piece of values the four blocks enter the chunk's partial in their order
- *     at last   the partials of a row's chunks enter the whole: by the thread block that ends last where they are few,
- *               else in a kernel of its own (cu_i16_fold.cu)
+ *     at last   the partials of a row's chunks enter the whole in a kernel of its own (cu_i16_fold.cu): in the thread
+ *               block that ends last it takes longer, even of a single chunk
  *
  * Older positions are on their way before the kernel's turn: only those of the rows themselves are stored by the kernel
  * ahead. A slot's lines are spread as cu_i16.h says. */
 #include "kernels/cuda/cu_i16_parts.h"
 #include "kernels/cuda/cu_i16_pieces.h"
 
-enum {
-    WARPS = 4, THREADS = WARPS * WARP,
-    FOLD_HERE = 16                        /* chunks that the last thread block folds */
-};
+enum { WARPS = 4, THREADS = WARPS * WARP };
 static_assert((int)WARPS == (int)N_BLOCKS, "a warp a block");
 
 struct few_rows {
     struct i16_attention o;
     int  n_slots, n_groups, n_rows;       /* row groups of a KV head; rows of a KV head */
     int  kept;                            /* rows of a group: 8, 16, 24 or 32 */
-    bool folds;
 };
 
 /* A block's shared memory. */
@@ -34,6 +31,7 @@ struct place {
     float *m, *z;                         /* [WARPS][kept], [WARPS][kept][8] */
     float *old, *fresh;                   /* [WARPS][kept] how a block enters; fresh -0: it does not */
     float *cq;                            /* [kept] */
+    struct i16_row *of;                   /* [kept] */
 };
 
 /* Bytes from one row of queries to the next: neighbours lie in different banks. */
@@ -44,7 +42,7 @@ CU_HOST_FN int q_step(int hd)
 
 CU_HOST_FN size_t bytes_for(int n_slots, int kept, int hd_k)
 {
-    return (size_t)WARPS * n_slots * SLOT + (size_t)kept * (q_step(hd_k) + sizeof(float)) +
+    return (size_t)WARPS * n_slots * SLOT + (size_t)kept * (q_step(hd_k) + sizeof(float) + sizeof(struct i16_row)) +
            (size_t)WARPS * kept * (2 * 32 + 1 + 8 + 2) * sizeof(float);
 }
 
@@ -58,20 +56,21 @@ CU_INLINE struct place carve(char *shared, const struct few_rows &f)
     p.m = p.z + WARPS * f.kept * 8;
     p.old = p.m + WARPS * f.kept, p.fresh = p.old + WARPS * f.kept;
     p.cq = p.fresh + WARPS * f.kept;
+    p.of = (struct i16_row *)(p.cq + f.kept);
     return p;
 }
 
 /* ---- A block of positions ---------------------------------------------------------------------------------------- */
 
-/* What a lane knows of its rows, and where they are among the block's. */
-template <int TILES> struct rows {
+/* TILES of 16 rows, or one of EIGHTS 1: of 8. What a lane knows of its rows. */
+template <int TILES, int EIGHTS> struct rows {
     struct i16_row of[TILES][2];
     float          cq[TILES][2];
 };
 
 /* Scores of a block, all its keys' pieces; rsv of the lane's positions. */
-template <int TILES, class N>
-CU_INLINE void score_block(N next, const struct place &p, int kept, int hd, const struct rows<TILES> &rows,
+template <int TILES, int EIGHTS, class N>
+CU_INLINE void score_block(N next, const struct place &p, int kept, int hd, const struct rows<TILES, EIGHTS> &rows,
                            float (&y)[TILES][8][4], float2 (&rsv)[8])
 {
     int lane = threadIdx.x % WARP, step = q_step(hd);
@@ -101,7 +100,7 @@ CU_INLINE void score_block(N next, const struct place &p, int kept, int hd, cons
         const float *scales = (const float *)(piece + PIECE);
 #pragma unroll
         for (int i = 0; i < TILES; i++)
-            i16_scores(s[i], scales, scales + 32, rows.cq[i], y[i] + 4 * half);
+            i16_scores<EIGHTS>(s[i], scales, scales + 32, rows.cq[i], y[i] + 4 * half);
 #pragma unroll
         for (int i = 0; i < 4; i++)
             rsv[4 * half + i] = *(const float2 *)(scales + 64 + 8 * i + lane % 4 * 2);
@@ -109,11 +108,12 @@ CU_INLINE void score_block(N next, const struct place &p, int kept, int hd, cons
 }
 
 /* What a warp's block gives its rows goes to shared memory. */
+template <int EIGHTS>
 CU_INLINE void tell(const struct place &p, int kept, int warp, int tile, const struct i16_weights &w)
 {
     int lane = threadIdx.x % WARP;
 #pragma unroll
-    for (int r = 0; r < 2; r++) {
+    for (int r = 0; r < EIGHTS; r++) {
         int row = warp * kept + 16 * tile + 8 * r + lane / 4;
         if (16 * tile + 8 * r >= kept)
             continue;
@@ -125,11 +125,12 @@ CU_INLINE void tell(const struct place &p, int kept, int warp, int tile, const s
 
 /* Sums of 32 elements of the values: the lane's eight of a row, two pieces of 16 bytes, which are swapped in every
  * other row. */
+template <int EIGHTS>
 CU_INLINE void put_sums(float *to, int kept, int tile, const struct i16_sums &s)
 {
     int lane = threadIdx.x % WARP;
 #pragma unroll
-    for (int r = 0; r < 2; r++)
+    for (int r = 0; r < EIGHTS; r++)
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             int row = 16 * tile + 8 * r + lane / 4, piece = (lane % 4 * 2 + half) ^ (row & 1), c = 2 * r + half;
@@ -142,7 +143,7 @@ CU_INLINE void put_sums(float *to, int kept, int tile, const struct i16_sums &s)
 /* ---- A chunk ----------------------------------------------------------------------------------------------------- */
 
 /* How the four blocks enter the chunk: a thread a row. */
-CU_INLINE void join_blocks(const struct few_rows &f, const struct place &p, const struct i16_row &row, int c)
+CU_INLINE void join_blocks(const struct few_rows &f, const struct place &p, int c)
 {
     int r = threadIdx.x, kept = f.kept;
     float m = -INFINITY, z[8] = { 0 };
@@ -162,7 +163,8 @@ CU_INLINE void join_blocks(const struct few_rows &f, const struct place &p, cons
         for (int i = 0; i < h; i++)
             z[i] = z[i] + z[i + h];
     bool good = p.cq[r] == p.cq[r];
-    if (row.there && (m > -INFINITY || !good)) {
+    struct i16_row row = p.of[r];
+    if (blockIdx.z == 0 && row.there && (m > -INFINITY || !good)) {
         size_t at = part_of(f.o, row, c);
         maxima(f.o)[at] = good ? m : 0.0f;
         zs(f.o)[at] = good ? z[0] : NAN;
@@ -170,11 +172,10 @@ CU_INLINE void join_blocks(const struct few_rows &f, const struct place &p, cons
 }
 
 /* Elements d .. d + 31 of the rows' sums in the chunk, from those of the blocks. */
-CU_INLINE void join_sums(const struct few_rows &f, const struct place &p, const float *sums, int hk, int first_row,
-                         int c, int d)
+CU_INLINE void join_sums(const struct few_rows &f, const struct place &p, const float *sums, int n, int c, int d)
 {
     const struct i16_attention &o = f.o;
-    int kept = f.kept, n = min(kept, f.n_rows - first_row);
+    int kept = f.kept;
 #pragma unroll 1
     for (int i = threadIdx.x; i < n * 8; i += THREADS) {
         int r = i / 8;
@@ -190,80 +191,20 @@ CU_INLINE void join_sums(const struct few_rows &f, const struct place &p, const 
                 acc.w = fmaf(v.w, fresh, acc.w * old);
             }
         }
-        int group = o.a.n_head / o.kv.n_kv_head, row = first_row + r;
-        struct i16_row of = { row / group, hk * group + row % group };
-        *(float4 *)(o.s.part + part_of(o, of, c) * o.kv.hd_v + d + i % 8 * 4) = acc;
-    }
-}
-
-/* ---- The whole --------------------------------------------------------------------------------------------------- */
-
-/* The last thread block folds its rows: a warp finds a row's factors, then all threads sum. */
-CU_INLINE void fold_here(const struct few_rows &f, float *shared, int hk, int first_row)
-{
-    const struct i16_attention &o = f.o;
-    float *old = shared, *fresh = old + 32 * FOLD_HERE, *last = fresh + 32 * FOLD_HERE;
-    int lane = threadIdx.x % WARP, n = min(f.kept, f.n_rows - first_row), hd = o.kv.hd_v;
-#pragma unroll 1
-    for (int r = threadIdx.x / WARP; r < n; r += WARPS) {
-        struct i16_row row = i16_row_of(o, hk, first_row + r);
-        int begin = row.first / CHUNK, n_parts = row.pos / CHUNK - begin + 1;
-        float m = -INFINITY, z = 0;
-        size_t at = part_of(o, row, begin) + lane;
-        float maximum = lane < n_parts ? __ldcg(maxima(o) + at) : -INFINITY,
-              mine = lane < n_parts ? __ldcg(zs(o) + at) : 0.0f;
-        struct i16_join j = join_partials(maximum, m);
-        if (lane < FOLD_HERE) {
-            old[r * FOLD_HERE + lane] = j.old;
-            fresh[r * FOLD_HERE + lane] = j.fresh;
-        }
-        for (int i = 0; i < n_parts; i++)
-            z = fmaf(z, __shfl_sync(ALL_LANES, j.old, i),
-                     __shfl_sync(ALL_LANES, mine, i) * __shfl_sync(ALL_LANES, j.fresh, i));
-        if (lane == 0)
-            last[r] = i16_last_factor(o.a, row.head, m, z);
-    }
-    __syncthreads();
-#pragma unroll 1
-    for (int i = threadIdx.x; i < n * hd; i += THREADS) {
-        int r = i / hd, d = i % hd;
-        struct i16_row row = i16_row_of(o, hk, first_row + r);
-        int begin = row.first / CHUNK, n_parts = row.pos / CHUNK - begin + 1;
-        const float *part = o.s.part + part_of(o, row, begin) * hd + d;
-        float acc = 0;
-#pragma unroll 4
-        for (int c = 0; c < n_parts; c++)
-            acc = fmaf(__ldcg(part + (size_t)c * hd), fresh[r * FOLD_HERE + c], acc * old[r * FOLD_HERE + c]);
-        put_out(o, row, d, acc * last[r]);
+        *(float4 *)(o.s.part + part_of(o, p.of[r], c) * o.kv.hd_v + d + i % 8 * 4) = acc;
     }
 }
 
 /* ---- The kernel -------------------------------------------------------------------------------------------------- */
 
-/* Whether this block is the last of n that count here; the count is then back at 0. What the others wrote can be
- * seen. */
-CU_INLINE bool ends_last(int n, int *count)
-{
-    __shared__ bool last;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        last = n == 1 || atomicAdd(count, 1) == n - 1;
-        if (last && n > 1)
-            *count = 0;
-        __threadfence();
-    }
-    __syncthreads();
-    return last;
-}
-
-CU_INLINE void load_queries(const struct few_rows &f, const struct place &p, int hk, int first_row)
+/* Rows are in place. */
+CU_INLINE void load_queries(const struct few_rows &f, const struct place &p)
 {
     const struct i16_attention &o = f.o;
     int hd = o.kv.hd_k, per = hd / 8, step = q_step(hd);      /* pieces of 16 bytes of a row */
 #pragma unroll 2
     for (int i = threadIdx.x; i < f.kept * per; i += THREADS) {
-        struct i16_row row = i16_row_of(o, hk, first_row + i / per);
+        struct i16_row row = p.of[i / per];
         size_t at = (size_t)row.token * o.a.n_head + row.head;
         uint4 v = { 0, 0, 0, 0 };
         if (row.there)
@@ -279,18 +220,22 @@ struct range {
     int first, last, own;
 };
 
-template <int TILES>
-CU_INLINE struct range see(const struct few_rows &f, int hk, int first_row, struct rows<TILES> &rows)
+template <int TILES, int EIGHTS>
+CU_INLINE struct range see(const struct few_rows &f, const struct place &p, int hk, int first_row,
+                           struct rows<TILES, EIGHTS> &rows)
 {
     int lane = threadIdx.x % WARP;
     struct range s = { INT32_MAX, -1, INT32_MAX };
+    if (threadIdx.x < f.kept)
+        p.of[threadIdx.x] = i16_row_of(f.o, hk, first_row + threadIdx.x);
+    __syncthreads();
 #pragma unroll
     for (int i = 0; i < TILES; i++)
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             rows.of[i][r] = { 0, 0, INT32_MAX, -1, false };
             if (16 * i + 8 * r < f.kept)
-                rows.of[i][r] = i16_row_of(f.o, hk, first_row + 16 * i + 8 * r + lane / 4);
+                rows.of[i][r] = p.of[16 * i + 8 * r + lane / 4];
             s.first = min(s.first, rows.of[i][r].first);
             s.last = max(s.last, rows.of[i][r].pos);
         }
@@ -317,28 +262,30 @@ CU_INLINE void begin_pieces(struct slots &s, struct way &w, const struct pf_kv_v
 }
 
 /* Weights of the warp's block of a chunk, if any row sees something of it. */
-template <int TILES, class N>
-CU_INLINE void weigh_block(N next, const struct few_rows &f, const struct place &p, const struct rows<TILES> &rows,
-                           bool seen, int p0, struct i16_weights (&weights)[TILES])
+template <int TILES, int EIGHTS, class N>
+CU_INLINE void weigh_block(N next, const struct few_rows &f, const struct place &p,
+                           const struct rows<TILES, EIGHTS> &rows, bool seen, int p0,
+                           struct i16_weights (&weights)[TILES])
 {
     float y[TILES][8][4];
     float2 rsv[8];
     if (seen)
-        score_block<TILES>(next, p, f.kept, f.o.kv.hd_k, rows, y, rsv);
+        score_block<TILES, EIGHTS>(next, p, f.kept, f.o.kv.hd_k, rows, y, rsv);
 #pragma unroll
     for (int i = 0; i < TILES; i++) {
         if (seen) {
-            i16_mask(y[i], rows.of[i], p0);
-            i16_weigh<true>(y[i], [&](int k) { return rsv[k]; }, weights[i]);
+            i16_mask<EIGHTS>(y[i], rows.of[i], p0);
+            i16_weigh<true, EIGHTS>(y[i], [&](int k) { return rsv[k]; }, weights[i]);
         } else {
             weights[i] = { {}, {}, { -INFINITY, -INFINITY }, {} };
         }
-        tell(p, f.kept, threadIdx.x / WARP, i, weights[i]);
+        tell<EIGHTS>(p, f.kept, threadIdx.x / WARP, i, weights[i]);
     }
 }
 
-/* blockIdx: KV head and row group; then one of gridDim.y thread blocks that share the chunks. */
-template <int TILES>
+/* blockIdx: KV head and row group; one of gridDim.y thread blocks that share the chunks; one of gridDim.z that share
+ * the elements of the values. */
+template <int TILES, int EIGHTS>
 static __global__ void __launch_bounds__(THREADS, 2) few(const __grid_constant__ struct few_rows f)
 {
     BLOCK_MEMORY(float4, shared);
@@ -347,8 +294,8 @@ static __global__ void __launch_bounds__(THREADS, 2) few(const __grid_constant__
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, hk = blockIdx.x / f.n_groups,
         first_row = blockIdx.x % f.n_groups * f.kept;
     struct place p = carve((char *)shared, f);
-    struct rows<TILES> rows;
-    struct range see_all = see<TILES>(f, hk, first_row, rows);
+    struct rows<TILES, EIGHTS> rows;
+    struct range see_all = see<TILES, EIGHTS>(f, p, hk, first_row, rows);
     int begin = see_all.first / CHUNK, end = see_all.last / CHUNK, c_first = begin + blockIdx.y;
     if (c_first > end) {
         wait_turn();
@@ -356,11 +303,13 @@ static __global__ void __launch_bounds__(THREADS, 2) few(const __grid_constant__
     }
     struct way w = { c_first, end, (int)gridDim.y, see_all.first, see_all.last };
     w.n_keys = 2 * ((kv.hd_k + 63) / 64);
-    w.n_pieces = w.n_keys + kv.hd_v / 32;
+    int n_values = kv.hd_v / 32 / gridDim.z;
+    w.first_value = n_values * blockIdx.z;
+    w.n_pieces = w.n_keys + n_values;
     find(w, kv, hk, warp);
     struct slots s = { p.slots + warp * f.n_slots * SLOT, f.n_slots, 0 };
     begin_pieces(s, w, kv, hk, warp, see_all.own);
-    load_queries(f, p, hk, first_row);
+    load_queries(f, p);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < 2 * TILES; i++)
@@ -372,12 +321,12 @@ static __global__ void __launch_bounds__(THREADS, 2) few(const __grid_constant__
         int p0 = c * CHUNK + warp * BLOCK;
         bool seen = p0 <= see_all.last && p0 + BLOCK > see_all.first;
         struct i16_weights weights[TILES];
-        weigh_block<TILES>(next, f, p, rows, seen, p0, weights);
+        weigh_block<TILES, EIGHTS>(next, f, p, rows, seen, p0, weights);
         __syncthreads();
         if (threadIdx.x < f.kept)
-            join_blocks(f, p, i16_row_of(o, hk, first_row + threadIdx.x), c);
+            join_blocks(f, p, c);
 #pragma unroll 1
-        for (int d = 0; d < kv.hd_v; d += 32) {
+        for (int d = 32 * w.first_value; d < 32 * (w.first_value + n_values); d += 32) {
             float *sums = p.sums + d / 32 % 2 * WARPS * f.kept * 32;
             if (seen) {
                 const char *at = next() + (lane % 4 * 2 + lane / 16) * LINE;
@@ -385,15 +334,13 @@ static __global__ void __launch_bounds__(THREADS, 2) few(const __grid_constant__
                 for (int i = 0; i < TILES; i++) {
                     struct i16_sums v;
                     i16_values(v, weights[i], at, i16_spread(lane), 8 * LINE);
-                    put_sums(sums + warp * f.kept * 32, f.kept, i, v);
+                    put_sums<EIGHTS>(sums + warp * f.kept * 32, f.kept, i, v);
                 }
             }
             __syncthreads();
-            join_sums(f, p, sums, hk, first_row, c, d);
+            join_sums(f, p, sums, min(f.kept, f.n_rows - first_row), c, d);
         }
     }
-    if (f.folds && ends_last(min(end - begin + 1, (int)gridDim.y), &o.s.count[blockIdx.x]))
-        fold_here(f, p.sums, hk, first_row);
 }
 
 /* Slots for a GPU whose blocks may have so much memory: two blocks at once where there is much. */
@@ -407,18 +354,27 @@ static int slots_for(size_t shared_bytes, int kept, int hd)
     return n;
 }
 
-template <int TILES>
+/* How many thread blocks may share so many pieces of values evenly, where there is room for `most`. */
+static int sharers(int n_pieces, int most)
+{
+    int n = min(n_pieces, max(most, 1));
+    while (n_pieces % n)
+        n--;
+    return n;
+}
+
+template <int TILES, int EIGHTS>
 static cudaError_t start(cudaStream_t st, struct few_rows f, int n_units, size_t shared_bytes)
 {
     f.n_groups = ceil_div(f.n_rows, f.kept);
     f.n_slots = slots_for(shared_bytes, f.kept, f.o.kv.hd_k);
     size_t bytes = bytes_for(f.n_slots, f.kept, f.o.kv.hd_k);
     int x = f.o.kv.n_kv_head * f.n_groups, y = min(f.o.n_chunks, max(1, 2 * n_units / x));
-    f.folds = f.o.n_chunks <= FOLD_HERE;
-    cudaError_t e = allow_bytes(few<TILES>, bytes);
+    cudaError_t e = allow_bytes(few<TILES, EIGHTS>, bytes);
+    dim3 grid(x, y, sharers(f.o.kv.hd_v / 32, n_units / (x * y)));
     if (e == cudaSuccess)
-        e = launch_early(few<TILES>, dim3(x, y), THREADS, bytes, st, f);
-    if (e == cudaSuccess && !f.folds)
+        e = launch_early(few<TILES, EIGHTS>, grid, THREADS, bytes, st, f);
+    if (e == cudaSuccess)
         e = pf_cu_i16_fold(st, &f.o);
     return e;
 }
@@ -437,7 +393,9 @@ static cudaError_t start_few(cudaStream_t st, const struct i16_attention &o, int
     f.kept = min(32, ceil_div(f.n_rows, 8) * 8);
     while (f.kept > 8 && bytes_for(2, f.kept, o.kv.hd_k) > shared_bytes)
         f.kept -= 8;
-    return f.kept <= 16 ? start<1>(st, f, n_units, shared_bytes) : start<2>(st, f, n_units, shared_bytes);
+    if (f.kept > 16)
+        return start<2, 2>(st, f, n_units, shared_bytes);
+    return f.kept > 8 ? start<1, 2>(st, f, n_units, shared_bytes) : start<1, 1>(st, f, n_units, shared_bytes);
 }
 
 /* More rows, so many at a time. */

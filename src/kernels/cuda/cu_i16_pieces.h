@@ -11,6 +11,7 @@ enum { PIECE = 32 * LINE, SLOT = PIECE + 3 * 32 * 4, MOST_SLOTS = 8 };    /* a s
 struct way {
     int c, end, step, first, last;        /* chunks; positions that any row sees */
     int piece, n_keys, n_pieces;          /* of a block: first the keys' */
+    int first_value;                      /* the values' first piece that the thread block takes */
     const char *k, *v;                    /* the block */
 };
 
@@ -33,35 +34,37 @@ CU_INLINE void find(struct way &w, const struct pf_kv_view &kv, int hk, int warp
 }
 
 /* Keys: lines of [position bit 2][16 groups of 4 elements], of 64 elements or the 32 that are left; with the last ones
- * of a half go its scales. */
+ * of a half go its scales. A lane's lines are lane / 8 and every fourth from there. */
 CU_INLINE void copy_keys(const struct way &w, const struct pf_kv_view &kv, char *slot)
 {
-    int hd = kv.hd_k, lane = threadIdx.x % WARP, per_half = (hd + 63) / 64, half = w.piece / per_half,
-        part = w.piece % per_half, n = min(16, hd / 4 - 16 * part), at = (lane % 8 ^ lane / 8 * 2) * 16;
-    const char *from = w.k + (half * 2 * (hd / 4) + 16 * part) * LINE + lane % 8 * 16;
+    int hd = kv.hd_k, lane = threadIdx.x % WARP, per_half = (hd + 63) / 64, half = w.piece >= per_half,
+        part = w.piece - half * per_half, n = min(16, hd / 4 - 16 * part);
+    const char *from = w.k + (half * 2 * (hd / 4) + 16 * part + lane / 8) * LINE + lane % 8 * 16,
+               *odd = from + hd / 4 * LINE;
+    char *to = slot + lane / 8 * LINE + (lane % 8 ^ lane / 8 * 2) * 16;
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        int line = lane / 8 + 4 * i;
-        if (line % 16 < n)
-            __pipeline_memcpy_async(slot + line * LINE + at, from + (line / 16 * (hd / 4) + line % 16) * LINE, 16);
-    }
+    for (int i = 0; i < 4; i++)
+        if (lane / 8 + 4 * i < n) {
+            __pipeline_memcpy_async(to + 4 * i * LINE, from + 4 * i * LINE, 16);
+            __pipeline_memcpy_async(to + (16 + 4 * i) * LINE, odd + 4 * i * LINE, 16);
+        }
     if (part == per_half - 1 && lane < 24) {
         const char *scales = lane < 16 ? w.k + pf_i16_sk(hd) + lane / 8 * BLOCK * 4 : w.v + pf_i16_rsv(kv.hd_v);
         __pipeline_memcpy_async(slot + PIECE + lane * 16, scales + half * 32 * 4 + lane % 8 * 16, 16);
     }
 }
 
-/* Values: lines of [position bits 5, 4, 2, 1][2 groups of 16 elements]. */
+/* Values: lines of [position bits 5, 4, 2, 1][2 groups of 16 elements]; a lane's as of the keys. */
 CU_INLINE void copy_values(const struct way &w, int hd, char *slot)
 {
-    int lane = threadIdx.x % WARP;
-    const char *from = w.v + 2 * (w.piece - w.n_keys) * LINE + lane % 8 * 16;
+    int lane = threadIdx.x % WARP, per = hd / 16, step = 2 * per * LINE,
+        line = 2 * (w.piece - w.n_keys + w.first_value) + lane / 16 * per + lane / 8 % 2;
+    const char *from = w.v + line * LINE + lane % 8 * 16;
+    int at = (lane % 8 ^ lane / 16 * 2) * 16;
+    char *to = slot + lane / 8 * LINE;
 #pragma unroll
-    for (int i = 0; i < 8; i++) {
-        int line = lane / 8 + 4 * i;
-        __pipeline_memcpy_async(slot + line * LINE + (lane % 8 ^ line / 2 % 4 * 2) * 16,
-                                from + (line / 2 * (hd / 16) + line % 2) * LINE, 16);
-    }
+    for (int i = 0; i < 8; i++, from += step)
+        __pipeline_memcpy_async(to + 4 * i * LINE + (at ^ i % 2 * 64), from, 16);
 }
 
 /* Starts copying the next piece, if there is one, and counts it. */

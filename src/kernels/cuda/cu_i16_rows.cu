@@ -20,9 +20,47 @@ struct rows {
     int               longest;     /* floats of shared memory for a row */
 };
 
-/* Sums and differences, by lanes; x is shared memory of a warp. */
+/* Sums and differences of a row of 32 E elements, which are one piece, E neighbours in a lane: those inside of a lane
+ * first, then with the lanes whose number differs in one bit. */
+template <int E>
+CU_INLINE void rotate_in_lanes(float *x)
+{
+    int lane = threadIdx.x % WARP;
+    float v[E], norm = pf_i16_norm(32 * E);
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        v[i] = x[lane * E + i];
+#pragma unroll
+    for (int h = 1; h < E; h *= 2)
+#pragma unroll
+        for (int i = 0; i < E; i++)
+            if (!(i & h)) {
+                float a = v[i], b = v[i + h];
+                v[i] = a + b;
+                v[i + h] = a - b;
+            }
+#pragma unroll 1
+    for (int h = 1; h < WARP; h *= 2)
+#pragma unroll
+        for (int i = 0; i < E; i++) {
+            float other = __shfl_xor_sync(ALL_LANES, v[i], h);
+            v[i] = lane & h ? other - v[i] : v[i] + other;
+        }
+#pragma unroll
+    for (int i = 0; i < E; i++)
+        x[lane * E + i] = v[i] * norm;
+    __syncwarp();
+}
+
+/* Sums and differences of any row; x is shared memory of a warp. */
 CU_INLINE void rotate(float *x, int n)
 {
+    if (n == 64)
+        return rotate_in_lanes<2>(x);
+    if (n == 128)
+        return rotate_in_lanes<4>(x);
+    if (n == 256)
+        return rotate_in_lanes<8>(x);
     int piece = pf_i16_piece(n), lane = threadIdx.x % WARP;
     float norm = pf_i16_norm(piece);
 #pragma unroll 1
