@@ -34,17 +34,53 @@ CU_INLINE void copy_keys(char *to, const char *from, const char *rsv)
                                 scales < 2 * BLOCK * 4 ? from + LINE * HD + scales : rsv + scales - 2 * BLOCK * 4, 16);
 }
 
+/* Where THREADS / 8 lines are whole fourths of the spread's period, a thread's place in a line differs from its first
+ * one by what i alone says. */
 template <int HD>
 CU_INLINE void copy_values(char *to, const char *from)
 {
-    int piece = threadIdx.x % 8;
+    enum { PER = HD / 16, STEP = THREADS / 8 };              /* lines that are spread alike; lines copied at once */
+    int first = threadIdx.x / 8, piece = threadIdx.x % 8, at = (piece ^ first / PER % 4 * 2) * 16;
 #pragma unroll
-    for (int i = 0; i < HD; i += THREADS / 8) {
-        int line = threadIdx.x / 8 + i;
-        __pipeline_memcpy_async(to + line * LINE + (piece ^ line / (HD / 16) % 4 * 2) * 16,
-                                from + i * LINE + threadIdx.x * 16, 16);
+    for (int i = 0; i < HD; i += STEP) {
+        int spread = STEP % PER == 0 ? at ^ i / PER % 4 * 32 : (piece ^ (first + i) / PER % 4 * 2) * 16;
+        __pipeline_memcpy_async(to + (first + i) * LINE + spread, from + i * LINE + threadIdx.x * 16, 16);
     }
 }
+
+/* Blocks on their way into shared memory, one after the other. */
+template <int HK, int HV, int STAGES> struct blocks {
+    using S = shape<HK, HV, STAGES>;
+    const struct i16_attention &o;
+    const char *k, *v;                   /* the next block */
+    int  hk, next, end, stage;           /* stage: where it goes; keys and values count on together */
+    char *keys, *values;
+
+    /* Where block `next` lies: chunk by chunk, since a ring's chunks come round. */
+    __device__ __forceinline__ void find(void)
+    {
+        k = i16_block(o.kv, o.kv.k, pf_i16_key_bytes(HK), next, hk);
+        v = i16_block(o.kv, o.kv.v, pf_i16_value_bytes(HV), next, hk);
+    }
+    __device__ __forceinline__ void send_keys(void)
+    {
+        if (next <= end)
+            copy_keys<HK>(keys + stage * S::KEY_BYTES, k, v + S::VALUE_BYTES);
+        __pipeline_commit();
+    }
+    /* Behind its keys. */
+    __device__ __forceinline__ void send_values(void)
+    {
+        if (next <= end)
+            copy_values<HV>(values + stage * S::VALUE_BYTES, v);
+        __pipeline_commit();
+        k += pf_i16_key_bytes(HK) * BLOCK;
+        v += pf_i16_value_bytes(HV) * BLOCK;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        if (++next % N_BLOCKS == 0 && next <= end)
+            find();
+    }
+};
 
 /* A lane's queries: in registers, or where they lie in shared memory. */
 template <int HK, bool SHARED> struct queries {
@@ -241,21 +277,11 @@ static __global__ void __launch_bounds__(THREADS, shape<HK, HV, STAGES>::PER_UNI
         begin = min(begin, begins[i]);
         end = max(end, ends[i]);
     }
-    auto load_keys = [&](int b) {
-        if (b <= end)
-            copy_keys<HK>(keys + (b - begin) % STAGES * S::KEY_BYTES,
-                          i16_block(o.kv, o.kv.k, pf_i16_key_bytes(HK), b, hk),
-                          i16_block(o.kv, o.kv.v, pf_i16_value_bytes(HV), b, hk) + VALUE_BYTES);
-        __pipeline_commit();
-    };
-    auto load_values = [&](int b) {
-        if (b <= end)
-            copy_values<HV>(values + (b - begin) % STAGES * VALUE_BYTES,
-                            i16_block(o.kv, o.kv.v, pf_i16_value_bytes(HV), b, hk));
-        __pipeline_commit();
-    };
-    load_keys(begin);
-    load_values(begin);
+    struct blocks<HK, HV, STAGES> ahead = { o, NULL, NULL, hk, begin, end, 0, keys, values };
+    if (begin <= end)
+        ahead.find();
+    ahead.send_keys();
+    ahead.send_values();
 
     struct queries<HK, S::Q_SHARED> q;
     const uint4 *from[2];
@@ -274,20 +300,21 @@ static __global__ void __launch_bounds__(THREADS, shape<HK, HV, STAGES>::PER_UNI
     sums.clear_chunk();
 #pragma unroll 1
     for (int b = begin; b <= end; b++) {
-        const char *k = keys + (b - begin) % STAGES * S::KEY_BYTES, *v = values + (b - begin) % STAGES * VALUE_BYTES;
+        int stage = STAGES > 1 ? ahead.stage ^ 1 : 0;        /* block b's: the one that was sent last */
+        const char *k = keys + stage * S::KEY_BYTES, *v = values + stage * VALUE_BYTES;
         bool mine = b >= my_begin && b <= my_end;
         struct i16_weights w;
         __pipeline_wait_prior(STAGES == 1);
         __syncthreads();
         if (STAGES > 1) {
-            load_keys(b + 1);
-            load_values(b + 1);
+            ahead.send_keys();
+            ahead.send_values();
         }
         if (mine)
             weigh_block<HK>(q, k, row, cq, b * BLOCK, lane, w);
         if (STAGES == 1) {
             __syncthreads();
-            load_keys(b + 1);
+            ahead.send_keys();
             __pipeline_wait_prior(1);
             __syncthreads();
         }
@@ -300,7 +327,7 @@ static __global__ void __launch_bounds__(THREADS, shape<HK, HV, STAGES>::PER_UNI
         }
         if (STAGES == 1) {
             __syncthreads();
-            load_values(b + 1);
+            ahead.send_values();
         }
     }
 }
