@@ -212,6 +212,7 @@ struct pf_plan {
     int64_t      n_ctx;              /* positions of the session that was planned for */
     uint64_t     other_bytes;        /* keys, values and scratch of a session, in the memory that holds the
                                         weights of every token */
+    uint64_t     far_bytes;          /* keys and values in main memory, for want of room in the GPU's */
     uint64_t     vram_slot_bytes;    /* room for experts in the GPU's memory */
     uint64_t     slot_bytes;         /* room in main memory for weights that are read and evicted */
     enum pf_tier limit;              /* the tier that limits tok_s */
@@ -426,6 +427,9 @@ struct pf_session_opts {
     int             n_batch;         /* rows evaluated at once in a prompt; 0: 512 */
     enum pf_kv_type kv_type;         /* I16 (default); F32 for strict comparisons; Q8_0 takes 52% of I16's memory,
                                         and heads whose length is a multiple of 32 */
+    int64_t         n_near;          /* on a GPU: positions whose keys and values its memory has, of layers that see all
+                                        of them and have I16; those of later ones lie in main memory. 0: as many as
+                                        there is room for. Changes no bit */
     int             n_sessions;      /* with n_ctx 0: that so many such sessions have room for; 0: this one alone */
     enum pf_draft   draft;           /* default PF_DRAFT_OFF */
     int             draft_max;       /* tokens drafted at once, PF_MAX_DRAFT at most; 0: 16. No more than n_batch - 1 */

@@ -122,12 +122,16 @@ struct pf_rope_op {
 /* Keys and values of one layer: a ring of n_chunks chunks of PF_KV_CHUNK_POSITIONS positions, in which chunk c takes
  * place c % n_chunks. A ring as long as the context never comes round. In each place, head after head: rows of hd_k,
  * hd_v elements per position; for PF_KV_I16, a chunk as pf_i16.h lays it out. v NULL: a position's value is the first
- * hd_v elements of its key; never for PF_KV_I16. */
+ * hd_v elements of its key; never for PF_KV_I16.
+ *
+ * Places of PF_KV_I16 from n_near on lie k_far, v_far bytes from where they would otherwise be: there the memory is
+ * shared with the host (buf_alloc), and a device reads it in place, more slowly than its own. 0 and 0: they do not. */
 struct pf_kv_view {
     void           *k, *v;
     enum pf_kv_type type;
     int             n_kv_head, hd_k, hd_v;
-    int             n_chunks;
+    int             n_chunks, n_near;
+    int64_t         k_far, v_far;
 };
 
 /* Number of the row that holds position pos of a KV head; the following positions of its chunk are the next rows. Row
@@ -154,6 +158,23 @@ PF_UNIT_FN size_t pf_kv_key_bytes(enum pf_kv_type type, int n)
 PF_UNIT_FN size_t pf_kv_value_bytes(enum pf_kv_type type, int n)
 {
     return type == PF_KV_I16 ? pf_i16_value_bytes(n) : pf_kv_row_bytes(type, n);
+}
+
+/* Where the chunk of position pos of a KV head begins, of PF_KV_I16. */
+PF_UNIT_FN char *pf_kv_i16_keys(const struct pf_kv_view *kv, int pos, int head)
+{
+    int place = pos / PF_KV_CHUNK_POSITIONS % kv->n_chunks;
+    size_t chunk = (size_t)place * (size_t)kv->n_kv_head + (size_t)head;
+    return (char *)kv->k + chunk * PF_KV_CHUNK_POSITIONS * pf_i16_key_bytes(kv->hd_k) +
+           (place >= kv->n_near ? kv->k_far : 0);
+}
+
+PF_UNIT_FN char *pf_kv_i16_values(const struct pf_kv_view *kv, int pos, int head)
+{
+    int place = pos / PF_KV_CHUNK_POSITIONS % kv->n_chunks;
+    size_t chunk = (size_t)place * (size_t)kv->n_kv_head + (size_t)head;
+    return (char *)kv->v + chunk * PF_KV_CHUNK_POSITIONS * pf_i16_value_bytes(kv->hd_v) +
+           (place >= kv->n_near ? kv->v_far : 0);
 }
 
 /* Positions that lie together and are copied as one: bytes of one of them are between those of the others. */
@@ -458,7 +479,7 @@ struct pf_backend_ops {
     pf_status (*place)(pf_backend *b, const void *host, size_t bytes);
 
     /* Zeroed memory for activations and KV, page aligned, touched as it is used. shared: memory that the caller can
-     * read and write, for upload and download only. */
+     * read and write, for upload and download, and for the far places of keys and values. */
     pf_status (*buf_alloc)(pf_backend *b, size_t bytes, bool shared, void **out);
     void      (*buf_free)(pf_backend *b, void *p, size_t bytes, bool shared);
     void      (*buf_copy)(pf_backend *b, const struct pf_buf_copy *c);

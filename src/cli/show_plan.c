@@ -32,7 +32,10 @@ static void print_plan(struct buf *out, const struct pf_plan *p)
     if (!gpu)
         buf_printf(out, "%.2f for keys, values and scratch, ", (double)p->other_bytes * 1e-9);
     buf_printf(out, "%.2f for weights that come and go\n", (double)p->slot_bytes * 1e-9);
-    buf_printf(out, "a context of %" PRId64 " tokens\n", p->n_ctx);
+    buf_printf(out, "a context of %" PRId64 " tokens", p->n_ctx);
+    if (p->far_bytes > 0)
+        buf_printf(out, ", %.2f GB of its keys and values in main memory", (double)p->far_bytes * 1e-9);
+    buf_printf(out, "\n");
     buf_printf(out, "%s; at most %.1f tok/s, limited by %s\n",
                p->resident ? "everything is in memory" : "part of the weights is read while running", p->tok_s,
                p->limit == PF_TIER_VRAM ? "the GPU's memory" : p->limit == PF_TIER_RAM ? "main memory" : "the drive");

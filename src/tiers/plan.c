@@ -15,6 +15,16 @@ static uint64_t shared_bytes(const struct pf_plan_sizes *s)
     return s->weight_bytes - s->slab_bytes + s->transit_bytes;
 }
 
+/* Whether a byte of keys and values is worth more to VRAM than one of experts. From RAM a byte of either costs the time
+ * to cross PCIe, or for experts, to be read by the CPU if that is faster; and a token reads all of the keys and values
+ * that there are, of a context that is half full on average, but only its own share of the experts. */
+static bool kv_first(const struct pf_plan_sizes *s, const struct pf_speeds *p)
+{
+    double ram = p->ram_bytes_s > p->pcie_bytes_s ? p->ram_bytes_s : p->pcie_bytes_s;
+    double of_experts = s->slab_bytes ? (double)s->token_slab_bytes / (double)s->slab_bytes : 1;
+    return 0.5 / p->pcie_bytes_s > of_experts / ram;
+}
+
 static enum pf_plan_how how_of(const struct pf_plan_sizes *s, const struct pf_plan_budget *b)
 {
     if (b->vram_bytes == 0)
@@ -23,7 +33,9 @@ static enum pf_plan_how how_of(const struct pf_plan_sizes *s, const struct pf_pl
         return s->cut_whole ? PF_HOW_DEVICE : s->cut_slab_bytes + s->cut_bytes > 0 ? PF_HOW_CUT : PF_HOW_CPU;
     if (!b->streaming && s->weight_bytes + s->device_bytes <= b->vram_bytes)
         return PF_HOW_DEVICE;
-    uint64_t needed = shared_bytes(s) + (s->any_session ? 0 : s->device_bytes);
+    if (!b->streaming && s->weight_bytes + s->device_least_bytes <= b->vram_bytes && !kv_first(s, &b->speeds))
+        return PF_HOW_DEVICE;
+    uint64_t needed = shared_bytes(s) + (s->any_session ? 0 : s->device_least_bytes);
     return needed <= b->vram_bytes ? PF_HOW_SHARED : PF_HOW_CPU;
 }
 
@@ -115,12 +127,12 @@ static uint64_t others_in_vram(const struct pf_plan_sizes *s, enum pf_plan_how h
  * holds take no place in RAM: if the GPU is lost, they come from the mapped file. All slabs and a session do, for that
  * case; and where the GPU has no room for the usual session, which then runs on the CPU, so do those weights. */
 static void ram_of(const struct pf_plan_sizes *s, const struct pf_plan_budget *b, enum pf_plan_how how,
-                   uint64_t *slabs, uint64_t *fixed)
+                   uint64_t far_bytes, uint64_t *slabs, uint64_t *fixed)
 {
-    bool left = how == PF_HOW_SHARED && shared_bytes(s) + s->device_bytes > b->vram_bytes;
+    bool left = how == PF_HOW_SHARED && shared_bytes(s) + s->device_least_bytes > b->vram_bytes;
     uint64_t others = s->weight_bytes - s->slab_bytes - (left ? 0 : others_in_vram(s, how));
     *slabs = how == PF_HOW_DEVICE ? 0 : how == PF_HOW_CUT ? s->slab_bytes - s->cut_slab_bytes : s->slab_bytes;
-    *fixed = how == PF_HOW_DEVICE ? 0 : others + s->other_bytes;
+    *fixed = how == PF_HOW_DEVICE ? far_bytes : others + s->other_bytes;
 }
 
 /* Every slab and byte gets its tier. */
@@ -174,7 +186,12 @@ pf_status pf_plan_make(const struct pf_plan_sizes *s, const struct pf_plan_budge
     uint64_t slabs, fixed;
     double share[PF_N_TIERS] = { 0 }, in_ram;    /* of the slabs */
     p.other_bytes = gpu ? s->device_bytes : s->other_bytes;
-    ram_of(s, b, how, &slabs, &fixed);
+    if (gpu && !s->any_session) {
+        uint64_t weights = how == PF_HOW_DEVICE ? s->weight_bytes : shared_bytes(s) + p.vram_slot_bytes;
+        p.other_bytes = min_u64(s->device_bytes, b->vram_bytes - weights);
+        p.far_bytes = s->device_bytes - p.other_bytes;
+    }
+    ram_of(s, b, how, p.far_bytes, &slabs, &fixed);
     uint64_t session = fixed < s->other_bytes ? fixed : s->other_bytes;
     in_ram = s->slab_bytes ? (double)slabs / (double)s->slab_bytes : 0;
     p.resident = slabs + fixed <= b->ram_bytes && !(b->streaming && slabs > 0);

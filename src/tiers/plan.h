@@ -5,6 +5,8 @@
  *     the GPU takes everything           -> VRAM, and nothing else
  *     it takes what every token needs    -> VRAM: that first, then keys, values, scratch, and experts as fit. RAM has
  *                                           room for all experts and a session, as the GPU may be lost
+ *     not all keys and values fit then   -> VRAM has those of the first positions, RAM the others. They and experts are
+ *                                           weighed against each other: what costs more to read from RAM stays
  *     without experts, and it does not   -> VRAM: the layers and the other weights that somebody has cut off for it
  *     what is left fits in RAM           -> resident: nothing is read from the drive while running
  *     the slabs do not, the rest does    -> RAM holds the rest, and as many slabs as fit; the drive serves the others
@@ -29,7 +31,8 @@ struct pf_plan_sizes {
     uint64_t token_bytes;                /* weights read to decode one token, */
     uint64_t token_slab_bytes;           /* and of it from slabs */
     uint64_t other_bytes;                /* keys, values and scratch of the CPU's part, */
-    uint64_t device_bytes;               /* and of the GPU's if that takes all layers */
+    uint64_t device_bytes;               /* and of the GPU's if that takes all layers; */
+    uint64_t device_least_bytes;         /* of it what cannot lie in RAM instead */
     uint64_t transit_bytes;              /* of the GPU's memory for experts that pass through */
     bool     experts;                    /* slabs are experts; if not, what the GPU takes when it cannot
                                             take everything: */

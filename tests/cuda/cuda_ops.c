@@ -597,7 +597,8 @@ static void attend(const struct attention_case *c, enum pf_kv_type type, int row
                 out = random_pair((size_t)rows * (size_t)(c->n_head * c->hd_v), 1);
     for (int u = 0; u < 2; u++) {
         pf_backend *b = units[u];
-        struct pf_kv_view kv = { k.at[u], v.at[u], type, c->n_kv_head, c->hd_k, c->hd_v, n_chunks };
+        struct pf_kv_view kv = { .k = k.at[u], .v = v.at[u], .type = type,
+                                 .n_kv_head = c->n_kv_head, .hd_k = c->hd_k, .hd_v = c->hd_v, .n_chunks = n_chunks };
         for (int p = 0; p < n_stored; p += CHUNK)         /* rows of one call must not share a place */
             must(b->ops->kv_store(b, &kv, nk.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_k),
                                   nv.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_v),
@@ -693,7 +694,8 @@ static void gated_attention(enum pf_kv_type type, int hd, int n_head, int n_kv, 
                 out = random_pair((size_t)(rows * n_q), 1);
     for (int u = 0; u < 2; u++) {
         pf_backend *b = units[u];
-        struct pf_kv_view kv = { k.at[u], v.at[u], type, n_kv, hd, hd, N_CHUNKS };
+        struct pf_kv_view kv = { .k = k.at[u], .v = v.at[u], .type = type,
+                                 .n_kv_head = n_kv, .hd_k = hd, .hd_v = hd, .n_chunks = N_CHUNKS };
         const struct pf_copy deal[] = { { packed.at[u], q.at[u], hd, n_head, 2 * hd, hd, 2 * n_q, n_q },
                                         { packed.at[u] + hd, gate.at[u], hd, n_head, 2 * hd, hd, 2 * n_q, n_q } };
         for (int p = 0; p < n_old; p += CHUNK)
@@ -755,7 +757,8 @@ static void block_attention(enum pf_kv_type type, int rows, int ratio, bool choo
                 q = random_pair((size_t)rows * N_HEAD * HD, 2), out = random_pair((size_t)rows * N_HEAD * HD, 1);
     for (int u = 0; u < 2; u++) {
         pf_backend *b = units[u];
-        const struct pf_kv_view kv = { k.at[u], NULL, type, 1, HD, HD, N_KEYS / CHUNK };
+        const struct pf_kv_view kv = { .k = k.at[u], .v = NULL, .type = type,
+                                       .n_kv_head = 1, .hd_k = HD, .hd_v = HD, .n_chunks = N_KEYS / CHUNK };
         struct pf_kv_view of_blocks = kv;
         const int32_t *keys = (const int32_t *)(const void *)all.at[u];
         of_blocks.k = blocks.at[u];
@@ -797,7 +800,8 @@ static void run_attention(enum pf_kv_type type, int rows, int run, bool open)
                 q = random_pair((size_t)rows * N_HEAD * HD, 2), out = random_pair((size_t)rows * N_HEAD * HD_V, 1);
     for (int u = 0; u < 2; u++) {
         pf_backend *b = units[u];
-        const struct pf_kv_view kv = { k.at[u], v.at[u], type, N_KV, HD, HD_V, N_KEYS / CHUNK };
+        const struct pf_kv_view kv = { .k = k.at[u], .v = v.at[u], .type = type,
+                                       .n_kv_head = N_KV, .hd_k = HD, .hd_v = HD_V, .n_chunks = N_KEYS / CHUNK };
         must(b->ops->kv_store(b, &kv, new_k.at[u], new_v.at[u], (const int32_t *)(const void *)all.at[u], N_KEYS));
         must(b->ops->attention(b, &(struct pf_attention_op){
             .q = q.at[u], .out = out.at[u], .kv = &kv, .pos = (const int32_t *)(const void *)of.at[u],

@@ -15,8 +15,34 @@
 static const struct pf_plan_sizes gpt_oss_120b = {
     .weight_bytes = 60000 * MB, .slab_bytes = 57000 * MB, .slots_all = 57100 * MB, .slots_least = 13 * MB,
     .n_slabs = 4608, .token_bytes = 4000 * MB, .token_slab_bytes = 1800 * MB, .other_bytes = 1000 * MB,
-    .device_bytes = 1000 * MB, .experts = true };
+    .device_bytes = 1000 * MB, .device_least_bytes = 1000 * MB, .experts = true };
 static const struct pf_speeds prices = { 1000e9, 25e9, 50e9, 5e9 };
+
+/* Keys and values that the GPU has no room for lie in RAM: they send nothing to the CPU, and are weighed against
+ * experts. */
+static void test_far(void)
+{
+    struct pf_plan_sizes s = gpt_oss_120b;
+    struct pf_plan_budget b = { 8000 * MB, 96000 * MB, false, false, prices };
+    struct pf_plan p;
+    struct pf_plan_choice how;
+    s.device_bytes = s.other_bytes = 20000 * MB;
+    s.device_least_bytes = 600 * MB;
+    CHECK(pf_plan_make(&s, &b, &p, &how) == PF_OK && how.how == PF_HOW_SHARED && p.far_bytes == 15000 * MB &&
+          p.other_bytes == 5000 * MB && p.vram_slot_bytes == 0 && p.resident, "%d: %llu far, %llu near", (int)how.how,
+          (unsigned long long)p.far_bytes, (unsigned long long)p.other_bytes);
+    b.vram_bytes = 70000 * MB;
+    CHECK(pf_plan_make(&s, &b, &p, &how) == PF_OK && how.how == PF_HOW_SHARED && p.far_bytes == 0 &&
+          p.vram_slot_bytes == 47000 * MB, "experts cost less to read from RAM: %d", (int)how.how);
+    b.speeds.pcie_bytes_s = 50e9;
+    s.token_slab_bytes = 40000 * MB;
+    s.token_bytes = 43000 * MB;
+    CHECK(pf_plan_make(&s, &b, &p, &how) == PF_OK && how.how == PF_HOW_DEVICE && p.far_bytes == 10000 * MB,
+          "experts that all are read cost more: %d, %llu far", (int)how.how, (unsigned long long)p.far_bytes);
+    b.vram_bytes = 3500 * MB;
+    CHECK(pf_plan_make(&s, &b, &p, &how) == PF_OK && how.how == PF_HOW_CPU && p.far_bytes == 0,
+          "not even the least fits");
+}
 
 static void test_plans(void)
 {
@@ -87,7 +113,7 @@ static void test_gpu(void)
     struct pf_plan_sizes dense = { .weight_bytes = 40000 * MB, .slab_bytes = 39000 * MB, .slots_all = 39000 * MB,
                                    .slots_least = 500 * MB, .n_slabs = 80, .token_bytes = 40000 * MB,
                                    .token_slab_bytes = 39000 * MB, .other_bytes = 1000 * MB,
-                                   .device_bytes = 1000 * MB };
+                                   .device_bytes = 1000 * MB, .device_least_bytes = 1000 * MB };
     b = (struct pf_plan_budget){ 24000 * MB, 64000 * MB, false, false, prices };
     CHECK(pf_plan_make(&dense, &b, &p, &how) == PF_OK && p.vram_budget_bytes == 0,
           "a dense model that nobody has cut stays with the CPU");
@@ -175,6 +201,7 @@ static void test_limits(void)
 int main(void)
 {
     test_plans();
+    test_far();
     test_gpu();
     test_limits();
     test_prices();

@@ -58,11 +58,9 @@ void pf_cpu_store_i16(const struct cpu_backend *b, const struct pf_kv_view *kv, 
         sk = 1;
     }
     int p = pos % PF_I16_CHUNK;
-    size_t chunk = pf_kv_row(kv, pos - p, head);
-    put_key((char *)kv->k + chunk * pf_i16_key_bytes(kv->hd_k) + pf_i16_key_block(kv->hd_k, p), kv->hd_k,
-            p % PF_I16_BLOCK, key, sk, lsv);
-    put_value((char *)kv->v + chunk * pf_i16_value_bytes(kv->hd_v) + pf_i16_value_block(kv->hd_v, p), kv->hd_v,
-              p % PF_I16_BLOCK, value, rsv);
+    put_key(pf_kv_i16_keys(kv, pos, head) + pf_i16_key_block(kv->hd_k, p), kv->hd_k, p % PF_I16_BLOCK, key, sk, lsv);
+    put_value(pf_kv_i16_values(kv, pos, head) + pf_i16_value_block(kv->hd_v, p), kv->hd_v, p % PF_I16_BLOCK, value,
+              rsv);
 }
 
 /* ---- A block of queries ------------------------------------------------------------------------------------------ */
@@ -144,12 +142,12 @@ struct place {
 
 static const char *keys_at(const struct pf_kv_view *kv, struct place at)
 {
-    return (const char *)kv->k + pf_kv_row(kv, at.chunk * PF_I16_CHUNK, at.kv_head) * pf_i16_key_bytes(kv->hd_k);
+    return pf_kv_i16_keys(kv, at.chunk * PF_I16_CHUNK, at.kv_head);
 }
 
 static const char *values_at(const struct pf_kv_view *kv, struct place at)
 {
-    return (const char *)kv->v + pf_kv_row(kv, at.chunk * PF_I16_CHUNK, at.kv_head) * pf_i16_value_bytes(kv->hd_v);
+    return pf_kv_i16_values(kv, at.chunk * PF_I16_CHUNK, at.kv_head);
 }
 
 /* The queries' partials of chunk c; `next` is what the thread turns to after it. A query that is out of range gives a

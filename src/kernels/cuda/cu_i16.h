@@ -43,10 +43,15 @@ CU_INLINE struct i16_row i16_row_of(const struct i16_attention &o, int hk, int r
     return { token, hk * group + r % group, first_visible(o.a, pos), pos, true };
 }
 
-/* Where the block of positions BLOCK * b .. lies among the keys or the values, `bytes` a position. */
-CU_INLINE const char *i16_block(const struct pf_kv_view &kv, const void *base, size_t bytes, int b, int hk)
+/* Where the block of positions BLOCK * b .. lies among the keys, among the values; hd as in kv. */
+CU_INLINE char *i16_keys(const struct pf_kv_view &kv, int hd, int b, int hk)
 {
-    return (const char *)base + (pf_kv_row(&kv, b / N_BLOCKS * CHUNK, hk) + b % N_BLOCKS * BLOCK) * bytes;
+    return pf_kv_i16_keys(&kv, b * BLOCK, hk) + b % N_BLOCKS * BLOCK * pf_i16_key_bytes(hd);
+}
+
+CU_INLINE char *i16_values_of(const struct pf_kv_view &kv, int hd, int b, int hk)
+{
+    return pf_kv_i16_values(&kv, b * BLOCK, hk) + b % N_BLOCKS * BLOCK * pf_i16_value_bytes(hd);
 }
 
 /* A row of queries in scratch: for each 32 elements and each t 16 bytes, elements 4 t .. and 16 + 4 t .. of the upper

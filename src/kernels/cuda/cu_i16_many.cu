@@ -59,8 +59,8 @@ template <int HK, int HV, int STAGES> struct blocks {
     /* Where block `next` lies: chunk by chunk, since a ring's chunks come round. */
     __device__ __forceinline__ void find(void)
     {
-        k = i16_block(o.kv, o.kv.k, pf_i16_key_bytes(HK), next, hk);
-        v = i16_block(o.kv, o.kv.v, pf_i16_value_bytes(HV), next, hk);
+        k = i16_keys(o.kv, HK, next, hk);
+        v = i16_values_of(o.kv, HV, next, hk);
     }
     __device__ __forceinline__ void send_keys(void)
     {

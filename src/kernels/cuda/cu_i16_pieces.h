@@ -28,8 +28,8 @@ CU_INLINE void find(struct way &w, const struct pf_kv_view &kv, int hk, int warp
         w.c += w.step;
     w.piece = 0;
     if (w.c <= w.end) {
-        w.k = i16_block(kv, kv.k, pf_i16_key_bytes(kv.hd_k), w.c * N_BLOCKS + warp, hk);
-        w.v = i16_block(kv, kv.v, pf_i16_value_bytes(kv.hd_v), w.c * N_BLOCKS + warp, hk);
+        w.k = i16_keys(kv, kv.hd_k, w.c * N_BLOCKS + warp, hk);
+        w.v = i16_values_of(kv, kv.hd_v, w.c * N_BLOCKS + warp, hk);
     }
 }
 

@@ -154,8 +154,8 @@ CU_INLINE void put_key_value(const struct rows &o, int row, int head, float *k, 
 {
     const struct pf_kv_view &kv = o.kv;
     int lane = threadIdx.x % WARP, pos = o.pos[row], p = pos % BLOCK;
-    char *keys = (char *)(uintptr_t)i16_block(kv, kv.k, pf_i16_key_bytes(kv.hd_k), pos / BLOCK, head);
-    char *values = (char *)(uintptr_t)i16_block(kv, kv.v, pf_i16_value_bytes(kv.hd_v), pos / BLOCK, head);
+    char *keys = i16_keys(kv, kv.hd_k, pos / BLOCK, head);
+    char *values = i16_values_of(kv, kv.hd_v, pos / BLOCK, head);
     if (o.prepares)
         prepare_head(o.h, 1, head, row, k);
     else

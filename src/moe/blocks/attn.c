@@ -44,6 +44,29 @@ static pf_status rotate(struct pf_step *t, const struct pf_attention *a, int row
     return a->rotate ? ops_of(t)->rope(t->unit->backend, ropes, 2, rows) : PF_OK;
 }
 
+/* Of many rows each tile of queries would read what is far over the bus: if there is room, it comes to the device once
+ * instead. Leaves in *at_hand the view by which the part attends. */
+static pf_status bring(struct pf_step *t, const struct pf_kv_layer *kv, const struct pf_part *p,
+                       struct pf_kv_view *at_hand)
+{
+    enum { IN_PLACE_ROWS = 8 };
+    const struct pf_work *work = t->m->work;
+    int64_t n_far = kv->view.n_chunks - kv->view.n_near;
+    int64_t n = (pf_part_end(p) + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS - kv->view.n_near;
+    *at_hand = kv->view;
+    if (!kv->far || t->unit != &work->units[0] || n <= 0 || p->rows <= IN_PLACE_ROWS)
+        return PF_OK;
+    size_t k_bytes = kv->k_far / (size_t)n_far * (size_t)n, v_bytes = kv->v_far / (size_t)n_far * (size_t)n;
+    char *k = kv->far, *v = k + kv->k_far, *k_to = work->stage, *v_to = k_to + k_bytes;
+    if (k_bytes + v_bytes > work->stage_bytes)
+        return PF_OK;
+    PF_TRY(ops_of(t)->upload(t->unit->backend, k_to, k, k_bytes));
+    PF_TRY(ops_of(t)->upload(t->unit->backend, v_to, v, v_bytes));
+    at_hand->k_far += (intptr_t)k_to - (intptr_t)k;
+    at_hand->v_far += (intptr_t)v_to - (intptr_t)v;
+    return PF_OK;
+}
+
 /* One part's rows: their keys and values go to its session's, and they attend to these. */
 static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
 {
@@ -52,15 +75,17 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
     const struct pf_attention *a = &t->m->layers[il].attn;
     const struct pf_kv_view *kv = &p->s->kv[il].view;
     const struct pf_buffers *b = &t->unit->buf;
+    struct pf_kv_view at_hand;
     size_t first = (size_t)p->first, n_kv = (size_t)a->n_kv_head, n = (size_t)a->n_head;
     const int32_t *pos = b->pos + first, *chosen = NULL;
     if (t->m->layers[il].has_indexer && pf_index_is_used(p))
         chosen = b->chosen + first * (size_t)t->m->index.max_chosen;
     PF_TRY(ops->kv_store(be, kv, b->k + first * n_kv * (size_t)a->hd_k, b->v + first * n_kv * (size_t)a->hd_v, pos,
                          p->rows));
+    PF_TRY(bring(t, &p->s->kv[il], p, &at_hand));
     return ops->attention(be, &(struct pf_attention_op){
-        .q = b->q + first * n * (size_t)a->hd_k, .out = b->attn + first * n * (size_t)a->hd_v, .kv = kv, .pos = pos,
-        .n_positions = pf_part_end(p), .rows = p->rows, .n_head = a->n_head, .window = a->window,
+        .q = b->q + first * n * (size_t)a->hd_k, .out = b->attn + first * n * (size_t)a->hd_v, .kv = &at_hand,
+        .pos = pos, .n_positions = pf_part_end(p), .rows = p->rows, .n_head = a->n_head, .window = a->window,
         .chunked = a->chunked, .scale = a->scale, .sinks = a->sinks,
         .row_scale = a->temper ? b->temper + first : NULL, .chosen = chosen,
         .max_chosen = t->m->index.max_chosen, .n_lists = 1, .run = t->m->index.ratio });

@@ -105,6 +105,8 @@ pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_sess
                 INT32_MAX - PF_KV_CHUNK_POSITIONS);
     if (o->n_batch < 1 || o->n_batch > MAX_BATCH)
         PF_FAIL(PF_EINVAL, "n_batch is %d; 1 to %d are possible", o->n_batch, MAX_BATCH);
+    if (o->n_near < 0)
+        PF_FAIL(PF_EINVAL, "n_near is %lld; it may not be negative", (long long)o->n_near);
     PF_TRY(check_kv_type(m, o->kv_type));
     if (o->n_batch > o->n_ctx)
         o->n_batch = (int)o->n_ctx;
@@ -306,8 +308,8 @@ pf_status pf_session_part_bytes(const struct pf_model *m, const struct pf_sessio
     for (int il = first; il < end; il++)
         *kv_bytes += pf_kv_bytes_of(m, il, &o);
     struct pf_backend_sizes sizes = pf_backend_sizes_of(m, &o);
-    *work_bytes = pf_states_bytes(m, first, end, &o) + pf_buffers_cut(m, o.n_batch, NULL, &buf) +
-                  b->ops->scratch_bytes(b, &sizes);
+    *work_bytes = pf_kv_stage_bytes(m, &o, first, end) + pf_states_bytes(m, first, end, &o) +
+                  pf_buffers_cut(m, o.n_batch, NULL, &buf) + b->ops->scratch_bytes(b, &sizes);
     return PF_OK;
 }
 

@@ -144,18 +144,53 @@ size_t pf_ring_kept_bytes(const struct pf_model *m, const struct pf_session_opts
 
 /* ---- Keys and values --------------------------------------------------------------------------------------------- */
 
+/* Chunks that lie in the memory of the layer's unit: all, unless positions are far. A window is too small to bother. */
+static int near_chunks(const struct pf_attention *a, enum pf_kv_type type, int n_chunks,
+                       const struct pf_session_opts *o)
+{
+    int64_t near = o->n_near / PF_KV_CHUNK_POSITIONS + (o->n_near % PF_KV_CHUNK_POSITIONS != 0);
+    bool all = o->n_near == 0 || type != PF_KV_I16 || a->window || near >= n_chunks;
+    return all ? n_chunks : (int)near;
+}
+
 struct pf_kv_layer pf_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o)
 {
     const struct pf_attention *a = &m->layers[il].attn;
     int n_chunks = pf_ring_chunks(m, il, o);
     enum pf_kv_type type = type_of(&m->layers[il], o->kv_type);
-    size_t rows = (size_t)n_chunks * PF_KV_CHUNK_POSITIONS * (size_t)a->n_kv_head;
+    int n_near = near_chunks(a, type, n_chunks, o);
+    size_t chunk = PF_KV_CHUNK_POSITIONS * (size_t)a->n_kv_head;
+    size_t k_chunk = chunk * pf_kv_key_bytes(type, a->hd_k),
+           v_chunk = a->v_in_k ? 0 : chunk * pf_kv_value_bytes(type, a->hd_v);
     return (struct pf_kv_layer){
         .view = { .type = type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v,
-                  .n_chunks = n_chunks },
-        .k_bytes = rows * pf_kv_key_bytes(type, a->hd_k),
-        .v_bytes = a->v_in_k ? 0 : rows * pf_kv_value_bytes(type, a->hd_v),
+                  .n_chunks = n_chunks, .n_near = n_near },
+        .k_bytes = (size_t)n_near * k_chunk,
+        .v_bytes = (size_t)n_near * v_chunk,
+        .k_far = (size_t)(n_chunks - n_near) * k_chunk,
+        .v_far = (size_t)(n_chunks - n_near) * v_chunk,
     };
+}
+
+uint64_t pf_kv_far_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
+{
+    uint64_t bytes = 0;
+    for (int il = first; il < end; il++) {
+        struct pf_kv_layer kv = pf_kv_layer_of(m, il, o);
+        bytes += kv.k_far + kv.v_far;
+    }
+    return bytes;
+}
+
+uint64_t pf_kv_stage_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end)
+{
+    uint64_t most = 0, near = 0;
+    for (int il = first; il < end; il++) {
+        struct pf_kv_layer kv = pf_kv_layer_of(m, il, o);
+        most = kv.k_far + kv.v_far > most ? kv.k_far + kv.v_far : most;
+        near += kv.k_bytes + kv.v_bytes;
+    }
+    return most <= near ? most : 0;
 }
 
 /* Keys of so many positions each. A step writes those of all blocks that its rows may touch, so there are two more. */

@@ -14,6 +14,8 @@
 struct pf_kv_layer {
     struct pf_kv_view view;
     size_t            k_bytes, v_bytes;      /* bytes of view.k and view.v */
+    size_t            k_far, v_far;          /* bytes of places that lie in memory shared with the host, */
+    void             *far;                   /* which has k_far, then v_far; NULL: there are none */
 };
 
 /* Inputs of compressed attention that follow from positions: rotary tables, shaped as cs of struct pf_buffers, and the
@@ -124,7 +126,12 @@ pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_sess
 struct pf_kv_layer pf_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o);
 struct pf_kv_layer pf_block_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o);
 struct pf_kv_layer pf_index_kv_layer_of(const struct pf_model *m, int il, const struct pf_session_opts *o);
-uint64_t           pf_kv_bytes_of(const struct pf_model *m, int il, const struct pf_session_opts *o);
+uint64_t           pf_kv_bytes_of(const struct pf_model *m, int il, const struct pf_session_opts *o);   /* all near */
+
+/* Bytes of the layers [first, end) in memory shared with the host; and of room in the device's for those of one layer,
+ * by which prompts read them (0: nothing is far, or that would be more than what is near: they are read in place). */
+uint64_t pf_kv_far_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);
+uint64_t pf_kv_stage_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);
 /* The part of them that a row at position pos goes over. */
 uint64_t           pf_kv_read_bytes_of(const struct pf_model *m, int il, const struct pf_session_opts *o, int64_t pos);
 

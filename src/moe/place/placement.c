@@ -207,6 +207,35 @@ pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts
     return pf_place_session_bytes(m, p ? &p->cut : &all, p ? p->device : m->cpu, opts, kv_bytes, work_bytes);
 }
 
+/* Bytes of the device's memory that the session takes with so many chunks there. */
+static uint64_t near_bytes(const struct pf_placement *p, const struct pf_session_opts *o, int64_t n_chunks)
+{
+    struct pf_session_opts with = *o;
+    uint64_t kv, work;
+    with.n_near = n_chunks * PF_KV_CHUNK_POSITIONS;
+    if (pf_session_part_bytes(p->m, &with, p->device, 0, p->cut.n_layers, &kv, &work) < 0)
+        return UINT64_MAX;
+    return kv + work;
+}
+
+int64_t pf_place_near(const struct pf_placement *p, const struct pf_session_opts *o)
+{
+    if (!p || p->device == p->m->cpu)
+        return 0;
+    uint64_t room = p->device->ops->room(p->device);
+    int64_t all = (o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS, fits = 1, not = all;
+    if (near_bytes(p, o, all) <= room || room < PF_NEAR_SPARE_BYTES)
+        return 0;
+    room -= PF_NEAR_SPARE_BYTES;
+    if (near_bytes(p, o, 1) > room)
+        return 0;
+    while (fits + 1 < not) {
+        int64_t middle = fits + (not - fits) / 2;
+        *(near_bytes(p, o, middle) <= room ? &fits : &not) = middle;
+    }
+    return fits * PF_KV_CHUNK_POSITIONS;
+}
+
 void pf_place_close(struct pf_placement *p)
 {
     while (p) {

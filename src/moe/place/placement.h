@@ -146,6 +146,14 @@ bool pf_model_leave_device(struct pf_model *m);
 pf_status pf_place_session_bytes(const struct pf_model *m, const struct pf_cut *cut, const pf_backend *device,
                                  const struct pf_session_opts *opts, uint64_t *kv_bytes, uint64_t *work_bytes);
 
+/* Bytes of a device that keys and values leave free if not all of them fit: allocations take whole pages, and small
+ * vectors are copied when they are first used. */
+enum { PF_NEAR_SPARE_BYTES = 2 << 20 };
+
+/* Positions of a session whose keys and values there is room for in the device's memory as it is now, o->n_near being
+ * 0. 0: all of them, or it is no device's, or even the least would not fit. */
+int64_t pf_place_near(const struct pf_placement *p, const struct pf_session_opts *o);
+
 /* Closes p and all that is under it, then their devices. NULL-safe. */
 void pf_place_close(struct pf_placement *p);
 

@@ -49,6 +49,7 @@ static pf_status session_sizes(const struct pf_model *m, const pf_backend *devic
                                const struct pf_session_opts *so, struct pf_plan_sizes *s)
 {
     const struct pf_cut all = pf_cut_all(m);
+    struct pf_session_opts least = *so;
     uint64_t kv, work;
     if (cut->n_layers > 0 || cut->output)
         PF_TRY(pf_session_part_bytes(m, so, m->cpu, cut->n_layers, m->n_layer, &kv, &work));
@@ -57,6 +58,11 @@ static pf_status session_sizes(const struct pf_model *m, const pf_backend *devic
     s->other_bytes = kv + work + pf_model_extra_bytes(m);
     PF_TRY(pf_session_part_bytes(m, so, device, 0, m->n_layer, &kv, &work));
     s->device_bytes = kv + work + pf_model_extra_bytes(m);
+    least.n_near = 1;
+    PF_TRY(pf_session_part_bytes(m, &least, device, 0, m->n_layer, &kv, &work));
+    s->device_least_bytes = kv + work + pf_model_extra_bytes(m) + PF_NEAR_SPARE_BYTES;
+    if (s->device_least_bytes > s->device_bytes)         /* what passes through takes more than what it saves */
+        s->device_least_bytes = s->device_bytes;
     return PF_OK;
 }
 

@@ -39,6 +39,7 @@ struct stream {
     void        *ctx;
     struct pf_digester hash;
     char        *piece;      /* [PIECE] what passes between the backend's memory and the stream */
+    bool         far;        /* what is moved now lies in memory shared with the host */
     bool         lost;       /* the device is lost: zeros are written, and bytes that are read are dropped */
 };
 
@@ -63,6 +64,17 @@ static pf_status move(const struct pf_session *s, pf_backend *b, move_fn *fn, vo
     return st;
 }
 
+/* Far memory is the host's own once the device has done what was asked of it. */
+static pf_status move_far(const struct pf_session *s, pf_backend *b, void *to, const void *from, size_t bytes)
+{
+    pthread_mutex_lock(&s->m->step_lock);
+    pf_status st = b->ops->finish(b);
+    if (st == PF_OK)
+        memcpy(to, from, bytes);
+    pthread_mutex_unlock(&s->m->step_lock);
+    return st;
+}
+
 /* Copies to f->piece from a unit's memory, or back; once the device is lost, nothing. */
 static pf_status move_piece(struct stream *f, const struct pf_session *s, const struct pf_unit *u, void *p,
                             size_t bytes, bool back)
@@ -70,8 +82,9 @@ static pf_status move_piece(struct stream *f, const struct pf_session *s, const 
     const struct pf_backend_ops *ops = u->backend->ops;
     if (f->lost)
         return PF_OK;
-    pf_status st = back ? move(s, u->backend, ops->upload, p, f->piece, bytes)
-                        : move(s, u->backend, ops->download, f->piece, p, bytes);
+    pf_status st = f->far ? move_far(s, u->backend, back ? p : f->piece, back ? f->piece : p, bytes)
+                   : back ? move(s, u->backend, ops->upload, p, f->piece, bytes)
+                          : move(s, u->backend, ops->download, f->piece, p, bytes);
     if (st != PF_EDEVICE)
         return st;
     pthread_mutex_lock(&s->m->step_lock);
@@ -142,13 +155,14 @@ static pf_status transfer_i16_chunk(struct stream *f, const struct pf_session *s
                                     const struct pf_kv_view *kv, int64_t first, size_t n)
 {
     int lo = (int)(first % PF_KV_CHUNK_POSITIONS), hi = lo + (int)n;
+    f->far = kv->k_far != 0 && first / PF_KV_CHUNK_POSITIONS >= kv->n_near;
     for (int h = 0; h < kv->n_kv_head; h++) {
-        size_t row = pf_kv_row(kv, (int)(first - lo), h);
-        PF_TRY(transfer_blocks(f, s, u, &(struct i16_part){ (char *)kv->k + row * pf_i16_key_bytes(kv->hd_k), kv->hd_k,
-                                                            lo, hi, true }));
-        PF_TRY(transfer_blocks(f, s, u, &(struct i16_part){ (char *)kv->v + row * pf_i16_value_bytes(kv->hd_v),
-                                                            kv->hd_v, lo, hi, false }));
+        PF_TRY(transfer_blocks(f, s, u, &(struct i16_part){ pf_kv_i16_keys(kv, (int)first, h), kv->hd_k, lo, hi,
+                                                            true }));
+        PF_TRY(transfer_blocks(f, s, u, &(struct i16_part){ pf_kv_i16_values(kv, (int)first, h), kv->hd_v, lo, hi,
+                                                            false }));
     }
+    f->far = false;
     return PF_OK;
 }
 

@@ -16,6 +16,7 @@ static void close_unit(struct pf_session *s, struct pf_unit *u)
     for (int il = u->first; il < u->end; il++) {
         b->ops->buf_free(b, s->kv[il].view.k, s->kv[il].k_bytes, false);
         b->ops->buf_free(b, s->kv[il].view.v, s->kv[il].v_bytes, false);
+        b->ops->buf_free(b, s->kv[il].far, s->kv[il].k_far + s->kv[il].v_far, true);
         b->ops->buf_free(b, s->block_kv[il].view.k, s->block_kv[il].k_bytes, false);
         b->ops->buf_free(b, s->index_kv[il].view.k, s->index_kv[il].k_bytes, false);
         s->kv[il] = s->block_kv[il] = s->index_kv[il] = (struct pf_kv_layer){ .k_bytes = 0 };
@@ -93,6 +94,18 @@ static pf_status open_state(struct pf_session *s, struct pf_unit *u)
     return PF_OK;
 }
 
+/* Places that have no room in the device's memory. */
+static pf_status open_far(const struct pf_unit *u, struct pf_kv_layer *kv)
+{
+    if (kv->k_far + kv->v_far == 0)
+        return PF_OK;
+    PF_TRY(u->backend->ops->buf_alloc(u->backend, kv->k_far + kv->v_far, true, &kv->far));
+    kv->view.k_far = (int64_t)((intptr_t)kv->far - ((intptr_t)kv->view.k + (intptr_t)kv->k_bytes));
+    kv->view.v_far = (int64_t)((intptr_t)kv->far + (intptr_t)kv->k_far -
+                               ((intptr_t)kv->view.v + (intptr_t)kv->v_bytes));
+    return PF_OK;
+}
+
 static pf_status open_kv(struct pf_session *s, const struct pf_unit *u, int il)
 {
     const struct pf_backend_ops *ops = u->backend->ops;
@@ -103,6 +116,7 @@ static pf_status open_kv(struct pf_session *s, const struct pf_unit *u, int il)
     s->kv[il] = kv;
     if (kv.v_bytes)
         PF_TRY(ops->buf_alloc(u->backend, kv.v_bytes, false, &s->kv[il].view.v));
+    PF_TRY(open_far(u, &s->kv[il]));
     s->block_kv[il] = pf_block_kv_layer_of(s->m, il, &s->opts);
     if (s->block_kv[il].k_bytes)
         PF_TRY(ops->buf_alloc(u->backend, s->block_kv[il].k_bytes, false, &s->block_kv[il].view.k));
@@ -135,6 +149,8 @@ static pf_status open_buffers(struct pf_session *s)
 {
     struct pf_model *m = s->m;
     pf_backend *b = m->backend;
+    if (b == m->cpu)
+        s->opts.n_near = 0;                  /* its memory is the host's */
     struct pf_backend_sizes sizes = pf_backend_sizes_of(m, &s->opts);
     PF_TRY(pf_work_fit(m, &s->opts, false));
     PF_TRY(b->ops->reserve(b, &sizes));
@@ -142,6 +158,7 @@ static pf_status open_buffers(struct pf_session *s)
     PF_TRY(alloc_floats(b, logits_bytes(s), true, &s->logits));
     struct pf_cut cut = pf_place_cut_for(m->place, &s->opts);
     s->output_unit = &s->units[!cut.output];
+    PF_TRY(pf_work_stage(m, (size_t)pf_kv_stage_bytes(m, &s->opts, 0, cut.n_layers)));
     PF_TRY(open_layers(s, &s->units[0], 0, cut.n_layers));
     if (!cut.whole)
         PF_TRY(open_second(s, &sizes, cut.n_layers));
@@ -197,6 +214,11 @@ static pf_status open_with_room(struct pf_session *s)
     uint64_t kv_bytes, work_bytes;
     PF_TRY(pf_session_bytes(s->m, &s->opts, &kv_bytes, &work_bytes));
     pf_place_make_room(s->m->place, kv_bytes + work_bytes);
+    if (s->opts.n_near == 0)
+        s->opts.n_near = pf_place_near(s->m->place, &s->opts);
+    if (s->m->backend != s->m->cpu && pf_kv_far_bytes(s->m, &s->opts, 0, s->m->n_layer) > 0)
+        pf_model_logf(s->m, PF_LOG_INFO, "keys and values of positions from %lld on lie in main memory",
+                      (long long)s->opts.n_near);
     pf_status st = open_parts(s);
     pf_place_use_room(s->m->place);
     return st;
@@ -249,16 +271,18 @@ static pf_status open_resolved(pf_session **out, pf_model *m, const struct pf_se
     return st;
 }
 
-/* A context whose length nobody has said is as long as there is memory for after all. */
+/* A context whose length nobody has said is as long as the unit's own memory allows after all. */
 pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session_opts *opts)
 {
     struct pf_session_opts o;
     *out = NULL;
     PF_TRY(pf_session_opts_resolve(m, opts, &o));
-    int64_t least = opts && opts->n_ctx > 0 ? o.n_ctx : pf_least_context(m);
+    int64_t least = opts && opts->n_ctx > 0 ? o.n_ctx : pf_least_context(m), n_near = o.n_near;
+    o.n_near = o.n_ctx > least ? o.n_ctx : n_near;
     pf_status st = open_resolved(out, m, &o);
     while (st == PF_ENOMEM && o.n_ctx > least) {
         o.n_ctx = o.n_ctx / 2 > least ? o.n_ctx / 2 : least;
+        o.n_near = o.n_ctx > least ? o.n_ctx : n_near;
         st = open_resolved(out, m, &o);
     }
     bool only = atomic_load(&m->n_sessions) == 0;

@@ -35,6 +35,8 @@ static void close_work(const struct pf_model *m, struct pf_work *w)
     close_second(m, w);
     if (b)
         b->ops->buf_free(b, w->inputs, inputs_bytes(m, w), true);
+    if (b)
+        b->ops->buf_free(b, w->stage, w->stage_bytes, false);
     close_unit(&w->units[0]);
     pf_free(w);
 }
@@ -91,6 +93,11 @@ static pf_status replace(struct pf_model *m, const struct pf_session_opts *o, bo
         close_work(m, w);
         return st;
     }
+    if (m->work && m->work->units[0].backend == m->backend) {
+        w->stage = m->work->stage;
+        w->stage_bytes = m->work->stage_bytes;
+        m->work->stage = NULL;
+    }
     pf_work_close(m);
     m->work = w;
     return PF_OK;
@@ -104,6 +111,20 @@ pf_status pf_work_fit(struct pf_model *m, const struct pf_session_opts *o, bool 
     if (w->sizes.max_rows < o->n_batch)
         return replace(m, o, second || w->handed);
     return second && !w->handed ? add_second(m, m->work) : PF_OK;
+}
+
+pf_status pf_work_stage(struct pf_model *m, size_t bytes)
+{
+    struct pf_work *w = m->work;
+    pf_backend *b = w->units[0].backend;
+    void *stage;
+    if (bytes <= w->stage_bytes)
+        return PF_OK;
+    PF_TRY(b->ops->buf_alloc(b, bytes, false, &stage));
+    b->ops->buf_free(b, w->stage, w->stage_bytes, false);
+    w->stage = stage;
+    w->stage_bytes = bytes;
+    return PF_OK;
 }
 
 void pf_work_close(struct pf_model *m)

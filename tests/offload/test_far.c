@@ -1,0 +1,304 @@
+/* Keys and values for which the device has no room lie in main memory, and no bit knows: one text, as a prompt in
+ * pieces, a few rows at a time and token by token, over going back, several sequences in a step, and saving and loading
+ * between sessions that have other positions far. The simulated device is lost at its operations, and its allocations
+ * fail; it also has so little memory that the session has to find out itself.
+ *
+ * usage: test_far MODEL.gguf device|shared|cuda|cuda-shared [brief]
+ *        device, shared: simulated; cuda: with the GPU, which is an emulated one where this file is linked with
+ *        it. 77: there is no GPU */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "check.h"
+#include "kernels/sim/sim.h"
+#include "memory_file.h"
+#include "moe/place/placement.h"
+#include "moe/session/session.h"
+
+enum { CHUNK = 256, N_PROMPT = 3 * CHUNK + 40, N_FEW = 6, N_ONE = 3, N_TOKENS = N_PROMPT + N_FEW + N_ONE, N_BATCH = 150,
+       N_CTX = 4 * CHUNK + 100, AGAIN = CHUNK + 100 /* where the session goes back to */ };
+
+static const char *path, *how;
+static bool    brief;
+static int32_t tokens[N_TOKENS];
+static float  *expected;                     /* [N_TOKENS][n_vocab] after each token, where at_end says so */
+static size_t  n_vocab;
+
+static bool is(const char *name)
+{
+    return strcmp(how, name) == 0;
+}
+
+static bool simulates(void)
+{
+    return is("device") || is("shared");
+}
+
+static pf_status open_device(pf_backend **out, void *ctx)
+{
+    return pf_backend_sim_open(out, ctx);
+}
+
+/* sim NULL: on the CPU alone, or with the GPU that is meant. */
+static pf_model *open_model(struct pf_sim *sim, bool on_cpu)
+{
+    pf_model *m = NULL;
+    struct pf_model_opts o;
+    struct pf_residency_setup setup = { .device = sim ? open_device : NULL, .device_ctx = sim };
+    pf_model_opts_init(&o);
+    o.device = !on_cpu && !simulates() ? 0 : -1;
+    o.n_threads = 2;
+    o.streaming = !on_cpu && (is("shared") || is("cuda-shared"));
+    pf_status st = sim ? pf_model_open_with(&m, path, &o, &setup) : pf_model_open(&m, path, &o);
+    CHECK(st == PF_OK, "%s", pf_last_error());
+    if (st < 0)
+        exit(check_status());
+    return m;
+}
+
+static pf_session *open_session(pf_model *m, int64_t n_near)
+{
+    pf_session *s = NULL;
+    struct pf_session_opts so;
+    pf_session_opts_init(&so);
+    so.n_ctx = N_CTX;
+    so.n_batch = N_BATCH;
+    so.n_near = n_near;
+    CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s", pf_last_error());
+    if (!s)
+        exit(check_status());
+    return s;
+}
+
+static bool has_far(const pf_session *s)
+{
+    bool far = false;
+    for (int il = 0; il < s->m->n_layer; il++)
+        far |= s->kv[il].far != NULL;
+    return far;
+}
+
+static void same(const pf_session *s, const char *name)
+{
+    size_t last = (size_t)pf_session_pos(s) - 1;
+    const float *logits = pf_session_logits(s);
+    CHECK(logits && memcmp(logits, expected + last * n_vocab, n_vocab * sizeof *logits) == 0,
+          "%s: other bits after token %d", name, (int)last);
+}
+
+static void eval(pf_session *s, size_t n, const char *name)
+{
+    size_t from = (size_t)pf_session_pos(s);
+    CHECK(pf_session_eval(s, tokens + from, n, 0) == PF_OK, "%s, from token %d: %s", name, (int)from, pf_last_error());
+    if (pf_session_logits(s))
+        same(s, name);
+}
+
+static void rest(pf_session *s, const char *name)
+{
+    size_t pos = (size_t)pf_session_pos(s);
+    if (pos < N_PROMPT)
+        eval(s, N_PROMPT - pos, name);
+    eval(s, N_FEW, name);
+    for (int i = 0; i < N_ONE; i++)
+        eval(s, 1, name);
+}
+
+static void go_back(pf_session *s, int64_t pos, const char *name)
+{
+    CHECK(pf_session_rewind(s, pos) == PF_OK, "%s: %s", name, pf_last_error());
+}
+
+static void make_expected(void)
+{
+    pf_model *m = open_model(NULL, true);
+    pf_session *s = open_session(m, 0);
+    n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    expected = malloc(N_TOKENS * n_vocab * sizeof *expected);
+    for (int i = 0; i < N_TOKENS; i++)
+        tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
+    CHECK(pf_session_eval(s, tokens, N_TOKENS, PF_LOGITS_ALL) == PF_OK, "%s", pf_last_error());
+    for (size_t i = 0; i < N_TOKENS; i++)
+        memcpy(expected + i * n_vocab, pf_session_logits_at(s, i), n_vocab * sizeof *expected);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+/* ---- One sequence ------------------------------------------------------------------------------------------------ */
+
+static void test_near(pf_model *m, int64_t n_near)
+{
+    char name[64];
+    snprintf(name, sizeof name, "%d near", (int)n_near);
+    pf_session *s = open_session(m, n_near);
+    CHECK(has_far(s) == (m->backend != m->cpu && n_near <= N_CTX / CHUNK * CHUNK), "%s", name);
+    rest(s, name);
+    go_back(s, AGAIN, name);
+    eval(s, 2, name);
+    go_back(s, CHUNK - 3, name);
+    for (int i = 0; i < 5; i++)
+        eval(s, 1, name);
+    pf_session_close(&s);
+}
+
+static void test_one(void)
+{
+    static const int64_t near[] = { 1, CHUNK, 2 * CHUNK, 3 * CHUNK + 5, N_CTX };
+    struct pf_sim sim = { .memory_bytes = 0 };
+    pf_model *m = open_model(simulates() ? &sim : NULL, false);
+    for (size_t i = 0; i < sizeof near / sizeof *near; i++)
+        if (i == 0 || (!brief && (simulates() || i % 3 == 0)))
+            test_near(m, near[i]);
+    pf_model_close(&m);
+}
+
+/* ---- Saved and loaded -------------------------------------------------------------------------------------------- */
+
+static void load(pf_session *s, struct file *f, const char *name)
+{
+    f->at = 0;
+    CHECK(pf_session_load(s, read_file, f) == PF_OK && pf_session_computed(s) == N_PROMPT, "%s: %s", name,
+          pf_last_error());
+    rest(s, name);
+    pf_session_close(&s);
+}
+
+static void test_saved(void)
+{
+    struct pf_sim sim = { .memory_bytes = 0 };
+    struct file files[2] = { { 0 }, { 0 } };
+    pf_model *m = open_model(simulates() ? &sim : NULL, false), *cpu = open_model(NULL, true);
+    for (int i = 0; i < 2; i++) {
+        pf_session *s = open_session(m, i ? N_CTX : CHUNK);
+        eval(s, N_PROMPT, "to be saved");
+        CHECK(pf_session_save(s, write_file, &files[i]) == PF_OK, "%s", pf_last_error());
+        pf_session_close(&s);
+    }
+    CHECK(files[0].n == files[1].n && memcmp(files[0].data, files[1].data, files[0].n) == 0,
+          "what is saved depends on where it was");
+    load(open_session(m, 2 * CHUNK), &files[1], "near to far");
+    load(open_session(m, N_CTX), &files[0], "far to near");
+    load(open_session(cpu, 0), &files[0], "far to the CPU");
+    free(files[0].data);
+    free(files[1].data);
+    pf_model_close(&m);
+    pf_model_close(&cpu);
+}
+
+/* ---- Several sequences ------------------------------------------------------------------------------------------- */
+
+static void test_batch(void)
+{
+    enum { N = 3 };
+    static const int64_t near[N] = { CHUNK, N_CTX, 2 * CHUNK };
+    static const size_t before[N] = { 2 * CHUNK + 7, 3 * CHUNK, 3 * CHUNK + 1 };
+    static const size_t more[][N] = { { 20, 12, 2 }, { 1, 1, 1 } };
+    struct pf_sim sim = { .memory_bytes = 0 };
+    struct pf_batch_part parts[N];
+    pf_model *m = open_model(simulates() ? &sim : NULL, false);
+    for (int i = 0; i < N; i++) {
+        parts[i] = (struct pf_batch_part){ .session = open_session(m, near[i]) };
+        eval(parts[i].session, before[i], "before others come");
+    }
+    for (size_t k = 0; k < 2; k++) {
+        for (int i = 0; i < N; i++) {
+            parts[i].tok = tokens + pf_session_pos(parts[i].session);
+            parts[i].n = more[k][i];
+        }
+        CHECK(pf_batch_eval(parts, N) == PF_OK, "%s", pf_last_error());
+        for (int i = 0; i < N; i++)
+            same(parts[i].session, "together");
+    }
+    for (int i = 0; i < N; i++)
+        pf_session_close(&parts[i].session);
+    pf_model_close(&m);
+}
+
+/* ---- Little memory, and failures of the simulated device --------------------------------------------------------- */
+
+/* All that a usual session and the weights take of the device's memory. */
+static uint64_t usual_bytes(void)
+{
+    struct pf_sim sim = { .memory_bytes = 0 };
+    pf_session *s = NULL;
+    pf_model *m = open_model(&sim, false);
+    CHECK(pf_session_open(&s, m, NULL) == PF_OK && m->backend != m->cpu, "%s", pf_last_error());
+    uint64_t used = ((uint64_t)1 << 30) - m->backend->ops->room(m->backend);
+    pf_session_close(&s);
+    pf_model_close(&m);
+    return used;
+}
+
+/* A context that is much too long for what is left beside the weights. */
+static void test_little_memory(void)
+{
+    struct pf_sim sim = { .memory_bytes = usual_bytes() + PF_NEAR_SPARE_BYTES };
+    struct pf_session_opts so;
+    pf_session *s = NULL;
+    pf_model *m = open_model(&sim, false);
+    pf_session_opts_init(&so);
+    so.n_ctx = 512 * CHUNK;
+    so.n_batch = N_BATCH;
+    CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s", pf_last_error());
+    CHECK(m->backend != m->cpu && s && has_far(s), "on %s", m->backend->ops->name);
+    rest(s, "little memory");
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+static void run_with(struct pf_sim *sim, const char *name)
+{
+    pf_model *m = open_model(sim, false);
+    pf_session *s = open_session(m, CHUNK);
+    rest(s, name);
+    go_back(s, AGAIN, name);
+    eval(s, 40, name);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+static void test_failures(void)
+{
+    enum { RUNS = 12 };
+    struct pf_sim sim = { .memory_bytes = 0 };
+    char name[64];
+    run_with(&sim, "counting");
+    uint64_t n_ops = sim.n_ops, n_allocs = sim.n_allocs;
+    for (uint64_t i = 1; i <= n_ops; i += n_ops / RUNS) {
+        sim = (struct pf_sim){ .lose_at = i };
+        snprintf(name, sizeof name, "lost at operation %d", (int)i);
+        run_with(&sim, name);
+    }
+    for (uint64_t i = n_allocs > RUNS ? n_allocs - RUNS : 1; i <= n_allocs; i++) {
+        sim = (struct pf_sim){ .fail_alloc = i };
+        snprintf(name, sizeof name, "allocation %d fails", (int)i);
+        run_with(&sim, name);
+    }
+}
+
+int main(int argc, char **argv)
+{
+    struct pf_device gpu[2];
+    if (argc < 3) {
+        fprintf(stderr, "usage: test_far MODEL.gguf device|shared|cuda|cuda-shared [brief]\n");
+        return 2;
+    }
+    path = argv[1];
+    how = argv[2];
+    brief = argc > 3;
+    if (!simulates() && pf_devices(gpu, 2) < 2)
+        return 77;
+    make_expected();
+    test_one();
+    if (!brief) {
+        test_saved();
+        test_batch();
+    }
+    if (simulates()) {
+        test_little_memory();
+        test_failures();
+    }
+    free(expected);
+    return check_status();
+}
