@@ -31,6 +31,7 @@ struct bench {
     struct list threads, vram_mb, n_batch, kv;   /* kv: values of enum pf_kv_type */
     int         reps, gpu, ram_mb, slots;
     bool        streaming, progress;
+    double      draft_sim;       /* probability that a draft is right; negative: drafts are real */
     const char *replay;          /* a routing trace instead of a model */
     enum output output;
 };

@@ -32,6 +32,7 @@ static void usage(void)
           "      --progress        say on standard error which run is under way\n"
           "      --ram-mb N        memory for the model (default: what the system can spare)\n"
           "      --streaming       do not hold the whole model in memory, even if it fits\n"
+          "      --draft-sim P     decode with drafts of which each is right with probability P\n"
           "      --replay TRACE    hits of every replacement policy on a routing trace, beside the best possible\n"
           "      --slots N         experts in memory in a replay (default: half of them)\n"
           "  -h, --help\n", stdout);
@@ -46,6 +47,14 @@ static bool parse_int(const char *text, int min, int max, int *out)
     long v = strtol(text, &end, 10);
     *out = (int)v;
     return *end == 0 && end != text && v >= min && v <= max;
+}
+
+/* A number from 0 to 1. */
+static bool parse_share(const char *text, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    return *end == 0 && end != text && *out >= 0 && *out <= 1;
 }
 
 /* The next word of a list with commas between, into part; false at the end, or if it is longer. */
@@ -156,7 +165,7 @@ static void spell_out(int argc, char **argv)
             argv[i] = both;
 }
 
-enum { RAM_MB = 256, VRAM_MB, STREAMING, REPLAY, SLOTS, BOTH, KV_TYPE, PROGRESS, SHARED };
+enum { RAM_MB = 256, VRAM_MB, STREAMING, REPLAY, SLOTS, BOTH, KV_TYPE, PROGRESS, DRAFT_SIM, SHARED };
 
 /* False: the value is not one that the option takes. */
 static bool set(struct bench *o, int c, char **argv, const char **why)
@@ -180,6 +189,7 @@ static bool set(struct bench *o, int c, char **argv, const char **why)
     case SLOTS: return parse_int(optarg, 1, MAX_MB, &o->slots);
     case REPLAY: o->replay = optarg; return true;
     case STREAMING: return o->streaming = true;
+    case DRAFT_SIM: return parse_share(optarg, &o->draft_sim);
     case PROGRESS: return o->progress = true;
     case 'h': usage(); exit(EXIT_DONE);
     case '?':
@@ -215,12 +225,12 @@ void bench_read_args(struct bench *o, int argc, char **argv)
         { "gpu", required_argument, 0, 'g' },       { "vram-mb", required_argument, 0, VRAM_MB },
         { "batch", required_argument, 0, 'b' },     { "repetitions", required_argument, 0, 'r' },
         { "output", required_argument, 0, 'o' },    { "progress", no_argument, 0, PROGRESS },
-        { "help", no_argument, 0, 'h' },
+        { "draft-sim", required_argument, 0, DRAFT_SIM }, { "help", no_argument, 0, 'h' },
     };
     int n_own = 0;
     while (options[n_own].name)
         n_own++;
-    *o = (struct bench){ .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5 };
+    *o = (struct bench){ .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .draft_sim = -1 };
     add_shared(options, n_own, SHARED);
     opts_shared_begin(&o->shared);
     spell_out(argc, argv);

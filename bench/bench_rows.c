@@ -206,6 +206,7 @@ void rows_remark(const struct row *r)
         remark_gpu(r);
     if (r->sequences > 1)
         remark_together(r);
+    report_drafts(stderr, &r->stats);
     if (r->bandwidth_share > 1)
         fprintf(stderr, "%s: %.0f%% of the memory's rate, since weights came from caches, which are faster\n",
                 r->test, 100 * r->bandwidth_share);

@@ -15,11 +15,19 @@
 #include "bench.h"
 #include "roofline.h"
 
+/* Drafts that are right with probability p: the tokens to come, or others. */
+struct simulated {
+    const int32_t *tok;
+    int            n;
+    double         p;
+};
+
 /* A test with what it runs in. tok: [n_sequences][depth + n_prompt + n_gen]. */
 struct running {
     const struct test *t;
     pf_model   *m;
     pf_session *s[MAX_SEQUENCES];
+    struct simulated sim[MAX_SEQUENCES];
     struct pf_session_opts opts;
     int32_t    *tok;
     double      expert_bytes;        /* of the routed experts that one token reads */
@@ -97,6 +105,21 @@ static void make_tokens(int32_t *tok, int n, int64_t n_vocab)
     }
 }
 
+/* A wrong token is another one that there is: what comes next in the text. The same position is right or wrong whenever
+ * it is drafted. */
+static size_t simulate(void *ctx, const int32_t *tok, size_t n, int32_t *out, size_t cap)
+{
+    const struct simulated *s = ctx;
+    size_t n_out = 0;
+    (void)tok;
+    for (size_t i = n; n_out < cap && i + 1 < (size_t)s->n; i++) {
+        uint32_t h = (uint32_t)i * 2654435761u;
+        h = (h ^ h >> 15) * 2246822519u;
+        out[n_out++] = s->tok[i + ((h ^ h >> 13) * 0x1p-32 >= s->p)];
+    }
+    return n_out;
+}
+
 static void close_sessions(struct running *r)
 {
     for (int k = 0; k < r->t->n_sequences; k++)
@@ -104,7 +127,7 @@ static void close_sessions(struct running *r)
     free(r->tok);
 }
 
-static int open_sessions(struct running *r)
+static int open_sessions(struct running *r, const struct bench *o)
 {
     const struct test *t = r->t;
     int n = positions(t) * t->n_sequences;
@@ -112,15 +135,22 @@ static int open_sessions(struct running *r)
     r->opts.n_ctx = positions(t);
     r->opts.n_batch = t->n_batch;
     r->opts.kv_type = t->kv;
+    opts_shared_session(&o->shared, &r->opts);
+    if (o->draft_sim >= 0)
+        r->opts.draft = PF_DRAFT_GIVEN;
+    r->opts.draft_fn = simulate;
     r->tok = malloc((size_t)n * sizeof *r->tok);
     if (!r->tok) {
         complain("no memory for %d tokens", n);
         return EXIT_FAILED;
     }
     make_tokens(r->tok, n, pf_model_info(r->m)->n_vocab);
-    for (int k = 0; k < t->n_sequences; k++)
+    for (int k = 0; k < t->n_sequences; k++) {
+        r->sim[k] = (struct simulated){ r->tok + (size_t)k * (size_t)positions(t), positions(t), o->draft_sim };
+        r->opts.draft_ctx = &r->sim[k];
         if (pf_session_open(&r->s[k], r->m, &r->opts) < 0)
             return fail("cannot open a session");
+    }
     return EXIT_DONE;
 }
 
@@ -254,7 +284,7 @@ static double limit_of(const struct running *r, const struct rates *rates, const
     if (s->disk_bytes_read > 0 || (r->t->n_prompt && r->t->n_gen))
         return 0;
     if (r->t->n_prompt)
-        return s->stream_bytes ? rates->pcie * (double)s->n_tokens / (double)s->stream_bytes : 0;
+        return s->stream_bytes ? rates->pcie * (double)report_tokens(s) / (double)s->stream_bytes : 0;
     w.held = row->held;
     w.handoffs_ns = handoff * (double)pf_model_info(r->m)->n_expert_layers;
     return r->t->n_sequences * roofline_tok_s(rates, &w);
@@ -313,7 +343,7 @@ static void fill_rates(struct row *row, const struct running *r, const struct ra
     const struct pf_model_info *info = pf_model_info(r->m);
     struct pf_stats *s = &row->stats;
     pf_stats_get(r->m, s);
-    double n = (double)s->n_tokens, wanted = (double)(s->vram_hits + s->slab_hits + s->slab_misses);
+    double n = (double)report_tokens(s), wanted = (double)(s->vram_hits + s->slab_hits + s->slab_misses);
     row->machine_gb_s = (on_gpu(info) ? rates->vram : rates->ram) * 1e-9;
     row->kv_bytes_per_token = kv_bytes_per_token(r);
     row->bytes_per_token = (double)s->weight_bytes_read / n + row->kv_bytes_per_token;
@@ -374,7 +404,7 @@ int test_run(const struct test *t, pf_model *m, const char *path, struct membw *
     fill_test(row, t);
     if (o->progress)
         fprintf(stderr, "%s: %s\n", row->test, t->depth ? "the depth, then a run to warm up" : "a run to warm up");
-    int status = open_sessions(&r);
+    int status = open_sessions(&r, o);
     if (!status)
         status = load(m);
     if (!status)

@@ -193,7 +193,7 @@ static void cmd_stats(struct chat *c, char *arg)
              c->e.seed);
     }
     if (st.step_ns)
-        note("in all    %" PRIu64 " tokens in %.1f s, %.1f GB of weights read, %.1f GB/s", st.n_tokens,
+        note("in all    %" PRIu64 " tokens in %.1f s, %.1f GB of weights read, %.1f GB/s", report_tokens(&st),
              (double)st.step_ns * 1e-9, (double)st.weight_bytes_read * 1e-9,
              (double)st.weight_bytes_read / (double)st.step_ns);
 }

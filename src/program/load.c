@@ -99,6 +99,7 @@ void load_session_opts(const struct settings *s, int64_t n_ctx, struct pf_sessio
 {
     pf_session_opts_init(o);
     o->n_ctx = n_ctx;
+    opts_shared_session(s, o);
     o->kv_type = s->kv == KV_F32 ? PF_KV_F32 : s->kv == KV_Q8_0 ? PF_KV_Q8_0 : PF_KV_I16;
 }
 

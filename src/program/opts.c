@@ -21,6 +21,7 @@ static const char *const group_titles[] = {
     [GROUP_WHAT] = "What to do", [GROUP_SERVER] = "The server", [GROUP_TALK] = "The conversation",
     [GROUP_ANSWER] = "The answer", [GROUP_MACHINE] = "The machine",
     [GROUP_EXPERTS] = "Experts between CPU and GPU (no bit of an answer depends on these)",
+    [GROUP_DRAFT] = "Drafts: tokens guessed ahead (no bit of an answer depends on these)",
     [GROUP_LORA] = "Adapters", [GROUP_REPORT] = "Looking inside", [GROUP_CHECK] = "Checking (kept stable)",
     [GROUP_HELP] = "Help",
 };
@@ -128,6 +129,12 @@ static const struct opt table[] = {
     { GROUP_EXPERTS, 0, "postfetch-debug", CHOICE, "0|1", AT(postfetch_debug), 0, 0, "PFMOE_POSTFETCH_DEBUG", false,
       "a line on standard error for each transfer (default 0)" },
 
+    { GROUP_DRAFT, 0, "draft", CHOICE, "off|auto|lookup", AT(draft), 0, 0, "PFMOE_DRAFT", false,
+      "guess tokens ahead and evaluate them together, while that is faster: lookup takes what followed where the "
+      "newest tokens stood before, auto whatever pays (default)" },
+    { GROUP_DRAFT, 0, "draft-max", WHOLE, "N", AT(draft_max), 1, PF_MAX_DRAFT, "PFMOE_DRAFT_MAX", false,
+      "guess at most N tokens at once (default 16)" },
+
     { GROUP_LORA, 0, "lora", LORAS, "FILE[=SCALE]", AT(loras), 0, 0, NULL, false,
       "add a LoRA adapter in a GGUF file, times SCALE (default 1); may be given up to 16 times" },
 
@@ -211,6 +218,7 @@ static void defaults(struct settings *s)
         .pieces = UNSET,
         .repeat_penalty = 1, .penalty_last_n = 64, .kv = KV_I16, .isa = ISA_VNNI,
         .postfetch = 1, .block_on_miss = CHOSE_AUTO, .max_transfers = 8, .dedicated_streams = 1, .cpu_limit = UNSET,
+        .draft = DRAFT_AUTO, .draft_max = 16,
     };
 }
 
@@ -671,6 +679,14 @@ void opts_shared_help(void)
 {
     for (int g = GROUP_EXPERTS; g <= GROUP_REPORT; g++)
         print_group(g);
+}
+
+void opts_shared_session(const struct settings *s, struct pf_session_opts *o)
+{
+    static const enum pf_draft drafts[] = { [DRAFT_OFF] = PF_DRAFT_OFF, [DRAFT_AUTO] = PF_DRAFT_AUTO,
+                                            [DRAFT_LOOKUP] = PF_DRAFT_LOOKUP };
+    o->draft = drafts[s->draft];
+    o->draft_max = (int)s->draft_max;
 }
 
 void opts_shared_model(const struct settings *s, struct pf_model_opts *o)

@@ -50,6 +50,8 @@ struct settings {
     /* experts between CPU and GPU; UNSET in numbers is "auto" */
     int postfetch, force_cpu, block_on_miss, dedicated_streams, postfetch_debug;   /* indices into the choices */
     int64_t max_transfers, scratchpad_mb, cpu_limit;
+    int draft;                              /* index into the choices */
+    int64_t draft_max;
     struct lora_list loras;
     struct report report;
     /* checking */
@@ -60,6 +62,7 @@ struct settings {
 };
 
 enum { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_VNNI };
+enum { DRAFT_OFF, DRAFT_AUTO, DRAFT_LOOKUP };
 enum { KV_I16, KV_F32, KV_Q8_0 };
 enum { CHOSE_AUTO, CHOSE_0, CHOSE_1 };      /* indices of auto|0|1; of 0|1 the index is the value */
 
@@ -81,5 +84,6 @@ void opts_shared_begin(struct settings *s);
 bool opts_shared_set(struct settings *s, int i, const char *value, const char **why);
 void opts_shared_help(void);
 void opts_shared_model(const struct settings *s, struct pf_model_opts *o);
+void opts_shared_session(const struct settings *s, struct pf_session_opts *o);
 
 #endif

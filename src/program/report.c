@@ -195,13 +195,29 @@ static void print_belady(const char *trace, const struct pf_stats *s)
             share(best->n_hits, best->n_uses), (unsigned long long)best->n_slots);
 }
 
+void report_drafts(FILE *f, const struct pf_stats *s)
+{
+    if (!s->n_drafted)
+        return;
+    double steps = (double)s->n_draft_steps, ms = (double)s->draft_step_ns * 1e-6 / steps;
+    fprintf(f, "drafts              %llu drafted, %llu right; %.1f a step of %.2f ms; %.2f times as fast as without\n",
+            (unsigned long long)s->n_drafted, (unsigned long long)s->n_accepted, (double)s->n_drafted / steps, ms,
+            (double)s->draft_alone_ns / (double)s->draft_step_ns);
+}
+
+uint64_t report_tokens(const struct pf_stats *s)
+{
+    return s->n_tokens - (s->n_drafted - s->n_accepted);
+}
+
 static void print_stats(const struct report *r, pf_model *m, const struct report_limits *limits)
 {
     struct pf_stats s;
     pf_stats_get(m, &s);
+    double n = (double)report_tokens(&s);
     double seconds = (double)s.step_ns * 1e-9, bytes_s = seconds > 0 ? (double)s.weight_bytes_read / seconds : 0;
-    fprintf(stderr, "evaluated           %llu tokens in %.3f s: %.2f tok/s\n", (unsigned long long)s.n_tokens, seconds,
-            seconds > 0 ? (double)s.n_tokens / seconds : 0);
+    fprintf(stderr, "evaluated           %.0f tokens in %.3f s: %.2f tok/s\n", n, seconds,
+            seconds > 0 ? n / seconds : 0);
     fprintf(stderr, "context             %lld tokens\n", (long long)s.n_ctx);
     fprintf(stderr, "weights gone over   %.2f GB at %.2f GB/s", (double)s.weight_bytes_read * 1e-9, bytes_s * 1e-9);
     if (limits && limits->memory_bytes_s > 0)
@@ -210,7 +226,8 @@ static void print_stats(const struct report *r, pf_model *m, const struct report
     putc('\n', stderr);
     if (limits && limits->tok_s > 0 && seconds > 0)
         fprintf(stderr, "roofline            %.2f tok/s, %.1f%% of it reached\n", limits->tok_s,
-                100 * (double)s.n_tokens / seconds / limits->tok_s);
+                100 * n / seconds / limits->tok_s);
+    report_drafts(stderr, &s);
     report_experts(stderr, &s);
     if (form_of(r->trace_output) == FORM_TRACE)
         print_belady(r->trace_output, &s);

@@ -33,6 +33,10 @@ struct report_limits {
 /* Prints and writes what was asked for. limits may be NULL. */
 bool report_end(const struct report *r, pf_model *m, const struct report_limits *limits, const char **why);
 
+/* What drafts did, a line; nothing where there were none. The tokens that were evaluated, wrong drafts left out. */
+void     report_drafts(FILE *f, const struct pf_stats *s);
+uint64_t report_tokens(const struct pf_stats *s);
+
 /* Where experts were found, and what the GPU did with them: the lines of the page of statistics that are about that. */
 void report_experts(FILE *f, const struct pf_stats *s);
 

@@ -14,6 +14,9 @@ static void put_engine(const pf_model *m, struct buf *out)
     pf_stats_get(m, &s);
     put(out, "steps_total", "counter", "Steps of the engine.", (double)s.n_steps);
     put(out, "step_seconds_total", "counter", "Time in steps.", (double)s.step_ns * 1e-9);
+    put(out, "drafted_tokens_total", "counter", "Tokens guessed ahead and evaluated.", (double)s.n_drafted);
+    put(out, "accepted_tokens_total", "counter", "Of them, those that were right and needed no step.",
+        (double)s.n_accepted);
     put(out, "weight_bytes_total", "counter", "Weights that kernels went over.", (double)s.weight_bytes_read);
     put(out, "drive_bytes_total", "counter", "Weights read from the drive.", (double)s.disk_bytes_read);
     put(out, "ram_hits_total", "counter", "Experts or layers wanted and found in memory.", (double)s.slab_hits);

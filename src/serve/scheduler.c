@@ -313,10 +313,25 @@ static void evaluate(struct sched *sched, struct round *r)
     }
 }
 
+/* Tokens that were drafted need no step: a slot whose next ones are such is not held up by the others. */
+static void take_ahead(struct slot *s)
+{
+    while (s->job && s->answering && pf_session_is_ahead(s->session, s->next)) {
+        pf_status st = pf_session_eval(s->session, &s->next, 1, 0);
+        s->unsaved = true;
+        if (st < 0)
+            slot_fail(s, st);
+        else
+            slot_took(s, 1);
+    }
+}
+
 static void round_of_steps(struct sched *sched)
 {
     struct round r = { .n = 0 };
     int n_running = 0;
+    for (int i = 0; i < sched->n_slots; i++)
+        take_ahead(&sched->slots[i]);
     for (int i = 0; i < sched->n_slots; i++)
         n_running += sched->slots[i].job != NULL;
     for (int i = 0; i < sched->n_slots; i++)
