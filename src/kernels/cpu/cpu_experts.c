@@ -169,6 +169,12 @@ static bool is_quantised(const struct pf_expert_weight *w)
     return !pf_qtype_info(w->type)->is_float;
 }
 
+/* Experts without gates have one matrix as both gate and up. */
+static bool is_gated(const struct pf_experts_op *e, int expert)
+{
+    return e->gate->data[expert] != e->up->data[expert];
+}
+
 /* One task of gate and up is done; after the last one down's inputs are made. */
 static void count_task(const struct experts_job *job, int expert)
 {
@@ -190,6 +196,7 @@ static void gate_up_task(const struct experts_job *job, const struct task *t, fl
     const struct expert_group *g = &b->groups[t->expert];
     float *gate = scratch, *up = gate + X_BLOCK * FF_GRAIN, *room = up + X_BLOCK * FF_GRAIN;
     int r0 = t->r0, r1 = t->r1;
+    bool gated = is_gated(e, t->expert);
     for (int j = 0; j < g->n; j += X_BLOCK) {
         int n_block = g->n - j < X_BLOCK ? g->n - j : X_BLOCK, first = g->first + j;
         struct pf_xrow x[X_BLOCK];
@@ -197,9 +204,13 @@ static void gate_up_task(const struct experts_job *job, const struct task *t, fl
             x[i] = b->x.rows[b->sorted[first + i] / e->n_used];
         /* The scratch holds columns r0..r1 only; a base shifted by r0 lets products address them by row number. */
         mul_part(b, e->gate, t->expert, r0, r1, x, n_block, gate - r0, FF_GRAIN);
-        mul_part(b, e->up, t->expert, r0, r1, x, n_block, up - r0, FF_GRAIN);
+        if (gated)
+            mul_part(b, e->up, t->expert, r0, r1, x, n_block, up - r0, FF_GRAIN);
         add_low(b, e->gate, t->expert, r0, r1, first, n_block, 0, room, gate - r0, FF_GRAIN);
-        add_low(b, e->up, t->expert, r0, r1, first, n_block, b->sizes.expert_rank, room, up - r0, FF_GRAIN);
+        if (gated)
+            add_low(b, e->up, t->expert, r0, r1, first, n_block, b->sizes.expert_rank, room, up - r0, FF_GRAIN);
+        else
+            memcpy(up, gate, (size_t)n_block * FF_GRAIN * sizeof *up);
         for (int i = 0; e->weigh_input && i < n_block; i++) {
             b->k.scale(gate + i * FF_GRAIN, e->weights[b->sorted[first + i]], r1 - r0);
             b->k.scale(up + i * FF_GRAIN, e->weights[b->sorted[first + i]], r1 - r0);
@@ -292,9 +303,10 @@ static pf_status run(struct cpu_backend *b, int n_gate_up, int n_down, const str
     struct experts_job job = { .b = b, .e = e };
     cut(&job.gate_up, b, b->gate_up, n_gate_up, e->gate->n_out, FF_GRAIN);
     cut(&job.down, b, b->down, n_down, e->down->n_out, 2 * FF_GRAIN);
-    uint64_t gate_up_bytes = pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up);
-    uint64_t down_bytes = pf_expert_weight_bytes(e->down);
-    b->base.weight_bytes_read += (uint64_t)n_gate_up * gate_up_bytes + (uint64_t)n_down * down_bytes;
+    b->base.weight_bytes_read += (uint64_t)n_down * pf_expert_weight_bytes(e->down);
+    for (int i = 0; i < n_gate_up; i++)
+        b->base.weight_bytes_read += pf_expert_weight_bytes(e->gate) +
+                                     (is_gated(e, b->gate_up[i]) ? pf_expert_weight_bytes(e->up) : 0);
     for (int i = 0; i < n_gate_up; i++)
         b->waits[b->gate_up[i]].left = job.gate_up.per_expert + 1;
     if (e->gate->lora || e->up->lora)

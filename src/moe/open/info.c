@@ -28,8 +28,9 @@ static pf_status read_sampling(struct pf_model *m)
 static uint64_t picked_bytes(const struct pf_layer *l)
 {
     const struct pf_moe *moe = &l->moe;
-    uint64_t expert =
-        pf_expert_weight_bytes(&moe->gate) + pf_expert_weight_bytes(&moe->up) + pf_expert_weight_bytes(&moe->down);
+    bool gated = moe->gate.data != moe->up.data;
+    uint64_t expert = pf_expert_weight_bytes(&moe->gate) + (gated ? pf_expert_weight_bytes(&moe->up) : 0) +
+                      pf_expert_weight_bytes(&moe->down);
     return l->is_moe ? (uint64_t)moe->routing.n_used * expert : 0;
 }
 

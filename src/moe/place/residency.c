@@ -101,7 +101,7 @@ static void find_parts(struct pf_residency *r, int slab)
     const uint8_t *found[3] = { NULL }, **at = r->keeps_all ? r->here[slab] : found;
     bool known = at[0] != NULL;
     for (int i = 0; i < 3 && !known; i++)
-        at[i] = pf_store_data(r->store, k->first + i);
+        at[i] = pf_store_data(r->store, pf_slab_part(k, i));
     r->gate[k->expert] = at[0];
     r->up[k->expert] = at[1];
     r->down[k->expert] = at[2];
@@ -266,7 +266,7 @@ bool pf_residency_take(struct pf_residency *r, int il, int expert, const uint8_t
         return false;
     }
     for (int i = 0; i < 3; i++)
-        parts[i] = pf_store_data(r->store, r->t.slabs[slab].first + i);
+        parts[i] = pf_store_data(r->store, pf_slab_part(&r->t.slabs[slab], i));
     return true;
 }
 

@@ -77,10 +77,11 @@ static void add_moe_layer(struct pf_slabs *s, const struct pf_model *m, const st
 {
     const struct pf_moe *moe = &m->layers[il].moe;
     const struct pf_expert_weight *w[] = { &moe->gate, &moe->up, &moe->down };
+    bool ungated = moe->gate.data == moe->up.data;
     s->first_slab[il] = s->n_slabs;
     for (int e = 0; e < m->n_expert; e++) {
-        s->slabs[s->n_slabs++] = (struct pf_slab){ il, e, s->n_parts, 3 };
-        for (int i = 0; i < 3; i++) {
+        s->slabs[s->n_slabs++] = (struct pf_slab){ il, e, s->n_parts, ungated ? 2 : 3 };
+        for (int i = ungated; i < 3; i++) {
             uint64_t bytes = pf_expert_weight_bytes(w[i]);
             add_part(s, m->file, tensor_of(f, w[i]->data[e], bytes), w[i]->data[e], bytes);
         }

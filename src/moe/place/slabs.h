@@ -20,6 +20,13 @@ struct pf_slabs {
     int  *order;                         /* [n_slabs] the order in which to load them */
 };
 
+/* The part that is an expert's gate, up or down (0, 1, 2): without gates, two parts, of which the first is both of the
+ * former. */
+static inline int pf_slab_part(const struct pf_slab *k, int i)
+{
+    return k->first + (k->n == 2 ? i / 2 : i);
+}
+
 /* In a model without experts only layers from `first` on: a device has the layers before. */
 pf_status pf_slabs_make(struct pf_slabs *s, const struct pf_model *m, int first);
 void      pf_slabs_free(struct pf_slabs *s);
