@@ -77,6 +77,12 @@ static void kv_true(struct header *h, const char *key)
     put(h, "\1", 1);
 }
 
+static void kv_false(struct header *h, const char *key)
+{
+    put_key(h, key, T_BOOL);
+    put(h, "\0", 1);
+}
+
 static void kv_str(struct header *h, const char *key, const char *value)
 {
     put_key(h, key, T_STRING);
@@ -134,6 +140,52 @@ static void put_tokenizer(struct header *h, int n_vocab)
            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}");
 }
 
+/* An entry for each layer: `here` in layers of this kind, `elsewhere` in the others. */
+static void kv_by_kind(struct header *h, const char *key, const struct preset *p, char kind, int here, int elsewhere)
+{
+    kv_array(h, key, T_I32, (uint64_t)p->n_layer);
+    for (int il = 0; il < p->n_layer; il++)
+        put_u32(h, (uint32_t)(synth_pattern_of(p)[il] == kind ? here : elsewhere));
+}
+
+/* Families whose layers differ, but for delta nets. */
+static void put_mixed_keys(struct header *h, const struct preset *p)
+{
+    if (p->family == NEMOTRON || p->family == GRANITE_H) {
+        struct synth_mamba s = synth_mamba_of(p);
+        kv_u32(h, ".ssm.conv_kernel", MAMBA_TAPS);
+        kv_u32(h, ".ssm.state_size", MAMBA_STATE);
+        kv_u32(h, ".ssm.group_count", s.n_group);
+        kv_u32(h, ".ssm.time_step_rank", s.n_head);
+        kv_u32(h, ".ssm.inner_size", s.n_inner);
+    }
+    if (p->family == NEMOTRON || p->family == KIMI) {
+        kv_u32(h, ".expert_gating_func", 2);
+        kv_true(h, ".expert_weights_norm");
+        kv_f32(h, ".expert_weights_scale", 2.5f);
+    }
+    if (p->family == GRANITE_H) {
+        kv_false(h, ".rope.scaling.finetuned");
+        kv_f32(h, ".embedding_scale", 12);
+        kv_f32(h, ".residual_scale", 0.22f);
+        kv_f32(h, ".logit_scale", 16);
+        kv_f32(h, ".attention.scale", 1.0f / (float)p->hd);
+    }
+    if (p->family == LFM2) {
+        kv_u32(h, ".shortconv.l_cache", SHORT_TAPS);
+        kv_u32(h, ".expert_gating_func", 2);
+    }
+    if (p->family == PHI) {
+        kv_str(h, ".rope.scaling.type", "longrope");
+        kv_u32(h, ".rope.scaling.original_context_length", p->n_ctx / 32);
+        kv_f32(h, ".rope.scaling.attn_factor", 1.19f);
+    }
+    if (p->family == KIMI) {
+        kv_u32(h, ".ssm.conv_kernel", 4);
+        kv_u32(h, ".kda.head_dim", 128);
+    }
+}
+
 static void put_family_keys(struct header *h, const struct preset *p)
 {
     if (p->family == GPTOSS) {
@@ -158,7 +210,7 @@ static void put_family_keys(struct header *h, const struct preset *p)
         kv_array(h, ".rope.dimension_sections", T_I32, 4);
         put(h, sections, sizeof sections);
     }
-    if (p->family == DEEPSEEK2 || p->family == GLM_DSA) {
+    if (p->family == DEEPSEEK2 || p->family == GLM_DSA || p->family == KIMI) {
         kv_u32(h, ".attention.kv_lora_rank", MLA_LATENT);
         kv_u32(h, ".attention.key_length_mla", MLA_NOPE + MLA_ROPE);
         kv_u32(h, ".attention.value_length_mla", MLA_V);
@@ -220,7 +272,8 @@ static void put_family_keys(struct header *h, const struct preset *p)
 
 static void put_keys(struct header *h, const struct preset *p)
 {
-    bool mla = p->family == DEEPSEEK2 || p->family == GLM_DSA;
+    bool mla = p->family == DEEPSEEK2 || p->family == GLM_DSA || p->family == KIMI;
+    const char *pattern = synth_pattern_of(p);
     char name[128];
     snprintf(name, sizeof name, "synthetic %s", p->name);
     kv_str(h, "general.architecture", h->arch);
@@ -231,10 +284,15 @@ static void put_keys(struct header *h, const struct preset *p)
     kv_u32(h, ".context_length", p->n_ctx);
     kv_u32(h, ".embedding_length", p->n_embd);
     kv_u32(h, ".block_count", p->n_layer);
-    if (p->n_ff)
+    if (p->family == NEMOTRON)
+        kv_by_kind(h, ".feed_forward_length", p, 'e', p->n_ff, 0);
+    else if (p->n_ff)
         kv_u32(h, ".feed_forward_length", p->n_ff);
     kv_u32(h, ".attention.head_count", p->n_head);
-    kv_u32(h, ".attention.head_count_kv", p->n_kv);
+    if (pattern)
+        kv_by_kind(h, ".attention.head_count_kv", p, 'a', p->n_kv, 0);
+    else
+        kv_u32(h, ".attention.head_count_kv", p->n_kv);
     kv_u32(h, ".attention.key_length", mla ? MLA_LATENT + MLA_ROPE : p->hd);    /* of the cached key */
     kv_u32(h, ".attention.value_length", mla ? MLA_LATENT : p->hd);
     kv_f32(h, ".attention.layer_norm_rms_epsilon", p->eps);
@@ -250,13 +308,15 @@ static void put_keys(struct header *h, const struct preset *p)
     if (p->n_expert && p->n_shared)
         kv_u32(h, ".expert_shared_count", p->n_shared);
     put_family_keys(h, p);
+    put_mixed_keys(h, p);
     put_tokenizer(h, p->n_vocab);
 }
 
 static void build_header(struct header *h, const struct model *m)
 {
     static const char *const archs[] = { "llama", "qwen3moe", "gpt-oss", "qwen3next", "qwen35moe", "deepseek2",
-                                         "glm4moe", "glm-dsa", "qwen35", "deepseek4" };
+                                         "glm4moe", "glm-dsa", "qwen35", "deepseek4", "nemotron_h_moe", "lfm2moe",
+                                         "granitehybrid", "phimoe", "kimi-linear" };
     struct header keys = { .arch = archs[m->p.family] };
     put_keys(&keys, &m->p);
     put(h, "GGUF", 4);

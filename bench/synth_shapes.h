@@ -10,7 +10,8 @@
 
 enum { SYNTH_ALIGN = 32 };
 
-enum family { LLAMA, QWEN3MOE, GPTOSS, QWEN3NEXT, QWEN35MOE, DEEPSEEK2, GLM4MOE, GLM_DSA, QWEN35, DEEPSEEK4 };
+enum family { LLAMA, QWEN3MOE, GPTOSS, QWEN3NEXT, QWEN35MOE, DEEPSEEK2, GLM4MOE, GLM_DSA, QWEN35, DEEPSEEK4,
+              NEMOTRON, LFM2, GRANITE_H, PHI, KIMI };
 
 struct preset {
     const char *name;
@@ -63,6 +64,17 @@ struct synth_compressed {
 };
 const struct synth_compressed *synth_compressed_of(const struct preset *p);
 int synth_ratio_of(const struct preset *p, int il);
+
+/* Families whose layers differ: 'a' is an attention layer in the pattern, of latent attention too; 'm' is Mamba2, 'c' a
+ * short convolution, 'k' one of Kimi's delta nets, 'e' experts alone. NULL: all layers are attention. */
+const char *synth_pattern_of(const struct preset *p);
+
+/* Mamba2: inner size, heads, groups; its state and its window have these sizes in all presets. */
+struct synth_mamba {
+    int n_inner, n_head, n_group;
+};
+enum { MAMBA_STATE = 128, MAMBA_TAPS = 4, SHORT_TAPS = 3 };
+struct synth_mamba synth_mamba_of(const struct preset *p);
 
 /* Lists the tensors of m->p in the types of m, and where each begins behind the header. */
 void synth_list_tensors(struct model *m);
