@@ -240,15 +240,27 @@ PF_UNIT_FN const int32_t *pf_chosen_list(const struct pf_attention_op *a, int ro
 /* chosen [rows][max_chosen]: of the n = (pos[r] + 1) / ratio keys that row r sees the max_chosen with the largest
  * score, in rising order; equal scores: the lower key; all of them, if there are no more. score(k) = sum over
  * heads, by fmaf from 0, of w(r, head) * max(dot(q(r, head), k), 0). q [rows][n_head * hd_k], w [rows][n_head] or NULL:
- * ones; kv has one head and no v. */
+ * ones; kv has one head and no v.
+ *
+ * run > 0: each head chooses for itself, and runs of so many keys, the last of which may be open: chosen
+ * [rows][n_head][max_chosen], the score of a run the largest dot(q(r, head), k) of its keys that the row sees; of the
+ * last n_local runs that of plus infinity. run divides PF_KV_CHUNK_POSITIONS and is no less than n_head; ratio is 1, w
+ * NULL. */
 struct pf_choose_op {
     const float             *q, *w;
     const struct pf_kv_view *kv;
     const int32_t           *pos;
     int                      rows, n_head, max_chosen;
     int                      ratio;       /* positions a key stands for; 1: each has its own */
+    int                      run, n_local;
     int32_t                 *chosen;
 };
+
+/* Keys, or runs of them, that a row at pos chooses from. */
+PF_UNIT_FN int pf_choose_seen(const struct pf_choose_op *c, int pos)
+{
+    return c->run ? pos / c->run + 1 : (pos + 1) / c->ratio;
+}
 
 /* A matrix of its own for every head: y (row, head) = W_head x (row, head). Head h's n_out rows of w begin at row
  * h * head_rows; x, y (row r, head h) begin at (r * n_head + h) times the stride. */

@@ -2,6 +2,7 @@
  * best max_chosen of each row.
  *
  *     keys of a chunk x the row's heads --product--> dots --sum over heads of w * max(dot, 0)--> scores [n_keys]
+ *     or, where each head chooses runs for itself, dots --largest of a run--> scores [n_head][n_runs]
  *     scores --fourth of the bits by fourth, from the top--> the max_chosen-th largest --> chosen, rising
  *
  * Rows go in blocks of CHOOSE_ROWS, whose scores are shared memory: first all (row, chunk), then all rows. A score
@@ -24,12 +25,43 @@ size_t pf_cpu_choose_floats(int n_head)
 
 static int n_seen(const struct pf_choose_op *op, int row)
 {
-    return (op->pos[row] + 1) / op->ratio;
+    return pf_choose_seen(op, op->pos[row]);
+}
+
+/* Keys that are scored for a row; 0 if it gets whatever it sees. */
+static int n_scored(const struct pf_choose_op *op, int row)
+{
+    return n_seen(op, row) <= op->max_chosen ? 0 : op->run ? op->pos[row] + 1 : n_seen(op, row);
 }
 
 static float *scores_of(const struct choose_job *job, int row)
 {
     return job->b->scores + (size_t)(row - job->first) * (size_t)job->b->sizes.max_positions;
+}
+
+/* Scores of keys from the dots of a chunk with all heads. */
+static void score_keys(const struct pf_choose_op *op, int row, const float *dots, int n, float *score)
+{
+    const float *w = op->w ? op->w + (size_t)row * (size_t)op->n_head : NULL;
+    memset(score, 0, (size_t)n * sizeof *score);
+    for (int h = 0; h < op->n_head; h++)
+        for (int p = 0; p < n; p++) {
+            float dot = dots[(size_t)h * PF_KV_CHUNK + p];
+            score[p] = fmaf(w ? w[h] : 1, dot > 0 ? dot : 0, score[p]);
+        }
+}
+
+/* Scores of the chunk's runs, for each head a list of so many. */
+static void score_runs(const struct pf_choose_op *op, const float *dots, int first, int n, int n_runs, float *scores)
+{
+    for (int h = 0; h < op->n_head; h++)
+        for (int at = 0; at < n; at += op->run) {
+            int run = (first + at) / op->run, end = at + op->run < n ? at + op->run : n;
+            float top = -INFINITY;
+            for (int p = at; p < end; p++)
+                top = dots[(size_t)h * PF_KV_CHUNK + p] > top ? dots[(size_t)h * PF_KV_CHUNK + p] : top;
+            scores[(size_t)h * (size_t)n_runs + (size_t)run] = run >= n_runs - op->n_local ? INFINITY : top;
+        }
 }
 
 static void score_chunks(void *ctx, int64_t begin, int64_t end, int thread)
@@ -42,19 +74,15 @@ static void score_chunks(void *ctx, int64_t begin, int64_t end, int thread)
     size_t row_bytes = pf_kv_row_bytes(kv->type, kv->hd_k);
     for (int64_t t = begin; t < end; t++) {
         int row = job->first + (int)(t / job->n_chunks), at = (int)(t % job->n_chunks) * PF_KV_CHUNK;
-        int n = n_seen(op, row) - at < PF_KV_CHUNK ? n_seen(op, row) - at : PF_KV_CHUNK;
-        if (n <= 0 || n_seen(op, row) <= op->max_chosen)
+        int n = n_scored(op, row) - at < PF_KV_CHUNK ? n_scored(op, row) - at : PF_KV_CHUNK;
+        if (n <= 0)
             continue;
-        const float *w = op->w ? op->w + (size_t)row * (size_t)op->n_head : NULL;
-        float *score = scores_of(job, row) + at;
         pf_cpu_mul(job->b, type, (const uint8_t *)kv->k + pf_kv_row(kv, at, 0) * row_bytes, row_bytes, 0, n, kv->hd_k,
                    job->b->h.rows + (size_t)row * (size_t)op->n_head, op->n_head, dots, PF_KV_CHUNK);
-        memset(score, 0, (size_t)n * sizeof *score);
-        for (int h = 0; h < op->n_head; h++)
-            for (int p = 0; p < n; p++) {
-                float dot = dots[(size_t)h * PF_KV_CHUNK + p];
-                score[p] = fmaf(w ? w[h] : 1, dot > 0 ? dot : 0, score[p]);
-            }
+        if (op->run)
+            score_runs(op, dots, at, n, n_seen(op, row), scores_of(job, row));
+        else
+            score_keys(op, row, dots, n, scores_of(job, row) + at);
     }
 }
 
@@ -91,9 +119,10 @@ static void choose_rows(void *ctx, int64_t begin, int64_t end, int thread)
     const struct pf_choose_op *op = job->op;
     (void)thread;
     for (int64_t t = begin; t < end; t++) {
-        int row = job->first + (int)t, n = n_seen(op, row), n_equal = 0;
-        int32_t *out = op->chosen + (size_t)row * (size_t)op->max_chosen;
-        const float *score = scores_of(job, row);
+        int n_lists = op->run ? op->n_head : 1, list = (int)(t % n_lists), row = job->first + (int)(t / n_lists);
+        int n = n_seen(op, row), n_equal = 0;
+        int32_t *out = op->chosen + ((size_t)row * (size_t)n_lists + (size_t)list) * (size_t)op->max_chosen;
+        const float *score = scores_of(job, row) + (size_t)list * (size_t)n;
         bool all = n <= op->max_chosen;
         uint32_t least = all ? 0 : kth_largest(score, n, op->max_chosen, &n_equal);
         for (int p = 0; p < n; p++)
@@ -110,10 +139,10 @@ pf_status pf_cpu_choose(pf_backend *backend, const struct pf_choose_op *op)
         int n = op->rows - job.first < CHOOSE_ROWS ? op->rows - job.first : CHOOSE_ROWS;
         job.n_chunks = 0;
         for (int r = job.first; r < job.first + n; r++)
-            if (job.n_chunks * PF_KV_CHUNK < n_seen(op, r))
-                job.n_chunks = (n_seen(op, r) + PF_KV_CHUNK - 1) / PF_KV_CHUNK;
+            if (job.n_chunks * PF_KV_CHUNK < n_scored(op, r))
+                job.n_chunks = (n_scored(op, r) + PF_KV_CHUNK - 1) / PF_KV_CHUNK;
         pf_pool_run(job.b->pool, score_chunks, &job, (int64_t)n * job.n_chunks, 1);
-        pf_pool_run(job.b->pool, choose_rows, &job, n, 1);
+        pf_pool_run(job.b->pool, choose_rows, &job, op->run ? n * op->n_head : n, 1);
     }
     return PF_OK;
 }

@@ -13,7 +13,7 @@ struct choose {
 
 CU_INLINE int n_seen(const struct choose &o, int row)
 {
-    return (o.op.pos[row] + 1) / o.op.ratio;
+    return pf_choose_seen(&o.op, o.op.pos[row]);
 }
 
 /* blockIdx: chunk, row. A thread takes a key. */
@@ -38,6 +38,35 @@ static __global__ void __launch_bounds__(SCORE_THREADS) score_chunk(const __grid
         score = fmaf(o.op.w ? o.op.w[(size_t)row * o.op.n_head + h] : 1.0f, d > 0 ? d : 0, score);
     }
     o.scores[(size_t)blockIdx.y * o.max_positions + at] = score;
+}
+
+/* The same where heads choose runs for themselves: for each a list of scores of runs. */
+template <class E>
+static __global__ void __launch_bounds__(SCORE_THREADS) score_runs(const __grid_constant__ struct choose o)
+{
+    BLOCK_MEMORY(float, q);              /* [n_head][hd_k] */
+    __shared__ float dots[SCORE_THREADS];
+    wait_turn();
+    int row = o.first + blockIdx.y, at = blockIdx.x * CHUNK + threadIdx.x, seen = o.op.pos[row] + 1,
+        n_runs = n_seen(o, row), n = o.op.n_head * o.kv.hd_k, run = at / o.op.run;
+    float *scores = o.scores + (size_t)blockIdx.y * o.max_positions;
+    if ((int)blockIdx.x * CHUNK >= seen || n_runs <= o.op.max_chosen)
+        return;
+    for (int i = threadIdx.x; i < n; i += SCORE_THREADS)
+        q[i] = o.op.q[(size_t)row * n + i];
+    __syncthreads();
+    const E *k = (const E *)o.kv.k + pf_kv_row(&o.kv, at < seen ? at : 0, 0) * o.kv.hd_k;
+    for (int h = 0; h < o.op.n_head; h++) {
+        dots[threadIdx.x] = at < seen ? dot(q + h * o.kv.hd_k, k, o.kv.hd_k) : -INFINITY;
+        __syncthreads();
+        if (at < seen && threadIdx.x % o.op.run == 0) {
+            float top = -INFINITY;
+            for (int i = threadIdx.x; i < (int)threadIdx.x + o.op.run; i++)
+                top = dots[i] > top ? dots[i] : top;
+            scores[(size_t)h * n_runs + run] = run >= n_runs - o.op.n_local ? INFINITY : top;
+        }
+        __syncthreads();
+    }
 }
 
 /* Larger floats have larger ranks. */
@@ -94,13 +123,13 @@ CU_INLINE int yes_before(bool yes, int *total)
     return before + __popc(votes & ((1u << threadIdx.x % WARP) - 1));
 }
 
-/* blockIdx: row. */
+/* blockIdx: row, list. */
 static __global__ void __launch_bounds__(CHOOSE_THREADS) choose_row(const __grid_constant__ struct choose o)
 {
     wait_turn();
     int row = o.first + blockIdx.x, n = n_seen(o, row), n_equal = 0, n_out = 0, n_met = 0;
-    int32_t *out = o.op.chosen + (size_t)row * o.op.max_chosen;
-    const float *score = o.scores + (size_t)blockIdx.x * o.max_positions;
+    int32_t *out = o.op.chosen + ((size_t)row * gridDim.y + blockIdx.y) * o.op.max_chosen;
+    const float *score = o.scores + (size_t)blockIdx.x * o.max_positions + (size_t)blockIdx.y * n;
     if (n <= o.op.max_chosen) {
         for (int p = threadIdx.x; p < n; p += CHOOSE_THREADS)
             out[p] = p;
@@ -125,14 +154,15 @@ extern "C" cudaError_t pf_cu_choose(cudaStream_t st, const struct pf_choose_op *
 {
     struct choose o = { *c, *c->kv, scores, max_positions, 0 };
     size_t bytes = (size_t)c->n_head * c->kv->hd_k * sizeof(float);
-    auto score = c->kv->type == PF_KV_F16 ? score_chunk<uint16_t> : score_chunk<float>;
+    auto score = c->kv->type == PF_KV_F16 ? (c->run ? score_runs<uint16_t> : score_chunk<uint16_t>)
+                                          : (c->run ? score_runs<float> : score_chunk<float>);
     cudaError_t e = bytes <= 48 << 10 ? cudaSuccess :
                     cudaFuncSetAttribute(score, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     for (; e == cudaSuccess && o.first < c->rows; o.first += CU_CHOOSE_ROWS) {
         int rows = c->rows - o.first < CU_CHOOSE_ROWS ? c->rows - o.first : (int)CU_CHOOSE_ROWS;
         e = launch_early(score, dim3(ceil_div(max_positions, CHUNK), rows), SCORE_THREADS, bytes, st, o);
         if (e == cudaSuccess)
-            e = launch_early(choose_row, rows, CHOOSE_THREADS, 0, st, o);
+            e = launch_early(choose_row, dim3(rows, c->run ? c->n_head : 1), CHOOSE_THREADS, 0, st, o);
     }
     return e;
 }

@@ -44,6 +44,8 @@ struct pf_arch {
     bool            mla;                  /* latent attention instead of queries, keys and values */
     bool            indexer;              /* latent attention looks only at positions that an indexer chooses */
     bool            index_pools;          /* it chooses runs of attention.indexer.kpool positions */
+    bool            index_runs;           /* attention whose layers have an indexer looks, for each KV head, only at the
+                                             runs of positions that it chooses */
     bool            index_neox;           /* rope_neox of the indexer's heads */
     bool            yarn_ratio;           /* yarn_log_multiplier says a second magnitude, by which YaRN's is divided */
     bool            index_means;          /* attention looks only at runs of positions that an indexer chooses by the

@@ -27,6 +27,7 @@
     A(granite) \
     A(granitemoe) \
     A(minimax_m2) \
+    A(minimax_m3) \
     A(bailingmoe2) \
     A(ernie4_5) \
     A(ernie4_5_moe) \

@@ -73,13 +73,14 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
     const struct pf_backend_ops *ops = ops_of(t);
     pf_backend *be = t->unit->backend;
     const struct pf_attention *a = &t->m->layers[il].attn;
+    const struct pf_index_sizes *z = &t->m->index;
     const struct pf_kv_view *kv = &p->s->kv[il].view;
     const struct pf_buffers *b = &t->unit->buf;
     struct pf_kv_view at_hand;
     size_t first = (size_t)p->first, n_kv = (size_t)a->n_kv_head, n = (size_t)a->n_head;
     const int32_t *pos = b->pos + first, *chosen = NULL;
     if (t->m->layers[il].has_indexer && pf_index_is_used(p))
-        chosen = b->chosen + first * (size_t)t->m->index.max_chosen;
+        chosen = b->chosen + first * (size_t)z->n_lists * (size_t)z->max_chosen;
     PF_TRY(ops->kv_store(be, kv, b->k + first * n_kv * (size_t)a->hd_k, b->v + first * n_kv * (size_t)a->hd_v, pos,
                          p->rows));
     PF_TRY(bring(t, &p->s->kv[il], p, &at_hand));
@@ -88,7 +89,8 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
         .pos = pos, .n_positions = pf_part_end(p), .rows = p->rows, .n_head = a->n_head, .window = a->window,
         .chunked = a->chunked, .scale = a->scale, .sinks = a->sinks,
         .row_scale = a->temper ? b->temper + first : NULL, .chosen = chosen,
-        .max_chosen = t->m->index.max_chosen, .n_lists = 1, .run = t->m->index.ratio });
+        .max_chosen = z->max_chosen, .n_lists = z->n_lists, .run = z->ratio * z->run,
+        .open_run = t->m->arch->index_runs });
 }
 
 pf_status pf_attention_block(struct pf_step *t, int il, int rows)

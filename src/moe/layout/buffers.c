@@ -202,6 +202,8 @@ struct pf_backend_sizes pf_backend_sizes_of(const struct pf_model *m, const stru
     widen(&s.max_head_rows, (int64_t)o->n_batch * m->index.n_head);
     widen(&s.max_head_n_in, m->index.width);
     widen(&s.max_positions, m->index.n_head ? o->n_ctx / m->index.ratio : 0);
+    if (m->arch->index_runs)             /* a score for each run and head; runs are no shorter than there are heads */
+        widen(&s.max_positions, o->n_ctx + m->index.n_head);
     widen(&s.max_n_in, (int64_t)m->streams.n * m->n_embd);
     widen(&s.max_n_in, m->streams.low_rank);
     widen(&s.max_n_in, w.ff);
@@ -276,7 +278,7 @@ size_t pf_buffers_cut(const struct pf_model *m, int n_batch, char *base, struct 
         { &b->q_latent, rows * q_latent },
         { &b->index_q, rows * (size_t)m->index.n_head * (size_t)m->index.width },
         { &b->index_k, rows * (size_t)m->index.width }, { &b->index_w, rows * (size_t)m->index.n_head },
-        { &b->chosen, rows * (size_t)m->index.max_chosen },
+        { &b->chosen, rows * (size_t)m->index.n_lists * (size_t)m->index.max_chosen },
         { &b->packed, rows * (size_t)w.packed },   { &b->gate_out, rows * (size_t)w.gate_out },
         { &b->mixed, rows * convolved },
         { &b->ba, rows * (size_t)(2 * (m->delta.n_v_head + m->delta.d) + m->mamba.n_head) },

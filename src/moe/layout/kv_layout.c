@@ -252,13 +252,15 @@ uint64_t pf_kv_read_bytes_of(const struct pf_model *m, int il, const struct pf_s
     struct pf_kv_layer of_blocks = pf_block_kv_layer_of(m, il, o), of_index = pf_index_kv_layer_of(m, il, o);
     int ratio = of_blocks.k_bytes ? layer->compressed.blocks.ratio : 0;
     int64_t positions = positions_seen(a, pos), blocks = ratio ? (pos + 1) / ratio : 0, keys = 0;
-    bool choosing = m->index.max_chosen > 0 && (pos + 1) / m->index.ratio > m->index.max_chosen;
+    bool open = m->arch->index_runs;
+    int64_t span = (int64_t)m->index.ratio * m->index.run, n_runs = span ? (pos + (open ? span : 1)) / span : 0;
+    bool choosing = m->index.max_chosen > 0 && n_runs > m->index.max_chosen;
     if (choosing && layer->has_indexer)
         keys = (pos + 1) / m->index.ratio;
     if (choosing && layer->has_indexer && ratio)
         blocks = at_most(blocks, m->index.max_chosen);
     else if (choosing && (m->arch->mla || layer->has_indexer))
-        positions = (int64_t)m->index.max_chosen * m->index.ratio + (pos + 1) % m->index.ratio;
+        positions = m->index.max_chosen * span + pos + 1 - n_runs * span;
     size_t row = pf_kv_key_bytes(type, a->hd_k) + (a->v_in_k ? 0 : pf_kv_value_bytes(type, a->hd_v));
     return (uint64_t)positions * (uint64_t)a->n_kv_head * row +
            (uint64_t)blocks * (ratio ? pf_kv_row_bytes(of_blocks.view.type, of_blocks.view.hd_k) : 0) +

@@ -282,6 +282,17 @@ static pf_status bind_pools(const struct pf_loader *l, int il, struct pf_indexer
     return block_vector(l, PF_REQUIRED, il, "indexer_compressor_ape.weight", c->width, c->ratio, &c->ape);
 }
 
+/* Of attention with heads of keys: a query for each. */
+static pf_status bind_run_indexer(const struct pf_loader *l, int il, struct pf_indexer *x)
+{
+    const struct pf_index_sizes *s = &l->m->index;
+    int n_embd = l->m->n_embd;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.q_proj", n_embd, (int64_t)s->n_head * s->width, PF_NEVER, &x->q));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "indexer.k_proj", n_embd, s->width, PF_NEVER, &x->k));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "indexer.q_norm.weight", s->width, 1, &x->q_norm));
+    return block_vector(l, PF_REQUIRED, il, "indexer.k_norm.weight", s->width, 1, &x->k_norm);
+}
+
 static pf_status bind_indexer(const struct pf_loader *l, int il, int n_q_latent, struct pf_indexer *x)
 {
     const struct pf_index_sizes *s = &l->m->index;
@@ -932,6 +943,8 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
     PF_TRY(bind_mixer(l, il, layer));
     if (arch->index_means && layer->has_indexer)
         PF_TRY(bind_mean_indexer(l, il, &layer->indexer));
+    if (arch->index_runs && layer->has_indexer)
+        PF_TRY(bind_run_indexer(l, il, &layer->indexer));
     if (l->m->ngrams.layer == il)
         PF_TRY(bind_ngrams(l));
     if (!layer->has_ffn)

@@ -286,6 +286,7 @@ static pf_status read_index_sizes(const struct pf_loader *l, int n_rot, int rati
 {
     struct pf_index_sizes *s = &l->m->index;
     s->ratio = ratio;
+    s->run = s->n_lists = 1;
     s->eps = 1e-6f;
     PF_TRY(key_int(l, "attention.indexer.head_count", true, 1, 4096, &s->n_head));
     PF_TRY(key_int(l, "attention.indexer.key_length", true, n_rot, 4096, &s->width));
@@ -508,6 +509,35 @@ static bool is_last_of(int il, int n)
     return n > 0 && (il + 1) % n == 0;
 }
 
+/* Layers whose indexer chooses runs of positions: those that have its tensors. */
+static pf_status read_index_runs(const struct pf_loader *l, int hd_k)
+{
+    struct pf_model *m = l->m;
+    struct pf_index_sizes *s = &m->index;
+    char name[NAME_BYTES];
+    int n_rot = hd_k;
+    if (!m->arch->index_runs)
+        return PF_OK;
+    PF_TRY(key_int(l, "rope.dimension_count", false, 2, MAX_ROTATED, &n_rot));
+    PF_TRY(read_index_sizes(l, n_rot, 1));
+    PF_TRY(key_int(l, "attention.indexer.block_size", true, s->n_head, PF_KV_CHUNK_POSITIONS, &s->run));
+    PF_TRY(key_int(l, "attention.indexer.local_blocks", false, 1, s->max_chosen, &s->n_local));
+    if (PF_KV_CHUNK_POSITIONS % s->run || s->n_local < 1)
+        PF_FAIL(PF_EUNSUPPORTED, "runs of %d positions, of which the last %d are always seen, are not supported; runs "
+                "divide %d, and one at least is seen, in %s", s->run, s->n_local, (int)PF_KV_CHUNK_POSITIONS,
+                pf_gguf_path(l->g));
+    s->n_lists = s->n_head;
+    for (int il = 0; il < m->n_layer; il++) {
+        struct pf_layer *layer = &m->layers[il];
+        snprintf(name, sizeof name, "blk.%d.indexer.q_proj.weight", il);
+        layer->has_indexer = pf_gguf_tensor(l->g, name) != NULL;
+        if (layer->has_indexer && layer->attn.n_kv_head != s->n_head)
+            PF_FAIL(PF_EFORMAT, "the indexer of layer %d has %d heads, keys and values have %d, in %s", il, s->n_head,
+                    layer->attn.n_kv_head, pf_gguf_path(l->g));
+    }
+    return PF_OK;
+}
+
 /* Head counts and sizes of every layer, from keys that may be scalars or arrays. */
 static pf_status read_attention(const struct pf_loader *l, int n_block, int *out_hd_k)
 {
@@ -544,6 +574,7 @@ static pf_status read_attention(const struct pf_loader *l, int n_block, int *out
         };
     }
     *out_hd_k = hd_k;
+    PF_TRY(read_index_runs(l, hd_k));
     return read_windows(l);
 }
 

@@ -80,7 +80,8 @@ struct pf_indexer {
     struct pf_weight w;                   /* {n_embd, index.n_head} */
     struct pf_weight k;                   /* keys of positions: {n_embd, index.width}; or no data, and blocks */
     const float     *k_norm, *k_norm_bias;           /* {index.width}, norm of keys of positions, or of their means */
-    const float     *q_norm;              /* {index.width} of each head, where keys are of means */
+    const float     *q_norm;              /* {index.width} of each head, where keys are of means or heads choose
+                                             runs */
     struct pf_compressor blocks;          /* keys of blocks */
 };
 
@@ -236,6 +237,8 @@ struct pf_model {
     struct pf_index_sizes {               /* all 0: there are no indexers */
         int width, n_head, max_chosen;
         int ratio;                        /* positions that a key stands for */
+        int run, n_local;                 /* keys that are chosen together; so many of the last runs always are */
+        int n_lists;                      /* choices of a row: 1, or one for each KV head */
         float eps;                        /* of the norm of keys of positions */
     } index;
     struct pf_compressed_sizes {          /* all 0: the model has no compressed attention */
