@@ -26,6 +26,11 @@
 extern "C" {
 #endif
 
+/* What the shared library exports is what this file declares. */
+#define PF_API_BEGIN _Pragma("GCC visibility push(default)")
+#define PF_API_END   _Pragma("GCC visibility pop")
+PF_API_BEGIN
+
 /* ---- Status ------------------------------------------------------------------------------------------------ */
 
 /* Stable codes, spaced by tens: the caller, memory, file and format, device, numbers. */
@@ -724,6 +729,8 @@ struct pf_replay {
 /* Replays the trace at path with room for n_slots experts (0: half of them) under every policy.
  * *n: how many there are. */
 pf_status pf_trace_replay(const char *path, int64_t n_slots, struct pf_replay *rows, int cap, int *n);
+
+PF_API_END
 
 #ifdef __cplusplus
 }
