@@ -105,6 +105,7 @@ def refused_models(tmp):
         whole = f.read()
     cases = [
         (b"qwen3moe", b"qwen9moe", "architecture \"qwen9moe\" is not supported"),
+        (b"qwen3moe", b"qwen9moe", "; its tensors are most like those of qwen3moe; in "),
         (b"blk.1.attn_q.weight", b"blk.1.attn_x.weight", "blk.1.attn_q.weight"),
         (b"blk.0.ffn_down_exps.weight", b"blk.0.ffn_town_exps.weight", "blk.0.ffn_down_exps.weight"),
         (b"qwen3moe.attention.head_count_kv", b"qwen3moe.attention.head_count_xx", "attn_k.weight"),

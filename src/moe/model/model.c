@@ -9,6 +9,7 @@
 #include "base/pf_text.h"
 #include "moe/model/bind.h"
 #include "moe/model/lora.h"
+#include "moe/model/nearest.h"
 
 /* Bounds of what keys say, and of what stands in for keys (check_sizes): tables of the kernels and of ours rely on
  * them, and so do products of two sizes in an int. Far above any model. */
@@ -929,12 +930,13 @@ static pf_status read_keys(struct pf_loader *l)
 
 static pf_status unknown_architecture(const pf_gguf *g, struct pf_str name)
 {
-    char known[512] = "";
+    char known[560] = "", nearest[320];
     size_t n = 0;
     for (int i = 0; pf_arch_at(i) && n < sizeof known; i++)
         n += (size_t)snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", pf_arch_at(i)->name);
-    PF_FAIL(PF_EUNSUPPORTED, "architecture \"%s\" is not supported (supported: %s), in %s", pf_gguf_quote(name).s,
-            known, pf_gguf_path(g));
+    pf_nearest_arch(g, nearest, sizeof nearest);
+    PF_FAIL(PF_EUNSUPPORTED, "architecture \"%s\" is not supported (supported: %s); %s; in %s", pf_gguf_quote(name).s,
+            known, nearest, pf_gguf_path(g));
 }
 
 pf_status pf_model_bind(struct pf_model *m)
