@@ -181,7 +181,7 @@ typedef void pf_attn_fn(const struct pf_attn_args *a);
 typedef float pf_to_i16_fn(float *x, int n, bool rotated, int8_t *planes);
 
 enum { PF_ATTN_I16_QUERIES = 64 };
-#define PF_ATTN_I16_SCRATCH ((size_t)192 << 10)
+#define PF_ATTN_I16_SCRATCH ((size_t)304 << 10)
 
 /* One chunk of keys and values of one KV head against n_q <= PF_ATTN_I16_QUERIES queries that share it, rotated. Query
  * i sees positions lo[i] <= p < hi[i] of the chunk, 0 <= lo <= hi <= PF_KV_CHUNK.

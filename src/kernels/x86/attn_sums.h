@@ -1,5 +1,5 @@
 /* Attention in whole numbers: what a query carries from block to block of a chunk, and how a block enters it
- * (docs/numerics.md). For the kernels of attn_avx2.h and attn_vnni.h; AVX2 and FMA. */
+ * (docs/numerics.md). For the kernels of attn_pairs.h and attn_vnni.h; AVX2 and FMA. */
 #ifndef PF_ATTN_SUMS_H
 #define PF_ATTN_SUMS_H
 

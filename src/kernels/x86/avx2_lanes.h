@@ -26,6 +26,11 @@ LANE_FN vi vi_shl(vi a, int n)                   { return _mm256_sll_epi32(a, _m
 LANE_FN vi vi_shr(vi a, int n)                   { return _mm256_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 LANE_FN vi vi_sar(vi a, int n)                   { return _mm256_sra_epi32(a, _mm_cvtsi32_si128(n)); }
 LANE_FN vi vi_shlv(vi a, vi n)                   { return _mm256_sllv_epi32(a, n); }
+LANE_FN void vi_store(void *p, vi a)             { _mm256_storeu_si256(p, a); }
+LANE_FN vi vi_add16(vi a, vi b)                  { return _mm256_add_epi16(a, b); }
+LANE_FN vi vi_madd16(vi a, vi b)                 { return _mm256_madd_epi16(a, b); }
+LANE_FN vi vi_shl16(vi a, int n)                 { return _mm256_sll_epi16(a, _mm_cvtsi32_si128(n)); }
+LANE_FN vi vi_sar16(vi a, int n)                 { return _mm256_sra_epi16(a, _mm_cvtsi32_si128(n)); }
 LANE_FN vi vi_from_u16(const uint16_t *p)        { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)p)); }
 
 LANE_FN vi vi_unless_equal(vi v, vi a, vi b)     { return _mm256_andnot_si256(_mm256_cmpeq_epi32(a, b), v); }

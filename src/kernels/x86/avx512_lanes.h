@@ -31,6 +31,11 @@ LANE_FN vi vi_shl(vi a, int n)                   { return _mm512_sll_epi32(a, _m
 LANE_FN vi vi_shr(vi a, int n)                   { return _mm512_srl_epi32(a, _mm_cvtsi32_si128(n)); }
 LANE_FN vi vi_sar(vi a, int n)                   { return _mm512_sra_epi32(a, _mm_cvtsi32_si128(n)); }
 LANE_FN vi vi_shlv(vi a, vi n)                   { return _mm512_sllv_epi32(a, n); }
+LANE_FN void vi_store(void *p, vi a)             { _mm512_storeu_si512(p, a); }
+LANE_FN vi vi_add16(vi a, vi b)                  { return _mm512_add_epi16(a, b); }
+LANE_FN vi vi_madd16(vi a, vi b)                 { return _mm512_madd_epi16(a, b); }
+LANE_FN vi vi_shl16(vi a, int n)                 { return _mm512_sll_epi16(a, _mm_cvtsi32_si128(n)); }
+LANE_FN vi vi_sar16(vi a, int n)                 { return _mm512_sra_epi16(a, _mm_cvtsi32_si128(n)); }
 LANE_FN vi vi_from_u16(const uint16_t *p)        { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)p)); }
 
 /* v where a and b differ, 0 where they are equal. */

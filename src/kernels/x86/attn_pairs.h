@@ -1,0 +1,398 @@
+/* Attention in whole numbers by products of pairs of int16 (pmaddwd), for AVX2 and for AVX-512 without VNNI: one chunk
+ * against up to 64 queries, a block of 64 positions at a time. Include after a lanes header. Steps are those of
+ * attn_vnni.h; two products stand for the three of planes:
+ *
+ *     scores   256 qh kh + qh kl + ql kh  =  q * kh + qh * kl            q, w, v: the number of 16 bits
+ *     values   256 wh vh + wh vl + wl vh  =  wh * v + wl * vh
+ *
+ * A word of four bytes is two pairs: its bytes 0 and 2, its bytes 1 and 3. So queries and weights lie in that order, in
+ * `q` and `w`. Bytes of keys and values become int16 once for all queries, or, for a single one, on the way:
+ *
+ *     keys     [64 / LANES groups of words][hd / 2 pairs of elements][kh, kl][LANES] pairs
+ *     values   [hd / LANES groups of elements][32 pairs of positions][v, vh][LANES] pairs */
+#ifndef PF_ATTN_PAIRS_H
+#define PF_ATTN_PAIRS_H
+
+#include "kernels/x86/attn_sums.h"
+
+enum { ATTN_EIGHTS = PF_I16_BLOCK / 8, ATTN_PAIRS = PF_I16_BLOCK / 2, ATTN_GROUPS = PF_I16_BLOCK / LANES };
+
+struct attn_pairs {
+    int16_t pairs[PF_I16_BLOCK * 2 * PF_I16_HEAD_MAX];               /* of keys, then of values */
+    int16_t q[PF_ATTN_I16_QUERIES * 2 * PF_I16_HEAD_MAX];            /* [query][number, qh][hd_k] */
+    int32_t c[PF_ATTN_I16_QUERIES][PF_I16_BLOCK];
+    int16_t w[PF_ATTN_I16_QUERIES][2][PF_I16_BLOCK];                 /* wh, wl */
+    struct attn_sums sums;
+};
+_Static_assert(sizeof(struct attn_pairs) <= PF_ATTN_I16_SCRATCH, "fits the scratch");
+
+ATTN_INLINE vi attn_pair(const int16_t *p)
+{
+    int32_t w;
+    memcpy(&w, p, sizeof w);
+    return vi_set1(w);
+}
+
+ATTN_INLINE void attn_add(vi *sum, vi x, vi y)
+{
+    *sum = vi_add(*sum, vi_madd16(x, y));
+}
+
+/* Bytes 0 and 2 of each word as int16. */
+ATTN_INLINE vi attn_even(vi x)
+{
+    return vi_sar16(vi_shl16(x, 8), 8);
+}
+
+/* Bytes 1 and 3. */
+ATTN_INLINE vi attn_odd(vi x)
+{
+    return vi_sar16(x, 8);
+}
+
+/* The line that the words at `at`, relative to their block, have in the block that comes next: of the upper plane for
+ * the first half of a vector, of the lower one for the other; both lines, if a vector is whole. */
+ATTN_INLINE void attn_fetch_words(const int8_t *next, ptrdiff_t at)
+{
+    if (!next)
+        return;
+    attn_fetch_line(next + at + at % PF_I16_PLANE);
+    if (LANES == 16)
+        attn_fetch_line(next + at + PF_I16_PLANE);
+}
+
+/* Keeps x in a register: the compiler would rather read an operand again for each query, and spill sums for it. */
+ATTN_INLINE vi attn_hold(vi x)
+{
+    __asm__("" : "+v"(x));
+    return x;
+}
+
+/* Sums of a tile of queries, in two groups: x and y of the first query lie at q and q + other, of the next one `stride`
+ * further on; what they multiply lies at `at` and at + group. */
+ATTN_INLINE void attn_tile(const int16_t *at, size_t group, int n_pairs, const int16_t *q, size_t stride, size_t other,
+                           vi sum[ATTN_QT][2])
+{
+    for (int j = 0; j < ATTN_QT; j++)
+        sum[j][0] = sum[j][1] = vi_zero();
+    for (int pair = 0; pair < n_pairs; pair++, at += 4 * LANES, q += 2) {
+        vi first[2] = { attn_hold(vi_load(at)), attn_hold(vi_load(at + group)) };
+        vi second[2] = { attn_hold(vi_load(at + 2 * LANES)), attn_hold(vi_load(at + group + 2 * LANES)) };
+        for (int j = 0; j < ATTN_QT; j++) {
+            vi x = attn_pair(q + (size_t)j * stride), y = attn_pair(q + (size_t)j * stride + other);
+            for (int v = 0; v < 2; v++) {
+                attn_add(&sum[j][v], first[v], x);
+                attn_add(&sum[j][v], second[v], y);
+                sum[j][v] = attn_hold(sum[j][v]);
+            }
+        }
+    }
+}
+
+/* ---- Scores ---------------------------------------------------------------------------------------------------- */
+
+/* Pairs of the words at `word`: kh, kl of elements e, e + 2, then of e + 1, e + 3. */
+ATTN_INLINE void attn_key_pairs(const int8_t *word, vi out[4])
+{
+    vi h = vi_load(word), l = vi_load(word + PF_I16_PLANE);
+    out[0] = attn_even(h);
+    out[1] = attn_even(l);
+    out[2] = attn_odd(h);
+    out[3] = attn_odd(l);
+}
+
+/* Where group number u of the words of element e begins. */
+ATTN_INLINE const int8_t *attn_keys_at(const int8_t *k, int hd, int u, int e)
+{
+    return k + ((size_t)(u * LANES / 16) * (size_t)(hd / 4) + (size_t)(e / 4)) * ATTN_VECTOR + u * LANES % 16 * 4;
+}
+
+static void attn_expand_keys(struct attn_pairs *s, const int8_t *k, const int8_t *next, int hd)
+{
+    for (int u = 0; u < ATTN_GROUPS; u++)
+        for (int e = 0; e < hd; e += 4) {
+            vi pairs[4];
+            int16_t *to = s->pairs + ((size_t)u * (size_t)hd + (size_t)e) * 2 * LANES;
+            attn_fetch_words(next, attn_keys_at(k, hd, u, e) - k);
+            attn_key_pairs(attn_keys_at(k, hd, u, e), pairs);
+            for (int i = 0; i < 4; i++)
+                vi_store(to + 2 * LANES * i, pairs[i]);
+        }
+}
+
+ATTN_INLINE void attn_put_query(int16_t *to, __m256i x)
+{
+    _mm256_storeu_si256((__m256i *)(void *)to, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(x, 0xd8), 0xd8));
+}
+
+/* Numbers and upper bytes of query i, as int16. */
+static void attn_expand_query(const struct pf_attn_i16_args *a, struct attn_pairs *s, int i)
+{
+    size_t hd = (size_t)a->hd_k, at = (size_t)i * 2 * hd;
+    for (size_t e = 0; e < hd; e += 16) {
+        const int8_t *q = a->q + at + e;
+        __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)q));
+        __m256i l = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(q + hd)));
+        attn_put_query(s->q + at + e, _mm256_add_epi16(_mm256_slli_epi16(h, 8), l));
+        attn_put_query(s->q + at + hd + e, h);
+    }
+}
+
+static void attn_scores_four(const struct pf_attn_i16_args *a, struct attn_pairs *s, int i)
+{
+    size_t hd = (size_t)a->hd_k, group = hd * 2 * LANES;
+    for (size_t u = 0; u < ATTN_GROUPS; u += 2) {
+        vi sum[ATTN_QT][2];
+        attn_tile(s->pairs + u * group, group, a->hd_k / 2, s->q + (size_t)i * 2 * hd, 2 * hd, hd, sum);
+        for (int j = 0; j < ATTN_QT; j++)
+            for (size_t v = 0; v < 2; v++)
+                vi_store(s->c[i + j] + (u + v) * LANES, sum[j][v]);
+    }
+}
+
+static void attn_scores_one(const struct pf_attn_i16_args *a, struct attn_pairs *s, const int8_t *k,
+                            const int8_t *next, int i)
+{
+    const int16_t *number = s->q + (size_t)i * 2 * (size_t)a->hd_k, *upper = number + a->hd_k;
+    for (int u = 0; u < ATTN_GROUPS; u++) {
+        vi sum[4] = { vi_zero(), vi_zero(), vi_zero(), vi_zero() };
+        for (int e = 0; e < a->hd_k; e += 4) {
+            vi x[4];
+            attn_fetch_words(next, attn_keys_at(k, a->hd_k, u, e) - k);
+            attn_key_pairs(attn_keys_at(k, a->hd_k, u, e), x);
+            attn_add(&sum[0], x[0], attn_pair(number + e));
+            attn_add(&sum[1], x[1], attn_pair(upper + e));
+            attn_add(&sum[2], x[2], attn_pair(number + e + 2));
+            attn_add(&sum[3], x[3], attn_pair(upper + e + 2));
+        }
+        vi_store(s->c[i] + u * LANES, vi_add(vi_add(sum[0], sum[1]), vi_add(sum[2], sum[3])));
+    }
+}
+
+/* ---- Weights --------------------------------------------------------------------------------------------------- */
+
+ATTN_INLINE __m256 attn_exp2(__m256 x)
+{
+    const __m256 shift = _mm256_set1_ps(0x1.8p23f);
+    x = _mm256_max_ps(x, _mm256_set1_ps(-125.0f));
+    __m256 t = _mm256_add_ps(x, shift), r = _mm256_sub_ps(x, _mm256_sub_ps(t, shift));
+    __m256 p = _mm256_set1_ps(0x1.5c08e6p-10f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.3d0c52p-7f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.c6b6e6p-5f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.ebf918p-3f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0x1.62e428p-1f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    __m256i y = _mm256_add_epi32(_mm256_slli_epi32(_mm256_castps_si256(t), 23), _mm256_castps_si256(p));
+    return _mm256_castsi256_ps(y);
+}
+
+ATTN_INLINE float attn_max(__m256 x)
+{
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
+/* Words of keys to positions: the scores of 32 positions. Word 4 a + i of vector h is position 8 i + 4 h + a. */
+ATTN_INLINE void attn_in_order(const int32_t *c, __m256i out[4])
+{
+    __m256i x[4];
+    for (int a = 0; a < 4; a++)
+        x[a] = _mm256_inserti128_si256(
+            _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(c + 4 * a))),
+            _mm_loadu_si128((const __m128i *)(const void *)(c + 16 + 4 * a)), 1);
+    __m256i p = _mm256_unpacklo_epi32(x[0], x[1]), q = _mm256_unpacklo_epi32(x[2], x[3]);
+    __m256i r = _mm256_unpackhi_epi32(x[0], x[1]), s = _mm256_unpackhi_epi32(x[2], x[3]);
+    out[0] = _mm256_unpacklo_epi64(p, q);
+    out[1] = _mm256_unpackhi_epi64(p, q);
+    out[2] = _mm256_unpacklo_epi64(r, s);
+    out[3] = _mm256_unpackhi_epi64(r, s);
+}
+
+/* All ones for the positions of `seen` among eight from p on. */
+ATTN_INLINE __m256 attn_mask(struct attn_span seen, int p)
+{
+    __m256i at = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(p));
+    __m256i from = _mm256_cmpgt_epi32(at, _mm256_set1_epi32(seen.lo - 1));
+    return _mm256_castsi256_ps(_mm256_and_si256(from, _mm256_cmpgt_epi32(_mm256_set1_epi32(seen.hi), at)));
+}
+
+/* Sixteen weights as floats of 2^23 and more, positions 0 to 7 and 8 to 15, to pairs of wh and of wl. */
+ATTN_INLINE void attn_put_weights(__m256 a, __m256 b, int16_t *wh, int16_t *wl)
+{
+    __m256i low = _mm256_and_si256(_mm256_castps_si256(a), _mm256_set1_epi32(0xffff));
+    __m256i w = _mm256_or_si256(low, _mm256_slli_epi32(_mm256_castps_si256(b), 16));
+    _mm256_storeu_si256((__m256i *)(void *)wh, _mm256_srli_epi16(w, 8));
+    _mm256_storeu_si256((__m256i *)(void *)wl, _mm256_and_si256(w, _mm256_set1_epi16(255)));
+}
+
+/* The weights of query i, which sees the positions of `seen`. */
+static void attn_weigh(const struct pf_attn_i16_args *a, struct attn_pairs *s, const int8_t *k, const int8_t *v, int i,
+                       struct attn_span seen)
+{
+    const float *sk = (const float *)(const void *)(k + pf_i16_sk(a->hd_k)), *lsv = sk + PF_I16_BLOCK;
+    const float *rsv = (const float *)(const void *)(v + pf_i16_rsv(a->hd_v));
+    __m256i c[ATTN_EIGHTS];
+    __m256 y[ATTN_EIGHTS], top = _mm256_set1_ps(-INFINITY), zc = _mm256_setzero_ps();
+    attn_in_order(s->c[i], c);
+    attn_in_order(s->c[i] + 32, c + 4);
+    for (int j = 0; j < ATTN_EIGHTS; j++) {
+        __m256 x = _mm256_mul_ps(_mm256_cvtepi32_ps(c[j]), _mm256_loadu_ps(sk + 8 * j));
+        x = _mm256_fmadd_ps(x, _mm256_set1_ps(a->cq[i]), _mm256_loadu_ps(lsv + 8 * j));
+        y[j] = _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), x, attn_mask(seen, 8 * j));
+        top = _mm256_max_ps(top, y[j]);
+    }
+    float mc = attn_max(top);
+    for (int j = 0; j < ATTN_EIGHTS; j++) {
+        __m256 mask = attn_mask(seen, 8 * j);
+        y[j] = _mm256_and_ps(attn_exp2(_mm256_sub_ps(y[j], _mm256_set1_ps(mc))), mask);
+        zc = _mm256_fmadd_ps(y[j], _mm256_and_ps(_mm256_loadu_ps(rsv + 8 * j), mask), zc);
+        y[j] = _mm256_fmadd_ps(y[j], _mm256_set1_ps(PF_I16_WEIGHT), _mm256_set1_ps(0x1p23f));
+    }
+    for (int j = 0; j < ATTN_EIGHTS; j += 2)
+        attn_put_weights(y[j], y[j + 1], s->w[i][0] + 8 * j, s->w[i][1] + 8 * j);
+    attn_enter(&s->sums, i, mc, zc);
+}
+
+/* ---- Values ---------------------------------------------------------------------------------------------------- */
+
+/* Pairs of the words at `word`: v, vh of their positions p and p + 8, then of p + 1 and p + 9. */
+ATTN_INLINE void attn_value_pairs(const int8_t *word, vi out[4])
+{
+    vi h = vi_load(word), l = vi_load(word + PF_I16_PLANE);
+    vi even = vi_shl16(h, 8), odd = vi_and(h, vi_set1((int32_t)0xff00ff00));
+    out[0] = vi_add16(even, attn_even(l));
+    out[1] = vi_sar16(even, 8);
+    out[2] = vi_add16(odd, attn_odd(l));
+    out[3] = attn_odd(h);
+}
+
+/* Group number u of the elements, word number `word` of the positions. */
+ATTN_INLINE const int8_t *attn_values_at(const int8_t *v, int hd, int u, int word)
+{
+    return v + ((size_t)word * (size_t)(hd / 16) + (size_t)(u * LANES / 16)) * ATTN_VECTOR + u * LANES % 16 * 4;
+}
+
+static void attn_expand_values(struct attn_pairs *s, const int8_t *v, const int8_t *next, int hd)
+{
+    for (int word = 0; word < PF_I16_BLOCK / 4; word++)
+        for (int u = 0; u < hd / LANES; u++) {
+            vi pairs[4];
+            int16_t *to = s->pairs + ((size_t)u * ATTN_PAIRS + (size_t)word * 2) * 4 * LANES;
+            attn_fetch_words(next, attn_values_at(v, hd, u, word) - v);
+            attn_value_pairs(attn_values_at(v, hd, u, word), pairs);
+            for (int i = 0; i < 4; i++)
+                vi_store(to + 2 * LANES * i, pairs[i]);
+        }
+}
+
+ATTN_INLINE void attn_add_values(const struct pf_attn_i16_args *a, const struct attn_pairs *s, int i, int u, vi sum)
+{
+    float *acc = a->part + (size_t)i * a->part_stride + u * LANES;
+    vf before = vf_mul(vf_load(acc), vf_set1(s->sums.old[i]));
+    vf_store(acc, vf_fma(vf_from_int(sum), vf_set1(s->sums.gain[i]), before));
+}
+
+static void attn_values_four(const struct pf_attn_i16_args *a, struct attn_pairs *s, int i)
+{
+    const size_t group = (size_t)ATTN_PAIRS * 4 * LANES;
+    for (int u = 0; u < a->hd_v / LANES; u += 2) {
+        vi sum[ATTN_QT][2];
+        attn_tile(s->pairs + (size_t)u * group, group, ATTN_PAIRS, s->w[i][0], 2 * PF_I16_BLOCK, PF_I16_BLOCK, sum);
+        for (int j = 0; j < ATTN_QT; j++)
+            for (int v = 0; v < 2; v++)
+                attn_add_values(a, s, i + j, u + v, sum[j][v]);
+    }
+}
+
+static void attn_values_one(const struct pf_attn_i16_args *a, struct attn_pairs *s, const int8_t *v,
+                            const int8_t *next, int i)
+{
+    for (int u = 0; u < a->hd_v / LANES; u += 2) {
+        vi sum[2][2];
+        for (int j = 0; j < 2; j++)
+            sum[j][0] = sum[j][1] = vi_zero();
+        for (int word = 0; word < PF_I16_BLOCK / 4; word++) {
+            const int16_t *wh = s->w[i][0] + 4 * word, *wl = s->w[i][1] + 4 * word;
+            for (int j = 0; j < 2; j++) {
+                vi x[4];
+                attn_fetch_words(next, attn_values_at(v, a->hd_v, u + j, word) - v);
+                attn_value_pairs(attn_values_at(v, a->hd_v, u + j, word), x);
+                attn_add(&sum[j][0], x[0], attn_pair(wh));
+                attn_add(&sum[j][1], x[1], attn_pair(wl));
+                attn_add(&sum[j][0], x[2], attn_pair(wh + 2));
+                attn_add(&sum[j][1], x[3], attn_pair(wl + 2));
+            }
+        }
+        for (int j = 0; j < 2; j++)
+            attn_add_values(a, s, i, u + j, vi_add(sum[j][0], sum[j][1]));
+    }
+}
+
+/* ---- A chunk --------------------------------------------------------------------------------------------------- */
+
+/* The weights of n queries from number i. */
+static void attn_weigh_all(const struct pf_attn_i16_args *a, struct attn_pairs *s, const int8_t *k, const int8_t *v,
+                           int at, int i, int n)
+{
+    for (int j = i; j < i + n; j++) {
+        struct attn_span seen = attn_seen(a, j, at);
+        if (seen.lo < seen.hi) {
+            attn_weigh(a, s, k, v, j, seen);
+        } else {
+            memset(s->w[j], 0, sizeof s->w[j]);
+            attn_skip(&s->sums, j);
+        }
+    }
+}
+
+static bool attn_any_sees(const struct pf_attn_i16_args *a, int at, int i, int n)
+{
+    bool any = false;
+    for (int j = i; j < i + n; j++)
+        any |= attn_seen(a, j, at).lo < attn_seen(a, j, at).hi;
+    return any;
+}
+
+static void attn_block(const struct pf_attn_i16_args *a, struct attn_pairs *s, int at)
+{
+    const int8_t *k = (const int8_t *)a->k + pf_i16_key_block(a->hd_k, at);
+    const int8_t *v = (const int8_t *)a->v + pf_i16_value_block(a->hd_v, at);
+    int n_tiled = a->n_q / ATTN_QT * ATTN_QT;
+    bool tiled = attn_any_sees(a, at, 0, n_tiled);
+    struct attn_ahead ahead = attn_ahead(a, at);
+    if (tiled)
+        attn_expand_keys(s, k, ahead.k, a->hd_k);
+    for (int i = 0; tiled && i < n_tiled; i += ATTN_QT)
+        if (attn_any_sees(a, at, i, ATTN_QT)) {
+            attn_scores_four(a, s, i);
+            attn_weigh_all(a, s, k, v, at, i, ATTN_QT);
+        }
+    if (tiled)
+        attn_expand_values(s, v, ahead.v, a->hd_v);
+    for (int i = 0; tiled && i < n_tiled; i += ATTN_QT)
+        if (attn_any_sees(a, at, i, ATTN_QT))
+            attn_values_four(a, s, i);
+    for (int i = n_tiled; i < a->n_q; i++)
+        if (attn_any_sees(a, at, i, 1)) {
+            bool first = !tiled && i == n_tiled;
+            attn_scores_one(a, s, k, first ? ahead.k : NULL, i);
+            attn_weigh_all(a, s, k, v, at, i, 1);
+            attn_values_one(a, s, v, first ? ahead.v : NULL, i);
+        }
+}
+
+static void attn_i16_pairs(const struct pf_attn_i16_args *a)
+{
+    struct attn_pairs *s = a->scratch;
+    for (int i = 0; i < a->n_q; i++) {
+        attn_begin(a, &s->sums, i);
+        attn_expand_query(a, s, i);
+    }
+    for (int at = 0; at < PF_I16_CHUNK; at += PF_I16_BLOCK)
+        attn_block(a, s, at);
+    for (int i = 0; i < a->n_q; i++)
+        attn_end(a, &s->sums, i);
+}
+
+#endif
