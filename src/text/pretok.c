@@ -437,11 +437,13 @@ static const struct rule gpt2[] = {
 };
 
 /* C|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
-#define LLAMA3_LIKE(digits)                                                                                            \
-    { CONTRACTIONS, LED_LETTERS(LETTER), NUMBERS(digits), OTHERS(LETTER | NUMBER, NEWLINE), NEWLINE_RULE, SPACE_RULE }
-static const struct rule llama3[] = LLAMA3_LIKE(3);
-static const struct rule qwen2[] = LLAMA3_LIKE(1);             /* \p{N} */
-static const struct rule llama3_any_digits[] = LLAMA3_LIKE(0); /* \p{N}+ */
+#define LLAMA3_LIKE(folding, digits)                                                                                   \
+    { { .kind = CONTRACTION, .fold = (folding) }, LED_LETTERS(LETTER), NUMBERS(digits),                                \
+      OTHERS(LETTER | NUMBER, NEWLINE), NEWLINE_RULE, SPACE_RULE }
+static const struct rule llama3[] = LLAMA3_LIKE(FOLD_UNICODE, 3);
+static const struct rule qwen2[] = LLAMA3_LIKE(FOLD_UNICODE, 1);       /* \p{N} */
+static const struct rule qwen2_ascii[] = LLAMA3_LIKE(FOLD_ASCII, 1);   /* with contractions in ASCII alone */
+static const struct rule llama3_any_digits[] = LLAMA3_LIKE(FOLD_ASCII, 0);     /* so too; \p{N}+ */
 
 /* C|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+ */
 static const struct rule qwen35[] = {
@@ -611,7 +613,7 @@ static const struct pf_pretok pretoks[] = {
     { "afmoe ", PASSES({ .kind = DIGITS_FROM_RIGHT }, PASS(unspaced), PASS(deepseek_v3)) },
     { "tiny_aya cohere2moe ", PASSES({ .kind = DIGITS_FROM_RIGHT }, PASS(o200k_uncased)) },
     { "youtu ", PASSES(PASS(youtu), PASS(o200k_uncased_one_digit)), .ignore_merges = true },
-    { "laguna ", PASSES(PASS(lines), PASS(qwen2)) },
+    { "laguna ", PASSES(PASS(lines), PASS(qwen2_ascii)) },
     { "spark2_5 ", PASSES(PASS(threes), PASS(han_kana), PASS(spark2_5), PASS(ones)) },
     { "minicpm5 ", PASSES(PASS(threes), PASS(llama3_any_digits)), .ignore_merges = true },
     { "falcon ", PASSES(PASS(falcon_punct), PASS(gpt2), PASS(three_digits)) },

@@ -28,11 +28,13 @@
 #define LX  "(?:(?!\\p{sc:Han})" L ")"
 #define LED "[^\\r\\n\\p{L}\\p{N}]?"
 #define GPT2   "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+|" OTHER END
-#define LLAMA3(digits) C "|" LED "\\p{L}+|" digits "|" OTHER "[\\r\\n]*" NL
+#define C_ASCII_ALONE "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
+#define LLAMA3(digits) LLAMA3_C(C, digits)
+#define LLAMA3_C(c, digits) c "|" LED "\\p{L}+|" digits "|" OTHER "[\\r\\n]*" NL
 #define O200K(c, digits) LED U "*" L "+" c "|" LED U "+" L "*" c "|" digits "|" OTHER "[\\r\\n/]*" NL
 #define PUNCT_WORD "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
 #define HAN_KANA "[\\x{4E00}-\\x{9FA5}\\x{3040}-\\x{309F}\\x{30A0}-\\x{30FF}]+"
-#define C_ASCII "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])?"
+#define C_ASCII C_ASCII_ALONE "?"
 #define UNCASED(digits) LED "[\\p{L}\\p{M}]+" C_ASCII "|" digits "|" OTHER "[\\r\\n/]*" NL
 #define EAST_ASIAN "(?:(?!" S ")[\\x{800}-\\x{9FA5}\\x{AC00}-\\x{D7FF}])+"
 #define YOUTU "[\\x{AC00}-\\x{D7A3}\\x{3131}-\\x{318E}]+|" \
@@ -52,8 +54,8 @@ static const struct {
     { "tekken", { O200K("", "\\p{N}") } },
     { "llama-bpe", { LLAMA3("\\p{N}{1,3}") } },
     { "qwen2", { LLAMA3("\\p{N}") } },
-    { "minicpm5", { "\\p{N}{1,3}", LLAMA3("\\p{N}+") } },
-    { "laguna", { "[^\\n]+|[\\n]+", LLAMA3("\\p{N}") } },
+    { "minicpm5", { "\\p{N}{1,3}", LLAMA3_C(C_ASCII_ALONE, "\\p{N}+") } },
+    { "laguna", { "[^\\n]+|[\\n]+", LLAMA3_C(C_ASCII_ALONE, "\\p{N}") } },
     { "qwen35", { C "|" LED "[\\p{L}\\p{M}]+|\\p{N}| ?[^" WS "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*" NL } },
     { "seed-coder", { C "|" LED "\\p{L}+|\\p{N}| ?[^" WS "\\p{L}\\p{N}\\r\\n]+" NL } },
     { "bailingmoe",
