@@ -2,7 +2,9 @@
  * they are without drafts, and so is what is sampled from them. Prices are made up so that as much as possible is
  * drafted; gate.c tests what becomes of real ones.
  *
- * usage: drafts MODEL.gguf [N_STEPS]          77: its architecture is not one that pfmoe has */
+ * usage: drafts MODEL.gguf [N_STEPS [TOKENS]]
+ *        TOKENS: with the GPU, which is an emulated one where this file is linked with it, so many tokens straight on;
+ *        its bits are the CPU's. 77: the model's architecture is not one that pfmoe has, or there is no GPU */
 #include <stdlib.h>
 #include <string.h>
 
@@ -97,17 +99,18 @@ static void make_want(pf_model *m)
     pf_session_close(&s);
 }
 
-static void test_straight(pf_model *m)
+static void test_straight(pf_model *m, int n)
 {
     struct pf_stats before, after;
     pf_session *s = open_session(m, PF_DRAFT_GIVEN);
     pf_stats_get(m, &before);
     CHECK(pf_session_eval(s, tokens, PROMPT, 0) == PF_OK, "%s", pf_last_error());
-    go_on(s, N, "straight on");
+    n = n < N - PROMPT ? n : N - PROMPT;
+    go_on(s, n, "straight on");
     pf_stats_get(m, &after);
     uint64_t drafted = after.n_drafted - before.n_drafted, accepted = after.n_accepted - before.n_accepted;
-    CHECK(drafted > accepted && accepted > (N - PROMPT) / 4, "%d drafted, %d right", (int)drafted, (int)accepted);
-    CHECK(after.n_steps - before.n_steps + accepted == N - PROMPT + (PROMPT + N_BATCH - 1) / N_BATCH, "%d steps",
+    CHECK(drafted > accepted && accepted > (uint64_t)n / 4, "%d drafted, %d right", (int)drafted, (int)accepted);
+    CHECK(after.n_steps - before.n_steps + accepted == (uint64_t)n + (PROMPT + N_BATCH - 1) / N_BATCH, "%d steps",
           (int)(after.n_steps - before.n_steps));
     pf_session_close(&s);
 }
@@ -120,7 +123,7 @@ static void walk(pf_session *s, pf_session *other)
     unsigned what = any(8);
     int n = 1 + (int)any(30);
     if (pos >= N - 40 || what == 0) {
-        CHECK(pf_session_rewind(s, pos > 40 && any(4) ? pos - any(20) : PROMPT) == PF_OK, "%s", pf_last_error());
+        CHECK(pf_session_rewind(s, pos > 60 && any(4) ? pos - any(20) : PROMPT) == PF_OK, "%s", pf_last_error());
     } else if (what == 1) {
         CHECK(pf_session_eval(s, tokens + pos, (size_t)n, 0) == PF_OK && same(pf_session_logits(s), pos + n - 1),
               "a piece of %d after %d", n, (int)pos);
@@ -259,26 +262,56 @@ static void test_streamed(void)
     pf_model_close(&m);
 }
 
+/* False: there is none such, and *status says why. */
+static bool open_model(pf_model **m, int device, int *status)
+{
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    o.n_threads = 2;
+    o.device = device;
+    pf_status st = pf_model_open(m, path, &o);
+    *status = st == PF_EUNSUPPORTED ? 77 : 1;
+    if (st < 0)
+        printf("%s\n", pf_last_error());
+    return st == PF_OK;
+}
+
+static int run_on_gpu(int n_straight)
+{
+    pf_model *m;
+    int status;
+    if (!open_model(&m, 0, &status))
+        return status;
+    bool is_gpu = strcmp(pf_model_info(m)->backend, "cpu") != 0;
+    if (is_gpu) {
+        test_straight(m, n_straight);
+        test_walk(m, PF_DRAFT_GIVEN);
+    }
+    pf_model_close(&m);
+    return is_gpu ? check_status() : 77;
+}
+
 int main(int argc, char **argv)
 {
     pf_model *m;
-    struct pf_model_opts o;
+    int status;
     if (argc < 2)
         return 2;
     path = argv[1];
     n_steps = argc > 2 ? atoi(argv[2]) : n_steps;
-    pf_model_opts_init(&o);
-    o.n_threads = 2;
-    pf_status st = pf_model_open(&m, path, &o);
-    if (st < 0) {
-        printf("%s\n", pf_last_error());
-        return st == PF_EUNSUPPORTED ? 77 : 1;
-    }
+    if (!open_model(&m, -1, &status))
+        return status;
     n_vocab = (size_t)pf_model_info(m)->n_vocab;
     for (unsigned i = 0; i <= N; i++)
         tokens[i] = (int32_t)((i % 97 + i / 150) * 40503u % n_vocab);        /* repeats itself, with changes */
     make_want(m);
-    test_straight(m);
+    if (argc > 3) {
+        pf_model_close(&m);
+        status = run_on_gpu(atoi(argv[3]));
+        free(want);
+        return status;
+    }
+    test_straight(m, N);
     test_walk(m, PF_DRAFT_GIVEN);
     test_walk(m, PF_DRAFT_LOOKUP);
     test_together(m);
