@@ -263,6 +263,26 @@ static void check_refusals(const pf_vocab *v)
     pf_rules_free(&r);
 }
 
+/* Each allocation fails once: an error, and nothing is left behind. */
+static void check_no_memory(const pf_vocab *v, const char *family)
+{
+    struct pf_reply_shape o = { .family = family, .tools_json = tools, .tools_len = sizeof tools - 1 };
+    struct pf_mem_stats before, after;
+    pf_status st = PF_ENOMEM;
+    pf_mem_stats_get(&before);
+    for (uint64_t n = 1; st != PF_OK && n < 10000; n++) {
+        struct pf_rules r = { 0 };
+        int32_t root;
+        pf_mem_fail_nth(n);
+        st = pf_shape_rules(&r, v, &o, &root);
+        pf_mem_fail_nth(0);
+        pf_rules_free(&r);
+        pf_mem_stats_get(&after);
+        CHECK((st == PF_OK || st == PF_ENOMEM) && after.n_live == before.n_live, "%s: %d, %d", family, (int)n, st);
+    }
+    CHECK(st == PF_OK);
+}
+
 int main(void)
 {
     for (int with_marks = 0; with_marks < 2; with_marks++) {
@@ -276,6 +296,8 @@ int main(void)
                seen.ended, seen.several, seen.contents, seen.reasonings);
         CHECK(seen.ended > seen.walks * 9 / 10 && seen.several > 50 && seen.contents > 50 && seen.reasonings > 50);
         check_refusals(v);
+        check_no_memory(v, "hermes");
+        check_no_memory(v, "qwen3-coder");
         pf_tokens_close(&t);
         pf_vocab_close(&v);
     }
