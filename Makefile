@@ -6,9 +6,10 @@ BUILD ?= build
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD)
 
-# Builds, then chats with the bundled model.
-demo: all
-	$(BUILD)/src/cli/pfmoe-run
+# Builds what a chat needs, then chats with the bundled model.
+demo: $(BUILD)/build.ninja
+	@ninja -C $(BUILD) src/cli/pfmoe-run
+	@$(BUILD)/src/cli/pfmoe-run
 
 # Builds, then runs every test. Ends with "N passed, N failed, N skipped".
 test: all
@@ -19,8 +20,11 @@ portable: deps
 	[ -f build-portable/build.ninja ] || meson setup build-portable -Dportable=true
 	ninja -C build-portable
 
+# What Meson finds is in its log; a failure is shown.
 $(BUILD)/build.ninja: meson.build | deps
-	meson setup $(BUILD)
+	@echo "setting up $(BUILD)/"
+	@meson setup $(BUILD) > $(BUILD)-setup.log 2>&1 || { cat $(BUILD)-setup.log; exit 1; }
+	@mv $(BUILD)-setup.log $(BUILD)/setup.log
 
 # Installs the packages that are missing; says which and why if it may not.
 deps:

@@ -49,5 +49,6 @@ int mode_models(const char *word, const char *name)
         die(EXIT_FAILED, "%s", buf_text(&why));
     out_write(buf_text(&out), out.n);
     buf_free(&out);
+    buf_free(&why);                              /* a try that was made good has left its sentence */
     return EXIT_DONE;
 }

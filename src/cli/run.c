@@ -41,7 +41,7 @@ static int start(int argc, char **argv)
     term_init();
     opts_read(&s, argc, argv);
     if (s.hf)
-        s.model = hub_need(s.hf);           /* never freed */
+        s.model = hub_need(s.hf);
     int status = run(&s);
     out_close();
     return status;

@@ -81,11 +81,13 @@ bool hub_model(const char *text, struct buf *path, struct buf *why)
     return get(text, false, path, why);
 }
 
-char *hub_need(const char *text)
+const char *hub_need(const char *text)
 {
-    struct buf path = { 0 }, why = { 0 };
+    static struct buf path;
+    struct buf why = { 0 };
     if (!hub_model(text, &path, &why))
         die(EXIT_FAILED, "%s", buf_text(&why));
+    buf_free(&why);                              /* a try that was made good has left its sentence */
     interrupt_forget();
     return path.p;
 }

@@ -26,8 +26,8 @@ bool hub_parse(const char *text, struct hub_name *out, struct buf *why);
 
 /* The path of the model's first file, from the cache if all of it is there, else after fetching what is missing. */
 bool hub_model(const char *text, struct buf *path, struct buf *why);
-/* As hub_model; ends the program where there is no such path. The caller frees it. */
-char *hub_need(const char *text);
+/* As hub_model; ends the program where there is no such path. Borrowed for the program's life. */
+const char *hub_need(const char *text);
 /* As hub_model, but asks the hub what is newest first. */
 bool hub_pull(const char *text, struct buf *path, struct buf *why);
 /* A line "owner/repo:file  size" for each GGUF model in the cache. */

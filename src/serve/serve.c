@@ -199,7 +199,7 @@ static int start(int argc, char **argv)
     term_init();
     options_read(&s, argc, argv);
     if (s.run.hf)
-        s.run.model = hub_need(s.run.hf);      /* never freed */
+        s.run.model = hub_need(s.run.hf);
     watch_signals(&server);
     server.s = &s;
     server.started = (int64_t)time(NULL);
