@@ -295,7 +295,7 @@ int main(int argc, char **argv)
         test_saved();
         test_batch();
     }
-    if (simulates()) {
+    if (simulates() && !brief) {
         test_little_memory();
         test_failures();
     }
