@@ -632,6 +632,18 @@ static bool is_of(struct range *const *list, const void *p, size_t bytes)
     return found;
 }
 
+/* Whether memory of the host is pinned in part: no copy may go there in one call. */
+static bool leaves_pinned(const void *p, size_t bytes)
+{
+    const char *begin = p, *end = begin + bytes;
+    bool leaves = false;
+    pthread_mutex_lock(&lock);
+    for (const struct range *r = pinned; r && !leaves; r = r->next)
+        leaves = begin < r->begin + r->bytes && r->begin < end && !lies_in(pinned, p, bytes);
+    pthread_mutex_unlock(&lock);
+    return leaves;
+}
+
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, enum cudaMemcpyKind kind, cudaStream_t st)
 {
@@ -640,6 +652,8 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     size_t from_bytes = height ? (height - 1) * from_pitch + width : 0;
     bool to_host = kind == cudaMemcpyDeviceToHost, from_host = kind == cudaMemcpyHostToDevice;
     if ((!to_host && !is_of(&device_memory, to, to_bytes)) || (!from_host && !is_of(&device_memory, from, from_bytes)))
+        return fail(cudaErrorInvalidValue);
+    if ((to_host && leaves_pinned(to, to_bytes)) || (from_host && leaves_pinned(from, from_bytes)))
         return fail(cudaErrorInvalidValue);
     enqueue(st, (struct emu_task){ .kind = TASK_COPY, .copy = { to, from, to_pitch, from_pitch, width, height } });
     if ((to_host && !is_of(&pinned, to, to_bytes)) || (from_host && !is_of(&pinned, from, from_bytes)))

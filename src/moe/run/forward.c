@@ -201,8 +201,9 @@ static pf_status run_layers(struct pf_step *t, int rows)
     return PF_OK;
 }
 
-/* A row that has logits, and where they go. */
+/* A row that has logits, whose it is, and where they go. */
 struct wanted {
+    const struct pf_part *part;
     int    row;
     float *logits;
 };
@@ -213,7 +214,7 @@ static struct wanted wanted_at(const struct pf_step *t, int k)
     const struct pf_part *p = t->parts;
     for (; k >= p->n_logits; p++)
         k -= p->n_logits;
-    return (struct wanted){ p->first + p->rows - p->n_logits + k, p->logits + (size_t)k * (size_t)t->m->n_vocab };
+    return (struct wanted){ p, p->first + p->rows - p->n_logits + k, p->logits + (size_t)k * (size_t)t->m->n_vocab };
 }
 
 /* h = norm(x) of n neighbouring rows. */
@@ -246,16 +247,17 @@ static pf_status head(struct pf_step *t, int k, int n)
                                    : PF_OK;
 }
 
-/* Hands out what head(t, k, n) made. */
+/* Hands out what head(t, k, n) made, a part's rows at once: memory of two sessions may lie side by side, but a device
+ * that has pinned each of them apart refuses to copy to both in one call. */
 static pf_status get_logits(struct pf_step *t, int k, int n)
 {
     size_t n_vocab = (size_t)t->m->n_vocab;
     for (int i = 0, n_run; i < n; i += n_run) {
-        float *to = wanted_at(t, k + i).logits;
-        for (n_run = 1; i + n_run < n && wanted_at(t, k + i + n_run).logits == to + (size_t)n_run * n_vocab;)
+        struct wanted w = wanted_at(t, k + i);
+        for (n_run = 1; i + n_run < n && wanted_at(t, k + i + n_run).part == w.part;)
             n_run++;
-        PF_TRY(ops_of(t)->download(t->unit->backend, to, t->unit->buf.logits + (size_t)i * n_vocab,
-                                   (size_t)n_run * n_vocab * sizeof *to));
+        PF_TRY(ops_of(t)->download(t->unit->backend, w.logits, t->unit->buf.logits + (size_t)i * n_vocab,
+                                   (size_t)n_run * n_vocab * sizeof *w.logits));
     }
     return PF_OK;
 }
