@@ -214,7 +214,6 @@ struct cu_i16 {
     uint8_t *q;                   /* [rows][n_head][2 hd_k] */
     float   *cq;                  /* [rows][n_head] */
     float   *part;                /* chunks of few rows: as many floats as pf_cu_attention_floats says */
-    int     *count;               /* [CU_VECTOR_ROWS n_head] zeros between kernels */
 };
 cudaError_t pf_cu_i16_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,
                             const int32_t *pos, int rows);

@@ -1,10 +1,11 @@
 /* Few rows with many chunks: their partials enter the whole. */
 #include "kernels/cuda/cu_i16_parts.h"
 
-enum { THREADS = 128, AHEAD = 32 };      /* elements of a thread block, and partials at a time; loads ahead */
+enum { THREADS = 128 };                  /* elements of a thread block, and partials at a time */
 
 /* blockIdx: query head, THREADS elements of it, row. A warp finds the factors of 32 partials, four of them those of
- * THREADS; a thread sums an element, its loads ahead of it. */
+ * THREADS; a thread sums an element, AHEAD loads ahead of it. */
+template <int AHEAD>
 static __global__ void __launch_bounds__(THREADS) fold(const __grid_constant__ struct i16_attention o)
 {
     enum { N_WARPS = THREADS / WARP };
@@ -63,5 +64,6 @@ static __global__ void __launch_bounds__(THREADS) fold(const __grid_constant__ s
 extern "C" cudaError_t pf_cu_i16_fold(cudaStream_t st, const struct i16_attention *o)
 {
     dim3 grid(o->a.n_head, ceil_div(o->kv.hd_v, THREADS), o->a.rows);
-    return launch_early(fold, grid, THREADS, 0, st, *o);
+    return o->n_chunks <= 8 ? launch_early(fold<8>, grid, THREADS, 0, st, *o) :
+                              launch_early(fold<32>, grid, THREADS, 0, st, *o);
 }

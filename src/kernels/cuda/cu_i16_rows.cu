@@ -122,12 +122,21 @@ CU_INLINE void take_row(float *to, const float *from, int n)
     __syncwarp();
 }
 
-CU_INLINE void put_query(const struct rows &o, int row, int head, float *x)
+/* Norm and rotation of a head, by what was fetched if it is a short one. */
+CU_INLINE void prepare(const struct rows &o, int part, int head, int row, const struct head_factors &by, float *x)
+{
+    if (is_short_head(o.h, part))
+        prepare_short_head(o.h, part, head, row, by, x);
+    else
+        prepare_head(o.h, part, head, row, x);
+}
+
+CU_INLINE void put_query(const struct rows &o, int row, int head, const struct head_factors &by, float *x)
 {
     int lane = threadIdx.x % WARP, n = o.hd_q;
     size_t at = (size_t)row * o.n_head + head;
     if (o.prepares) {
-        prepare_head(o.h, 0, head, row, x);
+        prepare(o, 0, head, row, by, x);
         deal_beside(o.h, head, row);
     } else {
         take_row(x, o.q + at * n, n);
@@ -150,14 +159,14 @@ CU_INLINE void put_query(const struct rows &o, int row, int head, float *x)
         o.to.cq[at] = s.s > 0 && fabsf(cq) < PF_I16_MOST_CQ ? cq : NAN;
 }
 
-CU_INLINE void put_key_value(const struct rows &o, int row, int head, float *k, float *v)
+CU_INLINE void put_key_value(const struct rows &o, int row, int head, const struct head_factors &by, float *k, float *v)
 {
     const struct pf_kv_view &kv = o.kv;
     int lane = threadIdx.x % WARP, pos = o.pos[row], p = pos % BLOCK;
     char *keys = i16_keys(kv, kv.hd_k, pos / BLOCK, head);
     char *values = i16_values_of(kv, kv.hd_v, pos / BLOCK, head);
     if (o.prepares)
-        prepare_head(o.h, 1, head, row, k);
+        prepare(o, 1, head, row, by, k);
     else
         take_row(k, o.k + ((size_t)row * kv.n_kv_head + head) * kv.hd_k, kv.hd_k);
     take_row(v, o.v + ((size_t)row * kv.n_kv_head + head) * kv.hd_v, kv.hd_v);
@@ -186,17 +195,21 @@ CU_INLINE void put_key_value(const struct rows &o, int row, int head, float *k, 
     }
 }
 
-/* blockIdx: heads, row. */
+/* blockIdx: heads, row. Weights and angles are inputs of the step: they are fetched before the kernel's turn. */
 static __global__ void __launch_bounds__(THREADS) rows_to_i16(const __grid_constant__ struct rows o)
 {
-    wait_turn();
     BLOCK_MEMORY(float, shared);
     int warp = threadIdx.x / WARP, head = blockIdx.x * (blockDim.x / WARP) + warp, row = blockIdx.y;
     float *x = shared + warp * 2 * o.longest;
-    if (head < o.n_head)
-        put_query(o, row, head, x);
-    else if (head < o.n_head + o.kv.n_kv_head)
-        put_key_value(o, row, head - o.n_head, x, x + o.longest);
+    struct head_factors by = {};
+    bool is_query = head < o.n_head, is_key = !is_query && head < o.n_head + o.kv.n_kv_head;
+    if (o.prepares && (is_query || is_key) && is_short_head(o.h, is_key))
+        fetch_factors(o.h, is_key, row, by);
+    wait_turn();
+    if (is_query)
+        put_query(o, row, head, by, x);
+    else if (is_key)
+        put_key_value(o, row, head - o.n_head, by, x, x + o.longest);
 }
 
 static cudaError_t start(cudaStream_t st, const struct rows &o, int n_rows)

@@ -436,7 +436,7 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
         x.q = NULL;
     }
     if (a->kv->type == PF_KV_I16) {
-        struct cu_i16 i16 = { b->q16, b->cq, b->part, b->count };
+        struct cu_i16 i16 = { b->q16, b->cq, b->part };
         return pf_cuda_put(b, pf_cu_i16_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), &i16, &x,
                                                   heads.rows ? &heads : NULL, b->shared_bytes, b->fault), "attention");
     }
