@@ -76,6 +76,7 @@ enum pf_act_kind {
     PF_ACT_SIGMOID,                       /* sigmoid(gate) * up */
     PF_ACT_RELU,                          /* max(gate, 0) * up */
     PF_ACT_PRODUCT,                       /* gate * up */
+    PF_ACT_GELU,                          /* gelu(gate) * up: pf_geluf */
     PF_ACT_SWIGLU_CAPPED                  /* as SWIGLU, but the limit is one of silu(gate), not of gate */
 };
 struct pf_act {
@@ -527,6 +528,8 @@ struct pf_backend_ops {
     pf_status (*act)(pf_backend *b, struct pf_act act, const float *gate, const float *up, int64_t n, float *y);
     /* y = fmaf(a, x, y). */
     pf_status (*add)(pf_backend *b, float *y, float a, const float *x, int64_t n);
+    /* x = cap * (2 sigmoid(2 / cap * x) - 1), which is cap * tanh(x / cap). */
+    pf_status (*softcap)(pf_backend *b, float *x, float cap, int64_t n);
     /* Row by row y = fmaf(sigmoid(gate[row]), x, y); x, y [rows][n]. */
     pf_status (*add_gated)(pf_backend *b, float *y, const float *gate, const float *x, int n, int rows);
     /* Every row of y [rows][n] += bias {n}. */

@@ -88,6 +88,13 @@ PF_MATH_FN float pf_sigmoidf(float z)
     return 1.0f / (1.0f + pf_expf(-z));
 }
 
+/* The tanh form of GELU: z * (1 + tanh(t)) / 2 = z * sigmoid(2 t), t = sqrt(2 / pi) * (z + 0.044715 z^3). */
+PF_MATH_FN float pf_geluf(float z)
+{
+    float t = __builtin_fmaf(z * z * z, 0.044715f, z);
+    return z * pf_sigmoidf(1.5957691216f * t);
+}
+
 /* log(1 + e^z) = max(z, 0) + log(1 + u), u = e^-|z|: no overflow, and nothing is lost where u is small. With
  * s = u / (2 + u) the logarithm is 2 atanh(s) = 2 s + s^3 p(s^2), p a minimax polynomial (0.1 ulp). */
 PF_MATH_FN float pf_softplusf(float z)

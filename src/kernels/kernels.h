@@ -219,6 +219,7 @@ typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
     X(swiglu_capped, pf_swiglu_clamped_fn) \
     X(sigmoid_mul, pf_swiglu_fn)     \
     X(relu_mul,   pf_swiglu_fn)      \
+    X(gelu_mul,   pf_swiglu_fn)      \
     X(mul,        pf_swiglu_fn)      \
     X(add,        pf_add_fn)         \
     X(scale,      pf_scale_fn)       \
@@ -240,7 +241,7 @@ typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
     X(to_i16,     pf_to_i16_fn)      \
     X(attn_i16,   pf_attn_i16_fn)    \
     X(attn_fold,  pf_attn_fold_fn)
-/* sigmoid_mul: a = sigmoid(g) * u;  relu_mul: a = max(g, 0) * u;  mul: a = g * u
+/* sigmoid_mul: a = sigmoid(g) * u;  relu_mul: a = max(g, 0) * u;  gelu_mul: PF_ACT_GELU;  mul: a = g * u
  * swiglu_oai: g' = min(g, 7), u' = clamp(u, -7, 7), a = (g' * sigmoid(1.702 * g')) * (u' + 1) */
 
 struct pf_kernels {

@@ -301,12 +301,30 @@ void pf_cpu_activate(const struct cpu_backend *b, struct pf_act act, const float
         b->k.relu_mul(gate, up, n, y);
     else if (act.kind == PF_ACT_PRODUCT)
         b->k.mul(gate, up, n, y);
+    else if (act.kind == PF_ACT_GELU)
+        b->k.gelu_mul(gate, up, n, y);
     else if (act.kind == PF_ACT_SWIGLU_CAPPED && act.limit > 0)
         b->k.swiglu_capped(gate, up, act.limit, n, y);
     else if (act.limit > 0)
         b->k.swiglu_clamped(gate, up, act.limit, n, y);
     else
         b->k.swiglu(gate, up, n, y);
+}
+
+static void softcap_elements(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    float *x = job->add.y, cap = job->add.a;
+    (void)thread;
+    for (int64_t i = begin; i < end; i++)
+        x[i] = cap * fmaf(2.0f, pf_sigmoidf(2.0f / cap * x[i]), -1.0f);
+}
+
+static pf_status cpu_softcap(pf_backend *backend, float *x, float cap, int64_t n)
+{
+    struct row_job job = { .b = cpu_of(backend), .add = { .y = x, .a = cap } };
+    pf_pool_run(job.b->pool, softcap_elements, &job, n, 8192);
+    return PF_OK;
 }
 
 static void act_elements(void *ctx, int64_t begin, int64_t end, int thread)
@@ -496,6 +514,7 @@ static const struct pf_backend_ops cpu_ops = {
     .heads = pf_cpu_heads,
     .act = cpu_act,
     .add = cpu_add,
+    .softcap = cpu_softcap,
     .add_gated = cpu_add_gated,
     .add_bias = cpu_add_bias,
     .gate = cpu_gate,

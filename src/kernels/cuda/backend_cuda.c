@@ -75,6 +75,7 @@ static const struct pf_backend_ops cuda_ops = {
     .add_gated = pf_cuda_add_gated,
     .add_bias = pf_cuda_add_bias,
     .gate = pf_cuda_gate,
+    .softcap = pf_cuda_softcap,
     .rope = pf_cuda_rope,
     .kv_store = pf_cuda_kv_store,
     .attention = pf_cuda_attention,

@@ -232,6 +232,7 @@ cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float *x, int64_
 cudaError_t pf_cu_check_finite(cudaStream_t st, const float *x, int64_t n, int *fault);
 cudaError_t pf_cu_add_bias(cudaStream_t st, float *y, const float *bias, int n, int rows);
 cudaError_t pf_cu_add_gated(cudaStream_t st, float *y, const float *gate, const float *x, int n, int rows);
+cudaError_t pf_cu_softcap(cudaStream_t st, float *x, float cap, int64_t n);
 cudaError_t pf_cu_gate(cudaStream_t st, float *x, const float *gate, int n, int rows);
 cudaError_t pf_cu_rope(cudaStream_t st, const struct pf_rope_op *ropes, int n_ropes, int rows);
 cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,

@@ -76,6 +76,8 @@ CU_INLINE float activation(struct pf_act act, float g, float u)
         return (g < 0.0f ? 0.0f : g) * u;
     if (act.kind == PF_ACT_PRODUCT)
         return g * u;
+    if (act.kind == PF_ACT_GELU)
+        return pf_geluf(g) * u;
     if (act.kind != PF_ACT_SWIGLU_OAI && !(act.limit > 0))
         return g * pf_sigmoidf(g) * u;
     float top = act.kind != PF_ACT_SWIGLU_OAI ? act.limit : 7.0f;

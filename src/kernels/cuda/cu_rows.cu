@@ -421,3 +421,16 @@ extern "C" cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies,
     }
     return e;
 }
+
+static __global__ void softcap(float *x, float cap, int64_t n)
+{
+    wait_turn();
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n)
+        x[i] = cap * fmaf(2.0f, pf_sigmoidf(2.0f / cap * x[i]), -1.0f);
+}
+
+extern "C" cudaError_t pf_cu_softcap(cudaStream_t st, float *x, float cap, int64_t n)
+{
+    return launch_early(softcap, (unsigned)((n + THREADS - 1) / THREADS), THREADS, 0, st, x, cap, n);
+}

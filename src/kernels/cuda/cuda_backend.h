@@ -229,6 +229,7 @@ pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, in
 pf_status pf_cuda_check_finite(pf_backend *backend, const float *x, int64_t n);
 pf_status pf_cuda_add_bias(pf_backend *backend, float *y, const float *bias, int n, int rows);
 pf_status pf_cuda_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows);
+pf_status pf_cuda_softcap(pf_backend *backend, float *x, float cap, int64_t n);
 pf_status pf_cuda_gate(pf_backend *backend, float *x, const float *gate, int n, int rows);
 pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows);
 pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, const float *k, const float *v,

@@ -345,6 +345,14 @@ pf_status pf_cuda_add_bias(pf_backend *backend, float *y, const float *bias, int
     return pf_cuda_put(b, pf_cu_add_bias(b->stream, y, at, n, rows), "adding");
 }
 
+pf_status pf_cuda_softcap(pf_backend *backend, float *x, float cap, int64_t n)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    pf_cuda_wrote(b, x, n);
+    return pf_cuda_put(b, pf_cu_softcap(b->stream, x, cap, n), "limiting logits");
+}
+
 pf_status pf_cuda_gate(pf_backend *backend, float *x, const float *gate, int n, int rows)
 {
     struct cuda_backend *b = pf_cuda_of(backend);

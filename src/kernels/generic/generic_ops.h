@@ -293,6 +293,20 @@ static inline void block_relu_mul(const float *g, const float *u, const float *n
     memcpy(a, t, sizeof t);
 }
 
+static inline void block_gelu_mul(const float *g, const float *u, const float *none, float *a)
+{
+    float t[PF_LANES];
+    (void)none;
+    for (int j = 0; j < PF_LANES; j++)
+        t[j] = pf_geluf(g[j]) * u[j];
+    memcpy(a, t, sizeof t);
+}
+
+static void op_gelu_mul(const float *g, const float *u, int n, float *a)
+{
+    for_blocks(block_gelu_mul, g, u, n, 0.0f, NULL, a);
+}
+
 static void op_relu_mul(const float *g, const float *u, int n, float *a)
 {
     for_blocks(block_relu_mul, g, u, n, 0.0f, NULL, a);

@@ -27,6 +27,7 @@ const struct pf_kernels TABLE = {
     .swiglu_capped = op_swiglu_capped,
     .sigmoid_mul = op_sigmoid_mul,
     .relu_mul = op_relu_mul,
+    .gelu_mul = op_gelu_mul,
     .mul = op_mul,
     .add = op_add,
     .scale = op_scale,

@@ -272,6 +272,13 @@ static pf_status sim_add(pf_backend *backend, float *y, float a, const float *x,
     return b->inner->ops->add(b->inner, y, a, x, n);
 }
 
+static pf_status sim_softcap(pf_backend *backend, float *x, float cap, int64_t n)
+{
+    struct sim_backend *b = sim_of(backend);
+    OPERATE(b);
+    return b->inner->ops->softcap(b->inner, x, cap, n);
+}
+
 static pf_status sim_add_gated(pf_backend *backend, float *y, const float *gate, const float *x, int n, int rows)
 {
     struct sim_backend *b = sim_of(backend);
@@ -751,6 +758,7 @@ static const struct pf_backend_ops sim_ops = {
     .begin = sim_begin, .end = sim_end, .embed = sim_embed,
     .rms_norm = sim_rms_norm, .norm_each = sim_norm_each, .layer_norm = sim_layer_norm, .linear = sim_linear,
     .heads = sim_heads, .act = sim_act,
+    .softcap = sim_softcap,
     .add = sim_add, .add_gated = sim_add_gated, .gate = sim_gate, .rope = sim_rope, .kv_store = sim_kv_store,
     .attention = sim_attention,
     .choose = sim_choose, .route = sim_route, .copy = sim_copy, .delta = sim_delta, .conv = sim_conv, .ssm = sim_ssm,

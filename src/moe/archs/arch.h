@@ -59,6 +59,16 @@ struct pf_arch {
     bool            split_layers;         /* a layer is one block: feed-forward if feed_forward_length is not 0 */
     bool            no_rope;              /* nothing rotates, whatever keys say */
     bool            norm_after_rope;
+    bool            value_norm;           /* values are normed per head without weights; without attn_v they are made of
+                                             the keys' projections */
+    bool            near_heads;           /* layers with a window have heads and rotations of their own sizes */
+    bool            unscaled;             /* queries are not scaled */
+    bool            post_norms;           /* what a block puts out is normed before it is added */
+    bool            layer_parts;          /* reads embedding_length_per_layer_input (each layer adds something of the
+                                             token), attention.shared_kv_layers and layer_output_scale; layers may
+                                             differ in width */
+    bool            embed_root;           /* the embedding is multiplied by the root of its length */
+    bool            softcap;              /* reads final_logit_softcapping */
     bool            attention_scale;      /* reads attention.scale */
     enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4, PF_WINDOW_BY_LAYER } window;    /* on all but the last
                                              layer of each period of attention.sliding_window_pattern; llama4:
@@ -73,6 +83,7 @@ struct pf_arch {
     const char     *output_norm;          /* name of the last norm; NULL: output_norm */
     enum pf_need    dense;                /* layers without experts in files without experts: required means always */
     enum pf_need    dense_bias, router_bias, expert_bias;
+    bool            dense_beside;         /* layers with experts have a dense feed-forward besides, each with norms */
     bool            dense_by_tensor;      /* layers without a router are dense */
     enum pf_need    leading_dense;        /* leading_dense_block_count: the first layers have no experts */
     enum pf_need    interleave;           /* interleave_moe_layer_step n: only every n-th layer has experts */

@@ -42,6 +42,7 @@
     A(smollm3) \
     A(mistral3) \
     A(mistral4) \
+    A(gemma4) \
     A(step35) \
     A(mimo2)
 

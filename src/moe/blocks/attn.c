@@ -9,13 +9,22 @@ static pf_status projections(struct pf_step *t, const struct pf_attention *a, in
     struct pf_buffers *b = &t->unit->buf;
     bool gated = t->m->arch->gated_attention;
     int hd = a->hd_k, n_q = a->n_head * hd;
-    const struct pf_linear qkv[] = { { &a->q, gated ? b->packed : b->q }, { &a->k, b->k }, { &a->v, b->v },
-                                     { &a->gate, b->gate_out } };
+    bool norms = t->m->arch->value_norm;
+    const struct pf_linear all[] = { { &a->q, gated ? b->packed : b->q }, { &a->k, b->k },
+                                     { &a->v, norms ? b->packed : b->v }, { &a->gate, b->gate_out } };
+    struct pf_linear present[4];
+    int n = 0;
+    for (int i = 0; i < 4; i++)
+        if (all[i].w->data)
+            present[n++] = all[i];
     const struct pf_copy deal[] = {
         { b->packed, b->q, hd, a->n_head, 2 * hd, hd, 2 * (int64_t)n_q, n_q },
         { b->packed + hd, b->gate_out, hd, a->n_head, 2 * hd, hd, 2 * (int64_t)n_q, n_q },
     };
-    PF_TRY(pf_project(t, qkv, a->gate.data ? 4 : 3, b->h, rows));
+    PF_TRY(pf_project(t, present, n, b->h, rows));
+    if (norms && a->k.data)                  /* without attn_v, keys are values too, as they are now */
+        PF_TRY(ops_of(t)->rms_norm(t->unit->backend, a->v.data ? b->packed : b->k, NULL, t->m->eps, a->hd_v,
+                                   rows * a->n_kv_head, b->v));
     return gated ? ops_of(t)->copy(t->unit->backend, deal, 2, rows) : PF_OK;
 }
 
@@ -29,6 +38,8 @@ static pf_status norm_queries_and_keys(struct pf_step *t, const struct pf_attent
     if (!a->norm)
         return PF_OK;
     PF_TRY(ops->rms_norm(be, b->q, a->q_norm, t->m->eps, a->n_head * a->hd_k / q_parts, rows * q_parts, b->q));
+    if (!a->k.data)
+        return PF_OK;
     return ops->rms_norm(be, b->k, a->k_norm, t->m->eps, a->n_kv_head * a->hd_k / k_parts, rows * k_parts, b->k);
 }
 
@@ -41,7 +52,7 @@ static pf_status rotate(struct pf_step *t, const struct pf_attention *a, int row
         { b->q, cs, a->n_head, a->hd_k, n_pairs, t->m->arch->rope_neox },
         { b->k, cs, a->n_kv_head, a->hd_k, n_pairs, t->m->arch->rope_neox },
     };
-    return a->rotate ? ops_of(t)->rope(t->unit->backend, ropes, 2, rows) : PF_OK;
+    return a->rotate ? ops_of(t)->rope(t->unit->backend, ropes, a->k.data ? 2 : 1, rows) : PF_OK;
 }
 
 /* Of many rows each tile of queries would read what is far over the bus: if there is room, it comes to the device once
@@ -74,16 +85,17 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
     pf_backend *be = t->unit->backend;
     const struct pf_attention *a = &t->m->layers[il].attn;
     const struct pf_index_sizes *z = &t->m->index;
-    const struct pf_kv_view *kv = &p->s->kv[il].view;
+    const struct pf_kv_view *kv = &p->s->kv[a->kv_layer].view;
     const struct pf_buffers *b = &t->unit->buf;
     struct pf_kv_view at_hand;
     size_t first = (size_t)p->first, n_kv = (size_t)a->n_kv_head, n = (size_t)a->n_head;
     const int32_t *pos = b->pos + first, *chosen = NULL;
     if (t->m->layers[il].has_indexer && pf_index_is_used(p))
         chosen = b->chosen + first * (size_t)z->n_lists * (size_t)z->max_chosen;
-    PF_TRY(ops->kv_store(be, kv, b->k + first * n_kv * (size_t)a->hd_k, b->v + first * n_kv * (size_t)a->hd_v, pos,
-                         p->rows));
-    PF_TRY(bring(t, &p->s->kv[il], p, &at_hand));
+    if (a->kv_layer == il)
+        PF_TRY(ops->kv_store(be, kv, b->k + first * n_kv * (size_t)a->hd_k, b->v + first * n_kv * (size_t)a->hd_v,
+                             pos, p->rows));
+    PF_TRY(bring(t, &p->s->kv[a->kv_layer], p, &at_hand));
     return ops->attention(be, &(struct pf_attention_op){
         .q = b->q + first * n * (size_t)a->hd_k, .out = b->attn + first * n * (size_t)a->hd_v, .kv = &at_hand,
         .pos = pos, .n_positions = pf_part_end(p), .rows = p->rows, .n_head = a->n_head, .window = a->window,

@@ -4,13 +4,13 @@
 #include "moe/session/watch.h"
 
 /* y = down * (act(gate h) * up h), or without gates down * act(up h, up h) */
-static pf_status feed_forward(struct pf_step *t, const struct pf_dense_ffn *f, int rows, float *y)
+static pf_status feed_forward(struct pf_step *t, const struct pf_dense_ffn *f, const float *h, int rows, float *y)
 {
     const struct pf_backend_ops *ops = ops_of(t);
     struct pf_buffers *b = &t->unit->buf;
     const struct pf_linear gate_up[] = { { &f->gate, b->gate }, { &f->up, b->up } };
     bool gated = f->up.data != NULL;
-    PF_TRY(pf_project(t, gate_up, gated ? 2 : 1, b->h, rows));
+    PF_TRY(pf_project(t, gate_up, gated ? 2 : 1, h, rows));
     PF_TRY(ops->act(t->unit->backend, f->act, b->gate, gated ? b->up : b->gate, (int64_t)rows * f->gate.n_out,
                     b->gate));
     return pf_project(t, &(struct pf_linear){ &f->down, y }, 1, b->gate, rows);
@@ -18,7 +18,7 @@ static pf_status feed_forward(struct pf_step *t, const struct pf_dense_ffn *f, i
 
 pf_status pf_dense_block(struct pf_step *t, int il, int rows)
 {
-    return feed_forward(t, &t->m->layers[il].dense, rows, t->unit->buf.y);
+    return feed_forward(t, &t->m->layers[il].dense, t->unit->buf.h, rows, t->unit->buf.y);
 }
 
 /* The router's logits, and what the shared expert is gated by. */
@@ -26,7 +26,20 @@ static pf_status ask_router(struct pf_step *t, const struct pf_moe *moe, int row
 {
     struct pf_buffers *b = &t->unit->buf;
     const struct pf_linear l[] = { { &moe->router, b->router }, { &moe->shared_gate, b->shared_gate } };
-    return pf_project(t, l, moe->shared_gate.data ? 2 : 1, b->h, rows);
+    if (moe->router_norm)
+        PF_TRY(pf_norm(t, b->x, moe->router_norm, NULL, t->m->eps, rows, b->y));
+    return pf_project(t, l, moe->shared_gate.data ? 2 : 1, moe->router_norm ? b->y : b->h, rows);
+}
+
+/* y_shared = shared(h), or norm(shared(norm(x))) */
+static pf_status run_shared(struct pf_step *t, const struct pf_moe *moe, int rows)
+{
+    struct pf_buffers *b = &t->unit->buf;
+    if (!moe->shared_norm)
+        return feed_forward(t, &moe->shared, b->h, rows, b->y_shared);
+    PF_TRY(pf_norm(t, b->x, moe->shared_norm, NULL, t->m->eps, rows, b->y_shared));
+    PF_TRY(feed_forward(t, &moe->shared, b->y_shared, rows, b->y_shared));
+    return pf_norm(t, b->y_shared, moe->shared_post, NULL, t->m->eps, rows, b->y_shared);
 }
 
 /* y += y_shared, or y += sigmoid(shared_gate) * y_shared */
@@ -54,7 +67,8 @@ pf_status pf_moe_guess(struct pf_step *t, int il, int rows, int depth)
         return PF_OK;
     const struct pf_moe *moe = &m->layers[il].moe;
     const struct pf_layer *next = &m->layers[il];
-    PF_TRY(pf_block_input(t, &next->ffn_mix, next->ffn_norm, next->ffn_norm_bias, b->x, rows, b->guess_mix, b->y));
+    const float *norm = moe->router_norm ? moe->router_norm : next->ffn_norm;
+    PF_TRY(pf_block_input(t, &next->ffn_mix, norm, next->ffn_norm_bias, b->x, rows, b->guess_mix, b->y));
     PF_TRY(pf_project(t, &(struct pf_linear){ &moe->router, b->router }, 1, b->y, rows));
     PF_TRY(ops->route(t->unit->backend, &(struct pf_route_op){
         .how = &moe->routing, .logits = b->router, .select_bias = moe->select_bias, .table = moe->table, .ids = b->ids,
@@ -102,10 +116,12 @@ pf_status pf_moe_block(struct pf_step *t, int il, int rows)
     }
     if (has_shared) {
         pf_spans_enter(t->m->spans, "shared expert", il);
-        PF_TRY(feed_forward(t, &moe->shared, rows, b->y_shared));
+        PF_TRY(run_shared(t, moe, rows));
     }
     PF_TRY(run_experts(t, il, &e));
     if (latent)
         PF_TRY(pf_project(t, &(struct pf_linear){ &moe->latent_up, b->y }, 1, b->latent_y, rows));
+    if (moe->experts_post)
+        PF_TRY(pf_norm(t, b->y, moe->experts_post, NULL, t->m->eps, rows, b->y));
     return has_shared ? add_shared(t, moe, rows) : PF_OK;
 }

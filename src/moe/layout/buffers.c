@@ -141,6 +141,8 @@ static struct widths widths_of(const struct pf_model *m)
         widen(&w.ff, moe->shared.gate.n_out);
         widen(&w.shared, moe->shared.down.n_out);
     }
+    widen(&w.ff, m->per_layer.width);
+    widen(&w.packed, m->arch->value_norm ? w.v : 0);
     widen(&w.attn, m->delta.n_v);
     widen(&w.attn, m->mamba.n_inner);
     widen(&w.gate_out, m->delta.n_v);
@@ -272,6 +274,7 @@ size_t pf_buffers_cut(const struct pf_model *m, int n_batch, char *base, struct 
         { &b->guess_mix, guess_rows * mixed * (2 + n_s) },
         { &b->gates, m->arch->gated_streams ? rows * n_s * (size_t)m->n_embd : 0 },
         { &b->gate_low, rows * (size_t)m->streams.low_rank },
+        { &b->per_layer, rows * (size_t)m->n_layer * (size_t)m->per_layer.width },
         { &b->entering, m->ngrams.n ? rows * n_s * (size_t)m->n_embd : 0 },
         { &b->q, rows * (size_t)w.q },             { &b->k, rows * (size_t)w.k },
         { &b->v, rows * (size_t)w.v },             { &b->attn, rows * (size_t)w.attn },

@@ -96,6 +96,12 @@ static enum pf_kv_type type_of(const struct pf_layer *layer, enum pf_kv_type opt
     return option == PF_KV_I16 && !whole ? PF_KV_F16 : option;
 }
 
+/* Whether a layer has no keys and values of its own. */
+static bool sees_another(const struct pf_model *m, int il)
+{
+    return m->layers[il].mixer == PF_MIXER_ATTENTION && m->layers[il].attn.kv_layer != il;
+}
+
 int pf_window_span(enum pf_kv_type type, int window)
 {
     int block = pf_kv_block(type);
@@ -110,7 +116,7 @@ static size_t window_bytes(const struct pf_model *m, const struct pf_session_opt
     for (int il = first; il < end; il++) {
         const struct pf_attention *a = &m->layers[il].attn;
         enum pf_kv_type type = type_of(&m->layers[il], o->kv_type);
-        if (a->window)
+        if (a->window && !sees_another(m, il))
             bytes += (size_t)pf_window_span(type, window) * (size_t)a->n_kv_head *
                      (pf_kv_key_bytes(type, a->hd_k) + (a->v_in_k ? 0 : pf_kv_value_bytes(type, a->hd_v)));
     }
@@ -158,6 +164,8 @@ struct pf_kv_layer pf_kv_layer_of(const struct pf_model *m, int il, const struct
     const struct pf_attention *a = &m->layers[il].attn;
     int n_chunks = pf_ring_chunks(m, il, o);
     enum pf_kv_type type = type_of(&m->layers[il], o->kv_type);
+    if (sees_another(m, il))
+        return (struct pf_kv_layer){ .k_bytes = 0 };
     int n_near = near_chunks(a, type, n_chunks, o);
     size_t chunk = PF_KV_CHUNK_POSITIONS * (size_t)a->n_kv_head;
     size_t k_chunk = chunk * pf_kv_key_bytes(type, a->hd_k),

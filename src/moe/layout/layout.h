@@ -36,6 +36,7 @@ struct pf_buffers {
     float *flat, *mix;       /* of several streams: norm of x {streams.n * n_embd}; weights by which the block at work
                                 mixes them {n_weights} */
     float *gates, *gate_low; /* of gated streams: {streams.n * n_embd}, and what they are made of {low_rank} */
+    float *per_layer;        /* what layers add of the token {n_layer * per_layer.width} */
     float *entering;         /* what n-grams add to the streams {streams.n * n_embd} */
     float *guess_mix;        /* as mix, of the next layer's FFN, for guessing its picks */
     float *h;                /* the block's input: norm of x, or of the mixed streams {n_embd} */

@@ -161,7 +161,8 @@ static pf_status matrix(const struct pf_loader *l, enum pf_need need, const char
     snprintf(full, sizeof full, "%s.bias", name);
     PF_TRY(vector(l, bias, full, n_out, 1, &w->bias));
     snprintf(full, sizeof full, "%s.scale", name);
-    PF_TRY(vector(l, PF_OPTIONAL, full, 1, 1, &scale));
+    bool of_input = l->m->arch->dense_beside && strstr(name, "ffn_gate_inp");        /* {n_in}: see bind_beside */
+    PF_TRY(vector(l, of_input ? PF_NEVER : PF_OPTIONAL, full, 1, 1, &scale));
     if (scale)
         w->scale = *scale;
     snprintf(full, sizeof full, "%s.input_scale", name); /* for static activation scales, which we do not use */
@@ -223,8 +224,11 @@ static pf_status bind_qkv(const struct pf_loader *l, int il, struct pf_attention
     }
     n_q *= arch->gated_attention ? 2 : 1;
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_q", l->m->n_embd, n_q, arch->qkv_bias, &a->q));
+    if (a->kv_layer != il)
+        return PF_OK;
     PF_TRY(block_matrix(l, PF_REQUIRED, il, "attn_k", l->m->n_embd, n_k, arch->qkv_bias, &a->k));
-    return block_matrix(l, PF_REQUIRED, il, "attn_v", l->m->n_embd, n_v, arch->qkv_bias, &a->v);
+    enum pf_need v = arch->value_norm ? PF_OPTIONAL : PF_REQUIRED;
+    return block_matrix(l, v, il, "attn_v", l->m->n_embd, n_v, arch->qkv_bias, &a->v);
 }
 
 static pf_status bind_attention(const struct pf_loader *l, int il, struct pf_attention *a)
@@ -238,8 +242,8 @@ static pf_status bind_attention(const struct pf_loader *l, int il, struct pf_att
     a->out.scale *= l->value_scale;
     int n_q = arch->norm_whole_row ? a->n_head : 1, n_k = arch->norm_whole_row ? a->n_kv_head : 1;
     PF_TRY(block_vector(l, arch->qk_norm, il, "attn_q_norm.weight", (int64_t)a->hd_k * n_q, 1, &a->q_norm));
-    PF_TRY(block_vector(l, a->q_norm ? PF_REQUIRED : PF_NEVER, il, "attn_k_norm.weight", (int64_t)a->hd_k * n_k, 1,
-                        &a->k_norm));
+    enum pf_need k_norm = a->q_norm && a->k.data ? PF_REQUIRED : PF_NEVER;
+    PF_TRY(block_vector(l, k_norm, il, "attn_k_norm.weight", (int64_t)a->hd_k * n_k, 1, &a->k_norm));
     a->norm |= a->q_norm != NULL;
     return block_vector(l, arch->sinks, il, "attn_sinks.weight", a->n_head, 1, &a->sinks);
 }
@@ -647,6 +651,45 @@ static pf_status bind_gathered(const struct pf_loader *l, int64_t width)
     return matrix(l, PF_REQUIRED, "per_layer_token_embd", width, t ? t->ne[1] : 0, PF_NEVER, &m->gather.table);
 }
 
+/* What all layers make of the token together. Half of the parts' mean square comes from the table, half from the
+ * embedding: their sum is divided by sqrt(2), which is in the weights. */
+static pf_status bind_per_layer(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    int width = m->per_layer.width;
+    const float *norm;
+    if (width == 0)
+        return PF_OK;
+    PF_TRY(bind_gathered(l, (int64_t)width * m->n_layer));
+    if (m->gather.table.n_out != m->n_vocab)
+        PF_FAIL(PF_EFORMAT, "tensor per_layer_token_embd.weight has %d rows for %d tokens, in %s",
+                m->gather.table.n_out, m->n_vocab, pf_gguf_path(l->g));
+    PF_TRY(matrix(l, PF_REQUIRED, "per_layer_model_proj", m->n_embd, (int64_t)width * m->n_layer, PF_NEVER,
+                  &m->per_layer.proj));
+    PF_TRY(vector(l, PF_REQUIRED, "per_layer_proj_norm.weight", width, 1, &norm));
+    m->gather.table.scale *= sqrtf((float)width / 2);
+    m->per_layer.proj.scale /= sqrtf((float)m->n_embd);
+    float *halved = pf_alloc_array(PF_MEM_MODEL, (size_t)width, sizeof *halved);
+    PF_TRY(pf_model_own(m, halved));
+    for (int i = 0; i < width; i++)
+        halved[i] = norm[i] * sqrtf(0.5f);
+    m->per_layer.norm = halved;
+    return PF_OK;
+}
+
+static pf_status bind_own_part(const struct pf_loader *l, int il, struct pf_layer *layer)
+{
+    int n_embd = l->m->n_embd, width = l->m->per_layer.width;
+    const float *scale;
+    PF_TRY(block_vector(l, PF_OPTIONAL, il, "layer_output_scale.weight", 1, 1, &scale));
+    layer->scale = scale ? *scale : 1;
+    if (width == 0)
+        return PF_OK;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "inp_gate", n_embd, width, PF_NEVER, &layer->own.gate));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "proj", width, n_embd, PF_NEVER, &layer->own.proj));
+    return block_vector(l, PF_REQUIRED, il, "post_norm.weight", n_embd, 1, &layer->own.norm);
+}
+
 static pf_status bind_ngrams(const struct pf_loader *l)
 {
     const struct pf_model *m = l->m;
@@ -838,6 +881,35 @@ static pf_status bind_table(const struct pf_loader *l, int il, struct pf_moe *mo
     return PF_OK;
 }
 
+static pf_status bind_dense(const struct pf_loader *l, int il, struct pf_dense_ffn *f)
+{
+    const struct pf_model *m = l->m;
+    enum pf_need bias = m->arch->dense_bias;
+    int64_t n_ff = m->arch->layer_parts ? n_rows(l, il, "ffn_gate") : m->n_ff;
+    if (n_ff > MAX_SHARED)
+        PF_FAIL(PF_EFORMAT, "tensor blk.%d.ffn_gate.weight has %lld rows; %d are supported, in %s", il,
+                (long long)n_ff, (int)MAX_SHARED, pf_gguf_path(l->g));
+    f->act.kind = m->arch->act;
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate", m->n_embd, n_ff, bias, &f->gate));
+    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_up", m->n_embd, n_ff, bias, &f->up));
+    return block_matrix(l, PF_REQUIRED, il, "ffn_down", n_ff, m->n_embd, bias, &f->down);
+}
+
+/* A dense feed-forward beside the experts, in the place of a shared one, and the norms around them. The router's input
+ * is x, normed and then multiplied by a tensor and by 1 / sqrt(n_embd). */
+static pf_status bind_beside(const struct pf_loader *l, int il, struct pf_layer *layer)
+{
+    struct pf_moe *moe = &layer->moe;
+    int n = l->m->n_embd;
+    moe->router.scale /= sqrtf((float)n);
+    moe->shared_norm = layer->ffn_norm;
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "ffn_gate_inp.scale", n, 1, &moe->router_norm));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "pre_ffw_norm_2.weight", n, 1, &layer->ffn_norm));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "post_ffw_norm_1.weight", n, 1, &moe->shared_post));
+    PF_TRY(block_vector(l, PF_REQUIRED, il, "post_ffw_norm_2.weight", n, 1, &moe->experts_post));
+    return bind_dense(l, il, &moe->shared);
+}
+
 static pf_status bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
 {
     const struct pf_model *m = l->m;
@@ -856,15 +928,6 @@ static pf_status bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
                             &moe->latent_up));
     }
     return bind_shared(l, il, moe);
-}
-
-static pf_status bind_dense(const struct pf_loader *l, int il, struct pf_dense_ffn *f)
-{
-    const struct pf_model *m = l->m;
-    f->act.kind = m->arch->act;
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_gate", m->n_embd, m->n_ff, m->arch->dense_bias, &f->gate));
-    PF_TRY(block_matrix(l, PF_REQUIRED, il, "ffn_up", m->n_embd, m->n_ff, m->arch->dense_bias, &f->up));
-    return block_matrix(l, PF_REQUIRED, il, "ffn_down", m->n_ff, m->n_embd, m->arch->dense_bias, &f->down);
 }
 
 /* ---- The whole model --------------------------------------------------------------------------------------------- */
@@ -941,6 +1004,13 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
     if (arch->streams || arch->gated_streams)
         PF_TRY((arch->gated_streams ? bind_layer_gates : bind_layer_mixes)(l, il, layer));
     PF_TRY(bind_mixer(l, il, layer));
+    layer->scale = 1;
+    if (arch->post_norms) {
+        PF_TRY(block_vector(l, PF_REQUIRED, il, "post_attention_norm.weight", l->m->n_embd, 1, &layer->attn_post));
+        PF_TRY(block_vector(l, PF_REQUIRED, il, "post_ffw_norm.weight", l->m->n_embd, 1, &layer->ffn_post));
+    }
+    if (arch->layer_parts)
+        PF_TRY(bind_own_part(l, il, layer));
     if (arch->index_means && layer->has_indexer)
         PF_TRY(bind_mean_indexer(l, il, &layer->indexer));
     if (arch->index_runs && layer->has_indexer)
@@ -955,7 +1025,10 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
         snprintf(name, sizeof name, "%s.bias", arch->ffn_norm);
         PF_TRY(block_vector(l, arch->norm_bias, il, name, l->m->n_embd, 1, &layer->ffn_norm_bias));
     }
-    return layer->is_moe ? bind_moe(l, il, &layer->moe) : bind_dense(l, il, &layer->dense);
+    if (!layer->is_moe)
+        return bind_dense(l, il, &layer->dense);
+    PF_TRY(bind_moe(l, il, &layer->moe));
+    return arch->dense_beside ? bind_beside(l, il, layer) : PF_OK;
 }
 
 /* A tensor nobody asked for: in a layer that runs it is an error, anywhere else it is only worth a word. */
@@ -981,7 +1054,8 @@ static pf_status bind_rope(const struct pf_loader *l)
 {
     struct pf_rope_params p = l->rope;
     enum pf_need need = l->m->arch->rope_freqs ? PF_OPTIONAL : PF_NEVER;
-    PF_TRY(vector(l, need, "rope_freqs.weight", l->near_rope.n_rot / 2, 1, &p.divisors));
+    int n_divided = l->m->arch->half_rope ? l->near_rope.n_rot : p.n_rot;
+    PF_TRY(vector(l, need, "rope_freqs.weight", n_divided / 2, 1, &p.divisors));
     if (l->m->arch->window == PF_WINDOW_BY_LAYER)
         pf_rope_init(&l->m->near_rope, &l->near_rope);
     if (l->m->arch->long_rope) {
@@ -1008,6 +1082,7 @@ pf_status pf_bind_tensors(const struct pf_loader *l)
     struct pf_model *m = l->m;
     PF_TRY(bind_rope(l));
     PF_TRY(bind_embedding(l));
+    PF_TRY(bind_per_layer(l));
     for (int il = 0; il < m->n_layer; il++)
         PF_TRY(bind_layer(l, il, &m->layers[il]));
     PF_TRY(check_all_seen(l));

@@ -101,6 +101,53 @@ static pf_status check_size(const struct pf_loader *l, int il, const char *what,
 
 /* ---- Attention --------------------------------------------------------------------------------------------------- */
 
+static pf_status read_near_heads(const struct pf_loader *l)
+{
+    int hd_k = 0, hd_v = 0;
+    PF_TRY(key_int(l, "attention.key_length_swa", true, 1, 4096, &hd_k));
+    PF_TRY(key_int(l, "attention.value_length_swa", true, 1, 4096, &hd_v));
+    for (int il = 0; il < l->m->n_layer; il++) {
+        struct pf_attention *a = &l->m->layers[il].attn;
+        a->hd_k = a->window ? hd_k : a->hd_k;
+        a->hd_v = a->window ? hd_v : a->hd_v;
+        if (l->m->arch->value_norm && a->hd_k != a->hd_v)
+            PF_FAIL(PF_EUNSUPPORTED, "layer %d has keys of %d and values of %d, which may be made of them, in %s", il,
+                    a->hd_k, a->hd_v, pf_gguf_path(l->g));
+    }
+    return PF_OK;
+}
+
+/* The last layers see the keys and values of the last layer before them that has some of its own and is of their
+ * kind. */
+static pf_status read_layer_parts(const struct pf_loader *l)
+{
+    struct pf_model *m = l->m;
+    int kv_layer[2] = { -1, -1 };
+    PF_TRY(key_int(l, "embedding_length_per_layer_input", true, 0, MAX_DIM / m->n_layer, &m->per_layer.width));
+    PF_TRY(key_int(l, "attention.shared_kv_layers", false, 0, m->n_layer - 1, &m->n_shared_kv));
+    m->gather.per_token = m->per_layer.width > 0;
+    for (int il = 0; il < m->n_layer; il++) {
+        struct pf_attention *a = &m->layers[il].attn;
+        int *last = &kv_layer[a->window > 0];
+        if (il < m->n_layer - m->n_shared_kv)
+            *last = il;
+        const struct pf_attention *of = *last >= 0 ? &m->layers[*last].attn : NULL;
+        if (!of || of->n_kv_head != a->n_kv_head || of->hd_k != a->hd_k)
+            PF_FAIL(PF_EFORMAT, "layer %d has no keys and values that suit it, in %s", il, pf_gguf_path(l->g));
+        a->kv_layer = *last;
+    }
+    return PF_OK;
+}
+
+static pf_status read_softcap(const struct pf_loader *l)
+{
+    enum { DEFAULT_CAP = 30 };
+    if (!l->m->arch->softcap)
+        return PF_OK;
+    l->m->softcap = DEFAULT_CAP;
+    return key_real(l, "final_logit_softcapping", false, false, &l->m->softcap);
+}
+
 /* Windows where the pattern says so, layer by layer. */
 static pf_status read_layer_windows(const struct pf_loader *l)
 {
@@ -118,7 +165,7 @@ static pf_status read_layer_windows(const struct pf_loader *l)
         m->layers[il].attn.window = windowed[il] ? window : 0;
         m->layers[il].attn.near_rope = windowed[il];
     }
-    return PF_OK;
+    return m->arch->near_heads ? read_near_heads(l) : PF_OK;
 }
 
 /* Windows on all but the last layer of each period. llama4's are fixed pieces; its other layers do not rotate and
@@ -489,7 +536,7 @@ static pf_status read_compressed(const struct pf_loader *l)
 
 static pf_status read_streams(const struct pf_loader *l)
 {
-    enum { MAX_GATED = 16, MAX_LOW_RANK = 1 << 16 };
+    enum { MAX_GATED = 7, MAX_LOW_RANK = 1 << 16 };
     struct pf_streams_sizes *s = &l->m->streams;
     s->n = 1;
     if (l->m->arch->gated_streams) {
@@ -571,7 +618,7 @@ static pf_status read_attention(const struct pf_loader *l, int n_block, int *out
         m->layers[il].attn = (struct pf_attention){
             .n_head = (int)n_head[il], .n_kv_head = (int)n_kv[il], .hd_k = hd_k, .hd_v = hd_v,
             .rotate = !m->arch->no_rope && !is_last_of(il, m->arch->still_period),
-            .scale = scale != 0 ? scale : 1.0f / sqrtf((float)hd_k),
+            .scale = m->arch->unscaled ? 1 : scale != 0 ? scale : 1.0f / sqrtf((float)hd_k), .kv_layer = il,
         };
     }
     *out_hd_k = hd_k;
@@ -614,6 +661,19 @@ static pf_status move_magnitude(const struct pf_loader *l, struct pf_rope_params
     }
     for (int il = 0; l->m->arch->mla && il < l->m->n_layer; il++)
         l->m->layers[il].attn.scale *= mag * mag;
+    return PF_OK;
+}
+
+/* How many dimensions rotate in layers with a window. */
+static pf_status read_near_rotation(struct pf_loader *l)
+{
+    int *n_rot = &l->near_rope.n_rot;
+    char name[NAME_BYTES];
+    PF_TRY(key_int(l, "rope.dimension_count_swa", false, 2, MAX_ROTATED, n_rot));
+    for (int il = 0; il < l->m->n_layer; il++)
+        if (l->m->layers[il].attn.window && (*n_rot % 2 || *n_rot > l->m->layers[il].attn.hd_k))
+            PF_FAIL(PF_EFORMAT, "key %s is %d, which does not suit heads of %d, in %s",
+                    key(l, name, "rope.dimension_count_swa"), *n_rot, l->m->layers[il].attn.hd_k, pf_gguf_path(l->g));
     return PF_OK;
 }
 
@@ -676,7 +736,7 @@ static pf_status read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params 
     l->near_rope.base = 10000;
     if (m->arch->window == PF_WINDOW_BY_LAYER)
         PF_TRY(key_real(l, "rope.freq_base_swa", false, true, &l->near_rope.base));
-    return PF_OK;
+    return m->arch->near_heads ? read_near_rotation(l) : PF_OK;
 }
 
 /* ---- The whole model --------------------------------------------------------------------------------------------- */
@@ -713,6 +773,16 @@ static pf_status read_widths(const struct pf_loader *l)
     return PF_OK;
 }
 
+/* Widths of dense layers, which bind.c sees in their tensors; n_ff is that of the widest. */
+static pf_status read_layer_widths(const struct pf_loader *l)
+{
+    int64_t n_ff[MAX_LAYERS] = { 0 };
+    PF_TRY(key_ints(l, "feed_forward_length", l->n_block, 1, MAX_DIM, n_ff));
+    for (int i = 0; i < l->n_block; i++)
+        l->m->n_ff = n_ff[i] > l->m->n_ff ? (int)n_ff[i] : l->m->n_ff;
+    return PF_OK;
+}
+
 static pf_status read_experts(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
@@ -720,6 +790,8 @@ static pf_status read_experts(const struct pf_loader *l)
     m->n_expert_in = m->n_embd;
     if (m->arch->dense != PF_REQUIRED)
         PF_TRY(key_int(l, "expert_count", must, must, MAX_EXPERTS, &m->n_expert));
+    if (m->n_expert == 0 && m->arch->layer_parts)
+        return read_layer_widths(l);
     if (m->n_expert == 0)
         return key_int(l, "feed_forward_length", true, 1, MAX_DIM, &m->n_ff);
     if (m->arch->latent_experts) {
@@ -832,6 +904,8 @@ static pf_status read_layout(const struct pf_loader *l)
 static pf_status read_multipliers(struct pf_loader *l)
 {
     l->m->residual_scale = l->embedding_scale = l->logit_scale = l->value_scale = 1;
+    if (l->m->arch->embed_root)
+        l->embedding_scale = sqrtf((float)l->m->n_embd);
     if (l->m->arch->value_scale)
         PF_TRY(key_real(l, "attention.value_scale", false, true, &l->value_scale));
     if (!l->m->arch->multipliers)
@@ -917,6 +991,9 @@ static pf_status read_keys(struct pf_loader *l)
                                  : read_attention(l, l->n_block, &hd_k));
     if (m->arch->index_means)
         PF_TRY(read_index_means(l, hd_k));
+    if (m->arch->layer_parts)
+        PF_TRY(read_layer_parts(l));
+    PF_TRY(read_softcap(l));
     PF_TRY(read_streams(l));
     PF_TRY(read_ngrams(l));
     lay_out_state(m);

@@ -35,6 +35,7 @@ struct pf_attention {
     bool             rotate;
     bool             v_in_k;              /* a value is the beginning of its key */
     int              window;              /* 0: all positions */
+    int              kv_layer;            /* whose keys and values are seen: the layer's own, or an earlier one's */
     bool             near_rope;           /* rotates by the model's near_rope */
     bool             chunked;             /* windows are fixed pieces of the context, not sliding */
     bool             temper;              /* queries grow with the logarithm of their position */
@@ -138,6 +139,12 @@ struct pf_dense_ffn {
     struct pf_act    act;
 };
 
+/* What a layer adds of the token itself: x += norm(proj (gelu(gate x) * its part)). per_layer.c */
+struct pf_own_part {
+    struct pf_weight gate, proj;          /* {n_embd, per_layer.width}, back; or no data */
+    const float     *norm;                /* {n_embd} */
+};
+
 struct pf_moe {
     int                     ordinal;      /* among the layers with experts */
     int                     n_ff;         /* width of a routed expert */
@@ -152,6 +159,9 @@ struct pf_moe {
                                                         picked experts, or no data */
     struct pf_dense_ffn     shared;       /* data of its weights NULL: there is none */
     struct pf_weight        shared_gate;  /* {n_embd, 1} or no data */
+    const float            *router_norm;  /* not NULL: the router and `shared` read x by these norms, and what they and
+                                             the experts put out is normed by the others {n_embd} */
+    const float            *shared_norm, *shared_post, *experts_post;
 };
 
 enum { PF_LAYER_WEIGHTS = 32 };           /* matrices of a layer at most, without routed experts */
@@ -174,6 +184,9 @@ struct pf_layer {
     struct pf_compressed compressed;
     struct pf_indexer   indexer;
     struct pf_ngram_weights ngrams;                  /* of the one layer that has them */
+    struct pf_own_part  own;
+    const float        *attn_post, *ffn_post;        /* {n_embd} norms of what blocks put out, or NULL */
+    float               scale;                       /* of the residual stream behind the layer; 1: none */
     size_t              state_at, n_state;           /* where the layer's recurrent state begins among the
                                                         layers' states, and its floats */
     bool                is_moe;
@@ -256,6 +269,13 @@ struct pf_model {
         int    every, from;               /* every 0: the model has no such layers */
     } temper;
     struct pf_ngrams ngrams;
+    struct pf_per_layer {                 /* what layers add of the token itself: per_layer.c */
+        int              width;           /* 0: nothing */
+        struct pf_weight proj;            /* {n_embd, n_layer * width} */
+        const float     *norm;            /* {width} */
+    } per_layer;
+    int   n_shared_kv;                    /* so many layers, the last ones, have no keys and values of their own */
+    float softcap;                        /* of logits; 0: none */
     struct pf_gather {                    /* rows of a table that belong to each token, looked up by the CPU: no device
                                              has it, and nobody reads it ahead */
         struct pf_weight table;           /* no data: there is none */

@@ -61,8 +61,10 @@ pf_status pf_cut_of(const struct pf_model *m, const pf_backend *b, const struct 
         *out = pf_cut_make(&sizes, room);
     pf_free(layers);
     PF_TRY(st);
+    if (!out->whole && (m->n_shared_kv || m->per_layer.width))
+        out->n_layers = 0;                /* layers need what earlier ones left on their unit */
     if (streaming && out->n_layers > m->n_layer / 2) {
-        out->n_layers = m->n_layer / 2;
+        out->n_layers = m->n_shared_kv || m->per_layer.width ? 0 : m->n_layer / 2;
         out->whole = false;
     }
     return PF_OK;

@@ -26,14 +26,26 @@ static pf_status begin_block(struct pf_step *t, const struct pf_mix *mix, const 
     return pf_block_input(t, mix, norm, bias, b->x, rows, b->mix, b->h);
 }
 
-/* x += y */
-static pf_status end_block(struct pf_step *t, const struct pf_mix *mix, int rows)
+/* x += y, or norm(y) */
+static pf_status end_block(struct pf_step *t, const struct pf_mix *mix, const float *norm, int rows)
 {
     const struct pf_model *m = t->m;
     struct pf_buffers *b = &t->unit->buf;
+    if (norm)
+        PF_TRY(pf_norm(t, b->y, norm, NULL, m->eps, rows, b->y));
     if (m->streams.n > 1)
         return pf_streams_write(t, mix, b->x, rows, b->mix, b->y);
     return ops_of(t)->add(t->unit->backend, b->x, m->residual_scale, b->y, (int64_t)rows * m->n_embd);
+}
+
+/* x *= a */
+static pf_status scale_stream(struct pf_step *t, float a, int rows)
+{
+    struct pf_buffers *b = &t->unit->buf;
+    int n = t->m->n_embd;
+    const struct pf_copy copy = { b->x, b->y, n, 1, 0, 0, n, n };
+    PF_TRY(ops_of(t)->copy(t->unit->backend, &copy, 1, rows));
+    return ops_of(t)->add(t->unit->backend, b->x, a - 1, b->y, (int64_t)rows * n);
 }
 
 static pf_status mix_positions(struct pf_step *t, int il, int rows)
@@ -46,7 +58,7 @@ static pf_status mix_positions(struct pf_step *t, int il, int rows)
            : layer->mixer == PF_MIXER_LATENT     ? pf_mla_block(t, il, rows)
            : layer->mixer == PF_MIXER_COMPRESSED ? pf_compressed_block(t, il, rows)
                                                  : pf_attention_block(t, il, rows));
-    return end_block(t, &layer->attn_mix, rows);
+    return end_block(t, &layer->attn_mix, layer->attn_post, rows);
 }
 
 static pf_status run_layer(struct pf_step *t, int il, int rows)
@@ -67,8 +79,12 @@ static pf_status run_layer(struct pf_step *t, int il, int rows)
         pf_spans_enter(m->spans, layer->is_moe ? "router" : "feed-forward", il);
         PF_TRY(begin_block(t, &layer->ffn_mix, layer->ffn_norm, layer->ffn_norm_bias, rows));
         PF_TRY(layer->is_moe ? pf_moe_block(t, il, rows) : pf_dense_block(t, il, rows));
-        PF_TRY(end_block(t, &layer->ffn_mix, rows));
+        PF_TRY(end_block(t, &layer->ffn_mix, layer->ffn_post, rows));
     }
+    if (layer->own.gate.data)
+        PF_TRY(pf_own_part_block(t, il, rows));
+    if (layer->scale != 1)
+        PF_TRY(scale_stream(t, layer->scale, rows));
     return pf_moe_guess(t, il + 1, rows, PF_GUESS_LATE);
 }
 
@@ -115,6 +131,15 @@ static void fill_block_inputs(const struct pf_step *t, const struct pf_inputs *i
     pf_rope_back(&m->far_rope, to->far, t->rows, to->far_back);
 }
 
+/* Which rows of the table belong to a token: those of its n-grams, or its own. */
+static void rows_of_token(const struct pf_session *s, int64_t pos, int32_t *rows)
+{
+    if (s->m->ngrams.n)
+        pf_ngrams_at(&s->m->ngrams, s->tokens, pos, rows);
+    else
+        *rows = s->tokens[pos];
+}
+
 /* Looks up what belongs to each row's last tokens. The table stays where it is mapped; who computes gets the rows. */
 static pf_status gather(struct pf_step *t, const struct pf_inputs *in)
 {
@@ -124,8 +149,7 @@ static pf_status gather(struct pf_step *t, const struct pf_inputs *in)
         return PF_OK;
     for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
         for (int r = 0; r < p->rows; r++)
-            pf_ngrams_at(&t->m->ngrams, p->s->tokens, p->s->computed + r,
-                         in->gather_ids + (p->first + r) * g->per_token);
+            rows_of_token(p->s, p->s->computed + r, in->gather_ids + (p->first + r) * g->per_token);
     return cpu->ops->embed(cpu, &g->table, in->gather_ids, t->rows * g->per_token, in->gathered);
 }
 
@@ -169,8 +193,10 @@ static pf_status embed(struct pf_step *t, int rows)
 {
     struct pf_buffers *b = &t->unit->buf;
     pf_spans_enter(t->m->spans, "embedding", -1);
-    if (t->m->streams.n == 1)
-        return pf_embed(t, rows, b->x);
+    if (t->m->streams.n == 1) {
+        PF_TRY(pf_embed(t, rows, b->x));
+        return pf_per_layer_begin(t, rows);
+    }
     PF_TRY(pf_embed(t, rows, b->h));
     return pf_streams_begin(t, b->h, rows, b->x);
 }
@@ -243,6 +269,8 @@ static pf_status head(struct pf_step *t, int k, int n)
         PF_TRY(norm_rows(t, first, n_run, b->h + (size_t)i * (size_t)m->n_embd));
     }
     PF_TRY(pf_project(t, &(struct pf_linear){ &m->output, b->logits }, 1, b->h, n));
+    if (m->softcap > 0)
+        PF_TRY(ops_of(t)->softcap(t->unit->backend, b->logits, m->softcap, (int64_t)n * m->n_vocab));
     return ops_of(t)->check_finite ? ops_of(t)->check_finite(t->unit->backend, b->logits, (int64_t)n * m->n_vocab)
                                    : PF_OK;
 }

@@ -58,7 +58,7 @@ void pf_ring_copy(const struct pf_session *s, const struct pf_unit *u, int64_t p
     struct copying c = { .u = u, .kept = kept, .keep = keep, .from = from, .end = pos };
     for (int il = u->first; s->ring_positions && il < u->end; il++) {
         const struct pf_kv_view *kv = &s->kv[il].view;
-        if (s->m->layers[il].attn.window == 0)
+        if (s->m->layers[il].attn.window == 0 || kv->n_chunks == 0)
             continue;
         int span = pf_window_span(kv->type, s->window);
         copy_rows(&c, kv, kv->k, pf_kv_key_bytes(kv->type, kv->hd_k), span);

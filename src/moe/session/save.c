@@ -211,7 +211,8 @@ static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64
     for (int il = 0; il < s->m->n_layer; il++) {
         const struct pf_layer *layer = &s->m->layers[il];
         const struct pf_unit *u = pf_unit_of(s, il);
-        PF_TRY(transfer_chunks(f, s, u, &s->kv[il].view, layer->attn.window ? held_from : 0, n));
+        if (s->kv[il].view.n_chunks)
+            PF_TRY(transfer_chunks(f, s, u, &s->kv[il].view, layer->attn.window ? held_from : 0, n));
         if (layer->compressed.blocks.ratio)
             PF_TRY(transfer_chunks(f, s, u, &s->block_kv[il].view, 0, n / layer->compressed.blocks.ratio));
         if (layer->has_indexer)
