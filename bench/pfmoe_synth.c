@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 #include "synth_fill.h"
 #include "synth_shapes.h"
 

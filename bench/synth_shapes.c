@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 const struct preset synth_presets[] = {
     { "gpt-oss-20b",   GPTOSS,    24, 2880, 64, 8, 64,  2880, 32,  4,  2880, 201088, 131072, 150000, 1e-5f, "Q8_0", 0, "MXFP4", 0, "GPT-OSS-20B", 0, 0 },

@@ -9,8 +9,8 @@
 #include "program/json.h"
 #include "program/load.h"
 #include "cli/modes.h"
-#include "program/term.h"
-#include "program/userfile.h"
+#include "program/io/term.h"
+#include "program/io/userfile.h"
 
 /* ---- Logits ------------------------------------------------------------------------------------------------------ */
 

@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 
 #include "program/json.h"
-#include "program/userfile.h"
+#include "program/io/userfile.h"
 
 void convo_system(struct convo *c, const char *text)
 {

@@ -7,7 +7,7 @@
 #ifndef PF_CLI_CONVO_H
 #define PF_CLI_CONVO_H
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 #include "pfmoe.h"
 
 struct convo {

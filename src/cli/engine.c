@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "program/load.h"
-#include "program/term.h"
+#include "program/io/term.h"
 
 /* ---- Setting up -------------------------------------------------------------------------------------------------- */
 

@@ -8,7 +8,7 @@
 
 #include "program/load.h"
 #include "cli/modes.h"
-#include "program/term.h"
+#include "program/io/term.h"
 
 static void row(struct buf *out, const char *label, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 

@@ -18,8 +18,8 @@
 #include <unistd.h>
 #include <wchar.h>
 
-#include "program/term.h"
-#include "program/userfile.h"
+#include "program/io/term.h"
+#include "program/io/userfile.h"
 
 enum { HISTORY_SIZE = 1000 };
 enum { FOR_A_LINE = 64, FOR_HISTORY = 8 };       /* times: five buffers of wide characters that double; two copies */

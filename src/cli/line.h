@@ -5,7 +5,7 @@
 #ifndef PF_CLI_LINE_H
 #define PF_CLI_LINE_H
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 enum line_result {
     LINE_TEXT,

@@ -5,7 +5,7 @@
 
 #include "cli/modes.h"
 #include "hub/hub.h"
-#include "program/term.h"
+#include "program/io/term.h"
 
 static bool pull(const char *name, struct buf *out, struct buf *why)
 {

@@ -6,7 +6,7 @@
 #include "cli/engine.h"
 #include "program/load.h"
 #include "cli/modes.h"
-#include "program/term.h"
+#include "program/io/term.h"
 
 static void show_answer(void *ctx, enum part part, const char *text, size_t n)
 {

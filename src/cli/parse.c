@@ -8,7 +8,7 @@
 
 #include "program/json.h"
 #include "cli/modes.h"
-#include "program/term.h"
+#include "program/io/term.h"
 
 struct gathered {
     struct buf content, reasoning, calls;

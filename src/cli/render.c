@@ -12,7 +12,7 @@
 #include "program/json.h"
 #include "program/load.h"
 #include "cli/modes.h"
-#include "program/term.h"
+#include "program/io/term.h"
 
 static void read_template(const char *path, const char *name, struct buf *out)
 {

@@ -17,8 +17,8 @@
 #include "cli/line.h"
 #include "program/load.h"
 #include "cli/modes.h"
-#include "program/term.h"
-#include "program/userfile.h"
+#include "program/io/term.h"
+#include "program/io/userfile.h"
 
 struct chat {
     struct settings s;

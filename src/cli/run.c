@@ -8,7 +8,7 @@
 #include "cli/modes.h"
 #include "hub/hub.h"
 #include "program/stack.h"
-#include "program/term.h"
+#include "program/io/term.h"
 
 static int run(const struct settings *s)
 {

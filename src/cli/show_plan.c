@@ -3,7 +3,7 @@
 
 #include "program/load.h"
 #include "cli/modes.h"
-#include "program/term.h"
+#include "program/io/term.h"
 
 static void print_tier(struct buf *out, const char *name, const struct pf_plan_tier *t)
 {

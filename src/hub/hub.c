@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "program/term.h"
+#include "program/io/term.h"
 
 static void first_path(const char *repo, const char *commit, const struct hub_files *files, struct buf *path)
 {

@@ -14,7 +14,7 @@
 #ifndef PF_HUB_H
 #define PF_HUB_H
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 enum { HUB_MAX_FILES = 10000, HUB_MAX_PATH = 512, HUB_HASH = 65 };
 

@@ -24,7 +24,7 @@
 #include "hub/hub_sha256.h"
 #include "pfmoe.h"
 #include "program/json.h"
-#include "program/term.h"
+#include "program/io/term.h"
 
 enum { MOST_TRIES = 5, MOST_REDIRECTS = 10, MOST_LIST_BYTES = 32 << 20, MOST_PATIENCE_S = 3600 };
 

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 #include "program/report.h"
 
 bool activity_read(struct activity *a, pf_model *m)

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 #define GPU_LAYERS "the GPU takes what fits it without being told; --vram-mb N says how much memory that may be"
 #define PLACES     "experts go where there is room without being told; --plan shows where"

@@ -6,7 +6,7 @@
 #ifndef PF_PROGRAM_JSON_H
 #define PF_PROGRAM_JSON_H
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 struct json {
     const char *p;      /* NULL: no value */

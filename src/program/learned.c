@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "program/json.h"
-#include "program/userfile.h"
+#include "program/io/userfile.h"
 
 static const double NS_PER_MB = 1e6;     /* ns_per_byte times this: the file has ns per MB */
 

@@ -4,7 +4,7 @@
 #ifndef PF_PROGRAM_LEARNED_H
 #define PF_PROGRAM_LEARNED_H
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 #include "pfmoe.h"
 
 /* Called after opening the model, and before closing it. Without experts shared with GPU number gpu both do nothing. */

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "program/learned.h"
-#include "program/term.h"
+#include "program/io/term.h"
 
 void die_failed(const char *what)
 {

@@ -12,7 +12,7 @@
 
 #include "pfmoe.h"
 #include "program/foreign.h"
-#include "program/term.h"
+#include "program/io/term.h"
 
 #define AT(member) offsetof(struct settings, member)
 enum { ACT_HELP = 1, ACT_VERSION, ACT_MAN };        /* values of `at` for ACTION */

@@ -5,7 +5,7 @@
 #ifndef PF_PROGRAM_OPTS_H
 #define PF_PROGRAM_OPTS_H
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 #include "program/report.h"
 
 enum { MAX_STOPS = 16, MAX_CHUNKS = 64, MAX_LORAS = 16 };

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/buf.h"
-#include "program/userfile.h"
+#include "program/io/buf.h"
+#include "program/io/userfile.h"
 
 enum { TIMELINE_SPANS = 1 << 18, MAX_PICKS = 64, MAX_POLICIES = 16 };      /* 14 MB; some 20 to 200 tokens */
 

@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/resource.h>
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 enum { ENOUGH_BYTES = 2 << 20 };
 

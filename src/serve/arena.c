@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 void *arena_take(struct arena *a, size_t n, size_t size)
 {

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 enum { MOST = 512, MOST_BYTES = 16 << 20 };      /* of all texts */
 

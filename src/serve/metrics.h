@@ -4,7 +4,7 @@
 
 #include <stdatomic.h>
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 #include "pfmoe.h"
 
 struct metrics {

@@ -17,7 +17,7 @@
 #include "hub/hub.h"
 #include "program/load.h"
 #include "program/stack.h"
-#include "program/term.h"
+#include "program/io/term.h"
 #include "serve/server.h"
 #include "serve/http/work.h"
 

@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "check.h"
-#include "program/userfile.h"
+#include "program/io/userfile.h"
 
 enum { BIG = 300000 };
 

@@ -1,6 +1,6 @@
 /* The expert cache by itself, on the simulated device: who gets a slot, who loses it, and that nothing is pinned in RAM
  * for an expert that gets no slot. The functions of the model that a cache calls are defined here, not by
- * moe/place/residency.c and moe/model/model.c. */
+ * moe/place/residency.c and moe/load/model.c. */
 #include <string.h>
 
 #include "base/pf_mem.h"

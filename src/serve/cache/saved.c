@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 enum { MOST_ENTRIES = 4096 };
 static const char magic[8] = "pfserve1", ending[] = ".pfsession";

@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 struct exchange;
 

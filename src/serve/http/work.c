@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 enum { N_WORKERS = 2, MOST_WAITING = 1024, STACK_BYTES = 4 << 20 };
 

@@ -7,9 +7,9 @@
 
 #include "base/pf_mem.h"
 #include "base/pf_text.h"
-#include "moe/model/bind.h"
+#include "moe/load/bind.h"
 #include "moe/model/lora.h"
-#include "moe/model/nearest.h"
+#include "moe/load/nearest.h"
 
 /* Bounds of what keys say, and of what stands in for keys (check_sizes): tables of the kernels and of ours rely on
  * them, and so do products of two sizes in an int. Far above any model. */

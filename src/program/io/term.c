@@ -1,7 +1,7 @@
 /* See term.h. The handlers touch only what is declared volatile or atomic here, and call only
  * what signal handlers may. */
 #define _GNU_SOURCE
-#include "program/term.h"
+#include "program/io/term.h"
 
 #include <errno.h>
 #include <fcntl.h>

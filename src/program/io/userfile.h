@@ -17,7 +17,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 /* $variable/pfmoe/name, or ~/fallback/pfmoe/name, with the folders on the way made; the caller frees it. NULL: there is
  * no home. */

@@ -4,7 +4,7 @@
  * used layer that nobody asked for means a variant we would compute wrongly, so it is refused by name. Vectors (norms,
  * biases) may be F32, F16 or BF16 and are handed out as float32: the mapping itself where it is F32, else a converted
  * copy. */
-#include "moe/model/bind.h"
+#include "moe/load/bind.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,6 +1,6 @@
 /* See userfile.h. */
 #define _GNU_SOURCE
-#include "program/userfile.h"
+#include "program/io/userfile.h"
 
 #include <errno.h>
 #include <fcntl.h>

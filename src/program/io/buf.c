@@ -1,6 +1,6 @@
 /* See buf.h. */
 #define _GNU_SOURCE
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 #include <errno.h>
 #include <getopt.h>

@@ -5,7 +5,7 @@
 #ifndef PF_PROGRAM_TERM_H
 #define PF_PROGRAM_TERM_H
 
-#include "program/buf.h"
+#include "program/io/buf.h"
 
 struct pf_session;
 

@@ -1,5 +1,5 @@
 /* Which known architecture a file of an unknown one comes closest to, by the names of its tensors. See nearest.h. */
-#include "moe/model/nearest.h"
+#include "moe/load/nearest.h"
 
 #include <stdbool.h>
 #include <stdio.h>
