@@ -23,25 +23,34 @@ bool pf_index_is_used(const struct pf_part *p)
     return z->max_chosen > 0 && (pf_part_end(p) / z->ratio + z->run - 1) / z->run > z->max_chosen;
 }
 
-static pf_status keys_of_positions(struct pf_step *t, int il, int rows)
+/* Queries and keys of positions, as their norms left them, are rotated; the keys are kept. */
+static pf_status keep_rotated(struct pf_step *t, int il, bool neox, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(t);
     pf_backend *be = t->unit->backend;
-    const struct pf_indexer *x = &t->m->layers[il].indexer;
     const struct pf_index_sizes *z = &t->m->index;
     struct pf_buffers *b = &t->unit->buf;
     int n_pairs = t->m->rope.n_pairs;
     const struct pf_rope_op ropes[] = {
-        { b->index_q, b->cs, z->n_head, z->width, n_pairs, t->m->arch->index_neox },
-        { b->index_k, b->cs, 1, z->width, n_pairs, t->m->arch->index_neox },
+        { b->index_q, b->cs, z->n_head, z->width, n_pairs, neox },
+        { b->index_k, b->cs, 1, z->width, n_pairs, neox },
     };
-    PF_TRY(pf_project(t, &(struct pf_linear){ &x->k, b->index_k }, 1, b->h, rows));
-    PF_TRY(ops->layer_norm(be, b->index_k, x->k_norm, x->k_norm_bias, z->eps, z->width, rows, b->index_k));
     PF_TRY(ops->rope(be, ropes, 2, rows));
     for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
         PF_TRY(ops->kv_store(be, &p->s->index_kv[il].view, b->index_k + (size_t)p->first * (size_t)z->width, NULL,
                              b->pos + p->first, p->rows));
     return PF_OK;
+}
+
+static pf_status keys_of_positions(struct pf_step *t, int il, int rows)
+{
+    const struct pf_indexer *x = &t->m->layers[il].indexer;
+    const struct pf_index_sizes *z = &t->m->index;
+    struct pf_buffers *b = &t->unit->buf;
+    PF_TRY(pf_project(t, &(struct pf_linear){ &x->k, b->index_k }, 1, b->h, rows));
+    PF_TRY(ops_of(t)->layer_norm(t->unit->backend, b->index_k, x->k_norm, x->k_norm_bias, z->eps, z->width, rows,
+                                 b->index_k));
+    return keep_rotated(t, il, t->m->arch->index_neox, rows);
 }
 
 static pf_status keys_of_blocks(struct pf_step *t, int il, int rows)
@@ -99,19 +108,10 @@ static pf_status keys_for_runs(struct pf_step *t, int il, int rows)
     const struct pf_indexer *x = &t->m->layers[il].indexer;
     const struct pf_index_sizes *z = &t->m->index;
     struct pf_buffers *b = &t->unit->buf;
-    int n_pairs = t->m->rope.n_pairs;
-    const struct pf_rope_op ropes[] = {
-        { b->index_q, b->cs, z->n_head, z->width, n_pairs, t->m->arch->rope_neox },
-        { b->index_k, b->cs, 1, z->width, n_pairs, t->m->arch->rope_neox },
-    };
     PF_TRY(pf_project(t, &(struct pf_linear){ &x->k, b->index_k }, 1, b->h, rows));
     PF_TRY(ops->rms_norm(be, b->index_q, x->q_norm, t->m->eps, z->width, rows * z->n_head, b->index_q));
     PF_TRY(ops->rms_norm(be, b->index_k, x->k_norm, t->m->eps, z->width, rows, b->index_k));
-    PF_TRY(ops->rope(be, ropes, 2, rows));
-    for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
-        PF_TRY(ops->kv_store(be, &p->s->index_kv[il].view, b->index_k + (size_t)p->first * (size_t)z->width, NULL,
-                             b->pos + p->first, p->rows));
-    return PF_OK;
+    return keep_rotated(t, il, t->m->arch->rope_neox, rows);
 }
 
 /* One part's rows choose among its session's keys, if there are more than each may see. */
