@@ -237,7 +237,7 @@ static double kv_bytes_at(const struct running *r, int64_t pos)
 }
 
 /* Bytes of keys and values for each token of a test: a prompt goes over them once for each of its batches, at least.
- * Of long runs of decoding some positions stand for those around them. */
+ * In long runs of decoding some positions stand for those around them. */
 static double kv_bytes_per_token(const struct running *r)
 {
     enum { MOST_POSITIONS = 256 };

@@ -25,7 +25,7 @@ void pf_prices_learn(struct pf_row_prices *p, int rows, double ns)
     p->most = rows > p->most ? rows : p->most;
 }
 
-/* What a row more costs, where nothing larger was measured. */
+/* The price of one row more, where nothing larger was measured. */
 static double slope(const struct pf_row_prices *p, int below)
 {
     const double ASSUMED = 0.25;

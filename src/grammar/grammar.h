@@ -17,7 +17,7 @@ typedef pf_status pf_language_fn(struct pf_rules *r, const char *text, size_t n,
 pf_status pf_grammar_compile(pf_grammar **out, const struct pf_tokens *t, pf_language_fn *language, const char *text,
                              size_t n);
 
-/* The same from rules, which are used up and still the caller's to free. */
+/* Makes a grammar from rules, which are used up and still the caller's to free. */
 pf_status pf_grammar_make(pf_grammar **out, const struct pf_tokens *t, struct pf_rules *r, int32_t root);
 
 /* Whether the token may follow; of end tokens: whether the output may end. Changes nothing. */

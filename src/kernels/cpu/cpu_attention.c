@@ -164,7 +164,7 @@ static void gather(const struct attention_job *job, struct task_state *s, const 
     }
 }
 
-/* Of the keys that the queries see those that were chosen, from number `begin` on. All queries are of one row. */
+/* Attention to the chosen ones of the keys that the queries see, from number `begin` on. All queries are of one row. */
 static void attend_chosen(const struct attention_job *job, struct task_state *s, const struct pf_kv_view *kv, int begin)
 {
     int n_seen = s->end[0];

@@ -40,7 +40,7 @@ static __global__ void __launch_bounds__(SCORE_THREADS) score_chunk(const __grid
     o.scores[(size_t)blockIdx.y * o.max_positions + at] = score;
 }
 
-/* The same where heads choose runs for themselves: for each a list of scores of runs. */
+/* Scores of runs of keys, for heads that choose for themselves: a list of scores for each head. */
 template <class E>
 static __global__ void __launch_bounds__(SCORE_THREADS) score_runs(const __grid_constant__ struct choose o)
 {

@@ -54,7 +54,8 @@ CU_INLINE void copy_keys(const struct way &w, const struct pf_kv_view &kv, char 
     }
 }
 
-/* Values: lines of [position bits 5, 4, 2, 1][2 groups of 16 elements]; a lane's as of the keys. */
+/* Values: lines of [position bits 5, 4, 2, 1][2 groups of 16 elements]. A lane copies lines lane / 8 and
+ * every fourth from there. */
 CU_INLINE void copy_values(const struct way &w, int hd, char *slot)
 {
     int lane = threadIdx.x % WARP, per = hd / 16, step = 2 * per * LINE,

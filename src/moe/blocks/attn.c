@@ -55,8 +55,8 @@ static pf_status rotate(struct pf_step *t, const struct pf_attention *a, int row
     return a->rotate ? ops_of(t)->rope(t->unit->backend, ropes, a->k.data ? 2 : 1, rows) : PF_OK;
 }
 
-/* Of many rows each tile of queries would read what is far over the bus: if there is room, it comes to the device once
- * instead. Leaves in *at_hand the view by which the part attends. */
+/* Each tile of a prompt's queries would read far keys and values over the bus: if there is room, they come to the
+ * device once instead. Leaves in *at_hand the view by which the part attends. */
 static pf_status bring(struct pf_step *t, const struct pf_kv_layer *kv, const struct pf_part *p,
                        struct pf_kv_view *at_hand)
 {

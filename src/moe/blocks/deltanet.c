@@ -42,7 +42,7 @@ static pf_status project(struct pf_step *t, const struct pf_delta_net *net, int 
     return pf_project(t, l, n_l, b->h, rows);
 }
 
-/* The same of Kimi's, in which a projection to d numbers comes before alpha and before z. */
+/* Kimi's projections (KDA), in which one to d numbers comes before alpha and before z. */
 static pf_status project_kda(struct pf_step *t, const struct pf_delta_net *net, int rows, struct pf_delta_op *op)
 {
     const struct pf_delta_sizes *z = &t->m->delta;

@@ -286,7 +286,7 @@ static pf_status bind_pools(const struct pf_loader *l, int il, struct pf_indexer
     return block_vector(l, PF_REQUIRED, il, "indexer_compressor_ape.weight", c->width, c->ratio, &c->ape);
 }
 
-/* Of attention with heads of keys: a query for each. */
+/* The indexer of attention with several heads of keys: a query for each head. */
 static pf_status bind_run_indexer(const struct pf_loader *l, int il, struct pf_indexer *x)
 {
     const struct pf_index_sizes *s = &l->m->index;
@@ -464,7 +464,7 @@ static pf_status bind_mix(const struct pf_loader *l, const char *prefix, int n_w
     return vector(l, PF_REQUIRED, name, n_parts, 1, &mix->scale);
 }
 
-/* Of gated streams, the tensors whose names begin so. The products' inputs count a share of the streams each. */
+/* Tensors of gated streams, whose names begin with `prefix`. The products' inputs count a share of the streams each. */
 static pf_status bind_gated_mix(const struct pf_loader *l, const char *prefix, enum pf_need inject, struct pf_mix *mix)
 {
     char name[NAME_BYTES];

@@ -57,7 +57,7 @@ static pf_status key_ints(const struct pf_loader *l, const char *suffix, int n_b
     return pf_gguf_ints_opt(l->g, key(l, name, suffix), n_block, min, max, out, NULL);
 }
 
-/* The same key, which must be there if `required`. */
+/* A key that is a scalar or an array with one entry per block of the file, and must be there if `required`. */
 static pf_status key_layers(const struct pf_loader *l, const char *suffix, bool required, int64_t min, int64_t max,
                             int64_t *out)
 {
