@@ -1,6 +1,7 @@
 /* --plan: where weights would be, and how fast that would be. */
 #include <inttypes.h>
 
+#include "program/cards.h"
 #include "program/load.h"
 #include "cli/modes.h"
 #include "program/io/term.h"
@@ -41,16 +42,35 @@ static void print_plan(struct buf *out, const struct pf_plan *p)
                p->limit == PF_TIER_VRAM ? "the GPU's memory" : p->limit == PF_TIER_RAM ? "main memory" : "the drive");
 }
 
+/* The options for a machine with the card that is asked about; flags that say how it is win. */
+static void take_card(const char *name, struct pf_model_opts *o, struct buf *out)
+{
+    const char *why;
+    double vram, pcie;
+    const struct card *c = card_named(name, &why);
+    if (!c)
+        die(EXIT_USAGE, "--card: %s", why);
+    card_speeds(c, &vram, &pcie);
+    buf_printf(out, "%s, %d GB at %d GB/s, PCIe %d with %d lanes, compute capability %d.%d\n", c->name, c->gb, c->gb_s,
+               c->pcie, c->lanes, c->arch / 10, c->arch % 10);
+    o->device = -1;                      /* no GPU of this machine is asked */
+    o->vram_bytes = o->vram_bytes ? o->vram_bytes : card_room(c);
+    o->speeds.vram_bytes_s = o->speeds.vram_bytes_s > 0 ? o->speeds.vram_bytes_s : vram;
+    o->speeds.pcie_bytes_s = o->speeds.pcie_bytes_s > 0 ? o->speeds.pcie_bytes_s : pcie;
+}
+
 int mode_plan(const struct settings *s)
 {
+    struct buf out = { 0 };
     struct pf_model_opts o;
     struct pf_session_opts so;
     struct pf_plan p;
     load_model_opts(s, &o);
     load_session_opts(s, s->n_ctx, &so);
+    if (s->card)
+        take_card(s->card, &o, &out);
     if (pf_model_plan(load_path(s), &o, &so, &p) < 0)
         die_failed(NULL);
-    struct buf out = { 0 };
     print_plan(&out, &p);
     out_puts(buf_text(&out));
     buf_free(&out);

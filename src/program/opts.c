@@ -47,6 +47,8 @@ static const struct opt table[] = {
     { GROUP_WHAT, 0, "verify", FLAG, NULL, AT(verify), 0, 0, NULL, false, "with --info: read and check every weight" },
     { GROUP_WHAT, 0, "plan", FLAG, NULL, AT(plan), 0, 0, NULL, false,
       "print what of the model would live where, and what that allows; no weight is read" },
+    { GROUP_WHAT, 0, "card", TEXT, "NAME", AT(card), 0, 0, NULL, false,
+      "with --plan: for a machine with this card, such as \"RTX 4070\" or \"4060 Ti 16\", in this one's place" },
 
     { GROUP_TALK, 0, "system", TEXT, "TEXT", AT(system), 0, 0, "PFMOE_SYSTEM", false, "the system message" },
     { GROUP_TALK, 0, "template", TEXT, "NAME|FILE", AT(template), 0, 0, "PFMOE_TEMPLATE", false,
@@ -564,6 +566,8 @@ static void check_together(const struct settings *s)
         die(EXIT_USAGE, "--verify belongs to --info");
     if (s->plan && first)
         die(EXIT_USAGE, "--plan and %s exclude each other", first);
+    if (s->card && !s->plan)
+        die(EXIT_USAGE, "--card belongs to --plan");
     if (s->splits && !s->operand)
         die(EXIT_USAGE, "--splits needs two words: the pre-tokenizer's name and a file");
     if (s->parse && !s->operand)

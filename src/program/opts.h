@@ -32,6 +32,7 @@ struct settings {
     const char *hf;                         /* a model by its name on the hub */
     const char *models, *models_name;       /* "pull", "list" or "rm", and the word after it */
     bool raw, verify, plan;
+    const char *card;                       /* of the machine that is planned for; NULL: this one's */
     /* the conversation */
     const char *system, *template, *reasoning_effort;
     bool no_think;

@@ -27,6 +27,7 @@ def usage():
     fails(2, "exclude", "-p", "x", "-f", "y")
     fails(2, "PFMOE_CTX", "-p", "x", env=cli.environment(PFMOE_CTX="many"))
     settings()
+    plans()
     fails(2, "--logits", "--score", "tokens.txt", "-m", "x.gguf")
     fails(1, "no-such-file.gguf", "-m", "no-such-file.gguf", "-p", "x")
     fails(1, "no-such-file.txt", "-f", "no-such-file.txt")
@@ -49,6 +50,25 @@ def settings():
     manual = cli.run("--help-man").stdout.decode()
     for name in good:
         cli.check("PFMOE_POSTFETCH_" + name in manual and "LLAMA_POSTFETCH_" + name in manual, name, "is in the manual")
+
+
+def plans():
+    """A card by its name: the same however it is written, and each that is offered is known."""
+    asked = ("--plan", "--ram-gb-s", "40", "--drive-gb-s", "3", "--ram-mb", "4000", "--card")
+    plan = exits(0, *asked, "RTX 4060 Ti 16").stdout
+    cli.check(plan.startswith(b"RTX 4060 Ti, 16 GB at 288 GB/s, PCIe 4 with 8 lanes, compute capability 8.9\n"), plan)
+    cli.check(b" 253.4 given" in plan and b"the GPU's memory: 16.37 GB" in plan, "what programs get of a card", plan)
+    for name in ("4060ti16", "nvidia geforce rtx 4060 ti (16GB)"):
+        cli.check(exits(0, *asked, name).stdout == plan, name)
+    cli.check(b"the GPU's memory: 5.00 GB" in exits(0, *asked, "4090", "--vram-mb", "5000").stdout, "a flag wins")
+    cli.check(b" 100.0 given" in exits(0, *asked, "4090", "--vram-gb-s", "100").stdout, "a flag wins")
+    fails(2, "more than one memory; say which: RTX 4060 Ti 8, RTX 4060 Ti 16", *asked, "4060 Ti")
+    fails(2, "belongs to --plan", "--card", "4090", "-p", "x")
+    unknown = fails(2, "no card", *asked, "Voodoo 2" + "x" * 300).stderr.decode()
+    names = unknown.split("one of: ")[1].strip().split(", ")
+    cli.check(len(set(names)) == len(names) > 40, names)
+    for name in names[::4]:
+        cli.check(exits(0, *asked, name).stdout.decode().startswith(name.rsplit(" ", 1)[0] + ", "), name)
 
 
 def answers():
