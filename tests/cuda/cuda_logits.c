@@ -1,5 +1,5 @@
 /* A model on the GPU against the same on the CPU: the logits of a prompt, evaluated whole, in pieces and token by
- * token, are the same bits.
+ * token, are the same bits, with keys and values of each type that its heads divide into.
  *
  * usage: cuda_logits MODEL.gguf [TOKENS]     77: there is no GPU */
 #include <stdlib.h>
@@ -25,23 +25,50 @@ static void print(void *ctx, enum pf_log_level level, const char *text)
         printf("%s\n", text);
 }
 
+/* A model and a session of it; on failure neither, and pf_last_error() says why. */
+static pf_status open_both(const char *path, int device, enum pf_kv_type kv, pf_model **m, pf_session **s)
+{
+    struct pf_model_opts mo;
+    struct pf_session_opts so;
+    pf_model_opts_init(&mo);
+    pf_session_opts_init(&so);
+    mo.device = device;
+    mo.log = print;
+    so.n_ctx = n_tokens + 20;
+    so.kv_type = kv;
+    pf_status st = pf_model_open(m, path, &mo);
+    if (st == PF_OK)
+        st = pf_session_open(s, *m, &so);
+    if (st < 0)
+        pf_model_close(m);
+    return st;
+}
+
+/* Whether a session with keys and values of type kv is refused, as it is where heads do not divide into blocks of Q8_0:
+ * then CPU and GPU must say the same. */
+static bool is_refused(const char *path, enum pf_kv_type kv)
+{
+    char said[2][512] = { "", "" };
+    for (int i = 0; i < 2; i++) {
+        pf_model *m = NULL;
+        pf_session *s = NULL;
+        if (open_both(path, i - 1, kv, &m, &s) < 0)
+            snprintf(said[i], sizeof said[i], "%s", pf_last_error());
+        pf_session_close(&s);
+        pf_model_close(&m);
+    }
+    CHECK(strcmp(said[0], said[1]) == 0, "the CPU says \"%s\", the GPU \"%s\"", said[0], said[1]);
+    return strstr(said[0], "Q8_0 takes multiples of 32") != NULL;
+}
+
 /* Logits of all positions, to be freed. */
 static float *run(const char *path, const struct way *w, size_t *n_vocab)
 {
     pf_model *m = NULL;
     pf_session *s = NULL;
-    struct pf_model_opts mo;
-    struct pf_session_opts so;
     int32_t tokens[MOST_TOKENS];
-    pf_model_opts_init(&mo);
-    pf_session_opts_init(&so);
-    mo.device = w->device;
-    mo.log = print;
-    so.n_ctx = n_tokens + 20;
-    so.kv_type = w->kv;
-    if (pf_model_open(&m, path, &mo) < 0 || pf_session_open(&s, m, &so) < 0) {
+    if (open_both(path, w->device, w->kv, &m, &s) < 0) {
         CHECK(false, "%s", pf_last_error());
-        pf_model_close(&m);
         return NULL;
     }
     CHECK(strcmp(pf_model_info(m)->backend, w->device < 0 ? "cpu" : "cuda") == 0, "it runs on %s",
@@ -101,6 +128,8 @@ int main(int argc, char **argv)
         const struct way gpu[] = { { "GPU, whole", 0, n_tokens, kv }, { "GPU, token by token", 0, 1, kv },
                                    { "GPU, pieces of 7", 0, 7, kv } };
         size_t n_vocab;
+        if (kv == PF_KV_Q8_0 && is_refused(argv[1], kv))
+            break;
         float *expected = run(argv[1], &cpu, &n_vocab);
         for (size_t i = 0; expected && i < sizeof gpu / sizeof *gpu; i++)
             compare(argv[1], &gpu[i], expected);
