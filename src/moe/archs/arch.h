@@ -1,5 +1,5 @@
-/* What distinguishes an architecture: a const table each. arch_*.c have the tables, archs.h lists them; model.c and
- * bind.c read a file by its table, and what runs a model asks the table where a block differs. */
+/* What distinguishes an architecture: a const table each. arch_*.c have the tables, archs.h lists them; moe/load
+ * reads a file by its table, and what runs a model asks the table where a block differs. */
 #ifndef PF_ARCH_H
 #define PF_ARCH_H
 
@@ -72,8 +72,8 @@ struct pf_arch {
     bool            attention_scale;      /* reads attention.scale */
     enum { PF_WINDOW_NONE, PF_WINDOW_SLIDING, PF_WINDOW_LLAMA4, PF_WINDOW_BY_LAYER } window;    /* on all but the last
                                              layer of each period of attention.sliding_window_pattern; llama4:
-                                             read_windows() in model.c; by layer: the pattern says true, and these
-                                             layers have a rotation of their own */
+                                             load/read_attention.c, read_windows(); by layer: the pattern says true, and
+                                             these layers have a rotation of their own */
     bool            half_rope;            /* layers without a window rotate half of rope.dimension_count, and they alone
                                              have divisors */
     int             window_period;

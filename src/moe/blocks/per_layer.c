@@ -2,7 +2,7 @@
  *
  *     p = norm(proj x) per layer + its part of the row that a table has for the token         x: the embedding
  *
- * and behind each layer x += norm(proj (gelu(gate x) * p)). Factors are in the weights (bind.c). */
+ * and behind each layer x += norm(proj (gelu(gate x) * p)). Factors are in the weights (bind_streams.c). */
 #include "moe/blocks/blocks.h"
 
 pf_status pf_per_layer_begin(struct pf_step *t, int rows)

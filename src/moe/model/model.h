@@ -2,10 +2,10 @@
  *
  *     GGUF file --arch table (archs/)--> pf_model { layers[] { attention, dense FFN or experts } }
  *
- * load/model.c reads the keys, load/bind.c binds the tensors that an architecture's table asks for; forward.c walks
- * the result and knows no architecture by name. The model owns the file mapping, the tokenizer, the chat template, the
- * backend and a lock that lets the sessions' steps take turns. Weights stay where the file mapping has them, or pass
- * through the store where memory is too small (place/placement.h). */
+ * moe/load reads the keys and binds the tensors that an architecture's table asks for; forward.c walks the result and
+ * knows no architecture by name. The model owns the file mapping, the tokenizer, the chat template, the backend and a
+ * lock that lets the sessions' steps take turns. Weights stay where the file mapping has them, or pass through the
+ * store where memory is too small (place/placement.h). */
 #ifndef PF_MODEL_H
 #define PF_MODEL_H
 
