@@ -1,7 +1,7 @@
-/* One row of a table of options, and the program that the table is for. pfmoe-run's table is in opts.c; another program
- * takes rows of it and adds its own, whose values lie in a struct that begins with struct settings:
+/* One row of a table of options, and the program that the table is for. pfmoe-run's table is in opt_table.c; another
+ * program takes rows of it and adds its own, whose values lie in a struct that begins with struct settings:
  *
- *     opts.c: table | rows that `takes` says yes to | + own rows -> flags, variables, --help, --help-man */
+ *     opt_table.c | rows that `takes` says yes to | + own rows -> flags, variables, --help, --help-man */
 #ifndef PF_PROGRAM_OPT_ROW_H
 #define PF_PROGRAM_OPT_ROW_H
 
@@ -27,11 +27,13 @@ struct opt {
     const char *help;
 };
 
+enum { MOST_OWN_ROWS = 32 };
+
 struct opts_program {
     const char *name, *usage;
     const char *operands;                        /* where a word goes that is no option's, for a message */
     bool      (*takes)(const struct opt *o);     /* which rows of pfmoe-run's table; NULL: all */
-    const struct opt *own;                       /* at most 32 */
+    const struct opt *own;                       /* at most MOST_OWN_ROWS */
     int         n_own;
 };
 

@@ -1,4 +1,4 @@
-/* The options of pfmoe-run, by flag, by environment variable or with /set: one table (opts.c) makes all three, and
+/* The options of pfmoe-run, by flag, by environment variable or with /set: one table (opt_table.c) makes all three, and
  * --help and the manual page's list. Flags win over the environment, the environment over the values here.
  *
  * Strings are borrowed from argv or the environment, which live as long as the program. */

@@ -1,4 +1,4 @@
-/* The command line of pfmoe-serve: rows of pfmoe-run's table (program/opts.c) and its own. */
+/* The command line of pfmoe-serve: rows of pfmoe-run's table (program/opt_table.c) and its own. */
 #ifndef PF_SERVE_OPTIONS_H
 #define PF_SERVE_OPTIONS_H
 
