@@ -6,4 +6,6 @@
 
 extern const struct protocol openai_responses;
 
+bool responses_read(struct job *j, struct reader *r, struct json body);
+
 #endif
