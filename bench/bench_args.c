@@ -170,14 +170,14 @@ enum { RAM_MB = 256, VRAM_MB, STREAMING, REPLAY, SLOTS, BOTH, KV_TYPE, PROGRESS,
 /* False: the value is not one that the option takes. */
 static bool set(struct bench *o, int c, char **argv, const char **why)
 {
-    enum { MAX_MB = 1 << 30, MAX_THREADS = 1024, MAX_ROWS = 8192, MAX_GPU = 63 };
+    enum { MAX_MB = 1 << 30, MAX_ROWS = 8192, MAX_GPU = 63 };
     switch (c) {
     case 'm': return add_model(optarg, &o->models);
     case 'p': return parse_sizes(optarg, &o->prompts);
     case 'n': return parse_sizes(optarg, &o->decodes);
     case 'd': return parse_list(optarg, 0, MAX_TOKENS, &o->depths);
     case 's': return parse_list(optarg, 1, MAX_SEQUENCES, &o->sequences);
-    case 't': return parse_list(optarg, 1, MAX_THREADS, &o->threads);
+    case 't': return parse_list(optarg, 1, PF_MAX_THREADS, &o->threads);
     case 'g': return parse_int(optarg, -1, MAX_GPU, &o->gpu);
     case 'b': return parse_list(optarg, 1, MAX_ROWS, &o->n_batch);
     case 'r': return parse_int(optarg, 1, MAX_REPS, &o->reps);

@@ -165,8 +165,10 @@ struct pf_adapter {
     float       scale;               /* 1: as it was made */
 };
 
+enum { PF_MAX_THREADS = 256 };
 struct pf_model_opts {
-    int              n_threads;      /* computing threads; 0: one per core this process may use, at most 64 */
+    int              n_threads;      /* computing threads, at most PF_MAX_THREADS; 0: one per core this process may
+                                        use, at most 64 */
     uint32_t         isa;            /* PF_ISA_ mask; default PF_ISA_ALL */
     int              device;         /* the GPU to use for as much of the model as fits it, the first is 0
                                         (default); -1: CPU only */

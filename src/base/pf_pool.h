@@ -12,10 +12,11 @@
 
 #include "base/pf_spans.h"
 #include "base/pf_status.h"
+#include "pfmoe.h"
 
 typedef struct pf_pool pf_pool;
 
-enum { PF_MAX_THREADS = 256, PF_POOL_JOBS = 2 };
+enum { PF_POOL_JOBS = 2 };
 
 /* Works on [begin, end) of the range. 0 <= thread < n_threads, different for jobs running at the same time. */
 typedef void pf_job_fn(void *ctx, int64_t begin, int64_t end, int thread);
