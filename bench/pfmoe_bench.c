@@ -153,7 +153,7 @@ static int run_tests(struct run *r, pf_model *m, const char *path, int vram_mb)
     for (int i = 0; i < r->n_tests; i++)
         if (!test_fits(&r->tests[i], pf_model_info(m)))
             return EXIT_FAILED;
-    if (!report_begin(&r->o->shared.report, m, &why))
+    if (!report_allows(&r->o->shared.report, &why) || !report_begin(&r->o->shared.report, m, &why))
         return complain_of(why);
     for (int i = 0; !status && i < r->n_tests; i++)
         status = run_test(r, m, path, vram_mb, &r->tests[i]);

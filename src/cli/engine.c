@@ -3,6 +3,8 @@
 #include "cli/engine.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -10,6 +12,11 @@
 
 #include "program/load.h"
 #include "program/io/term.h"
+
+double per_second(size_t n, double seconds)
+{
+    return seconds > 0 ? (double)n / seconds : 0;
+}
 
 /* ---- Setting up -------------------------------------------------------------------------------------------------- */
 
@@ -58,7 +65,6 @@ static void choose_template(struct engine *e)
 {
     const char *name = e->s->template;
     struct buf text = { 0 };
-    e->has_template = name || pf_model_info(e->m)->has_chat_template;
     if (!name)
         return;
     for (int i = 0; pf_chat_builtin(i); i++)
@@ -78,43 +84,71 @@ static void choose_template(struct engine *e)
     e->template_text = text.p;
 }
 
-/* The form that answers are held to. */
-static void choose_grammar(struct engine *e)
+/* The flag and the file that say which form answers are held to; NULL: none do. */
+static const char *form_path(const struct settings *s, const char **flag)
 {
-    const char *flag = e->s->grammar ? "--grammar" : "--json-schema";
-    const char *path = e->s->grammar ? e->s->grammar : e->s->json_schema;
-    struct buf text = { 0 };
+    *flag = s->grammar ? "--grammar" : "--json-schema";
+    return s->grammar ? s->grammar : s->json_schema;
+}
+
+static void read_form(const struct engine *e, struct buf *text)
+{
+    const char *flag, *path = form_path(e->s, &flag);
+    if (path && !buf_read_file(text, path))
+        die(EXIT_FAILED, "%s %s: %s", flag, path, strerror(errno));
+}
+
+static void compile_form(struct engine *e, const struct buf *text)
+{
+    const char *flag, *path = form_path(e->s, &flag);
     if (!path)
         return;
-    if (!buf_read_file(&text, path))
-        die(EXIT_FAILED, "%s %s: %s", flag, path, strerror(errno));
-    pf_status st = e->s->grammar ? pf_grammar_gbnf(&e->grammar, e->m, buf_text(&text), text.n)
-                                 : pf_grammar_json_schema(&e->grammar, e->m, buf_text(&text), text.n);
+    pf_status st = e->s->grammar ? pf_grammar_gbnf(&e->grammar, e->m, buf_text(text), text->n)
+                                 : pf_grammar_json_schema(&e->grammar, e->m, buf_text(text), text->n);
     if (st < 0)
         die(EXIT_FAILED, "%s %s: %s", flag, path, pf_last_error());
-    buf_free(&text);
 }
 
 void engine_open(struct engine *e, struct settings *s, show_fn *show, void *ctx)
 {
+    struct buf form = { 0 };
     *e = (struct engine){ .s = s };
+    choose_template(e);
+    read_form(e, &form);
     e->m = load_model(s, false);
     if (!pf_model_info(e->m)->has_tokenizer)
         die(EXIT_FAILED, "%s has no tokenizer; only --score can run it", load_path(s));
-    choose_template(e);
-    choose_grammar(e);
+    e->has_template = s->template || pf_model_info(e->m)->has_chat_template;
+    compile_form(e, &form);
+    buf_free(&form);
     e->session = load_session(s, e->m, s->n_ctx);
     struct pf_chat_opts o = { .template_name = e->template_name, .template_text = e->template_text };
     e->reply = (struct reply){ .m = e->m, .family = pf_reply_family(e->m, &o), .stops = &s->stops,
                                .to_terminal = term_out_is_tty(), .show = show, .show_ctx = ctx };
     engine_sampling(e, true);
-    load_weights(e->m);
+}
+
+/* What --stats says of the answers; the rest is the report's. */
+static void print_answers(const struct engine *e)
+{
+    const struct outcome *o = &e->sum;
+    size_t n_evaluated = o->n_prompt - o->n_reused;
+    if (!e->s->report.stats || !e->n_answers)
+        return;
+    fprintf(stderr, "prompt              %zu tokens in %.3f s: %.2f tok/s; %zu more were known from before\n",
+            n_evaluated, o->prompt_seconds, per_second(n_evaluated, o->prompt_seconds), o->n_reused);
+    fprintf(stderr, "first token         after %.3f s%s\n", o->first_seconds / (double)e->n_answers,
+            e->n_answers > 1 ? ", on average" : "");
+    fprintf(stderr, "answer              %zu tokens in %.3f s: %.2f tok/s\n", o->n_answer, o->answer_seconds,
+            per_second(o->n_answer, o->answer_seconds));
+    fprintf(stderr, "seed                %" PRIu64 "\n", e->seed);
 }
 
 void engine_close(struct engine *e)
 {
     reply_free(&e->reply);
     free(e->template_text);
+    print_answers(e);
     load_report(e->s, e->m);
     pf_grammar_close(&e->grammar);
     pf_session_close(&e->session);
@@ -145,7 +179,7 @@ pf_status engine_chat_prompt(struct engine *e, const struct pf_message *msgs, si
     struct pf_chat_opts o;
     size_t need = 0;
     pf_chat_opts_init(&o);
-    o.enable_thinking = e->s->no_think ? 0 : -1;
+    o.enable_thinking = opts_thinking(e->s);
     o.reasoning_effort = e->s->reasoning_effort;
     o.template_name = e->template_name;
     o.template_text = e->template_text;
@@ -196,7 +230,7 @@ static pf_status next_token(struct engine *e, pf_matcher *mt, int32_t *tok)
     return st < 0 ? st : pf_matcher_take(mt, *tok);
 }
 
-static pf_status decode(struct engine *e, pf_matcher *mt, struct outcome *o)
+static pf_status decode(struct engine *e, pf_matcher *mt, double begin, struct outcome *o)
 {
     int64_t limit = e->s->n_predict;
     int32_t tok;
@@ -209,6 +243,8 @@ static pf_status decode(struct engine *e, pf_matcher *mt, struct outcome *o)
         pf_status st = next_token(e, mt, &tok);
         if (st < 0)
             return st;
+        if (o->n_answer == 0)
+            o->first_seconds = now() - begin;
         o->ending = END_OF_ANSWER;
         if (is_end(e, tok) || (mt && pf_token_is_end(e->m, tok)))
             return PF_OK;
@@ -231,6 +267,18 @@ static pf_status decode(struct engine *e, pf_matcher *mt, struct outcome *o)
     }
 }
 
+static void add_up(struct engine *e, const struct outcome *o)
+{
+    struct outcome *sum = &e->sum;
+    e->n_answers++;
+    sum->n_prompt += o->n_prompt;
+    sum->n_reused += o->n_reused;
+    sum->n_answer += o->n_answer;
+    sum->prompt_seconds += o->prompt_seconds;
+    sum->first_seconds += o->first_seconds;
+    sum->answer_seconds += o->answer_seconds;
+}
+
 pf_status engine_answer(struct engine *e, const struct buf *text, const struct tokens *tok, struct outcome *o)
 {
     *o = (struct outcome){ .n_prompt = tok->n };
@@ -242,11 +290,12 @@ pf_status engine_answer(struct engine *e, const struct buf *text, const struct t
     if (st == PF_OK && e->grammar)
         st = pf_matcher_open(&mt, e->grammar);
     if (st == PF_OK)
-        st = decode(e, mt, o);
+        st = decode(e, mt, begin, o);
     pf_matcher_close(&mt);
     o->prompt_seconds = middle - begin;
     o->answer_seconds = now() - middle;
     reply_end(&e->reply);
+    add_up(e, o);
     if (st == PF_ECANCEL && interrupted()) {
         o->ending = END_INTERRUPTED;
         return PF_OK;

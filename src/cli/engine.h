@@ -12,6 +12,15 @@ struct tokens {
     size_t   n, cap;
 };
 
+enum ending { END_OF_ANSWER, END_STOP_STRING, END_LENGTH, END_CONTEXT, END_INTERRUPTED };
+
+struct outcome {
+    enum ending ending;
+    size_t n_prompt, n_reused, n_answer;
+    double prompt_seconds, answer_seconds;
+    double first_seconds;                /* from the beginning until the first token was chosen */
+};
+
 struct engine {
     struct settings  *s;
     pf_model         *m;
@@ -23,17 +32,12 @@ struct engine {
     bool              has_template;
     pf_grammar       *grammar;           /* what answers are held to, or NULL */
     struct reply      reply;             /* the last answer */
+    struct outcome    sum;               /* of all answers, but for its ending */
+    size_t            n_answers;
 };
 
-enum ending { END_OF_ANSWER, END_STOP_STRING, END_LENGTH, END_CONTEXT, END_INTERRUPTED };
-
-struct outcome {
-    enum ending ending;
-    size_t n_prompt, n_reused, n_answer;
-    double prompt_seconds, answer_seconds;
-};
-
-/* Opens everything; failing ends the program. s must outlive the engine. */
+/* Opens everything but reads no weights: what can be refused without them is to be refused before load_weights.
+ * Failing ends the program. s must outlive the engine. */
 void engine_open(struct engine *e, struct settings *s, show_fn *show, void *ctx);
 void engine_close(struct engine *e);
 
@@ -49,5 +53,8 @@ pf_status engine_raw_prompt(struct engine *e, const struct buf *text, struct tok
 /* Answers (text: the conversation's prompt, NULL where a text is completed): what comes is shown as it comes and left
  * in e->reply. After a failure too, what came is there. */
 pf_status engine_answer(struct engine *e, const struct buf *text, const struct tokens *tok, struct outcome *o);
+
+/* n a second; 0 where there was no time. */
+double per_second(size_t n, double seconds);
 
 #endif

@@ -171,11 +171,6 @@ static void cmd_system(struct chat *c, char *arg)
     note(c->convo.system ? "(system message: %s)" : "(no system message)", c->convo.system);
 }
 
-static double per_second(size_t n, double seconds)
-{
-    return seconds > 0 ? (double)n / seconds : 0;
-}
-
 static void cmd_stats(struct chat *c, char *arg)
 {
     const struct pf_model_info *info = pf_model_info(c->e.m);
@@ -449,6 +444,7 @@ int mode_chat(const struct settings *s)
     struct buf message = { 0 };
     engine_open(&c.e, &c.s, show_text, &c);
     need_template(&c.e);
+    load_weights(c.e.m);
     convo_system(&c.convo, s->system);
     line_open();
     const struct pf_model_info *info = pf_model_info(c.e.m);

@@ -7,6 +7,7 @@
 
 #include "cli/modes.h"
 #include "hub/hub.h"
+#include "program/load.h"
 #include "program/stack.h"
 #include "program/io/term.h"
 
@@ -32,6 +33,8 @@ static int run(const struct settings *s)
         return mode_parse(s);
     if (s->prompt || s->file || !isatty(STDIN_FILENO))
         return mode_oneshot(s);
+    if (s->json)
+        die(EXIT_USAGE, "--json belongs to one answer: give a text with -p, -f or on standard input");
     return mode_chat(s);
 }
 
@@ -40,6 +43,7 @@ static int start(int argc, char **argv)
     struct settings s;
     term_init();
     opts_read(&s, argc, argv);
+    load_check(&s);
     if (s.hf)
         s.model = hub_need(s.hf);
     int status = run(&s);

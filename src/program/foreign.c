@@ -11,6 +11,11 @@
 #define KV_TYPE    "--kv says of which type keys and values are"
 #define FLASH      "attention never keeps its scores; there is nothing to switch on"
 
+#define CHAT       "without a text (-p, -f) it is a chat"
+#define ONCE       "with a text (-p, -f) it is one answer; --raw completes the text without a chat template"
+#define SYSTEM     "--system takes the text: --system \"$(cat FILE)\""
+#define BATCH      "how much of a prompt is evaluated at once is chosen for you; no bit of an answer depends on it"
+
 static const struct {
     const char *foreign, *ours;          /* ours NULL: there is no such option, and instead says what there is */
     const char *instead;
@@ -20,6 +25,20 @@ static const struct {
     { "--n-predict", "--tokens", 0 }, { "--predict", "--tokens", 0 }, { "--max-tokens", "--tokens", 0 },
     { "-sys", "--system", 0 }, { "--system-prompt", "--system", 0 },
     { "--repetition-penalty", "--repeat-penalty", 0 },
+    { "--no-think", "--think=off", 0 }, { "-s", "--seed", 0 },
+    { "-r", "--stop", 0 }, { "--reverse-prompt", "--stop", 0 },
+    { "--chat-template", "--template", 0 }, { "--chat-template-file", "--template", 0 },
+    { "--max-model-len", "--ctx", 0 }, { "--context-length", "--ctx", 0 }, { "--max-new-tokens", "--tokens", 0 },
+    { "--repeat-last-n", "--penalty-last-n", 0 }, { "--grammar-file", "--grammar", 0 },
+    { "--json-schema-file", "--json-schema", 0 }, { "--hf-token", 0, "HF_TOKEN in the environment is the token" },
+    { "-cnv", 0, CHAT }, { "--conversation", 0, CHAT }, { "-i", 0, CHAT }, { "--interactive", 0, CHAT },
+    { "-no-cnv", 0, ONCE }, { "-st", 0, ONCE }, { "--single-turn", 0, ONCE },
+    { "-sysf", 0, SYSTEM }, { "--system-prompt-file", 0, SYSTEM },
+    { "--jinja", 0, "the model's own template is always used, and --template takes another one" },
+    { "-b", 0, BATCH }, { "--batch-size", 0, BATCH }, { "-ub", 0, BATCH }, { "--ubatch-size", 0, BATCH },
+    { "-tb", 0, "-t says how many threads compute, prompts too" },
+    { "--threads-batch", 0, "-t says how many threads compute, prompts too" },
+    { "--reasoning-budget", 0, "--think off asks the template to leave reasoning out" },
     { "-ngl", 0, GPU_LAYERS }, { "--gpu-layers", 0, GPU_LAYERS }, { "--n-gpu-layers", 0, GPU_LAYERS },
     { "-ncmoe", 0, PLACES }, { "--n-cpu-moe", 0, PLACES }, { "--cpu-moe", 0, PLACES },
     { "-ot", 0, PLACES }, { "--override-tensor", 0, PLACES },

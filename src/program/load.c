@@ -103,11 +103,19 @@ void load_session_opts(const struct settings *s, int64_t n_ctx, struct pf_sessio
     o->kv_type = s->kv == KV_F32 ? PF_KV_F32 : s->kv == KV_Q8_0 ? PF_KV_Q8_0 : PF_KV_I16;
 }
 
+void load_check(const struct settings *s)
+{
+    const char *why;
+    if (!report_allows(&s->report, &why))
+        die(EXIT_FAILED, "%s", why);
+}
+
 pf_model *load_model(const struct settings *s, bool vocab_only)
 {
     struct pf_model_opts o;
     pf_model *m;
     const char *why;
+    load_check(s);
     load_model_opts(s, &o);
     o.vocab_only = vocab_only;
     if (pf_model_open(&m, load_path(s), &o) < 0)

@@ -9,6 +9,8 @@
 /* -m, or the bundled model. Borrowed for the program's life. */
 const char *load_path(const struct settings *s);
 
+/* Refuses output files that cannot be written; load_model does so, too. To be called before a model is fetched. */
+void        load_check(const struct settings *s);
 pf_model   *load_model(const struct settings *s, bool vocab_only);
 pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx);
 void        load_model_opts(const struct settings *s, struct pf_model_opts *o);

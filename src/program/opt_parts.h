@@ -2,6 +2,7 @@
  *
  *     opts.c --+-- opt_table.c  rows and defaults
  *              +-- opt_value.c  text to values
+ *              +-- opt_live.c   what a running chat may change
  *              +-- opt_help.c   rows to text
  *
  * One thread: the sentence of a refusal and the program that runs are static. */

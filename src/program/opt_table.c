@@ -28,7 +28,9 @@ static const struct opt table[] = {
       "model's chat template where it has one" },
     { GROUP_WHAT, 'f', "file", TEXT, "FILE", AT(file), 0, 0, NULL, false,
       "as -p, the text being in FILE (- is standard input). Standard input that is no terminal is read without a "
-      "flag too" },
+      "flag too, and added to the text of -p" },
+    { GROUP_WHAT, 0, "json", FLAG, NULL, AT(json), 0, 0, NULL, false,
+      "print the one answer as a JSON object: text, reasoning, why it ended, seed, tokens, seconds" },
     { GROUP_WHAT, 0, "raw", FLAG, NULL, AT(raw), 0, 0, NULL, false,
       "complete the text as it is, without a chat template" },
     { GROUP_WHAT, 0, "info", TEXT, "FILE", AT(info), 0, 0, NULL, false,
@@ -44,8 +46,8 @@ static const struct opt table[] = {
       "a built-in chat template, or a Jinja file, instead of the model's own" },
     { GROUP_TALK, 0, "reasoning-effort", TEXT, "LEVEL", AT(reasoning_effort), 0, 0, NULL, false,
       "low, medium or high, for models whose template knows it" },
-    { GROUP_TALK, 0, "no-think", FLAG, NULL, AT(no_think), 0, 0, NULL, false,
-      "ask the template to leave reasoning out, where it can" },
+    { GROUP_TALK, 0, "think", CHOICE, "auto|on|off", AT(think), 0, 0, NULL, true,
+      "ask the template for reasoning, or to leave it out, where it can (auto: its own way; --no-think is off)" },
 
     { GROUP_ANSWER, 'n', "tokens", WHOLE, "N", AT(n_predict), -1, INT32_MAX, NULL, true,
       "end after N tokens (default: no limit; -1: none either)" },
@@ -78,7 +80,7 @@ static const struct opt table[] = {
 
     { GROUP_MACHINE, 'c', "ctx", WHOLE, "N", AT(n_ctx), 1, 1 << 30, "PFMOE_CTX", false,
       "context in tokens (default: the model's own, as far as memory allows)" },
-    { GROUP_MACHINE, 't', "threads", WHOLE, "N", AT(n_threads), 1, 1024, "PFMOE_THREADS", false,
+    { GROUP_MACHINE, 't', "threads", WHOLE, "N", AT(n_threads), 1, PF_MAX_THREADS, "PFMOE_THREADS", false,
       "computing threads (default: one a core)" },
     { GROUP_MACHINE, 0, "vram-mb", WHOLE, "N", AT(vram_mb), 0, 1 << 30, "PFMOE_VRAM_MB", false,
       "the GPU's memory to use, in MB of 1e6 bytes (default: what is free)" },

@@ -1,4 +1,4 @@
-/* The value of an option, from text: as its row says, or why not; and those that a running chat may change (/set). */
+/* The value of an option, from text: as its row says, or why not. */
 #define _GNU_SOURCE
 #include "program/opt_parts.h"
 
@@ -133,30 +133,4 @@ bool opt_parse(const struct opt *o, struct settings *s, const char *value, const
     case ACTION: break;
     }
     return true;
-}
-
-bool opts_set(struct settings *s, const char *name, const char *value, const char **why)
-{
-    *why = why_not;
-    const struct opt *o;
-    for (int i = 0; (o = opt_of_run(i)); i++)
-        if (o->live && strcmp(o->name, name) == 0)
-            return opt_parse(o, s, value, why);
-    snprintf(why_not, sizeof why_not, "there is no setting \"%.80s\"; /set alone lists them", name);
-    return false;
-}
-
-void opts_list(const struct settings *s, struct buf *out)
-{
-    const struct opt *o;
-    for (int i = 0; (o = opt_of_run(i)); i++) {
-        if (!o->live)
-            continue;
-        const void *at = (const char *)s + o->at;
-        double v = o->kind == REAL ? *(const double *)at : (double)*(const int64_t *)at;
-        char value[32] = "-";
-        if (v != UNSET || o->min < 0)
-            snprintf(value, sizeof value, o->kind == REAL ? "%.6g" : "%.0f", v);
-        buf_printf(out, "  %-18s %-10s %s\n", o->name, value, o->help);
-    }
 }

@@ -183,6 +183,11 @@ void opts_read(struct settings *s, int argc, char **argv)
     check_together(s);
 }
 
+int opts_thinking(const struct settings *s)
+{
+    return s->think == THINK_AUTO ? -1 : s->think == THINK_ON;
+}
+
 /* ---- What the bench shares --------------------------------------------------------------------------------------- */
 
 static const struct opt *shared_row(int i)

@@ -31,11 +31,11 @@ struct settings {
     const char *operand;                    /* the word after the flags: --splits PRE FILE, --parse FAMILY FILE */
     const char *hf;                         /* a model by its name on the hub */
     const char *models, *models_name;       /* "pull", "list" or "rm", and the word after it */
-    bool raw, verify, plan;
+    bool raw, verify, plan, json;
     const char *card;                       /* of the machine that is planned for; NULL: this one's */
     /* the conversation */
     const char *system, *template, *reasoning_effort;
-    bool no_think;
+    int think;                              /* index into the choices */
     /* the answer */
     int64_t n_predict;                      /* UNSET: to the end */
     struct stop_list stops;
@@ -64,15 +64,25 @@ struct settings {
 
 enum { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_VNNI };
 enum { DRAFT_OFF, DRAFT_AUTO, DRAFT_LOOKUP };
+enum { THINK_AUTO, THINK_ON, THINK_OFF };
 enum { KV_I16, KV_F32, KV_Q8_0 };
 enum { CHOSE_AUTO, CHOSE_0, CHOSE_1 };      /* indices of auto|0|1; of 0|1 the index is the value */
+
+/* --think as pf_chat_opts has it. */
+int opts_thinking(const struct settings *s);
 
 /* Reads the environment and the command line. --help, --version and the like, and mistakes, end the program. */
 void opts_read(struct settings *s, int argc, char **argv);
 
-/* Sets an option that a running chat may change. False: *why (never NULL) says why not; it is static or
- * lives until the next call. */
+/* Sets an option that a running chat may change; "-" is its default. False: *why (never NULL) says why not; it is
+ * static or lives until the next call. */
 bool opts_set(struct settings *s, const char *name, const char *value, const char **why);
+
+/* Name, and the choices ("" where it is a number), of number i = 0, 1, .. of these options; false past the last. */
+bool opts_live(int i, const char **name, const char **arg);
+
+/* The value of one of them, as opts_set takes it. False: it is the default. */
+bool opts_get(const struct settings *s, const char *name, char *value, size_t cap);
 
 /* Appends a line "name  value  meaning" for everything that opts_set takes. */
 void opts_list(const struct settings *s, struct buf *out);

@@ -87,13 +87,20 @@ static bool failed(void)
     return false;
 }
 
-/* Files whose turn is at the end of the run are asked about at its beginning; a trace is recorded on the way. */
+bool report_allows(const struct report *r, const char **why)
+{
+    buf_clear(&why_not);
+    bool ok = (!r->timeline || userfile_allows(r->timeline, &why_not)) &&
+              (!r->trace_output || userfile_allows(r->trace_output, &why_not));
+    *why = buf_text(&why_not);
+    return ok;
+}
+
+/* A trace is recorded on the way; other files are written at the end. */
 static bool begin_files(const struct report *r, struct pf_trace_opts *o)
 {
-    if (r->timeline && !userfile_allows(r->timeline, &why_not))
-        return false;
     if (form_of(r->trace_output) != FORM_TRACE)
-        return !r->trace_output || userfile_allows(r->trace_output, &why_not);
+        return true;
     if (!userfile_open(&trace_file, r->trace_output, 0, &why_not))
         return false;
     o->record = userfile_name(&trace_file);

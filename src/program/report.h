@@ -24,6 +24,8 @@ struct report {
 bool report_form_is_known(const char *path);         /* the name ends in .json, .csv, .svg or .trace */
 
 void report_model_opts(const struct report *r, struct pf_model_opts *o);
+/* Whether all files that are asked for can be written: to be asked before the model is opened. */
+bool report_allows(const struct report *r, const char **why);
 bool report_begin(const struct report *r, pf_model *m, const char **why);
 
 /* The machine's limits: bytes of weights, and tokens, a second. 0: not known. */

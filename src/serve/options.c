@@ -38,7 +38,7 @@ static const struct opt rows[] = {
 static bool takes(const struct opt *o)
 {
     static const char *const names[] = {
-        "model", "hf", "template", "reasoning-effort", "no-think", "temp", "top-k", "top-p", "min-p", "repeat-penalty",
+        "model", "hf", "template", "reasoning-effort", "think", "temp", "top-k", "top-p", "min-p", "repeat-penalty",
         "presence-penalty", "frequency-penalty", "seed",
     };
     size_t n = strlen(o->name);

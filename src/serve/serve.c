@@ -48,7 +48,7 @@ static void set_defaults(struct request *q, const struct settings *s, const stru
     struct pf_sampler sp;
     pf_sampler_init(&sp, 0);
     *q = (struct request){
-        .model = "default", .n = 1, .max_tokens = UNSET, .seed = s->seed, .enable_thinking = s->no_think ? 0 : -1,
+        .model = "default", .n = 1, .max_tokens = UNSET, .seed = s->seed, .enable_thinking = opts_thinking(s),
         .reasoning_effort = s->reasoning_effort, .temp = choose(s->temp, (double)info->temp, (double)sp.temp),
         .top_p = choose(s->top_p, (double)info->top_p, (double)sp.top_p),
         .min_p = choose(s->min_p, (double)info->min_p, (double)sp.min_p),

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """What a shell sees: exit statuses, what goes to which stream, and every way an answer can be asked for or go wrong."""
+import json
 import os
+import re
 import shutil
 import subprocess
 
@@ -89,6 +91,55 @@ def answers():
     seeds = {exits(0, "-p", "another one", "--temp", "1.5", "--seed", "5").stdout for _ in range(2)}
     cli.check(len(seeds) == 1, "same seed, same answer")
     fails(1, "empty", "-p", "", "--raw")
+
+
+def added_input():
+    """Standard input goes behind the text of -p, a blank line between; a pipe that nobody closes is told of."""
+    whole = exits(0, "--temp", "0", "--json", "-p", "Tell me a fable\n\nabout a fox.")
+    added = exits(0, "--temp", "0", "--json", "-p", "Tell me a fable", stdin=b"about a fox.\n")
+    count = lambda r: json.loads(r.stdout)["tokens"]["prompt"]
+    cli.check(count(whole) == count(added) and b"Grapes" in added.stdout, "standard input is added", added.stdout)
+    fails(1, "zero byte", "-p", "x", stdin=b"a\0b")
+    p = subprocess.Popen([cli.run_path, "-p", "Hello", "-n", "2"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, env=cli.environment())
+    cli.check(b"/dev/null" in p.stderr.readline(), "an open pipe is told of")
+    p.communicate(timeout=20)
+
+
+def as_json():
+    """One object, whatever is in the text; timings and counts that are so."""
+    r = exits(0, "-p", "Hello", "--json", "--temp", "0", "--seed", "7")
+    a = json.loads(r.stdout)
+    cli.check(a["text"].startswith("Hello! I am") and a["ending"] == "end" and a["seed"] == 7, a)
+    cli.check(a["tokens"]["prompt"] > 0 and a["tokens"]["known"] == 0 and a["tokens"]["answer"] > 20, a)
+    cli.check(0 < a["seconds"]["prompt"] <= a["seconds"]["first_token"] < 60 and a["tok_s"]["answer"] > 0, a)
+    cli.check(json.loads(exits(0, "-p", "Hello", "--json", "-n", "3").stdout)["ending"] == "length", "cut")
+    cli.check(json.loads(exits(0, "-p", "Hello", "--json", "--temp", "0", "--stop", "very").stdout)["ending"] == "stop", "stopped")
+
+
+def statistics():
+    err = exits(0, "-p", "Hello", "--stats", "--seed", "5").stderr.decode()
+    for line in (r"prompt +\d+ tokens in [\d.]+ s: [\d.]+ tok/s; 0 more", r"first token +after [\d.]+ s", r"answer +\d+ tokens in",
+                 r"seed +5\n"):
+        cli.check(re.search(line, err), "--stats says", line, err)
+
+
+def before_the_work(tmp):
+    """What cannot be written or read is refused before a model is looked for."""
+    absent = ("-m", os.path.join(tmp, "no-such-model.gguf"), "-p", "x")
+    for flag in ("--timeline", "--expert-trace-output", "--template", "--json-schema", "--grammar"):
+        path = os.path.join(tmp, "no-such-folder", "x.json")
+        fails(1, path, *absent, flag, path)
+
+
+def foreign():
+    """Names that users of other engines type."""
+    cli.check(exits(0, "--temperature", "0", "-p", "Hello", "--n-predict", "-1", "-s", "1").stdout.startswith(b"Hello! I"), "foreign")
+    exits(0, "-p", "Hello", "-n", "-1", "--no-think", "--temp", "0", "-r", "very")
+    for words, use in ((("-ngl", "99"), "--vram-mb"), (("-ctk", "q8_0"), "--kv"), (("-cnv",), "chat"), (("-fa", "on"), "attention"),
+                       (("-ub", "512"), "chosen"), (("-sysf", "x"), "--system")):
+        fails(2, use, *words, "-p", "x")
+    fails(2, "from 1 to 256", "-t", "257", "-p", "x")
 
 
 def trouble(tmp):
@@ -193,9 +244,10 @@ def small_stack():
 
 def reader_leaves():
     """The program that reads the answer ends first."""
-    r = subprocess.run("%s -p Hello --ignore-eos -n 2000 | head -c 1; echo ${PIPESTATUS[0]}" % cli.run_path, shell=True,
-                       executable="/bin/bash", capture_output=True, env=cli.environment())
-    cli.check(r.stdout.endswith(b"1\n") and b"standard output" in r.stderr, "a closed pipe", r.stdout, r.stderr)
+    for args in ("-p Hello --ignore-eos -n 2000", "--help", "-p Hello --json"):
+        r = subprocess.run("(sleep 0.2; exec %s %s) | true; echo ${PIPESTATUS[0]}" % (cli.run_path, args), shell=True,
+                           executable="/bin/bash", capture_output=True, env=cli.environment())
+        cli.check(r.stdout == b"141\n" and not r.stderr, "a closed pipe", args, r.stdout, r.stderr)
 
 
 def model_shrinks(tmp):
@@ -212,9 +264,14 @@ def model_shrinks(tmp):
 
 usage()
 answers()
+added_input()
+as_json()
+statistics()
+foreign()
 reader_leaves()
 small_stack()
 with cli.scratch() as folder:
+    before_the_work(folder)
     trouble(folder)
     wrong_files(folder)
     refused_models(folder)

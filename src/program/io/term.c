@@ -16,6 +16,7 @@
 #include "pfmoe.h"
 
 static bool out_is_tty, err_is_tty, out_color, err_color;
+static bool pipe_closed;                 /* nobody reads standard output any more */
 
 static _Atomic(pf_session *) watched;
 static atomic_int n_interrupts, interrupt_patience = 1;
@@ -97,6 +98,15 @@ void interrupt_forget(void)
 
 /* ---- Output ------------------------------------------------------------------------------------------------------ */
 
+/* The first of the handlers to be registered, so that the others have done their work when it runs. */
+static void leave_by_pipe(void)
+{
+    if (!pipe_closed)
+        return;
+    signal(SIGPIPE, SIG_DFL);
+    raise(SIGPIPE);
+}
+
 void term_init(void)
 {
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
@@ -106,6 +116,7 @@ void term_init(void)
     out_color = color && out_is_tty;
     err_color = color && err_is_tty;
     signal(SIGPIPE, SIG_IGN);          /* so that writing fails with EPIPE */
+    atexit(leave_by_pipe);
     signal(SIGXFSZ, SIG_IGN);          /* so that writing fails with EFBIG */
     handle(SIGBUS, on_sigbus);
 }
@@ -128,6 +139,9 @@ bool term_err_is_tty(void)
 static void cannot_write(void)
 {
     int error = errno;
+    pipe_closed = error == EPIPE;
+    if (pipe_closed)
+        exit(EXIT_FAILED);
     die(EXIT_FAILED, "cannot write to standard output: %s", strerror(error));
 }
 

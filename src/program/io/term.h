@@ -1,7 +1,8 @@
 /* Standard output and standard error of pfmoe-run, and the signals that concern them.
  *
  * Standard output carries the answer and nothing else; notes, progress and errors go to standard error. Every write is
- * checked: a write that fails ends the program with a message and status 1. */
+ * checked: a write that fails ends the program with a message and status 1, and one to a pipe that nobody reads any
+ * more silently by SIGPIPE, after the handlers of exit(). */
 #ifndef PF_PROGRAM_TERM_H
 #define PF_PROGRAM_TERM_H
 
