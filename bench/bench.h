@@ -1,7 +1,8 @@
-/* pfmoe-bench in four files, in the order in which a run goes through them:
+/* pfmoe-bench in five files, in the order in which a run goes through them:
  *
  *     bench_args.c: argv -> struct bench     pfmoe_bench.c: models, threads, budgets ..  ->  test after test
  *     bench_tests.c: a test -> struct row    bench_rows.c: a row -> a line of the form that was asked for
+ *     bench_ppl.c:   a text's perplexity -> struct row
  *
  * One thread. Strings in struct bench are borrowed from argv; a row is plain data. */
 #ifndef BENCH_H
@@ -33,6 +34,8 @@ struct bench {
     bool        streaming, progress;
     double      draft_sim;       /* probability that a draft is right; negative: drafts are real */
     const char *replay;          /* a routing trace instead of a model */
+    const char *perplexity;      /* a text whose perplexity is asked for instead of speed */
+    int         n_ctx;           /* tokens of one of its chunks */
     enum output output;
 };
 
@@ -42,10 +45,11 @@ void bench_read_args(struct bench *o, int argc, char **argv);
 /* ---- Tests ------------------------------------------------------------------------------------------------------- */
 
 /* A prompt of so many tokens, then so many decoded one by one, behind `depth` tokens that are there before the clock
- * starts; by n_sequences together, of which more than one only decode. */
+ * starts; by n_sequences together, of which more than one only decode. Where chunk > 0, the perplexity of a text in
+ * chunks of so many tokens, and nothing else. */
 struct test {
     int depth, n_prompt, n_gen, n_sequences;
-    int n_batch;
+    int n_batch, chunk;
     enum pf_kv_type kv;
 };
 
@@ -65,6 +69,8 @@ struct row {
     int    picks, n_experts;     /* picks of a step in a layer, of so many experts; 0: there are none */
     double expected_picks;       /* how many different experts these are, if routing is random */
     double launches, handoff_p50_us, handoff_p95_us;
+    double perplexity, perplexity_error;                             /* of n_scored tokens; 0: a test of speed */
+    int    n_chunks, n_scored;
     int    n_samples;
     double samples[MAX_REPS];    /* tok/s of each repetition, in their order */
     struct pf_stats stats;
@@ -77,6 +83,9 @@ bool test_fits(const struct test *t, const struct pf_model_info *info);
  * status, and has complained if that is not EXIT_DONE. */
 int test_run(const struct test *t, pf_model *m, const char *path, struct membw *bw, const struct bench *o,
              struct row *row);
+
+/* As test_run, for a test with chunk > 0; says on standard error how far it is. */
+int perplexity_run(const struct test *t, pf_model *m, const struct bench *o, struct row *row);
 
 bool on_gpu(const struct pf_model_info *info);
 

@@ -29,6 +29,9 @@ static void usage(void)
           "      --kv TYPE[,TYPE]  types of keys and values: i16, f32, q8_0 (default i16)\n"
           "  -r, --repetitions N   counted runs of each test (default 5)\n"
           "  -o, --output FORM     table, md, csv, json, jsonl (default table)\n"
+          "      --perplexity FILE the perplexity of the text in FILE instead of speed: chunks of --ctx tokens, the\n"
+          "                        second half of each counted\n"
+          "  -c, --ctx N           tokens of a chunk (default 512)\n"
           "      --progress        say on standard error which run is under way\n"
           "      --ram-mb N        memory for the model (default: what the system can spare)\n"
           "      --streaming       do not hold the whole model in memory, even if it fits\n"
@@ -165,7 +168,7 @@ static void spell_out(int argc, char **argv)
             argv[i] = both;
 }
 
-enum { RAM_MB = 256, VRAM_MB, STREAMING, REPLAY, SLOTS, BOTH, KV_TYPE, PROGRESS, DRAFT_SIM, SHARED };
+enum { RAM_MB = 256, VRAM_MB, STREAMING, REPLAY, SLOTS, BOTH, KV_TYPE, PROGRESS, DRAFT_SIM, PERPLEXITY, SHARED };
 
 /* False: the value is not one that the option takes. */
 static bool set(struct bench *o, int c, char **argv, const char **why)
@@ -188,6 +191,8 @@ static bool set(struct bench *o, int c, char **argv, const char **why)
     case RAM_MB: return parse_int(optarg, 1, MAX_MB, &o->ram_mb);
     case SLOTS: return parse_int(optarg, 1, MAX_MB, &o->slots);
     case REPLAY: o->replay = optarg; return true;
+    case PERPLEXITY: o->perplexity = optarg; return true;
+    case 'c': return parse_int(optarg, 4, MAX_TOKENS, &o->n_ctx);
     case STREAMING: return o->streaming = true;
     case DRAFT_SIM: return parse_share(optarg, &o->draft_sim);
     case PROGRESS: return o->progress = true;
@@ -226,16 +231,18 @@ void bench_read_args(struct bench *o, int argc, char **argv)
         { "batch", required_argument, 0, 'b' },     { "repetitions", required_argument, 0, 'r' },
         { "output", required_argument, 0, 'o' },    { "progress", no_argument, 0, PROGRESS },
         { "draft-sim", required_argument, 0, DRAFT_SIM }, { "help", no_argument, 0, 'h' },
+        { "perplexity", required_argument, 0, PERPLEXITY }, { "ctx", required_argument, 0, 'c' },
     };
     int n_own = 0;
     while (options[n_own].name)
         n_own++;
-    *o = (struct bench){ .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .draft_sim = -1 };
+    *o = (struct bench){ .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .draft_sim = -1,
+                         .n_ctx = 512 };
     add_shared(options, n_own, SHARED);
     opts_shared_begin(&o->shared);
     spell_out(argc, argv);
     opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, ":m:p:n:d:s:t:g:b:r:o:h", options, NULL)) != -1;) {
+    for (int c; (c = getopt_long(argc, argv, ":m:p:n:d:s:t:g:b:r:o:c:h", options, NULL)) != -1;) {
         const char *why = "not a value that it takes (see --help)";
         if (!set(o, c, argv, &why))
             die(EXIT_USAGE, "--%s %s: %s", name_of(options, c), optarg, why);
@@ -244,5 +251,7 @@ void bench_read_args(struct bench *o, int argc, char **argv)
         die(EXIT_USAGE, "\"%s\" is not expected (see --help)", argv[optind]);
     if (o->models.n == 0 && !o->replay)
         die(EXIT_USAGE, "a model is needed: -m FILE, or --replay TRACE (see --help)");
+    if (o->perplexity)
+        o->depths.n = 0;
     fill_in(o);
 }

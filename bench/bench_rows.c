@@ -25,6 +25,7 @@ static const struct field {
     REAL(bandwidth_share, 4), REAL(held, 4), REAL(ram_gb_s, 3), REAL(pcie_gb_s, 3), REAL(joint_gb_s, 3),
     REAL(roofline_tok_s, 3), REAL(roofline_share, 4), REAL(most_together, 3), REAL(launches, 1),
     REAL(handoff_p50_us, 2), REAL(handoff_p95_us, 2),
+    REAL(perplexity, 4), REAL(perplexity_error, 4), INT(n_chunks), INT(n_scored),
     TEXT(commit), TEXT(date), TEXT(cpu), TEXT(gpu), TEXT(driver),
 #undef TEXT
 #undef INT
@@ -101,7 +102,7 @@ static void add_json(struct buf *b, const struct row *r, bool on_one_line)
 static bool alike(const struct row *a, const struct row *b)
 {
     return strcmp(a->model, b->model) == 0 && strcmp(a->file, b->file) == 0 && strcmp(a->backend, b->backend) == 0 &&
-           strcmp(a->kv, b->kv) == 0 && a->n_batch == b->n_batch;
+           strcmp(a->kv, b->kv) == 0 && a->n_batch == b->n_batch && !a->n_chunks == !b->n_chunks;
 }
 
 static void add_head(struct buf *b, const struct row *r, bool md)
@@ -113,10 +114,22 @@ static void add_head(struct buf *b, const struct row *r, bool md)
         buf_printf(b, "; %s", r->gpu);
     if (r->driver[0])
         buf_printf(b, ", driver %s", r->driver);
+    if (r->n_chunks) {
+        buf_puts(b, md ? "\n\n| test | threads | chunks | tokens counted | perplexity | ± | tok/s |\n"
+                         "|---|--:|--:|--:|--:|--:|--:|\n"
+                       : "\n\ntest                 threads  chunks  counted  perplexity        ±     tok/s\n");
+        return;
+    }
     buf_puts(b, md ? "\n\n| test | threads | VRAM MB | tok/s | ± | MB/token | GB/s | machine GB/s | share"
                      " | roofline tok/s | reached |\n|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
                    : "\n\ntest                 threads     VRAM     tok/s        ±   MB/token    GB/s  machine  share"
                      "  roofline  reached\n");
+}
+
+static void add_perplexity_row(struct buf *b, const struct row *r, bool md)
+{
+    buf_printf(b, md ? "| %s | %d | %d | %d | %.4f | %.4f | %.2f |\n" : "%-20s %7d %7d %8d %11.4f %8.4f %9.2f\n",
+               r->test, r->threads, r->n_chunks, r->n_scored, r->perplexity, r->perplexity_error, r->tok_s);
 }
 
 static void add_table_row(struct buf *b, const struct row *r, bool md)
@@ -161,7 +174,7 @@ void rows_print(enum output out, const struct row *r, const struct row *before)
             buf_puts(&b, "\n");
         if (!before || !alike(before, r))
             add_head(&b, r, out == OUT_MD);
-        add_table_row(&b, r, out == OUT_MD);
+        (r->n_chunks ? add_perplexity_row : add_table_row)(&b, r, out == OUT_MD);
     }
     fwrite(b.p, 1, b.n, stdout);
     fflush(stdout);

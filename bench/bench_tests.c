@@ -66,6 +66,8 @@ bool on_gpu(const struct pf_model_info *info)
 void test_name(const struct test *t, char name[MAX_NAME])
 {
     int n = 0;
+    if (t->chunk)
+        n += snprintf(name, MAX_NAME, "ppl%d", t->chunk);
     if (t->n_prompt)
         n += snprintf(name, MAX_NAME, "pp%d", t->n_prompt);
     if (t->n_gen)
@@ -78,7 +80,7 @@ void test_name(const struct test *t, char name[MAX_NAME])
 
 static int positions(const struct test *t)
 {
-    return t->depth + t->n_prompt + t->n_gen;
+    return t->chunk + t->depth + t->n_prompt + t->n_gen;
 }
 
 bool test_fits(const struct test *t, const struct pf_model_info *info)
@@ -400,6 +402,8 @@ static int load(pf_model *m)
 int test_run(const struct test *t, pf_model *m, const char *path, struct membw *bw, const struct bench *o,
              struct row *row)
 {
+    if (t->chunk)
+        return perplexity_run(t, m, o, row);
     struct running r = { .t = t, .m = m, .expert_bytes = token_expert_bytes(path) };
     fill_test(row, t);
     if (o->progress)

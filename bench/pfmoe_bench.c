@@ -1,8 +1,9 @@
 /* pfmoe-bench: prompt and decode speed, each beside what this machine allows, measured in the same run.
  *
  * A row is one test (ppN: a prompt of N tokens; tgN: N tokens decoded one by one; tgNxS: by S sequences together, whose
- * tokens are counted together; ppP+tgG: both; @ dD: behind D tokens that were there) of one model with one thread
- * count, budget of the GPU's memory, type of keys and values, and batch. It is printed as soon as it is known.
+ * tokens are counted together; ppP+tgG: both; @ dD: behind D tokens that were there; pplN: a text's perplexity in
+ * chunks of N tokens) of one model with one thread count, budget of the GPU's memory, type of keys and values, and
+ * batch. It is printed as soon as it is known.
  *
  * Each repetition first measures how fast memory is (roofline.h), then runs the test; the median is reported, with
  * every sample, their standard deviation, minimum and maximum. One run of each test before that is not counted. All
@@ -41,6 +42,11 @@ static int complain_of(const char *why)
 
 static void add_tests(const struct bench *o, const struct test *like, struct test *out, int *n)
 {
+    if (o->perplexity) {
+        out[*n] = *like;
+        out[(*n)++].chunk = o->n_ctx;
+        return;
+    }
     for (int i = 0; i < o->prompts.n; i++) {
         out[*n] = *like;
         out[(*n)++].n_prompt = o->prompts.v[i];
@@ -62,7 +68,7 @@ static void add_tests(const struct bench *o, const struct test *like, struct tes
 static bool make_tests(struct run *r)
 {
     const struct bench *o = r->o;
-    int each = o->prompts.n + o->decodes.n * o->sequences.n + o->both_prompts.n;
+    int each = 1 + o->prompts.n + o->decodes.n * o->sequences.n + o->both_prompts.n;
     r->tests = calloc((size_t)(each * o->kv.n * o->n_batch.n * o->depths.n) + 1, sizeof *r->tests);
     for (int k = 0; r->tests && k < o->kv.n; k++)
         for (int b = 0; b < o->n_batch.n; b++)
@@ -235,8 +241,8 @@ static int start(int argc, char **argv)
     bench_read_args(&o, argc, argv);
     if (o.replay)
         return replay(&o);
-    r = (struct run){ .o = &o, .bw = membw_open(spare_memory(&o)) };
-    if (r.bw && make_tests(&r))
+    r = (struct run){ .o = &o, .bw = o.perplexity ? NULL : membw_open(spare_memory(&o)) };
+    if ((r.bw || o.perplexity) && make_tests(&r))
         status = run_all(&r);
     else
         complain("no memory to measure the bandwidth with");
