@@ -1,7 +1,7 @@
 # Two commands for a fresh Debian or Ubuntu machine: `make demo` and `make test`. Everything else is Meson and Ninja.
 BUILD ?= build
 
-.PHONY: all demo test portable deps clean
+.PHONY: all demo test portable dist deps clean
 
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD)
@@ -15,10 +15,16 @@ demo: $(BUILD)/build.ninja
 test: all
 	python3 tests/run.py $(BUILD)
 
-# Binaries that run on another distribution of the same age or newer: every library but libc linked statically.
+# Programs for another distribution of the same age or newer: every library but libc and libmicrohttpd linked statically.
 portable: deps
-	[ -f build-portable/build.ninja ] || meson setup build-portable -Dportable=true
-	ninja -C build-portable
+	@[ -f build-portable/build.ninja ] || meson setup build-portable -Dportable=true --prefix /usr -Dpkgconfig.relocatable=true
+	ninja -C build-portable product
+
+# dist/: a tarball that runs where it is unpacked, and a Debian package for this release.
+dist: portable
+	@[ -f build-deb/build.ninja ] || meson setup build-deb --prefix /usr
+	ninja -C build-deb product
+	@sh tools/dist.sh build-portable build-deb dist
 
 # What Meson finds is in its log; a failure is shown.
 $(BUILD)/build.ninja: meson.build | deps

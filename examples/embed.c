@@ -1,6 +1,6 @@
 /* The smallest whole program on libpfmoe: opens a model, asks it one thing, prints the answer as it comes.
  *
- *     cc embed.c $(pkg-config --cflags --libs --static pfmoe) -o embed
+ *     cc embed.c $(pkg-config --cflags --libs pfmoe) -o embed
  *     ./embed model.gguf "Tell me a fable about a fox."
  */
 #include <stdio.h>
