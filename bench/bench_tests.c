@@ -176,8 +176,8 @@ static double seconds_of(const struct running *r, int n_gen)
     const struct test *t = r->t;
     struct pf_batch_part parts[MAX_SEQUENCES];
     for (int k = 0; k < t->n_sequences; k++)
-        parts[k] = (struct pf_batch_part){ r->s[k], r->tok + (size_t)k * (size_t)positions(t) + t->depth,
-                                           (size_t)t->n_prompt, 0 };
+        parts[k] = (struct pf_batch_part){ .session = r->s[k], .n = (size_t)t->n_prompt,
+                                           .tok = r->tok + (size_t)k * (size_t)positions(t) + t->depth };
     double begin = now();
     if (t->n_prompt && pf_batch_eval(parts, (size_t)t->n_sequences) < 0)
         return -1;

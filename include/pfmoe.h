@@ -471,16 +471,24 @@ pf_status pf_session_eval(pf_session *s, const int32_t *tok, size_t n, unsigned 
 
 /* Appends to each part's session its tok[0..n) and evaluates all of them together: the weights that several sequences
  * want are gone over once. Nobody's bits depend on who else is in the batch. A step has at most as many rows as the
- * largest n_batch of the sessions; more tokens take several steps. On failure every sequence is as before the call.
- * Sessions are distinct and of one model, used by no other thread meanwhile; to cancel one of them cancels the call. */
+ * largest n_batch of the sessions; more tokens take several steps. Sessions are distinct and of one model, used by no
+ * other thread meanwhile.
+ *
+ * A part that fails, or whose session is cancelled, fails alone: its sequence is as before the call, and the other
+ * parts are evaluated, with the bits that they have alone. Each part gets its own status. The call returns PF_OK if all
+ * went well, else the first of these statuses that is none, with a sentence that names the part. Wrong arguments of any
+ * part refuse the whole call: nothing is evaluated, no sequence or logits change, every status is the refusal's. */
 enum { PF_MAX_BATCH_PARTS = 256 };
 struct pf_batch_part {
     pf_session    *session;
     const int32_t *tok;
     size_t         n;
     unsigned       flags;                             /* as for pf_session_eval */
+    pf_status      status;                            /* set by the call */
+    const char    *why;                               /* set by the call: NULL, or why this part failed; borrowed until
+                                                         the session is evaluated again or closed */
 };
-pf_status pf_batch_eval(const struct pf_batch_part *parts, size_t n_parts);
+pf_status pf_batch_eval(struct pf_batch_part *parts, size_t n_parts);
 
 /* Whether an eval of tok alone needs no step, since tok was drafted and is evaluated. A program that makes steps of
  * several sessions does such evals first. */

@@ -268,7 +268,7 @@ struct round {
 
 static void add_part(struct round *r, struct slot *s, const int32_t *tok, size_t n)
 {
-    r->parts[r->n] = (struct pf_batch_part){ s->session, tok, n, 0 };
+    r->parts[r->n] = (struct pf_batch_part){ .session = s->session, .tok = tok, .n = n };
     r->of[r->n++] = s;
     r->rows += n;
 }
@@ -284,7 +284,7 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
             continue;
         pf_status st = s->fresh ? slot_take_prefix(s) : PF_OK;
         if (st < 0) {
-            slot_fail(s, st);
+            slot_fail(s, st, NULL);
             continue;
         }
         size_t left = s->job->req.n_tok - s->n_done, n = left < rows ? left : rows;
@@ -294,20 +294,17 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
     }
 }
 
-/* If the parts together fail, each is tried alone: one's failure is not the others'. */
 static void evaluate(struct sched *sched, struct round *r)
 {
     double begin = now_s();
-    pf_status together = pf_batch_eval(r->parts, r->n), st = together;
+    pf_batch_eval(r->parts, r->n);               /* a part's failure is its own */
     double took = (now_s() - begin) / (double)r->rows;
     if (r->rows >= LEAST_ROWS)
         sched->row_s = sched->row_s > 0 ? 0.75 * sched->row_s + 0.25 * took : took;
     for (size_t i = 0; i < r->n; i++) {
         r->of[i]->unsaved = true;
-        if (together < 0 && r->n > 1)
-            st = pf_batch_eval(&r->parts[i], 1);
-        if (st < 0)
-            slot_fail(r->of[i], st);
+        if (r->parts[i].status < 0)
+            slot_fail(r->of[i], r->parts[i].status, r->parts[i].why);
         else
             slot_took(r->of[i], r->parts[i].n);
     }
@@ -320,7 +317,7 @@ static void take_ahead(struct slot *s)
         pf_status st = pf_session_eval(s->session, &s->next, 1, 0);
         s->unsaved = true;
         if (st < 0)
-            slot_fail(s, st);
+            slot_fail(s, st, NULL);
         else
             slot_took(s, 1);
     }

@@ -22,9 +22,9 @@ void slot_leave(struct slot *s)
     s->job = NULL;
 }
 
-void slot_fail(struct slot *s, pf_status st)
+void slot_fail(struct slot *s, pf_status st, const char *why)
 {
-    struct trouble t = { st == PF_ENOMEM ? 503 : 500, NULL, NULL, pf_last_error() };
+    struct trouble t = { st == PF_ENOMEM ? 503 : 500, NULL, NULL, why ? why : pf_last_error() };
     atomic_fetch_add(&metrics.failed, 1);
     job_fail(s->job, &t);
     slot_leave(s);
@@ -45,7 +45,7 @@ static void end_choice(struct slot *s, enum finish why)
     struct job *j = s->job;
     pf_status st = answer_end(&s->answer, why);
     if (st < 0) {
-        slot_fail(s, st);
+        slot_fail(s, st, NULL);
         return;
     }
     slot_take_times(s);
@@ -136,7 +136,7 @@ static void prompt_done(struct slot *s)
     j->begun = true;
     pf_status st = answer_begin(&s->answer, s->m, s->family, j, s->choice);
     if (st < 0)
-        slot_fail(s, st);
+        slot_fail(s, st, NULL);
     else
         sample_next(s);
 }
@@ -166,7 +166,7 @@ static void sample_next(struct slot *s)
         st = answer_token(&s->answer, s->session, tok);
     s->next = tok;
     if (st < 0)
-        slot_fail(s, st);
+        slot_fail(s, st, NULL);
     else if (answer_stopped(&s->answer, &why))
         end_choice(s, why);
     else if (pf_session_pos(s->session) >= pf_session_n_ctx(s->session) ||

@@ -36,8 +36,8 @@ pf_status slot_take_prefix(struct slot *s);
 void slot_took(struct slot *s, size_t n);
 
 void slot_take_times(struct slot *s);            /* into the job's usage */
-/* The job ends with an error, the thread's last. */
-void slot_fail(struct slot *s, pf_status st);
+/* The job ends with an error; why: a sentence, NULL: the thread's last. */
+void slot_fail(struct slot *s, pf_status st, const char *why);
 /* The job is over: it is counted and freed. */
 void slot_leave(struct slot *s);
 

@@ -1,6 +1,6 @@
 /* Several sequences in a step: each has the bits that it has alone, whoever else is in the step, however prompts and
- * single tokens are mixed, with batches of one session smaller than another's; after steps that fail in the middle
- * every sequence is as before.
+ * single tokens are mixed, with batches of one session smaller than another's; where one is cancelled
+ * in the middle, its sequence is as before.
  *
  * usage: batches MODEL.gguf cpu|streamed|device|shared|cut|cuda|cuda-shared LENGTH ROUNDS
  *        streamed: in less than half of the memory that the weights take; device, shared, cut: with a simulated device
@@ -155,6 +155,11 @@ static void make_want(void)
 
 /* ---- A batch ----------------------------------------------------------------------------------------------------- */
 
+static struct pf_batch_part part(pf_session *s, const int32_t *tok, size_t n)
+{
+    return (struct pf_batch_part){ .session = s, .tok = tok, .n = n };
+}
+
 struct batch {
     struct pf_batch_part parts[N];
     int seq[N];
@@ -173,8 +178,8 @@ static struct batch random_batch(pf_session *const s[N])
         int n = up_to(3) ? 1 : 1 + up_to(length / 3);
         n = n < left ? n : left;
         b.seq[b.n] = i;
-        b.parts[b.n++] = (struct pf_batch_part){ s[i], tokens[i] + pf_session_pos(s[i]), (size_t)n,
-                                                 up_to(3) ? 0 : PF_LOGITS_ALL };
+        b.parts[b.n++] = (struct pf_batch_part){ .session = s[i], .tok = tokens[i] + pf_session_pos(s[i]),
+                                                 .n = (size_t)n, .flags = up_to(3) ? 0 : PF_LOGITS_ALL };
     }
     return b;
 }
@@ -197,7 +202,7 @@ static bool has_logits(const struct batch *b, int k)
     return ok;
 }
 
-static bool run(const struct batch *b)
+static bool run(struct batch *b)
 {
     bool ok = b->n == 0 || pf_batch_eval(b->parts, (size_t)b->n) == PF_OK;
     CHECK(ok, "%s: %s", how, pf_last_error());
@@ -206,39 +211,45 @@ static bool run(const struct batch *b)
     return ok;
 }
 
-/* Makes the batch fail, or not, and checks that it left no trace. */
-static void run_failing(const struct batch *b, int64_t pos[N])
+/* One of the sessions is cancelled: its part leaves no trace, the others are evaluated. */
+static void run_cancelled(struct batch *b, int k)
 {
-    for (int k = 0; k < b->n; k++)
-        pos[k] = pf_session_pos(b->parts[k].session);
+    pf_session *s = b->parts[k].session;
+    int64_t pos = pf_session_pos(s);
     pf_status st = pf_batch_eval(b->parts, (size_t)b->n);
-    CHECK(st == PF_ECANCEL, "%s: %d, %s", how, st, st < 0 ? pf_last_error() : "it went well");
-    for (int k = 0; k < b->n; k++)
-        CHECK(pf_session_pos(b->parts[k].session) == pos[k] && !pf_session_logits(b->parts[k].session) &&
-              memcmp(pf_session_tokens(b->parts[k].session), tokens[b->seq[k]], (size_t)pos[k] * sizeof(int32_t)) == 0,
-              "%s: sequence %d is at %d, not %d", how, b->seq[k], (int)pf_session_pos(b->parts[k].session),
-              (int)pos[k]);
+    CHECK(st == PF_ECANCEL && b->parts[k].status == st, "%s: %d, %s", how, st,
+          st < 0 ? pf_last_error() : "it went well");
+    CHECK(pf_session_pos(s) == pos && !pf_session_logits(s) &&
+          memcmp(pf_session_tokens(s), tokens[b->seq[k]], (size_t)pos * sizeof(int32_t)) == 0,
+          "%s: sequence %d is at %d, not %d", how, b->seq[k], (int)pf_session_pos(s), (int)pos);
+    for (int i = 0; i < b->n; i++)
+        if (i != k)
+            CHECK(b->parts[i].status == PF_OK && has_logits(b, i), "%s: part %d: %d", how, i, b->parts[i].status);
+    struct batch again = { .parts = { b->parts[k] }, .seq = { b->seq[k] }, .n = 1 };
+    run(&again);
 }
 
 static void cancel_late(void *ctx, const struct pf_stage_data *d)
 {
-    pf_session *s = ctx;
-    if (d->layer >= s->m->n_layer - 2)
-        pf_session_cancel(s);
+    pf_session **s = ctx;                        /* cleared: the others' steps are not to cancel it again */
+    if (*s && d->layer >= (*s)->m->n_layer - 2) {
+        pf_session_cancel(*s);
+        *s = NULL;
+    }
 }
 
 /* Cancels one of the sessions before the step, or, where there are experts to look at, in its last layers. */
-static void fail_once(pf_model *m, const struct batch *b)
+static void fail_once(pf_model *m, struct batch *b)
 {
-    int64_t pos[N];
-    pf_session *s = b->parts[up_to(b->n)].session;
-    struct pf_trace_opts late = { .stages = 1u << PF_STAGE_GATE, .fn = cancel_late, .ctx = s };
+    int k = up_to(b->n);
+    pf_session *s = b->parts[k].session;
+    struct pf_trace_opts late = { .stages = 1u << PF_STAGE_GATE, .fn = cancel_late, .ctx = &s };
     bool in_step = m->n_moe > 0 && m->layers[m->n_layer - 2].is_moe && up_to(2);
     if (in_step)
         CHECK(pf_trace_set(m, &late) == PF_OK, "%s", pf_last_error());
     else
         pf_session_cancel(s);
-    run_failing(b, pos);
+    run_cancelled(b, k);
     if (in_step)
         CHECK(pf_trace_set(m, NULL) == PF_OK, "%s", pf_last_error());
 }
@@ -251,7 +262,7 @@ static void test_rounds(pf_model *m, pf_session *s[N])
         n_together += b.n > 1;
         if (b.n > 0 && up_to(4) == 0)
             fail_once(m, &b);
-        if (!run(&b))
+        else if (!run(&b))
             return;
         int i = up_to(N);
         if (up_to(6) == 0 || pf_session_pos(s[i]) == length)
@@ -272,7 +283,7 @@ static void test_decode(pf_session *s[N])
     for (int step = 0; step < n_steps - 3; step++) {
         for (int i = 0; i < N; i++) {
             b.seq[i] = i;
-            b.parts[i] = (struct pf_batch_part){ s[i], tokens[i] + pf_session_pos(s[i]), 1, 0 };
+            b.parts[i] = part(s[i], tokens[i] + pf_session_pos(s[i]), 1);
         }
         pf_mem_stats_get(&before);
         bool ok = run(&b);
@@ -286,7 +297,7 @@ static void test_decode(pf_session *s[N])
 
 /* ---- Refusals ---------------------------------------------------------------------------------------------------- */
 
-static void refuse(pf_status expected, const char *says, const struct pf_batch_part *parts, size_t n)
+static void refuse(pf_status expected, const char *says, struct pf_batch_part *parts, size_t n)
 {
     pf_status st = pf_batch_eval(parts, n);
     CHECK(st == expected && strstr(pf_last_error(), says), "%d: %s", st, pf_last_error());
@@ -298,27 +309,32 @@ static void test_refusals(pf_model *m)
     pf_session *a = open_session(m, 0), *b = open_session(m, 1);
     int32_t bad = (int32_t)n_vocab;
     CHECK(pf_session_eval(a, tokens[0], 3, 0) == PF_OK && pf_session_eval(b, tokens[1], 2, 0) == PF_OK);
-    const struct pf_batch_part good = { a, tokens[0] + 3, 1, 0 };
+    struct pf_batch_part good = part(a, tokens[0] + 3, 1);
     refuse(PF_EINVAL, "0 parts", &good, 0);
     refuse(PF_EINVAL, "parts; 1 to", many, PF_MAX_BATCH_PARTS + 1);
-    refuse(PF_EINVAL, "part 1: it has no session", (struct pf_batch_part[]){ good, { NULL, tokens[0], 1, 0 } }, 2);
+    refuse(PF_EINVAL, "part 1: it has no session", (struct pf_batch_part[]){ good, part(NULL, tokens[0], 1) }, 2);
     refuse(PF_EINVAL, "part 1: its session is that of part 0", (struct pf_batch_part[]){ good, good }, 2);
-    refuse(PF_EINVAL, "part 1: there are no tokens", (struct pf_batch_part[]){ good, { b, tokens[1], 0, 0 } }, 2);
-    refuse(PF_EINVAL, "part 1: token 0 is", (struct pf_batch_part[]){ good, { b, &bad, 1, 0 } }, 2);
+    refuse(PF_EINVAL, "part 1: there are no tokens", (struct pf_batch_part[]){ good, part(b, tokens[1], 0) }, 2);
+    refuse(PF_EINVAL, "part 1: token 0 is", (struct pf_batch_part[]){ good, part(b, &bad, 1) }, 2);
     refuse(PF_ECONTEXT, "part 0: ",
-           (struct pf_batch_part[]){ { a, tokens[0], MOST_LENGTH, 0 }, { b, tokens[1], 1, 0 } }, 2);
+           (struct pf_batch_part[]){ part(a, tokens[0], MOST_LENGTH), part(b, tokens[1], 1) }, 2);
     CHECK(pf_session_pos(a) == 3 && same(pf_session_logits(a), 0, 2) && same(pf_session_logits(b), 1, 1),
           "refusals change nothing");
 
-    struct pf_batch_part all[2] = { { a, tokens[0] + 3, 1, PF_LOGITS_ALL }, { b, tokens[1] + 2, 1, PF_LOGITS_ALL } };
+    struct pf_batch_part all[2] = { part(a, tokens[0] + 3, 1), part(b, tokens[1] + 2, 1) };
+    all[0].flags = all[1].flags = PF_LOGITS_ALL;
     struct pf_mem_stats before, after;
     pf_mem_stats_get(&before);
     for (uint64_t n = 1; n <= 2; n++) {
+        pf_session *whole = n == 1 ? b : a;
         pf_mem_fail_nth(n);
-        refuse(PF_ENOMEM, "no memory", all, 2);
+        refuse(PF_ENOMEM, n == 1 ? "part 0: no memory" : "part 1: no memory", all, 2);
         pf_mem_fail_nth(0);
+        CHECK(all[n - 1].status == PF_ENOMEM && all[2 - n].status == PF_OK, "allocation %d", (int)n);
+        CHECK(same(pf_session_logits_at(whole, 0), n == 1, n == 1 ? 2 : 3), "allocation %d", (int)n);
+        CHECK(pf_session_rewind(whole, pf_session_pos(whole) - 1) == PF_OK, "%s", pf_last_error());
         pf_mem_stats_get(&after);
-        CHECK(after.n_live == before.n_live && same(pf_session_logits(b), 1, 1), "allocation %d", (int)n);
+        CHECK(after.n_live == before.n_live, "allocation %d", (int)n);
     }
     CHECK(pf_batch_eval(all, 2) == PF_OK && same(pf_session_logits_at(b, 0), 1, 2), "%s", pf_last_error());
     pf_session_close(&a);
@@ -331,7 +347,7 @@ static void test_other_model(pf_model *m)
     pf_model *other = open_model(&sim);
     pf_session *a = open_session(m, 0), *b = open_session(other, 1);
     refuse(PF_EINVAL, "part 1: its session is of another model",
-           (struct pf_batch_part[]){ { a, tokens[0], 1, 0 }, { b, tokens[1], 1, 0 } }, 2);
+           (struct pf_batch_part[]){ part(a, tokens[0], 1), part(b, tokens[1], 1) }, 2);
     pf_session_close(&a);
     pf_session_close(&b);
     pf_model_close(&other);

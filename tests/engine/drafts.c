@@ -168,7 +168,7 @@ static void test_together(pf_model *m)
     for (int i = 0; i < 60 && check_n_failed == 0; i++) {
         for (int k = 0; k < SESSIONS; k++) {
             make_cheap(s[k]);
-            parts[k] = (struct pf_batch_part){ s[k], &tokens[pf_session_pos(s[k])], 1, 0 };
+            parts[k] = (struct pf_batch_part){ .session = s[k], .tok = &tokens[pf_session_pos(s[k])], .n = 1 };
         }
         CHECK(pf_batch_eval(parts, SESSIONS) == PF_OK, "%s", pf_last_error());
         for (int k = 0; k < SESSIONS; k++)

@@ -96,14 +96,6 @@ static void take(struct pf_piece *p, int64_t before)
     s->n_ahead = (int)p->n;
 }
 
-static void drop_drafts(struct pf_piece *pieces, int n)
-{
-    for (int i = 0; i < n; i++) {
-        pieces[i].n = 1;
-        pieces[i].n_drafts = 0;
-    }
-}
-
 static int n_drafts_of(const struct pf_piece *pieces, int n)
 {
     int sum = 0;
@@ -132,39 +124,45 @@ static void account(struct pf_piece *pieces, int n, int drafts, double ns)
     atomic_fetch_add(&m->drafts.alone_ns, (uint64_t)alone);
 }
 
-static void go_back_all(struct pf_piece *pieces, int n, const int64_t *before)
+static void go_back(struct pf_piece *p, int64_t before)
 {
-    for (int i = 0; i < n; i++) {
-        pf_drop_logits(pieces[i].s);
-        pf_go_back(pieces[i].s, before[i]);
-    }
+    pf_drop_logits(p->s);
+    pf_go_back(p->s, before);
 }
 
-static pf_status run_pieces(struct pf_piece *pieces, int n)
+/* A piece that failed with drafts is tried without. */
+static void again_without(struct pf_piece *p, int64_t before)
+{
+    go_back(p, before);
+    p->n = 1;
+    p->n_drafts = 0;
+    p->status = PF_OK;
+    pf_append(p, 1);
+}
+
+static void run_pieces(struct pf_piece *pieces, int n)
 {
     int64_t before[PF_MAX_BATCH_PARTS];
-    bool caught_up = true;
+    bool caught_up = true, went_well = true;
     for (int i = 0; i < n; i++) {
         before[i] = pieces[i].s->pos;
         caught_up &= is_caught_up(pieces[i].s);
         pf_drop_logits(pieces[i].s);
     }
     draft(pieces, n);
-    pf_status st = pf_append(pieces, n);
-    if (st < 0 && st != PF_ECANCEL && n_drafts_of(pieces, n) > 0) {
-        go_back_all(pieces, n, before);
-        drop_drafts(pieces, n);
-        st = pf_append(pieces, n);
+    pf_append(pieces, n);
+    for (int i = 0; i < n; i++) {
+        struct pf_piece *p = &pieces[i];
+        went_well &= p->status == PF_OK;
+        if (p->status < 0 && p->status != PF_ECANCEL && p->n_drafts > 0)
+            again_without(p, before[i]);
+        if (p->status < 0)
+            go_back(p, before[i]);
+        else
+            take(p, before[i]);
     }
-    if (st < 0) {
-        go_back_all(pieces, n, before);
-        return st;
-    }
-    for (int i = 0; i < n; i++)
-        take(&pieces[i], before[i]);
-    if (caught_up)
+    if (caught_up && went_well)
         account(pieces, n, n_drafts_of(pieces, n), (double)pieces->s->step_ns);
-    return PF_OK;
 }
 
 /* ---- Evals of one token ------------------------------------------------------------------------------------------ */
@@ -179,22 +177,32 @@ bool pf_ahead_suits(const struct pf_batch_part *parts, size_t n_parts)
     return any && all;
 }
 
-pf_status pf_ahead_eval(const struct pf_batch_part *parts, size_t n_parts)
+/* The part's token was drafted: no step is needed, and none can fail. */
+static pf_status take_drafted(struct pf_session *s)
+{
+    struct pf_piece p = { .s = s };
+    if (atomic_load(&s->cancel))
+        pf_piece_fail(&p, pf_fail(PF_ECANCEL, "cancelled in front of a token that was drafted"));
+    else
+        advance(s);
+    return p.status;
+}
+
+void pf_ahead_eval(struct pf_batch_part *parts, size_t n_parts)
 {
     struct pf_piece pieces[PF_MAX_BATCH_PARTS];
-    bool ahead[PF_MAX_BATCH_PARTS];
+    size_t of[PF_MAX_BATCH_PARTS];
     int n = 0;
     for (size_t i = 0; i < n_parts; i++) {
-        struct pf_session *s = parts[i].session;
-        ahead[i] = pf_session_is_ahead(s, *parts[i].tok);
-        if (ahead[i] && atomic_exchange(&s->cancel, false))
-            PF_FAIL(PF_ECANCEL, "cancelled in front of a token that was drafted");
-        if (!ahead[i])
-            pieces[n++] = (struct pf_piece){ .s = s, .tok = parts[i].tok, .n = 1 };
+        if (pf_session_is_ahead(parts[i].session, *parts[i].tok)) {
+            parts[i].status = take_drafted(parts[i].session);
+            continue;
+        }
+        of[n] = i;
+        pieces[n++] = (struct pf_piece){ .s = parts[i].session, .tok = parts[i].tok, .n = 1 };
     }
-    PF_TRY(n > 0 ? run_pieces(pieces, n) : PF_OK);
-    for (size_t i = 0; i < n_parts; i++)
-        if (ahead[i])
-            advance(parts[i].session);
-    return PF_OK;
+    if (n > 0)
+        run_pieces(pieces, n);
+    for (int i = 0; i < n; i++)
+        parts[of[i]].status = pieces[i].status;
 }

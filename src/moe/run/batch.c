@@ -6,10 +6,12 @@
  *                               stop                  stop   stop: checkpoints are made
  *
  * A step has as many rows as the largest n_batch of its sessions; each session takes what is left to its next stop, in
- * the order of the pieces. A step that succeeds is committed in all its sessions, one that fails in none. If the device
- * is lost, the CPU computes anew what went with it, and goes on. */
+ * the order of the pieces. A step that succeeds is committed in all its sessions, one that fails in none. Where a step
+ * of several sessions fails, each of them gets a step of its own: whose fault it was fails, the others go on together.
+ * If the device is lost, the CPU computes anew what went with it, and goes on. */
 #include "moe/run/batch.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/pf_fp.h"
@@ -106,7 +108,7 @@ static void gather(const struct pf_piece *pieces, int n, struct pf_part *parts, 
 }
 
 /* Evaluates the next rows and commits them, if the file stayed what it is. With the step lock held. */
-static pf_status run_step(struct pf_piece *pieces, int n)
+static pf_status step_of(struct pf_piece *pieces, int n)
 {
     struct pf_part parts[PF_MAX_BATCH_PARTS];
     struct pf_step t;
@@ -192,46 +194,68 @@ static void go_on(struct pf_piece *p)
     }
 }
 
-static bool all_done(const struct pf_piece *pieces, int n)
+/* ---- All pieces -------------------------------------------------------------------------------------------------- */
+
+void pf_piece_fail(struct pf_piece *p, pf_status st)
 {
-    while (n > 0 && pieces[n - 1].done)
-        n--;
-    return n == 0;
+    snprintf(p->s->why, sizeof p->s->why, "%s", pf_last_error());
+    p->status = st;
+    p->done = true;
+    pf_state_plan(p->s, 0);
+    if (st == PF_ECANCEL)
+        atomic_store(&p->s->cancel, false);
 }
 
-/* Each session is on the model's backend, and its state is that of what it has computed. */
-static pf_status follow_all(const struct pf_piece *pieces, int n)
+static int n_to_do(const struct pf_piece *pieces, int n)
 {
-    struct pf_model *m = pieces->s->m;
-    pf_status st = PF_OK;
+    int left = 0;
+    for (int i = 0; i < n; i++)
+        left += !pieces[i].done;
+    return left;
+}
+
+/* The session is on the model's backend, and its state is that of what it has computed. */
+static pf_status follow(struct pf_session *s)
+{
+    struct pf_model *m = s->m;
     pthread_mutex_lock(&m->step_lock);
-    for (int i = 0; st == PF_OK && i < n; i++) {
-        st = pf_session_follow(pieces[i].s);
-        st = st == PF_OK ? pf_settle(pieces[i].s) : st;
-        if (st == PF_EDEVICE && pf_model_leave_device(m))
-            st = pf_session_follow(pieces[i].s);
-    }
+    pf_status st = pf_session_follow(s);
+    st = st == PF_OK ? pf_settle(s) : st;
+    if (st == PF_EDEVICE && pf_model_leave_device(m))
+        st = pf_session_follow(s);
     pthread_mutex_unlock(&m->step_lock);
     return st;
 }
 
-pf_status pf_append(struct pf_piece *pieces, int n)
+/* One step of all pieces that are not done. A lost device is left: the step is to be made again. */
+static pf_status run_step(struct pf_piece *pieces, int n)
 {
     struct pf_model *m = pieces->s->m;
-    PF_TRY(follow_all(pieces, n));
-    for (int i = 0; i < n; i++)
-        begin_piece(&pieces[i]);
-    pf_status st = PF_OK;
-    while (st == PF_OK && !all_done(pieces, n)) {
-        pthread_mutex_lock(&m->step_lock);
-        st = run_step(pieces, n);
-        if (st == PF_EDEVICE && pf_model_leave_device(m))
-            st = PF_OK;
-        pthread_mutex_unlock(&m->step_lock);
-        for (int i = 0; st == PF_OK && i < n; i++)
-            go_on(&pieces[i]);
-    }
-    for (int i = 0; st < 0 && i < n; i++)
-        pf_state_plan(pieces[i].s, 0);
+    pthread_mutex_lock(&m->step_lock);
+    pf_status st = step_of(pieces, n);
+    if (st == PF_EDEVICE && pf_model_leave_device(m))
+        st = PF_OK;
+    pthread_mutex_unlock(&m->step_lock);
+    for (int i = 0; st == PF_OK && i < n; i++)
+        go_on(&pieces[i]);
     return st;
+}
+
+void pf_append(struct pf_piece *pieces, int n)
+{
+    for (int i = 0; i < n; i++) {
+        pf_status st = pieces[i].done ? PF_OK : follow(pieces[i].s);
+        if (st < 0)
+            pf_piece_fail(&pieces[i], st);
+        else if (!pieces[i].done)
+            begin_piece(&pieces[i]);
+    }
+    for (int left; (left = n_to_do(pieces, n)) > 0;) {
+        bool went_well = left > 1 && run_step(pieces, n) == PF_OK;
+        for (int i = 0; !went_well && i < n; i++) {
+            pf_status st = pieces[i].done ? PF_OK : run_step(&pieces[i], 1);
+            if (st < 0)
+                pf_piece_fail(&pieces[i], st);
+        }
+    }
 }

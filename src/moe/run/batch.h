@@ -5,7 +5,8 @@
 
 #include "moe/session/step.h"
 
-/* Tokens that are appended to a session. The caller sets the fields in front of `first`. */
+/* Tokens that are appended to a session. The caller sets the fields in front of `first`, and the others to 0; or the
+ * piece has failed already. */
 struct pf_piece {
     struct pf_session *s;
     const int32_t     *tok;
@@ -19,6 +20,7 @@ struct pf_piece {
     bool               catches_up;           /* on the way to `first` */
     bool               keeps;                /* checkpoints are made */
     bool               done;
+    pf_status          status;               /* below 0: it failed, and s->why says why */
 };
 
 /* settle.c: makes the state what it is after the computed positions. With the step lock held. A failure can be tried
@@ -26,17 +28,19 @@ struct pf_piece {
 pf_status pf_settle(struct pf_session *s);
 
 /* Appends each piece to its session, after what the session has to catch up with, and leaves logits. Sessions are
- * distinct and of one model, pieces at most PF_MAX_BATCH_PARTS and not empty. On failure each sequence is as far as it
- * came. */
-pf_status pf_append(struct pf_piece *pieces, int n);
+ * distinct and of one model, pieces at most PF_MAX_BATCH_PARTS and not empty. A piece that fails leaves its sequence as
+ * far as it came, has its status, and does not keep the others from going on. */
+void pf_append(struct pf_piece *pieces, int n);
+/* The piece failed with st, for the reason that pf_last_error has. */
+void pf_piece_fail(struct pf_piece *p, pf_status st);
 
 /* evaluate.c: the session has no logits; its sequence ends at pos. */
 void pf_drop_logits(struct pf_session *s);
 void pf_go_back(struct pf_session *s, int64_t pos);
 
 /* ahead.c: whether drafts may be taken along; evaluates parts of one token each, which are checked. */
-bool      pf_ahead_suits(const struct pf_batch_part *parts, size_t n_parts);
-pf_status pf_ahead_eval(const struct pf_batch_part *parts, size_t n_parts);
+bool pf_ahead_suits(const struct pf_batch_part *parts, size_t n_parts);
+void pf_ahead_eval(struct pf_batch_part *parts, size_t n_parts);
 
 /* forward.c: runs a step. Reads and writes keys and values of the sessions, their `next`, and the model's buffers;
  * commits nothing. */

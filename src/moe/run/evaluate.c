@@ -71,60 +71,78 @@ static pf_status check_parts(const struct pf_batch_part *parts, size_t n_parts)
     return check_files(parts[0].session->m);
 }
 
-/* Room for the logits of all positions, where they are wanted; else NULL. */
-static pf_status alloc_logits(const struct pf_batch_part *parts, size_t n_parts, float **all)
+/* The part as a piece, with room for the logits of all positions where they are wanted. */
+static struct pf_piece piece_of(const struct pf_batch_part *part)
 {
-    pf_status st = PF_OK;
-    for (size_t i = 0; i < n_parts; i++) {
-        all[i] = NULL;
-        if (st < 0 || !(parts[i].flags & PF_LOGITS_ALL))
-            continue;
-        all[i] = pf_alloc_array(PF_MEM_SESSION, parts[i].n * (size_t)parts[i].session->m->n_vocab, sizeof **all);
-        if (!all[i])
-            st = PF_ENOMEM;
-    }
-    for (size_t i = 0; st < 0 && i < n_parts; i++)
-        pf_free(all[i]);
-    if (st < 0)
-        PF_FAIL(st, "no memory for the logits of all positions");
-    return PF_OK;
+    struct pf_session *s = part->session;
+    struct pf_piece p = { .s = s, .tok = part->tok, .n = part->n };
+    pf_drop_logits(s);
+    if (!(part->flags & PF_LOGITS_ALL))
+        return p;
+    p.logits = s->all_logits = pf_alloc_array(PF_MEM_SESSION, p.n * (size_t)s->m->n_vocab, sizeof *p.logits);
+    if (!p.logits)
+        pf_piece_fail(&p, pf_fail(PF_ENOMEM, "no memory for the logits of all positions"));
+    return p;
 }
 
-pf_status pf_batch_eval(const struct pf_batch_part *parts, size_t n_parts)
+/* Parts that are checked. */
+static void eval_parts(struct pf_batch_part *parts, size_t n_parts)
 {
-    float *all[PF_MAX_BATCH_PARTS];
     int64_t before[PF_MAX_BATCH_PARTS];
     struct pf_piece pieces[PF_MAX_BATCH_PARTS];
-    PF_TRY(check_parts(parts, n_parts));
-    if (pf_ahead_suits(parts, n_parts))
-        return pf_ahead_eval(parts, n_parts);
-    PF_TRY(alloc_logits(parts, n_parts, all));
     for (size_t i = 0; i < n_parts; i++) {
-        struct pf_session *s = parts[i].session;
-        before[i] = s->pos;
-        pf_drop_logits(s);
-        s->all_logits = all[i];
-        pieces[i] = (struct pf_piece){ .s = s, .tok = parts[i].tok, .n = parts[i].n, .logits = all[i] };
+        before[i] = parts[i].session->pos;
+        pieces[i] = piece_of(&parts[i]);
     }
-    pf_status st = pf_append(pieces, (int)n_parts);
+    pf_append(pieces, (int)n_parts);
     for (size_t i = 0; i < n_parts; i++) {
         struct pf_session *s = parts[i].session;
-        if (st < 0) {
+        parts[i].status = pieces[i].status;
+        if (pieces[i].status < 0) {
             pf_drop_logits(s);
             pf_go_back(s, before[i]);
         } else {
-            s->n_all = all[i] ? parts[i].n : 0;
+            s->n_all = s->all_logits ? parts[i].n : 0;
             s->has_logits = true;
         }
     }
-    return st;
+}
+
+/* Why each part failed, and the first failure. */
+static pf_status tell_failures(struct pf_batch_part *parts, size_t n_parts)
+{
+    size_t first = n_parts;
+    for (size_t i = n_parts; i-- > 0;) {
+        parts[i].why = parts[i].status < 0 ? parts[i].session->why : NULL;
+        first = parts[i].status < 0 ? i : first;
+    }
+    if (first == n_parts)
+        return PF_OK;
+    if (n_parts == 1)
+        PF_FAIL(parts->status, "%s", parts->why);
+    PF_FAIL(parts[first].status, "part %zu: %s", first, parts[first].why);
+}
+
+pf_status pf_batch_eval(struct pf_batch_part *parts, size_t n_parts)
+{
+    pf_status st = check_parts(parts, n_parts);
+    for (size_t i = 0; st < 0 && i < n_parts; i++) {
+        parts[i].status = st;
+        parts[i].why = NULL;
+    }
+    PF_TRY(st);
+    if (pf_ahead_suits(parts, n_parts))
+        pf_ahead_eval(parts, n_parts);
+    else
+        eval_parts(parts, n_parts);
+    return tell_failures(parts, n_parts);
 }
 
 /* ---- One session ------------------------------------------------------------------------------------------------- */
 
 pf_status pf_session_eval(pf_session *s, const int32_t *tok, size_t n, unsigned flags)
 {
-    return pf_batch_eval(&(struct pf_batch_part){ s, tok, n, flags }, 1);
+    return pf_batch_eval(&(struct pf_batch_part){ .session = s, .tok = tok, .n = n, .flags = flags }, 1);
 }
 
 pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *reused)
@@ -147,7 +165,10 @@ pf_status pf_session_sync(pf_session *s, const int32_t *tok, size_t n, size_t *r
     if (common == n)
         return PF_OK;
     pf_drop_logits(s);
-    PF_TRY(pf_append(&(struct pf_piece){ .s = s, .tok = tok + common, .n = n - common }, 1));
+    struct pf_piece rest = { .s = s, .tok = tok + common, .n = n - common };
+    pf_append(&rest, 1);
+    if (rest.status < 0)
+        PF_FAIL(rest.status, "%s", s->why);
     s->has_logits = true;
     return PF_OK;
 }

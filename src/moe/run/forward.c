@@ -201,12 +201,12 @@ static pf_status embed(struct pf_step *t, int rows)
     return pf_streams_begin(t, b->h, rows, b->x);
 }
 
-/* Whether any of the step's sessions was cancelled. */
+/* Whether any of the step's sessions was cancelled. Who that was is asked again, so it stays cancelled. */
 static bool is_cancelled(const struct pf_step *t)
 {
     bool cancelled = false;
     for (int i = 0; i < t->n_parts; i++)
-        cancelled |= atomic_exchange(&t->parts[i].s->cancel, false);
+        cancelled |= atomic_load(&t->parts[i].s->cancel);
     return cancelled;
 }
 

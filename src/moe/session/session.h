@@ -81,6 +81,7 @@ struct pf_session {
     uint64_t              step_ns;           /* time of the last step that it had a part in */
     bool                  unwatched;         /* its steps are not watched: see measure.c */
     atomic_bool           cancel;
+    char                  why[512];          /* why its part of a batch failed */
 };
 
 /* The unit that computes layer il. */
