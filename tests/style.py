@@ -30,7 +30,7 @@ def wrong_in(path, text):
 
 def wrong_files(root):
     for path in git(root, 'grep', '-Il', '').decode().splitlines():
-        if path.startswith('tests/fuzz/corpus/'):
+        if path.startswith(('tests/fuzz/corpus/', 'tests/data/')):
             continue
         with open('%s/%s' % (root, path), encoding='utf-8', newline='') as f:
             for wrong in wrong_in(path, f.read()):

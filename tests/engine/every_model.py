@@ -18,6 +18,9 @@ except OSError as e:
     print("skipped:", e)
     sys.exit(77)
 
+if not files:
+    print("skipped: the reference data at hand has none of these models")
+    sys.exit(77)
 bad = []
 for entry in files:
     r = subprocess.run([program, os.path.join(folder, entry["files"][0])] + arguments, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

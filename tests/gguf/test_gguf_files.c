@@ -1,6 +1,6 @@
 /* Every model of the conformance set opens, verifies and inspects, without a warning and without a leak.
  *
- * The set lies in $PFMOE_SHARED, or in ../shared beside the source root (the argument). */
+ * The set lies in $PFMOE_SHARED, else in the folder that is the second argument. */
 #include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -68,7 +68,7 @@ int main(int argc, char **argv)
     if (shared)
         snprintf(root, sizeof root, "%s", shared);
     else
-        snprintf(root, sizeof root, "%s/../shared", argc > 1 ? argv[1] : ".");
+        snprintf(root, sizeof root, "%s", argc > 2 ? argv[2] : ".");
     check_folder(root, "conformance/models");
     check_folder(root, "conformance/quants/models");
     if (n_files == 0) {
