@@ -346,6 +346,20 @@ static void write_all(FILE *f, const char *path, const void *p, size_t n)
         die(EXIT_FAILED, "writing %s failed: %s", path, strerror(errno));
 }
 
+/* One line on a terminal's standard error, redrawn when the percentage changes and taken back at the end. */
+static void show_progress(uint64_t done, uint64_t total)
+{
+    static int last = -1;
+    int percent = (int)(100.0 * (double)done / (double)total);
+    if (percent == last || !isatty(STDERR_FILENO))
+        return;
+    last = percent;
+    fprintf(stderr, "\rwriting %3d%% of %.1f GB", percent, (double)total * 1e-9);
+    if (done == total)
+        fputs("\r\033[K", stderr);
+    fflush(stderr);
+}
+
 /* Entries first .. of a table: of each row distinct numbers. */
 static void fill_ids(const struct tensor *t, uint64_t first, size_t n, int32_t *out)
 {
@@ -353,6 +367,13 @@ static void fill_ids(const struct tensor *t, uint64_t first, size_t n, int32_t *
         uint64_t row = (first + i) / t->ne[0], column = (first + i) % t->ne[0];
         out[i] = (int32_t)((row * 7 + column * (1 + row % 3)) % (uint64_t)t->n_ids);
     }
+}
+
+/* Of all tensors, from the first one's first byte to the last one's last. */
+static uint64_t weight_bytes(const struct model *m)
+{
+    const struct tensor *last = &m->tensors[m->n_tensors - 1];
+    return last->offset + last->n_bytes;
 }
 
 static void write_tensor(FILE *f, const char *path, const struct model *m, const struct tensor *t,
@@ -369,6 +390,7 @@ static void write_tensor(FILE *f, const char *path, const struct model *m, const
             synth_fill(rng, t->type, t->rms, buffer, n);
         write_all(f, path, buffer, n);
         done += n;
+        show_progress(t->offset + done, weight_bytes(m));
     }
     static const char zeros[SYNTH_ALIGN];
     write_all(f, path, zeros, (SYNTH_ALIGN - t->n_bytes % SYNTH_ALIGN) % SYNTH_ALIGN);
@@ -377,8 +399,7 @@ static void write_tensor(FILE *f, const char *path, const struct model *m, const
 /* Weights of zeros that take no room: the file is as long as it should be. */
 static void leave_out(FILE *f, const char *path, const struct model *m, size_t header_bytes)
 {
-    const struct tensor *last = &m->tensors[m->n_tensors - 1];
-    if (ftruncate(fileno(f), (off_t)(header_bytes + last->offset + last->n_bytes)) != 0)
+    if (ftruncate(fileno(f), (off_t)(header_bytes + weight_bytes(m))) != 0)
         die(EXIT_FAILED, "writing %s failed: %s", path, strerror(errno));
 }
 
