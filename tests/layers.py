@@ -37,6 +37,7 @@ MAY = {
     'program': {'program/io'},
     'hub': {'program', 'program/io'},
     'cli': {'hub', 'program', 'program/io'},
+    'cli/chat': {'cli', 'program', 'program/io'},
     'serve/http': {'program', 'program/io'},
     'serve/cache': {'program', 'program/io'},
     'serve': {'serve/http', 'serve/cache', 'hub', 'program', 'program/io'},
@@ -50,7 +51,7 @@ DOORS = {
     'numa.h': {'src/tiers/spread.c'},
     'numaif.h': {'src/tiers/spread.c'},
     'microhttpd.h': {'src/serve/http'},
-    'histedit.h': {'src/cli'},
+    'histedit.h': {'src/cli/chat/line.c'},
     'curl/curl.h': {'src/hub/hub_fetch.c'},
     'cjson/cJSON.h': {'tests'},
 }

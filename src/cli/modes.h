@@ -15,6 +15,6 @@ int mode_info(const struct settings *s);           /* info.c */
 int mode_plan(const struct settings *s);           /* show_plan.c */
 int mode_models(const char *word, const char *name);   /* models.c: pull, list, rm; name NULL: none was given */
 int mode_oneshot(const struct settings *s);        /* oneshot.c */
-int mode_chat(const struct settings *s);           /* repl.c */
+int mode_chat(const struct settings *s);           /* chat/repl.c */
 
 #endif

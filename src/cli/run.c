@@ -31,11 +31,12 @@ static int run(const struct settings *s)
         return mode_render(s);
     if (s->parse)
         return mode_parse(s);
-    if (s->prompt || s->file || !isatty(STDIN_FILENO))
-        return mode_oneshot(s);
-    if (s->json)
+    bool once = s->prompt || s->file || !isatty(STDIN_FILENO);
+    if (s->json && !once)
         die(EXIT_USAGE, "--json belongs to one answer: give a text with -p, -f or on standard input");
-    return mode_chat(s);
+    if (s->load && once)
+        die(EXIT_USAGE, "--load belongs to a chat, at a terminal and without -p and -f");
+    return once ? mode_oneshot(s) : mode_chat(s);
 }
 
 static int start(int argc, char **argv)

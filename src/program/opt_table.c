@@ -42,6 +42,9 @@ static const struct opt table[] = {
       "with --plan: for a machine with this card, such as \"RTX 4070\" or \"4060 Ti 16\", in this one's place" },
 
     { GROUP_TALK, 0, "system", TEXT, "TEXT", AT(system), 0, 0, "PFMOE_SYSTEM", false, "the system message" },
+    { GROUP_TALK, 0, "load", TEXT, "FILE", AT(load), 0, 0, NULL, false,
+      "go on with the chat that /save or /keep wrote to FILE: with its model, where none is named, its settings, where "
+      "no option sets them, and the keys and values that were kept" },
     { GROUP_TALK, 0, "template", TEXT, "NAME|FILE", AT(template), 0, 0, "PFMOE_TEMPLATE", false,
       "a built-in chat template, or a Jinja file, instead of the model's own" },
     { GROUP_TALK, 0, "reasoning-effort", TEXT, "LEVEL", AT(reasoning_effort), 0, 0, NULL, false,

@@ -29,6 +29,7 @@ struct settings {
     /* what to do */
     const char *model, *prompt, *file, *info, *score, *tokenize, *detokenize, *splits, *render, *parse;
     const char *operand;                    /* the word after the flags: --splits PRE FILE, --parse FAMILY FILE */
+    const char *load;                       /* a saved chat */
     const char *hf;                         /* a model by its name on the hub */
     const char *models, *models_name;       /* "pull", "list" or "rm", and the word after it */
     bool raw, verify, plan, json;

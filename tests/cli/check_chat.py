@@ -2,81 +2,13 @@
 """The chat in a real terminal (a pty): typing, pasting many lines, commands, Ctrl-C, saving, leaving."""
 import json
 import os
-import pty
 import re
 import resource
 import select
-import signal
 import time
 
 import cli
-
-
-class Chat:
-    def __init__(self, *args, home, setup=None, **env):
-        self.pid, self.fd = pty.fork()
-        if self.pid == 0:
-            if setup:
-                setup()
-            os.execve(cli.run_path, [cli.run_path, *args],
-                      cli.environment(**{"TERM": "xterm", "HOME": home, "XDG_STATE_HOME": home, **env}))
-        self.seen = self.raw = ""
-
-    def read_until(self, pattern, seconds=20):
-        """Everything up to a match, without colours and cursor movements; the match must come in time."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            m = re.search(pattern, self.seen)
-            if m:
-                text, self.seen = self.seen[: m.end()], self.seen[m.end():]
-                return text
-            if select.select([self.fd], [], [], 0.05)[0]:
-                try:
-                    data = os.read(self.fd, 65536)
-                except OSError:
-                    data = b""
-                if not data:
-                    break
-                self.raw += data.decode("utf-8", "replace")
-                self.seen += re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", data.decode("utf-8", "replace"))
-        cli.check(False, "waited for", pattern, "saw", self.seen)
-        return self.seen
-
-    def type(self, text, end="\r"):
-        os.write(self.fd, (text + end).encode())
-
-    def ask(self, text, pattern):
-        self.type(text)
-        return self.read_until(pattern)
-
-    def leave(self):
-        """Ctrl-D at the prompt. The editor takes the terminal over just after it has drawn the prompt, and a Ctrl-D
-        before that is lost: so it is typed again until the program leaves."""
-        self.read_until(r"(^|\n)> $")
-        for _ in range(20):
-            self.type("", end="\x04")
-            status = self.status(1, kill=False)
-            if status is not None:
-                break
-        cli.check(status == 0, "Ctrl-D leaves:", status, self.seen)
-
-    def status(self, seconds=20, kill=True):
-        """Exit status, once the program has left; what it still prints is read, or it could not leave."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                return os.waitstatus_to_exitcode(status)
-            try:
-                if select.select([self.fd], [], [], 0)[0]:
-                    os.read(self.fd, 65536)
-            except OSError:
-                pass
-            time.sleep(0.02)
-        if not kill:
-            return None
-        os.kill(self.pid, signal.SIGKILL)
-        return "still there"
+from terminal import Chat
 
 
 def conversation(home):

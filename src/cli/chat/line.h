@@ -14,7 +14,15 @@ enum line_result {
     LINE_DROPPED         /* Ctrl-C with something typed, which is gone */
 };
 
-void line_open(void);
+/* What Tab could put in: whole texts for the place that begins `from` bytes into the line. All zero: nothing. */
+struct candidates {
+    size_t from, n;
+    char **v;                            /* freed, with what it holds, by line.c */
+};
+/* Told the line up to the cursor. */
+typedef void complete_fn(const char *line, struct candidates *out);
+
+void line_open(complete_fn *complete);
 void line_close(void);
 
 /* Replaces *out by what was entered; it holds newlines where several lines were pasted, and none at its end. */

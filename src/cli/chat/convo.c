@@ -1,6 +1,6 @@
 /* See convo.h. */
 #define _GNU_SOURCE
-#include "cli/convo.h"
+#include "cli/chat/convo.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -56,6 +56,7 @@ void convo_free(struct convo *c)
     convo_clear(c);
     free(c->msgs);
     free(c->system);
+    free(c->made.model);
     *c = (struct convo){ 0 };
 }
 
@@ -90,9 +91,24 @@ static void put_member(struct buf *out, const char *key, const char *value)
     json_quote(out, value, strlen(value), false);
 }
 
+static void put_made(const struct made_with *made, struct buf *out)
+{
+    if (made->model) {
+        buf_puts(out, ",\n ");
+        put_member(out, "model", made->model);
+    }
+    buf_puts(out, ",\n \"settings\": {");
+    for (int i = 0; i < made->n; i++) {
+        buf_puts(out, i ? ", " : "");
+        put_member(out, made->settings[i].name, made->settings[i].value);
+    }
+    buf_puts(out, "}");
+}
+
 static void write_out(const struct convo *c, struct buf *out)
 {
     buf_puts(out, "{\"pfmoe_chat\": 1");
+    put_made(&c->made, out);
     if (c->system) {
         buf_puts(out, ",\n ");
         put_member(out, "system", c->system);
@@ -169,10 +185,37 @@ static bool read_message(struct convo *c, struct json v)
     return ok;
 }
 
+/* A string of a JSON text into out; false if it is none, or too long. */
+static bool short_text(struct json v, char out[SETTING_BYTES])
+{
+    struct buf text = { 0 };
+    json_string(v, &text);
+    bool ok = json_is(v, '"') && text.n < SETTING_BYTES && !memchr(buf_text(&text), 0, text.n);
+    snprintf(out, SETTING_BYTES, "%s", ok ? buf_text(&text) : "");
+    buf_free(&text);
+    return ok;
+}
+
+/* What makes no sense is left out: a chat is of use without. */
+static void read_made(struct made_with *made, struct json root)
+{
+    struct json settings = json_get(root, "settings"), name;
+    struct buf model = { 0 };
+    get_text(root, "model", &model);
+    made->model = model.n ? xstrdup(buf_text(&model)) : NULL;
+    buf_free(&model);
+    if (!json_is(settings, '{'))
+        return;
+    for (struct json v = json_next_member(settings, (struct json){ 0 }, &name); v.p && made->n < MOST_SETTINGS;
+         v = json_next_member(settings, v, &name))
+        made->n += short_text(name, made->settings[made->n].name) && short_text(v, made->settings[made->n].value);
+}
+
 static bool read_in(struct convo *c, struct json root)
 {
     struct json list = json_get(root, "messages");
     struct buf system = { 0 };
+    read_made(&c->made, root);
     get_text(root, "system", &system);
     convo_system(c, buf_text(&system));
     buf_free(&system);

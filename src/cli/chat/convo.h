@@ -1,4 +1,4 @@
-/* A conversation: what was said, in order, and from where on it still fits the context.
+/* A conversation: what was said, in order, from where on it still fits the context, and what it was made with.
  *
  *     system | msgs[0] user | msgs[1] assistant | ... | msgs[first] user | ... | msgs[n - 1]
  *                                                      `-- the model sees the system message and these
@@ -10,7 +10,18 @@
 #include "program/io/buf.h"
 #include "pfmoe.h"
 
+enum { MOST_SETTINGS = 32, SETTING_BYTES = 32 };
+
+/* The model's file, and settings that are not their defaults, as /set takes them. A loaded one is checked by whoever
+ * uses it: nothing is known of it but its size. */
+struct made_with {
+    char *model;                     /* NULL: not known */
+    int   n;
+    struct { char name[SETTING_BYTES], value[SETTING_BYTES]; } settings[MOST_SETTINGS];
+};
+
 struct convo {
+    struct made_with made;           /* as of the last save or load */
     char  *system;                   /* NULL: none */
     struct pf_message *msgs;         /* reasoning is kept for the record */
     size_t n, first;

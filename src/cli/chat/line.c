@@ -1,10 +1,10 @@
 /* See line.h.
  *
- * Signals: SIGINT is term.c's and only counts; SIGWINCH and SIGCONT set a flag here. All wake the poll in read_byte,
- * which then does what they are about, outside any handler. A computing thread may be the one that takes a signal, so
- * the poll is woken through a pipe. */
+ * Signals: SIGINT is term.c's and only counts; SIGWINCH, SIGCONT and, while a line is read, SIGTSTP set flags here. All
+ * wake the poll in read_byte, which then does what they are about, outside any handler. A computing thread may be the
+ * one that takes a signal, so the poll is woken through a pipe. */
 #define _GNU_SOURCE
-#include "cli/line.h"
+#include "cli/chat/line.h"
 
 #include <errno.h>
 #include <histedit.h>
@@ -31,7 +31,8 @@ static char      prompt_text[64];
 static bool      was_empty;              /* when Ctrl-C came, nothing had been typed */
 static bool      reading;                /* the terminal is in the editor's hands */
 static bool      brackets;               /* the terminal was asked to mark pasted text */
-static volatile sig_atomic_t window_changed;
+static volatile sig_atomic_t window_changed, stop_asked;
+static complete_fn *completer;
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
@@ -55,6 +56,45 @@ static void on_window(int sig)
     errno = saved;
 }
 
+static void on_stop(int sig)
+{
+    int saved = errno;
+    (void)sig;
+    stop_asked = 1;
+    term_wake();
+    errno = saved;
+}
+
+static void bracket(bool on)
+{
+    if (!brackets)
+        return;
+    fputs(on ? "\033[?2004h" : "\033[?2004l", term_out_is_tty() ? stdout : stderr);
+    fflush(term_out_is_tty() ? stdout : stderr);
+}
+
+/* Ctrl-Z has the system's effect but while a line is read: then the terminal is given back first. */
+static void catch_stop(bool on)
+{
+    struct sigaction a = { .sa_handler = on ? on_stop : SIG_DFL, .sa_flags = SA_RESTART };
+    sigemptyset(&a.sa_mask);
+    sigaction(SIGTSTP, &a, NULL);
+}
+
+/* Stops the program, and goes on where it was once the shell lets it. */
+static void stop_here(EditLine *el)
+{
+    stop_asked = 0;
+    bracket(false);
+    el_set(el, EL_PREP_TERM, 0);
+    catch_stop(false);
+    raise(SIGTSTP);
+    catch_stop(true);
+    el_set(el, EL_PREP_TERM, 1);
+    bracket(true);
+    window_changed = 1;
+}
+
 /* Acts on signals that came. False: the read is to end. */
 static bool heed_signals(EditLine *el)
 {
@@ -64,6 +104,8 @@ static bool heed_signals(EditLine *el)
         was_empty = line->lastchar == line->buffer;
         return false;
     }
+    if (stop_asked)
+        stop_here(el);
     if (window_changed) {
         window_changed = 0;
         make_room(0, 0);
@@ -142,6 +184,73 @@ static unsigned char paste(EditLine *el, int key)
     return failed ? CC_REFRESH_BEEP : CC_REFRESH;
 }
 
+/* ---- Tab --------------------------------------------------------------------------------------------------------- */
+
+static size_t common(const struct candidates *c)
+{
+    size_t n = strlen(c->v[0]);
+    for (size_t i = 1; i < c->n; i++) {
+        size_t k = 0;
+        while (k < n && c->v[i][k] == c->v[0][k])
+            k++;
+        n = k;
+    }
+    while (n > 0 && (c->v[0][n] & 0xC0) == 0x80)         /* not inside of a character */
+        n--;
+    return n;
+}
+
+/* Lists what could follow, below the line. */
+static void list(const struct candidates *c)
+{
+    enum { MOST_LISTED = 100 };
+    struct buf text = { 0 };
+    buf_puts(&text, "\n");
+    for (size_t i = 0; i < c->n && i < MOST_LISTED; i++) {
+        buf_add_clean(&text, c->v[i], strlen(c->v[i]));
+        buf_puts(&text, i + 1 < c->n ? "  " : "");
+    }
+    if (c->n > MOST_LISTED)
+        buf_printf(&text, ".. and %zu more", c->n - MOST_LISTED);
+    buf_puts(&text, "\n");
+    fputs(text.p, term_out_is_tty() ? stdout : stderr);
+    buf_free(&text);
+}
+
+/* Puts in what all candidates go on with; where that is nothing, they are listed. */
+static unsigned char put_in(EditLine *el, const struct candidates *c, size_t n_typed)
+{
+    size_t n = c->n ? common(c) : 0;
+    if (n <= n_typed && c->n > 1) {
+        list(c);
+        return CC_REDISPLAY;
+    }
+    if (n <= n_typed)
+        return CC_ERROR;
+    char *more = strndup(c->v[0] + n_typed, n - n_typed);
+    int failed = more ? el_insertstr(el, more) : -1;
+    free(more);
+    return failed ? CC_ERROR : CC_REFRESH;
+}
+
+/* Bound to Tab. */
+static unsigned char complete_line(EditLine *el, int key)
+{
+    const LineInfo *line = el_line(el);
+    struct candidates c = { 0 };
+    struct buf typed = { 0 };
+    (void)key;
+    buf_add(&typed, line->buffer, (size_t)(line->cursor - line->buffer));
+    make_room(typed.n, FOR_A_LINE);
+    completer(typed.p, &c);
+    unsigned char done = put_in(el, &c, typed.n - (c.from < typed.n ? c.from : typed.n));
+    for (size_t i = 0; i < c.n; i++)
+        free(c.v[i]);
+    free(c.v);
+    buf_free(&typed);
+    return done;
+}
+
 /* ---- History ----------------------------------------------------------------------------------------------------- */
 
 static bool save_all(void *ctx, FILE *f)
@@ -181,23 +290,17 @@ static char *prompt_of(EditLine *el)
     return prompt_text;
 }
 
-static void bracket(bool on)
-{
-    if (!brackets)
-        return;
-    fputs(on ? "\033[?2004h" : "\033[?2004l", term_out_is_tty() ? stdout : stderr);
-    fflush(term_out_is_tty() ? stdout : stderr);
-}
-
 static void bind_keys(void)
 {
     static const char *const keys[][2] = {
-        { "\033[200~", "pf-paste" },         { "^R", "em-inc-search-prev" },      { "^W", "ed-delete-prev-word" },
+        { "\033[200~", "pf-paste" },         { "^I", "pf-complete" },
+        { "^R", "em-inc-search-prev" },      { "^W", "ed-delete-prev-word" },
         { "\033[3~", "ed-delete-next-char" }, { "\033[1;5D", "ed-prev-word" },    { "\033[1;5C", "em-next-word" },
         { "\033[H", "ed-move-to-beg" },      { "\033[F", "ed-move-to-end" },
         { "\033[1~", "ed-move-to-beg" },     { "\033[4~", "ed-move-to-end" },
     };
     el_set(editor, EL_ADDFN, "pf-paste", "take pasted text", paste);
+    el_set(editor, EL_ADDFN, "pf-complete", "put in what can only follow, or list what could", complete_line);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         el_set(editor, EL_BIND, keys[i][0], keys[i][1], NULL);
 }
@@ -226,8 +329,9 @@ static void watch_window(void)
     sigaction(SIGCONT, &a, NULL);
 }
 
-void line_open(void)
+void line_open(complete_fn *complete)
 {
+    completer = complete;
     HistEvent event;
     const char *term = getenv("TERM");
     if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
@@ -272,17 +376,21 @@ enum line_result line_read(const char *prompt, struct buf *out)
     interrupt_watch(NULL, INT32_MAX);
     make_room(0, 0);
     bracket(true);
+    catch_stop(true);
     reading = true;
     const char *line = el_gets(editor, &n);
     reading = false;
+    catch_stop(false);
     bracket(false);
     if (!line && interrupted()) {
         interrupt_forget();
         fputc('\n', stderr);
         return was_empty ? LINE_INTERRUPT : LINE_DROPPED;
     }
-    if (!line || n <= 0)
+    if (!line || n <= 0) {
+        fputc('\n', term_out_is_tty() ? stdout : stderr);
         return LINE_END;
+    }
     buf_add(out, line, (size_t)n);
     while (out->n && out->p[out->n - 1] == '\n')
         out->p[--out->n] = 0;
