@@ -1,4 +1,4 @@
-/* The presets of pfmoe-synth and their tensors, family by family. See synth_shapes.h. */
+/* The tensors of each family of pfmoe-synth. See synth_shapes.h. */
 #include "synth_shapes.h"
 
 #include <math.h>
@@ -8,44 +8,6 @@
 #include <stdlib.h>
 
 #include "program/io/buf.h"
-
-const struct preset synth_presets[] = {
-    { "gpt-oss-20b",   GPTOSS,    24, 2880, 64, 8, 64,  2880, 32,  4,  2880, 201088, 131072, 150000, 1e-5f, "Q8_0", 0, "MXFP4", 0, "GPT-OSS-20B", 0, 0 },
-    { "gpt-oss-120b",  GPTOSS,    36, 2880, 64, 8, 64,  2880, 128, 4,  2880, 201088, 131072, 150000, 1e-5f, "Q8_0", 0, "MXFP4", 0, "GPT-OSS-120B", 0, 0 },
-    { "qwen3-30b-a3b", QWEN3MOE,  48, 2048, 32, 4, 128, 6144, 128, 8,  768,  151936, 40960,  1e6f,   1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "Qwen3-30B-A3B", 0, 0 },
-    { "qwen3-next-80b", QWEN3NEXT, 48, 2048, 16, 2, 256, 5120, 512, 10, 512, 151936, 262144, 1e7f,   1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "Qwen3-Next-80B-A3B", 0, 1 },
-    { "qwen3.6-35b-a3b", QWEN35MOE, 40, 2048, 16, 2, 256, 0, 256, 8, 512,    248320, 262144, 1e7f,   1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "Qwen3.6-35B-A3B", 0, 1 },
-    { "deepseek-v2-lite", DEEPSEEK2, 27, 2048, 16, 1, 192, 10944, 64, 6, 1408, 102400, 163840, 1e4f, 1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "DeepSeek-V2-Lite", 1, 2 },
-    { "deepseek-v4-flash", DEEPSEEK4, 43, 4096, 64, 1, 512, 0, 256, 6, 2048, 129280, 1048576, 1e4f, 1e-6f, "Q8_0", 0, "MXFP4", 0, "DeepSeek-V4-Flash, without the layer that guesses ahead", 0, 1 },
-    { "glm-4.5-air",   GLM4MOE,   46, 4096, 96, 8, 128, 10944, 128, 8, 1408, 151552, 131072, 1e6f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "GLM-4.5-Air, without the block that guesses ahead", 1, 1 },
-    { "nemotron-3-nano", NEMOTRON, 52, 2688, 32, 2, 128, 1856, 128, 6, 1856, 131072, 262144, 1e4f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Nemotron-3-Nano-30B-A3B", 0, 2 },
-    { "lfm2-8b-a1b",   LFM2,      24, 2048, 32, 8, 64,  7168, 32,  4,  1792, 65536,  128000, 1e6f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "LFM2-8B-A1B", 2, 0 },
-    { "granite-4.0-h-small", GRANITE_H, 40, 4096, 32, 8, 128, 768, 72, 10, 0, 100352, 131072, 1e4f,  1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Granite-4.0-H-Small", 0, 2 },
-    { "phi-3.5-moe",   PHI,       32, 4096, 32, 8, 128, 6400, 16,  2,  0,    32064,  131072, 1e4f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Phi-3.5-MoE", 0, 0 },
-    { "kimi-linear-48b-a3b", KIMI, 27, 2304, 32, 1, 192, 9216, 256, 8, 1024, 163840, 1048576, 1e4f,  1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Kimi-Linear-48B-A3B", 1, 1 },
-    { "mixtral-8x7b",  LLAMA,     32, 4096, 32, 8, 128, 14336, 8,  2,  0,    32000,  32768,  1e6f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Mixtral-8x7B", 0, 0 },
-    { "llama-8b",      LLAMA,     32, 4096, 32, 8, 128, 14336, 0,  0,  0,    128256, 131072, 5e5f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Llama-3.1-8B", 0, 0 },
-    { "llama-70b",     LLAMA,     80, 8192, 64, 8, 128, 28672, 0,  0,  0,    128256, 131072, 5e5f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Llama-3.x-70B", 0, 0 },
-    { "moe-2g",        QWEN3MOE,  12, 2048, 32, 4, 128, 6144, 64,  8,  768,  32000,  32768,  1e6f,   1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "12 layers of 64 experts, 2.4 GiB: for benchmarks on small machines", 0, 0 },
-    { "moe-tiny",      QWEN3MOE,  2,  256,  8,  2, 32,  512,  16,  4,  256,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 0 },
-    { "gpt-oss-tiny",  GPTOSS,    4,  288,  8,  2, 32,  288,  8,   4,  288,  512,    2048,   150000, 1e-5f, "Q8_0", 0, "MXFP4", 0, "a few MB: for tests", 0, 0 },
-    { "qwen3-next-tiny", QWEN3NEXT, 4, 256, 4, 2, 64, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "15 MB: for tests", 0, 1 },
-    { "qwen35moe-tiny", QWEN35MOE, 4, 256, 4, 2, 64,  0,    16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "15 MB: for tests", 0, 1 },
-    { "deepseek2-tiny", DEEPSEEK2, 3, 256, 4, 1, 192, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 2 },
-    { "glm-dsa-tiny",  GLM_DSA,   3,  256, 4,  1, 192, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
-    { "deepseek4-tiny", DEEPSEEK4, 4, 256, 4,  1, 64,  0,   16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 1 },
-    { "glm4moe-tiny",  GLM4MOE,   3,  256, 8,  2, 32,  512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
-    { "nemotron-tiny", NEMOTRON,  6,  256,  4,  2, 64,  128, 16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 2 },
-    { "lfm2-tiny",     LFM2,      4,  256,  4,  2, 64,  512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 0 },
-    { "granite-h-tiny", GRANITE_H, 4, 256,  4,  2, 64,  128,  16,  4,  0,    512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 2 },
-    { "phi-tiny",      PHI,       2,  256,  4,  2, 64,  128,  16,  2,  0,    512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 0 },
-    { "kimi-linear-tiny", KIMI,   4,  256,  4,  1, 192, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
-    { "llama-tiny",    LLAMA,     2,  256,  8,  2, 32,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB: for tests", 0, 0 },
-    { "llama-thin",    LLAMA,     6,  256,  8,  2, 32,  512,  0,   0,  0,    8192,   2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB in 6 layers: for tests", 0, 0 },
-    { "qwen35-tiny",   QWEN35,    5,  256,  4,  2, 64,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "15 MB: for tests", 0, 0 },
-};
-
-const size_t synth_n_presets = sizeof synth_presets / sizeof *synth_presets;
 
 /* A row that is no whole number of blocks takes a type of 32 instead, as llama.cpp's quantiser does. */
 static const struct synth_type *fitting(const struct synth_type *t, uint64_t n)
@@ -92,103 +54,90 @@ static void vector(struct model *m, int n, int n_stack, float mean, float rms, c
     va_end(args);
 }
 
-const char *synth_pattern_of(const struct preset *p)
+/* An indexer of attention with keys of its own, whose heads are made of the same input. */
+static void plain_indexer(struct model *m, int il)
 {
-    static const struct { enum family family; int n_layer; const char *pattern; } patterns[] = {
-        { NEMOTRON, 52, "mememaemememaemememaemememaemememaememememaememememe" },
-        { NEMOTRON, 6, "memame" },
-        { LFM2, 24, "ccacccacccacccacccaccacc" },
-        { LFM2, 4, "ccac" },
-        { GRANITE_H, 40, "mmmmmammmmmmmmmammmmmmmmmammmmmmmmmammmm" },
-        { GRANITE_H, 4, "mmam" },
-        { KIMI, 27, "kkkakkkakkkakkkakkkakkkakka" },
-        { KIMI, 4, "kkka" },
-    };
-    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++)
-        if (patterns[i].family == p->family && patterns[i].n_layer == p->n_layer)
-            return patterns[i].pattern;
-    return NULL;
+    struct synth_index s = synth_index_of(&m->p);
+    matrix(m, m->type, m->p.n_embd, s.n_head * s.width, 1, "blk.%d.indexer.q_proj.weight", il);
+    matrix(m, m->type, m->p.n_embd, s.width, 1, "blk.%d.indexer.k_proj.weight", il);
+    vector(m, s.width, 1, 1, 0.1f, "blk.%d.indexer.q_norm.weight", il);
+    vector(m, s.width, 1, 1, 0.1f, "blk.%d.indexer.k_norm.weight", il);
 }
 
-struct synth_mamba synth_mamba_of(const struct preset *p)
+static void head_norms(struct model *m, int il, int hd, bool has_keys)
 {
-    if (p->family == NEMOTRON)
-        return p->n_embd < 2048 ? (struct synth_mamba){ 256, 4, 2 } : (struct synth_mamba){ 4096, 64, 8 };
-    return (struct synth_mamba){ 2 * p->n_embd, 2 * p->n_embd / 64, 1 };
+    vector(m, hd, 1, 1, 0.1f, "blk.%d.attn_q_norm.weight", il);
+    if (has_keys)
+        vector(m, hd, 1, 1, 0.1f, "blk.%d.attn_k_norm.weight", il);
 }
 
-/* Three layers of four are delta nets, the fourth is gated attention. */
-static bool is_hybrid(const struct preset *p)
-{
-    return p->family == QWEN3NEXT || p->family == QWEN35MOE || p->family == QWEN35;
-}
-
+/* Gemma's last layers use keys and values of earlier ones; without an attn_v values are made of the projected keys. */
 static void attention(struct model *m, int il)
 {
     const struct preset *p = &m->p;
-    bool gated = is_hybrid(p), bias = p->family == GPTOSS || p->family == GLM4MOE || p->family == PHI;
-    int q = p->n_head * p->hd, kv = p->n_kv * p->hd;
+    bool gated = synth_is_hybrid(p), bias = p->family == GPTOSS || p->family == GLM4MOE || p->family == PHI;
+    bool near = synth_kind_of(p, il) == 'w', gemma = p->family == GEMMA4;
+    bool has_keys = !gemma || il < p->n_layer - synth_gemma_of(p).n_shared;
+    struct synth_heads h = synth_heads_of(p, il);
+    int q = h.n_head * h.hd_k, k = h.n_kv * h.hd_k, v = h.n_kv * h.hd_v;
     matrix(m, m->type, p->n_embd, gated ? 2 * q : q, 1, "blk.%d.attn_q.weight", il);
-    matrix(m, m->type, p->n_embd, kv, 1, "blk.%d.attn_k.weight", il);
-    matrix(m, m->type, p->n_embd, kv, 1, "blk.%d.attn_v.weight", il);
-    matrix(m, m->type, q, p->n_embd, 1, "blk.%d.attn_output.weight", il);
+    if (has_keys)
+        matrix(m, m->type, p->n_embd, k, 1, "blk.%d.attn_k.weight", il);
+    if (has_keys && (!gemma || near || synth_gemma_of(p).width))
+        matrix(m, m->type, p->n_embd, v, 1, "blk.%d.attn_v.weight", il);
+    matrix(m, m->type, h.n_head * h.hd_v, p->n_embd, 1, "blk.%d.attn_output.weight", il);
     if (bias) {
         vector(m, q, 1, 0, 0.1f, "blk.%d.attn_q.bias", il);
-        vector(m, kv, 1, 0, 0.1f, "blk.%d.attn_k.bias", il);
-        vector(m, kv, 1, 0, 0.1f, "blk.%d.attn_v.bias", il);
+        vector(m, k, 1, 0, 0.1f, "blk.%d.attn_k.bias", il);
+        vector(m, v, 1, 0, 0.1f, "blk.%d.attn_v.bias", il);
     }
     if (p->family == GPTOSS || p->family == PHI)
         vector(m, p->n_embd, 1, 0, 0.1f, "blk.%d.attn_output.bias", il);
-    if (p->family == GPTOSS) {
+    if (p->family == GPTOSS || (p->family == MIMO2 && near))
         vector(m, p->n_head, 1, 0, 0.5f, "blk.%d.attn_sinks.weight", il);
-    }
-    if (p->family == QWEN3MOE || p->family == LFM2 || gated) {
-        vector(m, p->hd, 1, 1, 0.1f, "blk.%d.attn_q_norm.weight", il);
-        vector(m, p->hd, 1, 1, 0.1f, "blk.%d.attn_k_norm.weight", il);
-    }
+    if (p->family == QWEN3MOE || p->family == QWEN3VL || p->family == LFM2 || p->family == STEP35 ||
+        p->family == MINIMAX3 || gemma || gated)
+        head_norms(m, il, h.hd_k, has_keys);
+    if (p->family == STEP35)
+        matrix(m, m->type, p->n_embd, h.n_head, 1, "blk.%d.attn_gate.weight", il);
+    if (synth_has_indexer(p, il))
+        plain_indexer(m, il);
 }
 
 static void indexer(struct model *m, int il)
 {
-    matrix(m, m->type, DSA_Q_LATENT, DSA_HEADS * DSA_KEY, 1, "blk.%d.indexer.attn_q_b.weight", il);
-    matrix(m, m->type, m->p.n_embd, DSA_KEY, 1, "blk.%d.indexer.attn_k.weight", il);
-    matrix(m, m->f32, m->p.n_embd, DSA_HEADS, 1, "blk.%d.indexer.proj.weight", il);
-    vector(m, DSA_KEY, 1, 1, 0.1f, "blk.%d.indexer.k_norm.weight", il);
-    vector(m, DSA_KEY, 1, 0, 0.1f, "blk.%d.indexer.k_norm.bias", il);
+    enum { POOL = 4 };
+    struct synth_index s = synth_index_of(&m->p);
+    matrix(m, m->type, synth_latent_of(&m->p).q_latent, s.n_head * s.width, 1, "blk.%d.indexer.attn_q_b.weight", il);
+    matrix(m, m->type, m->p.n_embd, s.width, 1, "blk.%d.indexer.attn_k.weight", il);
+    matrix(m, m->f32, m->p.n_embd, s.n_head, 1, "blk.%d.indexer.proj.weight", il);
+    vector(m, s.width, 1, 1, 0.1f, "blk.%d.indexer.k_norm.weight", il);
+    vector(m, s.width, 1, 0, 0.1f, "blk.%d.indexer.k_norm.bias", il);
+    if (m->p.family != GLM5)
+        return;
+    matrix(m, m->type, m->p.n_embd, s.width, 1, "blk.%d.indexer_compressor_gate.weight", il);
+    vector(m, s.width, POOL, 0, 0.5f, "blk.%d.indexer_compressor_ape.weight", il);
 }
 
 /* The rows of attn_k_b are too short for K-quants; published files keep it in Q8_0. */
 static void latent_attention(struct model *m, int il)
 {
-    int n_head = m->p.n_head, n_embd = m->p.n_embd;
-    int n_q = n_head * (MLA_NOPE + MLA_ROPE);
-    if (m->p.family == GLM_DSA) {
-        matrix(m, m->type, n_embd, DSA_Q_LATENT, 1, "blk.%d.attn_q_a.weight", il);
-        vector(m, DSA_Q_LATENT, 1, 1, 0.1f, "blk.%d.attn_q_a_norm.weight", il);
-        matrix(m, m->type, DSA_Q_LATENT, n_q, 1, "blk.%d.attn_q_b.weight", il);
-        if (il < DSA_FULL_LAYERS)
-            indexer(m, il);
+    struct synth_latent s = synth_latent_of(&m->p);
+    int n_head = m->p.n_head, n_embd = m->p.n_embd, n_q = n_head * (s.n_nope + s.n_rope);
+    if (s.q_latent) {
+        matrix(m, m->type, n_embd, s.q_latent, 1, "blk.%d.attn_q_a.weight", il);
+        vector(m, s.q_latent, 1, 1, 0.1f, "blk.%d.attn_q_a_norm.weight", il);
+        matrix(m, m->type, s.q_latent, n_q, 1, "blk.%d.attn_q_b.weight", il);
     } else {
         matrix(m, m->type, n_embd, n_q, 1, "blk.%d.attn_q.weight", il);
     }
-    matrix(m, m->type, n_embd, MLA_LATENT + MLA_ROPE, 1, "blk.%d.attn_kv_a_mqa.weight", il);
-    vector(m, MLA_LATENT, 1, 1, 0.1f, "blk.%d.attn_kv_a_norm.weight", il);
-    matrix(m, synth_type_find("Q8_0"), MLA_NOPE, MLA_LATENT, n_head, "blk.%d.attn_k_b.weight", il);
-    matrix(m, m->type, MLA_LATENT, MLA_V, n_head, "blk.%d.attn_v_b.weight", il);
-    matrix(m, m->type, n_head * MLA_V, n_embd, 1, "blk.%d.attn_output.weight", il);
-}
-
-const struct synth_compressed *synth_compressed_of(const struct preset *p)
-{
-    static const struct synth_compressed flash = { 64, 1024, 8, 1024, 64, 128, 512, 128, 3, 2 };
-    static const struct synth_compressed tiny = { 16, 64, 2, 32, 4, 32, 8, 40, 1, 1 };
-    return p->n_embd < 4096 ? &tiny : &flash;
-}
-
-int synth_ratio_of(const struct preset *p, int il)
-{
-    int n_plain = synth_compressed_of(p)->n_plain;
-    return il < n_plain ? 0 : (il - n_plain) % 2 ? 128 : 4;
+    if (synth_has_indexer(&m->p, il))
+        indexer(m, il);
+    matrix(m, m->type, n_embd, s.n_latent + s.n_rope, 1, "blk.%d.attn_kv_a_mqa.weight", il);
+    vector(m, s.n_latent, 1, 1, 0.1f, "blk.%d.attn_kv_a_norm.weight", il);
+    matrix(m, synth_type_find("Q8_0"), s.n_nope, s.n_latent, n_head, "blk.%d.attn_k_b.weight", il);
+    matrix(m, m->type, s.n_latent, s.n_v, n_head, "blk.%d.attn_v_b.weight", il);
+    matrix(m, m->type, n_head * s.n_v, n_embd, 1, "blk.%d.attn_output.weight", il);
 }
 
 static void compressor(struct model *m, int il, const char *prefix, int width, int ratio)
@@ -239,23 +188,56 @@ static void layer_mixes(struct model *m, int il)
     mix(m, prefix, 24, 3);
 }
 
-/* Gated DeltaNet of Qwen3-Next and Qwen3.5: 16 key heads and 32 value heads of 128, a convolution of 4. */
+/* Gated residual streams: what a block, or the output, reads of them; a block also puts something back. */
+static void gated_streams(struct model *m, const char *prefix, bool writes)
+{
+    int n = N_STREAMS * m->p.n_embd;
+    vector(m, n, 1, 1, 0.1f, "%s_norm.weight", prefix);
+    matrix(m, m->type, n, LOW_RANK, 1, "%s_down.weight", prefix);
+    matrix(m, m->type, LOW_RANK, n, 1, "%s_up.weight", prefix);
+    if (writes)
+        matrix(m, m->f32, n, N_STREAMS, 1, "%s_inject.weight", prefix);
+}
+
+static void layer_gates(struct model *m, int il)
+{
+    char prefix[32];
+    snprintf(prefix, sizeof prefix, "blk.%d.hc_attn", il);
+    gated_streams(m, prefix, true);
+    snprintf(prefix, sizeof prefix, "blk.%d.hc_ffn", il);
+    gated_streams(m, prefix, true);
+}
+
+/* What a layer adds for the last tokens; the table that it takes rows of is the model's. */
+static void ngrams(struct model *m, int il)
+{
+    int n = N_STREAMS * m->p.n_embd;
+    matrix(m, m->type, m->p.n_embd, n, 1, "blk.%d.ple_key.weight", il);
+    matrix(m, m->type, m->p.n_embd, m->p.n_embd, 1, "blk.%d.ple_value.weight", il);
+    vector(m, n, 1, 1, 0.1f, "blk.%d.ple_norm_key.weight", il);
+    vector(m, n, 1, 1, 0.1f, "blk.%d.ple_norm_query.weight", il);
+    vector(m, n, 1, 1, 0.1f, "blk.%d.ple_norm_conv.weight", il);
+    matrix(m, m->f32, NGRAM_TAPS, n, 1, "blk.%d.ple_conv1d.weight", il);
+}
+
+/* Gated DeltaNet of Qwen's models: 16 key heads and 32 or 48 value heads of 128, a convolution of 4. */
 static void linear_attention(struct model *m, int il)
 {
-    enum { D = 128, H_K = 16, H_V = 32, CONV = 4, CHANNELS = 2 * D * H_K + D * H_V };
-    matrix(m, m->type, m->p.n_embd, CHANNELS, 1, "blk.%d.attn_qkv.weight", il);
-    matrix(m, m->type, m->p.n_embd, D * H_V, 1, "blk.%d.attn_gate.weight", il);
+    enum { D = 128, H_K = 16, CONV = 4 };
+    int n_v = synth_value_heads(&m->p), n_conv = 2 * D * H_K + D * n_v;
+    matrix(m, m->type, m->p.n_embd, n_conv, 1, "blk.%d.attn_qkv.weight", il);
+    matrix(m, m->type, m->p.n_embd, D * n_v, 1, "blk.%d.attn_gate.weight", il);
     if (m->p.family == QWEN3NEXT) {
-        matrix(m, m->type, m->p.n_embd, 2 * H_V, 1, "blk.%d.ssm_ba.weight", il);
+        matrix(m, m->type, m->p.n_embd, 2 * n_v, 1, "blk.%d.ssm_ba.weight", il);
     } else {
-        matrix(m, m->type, m->p.n_embd, H_V, 1, "blk.%d.ssm_beta.weight", il);
-        matrix(m, m->type, m->p.n_embd, H_V, 1, "blk.%d.ssm_alpha.weight", il);
+        matrix(m, m->type, m->p.n_embd, n_v, 1, "blk.%d.ssm_beta.weight", il);
+        matrix(m, m->type, m->p.n_embd, n_v, 1, "blk.%d.ssm_alpha.weight", il);
     }
-    matrix(m, m->f32, CONV, CHANNELS, 1, "blk.%d.ssm_conv1d.weight", il);
-    vector(m, H_V, 1, 0, 1, "blk.%d.ssm_dt.bias", il);
-    vector(m, H_V, 1, -1, 0.5f, "blk.%d.ssm_a", il);
+    matrix(m, m->f32, CONV, n_conv, 1, "blk.%d.ssm_conv1d.weight", il);
+    vector(m, n_v, 1, 0, 1, "blk.%d.ssm_dt.bias", il);
+    vector(m, n_v, 1, -1, 0.5f, "blk.%d.ssm_a", il);
     vector(m, D, 1, 1, 0.1f, "blk.%d.ssm_norm.weight", il);
-    matrix(m, m->type, D * H_V, m->p.n_embd, 1, "blk.%d.ssm_out.weight", il);
+    matrix(m, m->type, D * n_v, m->p.n_embd, 1, "blk.%d.ssm_out.weight", il);
 }
 
 static void mamba(struct model *m, int il)
@@ -314,9 +296,13 @@ static void experts(struct model *m, int il)
     const struct preset *p = &m->p;
     int n_ff = p->n_ff_expert ? p->n_ff_expert : p->n_ff;
     matrix(m, m->f32, p->n_embd, p->n_expert, 1, "blk.%d.ffn_gate_inp.weight", il);
-    if (p->family != NEMOTRON)
+    bool merged = p->family == GEMMA4 || p->family == MISTRAL4;
+    if (merged)
+        matrix(m, m->expert_type, p->n_embd, 2 * n_ff, p->n_expert, "blk.%d.ffn_gate_up_exps.weight", il);
+    if (!merged && p->family != NEMOTRON)
         matrix(m, m->expert_type, p->n_embd, n_ff, p->n_expert, "blk.%d.ffn_gate_exps.weight", il);
-    matrix(m, m->expert_type, p->n_embd, n_ff, p->n_expert, "blk.%d.ffn_up_exps.weight", il);
+    if (!merged)
+        matrix(m, m->expert_type, p->n_embd, n_ff, p->n_expert, "blk.%d.ffn_up_exps.weight", il);
     matrix(m, m->down_type, n_ff, p->n_embd, p->n_expert, "blk.%d.ffn_down_exps.weight", il);
     if (p->family == GPTOSS) {
         vector(m, p->n_expert, 1, 0, 0.1f, "blk.%d.ffn_gate_inp.bias", il);
@@ -330,66 +316,139 @@ static void experts(struct model *m, int il)
         m->tensors[m->n_tensors - 1].n_ids = p->n_expert;
     }
     bool biased = p->family == GLM4MOE || p->family == GLM_DSA || p->family == NEMOTRON || p->family == LFM2 ||
-                  p->family == KIMI;
+                  p->family == KIMI || p->family == GLM5 || p->family == DEEPSEEK32 || p->family == STEP35 ||
+                  p->family == MIMO2 || p->family == MINIMAX3;
     if (biased || (p->family == DEEPSEEK4 && !by_token))
         vector(m, p->n_expert, 1, 0, 0.1f, "blk.%d.exp_probs_b.bias", il);
-    if (is_hybrid(p))
+    if (synth_is_hybrid(p))
         vector(m, p->n_embd, 1, 0, 0.02f, "blk.%d.ffn_gate_inp_shexp.weight", il);
     if (p->n_shared)
         dense_feed_forward(m, il, p->n_shared * n_ff, "_shexp");
 }
 
-void synth_list_tensors(struct model *m)
+/* Gemma's: norms behind each block, experts beside the dense feed-forward, in the E models something of the token. */
+static void gemma_feed_forward(struct model *m, int il)
 {
     const struct preset *p = &m->p;
-    bool is_post = p->family == GPTOSS || p->family == GLM4MOE || is_hybrid(p);
-    const char *pattern = synth_pattern_of(p), *ffn_norm = is_post ? "post_attention_norm" : "ffn_norm";
-    matrix(m, m->type, p->n_embd, p->n_vocab, 1, "token_embd.weight");
-    m->tensors[0].rms = 1;
-    for (int il = 0; il < p->n_layer; il++) {
-        char kind = pattern ? pattern[il] : 'a';
-        vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.attn_norm.weight", il);
-        if (p->family == PHI)
-            vector(m, p->n_embd, 1, 0, 0.1f, "blk.%d.attn_norm.bias", il);
-        if (p->family == DEEPSEEK4)
-            layer_mixes(m, il);
-        if (is_hybrid(p) && (il + 1) % 4 != 0)
-            linear_attention(m, il);
-        else if (kind == 'm')
-            mamba(m, il);
-        else if (kind == 'c')
-            short_convolution(m, il);
-        else if (kind == 'k')
-            kimi_delta_net(m, il);
-        else if (p->family == DEEPSEEK2 || p->family == GLM_DSA || p->family == KIMI)
-            latent_attention(m, il);
-        else if (p->family == DEEPSEEK4)
-            compressed_attention(m, il);
-        else if (kind == 'a')
-            attention(m, il);
-        if (p->family != NEMOTRON)
-            vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.%s.weight", il, ffn_norm);
-        if (p->family == PHI)
-            vector(m, p->n_embd, 1, 0, 0.1f, "blk.%d.ffn_norm.bias", il);
-        if (p->family == NEMOTRON && kind != 'e')
-            continue;
-        if (il < p->n_dense || !p->n_expert)
-            dense_feed_forward(m, il, p->n_ff, "");
-        else
-            experts(m, il);
+    struct synth_gemma g = synth_gemma_of(p);
+    vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.post_attention_norm.weight", il);
+    dense_feed_forward(m, il, il < p->n_layer - g.n_shared ? p->n_ff : g.n_ff_shared, "");
+    vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.post_ffw_norm.weight", il);
+    if (p->n_expert) {
+        vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.ffn_gate_inp.scale", il);
+        vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.pre_ffw_norm_2.weight", il);
+        vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.post_ffw_norm_1.weight", il);
+        vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.post_ffw_norm_2.weight", il);
+        experts(m, il);
+        vector(m, p->n_expert, 1, 1, 0.1f, "blk.%d.ffn_down_exps.scale", il);
     }
+    if (g.width) {
+        matrix(m, m->type, p->n_embd, g.width, 1, "blk.%d.inp_gate.weight", il);
+        matrix(m, m->type, g.width, p->n_embd, 1, "blk.%d.proj.weight", il);
+        vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.post_norm.weight", il);
+    }
+    vector(m, 1, 1, 1, 0.1f, "blk.%d.layer_output_scale.weight", il);
+}
+
+static void mixer(struct model *m, int il)
+{
+    switch (synth_kind_of(&m->p, il)) {
+    case 'd': linear_attention(m, il); break;
+    case 'm': mamba(m, il); break;
+    case 'c': short_convolution(m, il); break;
+    case 'k': kimi_delta_net(m, il); break;
+    case 'e': break;
+    default:
+        if (synth_is_latent(&m->p))
+            latent_attention(m, il);
+        else if (m->p.family == DEEPSEEK4)
+            compressed_attention(m, il);
+        else
+            attention(m, il);
+    }
+}
+
+static void feed_forward(struct model *m, int il)
+{
+    const struct preset *p = &m->p;
+    bool is_post = p->family == GPTOSS || p->family == GLM4MOE || synth_is_hybrid(p);
+    if (p->family != NEMOTRON && p->family != QWEN4)
+        vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.%s.weight", il, is_post ? "post_attention_norm" : "ffn_norm");
+    if (p->family == PHI)
+        vector(m, p->n_embd, 1, 0, 0.1f, "blk.%d.ffn_norm.bias", il);
+    if (p->family == NEMOTRON && synth_kind_of(p, il) != 'e')
+        return;
+    if (p->family == GEMMA4)
+        gemma_feed_forward(m, il);
+    else if (il < p->n_dense || !p->n_expert)
+        dense_feed_forward(m, il, p->n_ff, "");
+    else
+        experts(m, il);
+}
+
+static void layer(struct model *m, int il)
+{
+    const struct preset *p = &m->p;
+    if (p->family != QWEN4)
+        vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.attn_norm.weight", il);
+    if (p->family == PHI)
+        vector(m, p->n_embd, 1, 0, 0.1f, "blk.%d.attn_norm.bias", il);
+    if (p->family == DEEPSEEK4 || p->family == GLM5)
+        layer_mixes(m, il);
+    if (p->family == QWEN4)
+        layer_gates(m, il);
+    if (p->family == QWEN4 && il == NGRAM_LAYER)
+        ngrams(m, il);
+    mixer(m, il);
+    feed_forward(m, il);
+}
+
+/* Tables of rows for each token, or for the last few, and what they pass through. */
+static void token_tables(struct model *m)
+{
+    const struct preset *p = &m->p;
+    uint64_t sizes[NGRAM_HEADS];
+    int width = p->family == GEMMA4 ? synth_gemma_of(p).width : 0;
+    if (p->family == QWEN4 && p->n_layer > NGRAM_LAYER)
+        matrix(m, m->type, p->n_embd / NGRAM_HEADS, (int)synth_ngram_sizes(sizes), 1, "per_layer_token_embd.weight");
+    if (width == 0)
+        return;
+    matrix(m, m->type, width * p->n_layer, p->n_vocab, 1, "per_layer_token_embd.weight");
+    matrix(m, m->type, p->n_embd, width * p->n_layer, 1, "per_layer_model_proj.weight");
+    vector(m, width, 1, 1, 0.1f, "per_layer_proj_norm.weight");
+}
+
+/* The last norm, or what stands in its place, and the output. */
+static void head(struct model *m)
+{
+    const struct preset *p = &m->p;
     if (p->family == DEEPSEEK4)
         mix(m, "output_hc", 4, 1);
-    vector(m, p->n_embd, 1, 1, 0.1f, p->family == LFM2 ? "token_embd_norm.weight" : "output_norm.weight");
+    if (p->family == QWEN4)
+        gated_streams(m, "output_hc", false);
+    else
+        vector(m, p->n_embd, 1, 1, 0.1f, p->family == LFM2 ? "token_embd_norm.weight" : "output_norm.weight");
+    if (p->family == GEMMA4)
+        vector(m, p->hd / 2, 1, 1, 0, "rope_freqs.weight");
     if (p->family == PHI) {
         vector(m, p->n_embd, 1, 0, 0.1f, "output_norm.bias");
         vector(m, p->n_vocab, 1, 0, 0.1f, "output.bias");
         vector(m, p->hd / 2, 1, 1, 0.1f, "rope_factors_short.weight");
         vector(m, p->hd / 2, 1, 8, 2, "rope_factors_long.weight");
     }
-    matrix(m, m->output_type, p->n_embd, p->n_vocab, 1, "output.weight");
+    if (!synth_is_tied(p))
+        matrix(m, m->output_type, p->n_embd, p->n_vocab, 1, "output.weight");
+}
 
+void synth_list_tensors(struct model *m)
+{
     uint64_t at = 0;
+    matrix(m, m->type, m->p.n_embd, m->p.n_vocab, 1, "token_embd.weight");
+    m->tensors[0].rms = 1;
+    token_tables(m);
+    for (int il = 0; il < m->p.n_layer; il++)
+        layer(m, il);
+    head(m);
     for (size_t i = 0; i < m->n_tensors; i++) {
         m->tensors[i].offset = at;
         at += (m->tensors[i].n_bytes + SYNTH_ALIGN - 1) / SYNTH_ALIGN * SYNTH_ALIGN;

@@ -3,6 +3,7 @@
 #ifndef SYNTH_SHAPES_H
 #define SYNTH_SHAPES_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -11,7 +12,8 @@
 enum { SYNTH_ALIGN = 32 };
 
 enum family { LLAMA, QWEN3MOE, GPTOSS, QWEN3NEXT, QWEN35MOE, DEEPSEEK2, GLM4MOE, GLM_DSA, QWEN35, DEEPSEEK4,
-              NEMOTRON, LFM2, GRANITE_H, PHI, KIMI };
+              NEMOTRON, LFM2, GRANITE_H, PHI, KIMI, QWEN4, GEMMA4, GLM5, QWEN3VL, MISTRAL3, MISTRAL4, SMOLLM3,
+              DEEPSEEK32, STEP35, MIMO2, MINIMAX3 };
 
 struct preset {
     const char *name;
@@ -48,13 +50,59 @@ struct model {
 extern const struct preset synth_presets[];
 extern const size_t synth_n_presets;
 
-/* Latent attention of DeepSeek-V2-Lite: of each key this much is rotated, that much not; what keys and values are
- * made from; the values. */
-enum { MLA_ROPE = 64, MLA_NOPE = 128, MLA_LATENT = 512, MLA_V = 128 };
+/* general.architecture. */
+const char *synth_arch_of(const struct preset *p);
 
-/* Sparse latent attention, of the tiny model only: sizes of its queries' latent and of its indexers, which the first
- * layers have and the others share. */
-enum { DSA_Q_LATENT = 128, DSA_HEADS = 4, DSA_KEY = 96, DSA_CHOSEN = 270, DSA_FULL_LAYERS = 2 };
+/* Three layers of four are delta nets, the fourth is gated attention; latent attention; layers with a recurrent state,
+ * which files tell by their having no KV heads; no output matrix but the embedding. */
+bool synth_is_hybrid(const struct preset *p);
+bool synth_is_latent(const struct preset *p);
+bool synth_has_states(const struct preset *p);
+bool synth_is_tied(const struct preset *p);
+
+/* How layer il mixes positions: 'a' attention (of the family's kind), 'w' attention with a window, 'd' a delta net,
+ * 'm' Mamba2, 'c' a short convolution, 'k' one of Kimi's delta nets, 'e' not at all: experts alone. */
+char synth_kind_of(const struct preset *p, int il);
+
+/* Heads of layer il, of attention with keys and values of its own. */
+struct synth_heads {
+    int n_head, n_kv, hd_k, hd_v;
+};
+struct synth_heads synth_heads_of(const struct preset *p, int il);
+
+/* Value heads of the hybrids' delta nets. */
+static inline int synth_value_heads(const struct preset *p)
+{
+    return p->family == QWEN4 ? 48 : 32;
+}
+
+/* Gemma 4: of `period` layers all but the last have a window. The E models have `width` numbers of each token for each
+ * layer, and n_shared last layers, n_ff_shared wide, that see keys and values of earlier ones. */
+struct synth_gemma {
+    int period, window, width, n_shared, n_ff_shared;
+};
+struct synth_gemma synth_gemma_of(const struct preset *p);
+
+/* Latent attention: of each key n_rope numbers are rotated, n_nope not; what keys and values are made from; the values;
+ * what queries are made from (0: the row itself). */
+struct synth_latent {
+    int n_rope, n_nope, n_latent, n_v, q_latent;
+};
+struct synth_latent synth_latent_of(const struct preset *p);
+
+/* Indexers: heads, their width, how many positions (of MiniMax-M3: runs of 128) they choose. n_head 0: none. Of GLM-DSA
+ * the first layers have one and the others share its choice. */
+struct synth_index {
+    int n_head, width, n_chosen;
+};
+enum { DSA_FULL_LAYERS = 2 };
+struct synth_index synth_index_of(const struct preset *p);
+bool synth_has_indexer(const struct preset *p, int il);
+
+/* Qwen3.8: gated residual streams, and a layer with n-grams of up to NGRAM tokens, whose heads have tables of sizes[]
+ * rows, together as many as synth_ngram_sizes says. */
+enum { N_STREAMS = 4, LOW_RANK = 320, NGRAM = 3, NGRAM_HEADS = 16, NGRAM_TAPS = 4, NGRAM_LAYER = 1 };
+uint64_t synth_ngram_sizes(uint64_t sizes[NGRAM_HEADS]);
 
 /* Sizes of DeepSeek-V4: rotated part of a head, latent of queries, groups of heads and the output of each, the
  * indexers, the window; n_hash leading layers have a table that picks the experts; n_plain leading layers have no keys
@@ -64,10 +112,6 @@ struct synth_compressed {
 };
 const struct synth_compressed *synth_compressed_of(const struct preset *p);
 int synth_ratio_of(const struct preset *p, int il);
-
-/* Families whose layers differ: 'a' is an attention layer in the pattern, of latent attention too; 'm' is Mamba2, 'c' a
- * short convolution, 'k' one of Kimi's delta nets, 'e' experts alone. NULL: all layers are attention. */
-const char *synth_pattern_of(const struct preset *p);
 
 /* Mamba2: inner size, heads, groups; its state and its window have these sizes in all presets. */
 struct synth_mamba {

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 CODE = re.compile(r'.*\.(c|h|cu)$')
-TABLES = ['bench/synth_shapes.c']            # one row a model
+TABLES = ['bench/synth_presets.c']            # one row a model
 COLUMNS, COMMITS = 120, 10
 
 
