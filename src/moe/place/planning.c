@@ -66,18 +66,22 @@ static pf_status session_sizes(const struct pf_model *m, const pf_backend *devic
     return PF_OK;
 }
 
+/* A table of which each token takes some rows is needed nowhere as a whole: it stays in the file as mapped, and the
+ * page cache has what it has. Only if nothing may be read while running, it counts. */
 static pf_status sizes_of(const struct pf_model *m, const pf_backend *device, uint64_t room,
                           const struct pf_model_opts *o, const struct pf_session_opts *so, struct pf_placing *what,
                           struct pf_plan_sizes *out)
 {
-    struct pf_plan_sizes s = { .weight_bytes = m->info.weight_bytes, .token_bytes = m->info.bytes_per_token,
-                               .experts = m->n_expert > 0 };
+    uint64_t by_rows = m->gather.table.data ? pf_weight_bytes(&m->gather.table) : 0;
+    struct pf_plan_sizes s = { .weight_bytes = m->info.weight_bytes - by_rows,
+                               .token_bytes = m->info.bytes_per_token, .experts = m->n_expert > 0 };
     struct pf_transit transit = pf_transit_of(m, &o->postfetch, room);
     what->cut = (struct pf_cut){ .n_layers = 0 };
     if (m->n_expert == 0 && room > 0)
         PF_TRY(pf_cut_of(m, device, so, room, o->streaming, &what->cut, &what->least_bytes));
     PF_TRY(slab_sizes(m, &what->cut, &s));
     PF_TRY(session_sizes(m, device, &what->cut, so, &s));
+    s.other_bytes += o->no_nvme ? by_rows : 0;
     s.transit_bytes = m->n_expert ? pf_transit_bytes(&transit, &o->postfetch) : 0;
     s.cut_whole = what->cut.whole;
     if (m->n_expert == 0) {

@@ -169,8 +169,9 @@ void pf_slabs_ask_rest(const struct pf_slabs *s, const struct pf_model *m, int f
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         uintptr_t begin = (uintptr_t)t->data / PAGE * PAGE;
         int il = pf_tensor_layer(t);
-        if (!s->streams[i] && !pf_model_gathers(m, t) && (il < 0 || il >= first))
-            madvise((void *)begin, (uintptr_t)t->data + t->n_bytes - begin, MADV_WILLNEED);
+        bool by_rows = pf_model_gathers(m, t);
+        if (by_rows || (!s->streams[i] && (il < 0 || il >= first)))
+            madvise((void *)begin, (uintptr_t)t->data + t->n_bytes - begin, by_rows ? MADV_RANDOM : MADV_WILLNEED);
     }
 }
 

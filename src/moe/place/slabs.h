@@ -35,7 +35,7 @@ uint64_t  pf_slab_bytes(const struct pf_slabs *s, int slab);
 uint64_t  pf_slabs_in(const struct pf_slabs *s, uint64_t bytes);    /* slabs of average size in so many bytes */
 
 /* Asks the kernel to read the weights that do not stream, of layers from `first` on and of no layer: they are read once
- * and stay in the page cache, if it keeps them. */
+ * and stay in the page cache, if it keeps them; and to read no more of a table than the rows that are looked up. */
 void      pf_slabs_ask_rest(const struct pf_slabs *s, const struct pf_model *m, int first);
 
 /* The tables as the store takes them; its other fields are zeros. */
