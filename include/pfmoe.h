@@ -119,6 +119,8 @@ struct pf_file_info {
     struct pf_file_type_use types[PF_MAX_TYPES];       /* by falling bytes */
     int      n_warnings;                               /* the file loads, but not everywhere, or not as written */
     char     warnings[8][256];
+    char     likeness[512];                            /* a sentence: which architecture that pfmoe has this one is most
+                                                          like, and what it has or lacks beside that one */
 };
 /* Reads the headers of a GGUF file (and of its other shards) and fills *out. With PF_FILE_VERIFY every byte of every
  * tensor is read too: a scale or float that is NaN or infinite, or a code its type does not have, is PF_EFORMAT. */

@@ -119,6 +119,8 @@ int mode_info(const struct settings *s)
         row(&out, i ? "" : "warnings", "%s", f.warnings[i]);
     row(&out, "pfmoe", "%s",
         f.supported ? "has this architecture" : "does not have this architecture and cannot run the file");
+    if (f.architecture[0] && f.n_layers)
+        row(&out, "", "%s", f.likeness);
     if (s->verify)
         row(&out, "weights", "all read, no fault found");
     out_write(out.p, out.n);

@@ -41,8 +41,12 @@ double pf_gpu_copy_bandwidth(int gpu, void *host, size_t bytes, void (*meanwhile
 
 pf_status pf_file_inspect(const char *path, unsigned flags, struct pf_file_info *out)
 {
+    pf_gguf *g;
     PF_TRY(pf_gguf_inspect(path, flags, out));
+    PF_TRY(pf_gguf_open(&g, path, PF_GGUF_EMPTY_OK));
     out->supported = pf_arch_find(out->architecture, strlen(out->architecture)) != NULL;
+    pf_model_liken(g, out->architecture, out->likeness, sizeof out->likeness);
+    pf_gguf_close(&g);
     return PF_OK;
 }
 

@@ -29,6 +29,14 @@ def tables(root):
             for name, rest in re.findall(TABLE, text, re.M | re.S)}
 
 
+def unnamed_fields(root):
+    """Fields of struct pf_arch that differences.c does not compare; names of tensors aside."""
+    body = re.search(r'^struct pf_arch \{(.*?)^\};', read(root, 'src', 'moe', 'archs', 'arch.h'), re.M | re.S).group(1)
+    body = re.sub(r'/\*.*?\*/', '', re.sub(r'enum \{[^}]*\}', 'enum x', body), flags=re.S)
+    fields = set(re.findall(r'\b(\w+)\s*(?=[,;])', re.sub(r'const char[^;]*;', '', body)))
+    return sorted(fields - set(re.findall(r'\bF\((\w+)\)', read(root, 'src', 'moe', 'archs', 'differences.c'))))
+
+
 def rows(root):
     """Per architecture its columns, GPU and checked with."""
     found = re.findall(r'^\| `(?!general)([^`]+)` \|.*\|([^|]*)\|([^|]*)\|$', read(root, 'models.md'), re.M)
@@ -50,6 +58,7 @@ def main():
     row = rows(root)
     bad = ['models.md has no row for %s' % name for name in sorted(names.keys() - row.keys())]
     bad += ['models.md has a row for %s, which pfmoe does not have' % name for name in sorted(row.keys() - names.keys())]
+    bad += ['differences.c does not know pf_arch.%s' % field for field in unnamed_fields(root)]
     cuda = read(root, 'src', 'kernels', 'cuda', 'backend_cuda.c')
     bad += ['models.md is wrong about %s and GPUs' % name for name in sorted(names.keys() & row.keys())
             if row[name][0] != ('yes' if all('.%s =' % op in cuda for op in names[name]) else 'no')]

@@ -109,4 +109,9 @@ struct pf_arch {
 const struct pf_arch *pf_arch_at(int i);
 const struct pf_arch *pf_arch_find(const char *name, size_t n);
 
+/* The other table from which a differs in the fewest fields; and these fields, in words: " with x, y; without z", or
+ * nothing. */
+const struct pf_arch *pf_arch_like(const struct pf_arch *a);
+void pf_arch_differences(const struct pf_arch *a, const struct pf_arch *b, char *text, size_t cap);
+
 #endif

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "moe/archs/arch.h"
+#include "moe/model/model.h"
 
 enum { NAME_BYTES = 96, MOST_NAMED = 4 };
 
@@ -33,13 +34,18 @@ enum { NAME_BYTES = 96, MOST_NAMED = 4 };
     N("indexer.q_proj.weight", IF(a->index_runs || a->index_means)) \
     N("hc_attn_fn.weight", IF(a->streams)) N("hc_attn_norm.weight", IF(a->gated_streams)) \
     N("ffn_norm.weight", IF(a->ffn_norm && strcmp(a->ffn_norm, "ffn_norm") == 0)) \
-    N("post_attention_norm.weight", IF(!a->split_layers && a->ffn_norm && strcmp(a->ffn_norm, "ffn_norm") != 0)) \
-    N("post_ffw_norm.weight", PF_NEVER) \
+    N("post_attention_norm.weight", IF(a->post_norms || has_other_norm(a))) \
+    N("post_ffw_norm.weight", IF(a->post_norms)) \
     N("ffn_gate_inp.weight", a->dense == PF_OPTIONAL ? PF_OPTIONAL : IF(a->dense != PF_REQUIRED)) \
     N("ffn_gate_inp.bias", a->router_bias) N("ffn_gate_exps.bias", a->expert_bias) \
     N("ffn_gate_exps.weight", a->ungated || a->dense == PF_REQUIRED ? PF_NEVER : PF_OPTIONAL) \
     N("exp_probs_b.bias", a->select_bias) N("ffn_gate_tid2eid.weight", IF(a->hash_layers)) \
     N("ffn_up_shexp.weight", a->shared) N("ffn_gate_inp_shexp.weight", a->shared_gate)
+
+static bool has_other_norm(const struct pf_arch *a)
+{
+    return !a->split_layers && a->ffn_norm && strcmp(a->ffn_norm, "ffn_norm") != 0;
+}
 
 static bool has_delta(const struct pf_arch *a)
 {
@@ -82,6 +88,18 @@ static int distance(const struct pf_arch *a, const bool found[N_NAMES])
     for (int i = 0; i < N_NAMES; i++)
         sum += found[i] && needs[i] == PF_NEVER ? 3 : !found[i] && needs[i] == PF_REQUIRED ? 2 : 0;
     return sum;
+}
+
+void pf_model_liken(const pf_gguf *g, const char *name, char *text, size_t cap)
+{
+    const struct pf_arch *arch = pf_arch_find(name, strlen(name));
+    char differences[400];
+    if (!arch) {
+        pf_nearest_arch(g, text, cap);
+        return;
+    }
+    pf_arch_differences(arch, pf_arch_like(arch), differences, sizeof differences);
+    snprintf(text, cap, "like %s%s", pf_arch_like(arch)->name, differences);
 }
 
 void pf_nearest_arch(const pf_gguf *g, char *text, size_t cap)

@@ -324,6 +324,10 @@ struct pf_model {
 /* Whether t is the table of m->gather. */
 bool pf_model_gathers(const struct pf_model *m, const struct pf_tensor *t);
 
+/* A sentence about a file whose general.architecture is `name`: which other architecture it is most like and where it
+ * differs, of a known one by its table, of another one by the names of its tensors. */
+void pf_model_liken(const pf_gguf *g, const char *name, char *text, size_t cap);
+
 /* Reads hyper-parameters and binds every tensor of m->file. On failure the caller closes m. */
 pf_status pf_model_bind(struct pf_model *m);
 
