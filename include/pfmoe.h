@@ -178,6 +178,8 @@ struct pf_model_opts {
     bool             vocab_only;     /* tokenizer and chat template only: architecture and tensors are not looked at */
     uint64_t         ram_bytes;      /* memory for weights, keys, values and scratch; 0: what the system can spare */
     bool             streaming;      /* never hold the whole model in memory, even if it fits */
+    bool             nextn;          /* opens the layer that guesses the token after the next (multi-token
+                                        prediction), too, if the file has one that can run: PF_DRAFT_MTP */
     bool             no_nvme;        /* never read weights from the drive while running: fail if memory is too small */
     struct pf_speeds speeds;         /* how fast the machine is; only pf_model_plan looks at it */
     struct pf_postfetch_opts postfetch;
@@ -420,9 +422,12 @@ enum pf_kv_type {
  * (pf_trace_set). */
 enum pf_draft {
     PF_DRAFT_OFF,
-    PF_DRAFT_AUTO,                   /* whatever the model has and pays: at present PF_DRAFT_LOOKUP */
+    PF_DRAFT_AUTO,                   /* PF_DRAFT_LOOKUP where it finds something, else PF_DRAFT_MTP if the model was
+                                        opened with nextn; whatever pays */
     PF_DRAFT_LOOKUP,                 /* what followed where the sequence's newest tokens stood before */
-    PF_DRAFT_GIVEN                   /* what draft_fn says */
+    PF_DRAFT_GIVEN,                  /* what draft_fn says */
+    PF_DRAFT_MTP                     /* what the model's own layer says that guesses ahead; needs nextn of
+                                        struct pf_model_opts and a file that has the layer */
 };
 enum { PF_MAX_DRAFT = 64 };
 /* Writes at most cap tokens that may follow tok[0..n) to out; returns how many. Called on the thread that evaluates;

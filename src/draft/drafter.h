@@ -1,7 +1,8 @@
 /* Drafters: what may come next in a sequence of tokens, guessed cheaply, and how sure each guess is. A drafter follows
  * one sequence; whoever has the tokens tells it of each in order, of going back, and asks when a guess is wanted.
  *
- *     see(tok) see(tok) ... propose -> tokens, and for each the chance that it is right if those before it are
+ *     see(tok) see(tok) ... expect -> for each token that could be proposed the chance that it is right if those
+ *                                     before it are; propose -> so many of them
  *
  * A proposal is compared with what is seen next, whether it was evaluated or not, so that chances are learned for
  * nothing. Used by one thread at a time. No answer depends on a drafter: a wrong guess costs time. */
@@ -14,16 +15,21 @@ struct pf_drafter;
 
 struct pf_drafter_ops {
     void (*see)(struct pf_drafter *d, int32_t tok);
-    void (*cut)(struct pf_drafter *d, int64_t pos);          /* the sequence is its first pos tokens, pos < n;
+    void (*cut)(struct pf_drafter *d, int64_t pos);          /* the sequence is its first pos tokens at most;
                                                                     the others are still there to be looked at */
-    int  (*propose)(struct pf_drafter *d, int32_t *out, float *chance, int most);        /* how many */
+    int  (*expect)(struct pf_drafter *d, float *chance, int most);       /* how many it could propose */
+    int  (*propose)(struct pf_drafter *d, int32_t *out, int n);      /* how many of the n that it could */
     void (*close)(struct pf_drafter *d);
+    /* A step evaluated so many rows from position `from` on, of which the first `certain` are no drafts. NULL: it need
+     * not be told. */
+    void (*went)(struct pf_drafter *d, int64_t from, int rows, int certain);
 };
 
 /* The first member of every drafter. */
 struct pf_drafter {
     const struct pf_drafter_ops *ops;
     int64_t                      n;          /* tokens seen */
+    double                       draft_ns;   /* what proposing a token takes; 0: nothing, or it is not known */
 };
 
 /* How often guesses of a kind were right lately. */

@@ -67,7 +67,8 @@ static int next_count(int k)
     return k < 3 ? k + 1 : k < 7 ? k + 2 : k < 15 ? k + 4 : k < 31 ? k + 8 : k + 16;
 }
 
-int pf_gate_choose(const struct pf_row_prices *p, struct pf_draft_account *a, int rows, const float *chance, int n)
+int pf_gate_choose(const struct pf_row_prices *p, struct pf_draft_account *a, int rows, const float *chance, int n,
+                   double draft_ns)
 {
     double alone = pf_price_of(p, rows), chain = 1, expected = rows, best_value = 0;
     int best = 0, i = 0, most = 2 * p->most + 1 - rows;
@@ -82,7 +83,7 @@ int pf_gate_choose(const struct pf_row_prices *p, struct pf_draft_account *a, in
             chain *= chance[i];
             expected += chain;
         }
-        double price = alone + doubt * (pf_price_of(p, rows + k) - alone);
+        double price = alone + doubt * (pf_price_of(p, rows + k) - alone + k * draft_ns);
         double value = expected * alone / (rows * price);
         if (value > best_value) {
             best_value = value;

@@ -1,4 +1,6 @@
 /* Drafts that the caller's function gives. Chances are those of its guesses lately, whatever their place. */
+#include <string.h>
+
 #include "base/pf_mem.h"
 #include "base/pf_status.h"
 #include "draft/drafter.h"
@@ -28,21 +30,27 @@ static void see(struct pf_drafter *d, int32_t tok)
 
 static void cut(struct pf_drafter *d, int64_t pos)
 {
+    if (pos >= d->n)
+        return;
     d->n = pos;
     ((struct given *)d)->n_proposed = 0;
 }
 
-static int propose(struct pf_drafter *d, int32_t *out, float *chance, int most)
+static int expect(struct pf_drafter *d, float *chance, int most)
 {
     struct given *g = (struct given *)d;
     size_t n = g->fn(g->ctx, g->tok, (size_t)d->n, g->proposed, (size_t)most);
     g->from = d->n;
     g->n_proposed = n < (size_t)most ? (int)n : most;
-    for (int i = 0; i < g->n_proposed; i++) {
-        out[i] = g->proposed[i];
+    for (int i = 0; i < g->n_proposed; i++)
         chance[i] = g->odds.hits / g->odds.tries;
-    }
     return g->n_proposed;
+}
+
+static int propose(struct pf_drafter *d, int32_t *out, int n)
+{
+    memcpy(out, ((struct given *)d)->proposed, (size_t)n * sizeof *out);
+    return n;
 }
 
 static void close(struct pf_drafter *d)
@@ -50,7 +58,7 @@ static void close(struct pf_drafter *d)
     pf_free(d);
 }
 
-static const struct pf_drafter_ops ops = { see, cut, propose, close };
+static const struct pf_drafter_ops ops = { see, cut, expect, propose, close, NULL };
 
 pf_status pf_drafter_given(struct pf_drafter **out, const int32_t *tok, pf_draft_fn *fn, void *ctx)
 {

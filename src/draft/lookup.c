@@ -90,6 +90,8 @@ static void see(struct pf_drafter *d, int32_t tok)
 static void cut(struct pf_drafter *d, int64_t pos)
 {
     struct lookup *l = lookup_of(d);
+    if (pos >= d->n)
+        return;
     for (int i = 0; i < N_TABLES; i++)
         for (int64_t end = d->n; end > pos && end >= widths[i]; end--)
             l->tables[i][slot_of(l, end, widths[i])] = l->before[i][end];
@@ -98,16 +100,23 @@ static void cut(struct pf_drafter *d, int64_t pos)
     l->length = 0;
 }
 
-/* A match that overlaps the end goes on with its own guesses. */
-static int propose(struct pf_drafter *d, int32_t *out, float *chance, int most)
+static int expect(struct pf_drafter *d, float *chance, int most)
 {
     struct lookup *l = lookup_of(d);
     for (int i = 0; l->at > 0 && i < most; i++) {
         const struct pf_odds *o = &l->odds[kind_of(l->length + i)];
-        out[i] = l->at + i < d->n ? l->tok[l->at + i] : out[l->at + i - d->n];
         chance[i] = o->hits / o->tries;
     }
     return l->at > 0 ? most : 0;
+}
+
+/* A match that overlaps the end goes on with its own guesses. */
+static int propose(struct pf_drafter *d, int32_t *out, int n)
+{
+    struct lookup *l = lookup_of(d);
+    for (int i = 0; i < n; i++)
+        out[i] = l->at + i < d->n ? l->tok[l->at + i] : out[l->at + i - d->n];
+    return n;
 }
 
 static void close(struct pf_drafter *d)
@@ -120,7 +129,7 @@ static void close(struct pf_drafter *d)
     pf_free(l);
 }
 
-static const struct pf_drafter_ops ops = { see, cut, propose, close };
+static const struct pf_drafter_ops ops = { see, cut, expect, propose, close, NULL };
 
 static int bits_for(int64_t n_ctx)
 {

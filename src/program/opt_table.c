@@ -125,9 +125,10 @@ static const struct opt table[] = {
     { GROUP_EXPERTS, 0, "postfetch-debug", CHOICE, "0|1", AT(postfetch_debug), 0, 0, "PFMOE_POSTFETCH_DEBUG", false,
       "a line on standard error for each transfer (default 0)" },
 
-    { GROUP_DRAFT, 0, "draft", CHOICE, "off|auto|lookup", AT(draft), 0, 0, "PFMOE_DRAFT", false,
+    { GROUP_DRAFT, 0, "draft", CHOICE, "off|auto|lookup|mtp", AT(draft), 0, 0, "PFMOE_DRAFT", false,
       "guess tokens ahead and evaluate them together, while that is faster: lookup takes what followed where the "
-      "newest tokens stood before, auto whatever pays (default)" },
+      "newest tokens stood before, mtp asks the model's own layer that guesses ahead, auto takes whatever there is "
+      "and pays (default)" },
     { GROUP_DRAFT, 0, "draft-max", WHOLE, "N", AT(draft_max), 1, PF_MAX_DRAFT, "PFMOE_DRAFT_MAX", false,
       "guess at most N tokens at once (default 16)" },
 

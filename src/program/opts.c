@@ -230,7 +230,7 @@ void opts_shared_help(void)
 void opts_shared_session(const struct settings *s, struct pf_session_opts *o)
 {
     static const enum pf_draft drafts[] = { [DRAFT_OFF] = PF_DRAFT_OFF, [DRAFT_AUTO] = PF_DRAFT_AUTO,
-                                            [DRAFT_LOOKUP] = PF_DRAFT_LOOKUP };
+                                            [DRAFT_LOOKUP] = PF_DRAFT_LOOKUP, [DRAFT_MTP] = PF_DRAFT_MTP };
     o->draft = drafts[s->draft];
     o->draft_max = (int)s->draft_max;
 }
@@ -238,6 +238,7 @@ void opts_shared_session(const struct settings *s, struct pf_session_opts *o)
 void opts_shared_model(const struct settings *s, struct pf_model_opts *o)
 {
     static const int block[] = { [CHOSE_AUTO] = PF_AUTO, [CHOSE_0] = 0, [CHOSE_1] = 1 };
+    o->nextn = s->draft == DRAFT_AUTO || s->draft == DRAFT_MTP;
     o->postfetch = (struct pf_postfetch_opts){
         .enable = s->postfetch, .force_cpu = s->force_cpu, .block_on_miss = block[s->block_on_miss],
         .max_transfers = (int)s->max_transfers, .scratchpad_mb = (uint32_t)s->scratchpad_mb,

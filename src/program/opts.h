@@ -64,7 +64,7 @@ struct settings {
 };
 
 enum { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_VNNI };
-enum { DRAFT_OFF, DRAFT_AUTO, DRAFT_LOOKUP };
+enum { DRAFT_OFF, DRAFT_AUTO, DRAFT_LOOKUP, DRAFT_MTP };
 enum { THINK_AUTO, THINK_ON, THINK_OFF };
 enum { KV_I16, KV_F32, KV_Q8_0 };
 enum { CHOSE_AUTO, CHOSE_0, CHOSE_1 };      /* indices of auto|0|1; of 0|1 the index is the value */

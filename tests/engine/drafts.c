@@ -65,7 +65,10 @@ static void make_cheap(pf_session *s)
     }
     p->least = 1;
     p->most = PF_PRICE_ROWS;
-    s->account = (struct pf_draft_account){ .balance_ns = 1e15, .total_ns = 1, .token_ns = 1000 };
+    for (int i = 0; i < s->n_sources; i++) {
+        s->sources[i].account = (struct pf_draft_account){ .balance_ns = 1e15, .total_ns = 1, .token_ns = 1000 };
+        s->sources[i].drafter->draft_ns = 0;
+    }
 }
 
 static bool same(const float *a, int64_t pos)
@@ -205,6 +208,11 @@ static void test_sampling(pf_model *m)
         sample(m, PF_DRAFT_GIVEN, temp, given, MOST);
         CHECK(memcmp(off, lookup, sizeof off) == 0 && memcmp(off, given, sizeof off) == 0, "at temperature %g",
               (double)temp);
+        for (int i = 0; m->nextn && i < 2; i++) {
+            sample(m, i ? PF_DRAFT_AUTO : PF_DRAFT_MTP, temp, given, MOST);
+            CHECK(memcmp(off, given, sizeof off) == 0, "by the layer that guesses ahead, at temperature %g",
+                  (double)temp);
+        }
     }
 }
 
@@ -269,6 +277,7 @@ static bool open_model(pf_model **m, int device, int *status)
     pf_model_opts_init(&o);
     o.n_threads = 2;
     o.device = device;
+    o.nextn = true;
     pf_status st = pf_model_open(m, path, &o);
     *status = st == PF_EUNSUPPORTED ? 77 : 1;
     if (st < 0)
@@ -314,6 +323,10 @@ int main(int argc, char **argv)
     test_straight(m, N);
     test_walk(m, PF_DRAFT_GIVEN);
     test_walk(m, PF_DRAFT_LOOKUP);
+    if (m->nextn) {
+        test_walk(m, PF_DRAFT_MTP);
+        test_walk(m, PF_DRAFT_AUTO);
+    }
     test_together(m);
     test_sampling(m);
     pf_model_close(&m);

@@ -25,7 +25,7 @@ static double run(double p, double claimed, double slope)
     for (int i = 0; i < MOST; i++)
         chance[i] = (float)claimed;
     for (int done = 0; done < N;) {
-        int k = pf_gate_choose(&prices, &a, 1, chance, MOST), hits = 0;
+        int k = pf_gate_choose(&prices, &a, 1, chance, MOST, 0), hits = 0;
         double ns = 1e6 * (1 + slope * k) * (0.9 + 0.2 * any()), alone = k ? pf_price_of(&prices, 1) : ns;
         CHECK(k >= 0 && k <= MOST);
         pf_prices_learn(&prices, 1 + k, ns);
@@ -64,6 +64,13 @@ static void test_prices(void)
     CHECK(p.most == 5);
 }
 
+/* What is proposed, most tokens at most; how many. */
+static int ask(struct pf_drafter *d, int32_t *out, float *chance, int most)
+{
+    int n = d->ops->expect(d, chance, most);
+    return n ? d->ops->propose(d, out, n) : 0;
+}
+
 /* A text that repeats: the guess is what followed. */
 static void test_lookup(void)
 {
@@ -76,20 +83,20 @@ static void test_lookup(void)
         tok[i] = i % LENGTH * 7;
     for (int i = 0; i < LENGTH; i++)
         d->ops->see(d, tok[i]);
-    CHECK(d->ops->propose(d, out, chance, MOST) == 0, "nothing repeats yet");
+    CHECK(ask(d, out, chance, MOST) == 0, "nothing repeats yet");
     for (int i = LENGTH; i < 2 * LENGTH + 10; i++)
         d->ops->see(d, tok[i]);
-    CHECK(d->ops->propose(d, out, chance, MOST) == MOST);
+    CHECK(ask(d, out, chance, MOST) == MOST);
     for (int i = 0; i < MOST; i++)
         CHECK(out[i] == tok[2 * LENGTH + 10 + i] && chance[i] > 0.5f && chance[i] <= 1, "%d: %d", i, out[i]);
     d->ops->cut(d, LENGTH + 5);
     for (int i = LENGTH + 5; i < LENGTH + 8; i++)
         d->ops->see(d, tok[i]);
-    CHECK(d->ops->propose(d, out, chance, 2) == 2 && out[0] == tok[LENGTH + 8], "after going back");
+    CHECK(ask(d, out, chance, 2) == 2 && out[0] == tok[LENGTH + 8], "after going back");
     d->ops->cut(d, 0);
     for (int i = 0; i < 10; i++)
         d->ops->see(d, tok[i] = 3);
-    CHECK(d->ops->propose(d, out, chance, MOST) == MOST && out[MOST - 1] == 3, "what overlaps the end goes on");
+    CHECK(ask(d, out, chance, MOST) == MOST && out[MOST - 1] == 3, "what overlaps the end goes on");
     pf_drafter_close(d);
 }
 

@@ -102,6 +102,7 @@ struct pf_arch {
     enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;  /* when expert_feed_forward_length is
                                              absent: feed_forward_length, that / n_used, or it must be there */
 
+    bool            nextn;                /* the layer that guesses ahead is of the others' kind; without indexer */
     bool            multipliers;          /* reads embedding_scale, residual_scale, logit_scale */
 };
 

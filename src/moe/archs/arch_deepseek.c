@@ -14,6 +14,7 @@ const struct pf_arch pf_arch_deepseek2 = {
     .select_bias = PF_OPTIONAL,
     .shared = PF_REQUIRED,
     .expert_width = PF_WIDTH_KEY,
+    .nextn = true,
 };
 
 /* `deepseek4`: DeepSeek-V4-Flash and V4-Pro. Four residual streams; attention to a window of positions and to keys
@@ -52,4 +53,5 @@ const struct pf_arch pf_arch_deepseek32 = {
     .select_bias = PF_OPTIONAL,
     .shared = PF_REQUIRED,
     .expert_width = PF_WIDTH_KEY,
+    .nextn = true,
 };

@@ -15,6 +15,7 @@ const struct pf_arch pf_arch_glm_dsa = {
     .select_bias = PF_OPTIONAL,
     .shared = PF_REQUIRED,
     .expert_width = PF_WIDTH_KEY,
+    .nextn = true,
 };
 
 /* `glm4moe`: GLM-4.5, 4.5-Air, 4.6, 4.7. The first layers are dense, half of each head rotates; experts are chosen
@@ -33,6 +34,7 @@ const struct pf_arch pf_arch_glm4moe = {
     .select_bias = PF_REQUIRED,
     .shared = PF_REQUIRED,
     .expert_width = PF_WIDTH_KEY,
+    .nextn = true,
 };
 
 /* `glm5-next`: GLM-5.3-Flash. Most layers are Kimi's delta nets, the others latent attention without any rotation,

@@ -76,6 +76,7 @@ const struct pf_arch pf_arch_qwen3next = {
     .shared = PF_REQUIRED,
     .shared_gate = PF_REQUIRED,
     .expert_width = PF_WIDTH_FF_PER_PICK,
+    .nextn = true,
 };
 
 const struct pf_arch pf_arch_qwen35 = {
@@ -88,6 +89,7 @@ const struct pf_arch pf_arch_qwen35 = {
     .ffn_norm = "post_attention_norm",
     .dense = PF_REQUIRED,
     .act = PF_ACT_SWIGLU,
+    .nextn = true,
 };
 
 const struct pf_arch pf_arch_qwen35moe = {
@@ -104,6 +106,7 @@ const struct pf_arch pf_arch_qwen35moe = {
     .shared = PF_REQUIRED,
     .shared_gate = PF_REQUIRED,
     .expert_width = PF_WIDTH_FF_PER_PICK,
+    .nextn = true,
 };
 
 /* `qwen4exp`: Qwen3.8-Flash-Next. As qwen35moe, with gated residual streams in the place of norms; full attention looks

@@ -19,6 +19,8 @@ pf_status pf_compressed_block(struct pf_step *t, int il, int rows);       /* com
 pf_status pf_index_block(struct pf_step *t, int il, int rows);            /* indexer.c; part of the two above */
 bool      pf_index_is_used(const struct pf_part *p);                         /* some row does not see all positions */
 pf_status pf_ngram_block(struct pf_step *t, int il, int rows);            /* entering.c: x += embeddings of n-grams */
+/* nextn.c: makes the input of the layer that guesses ahead out of the embedding b->x. */
+pf_status pf_nextn_begin(struct pf_step *t, int rows);
 /* per_layer.c: makes what layers add of the token out of the embedding b->x; adds layer il's to b->x. */
 pf_status pf_per_layer_begin(struct pf_step *t, int rows);
 pf_status pf_own_part_block(struct pf_step *t, int il, int rows);

@@ -72,12 +72,15 @@ static bool can_draft(const struct pf_model *m)
 
 static pf_status resolve_drafts(const struct pf_model *m, struct pf_session_opts *o)
 {
-    if (o->draft < PF_DRAFT_OFF || o->draft > PF_DRAFT_GIVEN)
+    if (o->draft < PF_DRAFT_OFF || o->draft > PF_DRAFT_MTP)
         PF_FAIL(PF_EINVAL, "draft %d is unknown", (int)o->draft);
     if (o->draft_max < 0 || o->draft_max > PF_MAX_DRAFT)
         PF_FAIL(PF_EINVAL, "draft_max is %d; 0 to %d are possible", o->draft_max, PF_MAX_DRAFT);
     if (o->draft == PF_DRAFT_GIVEN && !o->draft_fn)
         PF_FAIL(PF_EINVAL, "drafts are to be given, and draft_fn is NULL");
+    if (o->draft == PF_DRAFT_MTP && !m->nextn)
+        PF_FAIL(PF_EUNSUPPORTED, "drafts are to come of a layer that guesses ahead, and none was opened with %s",
+                pf_gguf_path(m->file));
     if (o->draft_max == 0)
         o->draft_max = DEFAULT_DRAFT;
     if (o->draft_max > o->n_batch - 1)
@@ -111,6 +114,19 @@ pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_sess
     if (o->n_batch > o->n_ctx)
         o->n_batch = (int)o->n_ctx;
     return resolve_drafts(m, o);
+}
+
+bool pf_session_keeps_hidden(const struct pf_model *m, const struct pf_session_opts *o)
+{
+    return m->is_nextn || (m->nextn && (o->draft == PF_DRAFT_AUTO || o->draft == PF_DRAFT_MTP));
+}
+
+void pf_nextn_session_opts(const struct pf_session_opts *o, struct pf_session_opts *out)
+{
+    pf_session_opts_init(out);
+    out->n_ctx = o->n_ctx;
+    out->n_batch = o->n_batch;
+    out->kv_type = o->kv_type;
 }
 
 static void widen(int *to, int64_t n)
@@ -186,6 +202,7 @@ struct pf_backend_sizes pf_backend_sizes_of(const struct pf_model *m, const stru
     widen(&s.max_n_in, w.attn);
     widen(&s.max_n_in, m->lora_rank);
     widen(&s.max_n_in, m->n_expert_in);
+    widen(&s.max_n_in, m->is_nextn ? 2 * (int64_t)m->n_embd : 0);
     s.expert_rank = m->lora_expert_rank;
     if (m->arch->mla) {
         widen(&s.max_n_in, (int64_t)m->mla.n_head * m->mla.n_v);
@@ -248,6 +265,7 @@ struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base)
     }
     in.gather_ids = cut(base, &in.bytes, n * (size_t)m->gather.per_token);
     in.gathered = cut(base, &in.bytes, n * (size_t)m->gather.per_token * (size_t)m->gather.table.n_in);
+    in.hidden = cut(base, &in.bytes, m->is_nextn ? n * (size_t)m->n_embd : 0);
     in.picks = cut(base, &in.bytes, n_picks);
     in.weights = cut(base, &in.bytes, n_picks);
     return in;
@@ -270,6 +288,7 @@ size_t pf_buffers_cut(const struct pf_model *m, int n_batch, char *base, struct 
     size_t q_latent = (size_t)(m->mla.n_q_latent + m->compressed.n_q_latent);
     const struct { void *at; size_t n; } parts[] = {
         { &b->x, rows * n_s * (size_t)m->n_embd }, { &b->h, rows * (size_t)m->n_embd },
+        { &b->pair, m->is_nextn ? 2 * rows * (size_t)m->n_embd : 0 },
         { &b->flat, rows * mixed * (size_t)m->n_embd }, { &b->mix, rows * mixed * (2 + n_s) },
         { &b->guess_mix, guess_rows * mixed * (2 + n_s) },
         { &b->gates, m->arch->gated_streams ? rows * n_s * (size_t)m->n_embd : 0 },
@@ -322,5 +341,6 @@ uint64_t pf_session_host_bytes(const struct pf_model *m, const struct pf_session
 {
     return (uint64_t)o->n_ctx * sizeof(int32_t) + (uint64_t)pf_logit_rows(o) * (uint64_t)m->n_vocab * sizeof(float) +
            (uint64_t)m->n_vocab * (sizeof(struct pf_candidate) + sizeof(int32_t)) +
-           (o->draft == PF_DRAFT_OFF ? 0 : pf_drafter_lookup_bytes(o->n_ctx));
+           (o->draft == PF_DRAFT_OFF ? 0 : pf_drafter_lookup_bytes(o->n_ctx)) +
+           (pf_session_keeps_hidden(m, o) ? 2 * (uint64_t)o->n_batch * (uint64_t)m->n_embd * sizeof(float) : 0);
 }

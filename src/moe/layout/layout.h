@@ -33,6 +33,7 @@ struct pf_buffers {
     void  *base;
     size_t bytes;
     float *x;                /* residual streams {streams.n * n_embd} */
+    float *pair;             /* what the layer that guesses ahead makes its input of {2 * n_embd} */
     float *flat, *mix;       /* of several streams: norm of x {streams.n * n_embd}; weights by which the block at work
                                 mixes them {n_weights} */
     float *gates, *gate_low; /* of gated streams: {streams.n * n_embd}, and what they are made of {low_rank} */
@@ -74,6 +75,8 @@ struct pf_buffers {
     float   *near_cs;        /* of layers with a window, if theirs is another */
     struct pf_block_inputs blocks;
     float   *gathered;       /* rows that m->gather has for the token {per_token * table.n_in} */
+    float   *hidden;         /* what the whole model put out at the position before, for the layer that guesses ahead
+                                {n_embd} */
     int32_t *injected;       /* picks in place of the router's, and their weights, shaped as picks; only if
                                 m->injected has any */
     float   *injected_weights;
@@ -86,6 +89,7 @@ struct pf_inputs {
     struct pf_block_inputs blocks;
     int32_t *gather_ids;         /* {m->gather.per_token} */
     float   *gathered;
+    float   *hidden;             /* {n_embd} of a model that is_nextn */
     int32_t *picks;
     float   *weights;
     size_t   bytes;
@@ -119,6 +123,11 @@ int64_t pf_context_within(const struct pf_model *m, const struct pf_session_opts
 /* Options with every default filled in, and checked against the model. */
 pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_session_opts *in,
                                   struct pf_session_opts *out);
+
+/* Whether the session hands out what the output matrix reads, of all rows. */
+bool pf_session_keeps_hidden(const struct pf_model *m, const struct pf_session_opts *o);
+/* Options of the session of m->nextn that follows a session with options o. */
+void pf_nextn_session_opts(const struct pf_session_opts *o, struct pf_session_opts *out);
 
 /* Functions from here on take resolved options (pf_session_opts_resolve) in o. */
 

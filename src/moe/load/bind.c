@@ -6,6 +6,7 @@
 
 #include <stdio.h>
 
+#include "moe/load/nextn.h"
 #include "moe/load/tensors.h"
 #include "moe/model/lora.h"
 
@@ -27,19 +28,22 @@ static pf_status bind_embedding_adapters(const struct pf_loader *l, int64_t n_vo
 static pf_status bind_embedding(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
-    char name[PF_TENSOR_BYTES];
-    const struct pf_tensor *t = pf_tensor_find(l, "token_embd.weight");
+    char name[PF_TENSOR_BYTES], own[PF_TENSOR_BYTES];
+    const char *embedding = pf_nextn_name(l, own, "embed_tokens", PF_EMBEDDING);
+    snprintf(name, sizeof name, "%.80s.weight", embedding);
+    const struct pf_tensor *t = pf_tensor_find(l, name);
     if (!t)
-        return pf_tensor_missing(l, "token_embd.weight");
+        return pf_tensor_missing(l, name);
     int64_t n_vocab = t->ne[1];
     if (m->vocab && pf_vocab_size(m->vocab) != n_vocab)
         PF_FAIL(PF_EFORMAT, "tensor token_embd.weight has %lld rows, but the tokenizer has %lld tokens, in %s",
                 (long long)n_vocab, (long long)pf_vocab_size(m->vocab), pf_gguf_path(l->g));
     if (n_vocab < 1 || n_vocab > MAX_VOCAB)
-        PF_FAIL(PF_EFORMAT, "tensor token_embd.weight has %lld rows, in %s", (long long)n_vocab, pf_gguf_path(l->g));
+        PF_FAIL(PF_EFORMAT, "tensor %s has %lld rows, in %s", name, (long long)n_vocab, pf_gguf_path(l->g));
     m->n_vocab = (int)n_vocab;
-    PF_TRY(pf_bind_matrix(l, PF_REQUIRED, PF_EMBEDDING, m->n_embd, n_vocab, PF_NEVER, &m->embed));
-    PF_TRY(pf_bind_matrix(l, PF_OPTIONAL, "output", m->n_embd, n_vocab, PF_OPTIONAL, &m->output));
+    PF_TRY(pf_bind_matrix(l, PF_REQUIRED, embedding, m->n_embd, n_vocab, PF_NEVER, &m->embed));
+    const char *output = pf_nextn_name(l, own, "shared_head_head", "output");
+    PF_TRY(pf_bind_matrix(l, PF_OPTIONAL, output, m->n_embd, n_vocab, PF_OPTIONAL, &m->output));
     PF_TRY(bind_embedding_adapters(l, n_vocab));
     m->embed.scale *= l->embedding_scale;
     m->output.scale /= l->logit_scale;
@@ -48,7 +52,8 @@ static pf_status bind_embedding(const struct pf_loader *l)
     if (m->arch->streams && !m->arch->streams_mean)
         PF_TRY(pf_bind_mix(l, pf_tensor_spelling(l, -1, "output_hc", "hc_head", "_fn.weight"), m->streams.n, 1,
                            &m->output_mix));
-    snprintf(name, sizeof name, "%s.weight", m->arch->output_norm ? m->arch->output_norm : "output_norm");
+    const char *norm = m->arch->output_norm ? m->arch->output_norm : "output_norm";
+    snprintf(name, sizeof name, "%.80s.weight", pf_nextn_name(l, own, "shared_head_norm", norm));
     PF_TRY(pf_bind_vector(l, m->arch->norm_bias, "output_norm.bias", m->n_embd, 1, &m->output_norm_bias));
     return pf_bind_vector(l, PF_REQUIRED, name, m->n_embd, 1, &m->output_norm);
 }
@@ -161,8 +166,10 @@ pf_status pf_bind_tensors(const struct pf_loader *l)
     PF_TRY(bind_rope(l));
     PF_TRY(bind_embedding(l));
     PF_TRY(pf_bind_per_layer(l));
-    for (int il = 0; il < m->n_layer; il++)
+    for (int il = m->first_block; il < m->n_layer; il++)
         PF_TRY(bind_layer(l, il, &m->layers[il]));
+    if (m->is_nextn)                         /* whose layer may have more than is used */
+        return pf_nextn_bind(l);
     PF_TRY(check_all_seen(l));
     return pf_lora_all_used(m);
 }

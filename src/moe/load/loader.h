@@ -8,7 +8,7 @@
 struct pf_loader {
     struct pf_model *m;
     const pf_gguf   *g;
-    bool            *seen;                /* [n_tensors] */
+    bool            *seen;                /* [n_tensors] which becomes m->used */
     struct pf_rope_params rope;           /* its divisors are a tensor */
     struct pf_rope_params near_rope;      /* of layers with a window, where they differ */
     float            far_base;            /* instead of its base, in layers with keys of blocks */

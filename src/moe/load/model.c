@@ -13,6 +13,7 @@
 #include "moe/load/bind.h"
 #include "moe/load/keys.h"
 #include "moe/load/nearest.h"
+#include "moe/load/nextn.h"
 #include "moe/load/read.h"
 #include "moe/model/lora.h"
 
@@ -33,23 +34,17 @@ void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char
 
 /* ---- Sizes of the whole ------------------------------------------------------------------------------------------ */
 
-/* Some files count layers that guess ahead and do not have them. */
-static bool has_nextn(const struct pf_loader *l, int first)
-{
-    char name[PF_KEY_BYTES];
-    snprintf(name, sizeof name, "blk.%d.nextn.eh_proj.weight", first);
-    return pf_gguf_tensor(l->g, name) != NULL;
-}
-
 static pf_status read_sizes(const struct pf_loader *l, int *n_block)
 {
     struct pf_model *m = l->m;
     int n_nextn = 0;
     PF_TRY(pf_key_int(l, "block_count", true, 1, PF_MAX_LAYERS, n_block));
     PF_TRY(pf_key_int(l, "nextn_predict_layers", false, 0, *n_block - 1, &n_nextn));
-    if (m->arch->compressed && !has_nextn(l, *n_block - n_nextn))
+    if (m->arch->compressed && !pf_nextn_is_there(l, *n_block - n_nextn))
         n_nextn = 0;
     m->n_layer = *n_block - n_nextn;
+    if (m->is_nextn)
+        PF_TRY(pf_nextn_count(l, n_nextn));
     PF_TRY(pf_key_int(l, "embedding_length", true, 1, PF_MAX_DIM, &m->n_embd));
     PF_TRY(pf_key_int(l, "context_length", true, 1, INT_MAX, &m->n_ctx_train));
     PF_TRY(pf_key_real(l, "attention.layer_norm_epsilon", false, false, &m->eps));       /* where the other is absent */
@@ -178,7 +173,7 @@ static pf_status read_keys(struct pf_loader *l)
     struct pf_model *m = l->m;
     int hd_k = 0;
     PF_TRY(read_sizes(l, &l->n_block));
-    m->layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *m->layers);
+    m->layers = m->all_layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *m->layers);
     if (!m->layers)
         PF_FAIL(PF_ENOMEM, "no memory for the %d layers of %s", m->n_layer, pf_gguf_path(l->g));
     PF_TRY(pf_read_mixers(l));
@@ -200,7 +195,8 @@ static pf_status read_keys(struct pf_loader *l)
     PF_TRY(pf_read_layout(l));
     PF_TRY(read_multipliers(l));
     PF_TRY(pf_read_rope(l, m->arch->mla ? m->mla.n_rope : m->arch->compressed ? m->compressed.n_rot : hd_k, &l->rope));
-    return check_sizes(l, l->rope.n_rot);
+    PF_TRY(check_sizes(l, l->rope.n_rot));
+    return m->is_nextn ? pf_nextn_check(l) : PF_OK;
 }
 
 /* ---- The whole model --------------------------------------------------------------------------------------------- */
@@ -228,13 +224,14 @@ pf_status pf_model_bind(struct pf_model *m)
     if (!m->arch)
         return unknown_architecture(m->file, name);
     struct pf_loader l = { .m = m, .g = m->file };
-    l.seen = pf_alloc(PF_MEM_MODEL, pf_gguf_n_tensors(m->file));
+    l.seen = m->used = pf_alloc(PF_MEM_MODEL, pf_gguf_n_tensors(m->file));
     if (!l.seen)
         PF_FAIL(PF_ENOMEM, "no memory to bind the tensors of %s", pf_gguf_path(m->file));
     pf_status st = read_keys(&l);
     if (st == PF_OK)
         st = pf_bind_tensors(&l);
-    pf_free(l.seen);
+    if (st == PF_OK && m->is_nextn)
+        pf_nextn_drop_others(m);
     return st;
 }
 
@@ -243,12 +240,14 @@ bool pf_model_gathers(const struct pf_model *m, const struct pf_tensor *t)
     return m->gather.table.data && t->data == m->gather.table.data;
 }
 
-int pf_tensor_layer(const struct pf_tensor *t)
+int pf_tensor_layer(const struct pf_model *m, const struct pf_tensor *t)
 {
     char name[16];
     int il;
+    if (m->used && !m->used[t - pf_gguf_tensor_at(m->file, 0)])
+        return PF_UNUSED;
     snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.p);
-    return sscanf(name, "blk.%d.", &il) == 1 ? il : -1;
+    return sscanf(name, "blk.%d.", &il) == 1 && il >= m->first_block ? il - m->first_block : -1;
 }
 
 void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3])

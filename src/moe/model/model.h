@@ -210,9 +210,23 @@ struct pf_watch {
 
 enum { PF_MAX_RATIOS = 2 };
 
+/* How the layer that guesses ahead (nextn, or multi-token prediction) makes its input of a token and of what the
+ * whole model has put out for the token before: x = eh [norm(embedding) | norm(hidden)]. */
+struct pf_nextn_entry {
+    struct pf_weight eh;                  /* {2 n_embd, n_embd}; no data: the model is a whole one */
+    const float     *enorm, *hnorm;       /* {n_embd} */
+};
+
+enum { PF_UNUSED = -100 };                /* layer of tensors that the model does not use */
+
 struct pf_model {
     const struct pf_arch *arch;
     pf_gguf    *file;
+    struct pf_model *nextn;               /* the layer that guesses ahead, as a model of its own: one layer, with what
+                                             it shares with this one; owned; NULL: not there, or not wanted */
+    bool        is_nextn;                 /* it is such a model itself */
+    int         first_block;              /* number of its first layer in the file */
+    bool       *used;                     /* [n_tensors] whether the tensor is one of this model */
     pf_vocab   *vocab;                    /* NULL: the file has none */
     struct pf_tokens *_Atomic tokens;     /* its texts for grammars; NULL: no grammar has asked yet */
     pf_tmpl    *tmpl;                     /* NULL: none, or it does not parse: tmpl_error says why */
@@ -288,7 +302,9 @@ struct pf_model {
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm, *output_norm_bias;            /* the latter may be NULL */
     struct pf_mix    output_mix;
+    struct pf_nextn_entry entry;          /* of a model that is_nextn */
     struct pf_layer *layers;              /* [n_layer] */
+    struct pf_layer *all_layers;          /* what layers are part of, as allocated */
     bool             recurrent;           /* some layers have a state that cannot go back */
 
     struct pf_adapters *adapters;         /* NULL: none */
@@ -334,8 +350,8 @@ pf_status pf_model_bind(struct pf_model *m);
 /* Bytes of gate, up and down of an expert of layer il, which has experts. */
 void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3]);
 
-/* The layer that a tensor's name says; -1: none. */
-int pf_tensor_layer(const struct pf_tensor *t);
+/* The layer of m that a tensor belongs to; -1: none of them; PF_UNUSED: it is none of m's tensors. */
+int pf_tensor_layer(const struct pf_model *m, const struct pf_tensor *t);
 
 /* Frees p with the model; p NULL is PF_ENOMEM. */
 pf_status pf_model_own(struct pf_model *m, void *p);

@@ -159,7 +159,8 @@ static pf_status place_dense(struct pf_offload *f)
     const struct pf_model *m = f->base.m;
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        if (pf_place_maps(f->base.under, t) && !pf_model_gathers(m, t))
+        bool used = pf_tensor_layer(m, t) != PF_UNUSED;
+        if (used && pf_place_maps(f->base.under, t) && !pf_model_gathers(m, t))
             PF_TRY(f->base.device->ops->place(f->base.device, t->data, t->n_bytes));
     }
     return pf_model_place_extra(m, f->base.device);

@@ -106,8 +106,10 @@ pf_status pf_info_fill(struct pf_model *m)
     info->n_vocab = m->backend ? m->n_vocab : m->vocab ? pf_vocab_size(m->vocab) : 0;
     info->backend = m->backend ? m->backend->ops->name : "";
     info->isa = m->backend ? m->backend->ops->describe(m->backend) : "";
-    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++)
-        info->weight_bytes += pf_gguf_tensor_at(m->file, i)->n_bytes;
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
+        info->weight_bytes += pf_tensor_layer(m, t) == PF_UNUSED ? 0 : t->n_bytes;
+    }
     if (m->backend)
         fill_sizes(m);
     return read_sampling(m);

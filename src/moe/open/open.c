@@ -16,6 +16,8 @@
 #include "moe/place/planning.h"
 #include "moe/session/watch.h"
 
+enum { NEXTN_SHARE = 4 };                    /* the layer that guesses ahead takes a 4th of a GPU's memory at most */
+
 enum { MAX_DEFAULT_THREADS = 64 };
 
 /* A template that does not parse is no reason to refuse the model: pf_chat_render will say so. */
@@ -83,6 +85,8 @@ static pf_status place_on(struct pf_placement **out, struct pf_model *m, pf_back
     if (lacks)
         PF_FAIL(PF_EUNSUPPORTED, "%s", lacks);
     PF_TRY(pf_place_decide(m, device, room, o, NULL, NULL, &what, &plan));
+    if (m->is_nextn && (what.how != PF_HOW_DEVICE || m->info.weight_bytes > room / NEXTN_SHARE))
+        PF_FAIL(PF_ENOMEM, "the layer that guesses ahead would take too much of the GPU's memory");
     m->context_bytes = what.context_bytes;
     if (m->n_expert == 0 && what.how != PF_HOW_CPU)
         return pf_cut_open(out, m, device, &what, setup);
@@ -130,7 +134,8 @@ static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const 
     struct pf_placement *p = NULL;
     PF_TRY(pf_cancel_check(&m->cancel));
     if (wants_device(o, setup) && open_device(&p, m, o, setup) < 0) {
-        pf_model_logf(m, PF_LOG_WARN, "the model runs on the CPU: %s", pf_last_error());
+        pf_model_logf(m, PF_LOG_WARN, "%s runs on the CPU: %s",
+                      m->is_nextn ? "the layer that guesses ahead" : "the model", pf_last_error());
         p = NULL;
     }
     if (!p)
@@ -169,11 +174,13 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     PF_TRY(pf_gguf_open(&m->file, path, o->vocab_only ? PF_GGUF_VOCAB_ONLY : 0));
     log_warnings(m);
     PF_TRY(pf_cancel_check(&m->cancel));
-    PF_TRY(pf_vocab_open(&m->vocab, m->file));
-    if (m->vocab)
-        pf_vocab_set_cancel(m->vocab, &m->cancel);
-    PF_TRY(pf_cancel_check(&m->cancel));
-    PF_TRY(open_template(m));
+    if (!m->is_nextn) {
+        PF_TRY(pf_vocab_open(&m->vocab, m->file));
+        if (m->vocab)
+            pf_vocab_set_cancel(m->vocab, &m->cancel);
+        PF_TRY(pf_cancel_check(&m->cancel));
+        PF_TRY(open_template(m));
+    }
     if (!o->vocab_only) {
         pf_info_names(m);
         PF_TRY(open_cpu(m, o));
@@ -187,24 +194,50 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     return pf_info_fill(m);
 }
 
-pf_status pf_open_model(pf_model **out, const char *path, const struct pf_model_opts *opts,
-                        const struct pf_residency_setup *setup, bool placed)
+static pf_status open_one(pf_model **out, const char *path, const struct pf_model_opts *opts,
+                          const struct pf_residency_setup *setup, bool placed, bool is_nextn);
+
+/* Opens the layer that guesses ahead, before the model itself takes what memory is left. A file without one, or one
+ * that cannot run, is no reason to refuse the model. */
+static pf_status open_nextn(struct pf_model *m, const char *path, const struct pf_model_opts *opts,
+                            const struct pf_residency_setup *setup, bool placed)
 {
-    struct pf_model_opts o;
-    *out = NULL;
-    pf_model_opts_init(&o);
-    if (opts)
-        o = *opts;
-    if (setup)                                 /* a test's setup is about the CPU's tiers, or a device of its own */
-        o.device = -1;
+    struct pf_model_opts o = *opts;
+    o.nextn = false;
+    o.adapters = NULL;
+    o.n_adapters = 0;
+    o.routing = NULL;
+    o.timeline_spans = 0;
+    pf_status st = open_one(&m->nextn, path, &o, setup, placed, true);
+    if (st == PF_OK && m->nextn->n_vocab != m->n_vocab) {
+        pf_model_logf(m, PF_LOG_WARN, "the layer that guesses ahead has %d tokens instead of %d, and is left out",
+                      m->nextn->n_vocab, m->n_vocab);
+        pf_model_close(&m->nextn);
+    }
+    if (st != PF_EUNSUPPORTED && st != PF_EFORMAT)
+        return st;
+    pf_model_logf(m, PF_LOG_INFO, "%s", pf_last_error());
+    return PF_OK;
+}
+
+/* With the setup's options; is_nextn: the layer that guesses ahead. */
+static pf_status open_one(pf_model **out, const char *path, const struct pf_model_opts *opts,
+                          const struct pf_residency_setup *setup, bool placed, bool is_nextn)
+{
+    struct pf_model_opts o = *opts;
     struct pf_model *m = pf_alloc(PF_MEM_MODEL, sizeof *m);
     if (!m)
         PF_FAIL(PF_ENOMEM, "no memory to open %s", path);
+    m->is_nextn = is_nextn;
     pthread_mutex_init(&m->step_lock, NULL);
     m->log = o.log;
     m->log_ctx = o.log_ctx;
     m->cancel = (struct pf_cancel){ o.cancel, o.cancel_ctx };
     pf_status st = open_all(m, path, &o);
+    if (st == PF_OK && o.nextn && m->cpu)
+        st = open_nextn(m, path, &o, setup, placed);
+    if (st == PF_OK && m->nextn && m->nextn->backend != m->nextn->cpu && o.vram_bytes > m->nextn->info.weight_bytes)
+        o.vram_bytes -= m->nextn->info.weight_bytes;
     if (st == PF_OK && placed && m->cpu)
         st = place(m, &o, setup);
     if (st < 0) {
@@ -216,6 +249,19 @@ pf_status pf_open_model(pf_model **out, const char *path, const struct pf_model_
                       m->info.isa);
     *out = m;
     return PF_OK;
+}
+
+pf_status pf_open_model(pf_model **out, const char *path, const struct pf_model_opts *opts,
+                        const struct pf_residency_setup *setup, bool placed)
+{
+    struct pf_model_opts o;
+    *out = NULL;
+    pf_model_opts_init(&o);
+    if (opts)
+        o = *opts;
+    if (setup)                                 /* a test's setup is about the CPU's tiers, or a device of its own */
+        o.device = -1;
+    return open_one(out, path, &o, setup, placed, false);
 }
 
 /* Asks the device that would be opened, in the same way; without one, what is said of another machine's. */
@@ -260,6 +306,7 @@ void pf_model_close(pf_model **mp)
     pf_place_close(m->left ? m->left : m->place);
     if (m->cpu)
         m->cpu->ops->close(m->cpu);
+    pf_model_close(&m->nextn);
     pf_spans_close(&m->spans);
     pf_lora_close(m);
     pf_tmpl_close(&m->tmpl);
@@ -270,7 +317,8 @@ void pf_model_close(pf_model **mp)
     for (size_t i = 0; i < m->n_owned; i++)
         pf_free(m->owned[i]);
     pf_free(m->owned);
-    pf_free(m->layers);
+    pf_free(m->all_layers);
+    pf_free(m->used);
     pf_free(m->tmpl_error);
     pthread_mutex_destroy(&m->step_lock);
     pf_free(m);

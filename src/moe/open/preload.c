@@ -13,8 +13,9 @@ static bool visit(const struct pf_placement *p, int layer, visit_fn *fn, void *c
     const struct pf_model *m = p->m;
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        if ((layer == -2 || pf_tensor_layer(t) == layer) && pf_place_maps(p, t) && !pf_model_gathers(m, t) &&
-            !fn(ctx, t))
+        int il = pf_tensor_layer(m, t);
+        bool wanted = il == layer || (layer == -2 && il != PF_UNUSED);
+        if (wanted && pf_place_maps(p, t) && !pf_model_gathers(m, t) && !fn(ctx, t))
             return false;
     }
     return true;

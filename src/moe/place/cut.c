@@ -40,8 +40,8 @@ static pf_status sizes_of(const struct pf_model *m, const pf_backend *b, const s
         PF_TRY(session_layer(m, b, so, il, fixed, &layers[il]));
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        int il = pf_tensor_layer(t);
-        if (pf_model_gathers(m, t))
+        int il = pf_tensor_layer(m, t);
+        if (il == PF_UNUSED || pf_model_gathers(m, t))
             continue;
         *(il >= 0 && il < m->n_layer ? &layers[il] : &out->outside) += t->n_bytes;
     }
@@ -102,7 +102,7 @@ static void cut_ended(struct pf_placement *p, uint64_t begun_ns, bool well)
 
 static bool cut_maps(const struct pf_placement *p, const struct pf_tensor *t)
 {
-    return !is_on_device(p, pf_tensor_layer(t)) && pf_place_maps(p->under, t);
+    return !is_on_device(p, pf_tensor_layer(p->m, t)) && pf_place_maps(p->under, t);
 }
 
 /* The layers whose weights the device has, as far as it has room for the session's part of them, too. */
@@ -137,9 +137,10 @@ static pf_status place_cut(const struct cut *c)
     pf_backend *device = c->base.device;
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        if (pf_model_gathers(m, t))
+        int il = pf_tensor_layer(m, t);
+        if (il == PF_UNUSED || pf_model_gathers(m, t))
             continue;
-        if (c->base.cut.whole || is_on_device(&c->base, pf_tensor_layer(t)))
+        if (c->base.cut.whole || is_on_device(&c->base, il))
             PF_TRY(device->ops->place(device, t->data, t->n_bytes));
     }
     if (c->base.cut.output && !c->base.cut.whole)

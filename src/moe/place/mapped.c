@@ -11,8 +11,8 @@ enum { PAGE = 4096, NO_LAYER = -1, EXPERTS = -2 };
 
 struct mapped {
     struct pf_placement base;
-    int  *kind;                          /* [n_tensors] its layer; NO_LAYER; EXPERTS: a matrix of all
-                                            experts of a layer */
+    int  *kind;                          /* [n_tensors] its layer; NO_LAYER; PF_UNUSED; EXPERTS: a matrix of
+                                            all experts of a layer */
     bool *asked;                         /* [n_layer * n_expert] */
     int   n_entered;                     /* the rest of layers before this one has been asked for */
 };
@@ -23,12 +23,13 @@ static void advise(const void *data, uint64_t bytes, int advice)
     madvise((void *)begin, (uintptr_t)data + bytes - begin, advice);
 }
 
-static int kind_of(const struct pf_tensor *t)
+static int kind_of(const struct pf_model *m, const struct pf_tensor *t)
 {
     static const char experts[] = "_exps.weight";
-    if (memmem(t->name.p, t->name.n, experts, sizeof experts - 1))
+    int il = pf_tensor_layer(m, t);          /* -1, NO_LAYER: none */
+    if (il != PF_UNUSED && memmem(t->name.p, t->name.n, experts, sizeof experts - 1))
         return EXPERTS;
-    return pf_tensor_layer(t);               /* -1, NO_LAYER: none */
+    return il;
 }
 
 static struct mapped *mapped_of(struct pf_placement *p)
@@ -108,7 +109,7 @@ pf_status pf_mapped_open(struct pf_placement **out, struct pf_model *m, int firs
     }
     for (uint64_t i = 0; i < n_tensors; i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        r->kind[i] = kind_of(t);
+        r->kind[i] = kind_of(m, t);
         if (r->kind[i] == EXPERTS || pf_model_gathers(m, t))
             advise(t->data, t->n_bytes, MADV_RANDOM);
     }

@@ -18,7 +18,7 @@ static void cut_weights(const struct pf_model *m, const struct pf_cut *cut, uint
     *bytes = cut->output ? pf_weight_bytes(&m->output) : 0;
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        int il = pf_tensor_layer(t);
+        int il = pf_tensor_layer(m, t);
         *bytes += il >= 0 && il < cut->n_layers ? t->n_bytes : 0;
     }
 }
@@ -73,8 +73,8 @@ static pf_status sizes_of(const struct pf_model *m, const pf_backend *device, ui
                           struct pf_plan_sizes *out)
 {
     uint64_t by_rows = m->gather.table.data ? pf_weight_bytes(&m->gather.table) : 0;
-    struct pf_plan_sizes s = { .weight_bytes = m->info.weight_bytes - by_rows,
-                               .token_bytes = m->info.bytes_per_token, .experts = m->n_expert > 0 };
+    struct pf_plan_sizes s = { .weight_bytes = m->info.weight_bytes - by_rows, .token_bytes = m->info.bytes_per_token,
+                               .experts = m->n_expert > 0 };
     struct pf_transit transit = pf_transit_of(m, &o->postfetch, room);
     what->cut = (struct pf_cut){ .n_layers = 0 };
     if (m->n_expert == 0 && room > 0)
@@ -119,6 +119,19 @@ static pf_status decide_for(const struct pf_model *m, const pf_backend *device, 
     return PF_OK;
 }
 
+/* Main memory for the layer that guesses ahead. The embedding and the output are read where this model has them. */
+static uint64_t nextn_bytes(const struct pf_model *m)
+{
+    uint64_t bytes = 0;
+    if (!m->nextn || m->nextn->backend != m->nextn->cpu)
+        return 0;
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->nextn->file); i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(m->nextn->file, i);
+        bytes += pf_tensor_layer(m->nextn, t) >= 0 ? t->n_bytes : 0;
+    }
+    return bytes;
+}
+
 pf_status pf_place_decide(const struct pf_model *m, const pf_backend *device, uint64_t room,
                           const struct pf_model_opts *o, const struct pf_session_opts *so,
                           const struct pf_speeds *speeds, struct pf_placing *out, struct pf_plan *plan)
@@ -131,6 +144,8 @@ pf_status pf_place_decide(const struct pf_model *m, const pf_backend *device, ui
                                      .streaming = o->streaming, .no_nvme = o->no_nvme,
                                      .speeds = speeds ? *speeds : ASSUMED };
     bool said = so && so->n_ctx > 0;
+    uint64_t beside = nextn_bytes(m);
+    budget.ram_bytes = budget.ram_bytes > beside ? budget.ram_bytes - beside : 1;
     PF_TRY(pf_session_opts_resolve(m, so, &least));
     if (!said)
         least.n_ctx = pf_least_context(m);

@@ -168,9 +168,9 @@ void pf_slabs_ask_rest(const struct pf_slabs *s, const struct pf_model *m, int f
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         uintptr_t begin = (uintptr_t)t->data / PAGE * PAGE;
-        int il = pf_tensor_layer(t);
+        int il = pf_tensor_layer(m, t);
         bool by_rows = pf_model_gathers(m, t);
-        if (by_rows || (!s->streams[i] && (il < 0 || il >= first)))
+        if (by_rows || (!s->streams[i] && (il == -1 || il >= first)))
             madvise((void *)begin, (uintptr_t)t->data + t->n_bytes - begin, by_rows ? MADV_RANDOM : MADV_WILLNEED);
     }
 }

@@ -25,9 +25,10 @@ static void advance(struct pf_session *s)
 {
     s->pos++;
     s->computed++;
-    pf_account_hit(&s->account);
+    struct pf_draft_account *account = &s->sources[s->source].account;
+    pf_account_hit(account);
     atomic_fetch_add(&s->m->drafts.accepted, 1);
-    atomic_fetch_add(&s->m->drafts.alone_ns, (uint64_t)s->account.token_ns);
+    atomic_fetch_add(&s->m->drafts.alone_ns, (uint64_t)account->token_ns);
 }
 
 /* ---- Drafts for a step ------------------------------------------------------------------------------------------- */
@@ -37,31 +38,49 @@ static bool is_caught_up(const struct pf_session *s)
     return s->pos > 0 && s->computed == s->pos && s->units[0].backend == s->m->backend;
 }
 
-/* Tells the drafter of all that it has not seen, tok being next. */
+/* Tells the drafters of all that they have not seen, tok being next. */
 static void tell(struct pf_session *s, int32_t tok)
 {
-    struct pf_drafter *d = s->drafter;
     s->tokens[s->pos] = tok;
-    while (d->n <= s->pos)
-        d->ops->see(d, s->tokens[d->n]);
+    for (int i = 0; i < s->n_sources; i++)
+        for (struct pf_drafter *d = s->sources[i].drafter; d->n <= s->pos;)
+            d->ops->see(d, s->tokens[d->n]);
+}
+
+/* Drafts of one drafter, as many as pay, behind the token that is next; returns how many. What they take to make is
+ * theirs to pay, and part of the step. */
+static int drafts_of(struct pf_session *s, struct pf_source *from, int rows, int cap)
+{
+    struct pf_drafter *d = from->drafter;
+    struct pf_model *m = s->m;
+    int32_t *to = s->tokens + s->pos + 1;
+    float chance[PF_MAX_DRAFT];
+    int n = d->ops->expect(d, chance, cap), n_valid = 0;
+    n = pf_gate_choose(&m->row_prices, &from->account, rows, chance, n, d->draft_ns);
+    uint64_t begin = pf_now_ns();
+    n = n > 0 ? d->ops->propose(d, to, n) : 0;
+    uint64_t ns = pf_now_ns() - begin;
+    from->account.balance_ns -= (double)ns;
+    atomic_fetch_add(&m->drafts.step_ns, ns);
+    while (n_valid < n && to[n_valid] >= 0 && to[n_valid] < m->n_vocab)
+        n_valid++;
+    return n_valid;
 }
 
 /* Adds drafts to the piece of a session that is given one token; `rows` are in the step so far, `most` fit it. */
 static void add_drafts(struct pf_piece *p, int rows, int most)
 {
     struct pf_session *s = p->s;
-    int32_t *to = s->tokens + s->pos + 1;
-    float chance[PF_MAX_DRAFT];
     int64_t left = s->opts.n_ctx - s->pos - 1;
     int cap = most - rows < s->opts.draft_max ? most - rows : s->opts.draft_max;
     cap = cap < left ? cap : (int)left;
     tell(s, *p->tok);
     if (cap <= 0 || !is_caught_up(s))
         return;
-    int n = s->drafter->ops->propose(s->drafter, to, chance, cap), n_valid = 0;
-    while (n_valid < n && to[n_valid] >= 0 && to[n_valid] < s->m->n_vocab)
-        n_valid++;
-    p->n_drafts = pf_gate_choose(&s->m->row_prices, &s->account, rows, chance, n_valid);
+    for (int i = 0; p->n_drafts == 0 && i < s->n_sources; i++) {
+        p->n_drafts = drafts_of(s, &s->sources[i], rows, cap);
+        s->source = p->n_drafts ? i : s->source;
+    }
     p->tok = s->tokens + s->pos;
     p->n = 1 + (size_t)p->n_drafts;
 }
@@ -74,7 +93,7 @@ static void draft(struct pf_piece *pieces, int n)
         most = pieces[i].s->opts.n_batch > most ? pieces[i].s->opts.n_batch : most;
     pthread_mutex_lock(&m->step_lock);
     for (int i = 0; i < n && !pf_watch_any(m); i++)
-        if (pieces[i].s->drafter) {
+        if (pieces[i].s->n_sources) {
             add_drafts(&pieces[i], rows, most);
             rows += pieces[i].n_drafts;
         }
@@ -112,8 +131,9 @@ static void account(struct pf_piece *pieces, int n, int drafts, double ns)
     double alone = drafts ? pf_price_of(&m->row_prices, n) : ns;
     for (int i = 0; i < n; i++) {
         double share = drafts ? (double)pieces[i].n_drafts / drafts : 0;
-        if (pieces[i].s->drafter)
-            pf_account_step(&pieces[i].s->account, alone, n, alone + share * (ns - alone));
+        struct pf_session *s = pieces[i].s;
+        for (int k = 0; k < s->n_sources; k++)
+            pf_account_step(&s->sources[k].account, alone, n, alone + (k == s->source ? share * (ns - alone) : 0));
     }
     pthread_mutex_unlock(&m->step_lock);
     if (drafts == 0)
@@ -171,7 +191,7 @@ bool pf_ahead_suits(const struct pf_batch_part *parts, size_t n_parts)
 {
     bool any = false, all = true;
     for (size_t i = 0; i < n_parts; i++) {
-        any |= parts[i].session->drafter != NULL;
+        any |= parts[i].session->n_sources > 0;
         all &= parts[i].n == 1 && parts[i].flags == 0;
     }
     return any && all;

@@ -71,6 +71,7 @@ static struct pf_part part_of(const struct pf_piece *p, int first, int room)
     int most = s->opts.n_batch < room ? s->opts.n_batch : room, rows = left < most ? (int)left : most;
     struct pf_part part = { .s = s, .first = first, .rows = rows, .n_logits = from + rows == p->end,
                             .logits = s->logits };
+    part.n_drafts = p->n_drafts;
     float *all = p->n_drafts ? s->logits : p->logits;
     if (all) {
         int64_t begin = from > p->first ? from : p->first;
@@ -107,6 +108,21 @@ static void gather(const struct pf_piece *pieces, int n, struct pf_part *parts, 
     }
 }
 
+/* Tells those who draft for the part's session of what it has evaluated. Of single tokens that is at their expense. */
+static void tell_sources(const struct pf_part *p)
+{
+    struct pf_session *s = p->s;
+    s->n_hidden = p->rows;
+    for (struct pf_source *from = s->sources; from < s->sources + s->n_sources; from++) {
+        uint64_t begin = pf_now_ns();
+        if (!from->drafter->ops->went)
+            continue;
+        from->drafter->ops->went(from->drafter, s->computed - p->rows, p->rows, p->rows - p->n_drafts);
+        if (p->rows - p->n_drafts == 1)
+            from->account.balance_ns -= (double)(pf_now_ns() - begin);
+    }
+}
+
 /* Evaluates the next rows and commits them, if the file stayed what it is. With the step lock held. */
 static pf_status step_of(struct pf_piece *pieces, int n)
 {
@@ -127,6 +143,8 @@ static pf_status step_of(struct pf_piece *pieces, int n)
         s->pos = s->computed > s->pos ? s->computed : s->pos;
         s->step_ns = ns;
     }
+    for (int i = 0; i < t.n_parts; i++)
+        tell_sources(&parts[i]);
     return PF_OK;
 }
 

@@ -36,8 +36,8 @@ void pf_drop_logits(struct pf_session *s)
 void pf_go_back(struct pf_session *s, int64_t pos)
 {
     s->pos = pos;
-    if (s->drafter && s->drafter->n > pos)
-        s->drafter->ops->cut(s->drafter, pos);
+    for (int i = 0; i < s->n_sources; i++)
+        s->sources[i].drafter->ops->cut(s->sources[i].drafter, pos);
     if (s->units[0].backend != s->m->backend)
         s->computed = s->state_holds = 0;    /* keys, values, state and checkpoints are lost */
     pf_state_rewind(s, pos);

@@ -106,6 +106,7 @@ static pf_status upload_inputs(struct pf_work_unit *u, const struct pf_model *m,
     u->buf.near_cs = to.near_cs;
     u->buf.blocks = to.blocks;
     u->buf.gathered = to.gathered;
+    u->buf.hidden = to.hidden;
     return u->backend->ops->upload(u->backend, u->buf.inputs, inputs, to.bytes);
 }
 
@@ -168,6 +169,21 @@ static void fill_rows(const struct pf_part *p, const struct pf_inputs *in)
     pf_rope_table(rope, in->pos + p->first, 1, p->rows, in->cs + (size_t)p->first * 2 * (size_t)rope->n_pairs);
 }
 
+/* What the whole model has put out in front of each row; 0 where nobody has it, as in front of the first position. */
+static void fill_hidden(const struct pf_part *p, const struct pf_inputs *in)
+{
+    const struct pf_given_rows *g = &p->s->given;
+    size_t n = (size_t)p->s->m->n_embd;
+    for (int r = 0; r < p->rows; r++) {
+        int64_t at = p->s->computed + r - 1 - g->first;
+        float *to = in->hidden + (size_t)(p->first + r) * n;
+        if (at >= 0 && at < g->n)
+            memcpy(to, g->rows + (size_t)at * n, n * sizeof *to);
+        else
+            memset(to, 0, n * sizeof *to);
+    }
+}
+
 /* Tokens, positions, and what depends on the positions only: made here, then given to the units. */
 static pf_status put_inputs(struct pf_step *t)
 {
@@ -181,6 +197,8 @@ static pf_status put_inputs(struct pf_step *t)
     for (int i = 0; i < t->n_parts; i++)
         fill_blocks(t->m, &t->parts[i], &in.blocks);
     PF_TRY(gather(t, &in));
+    for (int i = 0; t->m->is_nextn && i < t->n_parts; i++)
+        fill_hidden(&t->parts[i], &in);
     if (t->m->injected.n_tokens)
         pf_watch_fill(t, &in);
     for (int i = 0; i < 2; i++)
@@ -195,7 +213,7 @@ static pf_status embed(struct pf_step *t, int rows)
     pf_spans_enter(t->m->spans, "embedding", -1);
     if (t->m->streams.n == 1) {
         PF_TRY(pf_embed(t, rows, b->x));
-        return pf_per_layer_begin(t, rows);
+        return t->m->is_nextn ? pf_nextn_begin(t, rows) : pf_per_layer_begin(t, rows);
     }
     PF_TRY(pf_embed(t, rows, b->h));
     return pf_streams_begin(t, b->h, rows, b->x);
@@ -273,6 +291,20 @@ static pf_status head(struct pf_step *t, int k, int n)
         PF_TRY(ops_of(t)->softcap(t->unit->backend, b->logits, m->softcap, (int64_t)n * m->n_vocab));
     return ops_of(t)->check_finite ? ops_of(t)->check_finite(t->unit->backend, b->logits, (int64_t)n * m->n_vocab)
                                    : PF_OK;
+}
+
+/* Hands out what the layers made, normed, to the sessions that want it. b->x is still theirs. */
+static pf_status get_hidden(struct pf_step *t)
+{
+    size_t n = (size_t)t->m->n_embd;
+    for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++) {
+        if (!p->s->hidden)
+            continue;
+        PF_TRY(norm_rows(t, p->first, p->rows, t->unit->buf.h));
+        PF_TRY(ops_of(t)->download(t->unit->backend, p->s->hidden, t->unit->buf.h,
+                                   (size_t)p->rows * n * sizeof *p->s->hidden));
+    }
+    return PF_OK;
 }
 
 /* Hands out what head(t, k, n) made, a part's rows at once: memory of two sessions may lie side by side, but a device
@@ -359,6 +391,14 @@ static pf_status run_on_device(struct pf_step *t, int rows)
     return PF_OK;
 }
 
+static bool wants_hidden(const struct pf_step *t)
+{
+    bool wants = false;
+    for (int i = 0; i < t->n_parts; i++)
+        wants |= t->parts[i].s->hidden != NULL;
+    return wants;
+}
+
 /* A step on two units: the CPU embeds, the device computes the first layers, the CPU the others, and the unit that has
  * the output matrix the logits. */
 static pf_status run_split(struct pf_step *t)
@@ -374,7 +414,7 @@ static pf_status run_split(struct pf_step *t)
     }
     PF_TRY(run_layers(t, rows));
     if (s->output_unit == &s->units[0] && t->n_logits > 0) {
-        int first = wanted_at(t, 0).row;
+        int first = wants_hidden(t) ? 0 : wanted_at(t, 0).row;
         PF_TRY(hand_over(t, first, rows - first));
     }
     return has_head(t) ? head(t, 0, t->n_logits) : PF_OK;
@@ -389,13 +429,13 @@ static pf_status run(struct pf_step *t)
     PF_TRY(session_unit(t, 1)->backend ? run_split(t) : run_whole(t));
     PF_TRY(pf_watch_download(t));
     if (has_head(t))
-        return get_logits(t, 0, t->n_logits);
-    for (int k = 0; k < t->n_logits; k += PF_LOGIT_ROWS) {
+        PF_TRY(get_logits(t, 0, t->n_logits));
+    for (int k = 0; !has_head(t) && k < t->n_logits; k += PF_LOGIT_ROWS) {
         int n = t->n_logits - k < PF_LOGIT_ROWS ? t->n_logits - k : PF_LOGIT_ROWS;
         PF_TRY(head(t, k, n));
         PF_TRY(get_logits(t, k, n));
     }
-    return PF_OK;
+    return get_hidden(t);
 }
 
 /* Finishes both units; returns the first failure. */

@@ -48,6 +48,6 @@ pf_status pf_settle(struct pf_session *s)
     pf_fp_end(fp);
     PF_TRY(st);
     pf_state_settled(s);
-    s->account.balance_ns -= (double)(pf_now_ns() - begin);
+    s->sources[s->source].account.balance_ns -= (double)(pf_now_ns() - begin);
     return PF_OK;
 }

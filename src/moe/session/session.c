@@ -34,13 +34,21 @@ static size_t logits_bytes(const struct pf_session *s)
     return (size_t)pf_logit_rows(&s->opts) * (size_t)s->m->n_vocab * sizeof *s->logits;
 }
 
+static size_t hidden_bytes(const struct pf_session *s)
+{
+    return pf_session_keeps_hidden(s->m, &s->opts) ? (size_t)s->opts.n_batch * (size_t)s->m->n_embd * sizeof *s->hidden
+                                                   : 0;
+}
+
 /* Frees everything in the memory of the units. */
 static void close_buffers(struct pf_session *s)
 {
     pf_backend *b = s->units[0].backend;
     if (b)
         b->ops->buf_free(b, s->logits, logits_bytes(s), true);
-    s->logits = NULL;
+    if (b)
+        b->ops->buf_free(b, s->hidden, hidden_bytes(s), true);
+    s->logits = s->hidden = NULL;
     close_unit(s, &s->units[1]);
     close_unit(s, &s->units[0]);
     memset(s->checkpoints, 0, sizeof s->checkpoints);
@@ -58,7 +66,8 @@ void pf_session_close(pf_session **sp)
     if (atomic_fetch_sub(&m->n_sessions, 1) == 1)
         pf_work_close(m);
     pthread_mutex_unlock(&m->step_lock);
-    pf_drafter_close(s->drafter);
+    for (int i = 0; i < s->n_sources; i++)
+        pf_drafter_close(s->sources[i].drafter);
     pf_free(s->kv);
     pf_free(s->block_kv);
     pf_free(s->index_kv);
@@ -156,6 +165,8 @@ static pf_status open_buffers(struct pf_session *s)
     PF_TRY(b->ops->reserve(b, &sizes));
     s->units[0] = (struct pf_unit){ .backend = b };
     PF_TRY(alloc_floats(b, logits_bytes(s), true, &s->logits));
+    if (hidden_bytes(s))
+        PF_TRY(alloc_floats(b, hidden_bytes(s), true, &s->hidden));
     struct pf_cut cut = pf_place_cut_for(m->place, &s->opts);
     s->output_unit = &s->units[!cut.output];
     PF_TRY(pf_work_stage(m, (size_t)pf_kv_stage_bytes(m, &s->opts, 0, cut.n_layers)));
@@ -166,18 +177,22 @@ static pf_status open_buffers(struct pf_session *s)
     return pf_place_reserve(m->place, &sizes);
 }
 
-static pf_status open_drafter(struct pf_session *s)
+static pf_status open_source(struct pf_session *s, enum pf_draft kind)
 {
-    switch (s->opts.draft) {
-    case PF_DRAFT_OFF:
+    struct pf_drafter **out = &s->sources[s->n_sources].drafter;
+    PF_TRY(kind == PF_DRAFT_GIVEN ? pf_drafter_given(out, s->tokens, s->opts.draft_fn, s->opts.draft_ctx)
+           : kind == PF_DRAFT_MTP ? pf_drafter_nextn(out, s)
+                                  : pf_drafter_lookup(out, s->tokens, s->opts.n_ctx));
+    s->n_sources++;
+    return PF_OK;
+}
+
+static pf_status open_sources(struct pf_session *s)
+{
+    if (s->opts.draft == PF_DRAFT_OFF)
         return PF_OK;
-    case PF_DRAFT_GIVEN:
-        return pf_drafter_given(&s->drafter, s->tokens, s->opts.draft_fn, s->opts.draft_ctx);
-    case PF_DRAFT_AUTO:
-    case PF_DRAFT_LOOKUP:
-        break;
-    }
-    return pf_drafter_lookup(&s->drafter, s->tokens, s->opts.n_ctx);
+    PF_TRY(open_source(s, s->opts.draft));
+    return s->opts.draft == PF_DRAFT_AUTO && s->m->nextn ? open_source(s, PF_DRAFT_MTP) : PF_OK;
 }
 
 static pf_status open_parts(struct pf_session *s)
@@ -191,7 +206,7 @@ static pf_status open_parts(struct pf_session *s)
     s->seen = pf_alloc_array(PF_MEM_SESSION, (size_t)m->n_vocab, sizeof *s->seen);
     if (!s->tokens || !s->kv || !s->block_kv || !s->index_kv || !s->candidates || !s->seen)
         PF_FAIL(PF_ENOMEM, "no memory for a session of %lld positions", (long long)s->opts.n_ctx);
-    PF_TRY(open_drafter(s));
+    PF_TRY(open_sources(s));
     return open_buffers(s);
 }
 

@@ -26,6 +26,8 @@
 #include "draft/drafter.h"
 #include "moe/layout/layout.h"
 
+enum { PF_MAX_SOURCES = 2 };
+
 struct pf_checkpoint {       /* state.c; its data are in kept[] of each unit, under the same number */
     int64_t  pos;            /* holds state and windows after position pos - 1; 0: unused */
     uint64_t age;
@@ -43,6 +45,14 @@ struct pf_unit {
                                                 draft_max + 1: layer by layer, [draft_max + 1][pf_input_floats] */
     size_t            kept_bytes;            /* size of a checkpoint: the state, then windows */
     void             *kept[PF_MAX_CHECKPOINTS];
+};
+
+/* What the whole model put out at positions [first, first + n), for a session of the layer that guesses ahead: read by
+ * its steps, which begin a position later. */
+struct pf_given_rows {
+    const float *rows;       /* [n][n_embd] */
+    int64_t      first;
+    int          n;
 };
 
 struct pf_session {
@@ -69,10 +79,18 @@ struct pf_session {
     int64_t               planned_pos;       /* how many positions `planned` is to cover */
     float                *logits;            /* [pf_logit_rows][n_vocab] of the last position, or of those of a step
                                                 with drafts, readable */
+    float                *hidden;            /* [n_batch][n_embd] of the rows of the last step, what the output matrix
+                                                reads, readable; NULL: nobody wants it */
+    int                   n_hidden;          /* rows of the last step, of which `hidden` is */
+    struct pf_given_rows  given;
     int64_t               ahead_from;
     int                   n_ahead;           /* 0: no drafts are there */
-    struct pf_drafter    *drafter;           /* NULL: no drafts are wanted */
-    struct pf_draft_account account;
+    struct pf_source {
+        struct pf_drafter      *drafter;
+        struct pf_draft_account account;
+    } sources[PF_MAX_SOURCES];               /* whom drafts come from: the first of which the gate wants some */
+    int                   n_sources;         /* 0: no drafts are wanted */
+    int                   source;            /* whose the drafts that are there are */
     float                *all_logits;        /* [n_all][n_vocab] of an eval with PF_LOGITS_ALL, else NULL */
     size_t                n_all;
     bool                  has_logits;        /* logits belongs to position pos - 1 */
@@ -125,6 +143,9 @@ int    pf_state_behind(const struct pf_session *s);
 float *pf_state_earlier(const struct pf_session *s, int il);
 float *pf_state_now(const struct pf_session *s, int il);
 void   pf_state_settled(struct pf_session *s);
+
+/* run/follow.c: drafts of s->m->nextn. Opens a session of it. */
+pf_status pf_drafter_nextn(struct pf_drafter **out, struct pf_session *s);
 
 /* ring.c */
 bool    pf_ring_holds(const struct pf_session *s, int64_t pos);      /* all that a row at pos sees */

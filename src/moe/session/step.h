@@ -16,6 +16,7 @@
 struct pf_part {
     struct pf_session *s;
     int                first, rows, n_logits;
+    int                n_drafts;             /* of the rows, the last ones */
     float             *logits;               /* [n_logits][n_vocab] where those of the last n_logits rows go */
 };
 
