@@ -17,12 +17,12 @@ test: all
 
 # Programs for another distribution of the same age or newer: every library but libc and libmicrohttpd linked statically.
 portable: deps
-	@[ -f build-portable/build.ninja ] || meson setup build-portable -Dportable=true --prefix /usr -Dpkgconfig.relocatable=true
+	@[ -f build-portable/build.ninja ] || meson setup build-portable -Dportable=true --prefix /usr -Dpkgconfig.relocatable=true -Dgpu_arch=all
 	ninja -C build-portable product
 
 # dist/: a tarball that runs where it is unpacked, and a Debian package for this release.
 dist: portable
-	@[ -f build-deb/build.ninja ] || meson setup build-deb --prefix /usr
+	@[ -f build-deb/build.ninja ] || meson setup build-deb --prefix /usr -Dgpu_arch=all
 	ninja -C build-deb product
 	@sh tools/dist.sh build-portable build-deb dist
 

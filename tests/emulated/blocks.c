@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { STACK = 128 << 10, PAGE = 4096, LINE = 64, N_LINES = 61, MEMORY = (EMU_SHARED + PAGE - 1) / PAGE * PAGE };
+enum { STACK = 128 << 10, PAGE = 4096, LINE = 64, N_LINES = 61 };
 enum { N_BARRIERS = 16, N_COPIES = 128, N_WARPS = EMU_THREADS / EMU_WARP };
 enum { MOST_BLOCKS = 8, VARIABLE = 8192, N_LETTERS = 4096 };     /* per cluster */
 
@@ -160,11 +160,16 @@ static void *map(size_t bytes)
     return p;
 }
 
+static size_t memory_map(void)
+{
+    return (emu_card()->shared_bytes + PAGE - 1) / PAGE * PAGE;
+}
+
 static void make_machine(void)
 {
     m = map(sizeof *m);
     m->stacks = map((size_t)EMU_THREADS * STACK);
-    m->memory_end = (char *)map(MEMORY + PAGE) + MEMORY;
+    m->memory_end = (char *)map(memory_map() + PAGE) + memory_map();
     mprotect(m->memory_end, PAGE, PROT_NONE);
     m->dice = 1;
 }
@@ -384,7 +389,7 @@ void emu_run_end(void)
     if (!m)
         return;
     munmap(m->stacks, (size_t)EMU_THREADS * STACK);
-    munmap(m->memory_end - MEMORY, MEMORY + PAGE);
+    munmap(m->memory_end - memory_map(), memory_map() + PAGE);
     munmap(m, sizeof *m);
     m = NULL;
 }

@@ -5,6 +5,7 @@
  *     include/          what stands in for CUDA's headers, and for kernels/cuda/cu_machine.h
  *     language.h        CUDA C++ for a host compiler; every kernel is compiled with it
  *     runtime.c         memory, streams, events, graphs: a thread per stream takes tasks in order
+ *     card.c            what card it is: memory, multiprocessors, shared memory, generation
  *     blocks.c          a kernel: block after block, a fiber per thread, on a thread of its stream
  *
  * It is stricter than a GPU where that finds mistakes:
@@ -13,7 +14,8 @@
  *  - warps take turns in an order that looks random; a fiber runs on until it has to wait for another;
  *  - asynchronous copies to shared memory happen when they are waited for, not before;
  *  - of a kernel that may begin early, the first block does, before the kernel ahead has;
- *  - grids, shared memory and alignment have the limits of a GPU, and a barrier that not all reach ends the program. */
+ *  - grids, shared memory and alignment have the limits of the card, a launch that only newer cards know is refused,
+ *    and a barrier that not all reach ends the program. */
 #ifndef PF_EMULATED_H
 #define PF_EMULATED_H
 
@@ -24,7 +26,17 @@
 extern "C" {
 #endif
 
-enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_SHARED = 99 << 10, EMU_SHARED_UNASKED = 48 << 10 };
+enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_SHARED_UNASKED = 48 << 10 };
+
+/* ---- The card ---------------------------------------------------------------------------------------------------- */
+
+struct emu_card {
+    const char *name;
+    int    capability;                   /* times ten; from 90 on kernels may begin early, and in clusters */
+    size_t memory_bytes, shared_bytes;   /* the card's; a block's that asks */
+    int    n_units;                      /* multiprocessors */
+};
+const struct emu_card *emu_card(void);
 
 /* ---- Of the kernel that runs on this thread; for language.h ------------------------------------------------------ */
 

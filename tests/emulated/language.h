@@ -127,7 +127,7 @@ static inline unsigned __ballot_sync(unsigned, bool yes)
 
 template <class... P> static cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *of, void (*)(P...))
 {
-    of->ptxVersion = 90;
+    of->ptxVersion = emu_card()->capability;
     return cudaSuccess;
 }
 

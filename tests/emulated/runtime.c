@@ -22,8 +22,7 @@
 #include "base/pf_cpu.h"
 #include "pfmoe.h"
 
-static const size_t MEMORY = (size_t)4 << 30;
-enum { PAGE = 4096, ALIGN = 256, FILL = 1 << 20, N_UNITS = 4, N_KERNELS = 4096 };
+enum { PAGE = 4096, ALIGN = 256, FILL = 1 << 20, N_KERNELS = 4096 };
 
 struct emu_event {
     uint64_t n_recorded, n_done;
@@ -175,14 +174,16 @@ cudaError_t cudaSetDevice(int device)
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 {
-    *prop = (struct cudaDeviceProp){ .name = "emulated", .totalGlobalMem = MEMORY, .sharedMemPerBlockOptin = EMU_SHARED,
-                                     .major = 9, .multiProcessorCount = N_UNITS };
+    const struct emu_card *c = emu_card();
+    *prop = (struct cudaDeviceProp){ .name = "emulated", .totalGlobalMem = c->memory_bytes,
+                                     .sharedMemPerBlockOptin = c->shared_bytes, .major = c->capability / 10,
+                                     .minor = c->capability % 10, .multiProcessorCount = c->n_units };
     return cudaSetDevice(device);
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
-    *value = attribute == cudaDevAttrMultiProcessorCount ? N_UNITS : EMU_SHARED;
+    *value = attribute == cudaDevAttrMultiProcessorCount ? emu_card()->n_units : (int)emu_card()->shared_bytes;
     return cudaSetDevice(device);
 }
 
@@ -243,8 +244,8 @@ static cudaError_t unmap_memory(struct range **list, void *p)
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
     pthread_mutex_lock(&lock);
-    *free_bytes = MEMORY - used;
-    *total_bytes = MEMORY;
+    *free_bytes = emu_card()->memory_bytes - used;
+    *total_bytes = emu_card()->memory_bytes;
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
@@ -254,7 +255,7 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     MAY_FAIL(cudaErrorMemoryAllocation);
     cudaError_t e = cudaErrorMemoryAllocation;
     pthread_mutex_lock(&lock);
-    if (bytes <= MEMORY - used)
+    if (bytes <= emu_card()->memory_bytes - used)
         e = map_memory(&device_memory, p, bytes);
     used += e == cudaSuccess ? bytes : 0;
     pthread_mutex_unlock(&lock);
@@ -592,7 +593,8 @@ cudaError_t emu_launch(const cudaLaunchConfig_t *c, const void *function, struct
             k.cluster = (int)c->attrs[i].val.clusterDim.x;
         else
             k.is_early = true;
-    if (!may_launch(c, k.cluster, function)) {
+    bool is_new = k.is_early || k.cluster > 1;
+    if (!may_launch(c, k.cluster, function) || (is_new && emu_card()->capability < 90)) {
         k.drop(k.args);
         return fail(cudaErrorInvalidConfiguration);
     }
@@ -610,7 +612,7 @@ cudaError_t emu_launch(const cudaLaunchConfig_t *c, const void *function, struct
 
 cudaError_t emu_allow_bytes(const void *function, size_t bytes)
 {
-    if (bytes > EMU_SHARED)
+    if (bytes > emu_card()->shared_bytes)
         return fail(cudaErrorInvalidValue);
     pthread_mutex_lock(&lock);
     int i = 0;

@@ -121,6 +121,16 @@ static pf_status copy_tables(struct cuda_backend *b)
     return PF_OK;
 }
 
+/* Names the card's generation; also that of the code, if there are faster paths for the card than it has. */
+static pf_status describe(struct cuda_backend *b, int capability)
+{
+    int code;
+    CU_TRY(pf_cu_code(&code), "asking for the kernels' code");
+    bool is_slow = (code < 80 && capability >= 80) || (code < 90 && capability >= 90);
+    snprintf(b->describe, sizeof b->describe, is_slow ? "sm_%d, code of sm_%d" : "sm_%d", capability, code);
+    return PF_OK;
+}
+
 static pf_status open_parts(struct cuda_backend *b, uint64_t vram_bytes)
 {
     enum { LEAVE_BYTES = 256 << 20 };        /* for the driver's own needs and for other programs */
@@ -135,7 +145,7 @@ static pf_status open_parts(struct cuda_backend *b, uint64_t vram_bytes)
         b->budget = vram_bytes;
     b->shared_bytes = prop.sharedMemPerBlockOptin - STATIC_BYTES;
     b->has_tiles = pf_cu_tile_shape(prop.sharedMemPerBlockOptin, prop.multiProcessorCount, &b->shape);
-    snprintf(b->describe, sizeof b->describe, "sm_%d%d", prop.major, prop.minor);
+    PF_TRY(describe(b, prop.major * 10 + prop.minor));
     CU_TRY(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "opening a stream");
     CU_TRY(cudaHostAlloc((void **)&b->fault, sizeof *b->fault, cudaHostAllocMapped), "allocating pinned memory");
     *b->fault = CU_FINE;

@@ -116,6 +116,9 @@ struct cu_experts {
 /* Does nothing; fails where the GPU cannot run these kernels. */
 cudaError_t pf_cu_probe(cudaStream_t st);
 
+/* Compute capability, times ten, that the kernels for this GPU were compiled for: its own or an older one. */
+cudaError_t pf_cu_code(int *capability);
+
 /* Reads n bytes (a multiple of 16) and does nothing with them. out: a word to write to, which never happens. */
 cudaError_t pf_cu_read(cudaStream_t st, const void *p, size_t n, uint32_t *out);
 

@@ -479,7 +479,7 @@ CU_INLINE void put(const struct embedding &e, int i, float v)
 }
 
 template <class R>
-static __global__ void embed_blocks(const __grid_constant__ struct embedding e)
+static __global__ void __launch_bounds__(WARP) embed_blocks(const __grid_constant__ struct embedding e)
 {
     wait_turn();
     int b = blockIdx.x * blockDim.x + threadIdx.x;
@@ -509,7 +509,7 @@ extern "C" cudaError_t pf_cu_embed(cudaStream_t st, enum pf_qtype type, const ui
 #define X(TYPE) case PF_##TYPE: return launch_early(embed_floats<load_##TYPE>, by_element, 256, 0, st, e);
     X(F32) X(F16) X(BF16)
 #undef X
-#define X(TYPE) case PF_##TYPE: return launch_early(embed_blocks<read_##TYPE>, by_block, 32, 0, st, e);
+#define X(TYPE) case PF_##TYPE: return launch_early(embed_blocks<read_##TYPE>, by_block, WARP, 0, st, e);
     CU_QUANTISED_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;

@@ -12,6 +12,14 @@ extern "C" cudaError_t pf_cu_probe(cudaStream_t st)
     return launch_in_turn(nothing, 1, 1, 0, st);
 }
 
+extern "C" cudaError_t pf_cu_code(int *capability)
+{
+    cudaFuncAttributes of;
+    cudaError_t e = cudaFuncGetAttributes(&of, nothing);
+    *capability = e == cudaSuccess ? of.ptxVersion : 0;
+    return e;
+}
+
 static __global__ void read_all(const uint4 *p, size_t n, uint32_t *out)
 {
     uint32_t sum = 0;
