@@ -168,6 +168,14 @@ struct pf_adapter {
 };
 
 enum { PF_MAX_THREADS = 256 };
+enum { PF_MAX_GPUS = 8 };
+
+/* How a model is divided between several GPUs; which one computes changes no bit. */
+enum pf_layout {
+    PF_LAYOUT_AUTO,                  /* the first GPU alone if it has room for the whole model, else by layers */
+    PF_LAYOUT_LAYERS                 /* each GPU has some of the layers, with their keys and values */
+};
+
 struct pf_model_opts {
     int              n_threads;      /* computing threads, at most PF_MAX_THREADS; 0: one per core this process may
                                         use, at most 64 */
@@ -195,6 +203,10 @@ struct pf_model_opts {
                                         this model that may be long and is no session's: pf_model_preload,
                                         pf_model_measure, pf_tokenize, pf_chat_render; NULL: nobody is asked */
     void            *cancel_ctx;
+    int              n_gpus;         /* GPUs to use together, each once; 0 (default): `device` alone */
+    int              gpus[PF_MAX_GPUS];
+    uint64_t         gpu_bytes[PF_MAX_GPUS];     /* memory of each that may be taken; 0: what is free */
+    enum pf_layout   layout;
 };
 void pf_model_opts_init(struct pf_model_opts *o);
 
@@ -228,6 +240,12 @@ struct pf_plan {
     uint64_t     slot_bytes;         /* room in main memory for weights that are read and evicted */
     enum pf_tier limit;              /* the tier that limits tok_s */
     double       tok_s;
+    int          n_gpus;             /* GPUs that would be used; 0: none, or one that is only described */
+    struct pf_plan_gpu {
+        int      gpu;
+        uint64_t budget_bytes;
+        int      first_layer, n_layers;          /* the layers that it computes, at least in part */
+    } gpus[PF_MAX_GPUS];
 };
 struct pf_session_opts;
 /* Plans for the model at path and a session of it, without reading more of the weights than it takes to measure the
@@ -245,7 +263,7 @@ struct pf_model_info {
     const char *backend;                               /* "cpu", "cuda" */
     const char *isa;                                   /* kernels in use: "avx512-vnni", "sm_90" */
     int      n_threads;
-    int      n_gpu_layers;                             /* layers that the GPU computes, at least in part */
+    int      n_gpu_layers;                             /* layers that GPUs compute, at least in part */
     int64_t  n_layers, n_ctx_train, n_embd, n_heads, n_kv_heads, n_vocab, n_experts, n_experts_used;
     int64_t  n_expert_layers;                          /* layers with experts */
     uint64_t weight_bytes, bytes_per_token;
@@ -254,6 +272,8 @@ struct pf_model_info {
     bool     has_tokenizer, has_chat_template;
     float    temp, top_p, min_p;                       /* the file's recommended sampling; negative: none given */
     int      top_k;
+    int      n_gpus;                                   /* GPUs that compute, and which */
+    int      gpus[PF_MAX_GPUS];
 };
 /* Borrowed, lives as long as m and never changes: once a GPU is lost, calls give another one. From any thread. */
 const struct pf_model_info *pf_model_info(const pf_model *m);

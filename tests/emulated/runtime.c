@@ -9,6 +9,10 @@
  * others come, a GPU would not begin it either. `lock` guards all that more than one thread sees; nothing is computed
  * or copied under it.
  *
+ * There are N_CARDS cards, each with memory and streams of its own; a thread's calls go to the one that it chose
+ * (cudaSetDevice). As on real ones, a kernel or an event goes only to a stream of the chosen card, and a copy between
+ * two cards has to say so; while it is under way, its target holds NaNs for a while.
+ *
  * Host and device share addresses here. That they are apart on a GPU is kept up by checks: copies name device memory on
  * the right side, and host memory that was never pinned is copied before the call returns. */
 #define _GNU_SOURCE
@@ -18,20 +22,22 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include "base/pf_cpu.h"
 #include "pfmoe.h"
 
-enum { PAGE = 4096, ALIGN = 256, FILL = 1 << 20, N_KERNELS = 4096 };
+enum { PAGE = 4096, ALIGN = 256, FILL = 1 << 20, N_KERNELS = 4096, N_CARDS = 3 };
 
 struct emu_event {
+    int      card;
     uint64_t n_recorded, n_done;
     double   ms;                         /* time of the last record that is done */
 };
 
 struct emu_task {
     struct emu_task *next;
-    enum { TASK_KERNEL, TASK_COPY, TASK_FILL, TASK_RECORD, TASK_WAIT } kind;
+    enum { TASK_KERNEL, TASK_COPY, TASK_PASS, TASK_FILL, TASK_RECORD, TASK_WAIT } kind;
     bool of_graph;                       /* the args of the kernel belong to a graph, not to this task */
     union {
         struct emu_kernel kernel;
@@ -61,6 +67,7 @@ struct runner {
 };
 
 struct emu_stream {
+    int               card;
     pthread_t         thread;
     pthread_cond_t    work, runner_said;
     struct queue      queue;
@@ -71,6 +78,7 @@ struct emu_stream {
 
 struct range {
     struct range *next;
+    int           card;                  /* of device memory */
     char         *begin, *map;
     size_t        bytes, map_bytes;
 };
@@ -78,11 +86,12 @@ struct range {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t  settled = PTHREAD_COND_INITIALIZER;       /* a task has ended */
 static struct range *device_memory, *pinned;
-static size_t used;
-static struct { const void *function; size_t bytes; } allowed[N_KERNELS];
+static size_t used[N_CARDS];
+static struct { const void *function; size_t bytes; } allowed[N_CARDS][N_KERNELS];
 static struct emu_stream *default_stream;
 static struct { uint64_t n_calls, at; bool is_lost; } faults;
 static __thread cudaError_t last_error;
+static __thread int chosen;              /* this thread's card */
 
 /* cudaErrorNotReady is an answer, and not kept. */
 static cudaError_t fail(cudaError_t e)
@@ -140,6 +149,8 @@ const char *cudaGetErrorString(cudaError_t e)
     case cudaErrorMemoryAllocation:           return "out of memory";
     case cudaErrorInvalidConfiguration:       return "invalid configuration argument";
     case cudaErrorInvalidDevice:              return "invalid device ordinal";
+    case cudaErrorInvalidResourceHandle:      return "invalid resource handle";
+    case cudaErrorPeerAccessAlreadyEnabled:   return "peer access is already enabled";
     case cudaErrorNotReady:                   return "device not ready";
     case cudaErrorHostMemoryAlreadyRegistered: return "part or all of the requested memory range is already mapped";
     case cudaErrorLaunchFailure:              return "unspecified launch failure";
@@ -151,7 +162,7 @@ const char *cudaGetErrorString(cudaError_t e)
 /* The kernels are compiled for CPUs of this level. */
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    *n = (pf_cpu_isa() & PF_ISA_AVX2) != 0;
+    *n = (pf_cpu_isa() & PF_ISA_AVX2) != 0 ? N_CARDS : 0;
     return cudaSuccess;
 }
 
@@ -163,13 +174,28 @@ cudaError_t cudaDriverGetVersion(int *version)
 
 cudaError_t cudaGetDevice(int *device)
 {
-    *device = 0;
+    *device = chosen;
     return cudaSuccess;
 }
 
 cudaError_t cudaSetDevice(int device)
 {
-    return fail(device == 0 ? cudaSuccess : cudaErrorInvalidDevice);
+    if (device < 0 || device >= N_CARDS)
+        return fail(cudaErrorInvalidDevice);
+    chosen = device;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
+{
+    *can = device != peer;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags)
+{
+    (void)flags;
+    return fail(peer == chosen ? cudaErrorInvalidDevice : cudaSuccess);
 }
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
@@ -178,21 +204,23 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     *prop = (struct cudaDeviceProp){ .name = "emulated", .totalGlobalMem = c->memory_bytes,
                                      .sharedMemPerBlockOptin = c->shared_bytes, .major = c->capability / 10,
                                      .minor = c->capability % 10, .multiProcessorCount = c->n_units };
-    return cudaSetDevice(device);
+    return fail(device >= 0 && device < N_CARDS ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
     *value = attribute == cudaDevAttrMultiProcessorCount ? emu_card()->n_units : (int)emu_card()->shared_bytes;
-    return cudaSetDevice(device);
+    return fail(device >= 0 && device < N_CARDS ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
-static bool lies_in(const struct range *r, const void *p, size_t bytes)
+/* card negative: memory of any. */
+static bool lies_in(const struct range *r, int card, const void *p, size_t bytes)
 {
     for (; r; r = r->next)
-        if ((const char *)p >= r->begin && (const char *)p + bytes <= r->begin + r->bytes)
+        if ((card < 0 || r->card == card) && (const char *)p >= r->begin &&
+            (const char *)p + bytes <= r->begin + r->bytes)
             return true;
     return false;
 }
@@ -228,7 +256,7 @@ static cudaError_t map_memory(struct range **list, void **p, size_t bytes)
     mprotect(map + pages, PAGE, PROT_NONE);
     *p = map + pages - rounded;
     memset(*p, 0xff, rounded < FILL ? rounded : FILL);
-    add_range(list, (struct range){ NULL, *p, map, bytes, pages + PAGE });
+    add_range(list, (struct range){ NULL, chosen, *p, map, bytes, pages + PAGE });
     return cudaSuccess;
 }
 
@@ -244,7 +272,7 @@ static cudaError_t unmap_memory(struct range **list, void *p)
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 {
     pthread_mutex_lock(&lock);
-    *free_bytes = emu_card()->memory_bytes - used;
+    *free_bytes = emu_card()->memory_bytes - used[chosen];
     *total_bytes = emu_card()->memory_bytes;
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
@@ -255,9 +283,9 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     MAY_FAIL(cudaErrorMemoryAllocation);
     cudaError_t e = cudaErrorMemoryAllocation;
     pthread_mutex_lock(&lock);
-    if (bytes <= emu_card()->memory_bytes - used)
+    if (bytes <= emu_card()->memory_bytes - used[chosen])
         e = map_memory(&device_memory, p, bytes);
-    used += e == cudaSuccess ? bytes : 0;
+    used[chosen] += e == cudaSuccess ? bytes : 0;
     pthread_mutex_unlock(&lock);
     return fail(e);
 }
@@ -267,7 +295,7 @@ cudaError_t cudaFree(void *p)
     cudaError_t e = cudaSuccess;
     pthread_mutex_lock(&lock);
     for (struct range *r = device_memory; p && r; r = r->next)
-        used -= r->begin == p ? r->bytes : 0;
+        used[r->card] -= r->begin == p ? r->bytes : 0;
     if (p)
         e = unmap_memory(&device_memory, p);
     pthread_mutex_unlock(&lock);
@@ -301,7 +329,7 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
 {
     (void)flags;
     pthread_mutex_lock(&lock);
-    bool found = lies_in(pinned, host, 1);
+    bool found = lies_in(pinned, -1, host, 1);
     pthread_mutex_unlock(&lock);
     *device = host;
     return fail(found ? cudaSuccess : cudaErrorInvalidValue);
@@ -435,6 +463,14 @@ static void run_kernel(struct emu_stream *s, const struct emu_task *t)
     mine->kernel = NULL;
 }
 
+/* What reads the target of a copy between cards before it has arrived reads NaNs. */
+static void delay(const struct emu_task *t)
+{
+    enum { WAIT_NS = 50000 };
+    memset(t->copy.to, 0xff, t->copy.width);
+    nanosleep(&(struct timespec){ 0, WAIT_NS }, NULL);
+}
+
 static void run_copy(const struct emu_task *t)
 {
     for (size_t i = 0; i < t->copy.height; i++)
@@ -458,12 +494,15 @@ static void run_task(struct emu_stream *s, struct emu_task *t)
             pthread_cond_wait(&settled, &lock);
         break;
     case TASK_COPY:
+    case TASK_PASS:
     case TASK_FILL:
         pthread_mutex_unlock(&lock);
-        if (t->kind == TASK_COPY)
-            run_copy(t);
-        else
+        if (t->kind == TASK_PASS)
+            delay(t);
+        if (t->kind == TASK_FILL)
             memset(t->fill.to, t->fill.value, t->fill.bytes);
+        else
+            run_copy(t);
         pthread_mutex_lock(&lock);
     }
 }
@@ -492,6 +531,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *st, unsigned flags)
     MAY_FAIL(cudaErrorMemoryAllocation);
     struct emu_stream *s = calloc(1, sizeof *s);
     (void)flags;
+    s->card = chosen;
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->runner_said, NULL);
     if (pthread_create(&s->thread, NULL, stream_main, s) != 0) {
@@ -578,8 +618,9 @@ static bool may_launch(const cudaLaunchConfig_t *c, int cluster, const void *fun
 {
     unsigned threads = c->blockDim.x * c->blockDim.y * c->blockDim.z;
     size_t most = EMU_SHARED_UNASKED;
-    for (int i = 0; i < N_KERNELS && allowed[i].function; i++)
-        most = allowed[i].function == function && allowed[i].bytes > most ? allowed[i].bytes : most;
+    for (int i = 0; i < N_KERNELS && allowed[chosen][i].function; i++)
+        if (allowed[chosen][i].function == function && allowed[chosen][i].bytes > most)
+            most = allowed[chosen][i].bytes;
     return threads >= 1 && threads <= EMU_THREADS && c->gridDim.x >= 1 && c->gridDim.x <= 0x7fffffffu &&
            c->gridDim.y >= 1 && c->gridDim.y <= 65535 && c->gridDim.z >= 1 && c->gridDim.z <= 65535 &&
            cluster >= 1 && c->gridDim.x % (unsigned)cluster == 0 && c->dynamicSmemBytes <= most;
@@ -593,6 +634,10 @@ cudaError_t emu_launch(const cudaLaunchConfig_t *c, const void *function, struct
             k.cluster = (int)c->attrs[i].val.clusterDim.x;
         else
             k.is_early = true;
+    if (stream_of(c->stream)->card != chosen) {
+        k.drop(k.args);
+        return fail(cudaErrorInvalidResourceHandle);
+    }
     bool is_new = k.is_early || k.cluster > 1;
     if (!may_launch(c, k.cluster, function) || (is_new && emu_card()->capability < 90)) {
         k.drop(k.args);
@@ -616,20 +661,20 @@ cudaError_t emu_allow_bytes(const void *function, size_t bytes)
         return fail(cudaErrorInvalidValue);
     pthread_mutex_lock(&lock);
     int i = 0;
-    while (i < N_KERNELS - 1 && allowed[i].function && allowed[i].function != function)
+    while (i < N_KERNELS - 1 && allowed[chosen][i].function && allowed[chosen][i].function != function)
         i++;
-    allowed[i].bytes = bytes;
-    allowed[i].function = function;
+    allowed[chosen][i].bytes = bytes;
+    allowed[chosen][i].function = function;
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
 
 /* ---- Copies ------------------------------------------------------------------------------------------------------ */
 
-static bool is_of(struct range *const *list, const void *p, size_t bytes)
+static bool is_of(struct range *const *list, int card, const void *p, size_t bytes)
 {
     pthread_mutex_lock(&lock);
-    bool found = lies_in(*list, p, bytes);
+    bool found = lies_in(*list, card, p, bytes);
     pthread_mutex_unlock(&lock);
     return found;
 }
@@ -641,7 +686,7 @@ static bool leaves_pinned(const void *p, size_t bytes)
     bool leaves = false;
     pthread_mutex_lock(&lock);
     for (const struct range *r = pinned; r && !leaves; r = r->next)
-        leaves = begin < r->begin + r->bytes && r->begin < end && !lies_in(pinned, p, bytes);
+        leaves = begin < r->begin + r->bytes && r->begin < end && !lies_in(pinned, -1, p, bytes);
     pthread_mutex_unlock(&lock);
     return leaves;
 }
@@ -653,12 +698,14 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
     size_t to_bytes = height ? (height - 1) * to_pitch + width : 0;
     size_t from_bytes = height ? (height - 1) * from_pitch + width : 0;
     bool to_host = kind == cudaMemcpyDeviceToHost, from_host = kind == cudaMemcpyHostToDevice;
-    if ((!to_host && !is_of(&device_memory, to, to_bytes)) || (!from_host && !is_of(&device_memory, from, from_bytes)))
+    int card = stream_of(st)->card;
+    if ((!to_host && !is_of(&device_memory, card, to, to_bytes)) ||
+        (!from_host && !is_of(&device_memory, card, from, from_bytes)))
         return fail(cudaErrorInvalidValue);
     if ((to_host && leaves_pinned(to, to_bytes)) || (from_host && leaves_pinned(from, from_bytes)))
         return fail(cudaErrorInvalidValue);
     enqueue(st, (struct emu_task){ .kind = TASK_COPY, .copy = { to, from, to_pitch, from_pitch, width, height } });
-    if ((to_host && !is_of(&pinned, to, to_bytes)) || (from_host && !is_of(&pinned, from, from_bytes)))
+    if ((to_host && !is_of(&pinned, -1, to, to_bytes)) || (from_host && !is_of(&pinned, -1, from, from_bytes)))
         return cudaStreamSynchronize(st);
     return cudaSuccess;
 }
@@ -666,6 +713,16 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t st)
 {
     return cudaMemcpy2DAsync(to, bytes, from, bytes, bytes, 1, kind, st);
+}
+
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
+                                cudaStream_t st)
+{
+    MAY_FAIL(cudaErrorLaunchFailure);
+    if (!is_of(&device_memory, to_device, to, bytes) || !is_of(&device_memory, from_device, from, bytes))
+        return fail(cudaErrorInvalidValue);
+    enqueue(st, (struct emu_task){ .kind = TASK_PASS, .copy = { to, from, bytes, bytes, bytes, 1 } });
+    return cudaSuccess;
 }
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
@@ -677,7 +734,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t st)
 {
     MAY_FAIL(cudaErrorLaunchFailure);
-    if (!is_of(&device_memory, p, bytes) && !is_of(&pinned, p, bytes))
+    if (!is_of(&device_memory, stream_of(st)->card, p, bytes) && !is_of(&pinned, -1, p, bytes))
         return fail(cudaErrorInvalidValue);
     enqueue(st, (struct emu_task){ .kind = TASK_FILL, .fill = { p, value, bytes } });
     return cudaSuccess;
@@ -696,7 +753,10 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
     MAY_FAIL(cudaErrorMemoryAllocation);
     (void)flags;
     *e = calloc(1, sizeof **e);
-    return *e ? cudaSuccess : fail(cudaErrorMemoryAllocation);
+    if (!*e)
+        return fail(cudaErrorMemoryAllocation);
+    (*e)->card = chosen;
+    return cudaSuccess;
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *e)
@@ -714,6 +774,8 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t st)
 {
     MAY_FAIL(cudaErrorLaunchFailure);
+    if (e->card != stream_of(st)->card)
+        return fail(cudaErrorInvalidResourceHandle);
     pthread_mutex_lock(&lock);
     uint64_t n = ++e->n_recorded;
     pthread_mutex_unlock(&lock);

@@ -29,6 +29,8 @@ static void cuda_close(pf_backend *backend)
     pf_cuda_drop_graphs(b);
     cudaFree(b->scratch);
     cudaFreeHost(b->fault);
+    if (b->passed)
+        cudaEventDestroy(b->passed);
     if (b->stream)
         cudaStreamDestroy(b->stream);
     cudaGetLastError();
@@ -56,6 +58,7 @@ static const struct pf_backend_ops cuda_ops = {
     .buf_alloc = pf_cuda_buf_alloc,
     .buf_free = pf_cuda_buf_free,
     .buf_copy = pf_cuda_buf_copy,
+    .pass = pf_cuda_pass,
     .upload = pf_cuda_upload,
     .download = pf_cuda_download,
     .finish = pf_cuda_finish,
@@ -131,6 +134,18 @@ static pf_status describe(struct cuda_backend *b, int capability)
     return PF_OK;
 }
 
+/* Copies between cards go straight, if they can, once both have asked for it. */
+static void reach_others(int device)
+{
+    int n = 0, can = 0;
+    if (cudaGetDeviceCount(&n) != cudaSuccess)
+        n = 0;
+    for (int i = 0; i < n; i++)
+        if (i != device && cudaDeviceCanAccessPeer(&can, device, i) == cudaSuccess && can)
+            (void)cudaDeviceEnablePeerAccess(i, 0);
+    cudaGetLastError();                  /* it was asked for before */
+}
+
 static pf_status open_parts(struct cuda_backend *b, uint64_t vram_bytes)
 {
     enum { LEAVE_BYTES = 256 << 20 };        /* for the driver's own needs and for other programs */
@@ -143,10 +158,12 @@ static pf_status open_parts(struct cuda_backend *b, uint64_t vram_bytes)
     b->budget = free_bytes > LEAVE_BYTES ? free_bytes - LEAVE_BYTES : 0;
     if (vram_bytes && vram_bytes < b->budget)
         b->budget = vram_bytes;
+    reach_others(b->device);
     b->shared_bytes = prop.sharedMemPerBlockOptin - STATIC_BYTES;
     b->has_tiles = pf_cu_tile_shape(prop.sharedMemPerBlockOptin, prop.multiProcessorCount, &b->shape);
     PF_TRY(describe(b, prop.major * 10 + prop.minor));
     CU_TRY(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "opening a stream");
+    CU_TRY(cudaEventCreateWithFlags(&b->passed, cudaEventDisableTiming), "making an event");
     CU_TRY(cudaHostAlloc((void **)&b->fault, sizeof *b->fault, cudaHostAllocMapped), "allocating pinned memory");
     *b->fault = CU_FINE;
     CU_TRY(pf_cu_probe(b->stream), "running a kernel");

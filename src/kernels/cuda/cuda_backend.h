@@ -26,7 +26,9 @@
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
  *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
  *     on, so that capturing never has to place a vector. Where there is no memory for a graph, none are made any more.
- *  5. CUDA's errors become PF_EDEVICE or PF_ENOMEM where they appear (CU_TRY) and never travel. */
+ *  5. A thread's calls go to one of several cards, the one it has chosen: whatever launches or allocates chooses first
+ *     (pf_cuda_put, pf_cuda_alloc, begin, end).
+ *  6. CUDA's errors become PF_EDEVICE or PF_ENOMEM where they appear (CU_TRY) and never travel. */
 #ifndef PF_CUDA_BACKEND_H
 #define PF_CUDA_BACKEND_H
 
@@ -82,6 +84,7 @@ struct cuda_backend {
     struct pf_backend base;
     int               device;
     cudaStream_t      stream;
+    cudaEvent_t       passed;            /* what this card gave to another has arrived */
     char              describe[32];
     bool              has_tiles;         /* enough shared memory for matrix products by tiles */
     struct cu_tile_shape shape;          /* shape of the tiles, if has_tiles */
@@ -160,11 +163,14 @@ static inline pf_status pf_cuda_in_step(pf_status st)
 }
 
 /* pf_cuda_check for work put on a stream within a step; counts it as a launch, unless it is only being captured. */
-static inline pf_status pf_cuda_put(struct cuda_backend *b, cudaError_t e, const char *what)
+static inline pf_status pf_cuda_count(struct cuda_backend *b, cudaError_t e, const char *what)
 {
     b->base.n_launches += !b->capturing;
     return pf_cuda_in_step(pf_cuda_check(e, what));
 }
+
+/* Puts work on a stream of the backend's card: `call` is evaluated when the card is chosen. */
+#define pf_cuda_put(b, call, what) (cudaSetDevice((b)->device), pf_cuda_count((b), (call), (what)))
 
 #define CU_PUT(b, call, what) PF_TRY(pf_cuda_put((b), (call), (what)))
 
@@ -214,6 +220,7 @@ pf_status pf_cuda_place(pf_backend *backend, const void *host, size_t bytes);
 pf_status pf_cuda_buf_alloc(pf_backend *backend, size_t bytes, bool shared, void **out);
 void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared);
 void pf_cuda_buf_copy(pf_backend *backend, const struct pf_buf_copy *c);
+pf_status pf_cuda_pass(pf_backend *backend, pf_backend *to, void *x_to, const void *x, size_t bytes);
 pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t bytes);
 pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size_t bytes);
 uint64_t pf_cuda_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes);

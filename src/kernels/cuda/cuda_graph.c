@@ -63,6 +63,7 @@ pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *re
     struct pf_repeat step = *r;
     *replayed = false;
     b->launched = -1;
+    CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
     PF_TRY(pf_cuda_settle(b));
     b->x_of = NULL;
     pf_cuda_share_begin(b, -1);
@@ -105,6 +106,7 @@ pf_status pf_cuda_end(pf_backend *backend, bool *again)
     cudaGraph_t graph;
     *again = false;
     PF_TRY(pf_cuda_settle(b));
+    CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
     b->x_of = NULL;
     if (!g)
         return b->launched >= 0 ? pf_cuda_share_serve(b, b->launched) : PF_OK;

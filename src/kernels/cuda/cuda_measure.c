@@ -68,7 +68,7 @@ static bool copying_open(struct copying *c, void *host, size_t bytes, int n)
               cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking) == cudaSuccess;
     for (int i = 0; ok && i <= n; i++)
         ok = cudaEventCreate(&c->at[i]) == cudaSuccess;
-    c->pinned = ok && cudaHostRegister(host, bytes, cudaHostRegisterDefault) == cudaSuccess;
+    c->pinned = ok && cudaHostRegister(host, bytes, cudaHostRegisterPortable) == cudaSuccess;
     return c->pinned;
 }
 

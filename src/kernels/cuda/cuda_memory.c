@@ -9,6 +9,7 @@ pf_status pf_cuda_alloc(struct cuda_backend *b, size_t bytes, const char *what, 
     if (bytes > b->budget - b->used)
         PF_FAIL(PF_ENOMEM, "no GPU memory for %s of %zu bytes: %llu of %llu are taken", what, bytes,
                 (unsigned long long)b->used, (unsigned long long)b->budget);
+    CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
     CU_TRY(cudaMalloc(out, bytes + CUDA_OVERREAD), what);
     b->used += bytes;
     return PF_OK;
@@ -33,8 +34,8 @@ pf_status pf_cuda_buf_alloc(pf_backend *backend, size_t bytes, bool shared, void
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     *out = NULL;
-    CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
     if (shared) {
+        CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
         CU_TRY(cudaMallocHost(out, bytes), "allocating pinned memory");
         memset(*out, 0, bytes);
         return PF_OK;
@@ -74,7 +75,6 @@ void pf_cuda_buf_copy(pf_backend *backend, const struct pf_buf_copy *c)
 pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t bytes)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
     PF_TRY(pf_cuda_settle(b));
     b->x_of = NULL;
     return pf_cuda_put(b, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream), "copying to the GPU");
@@ -85,4 +85,16 @@ pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size
     struct cuda_backend *b = pf_cuda_of(backend);
     PF_TRY(pf_cuda_settle(b));
     return pf_cuda_put(b, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, b->stream), "copying from the GPU");
+}
+
+/* The driver takes the copy through main memory where the cards do not reach each other. */
+pf_status pf_cuda_pass(pf_backend *backend, pf_backend *other, void *x_to, const void *x, size_t bytes)
+{
+    struct cuda_backend *b = pf_cuda_of(backend), *to = pf_cuda_of(other);
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_settle(to));
+    to->x_of = NULL;
+    CU_PUT(b, cudaMemcpyPeerAsync(x_to, to->device, x, b->device, bytes, b->stream), "copying to another GPU");
+    CU_PUT(b, cudaEventRecord(b->passed, b->stream), "copying to another GPU");
+    return pf_cuda_put(to, cudaStreamWaitEvent(to->stream, b->passed, 0), "waiting for another GPU");
 }

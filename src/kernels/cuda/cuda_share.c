@@ -144,6 +144,7 @@ static pf_status share_open(pf_backend *backend, const struct pf_share_sizes *si
     if (!s)
         PF_FAIL(PF_ENOMEM, "no memory to share experts with the GPU");
     b->share = s;
+    CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
     s->sizes = *sizes;
     s->serve = serve;
     s->told = served;
@@ -382,7 +383,7 @@ static const void *share_pin(pf_backend *backend, void *host, size_t bytes)
 {
     void *seen = NULL;
     cudaSetDevice(pf_cuda_of(backend)->device);
-    if (cudaHostRegister(host, bytes, cudaHostRegisterDefault) != cudaSuccess) {
+    if (cudaHostRegister(host, bytes, cudaHostRegisterPortable) != cudaSuccess) {
         cudaGetLastError();              /* copies will be slower, and measured so */
         return NULL;
     }

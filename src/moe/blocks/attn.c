@@ -61,15 +61,14 @@ static pf_status bring(struct pf_step *t, const struct pf_kv_layer *kv, const st
                        struct pf_kv_view *at_hand)
 {
     enum { IN_PLACE_ROWS = 8 };
-    const struct pf_work *work = t->m->work;
     int64_t n_far = kv->view.n_chunks - kv->view.n_near;
     int64_t n = (pf_part_end(p) + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS - kv->view.n_near;
     *at_hand = kv->view;
-    if (!kv->far || t->unit != &work->units[0] || n <= 0 || p->rows <= IN_PLACE_ROWS)
+    if (!kv->far || !t->unit->stage || n <= 0 || p->rows <= IN_PLACE_ROWS)
         return PF_OK;
     size_t k_bytes = kv->k_far / (size_t)n_far * (size_t)n, v_bytes = kv->v_far / (size_t)n_far * (size_t)n;
-    char *k = kv->far, *v = k + kv->k_far, *k_to = work->stage, *v_to = k_to + k_bytes;
-    if (k_bytes + v_bytes > work->stage_bytes)
+    char *k = kv->far, *v = k + kv->k_far, *k_to = t->unit->stage, *v_to = k_to + k_bytes;
+    if (k_bytes + v_bytes > t->unit->stage_bytes)
         return PF_OK;
     PF_TRY(ops_of(t)->upload(t->unit->backend, k_to, k, k_bytes));
     PF_TRY(ops_of(t)->upload(t->unit->backend, v_to, v, v_bytes));

@@ -74,39 +74,101 @@ static const char *device_lacks(const struct pf_model *m, const pf_backend *devi
     return NULL;
 }
 
-/* Puts the device's part of the model there, if it can compute any of it. */
-static pf_status place_on(struct pf_placement **out, struct pf_model *m, pf_backend *device,
+static void close_cards(struct pf_cards *c, int from)
+{
+    for (; c->n > from; c->n--)
+        c->at[c->n - 1]->ops->close(c->at[c->n - 1]);
+}
+
+static pf_status open_card(struct pf_cards *c, int gpu, uint64_t bytes, const struct pf_residency_setup *setup)
+{
+    PF_TRY(setup && setup->device ? setup->device(&c->at[c->n], setup->device_ctx)
+                                  : pf_backend_cuda_open(&c->at[c->n], gpu, bytes));
+    c->gpu[c->n] = gpu;
+    c->room[c->n] = c->at[c->n]->ops->room(c->at[c->n]);
+    c->n++;
+    return PF_OK;
+}
+
+/* The cards that the options name. */
+static pf_status open_cards(struct pf_cards *c, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
+{
+    *c = (struct pf_cards){ .n = 0 };
+    if (o->n_gpus == 0 || (setup && setup->device))
+        return open_card(c, o->device, o->vram_bytes, setup);
+    for (int i = 0; i < o->n_gpus; i++) {
+        pf_status st = open_card(c, o->gpus[i], o->gpu_bytes[i], setup);
+        if (st < 0) {
+            close_cards(c, 0);
+            return st;
+        }
+    }
+    return PF_OK;
+}
+
+/* A list of GPUs that cannot be meant is a mistake; one that fails to open is not. */
+static pf_status check_gpus(const struct pf_model_opts *o)
+{
+    struct pf_device gpu;
+    if (o->n_gpus < 0 || o->n_gpus > PF_MAX_GPUS)
+        PF_FAIL(PF_EINVAL, "%d GPUs: at most %d can work together", o->n_gpus, (int)PF_MAX_GPUS);
+    for (int i = 0; i < o->n_gpus; i++) {
+        for (int j = 0; j < i; j++)
+            if (o->gpus[i] == o->gpus[j])
+                PF_FAIL(PF_EINVAL, "GPU %d is named twice", o->gpus[i]);
+        if (o->gpus[i] < 0 || !pf_backend_cuda_device(o->gpus[i], &gpu))
+            PF_FAIL(PF_EINVAL, "there is no GPU %d that CUDA can use", o->gpus[i]);
+    }
+    return PF_OK;
+}
+
+/* Gives back the cards that the model does not need. */
+static void leave_alone(struct pf_model *m, struct pf_cards *cards, const struct pf_placing *what)
+{
+    int used = 1 + what->cut.n_more;
+    if (used < cards->n)
+        pf_model_logf(m, PF_LOG_WARN, "of %d GPUs %d %s used: %s", cards->n, used, used == 1 ? "is" : "are",
+                      what->how == PF_HOW_DEVICE ? "there is room for the whole model, and more would not be faster"
+                                                 : "its layers cannot be divided between them");
+    close_cards(cards, used);
+}
+
+/* Puts the cards' part of the model there, if they can compute any of it; those that are not needed are closed. */
+static pf_status place_on(struct pf_placement **out, struct pf_model *m, struct pf_cards *cards,
                           const struct pf_model_opts *o, const struct pf_residency_setup *setup)
 {
+    pf_backend *device = cards->at[0];
     const char *lacks = device_lacks(m, device);
-    uint64_t room = device->ops->room(device);
     struct pf_placing what;
     struct pf_plan plan;
     if (lacks)
         PF_FAIL(PF_EUNSUPPORTED, "%s", lacks);
-    PF_TRY(pf_place_decide(m, device, room, o, NULL, NULL, &what, &plan));
-    if (m->is_nextn && (what.how != PF_HOW_DEVICE || m->info.weight_bytes > room / NEXTN_SHARE))
+    PF_TRY(pf_place_decide(m, cards, o, NULL, NULL, &what, &plan));
+    if (m->is_nextn && (what.how != PF_HOW_DEVICE || m->info.weight_bytes > cards->room[0] / NEXTN_SHARE))
         PF_FAIL(PF_ENOMEM, "the layer that guesses ahead would take too much of the GPU's memory");
     m->context_bytes = what.context_bytes;
-    if (m->n_expert == 0 && what.how != PF_HOW_CPU)
-        return pf_cut_open(out, m, device, &what, setup);
+    leave_alone(m, cards, &what);
+    if ((m->n_expert == 0 || what.cut.n_more > 0) && what.how != PF_HOW_CPU)
+        return pf_cut_open(out, m, cards, &what, setup);
     if (what.how == PF_HOW_DEVICE)
         return pf_on_device_open(out, m, device);
     if (what.how == PF_HOW_SHARED && device->ops->share)
         return pf_offload_open(out, m, device, &what, o, setup);
     PF_FAIL(PF_ENOMEM, "its smallest part for a GPU needs %llu MB of its memory, which has room for %llu",
-            (unsigned long long)((what.least_bytes + 999999) / 1000000), (unsigned long long)(room / 1000000));
+            (unsigned long long)((what.least_bytes + 999999) / 1000000),
+            (unsigned long long)(cards->room[0] / 1000000));
 }
 
 static pf_status open_device(struct pf_placement **out, struct pf_model *m, const struct pf_model_opts *o,
                              const struct pf_residency_setup *setup)
 {
-    pf_backend *device;
-    PF_TRY(setup && setup->device ? setup->device(&device, setup->device_ctx)
-                                  : pf_backend_cuda_open(&device, o->device, o->vram_bytes));
-    pf_status st = place_on(out, m, device, o, setup);
+    struct pf_cards cards;
+    PF_TRY(open_cards(&cards, o, setup));
+    pf_status st = place_on(out, m, &cards, o, setup);
     if (st < 0)
-        device->ops->close(device);
+        close_cards(&cards, 0);
+    m->info.n_gpus = cards.n;
+    memcpy(m->info.gpus, cards.gpu, sizeof m->info.gpus);
     return st;
 }
 
@@ -116,7 +178,7 @@ static pf_status place_on_cpu(struct pf_placement **out, struct pf_model *m, con
 {
     struct pf_placing what;
     struct pf_plan plan;
-    PF_TRY(pf_place_decide(m, NULL, 0, o, NULL, NULL, &what, &plan));
+    PF_TRY(pf_place_decide(m, &(struct pf_cards){ .n = 0 }, o, NULL, NULL, &what, &plan));
     m->context_bytes = what.context_bytes;
     return pf_cpu_place_open(out, m, &what, setup);
 }
@@ -125,7 +187,7 @@ static bool wants_device(const struct pf_model_opts *o, const struct pf_residenc
 {
     struct pf_device gpu;
     bool given = setup && setup->device;
-    return given || (o->device >= 0 && (o->device > 0 || pf_backend_cuda_device(0, &gpu)));
+    return given || o->n_gpus > 0 || (o->device >= 0 && (o->device > 0 || pf_backend_cuda_device(0, &gpu)));
 }
 
 /* Decides where the weights will be: on a GPU as far as there is one, and it takes at least what every token needs. */
@@ -204,6 +266,7 @@ static pf_status open_nextn(struct pf_model *m, const char *path, const struct p
 {
     struct pf_model_opts o = *opts;
     o.nextn = false;
+    o.n_gpus = o.n_gpus > 1 ? 1 : o.n_gpus;
     o.adapters = NULL;
     o.n_adapters = 0;
     o.routing = NULL;
@@ -236,8 +299,9 @@ static pf_status open_one(pf_model **out, const char *path, const struct pf_mode
     pf_status st = open_all(m, path, &o);
     if (st == PF_OK && o.nextn && m->cpu)
         st = open_nextn(m, path, &o, setup, placed);
-    if (st == PF_OK && m->nextn && m->nextn->backend != m->nextn->cpu && o.vram_bytes > m->nextn->info.weight_bytes)
-        o.vram_bytes -= m->nextn->info.weight_bytes;
+    uint64_t *budget = o.n_gpus > 0 ? &o.gpu_bytes[0] : &o.vram_bytes;
+    if (st == PF_OK && m->nextn && m->nextn->backend != m->nextn->cpu && *budget > m->nextn->info.weight_bytes)
+        *budget -= m->nextn->info.weight_bytes;
     if (st == PF_OK && placed && m->cpu)
         st = place(m, &o, setup);
     if (st < 0) {
@@ -261,6 +325,7 @@ pf_status pf_open_model(pf_model **out, const char *path, const struct pf_model_
         o = *opts;
     if (setup)                                 /* a test's setup is about the CPU's tiers, or a device of its own */
         o.device = -1;
+    PF_TRY(check_gpus(&o));
     return open_one(out, path, &o, setup, placed, false);
 }
 
@@ -268,15 +333,13 @@ pf_status pf_open_model(pf_model **out, const char *path, const struct pf_model_
 static pf_status plan(const struct pf_model *m, const struct pf_model_opts *o, const struct pf_session_opts *so,
                       const struct pf_residency_setup *setup, struct pf_plan *out)
 {
-    pf_backend *device = NULL;
-    pf_status st = !wants_device(o, setup) ? PF_EDEVICE
-                   : setup && setup->device ? setup->device(&device, setup->device_ctx)
-                                            : pf_backend_cuda_open(&device, o->device, o->vram_bytes);
-    if (st < 0)
-        return pf_place_plan(m, NULL, o->vram_bytes, o, so, out);
-    uint64_t room = device_lacks(m, device) ? 0 : device->ops->room(device);
-    st = pf_place_plan(m, device, room, o, so, out);
-    device->ops->close(device);
+    struct pf_cards cards;
+    if (!wants_device(o, setup) || open_cards(&cards, o, setup) < 0)
+        return pf_place_plan(m, &(struct pf_cards){ .room = { o->vram_bytes } }, o, so, out);
+    if (device_lacks(m, cards.at[0]))
+        cards.room[0] = 0;
+    pf_status st = pf_place_plan(m, &cards, o, so, out);
+    close_cards(&cards, 0);
     return st;
 }
 

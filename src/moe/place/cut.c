@@ -19,6 +19,65 @@ struct pf_cut pf_cut_make(const struct pf_cut_sizes *s, uint64_t room)
     return cut;
 }
 
+/* ---- Several cards ----------------------------------------------------------------------------------------------- */
+
+enum { SHARES = 1000 };
+
+/* One more than the last layer from `at` on that there is room for, leaving so many to others. */
+static int end_of(const struct pf_cut_sizes *s, int at, uint64_t room, int others)
+{
+    while (at < s->n_layers - others && s->layers[at] <= room)
+        room -= s->layers[at++];
+    return at;
+}
+
+/* Whether the cards take all layers, at least one each, with so many SHARES of their memory. */
+static bool deal_whole(const struct pf_cut_sizes *s, const uint64_t *room, int n, int share, struct pf_cut *cut)
+{
+    int at = 0;
+    *cut = (struct pf_cut){ .output = true, .whole = true, .n_layers = s->n_layers, .n_more = n - 1 };
+    for (int k = 0; k < n; k++) {
+        uint64_t mine = room[k] / SHARES * (uint64_t)share;
+        uint64_t taken = s->fixed + (k == 0 ? s->first : 0) + (k == n - 1 ? s->output : 0);
+        int end = taken < mine ? end_of(s, at, mine - taken, n - 1 - k) : at;
+        cut->first[k] = at;
+        if (end == at)
+            return false;
+        at = end;
+    }
+    return at == s->n_layers;
+}
+
+static struct pf_cut deal_part(const struct pf_cut_sizes *s, const uint64_t *room, int n)
+{
+    struct pf_cut cut = { .n_more = n - 1, .output = s->fixed <= room[n - 1] && s->output <= room[n - 1] - s->fixed };
+    for (int k = 0; k < n; k++) {
+        uint64_t taken = s->fixed + (k == n - 1 && cut.output ? s->output : 0);
+        cut.first[k] = cut.n_layers;
+        cut.n_layers = taken < room[k] ? end_of(s, cut.n_layers, room[k] - taken, 0) : cut.n_layers;
+    }
+    return cut;
+}
+
+struct pf_cut pf_cut_deal(const struct pf_cut_sizes *s, const uint64_t *room, int n)
+{
+    struct pf_cut cut;
+    int fits = SHARES, not = 0;
+    int most = n < s->n_layers ? n : s->n_layers;
+    while (most > 1 && !deal_whole(s, room, most, SHARES, &cut))
+        most--;
+    if (most <= 1)
+        return deal_part(s, room, n);
+    while (not + 1 < fits) {
+        int middle = (fits + not) / 2;
+        *(deal_whole(s, room, most, middle, &cut) ? &fits : &not) = middle;
+    }
+    deal_whole(s, room, most, fits, &cut);
+    return cut;
+}
+
+/* ---- Sizes ------------------------------------------------------------------------------------------------------- */
+
 /* Bytes that a layer adds to a session, beyond `fixed`, the bytes of a session without layers. */
 static pf_status session_layer(const struct pf_model *m, const pf_backend *b, const struct pf_session_opts *so, int il,
                                uint64_t fixed, uint64_t *bytes)
@@ -27,6 +86,24 @@ static pf_status session_layer(const struct pf_model *m, const pf_backend *b, co
     PF_TRY(pf_session_part_bytes(m, so, b, il, il + 1, &kv, &work));
     *bytes = kv + work - fixed;
     return PF_OK;
+}
+
+/* Of several cards, which of the weights outside of layers the first and the last one have: what both may name both
+ * have. */
+static bool is_of_first(const struct pf_model *m, const struct pf_tensor *t)
+{
+    return t->data != m->output.data || t->data == m->embed.data;
+}
+
+static bool is_of_last(const struct pf_model *m, const struct pf_tensor *t)
+{
+    return t->data != m->embed.data || t->data == m->output.data;
+}
+
+static bool is_in_layer(const struct pf_model *m, const struct pf_tensor *t)
+{
+    int il = pf_tensor_layer(m, t);
+    return il >= 0 && il < m->n_layer;
 }
 
 static pf_status sizes_of(const struct pf_model *m, const pf_backend *b, const struct pf_session_opts *so,
@@ -40,41 +117,59 @@ static pf_status sizes_of(const struct pf_model *m, const pf_backend *b, const s
         PF_TRY(session_layer(m, b, so, il, fixed, &layers[il]));
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        int il = pf_tensor_layer(m, t);
-        if (il == PF_UNUSED || pf_model_gathers(m, t))
+        bool within = is_in_layer(m, t);
+        if (pf_tensor_layer(m, t) == PF_UNUSED || pf_model_gathers(m, t))
             continue;
-        *(il >= 0 && il < m->n_layer ? &layers[il] : &out->outside) += t->n_bytes;
+        *(within ? &layers[pf_tensor_layer(m, t)] : &out->outside) += t->n_bytes;
+        out->first += !within && is_of_first(m, t) ? t->n_bytes : 0;
     }
     return PF_OK;
 }
 
-pf_status pf_cut_of(const struct pf_model *m, const pf_backend *b, const struct pf_session_opts *so, uint64_t room,
-                    bool streaming, struct pf_cut *out, uint64_t *least)
+/* Layers that need what earlier ones have left on their unit stay with these. */
+static bool can_be_cut(const struct pf_model *m)
+{
+    bool fit = !m->n_shared_kv && !m->per_layer.width;
+    for (int il = 0; m->index.max_chosen && il < m->n_layer; il++)
+        fit = fit && (m->layers[il].has_indexer || m->layers[il].mixer != PF_MIXER_LATENT);
+    return fit;
+}
+
+/* The first card alone takes everything, unless the layers are to be divided. */
+static struct pf_cut cut_for_cards(const struct pf_model *m, const struct pf_cards *cards,
+                                   const struct pf_cut_sizes *sizes, const struct pf_model_opts *o)
+{
+    struct pf_cut one = pf_cut_make(sizes, cards->room[0]);
+    bool alone = cards->n == 1 || o->streaming || !can_be_cut(m) || (one.whole && o->layout == PF_LAYOUT_AUTO);
+    struct pf_cut cut = alone ? one : pf_cut_deal(sizes, cards->room, cards->n);
+    if (m->n_expert > 0 && !cut.whole)
+        cut = (struct pf_cut){ .n_layers = 0 };
+    return cut;
+}
+
+pf_status pf_cut_of(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
+                    const struct pf_model_opts *o, struct pf_cut *out, uint64_t *least)
 {
     struct pf_cut_sizes sizes;
     uint64_t *layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *layers);
     if (!layers)
         PF_FAIL(PF_ENOMEM, "no memory for the sizes of %d layers", m->n_layer);
-    pf_status st = sizes_of(m, b, so, layers, &sizes);
+    pf_status st = sizes_of(m, cards->at[0], so, layers, &sizes);
     *least = st == PF_OK ? sizes.fixed + layers[0] : 0;
     if (st == PF_OK)
-        *out = pf_cut_make(&sizes, room);
+        *out = cut_for_cards(m, cards, &sizes, o);
     pf_free(layers);
     PF_TRY(st);
-    if (!out->whole && (m->n_shared_kv || m->per_layer.width))
-        out->n_layers = 0;                /* layers need what earlier ones left on their unit */
-    if (streaming && out->n_layers > m->n_layer / 2) {
-        out->n_layers = m->n_shared_kv || m->per_layer.width ? 0 : m->n_layer / 2;
+    if (!out->whole && !can_be_cut(m))
+        out->n_layers = 0;
+    if (o->streaming && out->n_layers > m->n_layer / 2) {
+        out->n_layers = can_be_cut(m) ? m->n_layer / 2 : 0;
         out->whole = false;
     }
     return PF_OK;
 }
 
 /* ---- The placement ----------------------------------------------------------------------------------------------- */
-
-struct cut {
-    struct pf_placement base;
-};
 
 /* Whether the weights of layer il are nowhere but on the device, as long as it is there. */
 static bool is_on_device(const struct pf_placement *p, int il)
@@ -105,17 +200,21 @@ static bool cut_maps(const struct pf_placement *p, const struct pf_tensor *t)
     return !is_on_device(p, pf_tensor_layer(p->m, t)) && pf_place_maps(p->under, t);
 }
 
-/* The layers whose weights the device has, as far as it has room for the session's part of them, too. */
+/* The layers whose weights the cards have, as far as they have room for the session's part of them, too. */
 static struct pf_cut cut_for(const struct pf_placement *p, const struct pf_session_opts *o)
 {
     struct pf_cut cut = p->cut;
-    uint64_t used = cut.whole ? 0 : PF_CUT_SPARE_BYTES, room = p->device->ops->room(p->device);
-    for (int il = 0; il < p->cut.n_layers; il++) {
-        used += pf_kv_bytes_of(p->m, il, o) + pf_states_bytes(p->m, il, il + 1, o);
-        if (used > room) {
-            cut.n_layers = il;
-            cut.whole = false;
-            break;
+    for (int k = 0; k < pf_place_n_cards(p); k++) {
+        pf_backend *device = pf_place_card(p, k);
+        uint64_t used = p->cut.whole ? 0 : PF_CUT_SPARE_BYTES, room = device->ops->room(device);
+        int first, end;
+        pf_cut_card(&cut, k, &first, &end);
+        for (int il = first; il < end; il++) {
+            used += pf_kv_bytes_of(p->m, il, o) + pf_states_bytes(p->m, il, il + 1, o);
+            if (used > room) {
+                cut.n_layers = end = il;
+                cut.whole = false;
+            }
         }
     }
     return cut;
@@ -130,49 +229,75 @@ static const struct pf_place_ops ops = { .ended = cut_ended, .enter = cut_enter,
                                          .leave = cut_leave, .cut_for = cut_for, .maps = cut_maps,
                                          .close = cut_close };
 
-/* The output matrix may be the embedding, too, which is one of the tensors. */
-static pf_status place_cut(const struct cut *c)
+/* The card that has a layer, or -1. */
+static int card_of(const struct pf_cut *cut, int il)
 {
-    const struct pf_model *m = c->base.m;
-    pf_backend *device = c->base.device;
+    int k = cut->n_more;
+    while (k > 0 && il < cut->first[k])
+        k--;
+    return il >= 0 && il < cut->n_layers ? k : -1;
+}
+
+static pf_status place_tensor(const struct pf_placement *p, const struct pf_tensor *t)
+{
+    pf_backend *first = p->device, *last = pf_place_card(p, p->cut.n_more);
+    if (is_in_layer(p->m, t)) {
+        int k = card_of(&p->cut, pf_tensor_layer(p->m, t));
+        pf_backend *device = k < 0 ? NULL : pf_place_card(p, k);
+        return device ? device->ops->place(device, t->data, t->n_bytes) : PF_OK;
+    }
+    if (p->cut.whole && (first == last || is_of_first(p->m, t)))
+        PF_TRY(first->ops->place(first, t->data, t->n_bytes));
+    if (p->cut.whole && first != last && is_of_last(p->m, t))
+        PF_TRY(last->ops->place(last, t->data, t->n_bytes));
+    return PF_OK;
+}
+
+/* The output matrix may be the embedding, too, which is one of the tensors. */
+static pf_status place_cut(const struct pf_placement *p)
+{
+    const struct pf_model *m = p->m;
+    pf_backend *last = pf_place_card(p, p->cut.n_more);
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        int il = pf_tensor_layer(m, t);
-        if (il == PF_UNUSED || pf_model_gathers(m, t))
-            continue;
-        if (c->base.cut.whole || is_on_device(&c->base, il))
-            PF_TRY(device->ops->place(device, t->data, t->n_bytes));
+        if (pf_tensor_layer(m, t) != PF_UNUSED && !pf_model_gathers(m, t))
+            PF_TRY(place_tensor(p, t));
     }
-    if (c->base.cut.output && !c->base.cut.whole)
-        PF_TRY(device->ops->place(device, m->output.data, pf_weight_bytes(&m->output)));
-    return pf_model_place_extra(m, c->base.device);
+    if (p->cut.output && !p->cut.whole)
+        PF_TRY(last->ops->place(last, m->output.data, pf_weight_bytes(&m->output)));
+    for (int k = 0; k < pf_place_n_cards(p); k++)
+        PF_TRY(pf_model_place_extra(m, pf_place_card(p, k)));
+    return PF_OK;
 }
 
-static pf_status open_parts(struct cut *c, const struct pf_placing *what, const struct pf_residency_setup *setup)
+static pf_status open_parts(struct pf_placement *p, const struct pf_placing *what,
+                            const struct pf_residency_setup *setup)
 {
-    struct pf_model *m = c->base.m;
-    const struct pf_cut *cut = &c->base.cut;
-    PF_TRY(place_cut(c));
+    struct pf_model *m = p->m;
+    const struct pf_cut *cut = &p->cut;
+    PF_TRY(place_cut(p));
     if (cut->whole)
-        return pf_plain_open(&c->base.under, m);
+        return pf_plain_open(&p->under, m);
     pf_model_logf(m, PF_LOG_INFO, "the GPU has room for %d of %d layers%s; the CPU computes the rest", cut->n_layers,
                   m->n_layer, cut->output ? " and the output" : "");
-    return pf_cpu_place_open(&c->base.under, m, what, setup);
+    return pf_cpu_place_open(&p->under, m, what, setup);
 }
 
-pf_status pf_cut_open(struct pf_placement **out, struct pf_model *m, pf_backend *device, const struct pf_placing *what,
-                      const struct pf_residency_setup *setup)
+pf_status pf_cut_open(struct pf_placement **out, struct pf_model *m, const struct pf_cards *cards,
+                      const struct pf_placing *what, const struct pf_residency_setup *setup)
 {
-    struct cut *c = pf_alloc(PF_MEM_MODEL, sizeof *c);
+    struct pf_placement *p = pf_alloc(PF_MEM_MODEL, sizeof *p);
     *out = NULL;
-    if (!c)
+    if (!p)
         PF_FAIL(PF_ENOMEM, "no memory for sharing layers with the GPU");
-    c->base = (struct pf_placement){ .ops = &ops, .m = m, .device = device, .cut = what->cut };
-    pf_status st = open_parts(c, what, setup);
+    *p = (struct pf_placement){ .ops = &ops, .m = m, .device = cards->at[0], .cut = what->cut };
+    for (int k = 1; k <= what->cut.n_more; k++)
+        p->more[k - 1] = cards->at[k];
+    pf_status st = open_parts(p, what, setup);
     if (st < 0) {
-        cut_close(&c->base);
+        cut_close(p);
         return st;
     }
-    *out = &c->base;
+    *out = p;
     return PF_OK;
 }

@@ -1,4 +1,10 @@
-/* A model without experts that the device has no room for: the device computes the first layers and, if there is room,
+/* A model that its devices compute by layers.
+ *
+ * Several cards: each has some of the layers, with the keys, values and state of these; the first also embeds, the last
+ * has the output matrix. The residual stream goes from card to card. They are dealt layers so that the same share of
+ * each card's memory is taken. A model with experts is divided so only if the cards have room for all of it.
+ *
+ * A model without experts that the device has no room for: the device computes the first layers and, if there is room,
  * the product with the output matrix; the CPU the embedding (a row of it: a matrix of the device's memory is worth more
  * to a layer) and the other layers, from the mapped file or from the store's slots.
  *
@@ -21,6 +27,7 @@ enum { PF_CUT_SPARE_BYTES = 2 << 20 };
  * its part of a session. */
 struct pf_cut_sizes {
     uint64_t        fixed, output, outside;
+    uint64_t        first;               /* of the weights outside, what the first of several cards has */
     const uint64_t *layers;              /* [n_layers] */
     int             n_layers;
 };
@@ -28,13 +35,18 @@ struct pf_cut_sizes {
  * n_layers 0 and no output: it can take nothing. */
 struct pf_cut pf_cut_make(const struct pf_cut_sizes *sizes, uint64_t room);
 
-/* The cut for backend b, which has so much room, and for such sessions. streaming: never everything, even if it would
- * fit. *least is what the first layer would need. */
-pf_status pf_cut_of(const struct pf_model *m, const pf_backend *b, const struct pf_session_opts *so, uint64_t room,
-                    bool streaming, struct pf_cut *out, uint64_t *least);
+/* The same for n cards, from the first on: as many of them as the whole model needs a layer of each for; if they cannot
+ * take all of it, each takes what it has room for. */
+struct pf_cut pf_cut_deal(const struct pf_cut_sizes *sizes, const uint64_t *room, int n);
 
-/* Puts the device's part of the bound model there, as what->cut says, and sees to the CPU's. */
-pf_status pf_cut_open(struct pf_placement **out, struct pf_model *m, pf_backend *device, const struct pf_placing *what,
-                      const struct pf_residency_setup *setup);
+/* The cut for such cards and such sessions. o->streaming: never everything, even if it would fit. *least is what the
+ * first layer would need. */
+pf_status pf_cut_of(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
+                    const struct pf_model_opts *o, struct pf_cut *out, uint64_t *least);
+
+/* Puts the part of the bound model that devices compute on the cards that what->cut names, and sees to the CPU's. The
+ * placement owns these cards. */
+pf_status pf_cut_open(struct pf_placement **out, struct pf_model *m, const struct pf_cards *cards,
+                      const struct pf_placing *what, const struct pf_residency_setup *setup);
 
 #endif

@@ -178,6 +178,7 @@ bool pf_model_leave_device(struct pf_model *m)
     m->info_left = m->info;
     m->info_left.n_gpu_layers = 0;
     m->info_left.gpu_bytes_per_token = 0;
+    m->info_left.n_gpus = 0;
     m->info_left.backend = m->cpu->ops->name;
     m->info_left.isa = m->cpu->ops->describe(m->cpu);
     m->left = p;                         /* from now on pf_model_info gives info_left */
@@ -191,7 +192,15 @@ pf_status pf_place_session_bytes(const struct pf_model *m, const struct pf_cut *
     struct pf_session_opts o;
     uint64_t kv = 0, work = 0;
     PF_TRY(pf_session_opts_resolve(m, opts, &o));
-    PF_TRY(pf_session_part_bytes(m, &o, device, 0, cut->n_layers, kv_bytes, work_bytes));
+    *kv_bytes = *work_bytes = 0;
+    for (int k = 0; k <= cut->n_more; k++) {
+        int first, end;
+        pf_cut_card(cut, k, &first, &end);
+        PF_TRY(pf_session_part_bytes(m, &o, device, first, end, &kv, &work));
+        *kv_bytes += kv;
+        *work_bytes += work;
+    }
+    kv = work = 0;
     if (!cut->whole)
         PF_TRY(pf_session_part_bytes(m, &o, m->cpu, cut->n_layers, m->n_layer, &kv, &work));
     *kv_bytes += kv;
@@ -214,43 +223,57 @@ pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts
     return pf_place_session_bytes(m, p ? &p->cut : &all, p ? p->device : m->cpu, opts, kv_bytes, work_bytes);
 }
 
-/* Bytes of the device's memory that the session takes with so many chunks there. */
-static uint64_t near_bytes(const struct pf_placement *p, const struct pf_session_opts *o, int64_t n_chunks)
+/* Bytes of a card's memory that the session takes with so many chunks there. */
+static uint64_t near_bytes(const struct pf_placement *p, int card, const struct pf_session_opts *o, int64_t n_chunks)
 {
     struct pf_session_opts with = *o;
     uint64_t kv, work;
+    int first, end;
     with.n_near = n_chunks * PF_KV_CHUNK_POSITIONS;
-    if (pf_session_part_bytes(p->m, &with, p->device, 0, p->cut.n_layers, &kv, &work) < 0)
+    pf_cut_card(&p->cut, card, &first, &end);
+    if (pf_session_part_bytes(p->m, &with, pf_place_card(p, card), first, end, &kv, &work) < 0)
         return UINT64_MAX;
     return kv + work;
 }
 
-int64_t pf_place_near(const struct pf_placement *p, const struct pf_session_opts *o)
+/* pf_place_near of one card. */
+static int64_t near_of(const struct pf_placement *p, int card, const struct pf_session_opts *o)
 {
-    if (!p || p->device == p->m->cpu)
-        return 0;
-    uint64_t room = p->device->ops->room(p->device);
+    pf_backend *device = pf_place_card(p, card);
+    uint64_t room = device->ops->room(device);
     int64_t all = (o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS, fits = 1, not = all;
-    if (near_bytes(p, o, all) <= room || room < PF_NEAR_SPARE_BYTES)
+    if (near_bytes(p, card, o, all) <= room || room < PF_NEAR_SPARE_BYTES)
         return 0;
     room -= PF_NEAR_SPARE_BYTES;
-    if (near_bytes(p, o, 1) > room)
+    if (near_bytes(p, card, o, 1) > room)
         return 0;
     while (fits + 1 < not) {
         int64_t middle = fits + (not - fits) / 2;
-        *(near_bytes(p, o, middle) <= room ? &fits : &not) = middle;
+        *(near_bytes(p, card, o, middle) <= room ? &fits : &not) = middle;
     }
     return fits * PF_KV_CHUNK_POSITIONS;
+}
+
+int64_t pf_place_near(const struct pf_placement *p, const struct pf_session_opts *o)
+{
+    int64_t least = 0;
+    if (!p || p->device == p->m->cpu)
+        return 0;
+    for (int k = 0; k < pf_place_n_cards(p); k++) {
+        int64_t n = near_of(p, k, o);
+        least = n > 0 && (least == 0 || n < least) ? n : least;
+    }
+    return least;
 }
 
 void pf_place_close(struct pf_placement *p)
 {
     while (p) {
         struct pf_placement *under = p->under;
-        pf_backend *device = p->device == p->m->cpu ? NULL : p->device;
+        struct pf_placement was = *p;
         p->ops->close(p);
-        if (device)
-            device->ops->close(device);
+        for (int k = 0; was.device != was.m->cpu && k < pf_place_n_cards(&was); k++)
+            pf_place_card(&was, k)->ops->close(pf_place_card(&was, k));
         p = under;
     }
 }

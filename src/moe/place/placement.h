@@ -4,12 +4,12 @@
  *     memory is too small for it               streamed through the store   residency.c, slabs.c
  *     the device has room for everything       on the device                on_device.c
  *     ... for some layers of a dense model     cut by layers                cut.c        over mapped or streamed
+ *     several devices have room together       cut by layers                cut.c        over mapped
  *     ... for all but the routed experts       shared with the device       ../offload/  over streamed
  *
  * A placement is a table of functions over what it keeps. A device's placement lies over one of the CPU's, which serves
  * what the device does not, and all of the model once the device is lost: functions that a table leaves out are those
  * of the placement under it. The run asks through the functions pf_place_* below and knows no placement by name.
- * Another device is another placement; it may lie over a device's own.
  *
  * m->place changes once at most, when a device is lost, and a placement that was left keeps its struct until the model
  * is closed. So calls marked "any thread" need no lock: they may still ask the one that was left. All others belong to
@@ -21,12 +21,31 @@
 #include "tiers/evict.h"
 #include "tiers/io.h"
 
-/* The part of a model that its device computes; the CPU computes the rest. */
+/* Devices that a model may be placed on; n 0: none. */
+struct pf_cards {
+    int         n;
+    int         gpu[PF_MAX_GPUS];         /* their numbers */
+    pf_backend *at[PF_MAX_GPUS];
+    uint64_t    room[PF_MAX_GPUS];        /* bytes, before anything is placed */
+};
+
+/* The part of a model that its devices compute; the CPU computes the rest. Of several cards each has the layers from
+ * its first one up to the next card's, and the last one the output matrix. */
 struct pf_cut {
     int  n_layers;                        /* the first n_layers layers */
     bool output;                          /* and the product with the output matrix */
     bool whole;                           /* all layers, output and embedding */
+    int  n_more;                          /* cards besides the first */
+    int  first[PF_MAX_GPUS];              /* of each card, the first one's being 0 */
 };
+
+/* The layers [*first, *end) of card k. */
+static inline void pf_cut_card(const struct pf_cut *c, int k, int *first, int *end)
+{
+    int last = k < c->n_more ? c->first[k + 1] : c->n_layers;
+    *end = last < c->n_layers ? last : c->n_layers;
+    *first = c->first[k] < *end ? c->first[k] : *end;
+}
 
 static inline struct pf_cut pf_cut_all(const struct pf_model *m)
 {
@@ -41,11 +60,22 @@ enum { PF_GUESS_EARLY = 4, PF_GUESS_LATE = 5 };      /* depths: while the layer 
 struct pf_placement {
     const struct pf_place_ops *ops;
     struct pf_model     *m;
-    pf_backend          *device;          /* the backend that steps run on; the CPU, if there is no other */
+    pf_backend          *device;          /* the backend that steps begin on; the CPU, if there is no other */
+    pf_backend          *more[PF_MAX_GPUS - 1];      /* the other cards, cut.n_more of them */
     struct pf_cut        cut;
     bool                 experts_apart;   /* for routed experts it is decided pick by pick who computes */
     struct pf_placement *under;           /* NULL: all other weights are mapped */
 };
+
+static inline int pf_place_n_cards(const struct pf_placement *p)
+{
+    return 1 + p->cut.n_more;
+}
+
+static inline pf_backend *pf_place_card(const struct pf_placement *p, int k)
+{
+    return k == 0 ? p->device : p->more[k - 1];
+}
 
 /* A function that is NULL is that of the placement under this one, or does nothing. */
 struct pf_place_ops {
@@ -142,7 +172,8 @@ void pf_place_set(struct pf_placement *p);
 /* After a failure of the device: from now on the model runs on the CPU. False: it ran on the CPU already. */
 bool pf_model_leave_device(struct pf_model *m);
 
-/* Bytes of a session where a device computes the part that the cut says, and the CPU the rest. */
+/* Bytes of a session where devices compute the part that the cut says, and the CPU the rest. device: the first card,
+ * as which all others are taken. */
 pf_status pf_place_session_bytes(const struct pf_model *m, const struct pf_cut *cut, const pf_backend *device,
                                  const struct pf_session_opts *opts, uint64_t *kv_bytes, uint64_t *work_bytes);
 

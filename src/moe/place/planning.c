@@ -37,7 +37,7 @@ static pf_status slab_sizes(const struct pf_model *m, const struct pf_cut *cut, 
         s->cut_slab_bytes += there ? bytes : 0;
     }
     pf_slabs_free(&all);
-    PF_TRY(pf_slabs_make(&left, m, cut->n_layers));
+    PF_TRY(pf_slabs_make(&left, m, m->n_expert ? 0 : cut->n_layers));
     pf_slabs_setup(&left, m, &setup);
     pf_status st = pf_store_bytes(&setup, &s->slots_all, &s->slots_least);
     pf_slabs_free(&left);
@@ -58,6 +58,10 @@ static pf_status session_sizes(const struct pf_model *m, const pf_backend *devic
     s->other_bytes = kv + work + pf_model_extra_bytes(m);
     PF_TRY(pf_session_part_bytes(m, so, device, 0, m->n_layer, &kv, &work));
     s->device_bytes = kv + work + pf_model_extra_bytes(m);
+    if (cut->n_more > 0) {
+        PF_TRY(pf_session_part_bytes(m, so, device, 0, 0, &kv, &work));
+        s->device_bytes += (uint64_t)cut->n_more * (work + pf_model_extra_bytes(m));
+    }
     least.n_near = 1;
     PF_TRY(pf_session_part_bytes(m, &least, device, 0, m->n_layer, &kv, &work));
     s->device_least_bytes = kv + work + pf_model_extra_bytes(m) + PF_NEAR_SPARE_BYTES;
@@ -68,23 +72,25 @@ static pf_status session_sizes(const struct pf_model *m, const pf_backend *devic
 
 /* A table of which each token takes some rows is needed nowhere as a whole: it stays in the file as mapped, and the
  * page cache has what it has. Only if nothing may be read while running, it counts. */
-static pf_status sizes_of(const struct pf_model *m, const pf_backend *device, uint64_t room,
-                          const struct pf_model_opts *o, const struct pf_session_opts *so, struct pf_placing *what,
-                          struct pf_plan_sizes *out)
+static pf_status sizes_of(const struct pf_model *m, const struct pf_cards *cards, const struct pf_model_opts *o,
+                          const struct pf_session_opts *so, struct pf_placing *what, struct pf_plan_sizes *out)
 {
     uint64_t by_rows = m->gather.table.data ? pf_weight_bytes(&m->gather.table) : 0;
-    struct pf_plan_sizes s = { .weight_bytes = m->info.weight_bytes - by_rows, .token_bytes = m->info.bytes_per_token,
-                               .experts = m->n_expert > 0 };
-    struct pf_transit transit = pf_transit_of(m, &o->postfetch, room);
+    struct pf_plan_sizes s = { .weight_bytes = m->info.weight_bytes - by_rows, .token_bytes = m->info.bytes_per_token };
+    struct pf_transit transit = pf_transit_of(m, &o->postfetch, cards->room[0]);
+    const pf_backend *device = cards->at[0];
     what->cut = (struct pf_cut){ .n_layers = 0 };
-    if (m->n_expert == 0 && room > 0)
-        PF_TRY(pf_cut_of(m, device, so, room, o->streaming, &what->cut, &what->least_bytes));
+    if ((m->n_expert == 0 || cards->n > 1) && cards->room[0] > 0)
+        PF_TRY(pf_cut_of(m, cards, so, o, &what->cut, &what->least_bytes));
+    if (m->n_expert > 0 && what->cut.n_more == 0)
+        what->cut = (struct pf_cut){ .n_layers = 0 };        /* one card, as if there were no others */
+    s.experts = m->n_expert > 0 && what->cut.n_more == 0;
     PF_TRY(slab_sizes(m, &what->cut, &s));
     PF_TRY(session_sizes(m, device, &what->cut, so, &s));
     s.other_bytes += o->no_nvme ? by_rows : 0;
     s.transit_bytes = m->n_expert ? pf_transit_bytes(&transit, &o->postfetch) : 0;
     s.cut_whole = what->cut.whole;
-    if (m->n_expert == 0) {
+    if (!s.experts) {
         uint64_t placed;
         cut_weights(m, &what->cut, &placed);
         s.cut_bytes = placed - s.cut_slab_bytes;
@@ -98,23 +104,43 @@ static pf_status sizes_of(const struct pf_model *m, const pf_backend *device, ui
 
 /* ---- Deciding ---------------------------------------------------------------------------------------------------- */
 
+static void name_cards(const struct pf_model *m, const struct pf_cards *cards, const struct pf_placing *what,
+                       struct pf_plan *plan)
+{
+    struct pf_cut all = pf_cut_all(m);
+    const struct pf_cut *cut = m->n_expert > 0 && what->cut.n_more == 0 ? &all : &what->cut;
+    plan->n_gpus = what->how == PF_HOW_CPU || cards->n == 0 ? 0 : 1 + what->cut.n_more;
+    for (int k = 0; k < plan->n_gpus; k++) {
+        struct pf_plan_gpu *g = &plan->gpus[k];
+        int end;
+        g->gpu = cards->gpu[k];
+        g->budget_bytes = cards->room[k];
+        pf_cut_card(cut, k, &g->first_layer, &end);
+        g->n_layers = end - g->first_layer;
+    }
+}
+
 /* Where weights go beside a session of this length. */
-static pf_status decide_for(const struct pf_model *m, const pf_backend *device, const struct pf_model_opts *o,
-                            const struct pf_session_opts *so, bool any_session, const struct pf_plan_budget *budget,
+static pf_status decide_for(const struct pf_model *m, const struct pf_cards *cards, const struct pf_model_opts *o,
+                            const struct pf_session_opts *so, bool any_session, const struct pf_plan_budget *of_host,
                             struct pf_placing *out, struct pf_plan *plan)
 {
     struct pf_placing what = { .how = PF_HOW_CPU };
+    struct pf_plan_budget budget = *of_host;
     struct pf_plan_sizes sizes;
     struct pf_plan_choice choice;
-    PF_TRY(sizes_of(m, device, budget->vram_bytes, o, so, &what, &sizes));
+    PF_TRY(sizes_of(m, cards, o, so, &what, &sizes));
     sizes.any_session = any_session;
-    PF_TRY(pf_plan_make(&sizes, budget, plan, &choice));
+    for (int k = 0; k <= what.cut.n_more; k++)
+        budget.vram_bytes += cards->room[k];
+    PF_TRY(pf_plan_make(&sizes, &budget, plan, &choice));
     what.how = choice.how;
     what.mapped = plan->resident && choice.how != PF_HOW_SHARED;     /* a GPU copies from slots, which can be pinned */
     what.slot_bytes = plan->resident ? sizes.slots_all : plan->slot_bytes;
     what.n_planned = (int)choice.n_in_ram;
     what.context_bytes = choice.context_bytes;
     plan->n_ctx = so->n_ctx;
+    name_cards(m, cards, &what, plan);
     *out = what;
     return PF_OK;
 }
@@ -132,15 +158,15 @@ static uint64_t nextn_bytes(const struct pf_model *m)
     return bytes;
 }
 
-pf_status pf_place_decide(const struct pf_model *m, const pf_backend *device, uint64_t room,
-                          const struct pf_model_opts *o, const struct pf_session_opts *so,
-                          const struct pf_speeds *speeds, struct pf_placing *out, struct pf_plan *plan)
+pf_status pf_place_decide(const struct pf_model *m, const struct pf_cards *there, const struct pf_model_opts *o,
+                          const struct pf_session_opts *so, const struct pf_speeds *speeds, struct pf_placing *out,
+                          struct pf_plan *plan)
 {
     struct pf_session_opts least;
+    struct pf_cards cards = *there;
     struct pf_placing longer;
     struct pf_plan longer_plan;
-    struct pf_plan_budget budget = { .vram_bytes = room,
-                                     .ram_bytes = o->ram_bytes ? o->ram_bytes : pf_ram_available(""),
+    struct pf_plan_budget budget = { .ram_bytes = o->ram_bytes ? o->ram_bytes : pf_ram_available(""),
                                      .streaming = o->streaming, .no_nvme = o->no_nvme,
                                      .speeds = speeds ? *speeds : ASSUMED };
     bool said = so && so->n_ctx > 0;
@@ -149,15 +175,15 @@ pf_status pf_place_decide(const struct pf_model *m, const pf_backend *device, ui
     PF_TRY(pf_session_opts_resolve(m, so, &least));
     if (!said)
         least.n_ctx = pf_least_context(m);
-    device = device ? device : m->cpu;
-    PF_TRY(decide_for(m, device, o, &least, so == NULL, &budget, out, plan));
+    cards.at[0] = cards.n > 0 && cards.at[0] ? cards.at[0] : m->cpu;
+    PF_TRY(decide_for(m, &cards, o, &least, so == NULL, &budget, out, plan));
     if (said)
         return PF_OK;
-    const pf_backend *attends = out->how == PF_HOW_CPU ? m->cpu : device;
+    const pf_backend *attends = out->how == PF_HOW_CPU ? m->cpu : cards.at[0];
     least.n_ctx = pf_context_within(m, &least, attends, out->context_bytes);
     if (least.n_ctx > pf_least_context(m) &&
-        decide_for(m, device, o, &least, so == NULL, &budget, &longer, &longer_plan) == PF_OK &&
-        longer.how == out->how && longer.mapped == out->mapped) {
+        decide_for(m, &cards, o, &least, so == NULL, &budget, &longer, &longer_plan) == PF_OK &&
+        longer.how == out->how && longer.mapped == out->mapped && longer.cut.n_more == out->cut.n_more) {
         longer.context_bytes = out->context_bytes;
         *out = longer;
         *plan = longer_plan;
@@ -176,8 +202,8 @@ static enum pf_price price_of(double given, double measured, double *price)
     return given > 0 ? PF_PRICE_GIVEN : PF_PRICE_MEASURED;
 }
 
-pf_status pf_place_plan(const struct pf_model *m, const pf_backend *device, uint64_t room,
-                        const struct pf_model_opts *o, const struct pf_session_opts *so, struct pf_plan *out)
+pf_status pf_place_plan(const struct pf_model *m, const struct pf_cards *cards, const struct pf_model_opts *o,
+                        const struct pf_session_opts *so, struct pf_plan *out)
 {
     struct pf_session_opts usual;
     struct pf_placing what;
@@ -192,7 +218,7 @@ pf_status pf_place_plan(const struct pf_model *m, const pf_backend *device, uint
                                   given->disk_bytes_s > 0 ? 0 : pf_price_disk(pf_gguf_shard_path(m->file, 0)),
                                   &speeds.disk_bytes_s);
     pf_session_opts_init(&usual);
-    PF_TRY(pf_place_decide(m, device, room, o, so ? so : &usual, &speeds, &what, out));
+    PF_TRY(pf_place_decide(m, cards, o, so ? so : &usual, &speeds, &what, out));
     if (out->tiers[PF_TIER_RAM].bytes_s > speeds.ram_bytes_s)
         from[PF_TIER_RAM] = copies;
     for (int t = 0; t < PF_N_TIERS; t++)

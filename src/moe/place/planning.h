@@ -17,16 +17,17 @@ struct pf_placing {
     uint64_t         context_bytes;      /* for sessions whose length nobody says */
 };
 
-/* device: what has so much room (NULL: there is none; the CPU's sizes stand for one that is only described). so NULL:
- * the usual session, and experts are shared even where that has no room, since a smaller one may come. A session whose
- * length is not said has the least one for the question who computes; then it is as long as what is left allows. */
-pf_status pf_place_decide(const struct pf_model *m, const pf_backend *device, uint64_t room,
-                          const struct pf_model_opts *o, const struct pf_session_opts *so,
-                          const struct pf_speeds *speeds, struct pf_placing *out, struct pf_plan *plan);
+/* cards: those there are; one of a room without a backend is only described, and has the CPU's sizes. Of several, the
+ * answer's cut uses the first cut.n_more + 1. so NULL: the usual session, and experts are shared even where that has no
+ * room, since a smaller one may come. A session whose length is not said has the least one for the question who
+ * computes; then it is as long as what is left allows. */
+pf_status pf_place_decide(const struct pf_model *m, const struct pf_cards *cards, const struct pf_model_opts *o,
+                          const struct pf_session_opts *so, const struct pf_speeds *speeds, struct pf_placing *out,
+                          struct pf_plan *plan);
 
-/* The plan of a bound model as it is printed, for a device with so much room (0: none); places nothing. */
-pf_status pf_place_plan(const struct pf_model *m, const pf_backend *device, uint64_t room,
-                        const struct pf_model_opts *o, const struct pf_session_opts *so, struct pf_plan *out);
+/* The plan of a bound model as it is printed; places nothing. */
+pf_status pf_place_plan(const struct pf_model *m, const struct pf_cards *cards, const struct pf_model_opts *o,
+                        const struct pf_session_opts *so, struct pf_plan *out);
 
 /* Opens the CPU's placement, as decided. */
 pf_status pf_cpu_place_open(struct pf_placement **out, struct pf_model *m, const struct pf_placing *what,

@@ -25,11 +25,11 @@ enum { TAIL = 32 };
 static void take_counts(struct pf_model *m)
 {
     const struct pf_placement *left = m->left;
-    const pf_backend *all[] = { m->cpu, m->backend != m->cpu ? m->backend : NULL, left ? left->device : NULL };
-    uint64_t bytes = 0, launches = 0;
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        bytes += all[i] ? all[i]->weight_bytes_read : 0;
-        launches += all[i] ? all[i]->n_launches : 0;
+    const struct pf_placement *p = left ? left : m->place;
+    uint64_t bytes = m->cpu->weight_bytes_read, launches = m->cpu->n_launches;
+    for (int k = 0; p->device != m->cpu && k < pf_place_n_cards(p); k++) {
+        bytes += pf_place_card(p, k)->weight_bytes_read;
+        launches += pf_place_card(p, k)->n_launches;
     }
     atomic_store(&m->counted.weight_bytes, bytes);
     atomic_store(&m->counted.launches, launches);
@@ -58,8 +58,10 @@ static pf_status step(struct pf_step *t, uint64_t *ns)
 /* Whether the same units compute the same layers of both. */
 static bool cut_alike(const struct pf_session *a, const struct pf_session *b)
 {
-    return a->units[0].end == b->units[0].end &&
-           (a->output_unit == &a->units[0]) == (b->output_unit == &b->units[0]);
+    bool alike = a->n_units == b->n_units && a->output_unit - a->units == b->output_unit - b->units;
+    for (int i = 0; alike && i < a->n_units; i++)
+        alike = a->units[i].end == b->units[i].end;
+    return alike;
 }
 
 /* The next rows of a piece, `room` at most. Positions from `first` on get logits if all are wanted, otherwise the last

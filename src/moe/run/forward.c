@@ -7,7 +7,7 @@
  *
  * x is [rows][n_embd]; where there are several residual streams, [rows][streams][n_embd], blocks read and write a
  * mixture of them (streams.c). The blocks are in moe/blocks. Matrices are named as in the papers: q, k, v, gate, up,
- * down. All work is done by backends; these files decide only what follows what. One unit does it all, or two take
+ * down. All work is done by backends; these files decide only what follows what. One unit does it all, or several take
  * turns, and x is handed over (place/cut.h); t->unit is the one at work. */
 #include <math.h>
 #include <stdio.h>
@@ -201,9 +201,8 @@ static pf_status put_inputs(struct pf_step *t)
         fill_hidden(&t->parts[i], &in);
     if (t->m->injected.n_tokens)
         pf_watch_fill(t, &in);
-    for (int i = 0; i < 2; i++)
-        if (session_unit(t, i)->backend)
-            PF_TRY(upload_inputs(&work->units[i], t->m, t->rows, work->inputs));
+    for (int i = 0; i < t->parts->s->n_units; i++)
+        PF_TRY(upload_inputs(&work->units[i], t->m, t->rows, work->inputs));
     return PF_OK;
 }
 
@@ -343,52 +342,42 @@ static struct pf_repeat repeat_of(const struct pf_step *t, int n_logits)
     return r;
 }
 
-/* Everything up to the logits, unless they are many, by one unit: as a repetition, if it can. */
-static pf_status run_whole(struct pf_step *t)
+/* The layers of the card at work, as a repetition, if it can; in front of them the embedding, behind them the logits,
+ * unless they are many. */
+static pf_status run_card(struct pf_step *t, bool embeds, bool heads)
 {
-    struct pf_work_unit *u = t->unit = &t->m->work->units[0];
-    struct pf_repeat repeat = repeat_of(t, t->n_logits);
+    struct pf_work_unit *u = t->unit;
+    struct pf_repeat repeat = repeat_of(t, heads ? t->n_logits : 0);
     for (bool again = true; again;) {
         bool replayed;
         PF_TRY(ops_of(t)->begin(u->backend, &repeat, &replayed));
         if (!replayed) {
-            PF_TRY(embed(t, t->rows));
+            PF_TRY(embeds ? embed(t, t->rows) : PF_OK);
             PF_TRY(run_layers(t, t->rows));
-            PF_TRY(has_head(t) ? head(t, 0, t->n_logits) : PF_OK);
+            PF_TRY(heads && has_head(t) ? head(t, 0, t->n_logits) : PF_OK);
         }
         PF_TRY(ops_of(t)->end(u->backend, &again));
     }
     return PF_OK;
 }
 
-/* Rows of x from the unit at work, which is one of the two, to the other, which is at work from now on. */
-static pf_status hand_over(struct pf_step *t, int first, int rows)
+/* Rows of x from the unit at work to another, which is at work from now on. */
+static pf_status hand_over(struct pf_step *t, struct pf_work_unit *to, int first, int rows)
 {
-    struct pf_work_unit *device = &t->m->work->units[0], *cpu = &t->m->work->units[1];
-    pf_backend *be = device->backend;
-    float *of_device = device->buf.x + (size_t)first * t->m->n_embd,
-          *of_cpu = cpu->buf.x + (size_t)first * t->m->n_embd;
-    size_t bytes = (size_t)rows * t->m->n_embd * sizeof(float);
-    bool to_device = t->unit == cpu;
+    struct pf_work_unit *from = t->unit;
+    pf_backend *be = from->backend, *next = to->backend;
+    size_t row = (size_t)t->m->streams.n * (size_t)t->m->n_embd, bytes = (size_t)rows * row * sizeof(float);
+    float *x = from->buf.x + (size_t)first * row, *x_to = to->buf.x + (size_t)first * row;
+    if (to == from)
+        return PF_OK;
     pf_spans_enter(t->m->spans, "hand-over", -1);
-    t->unit = to_device ? device : cpu;
-    if (to_device)
-        return be->ops->upload(be, of_device, of_cpu, bytes);
-    PF_TRY(be->ops->download(be, of_cpu, of_device, bytes));
+    t->unit = to;
+    if (be == t->m->cpu)
+        return next->ops->upload(next, x_to, x, bytes);
+    if (next != t->m->cpu)
+        return be->ops->pass(be, next, x_to, x, bytes);
+    PF_TRY(be->ops->download(be, x_to, x, bytes));
     return be->ops->finish(be);
-}
-
-static pf_status run_on_device(struct pf_step *t, int rows)
-{
-    struct pf_work_unit *u = t->unit;
-    struct pf_repeat repeat = repeat_of(t, 0);
-    for (bool again = true; again;) {
-        bool replayed;
-        PF_TRY(ops_of(t)->begin(u->backend, &repeat, &replayed));
-        PF_TRY(replayed ? PF_OK : run_layers(t, rows));
-        PF_TRY(ops_of(t)->end(u->backend, &again));
-    }
-    return PF_OK;
 }
 
 static bool wants_hidden(const struct pf_step *t)
@@ -399,23 +388,29 @@ static bool wants_hidden(const struct pf_step *t)
     return wants;
 }
 
-/* A step on two units: the CPU embeds, the device computes the first layers, the CPU the others, and the unit that has
- * the output matrix the logits. */
-static pf_status run_split(struct pf_step *t)
+/* Where the cards compute all, the first embeds and the last makes the logits. Otherwise the CPU embeds, the cards
+ * compute the first layers, the CPU the others, and the unit that has the output matrix makes the logits. */
+static pf_status run_units(struct pf_step *t)
 {
     const struct pf_session *s = t->parts->s;
-    int rows = t->rows;
-    t->unit = &t->m->work->units[1];
-    PF_TRY(embed(t, rows));
-    if (s->units[0].end > 0) {
-        PF_TRY(hand_over(t, 0, rows));
-        PF_TRY(run_on_device(t, rows));
-        PF_TRY(hand_over(t, 0, rows));
+    struct pf_work_unit *units = t->m->work->units;
+    int n_cards = t->m->work->n_cards, rows = t->rows;
+    bool whole = s->n_units == n_cards;
+    t->unit = &units[whole ? 0 : n_cards];
+    PF_TRY(whole ? PF_OK : embed(t, rows));
+    for (int k = 0; k < n_cards; k++) {
+        if (!whole && s->units[k].first == s->units[k].end)
+            continue;
+        PF_TRY(hand_over(t, &units[k], 0, rows));
+        PF_TRY(run_card(t, whole && k == 0, whole && k == n_cards - 1));
     }
+    if (whole)
+        return PF_OK;
+    PF_TRY(hand_over(t, &units[n_cards], 0, rows));
     PF_TRY(run_layers(t, rows));
-    if (s->output_unit == &s->units[0] && t->n_logits > 0) {
+    if (t->n_logits > 0) {
         int first = wants_hidden(t) ? 0 : wanted_at(t, 0).row;
-        PF_TRY(hand_over(t, first, rows - first));
+        PF_TRY(hand_over(t, &units[s->output_unit - s->units], first, rows - first));
     }
     return has_head(t) ? head(t, 0, t->n_logits) : PF_OK;
 }
@@ -426,7 +421,7 @@ static pf_status run(struct pf_step *t)
     PF_TRY(pf_place_between(t->m->place, t->rows));
     PF_TRY(pf_watch_begin(t));
     PF_TRY(put_inputs(t));
-    PF_TRY(session_unit(t, 1)->backend ? run_split(t) : run_whole(t));
+    PF_TRY(run_units(t));
     PF_TRY(pf_watch_download(t));
     if (has_head(t))
         PF_TRY(get_logits(t, 0, t->n_logits));
@@ -438,13 +433,13 @@ static pf_status run(struct pf_step *t)
     return get_hidden(t);
 }
 
-/* Finishes both units; returns the first failure. */
+/* Finishes all units; returns the first failure. */
 static pf_status finish(struct pf_step *t)
 {
     pf_status st = PF_OK;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < t->parts->s->n_units; i++) {
         pf_backend *b = session_unit(t, i)->backend;
-        pf_status finished = b ? b->ops->finish(b) : PF_OK;
+        pf_status finished = b->ops->finish(b);
         st = st < 0 ? st : finished;
     }
     return st;

@@ -25,7 +25,7 @@ static pf_status settle_unit(struct pf_step *t, struct pf_session *s, const stru
 
 static pf_status settle_units(struct pf_session *s, int rows)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < s->n_units; i++) {
         const struct pf_unit *u = &s->units[i];
         struct pf_step t = { .m = s->m, .unit = &s->m->work->units[i] };
         if (!u->state_bytes)

@@ -187,7 +187,7 @@ static pf_status transfer_chunk(struct stream *f, const struct pf_session *s, co
 static pf_status transfer_state(struct stream *f, const struct pf_session *s)
 {
     bool ahead = f->write && pf_state_behind(s) > 0;
-    for (int i = 0; i < 2; i++)
+    for (int i = 0; i < s->n_units; i++)
         PF_TRY(transfer_buffer(f, s, &s->units[i], ahead ? s->units[i].next : s->units[i].state,
                                s->units[i].state_bytes));
     return PF_OK;

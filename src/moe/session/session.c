@@ -49,8 +49,9 @@ static void close_buffers(struct pf_session *s)
     if (b)
         b->ops->buf_free(b, s->hidden, hidden_bytes(s), true);
     s->logits = s->hidden = NULL;
-    close_unit(s, &s->units[1]);
-    close_unit(s, &s->units[0]);
+    while (s->n_units > 0)
+        close_unit(s, &s->units[--s->n_units]);
+    s->units[0].backend = NULL;
     memset(s->checkpoints, 0, sizeof s->checkpoints);
     s->n_checkpoints = 0;
 }
@@ -135,8 +136,12 @@ static pf_status open_kv(struct pf_session *s, const struct pf_unit *u, int il)
     return PF_OK;
 }
 
-static pf_status open_layers(struct pf_session *s, struct pf_unit *u, int first, int end)
+static pf_status open_unit(struct pf_session *s, pf_backend *b, const struct pf_backend_sizes *sizes, int first,
+                           int end)
 {
+    struct pf_unit *u = &s->units[s->n_units++];
+    *u = (struct pf_unit){ .backend = b };
+    PF_TRY(b->ops->reserve(b, sizes));
     u->first = first;
     u->end = end;
     for (int il = first; il < end; il++)
@@ -144,14 +149,22 @@ static pf_status open_layers(struct pf_session *s, struct pf_unit *u, int first,
     return open_state(s, u);
 }
 
-/* Opens the CPU's unit. */
-static pf_status open_second(struct pf_session *s, const struct pf_backend_sizes *sizes, int first)
+static pf_status open_cards(struct pf_session *s, const struct pf_backend_sizes *sizes, const struct pf_cut *cut)
 {
-    pf_backend *cpu = s->m->cpu;
+    struct pf_model *m = s->m;
+    for (int k = 0; k <= cut->n_more; k++) {
+        int first, end;
+        pf_cut_card(cut, k, &first, &end);
+        PF_TRY(pf_work_stage(m, k, (size_t)pf_kv_stage_bytes(m, &s->opts, first, end)));
+        PF_TRY(open_unit(s, pf_place_card(m->place, k), sizes, first, end));
+    }
+    return PF_OK;
+}
+
+static pf_status open_cpu(struct pf_session *s, const struct pf_backend_sizes *sizes, int first)
+{
     PF_TRY(pf_work_fit(s->m, &s->opts, true));
-    PF_TRY(cpu->ops->reserve(cpu, sizes));
-    s->units[1] = (struct pf_unit){ .backend = cpu };
-    return open_layers(s, &s->units[1], first, s->m->n_layer);
+    return open_unit(s, s->m->cpu, sizes, first, s->m->n_layer);
 }
 
 static pf_status open_buffers(struct pf_session *s)
@@ -163,16 +176,15 @@ static pf_status open_buffers(struct pf_session *s)
     struct pf_backend_sizes sizes = pf_backend_sizes_of(m, &s->opts);
     PF_TRY(pf_work_fit(m, &s->opts, false));
     PF_TRY(b->ops->reserve(b, &sizes));
-    s->units[0] = (struct pf_unit){ .backend = b };
+    s->units[0].backend = b;                 /* which frees the logits, whatever comes */
     PF_TRY(alloc_floats(b, logits_bytes(s), true, &s->logits));
     if (hidden_bytes(s))
         PF_TRY(alloc_floats(b, hidden_bytes(s), true, &s->hidden));
     struct pf_cut cut = pf_place_cut_for(m->place, &s->opts);
-    s->output_unit = &s->units[!cut.output];
-    PF_TRY(pf_work_stage(m, (size_t)pf_kv_stage_bytes(m, &s->opts, 0, cut.n_layers)));
-    PF_TRY(open_layers(s, &s->units[0], 0, cut.n_layers));
+    s->output_unit = &s->units[cut.output ? cut.n_more : cut.n_more + 1];
+    PF_TRY(open_cards(s, &sizes, &cut));
     if (!cut.whole)
-        PF_TRY(open_second(s, &sizes, cut.n_layers));
+        PF_TRY(open_cpu(s, &sizes, cut.n_layers));
     s->n_checkpoints = pf_n_checkpoints(m, &s->opts);
     return pf_place_reserve(m->place, &sizes);
 }

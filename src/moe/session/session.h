@@ -13,8 +13,9 @@
  *     drafts                       [ahead_from, ahead_from + n_ahead) are positions of which s->logits has the logits,
  *                                  keys and values are there, and tokens has what they were evaluated for: drafts, from
  *                                  pos on
- *     units                        who computes which layers, and the memory of each. One: the model's backend computes
- *                                  all of them. Two: it computes the first ones, and the CPU the others (place/cut.h)
+ *     units                        who computes which layers, and the memory of each: one for each card of the model's
+ *                                  placement, the model's backend being the first, and one of the CPU if the cards do
+ *                                  not compute all layers (place/cut.h)
  *     m->work                      inputs and activations of a step, shared by all sessions of the model (work.h)
  *
  * A step writes keys and values past computed and the second copy of the state, and commits by moving computed and
@@ -32,6 +33,8 @@ struct pf_checkpoint {       /* state.c; its data are in kept[] of each unit, un
     int64_t  pos;            /* holds state and windows after position pos - 1; 0: unused */
     uint64_t age;
 };
+
+enum { PF_MAX_UNITS = PF_MAX_GPUS + 1 };
 
 /* A unit computes layers [first, end) of a session: a backend, and the session's memory there. Its buffers are those of
  * the unit of the same number in m->work. */
@@ -66,8 +69,9 @@ struct pf_session {
     int                   window;            /* the widest window of the layers; 0: none has a window */
     int64_t               ring_positions;    /* positions in rings; 0: layers with a window hold the whole context */
     int32_t              *tokens;            /* [n_ctx] */
-    struct pf_unit        units[2];          /* first: the model's backend, or one that was lost; second: the CPU,
-                                                if it computes some layers */
+    struct pf_unit        units[PF_MAX_UNITS];       /* first: the model's backend, or one that was lost */
+    int                   n_units;           /* in the order of their layers: the cards, then the CPU, if it computes
+                                                some layers */
     struct pf_unit       *output_unit;       /* the one that has the output matrix */
     struct pf_kv_layer   *kv;                /* [n_layer] each in the memory of its unit */
     struct pf_kv_layer   *block_kv;          /* [n_layer] keys of blocks */
@@ -105,7 +109,10 @@ struct pf_session {
 /* The unit that computes layer il. */
 static inline const struct pf_unit *pf_unit_of(const struct pf_session *s, int il)
 {
-    return &s->units[il >= s->units[0].end];
+    const struct pf_unit *u = s->units;
+    while (il >= u->end)
+        u++;
+    return u;
 }
 
 /* By what its keys and queries rotate. */

@@ -28,7 +28,7 @@ float *pf_state_after(const struct pf_session *s, int il)
 /* Between state (or not) and windows after pos positions, and what is kept under number i. With the step lock held. */
 static void copy_kept(const struct pf_session *s, int i, int64_t pos, bool state, bool keep)
 {
-    for (const struct pf_unit *u = s->units; u < s->units + 2; u++) {
+    for (const struct pf_unit *u = s->units; u < s->units + s->n_units; u++) {
         size_t n = state ? u->state_bytes : 0;
         struct pf_buf_copy copy = { keep ? u->kept[i] : u->state, keep ? u->state : u->kept[i], n, n, n, 1 };
         if (n)
@@ -112,7 +112,7 @@ void pf_state_begin(struct pf_session *s, int rows)
 /* `next` becomes the state, and the state, as the session had it, is kept as the next step's `next` until then. */
 static void swap(struct pf_session *s)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < s->n_units; i++) {
         struct pf_unit *u = &s->units[i];
         float *now = u->next;
         u->next = u->state;

@@ -4,8 +4,8 @@
  *               `-- first, rows --'                           `- the last n_logits rows of a part have logits
  *
  * Each session has one part at most. Activations are [rows][...] in m->work; keys, values, state and rings of a part's
- * rows are its own session's. One unit computes all layers, or two take turns (place/cut.h); all sessions of a step are
- * cut alike. */
+ * rows are its own session's. One unit computes all layers, or several take turns (place/cut.h); all sessions of a step
+ * are cut alike. */
 #ifndef PF_STEP_H
 #define PF_STEP_H
 

@@ -312,37 +312,60 @@ pf_status pf_watch_experts(struct pf_step *t, int il, const struct pf_experts_op
 {
     struct pf_model *m = t->m;
     struct pf_watch *w = &m->watch;
-    const struct pf_backend_ops *ops = m->backend->ops;
+    pf_backend *be = t->unit->backend;
+    const struct pf_backend_ops *ops = be->ops;
     const struct pf_buffers *b = &t->unit->buf;
     struct pf_experts_op op = *e;
     size_t bytes = (size_t)e->rows * (size_t)m->n_expert_in * sizeof *w->x,
            row_bytes = (size_t)e->rows * sizeof *w->logits;
     size_t at = (size_t)m->layers[il].moe.ordinal * (size_t)e->rows * (size_t)m->n_used;
-    PF_TRY(ops->download(m->backend, w->x, e->x, bytes));
-    PF_TRY(ops->download(m->backend, w->logits, b->router, row_bytes * (size_t)m->n_expert));
-    PF_TRY(ops->finish(m->backend));
+    PF_TRY(ops->download(be, w->x, e->x, bytes));
+    PF_TRY(ops->download(be, w->logits, b->router, row_bytes * (size_t)m->n_expert));
+    PF_TRY(ops->finish(be));
     m->cpu->tap = &w->tap;
     pf_status st = compute(t, il, &op);
     m->cpu->tap = NULL;
     PF_TRY(st);
-    PF_TRY(ops->upload(m->backend, e->y, w->y, bytes));
-    PF_TRY(ops->upload(m->backend, b->picks + at, w->picks + at, row_bytes * (size_t)e->n_used));
-    PF_TRY(ops->upload(m->backend, b->pick_weights + at, w->weights + at, row_bytes * (size_t)e->n_used));
-    PF_TRY(ops->finish(m->backend));
+    PF_TRY(ops->upload(be, e->y, w->y, bytes));
+    PF_TRY(ops->upload(be, b->picks + at, w->picks + at, row_bytes * (size_t)e->n_used));
+    PF_TRY(ops->upload(be, b->pick_weights + at, w->weights + at, row_bytes * (size_t)e->n_used));
+    PF_TRY(ops->finish(be));
     show_layer(t, il, op.picks, op.weights);
     return PF_OK;
 }
 
+/* Of the layers [first, end) those with experts have neighbouring ordinals: *at, *n. */
+static void ordinals(const struct pf_model *m, int first, int end, size_t *at, size_t *n)
+{
+    *at = *n = 0;
+    for (int il = end - 1; il >= first; il--)
+        if (m->layers[il].is_moe) {
+            *at = (size_t)m->layers[il].moe.ordinal;
+            ++*n;
+        }
+}
+
+/* Each unit has the picks of its own layers. */
 pf_status pf_watch_download(struct pf_step *t)
 {
     struct pf_model *m = t->m;
     struct pf_watch *w = &m->watch;
-    size_t bytes = (size_t)m->n_moe * (size_t)t->rows * (size_t)m->n_used * sizeof *w->picks;
+    const struct pf_session *s = t->parts->s;
+    size_t row = (size_t)t->rows * (size_t)m->n_used, at, n;
     if (!is_watched(t))
         return PF_OK;
-    struct pf_picks p = pf_picks_at(t, 0);
-    PF_TRY(m->backend->ops->download(m->backend, w->picks, p.picks, bytes));
-    return m->backend->ops->download(m->backend, w->weights, p.weights, bytes);
+    for (int i = 0; i < s->n_units; i++) {
+        struct pf_step mine = *t;
+        pf_backend *be = s->units[i].backend;
+        mine.unit = &m->work->units[i];
+        ordinals(m, s->units[i].first, s->units[i].end, &at, &n);
+        struct pf_picks p = pf_picks_at(&mine, (int)at);
+        if (n == 0)
+            continue;
+        PF_TRY(be->ops->download(be, w->picks + at * row, p.picks, n * row * sizeof *w->picks));
+        PF_TRY(be->ops->download(be, w->weights + at * row, p.weights, n * row * sizeof *w->weights));
+    }
+    return PF_OK;
 }
 
 static void count(struct pf_model *m, int ordinal, int n_picks, const int32_t *picks)

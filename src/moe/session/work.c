@@ -2,6 +2,7 @@
 #include "moe/session/work.h"
 
 #include "base/pf_mem.h"
+#include "moe/place/placement.h"
 
 static size_t inputs_bytes(const struct pf_model *m, const struct pf_work *w)
 {
@@ -15,29 +16,30 @@ static size_t handed_bytes(const struct pf_model *m, const struct pf_work *w)
 
 static void close_unit(struct pf_work_unit *u)
 {
-    if (u->backend)
+    if (u->backend) {
+        u->backend->ops->buf_free(u->backend, u->stage, u->stage_bytes, false);
         u->backend->ops->buf_free(u->backend, u->buf.base, u->buf.bytes, false);
+    }
     *u = (struct pf_work_unit){ .backend = NULL };
 }
 
-static void close_second(const struct pf_model *m, struct pf_work *w)
+static void close_cpu(const struct pf_model *m, struct pf_work *w)
 {
     pf_backend *b = w->units[0].backend;
     if (b)
         b->ops->buf_free(b, w->handed, handed_bytes(m, w), true);
     w->handed = NULL;
-    close_unit(&w->units[1]);
+    close_unit(&w->units[w->n_cards]);
 }
 
 static void close_work(const struct pf_model *m, struct pf_work *w)
 {
     pf_backend *b = w->units[0].backend;
-    close_second(m, w);
+    close_cpu(m, w);
     if (b)
         b->ops->buf_free(b, w->inputs, inputs_bytes(m, w), true);
-    if (b)
-        b->ops->buf_free(b, w->stage, w->stage_bytes, false);
-    close_unit(&w->units[0]);
+    for (int k = w->n_cards - 1; k >= 0; k--)
+        close_unit(&w->units[k]);
     pf_free(w);
 }
 
@@ -52,78 +54,88 @@ static pf_status open_unit(const struct pf_model *m, struct pf_work *w, struct p
     return PF_OK;
 }
 
-static pf_status open_first(const struct pf_model *m, struct pf_work *w)
+static pf_status open_cards(const struct pf_model *m, struct pf_work *w)
 {
-    pf_backend *b = m->backend;
-    PF_TRY(open_unit(m, w, &w->units[0], b));
+    pf_backend *b = pf_place_card(m->place, 0);
+    for (int k = 0; k < w->n_cards; k++)
+        PF_TRY(open_unit(m, w, &w->units[k], pf_place_card(m->place, k)));
     return b->ops->buf_alloc(b, inputs_bytes(m, w), true, &w->inputs);
 }
 
-/* The CPU's unit. Its buf.x, which is handed over, lies in memory that the device can copy from and to. */
-static pf_status open_second(const struct pf_model *m, struct pf_work *w)
+/* The CPU's buf.x, which is handed over, lies in memory that devices can copy from and to. */
+static pf_status open_cpu(const struct pf_model *m, struct pf_work *w)
 {
     pf_backend *b = w->units[0].backend;
+    struct pf_work_unit *u = &w->units[w->n_cards];
     void *handed = NULL;
-    PF_TRY(open_unit(m, w, &w->units[1], m->cpu));
+    PF_TRY(open_unit(m, w, u, m->cpu));
     PF_TRY(b->ops->buf_alloc(b, handed_bytes(m, w), true, &handed));
     w->handed = handed;
-    w->units[1].buf.x = handed;
+    u->buf.x = handed;
     return PF_OK;
 }
 
-static pf_status add_second(const struct pf_model *m, struct pf_work *w)
+static pf_status add_cpu(const struct pf_model *m, struct pf_work *w)
 {
-    pf_status st = open_second(m, w);
+    pf_status st = open_cpu(m, w);
     if (st < 0)
-        close_second(m, w);
+        close_cpu(m, w);
     return st;
 }
 
+/* Stages stay as they are. */
+static void keep_stages(struct pf_work *w, struct pf_work *old)
+{
+    for (int k = 0; old->units[0].backend == w->units[0].backend && k < w->n_cards; k++) {
+        w->units[k].stage = old->units[k].stage;
+        w->units[k].stage_bytes = old->units[k].stage_bytes;
+        old->units[k].stage = NULL;
+    }
+}
+
 /* Puts buffers for such a session in the place of those that m has. */
-static pf_status replace(struct pf_model *m, const struct pf_session_opts *o, bool second)
+static pf_status replace(struct pf_model *m, const struct pf_session_opts *o, bool cpu)
 {
     struct pf_work *w = pf_alloc(PF_MEM_SESSION, sizeof *w);
     if (!w)
         PF_FAIL(PF_ENOMEM, "no memory for the buffers of a step");
     w->sizes = pf_backend_sizes_of(m, o);
-    pf_status st = open_first(m, w);
-    if (st == PF_OK && second)
-        st = open_second(m, w);
+    w->n_cards = pf_place_n_cards(m->place);
+    pf_status st = open_cards(m, w);
+    if (st == PF_OK && cpu)
+        st = open_cpu(m, w);
     if (st < 0) {
         close_work(m, w);
         return st;
     }
-    if (m->work && m->work->units[0].backend == m->backend) {
-        w->stage = m->work->stage;
-        w->stage_bytes = m->work->stage_bytes;
-        m->work->stage = NULL;
-    }
+    if (m->work)
+        keep_stages(w, m->work);
     pf_work_close(m);
     m->work = w;
     return PF_OK;
 }
 
-pf_status pf_work_fit(struct pf_model *m, const struct pf_session_opts *o, bool second)
+pf_status pf_work_fit(struct pf_model *m, const struct pf_session_opts *o, bool cpu)
 {
     const struct pf_work *w = m->work;
     if (!w || w->units[0].backend != m->backend)
-        return replace(m, o, second);
+        return replace(m, o, cpu);
     if (w->sizes.max_rows < o->n_batch)
-        return replace(m, o, second || w->handed);
-    return second && !w->handed ? add_second(m, m->work) : PF_OK;
+        return replace(m, o, cpu || w->handed);
+    return cpu && !w->handed ? add_cpu(m, m->work) : PF_OK;
 }
 
-pf_status pf_work_stage(struct pf_model *m, size_t bytes)
+pf_status pf_work_stage(struct pf_model *m, int card, size_t bytes)
 {
-    struct pf_work *w = m->work;
-    pf_backend *b = w->units[0].backend;
+    struct pf_work_unit *u = &m->work->units[card];
+    pf_backend *b = u->backend;
     void *stage;
-    if (bytes <= w->stage_bytes)
+    if (bytes <= u->stage_bytes)
         return PF_OK;
     PF_TRY(b->ops->buf_alloc(b, bytes, false, &stage));
-    b->ops->buf_free(b, w->stage, w->stage_bytes, false);
-    w->stage = stage;
-    w->stage_bytes = bytes;
+    b->ops->buf_free(b, u->stage, u->stage_bytes, false);
+    u->stage = stage;
+    u->stage_bytes = bytes;
     return PF_OK;
 }
 

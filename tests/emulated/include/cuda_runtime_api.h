@@ -12,7 +12,8 @@ extern "C" {
 
 typedef enum cudaError {
     cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9,
-    cudaErrorInvalidDevice = 101, cudaErrorNotReady = 600, cudaErrorHostMemoryAlreadyRegistered = 712,
+    cudaErrorInvalidDevice = 101, cudaErrorInvalidResourceHandle = 400, cudaErrorNotReady = 600,
+    cudaErrorPeerAccessAlreadyEnabled = 704, cudaErrorHostMemoryAlreadyRegistered = 712,
     cudaErrorHostMemoryNotRegistered = 713, cudaErrorLaunchFailure = 719
 } cudaError_t;
 
@@ -31,7 +32,7 @@ enum cudaLaunchAttributeID {
 #define cudaStreamNonBlocking     1u
 #define cudaEventDisableTiming    2u
 #define cudaHostAllocMapped       2u
-#define cudaHostRegisterDefault   0u
+#define cudaHostRegisterPortable  1u
 
 struct cudaDeviceProp {
     char   name[256];
@@ -93,6 +94,11 @@ cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t st);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t st);
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, enum cudaMemcpyKind kind, cudaStream_t st);
+
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
+                                cudaStream_t st);
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer);
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *st, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t st);

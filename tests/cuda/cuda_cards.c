@@ -1,0 +1,199 @@
+/* A model on several GPUs against the same on the CPU: logits of a prompt, evaluated whole, in pieces and token by
+ * token, by two sessions in one step, after going back and after a session was saved and loaded, are the same bits.
+ *
+ * usage: cuda_cards MODEL.gguf [TOKENS [MOST_GPUS]]      77: there are not two GPUs */
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "pfmoe.h"
+
+enum { MOST_TOKENS = 300, SKIP = 77 };
+
+static const char *path;
+static int n_tokens = 80, most_gpus = PF_MAX_GPUS;
+static int32_t tokens[MOST_TOKENS];
+static float  *expected;                     /* [n_tokens][n_vocab] */
+static size_t  n_vocab;
+
+static void print(void *ctx, enum pf_log_level level, const char *text)
+{
+    (void)ctx;
+    if (level <= PF_LOG_WARN)
+        printf("%s\n", text);
+}
+
+/* On so many GPUs, of which the later ones may take less than the first; 0: the CPU. */
+static pf_model *open_on(int n_gpus, bool uneven)
+{
+    pf_model *m = NULL;
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    o.device = -1;
+    o.log = print;
+    o.n_gpus = n_gpus;
+    o.layout = PF_LAYOUT_LAYERS;
+    for (int i = 0; i < n_gpus; i++) {
+        o.gpus[i] = n_gpus - 1 - i;          /* in an order of their own */
+        o.gpu_bytes[i] = uneven ? (uint64_t)(2000 - 500 * i) * 1000000 : 0;
+    }
+    if (pf_model_open(&m, path, &o) < 0) {
+        CHECK(false, "%d GPUs: %s", n_gpus, pf_last_error());
+        return NULL;
+    }
+    const struct pf_model_info *info = pf_model_info(m);
+    int fits = info->n_layers < n_gpus ? (int)info->n_layers : n_gpus;
+    CHECK(info->n_gpus == fits, "it runs on %d of %d GPUs", info->n_gpus, fits);
+    n_vocab = (size_t)info->n_vocab;
+    return m;
+}
+
+static pf_session *open_session_on(pf_model *m)
+{
+    pf_session *s = NULL;
+    struct pf_session_opts o;
+    pf_session_opts_init(&o);
+    o.n_ctx = MOST_TOKENS + 20;
+    CHECK(pf_session_open(&s, m, &o) == PF_OK, "%s", pf_last_error());
+    return s;
+}
+
+static void compare(const float *found, int pos, const char *name)
+{
+    const float *want = expected + (size_t)pos * n_vocab;
+    CHECK(found && memcmp(found, want, n_vocab * sizeof *want) == 0, "%s: other bits at position %d", name, pos);
+}
+
+/* Evaluates [from, n_tokens) in pieces. */
+static void run(pf_session *s, int from, int piece, const char *name)
+{
+    for (int n; from < n_tokens; from += n) {
+        n = piece < n_tokens - from ? piece : n_tokens - from;
+        CHECK(pf_session_eval(s, tokens + from, (size_t)n, n > 1 ? PF_LOGITS_ALL : 0) == PF_OK, "%s: %s", name,
+              pf_last_error());
+        for (int i = 0; i < n; i++)
+            compare(n > 1 ? pf_session_logits_at(s, (size_t)i) : pf_session_logits(s), from + i, name);
+    }
+}
+
+static void expect(void)
+{
+    pf_model *m = open_on(0, false);
+    pf_session *s = open_session_on(m);
+    expected = malloc((size_t)n_tokens * n_vocab * sizeof *expected);
+    for (int i = 0; i < n_tokens; i++)
+        tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
+    CHECK(pf_session_eval(s, tokens, (size_t)n_tokens, PF_LOGITS_ALL) == PF_OK, "%s", pf_last_error());
+    for (int i = 0; i < n_tokens; i++)
+        memcpy(expected + (size_t)i * n_vocab, pf_session_logits_at(s, (size_t)i), n_vocab * sizeof *expected);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+static void test_together(pf_session *a, pf_session *b, const char *name)
+{
+    int half = n_tokens / 2;
+    CHECK(pf_session_rewind(a, 0) == PF_OK && pf_session_rewind(b, 0) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_eval(a, tokens, (size_t)half, 0) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_eval(b, tokens, 3, 0) == PF_OK, "%s", pf_last_error());
+    for (int i = 0; i < 4; i++) {
+        struct pf_batch_part parts[] = { { .session = a, .tok = tokens + half + i, .n = 1 },
+                                               { .session = b, .tok = tokens + 3 + i, .n = 1 } };
+        CHECK(pf_batch_eval(parts, 2) == PF_OK, "%s: %s", name, pf_last_error());
+        compare(pf_session_logits(a), half + i, name);
+        compare(pf_session_logits(b), 3 + i, name);
+    }
+}
+
+struct memory {
+    char  *p;
+    size_t n, at;
+};
+
+static bool write_memory(void *ctx, const void *data, size_t bytes)
+{
+    struct memory *f = ctx;
+    f->p = realloc(f->p, f->n + bytes);
+    memcpy(f->p + f->n, data, bytes);
+    f->n += bytes;
+    return true;
+}
+
+static bool read_memory(void *ctx, void *data, size_t bytes)
+{
+    struct memory *f = ctx;
+    if (bytes > f->n - f->at)
+        return false;
+    memcpy(data, f->p + f->at, bytes);
+    f->at += bytes;
+    return true;
+}
+
+static void test_saving(pf_session *s, const char *name)
+{
+    struct memory f = { 0 };
+    int half = n_tokens / 2;
+    CHECK(pf_session_rewind(s, 0) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_eval(s, tokens, (size_t)half, 0) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_save(s, write_memory, &f) == PF_OK, "%s: %s", name, pf_last_error());
+    CHECK(pf_session_rewind(s, 0) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_load(s, read_memory, &f) == PF_OK, "%s: %s", name, pf_last_error());
+    run(s, half, 1, name);
+    free(f.p);
+}
+
+static void test_gpus(int n_gpus, bool uneven)
+{
+    char name[64];
+    pf_model *m = open_on(n_gpus, uneven);
+    if (!m)
+        return;
+    pf_session *a = open_session_on(m), *b = open_session_on(m);
+    static const int pieces[] = { MOST_TOKENS, 7, 1 };
+    for (int i = 0; a && b && i < 3; i++) {
+        snprintf(name, sizeof name, "%d GPUs%s, pieces of %d", n_gpus, uneven ? ", uneven" : "", pieces[i]);
+        CHECK(pf_session_rewind(a, 0) == PF_OK, "%s", pf_last_error());
+        run(a, 0, pieces[i], name);
+    }
+    test_together(a, b, name);
+    test_saving(b, name);
+    CHECK(pf_model_info(m)->n_gpus > 0, "%s: it ended on %s", name, pf_model_info(m)->backend);
+    pf_session_close(&a);
+    pf_session_close(&b);
+    pf_model_close(&m);
+}
+
+static void check_refused(int n, int first, int second, const char *why)
+{
+    pf_model *m = NULL;
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    o.n_gpus = n;
+    o.gpus[0] = first;
+    o.gpus[1] = second;
+    CHECK(pf_model_open(&m, path, &o) == PF_EINVAL, "GPUs %d and %d were opened", first, second);
+    CHECK(strstr(pf_last_error(), why), "GPUs %d and %d: %s", first, second, pf_last_error());
+}
+
+int main(int argc, char **argv)
+{
+    n_tokens = argc > 2 ? atoi(argv[2]) : n_tokens;
+    most_gpus = argc > 3 ? atoi(argv[3]) : most_gpus;
+    if (argc < 2 || n_tokens < 10 || n_tokens > MOST_TOKENS)
+        return 2;
+    path = argv[1];
+    int n = pf_devices(NULL, 0) - 1;
+    if (n < 2) {
+        printf("skipped: this machine has not two GPUs that CUDA can use\n");
+        return SKIP;
+    }
+    check_refused(2, 0, 0, "named twice");
+    check_refused(2, 0, n, "there is no GPU");
+    check_refused(2, -1, 0, "there is no GPU");
+    check_refused(PF_MAX_GPUS + 1, 0, 1, "at most");
+    expect();
+    for (int i = 2; i <= n && i <= most_gpus; i++)
+        test_gpus(i, i == 2);
+    free(expected);
+    return check_status();
+}
