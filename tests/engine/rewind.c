@@ -1,7 +1,7 @@
 /* Wherever a session goes back to, and whatever the sizes of the pieces it is given, what it computes next is what a
  * session that never went anywhere computes, to the bit: with keys and values, windows, indexers or recurrent state.
  *
- * usage: rewind MODEL.gguf                77: its architecture is not one that pfmoe has */
+ * usage: rewind MODEL.gguf [long]     long: after one long prompt; 77: its architecture is not one that pfmoe has */
 #include <stdlib.h>
 #include <string.h>
 
@@ -175,11 +175,54 @@ static void test_save(pf_model *m, int evaluated, int back_to)
     pf_session_close(&b);
 }
 
+/* Tokens that the model has evaluated until now. */
+static uint64_t work_done(const pf_model *m)
+{
+    struct pf_stats stats;
+    pf_stats_get(m, &stats);
+    return stats.n_tokens;
+}
+
+/* After a prompt of many steps, or many pieces, going back by any distance evaluates a few times as many tokens again,
+ * and not the prompt. */
+static void test_long(pf_model *m, int piece)
+{
+    enum { LONG = 2900, ROOM = 3000, APART = 256 };
+    static const int back[] = { 40, 100, 300, 1000, 1800 };
+    int32_t text[LONG];
+    struct pf_session_opts o;
+    pf_session *s, *fresh;
+    pf_session_opts_init(&o);
+    o.n_ctx = ROOM;
+    o.n_batch = N_BATCH;
+    CHECK(pf_session_open(&s, m, &o) == PF_OK && pf_session_open(&fresh, m, &o) == PF_OK, "%s", pf_last_error());
+    for (int i = 0; i < LONG; i++)
+        text[i] = tokens[i * 7 % N];
+    for (int at = 0; at < LONG; at += piece)
+        CHECK(pf_session_eval(s, text + at, (size_t)(LONG - at < piece ? LONG - at : piece), 0) == PF_OK, "%s",
+              pf_last_error());
+    for (size_t i = 0; i < sizeof back / sizeof *back; i++) {
+        uint64_t before = work_done(m);
+        int at = LONG - back[i];
+        CHECK(pf_session_rewind(s, at) == PF_OK && pf_session_eval(s, other, 1, 0) == PF_OK, "%s", pf_last_error());
+        uint64_t again = work_done(m) - before;
+        CHECK(again <= 3 * (uint64_t)back[i] + APART + N_BATCH, "%d tokens back: %llu evaluated again", back[i],
+              (unsigned long long)again);
+    }
+    int at = LONG - back[sizeof back / sizeof *back - 1];
+    CHECK(pf_session_eval(fresh, text, (size_t)at, 0) == PF_OK && pf_session_eval(fresh, other, 1, 0) == PF_OK, "%s",
+          pf_last_error());
+    CHECK(same(pf_session_logits(s), pf_session_logits(fresh)), "logits after going back by %d", LONG - at);
+    pf_session_close(&s);
+    pf_session_close(&fresh);
+}
+
 int main(int argc, char **argv)
 {
     pf_model *m;
     struct pf_model_opts o;
-    if (argc != 2)
+    bool is_long = argc == 3 && strcmp(argv[2], "long") == 0;
+    if (argc != 2 && !is_long)
         return 2;
     pf_model_opts_init(&o);
     o.n_threads = 2;
@@ -192,6 +235,12 @@ int main(int argc, char **argv)
     for (int i = 0; i < N; i++) {
         tokens[i] = (int32_t)((unsigned)i * 40503u % n_vocab);
         other[i] = (tokens[i] + (i >= 100)) % (int32_t)n_vocab;
+    }
+    if (is_long) {
+        test_long(m, 2900);
+        test_long(m, 300);
+        pf_model_close(&m);
+        return check_status();
     }
     want = logits_of(m, tokens);
     want_other = logits_of(m, other);

@@ -161,6 +161,16 @@ static bool has_tail(const struct pf_piece *p)
     return p->end - p->first > 2 * TAIL;
 }
 
+/* A long way leaves checkpoints at ends of its steps, too; most of them give way to later ones (session/state.c). */
+static void keep_on_the_way(struct pf_piece *p)
+{
+    enum { APART = 256 };                /* a copy of the state is little beside so many positions */
+    if (!p->keeps || p->s->computed - p->kept_at < APART)
+        return;
+    p->kept_at = p->s->computed;
+    pf_state_keep(p->s, p->s->computed);
+}
+
 static void leave_first(struct pf_piece *p)
 {
     struct pf_session *s = p->s;
@@ -182,6 +192,7 @@ static void begin_piece(struct pf_piece *p)
     p->done = false;
     memmove(s->tokens + p->first, p->tok, p->n * sizeof *p->tok);
     p->keeps = p->n - (size_t)p->n_drafts > 1 || s->computed < p->first;
+    p->kept_at = s->computed;
     p->catches_up = p->first - s->computed > TAIL;
     if (p->catches_up)
         p->stop = p->first;
@@ -202,9 +213,11 @@ static void end_piece(struct pf_piece *p)
 /* After each step: what there is to do where the session stands now. */
 static void go_on(struct pf_piece *p)
 {
-    if (p->done || p->s->computed < p->stop)
+    if (p->done)
         return;
-    if (p->catches_up) {
+    if (p->s->computed < p->stop) {
+        keep_on_the_way(p);
+    } else if (p->catches_up) {
         leave_first(p);
     } else if (p->stop < p->end) {
         pf_state_keep(p->s, p->stop);

@@ -19,6 +19,7 @@ struct pf_piece {
     int64_t            stop;                 /* where steps must not go past next, since there is something to keep */
     bool               catches_up;           /* on the way to `first` */
     bool               keeps;                /* checkpoints are made */
+    int64_t            kept_at;              /* where the last one was made on the way, or the way began */
     bool               done;
     pf_status          status;               /* below 0: it failed, and s->why says why */
 };

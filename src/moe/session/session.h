@@ -30,8 +30,7 @@
 enum { PF_MAX_SOURCES = 2 };
 
 struct pf_checkpoint {       /* state.c; its data are in kept[] of each unit, under the same number */
-    int64_t  pos;            /* holds state and windows after position pos - 1; 0: unused */
-    uint64_t age;
+    int64_t pos;             /* holds state and windows after position pos - 1; 0: unused */
 };
 
 enum { PF_MAX_UNITS = PF_MAX_GPUS + 1 };
@@ -78,7 +77,6 @@ struct pf_session {
     struct pf_kv_layer   *index_kv;          /* [n_layer] keys of the indexers, of positions or blocks */
     struct pf_checkpoint  checkpoints[PF_MAX_CHECKPOINTS];
     int                   n_checkpoints;
-    uint64_t              n_kept;            /* checkpoints ever made */
     struct pf_checkpoint *planned;           /* a checkpoint that the next steps make on their way, or NULL */
     int64_t               planned_pos;       /* how many positions `planned` is to cover */
     float                *logits;            /* [pf_logit_rows][n_vocab] of the last position, or of those of a step
@@ -134,7 +132,7 @@ void pf_state_commit(struct pf_session *s, int rows);        /* after a step tha
 void pf_state_keep(struct pf_session *s, int64_t pos);       /* makes a checkpoint at pos, if its state is at hand */
 /* Steps that come to position pos, or go past it, are to make a checkpoint of what is before it: a step's first
  * pf_state_cut rows (0: all of them, as it does not go past) leave a layer's state in pf_state_between, and the others
- * go on from there. The oldest checkpoint gives way at once. Only of models of which pf_state_can_cut is true. 0: none
+ * go on from there. Another checkpoint gives way at once. Only of models of which pf_state_can_cut is true. 0: none
  * is wanted any more. */
 bool pf_state_can_cut(const struct pf_model *m);
 void pf_state_plan(struct pf_session *s, int64_t pos);

@@ -2,9 +2,9 @@
  * position to position, and the windows in rings (ring.c). See session.h.
  *
  * Each unit has the state of its own layers. A step reads `state` and writes `next`; pf_state_commit swaps them. Copies
- * are kept (checkpoints), the oldest giving way: going back means taking the newest at or before the position, and
- * evaluating from there again when the next tokens come; the step that was last is undone by swapping back, and undone
- * in part, if its inputs are kept, by going over the first of them again (run/settle.c). Without
+ * are kept (checkpoints), the farther apart the longer ago they are: going back means taking the newest at or before
+ * the position, and evaluating from there again when the next tokens come; the step that was last is undone by swapping
+ * back, and undone in part, if its inputs are kept, by going over the first of them again (run/settle.c). Without
  * recurrent state, and within the positions that the rings still hold, going back means moving `computed` and nothing
  * else. */
 #include "moe/session/session.h"
@@ -44,28 +44,47 @@ static bool at_hand(const struct pf_session *s, int64_t pos)
     return pos == s->computed || (pos < s->computed && !s->m->recurrent && pf_ring_holds(s, pos));
 }
 
-/* Where a checkpoint of the first pos positions goes: to the place of the oldest. NULL: it is there, and counts as the
- * newest from now on; or there are none. */
+/* What the sequence would be without c once it is `end` long: how many positions are evaluated again, at worst, for
+ * each that it goes back by. TAIL more count as gone back by, so that those next to the end are not all kept. */
+static double cost_without(const struct pf_session *s, const struct pf_checkpoint *c, int64_t pos, int64_t end)
+{
+    enum { TAIL = 32 };
+    int64_t before = pos < c->pos ? pos : 0, after = pos > c->pos ? pos : end;
+    for (int i = 0; i < s->n_checkpoints; i++) {
+        const struct pf_checkpoint *other = &s->checkpoints[i];
+        int64_t at = other == s->planned ? s->planned_pos : other->pos;
+        if (at < c->pos && at > before)
+            before = at;
+        if (at > c->pos && at < after)
+            after = at;
+    }
+    return (double)(after - before) / (double)(end - after + TAIL);
+}
+
+/* Where a checkpoint of the first pos positions goes: to a place that is free, or that of the one that is missed least;
+ * never the place that is planned, as the next step may write there. NULL: it is there already, or there are none. */
 static struct pf_checkpoint *place_for(struct pf_session *s, int64_t pos)
 {
-    struct pf_checkpoint *c = &s->checkpoints[0];
-    if (s->n_checkpoints == 0 || pos == 0)
-        return NULL;
-    for (int i = 0; i < s->n_checkpoints; i++) {
-        if (s->checkpoints[i].pos == pos) {
-            s->checkpoints[i].age = ++s->n_kept;
+    struct pf_checkpoint *best = NULL;
+    int64_t end = pos > s->computed ? pos : s->computed;
+    double least = 0;
+    for (int i = 0; i < s->n_checkpoints && pos > 0; i++) {
+        struct pf_checkpoint *c = &s->checkpoints[i];
+        if (c->pos == pos)
             return NULL;
+        double cost = c->pos == 0 ? -1 : cost_without(s, c, pos, end);
+        if (c != s->planned && (!best || cost < least)) {
+            best = c;
+            least = cost;
         }
-        if (s->checkpoints[i].pos == 0 || (c->pos != 0 && s->checkpoints[i].age < c->age))
-            c = &s->checkpoints[i];
     }
-    return c;
+    return best;
 }
 
 static void keep_in(struct pf_session *s, struct pf_checkpoint *c, int64_t pos, bool state)
 {
     copy_kept(s, (int)(c - s->checkpoints), pos, state, true);
-    *c = (struct pf_checkpoint){ pos, ++s->n_kept };
+    c->pos = pos;
 }
 
 void pf_state_keep(struct pf_session *s, int64_t pos)
@@ -86,6 +105,7 @@ bool pf_state_can_cut(const struct pf_model *m)
 
 void pf_state_plan(struct pf_session *s, int64_t pos)
 {
+    s->planned = NULL;
     s->planned = place_for(s, pos);
     s->planned_pos = pos;
     if (s->planned)
