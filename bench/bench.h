@@ -30,7 +30,9 @@ struct bench {
     struct list prompts, decodes, sequences, depths;
     struct list both_prompts, both_decodes;      /* -pg: pairs, one after the other */
     struct list threads, vram_mb, n_batch, kv;   /* kv: values of enum pf_kv_type */
-    int         reps, gpu, ram_mb, slots;
+    struct list gpus;            /* used together; -1 alone: none */
+    bool        by_layers;
+    int         reps, ram_mb, slots;
     bool        streaming, progress;
     double      draft_sim;       /* probability that a draft is right; negative: drafts are real */
     const char *replay;          /* a routing trace instead of a model */
@@ -59,6 +61,7 @@ void test_name(const struct test *t, char name[MAX_NAME]);       /* "pp512", "tg
 struct row {
     char   test[MAX_NAME], model[128], file[128], model_type[16], backend[16], isa[24], kv[8];
     char   commit[24], date[16], cpu[96], gpu[64], driver[48];       /* gpu and driver: "" where no GPU computed */
+    char   gpus[24], layout[8];      /* "0,1", "layers"; "" where no GPU computed, or one alone */
     int    threads, vram_mb, sequences, depth, n_prompt, n_gen, n_batch;
     double model_bytes, model_params;
     double tok_s, tok_s_min, tok_s_max, tok_s_stddev;

@@ -23,8 +23,9 @@ static void usage(void)
           "  -d, --depth N[,N]     tokens that are there before a test begins (default 0)\n"
           "  -s, --sequences N[,N] sequences that decode together, token by token (default 1); N is 64 at most\n"
           "  -t, --threads N[,N]   computing threads (default: one per core)\n"
-          "  -g, --gpu N           the GPU to use (default 0); -1: the CPU\n"
-          "      --vram-mb N[,N]   take no more than so much of its memory (default 0: what is free)\n"
+          "  -g, --gpus N[,N]      the GPUs to use together (default 0 alone); -1: the CPU\n"
+          "      --layout HOW      auto, or layers: divide the model even if the first GPU has room for it\n"
+          "      --vram-mb N[,N]   take no more than so much memory of each (default 0: what is free)\n"
           "  -b, --batch N[,N]     rows evaluated at once in a prompt (default 512)\n"
           "      --kv TYPE[,TYPE]  types of keys and values: i16, f32, q8_0 (default i16)\n"
           "  -r, --repetitions N   counted runs of each test (default 5)\n"
@@ -133,6 +134,22 @@ static bool parse_output(const char *text, enum output *out)
     return false;
 }
 
+/* -1 stands alone. */
+static bool parse_gpus(const char *text, struct list *out)
+{
+    enum { MAX_GPU = 63 };
+    bool fine = parse_list(text, -1, MAX_GPU, out) && out->n <= PF_MAX_GPUS;
+    for (int i = 0; fine && out->n > 1 && i < out->n; i++)
+        fine = out->v[i] >= 0;
+    return fine;
+}
+
+static bool parse_layout(const char *text, bool *by_layers)
+{
+    *by_layers = strcmp(text, "layers") == 0;
+    return *by_layers || strcmp(text, "auto") == 0;
+}
+
 static bool add_model(const char *path, struct names *out)
 {
     if (out->n == MAX_LIST)
@@ -168,12 +185,13 @@ static void spell_out(int argc, char **argv)
             argv[i] = both;
 }
 
-enum { RAM_MB = 256, VRAM_MB, STREAMING, REPLAY, SLOTS, BOTH, KV_TYPE, PROGRESS, DRAFT_SIM, PERPLEXITY, SHARED };
+enum { RAM_MB = 256, LAYOUT, VRAM_MB, STREAMING, REPLAY, SLOTS, BOTH, KV_TYPE, PROGRESS, DRAFT_SIM, PERPLEXITY,
+       SHARED };
 
 /* False: the value is not one that the option takes. */
 static bool set(struct bench *o, int c, char **argv, const char **why)
 {
-    enum { MAX_MB = 1 << 30, MAX_ROWS = 8192, MAX_GPU = 63 };
+    enum { MAX_MB = 1 << 30, MAX_ROWS = 8192 };
     switch (c) {
     case 'm': return add_model(optarg, &o->models);
     case 'p': return parse_sizes(optarg, &o->prompts);
@@ -181,7 +199,8 @@ static bool set(struct bench *o, int c, char **argv, const char **why)
     case 'd': return parse_list(optarg, 0, MAX_TOKENS, &o->depths);
     case 's': return parse_list(optarg, 1, MAX_SEQUENCES, &o->sequences);
     case 't': return parse_list(optarg, 1, PF_MAX_THREADS, &o->threads);
-    case 'g': return parse_int(optarg, -1, MAX_GPU, &o->gpu);
+    case 'g': return parse_gpus(optarg, &o->gpus);
+    case LAYOUT: return parse_layout(optarg, &o->by_layers);
     case 'b': return parse_list(optarg, 1, MAX_ROWS, &o->n_batch);
     case 'r': return parse_int(optarg, 1, MAX_REPS, &o->reps);
     case 'o': return parse_output(optarg, &o->output);
@@ -212,7 +231,7 @@ static void fill_in(struct bench *o)
         struct list *at;
         int value;
     } defaults[] = { { &o->depths, 0 }, { &o->sequences, 1 }, { &o->threads, cpu.n_units }, { &o->vram_mb, 0 },
-                     { &o->n_batch, 512 }, { &o->kv, PF_KV_I16 } };
+                     { &o->gpus, 0 }, { &o->n_batch, 512 }, { &o->kv, PF_KV_I16 } };
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         if (defaults[i].at->n == 0)
             *defaults[i].at = (struct list){ 1, { defaults[i].value } };
@@ -227,7 +246,8 @@ void bench_read_args(struct bench *o, int argc, char **argv)
         { "gen", required_argument, 0, 'n' },       { "threads", required_argument, 0, 't' },
         { "sequences", required_argument, 0, 's' }, { "depth", required_argument, 0, 'd' },
         { "pg", required_argument, 0, BOTH },       { "kv", required_argument, 0, KV_TYPE },
-        { "gpu", required_argument, 0, 'g' },       { "vram-mb", required_argument, 0, VRAM_MB },
+        { "gpus", required_argument, 0, 'g' },      { "gpu", required_argument, 0, 'g' },
+        { "layout", required_argument, 0, LAYOUT },       { "vram-mb", required_argument, 0, VRAM_MB },
         { "batch", required_argument, 0, 'b' },     { "repetitions", required_argument, 0, 'r' },
         { "output", required_argument, 0, 'o' },    { "progress", no_argument, 0, PROGRESS },
         { "draft-sim", required_argument, 0, DRAFT_SIM }, { "help", no_argument, 0, 'h' },

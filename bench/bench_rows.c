@@ -26,7 +26,7 @@ static const struct field {
     REAL(roofline_tok_s, 3), REAL(roofline_share, 4), REAL(most_together, 3), REAL(launches, 1),
     REAL(handoff_p50_us, 2), REAL(handoff_p95_us, 2),
     REAL(perplexity, 4), REAL(perplexity_error, 4), INT(n_chunks), INT(n_scored),
-    TEXT(commit), TEXT(date), TEXT(cpu), TEXT(gpu), TEXT(driver),
+    TEXT(commit), TEXT(date), TEXT(cpu), TEXT(gpu), TEXT(driver), TEXT(gpus), TEXT(layout),
 #undef TEXT
 #undef INT
 #undef REAL

@@ -378,7 +378,7 @@ static int repeat(const struct running *r, struct membw *bw, const struct bench 
     for (int i = 0; i < o->reps; i++) {
         if (o->progress)
             fprintf(stderr, "%s: run %d of %d\n", row->test, i + 1, o->reps);
-        rates_measure(&rates[i], bw, row->threads, on_gpu(info) ? o->gpu : -1,
+        rates_measure(&rates[i], bw, row->threads, on_gpu(info) ? o->gpus.v[0] : -1,
                       info->gpu_bytes_per_token < info->bytes_per_token, shares(info));
         double seconds = run_once(r, t->n_gen);
         if (seconds < 0)

@@ -121,6 +121,18 @@ static void describe_model(struct row *row, const char *path, const struct pf_mo
     snprintf(row->model_type, sizeof row->model_type, "%s", f.n_types ? f.types[0].name : "");
 }
 
+/* The cards that compute, if there are several. */
+static void describe_gpus(struct row *r, const struct pf_model_info *info)
+{
+    int n = 0, used = (int)strlen(r->backend);
+    if (!on_gpu(info) || info->n_gpus < 2)
+        return;
+    snprintf(r->backend + used, sizeof r->backend - (size_t)used, " x%d", info->n_gpus);
+    snprintf(r->layout, sizeof r->layout, "layers");
+    for (int i = 0; i < info->n_gpus; i++)
+        n += snprintf(r->gpus + n, sizeof r->gpus - (size_t)n, "%s%d", i ? "," : "", info->gpus[i]);
+}
+
 static struct row row_of(pf_model *m, const char *path, const struct bench *o, int vram_mb, enum pf_kv_type kv)
 {
     static const char *const kv_names[] = { [PF_KV_I16] = "i16", [PF_KV_F32] = "f32", [PF_KV_Q8_0] = "q8_0" };
@@ -132,7 +144,8 @@ static struct row row_of(pf_model *m, const char *path, const struct bench *o, i
     snprintf(r.isa, sizeof r.isa, "%s", info->isa);
     snprintf(r.kv, sizeof r.kv, "%s", kv_names[kv]);
     describe_model(&r, path, info);
-    describe_machine(&r, on_gpu(info) ? o->gpu : -1);
+    describe_machine(&r, on_gpu(info) ? o->gpus.v[0] : -1);
+    describe_gpus(&r, info);
     return r;
 }
 
@@ -170,6 +183,18 @@ static int run_tests(struct run *r, pf_model *m, const char *path, int vram_mb)
     return status;
 }
 
+static void gpu_opts(const struct bench *o, uint64_t vram_bytes, struct pf_model_opts *mo)
+{
+    mo->device = o->gpus.v[0];
+    mo->vram_bytes = vram_bytes;
+    mo->n_gpus = o->gpus.n > 1 ? o->gpus.n : 0;
+    mo->layout = o->by_layers ? PF_LAYOUT_LAYERS : PF_LAYOUT_AUTO;
+    for (int i = 0; i < mo->n_gpus; i++) {
+        mo->gpus[i] = o->gpus.v[i];
+        mo->gpu_bytes[i] = vram_bytes;
+    }
+}
+
 static int run_model(struct run *r, const char *path, int threads, int vram_mb)
 {
     pf_model *m = NULL;
@@ -177,8 +202,7 @@ static int run_model(struct run *r, const char *path, int threads, int vram_mb)
     const struct bench *o = r->o;
     pf_model_opts_init(&mo);
     mo.n_threads = threads;
-    mo.device = o->gpu;
-    mo.vram_bytes = (uint64_t)vram_mb * 1000000;
+    gpu_opts(o, (uint64_t)vram_mb * 1000000, &mo);
     mo.ram_bytes = (uint64_t)o->ram_mb * 1000000;
     mo.streaming = o->streaming;
     opts_shared_model(&o->shared, &mo);

@@ -15,7 +15,7 @@ import sys
 
 AXES = {"depth": "tokens that were there before", "vram_mb": "the GPU's memory that may be taken, MB", "sequences": "sequences together",
         "threads": "computing threads", "n_batch": "rows evaluated at once"}
-APART = ["model", "file", "model_type", "backend", "isa", "kv", "threads", "vram_mb", "sequences", "depth", "n_batch"]
+APART = ["model", "file", "model_type", "backend", "isa", "kv", "gpus", "layout", "threads", "vram_mb", "sequences", "depth", "n_batch"]
 ORIGIN = ["commit", "date", "gpu", "driver", "cpu"]
 SHORT = {"threads": "%s threads", "vram_mb": "%s MB of VRAM", "sequences": "%s together", "depth": "depth %s", "n_batch": "batch %s",
          "kv": "keys and values %s"}

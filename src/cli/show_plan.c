@@ -29,6 +29,9 @@ static void print_plan(struct buf *out, const struct pf_plan *p)
         buf_printf(
             out, "the GPU's memory: %.2f GB, of it %.2f for keys, values and scratch, %.2f for experts or layers\n",
             (double)p->vram_budget_bytes * 1e-9, (double)p->other_bytes * 1e-9, (double)p->vram_slot_bytes * 1e-9);
+    for (int i = 0; p->n_gpus > 1 && i < p->n_gpus; i++)
+        buf_printf(out, "GPU %d: %.2f GB, layers %d to %d\n", p->gpus[i].gpu, (double)p->gpus[i].budget_bytes * 1e-9,
+                   p->gpus[i].first_layer, p->gpus[i].first_layer + p->gpus[i].n_layers - 1);
     buf_printf(out, "main memory: %.2f GB, of it ", (double)p->ram_budget_bytes * 1e-9);
     if (!gpu)
         buf_printf(out, "%.2f for keys, values and scratch, ", (double)p->other_bytes * 1e-9);
@@ -53,6 +56,7 @@ static void take_card(const char *name, struct pf_model_opts *o, struct buf *out
     card_speeds(c, &vram, &pcie);
     buf_printf(out, "%s, %d GB at %d GB/s, PCIe %d with %d lanes, compute capability %d.%d\n", c->name, c->gb, c->gb_s,
                c->pcie, c->lanes, c->arch / 10, c->arch % 10);
+    o->n_gpus = 0;
     o->device = -1;                      /* no GPU of this machine is asked */
     o->vram_bytes = o->vram_bytes ? o->vram_bytes : card_room(c);
     o->speeds.vram_bytes_s = o->speeds.vram_bytes_s > 0 ? o->speeds.vram_bytes_s : vram;

@@ -80,12 +80,29 @@ static bool cancelled(void *ctx)
     return interrupted();
 }
 
+/* One budget of several GPUs is that of each. */
+static void gpu_opts(const struct settings *s, struct pf_model_opts *o)
+{
+    const struct number_list *gpus = &s->gpus, *mb = &s->vram_mb;
+    if (mb->n > 1 && mb->n != gpus->n)
+        die(EXIT_USAGE, "--vram-mb has %d numbers and --gpus %d: one for each GPU is wanted, or one for all", mb->n,
+            gpus->n);
+    o->vram_bytes = mb->n ? (uint64_t)mb->v[0] * 1000000 : 0;
+    o->device = gpus->n ? (int)gpus->v[0] : 0;
+    o->n_gpus = gpus->n;
+    o->layout = s->layout ? PF_LAYOUT_LAYERS : PF_LAYOUT_AUTO;
+    for (int i = 0; i < gpus->n; i++) {
+        o->gpus[i] = (int)gpus->v[i];
+        o->gpu_bytes[i] = mb->n > 1 ? (uint64_t)mb->v[i] * 1000000 : o->vram_bytes;
+    }
+}
+
 void load_model_opts(const struct settings *s, struct pf_model_opts *o)
 {
     pf_model_opts_init(o);
     o->n_threads = (int)s->n_threads;
     o->isa = isa_mask(s->isa);
-    o->vram_bytes = (uint64_t)s->vram_mb * 1000000;
+    gpu_opts(s, o);
     o->ram_bytes = (uint64_t)s->ram_mb * 1000000;
     o->speeds = (struct pf_speeds){ s->vram_gb_s * 1e9, s->pcie_gb_s * 1e9, s->ram_gb_s * 1e9, s->disk_gb_s * 1e9 };
     o->streaming = s->streaming;

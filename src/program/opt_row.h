@@ -7,7 +7,7 @@
 
 #include "program/opts.h"
 
-enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, TRACE_FILE, LORAS, STOPS, CHUNKS, ACTION };
+enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, TRACE_FILE, LORAS, STOPS, CHUNKS, NUMBERS, ACTION };
 
 enum { GROUP_WHAT, GROUP_SERVER, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_EXPERTS, GROUP_DRAFT,
        GROUP_LORA, GROUP_REPORT, GROUP_CHECK, GROUP_HELP, GROUP_HIDDEN };
@@ -20,7 +20,7 @@ struct opt {
     const char *arg;                 /* the value's name in the help; for CHOICE the choices, with | between. A
                                         WHOLE whose arg begins with auto| takes "auto" as UNSET */
     size_t      at;                  /* offset in struct settings, or in the struct that begins with it */
-    double      min, max;            /* WHOLE, REAL */
+    double      min, max;            /* WHOLE, REAL, NUMBERS */
     const char *env;                 /* NULL: none. PFMOE_POSTFETCH_* and PFMOE_EXPERT_TRACE_* are also read with
                                         LLAMA_ in the place of PFMOE_ */
     bool        live;                /* may be changed with /set */

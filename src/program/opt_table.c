@@ -85,8 +85,14 @@ static const struct opt table[] = {
       "context in tokens (default: the model's own, as far as memory allows)" },
     { GROUP_MACHINE, 't', "threads", WHOLE, "N", AT(n_threads), 1, PF_MAX_THREADS, "PFMOE_THREADS", false,
       "computing threads (default: one a core)" },
-    { GROUP_MACHINE, 0, "vram-mb", WHOLE, "N", AT(vram_mb), 0, 1 << 30, "PFMOE_VRAM_MB", false,
-      "the GPU's memory to use, in MB of 1e6 bytes (default: what is free)" },
+    { GROUP_MACHINE, 0, "gpus", NUMBERS, "N[,N...]", AT(gpus), 0, 63, "PFMOE_GPUS", false,
+      "the GPUs to use together, the first being 0 (default: 0 alone)" },
+    { GROUP_MACHINE, 0, "vram-mb", NUMBERS, "N[,N...]", AT(vram_mb), 0, 1 << 30, "PFMOE_VRAM_MB", false,
+      "the GPU's memory to use, in MB of 1e6 bytes; of several GPUs each one's, or one number for all (default: what "
+      "is free)" },
+    { GROUP_MACHINE, 0, "layout", CHOICE, "auto|layers", AT(layout), 0, 0, "PFMOE_LAYOUT", false,
+      "how several GPUs divide a model: layers gives each some of the layers; auto leaves all to the first one if it "
+      "has room (default). No bit of an answer depends on it" },
     { GROUP_MACHINE, 0, "ram-mb", WHOLE, "N", AT(ram_mb), 0, 1 << 30, "PFMOE_RAM_MB", false,
       "memory to use, in MB of 1e6 bytes (default: what the system can spare)" },
     { GROUP_MACHINE, 0, "streaming", FLAG, NULL, AT(streaming), 0, 0, NULL, false,

@@ -105,6 +105,26 @@ static bool parse_chunks(const char *value, struct chunk_list *out)
     }
 }
 
+static bool parse_numbers(const struct opt *o, const char *value, struct number_list *out)
+{
+    out->n = 0;
+    for (const char *p = value;; p++) {   /* over the comma */
+        char *end;
+        errno = 0;
+        long long v = strtoll(p, &end, 10);
+        if (end == p || (*end && *end != ',') || errno || (double)v < o->min || (double)v > o->max ||
+            out->n == PF_MAX_GPUS) {
+            snprintf(why_not, sizeof why_not, "\"%.80s\" is not a list of 1 to %d whole numbers from %.0f to %.0f",
+                     value, (int)PF_MAX_GPUS, o->min, o->max);
+            return false;
+        }
+        out->v[out->n++] = v;
+        p = end;
+        if (!*p)
+            return true;
+    }
+}
+
 static bool parse_stop(const char *value, struct stop_list *out)
 {
     if (!*value || out->n == MAX_STOPS) {
@@ -130,6 +150,7 @@ bool opt_parse(const struct opt *o, struct settings *s, const char *value, const
     case LORAS:  return parse_lora(value, at);
     case CHUNKS: return parse_chunks(value, at);
     case STOPS:  return parse_stop(value, at);
+    case NUMBERS: return parse_numbers(o, value, at);
     case ACTION: break;
     }
     return true;

@@ -25,6 +25,11 @@ struct lora_list {
     struct pf_adapter v[MAX_LORAS];
 };
 
+struct number_list {
+    int     n;
+    int64_t v[PF_MAX_GPUS];
+};
+
 struct settings {
     /* what to do */
     const char *model, *prompt, *file, *info, *score, *tokenize, *detokenize, *splits, *render, *parse;
@@ -45,7 +50,9 @@ struct settings {
     double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, penalty_last_n, seed;
     /* the machine */
-    int64_t n_ctx, n_threads, vram_mb, ram_mb;
+    int64_t n_ctx, n_threads, ram_mb;
+    struct number_list gpus, vram_mb;
+    int layout;                             /* index into the choices */
     double vram_gb_s, pcie_gb_s, ram_gb_s, disk_gb_s;        /* 0: measure or assume */
     bool streaming, no_nvme;
     int kv, isa;                            /* indices into the choices */

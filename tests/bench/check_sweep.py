@@ -133,6 +133,8 @@ def main():
         check_origin(row)
     check_plot(out)
     bench("--vram-mb", "1,x", status=2)
+    bench("-g", "0,-1", status=2)
+    bench("--layout", "columns", status=2)
     check_forms()
     check_together()
     check_depth()

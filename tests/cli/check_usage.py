@@ -29,6 +29,7 @@ def usage():
     fails(2, "exclude", "-p", "x", "-f", "y")
     fails(2, "PFMOE_CTX", "-p", "x", env=cli.environment(PFMOE_CTX="many"))
     settings()
+    gpus()
     plans()
     fails(2, "--logits", "--score", "tokens.txt", "-m", "x.gguf")
     fails(1, "no-such-file.gguf", "-m", "no-such-file.gguf", "-p", "x")
@@ -52,6 +53,15 @@ def settings():
     manual = cli.run("--help-man").stdout.decode()
     for name in good:
         cli.check("PFMOE_POSTFETCH_" + name in manual and "LLAMA_POSTFETCH_" + name in manual, name, "is in the manual")
+
+
+def gpus():
+    """Lists of GPUs and budgets that cannot be meant."""
+    fails(2, "is not a list of 1 to 8 whole numbers", "--gpus", "0,x", "-p", "x")
+    fails(2, "one for each GPU is wanted", "--gpus", "0", "--vram-mb", "1,2", "-p", "x")
+    fails(2, "one for each GPU is wanted", "--vram-mb", "1,2", "-p", "x")
+    fails(1, "GPU 0 is named twice", "--gpus", "0,0", "-p", "x")
+    fails(1, "there is no GPU 63", "--gpus", "63", "-p", "x")
 
 
 def plans():

@@ -112,13 +112,13 @@ static pf_status check_gpus(const struct pf_model_opts *o)
     struct pf_device gpu;
     if (o->n_gpus < 0 || o->n_gpus > PF_MAX_GPUS)
         PF_FAIL(PF_EINVAL, "%d GPUs: at most %d can work together", o->n_gpus, (int)PF_MAX_GPUS);
-    for (int i = 0; i < o->n_gpus; i++) {
+    for (int i = 0; i < o->n_gpus; i++)
         for (int j = 0; j < i; j++)
             if (o->gpus[i] == o->gpus[j])
                 PF_FAIL(PF_EINVAL, "GPU %d is named twice", o->gpus[i]);
+    for (int i = 0; i < o->n_gpus; i++)
         if (o->gpus[i] < 0 || !pf_backend_cuda_device(o->gpus[i], &gpu))
             PF_FAIL(PF_EINVAL, "there is no GPU %d that CUDA can use", o->gpus[i]);
-    }
     return PF_OK;
 }
 
