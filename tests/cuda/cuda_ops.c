@@ -891,6 +891,56 @@ static void streams(void)
     }
 }
 
+/* Streams gated element by element, and norms of each with weights of its own. */
+static void gated_streams(void)
+{
+    static const int widths[] = { 70, 2560 };
+    for (int way = 0; way < 4; way++) {
+        int n = widths[way % 2], n_streams = way < 2 ? 4 : 3, rows = brief ? 3 : 9;
+        float *norm = place(floats((size_t)(n_streams * n), 1), (size_t)(n_streams * n) * sizeof *norm);
+        struct pair x = random_pair((size_t)(rows * n_streams * n), 2), y = random_pair((size_t)(rows * n), 1),
+                    gates = random_pair((size_t)(rows * n_streams * n), 4), each = random_pair(x.n, 1),
+                    w = random_pair((size_t)(rows * n_streams), 4);
+        BOTH(norm_each(b, x.at[u], norm, 1e-6f, n, n_streams, rows, each.at[u]));
+        same(&each, "norm of each stream", "", n);
+        BOTH(gated_read(b, &(struct pf_gated_op){ each.at[u], y.at[u], gates.at[u], w.at[u], n, n_streams, rows }));
+        same(&y, "reading gated streams", "", n);
+        for (int again = 0; again < 2; again++) {
+            BOTH(gated_write(b, &(struct pf_gated_op){ x.at[u], y.at[u], gates.at[u], w.at[u], n, n_streams, rows }));
+            same(&x, "writing gated streams", "", n);
+        }
+        struct pair *pairs[] = { &x, &y, &gates, &each, &w };
+        for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+            pair_free(pairs[i]);
+    }
+}
+
+/* What n-grams add to streams, in steps of some rows each, the first without a state. */
+static void ngram_streams(int n, int taps, int step)
+{
+    enum { S = 4, ROWS = 5 };
+    int width = S * n;
+    size_t kept = (size_t)((taps - 1) * step * width);
+    float *conv = place(floats((size_t)(taps * width), 1), (size_t)(taps * width) * sizeof *conv);
+    struct pair key = random_pair((size_t)(ROWS * width), 1), query = random_pair(key.n, 1),
+                value = random_pair((size_t)(ROWS * n), 1), v = random_pair(key.n, 1), x = random_pair(key.n, 1),
+                before = random_pair(kept, 1), after = random_pair(kept, 1);
+    BOTH(agree(b, &(struct pf_agree_op){ key.at[u], query.at[u], value.at[u], v.at[u], n, S, ROWS }));
+    same(&v, "agreement of key and query", "", n);
+    for (int way = 0; way < 3; way++) {
+        int rows = way == 2 ? 1 : ROWS;
+        const struct pair *from = way == 0 ? NULL : way == 1 ? &before : &after, *to = way == 1 ? &after : &before;
+        BOTH(spread(b, &(struct pf_spread_op){ .u = key.at[u], .v = v.at[u], .conv = conv, .x = x.at[u], .n = width,
+                                               .before = from ? from->at[u] : NULL, .after = to->at[u], .taps = taps,
+                                               .step = step, .rows = rows }));
+        same(&x, "a convolution with steps", "", rows);
+        same(to, "its state", "", rows);
+    }
+    struct pair *pairs[] = { &key, &query, &value, &v, &x, &before, &after };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
 struct routing_case {
     struct pf_routing how;
     bool bias, table;
@@ -1298,8 +1348,12 @@ int main(int argc, char **argv)
         run_attentions();
         compressions();
     }
-    if (wanted("streams"))
+    if (wanted("streams")) {
         streams();
+        gated_streams();
+        ngram_streams(70, 4, 3);
+        ngram_streams(640, 2, 1);
+    }
     if (wanted("route"))
         routing();
     if (wanted("delta"))
