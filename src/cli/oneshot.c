@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "cli/engine.h"
+#include "cli/page.h"
 #include "program/json.h"
 #include "program/load.h"
 #include "cli/modes.h"
@@ -21,13 +22,19 @@ static void show_nothing(void *ctx, enum part part, const char *text, size_t n)
     (void)n;
 }
 
-static void show_answer(void *ctx, enum part part, const char *text, size_t n)
+/* A text that is completed need not be prose. */
+static void show_as_it_is(void *ctx, enum part part, const char *text, size_t n)
 {
     (void)ctx;
-    if (part != PART_ANSWER)
-        return;
+    (void)part;
     out_write(text, n);
     out_flush();
+}
+
+static void show_answer(void *ctx, enum part part, const char *text, size_t n)
+{
+    if (part == PART_ANSWER)
+        page_show(ctx, text, n);
 }
 
 static void strip_newline(struct buf *text)
@@ -156,11 +163,17 @@ int mode_oneshot(const struct settings *settings)
     struct buf text = { 0 };
     struct tokens tok = { 0 };
     struct outcome o;
+    struct page page = { 0 };
     read_text(&s, &text);
-    engine_open(&e, &s, s.json ? show_nothing : show_answer, NULL);
+    show_fn *show = s.json ? show_nothing : s.raw ? show_as_it_is : show_answer;
+    engine_open(&e, &s, show, &page);
     make_prompt(&e, &text, &tok);
     load_weights(e.m);
+    if (show == show_answer)
+        page_show_begin(&page, true, STYLE_PLAIN);
     pf_status st = engine_answer(&e, s.raw || !e.has_template ? NULL : &text, &tok, &o);
+    if (show == show_answer)
+        page_show_end(&page);
     if (s.json && st == PF_OK)
         print_json(&e, &o);
     else if (!s.json && e.reply.answer.n && e.reply.answer.p[e.reply.answer.n - 1] != '\n')

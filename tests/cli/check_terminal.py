@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 
 import cli
 from terminal import Chat
@@ -263,9 +264,61 @@ def loaded(home):
     cli.check("\x1b[31m" not in c.raw, "a model's name is cleaned")
 
 
+def plain(raw):
+    """What is shown, without styles and without the bar that is drawn while a model is loaded."""
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r(?=\n)|\rloading[^\r]*|\r", "", raw)
+
+
+def wrapped(home):
+    """Answers are broken between words at the terminal's width, whatever it is meanwhile; elsewhere no byte differs."""
+    asked = ("--temp", "0", "-p", "Tell me a fable about a fox.")
+    text = json.loads(cli.run(*asked, "--json").stdout)["text"]
+    cli.check(cli.run(*asked).stdout == (text + "\n").encode(), "an answer in a pipe is as it is")
+    for columns in (30, 80):
+        c = Chat(*asked, home=home, size=(24, columns))
+        cli.check(c.status() == 0, "ends")
+        lines = plain(c.raw).rstrip("\n").split("\n")
+        cli.check(max(map(len, lines)) <= columns and len(lines) > len(text) / columns, "lines of", columns, lines)
+        cli.check(" ".join(plain(c.raw).split()) == " ".join(text.split()), "the answer at", columns, plain(c.raw))
+    raw = Chat(*asked, "--raw", "-n", "60", home=home, size=(24, 30))
+    cli.check(raw.status() == 0 and max(map(len, plain(raw.raw).split("\n"))) > 30, "a completed text is not broken", raw.raw)
+    c = chat(home, size=(24, 60))
+    c.ask("Hello", "I am a very small model(?s:.*)\n> $")
+    c.resize(24, 25)
+    time.sleep(0.1)
+    before = len(c.raw)
+    c.ask("Tell me a fable about a fox.", "quite(?s:.)sour(?s:.*)\n> $")
+    lines = plain(c.raw[before:]).split("The Fox And")[-1].split("\n")
+    cli.check(max(map(len, lines)) <= 25, "lines after resizing", lines)
+    c.ask("/quit", "")
+    c.status()
+
+
+def markdown(home):
+    """Every character of markdown is shown; what it means has a style, where there is colour; code is not broken."""
+    text = ("# A heading\n\nSome **strong words** and `code` here.\n\n- an item that is longer than a line of this terminal\n\n"
+            "```\nfor (int i = 0; i < 100; i++) **x = `y`;\n```\nthe end")
+    path = os.path.join(home, "markdown.json")
+    with open(path, "w") as f:
+        json.dump({"pfmoe_chat": 1, "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": text}]}, f)
+    c = chat(home, size=(40, 30))
+    c.ask("/load " + path, "the end")
+    raw = c.raw.replace("\r", "")
+    for part in ("\x1b[1m# A heading", "\x1b[1m**strong words**\x1b[0m", "\x1b[36m`code`\x1b[0m",
+                 "- an item that is longer than\n  a line of this terminal", "\nfor (int i = 0; i < 100; i++) **x = `y`;\n"):
+        cli.check(part in raw, "shown as", repr(part), repr(raw[-600:]))
+    c.ask("/quit", "")
+    c.status()
+    c = chat(home, size=(40, 30), NO_COLOR="1")
+    c.ask("/load " + path, "the end")
+    cli.check("Some **strong words** and\n`code` here." in c.raw.replace("\r", ""), "without colour", repr(c.raw))
+    c.ask("/quit", "")
+    c.status()
+
+
 with cli.scratch() as folder:
     for i, test in enumerate((stopped_and_continued, stopped_answer, resized, ended, names_of_commands, settings, completed,
-                              files_in_messages, edited, loaded)):
+                              files_in_messages, edited, loaded, wrapped, markdown)):
         home = os.path.join(folder, str(i))
         os.mkdir(home)
         test(home)

@@ -11,11 +11,13 @@
 /* Between reasoning and answer: style where there is colour, else words. */
 static void begin_part(struct chat *c, enum part part)
 {
+    if (c->shown >= 0)
+        page_show_end(&c->page);
     if (c->shown == PART_REASONING)
         out_puts("\n\n");
     if (!term_out_color() && (part == PART_REASONING || c->shown == PART_REASONING))
         out_puts(part == PART_REASONING ? "[reasoning]\n" : "[answer]\n");
-    out_style(part == PART_REASONING ? STYLE_DIM : STYLE_PLAIN);
+    page_show_begin(&c->page, part == PART_ANSWER, part == PART_REASONING ? STYLE_DIM : STYLE_PLAIN);
     c->shown = (int)part;
 }
 
@@ -26,8 +28,7 @@ void chat_show(void *ctx, enum part part, const char *text, size_t n)
         return;
     if (c->shown != (int)part)
         begin_part(c, part);
-    out_write(text, n);
-    out_flush();
+    page_show(&c->page, text, n);
 }
 
 static void note_stopped(struct chat *c)
@@ -38,7 +39,8 @@ static void note_stopped(struct chat *c)
 
 static void end_answer(struct chat *c)
 {
-    out_style(STYLE_PLAIN);
+    if (c->shown >= 0)
+        page_show_end(&c->page);
     out_puts("\n");
     out_flush();
     if (c->last.ending == END_LENGTH)
@@ -156,13 +158,14 @@ void chat_send(struct chat *c, const char *text)
 static void show_message(const struct pf_message *m)
 {
     struct buf clean = { 0 };
+    struct page page = { 0 };
     bool asked = strcmp(m->role, "user") == 0;
     buf_puts(&clean, asked ? "> " : "");
     (term_out_is_tty() ? buf_add_clean : buf_add_utf8)(&clean, m->content, strlen(m->content));
-    buf_puts(&clean, "\n");
-    out_style(asked ? STYLE_DIM : STYLE_PLAIN);
-    out_write(clean.p, clean.n);
-    out_style(STYLE_PLAIN);
+    page_show_begin(&page, !asked, asked ? STYLE_DIM : STYLE_PLAIN);
+    page_show(&page, buf_text(&clean), clean.n);
+    page_show_end(&page);
+    out_puts("\n");
     buf_free(&clean);
 }
 

@@ -12,6 +12,7 @@
 
 #include "cli/chat/convo.h"
 #include "cli/engine.h"
+#include "cli/page.h"
 
 struct chat {
     struct settings s;
@@ -20,6 +21,7 @@ struct chat {
     struct outcome  last;
     bool       answered;         /* last holds something */
     int        interrupts;       /* one stops an answer or is warned about, the next leaves; a message begins anew */
+    struct page page;            /* how it is laid out */
     int        shown;            /* the part being shown, -1: none yet */
     bool       leave;
     struct buf attached;         /* files that go behind the next message */

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <histedit.h>
-#include <locale.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -334,8 +333,7 @@ void line_open(complete_fn *complete)
     completer = complete;
     HistEvent event;
     const char *term = getenv("TERM");
-    if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
-        setlocale(LC_CTYPE, "C.UTF-8");
+    term_locale();
     history_path = userfile_path("XDG_STATE_HOME", ".local/state", "history");
     make_room(history_bytes(), FOR_HISTORY);
     editor = el_init("pfmoe-run", stdin, term_out_is_tty() ? stdout : stderr, stderr);

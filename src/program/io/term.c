@@ -5,12 +5,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "pfmoe.h"
@@ -131,6 +133,18 @@ bool term_out_color(void)
     return out_color;
 }
 
+int term_columns(void)
+{
+    struct winsize size;
+    return out_is_tty && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+void term_locale(void)
+{
+    if (!setlocale(LC_CTYPE, "") || MB_CUR_MAX == 1)
+        setlocale(LC_CTYPE, "C.UTF-8");
+}
+
 bool term_err_is_tty(void)
 {
     return err_is_tty;
@@ -173,16 +187,21 @@ static const char *style_code(enum style s)
     switch (s) {
     case STYLE_DIM:    return "\033[2m";
     case STYLE_BOLD:   return "\033[1m";
+    case STYLE_CODE:   return "\033[36m";
     case STYLE_PROMPT: return "\033[1;36m";
     case STYLE_PLAIN:  break;
     }
     return "\033[0m";
 }
 
+const char *term_style(enum style s)
+{
+    return out_color ? style_code(s) : "";
+}
+
 void out_style(enum style s)
 {
-    if (out_color)
-        out_puts(style_code(s));
+    out_puts(term_style(s));
 }
 
 void note(const char *fmt, ...)

@@ -10,13 +10,17 @@
 
 struct pf_session;
 
-enum style { STYLE_PLAIN, STYLE_DIM, STYLE_BOLD, STYLE_PROMPT };
+enum style { STYLE_PLAIN, STYLE_DIM, STYLE_BOLD, STYLE_CODE, STYLE_PROMPT };
 
 /* Finds out what is a terminal, whether colour is wanted (NO_COLOR, TERM=dumb), and prepares for SIGBUS and SIGPIPE. */
 void term_init(void);
 bool term_out_is_tty(void);
 bool term_err_is_tty(void);
 bool term_out_color(void);
+int  term_columns(void);                          /* of the terminal that standard output is, now; 0: not known */
+const char *term_style(enum style s);             /* what switches it on; "" where colour is off */
+/* Characters are told from bytes, and their columns known, from now on: the user's locale, else C.UTF-8. */
+void term_locale(void);
 
 void out_write(const void *p, size_t n);
 void out_puts(const char *s);
