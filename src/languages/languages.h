@@ -13,5 +13,8 @@
 pf_status pf_gbnf_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
 pf_status pf_regex_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
 pf_status pf_schema_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
+/* Of a property of the schema's, whose references are to the whole schema. */
+pf_status pf_schema_property_rules(struct pf_rules *r, const char *text, size_t n, const char *property,
+                                   size_t n_property, int32_t *root);
 
 #endif

@@ -246,6 +246,7 @@ static bool step_field(struct pf_reply *r)
 void pf_call_arguments(struct pf_reply *r, enum pf_arguments kind)
 {
     r->inside = 0;
+    r->begun_at = r->dropped + r->at;
     if (kind == PF_ARGUMENTS_TAGS) {
         r->state = PF_AT_TAGS;
     } else if (kind == PF_ARGUMENTS_PYTHON) {

@@ -340,6 +340,7 @@ static pf_status run(struct pf_reply *r)
         more = r->state == PF_AT_TEXT ? step_text(r) : r->state == PF_AT_HEADER ? step_header(r) :
                r->state == PF_AT_BEGIN ? step_begin(r) : pf_call_step(r);
     pf_run_drop(&r->in, r->from);
+    r->dropped += r->from;
     r->at -= r->from;
     r->from = 0;
     bool failed = r->literal.key.failed;
@@ -462,7 +463,13 @@ bool pf_reply_is_mark(const pf_reply *r, const char *token, size_t n)
     return pf_family_has(r->f, token, n);
 }
 
-bool pf_reply_in_json(const pf_reply *r, struct pf_reply_json *out)
+static bool in_tags(const struct pf_reply *r)
+{
+    return r->state == PF_AT_TAGS || r->state == PF_AT_KEY || r->state == PF_AT_VALUE_OPEN ||
+           r->state == PF_AT_TEXT_VALUE || r->state == PF_AT_TYPED_VALUE;
+}
+
+bool pf_reply_in_arguments(const pf_reply *r, struct pf_reply_arguments *out)
 {
     bool json = r->f->arguments == PF_ARGUMENTS_JSON, named = r->committed || r->has_name, in = false;
     if (r->state == PF_AT_OPENING)
@@ -472,7 +479,9 @@ bool pf_reply_in_json(const pf_reply *r, struct pf_reply_json *out)
     else if (r->state == PF_AT_OBJECT)
         in = named && (r->place == PF_IN_ARGUMENTS || (r->place == PF_IN_VALUE && !r->has_arguments &&
                                                        pf_call_wants_arguments(r)));
-    if (in)
-        *out = (struct pf_reply_json){ .name = r->name, .n_name = r->n_name, .n_inside = r->inside };
-    return in;
+    bool tags = in_tags(r);
+    size_t since = tags ? (size_t)(r->dropped + r->in.n - r->begun_at) + (size_t)r->n_partial : r->inside;
+    if (in || tags)
+        *out = (struct pf_reply_arguments){ .name = r->name, .n_name = r->n_name, .tags = tags, .n_inside = since };
+    return in || tags;
 }

@@ -78,6 +78,8 @@ struct pf_reply {
     struct pf_literal literal;
     enum pf_reply_place place;
     size_t          inside;          /* bytes of JSON arguments that were read, and space in front */
+    uint64_t        dropped;         /* bytes that were in front of `in` */
+    uint64_t        begun_at;        /* where arguments between tags began, counted from the reply's first byte */
     unsigned        types;           /* of the parameter that is read */
 };
 

@@ -180,6 +180,14 @@ static struct pf_span resolve(struct pf_tools *t, struct pf_span root, struct pf
     return root;
 }
 
+struct pf_span pf_tools_follow(struct pf_tools *t, struct pf_span root, struct pf_span schema)
+{
+    struct pf_span ref;
+    for (int i = 0; i < MAX_REFS && (ref = pf_tools_get(t, schema, "$ref")).p; i++)
+        schema = resolve(t, root, ref);
+    return schema;
+}
+
 static unsigned types_of(struct pf_tools *t, struct pf_span root, struct pf_span schema, int depth)
 {
     static const char *const choices[] = { "anyOf", "oneOf", "allOf" };

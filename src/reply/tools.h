@@ -42,6 +42,9 @@ bool           pf_tools_next_member(struct pf_tools *t, struct pf_span object, s
 struct pf_span pf_tools_get(struct pf_tools *t, struct pf_span object, const char *name);
 bool           pf_tools_requires(struct pf_tools *t, struct pf_span schema, struct pf_span property);
 
+/* What the schema, which is inside of root, refers to by $ref, if it does; else itself. p NULL: it leads nowhere. */
+struct pf_span pf_tools_follow(struct pf_tools *t, struct pf_span root, struct pf_span schema);
+
 /* The tool behind `last`; its name with quotes and the schema of its parameters, p NULL where it has none. */
 struct pf_span pf_tools_next_tool(struct pf_tools *t, struct pf_span last, struct pf_span *name,
                                   struct pf_span *schema);

@@ -140,26 +140,43 @@ static pf_status hold_content(struct answer *a)
     return pf_matcher_open(&a->shape, grammar_of(q->grammar));
 }
 
-/* What holds the arguments of the tool with this name; NULL: nothing. */
-static const pf_grammar *arguments_of(const struct request *q, const char *name, size_t n)
+/* What holds such arguments; NULL: nothing. */
+static const pf_grammar *arguments_of(const struct request *q, const struct pf_reply_arguments *in)
 {
     struct json tools = json_value(q->tools_json, strlen(q->tools_json)), t = { 0 };
     for (size_t i = 0; i < q->n_tools && (t = json_next(tools, t)).p; i++) {
         struct buf text = { 0 };
         json_string(json_get(json_get(t, "function"), "name"), &text);
-        bool same = text.n == n && memcmp(buf_text(&text), name, n) == 0;
+        bool same = text.n == in->n_name && memcmp(buf_text(&text), in->name, text.n) == 0;
         buf_free(&text);
         if (same)
-            return grammar_of(q->tool_grammars[i]);
+            return grammar_of(in->tags ? q->tag_grammars[i] : q->tool_grammars[i]);
     }
     return NULL;
 }
 
-/* Arguments are held to their tool's schema from their first byte on. */
-static void hold_arguments(struct answer *a)
+/* The bytes that are arguments already, the last of which token tok brought. A mark is taken as the token that it is.
+ * White space in front of a JSON object is none of the schema's. */
+static pf_status take_begun(struct answer *a, const struct pf_reply_arguments *in, int32_t tok)
 {
-    struct pf_reply_json in;
-    if (!a->reply || a->shape || !pf_reply_in_json(a->reply, &in)) {
+    size_t n = in->n_inside;
+    if (n > a->recent.n)
+        return PF_EINVAL;
+    const char *p = a->recent.p + a->recent.n - n;
+    while (!in->tags && n > 0 && strchr(" \t\r\n", *p)) {
+        p++;
+        n--;
+    }
+    if (in->tags && n == a->piece.n && pf_matcher_take(a->arguments, tok) == PF_OK)
+        return PF_OK;
+    return pf_matcher_take_text(a->arguments, p, n);
+}
+
+/* Arguments are held to their tool's schema from their first byte on. */
+static void hold_arguments(struct answer *a, int32_t tok)
+{
+    struct pf_reply_arguments in;
+    if (!a->reply || a->shape || !pf_reply_in_arguments(a->reply, &in)) {
         pf_matcher_close(&a->arguments);
         a->arguments_done = false;
         return;
@@ -168,10 +185,9 @@ static void hold_arguments(struct answer *a)
         pf_matcher_close(&a->arguments);
     if (a->arguments || a->arguments_done)
         return;
-    const pf_grammar *g = arguments_of(&a->job->req, in.name, in.n_name);
+    const pf_grammar *g = arguments_of(&a->job->req, &in);
     a->arguments_done = true;
-    if (!g || in.n_inside > a->piece.n || pf_matcher_open(&a->arguments, g) < 0 ||
-        pf_matcher_take_text(a->arguments, a->piece.p + a->piece.n - in.n_inside, in.n_inside) < 0)
+    if (!g || pf_matcher_open(&a->arguments, g) < 0 || take_begun(a, &in, tok) < 0)
         pf_matcher_close(&a->arguments);
 }
 
@@ -208,6 +224,14 @@ static void take_text(struct answer *a, size_t ready)
     buf_free(&whole);
 }
 
+static void keep_recent(struct answer *a)
+{
+    enum { KEPT = 128 };
+    buf_add(&a->recent, a->piece.p, a->piece.n);
+    if (a->recent.n > 2 * KEPT)
+        buf_drop(&a->recent, a->recent.n - KEPT);
+}
+
 pf_status answer_token(struct answer *a, const pf_session *s, int32_t tok)
 {
     size_t reasoning = choice_of(a)->reasoning.n;
@@ -222,7 +246,8 @@ pf_status answer_token(struct answer *a, const pf_session *s, int32_t tok)
         return st;
     if (a->reply) {
         st = pf_reply_feed(a->reply, a->piece.p, a->piece.n, take_event, a);
-        hold_arguments(a);
+        keep_recent(a);
+        hold_arguments(a, tok);
         buf_clear(&a->piece);
     } else {
         take_text(a, pf_utf8_complete(a->piece.p, a->piece.n));
@@ -268,4 +293,5 @@ void answer_free(struct answer *a)
     pf_matcher_close(&a->arguments);
     buf_free(&a->piece);
     buf_free(&a->held);
+    buf_free(&a->recent);
 }

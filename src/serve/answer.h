@@ -19,6 +19,7 @@ struct answer {
     pf_matcher     *shape;           /* holds the content once it has begun, or all of the reply; NULL: it is free */
     pf_matcher     *arguments;       /* holds those of a call; NULL: they are free, or there are none */
     bool            arguments_done;  /* of the call whose arguments are being written */
+    struct buf      recent;          /* the last bytes of the reply: arguments may have begun a few tokens ago */
 };
 
 /* family: pf_reply_family's word. */

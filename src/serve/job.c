@@ -55,8 +55,10 @@ void job_free(struct job *j)
     buf_free(&j->building.tools);
     buf_free(&j->req.prompt);
     free(j->req.tok);
-    for (size_t i = 0; i < j->req.n_tools; i++)
+    for (size_t i = 0; i < j->req.n_tools; i++) {
         grammar_drop(&j->req.tool_grammars[i]);
+        grammar_drop(&j->req.tag_grammars[i]);
+    }
     grammar_drop(&j->req.grammar);
     arena_free(&j->arena);
     exchange_drop(j->x);

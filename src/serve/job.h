@@ -50,7 +50,9 @@ struct request {
     const char *shape_field;             /* that it came in, for errors */
     struct grammar_ref *grammar;         /* holds the content, or all of the reply; NULL: nothing does */
     bool        grammar_is_reply;        /* from its first token on, with reasoning and calls */
-    struct grammar_ref **tool_grammars;  /* [n_tools] of arguments, in the order of tools_json; NULL: they are free */
+    struct grammar_ref **tool_grammars;  /* [n_tools] of arguments as JSON, in the order of tools_json; NULL: they are
+                                            free */
+    struct grammar_ref **tag_grammars;   /* [n_tools] between tags */
     size_t      n_tools;
 
     int64_t     max_tokens;              /* UNSET: to the end of the context */

@@ -137,8 +137,24 @@ static bool hold_reply(struct request *q, const struct prompt_opts *o, struct tr
     return !refused(q->grammar, must_call ? "tool_choice" : q->shape_field, t);
 }
 
+/* Of a tool, where the family has tags; with the tool's own text alone, which other requests may have, too. */
+static struct grammar_ref *between_tags(const struct prompt_opts *o, struct json tool)
+{
+    struct buf list = { 0 }, name = { 0 };
+    buf_puts(&list, "[");
+    buf_add(&list, tool.p, tool.n);
+    buf_puts(&list, "]");
+    json_string(json_get(json_get(tool, "function"), "name"), &name);
+    struct pf_reply_shape shape = { .family = o->family, .tools_json = list.p, .tools_len = list.n,
+                                    .tool = buf_text(&name), .flags = PF_SHAPE_ARGUMENTS };
+    struct grammar_ref *g = grammars_reply(o->m, &shape);
+    buf_free(&list);
+    buf_free(&name);
+    return g;
+}
+
 /* A schema that cannot be held leaves its tool's arguments free: the parser makes JSON of them all the same. */
-static void hold_arguments(struct job *j, const pf_model *m)
+static void hold_arguments(struct job *j, const struct prompt_opts *o)
 {
     struct request *q = &j->req;
     struct json tools = json_value(q->tools_json, strlen(q->tools_json)), each = { 0 };
@@ -146,9 +162,11 @@ static void hold_arguments(struct job *j, const pf_model *m)
     while ((each = json_next(tools, each)).p)
         n++;
     q->tool_grammars = arena_take(&j->arena, n, sizeof *q->tool_grammars);
+    q->tag_grammars = arena_take(&j->arena, n, sizeof *q->tag_grammars);
     while ((each = json_next(tools, each)).p) {
         struct json schema = json_get(json_get(each, "function"), "parameters");
-        q->tool_grammars[q->n_tools++] = grammars_schema(m, schema.p, schema.n);
+        q->tool_grammars[q->n_tools] = grammars_schema(o->m, schema.p, schema.n);
+        q->tag_grammars[q->n_tools++] = between_tags(o, each);
     }
 }
 
@@ -165,7 +183,7 @@ static bool hold(struct job *j, const struct prompt_opts *o, struct trouble *t)
     if (q->shape == SHAPE_JSON || q->tool_choice >= TOOLS_REQUIRED)
         return hold_reply(q, o, t);
     if (q->tools_json && q->tool_choice != TOOLS_NONE)
-        hold_arguments(j, o->m);
+        hold_arguments(j, o);
     return true;
 }
 

@@ -10,9 +10,9 @@
 #define OBJECT(arguments) "{\"name\": \"" NAME "\", \"" arguments "\": " ARGS "}"
 #define HERMES "<tool_call>\n" OBJECT("arguments") "\n</tool_call>"
 #define FUNCTION_CALL "<tool_call>\n<function=" NAME ">\n" ARGS "</function>\n</tool_call>"
-#define FUNCTION_PARAM .param = "<parameter=" NAME ">\n" ARGS "\n</parameter>\n", .value_end = "\n</parameter>\n"
+#define FUNCTION_PARAM .param = "<parameter=" NAME ">\n" ARGS "\n</parameter>\n", .value_end = "</parameter>"
 #define PAIR(suffix) .param = "<arg_key" suffix ">" NAME "</arg_key" suffix ">\n<arg_value" suffix ">" ARGS \
-                              "</arg_value" suffix ">\n", .value_end = "</arg_value" suffix ">\n"
+                              "</arg_value" suffix ">\n", .value_end = "</arg_value" suffix ">"
 #define HY3(suffix) .begin = "<tool_calls" suffix ">\n", .call = "<tool_call" suffix ">" NAME "<tool_sep" suffix ">\n" \
                     ARGS "</tool_call" suffix ">\n", .between = "", .end = "</tool_calls" suffix ">", PAIR(suffix)
 
@@ -21,7 +21,7 @@ static const struct pf_form forms[] = {
     { "qwen3.5", .call = FUNCTION_CALL, .between = "\n", FUNCTION_PARAM },
     { "nemotron-3", .call = FUNCTION_CALL, .between = "\n", FUNCTION_PARAM },
     { "seed-oss", .call = "<seed:tool_call>\n<function=" NAME ">\n" ARGS "</function>\n</seed:tool_call>",
-      .between = "\n", .param = "<parameter=" NAME ">" ARGS "</parameter>\n", .value_end = "</parameter>\n" },
+      .between = "\n", .param = "<parameter=" NAME ">" ARGS "</parameter>\n", .value_end = "</parameter>" },
     { "gpt-oss", .call = "<|channel|>commentary to=functions." NAME " <|constrain|>json<|message|>" ARGS,
       .between = "<|end|><|start|>assistant" },
     { "glm", .call = "<tool_call>" NAME "\n" ARGS "</tool_call>", .between = "\n", PAIR("") },
@@ -36,13 +36,13 @@ static const struct pf_form forms[] = {
       .call = "<｜DSML｜invoke name=\"" NAME "\">\n" ARGS "</｜DSML｜invoke>\n", .between = "",
       .end = "</｜DSML｜function_calls>",
       .param = "<｜DSML｜parameter name=\"" NAME "\" string=\"" IS_TEXT "\">" ARGS "</｜DSML｜parameter>\n",
-      .value_end = "</｜DSML｜parameter>\n" },
+      .value_end = "</｜DSML｜parameter>" },
     { "kimi-k2", .begin = "<|tool_calls_section_begin|>",
       .call = "<|tool_call_begin|>functions." NAME ":\4<|tool_call_argument_begin|>" ARGS "<|tool_call_end|>",
       .between = "", .end = "<|tool_calls_section_end|>" },
     { "minimax-m2", .begin = "<minimax:tool_call>\n", .call = "<invoke name=\"" NAME "\">\n" ARGS "</invoke>\n",
       .between = "", .end = "</minimax:tool_call>", .param = "<parameter name=\"" NAME "\">" ARGS "</parameter>\n",
-      .value_end = "</parameter>\n" },
+      .value_end = "</parameter>" },
     { "llama-3", .call = OBJECT("parameters") },
     { "llama-4", .call = OBJECT("parameters") },
     { "mistral", .needs = "[ARGS]", .call = "[TOOL_CALLS]" NAME "[ARGS]" ARGS, .between = "" },

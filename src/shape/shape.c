@@ -102,26 +102,36 @@ static int32_t few(struct pf_shape *s, int32_t from, const char *ranges, int lea
     return end;
 }
 
-static int32_t space(struct pf_shape *s, int32_t from)
+int32_t pf_shape_space(struct pf_shape *s, int32_t from)
 {
     return few(s, from, "  \n\n", 0, 4);
 }
 
-/* ---- Arguments --------------------------------------------------------------------------------------------------- */
-
-/* Whether the text holds a reference to somewhere else in the schema that it was taken out of. */
-static bool refers(struct pf_span schema)
+int32_t pf_shape_newline(struct pf_shape *s, int32_t from)
 {
-    for (size_t i = 0; i + 6 <= schema.n; i++)
-        if (memcmp(schema.p + i, "\"$ref\"", 6) == 0)
-            return true;
-    return false;
+    return few(s, from, "\n\n", 0, 1);
 }
 
-static pf_status compile(struct pf_shape *s, const char *text, size_t n, int32_t *from)
+int32_t pf_shape_loose(struct pf_shape *s, int32_t from, const char *text, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *line = memchr(text + i, '\n', n - i);
+        size_t len = line ? (size_t)(line - text) - i : n - i;
+        from = pf_shape_text(s, from, text + i, len);
+        from = line ? pf_shape_space(s, from) : from;
+        i += len;
+    }
+    return from;
+}
+
+/* ---- Arguments --------------------------------------------------------------------------------------------------- */
+
+/* A value that the schema allows, or, if `property` is not NULL, the property of that name. */
+static pf_status compile(struct pf_shape *s, const char *text, size_t n, const struct pf_span *property, int32_t *from)
 {
     int32_t rule, to = pf_rules_state(s->r);
-    PF_TRY(pf_schema_rules(s->r, text, n, &rule));
+    PF_TRY(property ? pf_schema_property_rules(s->r, text, n, property->p, property->n, &rule)
+                    : pf_schema_rules(s->r, text, n, &rule));
     pf_rules_call(s->r, *from, rule, to);
     *from = to;
     return s->r->status;
@@ -133,25 +143,32 @@ static pf_status compile_object(struct pf_shape *s, struct pf_span schema, int32
     static const char object[] = "{\"type\": \"object\", ";
     struct pf_run text = { 0 };
     if (pf_tools_get(&s->tools, schema, "type").p)
-        return compile(s, schema.p, schema.n, from);
+        return compile(s, schema.p, schema.n, NULL, from);
     bool empty = schema.p[1] == '}';
     pf_run_add(&text, object, sizeof object - 1 - 2 * empty);
     pf_run_add(&text, schema.p + 1, schema.n - 1);
     pf_status st = text.failed ? pf_fail(PF_ENOMEM, "no memory for a tool's schema")
-                               : compile(s, text.p, text.n, from);
+                               : compile(s, text.p, text.n, NULL, from);
     pf_run_free(&text);
     return st;
 }
 
-pf_status pf_shape_json(struct pf_shape *s, struct pf_span schema, bool object, int32_t *from)
+/* After compiling a schema came to st: where it was one that cannot be kept to, `instead`. */
+static pf_status or_else(struct pf_shape *s, pf_status st, const char *instead, int32_t *from)
 {
-    static const char any_object[] = "{\"type\": \"object\"}", any[] = "{}";
-    bool usable = schema.p && (object ? schema.p[0] == '{' : !refers(schema));
-    pf_status st = !usable ? PF_EUNSUPPORTED : object ? compile_object(s, schema, from)
-                                                      : compile(s, schema.p, schema.n, from);
-    if ((st == PF_EUNSUPPORTED || st == PF_EINVAL) && s->r->status == PF_OK)
-        st = compile(s, object ? any_object : any, strlen(object ? any_object : any), from);
-    return st;
+    bool cannot = (st == PF_EUNSUPPORTED || st == PF_EINVAL) && s->r->status == PF_OK;
+    return cannot ? compile(s, instead, strlen(instead), NULL, from) : st;
+}
+
+pf_status pf_shape_json(struct pf_shape *s, struct pf_span schema, int32_t *from)
+{
+    bool usable = schema.p && schema.p[0] == '{';
+    return or_else(s, usable ? compile_object(s, schema, from) : PF_EUNSUPPORTED, "{\"type\": \"object\"}", from);
+}
+
+pf_status pf_shape_property(struct pf_shape *s, struct pf_span schema, struct pf_span name, int32_t *from)
+{
+    return or_else(s, compile(s, schema.p, schema.n, &name, from), "{}", from);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
@@ -161,14 +178,16 @@ static const char *or_nothing(const char *text)
     return text ? text : "";
 }
 
-/* A part of a call's text: with holes, of which the name's has been left out. */
+/* A part of a call's text: with holes, of which the name's has been left out. Around tags, behind the name, white space
+ * is free. */
 static pf_status part(struct pf_shape *s, const char *text, size_t n, struct pf_span schema, int32_t *at)
 {
+    bool loose = s->form->param && schema.p;
     for (size_t i = 0; i < n; i++) {
         if (text[i] == PF_HOLE_ARGUMENTS && s->form->param) {
             PF_TRY(pf_shape_params(s, schema, at));
         } else if (text[i] == PF_HOLE_ARGUMENTS) {
-            PF_TRY(pf_shape_json(s, schema, true, at));
+            PF_TRY(pf_shape_json(s, schema, at));
         } else if (text[i] == PF_HOLE_COUNT) {
             *at = few(s, *at, "09", 1, 3);
         } else if (text[i] == PF_HOLE_ID) {
@@ -176,7 +195,7 @@ static pf_status part(struct pf_shape *s, const char *text, size_t n, struct pf_
         } else {
             size_t len = strcspn(text + i, "\1\2\3\4\5");
             len = len < n - i ? len : n - i;
-            *at = pf_shape_text(s, *at, text + i, len);
+            *at = loose ? pf_shape_loose(s, *at, text + i, len) : pf_shape_text(s, *at, text + i, len);
             i += len - 1;
         }
     }
@@ -206,6 +225,35 @@ static pf_status call(struct pf_shape *s, int32_t from, int32_t to)
     if (!any)
         PF_FAIL(PF_EINVAL, s->o->tool ? "there is no tool \"%.80s\"" : "there are no tools%.0s",
                 or_nothing(s->o->tool));
+    return s->r->status;
+}
+
+/* What a call's text has behind the name and what ends the name. */
+static const char *behind_name(const struct pf_shape *s)
+{
+    const char *tail = strchr(s->form->call, PF_HOLE_NAME) + 1, *end;
+    for (size_t i = 0; i < sizeof s->family->fields / sizeof *s->family->fields; i++) {
+        const struct pf_field_end *e = &s->family->fields[i];
+        if (e->in == PF_FIELD_NAME && e->text && !e->stays && (end = strstr(tail, e->text)))
+            return end + strlen(e->text);
+    }
+    return tail;
+}
+
+/* The rest of a call from its arguments on. */
+static pf_status arguments(struct pf_shape *s, int32_t from, int32_t to)
+{
+    bool offered = false;
+    struct pf_span schema = { NULL, 0 };
+    if (s->o->tool)
+        schema = pf_tools_find(&s->tools, s->o->tool, strlen(s->o->tool), &offered);
+    if (!offered)
+        PF_FAIL(PF_EINVAL, "there is no tool \"%.80s\"", or_nothing(s->o->tool));
+    if (!s->form->param || !pf_shape_params_suit(s, schema))
+        PF_FAIL(PF_EUNSUPPORTED, "arguments of %.80s are not held between tags", s->o->tool);
+    const char *tail = behind_name(s);
+    PF_TRY(part(s, tail, strlen(tail), schema, &from));
+    pf_rules_empty(s->r, from, to);
     return s->r->status;
 }
 
@@ -247,7 +295,7 @@ static void reasoning(struct pf_shape *s, int32_t from, int32_t to)
         if (!open && !token)
             continue;
         int32_t at = open ? from : pf_shape_text(s, from, m->text, n);
-        pf_rules_empty(s->r, space(s, pf_shape_until(s, at, m[1].text)), to);
+        pf_rules_empty(s->r, pf_shape_space(s, pf_shape_until(s, at, m[1].text)), to);
         if (open && token)
             return;                      /* the family's first pair that is of tokens is the one that is open */
     }
@@ -264,7 +312,7 @@ static pf_status content(struct pf_shape *s, int32_t from, int32_t to)
         pf_rules_empty(s->r, plain_header, with_type);
         from = pf_shape_text(s, with_type, message, sizeof message - 1);
     }
-    PF_TRY(compile(s, s->o->schema, s->o->schema_len, &from));
+    PF_TRY(compile(s, s->o->schema, s->o->schema_len, NULL, &from));
     pf_rules_empty(s->r, from, to);
     return s->r->status;
 }
@@ -273,6 +321,8 @@ static pf_status reply(struct pf_shape *s, int32_t from, int32_t to)
 {
     int32_t behind = pf_rules_state(s->r);
     unsigned flags = s->o->flags;
+    if (flags & PF_SHAPE_ARGUMENTS)
+        return arguments(s, from, to);
     bool reasons = flags & (PF_SHAPE_IN_REASONING | PF_SHAPE_MAY_REASON);
     if (reasons && s->family->form & PF_FORM_HARMONY)
         harmony_reasoning(s, from, behind);

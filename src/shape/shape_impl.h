@@ -22,7 +22,7 @@ struct pf_form {
     const char *needs;               /* NULL, or a token without which the vocabulary is of another form */
     const char *begin, *call, *between, *end;        /* between NULL: a reply holds one call */
     const char *param;               /* between tags: a parameter; NULL: arguments are a JSON object */
-    const char *value_end;           /* what ends a parameter's value, a part of param */
+    const char *value_end;           /* what ends a parameter's value, a part of param; no white space around it */
 };
 
 struct pf_shape {
@@ -42,9 +42,17 @@ size_t  pf_shape_mark(const pf_vocab *v, const char *text, size_t n);
 int32_t pf_shape_text(struct pf_shape *s, int32_t from, const char *text, size_t n);
 /* Any text up to `close`, whose first occurrence ends it. */
 int32_t pf_shape_until(struct pf_shape *s, int32_t from, const char *close);
-/* A JSON value that the schema allows; any object, or any value, where it is one that cannot be kept to. */
-pf_status pf_shape_json(struct pf_shape *s, struct pf_span schema, bool object, int32_t *from);
+/* A text in which white space, where a line ends, may be more or none: models write it in their own way. */
+int32_t pf_shape_loose(struct pf_shape *s, int32_t from, const char *text, size_t n);
+/* White space, if any; of a line's end, if that. */
+int32_t pf_shape_space(struct pf_shape *s, int32_t from);
+int32_t pf_shape_newline(struct pf_shape *s, int32_t from);
+/* Arguments, any object where the schema is one that cannot be kept to; the value of a property, any where that is. */
+pf_status pf_shape_json(struct pf_shape *s, struct pf_span schema, int32_t *from);
+pf_status pf_shape_property(struct pf_shape *s, struct pf_span schema, struct pf_span name, int32_t *from);
 /* Arguments between tags. */
 pf_status pf_shape_params(struct pf_shape *s, struct pf_span schema, int32_t *from);
+/* Whether tags can say all that the schema asks for: it names the properties, and there are no others. */
+bool      pf_shape_params_suit(struct pf_shape *s, struct pf_span schema);
 
 #endif

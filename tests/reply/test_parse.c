@@ -313,7 +313,13 @@ static const struct { const char *family, *text; int inside; } ends[] = {
     { "deepseek-v3", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n", -1 },
     { "deepseek-v3", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{", 2 },
     { "gemma-4", "<|tool_call>call:f{", -1 },
-    { "qwen3-coder", "<function=f>", -1 },
+    { "qwen3-coder", "<function=f", -1 },
+    { "qwen3-coder", "<function=f>", 0 },
+    { "qwen3-coder", "<tool_call>\n<function=f>\n<parameter=s>\nxé", 18 },
+    { "qwen3-coder", "<function=f>\n<parameter=s>\nx\n</parameter>\n</function>", -1 },
+    { "glm", "<tool_call>f\n", -1 },
+    { "glm", "<tool_call>f\n<arg_key>", 9 },
+    { "minimax-m2", "<minimax:tool_call>\n<invoke name=\"f\">\n<p", 3 },
 };
 
 static void test_in_json(void)
@@ -321,11 +327,11 @@ static void test_in_json(void)
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
         struct pf_reply_opts o = opts(ends[i].family, false);
         struct gathered g = { 0 };
-        struct pf_reply_json in = { 0 };
+        struct pf_reply_arguments in = { 0 };
         pf_reply *r;
         CHECK(pf_reply_open(&r, &o) == PF_OK, "%s", pf_last_error());
         pf_reply_feed(r, ends[i].text, strlen(ends[i].text), gather, &g);
-        bool yes = pf_reply_in_json(r, &in);
+        bool yes = pf_reply_in_arguments(r, &in);
         CHECK(yes ? (int)in.n_inside == ends[i].inside && in.n_name == 1 && in.name[0] == 'f' : ends[i].inside < 0,
               "%s: %d, %zu", ends[i].text, yes, in.n_inside);
         pf_reply_close(&r);

@@ -118,6 +118,30 @@ def check_reasoning(s, marks):
         check(used > without["usage"]["completion_tokens"] or "<think>" in json.dumps(a), a, without)
 
 
+# Tokens that hold the beginning of a call, up to its arguments: likely ones make a random model call a tool unasked.
+CALLING = {
+    "qwen3-coder": ("<function=", "<tool_call>\n<function=weather>\n"),
+    "glm": ("<arg_key>", "<tool_call>weather\n<arg_key>"),
+    "minimax-m2": ("<minimax:tool_call>", "<minimax:tool_call>\n<invoke name=\"weather\">\n"),
+    "hermes": ("<tool_call>", "<tool_call>\n{\"name\": \"weather\", \"arguments\": "),
+}
+REFERRING = {"type": "object", "$defs": {"unit": {"enum": ["c", "f"]}, "flags": PARAMETERS["properties"]["deep"]}, "additionalProperties": False,
+             "properties": {"unit": {"$ref": "#/$defs/unit"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}, "deep": {"$ref": "#/$defs/flags"}},
+             "required": ["unit", "deep"]}
+
+
+def check_unasked(s, family):
+    n = 0
+    for schema in (PARAMETERS, REFERRING):
+        tools = [{"type": "function", "function": {"name": "weather", "parameters": schema}}]
+        for seed in range(3):
+            a = ask(s, tools=tools, logit_bias={str(tiny.FIRST_UNUSED): 100}, parallel_tool_calls=False, seed=seed)
+            calls = a["message"].get("tool_calls", [])
+            check(len(calls) == 1 and (a["finish_reason"] == "length" or fits(json.loads(calls[0]["function"]["arguments"]))), family, a)
+            n += a["finish_reason"] == "tool_calls"
+    check(n > 3, family, "%d calls came to their end" % n)
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         for family, (sign, marks) in FAMILIES.items():
@@ -130,6 +154,10 @@ def main():
                     check_refusals(s)
                     check_reasoning(s, marks)
                 print(family, "calls beside content:", sorted(seen), flush=True)
+        for family, (sign, token) in CALLING.items():
+            path = tiny.model(folder, [token], "{# %s #}%s" % (sign, tiny.CHATML), name=family)
+            with Server("-m", path, "-c", "4096", "--slots", "1") as s:
+                check_unasked(s, family)
     finish()
 
 

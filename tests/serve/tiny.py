@@ -50,7 +50,7 @@ def types_changed(data, at, marks):
     n, = struct.unpack_from("<Q", data, at + 4)
     types = list(struct.unpack_from("<%di" % n, data, at + 12))
     for k, mark in enumerate(marks):
-        types[FIRST_UNUSED + k] = USER_DEFINED if mark.endswith("tool_call>") else CONTROL
+        types[FIRST_UNUSED + k] = USER_DEFINED if mark.endswith("tool_call>") or "\n" in mark else CONTROL
     return data[at:at + 12] + struct.pack("<%di" % n, *types)
 
 

@@ -23,9 +23,10 @@ static const char *const marks[] = {
 enum { N_MARKS = sizeof marks / sizeof *marks };
 
 #define WEATHER "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\"}, \"days\": {\"type\": " \
-    "\"integer\"}, \"unit\": {\"enum\": [\"c\", \"f\"]}, \"deep\": {\"type\": \"object\", \"properties\": {\"x\": " \
-    "{\"type\": \"boolean\"}}, \"required\": [\"x\"], \"additionalProperties\": false}}, \"required\": [\"city\", " \
-    "\"unit\", \"deep\"], \"additionalProperties\": false}"
+    "\"integer\"}, \"unit\": {\"$ref\": \"#/$defs/unit\"}, \"deep\": {\"$ref\": \"#/$defs/deep\"}}, " \
+    "\"required\": [\"city\", \"unit\", \"deep\"], \"additionalProperties\": false, \"$defs\": {\"unit\": {\"enum\": " \
+    "[\"c\", \"f\"]}, \"deep\": {\"type\": \"object\", \"properties\": {\"x\": {\"type\": \"boolean\"}}, " \
+    "\"required\": [\"x\"], \"additionalProperties\": false}}}"
 #define NEWS "{\"properties\": {\"about\": {\"type\": [\"integer\", \"null\"]}}}"
 static const char tools[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": " WEATHER "}}, "
@@ -197,6 +198,17 @@ static void check_output(const struct walk *w, const struct pf_reply_shape *o, s
     gathered_free(&g);
 }
 
+/* What the model wrote of a call that it chose itself, up to its arguments. */
+static void say_beginning(struct walk *w, const struct pf_reply_shape *o)
+{
+    const struct pf_form *form = pf_form_of(w->family, w->t->vocab);
+    const char *begin = form->begin ? form->begin : "", *name = strchr(form->call, PF_HOLE_NAME);
+    say(w, begin, strlen(begin));
+    say(w, form->call, (size_t)(name - form->call));
+    say(w, o->tool, strlen(o->tool));
+    say(w, name + 1, strcspn(name + 1, "\2"));
+}
+
 static void check_shape(const struct pf_tokens *t, const pf_vocab *v, const struct pf_reply_shape *o, int n,
                         struct counts *seen)
 {
@@ -210,6 +222,8 @@ static void check_shape(const struct pf_tokens *t, const pf_vocab *v, const stru
     pf_rules_free(&r);
     for (int i = 0; i < n && g; i++) {
         struct walk w = { .t = t, .family = pf_family_find(o->family), .state = (uint64_t)(1000 * n + i) };
+        if (o->flags & PF_SHAPE_ARGUMENTS)
+            say_beginning(&w, o);
         bool ended = walk(&w, g);
         seen->walks++;
         seen->ended += ended;
@@ -230,6 +244,10 @@ static void check_family(const char *family, const struct pf_tokens *t, const pf
     check_shape(t, v, &o, 16, seen);
     o.tool = "weather_news";
     check_shape(t, v, &o, 8, seen);
+    o.tool = "weather";
+    o.flags = PF_SHAPE_ARGUMENTS | PF_SHAPE_ONE_CALL;
+    if (pf_form_of(pf_family_find(family), v)->param)
+        check_shape(t, v, &o, 16, seen);
     o = (struct pf_reply_shape){ .family = family, .schema = schema, .schema_len = sizeof schema - 1,
                                  .flags = PF_SHAPE_MAY_REASON };
     check_shape(t, v, &o, 16, seen);
@@ -254,6 +272,13 @@ static void check_refusals(const pf_vocab *v)
     o.family = "hermes";
     o.tool = "nobody";
     CHECK(pf_shape_rules(&r, v, &o, &root) == PF_EINVAL && strstr(pf_last_error(), "nobody"));
+    o.flags = PF_SHAPE_ARGUMENTS;
+    CHECK(pf_shape_rules(&r, v, &o, &root) == PF_EINVAL && strstr(pf_last_error(), "nobody"));
+    o.tool = "weather";
+    CHECK(pf_shape_rules(&r, v, &o, &root) == PF_EUNSUPPORTED, "arguments as JSON");
+    o.family = "glm";
+    o.tool = "nothing";
+    CHECK(pf_shape_rules(&r, v, &o, &root) == PF_EUNSUPPORTED, "no properties");
     o = (struct pf_reply_shape){ .family = "hermes", .tools_json = "[]", .tools_len = 2 };
     CHECK(pf_shape_rules(&r, v, &o, &root) == PF_EINVAL);
     o = (struct pf_reply_shape){ .family = "hermes", .tools_json = "{", .tools_len = 1 };

@@ -467,9 +467,20 @@ static pf_status shared_rules(struct pf_schema *s)
     return pf_schema_rule(s, &c, &s->any);
 }
 
-static pf_status compile(struct pf_schema *s, const char *text, size_t n, int32_t *root)
+/* The schema itself, or that of a property, if `property` is not NULL. */
+static pf_status choose(const struct pf_schema *s, struct pf_jstr property, const struct pf_jval **out)
+{
+    const struct pf_jval *all = property.p ? step_into(s, &s->root, "properties", strlen("properties")) : NULL;
+    *out = property.p ? all ? step_into(s, all, property.p, property.n) : NULL : &s->root;
+    if (!*out)
+        PF_FAIL(PF_EINVAL, "the schema has no property \"%.*s\"", (int)(property.n < 80 ? property.n : 80), property.p);
+    return PF_OK;
+}
+
+static pf_status compile(struct pf_schema *s, const char *text, size_t n, struct pf_jstr property, int32_t *root)
 {
     struct pf_conjunction c = { 0 };
+    const struct pf_jval *chosen;
     if (n > PF_GRAMMAR_MAX_TEXT)
         PF_FAIL(PF_EINVAL, "a schema of %zu bytes is too long; the limit is %d", n, PF_GRAMMAR_MAX_TEXT);
     size_t valid = pf_utf8_valid(text, n);
@@ -479,7 +490,8 @@ static pf_status compile(struct pf_schema *s, const char *text, size_t n, int32_
     if (n > 0)
         PF_TRY(pf_jjson_read(&s->run, text, n, &s->root));
     PF_TRY(shared_rules(s));
-    PF_TRY(pf_schema_add(s, &c, &s->root));
+    PF_TRY(choose(s, property, &chosen));
+    PF_TRY(pf_schema_add(s, &c, chosen));
     PF_TRY(pf_schema_rule(s, &c, root));
     for (; s->done < s->n_waiting; s->done++) {
         struct pf_waiting w = s->waiting[s->done];       /* the list may move */
@@ -489,12 +501,12 @@ static pf_status compile(struct pf_schema *s, const char *text, size_t n, int32_
     return PF_OK;
 }
 
-pf_status pf_schema_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root)
+static pf_status rules(struct pf_rules *r, const char *text, size_t n, struct pf_jstr property, int32_t *root)
 {
     struct pf_schema s = { .r = r, .run = { .arena = { .limit = MOST_BYTES } } };
     pf_hash_key_draw(&s.t.hash_key);
     s.run.t = &s.t;
-    pf_status st = compile(&s, text, n, root);
+    pf_status st = compile(&s, text, n, property, root);
     pf_jarena_free(&s.run.arena);
     pf_free(s.run.out);
     if (st == PF_ETEMPLATE) {            /* from the JSON reader */
@@ -504,4 +516,15 @@ pf_status pf_schema_rules(struct pf_rules *r, const char *text, size_t n, int32_
         PF_FAIL(PF_EINVAL, "the schema: %s", why);
     }
     return st;
+}
+
+pf_status pf_schema_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root)
+{
+    return rules(r, text, n, (struct pf_jstr){ NULL, 0 }, root);
+}
+
+pf_status pf_schema_property_rules(struct pf_rules *r, const char *text, size_t n, const char *property,
+                                   size_t n_property, int32_t *root)
+{
+    return rules(r, text, n, (struct pf_jstr){ property, n_property }, root);
 }
