@@ -347,7 +347,7 @@ static void put_family_keys(struct header *h, const struct preset *p)
         kv_u32(h, ".full_attention_interval", 4);
         kv_u32(h, ".ssm.conv_kernel", 4);
         kv_u32(h, ".ssm.state_size", 128);
-        kv_u32(h, ".ssm.group_count", 16);
+        kv_u32(h, ".ssm.group_count", synth_key_heads(p));
         kv_u32(h, ".ssm.time_step_rank", synth_value_heads(p));
         kv_u32(h, ".ssm.inner_size", 128 * synth_value_heads(p));
     }

@@ -38,8 +38,8 @@ const struct preset synth_presets[] = {
     { "moe-2g",        QWEN3MOE,  12, 2048, 32, 4, 128, 6144, 64,  8,  768,  32000,  32768,  1e6f,   1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "12 layers of 64 experts, 2.4 GiB: for benchmarks on small machines", 0, 0 },
     { "moe-tiny",      QWEN3MOE,  2,  256,  8,  2, 32,  512,  16,  4,  256,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 0 },
     { "gpt-oss-tiny",  GPTOSS,    4,  288,  8,  2, 32,  288,  8,   4,  288,  512,    2048,   150000, 1e-5f, "Q8_0", 0, "MXFP4", 0, "a few MB: for tests", 0, 0 },
-    { "qwen3-next-tiny", QWEN3NEXT, 4, 256, 4, 2, 64, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "15 MB: for tests", 0, 1 },
-    { "qwen35moe-tiny", QWEN35MOE, 4, 256, 4, 2, 64,  0,    16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "15 MB: for tests", 0, 1 },
+    { "qwen3-next-tiny", QWEN3NEXT, 4, 256, 4, 2, 64, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 1 },
+    { "qwen35moe-tiny", QWEN35MOE, 4, 256, 4, 2, 64,  0,    16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 1 },
     { "deepseek2-tiny", DEEPSEEK2, 3, 256, 4, 1, 192, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 2 },
     { "glm-dsa-tiny",  GLM_DSA,   3,  256, 4,  1, 192, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
     { "deepseek4-tiny", DEEPSEEK4, 4, 256, 4,  1, 64,  0,   16,  4,  128,  512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 1 },
@@ -51,7 +51,7 @@ const struct preset synth_presets[] = {
     { "kimi-linear-tiny", KIMI,   4,  256,  4,  1, 192, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
     { "llama-tiny",    LLAMA,     2,  256,  8,  2, 32,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB: for tests", 0, 0 },
     { "llama-thin",    LLAMA,     6,  256,  8,  2, 32,  512,  0,   0,  0,    8192,   2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB in 6 layers: for tests", 0, 0 },
-    { "qwen35-tiny",   QWEN35,    5,  256,  4,  2, 64,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "15 MB: for tests", 0, 0 },
+    { "qwen35-tiny",   QWEN35,    5,  256,  4,  2, 64,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 0 },
 };
 
 const size_t synth_n_presets = sizeof synth_presets / sizeof *synth_presets;

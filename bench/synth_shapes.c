@@ -220,11 +220,11 @@ static void ngrams(struct model *m, int il)
     matrix(m, m->f32, NGRAM_TAPS, n, 1, "blk.%d.ple_conv1d.weight", il);
 }
 
-/* Gated DeltaNet of Qwen's models: 16 key heads and 32 or 48 value heads of 128, a convolution of 4. */
+/* Gated DeltaNet of Qwen's models: heads of 128, two or three of values for one of keys; a convolution of 4. */
 static void linear_attention(struct model *m, int il)
 {
-    enum { D = 128, H_K = 16, CONV = 4 };
-    int n_v = synth_value_heads(&m->p), n_conv = 2 * D * H_K + D * n_v;
+    enum { D = 128, CONV = 4 };
+    int n_v = synth_value_heads(&m->p), n_conv = 2 * D * synth_key_heads(&m->p) + D * n_v;
     matrix(m, m->type, m->p.n_embd, n_conv, 1, "blk.%d.attn_qkv.weight", il);
     matrix(m, m->type, m->p.n_embd, D * n_v, 1, "blk.%d.attn_gate.weight", il);
     if (m->p.family == QWEN3NEXT) {

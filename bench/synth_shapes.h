@@ -70,10 +70,15 @@ struct synth_heads {
 };
 struct synth_heads synth_heads_of(const struct preset *p, int il);
 
-/* Value heads of the hybrids' delta nets. */
+/* Heads of the hybrids' delta nets; the small models have a quarter of them. */
+static inline int synth_key_heads(const struct preset *p)
+{
+    return p->n_embd < 1024 ? 4 : 16;
+}
+
 static inline int synth_value_heads(const struct preset *p)
 {
-    return p->family == QWEN4 ? 48 : 32;
+    return synth_key_heads(p) * (p->family == QWEN4 ? 3 : 2);
 }
 
 /* Gemma 4: of `period` layers all but the last have a window. The E models have `width` numbers of each token for each

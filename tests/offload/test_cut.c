@@ -4,7 +4,7 @@
  * with layers that come from the drive, with allocations that fail, and with the device lost at every one of its
  * operations, also while a long prompt is to leave a checkpoint on its way.
  *
- * usage: test_cut MODEL.gguf */
+ * usage: test_cut MODEL.gguf [few]        few: a part of the cuts and faults */
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,6 +21,7 @@ static const char *path;
 static int32_t tokens[N_LONG];
 static float  *expected;                     /* [N_LONG][n_vocab] after each token */
 static size_t  n_vocab;
+static int     step = 1;                     /* each so manyth cut and fault is tried */
 
 static struct cut {
     struct pf_cut what;
@@ -172,7 +173,7 @@ static void check_run(const char *name, struct pf_sim *sim, int n_threads, bool 
 static void test_every_cut(void)
 {
     struct pf_stats stats;
-    for (int i = 0; i < n_cuts; i++)
+    for (int i = 0; i < n_cuts; i += step)
         for (int n_threads = 1; n_threads < 4; n_threads += 2) {
             struct pf_sim sim = { .memory_bytes = cuts[i].memory_bytes };
             char name[96];
@@ -188,7 +189,7 @@ static void test_every_cut(void)
 static void test_begun_again(void)
 {
     uint64_t n_steps = 0;
-    for (int i = 0; i < n_cuts; i++) {
+    for (int i = 0; i < n_cuts; i += step) {
         struct pf_sim sim = { .memory_bytes = cuts[i].memory_bytes, .again_every = 3 };
         struct pf_stats stats;
         check_run("every third step is begun again", &sim, 1, false, &stats);
@@ -200,7 +201,7 @@ static void test_begun_again(void)
 /* Layers that memory does not hold come from the drive. */
 static void test_streaming(void)
 {
-    for (int i = 0; i < n_cuts; i++) {
+    for (int i = 0; i < n_cuts; i += step) {
         struct pf_sim sim = { .memory_bytes = cuts[i].memory_bytes };
         struct pf_stats stats;
         check_run("layers from the drive", &sim, 2, true, &stats);
@@ -251,7 +252,7 @@ static bool read_memory(void *ctx, void *data, size_t bytes)
 static void test_saving(void)
 {
     struct memory first = { 0 };
-    for (int i = -1; i < n_cuts; i++) {
+    for (int i = -1; i < n_cuts; i += step) {
         struct pf_sim sim = { .memory_bytes = i < 0 ? 0 : cuts[i].memory_bytes };
         struct memory f = { 0 };
         pf_session *s = NULL;
@@ -281,7 +282,7 @@ static void test_saving(void)
 static void test_long_context(void)
 {
     int n_other = 0;
-    for (int i = 0; i < n_cuts; i++) {
+    for (int i = 0; i < n_cuts; i += step) {
         struct pf_sim sim = { .memory_bytes = cuts[i].memory_bytes };
         struct pf_session_opts so;
         pf_session *s = NULL;
@@ -307,7 +308,7 @@ static void test_refusals(int cut)
     char name[64];
     check_run("counting", &sim, 2, false, &stats);
     uint64_t n_allocs = sim.n_allocs;
-    for (uint64_t i = 1; i <= n_allocs; i++) {
+    for (uint64_t i = 1; i <= n_allocs; i += (uint64_t)step) {
         sim = (struct pf_sim){ .memory_bytes = cuts[cut].memory_bytes, .fail_alloc = i };
         snprintf(name, sizeof name, "cut %d, allocation %d fails", cut, (int)i);
         check_run(name, &sim, 2, false, &stats);
@@ -319,15 +320,15 @@ static void test_loss(int cut)
     struct pf_sim sim = { .memory_bytes = cuts[cut].memory_bytes };
     struct pf_stats stats;
     check_run("counting", &sim, 2, false, &stats);
-    uint64_t n_ops = sim.n_ops, step = 1 + n_ops / 25, n_lost = 0;
-    for (uint64_t i = 1; i <= n_ops; i += step) {
+    uint64_t n_ops = sim.n_ops, every = 1 + n_ops * (uint64_t)step / 25, n_lost = 0;
+    for (uint64_t i = 1; i <= n_ops; i += every) {
         char name[64];
         sim = (struct pf_sim){ .memory_bytes = cuts[cut].memory_bytes, .lose_at = i };
         snprintf(name, sizeof name, "cut %d, lost at operation %d", cut, (int)i);
         check_run(name, &sim, 2, false, &stats);
         n_lost += stats.device_lost;
     }
-    CHECK(n_lost == (n_ops + step - 1) / step, "the device was lost %d times", (int)n_lost);
+    CHECK(n_lost == (n_ops + every - 1) / every, "the device was lost %d times", (int)n_lost);
 }
 
 /* A prompt of three batches, then the same with another end: a checkpoint lies 32 tokens before the end, in both units'
@@ -356,8 +357,8 @@ static void test_long_prompt(int cut)
 {
     struct pf_sim sim = { .memory_bytes = cuts[cut].memory_bytes };
     run_long(&sim, "a long prompt");
-    uint64_t n_ops = sim.n_ops, step = 1 + n_ops / 25;
-    for (uint64_t i = 1; i <= n_ops; i += step) {
+    uint64_t n_ops = sim.n_ops, every = 1 + n_ops * (uint64_t)step / 25;
+    for (uint64_t i = 1; i <= n_ops; i += every) {
         char name[64];
         sim = (struct pf_sim){ .memory_bytes = cuts[cut].memory_bytes, .lose_at = i };
         snprintf(name, sizeof name, "a long prompt, lost at operation %d", (int)i);
@@ -394,9 +395,10 @@ static void test_loss_of_two(int cut)
 
 int main(int argc, char **argv)
 {
-    if (argc != 2)
+    if (argc < 2 || argc > 3)
         return 2;
     path = argv[1];
+    step = argc > 2 ? 4 : 1;
     make_expected();
     test_cut();
     find_cuts();
