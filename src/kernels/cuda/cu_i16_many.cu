@@ -7,7 +7,7 @@
  *
  * A warp leaves out blocks that its rows do not see. Queries stay in registers up to heads of 128, else they are read
  * from shared memory. */
-#include "kernels/cuda/cu_i16.h"
+#include "kernels/cuda/cu_i16_running.h"
 
 enum { WARPS = 4, THREADS = WARPS * WARP, ROWS = 16 * WARPS };
 
@@ -117,107 +117,19 @@ template <int HK> struct queries<HK, true> {
     }
 };
 
-/* What a lane keeps of its two rows in a chunk. */
-template <int HV> struct running {
-    float acc[HV / 32][4][4], m[2], z[2][2];
-
-    __device__ __forceinline__ void clear_chunk(void)
-    {
+/* Adds the values of a block, weighted. */
+template <int HV>
+CU_INLINE void add_values(struct running<HV> &to, const struct i16_weights &w, const char *values, int lane,
+                          const float (&gain)[2])
+{
+    const char *at = values + (lane % 4 * (HV / 16) + lane / 16) * LINE;
 #pragma unroll
-        for (int j = 0; j < HV / 32; j++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int c = 0; c < 4; c++)
-                    acc[j][i][c] = 0;
-        m[0] = m[1] = -INFINITY;
-        z[0][0] = z[0][1] = z[1][0] = z[1][1] = 0;
+    for (int j = 0; j < HV / 32; j++) {
+        struct i16_sums s;
+        i16_values(s, w, at + 2 * j * LINE, i16_spread(lane), 4 * (HV / 16) * LINE);
+        to.add(s, j, gain);
     }
-
-    /* A block enters: its maxima and sums; what is left of acc is not yet multiplied where that changes nothing. */
-    __device__ __forceinline__ void enter(const struct i16_weights &w, float (&gain)[2])
-    {
-        struct i16_join j[2];
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            j[r] = i16_joined(m[r], w.m[r]);
-            z[r][0] = fmaf(z[r][0], j[r].old, w.z[r][0] * j[r].fresh);
-            z[r][1] = fmaf(z[r][1], j[r].old, w.z[r][1] * j[r].fresh);
-            gain[r] = PF_I16_GAIN * j[r].fresh;
-        }
-        if (__ballot_sync(ALL_LANES, j[0].old != 1.0f || j[1].old != 1.0f))
-#pragma unroll
-            for (int k = 0; k < HV / 32; k++)
-#pragma unroll
-                for (int i = 0; i < 4; i++)
-#pragma unroll
-                    for (int c = 0; c < 4; c++)
-                        acc[k][i][c] *= j[c >> 1].old;
-    }
-
-    __device__ __forceinline__ void add(const struct i16_weights &w, const char *values, int lane,
-                                        const float (&gain)[2])
-    {
-        const char *at = values + (lane % 4 * (HV / 16) + lane / 16) * LINE;
-#pragma unroll
-        for (int j = 0; j < HV / 32; j++) {
-            struct i16_sums s;
-            i16_values(s, w, at + 2 * j * LINE, i16_spread(lane), 4 * (HV / 16) * LINE);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-#pragma unroll
-                for (int c = 0; c < 4; c++)
-                    acc[j][i][c] = fmaf(i16_sum(s, i, c), gain[c >> 1], acc[j][i][c]);
-        }
-    }
-
-    /* The chunk enters the whole, whose m and z are in *whole (of row g + 8 eight further) and whose sums are in the
-     * output, or nowhere yet. */
-    __device__ __forceinline__ void end_chunk(const struct i16_attention &o, int hk, int first_row,
-                                              const float (&cq)[2], float2 *whole, bool is_last)
-    {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            float sum[2] = { z[r][0], z[r][1] }, f = 1.0f;
-            for (int h = 2; h > 0; h /= 2)
-#pragma unroll
-                for (int c = 0; c < 2; c++)
-                    sum[c] = sum[c] + __shfl_xor_sync(ALL_LANES, sum[c], h);
-            float2 v = whole[8 * r];
-            bool begins = v.x == -INFINITY;
-            struct i16_join j = i16_joined(v.x, m[r]);
-            v.y = fmaf(v.y, j.old, (sum[0] + sum[1]) * j.fresh);
-            struct i16_row row = i16_row_of(o, hk, first_row + 8 * r);
-            if (is_last)
-                f = cq[r] == cq[r] ? i16_last_factor(o.a, row.head, v.x, v.y) : NAN;
-            __syncwarp();
-            if (threadIdx.x % 4 == 0)
-                whole[8 * r] = v;
-            if (row.there)
-                put_row(r, o.a.out + ((size_t)row.token * o.a.n_head + row.head) * HV + threadIdx.x % 4 * 8, begins, j,
-                        f);
-            __syncwarp();
-        }
-        clear_chunk();
-    }
-
-    __device__ __forceinline__ void put_row(int r, float *out, bool begins, struct i16_join j, float f)
-    {
-#pragma unroll
-        for (int k = 0; k < HV / 32; k++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                float4 *at = (float4 *)(out + 32 * k + 4 * half), v = make_float4(0, 0, 0, 0);
-                if (!begins)
-                    v = *at;
-                v.x = fmaf(acc[k][0][2 * r + half], j.fresh, v.x * j.old);
-                v.y = fmaf(acc[k][1][2 * r + half], j.fresh, v.y * j.old);
-                v.z = fmaf(acc[k][2][2 * r + half], j.fresh, v.z * j.old);
-                v.w = fmaf(acc[k][3][2 * r + half], j.fresh, v.w * j.old);
-                *at = make_float4(v.x * f, v.y * f, v.z * f, v.w * f);
-            }
-    }
-};
+}
 
 /* Scores of a block, and its weights. */
 template <int HK, class Q>
@@ -237,17 +149,7 @@ CU_INLINE void weigh_block(const Q &q, const char *keys, const struct i16_row (&
         }
         i16_scores(s, sk + 32 * half, sk + BLOCK + 32 * half, cq, y + 4 * half);
     }
-    bool cut = false;
-#pragma unroll
-    for (int r = 0; r < 2; r++)
-        cut |= row[r].there && (row[r].first > p0 || row[r].pos < p0 + BLOCK - 1);
-    auto scale = [&](int i) { return *(const float2 *)(sk + 2 * BLOCK + 8 * i + lane % 4 * 2); };
-    if (__ballot_sync(ALL_LANES, cut)) {
-        i16_mask(y, row, p0);
-        i16_weigh<true>(y, scale, w);
-    } else {
-        i16_weigh<false>(y, scale, w);
-    }
+    i16_weigh_block(y, sk + 2 * BLOCK, row, p0, lane, w);
 }
 
 /* blockIdx: KV head, 64 rows of it; the last ones, which see most, first. */
@@ -321,9 +223,9 @@ static __global__ void __launch_bounds__(THREADS, shape<HK, HV, STAGES>::PER_UNI
         if (mine) {
             float gain[2];
             sums.enter(w, gain);
-            sums.add(w, v, lane, gain);
+            add_values(sums, w, v, lane, gain);
             if (b == my_end || b % N_BLOCKS == N_BLOCKS - 1)
-                sums.end_chunk(o, hk, first_row, cq, whole, b == my_end);
+                sums.template end_chunk<0>(o, hk, first_row, cq, whole, NULL, b == my_end);
         }
         if (STAGES == 1) {
             __syncthreads();
