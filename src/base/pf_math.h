@@ -13,6 +13,11 @@
 #define PF_MATH_FN static inline
 #endif
 
+/* The larger of x and a number; that number if x is NaN. A unit that has an instruction for it defines this first. */
+#ifndef PF_MATH_MAX
+#define PF_MATH_MAX(x, number) ((x) > (number) ? (x) : (number))
+#endif
+
 PF_MATH_FN uint32_t pf_float_bits(float x)
 {
     union { float f; uint32_t u; } v = { .f = x };
@@ -57,7 +62,7 @@ PF_MATH_FN float pf_expf(float x)
 PF_MATH_FN float pf_exp2_neg(float x)
 {
     const float shift = 0x1.8p23f;
-    x = x > -125.0f ? x : -125.0f;
+    x = PF_MATH_MAX(x, -125.0f);
     float t = x + shift;
     float r = x - (t - shift);
     float p = 0x1.5c08e6p-10f;

@@ -10,6 +10,7 @@
 
 #define CU_HOST_FN static __host__ __device__ __forceinline__
 #define PF_MATH_FN CU_HOST_FN
+#define PF_MATH_MAX(x, number) fmaxf(x, number)
 #include "base/pf_math.h"
 #define PF_UNIT_FN CU_HOST_FN
 #include "kernels/cuda/cu_api.h"
