@@ -411,6 +411,13 @@ void emu_barrier(int which, int n_threads)
         check_barrier(b, needed);
 }
 
+void emu_arrive(int which, int n_threads)
+{
+    struct barrier *b = &m->me->block->barriers[which];
+    b->n_arrived++;
+    check_barrier(b, n_threads);
+}
+
 /* Votes take turns in three places: one is read until all have come to the next, the one after that is being
  * cleared. */
 bool emu_barrier_or(bool yes)

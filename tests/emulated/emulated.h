@@ -46,6 +46,7 @@ extern __thread struct emu_index threadIdx, blockIdx, blockDim, gridDim;
 void *emu_block_memory(void);                   /* dynamic shared memory, 16-byte aligned */
 void *emu_cluster_variable(size_t bytes);       /* a kernel's one; another block's of the cluster lies elsewhere */
 void  emu_barrier(int which, int n_threads);    /* 0 threads: all of the block that have not returned */
+void  emu_arrive(int which, int n_threads);     /* at a barrier, without waiting for it */
 bool  emu_barrier_or(bool yes);                 /* a barrier of the block: whether any thread said yes */
 /* Every lane of the warp gives a value and gets all, which stay valid until its next exchange. */
 const uint64_t *emu_exchange(uint64_t value);

@@ -3,6 +3,7 @@
  *     cu_i16_rows.cu   rows of q, k, v become numbers: queries in scratch, keys and values in their chunks
  *     cu_i16_few.cu    attention of few rows: chunks over all of the GPU, cu_i16_fold.cu folds them
  *     cu_i16_many.cu   attention of a prompt
+ *     cu_i16_group.cu  the same by products of warpgroups, where a GPU has them
  *
  * A row of these kernels is a token and a query head; those of one KV head are numbered token by token, head by head,
  * and 16 of them are a tile of mma m16n8k32. In it lane l, with g = l / 4 and t = l % 4, holds rows g and g + 8: of a
@@ -162,12 +163,12 @@ CU_INLINE void i16_weigh(const float (&y)[8][4], R rsv, struct i16_weights &w)
     for (int i = 0; i < 8; i++)
 #pragma unroll
         for (int c = 0; c < 2 * EIGHTS; c++)
-            w.m[c >> 1] = y[i][c] > w.m[c >> 1] ? y[i][c] : w.m[c >> 1];
+            w.m[c >> 1] = fmaxf(y[i][c], w.m[c >> 1]);   /* a NaN is left out */
 #pragma unroll
     for (int r = 0; r < EIGHTS; r++)
         for (int h = 1; h < 4; h *= 2) {
             float other = __shfl_xor_sync(ALL_LANES, w.m[r], h);
-            w.m[r] = other > w.m[r] ? other : w.m[r];
+            w.m[r] = fmaxf(other, w.m[r]);
         }
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
@@ -235,6 +236,10 @@ CU_INLINE int lanes_least(int v)
         v = min(v, __shfl_xor_sync(ALL_LANES, v, h));
     return v;
 }
+
+/* Attention of many rows by products of warpgroups, cu_i16_group.cu: whether this GPU has them, for such heads. */
+extern "C" bool pf_cu_i16_takes_groups(const struct i16_attention *o, size_t shared_bytes);
+extern "C" cudaError_t pf_cu_i16_groups(cudaStream_t st, const struct i16_attention *o);
 
 /* Attention of many rows, cu_i16_many.cu: whether it takes such heads on this GPU. */
 extern "C" bool pf_cu_i16_takes_many(const struct i16_attention *o, size_t shared_bytes);

@@ -444,7 +444,7 @@ extern "C" cudaError_t pf_cu_i16_attention(cudaStream_t st, const struct pf_atte
     if (a->rows <= CU_VECTOR_ROWS)
         return start_few(st, o, n_units, shared_bytes);
     o.x.q = NULL;
-    return !pf_cu_i16_takes_many(&o, shared_bytes) || in_turn_is_faster(o, n_units) ?
-               start_in_turn(st, o, n_units, shared_bytes) :
-               pf_cu_i16_many(st, &o, shared_bytes);
+    if (!pf_cu_i16_takes_many(&o, shared_bytes) || in_turn_is_faster(o, n_units))
+        return start_in_turn(st, o, n_units, shared_bytes);
+    return pf_cu_i16_takes_groups(&o, shared_bytes) ? pf_cu_i16_groups(st, &o) : pf_cu_i16_many(st, &o, shared_bytes);
 }

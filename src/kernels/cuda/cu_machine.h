@@ -114,6 +114,12 @@ CU_INLINE unsigned long long device_ns(void)
     return t;
 }
 
+/* What all lanes of a warp have anyhow, so that the compiler knows. */
+CU_INLINE int uniform(int v)
+{
+    return __shfl_sync(ALL_LANES, v, 0);
+}
+
 /* The largest over the warp, for every lane. */
 CU_INLINE uint32_t warp_max(uint32_t v)
 {
@@ -204,6 +210,109 @@ CU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3]) : "r"((uint32_t)__cvta_generic_to_shared(row)) : "memory");
+}
+
+/* ---- Products of warpgroups: four warps, a product's lines in shared memory. GPUs of generation 9.0 alone. ------- */
+
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define CU_GROUP_ASM(...) asm volatile(__VA_ARGS__)
+#else
+#define CU_GROUP_ASM(...)
+#endif
+
+/* Tiles begin at multiples of it. */
+enum { TILE_ALIGNMENT = 1024 };
+
+CU_INLINE char *aligned_tiles(char *p)
+{
+    return p + (-(uint32_t)__cvta_generic_to_shared(p) & (TILE_ALIGNMENT - 1));
+}
+
+/* Whether this GPU runs a kernel's products: the build has to have been for this generation by name. */
+template <class... P>
+static bool has_groups(void (*kernel)(P...))
+{
+#ifdef PF_GPU_GROUPS
+    cudaFuncAttributes of;
+    return cudaFuncGetAttributes(&of, kernel) == cudaSuccess && of.binaryVersion == 90;
+#else
+    (void)kernel;
+    return false;
+#endif
+}
+
+/* Comes to a barrier that others meet at, and goes on. */
+CU_INLINE void arrive(int barrier, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
+}
+
+/* Registers that a warpgroup's threads have from here on. */
+template <int N> CU_INLINE void fewer_registers(void)
+{
+    CU_GROUP_ASM("setmaxnreg.dec.sync.aligned.u32 %0;" :: "n"(N));
+}
+
+template <int N> CU_INLINE void more_registers(void)
+{
+    CU_GROUP_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N));
+}
+
+/* What the thread wrote to shared memory can be seen by products of whoever it meets after. */
+CU_INLINE void show_tiles(void)
+{
+    CU_GROUP_ASM("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* 64 lines of 128 bytes, their pieces of 16 swapped by the lowest bits of the line's number; 32 bytes of each, from
+ * `byte` on, are an operand. */
+struct group_lines {
+    uint32_t at;                         /* in units of 16 bytes; the rest of the operand's description never changes */
+};
+
+CU_INLINE struct group_lines lines_of(const char *lines, int byte)
+{
+    return { ((uint32_t)__cvta_generic_to_shared(lines) + byte) >> 4 & 0x3fff };
+}
+
+/* Between group_begin and group_end products are under way, and nobody touches their registers. */
+CU_INLINE void group_begin(void)
+{
+    CU_GROUP_ASM("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+template <class... S> CU_INLINE void group_end(S &...sums)
+{
+    CU_GROUP_ASM("wgmma.commit_group.sync.aligned;\n\twgmma.wait_group.sync.aligned 0;" ::: "memory");
+    auto come = [](int (&c)[4][4]) {
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            asm volatile("" : "+r"(c[i / 4][i % 4]) :: "memory");
+    };
+    (come(sums), ...);
+}
+
+#define CU_ROW4(c) "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+#define CU_TILES(c) CU_ROW4(c[0]), CU_ROW4(c[1]), CU_ROW4(c[2]), CU_ROW4(c[3])
+#define CU_GROUP_PRODUCT(a_type)                                                                                       \
+    CU_GROUP_ASM("{\n\t.reg .pred adds;\n\tsetp.ne.b32 adds, %37, 0;\n\t.reg .b64 lines;\n\t"                          \
+                 "mov.b64 lines, {%36, 0x40000040};\n\t"                                                               \
+                 "wgmma.mma_async.sync.aligned.m64n64k32.s32." a_type ".s8 "                                           \
+                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                             \
+                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "                                  \
+                 "{%32,%33,%34,%35}, lines, adds;\n\t}"                                                                \
+                 : CU_TILES(c), CU_TILES(d)                                                                            \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.at), "r"((int)adds))
+
+/* c, d (64 columns of the warp's 16 rows; registers by eight columns as in mma32) = a (16 x 32) times 64 lines of b, to
+ * which the sums are added if `adds`. b's bytes have a sign, a's only if SIGNED. */
+template <bool SIGNED>
+CU_INLINE void group_product(int (&c)[4][4], int (&d)[4][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
+{
+    if (SIGNED)
+        CU_GROUP_PRODUCT("s8");
+    else
+        CU_GROUP_PRODUCT("u8");
 }
 
 #endif

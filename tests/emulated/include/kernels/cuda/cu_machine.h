@@ -66,6 +66,11 @@ CU_INLINE unsigned long long device_ns(void)
     return emu_ns();
 }
 
+CU_INLINE int uniform(int v)
+{
+    return (int)emu_exchange((uint64_t)(int64_t)v)[0];
+}
+
 CU_INLINE uint32_t warp_max(uint32_t v)
 {
     const uint64_t *all = emu_exchange(v);
@@ -162,6 +167,64 @@ CU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)
     int lane = threadIdx.x % WARP;
     for (int i = 0; i < 4; i++)
         memcpy(&v[i], (const uint8_t *)(uintptr_t)rows[8 * i + lane / 4] + 4 * (lane % 4), 4);
+}
+
+enum { TILE_ALIGNMENT = 1024 };
+
+CU_INLINE char *aligned_tiles(char *p)
+{
+    return p + (-(uintptr_t)p & (TILE_ALIGNMENT - 1));
+}
+
+template <class... P>
+static bool has_groups(void (*)(P...))
+{
+    return emu_card()->capability == 90;
+}
+
+CU_INLINE void arrive(int barrier, int threads)
+{
+    emu_arrive(barrier, threads);
+}
+
+template <int N> CU_INLINE void fewer_registers(void) {}
+template <int N> CU_INLINE void more_registers(void) {}
+CU_INLINE void show_tiles(void) {}
+
+struct group_lines {
+    const char *lines;
+    int byte;
+};
+
+CU_INLINE struct group_lines lines_of(const char *lines, int byte)
+{
+    return { lines, byte };
+}
+
+CU_INLINE void group_begin(void) {}
+template <class... S> CU_INLINE void group_end(S &...) {}
+
+/* Each warp for itself: its lanes' shares of a come together, the lines of b are read where they lie. */
+template <bool SIGNED>
+CU_INLINE void group_product(int (&c)[4][4], int (&d)[4][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
+{
+    int lane = threadIdx.x % WARP, row = lane / 4;
+    alignas(16) uint32_t rows[2][8];
+    for (int half = 0; half < 2; half++) {
+        const uint64_t *all = emu_exchange((uint64_t)a[2 * half + 1] << 32 | a[2 * half]);
+        for (int k = 0; k < 4; k++)
+            for (int r = 0; r < 2; r++)
+                rows[r][4 * half + k] = (uint32_t)(all[4 * row + k] >> 32 * r);
+    }
+    for (int i = 0; i < 8; i++)
+        for (int j = 0; j < 4; j++) {
+            int line = 8 * i + 2 * (lane % 4) + j % 2, sum = 0;
+            const __m128i *of_a = (const __m128i *)rows[j / 2], *of_b = (const __m128i *)(b.lines + 128 * line);
+            for (int h = 0; h < 2; h++)
+                sum += emu_dot<SIGNED>(of_a[h], of_b[(b.byte / 16 + h) ^ line % 8]);
+            int &to = i < 4 ? c[i][j] : d[i - 4][j];
+            to = adds ? to + sum : sum;
+        }
 }
 
 #endif
