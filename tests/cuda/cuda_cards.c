@@ -1,7 +1,9 @@
 /* A model on several GPUs against the same on the CPU: logits of a prompt, evaluated whole, in pieces and token by
- * token, by two sessions in one step, after going back and after a session was saved and loaded, are the same bits.
+ * token, by two sessions in one step, after going back and after a session was saved and loaded, are the same bits. The
+ * GPUs have the whole model, and share its experts with the CPU, if it has any.
  *
- * usage: cuda_cards MODEL.gguf [TOKENS [MOST_GPUS]]      77: there are not two GPUs */
+ * usage: cuda_cards MODEL.gguf [TOKENS [MOST_GPUS [whole]]]      whole: experts are not shared
+ *        77: there are not two GPUs */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,6 +17,7 @@ static int n_tokens = 80, most_gpus = PF_MAX_GPUS;
 static int32_t tokens[MOST_TOKENS];
 static float  *expected;                     /* [n_tokens][n_vocab] */
 static size_t  n_vocab;
+static bool    has_experts;
 
 static void print(void *ctx, enum pf_log_level level, const char *text)
 {
@@ -24,7 +27,7 @@ static void print(void *ctx, enum pf_log_level level, const char *text)
 }
 
 /* On so many GPUs, of which the later ones may take less than the first; 0: the CPU. */
-static pf_model *open_on(int n_gpus, bool uneven)
+static pf_model *open_on(int n_gpus, bool uneven, bool shared)
 {
     pf_model *m = NULL;
     struct pf_model_opts o;
@@ -33,6 +36,7 @@ static pf_model *open_on(int n_gpus, bool uneven)
     o.log = print;
     o.n_gpus = n_gpus;
     o.layout = PF_LAYOUT_LAYERS;
+    o.streaming = shared;
     for (int i = 0; i < n_gpus; i++) {
         o.gpus[i] = n_gpus - 1 - i;          /* in an order of their own */
         o.gpu_bytes[i] = uneven ? (uint64_t)(2000 - 500 * i) * 1000000 : 0;
@@ -45,6 +49,7 @@ static pf_model *open_on(int n_gpus, bool uneven)
     int fits = info->n_layers < n_gpus ? (int)info->n_layers : n_gpus;
     CHECK(info->n_gpus == fits, "it runs on %d of %d GPUs", info->n_gpus, fits);
     n_vocab = (size_t)info->n_vocab;
+    has_experts = info->n_experts > 0;
     return m;
 }
 
@@ -78,7 +83,7 @@ static void run(pf_session *s, int from, int piece, const char *name)
 
 static void expect(void)
 {
-    pf_model *m = open_on(0, false);
+    pf_model *m = open_on(0, false, false);
     pf_session *s = open_session_on(m);
     expected = malloc((size_t)n_tokens * n_vocab * sizeof *expected);
     for (int i = 0; i < n_tokens; i++)
@@ -142,21 +147,26 @@ static void test_saving(pf_session *s, const char *name)
     free(f.p);
 }
 
-static void test_gpus(int n_gpus, bool uneven)
+static void test_gpus(int n_gpus, bool uneven, bool shared)
 {
     char name[64];
-    pf_model *m = open_on(n_gpus, uneven);
+    struct pf_stats stats;
+    pf_model *m = open_on(n_gpus, uneven, shared);
     if (!m)
         return;
     pf_session *a = open_session_on(m), *b = open_session_on(m);
     static const int pieces[] = { MOST_TOKENS, 7, 1 };
     for (int i = 0; a && b && i < 3; i++) {
-        snprintf(name, sizeof name, "%d GPUs%s, pieces of %d", n_gpus, uneven ? ", uneven" : "", pieces[i]);
+        snprintf(name, sizeof name, "%d GPUs%s%s, pieces of %d", n_gpus, uneven ? ", uneven" : "",
+                 shared ? ", shared" : "", pieces[i]);
         CHECK(pf_session_rewind(a, 0) == PF_OK, "%s", pf_last_error());
         run(a, 0, pieces[i], name);
     }
     test_together(a, b, name);
     test_saving(b, name);
+    pf_stats_get(m, &stats);
+    CHECK(shared == (stats.vram_transit_bytes > 0), "%s: %llu bytes for transfers", name,
+          (unsigned long long)stats.vram_transit_bytes);
     CHECK(pf_model_info(m)->n_gpus > 0, "%s: it ended on %s", name, pf_model_info(m)->backend);
     pf_session_close(&a);
     pf_session_close(&b);
@@ -193,7 +203,9 @@ int main(int argc, char **argv)
     check_refused(PF_MAX_GPUS + 1, 0, 1, "at most");
     expect();
     for (int i = 2; i <= n && i <= most_gpus; i++)
-        test_gpus(i, i == 2);
+        test_gpus(i, i == 2, false);
+    for (int i = 2; has_experts && argc < 5 && i <= n && i <= most_gpus; i++)
+        test_gpus(i, i == 2, true);
     free(expected);
     return check_status();
 }

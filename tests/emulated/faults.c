@@ -2,7 +2,8 @@
  * shares experts with the GPU, or has its layers on several, is opened, evaluates a prompt and some tokens, and is
  * closed. Whatever failed, the bits are those of the CPU, every token comes, and nothing is left behind.
  *
- * usage: faults MODEL.gguf [EVERY [FIRST [GPUS]]]      every EVERY'th call, from FIRST on */
+ * usage: faults MODEL.gguf [EVERY [FIRST [GPUS [shared]]]]
+ *        every EVERY'th call, from FIRST on */
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,7 +17,8 @@ enum { N_PROMPT = 10, N_DECODE = 4, N_STEPS = 1 + N_DECODE };
 static const char *path;
 static float      *expected;                 /* [N_STEPS][n_vocab] */
 static size_t      n_vocab;
-static int         n_gpus;                   /* 0: one, which shares experts */
+static int         n_gpus;                   /* 0: one */
+static bool        shared;                   /* experts, with the CPU */
 
 /* Compares, or, if `expected` is not filled yet, fills it. */
 static void check_logits(int step, const float *logits, bool first, const char *name)
@@ -35,7 +37,7 @@ static void run(const char *name, int device, bool first, struct pf_stats *stats
     pf_model_opts_init(&o);
     o.device = device;
     o.n_threads = 2;
-    o.streaming = device >= 0 && n_gpus == 0;
+    o.streaming = device >= 0 && shared;
     o.n_gpus = device >= 0 ? n_gpus : 0;
     o.layout = PF_LAYOUT_LAYERS;
     for (int i = 0; i < n_gpus; i++)
@@ -72,10 +74,11 @@ int main(int argc, char **argv)
     path = argv[1];
     uint64_t every = argc > 2 ? (uint64_t)atoll(argv[2]) : 1, first = argc > 3 ? (uint64_t)atoll(argv[3]) : 1;
     n_gpus = argc > 4 ? atoi(argv[4]) : 0;
+    shared = n_gpus == 0 || argc > 5;
     run("CPU", -1, true, &stats);
     emu_fail_at(0, false);
     run("no fault", 0, false, &stats);
-    CHECK((n_gpus > 0 || stats.n_transfers > 0) && !stats.device_lost, "experts are not shared, or the GPU is lost");
+    CHECK((!shared || stats.n_transfers > 0) && !stats.device_lost, "experts are not shared, or the GPU is lost");
     uint64_t n_calls = emu_n_calls(), n_lost = 0, n = 0;
     for (uint64_t at = first; at <= n_calls; at += every)
         for (int is_lost = 0; is_lost < 2; is_lost++, n++) {

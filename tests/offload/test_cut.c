@@ -121,6 +121,44 @@ static void test_cut(void)
     }
 }
 
+/* Bytes that card k has of a cut. */
+static uint64_t on_card(const struct pf_cut_sizes *z, const struct pf_cut *c, int k)
+{
+    int first, end;
+    pf_cut_card(c, k, &first, &end);
+    uint64_t bytes = first < end ? z->fixed : 0;
+    for (int il = first; il < end; il++)
+        bytes += z->layers[il];
+    bytes += k == 0 && c->whole ? z->first : 0;
+    return bytes + (k == c->n_more && c->output ? z->output : 0);
+}
+
+/* Nothing is larger than its card, every layer has one, and a whole model is on as few as it takes layers of each. */
+static void test_deal(void)
+{
+    static const uint64_t layers[] = { 100000, 100000, 50000, 200000, 100000 };
+    const struct pf_cut_sizes z = { .fixed = 10000, .output = 150000, .outside = 400000, .first = 250000,
+                                    .layers = layers, .n_layers = 5 };
+    int n_whole = 0, n_part = 0;
+    for (uint64_t a = 0; a <= 900000; a += 50000)
+        for (uint64_t b = 0; b <= 900000; b += 50000) {
+            const uint64_t room[] = { a, b, 400000 };
+            struct pf_cut c = pf_cut_deal(&z, room, 3);
+            n_whole += c.whole;
+            n_part += !c.whole && c.n_layers > 0;
+            for (int k = 0; k <= c.n_more; k++) {
+                int first, end;
+                pf_cut_card(&c, k, &first, &end);
+                CHECK(on_card(&z, &c, k) <= room[k], "%d and %d: card %d is too full", (int)a, (int)b, k);
+                CHECK(!c.whole || first < end, "%d and %d: card %d has no layer", (int)a, (int)b, k);
+            }
+            CHECK(!c.whole || c.n_layers == z.n_layers, "%d and %d: %d layers", (int)a, (int)b, c.n_layers);
+        }
+    CHECK(n_whole > 0 && n_part > 0, "%d times everything, %d times a part", n_whole, n_part);
+    struct pf_cut even = pf_cut_deal(&z, (uint64_t[]){ 900000, 900000 }, 2);
+    CHECK(even.whole && even.n_more == 1 && even.first[1] == 3, "the second card begins at layer %d", even.first[1]);
+}
+
 /* All that sizes of memory lead to, from nothing to the whole model. */
 static void find_cuts(void)
 {
@@ -401,6 +439,7 @@ int main(int argc, char **argv)
     step = argc > 2 ? 4 : 1;
     make_expected();
     test_cut();
+    test_deal();
     find_cuts();
     for (int i = 0; i < n_cuts; i++)
         printf("%d layers%s in %llu bytes\n", cuts[i].what.n_layers, cuts[i].what.output ? " and the output" : "",

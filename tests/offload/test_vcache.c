@@ -123,7 +123,7 @@ int main(void)
     pf_mem_stats_get(&before);
     CHECK(pf_backend_sim_open(&device, &sim) == PF_OK, "%s", pf_last_error());
     CHECK(device->ops->share->open(device, &sizes, no_serve, NULL, NULL) == PF_OK, "%s", pf_last_error());
-    CHECK(pf_vcache_open(&c, &m, device, NULL, &counts) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_vcache_open(&c, &m, device, 0, m.n_layer, NULL, &counts) == PF_OK, "%s", pf_last_error());
     test_policy(c, &counts, &sim);
     pf_vcache_close(&c);
     device->ops->close(device);

@@ -383,10 +383,11 @@ static const void *share_pin(pf_backend *backend, void *host, size_t bytes)
 {
     void *seen = NULL;
     cudaSetDevice(pf_cuda_of(backend)->device);
-    if (cudaHostRegister(host, bytes, cudaHostRegisterPortable) != cudaSuccess) {
-        cudaGetLastError();              /* copies will be slower, and measured so */
+    cudaError_t e = cudaHostRegister(host, bytes, cudaHostRegisterPortable);
+    if (e != cudaSuccess)
+        cudaGetLastError();              /* another card has pinned it; or copies will be slower, and measured so */
+    if (e != cudaSuccess && e != cudaErrorHostMemoryAlreadyRegistered)
         return NULL;
-    }
     if (cudaHostGetDevicePointer(&seen, host, 0) != cudaSuccess)
         cudaGetLastError();
     return seen;

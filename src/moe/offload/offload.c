@@ -2,7 +2,7 @@
 #include "moe/offload/shared.h"
 
 #include "base/pf_mem.h"
-#include "moe/place/planning.h"
+#include "moe/place/cut.h"
 
 /* Shares of PCIe's rate for fills of the cache: for replacing experts, and while there are free slots. */
 static const double FILL_SHARE = 0.05, FIRST_FILL_SHARE = 0.25;
@@ -154,13 +154,12 @@ static void offload_stats_reset(struct pf_placement *p)
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
-static pf_status place_dense(struct pf_offload *f)
+static pf_status place_dense(struct pf_offload *f, const struct pf_cut *cut, int k)
 {
     const struct pf_model *m = f->base.m;
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        bool used = pf_tensor_layer(m, t) != PF_UNUSED;
-        if (used && pf_place_maps(f->base.under, t) && !pf_model_gathers(m, t))
+        if (pf_cut_has(m, cut, k, t) && pf_place_maps(f->base.under, t) && !pf_model_gathers(m, t))
             PF_TRY(f->base.device->ops->place(f->base.device, t->data, t->n_bytes));
     }
     return pf_model_place_extra(m, f->base.device);
@@ -199,11 +198,10 @@ static pf_status open_tables(struct pf_offload *f)
         if (!f->on_device[i] || !f->served || !f->held || !f->skip)
             PF_FAIL(PF_ENOMEM, "no memory for tables of %zu experts", n);
     }
-    return pf_vcache_open(&f->cache, f->base.m, f->base.device, f->ram, &f->cached);
+    return pf_vcache_open(&f->cache, f->base.m, f->base.device, f->first, f->end, f->ram, &f->cached);
 }
 
-static pf_status open_parts(struct pf_offload *f, const struct pf_placing *what, const struct pf_model_opts *o,
-                            const struct pf_residency_setup *setup)
+static pf_status open_parts(struct pf_offload *f, const struct pf_cut *cut, int k, const struct pf_model_opts *o)
 {
     struct pf_model *m = f->base.m;
     pf_backend *device = f->base.device;
@@ -212,15 +210,14 @@ static pf_status open_parts(struct pf_offload *f, const struct pf_placing *what,
                                     .n_embd = m->n_expert_in, .n_ff = m->n_ff_expert,
                                     .one_stream = !o->postfetch.dedicated_streams };
     uint64_t room = device->ops->room(device);
-    PF_TRY(pf_cpu_place_open(&f->base.under, m, what, setup));
-    f->ram = pf_residency_of(f->base.under);
-    PF_TRY(place_dense(f));
+    PF_TRY(place_dense(f, cut, k));
     PF_TRY(share->open(device, &sizes, pf_decode_serve, pf_decode_served, f));
     PF_TRY(open_tables(f));
     PF_TRY(open_memory(f, room));
     size_t bytes;
-    f->pinned = pf_residency_arena(f->ram, &bytes);
-    f->seen = share->pin(device, f->pinned, bytes);
+    void *slots = pf_residency_arena(f->ram, &bytes);
+    f->pinned = k == 0 ? slots : NULL;
+    f->seen = share->pin(device, slots, bytes);
     m->cpu->ops->alert(m->cpu, true);
     return PF_OK;
 }
@@ -265,28 +262,43 @@ static const struct pf_place_ops ops = {
     .stats_reset = offload_stats_reset, .leave_device = offload_leave_device, .close = offload_close,
 };
 
-pf_status pf_offload_open(struct pf_placement **out, struct pf_model *m, pf_backend *device,
-                          const struct pf_placing *what, const struct pf_model_opts *o,
-                          const struct pf_residency_setup *setup)
+pf_status pf_offload_open_card(struct pf_placement **out, struct pf_placement *under, const struct pf_cards *cards,
+                               const struct pf_cut *cut, int k, const struct pf_model_opts *o)
 {
     struct pf_offload *f = pf_alloc(PF_MEM_MODEL, sizeof *f);
+    struct pf_model *m = under->m;
     *out = NULL;
     if (!f)
         PF_FAIL(PF_ENOMEM, "no memory for sharing experts with the GPU");
-    f->base = (struct pf_placement){ .ops = &ops, .m = m, .device = device, .cut = pf_cut_all(m),
-                                     .experts_apart = true };
+    f->base = (struct pf_placement){ .ops = &ops, .m = m, .device = cards->at[k], .cut = pf_cut_all(m),
+                                     .experts_apart = true, .under = under };
+    pf_cut_card(cut, k, &f->first, &f->end);
+    f->ram = pf_residency_of(under);
     f->force_cpu = o->postfetch.force_cpu;
-    f->post.device = device;
+    f->post.device = cards->at[k];
     f->post.opts = o->postfetch;
     f->post.prices = &f->solver.prices;
     f->post.spans = m->spans;
-    pf_status st = open_parts(f, what, o, setup);
+    pf_status st = open_parts(f, cut, k, o);
     if (st < 0) {
-        struct pf_placement *under = f->base.under;
         offload_close(&f->base);
-        pf_place_close(under);
         return st;
     }
     *out = &f->base;
     return PF_OK;
+}
+
+pf_status pf_offload_open(struct pf_placement **out, struct pf_model *m, const struct pf_cards *cards,
+                          const struct pf_placing *what, const struct pf_model_opts *o,
+                          const struct pf_residency_setup *setup)
+{
+    const struct pf_cut all = pf_cut_all(m);
+    struct pf_placement *under;
+    *out = NULL;
+    PF_TRY(pf_cpu_place_open(&under, m, what, setup));
+    pf_status st = what->cut.n_more > 0 ? pf_spread_open(out, under, cards, &what->cut, o)
+                                        : pf_offload_open_card(out, under, cards, &all, 0, o);
+    if (st < 0)
+        pf_place_close(under);
+    return st;
 }

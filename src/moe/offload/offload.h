@@ -15,9 +15,9 @@
 
 #include "moe/place/planning.h"
 
-/* Opens the store, places the dense part on a device that can share, and shares the experts with it. PF_ENOMEM: not
- * even the dense part fits. */
-pf_status pf_offload_open(struct pf_placement **out, struct pf_model *m, pf_backend *device,
+/* Opens the store, places the dense part on the cards that what->cut names (without any, on the first), which can
+ * share, and shares the experts with them. PF_ENOMEM: not even the dense part fits. */
+pf_status pf_offload_open(struct pf_placement **out, struct pf_model *m, const struct pf_cards *cards,
                           const struct pf_placing *what, const struct pf_model_opts *o,
                           const struct pf_residency_setup *setup);
 

@@ -125,7 +125,7 @@ static void fill_ahead(struct pf_offload *f, int il, int rows)
 {
     struct pf_model *m = f->base.m;
     uint64_t bytes[3];
-    if (il >= m->n_layer || !m->layers[il].is_moe || rows * m->n_used < ALL_TOUCHED * m->n_expert)
+    if (il >= f->end || !m->layers[il].is_moe || rows * m->n_used < ALL_TOUCHED * m->n_expert)
         return;
     const bool *held = pf_vcache_held(f->cache, il);
     pf_expert_bytes(m, il, bytes);

@@ -27,13 +27,14 @@ struct pf_ahead {
 
 struct pf_offload {
     struct pf_placement  base;
+    int                  first, end;     /* the layers that the device computes */
     struct pf_residency *ram;            /* the placement under this one */
     struct pf_solver     solver;
     struct pf_postfetch  post;
     struct pf_vcache    *cache;          /* NULL: not opened, or the device was left */
     struct pf_vcache_counts cached;
     bool                 force_cpu, is_left;
-    void                *pinned;         /* the store's slots, for copies; NULL: not yet */
+    void                *pinned;         /* the store's slots, for copies; NULL: not yet, or another card unpins them */
     const char          *seen;           /* where the device sees them; NULL: nowhere */
     uint64_t             last_begin_ns, step_ns;     /* when the last decoding step began; how long one takes */
     uint64_t             gpu_since_ns;   /* up to when the timeline tells what the GPU did */
@@ -71,6 +72,14 @@ static inline struct pf_offload *pf_offload_of(struct pf_placement *p)
 {
     return (struct pf_offload *)p;
 }
+
+/* Shares the experts of card k's layers. Its placement has one under it, which is not closed with it. */
+pf_status pf_offload_open_card(struct pf_placement **out, struct pf_placement *under, const struct pf_cards *cards,
+                               const struct pf_cut *cut, int k, const struct pf_model_opts *o);
+
+/* spread.c. Several cards over one placement of the CPU; parts are pf_offload_open_card's. */
+pf_status pf_spread_open(struct pf_placement **out, struct pf_placement *under, const struct pf_cards *cards,
+                         const struct pf_cut *cut, const struct pf_model_opts *o);
 
 /* Adds a span to the timeline: the device did `what` since it was last heard of. */
 void pf_offload_note(struct pf_offload *f, const char *what, int il);

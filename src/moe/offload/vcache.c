@@ -43,6 +43,7 @@ struct pf_vcache {
     struct pf_vcache_counts *counts;
     struct class  classes[MAX_CLASSES];  /* in order of falling size */
     int           n_classes;
+    int           first, end, n_moe;     /* the layers whose experts may be here; those that have any */
     int          *class_of;              /* [n_layer] */
     struct chunk *chunks;                /* [MAX_CHUNKS] */
     int           n_chunks;
@@ -103,7 +104,7 @@ static uint64_t expert_room(const struct pf_vcache *c, int il)
 static uint64_t next_size(const struct pf_vcache *c)
 {
     uint64_t largest = 0;
-    for (int il = 0; il < c->m->n_layer; il++) {
+    for (int il = c->first; il < c->end; il++) {
         uint64_t room = expert_room(c, il);
         bool taken = c->n_classes > 0 && (double)room >= ALIKE * (double)c->classes[c->n_classes - 1].slot_bytes;
         largest = !taken && room > largest ? room : largest;
@@ -116,7 +117,7 @@ static void make_classes(struct pf_vcache *c)
 {
     for (uint64_t size; c->n_classes < MAX_CLASSES && (size = next_size(c)) > 0;)
         c->classes[c->n_classes++] = (struct class){ .slot_bytes = size };
-    for (int il = 0; il < c->m->n_layer; il++) {
+    for (int il = c->first; il < c->end; il++) {
         uint64_t room = expert_room(c, il);
         if (room == 0)
             continue;
@@ -126,7 +127,7 @@ static void make_classes(struct pf_vcache *c)
     }
 }
 
-pf_status pf_vcache_open(struct pf_vcache **out, const struct pf_model *m, pf_backend *device,
+pf_status pf_vcache_open(struct pf_vcache **out, const struct pf_model *m, pf_backend *device, int first, int end,
                          struct pf_residency *ram, struct pf_vcache_counts *counts)
 {
     size_t n = (size_t)m->n_layer * (size_t)m->n_expert;
@@ -136,6 +137,10 @@ pf_status pf_vcache_open(struct pf_vcache **out, const struct pf_model *m, pf_ba
         PF_FAIL(PF_ENOMEM, "no memory for the GPU's expert cache");
     c->m = m;
     c->device = device;
+    c->first = first;
+    c->end = end;
+    for (int il = first; il < end; il++)
+        c->n_moe += m->layers[il].is_moe;
     c->ram = ram;
     c->counts = counts;
     c->warmth = 1;
@@ -366,7 +371,7 @@ static void find_coldest(struct pf_vcache *c)
 
 static bool may_replace(const struct pf_vcache *c)
 {
-    return c->n_slots >= SLOTS_PER_PICK * c->m->n_used * c->m->n_moe && c->n_steps >= c->paused_until;
+    return c->n_slots >= SLOTS_PER_PICK * c->m->n_used * c->n_moe && c->n_steps >= c->paused_until;
 }
 
 /* A slot that the expert may have, free or held by a colder one; or NONE. */
@@ -464,10 +469,10 @@ pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes)
 
 pf_status pf_vcache_fill(struct pf_vcache *c)
 {
-    int n = c->m->n_layer * c->m->n_expert;
-    for (int i = 0; i < n; i++) {
+    int n_layers = c->end - c->first;
+    for (int i = 0; i < n_layers * c->m->n_expert; i++) {
         /* expert 0 of all layers, then expert 1: every layer gets its share */
-        int il = i % c->m->n_layer, key = key_of(c, il, i / c->m->n_layer);
+        int il = c->first + i % n_layers, key = key_of(c, il, i / n_layers);
         if (!c->m->layers[il].is_moe || c->index[key] != NONE || free_slot(c, c->class_of[il]) == NONE)
             continue;
         if (begin_fill(c, key) == 0) {

@@ -30,8 +30,8 @@ struct pf_vcache_counts {
     pf_counter n_slots, n_held, bytes, n_hits, n_fills;
 };
 
-/* Empty, without memory. Experts come from ram. */
-pf_status pf_vcache_open(struct pf_vcache **out, const struct pf_model *m, pf_backend *device,
+/* Empty, without memory; for experts of the layers [first, end). They come from ram. */
+pf_status pf_vcache_open(struct pf_vcache **out, const struct pf_model *m, pf_backend *device, int first, int end,
                          struct pf_residency *ram, struct pf_vcache_counts *counts);
 void      pf_vcache_close(struct pf_vcache **c);
 

@@ -148,12 +148,12 @@ static pf_status place_on(struct pf_placement **out, struct pf_model *m, struct 
         PF_FAIL(PF_ENOMEM, "the layer that guesses ahead would take too much of the GPU's memory");
     m->context_bytes = what.context_bytes;
     leave_alone(m, cards, &what);
-    if ((m->n_expert == 0 || what.cut.n_more > 0) && what.how != PF_HOW_CPU)
+    if (what.how == PF_HOW_CUT || (what.how == PF_HOW_DEVICE && (m->n_expert == 0 || what.cut.n_more > 0)))
         return pf_cut_open(out, m, cards, &what, setup);
     if (what.how == PF_HOW_DEVICE)
         return pf_on_device_open(out, m, device);
     if (what.how == PF_HOW_SHARED && device->ops->share)
-        return pf_offload_open(out, m, device, &what, o, setup);
+        return pf_offload_open(out, m, cards, &what, o, setup);
     PF_FAIL(PF_ENOMEM, "its smallest part for a GPU needs %llu MB of its memory, which has room for %llu",
             (unsigned long long)((what.least_bytes + 999999) / 1000000),
             (unsigned long long)(cards->room[0] / 1000000));

@@ -59,20 +59,37 @@ static struct pf_cut deal_part(const struct pf_cut_sizes *s, const uint64_t *roo
     return cut;
 }
 
-struct pf_cut pf_cut_deal(const struct pf_cut_sizes *s, const uint64_t *room, int n)
+/* With the least share of their memory by which n cards take all layers; n_layers 0: `most` is too little. */
+static struct pf_cut deal_evenly(const struct pf_cut_sizes *s, const uint64_t *room, int n, int most)
 {
     struct pf_cut cut;
-    int fits = SHARES, not = 0;
-    int most = n < s->n_layers ? n : s->n_layers;
-    while (most > 1 && !deal_whole(s, room, most, SHARES, &cut))
-        most--;
-    if (most <= 1)
-        return deal_part(s, room, n);
+    int fits = most, not = 0;
+    if (!deal_whole(s, room, n, most, &cut))
+        return (struct pf_cut){ .n_layers = 0 };
     while (not + 1 < fits) {
         int middle = (fits + not) / 2;
-        *(deal_whole(s, room, most, middle, &cut) ? &fits : &not) = middle;
+        *(deal_whole(s, room, n, middle, &cut) ? &fits : &not) = middle;
     }
-    deal_whole(s, room, most, fits, &cut);
+    deal_whole(s, room, n, fits, &cut);
+    return cut;
+}
+
+struct pf_cut pf_cut_deal(const struct pf_cut_sizes *s, const uint64_t *room, int n)
+{
+    for (int used = n < s->n_layers ? n : s->n_layers; used > 1; used--) {
+        struct pf_cut cut = deal_evenly(s, room, used, SHARES);
+        if (cut.whole)
+            return cut;
+    }
+    return deal_part(s, room, n);
+}
+
+/* All layers, as if each card had so much more memory as it takes; experts are left to lie elsewhere. */
+static struct pf_cut deal_apart(const struct pf_cut_sizes *s, const uint64_t *room, int n)
+{
+    enum { MORE = 100 };
+    struct pf_cut cut = deal_evenly(s, room, n < s->n_layers ? n : s->n_layers, MORE * SHARES);
+    cut.apart = cut.whole;
     return cut;
 }
 
@@ -104,6 +121,17 @@ static bool is_in_layer(const struct pf_model *m, const struct pf_tensor *t)
 {
     int il = pf_tensor_layer(m, t);
     return il >= 0 && il < m->n_layer;
+}
+
+bool pf_cut_has(const struct pf_model *m, const struct pf_cut *cut, int k, const struct pf_tensor *t)
+{
+    int il = pf_tensor_layer(m, t), first, end;
+    pf_cut_card(cut, k, &first, &end);
+    if (il == PF_UNUSED)
+        return false;
+    if (is_in_layer(m, t))
+        return il >= first && il < end;
+    return cut->whole && ((k == 0 && is_of_first(m, t)) || (k == cut->n_more && is_of_last(m, t)));
 }
 
 static pf_status sizes_of(const struct pf_model *m, const pf_backend *b, const struct pf_session_opts *so,
@@ -140,10 +168,12 @@ static struct pf_cut cut_for_cards(const struct pf_model *m, const struct pf_car
                                    const struct pf_cut_sizes *sizes, const struct pf_model_opts *o)
 {
     struct pf_cut one = pf_cut_make(sizes, cards->room[0]);
-    bool alone = cards->n == 1 || o->streaming || !can_be_cut(m) || (one.whole && o->layout == PF_LAYOUT_AUTO);
-    struct pf_cut cut = alone ? one : pf_cut_deal(sizes, cards->room, cards->n);
-    if (m->n_expert > 0 && !cut.whole)
-        cut = (struct pf_cut){ .n_layers = 0 };
+    bool whole = one.whole && !o->streaming;
+    if (cards->n == 1 || !can_be_cut(m) || (whole && o->layout == PF_LAYOUT_AUTO) || (o->streaming && !m->n_expert))
+        return one;
+    struct pf_cut cut = pf_cut_deal(sizes, cards->room, cards->n);
+    if (m->n_expert > 0 && (!cut.whole || o->streaming))
+        cut = deal_apart(sizes, cards->room, cards->n);
     return cut;
 }
 
@@ -162,7 +192,7 @@ pf_status pf_cut_of(const struct pf_model *m, const struct pf_cards *cards, cons
     PF_TRY(st);
     if (!out->whole && !can_be_cut(m))
         out->n_layers = 0;
-    if (o->streaming && out->n_layers > m->n_layer / 2) {
+    if (o->streaming && !out->apart && out->n_layers > m->n_layer / 2) {
         out->n_layers = can_be_cut(m) ? m->n_layer / 2 : 0;
         out->whole = false;
     }
@@ -229,45 +259,19 @@ static const struct pf_place_ops ops = { .ended = cut_ended, .enter = cut_enter,
                                          .leave = cut_leave, .cut_for = cut_for, .maps = cut_maps,
                                          .close = cut_close };
 
-/* The card that has a layer, or -1. */
-static int card_of(const struct pf_cut *cut, int il)
-{
-    int k = cut->n_more;
-    while (k > 0 && il < cut->first[k])
-        k--;
-    return il >= 0 && il < cut->n_layers ? k : -1;
-}
-
-static pf_status place_tensor(const struct pf_placement *p, const struct pf_tensor *t)
-{
-    pf_backend *first = p->device, *last = pf_place_card(p, p->cut.n_more);
-    if (is_in_layer(p->m, t)) {
-        int k = card_of(&p->cut, pf_tensor_layer(p->m, t));
-        pf_backend *device = k < 0 ? NULL : pf_place_card(p, k);
-        return device ? device->ops->place(device, t->data, t->n_bytes) : PF_OK;
-    }
-    if (p->cut.whole && (first == last || is_of_first(p->m, t)))
-        PF_TRY(first->ops->place(first, t->data, t->n_bytes));
-    if (p->cut.whole && first != last && is_of_last(p->m, t))
-        PF_TRY(last->ops->place(last, t->data, t->n_bytes));
-    return PF_OK;
-}
-
 /* The output matrix may be the embedding, too, which is one of the tensors. */
-static pf_status place_cut(const struct pf_placement *p)
+static pf_status place_cut(const struct pf_placement *p, int k)
 {
     const struct pf_model *m = p->m;
-    pf_backend *last = pf_place_card(p, p->cut.n_more);
+    pf_backend *device = pf_place_card(p, k);
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        if (pf_tensor_layer(m, t) != PF_UNUSED && !pf_model_gathers(m, t))
-            PF_TRY(place_tensor(p, t));
+        if (pf_cut_has(m, &p->cut, k, t) && !pf_model_gathers(m, t))
+            PF_TRY(device->ops->place(device, t->data, t->n_bytes));
     }
-    if (p->cut.output && !p->cut.whole)
-        PF_TRY(last->ops->place(last, m->output.data, pf_weight_bytes(&m->output)));
-    for (int k = 0; k < pf_place_n_cards(p); k++)
-        PF_TRY(pf_model_place_extra(m, pf_place_card(p, k)));
-    return PF_OK;
+    if (p->cut.output && !p->cut.whole && k == p->cut.n_more)
+        PF_TRY(device->ops->place(device, m->output.data, pf_weight_bytes(&m->output)));
+    return pf_model_place_extra(m, device);
 }
 
 static pf_status open_parts(struct pf_placement *p, const struct pf_placing *what,
@@ -275,7 +279,8 @@ static pf_status open_parts(struct pf_placement *p, const struct pf_placing *wha
 {
     struct pf_model *m = p->m;
     const struct pf_cut *cut = &p->cut;
-    PF_TRY(place_cut(p));
+    for (int k = 0; k < pf_place_n_cards(p); k++)
+        PF_TRY(place_cut(p, k));
     if (cut->whole)
         return pf_plain_open(&p->under, m);
     pf_model_logf(m, PF_LOG_INFO, "the GPU has room for %d of %d layers%s; the CPU computes the rest", cut->n_layers,

@@ -2,7 +2,8 @@
  *
  * Several cards: each has some of the layers, with the keys, values and state of these; the first also embeds, the last
  * has the output matrix. The residual stream goes from card to card. They are dealt layers so that the same share of
- * each card's memory is taken. A model with experts is divided so only if the cards have room for all of it.
+ * each card's memory is taken. If they have no room for all of a model with experts, its layers are dealt all the same,
+ * and each card shares the experts of its layers with the CPU (../offload/).
  *
  * A model without experts that the device has no room for: the device computes the first layers and, if there is room,
  * the product with the output matrix; the CPU the embedding (a row of it: a matrix of the device's memory is worth more
@@ -43,6 +44,10 @@ struct pf_cut pf_cut_deal(const struct pf_cut_sizes *sizes, const uint64_t *room
  * first layer would need. */
 pf_status pf_cut_of(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
                     const struct pf_model_opts *o, struct pf_cut *out, uint64_t *least);
+
+/* Whether card k computes with a tensor of the model: one of its layers, or what the first or the last one needs
+ * besides if the cut is whole. */
+bool pf_cut_has(const struct pf_model *m, const struct pf_cut *cut, int k, const struct pf_tensor *t);
 
 /* Puts the part of the bound model that devices compute on the cards that what->cut names, and sees to the CPU's. The
  * placement owns these cards. */

@@ -6,6 +6,7 @@
  *     ... for some layers of a dense model     cut by layers                cut.c        over mapped or streamed
  *     several devices have room together       cut by layers                cut.c        over mapped
  *     ... for all but the routed experts       shared with the device       ../offload/  over streamed
+ *     several devices, for all but these       shared with each             ../offload/  over streamed
  *
  * A placement is a table of functions over what it keeps. A device's placement lies over one of the CPU's, which serves
  * what the device does not, and all of the model once the device is lost: functions that a table leaves out are those
@@ -37,6 +38,7 @@ struct pf_cut {
     bool whole;                           /* all layers, output and embedding */
     int  n_more;                          /* cards besides the first */
     int  first[PF_MAX_GPUS];              /* of each card, the first one's being 0 */
+    bool apart;                           /* but for routed experts, which the cards share with the CPU */
 };
 
 /* The layers [*first, *end) of card k. */

@@ -70,6 +70,44 @@ static pf_status session_sizes(const struct pf_model *m, const pf_backend *devic
     return PF_OK;
 }
 
+/* Whether each card has room for what every token needs of its layers. */
+static pf_status take_dense(const struct pf_model *m, const struct pf_cards *cards, const struct pf_cut *cut,
+                            const struct pf_session_opts *so, uint64_t transit_bytes, bool *take)
+{
+    struct pf_slabs slabs;
+    uint64_t kv, work;
+    PF_TRY(pf_session_part_bytes(m, so, cards->at[0], 0, 0, &kv, &work));
+    PF_TRY(pf_slabs_make(&slabs, m, 0));
+    *take = true;
+    for (int k = 0; k <= cut->n_more; k++) {
+        uint64_t bytes = work + transit_bytes + pf_model_extra_bytes(m) + PF_NEAR_SPARE_BYTES;
+        for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
+            const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
+            bool there = !slabs.streams[i] && pf_cut_has(m, cut, k, t) && !pf_model_gathers(m, t);
+            bytes += there ? t->n_bytes : 0;
+        }
+        *take &= bytes <= cards->room[k];
+    }
+    pf_slabs_free(&slabs);
+    return PF_OK;
+}
+
+/* The cut; of a model with experts n_layers is 0 if one card is used, as if there were no others. */
+static pf_status find_cut(const struct pf_model *m, const struct pf_cards *cards, const struct pf_model_opts *o,
+                          const struct pf_session_opts *so, uint64_t transit_bytes, struct pf_placing *what)
+{
+    bool take = true;
+    what->cut = (struct pf_cut){ .n_layers = 0 };
+    if ((m->n_expert > 0 && cards->n < 2) || cards->room[0] == 0)
+        return PF_OK;
+    PF_TRY(pf_cut_of(m, cards, so, o, &what->cut, &what->least_bytes));
+    if (what->cut.apart)
+        PF_TRY(take_dense(m, cards, &what->cut, so, transit_bytes, &take));
+    if (m->n_expert > 0 && (what->cut.n_more == 0 || !take))
+        what->cut = (struct pf_cut){ .n_layers = 0 };
+    return PF_OK;
+}
+
 /* A table of which each token takes some rows is needed nowhere as a whole: it stays in the file as mapped, and the
  * page cache has what it has. Only if nothing may be read while running, it counts. */
 static pf_status sizes_of(const struct pf_model *m, const struct pf_cards *cards, const struct pf_model_opts *o,
@@ -79,16 +117,16 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_cards *cards
     struct pf_plan_sizes s = { .weight_bytes = m->info.weight_bytes - by_rows, .token_bytes = m->info.bytes_per_token };
     struct pf_transit transit = pf_transit_of(m, &o->postfetch, cards->room[0]);
     const pf_backend *device = cards->at[0];
-    what->cut = (struct pf_cut){ .n_layers = 0 };
-    if ((m->n_expert == 0 || cards->n > 1) && cards->room[0] > 0)
-        PF_TRY(pf_cut_of(m, cards, so, o, &what->cut, &what->least_bytes));
-    if (m->n_expert > 0 && what->cut.n_more == 0)
-        what->cut = (struct pf_cut){ .n_layers = 0 };        /* one card, as if there were no others */
-    s.experts = m->n_expert > 0 && what->cut.n_more == 0;
-    PF_TRY(slab_sizes(m, &what->cut, &s));
-    PF_TRY(session_sizes(m, device, &what->cut, so, &s));
+    uint64_t transit_bytes = m->n_expert ? pf_transit_bytes(&transit, &o->postfetch) : 0;
+    PF_TRY(find_cut(m, cards, o, so, transit_bytes, what));
+    struct pf_cut cut = what->cut;
+    cut.n_layers = cut.apart ? 0 : cut.n_layers;         /* the CPU may have to compute all of them */
+    cut.output = cut.output && !cut.apart;
+    s.experts = m->n_expert > 0 && (what->cut.n_more == 0 || what->cut.apart);
+    PF_TRY(slab_sizes(m, &cut, &s));
+    PF_TRY(session_sizes(m, device, &cut, so, &s));
     s.other_bytes += o->no_nvme ? by_rows : 0;
-    s.transit_bytes = m->n_expert ? pf_transit_bytes(&transit, &o->postfetch) : 0;
+    s.transit_bytes = transit_bytes * (uint64_t)(1 + what->cut.n_more);
     s.cut_whole = what->cut.whole;
     if (!s.experts) {
         uint64_t placed;
