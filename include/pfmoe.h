@@ -189,6 +189,8 @@ struct pf_model_opts {
     bool             streaming;      /* never hold the whole model in memory, even if it fits */
     bool             nextn;          /* opens the layer that guesses the token after the next (multi-token
                                         prediction), too, if the file has one that can run: PF_DRAFT_MTP */
+    const char      *draft_path;     /* a second, smaller model of the same tokens, which is opened with this one,
+                                        belongs to it and is closed with it: PF_DRAFT_MODEL; NULL: none. Not kept */
     bool             no_nvme;        /* never read weights from the drive while running: fail if memory is too small */
     struct pf_speeds speeds;         /* how fast the machine is; only pf_model_plan looks at it */
     struct pf_postfetch_opts postfetch;
@@ -449,8 +451,10 @@ enum pf_draft {
                                         opened with nextn; whatever pays */
     PF_DRAFT_LOOKUP,                 /* what followed where the sequence's newest tokens stood before */
     PF_DRAFT_GIVEN,                  /* what draft_fn says */
-    PF_DRAFT_MTP                     /* what the model's own layer says that guesses ahead; needs nextn of
+    PF_DRAFT_MTP,                    /* what the model's own layer says that guesses ahead; needs nextn of
                                         struct pf_model_opts and a file that has the layer */
+    PF_DRAFT_MODEL                   /* what the model of draft_path in struct pf_model_opts says; it has a session
+                                        and a context of its own for each that it drafts for */
 };
 enum { PF_MAX_DRAFT = 64 };
 /* Writes at most cap tokens that may follow tok[0..n) to out; returns how many. Called on the thread that evaluates;

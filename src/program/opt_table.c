@@ -131,10 +131,10 @@ static const struct opt table[] = {
     { GROUP_EXPERTS, 0, "postfetch-debug", CHOICE, "0|1", AT(postfetch_debug), 0, 0, "PFMOE_POSTFETCH_DEBUG", false,
       "a line on standard error for each transfer (default 0)" },
 
-    { GROUP_DRAFT, 0, "draft", CHOICE, "off|auto|lookup|mtp", AT(draft), 0, 0, "PFMOE_DRAFT", false,
+    { GROUP_DRAFT, 0, "draft", TEXT, "off|auto|lookup|mtp|FILE", AT(draft), 0, 0, "PFMOE_DRAFT", false,
       "guess tokens ahead and evaluate them together, while that is faster: lookup takes what followed where the "
-      "newest tokens stood before, mtp asks the model's own layer that guesses ahead, auto takes whatever there is "
-      "and pays (default)" },
+      "newest tokens stood before, mtp asks the model's own layer that guesses ahead, FILE is a smaller model of "
+      "the same tokens, auto takes whatever the model has and pays (default)" },
     { GROUP_DRAFT, 0, "draft-max", WHOLE, "N", AT(draft_max), 1, PF_MAX_DRAFT, "PFMOE_DRAFT_MAX", false,
       "guess at most N tokens at once (default 16)" },
 
@@ -212,7 +212,7 @@ void opt_defaults(struct settings *s)
         .pieces = UNSET,
         .repeat_penalty = 1, .penalty_last_n = 64, .kv = KV_I16, .isa = ISA_VNNI,
         .postfetch = 1, .block_on_miss = CHOSE_AUTO, .max_transfers = 8, .dedicated_streams = 1, .cpu_limit = UNSET,
-        .draft = DRAFT_AUTO, .draft_max = 16,
+        .draft = "auto", .draft_max = 16,
     };
 }
 

@@ -59,7 +59,7 @@ struct settings {
     /* experts between CPU and GPU; UNSET in numbers is "auto" */
     int postfetch, force_cpu, block_on_miss, dedicated_streams, postfetch_debug;   /* indices into the choices */
     int64_t max_transfers, scratchpad_mb, cpu_limit;
-    int draft;                              /* index into the choices */
+    const char *draft;                      /* off, auto, lookup, mtp, or a file */
     int64_t draft_max;
     struct lora_list loras;
     struct report report;
@@ -71,7 +71,6 @@ struct settings {
 };
 
 enum { ISA_SCALAR, ISA_AVX2, ISA_AVX512, ISA_VNNI };
-enum { DRAFT_OFF, DRAFT_AUTO, DRAFT_LOOKUP, DRAFT_MTP };
 enum { THINK_AUTO, THINK_ON, THINK_OFF };
 enum { KV_I16, KV_F32, KV_Q8_0 };
 enum { CHOSE_AUTO, CHOSE_0, CHOSE_1 };      /* indices of auto|0|1; of 0|1 the index is the value */

@@ -208,10 +208,9 @@ static void test_sampling(pf_model *m)
         sample(m, PF_DRAFT_GIVEN, temp, given, MOST);
         CHECK(memcmp(off, lookup, sizeof off) == 0 && memcmp(off, given, sizeof off) == 0, "at temperature %g",
               (double)temp);
-        for (int i = 0; m->nextn && i < 2; i++) {
-            sample(m, i ? PF_DRAFT_AUTO : PF_DRAFT_MTP, temp, given, MOST);
-            CHECK(memcmp(off, given, sizeof off) == 0, "by the layer that guesses ahead, at temperature %g",
-                  (double)temp);
+        for (enum pf_draft draft = m->nextn ? PF_DRAFT_MTP : PF_DRAFT_MODEL; draft <= PF_DRAFT_MODEL; draft++) {
+            sample(m, draft, temp, given, MOST);
+            CHECK(memcmp(off, given, sizeof off) == 0, "drafts %d, at temperature %g", (int)draft, (double)temp);
         }
     }
 }
@@ -219,6 +218,19 @@ static void test_sampling(pf_model *m)
 static pf_status open_device(pf_backend **out, void *ctx)
 {
     return pf_backend_sim_open(out, ctx);
+}
+
+/* A model that drafts for itself is right about all that is sampled at temperature 0. */
+static void test_second(pf_model *m)
+{
+    enum { MOST = 100 };
+    int32_t out[MOST];
+    struct pf_stats before, after;
+    pf_stats_get(m, &before);
+    sample(m, PF_DRAFT_MODEL, 0, out, MOST);
+    pf_stats_get(m, &after);
+    uint64_t drafted = after.n_drafted - before.n_drafted, accepted = after.n_accepted - before.n_accepted;
+    CHECK(accepted > MOST / 2 && drafted - accepted <= N_DRAFT, "%d drafted, %d right", (int)drafted, (int)accepted);
 }
 
 /* Experts shared with a device; lost on the way, if at all. */
@@ -278,6 +290,7 @@ static bool open_model(pf_model **m, int device, int *status)
     o.n_threads = 2;
     o.device = device;
     o.nextn = true;
+    o.draft_path = path;
     pf_status st = pf_model_open(m, path, &o);
     *status = st == PF_EUNSUPPORTED ? 77 : 1;
     if (st < 0)
@@ -295,6 +308,7 @@ static int run_on_gpu(int n_straight)
     if (is_gpu) {
         test_straight(m, n_straight);
         test_walk(m, PF_DRAFT_GIVEN);
+        test_walk(m, m->nextn ? PF_DRAFT_MTP : PF_DRAFT_MODEL);
     }
     pf_model_close(&m);
     return is_gpu ? check_status() : 77;
@@ -323,10 +337,12 @@ int main(int argc, char **argv)
     test_straight(m, N);
     test_walk(m, PF_DRAFT_GIVEN);
     test_walk(m, PF_DRAFT_LOOKUP);
+    test_walk(m, PF_DRAFT_MODEL);
     if (m->nextn) {
         test_walk(m, PF_DRAFT_MTP);
         test_walk(m, PF_DRAFT_AUTO);
     }
+    test_second(m);
     test_together(m);
     test_sampling(m);
     pf_model_close(&m);

@@ -72,7 +72,7 @@ static bool can_draft(const struct pf_model *m)
 
 static pf_status resolve_drafts(const struct pf_model *m, struct pf_session_opts *o)
 {
-    if (o->draft < PF_DRAFT_OFF || o->draft > PF_DRAFT_MTP)
+    if (o->draft < PF_DRAFT_OFF || o->draft > PF_DRAFT_MODEL)
         PF_FAIL(PF_EINVAL, "draft %d is unknown", (int)o->draft);
     if (o->draft_max < 0 || o->draft_max > PF_MAX_DRAFT)
         PF_FAIL(PF_EINVAL, "draft_max is %d; 0 to %d are possible", o->draft_max, PF_MAX_DRAFT);
@@ -81,6 +81,8 @@ static pf_status resolve_drafts(const struct pf_model *m, struct pf_session_opts
     if (o->draft == PF_DRAFT_MTP && !m->nextn)
         PF_FAIL(PF_EUNSUPPORTED, "drafts are to come of a layer that guesses ahead, and none was opened with %s",
                 pf_gguf_path(m->file));
+    if (o->draft == PF_DRAFT_MODEL && !m->second)
+        PF_FAIL(PF_EINVAL, "drafts are to come of a second model, and none was opened with %s", pf_gguf_path(m->file));
     if (o->draft_max == 0)
         o->draft_max = DEFAULT_DRAFT;
     if (o->draft_max > o->n_batch - 1)
@@ -116,17 +118,23 @@ pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_sess
     return resolve_drafts(m, o);
 }
 
-bool pf_session_keeps_hidden(const struct pf_model *m, const struct pf_session_opts *o)
+const struct pf_model *pf_session_follower(const struct pf_model *m, const struct pf_session_opts *o,
+                                           struct pf_session_opts *own)
 {
-    return m->is_nextn || (m->nextn && (o->draft == PF_DRAFT_AUTO || o->draft == PF_DRAFT_MTP));
+    pf_session_opts_init(own);
+    own->n_ctx = o->n_ctx;
+    own->n_batch = o->n_batch;
+    if (o->draft == PF_DRAFT_MODEL)
+        return m->second;
+    own->kv_type = o->kv_type;
+    return o->draft == PF_DRAFT_AUTO || o->draft == PF_DRAFT_MTP ? m->nextn : NULL;
 }
 
-void pf_nextn_session_opts(const struct pf_session_opts *o, struct pf_session_opts *out)
+bool pf_session_keeps_hidden(const struct pf_model *m, const struct pf_session_opts *o)
 {
-    pf_session_opts_init(out);
-    out->n_ctx = o->n_ctx;
-    out->n_batch = o->n_batch;
-    out->kv_type = o->kv_type;
+    struct pf_session_opts own;
+    const struct pf_model *follower = pf_session_follower(m, o, &own);
+    return m->is_nextn || (follower && follower->is_nextn);
 }
 
 static void widen(int *to, int64_t n)

@@ -126,8 +126,10 @@ pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_sess
 
 /* Whether the session hands out what the output matrix reads, of all rows. */
 bool pf_session_keeps_hidden(const struct pf_model *m, const struct pf_session_opts *o);
-/* Options of the session of m->nextn that follows a session with options o. */
-void pf_nextn_session_opts(const struct pf_session_opts *o, struct pf_session_opts *out);
+/* The model that drafts for a session with options o by following it, and the options of its own session; NULL: none.
+ */
+const struct pf_model *pf_session_follower(const struct pf_model *m, const struct pf_session_opts *o,
+                                           struct pf_session_opts *own);
 
 /* Functions from here on take resolved options (pf_session_opts_resolve) in o. */
 

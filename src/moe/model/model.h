@@ -224,7 +224,9 @@ struct pf_model {
     pf_gguf    *file;
     struct pf_model *nextn;               /* the layer that guesses ahead, as a model of its own: one layer, with what
                                              it shares with this one; owned; NULL: not there, or not wanted */
-    bool        is_nextn;                 /* it is such a model itself */
+    struct pf_model *second;              /* a smaller model that drafts for this one; owned; NULL: none */
+    bool        is_nextn;                 /* it is such a layer itself */
+    bool        is_beside;                /* it is `nextn` or `second` of another model */
     int         first_block;              /* number of its first layer in the file */
     bool       *used;                     /* [n_tensors] whether the tensor is one of this model */
     pf_vocab   *vocab;                    /* NULL: the file has none */

@@ -10,13 +10,14 @@
 #include "base/pf_mem.h"
 #include "grammar/tokens.h"
 #include "moe/model/lora.h"
+#include "moe/model/same_tokens.h"
 #include "moe/offload/offload.h"
 #include "moe/place/cut.h"
 #include "moe/place/on_device.h"
 #include "moe/place/planning.h"
 #include "moe/session/watch.h"
 
-enum { NEXTN_SHARE = 4 };                    /* the layer that guesses ahead takes a 4th of a GPU's memory at most */
+enum { DRAFTER_SHARE = 4 };                  /* a model that drafts takes a 4th of a GPU's memory at most */
 
 enum { MAX_DEFAULT_THREADS = 64 };
 
@@ -133,6 +134,11 @@ static void leave_alone(struct pf_model *m, struct pf_cards *cards, const struct
     close_cards(cards, used);
 }
 
+static bool on_device_whole(const struct pf_placing *what)
+{
+    return what->how == PF_HOW_DEVICE || (what->how == PF_HOW_CUT && what->cut.whole);
+}
+
 /* Puts the cards' part of the model there, if they can compute any of it; those that are not needed are closed. */
 static pf_status place_on(struct pf_placement **out, struct pf_model *m, struct pf_cards *cards,
                           const struct pf_model_opts *o, const struct pf_residency_setup *setup)
@@ -144,8 +150,8 @@ static pf_status place_on(struct pf_placement **out, struct pf_model *m, struct 
     if (lacks)
         PF_FAIL(PF_EUNSUPPORTED, "%s", lacks);
     PF_TRY(pf_place_decide(m, cards, o, NULL, NULL, &what, &plan));
-    if (m->is_nextn && (what.how != PF_HOW_DEVICE || m->info.weight_bytes > cards->room[0] / NEXTN_SHARE))
-        PF_FAIL(PF_ENOMEM, "the layer that guesses ahead would take too much of the GPU's memory");
+    if (m->is_beside && (!on_device_whole(&what) || m->info.weight_bytes > cards->room[0] / DRAFTER_SHARE))
+        PF_FAIL(PF_ENOMEM, "it would take too much of the GPU's memory");
     m->context_bytes = what.context_bytes;
     leave_alone(m, cards, &what);
     if (what.how == PF_HOW_CUT || (what.how == PF_HOW_DEVICE && (m->n_expert == 0 || what.cut.n_more > 0)))
@@ -197,7 +203,7 @@ static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const 
     PF_TRY(pf_cancel_check(&m->cancel));
     if (wants_device(o, setup) && open_device(&p, m, o, setup) < 0) {
         pf_model_logf(m, PF_LOG_WARN, "%s runs on the CPU: %s",
-                      m->is_nextn ? "the layer that guesses ahead" : "the model", pf_last_error());
+                      m->is_beside ? "the model that drafts" : "the model", pf_last_error());
         p = NULL;
     }
     if (!p)
@@ -256,22 +262,16 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     return pf_info_fill(m);
 }
 
-static pf_status open_one(pf_model **out, const char *path, const struct pf_model_opts *opts,
-                          const struct pf_residency_setup *setup, bool placed, bool is_nextn);
+enum part { WHOLE, NEXTN, SECOND };
 
-/* Opens the layer that guesses ahead, before the model itself takes what memory is left. A file without one, or one
- * that cannot run, is no reason to refuse the model. */
-static pf_status open_nextn(struct pf_model *m, const char *path, const struct pf_model_opts *opts,
+static pf_status open_one(pf_model **out, const char *path, const struct pf_model_opts *opts,
+                          const struct pf_residency_setup *setup, bool placed, enum part part);
+
+/* The layer that guesses ahead. A file without one, or one that cannot run, is no reason to refuse the model. */
+static pf_status open_nextn(struct pf_model *m, const char *path, const struct pf_model_opts *o,
                             const struct pf_residency_setup *setup, bool placed)
 {
-    struct pf_model_opts o = *opts;
-    o.nextn = false;
-    o.n_gpus = o.n_gpus > 1 ? 1 : o.n_gpus;
-    o.adapters = NULL;
-    o.n_adapters = 0;
-    o.routing = NULL;
-    o.timeline_spans = 0;
-    pf_status st = open_one(&m->nextn, path, &o, setup, placed, true);
+    pf_status st = open_one(&m->nextn, path, o, setup, placed, NEXTN);
     if (st == PF_OK && m->nextn->n_vocab != m->n_vocab) {
         pf_model_logf(m, PF_LOG_WARN, "the layer that guesses ahead has %d tokens instead of %d, and is left out",
                       m->nextn->n_vocab, m->n_vocab);
@@ -283,25 +283,51 @@ static pf_status open_nextn(struct pf_model *m, const char *path, const struct p
     return PF_OK;
 }
 
-/* With the setup's options; is_nextn: the layer that guesses ahead. */
+static void leave_vram(struct pf_model_opts *o, const struct pf_model *taken)
+{
+    uint64_t *budget = o->n_gpus > 0 ? &o->gpu_bytes[0] : &o->vram_bytes;
+    if (taken && taken->backend != taken->cpu && *budget > taken->info.weight_bytes)
+        *budget -= taken->info.weight_bytes;
+}
+
+/* Opens the models that draft for m, before m itself takes what memory is left. */
+static pf_status open_drafters(struct pf_model *m, const char *path, struct pf_model_opts *o,
+                               const struct pf_residency_setup *setup, bool placed)
+{
+    struct pf_model_opts plain = *o;
+    plain.nextn = false;
+    plain.n_gpus = o->n_gpus > 1 ? 1 : o->n_gpus;
+    plain.draft_path = plain.routing = NULL;
+    plain.adapters = NULL;
+    plain.n_adapters = plain.timeline_spans = 0;
+    if (o->nextn)
+        PF_TRY(open_nextn(m, path, &plain, setup, placed));
+    if (o->draft_path) {
+        PF_TRY(open_one(&m->second, o->draft_path, &plain, setup, placed, SECOND));
+        PF_TRY(pf_same_tokens(m, m->second));
+    }
+    leave_vram(o, m->nextn);
+    leave_vram(o, m->second);
+    return PF_OK;
+}
+
+/* With the setup's options. */
 static pf_status open_one(pf_model **out, const char *path, const struct pf_model_opts *opts,
-                          const struct pf_residency_setup *setup, bool placed, bool is_nextn)
+                          const struct pf_residency_setup *setup, bool placed, enum part part)
 {
     struct pf_model_opts o = *opts;
     struct pf_model *m = pf_alloc(PF_MEM_MODEL, sizeof *m);
     if (!m)
         PF_FAIL(PF_ENOMEM, "no memory to open %s", path);
-    m->is_nextn = is_nextn;
+    m->is_nextn = part == NEXTN;
+    m->is_beside = part != WHOLE;
     pthread_mutex_init(&m->step_lock, NULL);
     m->log = o.log;
     m->log_ctx = o.log_ctx;
     m->cancel = (struct pf_cancel){ o.cancel, o.cancel_ctx };
     pf_status st = open_all(m, path, &o);
-    if (st == PF_OK && o.nextn && m->cpu)
-        st = open_nextn(m, path, &o, setup, placed);
-    uint64_t *budget = o.n_gpus > 0 ? &o.gpu_bytes[0] : &o.vram_bytes;
-    if (st == PF_OK && m->nextn && m->nextn->backend != m->nextn->cpu && *budget > m->nextn->info.weight_bytes)
-        *budget -= m->nextn->info.weight_bytes;
+    if (st == PF_OK && m->cpu)
+        st = open_drafters(m, path, &o, setup, placed);
     if (st == PF_OK && placed && m->cpu)
         st = place(m, &o, setup);
     if (st < 0) {
@@ -326,7 +352,7 @@ pf_status pf_open_model(pf_model **out, const char *path, const struct pf_model_
     if (setup)                                 /* a test's setup is about the CPU's tiers, or a device of its own */
         o.device = -1;
     PF_TRY(check_gpus(&o));
-    return open_one(out, path, &o, setup, placed, false);
+    return open_one(out, path, &o, setup, placed, WHOLE);
 }
 
 /* Asks the device that would be opened, in the same way; without one, what is said of another machine's. */
@@ -370,6 +396,7 @@ void pf_model_close(pf_model **mp)
     if (m->cpu)
         m->cpu->ops->close(m->cpu);
     pf_model_close(&m->nextn);
+    pf_model_close(&m->second);
     pf_spans_close(&m->spans);
     pf_lora_close(m);
     pf_tmpl_close(&m->tmpl);

@@ -205,11 +205,11 @@ pf_status pf_place_session_bytes(const struct pf_model *m, const struct pf_cut *
         PF_TRY(pf_session_part_bytes(m, &o, m->cpu, cut->n_layers, m->n_layer, &kv, &work));
     *kv_bytes += kv;
     *work_bytes += work + pf_session_host_bytes(m, &o);
-    if (m->is_nextn || !pf_session_keeps_hidden(m, &o))
-        return PF_OK;
     struct pf_session_opts own;
-    pf_nextn_session_opts(&o, &own);
-    PF_TRY(pf_session_bytes(m->nextn, &own, &kv, &work));
+    const struct pf_model *follower = pf_session_follower(m, &o, &own);
+    if (!follower)
+        return PF_OK;
+    PF_TRY(pf_session_bytes(follower, &own, &kv, &work));
     *kv_bytes += kv;
     *work_bytes += work;
     return PF_OK;

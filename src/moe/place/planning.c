@@ -183,12 +183,13 @@ static pf_status decide_for(const struct pf_model *m, const struct pf_cards *car
     return PF_OK;
 }
 
-/* Main memory for the layer that guesses ahead. The embedding and the output are read where this model has them. */
-static uint64_t nextn_bytes(const struct pf_model *m)
+/* Main memory for models that draft for this one. Embedding and output of the layer that guesses ahead are read where
+ * this model has them. */
+static uint64_t drafter_bytes(const struct pf_model *m)
 {
-    uint64_t bytes = 0;
+    uint64_t bytes = m->second && m->second->backend == m->second->cpu ? m->second->info.weight_bytes : 0;
     if (!m->nextn || m->nextn->backend != m->nextn->cpu)
-        return 0;
+        return bytes;
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->nextn->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->nextn->file, i);
         bytes += pf_tensor_layer(m->nextn, t) >= 0 ? t->n_bytes : 0;
@@ -208,7 +209,7 @@ pf_status pf_place_decide(const struct pf_model *m, const struct pf_cards *there
                                      .streaming = o->streaming, .no_nvme = o->no_nvme,
                                      .speeds = speeds ? *speeds : ASSUMED };
     bool said = so && so->n_ctx > 0;
-    uint64_t beside = nextn_bytes(m);
+    uint64_t beside = drafter_bytes(m);
     budget.ram_bytes = budget.ram_bytes > beside ? budget.ram_bytes - beside : 1;
     PF_TRY(pf_session_opts_resolve(m, so, &least));
     if (!said)

@@ -110,7 +110,8 @@ static void gather(const struct pf_piece *pieces, int n, struct pf_part *parts, 
     }
 }
 
-/* Tells those who draft for the part's session of what it has evaluated. Of single tokens that is at their expense. */
+/* Tells those who draft for the part's session of what it has evaluated. Of single tokens that is at their expense, but
+ * for what is made up for, as after loading. */
 static void tell_sources(const struct pf_part *p)
 {
     struct pf_session *s = p->s;
@@ -120,8 +121,9 @@ static void tell_sources(const struct pf_part *p)
         if (!from->drafter->ops->went)
             continue;
         from->drafter->ops->went(from->drafter, s->computed - p->rows, p->rows, p->rows - p->n_drafts);
+        double ns = (double)(pf_now_ns() - begin), most = from->account.token_ns;
         if (p->rows - p->n_drafts == 1)
-            from->account.balance_ns -= (double)(pf_now_ns() - begin);
+            from->account.balance_ns -= ns < most ? ns : most;
     }
 }
 

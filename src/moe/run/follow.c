@@ -1,5 +1,5 @@
 /* A drafter that has a session of its own, which follows the session that it drafts for: a session of the layer that
- * guesses ahead (nextn), which belongs to the model.
+ * guesses ahead (nextn), which belongs to the model, or of a second, smaller model, which has no use for rows.
  *
  *     s            t0 t1 t2 ... | p                 tokens that s has, p being next
  *     rows            h0 h1 ... | h(p-1)            what s has put out at positions [first, first + n)
@@ -23,7 +23,7 @@ enum { LAZY = 32 };
 struct follower {
     struct pf_drafter  base;
     struct pf_session *s, *own;
-    float             *rows;                 /* [n_batch + LAZY][n_embd] */
+    float             *rows;                 /* [n_batch + LAZY][n_embd]; NULL: `own` has no use for them */
     int64_t            first;
     int                n;
     struct pf_odds     odds[PF_MAX_DRAFT];   /* by the place in a proposal, if those before it were right */
@@ -44,7 +44,8 @@ static void give_up(struct follower *f)
 {
     f->failed = true;
     f->n = f->n_proposed = 0;
-    pf_model_logf(f->s->m, PF_LOG_WARN, "no more drafts of the layer that guesses ahead: %s", pf_last_error());
+    pf_model_logf(f->s->m, PF_LOG_WARN, "no more drafts of %s: %s",
+                  f->rows ? "the layer that guesses ahead" : "the second model", pf_last_error());
 }
 
 /* Makes `own` hold the first end positions, of which the tokens are there. */
@@ -69,12 +70,10 @@ static void drop_rows(struct follower *f)
     f->n -= n;
 }
 
-static void went(struct pf_drafter *d, int64_t from, int rows, int certain)
+/* Notes what s has put out. */
+static void keep_rows(struct follower *f, int64_t from, int rows)
 {
-    struct follower *f = follower_of(d);
     size_t n_embd = (size_t)f->s->m->n_embd;
-    if (f->failed)
-        return;
     bool joins = from >= f->first && from <= f->first + f->n;
     f->n = joins ? (int)(from - f->first) : 0;
     f->first = joins ? f->first : from;
@@ -86,10 +85,18 @@ static void went(struct pf_drafter *d, int64_t from, int rows, int certain)
         return;
     memcpy(f->rows + (size_t)f->n * n_embd, f->s->hidden, (size_t)rows * n_embd * sizeof *f->rows);
     f->n += rows;
-    if (f->n < LAZY)
+}
+
+static void went(struct pf_drafter *d, int64_t from, int rows, int certain)
+{
+    struct follower *f = follower_of(d);
+    if (f->rows && !f->failed)
+        keep_rows(f, from, rows);
+    if (from + certain - f->own->pos < LAZY)
         return;
     catch_up(f, from + certain);
-    drop_rows(f);
+    if (f->rows)
+        drop_rows(f);
 }
 
 static void see(struct pf_drafter *d, int32_t tok)
@@ -141,18 +148,21 @@ static bool guess_all(struct follower *f, int n)
     struct pf_session *own = f->own;
     int64_t end = f->base.n;
     catch_up(f, end);
+    if (own->m->recurrent)                   /* which is gone back to */
+        pf_state_keep(own, end);
     for (int i = 0; !f->failed && i < n; i++) {
         f->proposed[i] = likeliest(pf_session_logits(own), own->m->n_vocab);
         if (i + 1 == n)
             break;
-        own->given = (struct pf_given_rows){ own->hidden + (size_t)(own->n_hidden - 1) * (size_t)own->m->n_embd,
-                                             end + i - 1, 1 };
+        if (f->rows)
+            own->given = (struct pf_given_rows){ own->hidden + (size_t)(own->n_hidden - 1) * (size_t)own->m->n_embd,
+                                                 end + i - 1, 1 };
         if (pf_session_eval(own, &f->proposed[i], 1, 0) < 0)
             give_up(f);
     }
     if (!f->failed && pf_session_rewind(own, end) < 0)
         give_up(f);
-    if (!f->failed)
+    if (!f->failed && f->rows)
         drop_rows(f);
     return !f->failed;
 }
@@ -187,14 +197,17 @@ static pf_status open_parts(struct follower *f)
 {
     const struct pf_session *s = f->s;
     struct pf_session_opts o;
-    f->rows = pf_alloc_array(PF_MEM_SESSION, (size_t)(s->opts.n_batch + LAZY) * (size_t)s->m->n_embd, sizeof *f->rows);
-    if (!f->rows)
-        PF_FAIL(PF_ENOMEM, "no memory for what the layer that guesses ahead reads");
-    pf_nextn_session_opts(&s->opts, &o);
-    return pf_session_open(&f->own, s->m->nextn, &o);
+    const struct pf_model *m = pf_session_follower(s->m, &s->opts, &o);
+    if (m->is_nextn) {
+        f->rows = pf_alloc_array(PF_MEM_SESSION, (size_t)(s->opts.n_batch + LAZY) * (size_t)s->m->n_embd,
+                                 sizeof *f->rows);
+        if (!f->rows)
+            PF_FAIL(PF_ENOMEM, "no memory for what the layer that guesses ahead reads");
+    }
+    return pf_session_open(&f->own, m == s->m->second ? s->m->second : s->m->nextn, &o);
 }
 
-pf_status pf_drafter_nextn(struct pf_drafter **out, struct pf_session *s)
+pf_status pf_drafter_follower(struct pf_drafter **out, struct pf_session *s)
 {
     struct follower *f = pf_alloc(PF_MEM_SESSION, sizeof *f);
     *out = NULL;

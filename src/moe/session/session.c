@@ -192,8 +192,9 @@ static pf_status open_buffers(struct pf_session *s)
 static pf_status open_source(struct pf_session *s, enum pf_draft kind)
 {
     struct pf_drafter **out = &s->sources[s->n_sources].drafter;
+    bool follows = kind == PF_DRAFT_MTP || kind == PF_DRAFT_MODEL;
     PF_TRY(kind == PF_DRAFT_GIVEN ? pf_drafter_given(out, s->tokens, s->opts.draft_fn, s->opts.draft_ctx)
-           : kind == PF_DRAFT_MTP ? pf_drafter_nextn(out, s)
+           : follows              ? pf_drafter_follower(out, s)
                                   : pf_drafter_lookup(out, s->tokens, s->opts.n_ctx));
     s->n_sources++;
     return PF_OK;

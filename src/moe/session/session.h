@@ -149,8 +149,8 @@ float *pf_state_earlier(const struct pf_session *s, int il);
 float *pf_state_now(const struct pf_session *s, int il);
 void   pf_state_settled(struct pf_session *s);
 
-/* run/follow.c: drafts of s->m->nextn. Opens a session of it. */
-pf_status pf_drafter_nextn(struct pf_drafter **out, struct pf_session *s);
+/* run/follow.c: drafts of a model that follows the session (pf_session_follower). Opens a session of it. */
+pf_status pf_drafter_follower(struct pf_drafter **out, struct pf_session *s);
 
 /* ring.c */
 bool    pf_ring_holds(const struct pf_session *s, int64_t pos);      /* all that a row at pos sees */
