@@ -557,6 +557,17 @@ typedef bool pf_read_fn(void *ctx, void *data, size_t bytes);
 pf_status pf_session_save(const pf_session *s, pf_write_fn *write, void *ctx);
 pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx);
 
+/* Saving a sequence again that has become longer: writes what *since lacks, a continuation, and makes *since what is
+ * saved by then. With zeros in *since that is what pf_session_save writes. PF_EINVAL: the sequence does not begin with
+ * what was saved; *since is left alone by all failures. To load, pf_session_load takes the first, and
+ * pf_session_load_more each continuation in turn; one that fails leaves the session empty, too, unless nothing was
+ * loaded or the session has gone on since: that is PF_EINVAL, and it stays as it is. */
+struct pf_saved {
+    uint64_t n_tokens, computed, held_from, digest[2];
+};
+pf_status pf_session_save_more(const pf_session *s, struct pf_saved *since, pf_write_fn *write, void *ctx);
+pf_status pf_session_load_more(pf_session *s, pf_read_fn *read, void *ctx);
+
 /* ---- Sampling ---------------------------------------------------------------------------------------------- */
 
 /* A number that is added to the logit of a token. */

@@ -217,6 +217,58 @@ static void test_long(pf_model *m, int piece)
     pf_session_close(&fresh);
 }
 
+/* What was saved goes on in continuations, each as large as what is new; one that is damaged, or does not belong
+ * there, leaves nothing. */
+static void test_save_more(pf_model *m)
+{
+    static const int ends[] = { 70, 71, 71, 150, 140 };          /* the last one after going back */
+    enum { PARTS = sizeof ends / sizeof *ends };
+    struct file f = { 0 }, whole = { 0 };
+    struct pf_saved saved = { 0 };
+    size_t begin[PARTS + 1] = { 0 };
+    pf_session *a = open_session(m), *b = open_session(m);
+    for (int i = 0; i < PARTS; i++) {
+        int pos = (int)pf_session_pos(a);
+        if (ends[i] > pos)
+            go_on(a, tokens, want, ends[i] - pos, 0);
+        CHECK(pf_session_rewind(a, ends[i]) == PF_OK);
+        pf_status st = pf_session_save_more(a, &saved, write_file, &f);
+        CHECK(st == (ends[i] < pos ? PF_EINVAL : PF_OK), "part %d: %s", i, pf_last_error());
+        begin[i + 1] = f.n;
+    }
+    CHECK(pf_session_eval(a, tokens + 140, 10, 0) == PF_OK && pf_session_save(a, write_file, &whole) == PF_OK);
+    size_t fixed = begin[3] - begin[2], of_one = begin[2] - begin[1] - fixed;      /* nothing new but headers, state */
+    CHECK(of_one <= (whole.n - fixed) / 150 * 64 + 64, "%zu bytes for one token, %zu for 150 and %zu for none", of_one,
+          whole.n, fixed);               /* 64 positions are one block */
+    CHECK(pf_session_load(b, read_file, &f) == PF_OK && pf_session_pos(b) == 70, "%s", pf_last_error());
+    for (int i = 1; i < PARTS - 1; i++)
+        CHECK(pf_session_load_more(b, read_file, &f) == PF_OK && pf_session_pos(b) == ends[i], "%s", pf_last_error());
+    CHECK(pf_session_load_more(b, read_file, &f) == PF_EIO && pf_session_pos(b) == 0, "there is no more");
+    for (int damage = 0; damage < 3; damage++) {
+        f.at = 0;
+        CHECK(pf_session_load(b, read_file, &f) == PF_OK, "%s", pf_last_error());
+        f.at = begin[damage == 0 ? 3 : damage == 1 ? 0 : 1];     /* not the next; no continuation; then a bit */
+        char *at = f.data + (begin[1] + begin[2]) / 2;
+        *at ^= (char)(damage == 2);
+        CHECK(pf_session_load_more(b, read_file, &f) < 0 && pf_session_pos(b) == 0);
+        *at ^= (char)(damage == 2);
+    }
+    f.at = 0;
+    CHECK(pf_session_load(b, read_file, &f) == PF_OK, "%s", pf_last_error());
+    for (int i = 1; i < PARTS - 1; i++)
+        CHECK(pf_session_load_more(b, read_file, &f) == PF_OK, "%s", pf_last_error());
+    go_on(b, tokens, want, 1, 0);
+    CHECK(pf_session_load_more(b, read_file, &f) == PF_EINVAL && pf_session_pos(b) == 151, "it has gone on");
+    go_on(b, tokens, want, 20, PF_LOGITS_ALL);
+    CHECK(pf_session_rewind(b, 30) == PF_OK);
+    go_on(b, other, want_other, 90, 0);
+    CHECK(pf_session_save_more(b, &saved, write_file, &f) == PF_EINVAL, "another text");
+    free(f.data);
+    free(whole.data);
+    pf_session_close(&a);
+    pf_session_close(&b);
+}
+
 int main(int argc, char **argv)
 {
     pf_model *m;
@@ -252,6 +304,7 @@ int main(int argc, char **argv)
     test_save(m, 70, 70);
     test_save(m, 70, 41);
     test_save(m, 1, 0);
+    test_save_more(m);
     free(want);
     free(want_other);
     pf_model_close(&m);

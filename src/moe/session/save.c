@@ -11,6 +11,14 @@
  *     u64 whole: 1, or 0 if what is between the tokens and here was lost with its device while it was written
  *     u64[2] XXH3, 128 bits, of everything before it
  *
+ * What was saved goes on in a continuation of the same form, with "PFMOEMOR" in front and, behind held_from:
+ *
+ *     u64 tokens_there  u64 computed_there  u64[2] XXH3 of tokens[0 .. tokens_there)
+ *
+ * of which the tokens and the keys and values of positions below computed_there are left out; the state is there whole.
+ * Since a token's keys and values depend on the tokens up to it and on nothing else, it fits whatever holds these
+ * tokens.
+ *
  * A device that is lost on the way costs what it held and nothing else: the file, or the session, then has the tokens,
  * and the next evaluation computes the rest anew, on the CPU. */
 #include <string.h>
@@ -21,6 +29,7 @@
 #include "moe/session/session.h"
 
 static const char magic[8] = { 'P', 'F', 'M', 'O', 'E', 'S', 'E', 'S' };
+static const char more_magic[8] = { 'P', 'F', 'M', 'O', 'E', 'M', 'O', 'R' };
 enum { VERSION = 5, PIECE = 1 << 20 };
 
 struct save_header {
@@ -31,6 +40,12 @@ struct save_header {
     uint64_t n_tokens, computed, held_from;
 };
 _Static_assert(sizeof(struct save_header) == 56, "the header is packed");
+
+struct more_header {
+    uint64_t tokens_there, computed_there;   /* 0 and 0: nothing is */
+    struct pf_digest of_tokens;
+};
+_Static_assert(sizeof(struct more_header) == 32, "the header is packed");
 
 /* Moves bytes between the caller's stream and memory, hashing them. */
 struct stream {
@@ -205,18 +220,21 @@ static pf_status transfer_chunks(struct stream *f, const struct pf_session *s, c
     return PF_OK;
 }
 
-/* Whatever is kept of the positions below n. */
-static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64_t n, int64_t held_from)
+/* Whatever is kept of the positions [from, n). */
+static pf_status transfer_kv(struct stream *f, const struct pf_session *s, int64_t from, int64_t n, int64_t held_from)
 {
+    int64_t in_window = from > held_from ? from : held_from;
     for (int il = 0; il < s->m->n_layer; il++) {
         const struct pf_layer *layer = &s->m->layers[il];
         const struct pf_unit *u = pf_unit_of(s, il);
         if (s->kv[il].view.n_chunks)
-            PF_TRY(transfer_chunks(f, s, u, &s->kv[il].view, layer->attn.window ? held_from : 0, n));
+            PF_TRY(transfer_chunks(f, s, u, &s->kv[il].view, layer->attn.window ? in_window : from, n));
         if (layer->compressed.blocks.ratio)
-            PF_TRY(transfer_chunks(f, s, u, &s->block_kv[il].view, 0, n / layer->compressed.blocks.ratio));
+            PF_TRY(transfer_chunks(f, s, u, &s->block_kv[il].view, from / layer->compressed.blocks.ratio,
+                                   n / layer->compressed.blocks.ratio));
         if (layer->has_indexer)
-            PF_TRY(transfer_chunks(f, s, u, &s->index_kv[il].view, 0, n / s->m->index.ratio));
+            PF_TRY(transfer_chunks(f, s, u, &s->index_kv[il].view, from / s->m->index.ratio,
+                                   n / s->m->index.ratio));
     }
     return PF_OK;
 }
@@ -237,18 +255,59 @@ static pf_status fill_header(const pf_session *s, struct save_header *h)
     return st;
 }
 
-static pf_status save(const pf_session *s, struct stream *f)
+static struct pf_digest digest_of_tokens(const struct pf_session *s, int64_t n)
+{
+    struct pf_digester d;
+    pf_digest_begin(&d);
+    pf_digest_add(&d, s->tokens, (size_t)n * sizeof *s->tokens);
+    return pf_digest_of(&d);
+}
+
+/* Makes the header that of a continuation, if something is there already. */
+static pf_status fill_more(const pf_session *s, const struct pf_saved *since, struct save_header *h,
+                           struct more_header *more)
+{
+    *more = (struct more_header){ .tokens_there = since->n_tokens,
+                                  .of_tokens = { since->digest[0], since->digest[1] } };
+    if (since->n_tokens == 0)
+        return PF_OK;
+    bool begins = since->n_tokens <= h->n_tokens &&
+                  pf_digest_equal(digest_of_tokens(s, (int64_t)since->n_tokens), more->of_tokens);
+    if (!begins || since->held_from > h->held_from)
+        PF_FAIL(PF_EINVAL, "the sequence does not go on where it was saved, at position %llu",
+                (unsigned long long)since->n_tokens);
+    more->computed_there = since->computed < h->computed ? since->computed : h->computed;
+    memcpy(h->magic, more_magic, sizeof more_magic);
+    return PF_OK;
+}
+
+/* What is between the tokens and the digest. */
+static pf_status transfer_body(struct stream *f, const struct pf_session *s, const struct save_header *h,
+                               const struct more_header *more, uint64_t *whole)
+{
+    PF_TRY(h->computed > 0 ? transfer_state(f, s) : PF_OK);
+    PF_TRY(transfer_kv(f, s, (int64_t)more->computed_there, (int64_t)h->computed, (int64_t)h->held_from));
+    *whole = f->write ? !f->lost : 0;
+    return transfer(f, whole, sizeof *whole);
+}
+
+static pf_status save(const pf_session *s, struct stream *f, struct pf_saved *since)
 {
     struct save_header header;
+    struct more_header more;
+    uint64_t whole;
     PF_TRY(fill_header(s, &header));
+    PF_TRY(fill_more(s, since, &header, &more));
     PF_TRY(transfer(f, &header, sizeof header));
-    PF_TRY(transfer(f, s->tokens, (size_t)s->pos * sizeof *s->tokens));
-    PF_TRY(header.computed > 0 ? transfer_state(f, s) : PF_OK);
-    PF_TRY(transfer_kv(f, s, (int64_t)header.computed, (int64_t)header.held_from));
-    uint64_t whole = !f->lost;
-    PF_TRY(transfer(f, &whole, sizeof whole));
-    struct pf_digest digest = pf_digest_of(&f->hash);
-    return transfer(f, &digest, sizeof digest);
+    PF_TRY(more.tokens_there ? transfer(f, &more, sizeof more) : PF_OK);
+    size_t n_new = (size_t)(header.n_tokens - more.tokens_there);
+    PF_TRY(transfer(f, s->tokens + more.tokens_there, n_new * sizeof *s->tokens));
+    PF_TRY(transfer_body(f, s, &header, &more, &whole));
+    struct pf_digest digest = pf_digest_of(&f->hash), of_tokens = digest_of_tokens(s, s->pos);
+    PF_TRY(transfer(f, &digest, sizeof digest));
+    *since = (struct pf_saved){ .n_tokens = header.n_tokens, .computed = whole ? header.computed : 0,
+                                .held_from = header.held_from, .digest = { of_tokens.low, of_tokens.high } };
+    return PF_OK;
 }
 
 static pf_status open_piece(struct stream *f)
@@ -260,19 +319,29 @@ static pf_status open_piece(struct stream *f)
     return PF_OK;
 }
 
-pf_status pf_session_save(const pf_session *s, pf_write_fn *write, void *ctx)
+pf_status pf_session_save_more(const pf_session *s, struct pf_saved *since, pf_write_fn *write, void *ctx)
 {
     struct stream f = { .write = write, .ctx = ctx };
     PF_TRY(open_piece(&f));
-    pf_status st = save(s, &f);
+    pf_status st = save(s, &f, since);
     pf_free(f.piece);
     return st;
 }
 
+pf_status pf_session_save(const pf_session *s, pf_write_fn *write, void *ctx)
+{
+    struct pf_saved nothing = { 0 };
+    return pf_session_save_more(s, &nothing, write, ctx);
+}
+
 static pf_status check_header(const struct pf_session *s, const struct save_header *h, struct pf_digest identity)
 {
-    if (memcmp(h->magic, magic, sizeof magic) != 0)
+    bool more = memcmp(h->magic, more_magic, sizeof more_magic) == 0;
+    if (!more && memcmp(h->magic, magic, sizeof magic) != 0)
         PF_FAIL(PF_EFORMAT, "this is not a saved session");
+    if (more != (s->pos > 0))
+        PF_FAIL(PF_EINVAL, more ? "the saved session is the continuation of another, which is to be loaded first"
+                                : "the saved session is no continuation");
     if (h->version != VERSION)
         PF_FAIL(PF_EUNSUPPORTED, "the saved session has version %u; version %d can be loaded", h->version, VERSION);
     if (!pf_digest_equal(h->identity, identity))
@@ -299,7 +368,6 @@ static pf_status check_header(const struct pf_session *s, const struct save_head
 /* Makes the session ready to be filled. */
 static pf_status begin_load(pf_session *s, struct pf_digest *identity)
 {
-    PF_TRY(pf_session_rewind(s, 0));
     pthread_mutex_lock(&s->m->step_lock);
     pf_status st = pf_session_follow(s);
     st = st == PF_OK ? pf_model_identity(s->m, identity) : st;
@@ -307,10 +375,10 @@ static pf_status begin_load(pf_session *s, struct pf_digest *identity)
     return st;
 }
 
-static pf_status load_tokens(pf_session *s, struct stream *f, uint64_t n)
+static pf_status load_tokens(pf_session *s, struct stream *f, uint64_t from, uint64_t n)
 {
-    PF_TRY(transfer(f, s->tokens, (size_t)n * sizeof *s->tokens));
-    for (uint64_t i = 0; i < n; i++)
+    PF_TRY(transfer(f, s->tokens + from, (size_t)(n - from) * sizeof *s->tokens));
+    for (uint64_t i = from; i < n; i++)
         if (s->tokens[i] < 0 || s->tokens[i] >= s->m->n_vocab)
             PF_FAIL(PF_EFORMAT, "token %llu of the saved session is %d; the vocabulary has ids 0 to %d",
                     (unsigned long long)i, s->tokens[i], s->m->n_vocab - 1);
@@ -326,33 +394,71 @@ static pf_status check_digest(struct stream *f)
     return PF_OK;
 }
 
+/* The header of a continuation, which fits what the session holds. */
+static pf_status load_more_header(const pf_session *s, struct stream *f, const struct save_header *h,
+                                  struct more_header *more)
+{
+    PF_TRY(transfer(f, more, sizeof *more));
+    if (more->tokens_there != (uint64_t)s->pos || !pf_digest_equal(digest_of_tokens(s, s->pos), more->of_tokens))
+        PF_FAIL(PF_EINVAL, "the saved session goes on from %llu tokens, which are not the %lld that are there",
+                (unsigned long long)more->tokens_there, (long long)s->pos);
+    if (more->computed_there > h->computed || h->n_tokens < more->tokens_there)
+        PF_FAIL(PF_EFORMAT, "the saved session goes on from position %llu to %llu",
+                (unsigned long long)more->computed_there, (unsigned long long)h->computed);
+    return PF_OK;
+}
+
+/* Into an empty session, or one that holds what a continuation goes on from. */
 static pf_status load(pf_session *s, struct stream *f)
 {
     struct save_header header;
+    struct more_header more = { 0 };
     struct pf_digest identity;
     uint64_t whole;
     PF_TRY(begin_load(s, &identity));
     PF_TRY(transfer(f, &header, sizeof header));
     PF_TRY(check_header(s, &header, identity));
-    PF_TRY(load_tokens(s, f, header.n_tokens));
-    PF_TRY(header.computed > 0 ? transfer_state(f, s) : PF_OK);
-    PF_TRY(transfer_kv(f, s, (int64_t)header.computed, (int64_t)header.held_from));
-    PF_TRY(transfer(f, &whole, sizeof whole));
+    PF_TRY(s->pos > 0 ? load_more_header(s, f, &header, &more) : PF_OK);
+    uint64_t held_from = (uint64_t)s->held_from > header.held_from ? (uint64_t)s->held_from : header.held_from;
+    /* Not if a device was lost in between, or if a ring shorter than the saved one has too little after going back. */
+    bool fits = more.computed_there <= (uint64_t)s->computed &&
+                (held_from == 0 || held_from + (uint64_t)s->window <= header.computed);
+    s->computed = s->state_holds = s->next_holds = 0;
+    PF_TRY(load_tokens(s, f, more.tokens_there, header.n_tokens));
+    PF_TRY(transfer_body(f, s, &header, &more, &whole));
     PF_TRY(check_digest(f));
     s->pos = (int64_t)header.n_tokens;
-    if (whole == 1 && !f->lost) {
+    if (whole == 1 && !f->lost && fits) {
         s->computed = s->state_holds = (int64_t)header.computed;
-        s->held_from = (int64_t)header.held_from;
+        s->held_from = (int64_t)held_from;
     }
     pf_ring_advance(s, 0);
     return PF_OK;
 }
 
-pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx)
+/* A load that failed leaves the session empty. */
+static pf_status load_from(pf_session *s, pf_read_fn *read, void *ctx)
 {
     struct stream f = { .read = read, .ctx = ctx };
-    PF_TRY(open_piece(&f));
-    pf_status st = load(s, &f);
+    pf_status st = open_piece(&f);
+    st = st == PF_OK ? load(s, &f) : st;
     pf_free(f.piece);
+    if (st < 0) {
+        s->pos = s->computed = s->state_holds = s->held_from = 0;
+        pf_state_rewind(s, 0);
+    }
     return st;
+}
+
+pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx)
+{
+    PF_TRY(pf_session_rewind(s, 0));
+    return load_from(s, read, ctx);
+}
+
+pf_status pf_session_load_more(pf_session *s, pf_read_fn *read, void *ctx)
+{
+    if (s->pos == 0 || s->has_logits)
+        PF_FAIL(PF_EINVAL, "a continuation goes on from what was just loaded");
+    return load_from(s, read, ctx);
 }
