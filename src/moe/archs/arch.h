@@ -74,6 +74,7 @@ struct pf_arch {
                                              layer of each period of attention.sliding_window_pattern; llama4:
                                              load/read_attention.c, read_windows(); by layer: the pattern says true, and
                                              these layers have a rotation of their own */
+    bool            still_far;            /* layers without a window do not rotate, and the others as keys say of all */
     bool            half_rope;            /* layers without a window rotate half of rope.dimension_count, and they alone
                                              have divisors */
     int             window_period;

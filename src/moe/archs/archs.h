@@ -28,7 +28,9 @@
     A(granitemoe) \
     A(minimax_m2) \
     A(minimax_m3) \
+    A(bailingmoe) \
     A(bailingmoe2) \
+    A(exaone_moe) \
     A(ernie4_5) \
     A(ernie4_5_moe) \
     A(hunyuan_moe) \

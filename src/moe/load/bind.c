@@ -139,7 +139,7 @@ static pf_status bind_rope(const struct pf_loader *l)
     enum pf_need need = l->m->arch->rope_freqs ? PF_OPTIONAL : PF_NEVER;
     int n_divided = l->m->arch->half_rope ? l->near_rope.n_rot : p.n_rot;
     PF_TRY(pf_bind_vector(l, need, "rope_freqs.weight", n_divided / 2, 1, &p.divisors));
-    if (l->m->arch->window == PF_WINDOW_BY_LAYER)
+    if (l->m->arch->window == PF_WINDOW_BY_LAYER && !l->m->arch->still_far)
         pf_rope_init(&l->m->near_rope, &l->near_rope);
     if (l->m->arch->long_rope) {
         PF_TRY(pf_bind_vector(l, PF_REQUIRED, "rope_factors_long.weight", p.n_rot / 2, 1, &p.divisors));

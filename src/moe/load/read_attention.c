@@ -37,7 +37,8 @@ static pf_status read_layer_windows(const struct pf_loader *l)
         PF_FAIL(PF_EFORMAT, "key %s is missing from %s", name, pf_gguf_path(l->g));
     for (int il = 0; il < m->n_layer; il++) {
         m->layers[il].attn.window = windowed[il] ? window : 0;
-        m->layers[il].attn.near_rope = windowed[il];
+        m->layers[il].attn.near_rope = windowed[il] && !m->arch->still_far;
+        m->layers[il].attn.rotate &= windowed[il] || !m->arch->still_far;
     }
     return m->arch->near_heads ? read_near_heads(l) : PF_OK;
 }
