@@ -210,7 +210,7 @@ static void test_not_finite(void)
 {
     char path[512];
     float nan = NAN;
-    snprintf(path, sizeof path, "%s/nan.gguf", scratch);
+    snprintf(path, sizeof path, "%s/nan-%d.gguf", scratch, (int)getpid());
     copy_with(path, "blk.1.attn_norm.weight", &nan, sizeof nan);
     pf_model *m = open_model(path);
     pf_session *s = open_session(m, N_CTX);
@@ -243,7 +243,7 @@ static void test_not_finite(void)
 static void test_file_changes(void)
 {
     char path[512];
-    snprintf(path, sizeof path, "%s/changing.gguf", scratch);
+    snprintf(path, sizeof path, "%s/changing-%d.gguf", scratch, (int)getpid());
     copy_with(path, NULL, NULL, 0);
     pf_model *m = open_model(path);
     pf_session *s = open_session(m, N_CTX);
