@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+"""A conversation that outlives its server: its next answer begins in the time that the new message takes, on a plain, a
+windowed and a recurrent model. Time is compared with that of the whole prompt, which another server evaluates.
+
+    check_restart.py SERVE RUN SYNTH SHARED [TOKENS]     TOKENS: of the conversation, about; default 2500"""
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+
+import tiny
+from serve import Server, check, finish
+
+CHAT = "/v1/chat/completions"
+PRESETS = ["moe-tiny", "gpt-oss-tiny", "qwen3-next-tiny"]
+SLACK = 100                          # tokens: the new message, the last answer and what the template puts around them
+
+
+def first_token(s, messages):
+    """(seconds to the first token, tokens of the prompt, tokens of it that were kept, the answer)"""
+    body = {"model": "default", "messages": messages, "max_tokens": 8, "temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+    begin, first, text, usage = time.monotonic(), None, "", None
+    for _, d in s.stream(CHAT, body):
+        e = json.loads(d) if d != "[DONE]" else {"choices": []}
+        usage = e.get("usage") or usage
+        for c in e["choices"]:
+            piece = c["delta"].get("content") or ""
+            first = first or (time.monotonic() - begin if piece or c["finish_reason"] else None)
+            text += piece
+    return first, usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"], text
+
+
+def check_model(folder, preset, n):
+    r = random.Random(3)
+    path = tiny.model(folder, preset=preset, name=preset)
+    # What is sent back as answered is not what the random model wrote: the conversation is taken up before its answer.
+    talk = [{"role": "user", "content": "".join(r.choice("abcdefgh ") for _ in range(n))}]
+    args = ["-m", path, "-c", str(n + 1000), "--slots", "1"]
+    kept = args + ["--cache-dir", os.path.join(folder, preset + ".cache")]
+    with Server(*kept) as s:
+        whole = first_token(s, talk)
+        talk += [{"role": "assistant", "content": "yes"}, {"role": "user", "content": "and?"}]
+    with Server(*kept) as s:
+        again = first_token(s, talk)
+        talk += [{"role": "assistant", "content": "no"}, {"role": "user", "content": "why?"}]
+        going_on = first_token(s, talk)
+    with Server(*args) as s:
+        anew = first_token(s, talk[:3])
+    print("%s: %d tokens; first token after %.3f s, of the next message after a restart %.3f s (%d of %d kept), without one %.3f s, of all anew %.3f s"
+          % (preset, whole[1], whole[0], again[0], again[2], again[1], going_on[0], anew[0]), flush=True)
+    check(again[1] - again[2] <= SLACK, preset, "evaluates", again[1] - again[2], "tokens of", again[1])
+    check(again[0] < anew[0] / 2, preset, "takes", again[0], "s after a restart, and anew", anew[0])
+    check(again[3] == anew[3], preset, "answers otherwise after a restart:", again[3], anew[3])
+
+
+def main():
+    n = int(sys.argv[5]) if len(sys.argv) > 5 else 2500
+    with tempfile.TemporaryDirectory() as folder:
+        for preset in PRESETS:
+            check_model(folder, preset, n)
+    finish()
+
+
+main()
