@@ -36,6 +36,7 @@ struct bench {
     bool        streaming, progress;
     double      draft_sim;       /* probability that a draft is right; negative: drafts are real */
     const char *replay;          /* a routing trace instead of a model */
+    const char *draft_replay;    /* a text that prompts and decoding go through, in place of random tokens */
     const char *perplexity;      /* a text whose perplexity is asked for instead of speed */
     int         n_ctx;           /* tokens of one of its chunks */
     enum output output;
@@ -86,6 +87,15 @@ bool test_fits(const struct test *t, const struct pf_model_info *info);
  * status, and has complained if that is not EXIT_DONE. */
 int test_run(const struct test *t, pf_model *m, const char *path, struct membw *bw, const struct bench *o,
              struct row *row);
+
+/* The text at path as tokens, the one that stands in front of texts being first. An exit status; the caller frees tok
+ * in any case. */
+struct text {
+    int32_t *tok;
+    size_t   n;
+    bool     has_bos;
+};
+int text_read(struct text *t, const pf_model *m, const char *path);
 
 /* As test_run, for a test with chunk > 0; says on standard error how far it is. */
 int perplexity_run(const struct test *t, pf_model *m, const struct bench *o, struct row *row);

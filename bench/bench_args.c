@@ -37,6 +37,8 @@ static void usage(void)
           "      --ram-mb N        memory for the model (default: what the system can spare)\n"
           "      --streaming       do not hold the whole model in memory, even if it fits\n"
           "      --draft-sim P     decode with drafts of which each is right with probability P\n"
+          "      --draft-replay FILE  evaluate the text in FILE, from its start again at its end, instead of random\n"
+          "                        tokens: drafts are as good as they are with such text\n"
           "      --replay TRACE    hits of every replacement policy on a routing trace, beside the best possible\n"
           "      --slots N         experts in memory in a replay (default: half of them)\n"
           "  -h, --help\n", stdout);
@@ -185,8 +187,8 @@ static void spell_out(int argc, char **argv)
             argv[i] = both;
 }
 
-enum { RAM_MB = 256, LAYOUT, VRAM_MB, STREAMING, REPLAY, SLOTS, BOTH, KV_TYPE, PROGRESS, DRAFT_SIM, PERPLEXITY,
-       SHARED };
+enum { RAM_MB = 256, LAYOUT, VRAM_MB, STREAMING, REPLAY, SLOTS, BOTH, KV_TYPE, PROGRESS, DRAFT_SIM, DRAFT_REPLAY,
+       PERPLEXITY, SHARED };
 
 /* False: the value is not one that the option takes. */
 static bool set(struct bench *o, int c, char **argv, const char **why)
@@ -213,6 +215,7 @@ static bool set(struct bench *o, int c, char **argv, const char **why)
     case PERPLEXITY: o->perplexity = optarg; return true;
     case 'c': return parse_int(optarg, 4, MAX_TOKENS, &o->n_ctx);
     case STREAMING: return o->streaming = true;
+    case DRAFT_REPLAY: o->draft_replay = optarg; return true;
     case DRAFT_SIM: return parse_share(optarg, &o->draft_sim);
     case PROGRESS: return o->progress = true;
     case 'h': usage(); exit(EXIT_DONE);
@@ -251,6 +254,7 @@ void bench_read_args(struct bench *o, int argc, char **argv)
         { "batch", required_argument, 0, 'b' },     { "repetitions", required_argument, 0, 'r' },
         { "output", required_argument, 0, 'o' },    { "progress", no_argument, 0, PROGRESS },
         { "draft-sim", required_argument, 0, DRAFT_SIM }, { "help", no_argument, 0, 'h' },
+        { "draft-replay", required_argument, 0, DRAFT_REPLAY },
         { "perplexity", required_argument, 0, PERPLEXITY }, { "ctx", required_argument, 0, 'c' },
     };
     int n_own = 0;

@@ -19,12 +19,6 @@
 
 #include "bench.h"
 
-struct text {
-    int32_t *tok;
-    size_t   n;
-    bool     has_bos;
-};
-
 struct sums {
     double nll, nll2;            /* of -log p and its square */
     int    n;
@@ -48,7 +42,7 @@ static bool find_bos(const pf_model *m, int32_t *bos)
     return with[0] != without[0];
 }
 
-static int read_text(struct text *t, const pf_model *m, const char *path)
+int text_read(struct text *t, const pf_model *m, const char *path)
 {
     struct buf raw = { 0 };
     int32_t bos = 0;
@@ -150,7 +144,7 @@ int perplexity_run(const struct test *t, pf_model *m, const struct bench *o, str
     struct text text;
     struct pf_session_opts so;
     pf_session *s = NULL;
-    int status = read_text(&text, m, o->perplexity);
+    int status = text_read(&text, m, o->perplexity);
     test_name(t, row->test);
     row->n_prompt = t->chunk;
     row->n_batch = t->n_batch;

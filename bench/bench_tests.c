@@ -107,6 +107,21 @@ static void make_tokens(int32_t *tok, int n, int64_t n_vocab)
     }
 }
 
+/* The text over and over. An exit status. */
+static int take_text(int32_t *tok, int n, const pf_model *m, const char *path)
+{
+    struct text text;
+    int status = text_read(&text, m, path);
+    if (status == EXIT_DONE && text.n == 0) {
+        complain("there is no text in %s", path);
+        status = EXIT_FAILED;
+    }
+    for (int i = 0; status == EXIT_DONE && i < n; i++)
+        tok[i] = text.tok[(size_t)i % text.n];
+    free(text.tok);
+    return status;
+}
+
 /* A wrong token is another one that there is: what comes next in the text. The same position is right or wrong whenever
  * it is drafted. */
 static size_t simulate(void *ctx, const int32_t *tok, size_t n, int32_t *out, size_t cap)
@@ -147,6 +162,11 @@ static int open_sessions(struct running *r, const struct bench *o)
         return EXIT_FAILED;
     }
     make_tokens(r->tok, n, pf_model_info(r->m)->n_vocab);
+    if (o->draft_replay) {
+        int status = take_text(r->tok, n, r->m, o->draft_replay);
+        if (status != EXIT_DONE)
+            return status;
+    }
     for (int k = 0; k < t->n_sequences; k++) {
         r->sim[k] = (struct simulated){ r->tok + (size_t)k * (size_t)positions(t), positions(t), o->draft_sim };
         r->opts.draft_ctx = &r->sim[k];

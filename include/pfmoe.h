@@ -528,6 +528,10 @@ pf_status pf_batch_eval(struct pf_batch_part *parts, size_t n_parts);
  * several sessions does such evals first. */
 bool pf_session_is_ahead(const pf_session *s, int32_t tok);
 
+/* Drafts that the session has evaluated since it was opened, and those of them that were right: tokens that needed no
+ * step. */
+void pf_session_drafts(const pf_session *s, uint64_t *drafted, uint64_t *accepted);
+
 /* Shortens the sequence to its first pos positions. The logits of the last eval are gone. */
 pf_status pf_session_rewind(pf_session *s, int64_t pos);
 

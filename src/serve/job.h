@@ -100,6 +100,7 @@ struct token_logprob {
 
 struct usage {
     size_t n_prompt, n_cached, n_answer, n_reasoning;
+    uint64_t n_drafted, n_accepted;      /* tokens guessed ahead, and those of them that were right */
     double queued_s, prompt_s, answer_s;
 };
 

@@ -36,6 +36,9 @@ void slot_take_times(struct slot *s)
     u->queued_s = s->begun - s->job->since;
     u->prompt_s = (s->first > 0 ? s->first : now_s()) - s->begun;
     u->answer_s = s->first > 0 ? now_s() - s->first : 0;
+    pf_session_drafts(s->session, &u->n_drafted, &u->n_accepted);
+    u->n_drafted -= s->drafted;
+    u->n_accepted -= s->accepted;
 }
 
 static void begin_prompt(struct slot *s);
@@ -183,6 +186,7 @@ void slot_give(struct slot *s, struct job *j)
     s->begun = now_s();
     s->first = 0;
     j->usage.n_prompt = j->req.n_tok;
+    pf_session_drafts(s->session, &s->drafted, &s->accepted);
     atomic_fetch_add(&metrics.running, 1);
     begin_prompt(s);
 }

@@ -22,6 +22,7 @@ struct slot {
     int32_t     next;                /* sampled, to be evaluated */
     struct pf_sampler sampler;
     struct answer     answer;
+    uint64_t    drafted, accepted;   /* by the session before the job */
     double      begun, first;        /* when it got the slot; when its prompt was done */
     uint64_t    used;
 };

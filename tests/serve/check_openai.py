@@ -22,6 +22,8 @@ def check_answers(s):
     check(content(a).rstrip("\n") == own, "not what pfmoe-run says:", content(a), own)
     check(a["choices"][0]["finish_reason"] == "length" and a["usage"]["completion_tokens"] == 40, a["usage"])
     check(a["usage"]["total_tokens"] == a["usage"]["prompt_tokens"] + 40 and a["timings"]["predicted_n"] == 40, a)
+    drafted = a["timings"].get("draft_n", 0)
+    check(0 <= a["timings"].get("draft_n_accepted", 0) <= drafted or drafted == 0, a["timings"])
     parts = [{"type": "text", "text": ASK}]
     b = s.post(CHAT, {"model": "fables", "messages": [{"role": "user", "content": parts}], "temperature": 0, "max_completion_tokens": 40})[2]
     check(content(b) == content(a), "parts of text make another prompt")

@@ -21,12 +21,19 @@ bool pf_session_is_ahead(const pf_session *s, int32_t tok)
            s->units[0].backend == s->m->backend && s->tokens[s->pos] == tok;
 }
 
+void pf_session_drafts(const pf_session *s, uint64_t *drafted, uint64_t *accepted)
+{
+    *drafted = s->n_drafted;
+    *accepted = s->n_accepted;
+}
+
 static void advance(struct pf_session *s)
 {
     s->pos++;
     s->computed++;
     struct pf_draft_account *account = &s->sources[s->source].account;
     pf_account_hit(account);
+    s->n_accepted++;
     atomic_fetch_add(&s->m->drafts.accepted, 1);
     atomic_fetch_add(&s->m->drafts.alone_ns, (uint64_t)account->token_ns);
 }
@@ -113,6 +120,7 @@ static void take(struct pf_piece *p, int64_t before)
     pf_state_rewind(s, s->pos);
     s->ahead_from = before;
     s->n_ahead = (int)p->n;
+    s->n_drafted += (uint64_t)p->n_drafts;
 }
 
 static int n_drafts_of(const struct pf_piece *pieces, int n)

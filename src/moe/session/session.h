@@ -93,6 +93,7 @@ struct pf_session {
     } sources[PF_MAX_SOURCES];               /* whom drafts come from: the first of which the gate wants some */
     int                   n_sources;         /* 0: no drafts are wanted */
     int                   source;            /* whose the drafts that are there are */
+    uint64_t              n_drafted, n_accepted;     /* since it was opened */
     float                *all_logits;        /* [n_all][n_vocab] of an eval with PF_LOGITS_ALL, else NULL */
     size_t                n_all;
     bool                  has_logits;        /* logits belongs to position pos - 1 */

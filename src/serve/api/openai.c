@@ -48,10 +48,14 @@ void openai_put_timings(struct buf *out, const struct usage *u)
     size_t fresh = u->n_prompt - u->n_cached;
     buf_printf(out, "\"timings\":{\"cache_n\":%zu,\"prompt_n\":%zu,\"prompt_ms\":%.3f,\"prompt_per_token_ms\":%.4f,"
                "\"prompt_per_second\":%.3f,\"predicted_n\":%zu,\"predicted_ms\":%.3f,\"predicted_per_token_ms\":%.4f,"
-               "\"predicted_per_second\":%.3f}", u->n_cached, fresh, u->prompt_s * 1e3,
+               "\"predicted_per_second\":%.3f", u->n_cached, fresh, u->prompt_s * 1e3,
                fresh ? u->prompt_s * 1e3 / (double)fresh : 0, per_second(fresh, u->prompt_s), u->n_answer,
                u->answer_s * 1e3, u->n_answer ? u->answer_s * 1e3 / (double)u->n_answer : 0,
                per_second(u->n_answer, u->answer_s));
+    if (u->n_drafted)
+        buf_printf(out, ",\"draft_n\":%llu,\"draft_n_accepted\":%llu", (unsigned long long)u->n_drafted,
+                   (unsigned long long)u->n_accepted);
+    buf_puts(out, "}");
 }
 
 static void put_usage(struct buf *out, const struct usage *u)
