@@ -16,7 +16,7 @@
 #include "moe/place/placement.h"
 #include "moe/session/session.h"
 
-enum { N = 6, MOST_LENGTH = 700 };
+enum { N = 9, MOST_LENGTH = 700 };
 
 static const char *path, *how;
 static int      length, n_rounds;

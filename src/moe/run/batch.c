@@ -92,6 +92,23 @@ static int most_rows(const struct pf_piece *pieces, int n)
     return most;
 }
 
+/* How many pieces the next step takes. A device that holds the whole model repeats steps of up to PF_REPEAT_PARTS
+ * sequences, and launches the kernels of a larger one singly: on an H100 16 rows took as long as three steps of 8. */
+static int most_parts(const struct pf_piece *pieces, int n)
+{
+    enum { STEPS = 3 };                  /* that are repeated are done sooner than one that is not */
+    const struct pf_placement *p = pieces->s->m->place;
+    int n_rows = 0;
+    if (p->device == p->m->cpu || !p->cut.whole || p->experts_apart)
+        return n;
+    for (int i = 0; i < n; i++) {
+        if (!pieces[i].done && pieces[i].stop - pieces[i].s->computed != 1)
+            return n;
+        n_rows += !pieces[i].done;
+    }
+    return n_rows <= STEPS * PF_REPEAT_PARTS ? PF_REPEAT_PARTS : n;
+}
+
 /* Fills parts with the rows of the next step. Pieces whose sessions are cut otherwise than the first one that is not
  * done wait for a step of their own. */
 static void gather(const struct pf_piece *pieces, int n, struct pf_part *parts, struct pf_step *t)
@@ -99,9 +116,9 @@ static void gather(const struct pf_piece *pieces, int n, struct pf_part *parts, 
     const struct pf_piece *like = pieces;
     while (like->done)
         like++;
-    int most = most_rows(pieces, n);
+    int most = most_rows(pieces, n), n_parts = most_parts(pieces, n);
     *t = (struct pf_step){ .m = like->s->m, .parts = parts };
-    for (int i = 0; i < n && t->rows < most; i++) {
+    for (int i = 0; i < n && t->rows < most && t->n_parts < n_parts; i++) {
         if (pieces[i].done || !cut_alike(pieces[i].s, like->s))
             continue;
         parts[t->n_parts] = part_of(&pieces[i], t->rows, most - t->rows);
