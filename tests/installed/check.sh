@@ -50,7 +50,7 @@ if ! command -v cc >/dev/null 2>&1 || ! command -v pkg-config >/dev/null 2>&1; t
 fi
 export PKG_CONFIG_PATH="$prefix/lib/pkgconfig" LD_LIBRARY_PATH="$prefix/lib"
 [ "$prefix" != /usr ] || unset PKG_CONFIG_PATH LD_LIBRARY_PATH          # found without a word
-flags=$(pkg-config --cflags --libs pfmoe)
+flags=$(pkg-config --cflags --libs pfmoe) || { echo "failed: pkg-config"; exit 1; }
 cc -std=c11 -Wall -Werror "$root/examples/embed.c" $flags -o "$work/embed"
 says "C" 'Hello!' "$work/embed" "$model" Hello
 if command -v c++ >/dev/null 2>&1; then
