@@ -30,5 +30,9 @@ if [ "$(id -u)" != 0 ]; then
     root=sudo
 fi
 echo "installing:$missing"
-$root apt-get update -q
-DEBIAN_FRONTEND=noninteractive $root apt-get install -q -y --no-install-recommends $missing
+log=$(mktemp)
+if ! { $root apt-get update -q && $root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing; } >"$log" 2>&1; then
+    cat "$log" >&2
+    exit 1
+fi
+rm "$log"
