@@ -12,34 +12,26 @@
 #include "membw.h"
 #include "pfmoe.h"
 
-enum { MAX_LIST = 16, MAX_SEQUENCES = 64, MAX_REPS = 100, MAX_TOKENS = 1 << 20 };
+enum { MAX_SEQUENCES = 64, MAX_REPS = 100, MAX_TOKENS = 1 << 20 };
 
 enum output { OUT_TABLE, OUT_MD, OUT_CSV, OUT_JSON, OUT_JSONL };
 
-struct list {
-    int n, v[MAX_LIST];
-};
-struct names {
-    int         n;
-    const char *v[MAX_LIST];
-};
-
 struct bench {
-    struct settings shared;      /* options that pfmoe-run has, too: experts and reports */
-    struct names models;
-    struct list prompts, decodes, sequences, depths;
-    struct list both_prompts, both_decodes;      /* -pg: pairs, one after the other */
-    struct list threads, vram_mb, n_batch, kv;   /* kv: values of enum pf_kv_type */
-    struct list gpus;            /* used together; -1 alone: none */
-    bool        by_layers;
-    int         reps, ram_mb, slots;
+    struct settings shared;      /* options that pfmoe-run has, too: experts and reports. First (opt_row.h) */
+    struct text_list models;
+    struct whole_list prompts, decodes, sequences, depths;
+    struct whole_list both;      /* pairs of a prompt and what is decoded behind it */
+    struct whole_list threads, vram_mb, n_batch, kv;     /* kv: KV_I16 .. */
+    struct whole_list gpus;      /* used together; -1 alone: none */
+    int         layout;          /* index into auto|layers */
+    int64_t     reps, ram_mb, slots;
     bool        streaming, progress;
     double      draft_sim;       /* probability that a draft is right; negative: drafts are real */
     const char *replay;          /* a routing trace instead of a model */
     const char *draft_replay;    /* a text that prompts and decoding go through, in place of random tokens */
     const char *perplexity;      /* a text whose perplexity is asked for instead of speed */
-    int         n_ctx;           /* tokens of one of its chunks */
-    enum output output;
+    int64_t     n_ctx;           /* tokens of one of its chunks */
+    int         output;          /* enum output */
 };
 
 /* Ends the program over a mistake, and for --help. */

@@ -1,228 +1,105 @@
-/* The command line of pfmoe-bench: its own options by getopt, and shared ones by program/opts.h. */
-#define _GNU_SOURCE
-#include <getopt.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
+/* The command line of pfmoe-bench: its own options beside those that it shares with pfmoe-run (program/opt_row.h). */
 #include "bench.h"
 
-enum { MAX_OPTIONS = 64 };
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
 
-static const char *const output_names[] = { "table", "md", "csv", "json", "jsonl" };
+#include "program/opt_row.h"
 
-static void usage(void)
+#define AT(member) offsetof(struct bench, member)
+
+enum { MAX_MB = 1 << 30, MAX_ROWS = 8192, MAX_GPU = 63 };
+
+static const struct opt rows[] = {
+    { GROUP_WHAT, 'm', "model", TEXTS, "FILE", AT(models), 0, 0, NULL, false,
+      "the model; may be given up to 16 times" },
+    { GROUP_WHAT, 'p', "prompt", WHOLES, "N[,N...]", AT(prompts), 0, MAX_TOKENS, NULL, false,
+      "prompt lengths (default 512; 0: none)" },
+    { GROUP_WHAT, 'n', "gen", WHOLES, "N[,N...]", AT(decodes), 0, MAX_TOKENS, NULL, false,
+      "tokens to decode (default 128; 0: none)" },
+    { GROUP_WHAT, 0, "pg", PAIRS, "P,G", AT(both), 1, MAX_TOKENS, NULL, false,
+      "(or -pg) a prompt of P tokens, then G tokens decoded, as one test; may be given several times" },
+    { GROUP_WHAT, 'd', "depth", WHOLES, "N[,N...]", AT(depths), 0, MAX_TOKENS, NULL, false,
+      "tokens that are there before a test begins (default 0)" },
+    { GROUP_WHAT, 's', "sequences", WHOLES, "N[,N...]", AT(sequences), 1, MAX_SEQUENCES, NULL, false,
+      "sequences that decode together, token by token (default 1)" },
+    { GROUP_WHAT, 'r', "repetitions", WHOLE, "N", AT(reps), 1, MAX_REPS, NULL, false,
+      "counted runs of each test (default 5)" },
+    { GROUP_WHAT, 'o', "output", CHOICE, "table|md|csv|json|jsonl", AT(output), 0, 0, NULL, false,
+      "the form of the rows (default table)" },
+    { GROUP_WHAT, 0, "progress", FLAG, NULL, AT(progress), 0, 0, NULL, false,
+      "say on standard error which run is under way" },
+    { GROUP_WHAT, 0, "perplexity", TEXT, "FILE", AT(perplexity), 0, 0, NULL, false,
+      "the perplexity of the text in FILE instead of speed: chunks of --ctx tokens, the second half of each counted" },
+    { GROUP_WHAT, 'c', "ctx", WHOLE, "N", AT(n_ctx), 4, MAX_TOKENS, NULL, false, "tokens of a chunk (default 512)" },
+    { GROUP_WHAT, 0, "replay", TEXT, "TRACE", AT(replay), 0, 0, NULL, false,
+      "hits of every replacement policy on a routing trace, beside the best possible" },
+    { GROUP_WHAT, 0, "slots", WHOLE, "N", AT(slots), 1, MAX_MB, NULL, false,
+      "experts in memory in a replay (default: half of them)" },
+
+    { GROUP_MACHINE, 't', "threads", WHOLES, "N[,N...]", AT(threads), 1, PF_MAX_THREADS, NULL, false,
+      "computing threads (default: one per core)" },
+    { GROUP_MACHINE, 'g', "gpus", WHOLES, "N[,N...]", AT(gpus), -1, MAX_GPU, NULL, false,
+      "the GPUs to use together (default 0 alone); -1: the CPU" },
+    { GROUP_MACHINE, 0, "layout", CHOICE, "auto|layers", AT(layout), 0, 0, NULL, false,
+      "layers: divide the model even if the first GPU has room for it (default auto)" },
+    { GROUP_MACHINE, 0, "vram-mb", WHOLES, "N[,N...]", AT(vram_mb), 0, MAX_MB, NULL, false,
+      "take no more than so much memory of each, in MB of 1e6 bytes (default 0: what is free)" },
+    { GROUP_MACHINE, 0, "ram-mb", WHOLE, "N", AT(ram_mb), 1, MAX_MB, NULL, false,
+      "memory for the model (default: what the system can spare)" },
+    { GROUP_MACHINE, 0, "streaming", FLAG, NULL, AT(streaming), 0, 0, NULL, false,
+      "do not hold the whole model in memory, even if it fits" },
+    { GROUP_MACHINE, 'b', "batch", WHOLES, "N[,N...]", AT(n_batch), 1, MAX_ROWS, NULL, false,
+      "rows evaluated at once in a prompt (default 512)" },
+    { GROUP_MACHINE, 0, "kv", CHOICES, "i16|f32|q8_0", AT(kv), 0, 0, NULL, false,
+      "types of keys and values, with commas between (default i16)" },
+
+    { GROUP_DRAFT, 0, "draft-sim", REAL, "P", AT(draft_sim), 0, 1, NULL, false,
+      "decode with drafts of which each is right with probability P" },
+    { GROUP_DRAFT, 0, "draft-replay", TEXT, "FILE", AT(draft_replay), 0, 0, NULL, false,
+      "evaluate the text in FILE, from its start again at its end, instead of random tokens: drafts are as good as "
+      "they are with such text" },
+};
+
+/* Whether the bench has an option of pfmoe-run's table. */
+static bool takes(const struct opt *o)
 {
-    fputs("usage: pfmoe-bench -m MODEL.gguf [options]\n"
-          "Prompt and decode speed, beside the memory bandwidth measured in the same run.\n\n"
-          "  -m, --model FILE      the model; may be given up to 16 times\n"
-          "  -p, --prompt N[,N]    prompt lengths (default 512; 0: none)\n"
-          "  -n, --gen N[,N]       tokens to decode (default 128; 0: none)\n"
-          "      --pg P,G          a prompt of P tokens, then G tokens decoded, as one test (or -pg); may be given up\n"
-          "                        to 16 times\n"
-          "  -d, --depth N[,N]     tokens that are there before a test begins (default 0)\n"
-          "  -s, --sequences N[,N] sequences that decode together, token by token (default 1); N is 64 at most\n"
-          "  -t, --threads N[,N]   computing threads (default: one per core)\n"
-          "  -g, --gpus N[,N]      the GPUs to use together (default 0 alone); -1: the CPU\n"
-          "      --layout HOW      auto, or layers: divide the model even if the first GPU has room for it\n"
-          "      --vram-mb N[,N]   take no more than so much memory of each (default 0: what is free)\n"
-          "  -b, --batch N[,N]     rows evaluated at once in a prompt (default 512)\n"
-          "      --kv TYPE[,TYPE]  types of keys and values: i16, f32, q8_0 (default i16)\n"
-          "  -r, --repetitions N   counted runs of each test (default 5)\n"
-          "  -o, --output FORM     table, md, csv, json, jsonl (default table)\n"
-          "      --perplexity FILE the perplexity of the text in FILE instead of speed: chunks of --ctx tokens, the\n"
-          "                        second half of each counted\n"
-          "  -c, --ctx N           tokens of a chunk (default 512)\n"
-          "      --progress        say on standard error which run is under way\n"
-          "      --ram-mb N        memory for the model (default: what the system can spare)\n"
-          "      --streaming       do not hold the whole model in memory, even if it fits\n"
-          "      --draft-sim P     decode with drafts of which each is right with probability P\n"
-          "      --draft-replay FILE  evaluate the text in FILE, from its start again at its end, instead of random\n"
-          "                        tokens: drafts are as good as they are with such text\n"
-          "      --replay TRACE    hits of every replacement policy on a routing trace, beside the best possible\n"
-          "      --slots N         experts in memory in a replay (default: half of them)\n"
-          "  -h, --help\n", stdout);
-    opts_shared_help();
+    return (o->group >= GROUP_EXPERTS && o->group <= GROUP_REPORT) || o->group >= GROUP_HELP;
 }
 
-/* ---- Values ------------------------------------------------------------------------------------------------------ */
-
-static bool parse_int(const char *text, int min, int max, int *out)
+static void print_more(void)
 {
-    char *end;
-    long v = strtol(text, &end, 10);
-    *out = (int)v;
-    return *end == 0 && end != text && v >= min && v <= max;
+    puts("\nA name in brackets is an environment variable that sets the same; the flag wins.\n"
+         "A row for each combination of the lists. Exit status: 0 done, 1 failed, 2 wrong usage.");
 }
 
-/* A number from 0 to 1. */
-static bool parse_share(const char *text, double *out)
-{
-    char *end;
-    *out = strtod(text, &end);
-    return *end == 0 && end != text && *out >= 0 && *out <= 1;
-}
+static const struct opts_program program = {
+    .name = "pfmoe-bench",
+    .usage = "usage: pfmoe-bench -m MODEL.gguf [options]\n\n"
+             "Prompt and decode speed, beside the memory bandwidth measured in the same run.",
+    .operands = "pfmoe-bench takes options alone (see --help)",
+    .takes = takes, .own = rows, .n_own = sizeof rows / sizeof *rows, .more = print_more,
+};
 
-/* The next word of a list with commas between, into part; false at the end, or if it is longer. */
-static bool next_word(const char **text, char *part, size_t cap)
-{
-    size_t n = strcspn(*text, ",");
-    if (!**text || n >= cap)
-        return false;
-    memcpy(part, *text, n);
-    part[n] = 0;
-    *text += (*text)[n] == ',' ? n + 1 : n;
-    return true;
-}
-
-/* Whole numbers from min to max. */
-static bool parse_list(const char *text, int min, int max, struct list *out)
-{
-    char part[16];
-    for (out->n = 0; next_word(&text, part, sizeof part); out->n++)
-        if (out->n == MAX_LIST || !parse_int(part, min, max, &out->v[out->n]))
-            return false;
-    return out->n > 0 && !*text;
-}
-
-/* As parse_list, for sizes of tests: a 0 stands for no test. */
-static bool parse_sizes(const char *text, struct list *out)
+/* A 0 stands for no test. */
+static void drop_zeros(struct whole_list *sizes)
 {
     int n = 0;
-    if (!parse_list(text, 0, MAX_TOKENS, out))
-        return false;
-    for (int i = 0; i < out->n; i++)
-        if (out->v[i] > 0)
-            out->v[n++] = out->v[i];
-    out->n = n;
-    return true;
-}
-
-static bool parse_both(const char *text, struct bench *o)
-{
-    struct list two;
-    if (o->both_prompts.n == MAX_LIST || !parse_list(text, 1, MAX_TOKENS, &two) || two.n != 2)
-        return false;
-    o->both_prompts.v[o->both_prompts.n++] = two.v[0];
-    o->both_decodes.v[o->both_decodes.n++] = two.v[1];
-    return true;
-}
-
-static bool parse_kv(const char *text, struct list *out)
-{
-    static const struct {
-        const char *name;
-        enum pf_kv_type type;
-    } types[] = { { "i16", PF_KV_I16 }, { "f32", PF_KV_F32 }, { "q8_0", PF_KV_Q8_0 } };
-    char part[16];
-    for (out->n = 0; out->n < MAX_LIST && next_word(&text, part, sizeof part); out->n++) {
-        size_t i = 0;
-        while (i < sizeof types / sizeof *types && strcmp(part, types[i].name) != 0)
-            i++;
-        if (i == sizeof types / sizeof *types)
-            return false;
-        out->v[out->n] = (int)types[i].type;
-    }
-    return out->n > 0 && !*text;
-}
-
-static bool parse_output(const char *text, enum output *out)
-{
-    for (size_t i = 0; i < sizeof output_names / sizeof *output_names; i++)
-        if (strcmp(text, output_names[i]) == 0) {
-            *out = (enum output)i;
-            return true;
-        }
-    return false;
+    for (int i = 0; i < sizes->n; i++)
+        if (sizes->v[i] > 0)
+            sizes->v[n++] = sizes->v[i];
+    sizes->n = n;
 }
 
 /* -1 stands alone. */
-static bool parse_gpus(const char *text, struct list *out)
+static void check_gpus(const struct whole_list *gpus)
 {
-    enum { MAX_GPU = 63 };
-    bool fine = parse_list(text, -1, MAX_GPU, out) && out->n <= PF_MAX_GPUS;
-    for (int i = 0; fine && out->n > 1 && i < out->n; i++)
-        fine = out->v[i] >= 0;
-    return fine;
-}
-
-static bool parse_layout(const char *text, bool *by_layers)
-{
-    *by_layers = strcmp(text, "layers") == 0;
-    return *by_layers || strcmp(text, "auto") == 0;
-}
-
-static bool add_model(const char *path, struct names *out)
-{
-    if (out->n == MAX_LIST)
-        return false;
-    out->v[out->n++] = path;
-    return true;
-}
-
-/* ---- Options ----------------------------------------------------------------------------------------------------- */
-
-/* Adds the options of pfmoe-run behind the n that are there, with codes from `code` on. */
-static void add_shared(struct option *options, int n, int code)
-{
-    const char *name, *arg;
-    for (int i = 0; n < MAX_OPTIONS - 1 && opts_shared(i, &name, &arg); i++)
-        options[n++] = (struct option){ name, arg ? required_argument : no_argument, 0, code + i };
-    options[n] = (struct option){ 0 };
-}
-
-static const char *name_of(const struct option *options, int code)
-{
-    while (options->val != code)
-        options++;
-    return options->name;
-}
-
-/* -pg is how other engines' benches spell --pg; getopt would take it for -p. */
-static void spell_out(int argc, char **argv)
-{
-    static char both[] = "--pg";
-    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++)
-        if (strcmp(argv[i], "-pg") == 0)
-            argv[i] = both;
-}
-
-enum { RAM_MB = 256, LAYOUT, VRAM_MB, STREAMING, REPLAY, SLOTS, BOTH, KV_TYPE, PROGRESS, DRAFT_SIM, DRAFT_REPLAY,
-       PERPLEXITY, SHARED };
-
-/* False: the value is not one that the option takes. */
-static bool set(struct bench *o, int c, char **argv, const char **why)
-{
-    enum { MAX_MB = 1 << 30, MAX_ROWS = 8192 };
-    switch (c) {
-    case 'm': return add_model(optarg, &o->models);
-    case 'p': return parse_sizes(optarg, &o->prompts);
-    case 'n': return parse_sizes(optarg, &o->decodes);
-    case 'd': return parse_list(optarg, 0, MAX_TOKENS, &o->depths);
-    case 's': return parse_list(optarg, 1, MAX_SEQUENCES, &o->sequences);
-    case 't': return parse_list(optarg, 1, PF_MAX_THREADS, &o->threads);
-    case 'g': return parse_gpus(optarg, &o->gpus);
-    case LAYOUT: return parse_layout(optarg, &o->by_layers);
-    case 'b': return parse_list(optarg, 1, MAX_ROWS, &o->n_batch);
-    case 'r': return parse_int(optarg, 1, MAX_REPS, &o->reps);
-    case 'o': return parse_output(optarg, &o->output);
-    case BOTH: return parse_both(optarg, o);
-    case KV_TYPE: return parse_kv(optarg, &o->kv);
-    case VRAM_MB: return parse_list(optarg, 0, MAX_MB, &o->vram_mb);
-    case RAM_MB: return parse_int(optarg, 1, MAX_MB, &o->ram_mb);
-    case SLOTS: return parse_int(optarg, 1, MAX_MB, &o->slots);
-    case REPLAY: o->replay = optarg; return true;
-    case PERPLEXITY: o->perplexity = optarg; return true;
-    case 'c': return parse_int(optarg, 4, MAX_TOKENS, &o->n_ctx);
-    case STREAMING: return o->streaming = true;
-    case DRAFT_REPLAY: o->draft_replay = optarg; return true;
-    case DRAFT_SIM: return parse_share(optarg, &o->draft_sim);
-    case PROGRESS: return o->progress = true;
-    case 'h': usage(); exit(EXIT_DONE);
-    case '?':
-    case ':': die_of_option(c, argv);
-    default:  return opts_shared_set(&o->shared, c - SHARED, optarg, why);
-    }
+    bool fine = gpus->n <= PF_MAX_GPUS;
+    for (int i = 0; fine && gpus->n > 1 && i < gpus->n; i++)
+        fine = gpus->v[i] >= 0;
+    if (!fine)
+        die(EXIT_USAGE, "--gpus: up to %d numbers are wanted, or -1 alone", (int)PF_MAX_GPUS);
 }
 
 /* Lists that nobody gave hold their defaults. */
@@ -231,50 +108,25 @@ static void fill_in(struct bench *o)
     struct pf_device cpu;
     pf_devices(&cpu, 1);
     struct {
-        struct list *at;
+        struct whole_list *at;
         int value;
     } defaults[] = { { &o->depths, 0 }, { &o->sequences, 1 }, { &o->threads, cpu.n_units }, { &o->vram_mb, 0 },
-                     { &o->gpus, 0 }, { &o->n_batch, 512 }, { &o->kv, PF_KV_I16 } };
+                     { &o->gpus, 0 }, { &o->n_batch, 512 }, { &o->kv, KV_I16 } };
     for (size_t i = 0; i < sizeof defaults / sizeof *defaults; i++)
         if (defaults[i].at->n == 0)
-            *defaults[i].at = (struct list){ 1, { defaults[i].value } };
+            *defaults[i].at = (struct whole_list){ 1, { defaults[i].value } };
 }
 
 void bench_read_args(struct bench *o, int argc, char **argv)
 {
-    struct option options[MAX_OPTIONS] = {
-        { "ram-mb", required_argument, 0, RAM_MB }, { "streaming", no_argument, 0, STREAMING },
-        { "replay", required_argument, 0, REPLAY }, { "slots", required_argument, 0, SLOTS },
-        { "model", required_argument, 0, 'm' },     { "prompt", required_argument, 0, 'p' },
-        { "gen", required_argument, 0, 'n' },       { "threads", required_argument, 0, 't' },
-        { "sequences", required_argument, 0, 's' }, { "depth", required_argument, 0, 'd' },
-        { "pg", required_argument, 0, BOTH },       { "kv", required_argument, 0, KV_TYPE },
-        { "gpus", required_argument, 0, 'g' },      { "gpu", required_argument, 0, 'g' },
-        { "layout", required_argument, 0, LAYOUT },       { "vram-mb", required_argument, 0, VRAM_MB },
-        { "batch", required_argument, 0, 'b' },     { "repetitions", required_argument, 0, 'r' },
-        { "output", required_argument, 0, 'o' },    { "progress", no_argument, 0, PROGRESS },
-        { "draft-sim", required_argument, 0, DRAFT_SIM }, { "help", no_argument, 0, 'h' },
-        { "draft-replay", required_argument, 0, DRAFT_REPLAY },
-        { "perplexity", required_argument, 0, PERPLEXITY }, { "ctx", required_argument, 0, 'c' },
-    };
-    int n_own = 0;
-    while (options[n_own].name)
-        n_own++;
     *o = (struct bench){ .prompts = { 1, { 512 } }, .decodes = { 1, { 128 } }, .reps = 5, .draft_sim = -1,
                          .n_ctx = 512 };
-    add_shared(options, n_own, SHARED);
-    opts_shared_begin(&o->shared);
-    spell_out(argc, argv);
-    opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, ":m:p:n:d:s:t:g:b:r:o:c:h", options, NULL)) != -1;) {
-        const char *why = "not a value that it takes (see --help)";
-        if (!set(o, c, argv, &why))
-            die(EXIT_USAGE, "--%s %s: %s", name_of(options, c), optarg, why);
-    }
-    if (optind < argc)
-        die(EXIT_USAGE, "\"%s\" is not expected (see --help)", argv[optind]);
+    opts_read_of(&program, &o->shared, argc, argv);
     if (o->models.n == 0 && !o->replay)
         die(EXIT_USAGE, "a model is needed: -m FILE, or --replay TRACE (see --help)");
+    check_gpus(&o->gpus);
+    drop_zeros(&o->prompts);
+    drop_zeros(&o->decodes);
     if (o->perplexity)
         o->depths.n = 0;
     fill_in(o);

@@ -397,7 +397,7 @@ static int repeat(const struct running *r, struct membw *bw, const struct bench 
     pf_stats_reset(r->m);
     for (int i = 0; i < o->reps; i++) {
         if (o->progress)
-            fprintf(stderr, "%s: run %d of %d\n", row->test, i + 1, o->reps);
+            fprintf(stderr, "%s: run %d of %d\n", row->test, i + 1, (int)o->reps);
         rates_measure(&rates[i], bw, row->threads, on_gpu(info) ? o->gpus.v[0] : -1,
                       info->gpu_bytes_per_token < info->bytes_per_token, shares(info));
         double seconds = run_once(r, t->n_gen);
@@ -406,7 +406,7 @@ static int repeat(const struct running *r, struct membw *bw, const struct bench 
         row->samples[row->n_samples++] = (t->n_prompt + t->n_gen) * t->n_sequences / seconds;
     }
     fill_samples(row);
-    typical = median_rates(rates, o->reps);
+    typical = median_rates(rates, (int)o->reps);
     fill_rates(row, r, &typical);
     return EXIT_DONE;
 }

@@ -44,7 +44,7 @@ static void add_tests(const struct bench *o, const struct test *like, struct tes
 {
     if (o->perplexity) {
         out[*n] = *like;
-        out[(*n)++].chunk = o->n_ctx;
+        out[(*n)++].chunk = (int)o->n_ctx;
         return;
     }
     for (int i = 0; i < o->prompts.n; i++) {
@@ -57,24 +57,25 @@ static void add_tests(const struct bench *o, const struct test *like, struct tes
             out[*n].n_gen = o->decodes.v[i];
             out[(*n)++].n_sequences = o->sequences.v[s];
         }
-    for (int i = 0; i < o->both_prompts.n; i++) {
+    for (int i = 0; i < o->both.n; i += 2) {
         out[*n] = *like;
-        out[*n].n_prompt = o->both_prompts.v[i];
-        out[(*n)++].n_gen = o->both_decodes.v[i];
+        out[*n].n_prompt = o->both.v[i];
+        out[(*n)++].n_gen = o->both.v[i + 1];
     }
 }
 
 /* All tests of a model, by type of keys and values, batch and depth. False: out of memory. */
 static bool make_tests(struct run *r)
 {
+    static const enum pf_kv_type kv_types[] = { [KV_I16] = PF_KV_I16, [KV_F32] = PF_KV_F32, [KV_Q8_0] = PF_KV_Q8_0 };
     const struct bench *o = r->o;
-    int each = 1 + o->prompts.n + o->decodes.n * o->sequences.n + o->both_prompts.n;
+    int each = 1 + o->prompts.n + o->decodes.n * o->sequences.n + o->both.n / 2;
     r->tests = calloc((size_t)(each * o->kv.n * o->n_batch.n * o->depths.n) + 1, sizeof *r->tests);
     for (int k = 0; r->tests && k < o->kv.n; k++)
         for (int b = 0; b < o->n_batch.n; b++)
             for (int d = 0; d < o->depths.n; d++)
                 add_tests(o, &(struct test){ .depth = o->depths.v[d], .n_sequences = 1, .n_batch = o->n_batch.v[b],
-                                             .kv = (enum pf_kv_type)o->kv.v[k] }, r->tests, &r->n_tests);
+                                             .kv = kv_types[o->kv.v[k]] }, r->tests, &r->n_tests);
     return r->tests != NULL;
 }
 
@@ -157,7 +158,7 @@ static int run_test(struct run *r, pf_model *m, const char *path, int vram_mb, c
     int status = test_run(t, m, path, r->bw, r->o, &r->row);
     if (status)
         return status;
-    rows_print(r->o->output, &r->row, r->n_rows ? &r->before : NULL);
+    rows_print((enum output)r->o->output, &r->row, r->n_rows ? &r->before : NULL);
     rows_remark(&r->row);
     r->before = r->row;
     r->n_rows++;
@@ -188,7 +189,7 @@ static void gpu_opts(const struct bench *o, uint64_t vram_bytes, struct pf_model
     mo->device = o->gpus.v[0];
     mo->vram_bytes = vram_bytes;
     mo->n_gpus = o->gpus.n > 1 ? o->gpus.n : 0;
-    mo->layout = o->by_layers ? PF_LAYOUT_LAYERS : PF_LAYOUT_AUTO;
+    mo->layout = o->layout ? PF_LAYOUT_LAYERS : PF_LAYOUT_AUTO;
     for (int i = 0; i < mo->n_gpus; i++) {
         mo->gpus[i] = o->gpus.v[i];
         mo->gpu_bytes[i] = vram_bytes;
@@ -220,24 +221,25 @@ static int run_all(struct run *r)
 {
     const struct bench *o = r->o;
     int status = EXIT_DONE;
-    rows_begin(o->output);
+    rows_begin((enum output)o->output);
     for (int i = 0; !status && i < o->models.n; i++)
         for (int v = 0; !status && v < o->vram_mb.n; v++)
             for (int t = 0; !status && t < o->threads.n; t++)
                 status = run_model(r, o->models.v[i], o->threads.v[t], o->vram_mb.v[v]);
-    rows_end(o->output, r->n_rows);
+    rows_end((enum output)o->output, r->n_rows);
     return status;
 }
 
 static int replay(const struct bench *o)
 {
-    struct pf_replay rows[MAX_LIST];
+    enum { MOST = 16 };
+    struct pf_replay rows[MOST];
     int n = 0;
-    if (pf_trace_replay(o->replay, o->slots, rows, MAX_LIST, &n) < 0)
+    if (pf_trace_replay(o->replay, (int)o->slots, rows, MOST, &n) < 0)
         return fail("cannot replay");
     printf("%llu tokens, %llu experts in memory\n\npolicy          uses        hits  share\n",
            (unsigned long long)rows[0].n_tokens, (unsigned long long)rows[0].n_slots);
-    for (int i = 0; i < n && i < MAX_LIST; i++)
+    for (int i = 0; i < n && i < MOST; i++)
         printf("%-9s %10llu  %10llu  %4.1f%%\n", rows[i].policy, (unsigned long long)rows[i].n_uses,
                (unsigned long long)rows[i].n_hits,
                rows[i].n_uses ? 100.0 * (double)rows[i].n_hits / (double)rows[i].n_uses : 0);

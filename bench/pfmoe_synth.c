@@ -4,14 +4,15 @@
  *     preset (sizes, types) -> list of tensors -> header: keys, tensor directory -> weights, block by block */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <getopt.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "program/io/buf.h"
+#include "program/opt_row.h"
 #include "synth_fill.h"
 #include "synth_keys.h"
 
@@ -106,36 +107,56 @@ static void write_model(const struct model *m, const char *path, uint64_t seed, 
 
 /* ---- Command line ----------------------------------------------------------------------------------------------- */
 
-static void usage(void)
+#define AT(member) offsetof(struct command, member)
+
+struct command {
+    struct settings base;                 /* the first member (opt_row.h) */
+    const char *words[2];                 /* preset, file */
+    const char *type, *expert_type, *down_type, *output_type, *mix;      /* NULL: the preset's */
+    int64_t     n_layer, n_expert, n_vocab, seed;                        /* 0: the preset's */
+    bool        sparse;
+};
+
+static const struct opt rows[] = {
+    { GROUP_WHAT, 0, "layers", WHOLE, "N", AT(n_layer), 1, 1 << 24, NULL, false, "instead of the preset's" },
+    { GROUP_WHAT, 0, "experts", WHOLE, "N", AT(n_expert), 1, 1 << 24, NULL, false, "experts a layer" },
+    { GROUP_WHAT, 0, "vocab", WHOLE, "N", AT(n_vocab), N_REAL, 1 << 24, NULL, false, "vocabulary size" },
+    { GROUP_WHAT, 0, "type", TEXT, "T", AT(type), 0, 0, NULL, false,
+      "type of dense weights (and of experts, where the preset has one type for both)" },
+    { GROUP_WHAT, 0, "expert-type", TEXT, "T", AT(expert_type), 0, 0, NULL, false, "type of gate and up" },
+    { GROUP_WHAT, 0, "down-type", TEXT, "T", AT(down_type), 0, 0, NULL, false, "type of down" },
+    { GROUP_WHAT, 0, "output-type", TEXT, "T", AT(output_type), 0, 0, NULL, false, "type of the output head" },
+    { GROUP_WHAT, 0, "mix", TEXT, "T[,T...]", AT(mix), 0, 0, NULL, false,
+      "types that the matrices take in turn, instead of all these" },
+    { GROUP_WHAT, 0, "seed", WHOLE, "N", AT(seed), 0, 1 << 24, NULL, false, "of the random weights (default 1)" },
+    { GROUP_WHAT, 0, "sparse", FLAG, NULL, AT(sparse), 0, 0, NULL, false,
+      "weights of zeros that take no room on the disk: to plan for a model, not to run it" },
+};
+
+/* Whether pfmoe-synth has an option of pfmoe-run's table. */
+static bool takes(const struct opt *o)
 {
-    fputs("usage: pfmoe-synth PRESET OUT.gguf [options]\n"
-          "Writes a model of a published model's shape with random weights.\n\n"
-          "  --layers N        instead of the preset's\n"
-          "  --experts N       experts a layer\n"
-          "  --vocab N         vocabulary size\n"
-          "  --type T          type of dense weights (and of experts, where the preset has one type for both)\n"
-          "  --expert-type T   type of gate and up\n"
-          "  --down-type T     type of down\n"
-          "  --output-type T   type of the output head\n"
-          "  --mix T,T,...     types that the matrices take in turn, instead of all these\n"
-          "  --seed N          of the random weights (default 1)\n"
-          "  --sparse          weights of zeros that take no room on the disk: to plan for a model, not to run it\n"
-          "types:", stdout);
+    return o->group >= GROUP_HELP;
+}
+
+static void print_more(void)
+{
+    fputs("\ntypes:", stdout);
     for (size_t i = 0; synth_type_name(i); i++)
         printf(" %s", synth_type_name(i));
     fputs("\n\npresets:\n", stdout);
     for (size_t i = 0; i < synth_n_presets; i++)
-        printf("  %-16s %s\n", synth_presets[i].name, synth_presets[i].about);
+        printf("  %-20s %s\n", synth_presets[i].name, synth_presets[i].about);
 }
 
-static int number(const char *option, const char *text, int min)
-{
-    char *end;
-    long v = strtol(text, &end, 10);
-    if (*end || end == text || v < min || v > 1 << 24)
-        die(EXIT_USAGE, "--%s %s: expected a number from %d on", option, text, min);
-    return (int)v;
-}
+static const struct opts_program program = {
+    .name = "pfmoe-synth",
+    .usage = "usage: pfmoe-synth PRESET OUT.gguf [options]\n\n"
+             "Writes a model of a published model's shape with random weights.",
+    .operands = "pfmoe-synth takes two words, a preset and a file",
+    .takes = takes, .own = rows, .n_own = sizeof rows / sizeof *rows, .words = AT(words), .n_words = 2,
+    .more = print_more,
+};
 
 static const struct synth_type *type_or_die(const char *name)
 {
@@ -167,61 +188,41 @@ static void choose_types(struct model *m)
     m->output_type = p->output_type ? type_or_die(p->output_type) : m->type;
 }
 
+/* The preset, with what the command line gives in its place. */
+static struct preset choose_preset(const struct command *c)
+{
+    struct preset p = { 0 };
+    for (size_t i = 0; i < synth_n_presets; i++)
+        if (strcmp(synth_presets[i].name, c->words[0]) == 0)
+            p = synth_presets[i];
+    if (!p.name)
+        die(EXIT_USAGE, "there is no preset %s (see --help)", c->words[0]);
+    if (c->n_expert && !p.n_expert)
+        die(EXIT_USAGE, "preset %s has no experts", p.name);
+    if (c->n_expert && c->n_expert < p.n_used)
+        die(EXIT_USAGE, "--experts %d: preset %s uses %d a token", (int)c->n_expert, p.name, p.n_used);
+    p.n_layer = c->n_layer ? (int)c->n_layer : p.n_layer;
+    p.n_vocab = c->n_vocab ? (int)c->n_vocab : p.n_vocab;
+    p.n_expert = c->n_expert ? (int)c->n_expert : p.n_expert;
+    p.type = c->type ? c->type : p.type;
+    p.expert_type = c->expert_type ? c->expert_type : p.expert_type;
+    p.down_type = c->down_type ? c->down_type : p.down_type;
+    p.output_type = c->output_type ? c->output_type : p.output_type;
+    return p;
+}
+
 int main(int argc, char **argv)
 {
-    enum { LAYERS = 256, EXPERTS, VOCAB, TYPE, EXPERT_TYPE, DOWN_TYPE, OUTPUT_TYPE, MIX, SEED, SPARSE };
-    static const struct option options[] = {
-        { "layers", required_argument, 0, LAYERS },           { "experts", required_argument, 0, EXPERTS },
-        { "vocab", required_argument, 0, VOCAB },             { "type", required_argument, 0, TYPE },
-        { "expert-type", required_argument, 0, EXPERT_TYPE }, { "down-type", required_argument, 0, DOWN_TYPE },
-        { "output-type", required_argument, 0, OUTPUT_TYPE }, { "mix", required_argument, 0, MIX },
-        { "seed", required_argument, 0, SEED },               { "sparse", no_argument, 0, SPARSE },
-        { "help", no_argument, 0, 'h' },
-        { 0, 0, 0, 0 },
-    };
-    struct preset o = { 0 };              /* values that the command line gives in place of the preset's */
-    const char *mix = NULL;
-    uint64_t seed = 1;
-    bool sparse = false;
-    opterr = 0;
-    for (int c; (c = getopt_long(argc, argv, ":h", options, NULL)) != -1;)
-        switch (c) {
-        case LAYERS:      o.n_layer = number("layers", optarg, 1); break;
-        case EXPERTS:     o.n_expert = number("experts", optarg, 1); break;
-        case VOCAB:       o.n_vocab = number("vocab", optarg, N_REAL); break;
-        case TYPE:        o.type = optarg; break;
-        case EXPERT_TYPE: o.expert_type = optarg; break;
-        case DOWN_TYPE:   o.down_type = optarg; break;
-        case OUTPUT_TYPE: o.output_type = optarg; break;
-        case MIX:         mix = optarg; break;
-        case SPARSE:      sparse = true; break;
-        case SEED:        seed = (uint64_t)number("seed", optarg, 0); break;
-        case 'h':         usage(); return EXIT_DONE;
-        default:          die_of_option(c, argv);
-        }
-    if (argc - optind != 2)
-        die(EXIT_USAGE, "two words are needed, a preset and a file (see --help)");
+    struct command c = { .seed = 1 };
     struct model m = { 0 };
-    for (size_t i = 0; i < synth_n_presets; i++)
-        if (strcmp(synth_presets[i].name, argv[optind]) == 0)
-            m.p = synth_presets[i];
-    if (!m.p.name)
-        die(EXIT_USAGE, "there is no preset %s (see --help)", argv[optind]);
-    m.p.n_layer = o.n_layer ? o.n_layer : m.p.n_layer;
-    m.p.n_vocab = o.n_vocab ? o.n_vocab : m.p.n_vocab;
-    if (o.n_expert && !m.p.n_expert)
-        die(EXIT_USAGE, "preset %s has no experts", m.p.name);
-    m.p.n_expert = o.n_expert ? o.n_expert : m.p.n_expert;
-    if (m.p.n_expert && m.p.n_expert < m.p.n_used)
-        die(EXIT_USAGE, "--experts %d: preset %s uses %d a token", m.p.n_expert, m.p.name, m.p.n_used);
-    m.p.type = o.type ? o.type : m.p.type;
-    m.p.expert_type = o.expert_type ? o.expert_type : m.p.expert_type;
-    m.p.down_type = o.down_type ? o.down_type : m.p.down_type;
-    m.p.output_type = o.output_type ? o.output_type : m.p.output_type;
+    opts_read_of(&program, &c.base, argc, argv);
+    if (!c.words[1])
+        die(EXIT_USAGE, "two words are needed, a preset and a file (see --help)");
+    m.p = choose_preset(&c);
     choose_types(&m);
-    choose_mix(&m, mix);
+    choose_mix(&m, c.mix);
     synth_list_tensors(&m);
-    write_model(&m, argv[optind + 1], seed, sparse);
+    write_model(&m, c.words[1], (uint64_t)c.seed, c.sparse);
     free(m.tensors);
-    return 0;
+    return EXIT_DONE;
 }

@@ -20,13 +20,7 @@ def flags_in(help_text):
 
 
 def options_as_man(program):
-    if program.endswith(('pfmoe-run', 'pfmoe-serve')):
-        return output_of(program, '--help-man').strip()
-    lines = []
-    for name, arg, text in flags_in(output_of(program, '--help')):
-        lines += ['.TP', '\\fB\\-\\-%s\\fR%s' % (name.replace('-', '\\-'), ' \\fIVALUE\\fR' if arg else ''),
-                  (text[:1].upper() + text[1:]).replace('-', '\\-') or '\\&']
-    return '\n'.join(lines)
+    return output_of(program, '--help-man').strip()
 
 
 def man(program, template, version):

@@ -18,7 +18,7 @@ typedef void show_fn(void *ctx, enum part part, const char *text, size_t n);
 struct reply {
     const pf_model *m;
     const char *family;              /* pf_reply_family's word */
-    const struct stop_list *stops;
+    const struct text_list *stops;
     bool     to_terminal;            /* text is shown cleaned (buf.h); else as the answer's bytes */
     show_fn *show;
     void    *show_ctx;

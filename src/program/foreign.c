@@ -17,8 +17,8 @@
 #define BATCH      "how much of a prompt is evaluated at once is chosen for you; no bit of an answer depends on it"
 
 static const struct {
-    const char *foreign, *ours;          /* ours NULL: there is no such option, and instead says what there is */
-    const char *instead;
+    const char *foreign, *ours;          /* ours: if the program has it */
+    const char *instead;                 /* else, unless NULL, what there is in place of such an option */
 } spellings[] = {
     { "-hf", "--hf", 0 }, { "-hfr", "--hf", 0 }, { "--hf-repo", "--hf", 0 },
     { "--temperature", "--temp", 0 }, { "--ctx-size", "--ctx", 0 }, { "--n-ctx", "--ctx", 0 },
@@ -35,7 +35,8 @@ static const struct {
     { "-no-cnv", 0, ONCE }, { "-st", 0, ONCE }, { "--single-turn", 0, ONCE },
     { "-sysf", 0, SYSTEM }, { "--system-prompt-file", 0, SYSTEM },
     { "--jinja", 0, "the model's own template is always used, and --template takes another one" },
-    { "-b", 0, BATCH }, { "--batch-size", 0, BATCH }, { "-ub", 0, BATCH }, { "--ubatch-size", 0, BATCH },
+    { "-b", "--batch", BATCH }, { "--batch-size", "--batch", BATCH }, { "-ub", "--batch", BATCH },
+    { "--ubatch-size", "--batch", BATCH }, { "-pg", "--pg", 0 }, { "--gpu", "--gpus", 0 },
     { "-tb", 0, "-t says how many threads compute, prompts too" },
     { "--threads-batch", 0, "-t says how many threads compute, prompts too" },
     { "--reasoning-budget", 0, "--think off asks the template to leave reasoning out" },
@@ -63,26 +64,45 @@ static bool takes_value(const char *word, const struct option *longs, const char
     return false;
 }
 
-static void translate(char **word)
+/* Whether the program has the long option that `ours` spells, with or without a value. */
+static bool has(const struct option *longs, const char *ours)
+{
+    size_t n = ours ? strcspn(ours + 2, "=") : 0;
+    for (; ours && longs->name; longs++)
+        if (strlen(longs->name) == n && memcmp(longs->name, ours + 2, n) == 0)
+            return true;
+    return false;
+}
+
+static void translate(char **word, const struct option *longs)
 {
     const char *equals = strchr(*word, '=');
     size_t n = equals ? (size_t)(equals - *word) : strlen(*word);
     for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
         if (strlen(spellings[i].foreign) != n || strncmp(*word, spellings[i].foreign, n) != 0)
             continue;
-        if (!spellings[i].ours)
+        if (has(longs, spellings[i].ours)) {
+            struct buf ours = { 0 };
+            buf_printf(&ours, "%s%s", spellings[i].ours, equals ? equals : "");
+            *word = ours.p;                      /* never freed */
+        } else if (spellings[i].instead) {
             die(EXIT_USAGE, "there is no %s: %s", spellings[i].foreign, spellings[i].instead);
-        struct buf ours = { 0 };
-        buf_printf(&ours, "%s%s", spellings[i].ours, equals ? equals : "");
-        *word = ours.p;                          /* never freed */
+        }
         return;
     }
+}
+
+/* Whether a word is the letter of an option that the program has. */
+static bool is_own_letter(const char *word, const char *letters)
+{
+    return word[0] == '-' && word[1] && !word[2] && word[1] != ':' && strchr(letters, word[1]);
 }
 
 void foreign_options(int argc, char **argv, const struct option *longs, const char *letters)
 {
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
-        translate(&argv[i]);
+        if (!is_own_letter(argv[i], letters))
+            translate(&argv[i], longs);
         i += takes_value(argv[i], longs, letters);
     }
 }

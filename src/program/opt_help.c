@@ -57,6 +57,10 @@ void opt_print_help(const struct opts_program *p)
     puts(p->usage);
     for (int g = GROUP_WHAT; g < GROUP_HIDDEN; g++)
         opt_print_group(p, g);
+    if (p->more) {
+        p->more();
+        return;
+    }
     puts("\nA name in brackets is an environment variable that sets the same; the flag wins. PFMOE_POSTFETCH_ and\n"
          "PFMOE_EXPERT_TRACE_ may be written with LLAMA_ in the place of PFMOE_ too.\n"
          "Sampling that nobody sets is what the model's file recommends, else temp 0.8, top-k 40, top-p 0.95, "

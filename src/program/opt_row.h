@@ -7,7 +7,9 @@
 
 #include "program/opts.h"
 
-enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, TRACE_FILE, LORAS, STOPS, CHUNKS, NUMBERS, ACTION };
+/* WHOLES and CHOICES are lists with commas between, into a struct whole_list; PAIRS appends two numbers to one, TEXTS a
+ * text to a struct text_list: those may be given several times. */
+enum kind { FLAG, TEXT, WHOLE, REAL, CHOICE, TRACE_FILE, LORAS, TEXTS, WHOLES, PAIRS, CHOICES, ACTION };
 
 enum { GROUP_WHAT, GROUP_SERVER, GROUP_TALK, GROUP_ANSWER, GROUP_MACHINE, GROUP_EXPERTS, GROUP_DRAFT,
        GROUP_LORA, GROUP_REPORT, GROUP_CHECK, GROUP_HELP, GROUP_HIDDEN };
@@ -20,7 +22,7 @@ struct opt {
     const char *arg;                 /* the value's name in the help; for CHOICE the choices, with | between. A
                                         WHOLE whose arg begins with auto| takes "auto" as UNSET */
     size_t      at;                  /* offset in struct settings, or in the struct that begins with it */
-    double      min, max;            /* WHOLE, REAL, NUMBERS */
+    double      min, max;            /* WHOLE, REAL, WHOLES, PAIRS */
     const char *env;                 /* NULL: none. PFMOE_POSTFETCH_* and PFMOE_EXPERT_TRACE_* are also read with
                                         LLAMA_ in the place of PFMOE_ */
     bool        live;                /* may be changed with /set */
@@ -35,6 +37,10 @@ struct opts_program {
     bool      (*takes)(const struct opt *o);     /* which rows of pfmoe-run's table; NULL: all */
     const struct opt *own;                       /* at most MOST_OWN_ROWS */
     int         n_own;
+    size_t      words;                           /* n_words words that are no option's go to const char *[] there */
+    int         n_words;
+    void      (*more)(void);                     /* prints what stands behind the options in --help; NULL: what holds
+                                                    where tokens are sampled */
 };
 
 /* As opts_read, for program p. s: the struct that p's own rows have their offsets in; its own members hold their

@@ -67,7 +67,7 @@ static bool parse_trace_file(const char *value, const char **out)
 {
     *out = value;
     snprintf(why_not, sizeof why_not, "\"%.80s\" ends in none of .json, .csv, .svg, .trace", value);
-    return report_form_is_known(value);
+    return report_form_of(value) != REPORT_NONE;
 }
 
 /* FILE, or FILE=SCALE where what follows the last = is a number. */
@@ -87,49 +87,62 @@ static bool parse_lora(const char *value, struct lora_list *out)
     return out->v[out->n++].path != NULL;
 }
 
-static bool parse_chunks(const char *value, struct chunk_list *out)
+/* The next of the words that stand in text with commas between, into part; false if it is too long for that. */
+static bool next_word(const char **text, char part[16])
 {
+    size_t n = strcspn(*text, ",");
+    snprintf(part, 16, "%.*s", (int)n, *text);
+    *text += n + ((*text)[n] == ',');
+    return n < 16;
+}
+
+static bool parse_wholes(const struct opt *o, const char *value, struct whole_list *out)
+{
+    struct opt one = *o;
+    char part[16];
+    int64_t v;
     out->n = 0;
-    for (const char *p = value;; p++) {   /* over the comma */
-        char *end;
-        long v = strtol(p, &end, 10);
-        if (end == p || (*end && *end != ',') || v < 1 || v > INT32_MAX || out->n == MAX_CHUNKS) {
-            snprintf(why_not, sizeof why_not, "\"%.80s\" is not a list of 1 to %d whole numbers from 1 on", value,
-                     MAX_CHUNKS);
+    one.arg = "N";
+    for (bool more = true; more;) {
+        more = strchr(value, ',') != NULL;
+        if (!next_word(&value, part) || !parse_whole(&one, part, &v))
+            return refuse("a list of whole numbers from %.0f to %.0f", o, part);
+        if (out->n == MAX_WHOLES) {
+            snprintf(why_not, sizeof why_not, "there are more than %d", MAX_WHOLES);
             return false;
         }
         out->v[out->n++] = (int)v;
-        p = end;
-        if (!*p)
-            return true;
     }
+    return true;
 }
 
-static bool parse_numbers(const struct opt *o, const char *value, struct number_list *out)
+static bool parse_pair(const struct opt *o, const char *value, struct whole_list *out)
 {
+    struct whole_list two;
+    if (!parse_wholes(o, value, &two) || two.n != 2 || out->n + 2 > MAX_WHOLES)
+        return refuse("two whole numbers from %.0f to %.0f, or there are too many pairs", o, value);
+    out->v[out->n++] = two.v[0];
+    out->v[out->n++] = two.v[1];
+    return true;
+}
+
+static bool parse_choices(const struct opt *o, const char *value, struct whole_list *out)
+{
+    char part[16];
     out->n = 0;
-    for (const char *p = value;; p++) {   /* over the comma */
-        char *end;
-        errno = 0;
-        long long v = strtoll(p, &end, 10);
-        if (end == p || (*end && *end != ',') || errno || (double)v < o->min || (double)v > o->max ||
-            out->n == PF_MAX_GPUS) {
-            snprintf(why_not, sizeof why_not, "\"%.80s\" is not a list of 1 to %d whole numbers from %.0f to %.0f",
-                     value, (int)PF_MAX_GPUS, o->min, o->max);
+    for (bool more = true; more && out->n < MAX_WHOLES;) {
+        more = strchr(value, ',') != NULL;
+        next_word(&value, part);
+        if (!parse_choice(o, part, &out->v[out->n++]))
             return false;
-        }
-        out->v[out->n++] = v;
-        p = end;
-        if (!*p)
-            return true;
     }
+    return true;
 }
 
-static bool parse_stop(const char *value, struct stop_list *out)
+static bool parse_text(const char *value, struct text_list *out)
 {
-    if (!*value || out->n == MAX_STOPS) {
-        snprintf(why_not, sizeof why_not, *value ? "there are more than %d" : "a stop string cannot be empty",
-                 MAX_STOPS);
+    if (!*value || out->n == MAX_TEXTS) {
+        snprintf(why_not, sizeof why_not, *value ? "there are more than %d" : "it cannot be empty", MAX_TEXTS);
         return false;
     }
     out->v[out->n++] = value;
@@ -148,9 +161,10 @@ bool opt_parse(const struct opt *o, struct settings *s, const char *value, const
     case CHOICE: return parse_choice(o, value, at);
     case TRACE_FILE: return parse_trace_file(value, at);
     case LORAS:  return parse_lora(value, at);
-    case CHUNKS: return parse_chunks(value, at);
-    case STOPS:  return parse_stop(value, at);
-    case NUMBERS: return parse_numbers(o, value, at);
+    case WHOLES:  return parse_wholes(o, value, at);
+    case PAIRS:   return parse_pair(o, value, at);
+    case CHOICES: return parse_choices(o, value, at);
+    case TEXTS:   return parse_text(value, at);
     case ACTION: break;
     }
     return true;

@@ -7,10 +7,10 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "pfmoe.h"
 #include "program/foreign.h"
-#include "program/io/term.h"
+#include "program/io/out.h"
 #include "program/opt_parts.h"
+#include "version.h"
 
 enum { LONG_BASE = 256 };                   /* getopt's codes of long options, above all letters */
 
@@ -34,7 +34,7 @@ static void act(size_t what)
     if (what == ACT_HELP)
         opt_print_help(program);
     else if (what == ACT_VERSION)
-        printf("%s %s\n", program->name, pf_version());
+        printf("%s %s\n", program->name, PF_VERSION);
     else
         opt_print_man(program);
     out_close();
@@ -173,6 +173,8 @@ void opts_read_of(const struct opts_program *p, struct settings *s, int argc, ch
         s->operand = argv[optind++];
     if (program == &pfmoe_run)
         read_words(s, argc, argv);
+    for (int i = 0; i < p->n_words && optind < argc; i++)
+        ((const char **)(void *)((char *)s + p->words))[i] = argv[optind++];
     if (optind < argc)
         die(EXIT_USAGE, "\"%s\" is not expected; %s", argv[optind], program->operands);
 }
@@ -181,80 +183,4 @@ void opts_read(struct settings *s, int argc, char **argv)
 {
     opts_read_of(&pfmoe_run, s, argc, argv);
     check_together(s);
-}
-
-int opts_thinking(const struct settings *s)
-{
-    return s->think == THINK_AUTO ? -1 : s->think == THINK_ON;
-}
-
-/* ---- What the bench shares --------------------------------------------------------------------------------------- */
-
-static const struct opt *shared_row(int i)
-{
-    const struct opt *o;
-    for (int k = 0; (o = opt_of_run(k)); k++)
-        if (o->group >= GROUP_EXPERTS && o->group <= GROUP_REPORT && i-- == 0)
-            return o;
-    return NULL;
-}
-
-bool opts_shared(int i, const char **name, const char **arg)
-{
-    const struct opt *o = shared_row(i);
-    if (!o)
-        return false;
-    *name = o->name;
-    *arg = o->arg;
-    return true;
-}
-
-void opts_shared_begin(struct settings *s)
-{
-    opt_defaults(s);
-    for (int i = 0; shared_row(i); i++)
-        read_variables(s, shared_row(i));
-}
-
-bool opts_shared_set(struct settings *s, int i, const char *value, const char **why)
-{
-    return opt_parse(shared_row(i), s, value, why);
-}
-
-void opts_shared_help(void)
-{
-    for (int g = GROUP_EXPERTS; g <= GROUP_REPORT; g++)
-        opt_print_group(program, g);
-}
-
-static enum pf_draft draft_of(const struct settings *s)
-{
-    static const struct { const char *name; enum pf_draft draft; } kinds[] = {
-        { "off", PF_DRAFT_OFF }, { "auto", PF_DRAFT_AUTO }, { "lookup", PF_DRAFT_LOOKUP }, { "mtp", PF_DRAFT_MTP } };
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (strcmp(s->draft, kinds[i].name) == 0)
-            return kinds[i].draft;
-    return PF_DRAFT_MODEL;
-}
-
-void opts_shared_session(const struct settings *s, struct pf_session_opts *o)
-{
-    o->draft = draft_of(s);
-    o->draft_max = (int)s->draft_max;
-}
-
-void opts_shared_model(const struct settings *s, struct pf_model_opts *o)
-{
-    static const int block[] = { [CHOSE_AUTO] = PF_AUTO, [CHOSE_0] = 0, [CHOSE_1] = 1 };
-    o->nextn = draft_of(s) == PF_DRAFT_AUTO || draft_of(s) == PF_DRAFT_MTP;
-    o->draft_path = draft_of(s) == PF_DRAFT_MODEL ? s->draft : NULL;
-    o->postfetch = (struct pf_postfetch_opts){
-        .enable = s->postfetch, .force_cpu = s->force_cpu, .block_on_miss = block[s->block_on_miss],
-        .max_transfers = (int)s->max_transfers, .scratchpad_mb = (uint32_t)s->scratchpad_mb,
-        .dedicated_streams = s->dedicated_streams, .cpu_limit = s->cpu_limit == UNSET ? PF_AUTO : (int)s->cpu_limit,
-        .debug = s->postfetch_debug,
-    };
-    o->adapters = s->loras.v;
-    o->n_adapters = s->loras.n;
-    report_model_opts(&s->report, o);
 }

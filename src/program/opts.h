@@ -8,26 +8,21 @@
 #include "program/io/buf.h"
 #include "program/report.h"
 
-enum { MAX_STOPS = 16, MAX_CHUNKS = 64, MAX_LORAS = 16 };
+enum { MAX_TEXTS = 16, MAX_WHOLES = 64, MAX_LORAS = 16 };
 enum { UNSET = -1 };                        /* a number that nobody gave: the model's own or the built-in value holds */
 
-struct chunk_list {
-    int n, v[MAX_CHUNKS];
+struct whole_list {
+    int n, v[MAX_WHOLES];
 };
 
-struct stop_list {
+struct text_list {
     int n;
-    const char *v[MAX_STOPS];
+    const char *v[MAX_TEXTS];
 };
 
 struct lora_list {
     int n;
     struct pf_adapter v[MAX_LORAS];
-};
-
-struct number_list {
-    int     n;
-    int64_t v[PF_MAX_GPUS];
 };
 
 struct settings {
@@ -44,14 +39,14 @@ struct settings {
     int think;                              /* index into the choices */
     /* the answer */
     int64_t n_predict;                      /* UNSET: to the end */
-    struct stop_list stops;
+    struct text_list stops;
     const char *json_schema, *grammar;      /* files */
     bool ignore_eos;
     double temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int64_t top_k, penalty_last_n, seed;
     /* the machine */
     int64_t n_ctx, n_threads, ram_mb;
-    struct number_list gpus, vram_mb;
+    struct whole_list gpus, vram_mb;        /* PF_MAX_GPUS at most */
     int layout;                             /* index into the choices */
     double vram_gb_s, pcie_gb_s, ram_gb_s, disk_gb_s;        /* 0: measure or assume */
     bool streaming, no_nvme;
@@ -66,7 +61,7 @@ struct settings {
     /* checking */
     const char *logits;
     bool step;
-    struct chunk_list chunks;
+    struct whole_list chunks;
     int64_t pieces;                         /* seed; UNSET: the whole at once */
 };
 
@@ -94,13 +89,7 @@ bool opts_get(const struct settings *s, const char *name, char *value, size_t ca
 /* Appends a line "name  value  meaning" for everything that opts_set takes. */
 void opts_list(const struct settings *s, struct buf *out);
 
-/* Options that the bench shares with pfmoe-run: those about experts, adapters and reports. opts_shared gives name and
- * argument (NULL: none) of number i = 0, 1, ..; false past the last. opts_shared_begin sets defaults and reads the
- * environment, opts_shared_set is as opts_set, opts_shared_model copies the values into o. */
-bool opts_shared(int i, const char **name, const char **arg);
-void opts_shared_begin(struct settings *s);
-bool opts_shared_set(struct settings *s, int i, const char *value, const char **why);
-void opts_shared_help(void);
+/* Copy options about experts, adapters, reports and drafts into those of the library (opts_shared.c). */
 void opts_shared_model(const struct settings *s, struct pf_model_opts *o);
 void opts_shared_session(const struct settings *s, struct pf_session_opts *o);
 

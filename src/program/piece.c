@@ -32,7 +32,7 @@ pf_status piece_add_reply(struct buf *out, const pf_model *m, const pf_reply *r,
     return st;
 }
 
-const char *stop_find(const struct stop_list *stops, const char *text, size_t n, const char **which)
+const char *stop_find(const struct text_list *stops, const char *text, size_t n, const char **which)
 {
     const char *first = NULL;
     for (int i = 0; i < stops->n; i++) {
@@ -55,7 +55,7 @@ static size_t overlap(const char *text, size_t n, const char *mark)
     return 0;
 }
 
-size_t stop_overlap(const struct stop_list *stops, const char *text, size_t n)
+size_t stop_overlap(const struct text_list *stops, const char *text, size_t n)
 {
     size_t most = 0;
     for (int i = 0; i < stops->n; i++) {

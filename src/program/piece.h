@@ -11,8 +11,8 @@ pf_status piece_add(struct buf *out, const pf_model *m, int32_t tok, unsigned fl
 pf_status piece_add_reply(struct buf *out, const pf_model *m, const pf_reply *r, int32_t tok);
 
 /* Where the first stop string begins in a text, and which it is; NULL: there is none. */
-const char *stop_find(const struct stop_list *stops, const char *text, size_t n, const char **which);
+const char *stop_find(const struct text_list *stops, const char *text, size_t n, const char **which);
 /* Bytes at the text's end that may begin a stop string. */
-size_t stop_overlap(const struct stop_list *stops, const char *text, size_t n);
+size_t stop_overlap(const struct text_list *stops, const char *text, size_t n);
 
 #endif

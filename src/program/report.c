@@ -15,24 +15,6 @@ enum { TIMELINE_SPANS = 1 << 18, MAX_PICKS = 64, MAX_POLICIES = 16 };      /* 14
 static struct buf why_not;
 static struct userfile trace_file;       /* the trace that is being recorded; path NULL: none */
 
-enum form { FORM_NONE, FORM_JSON, FORM_CSV, FORM_SVG, FORM_TRACE };
-
-static enum form form_of(const char *path)
-{
-    static const char *const endings[] = { [FORM_JSON] = ".json", [FORM_CSV] = ".csv", [FORM_SVG] = ".svg",
-                                           [FORM_TRACE] = ".trace" };
-    const char *dot = path ? strrchr(path, '.') : NULL;
-    for (int f = FORM_JSON; dot && f <= FORM_TRACE; f++)
-        if (strcmp(dot, endings[f]) == 0)
-            return (enum form)f;
-    return FORM_NONE;
-}
-
-bool report_form_is_known(const char *path)
-{
-    return form_of(path) != FORM_NONE;
-}
-
 void report_model_opts(const struct report *r, struct pf_model_opts *o)
 {
     o->timeline_spans = r->timeline ? TIMELINE_SPANS : 0;
@@ -99,7 +81,7 @@ bool report_allows(const struct report *r, const char **why)
 /* A trace is recorded on the way; other files are written at the end. */
 static bool begin_files(const struct report *r, struct pf_trace_opts *o)
 {
-    if (form_of(r->trace_output) != FORM_TRACE)
+    if (report_form_of(r->trace_output) != REPORT_TRACE)
         return true;
     if (!userfile_open(&trace_file, r->trace_output, 0, &why_not))
         return false;
@@ -109,8 +91,8 @@ static bool begin_files(const struct report *r, struct pf_trace_opts *o)
 
 static bool begin(const struct report *r, pf_model *m)
 {
-    enum form form = form_of(r->trace_output);
-    struct pf_trace_opts o = { .counts = r->trace_stats || (form != FORM_NONE && form != FORM_TRACE) };
+    enum report_form form = report_form_of(r->trace_output);
+    struct pf_trace_opts o = { .counts = r->trace_stats || (form != REPORT_NONE && form != REPORT_TRACE) };
     if (r->trace_logging || r->trace_verbose) {
         o.fn = print_data;
         o.stages = r->trace_verbose ? (1u << PF_N_STAGES) - 1 : 1u << PF_STAGE_PICKS | 1u << PF_STAGE_WEIGHTS;
@@ -236,7 +218,7 @@ static void print_stats(const struct report *r, pf_model *m, const struct report
                 100 * n / seconds / limits->tok_s);
     report_drafts(stderr, &s);
     report_experts(stderr, &s);
-    if (form_of(r->trace_output) == FORM_TRACE)
+    if (report_form_of(r->trace_output) == REPORT_TRACE)
         print_belady(r->trace_output, &s);
 }
 
@@ -249,7 +231,7 @@ static bool put(void *ctx, const void *data, size_t bytes)
 
 struct job {
     pf_model *m;
-    enum form form;
+    enum report_form form;
 };
 
 static bool fill_timeline(void *ctx, FILE *f)
@@ -259,9 +241,9 @@ static bool fill_timeline(void *ctx, FILE *f)
 
 static bool fill_activity(void *ctx, FILE *f)
 {
-    static void (*const forms[])(const struct activity *, FILE *) = { [FORM_JSON] = activity_json,
-                                                                      [FORM_CSV] = activity_csv,
-                                                                      [FORM_SVG] = activity_svg };
+    static void (*const forms[])(const struct activity *, FILE *) = { [REPORT_JSON] = activity_json,
+                                                                      [REPORT_CSV] = activity_csv,
+                                                                      [REPORT_SVG] = activity_svg };
     const struct job *job = ctx;
     struct activity a;
     bool ok = activity_read(&a, job->m);
@@ -281,9 +263,9 @@ static void print_activity(pf_model *m)
 
 static bool end(const struct report *r, pf_model *m, const struct report_limits *limits)
 {
-    struct job job = { m, form_of(r->trace_output) };
-    bool traced = r->trace_stats || r->trace_logging || r->trace_verbose || job.form != FORM_NONE;
-    if (job.form != FORM_NONE && job.form != FORM_TRACE &&
+    struct job job = { m, report_form_of(r->trace_output) };
+    bool traced = r->trace_stats || r->trace_logging || r->trace_verbose || job.form != REPORT_NONE;
+    if (job.form != REPORT_NONE && job.form != REPORT_TRACE &&
         !userfile_write(r->trace_output, 0, fill_activity, &job, &why_not))
         return false;
     if (r->timeline && !userfile_write(r->timeline, 0, fill_timeline, &job, &why_not))

@@ -18,10 +18,12 @@ struct report {
     const char *routing;                 /* a trace to take picks from, or NULL */
     /* the tracer; 0 or 1 */
     int         trace_stats, trace_logging, trace_verbose;
-    const char *trace_output;            /* file; report_form_is_known says yes to it */
+    const char *trace_output;            /* file, of a name that says its form */
 };
 
-bool report_form_is_known(const char *path);         /* the name ends in .json, .csv, .svg or .trace */
+/* By the name's ending: .json, .csv, .svg or .trace. */
+enum report_form { REPORT_NONE, REPORT_JSON, REPORT_CSV, REPORT_SVG, REPORT_TRACE };
+enum report_form report_form_of(const char *path);
 
 void report_model_opts(const struct report *r, struct pf_model_opts *o);
 /* Whether all files that are asked for can be written: to be asked before the model is opened. */

@@ -30,7 +30,7 @@ static void give_content(struct answer *a, const char *text, size_t n)
 
 static void take_content(struct answer *a, const char *text, size_t n)
 {
-    const struct stop_list *stops = &a->job->req.stops;
+    const struct text_list *stops = &a->job->req.stops;
     if (a->stopped)
         return;
     if (stops->n == 0) {

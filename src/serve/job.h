@@ -59,7 +59,7 @@ struct request {
     int64_t     n, seed;                 /* seed UNSET: any */
     double      temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int64_t     top_k;
-    struct stop_list stops;
+    struct text_list stops;
     struct pf_logit_bias *bias;
     int         n_bias;
     bool        ignore_eos;

@@ -28,7 +28,7 @@ static void show(void *ctx, enum part part, const char *text, size_t n)
 }
 
 /* Feeds text token by token; prompt as in reply_begin. */
-static bool feed(const char *prompt, const char *text, size_t len, const struct stop_list *stops)
+static bool feed(const char *prompt, const char *text, size_t len, const struct text_list *stops)
 {
     struct reply r = { .m = model, .family = family, .stops = stops, .to_terminal = true, .show = show };
     struct buf prompt_text = { 0 };
@@ -55,7 +55,7 @@ static bool feed(const char *prompt, const char *text, size_t len, const struct 
 }
 
 static void expect(const char *prompt, const char *text, const char *reasoning, const char *answer,
-                   const struct stop_list *stops)
+                   const struct text_list *stops)
 {
     bool ok = feed(prompt, text, strlen(text), stops);
     CHECK(ok && all_whole, "%s", text);
@@ -66,7 +66,7 @@ static void expect(const char *prompt, const char *text, const char *reasoning, 
 
 static void test_reasoning(void)
 {
-    static const struct stop_list none;
+    static const struct text_list none;
     expect("", "plain", "", "plain", &none);
     expect("", "<think>why</think>\n\nbecause", "why", "because", &none);
     expect("", "\n<think>\nwhy < not</thin </think>so", "why < not</thin", "so", &none);
@@ -85,7 +85,7 @@ static void test_reasoning(void)
 
 static void test_stops(void)
 {
-    static const struct stop_list stops = { .n = 3, .v = { "STOP", "\xC3\xA9t\xC3\xA9", "OPERA" } };
+    static const struct text_list stops = { .n = 3, .v = { "STOP", "\xC3\xA9t\xC3\xA9", "OPERA" } };
     expect("", "go STOP here", "", "go ", &stops);
     expect("", "go STO here", "", "go STO here", &stops);
     expect("", "go STOPERA", "", "go ", &stops);
@@ -97,7 +97,7 @@ static void test_stops(void)
 
 static void test_characters(void)
 {
-    static const struct stop_list none;
+    static const struct text_list none;
     static const char fffd[] = "\xEF\xBF\xBD";
     expect("", "\xF0\x9F\xA6\x8A \xE2\x82\xAC", "", "\xF0\x9F\xA6\x8A \xE2\x82\xAC", &none);
     expect("", "a\xC3", "", "a\xEF\xBF\xBD", &none);
@@ -140,7 +140,7 @@ static void test_clean(void)
 
 static void test_harmony(void)
 {
-    static const struct stop_list none;
+    static const struct text_list none;
     family = "gpt-oss";
     expect("<|start|>assistant",
            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes", "hm", "yes",

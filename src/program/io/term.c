@@ -18,7 +18,6 @@
 #include "pfmoe.h"
 
 static bool out_is_tty, err_is_tty, out_color, err_color;
-static bool pipe_closed;                 /* nobody reads standard output any more */
 
 static _Atomic(pf_session *) watched;
 static atomic_int n_interrupts, interrupt_patience = 1;
@@ -100,15 +99,6 @@ void interrupt_forget(void)
 
 /* ---- Output ------------------------------------------------------------------------------------------------------ */
 
-/* The first of the handlers to be registered, so that the others have done their work when it runs. */
-static void leave_by_pipe(void)
-{
-    if (!pipe_closed)
-        return;
-    signal(SIGPIPE, SIG_DFL);
-    raise(SIGPIPE);
-}
-
 void term_init(void)
 {
     const char *term = getenv("TERM"), *no_color = getenv("NO_COLOR");
@@ -118,7 +108,7 @@ void term_init(void)
     out_color = color && out_is_tty;
     err_color = color && err_is_tty;
     signal(SIGPIPE, SIG_IGN);          /* so that writing fails with EPIPE */
-    atexit(leave_by_pipe);
+    atexit(out_leave);
     signal(SIGXFSZ, SIG_IGN);          /* so that writing fails with EFBIG */
     handle(SIGBUS, on_sigbus);
 }
@@ -148,38 +138,6 @@ void term_locale(void)
 bool term_err_is_tty(void)
 {
     return err_is_tty;
-}
-
-static void cannot_write(void)
-{
-    int error = errno;
-    pipe_closed = error == EPIPE;
-    if (pipe_closed)
-        exit(EXIT_FAILED);
-    die(EXIT_FAILED, "cannot write to standard output: %s", strerror(error));
-}
-
-void out_write(const void *p, size_t n)
-{
-    if (n && fwrite(p, 1, n, stdout) != n)
-        cannot_write();
-}
-
-void out_puts(const char *s)
-{
-    out_write(s, strlen(s));
-}
-
-void out_flush(void)
-{
-    if (fflush(stdout) != 0)
-        cannot_write();
-}
-
-void out_close(void)
-{
-    if (ferror(stdout) || fclose(stdout) != 0)
-        cannot_write();
 }
 
 static const char *style_code(enum style s)

@@ -1,12 +1,11 @@
 /* Standard output and standard error of pfmoe-run, and the signals that concern them.
  *
- * Standard output carries the answer and nothing else; notes, progress and errors go to standard error. Every write is
- * checked: a write that fails ends the program with a message and status 1, and one to a pipe that nobody reads any
- * more silently by SIGPIPE, after the handlers of exit(). */
+ * Standard output carries the answer and nothing else (out.h); notes, progress and errors go to standard error. */
 #ifndef PF_PROGRAM_TERM_H
 #define PF_PROGRAM_TERM_H
 
 #include "program/io/buf.h"
+#include "program/io/out.h"
 
 struct pf_session;
 
@@ -22,11 +21,7 @@ const char *term_style(enum style s);             /* what switches it on; "" whe
 /* Characters are told from bytes, and their columns known, from now on: the user's locale, else C.UTF-8. */
 void term_locale(void);
 
-void out_write(const void *p, size_t n);
-void out_puts(const char *s);
-void out_flush(void);
 void out_style(enum style s);                     /* nothing where colour is off */
-void out_close(void);                             /* at the end: the last chance to see that the disk was full */
 
 /* A note on standard error, clean (buf.h), dim on a terminal. */
 void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

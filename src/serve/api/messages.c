@@ -186,7 +186,7 @@ bool read_conversation(struct reader *r, const struct dialect *d, struct json me
 bool read_stop_string(struct reader *r, struct json v, void *to)
 {
     enum { MOST_BYTES = 1024 };
-    struct stop_list *stops = to;
+    struct text_list *stops = to;
     size_t n;
     if (!json_is(v, '"'))
         return read_fail(r, "must be a string");
@@ -199,6 +199,6 @@ bool read_stop_string(struct reader *r, struct json v, void *to)
 
 bool read_stop_list(struct reader *r, struct json v, void *to)
 {
-    ((struct stop_list *)to)->n = 0;
-    return read_elements(r, v, MAX_STOPS, read_stop_string, to);
+    ((struct text_list *)to)->n = 0;
+    return read_elements(r, v, MAX_TEXTS, read_stop_string, to);
 }

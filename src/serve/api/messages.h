@@ -30,7 +30,7 @@ struct dialect {
 bool read_conversation(struct reader *r, const struct dialect *d, struct json messages, struct json tools,
                        struct job *j);
 
-/* Fields of stop strings, to a struct stop_list: one more, or an array of all. */
+/* Fields of stop strings, to a struct text_list: one more, or an array of all. */
 bool read_stop_string(struct reader *r, struct json v, void *to);
 bool read_stop_list(struct reader *r, struct json v, void *to);
 

@@ -1,0 +1,41 @@
+/* What of the settings goes into the library's options. See opts.h. */
+#include "program/opts.h"
+
+#include <string.h>
+
+int opts_thinking(const struct settings *s)
+{
+    return s->think == THINK_AUTO ? -1 : s->think == THINK_ON;
+}
+
+static enum pf_draft draft_of(const struct settings *s)
+{
+    static const struct { const char *name; enum pf_draft draft; } kinds[] = {
+        { "off", PF_DRAFT_OFF }, { "auto", PF_DRAFT_AUTO }, { "lookup", PF_DRAFT_LOOKUP }, { "mtp", PF_DRAFT_MTP } };
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        if (strcmp(s->draft, kinds[i].name) == 0)
+            return kinds[i].draft;
+    return PF_DRAFT_MODEL;
+}
+
+void opts_shared_session(const struct settings *s, struct pf_session_opts *o)
+{
+    o->draft = draft_of(s);
+    o->draft_max = (int)s->draft_max;
+}
+
+void opts_shared_model(const struct settings *s, struct pf_model_opts *o)
+{
+    static const int block[] = { [CHOSE_AUTO] = PF_AUTO, [CHOSE_0] = 0, [CHOSE_1] = 1 };
+    o->nextn = draft_of(s) == PF_DRAFT_AUTO || draft_of(s) == PF_DRAFT_MTP;
+    o->draft_path = draft_of(s) == PF_DRAFT_MODEL ? s->draft : NULL;
+    o->postfetch = (struct pf_postfetch_opts){
+        .enable = s->postfetch, .force_cpu = s->force_cpu, .block_on_miss = block[s->block_on_miss],
+        .max_transfers = (int)s->max_transfers, .scratchpad_mb = (uint32_t)s->scratchpad_mb,
+        .dedicated_streams = s->dedicated_streams, .cpu_limit = s->cpu_limit == UNSET ? PF_AUTO : (int)s->cpu_limit,
+        .debug = s->postfetch_debug,
+    };
+    o->adapters = s->loras.v;
+    o->n_adapters = s->loras.n;
+    report_model_opts(&s->report, o);
+}
