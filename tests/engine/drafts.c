@@ -271,14 +271,18 @@ static void test_streamed(void)
     o.n_threads = 2;
     o.streaming = true;
     o.device = -1;
+    o.nextn = true;
+    o.draft_path = path;
     if (pf_model_open_with(&m, path, &o, &none) < 0) {
         CHECK(false, "%s", pf_last_error());
         return;
     }
-    pf_session *s = open_session(m, PF_DRAFT_GIVEN);
-    CHECK(pf_session_eval(s, tokens, PROMPT, 0) == PF_OK, "%s", pf_last_error());
-    go_on(s, 100, "streamed");
-    pf_session_close(&s);
+    for (int i = 0; i < 2; i++) {
+        pf_session *s = open_session(m, i == 0 ? PF_DRAFT_GIVEN : m->nextn ? PF_DRAFT_MTP : PF_DRAFT_MODEL);
+        CHECK(pf_session_eval(s, tokens, PROMPT, 0) == PF_OK, "%s", pf_last_error());
+        go_on(s, i == 0 ? 100 : 20, "streamed");
+        pf_session_close(&s);
+    }
     pf_model_close(&m);
 }
 
