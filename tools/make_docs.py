@@ -14,9 +14,14 @@ def output_of(program, flag):
 
 
 def flags_in(help_text):
-    """(flag, takes a value, first line of its help) for every long flag."""
+    """(flag, what its value is called or '', first line of its help) for every long flag."""
     found = re.findall(r'^ +(?:-\w, )?--([a-z][a-z-]*)((?: [A-Z|a-z0-9=\[\],.]+)?) *(?:  (.*))?$', help_text, re.M)
-    return [(name, bool(arg.strip()), (text or '').strip()) for name, arg, text in found]
+    return [(name, arg.strip(), (text or '').strip()) for name, arg, text in found]
+
+
+def choices(arg):
+    """The words that a value may be, where the help says so: auto|on|off."""
+    return [word for word in arg.split('|') if not re.search('[A-Z]', word)] if '|' in arg else []
 
 
 def options_as_man(program):
@@ -30,23 +35,28 @@ def man(program, template, version):
 
 def bash(name, flags):
     words = ' '.join('--' + f for f, _, _ in flags)
-    takes = '|'.join('--' + f for f, arg, _ in flags if arg)
+    takes = '|'.join('--' + f for f, arg, _ in flags if arg and not choices(arg))
+    chosen = ''.join('    --%s) COMPREPLY=($(compgen -W "%s" -- "$word")); return ;;\n' % (f, ' '.join(choices(arg)))
+                     for f, arg, _ in flags if choices(arg))
     func = '_' + name.replace('-', '_')
     return ('%s()\n{\n    local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD-1]}\n'
-            '    case $before in\n    %s|-m|-f) COMPREPLY=($(compgen -f -- "$word")); return ;;\n    esac\n'
+            '    case $before in\n%s    %s|-m|-f) COMPREPLY=($(compgen -f -- "$word")); return ;;\n    esac\n'
             '    case $word in\n    -*) COMPREPLY=($(compgen -W "%s" -- "$word")) ;;\n'
-            '    *) COMPREPLY=($(compgen -f -- "$word")) ;;\n    esac\n}\ncomplete -o filenames -F %s %s\n') % (func, takes, words, func, name)
+            '    *) COMPREPLY=($(compgen -f -- "$word")) ;;\n    esac\n}\ncomplete -o filenames -F %s %s\n') % (
+                func, chosen, takes, words, func, name)
 
 
 def zsh(name, flags):
     quoted = [re.sub(r"([\[\]:'])", '', text) for _, _, text in flags]
-    specs = ["'--%s[%s]%s'" % (f, q, ':value:_files' if arg else '') for (f, arg, _), q in zip(flags, quoted)]
+    values = [':value:(%s)' % ' '.join(choices(arg)) if choices(arg) else ':value:_files' if arg else '' for _, arg, _ in flags]
+    specs = ["'--%s[%s]%s'" % (f, q, value) for (f, _, _), q, value in zip(flags, quoted, values)]
     return '#compdef %s\n_arguments -s \\\n    %s \\\n    \'*:file:_files\'\n' % (name, ' \\\n    '.join(specs))
 
 
 def fish(name, flags):
-    return ''.join("complete -c %s -l %s%s -d '%s'\n" % (name, f, ' -r' if arg else '', text.replace("'", ''))
-                   for f, arg, text in flags)
+    values = [" -x -a '%s'" % ' '.join(choices(arg)) if choices(arg) else ' -r' if arg else '' for _, arg, _ in flags]
+    return ''.join("complete -c %s -l %s%s -d '%s'\n" % (name, f, value, text.replace("'", ''))
+                   for (f, _, text), value in zip(flags, values))
 
 
 def main():

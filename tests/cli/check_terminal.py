@@ -103,6 +103,16 @@ def names_of_commands(home):
     cli.check(c.status() == 0, "leaves")
 
 
+def completed_by_a_shell(home):
+    """The options of the chat and their values, as bash completes them."""
+    script = subprocess.run([sys.executable, sys.argv[5], "bash", cli.run_path], capture_output=True, text=True, check=True).stdout
+    for words, wanted in (("--loa", "--load"), ("--think o", "on off"), ("--load %s/k" % home, home + "/kept"), ("--js", "--json --json-schema")):
+        open(os.path.join(home, "kept"), "w").close()
+        line = "%s\nCOMP_WORDS=(pfmoe-run %s); COMP_CWORD=%d; _pfmoe_run; echo ${COMPREPLY[@]}" % (script, words, len(words.split()))
+        got = subprocess.run(["bash", "-c", line], capture_output=True, text=True, check=True).stdout.strip()
+        cli.check(got == wanted, "bash completes", words, "to", got)
+
+
 def settings(home):
     c = chat(home)
     c.ask("/set tokens 3", "tokens is 3")
@@ -317,7 +327,7 @@ def markdown(home):
 
 
 with cli.scratch() as folder:
-    for i, test in enumerate((stopped_and_continued, stopped_answer, resized, ended, names_of_commands, settings, completed,
+    for i, test in enumerate((stopped_and_continued, stopped_answer, resized, ended, names_of_commands, completed_by_a_shell, settings, completed,
                               files_in_messages, edited, loaded, wrapped, markdown)):
         home = os.path.join(folder, str(i))
         os.mkdir(home)
