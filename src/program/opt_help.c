@@ -12,22 +12,21 @@ static void flag_text(const struct opt *o, char *out, size_t cap)
     snprintf(out, cap, "%s--%s%s%s", letter, o->name, o->arg ? " " : "", o->arg ? o->arg : "");
 }
 
-/* Prints text with lines of at most `width`, each after the first indented. */
-static void print_wrapped(const char *text, int indent, int width)
+void opt_add_wrapped(struct buf *out, const char *text, int indent, int width)
 {
     int column = indent;
     for (const char *p = text; *p;) {
         int n = (int)strcspn(p, " ");
         if (column + n > width && column > indent) {
-            printf("\n%*s", indent, "");
+            buf_printf(out, "\n%*s", indent, "");
             column = indent;
         }
-        printf("%s%.*s", column > indent ? " " : "", n, p);
+        buf_printf(out, "%s%.*s", column > indent ? " " : "", n, p);
         column += n + (column > indent);
         p += n;
         p += strspn(p, " ");
     }
-    putchar('\n');
+    buf_puts(out, "\n");
 }
 
 void opt_print_group(const struct opts_program *p, int g)
@@ -48,7 +47,10 @@ void opt_print_group(const struct opts_program *p, int g)
             printf("  %s\n%*s", flag, INDENT, "");
         else
             printf("  %-*s", INDENT - 2, flag);
-        print_wrapped(help, INDENT, WIDTH);
+        struct buf wrapped = { 0 };
+        opt_add_wrapped(&wrapped, help, INDENT, WIDTH);
+        fputs(wrapped.p, stdout);
+        buf_free(&wrapped);
     }
 }
 

@@ -82,10 +82,12 @@ bool opts_get(const struct settings *s, const char *name, char *value, size_t ca
 
 void opts_list(const struct settings *s, struct buf *out)
 {
+    enum { INDENT = 29, WIDTH = 79 };
     const struct opt *o;
     for (int i = 0; (o = live_row(i)); i++) {
         char value[32];
         value_text(o, s, value, sizeof value);
-        buf_printf(out, "  %-18s %-10s %s\n", o->name, value, o->help);
+        buf_printf(out, "  %-18s %-7s ", o->name, value);
+        opt_add_wrapped(out, o->help, INDENT, WIDTH);
     }
 }

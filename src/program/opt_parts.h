@@ -28,6 +28,8 @@ void opt_alias(const char *env, char *out, size_t cap);
 /* Sets the value of a row. False: *why says why not, until the next call. */
 bool opt_parse(const struct opt *o, struct settings *s, const char *value, const char **why);
 
+/* Appends text with lines of at most `width`, each after the first indented. */
+void opt_add_wrapped(struct buf *out, const char *text, int indent, int width);
 void opt_print_group(const struct opts_program *p, int group);
 void opt_print_help(const struct opts_program *p);
 void opt_print_man(const struct opts_program *p);

@@ -104,7 +104,7 @@ static void save(struct chat *c, const char *arg, bool keys, bool over)
     bool ask = !over && c->convo.n > 0 && userfile_is_there(path);
     bool ask_kv = !over && c->convo.n > 0 && has_kv && userfile_is_there(kv);
     if (!*arg)
-        note("(a file's name is missing)");
+        note(keys ? "(/keep FILE)" : "(/save FILE)");
     else if ((!ask || may_replace(path)) && (!ask_kv || may_replace(kv)) && save_to(c, path, over || ask) && has_kv)
         keep_to(c, kv, over || ask_kv);
     free(path);

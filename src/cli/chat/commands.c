@@ -154,16 +154,16 @@ static const struct command {
     { "help", "?", "", "this list", cmd_help },
     { "reset", "clear", "", "begin a new conversation", cmd_reset },
     { "system", NULL, "[TEXT]", "show or set the system message (- removes it)", cmd_system },
-    { "set", NULL, "[NAME [VALUE]]", "show or change sampling and length (- undoes); /set think, nothink", cmd_set },
-    { "read", NULL, "FILE", "what is in FILE goes behind the next message", cmd_read },
-    { "edit", NULL, "[TEXT]", "write a message with $EDITOR; begins with the last one taken back", cmd_edit },
+    { "set", NULL, "[NAME [VALUE]]", "show or change settings; - undoes; /set think, nothink", cmd_set },
+    { "read", NULL, "FILE", "put what is in FILE behind the next message", cmd_read },
+    { "edit", NULL, "[TEXT]", "write with $EDITOR; begins with what was taken back", cmd_edit },
     { "regen", "retry", "", "answer the last message again", cmd_regen },
     { "undo", NULL, "", "take back the last message and its answer", cmd_undo },
-    { "save", NULL, "FILE", "write the conversation and settings to FILE; asks before it replaces one", cmd_save },
+    { "save", NULL, "FILE", "write chat and settings to FILE; asks before replacing one", cmd_save },
     { "save!", NULL, "FILE", "the same without asking", cmd_save_over },
-    { "keep", NULL, "FILE", "save, and keys and values to FILE.kv, so that /load need not evaluate it all", cmd_keep },
+    { "keep", NULL, "FILE", "save, and keys and values to FILE.kv: /load is faster then", cmd_keep },
     { "keep!", NULL, "FILE", "the same without asking", cmd_keep_over },
-    { "load", NULL, "FILE", "go on with what is in FILE, with its model, settings, keys and values", cmd_load },
+    { "load", NULL, "FILE", "go on with FILE: its model, settings, keys and values", cmd_load },
     { "stats", NULL, "", "speed, context and totals", cmd_stats },
     { "quit", "bye exit", "", "leave (also Ctrl-D)", cmd_quit },
 };
@@ -216,9 +216,9 @@ static void cmd_help(struct chat *c, char *arg)
         note("  %-19s %s", left.p, k->help);
         buf_free(&left);
     }
-    note("Tab completes commands and paths. A line that ends in \\ goes on in the next; \"\"\" begins and ends a\n"
-         "message of many lines; pasted lines are one message. Ctrl-C stops an answer, Ctrl-Z the program (fg goes\n"
-         "on).");
+    note("Tab completes commands and paths. A line that ends in \\ goes on in the next; \"\"\"\n"
+         "begins and ends a message of many lines; pasted lines are one message. Ctrl-C\n"
+         "stops an answer, Ctrl-Z the program (fg goes on).");
 }
 
 void command_run(struct chat *c, char *line)

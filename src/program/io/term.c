@@ -123,10 +123,15 @@ bool term_out_color(void)
     return out_color;
 }
 
-int term_columns(void)
+static int columns_of(int fd)
 {
     struct winsize size;
-    return out_is_tty && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+    return ioctl(fd, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+int term_columns(void)
+{
+    return out_is_tty ? columns_of(STDOUT_FILENO) : 0;
 }
 
 void term_locale(void)
@@ -183,16 +188,18 @@ void note(const char *fmt, ...)
 
 void progress_bar(void *ctx, uint64_t done, uint64_t total)
 {
-    enum { WIDTH = 30 };
+    enum { MOST = 30, TEXT = 27 };
     static const char full[] = "##############################", empty[] = "..............................";
     int *last = ctx;                       /* percent drawn before */
     int percent = total ? (int)(100.0 * (double)done / (double)total) : 100;
     if (percent == *last)
         return;
     *last = percent;
-    int n = percent * WIDTH / 100;
+    int columns = columns_of(STDERR_FILENO), width = columns == 0 || columns >= TEXT + MOST ? MOST
+                                                   : columns > TEXT ? columns - TEXT : 0;
+    int n = percent * width / 100;
     bool is_large = total >= 1000000000;
-    fprintf(stderr, "\rloading [%.*s%.*s] %3d%% of %.*f %s", n, full, WIDTH - n, empty, percent, is_large,
+    fprintf(stderr, "\rloading [%.*s%.*s] %3d%% of %.*f %s", n, full, width - n, empty, percent, is_large,
             (double)total / (is_large ? 1e9 : 1e6), is_large ? "GB" : "MB");
     if (done >= total)
         fputs("\r\033[K", stderr);
