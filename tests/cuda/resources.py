@@ -12,7 +12,7 @@ import struct
 import sys
 
 FATBIN, EM_CUDA, KIND_CUBIN = 0xBA55ED50, 190, 2
-MAX_THREADS, SVAL = 0x05, 0x04
+MAX_THREADS, REGCOUNT, SVAL = 0x05, 0x2f, 0x04
 COMPRESSED = 0xe000                     # an entry's flags: in one of several ways
 # A block of any generation from 7.5 on; what lies behind is by compute capability: shared memory of a block that asks.
 REGISTERS, REGISTER_UNIT, STATIC_BYTES, THREADS = 65536, 256, 48 << 10, 1024
@@ -59,7 +59,14 @@ def kernels(elf):
     of = {}
     for s in sections:
         of[elf[names + s[0]:elf.index(b"\0", names + s[0])].decode()] = s
-    for name, s in of.items():
+    symbols, strings = of[".symtab"][4], of[".strtab"][4]
+    counts = {}
+    for what, value in attributes(elf[of[".nv.info"][4]:of[".nv.info"][4] + of[".nv.info"][5]]):
+        if what == REGCOUNT:
+            symbol, count = struct.unpack("<II", value)
+            at = strings + struct.unpack_from("<I", elf, symbols + symbol * 24)[0]
+            counts[elf[at:elf.index(b"\0", at)].decode()] = count
+    for name in of:
         if not name.startswith(".text."):
             continue
         kernel = name[len(".text."):]
@@ -72,7 +79,7 @@ def kernels(elf):
                 x, y, z = struct.unpack("<III", value)
                 threads = x * y * z
         shared = of.get(".nv.shared." + kernel)
-        yield kernel, s[7] >> 24, shared[5] if shared else 0, threads
+        yield kernel, counts.get(kernel, 0), shared[5] if shared else 0, threads
 
 
 def main(path, table):
