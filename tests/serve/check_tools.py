@@ -65,6 +65,7 @@ def check_responses(s):
     body = {"model": "default", "input": "What is the weather?", "tools": tools, "grammar": GRAMMAR, "instructions": "Be brief."}
     a = s.post(RESPONSES, body)[2]
     check(a["status"] == "completed" and [i["type"] for i in a["output"]] == ["message", "function_call", "function_call"], a)
+    check([t.get("strict", 1) for t in a["tools"]] == [None, None, 1] and [t["type"] for t in a["tools"]] == [t["type"] for t in tools], a["tools"])
     check([(i["name"], json.loads(i["arguments"])) for i in a["output"][1:]] == CALLS, a)
     events = [(name, json.loads(d)) for name, d in s.stream(RESPONSES, dict(body, stream=True))]
     check([d["sequence_number"] for _, d in events] == list(range(len(events))), "events are not counted")

@@ -5,6 +5,7 @@
 #include "serve/api/responses.h"
 
 #include <stdio.h>
+#include <string.h>
 #include <time.h>
 
 #include "serve/api/messages.h"
@@ -93,6 +94,23 @@ static void put_or_null(struct buf *out, const char *key, int64_t value)
     buf_printf(out, value == UNSET ? ",\"%s\":null" : ",\"%s\":%lld", key, (long long)value);
 }
 
+/* Tools as they were given. Functions have all fields that the protocol names, null where nothing was said. */
+static void put_tools(struct buf *out, const struct request *q)
+{
+    static const char *const fields[] = { "description", "parameters", "strict" };
+    struct json all = json_value(q->tools_given, strlen(q->tools_given)), tool = { 0 };
+    buf_puts(out, "[");
+    for (bool first = true; (tool = json_next(all, tool)).p; first = false) {
+        buf_puts(out, first ? "" : ",");
+        buf_add(out, tool.p, tool.n - 1);
+        for (size_t i = 0; i < sizeof fields / sizeof *fields && json_get(tool, "name").p; i++)
+            if (!json_get(tool, fields[i]).p)
+                buf_printf(out, ",\"%s\":null", fields[i]);
+        buf_puts(out, "}");
+    }
+    buf_puts(out, "]");
+}
+
 /* What was asked for, as far as it was understood. */
 static void put_asked(struct buf *out, const struct request *q)
 {
@@ -104,7 +122,12 @@ static void put_asked(struct buf *out, const struct request *q)
         quote(out, q->instructions);
     else
         buf_puts(out, "null");
-    buf_printf(out, ",\"tools\":%s,\"tool_choice\":", q->tools_given ? q->tools_given : "[]");
+    buf_puts(out, ",\"tools\":");
+    if (q->tools_given)
+        put_tools(out, q);
+    else
+        buf_puts(out, "[]");
+    buf_puts(out, ",\"tool_choice\":");
     if (q->tool_choice == TOOLS_NAMED) {
         buf_puts(out, "{\"type\":\"function\",\"name\":");
         quote(out, q->tool_name);
