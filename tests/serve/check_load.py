@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Each answer is what it is alone, whoever else is served: a plain, a windowed and a recurrent model, and one with less
-memory than its experts take.
+"""Each answer is what it is alone, whoever else is served and whatever is drafted: a plain, a windowed and a recurrent
+model, one with less memory than its experts take, and models that a GPU computes or shares.
 
-    check_load.py SERVE RUN SYNTH SHARED [REQUESTS [MODEL ...]]     REQUESTS: of each load, default 12; MODELs: names below"""
+    check_load.py SERVE RUN SYNTH SHARED [REQUESTS [MODEL ...]]     REQUESTS: of each load, default 12; MODELs: names below,
+                                                                    by default those without a GPU"""
 import concurrent.futures
 import json
 import random
@@ -22,14 +23,30 @@ MODELS = {                           # preset, its options, the server's
     "recurrent": ("qwen3-next-tiny", {}, []),
     "streamed": ("moe-tiny", F16, ["--streaming", "--ram-mb", "16"]),          # a third of its 14 MB beside a session
 }
+GPU_MODELS = {                       # for a server that finds a GPU, or an emulated one
+    "windowed-gpu": ("gpt-oss-tiny", {}, []),
+    "recurrent-gpu": ("qwen3-next-tiny", {}, []),
+    "shared-gpu": ("moe-tiny", {"type": "Q4_K"}, ["--streaming"]),
+}
 
 
-def check_load(s, n):
+def requests(n, on_gpu):
+    """Short ones where the GPU is emulated. Words come again, so that there is something to draft."""
     r = random.Random(5)
     words = "fox crow grapes lion mouse hare tortoise wolf lamb".split()
-    asks = [chat(" ".join(r.choice(words) for _ in range(r.choice((2, 9, 60, 250)))), temperature=1, seed=i, max_tokens=r.choice((3, 12, 40)))
+    lengths, answers = ((2, 5, 9), (3, 6, 12)) if on_gpu else ((2, 9, 60, 250), (3, 12, 40))
+    return [chat(" ".join(r.choice(words) for _ in range(r.choice(lengths))), temperature=int(i % 4 < 3), seed=i, max_tokens=r.choice(answers))
             for i in range(n)]
-    alone = [s.post(CHAT, a)[2]["choices"][0]["message"]["content"] for a in asks]
+
+
+def text_of(s, ask):
+    status, _, a = s.post(CHAT, ask)
+    check(status == 200, status, a)
+    return a["choices"][0]["message"]["content"]
+
+
+def check_load(s, asks, alone):
+    r = random.Random(6)
 
     def one(i):
         time.sleep(r.random() * 0.1)
@@ -42,25 +59,38 @@ def check_load(s, n):
         if i % 2:
             return "".join(json.loads(d)["choices"][0]["delta"].get("content", "")
                            for _, d in s.stream(CHAT, dict(asks[i], stream=True)) if d != "[DONE]")
-        return s.post(CHAT, asks[i])[2]["choices"][0]["message"]["content"]
+        return text_of(s, asks[i])
 
-    order = list(range(n))
+    order = list(range(len(asks)))
     r.shuffle(order)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         got = dict(zip(order, pool.map(one, order)))
-    wrong = [i for i in range(n) if got[i] != alone[i]]
+    wrong = [i for i in order if got[i] != alone[i]]
     check(not wrong, "answers under load are others:", wrong, [(got[i], alone[i]) for i in wrong[:2]])
+
+
+def check_model(folder, name, n):
+    """What answers are alone is said by a server without a GPU, of one slot and without drafts, where there is a GPU."""
+    on_gpu = name in GPU_MODELS
+    preset, options, flags = {**MODELS, **GPU_MODELS}[name]
+    args = ["-m", tiny.model(folder, preset=preset, name=name, **options), "-c", "4096"] if preset else []
+    asks, alone = requests(n, on_gpu), None
+    if on_gpu:
+        with Server(*args, "--vram-mb", "0", "--draft", "off", "--slots", "1") as s:
+            alone = [text_of(s, a) for a in asks]
+    with Server(*args, *flags) as s:
+        if on_gpu and s.ask("GET", "/props")[2]["backend"] == "cpu":
+            print("skipped: this machine has no GPU that CUDA can use")
+            sys.exit(77)
+        check_load(s, asks, alone or [text_of(s, a) for a in asks])
+        print(name, "model: %d requests, %d tokens drafted" % (n, s.metric("drafted_tokens_total")), flush=True)
 
 
 def main():
     n = int(sys.argv[5]) if len(sys.argv) > 5 else 12
     with tempfile.TemporaryDirectory() as folder:
         for name in sys.argv[6:] or MODELS:
-            preset, options, flags = MODELS[name]
-            args = ["-m", tiny.model(folder, preset=preset, name=name, **options), "-c", "4096"] if preset else []
-            with Server(*args, *flags) as s:
-                check_load(s, n)
-                print(name, "model: %d requests" % n, flush=True)
+            check_model(folder, name, n)
     finish()
 
 
