@@ -497,8 +497,8 @@ struct pf_backend_ops {
     void      (*buf_free)(pf_backend *b, void *p, size_t bytes, bool shared);
     void      (*buf_copy)(pf_backend *b, const struct pf_buf_copy *c);
 
-    /* Copies bytes of b's memory to that of another card's backend with this table: after b's operations so far, and
-     * before those of the other that come later. NULL: there are no other cards. */
+    /* Copies bytes of b's memory to that of another card's backend with this table: after the operations of both so
+     * far, and before those of the other that come later. NULL: there are no other cards. */
     pf_status (*pass)(pf_backend *b, pf_backend *to, void *x_to, const void *x, size_t bytes);
 
     /* Copies between the caller's memory and the backend's, in order with the operations. The caller's side must stay

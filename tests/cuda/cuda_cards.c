@@ -53,12 +53,13 @@ static pf_model *open_on(int n_gpus, bool uneven, bool shared)
     return m;
 }
 
-static pf_session *open_session_on(pf_model *m)
+static pf_session *open_session_on(pf_model *m, int n_batch)
 {
     pf_session *s = NULL;
     struct pf_session_opts o;
     pf_session_opts_init(&o);
     o.n_ctx = MOST_TOKENS + 20;
+    o.n_batch = n_batch;
     CHECK(pf_session_open(&s, m, &o) == PF_OK, "%s", pf_last_error());
     return s;
 }
@@ -84,7 +85,7 @@ static void run(pf_session *s, int from, int piece, const char *name)
 static void expect(void)
 {
     pf_model *m = open_on(0, false, false);
-    pf_session *s = open_session_on(m);
+    pf_session *s = open_session_on(m, 512);
     expected = malloc((size_t)n_tokens * n_vocab * sizeof *expected);
     for (int i = 0; i < n_tokens; i++)
         tokens[i] = (int32_t)((unsigned)i * 2654435761u % n_vocab);
@@ -147,6 +148,18 @@ static void test_saving(pf_session *s, const char *name)
     free(f.p);
 }
 
+/* A prompt in several steps, of which the cards have two at once; it can be gone back into. */
+static void test_following(pf_model *m, const char *name)
+{
+    pf_session *s = open_session_on(m, 3);
+    int half = n_tokens / 2;
+    CHECK(pf_session_eval(s, tokens, (size_t)n_tokens, 0) == PF_OK, "%s: %s", name, pf_last_error());
+    compare(pf_session_logits(s), n_tokens - 1, name);
+    CHECK(pf_session_rewind(s, half) == PF_OK, "%s", pf_last_error());
+    run(s, half, MOST_TOKENS, name);
+    pf_session_close(&s);
+}
+
 static void test_gpus(int n_gpus, bool uneven, bool shared)
 {
     char name[64];
@@ -154,7 +167,7 @@ static void test_gpus(int n_gpus, bool uneven, bool shared)
     pf_model *m = open_on(n_gpus, uneven, shared);
     if (!m)
         return;
-    pf_session *a = open_session_on(m), *b = open_session_on(m);
+    pf_session *a = open_session_on(m, 512), *b = open_session_on(m, 512);
     static const int pieces[] = { MOST_TOKENS, 7, 1 };
     for (int i = 0; a && b && i < 3; i++) {
         snprintf(name, sizeof name, "%d GPUs%s%s, pieces of %d", n_gpus, uneven ? ", uneven" : "",
@@ -170,6 +183,7 @@ static void test_gpus(int n_gpus, bool uneven, bool shared)
     CHECK(pf_model_info(m)->n_gpus > 0, "%s: it ended on %s", name, pf_model_info(m)->backend);
     pf_session_close(&a);
     pf_session_close(&b);
+    test_following(m, name);
     pf_model_close(&m);
 }
 

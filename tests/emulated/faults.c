@@ -9,7 +9,6 @@
 
 #include "check.h"
 #include "emulated.h"
-#include "open_session.h"
 #include "pfmoe.h"
 
 enum { N_PROMPT = 10, N_DECODE = 4, N_STEPS = 1 + N_DECODE };
@@ -50,7 +49,12 @@ static void run(const char *name, int device, bool first, struct pf_stats *stats
     n_vocab = (size_t)pf_model_info(m)->n_vocab;
     if (first)
         expected = malloc(N_STEPS * n_vocab * sizeof *expected);
-    pf_session *s = open_session(m, N_PROMPT + N_DECODE);
+    struct pf_session_opts so;
+    pf_session *s = NULL;
+    pf_session_opts_init(&so);
+    so.n_ctx = N_PROMPT + N_DECODE;
+    so.n_batch = n_gpus > 0 ? 4 : 512;       /* the prompt's steps follow one another */
+    CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s: %s", name, pf_last_error());
     for (int step = 0, at = 0, n = N_PROMPT; s && step < N_STEPS; step++, at += n, n = 1) {
         int32_t tokens[N_PROMPT];
         for (int i = 0; i < n; i++)

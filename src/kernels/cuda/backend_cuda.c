@@ -31,6 +31,8 @@ static void cuda_close(pf_backend *backend)
     cudaFreeHost(b->fault);
     if (b->passed)
         cudaEventDestroy(b->passed);
+    if (b->ready)
+        cudaEventDestroy(b->ready);
     if (b->stream)
         cudaStreamDestroy(b->stream);
     cudaGetLastError();
@@ -164,6 +166,7 @@ static pf_status open_parts(struct cuda_backend *b, uint64_t vram_bytes)
     PF_TRY(describe(b, prop.major * 10 + prop.minor));
     CU_TRY(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "opening a stream");
     CU_TRY(cudaEventCreateWithFlags(&b->passed, cudaEventDisableTiming), "making an event");
+    CU_TRY(cudaEventCreateWithFlags(&b->ready, cudaEventDisableTiming), "making an event");
     CU_TRY(cudaHostAlloc((void **)&b->fault, sizeof *b->fault, cudaHostAllocMapped), "allocating pinned memory");
     *b->fault = CU_FINE;
     CU_TRY(pf_cu_probe(b->stream), "running a kernel");

@@ -84,7 +84,7 @@ struct cuda_backend {
     struct pf_backend base;
     int               device;
     cudaStream_t      stream;
-    cudaEvent_t       passed;            /* what this card gave to another has arrived */
+    cudaEvent_t       passed, ready;     /* what this card gave to another has arrived; it may be given something */
     char              describe[32];
     bool              has_tiles;         /* enough shared memory for matrix products by tiles */
     struct cu_tile_shape shape;          /* shape of the tiles, if has_tiles */

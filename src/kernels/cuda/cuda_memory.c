@@ -94,6 +94,8 @@ pf_status pf_cuda_pass(pf_backend *backend, pf_backend *other, void *x_to, const
     PF_TRY(pf_cuda_settle(b));
     PF_TRY(pf_cuda_settle(to));
     to->x_of = NULL;
+    CU_PUT(to, cudaEventRecord(to->ready, to->stream), "copying to another GPU");
+    CU_PUT(b, cudaStreamWaitEvent(b->stream, to->ready, 0), "copying to another GPU");
     CU_PUT(b, cudaMemcpyPeerAsync(x_to, to->device, x, b->device, bytes, b->stream), "copying to another GPU");
     CU_PUT(b, cudaEventRecord(b->passed, b->stream), "copying to another GPU");
     return pf_cuda_put(to, cudaStreamWaitEvent(to->stream, b->passed, 0), "waiting for another GPU");

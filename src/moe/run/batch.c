@@ -18,6 +18,7 @@
 #include "base/pf_time.h"
 #include "moe/place/placement.h"
 #include "moe/session/step.h"
+#include "moe/session/watch.h"
 
 enum { TAIL = 32 };
 
@@ -144,6 +145,16 @@ static void tell_sources(const struct pf_part *p)
     }
 }
 
+/* Whether the step is one of a prompt that several cards compute, one after the other, and not its last: then the next
+ * one can begin on the first card while the others are still at work. No other session's step may come between. */
+static bool may_follow(const struct pf_step *t)
+{
+    const struct pf_session *s = t->parts->s;
+    const struct pf_placement *p = t->m->place;
+    return t->n_logits == 0 && p->cut.n_more > 0 && !p->experts_apart && s->n_units == pf_place_n_cards(p) &&
+           atomic_load(&t->m->n_sessions) == 1 && !s->hidden && !pf_watch_any(t->m);
+}
+
 /* Evaluates the next rows and commits them, if the file stayed what it is. With the step lock held. */
 static pf_status step_of(struct pf_piece *pieces, int n)
 {
@@ -154,6 +165,7 @@ static pf_status step_of(struct pf_piece *pieces, int n)
     gather(pieces, n, parts, &t);
     for (int i = 0; i < t.n_parts; i++)
         pf_state_begin(parts[i].s, parts[i].rows);
+    t.follows = n == 1 && may_follow(&t);
     uint64_t ns;
     pf_status st = step(&t, &ns);
     PF_TRY(pf_gguf_unchanged(t.m->file));        /* whatever st is: the weights may have been others than before */

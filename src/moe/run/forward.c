@@ -94,7 +94,7 @@ static const struct pf_unit *session_unit(const struct pf_step *t, int i)
     return &t->parts->s->units[i];
 }
 
-static pf_status upload_inputs(struct pf_work_unit *u, const struct pf_model *m, int rows, const void *inputs)
+static void cut_inputs(struct pf_work_unit *u, const struct pf_model *m, int rows)
 {
     struct pf_inputs to = pf_inputs_at(m, rows, u->buf.inputs);
     u->buf.injected = to.picks;
@@ -107,7 +107,12 @@ static pf_status upload_inputs(struct pf_work_unit *u, const struct pf_model *m,
     u->buf.blocks = to.blocks;
     u->buf.gathered = to.gathered;
     u->buf.hidden = to.hidden;
-    return u->backend->ops->upload(u->backend, u->buf.inputs, inputs, to.bytes);
+}
+
+static pf_status upload_inputs(struct pf_work_unit *u, const struct pf_model *m, int rows, const void *inputs)
+{
+    size_t bytes = pf_inputs_at(m, rows, NULL).bytes;
+    return u->backend->ops->upload(u->backend, u->buf.inputs, inputs, bytes);
 }
 
 /* The blocks that a part's rows may touch. */
@@ -201,8 +206,11 @@ static pf_status put_inputs(struct pf_step *t)
         fill_hidden(&t->parts[i], &in);
     if (t->m->injected.n_tokens)
         pf_watch_fill(t, &in);
-    for (int i = 0; i < t->parts->s->n_units; i++)
-        PF_TRY(upload_inputs(&work->units[i], t->m, t->rows, work->inputs));
+    for (int i = 0; i < t->parts->s->n_units; i++) {
+        cut_inputs(&work->units[i], t->m, t->rows);
+        if (i == 0 || i == work->n_cards)    /* the other cards may be at work: they get theirs with x */
+            PF_TRY(upload_inputs(&work->units[i], t->m, t->rows, work->inputs));
+    }
     return PF_OK;
 }
 
@@ -361,6 +369,18 @@ static pf_status run_card(struct pf_step *t, bool embeds, bool heads)
     return PF_OK;
 }
 
+/* A card that is not the first gets the step's inputs from the unit that comes before it. */
+static pf_status hand_inputs(struct pf_step *t, struct pf_work_unit *from, struct pf_work_unit *to)
+{
+    struct pf_work *work = t->m->work;
+    size_t bytes = pf_inputs_at(t->m, t->rows, NULL).bytes;
+    if (to == &work->units[0] || to == &work->units[work->n_cards])
+        return PF_OK;
+    if (from == &work->units[work->n_cards])
+        return upload_inputs(to, t->m, t->rows, work->inputs);
+    return from->backend->ops->pass(from->backend, to->backend, to->buf.inputs, from->buf.inputs, bytes);
+}
+
 /* Rows of x from the unit at work to another, which is at work from now on. */
 static pf_status hand_over(struct pf_step *t, struct pf_work_unit *to, int first, int rows)
 {
@@ -372,6 +392,7 @@ static pf_status hand_over(struct pf_step *t, struct pf_work_unit *to, int first
         return PF_OK;
     pf_spans_enter(t->m->spans, "hand-over", -1);
     t->unit = to;
+    PF_TRY(hand_inputs(t, from, to));
     if (be == t->m->cpu)
         return next->ops->upload(next, x_to, x, bytes);
     if (next != t->m->cpu)
@@ -433,11 +454,11 @@ static pf_status run(struct pf_step *t)
     return get_hidden(t);
 }
 
-/* Finishes all units; returns the first failure. */
-static pf_status finish(struct pf_step *t)
+/* Finishes all units, or the first one alone; returns the first failure. */
+static pf_status finish(struct pf_step *t, bool all)
 {
     pf_status st = PF_OK;
-    for (int i = 0; i < t->parts->s->n_units; i++) {
+    for (int i = 0; i < (all ? t->parts->s->n_units : 1); i++) {
         pf_backend *b = session_unit(t, i)->backend;
         pf_status finished = b->ops->finish(b);
         st = st < 0 ? st : finished;
@@ -491,7 +512,11 @@ pf_status pf_forward(struct pf_step *t)
     if (st < 0)
         snprintf(why, sizeof why, "%s", pf_last_error());
     pf_spans_enter(t->m->spans, "finish", -1);
-    pf_status finished = finish(t);
+    bool was_open = t->m->work->is_open;
+    pf_status finished = finish(t, !t->follows || st < 0);
+    t->m->work->is_open = t->follows && st == PF_OK && finished == PF_OK;
+    if (was_open && (finished < 0 || (st < 0 && st != PF_ECANCEL)))
+        pf_state_rewind(t->parts->s, 0);     /* what failed may have been a step that is committed */
     pf_spans_enter(t->m->spans, NULL, -1);
     if (st == PF_OK && finished == PF_ENUMERIC)
         return not_finite(t, pf_last_error());
