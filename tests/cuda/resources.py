@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Registers and shared memory of every kernel, read off the compiled code and held to what a block may have.
 
-    usage: resources.py LIBRARY [--table]
+    usage: resources.py LIBRARY|OBJECT [--table]
 
-A library of objects holds fat binaries: each a header and entries, of which those of kind 2 are ELF files for one
+Meson's libraries name their objects, which lie in a folder beside them. Objects hold fat binaries: each a header and entries, of which those of kind 2 are ELF files for one
 card's generation (cubins). There, .text.K is kernel K's code, whose sh_info has the registers of a thread in its upper
 byte; .nv.shared.K is as large as its static shared memory; .nv.info.K has, among other attributes, the threads that it
 was bound to (1,024 where a kernel says none). Dynamic shared memory is asked for by launches: the emulated GPU, told
 to be a card, holds those to the card's limits."""
+import glob
 import struct
 import sys
 
@@ -83,8 +84,10 @@ def kernels(elf):
 
 
 def main(path, table):
-    with open(path, "rb") as f:
-        data = f.read()
+    data = b""
+    for part in sorted(glob.glob(glob.escape(path) + ".p/*.o")) or [path]:
+        with open(part, "rb") as f:
+            data += f.read()
     n, worst, bad = {}, {}, []
     for arch, elf in cubins(data):
         if elf is None:
