@@ -6,7 +6,7 @@
  *     own             [t1 h0] [t2 h1] ... [p h(p-1)] -> a guess at the token after p
  *     then                    [guess, own row] -> the guess after that, and so on; own goes back to p
  *
- * Every row that s evaluates is noted. `own` goes over them in a prompt's steps; of single tokens, when LAZY of them
+ * Every row that s evaluates is noted. `own` goes over them after a prompt's steps; of single tokens, when LAZY of them
  * wait or drafts are wanted, so that following costs little while nobody drafts. A row that is not there (in front of
  * the first position; after a session was loaded) counts as 0: guesses are worse, and that is all. Whatever fails in
  * here ends the drafts, not the step.
@@ -30,6 +30,7 @@ struct follower {
     int32_t            proposed[PF_MAX_DRAFT];
     int                n_proposed;
     int64_t            from;                 /* position of proposed[0] */
+    int                n_timed;              /* how often it has proposed */
     bool               failed;
 };
 
@@ -92,7 +93,7 @@ static void went(struct pf_drafter *d, int64_t from, int rows, int certain)
     struct follower *f = follower_of(d);
     if (f->rows && !f->failed)
         keep_rows(f, from, rows);
-    if (from + certain - f->own->pos < LAZY)
+    if (certain == 1 && from + certain - f->own->pos < LAZY)
         return;
     catch_up(f, from + certain);
     if (f->rows)
@@ -167,14 +168,22 @@ static bool guess_all(struct follower *f, int n)
     return !f->failed;
 }
 
+/* A guess took ns. The first may be slow for a reason of its own, as what is captured for a GPU. */
+static void learn(struct follower *f, double ns)
+{
+    double *known = &f->base.draft_ns, most = 2 * *known;
+    if (f->n_timed++ == 0)                   /* not known yet: the next one is tried as if it took nothing */
+        return;
+    *known += *known == 0 ? ns : ((ns < most ? ns : most) - *known) / 8;
+}
+
 static int propose(struct pf_drafter *d, int32_t *out, int n)
 {
     struct follower *f = follower_of(d);
     uint64_t begin = pf_now_ns();
     if (!guess_all(f, n))
         return 0;
-    double ns = (double)(pf_now_ns() - begin) / n;
-    d->draft_ns += d->draft_ns > 0 ? (ns - d->draft_ns) / 8 : ns;
+    learn(f, (double)(pf_now_ns() - begin) / n);
     f->from = d->n;
     f->n_proposed = n;
     memcpy(out, f->proposed, (size_t)n * sizeof *out);
