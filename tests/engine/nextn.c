@@ -76,7 +76,8 @@ static void compare(const float *got, size_t count, double limit)
     CHECK(error / sum <= limit, "nmse %g, limit %g", error / sum, limit);
 }
 
-static pf_status open_and_go_on(const char *path)
+/* With the layer that guesses ahead, or with a second model, which is the same. */
+static pf_status open_and_go_on(const char *path, bool second)
 {
     struct pf_model_opts o;
     struct pf_session_opts so;
@@ -85,12 +86,13 @@ static pf_status open_and_go_on(const char *path)
     pf_model_opts_init(&o);
     o.n_threads = 1;
     o.device = -1;
-    o.nextn = true;
+    o.nextn = !second;
+    o.draft_path = second ? path : NULL;
     PF_TRY(pf_model_open(&m, path, &o));
     pf_session_opts_init(&so);
     so.n_ctx = MOST;
     so.n_batch = MOST;
-    so.draft = PF_DRAFT_MTP;
+    so.draft = m->nextn ? PF_DRAFT_MTP : PF_DRAFT_MODEL;
     pf_status st = pf_session_open(&s, m, &so);
     st = st < 0 ? st : pf_session_eval(s, tokens, (size_t)n - 1, 0);
     st = st < 0 ? st : pf_session_eval(s, tokens + n - 1, 1, 0);
@@ -100,14 +102,18 @@ static pf_status open_and_go_on(const char *path)
 }
 
 /* Whichever allocation fails, the others are freed, and a sentence says why, or it went without. */
-static void test_faults(const char *path)
+static void test_faults(const char *path, bool second)
 {
     enum { MANY = 100000 };
+    struct pf_mem_stats before, after;
     int i = 1;
+    pf_mem_stats_get(&before);
     for (pf_status st = PF_ENOMEM; st < 0 && i < MANY && check_n_failed == 0; i++) {
         pf_mem_fail_nth((uint64_t)i);
-        st = open_and_go_on(path);
+        st = open_and_go_on(path, second);
         CHECK(st == PF_OK || st == PF_ENOMEM, "allocation %d: %s", i, pf_last_error());
+        pf_mem_stats_get(&after);
+        CHECK(after.n_live == before.n_live, "allocation %d left %d blocks", i, (int)(after.n_live - before.n_live));
     }
     pf_mem_fail_nth(0);
     printf("each of %d allocations failed once\n", i - 2);
@@ -141,7 +147,8 @@ int main(int argc, char **argv)
         run(m, rows, pieces);
         CHECK(memcmp(whole, pieces, count * sizeof *whole) == 0, "other bits by steps of %d rows", rows);
     }
-    test_faults(argv[1]);
+    test_faults(argv[1], false);
+    test_faults(argv[1], true);
     free(whole);
     free(pieces);
     free(reference);
