@@ -16,7 +16,7 @@ class Chat:
     """pfmoe-run, or another program, in a terminal; size: (rows, columns), without it the terminal knows none."""
 
     def __init__(self, *args, home, setup=None, program=None, size=None, folder=None, **env):
-        program = program or cli.run_path
+        program = program or os.path.abspath(cli.run_path)
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             if setup:
