@@ -139,8 +139,8 @@ def completed(home):
         with open(os.path.join(folder, name), "w") as f:
             f.write("A line of " + name)
     c = chat(home, folder=home)
-    for typed, shown in (("/he\t", "/help $|/help$"), ("/sta\t", "/stats"), ("/sy\t", "/system "), ("/set thi\to\t\t", r"off(?s:.*)on"),
-                         ("/read some\tb\t", "some ?folder/beta.txt"), ("/load ~/some\tal\t\t", r"alpha.json(?s:.*)alps.json"),
+    for typed, shown in (("/he\t", "/help $|/help$"), ("/sta\t", "/stats"), ("/sy\t", "/system "), ("/set thi\to\t\t", r"off(?s:.*)on(?s:.*)think o"),
+                         ("/read some\tb\t", "some ?folder/beta.txt"), ("/load ~/some\tal\t\t", r"alpha.json(?s:.*)alps.json(?s:.*)/alp"),
                          ("/read some folder/.h\t", ".hidden"), ("/read %s/c\t" % folder, "caf\u00e9"), ("/q\t", "/quit")):
         c.type(typed, end="")
         c.read_until(shown)
