@@ -49,7 +49,7 @@ static void fill_ids(const struct tensor *t, uint64_t first, size_t n, int32_t *
     }
 }
 
-/* Of all tensors, from the first one's first byte to the last one's last. */
+/* Bytes from the first tensor's first one to the last tensor's last one. */
 static uint64_t weight_bytes(const struct model *m)
 {
     const struct tensor *last = &m->tensors[m->n_tensors - 1];

@@ -190,7 +190,7 @@ static void put_latent_keys(struct header *h, const struct preset *p)
     kv_u32(h, ".rope.dimension_count", s.n_rope);
 }
 
-/* Of the multipliers of the hash, which are 45 bits long, nothing depends but which rows are taken. */
+/* The multipliers of the hash are 45 bits long, and stand-ins: only which rows a token takes depends on them. */
 static void put_ngram_keys(struct header *h, const struct preset *p)
 {
     static const uint64_t multipliers[NGRAM] = { 35184372088777, 21110623253299, 17592186044423 };

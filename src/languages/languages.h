@@ -13,7 +13,7 @@
 pf_status pf_gbnf_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
 pf_status pf_regex_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
 pf_status pf_schema_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root);
-/* Of a property of the schema's, whose references are to the whole schema. */
+/* Rules for the value of one property of a schema; its references are to the whole schema. */
 pf_status pf_schema_property_rules(struct pf_rules *r, const char *text, size_t n, const char *property,
                                    size_t n_property, int32_t *root);
 

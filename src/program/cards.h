@@ -1,5 +1,6 @@
-/* NVIDIA's cards by name, so that --plan can be asked about a machine before there is one. Facts as their makers state
- * them; what programs get of them is cards.c's business. A constant table: any thread. */
+/* NVIDIA's cards by name, so that --plan can be asked about a machine before there is one. Rates and buses are
+ * the makers' figures, most of them entered from memory: check one before money depends on it. What programs get of
+ * them is cards.c's business. A constant table: any thread. */
 #ifndef PF_PROGRAM_CARDS_H
 #define PF_PROGRAM_CARDS_H
 

@@ -1,4 +1,4 @@
-/* What of the settings goes into the library's options. See opts.h. */
+/* Settings of the programs that become options of the library. See opts.h. */
 #include "program/opts.h"
 
 #include <string.h>

@@ -137,7 +137,8 @@ static bool hold_reply(struct request *q, const struct prompt_opts *o, struct tr
     return !refused(q->grammar, must_call ? "tool_choice" : q->shape_field, t);
 }
 
-/* Of a tool, where the family has tags; with the tool's own text alone, which other requests may have, too. */
+/* The grammar of one tool's arguments in a family that puts them between tags. It is compiled from the tool's own text
+ * alone, so that other requests with that tool share it. */
 static struct grammar_ref *between_tags(const struct prompt_opts *o, struct json tool)
 {
     struct buf list = { 0 }, name = { 0 };

@@ -1,4 +1,4 @@
-/* What begins with /. See chat.h. */
+/* Commands of a chat, which begin with /. See chat.h. */
 #include <ctype.h>
 #include <inttypes.h>
 #include <stdlib.h>

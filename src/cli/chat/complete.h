@@ -1,4 +1,4 @@
-/* What could follow at the prompt: commands, settings and their values, paths. */
+/* Completion at the prompt of a chat: commands, settings and their values, paths. */
 #ifndef PF_CLI_COMPLETE_H
 #define PF_CLI_COMPLETE_H
 

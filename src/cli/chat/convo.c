@@ -196,7 +196,7 @@ static bool short_text(struct json v, char out[SETTING_BYTES])
     return ok;
 }
 
-/* What makes no sense is left out: a chat is of use without. */
+/* Settings that make no sense are left out: a chat is of use without them. */
 static void read_made(struct made_with *made, struct json root)
 {
     struct json settings = json_get(root, "settings"), name;

@@ -114,7 +114,7 @@ CU_INLINE unsigned long long device_ns(void)
     return t;
 }
 
-/* What all lanes of a warp have anyhow, so that the compiler knows. */
+/* Tells the compiler that all lanes of a warp have this value. */
 CU_INLINE int uniform(int v)
 {
     return __shfl_sync(ALL_LANES, v, 0);
@@ -258,7 +258,7 @@ template <int N> CU_INLINE void more_registers(void)
     CU_GROUP_ASM("setmaxnreg.inc.sync.aligned.u32 %0;" :: "n"(N));
 }
 
-/* What the thread wrote to shared memory can be seen by products of whoever it meets after. */
+/* Makes the thread's writes to shared memory visible to products of the warps that it meets afterwards. */
 CU_INLINE void show_tiles(void)
 {
     CU_GROUP_ASM("fence.proxy.async.shared::cta;" ::: "memory");

@@ -1,4 +1,4 @@
-/* What tells one table from another, in words. See arch.h. */
+/* Differences between the tables of two architectures, in words. See arch.h. */
 #include "moe/archs/arch.h"
 
 #include <stdio.h>

@@ -105,8 +105,8 @@ static pf_status session_layer(const struct pf_model *m, const pf_backend *b, co
     return PF_OK;
 }
 
-/* Of several cards, which of the weights outside of layers the first and the last one have: what both may name both
- * have. */
+/* Whether the first, or the last, of several cards has a weight that belongs to no layer. The embedding is the first
+ * one's, the output the last one's; a tensor that serves as both is on both cards. */
 static bool is_of_first(const struct pf_model *m, const struct pf_tensor *t)
 {
     return t->data != m->output.data || t->data == m->embed.data;

@@ -36,8 +36,8 @@ struct pf_cut_sizes {
  * n_layers 0 and no output: it can take nothing. */
 struct pf_cut pf_cut_make(const struct pf_cut_sizes *sizes, uint64_t room);
 
-/* The same for n cards, from the first on: as many of them as the whole model needs a layer of each for; if they cannot
- * take all of it, each takes what it has room for. */
+/* The part of a model that n cards with so much room each take together, layers dealt from the first card on. No more
+ * cards than layers are used. Where the cards cannot take the whole model, each takes what it has room for. */
 struct pf_cut pf_cut_deal(const struct pf_cut_sizes *sizes, const uint64_t *room, int n);
 
 /* The cut for such cards and such sessions. o->streaming: never everything, even if it would fit. *least is what the

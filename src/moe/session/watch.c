@@ -334,7 +334,8 @@ pf_status pf_watch_experts(struct pf_step *t, int il, const struct pf_experts_op
     return PF_OK;
 }
 
-/* Of the layers [first, end) those with experts have neighbouring ordinals: *at, *n. */
+/* Layers with experts are counted through the model: *n of the layers [first, end) have some, the first of them being
+ * number *at. */
 static void ordinals(const struct pf_model *m, int first, int end, size_t *at, size_t *n)
 {
     *at = *n = 0;
