@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "memory_file.h"
 #include "pfmoe.h"
 
 enum { MOST_TOKENS = 300, SKIP = 77 };
@@ -111,41 +112,17 @@ static void test_together(pf_session *a, pf_session *b, const char *name)
     }
 }
 
-struct memory {
-    char  *p;
-    size_t n, at;
-};
-
-static bool write_memory(void *ctx, const void *data, size_t bytes)
-{
-    struct memory *f = ctx;
-    f->p = realloc(f->p, f->n + bytes);
-    memcpy(f->p + f->n, data, bytes);
-    f->n += bytes;
-    return true;
-}
-
-static bool read_memory(void *ctx, void *data, size_t bytes)
-{
-    struct memory *f = ctx;
-    if (bytes > f->n - f->at)
-        return false;
-    memcpy(data, f->p + f->at, bytes);
-    f->at += bytes;
-    return true;
-}
-
 static void test_saving(pf_session *s, const char *name)
 {
-    struct memory f = { 0 };
+    struct file f = { 0 };
     int half = n_tokens / 2;
     CHECK(pf_session_rewind(s, 0) == PF_OK, "%s", pf_last_error());
     CHECK(pf_session_eval(s, tokens, (size_t)half, 0) == PF_OK, "%s", pf_last_error());
-    CHECK(pf_session_save(s, write_memory, &f) == PF_OK, "%s: %s", name, pf_last_error());
+    CHECK(pf_session_save(s, write_file, &f) == PF_OK, "%s: %s", name, pf_last_error());
     CHECK(pf_session_rewind(s, 0) == PF_OK, "%s", pf_last_error());
-    CHECK(pf_session_load(s, read_memory, &f) == PF_OK, "%s: %s", name, pf_last_error());
+    CHECK(pf_session_load(s, read_file, &f) == PF_OK, "%s: %s", name, pf_last_error());
     run(s, half, 1, name);
-    free(f.p);
+    free(f.data);
 }
 
 /* A prompt in several steps, of which the cards have two at once; it can be gone back into. */

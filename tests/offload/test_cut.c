@@ -11,6 +11,7 @@
 #include "base/pf_mem.h"
 #include "check.h"
 #include "kernels/sim/sim.h"
+#include "memory_file.h"
 #include "moe/session/session.h"
 #include "moe/place/cut.h"
 
@@ -262,58 +263,34 @@ static void test_all_logits_and_going_back(pf_session *s, const char *name)
     }
 }
 
-struct memory {
-    char  *p;
-    size_t n, at;
-};
-
-static bool write_memory(void *ctx, const void *data, size_t bytes)
-{
-    struct memory *f = ctx;
-    f->p = realloc(f->p, f->n + bytes);
-    memcpy(f->p + f->n, data, bytes);
-    f->n += bytes;
-    return true;
-}
-
-static bool read_memory(void *ctx, void *data, size_t bytes)
-{
-    struct memory *f = ctx;
-    if (bytes > f->n - f->at)
-        return false;
-    memcpy(data, f->p + f->at, bytes);
-    f->at += bytes;
-    return true;
-}
-
 /* A session saved under one cut is loaded under another and by the CPU alone, which saves the same bytes. */
 static void test_saving(void)
 {
-    struct memory first = { 0 };
+    struct file first = { 0 };
     for (int i = -1; i < n_cuts; i += step) {
         struct pf_sim sim = { .memory_bytes = i < 0 ? 0 : cuts[i].memory_bytes };
-        struct memory f = { 0 };
+        struct file f = { 0 };
         pf_session *s = NULL;
         pf_model *m = open_model(i < 0 ? NULL : &sim, 2, false);
         char name[64];
         snprintf(name, sizeof name, "cut %d, saved and loaded", i);
         CHECK(m && open_session(&s, m) == PF_OK, "%s", pf_last_error());
         run(s, 0, 4, name);
-        CHECK(pf_session_save(s, write_memory, &f) == PF_OK, "%s: %s", name, pf_last_error());
+        CHECK(pf_session_save(s, write_file, &f) == PF_OK, "%s: %s", name, pf_last_error());
         if (i < 0)
             first = f;
-        CHECK(f.n == first.n && memcmp(f.p, first.p, f.n) == 0, "%s: other bytes", name);
+        CHECK(f.n == first.n && memcmp(f.data, first.data, f.n) == 0, "%s: other bytes", name);
         run(s, 4, N_PIECES, name);
         first.at = 0;
-        CHECK(pf_session_load(s, read_memory, &first) == PF_OK, "%s: %s", name, pf_last_error());
+        CHECK(pf_session_load(s, read_file, &first) == PF_OK, "%s: %s", name, pf_last_error());
         run(s, 4, N_PIECES, name);
         test_all_logits_and_going_back(s, name);
         pf_session_close(&s);
         pf_model_close(&m);
         if (i >= 0)
-            free(f.p);
+            free(f.data);
     }
-    free(first.p);
+    free(first.data);
 }
 
 /* A context for which the device has no room: its keys and values lie in main memory, or it has fewer layers. */
