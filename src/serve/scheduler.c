@@ -94,17 +94,18 @@ static void exchange_sequences(struct sched *sched, struct slot *s, const struct
     size_t common = slot_common(s, q->tok, q->n_tok), saved_common;
     if (!sched->o.saved)
         return;
-    int i = saved_find(sched->o.saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), !sched->cuts, &saved_common);
-    bool leaves = i >= 0 && saved_common >= common + WORTH_TOKENS;
+    int64_t n_ctx = pf_session_n_ctx(s->session);
+    struct part *part = saved_find(sched->o.saved, q->tok, q->n_tok, n_ctx, !sched->cuts, &saved_common);
+    bool leaves = part && saved_common >= common + WORTH_TOKENS;
     if ((size_t)pf_session_pos(s->session) >= common + WORTH_TOKENS) {
         save(sched, s);
         if (leaves || common < WORTH_TOKENS)
             save_beginning(sched, s);
-        i = saved_find(sched->o.saved, q->tok, q->n_tok, pf_session_n_ctx(s->session), !sched->cuts, &saved_common);
+        part = saved_find(sched->o.saved, q->tok, q->n_tok, n_ctx, !sched->cuts, &saved_common);
     }
-    if (i < 0 || saved_common < common + WORTH_TOKENS)
+    if (!part || saved_common < common + WORTH_TOKENS)
         return;
-    saved_load(sched->o.saved, i, s->session);
+    saved_load(sched->o.saved, part, s->session);
     s->unsaved = false;
 }
 

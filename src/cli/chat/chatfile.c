@@ -1,7 +1,8 @@
 /* Chats in files: /save, /keep and /load. See chat.h.
  *
  *     FILE     the conversation, the model's path and the settings (convo.h), JSON
- *     FILE.kv  the session's keys and values (pf_session_save), where /keep wrote them
+ *     FILE.kv  the session's keys and values (pf_session_save), where /keep wrote them: whole each time, since a
+ *              person's files are replaced and never added to (userfile.h)
  *
  * A load brings the model first, then the settings, then keys and values; what of these cannot be had is told, and the
  * conversation goes on without. Keys and values need not be of the very conversation: the session keeps what both begin

@@ -1,11 +1,15 @@
-/* Conversations that lost their slot, or that shall outlive the server: sessions as pf_session_save writes them, with
- * the tokens they hold, in memory or in files of a folder.
+/* Conversations that lost their slot, or that shall outlive the server, in memory or in files of a folder.
  *
- *     FILE: "pfserve1" | key of the model | n | hash of tokens | tokens | what pf_session_save wrote (with its digest)
+ *     [ 0 .. 9000 ) <-+- [ 9000 .. 12000 ) <--- [ 12000 .. 13000 )        a conversation of 13,000 tokens
+ *                     `- [ 9000 .. 9700 )                                 another one that begins like it
  *
- * A file is written behind, by a thread of its own, beside its name and then renamed; until that is done its bytes stay
- * in memory. The oldest make room for new ones. A file that is damaged, or another model's, is no entry; one whose load
- * fails is forgotten and removed. All functions are called by the scheduler's thread. */
+ * What is kept is parts (part.h), each of which continues another: saving a conversation again writes what is new.
+ * A part is at least twice as long as one that continues it, or else both are written anew as one: so a conversation
+ * of n tokens has about log2 n parts, and a token is written about as often. A part goes when none continues it: the
+ * one that was used longest ago where room is wanted, and what a longer one replaces. Files are written behind
+ * (behind.h); what a part replaces is removed when that is done. A file that is damaged, or another model's, is no
+ * part; one that does not load is removed with what continues it. All functions are called by the scheduler's
+ * thread. */
 #ifndef PF_SERVE_SAVED_H
 #define PF_SERVE_SAVED_H
 
@@ -16,19 +20,22 @@
 #include "pfmoe.h"
 
 struct saved;
+struct part;
 
-/* folder NULL: memory. most: bytes of all entries. What the folder holds for a model of this key becomes entries. NULL:
- * the folder cannot be used, errno says why. */
+/* folder NULL: memory. most: bytes of all parts. What the folder holds for a model of this key is taken up. NULL: the
+ * folder cannot be used, errno says why. */
 struct saved *saved_open(const char *folder, uint64_t most, uint64_t key);
 /* Waits for what is being written. */
 void saved_close(struct saved *s);
 
-/* The entry with the longest common prefix, of those that a context of n_ctx holds, and, with `whole`, of those that
- * the tokens begin with; *common is the prefix's length. -1: there is none. */
-int  saved_find(const struct saved *s, const int32_t *tok, size_t n, int64_t n_ctx, bool whole, size_t *common);
-/* Makes the session what entry i holds; false: it is empty now, and the entry is gone. */
-bool saved_load(struct saved *s, int i, pf_session *session);
-/* Keeps the session's sequence. Entries that are a beginning of it are gone then. False: it could not be kept. */
+/* The part up to which a conversation has the longest common prefix, of those that a context of n_ctx holds, and, with
+ * `whole`, of those that the tokens begin with; *common is the prefix's length. NULL: there is none. Valid until a
+ * conversation is saved or loaded. */
+struct part *saved_find(struct saved *s, const int32_t *tok, size_t n, int64_t n_ctx, bool whole, size_t *common);
+/* Makes the session what is kept up to the part, or up to the last of those before it that can be loaded; false:
+ * nothing can, and it is empty now. */
+bool saved_load(struct saved *s, struct part *p, pf_session *session);
+/* Keeps the session's sequence. False: it could not be kept. */
 bool saved_put(struct saved *s, const pf_session *session);
 /* Whether a file is being written: another one would have to wait in memory. */
 bool saved_is_busy(struct saved *s);

@@ -1,0 +1,134 @@
+/* See behind.h. `job` is guarded by the lock; while its path is there, its bytes are the thread's. */
+#define _GNU_SOURCE
+#include "serve/cache/behind.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct behind {
+    pthread_t       thread;
+    pthread_mutex_t lock;
+    pthread_cond_t  changed;
+    struct { char *path; struct buf data, gone; } job;       /* path NULL: nothing is to be written */
+    bool            ending;
+};
+
+/* ---- The thread -------------------------------------------------------------------------------------------------- */
+
+static bool write_all(int fd, const char *p, size_t n)
+{
+    while (n > 0) {
+        ssize_t done = write(fd, p, n);
+        if (done < 0 && errno != EINTR)
+            return false;
+        p += done > 0 ? done : 0;
+        n -= done > 0 ? (size_t)done : 0;
+    }
+    return true;
+}
+
+static bool write_file(const char *path, const struct buf *b)
+{
+    struct buf beside = { 0 };
+    buf_printf(&beside, "%s.new", path);
+    int fd = open(beside.p, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    bool ok = fd >= 0 && write_all(fd, b->p, b->n) && fdatasync(fd) == 0;
+    if (fd >= 0)
+        close(fd);
+    ok = ok && rename(beside.p, path) == 0;
+    if (!ok) {
+        complain("cannot write %s: %s", path, strerror(errno));
+        unlink(beside.p);
+    }
+    buf_free(&beside);
+    return ok;
+}
+
+static void do_job(struct behind *w)
+{
+    bool ok = write_file(w->job.path, &w->job.data);
+    for (size_t at = 0; ok && at < w->job.gone.n; at += strlen(w->job.gone.p + at) + 1)
+        unlink(w->job.gone.p + at);
+    buf_free(&w->job.data);
+    buf_free(&w->job.gone);
+}
+
+static void *run(void *ctx)
+{
+    struct behind *w = ctx;
+    pthread_mutex_lock(&w->lock);
+    while (w->job.path || !w->ending) {
+        if (!w->job.path) {
+            pthread_cond_wait(&w->changed, &w->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&w->lock);
+        do_job(w);
+        pthread_mutex_lock(&w->lock);
+        free(w->job.path);
+        w->job.path = NULL;
+        pthread_cond_broadcast(&w->changed);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return NULL;
+}
+
+/* ---- The others -------------------------------------------------------------------------------------------------- */
+
+bool behind_is_busy(struct behind *w)
+{
+    pthread_mutex_lock(&w->lock);
+    bool busy = w->job.path != NULL;
+    pthread_mutex_unlock(&w->lock);
+    return busy;
+}
+
+void behind_wait(struct behind *w, const char *path)
+{
+    pthread_mutex_lock(&w->lock);
+    while (w->job.path && strcmp(w->job.path, path) == 0)
+        pthread_cond_wait(&w->changed, &w->lock);
+    pthread_mutex_unlock(&w->lock);
+}
+
+void behind_write(struct behind *w, const char *path, struct buf *data, struct buf *gone)
+{
+    pthread_mutex_lock(&w->lock);
+    while (w->job.path)
+        pthread_cond_wait(&w->changed, &w->lock);
+    w->job.path = xstrdup(path);
+    w->job.data = *data;
+    w->job.gone = *gone;
+    *data = *gone = (struct buf){ 0 };
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+}
+
+struct behind *behind_open(void)
+{
+    struct behind *w = xrealloc(NULL, 1, sizeof *w);
+    *w = (struct behind){ .ending = false };
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->changed, NULL);
+    int error = pthread_create(&w->thread, NULL, run, w);
+    if (error)
+        die(EXIT_FAILED, "cannot start a thread: %s", strerror(error));
+    return w;
+}
+
+void behind_close(struct behind *w)
+{
+    pthread_mutex_lock(&w->lock);
+    w->ending = true;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    pthread_join(w->thread, NULL);
+    pthread_mutex_destroy(&w->lock);
+    pthread_cond_destroy(&w->changed);
+    free(w);
+}

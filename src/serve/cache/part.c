@@ -1,0 +1,201 @@
+/* See part.h. */
+#define _GNU_SOURCE
+#include "serve/cache/part.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+static const char magic[8] = "pfserve2", ending[] = ".pfsession";
+
+struct head {
+    char     magic[8];
+    uint64_t key, parent_id, from, n;
+    struct pf_saved saved;
+    uint64_t hash;                   /* of all before it, and of the tokens */
+};
+
+static uint64_t hash_on(uint64_t hash, const void *p, size_t n)
+{
+    const unsigned char *c = p;
+    for (size_t i = 0; i < n; i++)
+        hash = (hash ^ c[i]) * 1099511628211u;
+    return hash;
+}
+
+static uint64_t hash_of(const struct head *h, const int32_t *tok)
+{
+    uint64_t hash = hash_on(14695981039346656037u, h, offsetof(struct head, hash));
+    return hash_on(hash, tok, (size_t)(h->n - h->from) * sizeof *tok);
+}
+
+static struct part *part_of(uint64_t parent_id, size_t from, size_t n, int32_t *tok)
+{
+    struct part *p = xrealloc(NULL, 1, sizeof *p);
+    uint64_t id = hash_on(14695981039346656037u ^ parent_id, tok, (n - from) * sizeof *tok);
+    *p = (struct part){ .parent_id = parent_id, .from = from, .n = n, .tok = tok, .id = id ? id : 1 };
+    return p;
+}
+
+struct part *part_new(struct part *parent, const pf_session *session)
+{
+    size_t from = parent ? parent->n : 0, n = (size_t)pf_session_pos(session);
+    int32_t *tok = xrealloc(NULL, n - from + 1, sizeof *tok);
+    memcpy(tok, pf_session_tokens(session) + from, (n - from) * sizeof *tok);
+    struct part *p = part_of(parent ? parent->id : 0, from, n, tok);
+    p->parent = parent;
+    return p;
+}
+
+void part_free(struct part *p)
+{
+    if (!p)
+        return;
+    buf_free(&p->data);
+    free(p->path);
+    free(p->tok);
+    free(p);
+}
+
+size_t part_common(const struct part *p, const int32_t *tok, size_t n)
+{
+    size_t i = p->from;
+    while (i < n && i < p->n && p->tok[i - p->from] == tok[i])
+        i++;
+    return i;
+}
+
+/* ---- Saving ------------------------------------------------------------------------------------------------------ */
+
+struct sink {
+    struct buf *to;
+    uint64_t    most;
+};
+
+static bool write_some(void *ctx, const void *p, size_t n)
+{
+    struct sink *out = ctx;
+    if (out->to->n > out->most || n > out->most - out->to->n)
+        return false;
+    buf_add(out->to, p, n);
+    return true;
+}
+
+static size_t in_front(const struct part *p)
+{
+    return sizeof(struct head) + (p->n - p->from) * sizeof *p->tok;
+}
+
+pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uint64_t most)
+{
+    struct head h = { .key = key, .parent_id = p->parent_id, .from = p->from, .n = p->n };
+    struct pf_saved saved = { 0 };
+    struct sink out = { &p->data, most };
+    if (p->parent)
+        saved = p->parent->saved;
+    buf_add(&p->data, &h, sizeof h);         /* which is filled in when `saved` is known */
+    buf_add(&p->data, p->tok, (p->n - p->from) * sizeof *p->tok);
+    pf_status st = pf_session_save_more(session, &saved, write_some, &out);
+    if (st < 0) {
+        buf_free(&p->data);
+        return st;
+    }
+    memcpy(h.magic, magic, sizeof magic);
+    h.saved = p->saved = saved;
+    h.hash = hash_of(&h, p->tok);
+    memcpy(p->data.p, &h, sizeof h);
+    p->bytes = p->data.n;
+    return PF_OK;
+}
+
+/* ---- Loading ----------------------------------------------------------------------------------------------------- */
+
+struct source {
+    FILE       *f;                   /* or */
+    const char *p;
+    size_t      left;
+};
+
+static bool read_some(void *ctx, void *to, size_t n)
+{
+    struct source *in = ctx;
+    if (in->f)
+        return fread(to, 1, n, in->f) == n;
+    if (n > in->left)
+        return false;
+    memcpy(to, in->p, n);
+    in->p += n;
+    in->left -= n;
+    return true;
+}
+
+bool part_load(const struct part *p, pf_session *session)
+{
+    struct source in = { 0 };
+    if (p->data.n) {
+        in.p = p->data.p + in_front(p);
+        in.left = p->data.n - in_front(p);
+    } else if (!(in.f = fopen(p->path, "re"))) {
+        return false;
+    }
+    bool ok = (in.p || fseeko(in.f, (off_t)in_front(p), SEEK_SET) == 0) &&
+              (p->parent ? pf_session_load_more : pf_session_load)(session, read_some, &in) == PF_OK &&
+              (size_t)pf_session_pos(session) == p->n &&
+              memcmp(pf_session_tokens(session) + p->from, p->tok, (p->n - p->from) * sizeof *p->tok) == 0;
+    if (in.f)
+        fclose(in.f);
+    return ok;
+}
+
+/* ---- Files ------------------------------------------------------------------------------------------------------- */
+
+char *part_path(const struct part *p, const char *folder, uint64_t key)
+{
+    struct buf path = { 0 };
+    buf_printf(&path, "%s/%016" PRIx64 "%s", folder, p->id ^ key, ending);
+    return path.p;
+}
+
+bool part_is_name(const char *name)
+{
+    size_t n = strlen(name), n_ending = sizeof ending - 1;
+    return n > n_ending && strcmp(name + n - n_ending, ending) == 0;
+}
+
+/* The tokens behind a head that makes sense; NULL: they are not there, or it does not. */
+static int32_t *read_tokens(FILE *f, const struct head *h, uint64_t file_bytes)
+{
+    bool ok = memcmp(h->magic, magic, sizeof magic) == 0 && h->from < h->n && (h->parent_id != 0) == (h->from != 0) &&
+              h->saved.n_tokens == h->n && h->n - h->from < file_bytes / sizeof(int32_t);
+    if (!ok)
+        return NULL;
+    size_t n = (size_t)(h->n - h->from);
+    int32_t *tok = xrealloc(NULL, n, sizeof *tok);
+    if (fread(tok, sizeof *tok, n, f) == n && hash_of(h, tok) == h->hash)
+        return tok;
+    free(tok);
+    return NULL;
+}
+
+struct part *part_read(const char *path, uint64_t key)
+{
+    struct stat st;
+    struct head h;
+    struct part *p = NULL;
+    FILE *f = fopen(path, "re");
+    bool ok = f && fstat(fileno(f), &st) == 0 && S_ISREG(st.st_mode) && fread(&h, sizeof h, 1, f) == 1 && h.key == key;
+    int32_t *tok = ok ? read_tokens(f, &h, (uint64_t)st.st_size) : NULL;
+    if (tok) {
+        p = part_of(h.parent_id, (size_t)h.from, (size_t)h.n, tok);
+        p->saved = h.saved;
+        p->bytes = (uint64_t)st.st_size;
+        p->used = (uint64_t)st.st_mtime;
+        p->path = xstrdup(path);
+    }
+    if (f)
+        fclose(f);
+    return p;
+}

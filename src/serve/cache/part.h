@@ -1,0 +1,43 @@
+/* A part of a saved conversation, and its file.
+ *
+ *     FILE: head | tokens [from, n) | what pf_session_save_more wrote of them (with its digest)
+ *
+ * The head's hash covers head and tokens. A part is named by what it continues and its tokens, and so is its file. */
+#ifndef PF_SERVE_PART_H
+#define PF_SERVE_PART_H
+
+#include "pfmoe.h"
+#include "program/io/buf.h"
+
+struct part {
+    struct part *parent;             /* what it continues; NULL: it begins at the first token */
+    int          n_children;
+    size_t       from, n;            /* the parent's n; what the conversation has with this part */
+    int32_t     *tok;                /* [n - from] */
+    struct pf_saved saved;           /* by this part and those that it continues */
+    uint64_t     id, bytes, used;
+    char        *path;               /* NULL: in memory alone */
+    struct buf   data;               /* empty: in its file alone */
+    uint64_t     parent_id;          /* 0: it has none. From a file: to find the parent by */
+    size_t       common;             /* saved_find's scratch */
+};
+
+/* A part of the session's sequence, as long as that is, without data. */
+struct part *part_new(struct part *parent, const pf_session *session);
+void part_free(struct part *p);
+
+/* How many of n tokens the part's own begin with, the first `from` being the same. */
+size_t part_common(const struct part *p, const int32_t *tok, size_t n);
+
+/* Fills data from the session, `most` bytes at most, and with it `saved` and `bytes`. */
+pf_status part_save(struct part *p, const pf_session *session, uint64_t key, uint64_t most);
+/* Adds the part to a session that holds what it continues; without a parent, to an empty one. */
+bool part_load(const struct part *p, pf_session *session);
+
+/* The path of its file. */
+char *part_path(const struct part *p, const char *folder, uint64_t key);
+bool  part_is_name(const char *name);
+/* Reads head and tokens. NULL: the file is no part of a conversation with a model of this key, or it is damaged. */
+struct part *part_read(const char *path, uint64_t key);
+
+#endif

@@ -1,0 +1,311 @@
+/* Conversations in a server's cache: they grow, part, and end with the server; their files are cut, damaged, taken away
+ * or cannot be written. Whatever is loaded goes on with the logits of a session that evaluated all of it, and what
+ * cannot be loaded leaves less of the conversation, never something else.
+ *
+ * usage: test_saved MODEL.gguf FOLDER */
+#include <dirent.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "serve/cache/part.h"
+#include "serve/cache/saved.h"
+
+enum { N_CTX = 512, KEY = 7, MOST_FILES = 64 };
+#define PLENTY 1000000000u
+
+static pf_model   *m;
+static const char *folder;
+static size_t      n_vocab;
+static bool        cuts;             /* the model's sequences can be cut short */
+
+/* ---- Sessions and files ------------------------------------------------------------------------------------------ */
+
+static pf_session *open_one(void)
+{
+    pf_session *s = NULL;
+    struct pf_session_opts o;
+    pf_session_opts_init(&o);
+    o.n_ctx = N_CTX;
+    o.n_batch = 64;
+    CHECK(pf_session_open(&s, m, &o) == PF_OK, "%s", pf_last_error());
+    return s;
+}
+
+static int32_t token(int i, int text)
+{
+    return (int32_t)(((unsigned)i * 40503u + (unsigned)text * 977u) % n_vocab);
+}
+
+/* The session goes on to n tokens, from position `from` on with those of another text. */
+static void go_on(pf_session *s, int n, int from, int text)
+{
+    int32_t tok[N_CTX];
+    for (int i = 0; i < n; i++)
+        tok[i] = token(i, i < from ? 0 : text);
+    CHECK(pf_session_sync(s, tok, (size_t)n, NULL) == PF_OK, "%s", pf_last_error());
+}
+
+struct listing {
+    char     name[MOST_FILES][64];
+    uint64_t bytes[MOST_FILES];
+    int      n;
+};
+
+static void list(struct listing *l)
+{
+    DIR *d = opendir(folder);
+    l->n = 0;
+    for (struct dirent *f; d && l->n < MOST_FILES && (f = readdir(d));) {
+        struct buf path = { 0 };
+        struct stat st;
+        buf_printf(&path, "%s/%s", folder, f->d_name);
+        if (part_is_name(f->d_name) && stat(path.p, &st) == 0) {
+            snprintf(l->name[l->n], sizeof l->name[0], "%s", f->d_name);
+            l->bytes[l->n++] = (uint64_t)st.st_size;
+        }
+        buf_free(&path);
+    }
+    if (d)
+        closedir(d);
+}
+
+static void remove_all(void)
+{
+    struct listing l;
+    list(&l);
+    for (int i = 0; i < l.n; i++) {
+        struct buf path = { 0 };
+        buf_printf(&path, "%s/%s", folder, l.name[i]);
+        unlink(path.p);
+        buf_free(&path);
+    }
+}
+
+static uint64_t bytes_of(const struct listing *l)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < l->n; i++)
+        sum += l->bytes[i];
+    return sum;
+}
+
+static struct saved *reopen(struct saved *s, const char *in, uint64_t most)
+{
+    if (s)
+        saved_close(s);
+    s = saved_open(in, most, KEY);
+    CHECK(s, "%s", in);
+    return s;
+}
+
+/* How much of n tokens can be loaded; the session then goes on like one that evaluated all of it. */
+static size_t take_up(struct saved *saved, int n, int from, int text)
+{
+    int32_t tok[N_CTX], next = 5;
+    size_t common;
+    pf_session *s = open_one(), *fresh = open_one();
+    for (int i = 0; i < n; i++)
+        tok[i] = token(i, i < from ? 0 : text);
+    struct part *p = saved_find(saved, tok, (size_t)n, N_CTX, !cuts, &common);
+    bool ok = p && saved_load(saved, p, s);
+    CHECK(ok == (pf_session_pos(s) > 0), "%d tokens", (int)pf_session_pos(s));
+    common = (size_t)pf_session_pos(s) < common ? (size_t)pf_session_pos(s) : common;
+    CHECK(memcmp(pf_session_tokens(s), tok, common * sizeof *tok) == 0, "the tokens");
+    CHECK(pf_session_rewind(s, (int64_t)common) == PF_OK && (size_t)pf_session_computed(s) == common, "%d of %d",
+          (int)pf_session_computed(s), (int)common);
+    if (common > 0)
+        CHECK(pf_session_eval(fresh, tok, common, 0) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_eval(s, &next, 1, 0) == PF_OK && pf_session_eval(fresh, &next, 1, 0) == PF_OK &&
+          memcmp(pf_session_logits(s), pf_session_logits(fresh), n_vocab * sizeof(float)) == 0, "after %d tokens",
+          (int)common);
+    pf_session_close(&s);
+    pf_session_close(&fresh);
+    return common;
+}
+
+/* ---- Tests ------------------------------------------------------------------------------------------------------- */
+
+/* A conversation of many turns is written in few parts, each as large as what is new, and outlives its server. */
+static void test_turns(const char *in)
+{
+    struct saved *saved = reopen(NULL, in, PLENTY);
+    pf_session *s = open_one();
+    struct listing before, after;
+    for (int n = 300; n <= 480; n += 20) {
+        list(&before);
+        go_on(s, n, n, 0);
+        CHECK(saved_put(saved, s) && saved_put(saved, s), "%s", pf_last_error());
+        if (in)
+            saved = reopen(saved, in, PLENTY);
+        list(&after);
+        CHECK(!in || (after.n >= 1 && after.n <= 5), "%d files", after.n);
+        CHECK(!in || n != 320 || after.n == 2, "%d files after a second turn", after.n);
+        CHECK(take_up(saved, n + 1, n, 0) == (size_t)n, "%d tokens", n);
+    }
+    pf_session_close(&s);
+    saved_close(saved);
+    remove_all();
+}
+
+/* Two texts that begin alike share what is saved of the beginning, and each is found. */
+static void test_branches(const char *in)
+{
+    struct saved *saved = reopen(NULL, in, PLENTY);
+    pf_session *s = open_one();
+    struct listing one, both;
+    go_on(s, 300, 300, 0);
+    CHECK(saved_put(saved, s));
+    saved = in ? reopen(saved, in, PLENTY) : saved;
+    list(&one);
+    for (int text = 0; text < 2; text++) {
+        go_on(s, 350, 300, text);
+        CHECK(saved_put(saved, s), "%s", pf_last_error());
+    }
+    saved = in ? reopen(saved, in, PLENTY) : saved;
+    list(&both);
+    CHECK(!in || (both.n == 3 && (bytes_of(&both) < 2 * bytes_of(&one) || !cuts)), "%d files", both.n);
+    CHECK(take_up(saved, 351, 300, 0) == 350 && take_up(saved, 351, 300, 1) == 350);
+    CHECK(take_up(saved, 351, 300, 2) == 300, "the beginning of both");
+    CHECK(take_up(saved, 351, 250, 2) == (cuts ? 250u : 0u), "a part of the beginning");
+    pf_session_close(&s);
+    saved_close(saved);
+    remove_all();
+}
+
+/* Where room is short, what was used longest ago goes, the beginning of something never before that. */
+static void test_budget(void)
+{
+    struct saved *saved = reopen(NULL, folder, PLENTY);
+    pf_session *s = open_one();
+    struct listing l;
+    go_on(s, 200, 200, 0);
+    CHECK(saved_put(saved, s));
+    saved = reopen(saved, folder, PLENTY);
+    list(&l);
+    uint64_t most = bytes_of(&l) * 2;
+    saved = reopen(saved, folder, most);
+    for (int text = 1; text < 8; text++) {
+        go_on(s, 250, 200, text);
+        CHECK(saved_put(saved, s), "%s", pf_last_error());
+    }
+    CHECK(take_up(saved, 251, 200, 7) == 250 && take_up(saved, 251, 200, 9) == 200);
+    saved = reopen(saved, folder, most);
+    list(&l);
+    CHECK(l.n >= 2 && bytes_of(&l) <= most, "%d files of %llu bytes", l.n, (unsigned long long)bytes_of(&l));
+    saved = reopen(saved, folder, most / 4);
+    CHECK(!saved_put(saved, s), "more than may be kept");
+    list(&l);
+    CHECK(bytes_of(&l) <= most / 4, "%llu bytes", (unsigned long long)bytes_of(&l));
+    pf_session_close(&s);
+    saved_close(saved);
+    remove_all();
+}
+
+/* Does something to the largest file, or to the smallest. */
+static void change(bool largest, int how)
+{
+    struct listing l;
+    struct buf path = { 0 }, data = { 0 };
+    int i = 0;
+    list(&l);
+    for (int k = 1; k < l.n; k++)
+        i = (l.bytes[k] > l.bytes[i]) == largest ? k : i;
+    buf_printf(&path, "%s/%s", folder, l.name[i]);
+    if (how == 0)
+        CHECK(unlink(path.p) == 0);
+    if (how == 1)
+        CHECK(truncate(path.p, (off_t)(l.bytes[i] / 2)) == 0);
+    if (how >= 2) {                          /* a bit of the head, of the tokens or of the keys */
+        CHECK(buf_read_file(&data, path.p));
+        data.p[how == 2 ? 33 : how == 3 ? 150 : data.n - 200] ^= 4;
+        FILE *f = fopen(path.p, "w");
+        CHECK(f && fwrite(data.p, 1, data.n, f) == data.n && fclose(f) == 0);
+    }
+    buf_free(&path);
+    buf_free(&data);
+}
+
+/* What is left of a conversation of two parts whose files fare ill: the first part, or nothing. */
+static void test_damage(void)
+{
+    for (int how = 0; how < 5; how++)
+        for (int first = 0; first < 2; first++) {
+            struct saved *saved = reopen(NULL, folder, PLENTY);
+            pf_session *s = open_one();
+            struct listing l;
+            go_on(s, 250, 250, 0);
+            CHECK(saved_put(saved, s));
+            go_on(s, 300, 300, 0);
+            CHECK(saved_put(saved, s));
+            saved_close(saved);
+            change(first, how);
+            saved = reopen(NULL, folder, PLENTY);
+            size_t is = take_up(saved, 301, 300, 0);
+            CHECK(is == (first ? 0u : 250u), "damage %d of part %d leaves %zu tokens", how, 2 - first, is);
+            CHECK(saved_put(saved, s));
+            CHECK(take_up(saved, 301, 300, 0) == 300, "it is saved again");
+            saved_close(saved);
+            list(&l);
+            CHECK(l.n <= 2 + (how == 2 || how == 3), "%d files", l.n);
+            pf_session_close(&s);
+            remove_all();
+        }
+}
+
+/* A part that could not be written is noticed when it is wanted. */
+static void test_no_folder(void)
+{
+    struct saved *saved = reopen(NULL, folder, PLENTY);
+    pf_session *s = open_one();
+    go_on(s, 300, 300, 0);
+    CHECK(saved_put(saved, s));
+    go_on(s, 350, 350, 0);
+    while (saved_is_busy(saved))
+        usleep(1000);
+    struct buf away = { 0 };
+    buf_printf(&away, "%s.away", folder);
+    CHECK(rename(folder, away.p) == 0);
+    CHECK(saved_put(saved, s));
+    while (saved_is_busy(saved))
+        usleep(1000);
+    CHECK(rename(away.p, folder) == 0);
+    CHECK(take_up(saved, 351, 351, 0) == 300, "what was there before");
+    CHECK(saved_put(saved, s) && take_up(saved, 351, 351, 0) == 350);
+    buf_free(&away);
+    pf_session_close(&s);
+    saved_close(saved);
+    remove_all();
+}
+
+int main(int argc, char **argv)
+{
+    struct pf_model_opts o;
+    if (argc != 3)
+        return 2;
+    folder = argv[2];
+    pf_model_opts_init(&o);
+    o.n_threads = 2;
+    o.device = -1;
+    if (pf_model_open(&m, argv[1], &o) < 0) {
+        printf("%s\n", pf_last_error());
+        return 1;
+    }
+    n_vocab = (size_t)pf_model_info(m)->n_vocab;
+    pf_session *s = open_one();
+    go_on(s, 3, 3, 0);
+    cuts = pf_session_rewind(s, 1) == PF_OK && pf_session_computed(s) == 1;
+    pf_session_close(&s);
+    remove_all();
+    test_turns(folder);
+    test_turns(NULL);
+    test_branches(folder);
+    test_branches(NULL);
+    test_budget();
+    test_damage();
+    test_no_folder();
+    pf_model_close(&m);
+    return check_status();
+}
