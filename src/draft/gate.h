@@ -1,10 +1,14 @@
 /* Whether drafts pay: what steps of so many rows take, as measured, against the tokens that they are expected to bring.
  *
- *     prices     one a model, under its step lock: ns of a step by its rows. Rows that were not measured are estimated
- *                from their neighbours, and rows are tried only up to about twice what was measured
+ *     prices     one a model, under its step lock: ns of a step by its rows. A number of rows has a price once three
+ *                steps had it; before that its price is estimated from its neighbours. Drafts are taken along only in
+ *                steps whose price without them is well known and not old
  *     account    one a session and drafter: what drafts have cost and brought. While it is in the red by more than a
  *                hundredth of the session's time that drafter drafts nothing, so a text that misleads costs no more
  *                than that
+ *     start      first steps of a kind may take a multiple of its price, as where a device makes a graph of them and
+ *                loads kernels. That is kept apart from the account, and a number of rows that was never tried is
+ *                begun only where gains have paid for the ones before
  *
  * Pure functions of what they are told. */
 #ifndef PF_DRAFT_GATE_H
@@ -16,16 +20,23 @@ enum { PF_PRICE_ROWS = 128 };        /* rows of the largest step that is priced 
 
 struct pf_row_prices {
     struct {
-        double ns;
-        int    n;                    /* how often it was measured, 2 at most */
+        double ns, slowest;          /* the least and the most of the first 3; then ns is a running mean */
+        int    n;                    /* how often it was measured, 8 at most */
+        long   at;                   /* n_learned when it was measured last */
     } of[PF_PRICE_ROWS + 1];
-    int least, most;                 /* rows that were measured; 0: none */
+    int  least, most;                /* rows that were measured; 0: none */
+    long n_learned;
+    double start_ns;                 /* what the slowest of the first steps of a kind takes beyond its price, where that
+                                        is much, so that one measurement is no price; 0: nothing to speak of */
 };
 
 struct pf_draft_account {
     double balance_ns, total_ns;
     double token_ns;                 /* what a token takes without drafts */
-    int    n_refused;                /* drafts that were not worth it, since the last that was */
+    double start_ns;                 /* what first steps took beyond their price, and gains have not paid for */
+    int    n_refused;                /* drafts that were not worth it, since the last that was or was tried */
+    int    patience;                 /* so many are refused before drafts are tried that seem not worth it; 0: the
+                                        fewest */
 };
 
 /* A step of so many rows took ns. */
@@ -36,8 +47,8 @@ double pf_price_of(const struct pf_row_prices *p, int rows);         /* 0: nothi
 int pf_gate_choose(const struct pf_row_prices *p, struct pf_draft_account *a, int rows, const float *chance, int n,
                    double draft_ns);
 
-/* A step for so many tokens took the session ns; without drafts it would have taken alone_ns. */
-void   pf_account_step(struct pf_draft_account *a, double alone_ns, int tokens, double ns);
+/* A step for so many tokens took the session ns; its price is price_ns, without drafts it would have been alone_ns. */
+void   pf_account_step(struct pf_draft_account *a, double alone_ns, int tokens, double ns, double price_ns);
 /* A draft was right: a token that needed no step. */
 void pf_account_hit(struct pf_draft_account *a);
 

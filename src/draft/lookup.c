@@ -146,7 +146,7 @@ size_t pf_drafter_lookup_bytes(int64_t n_ctx)
 
 pf_status pf_drafter_lookup(struct pf_drafter **out, const int32_t *tok, int64_t n_ctx)
 {
-    static const float assumed[N_ODDS] = { 0.4f, 0.5f, 0.6f, 0.7f, 0.8f, 0.9f, 0.95f };
+    static const float assumed[N_ODDS] = { 0.2f, 0.3f, 0.4f, 0.6f, 0.8f, 0.9f, 0.95f };
     struct lookup *l = pf_alloc(PF_MEM_SESSION, sizeof *l);
     *out = NULL;
     if (!l)

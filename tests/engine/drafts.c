@@ -61,7 +61,8 @@ static void make_cheap(pf_session *s)
     struct pf_row_prices *p = &s->m->row_prices;
     for (int i = 1; i <= PF_PRICE_ROWS; i++) {
         p->of[i].ns = 1000;
-        p->of[i].n = 2;
+        p->of[i].n = 8;
+        p->of[i].at = p->n_learned;
     }
     p->least = 1;
     p->most = PF_PRICE_ROWS;
