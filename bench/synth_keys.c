@@ -288,6 +288,16 @@ static void put_newer_keys(struct header *h, const struct preset *p)
         kv_u32(h, ".expert_shared_feed_forward_length", p->n_ff_expert);
         put_sigmoid_routing(h, 3);
     }
+    if (p->family == AFMOE) {
+        kv_u32(h, ".attention.sliding_window", 2048);
+        put_sigmoid_routing(h, 2.826f);
+    }
+    if (p->family == COHERE2) {
+        kv_u32(h, ".attention.sliding_window", 4096);
+        kv_by_kind(h, ".attention.sliding_window_pattern", p, 'w', 1, 0);
+        kv_f32(h, ".logit_scale", 0.0625f);
+        put_sigmoid_routing(h, 1);
+    }
     if (p->family == MIMO2) {
         put_window_keys(h, p, 128);
         kv_u32(h, ".rope.dimension_count", 64);

@@ -32,6 +32,8 @@ const struct preset synth_presets[] = {
     { "step-3.5-flash", STEP35,   45, 4096, 64, 8, 128, 11264, 288, 8, 1280, 128896, 262144, 5e6f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Step-3.5-Flash-196B-A11B, without the blocks that guess ahead", 3, 1 },
     { "mimo-v2-flash", MIMO2,     48, 4096, 64, 4, 192, 16384, 256, 8, 2048, 152576, 262144, 5e6f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "MiMo-V2-Flash-309B-A15B, without the blocks that guess ahead", 1, 0 },
     { "minimax-m3",    MINIMAX3,  60, 6144, 64, 4, 128, 12288, 128, 4, 3072, 200064, 1048576, 5e6f,  1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "MiniMax-M3-428B-A23B", 3, 1 },
+    { "trinity-mini",  AFMOE,     32, 2048, 32, 4, 128, 6144, 128, 8,  1024, 200192, 131072, 1e4f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Trinity-Mini-26B-A3B", 2, 1 },
+    { "north-mini-code", COHERE2, 49, 2048, 32, 4, 128, 3072, 128, 8,  768,  262144, 262144, 5e4f,   1e-5f, "Q4_K", "Q6_K", 0, 0, "North-Mini-Code-30B-A3B", 1, 0 },
     { "mixtral-8x7b",  LLAMA,     32, 4096, 32, 8, 128, 14336, 8,  2,  0,    32000,  32768,  1e6f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Mixtral-8x7B", 0, 0 },
     { "llama-8b",      LLAMA,     32, 4096, 32, 8, 128, 14336, 0,  0,  0,    128256, 131072, 5e5f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Llama-3.1-8B", 0, 0 },
     { "llama-70b",     LLAMA,     80, 8192, 64, 8, 128, 28672, 0,  0,  0,    128256, 131072, 5e5f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Llama-3.x-70B", 0, 0 },
@@ -49,6 +51,8 @@ const struct preset synth_presets[] = {
     { "granite-h-tiny", GRANITE_H, 4, 256,  4,  2, 64,  128,  16,  4,  0,    512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 2 },
     { "phi-tiny",      PHI,       2,  256,  4,  2, 64,  128,  16,  2,  0,    512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 0 },
     { "kimi-linear-tiny", KIMI,   4,  256,  4,  1, 192, 512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
+    { "afmoe-tiny",    AFMOE,     5,  256,  4,  2, 64,  512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
+    { "cohere2-tiny",  COHERE2,   5,  256,  4,  2, 64,  512,  16,  4,  128,  512,    2048,   1e4f,   1e-5f, "Q8_0", 0, 0, 0, "a few MB: for tests", 1, 1 },
     { "llama-tiny",    LLAMA,     2,  256,  8,  2, 32,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB: for tests", 0, 0 },
     { "llama-thin",    LLAMA,     6,  256,  8,  2, 32,  512,  0,   0,  0,    8192,   2048,   1e4f,   1e-5f, "Q4_K", 0, 0, "Q6_K", "a few MB in 6 layers: for tests", 0, 0 },
     { "qwen35-tiny",   QWEN35,    5,  256,  4,  2, 64,  512,  0,   0,  0,    512,    2048,   1e4f,   1e-6f, "Q8_0", 0, 0, 0, "a few MB: for tests", 0, 0 },
@@ -65,7 +69,8 @@ const char *synth_arch_of(const struct preset *p)
         [GRANITE_H] = "granitehybrid", [PHI] = "phimoe", [KIMI] = "kimi-linear", [QWEN4] = "qwen4exp",
         [GEMMA4] = "gemma4", [GLM5] = "glm5-next", [QWEN3VL] = "qwen3vlmoe", [MISTRAL3] = "mistral3",
         [MISTRAL4] = "mistral4", [SMOLLM3] = "smollm3", [DEEPSEEK32] = "deepseek32", [STEP35] = "step35",
-        [MIMO2] = "mimo2", [MINIMAX3] = "minimax-m3",
+        [MIMO2] = "mimo2", [MINIMAX3] = "minimax-m3", [AFMOE] = "afmoe",
+        [COHERE2] = "cohere2moe",
     };
     return names[p->family];
 }
@@ -89,7 +94,7 @@ bool synth_has_states(const struct preset *p)
 
 bool synth_is_tied(const struct preset *p)
 {
-    return p->family == GEMMA4 || p->family == SMOLLM3;
+    return p->family == GEMMA4 || p->family == SMOLLM3 || p->family == COHERE2;
 }
 
 /* What the families' layers are that differ without a rule; of a model of more layers the pattern begins anew. */
@@ -120,6 +125,8 @@ char synth_kind_of(const struct preset *p, int il)
     case GLM5:   return (il + 1) % 4 ? 'k' : 'a';
     case GEMMA4: return (il + 1) % synth_gemma_of(p).period ? 'w' : 'a';
     case STEP35: return il % 4 ? 'w' : 'a';
+    case AFMOE:  return (il + 1) % 4 ? 'w' : 'a';
+    case COHERE2: return il % 4 ? 'w' : 'a';
     case MIMO2:  return il > 0 && (il + 1) % 6 ? 'w' : 'a';
     default:     return kind_by_pattern(p, il);
     }

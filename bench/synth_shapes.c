@@ -96,10 +96,10 @@ static void attention(struct model *m, int il)
     if (p->family == GPTOSS || (p->family == MIMO2 && near))
         vector(m, p->n_head, 1, 0, 0.5f, "blk.%d.attn_sinks.weight", il);
     if (p->family == QWEN3MOE || p->family == QWEN3VL || p->family == LFM2 || p->family == STEP35 ||
-        p->family == MINIMAX3 || gemma || gated)
+        p->family == MINIMAX3 || p->family == AFMOE || gemma || gated)
         head_norms(m, il, h.hd_k, has_keys);
-    if (p->family == STEP35)
-        matrix(m, m->type, p->n_embd, h.n_head, 1, "blk.%d.attn_gate.weight", il);
+    if (p->family == STEP35 || p->family == AFMOE)
+        matrix(m, m->type, p->n_embd, p->family == AFMOE ? q : h.n_head, 1, "blk.%d.attn_gate.weight", il);
     if (synth_has_indexer(p, il))
         plain_indexer(m, il);
 }
@@ -317,7 +317,7 @@ static void experts(struct model *m, int il)
     }
     bool biased = p->family == GLM4MOE || p->family == GLM_DSA || p->family == NEMOTRON || p->family == LFM2 ||
                   p->family == KIMI || p->family == GLM5 || p->family == DEEPSEEK32 || p->family == STEP35 ||
-                  p->family == MIMO2 || p->family == MINIMAX3;
+                  p->family == MIMO2 || p->family == MINIMAX3 || p->family == AFMOE;
     if (biased || (p->family == DEEPSEEK4 && !by_token))
         vector(m, p->n_expert, 1, 0, 0.1f, "blk.%d.exp_probs_b.bias", il);
     if (synth_is_hybrid(p))
@@ -372,12 +372,16 @@ static void feed_forward(struct model *m, int il)
 {
     const struct preset *p = &m->p;
     bool is_post = p->family == GPTOSS || p->family == GLM4MOE || synth_is_hybrid(p);
-    if (p->family != NEMOTRON && p->family != QWEN4)
+    if (p->family != NEMOTRON && p->family != QWEN4 && p->family != COHERE2)
         vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.%s.weight", il, is_post ? "post_attention_norm" : "ffn_norm");
     if (p->family == PHI)
         vector(m, p->n_embd, 1, 0, 0.1f, "blk.%d.ffn_norm.bias", il);
     if (p->family == NEMOTRON && synth_kind_of(p, il) != 'e')
         return;
+    if (p->family == AFMOE) {
+        vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.post_attention_norm.weight", il);
+        vector(m, p->n_embd, 1, 1, 0.1f, "blk.%d.post_ffw_norm.weight", il);
+    }
     if (p->family == GEMMA4)
         gemma_feed_forward(m, il);
     else if (il < p->n_dense || !p->n_expert)

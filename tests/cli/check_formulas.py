@@ -13,9 +13,16 @@ import gguf_edit as gguf
 D, H, HK, HD, LAYERS, EXPERTS, USED, F, FF, WINDOW = 32, 2, 1, 32, 4, 4, 2, 32, 64, 4
 EPS, BASE = 1e-5, 1e4
 TOKENS = [5, 17, 200, 3, 99, 42, 7, 250, 61, 12, 133]
-# What tells them apart; `near` are the layers with a window, which alone rotate where there are some.
-MODELS = {"bailingmoe": {"neox": False, "near": (), "dense": 0, "sigmoid": False, "norms": False, "scale": 1.0},
-          "exaone-moe": {"neox": True, "near": (0, 1, 3), "dense": 1, "sigmoid": True, "norms": True, "scale": 2.5}}
+# What tells them apart; `near` are the layers with a window. Gated: what attention puts out, element by element. Post: norms
+# behind the blocks. Parallel: both blocks read one norm, and the shared expert is averaged with the others.
+SILENT = {"neox": True, "near": (), "rotate": (0, 1, 2, 3), "dense": 0, "sigmoid": True, "norms": True, "scale": 1.0, "root": False,
+          "gated": False, "post": False, "parallel": False, "bias": True, "pattern": True, "factor": 1.0}
+MODELS = {"bailingmoe": {"neox": False, "sigmoid": False, "norms": False, "bias": False},
+          "exaone-moe": {"near": (0, 1, 3), "rotate": (0, 1, 3), "dense": 1, "scale": 2.5},
+          "afmoe": {"near": (0, 1, 2), "rotate": (0, 1, 2), "dense": 1, "scale": 2.826, "root": True, "gated": True, "post": True,
+                    "pattern": False},
+          "cohere2moe": {"neox": False, "near": (1, 2), "rotate": (0, 1, 2), "dense": 1, "norms": False, "parallel": True,
+                         "bias": False, "factor": 0.3}}
 
 
 def u32(v):
@@ -40,8 +47,11 @@ def keys(arch, how, others):
            "expert_weights_norm": struct.pack("<I?", 7, True), "expert_gating_func": u32(2 if how["sigmoid"] else 1)}
     if how["near"]:
         own["attention.sliding_window"] = u32(WINDOW)
-        own["attention.sliding_window_pattern"] = flags([il in how["near"] for il in range(LAYERS)])
+        if how["pattern"]:
+            own["attention.sliding_window_pattern"] = flags([il in how["near"] for il in range(LAYERS)])
         own["leading_dense_block_count"] = u32(how["dense"])
+    if how["factor"] != 1:
+        own["logit_scale"] = f32(how["factor"])
     return {"general.architecture": struct.pack("<I", gguf.STRING) + gguf.string(arch),
             **{arch + "." + k: v for k, v in own.items()}, **{k: v for k, v in others.items() if k.startswith("tokenizer.")}}
 
@@ -59,12 +69,14 @@ def weights(how, n_vocab):
     for il in range(LAYERS):
         def layer(name, *shape, **more):
             add("blk.%d.%s" % (il, name), *shape, **more)
-        for name in ("attn_norm", "ffn_norm"):
+        for name in ["attn_norm"] + ["ffn_norm"] * (not how["parallel"]) + ["post_attention_norm", "post_ffw_norm"] * how["post"]:
             layer(name + ".weight", D, mean=1, rms=0.1)
         layer("attn_q.weight", D, H * HD)
         layer("attn_k.weight", D, HK * HD)
         layer("attn_v.weight", D, HK * HD)
         layer("attn_output.weight", H * HD, D)
+        if how["gated"]:
+            layer("attn_gate.weight", D, H * HD)
         for name in ("attn_q_norm", "attn_k_norm") if how["norms"] else ():
             layer(name + ".weight", HD, mean=1, rms=0.1)
         dense = il < how["dense"]
@@ -78,7 +90,7 @@ def weights(how, n_vocab):
         layer("ffn_gate_exps.weight", D, F, EXPERTS)
         layer("ffn_up_exps.weight", D, F, EXPERTS)
         layer("ffn_down_exps.weight", F, D, EXPERTS)
-        if how["sigmoid"]:
+        if how["bias"]:
             layer("exp_probs_b.bias", EXPERTS, rms=0.2)
     add("output_norm.weight", D, mean=1, rms=0.1)
     add("output.weight", D, n_vocab)
@@ -114,7 +126,7 @@ class Model:
     def head(self, il, name, x, pos):
         if self.how["norms"]:
             x = self.norm("blk.%d.attn_%s_norm.weight" % (il, name), x)
-        return self.rotated(x, pos) if il in self.how["near"] or not self.how["near"] else x
+        return self.rotated(x, pos) if il in self.how["rotate"] else x
 
     def attention(self, il, x, pos):
         q, k, v = (self.times("blk.%d.attn_%s.weight" % (il, name), x) for name in "qkv")
@@ -126,6 +138,8 @@ class Model:
             row = self.head(il, "q", q[h * HD:(h + 1) * HD], pos)
             e = [math.exp(sum(a * b for a, b in zip(row, key)) / math.sqrt(HD)) for key in ks[first:]]
             out += [sum(w * value[i] for w, value in zip(e, vs[first:])) / sum(e) for i in range(HD)]
+        if self.how["gated"]:
+            out = [a / (1 + math.exp(-g)) for a, g in zip(out, self.times("blk.%d.attn_gate.weight" % il, x))]
         return self.times("blk.%d.attn_output.weight" % il, out)
 
     def gated(self, il, suffix, x, expert=0):
@@ -138,7 +152,7 @@ class Model:
         logits = self.times("blk.%d.ffn_gate_inp.weight" % il, x)
         if self.how["sigmoid"]:
             p = [1 / (1 + math.exp(-v)) for v in logits]
-            order = [a + b for a, b in zip(p, self.t["blk.%d.exp_probs_b.bias" % il][1])]
+            order = [a + b for a, b in zip(p, self.t["blk.%d.exp_probs_b.bias" % il][1])] if self.how["bias"] else p
         else:
             p = order = [math.exp(v) / sum(math.exp(w) for w in logits) for v in logits]
         picks = sorted(range(EXPERTS), key=lambda e: -order[e])[:USED]
@@ -146,14 +160,20 @@ class Model:
         for e in picks:
             weight = p[e] / sum(p[i] for i in picks) * self.how["scale"]
             y = [a + weight * b for a, b in zip(y, self.gated(il, "_exps", x, e))]
-        return y
+        return [a / 2 for a in y] if self.how["parallel"] else y
+
+    def post(self, il, name, y):
+        return self.norm("blk.%d.post_%s_norm.weight" % (il, name), y) if self.how["post"] else y
 
     def logits(self, token, pos):
-        x = list(self.t["token_embd.weight"][1][token * D:(token + 1) * D])
+        root = math.sqrt(D) if self.how["root"] else 1
+        x = [v * root for v in self.t["token_embd.weight"][1][token * D:(token + 1) * D]]
         for il in range(LAYERS):
-            x = [a + b for a, b in zip(x, self.attention(il, self.norm("blk.%d.attn_norm.weight" % il, x), pos))]
-            x = [a + b for a, b in zip(x, self.feed_forward(il, self.norm("blk.%d.ffn_norm.weight" % il, x)))]
-        return self.times("output.weight", self.norm("output_norm.weight", x))
+            h = self.norm("blk.%d.attn_norm.weight" % il, x)
+            x = [a + b for a, b in zip(x, self.post(il, "attention", self.attention(il, h, pos)))]
+            h = h if self.how["parallel"] else self.norm("blk.%d.ffn_norm.weight" % il, x)
+            x = [a + b for a, b in zip(x, self.post(il, "ffw", self.feed_forward(il, h)))]
+        return [v * self.how["factor"] for v in self.times("output.weight", self.norm("output_norm.weight", x))]
 
 
 def score(path, tokens, out, *options):
@@ -169,7 +189,8 @@ with cli.scratch() as tmp:
     tokens, out = os.path.join(tmp, "tokens"), os.path.join(tmp, "logits")
     with open(tokens, "w", encoding="ascii") as f:
         f.write(",".join(map(str, TOKENS)))
-    for arch, how in MODELS.items():
+    for arch, marks in MODELS.items():
+        how = {**SILENT, **marks}
         tensors = weights(how, n_vocab)
         path = gguf.write(os.path.join(tmp, arch + ".gguf"), keys(arch, how, others),
                           [(name, shape, gguf.F32, values.tobytes()) for name, (shape, values) in tensors.items()])

@@ -35,6 +35,7 @@ struct pf_arch {
     enum pf_need    qk_norm;              /* norms of queries and keys, before rotation, per head */
     bool            norm_whole_row;       /* those norms go over all heads at once */
     enum pf_need    head_gate;            /* attn_gate: what a head puts out is weighed by sigmoid(attn_gate h) */
+    bool            gate_elements;        /* attn_gate has a number for each element of what a head puts out */
     bool            value_scale;          /* reads attention.value_scale, a factor of what attention puts out */
     bool            gated_attention;      /* attn_q holds, head by head, queries and a gate of the head's output */
     enum { PF_DELTA_NONE, PF_DELTA_GROUPED, PF_DELTA_TILED, PF_DELTA_KDA } delta; /* layers with ssm_conv1d are delta
@@ -64,6 +65,7 @@ struct pf_arch {
     bool            near_heads;           /* layers with a window have heads and rotations of their own sizes */
     bool            unscaled;             /* queries are not scaled */
     bool            post_norms;           /* what a block puts out is normed before it is added */
+    bool            parallel;             /* the feed-forward reads what attention reads: the layer's one norm of x */
     bool            layer_parts;          /* reads embedding_length_per_layer_input (each layer adds something of the
                                              token), attention.shared_kv_layers and layer_output_scale; layers may
                                              differ in width */
@@ -75,6 +77,7 @@ struct pf_arch {
                                              load/read_attention.c, read_windows(); by layer: the pattern says true, and
                                              these layers have a rotation of their own */
     bool            still_far;            /* layers without a window do not rotate, and the others as keys say of all */
+    bool            dense_rotates;        /* but the leading layers without experts do, whatever they see */
     bool            half_rope;            /* layers without a window rotate half of rope.dimension_count, and they alone
                                              have divisors */
     int             window_period;
@@ -100,11 +103,13 @@ struct pf_arch {
     bool            hash_layers;          /* some layers have a table of picks by token, and no selection bias */
     bool            limits;               /* the file has limits for the experts' gate and up */
     enum pf_need    shared, shared_gate;  /* an expert that every token goes through; its weight is sigmoid(gate) */
+    bool            shared_mean;          /* the layer puts out the mean of that expert and of the picked ones' sum */
     enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;  /* when expert_feed_forward_length is
                                              absent: feed_forward_length, that / n_used, or it must be there */
 
     bool            nextn;                /* the layer that guesses ahead is of the others' kind; without indexer */
-    bool            multipliers;          /* reads embedding_scale, residual_scale, logit_scale */
+    bool            multipliers;          /* reads embedding_scale, residual_scale, logit_scale, a divisor of logits */
+    bool            logit_factor;         /* reads logit_scale, a factor of logits */
 };
 
 /* NULL past the last; NULL: there is none of this name of n bytes. */

@@ -35,6 +35,8 @@
     A(ernie4_5_moe) \
     A(hunyuan_moe) \
     A(dots1) \
+    A(afmoe) \
+    A(cohere2moe) \
     A(llama4) \
     A(nemotron_h_moe) \
     A(lfm2moe) \

@@ -6,16 +6,16 @@
 
 /* The fields of a table but for its name. Their words are the fields' own. */
 #define FIELDS(F) \
-    F(rope_neox) F(rope_freqs) F(long_rope) F(rope_whole_head) F(rope_switch) F(still_period) F(yarn_betas) \
-    F(temper) F(rope_sections) F(qkv_bias) F(out_bias) F(sinks) F(qk_norm) F(norm_whole_row) F(head_gate) \
+    F(rope_neox) F(rope_freqs) F(long_rope) F(rope_whole_head) F(rope_switch) F(still_period) F(yarn_betas) F(temper) \
+    F(rope_sections) F(qkv_bias) F(out_bias) F(sinks) F(qk_norm) F(norm_whole_row) F(head_gate) F(gate_elements) \
     F(value_scale) F(gated_attention) F(delta) F(delta_sigmoid) F(mla) F(indexer) F(index_pools) F(index_runs) \
     F(index_neox) F(yarn_ratio) F(index_means) F(compressed) F(streams) F(streams_mean) F(gated_streams) F(ngrams) \
-    F(without_kv) F(split_layers) F(no_rope) F(norm_after_rope) F(value_norm) F(near_heads) F(unscaled) \
-    F(post_norms) F(layer_parts) F(embed_root) F(softcap) F(attention_scale) F(window) F(still_far) F(half_rope) \
-    F(window_period) F(norm_bias) F(dense) F(dense_bias) F(router_bias) F(expert_bias) F(dense_beside) \
-    F(dense_by_tensor) F(leading_dense) F(interleave) F(act) F(ungated) F(latent_experts) F(gating) \
-    F(norm_weights) F(router_keys) F(weigh_input) F(select_bias) F(hash_layers) F(limits) F(shared) F(shared_gate) \
-    F(expert_width) F(nextn) F(multipliers)
+    F(without_kv) F(split_layers) F(no_rope) F(norm_after_rope) F(value_norm) F(near_heads) F(unscaled) F(post_norms) \
+    F(parallel) F(layer_parts) F(embed_root) F(softcap) F(attention_scale) F(window) F(still_far) F(dense_rotates) \
+    F(half_rope) F(window_period) F(norm_bias) F(dense) F(dense_bias) F(router_bias) F(expert_bias) F(dense_beside) \
+    F(dense_by_tensor) F(leading_dense) F(interleave) F(act) F(ungated) F(latent_experts) F(gating) F(norm_weights) \
+    F(router_keys) F(weigh_input) F(select_bias) F(hash_layers) F(limits) F(shared) F(shared_gate) F(shared_mean) \
+    F(expert_width) F(nextn) F(multipliers) F(logit_factor)
 
 #define NAME(field) #field,
 static const char *const field_names[] = { FIELDS(NAME) };

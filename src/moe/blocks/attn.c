@@ -1,6 +1,6 @@
 /* Attention over keys and values of all positions so far: y = out * attention(rope(norm(q h)), rope(norm(k h)), v h).
  * Gated attention multiplies what the heads put out by the sigmoid of a second projection, which shares a matrix with
- * q, or has one of its own and a number for each head. */
+ * q, or has one of its own and a number for each head or for each element. */
 #include "moe/blocks/blocks.h"
 
 /* q, k, v; and the gate, dealt out from [head 0: q, gate | head 1: q, gate | ...] */
@@ -104,6 +104,18 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
         .open_run = t->m->arch->index_runs });
 }
 
+/* attn *= sigmoid(gate), element by element or head by head. */
+static pf_status gate_heads(struct pf_step *t, const struct pf_attention *a, int rows)
+{
+    const struct pf_backend_ops *ops = ops_of(t);
+    const struct pf_buffers *b = &t->unit->buf;
+    int n_heads = rows * a->n_head;
+    if (t->m->arch->gated_attention || (a->gate.data && t->m->arch->gate_elements))
+        return ops->act(t->unit->backend, (struct pf_act){ .kind = PF_ACT_SIGMOID }, b->gate_out, b->attn,
+                        (int64_t)n_heads * a->hd_v, b->attn);
+    return a->gate.data ? ops->gate(t->unit->backend, b->attn, b->gate_out, a->hd_v, n_heads) : PF_OK;
+}
+
 pf_status pf_attention_block(struct pf_step *t, int il, int rows)
 {
     const struct pf_attention *a = &t->m->layers[il].attn;
@@ -120,10 +132,6 @@ pf_status pf_attention_block(struct pf_step *t, int il, int rows)
         PF_TRY(norm_queries_and_keys(t, a, rows));
     for (int i = 0; i < t->n_parts; i++)
         PF_TRY(attend(t, il, &t->parts[i]));
-    if (a->gate.data)
-        PF_TRY(ops_of(t)->gate(t->unit->backend, b->attn, b->gate_out, a->hd_v, rows * a->n_head));
-    if (t->m->arch->gated_attention)
-        PF_TRY(ops_of(t)->act(t->unit->backend, (struct pf_act){ .kind = PF_ACT_SIGMOID }, b->gate_out,
-                              b->attn, (int64_t)rows * a->n_head * a->hd_v, b->attn));
+    PF_TRY(gate_heads(t, a, rows));
     return pf_project(t, &(struct pf_linear){ &a->out, b->y }, 1, b->attn, rows);
 }

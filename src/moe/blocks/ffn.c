@@ -42,14 +42,15 @@ static pf_status run_shared(struct pf_step *t, const struct pf_moe *moe, int row
     return pf_norm(t, b->y_shared, moe->shared_post, NULL, t->m->eps, rows, b->y_shared);
 }
 
-/* y += y_shared, or y += sigmoid(shared_gate) * y_shared */
+/* y += y_shared, or half of it where the picks' weights are halved, or y += sigmoid(shared_gate) * y_shared */
 static pf_status add_shared(struct pf_step *t, const struct pf_moe *moe, int rows)
 {
     const struct pf_backend_ops *ops = ops_of(t);
     struct pf_buffers *b = &t->unit->buf;
     int n_embd = t->m->n_embd;
     if (!moe->shared_gate.data)
-        return ops->add(t->unit->backend, b->y, 1, b->y_shared, (int64_t)rows * n_embd);
+        return ops->add(t->unit->backend, b->y, t->m->arch->shared_mean ? 0.5f : 1, b->y_shared,
+                        (int64_t)rows * n_embd);
     return ops->add_gated(t->unit->backend, b->y, b->shared_gate, b->y_shared, n_embd, rows);
 }
 

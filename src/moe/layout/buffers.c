@@ -158,8 +158,9 @@ static struct widths widths_of(const struct pf_model *m)
         widen(&w.k, (int64_t)a->n_kv_head * a->hd_k);
         widen(&w.v, (int64_t)a->n_kv_head * a->hd_v);
         widen(&w.attn, (int64_t)a->n_head * a->hd_v);
+        bool elements = m->arch->gated_attention || m->arch->gate_elements;
         widen(&w.gate_out, m->arch->head_gate ? a->n_head : 0);
-        widen(&w.gate_out, m->arch->gated_attention ? (int64_t)a->n_head * a->hd_v : 0);
+        widen(&w.gate_out, elements ? (int64_t)a->n_head * a->hd_v : 0);
         const struct pf_moe *moe = &m->layers[il].moe;
         widen(&w.ff, m->layers[il].dense.gate.n_out);
         widen(&w.ff, moe->shared.gate.n_out);

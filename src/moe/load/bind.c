@@ -102,6 +102,8 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
         PF_TRY(pf_bind_ngrams(l));
     if (!layer->has_ffn)
         return PF_OK;
+    if (arch->parallel)
+        layer->ffn_norm = layer->attn_norm;
     if (arch->ffn_norm) {
         snprintf(name, sizeof name, "%s.weight", arch->ffn_norm);
         PF_TRY(pf_layer_vector(l, PF_REQUIRED, il, name, l->m->n_embd, 1, &layer->ffn_norm));

@@ -32,8 +32,9 @@ pf_status pf_bind_attention(const struct pf_loader *l, int il, struct pf_attenti
     PF_TRY(bind_qkv(l, il, a));
     PF_TRY(pf_layer_matrix(l, PF_REQUIRED, il, "attn_output", (int64_t)a->n_head * a->hd_v, l->m->n_embd,
                            arch->out_bias, &a->out));
+    int64_t n_gate = arch->gate_elements ? (int64_t)a->n_head * a->hd_v : a->n_head;
     if (arch->head_gate)
-        PF_TRY(pf_layer_matrix(l, arch->head_gate, il, "attn_gate", l->m->n_embd, a->n_head, PF_NEVER, &a->gate));
+        PF_TRY(pf_layer_matrix(l, arch->head_gate, il, "attn_gate", l->m->n_embd, n_gate, PF_NEVER, &a->gate));
     a->out.scale *= l->value_scale;
     int n_q = arch->norm_whole_row ? a->n_head : 1, n_k = arch->norm_whole_row ? a->n_kv_head : 1;
     PF_TRY(pf_layer_vector(l, arch->qk_norm, il, "attn_q_norm.weight", (int64_t)a->hd_k * n_q, 1, &a->q_norm));

@@ -159,6 +159,7 @@ static pf_status bind_shared(const struct pf_loader *l, int il, struct pf_moe *m
     if (n_ff > MAX_SHARED)
         PF_FAIL(PF_EFORMAT, "tensor blk.%d.%s.weight has %lld rows; %d are supported, in %s", il, first,
                 (long long)n_ff, (int)MAX_SHARED, pf_gguf_path(l->g));
+    moe->routing.weight_scale *= m->arch->shared_mean ? 0.5f : 1;
     PF_TRY(pf_layer_matrix(l, PF_REQUIRED, il, first, m->n_embd, n_ff, PF_NEVER, &moe->shared.gate));
     if (!m->arch->ungated)
         PF_TRY(pf_layer_matrix(l, PF_REQUIRED, il, "ffn_up_shexp", m->n_embd, n_ff, PF_NEVER, &moe->shared.up));

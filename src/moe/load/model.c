@@ -48,7 +48,8 @@ static pf_status read_sizes(const struct pf_loader *l, int *n_block)
     PF_TRY(pf_key_int(l, "embedding_length", true, 1, PF_MAX_DIM, &m->n_embd));
     PF_TRY(pf_key_int(l, "context_length", true, 1, INT_MAX, &m->n_ctx_train));
     PF_TRY(pf_key_real(l, "attention.layer_norm_epsilon", false, false, &m->eps));       /* where the other is absent */
-    return pf_key_real(l, "attention.layer_norm_rms_epsilon", m->eps == 0, true, &m->eps);
+    bool must = m->eps == 0 || m->arch->parallel;        /* whose norms would otherwise subtract the mean */
+    return pf_key_real(l, "attention.layer_norm_rms_epsilon", must, true, &m->eps);
 }
 
 /* The last layers see the keys and values of the last layer before them that has some of its own and is of their
@@ -124,6 +125,10 @@ static pf_status read_multipliers(struct pf_loader *l)
         l->embedding_scale = sqrtf((float)l->m->n_embd);
     if (l->m->arch->value_scale)
         PF_TRY(pf_key_real(l, "attention.value_scale", false, true, &l->value_scale));
+    if (l->m->arch->logit_factor) {
+        PF_TRY(pf_key_real(l, "logit_scale", true, true, &l->logit_scale));
+        l->logit_scale = 1 / l->logit_scale;
+    }
     if (!l->m->arch->multipliers)
         return PF_OK;
     PF_TRY(pf_key_real(l, "embedding_scale", false, true, &l->embedding_scale));

@@ -155,6 +155,7 @@ pf_status pf_read_layout(const struct pf_loader *l)
     for (int il = 0; il < m->n_layer; il++) {
         m->layers[il].is_moe = m->layers[il].has_ffn && m->n_expert > 0 && il >= n_dense && (il + 1) % step == 0 &&
                               (!m->arch->dense_by_tensor || has_router(l, il));
+        m->layers[il].attn.rotate |= m->arch->dense_rotates && il < n_dense;
         m->layers[il].moe.ordinal = m->n_moe;
         m->layers[il].moe.by_token = il < n_hash;
         m->n_moe += m->layers[il].is_moe;

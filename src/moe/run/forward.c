@@ -5,6 +5,7 @@
  *                    x += experts(norm(x))         or one dense feed-forward
  *     logits = output * norm(x)
  *
+ * Where the two blocks of a layer are parallel, both read norm(x) as it was in front of them.
  * x is [rows][n_embd]; where there are several residual streams, [rows][streams][n_embd], blocks read and write a
  * mixture of them (streams.c). The blocks are in moe/blocks. Matrices are named as in the papers: q, k, v, gate, up,
  * down. All work is done by backends; these files decide only what follows what. One unit does it all, or several take
@@ -77,7 +78,8 @@ static pf_status run_layer(struct pf_step *t, int il, int rows)
     }
     if (layer->has_ffn) {
         pf_spans_enter(m->spans, layer->is_moe ? "router" : "feed-forward", il);
-        PF_TRY(begin_block(t, &layer->ffn_mix, layer->ffn_norm, layer->ffn_norm_bias, rows));
+        if (!m->arch->parallel)
+            PF_TRY(begin_block(t, &layer->ffn_mix, layer->ffn_norm, layer->ffn_norm_bias, rows));
         PF_TRY(layer->is_moe ? pf_moe_block(t, il, rows) : pf_dense_block(t, il, rows));
         PF_TRY(end_block(t, &layer->ffn_mix, layer->ffn_post, rows));
     }
