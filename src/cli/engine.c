@@ -109,6 +109,15 @@ static void compile_form(struct engine *e, const struct buf *text)
         die(EXIT_FAILED, "%s %s: %s", flag, path, pf_last_error());
 }
 
+/* The part that only an open model allows. */
+static void begin_replies(struct engine *e, show_fn *show, void *ctx)
+{
+    struct pf_chat_opts o = { .template_name = e->template_name, .template_text = e->template_text };
+    e->reply = (struct reply){ .m = e->m, .family = pf_reply_family(e->m, &o), .stops = &e->s->stops,
+                               .to_terminal = term_out_is_tty(), .show = show, .show_ctx = ctx };
+    engine_sampling(e, true);
+}
+
 void engine_open(struct engine *e, struct settings *s, show_fn *show, void *ctx)
 {
     struct buf form = { 0 };
@@ -122,10 +131,30 @@ void engine_open(struct engine *e, struct settings *s, show_fn *show, void *ctx)
     compile_form(e, &form);
     buf_free(&form);
     e->session = load_session(s, e->m, s->n_ctx);
-    struct pf_chat_opts o = { .template_name = e->template_name, .template_text = e->template_text };
-    e->reply = (struct reply){ .m = e->m, .family = pf_reply_family(e->m, &o), .stops = &s->stops,
-                               .to_terminal = term_out_is_tty(), .show = show, .show_ctx = ctx };
-    engine_sampling(e, true);
+    begin_replies(e, show, ctx);
+}
+
+const char *engine_change(struct engine *e, struct settings *s, show_fn *show, void *ctx)
+{
+    const char *why = NULL;
+    *e = (struct engine){ .s = s };
+    if (load_model_try(s, false, &e->m) < 0)
+        return pf_last_error();
+    const struct pf_model_info *info = pf_model_info(e->m);
+    e->has_template = info->has_chat_template;
+    if (!info->has_tokenizer)
+        why = "it has no tokenizer";
+    else if (!e->has_template)
+        why = "it has no chat template that works";
+    else if (load_session_try(s, e->m, s->n_ctx, &e->session) < 0 || load_weights_try(e->m) < 0)
+        why = pf_last_error();
+    if (!why) {
+        begin_replies(e, show, ctx);
+        return NULL;
+    }
+    pf_session_close(&e->session);
+    pf_model_close(&e->m);
+    return why;
 }
 
 /* What --stats says of the answers; the rest is the report's. */

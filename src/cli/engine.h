@@ -41,6 +41,10 @@ struct engine {
 void engine_open(struct engine *e, struct settings *s, show_fn *show, void *ctx);
 void engine_close(struct engine *e);
 
+/* Opens a closed engine with s's model for a chat, its weights read, without --template, --grammar and --json-schema.
+ * NULL, or why it cannot: then everything is closed. */
+const char *engine_change(struct engine *e, struct settings *s, show_fn *show, void *ctx);
+
 /* Takes over the sampling settings; from_seed starts the random numbers again too. */
 void engine_sampling(struct engine *e, bool from_seed);
 

@@ -129,37 +129,56 @@ void load_check(const struct settings *s)
         die(EXIT_FAILED, "%s", why);
 }
 
-pf_model *load_model(const struct settings *s, bool vocab_only)
+pf_status load_model_try(const struct settings *s, bool vocab_only, pf_model **m)
 {
     struct pf_model_opts o;
-    pf_model *m;
     const char *why;
     load_check(s);
     load_model_opts(s, &o);
     o.vocab_only = vocab_only;
-    if (pf_model_open(&m, load_path(s), &o) < 0)
-        die_failed(NULL);
-    learned_load(m, o.device);
-    if (!vocab_only && !report_begin(&s->report, m, &why))
+    pf_status st = pf_model_open(m, load_path(s), &o);
+    if (st < 0)
+        return st;
+    learned_load(*m, o.device);
+    if (!vocab_only && !report_begin(&s->report, *m, &why))
         die(EXIT_FAILED, "%s", why);
+    return PF_OK;
+}
+
+pf_model *load_model(const struct settings *s, bool vocab_only)
+{
+    pf_model *m;
+    if (load_model_try(s, vocab_only, &m) < 0)
+        die_failed(NULL);
     return m;
+}
+
+pf_status load_weights_try(pf_model *m)
+{
+    int percent = -1;
+    if (!term_err_is_tty())
+        return PF_OK;
+    pf_status st = pf_model_preload(m, NULL, 0, progress_bar, &percent);
+    return st < 0 ? st : pf_model_measure(m);
 }
 
 void load_weights(pf_model *m)
 {
-    int percent = -1;
-    if (!term_err_is_tty())
-        return;
-    if (pf_model_preload(m, NULL, 0, progress_bar, &percent) < 0 || pf_model_measure(m) < 0)
+    if (load_weights_try(m) < 0)
         die_failed(NULL);
+}
+
+pf_status load_session_try(const struct settings *s, pf_model *m, int64_t n_ctx, pf_session **session)
+{
+    struct pf_session_opts o;
+    load_session_opts(s, n_ctx, &o);
+    return pf_session_open(session, m, &o);
 }
 
 pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx)
 {
-    struct pf_session_opts o;
     pf_session *session;
-    load_session_opts(s, n_ctx, &o);
-    if (pf_session_open(&session, m, &o) < 0)
+    if (load_session_try(s, m, n_ctx, &session) < 0)
         die_failed(NULL);
     return session;
 }

@@ -12,12 +12,16 @@ const char *load_path(const struct settings *s);
 /* Refuses output files that cannot be written; load_model does so, too. To be called before a model is fetched. */
 void        load_check(const struct settings *s);
 pf_model   *load_model(const struct settings *s, bool vocab_only);
+/* load_model, but what the library refuses is a status (pf_last_error says why; *m is NULL then) and no end. */
+pf_status   load_model_try(const struct settings *s, bool vocab_only, pf_model **m);
 pf_session *load_session(const struct settings *s, pf_model *m, int64_t n_ctx);
+pf_status   load_session_try(const struct settings *s, pf_model *m, int64_t n_ctx, pf_session **session);
 void        load_model_opts(const struct settings *s, struct pf_model_opts *o);
 void        load_session_opts(const struct settings *s, int64_t n_ctx, struct pf_session_opts *o);
 
 /* Reads the weights now with a bar, where standard error is a terminal; else they are read when first used. */
-void load_weights(pf_model *m);
+void      load_weights(pf_model *m);
+pf_status load_weights_try(pf_model *m);
 
 /* Writes the reports that were asked for, and what was learned; in front of closing the model. */
 void load_report(const struct settings *s, pf_model *m);

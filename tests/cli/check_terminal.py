@@ -10,6 +10,7 @@ import sys
 import time
 
 import cli
+import gguf_edit as gguf
 from terminal import Chat
 
 GREETING, PROMPT = "/help lists the commands", r"(^|\n)> $"
@@ -269,6 +270,13 @@ def loaded(home):
         with open(path, "w") as f:
             json.dump({"pfmoe_chat": 1, "messages": [], **made}, f)
         c.ask("/load ~/kept.json", "0 messages from")
+    pairs, tensors = gguf.read(other)
+    for key, why in (("tokenizer.ggml.model", "it has no tokenizer"), ("tokenizer.chat_template", "it has no chat template")):
+        lacking = gguf.write(os.path.join(home, "lacking.gguf"), {k: v for k, v in pairs.items() if k != key}, tensors)
+        with open(path, "w") as f:
+            json.dump({"pfmoe_chat": 1, "messages": [], "model": lacking}, f)
+        c.ask("/load ~/kept.json", r"lacking.gguf: %s.*; the model stays(?s:.*)0 messages from" % why)
+    c.ask("Hello", "tokens")
     c.ask("/quit", "")
     cli.check(c.status() == 0, "leaves")
     cli.check("\x1b[31m" not in c.raw, "a model's name is cleaned")

@@ -146,8 +146,8 @@ static bool is_regular(const char *path)
     return stat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
-/* Why another model cannot be opened in this one's place; NULL: it can be. Opening ends the program where it fails, so
- * what can be known before is asked here. */
+/* Why another model cannot be opened in this one's place; NULL: as far as can be known before, it can be. This one
+ * is closed first, since memory seldom has room for both. */
 static const char *against(const struct chat *c, const char *model)
 {
     const struct settings *s = &c->s;
@@ -169,24 +169,40 @@ static const char *against(const struct chat *c, const char *model)
     return pf_model_plan(model, &o, &so, &plan) == PF_OK ? NULL : pf_last_error();
 }
 
+/* Why the model in `path` could not take this one's place, which is open again then; NULL: it has. */
+static const char *exchange(struct chat *c, const char *path, struct buf *why)
+{
+    const char *before = c->s.model;
+    engine_close(&c->e);
+    c->answered = false;
+    c->s.model = path;
+    const char *failed = engine_change(&c->e, &c->s, chat_show, c);
+    if (!failed)
+        return NULL;
+    buf_printf(why, "%s", failed);
+    c->s.model = before;
+    engine_open(&c->e, &c->s, chat_show, c);
+    load_weights(c->e.m);
+    return buf_text(why);
+}
+
 /* Brings the model that the conversation was saved with. */
 static void change_model(struct chat *c)
 {
-    const char *model = c->convo.made.model;
-    if (!model || same_file(model, load_path(&c->s)))
+    struct buf text = { 0 };
+    if (!c->convo.made.model || same_file(c->convo.made.model, load_path(&c->s)))
         return;
+    char *model = xstrdup(c->convo.made.model);
     const char *why = against(c, model);
+    if (!why)
+        why = exchange(c, model, &text);
     if (why) {
         note("(it was saved with %s: %s; the model stays)", model, why);
-        return;
+        free(model);
+    } else {
+        note("(model: %s)", model);              /* its path is kept like argv's words, for the program's life */
     }
-    engine_close(&c->e);
-    c->s.model = xstrdup(model);                 /* as argv's words, for the program's life */
-    engine_open(&c->e, &c->s, chat_show, c);
-    chat_need_template(&c->e);
-    load_weights(c->e.m);
-    c->answered = false;
-    note("(model: %s)", model);
+    buf_free(&text);
 }
 
 /* ---- Loading: settings, keys and values -------------------------------------------------------------------------- */
