@@ -190,10 +190,10 @@ static void put_latent_keys(struct header *h, const struct preset *p)
     kv_u32(h, ".rope.dimension_count", s.n_rope);
 }
 
-/* The multipliers of the hash are 45 bits long, and stand-ins: only which rows a token takes depends on them. */
+/* The multipliers of the hash are those of Qwen3.8-Flash-Next. */
 static void put_ngram_keys(struct header *h, const struct preset *p)
 {
-    static const uint64_t multipliers[NGRAM] = { 35184372088777, 21110623253299, 17592186044423 };
+    static const uint64_t multipliers[NGRAM] = { 23703573157769, 20109073645365, 8052911324071 };
     uint64_t sizes[NGRAM_HEADS], at = 0;
     synth_ngram_sizes(sizes);
     if (p->n_layer <= NGRAM_LAYER)
