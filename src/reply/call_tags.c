@@ -5,19 +5,23 @@ enum { CLOSER_SPACE = 64 };          /* white space looked through behind what m
 
 /* ---- Arguments between tags -------------------------------------------------------------------------------------- */
 
+/* Whether what opens a parameter's tag stands here. Where values nest it is a part of what ends one. */
+static enum pf_match match_key(struct pf_reply *r, size_t *len)
+{
+    size_t len_end;
+    enum pf_match m = pf_reply_match(r, r->at, r->f->key_open, len);
+    if (m != PF_YES || !(r->f->form & PF_FORM_NESTED))
+        return m;
+    enum pf_match closes = pf_reply_match(r, r->at, r->f->value_end, &len_end);
+    return closes == PF_YES ? PF_NO : closes == PF_PARTLY ? PF_PARTLY : PF_YES;
+}
+
 bool pf_call_step_tags(struct pf_reply *r)
 {
-    size_t len;
+    size_t len, len_key;
     if (!pf_reply_skip_space(r))
         return false;
-    enum pf_match key = pf_reply_match(r, r->at, r->f->key_open, &len);
-    if (key == PF_YES) {
-        pf_reply_pass(r, len);
-        r->word.n = 0;
-        r->state = PF_AT_KEY;
-        return true;
-    }
-    enum pf_match end = pf_call_match_end(r, &len), next = pf_call_match_next(r);
+    enum pf_match key = match_key(r, &len_key), end = pf_call_match_end(r, &len), next = pf_call_match_next(r);
     if (end == PF_YES || next == PF_YES) {       /* the next call may come without the end of this one */
         pf_reply_pass(r, end == PF_YES ? len : 0);
         if (r->has_arguments)
@@ -26,6 +30,12 @@ bool pf_call_step_tags(struct pf_reply *r)
     }
     if (key == PF_PARTLY || end == PF_PARTLY || next == PF_PARTLY)
         return false;
+    if (key == PF_YES) {
+        pf_reply_pass(r, len_key);
+        r->word.n = 0;
+        r->state = PF_AT_KEY;
+        return true;
+    }
     pf_reply_pass(r, 1);                         /* nothing that belongs there */
     return true;
 }
@@ -51,6 +61,8 @@ static void begin_parameter(struct pf_reply *r)
     pf_json_escape(&escaped, key.p, key.n);
     r->types = pf_tools_types(&r->tools, r->schema, escaped.p ? escaped.p : "", escaped.n);
     r->types = types_by_attributes(r, key, r->types);
+    if (r->f->form & PF_FORM_NESTED)
+        r->own = pf_tools_property(&r->tools, r->schema, r->schema, escaped.p ? escaped.p : "", escaped.n);
     r->key.n = 0;
     pf_run_puts(&r->key, r->has_arguments ? ", \"" : "{\"");
     pf_run_add(&r->key, escaped.p, escaped.n);
@@ -95,7 +107,13 @@ static void begin_text_value(struct pf_reply *r)
 bool pf_call_step_value_open(struct pf_reply *r)
 {
     size_t len = 0;
-    if (r->f->value_open) {
+    enum pf_match nested = PF_NO;
+    if (r->f->form & PF_FORM_NESTED) {
+        nested = match_key(r, &len);
+        len = 0;
+        if (nested == PF_PARTLY)
+            return false;
+    } else if (r->f->value_open) {
         if (!pf_reply_skip_space(r))
             return false;
         enum pf_match m = pf_reply_match(r, r->at, r->f->value_open, &len);
@@ -112,7 +130,8 @@ bool pf_call_step_value_open(struct pf_reply *r)
     }
     pf_reply_pass(r, len);
     r->word.n = 0;
-    if (r->types == PF_TYPE_STRING)
+    r->n_open = 0;
+    if (r->types == PF_TYPE_STRING && nested == PF_NO)
         begin_text_value(r);
     else
         r->state = PF_AT_TYPED_VALUE;
@@ -154,30 +173,39 @@ static bool may_close(const struct pf_reply *r, char c)
     return c == r->f->value_end[0] || (c == '\n' && r->f->form & PF_FORM_NEWLINES);
 }
 
-/* A value that may be something else than a string: it is that if all of it reads as a type that the schema allows. */
-static void write_typed(struct pf_reply *r)
+void pf_call_write_value(struct pf_reply *r, const char *s, size_t n_all, unsigned types)
 {
     struct pf_run json = { 0 };
     struct pf_literal l = { 0 };
-    size_t begin = 0, n = r->word.n, used = 0;
-    while (begin < n && pf_reply_is_space(r->word.p[begin]))
+    size_t begin = 0, n = n_all, used = 0;
+    while (begin < n && pf_reply_is_space(s[begin]))
         begin++;
-    while (n > begin && pf_reply_is_space(r->word.p[n - 1]))
+    while (n > begin && pf_reply_is_space(s[n - 1]))
         n--;
     pf_literal_init(&l, &json, true);
-    bool whole = n > begin && pf_literal_feed(&l, r->word.p + begin, n - begin, &used) != PF_LITERAL_BAD &&
+    bool whole = n > begin && pf_literal_feed(&l, s + begin, n - begin, &used) != PF_LITERAL_BAD &&
                  pf_literal_finish(&l) && used == n - begin && !json.failed;
-    write_key(r);
-    if (whole && pf_type_of(json.p) & r->types) {
+    if (whole && pf_type_of(json.p) & types) {
         pf_run_add(&r->out, json.p, json.n);
     } else {
         pf_run_puts(&r->out, "\"");
-        pf_json_escape(&r->out, r->word.p, r->word.n);
+        pf_json_escape(&r->out, s, n_all);
         pf_run_puts(&r->out, "\"");
     }
-    r->out.failed |= json.failed | l.key.failed | r->word.failed;
+    r->out.failed |= json.failed | l.key.failed;
     pf_literal_free(&l);
     pf_run_free(&json);
+}
+
+/* A value that may be something else than a string. */
+static void write_typed(struct pf_reply *r)
+{
+    write_key(r);
+    if (r->f->form & PF_FORM_NESTED)
+        pf_call_write_nested(r, r->own);
+    else
+        pf_call_write_value(r, r->word.p, r->word.n, r->types);
+    r->out.failed |= r->word.failed;
 }
 
 /* The next n bytes are the value's. */
@@ -208,7 +236,10 @@ bool pf_call_step_value(struct pf_reply *r)
     enum pf_match m = pf_reply_left(r) == 0 ? PF_PARTLY : match_closer(r, &len);
     if (m == PF_PARTLY)
         return false;
-    if (m == PF_NO) {
+    bool inner = !text && m == PF_YES && r->n_open > 0;
+    if (m == PF_NO || inner) {
+        r->n_open += !text && m == PF_NO && match_key(r, &len) == PF_YES && r->f->form & PF_FORM_NESTED;
+        r->n_open -= inner;
         take_value(r, 1);
         return true;
     }

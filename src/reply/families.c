@@ -75,6 +75,10 @@ static const struct pf_mark seed[] = {
 static const struct pf_mark minimax[] = {
     THINK("<think>", "</think>"), BLOCK("<minimax:tool_call>", IN), DROP("[e~["), END
 };
+#define M3 "]<]minimax[>["              /* a token, in front of every tag */
+static const struct pf_mark minimax3[] = {
+    THINK("<mm:think>", "</mm:think>"), BLOCK(M3 "<tool_call>", IN), DROP("[e~["), END
+};
 static const struct pf_mark dsml[] = {
     THINK("<think>", "</think>"), BLOCK("<｜DSML｜\1 \2function_calls>", IN), BLOCK("<｜DSML｜\1 \2tool_calls>", IN),
     BLOCK("<｜DSML｜\1 \2calls>", IN), DROP("<｜end▁of▁sentence｜>"), END
@@ -155,6 +159,9 @@ static const struct pf_family families[] = {
     { "minimax-m2", "minimax", minimax, PF_FORM_QUOTED, .head = "<invoke name=", .first = PF_FIELD_NAME,
       .fields = NAME_TO(">"), .arguments = PF_ARGUMENTS_TAGS, .key_open = "<parameter name=", .key_end = ">",
       .value_end = "</parameter>", .ends = { "</invoke>", "</minimax:tool_call>" } },
+    { "minimax-m3", NULL, minimax3, PF_FORM_QUOTED | PF_FORM_NESTED, .head = M3 "<invoke name=", .first = PF_FIELD_NAME,
+      .fields = NAME_TO(">"), .arguments = PF_ARGUMENTS_TAGS, .key_open = M3 "<", .key_end = ">", .value_end = M3 "</",
+      .ends = { M3 "</invoke>", M3 "</tool_call>" } },
     { "llama-3", "llama-3.1 llama", llama3, PF_FORM_OBJECTS | PF_FORM_NAKED | PF_FORM_BARE, PYTHON_CALL },
     { "llama-4", NULL, llama4, PF_FORM_OBJECTS | PF_FORM_PYTHON | PF_FORM_BARE, PYTHON_CALL,
       .ends = { "<|python_end|>" } },
@@ -235,6 +242,7 @@ static const struct { const char *texts[2], *family; } signs[] = {
     { { "<|channel|>", "<|start|>" }, "gpt-oss" },
     { { "｜DSML｜" }, "deepseek-dsml" },
     { { "<|tool_calls_section_begin|>" }, "kimi-k2" },
+    { { M3 }, "minimax-m3" },
     { { "<minimax:tool_call>" }, "minimax-m2" },
     { { "<|tool_call>call:" }, "gemma-4" },
     { { "<|tool_call_start|>" }, "lfm2" },

@@ -46,7 +46,9 @@ enum {
     PF_FORM_QUOTED   = 16,   /* names and keys stand in quotes, attributes behind them */
     PF_FORM_NEWLINES = 32,   /* one newline on each side of a value is not the value's */
     PF_FORM_ID_NAMES = 64,   /* the name field is an id, "functions.NAME:0" */
-    PF_FORM_HARMONY  = 128
+    PF_FORM_HARMONY  = 128,
+    PF_FORM_NESTED   = 256   /* TAGS: an object in a value is its members' tags, a list is <item> tags; what ends a
+                                value is the beginning of the tag that ends it */
 };
 
 struct pf_family {

@@ -74,6 +74,7 @@ struct pf_reply {
     char            name[PF_REPLY_MAX_NAME], id[PF_REPLY_MAX_NAME];
     size_t          n_name, n_id;
     struct pf_span  schema;          /* of its parameters */
+    struct pf_span  own;             /* of the parameter that is read */
     struct pf_run   out;             /* JSON of its arguments that was not told */
     struct pf_literal literal;
     enum pf_reply_place place;
@@ -81,6 +82,7 @@ struct pf_reply {
     uint64_t        dropped;         /* bytes that were in front of `in` */
     uint64_t        begun_at;        /* where arguments between tags began, counted from the reply's first byte */
     unsigned        types;           /* of the parameter that is read */
+    int             n_open;          /* tags open in its value, where values nest */
 };
 
 /* Whether text stands at `at`; *len: its length there. PF_PARTLY: the bytes end first. */
@@ -130,6 +132,11 @@ bool pf_call_step_tags(struct pf_reply *r);
 bool pf_call_step_key(struct pf_reply *r);
 bool pf_call_step_value_open(struct pf_reply *r);
 bool pf_call_step_value(struct pf_reply *r);
+/* n bytes of a value behind r->out: as JSON if all of them read as one of the types, else as a text. */
+void pf_call_write_value(struct pf_reply *r, const char *s, size_t n, unsigned types);
+
+/* call_nested.c: r->word, the value of the parameter whose schema is `own` (p NULL: none), as JSON behind r->out. */
+void pf_call_write_nested(struct pf_reply *r, struct pf_span own);
 
 /* ---- Bytes not looked at ----------------------------------------------------------------------------------------- */
 

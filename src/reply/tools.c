@@ -217,11 +217,24 @@ static unsigned types_of(struct pf_tools *t, struct pf_span root, struct pf_span
     return types | (types && is(pf_tools_get(t, schema, "nullable"), 't') ? PF_TYPE_NULL : 0);
 }
 
+unsigned pf_tools_types_of(struct pf_tools *t, struct pf_span root, struct pf_span schema)
+{
+    return schema.p ? types_of(t, root, schema, 0) : 0;
+}
+
+struct pf_span pf_tools_property(struct pf_tools *t, struct pf_span root, struct pf_span schema, const char *name,
+                                 size_t n)
+{
+    schema = pf_tools_follow(t, root, schema);
+    if (!name)
+        return pf_tools_get(t, schema, "items");
+    struct pf_span own = get(t, pf_tools_get(t, schema, "properties"), name, n);
+    return own.p ? own : pf_tools_get(t, schema, "additionalProperties");
+}
+
 unsigned pf_tools_types(struct pf_tools *t, struct pf_span schema, const char *param, size_t n)
 {
-    struct pf_span own = get(t, pf_tools_get(t, schema, "properties"), param, n);
-    if (!own.p)
-        own = pf_tools_get(t, schema, "additionalProperties");
-    unsigned types = own.p ? types_of(t, schema, own, 0) : 0;
+    struct pf_span own = pf_tools_property(t, schema, schema, param, n);
+    unsigned types = pf_tools_types_of(t, schema, own);
     return types ? types : PF_TYPE_STRING;
 }

@@ -33,6 +33,12 @@ struct pf_span pf_tools_find(struct pf_tools *t, const char *name, size_t n, boo
 /* PF_TYPE_ bits that the schema allows for a parameter; a string where it says nothing. */
 unsigned pf_tools_types(struct pf_tools *t, struct pf_span schema, const char *param, size_t n);
 
+/* The schema of a property, which the schema names or allows, or of a list's elements (name NULL); p NULL: none. Both
+ * look behind $ref in root, which schema is inside of. The types of a schema; 0 where it says nothing. */
+struct pf_span pf_tools_property(struct pf_tools *t, struct pf_span root, struct pf_span schema, const char *name,
+                                 size_t n);
+unsigned       pf_tools_types_of(struct pf_tools *t, struct pf_span root, struct pf_span schema);
+
 /* Values within the tools: the element behind `last` of a list (p NULL to begin with, and at the end); the member
  * behind *value of an object, its key with quotes (false: there is none); a member by its name; whether the schema
  * names a property, given with quotes, among those required. */

@@ -16,6 +16,8 @@
 #define HY3(suffix) .begin = "<tool_calls" suffix ">\n", .call = "<tool_call" suffix ">" NAME "<tool_sep" suffix ">\n" \
                     ARGS "</tool_call" suffix ">\n", .between = "", .end = "</tool_calls" suffix ">", PAIR(suffix)
 
+#define M3 "]<]minimax[>["
+
 static const struct pf_form forms[] = {
     { "qwen3-coder", .call = FUNCTION_CALL, .between = "\n", FUNCTION_PARAM },
     { "qwen3.5", .call = FUNCTION_CALL, .between = "\n", FUNCTION_PARAM },
@@ -43,6 +45,8 @@ static const struct pf_form forms[] = {
     { "minimax-m2", .begin = "<minimax:tool_call>\n", .call = "<invoke name=\"" NAME "\">\n" ARGS "</invoke>\n",
       .between = "", .end = "</minimax:tool_call>", .param = "<parameter name=\"" NAME "\">" ARGS "</parameter>\n",
       .value_end = "</parameter>" },
+    { "minimax-m3", .begin = M3 "<tool_call>\n", .call = M3 "<invoke name=\"" NAME "\">" ARGS M3 "</invoke>\n",
+      .between = "", .end = M3 "</tool_call>", .param = M3 "<" NAME ">" ARGS M3 "</" NAME ">", .value_end = M3 "</" },
     { "llama-3", .call = OBJECT("parameters") },
     { "llama-4", .call = OBJECT("parameters") },
     { "mistral", .needs = "[ARGS]", .call = "[TOOL_CALLS]" NAME "[ARGS]" ARGS, .between = "" },

@@ -13,11 +13,17 @@
 #include "reply/families.h"
 #include "reply/reply.h"
 
+#define M3 "]<]minimax[>["
+
 static const char tools[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"type\": \"object\", \"properties\": {"
     "\"s\": {\"type\": \"string\"}, \"n\": {\"type\": [\"number\", \"null\"]}, \"u\": {\"anyOf\": [{\"type\": "
     "\"string\"}, {\"$ref\": \"#/properties/o\"}]}, \"o\": {\"type\": \"object\"}, \"e\": {\"enum\": [1, true]}}}}},"
-    " {\"name\": \"g.h\"}]";
+    " {\"name\": \"g.h\"}, {\"name\": \"k\", \"parameters\": {\"type\": \"object\", \"properties\": {"
+    "\"l\": {\"type\": \"array\", \"items\": {\"$ref\": \"#/$defs/i\"}}, \"m\": {\"type\": \"array\"}, \"p\": {"
+    "\"type\": \"object\"}, \"s\": {\"type\": \"string\"}, \"q\": {\"type\": \"array\", \"items\": {\"type\": "
+    "\"integer\"}}}, "
+    "\"$defs\": {\"i\": {\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\"}}}}}}]";
 
 static struct pf_reply_opts opts(const char *family, bool in_reasoning)
 {
@@ -78,6 +84,18 @@ static const struct { const char *family; bool open; const char *text, *reasonin
     { "mistral", false, "[TOOL_CALLS]f[CALL_ID]abc[ARGS]{}[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": \"{}\"}]",
       "", "",
       "f#abc {}\nf# {}\n" },
+    { "minimax-m3", false, "<mm:think>a</mm:think>b" M3 "<tool_call>\n" M3 "<invoke name=\"f\">" M3 "<s>12" M3 "</s>" M3
+      "<n>-1.5" M3 "</n>" M3 "</invoke>\n" M3 "<invoke name=\"g.h\">" M3 "</invoke>\n" M3 "</tool_call>[e~[", "a", "b",
+      "f# {\"s\": \"12\", \"n\": -1.5}\ng.h# {}\n" },
+    { "minimax-m3", false, M3 "<tool_call>" M3 "<invoke name=\"k\">\n" M3 "<l>" M3 "<item>" M3 "<a> 1" M3 "</a>" M3
+      "<b>1" M3 "</b>" M3 "</item>\n" M3 "<item>{'a': 2}" M3 "</item>" M3 "</l>" M3 "<m>" M3 "</m>" M3 "<p>" M3
+      "<item>" M3 "<item>x<" M3 "</item>" M3 "</item>" M3 "</p>" M3 "<s>" M3 "</s>" M3 "<q>[1]" M3 "</q>" M3
+      "</invoke>" M3 "</tool_call>c", "", "c",
+      "k# {\"l\": [{\"a\": 1, \"b\": \"1\"}, {\"a\": 2}], \"m\": [], \"p\": {\"item\": [\"x<\"]}, "
+      "\"s\": \"\", \"q\": [1]}\n" },
+    { "minimax-m3", true, "</mm:think>" M3 "<tool_call>" M3 "<invoke name=\"k\">" M3 "<u>" M3 "<s>" M3 "<item>y" M3
+      "</item>z" M3 "</s>" M3 "</u>" M3 "<s>w]<] " M3 "</invoke>" M3 "</tool_call>", "", "",
+      "k# {\"u\": {\"s\": [\"y\"]}, \"s\": \"w]<] \"}\n" },
     { "llama-3", false, "{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g.h\", \"parameters\": {}}", "", "",
       "f# {}\ng.h# {}\n" },
     { "llama-3", false, "<|python_tag|>print(1)", "", "<|python_tag|>print(1)", "" },

@@ -123,6 +123,7 @@ CALLING = {
     "qwen3-coder": ("<function=", "<tool_call>\n<function=weather>\n"),
     "glm": ("<arg_key>", "<tool_call>weather\n<arg_key>"),
     "minimax-m2": ("<minimax:tool_call>", "<minimax:tool_call>\n<invoke name=\"weather\">\n"),
+    "minimax-m3": ("]<]minimax[>[", "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"weather\">"),
     "hermes": ("<tool_call>", "<tool_call>\n{\"name\": \"weather\", \"arguments\": "),
 }
 REFERRING = {"type": "object", "$defs": {"unit": {"enum": ["c", "f"]}, "flags": PARAMETERS["properties"]["deep"]}, "additionalProperties": False,

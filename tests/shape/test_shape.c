@@ -18,7 +18,7 @@ static const char *const marks[] = {
     "</arg_key:opensource>", "<arg_value:opensource>", "</arg_value:opensource>", "</tool_call:opensource>",
     "</tool_calls:opensource>", "<|tool_call>", "<tool_call|>", "<|tool_call_start|>", "<|tool_call_end|>",
     "<|tool_calls|>", "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>",
-    "<seed:tool_call>", "</seed:tool_call>",
+    "<seed:tool_call>", "</seed:tool_call>", "]<]minimax[>[", "<mm:think>", "</mm:think>",
 };
 enum { N_MARKS = sizeof marks / sizeof *marks };
 
