@@ -419,11 +419,21 @@ static int load(pf_model *m)
     return EXIT_DONE;
 }
 
+/* A row names what computed. Where a GPU was lost on the way, the CPU went on, and the time is neither's. */
+static int check_unchanged(const pf_model *m, const struct pf_model_info *begun_on)
+{
+    if (pf_model_info(m) == begun_on)
+        return EXIT_DONE;
+    complain("the GPU was lost while the test ran");
+    return EXIT_FAILED;
+}
+
 int test_run(const struct test *t, pf_model *m, const char *path, struct membw *bw, const struct bench *o,
              struct row *row)
 {
     if (t->chunk)
         return perplexity_run(t, m, o, row);
+    const struct pf_model_info *begun_on = pf_model_info(m);
     struct running r = { .t = t, .m = m, .expert_bytes = token_expert_bytes(path) };
     fill_test(row, t);
     if (o->progress)
@@ -433,6 +443,8 @@ int test_run(const struct test *t, pf_model *m, const char *path, struct membw *
         status = load(m);
     if (!status)
         status = repeat(&r, bw, o, row);
+    if (!status)
+        status = check_unchanged(m, begun_on);
     close_sessions(&r);
     return status;
 }

@@ -196,6 +196,13 @@ static void gpu_opts(const struct bench *o, uint64_t vram_bytes, struct pf_model
     }
 }
 
+static void log_warning(void *ctx, enum pf_log_level level, const char *text)
+{
+    (void)ctx;
+    if (level <= PF_LOG_WARN)
+        complain("%s", text);
+}
+
 static int run_model(struct run *r, const char *path, int threads, int vram_mb)
 {
     pf_model *m = NULL;
@@ -206,6 +213,7 @@ static int run_model(struct run *r, const char *path, int threads, int vram_mb)
     gpu_opts(o, (uint64_t)vram_mb * 1000000, &mo);
     mo.ram_bytes = (uint64_t)o->ram_mb * 1000000;
     mo.streaming = o->streaming;
+    mo.log = log_warning;
     opts_shared_model(&o->shared, &mo);
     if (o->progress)
         fprintf(stderr, "%s, %d threads: opening\n", path, threads);
