@@ -27,6 +27,16 @@ static void print(void *ctx, enum pf_log_level level, const char *text)
         printf("%s\n", text);
 }
 
+/* Whether layers need what earlier ones have left on their card, so that the first card has them all. */
+static bool stays_on_one(const struct pf_model_info *info)
+{
+    static const char *const stay[] = { "glm-dsa", "gemma4" };
+    bool stays = false;
+    for (size_t i = 0; i < sizeof stay / sizeof *stay; i++)
+        stays |= strcmp(info->architecture, stay[i]) == 0;
+    return stays;
+}
+
 /* On so many GPUs, of which the later ones may take less than the first; 0: the CPU. */
 static pf_model *open_on(int n_gpus, bool uneven, bool shared)
 {
@@ -48,6 +58,8 @@ static pf_model *open_on(int n_gpus, bool uneven, bool shared)
     }
     const struct pf_model_info *info = pf_model_info(m);
     int fits = info->n_layers < n_gpus ? (int)info->n_layers : n_gpus;
+    if (n_gpus > 0 && stays_on_one(info))
+        fits = 1;
     CHECK(info->n_gpus == fits, "it runs on %d of %d GPUs", info->n_gpus, fits);
     n_vocab = (size_t)info->n_vocab;
     has_experts = info->n_experts > 0;
