@@ -524,7 +524,7 @@ struct pf_backend_ops {
     /* rms_norm of rows of n_each vectors of n each: vector i of a row has its own weights w + i * n. */
     pf_status (*norm_each)(pf_backend *b, const float *x, const float *w, float eps, int n, int n_each, int rows,
                            float *y);
-    /* y = (x - mean) / sqrt(variance + eps) * w + bias, the sums in double. y may be x. */
+    /* y = (x - mean) / sqrt(variance + eps) * w + bias, the sums in double. y may be x, bias NULL: none. */
     pf_status (*layer_norm)(pf_backend *b, const float *x, const float *w, const float *bias, float eps, int n,
                             int rows, float *y);
     pf_status (*linear)(pf_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);

@@ -278,7 +278,7 @@ static void layer_norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
             squares += (x[i] - mean) * (x[i] - mean);
         double factor = 1 / sqrt(squares / n + (double)job->norm.eps);
         for (int i = 0; i < n; i++)
-            y[i] = (float)((x[i] - mean) * factor) * job->norm.w[i] + job->norm.bias[i];
+            y[i] = (float)((x[i] - mean) * factor) * job->norm.w[i] + (job->norm.bias ? job->norm.bias[i] : 0);
     }
 }
 

@@ -144,7 +144,7 @@ static __global__ void layer_norm(const float *x, const float *w, const float *b
     }
     __syncthreads();
     for (int i = threadIdx.x; i < n; i += blockDim.x)
-        y[(size_t)blockIdx.x * n + i] = (float)((v[i] - mean) * factor) * w[i] + bias[i];
+        y[(size_t)blockIdx.x * n + i] = (float)((v[i] - mean) * factor) * w[i] + (bias ? bias[i] : 0);
 }
 
 extern "C" cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps,

@@ -107,7 +107,10 @@ struct pf_arch {
     enum { PF_WIDTH_FF, PF_WIDTH_FF_PER_PICK, PF_WIDTH_KEY } expert_width;  /* when expert_feed_forward_length is
                                              absent: feed_forward_length, that / n_used, or it must be there */
 
-    bool            nextn;                /* the layer that guesses ahead is of the others' kind; without indexer */
+    bool            nextn;                /* the layer that guesses ahead is of the others' kind; without indexer; where
+                                             layers are split it has both blocks */
+    bool            nextn_centred;        /* its output norm is a LayerNorm */
+    bool            nextn_plain;          /* it reads, and hands on, rows that are not normed yet */
     bool            multipliers;          /* reads embedding_scale, residual_scale, logit_scale, a divisor of logits */
     bool            logit_factor;         /* reads logit_scale, a factor of logits */
 };

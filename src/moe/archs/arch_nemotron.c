@@ -19,4 +19,6 @@ const struct pf_arch pf_arch_nemotron_h_moe = {
     .select_bias = PF_REQUIRED,
     .shared = PF_OPTIONAL,
     .expert_width = PF_WIDTH_FF_PER_PICK,
+    .nextn = true,
+    .nextn_centred = true,
 };

@@ -21,6 +21,8 @@ const struct pf_arch pf_arch_step35 = {
     .select_bias = PF_OPTIONAL,
     .shared = PF_REQUIRED,
     .expert_width = PF_WIDTH_KEY,
+    .nextn = true,
+    .nextn_plain = true,
 };
 
 /* `mimo2`: MiMo-V2-Flash. Values are narrower than keys; layers with a window have other heads, sinks and a rotation of
@@ -38,4 +40,6 @@ const struct pf_arch pf_arch_mimo2 = {
     .norm_weights = true,
     .select_bias = PF_OPTIONAL,
     .expert_width = PF_WIDTH_KEY,
+    .nextn = true,
+    .nextn_plain = true,
 };

@@ -15,7 +15,7 @@
     F(half_rope) F(window_period) F(norm_bias) F(dense) F(dense_bias) F(router_bias) F(expert_bias) F(dense_beside) \
     F(dense_by_tensor) F(leading_dense) F(interleave) F(act) F(ungated) F(latent_experts) F(gating) F(norm_weights) \
     F(router_keys) F(weigh_input) F(select_bias) F(hash_layers) F(limits) F(shared) F(shared_gate) F(shared_mean) \
-    F(expert_width) F(nextn) F(multipliers) F(logit_factor)
+    F(expert_width) F(nextn) F(nextn_centred) F(nextn_plain) F(multipliers) F(logit_factor)
 
 #define NAME(field) #field,
 static const char *const field_names[] = { FIELDS(NAME) };

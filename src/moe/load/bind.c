@@ -104,10 +104,11 @@ static pf_status bind_layer(const struct pf_loader *l, int il, struct pf_layer *
         return PF_OK;
     if (arch->parallel)
         layer->ffn_norm = layer->attn_norm;
-    if (arch->ffn_norm) {
-        snprintf(name, sizeof name, "%s.weight", arch->ffn_norm);
+    const char *norm = l->m->is_nextn && arch->split_layers ? "post_attention_norm" : arch->ffn_norm;
+    if (norm) {
+        snprintf(name, sizeof name, "%s.weight", norm);
         PF_TRY(pf_layer_vector(l, PF_REQUIRED, il, name, l->m->n_embd, 1, &layer->ffn_norm));
-        snprintf(name, sizeof name, "%s.bias", arch->ffn_norm);
+        snprintf(name, sizeof name, "%s.bias", norm);
         PF_TRY(pf_layer_vector(l, arch->norm_bias, il, name, l->m->n_embd, 1, &layer->ffn_norm_bias));
     }
     if (!layer->is_moe)

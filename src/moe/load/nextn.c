@@ -3,6 +3,7 @@
 
 #include <stdio.h>
 
+#include "moe/load/keys.h"
 #include "moe/load/tensors.h"
 
 bool pf_nextn_is_there(const struct pf_loader *l, int il)
@@ -39,6 +40,8 @@ pf_status pf_nextn_bind(const struct pf_loader *l)
     struct pf_nextn_entry *e = &l->m->entry;
     int il = l->m->first_block, n = l->m->n_embd;
     PF_TRY(pf_layer_matrix(l, PF_REQUIRED, il, "nextn.eh_proj", 2 * (int64_t)n, n, PF_NEVER, &e->eh));
+    if (l->m->arch->nextn_centred)
+        PF_TRY(pf_key_real(l, "attention.layer_norm_epsilon", true, true, &l->m->centred_eps));
     PF_TRY(pf_layer_vector(l, PF_REQUIRED, il, "nextn.enorm.weight", n, 1, &e->enorm));
     return pf_layer_vector(l, PF_REQUIRED, il, "nextn.hnorm.weight", n, 1, &e->hnorm);
 }
@@ -53,6 +56,7 @@ void pf_nextn_drop_others(struct pf_model *m)
     m->n_moe = m->layers->is_moe;
     m->recurrent = false;
     m->delta = (struct pf_delta_sizes){ .d = 0 };
+    m->mamba = (struct pf_mamba_sizes){ .n_head = 0 };
     m->index = (struct pf_index_sizes){ .width = 0 };
 }
 

@@ -119,6 +119,10 @@ pf_status pf_read_mixers(const struct pf_loader *l)
         else if (n_kv[il] == 0)
             m->layers[il].mixer = arch->without_kv;
     }
+    if (m->is_nextn && arch->split_layers) {
+        m->layers[m->first_block].mixer = PF_MIXER_ATTENTION;
+        m->layers[m->first_block].has_ffn = true;
+    }
     return arch->without_kv == PF_MIXER_MAMBA2 ? read_mamba(l)
            : arch->without_kv == PF_MIXER_DELTA ? read_kda(l)
                                                 : read_short_conv(l);

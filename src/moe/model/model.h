@@ -303,6 +303,7 @@ struct pf_model {
     struct pf_rope   near_rope;           /* for layers with a window, if theirs is another; else 0 pairs */
     struct pf_weight embed, output;       /* {n_embd, n_vocab} */
     const float     *output_norm, *output_norm_bias;            /* the latter may be NULL */
+    float            centred_eps;         /* of an output norm that is a LayerNorm; 0: it is not */
     struct pf_mix    output_mix;
     struct pf_nextn_entry entry;          /* of a model that is_nextn */
     struct pf_layer *layers;              /* [n_layer] */

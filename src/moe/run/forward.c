@@ -276,6 +276,8 @@ static pf_status norm_rows(struct pf_step *t, int first, int n, float *h)
     const struct pf_model *m = t->m;
     const struct pf_buffers *b = &t->unit->buf;
     float *x = b->x + (size_t)first * (size_t)m->streams.n * (size_t)m->n_embd;
+    if (m->centred_eps > 0)
+        return ops_of(t)->layer_norm(t->unit->backend, x, m->output_norm, NULL, m->centred_eps, m->n_embd, n, h);
     if (!m->arch->streams_mean)
         return pf_block_input(t, &m->output_mix, m->output_norm, m->output_norm_bias, x, n, b->mix, h);
     PF_TRY(pf_streams_sum(t, x, n, b->y, h));
@@ -302,16 +304,17 @@ static pf_status head(struct pf_step *t, int k, int n)
                                    : PF_OK;
 }
 
-/* Hands out what the layers made, normed, to the sessions that want it. b->x is still theirs. */
+/* Hands out what the layers made, normed or as it is, to the sessions that want it. b->x is still theirs. */
 static pf_status get_hidden(struct pf_step *t)
 {
     size_t n = (size_t)t->m->n_embd;
     for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++) {
         if (!p->s->hidden)
             continue;
-        PF_TRY(norm_rows(t, p->first, p->rows, t->unit->buf.h));
-        PF_TRY(ops_of(t)->download(t->unit->backend, p->s->hidden, t->unit->buf.h,
-                                   (size_t)p->rows * n * sizeof *p->s->hidden));
+        const float *rows = t->m->arch->nextn_plain ? t->unit->buf.x + (size_t)p->first * n : t->unit->buf.h;
+        if (!t->m->arch->nextn_plain)
+            PF_TRY(norm_rows(t, p->first, p->rows, t->unit->buf.h));
+        PF_TRY(ops_of(t)->download(t->unit->backend, p->s->hidden, rows, (size_t)p->rows * n * sizeof *p->s->hidden));
     }
     return PF_OK;
 }
