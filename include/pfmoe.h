@@ -566,9 +566,12 @@ pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx);
  * saved by then. With zeros in *since that is what pf_session_save writes. PF_EINVAL: the sequence does not begin with
  * what was saved; *since is left alone by all failures. To load, pf_session_load takes the first, and
  * pf_session_load_more each continuation in turn; one that fails leaves the session empty, too, unless nothing was
- * loaded or the session has gone on since: that is PF_EINVAL, and it stays as it is. */
+ * loaded or the session has gone on since: that is PF_EINVAL, and it stays as it is. The keys and values of the model
+ * that drafts for the session, if one does, are saved with it; they are passed over where none does. */
 struct pf_saved {
-    uint64_t n_tokens, computed, held_from, digest[2];
+    struct pf_saved_sequence {
+        uint64_t n_tokens, computed, held_from, digest[2];
+    } session, drafts;
 };
 pf_status pf_session_save_more(const pf_session *s, struct pf_saved *since, pf_write_fn *write, void *ctx);
 pf_status pf_session_load_more(pf_session *s, pf_read_fn *read, void *ctx);

@@ -23,6 +23,9 @@ struct pf_drafter_ops {
     /* A step evaluated so many rows from position `from` on, of which the first `certain` are no drafts. NULL: it need
      * not be told. */
     void (*went)(struct pf_drafter *d, int64_t from, int rows, int certain);
+    /* The session that it drafts with, to be saved and loaded, whose sequence is a beginning of the one it follows;
+     * NULL: it has none at the moment. The function itself NULL: it never has. */
+    pf_session *(*own)(const struct pf_drafter *d);
 };
 
 /* The first member of every drafter. */

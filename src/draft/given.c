@@ -59,7 +59,7 @@ static void close(struct pf_drafter *d)
     pf_free(d);
 }
 
-static const struct pf_drafter_ops ops = { see, cut, expect, propose, close, NULL };
+static const struct pf_drafter_ops ops = { see, cut, expect, propose, close, NULL, NULL };
 
 pf_status pf_drafter_given(struct pf_drafter **out, const int32_t *tok, pf_draft_fn *fn, void *ctx)
 {

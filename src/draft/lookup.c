@@ -129,7 +129,7 @@ static void close(struct pf_drafter *d)
     pf_free(l);
 }
 
-static const struct pf_drafter_ops ops = { see, cut, expect, propose, close, NULL };
+static const struct pf_drafter_ops ops = { see, cut, expect, propose, close, NULL, NULL };
 
 static int bits_for(int64_t n_ctx)
 {

@@ -235,6 +235,57 @@ static void test_second(pf_model *m)
     CHECK(accepted > MOST / 2 && drafted - accepted <= N_DRAFT, "%d drafted, %d right", (int)drafted, (int)accepted);
 }
 
+static pf_session *follower_of(const pf_session *s)
+{
+    const struct pf_drafter *d = s->sources[0].drafter;
+    return d->ops->own ? d->ops->own(d) : NULL;
+}
+
+/* What drafts are made with is saved with a session and goes on where it was, so that no model reads the text again;
+ * a session that has no such thing, or another, passes over it, and one that has gets along without. */
+static void test_saved(pf_model *m, enum pf_draft draft)
+{
+    struct file f = { 0 }, plain = { 0 };
+    struct pf_saved since = { 0 };
+    pf_session *s = open_session(m, draft), *other = open_session(m, draft), *given = open_session(m, PF_DRAFT_GIVEN);
+    CHECK(pf_session_eval(s, tokens, PROMPT, 0) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_eval(given, tokens, PROMPT, 0) == PF_OK, "%s", pf_last_error());
+    CHECK(pf_session_save(given, write_file, &plain) == PF_OK, "%s", pf_last_error());
+    for (int part = 0; part < 3 && check_n_failed == 0; part++) {
+        size_t begin = f.n;
+        CHECK(pf_session_save_more(s, &since, write_file, &f) == PF_OK, "%s", pf_last_error());
+        f.at = begin;
+        CHECK((part ? pf_session_load_more : pf_session_load)(given, read_file, &f) == PF_OK && f.at == f.n, "%s",
+              pf_last_error());
+        f.at = begin;
+        CHECK((part ? pf_session_load_more : pf_session_load)(other, read_file, &f) == PF_OK && f.at == f.n, "%s",
+              pf_last_error());
+        const pf_session *own = follower_of(s), *loaded = follower_of(other);
+        CHECK(own && loaded && own->pos > PROMPT / 2 && loaded->pos == own->pos && loaded->computed == own->computed,
+              "%d", (int)loaded->pos);
+        go_on(s, 30, "saved");
+    }
+    go_on(other, 20, "loaded");
+    go_on(given, 20, "loaded without");
+    CHECK(pf_session_load(other, read_file, &plain) == PF_OK && follower_of(other)->pos == 0, "%s", pf_last_error());
+    go_on(other, 20, "loaded from one without");
+    for (size_t i = f.n - 16 - 8; i > f.n / 2; i -= i > f.n - 2000 ? 8 : 4096) {     /* lengths of pieces, and others */
+        f.data[i + 5] ^= 64;
+        f.at = 0;
+        CHECK(pf_session_load(other, read_file, &f) == PF_OK, "%s", pf_last_error());
+        pf_status st = pf_session_load_more(other, read_file, &f);
+        st = st == PF_OK ? pf_session_load_more(other, read_file, &f) : st;
+        CHECK((st == PF_EFORMAT || st == PF_EIO) && pf_session_pos(other) == 0 && follower_of(other)->pos == 0,
+              "byte %zu: %d", i + 5, (int)st);
+        f.data[i + 5] ^= 64;
+    }
+    free(f.data);
+    free(plain.data);
+    pf_session_close(&s);
+    pf_session_close(&other);
+    pf_session_close(&given);
+}
+
 /* Experts shared with a device; lost on the way, if at all. */
 static void test_device(bool lose)
 {
@@ -357,7 +408,9 @@ int main(int argc, char **argv)
     if (m->nextn) {
         test_walk(m, PF_DRAFT_MTP);
         test_walk(m, PF_DRAFT_AUTO);
+        test_saved(m, PF_DRAFT_MTP);
     }
+    test_saved(m, PF_DRAFT_MODEL);
     test_second(m);
     test_together(m);
     test_sampling(m);

@@ -136,8 +136,9 @@ static void test_damage(const char *path)
         for (size_t i = 0; i < 200; i++)
             flip(saved.data + first + (i * 2654435761u + (size_t)round) % n_words * 8, bit);
         saved.at = 0;
-        CHECK(pf_session_load(s, read_file, &saved) == PF_EFORMAT && pf_session_pos(s) == 0, "200 flips of bit %d: %s",
-              bit, pf_last_error());
+        pf_status st = pf_session_load(s, read_file, &saved);        /* PF_EIO: a length is among what was flipped */
+        CHECK((st == PF_EFORMAT || st == PF_EIO) && pf_session_pos(s) == 0, "200 flips of bit %d: %s", bit,
+              pf_last_error());
         for (size_t i = 0; i < 200; i++)
             flip(saved.data + first + (i * 2654435761u + (size_t)round) % n_words * 8, bit);
     }
@@ -147,10 +148,10 @@ static void test_damage(const char *path)
             struct file cut = { saved.data, n, 0, saved.room, 0 };
             CHECK(pf_session_load(s, read_file, &cut) == PF_EIO && pf_session_pos(s) == 0, "cut to %zu bytes", n);
         }
-    saved.data[8] = 4;                       /* the version before */
+    saved.data[8] = 5;                       /* the version before */
     saved.at = 0;
-    CHECK(pf_session_load(s, read_file, &saved) == PF_EUNSUPPORTED && strstr(pf_last_error(), "version 4"));
-    saved.data[8] = 5;
+    CHECK(pf_session_load(s, read_file, &saved) == PF_EUNSUPPORTED && strstr(pf_last_error(), "version 5"));
+    saved.data[8] = 6;
     saved.at = 0;
     CHECK(pf_session_load(s, read_file, &saved) == PF_OK && pf_session_pos(s) == N, "%s", pf_last_error());
     pf_session_close(&s);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/pf_mem.h"
 #include "check.h"
 #include "memory_file.h"
 #include "pfmoe.h"
@@ -269,6 +270,84 @@ static void test_save_more(pf_model *m)
     pf_session_close(&b);
 }
 
+/* Calls of a stream's function, of which number `bad` fails; 0: none does. */
+struct shaky {
+    struct file *f;
+    int          n, bad;
+};
+
+static bool shaky_write(void *ctx, const void *data, size_t n)
+{
+    struct shaky *s = ctx;
+    return ++s->n != s->bad && write_file(s->f, data, n);
+}
+
+static bool shaky_read(void *ctx, void *data, size_t n)
+{
+    struct shaky *s = ctx;
+    return ++s->n != s->bad && read_file(s->f, data, n);
+}
+
+/* A session that holds the first part of the file; the stream stands at its continuation. */
+static void load_first(pf_session *s, struct shaky *in)
+{
+    *in = (struct shaky){ in->f, 0, 0 };
+    in->f->at = 0;
+    CHECK(pf_session_load(s, read_file, in->f) == PF_OK && pf_session_pos(s) == 70, "%s", pf_last_error());
+}
+
+/* A continuation of which any write, read or allocation fails: it can be written again, and loaded again. */
+static void test_more_faults(pf_model *m)
+{
+    struct file f = { 0 };
+    struct pf_saved first = { 0 }, saved;
+    struct shaky way = { &f, 0, 0 };
+    pf_session *a = open_session(m), *b = open_session(m);
+    go_on(a, tokens, want, 70, 0);
+    CHECK(pf_session_save_more(a, &first, shaky_write, &way) == PF_OK, "%s", pf_last_error());
+    go_on(a, tokens, want, 75, 0);
+    size_t part = f.n;
+    pf_status st = PF_EIO;
+    for (int i = 1; st == PF_EIO; i++) {
+        way = (struct shaky){ &f, 0, i };
+        f.n = part;
+        saved = first;
+        st = pf_session_save_more(a, &saved, shaky_write, &way);
+        CHECK(st == PF_OK || memcmp(&saved, &first, sizeof saved) == 0, "write %d", i);
+    }
+    CHECK(st == PF_OK && way.n > 5, "%s", pf_last_error());
+    int step = way.n / 40 + 1;
+    st = PF_EIO;
+    for (int i = 1; st == PF_EIO; i += step) {
+        load_first(b, &way);
+        way.bad = i;
+        st = pf_session_load_more(b, shaky_read, &way);
+        CHECK(pf_session_pos(b) == (st == PF_OK ? 145 : 0), "read %d", i);
+    }
+    st = PF_ENOMEM;
+    for (uint64_t i = 1; st == PF_ENOMEM; i++) {
+        load_first(b, &way);
+        pf_mem_fail_nth(i);
+        st = pf_session_load_more(b, shaky_read, &way);
+        pf_mem_fail_nth(0);
+        CHECK(pf_session_pos(b) == (st == PF_OK ? 145 : 0), "allocation %d", (int)i);
+    }
+    CHECK(st == PF_OK, "%s", pf_last_error());
+    go_on(b, tokens, want, 10, 0);
+    st = PF_ENOMEM;
+    for (uint64_t i = 1; st == PF_ENOMEM; i++) {
+        saved = first;
+        pf_mem_fail_nth(i);
+        st = pf_session_save_more(a, &saved, shaky_write, &way);
+        pf_mem_fail_nth(0);
+        CHECK(st == PF_OK || memcmp(&saved, &first, sizeof saved) == 0, "allocation %d", (int)i);
+    }
+    CHECK(st == PF_OK, "%s", pf_last_error());
+    free(f.data);
+    pf_session_close(&a);
+    pf_session_close(&b);
+}
+
 int main(int argc, char **argv)
 {
     pf_model *m;
@@ -305,6 +384,7 @@ int main(int argc, char **argv)
     test_save(m, 70, 41);
     test_save(m, 1, 0);
     test_save_more(m);
+    test_more_faults(m);
     free(want);
     free(want_other);
     pf_model_close(&m);

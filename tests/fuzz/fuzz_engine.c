@@ -513,25 +513,41 @@ static size_t prompt(const pf_model *m, int32_t *tokens, size_t cap)
     return n;
 }
 
+/* Loads a first part and its continuation, which begins at `more`. */
+static bool load_both(pf_session *s, struct file *saved, size_t more)
+{
+    saved->at = 0;
+    if (!went_well(pf_session_load(s, read_file, saved)))
+        return false;
+    assert(saved->at == more);
+    return went_well(pf_session_load_more(s, read_file, saved));
+}
+
+/* A session is saved, goes on by a token if it can, and what is new is saved; then it is loaded again, with damage
+ * first. */
 static void save_and_load(pf_session *s, const struct edits *e, int64_t n_vocab)
 {
     struct file saved = { 0 };
+    struct pf_saved since = { 0 };
     size_t bytes = (size_t)n_vocab * sizeof(float);
-    int64_t pos = pf_session_pos(s);
     int32_t again = 0;
     float *before = malloc(bytes);
-    if (!before || !went_well(pf_session_save(s, write_file, &saved)))
+    if (!before || !went_well(pf_session_save_more(s, &since, write_file, &saved)))
         goto end;
+    size_t more = saved.n;
+    went_well(pf_session_eval(s, &again, 1, 0));
+    int64_t pos = pf_session_pos(s);
+    bool written = went_well(pf_session_save_more(s, &since, write_file, &saved));
+    assert(written);
     bool known = went_well(pf_session_eval(s, &again, 1, 0));
     if (known)
         memcpy(before, pf_session_logits(s), bytes);
     if (e->damaged) {
         saved.data[e->damage_at % saved.n] ^= (char)e->damage;
-        assert(!went_well(pf_session_load(s, read_file, &saved)) && pf_session_pos(s) == 0);
+        assert(!load_both(s, &saved, more) && pf_session_pos(s) == 0);
         saved.data[e->damage_at % saved.n] ^= (char)e->damage;
-        saved.at = 0;
     }
-    bool loaded = went_well(pf_session_load(s, read_file, &saved));
+    bool loaded = load_both(s, &saved, more);
     assert(loaded && pf_session_pos(s) == pos);
     if (went_well(pf_session_eval(s, &again, 1, 0)))
         assert(known && memcmp(before, pf_session_logits(s), bytes) == 0);

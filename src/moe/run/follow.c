@@ -192,6 +192,12 @@ static int propose(struct pf_drafter *d, int32_t *out, int n)
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
+static pf_session *own_session(const struct pf_drafter *d)
+{
+    const struct follower *f = (const struct follower *)d;
+    return f->failed ? NULL : f->own;
+}
+
 static void close(struct pf_drafter *d)
 {
     struct follower *f = follower_of(d);
@@ -200,7 +206,7 @@ static void close(struct pf_drafter *d)
     pf_free(f);
 }
 
-static const struct pf_drafter_ops ops = { see, cut, expect, propose, close, went };
+static const struct pf_drafter_ops ops = { see, cut, expect, propose, close, went, own_session };
 
 static pf_status open_parts(struct follower *f)
 {

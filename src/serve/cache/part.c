@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-static const char magic[8] = "pfserve2", ending[] = ".pfsession";
+static const char magic[8] = "pfserve3", ending[] = ".pfsession";
 
 struct head {
     char     magic[8];
@@ -169,7 +169,7 @@ bool part_is_name(const char *name)
 static int32_t *read_tokens(FILE *f, const struct head *h, uint64_t file_bytes)
 {
     bool ok = memcmp(h->magic, magic, sizeof magic) == 0 && h->from < h->n && (h->parent_id != 0) == (h->from != 0) &&
-              h->saved.n_tokens == h->n && h->n - h->from < file_bytes / sizeof(int32_t);
+              h->saved.session.n_tokens == h->n && h->n - h->from < file_bytes / sizeof(int32_t);
     if (!ok)
         return NULL;
     size_t n = (size_t)(h->n - h->from);

@@ -1,0 +1,189 @@
+/* See save_stream.h. A device that is lost on the way costs what it held: from then on, zeros are written, and what is
+ * read is dropped. */
+#include "moe/session/save_stream.h"
+
+#include <string.h>
+
+#include "moe/place/placement.h"
+
+pf_status pf_save_transfer(struct pf_save_stream *f, void *p, size_t n)
+{
+    if (n == 0)
+        return PF_OK;
+    if (!(f->write ? f->write(f->ctx, p, n) : f->read(f->ctx, p, n)))
+        PF_FAIL(PF_EIO, "%s a saved session failed after part of it", f->write ? "writing" : "reading");
+    pf_digest_add(&f->hash, p, n);
+    return PF_OK;
+}
+
+typedef pf_status move_fn(pf_backend *b, void *to, const void *from, size_t bytes);
+
+static pf_status move(const struct pf_session *s, pf_backend *b, move_fn *fn, void *to, const void *from, size_t bytes)
+{
+    pthread_mutex_lock(&s->m->step_lock);
+    pf_status st = fn(b, to, from, bytes);
+    st = st == PF_OK ? b->ops->finish(b) : st;
+    pthread_mutex_unlock(&s->m->step_lock);
+    return st;
+}
+
+/* Far memory is the host's own once the device has done what was asked of it. */
+static pf_status move_far(const struct pf_session *s, pf_backend *b, void *to, const void *from, size_t bytes)
+{
+    pthread_mutex_lock(&s->m->step_lock);
+    pf_status st = b->ops->finish(b);
+    if (st == PF_OK)
+        memcpy(to, from, bytes);
+    pthread_mutex_unlock(&s->m->step_lock);
+    return st;
+}
+
+/* Copies to f->piece from a unit's memory, or back; once the device is lost, nothing. */
+static pf_status move_piece(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u, void *p,
+                            size_t bytes, bool back)
+{
+    const struct pf_backend_ops *ops = u->backend->ops;
+    if (f->lost)
+        return PF_OK;
+    pf_status st = f->far ? move_far(s, u->backend, back ? p : f->piece, back ? f->piece : p, bytes)
+                   : back ? move(s, u->backend, ops->upload, p, f->piece, bytes)
+                          : move(s, u->backend, ops->download, f->piece, p, bytes);
+    if (st != PF_EDEVICE)
+        return st;
+    pthread_mutex_lock(&s->m->step_lock);
+    pf_model_leave_device(s->m);             /* unless another session has */
+    pthread_mutex_unlock(&s->m->step_lock);
+    memset(f->piece, 0, PF_SAVE_PIECE);
+    f->lost = true;
+    return PF_OK;
+}
+
+/* Saves or loads a unit's memory, piece by piece. */
+static pf_status transfer_buffer(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u, void *p,
+                                 size_t n)
+{
+    for (size_t at = 0; at < n; at += PF_SAVE_PIECE) {
+        size_t bytes = n - at < PF_SAVE_PIECE ? n - at : PF_SAVE_PIECE;
+        if (f->write)
+            PF_TRY(move_piece(f, s, u, (char *)p + at, bytes, false));
+        PF_TRY(pf_save_transfer(f, f->piece, bytes));
+        if (f->read)
+            PF_TRY(move_piece(f, s, u, (char *)p + at, bytes, true));
+    }
+    return PF_OK;
+}
+
+/* Keys or values of one head, as whole numbers, and those of its positions in a chunk that are in use. */
+struct i16_part {
+    char *chunk;
+    int   hd, lo, hi;
+    bool  keys;
+};
+
+/* Positions [lo, hi) of one block: in the stream, the others are zeros; in memory, they stay. */
+static pf_status transfer_part_block(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u,
+                                     const struct i16_part *b, char *block, size_t bytes)
+{
+    char *here = f->piece, *there = f->piece + bytes;        /* in memory, in the stream */
+    if (f->read)
+        PF_TRY(pf_save_transfer(f, there, bytes));
+    else
+        memset(there, 0, bytes);
+    PF_TRY(move_piece(f, s, u, block, bytes, false));
+    for (int p = b->lo; p < b->hi; p++)
+        pf_i16_copy_position(f->read ? here : there, f->read ? there : here, b->hd, p, b->keys);
+    return f->read ? move_piece(f, s, u, block, bytes, true) : pf_save_transfer(f, there, bytes);
+}
+
+/* Blocks that are in use whole go as they are, and so does a whole chunk. */
+static pf_status transfer_blocks(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u,
+                                 const struct i16_part *c)
+{
+    size_t bytes = PF_I16_BLOCK * (c->keys ? pf_i16_key_bytes(c->hd) : pf_i16_value_bytes(c->hd));
+    if (c->hi - c->lo == PF_I16_CHUNK)
+        return transfer_buffer(f, s, u, c->chunk, bytes * (PF_I16_CHUNK / PF_I16_BLOCK));
+    for (int at = c->lo / PF_I16_BLOCK * PF_I16_BLOCK; at < c->hi; at += PF_I16_BLOCK) {
+        char *block = c->chunk + (size_t)(at / PF_I16_BLOCK) * bytes;
+        int lo = c->lo > at ? c->lo - at : 0, hi = c->hi - at < PF_I16_BLOCK ? c->hi - at : PF_I16_BLOCK;
+        struct i16_part b = { .hd = c->hd, .lo = lo, .hi = hi, .keys = c->keys };
+        if (lo == 0 && hi == PF_I16_BLOCK)
+            PF_TRY(transfer_buffer(f, s, u, block, bytes));
+        else
+            PF_TRY(transfer_part_block(f, s, u, &b, block, bytes));
+    }
+    return PF_OK;
+}
+
+static pf_status transfer_i16_chunk(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u,
+                                    const struct pf_kv_view *kv, int64_t first, size_t n)
+{
+    int lo = (int)(first % PF_KV_CHUNK_POSITIONS), hi = lo + (int)n;
+    f->far = kv->k_far != 0 && first / PF_KV_CHUNK_POSITIONS >= kv->n_near;
+    for (int h = 0; h < kv->n_kv_head; h++) {
+        PF_TRY(transfer_blocks(f, s, u, &(struct i16_part){ pf_kv_i16_keys(kv, (int)first, h), kv->hd_k, lo, hi,
+                                                            true }));
+        PF_TRY(transfer_blocks(f, s, u, &(struct i16_part){ pf_kv_i16_values(kv, (int)first, h), kv->hd_v, lo, hi,
+                                                            false }));
+    }
+    f->far = false;
+    return PF_OK;
+}
+
+/* Keys and values of one layer at n positions of one chunk, from position first on. */
+static pf_status transfer_chunk(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u,
+                                const struct pf_kv_view *kv, int64_t first, size_t n)
+{
+    if (kv->type == PF_KV_I16)
+        return transfer_i16_chunk(f, s, u, kv, first, n);
+    size_t k_bytes = pf_kv_row_bytes(kv->type, kv->hd_k), v_bytes = pf_kv_row_bytes(kv->type, kv->hd_v);
+    for (int h = 0; h < kv->n_kv_head; h++) {
+        size_t row = pf_kv_row(kv, (int)first, h);
+        PF_TRY(transfer_buffer(f, s, u, (char *)kv->k + row * k_bytes, n * k_bytes));
+        if (kv->v)                           /* NULL: values are part of the keys, or there are none */
+            PF_TRY(transfer_buffer(f, s, u, (char *)kv->v + row * v_bytes, n * v_bytes));
+    }
+    return PF_OK;
+}
+
+/* A state that is ahead of what is computed is not saved: the one before the last step is, and its rows are evaluated
+ * again. */
+pf_status pf_save_transfer_state(struct pf_save_stream *f, const struct pf_session *s)
+{
+    bool ahead = f->write && pf_state_behind(s) > 0;
+    for (int i = 0; i < s->n_units; i++)
+        PF_TRY(transfer_buffer(f, s, &s->units[i], ahead ? s->units[i].next : s->units[i].state,
+                               s->units[i].state_bytes));
+    return PF_OK;
+}
+
+/* Transfers keys and values of positions [from, n). In a ring shorter than the saved one, the later positions stay. */
+static pf_status transfer_chunks(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u,
+                                 const struct pf_kv_view *kv, int64_t from, int64_t n)
+{
+    for (int64_t p = from, next; p < n; p = next) {
+        next = (p / PF_KV_CHUNK_POSITIONS + 1) * PF_KV_CHUNK_POSITIONS;
+        next = next < n ? next : n;
+        PF_TRY(transfer_chunk(f, s, u, kv, p, (size_t)(next - p)));
+    }
+    return PF_OK;
+}
+
+/* Whatever is kept of the positions [from, n). */
+pf_status pf_save_transfer_kv(struct pf_save_stream *f, const struct pf_session *s, int64_t from, int64_t n,
+                              int64_t held_from)
+{
+    int64_t in_window = from > held_from ? from : held_from;
+    for (int il = 0; il < s->m->n_layer; il++) {
+        const struct pf_layer *layer = &s->m->layers[il];
+        const struct pf_unit *u = pf_unit_of(s, il);
+        if (s->kv[il].view.n_chunks)
+            PF_TRY(transfer_chunks(f, s, u, &s->kv[il].view, layer->attn.window ? in_window : from, n));
+        if (layer->compressed.blocks.ratio)
+            PF_TRY(transfer_chunks(f, s, u, &s->block_kv[il].view, from / layer->compressed.blocks.ratio,
+                                   n / layer->compressed.blocks.ratio));
+        if (layer->has_indexer)
+            PF_TRY(transfer_chunks(f, s, u, &s->index_kv[il].view, from / s->m->index.ratio,
+                                   n / s->m->index.ratio));
+    }
+    return PF_OK;
+}
