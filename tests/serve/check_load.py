@@ -2,8 +2,10 @@
 """Each answer is what it is alone, whoever else is served and whatever is drafted: a plain, a windowed and a recurrent
 model, one with less memory than its experts take, and models that a GPU computes or shares.
 
-    check_load.py SERVE RUN SYNTH SHARED [REQUESTS [MODEL ...]]     REQUESTS: of each load, default 12; MODELs: names below,
-                                                                    by default those without a GPU"""
+    check_load.py SERVE RUN SYNTH SHARED [REQUESTS[@SEED] [MODEL ...]]
+
+REQUESTS: of each load, default 12; SEED: which ones, and when they come (many are run in parts, a seed each); MODELs: names
+below, by default those without a GPU."""
 import concurrent.futures
 import json
 import random
@@ -30,12 +32,12 @@ GPU_MODELS = {                       # for a server that finds a GPU, or an emul
 }
 
 
-def requests(n, on_gpu):
+def requests(n, seed, on_gpu):
     """Short ones where the GPU is emulated. Words come again, so that there is something to draft."""
-    r = random.Random(5)
+    r = random.Random(seed)
     words = "fox crow grapes lion mouse hare tortoise wolf lamb".split()
     lengths, answers = ((2, 5, 9), (3, 6, 12)) if on_gpu else ((2, 9, 60, 250), (3, 12, 40))
-    return [chat(" ".join(r.choice(words) for _ in range(r.choice(lengths))), temperature=int(i % 4 < 3), seed=i, max_tokens=r.choice(answers))
+    return [chat(" ".join(r.choice(words) for _ in range(r.choice(lengths))), temperature=int(i % 4 < 3), seed=1000 * seed + i, max_tokens=r.choice(answers))
             for i in range(n)]
 
 
@@ -45,8 +47,8 @@ def text_of(s, ask):
     return a["choices"][0]["message"]["content"]
 
 
-def check_load(s, asks, alone):
-    r = random.Random(6)
+def check_load(s, asks, alone, seed):
+    r = random.Random(seed + 1)
 
     def one(i):
         time.sleep(r.random() * 0.1)
@@ -69,12 +71,12 @@ def check_load(s, asks, alone):
     check(not wrong, "answers under load are others:", wrong, [(got[i], alone[i]) for i in wrong[:2]])
 
 
-def check_model(folder, name, n):
+def check_model(folder, name, n, seed):
     """What answers are alone is said by a server without a GPU, of one slot and without drafts, where there is a GPU."""
     on_gpu = name in GPU_MODELS
     preset, options, flags = {**MODELS, **GPU_MODELS}[name]
     args = ["-m", tiny.model(folder, preset=preset, name=name, **options), "-c", "4096"] if preset else []
-    asks, alone = requests(n, on_gpu), None
+    asks, alone = requests(n, seed, on_gpu), None
     if on_gpu:
         with Server(*args, "--vram-mb", "0", "--draft", "off", "--slots", "1") as s:
             alone = [text_of(s, a) for a in asks]
@@ -82,15 +84,15 @@ def check_model(folder, name, n):
         if on_gpu and s.ask("GET", "/props")[2]["backend"] == "cpu":
             print("skipped: this machine has no GPU that CUDA can use")
             sys.exit(77)
-        check_load(s, asks, alone or [text_of(s, a) for a in asks])
+        check_load(s, asks, alone or [text_of(s, a) for a in asks], seed)
         print(name, "model: %d requests, %d tokens drafted" % (n, s.metric("drafted_tokens_total")), flush=True)
 
 
 def main():
-    n = int(sys.argv[5]) if len(sys.argv) > 5 else 12
+    n, _, seed = (sys.argv[5] if len(sys.argv) > 5 else "12").partition("@")
     with tempfile.TemporaryDirectory() as folder:
         for name in sys.argv[6:] or MODELS:
-            check_model(folder, name, n)
+            check_model(folder, name, int(n), int(seed or 5))
     finish()
 
 
