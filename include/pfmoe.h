@@ -418,14 +418,14 @@ pf_status pf_reply_end(pf_reply *r, pf_reply_fn *fn, void *ctx);
 void      pf_reply_close(pf_reply **r);               /* NULL-safe; clears *r */
 
 /* For a sampler that holds arguments to a tool's schema: whether the model's next byte belongs to the arguments of a
- * call, in a family that writes them as a JSON object (pf_grammar_json_schema) or between tags (pf_grammar_reply with
+ * call, written as a JSON object (pf_grammar_json_schema) or in a form of the family's own (pf_grammar_reply with
  * PF_SHAPE_ARGUMENTS). */
 struct pf_reply_arguments {
     const char *name;                /* of the tool, n_name bytes; borrowed until r is fed */
     size_t      n_name;
     size_t      n_inside;            /* so many of the bytes fed last are arguments already, white space in front of
                                         them counted; 0: the next byte is the first */
-    bool        tags;
+    bool        own_form;            /* between tags, as Python's keyword arguments, in Gemma's notation */
 };
 bool pf_reply_in_arguments(const pf_reply *r, struct pf_reply_arguments *out);
 /* For a sampler that holds the content to a grammar: whether the model's next byte belongs to the content. */
@@ -631,8 +631,8 @@ enum {
     PF_SHAPE_IN_REASONING = 2,       /* the prompt ended inside the reasoning: pf_reply_is_open */
     PF_SHAPE_ONE_CALL     = 4,       /* at most one call */
     PF_SHAPE_ARGUMENTS    = 8        /* nothing but the rest of a call of `tool`, from where pf_reply_in_arguments says
-                                        that its arguments begin, between tags. PF_EUNSUPPORTED: the family writes them
-                                        otherwise, or tags cannot keep to the tool's schema */
+                                        that its arguments begin, in a form of the family's own. PF_EUNSUPPORTED: the
+                                        family writes JSON, or its form cannot keep to the tool's schema */
 };
 struct pf_reply_shape {
     const char *family;              /* pf_reply_family's word */

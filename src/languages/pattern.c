@@ -30,6 +30,7 @@ struct walk {
     const struct pf_pattern *patterns;
     size_t    n;
     uint32_t  min, max;
+    enum pf_pattern_form form;
     struct pf_rules *r;
     uint32_t *first[PF_MAX_PATTERNS], *edges[PF_MAX_PATTERNS];   /* edges by the state that they leave */
     struct place *places;
@@ -155,7 +156,8 @@ static pf_status characters(struct walk *w, const struct place *from, int32_t st
         set[n++] = (struct pf_chars){ w->ways[i].lo, w->ways[i].hi };
         if (n < 64 && i + 1 < w->n_ways && w->ways[i + 1].place == w->ways[i].place)
             continue;
-        pf_rules_json_chars(w->r, state, set, n, w->states[w->ways[i].place]);
+        (w->form == PF_PATTERN_ESCAPED ? pf_rules_json_chars : pf_rules_chars)(w->r, state, set, n,
+                                                                               w->states[w->ways[i].place]);
         n = 0;
     }
     return w->r->status;
@@ -200,10 +202,10 @@ static pf_status walk(struct walk *w, int32_t from, int32_t to)
     return w->r->status;
 }
 
-pf_status pf_pattern_emit(const struct pf_pattern *patterns, size_t n, uint32_t min, uint32_t max, struct pf_rules *r,
-                          int32_t from, int32_t to)
+pf_status pf_pattern_emit(const struct pf_pattern *patterns, size_t n, uint32_t min, uint32_t max,
+                          enum pf_pattern_form form, struct pf_rules *r, int32_t from, int32_t to)
 {
-    struct walk w = { .patterns = patterns, .n = n, .min = min, .max = max, .r = r };
+    struct walk w = { .patterns = patterns, .n = n, .min = min, .max = max, .form = form, .r = r };
     pf_hash_key_draw(&w.key);
     pf_status st = walk(&w, from, to);
     for (size_t i = 0; i < n; i++) {
@@ -263,6 +265,41 @@ pf_status pf_pattern_matches(const struct pf_pattern *patterns, size_t n, const 
     for (size_t i = 0; i < n && *matches; i++)
         PF_TRY(matches_one(&patterns[i], text, len, matches));
     return PF_OK;
+}
+
+/* ---- All texts without one --------------------------------------------------------------------------------------- */
+
+/* The state after character c, where the first k bytes of the text were read: at[0] where c belongs to none of it. */
+static int32_t after(const char *text, const int32_t *at, size_t k, char c)
+{
+    size_t len = k + 1;
+    while (len > 0 && (text[len - 1] != c || memcmp(text, text + k + 1 - len, len - 1) != 0))
+        len--;
+    return at[len];
+}
+
+pf_status pf_pattern_without(struct pf_rules *r, const char *text, int32_t *rule)
+{
+    int32_t at[33];                      /* at[k]: the first k bytes of the text were read */
+    size_t n = strlen(text);
+    r->whole_chars = true;
+    *rule = pf_rules_rule(r);
+    PF_TRY(r->status);
+    for (size_t k = 0; k <= n; k++)
+        at[k] = pf_rules_state(r);       /* out of at[n] no way leads */
+    pf_rules_empty(r, r->rules[*rule].start, at[0]);
+    for (size_t k = 0; k < n; k++) {
+        pf_rules_empty(r, at[k], r->rules[*rule].final);
+        for (uint32_t c = 0, lo = 0; c < 0x80; c++) {
+            int32_t to = after(text, at, k, (char)c);
+            if (c < 0x7F && after(text, at, k, (char)(c + 1)) == to)
+                continue;
+            pf_rules_chars(r, at[k], &(struct pf_chars){ lo, c }, 1, to);
+            lo = c + 1;
+        }
+        pf_rules_chars(r, at[k], &(struct pf_chars){ 0x80, PF_MAX_CODE_POINT }, 1, at[0]);
+    }
+    return r->status;
 }
 
 /* ---- All texts but some ------------------------------------------------------------------------------------------ */

@@ -16,12 +16,16 @@ struct pf_pattern {
 };
 
 /* Puts the texts that all n patterns match and that have min to max characters (max PF_EXPR_MANY: any number) between
- * two states, as they stand in a JSON string, without its quotes. */
-pf_status pf_pattern_emit(const struct pf_pattern *patterns, size_t n, uint32_t min, uint32_t max, struct pf_rules *r,
-                          int32_t from, int32_t to);
+ * two states: as they stand between the quotes of a JSON string, or as they are. */
+enum pf_pattern_form { PF_PATTERN_ESCAPED, PF_PATTERN_PLAIN };
+pf_status pf_pattern_emit(const struct pf_pattern *patterns, size_t n, uint32_t min, uint32_t max,
+                          enum pf_pattern_form form, struct pf_rules *r, int32_t from, int32_t to);
 
 /* Whether all n patterns match the text. PF_EUNSUPPORTED: finding out would take too much work. */
 pf_status pf_pattern_matches(const struct pf_pattern *patterns, size_t n, const char *text, size_t len, bool *matches);
+
+/* A pattern of all texts in which `text` (ASCII, at most 32 bytes) is not; into r, as pf_regex_read. */
+pf_status pf_pattern_without(struct pf_rules *r, const char *text, int32_t *rule);
 
 /* A pattern of all texts but n given ones; into r, as pf_regex_read. */
 struct pf_text {

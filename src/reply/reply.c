@@ -471,17 +471,18 @@ static bool in_tags(const struct pf_reply *r)
 
 bool pf_reply_in_arguments(const pf_reply *r, struct pf_reply_arguments *out)
 {
-    bool json = r->f->arguments == PF_ARGUMENTS_JSON, named = r->committed || r->has_name, in = false;
+    bool named = r->committed || r->has_name, tags = in_tags(r), in = tags;
     if (r->state == PF_AT_OPENING)
-        in = json && !r->f->fences[0];
+        in = !r->f->fences[0];
     else if (r->state == PF_AT_LITERAL)
-        in = json;
+        in = true;
     else if (r->state == PF_AT_OBJECT)
         in = named && (r->place == PF_IN_ARGUMENTS || (r->place == PF_IN_VALUE && !r->has_arguments &&
                                                        pf_call_wants_arguments(r)));
-    bool tags = in_tags(r);
     size_t since = tags ? (size_t)(r->dropped + r->in.n - r->begun_at) + (size_t)r->n_partial : r->inside;
-    if (in || tags)
-        *out = (struct pf_reply_arguments){ .name = r->name, .n_name = r->n_name, .tags = tags, .n_inside = since };
-    return in || tags;
+    bool own_form = r->state != PF_AT_OBJECT && r->f->arguments != PF_ARGUMENTS_JSON;
+    if (in)
+        *out = (struct pf_reply_arguments){ .name = r->name, .n_name = r->n_name, .own_form = own_form,
+                                            .n_inside = since };
+    return in;
 }

@@ -150,7 +150,7 @@ static const pf_grammar *arguments_of(const struct request *q, const struct pf_r
         bool same = text.n == in->n_name && memcmp(buf_text(&text), in->name, text.n) == 0;
         buf_free(&text);
         if (same)
-            return grammar_of(in->tags ? q->tag_grammars[i] : q->tool_grammars[i]);
+            return grammar_of(in->own_form ? q->own_grammars[i] : q->tool_grammars[i]);
     }
     return NULL;
 }
@@ -163,11 +163,11 @@ static pf_status take_begun(struct answer *a, const struct pf_reply_arguments *i
     if (n > a->recent.n)
         return PF_EINVAL;
     const char *p = a->recent.p + a->recent.n - n;
-    while (!in->tags && n > 0 && strchr(" \t\r\n", *p)) {
+    while (!in->own_form && n > 0 && strchr(" \t\r\n", *p)) {
         p++;
         n--;
     }
-    if (in->tags && n == a->piece.n && pf_matcher_take(a->arguments, tok) == PF_OK)
+    if (in->own_form && n == a->piece.n && pf_matcher_take(a->arguments, tok) == PF_OK)
         return PF_OK;
     return pf_matcher_take_text(a->arguments, p, n);
 }

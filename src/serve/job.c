@@ -57,7 +57,7 @@ void job_free(struct job *j)
     free(j->req.tok);
     for (size_t i = 0; i < j->req.n_tools; i++) {
         grammar_drop(&j->req.tool_grammars[i]);
-        grammar_drop(&j->req.tag_grammars[i]);
+        grammar_drop(&j->req.own_grammars[i]);
     }
     grammar_drop(&j->req.grammar);
     arena_free(&j->arena);

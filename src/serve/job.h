@@ -52,7 +52,7 @@ struct request {
     bool        grammar_is_reply;        /* from its first token on, with reasoning and calls */
     struct grammar_ref **tool_grammars;  /* [n_tools] of arguments as JSON, in the order of tools_json; NULL: they are
                                             free */
-    struct grammar_ref **tag_grammars;   /* [n_tools] between tags */
+    struct grammar_ref **own_grammars;   /* [n_tools] in the family's own form */
     size_t      n_tools;
 
     int64_t     max_tokens;              /* UNSET: to the end of the context */

@@ -137,9 +137,9 @@ static bool hold_reply(struct request *q, const struct prompt_opts *o, struct tr
     return !refused(q->grammar, must_call ? "tool_choice" : q->shape_field, t);
 }
 
-/* The grammar of one tool's arguments in a family that puts them between tags. It is compiled from the tool's own text
- * alone, so that other requests with that tool share it. */
-static struct grammar_ref *between_tags(const struct prompt_opts *o, struct json tool)
+/* The grammar of one tool's arguments in a family that does not write them as JSON. It is compiled from the tool's own
+ * text alone, so that other requests with that tool share it. */
+static struct grammar_ref *in_own_form(const struct prompt_opts *o, struct json tool)
 {
     struct buf list = { 0 }, name = { 0 };
     buf_puts(&list, "[");
@@ -163,11 +163,11 @@ static void hold_arguments(struct job *j, const struct prompt_opts *o)
     while ((each = json_next(tools, each)).p)
         n++;
     q->tool_grammars = arena_take(&j->arena, n, sizeof *q->tool_grammars);
-    q->tag_grammars = arena_take(&j->arena, n, sizeof *q->tag_grammars);
+    q->own_grammars = arena_take(&j->arena, n, sizeof *q->own_grammars);
     while ((each = json_next(tools, each)).p) {
         struct json schema = json_get(json_get(each, "function"), "parameters");
         q->tool_grammars[q->n_tools] = grammars_schema(o->m, schema.p, schema.n);
-        q->tag_grammars[q->n_tools++] = between_tags(o, each);
+        q->own_grammars[q->n_tools++] = in_own_form(o, each);
     }
 }
 

@@ -7,6 +7,7 @@
 #define NAME "\1"
 #define ARGS "\2"
 #define IS_TEXT "\3"
+#define OWN "\6"
 #define OBJECT(arguments) "{\"name\": \"" NAME "\", \"" arguments "\": " ARGS "}"
 #define HERMES "<tool_call>\n" OBJECT("arguments") "\n</tool_call>"
 #define FUNCTION_CALL "<tool_call>\n<function=" NAME ">\n" ARGS "</function>\n</tool_call>"
@@ -56,9 +57,8 @@ static const struct pf_form forms[] = {
     { "hunyuan", .needs = "<tool_call:opensource>", HY3(":opensource") },
     { "hunyuan", .begin = "<tool_calls>[", .call = OBJECT("arguments"), .between = ", ", .end = "]</tool_calls>" },
     { "hy3-preview", HY3("") },
-    { "gemma-4", .call = "<|tool_call>call:" NAME ARGS "<tool_call|>", .between = "" },
-    { "lfm2", .begin = "<|tool_call_start|>[", .call = OBJECT("arguments"), .between = ", ",
-      .end = "]<|tool_call_end|>" },
+    { "gemma-4", .call = "<|tool_call>call:" NAME OWN "<tool_call|>", .between = "" },
+    { "lfm2", .begin = "<|tool_call_start|>[", .call = NAME "(" OWN, .between = ", ", .end = "]<|tool_call_end|>" },
     { "solar", .begin = "<|tool_calls|>", .call = "<|tool_call:begin|>\5<|tool_call:name|>" NAME "<|tool_call:args|>"
       ARGS "<|tool_call:end|>", .between = "" },
     { NULL, .call = HERMES, .between = "\n" },

@@ -126,49 +126,76 @@ int32_t pf_shape_loose(struct pf_shape *s, int32_t from, const char *text, size_
 
 /* ---- Arguments --------------------------------------------------------------------------------------------------- */
 
-/* A value that the schema allows, or, if `property` is not NULL, the property of that name. */
-static pf_status compile(struct pf_shape *s, const char *text, size_t n, const struct pf_span *property, int32_t *from)
+static int32_t put(struct pf_shape *s, int32_t from, int32_t rule)
 {
-    int32_t rule, to = pf_rules_state(s->r);
-    PF_TRY(property ? pf_schema_property_rules(s->r, text, n, property->p, property->n, &rule)
-                    : pf_schema_rules(s->r, text, n, &rule));
-    pf_rules_call(s->r, *from, rule, to);
-    *from = to;
+    int32_t to = pf_rules_state(s->r);
+    pf_rules_call(s->r, from, rule, to);
+    return to;
+}
+
+/* A value that the schema allows. */
+static pf_status compile(struct pf_shape *s, const char *text, size_t n, const struct pf_notation *w, int32_t *from)
+{
+    int32_t rule;
+    PF_TRY(w ? pf_schema_notation_rules(s->r, text, n, w, &rule) : pf_schema_rules(s->r, text, n, &rule));
+    *from = put(s, *from, rule);
     return s->r->status;
 }
 
 /* The arguments' schema, which need not say that they are an object. */
-static pf_status compile_object(struct pf_shape *s, struct pf_span schema, int32_t *from)
+static pf_status compile_object(struct pf_shape *s, struct pf_span schema, const struct pf_notation *w, int32_t *from)
 {
     static const char object[] = "{\"type\": \"object\", ";
     struct pf_run text = { 0 };
+    if (!schema.p || schema.p[0] != '{')
+        PF_FAIL(PF_EUNSUPPORTED, "a tool has no schema of its arguments");
     if (pf_tools_get(&s->tools, schema, "type").p)
-        return compile(s, schema.p, schema.n, NULL, from);
+        return compile(s, schema.p, schema.n, w, from);
     bool empty = schema.p[1] == '}';
     pf_run_add(&text, object, sizeof object - 1 - 2 * empty);
     pf_run_add(&text, schema.p + 1, schema.n - 1);
     pf_status st = text.failed ? pf_fail(PF_ENOMEM, "no memory for a tool's schema")
-                               : compile(s, text.p, text.n, NULL, from);
+                               : compile(s, text.p, text.n, w, from);
     pf_run_free(&text);
     return st;
 }
 
-/* After compiling a schema came to st: where it was one that cannot be kept to, `instead`. */
-static pf_status or_else(struct pf_shape *s, pf_status st, const char *instead, int32_t *from)
+/* How the family writes arguments; NULL: as JSON, or between tags. */
+static const struct pf_notation *own_notation(const struct pf_shape *s)
 {
-    bool cannot = (st == PF_EUNSUPPORTED || st == PF_EINVAL) && s->r->status == PF_OK;
-    return cannot ? compile(s, instead, strlen(instead), NULL, from) : st;
+    static const char quote[] = "\xFF<|\"|>";
+    static const struct pf_notation
+        python = { .quote = "\"", .escapes = true, .as_call = true, .null = "None", .no = "False", .yes = "True" },
+        gemma = { .quote = quote, .bare_names = true, .null = "null", .no = "false", .yes = "true" },
+        spelled = { .quote = quote + 1, .bare_names = true, .null = "null", .no = "false", .yes = "true" };
+    switch (s->family->arguments) {
+    case PF_ARGUMENTS_PYTHON: return &python;
+    case PF_ARGUMENTS_GEMMA:  return pf_shape_mark(s->v, quote + 1, sizeof quote - 2) ? &gemma : &spelled;
+    default:                  return NULL;
+    }
 }
 
-pf_status pf_shape_json(struct pf_shape *s, struct pf_span schema, int32_t *from)
+/* After compiling a schema came to st: where it was one that cannot be kept to, `instead`. */
+static pf_status or_else(struct pf_shape *s, pf_status st, const char *instead, const struct pf_notation *w,
+                         int32_t *from)
 {
-    bool usable = schema.p && schema.p[0] == '{';
-    return or_else(s, usable ? compile_object(s, schema, from) : PF_EUNSUPPORTED, "{\"type\": \"object\"}", from);
+    bool cannot = (st == PF_EUNSUPPORTED || st == PF_EINVAL) && s->r->status == PF_OK;
+    return cannot ? compile(s, instead, strlen(instead), w, from) : st;
+}
+
+pf_status pf_shape_object(struct pf_shape *s, struct pf_span schema, bool own, int32_t *from)
+{
+    const struct pf_notation *w = own ? own_notation(s) : NULL;
+    return or_else(s, compile_object(s, schema, w, from), "{\"type\": \"object\"}", w, from);
 }
 
 pf_status pf_shape_property(struct pf_shape *s, struct pf_span schema, struct pf_span name, int32_t *from)
 {
-    return or_else(s, compile(s, schema.p, schema.n, &name, from), "{}", from);
+    int32_t rule;
+    pf_status st = pf_schema_property_rules(s->r, schema.p, schema.n, name.p, name.n, &rule);
+    if (st == PF_OK)
+        *from = put(s, *from, rule);
+    return or_else(s, st, "{}", NULL, from);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
@@ -187,13 +214,15 @@ static pf_status part(struct pf_shape *s, const char *text, size_t n, struct pf_
         if (text[i] == PF_HOLE_ARGUMENTS && s->form->param) {
             PF_TRY(pf_shape_params(s, schema, at));
         } else if (text[i] == PF_HOLE_ARGUMENTS) {
-            PF_TRY(pf_shape_json(s, schema, at));
+            PF_TRY(pf_shape_object(s, schema, false, at));
+        } else if (text[i] == PF_HOLE_OWN) {
+            PF_TRY(pf_shape_object(s, schema, true, at));
         } else if (text[i] == PF_HOLE_COUNT) {
             *at = few(s, *at, "09", 1, 3);
         } else if (text[i] == PF_HOLE_ID) {
             *at = few(s, *at, "az09", 10, 10);
         } else {
-            size_t len = strcspn(text + i, "\1\2\3\4\5");
+            size_t len = strcspn(text + i, "\1\2\3\4\5\6");
             len = len < n - i ? len : n - i;
             *at = loose ? pf_shape_loose(s, *at, text + i, len) : pf_shape_text(s, *at, text + i, len);
             i += len - 1;
@@ -249,8 +278,14 @@ static pf_status arguments(struct pf_shape *s, int32_t from, int32_t to)
         schema = pf_tools_find(&s->tools, s->o->tool, strlen(s->o->tool), &offered);
     if (!offered)
         PF_FAIL(PF_EINVAL, "there is no tool \"%.80s\"", or_nothing(s->o->tool));
+    const struct pf_notation *own = own_notation(s);
+    if (own) {
+        PF_TRY(compile_object(s, schema, own, &from));
+        pf_rules_empty(s->r, from, to);
+        return s->r->status;
+    }
     if (!s->form->param || !pf_shape_params_suit(s, schema))
-        PF_FAIL(PF_EUNSUPPORTED, "arguments of %.80s are not held between tags", s->o->tool);
+        PF_FAIL(PF_EUNSUPPORTED, "arguments of %.80s are not held in this family's form", s->o->tool);
     const char *tail = behind_name(s);
     PF_TRY(part(s, tail, strlen(tail), schema, &from));
     pf_rules_empty(s->r, from, to);

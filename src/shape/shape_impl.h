@@ -13,7 +13,8 @@ enum {
     PF_HOLE_ARGUMENTS = 2,           /* the tool's, or the parameter's value */
     PF_HOLE_IS_TEXT   = 3,           /* true or false: whether the value is a string */
     PF_HOLE_COUNT     = 4,           /* a number of a few digits */
-    PF_HOLE_ID        = 5            /* ten small letters and digits */
+    PF_HOLE_ID        = 5,           /* ten small letters and digits */
+    PF_HOLE_OWN       = 6            /* the tool's arguments in the family's own notation */
 };
 
 /* How a family writes calls. */
@@ -21,7 +22,7 @@ struct pf_form {
     const char *family;
     const char *needs;               /* NULL, or a token without which the vocabulary is of another form */
     const char *begin, *call, *between, *end;        /* between NULL: a reply holds one call */
-    const char *param;               /* between tags: a parameter; NULL: arguments are a JSON object */
+    const char *param;               /* between tags: a parameter; NULL: arguments are one object */
     const char *value_end;           /* what ends a parameter's value, a part of param; no white space around it */
 };
 
@@ -47,8 +48,9 @@ int32_t pf_shape_loose(struct pf_shape *s, int32_t from, const char *text, size_
 /* White space, if any; of a line's end, if that. */
 int32_t pf_shape_space(struct pf_shape *s, int32_t from);
 int32_t pf_shape_newline(struct pf_shape *s, int32_t from);
-/* Arguments, any object where the schema is one that cannot be kept to; the value of a property, any where that is. */
-pf_status pf_shape_json(struct pf_shape *s, struct pf_span schema, int32_t *from);
+/* Arguments, as JSON or in the family's own notation, any object where the schema is one that cannot be kept to; the
+ * value of a property, any where that is. */
+pf_status pf_shape_object(struct pf_shape *s, struct pf_span schema, bool own, int32_t *from);
 pf_status pf_shape_property(struct pf_shape *s, struct pf_span schema, struct pf_span name, int32_t *from);
 /* Arguments between tags. */
 pf_status pf_shape_params(struct pf_shape *s, struct pf_span schema, int32_t *from);

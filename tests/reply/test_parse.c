@@ -317,7 +317,7 @@ static void test_failing_allocations(void)
 
 /* ---- For the sampler --------------------------------------------------------------------------------------------- */
 
-/* inside: -1: the text does not end in arguments that are JSON; else how many of its bytes are in them. */
+/* inside: -1: the text does not end in arguments that can be held; else how many of its bytes are in them. */
 static const struct { const char *family, *text; int inside; } ends[] = {
     { "hermes", "<tool_call>{\"name\": \"f\", \"arguments\"", -1 },
     { "hermes", "<tool_call>{\"name\": \"f\", \"arguments\":", 0 },
@@ -330,7 +330,16 @@ static const struct { const char *family, *text; int inside; } ends[] = {
     { "gpt-oss", "<|channel|>commentary to=functions.f <|constrain|>json<|message|>", 0 },
     { "deepseek-v3", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n", -1 },
     { "deepseek-v3", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{", 2 },
-    { "gemma-4", "<|tool_call>call:f{", -1 },
+    { "gemma-4", "<|tool_call>call:f", -1 },
+    { "gemma-4", "<|tool_call>call:f{", 1 },
+    { "gemma-4", "<|tool_call>call:f{s:<|\"|>x", 9 },
+    { "gemma-4", "<|tool_call>call:f{s:<|\"|>x<|\"|>}", -1 },
+    { "lfm2", "<|tool_call_start|>[f", -1 },
+    { "lfm2", "<|tool_call_start|>[f(", 0 },
+    { "lfm2", "<|tool_call_start|>[f(s=\"x", 4 },
+    { "lfm2", "<|tool_call_start|>[f(s=\"x\")", -1 },
+    { "lfm2", "<|tool_call_start|>[{\"name\": \"f\", \"arguments\":", 0 },
+    { "llama-4", "[f(s=1, ", 5 },
     { "qwen3-coder", "<function=f", -1 },
     { "qwen3-coder", "<function=f>", 0 },
     { "qwen3-coder", "<tool_call>\n<function=f>\n<parameter=s>\nxé", 18 },
@@ -352,6 +361,8 @@ static void test_in_json(void)
         bool yes = pf_reply_in_arguments(r, &in);
         CHECK(yes ? (int)in.n_inside == ends[i].inside && in.n_name == 1 && in.name[0] == 'f' : ends[i].inside < 0,
               "%s: %d, %zu", ends[i].text, yes, in.n_inside);
+        bool json = strchr(ends[i].text, '{') && strchr(ends[i].text, '"') && strstr(ends[i].text, "\"f\"");
+        CHECK(!yes || !json || !in.own_form, "%s", ends[i].text);
         pf_reply_close(&r);
         gathered_free(&g);
     }

@@ -125,6 +125,8 @@ CALLING = {
     "minimax-m2": ("<minimax:tool_call>", "<minimax:tool_call>\n<invoke name=\"weather\">\n"),
     "minimax-m3": ("]<]minimax[>[", "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"weather\">"),
     "hermes": ("<tool_call>", "<tool_call>\n{\"name\": \"weather\", \"arguments\": "),
+    "gemma-4": ("<|tool_call>call:", "<|tool_call>call:weather{\n"),
+    "lfm2": ("<|tool_call_start|>", "<|tool_call_start|>[weather(\n"),
 }
 REFERRING = {"type": "object", "$defs": {"unit": {"enum": ["c", "f"]}, "flags": PARAMETERS["properties"]["deep"]}, "additionalProperties": False,
              "properties": {"unit": {"$ref": "#/$defs/unit"}, "days": {"type": "integer", "minimum": 1, "maximum": 9}, "deep": {"$ref": "#/$defs/flags"}},

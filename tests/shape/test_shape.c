@@ -18,7 +18,7 @@ static const char *const marks[] = {
     "</arg_key:opensource>", "<arg_value:opensource>", "</arg_value:opensource>", "</tool_call:opensource>",
     "</tool_calls:opensource>", "<|tool_call>", "<tool_call|>", "<|tool_call_start|>", "<|tool_call_end|>",
     "<|tool_calls|>", "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>", "<|tool_call:end|>",
-    "<seed:tool_call>", "</seed:tool_call>", "]<]minimax[>[", "<mm:think>", "</mm:think>",
+    "<seed:tool_call>", "</seed:tool_call>", "]<]minimax[>[", "<mm:think>", "</mm:think>", "<|\"|>",
 };
 enum { N_MARKS = sizeof marks / sizeof *marks };
 
@@ -32,9 +32,18 @@ static const char tools[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": " WEATHER "}}, "
     "{\"type\": \"function\", \"function\": {\"name\": \"weather_news\", \"parameters\": " NEWS "}}, "
     "{\"type\": \"function\", \"function\": {\"name\": \"nothing\"}}]";
+/* What notations of their own write in other ways than JSON. */
+#define TRIP "{\"type\": \"object\", \"properties\": {\"no id\": {\"type\": \"string\", \"pattern\": " \
+    "\"^<[a-z|\\\"]{1,3}\"}, \"tags\": {\"type\": \"array\", \"items\": {\"type\": \"string\", \"minLength\": 1, " \
+    "\"maxLength\": 3}}, \"fixed\": {\"const\": {\"a b\": [1, \"x\", null, true]}}, \"any\": {}}, \"required\": " \
+    "[\"no id\", \"fixed\"], \"additionalProperties\": {\"type\": [\"boolean\", \"null\"]}}"
+static const char trips[] =
+    "[{\"type\": \"function\", \"function\": {\"name\": \"trip\", \"parameters\": " TRIP "}}]";
 static const struct { const char *name, *schema; } offered[] = {
-    { "weather", WEATHER }, { "weather_news", "{\"type\": \"object\"}" }, { "nothing", "{\"type\": \"object\"}" }
+    { "weather", WEATHER }, { "weather_news", "{\"type\": \"object\"}" }, { "nothing", "{\"type\": \"object\"}" },
+    { "trip", TRIP }
 };
+enum { N_OFFERED = sizeof offered / sizeof *offered };
 
 static pf_vocab *open_marks_vocab(bool with_marks)
 {
@@ -102,15 +111,16 @@ static bool try_text(struct walk *w, const char *text)
 static bool close_something(struct walk *w)
 {
     const struct pf_form *form = pf_form_of(w->family, w->t->vocab);
-    static const char *const ends[] = { "\"", "}", "]", "<|end|><|start|>assistant" };
+    static const char *const ends[] = { "\"", "}", "]", ")", "<|\"|>", "<|end|><|start|>assistant" };
+    enum { N_ENDS = sizeof ends / sizeof *ends };
     if (form->value_end && try_text(w, form->value_end))
         return true;
     for (const struct pf_mark *m = w->family->marks; m->text; m++)
         if (m->kind == PF_MARK_ANSWER && try_text(w, m->text))
             return true;
-    size_t first = next_number(&w->state) % 4;
-    for (size_t i = 0; i < 4; i++)
-        if (try_text(w, ends[(first + i) % 4]))
+    size_t first = next_number(&w->state) % N_ENDS;
+    for (size_t i = 0; i < N_ENDS; i++)
+        if (try_text(w, ends[(first + i) % N_ENDS]))
             return true;
     return false;
 }
@@ -161,7 +171,7 @@ static bool calls_fit(const struct pf_tokens *t, const struct gathered *g, const
     while (p < end) {
         const char *line = memchr(p, '\n', (size_t)(end - p)), *hash = memchr(p, '#', (size_t)(line - p));
         const char *space = memchr(hash, ' ', (size_t)(line - hash)), *schema = NULL;
-        for (size_t i = 0; i < 3; i++)
+        for (size_t i = 0; i < N_OFFERED; i++)
             if (strlen(offered[i].name) == (size_t)(hash - p) && memcmp(offered[i].name, p, (size_t)(hash - p)) == 0 &&
                 (!only || strcmp(only, offered[i].name) == 0))
                 schema = offered[i].schema;
@@ -206,7 +216,7 @@ static void say_beginning(struct walk *w, const struct pf_reply_shape *o)
     say(w, begin, strlen(begin));
     say(w, form->call, (size_t)(name - form->call));
     say(w, o->tool, strlen(o->tool));
-    say(w, name + 1, strcspn(name + 1, "\2"));
+    say(w, name + 1, strcspn(name + 1, "\2\6"));
 }
 
 static void check_shape(const struct pf_tokens *t, const pf_vocab *v, const struct pf_reply_shape *o, int n,
@@ -246,8 +256,14 @@ static void check_family(const char *family, const struct pf_tokens *t, const pf
     check_shape(t, v, &o, 8, seen);
     o.tool = "weather";
     o.flags = PF_SHAPE_ARGUMENTS | PF_SHAPE_ONE_CALL;
-    if (pf_form_of(pf_family_find(family), v)->param)
+    const struct pf_form *form = pf_form_of(pf_family_find(family), v);
+    bool own = strchr(form->call, PF_HOLE_OWN);
+    if (form->param || own)
         check_shape(t, v, &o, 16, seen);
+    struct pf_reply_shape trip = { .family = family, .tools_json = trips, .tools_len = sizeof trips - 1,
+                                   .tool = "trip", .flags = o.flags };
+    if (own)
+        check_shape(t, v, &trip, 60, seen);
     o = (struct pf_reply_shape){ .family = family, .schema = schema, .schema_len = sizeof schema - 1,
                                  .flags = PF_SHAPE_MAY_REASON };
     check_shape(t, v, &o, 16, seen);
@@ -276,8 +292,10 @@ static void check_refusals(const pf_vocab *v)
     CHECK(pf_shape_rules(&r, v, &o, &root) == PF_EINVAL && strstr(pf_last_error(), "nobody"));
     o.tool = "weather";
     CHECK(pf_shape_rules(&r, v, &o, &root) == PF_EUNSUPPORTED, "arguments as JSON");
-    o.family = "glm";
+    o.family = "lfm2";
     o.tool = "nothing";
+    CHECK(pf_shape_rules(&r, v, &o, &root) == PF_EUNSUPPORTED, "no schema");
+    o.family = "glm";
     CHECK(pf_shape_rules(&r, v, &o, &root) == PF_EUNSUPPORTED, "no properties");
     o = (struct pf_reply_shape){ .family = "hermes", .tools_json = "[]", .tools_len = 2 };
     CHECK(pf_shape_rules(&r, v, &o, &root) == PF_EINVAL);
@@ -323,6 +341,8 @@ int main(void)
         check_refusals(v);
         check_no_memory(v, "hermes");
         check_no_memory(v, "qwen3-coder");
+        check_no_memory(v, "gemma-4");
+        check_no_memory(v, "lfm2");
         pf_tokens_close(&t);
         pf_vocab_close(&v);
     }

@@ -1,4 +1,4 @@
-/* JSON Schema: reading it, references, conjunctions and alternatives. See schema.h. */
+/* JSON Schema: reading it, references, conjunctions. See schema.h. */
 #include "languages/schema/schema.h"
 
 #include <stdio.h>
@@ -177,7 +177,7 @@ static pf_status insert(struct pf_schema *s, struct pf_conjunction *c, size_t at
     return PF_OK;
 }
 
-static pf_status push(struct pf_schema *s, struct pf_conjunction *c, struct pf_member member)
+pf_status pf_schema_push(struct pf_schema *s, struct pf_conjunction *c, struct pf_member member)
 {
     return insert(s, c, c->n, member);
 }
@@ -191,7 +191,7 @@ pf_status pf_schema_add(struct pf_schema *s, struct pf_conjunction *c, const str
     }
     if (schema->kind != PF_JV_DICT)
         return pf_schema_fail(s, PF_EINVAL, schema, "this", "is no schema: an object, true or false");
-    PF_TRY(push(s, c, (struct pf_member){ schema, 0 }));
+    PF_TRY(pf_schema_push(s, c, (struct pf_member){ schema, 0 }));
     for (; done < c->n; done++) {
         const struct pf_jval *at = c->v[done].schema, *target = NULL;
         const struct pf_jval *ref = pf_schema_get(s, at, "$ref"), *all = pf_schema_get(s, at, "allOf");
@@ -278,7 +278,7 @@ pf_status pf_schema_rule(struct pf_schema *s, const struct pf_conjunction *c, in
     *w = (struct pf_waiting){ .c = { .never = c->never }, .rule = pf_rules_rule(s->r) };
     PF_TRY(s->r->status);
     for (size_t i = 0; i < c->n; i++)
-        PF_TRY(push(s, &w->c, c->v[i]));
+        PF_TRY(pf_schema_push(s, &w->c, c->v[i]));
     *rule = w->rule;
     s->table[h] = (uint32_t)++s->n_waiting;
     return PF_OK;
@@ -300,135 +300,7 @@ pf_status pf_schema_count(const struct pf_schema *s, const struct pf_conjunction
     return PF_OK;
 }
 
-/* ---- Alternatives ------------------------------------------------------------------------------------------------ */
-
-/* Whether no value can fulfil both: their types differ, or in both the same property must be there with constants that
- * differ, or both are constants that differ. Says no where it cannot tell. */
-static bool constants_differ(const struct pf_schema *s, const struct pf_conjunction *a, const struct pf_conjunction *b);
-
-static const struct pf_jlist *constants(const struct pf_schema *s, const struct pf_conjunction *c,
-                                        struct pf_jlist *single)
-{
-    for (size_t i = 0; i < c->n; i++) {
-        const struct pf_jval *one = pf_schema_get(s, c->v[i].schema, "const");
-        const struct pf_jval *many = pf_schema_get(s, c->v[i].schema, "enum");
-        if (one) {
-            *single = (struct pf_jlist){ .v = (struct pf_jval *)(uintptr_t)one, .n = 1 };
-            return single;
-        }
-        if (many && many->kind == PF_JV_LIST)
-            return many->list;
-    }
-    return NULL;
-}
-
-static bool constants_differ(const struct pf_schema *s, const struct pf_conjunction *a, const struct pf_conjunction *b)
-{
-    struct pf_jlist one, other;
-    const struct pf_jlist *x = constants(s, a, &one), *y = constants(s, b, &other);
-    if (!x || !y || x->n * y->n > 10000)
-        return false;
-    for (size_t i = 0; i < x->n; i++)
-        for (size_t k = 0; k < y->n; k++)
-            if (pf_json_equal(&x->v[i], &y->v[k]))
-                return false;
-    return true;
-}
-
-static bool is_required(const struct pf_schema *s, const struct pf_conjunction *c, const struct pf_jval *name)
-{
-    for (size_t i = 0; i < c->n; i++) {
-        const struct pf_jval *list = pf_schema_get(s, c->v[i].schema, "required");
-        for (size_t k = 0; list && list->kind == PF_JV_LIST && k < list->list->n; k++)
-            if (pf_json_equal(&list->list->v[k], name))
-                return true;
-    }
-    return false;
-}
-
-/* The conjunction of a property in all members; its allOf and $ref included. */
-static pf_status property(struct pf_schema *s, const struct pf_conjunction *c, const struct pf_jval *name,
-                          struct pf_conjunction *out)
-{
-    *out = (struct pf_conjunction){ 0 };
-    for (size_t i = 0; i < c->n; i++) {
-        const struct pf_jval *all = pf_schema_get(s, c->v[i].schema, "properties");
-        const struct pf_jval *one = all && all->kind == PF_JV_DICT
-                                  ? pf_jdict_str(all->dict, name->s, pf_jhash_str(&s->t, name->s)) : NULL;
-        if (one)
-            PF_TRY(pf_schema_add(s, out, one));
-    }
-    return PF_OK;
-}
-
-static pf_status are_disjoint(struct pf_schema *s, const struct pf_conjunction *a, const struct pf_conjunction *b,
-                              bool *disjoint)
-{
-    unsigned types_a, types_b;
-    PF_TRY(pf_schema_types(s, a, false, &types_a));
-    PF_TRY(pf_schema_types(s, b, false, &types_b));
-    *disjoint = a->never || b->never || !(types_a & types_b) || constants_differ(s, a, b);
-    for (size_t i = 0; i < a->n && !*disjoint && !(types_a & types_b & ~PF_JSON_OBJECT); i++) {
-        const struct pf_jval *all = pf_schema_get(s, a->v[i].schema, "properties");
-        for (size_t k = 0; all && all->kind == PF_JV_DICT && k < all->dict->n && !*disjoint; k++) {
-            struct pf_conjunction x, y;
-            const struct pf_jval *name = &all->dict->v[k].key;
-            if (!is_required(s, a, name) || !is_required(s, b, name))
-                continue;
-            PF_TRY(property(s, a, name, &x));
-            PF_TRY(property(s, b, name, &y));
-            PF_TRY(pf_schema_types(s, &x, false, &types_a));
-            PF_TRY(pf_schema_types(s, &y, false, &types_b));
-            *disjoint = !(types_a & types_b) || constants_differ(s, &x, &y);
-            types_a = types_b = PF_JSON_OBJECT;
-        }
-    }
-    return PF_OK;
-}
-
-static pf_status check_one_of(struct pf_schema *s, const struct pf_jval *schema, const struct pf_jlist *list)
-{
-    enum { MOST_ALTERNATIVES = 100 };
-    if (list->n > MOST_ALTERNATIVES)
-        return pf_schema_fail(s, PF_EUNSUPPORTED, schema, "oneOf", "has more than 100 alternatives");
-    for (size_t i = 0; i < list->n; i++)
-        for (size_t k = 0; k < i; k++) {
-            struct pf_conjunction a = { 0 }, b = { 0 };
-            bool disjoint;
-            PF_TRY(pf_schema_add(s, &a, &list->v[k]));
-            PF_TRY(pf_schema_add(s, &b, &list->v[i]));
-            PF_TRY(are_disjoint(s, &a, &b, &disjoint));
-            if (!disjoint) {
-                char why[120];
-                snprintf(why, sizeof why, "cannot be kept to: alternatives %zu and %zu may both hold (anyOf "
-                         "allows that)", k, i);
-                return pf_schema_fail(s, PF_EUNSUPPORTED, schema, "oneOf", why);
-            }
-        }
-    return PF_OK;
-}
-
-/* Ways from `from` to `to` for each alternative of a member's anyOf or oneOf beside the others. */
-static pf_status alternatives(struct pf_schema *s, const struct pf_conjunction *c, size_t at, const char *keyword,
-                              uint32_t bit, int32_t from, int32_t to)
-{
-    const struct pf_jval *schema = c->v[at].schema, *list = pf_schema_get(s, schema, keyword);
-    if (list->kind != PF_JV_LIST || list->list->n == 0)
-        return pf_schema_fail(s, PF_EINVAL, schema, keyword, "is not an array of schemas");
-    if (bit == 2)
-        PF_TRY(check_one_of(s, schema, list->list));
-    for (size_t i = 0; i < list->list->n; i++) {
-        struct pf_conjunction one = { .never = c->never };
-        int32_t rule;
-        for (size_t k = 0; k < c->n; k++)
-            PF_TRY(push(s, &one, c->v[k]));
-        one.v[at].chosen |= bit;
-        PF_TRY(pf_schema_add(s, &one, &list->list->v[i]));
-        PF_TRY(pf_schema_rule(s, &one, &rule));
-        pf_rules_call(s->r, from, rule, to);
-    }
-    return s->r->status;
-}
+/* ---- Compiling --------------------------------------------------------------------------------------------------- */
 
 static pf_status write_rule(struct pf_schema *s, const struct pf_conjunction *c, int32_t from, int32_t to)
 {
@@ -436,31 +308,38 @@ static pf_status write_rule(struct pf_schema *s, const struct pf_conjunction *c,
         return PF_OK;                    /* no way leads through the rule */
     for (size_t i = 0; i < c->n; i++) {
         if (!(c->v[i].chosen & 1) && pf_schema_get(s, c->v[i].schema, "anyOf"))
-            return alternatives(s, c, i, "anyOf", 1, from, to);
+            return pf_schema_choice(s, c, i, "anyOf", 1, from, to);
         if (!(c->v[i].chosen & 2) && pf_schema_get(s, c->v[i].schema, "oneOf"))
-            return alternatives(s, c, i, "oneOf", 2, from, to);
+            return pf_schema_choice(s, c, i, "oneOf", 2, from, to);
     }
     return pf_schema_value(s, c, from, to);
 }
-
-/* ---- Compiling --------------------------------------------------------------------------------------------------- */
 
 static pf_status shared_rule(struct pf_schema *s, const char *regex, int32_t *rule)
 {
     return pf_regex_rules(s->r, regex, strlen(regex), rule);
 }
 
-#define CHARACTER                                                                                          \
-    "[^\"\\\\\\x00-\\x1f]|\\\\[\"\\\\/bfnrt]|\\\\u[0-9A-CE-Fa-ce-f][0-9A-Fa-f]{3}|\\\\u[dD][0-7][0-9A-Fa-f]{2}" \
-    "|\\\\u[dD][89ABab][0-9A-Fa-f]{2}\\\\u[dD][C-Fc-f][0-9A-Fa-f]{2}"
+#define CHARACTER(solidus)                                                                                            \
+    "[^\"\\\\\\x00-\\x1f]|\\\\[\"\\\\" solidus "bfnrt]|\\\\u[0-9A-CE-Fa-ce-f][0-9A-Fa-f]{3}"                           \
+    "|\\\\u[dD][0-7][0-9A-Fa-f]{2}|\\\\u[dD][89ABab][0-9A-Fa-f]{2}\\\\u[dD][C-Fc-f][0-9A-Fa-f]{2}"
 
 static pf_status shared_rules(struct pf_schema *s)
 {
     static const struct pf_jval anything = { .kind = PF_JV_BOOL, .b = true };
     struct pf_conjunction c = { 0 };
     PF_TRY(shared_rule(s, "(?: |\\n[ \\t]{0,60})?", &s->space));
-    PF_TRY(shared_rule(s, CHARACTER, &s->character));
-    PF_TRY(shared_rule(s, "\"(?:" CHARACTER ")*\"", &s->string));
+    if (s->w == &pf_json_notation) {
+        PF_TRY(shared_rule(s, CHARACTER("/"), &s->character));
+        PF_TRY(shared_rule(s, "\"(?:" CHARACTER("/") ")*\"", &s->string));
+    } else {
+        const struct pf_strings any = { .max = PF_EXPR_MANY };
+        PF_TRY(pf_schema_specials(s));
+        PF_TRY(shared_rule(s, CHARACTER(""), &s->character));
+        s->string = pf_rules_rule(s->r);
+        PF_TRY(s->r->status);
+        PF_TRY(pf_strings_emit(s, &any, true, s->r->rules[s->string].start, s->r->rules[s->string].final));
+    }
     PF_TRY(shared_rule(s, "-?(?:0|[1-9][0-9]{0,19})", &s->integer));
     PF_TRY(shared_rule(s, "-?(?:0|[1-9][0-9]{0,19})(?:\\.[0-9]{1,20})?(?:[eE][+-]?[0-9]{1,2})?", &s->number));
     PF_TRY(pf_schema_add(s, &c, &anything));
@@ -475,6 +354,24 @@ static pf_status choose(const struct pf_schema *s, struct pf_jstr property, cons
     if (!*out)
         PF_FAIL(PF_EINVAL, "the schema has no property \"%.*s\"", (int)(property.n < 80 ? property.n : 80), property.p);
     return PF_OK;
+}
+
+/* The arguments of a call: an object that has no alternatives, since each of those would be a value of its own. */
+static pf_status call_rule(struct pf_schema *s, const struct pf_conjunction *c, int32_t *rule)
+{
+    static const char *const not_here[] = { "anyOf", "oneOf", "enum", "const" };
+    unsigned types;
+    for (size_t i = 0; i < c->n; i++)
+        for (size_t k = 0; k < sizeof not_here / sizeof *not_here; k++)
+            if (pf_schema_get(s, c->v[i].schema, not_here[k]))
+                return pf_schema_fail(s, PF_EUNSUPPORTED, c->v[i].schema, not_here[k],
+                                      "is not supported where arguments are written as a call has them");
+    PF_TRY(pf_schema_types(s, c, true, &types));
+    *rule = pf_rules_rule(s->r);
+    PF_TRY(s->r->status);
+    if (c->never || !(types & PF_JSON_OBJECT))
+        PF_FAIL(PF_EUNSUPPORTED, "the arguments of a call are an object, which the schema does not allow");
+    return pf_schema_object(s, c, true, s->r->rules[*rule].start, s->r->rules[*rule].final);
 }
 
 static pf_status compile(struct pf_schema *s, const char *text, size_t n, struct pf_jstr property, int32_t *root)
@@ -492,7 +389,7 @@ static pf_status compile(struct pf_schema *s, const char *text, size_t n, struct
     PF_TRY(shared_rules(s));
     PF_TRY(choose(s, property, &chosen));
     PF_TRY(pf_schema_add(s, &c, chosen));
-    PF_TRY(pf_schema_rule(s, &c, root));
+    PF_TRY(s->w->as_call ? call_rule(s, &c, root) : pf_schema_rule(s, &c, root));
     for (; s->done < s->n_waiting; s->done++) {
         struct pf_waiting w = s->waiting[s->done];       /* the list may move */
         PF_TRY(write_rule(s, &w.c, s->r->rules[w.rule].start, s->r->rules[w.rule].final));
@@ -501,12 +398,14 @@ static pf_status compile(struct pf_schema *s, const char *text, size_t n, struct
     return PF_OK;
 }
 
-static pf_status rules(struct pf_rules *r, const char *text, size_t n, struct pf_jstr property, int32_t *root)
+static pf_status rules(struct pf_rules *r, const char *text, size_t n, const struct pf_notation *w,
+                       struct pf_jstr property, int32_t *root)
 {
-    struct pf_schema s = { .r = r, .run = { .arena = { .limit = MOST_BYTES } } };
+    struct pf_schema s = { .r = r, .w = w, .run = { .arena = { .limit = MOST_BYTES } } };
     pf_hash_key_draw(&s.t.hash_key);
     s.run.t = &s.t;
     pf_status st = compile(&s, text, n, property, root);
+    pf_strings_free(&s.special);
     pf_jarena_free(&s.run.arena);
     pf_free(s.run.out);
     if (st == PF_ETEMPLATE) {            /* from the JSON reader */
@@ -520,11 +419,17 @@ static pf_status rules(struct pf_rules *r, const char *text, size_t n, struct pf
 
 pf_status pf_schema_rules(struct pf_rules *r, const char *text, size_t n, int32_t *root)
 {
-    return rules(r, text, n, (struct pf_jstr){ NULL, 0 }, root);
+    return rules(r, text, n, &pf_json_notation, (struct pf_jstr){ NULL, 0 }, root);
+}
+
+pf_status pf_schema_notation_rules(struct pf_rules *r, const char *text, size_t n, const struct pf_notation *w,
+                                   int32_t *root)
+{
+    return rules(r, text, n, w, (struct pf_jstr){ NULL, 0 }, root);
 }
 
 pf_status pf_schema_property_rules(struct pf_rules *r, const char *text, size_t n, const char *property,
                                    size_t n_property, int32_t *root)
 {
-    return rules(r, text, n, (struct pf_jstr){ property, n_property }, root);
+    return rules(r, text, n, &pf_json_notation, (struct pf_jstr){ property, n_property }, root);
 }

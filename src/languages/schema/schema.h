@@ -4,14 +4,17 @@
  * properties
  *                   named by several of those come to. Each conjunction that is met becomes a rule.
  *
- *         schema.c         reading, references, conjunctions, alternatives         schema_number.c  ranges of numbers
- *         schema_value.c   values of each type, literals, strings                  schema_parts.c   arrays and objects
+ *         schema.c         reading, references, conjunctions                       schema_number.c  ranges of numbers
+ *         schema_choice.c  alternatives
+ *         schema_value.c   values of each type, strings                            schema_parts.c   arrays and objects
+ *         schema_notation.c   constants and names, in JSON and in other notations
  *
  * Conjunctions wait in a list and are written to rules one after the other, so that schemas may refer to one another in
  * circles. Everything but the rules lives in the arena of a JSON reader and dies with the compilation. One thread. */
 #ifndef PF_SCHEMA_H
 #define PF_SCHEMA_H
 
+#include "languages/languages.h"
 #include "languages/pattern.h"
 #include "text/jinja.h"
 
@@ -35,8 +38,21 @@ struct pf_waiting {                      /* a conjunction and its rule */
     int32_t rule;
 };
 
+/* What strings of a conjunction are without its enum: n patterns and a length. The patterns are the owner's to free,
+ * one by one, after a failure, too. */
+struct pf_strings {
+    struct pf_rules r[PF_MAX_PATTERNS];
+    int32_t  rules[PF_MAX_PATTERNS];
+    size_t   n;
+    uint32_t min, max;
+};
+
+enum pf_special { PF_WITHOUT_QUOTE, PF_IDENTIFIER };
+
 struct pf_schema {
     struct pf_rules *r;
+    const struct pf_notation *w;
+    struct pf_strings special;           /* patterns of any schema in this notation, by pf_special; none in JSON */
     struct pf_tmpl   t;                  /* of the reader: it has the key of hashes */
     struct pf_jrun   run;
     struct pf_jval   root;
@@ -58,6 +74,8 @@ pf_status pf_schema_fail(const struct pf_schema *s, pf_status st, const struct p
 
 /* Adds a schema (an object, true or false), what it refers to, and its allOf. */
 pf_status pf_schema_add(struct pf_schema *s, struct pf_conjunction *c, const struct pf_jval *schema);
+/* Adds a member alone, at the end, unless it is there. */
+pf_status pf_schema_push(struct pf_schema *s, struct pf_conjunction *c, struct pf_member member);
 /* The rule of a conjunction. */
 pf_status pf_schema_rule(struct pf_schema *s, const struct pf_conjunction *c, int32_t *rule);
 
@@ -66,6 +84,13 @@ pf_status pf_schema_rule(struct pf_schema *s, const struct pf_conjunction *c, in
 pf_status pf_schema_count(const struct pf_schema *s, const struct pf_conjunction *c, const char *keyword, bool largest,
                           uint32_t *count);
 
+/* ---- schema_choice.c ---- */
+
+/* Ways from `from` to `to` for each alternative of a member's anyOf or oneOf, by its bit of pf_member, beside the
+ * others. */
+pf_status pf_schema_choice(struct pf_schema *s, const struct pf_conjunction *c, size_t at, const char *keyword,
+                           uint32_t bit, int32_t from, int32_t to);
+
 /* ---- schema_value.c ---- */
 
 /* The types that all members allow by their type. Where no member has one and `guess` is set: those that the members'
@@ -73,26 +98,29 @@ pf_status pf_schema_count(const struct pf_schema *s, const struct pf_conjunction
 pf_status pf_schema_types(const struct pf_schema *s, const struct pf_conjunction *c, bool guess, unsigned *types);
 /* Values of a conjunction without alternatives. */
 pf_status pf_schema_value(struct pf_schema *s, const struct pf_conjunction *c, int32_t from, int32_t to);
-pf_status pf_schema_literal(struct pf_schema *s, const struct pf_jval *v, int32_t from, int32_t to);
-/* What strings of the conjunction are without its enum: n patterns, at most PF_MAX_PATTERNS - 2, and a length. The
- * patterns are the caller's to free, one by one, after a failure, too. */
-struct pf_strings {
-    struct pf_rules r[PF_MAX_PATTERNS];
-    int32_t  rules[PF_MAX_PATTERNS];
-    size_t   n;
-    uint32_t min, max;
-};
+/* At most PF_MAX_PATTERNS - 2 patterns. */
 pf_status pf_strings_of(const struct pf_schema *s, const struct pf_conjunction *c, struct pf_strings *out);
 pf_status pf_strings_add(struct pf_strings *x, const char *regex, size_t n);
 /* Adds the regular expression of a schema's keyword; a failure names them. */
 pf_status pf_strings_add_from(const struct pf_schema *s, const struct pf_jval *schema, const char *keyword,
                               struct pf_jstr regex, struct pf_strings *x);
-/* Such a string with its quotes. */
-pf_status pf_strings_emit(struct pf_schema *s, const struct pf_strings *x, int32_t from, int32_t to);
+/* Such a string with its quotes; `anew`: by states of its own even if it is any string. */
+pf_status pf_strings_emit(struct pf_schema *s, const struct pf_strings *x, bool anew, int32_t from, int32_t to);
+/* Such a string that is an identifier, without quotes. */
+pf_status pf_strings_emit_bare(struct pf_schema *s, const struct pf_strings *x, int32_t from, int32_t to);
 pf_status pf_strings_match(const struct pf_strings *x, struct pf_jstr text, bool *matches);
 void      pf_strings_free(struct pf_strings *x);
 
 bool pf_json_equal(const struct pf_jval *a, const struct pf_jval *b);
+
+/* ---- schema_notation.c ---- */
+
+extern const struct pf_notation pf_json_notation;
+
+pf_status pf_schema_specials(struct pf_schema *s);
+pf_status pf_schema_literal(struct pf_schema *s, const struct pf_jval *v, int32_t from, int32_t to);
+/* A property's name; `bare`: without quotes if it is an identifier. */
+pf_status pf_schema_name(struct pf_schema *s, struct pf_jstr name, bool bare, int32_t from, int32_t to);
 
 /* ---- schema_number.c ---- */
 
@@ -103,6 +131,7 @@ pf_status pf_schema_number_fits(const struct pf_schema *s, const struct pf_conju
 /* ---- schema_parts.c ---- */
 
 pf_status pf_schema_array(struct pf_schema *s, const struct pf_conjunction *c, int32_t from, int32_t to);
-pf_status pf_schema_object(struct pf_schema *s, const struct pf_conjunction *c, int32_t from, int32_t to);
+/* as_call: as the arguments of a call, from behind its bracket on. */
+pf_status pf_schema_object(struct pf_schema *s, const struct pf_conjunction *c, bool as_call, int32_t from, int32_t to);
 
 #endif

@@ -107,6 +107,7 @@ struct names {
 struct object {
     struct pf_schema *s;
     const struct pf_conjunction *c;
+    bool as_call;
     struct property  *v;
     size_t n, cap, n_required;
     struct pf_jdict  *known;             /* name to number in v */
@@ -189,19 +190,21 @@ static pf_status name_fits(const struct object *o, struct pf_jstr name, bool *fi
 }
 
 /* The rule of "name": value, the value being of a conjunction. */
-static pf_status pair_rule(struct pf_schema *s, const struct pf_jstr *name, const struct pf_strings *key,
+static pf_status pair_rule(const struct object *o, const struct pf_jstr *name, const struct pf_strings *key,
                            const struct pf_conjunction *c, int32_t *rule)
 {
+    struct pf_schema *s = o->s;
     struct pf_rules *r = s->r;
+    bool bare = s->w->bare_names || o->as_call;
     int32_t value = 0;
     *rule = pf_rules_rule(r);
     PF_TRY(r->status);
     PF_TRY(pf_schema_rule(s, c, &value));
     int32_t from = r->rules[*rule].start, to = r->rules[*rule].final;
     int32_t named = pf_rules_state(r), colon = pf_rules_state(r), spaced = pf_rules_state(r);
-    struct pf_jval text = name ? pf_jstring(name->p, name->n) : pf_jnone();
-    PF_TRY(name ? pf_schema_literal(s, &text, from, named) : pf_strings_emit(s, key, from, named));
-    pf_rules_text(r, named, ":", 1, colon);
+    PF_TRY(name ? pf_schema_name(s, *name, bare, from, named)
+                : bare ? pf_strings_emit_bare(s, key, from, named) : pf_strings_emit(s, key, false, from, named));
+    pf_rules_text(r, named, o->as_call ? "=" : ":", 1, colon);
     pf_rules_call(r, colon, s->space, spaced);
     pf_rules_call(r, spaced, value, to);
     return r->status;
@@ -235,7 +238,7 @@ static pf_status add_property(struct object *o, struct pf_jval name, bool requir
     struct property *p = &o->v[o->n++];
     *p = (struct property){ .name = name.s, .required = required };
     o->n_required += required;
-    return pair_rule(o->s, &name.s, NULL, &own, &p->rule);
+    return pair_rule(o, &name.s, NULL, &own, &p->rule);
 }
 
 static pf_status collect_properties(struct object *o)
@@ -294,7 +297,7 @@ static pf_status add_extra(struct object *o, int pattern, const struct pf_conjun
         st = pf_pattern_other(&key.r[own], texts, o->n, &key.rules[own]);
     }
     if (st == PF_OK)
-        st = pair_rule(o->s, NULL, &key, c, &o->extra[o->n_extra]);
+        st = pair_rule(o, NULL, &key, c, &o->extra[o->n_extra]);
     o->n_extra++;
     if (key.n > own)
         pf_rules_free(&key.r[own]);
@@ -311,7 +314,8 @@ static pf_status overlap(const struct object *o, size_t a, size_t b, bool *yes)
     int32_t rule = pf_rules_rule(&r);
     pf_status st = r.status;
     if (st == PF_OK)
-        st = pf_pattern_emit(both, 2, 0, PF_EXPR_MANY, &r, r.rules[rule].start, r.rules[rule].final);
+        st = pf_pattern_emit(both, 2, 0, PF_EXPR_MANY, PF_PATTERN_ESCAPED, &r, r.rules[rule].start,
+                             r.rules[rule].final);
     if (st == PF_OK)
         st = pf_automaton_make(&automaton, &r, rule);
     *yes = st == PF_OK;
@@ -429,7 +433,7 @@ static pf_status write_object(struct object *o, uint32_t min, uint32_t max, int3
     PF_TRY(pf_jalloc(&o->s->run, 2 * (top + 1) * sizeof(int32_t), &room));
     struct row now = { room, top, limited }, next = { now.v + top + 1, top, limited };
     memset(room, 0xFF, 2 * (top + 1) * sizeof(int32_t));
-    pf_rules_text(r, from, "{", 1, state_at(r, &now, 0));
+    pf_rules_text(r, from, "{", !o->as_call, state_at(r, &now, 0));
     for (size_t i = 0; i < o->n && r->status == PF_OK; i++) {
         for (uint32_t count = 0; count <= top; count++) {
             if (now.v[count] >= 0 && !o->v[i].required)
@@ -446,7 +450,7 @@ static pf_status write_object(struct object *o, uint32_t min, uint32_t max, int3
             take(o->s, &now, &now, count, o->extra[i]);
     int32_t close = pf_rules_state(r), closed = pf_rules_state(r);
     pf_rules_call(r, close, o->s->space, closed);
-    pf_rules_text(r, closed, "}", 1, to);
+    pf_rules_text(r, closed, o->as_call ? ")" : "}", 1, to);
     for (uint32_t count = min; count <= top && r->status == PF_OK; count++)
         if (now.v[count] >= 0)
             pf_rules_empty(r, now.v[count], count ? close : closed);
@@ -469,13 +473,14 @@ static pf_status object(struct object *o, int32_t from, int32_t to)
     return write_object(o, min, max, from, to);
 }
 
-pf_status pf_schema_object(struct pf_schema *s, const struct pf_conjunction *c, int32_t from, int32_t to)
+pf_status pf_schema_object(struct pf_schema *s, const struct pf_conjunction *c, bool as_call, int32_t from, int32_t to)
 {
     struct object *o = pf_alloc(PF_MEM_TEXT, sizeof *o);
     if (!o)
         PF_FAIL(PF_ENOMEM, "no memory for an object of the schema");
     o->s = s;
     o->c = c;
+    o->as_call = as_call;
     pf_status st = object(o, from, to);
     pf_strings_free(&o->patterns);
     pf_strings_free(&o->name_strings);

@@ -1,4 +1,4 @@
-/* JSON Schema: types, literals, strings. See schema.h. */
+/* JSON Schema: types, constants, strings. See schema.h. */
 #include "languages/schema/schema.h"
 
 #include <stdio.h>
@@ -110,18 +110,7 @@ bool pf_json_equal(const struct pf_jval *a, const struct pf_jval *b)
     }
 }
 
-/* ---- Literals ---------------------------------------------------------------------------------------------------- */
-
-pf_status pf_schema_literal(struct pf_schema *s, const struct pf_jval *v, int32_t from, int32_t to)
-{
-    static const struct pf_jjson_style style = { .comma = { ", ", 2 }, .colon = { ": ", 2 } };
-    struct pf_jval text;
-    size_t mark = s->run.n_out;
-    PF_TRY(pf_jjson_write(&s->run, v, &style, 0));
-    PF_TRY(pf_jtake(&s->run, mark, &text));
-    pf_rules_text(s->r, from, text.s.p, text.s.n, to);
-    return s->r->status;
-}
+/* ---- Constants --------------------------------------------------------------------------------------------------- */
 
 /* Whether a value of an enum fulfils what else the members say. */
 static pf_status fits(const struct pf_schema *s, const struct pf_conjunction *c, const struct pf_strings *strings,
@@ -305,20 +294,41 @@ static void characters(struct pf_schema *s, uint32_t min, uint32_t max, int32_t 
         pf_rules_empty(s->r, from, to);
 }
 
-pf_status pf_strings_emit(struct pf_schema *s, const struct pf_strings *x, int32_t from, int32_t to)
+/* As they are, and of one of the notation's patterns. */
+static pf_status plain(struct pf_schema *s, const struct pf_strings *x, enum pf_special special, int32_t from,
+                       int32_t to)
 {
     struct pf_pattern patterns[PF_MAX_PATTERNS];
-    if (x->n == 0 && x->min == 0 && x->max == PF_EXPR_MANY) {
+    if (x->n == PF_MAX_PATTERNS)
+        PF_FAIL(PF_EUNSUPPORTED, "more than %d patterns and formats meet in a string of the schema",
+                PF_MAX_PATTERNS - 1);
+    size_t n = patterns_of(x, patterns);
+    patterns[n] = (struct pf_pattern){ &s->special.r[special], s->special.rules[special] };
+    return pf_pattern_emit(patterns, n + 1, x->min, x->max, PF_PATTERN_PLAIN, s->r, from, to);
+}
+
+pf_status pf_strings_emit_bare(struct pf_schema *s, const struct pf_strings *x, int32_t from, int32_t to)
+{
+    return plain(s, x, PF_IDENTIFIER, from, to);
+}
+
+pf_status pf_strings_emit(struct pf_schema *s, const struct pf_strings *x, bool anew, int32_t from, int32_t to)
+{
+    struct pf_pattern patterns[PF_MAX_PATTERNS];
+    if (!anew && x->n == 0 && x->min == 0 && x->max == PF_EXPR_MANY) {
         pf_rules_call(s->r, from, s->string, to);
         return s->r->status;
     }
     int32_t begin = pf_rules_state(s->r), end = pf_rules_state(s->r);
-    pf_rules_text(s->r, from, "\"", 1, begin);
-    pf_rules_text(s->r, end, "\"", 1, to);
+    pf_rules_text(s->r, from, s->w->quote, strlen(s->w->quote), begin);
+    pf_rules_text(s->r, end, s->w->quote, strlen(s->w->quote), to);
+    if (!s->w->escapes)
+        return plain(s, x, PF_WITHOUT_QUOTE, begin, end);
     if (x->n == 0)
         characters(s, x->min, x->max, begin, end);
     else
-        PF_TRY(pf_pattern_emit(patterns, patterns_of(x, patterns), x->min, x->max, s->r, begin, end));
+        PF_TRY(pf_pattern_emit(patterns, patterns_of(x, patterns), x->min, x->max, PF_PATTERN_ESCAPED, s->r, begin,
+                               end));
     return s->r->status;
 }
 
@@ -327,7 +337,7 @@ static pf_status string(struct pf_schema *s, const struct pf_conjunction *c, int
     struct pf_strings x;
     pf_status st = pf_strings_of(s, c, &x);
     if (st == PF_OK)
-        st = pf_strings_emit(s, &x, from, to);
+        st = pf_strings_emit(s, &x, false, from, to);
     pf_strings_free(&x);
     return st;
 }
@@ -348,10 +358,10 @@ pf_status pf_schema_value(struct pf_schema *s, const struct pf_conjunction *c, i
     }
     PF_TRY(pf_schema_types(s, c, true, &types));
     if (types & PF_JSON_NULL)
-        pf_rules_text(s->r, from, "null", 4, to);
+        pf_rules_text(s->r, from, s->w->null, strlen(s->w->null), to);
     if (types & PF_JSON_BOOL) {
-        pf_rules_text(s->r, from, "true", 4, to);
-        pf_rules_text(s->r, from, "false", 5, to);
+        pf_rules_text(s->r, from, s->w->yes, strlen(s->w->yes), to);
+        pf_rules_text(s->r, from, s->w->no, strlen(s->w->no), to);
     }
     if (types & PF_JSON_NUMBER)
         PF_TRY(pf_schema_number(s, c, !(types & PF_JSON_FRACTION), from, to));
@@ -360,6 +370,6 @@ pf_status pf_schema_value(struct pf_schema *s, const struct pf_conjunction *c, i
     if (types & PF_JSON_ARRAY)
         PF_TRY(pf_schema_array(s, c, from, to));
     if (types & PF_JSON_OBJECT)
-        PF_TRY(pf_schema_object(s, c, from, to));
+        PF_TRY(pf_schema_object(s, c, false, from, to));
     return s->r->status;
 }
