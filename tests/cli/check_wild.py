@@ -149,9 +149,32 @@ def refused(tmp):
     cli.check("blk.0.attn_odd.weight" in said and "qwen3moe" in said, said)
 
 
+def vast_table(tmp):
+    """A table of more rows than an int32 counts, in a file that is nearly all hole: n-grams would name rows in front of it."""
+    model = os.path.join(cli.shared, "conformance", "models", "qwen4exp-f32.gguf")
+    if not os.path.exists(model):
+        return
+    pairs, tensors = gguf.read(model)
+    name, shape, kind, data = next(t for t in tensors if t[0] == "per_layer_token_embd.weight")
+    for key in ("head_offsets", "head_vocab_sizes"):
+        n = struct.unpack_from("<Q", pairs["qwen4exp.ple." + key], 8)[0]
+        pairs["qwen4exp.ple." + key] = pairs["qwen4exp.ple." + key][:16] + struct.pack("<Q", (1 << 31) - 1) * n
+    path, rows = os.path.join(tmp, "vast.gguf"), (1 << 31) + 64
+    gguf.write(path, pairs, [t for t in tensors if t[0] != name] + [(name, [shape[0], rows], kind, data)])
+    try:
+        os.truncate(path, os.path.getsize(path) + shape[0] * rows * 4)
+    except OSError as e:                 # a file system whose files are smaller
+        print("a vast table is left out:", e)
+        return
+    r = cli.run("-m", path, "--score", os.path.join(cli.shared, "conformance", "tokens-16.txt"), "--logits", os.devnull, "--ram-mb",
+                "1000000")
+    cli.check(r.returncode == 1 and b"per_layer_token_embd.weight has 2147483712 rows" in r.stderr, r.returncode, r.stderr)
+
+
 with cli.scratch() as folder:
     layouts(folder)
     narrow_tensors(folder)
     left_out(folder)
     refused(folder)
+    vast_table(folder)
 cli.finish()

@@ -78,6 +78,9 @@ static pf_status bind_gathered(const struct pf_loader *l, int64_t width)
 {
     struct pf_model *m = l->m;
     const struct pf_tensor *t = pf_gguf_tensor(l->g, "per_layer_token_embd.weight");
+    if (t && t->ne[1] > INT32_MAX)
+        PF_FAIL(PF_EUNSUPPORTED, "tensor per_layer_token_embd.weight has %lld rows; %d are supported, in %s",
+                (long long)t->ne[1], INT32_MAX, pf_gguf_path(l->g));
     return pf_bind_matrix(l, PF_REQUIRED, "per_layer_token_embd", width, t ? t->ne[1] : 0, PF_NEVER, &m->gather.table);
 }
 
