@@ -1,10 +1,11 @@
 /* Same bits whoever computes an expert, by the CUDA backend: a text as a prompt, in a piece of a few rows and token by
  * token, with experts shared between the GPU and the CPU in every way, against the same with everything on the GPU.
  *
- * usage: cuda_offload MODEL.gguf [TOKENS [PROMPT [VRAM_MB [PART OF]]]]      77: there is no GPU
+ * usage: cuda_offload MODEL.gguf [TOKENS [PROMPT [VRAM_MB [PART OF [GPUS]]]]]      77: there are not so many GPUs
  *        VRAM_MB: so much holds the dense part, but not all experts, which RAM does: then some are read in place,
  *        too; 0: none are
- *        PART OF: only every OF'th setting, from PART on */
+ *        PART OF: only every OF'th setting, from PART on
+ *        GPUS: experts are read in place by so many, with VRAM_MB each */
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +16,7 @@
 enum { N_FEW = 5, SKIPPED = 77 };
 
 static const char *path;
-static int      n_decode = 24, n_prompt = 300, part, n_parts = 1;
+static int      n_decode = 24, n_prompt = 300, part, n_parts = 1, n_gpus = 1;
 static int32_t *tokens;
 static float   *expected;                    /* [2 + n_decode][n_vocab] after each piece */
 static size_t   n_vocab;
@@ -87,6 +88,7 @@ static void run(const char *name, struct pf_model_opts *o, bool first)
     printf("%s: %llu hits, %llu transfers, %llu fallbacks, %llu in place\n", name, (unsigned long long)stats.vram_hits,
            (unsigned long long)stats.n_transfers, (unsigned long long)stats.n_fallbacks,
            (unsigned long long)stats.n_in_place);
+    CHECK(o->n_gpus == 0 || pf_model_info(m)->n_gpus == o->n_gpus, "%s: %d GPUs", name, pf_model_info(m)->n_gpus);
     CHECK(placed <= 0 || stats.n_in_place > 0, "%s: nothing was read in place", name);
     pf_session_close(&s);
     pf_model_close(&m);
@@ -123,12 +125,18 @@ static void run_settings(void)
 
 static void run_in_place(uint64_t vram_bytes)
 {
-    static const int ways[][2] = { { 1, 0 }, { 2, 1 }, { 16, 0 }, { 0, 2 } };
-    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    static const int ways[][2] = { { 2, 1 }, { 1, 0 }, { 16, 0 }, { 0, 2 } };
+    for (size_t i = 0; i < (n_gpus > 1 ? 1 : sizeof ways / sizeof *ways); i++) {
         struct pf_model_opts o;
         char name[64];
         pf_model_opts_init(&o);
         o.vram_bytes = vram_bytes;
+        o.n_gpus = n_gpus > 1 ? n_gpus : 0;
+        o.layout = n_gpus > 1 ? PF_LAYOUT_LAYERS : PF_LAYOUT_AUTO;
+        for (int k = 0; k < o.n_gpus; k++) {
+            o.gpus[k] = k;
+            o.gpu_bytes[k] = vram_bytes;
+        }
         placed = ways[i][0];
         downs = ways[i][1];
         snprintf(name, sizeof name, "%d experts in place, %d downs", placed, downs);
@@ -137,10 +145,28 @@ static void run_in_place(uint64_t vram_bytes)
     placed = -1;
 }
 
+/* All ways of sharing with one GPU. */
+static void run_alone(uint64_t vram_bytes)
+{
+    struct pf_model_opts o = shared();
+    run_settings();
+    o.postfetch.force_cpu = true;
+    run("all experts on the CPU", &o, false);
+    o = shared();
+    o.postfetch.dedicated_streams = false;
+    run("one stream", &o, false);
+    if (vram_bytes > 0)
+        run_in_place(vram_bytes);
+    o = shared();
+    preloads = true;
+    for (int i = 0; i < 2; i++)
+        run("experts in VRAM from the start", &o, false);
+}
+
 int main(int argc, char **argv)
 {
-    struct pf_device devices[2];
-    if (argc < 2 || argc == 6 || argc > 7)
+    struct pf_device devices[1 + PF_MAX_GPUS];
+    if (argc < 2 || argc == 6 || argc > 8)
         return 2;
     path = argv[1];
     n_decode = argc > 2 ? atoi(argv[2]) : n_decode;
@@ -148,8 +174,9 @@ int main(int argc, char **argv)
     double vram_mb = argc > 4 ? atof(argv[4]) : 0;
     part = argc > 5 ? atoi(argv[5]) : part;
     n_parts = argc > 5 ? atoi(argv[6]) : n_parts;
-    if (pf_devices(devices, 2) < 2) {
-        printf("there is no GPU\n");
+    n_gpus = argc > 7 ? atoi(argv[7]) : n_gpus;
+    if (pf_devices(devices, 1 + PF_MAX_GPUS) < 1 + n_gpus) {
+        printf("there are not so many GPUs\n");
         return SKIPPED;
     }
     struct pf_model_opts o;
@@ -157,19 +184,10 @@ int main(int argc, char **argv)
     run("everything on the GPU", &o, true);
     if (!expected)
         return check_status();
-    run_settings();
-    o = shared();
-    o.postfetch.force_cpu = true;
-    run("all experts on the CPU", &o, false);
-    o = shared();
-    o.postfetch.dedicated_streams = false;
-    run("one stream", &o, false);
-    if (vram_mb > 0)
+    if (n_gpus > 1)
         run_in_place((uint64_t)(vram_mb * 1e6));
-    o = shared();
-    preloads = true;
-    for (int i = 0; i < 2; i++)
-        run("experts in VRAM from the start", &o, false);
+    else
+        run_alone((uint64_t)(vram_mb * 1e6));
     free(tokens);
     free(expected);
     return check_status();

@@ -47,7 +47,7 @@ static double cpu_ns(const struct pf_offload *f, uint64_t bytes)
 /* Where the device sees what lies in the store's slots. */
 static const void *seen_at(const struct pf_offload *f, const uint8_t *p)
 {
-    return f->seen + (p - (const uint8_t *)f->pinned);
+    return f->seen + (p - f->arena);
 }
 
 static void set_picks(struct pf_offload *f, int expert, struct pf_handed h)

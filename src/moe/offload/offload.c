@@ -216,7 +216,8 @@ static pf_status open_parts(struct pf_offload *f, const struct pf_cut *cut, int 
     PF_TRY(open_memory(f, room));
     size_t bytes;
     void *slots = pf_residency_arena(f->ram, &bytes);
-    f->pinned = k == 0 ? slots : NULL;
+    f->arena = slots;
+    f->unpins = k == 0;
     f->seen = share->pin(device, slots, bytes);
     m->cpu->ops->alert(m->cpu, true);
     return PF_OK;
@@ -233,8 +234,8 @@ static void offload_leave_device(struct pf_placement *p)
         ops->share->fetch_wait(p->device, t);        /* a copy that was too late may still be under way */
     pf_prompts_drop_ahead(f);
     pf_vcache_close(&f->cache);
-    if (f->pinned)
-        ops->share->unpin(p->device, f->pinned);
+    if (f->arena && f->unpins)
+        ops->share->unpin(p->device, (void *)(uintptr_t)f->arena);
     ops->buf_free(p->device, f->post.scratchpad, f->post.scratchpad_bytes, false);
     for (int i = 0; i < f->n_slots; i++)
         ops->buf_free(p->device, f->slots[i], f->slot_bytes, false);

@@ -34,8 +34,9 @@ struct pf_offload {
     struct pf_vcache    *cache;          /* NULL: not opened, or the device was left */
     struct pf_vcache_counts cached;
     bool                 force_cpu, is_left;
-    void                *pinned;         /* the store's slots, for copies; NULL: not yet, or another card unpins them */
-    const char          *seen;           /* where the device sees them; NULL: nowhere */
+    const uint8_t       *arena;          /* the store's slots; NULL: not pinned yet */
+    bool                 unpins;         /* this card does, of several */
+    const char          *seen;           /* where the device sees the arena; NULL: nowhere */
     uint64_t             last_begin_ns, step_ns;     /* when the last decoding step began; how long one takes */
     uint64_t             gpu_since_ns;   /* up to when the timeline tells what the GPU did */
 
