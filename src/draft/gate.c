@@ -90,6 +90,11 @@ double pf_price_of(const struct pf_row_prices *p, int rows)
     return ns > least ? ns : least;
 }
 
+bool pf_prices_begin(const struct pf_row_prices *p, int rows)
+{
+    return rows <= PF_PRICE_ROWS && p->of[rows].n <= SURE;
+}
+
 /* ---- Choosing ---------------------------------------------------------------------------------------------------- */
 
 static double allowed_ns(const struct pf_draft_account *a)
@@ -160,12 +165,12 @@ int pf_gate_choose(const struct pf_row_prices *p, struct pf_draft_account *a, in
 
 /* ---- The account ------------------------------------------------------------------------------------------------- */
 
-void pf_account_step(struct pf_draft_account *a, double alone_ns, int tokens, double ns, double price_ns)
+void pf_account_step(struct pf_draft_account *a, double alone_ns, int tokens, double ns, double price_ns, bool begins)
 {
     double most = MOST_CREDIT * alone_ns / tokens, charged = ns < 2 * price_ns ? ns : 2 * price_ns;
     a->token_ns = alone_ns / tokens;
     a->total_ns += ns;
-    a->start_ns += ns - charged;
+    a->start_ns += begins ? ns - charged : 0;
     a->balance_ns -= charged - alone_ns;
     if (a->balance_ns > most) {
         double rest = a->start_ns - (a->balance_ns - most);

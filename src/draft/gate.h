@@ -42,13 +42,17 @@ struct pf_draft_account {
 /* A step of so many rows took ns. */
 void   pf_prices_learn(struct pf_row_prices *p, int rows, double ns);
 double pf_price_of(const struct pf_row_prices *p, int rows);         /* 0: nothing is known */
+bool   pf_prices_begin(const struct pf_row_prices *p, int rows);     /* the step that was learned last, of so many rows,
+                                                                        is one of the first of them */
 
 /* How many of n drafts, of these chances, a step of `rows` rows should verify besides; to make one takes draft_ns. */
 int pf_gate_choose(const struct pf_row_prices *p, struct pf_draft_account *a, int rows, const float *chance, int n,
                    double draft_ns);
 
-/* A step for so many tokens took the session ns; its price is price_ns, without drafts it would have been alone_ns. */
-void   pf_account_step(struct pf_draft_account *a, double alone_ns, int tokens, double ns, double price_ns);
+/* A step for so many tokens took the session ns; its price is price_ns, without drafts it would have been alone_ns.
+ * Beyond twice its price a step is slow for a reason of its own; begins: since it is one of the first of its rows. */
+void   pf_account_step(struct pf_draft_account *a, double alone_ns, int tokens, double ns, double price_ns,
+                       bool begins);
 /* A draft was right: a token that needed no step. */
 void pf_account_hit(struct pf_draft_account *a);
 

@@ -52,7 +52,8 @@ static double run(const struct machine *m, const struct text *t, int n)
         CHECK(k >= 0 && k <= MOST);
         double ns = step_ns(m, 1 + k, seen), alone = k ? pf_price_of(&prices, 1) : ns;
         pf_prices_learn(&prices, 1 + k, ns);
-        pf_account_step(&a, alone, 1, ns, k ? pf_price_of(&prices, 1 + k) : ns);
+        pf_account_step(&a, alone, 1, ns, k ? pf_price_of(&prices, 1 + k) : ns,
+                        pf_prices_begin(&prices, 1 + k));
         bool right = true;
         for (int i = 0; i < (k ? k : 1) && right; i++) {
             right = any() < t->p;

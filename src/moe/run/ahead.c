@@ -138,13 +138,14 @@ static void account(struct pf_piece *pieces, int n, int drafts, double ns)
     pthread_mutex_lock(&m->step_lock);
     double alone = drafts ? pf_price_of(&m->row_prices, n) : ns,
            price = drafts ? pf_price_of(&m->row_prices, n + drafts) : ns;
+    bool begins = pf_prices_begin(&m->row_prices, n + drafts);
     for (int i = 0; i < n; i++) {
         double share = drafts ? (double)pieces[i].n_drafts / drafts : 0;
         struct pf_session *s = pieces[i].s;
         for (int k = 0; k < s->n_sources; k++) {
             double part = k == s->source ? share : 0;
             pf_account_step(&s->sources[k].account, alone, n, alone + part * (ns - alone),
-                            alone + part * (price - alone));
+                            alone + part * (price - alone), begins);
         }
     }
     pthread_mutex_unlock(&m->step_lock);
