@@ -581,6 +581,9 @@ struct pf_backend_ops {
 
 /* The CPU backend on n_threads threads, with the best kernels that isa_mask (PF_ISA_) and the CPU allow. */
 pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask);
+/* One that works with the threads of `owner`, which is a CPU's, too, and is closed later. The two never work at the
+ * same time. */
+pf_status pf_backend_cpu_beside(pf_backend **out, pf_backend *owner, uint32_t isa_mask);
 
 /* A backend on GPU number `device`, which may take up to vram_bytes of its memory (0: what is free). PF_EDEVICE: there
  * is no such GPU, or no driver, or pfmoe was built without CUDA. */

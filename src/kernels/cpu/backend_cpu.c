@@ -14,7 +14,8 @@ static void cpu_close(pf_backend *backend)
     struct cpu_backend *b = cpu_of(backend);
     if (!b)
         return;
-    pf_pool_close(&b->pool);
+    if (!b->borrows)
+        pf_pool_close(&b->pool);
     pf_pages_free(b->arena, b->arena_bytes);
     pf_free(b);
 }
@@ -539,7 +540,8 @@ static const struct pf_backend_ops cpu_ops = {
     .experts_halves = pf_cpu_experts_halves, .experts_end = pf_cpu_experts_end, .alert = cpu_alert,
 };
 
-pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask)
+/* The pool is the owner's, or a new one. */
+static pf_status open_backend(pf_backend **out, pf_backend *owner, int n_threads, uint32_t isa_mask)
 {
     *out = NULL;
     struct cpu_backend *b = pf_alloc(PF_MEM_KERNELS, sizeof *b);
@@ -547,11 +549,23 @@ pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask
         PF_FAIL(PF_ENOMEM, "no memory for the CPU backend");
     b->base.ops = &cpu_ops;
     pf_kernels_resolve(&b->k, isa_mask);
-    pf_status st = pf_pool_open(&b->pool, n_threads);
+    b->borrows = owner != NULL;
+    b->pool = owner ? cpu_of(owner)->pool : NULL;
+    pf_status st = owner ? PF_OK : pf_pool_open(&b->pool, n_threads);
     if (st < 0) {
         cpu_close(&b->base);
         return st;
     }
     *out = &b->base;
     return PF_OK;
+}
+
+pf_status pf_backend_cpu_open(pf_backend **out, int n_threads, uint32_t isa_mask)
+{
+    return open_backend(out, NULL, n_threads, isa_mask);
+}
+
+pf_status pf_backend_cpu_beside(pf_backend **out, pf_backend *owner, uint32_t isa_mask)
+{
+    return open_backend(out, owner, 0, isa_mask);
 }

@@ -45,6 +45,7 @@ struct cpu_backend {
     struct pf_backend        base;
     struct pf_kernels        k;
     pf_pool                 *pool;
+    bool                     borrows;        /* the pool is another backend's */
     struct pf_backend_sizes  sizes;
 
     void    *arena;          /* everything below lies in it */

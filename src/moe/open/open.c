@@ -215,14 +215,16 @@ static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const 
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
-static pf_status open_cpu(struct pf_model *m, const struct pf_model_opts *o)
+/* A model that drafts works with the threads of the one that it drafts for, under whose step lock all its steps are. */
+static pf_status open_cpu(struct pf_model *m, const struct pf_model_opts *o, const struct pf_model *whole)
 {
-    int n = o->n_threads;
+    int n = whole ? whole->info.n_threads : o->n_threads;
     if (n == 0) {
         n = pf_cpu_n_cores();
         n = n > MAX_DEFAULT_THREADS ? MAX_DEFAULT_THREADS : n;
     }
-    PF_TRY(pf_backend_cpu_open(&m->cpu, n, o->isa | PF_ISA_SCALAR));
+    PF_TRY(whole ? pf_backend_cpu_beside(&m->cpu, whole->cpu, o->isa | PF_ISA_SCALAR)
+                 : pf_backend_cpu_open(&m->cpu, n, o->isa | PF_ISA_SCALAR));
     m->info.n_threads = n;
     return PF_OK;
 }
@@ -236,8 +238,9 @@ static pf_status open_spans(struct pf_model *m, const struct pf_model_opts *o)
     return PF_OK;
 }
 
-/* All but the placement of the weights. */
-static pf_status open_all(struct pf_model *m, const char *path, const struct pf_model_opts *o)
+/* All but the placement of the weights. whole: the model that m drafts for, or NULL. */
+static pf_status open_all(struct pf_model *m, const char *path, const struct pf_model_opts *o,
+                          const struct pf_model *whole)
 {
     PF_TRY(pf_gguf_open(&m->file, path, o->vocab_only ? PF_GGUF_VOCAB_ONLY : 0));
     log_warnings(m);
@@ -251,7 +254,7 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     }
     if (!o->vocab_only) {
         pf_info_names(m);
-        PF_TRY(open_cpu(m, o));
+        PF_TRY(open_cpu(m, o, whole));
         PF_TRY(pf_lora_open(m, o->adapters, o->n_adapters));
         PF_TRY(pf_model_bind(m));
         m->backend = m->cpu;
@@ -262,16 +265,15 @@ static pf_status open_all(struct pf_model *m, const char *path, const struct pf_
     return pf_info_fill(m);
 }
 
-enum part { WHOLE, NEXTN, SECOND };
-
 static pf_status open_one(pf_model **out, const char *path, const struct pf_model_opts *opts,
-                          const struct pf_residency_setup *setup, bool placed, enum part part);
+                          const struct pf_residency_setup *setup, bool placed, const struct pf_model *whole,
+                          bool nextn);
 
 /* The layer that guesses ahead. A file without one, or one that cannot run, is no reason to refuse the model. */
 static pf_status open_nextn(struct pf_model *m, const char *path, const struct pf_model_opts *o,
                             const struct pf_residency_setup *setup, bool placed)
 {
-    pf_status st = open_one(&m->nextn, path, o, setup, placed, NEXTN);
+    pf_status st = open_one(&m->nextn, path, o, setup, placed, m, true);
     if (st == PF_OK && m->nextn->n_vocab != m->n_vocab) {
         pf_model_logf(m, PF_LOG_WARN, "the layer that guesses ahead has %d tokens instead of %d, and is left out",
                       m->nextn->n_vocab, m->n_vocab);
@@ -303,7 +305,7 @@ static pf_status open_drafters(struct pf_model *m, const char *path, struct pf_m
     if (o->nextn)
         PF_TRY(open_nextn(m, path, &plain, setup, placed));
     if (o->draft_path) {
-        PF_TRY(open_one(&m->second, o->draft_path, &plain, setup, placed, SECOND));
+        PF_TRY(open_one(&m->second, o->draft_path, &plain, setup, placed, m, false));
         PF_TRY(pf_same_tokens(m, m->second));
     }
     leave_vram(o, m->nextn);
@@ -311,21 +313,22 @@ static pf_status open_drafters(struct pf_model *m, const char *path, struct pf_m
     return PF_OK;
 }
 
-/* With the setup's options. */
+/* With the setup's options. whole: the model that this one is to draft for, as its layer that guesses ahead or as a
+ * second one; NULL: none. */
 static pf_status open_one(pf_model **out, const char *path, const struct pf_model_opts *opts,
-                          const struct pf_residency_setup *setup, bool placed, enum part part)
+                          const struct pf_residency_setup *setup, bool placed, const struct pf_model *whole, bool nextn)
 {
     struct pf_model_opts o = *opts;
     struct pf_model *m = pf_alloc(PF_MEM_MODEL, sizeof *m);
     if (!m)
         PF_FAIL(PF_ENOMEM, "no memory to open %s", path);
-    m->is_nextn = part == NEXTN;
-    m->is_beside = part != WHOLE;
+    m->is_nextn = nextn;
+    m->is_beside = whole != NULL;
     pthread_mutex_init(&m->step_lock, NULL);
     m->log = o.log;
     m->log_ctx = o.log_ctx;
     m->cancel = (struct pf_cancel){ o.cancel, o.cancel_ctx };
-    pf_status st = open_all(m, path, &o);
+    pf_status st = open_all(m, path, &o, whole);
     if (st == PF_OK && m->cpu)
         st = open_drafters(m, path, &o, setup, placed);
     if (st == PF_OK && placed && m->cpu)
@@ -352,7 +355,7 @@ pf_status pf_open_model(pf_model **out, const char *path, const struct pf_model_
     if (setup)                                 /* a test's setup is about the CPU's tiers, or a device of its own */
         o.device = -1;
     PF_TRY(check_gpus(&o));
-    return open_one(out, path, &o, setup, placed, WHOLE);
+    return open_one(out, path, &o, setup, placed, NULL, false);
 }
 
 /* Asks the device that would be opened, in the same way; without one, what is said of another machine's. */
@@ -393,10 +396,10 @@ void pf_model_close(pf_model **mp)
     assert(atomic_load(&m->n_sessions) == 0 && "sessions must be closed before their model");
     pf_watch_close(m);
     pf_place_close(m->left ? m->left : m->place);
-    if (m->cpu)
-        m->cpu->ops->close(m->cpu);
     pf_model_close(&m->nextn);
     pf_model_close(&m->second);
+    if (m->cpu)
+        m->cpu->ops->close(m->cpu);
     pf_spans_close(&m->spans);
     pf_lora_close(m);
     pf_tmpl_close(&m->tmpl);
