@@ -2,7 +2,7 @@
 #include "draft/gate.h"
 
 static const double WORTH = 1.03;            /* a gain below this is noise */
-static const double NEW_WORTH = 1.15;        /* of a number of rows whose price is a guess */
+static const double NEW_WORTH = 1.15;        /* where the price is a guess, unless drafts gain already */
 static const double LOSS = 0.006;            /* of a session's time, that drafts may cost it */
 static const double FIRST_LOSS = 1;          /* tokens' time, that the first trials may cost */
 static const double MOST_CREDIT = 16;        /* tokens' time that gains are remembered for */
@@ -124,7 +124,8 @@ static int best_count(const struct pf_row_prices *p, const struct pf_draft_accou
                       int most, double draft_ns, double doubt, bool *any)
 {
     double alone = pf_price_of(p, rows), chain = 1, expected = rows, best_value = 1;
-    bool may_begin = a->start_ns <= allowed_ns(a) + a->balance_ns / 2;
+    bool may_begin = a->start_ns <= allowed_ns(a) + a->balance_ns / 2,
+         gains = a->balance_ns > MOST_CREDIT / 2 * a->token_ns;
     int best = 0, i = 0;
     *any = false;
     for (int k = 1; k <= most; k = next_count(k)) {
@@ -136,7 +137,7 @@ static int best_count(const struct pf_row_prices *p, const struct pf_draft_accou
         if (is_new && !may_begin)
             continue;
         double price = alone + doubt * (pf_price_of(p, rows + k) - alone + k * draft_ns);
-        double value = expected * alone / (rows * price) / (is_new ? NEW_WORTH : WORTH);
+        double value = expected * alone / (rows * price) / (is_new && !gains ? NEW_WORTH : WORTH);
         *any = true;
         if (value > best_value) {
             best_value = value;
