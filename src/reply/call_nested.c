@@ -59,7 +59,10 @@ static void write_text(struct nested *x, struct pf_span schema)
     struct pf_reply *r = x->r;
     struct pf_span text = take_text(x);
     unsigned types = pf_tools_types_of(&r->tools, r->schema, schema);
-    if (text.n == 0 && types & (PF_TYPE_ARRAY | PF_TYPE_OBJECT) && !(types & PF_TYPE_STRING))
+    size_t space = 0;
+    while (space < text.n && pf_reply_is_space(text.p[space]))
+        space++;
+    if (space == text.n && types & (PF_TYPE_ARRAY | PF_TYPE_OBJECT) && !(types & PF_TYPE_STRING))
         pf_run_puts(&r->out, types & PF_TYPE_ARRAY ? "[]" : "{}");
     else
         pf_call_write_value(r, text.p, text.n, types ? types : PF_TYPE_STRING);

@@ -1,6 +1,7 @@
 /* Arguments between tags: the schema's properties in its order, those that are not required perhaps left out. A value
  * that may be a string is text up to its end, or one of the strings that an enum lists; any other is JSON by its own
- * schema. See shape_impl.h. */
+ * schema, or tags again where the family nests them. See shape_impl.h. */
+#define _GNU_SOURCE                  /* memmem */
 #include <string.h>
 
 #include "base/pf_status.h"
@@ -36,8 +37,59 @@ static bool listed(struct pf_shape *s, struct pf_span schema, const char *close,
 /* A property of the arguments' schema. */
 struct param {
     struct pf_span name, own;            /* `own`: its schema, perhaps a reference */
-    bool is_text;
+    bool is_text, alone;                 /* alone: nothing in `own` refers to anything */
 };
+
+static pf_status param(struct pf_shape *s, struct pf_span schema, const struct param *p, int32_t *at);
+
+static bool is_alone(struct pf_span schema)
+{
+    static const char reference[] = "\"$ref\"";
+    return !memmem(schema.p, schema.n, reference, sizeof reference - 1);
+}
+
+/* Whether a schema says nothing but what tags can say: of an object its properties, of a list its elements. */
+static bool is_plain(struct pf_shape *s, struct pf_span schema, bool list)
+{
+    static const char *const known[] = { "type", "title", "description", "default", "examples", "items", "properties",
+                                         "required", "additionalProperties" };
+    enum { N_BOTH = 5, N_LIST = 6, N_OBJECT = 9 };
+    struct pf_span key, value = { NULL, 0 };
+    while (pf_tools_next_member(&s->tools, schema, &key, &value)) {
+        int i = 0, n = list ? N_LIST : N_OBJECT;
+        while (i < n && (key.n != strlen(known[i]) + 2 || memcmp(key.p + 1, known[i], key.n - 2) != 0))
+            i += i + 1 == N_BOTH && !list ? 2 : 1;
+        if (i >= n)
+            return false;
+    }
+    return true;
+}
+
+/* Any number of elements, each between tags of the name that lists have. */
+static pf_status elements(struct pf_shape *s, struct pf_span items, int32_t *at)
+{
+    unsigned types = pf_tools_types_of(&s->tools, items, items);
+    const struct param p = { .name = { "item", 4 }, .own = items, .is_text = !types || types & PF_TYPE_STRING,
+                             .alone = true };
+    int32_t again = pf_rules_state(s->r), end = again;
+    pf_rules_empty(s->r, *at, again);
+    PF_TRY(param(s, items, &p, &end));
+    pf_rules_empty(s->r, end, again);
+    *at = again;
+    return s->r->status;
+}
+
+/* A value that is no text, by a schema that is alone: tags, or JSON. */
+static pf_status nested(struct pf_shape *s, struct pf_span own, int32_t *at)
+{
+    unsigned types = pf_tools_types_of(&s->tools, own, own);
+    struct pf_span items = pf_tools_get(&s->tools, own, "items");
+    if (types == PF_TYPE_OBJECT && is_plain(s, own, false) && pf_shape_params_suit(s, own))
+        return pf_shape_params(s, own, at);
+    if (types == PF_TYPE_ARRAY && is_plain(s, own, true) && items.p && items.p[0] == '{')
+        return elements(s, items, at);
+    return pf_shape_value(s, own, at);
+}
 
 /* The value, and what ends it. */
 static pf_status value(struct pf_shape *s, struct pf_span schema, const struct param *p, int32_t *at)
@@ -48,7 +100,7 @@ static pf_status value(struct pf_shape *s, struct pf_span schema, const struct p
         if (!listed(s, pf_tools_follow(&s->tools, schema, p->own), close, *at, end))
             pf_rules_empty(s->r, pf_shape_until(s, *at, close), end);
     } else {
-        PF_TRY(pf_shape_property(s, schema, p->name, at));
+        PF_TRY(p->alone ? nested(s, p->own, at) : pf_shape_property(s, schema, p->name, at));
         *at = pf_shape_space(s, *at);
         pf_rules_empty(s->r, pf_shape_text(s, *at, close, strlen(close)), end);
     }
@@ -87,6 +139,7 @@ pf_status pf_shape_params(struct pf_shape *s, struct pf_span schema, int32_t *fr
         if (!plain(key, &p.name))
             continue;                    /* a name that JSON escapes could not stand in a tag */
         p.is_text = pf_tools_types(&s->tools, schema, p.name.p, p.name.n) & PF_TYPE_STRING;
+        p.alone = s->family->form & PF_FORM_NESTED && is_alone(own);
         int32_t at = *from, next = pf_rules_state(s->r);
         PF_TRY(param(s, schema, &p, &at));
         pf_rules_empty(s->r, at, next);

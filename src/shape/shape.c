@@ -189,6 +189,11 @@ pf_status pf_shape_object(struct pf_shape *s, struct pf_span schema, bool own, i
     return or_else(s, compile_object(s, schema, w, from), "{\"type\": \"object\"}", w, from);
 }
 
+pf_status pf_shape_value(struct pf_shape *s, struct pf_span schema, int32_t *from)
+{
+    return or_else(s, compile(s, schema.p, schema.n, NULL, from), "{}", NULL, from);
+}
+
 pf_status pf_shape_property(struct pf_shape *s, struct pf_span schema, struct pf_span name, int32_t *from)
 {
     int32_t rule;

@@ -49,8 +49,9 @@ int32_t pf_shape_loose(struct pf_shape *s, int32_t from, const char *text, size_
 int32_t pf_shape_space(struct pf_shape *s, int32_t from);
 int32_t pf_shape_newline(struct pf_shape *s, int32_t from);
 /* Arguments, as JSON or in the family's own notation, any object where the schema is one that cannot be kept to; the
- * value of a property, any where that is. */
+ * value of a schema, or of its property, any where that is. */
 pf_status pf_shape_object(struct pf_shape *s, struct pf_span schema, bool own, int32_t *from);
+pf_status pf_shape_value(struct pf_shape *s, struct pf_span schema, int32_t *from);
 pf_status pf_shape_property(struct pf_shape *s, struct pf_span schema, struct pf_span name, int32_t *from);
 /* Arguments between tags. */
 pf_status pf_shape_params(struct pf_shape *s, struct pf_span schema, int32_t *from);

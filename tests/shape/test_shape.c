@@ -23,7 +23,10 @@ static const char *const marks[] = {
 enum { N_MARKS = sizeof marks / sizeof *marks };
 
 #define WEATHER "{\"type\": \"object\", \"properties\": {\"city\": {\"type\": \"string\"}, \"days\": {\"type\": " \
-    "\"integer\"}, \"unit\": {\"$ref\": \"#/$defs/unit\"}, \"deep\": {\"$ref\": \"#/$defs/deep\"}}, " \
+    "\"integer\"}, \"unit\": {\"$ref\": \"#/$defs/unit\"}, \"deep\": {\"$ref\": \"#/$defs/deep\"}, " \
+    "\"list\": {\"type\": \"array\", \"items\": {\"type\": \"object\", \"properties\": {\"t\": {\"type\": " \
+    "\"boolean\"}, \"n\": {\"type\": \"array\", \"items\": {\"type\": \"integer\"}}}, \"additionalProperties\": " \
+    "false}}}, " \
     "\"required\": [\"city\", \"unit\", \"deep\"], \"additionalProperties\": false, \"$defs\": {\"unit\": {\"enum\": " \
     "[\"c\", \"f\"]}, \"deep\": {\"type\": \"object\", \"properties\": {\"x\": {\"type\": \"boolean\"}}, " \
     "\"required\": [\"x\"], \"additionalProperties\": false}}}"
