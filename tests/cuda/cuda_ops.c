@@ -218,7 +218,7 @@ static void pick_some(int32_t *picks, int rows, int n_used)
 
 static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype down_type, int n, int n_ff, int n_used)
 {
-    const int batches[] = { 1, 4, prompt_rows(type) };
+    const int batches[] = { 1, 4, 8, prompt_rows(type) };
     struct pf_expert_weight gate = expert_weights(type, n, n_ff), up = expert_weights(up_type, n, n_ff),
                             down = expert_weights(down_type, n_ff, n);
     for (size_t k = 0; k < sizeof batches / sizeof *batches; k++) {
@@ -646,6 +646,72 @@ static void attentions(void)
         }
 }
 
+/* Attention of three sequences, whose heads are normed and rotated together, and a product of what it puts out.
+ * Something else comes behind the first `before` of them. */
+static void attention_of_several(int hd, int n_head, int n_kv, int window, int before)
+{
+    enum { N = 3, ROWS = 6, CHUNK = PF_KV_CHUNK_POSITIONS, N_CHUNKS = 3, N_OUT = 40 };
+    static const int rows[N] = { 2, 1, 3 }, olds[N] = { 600, 4, 300 };
+    size_t n_kept = (size_t)(N_CHUNKS * CHUNK * n_kv) * pf_kv_key_bytes(PF_KV_I16, hd) / 4;
+    int n_q = n_head * hd, n_k = n_kv * hd, n_pairs = hd / 2;
+    int32_t pos[N_CHUNKS * CHUNK], of_rows[ROWS];
+    for (int i = 0; i < N_CHUNKS * CHUNK; i++)
+        pos[i] = i;
+    for (int i = 0, r = 0; i < N; i++)
+        for (int j = 0; j < rows[i]; j++)
+            of_rows[r++] = olds[i] + j;
+    float *weight = place(floats((size_t)hd, 1), (size_t)hd * sizeof *weight),
+          *sinks = place(floats((size_t)n_head, 3), (size_t)n_head * sizeof *sinks);
+    struct pf_weight w = { .data = weights(PF_Q8_0, n_q, N_OUT), .type = PF_Q8_0, .n_in = n_q, .n_out = N_OUT,
+                           .row_bytes = pf_qtype_row_bytes(PF_Q8_0, (uint64_t)n_q), .scale = 1 };
+    struct pair all = pair_new(pos, N_CHUNKS * CHUNK), of = pair_new(of_rows, ROWS), k[N], v[N],
+                old = random_pair((size_t)(N_CHUNKS * CHUNK * n_k), 2), q = random_pair((size_t)(ROWS * n_q), 2),
+                nk = random_pair((size_t)(ROWS * n_k), 2), nv = random_pair((size_t)(ROWS * n_k), 2),
+                cs = random_pair((size_t)(ROWS * 2 * n_pairs), 1), scale = random_pair(ROWS, 2),
+                out = random_pair((size_t)(ROWS * n_q), 1), y = random_pair((size_t)(ROWS * N_OUT), 1);
+    for (int i = 0; i < N; i++)
+        k[i] = pair_new(NULL, n_kept), v[i] = pair_new(NULL, n_kept);
+    for (int u = 0; u < 2; u++) {
+        pf_backend *b = units[u];
+        struct pf_kv_view kv[N];
+        for (int i = 0; i < N; i++) {
+            kv[i] = (struct pf_kv_view){ .k = k[i].at[u], .v = v[i].at[u], .type = PF_KV_I16, .n_kv_head = n_kv,
+                                         .hd_k = hd, .hd_v = hd, .n_chunks = N_CHUNKS - i % 2 };
+            for (int p = 0; p < olds[i]; p += CHUNK)
+                must(b->ops->kv_store(b, &kv[i], old.at[u] + p * n_k, old.at[u] + p * n_k,
+                                      (const int32_t *)(const void *)all.at[u] + p,
+                                      olds[i] - p < CHUNK ? olds[i] - p : CHUNK));
+        }
+        must(b->ops->finish(b));                                 /* so that older keys belong to earlier steps */
+        must(b->ops->rms_norm(b, q.at[u], weight, 1e-6f, hd, ROWS * n_head, q.at[u]));
+        must(b->ops->rms_norm(b, nk.at[u], weight, 1e-6f, hd, ROWS * n_kv, nk.at[u]));
+        must(b->ops->rope(b, (struct pf_rope_op[]){ { q.at[u], cs.at[u], n_head, hd, n_pairs, true },
+                                                    { nk.at[u], cs.at[u], n_kv, hd, n_pairs, true } }, 2, ROWS));
+        for (int i = 0, r = 0; i < N; r += rows[i++]) {
+            const int32_t *at = (const int32_t *)(const void *)of.at[u] + r;
+            must(b->ops->kv_store(b, &kv[i], nk.at[u] + r * n_k, nv.at[u] + r * n_k, at, rows[i]));
+            must(b->ops->attention(b, &(struct pf_attention_op){ .q = q.at[u] + r * n_q, .out = out.at[u] + r * n_q,
+                                   .kv = &kv[i], .pos = at, .n_positions = olds[i] + rows[i], .rows = rows[i],
+                                   .n_head = n_head, .window = window, .scale = 0.125f, .sinks = sinks,
+                                   .row_scale = scale.at[u] + r }));
+            if (i + 1 == before)
+                must(b->ops->softcap(b, y.at[u], 2, y.n));
+        }
+        must(b->ops->linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, out.at[u], ROWS));
+        must(b->ops->finish(b));
+    }
+    for (int i = 0; i < N; i++) {
+        same(&k[i], "keys of several sequences", "", hd);
+        same(&v[i], "values of several sequences", "", hd);
+    }
+    same(&out, "attention of several sequences", "", hd * 10 + before);
+    same(&y, "product of it", "", hd * 10 + before);
+    struct pair *pairs[] = { &k[0], &k[1], &k[2], &v[0], &v[1], &v[2], &all, &of,    &old,
+                             &q,    &nk,   &nv,   &cs,   &scale, &out, &y };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
 /* Heads of all sizes that tiles take, and some that they do not; groups that a tile of 16 rows holds, or cuts. */
 static void attentions_i16(void)
 {
@@ -673,6 +739,10 @@ static void attentions_i16(void)
                                        wide = { 512, 512, 9, 3, 20, false, false, false, 0 };
     attend(&narrow, PF_KV_I16, 70, 300, true);
     attend(&wide, PF_KV_I16, 4, 300, true);
+    for (int before = 0; before < 3; before++) {
+        attention_of_several(64, 8, 2, before == 2 ? 100 : 0, before);
+        attention_of_several(128, 8, 1, 0, before);
+    }
 }
 
 /* Gated attention from its products on: queries and gates are dealt out, heads normed and rotated, keys and values

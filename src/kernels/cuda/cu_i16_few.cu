@@ -1,7 +1,7 @@
-/* Attention of few rows in whole numbers. A thread block takes a KV head, a tile or two of 16 rows (tokens by the query
- * heads that share it) and every so many-th chunk of what they see; in a chunk each of its four warps takes a block of
- * 64 positions. So all rows share what is read. Where chunks are too few for the GPU, several thread blocks share the
- * elements of the values, and each makes all scores for itself.
+/* Attention of few rows in whole numbers, of one sequence or of several. A thread block takes a KV head of a sequence,
+ * a tile or two of 16 rows (tokens by the query heads that share it) and every so many-th chunk of what they see; in a
+ * chunk each of its four warps takes a block of 64 positions. So all rows share what is read. Where chunks are too few
+ * for the GPU, several thread blocks share the elements of the values, and each makes all scores for itself.
  *
  *     a warp    streams its blocks' bytes through slots of its own, some pieces ahead of the one it computes with:
  *               pieces of keys (32 positions, 64 elements), then of values (64 positions, 32 elements)
@@ -19,9 +19,26 @@ static_assert((int)WARPS == (int)N_BLOCKS, "a warp a block");
 
 struct few_rows {
     struct i16_attention o;
-    int  n_slots, n_groups, n_rows;       /* row groups of a KV head; rows of a KV head */
+    struct cu_parts      parts;
+    int  n_slots, n_groups;               /* row groups of a sequence's KV head */
     int  kept;                            /* rows of a group: 8, 16, 24 or 32 */
 };
+
+/* Row r of a KV head of a sequence. */
+CU_INLINE struct i16_row row_of(const struct few_rows &f, int sequence, int hk, int r)
+{
+    int group = f.o.a.n_head / f.o.kv.n_kv_head, token = f.parts.first[sequence] + r / group;
+    if (token >= f.parts.first[sequence + 1])
+        return { 0, 0, INT32_MAX, -1, false };
+    int pos = *(const volatile int32_t *)&f.o.a.pos[token];
+    return { token, hk * group + r % group, first_visible(f.o.a, pos), pos, true };
+}
+
+/* How many rows a KV head of a sequence has. */
+CU_INLINE int rows_of(const struct few_rows &f, int sequence)
+{
+    return (f.parts.first[sequence + 1] - f.parts.first[sequence]) * (f.o.a.n_head / f.o.kv.n_kv_head);
+}
 
 /* A block's shared memory. */
 struct place {
@@ -221,13 +238,13 @@ struct range {
 };
 
 template <int TILES, int EIGHTS>
-CU_INLINE struct range see(const struct few_rows &f, const struct place &p, int hk, int first_row,
+CU_INLINE struct range see(const struct few_rows &f, const struct place &p, int sequence, int hk, int first_row,
                            struct rows<TILES, EIGHTS> &rows)
 {
     int lane = threadIdx.x % WARP;
     struct range s = { INT32_MAX, -1, INT32_MAX };
     if (threadIdx.x < f.kept)
-        p.of[threadIdx.x] = i16_row_of(f.o, hk, first_row + threadIdx.x);
+        p.of[threadIdx.x] = row_of(f, sequence, hk, first_row + threadIdx.x);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < TILES; i++)
@@ -240,7 +257,7 @@ CU_INLINE struct range see(const struct few_rows &f, const struct place &p, int 
             s.last = max(s.last, rows.of[i][r].pos);
         }
     s.first = lanes_least(s.first), s.last = -lanes_least(-s.last);
-    for (int i = 0; i < f.o.a.rows; i++)
+    for (int i = f.parts.first[sequence]; i < f.parts.first[sequence + 1]; i++)
         s.own = min(s.own, *(const volatile int32_t *)&f.o.a.pos[i]);
     return s;
 }
@@ -283,19 +300,19 @@ CU_INLINE void weigh_block(N next, const struct few_rows &f, const struct place 
     }
 }
 
-/* blockIdx: KV head and row group; one of gridDim.y thread blocks that share the chunks; one of gridDim.z that share
- * the elements of the values. */
+/* blockIdx: sequence, KV head and row group; one of gridDim.y thread blocks that share the chunks; one of gridDim.z
+ * that share the elements of the values. */
 template <int TILES, int EIGHTS>
 static __global__ void __launch_bounds__(THREADS, 2) few(const __grid_constant__ struct few_rows f)
 {
     BLOCK_MEMORY(float4, shared);
     const struct i16_attention &o = f.o;
-    const struct pf_kv_view &kv = o.kv;
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, hk = blockIdx.x / f.n_groups,
-        first_row = blockIdx.x % f.n_groups * f.kept;
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, head = blockIdx.x / f.n_groups,
+        first_row = blockIdx.x % f.n_groups * f.kept, hk = head % o.kv.n_kv_head, sequence = head / o.kv.n_kv_head;
+    const struct pf_kv_view &kv = f.parts.kv[sequence];
     struct place p = carve((char *)shared, f);
     struct rows<TILES, EIGHTS> rows;
-    struct range see_all = see<TILES, EIGHTS>(f, p, hk, first_row, rows);
+    struct range see_all = see<TILES, EIGHTS>(f, p, sequence, hk, first_row, rows);
     int begin = see_all.first / CHUNK, end = see_all.last / CHUNK, c_first = begin + blockIdx.y;
     if (c_first > end) {
         wait_turn();
@@ -338,7 +355,7 @@ static __global__ void __launch_bounds__(THREADS, 2) few(const __grid_constant__
                 }
             }
             __syncthreads();
-            join_sums(f, p, sums, min(f.kept, f.n_rows - first_row), c, d);
+            join_sums(f, p, sums, min(f.kept, rows_of(f, sequence) - first_row), c, d);
         }
     }
 }
@@ -366,10 +383,9 @@ static int sharers(int n_pieces, int most)
 template <int TILES, int EIGHTS>
 static cudaError_t start(cudaStream_t st, struct few_rows f, int n_units, size_t shared_bytes)
 {
-    f.n_groups = ceil_div(f.n_rows, f.kept);
     f.n_slots = slots_for(shared_bytes, f.kept, f.o.kv.hd_k);
     size_t bytes = bytes_for(f.n_slots, f.kept, f.o.kv.hd_k);
-    int x = f.o.kv.n_kv_head * f.n_groups, y = min(f.o.n_chunks, max(1, 2 * n_units / x));
+    int x = f.parts.n * f.o.kv.n_kv_head * f.n_groups, y = min(f.o.n_chunks, max(1, 2 * n_units / x));
     cudaError_t e = allow_bytes(few<TILES, EIGHTS>, bytes);
     dim3 grid(x, y, sharers(f.o.kv.hd_v / 32, n_units / (x * y)));
     if (e == cudaSuccess)
@@ -386,16 +402,28 @@ static cudaError_t count_units(int *n)
     return e == cudaSuccess ? cudaDeviceGetAttribute(n, cudaDevAttrMultiProcessorCount, device) : e;
 }
 
-/* Up to CU_VECTOR_ROWS rows. */
-static cudaError_t start_few(cudaStream_t st, const struct i16_attention &o, int n_units, size_t shared_bytes)
+/* Up to CU_VECTOR_ROWS rows, of one sequence or of several. */
+static cudaError_t start_parts(cudaStream_t st, const struct i16_attention &o, const struct cu_parts &parts,
+                               int n_units, size_t shared_bytes)
 {
-    struct few_rows f = { o, 0, 0, o.a.rows * (o.a.n_head / o.kv.n_kv_head) };
-    f.kept = min(32, ceil_div(f.n_rows, 8) * 8);
+    struct few_rows f = { o, parts, 0, 0, 0 };
+    int most = 0;
+    for (int i = 0; i < parts.n; i++)
+        most = max(most, parts.first[i + 1] - parts.first[i]);
+    int n_rows = most * (o.a.n_head / o.kv.n_kv_head);
+    f.kept = min(32, ceil_div(n_rows, 8) * 8);
     while (f.kept > 8 && bytes_for(2, f.kept, o.kv.hd_k) > shared_bytes)
         f.kept -= 8;
+    f.n_groups = ceil_div(n_rows, f.kept);
     if (f.kept > 16)
         return start<2, 2>(st, f, n_units, shared_bytes);
     return f.kept > 8 ? start<1, 2>(st, f, n_units, shared_bytes) : start<1, 1>(st, f, n_units, shared_bytes);
+}
+
+static cudaError_t start_few(cudaStream_t st, const struct i16_attention &o, int n_units, size_t shared_bytes)
+{
+    struct cu_parts one = { 1, { o.kv }, { 0, o.a.rows } };
+    return start_parts(st, o, one, n_units, shared_bytes);
 }
 
 /* More rows, so many at a time. */
@@ -447,4 +475,17 @@ extern "C" cudaError_t pf_cu_i16_attention(cudaStream_t st, const struct pf_atte
     if (!pf_cu_i16_takes_many(&o, shared_bytes) || in_turn_is_faster(o, n_units))
         return start_in_turn(st, o, n_units, shared_bytes);
     return pf_cu_i16_takes_groups(&o, shared_bytes) ? pf_cu_i16_groups(st, &o) : pf_cu_i16_many(st, &o, shared_bytes);
+}
+
+extern "C" cudaError_t pf_cu_i16_together(cudaStream_t st, const struct pf_attention_op *a,
+                                          const struct cu_parts *parts, int n_chunks, const struct cu_i16 *s,
+                                          const struct cu_x *x, const struct cu_heads *heads, size_t shared_bytes,
+                                          int *fault)
+{
+    struct i16_attention o = { *a, *a->kv, *s, n_chunks, *x, fault };
+    int n_units;
+    cudaError_t e = count_units(&n_units);
+    if (e == cudaSuccess)
+        e = pf_cu_i16_queries_of(st, a, s, heads, parts);
+    return e == cudaSuccess ? start_parts(st, o, *parts, n_units, shared_bytes) : e;
 }

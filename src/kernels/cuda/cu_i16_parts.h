@@ -4,6 +4,16 @@
 #define PF_CU_I16_PARTS_H
 
 #include "kernels/cuda/cu_i16.h"
+#include "kernels/cuda/cu_parts.h"
+
+/* Whose a row is. */
+CU_INLINE int sequence_of(const struct cu_parts &parts, int row)
+{
+    int i = 0;
+    while (row >= parts.first[i + 1])
+        i++;
+    return i;
+}
 
 /* Number of a row's partial: what it has of a chunk. Behind all sums of values lie all maxima, then all z. */
 CU_INLINE size_t part_of(const struct i16_attention &o, const struct i16_row &r, int c)
@@ -44,6 +54,11 @@ CU_INLINE void put_out(const struct i16_attention &o, const struct i16_row &r, i
     if (o.x.q)
         quantise_block(y, &o.x, o.a.n_head * o.kv.hd_v, r.token, (r.head * o.kv.hd_v + d) / 32, o.fault);
 }
+
+/* pf_cu_i16_queries for rows of several sequences, or, with parts NULL, of one. */
+extern "C" cudaError_t pf_cu_i16_queries_of(cudaStream_t st, const struct pf_attention_op *a,
+                                            const struct cu_i16 *to, const struct cu_heads *heads,
+                                            const struct cu_parts *parts);
 
 /* Folds the chunks of few rows, cu_i16_fold.cu. */
 extern "C" cudaError_t pf_cu_i16_fold(cudaStream_t st, const struct i16_attention *o);

@@ -4,6 +4,7 @@
  * in one word of the values: these are written byte by byte. */
 #include "kernels/cuda/cu_heads.h"
 #include "kernels/cuda/cu_i16.h"
+#include "kernels/cuda/cu_i16_parts.h"
 
 enum { THREADS = 256 };
 
@@ -16,6 +17,7 @@ struct rows {
     int               n_head, hd_q;
     struct cu_i16     to;
     struct pf_kv_view kv;          /* n_kv_head 0: only queries */
+    struct cu_parts   parts;       /* n 0: all rows are of one sequence, whose keys and values are kv */
     const int32_t    *pos;
     int               longest;     /* floats of shared memory for a row */
 };
@@ -161,7 +163,7 @@ CU_INLINE void put_query(const struct rows &o, int row, int head, const struct h
 
 CU_INLINE void put_key_value(const struct rows &o, int row, int head, const struct head_factors &by, float *k, float *v)
 {
-    const struct pf_kv_view &kv = o.kv;
+    const struct pf_kv_view &kv = o.parts.n ? o.parts.kv[sequence_of(o.parts, row)] : o.kv;
     int lane = threadIdx.x % WARP, pos = o.pos[row], p = pos % BLOCK;
     char *keys = i16_keys(kv, kv.hd_k, pos / BLOCK, head);
     char *values = i16_values_of(kv, kv.hd_v, pos / BLOCK, head);
@@ -230,7 +232,16 @@ extern "C" cudaError_t pf_cu_i16_store(cudaStream_t st, const struct pf_kv_view 
 extern "C" cudaError_t pf_cu_i16_queries(cudaStream_t st, const struct pf_attention_op *a, const struct cu_i16 *to,
                                          const struct cu_heads *heads)
 {
+    return pf_cu_i16_queries_of(st, a, to, heads, NULL);
+}
+
+extern "C" cudaError_t pf_cu_i16_queries_of(cudaStream_t st, const struct pf_attention_op *a,
+                                            const struct cu_i16 *to, const struct cu_heads *heads,
+                                            const struct cu_parts *parts)
+{
     struct rows o = {};
+    if (parts)
+        o.parts = *parts;
     o.q = a->q, o.row_scale = a->row_scale, o.scale = a->scale * PF_LOG2_E * 256.0f, o.to = *to;
     o.n_head = a->n_head, o.hd_q = a->kv->hd_k, o.longest = max(a->kv->hd_k, a->kv->hd_v);
     if (heads) {

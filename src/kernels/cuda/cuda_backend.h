@@ -7,6 +7,7 @@
  *     cuda_scratch.c   scratch                            cuda_graph.c     steps: captured, replayed, waited for
  *     cuda_ops.c       operations on rows                 cuda_experts.c   routed experts
  *     cuda_share.c     experts shared with the host: hand-off, copies
+ *     cuda_attention.c attention, of several sequences together
  *
  * Owner and thread as in backend.h: one thread at a time. All work goes to one stream, what is set up too: a plain
  * cudaMemcpy may return before its bytes have arrived, and nothing of this stream waits for it. Nothing waits for the
@@ -20,9 +21,9 @@
  *     a product waits for the addition of its output, experts wait for the addition of the shared expert first, an
  *     addition whose product is launched already waits for the norm that reads the sum, a norm and an activation wait
  *     for the product that reads them, copies of queries and gates, norms of heads and rotation for kv_store, and
- *     kv_store for attention. Any other operation, and whatever ends a step or frees memory, first starts the held ones
- *     in the order they came (pf_cuda_settle). So of product, held, norm, acted, stored and heads only one has
- *     something at a time.
+ *     kv_store for attention, and a sequence's attention for that of the others. Any other operation, and whatever ends
+ *     a step or frees memory, first starts the held ones in the order they came (pf_cuda_settle). So of product, held,
+ *     norm, acted, stored, heads and together only one has something at a time.
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
  *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
  *     on, so that capturing never has to place a vector. Where there is no memory for a graph, none are made any more.
@@ -32,7 +33,7 @@
 #ifndef PF_CUDA_BACKEND_H
 #define PF_CUDA_BACKEND_H
 
-#include "kernels/cuda/cu_api.h"
+#include "kernels/cuda/cu_parts.h"
 #include "kernels/placed.h"
 
 enum { CUDA_MAX_GRAPHS = 16, CUDA_MAX_OWNED = 4096 };
@@ -70,6 +71,16 @@ struct held_heads {
     struct cu_norm    norm[2];
     struct pf_rope_op rope[2];
     int               n_deals, n_norms, n_ropes, deal_rows, rows;
+};
+
+/* Attention of several sequences, as far as it was asked for. */
+struct held_together {
+    struct held_heads heads;             /* what comes first, for all rows */
+    struct cu_heads   stored;            /* how kernels do that; rows: all that are to come, 0: nothing is held */
+    struct cu_parts   parts;             /* those whose keys and values are stored */
+    struct pf_attention_op op;           /* of the rows whose attention was asked for */
+    int64_t           n_positions[CU_SEQUENCES];
+    int               n_stored;          /* rows */
 };
 
 /* A kind of step, and, once it has been captured, what replays it. */
@@ -124,6 +135,7 @@ struct cuda_backend {
     struct held_act   acted;
     struct cu_heads   stored;            /* rows 0: none is held */
     struct held_heads heads;
+    struct held_together together;
 
     struct pf_experts_op parts;          /* the op between experts_begin and experts_end */
     const uint8_t   **part_table;        /* [3][n_expert] addresses of the experts of the present experts_part */
@@ -209,6 +221,10 @@ int pf_cuda_chunks(const struct cuda_backend *b, int64_t n_positions);
 
 /* Starts what was held back; or holds a product. */
 pf_status pf_cuda_settle(struct cuda_backend *b);
+/* All that was held back but operations on heads, or only those, or attention of several sequences. */
+pf_status pf_cuda_settle_rows(struct cuda_backend *b);
+pf_status pf_cuda_put_heads(struct cuda_backend *b, const struct held_heads *h);
+pf_status pf_cuda_part_ways(struct cuda_backend *b);
 pf_status pf_cuda_hold(struct cuda_backend *b, const struct held_product *p);
 /* n floats at p change. */
 void pf_cuda_wrote(struct cuda_backend *b, const float *p, int64_t n);

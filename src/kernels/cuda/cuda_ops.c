@@ -26,8 +26,18 @@ pf_status pf_cuda_hold(struct cuda_backend *b, const struct held_product *p)
     return PF_OK;
 }
 
-/* Starts all held operations but those on heads. */
-static pf_status settle_rows(struct cuda_backend *b)
+pf_status pf_cuda_put_heads(struct cuda_backend *b, const struct held_heads *h)
+{
+    if (h->n_deals)
+        CU_PUT(b, pf_cu_copy(b->stream, h->deal, h->n_deals, h->deal_rows), "a copy");
+    for (int i = 0; i < h->n_norms; i++)
+        CU_PUT(b, pf_cu_norm(b->stream, &h->norm[i]), "a norm");
+    if (h->n_ropes)
+        CU_PUT(b, pf_cu_rope(b->stream, h->rope, h->n_ropes, h->rows), "a rotation");
+    return PF_OK;
+}
+
+pf_status pf_cuda_settle_rows(struct cuda_backend *b)
 {
     struct held_add add = b->held;
     struct cu_norm norm = b->norm;
@@ -35,6 +45,7 @@ static pf_status settle_rows(struct cuda_backend *b)
     struct cu_heads stored = b->stored;
     b->held.y = b->norm.y = b->acted.y = NULL;
     b->stored.rows = 0;
+    PF_TRY(pf_cuda_part_ways(b));
     PF_TRY(start_product(b));
     if (stored.rows)
         CU_PUT(b, pf_cu_heads(b->stream, &stored), "queries and keys");
@@ -51,14 +62,8 @@ pf_status pf_cuda_settle(struct cuda_backend *b)
 {
     struct held_heads heads = b->heads;
     b->heads.n_deals = b->heads.n_norms = b->heads.n_ropes = 0;
-    PF_TRY(settle_rows(b));
-    if (heads.n_deals)
-        CU_PUT(b, pf_cu_copy(b->stream, heads.deal, heads.n_deals, heads.deal_rows), "a copy");
-    for (int i = 0; i < heads.n_norms; i++)
-        CU_PUT(b, pf_cu_norm(b->stream, &heads.norm[i]), "a norm");
-    if (heads.n_ropes)
-        CU_PUT(b, pf_cu_rope(b->stream, heads.rope, heads.n_ropes, heads.rows), "a rotation");
-    return PF_OK;
+    PF_TRY(pf_cuda_settle_rows(b));
+    return pf_cuda_put_heads(b, &heads);
 }
 
 void pf_cuda_wrote(struct cuda_backend *b, const float *p, int64_t n)
@@ -92,7 +97,7 @@ pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, 
     PF_TRY(pf_cuda_floats_at(b, w, (size_t)n, &o.w));
     pf_cuda_wrote(b, y, o.n * (int64_t)rows);
     if (y == x && !with_add && !b->held.y && b->heads.n_ropes == 0 && b->heads.n_norms < 2) {
-        PF_TRY(settle_rows(b));
+        PF_TRY(pf_cuda_settle_rows(b));
         b->heads.norm[b->heads.n_norms++] = o;
         return PF_OK;
     }
@@ -367,7 +372,7 @@ pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int 
     for (int i = 0; i < n_ropes; i++)
         pf_cuda_wrote(b, ropes[i].x, (int64_t)rows * ropes[i].n_head * ropes[i].hd);
     if (n_ropes == 2 && !b->held.y && b->heads.n_ropes == 0) {
-        PF_TRY(settle_rows(b));
+        PF_TRY(pf_cuda_settle_rows(b));
         memcpy(b->heads.rope, ropes, sizeof b->heads.rope);
         b->heads.n_ropes = n_ropes;
         b->heads.rows = rows;
@@ -375,81 +380,6 @@ pf_status pf_cuda_rope(pf_backend *backend, const struct pf_rope_op *ropes, int 
     }
     PF_TRY(pf_cuda_settle(b));
     return pf_cuda_put(b, pf_cu_rope(b->stream, ropes, n_ropes, rows), "a rotation");
-}
-
-/* Whether what is dealt out, if anything is, are the queries that are rotated, and as many blocks beside them. */
-static bool deals_queries(const struct held_heads *h)
-{
-    const struct pf_copy *q = &h->deal[0], *beside = &h->deal[1];
-    const struct pf_rope_op *r = &h->rope[0];
-    return h->n_deals == 0 || (h->deal_rows == h->rows && q->to == r->x && q->n == r->hd && q->n_blocks == r->n_head &&
-                               q->to_block == r->hd && q->to_row == r->n_head * r->hd && beside->n_blocks == r->n_head);
-}
-
-/* Whether what is held is all that happens to the heads before k is stored; then *out says it. */
-static bool heads_together(const struct held_heads *h, const float *k, int rows, struct cu_heads *out)
-{
-    if (!out->v || h->n_ropes != 2 || h->rows != rows || h->rope[1].x != k || h->rope[1].n_head != out->kv.n_kv_head ||
-        h->rope[1].hd != out->kv.hd_k || h->rope[0].hd > CU_HEAD_DIM || h->rope[1].hd > CU_HEAD_DIM ||
-        !deals_queries(h))
-        return false;
-    memcpy(out->rope, h->rope, sizeof out->rope);
-    memcpy(out->deal, h->deal, (size_t)h->n_deals * sizeof *h->deal);
-    for (int i = 0; i < h->n_norms; i++) {
-        const struct cu_norm *norm = &h->norm[i];
-        int part = norm->x == h->rope[1].x;
-        const struct pf_rope_op *r = &h->rope[part];
-        if (norm->x != r->x || norm->n != r->hd || norm->rows != rows * r->n_head || norm->eps != h->norm[0].eps ||
-            out->norm[part])
-            return false;
-        out->norm[part] = true;
-        out->weight[part] = norm->w;
-        out->eps = norm->eps;
-    }
-    return true;
-}
-
-pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, const float *k, const float *v,
-                           const int32_t *pos, int rows)
-{
-    struct cuda_backend *b = pf_cuda_of(backend);
-    struct cu_heads o = { .kv = *kv, .v = v, .pos = pos, .rows = rows };
-    if (heads_together(&b->heads, k, rows, &o)) {
-        b->heads.n_deals = b->heads.n_norms = b->heads.n_ropes = 0;
-        PF_TRY(settle_rows(b));
-        b->stored = o;
-        return PF_OK;
-    }
-    PF_TRY(pf_cuda_settle(b));
-    return pf_cuda_put(b, pf_cu_kv_store(b->stream, kv, k, v, pos, rows), "storing keys and values");
-}
-
-pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a)
-{
-    struct cuda_backend *b = pf_cuda_of(backend);
-    struct pf_attention_op o = *a;
-    struct cu_heads heads = b->stored;
-    b->stored.rows = 0;
-    PF_TRY(pf_cuda_settle(b));
-    PF_TRY(pf_cuda_floats_at(b, a->sinks, (size_t)a->n_head, &o.sinks));
-    int64_t n_out = (int64_t)a->n_head * a->kv->hd_v;
-    bool for_product = a->rows <= CU_VECTOR_ROWS && !a->chosen && !a->blocks && a->kv->hd_v % 32 == 0 &&
-                       n_out <= b->sizes.max_n_in;
-    struct cu_x x = b->x;
-    pf_cuda_wrote(b, a->out, a->rows * n_out);
-    if (for_product) {
-        b->x_of = a->out;
-        b->x_floats = a->rows * n_out;
-    } else {
-        x.q = NULL;
-    }
-    if (a->kv->type == PF_KV_I16) {
-        struct cu_i16 i16 = { b->q16, b->cq, b->part };
-        return pf_cuda_put(b, pf_cu_i16_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), &i16, &x,
-                                                  heads.rows ? &heads : NULL, b->shared_bytes, b->fault), "attention");
-    }
-    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x,
-                                          heads.rows ? &heads : NULL, b->shared_bytes, b->fault), "attention");
 }
 
 pf_status pf_cuda_route(pf_backend *backend, const struct pf_route_op *r)
