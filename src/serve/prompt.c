@@ -18,6 +18,15 @@ pf_status prompt_tokenize(const pf_model *m, const char *text, size_t n, unsigne
     return st;
 }
 
+/* What a rendered prompt most often fits into, so that it is rendered once. */
+static size_t likely_bytes(const struct request *q)
+{
+    size_t n = (1 << 16) + 64 * q->n_msgs + (q->tools_json ? 2 * strlen(q->tools_json) : 0);
+    for (size_t i = 0; i < q->n_msgs; i++)
+        n += q->msgs[i].content ? strlen(q->msgs[i].content) : 0;
+    return n;
+}
+
 static pf_status render_once(const struct request *q, const struct prompt_opts *o, struct buf *out)
 {
     struct pf_chat_opts c;
@@ -30,7 +39,7 @@ static pf_status render_once(const struct request *q, const struct prompt_opts *
     c.template_text = o->template_text;
     c.n_ctx = o->n_ctx;
     buf_clear(out);
-    buf_reserve(out, 1 << 16);
+    buf_reserve(out, likely_bytes(q));
     pf_status st = pf_chat_render(o->m, q->msgs, q->n_msgs, &c, out->p, out->cap - 1, &need);
     if (st == PF_ESPACE) {
         buf_reserve(out, need + 1);

@@ -58,16 +58,30 @@ void pf_tok_emit_bytes(struct pf_tok_job *j, const char *p, size_t n)
     }
 }
 
-static pf_status fragment(struct pf_tok_job *j, const char *text, size_t len)
+static pf_status new_fragment(struct pf_tok_job *j, const char *text, size_t len)
 {
-    if (len == 0)
-        return PF_OK;
     switch (j->v->kind) {
     case PF_VOCAB_BPE:   return pf_bpe_fragment(j, text, len);
     case PF_VOCAB_GEMMA: return pf_gemma_fragment(j, text, len);
     case PF_VOCAB_SPM:   break;
     }
     return pf_spm_fragment(j, text, len);
+}
+
+static pf_status fragment(struct pf_tok_job *j, const char *text, size_t len)
+{
+    size_t begin = j->n < j->cap ? j->n : j->cap, room = j->cap - begin, before = j->n, n_ids;
+    struct pf_recent *recent = len >= PF_RECENT_LEAST ? j->v->recent : NULL;
+    if (len == 0)
+        return PF_OK;
+    if (recent && pf_recent_find(recent, text, len, room ? j->out + begin : NULL, room, &n_ids)) {
+        j->n += n_ids;
+        return pf_tok_work(j, len / 64);
+    }
+    PF_TRY(new_fragment(j, text, len));
+    if (recent && j->n <= j->cap)
+        pf_recent_keep(recent, text, len, j->out + before, j->n - before);
+    return PF_OK;
 }
 
 /* hits: from the last to the first; hits that an earlier token covers do not count. */

@@ -10,12 +10,13 @@
  * In byte-level BPE control, unknown and user-defined tokens are not in it: they have no text there, only a piece. In
  * the SPM kinds every token is. Where two symbols have one text the lower id is found.
  *
- * Everything lives in the pf_vocab and is immutable once pf_vocab_open has returned. */
+ * Everything lives in the pf_vocab and is immutable once pf_vocab_open has returned, but for `recent`. */
 #ifndef PF_VOCAB_IMPL_H
 #define PF_VOCAB_IMPL_H
 
 #include "base/pf_hash.h"
 #include "text/pretok.h"
+#include "text/recent.h"
 #include "text/vocab.h"
 
 /* Several times what any model has; beyond, a file of nothing but tiny texts would take a gigabyte and many seconds. */
@@ -75,6 +76,7 @@ struct pf_vocab {
     bool strip_after_special;            /* drop ASCII white space after special tokens, see pf_vocab_strips */
     const struct pf_pretok *pretok;      /* BPE */
     const struct pf_cancel *cancel;      /* NULL: nobody is asked */
+    struct pf_recent *recent;            /* NULL: nothing is kept */
     struct pf_text_block *blocks;
 };
 

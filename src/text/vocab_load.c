@@ -570,6 +570,8 @@ pf_status pf_vocab_open(pf_vocab **out, const pf_gguf *g)
         PF_FAIL(PF_ENOMEM, "no memory for a vocabulary");
     pf_hash_key_draw(&v->hash_key);
     pf_status st = load(v, g, model);
+    if (st == PF_OK && !(v->recent = pf_recent_open()))
+        st = pf_fail(PF_ENOMEM, "no memory for what is tokenized lately");
     if (st < 0)
         pf_vocab_close(&v);
     *out = v;
@@ -595,5 +597,6 @@ void pf_vocab_close(pf_vocab **vocab)
     pf_free(v->pairs);
     pf_free(v->specials);
     pf_special_trie_free(v->trie);
+    pf_recent_close(v->recent);
     pf_free(v);
 }

@@ -6,6 +6,7 @@
 #include "base/pf_mem.h"
 #include "pfmoe.h"
 #include "text/norm.h"
+#include "text/recent.h"
 
 static int failed;
 #define CHECK(cond)                                                         \
@@ -453,6 +454,66 @@ static void test_no_memory(struct gguf *f)
     pf_gguf_close(&g);
 }
 
+/* ---- Texts that come again ---------------------------------------------------------------------------------- */
+
+static pf_vocab *open_kind(int kind)
+{
+    struct gguf f = { 0 };
+    if (kind == 0)
+        put_tiny_bpe(&f, "qwen2", true);
+    else
+        put_tiny_words(&f, kind == 1 ? "llama" : "gemma4", false);
+    return must_open(&f);
+}
+
+/* Messages that come again and again, some of them changed by a byte, with a marker between them: their ids are those
+ * that a vocabulary gives which has seen nothing yet. */
+static void test_again(int kind)
+{
+    enum { LEN = 3000, TEXTS = 40, CAP = 2 * LEN };
+    static char text[TEXTS][LEN];
+    static int32_t want[CAP];
+    pf_vocab *v = open_kind(kind);
+    size_t n, n_want;
+    for (int i = 0; i < TEXTS; i++) {
+        memcpy(text[i], text[i ? i - 1 : 0], LEN);
+        for (size_t k = i % 3 ? (size_t)below(LEN) : 0, end = i % 3 ? k + 1 : LEN; k < end; k++)
+            text[i][k] = "hel o\xC3\xA9"[below(7)];
+        memcpy(text[i] + 1000 + below(1000), "<|end|>", 7);
+        pf_vocab *fresh = open_kind(kind);
+        CHECK(pf_vocab_tokenize(fresh, text[i], LEN, PF_TOK_PARSE_SPECIAL, want, CAP, &n_want) == PF_OK);
+        pf_vocab_close(&fresh);
+        for (int again = 0; again < 3; again++) {
+            size_t cap = again < 2 ? CAP : (size_t)below((int)n_want);
+            ids[cap] = -5;
+            pf_status st = pf_vocab_tokenize(v, text[i], LEN, PF_TOK_PARSE_SPECIAL, ids, cap, &n);
+            CHECK(st == (again < 2 ? PF_OK : PF_ESPACE) && n == n_want && ids[cap] == -5);
+            CHECK(memcmp(ids, want, (n < cap ? n : cap) * sizeof *ids) == 0);
+        }
+        CHECK(pf_vocab_tokenize(v, text[i], LEN, PF_TOK_PARSE_SPECIAL, NULL, 0, &n) == PF_ESPACE && n == n_want);
+    }
+    pf_vocab_close(&v);
+}
+
+/* What is kept of many texts has a bound. */
+static void test_many(void)
+{
+    enum { LEN = 20000, TEXTS = 600 };
+    static char text[LEN];
+    struct pf_mem_stats before, after;
+    pf_vocab *v = open_kind(0);
+    size_t n;
+    memset(text, 'h', sizeof text);
+    pf_mem_stats_get(&before);
+    for (int i = 0; i < TEXTS; i++) {
+        memcpy(text, &i, sizeof i);
+        CHECK(pf_vocab_tokenize(v, text, LEN, 0, ids, MANY, &n) == PF_OK);
+    }
+    pf_mem_stats_get(&after);
+    CHECK(after.bytes_live[PF_MEM_TEXT] - before.bytes_live[PF_MEM_TEXT] <= PF_RECENT_BYTES + (1 << 20));
+    pf_vocab_close(&v);
+}
+
 static void fill(char *text, size_t n, const char *unit)
 {
     size_t k = strlen(unit);
@@ -525,6 +586,9 @@ int main(void)
     test_no_memory(&f);
     put_tiny_words(&f, "gemma4", false);
     test_no_memory(&f);
+    for (int kind = 0; kind < 3; kind++)
+        test_again(kind);
+    test_many();
     put_tiny_bpe(&f, "qwen2", true);
     test_long(&f, LONG);
     put_tiny_bpe(&f, "kimi-k2", false);
