@@ -129,7 +129,7 @@ static void describe_gpus(struct row *r, const struct pf_model_info *info)
     if (!on_gpu(info) || info->n_gpus < 2)
         return;
     snprintf(r->backend + used, sizeof r->backend - (size_t)used, " x%d", info->n_gpus);
-    snprintf(r->layout, sizeof r->layout, "layers");
+    snprintf(r->layout, sizeof r->layout, info->layout == PF_LAYOUT_EXPERTS ? "experts" : "layers");
     for (int i = 0; i < info->n_gpus; i++)
         n += snprintf(r->gpus + n, sizeof r->gpus - (size_t)n, "%s%d", i ? "," : "", info->gpus[i]);
 }
@@ -189,7 +189,7 @@ static void gpu_opts(const struct bench *o, uint64_t vram_bytes, struct pf_model
     mo->device = o->gpus.v[0];
     mo->vram_bytes = vram_bytes;
     mo->n_gpus = o->gpus.n > 1 ? o->gpus.n : 0;
-    mo->layout = o->layout ? PF_LAYOUT_LAYERS : PF_LAYOUT_AUTO;
+    mo->layout = (enum pf_layout)o->layout;
     for (int i = 0; i < mo->n_gpus; i++) {
         mo->gpus[i] = o->gpus.v[i];
         mo->gpu_bytes[i] = vram_bytes;

@@ -174,8 +174,10 @@ enum { PF_MAX_GPUS = 8 };
 enum pf_layout {
     PF_LAYOUT_AUTO,                  /* by layers, if the model fits all GPUs together and not the first alone; else
                                         the first alone, unless the model has no experts */
-    PF_LAYOUT_LAYERS                 /* each GPU has some of the layers, with their keys and values, and shares the
+    PF_LAYOUT_LAYERS,                /* each GPU has some of the layers, with their keys and values, and shares the
                                         experts of these with the CPU if all GPUs have no room for the model */
+    PF_LAYOUT_EXPERTS                /* each GPU has some of the experts of every layer, the first one all else of the
+                                        model; where there is no room for that, as PF_LAYOUT_AUTO */
 };
 
 struct pf_model_opts {
@@ -249,6 +251,7 @@ struct pf_plan {
         int      gpu;
         uint64_t budget_bytes;
         int      first_layer, n_layers;          /* the layers that it computes, at least in part */
+        int      first_expert, n_experts;        /* its experts of these; n_experts 0: all, or shared with the CPU */
     } gpus[PF_MAX_GPUS];
 };
 struct pf_session_opts;
@@ -278,6 +281,7 @@ struct pf_model_info {
     int      top_k;
     int      n_gpus;                                   /* GPUs that compute, and which */
     int      gpus[PF_MAX_GPUS];
+    enum pf_layout layout;                             /* how several GPUs divide the model; AUTO: it is not divided */
 };
 /* Borrowed, lives as long as m and never changes: once a GPU is lost, calls give another one. From any thread. */
 const struct pf_model_info *pf_model_info(const pf_model *m);

@@ -18,6 +18,15 @@ static void print_tier(struct buf *out, const char *name, const struct pf_plan_t
         buf_printf(out, " %10s\n", "-");
 }
 
+static void print_gpu(struct buf *out, const struct pf_plan_gpu *g)
+{
+    buf_printf(out, "GPU %d: %.2f GB, layers %d to %d", g->gpu, (double)g->budget_bytes * 1e-9, g->first_layer,
+               g->first_layer + g->n_layers - 1);
+    if (g->n_experts > 0)
+        buf_printf(out, ", of each experts %d to %d", g->first_expert, g->first_expert + g->n_experts - 1);
+    buf_printf(out, "\n");
+}
+
 static void print_plan(struct buf *out, const struct pf_plan *p)
 {
     static const char *const names[] = { [PF_TIER_VRAM] = "GPU", [PF_TIER_RAM] = "memory", [PF_TIER_DISK] = "drive" };
@@ -30,8 +39,7 @@ static void print_plan(struct buf *out, const struct pf_plan *p)
             out, "the GPU's memory: %.2f GB, of it %.2f for keys, values and scratch, %.2f for experts or layers\n",
             (double)p->vram_budget_bytes * 1e-9, (double)p->other_bytes * 1e-9, (double)p->vram_slot_bytes * 1e-9);
     for (int i = 0; p->n_gpus > 1 && i < p->n_gpus; i++)
-        buf_printf(out, "GPU %d: %.2f GB, layers %d to %d\n", p->gpus[i].gpu, (double)p->gpus[i].budget_bytes * 1e-9,
-                   p->gpus[i].first_layer, p->gpus[i].first_layer + p->gpus[i].n_layers - 1);
+        print_gpu(out, &p->gpus[i]);
     buf_printf(out, "main memory: %.2f GB, of it ", (double)p->ram_budget_bytes * 1e-9);
     if (!gpu)
         buf_printf(out, "%.2f for keys, values and scratch, ", (double)p->other_bytes * 1e-9);

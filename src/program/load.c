@@ -92,7 +92,7 @@ static void gpu_opts(const struct settings *s, struct pf_model_opts *o)
     o->vram_bytes = mb->n ? (uint64_t)mb->v[0] * 1000000 : 0;
     o->device = gpus->n ? gpus->v[0] : 0;
     o->n_gpus = gpus->n;
-    o->layout = s->layout ? PF_LAYOUT_LAYERS : PF_LAYOUT_AUTO;
+    o->layout = (enum pf_layout)s->layout;
     for (int i = 0; i < gpus->n; i++) {
         o->gpus[i] = gpus->v[i];
         o->gpu_bytes[i] = mb->n > 1 ? (uint64_t)mb->v[i] * 1000000 : o->vram_bytes;

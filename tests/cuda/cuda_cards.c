@@ -1,6 +1,6 @@
 /* A model on several GPUs against the same on the CPU: logits of a prompt, evaluated whole, in pieces and token by
  * token, by two sessions in one step, after going back and after a session was saved and loaded, are the same bits. The
- * GPUs have the whole model, and share its experts with the CPU, if it has any.
+ * GPUs have the whole model by layers, and by experts, and share its experts with the CPU, if it has any.
  *
  * usage: cuda_cards MODEL.gguf [TOKENS [MOST_GPUS [whole]]]      whole: experts are not shared
  *        77: there are not two GPUs */
@@ -19,6 +19,7 @@ static int32_t tokens[MOST_TOKENS];
 static float  *expected;                     /* [n_tokens][n_vocab] */
 static size_t  n_vocab;
 static bool    has_experts;
+static enum pf_layout layout = PF_LAYOUT_LAYERS;
 
 static void print(void *ctx, enum pf_log_level level, const char *text)
 {
@@ -46,7 +47,7 @@ static pf_model *open_on(int n_gpus, bool uneven, bool shared)
     o.device = -1;
     o.log = print;
     o.n_gpus = n_gpus;
-    o.layout = PF_LAYOUT_LAYERS;
+    o.layout = layout;
     o.streaming = shared;
     for (int i = 0; i < n_gpus; i++) {
         o.gpus[i] = n_gpus - 1 - i;          /* in an order of their own */
@@ -60,6 +61,9 @@ static pf_model *open_on(int n_gpus, bool uneven, bool shared)
     int fits = info->n_layers < n_gpus ? (int)info->n_layers : n_gpus;
     if (n_gpus > 0 && stays_on_one(info))
         fits = 1;
+    if (layout == PF_LAYOUT_EXPERTS)
+        fits = n_gpus;
+    CHECK(fits < 2 || info->layout == layout, "the layout is %d", (int)info->layout);
     CHECK(info->n_gpus == fits, "it runs on %d of %d GPUs", info->n_gpus, fits);
     n_vocab = (size_t)info->n_vocab;
     has_experts = info->n_experts > 0;
@@ -159,8 +163,8 @@ static void test_gpus(int n_gpus, bool uneven, bool shared)
     pf_session *a = open_session_on(m, 512), *b = open_session_on(m, 512);
     static const int pieces[] = { MOST_TOKENS, 7, 1 };
     for (int i = 0; a && b && i < 3; i++) {
-        snprintf(name, sizeof name, "%d GPUs%s%s, pieces of %d", n_gpus, uneven ? ", uneven" : "",
-                 shared ? ", shared" : "", pieces[i]);
+        snprintf(name, sizeof name, "%d GPUs%s%s%s, pieces of %d", n_gpus, uneven ? ", uneven" : "",
+                 shared ? ", shared" : "", layout == PF_LAYOUT_EXPERTS ? ", by experts" : "", pieces[i]);
         CHECK(pf_session_rewind(a, 0) == PF_OK, "%s", pf_last_error());
         run(a, 0, pieces[i], name);
     }
@@ -209,6 +213,9 @@ int main(int argc, char **argv)
         test_gpus(i, i == 2, false);
     for (int i = 2; has_experts && argc < 5 && i <= n && i <= most_gpus; i++)
         test_gpus(i, i == 2, true);
+    layout = PF_LAYOUT_EXPERTS;
+    for (int i = 2; has_experts && i <= n && i <= most_gpus; i++)
+        test_gpus(i, i == 2, false);
     free(expected);
     return check_status();
 }

@@ -31,12 +31,14 @@ enum { PAGE = 4096, ALIGN = 256, FILL = 1 << 20, N_KERNELS = 4096, N_CARDS = 3 }
 
 struct emu_event {
     int      card;
+    struct emu_graph *capture;           /* recorded on a stream that is being captured */
     uint64_t n_recorded, n_done;
     double   ms;                         /* time of the last record that is done */
 };
 
 struct emu_task {
     struct emu_task *next;
+    struct emu_stream *stream;           /* of a graph's task */
     enum { TASK_KERNEL, TASK_COPY, TASK_PASS, TASK_FILL, TASK_RECORD, TASK_WAIT } kind;
     bool of_graph;                       /* the args of the kernel belong to a graph, not to this task */
     union {
@@ -52,7 +54,9 @@ struct queue {
 };
 
 struct emu_graph {
-    struct queue tasks;
+    struct queue tasks;                  /* of all streams, as they were called */
+    struct emu_stream *joined[N_CARDS];  /* streams besides the first that are captured, too */
+    int          n_joined;
     size_t       n;
     int          n_owners;               /* the graph itself, and what was made from it */
 };
@@ -188,7 +192,7 @@ cudaError_t cudaSetDevice(int device)
 
 cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer)
 {
-    *can = device != peer;
+    *can = device != peer && !getenv("PFMOE_EMULATED_APART");
     return cudaSuccess;
 }
 
@@ -555,6 +559,7 @@ static void enqueue(cudaStream_t st, struct emu_task task)
     struct emu_stream *s = stream_of(st);
     struct emu_task *t = malloc(sizeof *t);
     *t = task;
+    t->stream = s;
     pthread_mutex_lock(&lock);
     if (s->capture) {
         push(&s->capture->tasks, t);
@@ -777,10 +782,18 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t st)
     if (e->card != stream_of(st)->card)
         return fail(cudaErrorInvalidResourceHandle);
     pthread_mutex_lock(&lock);
-    uint64_t n = ++e->n_recorded;
+    e->capture = stream_of(st)->capture;
+    uint64_t n = e->capture ? 0 : ++e->n_recorded;
     pthread_mutex_unlock(&lock);
     enqueue(st, (struct emu_task){ .kind = TASK_RECORD, .mark = { e, n } });
     return cudaSuccess;
+}
+
+/* What waits for captured work is captured with it. Under the lock. */
+static void join(struct emu_graph *g, struct emu_stream *s)
+{
+    s->capture = g;
+    g->joined[g->n_joined++] = s;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t st, cudaEvent_t e, unsigned flags)
@@ -789,6 +802,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t st, cudaEvent_t e, unsigned flags)
     (void)flags;
     pthread_mutex_lock(&lock);
     uint64_t n = e->n_recorded;
+    if (e->capture && !stream_of(st)->capture)
+        join(e->capture, stream_of(st));
     pthread_mutex_unlock(&lock);
     enqueue(st, (struct emu_task){ .kind = TASK_WAIT, .mark = { e, n } });
     return cudaSuccess;
@@ -839,6 +854,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t st, cudaGraph_t *graph)
 {
     pthread_mutex_lock(&lock);
     *graph = st->capture;
+    for (int i = 0; i < st->capture->n_joined; i++)
+        st->capture->joined[i]->capture = NULL;
     st->capture = NULL;
     pthread_mutex_unlock(&lock);
     cudaError_t e = fault(cudaErrorLaunchFailure);
@@ -870,8 +887,16 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t st)
     MAY_FAIL(cudaErrorLaunchFailure);
     for (const struct emu_task *t = exec->tasks.head; t; t = t->next) {
         struct emu_task copy = *t;
+        bool marks = t->kind == TASK_RECORD || t->kind == TASK_WAIT;
         copy.of_graph = true;
-        enqueue(st, copy);
+        pthread_mutex_lock(&lock);
+        if (marks) {                     /* each launch has its own */
+            copy.mark.event->n_recorded += t->kind == TASK_RECORD;
+            copy.mark.event->capture = NULL;
+            copy.mark.n = copy.mark.event->n_recorded;
+        }
+        pthread_mutex_unlock(&lock);
+        enqueue(exec->n_joined ? t->stream : st, copy);
     }
     return cudaSuccess;
 }

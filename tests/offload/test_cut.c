@@ -13,6 +13,7 @@
 #include "kernels/sim/sim.h"
 #include "memory_file.h"
 #include "moe/session/session.h"
+#include "moe/place/among.h"
 #include "moe/place/cut.h"
 
 enum { N_PROMPT = 40, N_FEW = 5, N_DECODE = 6, N_PIECES = 2 + N_DECODE, N_TOKENS = N_PROMPT + N_FEW + N_DECODE,
@@ -158,6 +159,30 @@ static void test_deal(void)
     CHECK(n_whole > 0 && n_part > 0, "%d times everything, %d times a part", n_whole, n_part);
     struct pf_cut even = pf_cut_deal(&z, (uint64_t[]){ 900000, 900000 }, 2);
     CHECK(even.whole && even.n_more == 1 && even.first[1] == 3, "the second card begins at layer %d", even.first[1]);
+}
+
+/* Every expert has one card, every card one at least that it has room for, and cards with room enough have as many. */
+static void test_deal_experts(void)
+{
+    enum { N = 10 };
+    int n_dealt = 0;
+    for (uint64_t a = 0; a <= N + 1; a++)
+        for (uint64_t b = 0; b <= N + 1; b++)
+            for (uint64_t c = 0; c <= N + 1; c++) {
+                const uint64_t room[] = { a, b, c };
+                int first[4] = { 0 };
+                bool dealt = pf_among_deal(N, room, 3, first), can = a > 0 && b > 0 && c > 0 && a + b + c >= N;
+                CHECK(dealt == can, "room for %d, %d and %d: %d", (int)a, (int)b, (int)c, dealt);
+                first[3] = N;
+                for (int k = 0; dealt && k < 3; k++) {
+                    int n = first[k + 1] - first[k];
+                    CHECK(n > 0 && (uint64_t)n <= room[k], "room for %d, %d and %d: card %d has %d", (int)a, (int)b,
+                          (int)c, k, n);
+                    CHECK(a < 4 || b < 4 || c < 4 || n == 3 || n == 4, "card %d of three has %d", k, n);
+                }
+                n_dealt += dealt;
+            }
+    CHECK(n_dealt > 0, "nothing was dealt");
 }
 
 /* All that sizes of memory lead to, from nothing to the whole model. */
@@ -417,6 +442,7 @@ int main(int argc, char **argv)
     make_expected();
     test_cut();
     test_deal();
+    test_deal_experts();
     find_cuts();
     for (int i = 0; i < n_cuts; i++)
         printf("%d layers%s in %llu bytes\n", cuts[i].what.n_layers, cuts[i].what.output ? " and the output" : "",

@@ -24,6 +24,7 @@ static void cuda_close(pf_backend *backend)
     if (b->stream)
         cudaStreamSynchronize(b->stream);
     pf_cuda_share_close(b);
+    pf_cuda_among_close(b);
     for (int i = 0; i < b->n_owned; i++)
         cudaFree(b->owned[i]);
     pf_cuda_drop_graphs(b);
@@ -104,6 +105,11 @@ static const struct pf_backend_ops cuda_ops = {
     .experts_end = pf_cuda_experts_end,
     .share = &pf_cuda_share_ops,
 };
+
+const struct pf_among_ops *pf_backend_cuda_among(const pf_backend *b)
+{
+    return b->ops == &cuda_ops ? &pf_cuda_among_ops : NULL;
+}
 
 /* Kernels look numbers up in copies of the host's tables. */
 static pf_status copy_tables(struct cuda_backend *b)

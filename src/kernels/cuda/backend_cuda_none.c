@@ -1,5 +1,5 @@
 /* Stands in for backend_cuda.c where pfmoe is built without CUDA: there are no GPUs. */
-#include "backend/backend.h"
+#include "backend/among.h"
 
 pf_status pf_backend_cuda_open(pf_backend **out, int device, uint64_t vram_bytes)
 {
@@ -24,4 +24,10 @@ double pf_backend_cuda_copy_bandwidth(int i, void *host, size_t bytes, void (*me
 {
     (void)i, (void)host, (void)bytes, (void)meanwhile, (void)ctx;
     return 0;
+}
+
+const struct pf_among_ops *pf_backend_cuda_among(const pf_backend *b)
+{
+    (void)b;
+    return NULL;
 }

@@ -8,6 +8,7 @@
  *     cuda_ops.c       operations on rows                 cuda_experts.c   routed experts
  *     cuda_share.c     experts shared with the host: hand-off, copies
  *     cuda_attention.c attention, of several sequences together
+ *     cuda_among.c     experts that other cards have
  *
  * Owner and thread as in backend.h: one thread at a time. All work goes to one stream, what is set up too: a plain
  * cudaMemcpy may return before its bytes have arrived, and nothing of this stream waits for it. Nothing waits for the
@@ -33,6 +34,7 @@
 #ifndef PF_CUDA_BACKEND_H
 #define PF_CUDA_BACKEND_H
 
+#include "backend/among.h"
 #include "kernels/cuda/cu_parts.h"
 #include "kernels/placed.h"
 
@@ -140,6 +142,7 @@ struct cuda_backend {
     struct pf_experts_op parts;          /* the op between experts_begin and experts_end */
     const uint8_t   **part_table;        /* [3][n_expert] addresses of the experts of the present experts_part */
     struct cuda_share *share;            /* NULL: nothing is shared with the host */
+    struct cuda_among *among;            /* NULL: no other card has experts for this one */
 
     struct graph      graphs[CUDA_MAX_GRAPHS];
     struct graph     *capturing;
@@ -205,6 +208,14 @@ pf_status pf_cuda_table_at(struct cuda_backend *b, const uint8_t *const *host, i
 pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 pf_status pf_cuda_down(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
+/* pick_out of the picks whose experts are in the table; y = the sums of pick_out. */
+pf_status pf_cuda_some_experts(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
+pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e);
+
+/* Experts divided between cards: cuda_among.c. finish: waits for the others; returns the first fault of theirs. */
+int  pf_cuda_among_finish(struct cuda_backend *b);
+void pf_cuda_among_close(struct cuda_backend *b);
+extern const struct pf_among_ops pf_cuda_among_ops;
 
 /* Sharing: cuda_share.c. begin: a step is about to be run plainly (-1) or captured. reset: a graph is about to be
  * launched. serve: the host's part of it. */

@@ -94,8 +94,7 @@ pf_status pf_cuda_down_rows(struct cuda_backend *b, const struct pf_experts_op *
     return add_low(b, e, e->down, only, &b->a, 1, b->pick_out);
 }
 
-/* y = the sums of pick_out. */
-static pf_status combine(struct cuda_backend *b, const struct pf_experts_op *e)
+pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e)
 {
     const float *weights = e->weigh_input ? NULL : e->weights;
     pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
@@ -112,7 +111,7 @@ pf_status pf_cuda_down(struct cuda_backend *b, const struct pf_experts_op *e, co
                             .tables = b->tables, .done = b->pick_out };
     if (e->down->lora) {
         PF_TRY(pf_cuda_down_rows(b, e, table));
-        return combine(b, e);
+        return pf_cuda_combine(b, e);
     }
     PF_TRY(expert_weight(b, e->down, e->n_expert, tables_at(table, e->n_expert).down, &o.w));
     pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
@@ -180,6 +179,14 @@ static bool by_tiles(const struct cuda_backend *b, const struct pf_experts_op *e
     return b->has_tiles && e->rows > CU_VECTOR_ROWS && all_quantised(e);
 }
 
+pf_status pf_cuda_some_experts(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
+{
+    if (by_tiles(b, e))
+        return run_prompt(b, e, table);
+    PF_TRY(pf_cuda_gate_up(b, e, table));
+    return pf_cuda_down_rows(b, e, table);
+}
+
 pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
@@ -188,7 +195,7 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
     b->base.weight_bytes_read += (uint64_t)(e->rows * e->n_used) * bytes;
     if (by_tiles(b, e)) {
         PF_TRY(run_prompt(b, e, NULL));
-        return combine(b, e);
+        return pf_cuda_combine(b, e);
     }
     PF_TRY(pf_cuda_gate_up(b, e, NULL));
     return pf_cuda_down(b, e, NULL);
@@ -215,10 +222,7 @@ static pf_status run_part(struct cuda_backend *b, const int *experts, int n)
             entries.at[p][i] = w[p]->data[experts[i]];
     }
     CU_PUT(b, pf_cu_set_table(b->stream, b->part_table, &entries), "naming experts");
-    if (by_tiles(b, e))
-        return run_prompt(b, e, b->part_table);
-    PF_TRY(pf_cuda_gate_up(b, e, b->part_table));
-    return pf_cuda_down_rows(b, e, b->part_table);
+    return pf_cuda_some_experts(b, e, b->part_table);
 }
 
 pf_status pf_cuda_experts_part(pf_backend *backend, const int *experts, int n)
@@ -235,5 +239,5 @@ pf_status pf_cuda_experts_part(pf_backend *backend, const int *experts, int n)
 pf_status pf_cuda_experts_end(pf_backend *backend)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    return combine(b, &b->parts);
+    return pf_cuda_combine(b, &b->parts);
 }

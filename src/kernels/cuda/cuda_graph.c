@@ -136,8 +136,9 @@ pf_status pf_cuda_finish(pf_backend *backend)
     if (b->capturing && end_capture(b, &unfinished) == cudaSuccess)
         cudaGraphDestroy(unfinished);
     b->x_of = NULL;
+    int others = pf_cuda_among_finish(b);
     CU_TRY(cudaStreamSynchronize(b->stream), "a step");
-    int fault = *b->fault;
+    int fault = *b->fault != CU_FINE ? *b->fault : others;
     *b->fault = CU_FINE;                 /* the next step's are its own, whatever became of this one */
     PF_TRY(st);
     if (fault == CU_ACTIVATION_NOT_FINITE)

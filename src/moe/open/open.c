@@ -12,6 +12,7 @@
 #include "moe/model/lora.h"
 #include "moe/model/same_tokens.h"
 #include "moe/offload/offload.h"
+#include "moe/place/among.h"
 #include "moe/place/cut.h"
 #include "moe/place/on_device.h"
 #include "moe/place/planning.h"
@@ -154,6 +155,8 @@ static pf_status place_on(struct pf_placement **out, struct pf_model *m, struct 
         PF_FAIL(PF_ENOMEM, "it would take too much of the GPU's memory");
     m->context_bytes = what.context_bytes;
     leave_alone(m, cards, &what);
+    if (what.how == PF_HOW_DEVICE && what.cut.by_experts)
+        return pf_among_open(out, m, cards, &what.cut);
     if (what.how == PF_HOW_CUT || (what.how == PF_HOW_DEVICE && (m->n_expert == 0 || what.cut.n_more > 0)))
         return pf_cut_open(out, m, cards, &what, setup);
     if (what.how == PF_HOW_DEVICE)
@@ -174,6 +177,7 @@ static pf_status open_device(struct pf_placement **out, struct pf_model *m, cons
     if (st < 0)
         close_cards(&cards, 0);
     m->info.n_gpus = cards.n;
+    m->info.layout = st < 0 || cards.n < 2 ? PF_LAYOUT_AUTO : (*out)->n_among ? PF_LAYOUT_EXPERTS : PF_LAYOUT_LAYERS;
     memcpy(m->info.gpus, cards.gpu, sizeof m->info.gpus);
     return st;
 }

@@ -164,8 +164,7 @@ static bool can_be_cut(const struct pf_model *m)
 }
 
 /* The first card alone takes everything, unless the layers are to be divided. It also shares the experts with the CPU
- * alone then, where the cards together have no room for them: on two H100s that shared gpt-oss-20b, of 3.5 GB each,
- * decoding was less than half as fast as on one of them. */
+ * alone then, where the cards together have no room for them. */
 static struct pf_cut cut_for_cards(const struct pf_model *m, const struct pf_cards *cards,
                                    const struct pf_cut_sizes *sizes, const struct pf_model_opts *o)
 {

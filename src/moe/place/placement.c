@@ -272,7 +272,7 @@ void pf_place_close(struct pf_placement *p)
         struct pf_placement *under = p->under;
         struct pf_placement was = *p;
         p->ops->close(p);
-        for (int k = 0; was.device != was.m->cpu && k < pf_place_n_cards(&was); k++)
+        for (int k = 0; was.device != was.m->cpu && k < pf_place_n_cards(&was) + was.n_among; k++)
             pf_place_card(&was, k)->ops->close(pf_place_card(&was, k));
         p = under;
     }

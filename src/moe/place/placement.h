@@ -5,6 +5,7 @@
  *     the device has room for everything       on the device                on_device.c
  *     ... for some layers of a dense model     cut by layers                cut.c        over mapped or streamed
  *     several devices have room together       cut by layers                cut.c        over mapped
+ *     ... and are to compute at once           divided by experts           among.c      over mapped
  *     ... for all but the routed experts       shared with the device       ../offload/  over streamed
  *     several devices, for all but these       shared with each             ../offload/  over streamed
  *
@@ -39,6 +40,8 @@ struct pf_cut {
     int  n_more;                          /* cards besides the first */
     int  first[PF_MAX_GPUS];              /* of each card, the first one's being 0 */
     bool apart;                           /* but for routed experts, which the cards share with the CPU */
+    bool by_experts;                      /* each card has experts of all layers, the first has all else: */
+    int  first_expert[PF_MAX_GPUS];       /* of each card, the first one's being 0 */
 };
 
 /* The layers [*first, *end) of card k. */
@@ -63,8 +66,9 @@ struct pf_placement {
     const struct pf_place_ops *ops;
     struct pf_model     *m;
     pf_backend          *device;          /* the backend that steps begin on; the CPU, if there is no other */
-    pf_backend          *more[PF_MAX_GPUS - 1];      /* the other cards, cut.n_more of them */
+    pf_backend          *more[PF_MAX_GPUS - 1];      /* the other cards, cut.n_more of them, and then n_among */
     struct pf_cut        cut;
+    int                  n_among;         /* cards that have experts, and nothing that a session sees */
     bool                 experts_apart;   /* for routed experts it is decided pick by pick who computes */
     struct pf_placement *under;           /* NULL: all other weights are mapped */
 };

@@ -1,6 +1,7 @@
 /* See planning.h: sizes for the planner, and what follows from its answer. */
 #include "moe/place/planning.h"
 
+#include "moe/place/among.h"
 #include "moe/place/cut.h"
 #include "moe/place/mapped.h"
 #include "moe/place/residency.h"
@@ -100,6 +101,11 @@ static pf_status find_cut(const struct pf_model *m, const struct pf_cards *cards
     what->cut = (struct pf_cut){ .n_layers = 0 };
     if ((m->n_expert > 0 && cards->n < 2) || cards->room[0] == 0)
         return PF_OK;
+    if (o->layout == PF_LAYOUT_EXPERTS && cards->n > 1 && !o->streaming) {
+        PF_TRY(pf_among_cut(m, cards, so, &what->cut));
+        if (what->cut.by_experts)
+            return PF_OK;
+    }
     PF_TRY(pf_cut_of(m, cards, so, o, &what->cut, &what->least_bytes));
     if (what->cut.apart)
         PF_TRY(take_dense(m, cards, &what->cut, so, transit_bytes, &take));
@@ -153,8 +159,12 @@ static void name_cards(const struct pf_model *m, const struct pf_cards *cards, c
         int end;
         g->gpu = cards->gpu[k];
         g->budget_bytes = cards->room[k];
-        pf_cut_card(cut, k, &g->first_layer, &end);
+        pf_cut_card(cut->by_experts ? &all : cut, cut->by_experts ? 0 : k, &g->first_layer, &end);
         g->n_layers = end - g->first_layer;
+        if (!cut->by_experts)
+            continue;
+        g->first_expert = cut->first_expert[k];
+        g->n_experts = (k < cut->n_more ? cut->first_expert[k + 1] : m->n_expert) - g->first_expert;
     }
 }
 

@@ -1,0 +1,40 @@
+/* Launchers of cu_among.cu: what crosses between cards that have whole experts each. Returns and streams as in
+ * cu_api.h. */
+#ifndef PF_CU_AMONG_H
+#define PF_CU_AMONG_H
+
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Copies n words of each sheet. Memory may be another card's, or the host's. */
+enum { CU_SHEETS = 3 };
+struct cu_sheet {
+    const void *from;
+    void       *to;
+    int64_t     n;
+};
+struct cu_letter {
+    struct cu_sheet sheet[CU_SHEETS];
+};
+cudaError_t pf_cu_send(cudaStream_t st, const struct cu_letter *l);
+
+/* Copies row p [n] for each pick p whose expert has (here) or has not an address in table [n_expert]. */
+struct cu_some_rows {
+    const int32_t        *picks;
+    int                   n_picks, n;
+    const uint8_t *const *table;
+    bool                  here;
+    const float          *from;
+    float                *to;
+};
+cudaError_t pf_cu_send_rows(cudaStream_t st, const struct cu_some_rows *r);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
