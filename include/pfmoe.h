@@ -172,8 +172,7 @@ enum { PF_MAX_GPUS = 8 };
 
 /* How a model is divided between several GPUs; which one computes changes no bit. */
 enum pf_layout {
-    PF_LAYOUT_AUTO,                  /* by layers, if the model fits all GPUs together and not the first alone; else
-                                        the first alone, unless the model has no experts */
+    PF_LAYOUT_AUTO,                  /* the first GPU alone if it has room for the whole model, else by layers */
     PF_LAYOUT_LAYERS,                /* each GPU has some of the layers, with their keys and values, and shares the
                                         experts of these with the CPU if all GPUs have no room for the model */
     PF_LAYOUT_EXPERTS                /* each GPU has some of the experts of every layer, the first one all else of the

@@ -93,8 +93,8 @@ static const struct opt table[] = {
     { GROUP_MACHINE, 0, "layout", CHOICE, "auto|layers|experts", AT(layout), 0, 0, "PFMOE_LAYOUT",
       false,
       "how several GPUs divide a model: layers gives each some of the layers, experts some of every layer's experts; "
-      "auto (default) leaves all to the first one if it has room, or if all have none for a model with experts, and "
-      "else goes by layers. No bit of an answer depends on it" },
+      "auto (default) leaves all to the first one if it has room, and else goes by layers. No bit of an answer depends "
+      "on it" },
     { GROUP_MACHINE, 0, "ram-mb", WHOLE, "N", AT(ram_mb), 0, 1 << 30, "PFMOE_RAM_MB", false,
       "memory to use, in MB of 1e6 bytes (default: what the system can spare)" },
     { GROUP_MACHINE, 0, "streaming", FLAG, NULL, AT(streaming), 0, 0, NULL, false,

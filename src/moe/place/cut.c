@@ -163,8 +163,8 @@ static bool can_be_cut(const struct pf_model *m)
     return fit;
 }
 
-/* The first card alone takes everything, unless the layers are to be divided. It also shares the experts with the CPU
- * alone then, where the cards together have no room for them. */
+/* The first card alone takes everything, unless the layers are to be divided. Where the cards together have no room for
+ * the experts, each shares those of its layers with the CPU. */
 static struct pf_cut cut_for_cards(const struct pf_model *m, const struct pf_cards *cards,
                                    const struct pf_cut_sizes *sizes, const struct pf_model_opts *o)
 {
@@ -174,7 +174,7 @@ static struct pf_cut cut_for_cards(const struct pf_model *m, const struct pf_car
         return one;
     struct pf_cut cut = pf_cut_deal(sizes, cards->room, cards->n);
     if (m->n_expert > 0 && (!cut.whole || o->streaming))
-        return o->layout == PF_LAYOUT_AUTO ? one : deal_apart(sizes, cards->room, cards->n);
+        return deal_apart(sizes, cards->room, cards->n);
     return cut;
 }
 
