@@ -184,6 +184,33 @@ static void test_together(pf_model *m)
         pf_session_close(&s[k]);
 }
 
+/* Single tokens with drafts beside another session's prompt, which comes in slices, some with logits of all rows, until
+ * it is through; the last slice does not fit the step. */
+static void test_beside(pf_model *m)
+{
+    enum { SLICE = 7, STEPS = 30 };
+    pf_session *s[2] = { open_session(m, PF_DRAFT_GIVEN), open_session(m, PF_DRAFT_GIVEN) };
+    CHECK(pf_session_eval(s[0], tokens, PROMPT, 0) == PF_OK, "%s", pf_last_error());
+    for (int i = 0; i < STEPS && check_n_failed == 0; i++) {
+        int64_t at[2] = { pf_session_pos(s[0]), pf_session_pos(s[1]) };
+        size_t n = i + 1 == STEPS ? N_BATCH : SLICE;
+        struct pf_batch_part parts[2] = { { .session = s[1], .tok = &tokens[at[1]], .n = n,
+                                            .flags = i % 3 ? 0 : PF_LOGITS_ALL },
+                                          { .session = s[0], .tok = &tokens[at[0]], .n = 1 } };
+        make_cheap(s[0]);
+        CHECK(pf_batch_eval(parts, 2) == PF_OK, "%s", pf_last_error());
+        CHECK(same(pf_session_logits(s[0]), at[0]) && same(pf_session_logits(s[1]), at[1] + (int64_t)n - 1),
+              "beside a slice: %d and %d", (int)at[0], (int)at[1]);
+        for (size_t k = 0; i % 3 == 0 && k < n; k++)
+            CHECK(same(pf_session_logits_at(s[1], k), at[1] + (int64_t)k), "row %d of a slice", (int)k);
+    }
+    uint64_t drafted, accepted;
+    pf_session_drafts(s[0], &drafted, &accepted);
+    CHECK(accepted > STEPS / 4, "%d drafted, %d right", (int)drafted, (int)accepted);
+    pf_session_close(&s[0]);
+    pf_session_close(&s[1]);
+}
+
 /* What is sampled: n tokens after the prompt. */
 static void sample(pf_model *m, enum pf_draft draft, float temp, int32_t *out, int n)
 {
@@ -413,6 +440,7 @@ int main(int argc, char **argv)
     test_saved(m, PF_DRAFT_MODEL);
     test_second(m);
     test_together(m);
+    test_beside(m);
     test_sampling(m);
     pf_model_close(&m);
     test_streamed();

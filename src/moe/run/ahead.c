@@ -4,6 +4,8 @@
  *     eval(d)        is ahead: no step                  the second row's
  *     eval(x)        a step of x and new drafts         e and f were wrong: what they left is written over
  *
+ * Parts of single tokens take drafts along beside parts of many, such as a slice of another session's prompt.
+ *
  * A row's bits depend on the rows in front of it and on nothing behind, so no bit of an answer depends on drafts. The
  * sequence, `computed` and the sampler know nothing of them: their keys and values lie past computed, where anything
  * may lie, and recurrent state goes back by settle.c. A step that fails with drafts is done again without: what is bad
@@ -74,12 +76,13 @@ static int drafts_of(struct pf_session *s, struct pf_source *from, int rows, int
     return n_valid;
 }
 
-/* Adds drafts to the piece of a session that is given one token; `rows` are in the step so far, `most` fit it. */
-static void add_drafts(struct pf_piece *p, int rows, int most)
+/* Adds drafts to the piece of a session that is given one token; `rows` of such sessions are in the step so far, `room`
+ * is left in it. */
+static void add_drafts(struct pf_piece *p, int rows, int room)
 {
     struct pf_session *s = p->s;
     int64_t left = s->opts.n_ctx - s->pos - 1;
-    int cap = most - rows < s->opts.draft_max ? most - rows : s->opts.draft_max;
+    int cap = room < s->opts.draft_max ? room : s->opts.draft_max;
     cap = cap < left ? cap : (int)left;
     tell(s, *p->tok);
     if (cap <= 0 || !is_caught_up(s))
@@ -92,28 +95,35 @@ static void add_drafts(struct pf_piece *p, int rows, int most)
     p->n = 1 + (size_t)p->n_drafts;
 }
 
-static void draft(struct pf_piece *pieces, int n)
+/* The first `singles` pieces are of one token. What rows of other pieces cost is not known, nor what drafts cost beside
+ * them, but no more than alone: they are chosen as if the others were not there. They take the others no room. */
+static void draft(struct pf_piece *pieces, int n, int singles)
 {
     struct pf_model *m = pieces->s->m;
-    int rows = n, most = 0;
+    int64_t room = 0;
+    int rows = singles;
     for (int i = 0; i < n; i++)
-        most = pieces[i].s->opts.n_batch > most ? pieces[i].s->opts.n_batch : most;
+        room = pieces[i].s->opts.n_batch > room ? pieces[i].s->opts.n_batch : room;
+    for (int i = 0; i < n; i++)
+        room -= (int64_t)pieces[i].n;
     pthread_mutex_lock(&m->step_lock);
-    for (int i = 0; i < n && !pf_watch_any(m); i++)
+    for (int i = 0; i < singles && !pf_watch_any(m); i++)
         if (pieces[i].s->n_sources) {
-            add_drafts(&pieces[i], rows, most);
+            add_drafts(&pieces[i], rows, room > 0 ? (int)room : 0);
             rows += pieces[i].n_drafts;
+            room -= pieces[i].n_drafts;
         }
     pthread_mutex_unlock(&m->step_lock);
 }
 
 /* ---- The step ---------------------------------------------------------------------------------------------------- */
 
-/* The step of a session's piece went well: the sequence ends with the token that was given. */
+/* The step of a session's piece went well: the sequence ends with what was given. */
 static void take(struct pf_piece *p, int64_t before)
 {
     struct pf_session *s = p->s;
     s->has_logits = true;
+    s->n_all = s->all_logits ? p->n : 0;
     if (p->n_drafts == 0)
         return;
     s->pos = before + 1;
@@ -173,16 +183,15 @@ static void again_without(struct pf_piece *p, int64_t before)
     pf_append(p, 1);
 }
 
-static void run_pieces(struct pf_piece *pieces, int n)
+static void run_pieces(struct pf_piece *pieces, int n, int singles)
 {
     int64_t before[PF_MAX_BATCH_PARTS];
     bool caught_up = true, went_well = true;
     for (int i = 0; i < n; i++) {
         before[i] = pieces[i].s->pos;
-        caught_up &= is_caught_up(pieces[i].s);
-        pf_drop_logits(pieces[i].s);
+        caught_up &= i >= singles || is_caught_up(pieces[i].s);
     }
-    draft(pieces, n);
+    draft(pieces, n, singles);
     pf_append(pieces, n);
     for (int i = 0; i < n; i++) {
         struct pf_piece *p = &pieces[i];
@@ -194,20 +203,26 @@ static void run_pieces(struct pf_piece *pieces, int n)
         else
             take(p, before[i]);
     }
-    if (caught_up && went_well)
-        account(pieces, n, n_drafts_of(pieces, n), (double)pieces->s->step_ns);
+    int drafts = n_drafts_of(pieces, n);
+    if (caught_up && went_well && singles == n)
+        account(pieces, n, drafts, (double)pieces->s->step_ns);
+    else if (caught_up && went_well && drafts > 0)
+        account(pieces, singles, drafts, pf_price_of(&pieces->s->m->row_prices, singles + drafts));
 }
 
-/* ---- Evals of one token ------------------------------------------------------------------------------------------ */
+/* ---- Evals ------------------------------------------------------------------------------------------------------- */
+
+static bool is_single(const struct pf_batch_part *p)
+{
+    return p->n == 1 && p->flags == 0;
+}
 
 bool pf_ahead_suits(const struct pf_batch_part *parts, size_t n_parts)
 {
-    bool any = false, all = true;
-    for (size_t i = 0; i < n_parts; i++) {
-        any |= parts[i].session->n_sources > 0;
-        all &= parts[i].n == 1 && parts[i].flags == 0;
-    }
-    return any && all;
+    bool any = false;
+    for (size_t i = 0; i < n_parts; i++)
+        any |= parts[i].session->n_sources > 0 && is_single(&parts[i]);
+    return any;
 }
 
 /* The part's token was drafted: no step is needed, and none can fail. */
@@ -225,17 +240,25 @@ void pf_ahead_eval(struct pf_batch_part *parts, size_t n_parts)
 {
     struct pf_piece pieces[PF_MAX_BATCH_PARTS];
     size_t of[PF_MAX_BATCH_PARTS];
-    int n = 0;
+    int n = 0, singles = 0;
     for (size_t i = 0; i < n_parts; i++) {
+        if (!is_single(&parts[i]))
+            continue;
         if (pf_session_is_ahead(parts[i].session, *parts[i].tok)) {
             parts[i].status = take_drafted(parts[i].session);
             continue;
         }
-        of[n] = i;
-        pieces[n++] = (struct pf_piece){ .s = parts[i].session, .tok = parts[i].tok, .n = 1 };
+        of[singles] = i;
+        pieces[singles++] = pf_piece_of(&parts[i]);
     }
+    n = singles;
+    for (size_t i = 0; i < n_parts; i++)
+        if (!is_single(&parts[i])) {
+            of[n] = i;
+            pieces[n++] = pf_piece_of(&parts[i]);
+        }
     if (n > 0)
-        run_pieces(pieces, n);
+        run_pieces(pieces, n, singles);
     for (int i = 0; i < n; i++)
         parts[of[i]].status = pieces[i].status;
 }

@@ -39,7 +39,10 @@ void pf_piece_fail(struct pf_piece *p, pf_status st);
 void pf_drop_logits(struct pf_session *s);
 void pf_go_back(struct pf_session *s, int64_t pos);
 
-/* ahead.c: whether drafts may be taken along; evaluates parts of one token each, which are checked. */
+/* The part, which is checked, as a piece; its session has no logits any more. It may have failed. */
+struct pf_piece pf_piece_of(const struct pf_batch_part *part);
+
+/* ahead.c: whether drafts may be taken along; evaluates parts, which are checked. */
 bool pf_ahead_suits(const struct pf_batch_part *parts, size_t n_parts);
 void pf_ahead_eval(struct pf_batch_part *parts, size_t n_parts);
 

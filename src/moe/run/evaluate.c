@@ -72,7 +72,7 @@ static pf_status check_parts(const struct pf_batch_part *parts, size_t n_parts)
 }
 
 /* The part as a piece, with room for the logits of all positions where they are wanted. */
-static struct pf_piece piece_of(const struct pf_batch_part *part)
+struct pf_piece pf_piece_of(const struct pf_batch_part *part)
 {
     struct pf_session *s = part->session;
     struct pf_piece p = { .s = s, .tok = part->tok, .n = part->n };
@@ -92,7 +92,7 @@ static void eval_parts(struct pf_batch_part *parts, size_t n_parts)
     struct pf_piece pieces[PF_MAX_BATCH_PARTS];
     for (size_t i = 0; i < n_parts; i++) {
         before[i] = parts[i].session->pos;
-        pieces[i] = piece_of(&parts[i]);
+        pieces[i] = pf_piece_of(&parts[i]);
     }
     pf_append(pieces, (int)n_parts);
     for (size_t i = 0; i < n_parts; i++) {
