@@ -134,6 +134,58 @@ CU_INLINE void quantise_block(float x, const struct cu_x *to, int n, int row, in
         *fault = CU_ACTIVATION_NOT_FINITE;
 }
 
+CU_INLINE float4 times(float4 v, float f, float4 w)
+{
+    return make_float4(v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w);
+}
+
+/* Four neighbours of a block of 32, quantised as by quantise_block; eight neighbouring lanes have the block. */
+struct codes {
+    uint32_t q;
+    int      sum;                 /* sum of the codes of sixteen elements */
+    float    d;
+    bool     finite;
+};
+
+CU_INLINE struct codes codes_of(float4 y)
+{
+    float v[4] = { y.x, y.y, y.z, y.w };
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        bits = max(bits, pf_float_bits(v[i]) & 0x7fffffffu);
+#pragma unroll
+    for (int h = 4; h > 0; h /= 2)
+        bits = max(bits, __shfl_xor_sync(ALL_LANES, bits, h));
+    float amax = pf_bits_float(bits), inverse = amax >= 0x1p-100f ? 127.0f / amax : 0.0f;
+    struct codes c = { 0, 0, amax >= 0x1p-100f ? amax / 127.0f : 0.0f, bits < 0x7f800000u };
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int q = (int)(pf_float_bits(v[i] * inverse + 0x1.8p23f) - 0x4b400000u);
+        c.q |= (uint32_t)(q & 255) << 8 * i;
+        c.sum += q;
+    }
+    c.sum += __shfl_xor_sync(ALL_LANES, c.sum, 1);
+    c.sum += __shfl_xor_sync(ALL_LANES, c.sum, 2);
+    return c;
+}
+
+/* As the u-th four of the row, or of all rows. */
+CU_INLINE void put_codes(const struct codes &c, size_t u, const struct cu_x &to)
+{
+    ((uint32_t *)to.q)[u] = c.q;
+    if (u % 4 == 0)
+        to.s[u / 4] = (int16_t)c.sum;
+    if (u % 8 == 0)
+        to.d[u / 8] = c.d;
+}
+
+/* Whether rows of n floats can be read by fours, where p begins. */
+static inline bool by_fours(const void *p, int n)
+{
+    return (uintptr_t)p % 16 == 0 && n % 4 == 0;
+}
+
 /* Whether a kernel's code is of a GPU that has what begins with compute capability 9.0. */
 template <class... P>
 static cudaError_t is_of_90(void (*kernel)(P...), bool *out)

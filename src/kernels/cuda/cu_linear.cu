@@ -187,52 +187,6 @@ static cudaError_t launch_large(cudaStream_t st, const struct cu_linear *l, cons
 
 enum { NORM_THREADS = 12 * WARP, NORM_ROWS = 16 << 10 };
 
-CU_INLINE float4 times(float4 v, float f, float4 w)
-{
-    return make_float4(v.x * f * w.x, v.y * f * w.y, v.z * f * w.z, v.w * f * w.w);
-}
-
-/* Four neighbours of a block of 32, quantised as by quantise_block; eight neighbouring lanes have the block. */
-struct codes {
-    uint32_t q;
-    int      sum;                 /* sum of the codes of sixteen elements */
-    float    d;
-    bool     finite;
-};
-
-CU_INLINE struct codes codes_of(float4 y)
-{
-    float v[4] = { y.x, y.y, y.z, y.w };
-    uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        bits = max(bits, pf_float_bits(v[i]) & 0x7fffffffu);
-#pragma unroll
-    for (int h = 4; h > 0; h /= 2)
-        bits = max(bits, __shfl_xor_sync(ALL_LANES, bits, h));
-    float amax = pf_bits_float(bits), inverse = amax >= 0x1p-100f ? 127.0f / amax : 0.0f;
-    struct codes c = { 0, 0, amax >= 0x1p-100f ? amax / 127.0f : 0.0f, bits < 0x7f800000u };
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int q = (int)(pf_float_bits(v[i] * inverse + 0x1.8p23f) - 0x4b400000u);
-        c.q |= (uint32_t)(q & 255) << 8 * i;
-        c.sum += q;
-    }
-    c.sum += __shfl_xor_sync(ALL_LANES, c.sum, 1);
-    c.sum += __shfl_xor_sync(ALL_LANES, c.sum, 2);
-    return c;
-}
-
-/* As the u-th four of the row. */
-CU_INLINE void put_codes(const struct codes &c, int u, const struct cu_x &to)
-{
-    ((uint32_t *)to.q)[u] = c.q;
-    if (u % 4 == 0)
-        to.s[u / 4] = (int16_t)c.sum;
-    if (u % 8 == 0)
-        to.d[u / 8] = c.d;
-}
-
 /* A block's memory: what the norm gives, as floats and quantised, and its weights; then that of the tasks. */
 struct normed {
     float4     *y, *w;

@@ -1,7 +1,7 @@
-/* Operations row by row or element by element: norm, quantise, activation, sums, rotation, keys and values, copies. */
+/* Operations row by row or element by element: quantise, activation, sums, rotation, keys and values, copies. */
 #include "kernels/cuda/cu_heads.h"
 
-enum { THREADS = 256, NORM_THREADS = 1024 };
+enum { THREADS = 256 };
 
 static __global__ void nothing(void)
 {
@@ -38,121 +38,6 @@ extern "C" cudaError_t pf_cu_read(cudaStream_t st, const void *p, size_t n, uint
     return launch_in_turn(read_all, 2048, THREADS, 0, st, (const uint4 *)p, n / 16, out);
 }
 
-/* The weights of a row, where rows have some in turn. */
-CU_INLINE const float *weights_of(const struct cu_norm &o, int row)
-{
-    return o.w + (o.n_each ? (size_t)(row % o.n_each) * o.n : 0);
-}
-
-/* A block takes a row. The row is staged in shared memory, so that y may be x and the 32 accumulators of the first warp
- * need not wait for device memory; so are the weights, before the row is there. */
-static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_constant__ struct cu_norm o)
-{
-    BLOCK_MEMORY(float, v);
-    float *w = v + o.n, *x = o.x + (size_t)blockIdx.x * o.n;
-    const float *add = o.add + (o.add ? (size_t)blockIdx.x * o.n : 0);
-    int row = blockIdx.x;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < o.n; i += blockDim.x)
-        w[i] = o.w ? weights_of(o, blockIdx.x)[i] : 1.0f;
-    wait_turn();
-#pragma unroll 4
-    for (int i = threadIdx.x; i < o.n; i += blockDim.x)
-        v[i] = o.add ? fmaf(o.a, add[i], x[i]) : x[i];
-    __syncthreads();
-    float factor = norm_factor(o, v);
-#pragma unroll 4
-    for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
-        float y = v[i] * factor * w[i];
-        if (o.add)
-            x[i] = v[i];
-        o.y[(size_t)row * o.n + i] = y;
-        if (o.q.q)
-            quantise_block(y, &o.q, o.n, row, i / 32, o.fault);
-    }
-}
-
-/* norm_row for rows too long for shared memory. y may be x. */
-static __global__ void __launch_bounds__(NORM_THREADS) norm_long(const __grid_constant__ struct cu_norm o)
-{
-    size_t at = (size_t)blockIdx.x * o.n;
-    float *x = o.x + at;
-    wait_turn();
-    for (int i = threadIdx.x; o.add && i < o.n; i += blockDim.x)
-        x[i] = fmaf(o.a, o.add[at + i], x[i]);
-    __syncthreads();
-    float factor = norm_factor(o, x);
-#pragma unroll 4
-    for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
-        float y = x[i] * factor * (o.w ? weights_of(o, blockIdx.x)[i] : 1.0f);
-        o.y[at + i] = y;
-        if (o.q.q)
-            quantise_block(y, &o.q, o.n, blockIdx.x, i / 32, o.fault);
-    }
-}
-
-/* A warp takes a row; for heads, which are many and short. */
-static __global__ void norm_short(const __grid_constant__ struct cu_norm o)
-{
-    wait_turn();
-    int row = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    if (row >= o.rows)
-        return;
-    const float *x = o.x + (size_t)row * o.n;
-    float sum = 0;
-    for (int i = lane; i < o.n; i += WARP)
-        sum = fmaf(x[i], x[i], sum);
-    float factor = 1.0f / sqrtf(warp_fold_all(sum) / (float)o.n + o.eps);
-    for (int i = lane; i < o.n; i += WARP) {
-        float y = x[i] * factor;
-        o.y[(size_t)row * o.n + i] = o.w ? y * weights_of(o, row)[i] : y;
-    }
-}
-
-extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
-{
-    enum { SHORT = 512, LONG_BYTES = 64 << 10 };
-    size_t bytes = 2 * (size_t)o->n * sizeof(float);
-    if (o->n <= SHORT && !o->add && !o->q.q)
-        return launch_early(norm_short, ceil_div(o->rows, THREADS / WARP), THREADS, 0, st, *o);
-    /* LONG_BYTES is all the shared memory that a block of the smallest GPUs may have. */
-    if (bytes > LONG_BYTES || allow_bytes(norm_row, bytes) != cudaSuccess) {
-        cudaGetLastError();
-        return launch_early(norm_long, o->rows, NORM_THREADS, 0, st, *o);
-    }
-    int threads = o->n >= NORM_THREADS ? NORM_THREADS : (o->n + WARP - 1) / WARP * WARP;
-    return launch_early(norm_row, o->rows, threads, bytes, st, *o);
-}
-
-/* A block takes a row; its first thread adds up. */
-static __global__ void layer_norm(const float *x, const float *w, const float *bias, float eps, int n, float *y)
-{
-    BLOCK_MEMORY(float, v);
-    __shared__ double mean, factor;
-    wait_turn();
-    for (int i = threadIdx.x; i < n; i += blockDim.x)
-        v[i] = x[(size_t)blockIdx.x * n + i];
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        double sum = 0, squares = 0;
-        for (int i = 0; i < n; i++)
-            sum += v[i];
-        mean = sum / n;
-        for (int i = 0; i < n; i++)
-            squares += (v[i] - mean) * (v[i] - mean);
-        factor = 1 / sqrt(squares / n + (double)eps);
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < n; i += blockDim.x)
-        y[(size_t)blockIdx.x * n + i] = (float)((v[i] - mean) * factor) * w[i] + (bias ? bias[i] : 0);
-}
-
-extern "C" cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps,
-                                        int n, int rows, float *y)
-{
-    return launch_early(layer_norm, rows, 128, (size_t)n * sizeof(float), st, x, w, bias, eps, n, y);
-}
-
 static __global__ void quantise(const __grid_constant__ struct cu_x x, int n, int stride, int *fault)
 {
     wait_turn();
@@ -161,8 +46,23 @@ static __global__ void quantise(const __grid_constant__ struct cu_x x, int n, in
         quantise_block(x.f[(size_t)blockIdx.x * stride + b * 32 + threadIdx.x % WARP], &x, n, blockIdx.x, b, fault);
 }
 
+static __global__ void quantise_fours(const __grid_constant__ struct cu_x x, int n4, int stride4, int *fault)
+{
+    wait_turn();
+    int u = blockIdx.y * THREADS + threadIdx.x;
+    float4 v = u < n4 ? ((const float4 *)x.f)[(size_t)blockIdx.x * stride4 + u] : make_float4(0, 0, 0, 0);
+    struct codes c = codes_of(v);
+    if (u < n4)
+        put_codes(c, (size_t)blockIdx.x * n4 + u, x);
+    if (!c.finite)
+        *fault = CU_ACTIVATION_NOT_FINITE;
+}
+
 extern "C" cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int stride, int rows, int *fault)
 {
+    if (rows > CU_VECTOR_ROWS && by_fours(x->f, stride))
+        return launch_early(quantise_fours, dim3(rows, ceil_div(n / 4, THREADS)), THREADS, 0, st, *x, n / 4, stride / 4,
+                            fault);
     return launch_early(quantise, dim3(rows, ceil_div(n / 32, THREADS / WARP)), THREADS, 0, st, *x, n, stride, fault);
 }
 
@@ -199,10 +99,40 @@ static __global__ void act_picks(struct pf_act act, const float *gate, const flo
         quantise_block(a, &x, n, blockIdx.x, b, fault);
 }
 
+/* act_picks for rows of whole blocks; a thread takes four elements. */
+static __global__ void act_fours(struct pf_act act, const float4 *gate, const float4 *up,
+                                 const __grid_constant__ struct cu_x x, int n4, const int32_t *picks,
+                                 const uint8_t *const *only, int *fault)
+{
+    wait_turn();
+    if (only && !only[picks[blockIdx.x]])
+        return;
+    int u = blockIdx.y * THREADS + threadIdx.x;
+    size_t at = (size_t)blockIdx.x * n4 + u;
+    float4 a = make_float4(0, 0, 0, 0);
+    if (u < n4) {
+        float4 g = gate[at], m = up[at];
+        a = make_float4(activation(act, g.x, m.x), activation(act, g.y, m.y), activation(act, g.z, m.z),
+                        activation(act, g.w, m.w));
+    }
+    if (x.f && u < n4)
+        ((float4 *)x.f)[at] = a;
+    if (!x.q)
+        return;
+    struct codes c = codes_of(a);
+    if (u < n4)
+        put_codes(c, at, x);
+    if (!c.finite)
+        *fault = CU_ACTIVATION_NOT_FINITE;
+}
+
 extern "C" cudaError_t pf_cu_act_picks(cudaStream_t st, struct pf_act act, const float *gate, const float *up,
                                        const struct cu_x *x, int n, int rows, const int32_t *picks,
                                        const uint8_t *const *only, int *fault)
 {
+    if (rows > CU_VECTOR_ROWS && n % 32 == 0 && by_fours(gate, n) && by_fours(up, n) && by_fours(x->f, n))
+        return launch_early(act_fours, dim3(rows, ceil_div(n / 4, THREADS)), THREADS, 0, st, act, (const float4 *)gate,
+                            (const float4 *)up, *x, n / 4, picks, only, fault);
     int n_blocks = ceil_div(n, 32);
     return launch_early(act_picks, dim3(rows, ceil_div(n_blocks, THREADS / WARP)), THREADS, 0, st, act, gate, up, *x, n,
                         n_blocks, picks, only, fault);
