@@ -6,8 +6,8 @@
  *     a warp    streams its blocks' bytes through slots of its own, some pieces ahead of the one it computes with:
  *               pieces of keys (32 positions, 64 elements), then of values (64 positions, 32 elements)
  *     together  after each piece of values the four blocks enter the chunk's partial in their order
- *     at last   the partials of a row's chunks enter the whole in a kernel of its own (cu_i16_fold.cu): in the thread
- *               block that ends last it takes longer, even of a single chunk
+ *     at last   where there is a single chunk, its partial is the whole; else the partials of a row's chunks enter the
+ *               whole in a kernel of its own (cu_i16_fold.cu): in the thread block that ends last it takes longer
  *
  * Older positions are on their way before the kernel's turn: only those of the rows themselves are stored by the kernel
  * ahead. A slot's lines are spread as cu_i16.h says. */
@@ -22,6 +22,7 @@ struct few_rows {
     struct cu_parts      parts;
     int  n_slots, n_groups;               /* row groups of a sequence's KV head */
     int  kept;                            /* rows of a group: 8, 16, 24 or 32 */
+    bool whole;                           /* there is a single chunk */
 };
 
 /* Row r of a KV head of a sequence. */
@@ -45,7 +46,7 @@ struct place {
     char  *slots;                         /* [WARPS][n_slots][SLOT] */
     char  *q;                             /* [kept][q_step] queries */
     float *sums;                          /* [2][WARPS][kept][32] what the blocks give for a piece of values */
-    float *m, *z;                         /* [WARPS][kept], [WARPS][kept][8] */
+    float *m, *z;                         /* [WARPS][kept], [WARPS][kept][8]; m of a whole's rows: their last factors */
     float *old, *fresh;                   /* [WARPS][kept] how a block enters; fresh -0: it does not */
     float *cq;                            /* [kept] */
     struct i16_row *of;                   /* [kept] */
@@ -181,7 +182,9 @@ CU_INLINE void join_blocks(const struct few_rows &f, const struct place &p, int 
             z[i] = z[i] + z[i + h];
     bool good = p.cq[r] == p.cq[r];
     struct i16_row row = p.of[r];
-    if (blockIdx.z == 0 && row.there && (m > -INFINITY || !good)) {
+    if (f.whole)
+        p.m[r] = good ? i16_last_factor(f.o.a, row.head, m, z[0]) : NAN;
+    else if (blockIdx.z == 0 && row.there && (m > -INFINITY || !good)) {
         size_t at = part_of(f.o, row, c);
         maxima(f.o)[at] = good ? m : 0.0f;
         zs(f.o)[at] = good ? z[0] : NAN;
@@ -194,8 +197,8 @@ CU_INLINE void join_sums(const struct few_rows &f, const struct place &p, const 
     const struct i16_attention &o = f.o;
     int kept = f.kept;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < n * 8; i += THREADS) {
-        int r = i / 8;
+    for (int i = threadIdx.x, lane = i % WARP; i - lane < n * 8; i += THREADS) {
+        int r = min(i / 8, n - 1);
         float4 acc = make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int w = 0; w < WARPS; w++) {
@@ -208,7 +211,10 @@ CU_INLINE void join_sums(const struct few_rows &f, const struct place &p, const 
                 acc.w = fmaf(v.w, fresh, acc.w * old);
             }
         }
-        *(float4 *)(o.s.part + part_of(o, p.of[r], c) * o.kv.hd_v + d + i % 8 * 4) = acc;
+        if (f.whole)
+            put_whole(o, p.of[r], d + i % 8 * 4, acc, p.m[r], i < n * 8);
+        else if (i < n * 8)
+            *(float4 *)(o.s.part + part_of(o, p.of[r], c) * o.kv.hd_v + d + i % 8 * 4) = acc;
     }
 }
 
@@ -390,7 +396,7 @@ static cudaError_t start(cudaStream_t st, struct few_rows f, int n_units, size_t
     dim3 grid(x, y, sharers(f.o.kv.hd_v / 32, n_units / (x * y)));
     if (e == cudaSuccess)
         e = launch_early(few<TILES, EIGHTS>, grid, THREADS, bytes, st, f);
-    if (e == cudaSuccess)
+    if (e == cudaSuccess && !f.whole)
         e = pf_cu_i16_fold(st, &f.o);
     return e;
 }
@@ -406,7 +412,7 @@ static cudaError_t count_units(int *n)
 static cudaError_t start_parts(cudaStream_t st, const struct i16_attention &o, const struct cu_parts &parts,
                                int n_units, size_t shared_bytes)
 {
-    struct few_rows f = { o, parts, 0, 0, 0 };
+    struct few_rows f = { o, parts, 0, 0, 0, o.n_chunks == 1 };
     int most = 0;
     for (int i = 0; i < parts.n; i++)
         most = max(most, parts.first[i + 1] - parts.first[i]);

@@ -55,6 +55,24 @@ CU_INLINE void put_out(const struct i16_attention &o, const struct i16_row &r, i
         quantise_block(y, &o.x, o.a.n_head * o.kv.hd_v, r.token, (r.head * o.kv.hd_v + d) / 32, o.fault);
 }
 
+/* Elements d .. d + 3 of a row's result, from its sum in the only chunk; as cu_i16_fold.cu has it of one. Eight
+ * neighbouring lanes have a block of 32. */
+CU_INLINE void put_whole(const struct i16_attention &o, const struct i16_row &row, int d, float4 sum, float factor,
+                         bool there)
+{
+    size_t at = ((size_t)row.token * o.a.n_head + row.head) * o.kv.hd_v + d;
+    float4 y = make_float4((sum.x + 0.0f) * factor, (sum.y + 0.0f) * factor, (sum.z + 0.0f) * factor,
+                           (sum.w + 0.0f) * factor);
+    struct codes c = codes_of(y);
+    if (!there)
+        return;
+    *(float4 *)(o.a.out + at) = y;
+    if (o.x.q)
+        put_codes(c, at / 4, o.x);
+    if (o.x.q && !c.finite)
+        *o.fault = CU_ACTIVATION_NOT_FINITE;
+}
+
 /* pf_cu_i16_queries for rows of several sequences, or, with parts NULL, of one. */
 extern "C" cudaError_t pf_cu_i16_queries_of(cudaStream_t st, const struct pf_attention_op *a,
                                             const struct cu_i16 *to, const struct cu_heads *heads,
