@@ -262,16 +262,18 @@ struct q4 {
     }
 };
 
-/* Codes stay in the order of their nibbles, element 0, 16, 1, 17 ...: the activations are put in that order instead. */
+/* Codes stay in the order of their nibbles, element 0, 16, 1, 17 ...: the activations are put in that order instead.
+ * Twice E2M1 lies in -12..12. Its magnitudes are looked up twice: for nibbles without a sign (bit 3), others getting 0,
+ * and for those with one, whose sum is subtracted. */
 struct mx4 {
     static constexpr bool whole_segments = false, second = false;
     enum { STAGED = 0, ROUND = 32 * 17 };
     struct raw { uint32_t a[5]; uint32_t at; };
-    struct side { uint4 x0, x1; float d; int minus; };
+    struct side { uint4 x0, x1; float d; uint32_t lower; };
 
     static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
     {
-        uintptr_t p = (uintptr_t)(row + (size_t)b * 17);
+        uintptr_t p = (uintptr_t)(row + (uint32_t)b * 17);
         const uint32_t *a = (const uint32_t *)(p & ~(uintptr_t)3);
         raw r;
         r.at = p & 3;
@@ -281,28 +283,36 @@ struct mx4 {
         return r;
     }
 
+    /* lower: magnitudes 0 .. 3. A scale has no sign: without that term, which the compiler cannot know to be 0, it
+     * would make the number anew for each use. */
     static CU_READ_FN side load_x(const struct x_row &x, int b)
     {
         uint4 l = fresh16(x.q + b * 32), h = fresh16(x.q + b * 32 + 16);
+        float d = x.d[b];
         return { make_uint4(permute(l.x, h.x, 0x5140), permute(l.x, h.x, 0x7362), permute(l.y, h.y, 0x5140),
                             permute(l.y, h.y, 0x7362)),
                  make_uint4(permute(l.z, h.z, 0x5140), permute(l.z, h.z, 0x7362), permute(l.w, h.w, 0x5140),
                             permute(l.w, h.w, 0x7362)),
-                 x.d[b], -12 * sum_of_block(x, b) };
+                 d, 0x03020100 + (pf_float_bits(d) >> 31) };
     }
 
     static CU_READ_FN struct term dot(const raw &r, const side &x, int)
     {
-        uint32_t shift = 8 * r.at + 8, w[8];
+        enum { UPPER = 0x0c080604 };                             /* magnitudes 4, 6, 8, 12 */
+        uint32_t shift = 8 * r.at + 8, w[8], minus[8];
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             uint32_t c = __funnelshift_rc(r.a[i], r.a[i + 1], shift), v = c ^ 0x88888888;
-            w[2 * i] = e2m1_plus_12(c, v);
-            w[2 * i + 1] = e2m1_plus_12(c >> 16, v >> 16);
+            w[2 * i] = permute(x.lower, UPPER, c);
+            w[2 * i + 1] = permute(x.lower, UPPER, c >> 16);
+            minus[2 * i] = permute(x.lower, UPPER, v);
+            minus[2 * i + 1] = permute(x.lower, UPPER, v >> 16);
         }
-        int sum = dot16(make_uint4(w[0], w[1], w[2], w[3]), x.x0, x.minus);
+        int sum = dot16(make_uint4(w[0], w[1], w[2], w[3]), x.x0, 0);
+        int less = dot16(make_uint4(minus[0], minus[1], minus[2], minus[3]), x.x0, 0);
         sum = dot16(make_uint4(w[4], w[5], w[6], w[7]), x.x1, sum);
-        return { mx_scale((uint8_t)(r.a[0] >> 8 * r.at)) * x.d, (float)sum, 0, 0 };
+        less = dot16(make_uint4(minus[4], minus[5], minus[6], minus[7]), x.x1, less);
+        return { mx_scale((uint8_t)(r.a[0] >> 8 * r.at)) * x.d, (float)(sum - less), 0, 0 };
     }
 };
 
@@ -321,7 +331,7 @@ struct row_set {
 
 CU_INLINE const uint8_t *row_of(const struct row_set &w, int r)
 {
-    return w.base + (size_t)min(r, w.last) * w.row_bytes;
+    return w.base + (uint64_t)(uint32_t)min(r, w.last) * (uint32_t)w.row_bytes;
 }
 
 /* Starts copying bytes from any address to a piece of shared memory that begins at a multiple of 16; the first lies at
