@@ -43,7 +43,7 @@ void pf_prices_learn(struct pf_row_prices *p, int rows, double ns)
 
 static bool is_known(const struct pf_row_prices *p, int rows)
 {
-    return p->of[rows].n >= SURE || (p->of[rows].n > 0 && p->start_ns == 0);
+    return p->of[rows].n >= SURE;
 }
 
 /* The next number of rows whose price is known, from `rows` on in that direction; 0: there is none. */
@@ -67,12 +67,14 @@ static double slope(const struct pf_row_prices *p, int below)
     return s > 0 ? s : 0;
 }
 
-/* By the numbers of rows around it whose prices are known. */
-static double estimate(const struct pf_row_prices *p, int rows)
+double pf_price_expected(const struct pf_row_prices *p, int rows)
 {
-    int below = known_from(p, rows, -1), above = rows < p->least ? known_from(p, p->least, 1) : known_from(p, rows, 1);
+    int least = known_from(p, p->least, 1);
+    if (least == 0)
+        return p->of[p->least].ns;
+    int below = known_from(p, rows, -1), above = known_from(p, rows < least ? least : rows, 1);
     if (below == 0)
-        return above == 0 ? 0 : p->of[above].ns;
+        return p->of[above].ns;
     if (above == 0)
         return p->of[below].ns + (rows - below) * slope(p, below);
     if (above == below)
@@ -80,14 +82,15 @@ static double estimate(const struct pf_row_prices *p, int rows)
     return p->of[below].ns + (p->of[above].ns - p->of[below].ns) * (rows - below) / (above - below);
 }
 
-/* What a few steps took says something, but for the first ones of several rows: those load what all others need. */
+/* What one or two steps took says something, within limits, but for the first ones of several rows: those load what all
+ * others need. */
 double pf_price_of(const struct pf_row_prices *p, int rows)
 {
-    double ns = estimate(p, rows);
+    double ns = pf_price_expected(p, rows);
     if (rows > PF_PRICE_ROWS || p->of[rows].n == 0 || is_known(p, rows) || known_from(p, p->most, -1) <= p->least)
         return ns;
-    double least = p->of[rows].ns - p->start_ns;
-    return ns > least ? ns : least;
+    double took = p->of[rows].ns - p->start_ns;
+    return took < ns ? ns : took < 2 * ns ? took : 2 * ns;
 }
 
 bool pf_prices_begin(const struct pf_row_prices *p, int rows)

@@ -41,7 +41,9 @@ struct pf_draft_account {
 
 /* A step of so many rows took ns. */
 void   pf_prices_learn(struct pf_row_prices *p, int rows, double ns);
-double pf_price_of(const struct pf_row_prices *p, int rows);         /* 0: nothing is known */
+/* 0: nothing is known. Expected: by the numbers of rows around it, unless it is known itself. */
+double pf_price_of(const struct pf_row_prices *p, int rows);
+double pf_price_expected(const struct pf_row_prices *p, int rows);
 bool   pf_prices_begin(const struct pf_row_prices *p, int rows);     /* the step that was learned last, of so many rows,
                                                                         is one of the first of them */
 

@@ -147,7 +147,7 @@ static void account(struct pf_piece *pieces, int n, int drafts, double ns)
     struct pf_model *m = pieces->s->m;
     pthread_mutex_lock(&m->step_lock);
     double alone = drafts ? pf_price_of(&m->row_prices, n) : ns,
-           price = drafts ? pf_price_of(&m->row_prices, n + drafts) : ns;
+           price = drafts ? pf_price_expected(&m->row_prices, n + drafts) : ns;
     bool begins = pf_prices_begin(&m->row_prices, n + drafts);
     for (int i = 0; i < n; i++) {
         double share = drafts ? (double)pieces[i].n_drafts / drafts : 0;
