@@ -33,7 +33,7 @@ class Chat:
     def resize(self, rows, columns):
         fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def read_until(self, pattern, seconds=20):
+    def read_until(self, pattern, seconds=60):
         """Everything up to a match, without colours and cursor movements; the match must come in time."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -81,7 +81,7 @@ class Chat:
         except OSError:
             pass
 
-    def status(self, seconds=20, kill=True):
+    def status(self, seconds=60, kill=True):
         """Exit status, once the program has left; what it still prints is read, or it could not leave."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
