@@ -2,6 +2,7 @@
  * of cuda_backend.h). */
 #include <string.h>
 
+#include "kernels/cuda/cu_few_api.h"
 #include "kernels/cuda/cuda_backend.h"
 
 static pf_status start_product(struct cuda_backend *b)
@@ -165,6 +166,10 @@ static pf_status put_linear(struct cuda_backend *b, const struct cu_linear *l, b
 {
     if (b->has_tiles && l->rows > CU_VECTOR_ROWS && pf_cuda_is_quantised(l->type))
         return linear_tiles(b, l);
+    if (pf_cu_few_takes(l, b->shared_bytes))
+        return pf_cuda_put(b, pf_cu_few(b->stream, l), "a product");
+    if (pf_cu_few_floats_takes(l))
+        return pf_cuda_put(b, pf_cu_few_floats(b->stream, l), "a product");
     if (only && l->rows == 1 && l->n_parts == 1)
         return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_LINEAR, .linear = *l, .y = l->part[0].y,
                                                        .n = l->part[0].n_out });
