@@ -59,20 +59,27 @@ CU_INLINE void stage_rows(const struct cu_linear &l, struct place *at, uint8_t *
     at->rows = to + skip;
 }
 
+/* What a block multiplies with row `row` of from. */
 template <class D>
-CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, const struct place &at, int block_rows,
-                            int row, float *memory)
+CU_INLINE auto groups_of(const struct cu_linear &l, const struct cu_x &from, const struct place &at, int row)
 {
-    int n_heads = max(l.n_heads, 1), y_stride = l.n_heads ? l.y_stride : at.p->n_out;
-    const float *sums = run_tasks<D>(block_rows / D::ROWS, l.n, l.tables, memory,
-                                     [&](int g, struct row_set &w, int &r0, struct x_row &x) {
+    return [&l, &from, &at, row](int g, struct row_set &w, int &r0, struct x_row &x) {
+        int64_t x_row = (int64_t)row * max(l.n_heads, 1) + at.head;
         w = { at.rows, l.row_bytes, at.n - 1 };
         r0 = g * D::ROWS;
-        x = x_row_of(from, l.n, (int64_t)row * n_heads + at.head);
+        x = x_row_of(from, l.n, x_row);
         if (l.n_heads)
-            x.f = from.f + ((int64_t)row * n_heads + at.head) * l.x_stride;
+            x.f = from.f + x_row * l.x_stride;
         return true;
-    });
+    };
+}
+
+template <class D, class G>
+CU_INLINE void multiply_row(const struct cu_linear &l, const struct place &at, int row, float *memory,
+                            struct tasks<D> &tasks, G groups)
+{
+    int n_heads = max(l.n_heads, 1), y_stride = l.n_heads ? l.y_stride : at.p->n_out;
+    const float *sums = end_tasks<D>(tasks, l.tables, memory, groups);
 #pragma unroll 1
     for (int i = threadIdx.x; i < at.n; i += blockDim.x)
         finish(*at.p, l.residual, at.first + i, ((size_t)row * n_heads + at.head) * y_stride,
@@ -80,17 +87,22 @@ CU_INLINE void multiply_row(const struct cu_linear &l, const struct cu_x &from, 
 }
 
 /* blockIdx.x: block_rows weight rows of one part. Activation rows go one after another: the
- * weights stay in the cache. */
+ * weights stay in the cache. A warp's first weights are sent for before the kernel's turn. */
 template <class D>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_constant__ struct cu_linear l,
                                                                  int block_rows)
 {
     BLOCK_MEMORY(float, memory);
     struct place at = place_of(l, block_rows, blockIdx.x);
+    struct tasks<D> tasks;
     fetch_rows_ahead(l, at);
+    begin_tasks<D>(tasks, block_rows / D::ROWS, l.n, l.tables, memory, groups_of<D>(l, l.x, at, blockIdx.y));
     wait_turn();
     for (int row = blockIdx.y; row < l.rows; row += gridDim.y) {
-        multiply_row<D>(l, l.x, at, block_rows, row, memory);
+        auto groups = groups_of<D>(l, l.x, at, row);
+        if (row > (int)blockIdx.y)
+            begin_tasks<D>(tasks, block_rows / D::ROWS, l.n, l.tables, memory, groups);
+        multiply_row<D>(l, at, row, memory, tasks, groups);
         __syncthreads();
     }
 }
@@ -254,10 +266,13 @@ static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __gr
     } else {
         fetch_rows_ahead(l, at);
     }
+    auto groups = groups_of<D>(l, x.x, at, 0);
+    struct tasks<D> tasks;
+    begin_tasks<D>(tasks, block_rows / D::ROWS, l.n, l.tables, x.rest, groups);
     __pipeline_commit();
     wait_turn();
     norm_here(l.norm, x, blockIdx.x == 0);
-    multiply_row<D>(l, x.x, at, block_rows, 0, x.rest);
+    multiply_row<D>(l, at, 0, x.rest, tasks, groups);
 }
 
 /* Rows of a block, and its memory. As many blocks as a large GPU holds at once; where rows are fewer, one each. */
