@@ -15,6 +15,7 @@ static const struct emu_card cards[] = {
     { "8.6", 86, 8 * GB, 99 * KB, 46 },          /* RTX 3070 */
     { "8.9", 89, 16 * GB, 99 * KB, 34 },         /* RTX 4060 Ti 16 GB */
     { "9.0", 90, 80 * GB, 227 * KB, 132 },       /* H100 */
+    { "9.0 slice", 90, 10 * GB, 227 * KB, 16 },  /* a seventh of an H100 */
     { "12.0", 120, 24 * GB, 99 * KB, 82 },       /* RTX 5090 of laptops */
 };
 

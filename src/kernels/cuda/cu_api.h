@@ -149,9 +149,11 @@ int pf_cu_max_tiles(int n_picks, int n_expert, int width);
 cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width,
                         const uint8_t *const *only, struct cu_groups *g);
 
-/* How products of many rows are cut for a GPU: columns of a tile, stages in shared memory, blocks that run at once. */
+/* How products of many rows are cut for a GPU: columns of a tile, stages in shared memory, blocks that run at once;
+ * whether warpgroups do those of some types, to which cu_tiles.halves and scales then give room. */
 struct cu_tile_shape {
     int width, n_stages, n_blocks;
+    bool groups;
 };
 /* For a GPU of n_units multiprocessors whose blocks may have so much shared memory; false: too little. */
 bool pf_cu_tile_shape(size_t shared_bytes, int n_units, struct cu_tile_shape *out);
@@ -177,6 +179,8 @@ struct cu_tiles {
     const struct cu_groups *groups;            /* experts; NULL: dense */
     const float     *weights;                  /* per pick: multiplies what comes out; or NULL */
     int              n_expert, x_divisor;      /* pick p reads row p / x_divisor of x */
+    uint16_t        *halves;                   /* see cu_tile_shape: room for [rows of x][n], and for so many floats: */
+    float           *scales;                   /* [rows of x][n / 32, rounded up to fours] */
 };
 cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *t, const struct cu_tile_shape *shape);
 

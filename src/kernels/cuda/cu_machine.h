@@ -315,4 +315,67 @@ CU_INLINE void group_product(int (&c)[4][4], int (&d)[4][4], const uint32_t (&a)
         CU_GROUP_PRODUCT("u8");
 }
 
+/* ---- Products of halves, sums in float32: exact, where they are of whole numbers up to 2^24. --------------------- */
+
+/* a * b + c of two halves each, one rounding. */
+CU_INLINE uint32_t halves_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+    return r;
+}
+
+/* Ends what group_begin began; group_wait(c) is called before c is touched. */
+CU_INLINE void group_commit(void)
+{
+    CU_GROUP_ASM("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+template <int N> CU_INLINE void group_wait(float (&c)[N][4])
+{
+    CU_GROUP_ASM("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < 4 * N; i++)
+        asm volatile("" : "+f"(c[i / 4][i % 4]) :: "memory");
+}
+
+/* Keeps a product's operand in its registers up to here, which a product reads until it is waited for: the compiler
+ * lets others have them otherwise. never: false, but not to the compiler's knowledge. */
+CU_INLINE void keep(const uint32_t (&a)[4], bool never)
+{
+    CU_GROUP_ASM("{\n\t.reg .pred never;\n\tsetp.ne.b32 never, %4, 0;\n\t"
+                 "@never st.shared.v4.b32 [%4], {%0, %1, %2, %3};\n\t}"
+                 :: "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"((int)never) : "memory");
+}
+
+#define CU_F4(c) "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+#define CU_F16(c, i) CU_F4(c[i]), CU_F4(c[i + 1]), CU_F4(c[i + 2]), CU_F4(c[i + 3])
+#define CU_32_SUMS                                                                                                     \
+    "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"                                                           \
+    "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
+#define CU_64_SUMS                                                                                                     \
+    CU_32_SUMS ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,"                                     \
+    "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define CU_HALF_PRODUCT(shape, sums, a0, a1, a2, a3, b_at, adds_at)                                                    \
+    "{\n\t.reg .pred adds;\n\tsetp.ne.b32 adds, %" adds_at ", 0;\n\t.reg .b64 lines;\n\t"                            \
+    "mov.b64 lines, {%" b_at ", 0x40000040};\n\t"                                                                     \
+    "wgmma.mma_async.sync.aligned." shape ".f32.f16.f16 {" sums "}, "                                                  \
+    "{%" a0 ",%" a1 ",%" a2 ",%" a3 "}, lines, adds, 1, 1, 0;\n\t}"
+
+/* c (8 N columns of the warp's 16 rows; registers by eight columns as in mma32) = a (16 x 16 halves; in each register
+ * two neighbours of a row: of the upper left quarter, the lower left, the upper right, the lower right) times 8 N lines
+ * of b, to which the sums are added if `adds`. */
+template <int N> CU_INLINE void half_product(float (&c)[N][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
+{
+    static_assert(N == 8 || N == 16, "columns that there are instructions for here");
+    if constexpr (N == 8)
+        CU_GROUP_ASM(CU_HALF_PRODUCT("m64n64k16", CU_32_SUMS, "32", "33", "34", "35", "36", "37")
+                     : CU_F16(c, 0), CU_F16(c, 4)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.at), "r"((int)adds));
+    else
+        CU_GROUP_ASM(CU_HALF_PRODUCT("m64n128k16", CU_64_SUMS, "64", "65", "66", "67", "68", "69")
+                     : CU_F16(c, 0), CU_F16(c, 4), CU_F16(c, 8), CU_F16(c, 12)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.at), "r"((int)adds));
+}
+
 #endif

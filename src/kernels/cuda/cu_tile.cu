@@ -15,10 +15,10 @@
  * Types whose scales are per 16 take two mma of half the depth. */
 #include <cuda_pipeline.h>
 
-#include "kernels/cuda/cu_blocks.h"
+#include "kernels/cuda/cu_tile.h"
 
 enum {
-    TILE_M = 128, MOST_WIDTH = 128, SEGMENT = 8, K = 32 * SEGMENT, MOST_THREADS = 4 * MOST_WIDTH,
+    MOST_WIDTH = 128, SEGMENT = 8, K = 32 * SEGMENT, MOST_THREADS = 4 * MOST_WIDTH,
     STRIDE = K + 16,             /* bytes of a row in shared memory: eight rows at a time lie in different banks */
     LINE = TILE_M + 4            /* scales of a block of all rows; the next begin eight banks on */
 };
@@ -30,11 +30,6 @@ struct stage {
     int     *sc, *mn;            /* [SEGMENT][LINE]: two of 16 bits each */
     float2  *da;                 /* [SEGMENT][width + 4]: da and da * sum of q */
     int     *s;                  /* [SEGMENT][width + 4]: sums of q, two of 16 bits */
-};
-
-/* One tile of the output: rows r0 on of a part, columns first .. first + n_columns of the batch or the sorted picks. */
-struct item {
-    int part, r0, first, n_columns, expert;
 };
 
 CU_HOST_FN size_t stage_bytes(int width)
@@ -71,9 +66,8 @@ template <> struct per_16<read_IQ1_M> { static constexpr bool scales = true, min
 template <class R>
 CU_INLINE void load_weights(const struct stage &m, const struct cu_tiles &o, const struct item &t, int b0, int n_blocks)
 {
-    const struct cu_tile_part &p = o.part[t.part];
-    const uint8_t *w = (o.groups ? p.table[t.expert] : p.w) + (size_t)t.r0 * o.row_bytes;
-    int last = p.n_out - 1 - t.r0;
+    const uint8_t *w = weights_of(o, t);
+    int last = o.part[t.part].n_out - 1 - t.r0;
     uint32_t row_bytes = (uint32_t)o.row_bytes;          /* a tile's rows lie within 4 GiB */
 #pragma unroll 2
     for (int i = threadIdx.x; i < TILE_M * SEGMENT; i += blockDim.x) {
@@ -97,7 +91,7 @@ CU_INLINE void load_weights(const struct stage &m, const struct cu_tiles &o, con
 CU_INLINE void find_rows(const struct cu_tiles &o, const struct item &t, int *x_row)
 {
     for (int c = threadIdx.x; c < t.n_columns; c += blockDim.x)
-        x_row[c] = o.groups ? o.groups->sorted[t.first + c] / o.x_divisor : t.first + c;
+        x_row[c] = row_of_column(o, t, c);
 }
 
 template <class R>
@@ -195,54 +189,13 @@ CU_INLINE void segment(const struct stage &m, int width, int row0, int col0, int
                 total[i][j][e] = total[i][j][e] + s[i][j][e];
 }
 
-/* Writes a warp's 32 x 32 and begins the next. Where there is no bias, scale or weight, -0 and 1 change nothing. */
-CU_INLINE void store(const struct cu_tiles &o, const struct item &t, int row0, int col0, float (&total)[2][4][4])
-{
-    const struct cu_tile_part &p = o.part[t.part];
-    int lane = threadIdx.x % WARP, r = t.r0 + row0 + lane / 4;
-    float scale = !o.groups ? p.scale : p.scales ? p.scales[t.expert] : 1.0f, bias[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        bias[i] = p.bias && r + 8 * i < p.n_out ? p.bias[(size_t)t.expert * p.n_out + r + 8 * i] : -0.0f;
-#pragma unroll
-    for (int j = 0; j < 4; j++)
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            int c = col0 + 8 * j + 2 * (lane % 4) + e;
-            int to = c >= t.n_columns ? 0 : o.groups ? o.groups->sorted[t.first + c] : t.first + c;
-            float weight = o.weights ? o.weights[to] : 1.0f, *y = p.y + (size_t)to * (uint32_t)p.n_out + r;
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                float v = total[i / 2][j][i % 2 * 2 + e];
-                if (r + 8 * i < p.n_out && c < t.n_columns)
-                    y[8 * i] = (v * scale + bias[i]) * weight;
-                total[i / 2][j][i % 2 * 2 + e] = 0;
-            }
-        }
-}
-
-/* Tile number i: rows go faster than columns. */
-CU_INLINE struct item item_at(const struct cu_tiles &o, int n_row_tiles, int width, int i)
-{
-    int r = i % n_row_tiles, c = i / n_row_tiles;
-    struct item t = { 0, 0, c * width, min(o.n_columns - c * width, width), 0 };
-    while (r >= (o.part[t.part].n_out + TILE_M - 1) / TILE_M)
-        r -= (o.part[t.part++].n_out + TILE_M - 1) / TILE_M;
-    t.r0 = r * TILE_M;
-    if (o.groups) {
-        struct cu_tile tile = o.groups->tile[c];
-        t.expert = tile.expert, t.first = tile.first, t.n_columns = tile.n;
-    }
-    return t;
-}
-
 template <class R>
 static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_constant__ struct cu_tiles o,
                                                                 int n_row_tiles, int n_stages)
 {
     BLOCK_MEMORY(uint4, shared);
     int width = blockDim.x / 4, n_blocks = o.n / 32, n_segments = (n_blocks + SEGMENT - 1) / SEGMENT;
-    int n_items = n_row_tiles * (o.groups ? o.groups->n_tiles : (o.n_columns + width - 1) / width);
+    int n_items = n_items_of(o, n_row_tiles, width);
     int warp = threadIdx.x / WARP, row0 = warp % 4 * 32, col0 = warp / 4 * 32;
     bool compute_first = n_stages == 1 || warp / 4 % 2;
     float total[2][4][4] = {};
@@ -293,6 +246,12 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_con
     }
 }
 
+/* No fewer than there are. */
+static int n_column_tiles(const struct cu_tiles *o, const struct cu_tile_shape *shape)
+{
+    return o->groups ? pf_cu_max_tiles(o->n_columns, o->n_expert, shape->width) : ceil_div(o->n_columns, shape->width);
+}
+
 template <class R>
 static cudaError_t launch(cudaStream_t st, const struct cu_tiles *o, const struct cu_tile_shape *shape, int n_row_tiles)
 {
@@ -300,9 +259,7 @@ static cudaError_t launch(cudaStream_t st, const struct cu_tiles *o, const struc
     cudaError_t e = cudaFuncSetAttribute(tiles<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
     if (e != cudaSuccess)
         return e;
-    int n_columns = o->groups ? pf_cu_max_tiles(o->n_columns, o->n_expert, shape->width) :
-        ceil_div(o->n_columns, shape->width);
-    int n_blocks = min(n_row_tiles * n_columns, shape->n_blocks);
+    int n_blocks = min(n_row_tiles * n_column_tiles(o, shape), shape->n_blocks);
     return launch_in_turn(tiles<R>, n_blocks, 4 * shape->width, bytes, st, *o, n_row_tiles, shape->n_stages);
 }
 
@@ -313,6 +270,7 @@ extern "C" bool pf_cu_tile_shape(size_t shared_bytes, int n_units, struct cu_til
         if (block_bytes(shapes[i].width, shapes[i].n_stages) <= shared_bytes) {
             *out = shapes[i];
             out->n_blocks *= n_units;
+            out->groups = out->width == TILE_GROUP_WIDTH && pf_cu_has_tile_groups(shared_bytes);
             return true;
         }
     return false;
@@ -323,6 +281,8 @@ extern "C" cudaError_t pf_cu_tiles(cudaStream_t st, const struct cu_tiles *o, co
     int n_row_tiles = 0;
     for (int i = 0; i < o->n_parts; i++)
         n_row_tiles += ceil_div(o->part[i].n_out, TILE_M);
+    if (shape->groups && pf_cu_takes_tile_groups(o->type))
+        return pf_cu_tile_groups(st, o, n_row_tiles, min(n_row_tiles * n_column_tiles(o, shape), shape->n_blocks));
     switch (o->type) {
 #define X(TYPE) case PF_##TYPE: return launch<read_##TYPE>(st, o, shape, n_row_tiles);
     CU_QUANTISED_LIST(X)

@@ -127,6 +127,8 @@ struct cuda_backend {
     struct cu_groups *groups;            /* a prompt's picks by expert; groups->sorted, tile: b->sorted, b->tile */
     int32_t          *sorted;
     struct cu_tile   *tile;
+    uint16_t         *halves;            /* of x or a, while tiles of warpgroups go over them */
+    float            *block_scales;
 
     int              *fault;             /* enum cu_fault, in host memory that the device writes to */
     const float      *x_of;

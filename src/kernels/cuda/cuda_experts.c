@@ -144,7 +144,8 @@ static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *
     struct tables at = tables_at(table, e->n_expert);
     float *gate = (float *)(uintptr_t)b->a.f;
     struct cu_tiles o = { .n_columns = n_picks, .tables = b->tables, .groups = b->groups, .n_expert = e->n_expert,
-                          .x_divisor = e->n_used, .weights = e->weigh_input ? e->weights : NULL };
+                          .x_divisor = e->n_used, .weights = e->weigh_input ? e->weights : NULL,
+                          .halves = b->halves, .scales = b->block_scales };
     PF_TRY(pf_cuda_quantise_x(b, e->x, e->gate->n_in, e->rows, true, &o.x));
     CU_PUT(b, pf_cu_group(b->stream, e->picks, n_picks, e->n_expert, b->shape.width, at.gate, b->groups),
            "sorting picks");

@@ -154,7 +154,8 @@ static pf_status same_type(struct cuda_backend *b, const struct pf_linear *l, in
 static pf_status linear_tiles(struct cuda_backend *b, const struct cu_linear *l)
 {
     struct cu_tiles o = { .type = l->type, .row_bytes = l->row_bytes, .n_parts = l->n_parts, .n = l->n,
-                          .n_columns = l->rows, .x = l->x, .tables = b->tables };
+                          .n_columns = l->rows, .x = l->x, .tables = b->tables, .halves = b->halves,
+                          .scales = b->block_scales };
     for (int i = 0; i < l->n_parts; i++)
         o.part[i] = (struct cu_tile_part){ .w = l->part[i].w, .scale = l->part[i].scale, .bias = l->part[i].bias,
                                            .y = l->part[i].y, .n_out = l->part[i].n_out };

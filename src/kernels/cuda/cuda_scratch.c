@@ -27,6 +27,11 @@ static size_t n_counts(const struct pf_backend_sizes *s)
     return (size_t)CU_VECTOR_ROWS * (size_t)s->max_heads;
 }
 
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
 static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, char *base)
 {
     struct carver c = { .base = base };
@@ -43,6 +48,10 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
     b->sorted = take(&c, (size_t)s->max_picks, sizeof *b->sorted);
     b->tile = take(&c, b->has_tiles ? (size_t)pf_cu_max_tiles(s->max_picks, s->n_expert, b->shape.width) : 0,
                    sizeof *b->tile);
+    size_t n_x = (size_t)s->max_rows, n_a = (size_t)s->max_picks, in = (size_t)s->max_n_in, ff = (size_t)s->n_ff;
+    b->halves = take(&c, b->shape.groups ? max_size(n_x * in, n_a * ff) : 0, sizeof *b->halves);
+    b->block_scales = take(&c, b->shape.groups ? 4 * max_size(n_x * (in / 128 + 1), n_a * (ff / 128 + 1)) : 0,
+                           sizeof *b->block_scales);
     size_t part = pf_cu_attention_floats(s->max_rows, s->max_heads, pf_cuda_n_chunks(s->n_ctx), s->max_head_dim);
     b->part = take(&c, part, sizeof *b->part);
     b->count = take(&c, n_counts(s), sizeof *b->count);

@@ -227,4 +227,49 @@ CU_INLINE void group_product(int (&c)[4][4], int (&d)[4][4], const uint32_t (&a)
         }
 }
 
+CU_INLINE uint32_t halves_fma(uint32_t a, uint32_t b, uint32_t c)
+{
+    uint32_t r = 0;
+    for (int i = 0; i < 2; i++) {
+        int by = 16 * i;
+        float v = fmaf(_cvtsh_ss(a >> by & 0xffff), _cvtsh_ss(b >> by & 0xffff), _cvtsh_ss(c >> by & 0xffff));
+        r |= (uint32_t)_cvtss_sh(v, 0) << by;
+    }
+    return r;
+}
+
+CU_INLINE void group_commit(void) {}
+template <int N> CU_INLINE void group_wait(float (&)[N][4]) {}
+
+CU_INLINE void keep(const uint32_t (&)[4], bool) {}
+
+template <int N> CU_INLINE void half_product(float (&c)[N][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
+{
+    int lane = threadIdx.x % WARP, row = lane / 4;
+    alignas(16) uint32_t rows[2][8];
+    for (int half = 0; half < 2; half++) {
+        const uint64_t *all = emu_exchange((uint64_t)a[2 * half + 1] << 32 | a[2 * half]);
+        for (int k = 0; k < 4; k++)
+            for (int r = 0; r < 2; r++)
+                rows[r][4 * half + k] = (uint32_t)(all[4 * row + k] >> 32 * r);
+    }
+    __m256 of_a[2][2];
+    for (int i = 0; i < 4; i++)
+        of_a[i / 2][i % 2] = _mm256_cvtph_ps(((const __m128i *)rows[i / 2])[i % 2]);
+    for (int i = 0; i < N; i++)
+        for (int e = 0; e < 2; e++) {
+            int line = 8 * i + 2 * (lane % 4) + e;
+            const __m128i *of_b = (const __m128i *)(b.lines + 128 * line);
+            __m256 left = _mm256_cvtph_ps(of_b[b.byte / 16 ^ line % 8]),
+                   right = _mm256_cvtph_ps(of_b[(b.byte / 16 + 1) ^ line % 8]);
+            for (int r = 0; r < 2; r++) {
+                __m256 eight = _mm256_fmadd_ps(of_a[r][1], right, _mm256_mul_ps(of_a[r][0], left));
+                __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+                __m128 two = _mm_hadd_ps(four, four);
+                float sum = _mm_cvtss_f32(_mm_hadd_ps(two, two)), &to = c[i][2 * r + e];
+                to = adds ? to + sum : sum;
+            }
+        }
+}
+
 #endif
