@@ -302,8 +302,7 @@ static void test_saved(pf_model *m, enum pf_draft draft)
         CHECK(pf_session_load(other, read_file, &f) == PF_OK, "%s", pf_last_error());
         pf_status st = pf_session_load_more(other, read_file, &f);
         st = st == PF_OK ? pf_session_load_more(other, read_file, &f) : st;
-        CHECK((st == PF_EFORMAT || st == PF_EIO) && pf_session_pos(other) == 0 && follower_of(other)->pos == 0,
-              "byte %zu: %d", i + 5, (int)st);
+        CHECK(st < 0 && pf_session_pos(other) == 0 && follower_of(other)->pos == 0, "byte %zu: %d", i + 5, (int)st);
         f.data[i + 5] ^= 64;
     }
     free(f.data);
