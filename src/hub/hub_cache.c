@@ -151,7 +151,8 @@ static void list_repo(const char *cache, const struct hub_name *name, struct buf
     char commit[HUB_HASH];
     hub_repo_folder(cache, name, &repo);
     hub_cached_files(repo.p, commit, &all);
-    for (const struct hub_file *f = all.v; f < all.v + all.n; f++) {
+    for (int k = 0; k < all.n; k++) {
+        const struct hub_file *f = &all.v[k];
         struct hub_name one = *name;
         struct hub_files parts = { 0 };
         uint64_t bytes = 0;

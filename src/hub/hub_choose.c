@@ -134,7 +134,8 @@ static const struct hub_file *best(const struct hub_name *name, const struct hub
 {
     const struct hub_file *found = NULL;
     *n = 0;
-    for (const struct hub_file *f = all->v; f < all->v + all->n; f++) {
+    for (int i = 0; i < all->n; i++) {
+        const struct hub_file *f = &all->v[i];
         if (!hub_means(name, f->path) || (word && !has_word(f->path, word)))
             continue;
         (*n)++;
@@ -164,9 +165,9 @@ static bool refuse(const struct hub_name *name, const struct hub_files *all, str
 
 static const struct hub_file *find(const struct hub_files *all, const char *path)
 {
-    for (const struct hub_file *f = all->v; f < all->v + all->n; f++)
-        if (strcmp(f->path, path) == 0)
-            return f;
+    for (int i = 0; i < all->n; i++)
+        if (strcmp(all->v[i].path, path) == 0)
+            return &all->v[i];
     return NULL;
 }
 
