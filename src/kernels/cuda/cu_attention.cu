@@ -293,9 +293,10 @@ static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split(const __grid_co
     fold_if_last(o, p);
 }
 
-/* The same of one row, with what heads does (cu_rows.cu): queries are normed and rotated on their way to shared memory,
- * and so is the position's own key; one block of each KV head leaves key and value where they are kept. What older
- * steps have left there is copied before the kernel's turn; where there is no room for keys, they are read in place. */
+/* One row's attention, split over the context, with what heads does (cu_rows.cu): queries are normed and rotated on
+ * their way to shared memory, and so is the position's own key; one block of each KV head leaves key and value where
+ * they are kept. Keys and values of older steps are copied before the kernel's turn; where there is no room for keys,
+ * they are read in place. */
 template <class P>
 static __global__ void __launch_bounds__(SPLIT_THREADS, 1) split_heads(const __grid_constant__ struct attention o,
                                                                        const __grid_constant__ struct cu_heads heads,

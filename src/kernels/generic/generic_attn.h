@@ -179,7 +179,7 @@ static void scores_single(const struct pf_attn_args *a, int i, const struct rows
     }
 }
 
-/* The same for heads that are no multiple of VEC. */
+/* A chunk's scores where heads are no multiple of VEC. */
 static void scores_odd(const struct pf_attn_args *a, int i, const struct rows *r)
 {
     const float *q = a->q + (size_t)i * a->q_stride;

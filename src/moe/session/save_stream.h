@@ -1,5 +1,6 @@
-/* What of a saved session is in its units' memory, to and from the caller's stream; save.c has the form. Used by the
- * session's thread, without the step lock. */
+/* The stream of bytes that a session is saved to or loaded from, by the caller's functions: moves keys, values and
+ * states between it and the memory of the backends that hold them. save.c has the order of all that is in a save. Used
+ * by the session's thread, without the step lock. */
 #ifndef PF_SAVE_STREAM_H
 #define PF_SAVE_STREAM_H
 
