@@ -173,17 +173,6 @@ pf_status pf_bpe_load(struct pf_vocab *v, const pf_gguf *g)
 
 /* ---- Tokenising --------------------------------------------------------------------------------------------- */
 
-static void emit_symbols(struct pf_tok_job *j)
-{
-    for (uint32_t i = 0; i != PF_SYM_END; i = j->syms[i].next) {
-        const struct pf_sym *s = &j->syms[i];
-        if (s->id >= 0 && s->id < j->v->n_tokens)
-            pf_tok_emit(j, s->id);
-        else
-            pf_tok_emit_bytes(j, j->chunk + s->at, s->n);
-    }
-}
-
 static pf_status bpe_chunk(void *ctx, size_t from, size_t to)
 {
     struct pf_tok_job *j = ctx;
@@ -200,9 +189,7 @@ static pf_status bpe_chunk(void *ctx, size_t from, size_t to)
     pf_merge_begin(j, p);
     for (size_t i = 0; i < n; i++)
         PF_TRY(pf_merge_add(j, i, 1, j->v->byte_symbols[(unsigned char)p[i]]));
-    PF_TRY(pf_merge_run(j));
-    emit_symbols(j);
-    return PF_OK;
+    return pf_merge_end(j);
 }
 
 pf_status pf_bpe_fragment(struct pf_tok_job *j, const char *text, size_t len)
@@ -225,16 +212,7 @@ static pf_status gemma_chunk(struct pf_tok_job *j, const char *p, size_t n)
         pf_tok_emit(j, whole);
         return PF_OK;
     }
-    pf_merge_begin(j, p);
-    for (size_t at = 0; at < n;) {
-        uint32_t cp;
-        size_t len = pf_utf8_next(p + at, n - at, &cp);
-        PF_TRY(pf_merge_add(j, at, len, pf_text_find(j->v, p + at, len)));
-        at += len;
-    }
-    PF_TRY(pf_merge_run(j));
-    emit_symbols(j);
-    return PF_OK;
+    return pf_merge_characters(j, p, n);
 }
 
 pf_status pf_gemma_fragment(struct pf_tok_job *j, const char *text, size_t len)

@@ -7,6 +7,7 @@
  * symbol has the same key again is as good as a fresh one, because it says the same: merge here, now. */
 
 #include "base/pf_mem.h"
+#include "text/utf8.h"
 #include "text/vocab_impl.h"
 
 enum { SHORT_CHUNK = 40 };
@@ -147,12 +148,38 @@ pf_status pf_merge_add(struct pf_tok_job *j, size_t at, size_t n, int32_t id)
     return PF_OK;
 }
 
-pf_status pf_merge_run(struct pf_tok_job *j)
+/* A symbol that is no token, such as half of one that a merge would have made, goes out as its bytes. */
+static void emit_symbols(struct pf_tok_job *j)
+{
+    for (uint32_t i = 0; i != PF_SYM_END; i = j->syms[i].next) {
+        const struct pf_sym *s = &j->syms[i];
+        if (s->id >= 0 && s->id < j->v->n_tokens)
+            pf_tok_emit(j, s->id);
+        else
+            pf_tok_emit_bytes(j, j->chunk + s->at, s->n);
+    }
+}
+
+pf_status pf_merge_end(struct pf_tok_job *j)
 {
     for (uint32_t i = 0; i < j->n_syms; i++)
         find_pair(j, &j->syms[i]);
     if (j->n_syms > SHORT_CHUNK)
-        return run_long(j);
-    run_short(j);
+        PF_TRY(run_long(j));
+    else
+        run_short(j);
+    emit_symbols(j);
     return PF_OK;
+}
+
+pf_status pf_merge_characters(struct pf_tok_job *j, const char *chunk, size_t n)
+{
+    pf_merge_begin(j, chunk);
+    for (size_t at = 0; at < n;) {
+        uint32_t cp;
+        size_t len = pf_utf8_next(chunk + at, n - at, &cp);
+        PF_TRY(pf_merge_add(j, at, len, pf_text_find(j->v, chunk + at, len)));
+        at += len;
+    }
+    return pf_merge_end(j);
 }

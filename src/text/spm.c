@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "base/pf_mem.h"
-#include "text/utf8.h"
 #include "text/vocab_impl.h"
 
 static const char lower_block[] = "\xE2\x96\x81";        /* U+2581, SentencePiece's sign for a space */
@@ -25,22 +24,7 @@ size_t pf_spm_raw_text(char *out, const char *p, size_t n)
 static pf_status merge_chunk(struct pf_tok_job *j, const char *p, size_t n)
 {
     PF_TRY(pf_tok_work(j, n));
-    pf_merge_begin(j, p);
-    for (size_t at = 0; at < n;) {
-        uint32_t cp;
-        size_t len = pf_utf8_next(p + at, n - at, &cp);
-        PF_TRY(pf_merge_add(j, at, len, pf_text_find(j->v, p + at, len)));
-        at += len;
-    }
-    PF_TRY(pf_merge_run(j));
-    for (uint32_t i = 0; i != PF_SYM_END; i = j->syms[i].next) {
-        const struct pf_sym *s = &j->syms[i];
-        if (s->id >= 0)
-            pf_tok_emit(j, s->id);
-        else
-            pf_tok_emit_bytes(j, p + s->at, s->n);
-    }
-    return PF_OK;
+    return pf_merge_characters(j, p, n);
 }
 
 /* Length of the first word with the spaces before it. */

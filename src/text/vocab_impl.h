@@ -132,10 +132,12 @@ static inline pf_status pf_tok_work(struct pf_tok_job *j, size_t n)
 void pf_tok_emit(struct pf_tok_job *j, int32_t id);
 void pf_tok_emit_bytes(struct pf_tok_job *j, const char *p, size_t n);             /* each byte's token, by byte_ids */
 
-/* merge.c: begin, add the symbols from left to right, run; then the list from syms[0] on is the result. */
+/* merge.c: begin, add the symbols from left to right, at least one, end: merges them and emits their tokens. */
 void      pf_merge_begin(struct pf_tok_job *j, const char *chunk);
 pf_status pf_merge_add(struct pf_tok_job *j, size_t at, size_t n, int32_t id);
-pf_status pf_merge_run(struct pf_tok_job *j);
+pf_status pf_merge_end(struct pf_tok_job *j);
+/* The three for a chunk, not empty, whose symbols are its characters. */
+pf_status pf_merge_characters(struct pf_tok_job *j, const char *chunk, size_t n);
 
 /* bpe.c. The _raw_text functions write at most n bytes: the byte map undone, U+2581 made a space. */
 size_t    pf_bpe_raw_text(char *out, const char *p, size_t n);
