@@ -1,5 +1,4 @@
 /* --info: what a file holds, and what running it would take. */
-#define _GNU_SOURCE
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,18 +15,13 @@ static void row(struct buf *out, const char *label, const char *fmt, ...) __attr
 static void row(struct buf *out, const char *label, const char *fmt, ...)
 {
     struct buf clean = { 0 };
-    char *text;
     va_list args;
     va_start(args, fmt);
-    int n = vasprintf(&text, fmt, args);
+    buf_vprintf_clean(&clean, fmt, args);
     va_end(args);
-    if (n < 0)
-        die(EXIT_FAILED, "out of memory");
-    buf_add_clean(&clean, text, (size_t)n);
     for (size_t i = 0; i < clean.n; i++)
         clean.p[i] = clean.p[i] == '\n' || clean.p[i] == '\t' ? ' ' : clean.p[i];
     buf_printf(out, "%-16s %s\n", label, buf_text(&clean));
-    free(text);
     buf_free(&clean);
 }
 

@@ -4,7 +4,6 @@
 
 #include <errno.h>
 #include <getopt.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,16 +14,12 @@ static void die_of_memory(void) __attribute__((noreturn));
 static void say(const char *fmt, va_list args)
 {
     struct buf line = { 0 };
-    char *text;
-    if (vasprintf(&text, fmt, args) < 0)
-        die_of_memory();
     buf_add_clean(&line, program_invocation_short_name, strlen(program_invocation_short_name));
     buf_puts(&line, ": ");
-    buf_add_clean(&line, text, strlen(text));
+    buf_vprintf_clean(&line, fmt, args);
     buf_puts(&line, "\n");
     fflush(stdout);
     fputs(line.p, stderr);
-    free(text);
     buf_free(&line);
 }
 
@@ -221,4 +216,14 @@ void buf_add_utf8(struct buf *b, const char *text, size_t n)
 void buf_add_clean(struct buf *b, const char *text, size_t n)
 {
     add_characters(b, text, n, false);
+}
+
+void buf_vprintf_clean(struct buf *b, const char *fmt, va_list args)
+{
+    char *text;
+    int n = vasprintf(&text, fmt, args);
+    if (n < 0)
+        die_of_memory();
+    buf_add_clean(b, text, (size_t)n);
+    free(text);
 }

@@ -2,6 +2,7 @@
 #ifndef PF_PROGRAM_BUF_H
 #define PF_PROGRAM_BUF_H
 
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -52,5 +53,6 @@ bool utf8_is_control(uint32_t c);
  * buf_add_clean alone: the messages of die, complain and note (term.h), --info, the names in tables, and answers. */
 void buf_add_utf8(struct buf *b, const char *text, size_t n);
 void buf_add_clean(struct buf *b, const char *text, size_t n);
+void buf_vprintf_clean(struct buf *b, const char *fmt, va_list args) __attribute__((format(printf, 2, 0)));
 
 #endif

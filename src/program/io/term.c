@@ -170,19 +170,14 @@ void out_style(enum style s)
 void note(const char *fmt, ...)
 {
     struct buf text = { 0 };
-    char *message;
     va_list args;
-    va_start(args, fmt);
-    int n = vasprintf(&message, fmt, args);
-    va_end(args);
-    out_flush();
     buf_puts(&text, err_color ? style_code(STYLE_DIM) : "");
-    if (n > 0)
-        buf_add_clean(&text, message, (size_t)n);
+    va_start(args, fmt);
+    buf_vprintf_clean(&text, fmt, args);
+    va_end(args);
     buf_printf(&text, "%s\n", err_color ? style_code(STYLE_PLAIN) : "");
+    out_flush();
     fputs(buf_text(&text), stderr);
-    if (n >= 0)
-        free(message);
     buf_free(&text);
 }
 
