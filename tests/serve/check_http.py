@@ -79,6 +79,30 @@ def check_limits(s):
     check(s.post(CHAT, '{"messages":' + deep)[0] == 400, "deep JSON")
 
 
+def too_large(s, path, chunked):
+    """What a client is told that sends all of a body over the limit before it reads."""
+    piece, n = b"x" * 1000000, 33
+    c = s.connect()
+    head = {"Transfer-Encoding": "chunked"} if chunked else {"Content-Length": str(n * len(piece))}
+    c.request("POST", path, (piece for _ in range(n)), head, encode_chunked=chunked)
+    r = c.getresponse()
+    answer = r.status, json.loads(r.read())
+    c.request("GET", "/health")                  # the connection goes on
+    check(c.getresponse().status == 200, path, chunked)
+    c.close()
+    return answer
+
+
+def check_large(s):
+    for chunked in (False, True):
+        status, a = too_large(s, CHAT, chunked)
+        check(status == 413 and a["error"]["type"] == "invalid_request_error", chunked, status, a)
+        status, a = too_large(s, "/v1/messages", chunked)
+        check(status == 413 and a["error"]["type"] == "request_too_large", chunked, status, a)
+    waits = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 40000000\r\n\r\n"
+    check(b" 413 " in raw(s, waits), "a client that asks before it sends is not answered")
+
+
 def check_gone(s):
     """Clients that go away, with and without a stream, while they wait and while they are served."""
     before = s.metric("requests_cancelled_total")
@@ -162,7 +186,7 @@ def main():
     check_usage()
     check_saved()
     with Server() as s:
-        for part in (check_paths, check_limits, check_gone):
+        for part in (check_paths, check_limits, check_large, check_gone):
             begin = time.time()
             part(s)
             print("%.1f s" % (time.time() - begin))

@@ -26,7 +26,9 @@ struct exchange {
     const struct route    *route;
     struct MHD_Connection *connection;
     struct buf             body;
-    bool                   handed_over;      /* the http thread's */
+    int                    refused;          /* the http thread's, as the next two: the status that answers the body */
+    size_t                 n_dropped;        /* of a refused body */
+    bool                   handed_over;
     char                  *origin;           /* to allow, or NULL */
     atomic_int             holders;
     pthread_mutex_t        lock;             /* guards what follows */

@@ -5,6 +5,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <malloc.h>
 #include <netdb.h>
 #include <poll.h>
 #include <stdio.h>
@@ -20,6 +21,8 @@ enum {
     HEADER_BYTES   = 32 << 10,       /* of a connection: the longest headers */
     IDLE_SECONDS   = 30,             /* a connection that does nothing, in headers, bodies or between requests */
     BODIES_BYTES   = 512 << 20,      /* of all bodies at a time */
+    DROPPED_BYTES  = 1 << 30,        /* of a refused body: more of it ends the connection */
+    MAPPED_BYTES   = 1 << 20,        /* memory from this size on is mapped for itself */
     MOST_CONNECTIONS = 16384,
     FEW_CONNECTIONS  = 512,          /* where the system's limit of open files is lower than that */
     FILES_ASIDE      = 128           /* open files that are not connections */
@@ -114,6 +117,27 @@ static size_t content_length(struct MHD_Connection *c)
     return text ? (size_t)strtoull(text, NULL, 10) : 0;
 }
 
+/* The status that refuses a body which has n bytes and gets so many more, 0 for none. */
+static int body_refused(const struct http *h, size_t n, size_t more)
+{
+    if (n + more < more || n + more > h->o.body_bytes)
+        return MHD_HTTP_CONTENT_TOO_LARGE;
+    return more + atomic_load(&h->bodies) > BODIES_BYTES ? MHD_HTTP_SERVICE_UNAVAILABLE : 0;
+}
+
+static const char *why_refused(int status)
+{
+    return status == MHD_HTTP_CONTENT_TOO_LARGE ? "the body is too large (--body-mb)"
+                                                : "too many large requests at the same time";
+}
+
+/* Most clients send a body before they read, and see a closed connection where the answer does not wait for the body's
+ * end. So a refused body is read and dropped, but for one that its client keeps until it hears, or that has no end. */
+static bool answer_waits(struct MHD_Connection *c, size_t length)
+{
+    return length < DROPPED_BYTES && !MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Expect");
+}
+
 /* The beginning of a request: refused by what its headers say, or an exchange. */
 static enum MHD_Result begin(struct http *h, struct MHD_Connection *c, const char *method, const char *path,
                              void **slot)
@@ -132,24 +156,38 @@ static enum MHD_Result begin(struct http *h, struct MHD_Connection *c, const cha
         return refuse(route, c, MHD_HTTP_UNAUTHORIZED, "the API key is missing or wrong");
     if (atomic_load(&h->quiet))
         return refuse(route, c, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is shutting down");
-    if (content_length(c) > h->o.body_bytes)
-        return refuse(route, c, MHD_HTTP_CONTENT_TOO_LARGE, "the body is too large");
-    if (content_length(c) + atomic_load(&h->bodies) > BODIES_BYTES)
-        return refuse(route, c, MHD_HTTP_SERVICE_UNAVAILABLE, "too many large requests at the same time");
+    size_t length = content_length(c);
+    int refused = body_refused(h, 0, length);
+    if (refused && !answer_waits(c, length))
+        return refuse(route, c, refused, why_refused(refused));
     struct exchange *x = exchange_new(h, route, c);
+    x->refused = refused;
     x->origin = origin ? xstrdup(origin) : NULL;
     *slot = x;
     return MHD_YES;
 }
 
+static void refuse_body(struct exchange *x, int status)
+{
+    x->refused = status;
+    atomic_fetch_sub(&x->http->bodies, x->body.n);
+    buf_free(&x->body);
+}
+
+/* A body that did not say how long it is may turn out too large here. */
 static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *n)
 {
-    if (x->body.n + *n > x->http->o.body_bytes || atomic_load(&x->http->bodies) + *n > BODIES_BYTES)
-        return MHD_NO;               /* only a body that did not say how long it is comes here */
-    buf_add(&x->body, data, *n);
-    atomic_fetch_add(&x->http->bodies, *n);
+    int refused = x->refused ? x->refused : body_refused(x->http, x->body.n, *n);
+    if (refused && !x->refused)
+        refuse_body(x, refused);
+    if (refused) {
+        x->n_dropped += *n;
+    } else {
+        buf_add(&x->body, data, *n);
+        atomic_fetch_add(&x->http->bodies, *n);
+    }
     *n = 0;
-    return MHD_YES;
+    return x->n_dropped > DROPPED_BYTES ? MHD_NO : MHD_YES;
 }
 
 static void handle(void *ctx)
@@ -157,6 +195,22 @@ static void handle(void *ctx)
     struct exchange *x = ctx;
     x->route->handle(x);
     exchange_drop(x);
+}
+
+static void hand_over(struct exchange *x)
+{
+    x->handed_over = true;
+    if (x->refused) {
+        exchange_error(x, &(struct trouble){ .status = x->refused, .why = why_refused(x->refused) });
+    } else if (x->route->flags & ROUTE_AT_ONCE) {
+        x->route->handle(x);
+    } else {
+        exchange_hold(x);
+        if (work_add(handle, x))
+            return;
+        exchange_error(x, &(struct trouble){ .status = MHD_HTTP_SERVICE_UNAVAILABLE, .why = "too many requests wait" });
+        exchange_drop(x);
+    }
 }
 
 static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const char *url, const char *method,
@@ -169,19 +223,8 @@ static enum MHD_Result on_request(void *ctx, struct MHD_Connection *c, const cha
         return begin(h, c, method, url, slot);
     if (*n_data)
         return take_body(x, data, n_data);
-    if (!x->handed_over) {
-        x->handed_over = true;
-        if (x->route->flags & ROUTE_AT_ONCE) {
-            x->route->handle(x);
-        } else {
-            exchange_hold(x);
-            if (!work_add(handle, x)) {
-                exchange_error(x, &(struct trouble){ .status = MHD_HTTP_SERVICE_UNAVAILABLE,
-                                                     .why = "too many requests wait" });
-                exchange_drop(x);
-            }
-        }
-    }
+    if (!x->handed_over)
+        hand_over(x);
     return send_or_sleep(x);
 }
 
@@ -264,6 +307,7 @@ struct http *http_open(const struct http_opts *o, int *port, struct buf *why)
     if (fd < 0)
         return NULL;
     struct http *h = xrealloc(NULL, 1, sizeof *h);
+    mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);     /* all wait while a body grows: its pages are moved, not copied */
     *h = (struct http){ .o = *o };
     *port = port_of(fd, &h->loopback);
     h->daemon = MHD_start_daemon(
