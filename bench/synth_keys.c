@@ -462,7 +462,7 @@ static void put_keys(struct header *h, const struct preset *p)
     kv_u32(h, ".block_count", p->n_layer);
     put_widths(h, p);
     put_heads(h, p);
-    kv_f32(h, ".attention.layer_norm_rms_epsilon", p->eps);
+    kv_f32(h, p->family == COHERE2 ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon", p->eps);
     kv_f32(h, ".rope.freq_base", p->rope_base);
     if (p->n_expert) {
         kv_u32(h, ".expert_count", p->n_expert);

@@ -524,6 +524,8 @@ struct pf_backend_ops {
     /* rms_norm of rows of n_each vectors of n each: vector i of a row has its own weights w + i * n. */
     pf_status (*norm_each)(pf_backend *b, const float *x, const float *w, float eps, int n, int n_each, int rows,
                            float *y);
+    /* y = x - the mean of x's row, of rows of n. y may be x. */
+    pf_status (*centre)(pf_backend *b, const float *x, int n, int rows, float *y);
     /* y = (x - mean) / sqrt(variance + eps) * w + bias, the sums in double. y may be x, bias NULL: none. */
     pf_status (*layer_norm)(pf_backend *b, const float *x, const float *w, const float *bias, float eps, int n,
                             int rows, float *y);

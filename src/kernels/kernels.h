@@ -62,6 +62,9 @@ typedef int pf_quantise_fn(const float *x, int n, int8_t *q, float *d, int16_t *
  * (x * r) * w. y may be x. */
 typedef void pf_rms_norm_fn(const float *x, const float *w, float eps, int n, float *y);
 
+/* y = x - mean, mean = sum / n, the sum in 32 accumulators as in pf_rms_norm_fn (plain additions). y may be x. */
+typedef void pf_centre_fn(const float *x, int n, float *y);
+
 /* a[i] = silu(g[i]) * u[i]; silu(z) = z * sigmoid(z). a may be g or u. */
 typedef void pf_swiglu_fn(const float *g, const float *u, int n, float *a);
 /* pf_swiglu_fn with min(g[i], limit) for g[i] and u[i] clamped to +-limit; capped: with min(silu(g[i]), limit) for
@@ -213,6 +216,7 @@ typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
 #define PF_KERNEL_LIST(X)            \
     X(quantise,   pf_quantise_fn)    \
     X(rms_norm,   pf_rms_norm_fn)    \
+    X(centre,     pf_centre_fn)      \
     X(swiglu,     pf_swiglu_fn)      \
     X(swiglu_oai, pf_swiglu_fn)      \
     X(swiglu_clamped, pf_swiglu_clamped_fn) \

@@ -18,6 +18,7 @@ TABLE = r'^const struct pf_arch \w+ = \{\s*\.name = "([^"]+)"(.*?)^\};'
 NEEDS = {'.index_runs = true': ['choose'], '.mla = true': ['heads'], '.index_pools = true': ['compress'], '.indexer = true': ['choose', 'layer_norm'],
          '.compressed = true': ['heads', 'choose', 'compress'], '.streams = true': ['mix', 'streams_read', 'streams_write'],
          '.gated_streams = true': ['norm_each', 'gated_read', 'gated_write'], '.index_means = true': ['choose', 'compress'],
+         '.centred = true': ['centre'],
          '.without_kv = PF_MIXER_MAMBA2': ['conv', 'ssm'], '.ngrams = true': ['norm_each', 'agree', 'spread']}     # operations that a backend may lack
 
 

@@ -14,15 +14,18 @@ D, H, HK, HD, LAYERS, EXPERTS, USED, F, FF, WINDOW = 32, 2, 1, 32, 4, 4, 2, 32, 
 EPS, BASE = 1e-5, 1e4
 TOKENS = [5, 17, 200, 3, 99, 42, 7, 250, 61, 12, 133]
 # What tells them apart; `near` are the layers with a window. Gated: what attention puts out, element by element. Post: norms
-# behind the blocks. Parallel: both blocks read one norm, and the shared expert is averaged with the others.
+# behind the blocks. Centred: norms subtract the mean, and another key has their epsilon. Parallel: both blocks read one norm,
+# and the shared expert is averaged with the others. What stands behind a comma in a name tells models of one family apart.
 SILENT = {"neox": True, "near": (), "rotate": (0, 1, 2, 3), "dense": 0, "sigmoid": True, "norms": True, "scale": 1.0, "root": False,
-          "gated": False, "post": False, "parallel": False, "bias": True, "pattern": True, "factor": 1.0}
+          "gated": False, "post": False, "parallel": False, "bias": True, "pattern": True, "factor": 1.0,
+          "centred": False}
 MODELS = {"bailingmoe": {"neox": False, "sigmoid": False, "norms": False, "bias": False},
           "exaone-moe": {"near": (0, 1, 3), "rotate": (0, 1, 3), "dense": 1, "scale": 2.5},
           "afmoe": {"near": (0, 1, 2), "rotate": (0, 1, 2), "dense": 1, "scale": 2.826, "root": True, "gated": True, "post": True,
                     "pattern": False},
           "cohere2moe": {"neox": False, "near": (1, 2), "rotate": (0, 1, 2), "dense": 1, "norms": False, "parallel": True,
                          "bias": False, "factor": 0.3}}
+MODELS["cohere2moe, centred"] = {**MODELS["cohere2moe"], "centred": True}
 
 
 def u32(v):
@@ -41,7 +44,8 @@ def keys(arch, how, others):
     """Pairs of a model whose tokenizer is another's."""
     own = {"block_count": u32(LAYERS), "context_length": u32(512), "embedding_length": u32(D), "feed_forward_length": u32(FF),
            "attention.head_count": u32(H), "attention.head_count_kv": u32(HK), "attention.key_length": u32(HD),
-           "attention.value_length": u32(HD), "attention.layer_norm_rms_epsilon": f32(EPS), "rope.freq_base": f32(BASE),
+           "attention.value_length": u32(HD), "rope.freq_base": f32(BASE),
+           "attention.layer_norm%s_epsilon" % ("" if how["centred"] else "_rms"): f32(EPS),
            "rope.dimension_count": u32(HD), "expert_count": u32(EXPERTS), "expert_used_count": u32(USED),
            "expert_feed_forward_length": u32(F), "expert_shared_count": u32(1), "expert_weights_scale": f32(how["scale"]),
            "expert_weights_norm": struct.pack("<I?", 7, True), "expert_gating_func": u32(2 if how["sigmoid"] else 1)}
@@ -111,6 +115,8 @@ class Model:
         return [sum(w[first + r * n_in + i] * x[i] for i in range(n_in)) for r in range(n_out)]
 
     def norm(self, name, x):
+        if self.how["centred"]:
+            x = [v - sum(x) / len(x) for v in x]
         root = math.sqrt(sum(v * v for v in x) / len(x) + EPS)
         return [v / root * w for v, w in zip(x, self.t[name][1])]
 
@@ -189,18 +195,18 @@ with cli.scratch() as tmp:
     tokens, out = os.path.join(tmp, "tokens"), os.path.join(tmp, "logits")
     with open(tokens, "w", encoding="ascii") as f:
         f.write(",".join(map(str, TOKENS)))
-    for arch, marks in MODELS.items():
-        how = {**SILENT, **marks}
+    for name, marks in MODELS.items():
+        how, arch = {**SILENT, **marks}, name.split(",")[0]
         tensors = weights(how, n_vocab)
-        path = gguf.write(os.path.join(tmp, arch + ".gguf"), keys(arch, how, others),
-                          [(name, shape, gguf.F32, values.tobytes()) for name, (shape, values) in tensors.items()])
+        path = gguf.write(os.path.join(tmp, "model.gguf"), keys(arch, how, others),
+                          [(t, shape, gguf.F32, values.tobytes()) for t, (shape, values) in tensors.items()])
         model = Model(how, tensors)
         wanted = [v for pos, token in enumerate(TOKENS) for v in model.logits(token, pos)]
         found = score(path, tokens, out)
         spread = math.sqrt(sum(v * v for v in wanted) / len(wanted))
         worst = max(abs(a - b) for a, b in zip(found, wanted)) / spread if len(found) == len(wanted) else math.inf
-        print("%-12s off by %.1e of the logits' spread" % (arch, worst))
-        cli.check(worst < 1e-5, arch, worst)
+        print("%-20s off by %.1e of the logits' spread" % (name, worst))
+        cli.check(worst < 1e-5, name, worst)
         for way in (["--step"], ["--chunk", "1,3,5"]):
-            cli.check(score(path, tokens, out, *way) == found, arch, *way)
+            cli.check(score(path, tokens, out, *way) == found, name, *way)
 cli.finish()

@@ -462,6 +462,11 @@ static void row_operations(void)
         BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, rows, y.at[u]));
         BOTH(add_bias(b, y.at[u], weight, n, rows));
         same(&y, "norm with a bias", "", n);
+        BOTH(centre(b, x.at[u], n, rows, y.at[u]));
+        BOTH(rms_norm(b, y.at[u], weight, 1e-5f, n, rows, d.at[u]));
+        same(&d, "norm of rows without their mean", "", n);
+        BOTH(centre(b, y.at[u], n, rows, y.at[u]));
+        same(&y, "rows without their mean, in place", "", n);
         BOTH(gate(b, x.at[u], g.at[u], n, rows));
         same(&x, "gated rows", "", n);
         pair_free(&x);

@@ -73,6 +73,13 @@ static void run_rms_norm(const struct pf_kernels *k, const struct job *j)
     k->rms_norm(j->out + j->n, NULL, 1e-5f, j->n, j->out + j->n);
 }
 
+static void run_centre(const struct pf_kernels *k, const struct job *j)
+{
+    k->centre(j->x, j->n, j->out);
+    memcpy(j->out + j->n, j->w, (size_t)j->n * sizeof *j->w);
+    k->centre(j->out + j->n, j->n, j->out + j->n);
+}
+
 static void run_glu(pf_swiglu_fn *fn, const struct job *j)
 {
     fn(j->x, j->w, j->n, j->out);
@@ -203,7 +210,8 @@ static const struct entry {
     void      (*run)(const struct pf_kernels *k, const struct job *j);
     int         bytes;       /* bench: read and written per n, copies included */
 } entries[] = {
-    { "rms_norm", run_rms_norm, 36 },   { "swiglu", run_swiglu, 32 },       { "swiglu_oai", run_swiglu_oai, 32 },
+    { "rms_norm", run_rms_norm, 36 },   { "centre", run_centre, 32 },
+    { "swiglu", run_swiglu, 32 },       { "swiglu_oai", run_swiglu_oai, 32 },
     { "add", run_add, 40 },             { "scale", run_scale, 32 },         { "axpy", run_axpy, 40 },
     { "rope_norm", run_rope_norm, 40 }, { "rope_neox", run_rope_neox, 40 }, { "softmax", run_softmax, 56 },
     { "to_f16", run_to_f16, 12 },       { "sigmoid_mul", run_sigmoid_mul, 32 }, { "l2_norm", run_l2_norm, 32 },
@@ -539,12 +547,14 @@ static void expect(const char *what, int n, double off, double limit)
 static void check_accuracy(int n)
 {
     static float x[N_MAX], w[N_MAX], y[N_MAX];
-    double sum = 0, norm = 0, glu = 0, clamped = 0, soft = 0, sum_exp = 0, allowed = n / 32.0 + 6;
+    double sum = 0, mean = 0, norm = 0, centred = 0;
+    double glu = 0, clamped = 0, soft = 0, sum_exp = 0, allowed = n / 32.0 + 6;
     float max = -INFINITY;
     fill(x, n, FILL_PLAIN);
     fill(w, n, FILL_PLAIN);
     for (int i = 0; i < n; i++) {
         sum += (double)x[i] * (double)x[i];
+        mean += (double)x[i] / n;
         max = x[i] > max ? x[i] : max;
     }
     for (int i = 0; i < n; i++)
@@ -552,6 +562,9 @@ static void check_accuracy(int n)
     levels[0]->rms_norm(x, w, 1e-6f, n, y);
     for (int i = 0; i < n; i++)
         norm = fmax(norm, eps_off(y[i], (double)x[i] / sqrt(sum / n + (double)1e-6f) * (double)w[i]));
+    levels[0]->centre(x, n, y);
+    for (int i = 0; i < n; i++)
+        centred = fmax(centred, fabs((double)y[i] - ((double)x[i] - mean)) * 0x1p24 / 3);       /* of |x| up to 3 */
     levels[0]->swiglu(x, w, n, y);
     for (int i = 0; i < n; i++)
         glu = fmax(glu, eps_off(y[i], (double)x[i] / (1 + exp(-(double)x[i])) * (double)w[i]));
@@ -564,6 +577,7 @@ static void check_accuracy(int n)
     for (int i = 0; i < n; i++)
         soft = fmax(soft, eps_off(y[i], exp((double)x[i] - (double)max) / sum_exp));
     expect("rms_norm", n, norm, allowed / 2 + 5);
+    expect("centre", n, centred, allowed + 2);
     expect("swiglu", n, glu, 8);
     expect("swiglu_clamped", n, clamped, 8);
     expect("softmax", n, soft, allowed + 12);

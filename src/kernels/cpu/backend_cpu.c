@@ -263,6 +263,22 @@ static pf_status cpu_norm_each(pf_backend *backend, const float *x, const float 
     return PF_OK;
 }
 
+static void centre_rows(void *ctx, int64_t begin, int64_t end, int thread)
+{
+    const struct row_job *job = ctx;
+    int n = job->norm.n;
+    (void)thread;
+    for (int64_t r = begin; r < end; r++)
+        job->b->k.centre(job->norm.x + r * n, n, job->norm.y + r * n);
+}
+
+static pf_status cpu_centre(pf_backend *backend, const float *x, int n, int rows, float *y)
+{
+    struct row_job job = { .b = cpu_of(backend), .norm = { .x = x, .n = n, .y = y } };
+    pf_pool_run(job.b->pool, centre_rows, &job, rows, grain_of(n));
+    return PF_OK;
+}
+
 static void layer_norm_rows(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct row_job *job = ctx;
@@ -510,6 +526,7 @@ static const struct pf_backend_ops cpu_ops = {
     .embed = cpu_embed,
     .rms_norm = cpu_rms_norm,
     .norm_each = cpu_norm_each,
+    .centre = cpu_centre,
     .layer_norm = cpu_layer_norm,
     .linear = pf_cpu_linear,
     .heads = pf_cpu_heads,

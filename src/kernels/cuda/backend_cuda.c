@@ -72,6 +72,7 @@ static const struct pf_backend_ops cuda_ops = {
     .embed = pf_cuda_embed,
     .rms_norm = pf_cuda_rms_norm,
     .norm_each = pf_cuda_norm_each,
+    .centre = pf_cuda_centre,
     .layer_norm = pf_cuda_layer_norm,
     .linear = pf_cuda_linear,
     .heads = pf_cuda_heads,

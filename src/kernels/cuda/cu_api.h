@@ -195,6 +195,7 @@ cudaError_t pf_cu_combine(cudaStream_t st, const struct cu_combine *c, const str
 /* x.q, x.d, x.s from x.f, whose rows begin every `stride` floats. */
 cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int stride, int rows, int *fault);
 cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *n);
+cudaError_t pf_cu_centre(cudaStream_t st, const float *x, int n, int rows, float *y);
 cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n,
                              int rows, float *y);
 /* Work on queries, keys and values between their products and attention: norms per head, rotation, and keys and values

@@ -136,6 +136,32 @@ extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
     return launch_early(norm_row, o->rows, threads, bytes, st, *o);
 }
 
+/* A block takes a row; its first warp adds up. y may be x. */
+static __global__ void __launch_bounds__(THREADS) centre(const float *x, int n, float *y)
+{
+    __shared__ float mean;
+    size_t first = (size_t)blockIdx.x * n;
+    wait_turn();
+    if (threadIdx.x < WARP) {
+        float sum = 0;
+#pragma unroll 16
+        for (int i = threadIdx.x; i < n; i += WARP)
+            sum += x[first + i];
+        sum = warp_fold(sum);
+        if (threadIdx.x == 0)
+            mean = sum / (float)n;
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (int i = threadIdx.x; i < n; i += THREADS)
+        y[first + i] = x[first + i] - mean;
+}
+
+extern "C" cudaError_t pf_cu_centre(cudaStream_t st, const float *x, int n, int rows, float *y)
+{
+    return launch_early(centre, rows, THREADS, 0, st, x, n, y);
+}
+
 /* A block takes a row; its first thread adds up. */
 static __global__ void layer_norm(const float *x, const float *w, const float *bias, float eps, int n, float *y)
 {

@@ -274,6 +274,7 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
 pf_status pf_cuda_route(pf_backend *backend, const struct pf_route_op *r);
 pf_status pf_cuda_norm_each(pf_backend *backend, const float *x, const float *w, float eps, int n, int n_each,
                             int rows, float *y);
+pf_status pf_cuda_centre(pf_backend *backend, const float *x, int n, int rows, float *y);
 pf_status pf_cuda_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps, int n,
                              int rows, float *y);
 pf_status pf_cuda_heads(pf_backend *backend, const struct pf_heads_op *h);

@@ -257,6 +257,14 @@ pf_status pf_cuda_norm_each(pf_backend *backend, const float *x, const float *w,
     return pf_cuda_put(b, pf_cu_norm(b->stream, &o), "a norm");
 }
 
+pf_status pf_cuda_centre(pf_backend *backend, const float *x, int n, int rows, float *y)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_settle(b));
+    pf_cuda_wrote(b, y, (int64_t)n * rows);
+    return pf_cuda_put(b, pf_cu_centre(b->stream, x, n, rows, y), "a mean");
+}
+
 pf_status pf_cuda_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps, int n,
                              int rows, float *y)
 {

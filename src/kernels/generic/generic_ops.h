@@ -148,6 +148,35 @@ static void op_rms_norm(const float *x, const float *w, float eps, int n, float 
         for_blocks(block_scale, x, x, n, 0.0f, &r, y);
 }
 
+static float sum_of(const float *restrict x, int n)
+{
+    struct sums s = {0};
+    int i = 0;
+    for (; i + PF_LANES <= n; i += PF_LANES)
+        for (int v = 0; v < PARTS; v++)
+            s.v[v] += vec_load(x + i + v * VEC);
+    float f[PF_LANES];
+    memcpy(f, s.v, sizeof f);
+    for (int j = 0; i + j < n; j++)
+        f[j] += x[i + j];
+    return fold32(f);
+}
+
+static inline void block_less(const float *x, const float *w, const float *m, float *y)
+{
+    float t[PF_LANES];
+    (void)w;
+    for (int j = 0; j < PF_LANES; j++)
+        t[j] = x[j] - *m;
+    memcpy(y, t, sizeof t);
+}
+
+static void op_centre(const float *x, int n, float *y)
+{
+    float mean = sum_of(x, n) / (float)n;
+    for_blocks(block_less, x, x, n, 0.0f, &mean, y);
+}
+
 /* The largest value; NaN is passed over. */
 static inline float max_of(const float *restrict x, int n)
 {

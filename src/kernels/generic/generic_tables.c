@@ -21,6 +21,7 @@ const struct pf_kernels TABLE = {
     .need = PASTE(need_, PF_LEVEL),
     .quantise = op_quantise,
     .rms_norm = op_rms_norm,
+    .centre = op_centre,
     .swiglu = op_swiglu,
     .swiglu_oai = op_swiglu_oai,
     .swiglu_clamped = op_swiglu_clamped,

@@ -225,6 +225,13 @@ static pf_status sim_norm_each(pf_backend *backend, const float *x, const float 
     return b->inner->ops->norm_each(b->inner, x, w, eps, n, n_each, rows, y);
 }
 
+static pf_status sim_centre(pf_backend *backend, const float *x, int n, int rows, float *y)
+{
+    struct sim_backend *b = sim_of(backend);
+    OPERATE(b);
+    return b->inner->ops->centre(b->inner, x, n, rows, y);
+}
+
 static pf_status sim_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps,
                                 int n, int rows, float *y)
 {
@@ -756,8 +763,8 @@ static const struct pf_backend_ops sim_ops = {
     .buf_alloc = sim_buf_alloc, .buf_free = sim_buf_free, .buf_copy = sim_buf_copy, .upload = sim_transfer,
     .download = sim_transfer, .finish = sim_finish, .scratch_bytes = sim_scratch_bytes, .reserve = sim_reserve,
     .begin = sim_begin, .end = sim_end, .embed = sim_embed,
-    .rms_norm = sim_rms_norm, .norm_each = sim_norm_each, .layer_norm = sim_layer_norm, .linear = sim_linear,
-    .heads = sim_heads, .act = sim_act,
+    .rms_norm = sim_rms_norm, .norm_each = sim_norm_each, .centre = sim_centre, .layer_norm = sim_layer_norm,
+    .linear = sim_linear, .heads = sim_heads, .act = sim_act,
     .softcap = sim_softcap,
     .add = sim_add, .add_gated = sim_add_gated, .gate = sim_gate, .rope = sim_rope, .kv_store = sim_kv_store,
     .attention = sim_attention,

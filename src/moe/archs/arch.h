@@ -84,6 +84,8 @@ struct pf_arch {
 
     const char     *ffn_norm;             /* name of the norm in front of the FFN */
     enum pf_need    norm_bias;            /* norms of the residual stream add a bias */
+    bool            centred;              /* they subtract the mean (LayerNorm) in files without
+                                             attention.layer_norm_rms_epsilon */
     const char     *output_norm;          /* name of the last norm; NULL: output_norm */
     enum pf_need    dense;                /* layers without experts in files without experts: required means always */
     enum pf_need    dense_bias, router_bias, expert_bias;

@@ -61,7 +61,11 @@ pf_status pf_block_input(struct pf_step *t, const struct pf_mix *mix, const floa
         return read_gated(t, mix, x, rows, weights, h);
     if (m->streams.n > 1)
         PF_TRY(read_mixed(t, mix, x, rows, weights, y));
-    return pf_norm(t, m->streams.n > 1 ? y : x, norm, bias, m->eps, rows, h);
+    else if (m->is_centred)
+        PF_TRY(ops_of(t)->centre(t->unit->backend, x, m->n_embd, rows, y));
+    else
+        y = x;
+    return pf_norm(t, y, norm, bias, m->eps, rows, h);
 }
 
 pf_status pf_streams_write(struct pf_step *t, const struct pf_mix *mix, float *x, int rows, float *weights, float *y)

@@ -34,6 +34,17 @@ void pf_model_logf(const struct pf_model *m, enum pf_log_level level, const char
 
 /* ---- Sizes of the whole ------------------------------------------------------------------------------------------ */
 
+/* Some converters write one key, some the other; a few families say by it which norm theirs is. */
+static pf_status read_epsilon(const struct pf_loader *l)
+{
+    static const char suffix[] = "attention.layer_norm_rms_epsilon";
+    struct pf_model *m = l->m;
+    char name[PF_KEY_BYTES];
+    PF_TRY(pf_key_real(l, "attention.layer_norm_epsilon", false, false, &m->eps));
+    m->is_centred = m->arch->centred && m->eps > 0 && !pf_gguf_find(l->g, pf_key_name(l, name, suffix));
+    return pf_key_real(l, suffix, m->eps == 0, true, &m->eps);
+}
+
 static pf_status read_sizes(const struct pf_loader *l, int *n_block)
 {
     struct pf_model *m = l->m;
@@ -47,9 +58,7 @@ static pf_status read_sizes(const struct pf_loader *l, int *n_block)
         PF_TRY(pf_nextn_count(l, n_nextn));
     PF_TRY(pf_key_int(l, "embedding_length", true, 1, PF_MAX_DIM, &m->n_embd));
     PF_TRY(pf_key_int(l, "context_length", true, 1, INT_MAX, &m->n_ctx_train));
-    PF_TRY(pf_key_real(l, "attention.layer_norm_epsilon", false, false, &m->eps));       /* where the other is absent */
-    bool must = m->eps == 0 || m->arch->parallel;        /* whose norms would otherwise subtract the mean */
-    return pf_key_real(l, "attention.layer_norm_rms_epsilon", must, true, &m->eps);
+    return read_epsilon(l);
 }
 
 /* The last layers see the keys and values of the last layer before them that has some of its own and is of their

@@ -250,6 +250,7 @@ struct pf_model {
     bool  uneven;                         /* layers differ in how many experts are picked, or in how wide they are */
     int   n_moe;                          /* layers with experts */
     float eps, residual_scale;
+    bool  is_centred;                     /* norms of the residual stream subtract the row's mean first */
     struct pf_delta_sizes {               /* sizes of all delta nets of the model; all 0: there are none */
         int d, n_k_head, n_v_head, taps;
         int n_k, n_v, n_conv;             /* K = n_k_head * d, V = n_v_head * d, 2 K + V */

@@ -57,6 +57,8 @@ static const char *device_lacks(const struct pf_model *m, const pf_backend *devi
         return "there are no GPU kernels for latent attention yet";
     if (m->arch->indexer && (!ops->choose || !ops->layer_norm))
         return "there are no GPU kernels for indexers yet";
+    if (m->is_centred && !ops->centre)
+        return "there are no GPU kernels for norms that subtract the mean yet";
     if (m->mamba.n_head && (!ops->conv || !ops->ssm))
         return "there are no GPU kernels for Mamba2 yet";
     if (m->conv_taps && !ops->conv)
