@@ -124,6 +124,7 @@ CU_INLINE void bring(const struct i16_attention &o, int hk, int begin, int end, 
         if (x < 3 * BLOCK / 4)
             scales = *(const uint4 *)(x < 2 * BLOCK / 4 ? k + S::KEY_BYTES + x * 16 :
                                                           v + S::VALUE_BYTES + (x - 2 * BLOCK / 4) * 16);
+        __syncwarp();                                    /* barriers are for warps whose lanes are together */
         if (b - begin >= STAGES)
             meet(S::EMPTY + stage, S::THREADS);
         keys.store(shared + S::KEYS + stage * S::KEY_BYTES, x);
@@ -132,6 +133,7 @@ CU_INLINE void bring(const struct i16_attention &o, int hk, int begin, int end, 
             *(uint4 *)(shared + S::SCALES + stage * S::SCALE_BYTES + x * 16) = scales;
         values.store(shared + S::VALUES + stage * S::VALUE_BYTES, x);
         show_tiles();
+        __syncwarp();
 #pragma unroll
         for (int i = 0; i < S::GROUPS; i++)
             arrive(S::FULL + stage * S::GROUPS + i, 2 * GROUP);

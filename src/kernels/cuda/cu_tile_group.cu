@@ -119,6 +119,7 @@ CU_INLINE void bring(const struct cu_tiles &o, int n_row_tiles, struct turns all
     const uint8_t *w = NULL;
     for (int n = 0, i = blockIdx.x, j = 0; n < all.n_left + BEHIND; n++) {
         of.store();
+        __syncwarp();                    /* barriers are for warps whose lanes are together */
         if (n < all.n_left) {
             char *stage = shared + all.stage * STAGE_BYTES;
             if (j == 0) {
@@ -128,6 +129,7 @@ CU_INLINE void bring(const struct cu_tiles &o, int n_row_tiles, struct turns all
                 meet(BRINGERS, GROUP);
                 if (x < t.n_columns)
                     x_row[x] = row_of_column(o, t, x);
+                __syncwarp();
                 meet(BRINGERS, GROUP);
             }
             if (n >= STAGES)
@@ -146,6 +148,7 @@ CU_INLINE void bring(const struct cu_tiles &o, int n_row_tiles, struct turns all
             continue;
         __pipeline_wait_prior(BEHIND);
         show_tiles();
+        __syncwarp();
 #pragma unroll
         for (int g = 0; g < GROUPS; g++)
             arrive(FULL + full * GROUPS + g, 2 * GROUP);
