@@ -204,22 +204,34 @@ CU_INLINE struct group_lines lines_of(const char *lines, int byte)
 CU_INLINE void group_begin(void) {}
 template <class... S> CU_INLINE void group_end(S &...) {}
 
-/* Each warp for itself: its lanes' shares of a come together, the lines of b are read where they lie. */
-template <bool SIGNED>
-CU_INLINE void group_product(int (&c)[4][4], int (&d)[4][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
+/* Rows lane / 4 and 8 more of a product's first operand, 32 bytes each. */
+struct emu_rows {
+    alignas(16) uint32_t of[2][8];
+};
+
+/* Each warp for itself: its lanes' shares of a come together. Of b, products read the lines where they lie. */
+CU_INLINE struct emu_rows emu_gather(const uint32_t (&a)[4])
 {
-    int lane = threadIdx.x % WARP, row = lane / 4;
-    alignas(16) uint32_t rows[2][8];
+    struct emu_rows rows;
+    int row = threadIdx.x % WARP / 4;
     for (int half = 0; half < 2; half++) {
         const uint64_t *all = emu_exchange((uint64_t)a[2 * half + 1] << 32 | a[2 * half]);
         for (int k = 0; k < 4; k++)
             for (int r = 0; r < 2; r++)
-                rows[r][4 * half + k] = (uint32_t)(all[4 * row + k] >> 32 * r);
+                rows.of[r][4 * half + k] = (uint32_t)(all[4 * row + k] >> 32 * r);
     }
+    return rows;
+}
+
+template <bool SIGNED>
+CU_INLINE void group_product(int (&c)[4][4], int (&d)[4][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
+{
+    int lane = threadIdx.x % WARP;
+    struct emu_rows rows = emu_gather(a);
     for (int i = 0; i < 8; i++)
         for (int j = 0; j < 4; j++) {
             int line = 8 * i + 2 * (lane % 4) + j % 2, sum = 0;
-            const __m128i *of_a = (const __m128i *)rows[j / 2], *of_b = (const __m128i *)(b.lines + 128 * line);
+            const __m128i *of_a = (const __m128i *)rows.of[j / 2], *of_b = (const __m128i *)(b.lines + 128 * line);
             for (int h = 0; h < 2; h++)
                 sum += emu_dot<SIGNED>(of_a[h], of_b[(b.byte / 16 + h) ^ line % 8]);
             int &to = i < 4 ? c[i][j] : d[i - 4][j];
@@ -245,17 +257,11 @@ CU_INLINE void keep(const uint32_t (&)[4], bool) {}
 
 template <int N> CU_INLINE void half_product(float (&c)[N][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
 {
-    int lane = threadIdx.x % WARP, row = lane / 4;
-    alignas(16) uint32_t rows[2][8];
-    for (int half = 0; half < 2; half++) {
-        const uint64_t *all = emu_exchange((uint64_t)a[2 * half + 1] << 32 | a[2 * half]);
-        for (int k = 0; k < 4; k++)
-            for (int r = 0; r < 2; r++)
-                rows[r][4 * half + k] = (uint32_t)(all[4 * row + k] >> 32 * r);
-    }
+    int lane = threadIdx.x % WARP;
+    struct emu_rows rows = emu_gather(a);
     __m256 of_a[2][2];
     for (int i = 0; i < 4; i++)
-        of_a[i / 2][i % 2] = _mm256_cvtph_ps(((const __m128i *)rows[i / 2])[i % 2]);
+        of_a[i / 2][i % 2] = _mm256_cvtph_ps(((const __m128i *)rows.of[i / 2])[i % 2]);
     for (int i = 0; i < N; i++)
         for (int e = 0; e < 2; e++) {
             int line = 8 * i + 2 * (lane % 4) + e;
