@@ -139,11 +139,13 @@ static int by_falling_bytes(const void *a, const void *b)
 }
 
 /* Every weight is read once a token, except: of the token embedding one row (all of it when it is the output matrix
- * too), of the experts the used share, and nothing of the nextn layers. */
+ * too), of a table of parts of layers or of n-grams one (or a few, which are as good as nothing), of the experts the
+ * used share, and nothing of the nextn layers. */
 static void sum_tensors(const struct shape *s, struct pf_file_info *out)
 {
     bool tied = !pf_gguf_tensor(s->g, "output.weight");
     const struct pf_tensor *embedding = pf_gguf_tensor(s->g, "token_embd.weight");
+    const struct pf_tensor *table = pf_gguf_tensor(s->g, "per_layer_token_embd.weight");
     uint64_t experts_read = 0;
     for (uint64_t i = 0; i < pf_gguf_n_tensors(s->g); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(s->g, i);
@@ -156,7 +158,7 @@ static void sum_tensors(const struct shape *s, struct pf_file_info *out)
             out->expert_bytes += t->n_bytes;
             experts_read += decodes ? t->n_bytes : 0;
         } else if (decodes) {
-            out->bytes_per_token += t == embedding && !tied ? t->row_bytes : t->n_bytes;
+            out->bytes_per_token += t == table || (t == embedding && !tied) ? t->row_bytes : t->n_bytes;
         }
     }
     if (out->n_experts_used > 0 && out->n_experts_used < out->n_experts)
