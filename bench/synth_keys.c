@@ -292,6 +292,8 @@ static void put_newer_keys(struct header *h, const struct preset *p)
         kv_u32(h, ".attention.sliding_window", 2048);
         put_sigmoid_routing(h, 2.826f);
     }
+    if (p->family == HY3)
+        put_sigmoid_routing(h, 2.826f);
     if (p->family == COHERE2) {
         kv_u32(h, ".attention.sliding_window", 4096);
         kv_by_kind(h, ".attention.sliding_window_pattern", p, 'w', 1, 0);

@@ -34,6 +34,7 @@ const struct preset synth_presets[] = {
     { "minimax-m3",    MINIMAX3,  60, 6144, 64, 4, 128, 12288, 128, 4, 3072, 200064, 1048576, 5e6f,  1e-6f, "Q4_K", "Q6_K", 0, "Q6_K", "MiniMax-M3-428B-A23B", 3, 1 },
     { "trinity-mini",  AFMOE,     32, 2048, 32, 4, 128, 6144, 128, 8,  1024, 200192, 131072, 1e4f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Trinity-Mini-26B-A3B", 2, 1 },
     { "north-mini-code", COHERE2, 49, 2048, 32, 4, 128, 3072, 128, 8,  768,  262144, 262144, 5e4f,   1e-5f, "Q4_K", "Q6_K", 0, 0, "North-Mini-Code-30B-A3B", 1, 0 },
+    { "hy3",           HY3,       80, 4096, 64, 8, 128, 13312, 192, 8, 1536, 120832, 262144, 11158840, 1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Hy3-295B-A21B, without the block that guesses ahead", 1, 1 },
     { "mixtral-8x7b",  LLAMA,     32, 4096, 32, 8, 128, 14336, 8,  2,  0,    32000,  32768,  1e6f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Mixtral-8x7B", 0, 0 },
     { "llama-8b",      LLAMA,     32, 4096, 32, 8, 128, 14336, 0,  0,  0,    128256, 131072, 5e5f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Llama-3.1-8B", 0, 0 },
     { "llama-70b",     LLAMA,     80, 8192, 64, 8, 128, 28672, 0,  0,  0,    128256, 131072, 5e5f,   1e-5f, "Q4_K", "Q6_K", 0, "Q6_K", "Llama-3.x-70B", 0, 0 },
@@ -70,7 +71,7 @@ const char *synth_arch_of(const struct preset *p)
         [GEMMA4] = "gemma4", [GLM5] = "glm5-next", [QWEN3VL] = "qwen3vlmoe", [MISTRAL3] = "mistral3",
         [MISTRAL4] = "mistral4", [SMOLLM3] = "smollm3", [DEEPSEEK32] = "deepseek32", [STEP35] = "step35",
         [MIMO2] = "mimo2", [MINIMAX3] = "minimax-m3", [AFMOE] = "afmoe",
-        [COHERE2] = "cohere2moe",
+        [COHERE2] = "cohere2moe", [HY3] = "hy_v3",
     };
     return names[p->family];
 }

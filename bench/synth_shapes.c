@@ -96,7 +96,7 @@ static void attention(struct model *m, int il)
     if (p->family == GPTOSS || (p->family == MIMO2 && near))
         vector(m, p->n_head, 1, 0, 0.5f, "blk.%d.attn_sinks.weight", il);
     if (p->family == QWEN3MOE || p->family == QWEN3VL || p->family == LFM2 || p->family == STEP35 ||
-        p->family == MINIMAX3 || p->family == AFMOE || gemma || gated)
+        p->family == MINIMAX3 || p->family == AFMOE || p->family == HY3 || gemma || gated)
         head_norms(m, il, h.hd_k, has_keys);
     if (p->family == STEP35 || p->family == AFMOE)
         matrix(m, m->type, p->n_embd, p->family == AFMOE ? q : h.n_head, 1, "blk.%d.attn_gate.weight", il);
@@ -317,7 +317,7 @@ static void experts(struct model *m, int il)
     }
     bool biased = p->family == GLM4MOE || p->family == GLM_DSA || p->family == NEMOTRON || p->family == LFM2 ||
                   p->family == KIMI || p->family == GLM5 || p->family == DEEPSEEK32 || p->family == STEP35 ||
-                  p->family == MIMO2 || p->family == MINIMAX3 || p->family == AFMOE;
+                  p->family == MIMO2 || p->family == MINIMAX3 || p->family == AFMOE || p->family == HY3;
     if (biased || (p->family == DEEPSEEK4 && !by_token))
         vector(m, p->n_expert, 1, 0, 0.1f, "blk.%d.exp_probs_b.bias", il);
     if (synth_is_hybrid(p))

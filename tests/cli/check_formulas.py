@@ -15,16 +15,18 @@ EPS, BASE = 1e-5, 1e4
 TOKENS = [5, 17, 200, 3, 99, 42, 7, 250, 61, 12, 133]
 # What tells them apart; `near` are the layers with a window. Gated: what attention puts out, element by element. Post: norms
 # behind the blocks. Centred: norms subtract the mean, and another key has their epsilon. Parallel: both blocks read one norm,
-# and the shared expert is averaged with the others. What stands behind a comma in a name tells models of one family apart.
+# and the shared expert is averaged with the others. Suffix: of the selection bias's name. What stands behind a comma in a name
+# tells models of one family apart.
 SILENT = {"neox": True, "near": (), "rotate": (0, 1, 2, 3), "dense": 0, "sigmoid": True, "norms": True, "scale": 1.0, "root": False,
           "gated": False, "post": False, "parallel": False, "bias": True, "pattern": True, "factor": 1.0,
-          "centred": False}
+          "centred": False, "suffix": ".bias"}
 MODELS = {"bailingmoe": {"neox": False, "sigmoid": False, "norms": False, "bias": False},
           "exaone-moe": {"near": (0, 1, 3), "rotate": (0, 1, 3), "dense": 1, "scale": 2.5},
           "afmoe": {"near": (0, 1, 2), "rotate": (0, 1, 2), "dense": 1, "scale": 2.826, "root": True, "gated": True, "post": True,
                     "pattern": False},
           "cohere2moe": {"neox": False, "near": (1, 2), "rotate": (0, 1, 2), "dense": 1, "norms": False, "parallel": True,
                          "bias": False, "factor": 0.3}}
+MODELS["hy_v3"] = {"dense": 1, "scale": 2.5, "suffix": ""}
 MODELS["cohere2moe, centred"] = {**MODELS["cohere2moe"], "centred": True}
 
 
@@ -95,7 +97,7 @@ def weights(how, n_vocab):
         layer("ffn_up_exps.weight", D, F, EXPERTS)
         layer("ffn_down_exps.weight", F, D, EXPERTS)
         if how["bias"]:
-            layer("exp_probs_b.bias", EXPERTS, rms=0.2)
+            layer("exp_probs_b" + how["suffix"], EXPERTS, rms=0.2)
     add("output_norm.weight", D, mean=1, rms=0.1)
     add("output.weight", D, n_vocab)
     return out
@@ -158,7 +160,8 @@ class Model:
         logits = self.times("blk.%d.ffn_gate_inp.weight" % il, x)
         if self.how["sigmoid"]:
             p = [1 / (1 + math.exp(-v)) for v in logits]
-            order = [a + b for a, b in zip(p, self.t["blk.%d.exp_probs_b.bias" % il][1])] if self.how["bias"] else p
+            bias = self.t["blk.%d.exp_probs_b%s" % (il, self.how["suffix"])][1] if self.how["bias"] else [0] * EXPERTS
+            order = [a + b for a, b in zip(p, bias)]
         else:
             p = order = [math.exp(v) / sum(math.exp(w) for w in logits) for v in logits]
         picks = sorted(range(EXPERTS), key=lambda e: -order[e])[:USED]

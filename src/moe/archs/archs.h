@@ -34,6 +34,7 @@
     A(ernie4_5) \
     A(ernie4_5_moe) \
     A(hunyuan_moe) \
+    A(hy_v3) \
     A(dots1) \
     A(afmoe) \
     A(cohere2moe) \

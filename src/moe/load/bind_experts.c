@@ -218,6 +218,16 @@ pf_status pf_bind_beside(const struct pf_loader *l, int il, struct pf_layer *lay
     return pf_bind_dense(l, il, &moe->shared);
 }
 
+/* Some converters leave the suffix out. */
+static pf_status bind_select_bias(const struct pf_loader *l, int il, struct pf_moe *moe)
+{
+    int n = l->m->n_expert;
+    enum pf_need need = l->m->arch->select_bias;
+    if (need != PF_NEVER)
+        PF_TRY(pf_layer_vector(l, PF_OPTIONAL, il, "exp_probs_b", n, 1, &moe->select_bias));
+    return moe->select_bias ? PF_OK : pf_layer_vector(l, need, il, "exp_probs_b.bias", n, 1, &moe->select_bias);
+}
+
 pf_status pf_bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
 {
     const struct pf_model *m = l->m;
@@ -227,7 +237,7 @@ pf_status pf_bind_moe(const struct pf_loader *l, int il, struct pf_moe *moe)
     if (moe->by_token)
         PF_TRY(bind_table(l, il, moe));
     else
-        PF_TRY(pf_layer_vector(l, m->arch->select_bias, il, "exp_probs_b.bias", m->n_expert, 1, &moe->select_bias));
+        PF_TRY(bind_select_bias(l, il, moe));
     PF_TRY(bind_experts(l, il, moe));
     if (m->n_expert_in != m->n_embd) {
         PF_TRY(pf_layer_matrix(l, PF_REQUIRED, il, "ffn_latent_down", m->n_embd, m->n_expert_in, PF_NEVER,
