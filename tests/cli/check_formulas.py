@@ -15,17 +15,18 @@ EPS, BASE = 1e-5, 1e4
 TOKENS = [5, 17, 200, 3, 99, 42, 7, 250, 61, 12, 133]
 # What tells them apart; `near` are the layers with a window. Gated: what attention puts out, element by element. Post: norms
 # behind the blocks. Centred: norms subtract the mean, and another key has their epsilon. Parallel: both blocks read one norm,
-# and the shared expert is averaged with the others. Suffix: of the selection bias's name. What stands behind a comma in a name
-# tells models of one family apart.
+# and the shared expert is averaged with the others. Suffix: of the selection bias's name. Stretch: of the positions, in layers
+# without a window. What stands behind a comma in a name tells models of one family apart.
 SILENT = {"neox": True, "near": (), "rotate": (0, 1, 2, 3), "dense": 0, "sigmoid": True, "norms": True, "scale": 1.0, "root": False,
           "gated": False, "post": False, "parallel": False, "bias": True, "pattern": True, "factor": 1.0,
-          "centred": False, "suffix": ".bias"}
+          "centred": False, "suffix": ".bias", "shared": True, "stretch": 1.0}
 MODELS = {"bailingmoe": {"neox": False, "sigmoid": False, "norms": False, "bias": False},
           "exaone-moe": {"near": (0, 1, 3), "rotate": (0, 1, 3), "dense": 1, "scale": 2.5},
           "afmoe": {"near": (0, 1, 2), "rotate": (0, 1, 2), "dense": 1, "scale": 2.826, "root": True, "gated": True, "post": True,
                     "pattern": False},
           "cohere2moe": {"neox": False, "near": (1, 2), "rotate": (0, 1, 2), "dense": 1, "norms": False, "parallel": True,
                          "bias": False, "factor": 0.3}}
+MODELS["mellum"] = {"near": (0, 1, 2), "sigmoid": False, "bias": False, "shared": False, "stretch": 4.0}
 MODELS["hy_v3"] = {"dense": 1, "scale": 2.5, "suffix": ""}
 MODELS["cohere2moe, centred"] = {**MODELS["cohere2moe"], "centred": True}
 
@@ -49,13 +50,16 @@ def keys(arch, how, others):
            "attention.value_length": u32(HD), "rope.freq_base": f32(BASE),
            "attention.layer_norm%s_epsilon" % ("" if how["centred"] else "_rms"): f32(EPS),
            "rope.dimension_count": u32(HD), "expert_count": u32(EXPERTS), "expert_used_count": u32(USED),
-           "expert_feed_forward_length": u32(F), "expert_shared_count": u32(1), "expert_weights_scale": f32(how["scale"]),
+           "expert_feed_forward_length": u32(F), "expert_shared_count": u32(how["shared"]), "expert_weights_scale": f32(how["scale"]),
            "expert_weights_norm": struct.pack("<I?", 7, True), "expert_gating_func": u32(2 if how["sigmoid"] else 1)}
     if how["near"]:
         own["attention.sliding_window"] = u32(WINDOW)
         if how["pattern"]:
             own["attention.sliding_window_pattern"] = flags([il in how["near"] for il in range(LAYERS)])
         own["leading_dense_block_count"] = u32(how["dense"])
+    if how["stretch"] != 1:
+        own["rope.scaling.type"] = struct.pack("<I", gguf.STRING) + gguf.string("linear")
+        own["rope.scaling.factor"] = f32(how["stretch"])
     if how["factor"] != 1:
         own["logit_scale"] = f32(how["factor"])
     return {"general.architecture": struct.pack("<I", gguf.STRING) + gguf.string(arch),
@@ -86,7 +90,7 @@ def weights(how, n_vocab):
         for name in ("attn_q_norm", "attn_k_norm") if how["norms"] else ():
             layer(name + ".weight", HD, mean=1, rms=0.1)
         dense = il < how["dense"]
-        for suffix, n in [("", FF)] if dense else [("_shexp", F)]:
+        for suffix, n in [("", FF)] if dense else [("_shexp", F)] * how["shared"]:
             layer("ffn_gate%s.weight" % suffix, D, n)
             layer("ffn_up%s.weight" % suffix, D, n)
             layer("ffn_down%s.weight" % suffix, n, D)
@@ -134,7 +138,8 @@ class Model:
     def head(self, il, name, x, pos):
         if self.how["norms"]:
             x = self.norm("blk.%d.attn_%s_norm.weight" % (il, name), x)
-        return self.rotated(x, pos) if il in self.how["rotate"] else x
+        stretch = 1 if il in self.how["near"] else self.how["stretch"]
+        return self.rotated(x, pos / stretch) if il in self.how["rotate"] else x
 
     def attention(self, il, x, pos):
         q, k, v = (self.times("blk.%d.attn_%s.weight" % (il, name), x) for name in "qkv")
@@ -165,7 +170,7 @@ class Model:
         else:
             p = order = [math.exp(v) / sum(math.exp(w) for w in logits) for v in logits]
         picks = sorted(range(EXPERTS), key=lambda e: -order[e])[:USED]
-        y = self.gated(il, "_shexp", x)
+        y = self.gated(il, "_shexp", x) if self.how["shared"] else [0] * D
         for e in picks:
             weight = p[e] / sum(p[i] for i in picks) * self.how["scale"]
             y = [a + weight * b for a, b in zip(y, self.gated(il, "_exps", x, e))]

@@ -77,6 +77,7 @@ struct pf_arch {
                                              load/read_attention.c, read_windows(); by layer: the pattern says true, and
                                              these layers have a rotation of their own */
     bool            still_far;            /* layers without a window do not rotate, and the others as keys say of all */
+    bool            near_plain;           /* layers with a window rotate from the same base, never scaled */
     bool            dense_rotates;        /* but the leading layers without experts do, whatever they see */
     bool            half_rope;            /* layers without a window rotate half of rope.dimension_count, and they alone
                                              have divisors */

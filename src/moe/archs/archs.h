@@ -49,7 +49,8 @@
     A(mistral4) \
     A(gemma4) \
     A(step35) \
-    A(mimo2)
+    A(mimo2) \
+    A(mellum)
 
 #define PF_ARCH_DECLARE(table) extern const struct pf_arch pf_arch_##table;
 PF_ARCHS(PF_ARCH_DECLARE)

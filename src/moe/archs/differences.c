@@ -11,11 +11,12 @@
     F(value_scale) F(gated_attention) F(delta) F(delta_sigmoid) F(mla) F(indexer) F(index_pools) F(index_runs) \
     F(index_neox) F(yarn_ratio) F(index_means) F(compressed) F(streams) F(streams_mean) F(gated_streams) F(ngrams) \
     F(without_kv) F(split_layers) F(no_rope) F(norm_after_rope) F(value_norm) F(near_heads) F(unscaled) F(post_norms) \
-    F(parallel) F(layer_parts) F(embed_root) F(softcap) F(attention_scale) F(window) F(still_far) F(dense_rotates) \
-    F(half_rope) F(window_period) F(norm_bias) F(centred) F(dense) F(dense_bias) F(router_bias) F(expert_bias) \
-    F(dense_beside) F(dense_by_tensor) F(leading_dense) F(interleave) F(act) F(ungated) F(latent_experts) F(gating) \
-    F(norm_weights) F(router_keys) F(weigh_input) F(select_bias) F(hash_layers) F(limits) F(shared) F(shared_gate) \
-    F(shared_mean) F(expert_width) F(nextn) F(nextn_centred) F(nextn_plain) F(multipliers) F(logit_factor)
+    F(parallel) F(layer_parts) F(embed_root) F(softcap) F(attention_scale) F(window) F(still_far) F(near_plain) \
+    F(dense_rotates) F(half_rope) F(window_period) F(norm_bias) F(centred) F(dense) F(dense_bias) F(router_bias) \
+    F(expert_bias) F(dense_beside) F(dense_by_tensor) F(leading_dense) F(interleave) F(act) F(ungated) \
+    F(latent_experts) F(gating) F(norm_weights) F(router_keys) F(weigh_input) F(select_bias) F(hash_layers) F(limits) \
+    F(shared) F(shared_gate) F(shared_mean) F(expert_width) F(nextn) F(nextn_centred) F(nextn_plain) F(multipliers) \
+    F(logit_factor)
 
 #define NAME(field) #field,
 static const char *const field_names[] = { FIELDS(NAME) };

@@ -115,6 +115,8 @@ pf_status pf_read_rope(struct pf_loader *l, int hd_k, struct pf_rope_params *out
     l->near_rope = p;
     l->near_rope.n_rot = n_rot;
     l->near_rope.base = 10000;
+    if (m->arch->near_plain)
+        l->near_rope = (struct pf_rope_params){ .base = p.base, .n_rot = n_rot, .attn_factor = 1 };
     if (m->arch->window == PF_WINDOW_BY_LAYER)
         PF_TRY(pf_key_real(l, "rope.freq_base_swa", false, true, &l->near_rope.base));
     return m->arch->near_heads ? read_near_rotation(l) : PF_OK;
