@@ -9,7 +9,7 @@
 
 #define LANE_FN static inline __attribute__((always_inline))
 
-enum { LANES = 8, LANES_X = 4, LANES_VEC_ROWS = 2, LANES_FLOAT_ROWS = 1, LANES_FLOAT_X = 3 };
+enum { LANES = 8, LANES_X = 4, LANES_FEW = 2, LANES_VEC_ROWS = 2, LANES_FLOAT_ROWS = 1, LANES_FLOAT_X = 3 };
 
 typedef __m256i vi;
 typedef __m256  vf;

@@ -14,7 +14,7 @@
 
 #define LANE_FN static inline __attribute__((always_inline))
 
-enum { LANES = 16, LANES_X = 8, LANES_VEC_ROWS = 4, LANES_FLOAT_ROWS = 4, LANES_FLOAT_X = 3 };
+enum { LANES = 16, LANES_X = 8, LANES_FEW = 4, LANES_VEC_ROWS = 4, LANES_FLOAT_ROWS = 4, LANES_FLOAT_X = 3 };
 
 typedef __m512i vi;
 typedef __m512  vf;

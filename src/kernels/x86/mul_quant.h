@@ -9,7 +9,9 @@
  *     ...                dw[b], mw[b]: scales of block b, lane = row   y   += acc                once a segment
  *
  * So each lane does what the scalar kernel does for its row, in the same order, and the bits agree. The running total
- * of an output lives in y itself, which lets one unpacking serve any number of activation rows.
+ * of an output lives in y itself, which lets one unpacking serve any number of activation rows. Up to LANES_FEW of
+ * them take the codes out of registers instead, as they are unpacked: to store a segment takes longer than to multiply
+ * it by one row more.
  *
  * Codes are unsigned: value = code - bias. The bias is paid for by starting the integer sum at -bias * (sum of q).
  * Types whose codes come from grids have each row of a segment expanded to bytes first (expand.h).
@@ -187,42 +189,63 @@ LANE_FN struct src seg_expand(const struct quant_type *t, struct src src, struct
     return (struct src){ .p = rows[0].codes, .row_bytes = sizeof *rows };
 }
 
-/* The chain of one segment with one activation row. */
-LANE_FN vf seg_vec(const struct quant_type *t, const struct src *src, int n_blocks, const struct xseg *xs)
+/* Adds the terms of block b and of the blocks that are unpacked with it. */
+LANE_FN void unit_mul(const struct quant_type *t, const struct src *src, struct scales *s, int b, int n_blocks,
+                      const struct xseg *xs, int n_a, vf *acc)
 {
-    struct scales s;
-    vf acc = vf_zero();
-    if (t->scales)
-        t->scales(&s, src);
-#pragma GCC unroll 8
-    for (int b = 0; b < n_blocks; b += t->unit) {
-        vi codes[4][8];
-        t->unpack(codes, &s, src, b);
-        for (int u = 0; u < t->unit && b + u < n_blocks; u++)
-            block_mul(codes[u], &s, b + u, xs, 1, t, &acc);
-    }
-    return acc;
+    vi codes[4][8];
+    t->unpack(codes, s, src, b);
+    for (int u = 0; u < t->unit && b + u < n_blocks; u++)
+        block_mul(codes[u], s, b + u, xs, n_a, t, acc);
 }
 
-LANE_FN void group_vec(const struct quant_type *t, const struct job *job, const struct group *g)
+/* The chains of one segment with n_a activation rows. Unrolled for several of them it would hardly be faster, and much
+ * larger. */
+LANE_FN void seg_few(const struct quant_type *t, const struct src *src, int n_blocks, const struct xseg *xs, int n_a,
+                     vf *acc)
+{
+    struct scales s;
+    for (int a = 0; a < n_a; a++)
+        acc[a] = vf_zero();
+    if (t->scales)
+        t->scales(&s, src);
+    if (n_a == 1) {
+#pragma GCC unroll 8
+        for (int b = 0; b < n_blocks; b += t->unit)
+            unit_mul(t, src, &s, b, n_blocks, xs, n_a, acc);
+    } else {
+#pragma GCC unroll 1
+        for (int b = 0; b < n_blocks; b += t->unit)
+            unit_mul(t, src, &s, b, n_blocks, xs, n_a, acc);
+    }
+}
+
+/* All n_a activation rows, n_a <= LANES_FEW. */
+LANE_FN void group_few(const struct quant_type *t, const struct job *job, const struct group *g, int n_a)
 {
     uint8_t copy[LANES][SEG_MAX_BYTES];
     struct pf_expanded expanded[LANES];
     const uint8_t *p = job->w + (size_t)g->r * job->row_bytes, *ahead = g->ahead;
-    vf total = vf_zero();
+    vf total[LANES_FEW], acc[LANES_FEW];
+    for (int a = 0; a < n_a; a++)
+        total[a] = vf_zero();
     for (int at = 0; at < job->n; at += SEG_LEN, p += seg_bytes(t), ahead += LANES * seg_bytes(t)) {
-        struct xseg xs;
+        struct xseg xs[LANES_FEW];
         int n_blocks = seg_blocks(t, job->n, at);
         struct src src = seg_src(t, p, job->row_bytes, g->n_rows, n_blocks, copy);
-        xseg_init(&xs, job->x, at, t);
+        for (int a = 0; a < n_a; a++)
+            xseg_init(xs + a, job->x + a, at, t);
         src.ahead = ahead;
         src = seg_expand(t, src, expanded);
         if (n_blocks == SEG_BLOCKS)
-            total = vf_add(total, seg_vec(t, &src, SEG_BLOCKS, &xs));
+            seg_few(t, &src, SEG_BLOCKS, xs, n_a, acc);
         else
-            total = vf_add(total, seg_vec(t, &src, n_blocks, &xs));
+            seg_few(t, &src, n_blocks, xs, n_a, acc);
+        for (int a = 0; a < n_a; a++)
+            total[a] = vf_add(total[a], acc[a]);
     }
-    vf_store_n(job->y + g->r, total, g->n_rows);
+    for (int a = 0; a < n_a; a++)
+        vf_store_n(job->y + (size_t)a * job->y_stride + g->r, total[a], g->n_rows);
 }
 
 /* One unpacked segment with n_a activation rows from j on. */
@@ -268,17 +291,32 @@ LANE_FN void group_tile(const struct quant_type *t, const struct job *job, const
     }
 }
 
-LANE_FN void all_rows(const struct quant_type *t, const struct job *job, int n_rows, bool tile)
+/* n_a, a constant: the activation rows of group_few; 0: group_tile. */
+LANE_FN void all_rows(const struct quant_type *t, const struct job *job, int n_rows, int n_a)
 {
     for (int r = 0; r < n_rows; r += LANES) {
         int from = r + LANES <= n_rows ? r : n_rows < LANES ? 0 : n_rows - LANES;
         struct group g = { .r = from, .n_rows = n_rows < LANES ? n_rows : LANES };
         g.ahead = job->w + (size_t)(from + LANES) * job->row_bytes + AHEAD_BYTES;
-        if (tile)
-            group_tile(t, job, &g);
+        if (n_a)
+            group_few(t, job, &g, n_a);
         else
-            group_vec(t, job, &g);
+            group_tile(t, job, &g);
     }
+}
+
+/* Types that are expanded first have their codes in memory anyway. */
+LANE_FN void several_x(const struct quant_type *t, const struct job *job, int n_rows)
+{
+    bool few = !t->expand && job->n_x <= LANES_FEW;
+    if (few && job->n_x == 2)
+        all_rows(t, job, n_rows, 2);
+    else if (few && LANES_FEW > 2 && job->n_x == 3)
+        all_rows(t, job, n_rows, 3);
+    else if (few && LANES_FEW > 3 && job->n_x == 4)
+        all_rows(t, job, n_rows, 4);
+    else
+        all_rows(t, job, n_rows, 0);
 }
 
 /* The two entries of a type. */
@@ -288,13 +326,13 @@ LANE_FN void all_rows(const struct quant_type *t, const struct job *job, int n_r
                            float *y, size_t y_stride)                                                               \
     {                                                                                                               \
         struct job job = { w, row_bytes, n, x, n_x, y, y_stride };                                                  \
-        all_rows(&type_##name, &job, n_rows, false);                                                                \
+        all_rows(&type_##name, &job, n_rows, 1);                                                                    \
     }                                                                                                               \
     static void tile_##name(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x,   \
                             float *y, size_t y_stride)                                                              \
     {                                                                                                               \
         struct job job = { w, row_bytes, n, x, n_x, y, y_stride };                                                  \
-        all_rows(&type_##name, &job, n_rows, true);                                                                 \
+        several_x(&type_##name, &job, n_rows);                                                                      \
     }
 
 #define BLOCK_32(bytes)     .block_len = 32, .block_bytes = bytes

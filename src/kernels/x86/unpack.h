@@ -26,12 +26,12 @@ struct scales {
     vf mins[2 * SEG_BLOCKS];      /* types with two integer minimums a block */
 };
 
-/* A whole segment of LANES rows, row r at p + r * row_bytes. In vec, as many bytes from `ahead` on are brought
- * into the second cache while these are read: in the order of addresses, which trains the hardware, and a few
- * lines with every few loads, for bursts wait for each other. Not into the first, whose few line buffers some CPUs
- * hold until memory answers. */
+/* A whole segment of LANES rows, row r at p + r * row_bytes. As many bytes from `ahead` on are brought into the second
+ * cache while these are read: in the order of addresses, which trains the hardware, and a few lines with every few
+ * loads, for bursts wait for each other. Not into the first, whose few line buffers some CPUs hold until memory
+ * answers. */
 struct src {
-    const uint8_t *p, *ahead;     /* ahead: NULL in tile */
+    const uint8_t *p, *ahead;     /* ahead: NULL in expanded rows */
     size_t         row_bytes;
 };
 
