@@ -30,10 +30,8 @@ static void cuda_close(pf_backend *backend)
     pf_cuda_drop_graphs(b);
     cudaFree(b->scratch);
     cudaFreeHost(b->fault);
-    if (b->passed)
-        cudaEventDestroy(b->passed);
-    if (b->ready)
-        cudaEventDestroy(b->ready);
+    if (b->so_far)
+        cudaEventDestroy(b->so_far);
     if (b->stream)
         cudaStreamDestroy(b->stream);
     cudaGetLastError();
@@ -172,8 +170,7 @@ static pf_status open_parts(struct cuda_backend *b, uint64_t vram_bytes)
     b->has_tiles = pf_cu_tile_shape(prop.sharedMemPerBlockOptin, prop.multiProcessorCount, &b->shape);
     PF_TRY(describe(b, prop.major * 10 + prop.minor));
     CU_TRY(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking), "opening a stream");
-    CU_TRY(cudaEventCreateWithFlags(&b->passed, cudaEventDisableTiming), "making an event");
-    CU_TRY(cudaEventCreateWithFlags(&b->ready, cudaEventDisableTiming), "making an event");
+    CU_TRY(cudaEventCreateWithFlags(&b->so_far, cudaEventDisableTiming), "making an event");
     CU_TRY(cudaHostAlloc((void **)&b->fault, sizeof *b->fault, cudaHostAllocMapped), "allocating pinned memory");
     *b->fault = CU_FINE;
     CU_TRY(pf_cu_probe(b->stream), "running a kernel");

@@ -26,7 +26,6 @@ struct lent {
 
 struct other {
     struct cuda_backend *b;
-    cudaEvent_t answered;
     bool        reaches;                 /* the first card's memory */
     struct lent lent;                    /* in its memory */
 };
@@ -35,7 +34,6 @@ struct cuda_among {
     struct other others[PF_MAX_GPUS - 1];
     int          n;
     bool         all_reach;
-    cudaEvent_t  lent;
     int          max_rows, max_n_in, max_picks, n_out;       /* what there is room for */
     size_t       lent_bytes, outputs_bytes;
     struct lent  letter;                 /* pinned; unless all_reach */
@@ -143,14 +141,6 @@ static pf_status among_reserve(pf_backend *backend, const struct pf_backend_size
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
-static bool can_reach(int from, int to)
-{
-    int can = 0;
-    if (cudaDeviceCanAccessPeer(&can, from, to) != cudaSuccess)
-        cudaGetLastError();
-    return can;
-}
-
 static pf_status among_open(pf_backend *backend, pf_backend *const *others, int n)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
@@ -163,13 +153,10 @@ static pf_status among_open(pf_backend *backend, pf_backend *const *others, int 
     for (int i = 0; i < n; i++) {
         struct other *o = &a->others[i];
         o->b = pf_cuda_of(others[i]);
-        o->reaches = can_reach(o->b->device, b->device);
+        o->reaches = pf_cuda_reaches(o->b, b);
         a->all_reach &= o->reaches;
-        CU_TRY(cudaSetDevice(o->b->device), "choosing the GPU");
-        CU_TRY(cudaEventCreateWithFlags(&o->answered, cudaEventDisableTiming), "making an event");
     }
-    CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
-    return pf_cuda_check(cudaEventCreateWithFlags(&a->lent, cudaEventDisableTiming), "making an event");
+    return PF_OK;
 }
 
 /* The other cards are closed later, or nothing was reserved. */
@@ -178,11 +165,6 @@ void pf_cuda_among_close(struct cuda_backend *b)
     struct cuda_among *a = b->among;
     if (!a)
         return;
-    for (int i = 0; i < a->n; i++)
-        if (a->others[i].answered)
-            cudaEventDestroy(a->others[i].answered);
-    if (a->lent)
-        cudaEventDestroy(a->lent);
     free_memory(b, a);
     pf_free(a);
     b->among = NULL;
@@ -246,21 +228,21 @@ static pf_status send_rows(struct cuda_backend *b, const struct pf_experts_op *e
     return pf_cuda_put(b, pf_cu_send_rows(b->stream, &r), "gathering outputs of experts");
 }
 
-static pf_status ask(struct cuda_among *a, const struct other *o, const struct pf_experts_op *e,
+static pf_status ask(struct cuda_backend *first, const struct other *o, const struct pf_experts_op *e,
                      const struct lent *from)
 {
+    struct cuda_among *a = first->among;
     struct cuda_backend *b = o->b;
     struct pf_experts_op mine = *e;
     const uint8_t **table;
     mine.x = o->lent.x;
     mine.picks = o->lent.picks;
     mine.weights = o->lent.weights;
-    CU_PUT(b, cudaStreamWaitEvent(b->stream, a->lent, 0), "waiting for another GPU");
+    PF_TRY(pf_cuda_after(b, first));
     PF_TRY(send(b, e, o->reaches ? from : &a->letter, &o->lent));
     PF_TRY(table_of(b, e, &table));
     PF_TRY(pf_cuda_some_experts(b, &mine, table));
-    PF_TRY(send_rows(b, &mine, table, true, b->pick_out, a->outputs));
-    return pf_cuda_put(b, cudaEventRecord(o->answered, b->stream), "answering another GPU");
+    return send_rows(b, &mine, table, true, b->pick_out, a->outputs);
 }
 
 static pf_status among_lend(pf_backend *backend, const struct pf_experts_op *e)
@@ -272,9 +254,8 @@ static pf_status among_lend(pf_backend *backend, const struct pf_experts_op *e)
     PF_TRY(pf_cuda_settle(b));
     if (!a->all_reach)
         PF_TRY(send(b, e, &here, &a->letter));
-    CU_PUT(b, cudaEventRecord(a->lent, b->stream), "lending picks to other GPUs");
     for (int i = 0; i < a->n; i++)
-        PF_TRY(ask(a, &a->others[i], e, &here));
+        PF_TRY(ask(b, &a->others[i], e, &here));
     return PF_OK;
 }
 
@@ -289,7 +270,7 @@ static pf_status among_experts(pf_backend *backend, const struct pf_experts_op *
     PF_TRY(table_of(b, e, &table));
     PF_TRY(pf_cuda_some_experts(b, e, table));
     for (int i = 0; i < a->n; i++)
-        CU_PUT(b, cudaStreamWaitEvent(b->stream, a->others[i].answered, 0), "waiting for another GPU");
+        PF_TRY(pf_cuda_after(b, a->others[i].b));
     PF_TRY(send_rows(b, e, table, false, a->outputs, b->pick_out));
     return pf_cuda_combine(b, e);
 }

@@ -97,7 +97,7 @@ struct cuda_backend {
     struct pf_backend base;
     int               device;
     cudaStream_t      stream;
-    cudaEvent_t       passed, ready;     /* what this card gave to another has arrived; it may be given something */
+    cudaEvent_t       so_far;            /* what this card had to do when another was to wait for it */
     char              describe[32];
     bool              has_tiles;         /* enough shared memory for matrix products by tiles */
     struct cu_tile_shape shape;          /* shape of the tiles, if has_tiles */
@@ -204,6 +204,11 @@ pf_status pf_cuda_matrix_at(const struct cuda_backend *b, const void *host, cons
 pf_status pf_cuda_floats_at(struct cuda_backend *b, const float *host, size_t n, const float **out);
 /* The table of the experts' device addresses. */
 pf_status pf_cuda_table_at(struct cuda_backend *b, const uint8_t *const *host, int n, const uint8_t *const **out);
+
+/* What b is asked for from now on comes after all that `other`, another card, was asked for so far. */
+pf_status pf_cuda_after(struct cuda_backend *b, struct cuda_backend *other);
+/* Whether kernels of b read and write the memory of the other card themselves. */
+bool pf_cuda_reaches(const struct cuda_backend *b, const struct cuda_backend *other);
 
 /* Pieces of a step's experts: cuda_experts.c. table: [3][n_expert] addresses of gate, up, down;
  * NULL: all were placed. */

@@ -87,16 +87,28 @@ pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size
     return pf_cuda_put(b, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, b->stream), "copying from the GPU");
 }
 
+pf_status pf_cuda_after(struct cuda_backend *b, struct cuda_backend *other)
+{
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(pf_cuda_settle(other));
+    CU_PUT(other, cudaEventRecord(other->so_far, other->stream), "being waited for by another GPU");
+    return pf_cuda_put(b, cudaStreamWaitEvent(b->stream, other->so_far, 0), "waiting for another GPU");
+}
+
+bool pf_cuda_reaches(const struct cuda_backend *b, const struct cuda_backend *other)
+{
+    int can = 0;
+    if (cudaDeviceCanAccessPeer(&can, b->device, other->device) != cudaSuccess)
+        cudaGetLastError();
+    return can;
+}
+
 /* The driver takes the copy through main memory where the cards do not reach each other. */
 pf_status pf_cuda_pass(pf_backend *backend, pf_backend *other, void *x_to, const void *x, size_t bytes)
 {
     struct cuda_backend *b = pf_cuda_of(backend), *to = pf_cuda_of(other);
-    PF_TRY(pf_cuda_settle(b));
-    PF_TRY(pf_cuda_settle(to));
     to->x_of = NULL;
-    CU_PUT(to, cudaEventRecord(to->ready, to->stream), "copying to another GPU");
-    CU_PUT(b, cudaStreamWaitEvent(b->stream, to->ready, 0), "copying to another GPU");
+    PF_TRY(pf_cuda_after(b, to));
     CU_PUT(b, cudaMemcpyPeerAsync(x_to, to->device, x, b->device, bytes, b->stream), "copying to another GPU");
-    CU_PUT(b, cudaEventRecord(b->passed, b->stream), "copying to another GPU");
-    return pf_cuda_put(to, cudaStreamWaitEvent(to->stream, b->passed, 0), "waiting for another GPU");
+    return pf_cuda_after(to, b);
 }
