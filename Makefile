@@ -6,10 +6,11 @@ BUILD ?= build
 all: $(BUILD)/build.ninja
 	ninja -C $(BUILD)
 
-# Builds what a chat needs, then chats with the bundled model.
+# Builds what a chat needs, then chats with the bundled model. Where standard input is no terminal, so that nobody could
+# chat, one question is answered.
 demo: $(BUILD)/build.ninja
 	@ninja -C $(BUILD) src/cli/pfmoe-run
-	@$(BUILD)/src/cli/pfmoe-run
+	@if [ -t 0 ]; then $(BUILD)/src/cli/pfmoe-run; else $(BUILD)/src/cli/pfmoe-run -p "Tell me a fable about a fox." </dev/null; fi
 
 # Builds, then runs every test. Ends with "N passed, N failed, N skipped".
 test: all
