@@ -704,8 +704,8 @@ struct pf_stats {
                                                     without the work, in layers where the GPU waited */
     uint64_t n_launches;             /* kernels and copies that the GPU was given, those in replayed
                                         graphs counted too */
-    bool     device_lost;            /* the GPU failed for good and the CPU went on alone; a reset does
-                                        not clear this */
+    bool     device_lost;            /* a GPU failed for good, and the CPU went on with what it computed; of several
+                                        pf_model_info's n_gpus are left; a reset does not clear this */
 };
 /* From any thread. reset waits for a step that runs. */
 void pf_stats_get(const pf_model *m, struct pf_stats *out);

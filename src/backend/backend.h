@@ -507,6 +507,9 @@ struct pf_backend_ops {
     pf_status (*download)(pf_backend *b, void *to, const void *from, size_t bytes);
     pf_status (*finish)(pf_backend *b);
 
+    /* After a failure, when nothing is under way: whether the device answers no more. NULL: it is no device. */
+    bool      (*is_lost)(pf_backend *b);
+
     /* scratch_bytes: size of the scratch for batches of such sizes. reserve: makes the scratch that large. */
     uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
     pf_status (*reserve)(pf_backend *b, const struct pf_backend_sizes *sizes);

@@ -78,7 +78,8 @@ pf_status pf_model_plan(const char *path, const struct pf_model_opts *opts, cons
 
 const struct pf_model_info *pf_model_info(const pf_model *m)
 {
-    return m->left ? &m->info_left : &m->info;
+    int n = atomic_load(&m->n_losses);
+    return n > 0 ? &m->info_left[n - 1] : &m->info;
 }
 
 pf_status pf_timeline_write(pf_model *m, pf_write_fn *write, void *ctx)
@@ -138,7 +139,7 @@ void pf_stats_get(const pf_model *m, struct pf_stats *out)
                               .n_draft_steps = m->drafts.steps, .draft_step_ns = m->drafts.step_ns,
                               .draft_alone_ns = m->drafts.alone_ns };
     pf_place_stats(m->place, out);
-    out->device_lost = m->left != NULL;
+    out->device_lost = atomic_load(&m->n_losses) > 0;
 }
 
 void pf_stats_reset(pf_model *m)

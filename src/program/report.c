@@ -163,7 +163,7 @@ static void print_device(FILE *f, const struct pf_stats *s)
         fprintf(f, "hand-off            %.1f us (median), %.1f us (95th percentile)\n",
                 (double)s->handoff_p50_ns * 1e-3, (double)s->handoff_p95_ns * 1e-3);
     if (s->device_lost)
-        fputs("the GPU was lost; the CPU went on from the last position that was whole\n", f);
+        fputs("a GPU was lost; the CPU went on in its place\n", f);
 }
 
 void report_experts(FILE *f, const struct pf_stats *s)

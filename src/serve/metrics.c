@@ -23,7 +23,7 @@ static void put_engine(const pf_model *m, struct buf *out)
     put(out, "ram_misses_total", "counter", "Experts or layers read from the drive.", (double)s.slab_misses);
     put(out, "vram_hits_total", "counter", "Experts wanted and found in the GPU's memory.", (double)s.vram_hits);
     put(out, "transfer_bytes_total", "counter", "Experts sent to the GPU for a step.", (double)s.transfer_bytes);
-    put(out, "device_lost", "gauge", "1: the GPU failed and the CPU went on alone.", s.device_lost);
+    put(out, "device_lost", "gauge", "1: a GPU failed and the CPU went on in its place.", s.device_lost);
 }
 
 void metrics_print(const pf_model *m, struct buf *out)

@@ -67,6 +67,8 @@ unsigned long long emu_ns(void);
 
 /* The n-th call from now on that can fail does, once or, if the device is lost then, with all that follow; 0: none. */
 void     emu_fail_at(uint64_t n, bool is_lost);
+/* From the n-th call since emu_fail_at on a card is lost: whatever it has a part in fails, and it does nothing more. */
+void     emu_lose_at(int card, uint64_t n);
 uint64_t emu_n_calls(void);                     /* calls since emu_fail_at that could have failed */
 int      emu_n_live(void);                      /* pieces of memory that are allocated or pinned */
 

@@ -93,7 +93,11 @@ static struct range *device_memory, *pinned;
 static size_t used[N_CARDS];
 static struct { const void *function; size_t bytes; } allowed[N_CARDS][N_KERNELS];
 static struct emu_stream *default_stream;
-static struct { uint64_t n_calls, at; bool is_lost; } faults;
+static struct {
+    uint64_t n_calls, at;
+    bool     is_lost;
+    uint64_t lost_at[N_CARDS];           /* 0: the card is not lost */
+} faults;
 static __thread cudaError_t last_error;
 static __thread int chosen;              /* this thread's card */
 
@@ -110,9 +114,16 @@ static cudaError_t fail(cudaError_t e)
 void emu_fail_at(uint64_t n, bool is_lost)
 {
     pthread_mutex_lock(&lock);
-    faults.n_calls = 0;
+    memset(&faults, 0, sizeof faults);
     faults.at = n;
     faults.is_lost = is_lost;
+    pthread_mutex_unlock(&lock);
+}
+
+void emu_lose_at(int card, uint64_t n)
+{
+    pthread_mutex_lock(&lock);
+    faults.lost_at[card] = n;
     pthread_mutex_unlock(&lock);
 }
 
@@ -124,17 +135,30 @@ uint64_t emu_n_calls(void)
     return n;
 }
 
-/* Whether this call is one that is to fail, and how. */
-static cudaError_t fault(cudaError_t how)
+/* Under the lock. */
+static bool has_lost(int card)
+{
+    return faults.lost_at[card] > 0 && faults.n_calls >= faults.lost_at[card];
+}
+
+/* Whether this call, which two cards have a part in, or one that is named twice, is one that is to fail, and how. */
+static cudaError_t fault_of(int card, int other, cudaError_t how)
 {
     pthread_mutex_lock(&lock);
     uint64_t n = ++faults.n_calls;
     bool fails = faults.at > 0 && (n == faults.at || (faults.is_lost && n > faults.at));
+    bool lost = has_lost(card) || has_lost(other);
     pthread_mutex_unlock(&lock);
-    return fail(fails ? how : cudaSuccess);
+    return fail(lost ? cudaErrorLaunchFailure : fails ? how : cudaSuccess);
 }
 
-#define MAY_FAIL(how) do { cudaError_t fault_ = fault(how); if (fault_ != cudaSuccess) return fault_; } while (0)
+static cudaError_t fault(int card, cudaError_t how)
+{
+    return fault_of(card, card, how);
+}
+
+#define MAY_FAIL(card, how) \
+    do { cudaError_t fault_ = fault((card), (how)); if (fault_ != cudaSuccess) return fault_; } while (0)
 
 /* ---- The device -------------------------------------------------------------------------------------------------- */
 
@@ -284,7 +308,7 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
 
 cudaError_t cudaMalloc(void **p, size_t bytes)
 {
-    MAY_FAIL(cudaErrorMemoryAllocation);
+    MAY_FAIL(chosen, cudaErrorMemoryAllocation);
     cudaError_t e = cudaErrorMemoryAllocation;
     pthread_mutex_lock(&lock);
     if (bytes <= emu_card()->memory_bytes - used[chosen])
@@ -308,7 +332,7 @@ cudaError_t cudaFree(void *p)
 
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags)
 {
-    MAY_FAIL(cudaErrorMemoryAllocation);
+    MAY_FAIL(chosen, cudaErrorMemoryAllocation);
     (void)flags;
     pthread_mutex_lock(&lock);
     cudaError_t e = map_memory(&pinned, p, bytes);
@@ -341,7 +365,7 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags)
 
 cudaError_t cudaHostRegister(void *p, size_t bytes, unsigned flags)
 {
-    MAY_FAIL(cudaErrorMemoryAllocation);
+    MAY_FAIL(chosen, cudaErrorMemoryAllocation);
     cudaError_t e = cudaSuccess;
     (void)flags;
     pthread_mutex_lock(&lock);
@@ -481,10 +505,15 @@ static void run_copy(const struct emu_task *t)
         memmove(t->copy.to + i * t->copy.to_pitch, t->copy.from + i * t->copy.from_pitch, t->copy.width);
 }
 
-/* Under the lock, which is let go for what takes time. */
+/* Under the lock, which is let go for what takes time. Of what a lost card was given, a kernel that has begun ends, and
+ * nothing else is done; who waits for its events waits no more. */
 static void run_task(struct emu_stream *s, struct emu_task *t)
 {
     struct emu_event *e = t->mark.event;
+    bool has_begun = s->runner[0].kernel == &t->kernel || s->runner[1].kernel == &t->kernel;
+    bool marks = t->kind == TASK_RECORD || t->kind == TASK_WAIT;
+    if (has_lost(s->card) && !marks && !has_begun)
+        return;
     switch (t->kind) {
     case TASK_KERNEL:
         run_kernel(s, t);
@@ -532,7 +561,7 @@ static void *stream_main(void *ctx)
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *st, unsigned flags)
 {
-    MAY_FAIL(cudaErrorMemoryAllocation);
+    MAY_FAIL(chosen, cudaErrorMemoryAllocation);
     struct emu_stream *s = calloc(1, sizeof *s);
     (void)flags;
     s->card = chosen;
@@ -577,7 +606,7 @@ cudaError_t cudaStreamQuery(cudaStream_t st)
     pthread_mutex_lock(&lock);
     bool empty = !s->queue.head;
     pthread_mutex_unlock(&lock);
-    return empty ? fault(cudaErrorLaunchFailure) : cudaErrorNotReady;
+    return empty ? fault(s->card, cudaErrorLaunchFailure) : cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t st)
@@ -587,7 +616,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t st)
     while (s->queue.head)
         pthread_cond_wait(&settled, &lock);
     pthread_mutex_unlock(&lock);
-    return fault(cudaErrorLaunchFailure);
+    return fault(s->card, cudaErrorLaunchFailure);
 }
 
 static void end_runner(struct runner *r)
@@ -648,7 +677,7 @@ cudaError_t emu_launch(const cudaLaunchConfig_t *c, const void *function, struct
         k.drop(k.args);
         return fail(cudaErrorInvalidConfiguration);
     }
-    cudaError_t e = fault(cudaErrorLaunchFailure);
+    cudaError_t e = fault(stream_of(c->stream)->card, cudaErrorLaunchFailure);
     if (e != cudaSuccess) {
         k.drop(k.args);
         return e;
@@ -699,7 +728,7 @@ static bool leaves_pinned(const void *p, size_t bytes)
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
                               size_t height, enum cudaMemcpyKind kind, cudaStream_t st)
 {
-    MAY_FAIL(cudaErrorLaunchFailure);
+    MAY_FAIL(stream_of(st)->card, cudaErrorLaunchFailure);
     size_t to_bytes = height ? (height - 1) * to_pitch + width : 0;
     size_t from_bytes = height ? (height - 1) * from_pitch + width : 0;
     bool to_host = kind == cudaMemcpyDeviceToHost, from_host = kind == cudaMemcpyHostToDevice;
@@ -723,7 +752,9 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
 cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
                                 cudaStream_t st)
 {
-    MAY_FAIL(cudaErrorLaunchFailure);
+    cudaError_t e = fault_of(to_device, from_device, cudaErrorLaunchFailure);
+    if (e != cudaSuccess)
+        return e;
     if (!is_of(&device_memory, to_device, to, bytes) || !is_of(&device_memory, from_device, from, bytes))
         return fail(cudaErrorInvalidValue);
     enqueue(st, (struct emu_task){ .kind = TASK_PASS, .copy = { to, from, bytes, bytes, bytes, 1 } });
@@ -738,7 +769,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpy
 
 cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t st)
 {
-    MAY_FAIL(cudaErrorLaunchFailure);
+    MAY_FAIL(stream_of(st)->card, cudaErrorLaunchFailure);
     if (!is_of(&device_memory, stream_of(st)->card, p, bytes) && !is_of(&pinned, -1, p, bytes))
         return fail(cudaErrorInvalidValue);
     enqueue(st, (struct emu_task){ .kind = TASK_FILL, .fill = { p, value, bytes } });
@@ -755,7 +786,7 @@ cudaError_t cudaMemset(void *p, int value, size_t bytes)
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
-    MAY_FAIL(cudaErrorMemoryAllocation);
+    MAY_FAIL(chosen, cudaErrorMemoryAllocation);
     (void)flags;
     *e = calloc(1, sizeof **e);
     if (!*e)
@@ -778,7 +809,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t e)
 
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t st)
 {
-    MAY_FAIL(cudaErrorLaunchFailure);
+    MAY_FAIL(stream_of(st)->card, cudaErrorLaunchFailure);
     if (e->card != stream_of(st)->card)
         return fail(cudaErrorInvalidResourceHandle);
     pthread_mutex_lock(&lock);
@@ -798,8 +829,10 @@ static void join(struct emu_graph *g, struct emu_stream *s)
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t st, cudaEvent_t e, unsigned flags)
 {
-    MAY_FAIL(cudaErrorLaunchFailure);
     (void)flags;
+    cudaError_t failed = fault_of(stream_of(st)->card, e->card, cudaErrorLaunchFailure);
+    if (failed != cudaSuccess)
+        return failed;
     pthread_mutex_lock(&lock);
     uint64_t n = e->n_recorded;
     if (e->capture && !stream_of(st)->capture)
@@ -814,7 +847,7 @@ cudaError_t cudaEventQuery(cudaEvent_t e)
     pthread_mutex_lock(&lock);
     bool done = e->n_done == e->n_recorded;
     pthread_mutex_unlock(&lock);
-    return done ? fault(cudaErrorLaunchFailure) : cudaErrorNotReady;
+    return done ? fault(e->card, cudaErrorLaunchFailure) : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t e)
@@ -823,12 +856,12 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e)
     while (e->n_done < e->n_recorded)
         pthread_cond_wait(&settled, &lock);
     pthread_mutex_unlock(&lock);
-    return fault(cudaErrorLaunchFailure);
+    return fault(e->card, cudaErrorLaunchFailure);
 }
 
 cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 {
-    MAY_FAIL(cudaErrorLaunchFailure);
+    MAY_FAIL(begin->card, cudaErrorLaunchFailure);
     cudaError_t e = cudaEventQuery(begin);
     if (e == cudaSuccess)
         e = cudaEventQuery(end);
@@ -841,7 +874,7 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t begin, cudaEvent_t end)
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t st, enum cudaStreamCaptureMode mode)
 {
-    MAY_FAIL(cudaErrorLaunchFailure);
+    MAY_FAIL(stream_of(st)->card, cudaErrorLaunchFailure);
     (void)mode;
     pthread_mutex_lock(&lock);
     st->capture = calloc(1, sizeof *st->capture);
@@ -858,7 +891,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t st, cudaGraph_t *graph)
         st->capture->joined[i]->capture = NULL;
     st->capture = NULL;
     pthread_mutex_unlock(&lock);
-    cudaError_t e = fault(cudaErrorLaunchFailure);
+    cudaError_t e = fault(stream_of(st)->card, cudaErrorLaunchFailure);
     if (e != cudaSuccess) {
         cudaGraphDestroy(*graph);
         *graph = NULL;
@@ -875,7 +908,7 @@ cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t *nodes, size_t 
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long flags)
 {
-    MAY_FAIL(cudaErrorLaunchFailure);
+    MAY_FAIL(chosen, cudaErrorLaunchFailure);
     (void)flags;
     graph->n_owners++;
     *exec = graph;
@@ -884,7 +917,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsig
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t st)
 {
-    MAY_FAIL(cudaErrorLaunchFailure);
+    MAY_FAIL(stream_of(st)->card, cudaErrorLaunchFailure);
+    for (int i = 0; i < exec->n_joined; i++)
+        MAY_FAIL(exec->joined[i]->card, cudaErrorLaunchFailure);
     for (const struct emu_task *t = exec->tasks.head; t; t = t->next) {
         struct emu_task copy = *t;
         bool marks = t->kind == TASK_RECORD || t->kind == TASK_WAIT;

@@ -1,7 +1,7 @@
-/* While a device is lost in the middle of a step and the model goes over to the CPU, other threads ask for statistics,
- * set them back, ask what is in memory and what a session takes, and load: nothing of it fails, and every token has the
- * bits of the CPU alone. With experts shared, with all of the model on the device, and cut by layers. Meant for the
- * thread sanitizer, too.
+/* While a device is lost in the middle of a step and the model goes over to the CPU, or to the CPU and another device,
+ * other threads ask for statistics, set them back, ask what is in memory and what a session takes, and load: nothing of
+ * it fails, and every token has the bits of the CPU alone. With experts shared, with all of the model on the device,
+ * and cut by layers, on one device and on two, which are lost one after the other. Meant for the thread sanitizer, too.
  *
  * usage: test_asked_while_lost MODEL.gguf */
 #include <pthread.h>
@@ -15,7 +15,7 @@
 #include "kernels/sim/sim.h"
 #include "moe/place/placement.h"
 
-enum { N_TOKENS = 8, N_ASKING = 6 };
+enum { N_TOKENS = 8, N_ASKING = 6, MOST_GPUS = 2 };
 
 static const char *path;
 static int32_t     tokens[N_TOKENS];
@@ -94,51 +94,81 @@ static void eval(pf_session *s, const char *name)
     }
 }
 
+struct devices {
+    struct pf_sim sim[MOST_GPUS];
+    int           n_opened;
+};
+
 static pf_status open_device(pf_backend **out, void *ctx)
 {
-    return pf_backend_sim_open(out, ctx);
+    struct devices *d = ctx;
+    return pf_backend_sim_open(out, &d->sim[d->n_opened++]);
 }
 
-/* Returns the operations that the device did. */
-static uint64_t lose(const char *name, bool streaming, uint64_t memory_bytes, uint64_t lose_at)
+static pf_model *open_on(struct devices *d, int n_gpus, bool streaming, const char *name)
 {
-    struct pf_sim sim = { .memory_bytes = memory_bytes, .lose_at = lose_at };
-    struct pf_residency_setup setup = { .device = open_device, .device_ctx = &sim };
-    struct asked a = { .m = NULL };
-    struct asking asking[N_ASKING];
+    struct pf_residency_setup setup = { .device = open_device, .device_ctx = d };
     struct pf_model_opts o;
-    struct pf_stats stats;
+    pf_model *m = NULL;
     pf_model_opts_init(&o);
     o.n_threads = 2;
     o.streaming = streaming;
-    if (pf_model_open_with(&a.m, path, &o, &setup) < 0) {
-        CHECK(false, "%s: %s", name, pf_last_error());
-        return 0;
-    }
-    pf_session *s = open_session(a.m, 64);
+    o.n_gpus = n_gpus > 1 ? n_gpus : 0;
+    o.layout = PF_LAYOUT_LAYERS;
+    for (int i = 0; i < n_gpus; i++)
+        o.gpus[i] = i;
+    CHECK(pf_model_open_with(&m, path, &o, &setup) == PF_OK, "%s: %s", name, pf_last_error());
+    return m;
+}
+
+static void eval_while_asked(struct asked *a, pf_session *s, const char *name)
+{
+    struct asking asking[N_ASKING];
     for (int i = 0; i < N_ASKING; i++) {
-        asking[i] = (struct asking){ &a, i, 0 };
+        asking[i] = (struct asking){ a, i, 0 };
         pthread_create(&asking[i].thread, NULL, ask_all_the_time, &asking[i]);
     }
     for (int i = 0; i < N_ASKING; i++)               /* on a busy machine the step might end before they begin */
-        while (a.n[i] == 0)
+        while (a->n[i] == 0)
             sched_yield();
     eval(s, name);
-    a.over = true;
+    a->over = true;
     for (int i = 0; i < N_ASKING; i++)
         pthread_join(asking[i].thread, NULL);
-    pf_stats_get(a.m, &stats);
-    CHECK(stats.device_lost == (lose_at > 0), "%s: the device was%s lost", name, lose_at ? " not" : "");
-    pf_session_close(&s);
-    pf_model_close(&a.m);
-    return sim.n_ops;
 }
 
-static void lose_here_and_there(const char *name, bool streaming, uint64_t memory_bytes)
+/* With the devices lost where d says so. */
+static void lose(const char *name, int n_gpus, bool streaming, struct devices *d)
 {
-    uint64_t n = lose(name, streaming, memory_bytes, 0);
-    for (uint64_t part = 1; part < 4; part++)
-        lose(name, streaming, memory_bytes, n * part / 4);
+    struct asked a = { .m = open_on(d, n_gpus, streaming, name) };
+    struct pf_stats stats;
+    int n_lost = 0;
+    if (!a.m)
+        return;
+    int n_used = pf_model_info(a.m)->n_gpus;
+    pf_session *s = open_session(a.m, 64);
+    eval_while_asked(&a, s, name);
+    for (int i = 0; i < n_used; i++)
+        n_lost += d->sim[i].lose_at > 0;
+    pf_stats_get(a.m, &stats);
+    CHECK(stats.device_lost == (n_lost > 0), "%s: a device was%s lost", name, n_lost ? " not" : "");
+    CHECK(pf_model_info(a.m)->n_gpus == n_used - n_lost, "%s: %d devices are left", name, pf_model_info(a.m)->n_gpus);
+    pf_session_close(&s);
+    pf_model_close(&a.m);
+}
+
+static void lose_here_and_there(const char *name, int n_gpus, bool streaming)
+{
+    struct devices all = { .n_opened = 0 };
+    lose(name, n_gpus, streaming, &all);
+    for (uint64_t part = 1; part < 4; part++) {
+        struct devices d = { .n_opened = 0 };
+        d.sim[part % (unsigned)n_gpus].lose_at = all.sim[part % (unsigned)n_gpus].n_ops * part / 4;
+        if (part == 3)
+            for (int i = 0; i < n_gpus; i++)
+                d.sim[i].lose_at = all.sim[i].n_ops * (uint64_t)(1 + i) / 3;
+        lose(name, n_gpus, streaming, &d);
+    }
 }
 
 int main(int argc, char **argv)
@@ -147,7 +177,9 @@ int main(int argc, char **argv)
         return 2;
     path = argv[1];
     expected = expected_logits(path, tokens, N_TOKENS, piece_at, N_TOKENS, &n_vocab);
-    lose_here_and_there("all on the device", false, 0);
-    lose_here_and_there("a part of it", true, 0);
+    lose_here_and_there("all on the device", 1, false);
+    lose_here_and_there("a part of it", 1, true);
+    lose_here_and_there("all on two devices", 2, false);
+    lose_here_and_there("a part of it, on two devices", 2, true);
     return check_status();
 }

@@ -63,6 +63,7 @@ static const struct pf_backend_ops cuda_ops = {
     .upload = pf_cuda_upload,
     .download = pf_cuda_download,
     .finish = pf_cuda_finish,
+    .is_lost = pf_cuda_is_lost,
     .begin = pf_cuda_begin,
     .end = pf_cuda_end,
     .scratch_bytes = pf_cuda_scratch_bytes,

@@ -262,6 +262,7 @@ pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *si
 pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed);
 pf_status pf_cuda_end(pf_backend *backend, bool *again);
 pf_status pf_cuda_finish(pf_backend *backend);
+bool pf_cuda_is_lost(pf_backend *backend);
 pf_status pf_cuda_embed(pf_backend *backend, const struct pf_weight *w, const int32_t *ids, int rows, float *x);
 pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, float eps, int n, int rows, float *y);
 pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows);

@@ -128,6 +128,16 @@ pf_status pf_cuda_end(pf_backend *backend, bool *again)
     return pf_cuda_share_serve(b, b->launched);
 }
 
+/* An error that stays with a device's context comes back from everything that is asked of it. */
+bool pf_cuda_is_lost(pf_backend *backend)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    bool lost = cudaSetDevice(b->device) != cudaSuccess || pf_cu_probe(b->stream) != cudaSuccess ||
+                cudaStreamSynchronize(b->stream) != cudaSuccess;
+    cudaGetLastError();
+    return lost;
+}
+
 pf_status pf_cuda_finish(pf_backend *backend)
 {
     struct cuda_backend *b = pf_cuda_of(backend);

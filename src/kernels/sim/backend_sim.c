@@ -146,6 +146,17 @@ static pf_status sim_finish(pf_backend *backend)
     return sim_of(backend)->lost ? gone() : PF_OK;
 }
 
+static bool sim_is_lost(pf_backend *backend)
+{
+    return sim_of(backend)->lost;
+}
+
+static pf_status sim_pass(pf_backend *backend, pf_backend *to, void *x_to, const void *x, size_t bytes)
+{
+    OPERATE(sim_of(backend));
+    return sim_transfer(to, x_to, x, bytes);
+}
+
 static pf_status sim_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed)
 {
     struct sim_backend *b = sim_of(backend);
@@ -761,7 +772,8 @@ static const char *sim_describe(const pf_backend *backend)
 static const struct pf_backend_ops sim_ops = {
     .name = "sim", .close = sim_close, .describe = sim_describe, .room = sim_room, .place = sim_place,
     .buf_alloc = sim_buf_alloc, .buf_free = sim_buf_free, .buf_copy = sim_buf_copy, .upload = sim_transfer,
-    .download = sim_transfer, .finish = sim_finish, .scratch_bytes = sim_scratch_bytes, .reserve = sim_reserve,
+    .download = sim_transfer, .pass = sim_pass, .finish = sim_finish, .is_lost = sim_is_lost,
+    .scratch_bytes = sim_scratch_bytes, .reserve = sim_reserve,
     .begin = sim_begin, .end = sim_end, .embed = sim_embed,
     .rms_norm = sim_rms_norm, .norm_each = sim_norm_each, .centre = sim_centre, .layer_norm = sim_layer_norm,
     .linear = sim_linear, .heads = sim_heads, .act = sim_act,

@@ -272,6 +272,23 @@ void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3])
         bytes[i] = pf_expert_weight_bytes(w[i]);
 }
 
+uint64_t pf_layer_bytes(const struct pf_layer *l)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < l->n_weights; i++)
+        bytes += pf_weight_bytes(l->weights[i]);
+    return bytes;
+}
+
+uint64_t pf_picked_bytes(const struct pf_layer *l)
+{
+    const struct pf_moe *moe = &l->moe;
+    bool gated = moe->gate.data != moe->up.data;
+    uint64_t expert = pf_expert_weight_bytes(&moe->gate) + (gated ? pf_expert_weight_bytes(&moe->up) : 0) +
+                      pf_expert_weight_bytes(&moe->down);
+    return l->is_moe ? (uint64_t)moe->routing.n_used * expert : 0;
+}
+
 uint64_t pf_model_extra_bytes(const struct pf_model *m)
 {
     uint64_t bytes = pf_lora_bytes(m);

@@ -237,8 +237,10 @@ struct pf_model {
     pf_backend *_Atomic backend;          /* the backend that steps run on: the device of place, or cpu */
     struct pf_placement *_Atomic place;   /* where weights are, and who computes with them: placement.h; NULL before
                                              they are placed */
-    struct pf_placement *_Atomic left;    /* the placement of a GPU that failed, closed with the model; sessions
-                                             leave its memory one by one */
+    struct pf_placement *_Atomic left;    /* the placement of GPUs that all failed, closed with the model; sessions
+                                             leave their memory one by one */
+    atomic_int  n_losses;                 /* how often GPUs were lost, one of several or all that were left; whatever
+                                             lay on them before is to be made anew */
     uint64_t context_bytes;               /* memory for sessions that do not say how long they are: placement's share */
     struct pf_trace injected;             /* a trace whose picks take the place of the router's; n_tokens 0: none */
     struct pf_watch watch;
@@ -324,7 +326,8 @@ struct pf_model {
     pf_log_fn *log;
     void      *log_ctx;
     struct pf_cancel cancel;
-    struct pf_model_info info, info_left; /* constants once the model is open; info_left: once `left` is set */
+    struct pf_model_info info;            /* constant once the model is open */
+    struct pf_model_info info_left[PF_MAX_GPUS];     /* what holds after loss 1, 2 .. n_losses; constants then */
     char       name[128], arch_name[64];
 
     struct pf_row_prices row_prices;      /* what steps take by their rows; under the step lock */
@@ -353,6 +356,9 @@ pf_status pf_model_bind(struct pf_model *m);
 
 /* Bytes of gate, up and down of an expert of layer il, which has experts. */
 void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3]);
+/* Bytes of weights gone over to decode a token: what every token needs of a layer; experts that are picked. */
+uint64_t pf_layer_bytes(const struct pf_layer *l);
+uint64_t pf_picked_bytes(const struct pf_layer *l);
 
 /* The layer of m that a tensor belongs to; -1: none of them; PF_UNUSED: it is none of m's tensors. */
 int pf_tensor_layer(const struct pf_model *m, const struct pf_tensor *t);

@@ -271,8 +271,8 @@ pf_status pf_offload_open_card(struct pf_placement **out, struct pf_placement *u
     *out = NULL;
     if (!f)
         PF_FAIL(PF_ENOMEM, "no memory for sharing experts with the GPU");
-    f->base = (struct pf_placement){ .ops = &ops, .m = m, .device = cards->at[k], .cut = pf_cut_all(m),
-                                     .experts_apart = true, .under = under };
+    f->base = (struct pf_placement){ .ops = &ops, .m = m, .device = cards->at[k], .cards = { cards->at[k] },
+                                     .cut = pf_cut_all(m), .experts_apart = true, .under = under };
     pf_cut_card(cut, k, &f->first, &f->end);
     f->ram = pf_residency_of(under);
     f->force_cpu = o->postfetch.force_cpu;

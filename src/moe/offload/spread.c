@@ -5,7 +5,8 @@
  *     card 1     layers a .. b      cache, ...                                   | experts of all layers in RAM
  *     ..                                                                         |
  *
- * A layer's calls go to its card; what is no layer's goes to all. Threads as in placement.h. */
+ * A layer's calls go to its card, or, if that was lost, to the placement of the CPU under all of them; what is no
+ * layer's goes to all cards that are there. Threads as in placement.h. */
 #include "moe/offload/shared.h"
 
 #include "base/pf_mem.h"
@@ -20,51 +21,68 @@ static struct pf_placement *part_at(const struct pf_placement *p, int k)
     return ((const struct spread *)p)->parts[k];
 }
 
+/* NULL: layer il is the CPU's, in the place of a lost card. */
 static struct pf_placement *part_of(const struct pf_placement *p, int il)
 {
     int k = p->cut.n_more;
     while (k > 0 && il < p->cut.first[k])
         k--;
-    return part_at(p, k);
+    return pf_place_has_lost(p, k) ? NULL : part_at(p, k);
 }
+
+/* The next card that is there, from card k on; the number of all: none. */
+static int there(const struct pf_placement *p, int k)
+{
+    while (k < pf_place_n_cards(p) && pf_place_has_lost(p, k))
+        k++;
+    return k;
+}
+
+#define FOR_CARDS(p, k) for (int k = there((p), 0); k < pf_place_n_cards(p); k = there((p), k + 1))
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
 
 static pf_status spread_between(struct pf_placement *p, int rows)
 {
-    for (int k = 0; k < pf_place_n_cards(p); k++)
+    FOR_CARDS(p, k)
         PF_TRY(part_at(p, k)->ops->between(part_at(p, k), rows));
     return PF_OK;
 }
 
 static void spread_ended(struct pf_placement *p, uint64_t begun_ns, bool well)
 {
-    struct pf_placement *last = part_at(p, p->cut.n_more);
-    last->ops->ended(last, begun_ns, well);
+    int k = p->cut.n_more;
+    while (k > 0 && pf_place_has_lost(p, k))
+        k--;
+    part_at(p, k)->ops->ended(part_at(p, k), begun_ns, well);
 }
 
 static pf_status spread_want(struct pf_placement *p, int il, const struct pf_experts_op *e)
 {
     struct pf_placement *part = part_of(p, il);
-    return part->ops->want(part, il, e);
+    return part ? part->ops->want(part, il, e) : pf_place_want(p->under, il, e);
 }
 
 static pf_status spread_experts(struct pf_placement *p, pf_backend *b, int il, const struct pf_experts_op *e)
 {
     struct pf_placement *part = part_of(p, il);
-    return part->ops->experts(part, b, il, e);
+    return part ? part->ops->experts(part, b, il, e) : pf_place_experts(p->under, b, il, e);
 }
 
 static enum pf_guess spread_guesses(const struct pf_placement *p, int il, int rows)
 {
-    return part_of(p, il)->ops->guesses(part_of(p, il), il, rows);
+    struct pf_placement *part = part_of(p, il);
+    for (int k = 0; k < pf_place_n_cards(p); k++)
+        if (il == p->cut.first[k])           /* the card in front of it does not have its router */
+            return PF_GUESS_NOTHING;
+    return part ? part->ops->guesses(part, il, rows) : pf_place_guesses(p->under, il, rows);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 static pf_status spread_reserve(struct pf_placement *p, const struct pf_backend_sizes *sizes)
 {
-    for (int k = 0; k < pf_place_n_cards(p); k++)
+    FOR_CARDS(p, k)
         PF_TRY(part_at(p, k)->ops->reserve(part_at(p, k), sizes));
     return PF_OK;
 }
@@ -72,46 +90,48 @@ static pf_status spread_reserve(struct pf_placement *p, const struct pf_backend_
 /* Each card gives back what the whole session would take, and takes what is left afterwards. */
 static void spread_make_room(struct pf_placement *p, uint64_t bytes)
 {
-    for (int k = 0; k < pf_place_n_cards(p); k++)
+    FOR_CARDS(p, k)
         part_at(p, k)->ops->make_room(part_at(p, k), bytes);
 }
 
 static void spread_use_room(struct pf_placement *p)
 {
-    for (int k = 0; k < pf_place_n_cards(p); k++)
+    FOR_CARDS(p, k)
         part_at(p, k)->ops->use_room(part_at(p, k));
 }
 
 static pf_status spread_fill(struct pf_placement *p)
 {
-    for (int k = 0; k < pf_place_n_cards(p); k++)
+    FOR_CARDS(p, k)
         PF_TRY(part_at(p, k)->ops->fill(part_at(p, k)));
     return PF_OK;
 }
 
-/* ---- What was learned: each card learns, the first one tells ----------------------------------------------------- */
+/* ---- What was learned: each card learns, the first one that is there tells --------------------------------------- */
 
 static uint64_t spread_measure(struct pf_placement *p, bool on)
 {
     uint64_t n = 0;
-    for (int k = 0; k < pf_place_n_cards(p); k++)
+    FOR_CARDS(p, k)
         n += part_at(p, k)->ops->measure(part_at(p, k), on);
     return n;
 }
 
 static bool spread_knows(const struct pf_placement *p)
 {
-    return part_at(p, 0)->ops->knows(part_at(p, 0));
+    struct pf_placement *first = part_at(p, there(p, 0));
+    return first->ops->knows(first);
 }
 
 static void spread_tell(const struct pf_placement *p, struct pf_learned *out)
 {
-    part_at(p, 0)->ops->tell(part_at(p, 0), out);
+    struct pf_placement *first = part_at(p, there(p, 0));
+    first->ops->tell(first, out);
 }
 
 static void spread_recall(struct pf_placement *p, const struct pf_learned *l)
 {
-    for (int k = 0; k < pf_place_n_cards(p); k++)
+    FOR_CARDS(p, k)
         part_at(p, k)->ops->recall(part_at(p, k), l);
 }
 
@@ -124,7 +144,7 @@ static uint64_t most(uint64_t a, uint64_t b)
 
 static void spread_stats(const struct pf_placement *p, struct pf_stats *out)
 {
-    for (int k = 0; k < pf_place_n_cards(p); k++) {
+    FOR_CARDS(p, k) {
         struct pf_stats of = { .vram_slots = 0 };
         part_at(p, k)->ops->stats(part_at(p, k), &of);
         out->vram_slots += of.vram_slots;
@@ -141,23 +161,39 @@ static void spread_stats(const struct pf_placement *p, struct pf_stats *out)
         out->stream_bytes += of.stream_bytes;
         out->handoff_p50_ns = most(out->handoff_p50_ns, of.handoff_p50_ns);
         out->handoff_p95_ns = most(out->handoff_p95_ns, of.handoff_p95_ns);
-        out->gpu_busy_ns = k == 0 || of.gpu_busy_ns < out->gpu_busy_ns ? of.gpu_busy_ns : out->gpu_busy_ns;
+        out->gpu_busy_ns = k == there(p, 0) || of.gpu_busy_ns < out->gpu_busy_ns ? of.gpu_busy_ns : out->gpu_busy_ns;
     }
 }
 
 static void spread_stats_reset(struct pf_placement *p)
 {
-    for (int k = 0; k < pf_place_n_cards(p); k++)
+    FOR_CARDS(p, k)
         part_at(p, k)->ops->stats_reset(part_at(p, k));
 }
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
-/* The first card is the last to leave: it has pinned what the others copy from. */
+/* The slots in RAM stay pinned as long as any card copies from them: the last one to leave unpins. */
+static bool spread_lose(struct pf_placement *p, unsigned lost)
+{
+    unsigned all = lost | atomic_load(&p->lost);
+    int heir = 0;
+    while (all >> heir & 1)
+        heir++;
+    for (int k = 0; k < pf_place_n_cards(p); k++) {
+        pf_offload_of(part_at(p, k))->unpins = k == heir;
+        if (lost >> k & 1)
+            part_at(p, k)->ops->leave_device(part_at(p, k));
+    }
+    p->m->cpu->ops->alert(p->m->cpu, true);
+    return true;
+}
+
 static void spread_leave_device(struct pf_placement *p)
 {
     for (int k = p->cut.n_more; k >= 0; k--)
-        part_at(p, k)->ops->leave_device(part_at(p, k));
+        if (!pf_place_has_lost(p, k))
+            part_at(p, k)->ops->leave_device(part_at(p, k));
 }
 
 static void spread_close(struct pf_placement *p)
@@ -173,7 +209,7 @@ static const struct pf_place_ops ops = {
     .guesses = spread_guesses, .reserve = spread_reserve, .make_room = spread_make_room,
     .use_room = spread_use_room, .fill = spread_fill, .measure = spread_measure, .knows = spread_knows,
     .tell = spread_tell, .recall = spread_recall, .stats = spread_stats, .stats_reset = spread_stats_reset,
-    .leave_device = spread_leave_device, .close = spread_close,
+    .lose = spread_lose, .leave_device = spread_leave_device, .close = spread_close,
 };
 
 pf_status pf_spread_open(struct pf_placement **out, struct pf_placement *under, const struct pf_cards *cards,
@@ -186,8 +222,7 @@ pf_status pf_spread_open(struct pf_placement **out, struct pf_placement *under, 
     s->base = (struct pf_placement){ .ops = &ops, .m = under->m, .device = cards->at[0], .cut = *cut,
                                      .experts_apart = true, .under = under };
     for (int k = 0; k <= cut->n_more; k++) {
-        if (k > 0)
-            s->base.more[k - 1] = cards->at[k];
+        s->base.cards[k] = cards->at[k];
         pf_status st = pf_offload_open_card(&s->parts[k], under, cards, cut, k, o);
         if (st < 0) {
             spread_close(&s->base);

@@ -25,51 +25,20 @@ static pf_status read_sampling(struct pf_model *m)
     return PF_OK;
 }
 
-static uint64_t picked_bytes(const struct pf_layer *l)
-{
-    const struct pf_moe *moe = &l->moe;
-    bool gated = moe->gate.data != moe->up.data;
-    uint64_t expert = pf_expert_weight_bytes(&moe->gate) + (gated ? pf_expert_weight_bytes(&moe->up) : 0) +
-                      pf_expert_weight_bytes(&moe->down);
-    return l->is_moe ? (uint64_t)moe->routing.n_used * expert : 0;
-}
-
-/* Weights of a layer that every token needs. */
-static uint64_t layer_bytes(const struct pf_layer *l)
-{
-    uint64_t bytes = 0;
-    for (int i = 0; i < l->n_weights; i++)
-        bytes += pf_weight_bytes(l->weights[i]);
-    return bytes;
-}
-
 /* Weights gone over to decode one token. */
 static uint64_t bytes_per_token(const struct pf_model *m)
 {
     uint64_t bytes = pf_weight_bytes(&m->output) + m->embed.row_bytes + pf_weight_bytes(&m->output_mix.fn);
     for (int il = 0; il < m->n_layer; il++)
-        bytes += layer_bytes(&m->layers[il]) + picked_bytes(&m->layers[il]);
-    return bytes;
-}
-
-/* Weights of every token that the device reads. */
-static uint64_t device_bytes_per_token(const struct pf_model *m)
-{
-    const struct pf_placement *p = m->place;
-    uint64_t bytes = (p->cut.output ? pf_weight_bytes(&m->output) + pf_weight_bytes(&m->output_mix.fn) : 0) +
-                     (p->cut.whole ? m->embed.row_bytes : 0);
-    for (int il = 0; il < p->cut.n_layers; il++)
-        bytes += layer_bytes(&m->layers[il]) + (p->experts_apart ? 0 : picked_bytes(&m->layers[il]));
+        bytes += pf_layer_bytes(&m->layers[il]) + pf_picked_bytes(&m->layers[il]);
     return bytes;
 }
 
 void pf_info_placed(struct pf_model *m)
 {
-    bool on_device = m->backend != m->cpu;
     m->info.backend = m->backend->ops->name;
     m->info.isa = m->backend->ops->describe(m->backend);
-    m->info.n_gpu_layers = on_device ? ((struct pf_placement *)m->place)->cut.n_layers : 0;
-    m->info.gpu_bytes_per_token = on_device ? device_bytes_per_token(m) : 0;
+    pf_place_share(m->place, &m->info.n_gpu_layers, &m->info.gpu_bytes_per_token);
 }
 
 void pf_info_names(struct pf_model *m)

@@ -98,7 +98,7 @@ static pf_status open_card(struct pf_cards *c, int gpu, uint64_t bytes, const st
 static pf_status open_cards(struct pf_cards *c, const struct pf_model_opts *o, const struct pf_residency_setup *setup)
 {
     *c = (struct pf_cards){ .n = 0 };
-    if (o->n_gpus == 0 || (setup && setup->device))
+    if (o->n_gpus == 0)
         return open_card(c, o->device, o->vram_bytes, setup);
     for (int i = 0; i < o->n_gpus; i++) {
         pf_status st = open_card(c, o->gpus[i], o->gpu_bytes[i], setup);
@@ -360,7 +360,8 @@ pf_status pf_open_model(pf_model **out, const char *path, const struct pf_model_
         o = *opts;
     if (setup)                                 /* a test's setup is about the CPU's tiers, or a device of its own */
         o.device = -1;
-    PF_TRY(check_gpus(&o));
+    if (!setup || !setup->device)
+        PF_TRY(check_gpus(&o));
     return open_one(out, path, &o, setup, placed, NULL, false);
 }
 

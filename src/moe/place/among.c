@@ -197,6 +197,14 @@ static pf_status place_card(const struct pf_model *m, pf_backend *device, const 
     return pf_model_place_extra(m, device);
 }
 
+/* Each layer wants experts of every card. */
+static bool among_lose(struct pf_placement *p, unsigned lost)
+{
+    (void)p;
+    (void)lost;
+    return false;
+}
+
 static void among_close(struct pf_placement *p)
 {
     pf_free(p);
@@ -204,14 +212,14 @@ static void among_close(struct pf_placement *p)
 
 static const struct pf_place_ops ops = {
     .between = among_between, .ended = among_ended, .want = among_want, .experts = among_experts,
-    .reserve = among_reserve, .close = among_close,
+    .reserve = among_reserve, .lose = among_lose, .close = among_close,
 };
 
 static pf_status open_cards(struct pf_placement *p, const struct pf_cut *cut)
 {
     for (int k = 0; k <= cut->n_more; k++)
-        PF_TRY(place_card(p->m, k == 0 ? p->device : p->more[k - 1], cut, k));
-    PF_TRY(among_of(p)->ops->open(p->device, p->more, cut->n_more));
+        PF_TRY(place_card(p->m, p->cards[k], cut, k));
+    PF_TRY(among_of(p)->ops->open(p->device, p->cards + 1, cut->n_more));
     return pf_plain_open(&p->under, p->m);
 }
 
@@ -225,8 +233,8 @@ pf_status pf_among_open(struct pf_placement **out, struct pf_model *m, const str
     a->base = (struct pf_placement){ .ops = &ops, .m = m, .device = cards->at[0], .cut = pf_cut_all(m),
                                      .n_among = cut->n_more };
     a->ops = pf_backend_cuda_among(cards->at[0]);
-    for (int k = 1; k <= cut->n_more; k++)
-        a->base.more[k - 1] = cards->at[k];
+    for (int k = 0; k <= cut->n_more; k++)
+        a->base.cards[k] = cards->at[k];
     pf_status st = open_cards(&a->base, cut);
     if (st < 0) {
         among_close(&a->base);

@@ -236,8 +236,9 @@ static struct pf_cut cut_for(const struct pf_placement *p, const struct pf_sessi
 {
     struct pf_cut cut = p->cut;
     for (int k = 0; k < pf_place_n_cards(p); k++) {
-        pf_backend *device = pf_place_card(p, k);
-        uint64_t used = p->cut.whole ? 0 : PF_CUT_SPARE_BYTES, room = device->ops->room(device);
+        pf_backend *device = pf_place_unit(p, k);
+        uint64_t used = p->cut.whole ? 0 : PF_CUT_SPARE_BYTES;
+        uint64_t room = device->ops->room ? device->ops->room(device) : UINT64_MAX;
         int first, end;
         pf_cut_card(&cut, k, &first, &end);
         for (int il = first; il < end; il++) {
@@ -264,7 +265,7 @@ static const struct pf_place_ops ops = { .ended = cut_ended, .enter = cut_enter,
 static pf_status place_cut(const struct pf_placement *p, int k)
 {
     const struct pf_model *m = p->m;
-    pf_backend *device = pf_place_card(p, k);
+    pf_backend *device = p->cards[k];
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         if (pf_cut_has(m, &p->cut, k, t) && !pf_model_gathers(m, t))
@@ -297,8 +298,8 @@ pf_status pf_cut_open(struct pf_placement **out, struct pf_model *m, const struc
     if (!p)
         PF_FAIL(PF_ENOMEM, "no memory for sharing layers with the GPU");
     *p = (struct pf_placement){ .ops = &ops, .m = m, .device = cards->at[0], .cut = what->cut };
-    for (int k = 1; k <= what->cut.n_more; k++)
-        p->more[k - 1] = cards->at[k];
+    for (int k = 0; k <= what->cut.n_more; k++)
+        p->cards[k] = cards->at[k];
     pf_status st = open_parts(p, what, setup);
     if (st < 0) {
         cut_close(p);

@@ -16,6 +16,7 @@ static pf_status open_with(struct pf_placement **out, struct pf_model *m, pf_bac
     if (!*out)
         PF_FAIL(PF_ENOMEM, "no memory to place %s", pf_gguf_path(m->file));
     **out = (struct pf_placement){ .ops = ops, .m = m, .device = device, .cut = pf_cut_all(m) };
+    (*out)->cards[0] = device == m->cpu ? NULL : device;
     return PF_OK;
 }
 

@@ -1,6 +1,9 @@
 /* A call to a model's placement goes to the first one, from the top, whose table has the function. See placement.h. */
 #include "moe/place/placement.h"
 
+#include <stdio.h>
+#include <string.h>
+
 #define FIRST_WITH(p, fn)           \
     while ((p) && !(p)->ops->fn)    \
         (p) = (p)->under
@@ -167,22 +170,97 @@ void pf_place_set(struct pf_placement *p)
     p->m->place = p;
 }
 
+void pf_place_share(const struct pf_placement *p, int *n_layers, uint64_t *token_bytes)
+{
+    const struct pf_model *m = p->m;
+    const pf_backend *last = pf_place_unit(p, p->cut.n_more);
+    *n_layers = 0;
+    *token_bytes = p->cut.whole && pf_place_unit(p, 0) != m->cpu ? m->embed.row_bytes : 0;
+    if (p->cut.output && last != m->cpu)
+        *token_bytes += pf_weight_bytes(&m->output) + pf_weight_bytes(&m->output_mix.fn);
+    for (int k = 0; k < pf_place_n_cards(p); k++) {
+        int first, end;
+        pf_cut_card(&p->cut, k, &first, &end);
+        for (int il = first; il < end && pf_place_unit(p, k) != m->cpu; il++, ++*n_layers)
+            *token_bytes += pf_layer_bytes(&m->layers[il]) + (p->experts_apart ? 0 : pf_picked_bytes(&m->layers[il]));
+    }
+}
+
+/* ---- Losses ------------------------------------------------------------------------------------------------------ */
+
+/* The cards that answer no more and did before. */
+static unsigned ask_cards(const struct pf_placement *p)
+{
+    unsigned lost = 0;
+    for (int k = 0; k < PF_MAX_GPUS; k++)
+        if (p->cards[k] && !pf_place_has_lost(p, k) && p->cards[k]->ops->is_lost(p->cards[k]))
+            lost |= 1u << k;
+    return lost;
+}
+
+static int n_there(const struct pf_placement *p, unsigned lost)
+{
+    int n = 0;
+    for (int k = 0; k < PF_MAX_GPUS; k++)
+        n += p->cards[k] && !(lost >> k & 1);
+    return n;
+}
+
+/* From now on pf_model_info says what is computed on m->place. */
+static void tell_info(struct pf_model *m)
+{
+    const struct pf_placement *p = m->place;
+    int n = atomic_load(&m->n_losses);
+    struct pf_model_info *info = &m->info_left[n];
+    *info = n > 0 ? m->info_left[n - 1] : m->info;
+    info->backend = m->backend->ops->name;
+    info->isa = m->backend->ops->describe(m->backend);
+    pf_place_share(p, &info->n_gpu_layers, &info->gpu_bytes_per_token);
+    info->n_gpus = 0;
+    for (int k = 0; k < PF_MAX_GPUS; k++)
+        if (p->cards[k] && !pf_place_has_lost(p, k))
+            info->gpus[info->n_gpus++] = m->info.gpus[k];
+    info->layout = info->n_gpus < 2 ? PF_LAYOUT_AUTO : info->layout;
+    atomic_store(&m->n_losses, n + 1);
+}
+
+/* The placement goes on without some of its cards, if it can. */
+static bool lose_cards(struct pf_placement *p, unsigned lost, const char *why)
+{
+    unsigned all = atomic_load(&p->lost) | lost;
+    if (lost == 0 || n_there(p, all) == 0 || (p->ops->lose && !p->ops->lose(p, lost)))
+        return false;
+    for (int k = PF_MAX_GPUS - 1; k >= 0; k--) {
+        if (lost >> k & 1)
+            pf_model_logf(p->m, PF_LOG_ERROR, "GPU %d failed (%s); the CPU computes in its place", p->m->info.gpus[k],
+                          why);
+        if (p->cards[k] && !(all >> k & 1))
+            p->device = p->cards[k];
+    }
+    atomic_store(&p->lost, all);
+    return true;
+}
+
+static void leave(struct pf_placement *p, const char *why)
+{
+    pf_model_logf(p->m, PF_LOG_ERROR, "the GPU failed (%s); the CPU goes on", why);
+    if (p->ops->leave_device)
+        p->ops->leave_device(p);
+    p->m->left = p;
+}
+
 bool pf_model_leave_device(struct pf_model *m)
 {
     struct pf_placement *p = m->place;
+    char why[512];
     if (p->device == m->cpu)
         return false;
-    pf_model_logf(m, PF_LOG_ERROR, "the GPU failed (%s); the CPU goes on", pf_last_error());
-    if (p->ops->leave_device)
-        p->ops->leave_device(p);
-    m->info_left = m->info;
-    m->info_left.n_gpu_layers = 0;
-    m->info_left.gpu_bytes_per_token = 0;
-    m->info_left.n_gpus = 0;
-    m->info_left.backend = m->cpu->ops->name;
-    m->info_left.isa = m->cpu->ops->describe(m->cpu);
-    m->left = p;                         /* from now on pf_model_info gives info_left */
-    pf_place_set(p->under);
+    snprintf(why, sizeof why, "%s", pf_last_error());
+    bool stays = lose_cards(p, ask_cards(p), why);
+    if (!stays)
+        leave(p, why);
+    pf_place_set(stays ? p : p->under);
+    tell_info(m);
     return true;
 }
 
@@ -220,7 +298,7 @@ pf_status pf_session_bytes(const pf_model *m, const struct pf_session_opts *opts
 {
     const struct pf_placement *p = m->place;
     const struct pf_cut all = pf_cut_all(m);
-    return pf_place_session_bytes(m, p ? &p->cut : &all, p ? p->device : m->cpu, opts, kv_bytes, work_bytes);
+    return pf_place_session_bytes(m, p ? &p->cut : &all, p ? m->backend : m->cpu, opts, kv_bytes, work_bytes);
 }
 
 /* Bytes of a card's memory that the session takes with so many chunks there. */
@@ -231,7 +309,7 @@ static uint64_t near_bytes(const struct pf_placement *p, int card, const struct 
     int first, end;
     with.n_near = n_chunks * PF_KV_CHUNK_POSITIONS;
     pf_cut_card(&p->cut, card, &first, &end);
-    if (pf_session_part_bytes(p->m, &with, pf_place_card(p, card), first, end, &kv, &work) < 0)
+    if (pf_session_part_bytes(p->m, &with, p->cards[card], first, end, &kv, &work) < 0)
         return UINT64_MAX;
     return kv + work;
 }
@@ -239,7 +317,7 @@ static uint64_t near_bytes(const struct pf_placement *p, int card, const struct 
 /* pf_place_near of one card. */
 static int64_t near_of(const struct pf_placement *p, int card, const struct pf_session_opts *o)
 {
-    pf_backend *device = pf_place_card(p, card);
+    pf_backend *device = p->cards[card];
     uint64_t room = device->ops->room(device);
     int64_t all = (o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS, fits = 1, not = all;
     if (near_bytes(p, card, o, all) <= room || room < PF_NEAR_SPARE_BYTES)
@@ -260,7 +338,7 @@ int64_t pf_place_near(const struct pf_placement *p, const struct pf_session_opts
     if (!p || p->device == p->m->cpu)
         return 0;
     for (int k = 0; k < pf_place_n_cards(p); k++) {
-        int64_t n = near_of(p, k, o);
+        int64_t n = pf_place_has_lost(p, k) ? 0 : near_of(p, k, o);
         least = n > 0 && (least == 0 || n < least) ? n : least;
     }
     return least;
@@ -270,10 +348,12 @@ void pf_place_close(struct pf_placement *p)
 {
     while (p) {
         struct pf_placement *under = p->under;
-        struct pf_placement was = *p;
+        pf_backend *cards[PF_MAX_GPUS];
+        memcpy(cards, p->cards, sizeof cards);
         p->ops->close(p);
-        for (int k = 0; was.device != was.m->cpu && k < pf_place_n_cards(&was) + was.n_among; k++)
-            pf_place_card(&was, k)->ops->close(pf_place_card(&was, k));
+        for (int k = 0; k < PF_MAX_GPUS; k++)
+            if (cards[k])
+                cards[k]->ops->close(cards[k]);
         p = under;
     }
 }

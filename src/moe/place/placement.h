@@ -13,9 +13,10 @@
  * what the device does not, and all of the model once the device is lost: functions that a table leaves out are those
  * of the placement under it. The run asks through the functions pf_place_* below and knows no placement by name.
  *
- * m->place changes once at most, when a device is lost, and a placement that was left keeps its struct until the model
- * is closed. So calls marked "any thread" need no lock: they may still ask the one that was left. All others belong to
- * the thread that holds the model's step lock, or that opens or closes. */
+ * If one of several devices is lost, the placement stays, and the CPU has that card's place in it (p->lost). If all
+ * are, or nobody can say which, the placement is left: m->place becomes the one under it, once at most, and the struct
+ * stays until the model is closed. So calls marked "any thread" need no lock: they may still ask the one that was left.
+ * All others belong to the thread that holds the model's step lock, or that opens or closes. */
 #ifndef PF_PLACEMENT_H
 #define PF_PLACEMENT_H
 
@@ -65,22 +66,31 @@ enum { PF_GUESS_EARLY = 4, PF_GUESS_LATE = 5 };      /* depths: while the layer 
 struct pf_placement {
     const struct pf_place_ops *ops;
     struct pf_model     *m;
-    pf_backend          *device;          /* the backend that steps begin on; the CPU, if there is no other */
-    pf_backend          *more[PF_MAX_GPUS - 1];      /* the other cards, cut.n_more of them, and then n_among */
+    pf_backend          *device;          /* the first card that is not lost; the CPU, if there is none */
+    pf_backend          *cards[PF_MAX_GPUS];         /* all, lost ones too: cut.n_more + 1, then n_among; none: it is
+                                             one of the CPU */
+    atomic_uint          lost;            /* bit k: card k was lost */
     struct pf_cut        cut;
     int                  n_among;         /* cards that have experts, and nothing that a session sees */
     bool                 experts_apart;   /* for routed experts it is decided pick by pick who computes */
     struct pf_placement *under;           /* NULL: all other weights are mapped */
 };
 
+/* Cards among which the layers are divided; if there are none, the CPU counts as one. */
 static inline int pf_place_n_cards(const struct pf_placement *p)
 {
     return 1 + p->cut.n_more;
 }
 
-static inline pf_backend *pf_place_card(const struct pf_placement *p, int k)
+static inline bool pf_place_has_lost(const struct pf_placement *p, int k)
 {
-    return k == 0 ? p->device : p->more[k - 1];
+    return atomic_load(&p->lost) >> k & 1;
+}
+
+/* Who computes the layers of card k: the card, or the CPU in its place. */
+static inline pf_backend *pf_place_unit(const struct pf_placement *p, int k)
+{
+    return p->cards[k] && !pf_place_has_lost(p, k) ? p->cards[k] : p->m->cpu;
 }
 
 /* A function that is NULL is that of the placement under this one, or does nothing. */
@@ -137,6 +147,10 @@ struct pf_place_ops {
     void      (*stats)(const struct pf_placement *p, struct pf_stats *out);
     void      (*stats_reset)(struct pf_placement *p);
 
+    /* Some cards, but not all, are lost now, which p->lost does not say yet: gives back their memory. From now on the
+     * placement computes without them. False: it cannot. NULL: there is nothing to do. */
+    bool      (*lose)(struct pf_placement *p, unsigned lost);
+
     /* Gives back memory of the device, which may be lost. Functions for any thread must still work. Called once, before
      * close. */
     void      (*leave_device)(struct pf_placement *p);
@@ -175,8 +189,12 @@ void      pf_place_stats_reset(struct pf_placement *p);
 /* Makes p the placement of its model and the device its backend. */
 void pf_place_set(struct pf_placement *p);
 
-/* After a failure of the device: from now on the model runs on the CPU. False: it ran on the CPU already. */
+/* After a failure of devices: from now on the model runs without those that are lost, and if nobody can say which they
+ * are, or no other is left, on the CPU alone. False: it ran on the CPU already. */
 bool pf_model_leave_device(struct pf_model *m);
+
+/* Layers that devices compute, and the bytes of weights that they read for every token, whatever is picked. */
+void pf_place_share(const struct pf_placement *p, int *n_layers, uint64_t *token_bytes);
 
 /* Bytes of a session where devices compute the part that the cut says, and the CPU the rest. device: the first card,
  * as which all others are taken. */
@@ -200,7 +218,8 @@ struct pf_residency_setup {
     void          *io_ctx;
     const struct pf_evict_ops *policy;
     uint64_t       stall_ns;
-    pf_status    (*device)(pf_backend **out, void *ctx);     /* NULL: no device; else the one to use */
+    pf_status    (*device)(pf_backend **out, void *ctx);     /* NULL: no device; else opens the one to use, or the next
+                                                                of several */
     void          *device_ctx;
 };
 /* pf_model_open with such a setup. */

@@ -20,7 +20,7 @@
 bool pf_session_is_ahead(const pf_session *s, int32_t tok)
 {
     return s->n_ahead > 0 && s->has_logits && s->pos < s->ahead_from + s->n_ahead && s->computed == s->pos &&
-           s->units[0].backend == s->m->backend && s->tokens[s->pos] == tok;
+           pf_session_is_here(s) && s->tokens[s->pos] == tok;
 }
 
 void pf_session_drafts(const pf_session *s, uint64_t *drafted, uint64_t *accepted)
@@ -44,7 +44,7 @@ static void advance(struct pf_session *s)
 
 static bool is_caught_up(const struct pf_session *s)
 {
-    return s->pos > 0 && s->computed == s->pos && s->units[0].backend == s->m->backend;
+    return s->pos > 0 && s->computed == s->pos && pf_session_is_here(s);
 }
 
 /* Tells the drafters of all that they have not seen, tok being next. */

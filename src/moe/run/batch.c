@@ -28,9 +28,9 @@ static void take_counts(struct pf_model *m)
     const struct pf_placement *left = m->left;
     const struct pf_placement *p = left ? left : m->place;
     uint64_t bytes = m->cpu->weight_bytes_read, launches = m->cpu->n_launches;
-    for (int k = 0; p->device != m->cpu && k < pf_place_n_cards(p); k++) {
-        bytes += pf_place_card(p, k)->weight_bytes_read;
-        launches += pf_place_card(p, k)->n_launches;
+    for (int k = 0; k < pf_place_n_cards(p); k++) {
+        bytes += p->cards[k] ? p->cards[k]->weight_bytes_read : 0;
+        launches += p->cards[k] ? p->cards[k]->n_launches : 0;
     }
     atomic_store(&m->counted.weight_bytes, bytes);
     atomic_store(&m->counted.launches, launches);
@@ -151,8 +151,9 @@ static bool may_follow(const struct pf_step *t)
 {
     const struct pf_session *s = t->parts->s;
     const struct pf_placement *p = t->m->place;
-    return t->n_logits == 0 && p->cut.n_more > 0 && !p->experts_apart && s->n_units == pf_place_n_cards(p) &&
-           atomic_load(&t->m->n_sessions) == 1 && !s->hidden && !pf_watch_any(t->m);
+    return t->n_logits == 0 && p->cut.n_more > 0 && !p->lost && !p->experts_apart &&
+           s->n_units == pf_place_n_cards(p) && atomic_load(&t->m->n_sessions) == 1 && !s->hidden &&
+           !pf_watch_any(t->m);
 }
 
 /* Evaluates the next rows and commits them, if the file stayed what it is. With the step lock held. */

@@ -38,7 +38,7 @@ void pf_go_back(struct pf_session *s, int64_t pos)
     s->pos = pos;
     for (int i = 0; i < s->n_sources; i++)
         s->sources[i].drafter->ops->cut(s->sources[i].drafter, pos);
-    if (s->units[0].backend != s->m->backend)
+    if (!pf_session_is_here(s))
         s->computed = s->state_holds = 0;    /* keys, values, state and checkpoints are lost */
     pf_state_rewind(s, pos);
 }
@@ -190,7 +190,7 @@ int64_t pf_session_pos(const pf_session *s)
 
 int64_t pf_session_computed(const pf_session *s)
 {
-    return s->units[0].backend == s->m->backend ? s->computed : 0;
+    return pf_session_is_here(s) ? s->computed : 0;
 }
 
 int64_t pf_session_n_ctx(const pf_session *s)

@@ -374,14 +374,15 @@ static pf_status run_card(struct pf_step *t, bool embeds, bool heads)
     return PF_OK;
 }
 
-/* A card that is not the first gets the step's inputs from the unit that comes before it. */
+/* A card that is not the first gets the step's inputs from the card that comes before it; from the host, where the CPU
+ * is on either side. */
 static pf_status hand_inputs(struct pf_step *t, struct pf_work_unit *from, struct pf_work_unit *to)
 {
     struct pf_work *work = t->m->work;
     size_t bytes = pf_inputs_at(t->m, t->rows, NULL).bytes;
     if (to == &work->units[0] || to == &work->units[work->n_cards])
         return PF_OK;
-    if (from == &work->units[work->n_cards])
+    if (from->backend == t->m->cpu || to->backend == t->m->cpu)
         return upload_inputs(to, t->m, t->rows, work->inputs);
     return from->backend->ops->pass(from->backend, to->backend, to->buf.inputs, from->buf.inputs, bytes);
 }

@@ -56,7 +56,7 @@ static pf_status fill_header(const pf_session *s, struct save_header *h)
                                .long_rope = pf_session_rope(s) != &s->m->rope, .n_tokens = (uint64_t)s->pos };
     memcpy(h->magic, magic, sizeof magic);
     pthread_mutex_lock(&s->m->step_lock);
-    if (s->units[0].backend == s->m->backend && s->computed > 0) {
+    if (pf_session_is_here(s) && s->computed > 0) {
         h->computed = (uint64_t)(pf_state_behind(s) > 0 ? s->next_holds : s->computed);
         h->held_from = (uint64_t)s->held_from;
     }

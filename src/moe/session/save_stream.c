@@ -51,7 +51,8 @@ static pf_status move_piece(struct pf_save_stream *f, const struct pf_session *s
     if (st != PF_EDEVICE)
         return st;
     pthread_mutex_lock(&s->m->step_lock);
-    pf_model_leave_device(s->m);             /* unless another session has */
+    if (pf_session_is_here(s))               /* otherwise another session has left it */
+        pf_model_leave_device(s->m);
     pthread_mutex_unlock(&s->m->step_lock);
     memset(f->piece, 0, PF_SAVE_PIECE);
     f->lost = true;

@@ -43,7 +43,7 @@ static size_t hidden_bytes(const struct pf_session *s)
 /* Frees everything in the memory of the units. */
 static void close_buffers(struct pf_session *s)
 {
-    pf_backend *b = s->units[0].backend;
+    pf_backend *b = s->owner;
     if (b)
         b->ops->buf_free(b, s->logits, logits_bytes(s), true);
     if (b)
@@ -51,7 +51,7 @@ static void close_buffers(struct pf_session *s)
     s->logits = s->hidden = NULL;
     while (s->n_units > 0)
         close_unit(s, &s->units[--s->n_units]);
-    s->units[0].backend = NULL;
+    s->owner = NULL;
     memset(s->checkpoints, 0, sizeof s->checkpoints);
     s->n_checkpoints = 0;
 }
@@ -155,8 +155,10 @@ static pf_status open_cards(struct pf_session *s, const struct pf_backend_sizes 
     for (int k = 0; k <= cut->n_more; k++) {
         int first, end;
         pf_cut_card(cut, k, &first, &end);
-        PF_TRY(pf_work_stage(m, k, (size_t)pf_kv_stage_bytes(m, &s->opts, first, end)));
-        PF_TRY(open_unit(s, pf_place_card(m->place, k), sizes, first, end));
+        pf_backend *b = pf_place_unit(m->place, k);
+        if (b != m->cpu)
+            PF_TRY(pf_work_stage(m, k, (size_t)pf_kv_stage_bytes(m, &s->opts, first, end)));
+        PF_TRY(open_unit(s, b, sizes, first, end));
     }
     return PF_OK;
 }
@@ -176,7 +178,8 @@ static pf_status open_buffers(struct pf_session *s)
     struct pf_backend_sizes sizes = pf_backend_sizes_of(m, &s->opts);
     PF_TRY(pf_work_fit(m, &s->opts, false));
     PF_TRY(b->ops->reserve(b, &sizes));
-    s->units[0].backend = b;                 /* which frees the logits, whatever comes */
+    s->owner = b;                            /* which frees the logits, whatever comes */
+    s->n_losses = m->n_losses;
     PF_TRY(alloc_floats(b, logits_bytes(s), true, &s->logits));
     if (hidden_bytes(s))
         PF_TRY(alloc_floats(b, hidden_bytes(s), true, &s->hidden));
@@ -225,7 +228,7 @@ static pf_status open_parts(struct pf_session *s)
 
 pf_status pf_session_follow(struct pf_session *s)
 {
-    if (s->units[0].backend == s->m->backend)
+    if (pf_session_is_here(s))
         return PF_OK;
     close_buffers(s);
     s->computed = s->held_from = s->next_holds = s->state_holds = 0;
@@ -314,5 +317,7 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
         st = open_resolved(out, m, &o);
     }
     bool only = atomic_load(&m->n_sessions) == 0;
-    return st < 0 && leave_device(m, st, only) ? open_resolved(out, m, &o) : st;
+    while (st < 0 && leave_device(m, st, only))
+        st = open_resolved(out, m, &o);
+    return st;
 }

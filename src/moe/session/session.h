@@ -14,8 +14,8 @@
  *                                  keys and values are there, and tokens has what they were evaluated for: drafts, from
  *                                  pos on
  *     units                        who computes which layers, and the memory of each: one for each card of the model's
- *                                  placement, the model's backend being the first, and one of the CPU if the cards do
- *                                  not compute all layers (place/cut.h)
+ *                                  placement, or the CPU in the place of a lost one, and one of the CPU if the cards
+ *                                  were not to compute all layers (place/cut.h)
  *     m->work                      inputs and activations of a step, shared by all sessions of the model (work.h)
  *
  * A step writes keys and values past computed and the second copy of the state, and commits by moving computed and
@@ -68,7 +68,10 @@ struct pf_session {
     int                   window;            /* the widest window of the layers; 0: none has a window */
     int64_t               ring_positions;    /* positions in rings; 0: layers with a window hold the whole context */
     int32_t              *tokens;            /* [n_ctx] */
-    struct pf_unit        units[PF_MAX_UNITS];       /* first: the model's backend, or one that was lost */
+    pf_backend           *owner;             /* of logits and hidden: the model's backend, or one that was lost; NULL:
+                                                the session has no buffers */
+    int                   n_losses;           /* m->n_losses when its buffers were opened */
+    struct pf_unit        units[PF_MAX_UNITS];
     int                   n_units;           /* in the order of their layers: the cards, then the CPU, if it computes
                                                 some layers */
     struct pf_unit       *output_unit;       /* the one that has the output matrix */
@@ -121,8 +124,15 @@ static inline const struct pf_rope *pf_session_rope(const struct pf_session *s)
     return is_long ? &s->m->long_rope : &s->m->rope;
 }
 
-/* Moves the session to the model's backend if that has changed; everything is to be computed again. With the step lock
- * held. On failure the session has no buffers, and the next call tries again. */
+/* Whether its keys, values and state are where the model computes now; otherwise some went with a device, and all are
+ * lost. */
+static inline bool pf_session_is_here(const struct pf_session *s)
+{
+    return s->owner && s->n_losses == atomic_load(&s->m->n_losses);
+}
+
+/* Moves the session to where the model computes if that has changed; everything is to be computed again. With the step
+ * lock held. On failure the session has no buffers, and the next call tries again. */
 pf_status pf_session_follow(struct pf_session *s);
 
 /* state.c. State of a layer, before and after the step; NULL: no state came before. */

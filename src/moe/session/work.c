@@ -25,19 +25,15 @@ static void close_unit(struct pf_work_unit *u)
 
 static void close_cpu(const struct pf_model *m, struct pf_work *w)
 {
-    pf_backend *b = w->units[0].backend;
-    if (b)
-        b->ops->buf_free(b, w->handed, handed_bytes(m, w), true);
+    w->owner->ops->buf_free(w->owner, w->handed, handed_bytes(m, w), true);
     w->handed = NULL;
     close_unit(&w->units[w->n_cards]);
 }
 
 static void close_work(const struct pf_model *m, struct pf_work *w)
 {
-    pf_backend *b = w->units[0].backend;
     close_cpu(m, w);
-    if (b)
-        b->ops->buf_free(b, w->inputs, inputs_bytes(m, w), true);
+    w->owner->ops->buf_free(w->owner, w->inputs, inputs_bytes(m, w), true);
     for (int k = w->n_cards - 1; k >= 0; k--)
         close_unit(&w->units[k]);
     pf_free(w);
@@ -56,20 +52,18 @@ static pf_status open_unit(const struct pf_model *m, struct pf_work *w, struct p
 
 static pf_status open_cards(const struct pf_model *m, struct pf_work *w)
 {
-    pf_backend *b = pf_place_card(m->place, 0);
     for (int k = 0; k < w->n_cards; k++)
-        PF_TRY(open_unit(m, w, &w->units[k], pf_place_card(m->place, k)));
-    return b->ops->buf_alloc(b, inputs_bytes(m, w), true, &w->inputs);
+        PF_TRY(open_unit(m, w, &w->units[k], pf_place_unit(m->place, k)));
+    return w->owner->ops->buf_alloc(w->owner, inputs_bytes(m, w), true, &w->inputs);
 }
 
 /* The CPU's buf.x, which is handed over, lies in memory that devices can copy from and to. */
 static pf_status open_cpu(const struct pf_model *m, struct pf_work *w)
 {
-    pf_backend *b = w->units[0].backend;
     struct pf_work_unit *u = &w->units[w->n_cards];
     void *handed = NULL;
     PF_TRY(open_unit(m, w, u, m->cpu));
-    PF_TRY(b->ops->buf_alloc(b, handed_bytes(m, w), true, &handed));
+    PF_TRY(w->owner->ops->buf_alloc(w->owner, handed_bytes(m, w), true, &handed));
     w->handed = handed;
     u->buf.x = handed;
     return PF_OK;
@@ -86,7 +80,7 @@ static pf_status add_cpu(const struct pf_model *m, struct pf_work *w)
 /* Stages stay as they are. */
 static void keep_stages(struct pf_work *w, struct pf_work *old)
 {
-    for (int k = 0; old->units[0].backend == w->units[0].backend && k < w->n_cards; k++) {
+    for (int k = 0; k < w->n_cards; k++) {
         w->units[k].stage = old->units[k].stage;
         w->units[k].stage_bytes = old->units[k].stage_bytes;
         old->units[k].stage = NULL;
@@ -100,6 +94,8 @@ static pf_status replace(struct pf_model *m, const struct pf_session_opts *o, bo
     if (!w)
         PF_FAIL(PF_ENOMEM, "no memory for the buffers of a step");
     w->sizes = pf_backend_sizes_of(m, o);
+    w->owner = m->backend;
+    w->n_losses = m->n_losses;
     w->n_cards = pf_place_n_cards(m->place);
     pf_status st = open_cards(m, w);
     if (st == PF_OK && cpu)
@@ -118,7 +114,9 @@ static pf_status replace(struct pf_model *m, const struct pf_session_opts *o, bo
 pf_status pf_work_fit(struct pf_model *m, const struct pf_session_opts *o, bool cpu)
 {
     const struct pf_work *w = m->work;
-    if (!w || w->units[0].backend != m->backend)
+    if (w && w->n_losses != m->n_losses)
+        pf_work_close(m);                    /* first: the other cards may be full */
+    if (!m->work)
         return replace(m, o, cpu);
     if (w->sizes.max_rows < o->n_batch)
         return replace(m, o, cpu || w->handed);

@@ -2,7 +2,8 @@
  * turns; with 16 sessions open it would otherwise be the larger part of their memory. There is room for the largest
  * n_batch of any session that was opened while others are; the last one that closes frees it.
  *
- *     a card      of the model's placement, in its order      inputs, activations; keys and values that pass through
+ *     a card      of the model's placement, in its order,     inputs, activations; keys and values that pass through
+ *                 or the CPU in the place of a lost one
  *     the CPU     behind them, if it computes some layers     inputs, activations; x in `handed`
  *
  * Everything here is for the thread that holds the step lock. */
@@ -21,6 +22,8 @@ struct pf_work_unit {
 
 struct pf_work {
     struct pf_backend_sizes sizes;           /* of its steps: sizes.max_rows rows at most */
+    pf_backend             *owner;           /* of `inputs` and `handed`: the model's backend, or one that was lost */
+    int                     n_losses;         /* m->n_losses when the buffers were opened */
     int                     n_cards;
     struct pf_work_unit     units[PF_MAX_GPUS + 1];
     void                   *inputs;          /* the host's copy of buf.inputs */
@@ -30,7 +33,8 @@ struct pf_work {
 };
 
 /* Makes m->work large enough for steps of a session with such options (resolved), on the cards of the model's placement
- * as it is now, and, if `cpu`, on the CPU besides. On failure everything is as before. */
+ * as it is now, and, if `cpu`, on the CPU besides. On failure everything is as before, but for buffers that were partly
+ * on a lost card. */
 pf_status pf_work_fit(struct pf_model *m, const struct pf_session_opts *o, bool cpu);
 
 /* Makes a card's stage hold so many bytes. */
