@@ -79,10 +79,12 @@ static pf_status render(struct request *q, const struct prompt_opts *o, struct b
     return changed ? render_once(q, o, out) : st;
 }
 
+/* Clients that make room and ask again know this error by Anthropic's words or by OpenAI's; both are here. */
 static bool too_long(struct arena *a, size_t n, int64_t n_ctx, const char *field, struct trouble *t)
 {
     char why[160];
-    int len = snprintf(why, sizeof why, "the prompt has %zu tokens, the context holds %lld", n, (long long)n_ctx);
+    int len = snprintf(why, sizeof why, "the prompt is too long: %zu tokens > %lld maximum (this model's maximum "
+                       "context length is %lld tokens)", n, (long long)n_ctx, (long long)n_ctx);
     *t = (struct trouble){ 400, field, "context_length_exceeded", arena_text(a, why, (size_t)len) };
     return false;
 }
