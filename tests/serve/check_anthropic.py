@@ -45,6 +45,16 @@ def check_cache(s):
     check(used[0]["cache_read_input_tokens"] < 20 and all(u["input_tokens"] < 60 for u in used[1:]), used)
 
 
+def check_schema(s):
+    """Outputs that a schema holds, where the interface has them now and where it had them at first."""
+    schema = {"type": "json_schema", "schema": {"type": "object", "properties": {"q": {"type": "boolean"}}, "required": ["q"], "additionalProperties": False}}
+    for more in ({"output_config": {"format": schema, "effort": "low"}}, {"output_format": schema}):
+        a = s.post(MESSAGES, dict(ASK, max_tokens=200, **more))[2]
+        check(a["stop_reason"] == "end_turn" and list(json.loads(a["content"][0]["text"])) == ["q"], more, a)
+    a = s.post(MESSAGES, dict(ASK, output_config={"effort": "low"}))[2]
+    check(a["content"] == s.post(MESSAGES, ASK)[2]["content"], "a model that knows no effort answers otherwise", a)
+
+
 WRONG = [
     ({"max_tokens": None}, "max_tokens"), ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": "x"}, "max_tokens"), ({"messages": []}, "messages"),
     ({"messages": None}, "messages"), ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
@@ -56,7 +66,8 @@ WRONG = [
     ({"top_k": -1}, "top_k"), ({"stop_sequences": "x"}, "stop_sequences"), ({"stop_sequences": [1]}, "stop_sequences[0]"), ({"stream": 1}, "stream"),
     ({"tools": [{"input_schema": {}}]}, "tools[0].name"), ({"tools": [{"name": "f", "input_schema": 1}]}, "tools[0].input_schema"),
     ({"tool_choice": {"type": "x"}}, "tool_choice.type"), ({"tool_choice": {"type": "tool"}}, "tool_choice.name"), ({"thinking": 1}, "thinking"),
-    ({"thinking": {"type": "x"}}, "thinking.type"), ({"model": 1}, "model"),
+    ({"thinking": {"type": "x"}}, "thinking.type"), ({"model": 1}, "model"), ({"output_config": {"effort": 1}}, "output_config.effort"),
+    ({"output_config": {"format": {"type": "xml"}}}, "output_config.format.type"),
 ]
 
 
@@ -69,7 +80,7 @@ def check_errors(s):
 
 def main():
     with Server() as s:
-        for part in (check_answers, check_stream, check_cache, check_errors):
+        for part in (check_answers, check_stream, check_cache, check_schema, check_errors):
             part(s)
     with Server("--api-key", "k") as s:
         status, _, a = s.post(MESSAGES, ASK)

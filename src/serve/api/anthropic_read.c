@@ -244,6 +244,13 @@ static bool read_thinking(struct reader *r, struct json v, void *to)
     return true;
 }
 
+static bool read_output_config(struct reader *r, struct json v, void *to)
+{
+    static const struct field fields[] = { { "effort", FIELD_BY, 0, 0, 0, openai_read_effort },
+                                           { "format", FIELD_BY, 0, 0, 0, openai_read_format }, { 0 } };
+    return read_fields(r, v, fields, to);
+}
+
 static bool read_any(struct job *j, struct reader *r, struct json body, bool counts)
 {
     struct { struct request q; struct json messages, system, tools; } in = { .q = j->req };
@@ -258,6 +265,8 @@ static bool read_any(struct job *j, struct reader *r, struct json body, bool cou
         { "stop_sequences", FIELD_BY, AT(stops), 0, 0, read_stop_list },
         { "temperature", FIELD_REAL, AT(temp), 0, 1, NULL }, { "top_p", FIELD_REAL, AT(top_p), 0, 1, NULL },
         { "top_k", FIELD_WHOLE, AT(top_k), 0, INT32_MAX, NULL }, { "thinking", FIELD_BY, 0, 0, 0, read_thinking },
+        { "output_config", FIELD_BY, 0, 0, 0, read_output_config },
+        { "output_format", FIELD_BY, 0, 0, 0, openai_read_format },      /* the name it had at first */
         { "grammar", FIELD_BY, 0, 0, 0, openai_read_grammar },
         { 0 } };
     in.q.max_tokens = UNSET;
