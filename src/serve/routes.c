@@ -1,6 +1,7 @@
 /* The server's paths, and the handlers of all that is no generation. */
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "page.h"
 #include "serve/api/anthropic.h"
@@ -121,11 +122,18 @@ static void health(struct exchange *x)
         exchange_error(x, &(struct trouble){ .status = 503, .why = "requests are not taken" });
 }
 
+/* With the fields of OpenAI's list and those of Anthropic's. */
 static void put_model(struct buf *out, const struct server *server, const char *name)
 {
     const struct pf_model_info *info = pf_model_info(server->m);
+    char created[32];
+    struct tm tm;
+    strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&(time_t){ (time_t)server->started }, &tm));
     buf_puts(out, "{\"id\":");
     quote(out, name);
+    buf_puts(out, ",\"display_name\":");
+    quote(out, server->model_name);
+    buf_printf(out, ",\"type\":\"model\",\"created_at\":\"%s\"", created);
     buf_printf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"pfmoe\",\"context_length\":%lld,"
                "\"meta\":{\"n_vocab\":%lld,\"n_ctx\":%lld,\"n_ctx_train\":%lld,\"n_embd\":%lld,\"size\":%llu}}",
                (long long)server->started, (long long)server->prompt.n_ctx, (long long)info->n_vocab,
@@ -141,7 +149,23 @@ static void models(struct exchange *x)
     put_model(&out, server, "default");
     buf_puts(&out, ",");
     put_model(&out, server, server->model_name);
-    buf_puts(&out, "]}\n");
+    buf_puts(&out, "],\"has_more\":false,\"first_id\":\"default\",\"last_id\":");
+    quote(&out, server->model_name);
+    buf_puts(&out, "}\n");
+    send_json(x, &out);
+}
+
+static void one_model(struct exchange *x)
+{
+    const struct server *server = exchange_ctx(x);
+    const char *name = exchange_rest(x);
+    struct buf out = { 0 };
+    if (strcmp(name, "default") != 0 && strcmp(name, server->model_name) != 0) {
+        exchange_error(x, &(struct trouble){ 404, NULL, "model_not_found", "no model has this name" });
+        return;
+    }
+    put_model(&out, server, name);
+    buf_puts(&out, "\n");
     send_json(x, &out);
 }
 
@@ -293,6 +317,7 @@ const struct route routes[] = {
     { "GET", "/", ROUTE_AT_ONCE | ROUTE_OPEN, page, openai_error },
     { "GET", "/health", ROUTE_AT_ONCE | ROUTE_OPEN, health, openai_error },
     { "GET", "/v1/models", ROUTE_AT_ONCE, models, openai_error },
+    { "GET", "/v1/models/", ROUTE_AT_ONCE, one_model, openai_error },
     { "GET", "/models", ROUTE_AT_ONCE, models, openai_error },
     { "GET", "/props", ROUTE_AT_ONCE, props, openai_error },
     { "GET", "/metrics", 0, show_metrics, openai_error },

@@ -34,6 +34,12 @@ void *exchange_ctx(const struct exchange *x)
     return &server;
 }
 
+const char *exchange_rest(const struct exchange *x)
+{
+    (void)x;
+    return "";
+}
+
 void exchange_answer(struct exchange *x, int status, const char *type, const char *text, size_t n)
 {
     size_t where;

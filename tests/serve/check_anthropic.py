@@ -55,6 +55,15 @@ def check_schema(s):
     check(a["content"] == s.post(MESSAGES, ASK)[2]["content"], "a model that knows no effort answers otherwise", a)
 
 
+def check_models(s):
+    a = s.ask("GET", "/v1/models")[2]
+    check(a["has_more"] is False and [a["first_id"], a["last_id"]] == [m["id"] for m in a["data"]], a)
+    for m in a["data"]:
+        check(m["type"] == "model" and m["display_name"] == "fables" and m["created_at"].endswith("Z"), m)
+        check(s.ask("GET", "/v1/models/" + m["id"])[2] == m, m)
+    check(s.ask("GET", "/v1/models/another")[0] == 404, "a model of another name is there")
+
+
 WRONG = [
     ({"max_tokens": None}, "max_tokens"), ({"max_tokens": 0}, "max_tokens"), ({"max_tokens": "x"}, "max_tokens"), ({"messages": []}, "messages"),
     ({"messages": None}, "messages"), ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
@@ -80,7 +89,7 @@ def check_errors(s):
 
 def main():
     with Server() as s:
-        for part in (check_answers, check_stream, check_cache, check_schema, check_errors):
+        for part in (check_answers, check_stream, check_cache, check_schema, check_models, check_errors):
             part(s)
     with Server("--api-key", "k") as s:
         status, _, a = s.post(MESSAGES, ASK)

@@ -34,6 +34,7 @@ void exchange_drop(struct exchange *x)
     buf_free(&x->body);
     buf_free(&x->out);
     free(x->origin);
+    free(x->rest);
     free(x);
 }
 
@@ -50,6 +51,11 @@ const struct route *exchange_route(const struct exchange *x)
 void *exchange_ctx(const struct exchange *x)
 {
     return x->http->o.ctx;
+}
+
+const char *exchange_rest(const struct exchange *x)
+{
+    return x->rest;
 }
 
 /* With the lock. */

@@ -30,6 +30,7 @@ struct exchange {
     size_t                 n_dropped;        /* of a refused body */
     bool                   handed_over;
     char                  *origin;           /* to allow, or NULL */
+    char                  *rest;             /* of the path, behind the route's */
     atomic_int             holders;
     pthread_mutex_t        lock;             /* guards what follows */
     int                    status;           /* 0: nothing to say yet */

@@ -97,13 +97,19 @@ static enum MHD_Result refuse(const struct route *route, struct MHD_Connection *
     return done;
 }
 
+static bool is_at(const struct route *r, const char *path)
+{
+    size_t n = strlen(r->path);
+    return n > 1 && r->path[n - 1] == '/' ? strncmp(path, r->path, n) == 0 : strcmp(path, r->path) == 0;
+}
+
 /* *known: the path is there, with another method. */
 static const struct route *find_route(const struct http *h, const char *method, const char *path, bool *known)
 {
     const char *wanted = strcmp(method, "HEAD") == 0 ? "GET" : method;
     *known = false;
     for (const struct route *r = h->o.routes; r->method; r++)
-        if (strcmp(r->path, path) == 0) {
+        if (is_at(r, path)) {
             *known = true;
             if (strcmp(r->method, wanted) == 0)
                 return r;
@@ -163,6 +169,7 @@ static enum MHD_Result begin(struct http *h, struct MHD_Connection *c, const cha
     struct exchange *x = exchange_new(h, route, c);
     x->refused = refused;
     x->origin = origin ? xstrdup(origin) : NULL;
+    x->rest = xstrdup(path + strlen(route->path));
     *slot = x;
     return MHD_YES;
 }

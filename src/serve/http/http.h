@@ -30,7 +30,7 @@ struct trouble {
 enum { ROUTE_AT_ONCE = 1,            /* handled on the http thread: it must not wait or work */
        ROUTE_OPEN = 2 };             /* needs no key */
 struct route {
-    const char *method, *path;
+    const char *method, *path;       /* a path that ends with a slash, "/" apart: whatever follows it, too */
     unsigned    flags;
     void      (*handle)(struct exchange *x);
     void      (*error)(struct buf *out, const struct trouble *t);        /* the protocol's form of an error */
@@ -58,6 +58,7 @@ void http_close(struct http *h);
 const struct buf   *exchange_body(const struct exchange *x);
 const struct route *exchange_route(const struct exchange *x);
 void               *exchange_ctx(const struct exchange *x);
+const char         *exchange_rest(const struct exchange *x);     /* of the path, behind the route's */
 
 /* The whole answer. Without effect where there is one. */
 void exchange_answer(struct exchange *x, int status, const char *type, const char *text, size_t n);
