@@ -20,7 +20,7 @@ struct sched {
     bool              cuts;          /* a sequence can be cut a few tokens short without evaluating others again */
     int               turn;          /* slot whose prompt had the last slice */
     uint64_t          n_used;
-    double            row_s;         /* time of a prompt's row, lately; 0: not known */
+    double            row_s;         /* of a row in rounds of several, the dearest lately; 0: not known */
     pthread_t         thread;
     pthread_mutex_t   lock;
     pthread_cond_t    more;
@@ -300,8 +300,8 @@ static void evaluate(struct sched *sched, struct round *r)
     double begin = now_s();
     pf_batch_eval(r->parts, r->n);               /* a part's failure is its own */
     double took = (now_s() - begin) / (double)r->rows;
-    if (r->rows >= LEAST_ROWS)
-        sched->row_s = sched->row_s > 0 ? 0.75 * sched->row_s + 0.25 * took : took;
+    if (r->n > 1 && r->rows >= LEAST_ROWS)
+        sched->row_s = took > sched->row_s ? took : 0.75 * sched->row_s + 0.25 * took;
     for (size_t i = 0; i < r->n; i++) {
         r->of[i]->unsaved = true;
         if (r->parts[i].status < 0)
