@@ -117,10 +117,11 @@ def draw(panels, over, out):
             ax.set_ylim(bottom=0)
         ax.grid(True, which="both", alpha=0.25)
     handles = {label: handle for ax in axes[0] for handle, label in zip(*ax.get_legend_handles_labels())}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower left", fontsize=8, frameon=False)
+    # Below the figure, which is saved with all that hangs out of it: matplotlib makes room for a legend only from 3.7 on.
+    figure.legend(handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(0, 0), fontsize=8, frameon=False)
     figure.suptitle(wrap(common + ("; dashed: the roofline" if any(p[3] for l in panels.values() for v in l.values() for p in v) else ""),
                          75 * max(1.4, len(panels))), fontsize=8)
-    figure.savefig(out)
+    figure.savefig(out, bbox_inches="tight")
     if out.endswith(".svg"):
         with open(out, encoding="utf-8") as f:
             lines = [line.rstrip() for line in f]
