@@ -99,28 +99,32 @@ def draw(panels, over, out):
     matplotlib.rcParams["svg.hashsalt"] = "rows"
     import matplotlib.pyplot as plt
     labels, common = labels_of(panels)
-    figure, axes = plt.subplots(1, len(panels), figsize=(max(7, 5.2 * len(panels)), 4.8), squeeze=False, layout="constrained")
+    across = min(len(panels), 4)
+    down = -(-len(panels) // across)
+    figure, axes = plt.subplots(down, across, figsize=(max(7, 5.2 * across), 4.8 * down), squeeze=False, layout="constrained")
     colours = {key: "C%d" % i for i, key in enumerate(labels)}
-    for ax, (kind, lines) in zip(axes[0], panels.items()):
+    for ax in axes.flat[len(panels):]:
+        ax.set_visible(False)
+    for ax, (kind, lines) in zip(axes.flat, panels.items()):
         for key, points in lines.items():
             x, y, deviation, limit = zip(*points)
             ax.errorbar(x, y, yerr=deviation if any(deviation) else None, marker="o", capsize=2, color=colours[key], label=labels[key])
             known = [(a, b) for a, b in zip(x, limit) if b > 0]
             if known:
-                ax.plot(*zip(*known), linestyle="--", color=colours[key], alpha=0.6)
+                ax.plot(*zip(*known), linestyle="--", marker="_", color=colours[key], alpha=0.6)
         ax.set_title(kind)
         ax.set_xlabel(AXES[over])
         ax.set_ylabel("tokens a second")
         if wants_log(lines):
             ax.set_yscale("log")
         else:
-            ax.set_ylim(bottom=0)
+            ax.set_ylim(0, 1.05 * max(max(p[1] + p[2], p[3]) for points in lines.values() for p in points))
         ax.grid(True, which="both", alpha=0.25)
-    handles = {label: handle for ax in axes[0] for handle, label in zip(*ax.get_legend_handles_labels())}
+    handles = {label: handle for ax in axes.flat for handle, label in zip(*ax.get_legend_handles_labels())}
     # Below the figure, which is saved with all that hangs out of it: matplotlib makes room for a legend only from 3.7 on.
     figure.legend(handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(0, 0), fontsize=8, frameon=False)
     figure.suptitle(wrap(common + ("; dashed: the roofline" if any(p[3] for l in panels.values() for v in l.values() for p in v) else ""),
-                         75 * max(1.4, len(panels))), fontsize=8)
+                         75 * max(1.4, across)), fontsize=8)
     figure.savefig(out, bbox_inches="tight")
     if out.endswith(".svg"):
         with open(out, encoding="utf-8") as f:
