@@ -23,7 +23,7 @@ struct bench {
     struct whole_list both;      /* pairs of a prompt and what is decoded behind it */
     struct whole_list threads, vram_mb, n_batch, kv;     /* kv: KV_I16 .. */
     struct whole_list gpus;      /* used together; -1 alone: none */
-    int         layout;          /* index into auto|layers|experts, as enum pf_layout */
+    int         layout;          /* index into auto|layers|experts|rows, as enum pf_layout */
     int64_t     reps, ram_mb, slots;
     bool        streaming, progress;
     double      draft_sim;       /* probability that a draft is right; negative: drafts are real */
@@ -54,7 +54,7 @@ void test_name(const struct test *t, char name[MAX_NAME]);       /* "pp512", "tg
 struct row {
     char   test[MAX_NAME], model[128], file[128], model_type[16], backend[16], isa[24], kv[8];
     char   commit[24], date[16], cpu[96], gpu[64], driver[48];       /* gpu and driver: "" where no GPU computed */
-    char   gpus[24], layout[8];      /* "0,1", "layers" or "experts"; "" where no GPU computed, or one alone */
+    char   gpus[24], layout[8];      /* "0,1", "layers", "experts" or "rows"; "" where no GPU computed, or one alone */
     int    threads, vram_mb, sequences, depth, n_prompt, n_gen, n_batch;
     double model_bytes, model_params;
     double tok_s, tok_s_min, tok_s_max, tok_s_stddev;

@@ -129,7 +129,9 @@ static void describe_gpus(struct row *r, const struct pf_model_info *info)
     if (!on_gpu(info) || info->n_gpus < 2)
         return;
     snprintf(r->backend + used, sizeof r->backend - (size_t)used, " x%d", info->n_gpus);
-    snprintf(r->layout, sizeof r->layout, info->layout == PF_LAYOUT_EXPERTS ? "experts" : "layers");
+    snprintf(r->layout, sizeof r->layout, "%s", info->layout == PF_LAYOUT_EXPERTS ? "experts"
+                                                : info->layout == PF_LAYOUT_ROWS  ? "rows"
+                                                                                  : "layers");
     for (int i = 0; i < info->n_gpus; i++)
         n += snprintf(r->gpus + n, sizeof r->gpus - (size_t)n, "%s%d", i ? "," : "", info->gpus[i]);
 }

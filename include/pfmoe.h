@@ -175,8 +175,11 @@ enum pf_layout {
     PF_LAYOUT_AUTO,                  /* the first GPU alone if it has room for the whole model, else by layers */
     PF_LAYOUT_LAYERS,                /* each GPU has some of the layers, with their keys and values, and shares the
                                         experts of these with the CPU if all GPUs have no room for the model */
-    PF_LAYOUT_EXPERTS                /* each GPU has some of the experts of every layer, the first one all else of the
+    PF_LAYOUT_EXPERTS,               /* each GPU has some of the experts of every layer, the first one all else of the
                                         model; where there is no room for that, as PF_LAYOUT_AUTO */
+    PF_LAYOUT_ROWS                   /* each GPU has rows of every matrix, and heads with their keys and values;
+                                        for models of attention and dense feed-forward that have room so, others as
+                                        PF_LAYOUT_AUTO */
 };
 
 struct pf_model_opts {
@@ -251,6 +254,7 @@ struct pf_plan {
         uint64_t budget_bytes;
         int      first_layer, n_layers;          /* the layers that it computes, at least in part */
         int      first_expert, n_experts;        /* its experts of these; n_experts 0: all, or shared with the CPU */
+        double   rows;                           /* its share of these layers' rows and heads; 0: all */
     } gpus[PF_MAX_GPUS];
 };
 struct pf_session_opts;

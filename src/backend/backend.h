@@ -495,6 +495,8 @@ struct pf_backend_ops {
      * read and write, for upload and download, and for the far places of keys and values. */
     pf_status (*buf_alloc)(pf_backend *b, size_t bytes, bool shared, void **out);
     void      (*buf_free)(pf_backend *b, void *p, size_t bytes, bool shared);
+    /* The same for keys or values of n_head heads, chunks of which take chunk_bytes. NULL: buf_alloc serves. */
+    pf_status (*heads_alloc)(pf_backend *b, size_t bytes, size_t chunk_bytes, int n_head, void **out);
     void      (*buf_copy)(pf_backend *b, const struct pf_buf_copy *c);
 
     /* Copies bytes of b's memory to that of another card's backend with this table: after the operations of both so

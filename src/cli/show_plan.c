@@ -24,6 +24,8 @@ static void print_gpu(struct buf *out, const struct pf_plan_gpu *g)
                g->first_layer + g->n_layers - 1);
     if (g->n_experts > 0)
         buf_printf(out, ", of each experts %d to %d", g->first_expert, g->first_expert + g->n_experts - 1);
+    if (g->rows > 0)
+        buf_printf(out, ", of each %.0f%% of the rows", 100 * g->rows);
     buf_printf(out, "\n");
 }
 

@@ -90,11 +90,10 @@ static const struct opt table[] = {
     { GROUP_MACHINE, 0, "vram-mb", WHOLES, "N[,N...]", AT(vram_mb), 0, 1 << 30, "PFMOE_VRAM_MB", false,
       "the GPU's memory to use, in MB of 1e6 bytes; of several GPUs each one's, or one number for all (default: what "
       "is free)" },
-    { GROUP_MACHINE, 0, "layout", CHOICE, "auto|layers|experts", AT(layout), 0, 0, "PFMOE_LAYOUT",
-      false,
-      "how several GPUs divide a model: layers gives each some of the layers, experts some of every layer's experts; "
-      "auto (default) leaves all to the first one if it has room, and else goes by layers. No bit of an answer depends "
-      "on it" },
+    { GROUP_MACHINE, 0, "layout", CHOICE, "auto|layers|experts|rows", AT(layout), 0, 0, "PFMOE_LAYOUT", false,
+      "how several GPUs divide a model: layers gives each some of the layers, experts some of every layer's experts, "
+      "rows some rows of every matrix of a model without experts; auto (default) leaves all to the first one if it has "
+      "room, and else goes by layers. No bit of an answer depends on it" },
     { GROUP_MACHINE, 0, "ram-mb", WHOLE, "N", AT(ram_mb), 0, 1 << 30, "PFMOE_RAM_MB", false,
       "memory to use, in MB of 1e6 bytes (default: what the system can spare)" },
     { GROUP_MACHINE, 0, "streaming", FLAG, NULL, AT(streaming), 0, 0, NULL, false,

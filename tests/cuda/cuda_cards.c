@@ -1,8 +1,9 @@
 /* A model on several GPUs against the same on the CPU: logits of a prompt, evaluated whole, in pieces and token by
  * token, by two sessions in one step, after going back and after a session was saved and loaded, are the same bits. The
- * GPUs have the whole model by layers, and by experts, and share its experts with the CPU, if it has any.
+ * GPUs have the whole model by layers, and by experts, and share its experts with the CPU, if it has any; or they have
+ * it by rows.
  *
- * usage: cuda_cards MODEL.gguf [TOKENS [MOST_GPUS [whole]]]      whole: experts are not shared
+ * usage: cuda_cards MODEL.gguf [TOKENS [MOST_GPUS [whole|rows]]]      whole: experts are not shared; rows: by rows
  *        77: there are not two GPUs */
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +21,8 @@ static float  *expected;                     /* [n_tokens][n_vocab] */
 static size_t  n_vocab;
 static bool    has_experts;
 static enum pf_layout layout = PF_LAYOUT_LAYERS;
+static const char *const layouts[] = { [PF_LAYOUT_LAYERS] = "", [PF_LAYOUT_EXPERTS] = ", by experts",
+                                       [PF_LAYOUT_ROWS] = ", by rows" };
 
 static void print(void *ctx, enum pf_log_level level, const char *text)
 {
@@ -61,7 +64,7 @@ static pf_model *open_on(int n_gpus, bool uneven, bool shared)
     int fits = info->n_layers < n_gpus ? (int)info->n_layers : n_gpus;
     if (n_gpus > 0 && stays_on_one(info))
         fits = 1;
-    if (layout == PF_LAYOUT_EXPERTS)
+    if (layout != PF_LAYOUT_LAYERS)
         fits = n_gpus;
     CHECK(fits < 2 || info->layout == layout, "the layout is %d", (int)info->layout);
     CHECK(info->n_gpus == fits, "it runs on %d of %d GPUs", info->n_gpus, fits);
@@ -164,7 +167,7 @@ static void test_gpus(int n_gpus, bool uneven, bool shared)
     static const int pieces[] = { MOST_TOKENS, 7, 1 };
     for (int i = 0; a && b && i < 3; i++) {
         snprintf(name, sizeof name, "%d GPUs%s%s%s, pieces of %d", n_gpus, uneven ? ", uneven" : "",
-                 shared ? ", shared" : "", layout == PF_LAYOUT_EXPERTS ? ", by experts" : "", pieces[i]);
+                 shared ? ", shared" : "", layouts[layout], pieces[i]);
         CHECK(pf_session_rewind(a, 0) == PF_OK, "%s", pf_last_error());
         run(a, 0, pieces[i], name);
     }
@@ -209,6 +212,8 @@ int main(int argc, char **argv)
     check_refused(2, -1, 0, "there is no GPU");
     check_refused(PF_MAX_GPUS + 1, 0, 1, "at most");
     expect();
+    if (argc > 4 && strcmp(argv[4], "rows") == 0)
+        layout = PF_LAYOUT_ROWS;
     for (int i = 2; i <= n && i <= most_gpus; i++)
         test_gpus(i, i == 2, false);
     for (int i = 2; has_experts && argc < 5 && i <= n && i <= most_gpus; i++)

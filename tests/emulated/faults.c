@@ -1,8 +1,9 @@
 /* CUDA's calls fail, one after the other: once, and with all that follow, as when the device is lost. A model that
- * shares experts with the GPU, or has its layers or its experts on several, is opened, evaluates a prompt and some
- * tokens, and is closed. Whatever failed, the bits are those of the CPU, every token comes, and nothing is left behind.
+ * shares experts with the GPU, or has its layers, its experts or its rows on several, is opened, evaluates a prompt and
+ * some tokens, and is closed. Whatever failed, the bits are those of the CPU, every token comes, and nothing is left
+ * behind.
  *
- * usage: faults MODEL.gguf [EVERY [FIRST [GPUS [shared|experts]]]]
+ * usage: faults MODEL.gguf [EVERY [FIRST [GPUS [shared|experts|rows]]]]
  *        every EVERY'th call, from FIRST on */
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@ static float      *expected;                 /* [N_STEPS][n_vocab] */
 static size_t      n_vocab;
 static int         n_gpus;                   /* 0: one */
 static bool        shared;                   /* experts, with the CPU */
-static bool        divided;                  /* experts, between the GPUs */
+static enum pf_layout layout = PF_LAYOUT_LAYERS;
 
 /* Compares, or, if `expected` is not filled yet, fills it. */
 static void check_logits(int step, const float *logits, bool first, const char *name)
@@ -39,7 +40,7 @@ static void run(const char *name, int device, bool first, struct pf_stats *stats
     o.n_threads = 2;
     o.streaming = device >= 0 && shared;
     o.n_gpus = device >= 0 ? n_gpus : 0;
-    o.layout = divided ? PF_LAYOUT_EXPERTS : PF_LAYOUT_LAYERS;
+    o.layout = layout;
     for (int i = 0; i < n_gpus; i++)
         o.gpus[i] = i;
     memset(stats, 0, sizeof *stats);
@@ -79,8 +80,9 @@ int main(int argc, char **argv)
     path = argv[1];
     uint64_t every = argc > 2 ? (uint64_t)atoll(argv[2]) : 1, first = argc > 3 ? (uint64_t)atoll(argv[3]) : 1;
     n_gpus = argc > 4 ? atoi(argv[4]) : 0;
-    divided = argc > 5 && strcmp(argv[5], "experts") == 0;
-    shared = n_gpus == 0 || (argc > 5 && !divided);
+    const char *how = argc > 5 ? argv[5] : "";
+    layout = strcmp(how, "experts") == 0 ? PF_LAYOUT_EXPERTS : strcmp(how, "rows") == 0 ? PF_LAYOUT_ROWS : layout;
+    shared = n_gpus == 0 || strcmp(how, "shared") == 0;
     run("CPU", -1, true, &stats);
     emu_fail_at(0, false);
     run("no fault", 0, false, &stats);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "backend/team.h"
 #include "base/pf_mem.h"
 #include "check.h"
 #include "kernels/sim/sim.h"
@@ -183,6 +184,22 @@ static void test_deal_experts(void)
                 n_dealt += dealt;
             }
     CHECK(n_dealt > 0, "nothing was dealt");
+}
+
+/* Every unit has one card, and every card one at least, or it is said that one has none. */
+static void test_bounds(void)
+{
+    const int first[] = { 0, PF_TEAM_SHARES / 8, PF_TEAM_SHARES / 2 };
+    int bounds[4], n_divided = 0;
+    for (int n = 0; n < 40; n++) {
+        bool all = pf_team_bounds(first, 3, n, bounds), found = bounds[0] == 0 && bounds[3] == n;
+        for (int k = 0; k < 3; k++)
+            found &= all ? bounds[k] < bounds[k + 1] : bounds[k] <= bounds[k + 1];
+        CHECK(found, "%d units: from %d, %d and %d on", n, bounds[0], bounds[1], bounds[2]);
+        CHECK(all == (n >= 8), "%d units: all cards have some: %d", n, all);
+        n_divided += all;
+    }
+    CHECK(n_divided > 0, "nothing was divided");
 }
 
 /* All that sizes of memory lead to, from nothing to the whole model. */
@@ -443,6 +460,7 @@ int main(int argc, char **argv)
     test_cut();
     test_deal();
     test_deal_experts();
+    test_bounds();
     find_cuts();
     for (int i = 0; i < n_cuts; i++)
         printf("%d layers%s in %llu bytes\n", cuts[i].what.n_layers, cuts[i].what.output ? " and the output" : "",

@@ -111,6 +111,11 @@ const struct pf_among_ops *pf_backend_cuda_among(const pf_backend *b)
     return b->ops == &cuda_ops ? &pf_cuda_among_ops : NULL;
 }
 
+const struct pf_meet_ops *pf_backend_cuda_meet(const pf_backend *b)
+{
+    return b->ops == &cuda_ops ? &pf_cuda_meet_ops : NULL;
+}
+
 /* Kernels look numbers up in copies of the host's tables. */
 static pf_status copy_tables(struct cuda_backend *b)
 {

@@ -1,5 +1,6 @@
 /* Stands in for backend_cuda.c where pfmoe is built without CUDA: there are no GPUs. */
 #include "backend/among.h"
+#include "backend/meet.h"
 
 pf_status pf_backend_cuda_open(pf_backend **out, int device, uint64_t vram_bytes)
 {
@@ -27,6 +28,12 @@ double pf_backend_cuda_copy_bandwidth(int i, void *host, size_t bytes, void (*me
 }
 
 const struct pf_among_ops *pf_backend_cuda_among(const pf_backend *b)
+{
+    (void)b;
+    return NULL;
+}
+
+const struct pf_meet_ops *pf_backend_cuda_meet(const pf_backend *b)
 {
     (void)b;
     return NULL;

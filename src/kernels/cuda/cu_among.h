@@ -1,11 +1,13 @@
-/* Launchers of cu_among.cu: what crosses between cards that have whole experts each. Returns and streams as in
- * cu_api.h. */
+/* Launchers of cu_among.cu: what crosses between cards that have whole experts each, or some columns of the same rows.
+ * Returns and streams as in cu_api.h. */
 #ifndef PF_CU_AMONG_H
 #define PF_CU_AMONG_H
 
 #include <cuda_runtime_api.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "backend/meet.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -33,6 +35,8 @@ struct cu_some_rows {
     float                *to;
 };
 cudaError_t pf_cu_send_rows(cudaStream_t st, const struct cu_some_rows *r);
+
+cudaError_t pf_cu_gather(cudaStream_t st, const struct pf_gather_op *g);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,7 @@
  *     cuda_share.c     experts shared with the host: hand-off, copies
  *     cuda_attention.c attention, of several sequences together
  *     cuda_among.c     experts that other cards have
+ *     cuda_meet.c      rows that other cards have made in part
  *
  * Owner and thread as in backend.h: one thread at a time. All work goes to one stream, what is set up too: a plain
  * cudaMemcpy may return before its bytes have arrived, and nothing of this stream waits for it. Nothing waits for the
@@ -35,6 +36,7 @@
 #define PF_CUDA_BACKEND_H
 
 #include "backend/among.h"
+#include "backend/meet.h"
 #include "kernels/cuda/cu_parts.h"
 #include "kernels/placed.h"
 
@@ -223,6 +225,8 @@ pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e)
 int  pf_cuda_among_finish(struct cuda_backend *b);
 void pf_cuda_among_close(struct cuda_backend *b);
 extern const struct pf_among_ops pf_cuda_among_ops;
+
+extern const struct pf_meet_ops pf_cuda_meet_ops;   /* cuda_meet.c */
 
 /* Sharing: cuda_share.c. begin: a step is about to be run plainly (-1) or captured. reset: a graph is about to be
  * launched. serve: the host's part of it. */

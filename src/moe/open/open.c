@@ -16,6 +16,7 @@
 #include "moe/place/cut.h"
 #include "moe/place/on_device.h"
 #include "moe/place/planning.h"
+#include "moe/place/rows.h"
 #include "moe/session/watch.h"
 
 enum { DRAFTER_SHARE = 4 };                  /* a model that drafts takes a 4th of a GPU's memory at most */
@@ -137,6 +138,16 @@ static void leave_alone(struct pf_model *m, struct pf_cards *cards, const struct
     close_cards(cards, used);
 }
 
+/* A layout that was asked for and cannot be had. */
+static void note_layout(const struct pf_model *m, const struct pf_cards *cards, const struct pf_model_opts *o,
+                        const struct pf_placing *what)
+{
+    const char *lacks = pf_rows_lack(m);
+    if (o->layout == PF_LAYOUT_ROWS && cards->n > 1 && !what->cut.by_rows)
+        pf_model_logf(m, PF_LOG_WARN, "the model is not divided by rows: %s",
+                      lacks ? lacks : o->streaming ? "it is to be streamed" : "the GPUs have no room for it so");
+}
+
 static bool on_device_whole(const struct pf_placing *what)
 {
     return what->how == PF_HOW_DEVICE || (what->how == PF_HOW_CUT && what->cut.whole);
@@ -156,7 +167,10 @@ static pf_status place_on(struct pf_placement **out, struct pf_model *m, struct 
     if (m->is_beside && (!on_device_whole(&what) || m->info.weight_bytes > cards->room[0] / DRAFTER_SHARE))
         PF_FAIL(PF_ENOMEM, "it would take too much of the GPU's memory");
     m->context_bytes = what.context_bytes;
+    note_layout(m, cards, o, &what);
     leave_alone(m, cards, &what);
+    if (what.how == PF_HOW_DEVICE && what.cut.by_rows)
+        return pf_rows_open(out, m, cards, &what.cut);
     if (what.how == PF_HOW_DEVICE && what.cut.by_experts)
         return pf_among_open(out, m, cards, &what.cut);
     if (what.how == PF_HOW_CUT || (what.how == PF_HOW_DEVICE && (m->n_expert == 0 || what.cut.n_more > 0)))
@@ -179,7 +193,10 @@ static pf_status open_device(struct pf_placement **out, struct pf_model *m, cons
     if (st < 0)
         close_cards(&cards, 0);
     m->info.n_gpus = cards.n;
-    m->info.layout = st < 0 || cards.n < 2 ? PF_LAYOUT_AUTO : (*out)->n_among ? PF_LAYOUT_EXPERTS : PF_LAYOUT_LAYERS;
+    m->info.layout = st < 0 || cards.n < 2 ? PF_LAYOUT_AUTO
+                     : (*out)->by_rows     ? PF_LAYOUT_ROWS
+                     : (*out)->n_among     ? PF_LAYOUT_EXPERTS
+                                           : PF_LAYOUT_LAYERS;
     memcpy(m->info.gpus, cards.gpu, sizeof m->info.gpus);
     return st;
 }

@@ -335,7 +335,7 @@ static int64_t near_of(const struct pf_placement *p, int card, const struct pf_s
 int64_t pf_place_near(const struct pf_placement *p, const struct pf_session_opts *o)
 {
     int64_t least = 0;
-    if (!p || p->device == p->m->cpu)
+    if (!p || p->device == p->m->cpu || p->by_rows)
         return 0;
     for (int k = 0; k < pf_place_n_cards(p); k++) {
         int64_t n = pf_place_has_lost(p, k) ? 0 : near_of(p, k, o);

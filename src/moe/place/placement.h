@@ -6,6 +6,7 @@
  *     ... for some layers of a dense model     cut by layers                cut.c        over mapped or streamed
  *     several devices have room together       cut by layers                cut.c        over mapped
  *     ... and are to compute at once           divided by experts           among.c      over mapped
+ *     ...                                      divided by rows              rows.c       over mapped
  *     ... for all but the routed experts       shared with the device       ../offload/  over streamed
  *     several devices, for all but these       shared with each             ../offload/  over streamed
  *
@@ -43,6 +44,8 @@ struct pf_cut {
     bool apart;                           /* but for routed experts, which the cards share with the CPU */
     bool by_experts;                      /* each card has experts of all layers, the first has all else: */
     int  first_expert[PF_MAX_GPUS];       /* of each card, the first one's being 0 */
+    bool by_rows;                         /* each card has rows of all matrices: */
+    int  first_share[PF_MAX_GPUS];        /* of each card, of PF_TEAM_SHARES, the first one's being 0 */
 };
 
 /* The layers [*first, *end) of card k. */
@@ -72,6 +75,7 @@ struct pf_placement {
     atomic_uint          lost;            /* bit k: card k was lost */
     struct pf_cut        cut;
     int                  n_among;         /* cards that have experts, and nothing that a session sees */
+    bool                 by_rows;         /* the device is a team of cards */
     bool                 experts_apart;   /* for routed experts it is decided pick by pick who computes */
     struct pf_placement *under;           /* NULL: all other weights are mapped */
 };

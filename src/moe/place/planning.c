@@ -1,10 +1,12 @@
 /* See planning.h: sizes for the planner, and what follows from its answer. */
 #include "moe/place/planning.h"
 
+#include "backend/team.h"
 #include "moe/place/among.h"
 #include "moe/place/cut.h"
 #include "moe/place/mapped.h"
 #include "moe/place/residency.h"
+#include "moe/place/rows.h"
 #include "moe/place/transit.h"
 
 /* Prices when nobody names or measures better ones: a GPU of the middle class on PCIe 4, two channels of DDR4, a
@@ -106,6 +108,11 @@ static pf_status find_cut(const struct pf_model *m, const struct pf_cards *cards
         if (what->cut.by_experts)
             return PF_OK;
     }
+    if (o->layout == PF_LAYOUT_ROWS && cards->n > 1 && !o->streaming) {
+        PF_TRY(pf_rows_cut(m, cards, so, &what->cut));
+        if (what->cut.by_rows)
+            return PF_OK;
+    }
     PF_TRY(pf_cut_of(m, cards, so, o, &what->cut, &what->least_bytes));
     if (what->cut.apart)
         PF_TRY(take_dense(m, cards, &what->cut, so, transit_bytes, &take));
@@ -159,8 +166,12 @@ static void name_cards(const struct pf_model *m, const struct pf_cards *cards, c
         int end;
         g->gpu = cards->gpu[k];
         g->budget_bytes = cards->room[k];
-        pf_cut_card(cut->by_experts ? &all : cut, cut->by_experts ? 0 : k, &g->first_layer, &end);
+        bool together = cut->by_experts || cut->by_rows;
+        pf_cut_card(together ? &all : cut, together ? 0 : k, &g->first_layer, &end);
         g->n_layers = end - g->first_layer;
+        if (cut->by_rows)
+            g->rows = (double)((k < cut->n_more ? cut->first_share[k + 1] : PF_TEAM_SHARES) - cut->first_share[k]) /
+                      PF_TEAM_SHARES;
         if (!cut->by_experts)
             continue;
         g->first_expert = cut->first_expert[k];
@@ -232,7 +243,8 @@ pf_status pf_place_decide(const struct pf_model *m, const struct pf_cards *there
     least.n_ctx = pf_context_within(m, &least, attends, out->context_bytes);
     if (least.n_ctx > pf_least_context(m) &&
         decide_for(m, &cards, o, &least, so == NULL, &budget, &longer, &longer_plan) == PF_OK &&
-        longer.how == out->how && longer.mapped == out->mapped && longer.cut.n_more == out->cut.n_more) {
+        longer.how == out->how && longer.mapped == out->mapped && longer.cut.n_more == out->cut.n_more &&
+        longer.cut.by_rows == out->cut.by_rows) {
         longer.context_bytes = out->context_bytes;
         *out = longer;
         *plan = longer_plan;

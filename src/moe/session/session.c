@@ -116,16 +116,24 @@ static pf_status open_far(const struct pf_unit *u, struct pf_kv_layer *kv)
     return PF_OK;
 }
 
+/* Keys or values of a layer, `bytes` of the unit's own memory. */
+static pf_status alloc_heads(pf_backend *b, const struct pf_kv_view *kv, size_t bytes, void **out)
+{
+    size_t chunk = bytes / (size_t)kv->n_near / (size_t)kv->n_kv_head;
+    return b->ops->heads_alloc ? b->ops->heads_alloc(b, bytes, chunk, kv->n_kv_head, out)
+                               : b->ops->buf_alloc(b, bytes, false, out);
+}
+
 static pf_status open_kv(struct pf_session *s, const struct pf_unit *u, int il)
 {
     const struct pf_backend_ops *ops = u->backend->ops;
     struct pf_kv_layer kv = pf_kv_layer_of(s->m, il, &s->opts);
     if (kv.k_bytes == 0)                     /* a delta net */
         return PF_OK;
-    PF_TRY(ops->buf_alloc(u->backend, kv.k_bytes, false, &kv.view.k));
+    PF_TRY(alloc_heads(u->backend, &kv.view, kv.k_bytes, &kv.view.k));
     s->kv[il] = kv;
     if (kv.v_bytes)
-        PF_TRY(ops->buf_alloc(u->backend, kv.v_bytes, false, &s->kv[il].view.v));
+        PF_TRY(alloc_heads(u->backend, &kv.view, kv.v_bytes, &s->kv[il].view.v));
     PF_TRY(open_far(u, &s->kv[il]));
     s->block_kv[il] = pf_block_kv_layer_of(s->m, il, &s->opts);
     if (s->block_kv[il].k_bytes)
@@ -173,8 +181,8 @@ static pf_status open_buffers(struct pf_session *s)
 {
     struct pf_model *m = s->m;
     pf_backend *b = m->backend;
-    if (b == m->cpu)
-        s->opts.n_near = 0;                  /* its memory is the host's */
+    if (b == m->cpu || (m->place && m->place->by_rows))
+        s->opts.n_near = 0;                  /* its memory is the host's; or there are no far places */
     struct pf_backend_sizes sizes = pf_backend_sizes_of(m, &s->opts);
     PF_TRY(pf_work_fit(m, &s->opts, false));
     PF_TRY(b->ops->reserve(b, &sizes));

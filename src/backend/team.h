@@ -1,0 +1,39 @@
+/* Several cards as one backend: all run every step, each with its share of the rows of matrices and of the heads.
+ *
+ * A product with a divided matrix leaves some columns of its output on each card. Operations that take element by
+ * element, or head by head, go on with these; all others get whole rows, which are gathered first (backend/meet.h).
+ * What is not divided every card computes for itself. So of a layer's attention the heads' outputs and the block's are
+ * gathered, of its feed-forward the activation and the block's output.
+ *
+ *     one address           the first card's memory; of keys and values whose heads are divided it is an address only
+ *     the other cards       have memory of the same size for each, and, of keys and values, for their own heads
+ *
+ * It has the operations of models with attention and dense feed-forward, and leaves the others NULL. Owner and threads
+ * as of any backend. */
+#ifndef PF_TEAM_H
+#define PF_TEAM_H
+
+#include "backend/backend.h"
+
+enum { PF_TEAM_SHARES = 1024 };           /* a card's share of the rows is so many of these */
+
+/* How n_units are divided: card k has [bounds[k], bounds[k + 1]). first: of the shares, the first of each card.
+ * False: a card would have none, so that every card has them all. */
+bool pf_team_bounds(const int *first, int n_cards, int n_units, int *bounds);
+
+/* Bytes that a team takes of each card's memory, beside what the card itself reserves, if the widest rows that are
+ * gathered have so many columns. */
+uint64_t pf_team_bytes(const struct pf_backend_sizes *sizes, int widest);
+
+/* The cards are of one kind, which pf_backend_cuda_meet knows. by_heads: keys and values are divided, as are the
+ * matrices that make them and the queries. widest: see pf_team_bytes. Closing the team closes the cards. */
+pf_status pf_team_open(pf_backend **out, pf_backend *const *cards, int n, const int *first, bool by_heads, int widest);
+
+/* Places each card's rows of w: whole units of `unit` rows, on the last card also what is left. Where a card would have
+ * no unit, nothing is done: such a matrix is to be placed whole. */
+pf_status pf_team_divide(pf_backend *team, const struct pf_weight *w, int unit);
+
+/* Frees the team, and leaves its cards open. NULL-safe. */
+void pf_team_dissolve(pf_backend *team);
+
+#endif

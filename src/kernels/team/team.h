@@ -1,0 +1,90 @@
+/* Shared by the files of a team of cards (backend/team.h).
+ *
+ *     team.c           opens, closes; memory; a step begins, ends, is waited for
+ *     team_divided.c   which rows are divided, and gathering them
+ *     team_ops.c       operations
+ *
+ * Invariants:
+ *  1. An address of the team's memory is translated for each card by pf_team_here; other addresses, of weights, stay.
+ *  2. divided[] has the rows of which each card has its own columns only: on card k they lie at the same address,
+ *     packed, [rows][first[k + 1] - first[k]]. Whatever else is at an address is whole on all cards. Entries do not
+ *     overlap.
+ *  3. A recorded step tells nobody what it left divided, so what is read after `end` is whole by then.
+ *  4. What is shown lies in two halves in turn: a half is written again after all cards have passed another gathering,
+ *     hence after they have read it. */
+#ifndef PF_KERNELS_TEAM_H
+#define PF_KERNELS_TEAM_H
+
+#include "backend/meet.h"
+#include "backend/team.h"
+
+enum { TEAM_MAX_DIVIDED = 16 };
+
+struct divided {
+    const float *at;
+    int          rows, n;                 /* n: columns of all cards */
+    int          first[PF_MAX_GPUS + 1];
+};
+
+struct team_buffer {
+    char  *at;
+    size_t bytes;
+    char  *on[PF_MAX_GPUS];
+    size_t chunk_bytes;                   /* of a head's chunk, where heads are divided; 0: they are not */
+    int    n_head, first[PF_MAX_GPUS + 1];
+};
+
+struct team_weight {
+    const void *data;
+    int         first[PF_MAX_GPUS + 1];
+};
+
+struct team {
+    struct pf_backend base;
+    struct pf_backend_ops ops;            /* the table of base, with the cards' name */
+    const struct pf_meet_ops *meet;
+    pf_backend *card[PF_MAX_GPUS];
+    int         n, first[PF_MAX_GPUS];    /* shares */
+    bool        by_heads;
+
+    struct team_buffer *buffers;          /* sorted by address */
+    size_t      n_buffers, cap_buffers;
+    struct team_weight *weights;          /* sorted by address */
+    size_t      n_weights, cap_weights;
+    struct divided divided[TEAM_MAX_DIVIDED];
+    int         n_divided;
+
+    float      *shown[PF_MAX_GPUS];       /* two halves of shown_floats each */
+    size_t      shown_floats, widest;
+    bool        all_reach;                /* otherwise shown[] is pinned memory */
+    int         half;
+};
+
+static inline struct team *pf_team_of(pf_backend *b)
+{
+    return (struct team *)b;
+}
+
+static inline int pf_team_columns(const int *first, int k)
+{
+    return first[k + 1] - first[k];
+}
+
+/* team.c */
+const struct team_buffer *pf_team_buffer(const struct team *t, const void *p);    /* NULL: it is not the team's */
+void *pf_team_here(const struct team *t, int k, const void *p);
+const struct team_weight *pf_team_weight(const struct team *t, const void *data); /* NULL: every card has all of it */
+
+/* team_divided.c. The entry that has the float at p, or NULL; where card k has that float, which is its own. */
+const struct divided *pf_team_divided(const struct team *t, const float *p);
+float *pf_team_part(const struct team *t, int k, const struct divided *d, const float *p);
+/* Before n floats at p are read by all cards: makes them whole. Before they are written: entries that lie within go,
+ * those that do in part become whole. */
+pf_status pf_team_whole(struct team *t, const void *p, int64_t n);
+pf_status pf_team_wrote(struct team *t, const void *p, int64_t n);
+/* From now on rows are divided so, in place of what was at that address. */
+pf_status pf_team_add(struct team *t, const struct divided *d);
+
+extern const struct pf_backend_ops pf_team_ops;   /* team_ops.c: the operations; team.c adds the rest */
+
+#endif

@@ -1,0 +1,119 @@
+/* Which rows are divided between the cards, and gathering them: invariants 2 to 4 of team.h. */
+#include <string.h>
+
+#include "kernels/team/team.h"
+
+static const float *end_of(const struct divided *d)
+{
+    return d->at + (size_t)d->rows * (size_t)d->n;
+}
+
+const struct divided *pf_team_divided(const struct team *t, const float *p)
+{
+    for (int i = 0; i < t->n_divided; i++)
+        if (p >= t->divided[i].at && p < end_of(&t->divided[i]))
+            return &t->divided[i];
+    return NULL;
+}
+
+float *pf_team_part(const struct team *t, int k, const struct divided *d, const float *p)
+{
+    ptrdiff_t at = p - d->at, row = at / d->n;
+    return (float *)pf_team_here(t, k, d->at) + row * pf_team_columns(d->first, k) + at % d->n;
+}
+
+/* ---- Gathering --------------------------------------------------------------------------------------------------- */
+
+static pf_status wait_for_all(struct team *t)
+{
+    for (int k = 0; k < t->n; k++)
+        for (int i = 0; i < t->n; i++)
+            if (i != k)
+                PF_TRY(t->meet->after(t->card[k], t->card[i]));
+    return PF_OK;
+}
+
+/* Rows [row, row + rows) of d, for which there is room in the half. */
+static pf_status gather_rows(struct team *t, const struct divided *d, int row, int rows)
+{
+    struct pf_gather_op g = { .n_cards = t->n, .rows = rows, .n = d->n };
+    memcpy(g.first, d->first, sizeof g.first);
+    t->half = !t->half;
+    for (int k = 0; k < t->n; k++) {
+        size_t n = (size_t)pf_team_columns(d->first, k);
+        const float *mine = (const float *)pf_team_here(t, k, d->at) + (size_t)row * n;
+        float *to = t->shown[k] + (t->half ? t->shown_floats : 0);
+        g.shown[k] = to;
+        if (n > 0)
+            PF_TRY(t->meet->show(t->card[k], mine, to, (int64_t)n * rows));
+    }
+    PF_TRY(wait_for_all(t));
+    for (int k = 0; k < t->n; k++) {
+        g.y = (float *)pf_team_here(t, k, d->at) + (size_t)row * (size_t)d->n;
+        PF_TRY(t->meet->gather(t->card[k], &g));
+    }
+    return PF_OK;
+}
+
+/* The last rows first: whole rows lie over the parts of later ones. */
+static pf_status gather(struct team *t, const struct divided *d)
+{
+    int at_once = (int)(t->shown_floats / (size_t)d->n);
+    if (at_once == 0)
+        PF_FAIL(PF_EDEVICE, "rows of %d columns are divided between GPUs, more than there is room to gather", d->n);
+    for (int end = d->rows, n; end > 0; end -= n) {
+        n = end < at_once ? end : at_once;
+        PF_TRY(gather_rows(t, d, end - n, n));
+    }
+    return PF_OK;
+}
+
+/* ---- What is divided --------------------------------------------------------------------------------------------- */
+
+static struct divided take(struct team *t, int i)
+{
+    struct divided d = t->divided[i];
+    t->divided[i] = t->divided[--t->n_divided];
+    return d;
+}
+
+static bool overlaps(const struct divided *d, const float *p, int64_t n)
+{
+    return p < end_of(d) && d->at < p + n;
+}
+
+pf_status pf_team_whole(struct team *t, const void *p, int64_t n)
+{
+    for (int i = t->n_divided - 1; i >= 0; i--)
+        if (overlaps(&t->divided[i], p, n)) {
+            struct divided d = take(t, i);
+            PF_TRY(gather(t, &d));
+        }
+    return PF_OK;
+}
+
+pf_status pf_team_wrote(struct team *t, const void *p, int64_t n)
+{
+    const float *from = p;
+    for (int i = t->n_divided - 1; i >= 0; i--)
+        if (overlaps(&t->divided[i], from, n)) {
+            struct divided d = take(t, i);
+            PF_TRY(from <= d.at && end_of(&d) <= from + n ? PF_OK : gather(t, &d));
+        }
+    return PF_OK;
+}
+
+pf_status pf_team_add(struct team *t, const struct divided *d)
+{
+    for (int i = 0; i < t->n_divided; i++)
+        if (t->divided[i].at == d->at) {
+            t->divided[i] = *d;
+            return PF_OK;
+        }
+    if (t->n_divided == TEAM_MAX_DIVIDED) {
+        struct divided oldest = take(t, 0);
+        PF_TRY(gather(t, &oldest));
+    }
+    t->divided[t->n_divided++] = *d;
+    return PF_OK;
+}

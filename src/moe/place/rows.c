@@ -1,0 +1,281 @@
+/* See rows.h. */
+#include "moe/place/rows.h"
+
+#include <string.h>
+
+#include "backend/meet.h"
+#include "backend/team.h"
+#include "base/pf_mem.h"
+#include "moe/place/among.h"
+#include "moe/place/cut.h"
+#include "moe/place/on_device.h"
+
+enum { ROWS_TOGETHER = 8 };                  /* of matrices that are not divided by heads */
+
+const char *pf_rows_lack(const struct pf_model *m)
+{
+    bool plain = m->streams.n == 1 && m->ngrams.n == 0 && !m->is_nextn;
+    for (int il = 0; il < m->n_layer; il++) {
+        const struct pf_layer *l = &m->layers[il];
+        plain &= (l->mixer == PF_MIXER_ATTENTION || l->mixer == PF_MIXER_NONE) && !l->has_indexer;
+    }
+    if (m->n_expert > 0)
+        return "it has experts, whose rows are not divided";
+    return plain ? NULL : "only models of attention and feed-forward can be";
+}
+
+/* ---- What is divided --------------------------------------------------------------------------------------------- */
+
+/* A matrix of which each card has some units of `unit` rows. */
+struct divided_weight {
+    const struct pf_weight *w;
+    int unit;
+};
+
+struct divided_weights {
+    struct divided_weight *v;
+    int  n;
+    bool by_heads;
+    int  widest;                             /* most rows of any */
+};
+
+static bool is_plain(const struct pf_weight *w, int n_units)
+{
+    return !w->data || (!w->lora && w->n_out % n_units == 0);
+}
+
+/* Whether queries, keys and values of all layers with attention can be divided by KV heads: a norm over all heads of a
+ * row, or a layer that sees another's keys, wants them together. */
+static bool can_divide_heads(const struct pf_model *m)
+{
+    bool can = true;
+    for (int il = 0; il < m->n_layer; il++) {
+        const struct pf_attention *a = &m->layers[il].attn;
+        if (m->layers[il].mixer != PF_MIXER_ATTENTION)
+            continue;
+        can &= a->kv_layer == il && !a->v_in_k && !(a->norm && m->arch->norm_whole_row);
+        can = can && is_plain(&a->q, a->n_kv_head) && is_plain(&a->k, a->n_kv_head) && is_plain(&a->v, a->n_kv_head) &&
+              is_plain(&a->gate, a->n_kv_head);
+    }
+    return can;
+}
+
+/* Rows of w that stay together; 0: it is not divided. */
+static int unit_of(const struct pf_layer *l, const struct pf_weight *w, bool by_heads)
+{
+    const struct pf_attention *a = &l->attn;
+    const struct pf_dense_ffn *d = &l->dense;
+    bool of_heads = w == &a->q || w == &a->k || w == &a->v || w == &a->gate;
+    if (w->lora)
+        return 0;
+    if (of_heads)
+        return by_heads ? w->n_out / a->n_kv_head : 0;
+    bool alone = w == &a->out || w == &d->gate || w == &d->up || w == &d->down;
+    return alone && w->n_out >= ROWS_TOGETHER ? ROWS_TOGETHER : 0;
+}
+
+static void add(struct divided_weights *d, const struct pf_weight *w, int unit, int n_cards, const int *first)
+{
+    int bounds[PF_MAX_GPUS + 1];
+    if (unit == 0 || !pf_team_bounds(first, n_cards, w->n_out / unit, bounds))
+        return;
+    d->v[d->n++] = (struct divided_weight){ w, unit };
+    d->widest = w->n_out > d->widest ? w->n_out : d->widest;
+}
+
+static pf_status find_divided(const struct pf_model *m, int n_cards, const int *first, struct divided_weights *d)
+{
+    *d = (struct divided_weights){ .by_heads = can_divide_heads(m) };
+    d->v = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer * PF_LAYER_WEIGHTS + 1, sizeof *d->v);
+    if (!d->v)
+        PF_FAIL(PF_ENOMEM, "no memory for the matrices of %d layers", m->n_layer);
+    for (int il = 0; il < m->n_layer; il++) {
+        const struct pf_layer *l = &m->layers[il];
+        for (int i = 0; i < l->n_weights; i++)
+            add(d, l->weights[i], unit_of(l, l->weights[i], d->by_heads), n_cards, first);
+    }
+    add(d, &m->output, m->output.lora ? 0 : ROWS_TOGETHER, n_cards, first);
+    return PF_OK;
+}
+
+/* Bytes of a tensor that belong to divided matrices; those of them that card k has. */
+static void divided_bytes(const struct divided_weights *d, const struct pf_tensor *t, const struct pf_cut *cut, int k,
+                          uint64_t *all, uint64_t *mine)
+{
+    const char *from = (const char *)t->data;
+    *all = *mine = 0;
+    for (int i = 0; i < d->n; i++) {
+        const struct pf_weight *w = d->v[i].w;
+        int bounds[PF_MAX_GPUS + 1], n_units = w->n_out / d->v[i].unit;
+        if ((const char *)w->data < from || (const char *)w->data >= from + t->n_bytes)
+            continue;
+        pf_team_bounds(cut->first_share, cut->n_more + 1, n_units, bounds);
+        int end = bounds[k + 1] == n_units ? w->n_out : bounds[k + 1] * d->v[i].unit;
+        *all += pf_weight_bytes(w);
+        *mine += w->row_bytes * (uint64_t)(end - bounds[k] * d->v[i].unit);
+    }
+}
+
+/* Whether card k has all of a tensor. The first embeds; a tensor that is the output matrix, too, is so twice. Of one
+ * that is divided in part, every card has all. */
+static bool has_whole(const struct pf_model *m, const struct pf_tensor *t, uint64_t divided, int k)
+{
+    if (pf_tensor_layer(m, t) == PF_UNUSED || pf_model_gathers(m, t))
+        return false;
+    if (t->data == m->embed.data && (divided == t->n_bytes || t->data != m->output.data))
+        return k == 0;
+    return divided < t->n_bytes;
+}
+
+/* ---- Sizes ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t kv_bytes_on(const struct pf_model *m, const struct divided_weights *d, const struct pf_cut *cut, int k,
+                            const struct pf_session_opts *so)
+{
+    uint64_t bytes = 0;
+    for (int il = 0; il < m->n_layer; il++) {
+        struct pf_kv_layer kv = pf_kv_layer_of(m, il, so);
+        int bounds[PF_MAX_GPUS + 1], n = kv.view.n_kv_head;
+        uint64_t all = kv.k_bytes + kv.v_bytes;
+        bool divided = all > 0 && d->by_heads && pf_team_bounds(cut->first_share, cut->n_more + 1, n, bounds);
+        bytes += divided ? all / (uint64_t)n * (uint64_t)(bounds[k + 1] - bounds[k]) : all;
+    }
+    return bytes;
+}
+
+/* Bytes of card k's memory that model and session take. */
+static pf_status bytes_on(const struct pf_model *m, const struct pf_cards *cards, const struct divided_weights *d,
+                          const struct pf_cut *cut, int k, const struct pf_session_opts *so, uint64_t *bytes)
+{
+    struct pf_backend_sizes sizes = pf_backend_sizes_of(m, so);
+    uint64_t kv, work, all, mine;
+    PF_TRY(pf_session_part_bytes(m, so, cards->at[0], 0, 0, &kv, &work));
+    *bytes = PF_CUT_SPARE_BYTES + pf_model_extra_bytes(m) + work + pf_team_bytes(&sizes, d->widest) +
+             kv_bytes_on(m, d, cut, k, so);
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
+        divided_bytes(d, t, cut, k, &all, &mine);
+        *bytes += has_whole(m, t, all, k) ? t->n_bytes : all == t->n_bytes ? mine : 0;
+    }
+    return PF_OK;
+}
+
+/* Bytes of all matrices that are divided, and of keys and values. */
+static uint64_t divisible_bytes(const struct pf_model *m, const struct divided_weights *d,
+                                const struct pf_session_opts *so)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < d->n; i++)
+        bytes += pf_weight_bytes(d->v[i].w);
+    for (int il = 0; d->by_heads && il < m->n_layer; il++) {
+        struct pf_kv_layer kv = pf_kv_layer_of(m, il, so);
+        bytes += kv.k_bytes + kv.v_bytes;
+    }
+    return bytes;
+}
+
+/* The cut with shares as they are, if all cards have room for theirs; leaves in `most` the shares that each has room
+ * for. */
+static pf_status try_shares(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
+                            struct pf_cut *cut, uint64_t *most)
+{
+    struct divided_weights d;
+    pf_status st = find_divided(m, cards->n, cut->first_share, &d);
+    uint64_t divisible = st == PF_OK ? divisible_bytes(m, &d, so) / PF_TEAM_SHARES + 1 : 1;
+    cut->by_rows = d.n > 0;
+    for (int k = 0; st == PF_OK && k < cards->n; k++) {
+        uint64_t bytes;
+        int end = k < cut->n_more ? cut->first_share[k + 1] : PF_TEAM_SHARES;
+        uint64_t shared = divisible * (uint64_t)(end - cut->first_share[k]);
+        st = bytes_on(m, cards, &d, cut, k, so, &bytes);
+        if (st < 0)
+            break;
+        uint64_t fixed = bytes > shared ? bytes - shared : 0;
+        most[k] = cards->room[k] > fixed ? (cards->room[k] - fixed) / divisible : 0;
+        cut->by_rows &= bytes <= cards->room[k];
+    }
+    pf_free(d.v);
+    return st;
+}
+
+pf_status pf_rows_cut(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
+                      struct pf_cut *out)
+{
+    uint64_t most[PF_MAX_GPUS];
+    struct pf_cut cut = pf_cut_all(m);
+    *out = (struct pf_cut){ .n_layers = 0 };
+    if (pf_rows_lack(m) || !pf_backend_cuda_meet(cards->at[0]))
+        return PF_OK;
+    cut.n_more = cards->n - 1;
+    for (int k = 0; k < cards->n; k++)
+        cut.first_share[k] = PF_TEAM_SHARES * k / cards->n;
+    PF_TRY(try_shares(m, cards, so, &cut, most));
+    if (!cut.by_rows && pf_among_deal(PF_TEAM_SHARES, most, cards->n, cut.first_share))
+        PF_TRY(try_shares(m, cards, so, &cut, most));
+    if (cut.by_rows)
+        *out = cut;
+    return PF_OK;
+}
+
+/* ---- The placement ----------------------------------------------------------------------------------------------- */
+
+static pf_status place_rows(const struct pf_model *m, pf_backend *team, const struct pf_cards *cards,
+                            const struct divided_weights *d, const struct pf_cut *cut)
+{
+    uint64_t all, mine;
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
+        divided_bytes(d, t, cut, 0, &all, &mine);
+        for (int k = 0; k < cards->n; k++)
+            if (has_whole(m, t, all, k))
+                PF_TRY(cards->at[k]->ops->place(cards->at[k], t->data, t->n_bytes));
+    }
+    for (int i = 0; i < d->n; i++)
+        PF_TRY(pf_team_divide(team, d->v[i].w, d->v[i].unit));
+    return pf_model_place_extra(m, team);
+}
+
+static void rows_ended(struct pf_placement *p, uint64_t begun_ns, bool well)
+{
+    (void)well;
+    pf_on_device_note(p, begun_ns);
+}
+
+static void rows_close(struct pf_placement *p)
+{
+    pf_free(p);
+}
+
+static const struct pf_place_ops ops = { .ended = rows_ended, .close = rows_close };
+
+static pf_status open_team(struct pf_placement *p, const struct pf_cards *cards, const struct pf_cut *cut)
+{
+    struct divided_weights d;
+    pf_status st = find_divided(p->m, cards->n, cut->first_share, &d);
+    if (st == PF_OK)
+        st = pf_team_open(&p->device, cards->at, cards->n, cut->first_share, d.by_heads, d.widest);
+    if (st == PF_OK)
+        st = place_rows(p->m, p->device, cards, &d, cut);
+    pf_free(d.v);
+    PF_TRY(st);
+    return pf_plain_open(&p->under, p->m);
+}
+
+pf_status pf_rows_open(struct pf_placement **out, struct pf_model *m, const struct pf_cards *cards,
+                       const struct pf_cut *cut)
+{
+    struct pf_placement *p = pf_alloc(PF_MEM_MODEL, sizeof *p);
+    *out = NULL;
+    if (!p)
+        PF_FAIL(PF_ENOMEM, "no memory for dividing rows between GPUs");
+    *p = (struct pf_placement){ .ops = &ops, .m = m, .cut = pf_cut_all(m), .by_rows = true };
+    pf_status st = open_team(p, cards, cut);
+    if (st < 0) {
+        pf_team_dissolve(p->device);
+        rows_close(p);
+        return st;
+    }
+    p->cards[0] = p->device;
+    *out = p;
+    return PF_OK;
+}

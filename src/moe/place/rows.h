@@ -1,0 +1,27 @@
+/* Several cards compute every layer together, each with its share of the rows of matrices (backend/team.h):
+ *
+ *     card 0     embedding | rows 0 .. a of each matrix, heads 0 .. h with their keys and values | what is not divided
+ *     card 1               | rows a .. b, heads h .. i                                           | what is not divided
+ *     ..
+ *
+ * Divided are the matrices of dense feed-forward, of attention's output and of the output; and attention by whole KV
+ * heads with their queries, keys and values, if all layers with attention can be. Norms are not, nor a matrix that
+ * adapters change, or that has too few rows for all cards: every card has it and computes with it. Shares are even, as
+ * far as each card has room. If a card is lost, the CPU computes with the mapped file. */
+#ifndef PF_PLACE_ROWS_H
+#define PF_PLACE_ROWS_H
+
+#include "moe/place/planning.h"
+
+/* Why the model cannot be divided so, or NULL. */
+const char *pf_rows_lack(const struct pf_model *m);
+
+/* The cut by rows for such a session; out->by_rows false: there is no room for it, or the model cannot be divided. */
+pf_status pf_rows_cut(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
+                      struct pf_cut *out);
+
+/* Places the model as the cut says. After a failure the cards are open still, and may be closed in any order. */
+pf_status pf_rows_open(struct pf_placement **out, struct pf_model *m, const struct pf_cards *cards,
+                       const struct pf_cut *cut);
+
+#endif
