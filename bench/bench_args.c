@@ -92,16 +92,6 @@ static void drop_zeros(struct whole_list *sizes)
     sizes->n = n;
 }
 
-/* -1 stands alone. */
-static void check_gpus(const struct whole_list *gpus)
-{
-    bool fine = gpus->n <= PF_MAX_GPUS;
-    for (int i = 0; fine && gpus->n > 1 && i < gpus->n; i++)
-        fine = gpus->v[i] >= 0;
-    if (!fine)
-        die(EXIT_USAGE, "--gpus: up to %d numbers are wanted, or -1 alone", (int)PF_MAX_GPUS);
-}
-
 /* Lists that nobody gave hold their defaults. */
 static void fill_in(struct bench *o)
 {
@@ -124,7 +114,7 @@ void bench_read_args(struct bench *o, int argc, char **argv)
     opts_read_of(&program, &o->shared, argc, argv);
     if (o->models.n == 0 && !o->replay)
         die(EXIT_USAGE, "a model is needed: -m FILE, or --replay TRACE (see --help)");
-    check_gpus(&o->gpus);
+    opts_check_gpus(&o->gpus);
     drop_zeros(&o->prompts);
     drop_zeros(&o->decodes);
     if (o->perplexity)

@@ -6,7 +6,8 @@
 
 #include "program/io/buf.h"
 
-#define GPU_LAYERS "the GPU takes what fits it without being told; --vram-mb N says how much memory that may be"
+#define GPU_LAYERS "the GPU takes what fits it without being told; --vram-mb N says how much memory that may be, " \
+                   "--gpus -1 leaves it out"
 #define PLACES     "experts go where there is room without being told; --plan shows where"
 #define KV_TYPE    "--kv says of which type keys and values are"
 #define FLASH      "attention never keeps its scores; there is nothing to switch on"

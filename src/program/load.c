@@ -84,16 +84,15 @@ static bool cancelled(void *ctx)
 static void gpu_opts(const struct settings *s, struct pf_model_opts *o)
 {
     const struct whole_list *gpus = &s->gpus, *mb = &s->vram_mb;
-    if (gpus->n > PF_MAX_GPUS)
-        die(EXIT_USAGE, "--gpus names %d GPUs; %d are the most", gpus->n, (int)PF_MAX_GPUS);
+    opts_check_gpus(gpus);
     if (mb->n > 1 && mb->n != gpus->n)
         die(EXIT_USAGE, "--vram-mb has %d numbers and --gpus %d: one for each GPU is wanted, or one for all", mb->n,
             gpus->n);
     o->vram_bytes = mb->n ? (uint64_t)mb->v[0] * 1000000 : 0;
     o->device = gpus->n ? gpus->v[0] : 0;
-    o->n_gpus = gpus->n;
+    o->n_gpus = o->device < 0 ? 0 : gpus->n;
     o->layout = (enum pf_layout)s->layout;
-    for (int i = 0; i < gpus->n; i++) {
+    for (int i = 0; i < o->n_gpus; i++) {
         o->gpus[i] = gpus->v[i];
         o->gpu_bytes[i] = mb->n > 1 ? (uint64_t)mb->v[i] * 1000000 : o->vram_bytes;
     }

@@ -85,8 +85,8 @@ static const struct opt table[] = {
       "context in tokens (default: the model's own, as far as memory allows)" },
     { GROUP_MACHINE, 't', "threads", WHOLE, "N", AT(n_threads), 1, PF_MAX_THREADS, "PFMOE_THREADS", false,
       "computing threads (default: one a core)" },
-    { GROUP_MACHINE, 0, "gpus", WHOLES, "N[,N...]", AT(gpus), 0, 63, "PFMOE_GPUS", false,
-      "the GPUs to use together, the first being 0 (default: 0 alone)" },
+    { GROUP_MACHINE, 0, "gpus", WHOLES, "N[,N...]", AT(gpus), -1, 63, "PFMOE_GPUS", false,
+      "the GPUs to use together, the first being 0 (default: 0 alone); -1: the CPU" },
     { GROUP_MACHINE, 0, "vram-mb", WHOLES, "N[,N...]", AT(vram_mb), 0, 1 << 30, "PFMOE_VRAM_MB", false,
       "the GPU's memory to use, in MB of 1e6 bytes; of several GPUs each one's, or one number for all (default: what "
       "is free)" },

@@ -93,4 +93,7 @@ void opts_list(const struct settings *s, struct buf *out);
 void opts_shared_model(const struct settings *s, struct pf_model_opts *o);
 void opts_shared_session(const struct settings *s, struct pf_session_opts *o);
 
+/* Ends the program unless --gpus names up to PF_MAX_GPUS of them, or is -1 alone, the CPU. */
+void opts_check_gpus(const struct whole_list *gpus);
+
 #endif

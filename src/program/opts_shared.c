@@ -39,3 +39,12 @@ void opts_shared_model(const struct settings *s, struct pf_model_opts *o)
     o->n_adapters = s->loras.n;
     report_model_opts(&s->report, o);
 }
+
+void opts_check_gpus(const struct whole_list *gpus)
+{
+    bool fine = gpus->n <= PF_MAX_GPUS;
+    for (int i = 0; fine && gpus->n > 1 && i < gpus->n; i++)
+        fine = gpus->v[i] >= 0;
+    if (!fine)
+        die(EXIT_USAGE, "--gpus: up to %d numbers are wanted, or -1 alone", (int)PF_MAX_GPUS);
+}

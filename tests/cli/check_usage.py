@@ -57,8 +57,10 @@ def settings():
 
 def gpus():
     """Lists of GPUs and budgets that cannot be meant."""
-    fails(2, "is not a list of whole numbers from 0 to 63", "--gpus", "0,x", "-p", "x")
-    fails(2, "--gpus names 9 GPUs", "--gpus", "0,1,2,3,4,5,6,7,8", "-p", "x")
+    fails(2, "is not a list of whole numbers from -1 to 63", "--gpus", "0,x", "-p", "x")
+    fails(2, "up to 8 numbers are wanted, or -1 alone", "--gpus", "0,1,2,3,4,5,6,7,8", "-p", "x")
+    fails(2, "up to 8 numbers are wanted, or -1 alone", "--gpus", "-1,0", "-p", "x")
+    exits(0, "--gpus", "-1", "-p", "Hello", "-n", "1")
     fails(2, "one for each GPU is wanted", "--gpus", "0", "--vram-mb", "1,2", "-p", "x")
     fails(2, "one for each GPU is wanted", "--vram-mb", "1,2", "-p", "x")
     fails(1, "GPU 0 is named twice", "--gpus", "0,0", "-p", "x")
