@@ -78,7 +78,7 @@ def check_model(folder, name, n, seed):
     args = ["-m", tiny.model(folder, preset=preset, name=name, **options), "-c", "4096"] if preset else []
     asks, alone = requests(n, seed, on_gpu), None
     if on_gpu:
-        with Server(*args, "--vram-mb", "0", "--draft", "off", "--slots", "1") as s:
+        with Server(*args, "--gpus", "-1", "--draft", "off", "--slots", "1") as s:
             alone = [text_of(s, a) for a in asks]
     with Server(*args, *flags) as s:
         if on_gpu and s.ask("GET", "/props")[2]["backend"] == "cpu":
