@@ -6,7 +6,8 @@
     plot.py depth.csv [MORE.csv ...] -o depth.svg            (or .png; --over depth, vram_mb, sequences, threads, n_batch)
 
 The x axis is the column that varies most in the rows. A line joins rows that differ in nothing else: neither in model, file, types,
-threads, memory and sequences nor in origin (commit, day, GPU, driver, CPU). Dashed: the roofline that was measured beside it; bars: the
+threads, memory and sequences nor in origin (commit, day, GPU, driver, CPU); there is none where two of them lie over one value, which
+are told apart by nothing that they say. Dashed: the roofline that was measured beside it; bars: the
 standard deviation. Rows of before a column was there count as 0 in it, and those that name no commit are told apart by their file."""
 import argparse
 import csv
@@ -98,6 +99,7 @@ def draw(panels, over, out):
     matplotlib.rcParams["svg.fonttype"] = "none"
     matplotlib.rcParams["svg.hashsalt"] = "rows"
     import matplotlib.pyplot as plt
+    from matplotlib import ticker
     labels, common = labels_of(panels)
     across = min(len(panels), 4)
     down = -(-len(panels) // across)
@@ -108,10 +110,13 @@ def draw(panels, over, out):
     for ax, (kind, lines) in zip(axes.flat, panels.items()):
         for key, points in lines.items():
             x, y, deviation, limit = zip(*points)
-            ax.errorbar(x, y, yerr=deviation if any(deviation) else None, marker="o", capsize=2, color=colours[key], label=labels[key])
+            ax.errorbar(x, y, yerr=deviation if any(deviation) else None, marker="o", capsize=2, color=colours[key], label=labels[key],
+                        linestyle="-" if len(set(x)) == len(x) else "none")
             known = [(a, b) for a, b in zip(x, limit) if b > 0]
             if known:
                 ax.plot(*zip(*known), linestyle="--", marker="_", color=colours[key], alpha=0.6)
+        values = {p[0] for points in lines.values() for p in points}
+        ax.xaxis.set_major_locator(ticker.FixedLocator(list(values)) if len(values) == 1 else ticker.MaxNLocator(6, integer=True))
         ax.set_title(kind)
         ax.set_xlabel(AXES[over])
         ax.set_ylabel("tokens a second")
