@@ -1,12 +1,12 @@
 /* Attention of a prompt in whole numbers, by products of warpgroups: for GPUs of generation 9.0, heads of 64 and 128.
  *
- * A block of threads has 64 rows of a KV head for each of its two or three warpgroups that compute. One more brings
- * blocks of 64 positions from memory into the order in which a product reads them, STAGES ahead. Each goes at its own
- * pace: while one warpgroup weighs scores, the products of another run.
+ * A block of threads has 64 rows of a KV head for each of its two or three consumers, warpgroups that compute. One more
+ * warpgroup, the producer, takes blocks of 64 positions from memory into the order in which a product reads them,
+ * STAGES ahead. Each goes at its own pace: while one warpgroup weighs scores, the products of another run.
  *
- *     brings     keys, values, scales of block b+1 ---> of b+2 ..
+ *     producer   keys, values, scales of block b+1 ---> of b+2 ..
  *                    | full    ^ empty                         a stage is: who goes on calls arrive(), who waits meet()
- *     compute    scores -> weights -> weighted sums -> scores of the next ..
+ *     consumer   scores -> weights -> weighted sums -> scores of the next ..
  *
  * Tiles in shared memory have lines of 128 bytes, whose eight pieces of 16 bytes are swapped by the line's number:
  * line n has its piece i at i ^ n % 8.
@@ -23,26 +23,26 @@ enum { GROUP = 4 * WARP, GROUP_ROWS = 64, STAGES = 3, TILE = BLOCK * LINE };
 
 template <int HK, int HV> struct shape {
     enum {
-        GROUPS = HK <= 64 && HV <= 64 ? 3 : 2,           /* that compute: as many as their registers leave room for */
+        GROUPS = HK <= 64 && HV <= 64 ? 3 : 2,           /* consumers: as many as their registers leave room for */
         ROWS = GROUPS * GROUP_ROWS, THREADS = (GROUPS + 1) * GROUP,
         FULL = 1, EMPTY = FULL + STAGES * GROUPS,        /* barriers: of a stage and a warpgroup; of a stage */
         EACH = 65536 / THREADS / 8 * 8,                  /* registers that a kernel begins with */
-        BRINGER_EACH = GROUPS == 3 ? 56 : 72, COMPUTER_EACH = (EACH + (EACH - BRINGER_EACH) / GROUPS) / 8 * 8,
+        PRODUCER_EACH = GROUPS == 3 ? 56 : 72, CONSUMER_EACH = (EACH + (EACH - PRODUCER_EACH) / GROUPS) / 8 * 8,
         KEY_BYTES = 2 * HK * BLOCK, VALUE_BYTES = 2 * HV * BLOCK, SCALE_BYTES = 4 * BLOCK * 4,   /* sk, lsv, rsv */
         KEYS = 0, VALUES = KEYS + STAGES * KEY_BYTES, SCALES = VALUES + STAGES * VALUE_BYTES,
         WHOLE = SCALES + STAGES * SCALE_BYTES, KEPT = WHOLE + ROWS * 8, BYTES = KEPT + ROWS * HV * 4 + TILE_ALIGNMENT
     };
 };
 
-/* ---- The warpgroup that brings ----------------------------------------------------------------------------------- */
+/* ---- The producer ------------------------------------------------------------------------------------------------ */
 
 CU_INLINE uint32_t word(const uint4 &v, int i)
 {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* What a thread brings of a block, N times four pieces of 16 bytes: a square of words that it turns over, so that rows
- * of the one order become rows of the other. */
+/* What a thread of the producer takes of a block, N times four pieces of 16 bytes: a square of words that it turns
+ * over, so that rows of the one order become rows of the other. */
 template <int N> struct squares {
     uint4 v[N][4];
 
@@ -107,7 +107,7 @@ template <int HV> struct value_squares {
 };
 
 template <int HK, int HV>
-CU_INLINE void bring(const struct i16_attention &o, int hk, int begin, int end, char *shared)
+CU_INLINE void produce(const struct i16_attention &o, int hk, int begin, int end, char *shared)
 {
     using S = shape<HK, HV>;
     int x = threadIdx.x % GROUP, stage = 0;
@@ -141,7 +141,7 @@ CU_INLINE void bring(const struct i16_attention &o, int hk, int begin, int end, 
     }
 }
 
-/* ---- Those that compute ------------------------------------------------------------------------------------------ */
+/* ---- The consumers ----------------------------------------------------------------------------------------------- */
 
 /* Scores of 64 positions, in halves. */
 template <int HK>
@@ -266,7 +266,7 @@ CU_INLINE struct span span_of(const struct span *warps, int n)
     return { uniform(s.begin), uniform(s.end) };
 }
 
-/* blockIdx: KV head, 64 rows of it for each warpgroup that computes; the last ones, which see most, first. */
+/* blockIdx: KV head, 64 rows of it for each consumer; the last ones, which see most, first. */
 template <int HK, int HV>
 static __global__ void __launch_bounds__(shape<HK, HV>::THREADS, 1)
     by_groups(const __grid_constant__ struct i16_attention o)
@@ -286,10 +286,10 @@ static __global__ void __launch_bounds__(shape<HK, HV>::THREADS, 1)
     __syncthreads();
     struct span all = span_of(spans, n_warps);
     if (warp >= n_warps) {
-        fewer_registers<S::BRINGER_EACH>();
-        bring<HK, HV>(o, hk, all.begin, all.end, shared);
+        fewer_registers<S::PRODUCER_EACH>();
+        produce<HK, HV>(o, hk, all.begin, all.end, shared);
     } else {
-        more_registers<S::COMPUTER_EACH>();
+        more_registers<S::CONSUMER_EACH>();
         compute<HK, HV>(o, hk, first_row, of, all, span_of(spans + warp / 4 * 4, 4), warp / 4, shared);
     }
 }

@@ -5,8 +5,8 @@
  * codes; then the float step is one fmaf an output.
  *
  *     a tile      128 weight rows x 128 columns (rows of the batch, or picks of one expert)
- *     brings      a warpgroup: quantised rows as they lie, activations as halves; half a segment, a stage, ahead
- *     compute     two warpgroups of 64 rows: a warp makes its 16 rows' operand in registers from the quantised bytes,
+ *     producer    a warpgroup: quantised rows as they lie, activations as halves; half a segment, a stage, ahead
+ *     consumers   two warpgroups of 64 rows: a warp makes its 16 rows' operand in registers from the quantised bytes,
  *                 while the product of the block before runs
  *
  *                 | full     ^ empty                        a stage is: who goes on calls arrive(), who waits meet()
@@ -26,13 +26,13 @@
 #include "kernels/cuda/cu_tile.h"
 
 enum {
-    GROUP = 4 * WARP, GROUPS = 2, COMPUTERS = GROUPS * GROUP, THREADS = COMPUTERS + GROUP, STAGES = 3,
+    GROUP = 4 * WARP, GROUPS = 2, CONSUMERS = GROUPS * GROUP, THREADS = CONSUMERS + GROUP, STAGES = 3,
     WIDTH = TILE_GROUP_WIDTH,
     BLOCKS = 4, LINE = 128, LINES = WIDTH * LINE,        /* of a stage, half a segment; lines hold two blocks */
     BLOCK_BYTES = 17, SLOT = 112, PIECES = (15 + BLOCKS * BLOCK_BYTES + 15) / 16,          /* of a row in a stage */
-    FULL = 1, EMPTY = FULL + STAGES * GROUPS, BRINGERS = EMPTY + STAGES,      /* barriers */
+    FULL = 1, EMPTY = FULL + STAGES * GROUPS, PRODUCERS = EMPTY + STAGES,      /* barriers */
     BEHIND = 1,                          /* stages between the one that is sent for and the one that is full */
-    BRINGER_REGISTERS = 40, COMPUTER_REGISTERS = 232,
+    PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232,
     KEPT = 14                            /* of 16 times 8 columns: sums of whole segments that registers do not hold */
 };
 
@@ -41,7 +41,7 @@ enum {
     DA = 2 * LINES, ROWS = DA + BLOCKS * WIDTH * 4,
     STAGE_BYTES = (ROWS + TILE_M * SLOT + TILE_ALIGNMENT - 1) / TILE_ALIGNMENT * TILE_ALIGNMENT,
     X_ROWS = STAGES * STAGE_BYTES, SEGMENTS = X_ROWS + WIDTH * 4,
-    ALL_BYTES = SEGMENTS + KEPT * COMPUTERS * 16 + TILE_ALIGNMENT
+    ALL_BYTES = SEGMENTS + KEPT * CONSUMERS * 16 + TILE_ALIGNMENT
 };
 
 /* How often and where a block of threads turns to the next stage. */
@@ -60,7 +60,7 @@ CU_INLINE int stages_of(const struct cu_tiles &o)
     return (o.n / 32 + BLOCKS - 1) / BLOCKS;
 }
 
-/* ---- The warpgroup that brings ----------------------------------------------------------------------------------- */
+/* ---- The producer ------------------------------------------------------------------------------------------------ */
 
 /* Sends for the quantised blocks b .. b + n - 1 of a tile's rows; neighbouring threads take neighbouring pieces. */
 CU_INLINE void copy_rows(const struct cu_tiles &o, const uint8_t *w, int last, int b, int n, char *slots)
@@ -109,9 +109,9 @@ struct scales {
     }
 };
 
-/* A stage is said to be full when the next has been sent for, before room for one more is waited for: those that
- * compute have it when they come to it. */
-CU_INLINE void bring(const struct cu_tiles &o, int n_row_tiles, struct turns all, char *shared, int *x_row)
+/* A stage is said to be full when the next has been sent for, before room for one more is waited for: the
+ * consumers have it when they come to it. */
+CU_INLINE void produce(const struct cu_tiles &o, int n_row_tiles, struct turns all, char *shared, int *x_row)
 {
     int x = threadIdx.x % GROUP, n_stages = stages_of(o), full = 0, last = 0;
     struct item t = {};
@@ -126,11 +126,11 @@ CU_INLINE void bring(const struct cu_tiles &o, int n_row_tiles, struct turns all
                 t = item_at(o, n_row_tiles, WIDTH, i);
                 w = weights_of(o, t);
                 last = o.part[t.part].n_out - 1 - t.r0;
-                meet(BRINGERS, GROUP);
+                meet(PRODUCERS, GROUP);
                 if (x < t.n_columns)
                     x_row[x] = row_of_column(o, t, x);
                 __syncwarp();
-                meet(BRINGERS, GROUP);
+                meet(PRODUCERS, GROUP);
             }
             if (n >= STAGES)
                 meet(EMPTY + all.stage, THREADS);
@@ -156,7 +156,7 @@ CU_INLINE void bring(const struct cu_tiles &o, int n_row_tiles, struct turns all
     }
 }
 
-/* ---- Those that compute ------------------------------------------------------------------------------------------ */
+/* ---- The consumers ----------------------------------------------------------------------------------------------- */
 
 /* What a thread has of a block of two weight rows, eight apart: of the first sixteen elements and of the others. */
 struct operand {
@@ -268,7 +268,7 @@ template <int N, int K> struct totals {
         kept = (float4 *)memory + threadIdx.x;
 #pragma unroll
         for (int j = 0; j < K; j++)
-            kept[j * COMPUTERS] = make_float4(0, 0, 0, 0);
+            kept[j * CONSUMERS] = make_float4(0, 0, 0, 0);
 #pragma unroll
         for (int i = 0; i < 4 * (N - K); i++)
             v[i / 4][i % 4] = 0;
@@ -277,8 +277,8 @@ template <int N, int K> struct totals {
     {
 #pragma unroll
         for (int j = 0; j < K; j++) {
-            float4 t = kept[j * COMPUTERS];
-            kept[j * COMPUTERS] = make_float4(t.x + s[j][0], t.y + s[j][1], t.z + s[j][2], t.w + s[j][3]);
+            float4 t = kept[j * CONSUMERS];
+            kept[j * CONSUMERS] = make_float4(t.x + s[j][0], t.y + s[j][1], t.z + s[j][2], t.w + s[j][3]);
         }
 #pragma unroll
         for (int i = 4 * K; i < 4 * N; i++)
@@ -288,7 +288,7 @@ template <int N, int K> struct totals {
     {
 #pragma unroll
         for (int j = 0; j < K; j++) {
-            float4 t = kept[j * COMPUTERS];
+            float4 t = kept[j * CONSUMERS];
             to[j][0] = t.x, to[j][1] = t.y, to[j][2] = t.z, to[j][3] = t.w;
         }
 #pragma unroll
@@ -337,11 +337,11 @@ static __global__ void __launch_bounds__(THREADS, 1) by_groups(const __grid_cons
     int n_items = n_items_of(o, n_row_tiles, WIDTH), group = uniform(threadIdx.x / GROUP), mine = blockIdx.x;
     struct turns all = { 0, mine < n_items ? ((n_items - 1 - mine) / (int)gridDim.x + 1) * stages_of(o) : 0 };
     if (group == GROUPS) {
-        fewer_registers<BRINGER_REGISTERS>();
-        bring(o, n_row_tiles, all, shared, (int *)(shared + X_ROWS));
+        fewer_registers<PRODUCER_REGISTERS>();
+        produce(o, n_row_tiles, all, shared, (int *)(shared + X_ROWS));
         return;
     }
-    more_registers<COMPUTER_REGISTERS>();
+    more_registers<CONSUMER_REGISTERS>();
 #pragma unroll 1
     for (; mine < n_items; mine += gridDim.x) {
         struct item t = item_at(o, n_row_tiles, WIDTH, mine);
