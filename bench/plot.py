@@ -6,9 +6,8 @@
     plot.py depth.csv [MORE.csv ...] -o depth.svg            (or .png; --over depth, vram_mb, sequences, threads, n_batch)
 
 The x axis is the column that varies most in the rows. A line joins rows that differ in nothing else: neither in model, file, types,
-threads, memory and sequences nor in origin (commit, day, GPU, driver, CPU); there is none where two of them lie over one value, which
-are told apart by nothing that they say. Dashed: the roofline that was measured beside it; bars: the
-standard deviation. Rows of before a column was there count as 0 in it, and those that name no commit are told apart by their file."""
+threads, memory and sequences nor in origin (commit, day, GPU, driver, CPU). Where two such rows have one value of the axis, points are
+not joined. Dashed: the roofline that was measured beside a row; bars: the standard deviation. Rows of before a column was there count as 0 in it, and those that name no commit are told apart by their file."""
 import argparse
 import csv
 import os

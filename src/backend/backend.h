@@ -495,7 +495,8 @@ struct pf_backend_ops {
      * read and write, for upload and download, and for the far places of keys and values. */
     pf_status (*buf_alloc)(pf_backend *b, size_t bytes, bool shared, void **out);
     void      (*buf_free)(pf_backend *b, void *p, size_t bytes, bool shared);
-    /* The same for keys or values of n_head heads, chunks of which take chunk_bytes. NULL: buf_alloc serves. */
+    /* Memory of the device, to be freed by buf_free, for the keys or the values of a layer: n_head heads, of each of
+     * which a chunk takes chunk_bytes. A team of cards may keep each head on one of them. NULL: buf_alloc serves. */
     pf_status (*heads_alloc)(pf_backend *b, size_t bytes, size_t chunk_bytes, int n_head, void **out);
     void      (*buf_copy)(pf_backend *b, const struct pf_buf_copy *c);
 

@@ -4,10 +4,10 @@
  *     card 1   .. its columns | show ---'--> gather: whole rows | ..
  *
  * What a card shows lies in memory that all of them read: its own, or pinned memory of the host. Nothing is added up,
- * so the bits are those of one card. All of it is work of the cards' own streams: it may be repeated with a step of the
- * first card, whose `begin` and `end` the others' work lies between.
+ * so the bits are those of one card. Showing, waiting and gathering are work of the cards' own streams: they may be
+ * repeated with a step of the first card, whose `begin` and `end` the others' work lies between.
  *
- * Every call belongs to the thread that runs the step, or that opens and closes. */
+ * Every call of this table belongs to the thread that runs the step, or that opens and closes. */
 #ifndef PF_MEET_H
 #define PF_MEET_H
 

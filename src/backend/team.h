@@ -8,8 +8,8 @@
  *     one address           the first card's memory; of keys and values whose heads are divided it is an address only
  *     the other cards       have memory of the same size for each, and, of keys and values, for their own heads
  *
- * It has the operations of models with attention and dense feed-forward, and leaves the others NULL. Owner and threads
- * as of any backend. */
+ * A team's table has the operations of models with attention and dense feed-forward; the others are NULL. Owner and
+ * threads are those of any backend. */
 #ifndef PF_TEAM_H
 #define PF_TEAM_H
 
