@@ -23,6 +23,7 @@ static void cuda_close(pf_backend *backend)
     cudaSetDevice(b->device);
     if (b->stream)
         cudaStreamSynchronize(b->stream);
+    pf_cuda_copies_close(b);
     pf_cuda_share_close(b);
     pf_cuda_among_close(b);
     for (int i = 0; i < b->n_owned; i++)

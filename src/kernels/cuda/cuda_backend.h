@@ -6,7 +6,7 @@
  *     cuda_memory.c    budget, buffers, copies            cuda_weights.c   placed weights
  *     cuda_scratch.c   scratch                            cuda_graph.c     steps: captured, replayed, waited for
  *     cuda_ops.c       operations on rows                 cuda_experts.c   routed experts
- *     cuda_share.c     experts shared with the host: hand-off, copies
+ *     cuda_share.c     experts shared with the host       cuda_copies.c    copies beside the operations
  *     cuda_attention.c attention, of several sequences together
  *     cuda_among.c     experts that other cards have
  *     cuda_meet.c      rows that other cards have made in part
@@ -37,6 +37,7 @@
 
 #include "backend/among.h"
 #include "backend/meet.h"
+#include "backend/share.h"
 #include "kernels/cuda/cu_parts.h"
 #include "kernels/placed.h"
 
@@ -146,6 +147,7 @@ struct cuda_backend {
     struct pf_experts_op parts;          /* the op between experts_begin and experts_end */
     const uint8_t   **part_table;        /* [3][n_expert] addresses of the experts of the present experts_part */
     struct cuda_share *share;            /* NULL: nothing is shared with the host */
+    struct cuda_copies *copies;          /* NULL: nobody copies beside the operations */
     struct cuda_among *among;            /* NULL: no other card has experts for this one */
 
     struct graph      graphs[CUDA_MAX_GRAPHS];
@@ -236,6 +238,19 @@ void      pf_cuda_share_reset(struct cuda_backend *b);
 pf_status pf_cuda_share_serve(struct cuda_backend *b, int graph);
 void      pf_cuda_share_close(struct cuda_backend *b);
 extern const struct pf_share_ops pf_cuda_share_ops;
+
+/* Copies beside the operations: cuda_copies.c. one_stream: not beside, but in turn with them. The rest is as in
+ * backend/share.h. */
+pf_status           pf_cuda_copies_open(struct cuda_backend *b, bool one_stream);
+void                pf_cuda_copies_close(struct cuda_backend *b);
+const void         *pf_cuda_pin(pf_backend *backend, void *host, size_t bytes);
+void                pf_cuda_unpin(pf_backend *backend, void *host);
+pf_status           pf_cuda_fetch(pf_backend *backend, int ticket, const struct pf_piece *pieces, int n);
+enum pf_fetch_state pf_cuda_fetch_state(pf_backend *backend, int ticket);
+enum pf_fetch_state pf_cuda_fetch_wait(pf_backend *backend, int ticket);
+uint64_t            pf_cuda_fetch_ns(pf_backend *backend, int ticket);
+pf_status           pf_cuda_use(pf_backend *backend, int ticket);
+pf_status           pf_cuda_release(pf_backend *backend, int ticket);
 
 void pf_cuda_drop_graphs(struct cuda_backend *b);
 /* Chunks to launch for: a power of two, so that few graphs serve all lengths. */

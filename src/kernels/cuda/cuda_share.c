@@ -2,7 +2,6 @@
  *
  *     stream      .. | offer | .. | experts held, or read in place | take: waits | late experts, and the sum | ..
  *     this thread      `-> await -> serve: dealt -^ .. -> raise the flag ---^         one layer of a step
- *     copies      a stream for what a step needs now, one for what it may need some day
  *
  * Run plainly, a layer is served as soon as its operations up to `offer` are on the stream. In a captured step,
  * layers are only listed (served[graph]); once the graph is launched, pf_cuda_share_serve goes through the list.
@@ -18,7 +17,6 @@
 #include "base/pf_mem.h"
 #include "base/pf_time.h"
 #include "kernels/cuda/cuda_backend.h"
-#include "backend/share.h"
 
 enum { LINE = 64, N_BUCKETS = 400, BUCKET_NS = 250 };
 static const uint64_t LOOK_NS = 2000000, PATIENCE_NS = 30000000000u;  /* how often to look at the device; how long */
@@ -26,12 +24,6 @@ static const uint64_t LOOK_NS = 2000000, PATIENCE_NS = 30000000000u;  /* how oft
 struct served {
     int il;
     struct pf_experts_op e;
-};
-
-struct ticket {
-    cudaEvent_t begun, ended, released;
-    bool        in_flight, was_released;
-    uint64_t    number;                  /* copies for a step, numbered as they end; background copies: 0 */
 };
 
 struct cuda_share {
@@ -48,9 +40,6 @@ struct cuda_share {
 
     const uint8_t **held, **now, **late; /* device memory: held [n_layer][3][n_expert], now and late [3][n_expert] */
     uint32_t     *heard;                 /* device memory: cu_take.told */
-    cudaStream_t  copies, background;    /* copies may be the backend's own stream */
-    struct ticket tickets[PF_SHARE_TICKETS];
-    uint64_t      n_copies, n_ended;     /* copies for steps begun; the first n_ended are known to have ended well */
 
     struct timing {                      /* a layer's last hand-off, by the host's clock; 0: noted already */
         uint64_t seen_ns, answered_ns;
@@ -101,16 +90,6 @@ static pf_status open_mapped(struct cuda_share *s)
     return PF_OK;
 }
 
-static pf_status open_tickets(struct cuda_share *s)
-{
-    for (int i = 0; i < PF_SHARE_TICKETS; i++) {
-        CU_TRY(cudaEventCreate(&s->tickets[i].begun), "making an event");
-        CU_TRY(cudaEventCreate(&s->tickets[i].ended), "making an event");
-        CU_TRY(cudaEventCreateWithFlags(&s->tickets[i].released, cudaEventDisableTiming), "making an event");
-    }
-    return PF_OK;
-}
-
 static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
 {
     size_t layer = 3 * (size_t)s->sizes.n_expert * sizeof(void *), all = layer * (size_t)s->sizes.n_layer;
@@ -151,12 +130,8 @@ static pf_status share_open(pf_backend *backend, const struct pf_share_sizes *si
     s->ctx = ctx;
     s->graph = -1;
     PF_TRY(open_mapped(s));
-    PF_TRY(open_tickets(s));
     PF_TRY(open_tables(b, s));
-    s->copies = b->stream;
-    if (!sizes->one_stream)
-        CU_TRY(cudaStreamCreateWithFlags(&s->copies, cudaStreamNonBlocking), "opening a stream");
-    return pf_cuda_check(cudaStreamCreateWithFlags(&s->background, cudaStreamNonBlocking), "opening a stream");
+    return pf_cuda_copies_open(b, sizes->one_stream);
 }
 
 void pf_cuda_share_close(struct cuda_backend *b)
@@ -164,16 +139,6 @@ void pf_cuda_share_close(struct cuda_backend *b)
     struct cuda_share *s = b->share;
     if (!s)
         return;
-    if (s->copies && s->copies != b->stream)
-        cudaStreamDestroy(s->copies);
-    if (s->background)
-        cudaStreamDestroy(s->background);
-    for (int i = 0; i < PF_SHARE_TICKETS; i++) {
-        cudaEvent_t events[] = { s->tickets[i].begun, s->tickets[i].ended, s->tickets[i].released };
-        for (int k = 0; k < 3; k++)
-            if (events[k])
-                cudaEventDestroy(events[k]);
-    }
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++)
         pf_free(s->served[i]);
     cudaFreeHost(s->mapped);
@@ -377,113 +342,6 @@ static pf_status share_hold(pf_backend *backend, int il, int expert, const void 
     return pf_cuda_put(b, pf_cu_set_table(b->stream, held_of(s, il), &e), "naming an expert");
 }
 
-/* ---- Copies ------------------------------------------------------------------------------------------------------ */
-
-static const void *share_pin(pf_backend *backend, void *host, size_t bytes)
-{
-    void *seen = NULL;
-    cudaSetDevice(pf_cuda_of(backend)->device);
-    cudaError_t e = cudaHostRegister(host, bytes, cudaHostRegisterPortable);
-    if (e != cudaSuccess)
-        cudaGetLastError();              /* another card has pinned it; or copies will be slower, and measured so */
-    if (e != cudaSuccess && e != cudaErrorHostMemoryAlreadyRegistered)
-        return NULL;
-    if (cudaHostGetDevicePointer(&seen, host, 0) != cudaSuccess)
-        cudaGetLastError();
-    return seen;
-}
-
-static void share_unpin(pf_backend *backend, void *host)
-{
-    cudaSetDevice(pf_cuda_of(backend)->device);
-    if (cudaHostUnregister(host) != cudaSuccess)
-        cudaGetLastError();
-}
-
-static pf_status begin_copies(struct cuda_backend *b, struct ticket *t, const struct pf_piece *pieces, int n,
-                              cudaStream_t stream)
-{
-    if (t->was_released)
-        CU_TRY(cudaStreamWaitEvent(stream, t->released, 0), "beginning a copy");
-    t->was_released = false;
-    CU_TRY(cudaEventRecord(t->begun, stream), "beginning a copy");
-    for (int i = 0; i < n; i++)
-        CU_PUT(b, cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyHostToDevice, stream),
-               "copying an expert");
-    return pf_cuda_check(cudaEventRecord(t->ended, stream), "copying an expert");
-}
-
-static pf_status share_fetch(pf_backend *backend, int ticket, const struct pf_piece *pieces, int n)
-{
-    struct cuda_backend *b = pf_cuda_of(backend);
-    struct ticket *t = &b->share->tickets[ticket];
-    cudaStream_t stream = ticket < PF_SHARE_BACKGROUND ? b->share->copies : b->share->background;
-    pf_status st = begin_copies(b, t, pieces, n, stream);
-    if (st < 0) {
-        cudaStreamSynchronize(stream);       /* nothing of it is under way when the caller takes the memory back */
-        return st;
-    }
-    t->in_flight = true;
-    t->number = ticket < PF_SHARE_BACKGROUND ? ++b->share->n_copies : 0;
-    return PF_OK;
-}
-
-static enum pf_fetch_state state_of(cudaError_t e)
-{
-    if (e == cudaSuccess)
-        return PF_FETCH_READY;
-    cudaGetLastError();
-    return e == cudaErrorNotReady ? PF_FETCH_IN_FLIGHT : PF_FETCH_FAILED;
-}
-
-/* The state of a copy. Its event is asked only if no later copy is known to have ended, as the GPU waits meanwhile. */
-static enum pf_fetch_state state_by(struct cuda_share *s, const struct ticket *t, cudaError_t (*ask)(cudaEvent_t))
-{
-    if (!t->in_flight || (t->number > 0 && t->number <= s->n_ended))
-        return PF_FETCH_READY;
-    enum pf_fetch_state state = state_of(ask(t->ended));
-    if (state == PF_FETCH_READY && t->number > 0)
-        s->n_ended = t->number;
-    return state;
-}
-
-static enum pf_fetch_state share_fetch_state(pf_backend *backend, int ticket)
-{
-    struct cuda_share *s = pf_cuda_of(backend)->share;
-    return state_by(s, &s->tickets[ticket], cudaEventQuery);
-}
-
-static enum pf_fetch_state share_fetch_wait(pf_backend *backend, int ticket)
-{
-    struct cuda_share *s = pf_cuda_of(backend)->share;
-    return state_by(s, &s->tickets[ticket], cudaEventSynchronize);
-}
-
-static uint64_t share_fetch_ns(pf_backend *backend, int ticket)
-{
-    struct ticket *t = &pf_cuda_of(backend)->share->tickets[ticket];
-    float ms = 0;
-    if (cudaEventElapsedTime(&ms, t->begun, t->ended) != cudaSuccess) {
-        cudaGetLastError();
-        return 0;
-    }
-    return (uint64_t)((double)ms * 1e6);
-}
-
-static pf_status share_use(pf_backend *backend, int ticket)
-{
-    struct cuda_backend *b = pf_cuda_of(backend);
-    return pf_cuda_check(cudaStreamWaitEvent(b->stream, b->share->tickets[ticket].ended, 0), "waiting for a copy");
-}
-
-static pf_status share_release(pf_backend *backend, int ticket)
-{
-    struct cuda_backend *b = pf_cuda_of(backend);
-    struct ticket *t = &b->share->tickets[ticket];
-    t->was_released = true;
-    return pf_cuda_check(cudaEventRecord(t->released, b->stream), "releasing a copy");
-}
-
 /* ---- Statistics -------------------------------------------------------------------------------------------------- */
 
 static uint64_t percentile(const struct cuda_share *s, uint64_t n, double share)
@@ -517,8 +375,8 @@ static void share_handoffs_reset(pf_backend *backend)
 
 const struct pf_share_ops pf_cuda_share_ops = {
     .open = share_open, .offer = share_offer, .experts = share_experts,
-    .dealt = share_dealt, .hold = share_hold, .pin = share_pin, .unpin = share_unpin,
-    .fetch = share_fetch,
-    .fetch_state = share_fetch_state, .fetch_wait = share_fetch_wait, .fetch_ns = share_fetch_ns, .use = share_use,
-    .release = share_release, .handoffs = share_handoffs, .handoffs_reset = share_handoffs_reset,
+    .dealt = share_dealt, .hold = share_hold, .pin = pf_cuda_pin, .unpin = pf_cuda_unpin,
+    .fetch = pf_cuda_fetch, .fetch_state = pf_cuda_fetch_state, .fetch_wait = pf_cuda_fetch_wait,
+    .fetch_ns = pf_cuda_fetch_ns, .use = pf_cuda_use, .release = pf_cuda_release,
+    .handoffs = share_handoffs, .handoffs_reset = share_handoffs_reset,
 };
