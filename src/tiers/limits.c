@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/sysinfo.h>
 
 #include "tiers/plan.h"
 
@@ -58,13 +59,26 @@ static uint64_t left_along(char *dir, size_t top, const char *limit, const char 
     }
 }
 
+/* Without /proc nothing says which groups are this process's: a container sees its own at the top. */
+static uint64_t left_at_top(const char *root)
+{
+    char path[PATH_BYTES];
+    snprintf(path, sizeof path, "%s/sys/fs/cgroup", root);
+    uint64_t v2 = left_in(path, "memory.max", "memory.current", "file ");
+    snprintf(path, sizeof path, "%s/sys/fs/cgroup/memory", root);
+    uint64_t v1 = left_in(path, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_cache ");
+    return v1 < v2 ? v1 : v2;
+}
+
 static uint64_t left_in_groups(const char *root)
 {
     char path[PATH_BYTES], line[LINE_BYTES];
     uint64_t least = UINT64_MAX;
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     FILE *f = fopen(path, "re");
-    while (f && fgets(line, sizeof line, f)) {
+    if (!f)
+        return left_at_top(root);
+    while (fgets(line, sizeof line, f)) {
         char *name = strchr(line, ':'), *group = name ? strchr(name + 1, ':') : NULL;
         if (!group)
             continue;
@@ -82,9 +96,18 @@ static uint64_t left_in_groups(const char *root)
                                         "total_cache ");
         least = left < least ? left : least;
     }
-    if (f)
-        fclose(f);
+    fclose(f);
     return least;
+}
+
+/* Without /proc: files that were read count as used here, so at least half of all is taken for available. */
+static uint64_t available_by_sysinfo(void)
+{
+    struct sysinfo info;
+    if (sysinfo(&info) != 0)
+        return 0;
+    uint64_t free_now = (uint64_t)info.freeram + info.bufferram, half = (uint64_t)info.totalram / 2;
+    return (free_now > half ? free_now : half) * info.mem_unit;
 }
 
 uint64_t pf_ram_available(const char *root)
@@ -92,7 +115,7 @@ uint64_t pf_ram_available(const char *root)
     char path[PATH_BYTES];
     snprintf(path, sizeof path, "%s/proc/meminfo", root);
     uint64_t kib = number_in(path, "MemAvailable:"), groups = left_in_groups(root);
-    uint64_t bytes = kib == UINT64_MAX ? 0 : kib * 1024;
+    uint64_t bytes = kib == UINT64_MAX ? available_by_sysinfo() : kib * 1024;
     bytes = groups < bytes ? groups : bytes;
     uint64_t reserve = bytes / 10 < MAX_RESERVE ? bytes / 10 : MAX_RESERVE;
     return bytes - reserve;

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/pf_cpu.h"
 #include "check.h"
 #include "tiers/plan.h"
 
@@ -178,6 +179,12 @@ static void test_limits(void)
     char root[] = "/tmp/pfmoe-limits-XXXXXX", command[64];
     if (!mkdtemp(root))
         return;
+    uint64_t unseen = pf_ram_available(root);                /* no /proc */
+    CHECK(unseen > 0 && unseen < pf_cpu_memory_bytes(), "%llu", (unsigned long long)unseen);
+    put(root, "sys/fs/cgroup/memory.max", "100000000\n");
+    put(root, "sys/fs/cgroup/memory.current", "60000000\n");
+    CHECK(pf_ram_available(root) == 36000000, "%llu", (unsigned long long)pf_ram_available(root));
+    put(root, "sys/fs/cgroup/memory.max", "max\n");
     put(root, "proc/meminfo", "MemTotal: 20000000 kB\nMemAvailable: 10000000 kB\n");
     CHECK(pf_ram_available(root) == 9216000000u, "%llu", (unsigned long long)pf_ram_available(root));
     put(root, "proc/self/cgroup", "3:cpu:/x\n2:memory:/a/b\n0::/c\n");
