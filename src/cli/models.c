@@ -45,6 +45,8 @@ int mode_models(const char *word, const char *name)
     if (words[i].takes_name != (name != NULL))
         die(EXIT_USAGE, words[i].takes_name ? "%s needs a name: owner/repo or owner/repo:QUANT" : "%s stands alone",
             word);
+    if (name)
+        hub_check_name(name);
     if (!words[i].run(name, &out, &why))
         die(EXIT_FAILED, "%s", buf_text(&why));
     out_write(buf_text(&out), out.n);

@@ -72,6 +72,8 @@ static void read_text(const struct settings *s, struct buf *text)
 {
     const char *path = s->file ? s->file : "-";
     const char *name = s->prompt ? "-p" : strcmp(path, "-") == 0 ? "standard input" : path;
+    if (!s->prompt && !s->file)
+        load_need_file(s);               /* nobody types a text first to hear of that */
     if (s->prompt) {
         buf_puts(text, s->prompt);
         add_input(text);

@@ -81,10 +81,19 @@ bool hub_model(const char *text, struct buf *path, struct buf *why)
     return get(text, false, path, why);
 }
 
+void hub_check_name(const char *text)
+{
+    struct hub_name name;
+    struct buf why = { 0 };
+    if (!hub_parse(text, &name, &why))
+        die(EXIT_USAGE, "%s", buf_text(&why));
+}
+
 const char *hub_need(const char *text)
 {
     static struct buf path;
     struct buf why = { 0 };
+    hub_check_name(text);
     if (!hub_model(text, &path, &why))
         die(EXIT_FAILED, "%s", buf_text(&why));
     buf_free(&why);                              /* a try that was made good has left its sentence */

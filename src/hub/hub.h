@@ -23,6 +23,8 @@ struct hub_name {
     char quant[HUB_MAX_PATH];         /* "Q4_K_M", or a file's path; "" if none was given */
 };
 bool hub_parse(const char *text, struct hub_name *out, struct buf *why);
+/* Ends the program as a wrong command line does if text is no name. */
+void hub_check_name(const char *text);
 
 /* The path of the model's first file, from the cache if all of it is there, else after fetching what is missing. */
 bool hub_model(const char *text, struct buf *path, struct buf *why);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "program/load.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +50,13 @@ static const char *bundled_model(void)
 const char *load_path(const struct settings *s)
 {
     return s->model ? s->model : bundled_model();
+}
+
+void load_need_file(const struct settings *s)
+{
+    const char *path = load_path(s);
+    if (access(path, R_OK) != 0)
+        die(EXIT_FAILED, "%s: cannot be opened: %s", path, strerror(errno));
 }
 
 static void log_all(void *ctx, enum pf_log_level level, const char *text)

@@ -9,6 +9,9 @@
 /* -m, or the bundled model. Borrowed for the program's life. */
 const char *load_path(const struct settings *s);
 
+/* Ends the program if there is no such file, which opening it finds only later. */
+void        load_need_file(const struct settings *s);
+
 /* Refuses output files that cannot be written; load_model does so, too. To be called before a model is fetched. */
 void        load_check(const struct settings *s);
 pf_model   *load_model(const struct settings *s, bool vocab_only);

@@ -63,8 +63,9 @@ struct pf_plan_choice {
 pf_status pf_plan_make(const struct pf_plan_sizes *sizes, const struct pf_plan_budget *budget, struct pf_plan *out,
                        struct pf_plan_choice *choice);
 
-/* Memory this process may take now: MemAvailable (or an estimate, where /proc is not there), or what the memory cgroups
- * (version 1 or 2) leave if that is less, minus a reserve of 6 GB or a tenth, whichever is less. root stands in front of /proc and /sys; "" but in tests. */
+/* Memory this process may take now: MemAvailable (an estimate, where /proc is not there), or what the memory cgroups
+ * (version 1 or 2) leave if that is less, minus a reserve of 6 GB or a tenth, whichever is less. root stands in front
+ * of /proc and /sys; "" but in tests. */
 uint64_t pf_ram_available(const char *root);
 
 /* How fast n_threads read main memory, and reads past the page cache read a file, measured in some tens of milliseconds

@@ -33,6 +33,10 @@ def usage():
     plans()
     fails(2, "--logits", "--score", "tokens.txt", "-m", "x.gguf")
     fails(1, "no-such-file.gguf", "-m", "no-such-file.gguf", "-p", "x")
+    fails(1, "no-such-file.gguf", "no-such-file.gguf", stdin=b"")
+    for name in ("nonsense", "a/b/c", "o/r:../x"):
+        for words in (("-hf", name, "-p", "x"), ("pull", name), ("rm", name)):
+            fails(2, "is not owner/repo", *words)
     fails(1, "no-such-file.txt", "-f", "no-such-file.txt")
 
 
