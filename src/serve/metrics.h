@@ -11,6 +11,7 @@ struct metrics {
     atomic_ullong requests, failed, cancelled;           /* generations that were queued, and how they ended early */
     atomic_ullong prompt_tokens, cached_tokens, answer_tokens;
     atomic_ullong prompt_us, answer_us;
+    atomic_ullong broken_off;                            /* steps */
     atomic_int    running, waiting;
 };
 extern struct metrics metrics;

@@ -1,4 +1,4 @@
-/* See scheduler.h. The queue is guarded by the lock; all else is the thread's own. */
+/* See scheduler.h. The queue and the lone step are guarded by the lock; all else is the thread's own. */
 #define _GNU_SOURCE
 #include "serve/scheduler.h"
 
@@ -21,11 +21,14 @@ struct sched {
     int               turn;          /* slot whose prompt had the last slice */
     uint64_t          n_used;
     double            row_s;         /* of a row in rounds of several, the dearest lately; 0: not known */
+    double            lone_row_s;    /* of a row in the last step of a prompt that was alone; 0: not known */
+    size_t            lone_rows;     /* that such a step may have */
     pthread_t         thread;
     pthread_mutex_t   lock;
     pthread_cond_t    more;
     struct job       *first, *last;
     int               n_waiting;
+    struct { pf_session *session; double end; bool broken_off; } lone;   /* begin_lone; session NULL: there is none */
     bool              ending;
 };
 
@@ -118,6 +121,15 @@ static void give_slot(struct sched *sched, struct slot *s, struct job *j)
 
 /* ---- The queue --------------------------------------------------------------------------------------------------- */
 
+/* With the lock. */
+static void break_off(struct sched *s)
+{
+    if (!s->lone.session || s->lone.broken_off || s->lone.end - now_s() < (double)s->o.pause_ms * 1e-3)
+        return;
+    s->lone.broken_off = true;
+    pf_session_cancel(s->lone.session);
+}
+
 bool sched_add(struct sched *s, struct job *j)
 {
     pthread_mutex_lock(&s->lock);
@@ -130,6 +142,7 @@ bool sched_add(struct sched *s, struct job *j)
         s->n_waiting++;
         atomic_fetch_add(&metrics.requests, 1);
         atomic_store(&metrics.waiting, s->n_waiting);
+        break_off(s);
         pthread_cond_signal(&s->more);
     }
     pthread_mutex_unlock(&s->lock);
@@ -250,14 +263,17 @@ static void drop_the_gone(struct sched *sched)
 
 /* ---- Rounds ------------------------------------------------------------------------------------------------------ */
 
-/* Rows of a prompt's slice: all that a step takes where nobody waits, else what the bound on pauses allows. */
-static size_t slice_rows(const struct sched *s, int n_running)
+static size_t most_rows(const struct sched *s)
 {
-    size_t most = s->o.session.n_batch > 0 ? (size_t)s->o.session.n_batch : ALONE_ROWS;
-    if (n_running <= 1 || s->row_s <= 0)
-        return n_running <= 1 ? most : LEAST_ROWS;
-    double rows = (double)s->o.pause_ms * 1e-3 / s->row_s;
-    return rows < LEAST_ROWS ? LEAST_ROWS : rows > (double)most ? most : (size_t)rows;
+    return s->o.session.n_batch > 0 ? (size_t)s->o.session.n_batch : ALONE_ROWS;
+}
+
+/* As many rows as the bound on pauses allows. */
+static size_t rows_of_a_pause(const struct sched *s)
+{
+    double rows = s->row_s > 0 ? (double)s->o.pause_ms * 1e-3 / s->row_s : 0;
+    double most = (double)most_rows(s);
+    return rows < LEAST_ROWS ? LEAST_ROWS : rows > most ? (size_t)most : (size_t)rows;
 }
 
 /* What is evaluated together. */
@@ -295,14 +311,52 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
     }
 }
 
+/* A prompt that is alone takes steps of as many rows as are fastest, which may take longer than others are to wait. So
+ * one is broken off when somebody comes, a slot is free, and the step does not end by itself soon. What it has computed
+ * is lost; the steps after that are short at first and double, so that a prompt gets on however often it is disturbed:
+ * what is lost is never more than what was done since the last time. The end is far away as long as nobody knows how
+ * long such steps take. */
+static void begin_lone(struct sched *s, const struct round *r)
+{
+    double takes = s->lone_row_s > 0 ? s->lone_row_s * (double)r->rows : 1e9;
+    pthread_mutex_lock(&s->lock);
+    s->lone.session = r->parts[0].session;
+    s->lone.end = now_s() + takes;
+    s->lone.broken_off = false;
+    if (s->first)
+        break_off(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void end_lone(struct sched *s, const struct round *r, double row_s)
+{
+    pthread_mutex_lock(&s->lock);
+    s->lone.session = NULL;
+    pthread_mutex_unlock(&s->lock);
+    if (s->lone.broken_off) {
+        atomic_fetch_add(&metrics.broken_off, 1);
+        s->lone_rows = rows_of_a_pause(s);
+    } else if (r->parts[0].status == PF_OK) {
+        s->lone_row_s = 4 * r->rows > most_rows(s) ? row_s : s->lone_row_s;      /* a row of few takes longer */
+        s->lone_rows = 2 * s->lone_rows < most_rows(s) ? 2 * s->lone_rows : most_rows(s);
+    }
+}
+
 static void evaluate(struct sched *sched, struct round *r)
 {
+    bool lone = r->n == 1 && !r->of[0]->answering && any_free(sched);
+    if (lone)
+        begin_lone(sched, r);
     double begin = now_s();
     pf_batch_eval(r->parts, r->n);               /* a part's failure is its own */
     double took = (now_s() - begin) / (double)r->rows;
+    if (lone)
+        end_lone(sched, r, took);
     if (r->n > 1 && r->rows >= LEAST_ROWS)
         sched->row_s = took > sched->row_s ? took : 0.75 * sched->row_s + 0.25 * took;
     for (size_t i = 0; i < r->n; i++) {
+        if (r->parts[i].status == PF_ECANCEL)    /* broken off: as it was before */
+            continue;
         r->of[i]->unsaved = true;
         if (r->parts[i].status < 0)
             slot_fail(r->of[i], r->parts[i].status, r->parts[i].why);
@@ -316,6 +370,8 @@ static void take_ahead(struct slot *s)
 {
     while (s->job && s->answering && pf_session_is_ahead(s->session, s->next)) {
         pf_status st = pf_session_eval(s->session, &s->next, 1, 0);
+        if (st == PF_ECANCEL)                    /* meant a step that was over */
+            continue;
         s->unsaved = true;
         if (st < 0)
             slot_fail(s, st, NULL);
@@ -335,7 +391,7 @@ static void round_of_steps(struct sched *sched)
     for (int i = 0; i < sched->n_slots; i++)
         if (sched->slots[i].job && sched->slots[i].answering)
             add_part(&r, &sched->slots[i], &sched->slots[i].next, 1);
-    add_prompts(sched, &r, slice_rows(sched, n_running));
+    add_prompts(sched, &r, n_running > 1 ? rows_of_a_pause(sched) : sched->lone_rows);
     if (r.n > 0)
         evaluate(sched, &r);
 }
@@ -392,6 +448,7 @@ pf_status sched_open(struct sched **out, const struct sched_opts *o)
     }
     s->o.session.n_ctx = pf_session_n_ctx(s->slots[0].session);      /* all slots have the same */
     s->cuts = can_cut(s->slots[0].session);
+    s->lone_rows = most_rows(s);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->more, NULL);
     pthread_attr_t attr;

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Each answer is what it is alone, whoever else is served and whatever is drafted: a plain, a windowed and a recurrent
-model, one with less memory than its experts take, and models that a GPU computes or shares.
+model, one with less memory than its experts take, and models that a GPU computes or shares. And where long steps of a
+prompt are broken off because somebody comes.
 
     check_load.py SERVE RUN SYNTH SHARED [REQUESTS[@SEED] [MODEL ...]]
 
@@ -71,21 +72,39 @@ def check_load(s, asks, alone, seed):
     check(not wrong, "answers under load are others:", wrong, [(got[i], alone[i]) for i in wrong[:2]])
 
 
+def long_prompts(seed, on_gpu):
+    """Each of them is alone until a short one comes."""
+    r = random.Random(seed + 2)
+    return [chat(" ".join(r.choice(("fox", "crow", "grapes", "lion")) for _ in range(20 if on_gpu else 400)), temperature=0, max_tokens=4)
+            for _ in range(2 if on_gpu else 6)]
+
+
+def check_broken_off(s, asks, alone):
+    for i, ask in enumerate(asks):
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            got = pool.submit(text_of, s, ask)
+            for k in range(3):
+                time.sleep(0.01 * (i + 1))
+                text_of(s, chat("%d %d" % (i, k), max_tokens=1))
+            check(got.result() == alone[i], "a prompt that was broken off has another answer:", i, got.result(), alone[i])
+
+
 def check_model(folder, name, n, seed):
-    """What answers are alone is said by a server without a GPU, of one slot and without drafts, where there is a GPU."""
+    """What answers are alone is said by a server without a GPU, of one slot and without drafts."""
     on_gpu = name in GPU_MODELS
     preset, options, flags = {**MODELS, **GPU_MODELS}[name]
     args = ["-m", tiny.model(folder, preset=preset, name=name, **options), "-c", "4096"] if preset else []
-    asks, alone = requests(n, seed, on_gpu), None
-    if on_gpu:
-        with Server(*args, "--gpus", "-1", "--draft", "off", "--slots", "1") as s:
-            alone = [text_of(s, a) for a in asks]
-    with Server(*args, *flags) as s:
+    asks, long = requests(n, seed, on_gpu), long_prompts(seed, on_gpu)
+    with Server(*args, "--gpus", "-1", "--draft", "off", "--slots", "1") as s:
+        alone, long_alone = ([text_of(s, a) for a in some] for some in (asks, long))
+    with Server(*args, *flags, "--pause-ms", "1" if seed % 2 else "100") as s:
         if on_gpu and s.ask("GET", "/props")[2]["backend"] == "cpu":
             print("skipped: this machine has no GPU that CUDA can use")
             sys.exit(77)
-        check_load(s, asks, alone or [text_of(s, a) for a in asks], seed)
-        print(name, "model: %d requests, %d tokens drafted" % (n, s.metric("drafted_tokens_total")), flush=True)
+        check_load(s, asks, alone, seed)
+        check_broken_off(s, long, long_alone)
+        print(name, "model: %d requests, %d tokens drafted, %d steps broken off" % (
+            n, s.metric("drafted_tokens_total"), s.metric("steps_broken_off_total")), flush=True)
 
 
 def main():
