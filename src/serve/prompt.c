@@ -199,6 +199,22 @@ static bool hold(struct job *j, const struct prompt_opts *o, struct trouble *t)
     return true;
 }
 
+/* A batch with a token that is none would be refused whole, with everybody's part. */
+static bool wrong_token(struct job *j, int64_t n_vocab, struct trouble *t)
+{
+    const struct request *q = &j->req;
+    char field[32], why[80];
+    size_t i = 0;
+    while (i < q->n_tok && q->tok[i] < n_vocab)
+        i++;
+    int n = snprintf(field, sizeof field, "prompt[%zu]", i);
+    int n_why = snprintf(why, sizeof why, "must be a token's number, 0 to %lld", (long long)n_vocab - 1);
+    if (i < q->n_tok)
+        *t = (struct trouble){ 400, arena_text(&j->arena, field, (size_t)n), NULL,
+                               arena_text(&j->arena, why, (size_t)n_why) };
+    return i < q->n_tok;
+}
+
 bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t)
 {
     struct request *q = &j->req;
@@ -218,6 +234,8 @@ bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t)
         *t = (struct trouble){ 400, field, NULL, "the prompt is empty" };
         return false;
     }
+    if (wrong_token(j, pf_model_info(o->m)->n_vocab, t))
+        return false;
     if (q->n_tok > (size_t)o->n_ctx)
         return too_long(&j->arena, q->n_tok, o->n_ctx, field, t);
     return hold(j, o, t);

@@ -110,6 +110,7 @@ WRONG = [
     (CHAT, {"tools": [{}]}, "tools[0].function"), (CHAT, {"tools": [{"type": "web"}]}, "tools[0].type"),
     (CHAT, {"tools": [{"type": "function", "function": {"name": "f", "parameters": 1}}]}, "tools[0].function.parameters"),
     (TEXT, {"prompt": 1}, "prompt"), (TEXT, {"prompt": [1, "x"]}, "prompt[1]"), (TEXT, {"prompt": [-1]}, "prompt[0]"),
+    (TEXT, {"prompt": [5, 99999]}, "prompt[1]"),
     (TEXT, {"prompt": ["a", "b"]}, "prompt"), (TEXT, {"prompt": ""}, "prompt"), (TEXT, {"logprobs": 6}, "logprobs"), (TEXT, {"echo": 1}, "echo"),
     ("/tokenize", {"content": 1}, "content"), ("/tokenize", {"content": None}, "content"), ("/detokenize", {"tokens": [99999]}, "tokens[0]"),
     ("/detokenize", {"tokens": "x"}, "tokens"),
