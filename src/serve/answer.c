@@ -200,16 +200,17 @@ pf_matcher *answer_matcher(const struct answer *a)
 
 pf_status answer_begin(struct answer *a, const pf_model *m, const char *family, struct job *j, int choice)
 {
-    struct request *q = &j->req;
+    const struct request *q = &j->req;
+    const struct prompt *prompt = job_prompt(j, choice);
     const char *tools = q->tool_choice == TOOLS_NONE ? NULL : q->tools_json;
     answer_free(a);
     *a = (struct answer){ .m = m, .job = j, .choice = choice };
     if (q->echo)
-        give_content(a, buf_text(&q->prompt), q->prompt.n);
+        give_content(a, buf_text(&prompt->text), prompt->text.n);
     if (!q->chat)
         return hold_content(a);
     struct pf_reply_opts o = { .family = family, .tools_json = tools, .tools_len = tools ? strlen(tools) : 0,
-                               .in_reasoning = pf_reply_is_open(family, buf_text(&q->prompt), q->prompt.n) };
+                               .in_reasoning = pf_reply_is_open(family, buf_text(&prompt->text), prompt->text.n) };
     pf_status st = pf_reply_open(&a->reply, &o);
     return st < 0 ? st : hold_content(a);
 }

@@ -33,6 +33,11 @@ struct job *job_new(struct exchange *x, const struct protocol *p)
     return j;
 }
 
+struct prompt *job_prompt(const struct job *j, int choice)
+{
+    return &j->req.prompts[choice / (int)j->req.n];
+}
+
 static void free_choice(struct choice *c)
 {
     for (size_t i = 0; i < c->n_calls; i++) {
@@ -47,14 +52,16 @@ static void free_choice(struct choice *c)
 
 void job_free(struct job *j)
 {
-    for (int i = 0; i < MOST_CHOICES; i++)
+    for (int i = 0; i < j->n_choices; i++)
         free_choice(&j->choices[i]);
     buf_free(&j->building.text);
     buf_free(&j->building.calls);
     buf_free(&j->building.calls_as_text);
     buf_free(&j->building.tools);
-    buf_free(&j->req.prompt);
-    free(j->req.tok);
+    for (size_t i = 0; i < j->req.n_prompts; i++) {
+        buf_free(&j->req.prompts[i].text);
+        free(j->req.prompts[i].tok);
+    }
     for (size_t i = 0; i < j->req.n_tools; i++) {
         grammar_drop(&j->req.tool_grammars[i]);
         grammar_drop(&j->req.own_grammars[i]);

@@ -14,18 +14,25 @@
 #include "serve/api/fields.h"
 #include "serve/http/http.h"
 
-enum { MOST_CHOICES = 16, MOST_MESSAGES = 65536, MOST_TOP_LOGPROBS = 20 };
+enum { MOST_N = 16, MOST_MESSAGES = 65536, MOST_TOP_LOGPROBS = 20 };
 
 /* What the content is held to. */
 enum shape { SHAPE_FREE, SHAPE_JSON, SHAPE_GBNF };       /* JSON: of a schema; an empty one: any object */
 enum tool_choice { TOOLS_AUTO, TOOLS_NONE, TOOLS_REQUIRED, TOOLS_NAMED };
 
-/* Strings live in the job's arena. */
+/* What answers go on from. */
+struct prompt {
+    struct buf  text;                    /* as given or rendered */
+    int32_t    *tok;
+    size_t      n_tok;
+};
+
+/* Strings live in the job's arena, and so does the list of prompts. */
 struct request {
     const char *model;
     bool        stream, stream_usage;
 
-    bool        chat;                    /* msgs through the template; else text, or tok as it is */
+    bool        chat;                    /* msgs through the template make the prompt; else it is given */
     struct pf_message *msgs;
     size_t      n_msgs;
     const char **calls_as_text;          /* [n_msgs] tool_calls_json with arguments as strings; NULL: no calls */
@@ -36,13 +43,10 @@ struct request {
     bool        one_call;                /* at most one call an answer */
     int         enable_thinking;         /* as in pf_chat_opts */
     const char *reasoning_effort;
-    const char *text;
-    size_t      n_text;
     bool        echo;                    /* the prompt's text comes first in the answer */
 
-    struct buf  prompt;                  /* text as rendered */
-    int32_t    *tok;
-    size_t      n_tok;
+    struct prompt *prompts;              /* as read: of a text completion, with the text or the tokens */
+    size_t      n_prompts;
 
     enum shape  shape;
     const char *shape_text;              /* the schema or grammar */
@@ -56,7 +60,7 @@ struct request {
     size_t      n_tools;
 
     int64_t     max_tokens;              /* UNSET: to the end of the context */
-    int64_t     n, seed;                 /* seed UNSET: any */
+    int64_t     n, seed;                 /* n: choices of each prompt; seed UNSET: any */
     double      temp, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int64_t     top_k;
     struct text_list stops;
@@ -110,7 +114,8 @@ struct job {
     struct arena    arena;
     struct request  req;
     struct { struct buf text, calls, calls_as_text, tools; } building;       /* messages.c's */
-    struct choice   choices[MOST_CHOICES];
+    struct choice  *choices;             /* of the first prompt, of the second one, ...; in the arena */
+    int             n_choices;           /* 0 until the prompts are made */
     struct usage    usage;
     char            id[32];              /* random, letters and digits */
     int64_t         created;             /* seconds since 1970 */
@@ -133,6 +138,9 @@ struct protocol {
     void (*logprob)(struct job *j, int choice, const struct token_logprob *chosen, const struct token_logprob *top,
                     int n_top);
 };
+
+/* What a choice goes on from. */
+struct prompt *job_prompt(const struct job *j, int choice);
 
 /* j->x is held. */
 struct job *job_new(struct exchange *x, const struct protocol *p);

@@ -136,7 +136,7 @@ static bool wrong_choice(const struct request *q, struct trouble *t)
 static bool hold_reply(struct request *q, const struct prompt_opts *o, struct trouble *t)
 {
     bool must_call = q->tool_choice >= TOOLS_REQUIRED, may_call = q->tools_json && q->tool_choice != TOOLS_NONE;
-    bool open = pf_reply_is_open(o->family, buf_text(&q->prompt), q->prompt.n);
+    bool open = pf_reply_is_open(o->family, buf_text(&q->prompts->text), q->prompts->text.n);
     bool one = q->one_call || q->tool_choice == TOOLS_NAMED;
     struct pf_reply_shape shape = {
         .family = o->family, .schema = must_call ? NULL : q->shape_text, .schema_len = must_call ? 0 : q->n_shape,
@@ -199,44 +199,55 @@ static bool hold(struct job *j, const struct prompt_opts *o, struct trouble *t)
     return true;
 }
 
+/* ---- The prompts ------------------------------------------------------------------------------------------------- */
+
 /* A batch with a token that is none would be refused whole, with everybody's part. */
-static bool wrong_token(struct job *j, int64_t n_vocab, struct trouble *t)
+static bool wrong_token(const struct prompt *p, int64_t n_vocab, struct arena *a, const char *field, struct trouble *t)
 {
-    const struct request *q = &j->req;
-    char field[32], why[80];
+    char at[64], why[80];
     size_t i = 0;
-    while (i < q->n_tok && q->tok[i] < n_vocab)
+    while (i < p->n_tok && p->tok[i] < n_vocab)
         i++;
-    int n = snprintf(field, sizeof field, "prompt[%zu]", i);
+    if (i == p->n_tok)
+        return false;
+    int n = snprintf(at, sizeof at, "%s[%zu]", field, i);
     int n_why = snprintf(why, sizeof why, "must be a token's number, 0 to %lld", (long long)n_vocab - 1);
-    if (i < q->n_tok)
-        *t = (struct trouble){ 400, arena_text(&j->arena, field, (size_t)n), NULL,
-                               arena_text(&j->arena, why, (size_t)n_why) };
-    return i < q->n_tok;
+    *t = (struct trouble){ 400, arena_text(a, at, (size_t)n), NULL, arena_text(a, why, (size_t)n_why) };
+    return true;
+}
+
+/* The tokens of a text, unless they were given. */
+static bool make_tokens(struct prompt *p, const struct prompt_opts *o, unsigned flags, const char *field,
+                        struct arena *a, struct trouble *t)
+{
+    pf_status st = p->tok ? PF_OK : prompt_tokenize(o->m, buf_text(&p->text), p->text.n, flags, &p->tok, &p->n_tok);
+    if (st < 0)
+        return failed(st, field, t);
+    if (p->n_tok == 0) {
+        *t = (struct trouble){ 400, field, NULL, "the prompt is empty" };
+        return false;
+    }
+    if (p->n_tok > (size_t)o->n_ctx)
+        return too_long(a, p->n_tok, o->n_ctx, field, t);
+    return !wrong_token(p, pf_model_info(o->m)->n_vocab, a, field, t);
 }
 
 bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t)
 {
     struct request *q = &j->req;
+    unsigned flags = q->chat ? PF_TOK_PARSE_SPECIAL : PF_TOK_PARSE_SPECIAL | PF_TOK_ADD_SPECIAL;
     const char *field = q->chat ? "messages" : "prompt";
-    pf_status st = PF_OK;
-    if (q->chat)
-        st = render(q, o, &q->prompt);
-    else if (!q->tok)
-        buf_add(&q->prompt, q->text, q->n_text);
-    if (st == PF_OK && !q->tok)
-        st = prompt_tokenize(o->m, buf_text(&q->prompt), q->prompt.n,
-                             q->chat ? PF_TOK_PARSE_SPECIAL : PF_TOK_PARSE_SPECIAL | PF_TOK_ADD_SPECIAL, &q->tok,
-                             &q->n_tok);
-    if (st < 0)
-        return failed(st, field, t);
-    if (q->n_tok == 0) {
-        *t = (struct trouble){ 400, field, NULL, "the prompt is empty" };
-        return false;
+    if (q->chat) {
+        q->prompts = arena_take(&j->arena, 1, sizeof *q->prompts);
+        q->n_prompts = 1;
+        pf_status st = render(q, o, &q->prompts->text);
+        if (st < 0)
+            return failed(st, field, t);
     }
-    if (wrong_token(j, pf_model_info(o->m)->n_vocab, t))
-        return false;
-    if (q->n_tok > (size_t)o->n_ctx)
-        return too_long(&j->arena, q->n_tok, o->n_ctx, field, t);
+    for (size_t i = 0; i < q->n_prompts; i++)
+        if (!make_tokens(&q->prompts[i], o, flags, field, &j->arena, t))
+            return false;
+    j->n_choices = (int)q->n * (int)q->n_prompts;
+    j->choices = arena_take(&j->arena, (size_t)j->n_choices, sizeof *j->choices);
     return hold(j, o, t);
 }

@@ -11,8 +11,8 @@ struct prompt_opts {
     const char *template_name, *template_text;       /* instead of the model's own, or NULL */
 };
 
-/* Fills req.prompt, req.tok and what the reply is held to. False: *t says why not; its text is valid until the thread's
- * next failure, and as long as the job. */
+/* Fills req.prompts, j->choices and what the reply is held to. False: *t says why not; its text is valid until the
+ * thread's next failure, and as long as the job. */
 bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t);
 
 /* The tokens of a text, an array that the caller frees. */

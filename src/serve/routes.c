@@ -88,7 +88,7 @@ static void count_tokens(struct exchange *x)
         exchange_error(x, &t);
     } else {
         struct buf out = { 0 };
-        buf_printf(&out, "{\"input_tokens\":%zu}\n", j->req.n_tok);
+        buf_printf(&out, "{\"input_tokens\":%zu}\n", j->req.prompts->n_tok);
         exchange_answer(x, 200, "application/json", out.p, out.n);
         buf_free(&out);
     }

@@ -50,7 +50,7 @@ static bool open_slot(struct sched *sched, int i)
 /* The free slot for a prompt: the one that saves most by what its sequence has of it, less what is lost of the sequence
  * (which may never be wanted again: it counts a quarter); else one without a sequence, else the one that was used
  * longest ago. -1: none is free. */
-static int choose_slot(struct sched *sched, const struct request *q)
+static int choose_slot(struct sched *sched, const struct prompt *q)
 {
     int best = -1, oldest = -1;
     int64_t most = 0;
@@ -92,7 +92,7 @@ static void save_beginning(struct sched *sched, struct slot *s)
 }
 
 /* What a slot loses for a prompt is saved, and a saved conversation that has more of the prompt is taken up. */
-static void exchange_sequences(struct sched *sched, struct slot *s, const struct request *q)
+static void exchange_sequences(struct sched *sched, struct slot *s, const struct prompt *q)
 {
     size_t common = slot_common(s, q->tok, q->n_tok), saved_common;
     if (!sched->o.saved)
@@ -114,7 +114,7 @@ static void exchange_sequences(struct sched *sched, struct slot *s, const struct
 
 static void give_slot(struct sched *sched, struct slot *s, struct job *j)
 {
-    exchange_sequences(sched, s, &j->req);
+    exchange_sequences(sched, s, j->req.prompts);
     s->used = ++sched->n_used;
     slot_give(s, j);
 }
@@ -221,7 +221,7 @@ static void fill_slots(struct sched *s)
             job_free(j);
             continue;
         }
-        int i = choose_slot(s, &j->req);
+        int i = choose_slot(s, j->req.prompts);
         if (i >= 0) {
             give_slot(s, &s->slots[i], j);
             continue;
@@ -304,8 +304,9 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
             slot_fail(s, st, NULL);
             continue;
         }
-        size_t left = s->job->req.n_tok - s->n_done, n = left < rows ? left : rows;
-        add_part(r, s, s->job->req.tok + s->n_done, n);
+        const struct prompt *p = job_prompt(s->job, s->choice);
+        size_t left = p->n_tok - s->n_done, n = left < rows ? left : rows;
+        add_part(r, s, p->tok + s->n_done, n);
         rows -= n;
         sched->turn = i;
     }

@@ -52,7 +52,7 @@ static void end_choice(struct slot *s, enum finish why)
         return;
     }
     slot_take_times(s);
-    if (++s->choice < j->req.n) {
+    if (++s->choice < j->n_choices) {
         begin_prompt(s);
         return;
     }
@@ -109,14 +109,14 @@ static void sample_next(struct slot *s);
 
 pf_status slot_take_prefix(struct slot *s)
 {
-    struct request *q = &s->job->req;
+    const struct prompt *q = job_prompt(s->job, s->choice);
     size_t common = slot_common(s, q->tok, q->n_tok);
     common = common == q->n_tok ? common - 1 : common;
     pf_status st = pf_session_rewind(s->session, (int64_t)common);
     if (st < 0)
         return st;
-    if (s->choice == 0)
-        s->job->usage.n_cached = (size_t)pf_session_computed(s->session);
+    if (s->choice % s->job->req.n == 0)
+        s->job->usage.n_cached += (size_t)pf_session_computed(s->session);
     s->n_done = common;
     s->fresh = false;
     return PF_OK;
@@ -126,7 +126,7 @@ pf_status slot_take_prefix(struct slot *s)
 static void prompt_done(struct slot *s)
 {
     struct job *j = s->job;
-    if (s->n_done < j->req.n_tok)
+    if (s->n_done < job_prompt(j, s->choice)->n_tok)
         return;
     s->answering = true;
     s->prompt_end = (int64_t)s->n_done;
@@ -185,7 +185,8 @@ void slot_give(struct slot *s, struct job *j)
     s->choice = 0;
     s->begun = now_s();
     s->first = 0;
-    j->usage.n_prompt = j->req.n_tok;
+    for (size_t i = 0; i < j->req.n_prompts; i++)
+        j->usage.n_prompt += j->req.prompts[i].n_tok;
     pf_session_drafts(s->session, &s->drafted, &s->accepted);
     atomic_fetch_add(&metrics.running, 1);
     begin_prompt(s);

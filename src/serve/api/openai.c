@@ -158,7 +158,7 @@ static void put_chunk(struct job *j, int choice, const char *delta, const char *
     buf_printf(&out, finish ? ",\"finish_reason\":\"%s\"}]" : ",\"finish_reason\":null}]", finish);
     if (j->req.stream_usage) {
         buf_puts(&out, ",\"usage\":null");
-    } else if (finish && choice + 1 == j->req.n) {
+    } else if (finish && choice + 1 == j->n_choices) {
         buf_puts(&out, ",");
         openai_put_timings(&out, &j->usage);
     }
@@ -168,7 +168,7 @@ static void put_chunk(struct job *j, int choice, const char *delta, const char *
 
 static void chat_begin(struct job *j)
 {
-    for (int i = 0; i < j->req.n; i++)
+    for (int i = 0; i < j->n_choices; i++)
         put_chunk(j, i, "{\"role\":\"assistant\",\"content\":\"\"}", NULL);
 }
 
@@ -263,7 +263,7 @@ static void answer_whole(struct job *j, const char *object, void (*put_one)(stru
     struct buf out = { 0 };
     put_head(&out, j, object);
     buf_puts(&out, ",\"choices\":[");
-    for (int i = 0; i < j->req.n; i++)
+    for (int i = 0; i < j->n_choices; i++)
         put_one(&out, j, i);
     buf_puts(&out, "],");
     put_usage(&out, &j->usage);

@@ -65,7 +65,7 @@ static bool read_stream_options(struct reader *r, struct json v, void *to)
     { "stream", FIELD_BOOL, AT(stream), 0, 0, NULL }, \
     { "stream_options", FIELD_BY, 0, 0, 0, read_stream_options }, \
     { "max_tokens", FIELD_WHOLE, AT(max_tokens), 0, INT32_MAX, NULL }, \
-    { "n", FIELD_WHOLE, AT(n), 1, MOST_CHOICES, NULL }, \
+    { "n", FIELD_WHOLE, AT(n), 1, MOST_N, NULL }, \
     { "seed", FIELD_WHOLE, AT(seed), -9e18, 9e18, NULL }, \
     { "stop", FIELD_BY, AT(stops), 0, 0, read_stop }, \
     { "temperature", FIELD_REAL, AT(temp), 0, 2, NULL }, \
@@ -379,8 +379,7 @@ bool openai_read_chat(struct job *j, struct reader *r, struct json body)
 /* ---- Requests: text ---------------------------------------------------------------------------------------------- */
 
 struct ids {
-    struct request *q;
-    int64_t n_vocab;
+    struct prompt *p;
     size_t  cap;
 };
 
@@ -392,23 +391,28 @@ static bool read_id(struct reader *r, struct json v, void *to)
         return read_fail(r, "must be a token's number");
     if (id < 0 || id >= INT32_MAX)
         return read_fail(r, "is no token's number");
-    if (ids->q->n_tok == ids->cap) {
+    if (ids->p->n_tok == ids->cap) {
         ids->cap = 2 * ids->cap + 256;
-        ids->q->tok = xrealloc(ids->q->tok, ids->cap, sizeof *ids->q->tok);
+        ids->p->tok = xrealloc(ids->p->tok, ids->cap, sizeof *ids->p->tok);
     }
-    ids->q->tok[ids->q->n_tok++] = (int32_t)id;
+    ids->p->tok[ids->p->n_tok++] = (int32_t)id;
     return true;
 }
 
 /* A text, a list of one text, or a list of tokens. */
-static bool read_prompt(struct reader *r, struct json v, struct request *q)
+static bool read_prompt(struct reader *r, struct json v, struct job *j)
 {
-    struct ids ids = { .q = q };
+    struct request *q = &j->req;
+    q->prompts = arena_take(r->arena, 1, sizeof *q->prompts);
+    q->n_prompts = 1;
+    struct ids ids = { .p = q->prompts };
     struct json first = json_next(v, (struct json){ 0 });
     if (json_is(v, '[') && json_is(first, '"') && !json_next(v, first).p)
         v = first;
     if (json_is(v, '"')) {
-        q->text = read_text(r, v, &q->n_text);
+        size_t n;
+        const char *text = read_text(r, v, &n);
+        buf_add(&q->prompts->text, text, n);
         return true;
     }
     if (!json_is(v, '[') || json_is(first, '"'))
@@ -434,7 +438,7 @@ bool openai_read_text(struct job *j, struct reader *r, struct json body)
     if (!in.prompt.p)
         return read_fail_at(r, "prompt", "is missing");
     strcpy(r->path, "prompt");
-    if (!read_prompt(r, in.prompt, &j->req))
+    if (!read_prompt(r, in.prompt, j))
         return false;
     r->path[0] = 0;
     return true;
