@@ -14,7 +14,7 @@
 #include "serve/api/fields.h"
 #include "serve/http/http.h"
 
-enum { MOST_N = 16, MOST_MESSAGES = 65536, MOST_TOP_LOGPROBS = 20 };
+enum { MOST_N = 16, MOST_CHOICES = 128, MOST_MESSAGES = 65536, MOST_TOP_LOGPROBS = 20 };
 
 /* What the content is held to. */
 enum shape { SHAPE_FREE, SHAPE_JSON, SHAPE_GBNF };       /* JSON: of a schema; an empty one: any object */

@@ -244,9 +244,13 @@ bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t)
         if (st < 0)
             return failed(st, field, t);
     }
-    for (size_t i = 0; i < q->n_prompts; i++)
-        if (!make_tokens(&q->prompts[i], o, flags, field, &j->arena, t))
+    for (size_t i = 0; i < q->n_prompts; i++) {
+        char one[32];
+        int n = snprintf(one, sizeof one, "%s[%zu]", field, i);
+        const char *at = q->n_prompts > 1 ? arena_text(&j->arena, one, (size_t)n) : field;
+        if (!make_tokens(&q->prompts[i], o, flags, at, &j->arena, t))
             return false;
+    }
     j->n_choices = (int)q->n * (int)q->n_prompts;
     j->choices = arena_take(&j->arena, (size_t)j->n_choices, sizeof *j->choices);
     return hold(j, o, t);

@@ -93,7 +93,7 @@ static void begin_prompt(struct slot *s)
     s->fresh = true;
     s->n_done = 0;
     s->n_answer = 0;
-    set_sampler(&s->sampler, &s->job->req, s->choice);
+    set_sampler(&s->sampler, &s->job->req, s->choice % (int)s->job->req.n);      /* as if the prompt were alone */
 }
 
 size_t slot_common(const struct slot *s, const int32_t *tok, size_t n)

@@ -86,6 +86,24 @@ def check_text(s):
     check(echoed == "A fox" + a["choices"][0]["text"], echoed)
 
 
+def check_prompts(s):
+    """Several prompts in a request: each has the choices that it has alone."""
+    settings = {"temperature": 1, "seed": 3, "max_tokens": 10, "n": 2}
+    texts = ["A fox", "The crow and", "Once"]
+    alone = [s.post(TEXT, {"prompt": t, **settings})[2] for t in texts]
+    each = [c["text"] for a in alone for c in a["choices"]]
+    ids = [s.post("/tokenize", {"content": t, "add_special": True})[2]["tokens"] for t in texts]
+    for prompts in (texts, ids, [texts[0], ids[1], texts[2]]):
+        a = s.post(TEXT, {"prompt": prompts, **settings})[2]
+        check([c["text"] for c in a["choices"]] == each and [c["index"] for c in a["choices"]] == list(range(6)), prompts, a, each)
+        check(a["usage"]["prompt_tokens"] == sum(map(len, ids)) and a["usage"]["completion_tokens"] == 60, a["usage"])
+    streamed = [""] * 6
+    for _, data in s.stream(TEXT, {"prompt": texts, "stream": True, **settings}):
+        for c in json.loads(data)["choices"] if data != "[DONE]" else ():
+            streamed[c["index"]] += c["text"]
+    check(streamed == each, "streamed choices of several prompts are others", streamed, each)
+
+
 # (path, what the body has besides what it needs, the field that the error names)
 USER = [{"role": "user", "content": "x"}]
 WRONG = [
@@ -111,7 +129,10 @@ WRONG = [
     (CHAT, {"tools": [{"type": "function", "function": {"name": "f", "parameters": 1}}]}, "tools[0].function.parameters"),
     (TEXT, {"prompt": 1}, "prompt"), (TEXT, {"prompt": [1, "x"]}, "prompt[1]"), (TEXT, {"prompt": [-1]}, "prompt[0]"),
     (TEXT, {"prompt": [5, 99999]}, "prompt[1]"),
-    (TEXT, {"prompt": ["a", "b"]}, "prompt"), (TEXT, {"prompt": ""}, "prompt"), (TEXT, {"logprobs": 6}, "logprobs"), (TEXT, {"echo": 1}, "echo"),
+    (TEXT, {"prompt": ["a", 1]}, "prompt[1]"), (TEXT, {"prompt": ["a", ""]}, "prompt[1]"), (TEXT, {"prompt": [[1], [5, 99999]]}, "prompt[1][1]"),
+    (TEXT, {"prompt": [[1], [2, "x"]]}, "prompt[1][1]"), (TEXT, {"prompt": []}, "prompt"), (TEXT, {"prompt": [[]]}, "prompt"),
+    (TEXT, {"prompt": ["x"] * 129}, "prompt"), (TEXT, {"prompt": ["x"] * 9, "n": 16}, "prompt"), (TEXT, {"prompt": {}}, "prompt"),
+    (TEXT, {"prompt": ["a", "word " * 9000]}, "prompt[1]"), (TEXT, {"prompt": ""}, "prompt"), (TEXT, {"logprobs": 6}, "logprobs"), (TEXT, {"echo": 1}, "echo"),
     ("/tokenize", {"content": 1}, "content"), ("/tokenize", {"content": None}, "content"), ("/detokenize", {"tokens": [99999]}, "tokens[0]"),
     ("/detokenize", {"tokens": "x"}, "tokens"),
 ]
@@ -137,7 +158,7 @@ def main():
         check(s.ask("GET", "/health")[0] == 200, "health")
         names = [m["id"] for m in s.ask("GET", "/v1/models")[2]["data"]]
         check("default" in names and "fables" in names, names)
-        for part in (check_answers, check_stream, check_settings, check_bias, check_text, check_errors):
+        for part in (check_answers, check_stream, check_settings, check_bias, check_text, check_prompts, check_errors):
             part(s)
     finish()
 

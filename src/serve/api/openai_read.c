@@ -399,25 +399,40 @@ static bool read_id(struct reader *r, struct json v, void *to)
     return true;
 }
 
-/* A text, a list of one text, or a list of tokens. */
-static bool read_prompt(struct reader *r, struct json v, struct job *j)
+static bool read_text_prompt(struct reader *r, struct json v, struct prompt *p)
 {
-    struct request *q = &j->req;
-    q->prompts = arena_take(r->arena, 1, sizeof *q->prompts);
-    q->n_prompts = 1;
-    struct ids ids = { .p = q->prompts };
+    size_t n;
+    const char *text = read_text(r, v, &n);
+    buf_add(&p->text, text, n);
+    return true;
+}
+
+/* One of several: a text, or an array of tokens. */
+static bool read_one_prompt(struct reader *r, struct json v, void *to)
+{
+    struct request *q = to;
+    struct prompt *p = &q->prompts[q->n_prompts++];
+    if (json_is(v, '"'))
+        return read_text_prompt(r, v, p);
+    if (!json_is(v, '['))
+        return read_fail(r, "must be a text or an array of tokens");
+    return read_elements(r, v, INT32_MAX, read_id, &(struct ids){ .p = p });
+}
+
+static bool read_prompts(struct reader *r, struct json v, struct request *q)
+{
     struct json first = json_next(v, (struct json){ 0 });
-    if (json_is(v, '[') && json_is(first, '"') && !json_next(v, first).p)
-        v = first;
-    if (json_is(v, '"')) {
-        size_t n;
-        const char *text = read_text(r, v, &n);
-        buf_add(&q->prompts->text, text, n);
-        return true;
-    }
-    if (!json_is(v, '[') || json_is(first, '"'))
-        return read_fail(r, "must be one text or one array of tokens");
-    return read_elements(r, v, INT32_MAX, read_id, &ids);
+    bool several = json_is(first, '"') || json_is(first, '[');
+    q->prompts = arena_take(r->arena, several ? MOST_CHOICES : 1, sizeof *q->prompts);
+    if (!json_is(v, '"') && !json_is(v, '['))
+        return read_fail(r, "must be a text, an array of texts, or one or several arrays of tokens");
+    if (!several)
+        return read_one_prompt(r, v, q);
+    if (!read_elements(r, v, MOST_CHOICES, read_one_prompt, q))
+        return false;
+    return (int64_t)q->n_prompts * q->n <= MOST_CHOICES ||
+           read_fail(r, "%zu prompts with n of %lld make more than %d choices", q->n_prompts, (long long)q->n,
+                     MOST_CHOICES);
 }
 
 bool openai_read_text(struct job *j, struct reader *r, struct json body)
@@ -438,7 +453,7 @@ bool openai_read_text(struct job *j, struct reader *r, struct json body)
     if (!in.prompt.p)
         return read_fail_at(r, "prompt", "is missing");
     strcpy(r->path, "prompt");
-    if (!read_prompt(r, in.prompt, j))
+    if (!read_prompts(r, in.prompt, &j->req))
         return false;
     r->path[0] = 0;
     return true;
