@@ -70,29 +70,46 @@ static void messages(struct exchange *x)
 }
 
 /* Counts the tokens of a request: it is read, and its prompt made, as for an answer. */
-static void count_tokens(struct exchange *x)
+static void count_tokens(struct exchange *x, const struct protocol *p, const char *form)
 {
     const struct server *server = exchange_ctx(x);
     struct json body;
     struct trouble t;
     if (!json_body(x, &body))
         return;
-    struct job *j = job_new(x, &anthropic_count);
+    struct job *j = job_new(x, p);
     struct reader r = { .arena = &j->arena };
     struct prompt_opts any_length = server->prompt;
     any_length.n_ctx = INT32_MAX;
     j->req = server->defaults;
-    if (!anthropic_count.read(j, &r, body)) {
+    if (!p->read(j, &r, body)) {
         answer_wrong_field(x, &r);
     } else if (!prompt_make(j, &any_length, &t)) {
         exchange_error(x, &t);
     } else {
         struct buf out = { 0 };
-        buf_printf(&out, "{\"input_tokens\":%zu}\n", j->req.prompts->n_tok);
+        buf_printf(&out, "{%s\"input_tokens\":%zu}\n", form, j->req.prompts->n_tok);
         exchange_answer(x, 200, "application/json", out.p, out.n);
         buf_free(&out);
     }
     job_free(j);
+}
+
+static void count_of_messages(struct exchange *x)
+{
+    count_tokens(x, &anthropic_count, "");
+}
+
+static void count_of_response(struct exchange *x)
+{
+    count_tokens(x, &openai_responses_count, "\"object\":\"response.input_tokens\",");
+}
+
+/* What a language model has inside says little about a text as a whole unless it was trained to. */
+static void embeddings(struct exchange *x)
+{
+    exchange_error(x, &(struct trouble){ .status = 404, .why = "there are no embeddings here: the models served are "
+                                                               "trained to go on with texts alone" });
 }
 
 static void completions(struct exchange *x)
@@ -326,7 +343,9 @@ const struct route routes[] = {
     { "POST", "/v1/completions", 0, completions, openai_error },
     { "POST", "/v1/responses", 0, responses, openai_error },
     { "POST", "/v1/messages", 0, messages, anthropic_error },
-    { "POST", "/v1/messages/count_tokens", 0, count_tokens, anthropic_error },
+    { "POST", "/v1/responses/input_tokens", 0, count_of_response, openai_error },
+    { "POST", "/v1/messages/count_tokens", 0, count_of_messages, anthropic_error },
+    { "POST", "/v1/embeddings", ROUTE_AT_ONCE, embeddings, openai_error },
     { "POST", "/tokenize", 0, tokenize, openai_error },
     { "POST", "/detokenize", 0, detokenize, openai_error },
     { 0 },

@@ -126,9 +126,9 @@ bool sched_add(struct sched *s, struct job *j)
 static const struct route *route_of(uint8_t which)
 {
     static const char *const paths[] = { "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages",
-                                         "/v1/messages/count_tokens", "/tokenize" };
+                                         "/v1/messages/count_tokens", "/tokenize", "/v1/responses/input_tokens" };
     const struct route *r = routes;
-    while (strcmp(r->path, paths[which % 6]) != 0)
+    while (strcmp(r->path, paths[which % 7]) != 0)
         r++;
     return r;
 }

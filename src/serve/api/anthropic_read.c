@@ -28,8 +28,10 @@ static bool read_system_block(struct reader *r, struct json v, void *to)
                                            { "text", FIELD_TEXT, sizeof(char *), 0, 0, NULL }, { 0 } };
     if (!read_fields(r, v, fields, &b))
         return false;
-    if (!b.type || strcmp(b.type, "text") != 0)
-        return read_fail_at(r, "type", "must be \"text\"");
+    if (!b.type)
+        return read_fail_at(r, "type", "is missing");
+    if (strcmp(b.type, "text") != 0)
+        return read_wrong_kind(r, b.type);
     if (!b.text)
         return read_fail_at(r, "text", "is missing");
     const char *text = without_billing(b.text);
@@ -139,6 +141,8 @@ static bool take_block(struct reader *r, const struct block *b, struct turn *t)
         buf_puts(&t->thinking, b->thinking ? b->thinking : "");
     } else if (is(b, "redacted_thinking") && t->assistant) {
         open_message(t);
+    } else if (is(b, "image") || is(b, "document")) {
+        return read_wrong_kind(r, b->type);
     } else {
         return read_fail_at(r, "type", "a block \"%.40s\" is not supported here", b->type);
     }

@@ -40,6 +40,12 @@ bool read_fail_at(struct reader *r, const char *member, const char *fmt, ...)
     return false;
 }
 
+bool read_wrong_kind(struct reader *r, const char *kind)
+{
+    return read_fail_at(r, "type", "\"%.40s\" is not supported: models are given text here, no pictures, sound or "
+                        "documents", kind);
+}
+
 const char *read_text(struct reader *r, struct json string, size_t *n)
 {
     struct buf raw = { 0 }, text = { 0 };

@@ -53,4 +53,7 @@ const char *read_text(struct reader *r, struct json string, size_t *n);
 bool read_fail(struct reader *r, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 bool read_fail_at(struct reader *r, const char *member, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/* As read_fail_at(r, "type", ...), of a part of a content that is no text. */
+bool read_wrong_kind(struct reader *r, const char *kind);
+
 #endif

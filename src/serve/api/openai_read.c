@@ -96,7 +96,7 @@ static bool read_part(struct reader *r, struct json v, void *to)
         return false;
     const char *text = p.type && strcmp(p.type, "refusal") == 0 ? p.refusal : p.text;
     if (p.type && strcmp(p.type, "text") != 0 && strcmp(p.type, "refusal") != 0)
-        return read_fail_at(r, "type", "parts of this kind are not supported; \"text\" is");
+        return read_wrong_kind(r, p.type);
     if (!text)
         return read_fail_at(r, "text", "is missing");
     message_text(to, text, strlen(text));
@@ -301,15 +301,15 @@ static bool read_named_schema(struct reader *r, struct json v, void *to)
     return f->schema.p || read_fail_at(r, "schema", "is missing");
 }
 
-/* Chats put the schema into a member of its own, responses put it beside the type. */
-bool openai_read_format(struct reader *r, struct json v, void *to)
+/* Chats put the schema into a member of its own, the other protocols beside the type; either is taken from all.
+ * member: where the protocol has it. */
+static bool read_format(struct reader *r, struct json v, struct request *q, const char *member)
 {
     static const struct field fields[] = {
         { "type", FIELD_TEXT, offsetof(struct format, type), 0, 0, NULL },
         { "json_schema", FIELD_BY, 0, 0, 0, read_named_schema },
         { "schema", FIELD_RAW, offsetof(struct format, schema), 0, 0, NULL }, { 0 } };
     struct format f = { 0 };
-    struct request *q = to;
     if (!read_fields(r, v, fields, &f))
         return false;
     if (!f.type)
@@ -320,15 +320,25 @@ bool openai_read_format(struct reader *r, struct json v, void *to)
     if (!schema && strcmp(f.type, "json_object") != 0)
         return read_fail_at(r, "type", "must be text, json_object or json_schema");
     if (schema && !f.schema.p)
-        return read_fail_at(r, f.has_schema ? "json_schema.schema" : "json_schema", "is missing");
+        return read_fail_at(r, member, "is missing");
     if (f.schema.p && !json_is(f.schema, '{') && !json_is(f.schema, 't') && !json_is(f.schema, 'f'))
-        return read_fail_at(r, "schema", "must be an object");
+        return read_fail_at(r, f.has_schema ? "json_schema.schema" : "schema", "must be an object");
     static const char object[] = "{\"type\":\"object\"}";
     q->shape = SHAPE_JSON;
     q->shape_text = f.schema.p ? arena_text(r->arena, f.schema.p, f.schema.n) : object;
     q->n_shape = f.schema.p ? f.schema.n : sizeof object - 1;
     q->shape_field = arena_text(r->arena, r->path, strlen(r->path));
     return true;
+}
+
+bool openai_read_format(struct reader *r, struct json v, void *to)
+{
+    return read_format(r, v, to, "schema");
+}
+
+static bool read_chat_format(struct reader *r, struct json v, void *to)
+{
+    return read_format(r, v, to, "json_schema");
 }
 
 bool openai_read_grammar(struct reader *r, struct json v, void *to)
@@ -365,7 +375,7 @@ bool openai_read_chat(struct job *j, struct reader *r, struct json body)
         { "tool_choice", FIELD_BY, 0, 0, 0, openai_read_tool_choice },
         { "parallel_tool_calls", FIELD_BY, 0, 0, 0, openai_read_parallel },
         { "chat_template_kwargs", FIELD_BY, 0, 0, 0, read_template_kwargs },
-        { "response_format", FIELD_BY, 0, 0, 0, openai_read_format },
+        { "response_format", FIELD_BY, 0, 0, 0, read_chat_format },
         { 0 } };
     if (!read_fields(r, body, fields, &in))
         return false;

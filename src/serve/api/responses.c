@@ -331,3 +331,5 @@ static void broken(struct job *j, const char *why)
 }
 
 const struct protocol openai_responses = { "call_", responses_read, begin, delta, choice_end, end, broken, NULL };
+
+const struct protocol openai_responses_count = { .read = responses_read_count };

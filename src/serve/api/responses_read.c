@@ -38,7 +38,7 @@ static bool read_part(struct reader *r, struct json v, void *to)
     for (size_t i = 0; p.type && i < sizeof known / sizeof *known; i++)
         is_known = i == 0 ? strcmp(known[i], p.type) == 0 : is_known || strcmp(known[i], p.type) == 0;
     if (!is_known)
-        return read_fail_at(r, "type", "parts of the kind \"%.40s\" are not supported", p.type);
+        return read_wrong_kind(r, p.type);
     const char *text = p.text ? p.text : p.refusal;
     if (!text)
         return read_fail_at(r, "text", "is missing");
@@ -216,7 +216,7 @@ static bool read_previous(struct reader *r, struct json v, void *to)
     return read_fail(r, "nothing is stored here: send the whole input");
 }
 
-bool responses_read(struct job *j, struct reader *r, struct json body)
+static bool read_any(struct job *j, struct reader *r, struct json body, bool counts)
 {
     struct { struct request q; struct json input, tools; const char *instructions; } in = { .q = j->req };
     in.q.model = NULL;
@@ -240,7 +240,7 @@ bool responses_read(struct job *j, struct reader *r, struct json body)
     j->req.chat = true;
     j->req.instructions = in.instructions;
     j->req.tools_given = in.tools.p ? arena_text(&j->arena, in.tools.p, in.tools.n) : NULL;
-    if (!in.q.model)
+    if (!in.q.model && !counts)
         return read_fail_at(r, "model", "is missing");
     if (in.instructions && *in.instructions) {
         message_begin(j, "system");
@@ -248,4 +248,14 @@ bool responses_read(struct job *j, struct reader *r, struct json body)
         message_end(j);
     }
     return read_conversation(r, &dialect, in.input, in.tools, j);
+}
+
+bool responses_read(struct job *j, struct reader *r, struct json body)
+{
+    return read_any(j, r, body, false);
+}
+
+bool responses_read_count(struct job *j, struct reader *r, struct json body)
+{
+    return read_any(j, r, body, true);
 }
