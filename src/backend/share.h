@@ -42,7 +42,8 @@ struct pf_handed {
 };
 
 /* The router's picks of layer il: e with picks, weights and x in memory of the host. The host must not look at e's
- * matrices' data and at e->y. */
+ * matrices' data and at e->y. Where the device holds all that was picked it does not wait for the answer, and weights
+ * and x may be a later layer's already. */
 struct pf_offer {
     int il;
     const struct pf_experts_op *e;

@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "check.h"
 #include "backend/backend.h"
@@ -263,6 +264,9 @@ static struct {
     const float   *act, *y;                  /* activation and output of each pick, by the CPU */
     enum pf_pick_by ways[4];
     int            n_placed;                 /* picks that were read in place */
+    const float   *next_x;                   /* not NULL: a host as slow as can be: it looks at layer 0 when it sees
+                                                this row of layer 1 */
+    const int32_t *picks;                    /* of layer 0 */
 } layer;
 
 static enum pf_pick_by way_of(int expert)
@@ -296,11 +300,28 @@ static void answer_part(float *to, const float *from, int n, bool given)
         to[i] = given ? from[i] : NAN;
 }
 
+/* Whether the device has shown the next layer's row already. */
+static bool is_ahead(const struct pf_offer *offer)
+{
+    const volatile float *x = offer->e->x;
+    int n = offer->e->gate->n_in, i = 0;
+    while (i < n && x[i] == layer.next_x[i])
+        i++;
+    return i == n;
+}
+
 static pf_status serve(void *ctx, const struct pf_offer *offer, const struct pf_answer *answer)
 {
     const struct pf_experts_op *e = offer->e;
     int n_ff = layer.w[0].n_out, n = layer.w[2].n_out, n_placed = 0;
     (void)ctx;
+    for (int ms = 0; layer.next_x && offer->in_place && offer->il == 0 && !is_ahead(offer); ms++) {
+        if (ms == 10000)
+            PF_FAIL(PF_EDEVICE, "the device waits for the host");
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
+    CHECK(!layer.next_x || offer->il > 0 || memcmp(e->picks, layer.picks, (size_t)e->n_used * sizeof *e->picks) == 0,
+          "the host sees other picks than those of the layer that it serves");
     for (int p = 0; p < e->rows * e->n_used; p++) {
         enum pf_pick_by by = way_of(e->picks[p]);
         by = by == PF_BY_PLACE && !offer->in_place ? PF_BY_HOST : by;
@@ -418,16 +439,108 @@ static void shared_experts(enum pf_qtype type, enum pf_qtype down_type, int n, i
     }
 }
 
+/* Two layers, one behind the other. The GPU holds all experts of the first. */
+struct two {
+    struct pair w, at[2], x[2], y[2], there[3];
+    struct pf_experts_op e[2][2];            /* by unit, layer */
+};
+
+static void run_two(struct two *t, int u)
+{
+    pf_backend *b = units[u];
+    const struct pf_repeat step = { .rows = 1, .n_parts = 1, .part = { { .sequence = t, .n_positions = 1 } } };
+    bool replayed, again;
+    must(b->ops->begin(b, &step, &replayed));
+    for (int il = 0; il < 2 && !replayed; il++) {
+        if (u == 1)
+            must(b->ops->share->offer(b, il, &t->e[u][il]));
+        must(u == 0 ? b->ops->experts(b, &t->e[u][il]) : b->ops->share->experts(b, il, &t->e[u][il]));
+    }
+    must(b->ops->end(b, &again));
+    must(b->ops->finish(b));
+}
+
+static void hold_some(int il)
+{
+    const struct pf_share_ops *share = units[1]->ops->share;
+    for (int e = 0; e < N_EXPERT; e++) {
+        bool held = il == 0 || way_of(e) == PF_BY_DEVICE;
+        must(share->hold(units[1], il, e, held ? matrix_there(0, e) : NULL, held ? matrix_there(1, e) : NULL,
+                         held ? matrix_there(2, e) : NULL));
+    }
+}
+
+static void two_layers(struct two *t, int n, float *act, float *pick_y)
+{
+    t->w = random_pair(N_USED, 1);
+    for (int il = 0; il < 2; il++) {
+        int32_t picks[N_USED];
+        for (int i = 0; i < N_USED; i++)
+            picks[i] = (3 * il + i) % N_EXPERT;
+        hold_some(il);
+        t->at[il] = pair_new(picks, N_USED);
+        t->x[il] = random_pair((size_t)n, 1);
+        t->y[il] = random_pair((size_t)n, 1);
+        for (int u = 0; u < 2; u++)
+            t->e[u][il] = (struct pf_experts_op){
+                .gate = &layer.w[0], .up = &layer.w[1], .down = &layer.w[2], .act = { .kind = PF_ACT_SWIGLU },
+                .n_expert = N_EXPERT, .n_used = N_USED, .rows = 1, .weights = t->w.at[u], .x = t->x[il].at[u],
+                .picks = (const int32_t *)(const void *)t->at[il].at[u], .y = t->y[il].at[u],
+                .pick_act = u == 0 && il == 1 ? act : NULL, .pick_y = u == 0 && il == 1 ? pick_y : NULL };
+    }
+    layer.act = act;
+    layer.y = pick_y;
+    layer.next_x = t->x[1].at[0];
+    layer.picks = (const int32_t *)(const void *)t->at[0].at[0];
+}
+
+static void free_two(struct two *t)
+{
+    for (int i = 0; i < 2; i++) {
+        pair_free(&t->at[i]);
+        pair_free(&t->x[i]);
+        pair_free(&t->y[i]);
+    }
+    for (int i = 0; i < 3; i++)
+        pair_free(&t->there[i]);
+    pair_free(&t->w);
+}
+
+/* Where the GPU holds all that was picked it does not wait for the host, run plainly, captured or replayed. */
+static void shared_ahead(void)
+{
+    enum { N = 256, N_FF = 96 };
+    static const enum pf_pick_by ways[4] = { PF_BY_HOST, PF_BY_DEVICE, PF_BY_DOWN, PF_BY_COPY };
+    static float act[N_USED * N_FF], pick_y[N_USED * N];
+    struct two t;
+    memcpy(layer.ways, ways, sizeof ways);
+    for (int i = 0; i < 3; i++) {
+        layer.w[i] = i < 2 ? expert_weights(PF_Q8_0, N, N_FF) : expert_weights(PF_Q8_0, N_FF, N);
+        t.there[i] = pair_new(layer.w[i].data[0], matrix_at(i, N_EXPERT) / sizeof(float));
+        layer.there[i] = (const uint8_t *)t.there[i].at[1];
+    }
+    two_layers(&t, N, act, pick_y);
+    run_two(&t, 0);
+    for (int times = 0; times < 4; times++) {
+        run_two(&t, 1);
+        same(&t.y[0], "a layer that the GPU holds", "Q8_0", 1);
+        same(&t.y[1], "the layer after it", "Q8_0", 1);
+    }
+    layer.next_x = NULL;
+    free_two(&t);
+}
+
 static void share(void)
 {
     struct pf_handoff_stats stats;
-    const struct pf_share_sizes sizes = { .n_layer = 1, .n_expert = N_EXPERT, .n_used = MOST_USED, .n_embd = 512,
+    const struct pf_share_sizes sizes = { .n_layer = 2, .n_expert = N_EXPERT, .n_used = MOST_USED, .n_embd = 512,
                                           .n_ff = 768 };
     must(units[1]->ops->share->open(units[1], &sizes, serve, served, NULL));
     shared_experts(PF_Q4_K, PF_Q6_K, 512, 512);
     shared_experts(PF_Q4_K, PF_Q4_K, 512, 768);
     shared_experts(PF_Q8_0, PF_MXFP4, 256, 96);
     shared_experts(PF_Q8_0, PF_F16, 256, 96);
+    shared_ahead();
     units[1]->ops->share->handoffs(units[1], &stats);
     CHECK(stats.n > 0 && stats.waited_ns > 0, "%d hand-offs in %d ns", (int)stats.n, (int)stats.waited_ns);
 }

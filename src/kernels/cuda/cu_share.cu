@@ -5,6 +5,8 @@
  *              the host which experts are to be read where they lie in its memory
  *     take     a block a pick waits for the host's flag; reads around the caches, since the host has just written
  *
+ * Where the device holds all that was picked, take does not wait, and the device may be layers ahead of the host.
+ *
  * One thread of all asks for the host's flag, and tells the others through the device's memory. Reads of one line of
  * the host's memory stand in line, 5 to 6 us each on an H200, and whatever else crosses stands behind them: copies,
  * events, other reads.
@@ -12,6 +14,7 @@
  * Both kernels are part of captured graphs: they know addresses of flags and buffers, never where an expert lies. */
 #include "kernels/cuda/cu_device.h"
 
+enum { NOTHING_MISSED = 64 };            /* a told value of offer's, no CU_FLAG_: nothing waits for the host */
 enum { OFFER_THREADS = 1024, TAKE_THREADS = 1024, TAKE_AHEAD = 3, TABLE_THREADS = 256 };
 static const __device__ unsigned long long PATIENCE_NS = 30000000000ull;
 
@@ -40,10 +43,8 @@ CU_INLINE void show_picks(const struct cu_offer &o)
         o.host_picks[i] = o.picks[i];
         o.host_weights[i] = o.weights[i];
     }
-    if (threadIdx.x == 0) {
-        *o.told = CU_FLAG_DOWN;
+    if (threadIdx.x == 0)
         *(volatile uint64_t *)&o.flag->ns = device_ns();
-    }
     __threadfence_system();
     __syncthreads();
     if (threadIdx.x == 0)
@@ -77,8 +78,10 @@ static __global__ void offer(const __grid_constant__ struct cu_offer o)
     for (int p = threadIdx.x; p < o.n_picks; p += OFFER_THREADS)
         missed |= !o.held[o.picks[p]];
     missed = __syncthreads_or(missed);
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
+        *o.told = missed ? CU_FLAG_DOWN : NOTHING_MISSED;
         is_dealt = missed && o.deal && ask_host(o.deal, o.fault) == CU_FLAG_UP;
+    }
     __threadfence_system();
     __syncthreads();
     for (int p = threadIdx.x; p < o.n_picks; p += OFFER_THREADS)
@@ -90,11 +93,13 @@ extern "C" cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o)
     return launch_early(offer, dim3(1), OFFER_THREADS, 0, st, *o);
 }
 
-/* Whether the host has answered; by one thread of each block. Blocks begin in order, so the first is there for the
- * others. */
-CU_INLINE bool wait_for_host(const struct cu_take &t)
+/* What the host has answered, a CU_FLAG_, or at once NOTHING_MISSED; by a thread of each block. Blocks begin in order,
+ * so the first is there for the others. */
+CU_INLINE uint32_t wait_for_host(const struct cu_take &t)
 {
-    uint32_t f;
+    uint32_t f = *(const volatile uint32_t *)t.told;
+    if (f == NOTHING_MISSED)
+        return f;
     if (blockIdx.x == 0) {
         f = ask_host(t.flag, t.fault);
         __threadfence_system();
@@ -104,7 +109,7 @@ CU_INLINE bool wait_for_host(const struct cu_take &t)
             ;
         __threadfence_system();
     }
-    return f == CU_FLAG_UP;
+    return f;
 }
 
 /* A thread's elements of a row of host_y, loaded in the same crossing of PCIe as the pick's pf_handed, which may say
@@ -152,19 +157,24 @@ CU_INLINE void take_activation(const struct cu_take &t, int pick)
 static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constant__ struct cu_take t)
 {
     __shared__ __align__(16) struct pf_handed h;
-    __shared__ bool answered;
+    __shared__ uint32_t told;
     static_assert(sizeof h == 2 * sizeof(uint4), "read as two");
     wait_turn();
     int pick = blockIdx.x, expert = t.picks[pick];
     const float *host_y = t.host_y + (size_t)pick * t.n_out;
     if (threadIdx.x == 0)
-        answered = wait_for_host(t);
+        told = wait_for_host(t);
     __syncthreads();
+    if (told == NOTHING_MISSED) {
+        if (threadIdx.x == 0)
+            name_late(t, expert, PF_BY_DEVICE, {});
+        return;
+    }
     struct ahead ahead = ask_row(host_y, t.n_out);
     if (threadIdx.x < 2)
         ((uint4 *)&h)[threadIdx.x] = __ldcv((const uint4 *)&t.handed[pick] + threadIdx.x);
     __syncthreads();
-    enum pf_pick_by by = answered ? h.by : PF_BY_DEVICE;
+    enum pf_pick_by by = told == CU_FLAG_UP ? h.by : PF_BY_DEVICE;
     if (threadIdx.x == 0)
         name_late(t, expert, by, h);
     if (by == PF_BY_HOST)

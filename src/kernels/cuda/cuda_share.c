@@ -8,8 +8,12 @@
  * Either way the GPU is never left waiting: if the host fails, it raises all flags with CU_FLAG_GIVEN_UP, and the
  * kernel's own patience ends too.
  *
- * Memory of the host that the device has mapped: three flags for each layer, each in a line of its own;
- * one set of buffers for all layers, since a layer's are read before the next layer's are written. */
+ * A layer of which the GPU holds all that was picked is not waited for: the host may come to it when the GPU is layers
+ * ahead, and finds its picks all the same.
+ *
+ * Memory of the host that the device has mapped: three flags for each layer, each in a line of its own, and the layer's
+ * picks; one set of all other buffers, since those of a layer that is waited for are read before the next layer's are
+ * written. */
 #include <immintrin.h>
 #include <string.h>
 
@@ -34,7 +38,7 @@ struct cuda_share {
 
     struct cu_flag *offers, *deals, *answers;        /* [n_layer] */
     float       *x, *weights;            /* the offer's copies for the host */
-    int32_t     *picks;
+    int32_t     *picks;                  /* [n_layer][PF_SHARE_ROWS * n_used] */
     struct pf_answer answer;
     void        *mapped;                 /* the memory of everything from offers to answer */
 
@@ -74,7 +78,7 @@ static size_t carve(struct cuda_share *s, char *base)
     s->answers = take(&at, n_layer * sizeof *s->answers);
     s->x = take(&at, PF_SHARE_ROWS * (size_t)s->sizes.n_embd * sizeof *s->x);
     s->weights = take(&at, n_picks * sizeof *s->weights);
-    s->picks = take(&at, n_picks * sizeof *s->picks);
+    s->picks = take(&at, n_layer * n_picks * sizeof *s->picks);
     s->answer.pick = take(&at, n_picks * sizeof *s->answer.pick);
     s->answer.act = take(&at, n_picks * (size_t)s->sizes.n_ff * sizeof *s->answer.act);
     s->answer.y = take(&at, n_picks * (size_t)s->sizes.n_embd * sizeof *s->answer.y);
@@ -221,6 +225,11 @@ static pf_status await(struct cuda_backend *b, int il)
     return PF_OK;
 }
 
+static int32_t *picks_of(const struct cuda_share *s, int il)
+{
+    return s->picks + (size_t)il * PF_SHARE_ROWS * (size_t)s->sizes.n_used;
+}
+
 /* Run plainly, the device does not wait for a deal: operations after the offer may have weights to place, and wait for
  * it. */
 static pf_status serve_layer(struct cuda_backend *b, const struct served *l, bool replayed)
@@ -231,7 +240,7 @@ static pf_status serve_layer(struct cuda_backend *b, const struct served *l, boo
     s->timings[l->il].seen_ns = pf_now_ns();
     shown.x = s->x;
     shown.weights = s->weights;
-    shown.picks = s->picks;
+    shown.picks = picks_of(s, l->il);
     PF_TRY(s->serve(s->ctx, &(struct pf_offer){ l->il, &shown, replayed }, &s->answer));
     s->timings[l->il].answered_ns = pf_now_ns();
     s->timings[l->il].replayed = replayed;
@@ -273,7 +282,7 @@ static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_exper
     struct cuda_share *s = b->share;
     const struct cu_offer o = { .x = e->x, .weights = e->weights, .picks = e->picks, .n_x = e->rows * e->gate->n_in,
                                 .n_picks = e->rows * e->n_used, .host_x = s->x, .host_weights = s->weights,
-                                .host_picks = s->picks, .flag = &s->offers[il], .told = s->heard,
+                                .host_picks = picks_of(s, il), .flag = &s->offers[il], .told = s->heard,
                                 .deal = s->graph >= 0 ? &s->deals[il] : NULL, .handed = s->answer.pick,
                                 .n_expert = e->n_expert, .held = held_of(s, il), .now = s->now, .fault = b->fault };
     return pf_cuda_put(b, pf_cu_offer(b->stream, &o), "handing picks to the CPU");

@@ -621,6 +621,15 @@ static void sim_dealt(pf_backend *backend, int il)
     b->dealt = true;
 }
 
+static bool holds_all(const struct sim_backend *b, int il, const struct pf_experts_op *e)
+{
+    const struct held *held = b->held + (size_t)il * (size_t)b->sizes.n_expert;
+    for (int p = 0; p < e->rows * e->n_used; p++)
+        if (!held[e->picks[p]].gate)
+            return false;
+    return true;
+}
+
 static pf_status sim_share_experts(pf_backend *backend, int il, const struct pf_experts_op *e)
 {
     struct sim_backend *b = sim_of(backend);
@@ -631,6 +640,10 @@ static pf_status sim_share_experts(pf_backend *backend, int il, const struct pf_
     shown.x = b->x;
     shown.picks = b->picks;
     shown.weights = b->weights;
+    if (holds_all(b, il, e)) {               /* a device might show a later layer's already */
+        memset(b->x, POISON, (size_t)e->rows * (size_t)e->gate->n_in * sizeof *b->x);
+        memset(b->weights, POISON, n_picks * sizeof *b->weights);
+    }
     memset(b->answer.act, POISON, n_picks * (size_t)b->sizes.n_ff * sizeof *b->answer.act);
     memset(b->answer.y, POISON, n_picks * (size_t)b->sizes.n_embd * sizeof *b->answer.y);
     PF_TRY(b->serve(b->serve_ctx, &(struct pf_offer){ il, &shown, true }, &b->answer));
