@@ -3,9 +3,10 @@
  *     penalties on tokens seen, bias -> temperature -> the top_k best -> of those the top_p share -> of those at least
  *     min_p of the best one's probability -> draw
  *
- * Candidates are a heap ordered by (logit falling, id rising), a total order, so equal logits never depend on the
- * algorithm. Only as many are taken off it as the limits ask for. exp is pf_expf and sums are double in a fixed order:
- * the same seed gives the same tokens on every machine. Scratch belongs to the session; nothing is allocated. */
+ * Candidates are ordered by (logit falling, id rising), a total order, so equal logits never depend on the algorithm:
+ * the few best come from one pass over the logits; more of them, or all, are taken off a heap, as many as the limits
+ * ask for. exp is pf_expf and sums are double in a fixed order: the same seed gives the same tokens on every machine.
+ * Scratch belongs to the session; nothing is allocated. */
 #include <math.h>
 
 #include "base/pf_fp.h"
@@ -79,14 +80,70 @@ static struct pf_candidate pop(struct pf_candidate *heap, int *n)
     return best;
 }
 
+static pf_status check_number(const float *logits, int i)
+{
+    if (isnan(logits[i]))
+        PF_FAIL(PF_ENUMERIC, "the logit of token %d is not a number", i);
+    return PF_OK;
+}
+
 static pf_status fill(struct pf_candidate *c, const float *logits, int n)
 {
     for (int i = 0; i < n; i++) {
-        if (isnan(logits[i]))
-            PF_FAIL(PF_ENUMERIC, "the logit of token %d is not a number", i);
+        PF_TRY(check_number(logits, i));
         c[i] = (struct pf_candidate){ .logit = logits[i], .id = i };
     }
     return PF_OK;
+}
+
+/* Puts a candidate into its place among the `most` best so far, which are ordered, the worst first. */
+static void offer(struct pf_candidate *best, int *kept, int most, struct pf_candidate c)
+{
+    int i = *kept;
+    if (i < most) {
+        for (; i > 0 && before(&best[i - 1], &c); i--)
+            best[i] = best[i - 1];
+        best[i] = c;
+        ++*kept;
+    } else if (before(&c, &best[0])) {
+        for (i = 0; i + 1 < most && before(&c, &best[i + 1]); i++)
+            best[i] = best[i + 1];
+        best[i] = c;
+    }
+}
+
+enum { BLOCK = 32 };
+
+/* Whether any of a block's logits is at least so large, or no number. */
+static bool has_any(const float *x, float least)
+{
+    int found = 0;
+    for (int i = 0; i < BLOCK; i++)
+        found |= !(x[i] < least);
+    return found;
+}
+
+/* The `most` best, the worst first, in c[0 .. most): of n logits, or of the candidates c[0 .. n) if logits is NULL. */
+static pf_status keep_best(struct pf_candidate *c, const float *logits, int n, int most)
+{
+    int kept = 0;
+    for (int i = 0; !logits && i < n; i++)
+        offer(c, &kept, most, c[i]);
+    for (int i = 0; logits && i < n; i++) {
+        bool whole = kept == most && i % BLOCK == 0 && i + BLOCK <= n;
+        if (whole && !has_any(logits + i, c[0].logit)) {
+            i += BLOCK - 1;
+            continue;
+        }
+        PF_TRY(check_number(logits, i));
+        offer(c, &kept, most, (struct pf_candidate){ .logit = logits[i], .id = i });
+    }
+    return PF_OK;
+}
+
+static bool penalises(const struct pf_sampler *sp)
+{
+    return sp->repeat_penalty != 1.0f || sp->presence_penalty != 0 || sp->frequency_penalty != 0;
 }
 
 /* seen[] is all zero before and after. */
@@ -94,7 +151,7 @@ static void penalise(const struct pf_sampler *sp, const struct pf_session *s, st
 {
     int64_t last = sp->penalty_last_n < 0 ? s->pos : sp->penalty_last_n;
     int64_t begin = s->pos > last ? s->pos - last : 0;
-    if (sp->repeat_penalty == 1.0f && sp->presence_penalty == 0 && sp->frequency_penalty == 0)
+    if (!penalises(sp))
         return;
     for (int64_t i = begin; i < s->pos; i++)
         s->seen[s->tokens[i]]++;
@@ -123,22 +180,33 @@ static double total_weight(const struct pf_sampler *sp, const struct pf_candidat
     return sum;
 }
 
-static int32_t draw(struct pf_sampler *sp, struct pf_candidate *c, int n)
+static void make_heap(struct pf_candidate *c, int n)
 {
-    int heap = n, kept = 0;
     for (int i = n / 2 - 1; i >= 0; i--)
         sift_down(c, n, i);
-    float best = c[0].logit;
-    int most = sp->top_k > 0 && sp->top_k < n ? sp->top_k : n;
-    double total = most == n ? total_weight(sp, c, n, best) : 0, sum = 0;
-    if (most < n) {                      /* the best `most` end up, worst first, in c[n - most .. n) */
-        while (kept < most)
-            pop(c, &heap), kept++;
-        total = total_weight(sp, c + heap, most, best);
+}
+
+/* From n logits, or, if they are NULL, from the candidates c[0 .. n). */
+static pf_status draw(struct pf_sampler *sp, struct pf_candidate *c, const float *logits, int n, int32_t *tok)
+{
+    enum { FEW = 256 };
+    int most = sp->top_k > 0 && sp->top_k < n ? sp->top_k : n, heap, kept;
+    bool ordered = most < n;             /* the best `most` are, worst first, in c[n - most .. n); else c is a heap */
+    if (ordered && most <= FEW) {
+        PF_TRY(keep_best(c, logits, n, most));
+        n = most;
+    } else {
+        PF_TRY(logits ? fill(c, logits, n) : PF_OK);
+        make_heap(c, n);
+        for (heap = n; ordered && heap > n - most;)
+            pop(c, &heap);
     }
+    heap = n;
+    float best = ordered ? c[n - 1].logit : c[0].logit;
+    double total = total_weight(sp, c + n - most, most, best), sum = 0;
     /* Walk from the best on; stop when the share is reached or probabilities fall below the floor. */
     for (kept = 0; kept < most; kept++) {
-        float logit = most < n ? c[n - 1 - kept].logit : pop(c, &heap).logit;
+        float logit = ordered ? c[n - 1 - kept].logit : pop(c, &heap).logit;
         double w = weight_of(sp, logit, best);
         if (kept > 0 && (sum >= sp->top_p * total || w < sp->min_p))
             break;
@@ -147,10 +215,11 @@ static int32_t draw(struct pf_sampler *sp, struct pf_candidate *c, int n)
     double target = next_unit(sp->rng) * sum;
     for (int i = 0; i < kept; i++) {
         target -= weight_of(sp, c[n - 1 - i].logit, best);
+        *tok = c[n - 1 - i].id;
         if (target < 0)
-            return c[n - 1 - i].id;
+            break;                       /* if rounding leaves a crumb it is the last one kept */
     }
-    return c[n - kept].id;               /* rounding left a crumb: the last one kept */
+    return PF_OK;
 }
 
 static pf_status check_settings(const struct pf_sampler *sp)
@@ -163,26 +232,24 @@ static pf_status check_settings(const struct pf_sampler *sp)
     return PF_OK;
 }
 
-static int32_t greedy(const struct pf_candidate *c, int n)
+/* Picks among n logits, or, if they are NULL, among the candidates c[0 .. n). */
+static pf_status pick_from(struct pf_sampler *sp, struct pf_candidate *c, const float *logits, int n, int32_t *tok)
 {
-    int best = 0;
-    for (int i = 1; i < n; i++)
-        if (before(&c[i], &c[best]))
-            best = i;
-    return c[best].id;
+    *tok = -1;
+    if (n == 0)
+        return PF_OK;
+    if (sp->temp > 0)
+        return draw(sp, c, logits, n, tok);
+    PF_TRY(keep_best(c, logits, n, 1));
+    *tok = c->id;
+    return PF_OK;
 }
 
-/* Picks a token; with a mask, among those whose bits are set. *tok is -1 when there is none. */
-static pf_status pick(struct pf_sampler *sp, const struct pf_session *s, const uint64_t *mask, int32_t *tok)
+/* The logits with penalties and bias as candidates; with a mask, those whose bits are set. Returns how many. */
+static int change(const struct pf_sampler *sp, const struct pf_session *s, const uint64_t *mask)
 {
-    const float *logits = pf_session_logits(s);
     struct pf_candidate *c = s->candidates;
     int n = s->m->n_vocab, kept = 0;
-    if (!logits)
-        PF_FAIL(PF_EINVAL, "there are no logits to sample from");
-    PF_TRY(check_settings(sp));
-    PF_TRY(fill(c, logits, n));
-    unsigned fp = pf_fp_begin();
     penalise(sp, s, c);
     for (int i = 0; i < sp->n_bias; i++)
         if (sp->bias[i].tok >= 0 && sp->bias[i].tok < n)
@@ -190,10 +257,25 @@ static pf_status pick(struct pf_sampler *sp, const struct pf_session *s, const u
     for (int i = 0; mask && i < n && i < pf_vocab_size(s->m->vocab); i++)
         if (mask[i / 64] >> i % 64 & 1)
             c[kept++] = c[i];
-    n = mask ? kept : n;
-    *tok = n == 0 ? -1 : sp->temp > 0 ? draw(sp, c, n) : greedy(c, n);
+    return mask ? kept : n;
+}
+
+/* Picks a token; with a mask, among those whose bits are set. *tok is -1 when there is none. */
+static pf_status pick(struct pf_sampler *sp, const struct pf_session *s, const uint64_t *mask, int32_t *tok)
+{
+    const float *logits = pf_session_logits(s);
+    struct pf_candidate *c = s->candidates;
+    int n = s->m->n_vocab;
+    bool as_they_are = !mask && !sp->n_bias && !penalises(sp);
+    if (!logits)
+        PF_FAIL(PF_EINVAL, "there are no logits to sample from");
+    PF_TRY(check_settings(sp));
+    PF_TRY(as_they_are ? PF_OK : fill(c, logits, n));
+    unsigned fp = pf_fp_begin();
+    n = as_they_are ? n : change(sp, s, mask);
+    pf_status st = pick_from(sp, c, as_they_are ? logits : NULL, n, tok);
     pf_fp_end(fp);
-    return PF_OK;
+    return st;
 }
 
 pf_status pf_sample(struct pf_sampler *sp, const pf_session *s, int32_t *tok)
