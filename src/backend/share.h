@@ -106,9 +106,9 @@ struct pf_share_ops {
      * begins with them. serve's return says the same where it was not called. */
     void      (*dealt)(pf_backend *b, int il);
 
-    /* Pins memory of the host that fetches will copy from, whole pages; of several cards each does, and one unpins.
-     * Returns the address at which the device reads it for PF_BY_PLACE; NULL: it cannot, and if pinning failed copies
-     * are slower. close unpins, too. */
+    /* Pins memory of the host that fetches will copy from, whole pages, which may be a mapped file's; of several cards
+     * each does, and one unpins. Returns the address at which the device reads it for PF_BY_PLACE; NULL: it cannot, and
+     * if pinning failed copies are slower. close unpins, too. */
     const void *(*pin)(pf_backend *b, void *host, size_t bytes);
     void        (*unpin)(pf_backend *b, void *host);
 

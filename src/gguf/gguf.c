@@ -108,10 +108,13 @@ bool pf_gguf_same_file(const struct stat *a, const struct stat *b)
            a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
+/* Shared, if the file system can: a device that pins pages of a private mapping would get copies of them. */
 static pf_status map_file(struct pf_gguf_shard *s, int fd)
 {
     struct stat now;
-    void *p = mmap(NULL, (size_t)s->id.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    void *p = mmap(NULL, (size_t)s->id.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED)
+        p = mmap(NULL, (size_t)s->id.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (p == MAP_FAILED)
         PF_FAIL(errno == ENOMEM ? PF_ENOMEM : PF_EIO, "%s: cannot be mapped: %s", s->path, strerror(errno));
     s->map = p;

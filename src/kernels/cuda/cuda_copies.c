@@ -71,6 +71,8 @@ const void *pf_cuda_pin(pf_backend *backend, void *host, size_t bytes)
     void *seen = NULL;
     cudaSetDevice(pf_cuda_of(backend)->device);
     cudaError_t e = cudaHostRegister(host, bytes, cudaHostRegisterPortable);
+    if (e == cudaErrorInvalidValue)      /* the host may only read it, as a mapped file */
+        e = cudaHostRegister(host, bytes, cudaHostRegisterPortable | cudaHostRegisterReadOnly);
     if (e != cudaSuccess)
         cudaGetLastError();              /* another card has pinned it; or copies will be slower, and measured so */
     if (e != cudaSuccess && e != cudaErrorHostMemoryAlreadyRegistered)

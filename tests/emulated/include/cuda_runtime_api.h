@@ -33,6 +33,7 @@ enum cudaLaunchAttributeID {
 #define cudaEventDisableTiming    2u
 #define cudaHostAllocMapped       2u
 #define cudaHostRegisterPortable  1u
+#define cudaHostRegisterReadOnly  8u
 
 struct cudaDeviceProp {
     char   name[256];
