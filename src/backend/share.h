@@ -106,6 +106,12 @@ struct pf_share_ops {
      * begins with them. serve's return says the same where it was not called. */
     void      (*dealt)(pf_backend *b, int il);
 
+    /* Called once, before the first fetch, where copies alone are wanted and nothing is shared. */
+    pf_status (*open_copies)(pf_backend *b);
+    /* From now on operations find the weights [host, host + bytes), which were not placed, at `dev`, where a copy has
+     * put them; dev NULL: no longer. */
+    pf_status (*lend)(pf_backend *b, const void *host, size_t bytes, void *dev);
+
     /* Pins memory of the host that fetches will copy from, whole pages, which may be a mapped file's; of several cards
      * each does, and one unpins. Returns the address at which the device reads it for PF_BY_PLACE; NULL: it cannot, and
      * if pinning failed copies are slower. close unpins, too. */

@@ -46,6 +46,15 @@ pf_status pf_placed_add(struct pf_placed *p, const void *host, size_t bytes, voi
     return PF_OK;
 }
 
+void pf_placed_remove(struct pf_placed *p, const void *host)
+{
+    size_t i = past(p, host);
+    if (i == 0 || p->ranges[i - 1].host != host)
+        return;
+    memmove(&p->ranges[i - 1], &p->ranges[i], (p->n - i) * sizeof *p->ranges);
+    p->n--;
+}
+
 void pf_placed_free(struct pf_placed *p)
 {
     pf_free(p->ranges);

@@ -24,6 +24,9 @@ void *pf_placed_find(const struct pf_placed *p, const void *host);
 /* [host, host + bytes) now has a copy at dev; it must not have had one. */
 pf_status pf_placed_add(struct pf_placed *p, const void *host, size_t bytes, void *dev);
 
+/* Forgets the range that begins at host, if there is one. */
+void pf_placed_remove(struct pf_placed *p, const void *host);
+
 void pf_placed_free(struct pf_placed *p);
 
 #endif

@@ -154,7 +154,7 @@ static void print_device(FILE *f, const struct pf_stats *s)
                 share(s->transfer_hidden_ns, s->transfer_ns),
                 share(s->n_fallbacks, s->n_transfers));
     if (s->stream_bytes)
-        fprintf(f, "prompts             %.2f GB of experts sent to the GPU\n", (double)s->stream_bytes * 1e-9);
+        fprintf(f, "prompts             %.2f GB of weights sent to the GPU\n", (double)s->stream_bytes * 1e-9);
     if (s->gpu_busy_ns)
         fprintf(f, "GPU busy            %.1f%% of the time\n", share(s->gpu_busy_ns, s->step_ns));
     if (s->n_launches)

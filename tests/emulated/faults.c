@@ -1,9 +1,9 @@
 /* CUDA's calls fail, one after the other: once, and with all that follow, as when the device is lost. A model that
- * shares experts with the GPU, or has its layers, its experts or its rows on several, is opened, evaluates a prompt and
- * some tokens, and is closed. Whatever failed, the bits are those of the CPU, every token comes, and nothing is left
- * behind.
+ * shares experts with the GPU, or layers, which visit it in prompts, or has its layers, its experts or its rows on
+ * several, is opened, evaluates a prompt and some tokens, and is closed. Whatever failed, the bits are those of the
+ * CPU, every token comes, and nothing is left behind.
  *
- * usage: faults MODEL.gguf [EVERY [FIRST [GPUS [shared|experts|rows]]]]
+ * usage: faults MODEL.gguf [EVERY [FIRST [GPUS [shared|experts|rows|visits]]]]
  *        every EVERY'th call, from FIRST on */
 #include <stdlib.h>
 #include <string.h>
@@ -12,13 +12,14 @@
 #include "emulated.h"
 #include "pfmoe.h"
 
-enum { N_PROMPT = 10, N_DECODE = 4, N_STEPS = 1 + N_DECODE };
+enum { N_PROMPT = 10, N_VISIT = 33 /* rows for which layers visit */, N_DECODE = 4, N_STEPS = 1 + N_DECODE };
 
 static const char *path;
 static float      *expected;                 /* [N_STEPS][n_vocab] */
 static size_t      n_vocab;
 static int         n_gpus;                   /* 0: one */
-static bool        shared;                   /* experts, with the CPU */
+static bool        shared;                   /* experts or layers, with the CPU */
+static int         n_prompt = N_PROMPT;
 static enum pf_layout layout = PF_LAYOUT_LAYERS;
 
 /* Compares, or, if `expected` is not filled yet, fills it. */
@@ -54,11 +55,11 @@ static void run(const char *name, int device, bool first, struct pf_stats *stats
     struct pf_session_opts so;
     pf_session *s = NULL;
     pf_session_opts_init(&so);
-    so.n_ctx = N_PROMPT + N_DECODE;
+    so.n_ctx = n_prompt + N_DECODE;
     so.n_batch = n_gpus > 0 ? 4 : 512;       /* the prompt's steps follow one another */
     CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s: %s", name, pf_last_error());
-    for (int step = 0, at = 0, n = N_PROMPT; s && step < N_STEPS; step++, at += n, n = 1) {
-        int32_t tokens[N_PROMPT];
+    for (int step = 0, at = 0, n = n_prompt; s && step < N_STEPS; step++, at += n, n = 1) {
+        int32_t tokens[N_VISIT];
         for (int i = 0; i < n; i++)
             tokens[i] = (int32_t)((unsigned)(at + i) * 2654435761u % n_vocab);
         pf_status st = pf_session_eval(s, tokens, (size_t)n, 0);
@@ -82,11 +83,13 @@ int main(int argc, char **argv)
     n_gpus = argc > 4 ? atoi(argv[4]) : 0;
     const char *how = argc > 5 ? argv[5] : "";
     layout = strcmp(how, "experts") == 0 ? PF_LAYOUT_EXPERTS : strcmp(how, "rows") == 0 ? PF_LAYOUT_ROWS : layout;
+    n_prompt = strcmp(how, "visits") == 0 ? N_VISIT : N_PROMPT;
     shared = n_gpus == 0 || strcmp(how, "shared") == 0;
     run("CPU", -1, true, &stats);
     emu_fail_at(0, false);
     run("no fault", 0, false, &stats);
-    CHECK((!shared || stats.n_transfers > 0) && !stats.device_lost, "experts are not shared, or the GPU is lost");
+    CHECK((!shared || stats.n_transfers + stats.stream_bytes > 0) && !stats.device_lost,
+          "nothing is shared, or the GPU is lost");
     uint64_t n_calls = emu_n_calls(), n_lost = 0, n = 0;
     for (uint64_t at = first; at <= n_calls; at += every)
         for (int is_lost = 0; is_lost < 2; is_lost++, n++) {

@@ -2,7 +2,8 @@
  * by token, with the first layers on the simulated device and the others on the CPU, gives the logits that the CPU
  * alone gives; for every cut that some size of memory leads to, over saving and loading, going back and long contexts,
  * with layers that come from the drive, with allocations that fail, and with the device lost at every one of its
- * operations, also while a long prompt is to leave a checkpoint on its way.
+ * operations, also while a long prompt is to leave a checkpoint on its way. Layers of the CPU visit the device in
+ * prompts, which fails in each of these ways, too.
  *
  * usage: test_cut MODEL.gguf [few]        few: a part of the cuts and faults */
 #include <stdlib.h>
@@ -217,6 +218,8 @@ static void find_cuts(void)
         const struct pf_cut *c = &((struct pf_placement *)m->place)->cut;
         bool on_device = m->backend != m->cpu;
         if (on_device && (n_cuts == 0 || memcmp(c, &cuts[n_cuts - 1].what, sizeof *c) != 0)) {
+            for (int n = 0; n_cuts > 0 && cuts[n_cuts - 1].what.visits && !c->visits && n < c->n_layers; n++)
+                seen |= 1 << n;          /* the last layers take no more room than their visits */
             cuts[n_cuts++] = (struct cut){ *c, memory };
             seen |= 1 << c->n_layers;
         }
@@ -263,6 +266,8 @@ static void test_every_cut(void)
             check_run(name, &sim, n_threads, false, &stats);
             CHECK(!stats.device_lost, "%s: the device was lost", name);
             CHECK(sim.n_ops > 0, "%s: the device did nothing", name);
+            CHECK((stats.stream_bytes > 0) == cuts[i].what.visits, "%s: %d bytes of layers that visit the device", name,
+                  (int)stats.stream_bytes);
         }
 }
 
@@ -372,6 +377,24 @@ static void test_refusals(int cut)
     }
 }
 
+/* Copies for visits that cannot be begun, or fail under way: the CPU computes what is left of the step. */
+static void test_copies(int cut)
+{
+    struct pf_sim sim = { .memory_bytes = cuts[cut].memory_bytes };
+    struct pf_stats stats;
+    check_run("counting", &sim, 2, false, &stats);
+    for (uint64_t i = 1, n = sim.n_fetches; i <= n; i++)
+        for (int is_broken = 0; is_broken < 2; is_broken++) {
+            char name[64];
+            sim = (struct pf_sim){ .memory_bytes = cuts[cut].memory_bytes, .refuse_fetch = is_broken ? 0 : i,
+                                   .break_every = is_broken ? i : 0 };
+            snprintf(name, sizeof name, "cut %d, copy %d %s", cut, (int)i, is_broken ? "breaks" : "is refused");
+            check_run(name, &sim, 2, false, &stats);
+            CHECK(!stats.device_lost && sim.n_fetches <= i + 1, "%s: %d copies, the device lost: %d", name,
+                  (int)sim.n_fetches, stats.device_lost);
+        }
+}
+
 static void test_loss(int cut)
 {
     struct pf_sim sim = { .memory_bytes = cuts[cut].memory_bytes };
@@ -471,6 +494,7 @@ int main(int argc, char **argv)
     test_saving();
     test_long_context();
     test_refusals(n_cuts / 2);
+    test_copies(n_cuts / 2);
     test_loss(n_cuts / 2);
     test_loss_of_two(n_cuts / 2);
     test_long_prompt(n_cuts / 2);

@@ -5,7 +5,8 @@
  *
  * usage: test_far MODEL.gguf device|shared|cuda|cuda-shared [brief]
  *        device, shared: simulated; cuda: with the GPU, which is an emulated one where this file is linked with
- *        it. 77: there is no GPU */
+ *        it; shared: the CPU has experts, or in a model without experts layers, which visit the device.
+ *        77: there is no GPU */
 #include <stdlib.h>
 #include <string.h>
 
@@ -145,11 +146,15 @@ static void test_near(pf_model *m, int64_t n_near)
 static void test_one(void)
 {
     static const int64_t near[] = { 1, CHUNK, 2 * CHUNK, 3 * CHUNK + 5, N_CTX };
+    struct pf_stats stats;
     struct pf_sim sim = { .memory_bytes = 0 };
     pf_model *m = open_model(simulates() ? &sim : NULL, false);
     for (size_t i = 0; i < sizeof near / sizeof *near; i++)
         if (i == 0 || (!brief && (simulates() || i % 3 == 0)))
             test_near(m, near[i]);
+    pf_stats_get(m, &stats);
+    CHECK(m->n_expert > 0 || !strstr(how, "shared") || stats.stream_bytes > 0,
+          "no layer of the CPU has visited the device");
     pf_model_close(&m);
 }
 

@@ -241,6 +241,7 @@ extern const struct pf_share_ops pf_cuda_share_ops;
 
 /* Copies beside the operations: cuda_copies.c. one_stream: not beside, but in turn with them. The rest is as in
  * backend/share.h. */
+pf_status           pf_cuda_open_copies(pf_backend *backend);
 pf_status           pf_cuda_copies_open(struct cuda_backend *b, bool one_stream);
 void                pf_cuda_copies_close(struct cuda_backend *b);
 const void         *pf_cuda_pin(pf_backend *backend, void *host, size_t bytes);
@@ -270,6 +271,7 @@ pf_status pf_cuda_quantise_x(struct cuda_backend *b, const float *x, int n, int 
 
 /* The operations of backend.h. */
 pf_status pf_cuda_place(pf_backend *backend, const void *host, size_t bytes);
+pf_status pf_cuda_lend(pf_backend *backend, const void *host, size_t bytes, void *dev);
 pf_status pf_cuda_buf_alloc(pf_backend *backend, size_t bytes, bool shared, void **out);
 void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared);
 void pf_cuda_buf_copy(pf_backend *backend, const struct pf_buf_copy *c);

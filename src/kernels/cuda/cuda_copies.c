@@ -45,6 +45,11 @@ pf_status pf_cuda_copies_open(struct cuda_backend *b, bool one_stream)
     return pf_cuda_check(cudaStreamCreateWithFlags(&c->background, cudaStreamNonBlocking), "opening a stream");
 }
 
+pf_status pf_cuda_open_copies(pf_backend *backend)
+{
+    return pf_cuda_copies_open(pf_cuda_of(backend), false);
+}
+
 void pf_cuda_copies_close(struct cuda_backend *b)
 {
     struct cuda_copies *c = b->copies;
@@ -98,8 +103,8 @@ static pf_status begin_copies(struct cuda_backend *b, struct ticket *t, const st
     CU_TRY(cudaEventRecord(t->begun, stream), "beginning a copy");
     for (int i = 0; i < n; i++)
         CU_PUT(b, cudaMemcpyAsync(pieces[i].to, pieces[i].from, pieces[i].bytes, cudaMemcpyHostToDevice, stream),
-               "copying an expert");
-    return pf_cuda_check(cudaEventRecord(t->ended, stream), "copying an expert");
+               "copying weights");
+    return pf_cuda_check(cudaEventRecord(t->ended, stream), "copying weights");
 }
 
 pf_status pf_cuda_fetch(pf_backend *backend, int ticket, const struct pf_piece *pieces, int n)

@@ -384,7 +384,8 @@ static void share_handoffs_reset(pf_backend *backend)
 
 const struct pf_share_ops pf_cuda_share_ops = {
     .open = share_open, .offer = share_offer, .experts = share_experts,
-    .dealt = share_dealt, .hold = share_hold, .pin = pf_cuda_pin, .unpin = pf_cuda_unpin,
+    .dealt = share_dealt, .hold = share_hold, .open_copies = pf_cuda_open_copies, .lend = pf_cuda_lend,
+    .pin = pf_cuda_pin, .unpin = pf_cuda_unpin,
     .fetch = pf_cuda_fetch, .fetch_state = pf_cuda_fetch_state, .fetch_wait = pf_cuda_fetch_wait,
     .fetch_ns = pf_cuda_fetch_ns, .use = pf_cuda_use, .release = pf_cuda_release,
     .handoffs = share_handoffs, .handoffs_reset = share_handoffs_reset,

@@ -46,6 +46,16 @@ pf_status pf_cuda_place(pf_backend *backend, const void *host, size_t bytes)
     return pf_placed_add(&b->placed, host, bytes, dev);
 }
 
+/* An operation that is held knows where its weights are: it begins before somebody else's may lie there. */
+pf_status pf_cuda_lend(pf_backend *backend, const void *host, size_t bytes, void *dev)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    if (dev)
+        return pf_placed_add(&b->placed, host, bytes, dev);
+    pf_placed_remove(&b->placed, host);
+    return pf_cuda_settle(b);
+}
+
 pf_status pf_cuda_matrix_at(const struct cuda_backend *b, const void *host, const uint8_t **out)
 {
     *out = pf_placed_find(&b->placed, host);

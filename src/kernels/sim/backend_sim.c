@@ -738,6 +738,21 @@ static pf_status sim_release(pf_backend *backend, int ticket)
     return operate(sim_of(backend));
 }
 
+static pf_status sim_open_copies(pf_backend *backend)
+{
+    (void)backend;
+    return PF_OK;
+}
+
+static pf_status sim_lend(pf_backend *backend, const void *host, size_t bytes, void *dev)
+{
+    struct sim_backend *b = sim_of(backend);
+    if (dev)
+        return pf_placed_add(&b->placed, host, bytes, dev);
+    pf_placed_remove(&b->placed, host);
+    return PF_OK;
+}
+
 static void sim_handoffs(pf_backend *backend, struct pf_handoff_stats *out)
 {
     (void)backend;
@@ -751,7 +766,8 @@ static void sim_handoffs_reset(pf_backend *backend)
 
 static const struct pf_share_ops sim_share = {
     .open = sim_share_open, .offer = sim_offer, .experts = sim_share_experts,
-    .dealt = sim_dealt, .hold = sim_hold, .pin = sim_pin, .unpin = sim_unpin,
+    .dealt = sim_dealt, .hold = sim_hold, .open_copies = sim_open_copies, .lend = sim_lend,
+    .pin = sim_pin, .unpin = sim_unpin,
     .fetch = sim_fetch, .fetch_state = sim_fetch_state, .fetch_wait = sim_fetch_wait, .fetch_ns = sim_fetch_ns,
     .use = sim_use, .release = sim_release,
     .handoffs = sim_handoffs, .handoffs_reset = sim_handoffs_reset,

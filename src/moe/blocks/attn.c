@@ -56,14 +56,13 @@ static pf_status rotate(struct pf_step *t, const struct pf_attention *a, int row
 }
 
 /* Each tile of a prompt's queries would read far keys and values over the bus: if there is room, they come to the
- * device once instead. Leaves in *at_hand the view by which the part attends. */
+ * device once instead. *at_hand, where they are, becomes the view by which the part attends. */
 static pf_status bring(struct pf_step *t, const struct pf_kv_layer *kv, const struct pf_part *p,
                        struct pf_kv_view *at_hand)
 {
     enum { IN_PLACE_ROWS = 8 };
     int64_t n_far = kv->view.n_chunks - kv->view.n_near;
     int64_t n = (pf_part_end(p) + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS - kv->view.n_near;
-    *at_hand = kv->view;
     if (!kv->far || !t->unit->stage || n <= 0 || p->rows <= IN_PLACE_ROWS)
         return PF_OK;
     size_t k_bytes = kv->k_far / (size_t)n_far * (size_t)n, v_bytes = kv->v_far / (size_t)n_far * (size_t)n;
@@ -84,24 +83,27 @@ static pf_status attend(struct pf_step *t, int il, const struct pf_part *p)
     pf_backend *be = t->unit->backend;
     const struct pf_attention *a = &t->m->layers[il].attn;
     const struct pf_index_sizes *z = &t->m->index;
-    const struct pf_kv_view *kv = &p->s->kv[a->kv_layer].view;
+    const struct pf_kv_layer *kv = &p->s->kv[a->kv_layer];
     const struct pf_buffers *b = &t->unit->buf;
-    struct pf_kv_view at_hand;
+    struct pf_kv_view at_hand = kv->view;
     size_t first = (size_t)p->first, n_kv = (size_t)a->n_kv_head, n = (size_t)a->n_head;
     const int32_t *pos = b->pos + first, *chosen = NULL;
     if (t->m->layers[il].has_indexer && pf_index_is_used(p))
         chosen = b->chosen + first * (size_t)z->n_lists * (size_t)z->max_chosen;
+    if (t->visits)
+        PF_TRY(pf_lent_take(t, p, &kv->view, &at_hand));
     if (a->kv_layer == il)
-        PF_TRY(ops->kv_store(be, kv, b->k + first * n_kv * (size_t)a->hd_k, b->v + first * n_kv * (size_t)a->hd_v,
+        PF_TRY(ops->kv_store(be, &at_hand, b->k + first * n_kv * (size_t)a->hd_k, b->v + first * n_kv * (size_t)a->hd_v,
                              pos, p->rows));
-    PF_TRY(bring(t, &p->s->kv[a->kv_layer], p, &at_hand));
-    return ops->attention(be, &(struct pf_attention_op){
+    PF_TRY(t->visits ? PF_OK : bring(t, kv, p, &at_hand));
+    PF_TRY(ops->attention(be, &(struct pf_attention_op){
         .q = b->q + first * n * (size_t)a->hd_k, .out = b->attn + first * n * (size_t)a->hd_v, .kv = &at_hand,
         .pos = pos, .n_positions = pf_part_end(p), .rows = p->rows, .n_head = a->n_head, .window = a->window,
         .chunked = a->chunked, .scale = a->scale, .sinks = a->sinks,
         .row_scale = a->temper ? b->temper + first : NULL, .chosen = chosen,
         .max_chosen = z->max_chosen, .n_lists = z->n_lists, .run = z->ratio * z->run,
-        .open_run = t->m->arch->index_runs });
+        .open_run = t->m->arch->index_runs }));
+    return t->visits ? pf_lent_give_back(t, p, &kv->view, &at_hand) : PF_OK;
 }
 
 /* attn *= sigmoid(gate), element by element or head by head. */

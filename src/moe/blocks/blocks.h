@@ -35,6 +35,14 @@ pf_status pf_compress_again(struct pf_step *t, struct pf_session *s, int il, int
 pf_status pf_dense_block(struct pf_step *t, int il, int rows);            /* ffn.c */
 pf_status pf_moe_block(struct pf_step *t, int il, int rows);
 
+/* lent.c: keys and values of a layer of the CPU that visits the card at work. Bytes of the card's stage that layers
+ * [first, end) take, one at a time; *lent: the part's, there, for this layer; what its rows wrote goes back. */
+size_t    pf_lent_bytes(const struct pf_step *t, int first, int end);
+pf_status pf_lent_take(struct pf_step *t, const struct pf_part *p, const struct pf_kv_view *kv,
+                       struct pf_kv_view *lent);
+pf_status pf_lent_give_back(struct pf_step *t, const struct pf_part *p, const struct pf_kv_view *kv,
+                            const struct pf_kv_view *lent);
+
 /* ffn.c: tells the store what layer il will probably want of the drive, if it wants to know; depth as for
  * pf_place_guess. Leaves b->x and b->h as they are. */
 pf_status pf_moe_guess(struct pf_step *t, int il, int rows, int depth);

@@ -1,11 +1,16 @@
 /* See cut.h. */
 #include "moe/place/cut.h"
 
+#include "backend/share.h"
 #include "base/pf_mem.h"
 #include "moe/place/on_device.h"
 #include "moe/place/planning.h"
+#include "moe/place/residency.h"
 
-struct pf_cut pf_cut_make(const struct pf_cut_sizes *s, uint64_t room)
+/* Visits take that part of a card's memory at most. */
+enum { VISITS_SHARE = 8 };
+
+static struct pf_cut take(const struct pf_cut_sizes *s, uint64_t room)
 {
     struct pf_cut cut = { .n_layers = 0 };
     uint64_t used = s->fixed;
@@ -17,6 +22,16 @@ struct pf_cut pf_cut_make(const struct pf_cut_sizes *s, uint64_t room)
         used += s->layers[cut.n_layers++];
     cut.whole = cut.output && cut.n_layers == s->n_layers && s->outside - s->output <= room - used;
     return cut;
+}
+
+struct pf_cut pf_cut_make(const struct pf_cut_sizes *s, uint64_t room)
+{
+    struct pf_cut cut = take(s, room);
+    if (cut.n_layers == s->n_layers || s->visits == 0 || s->visits > room / VISITS_SHARE)
+        return cut;
+    struct pf_cut beside = take(s, room - s->visits);
+    beside.visits = beside.n_layers > 0 || beside.output;
+    return beside.visits ? beside : cut;
 }
 
 /* ---- Several cards ----------------------------------------------------------------------------------------------- */
@@ -50,12 +65,15 @@ static bool deal_whole(const struct pf_cut_sizes *s, const uint64_t *room, int n
 
 static struct pf_cut deal_part(const struct pf_cut_sizes *s, const uint64_t *room, int n)
 {
-    struct pf_cut cut = { .n_more = n - 1, .output = s->fixed <= room[n - 1] && s->output <= room[n - 1] - s->fixed };
+    struct pf_cut cut = { .n_more = n - 1, .visits = s->visits > 0 && s->visits <= room[n - 1] / VISITS_SHARE };
+    uint64_t last = s->fixed + (cut.visits ? s->visits : 0);
+    cut.output = last <= room[n - 1] && s->output <= room[n - 1] - last;
     for (int k = 0; k < n; k++) {
-        uint64_t taken = s->fixed + (k == n - 1 && cut.output ? s->output : 0);
+        uint64_t taken = k == n - 1 ? last + (cut.output ? s->output : 0) : s->fixed;
         cut.first[k] = cut.n_layers;
         cut.n_layers = taken < room[k] ? end_of(s, cut.n_layers, room[k] - taken, 0) : cut.n_layers;
     }
+    cut.visits = cut.visits && cut.n_layers < s->n_layers;
     return cut;
 }
 
@@ -141,6 +159,8 @@ static pf_status sizes_of(const struct pf_model *m, const pf_backend *b, const s
     PF_TRY(pf_session_part_bytes(m, so, b, 0, 0, &kv, &fixed));
     *out = (struct pf_cut_sizes){ .fixed = fixed + PF_CUT_SPARE_BYTES + pf_model_extra_bytes(m),
                                   .output = pf_weight_bytes(&m->output), .layers = layers, .n_layers = m->n_layer };
+    if (b == m->cpu || (b->ops->share && b->ops->share->lend))       /* the CPU stands for a card that is described */
+        out->visits = pf_visits_bytes(m, so);
     for (int il = 0; il < m->n_layer; il++)
         PF_TRY(session_layer(m, b, so, il, fixed, &layers[il]));
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
@@ -195,6 +215,7 @@ pf_status pf_cut_of(const struct pf_model *m, const struct pf_cards *cards, cons
         out->n_layers = 0;
     if (o->streaming && !out->apart && out->n_layers > m->n_layer / 2) {
         out->n_layers = can_be_cut(m) ? m->n_layer / 2 : 0;
+        out->visits = out->n_layers > 0 && sizes.visits > 0;
         out->whole = false;
     }
     return PF_OK;
@@ -252,14 +273,27 @@ static struct pf_cut cut_for(const struct pf_placement *p, const struct pf_sessi
     return cut;
 }
 
+static void cut_stats(const struct pf_placement *p, struct pf_stats *out)
+{
+    if (p->visits)
+        out->stream_bytes = pf_visits_bytes_sent(p->visits);
+}
+
+static void cut_stats_reset(struct pf_placement *p)
+{
+    if (p->visits)
+        pf_visits_reset(p->visits);
+}
+
 static void cut_close(struct pf_placement *p)
 {
+    pf_visits_close(p->visits);
     pf_free(p);
 }
 
 static const struct pf_place_ops ops = { .ended = cut_ended, .enter = cut_enter,
                                          .leave = cut_leave, .cut_for = cut_for, .maps = cut_maps,
-                                         .close = cut_close };
+                                         .stats = cut_stats, .stats_reset = cut_stats_reset, .close = cut_close };
 
 /* The output matrix may be the embedding, too, which is one of the tensors. */
 static pf_status place_cut(const struct pf_placement *p, int k)
@@ -285,9 +319,22 @@ static pf_status open_parts(struct pf_placement *p, const struct pf_placing *wha
         PF_TRY(place_cut(p, k));
     if (cut->whole)
         return pf_plain_open(&p->under, m);
-    pf_model_logf(m, PF_LOG_INFO, "the GPU has room for %d of %d layers%s; the CPU computes the rest", cut->n_layers,
-                  m->n_layer, cut->output ? " and the output" : "");
-    return pf_cpu_place_open(&p->under, m, what, setup);
+    if (cut->visits) {
+        pf_status st = pf_visits_open(&p->visits, m, p->cards[cut->n_more], cut->n_layers);
+        if (st < 0 && st != PF_ENOMEM)
+            return st;
+    }
+    pf_model_logf(m, PF_LOG_INFO, "the GPU has room for %d of %d layers%s; the CPU computes the rest%s",
+                  cut->n_layers, m->n_layer, cut->output ? " and the output" : "",
+                  p->visits ? ", and the GPU in prompts" : "");
+    PF_TRY(pf_cpu_place_open(&p->under, m, what, setup));
+    const struct pf_residency *streams = p->visits ? pf_residency_of(p->under) : NULL;
+    if (streams) {
+        size_t bytes;
+        void *slots = pf_residency_arena(streams, &bytes);
+        pf_visits_pin(p->visits, slots, bytes);
+    }
+    return PF_OK;
 }
 
 pf_status pf_cut_open(struct pf_placement **out, struct pf_model *m, const struct pf_cards *cards,

@@ -13,6 +13,8 @@
  *                        `-- x -->      -- x --'             `-- x -->
  *     device             | layers 0 .. n-1 |                 | output | logits
  *
+ * In prompts, layers of the CPU visit the device (visits.h).
+ *
  * Every layer's keys, values and state lie with the unit of the session that computes it. A session may leave fewer
  * layers to the device than there are weights for, if its context takes the room. Where a layer is computed changes no
  * bit. */
@@ -29,11 +31,13 @@ enum { PF_CUT_SPARE_BYTES = 2 << 20 };
 struct pf_cut_sizes {
     uint64_t        fixed, output, outside;
     uint64_t        first;               /* of the weights outside, what the first of several cards has */
+    uint64_t        visits;              /* what visits of the CPU's layers take of the last card; 0: none are wanted */
     const uint64_t *layers;              /* [n_layers] */
     int             n_layers;
 };
-/* The part of a model that a device with so much room takes: the output first, then layer after layer. A pure function.
- * n_layers 0 and no output: it can take nothing. */
+/* The part of a model that a device with so much room takes: the output first, then layer after layer, beside what
+ * visits of the others take where that is no large part. A pure function. n_layers 0 and no output: it can take
+ * nothing. */
 struct pf_cut pf_cut_make(const struct pf_cut_sizes *sizes, uint64_t room);
 
 /* The part of a model that n cards with so much room each take together, layers dealt from the first card on. No more

@@ -22,6 +22,7 @@
 #define PF_PLACEMENT_H
 
 #include "moe/layout/layout.h"
+#include "moe/place/visits.h"
 #include "tiers/evict.h"
 #include "tiers/io.h"
 
@@ -39,6 +40,7 @@ struct pf_cut {
     int  n_layers;                        /* the first n_layers layers */
     bool output;                          /* and the product with the output matrix */
     bool whole;                           /* all layers, output and embedding */
+    bool visits;                          /* the last card has room for visits of the CPU's layers */
     int  n_more;                          /* cards besides the first */
     int  first[PF_MAX_GPUS];              /* of each card, the first one's being 0 */
     bool apart;                           /* but for routed experts, which the cards share with the CPU */
@@ -77,6 +79,7 @@ struct pf_placement {
     int                  n_among;         /* cards that have experts, and nothing that a session sees */
     bool                 by_rows;         /* the device is a team of cards */
     bool                 experts_apart;   /* for routed experts it is decided pick by pick who computes */
+    struct pf_visits    *visits;          /* of the CPU's layers to the last card, in prompts; NULL: there are none */
     struct pf_placement *under;           /* NULL: all other weights are mapped */
 };
 

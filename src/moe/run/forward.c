@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/pf_time.h"
 #include "moe/blocks/blocks.h"
 #include "moe/place/placement.h"
 #include "moe/run/batch.h"
@@ -62,7 +63,7 @@ static pf_status mix_positions(struct pf_step *t, int il, int rows)
     return end_block(t, &layer->attn_mix, layer->attn_post, rows);
 }
 
-static pf_status run_layer(struct pf_step *t, int il, int rows)
+static pf_status run_mixer(struct pf_step *t, int il, int rows)
 {
     static const char *const mixers[] = { [PF_MIXER_DELTA] = "delta net", [PF_MIXER_MAMBA2] = "mamba",
                                          [PF_MIXER_SHORT_CONV] = "convolution" };
@@ -76,6 +77,14 @@ static pf_status run_layer(struct pf_step *t, int il, int rows)
         pf_spans_enter(m->spans, mixer < named && mixers[mixer] ? mixers[mixer] : "attention", il);
         PF_TRY(mix_positions(t, il, rows));
     }
+    return PF_OK;
+}
+
+/* The feed-forward, and what comes behind it. */
+static pf_status run_rest(struct pf_step *t, int il, int rows)
+{
+    const struct pf_model *m = t->m;
+    const struct pf_layer *layer = &m->layers[il];
     if (layer->has_ffn) {
         pf_spans_enter(m->spans, layer->is_moe ? "router" : "feed-forward", il);
         if (!m->arch->parallel)
@@ -88,6 +97,12 @@ static pf_status run_layer(struct pf_step *t, int il, int rows)
     if (layer->scale != 1)
         PF_TRY(scale_stream(t, layer->scale, rows));
     return pf_moe_guess(t, il + 1, rows, PF_GUESS_LATE);
+}
+
+static pf_status run_layer(struct pf_step *t, int il, int rows)
+{
+    PF_TRY(run_mixer(t, il, rows));
+    return run_rest(t, il, rows);
 }
 
 /* A unit of the sessions of the step, which are cut alike. */
@@ -407,6 +422,95 @@ static pf_status hand_over(struct pf_step *t, struct pf_work_unit *to, int first
     return be->ops->finish(be);
 }
 
+/* ---- Layers of the CPU that visit the last card ------------------------------------------------------------------ */
+
+static struct pf_work_unit *last_card(const struct pf_step *t)
+{
+    return &t->m->work->units[t->m->work->n_cards - 1];
+}
+
+static pf_status visit_layer(struct pf_step *t, struct pf_visits *v, int il, int rows)
+{
+    PF_TRY(pf_visits_begin(v, il));
+    PF_TRY(pf_visits_lend(v, il, PF_VISIT_MIXER));
+    PF_TRY(run_mixer(t, il, rows));
+    PF_TRY(pf_visits_take_back(v, il, PF_VISIT_MIXER));
+    PF_TRY(pf_visits_lend(v, il, PF_VISIT_FFN));
+    PF_TRY(run_rest(t, il, rows));
+    PF_TRY(pf_visits_take_back(v, il, PF_VISIT_FFN));
+    return pf_visits_copied(v, il);
+}
+
+static pf_status visit_layers(struct pf_step *t, struct pf_visits *v, const struct pf_unit *u, int rows)
+{
+    for (int il = u->first; il < u->end; il++) {
+        if (is_cancelled(t))
+            PF_FAIL(PF_ECANCEL, "cancelled at layer %d of %d", il, t->m->n_layer);
+        PF_TRY(pf_place_enter(t->m->place, il));
+        pf_status st = visit_layer(t, v, il, rows);
+        if (st < 0)
+            pf_visits_drop(v);
+        pf_place_leave(t->m->place, il);
+        PF_TRY(st);
+    }
+    return PF_OK;
+}
+
+/* When this returns, nothing is under way, so that the CPU can write to what it has of keys and values. */
+static pf_status visit(struct pf_step *t, struct pf_visits *v, const struct pf_unit *u, int rows)
+{
+    const struct pf_repeat once = { .once = true, .rows = rows };
+    pf_backend *card = last_card(t)->backend;
+    uint64_t begun_ns = pf_now_ns();
+    bool replayed, again;
+    pf_status st = hand_over(t, last_card(t), 0, rows);
+    t->visits = true;
+    if (st == PF_OK)
+        st = card->ops->begin(card, &once, &replayed);
+    if (st == PF_OK)
+        st = visit_layers(t, v, u, rows);
+    if (st == PF_OK)
+        st = card->ops->end(card, &again);
+    t->visits = false;
+    pf_status finished = card->ops->finish(card);
+    if (st == PF_OK && finished == PF_OK)
+        pf_visits_learn(v, rows, u->end - u->first, pf_now_ns() - begun_ns);
+    return st < 0 ? st : finished;
+}
+
+/* Whether the CPU has to compute its layers after all, as x is where it was. */
+static bool stays_with_cpu(const struct pf_step *t, pf_status st)
+{
+    const pf_backend *card = last_card(t)->backend;
+    return st < 0 && st != PF_ECANCEL && !card->ops->is_lost(last_card(t)->backend);
+}
+
+/* The CPU's layers, x being there. */
+static pf_status run_cpu(struct pf_step *t, int rows)
+{
+    struct pf_work_unit *cpu = t->unit;
+    const struct pf_unit *u = session_unit(t, t->m->work->n_cards);
+    struct pf_visits *v = t->m->place ? t->m->place->visits : NULL;
+    if (v && last_card(t)->backend != t->m->cpu && pf_visits_pay(v, rows, u->end - u->first) &&
+        pf_lent_bytes(t, u->first, u->end) <= last_card(t)->stage_bytes) {
+        pf_status st = visit(t, v, u, rows);
+        if (!stays_with_cpu(t, st))
+            return st;
+        if (st != PF_ENUMERIC) {
+            pf_model_logf(t->m, PF_LOG_WARN, "layers of the CPU visit the GPU no more: %s", pf_last_error());
+            pf_visits_end(v);
+        }
+        t->unit = cpu;
+    }
+    uint64_t begun_ns = pf_now_ns();
+    PF_TRY(run_layers(t, rows));
+    if (v)
+        pf_visits_learn_cpu(v, rows, u->end - u->first, pf_now_ns() - begun_ns);
+    return PF_OK;
+}
+
+/* ---- A step ------------------------------------------------------------------------------------------------------ */
+
 static bool wants_hidden(const struct pf_step *t)
 {
     bool wants = false;
@@ -434,7 +538,7 @@ static pf_status run_units(struct pf_step *t)
     if (whole)
         return PF_OK;
     PF_TRY(hand_over(t, &units[n_cards], 0, rows));
-    PF_TRY(run_layers(t, rows));
+    PF_TRY(run_cpu(t, rows));
     if (t->n_logits > 0) {
         int first = wants_hidden(t) ? 0 : wanted_at(t, 0).row;
         PF_TRY(hand_over(t, &units[s->output_unit - s->units], first, rows - first));

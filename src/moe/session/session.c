@@ -177,6 +177,18 @@ static pf_status open_cpu(struct pf_session *s, const struct pf_backend_sizes *s
     return open_unit(s, s->m->cpu, sizes, first, s->m->n_layer);
 }
 
+/* Room on the last card for keys and values of layers that visit it. Without it the CPU computes its layers. */
+static pf_status open_stage(const struct pf_session *s, const struct pf_cut *cut)
+{
+    struct pf_model *m = s->m;
+    const pf_backend *card = pf_place_unit(m->place, cut->n_more);
+    size_t bytes = pf_visits_stage_bytes(m, &s->opts, cut->n_layers);
+    if (!m->place->visits || card == m->cpu || bytes + PF_NEAR_SPARE_BYTES > card->ops->room(card))
+        return PF_OK;
+    pf_status st = pf_work_stage(m, cut->n_more, bytes);
+    return st == PF_ENOMEM ? PF_OK : st;
+}
+
 static pf_status open_buffers(struct pf_session *s)
 {
     struct pf_model *m = s->m;
@@ -194,8 +206,10 @@ static pf_status open_buffers(struct pf_session *s)
     struct pf_cut cut = pf_place_cut_for(m->place, &s->opts);
     s->output_unit = &s->units[cut.output ? cut.n_more : cut.n_more + 1];
     PF_TRY(open_cards(s, &sizes, &cut));
-    if (!cut.whole)
+    if (!cut.whole) {
         PF_TRY(open_cpu(s, &sizes, cut.n_layers));
+        PF_TRY(open_stage(s, &cut));
+    }
     s->n_checkpoints = pf_n_checkpoints(m, &s->opts);
     return pf_place_reserve(m->place, &sizes);
 }

@@ -25,6 +25,8 @@ struct pf_step {
     const struct pf_part *parts;
     int                   n_parts, rows, n_logits;   /* rows, n_logits: sums over the parts */
     struct pf_work_unit  *unit;              /* the one of m->work that is at work */
+    bool                  visits;            /* the layers at work are the CPU's, on a card (place/visits.h): their
+                                                keys and values are the host's */
     bool                  follows;           /* another step of its one session follows at once, and begins on the first
                                                 card while the others are still at work on this one */
 };
