@@ -10,9 +10,14 @@ struct cursor {
     const char *p, *end;
 };
 
+static bool is_space(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
 static void skip_space(struct cursor *c)
 {
-    while (c->p < c->end && strchr(" \t\r\n", *c->p) && *c->p)
+    while (c->p < c->end && is_space(*c->p))
         c->p++;
 }
 
@@ -133,26 +138,43 @@ bool json_valid(const char *text, size_t n, size_t *where)
 
 /* ---- Walking what was checked ------------------------------------------------------------------------------------ */
 
-/* Past the value at p. Brackets are counted, strings stepped over: no recursion, no checks. */
+static bool ends_word(char c)
+{
+    return is_space(c) || c == ',' || c == ':' || c == ']' || c == '}';
+}
+
+/* Past a string: to the quote that an even number of backslashes is in front of. */
+static void skip_string(struct cursor *c)
+{
+    const char *from = ++c->p, *quote, *slash;
+    do {
+        quote = memchr(c->p, '"', (size_t)(c->end - c->p));
+        for (slash = quote; slash > from && slash[-1] == '\\';)
+            slash--;
+        c->p = from = quote + 1;
+    } while ((quote - slash) % 2);
+}
+
+/* Past the value at p. Brackets are counted, strings stepped over: no recursion, no checks. Values inside of others are
+ * gone over once for each value around them, so it is quick about what is long: strings. */
 static void skip_value(struct cursor *c)
 {
     int depth = 0;
     skip_space(c);
     do {
-        if (*c->p == '"') {
-            for (c->p++; *c->p != '"'; c->p++)
-                c->p += *c->p == '\\';
-            c->p++;
-        } else if (strchr("{[", *c->p)) {
+        char ch = *c->p;
+        if (ch == '"') {
+            skip_string(c);
+        } else if (ch == '{' || ch == '[') {
             depth++;
             c->p++;
-        } else if (strchr("}]", *c->p)) {
+        } else if (ch == '}' || ch == ']') {
             depth--;
             c->p++;
-        } else if (strchr(" \t\r\n,:", *c->p)) {
+        } else if (ends_word(ch)) {
             c->p++;
         } else {
-            while (c->p < c->end && !strchr(" \t\r\n,:]}", *c->p))
+            while (c->p < c->end && !ends_word(*c->p))
                 c->p++;
         }
     } while (depth > 0);
@@ -280,7 +302,9 @@ void json_string(struct json v, struct buf *out)
     buf_reserve(out, v.n);
     for (const char *p = v.p + 1, *end = v.p + v.n - 1; p < end;) {
         if (*p != '\\') {
-            buf_add(out, p++, 1);
+            const char *slash = memchr(p, '\\', (size_t)(end - p)), *to = slash ? slash : end;
+            buf_add(out, p, (size_t)(to - p));
+            p = to;
         } else if (p[1] == 'u') {
             p = put_escape(out, p + 2);
         } else {
