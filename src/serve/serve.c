@@ -2,7 +2,7 @@
  *
  *     options -> model, sessions (sched) -> workers -> http -> signals, until one ends it
  *
- * Threads: this one, which waits for the end; one that takes signals; the http thread; two workers (work.h); the
+ * Threads: this one, which waits for the end; one that takes signals; the http thread; workers (work.h); the
  * scheduler's; the library's. */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -103,6 +103,21 @@ def check_large(s):
     check(b" 413 " in raw(s, waits), "a client that asks before it sends is not answered")
 
 
+def check_long_bodies(s):
+    """Bodies that take long to read stop nobody else's request from being read."""
+    body = json.dumps(chat("word " * 2000000))
+    answers = []
+    senders = [threading.Thread(target=lambda: answers.append(s.post(CHAT, body)[0])) for _ in range(4)]
+    for t in senders:
+        t.start()
+    wait_until("a long body is refused", lambda: answers)
+    check(s.post(CHAT, chat("x", max_tokens=1))[0] == 200, "a short request among long ones")
+    check(len(answers) < 4, "a short request was read after all long ones")
+    for t in senders:
+        t.join()
+    check(answers == [400] * 4, answers)
+
+
 def check_gone(s):
     """Clients that go away, with and without a stream, while they wait and while they are served."""
     before = s.metric("requests_cancelled_total")
@@ -186,7 +201,7 @@ def main():
     check_usage()
     check_saved()
     with Server() as s:
-        for part in (check_paths, check_limits, check_large, check_gone):
+        for part in (check_paths, check_limits, check_large, check_long_bodies, check_gone):
             begin = time.time()
             part(s)
             print("%.1f s" % (time.time() - begin))

@@ -22,6 +22,7 @@ enum {
     IDLE_SECONDS   = 30,             /* a connection that does nothing, in headers, bodies or between requests */
     BODIES_BYTES   = 512 << 20,      /* of all bodies at a time */
     DROPPED_BYTES  = 1 << 30,        /* of a refused body: more of it ends the connection */
+    LONG_BYTES     = 1 << 20,        /* a body from this size on takes long to read */
     MAPPED_BYTES   = 1 << 20,        /* memory from this size on is mapped for itself */
     MOST_CONNECTIONS = 16384,
     FEW_CONNECTIONS  = 512,          /* where the system's limit of open files is lower than that */
@@ -213,7 +214,7 @@ static void hand_over(struct exchange *x)
         x->route->handle(x);
     } else {
         exchange_hold(x);
-        if (work_add(handle, x))
+        if (work_add(x->body.n > LONG_BYTES ? WORK_LONG : WORK_SHORT, handle, x))
             return;
         exchange_error(x, &(struct trouble){ .status = MHD_HTTP_SERVICE_UNAVAILABLE, .why = "too many requests wait" });
         exchange_drop(x);
