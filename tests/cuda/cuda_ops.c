@@ -1176,6 +1176,8 @@ static void routing(void)
         { { 512, 10, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 1 },
         { { 32, 4, 0, 0, PF_GATE_SOFTMAX_SELECTED, false, 1 }, false, false, 0 },
         { { 8, 2, 0, 0, PF_GATE_SOFTMAX, true, 1 }, false, false, 2 },
+        { { 128, 32, 0, 0, PF_GATE_SIGMOID, true, 1 }, true, false, 3 },
+        { { 100, 8, 0, 0, PF_GATE_SOFTMAX_SELECTED, false, 1 }, false, false, 3 },
         { { 256, 8, 8, 4, PF_GATE_SIGMOID, true, 2.5f }, true, false, 0 },
         { { 256, 8, 8, 4, PF_GATE_SIGMOID, true, 2.5f }, false, false, 4 },
         { { 160, 6, 8, 3, PF_GATE_SOFTMAX, false, 16 }, false, false, 0 },

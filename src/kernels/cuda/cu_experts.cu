@@ -10,6 +10,7 @@
  *                   picks that not all are here
  *     combine       adds up what such picks, and those of a prompt, have put out */
 #include "kernels/cuda/cu_dot.h"
+#include "kernels/cuda/cu_route.h"
 
 enum { GATE_ROWS = 32, DOWN_ROWS = 8 };
 
@@ -22,16 +23,33 @@ CU_INLINE float scale_and_bias(const struct cu_expert_weight &w, int expert, int
     return v;
 }
 
+/* The expert of a pick, and its weight if that multiplies the input. */
+CU_INLINE struct chosen pick_here(const struct cu_experts &e, const struct cu_choice &choice, int pick)
+{
+    __shared__ struct chosen chosen;
+    if (!choice.op.rows)
+        return { e.picks[pick], e.weigh_input ? e.weights[pick] : 1.0f };
+    if (threadIdx.x < WARP) {
+        struct chosen mine = choose_in_warp<1>(choice, 0, e.weigh_input);
+        if ((int)threadIdx.x == pick)
+            chosen = mine;
+    }
+    __syncthreads();
+    return chosen;
+}
+
 /* blockIdx: pick, of which a batch may have more than a grid's y has room for; 32 rows. The groups of gate come first,
  * then those of up. */
 template <class D, int THREADS, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_constant__ struct cu_experts e,
+                                                                  const __grid_constant__ struct cu_choice choice,
                                                                   const __grid_constant__ struct cu_x out, int *fault)
 {
     BLOCK_MEMORY(float, memory);
     enum { GROUPS = GATE_ROWS / D::ROWS };
     wait_turn();
-    int pick = blockIdx.x, expert = e.picks[pick], lane = threadIdx.x, r = blockIdx.y * GATE_ROWS + lane,
+    struct chosen chosen = pick_here(e, choice, blockIdx.x);
+    int pick = blockIdx.x, expert = chosen.expert, lane = threadIdx.x, r = blockIdx.y * GATE_ROWS + lane,
         stride = D::n_sums(e.n);
     if (!e.w.data[expert])
         return;
@@ -54,7 +72,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
     if (r < e.n_out) {
         float gate = scale_and_bias(e.w, expert, e.n_out, r, D::total(sums + lane * stride, e.n));
         float up = scale_and_bias(e.w2, expert, e.n_out, r, D::total(sums + (GATE_ROWS + lane) * stride, e.n));
-        float m = e.weigh_input ? e.weights[pick] : 1.0f;
+        float m = chosen.weight;
         a = e.weigh_input ? activation(e.act, gate * m, up * m) : activation(e.act, gate, up);
         ((float *)out.f)[(size_t)pick * e.n_out + r] = a;
     }
@@ -132,10 +150,27 @@ CU_INLINE struct picks picks_at(float *memory, int n_used)
     return { (struct pick *)memory, v, v + n_used * DOWN_ROWS };
 }
 
-/* Fills p before the block's turn: picks, their weights, tables and e.done were written before the kernel ahead. */
-CU_INLINE void look_up(const struct cu_experts &e, int row, const struct picks &p)
+/* look_up of a block that makes the choice. */
+CU_INLINE void look_up_chosen(const struct cu_experts &e, const struct cu_choice &choice, const struct picks &p)
+{
+    if (threadIdx.x < WARP) {
+        struct chosen mine = choose_in_warp<1>(choice, 0, true);
+        if ((int)threadIdx.x < e.n_used)
+            p.at[threadIdx.x] = { e.w.data[mine.expert] + blockIdx.x * DOWN_ROWS * e.w.row_bytes,
+                                  e.weigh_input ? 1.0f : mine.weight, mine.expert };
+        if (blockIdx.x == 0)
+            put_choice(choice, 0, mine);
+    }
+    __syncthreads();
+}
+
+/* Fills p before the block's turn: picks and their weights, or the router's logits, tables and e.done were written
+ * before the kernel ahead. */
+CU_INLINE void look_up(const struct cu_experts &e, const struct cu_choice &choice, int row, const struct picks &p)
 {
     int first = blockIdx.x * DOWN_ROWS;
+    if (choice.op.rows)
+        return look_up_chosen(e, choice, p);
 #pragma unroll 1
     for (int t = threadIdx.x; t < DOWN_ROWS * e.n_used; t += blockDim.x) {
         int i = t / DOWN_ROWS, r = first + t % DOWN_ROWS, k = row * e.n_used + i;
@@ -172,14 +207,15 @@ CU_INLINE void add_picks(const struct cu_experts &e, const struct cu_residual &r
 
 /* blockIdx: eight rows, row of the batch. Groups go pick by pick. */
 template <class D>
-static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e, float *y,
-                                                               struct cu_residual residual)
+static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e,
+                                                               const __grid_constant__ struct cu_choice choice,
+                                                               float *y, struct cu_residual residual)
 {
     BLOCK_MEMORY(float, memory);
     enum { GROUPS = DOWN_ROWS / D::ROWS };
     int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS);
     struct picks p = picks_at(memory, e.n_used);
-    look_up(e, row, p);
+    look_up(e, choice, row, p);
     if (threadIdx.x < e.n_used && p.at[threadIdx.x].rows)
         fetch_ahead(p.at[threadIdx.x].rows, n_rows * e.w.row_bytes);
     wait_turn();
@@ -246,6 +282,7 @@ CU_INLINE void multiply_eight(const struct cu_experts &e, const struct pick &pic
 /* blockIdx: eight rows, row of the batch. A warp takes a pick, and maybe more; it copies their rows before its turn. */
 template <class T, int HALVES>
 static __global__ void __launch_bounds__(SHORT_THREADS, 2) short_down(const __grid_constant__ struct cu_experts e,
+                                                                      const __grid_constant__ struct cu_choice choice,
                                                                       float *y, struct cu_residual residual)
 {
     BLOCK_MEMORY(float, memory);
@@ -254,7 +291,7 @@ static __global__ void __launch_bounds__(SHORT_THREADS, 2) short_down(const __gr
     struct picks p = picks_at(memory, e.n_used);
     uint8_t *copies = (uint8_t *)p.rest;
     float2 *terms = (float2 *)(copies + e.n_used * bytes + warp * quantised<T>::TERM_FLOATS * sizeof(float));
-    look_up(e, row, p);
+    look_up(e, choice, row, p);
 #pragma unroll 1
     for (int i = warp; i < e.n_used; i += n_warps)
         if (p.at[i].rows)
@@ -296,37 +333,38 @@ template <> struct short_rows<dot_Q5_K> : read_short<k45<true, true>> {};
 template <> struct short_rows<dot_Q6_K> : read_short<k6> {};
 
 template <class T, int HALVES>
-static cudaError_t launch_short_down(cudaStream_t st, const struct cu_experts *e, const struct block_shape *shape,
-                                     float *y, const struct cu_residual *residual)
+static cudaError_t launch_short_down(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c,
+                                     const struct block_shape *shape, float *y, const struct cu_residual *residual)
 {
     cudaError_t err = allow_bytes(short_down<T, HALVES>, shape->bytes);
     if (err != cudaSuccess)
         return err;
     return launch_early(short_down<T, HALVES>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape->threads,
-                        shape->bytes, st, *e, y, *residual);
+                        shape->bytes, st, *e, *c, y, *residual);
 }
 
 template <class D, int THREADS, int BLOCKS>
-static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)
+static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c,
+                                     const struct cu_x *out, int *fault)
 {
     struct block_shape shape = shape_of<D, THREADS / WARP>(2 * GATE_ROWS / D::ROWS, e->n);
     cudaError_t err = allow_bytes(gate_up<D, THREADS, BLOCKS>, shape.bytes);
     if (err != cudaSuccess)
         return err;
     return launch_early(gate_up<D, THREADS, BLOCKS>, dim3(e->rows * e->n_used, ceil_div(e->n_out, GATE_ROWS)),
-                        shape.threads, shape.bytes, st, *e, *out, fault);
+                        shape.threads, shape.bytes, st, *e, *c, *out, fault);
 }
 
 /* Few blocks have more warps each, if their memory holds them: two of them fit a multiprocessor instead of three. */
 template <class D>
-static cudaError_t launch_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out,
-                                  size_t shared_bytes, int *fault)
+static cudaError_t launch_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c,
+                                  const struct cu_x *out, size_t shared_bytes, int *fault)
 {
     enum { MORE_THREADS = 12 * WARP, FEW = 256 };
     bool few = ceil_div(e->n_out, GATE_ROWS) * e->rows * e->n_used <= FEW;
     if (few && shape_of<D, MORE_THREADS / WARP>(2 * GATE_ROWS / D::ROWS, e->n).bytes <= shared_bytes)
-        return launch_gate_up_of<D, MORE_THREADS, 2>(st, e, out, fault);
-    return launch_gate_up_of<D, MOST_THREADS, 3>(st, e, out, fault);
+        return launch_gate_up_of<D, MORE_THREADS, 2>(st, e, c, out, fault);
+    return launch_gate_up_of<D, MOST_THREADS, 3>(st, e, c, out, fault);
 }
 
 template <class D>
@@ -341,34 +379,46 @@ static cudaError_t launch_expert_rows(cudaStream_t st, const struct cu_experts *
 }
 
 template <class D>
-static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, float *y,
+static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c, float *y,
                                const struct cu_residual *residual)
 {
     if constexpr (short_rows<D>::are_read) {
         typedef typename short_rows<D>::type T;
         struct block_shape shape = short_shape<T>(e);
         if (shape.threads)
-            return e->n <= SHORT_N / 2 ? launch_short_down<T, 2>(st, e, &shape, y, residual) :
-                                         launch_short_down<T, 1>(st, e, &shape, y, residual);
+            return e->n <= SHORT_N / 2 ? launch_short_down<T, 2>(st, e, c, &shape, y, residual) :
+                                         launch_short_down<T, 1>(st, e, c, &shape, y, residual);
     }
     struct block_shape shape = shape_of<D>(e->n_used * (DOWN_ROWS / D::ROWS), e->n);
     shape.bytes += picks_bytes(e->n_used);
     cudaError_t err = allow_bytes(down<D>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(down<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, y,
-                        *residual);
+    return launch_early(down<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, *c,
+                        y, *residual);
+}
+
+extern "C" bool pf_cu_experts_choose(const struct cu_choice *c)
+{
+    return c->op.rows == 1 && warp_chooses(*c, 1);
+}
+
+extern "C" cudaError_t pf_cu_gate_up_of(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c,
+                                        const struct cu_x *out, size_t shared_bytes, int *fault)
+{
+    switch (e->w.type) {
+#define X(TYPE) case PF_##TYPE: return launch_gate_up<dot_##TYPE>(st, e, c, out, shared_bytes, fault);
+    CU_TYPE_LIST(X)
+#undef X
+    default: return cudaErrorInvalidValue;
+    }
 }
 
 extern "C" cudaError_t pf_cu_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out,
                                      size_t shared_bytes, int *fault)
 {
-    switch (e->w.type) {
-#define X(TYPE) case PF_##TYPE: return launch_gate_up<dot_##TYPE>(st, e, out, shared_bytes, fault);
-    CU_TYPE_LIST(X)
-#undef X
-    default: return cudaErrorInvalidValue;
-    }
+    struct cu_choice none = {};
+    return pf_cu_gate_up_of(st, e, &none, out, shared_bytes, fault);
 }
 
 extern "C" cudaError_t pf_cu_expert_rows(cudaStream_t st, const struct cu_experts *e, float *y)
@@ -381,15 +431,22 @@ extern "C" cudaError_t pf_cu_expert_rows(cudaStream_t st, const struct cu_expert
     }
 }
 
-extern "C" cudaError_t pf_cu_down(cudaStream_t st, const struct cu_experts *e, float *y,
-                                  const struct cu_residual *residual)
+extern "C" cudaError_t pf_cu_down_of(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c, float *y,
+                                     const struct cu_residual *residual)
 {
     switch (e->w.type) {
-#define X(TYPE) case PF_##TYPE: return launch_down<dot_##TYPE>(st, e, y, residual);
+#define X(TYPE) case PF_##TYPE: return launch_down<dot_##TYPE>(st, e, c, y, residual);
     CU_TYPE_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;
     }
+}
+
+extern "C" cudaError_t pf_cu_down(cudaStream_t st, const struct cu_experts *e, float *y,
+                                  const struct cu_residual *residual)
+{
+    struct cu_choice none = {};
+    return pf_cu_down_of(st, e, &none, y, residual);
 }
 
 /* As many elements as threads, row of the batch. */

@@ -1,18 +1,12 @@
-/* The router's choice, a block a row; the steps are numbered in kernels/cpu/cpu_route.c. A thread takes an expert, or
- * every blockDim.x-th; sums, whose order counts, are taken by the first warp.
+/* The router's choice, a block a row, or a warp (cu_route.h); the steps are numbered in kernels/cpu/cpu_route.c. A
+ * thread of a block takes an expert, or every blockDim.x-th; sums, whose order counts, are taken by the first warp.
  *
  * The k best are found without taking them one after the other. The experts are in up to 32 groups, by the threads that
  * have them. The k-th best of the groups' best scores is a bound that k scores reach at least; those that do are
  * candidates, little more than k of them; and the place of a candidate is the number of those that come before it. */
-#include "kernels/cuda/cu_device.h"
+#include "kernels/cuda/cu_route.h"
 
-enum { MOST_THREADS = 512 };
-
-struct route {
-    struct pf_route_op op;
-    struct pf_routing  r;
-    int               *fault;
-};
+enum { MOST_THREADS = 512, LANE_EXPERTS = 4 };
 
 struct candidates {
     uint32_t *key;
@@ -41,18 +35,6 @@ CU_INLINE struct room room_at(float *memory, const struct pf_routing &r)
     float *group = memory + 2 * n, *w = group + r.n_group, *picks = w + r.n_used,
           *key = picks + max(r.n_used, r.n_group);
     return { memory, memory + n, group, w, (int32_t *)picks, { (uint32_t *)key, (uint16_t *)(key + n) } };
-}
-
-/* Numbers that rise as scores do, whose zeros are equal. */
-CU_INLINE uint32_t key_of(float score)
-{
-    uint32_t bits = pf_float_bits(score + 0.0f);
-    return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-
-CU_INLINE float score_of(uint32_t key)
-{
-    return pf_bits_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
 /* The largest keys of the groups that n scores are in, one a lane, 0 past the last. */
@@ -193,7 +175,7 @@ CU_INLINE void keep_best_groups(const struct pf_routing &r, const struct room &a
 }
 
 /* Steps 1 and 2. */
-CU_INLINE void score_experts(const struct route &o, const struct room &at)
+CU_INLINE void score_experts(const struct cu_choice &o, const struct room &at)
 {
     const struct pf_routing &r = o.r;
     const float *logits = o.op.logits + (size_t)blockIdx.x * r.n_expert;
@@ -218,7 +200,7 @@ CU_INLINE void score_experts(const struct route &o, const struct room &at)
     __syncthreads();
 }
 
-static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_constant__ struct route o)
+static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_constant__ struct cu_choice o)
 {
     BLOCK_MEMORY(float, memory);
     wait_turn();
@@ -257,14 +239,24 @@ static __global__ void __launch_bounds__(MOST_THREADS) route_row(const __grid_co
     }
 }
 
+/* route_row by a warp. */
+static __global__ void __launch_bounds__(WARP) route_few(const __grid_constant__ struct cu_choice o)
+{
+    wait_turn();
+    struct chosen mine = choose_in_warp<LANE_EXPERTS>(o, blockIdx.x, true);
+    put_choice(o, blockIdx.x, mine);
+}
+
 extern "C" cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *op, int *fault)
 {
     const struct pf_routing *r = op->how;
     size_t bytes = room_bytes(r->n_expert, r->n_group, r->n_used);
     if (r->n_expert > CU_ROUTE_EXPERTS)
         return cudaErrorInvalidValue;
+    struct cu_choice o = { *op, *r, fault };
+    if (warp_chooses(o, LANE_EXPERTS))
+        return launch_early(route_few, op->rows, WARP, 0, st, o);
     int threads = r->n_expert >= MOST_THREADS ? MOST_THREADS : ceil_div(r->n_expert, WARP) * WARP;
     cudaError_t e = allow_bytes(route_row, bytes);
-    struct route o = { *op, *r, fault };
     return e != cudaSuccess ? e : launch_early(route_row, op->rows, threads, bytes, st, o);
 }

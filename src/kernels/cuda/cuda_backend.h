@@ -22,10 +22,11 @@
  *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel:
  *     a product waits for the addition of its output, experts wait for the addition of the shared expert first, an
  *     addition whose product is launched already waits for the norm that reads the sum, a norm and an activation wait
- *     for the product that reads them, copies of queries and gates, norms of heads and rotation for kv_store, and
- *     kv_store for attention, and a sequence's attention for that of the others. Any other operation, and whatever ends
- *     a step or frees memory, first starts the held ones in the order they came (pf_cuda_settle). So of product, held,
- *     norm, acted, stored, heads and together only one has something at a time.
+ *     for the product that reads them, a row's choice for its experts, copies of queries and gates, norms of heads and
+ *     rotation for kv_store, and kv_store for attention, and a sequence's attention for that of the others. Any other
+ *     operation, and whatever ends a step or frees memory, first starts the held ones in the order they came
+ *     (pf_cuda_settle). So of product, held, norm, acted, choice, stored, heads and together only one has something at
+ *     a time.
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
  *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
  *     on, so that capturing never has to place a vector. Where there is no memory for a graph, none are made any more.
@@ -38,6 +39,7 @@
 #include "backend/among.h"
 #include "backend/meet.h"
 #include "backend/share.h"
+#include "kernels/cuda/cu_choice.h"
 #include "kernels/cuda/cu_parts.h"
 #include "kernels/placed.h"
 
@@ -66,6 +68,7 @@ struct held_product {
         struct cu_experts down;
         struct cu_combine combine;
     };
+    struct cu_choice   choice;           /* of `down` */
     struct cu_residual residual;
     float *y;
     int    n;
@@ -140,6 +143,8 @@ struct cuda_backend {
     struct held_add   held;
     struct cu_norm    norm;              /* y NULL: none is held */
     struct held_act   acted;
+    struct cu_choice  choice;            /* op.rows 0: none is held */
+    struct cu_choice  chosen;            /* what the experts that are started choose by; op.rows 0: they have picks */
     struct cu_heads   stored;            /* rows 0: none is held */
     struct held_heads heads;
     struct held_together together;

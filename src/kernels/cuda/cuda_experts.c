@@ -65,6 +65,7 @@ pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e,
     struct cu_experts o = { .act = e->act, .weigh_input = e->weigh_input, .n = e->gate->n_in, .n_out = e->gate->n_out,
                             .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights,
                             .tables = b->tables };
+    const struct cu_choice *choice = table ? &(struct cu_choice){ .op.rows = 0 } : &b->chosen;
     struct cu_x out = b->a;
     bool codes = pf_cuda_is_quantised(e->gate->type) || pf_cuda_is_quantised(e->up->type);
     PF_TRY(pf_cuda_quantise_x(b, e->x, o.n, e->rows, codes, &o.x));
@@ -72,7 +73,8 @@ pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e,
     PF_TRY(expert_weight(b, e->up, e->n_expert, at.up, &o.w2));
     if (e->gate->type == e->up->type && !e->gate->lora && !e->up->lora) {
         out.q = quantised ? out.q : NULL;
-        return pf_cuda_put(b, pf_cu_gate_up(b->stream, &o, &out, b->shared_bytes, b->fault), "gate and up");
+        return pf_cuda_put(b, pf_cu_gate_up_of(b->stream, &o, choice, &out, b->shared_bytes, b->fault),
+                           "gate and up");
     }
     float *gate = (float *)(uintptr_t)out.f;
     CU_PUT(b, pf_cu_expert_rows(b->stream, &o, gate), "gate");
@@ -109,13 +111,17 @@ pf_status pf_cuda_down(struct cuda_backend *b, const struct pf_experts_op *e, co
     struct cu_experts o = { .weigh_input = e->weigh_input, .n = e->gate->n_out, .n_out = e->down->n_out,
                             .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .x = b->a,
                             .tables = b->tables, .done = b->pick_out };
+    struct cu_choice choice = { .op.rows = 0 };
     if (e->down->lora) {
         PF_TRY(pf_cuda_down_rows(b, e, table));
         return pf_cuda_combine(b, e);
     }
     PF_TRY(expert_weight(b, e->down, e->n_expert, tables_at(table, e->n_expert).down, &o.w));
     pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
-    return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_DOWN, .down = o, .y = e->y, .n = e->rows * o.n_out });
+    if (!table)
+        choice = b->chosen;
+    return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_DOWN, .down = o, .choice = choice, .y = e->y,
+                                                   .n = e->rows * o.n_out });
 }
 
 /* Adds a matrix of every expert to a product by tiles. */
@@ -188,9 +194,22 @@ pf_status pf_cuda_some_experts(struct cuda_backend *b, const struct pf_experts_o
     return pf_cuda_down_rows(b, e, table);
 }
 
+/* Leaves a choice that is held to the experts that it is for, if their kernels can make it. */
+static void take_choice(struct cuda_backend *b, const struct pf_experts_op *e)
+{
+    struct cu_choice *c = &b->choice;
+    bool plain = e->gate->type == e->up->type && !e->gate->lora && !e->up->lora && !e->down->lora;
+    b->chosen.op.rows = 0;
+    if (c->op.rows && c->op.picks == e->picks && c->op.weights == e->weights && e->rows == 1 && plain) {
+        b->chosen = *c;
+        c->op.rows = 0;
+    }
+}
+
 pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
+    take_choice(b, e);
     PF_TRY(pf_cuda_settle(b));
     uint64_t bytes = pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up) + pf_expert_weight_bytes(e->down);
     b->base.weight_bytes_read += (uint64_t)(e->rows * e->n_used) * bytes;

@@ -14,7 +14,7 @@ static pf_status start_product(struct cuda_backend *b)
         CU_PUT(b, pf_cu_linear(b->stream, &p.linear), "a product");
     }
     if (p.kind == HELD_DOWN)
-        CU_PUT(b, pf_cu_down(b->stream, &p.down, p.y, &p.residual), "down");
+        CU_PUT(b, pf_cu_down_of(b->stream, &p.down, &p.choice, p.y, &p.residual), "down");
     if (p.kind == HELD_COMBINE)
         CU_PUT(b, pf_cu_combine(b->stream, &p.combine, &p.residual), "adding experts");
     return PF_OK;
@@ -44,10 +44,13 @@ pf_status pf_cuda_settle_rows(struct cuda_backend *b)
     struct cu_norm norm = b->norm;
     struct held_act acted = b->acted;
     struct cu_heads stored = b->stored;
+    struct cu_choice choice = b->choice;
     b->held.y = b->norm.y = b->acted.y = NULL;
-    b->stored.rows = 0;
+    b->stored.rows = b->choice.op.rows = 0;
     PF_TRY(pf_cuda_part_ways(b));
     PF_TRY(start_product(b));
+    if (choice.op.rows)
+        CU_PUT(b, pf_cu_route(b->stream, &choice.op, b->fault), "routing");
     if (stored.rows)
         CU_PUT(b, pf_cu_heads(b->stream, &stored), "queries and keys");
     if (add.y)
@@ -406,6 +409,11 @@ pf_status pf_cuda_route(pf_backend *backend, const struct pf_route_op *r)
         const uint8_t *table;
         PF_TRY(pf_cuda_matrix_at(b, r->table, &table));
         o.table = (const int32_t *)(const void *)table;
+    }
+    struct cu_choice choice = { o, *o.how, b->fault };
+    if (pf_cu_experts_choose(&choice)) {
+        b->choice = choice;
+        return PF_OK;
     }
     return pf_cuda_put(b, pf_cu_route(b->stream, &o, b->fault), "routing");
 }
