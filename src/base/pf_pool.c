@@ -17,8 +17,9 @@
  *     done == n_chunks.
  *  2. Shares are stored with release after them; a successful swap acquires them.
  *  3. done is raised with release after chunks' work; the caller acquires it before it returns.
- *  4. A worker looks at the shares once for each value of `bell`, read before, until none has a chunk left; then it
- *     waits for another value, awake or asleep. The caller rings after storing the shares.
+ *  4. A worker looks at the shares once for each value of `bell`, read before, job after job until none has a chunk
+ *     left or the bell rings; then it waits for another value, awake or asleep. The caller rings after storing the
+ *     shares.
  *  5. Chunks of the first job wait for nobody, and the caller takes what is left of them before any of the second: so
  *     what a chunk of the second waits for is being run by somebody.
  *
@@ -166,14 +167,16 @@ static void run_range(struct pf_pool *p, const struct pf_job *job, int64_t begin
     own->span.end_ns = pf_now_ns();
 }
 
-/* Takes and runs some chunks; false when there are none. */
-static bool run_some(struct pf_pool *p, int thread)
+/* Takes and runs some chunks of *first or a later job; false when there are none. *first becomes the job that they were
+ * of: what has no chunks left gets none in this run, and to look at all shares once more would take their words out of
+ * the caches of those who work on them. */
+static bool run_some(struct pf_pool *p, int thread, int *first)
 {
-    for (int j = 0; j < PF_POOL_JOBS; j++) {
-        uint32_t chunk, n = take_any(p, j, thread, &chunk);
+    for (; *first < PF_POOL_JOBS; ++*first) {
+        uint32_t chunk, n = take_any(p, *first, thread, &chunk);
         if (n == 0)
             continue;
-        const struct pf_job *job = &p->jobs[j];
+        const struct pf_job *job = &p->jobs[*first];
         for (uint32_t i = chunk; i < chunk + n; i++) {
             int64_t begin = i * job->grain, end = begin + job->grain;
             run_range(p, job, begin, end < job->n ? end : job->n, thread);
@@ -203,9 +206,10 @@ static void *worker_main(void *arg)
     pf_fp_begin();
     for (;;) {
         uint32_t bell = atomic_load(&p->bell);
+        int job = 0;
         if (atomic_load_explicit(&p->closing, memory_order_relaxed))
             return NULL;
-        while (run_some(p, w->index))
+        while (run_some(p, w->index, &job) && atomic_load_explicit(&p->bell, memory_order_acquire) == bell)
             ;
         if (stay_awake(p, bell))
             continue;
@@ -259,7 +263,8 @@ void pf_pool_begin(pf_pool *p, void *ctx, const struct pf_job *jobs, int n_jobs)
 void pf_pool_end(pf_pool *p)
 {
     unsigned turns = 0;
-    while (run_some(p, 0))
+    int job = 0;
+    while (run_some(p, 0, &job))
         ;
     while (atomic_load_explicit(&p->done, memory_order_acquire) < p->n_chunks)
         pf_pool_relax(&turns);
