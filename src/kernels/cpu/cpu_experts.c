@@ -235,6 +235,23 @@ static void gate_up_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* Until down's inputs of the task's expert are there. Memory would have nothing to do while the last threads end gate
+ * and up, so the rows that come are fetched: the task's, and behind them, mostly, those of its thread's next ones. */
+static void await_inputs(const struct experts_job *job, const struct task *t)
+{
+    enum { LINE = 64, AT_ONCE = 16 * LINE, MOST_BYTES = 64 << 10 };
+    const struct pf_expert_weight *down = job->e->down;
+    const uint8_t *rows = down->data[t->expert] + (size_t)t->r0 * down->row_bytes;
+    size_t left = (size_t)(down->n_out - t->r0) * down->row_bytes, n = left < MOST_BYTES ? left : MOST_BYTES, at = 0;
+    unsigned turns = 0;
+    while (atomic_load_explicit(&job->b->waits[t->expert].left, memory_order_acquire) > 0) {
+        for (size_t end = at + AT_ONCE; at < n && at < end; at += LINE)
+            __builtin_prefetch(rows + at, 0, 2);
+        if (at >= n)
+            pf_pool_relax(&turns);
+    }
+}
+
 static void down_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct experts_job *job = ctx;
@@ -244,9 +261,7 @@ static void down_tasks(void *ctx, int64_t begin, int64_t end, int thread)
         struct task t = task_of(&job->down, i);
         const struct expert_group *g = &b->groups[t.expert];
         float *y = b->pick_out + (size_t)g->first * down->n_out;
-        unsigned turns = 0;
-        while (atomic_load_explicit(&b->waits[t.expert].left, memory_order_acquire) > 0)
-            pf_pool_relax(&turns);
+        await_inputs(job, &t);
         mul_part(b, down, t.expert, t.r0, t.r1, b->a.rows + g->first, g->n, y, (size_t)down->n_out);
         add_low(b, down, t.expert, t.r0, t.r1, g->first, g->n, 0, cpu_thread_scratch(b, thread), y,
                 (size_t)down->n_out);
