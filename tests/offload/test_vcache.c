@@ -107,6 +107,45 @@ static void test_policy(struct pf_vcache *c, const struct pf_vcache_counts *stat
           "%d slots, %d held, %d pinned, %d given back", (int)stats->n_slots, (int)stats->n_held, n_takes, n_drops);
 }
 
+/* A step of two layers in which the cache may send 2 MB. */
+static void small_step(struct pf_vcache *c)
+{
+    CHECK(pf_vcache_between(c, 2000000) == PF_OK, "%s", pf_last_error());
+    for (int i = 0; i < N_LAYER; i++)
+        pf_vcache_go_on(c);
+}
+
+static bool is_whole(const struct pf_vcache *c, int il, int expert)
+{
+    const uint8_t *at[3];
+    bool same = true;
+    pf_vcache_at(c, il, expert, at);
+    for (int p = 0; p < 3; p++)
+        same &= memcmp(at[p], weights, PART_BYTES) == 0;
+    return same;
+}
+
+/* An expert of 8.1 MB crosses in pieces of 1 MB; then another, of which one piece is refused. */
+static void test_pieces(struct pf_vcache *c, struct pf_sim *sim)
+{
+    for (int expert = 0, held; expert < 2; expert++) {
+        pf_vcache_make_room(c, sim->memory_bytes);       /* all slots are free from here on */
+        pf_vcache_grow(c);
+        pf_vcache_use(c, 0, expert);
+        n_takes = n_drops = 0;
+        uint64_t first = sim->n_fetches;
+        sim->refuse_fetch = expert == 1 ? first + 4 : 0;
+        small_step(c);
+        CHECK(!pf_vcache_held(c, 0)[expert] && n_takes == 1 && n_drops == 0, "%d taken, %d dropped", n_takes, n_drops);
+        for (int i = 0; i < 40 && n_drops == 0; i++)
+            small_step(c);
+        held = pf_vcache_held(c, 0)[expert];
+        CHECK(held == (expert == 0) && n_drops == 1, "expert %d is held: %d, %d dropped", expert, held, n_drops);
+        CHECK(!held || is_whole(c, 0, expert), "expert %d has other bytes", expert);
+        CHECK(sim->n_fetches - first == (expert == 0 ? 9 : 4), "%d pieces", (int)(sim->n_fetches - first));
+    }
+}
+
 int main(void)
 {
     struct pf_mem_stats before, after;
@@ -124,7 +163,10 @@ int main(void)
     CHECK(pf_backend_sim_open(&device, &sim) == PF_OK, "%s", pf_last_error());
     CHECK(device->ops->share->open(device, &sizes, no_serve, NULL, NULL) == PF_OK, "%s", pf_last_error());
     CHECK(pf_vcache_open(&c, &m, device, 0, m.n_layer, NULL, &counts) == PF_OK, "%s", pf_last_error());
+    for (int i = 0; i < PART_BYTES; i++)
+        weights[i] = (uint8_t)(i >> 3 ^ i >> 11 ^ i);
     test_policy(c, &counts, &sim);
+    test_pieces(c, &sim);
     pf_vcache_close(&c);
     device->ops->close(device);
     pf_mem_stats_get(&after);

@@ -249,6 +249,7 @@ pf_status pf_decode_serve(void *ctx, const struct pf_offer *offer, const struct 
 void pf_decode_served(void *ctx)
 {
     struct pf_offload *f = ctx;
+    pf_vcache_go_on(f->cache);
     for (int p = 0; p < f->n_served && !f->measures; p++)
         pf_vcache_use(f->cache, f->served_il, f->served[p]);
     learn(f);

@@ -12,6 +12,7 @@
 
 enum { CHUNK_BYTES = 64 << 20, MAX_CHUNKS = 4096, MAX_CLASSES = 32, NONE = -1 };
 enum { FIRST_TICKET = PF_SHARE_BACKGROUND, N_FILLING = PF_SHARE_TICKETS - FIRST_TICKET };
+enum { LEAST_PIECE = 256 << 10 };
 enum { TRIAL_STEPS = 256, PAUSE_STEPS = 4096, SLOTS_PER_PICK = 3 };
 static const double ALIKE = 0.97;        /* experts of a class are at least this fraction of its largest */
 static const double AGEING = 1.005, HOTTER = 1.5, HEAT_MAX = 1e12;
@@ -26,6 +27,14 @@ struct chunk {
     char  *memory;
     size_t bytes;
     int    class, first, n;              /* its n slots are slots[first .. first + n) */
+};
+
+/* A copy into a slot, or into none (NONE). It crosses in pieces; `sent` of its bytes have been sent. */
+struct fill {
+    int            slot;
+    const uint8_t *from[3];
+    uint64_t       sent, bytes, begun_ns;
+    bool           failed;               /* a piece was refused */
 };
 
 /* Layers whose experts are alike in size. */
@@ -57,8 +66,8 @@ struct pf_vcache {
     int          *wanted;                /* [n_layer * n_expert] missed since the last fills, each once */
     bool         *is_wanted;
     int           n_wanted;
-    int           filling[N_FILLING];    /* slot that the copy fills, or NONE */
-    uint64_t      begun_ns[N_FILLING];   /* when the copy began */
+    struct fill   filling[N_FILLING];
+    uint64_t      piece_bytes;           /* of a fill, to be sent at once */
     uint64_t      over_ns;               /* see pf_spans_add_queued */
     uint64_t      trial_fills, trial_hits, n_steps, paused_until;
 };
@@ -158,7 +167,7 @@ pf_status pf_vcache_open(struct pf_vcache **out, const struct pf_model *m, pf_ba
     for (size_t i = 0; i < n; i++)
         c->index[i] = NONE;
     for (int i = 0; i < N_FILLING; i++)
-        c->filling[i] = NONE;
+        c->filling[i].slot = NONE;
     make_classes(c);
     return PF_OK;
 }
@@ -170,8 +179,8 @@ void pf_vcache_close(struct pf_vcache **cp)
         return;
     pf_backend *device = c->device;
     for (int i = 0; i < N_FILLING; i++)
-        if (c->filling[i] != NONE) {
-            int key = c->slots[c->filling[i]].key;
+        if (c->filling[i].slot != NONE) {
+            int key = c->slots[c->filling[i].slot].key;
             device->ops->share->fetch_wait(device, FIRST_TICKET + i);
             pf_residency_drop(c->ram, key / c->m->n_expert, key % c->m->n_expert);
         }
@@ -246,10 +255,10 @@ static void empty_slot(struct pf_vcache *c, int slot)
         return;
     int il = s->key / c->m->n_expert, expert = s->key % c->m->n_expert;
     for (int i = 0; i < N_FILLING; i++)
-        if (c->filling[i] == slot) {
+        if (c->filling[i].slot == slot) {
             share->fetch_wait(c->device, FIRST_TICKET + i);
             pf_residency_drop(c->ram, il, expert);
-            c->filling[i] = NONE;
+            c->filling[i].slot = NONE;
         }
     if (s->held)
         share->hold(c->device, il, expert, NULL, NULL, NULL);
@@ -313,9 +322,47 @@ static void note_fill(struct pf_vcache *c, int i, int il, int expert)
 {
     if (!c->m->spans)
         return;
-    struct pf_span span = { "fill", PF_TRACK_FILLS, il, expert, c->begun_ns[i], pf_now_ns() };
-    uint64_t took = c->device->ops->share->fetch_ns(c->device, FIRST_TICKET + i);
+    struct pf_span span = { "fill", PF_TRACK_FILLS, il, expert, c->filling[i].begun_ns, pf_now_ns() };
+    bool whole = c->piece_bytes >= c->filling[i].bytes;          /* else the time of the last piece alone is known */
+    uint64_t took = whole ? c->device->ops->share->fetch_ns(c->device, FIRST_TICKET + i) : 0;
     pf_spans_add_queued(c->m->spans, &span, took, &c->over_ns);
+}
+
+/* Sends the next bytes of a fill, `most` at most, when those before have arrived. */
+static pf_status send(struct pf_vcache *c, int i, uint64_t most)
+{
+    struct fill *f = &c->filling[i];
+    struct pf_piece pieces[3];
+    uint64_t bytes[3], begin = 0, at = f->sent;
+    uint8_t *to[3];
+    int n = 0;
+    parts_at(c, c->slots[f->slot].key / c->m->n_expert, f->slot, to, bytes);
+    for (int p = 0; p < 3; begin += bytes[p++]) {
+        uint64_t skip = at - begin;
+        if (at < begin || skip >= bytes[p] || most == 0)
+            continue;
+        uint64_t left = bytes[p] - skip, take = left < most ? left : most;
+        pieces[n++] = (struct pf_piece){ to[p] + skip, f->from[p] + skip, take };
+        most -= take;
+        at += take;
+    }
+    f->sent = at;
+    return c->device->ops->share->fetch(c->device, FIRST_TICKET + i, pieces, n);
+}
+
+/* How a fill is; if `wait`, all of it is sent and waited for. */
+static enum pf_fetch_state state_of(struct pf_vcache *c, int i, bool wait)
+{
+    const struct pf_share_ops *share = c->device->ops->share;
+    const struct fill *f = &c->filling[i];
+    enum pf_fetch_state state = (wait ? share->fetch_wait : share->fetch_state)(c->device, FIRST_TICKET + i);
+    if (f->failed)
+        return PF_FETCH_FAILED;
+    if (state != PF_FETCH_READY || f->sent == f->bytes)
+        return state;
+    if (!wait)
+        return PF_FETCH_IN_FLIGHT;
+    return send(c, i, f->bytes) < 0 ? PF_FETCH_FAILED : share->fetch_wait(c->device, FIRST_TICKET + i);
 }
 
 /* Experts whose copies have arrived are held from now on. */
@@ -324,17 +371,17 @@ static pf_status take_up(struct pf_vcache *c, bool wait)
     pf_backend *device = c->device;
     const struct pf_share_ops *share = device->ops->share;
     for (int i = 0; i < N_FILLING; i++) {
-        int slot = c->filling[i];
+        int slot = c->filling[i].slot;
         if (slot == NONE)
             continue;
-        enum pf_fetch_state state = (wait ? share->fetch_wait : share->fetch_state)(device, FIRST_TICKET + i);
+        enum pf_fetch_state state = state_of(c, i, wait);
         if (state == PF_FETCH_IN_FLIGHT)
             continue;
         int key = c->slots[slot].key, il = key / c->m->n_expert, expert = key % c->m->n_expert;
         const uint8_t *at[3];
         pf_vcache_at(c, il, expert, at);
         note_fill(c, i, il, expert);
-        c->filling[i] = NONE;
+        c->filling[i].slot = NONE;
         pf_residency_drop(c->ram, il, expert);
         pf_status st = state == PF_FETCH_READY ? share->hold(device, il, expert, at[0], at[1], at[2]) : PF_OK;
         if (state == PF_FETCH_FAILED || st < 0) {
@@ -389,7 +436,7 @@ static int slot_for(struct pf_vcache *c, int key)
 static int free_ticket(const struct pf_vcache *c)
 {
     for (int i = 0; i < N_FILLING; i++)
-        if (c->filling[i] == NONE)
+        if (c->filling[i].slot == NONE)
             return i;
     return NONE;
 }
@@ -398,32 +445,41 @@ static int free_ticket(const struct pf_vcache *c)
  * expert is pinned in RAM only when it has one. */
 static uint64_t begin_fill(struct pf_vcache *c, int key)
 {
-    pf_backend *device = c->device;
     int il = key / c->m->n_expert, expert = key % c->m->n_expert;
     int ticket = free_ticket(c), slot = ticket == NONE ? NONE : slot_for(c, key);
     const uint8_t *from[3];
-    uint8_t *to[3];
     uint64_t bytes[3];
-    struct pf_piece pieces[3];
     if (slot == NONE || !pf_residency_take(c->ram, il, expert, from))
         return 0;
     bool replaces = c->slots[slot].key != NONE;
     empty_slot(c, slot);
-    parts_at(c, il, slot, to, bytes);
-    for (int i = 0; i < 3; i++)
-        pieces[i] = (struct pf_piece){ to[i], from[i], bytes[i] };
-    if (device->ops->share->fetch(device, FIRST_TICKET + ticket, pieces, 3) < 0) {
+    pf_expert_bytes(c->m, il, bytes);
+    c->slots[slot].key = key;
+    c->filling[ticket] = (struct fill){ .slot = slot, .from = { from[0], from[1], from[2] },
+                                        .bytes = bytes[0] + bytes[1] + bytes[2], .begun_ns = pf_now_ns() };
+    if (send(c, ticket, c->piece_bytes) < 0) {
+        c->slots[slot].key = c->filling[ticket].slot = NONE;
         pf_residency_drop(c->ram, il, expert);
         return 0;
     }
-    c->slots[slot].key = key;
     c->slots[slot].replaced = replaces;
     c->trial_fills += replaces;
     c->index[key] = slot;
-    c->filling[ticket] = slot;
-    c->begun_ns[ticket] = pf_now_ns();
     pf_count(&c->counts->n_fills, 1);
-    return bytes[0] + bytes[1] + bytes[2];
+    return c->filling[ticket].bytes;
+}
+
+void pf_vcache_go_on(struct pf_vcache *c)
+{
+    for (int i = 0; i < N_FILLING; i++) {
+        struct fill *f = &c->filling[i];
+        if (f->slot == NONE || f->failed || f->sent == f->bytes)
+            continue;
+        if (c->device->ops->share->fetch_state(c->device, FIRST_TICKET + i) == PF_FETCH_READY &&
+            send(c, i, c->piece_bytes) < 0)
+            f->failed = true;
+        return;
+    }
 }
 
 /* Old uses count less because new ones count more. */
@@ -453,6 +509,7 @@ pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes)
     uint64_t used = 0;
     if (c->n_slots == 0)
         return PF_OK;
+    c->piece_bytes = bytes / (uint64_t)c->n_moe > LEAST_PIECE ? bytes / (uint64_t)c->n_moe : LEAST_PIECE;
     age(c);
     judge(c);
     c->knows_coldest = false;
@@ -470,6 +527,7 @@ pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes)
 pf_status pf_vcache_fill(struct pf_vcache *c)
 {
     int n_layers = c->end - c->first;
+    c->piece_bytes = UINT64_MAX;
     for (int i = 0; i < n_layers * c->m->n_expert; i++) {
         /* expert 0 of all layers, then expert 1: every layer gets its share */
         int il = c->first + i % n_layers, key = key_of(c, il, i / n_layers);

@@ -11,7 +11,8 @@
  * the others would leave 7% of the memory unused.)
  *
  * While a slot is free, experts that are missed fill it; when there is none, one that is hotter than the coldest held
- * takes its place. Copies run in the background, a few bytes a step; what the GPU holds changes only between steps.
+ * takes its place. Copies run in the background, a few bytes a step and in pieces, one when a step begins and one after
+ * each layer's answer, so that they stand in nobody's way; what the GPU holds changes only between steps.
  * Below three times top-k slots a layer nothing is replaced, and for some thousand steps when replacing brought fewer
  * hits than it cost copies (held experts stay and serve). Prompts do not touch it. Memory comes in chunks, so that it
  * can be given back when a session needs it.
@@ -48,6 +49,10 @@ void pf_vcache_at(const struct pf_vcache *c, int il, int expert, const uint8_t *
 
 /* A step wanted the expert. */
 void pf_vcache_use(struct pf_vcache *c, int il, int expert);
+
+/* Within a step, when the device has its answer to a layer: sends the next piece of a fill. PCIe and main memory have
+ * little else to do until the next layer's picks come. */
+void pf_vcache_go_on(struct pf_vcache *c);
 
 /* Between two steps: takes up what has been copied, begins copies of about `bytes`. Looks at every slot once at most,
  * and once more for each that it empties; of what the step wanted, pins in RAM only what gets a slot. */
