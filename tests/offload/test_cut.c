@@ -340,21 +340,28 @@ static void test_saving(void)
     free(first.data);
 }
 
-/* A context for which the device has no room: its keys and values lie in main memory, or it has fewer layers. */
+/* A context for which the device has no room: its keys and values lie in main memory, or it has fewer layers. Layers
+ * visit it all the same, if it has room for one's keys and values. */
 static void test_long_context(void)
 {
+    static const int64_t n_ctx[] = { 4096, 32768 };
     int n_other = 0;
-    for (int i = 0; i < n_cuts; i += step) {
-        struct pf_sim sim = { .memory_bytes = cuts[i].memory_bytes };
+    for (int i = 0; i < 2 * n_cuts; i += step) {
+        const struct cut *cut = &cuts[i / 2];
+        struct pf_sim sim = { .memory_bytes = cut->memory_bytes };
         struct pf_session_opts so;
+        struct pf_stats stats;
         pf_session *s = NULL;
         pf_model *m = open_model(&sim, 2, false);
         pf_session_opts_init(&so);
-        so.n_ctx = 32768;
-        CHECK(m && pf_session_open(&s, m, &so) == PF_OK, "a long context in cut %d: %s", i, pf_last_error());
-        n_other += s && (s->units[0].end < cuts[i].what.n_layers ||
+        so.n_ctx = n_ctx[i % 2];
+        CHECK(m && pf_session_open(&s, m, &so) == PF_OK, "a long context in cut %d: %s", i / 2, pf_last_error());
+        n_other += s && (s->units[0].end < cut->what.n_layers ||
                            pf_kv_far_bytes(m, &s->opts, 0, m->n_layer) > 0);
         run(s, 0, N_PIECES, "a long context");
+        pf_stats_get(m, &stats);
+        CHECK((stats.stream_bytes > 0) == cut->what.visits, "a long context in cut %d: %d bytes of layers that visit",
+              i / 2, (int)stats.stream_bytes);
         pf_session_close(&s);
         pf_model_close(&m);
     }

@@ -258,7 +258,7 @@ static struct pf_cut cut_for(const struct pf_placement *p, const struct pf_sessi
     struct pf_cut cut = p->cut;
     for (int k = 0; k < pf_place_n_cards(p); k++) {
         pf_backend *device = pf_place_unit(p, k);
-        uint64_t used = p->cut.whole ? 0 : PF_CUT_SPARE_BYTES;
+        uint64_t used = p->cut.whole ? 0 : PF_CUT_SPARE_BYTES + pf_place_visits_stage(p, k, o);
         uint64_t room = device->ops->room ? device->ops->room(device) : UINT64_MAX;
         int first, end;
         pf_cut_card(&cut, k, &first, &end);

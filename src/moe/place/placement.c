@@ -314,12 +314,19 @@ static uint64_t near_bytes(const struct pf_placement *p, int card, const struct 
     return kv + work;
 }
 
+uint64_t pf_place_visits_stage(const struct pf_placement *p, int card, const struct pf_session_opts *o)
+{
+    return p->visits && card == p->cut.n_more ? pf_visits_stage_bytes(p->m, o, p->cut.n_layers) : 0;
+}
+
 /* pf_place_near of one card. */
 static int64_t near_of(const struct pf_placement *p, int card, const struct pf_session_opts *o)
 {
     pf_backend *device = p->cards[card];
     uint64_t room = device->ops->room(device);
+    uint64_t stage = pf_place_visits_stage(p, card, o);
     int64_t all = (o->n_ctx + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS, fits = 1, not = all;
+    room -= stage < room ? stage : 0;
     if (near_bytes(p, card, o, all) <= room || room < PF_NEAR_SPARE_BYTES)
         return 0;
     room -= PF_NEAR_SPARE_BYTES;

@@ -212,6 +212,9 @@ pf_status pf_place_session_bytes(const struct pf_model *m, const struct pf_cut *
  * vectors are copied when they are first used. */
 enum { PF_NEAR_SPARE_BYTES = 2 << 20 };
 
+/* What a session leaves free of a card for the keys and values of layers that visit it. */
+uint64_t pf_place_visits_stage(const struct pf_placement *p, int card, const struct pf_session_opts *o);
+
 /* Positions of a session whose keys and values there is room for in the device's memory as it is now, o->n_near being
  * 0. 0: all of them, or it is no device's, or even the least would not fit. */
 int64_t pf_place_near(const struct pf_placement *p, const struct pf_session_opts *o);

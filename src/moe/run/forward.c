@@ -481,8 +481,8 @@ static pf_status visit(struct pf_step *t, struct pf_visits *v, const struct pf_u
 /* Whether the CPU has to compute its layers after all, as x is where it was. */
 static bool stays_with_cpu(const struct pf_step *t, pf_status st)
 {
-    const pf_backend *card = last_card(t)->backend;
-    return st < 0 && st != PF_ECANCEL && !card->ops->is_lost(last_card(t)->backend);
+    pf_backend *card = last_card(t)->backend;
+    return st < 0 && st != PF_ECANCEL && !card->ops->is_lost(card);
 }
 
 /* The CPU's layers, x being there. */

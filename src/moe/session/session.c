@@ -177,15 +177,17 @@ static pf_status open_cpu(struct pf_session *s, const struct pf_backend_sizes *s
     return open_unit(s, s->m->cpu, sizes, first, s->m->n_layer);
 }
 
-/* Room on the last card for keys and values of layers that visit it. Without it the CPU computes its layers. */
+/* Room on the last card for keys and values of layers that visit it, as far as there is any; behind what it holds the
+ * CPU computes its layers. */
 static pf_status open_stage(const struct pf_session *s, const struct pf_cut *cut)
 {
     struct pf_model *m = s->m;
     const pf_backend *card = pf_place_unit(m->place, cut->n_more);
-    size_t bytes = pf_visits_stage_bytes(m, &s->opts, cut->n_layers);
-    if (!m->place->visits || card == m->cpu || bytes + PF_NEAR_SPARE_BYTES > card->ops->room(card))
+    uint64_t bytes = pf_visits_stage_bytes(m, &s->opts, cut->n_layers);
+    if (!m->place->visits || card == m->cpu || card->ops->room(card) <= PF_NEAR_SPARE_BYTES)
         return PF_OK;
-    pf_status st = pf_work_stage(m, cut->n_more, bytes);
+    uint64_t room = card->ops->room(card) - PF_NEAR_SPARE_BYTES;
+    pf_status st = pf_work_stage(m, cut->n_more, bytes < room ? bytes : room);
     return st == PF_ENOMEM ? PF_OK : st;
 }
 
