@@ -107,6 +107,21 @@ static void test_policy(struct pf_vcache *c, const struct pf_vcache_counts *stat
           "%d slots, %d held, %d pinned, %d given back", (int)stats->n_slots, (int)stats->n_held, n_takes, n_drops);
 }
 
+/* Those that were picked while nothing was copied are chosen when all that are to be held are. */
+static void test_choice(struct pf_vcache *c)
+{
+    for (int il = 0; il < N_LAYER; il++)
+        for (int x = 12; x < N_EXPERT; x++)
+            for (int i = 0; i < 500; i++)
+                pf_vcache_warm(c, il, x);
+    n_takes = n_drops = 0;
+    CHECK(pf_vcache_fill(c) == PF_OK, "%s", pf_last_error());
+    CHECK(n_held(c, 12, 16) == 8 && n_held(c, 0, 16) == N_SLOTS && n_takes == n_drops, "%d of 8 held, %d in all",
+          n_held(c, 12, 16), n_held(c, 0, 16));
+    int n = n_takes;
+    CHECK(pf_vcache_fill(c) == PF_OK && n_takes == n, "what was chosen is chosen again");
+}
+
 /* A step of two layers in which the cache may send 2 MB. */
 static void small_step(struct pf_vcache *c)
 {
@@ -131,6 +146,8 @@ static void test_pieces(struct pf_vcache *c, struct pf_sim *sim)
     for (int expert = 0, held; expert < 2; expert++) {
         pf_vcache_make_room(c, sim->memory_bytes);       /* all slots are free from here on */
         pf_vcache_grow(c);
+        for (int i = 0; i < 5000; i++)
+            pf_vcache_warm(c, 0, expert);
         pf_vcache_use(c, 0, expert);
         n_takes = n_drops = 0;
         uint64_t first = sim->n_fetches;
@@ -166,6 +183,7 @@ int main(void)
     for (int i = 0; i < PART_BYTES; i++)
         weights[i] = (uint8_t)(i >> 3 ^ i >> 11 ^ i);
     test_policy(c, &counts, &sim);
+    test_choice(c);
     test_pieces(c, &sim);
     pf_vcache_close(&c);
     device->ops->close(device);

@@ -250,8 +250,8 @@ void pf_decode_served(void *ctx)
 {
     struct pf_offload *f = ctx;
     pf_vcache_go_on(f->cache);
-    for (int p = 0; p < f->n_served && !f->measures; p++)
-        pf_vcache_use(f->cache, f->served_il, f->served[p]);
+    for (int p = 0; p < f->n_served; p++)
+        (f->measures ? pf_vcache_warm : pf_vcache_use)(f->cache, f->served_il, f->served[p]);
     learn(f);
     pf_postfetch_account(&f->post);
     pf_solver_prepare(&f->solver);

@@ -1,5 +1,8 @@
 /* See vcache.h. */
+#define _GNU_SOURCE                      /* qsort_r */
 #include "moe/offload/vcache.h"
+
+#include <stdlib.h>
 
 #include <string.h>
 
@@ -58,12 +61,14 @@ struct pf_vcache {
     int           n_chunks;
     struct slot  *slots;                 /* [n_slots] chunk by chunk */
     int           n_slots, cap_slots;
+    bool          chooses;               /* pf_vcache_fill is at work: whatever is hotter replaces what is colder */
     bool          knows_coldest;         /* every `coldest` holds, until heats change or a slot is emptied */
     int          *index;                 /* [n_layer * n_expert] */
     bool         *held;                  /* [n_layer * n_expert] */
     float        *heat;                  /* [n_layer * n_expert] */
     double        warmth;                /* heat that a use adds now */
-    int          *wanted;                /* [n_layer * n_expert] missed since the last fills, each once */
+    int          *wanted;                /* [n_layer * n_expert] missed since the last fills, each once; all experts
+                                            while pf_vcache_fill is at work */
     bool         *is_wanted;
     int           n_wanted;
     struct fill   filling[N_FILLING];
@@ -303,10 +308,15 @@ void pf_vcache_at(const struct pf_vcache *c, int il, int expert, const uint8_t *
         parts[i] = at[i];
 }
 
+void pf_vcache_warm(struct pf_vcache *c, int il, int expert)
+{
+    c->heat[key_of(c, il, expert)] += (float)c->warmth;
+}
+
 void pf_vcache_use(struct pf_vcache *c, int il, int expert)
 {
     int key = key_of(c, il, expert);
-    c->heat[key] += (float)c->warmth;
+    pf_vcache_warm(c, il, expert);
     if (c->held[key]) {
         pf_count(&c->counts->n_hits, 1);
         c->trial_hits += c->slots[c->index[key]].replaced;
@@ -418,19 +428,22 @@ static void find_coldest(struct pf_vcache *c)
 
 static bool may_replace(const struct pf_vcache *c)
 {
-    return c->n_slots >= SLOTS_PER_PICK * c->m->n_used * c->n_moe && c->n_steps >= c->paused_until;
+    return c->chooses || (c->n_slots >= SLOTS_PER_PICK * c->m->n_used * c->n_moe && c->n_steps >= c->paused_until);
 }
 
 /* A slot that the expert may have, free or held by a colder one; or NONE. */
 static int slot_for(struct pf_vcache *c, int key)
 {
     int class = c->class_of[key / c->m->n_expert], slot = free_slot(c, class);
+    double hotter = c->chooses ? 1 : HOTTER;
     if (slot != NONE || !may_replace(c))
         return slot;
     if (!c->knows_coldest)
         find_coldest(c);
     slot = c->classes[class].coldest;
-    return slot != NONE && (double)c->heat[key] >= HOTTER * (double)c->heat[c->slots[slot].key] ? slot : NONE;
+    if (slot == NONE || c->heat[key] <= c->heat[c->slots[slot].key])
+        return NONE;
+    return (double)c->heat[key] >= hotter * (double)c->heat[c->slots[slot].key] ? slot : NONE;
 }
 
 static int free_ticket(const struct pf_vcache *c)
@@ -451,7 +464,7 @@ static uint64_t begin_fill(struct pf_vcache *c, int key)
     uint64_t bytes[3];
     if (slot == NONE || !pf_residency_take(c->ram, il, expert, from))
         return 0;
-    bool replaces = c->slots[slot].key != NONE;
+    bool replaces = c->slots[slot].key != NONE && !c->chooses;
     empty_slot(c, slot);
     pf_expert_bytes(c->m, il, bytes);
     c->slots[slot].key = key;
@@ -524,19 +537,40 @@ pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes)
     return pf_residency_is_short(c->ram) ? take_up(c, true) : PF_OK;
 }
 
-pf_status pf_vcache_fill(struct pf_vcache *c)
+/* The hottest first; of experts that are alike, expert 0 of all layers, then expert 1: every layer gets its share. */
+static int by_heat(const void *a, const void *b, void *ctx)
 {
-    int n_layers = c->end - c->first;
-    c->piece_bytes = UINT64_MAX;
-    for (int i = 0; i < n_layers * c->m->n_expert; i++) {
-        /* expert 0 of all layers, then expert 1: every layer gets its share */
-        int il = c->first + i % n_layers, key = key_of(c, il, i / n_layers);
-        if (!c->m->layers[il].is_moe || c->index[key] != NONE || free_slot(c, c->class_of[il]) == NONE)
+    const struct pf_vcache *c = ctx;
+    int x = *(const int *)a, y = *(const int *)b, n = c->m->n_expert;
+    if (c->heat[x] != c->heat[y])
+        return c->heat[x] > c->heat[y] ? -1 : 1;
+    return x % n != y % n ? x % n - y % n : x / n - y / n;
+}
+
+static pf_status fill_with(struct pf_vcache *c, const int *keys, int n)
+{
+    for (int i = 0; i < n; i++) {
+        if (c->index[keys[i]] != NONE || slot_for(c, keys[i]) == NONE || begin_fill(c, keys[i]) > 0)
             continue;
-        if (begin_fill(c, key) == 0) {
-            PF_TRY(take_up(c, true));
-            begin_fill(c, key);
-        }
+        PF_TRY(take_up(c, true));            /* all tickets were in use, maybe */
+        begin_fill(c, keys[i]);
     }
     return take_up(c, true);
+}
+
+pf_status pf_vcache_fill(struct pf_vcache *c)
+{
+    int n_expert = c->m->n_expert, n = 0;
+    c->piece_bytes = UINT64_MAX;
+    for (int i = 0; i < c->n_wanted; i++)
+        c->is_wanted[c->wanted[i]] = false;
+    c->n_wanted = 0;
+    for (int key = c->first * n_expert; key < c->end * n_expert; key++)
+        if (c->m->layers[key / n_expert].is_moe)
+            c->wanted[n++] = key;
+    qsort_r(c->wanted, (size_t)n, sizeof *c->wanted, by_heat, c);
+    c->chooses = true;
+    pf_status st = fill_with(c, c->wanted, n);
+    c->chooses = false;
+    return st;
 }

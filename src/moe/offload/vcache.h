@@ -58,7 +58,11 @@ void pf_vcache_go_on(struct pf_vcache *c);
  * and once more for each that it empties; of what the step wanted, pins in RAM only what gets a slot. */
 pf_status pf_vcache_between(struct pf_vcache *c, uint64_t bytes);
 
-/* Fills free slots with experts that are in RAM, and waits for them. */
+/* Warms an expert as a use of it does, and no more. */
+void pf_vcache_warm(struct pf_vcache *c, int il, int expert);
+
+/* Fills free slots with experts that are in RAM, the hottest first, replaces those that are colder than others, and
+ * waits for the copies. Between two steps. */
 pf_status pf_vcache_fill(struct pf_vcache *c);
 
 #endif
