@@ -232,6 +232,17 @@ static bool make_tokens(struct prompt *p, const struct prompt_opts *o, unsigned 
     return !wrong_token(p, pf_model_info(o->m)->n_vocab, a, field, t);
 }
 
+/* The text of tokens that were given, for an answer that begins with it. */
+static pf_status make_text(struct prompt *p, const pf_model *m)
+{
+    size_t n = 0;
+    pf_status st = pf_detokenize(m, p->tok, p->n_tok, PF_DETOK_SPECIAL, NULL, 0, &n);
+    if (st < 0 && st != PF_ESPACE)
+        return st;
+    buf_reserve(&p->text, n + 1);
+    return pf_detokenize(m, p->tok, p->n_tok, PF_DETOK_SPECIAL, p->text.p, n, &p->text.n);
+}
+
 bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t)
 {
     struct request *q = &j->req;
@@ -248,8 +259,13 @@ bool prompt_make(struct job *j, const struct prompt_opts *o, struct trouble *t)
         char one[32];
         int n = snprintf(one, sizeof one, "%s[%zu]", field, i);
         const char *at = q->n_prompts > 1 ? arena_text(&j->arena, one, (size_t)n) : field;
-        if (!make_tokens(&q->prompts[i], o, flags, at, &j->arena, t))
+        struct prompt *p = &q->prompts[i];
+        bool given = p->tok != NULL;
+        if (!make_tokens(p, o, flags, at, &j->arena, t))
             return false;
+        pf_status st = given && q->echo ? make_text(p, o->m) : PF_OK;
+        if (st < 0)
+            return failed(st, at, t);
     }
     j->n_choices = (int)q->n * (int)q->n_prompts;
     j->choices = arena_take(&j->arena, (size_t)j->n_choices, sizeof *j->choices);

@@ -84,6 +84,7 @@ def check_text(s):
     check(s.post("/detokenize", {"tokens": ids})[2]["content"] == "A fox", "tokens do not come back as their text")
     echoed = s.post(TEXT, {"prompt": "A fox", "temperature": 0, "max_tokens": 12, "echo": True})[2]["choices"][0]["text"]
     check(echoed == "A fox" + a["choices"][0]["text"], echoed)
+    check(s.post(TEXT, {"prompt": ids, "temperature": 0, "max_tokens": 12, "echo": True})[2]["choices"][0]["text"] == echoed, "tokens are not echoed")
 
 
 def check_prompts(s):
