@@ -496,6 +496,19 @@ void emu_send(float v, float *to, uint64_t *box, int block)
                                                   (struct box *)(there + ((char *)box - here)) };
 }
 
+void emu_copy_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box)
+{
+    struct box *b = (struct box *)box;
+    const uint8_t *memory = (const uint8_t *)emu_block_memory();
+    if (((uintptr_t)to | (uintptr_t)from | (uintptr_t)bytes) % 16)
+        broken("a copy to shared memory is not aligned");
+    if (to < memory || to + bytes > (const uint8_t *)m->memory_end)
+        broken("a copy to shared memory goes elsewhere");
+    memcpy(to, from, (size_t)bytes);
+    b->n_bytes -= bytes;
+    check_box(b);
+}
+
 void emu_await_box(uint64_t *box, int turn)
 {
     const struct box *b = (const struct box *)box;

@@ -60,6 +60,7 @@ void  emu_cluster_wait(void);
 void  emu_open_box(uint64_t *box);
 void  emu_expect_bytes(uint64_t *box, int bytes);
 void  emu_send(float v, float *to, uint64_t *box, int block);
+void  emu_copy_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box);
 void  emu_await_box(uint64_t *box, int turn);
 unsigned long long emu_ns(void);
 

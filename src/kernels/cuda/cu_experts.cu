@@ -6,9 +6,12 @@
  *     down          a block takes eight output elements of a row for all its picks and adds them up in the router's
  *                   order; what experts have put out that are not here is added up with them
  *     short_down    the same of weight rows so short that a block has all of its own in shared memory before its turn
+ *     long_down     the same of MXFP4, one row, where multiprocessors have much shared memory
  *     expert_rows   one matrix, pick by pick, where the two above do not do: gate and up of different types, adapters,
  *                   picks that not all are here
  *     combine       adds up what such picks, and those of a prompt, have put out */
+#include <type_traits>
+
 #include "kernels/cuda/cu_dot.h"
 #include "kernels/cuda/cu_route.h"
 
@@ -343,6 +346,164 @@ static cudaError_t launch_short_down(cudaStream_t st, const struct cu_experts *e
                         shape->bytes, st, *e, *c, y, *residual);
 }
 
+/* ---- Long rows --------------------------------------------------------------------------------------------------- */
+
+/* MXFP4 in shared memory. */
+struct mx4_here : mx4 {
+    static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
+    {
+        const uint8_t *p = row + (uint32_t)b * 17;
+        raw r;
+        r.at = (uint32_t)(uintptr_t)p & 3;
+        const uint32_t *a = (const uint32_t *)(p - r.at);
+#pragma unroll
+        for (int i = 0; i < 5; i++)
+            r.a[i] = a[i];
+        return r;
+    }
+};
+
+enum { FOURS = DOWN_ROWS / TASK_ROWS };
+
+/* Four rows, wherever they begin. */
+CU_HOST_FN int four_bytes(uint64_t row_bytes)
+{
+    return (int)(TASK_ROWS * row_bytes + 31) / 16 * 16;
+}
+
+/* The g-th four of a block's rows, and what is copied of them: from a multiple of 16 to one. */
+CU_INLINE const uint8_t *four_at(const struct cu_experts &e, const struct picks &p, int g)
+{
+    return p.at[g / FOURS].rows + g % FOURS * TASK_ROWS * e.w.row_bytes;
+}
+
+CU_INLINE int to_copy(const struct cu_experts &e, const uint8_t *rows)
+{
+    return ((int)((uintptr_t)rows & 15) + TASK_ROWS * (int)e.w.row_bytes + 15) / 16 * 16;
+}
+
+/* Sends for the warp's fours. One lane calls it. */
+CU_INLINE void send_for_fours(const struct cu_experts &e, const struct picks &p, uint8_t *copies, uint64_t *box)
+{
+    int warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, bytes = 0;
+#pragma unroll 1
+    for (int g = warp; g < FOURS * e.n_used; g += n_warps)
+        bytes += to_copy(e, four_at(e, p, g));
+    expect_bytes(box, bytes);
+#pragma unroll 1
+    for (int g = warp; g < FOURS * e.n_used; g += n_warps) {
+        const uint8_t *rows = four_at(e, p, g);
+        copy_to_box(copies + g * four_bytes(e.w.row_bytes), rows - ((uintptr_t)rows & 15), to_copy(e, rows), box);
+    }
+}
+
+/* Sums of four rows that lie in shared memory; by a warp. */
+template <class T>
+CU_INLINE void multiply_four(const uint8_t *rows, int row_bytes, int n, const struct x_row &from,
+                             const struct cu_tables &t, float2 *terms, float *sums)
+{
+    typedef quantised<T> D;
+#pragma unroll 1
+    for (int round = 0; round < D::n_rounds(n); round++) {
+        int n_blocks = D::n_blocks_of(n, round), b = D::my_block(n_blocks);
+        typename T::side x = T::load_x(from, round * WARP + b);
+        const uint8_t *row = rows + round * T::ROUND;
+#pragma unroll
+        for (int i = 0; i < TASK_ROWS; i++, row += row_bytes)
+            D::put(T::dot(T::load(row, b, t), x, b), i, (int)threadIdx.x % WARP < n_blocks, terms);
+        __syncwarp();
+        D::run_chains(terms, n, round, sums);
+        __syncwarp();
+    }
+}
+
+/* The last operands of a product, and of its row: fetched before there is something to add them to. */
+struct last {
+    float scale, bias;
+};
+
+CU_INLINE struct last last_of(const struct cu_experts &e, const struct picks &p, int t)
+{
+    if (t >= DOWN_ROWS * e.n_used)
+        return {};
+    int expert = p.at[t / DOWN_ROWS].expert, r = blockIdx.x * DOWN_ROWS + t % DOWN_ROWS;
+    return { e.w.scale ? e.w.scale[expert] : 1.0f, e.w.bias ? e.w.bias[(size_t)expert * e.n_out + r] : 0.0f };
+}
+
+/* blockIdx: eight rows. A warp takes four rows of a pick, and maybe more; they are copied before its turn. The block
+ * makes the choice, so that all picks are on the device. */
+template <class T>
+static __global__ void __launch_bounds__(MOST_THREADS, 3)
+long_down(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct cu_choice choice, float *y,
+          struct cu_residual residual)
+{
+    typedef quantised<T> D;
+    BLOCK_MEMORY(float4, fours);
+    __shared__ uint64_t boxes[MOST_THREADS / WARP];
+    int t = threadIdx.x, warp = t / WARP, n_warps = blockDim.x / WARP, bytes = four_bytes(e.w.row_bytes),
+        stride = D::n_sums(e.n);
+    size_t at = blockIdx.x * DOWN_ROWS + t;
+    uint8_t *copies = (uint8_t *)fours;
+    struct picks p = picks_at((float *)(copies + FOURS * e.n_used * bytes), e.n_used);
+    float *terms = p.rest + warp * D::TERM_FLOATS, *sums = p.rest + n_warps * D::TERM_FLOATS, sum = 0;
+    struct met met = {};
+    if (t % WARP == 0)
+        open_box(&boxes[warp]);
+    look_up(e, choice, 0, p);
+    if (t % WARP == 0)
+        send_for_fours(e, p, copies, &boxes[warp]);
+    __syncwarp();
+    struct last by = last_of(e, p, t);
+    wait_turn();
+    if (t < DOWN_ROWS)
+        met = met_at(residual, 0, at);
+    await_box(&boxes[warp], 0);
+#pragma unroll 1
+    for (int g = warp; g < FOURS * e.n_used; g += n_warps)
+        multiply_four<T>(copies + g * bytes + (uint32_t)((uintptr_t)four_at(e, p, g) & 15), (int)e.w.row_bytes, e.n,
+                         x_row_of(e.x, e.n, g / FOURS), e.tables, (float2 *)terms, sums + g * TASK_ROWS * stride);
+    __syncthreads();
+    if (t < DOWN_ROWS * e.n_used) {
+        float v = D::total(sums + t * stride, e.n);
+        v = e.w.scale ? v * by.scale : v;
+        p.v[t] = e.w.bias ? v + by.bias : v;
+    }
+    __syncthreads();
+    if (t >= DOWN_ROWS)
+        return;
+#pragma unroll 4
+    for (int i = 0; i < e.n_used; i++)
+        sum = fmaf(p.at[i].weight, p.v[i * DOWN_ROWS + t], sum);
+    put_out(residual, met, sum, at, y);
+}
+
+/* The block; no threads: not a product for this, or three blocks do not fit a multiprocessor. */
+template <class T>
+static cudaError_t long_shape(const struct cu_experts *e, const struct cu_choice *c, struct block_shape *shape)
+{
+    int n = e->n_used * FOURS, n_warps = min(n, MOST_THREADS / WARP), device = 0, most = 0;
+    size_t bytes = n * four_bytes(e->w.row_bytes) + picks_bytes(e->n_used) +
+        (n_warps * quantised<T>::TERM_FLOATS + n * TASK_ROWS * quantised<T>::n_sums(e->n)) * sizeof(float);
+    bool early, takes = c->op.rows == 1 && e->n_out % DOWN_ROWS == 0;
+    cudaError_t err = is_of_90(long_down<T>, &early);
+    if (err == cudaSuccess)
+        err = cudaGetDevice(&device);
+    if (err == cudaSuccess)
+        err = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    *shape = { takes && early && 3 * (bytes + (2 << 10)) <= (size_t)most ? n_warps * WARP : 0, bytes };
+    return err;
+}
+
+template <class T>
+static cudaError_t launch_long_down(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c,
+                                    const struct block_shape *shape, float *y, const struct cu_residual *residual)
+{
+    cudaError_t err = allow_bytes(long_down<T>, shape->bytes);
+    if (err != cudaSuccess)
+        return err;
+    return launch_early(long_down<T>, e->n_out / DOWN_ROWS, shape->threads, shape->bytes, st, *e, *c, y, *residual);
+}
+
 template <class D, int THREADS, int BLOCKS>
 static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c,
                                      const struct cu_x *out, int *fault)
@@ -382,6 +543,12 @@ template <class D>
 static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c, float *y,
                                const struct cu_residual *residual)
 {
+    if constexpr (std::is_same<D, dot_MXFP4>::value) {
+        struct block_shape shape;
+        cudaError_t err = long_shape<mx4_here>(e, c, &shape);
+        if (err != cudaSuccess || shape.threads)
+            return err != cudaSuccess ? err : launch_long_down<mx4_here>(st, e, c, &shape, y, residual);
+    }
     if constexpr (short_rows<D>::are_read) {
         typedef typename short_rows<D>::type T;
         struct block_shape shape = short_shape<T>(e);

@@ -106,6 +106,17 @@ CU_INLINE void await_box(uint64_t *box, int turn)
 #endif
 }
 
+/* Copies bytes to the block's shared memory, all at multiples of 16, and counts them in a box there, which the thread
+ * has told to expect them. */
+CU_INLINE void copy_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box)
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes),
+                    "r"((uint32_t)__cvta_generic_to_shared(box)) : "memory");
+#endif
+}
+
 /* The clock of the GPU. */
 CU_INLINE unsigned long long device_ns(void)
 {
