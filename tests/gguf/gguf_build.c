@@ -31,8 +31,11 @@ void put(struct buf *b, const void *bytes, size_t n)
 
 void put_zeros(struct buf *b, size_t n)
 {
-    while (n--)
-        put_u8(b, 0);
+    static const uint8_t zeros[4096];
+    for (size_t piece; n; n -= piece) {
+        piece = n < sizeof zeros ? n : sizeof zeros;
+        put(b, zeros, piece);
+    }
 }
 
 void put_u8(struct buf *b, uint8_t v)
