@@ -75,8 +75,8 @@ def check_load(s, asks, alone, seed):
 def long_prompts(seed, on_gpu):
     """Each of them is alone until a short one comes."""
     r = random.Random(seed + 2)
-    return [chat(" ".join(r.choice(("fox", "crow", "grapes", "lion")) for _ in range(20 if on_gpu else 400)), temperature=0, max_tokens=4)
-            for _ in range(2 if on_gpu else 6)]
+    return [chat(" ".join(r.choice(("fox", "crow", "grapes", "lion")) for _ in range(20 if on_gpu else 150)), temperature=0, max_tokens=4)
+            for _ in range(2 if on_gpu else 3)]
 
 
 def check_broken_off(s, asks, alone):
