@@ -384,6 +384,32 @@ static void test_refusals(int cut)
     }
 }
 
+/* What was learned decides; what nobody knows is tried; and what was too slow is tried again some day. */
+static void test_prices(int cut)
+{
+    enum { LAYERS = 10, ROW_NS = 1000 };
+    struct pf_sim sim = { .memory_bytes = cuts[cut].memory_bytes };
+    pf_model *m = open_model(&sim, 1, false);
+    struct pf_visits *v = m ? ((struct pf_placement *)m->place)->visits : NULL;
+    CHECK((v != NULL) == cuts[cut].what.visits, "%s", pf_last_error());
+    if (v) {
+        CHECK(!pf_visits_pay(v, 31, LAYERS) && pf_visits_pay(v, 32, LAYERS), "nothing is known");
+        pf_visits_learn(v, 512, LAYERS, 512 * LAYERS * ROW_NS);
+        CHECK(!pf_visits_pay(v, 64, LAYERS) && pf_visits_pay(v, 128, LAYERS), "the CPU is not known");
+        pf_visits_learn_cpu(v, 16, LAYERS, 1);
+        pf_visits_learn_cpu(v, 64, LAYERS, 64 * LAYERS * 2 * ROW_NS);
+        CHECK(pf_visits_pay(v, 64, LAYERS), "the card takes half of the CPU's time");
+        pf_visits_learn_cpu(v, 64, LAYERS, 64 * LAYERS * ROW_NS);
+        int n_refused = 0;
+        while (n_refused < 100 && !pf_visits_pay(v, 512, LAYERS))
+            n_refused++;
+        CHECK(n_refused > 0 && n_refused < 100, "the card takes as long as the CPU: refused %d times", n_refused);
+        pf_visits_end(v);
+        CHECK(!pf_visits_pay(v, 512, LAYERS), "it was the end");
+    }
+    pf_model_close(&m);
+}
+
 /* Copies for visits that cannot be begun, or fail under way: the CPU computes what is left of the step. */
 static void test_copies(int cut)
 {
@@ -501,6 +527,7 @@ int main(int argc, char **argv)
     test_saving();
     test_long_context();
     test_refusals(n_cuts / 2);
+    test_prices(n_cuts / 2);
     test_copies(n_cuts / 2);
     test_loss(n_cuts / 2);
     test_loss_of_two(n_cuts / 2);
