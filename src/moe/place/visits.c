@@ -21,7 +21,9 @@ struct pf_visits {
     uint64_t    room_bytes[PF_VISIT_PARTS];
     struct pf_piece pieces[PF_VISIT_PARTS][PF_LAYER_WEIGHTS];        /* of the layer at work: its matrices */
     int         n_pieces[PF_VISIT_PARTS], n_lent[PF_VISIT_PARTS];    /* the first n_lent are lent */
-    void      **pinned;                  /* [shards of the file] */
+    struct pinned {
+        char *begin, *end;
+    }          *pinned;                  /* [shards of the file] */
     int         n_pinned;
     bool        is_pinned;
     bool        is_over;
@@ -152,14 +154,21 @@ pf_status pf_visits_open(struct pf_visits **out, const struct pf_model *m, pf_ba
     return PF_OK;
 }
 
+static void free_rooms(struct pf_visits *v)
+{
+    for (int k = 0; k < PF_VISIT_PARTS; k++) {
+        v->card->ops->buf_free(v->card, v->room[k], v->room_bytes[k], false);
+        v->room[k] = NULL;
+    }
+}
+
 void pf_visits_close(struct pf_visits *v)
 {
     if (!v)
         return;
-    for (int k = 0; k < PF_VISIT_PARTS; k++)
-        v->card->ops->buf_free(v->card, v->room[k], v->room_bytes[k], false);
+    free_rooms(v);
     while (v->n_pinned > 0)
-        v->card->ops->share->unpin(v->card, v->pinned[--v->n_pinned]);
+        v->card->ops->share->unpin(v->card, v->pinned[--v->n_pinned].begin);
     pf_free(v->pinned);
     pf_free(v);
 }
@@ -169,11 +178,12 @@ void pf_visits_close(struct pf_visits *v)
 void pf_visits_pin(struct pf_visits *v, void *slots, size_t bytes)
 {
     v->card->ops->share->pin(v->card, slots, bytes);
-    v->pinned[v->n_pinned++] = slots;
+    v->pinned[v->n_pinned++] = (struct pinned){ slots, (char *)slots + bytes };
     v->is_pinned = true;
 }
 
-/* The pages of a shard in which the layers' matrices lie, if there is little else among them. */
+/* The whole pages of a shard in which nothing lies but these layers, if there is little else among them: what is copied
+ * from either side of them, in one piece, must not be pinned in part. */
 static void pin_shard(struct pf_visits *v, int shard)
 {
     enum { PAGE = 4096 };
@@ -189,8 +199,11 @@ static void pin_shard(struct pf_visits *v, int shard)
         begin = at < begin ? at : begin;
         end = at + t->n_bytes > end ? at + t->n_bytes : end;
     }
-    if (bytes > 0 && end - begin <= bytes + bytes / 8)
-        pf_visits_pin(v, (void *)(begin / PAGE * PAGE), (end + PAGE - 1) / PAGE * PAGE - begin / PAGE * PAGE);
+    bool has_pages = bytes > 0 && end - begin <= bytes + bytes / 8;
+    begin = (begin + PAGE - 1) / PAGE * PAGE;
+    end = end / PAGE * PAGE;
+    if (has_pages && begin < end)
+        pf_visits_pin(v, (void *)begin, end - begin);
 }
 
 static void pin_file(struct pf_visits *v)
@@ -202,20 +215,38 @@ static void pin_file(struct pf_visits *v)
 
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
 
+/* A copy lies on one side of where pinned memory begins, and of where it ends. Returns the number of copies. */
+static int cut_copy(const struct pf_visits *v, struct pf_piece whole, struct pf_piece *copies)
+{
+    int n = 0;
+    for (int i = 0; i < 2 * v->n_pinned; i++) {
+        const char *from = whole.from, *edge = i % 2 ? v->pinned[i / 2].end : v->pinned[i / 2].begin;
+        if (edge <= from || edge >= from + whole.bytes)
+            continue;
+        size_t before = (size_t)(edge - from);
+        copies[n++] = (struct pf_piece){ whole.to, from, before };
+        whole = (struct pf_piece){ (char *)whole.to + before, edge, whole.bytes - before };
+    }
+    copies[n++] = whole;
+    return n;
+}
+
 static pf_status begin_part(struct pf_visits *v, const struct pf_layer *l, enum pf_visit_part part)
 {
     struct pf_piece *pieces = v->pieces[part];
+    struct pf_piece copies[3 * PF_LAYER_WEIGHTS];
     char *to = v->room[part];
-    int n = 0;
+    int n = 0, n_copies = 0;
     for (int i = 0; i < l->n_weights; i++) {
         if (part_of(l, l->weights[i]) != part)
             continue;
         pieces[n] = (struct pf_piece){ to, l->weights[i]->data, pf_weight_bytes(l->weights[i]) };
         pf_count(&v->bytes_sent, pieces[n].bytes);
+        n_copies += cut_copy(v, pieces[n], copies + n_copies);
         to += pf_share_room(pieces[n++].bytes);
     }
     v->n_pieces[part] = n;
-    return v->card->ops->share->fetch(v->card, FIRST_TICKET + (int)part, pieces, n);
+    return v->card->ops->share->fetch(v->card, FIRST_TICKET + (int)part, copies, n_copies);
 }
 
 pf_status pf_visits_begin(struct pf_visits *v, int il)
@@ -320,6 +351,14 @@ bool pf_visits_pay(struct pf_visits *v, int rows, int n_layers)
 void pf_visits_end(struct pf_visits *v)
 {
     v->is_over = true;
+}
+
+bool pf_visits_give_way(struct pf_visits *v)
+{
+    bool had_room = v->room[0] != NULL;
+    free_rooms(v);
+    v->is_over = true;
+    return had_room;
 }
 
 uint64_t pf_visits_bytes_sent(const struct pf_visits *v)

@@ -49,6 +49,8 @@ void      pf_visits_drop(struct pf_visits *v);
 void pf_visits_learn(struct pf_visits *v, int rows, int n_layers, uint64_t ns);
 void pf_visits_learn_cpu(struct pf_visits *v, int rows, int n_layers, uint64_t ns);
 void pf_visits_end(struct pf_visits *v);
+/* A session needs the card's memory: the visits' is given back, and they end. False: they had none any more. */
+bool pf_visits_give_way(struct pf_visits *v);
 
 /* Any thread: bytes that were copied to the card since the last reset. */
 uint64_t pf_visits_bytes_sent(const struct pf_visits *v);

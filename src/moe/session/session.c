@@ -279,6 +279,16 @@ static pf_status open_with_room(struct pf_session *s)
     return st;
 }
 
+/* A session that has no room on its cards has what visits take of the last one. */
+static bool give_way(pf_model *m, pf_status st)
+{
+    pthread_mutex_lock(&m->step_lock);
+    struct pf_placement *p = m->place;
+    bool gave = st == PF_ENOMEM && p && p->visits && pf_visits_give_way(p->visits);
+    pthread_mutex_unlock(&m->step_lock);
+    return gave;
+}
+
 /* Whether the CPU goes on: a device that is lost is so for all sessions; one that has no room for a model's only
  * session is of no use to it. */
 static bool leave_device(pf_model *m, pf_status st, bool only)
@@ -341,7 +351,7 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
         st = open_resolved(out, m, &o);
     }
     bool only = atomic_load(&m->n_sessions) == 0;
-    while (st < 0 && leave_device(m, st, only))
+    while (st < 0 && (give_way(m, st) || leave_device(m, st, only)))
         st = open_resolved(out, m, &o);
     return st;
 }
