@@ -258,6 +258,15 @@ CU_INLINE void arrive(int barrier, int threads)
     asm volatile("bar.arrive %0, %1;" :: "r"(barrier), "r"(threads) : "memory");
 }
 
+/* Whether v holds for all threads that meet here. */
+CU_INLINE bool all_agree(int barrier, int threads, bool v)
+{
+    int all;
+    asm volatile("{\n\t.reg .pred mine, all;\n\tsetp.ne.b32 mine, %1, 0;\n\tbar.red.and.pred all, %2, %3, mine;\n\t"
+                 "selp.b32 %0, 1, 0, all;\n\t}" : "=r"(all) : "r"((int)v), "r"(barrier), "r"(threads) : "memory");
+    return all;
+}
+
 /* Registers that a warpgroup's threads have from here on. */
 template <int N> CU_INLINE void fewer_registers(void)
 {
@@ -336,15 +345,16 @@ CU_INLINE uint32_t halves_fma(uint32_t a, uint32_t b, uint32_t c)
     return r;
 }
 
-/* Ends what group_begin began; group_wait(c) is called before c is touched. */
+/* Ends what group_begin began. group_wait(c) comes before c is touched: then all but the latest LEFT have ended. Where
+ * some are left, the code goes straight on from begin to wait: across branches the compiler waits for all of them. */
 CU_INLINE void group_commit(void)
 {
     CU_GROUP_ASM("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-template <int N> CU_INLINE void group_wait(float (&c)[N][4])
+template <int LEFT = 0, int N> CU_INLINE void group_wait(float (&c)[N][4])
 {
-    CU_GROUP_ASM("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+    CU_GROUP_ASM("wgmma.wait_group.sync.aligned %0;" :: "n"(LEFT) : "memory");
 #pragma unroll
     for (int i = 0; i < 4 * N; i++)
         asm volatile("" : "+f"(c[i / 4][i % 4]) :: "memory");

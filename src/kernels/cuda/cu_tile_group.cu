@@ -30,17 +30,21 @@ enum {
     WIDTH = TILE_GROUP_WIDTH,
     BLOCKS = 4, LINE = 128, LINES = WIDTH * LINE,        /* of a stage, half a segment; lines hold two blocks */
     BLOCK_BYTES = 17, SLOT = 112, PIECES = (15 + BLOCKS * BLOCK_BYTES + 15) / 16,          /* of a row in a stage */
-    FULL = 1, EMPTY = FULL + STAGES * GROUPS, PRODUCERS = EMPTY + STAGES,      /* barriers */
+    FULL = 1, EMPTY = FULL + STAGES * GROUPS, AGREE = EMPTY + STAGES,          /* barriers */
     BEHIND = 1,                          /* stages between the one that is sent for and the one that is full */
     PRODUCER_REGISTERS = 40, CONSUMER_REGISTERS = 232,
-    KEPT = 14                            /* of 16 times 8 columns: sums of whole segments that registers do not hold */
+    KEPT = 10                            /* of 16 times 8 columns: sums of whole segments that registers do not hold */
 };
+
+/* A warpgroup that takes more registers than others have given up waits for ever. */
+static_assert(PRODUCER_REGISTERS + GROUPS * CONSUMER_REGISTERS <= (GROUPS + 1) * (65536 / THREADS / 8 * 8),
+              "what a block begins with");
 
 /* Where in shared memory what lies: in a stage, and behind the stages. */
 enum {
     DA = 2 * LINES, ROWS = DA + BLOCKS * WIDTH * 4,
     STAGE_BYTES = (ROWS + TILE_M * SLOT + TILE_ALIGNMENT - 1) / TILE_ALIGNMENT * TILE_ALIGNMENT,
-    X_ROWS = STAGES * STAGE_BYTES, SEGMENTS = X_ROWS + WIDTH * 4,
+    SEGMENTS = STAGES * STAGE_BYTES,
     ALL_BYTES = SEGMENTS + KEPT * CONSUMERS * 16 + TILE_ALIGNMENT
 };
 
@@ -62,30 +66,66 @@ CU_INLINE int stages_of(const struct cu_tiles &o)
 
 /* ---- The producer ------------------------------------------------------------------------------------------------ */
 
-/* Sends for the quantised blocks b .. b + n - 1 of a tile's rows; neighbouring threads take neighbouring pieces. */
-CU_INLINE void copy_rows(const struct cu_tiles &o, const uint8_t *w, int last, int b, int n, char *slots)
-{
-#pragma unroll 2
-    for (int i = threadIdx.x % GROUP; i < TILE_M * PIECES; i += GROUP) {
-        int row = i / PIECES, at = i % PIECES * 16;
-        const uint8_t *from = w + (size_t)((uint32_t)min(row, last) * (uint64_t)o.row_bytes) + b * BLOCK_BYTES;
-        int skip = (int)((uintptr_t)from & 15);
-        if (at < skip + n * BLOCK_BYTES)
-            __pipeline_memcpy_async(slots + row * SLOT + at, from - skip + at, 16);
-    }
-}
+/* What a thread of the producer brings of a tile. Neighbouring threads take neighbouring pieces of 16 bytes; where they
+ * come from moves on with each stage, and where they go is the same in all stages.
+ *
+ *     of columns x / 4, 32 more, ..   pieces x % 4, 4 more, .. : one of each block
+ *     of rows x / 2 and 64 more       pieces x % 2, 2 more, .. , from the one on in which the stage's first byte is */
+struct way {
+    enum { QUARTERS = WIDTH / 32, HALVES = TILE_M / 64 };
+    const char    *column[QUARTERS];
+    const uint8_t *row[HALVES];
+    int            scales_row, n_columns;
 
-/* Sends for the activations of blocks b .. b + n - 1. x_row: rows that columns read. */
-CU_INLINE void copy_columns(const struct cu_tiles &o, const int *x_row, int n_columns, int b, int n, char *lines)
-{
-    int x = threadIdx.x % GROUP, piece = x % 16, c = x / 16;
-    const char *halves = (const char *)o.halves + (size_t)b * 64 + piece * 16;
-    char *to = lines + piece / 8 * LINES + c * LINE + (piece % 8 ^ c) * 16;
-    if (piece / 4 < n)
-#pragma unroll 4
-        for (; c < n_columns; c += 8, to += 8 * LINE)
-            __pipeline_memcpy_async(to, halves + (size_t)x_row[c] * (uint32_t)(2 * o.n), 16);
-}
+    __device__ __forceinline__ void begin(const struct cu_tiles &o, const struct item &t)
+    {
+        int x = threadIdx.x % GROUP, last = o.part[t.part].n_out - 1 - t.r0;
+        const uint8_t *w = weights_of(o, t);
+        n_columns = t.n_columns;
+        scales_row = row_of_column(o, t, min(x, t.n_columns - 1));
+#pragma unroll
+        for (int i = 0; i < QUARTERS; i++)
+            column[i] = (const char *)o.halves + x % 4 * 16 +
+                        (size_t)row_of_column(o, t, min(x / 4 + 32 * i, t.n_columns - 1)) * (uint32_t)(2 * o.n);
+#pragma unroll
+        for (int i = 0; i < HALVES; i++)
+            row[i] = w + (size_t)((uint32_t)min(x / 2 + 64 * i, last) * (uint64_t)o.row_bytes);
+    }
+
+    /* Sends for the activations of the next n blocks. Columns that a tile lacks repeat its last, up to whole 32. */
+    __device__ __forceinline__ void send_columns(int n, char *lines)
+    {
+        int x = threadIdx.x % GROUP, c = x / 4;
+        char *even = lines + c * LINE + (x % 4 ^ c % 8) * 16, *odd = lines + c * LINE + ((x % 4 + 4) ^ c % 8) * 16;
+#pragma unroll
+        for (int i = 0; i < QUARTERS; i++) {
+            if (32 * i < n_columns)
+#pragma unroll
+                for (int k = 0; k < BLOCKS; k++)
+                    if (k < n)
+                        __pipeline_memcpy_async((k % 2 ? odd : even) + k / 2 * LINES + 32 * i * LINE,
+                                                column[i] + 64 * k, 16);
+            column[i] += BLOCKS * 64;
+        }
+    }
+
+    /* Sends for the next n quantised blocks of the rows. */
+    __device__ __forceinline__ void send_rows(int n, char *slots)
+    {
+        int x = threadIdx.x % GROUP;
+#pragma unroll
+        for (int i = 0; i < HALVES; i++) {
+            int skip = (int)((uintptr_t)row[i] & 15);
+            const uint8_t *from = row[i] - skip + x % 2 * 16;
+            char *to = slots + (x / 2 + 64 * i) * SLOT + x % 2 * 16;
+#pragma unroll
+            for (int at = 0; at < PIECES * 16; at += 32)
+                if (at + x % 2 * 16 < skip + n * BLOCK_BYTES)
+                    __pipeline_memcpy_async(to + at, from + at, 16);
+            row[i] += BLOCKS * BLOCK_BYTES;
+        }
+    }
+};
 
 /* A column's scales of a stage: fetched with one stage, stored with the next, when they have come. */
 struct scales {
@@ -111,34 +151,25 @@ struct scales {
 
 /* A stage is said to be full when the next has been sent for, before room for one more is waited for: the
  * consumers have it when they come to it. */
-CU_INLINE void produce(const struct cu_tiles &o, int n_row_tiles, struct turns all, char *shared, int *x_row)
+CU_INLINE void produce(const struct cu_tiles &o, int n_row_tiles, struct turns all, char *shared)
 {
-    int x = threadIdx.x % GROUP, n_stages = stages_of(o), full = 0, last = 0;
-    struct item t = {};
+    int n_stages = stages_of(o), full = 0;
+    struct way w = {};
     struct scales of = { {}, NULL };
-    const uint8_t *w = NULL;
     for (int n = 0, i = blockIdx.x, j = 0; n < all.n_left + BEHIND; n++) {
         of.store();
         __syncwarp();                    /* barriers are for warps whose lanes are together */
         if (n < all.n_left) {
             char *stage = shared + all.stage * STAGE_BYTES;
-            if (j == 0) {
-                t = item_at(o, n_row_tiles, WIDTH, i);
-                w = weights_of(o, t);
-                last = o.part[t.part].n_out - 1 - t.r0;
-                meet(PRODUCERS, GROUP);
-                if (x < t.n_columns)
-                    x_row[x] = row_of_column(o, t, x);
-                __syncwarp();
-                meet(PRODUCERS, GROUP);
-            }
+            if (j == 0)
+                w.begin(o, item_at(o, n_row_tiles, WIDTH, i));
             if (n >= STAGES)
                 meet(EMPTY + all.stage, THREADS);
-            int b = j * BLOCKS, n_blocks = min(o.n / 32 - b, (int)BLOCKS);
-            copy_columns(o, x_row, t.n_columns, b, n_blocks, stage);
-            if (x < t.n_columns)
-                of.fetch(o, x_row[x], j, stage);
-            copy_rows(o, w, last, b, n_blocks, stage + ROWS);
+            int n_blocks = min(o.n / 32 - j * BLOCKS, (int)BLOCKS);
+            w.send_columns(n_blocks, stage);
+            if ((int)threadIdx.x % GROUP < w.n_columns)
+                of.fetch(o, w.scales_row, j, stage);
+            w.send_rows(n_blocks, stage + ROWS);
             all.stage = all.stage + 1 == STAGES ? 0 : all.stage + 1;
             if (++j == n_stages)
                 j = 0, i += gridDim.x;
@@ -180,12 +211,13 @@ CU_INLINE uint32_t word_at(const char *stage, int at, int words, int bytes)
 enum { LEAST = 109, MOST = 128 };       /* exponents of scales that are multiplied into codes */
 
 /* dw is 2^(e - 128). With e in LEAST .. MOST, dw * da is not rounded, since da is 0 or over 2^-107, and codes times
- * dw are halves; so fmaf(da, dw * isum, s) is fmaf(dw * da, isum, s). All of a warp fold, or none. */
+ * dw are halves; so fmaf(da, dw * isum, s) is fmaf(dw * da, isum, s). All of a warpgroup fold, or none: its warps begin
+ * each product together. */
 CU_INLINE bool folds(const char *stage, const int (&at)[2], int n)
 {
     int k = threadIdx.x % 4 < n ? threadIdx.x % 4 : 0;
     uint32_t e0 = (uint8_t)stage[at[0] + BLOCK_BYTES * k], e1 = (uint8_t)stage[at[1] + BLOCK_BYTES * k];
-    return !__ballot_sync(ALL_LANES, e0 - LEAST > MOST - LEAST || e1 - LEAST > MOST - LEAST);
+    return all_agree(AGREE + threadIdx.x / GROUP, GROUP, e0 - LEAST <= MOST - LEAST && e1 - LEAST <= MOST - LEAST);
 }
 
 /* Halves of E2M1 * 2^-14, of which `sign` has the signs where they belong and `rest` the rest, times a factor. */
@@ -195,11 +227,12 @@ CU_INLINE uint32_t pair(uint32_t sign, uint32_t rest, uint32_t factor)
 }
 
 /* Block k of a stage, of the two rows whose bytes begin at at[0] and at[1]. */
-CU_INLINE void read_block(const char *stage, const int (&at)[2], int k, bool folded, struct operand &to)
+template <bool FOLDED>
+CU_INLINE void read_block(const char *stage, const int (&at)[2], int k, struct operand &to)
 {
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        uint32_t e = (uint8_t)stage[at[r] + BLOCK_BYTES * k], factor = ((folded ? e : MOST) - 98) * 0x04000400,
+        uint32_t e = (uint8_t)stage[at[r] + BLOCK_BYTES * k], factor = ((FOLDED ? e : MOST) - 98) * 0x04000400,
                  w = word_at(stage, at[r] + 1 + 4 * (threadIdx.x % 4), 4 * k, k);
         to.dw[r] = mx_scale((uint8_t)e);
         to.put(r, pair(w << 12, w << 9, factor), pair(w << 4, w << 1, factor), pair(w << 8, w << 5, factor),
@@ -207,54 +240,108 @@ CU_INLINE void read_block(const char *stage, const int (&at)[2], int k, bool fol
     }
 }
 
-/* A block's terms. da: of the thread's columns. */
-template <bool FOLDED, int N>
-CU_INLINE void add_terms(float (&s)[N][4], const float (&isum)[N][4], const struct operand &w, const float4 *da)
+/* Begins a block's product with 64 columns, the first or the others. */
+CU_INLINE void begin_product(float (&isum)[8][4], const struct operand &w, const char *stage, int k, int half)
 {
-    float dw[2] = { FOLDED ? 0 : w.dw[0], FOLDED ? 0 : w.dw[1] };
+    group_begin();
 #pragma unroll
-    for (int j = 0; j < N; j += 2) {
-        float4 d = da[2 * j];
+    for (int i = 0; i < 2; i++)
+        half_product<8>(isum, w.a[i], lines_of(stage + k / 2 * LINES + half * 64 * LINE, k % 2 * 64 + i * 32), i > 0);
+    group_commit();
+}
+
+/* A block's terms of 64 columns, to s, or with `begins` to 0; da: of the thread's columns. */
+template <bool FOLDED, int N>
+CU_INLINE void add_terms(float (&s)[N][4], bool begins, int half, const float (&isum)[8][4], const struct operand &w,
+                         const float4 *da)
+{
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+        float4 d = da[2 * (8 * half + j)];
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            float x = i / 4 ? i % 2 ? d.w : d.z : i % 2 ? d.y : d.x, &to = s[j + i / 4][i % 4];
-            to = fmaf(FOLDED ? x : dw[i % 4 / 2] * x, isum[j + i / 4][i % 4], to);
+            float x = i / 4 ? i % 2 ? d.w : d.z : i % 2 ? d.y : d.x, &to = s[(8 * half + j + i / 4) % N][i % 4];
+            to = fmaf(FOLDED ? x : w.dw[i % 4 / 2] * x, isum[j + i / 4][i % 4], begins ? 0.0f : to);
         }
     }
 }
 
-/* The n blocks b .. of a stage. never: see keep(). */
+CU_INLINE const float4 *da_of(const char *stage, int k)
+{
+    return (const float4 *)(stage + DA + k * WIDTH * 4) + threadIdx.x % 4;
+}
+
+/* A whole stage whose scales are in the codes, straight on: while the terms of one half of the columns are added, the
+ * product of the other half runs, or the next block's. begins: the segment does. never: see keep(). */
 template <int N>
-CU_INLINE void add_stage(float (&s)[N][4], const char *stage, const uint32_t (&low)[2], int b, int n, bool never)
+CU_INLINE void add_stage(float (&s)[N][4], bool begins, const char *stage, const int (&at)[2], bool never)
+{
+    enum { BOTH = N > 8 };
+    struct operand w[2];
+    float first[8][4], other[8][4];
+    read_block<true>(stage, at, 0, w[0]);
+    begin_product(first, w[0], stage, 0, 0);
+    if (BOTH)
+        begin_product(other, w[0], stage, 0, 1);
+#pragma unroll
+    for (int k = 0; k < BLOCKS; k++) {
+        struct operand &now = w[k % 2], &next = w[(k + 1) % 2];
+        const bool more = k + 1 < BLOCKS;
+        if (more)
+            read_block<true>(stage, at, k + 1, next);
+        group_wait<BOTH>(first);
+        add_terms<true>(s, begins && k == 0, 0, first, now, da_of(stage, k));
+        if (more)
+            begin_product(first, next, stage, k + 1, 0);
+        if (BOTH && more)
+            group_wait<1>(other);
+        if (BOTH && !more)
+            group_wait(other);
+        keep(now.a[0], never);
+        keep(now.a[1], never);
+        if (BOTH)
+            add_terms<true>(s, begins && k == 0, 1, other, now, da_of(stage, k));
+        if (BOTH && more)
+            begin_product(other, next, stage, k + 1, 1);
+    }
+}
+
+/* The n blocks of any stage, one by one. */
+template <int N>
+CU_INLINE void add_blocks(float (&s)[N][4], const char *stage, const int (&at)[2], int n, bool never)
+{
+#pragma unroll 1
+    for (int k = 0; k < n; k++) {
+        struct operand w;
+        float isum[8][4];
+        read_block<false>(stage, at, k, w);
+#pragma unroll
+        for (int half = 0; half < N / 8; half++) {
+            begin_product(isum, w, stage, k, half);
+            group_wait(isum);
+            add_terms<false>(s, false, half, isum, w, da_of(stage, k));
+        }
+        keep(w.a[0], never);
+        keep(w.a[1], never);
+    }
+}
+
+/* The n blocks b .. of a stage. */
+template <int N>
+CU_INLINE void add(float (&s)[N][4], bool begins, const char *stage, const uint32_t (&low)[2], int b, int n, bool never)
 {
     int lane = threadIdx.x % WARP, slot = ROWS + (threadIdx.x / WARP * 16 + lane / 4) * SLOT;
     const int at[2] = { slot + (int)((low[0] + b * BLOCK_BYTES) & 15),
                         slot + 8 * SLOT + (int)((low[1] + b * BLOCK_BYTES) & 15) };
-    struct operand w, next;
-    bool folded = folds(stage, at, n);
-    read_block(stage, at, 0, folded, w);
-#pragma unroll
-    for (int k = 0; k < BLOCKS; k++) {
-        if (k >= n)
-            break;
-        const float4 *da = (const float4 *)(stage + DA + k * WIDTH * 4) + lane % 4;
-        float isum[N][4];
-        group_begin();
-#pragma unroll
-        for (int i = 0; i < 2; i++)
-            half_product<N>(isum, w.a[i], lines_of(stage + k / 2 * LINES, k % 2 * 64 + i * 32), i > 0);
-        group_commit();
-        if (k + 1 < BLOCKS && k + 1 < n)
-            read_block(stage, at, k + 1, folded, next);
-        group_wait(isum);
-        keep(w.a[0], never);
-        keep(w.a[1], never);
-        if (folded)
-            add_terms<true>(s, isum, w, da);
-        else
-            add_terms<false>(s, isum, w, da);
-        w = next;
+    if (n == BLOCKS && folds(stage, at, n)) {
+        add_stage(s, begins, stage, at, never);
+        return;
     }
+    if (begins)
+#pragma unroll
+        for (int i = 0; i < 4 * N; i++)
+            s[i / 4][i % 4] = 0;
+    add_blocks(s, stage, at, n, never);
 }
 
 /* The sums of whole segments of a thread, those of the first K times 8 columns in shared memory: with them in registers
@@ -308,19 +395,19 @@ CU_INLINE void compute(const struct cu_tiles &o, const struct item &t, struct tu
     struct totals<N, N == WIDTH / 8 ? KEPT : 0> segments;
     float s[N][4], total[1][N][4];
     segments.clear(shared + SEGMENTS);
-#pragma unroll 1
-    for (int b = 0; b < n_blocks; b += BLOCKS) {
+    auto add_next = [&](int b, bool begins) {
         meet(FULL + all.stage * GROUPS + group, 2 * GROUP);
-        if (b % 8 == 0)
-#pragma unroll
-            for (int i = 0; i < 4 * N; i++)
-                s[i / 4][i % 4] = 0;
-        add_stage(s, shared + all.stage * STAGE_BYTES, low, b, min(n_blocks - b, (int)BLOCKS), o.n < 0);
+        add(s, begins, shared + all.stage * STAGE_BYTES, low, b, min(n_blocks - b, (int)BLOCKS), o.n < 0);
         if (all.n_left > STAGES)
             arrive(EMPTY + all.stage, THREADS);
         all.next();
-        if (b % 8 != 0 || b + BLOCKS >= n_blocks)
-            segments.add(s);
+    };
+#pragma unroll 1
+    for (int b = 0; b < n_blocks; b += 2 * BLOCKS) {
+        add_next(b, true);
+        if (b + BLOCKS < n_blocks)
+            add_next(b + BLOCKS, false);
+        segments.add(s);
     }
     segments.take(total[0]);
     store(o, t, threadIdx.x / WARP * 16, 0, total);
@@ -338,7 +425,7 @@ static __global__ void __launch_bounds__(THREADS, 1) by_groups(const __grid_cons
     struct turns all = { 0, mine < n_items ? ((n_items - 1 - mine) / (int)gridDim.x + 1) * stages_of(o) : 0 };
     if (group == GROUPS) {
         fewer_registers<PRODUCER_REGISTERS>();
-        produce(o, n_row_tiles, all, shared, (int *)(shared + X_ROWS));
+        produce(o, n_row_tiles, all, shared);
         return;
     }
     more_registers<CONSUMER_REGISTERS>();

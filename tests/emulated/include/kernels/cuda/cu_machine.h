@@ -192,6 +192,12 @@ CU_INLINE void arrive(int barrier, int threads)
     emu_arrive(barrier, threads);
 }
 
+/* Of the warp alone: warps of a warpgroup need not begin a product together here. */
+CU_INLINE bool all_agree(int, int, bool v)
+{
+    return !__ballot_sync(ALL_LANES, !v);
+}
+
 template <int N> CU_INLINE void fewer_registers(void) {}
 template <int N> CU_INLINE void more_registers(void) {}
 CU_INLINE void show_tiles(void) {}
@@ -256,7 +262,7 @@ CU_INLINE uint32_t halves_fma(uint32_t a, uint32_t b, uint32_t c)
 }
 
 CU_INLINE void group_commit(void) {}
-template <int N> CU_INLINE void group_wait(float (&)[N][4]) {}
+template <int LEFT = 0, int N> CU_INLINE void group_wait(float (&)[N][4]) {}
 
 CU_INLINE void keep(const uint32_t (&)[4], bool) {}
 
