@@ -12,19 +12,11 @@
  *     combine       adds up what such picks, and those of a prompt, have put out */
 #include <type_traits>
 
+#include "kernels/cuda/cu_combine.h"
 #include "kernels/cuda/cu_dot.h"
 #include "kernels/cuda/cu_route.h"
 
 enum { GATE_ROWS = 32, DOWN_ROWS = 8 };
-
-CU_INLINE float scale_and_bias(const struct cu_expert_weight &w, int expert, int n_out, int r, float v)
-{
-    if (w.scale)
-        v = v * w.scale[expert];
-    if (w.bias)
-        v = v + w.bias[(size_t)expert * n_out + r];
-    return v;
-}
 
 /* The expert of a pick, and its weight if that multiplies the input. */
 CU_INLINE struct chosen pick_here(const struct cu_experts &e, const struct cu_choice &choice, int pick)
@@ -73,10 +65,8 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
         return;
     float a = 0;
     if (r < e.n_out) {
-        float gate = scale_and_bias(e.w, expert, e.n_out, r, D::total(sums + lane * stride, e.n));
-        float up = scale_and_bias(e.w2, expert, e.n_out, r, D::total(sums + (GATE_ROWS + lane) * stride, e.n));
-        float m = chosen.weight;
-        a = e.weigh_input ? activation(e.act, gate * m, up * m) : activation(e.act, gate, up);
+        const float *up = sums + (GATE_ROWS + lane) * stride;
+        a = gated(e, expert, r, D::total(sums + lane * stride, e.n), D::total(up, e.n), chosen.weight);
         ((float *)out.f)[(size_t)pick * e.n_out + r] = a;
     }
     if (out.q)
@@ -107,26 +97,6 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
     if (e.adds)
         v = fmaf(e.add_scale ? e.add * e.add_scale[expert] : e.add, v, *out);
     *out = e.weigh_input ? v * e.weights[pick] : v;
-}
-
-/* The operands that cu_residual adds to element `at` of the experts' output; loaded before that output is known. */
-struct met {
-    float plus, b, x;
-};
-
-CU_INLINE struct met met_at(const struct cu_residual &r, int row, size_t at)
-{
-    return { r.plus ? r.plus[at] : 0.0f, r.gate ? pf_sigmoidf(r.gate[row]) : r.b, r.x ? r.x[at] : 0.0f };
-}
-
-/* Adds them to v, element `at` of the experts' output, and stores the result. */
-CU_INLINE void put_out(const struct cu_residual &r, const struct met &met, float v, size_t at, float *y)
-{
-    if (r.plus)
-        v = fmaf(met.b, met.plus, v);
-    y[at] = v;
-    if (r.x)
-        r.x[at] = fmaf(r.a, v, met.x);
 }
 
 /* A pick of the block's row: the block's eight rows of the expert's down matrix, NULL if the expert is not on the
