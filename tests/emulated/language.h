@@ -39,6 +39,7 @@ static inline uint32_t max(uint32_t a, uint32_t b) { return a > b ? a : b; }
 static inline int64_t max(int64_t a, int64_t b) { return a > b ? a : b; }
 static inline float __fdividef(float a, float b) { return a * (1.0f / b); }
 static inline int __popc(unsigned v) { return __builtin_popcount(v); }
+static inline int __ffs(int v) { return __builtin_ffs(v); }
 
 static inline uint32_t __funnelshift_r(uint32_t low, uint32_t high, uint32_t shift)
 {

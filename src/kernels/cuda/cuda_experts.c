@@ -1,5 +1,6 @@
 /* Routed experts: few rows go pick by pick through gate and up, then down; the picks of a prompt are sorted by expert
  * and go by tiles. */
+#include "kernels/cuda/cu_several_api.h"
 #include "kernels/cuda/cuda_backend.h"
 
 /* table: addresses of the experts on the device; NULL: all were placed. */
@@ -73,6 +74,8 @@ pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e,
     PF_TRY(expert_weight(b, e->up, e->n_expert, at.up, &o.w2));
     if (e->gate->type == e->up->type && !e->gate->lora && !e->up->lora) {
         out.q = quantised ? out.q : NULL;
+        if (pf_cu_several_takes(&o, b->shared_bytes))
+            return pf_cuda_put(b, pf_cu_several(b->stream, &o, &out, b->fault), "gate and up");
         return pf_cuda_put(b, pf_cu_gate_up_of(b->stream, &o, choice, &out, b->shared_bytes, b->fault),
                            "gate and up");
     }

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/cuda/cu_few_api.h"
+#include "kernels/cuda/cu_several_api.h"
 #include "kernels/cuda/cuda_backend.h"
 
 static pf_status start_product(struct cuda_backend *b)
@@ -13,7 +14,10 @@ static pf_status start_product(struct cuda_backend *b)
         p.linear.residual = p.residual;
         CU_PUT(b, pf_cu_linear(b->stream, &p.linear), "a product");
     }
-    if (p.kind == HELD_DOWN)
+    bool several = p.kind == HELD_DOWN && pf_cu_several_takes_down(&p.down, b->shared_bytes);
+    if (several)
+        CU_PUT(b, pf_cu_several_down(b->stream, &p.down, p.y, &p.residual), "down");
+    if (p.kind == HELD_DOWN && !several)
         CU_PUT(b, pf_cu_down_of(b->stream, &p.down, &p.choice, p.y, &p.residual), "down");
     if (p.kind == HELD_COMBINE)
         CU_PUT(b, pf_cu_combine(b->stream, &p.combine, &p.residual), "adding experts");

@@ -1,0 +1,24 @@
+/* The launchers of experts in a step of several rows, to the same rules as those of cu_api.h. */
+#ifndef PF_CU_SEVERAL_API_H
+#define PF_CU_SEVERAL_API_H
+
+#include "kernels/cuda/cu_api.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* From so many rows on they are sooner done than pick by pick: of MXFP4, of other types. */
+enum { CU_SEVERAL_MXFP4 = 5, CU_SEVERAL = 9 };
+
+/* pf_cu_gate_up and pf_cu_down, where `takes` says so. */
+bool pf_cu_several_takes(const struct cu_experts *e, size_t shared_bytes);
+cudaError_t pf_cu_several(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault);
+bool pf_cu_several_takes_down(const struct cu_experts *e, size_t shared_bytes);
+cudaError_t pf_cu_several_down(cudaStream_t st, const struct cu_experts *e, float *y,
+                               const struct cu_residual *residual);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
