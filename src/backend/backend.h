@@ -446,7 +446,7 @@ struct pf_backend_sizes {
 
 /* Steps with equal pf_repeat call the same operations with the same arguments between begin and end; only the contents
  * of memory and the number of positions differ. A backend may record one such step and replay it. */
-enum { PF_REPEAT_PARTS = 8 };
+enum { PF_REPEAT_PARTS = 16 };
 struct pf_repeat {
     bool once;                            /* no other step is like this one, and finish may be called within it */
     int  rows, n_logits, n_parts;

@@ -141,7 +141,7 @@ static int prompt_rows(enum pf_qtype type)
 static void products(enum pf_qtype type)
 {
     static const int lengths[] = { 32, 256, 768, 2880, 4096 };
-    const int batches[] = { 1, 3, 8, prompt_rows(type) };
+    const int batches[] = { 1, 3, 8, 13, prompt_rows(type) };
     const struct pf_qtype_info *info = pf_qtype_info(type);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         int n = lengths[i], n_out = 77;
@@ -219,7 +219,7 @@ static void pick_some(int32_t *picks, int rows, int n_used)
 
 static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype down_type, int n, int n_ff, int n_used)
 {
-    const int batches[] = { 1, 4, 8, prompt_rows(type) };
+    const int batches[] = { 1, 4, 8, 13, prompt_rows(type) };
     struct pf_expert_weight gate = expert_weights(type, n, n_ff), up = expert_weights(up_type, n, n_ff),
                             down = expert_weights(down_type, n_ff, n);
     for (size_t k = 0; k < sizeof batches / sizeof *batches; k++) {

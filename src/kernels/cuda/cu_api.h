@@ -23,7 +23,9 @@ extern "C" {
 enum cu_fault { CU_FINE, CU_ACTIVATION_NOT_FINITE, CU_ROUTER_NOT_FINITE, CU_LOGIT_NOT_FINITE, CU_HOST_LATE };
 enum {
     CU_MAX_PARTS = 4,             /* products that share an input and a launch */
-    CU_VECTOR_ROWS = 8,           /* up to so many rows, products go row by row over the weights; beyond, by tiles */
+    CU_VECTOR_ROWS = 16,          /* steps of up to so many rows have kernels of their own, and are replayed; beyond,
+                                     products go by tiles, */
+    CU_LOOP_ROWS = 8,             /* and those that go row by row over the weights beyond so many */
     CU_ROUTE_EXPERTS = 4096,      /* the most experts a router may have */
     CU_HEAD_DIM = 1024            /* the longest key or value */
 };

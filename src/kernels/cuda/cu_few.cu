@@ -27,13 +27,15 @@ CU_INLINE void finish(const struct cu_part &p, int r, int row, float v)
     p.y[(size_t)row * p.n_out + r] = v;
 }
 
+/* blockIdx: group of rows of activations, of l.rows at most; weight rows, which the groups read at the same time. */
 template <class T, bool WIDE>
 static __global__ void __launch_bounds__(MOST_WARPS * WARP, 3) few_linear(const __grid_constant__ struct cu_linear l,
-                                                                          int n_tiles, int n_slots)
+                                                                          int n_tiles, int n_slots, int group_rows)
 {
     BLOCK_MEMORY(float4, memory);
-    int n = l.n, n_rows = n_tiles * TASK_ROWS, segments = n_segments(n);
-    struct place at = place_of(l, n_rows, blockIdx.x);
+    int n = l.n, n_rows = n_tiles * TASK_ROWS, segments = n_segments(n), row = blockIdx.x * group_rows,
+        n_columns = min(group_rows, l.rows - row);
+    struct place at = place_of(l, n_rows, blockIdx.y);
     struct few_room m = few_room_at<T, WIDE>(memory, n, n_rows, n_slots);
     const uint8_t *base = at.p->w + (size_t)at.first * l.row_bytes;
     auto rows_of = [&](int tile, int segment) -> struct few_rows {
@@ -46,15 +48,15 @@ static __global__ void __launch_bounds__(MOST_WARPS * WARP, 3) few_linear(const 
     if (begin.tile < n_tiles)
         few_stage<T>(first, m.slots);
     wait_turn();
-    few_columns<T, WIDE>(m, l.x, n, l.rows);
+    few_columns<T, WIDE>(m, x_row_of(l.x, n, row), n, n_columns);
     __pipeline_commit();
     __pipeline_wait_prior(0);
     __syncthreads();
     few_tasks<T, WIDE>(m, n, n_tiles, n_slots, first, rows_of);
-    for (int i = threadIdx.x; i < n_rows * l.rows; i += blockDim.x) {
+    for (int i = threadIdx.x; i < n_rows * n_columns; i += blockDim.x) {
         int r = i % n_rows, column = i / n_rows;
         if (r < at.n)
-            finish(*at.p, at.first + r, column, few_total<WIDE>(m, n, r, column));
+            finish(*at.p, at.first + r, row + column, few_total<WIDE>(m, n, r, column));
     }
 }
 
@@ -84,6 +86,17 @@ static struct cut cut_of(const struct cu_linear *l)
     return c;
 }
 
+/* Rows of activations that a block takes, and how many groups of so many there are. */
+static int n_groups(const struct cu_linear *l)
+{
+    return ceil_div(l->rows, FEW_COLUMNS);
+}
+
+static int group_rows(const struct cu_linear *l)
+{
+    return ceil_div(l->rows, n_groups(l));
+}
+
 template <class T, bool WIDE>
 static cudaError_t launch_as(cudaStream_t st, const struct cu_linear *l)
 {
@@ -94,25 +107,26 @@ static cudaError_t launch_as(cudaStream_t st, const struct cu_linear *l)
     cudaError_t e = allow_bytes(few_linear<T, WIDE>, c.bytes);
     if (e != cudaSuccess)
         return e;
-    return launch_early(few_linear<T, WIDE>, n_blocks, c.n_warps * WARP, c.bytes, st, *l, c.n_tiles, c.n_slots);
+    return launch_early(few_linear<T, WIDE>, dim3(n_groups(l), n_blocks), c.n_warps * WARP, c.bytes, st, *l, c.n_tiles,
+                        c.n_slots, group_rows(l));
 }
 
 template <class T>
 static cudaError_t launch(cudaStream_t st, const struct cu_linear *l)
 {
-    return l->rows > FEW_NARROW ? launch_as<T, true>(st, l) : launch_as<T, false>(st, l);
+    return group_rows(l) > FEW_NARROW ? launch_as<T, true>(st, l) : launch_as<T, false>(st, l);
 }
 
 template <class T>
 static size_t bytes_of(const struct cu_linear *l)
 {
-    return l->rows > FEW_NARROW ? cut_of<T, true>(l).bytes : cut_of<T, false>(l).bytes;
+    return group_rows(l) > FEW_NARROW ? cut_of<T, true>(l).bytes : cut_of<T, false>(l).bytes;
 }
 
 /* Two rows are done as soon one after the other. */
 extern "C" bool pf_cu_few_takes(const struct cu_linear *l, size_t shared_bytes)
 {
-    if (l->rows < 3 || l->rows > FEW_COLUMNS || l->n_heads || l->norm.y)
+    if (l->rows < 3 || l->rows > CU_VECTOR_ROWS || l->n_heads || l->norm.y)
         return false;
     switch (l->type) {
 #define X(TYPE, ...) case PF_##TYPE: return bytes_of<__VA_ARGS__>(l) <= shared_bytes;

@@ -14,7 +14,7 @@
 
 #include <cuda_pipeline.h>
 
-#include "kernels/cuda/cu_blocks.h"
+#include "kernels/cuda/cu_dot_types.h"
 #include "kernels/cuda/cu_few_api.h"
 
 enum { FEW_COLUMNS = 8, FEW_NARROW = 4, TASK_ROWS = 16, SEGMENT = 8, MOST_WARPS = 8 };
@@ -191,7 +191,7 @@ CU_INLINE struct few_room few_room_at(void *memory, int n, int n_rows, int n_slo
 
 /* Starts copying the columns' codes, and writes their sides: a warp a column. */
 template <class T, bool WIDE>
-CU_INLINE void few_columns(const struct few_room &m, const struct cu_x &x, int n, int n_columns)
+CU_INLINE void few_columns(const struct few_room &m, const struct x_row &x, int n, int n_columns)
 {
     int lane = threadIdx.x % WARP, n_blocks = n / 32;
 #pragma unroll 1

@@ -410,13 +410,13 @@ static cudaError_t launch(cudaStream_t st, const struct cu_linear *l)
     cudaError_t e = allow_bytes(linear<D>, shape.bytes);
     if (e != cudaSuccess)
         return e;
-    dim3 grid(n_blocks_of(l, block_rows) * max(l->n_heads, 1), l->rows < MANY ? 1 : ceil_div(l->rows, CU_VECTOR_ROWS));
+    dim3 grid(n_blocks_of(l, block_rows) * max(l->n_heads, 1), l->rows < MANY ? 1 : ceil_div(l->rows, CU_LOOP_ROWS));
     return launch_early(linear<D>, grid, shape.threads, shape.bytes, st, *l, block_rows);
 }
 
 extern "C" cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l)
 {
-    bool many = l->rows > CU_VECTOR_ROWS && l->n_heads == 0;
+    bool many = l->rows > CU_LOOP_ROWS && l->n_heads == 0;
     int group;
     struct block_shape large = large_shape<k6>(l, &group);
     if (l->type == PF_Q6_K && !l->norm.y && large.threads)

@@ -157,6 +157,17 @@ static cudaError_t launch(cudaStream_t st, const struct cu_experts *e, const str
                         *out, fault);
 }
 
+extern "C" bool pf_cu_several_has(enum pf_qtype type)
+{
+    switch (type) {
+#define X(TYPE, ...) case PF_##TYPE:
+    CU_SEVERAL_LIST(X)
+#undef X
+        return true;
+    default: return false;
+    }
+}
+
 extern "C" bool pf_cu_several_takes(const struct cu_experts *e, size_t shared_bytes)
 {
     if (e->rows < (e->w.type == PF_MXFP4 ? CU_SEVERAL_MXFP4 : CU_SEVERAL))

@@ -8,6 +8,8 @@
 extern "C" {
 #endif
 
+/* Whether a type is among those that have kernels for it. */
+bool pf_cu_several_has(enum pf_qtype type);
 /* From so many rows on they are sooner done than pick by pick: of MXFP4, of other types. */
 enum { CU_SEVERAL_MXFP4 = 5, CU_SEVERAL = 9 };
 

@@ -15,8 +15,8 @@ enum { DOWN_ROWS = 8, THREADS = 8 * WARP };
 
 /* ---- Pairs of picks ---------------------------------------------------------------------------------------------- */
 
-/* A pick: the block's rows of its expert's down matrix, NULL if the expert is not on the device. Of the step's picks the
- * outputs of pick i are at v[i * DOWN_ROWS]. A unit is a pair of picks of one expert, or a pick twice. */
+/* A pick: the block's rows of its expert's down matrix, NULL if the expert is not on the device. Of the step's picks
+ * the outputs of pick i are at v[i * DOWN_ROWS]. A unit is a pair of picks of one expert, or a pick twice. */
 struct pick {
     const uint8_t *rows;
     float          weight;

@@ -237,7 +237,7 @@ extern const struct pf_meet_ops pf_cuda_meet_ops;   /* cuda_meet.c */
 
 /* Sharing: cuda_share.c. begin: a step is about to be run plainly (-1) or captured. reset: a graph is about to be
  * launched. serve: the host's part of it. */
-bool      pf_cuda_share_allows_graphs(const struct cuda_backend *b);
+bool      pf_cuda_share_allows_graph(const struct cuda_backend *b, int rows);
 void      pf_cuda_share_begin(struct cuda_backend *b, int graph);
 void      pf_cuda_share_reset(struct cuda_backend *b);
 pf_status pf_cuda_share_serve(struct cuda_backend *b, int graph);

@@ -186,7 +186,9 @@ static bool all_quantised(const struct pf_experts_op *e)
 
 static bool by_tiles(const struct cuda_backend *b, const struct pf_experts_op *e)
 {
-    return b->has_tiles && e->rows > CU_VECTOR_ROWS && all_quantised(e);
+    bool of_few = e->gate->type == e->up->type && pf_cu_several_has(e->gate->type) &&
+                  pf_cu_several_has(e->down->type);
+    return b->has_tiles && e->rows > (of_few ? CU_VECTOR_ROWS : CU_LOOP_ROWS) && all_quantised(e);
 }
 
 pf_status pf_cuda_some_experts(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)

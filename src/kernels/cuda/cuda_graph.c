@@ -67,7 +67,8 @@ pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *re
     PF_TRY(pf_cuda_settle(b));
     b->x_of = NULL;
     pf_cuda_share_begin(b, -1);
-    if (r->once || b->no_graphs || r->rows > GRAPH_ROWS || r->n_logits > GRAPH_ROWS || !pf_cuda_share_allows_graphs(b))
+    if (r->once || b->no_graphs || r->rows > GRAPH_ROWS || r->n_logits > GRAPH_ROWS ||
+        !pf_cuda_share_allows_graph(b, r->rows))
         return PF_OK;
     for (int i = 0; i < r->n_parts; i++)
         step.part[i].n_positions = pf_cuda_chunks(b, r->part[i].n_positions);

@@ -172,10 +172,10 @@ static pf_status linear_tiles(struct cuda_backend *b, const struct cu_linear *l)
 /* One launch of pf_cuda_linear: by tiles, or row by row; held, if its results may be added to something. */
 static pf_status put_linear(struct cuda_backend *b, const struct cu_linear *l, bool only)
 {
-    if (b->has_tiles && l->rows > CU_VECTOR_ROWS && pf_cuda_is_quantised(l->type))
-        return linear_tiles(b, l);
     if (pf_cu_few_takes(l, b->shared_bytes))
         return pf_cuda_put(b, pf_cu_few(b->stream, l), "a product");
+    if (b->has_tiles && l->rows > CU_LOOP_ROWS && pf_cuda_is_quantised(l->type))
+        return linear_tiles(b, l);
     if (pf_cu_few_floats_takes(l))
         return pf_cuda_put(b, pf_cu_few_floats(b->stream, l), "a product");
     if (only && l->rows == 1 && l->n_parts == 1)

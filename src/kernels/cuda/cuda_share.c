@@ -154,9 +154,9 @@ void pf_cuda_share_close(struct cuda_backend *b)
 /* ---- Hand-off ---------------------------------------------------------------------------------------------------- */
 
 /* In one stream a copy would queue up behind the kernel that waits for it. */
-bool pf_cuda_share_allows_graphs(const struct cuda_backend *b)
+bool pf_cuda_share_allows_graph(const struct cuda_backend *b, int rows)
 {
-    return !b->share || !b->share->sizes.one_stream;
+    return !b->share || (!b->share->sizes.one_stream && rows <= PF_SHARE_ROWS);
 }
 
 void pf_cuda_share_begin(struct cuda_backend *b, int graph)

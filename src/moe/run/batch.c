@@ -94,7 +94,7 @@ static int most_rows(const struct pf_piece *pieces, int n)
 }
 
 /* How many pieces the next step takes. A device that holds the whole model repeats steps of up to PF_REPEAT_PARTS
- * sequences, and launches the kernels of a larger one singly: on an H100 16 rows took as long as three steps of 8. */
+ * sequences, and launches the kernels of a larger one singly; rows are dealt evenly to the steps. */
 static int most_parts(const struct pf_piece *pieces, int n)
 {
     enum { STEPS = 3 };                  /* that are repeated are done sooner than one that is not */
@@ -107,7 +107,8 @@ static int most_parts(const struct pf_piece *pieces, int n)
             return n;
         n_rows += !pieces[i].done;
     }
-    return n_rows <= STEPS * PF_REPEAT_PARTS ? PF_REPEAT_PARTS : n;
+    int steps = (n_rows + PF_REPEAT_PARTS - 1) / PF_REPEAT_PARTS;
+    return steps <= STEPS ? (n_rows + steps - 1) / steps : n;
 }
 
 /* Fills parts with the rows of the next step. Pieces whose sessions are cut otherwise than the first one that is not
