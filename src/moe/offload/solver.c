@@ -1,10 +1,7 @@
 /* See solver.h. */
 #include "moe/offload/solver.h"
 
-#include <math.h>
-
 enum { EXPLORE_EVERY = 48, CPU_FIRST = 4 };          /* deals between two trials; trials of the CPU alone at first */
-enum { FEW = 4 };                        /* times that say little */
 static const double HOPE = 0.95;         /* a deal that was never tried is believed to take a little less than T */
 static const double WORTH = 0.99;        /* a deal with transfers must beat the CPU alone by more than this */
 static const double FEW_LATE = 0.05, LATE_COSTS = 0.25;      /* cost of copies that come too late, beyond a few */
@@ -54,20 +51,16 @@ static bool is_option(struct pf_solver *s, const struct pf_solver_rules *rules, 
     return allowed(rules, n, d) && (!d.in_place || rules->measures || seen_of(s, n, d)->n > 0);
 }
 
-/* ns of a deal over an expert's bytes: measured, or believed. Noise may have made few measurements long, so then it is
- * the better of the two. */
+/* ns of a deal over an expert's bytes: measured, or believed. */
 static double cost_of(struct pf_solver *s, int n, struct pf_deal d, uint64_t gate_up_bytes, uint64_t down_bytes)
 {
     const struct pf_solver_seen *seen = seen_of(s, n, d);
-    double measured = seen->ns * (1 + (seen->late > FEW_LATE ? LATE_COSTS * (seen->late - FEW_LATE) : 0));
-    if (seen->n >= FEW)
-        return measured;
+    if (seen->n > 0)
+        return seen->ns * (1 + (seen->late > FEW_LATE ? LATE_COSTS * (seen->late - FEW_LATE) : 0));
     const struct pf_deal none = { 0, 0, false };
     double bytes = (double)(gate_up_bytes + down_bytes),
-           beside = seen_of(s, n, none)->ns - pf_solver_expect(&s->prices, n, none, gate_up_bytes, down_bytes) / bytes,
-           believed = HOPE * pf_solver_expect(&s->prices, n, d, gate_up_bytes, down_bytes) / bytes +
-                      (beside > 0 ? beside : 0);
-    return seen->n > 0 && (d.in_place || measured < believed) ? measured : believed;
+           beside = seen_of(s, n, none)->ns - pf_solver_expect(&s->prices, n, none, gate_up_bytes, down_bytes) / bytes;
+    return HOPE * pf_solver_expect(&s->prices, n, d, gate_up_bytes, down_bytes) / bytes + (beside > 0 ? beside : 0);
 }
 
 static void look_for_best(struct pf_solver *s, int n)
@@ -133,24 +126,6 @@ static struct pf_deal neighbour(uint64_t turn, struct pf_deal d)
     return (struct pf_deal){ n_whole, d.n_down + step->down, n_whole > 0 && in_place };
 }
 
-/* The deal that has been the fastest of all others. Its mean may be from when somebody else had the processor. */
-static struct pf_deal once_fastest(struct pf_solver *s, int n, struct pf_deal best)
-{
-    struct pf_deal found = best;
-    double least = -1;
-    for (int w = 0; w <= n; w++)
-        for (int k = 0; k < 2 * (n - w + 1); k++) {
-            struct pf_deal deal = { w, k / 2, k % 2 };
-            const struct pf_solver_seen *seen = seen_of(s, n, deal);
-            bool is_best = w == best.n_whole && deal.n_down == best.n_down && deal.in_place == best.in_place;
-            if (is_best || seen->n == 0 || (least >= 0 && seen->least >= least))
-                continue;
-            found = deal;
-            least = seen->least;
-        }
-    return found;
-}
-
 struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules *rules, int n, uint64_t gate_up_bytes,
                               uint64_t down_bytes)
 {
@@ -167,13 +142,11 @@ struct pf_deal pf_solver_deal(struct pf_solver *s, const struct pf_solver_rules 
         return none;
     if (s->n_deals % EXPLORE_EVERY)
         return best->deal;
-    /* In turn the CPU alone, by which all are judged, a neighbour, and the one that may be better than it looks. */
-    struct pf_deal other = turn % 3 == 1 ? none : turn % 3 == 2 ? once_fastest(s, n, best->deal) :
-                                                                  neighbour(turn / 3, best->deal);
+    /* In turn the CPU alone, by which all are judged, and a neighbour. */
+    struct pf_deal other = turn % 2 ? none : neighbour(turn / 2, best->deal);
     if (!is_option(s, rules, n, other))
         return best->deal;
-    bool is_slow = fmax(cost_of(s, n, other, gate_up_bytes, down_bytes), seen_of(s, n, other)->last) >
-                   TOO_SLOW * best->cost;
+    bool is_slow = cost_of(s, n, other, gate_up_bytes, down_bytes) > TOO_SLOW * best->cost;
     return is_slow && turn % 16 >= 2 ? best->deal : other;
 }
 
@@ -202,27 +175,21 @@ struct pf_deal pf_solver_look(struct pf_solver *s, const struct pf_solver_rules 
     return look;
 }
 
-/* Noise is long and comes in bursts: other programs have the processor for some hundred deals. So a mean rises slowly;
- * it falls as slowly, but for the first few times, of which the least counts. */
 void pf_solver_learn(struct pf_solver *s, int n, struct pf_deal deal, uint64_t expert_bytes, double ns, int n_late)
 {
-    const double WEIGHT = 1.0 / 64, MOST_RISE = 1.1, LATE_WEIGHT = 1.0 / 8;
+    const double LEAST_WEIGHT = 1.0 / 8, OUTLIER = 1.5;
     if (n > PF_SOLVER_MOST)
         return;
     struct pf_solver_seen *seen = seen_of(s, n, deal);
-    double took = ns / (double)expert_bytes;
     s->best[n].is_old = true;
-    if (++seen->n == 1)
-        seen->ns = seen->least = took;
-    seen->last = took;
-    seen->least = took < seen->least ? took : seen->least + (took - seen->least) * WEIGHT;
-    if (took > seen->ns)
-        seen->ns += (fmin(took, MOST_RISE * seen->ns) - seen->ns) * WEIGHT;
-    else
-        seen->ns += (took - seen->ns) * (seen->n <= FEW ? 1 : WEIGHT);
+    double weight = 1.0 / (double)++seen->n, took = ns / (double)expert_bytes;
+    if (seen->n > 2 && took > OUTLIER * seen->ns)        /* somebody else had the processor */
+        took = OUTLIER * seen->ns;
+    weight = weight > LEAST_WEIGHT ? weight : LEAST_WEIGHT;
+    seen->ns += (took - seen->ns) * weight;
     int n_copies = deal.n_down + (deal.in_place ? 0 : deal.n_whole);
     if (n_copies > 0)
-        seen->late += ((double)n_late / n_copies - seen->late) * fmax(1.0 / seen->n, LATE_WEIGHT);
+        seen->late += ((double)n_late / n_copies - seen->late) * weight;
 }
 
 /* ---- What was learned earlier ------------------------------------------------------------------------------------ */
@@ -264,7 +231,6 @@ void pf_solver_recall(struct pf_solver *s, const struct pf_learned *l)
         const struct pf_learned_deal *d = &l->deals[i];
         if (is_sane_deal(d))
             s->seen[d->n_experts][d->in_place][d->n_whole][d->n_down] =
-                (struct pf_solver_seen){ .ns = d->ns_per_byte, .least = d->ns_per_byte, .last = d->ns_per_byte,
-                                         .n = d->n_times < CPU_FIRST ? d->n_times : CPU_FIRST };
+                (struct pf_solver_seen){ d->ns_per_byte, 0, d->n_times < CPU_FIRST ? d->n_times : CPU_FIRST };
     }
 }

@@ -14,9 +14,8 @@
  * but CPU and PCIe draw on the same memory, and no formula says how they share it. So T, plus the rest of a layer's
  * time, is only the belief about a deal that was never made. A deal that was made is judged by the time from the
  * layer's picks to the next layer's, which includes what the GPU has to do afterwards. Every deal that promises to be
- * the best is tried. From time to time others are: neighbours of the best, since machines change, and the deal that was
- * once the fastest, since somebody else may have had the processor when it no longer was. All deals are looked at: n is
- * a few. Of two deals that take about as long the one with fewer late copies is better: late copies have used memory
+ * the best is tried, and from time to time a neighbour of the best, since machines change. All deals are looked at: n
+ * is a few. Of two deals that take about as long the one with fewer late copies is better: late copies have used memory
  * and PCIe for nothing.
  *
  * A solver can begin with times that another one has learned (pf_learned): its first deals are then the best of those,
@@ -50,10 +49,9 @@ struct pf_deal {
     bool in_place;                       /* the whole ones are not copied */
 };
 
-/* Times of a deal of n experts over an expert's bytes (the mean, about the least, the last one), and the share of its
- * copies that came too late. */
+/* Mean time of a deal of n experts over an expert's bytes, and the share of its copies that came too late. */
 struct pf_solver_seen {
-    double   ns, least, last, late;
+    double   ns, late;
     uint32_t n;                          /* times it was made; 0: never */
 };
 
