@@ -19,6 +19,7 @@
 
 enum { STACK = 128 << 10, PAGE = 4096, LINE = 64, N_LINES = 61 };
 enum { N_BARRIERS = 16, N_COPIES = 128, N_WARPS = EMU_THREADS / EMU_WARP };
+enum { GROUP_WARPS = 4, N_AHEAD = 1024 };                        /* acts that a warp may be ahead of its warpgroup */
 enum { MOST_BLOCKS = 8, VARIABLE = 8192, N_LETTERS = 4096 };     /* per cluster */
 
 struct copy {
@@ -38,28 +39,35 @@ struct fiber {
     struct block    *block;
     int              warp, lane;
     unsigned         cluster_phase;      /* the cluster barrier's phase in which the fiber has arrived */
-    unsigned         n_votes;
     bool             runs;               /* the fiber has not returned from the kernel */
     const void      *waits_for;          /* a barrier, a warp, a box, the turn; NULL: it is ready */
     struct copy     *copies;             /* under way: {N_COPIES} */
     int              n_copies, n_groups;
 };
 
+/* Threads of one phase read what was said in it until all of them have come to the next. */
 struct barrier {
-    int n_arrived;
+    int      n_arrived;
+    unsigned n_phases;
+    bool     any[2];                     /* whether a thread said yes: in this phase and the one before, in turn */
 };
 
 struct warp {
     int      n_arrived, n_runs;
-    unsigned n_exchanges;
+    unsigned n_exchanges, n_acts;        /* n_acts: of its warpgroup's, which it has done */
     uint64_t value[2][EMU_WARP];         /* the lanes may be reading the last exchange while they give to the next */
+};
+
+/* The latest acts of a warpgroup, as the warp that was the first did them. */
+struct group {
+    struct emu_act act[N_AHEAD];
+    unsigned n;
 };
 
 struct block {
     struct emu_index at;
     struct barrier   barriers[N_BARRIERS];
     int              n_runs;
-    bool             votes[3];
     alignas(16) char variable[VARIABLE];
 };
 
@@ -82,6 +90,7 @@ struct machine {
     struct fiber   fibers[EMU_THREADS], *me;
     struct copy    copies[EMU_THREADS][N_COPIES];
     struct warp    warps[N_WARPS];
+    struct group   groups[N_WARPS / GROUP_WARPS];
     struct block   blocks[MOST_BLOCKS];
     struct letter  letters[N_LETTERS];
     int            n_letters, n_arrived; /* n_arrived, n_phases: of the cluster */
@@ -201,6 +210,7 @@ static void check_barrier(struct barrier *b, int n_threads)
     if (b->n_arrived == 0 || b->n_arrived < n_threads)
         return;
     b->n_arrived = 0;
+    b->any[++b->n_phases % 2] = false;
     wake(b, 0, m->n);
 }
 
@@ -311,6 +321,8 @@ static void begin_memory(const struct emu_kernel *k)
     m->memory_bytes = (k->shared_bytes + 15) & ~(size_t)15;
     memset(m->memory_end - m->memory_bytes, 0xff, m->memory_bytes);
     memset(m->warps, 0, sizeof m->warps);
+    for (int i = 0; i < N_WARPS / GROUP_WARPS; i++)
+        m->groups[i].n = 0;
     memset(m->blocks, 0, sizeof m->blocks[0] * (size_t)k->cluster);
     for (int i = 0; k->cluster > 1 && i < k->cluster; i++)
         memset(m->blocks[i].variable, 0xff, VARIABLE);
@@ -337,7 +349,6 @@ static void begin_blocks(const struct emu_kernel *k, struct emu_index at)
         f->runs = true;
         f->waits_for = NULL;
         f->n_copies = f->n_groups = 0;
-        f->n_votes = 0;
         m->warps[f->warp].n_runs++;
     }
 }
@@ -366,6 +377,9 @@ static void run_blocks(const struct emu_kernel *k, struct emu_index at, void (*a
             take_turn(await_turn, ctx);
     }
     deliver(true);
+    for (int i = 0; i < n_warps; i++)
+        if (m->warps[i].n_acts != m->groups[i / GROUP_WARPS].n)
+            broken("a warp of a warpgroup has done less than another");
 }
 
 void emu_run(const struct emu_kernel *k, void (*await_turn)(void *ctx), void *ctx)
@@ -401,14 +415,17 @@ void *emu_block_memory(void)
     return m->memory_end - m->memory_bytes;
 }
 
-void emu_barrier(int which, int n_threads)
+bool emu_barrier_any(int which, int n_threads, bool yes)
 {
     struct barrier *b = &m->me->block->barriers[which];
     int needed = n_threads ? n_threads : m->me->block->n_runs;
+    bool *any = &b->any[b->n_phases % 2];
+    *any |= yes;
     if (++b->n_arrived < needed)
         wait_for(b);
     else
         check_barrier(b, needed);
+    return *any;
 }
 
 void emu_arrive(int which, int n_threads)
@@ -418,17 +435,24 @@ void emu_arrive(int which, int n_threads)
     check_barrier(b, n_threads);
 }
 
-/* Votes take turns in three places: one is read until all have come to the next, the one after that is being
- * cleared. */
-bool emu_barrier_or(bool yes)
+/* The processor takes an act to be the whole warpgroup's, without making its warps wait: if they come to different
+ * ones, nobody can say what it does. */
+void emu_group_acts(struct emu_act a)
 {
-    struct fiber *f = m->me;
-    bool *votes = f->block->votes;
-    unsigned n = f->n_votes++;
-    votes[n % 3] |= yes;
-    votes[(n + 1) % 3] = false;
-    emu_barrier(0, 0);
-    return votes[n % 3];
+    struct warp *w = &m->warps[m->me->warp];
+    struct group *g = &m->groups[m->me->warp / GROUP_WARPS];
+    if (m->me->lane > 0)
+        return;
+    struct emu_act *first = &g->act[w->n_acts % N_AHEAD];
+    if (w->n_acts == g->n) {
+        *first = a;
+        g->n++;
+    } else if (g->n - w->n_acts > N_AHEAD) {
+        broken("the warps of a warpgroup are farther apart than the emulation has room for");
+    } else if (first->what != a.what || first->lines != a.lines || first->byte != a.byte || first->adds != a.adds) {
+        broken("the warps of a warpgroup do different things");
+    }
+    w->n_acts++;
 }
 
 const uint64_t *emu_exchange(uint64_t value)

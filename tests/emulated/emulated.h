@@ -45,9 +45,16 @@ extern __thread struct emu_index threadIdx, blockIdx, blockDim, gridDim;
 
 void *emu_block_memory(void);                   /* dynamic shared memory, 16-byte aligned */
 void *emu_cluster_variable(size_t bytes);       /* a kernel's one; another block's of the cluster lies elsewhere */
-void  emu_barrier(int which, int n_threads);    /* 0 threads: all of the block that have not returned */
+/* A barrier of the block, for 0 threads of all that have not returned: whether any that met there said yes. */
+bool  emu_barrier_any(int which, int n_threads, bool yes);
 void  emu_arrive(int which, int n_threads);     /* at a barrier, without waiting for it */
-bool  emu_barrier_or(bool yes);                 /* a barrier of the block: whether any thread said yes */
+/* Of a warpgroup's four warps, by every lane: all must do the same in the same order. */
+struct emu_act {
+    const void *what, *lines;                   /* a kind of product, a commit, a wait; a product's second operand */
+    int         byte;                           /* of each line, from here on; for a wait: how many it leaves */
+    bool        adds;
+};
+void  emu_group_acts(struct emu_act a);
 /* Every lane of the warp gives a value and gets all, which stay valid until its next exchange. */
 const uint64_t *emu_exchange(uint64_t value);
 void  emu_copy_async(void *to, const void *from, size_t bytes);

@@ -79,8 +79,8 @@ static inline int atomicAdd(int *p, int v) { return __atomic_fetch_add(p, v, __A
 
 /* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
-static inline void __syncthreads(void) { emu_barrier(0, 0); }
-static inline int __syncthreads_or(int yes) { return emu_barrier_or(yes); }
+static inline void __syncthreads(void) { emu_barrier_any(0, 0, false); }
+static inline int __syncthreads_or(int yes) { return emu_barrier_any(0, 0, yes); }
 static inline void __syncwarp(void) { emu_exchange(0); }
 
 template <class T> static inline T emu_from_lane(T v, unsigned lane)

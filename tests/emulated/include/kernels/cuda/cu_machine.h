@@ -28,7 +28,7 @@ CU_INLINE void fetch_ahead(const uint8_t *p, size_t bytes)
 
 CU_INLINE void meet(int barrier, int threads)
 {
-    emu_barrier(barrier, threads);
+    emu_barrier_any(barrier, threads, false);
 }
 
 CU_INLINE void arrive_cluster(void)
@@ -192,10 +192,9 @@ CU_INLINE void arrive(int barrier, int threads)
     emu_arrive(barrier, threads);
 }
 
-/* Of the warp alone: warps of a warpgroup need not begin a product together here. */
-CU_INLINE bool all_agree(int, int, bool v)
+CU_INLINE bool all_agree(int barrier, int threads, bool v)
 {
-    return !__ballot_sync(ALL_LANES, !v);
+    return !emu_barrier_any(barrier, threads, !v);
 }
 
 template <int N> CU_INLINE void fewer_registers(void) {}
@@ -237,7 +236,9 @@ CU_INLINE struct emu_rows emu_gather(const uint32_t (&a)[4])
 template <bool SIGNED>
 CU_INLINE void group_product(int (&c)[4][4], int (&d)[4][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
 {
+    static const char what = 0;
     int lane = threadIdx.x % WARP;
+    emu_group_acts({ &what, b.lines, b.byte, adds });
     struct emu_rows rows = emu_gather(a);
     for (int i = 0; i < 8; i++)
         for (int j = 0; j < 4; j++) {
@@ -261,14 +262,25 @@ CU_INLINE uint32_t halves_fma(uint32_t a, uint32_t b, uint32_t c)
     return r;
 }
 
-CU_INLINE void group_commit(void) {}
-template <int LEFT = 0, int N> CU_INLINE void group_wait(float (&)[N][4]) {}
+CU_INLINE void group_commit(void)
+{
+    static const char what = 0;
+    emu_group_acts({ &what, nullptr, 0, false });
+}
+
+template <int LEFT = 0, int N> CU_INLINE void group_wait(float (&)[N][4])
+{
+    static const char what = 0;
+    emu_group_acts({ &what, nullptr, LEFT, false });
+}
 
 CU_INLINE void keep(const uint32_t (&)[4], bool) {}
 
 template <int N> CU_INLINE void half_product(float (&c)[N][4], const uint32_t (&a)[4], struct group_lines b, bool adds)
 {
+    static const char what = 0;
     int lane = threadIdx.x % WARP;
+    emu_group_acts({ &what, b.lines, b.byte, adds });
     struct emu_rows rows = emu_gather(a);
     __m256 of_a[2][2];
     for (int i = 0; i < 4; i++)
