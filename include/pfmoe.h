@@ -700,7 +700,7 @@ struct pf_stats {
     uint64_t n_transfers;            /* parts of experts that were sent to the GPU for a step */
     uint64_t transfer_bytes, transfer_ns;        /* size and duration of those transfers */
     uint64_t transfer_hidden_ns;     /* the part of transfer_ns in which something was computed */
-    uint64_t stream_bytes;           /* experts' bytes that passed through the GPU's memory for prompts */
+    uint64_t stream_bytes;           /* bytes of weights (experts, layers of the CPU) sent to the GPU for prompts */
     uint64_t n_in_place, in_place_bytes;         /* experts that the GPU read from RAM as it multiplied */
     uint64_t n_fallbacks;            /* transfers that came too late or failed: the CPU took the expert */
     uint64_t gpu_busy_ns;            /* the part of step_ns in which the GPU computed */
