@@ -107,7 +107,7 @@ static void test_policy(struct pf_vcache *c, const struct pf_vcache_counts *stat
           "%d slots, %d held, %d pinned, %d given back", (int)stats->n_slots, (int)stats->n_held, n_takes, n_drops);
 }
 
-/* Those that were picked while nothing was copied are chosen when all that are to be held are. */
+/* Experts that were picked most while nothing was copied are the ones that the cache holds after a fill. */
 static void test_choice(struct pf_vcache *c)
 {
     for (int il = 0; il < N_LAYER; il++)

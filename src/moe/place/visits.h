@@ -45,10 +45,10 @@ pf_status pf_visits_take_back(struct pf_visits *v, int il, enum pf_visit_part pa
 pf_status pf_visits_copied(struct pf_visits *v, int il);
 void      pf_visits_drop(struct pf_visits *v);
 
-/* What n layers of so many rows took on the card, on the CPU; there will be no more visits. */
+/* Prices are learned from what n layers of so many rows took: on the card, and on the CPU. */
 void pf_visits_learn(struct pf_visits *v, int rows, int n_layers, uint64_t ns);
 void pf_visits_learn_cpu(struct pf_visits *v, int rows, int n_layers, uint64_t ns);
-void pf_visits_end(struct pf_visits *v);
+void pf_visits_end(struct pf_visits *v);             /* no layer visits the card from now on */
 /* A session needs the card's memory: the visits' is given back, and they end. False: they had none any more. */
 bool pf_visits_give_way(struct pf_visits *v);
 

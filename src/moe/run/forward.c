@@ -456,7 +456,8 @@ static pf_status visit_layers(struct pf_step *t, struct pf_visits *v, const stru
     return PF_OK;
 }
 
-/* When this returns, nothing is under way, so that the CPU can write to what it has of keys and values. */
+/* Runs the unit's layers on the last card. When it returns, the card does nothing more, so that the CPU can write to
+ * keys and values that were being copied. */
 static pf_status visit(struct pf_step *t, struct pf_visits *v, const struct pf_unit *u, int rows)
 {
     const struct pf_repeat once = { .once = true, .rows = rows };
@@ -478,14 +479,14 @@ static pf_status visit(struct pf_step *t, struct pf_visits *v, const struct pf_u
     return st < 0 ? st : finished;
 }
 
-/* Whether the CPU has to compute its layers after all, as x is where it was. */
+/* Whether the CPU has to compute its layers after a visit that ended so; their input x is still on the host. */
 static bool stays_with_cpu(const struct pf_step *t, pf_status st)
 {
     pf_backend *card = last_card(t)->backend;
     return st < 0 && st != PF_ECANCEL && !card->ops->is_lost(card);
 }
 
-/* The CPU's layers, x being there. */
+/* Runs the layers that lie with the CPU, whose input x is on the host: on the last card where visits pay, else here. */
 static pf_status run_cpu(struct pf_step *t, int rows)
 {
     struct pf_work_unit *cpu = t->unit;
