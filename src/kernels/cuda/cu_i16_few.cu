@@ -432,25 +432,28 @@ static cudaError_t start_few(cudaStream_t st, const struct i16_attention &o, int
     return start_parts(st, o, one, n_units, shared_bytes);
 }
 
-/* More rows, so many at a time. */
+/* More rows, so many at a time: what in_turn_is_faster knows the time of. */
+enum { TURN_ROWS = 8 };
+static_assert((int)TURN_ROWS <= (int)CU_VECTOR_ROWS, "as many as start_few takes");
+
 static cudaError_t start_in_turn(cudaStream_t st, struct i16_attention o, int n_units, size_t shared_bytes)
 {
     struct pf_attention_op a = o.a;
     cudaError_t e = cudaSuccess;
-    for (int first = 0; e == cudaSuccess && first < a.rows; first += CU_VECTOR_ROWS) {
-        o.a.rows = min(a.rows - first, (int)CU_VECTOR_ROWS);
+    for (int first = 0; e == cudaSuccess && first < a.rows; first += TURN_ROWS) {
+        o.a.rows = min(a.rows - first, (int)TURN_ROWS);
         o.a.pos = a.pos + first;
         o.a.out = a.out + (size_t)first * a.n_head * o.kv.hd_v;
         e = start_few(st, o, n_units, shared_bytes);
-        o.s.q += (size_t)CU_VECTOR_ROWS * a.n_head * 2 * o.kv.hd_k;
-        o.s.cq += (size_t)CU_VECTOR_ROWS * a.n_head;
+        o.s.q += (size_t)TURN_ROWS * a.n_head * 2 * o.kv.hd_k;
+        o.s.cq += (size_t)TURN_ROWS * a.n_head;
     }
     return e;
 }
 
 /* Whether rows are done sooner a few at a time than in tiles, of which there may be too few for the GPU. Estimates in
- * microseconds for an H200: 1.5 for a block of positions in a tile; 8 for few rows, and what their keys and values take
- * at 2.5 TB/s. */
+ * microseconds for an H200: 1.5 for a block of positions in a tile; 8 for TURN_ROWS rows, and what their keys and
+ * values take at 2.5 TB/s, which holds as long as reading is what these rows wait for. */
 static bool in_turn_is_faster(const struct i16_attention &o, int n_units)
 {
     int64_t span = o.a.n_positions, rows = (int64_t)o.a.rows * (o.a.n_head / o.kv.n_kv_head);
@@ -460,7 +463,7 @@ static bool in_turn_is_faster(const struct i16_attention &o, int n_units)
     double tiles = 1.5 * (double)(span / BLOCK) * ceil_div(n_tiles, 2 * n_units),
            bytes = (double)span * o.kv.n_kv_head *
                    (double)(pf_i16_key_bytes(o.kv.hd_k) + pf_i16_value_bytes(o.kv.hd_v)),
-           few = ceil_div(o.a.rows, CU_VECTOR_ROWS) * (8 + bytes * 0.4e-6);
+           few = ceil_div(o.a.rows, TURN_ROWS) * (8 + bytes * 0.4e-6);
     return few < tiles;
 }
 
