@@ -416,7 +416,7 @@ struct pf_experts_op {
     const float   *x;                     /* [rows][gate->n_in] */
     float         *y;
     float         *pick_act, *pick_y;     /* [rows * n_used][n_ff], [rows * n_used][n_out]: where experts_halves puts
-                                             each pick's activation and down product */
+                                             each pick's activation and down product, experts_up the activation */
 };
 
 /* Work on some experts: gate, up and activation of those in gate_up, down products of those in down, whose gate and up
@@ -490,6 +490,8 @@ struct pf_backend_ops {
     /* Makes [host, host + bytes) known to a backend that computes on copies of weights; NULL: the backend reads weights
      * in host memory. Small vectors that were never placed are copied when an operation first names them. */
     pf_status (*place)(pf_backend *b, const void *host, size_t bytes);
+    /* The same for n pieces of so many bytes each, which lie apart. NULL where place is. */
+    pf_status (*place_pieces)(pf_backend *b, const uint8_t *const *host, int n, size_t bytes);
 
     /* Zeroed memory for activations and KV, page aligned, touched as it is used. shared: memory that the caller can
      * read and write, for upload and download, and for the far places of keys and values. */
@@ -579,6 +581,12 @@ struct pf_backend_ops {
     /* experts_part with gate and up apart from down; each picked expert has each of the two once. When it returns, the
      * op's pick_act and pick_y hold the activations and down products of this work. NULL: the backend cannot do so. */
     pf_status (*experts_halves)(pf_backend *b, const struct pf_halves *h);
+    /* `experts` in two operations, of matrices without adapters: each pick's activation, to pick_act, then y from
+     * pick_act. A card that has some rows of the matrices makes as many columns of the one, [rows * n_used]
+     * [gate->n_out], and of the other, y [rows][down->n_out]; it reads whole activations, [rows * n_used][down->n_in].
+     * pick_act must stay as it is until another operation was asked for. NULL: not built. */
+    pf_status (*experts_up)(pf_backend *b, const struct pf_experts_op *e);
+    pf_status (*experts_down)(pf_backend *b, const struct pf_experts_op *e);
 
     /* on: experts will be asked for every few microseconds, so threads should not go to sleep. NULL: no threads. */
     void      (*alert)(pf_backend *b, bool on);

@@ -3,13 +3,15 @@
  * A product with a divided matrix leaves some columns of its output on each card. Operations that take element by
  * element, or head by head, go on with these; all others get whole rows, which are gathered first (backend/meet.h).
  * What is not divided every card computes for itself. So of a layer's attention the heads' outputs and the block's are
- * gathered, of its feed-forward the activation and the block's output.
+ * gathered, of its feed-forward the activation and the block's output. Experts are divided like a feed-forward, each
+ * of them between all cards: every card has the router and makes its choice, the picks' activations are gathered, and a
+ * column of their outputs is added up, in the router's order, on the card that has it.
  *
  *     one address           the first card's memory; of keys and values whose heads are divided it is an address only
  *     the other cards       have memory of the same size for each, and, of keys and values, for their own heads
  *
- * A team's table has the operations of models with attention and dense feed-forward; the others are NULL. Owner and
- * threads are those of any backend. */
+ * A team's table has the operations of models with attention, dense feed-forward and experts; the others are NULL.
+ * Owner and threads are those of any backend. */
 #ifndef PF_TEAM_H
 #define PF_TEAM_H
 
@@ -32,6 +34,9 @@ pf_status pf_team_open(pf_backend **out, pf_backend *const *cards, int n, const 
 /* Places each card's rows of w: whole units of `unit` rows, on the last card also what is left. Where a card would have
  * no unit, nothing is done: such a matrix is to be placed whole. */
 pf_status pf_team_divide(pf_backend *team, const struct pf_weight *w, int unit);
+
+/* The same of one kind of matrix of a layer's experts, of each expert the same rows. */
+pf_status pf_team_divide_experts(pf_backend *team, const struct pf_expert_weight *w, int n_expert, int unit);
 
 /* Frees the team, and leaves its cards open. NULL-safe. */
 void pf_team_dissolve(pf_backend *team);

@@ -92,7 +92,7 @@ static const struct opt table[] = {
       "is free)" },
     { GROUP_MACHINE, 0, "layout", CHOICE, "auto|layers|experts|rows", AT(layout), 0, 0, "PFMOE_LAYOUT", false,
       "how several GPUs divide a model: layers gives each some of the layers, experts some of every layer's experts, "
-      "rows some rows of every matrix of a model without experts; auto (default) leaves all to the first one if it has "
+      "rows some rows of every matrix; auto (default) leaves all to the first one if it has "
       "room, and else goes by layers. No bit of an answer depends on it" },
     { GROUP_MACHINE, 0, "ram-mb", WHOLE, "N", AT(ram_mb), 0, 1 << 30, "PFMOE_RAM_MB", false,
       "memory to use, in MB of 1e6 bytes (default: what the system can spare)" },

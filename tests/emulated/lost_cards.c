@@ -1,10 +1,10 @@
 /* One of several cards is lost, at one call of CUDA after another, some of the time then a second one: a model that is
- * divided between them by layers, that shares its experts with the CPU, or whose experts are divided, goes on on the
- * cards that are left and on the CPU. Every token comes with the bits of the CPU, sessions can be used on, gone back
- * into and opened, and nothing is left behind.
+ * divided between them by layers, that shares its experts with the CPU, or whose experts or rows are divided, goes on
+ * on the cards that are left and on the CPU. Every token comes with the bits of the CPU, sessions can be used on, gone
+ * back into and opened, and nothing is left behind.
  *
- * usage: lost_cards MODEL.gguf GPUS EVERY [shared|experts]       at every EVERY'th call after the model was opened; the
- *        cards take turns */
+ * usage: lost_cards MODEL.gguf GPUS EVERY [shared|experts|rows]      at every EVERY'th call after the model was opened;
+ *        the cards take turns */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,8 @@ static float      *expected;                 /* [N_TOKENS][n_vocab] */
 static int32_t     tokens[N_TOKENS];
 static size_t      n_vocab;
 static int         n_gpus;
-static bool        shared, divided;
+static bool        shared;
+static enum pf_layout layout = PF_LAYOUT_LAYERS;
 
 static pf_model *open_model(bool on_gpus)
 {
@@ -30,7 +31,7 @@ static pf_model *open_model(bool on_gpus)
     o.n_threads = 2;
     o.streaming = on_gpus && shared;
     o.n_gpus = on_gpus ? n_gpus : 0;
-    o.layout = divided ? PF_LAYOUT_EXPERTS : PF_LAYOUT_LAYERS;
+    o.layout = layout;
     for (int i = 0; i < n_gpus; i++)
         o.gpus[i] = i;
     CHECK(pf_model_open(&m, path, &o) == PF_OK, "%s", pf_last_error());
@@ -121,7 +122,7 @@ static int lose_in_turn(const struct calls *all, uint64_t every)
     for (uint64_t n = all->opening + 1; n <= all->all; n += every, i++) {
         int first = i % n_gpus, round = i / n_gpus, second = (first + 1 + round % (n_gpus - 1)) % n_gpus;
         uint64_t gap = round % 2 ? 1 + (uint64_t)i * 13 % 97 : 0;
-        int left = lose(first, n, second, gap, &unused), most = divided ? 0 : n_gpus - 1;
+        int left = lose(first, n, second, gap, &unused), most = layout == PF_LAYOUT_LAYERS ? n_gpus - 1 : 0;
         CHECK(gap ? left <= most : left == most, "card %d lost at call %d: %d cards are left", first, (int)n, left);
     }
     return i;
@@ -134,8 +135,9 @@ int main(int argc, char **argv)
         return 2;
     path = argv[1];
     n_gpus = atoi(argv[2]);
-    divided = argc > 4 && strcmp(argv[4], "experts") == 0;
-    shared = argc > 4 && !divided;
+    const char *how = argc > 4 ? argv[4] : "";
+    layout = strcmp(how, "experts") == 0 ? PF_LAYOUT_EXPERTS : strcmp(how, "rows") == 0 ? PF_LAYOUT_ROWS : layout;
+    shared = strcmp(how, "shared") == 0;
     expect();
     CHECK(lose(0, 0, 0, 0, &calls) == n_gpus, "a card was lost");
     printf("%d of %d calls\n", lose_in_turn(&calls, (uint64_t)atoll(argv[3])), (int)(calls.all - calls.opening));

@@ -57,6 +57,7 @@ static const struct pf_backend_ops cuda_ops = {
     .describe = cuda_describe,
     .room = cuda_room,
     .place = pf_cuda_place,
+    .place_pieces = pf_cuda_place_pieces,
     .buf_alloc = pf_cuda_buf_alloc,
     .buf_free = pf_cuda_buf_free,
     .buf_copy = pf_cuda_buf_copy,
@@ -104,6 +105,8 @@ static const struct pf_backend_ops cuda_ops = {
     .experts_begin = pf_cuda_experts_begin,
     .experts_part = pf_cuda_experts_part,
     .experts_end = pf_cuda_experts_end,
+    .experts_up = pf_cuda_experts_up,
+    .experts_down = pf_cuda_experts_down,
     .share = &pf_cuda_share_ops,
 };
 

@@ -276,6 +276,7 @@ pf_status pf_cuda_quantise_x(struct cuda_backend *b, const float *x, int n, int 
 
 /* The operations of backend.h. */
 pf_status pf_cuda_place(pf_backend *backend, const void *host, size_t bytes);
+pf_status pf_cuda_place_pieces(pf_backend *backend, const uint8_t *const *host, int n, size_t bytes);
 pf_status pf_cuda_lend(pf_backend *backend, const void *host, size_t bytes, void *dev);
 pf_status pf_cuda_buf_alloc(pf_backend *backend, size_t bytes, bool shared, void **out);
 void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared);
@@ -327,5 +328,7 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e);
 pf_status pf_cuda_experts_begin(pf_backend *backend, const struct pf_experts_op *e);
 pf_status pf_cuda_experts_part(pf_backend *backend, const int *experts, int n);
 pf_status pf_cuda_experts_end(pf_backend *backend);
+pf_status pf_cuda_experts_up(pf_backend *backend, const struct pf_experts_op *e);
+pf_status pf_cuda_experts_down(pf_backend *backend, const struct pf_experts_op *e);
 
 #endif

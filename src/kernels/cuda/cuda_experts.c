@@ -45,47 +45,60 @@ static pf_status add_low(struct cuda_backend *b, const struct pf_experts_op *e, 
     return PF_OK;
 }
 
-/* b->a = act(gate, b->up) for the picks of the experts in `only`: floats if somebody reads them, and what down
- * reads. gate is b->a.f. */
-static pf_status activate(struct cuda_backend *b, const struct pf_experts_op *e, const float *gate,
-                          const uint8_t *const *only)
+/* Where activations go: to the op's pick_act, as floats that another card reads, or to b->a, which down reads. */
+enum to { TO_DOWN, TO_PICK_ACT };
+
+static struct cu_x output_of(const struct cuda_backend *b, const struct pf_experts_op *e, enum to to)
 {
     struct cu_x out = b->a;
-    bool quantised = pf_cuda_is_quantised(e->down->type);
-    out.f = e->down->lora || !quantised ? out.f : NULL;
-    out.q = quantised ? out.q : NULL;
+    if (to == TO_PICK_ACT)
+        return (struct cu_x){ .f = e->pick_act };
+    out.q = pf_cuda_is_quantised(e->down->type) ? out.q : NULL;
+    return out;
+}
+
+/* act(gate, b->up) for the picks of the experts in `only`: floats if somebody reads them, and codes. gate may be where
+ * the floats go. */
+static pf_status activate(struct cuda_backend *b, const struct pf_experts_op *e, const float *gate,
+                          const uint8_t *const *only, enum to to)
+{
+    struct cu_x out = output_of(b, e, to);
+    out.f = e->down->lora || !out.q ? out.f : NULL;
     return pf_cuda_put(b, pf_cu_act_picks(b->stream, e->act, gate, b->up, &out, e->gate->n_out, e->rows * e->n_used,
                                           e->picks, only, b->fault), "an activation");
 }
 
-/* a = act(gate x, up x) for every pick, quantised if down wants that. */
-pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
+/* act(gate x, up x) for every pick. */
+static pf_status gate_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table, enum to to)
 {
-    bool quantised = pf_cuda_is_quantised(e->down->type);
     struct tables at = tables_at(table, e->n_expert);
     struct cu_experts o = { .act = e->act, .weigh_input = e->weigh_input, .n = e->gate->n_in, .n_out = e->gate->n_out,
                             .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights,
                             .tables = b->tables };
     const struct cu_choice *choice = table ? &(struct cu_choice){ .op.rows = 0 } : &b->chosen;
-    struct cu_x out = b->a;
+    struct cu_x out = output_of(b, e, to);
     bool codes = pf_cuda_is_quantised(e->gate->type) || pf_cuda_is_quantised(e->up->type);
     PF_TRY(pf_cuda_quantise_x(b, e->x, o.n, e->rows, codes, &o.x));
     PF_TRY(expert_weight(b, e->gate, e->n_expert, at.gate, &o.w));
     PF_TRY(expert_weight(b, e->up, e->n_expert, at.up, &o.w2));
     if (e->gate->type == e->up->type && !e->gate->lora && !e->up->lora) {
-        out.q = quantised ? out.q : NULL;
         if (pf_cu_several_takes(&o, b->shared_bytes))
             return pf_cuda_put(b, pf_cu_several(b->stream, &o, &out, b->fault), "gate and up");
         return pf_cuda_put(b, pf_cu_gate_up_of(b->stream, &o, choice, &out, b->shared_bytes, b->fault),
                            "gate and up");
     }
-    float *gate = (float *)(uintptr_t)out.f;
+    float *gate = (float *)(uintptr_t)b->a.f;
     CU_PUT(b, pf_cu_expert_rows(b->stream, &o, gate), "gate");
     o.w = o.w2;
     CU_PUT(b, pf_cu_expert_rows(b->stream, &o, b->up), "up");
     PF_TRY(add_low(b, e, e->gate, at.gate, &o.x, e->n_used, gate));
     PF_TRY(add_low(b, e, e->up, at.gate, &o.x, e->n_used, b->up));
-    return activate(b, e, gate, at.gate);
+    return activate(b, e, gate, at.gate, to);
+}
+
+pf_status pf_cuda_gate_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
+{
+    return gate_up(b, e, table, TO_DOWN);
 }
 
 /* Each pick's down product, to pick_out. */
@@ -108,23 +121,28 @@ pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e)
         .combine = { b->pick_out, weights, e->down->n_out, e->n_used, e->rows, e->y } });
 }
 
-/* y = the sums of the picks' down products; of a pick whose expert is not in the table, of what pick_out has. */
-pf_status pf_cuda_down(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
+/* y = the sums of the picks' down products of x; of a pick whose expert is not in the table, of what pick_out has. */
+static pf_status down(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table,
+                      const struct cu_x *x)
 {
-    struct cu_experts o = { .weigh_input = e->weigh_input, .n = e->gate->n_out, .n_out = e->down->n_out,
-                            .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .x = b->a,
+    struct cu_experts o = { .weigh_input = e->weigh_input, .n = e->down->n_in, .n_out = e->down->n_out,
+                            .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .x = *x,
                             .tables = b->tables, .done = b->pick_out };
     struct cu_choice choice = { .op.rows = 0 };
-    if (e->down->lora) {
-        PF_TRY(pf_cuda_down_rows(b, e, table));
-        return pf_cuda_combine(b, e);
-    }
     PF_TRY(expert_weight(b, e->down, e->n_expert, tables_at(table, e->n_expert).down, &o.w));
     pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
     if (!table)
         choice = b->chosen;
     return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_DOWN, .down = o, .choice = choice, .y = e->y,
                                                    .n = e->rows * o.n_out });
+}
+
+pf_status pf_cuda_down(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
+{
+    if (!e->down->lora)
+        return down(b, e, table, &b->a);
+    PF_TRY(pf_cuda_down_rows(b, e, table));
+    return pf_cuda_combine(b, e);
 }
 
 /* Adds a matrix of every expert to a product by tiles. */
@@ -146,17 +164,25 @@ static pf_status run_tiles(struct cuda_backend *b, const struct cu_tiles *o)
     return pf_cuda_put(b, pf_cu_tiles(b->stream, o, &b->shape), "a product of experts");
 }
 
-/* Outputs of a prompt's picks, grouped by expert in b->groups. table not NULL: only experts with an address there. */
-static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
+/* Products by tiles of a prompt's picks. */
+static struct cu_tiles tiles_of(const struct cuda_backend *b, const struct pf_experts_op *e)
 {
-    int n_picks = e->rows * e->n_used;
+    return (struct cu_tiles){ .n_columns = e->rows * e->n_used, .tables = b->tables, .groups = b->groups,
+                              .n_expert = e->n_expert, .x_divisor = 1, .halves = b->halves,
+                              .scales = b->block_scales };
+}
+
+/* Activations of a prompt's picks, which it groups by expert in b->groups. table not NULL: only of experts with an
+ * address there. */
+static pf_status prompt_up(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table, enum to to)
+{
     struct tables at = tables_at(table, e->n_expert);
     float *gate = (float *)(uintptr_t)b->a.f;
-    struct cu_tiles o = { .n_columns = n_picks, .tables = b->tables, .groups = b->groups, .n_expert = e->n_expert,
-                          .x_divisor = e->n_used, .weights = e->weigh_input ? e->weights : NULL,
-                          .halves = b->halves, .scales = b->block_scales };
+    struct cu_tiles o = tiles_of(b, e);
+    o.x_divisor = e->n_used;
+    o.weights = e->weigh_input ? e->weights : NULL;
     PF_TRY(pf_cuda_quantise_x(b, e->x, e->gate->n_in, e->rows, true, &o.x));
-    CU_PUT(b, pf_cu_group(b->stream, e->picks, n_picks, e->n_expert, b->shape.width, at.gate, b->groups),
+    CU_PUT(b, pf_cu_group(b->stream, e->picks, o.n_columns, e->n_expert, b->shape.width, at.gate, b->groups),
            "sorting picks");
     PF_TRY(add_part(b, e, e->gate, at.gate, gate, &o));
     if (e->up->type != e->gate->type) {
@@ -168,14 +194,25 @@ static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *
     const struct cu_x x = o.x;
     PF_TRY(add_low(b, e, e->gate, at.gate, &x, e->n_used, gate));
     PF_TRY(add_low(b, e, e->up, at.gate, &x, e->n_used, b->up));
-    PF_TRY(activate(b, e, gate, at.gate));
-    o.x = b->a;
-    o.x_divisor = 1;
-    o.weights = NULL;
-    o.n_parts = 0;
-    PF_TRY(add_part(b, e, e->down, at.down, b->pick_out, &o));
+    return activate(b, e, gate, at.gate, to);
+}
+
+/* Outputs of the picks that were grouped, from activations x. */
+static pf_status prompt_down(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table,
+                             const struct cu_x *x)
+{
+    const uint8_t *const *down = tables_at(table, e->n_expert).down;
+    struct cu_tiles o = tiles_of(b, e);
+    o.x = *x;
+    PF_TRY(add_part(b, e, e->down, down, b->pick_out, &o));
     PF_TRY(run_tiles(b, &o));
-    return add_low(b, e, e->down, at.down, &b->a, 1, b->pick_out);
+    return add_low(b, e, e->down, down, x, 1, b->pick_out);
+}
+
+static pf_status run_prompt(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table)
+{
+    PF_TRY(prompt_up(b, e, table, TO_DOWN));
+    return prompt_down(b, e, table, &b->a);
 }
 
 static bool all_quantised(const struct pf_experts_op *e)
@@ -224,6 +261,35 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
     }
     PF_TRY(pf_cuda_gate_up(b, e, NULL));
     return pf_cuda_down(b, e, NULL);
+}
+
+/* ---- In two operations, for cards that have rows of each expert -------------------------------------------------- */
+
+pf_status pf_cuda_experts_up(pf_backend *backend, const struct pf_experts_op *e)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    b->chosen.op.rows = 0;
+    PF_TRY(pf_cuda_settle(b));
+    pf_cuda_wrote(b, e->pick_act, (int64_t)e->rows * e->n_used * e->gate->n_out);
+    b->base.weight_bytes_read += (uint64_t)(e->rows * e->n_used) *
+        (pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up));
+    return by_tiles(b, e) ? prompt_up(b, e, NULL, TO_PICK_ACT) : gate_up(b, e, NULL, TO_PICK_ACT);
+}
+
+pf_status pf_cuda_experts_down(pf_backend *backend, const struct pf_experts_op *e)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    int n = e->down->n_in, n_picks = e->rows * e->n_used;
+    struct cu_x x = b->a;
+    PF_TRY(pf_cuda_settle(b));
+    x.f = e->pick_act;
+    b->base.weight_bytes_read += (uint64_t)n_picks * pf_expert_weight_bytes(e->down);
+    if (pf_cuda_is_quantised(e->down->type))
+        CU_PUT(b, pf_cu_quantise(b->stream, &x, n, n, n_picks, b->fault), "quantising");
+    if (!by_tiles(b, e))
+        return down(b, e, NULL, &x);
+    PF_TRY(prompt_down(b, e, NULL, &x));
+    return pf_cuda_combine(b, e);
 }
 
 /* ---- In parts, for experts that were copied to buffers of the device --------------------------------------------- */

@@ -46,6 +46,21 @@ pf_status pf_cuda_place(pf_backend *backend, const void *host, size_t bytes)
     return pf_placed_add(&b->placed, host, bytes, dev);
 }
 
+/* One block of the device's memory has them all, each on a multiple of CUDA_ALIGN. */
+pf_status pf_cuda_place_pieces(pf_backend *backend, const uint8_t *const *host, int n, size_t bytes)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    size_t stride = (bytes + CUDA_OVERREAD + CUDA_ALIGN - 1) / CUDA_ALIGN * CUDA_ALIGN;
+    void *block;
+    PF_TRY(cut(b, (size_t)n * stride, &block));
+    for (int i = 0; i < n; i++) {
+        char *dev = (char *)block + (size_t)i * stride;
+        CU_TRY(cudaMemcpyAsync(dev, host[i], bytes, cudaMemcpyHostToDevice, b->stream), "copying weights");
+        PF_TRY(pf_placed_add(&b->placed, host[i], bytes, dev));
+    }
+    return PF_OK;
+}
+
 /* An operation that is held knows where its weights are: it begins before somebody else's may lie there. */
 pf_status pf_cuda_lend(pf_backend *backend, const void *host, size_t bytes, void *dev)
 {

@@ -18,8 +18,7 @@ bool pf_team_bounds(const int *first, int n_cards, int n_units, int *bounds)
 
 /* ---- Sorted lists ------------------------------------------------------------------------------------------------ */
 
-/* Number of the first element of size `size` that begins behind p; each begins with its address. */
-static size_t behind(const void *list, size_t n, size_t size, const void *p)
+size_t pf_team_behind(const void *list, size_t n, size_t size, const void *p)
 {
     size_t lo = 0, hi = n;
     while (lo < hi) {
@@ -34,8 +33,7 @@ static size_t behind(const void *list, size_t n, size_t size, const void *p)
     return lo;
 }
 
-/* Makes room for one element more. */
-static pf_status grow(void **list, size_t n, size_t *cap, size_t size)
+pf_status pf_team_grow(void **list, size_t n, size_t *cap, size_t size)
 {
     if (n < *cap)
         return PF_OK;
@@ -50,14 +48,14 @@ static pf_status grow(void **list, size_t n, size_t *cap, size_t size)
 
 const struct team_buffer *pf_team_buffer(const struct team *t, const void *p)
 {
-    size_t i = behind(t->buffers, t->n_buffers, sizeof *t->buffers, p);
+    size_t i = pf_team_behind(t->buffers, t->n_buffers, sizeof *t->buffers, p);
     const struct team_buffer *b = i > 0 ? &t->buffers[i - 1] : NULL;
     return b && (const char *)p < b->at + b->bytes ? b : NULL;
 }
 
 const struct team_weight *pf_team_weight(const struct team *t, const void *data)
 {
-    size_t i = behind(t->weights, t->n_weights, sizeof *t->weights, data);
+    size_t i = pf_team_behind(t->weights, t->n_weights, sizeof *t->weights, data);
     return i > 0 && t->weights[i - 1].data == data ? &t->weights[i - 1] : NULL;
 }
 
@@ -110,14 +108,14 @@ static pf_status alloc_on_cards(struct team *t, struct team_buffer *b)
 static pf_status add_buffer(struct team *t, struct team_buffer *b, void **out)
 {
     void *list = t->buffers;
-    PF_TRY(grow(&list, t->n_buffers, &t->cap_buffers, sizeof *t->buffers));
+    PF_TRY(pf_team_grow(&list, t->n_buffers, &t->cap_buffers, sizeof *t->buffers));
     t->buffers = list;
     pf_status st = alloc_on_cards(t, b);
     if (st < 0) {
         free_buffer(t, b);
         return st;
     }
-    size_t i = behind(t->buffers, t->n_buffers, sizeof *t->buffers, b->at);
+    size_t i = pf_team_behind(t->buffers, t->n_buffers, sizeof *t->buffers, b->at);
     memmove(t->buffers + i + 1, t->buffers + i, (t->n_buffers++ - i) * sizeof *t->buffers);
     t->buffers[i] = *b;
     *out = b->at;
@@ -216,7 +214,7 @@ static size_t shown_floats(const struct pf_backend_sizes *s, size_t widest)
 
 uint64_t pf_team_bytes(const struct pf_backend_sizes *sizes, int widest)
 {
-    return 2 * sizeof(float) * (uint64_t)shown_floats(sizes, (size_t)widest);
+    return 2 * sizeof(float) * (uint64_t)shown_floats(sizes, (size_t)widest) + pf_team_pick_bytes(sizes);
 }
 
 static void free_shown(struct team *t, float **shown, size_t floats)
@@ -242,7 +240,19 @@ static pf_status alloc_shown(struct team *t, size_t floats, float **shown)
 static uint64_t team_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes)
 {
     const struct team *t = (const struct team *)backend;
-    return t->card[0]->ops->scratch_bytes(t->card[0], sizes) + 2 * sizeof(float) * shown_floats(sizes, t->widest);
+    return t->card[0]->ops->scratch_bytes(t->card[0], sizes) + pf_team_bytes(sizes, (int)t->widest);
+}
+
+static pf_status reserve_picks(struct team *t, size_t bytes)
+{
+    void *more;
+    if (bytes <= t->pick_act_bytes)
+        return PF_OK;
+    PF_TRY(team_buf_alloc(&t->base, bytes, false, &more));
+    team_buf_free(&t->base, t->pick_act, t->pick_act_bytes, false);
+    t->pick_act = more;
+    t->pick_act_bytes = bytes;
+    return PF_OK;
 }
 
 static pf_status team_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes)
@@ -253,6 +263,7 @@ static pf_status team_reserve(pf_backend *backend, const struct pf_backend_sizes
     t->meet->forget(t->card[0]);
     for (int k = 0; k < t->n; k++)
         PF_TRY(t->card[k]->ops->reserve(t->card[k], sizes));
+    PF_TRY(reserve_picks(t, pf_team_pick_bytes(sizes)));
     if (floats <= t->shown_floats)
         return PF_OK;
     pf_status st = alloc_shown(t, floats, shown);
@@ -368,12 +379,12 @@ pf_status pf_team_divide(pf_backend *team, const struct pf_weight *w, int unit)
     for (int k = 0; k < t->n; k++)
         d.first[k] *= unit;
     d.first[t->n] = w->n_out;
-    PF_TRY(grow(&list, t->n_weights, &t->cap_weights, sizeof *t->weights));
+    PF_TRY(pf_team_grow(&list, t->n_weights, &t->cap_weights, sizeof *t->weights));
     t->weights = list;
     for (int k = 0; k < t->n; k++)
         PF_TRY(t->card[k]->ops->place(t->card[k], (const char *)w->data + w->row_bytes * (uint64_t)d.first[k],
                                       w->row_bytes * (uint64_t)pf_team_columns(d.first, k)));
-    size_t i = behind(t->weights, t->n_weights, sizeof *t->weights, w->data);
+    size_t i = pf_team_behind(t->weights, t->n_weights, sizeof *t->weights, w->data);
     memmove(t->weights + i + 1, t->weights + i, (t->n_weights++ - i) * sizeof *t->weights);
     t->weights[i] = d;
     return PF_OK;
@@ -385,6 +396,8 @@ void pf_team_dissolve(pf_backend *team)
     if (!t)
         return;
     free_shown(t, t->shown, t->shown_floats);
+    team_buf_free(team, t->pick_act, t->pick_act_bytes, false);
+    pf_team_free_experts(t);
     pf_free(t->buffers);
     pf_free(t->weights);
     pf_free(t);

@@ -1,6 +1,7 @@
 /* Shared by the files of a team of cards (backend/team.h).
  *
  *     team.c           opens, closes; memory; a step begins, ends, is waited for
+ *     team_experts.c   experts, of each of which every card has some rows
  *     team_divided.c   which rows are divided, and gathering them
  *     team_ops.c       operations
  *
@@ -39,6 +40,14 @@ struct team_weight {
     int         first[PF_MAX_GPUS + 1];
 };
 
+/* A matrix of a layer's experts: each card's rows of all of them. */
+struct team_experts {
+    const void     *data;                 /* the whole matrix's table */
+    int             n_expert, first[PF_MAX_GPUS + 1];
+    const uint8_t **rows[PF_MAX_GPUS];    /* {n_expert} */
+    float          *bias[PF_MAX_GPUS];    /* {the card's rows, n_expert}, or NULL */
+};
+
 struct team {
     struct pf_backend base;
     struct pf_backend_ops ops;            /* the table of base, with the cards' name */
@@ -51,6 +60,8 @@ struct team {
     size_t      n_buffers, cap_buffers;
     struct team_weight *weights;          /* sorted by address */
     size_t      n_weights, cap_weights;
+    struct team_experts *experts;         /* sorted by address */
+    size_t      n_experts, cap_experts;
     struct divided divided[TEAM_MAX_DIVIDED];
     int         n_divided;
 
@@ -58,6 +69,8 @@ struct team {
     size_t      shown_floats, widest;
     bool        all_reach;                /* otherwise shown[] is pinned memory */
     int         half;
+    void       *pick_act;                 /* activations of a step's picks: a buffer of the team, or NULL */
+    size_t      pick_act_bytes;
 };
 
 static inline struct team *pf_team_of(pf_backend *b)
@@ -74,6 +87,9 @@ static inline int pf_team_columns(const int *first, int k)
 const struct team_buffer *pf_team_buffer(const struct team *t, const void *p);    /* NULL: it is not the team's */
 void *pf_team_here(const struct team *t, int k, const void *p);
 const struct team_weight *pf_team_weight(const struct team *t, const void *data); /* NULL: every card has all of it */
+/* Sorted lists of elements that begin with their address: the number of the first one behind p; room for one more. */
+size_t pf_team_behind(const void *list, size_t n, size_t size, const void *p);
+pf_status pf_team_grow(void **list, size_t n, size_t *cap, size_t size);
 
 /* team_divided.c. The entry that has the float at p, or NULL; where card k has that float, which is its own. */
 const struct divided *pf_team_divided(const struct team *t, const float *p);
@@ -84,6 +100,15 @@ pf_status pf_team_whole(struct team *t, const void *p, int64_t n);
 pf_status pf_team_wrote(struct team *t, const void *p, int64_t n);
 /* From now on rows are divided so, in place of what was at that address. */
 pf_status pf_team_add(struct team *t, const struct divided *d);
+
+/* Rows are written that are divided as d says. */
+pf_status pf_team_write(struct team *t, const struct divided *d);
+
+/* team_experts.c */
+size_t pf_team_pick_bytes(const struct pf_backend_sizes *sizes);
+pf_status pf_team_route(pf_backend *backend, const struct pf_route_op *r);
+pf_status pf_team_run_experts(pf_backend *backend, const struct pf_experts_op *e);
+void pf_team_free_experts(struct team *t);
 
 extern const struct pf_backend_ops pf_team_ops;   /* team_ops.c: the operations; team.c adds the rest */
 

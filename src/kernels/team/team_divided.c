@@ -117,3 +117,9 @@ pf_status pf_team_add(struct team *t, const struct divided *d)
     t->divided[t->n_divided++] = *d;
     return PF_OK;
 }
+
+pf_status pf_team_write(struct team *t, const struct divided *d)
+{
+    PF_TRY(pf_team_wrote(t, d->at, (int64_t)d->rows * d->n));
+    return pf_team_add(t, d);
+}

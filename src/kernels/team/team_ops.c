@@ -42,13 +42,6 @@ static struct divided in_proportion(const struct divided *d, const float *at, in
     return out;
 }
 
-/* Rows are written that are divided as d says. */
-static pf_status write_divided(struct team *t, const struct divided *d)
-{
-    PF_TRY(pf_team_wrote(t, d->at, (int64_t)d->rows * d->n));
-    return pf_team_add(t, d);
-}
-
 /* ---- Whole rows -------------------------------------------------------------------------------------------------- */
 
 /* The first card has the embedding; whoever wants the rows gathers them. */
@@ -58,7 +51,7 @@ static pf_status team_embed(pf_backend *backend, const struct pf_weight *w, cons
     struct divided d = { .at = x, .rows = rows, .n = w->n_in };
     for (int k = 1; k <= t->n; k++)
         d.first[k] = w->n_in;
-    PF_TRY(write_divided(t, &d));
+    PF_TRY(pf_team_write(t, &d));
     return t->card[0]->ops->embed(t->card[0], w, ids, rows, x);
 }
 
@@ -135,7 +128,7 @@ static pf_status write_products(struct team *t, const struct pf_linear *l, int n
         struct divided d = { .at = l[i].y, .rows = rows, .n = l[i].w->n_out };
         if (w)
             memcpy(d.first, w->first, sizeof d.first);
-        PF_TRY(w ? write_divided(t, &d) : pf_team_wrote(t, l[i].y, (int64_t)rows * l[i].w->n_out));
+        PF_TRY(w ? pf_team_write(t, &d) : pf_team_wrote(t, l[i].y, (int64_t)rows * l[i].w->n_out));
     }
     return PF_OK;
 }
@@ -174,7 +167,7 @@ static pf_status team_act(pf_backend *backend, struct pf_act act, const float *g
     if (alike(t, g, u, 1)) {
         struct divided d = in_proportion(g, y, 1, 1);
         d.rows = (int)(n / d.n);
-        PF_TRY(y == gate || y == up ? PF_OK : write_divided(t, &d));
+        PF_TRY(y == gate || y == up ? PF_OK : pf_team_write(t, &d));
     } else {
         PF_TRY(pf_team_whole(t, gate, n));
         PF_TRY(pf_team_whole(t, up, n));
@@ -217,7 +210,7 @@ static pf_status team_rms_norm(pf_backend *backend, const float *x, const float 
     bool parts = in_pieces(t, from, n);
     if (parts) {
         struct divided d = in_proportion(from, y, 1, 1);
-        PF_TRY(y == x ? PF_OK : write_divided(t, &d));
+        PF_TRY(y == x ? PF_OK : pf_team_write(t, &d));
     } else {
         PF_TRY(pf_team_whole(t, x, (int64_t)rows * n));
         PF_TRY(pf_team_wrote(t, y, (int64_t)rows * n));
@@ -275,7 +268,7 @@ static pf_status begin_copy(struct team *t, const struct pf_copy *c, int rows)
     const struct divided *d = pf_team_divided(t, c->from);
     if (deals_blocks(t, c)) {
         struct divided to = in_proportion(d, c->to, c->from_block, c->to_block);
-        return write_divided(t, &to);
+        return pf_team_write(t, &to);
     }
     PF_TRY(pf_team_whole(t, c->from, (rows - 1) * c->from_row + (c->n_blocks - 1) * (int64_t)c->from_block + c->n));
     return pf_team_wrote(t, c->to, (rows - 1) * c->to_row + (c->n_blocks - 1) * (int64_t)c->to_block + c->n);
@@ -353,7 +346,7 @@ static pf_status divide_outputs(struct team *t, const struct pf_attention_op *a)
     struct divided d = in_proportion(q, NULL, a->kv->hd_k, a->kv->hd_v);
     d.at = a->out - row * d.n;
     d.rows = (int)row + a->rows;
-    return row == 0 ? write_divided(t, &d) : pf_team_add(t, &d);
+    return row == 0 ? pf_team_write(t, &d) : pf_team_add(t, &d);
 }
 
 static pf_status team_attention(pf_backend *backend, const struct pf_attention_op *a)
@@ -396,4 +389,6 @@ const struct pf_backend_ops pf_team_ops = {
     .kv_store = team_kv_store,
     .attention = team_attention,
     .copy = team_copy,
+    .route = pf_team_route,
+    .experts = pf_team_run_experts,
 };

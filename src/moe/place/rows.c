@@ -10,7 +10,8 @@
 #include "moe/place/cut.h"
 #include "moe/place/on_device.h"
 
-enum { ROWS_TOGETHER = 8 };                  /* of matrices that are not divided by heads */
+enum { ROWS_TOGETHER = 8, GATES_TOGETHER = 32 };     /* of matrices that are not divided by heads; of experts' gates,
+                                                        as many as a block of kernels takes of a pick */
 
 const char *pf_rows_lack(const struct pf_model *m)
 {
@@ -19,20 +20,21 @@ const char *pf_rows_lack(const struct pf_model *m)
         const struct pf_layer *l = &m->layers[il];
         plain &= (l->mixer == PF_MIXER_ATTENTION || l->mixer == PF_MIXER_NONE) && !l->has_indexer;
     }
-    if (m->n_expert > 0)
-        return "it has experts, whose rows are not divided";
-    return plain ? NULL : "only models of attention and feed-forward can be";
+    return plain ? NULL : "only models of attention and feed-forward, dense or of experts, can be";
 }
 
 /* ---- What is divided --------------------------------------------------------------------------------------------- */
 
-/* A matrix of which each card has some units of `unit` rows. */
+/* A matrix of which each card has some units of `unit` rows, or such a matrix of each expert of a layer. */
 struct divided_weight {
-    const struct pf_weight *w;
-    int unit;
+    const struct pf_weight        *w;        /* NULL: it is one of experts */
+    const struct pf_expert_weight *of_experts;
+    int      il, unit, n_out;                /* il: the layer's number, -1: of none */
+    uint64_t row_bytes;
 };
 
 struct divided_weights {
+    const struct pf_model *m;
     struct divided_weight *v;
     int  n;
     bool by_heads;
@@ -64,7 +66,7 @@ static bool can_divide_heads(const struct pf_model *m)
 static int unit_of(const struct pf_layer *l, const struct pf_weight *w, bool by_heads)
 {
     const struct pf_attention *a = &l->attn;
-    const struct pf_dense_ffn *d = &l->dense;
+    const struct pf_dense_ffn *d = l->is_moe ? &l->moe.shared : &l->dense;
     bool of_heads = w == &a->q || w == &a->k || w == &a->v || w == &a->gate;
     if (w->lora)
         return 0;
@@ -74,28 +76,59 @@ static int unit_of(const struct pf_layer *l, const struct pf_weight *w, bool by_
     return alone && w->n_out >= ROWS_TOGETHER ? ROWS_TOGETHER : 0;
 }
 
-static void add(struct divided_weights *d, const struct pf_weight *w, int unit, int n_cards, const int *first)
+static void add(struct divided_weights *d, const struct divided_weight *v, int n_cards, const int *first)
 {
     int bounds[PF_MAX_GPUS + 1];
-    if (unit == 0 || !pf_team_bounds(first, n_cards, w->n_out / unit, bounds))
+    if (v->unit == 0 || !pf_team_bounds(first, n_cards, v->n_out / v->unit, bounds))
         return;
-    d->v[d->n++] = (struct divided_weight){ w, unit };
-    d->widest = w->n_out > d->widest ? w->n_out : d->widest;
+    d->v[d->n++] = *v;
+    d->widest = v->n_out > d->widest ? v->n_out : d->widest;
+}
+
+static void add_weight(struct divided_weights *d, int il, const struct pf_weight *w, int unit, int n_cards,
+                       const int *first)
+{
+    add(d, &(struct divided_weight){ .w = w, .il = il, .unit = unit, .n_out = w->n_out, .row_bytes = w->row_bytes },
+        n_cards, first);
+}
+
+/* Where adapters change experts, every card has all of them. Without gates the ups are in both places. */
+static void add_experts(struct divided_weights *d, int il, int n_cards, const int *first)
+{
+    const struct pf_moe *moe = &d->m->layers[il].moe;
+    const struct pf_expert_weight *w[] = { &moe->gate, &moe->up, &moe->down };
+    bool are_plain = !moe->gate.lora && !moe->up.lora && !moe->down.lora;
+    for (int i = moe->gate.data == moe->up.data; are_plain && i < 3; i++)
+        add(d, &(struct divided_weight){ .of_experts = w[i], .il = il, .unit = i < 2 ? GATES_TOGETHER : ROWS_TOGETHER,
+                                         .n_out = w[i]->n_out, .row_bytes = w[i]->row_bytes }, n_cards, first);
 }
 
 static pf_status find_divided(const struct pf_model *m, int n_cards, const int *first, struct divided_weights *d)
 {
-    *d = (struct divided_weights){ .by_heads = can_divide_heads(m) };
-    d->v = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer * PF_LAYER_WEIGHTS + 1, sizeof *d->v);
+    *d = (struct divided_weights){ .m = m, .by_heads = can_divide_heads(m) };
+    d->v = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer * (PF_LAYER_WEIGHTS + 3) + 1, sizeof *d->v);
     if (!d->v)
         PF_FAIL(PF_ENOMEM, "no memory for the matrices of %d layers", m->n_layer);
     for (int il = 0; il < m->n_layer; il++) {
         const struct pf_layer *l = &m->layers[il];
         for (int i = 0; i < l->n_weights; i++)
-            add(d, l->weights[i], unit_of(l, l->weights[i], d->by_heads), n_cards, first);
+            add_weight(d, il, l->weights[i], unit_of(l, l->weights[i], d->by_heads), n_cards, first);
+        if (l->is_moe)
+            add_experts(d, il, n_cards, first);
     }
-    add(d, &m->output, m->output.lora ? 0 : ROWS_TOGETHER, n_cards, first);
+    add_weight(d, -1, &m->output, m->output.lora ? 0 : ROWS_TOGETHER, n_cards, first);
     return PF_OK;
+}
+
+/* Of how many experts a tensor that begins at `from` has v's matrix: 1 if it is a matrix by itself, 0 if it has not. */
+static int count_in(const struct divided_weights *d, const struct divided_weight *v, const char *from, uint64_t bytes)
+{
+    int n = 0;
+    for (int e = 0; e < (v->w ? 1 : d->m->n_expert); e++) {
+        const char *at = v->w ? v->w->data : (const char *)v->of_experts->data[e];
+        n += at >= from && at < from + bytes;
+    }
+    return n;
 }
 
 /* Bytes of a tensor that belong to divided matrices; those of them that card k has. */
@@ -103,16 +136,18 @@ static void divided_bytes(const struct divided_weights *d, const struct pf_tenso
                           uint64_t *all, uint64_t *mine)
 {
     const char *from = (const char *)t->data;
+    int il = pf_tensor_layer(d->m, t);
     *all = *mine = 0;
     for (int i = 0; i < d->n; i++) {
-        const struct pf_weight *w = d->v[i].w;
-        int bounds[PF_MAX_GPUS + 1], n_units = w->n_out / d->v[i].unit;
-        if ((const char *)w->data < from || (const char *)w->data >= from + t->n_bytes)
+        const struct divided_weight *v = &d->v[i];
+        if (v->il != il)
             continue;
+        uint64_t n = (uint64_t)count_in(d, v, from, t->n_bytes);
+        int bounds[PF_MAX_GPUS + 1], n_units = v->n_out / v->unit;
         pf_team_bounds(cut->first_share, cut->n_more + 1, n_units, bounds);
-        int end = bounds[k + 1] == n_units ? w->n_out : bounds[k + 1] * d->v[i].unit;
-        *all += pf_weight_bytes(w);
-        *mine += w->row_bytes * (uint64_t)(end - bounds[k] * d->v[i].unit);
+        int end = bounds[k + 1] == n_units ? v->n_out : bounds[k + 1] * v->unit;
+        *all += n * v->row_bytes * (uint64_t)v->n_out;
+        *mine += n * v->row_bytes * (uint64_t)(end - bounds[k] * v->unit);
     }
 }
 
@@ -166,7 +201,7 @@ static uint64_t divisible_bytes(const struct pf_model *m, const struct divided_w
 {
     uint64_t bytes = 0;
     for (int i = 0; i < d->n; i++)
-        bytes += pf_weight_bytes(d->v[i].w);
+        bytes += d->v[i].row_bytes * (uint64_t)d->v[i].n_out * (uint64_t)(d->v[i].w ? 1 : m->n_expert);
     for (int il = 0; d->by_heads && il < m->n_layer; il++) {
         struct pf_kv_layer kv = pf_kv_layer_of(m, il, so);
         bytes += kv.k_bytes + kv.v_bytes;
@@ -231,7 +266,8 @@ static pf_status place_rows(const struct pf_model *m, pf_backend *team, const st
                 PF_TRY(cards->at[k]->ops->place(cards->at[k], t->data, t->n_bytes));
     }
     for (int i = 0; i < d->n; i++)
-        PF_TRY(pf_team_divide(team, d->v[i].w, d->v[i].unit));
+        PF_TRY(d->v[i].w ? pf_team_divide(team, d->v[i].w, d->v[i].unit)
+                         : pf_team_divide_experts(team, d->v[i].of_experts, m->n_expert, d->v[i].unit));
     return pf_model_place_extra(m, team);
 }
 

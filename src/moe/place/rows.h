@@ -4,10 +4,11 @@
  *     card 1               | rows a .. b, heads h .. i                                           | what is not divided
  *     ..
  *
- * Divided are the matrices of dense feed-forward, of attention's output and of the output; and attention by whole KV
- * heads with their queries, keys and values, if all layers with attention can be. Norms are not, nor a matrix that
- * adapters change, or that has too few rows for all cards: every card has it and computes with it. Shares are even, as
- * far as each card has room. If a card is lost, the CPU computes with the mapped file. */
+ * Divided are the matrices of dense feed-forward, of each expert, of attention's output and of the output; and
+ * attention by whole KV heads with their queries, keys and values, if all layers with attention can be. Norms and
+ * routers are not, nor a matrix that adapters change, or that has too few rows for all cards: every card has it and
+ * computes with it, as it has all experts of a layer in which adapters change any. Shares are even, as far as each card
+ * has room. If a card is lost, the CPU computes with the mapped file. */
 #ifndef PF_PLACE_ROWS_H
 #define PF_PLACE_ROWS_H
 
