@@ -17,7 +17,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
-enum { STACK = 128 << 10, PAGE = 4096, LINE = 64, N_LINES = 61 };
+enum { PAGE = 4096, STACK = (128 << 10) + PAGE, LINE = 64, N_LINES = 61 };
 enum { N_BARRIERS = 16, N_COPIES = 128, N_WARPS = EMU_THREADS / EMU_WARP };
 enum { GROUP_WARPS = 4, N_AHEAD = 1024 };                        /* acts that a warp may be ahead of its warpgroup */
 enum { MOST_BLOCKS = 8, VARIABLE = 8192, N_LETTERS = 4096 };     /* per cluster */
@@ -98,6 +98,8 @@ struct machine {
     bool           has_turn;
     int            step;                 /* through the lanes of a warp: 1 or -1 */
     int            n, n_made, n_runs;    /* fibers that these blocks need; that were made; that have not returned */
+    int            n_numbered;           /* fibers, for blocks of this shape: */
+    struct emu_index numbered;
     char          *stacks, *memory_end;
     size_t         memory_bytes;
     uint64_t       dice;
@@ -313,6 +315,11 @@ static bool run_warp(int warp)
     return any;
 }
 
+static int n_warps(void)
+{
+    return (m->n + EMU_WARP - 1) / EMU_WARP;
+}
+
 static void begin_memory(const struct emu_kernel *k)
 {
     if (k->cluster > MOST_BLOCKS || (k->cluster > 1 && (k->shared_bytes > 0 || k->block.x % EMU_WARP > 0)) ||
@@ -320,7 +327,7 @@ static void begin_memory(const struct emu_kernel *k)
         broken("a cluster is larger than the emulation has room for, or has dynamic shared memory");
     m->memory_bytes = (k->shared_bytes + 15) & ~(size_t)15;
     memset(m->memory_end - m->memory_bytes, 0xff, m->memory_bytes);
-    memset(m->warps, 0, sizeof m->warps);
+    memset(m->warps, 0, sizeof m->warps[0] * (size_t)n_warps());
     for (int i = 0; i < N_WARPS / GROUP_WARPS; i++)
         m->groups[i].n = 0;
     memset(m->blocks, 0, sizeof m->blocks[0] * (size_t)k->cluster);
@@ -329,27 +336,43 @@ static void begin_memory(const struct emu_kernel *k)
     m->n_letters = m->n_arrived = 0;
 }
 
-/* The block at `at`, or the blocks of the cluster from there on. */
-static void begin_blocks(const struct emu_kernel *k, struct emu_index at)
+/* What is the same in all blocks of a kernel, and in most of those that follow: who is which thread of which block. */
+static void number_fibers(const struct emu_kernel *k, int n_threads)
 {
-    int n_threads = (int)(k->block.x * k->block.y * k->block.z);
-    m->n = m->n_runs = n_threads * k->cluster;
-    begin_memory(k);
+    const struct emu_index *b = &k->block;
+    if (m->n == m->n_numbered && memcmp(b, &m->numbered, sizeof *b) == 0)
+        return;
     for (; m->n_made < m->n; m->n_made++)
         make_fiber(m->n_made);
     for (int i = 0; i < m->n; i++) {
         struct fiber *f = &m->fibers[i];
         unsigned x = (unsigned)(i % n_threads);
         f->block = &m->blocks[i / n_threads];
-        f->block->at = (struct emu_index){ at.x + (unsigned)(i / n_threads), at.y, at.z };
-        f->block->n_runs++;
-        f->thread = (struct emu_index){ x % k->block.x, x / k->block.x % k->block.y, x / k->block.x / k->block.y };
+        f->thread = (struct emu_index){ x % b->x, x / b->x % b->y, x / b->x / b->y };
         f->warp = i / EMU_WARP;
         f->lane = i % EMU_WARP;
+    }
+    m->n_numbered = m->n;
+    m->numbered = *b;
+}
+
+/* The block at `at`, or the blocks of the cluster from there on. */
+static void begin_blocks(const struct emu_kernel *k, struct emu_index at)
+{
+    int n_threads = (int)(k->block.x * k->block.y * k->block.z);
+    m->n = m->n_runs = n_threads * k->cluster;
+    begin_memory(k);
+    number_fibers(k, n_threads);
+    for (int i = 0; i < k->cluster; i++) {
+        m->blocks[i].at = (struct emu_index){ at.x + (unsigned)i, at.y, at.z };
+        m->blocks[i].n_runs = n_threads;
+    }
+    for (int i = 0; i < n_warps(); i++)
+        m->warps[i].n_runs = m->n - i * EMU_WARP < EMU_WARP ? m->n - i * EMU_WARP : EMU_WARP;
+    for (struct fiber *f = m->fibers; f < m->fibers + m->n; f++) {
         f->runs = true;
         f->waits_for = NULL;
         f->n_copies = f->n_groups = 0;
-        m->warps[f->warp].n_runs++;
     }
 }
 
@@ -364,12 +387,12 @@ static void take_turn(void (*await_turn)(void *ctx), void *ctx)
 static void run_blocks(const struct emu_kernel *k, struct emu_index at, void (*await_turn)(void *ctx), void *ctx)
 {
     begin_blocks(k, at);
-    int n_warps = (m->n + EMU_WARP - 1) / EMU_WARP;
+    int n = n_warps();
     while (m->n_runs) {
-        int first = (int)roll((unsigned)n_warps), skipped = (int)roll(2 * (unsigned)n_warps);
+        int first = (int)roll((unsigned)n), skipped = (int)roll(2 * (unsigned)n);
         bool any = false;
-        for (int i = 0; i < n_warps; i++)
-            any |= i == skipped || run_warp((first + i) % n_warps);
+        for (int i = 0; i < n; i++)
+            any |= i == skipped || run_warp((first + i) % n);
         any |= deliver(!any);
         if (!any && m->has_turn)
             broken("threads wait for others that never come");
@@ -377,7 +400,7 @@ static void run_blocks(const struct emu_kernel *k, struct emu_index at, void (*a
             take_turn(await_turn, ctx);
     }
     deliver(true);
-    for (int i = 0; i < n_warps; i++)
+    for (int i = 0; i < n; i++)
         if (m->warps[i].n_acts != m->groups[i / GROUP_WARPS].n)
             broken("a warp of a warpgroup has done less than another");
 }

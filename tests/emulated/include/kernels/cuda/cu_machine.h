@@ -91,14 +91,11 @@ CU_INLINE uint32_t all_max(uint32_t v)
 
 CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
 {
-    uint64_t bytes = (uint64_t)high << 32 | low;
-    uint32_t r = 0;
-    for (int i = 0; i < 4; i++) {
-        int nibble = nibbles >> 4 * i & 15;
-        int8_t byte = (int8_t)(bytes >> 8 * (nibble & 7));
-        r |= (uint32_t)(uint8_t)(nibble & 8 ? byte >> 7 : byte) << 8 * i;
-    }
-    return r;
+    __m128i bytes = _mm_cvtsi64_si128((int64_t)((uint64_t)high << 32 | low));
+    uint32_t which = _pdep_u32(nibbles, 0x0f0f0f0f);
+    __m128i picked = _mm_shuffle_epi8(bytes, _mm_cvtsi32_si128((int)(which & 0x07070707)));
+    __m128i signs = _mm_cmpgt_epi8(_mm_setzero_si128(), picked);
+    return (uint32_t)_mm_cvtsi128_si32(_mm_blendv_epi8(picked, signs, _mm_cvtsi32_si128((int)(which << 4))));
 }
 
 CU_INLINE int emu_dot16(const uint32_t (&a)[4], const uint32_t (&b)[4])
