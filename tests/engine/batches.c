@@ -13,6 +13,7 @@
 #include "base/pf_mem.h"
 #include "check.h"
 #include "kernels/sim/sim.h"
+#include "little_ram.h"
 #include "moe/place/placement.h"
 #include "moe/session/session.h"
 
@@ -48,32 +49,6 @@ static struct pf_session_opts opts_of(int i)
     return o;
 }
 
-static bool plans(uint64_t ram_bytes)
-{
-    struct pf_plan plan;
-    struct pf_model_opts o;
-    pf_model_opts_init(&o);
-    o.ram_bytes = ram_bytes;
-    o.streaming = true;
-    o.device = -1;
-    o.n_threads = 2;
-    o.speeds = (struct pf_speeds){ 1e12, 3e10, 5e10, 5e9 };
-    return pf_model_plan(path, &o, NULL, &plan) == PF_OK;
-}
-
-/* A little more than the least memory that the model runs in. */
-static uint64_t little_ram(void)
-{
-    struct pf_file_info info;
-    uint64_t lo = 1, hi = (uint64_t)1 << 31;
-    CHECK(pf_file_inspect(path, 0, &info) == PF_OK, "%s", pf_last_error());
-    while (lo + 1 < hi) {
-        uint64_t mid = (lo + hi) / 2;
-        *(plans(mid) ? &hi : &lo) = mid;
-    }
-    return hi + info.expert_bytes / 4;
-}
-
 static pf_status open_device(pf_backend **out, void *ctx)
 {
     return pf_backend_sim_open(out, ctx);
@@ -93,7 +68,7 @@ static pf_model *open_model(struct pf_sim *sim)
     o.n_threads = 2;
     o.device = is("cuda") || is("cuda-shared") ? 0 : -1;
     o.streaming = is("streamed") || is("shared") || is("cuda-shared");
-    o.ram_bytes = is("streamed") ? little_ram() : 0;
+    o.ram_bytes = is("streamed") ? little_ram(path, o) : 0;
     pf_status st = setup.device ? pf_model_open_with(&m, path, &o, &setup) : pf_model_open(&m, path, &o);
     CHECK(st == PF_OK, "%s", pf_last_error());
     if (st < 0)

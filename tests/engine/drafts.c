@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cheap_drafts.h"
 #include "check.h"
 #include "kernels/sim/sim.h"
 #include "memory_file.h"
@@ -53,23 +54,6 @@ static pf_session *open_session(pf_model *m, enum pf_draft draft)
     o.draft_fn = guess;
     CHECK(pf_session_open(&s, m, &o) == PF_OK, "%s", pf_last_error());
     return s;
-}
-
-/* Rows cost nothing, so that drafts are always worth it. */
-static void make_cheap(pf_session *s)
-{
-    struct pf_row_prices *p = &s->m->row_prices;
-    for (int i = 1; i <= PF_PRICE_ROWS; i++) {
-        p->of[i].ns = 1000;
-        p->of[i].n = 8;
-        p->of[i].at = p->n_learned;
-    }
-    p->least = 1;
-    p->most = PF_PRICE_ROWS;
-    for (int i = 0; i < s->n_sources; i++) {
-        s->sources[i].account = (struct pf_draft_account){ .balance_ns = 1e15, .total_ns = 1, .token_ns = 1000 };
-        s->sources[i].drafter->draft_ns = 0;
-    }
 }
 
 static bool same(const float *a, int64_t pos)
