@@ -9,15 +9,15 @@
  * x is [rows][n_embd]; where there are several residual streams, [rows][streams][n_embd], blocks read and write a
  * mixture of them (streams.c). The blocks are in moe/blocks. Matrices are named as in the papers: q, k, v, gate, up,
  * down. All work is done by backends; these files decide only what follows what. One unit does it all, or several take
- * turns, and x is handed over (place/cut.h); t->unit is the one at work. */
-#include <math.h>
+ * turns, and x is handed over (place/cut.h); t->unit is the one at work. What the layers read besides x is put together
+ * in inputs.c; layers of the CPU may visit a card (visit.c). */
 #include <stdio.h>
 #include <string.h>
 
-#include "base/pf_time.h"
 #include "moe/blocks/blocks.h"
 #include "moe/place/placement.h"
 #include "moe/run/batch.h"
+#include "moe/run/forward.h"
 #include "moe/session/watch.h"
 
 /* h = norm(x) */
@@ -63,7 +63,7 @@ static pf_status mix_positions(struct pf_step *t, int il, int rows)
     return end_block(t, &layer->attn_mix, layer->attn_post, rows);
 }
 
-static pf_status run_mixer(struct pf_step *t, int il, int rows)
+pf_status pf_run_mixer(struct pf_step *t, int il, int rows)
 {
     static const char *const mixers[] = { [PF_MIXER_DELTA] = "delta net", [PF_MIXER_MAMBA2] = "mamba",
                                          [PF_MIXER_SHORT_CONV] = "convolution" };
@@ -80,8 +80,7 @@ static pf_status run_mixer(struct pf_step *t, int il, int rows)
     return PF_OK;
 }
 
-/* The feed-forward, and what comes behind it. */
-static pf_status run_rest(struct pf_step *t, int il, int rows)
+pf_status pf_run_rest(struct pf_step *t, int il, int rows)
 {
     const struct pf_model *m = t->m;
     const struct pf_layer *layer = &m->layers[il];
@@ -99,136 +98,10 @@ static pf_status run_rest(struct pf_step *t, int il, int rows)
     return pf_moe_guess(t, il + 1, rows, PF_GUESS_LATE);
 }
 
-static pf_status run_layer(struct pf_step *t, int il, int rows)
+pf_status pf_run_layer(struct pf_step *t, int il, int rows)
 {
-    PF_TRY(run_mixer(t, il, rows));
-    return run_rest(t, il, rows);
-}
-
-/* A unit of the sessions of the step, which are cut alike. */
-static const struct pf_unit *session_unit(const struct pf_step *t, int i)
-{
-    return &t->parts->s->units[i];
-}
-
-static void cut_inputs(struct pf_work_unit *u, const struct pf_model *m, int rows)
-{
-    struct pf_inputs to = pf_inputs_at(m, rows, u->buf.inputs);
-    u->buf.injected = to.picks;
-    u->buf.injected_weights = to.weights;
-    u->buf.ids = to.ids;
-    u->buf.pos = to.pos;
-    u->buf.temper = to.temper;
-    u->buf.cs = to.cs;
-    u->buf.near_cs = to.near_cs;
-    u->buf.blocks = to.blocks;
-    u->buf.gathered = to.gathered;
-    u->buf.hidden = to.hidden;
-}
-
-static pf_status upload_inputs(struct pf_work_unit *u, const struct pf_model *m, int rows, const void *inputs)
-{
-    size_t bytes = pf_inputs_at(m, rows, NULL).bytes;
-    return u->backend->ops->upload(u->backend, u->buf.inputs, inputs, bytes);
-}
-
-/* The blocks that a part's rows may touch. */
-static void fill_blocks(const struct pf_model *m, const struct pf_part *p, const struct pf_block_inputs *to)
-{
-    size_t table = 2 * (size_t)m->far_rope.n_pairs;
-    for (int i = 0; i < PF_MAX_RATIOS; i++) {
-        int ratio = m->compressed.ratio[i], n = ratio ? pf_block_rows(ratio, p->rows) : 0;
-        for (int j = 0; j < n; j++)
-            to->number[i][p->first + j] = (int32_t)(p->s->computed / ratio) + j;
-        if (n)
-            pf_rope_table(&m->far_rope, to->number[i] + p->first, ratio, n, to->cs[i] + (size_t)p->first * table);
-    }
-}
-
-static void fill_block_inputs(const struct pf_step *t, const struct pf_inputs *in)
-{
-    const struct pf_model *m = t->m;
-    const struct pf_block_inputs *to = &in->blocks;
-    pf_rope_back(&m->rope, in->cs, t->rows, to->back);
-    pf_rope_table(&m->far_rope, in->pos, 1, t->rows, to->far);
-    pf_rope_back(&m->far_rope, to->far, t->rows, to->far_back);
-}
-
-/* Which rows of the table belong to a token: those of its n-grams, or its own. */
-static void rows_of_token(const struct pf_session *s, int64_t pos, int32_t *rows)
-{
-    if (s->m->ngrams.n)
-        pf_ngrams_at(&s->m->ngrams, s->tokens, pos, rows);
-    else
-        *rows = s->tokens[pos];
-}
-
-/* Looks up what belongs to each row's last tokens. The table stays where it is mapped; who computes gets the rows. */
-static pf_status gather(struct pf_step *t, const struct pf_inputs *in)
-{
-    const struct pf_gather *g = &t->m->gather;
-    pf_backend *cpu = t->m->cpu;
-    if (!g->table.data)
-        return PF_OK;
-    for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
-        for (int r = 0; r < p->rows; r++)
-            rows_of_token(p->s, p->s->computed + r, in->gather_ids + (p->first + r) * g->per_token);
-    return cpu->ops->embed(cpu, &g->table, in->gather_ids, t->rows * g->per_token, in->gathered);
-}
-
-/* A part's tokens, positions, factors of queries and rotary table. */
-static void fill_rows(const struct pf_part *p, const struct pf_inputs *in)
-{
-    const struct pf_rope *rope = pf_session_rope(p->s);
-    const struct pf_temper *t = &p->s->m->temper;
-    for (int r = 0; r < p->rows; r++) {
-        int64_t pos = p->s->computed + r;
-        in->ids[p->first + r] = p->s->tokens[pos];
-        in->pos[p->first + r] = (int32_t)pos;
-        if (t->every)
-            in->temper[p->first + r] = (float)(1 + t->scale * log((double)((pos + t->from) / t->every + 1)));
-    }
-    pf_rope_table(rope, in->pos + p->first, 1, p->rows, in->cs + (size_t)p->first * 2 * (size_t)rope->n_pairs);
-}
-
-/* What the whole model has put out in front of each row; 0 where nobody has it, as in front of the first position. */
-static void fill_hidden(const struct pf_part *p, const struct pf_inputs *in)
-{
-    const struct pf_given_rows *g = &p->s->given;
-    size_t n = (size_t)p->s->m->n_embd;
-    for (int r = 0; r < p->rows; r++) {
-        int64_t at = p->s->computed + r - 1 - g->first;
-        float *to = in->hidden + (size_t)(p->first + r) * n;
-        if (at >= 0 && at < g->n)
-            memcpy(to, g->rows + (size_t)at * n, n * sizeof *to);
-        else
-            memset(to, 0, n * sizeof *to);
-    }
-}
-
-/* Tokens, positions, and what depends on the positions only: made here, then given to the units. */
-static pf_status put_inputs(struct pf_step *t)
-{
-    struct pf_work *work = t->m->work;
-    struct pf_inputs in = pf_inputs_at(t->m, t->rows, work->inputs);
-    for (int i = 0; i < t->n_parts; i++)
-        fill_rows(&t->parts[i], &in);
-    pf_rope_table(&t->m->near_rope, in.pos, 1, t->rows, in.near_cs);
-    if (t->m->arch->compressed)
-        fill_block_inputs(t, &in);
-    for (int i = 0; i < t->n_parts; i++)
-        fill_blocks(t->m, &t->parts[i], &in.blocks);
-    PF_TRY(gather(t, &in));
-    for (int i = 0; t->m->is_nextn && i < t->n_parts; i++)
-        fill_hidden(&t->parts[i], &in);
-    if (t->m->injected.n_tokens)
-        pf_watch_fill(t, &in);
-    for (int i = 0; i < t->parts->s->n_units; i++) {
-        cut_inputs(&work->units[i], t->m, t->rows);
-        if (i == 0 || i == work->n_cards)    /* the other cards may be at work: they get theirs with x */
-            PF_TRY(upload_inputs(&work->units[i], t->m, t->rows, work->inputs));
-    }
-    return PF_OK;
+    PF_TRY(pf_run_mixer(t, il, rows));
+    return pf_run_rest(t, il, rows);
 }
 
 static pf_status embed(struct pf_step *t, int rows)
@@ -252,21 +125,25 @@ static bool is_cancelled(const struct pf_step *t)
     return cancelled;
 }
 
-/* Runs the layers of the unit at work. */
-static pf_status run_layers(struct pf_step *t, int rows)
+pf_status pf_run_layers(struct pf_step *t, const struct pf_unit *u, int rows, pf_layer_fn *layer)
 {
-    const struct pf_unit *u = session_unit(t, (int)(t->unit - t->m->work->units));
     for (int il = u->first; il < u->end; il++) {
         if (is_cancelled(t))
             PF_FAIL(PF_ECANCEL, "cancelled at layer %d of %d", il, t->m->n_layer);
         PF_TRY(pf_place_enter(t->m->place, il));
-        pf_status st = run_layer(t, il, rows);
+        pf_status st = layer(t, il, rows);
         pf_place_leave(t->m->place, il);
         if (st == PF_ENUMERIC)
             PF_FAIL(st, "%s, in layer %d", pf_last_error(), il);
         PF_TRY(st);
     }
     return PF_OK;
+}
+
+/* Runs the layers of the unit at work. */
+static pf_status run_layers(struct pf_step *t, int rows)
+{
+    return pf_run_layers(t, pf_step_unit(t, (int)(t->unit - t->m->work->units)), rows, pf_run_layer);
 }
 
 /* A row that has logits, whose it is, and where they go. */
@@ -389,21 +266,7 @@ static pf_status run_card(struct pf_step *t, bool embeds, bool heads)
     return PF_OK;
 }
 
-/* A card that is not the first gets the step's inputs from the card that comes before it; from the host, where the CPU
- * is on either side. */
-static pf_status hand_inputs(struct pf_step *t, struct pf_work_unit *from, struct pf_work_unit *to)
-{
-    struct pf_work *work = t->m->work;
-    size_t bytes = pf_inputs_at(t->m, t->rows, NULL).bytes;
-    if (to == &work->units[0] || to == &work->units[work->n_cards])
-        return PF_OK;
-    if (from->backend == t->m->cpu || to->backend == t->m->cpu)
-        return upload_inputs(to, t->m, t->rows, work->inputs);
-    return from->backend->ops->pass(from->backend, to->backend, to->buf.inputs, from->buf.inputs, bytes);
-}
-
-/* Rows of x from the unit at work to another, which is at work from now on. */
-static pf_status hand_over(struct pf_step *t, struct pf_work_unit *to, int first, int rows)
+pf_status pf_hand_over(struct pf_step *t, struct pf_work_unit *to, int first, int rows)
 {
     struct pf_work_unit *from = t->unit;
     pf_backend *be = from->backend, *next = to->backend;
@@ -413,7 +276,7 @@ static pf_status hand_over(struct pf_step *t, struct pf_work_unit *to, int first
         return PF_OK;
     pf_spans_enter(t->m->spans, "hand-over", -1);
     t->unit = to;
-    PF_TRY(hand_inputs(t, from, to));
+    PF_TRY(pf_inputs_hand(t, from, to));
     if (be == t->m->cpu)
         return next->ops->upload(next, x_to, x, bytes);
     if (next != t->m->cpu)
@@ -421,96 +284,6 @@ static pf_status hand_over(struct pf_step *t, struct pf_work_unit *to, int first
     PF_TRY(be->ops->download(be, x_to, x, bytes));
     return be->ops->finish(be);
 }
-
-/* ---- Layers of the CPU that visit the last card ------------------------------------------------------------------ */
-
-static struct pf_work_unit *last_card(const struct pf_step *t)
-{
-    return &t->m->work->units[t->m->work->n_cards - 1];
-}
-
-static pf_status visit_layer(struct pf_step *t, struct pf_visits *v, int il, int rows)
-{
-    PF_TRY(pf_visits_begin(v, il));
-    PF_TRY(pf_visits_lend(v, il, PF_VISIT_MIXER));
-    PF_TRY(run_mixer(t, il, rows));
-    PF_TRY(pf_visits_take_back(v, il, PF_VISIT_MIXER));
-    PF_TRY(pf_visits_lend(v, il, PF_VISIT_FFN));
-    PF_TRY(run_rest(t, il, rows));
-    PF_TRY(pf_visits_take_back(v, il, PF_VISIT_FFN));
-    return pf_visits_copied(v, il);
-}
-
-static pf_status visit_layers(struct pf_step *t, struct pf_visits *v, const struct pf_unit *u, int rows)
-{
-    for (int il = u->first; il < u->end; il++) {
-        if (is_cancelled(t))
-            PF_FAIL(PF_ECANCEL, "cancelled at layer %d of %d", il, t->m->n_layer);
-        PF_TRY(pf_place_enter(t->m->place, il));
-        pf_status st = visit_layer(t, v, il, rows);
-        if (st < 0)
-            pf_visits_drop(v);
-        pf_place_leave(t->m->place, il);
-        PF_TRY(st);
-    }
-    return PF_OK;
-}
-
-/* Runs the unit's layers on the last card. When it returns, the card does nothing more, so that the CPU can write to
- * keys and values that were being copied. */
-static pf_status visit(struct pf_step *t, struct pf_visits *v, const struct pf_unit *u, int rows)
-{
-    const struct pf_repeat once = { .once = true, .rows = rows };
-    pf_backend *card = last_card(t)->backend;
-    uint64_t begun_ns = pf_now_ns();
-    bool replayed, again;
-    pf_status st = hand_over(t, last_card(t), 0, rows);
-    t->visits = true;
-    if (st == PF_OK)
-        st = card->ops->begin(card, &once, &replayed);
-    if (st == PF_OK)
-        st = visit_layers(t, v, u, rows);
-    if (st == PF_OK)
-        st = card->ops->end(card, &again);
-    t->visits = false;
-    pf_status finished = card->ops->finish(card);
-    if (st == PF_OK && finished == PF_OK)
-        pf_visits_learn(v, rows, u->end - u->first, pf_now_ns() - begun_ns);
-    return st < 0 ? st : finished;
-}
-
-/* Whether the CPU has to compute its layers after a visit that ended so; their input x is still on the host. */
-static bool stays_with_cpu(const struct pf_step *t, pf_status st)
-{
-    pf_backend *card = last_card(t)->backend;
-    return st < 0 && st != PF_ECANCEL && !card->ops->is_lost(card);
-}
-
-/* Runs the layers that lie with the CPU, whose input x is on the host: on the last card where visits pay, else here. */
-static pf_status run_cpu(struct pf_step *t, int rows)
-{
-    struct pf_work_unit *cpu = t->unit;
-    const struct pf_unit *u = session_unit(t, t->m->work->n_cards);
-    struct pf_visits *v = t->m->place ? t->m->place->visits : NULL;
-    if (v && last_card(t)->backend != t->m->cpu && pf_visits_pay(v, rows, u->end - u->first) &&
-        pf_lent_bytes(t, u->first, u->end) <= last_card(t)->stage_bytes) {
-        pf_status st = visit(t, v, u, rows);
-        if (!stays_with_cpu(t, st))
-            return st;
-        if (st != PF_ENUMERIC) {
-            pf_model_logf(t->m, PF_LOG_WARN, "layers of the CPU visit the GPU no more: %s", pf_last_error());
-            pf_visits_end(v);
-        }
-        t->unit = cpu;
-    }
-    uint64_t begun_ns = pf_now_ns();
-    PF_TRY(run_layers(t, rows));
-    if (v)
-        pf_visits_learn_cpu(v, rows, u->end - u->first, pf_now_ns() - begun_ns);
-    return PF_OK;
-}
-
-/* ---- A step ------------------------------------------------------------------------------------------------------ */
 
 static bool wants_hidden(const struct pf_step *t)
 {
@@ -533,16 +306,16 @@ static pf_status run_units(struct pf_step *t)
     for (int k = 0; k < n_cards; k++) {
         if (!whole && s->units[k].first == s->units[k].end)
             continue;
-        PF_TRY(hand_over(t, &units[k], 0, rows));
+        PF_TRY(pf_hand_over(t, &units[k], 0, rows));
         PF_TRY(run_card(t, whole && k == 0, whole && k == n_cards - 1));
     }
     if (whole)
         return PF_OK;
-    PF_TRY(hand_over(t, &units[n_cards], 0, rows));
-    PF_TRY(run_cpu(t, rows));
+    PF_TRY(pf_hand_over(t, &units[n_cards], 0, rows));
+    PF_TRY(pf_run_cpu(t, rows));
     if (t->n_logits > 0) {
         int first = wants_hidden(t) ? 0 : wanted_at(t, 0).row;
-        PF_TRY(hand_over(t, &units[s->output_unit - s->units], first, rows - first));
+        PF_TRY(pf_hand_over(t, &units[s->output_unit - s->units], first, rows - first));
     }
     return has_head(t) ? head(t, 0, t->n_logits) : PF_OK;
 }
@@ -552,7 +325,7 @@ static pf_status run(struct pf_step *t)
     pf_spans_enter(t->m->spans, "inputs", -1);
     PF_TRY(pf_place_between(t->m->place, t->rows));
     PF_TRY(pf_watch_begin(t));
-    PF_TRY(put_inputs(t));
+    PF_TRY(pf_inputs_put(t));
     PF_TRY(run_units(t));
     PF_TRY(pf_watch_download(t));
     if (has_head(t))
@@ -570,7 +343,7 @@ static pf_status finish(struct pf_step *t, bool all)
 {
     pf_status st = PF_OK;
     for (int i = 0; i < (all ? t->parts->s->n_units : 1); i++) {
-        pf_backend *b = session_unit(t, i)->backend;
+        pf_backend *b = pf_step_unit(t, i)->backend;
         pf_status finished = b->ops->finish(b);
         st = st < 0 ? st : finished;
     }

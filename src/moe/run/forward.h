@@ -1,0 +1,31 @@
+/* One step through the model, between the files that it is written in; pf_forward itself is in batch.h. */
+#ifndef PF_FORWARD_H
+#define PF_FORWARD_H
+
+#include "moe/session/step.h"
+
+/* A unit of the sessions of the step, which are cut alike. */
+static inline const struct pf_unit *pf_step_unit(const struct pf_step *t, int i)
+{
+    return &t->parts->s->units[i];
+}
+
+/* inputs.c: what the layers read besides x is made, and given to the first card and to the CPU. Another card may be at
+ * work on the step before: it gets the inputs with x, from the card that comes before it, or from the host, where the
+ * CPU is on either side. */
+pf_status pf_inputs_put(struct pf_step *t);
+pf_status pf_inputs_hand(struct pf_step *t, struct pf_work_unit *from, struct pf_work_unit *to);
+
+/* forward.c: a layer on the unit at work: what mixes positions, then the feed-forward and what comes behind it. */
+typedef pf_status pf_layer_fn(struct pf_step *t, int il, int rows);
+pf_layer_fn pf_run_layer, pf_run_mixer, pf_run_rest;
+/* The layers of u in order, while their weights can be used, as long as nobody cancels. */
+pf_status pf_run_layers(struct pf_step *t, const struct pf_unit *u, int rows, pf_layer_fn *layer);
+/* Rows of x from the unit at work to another, which is at work from now on. */
+pf_status pf_hand_over(struct pf_step *t, struct pf_work_unit *to, int first, int rows);
+
+/* visit.c: the layers that lie with the CPU, whose input x is on the host: on the last card where visits pay, else
+ * here. */
+pf_status pf_run_cpu(struct pf_step *t, int rows);
+
+#endif
