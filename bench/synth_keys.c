@@ -389,8 +389,10 @@ static void put_family_keys(struct header *h, const struct preset *p)
         kv_u32(h, ".attention.indexer.head_count", c->index_heads);
         kv_u32(h, ".attention.indexer.key_length", c->index_width);
         kv_u32(h, ".attention.indexer.top_k", c->n_chosen);
-        kv_array(h, ".attention.compress_ratios", T_I32, (uint64_t)p->n_layer);
-        for (int il = 0; il < p->n_layer; il++)
+        if (synth_n_nextn(p))
+            kv_u32(h, ".nextn_predict_layers", synth_n_nextn(p));
+        kv_array(h, ".attention.compress_ratios", T_I32, (uint64_t)(p->n_layer + synth_n_nextn(p)));
+        for (int il = 0; il < p->n_layer + synth_n_nextn(p); il++)
             put_u32(h, (uint32_t)synth_ratio_of(p, il));
         kv_u32(h, ".hyper_connection.count", 4);
         kv_u32(h, ".hyper_connection.sinkhorn_iterations", 20);
@@ -461,7 +463,7 @@ static void put_keys(struct header *h, const struct preset *p)
     kv_u32(h, ".vocab_size", p->n_vocab);
     kv_u32(h, ".context_length", p->n_ctx);
     kv_u32(h, ".embedding_length", p->n_embd);
-    kv_u32(h, ".block_count", p->n_layer);
+    kv_u32(h, ".block_count", p->n_layer + synth_n_nextn(p));
     put_widths(h, p);
     put_heads(h, p);
     kv_f32(h, p->family == COHERE2 ? ".attention.layer_norm_epsilon" : ".attention.layer_norm_rms_epsilon", p->eps);

@@ -230,5 +230,5 @@ const struct synth_compressed *synth_compressed_of(const struct preset *p)
 int synth_ratio_of(const struct preset *p, int il)
 {
     int n_plain = synth_compressed_of(p)->n_plain;
-    return il < n_plain ? 0 : (il - n_plain) % 2 ? 128 : 4;
+    return il < n_plain || il == p->n_layer ? 0 : (il - n_plain) % 2 ? 128 : 4;
 }

@@ -407,6 +407,19 @@ static void layer(struct model *m, int il)
     feed_forward(m, il);
 }
 
+/* What the layer that guesses ahead has besides. */
+static void guessing(struct model *m, int il)
+{
+    int n = m->p.n_embd;
+    char prefix[32];
+    matrix(m, m->type, 2 * n, n, 1, "blk.%d.nextn.eh_proj.weight", il);
+    vector(m, n, 1, 1, 0.1f, "blk.%d.nextn.enorm.weight", il);
+    vector(m, n, 1, 1, 0.1f, "blk.%d.nextn.hnorm.weight", il);
+    vector(m, n, 1, 1, 0.1f, "blk.%d.nextn.shared_head_norm.weight", il);
+    snprintf(prefix, sizeof prefix, "blk.%d.nextn.hc_head", il);
+    mix(m, prefix, 4, 1);
+}
+
 /* Tables of rows for each token, or for the last few, and what they pass through. */
 static void token_tables(struct model *m)
 {
@@ -450,8 +463,11 @@ void synth_list_tensors(struct model *m)
     matrix(m, m->type, m->p.n_embd, m->p.n_vocab, 1, "token_embd.weight");
     m->tensors[0].rms = 1;
     token_tables(m);
-    for (int il = 0; il < m->p.n_layer; il++)
+    for (int il = 0; il < m->p.n_layer + synth_n_nextn(&m->p); il++) {
         layer(m, il);
+        if (il >= m->p.n_layer)
+            guessing(m, il);
+    }
     head(m);
     for (size_t i = 0; i < m->n_tensors; i++) {
         m->tensors[i].offset = at;

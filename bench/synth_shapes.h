@@ -64,6 +64,12 @@ bool synth_is_tied(const struct preset *p);
  * 'm' Mamba2, 'c' a short convolution, 'k' one of Kimi's delta nets, 'e' not at all: experts alone. */
 char synth_kind_of(const struct preset *p, int il);
 
+/* Layers that guess ahead, behind the others: the small model has one. */
+static inline int synth_n_nextn(const struct preset *p)
+{
+    return p->family == DEEPSEEK4 && p->n_embd < 1024;
+}
+
 /* Heads of layer il, of attention with keys and values of its own. */
 struct synth_heads {
     int n_head, n_kv, hd_k, hd_v;

@@ -1,6 +1,6 @@
 /* DeepSeek-V4 once more, in double, from its formulas alone: all positions at once, every block from its positions' own
  * values, an ordinary softmax, choices by sorting. No reference logits at hand fill a block of 128 or let an indexer
- * leave blocks out; here both happen.
+ * leave blocks out; here both happen. Nor are there any of the layer that guesses ahead.
  *
  * usage: deepseek4 MODEL.gguf, with all weights in F32 */
 #include <math.h>
@@ -9,7 +9,7 @@
 
 #include "check.h"
 #include "gguf/gguf.h"
-#include "pfmoe.h"
+#include "moe/session/session.h"
 
 enum { N = 300, S = 4, MIX = S * (2 + S) };
 
@@ -70,6 +70,7 @@ static void read_keys(void)
     };
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         *keys[i].to = key_int(keys[i].key);
+    n_layer -= key_int("nextn_predict_layers");
     eps = key_real("attention.layer_norm_rms_epsilon");
     hc_eps = key_real("hyper_connection.epsilon");
     base = key_real("rope.freq_base");
@@ -401,43 +402,80 @@ static void layer(int il, int ratio, double *s)
     free(x);
 }
 
-static double *expected(void)
+/* Logits of all positions, [N][V], from their streams. */
+static double *logits_of(const double *s, const char *mix, const char *output_norm, int il)
 {
-    double *s = zeros((size_t)(N * S * D)), *logits = zeros((size_t)(N * V)), *x = zeros((size_t)D);
+    double *logits = zeros((size_t)(N * V)), *x = zeros((size_t)D);
+    for (int p = 0; p < N; p++) {
+        struct mix m = mix_of(s + p * S * D, mix, il, S);
+        read_streams(&m, s + p * S * D, x);
+        norm(x, tensor(il, output_norm), D, x);
+        product(tensor(-1, "output.weight"), D, V, x, logits + p * V);
+    }
+    free(x);
+    return logits;
+}
+
+/* The streams that the layers leave, [N][S][D]. */
+static double *layers(void)
+{
+    double *s = zeros((size_t)(N * S * D));
     int64_t ratios[64];
     const float *embed = tensor(-1, "token_embd.weight");
-    CHECK(pf_gguf_ints_opt(file, "deepseek4.attention.compress_ratios", n_layer, 0, 128, ratios, NULL) == PF_OK);
+    CHECK(pf_gguf_ints_opt(file, "deepseek4.attention.compress_ratios", n_layer + 1, 0, 128, ratios, NULL) == PF_OK);
+    CHECK(ratios[n_layer] == 0);
     for (int p = 0; p < N; p++)
         for (int i = 0; i < S * D; i++)
             s[p * S * D + i] = (double)embed[tokens[p] * D + i % D];
     for (int il = 0; il < n_layer; il++)
         layer(il, (int)ratios[il], s);
-    for (int p = 0; p < N; p++) {
-        struct mix m = mix_of(s + p * S * D, "output_hc", -1, S);
-        read_streams(&m, s + p * S * D, x);
-        norm(x, tensor(-1, "output_norm.weight"), D, x);
-        product(tensor(-1, "output.weight"), D, V, x, logits + p * V);
-    }
-    free(s);
-    free(x);
-    return logits;
+    return s;
 }
 
-static void compare(const char *path, const double *want)
+/* What the layer that guesses ahead makes of them: at p, of the token and of the streams at p - 1, which are 0 in front
+ * of the first position. */
+static double *guess(const double *s)
 {
-    pf_model *m = NULL;
-    pf_session *s = NULL;
+    double *z = zeros((size_t)(N * S * D)), *pair = zeros((size_t)(2 * D));
+    const float *embed = tensor(-1, "token_embd.weight");
+    for (int p = 0; p < N; p++) {
+        for (int i = 0; i < D; i++)
+            pair[i] = (double)embed[tokens[p] * D + i];
+        norm(pair, tensor(n_layer, "nextn.enorm.weight"), D, pair);
+        for (int k = 0; k < S; k++) {
+            memset(pair + D, 0, (size_t)D * sizeof *pair);
+            if (p > 0)
+                norm(s + ((p - 1) * S + k) * D, tensor(n_layer, "nextn.hnorm.weight"), D, pair + D);
+            product(tensor(n_layer, "nextn.eh_proj.weight"), 2 * D, D, pair, z + (p * S + k) * D);
+        }
+    }
+    layer(n_layer, 0, z);
+    free(pair);
+    return z;
+}
+
+/* ---- Comparing --------------------------------------------------------------------------------------------------- */
+
+static pf_session *open_session(pf_model *m, enum pf_draft draft)
+{
+    pf_session *s;
     struct pf_session_opts o;
-    double error = 0, signal = 0;
-    int worst = -1;
     pf_session_opts_init(&o);
     o.n_ctx = N;
     o.kv_type = PF_KV_F32;
-    if (pf_model_open(&m, path, NULL) < 0 || pf_session_open(&s, m, &o) < 0 ||
-        pf_session_eval(s, tokens, N, PF_LOGITS_ALL) < 0) {
+    o.draft = draft;
+    if (pf_session_open(&s, m, &o) < 0) {
         CHECK(false, "%s", pf_last_error());
         exit(check_status());
     }
+    return s;
+}
+
+static void compare(pf_session *s, const char *what, const double *want)
+{
+    double error = 0, signal = 0;
+    int worst = -1;
+    CHECK(pf_session_eval(s, tokens, N, PF_LOGITS_ALL) == PF_OK, "%s", pf_last_error());
     for (int p = 0; p < N; p++)
         for (int i = 0; i < V; i++) {
             double e = (double)pf_session_logits_at(s, (size_t)p)[i] - want[p * V + i];
@@ -446,8 +484,42 @@ static void compare(const char *path, const double *want)
             if (worst < 0 && e * e > 1e-6)
                 worst = p;
         }
-    printf("nmse %.1e\n", error / signal);
-    CHECK(error / signal < 1e-10 && worst < 0, "nmse %g; the first position that is off is %d", error / signal, worst);
+    printf("%s: nmse %.1e\n", what, error / signal);
+    CHECK(error / signal < 1e-10 && worst < 0, "%s: nmse %g; the first position that is off is %d", what,
+          error / signal, worst);
+}
+
+/* What the layer that guesses ahead gets: the streams behind each position, [N][S][D]. */
+static float *hidden_of(pf_model *m)
+{
+    float *rows = calloc((size_t)(N * S * D), sizeof *rows);
+    pf_session *s = open_session(m, PF_DRAFT_MTP);
+    for (int p = 0; rows && p < N; p++) {
+        CHECK(pf_session_eval(s, &tokens[p], 1, PF_LOGITS_ALL) == PF_OK, "%s", pf_last_error());
+        memcpy(rows + p * S * D, s->hidden, (size_t)(S * D) * sizeof *rows);
+    }
+    pf_session_close(&s);
+    return rows;
+}
+
+static void compare_all(const char *path, const double *want, const double *want_guess)
+{
+    pf_model *m;
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    o.nextn = true;
+    o.device = -1;
+    if (pf_model_open(&m, path, &o) < 0 || !m->nextn) {
+        CHECK(false, "%s", pf_last_error());
+        exit(check_status());
+    }
+    pf_session *s = open_session(m, PF_DRAFT_OFF), *own = open_session(m->nextn, PF_DRAFT_OFF);
+    float *hidden = hidden_of(m);
+    compare(s, "the model", want);
+    own->given = (struct pf_given_rows){ hidden, 0, N };
+    compare(own, "the layer that guesses ahead", want_guess);
+    free(hidden);
+    pf_session_close(&own);
     pf_session_close(&s);
     pf_model_close(&m);
 }
@@ -462,9 +534,13 @@ int main(int argc, char **argv)
     read_keys();
     for (int p = 0; p < N; p++)
         tokens[p] = (int32_t)((unsigned)p * 2654435761u >> 7) % V;
-    double *want = expected();
-    compare(argv[1], want);
-    free(want);
+    double *s = layers(), *z = guess(s);
+    double *want = logits_of(s, "output_hc", "output_norm.weight", -1);
+    double *want_guess = logits_of(z, "nextn.hc_head", "nextn.shared_head_norm.weight", n_layer);
+    compare_all(argv[1], want, want_guess);
+    double *all[] = { s, z, want, want_guess };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        free(all[i]);
     pf_gguf_close(&g);
     return check_status();
 }

@@ -113,7 +113,7 @@ struct pf_arch {
     bool            nextn;                /* the layer that guesses ahead is of the others' kind; without indexer; where
                                              layers are split it has both blocks */
     bool            nextn_centred;        /* its output norm is a LayerNorm */
-    bool            nextn_plain;          /* it reads, and hands on, rows that are not normed yet */
+    bool            nextn_plain;          /* it reads, and hands on, rows that are not normed yet, with all streams */
     bool            multipliers;          /* reads embedding_scale, residual_scale, logit_scale, a divisor of logits */
     bool            logit_factor;         /* reads logit_scale, a factor of logits */
 };

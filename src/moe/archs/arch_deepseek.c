@@ -35,6 +35,8 @@ const struct pf_arch pf_arch_deepseek4 = {
     .hash_layers = true,
     .shared = PF_REQUIRED,
     .expert_width = PF_WIDTH_KEY,
+    .nextn = true,
+    .nextn_plain = true,
 };
 
 /* `deepseek32`: DeepSeek-V3.2. As deepseek2 with sigmoid routing, and attention looks only at the positions that an

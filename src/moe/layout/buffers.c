@@ -274,7 +274,7 @@ struct pf_inputs pf_inputs_at(const struct pf_model *m, int rows, void *base)
     }
     in.gather_ids = cut(base, &in.bytes, n * (size_t)m->gather.per_token);
     in.gathered = cut(base, &in.bytes, n * (size_t)m->gather.per_token * (size_t)m->gather.table.n_in);
-    in.hidden = cut(base, &in.bytes, m->is_nextn ? n * (size_t)m->n_embd : 0);
+    in.hidden = cut(base, &in.bytes, m->is_nextn ? n * pf_hidden_width(m) : 0);
     in.picks = cut(base, &in.bytes, n_picks);
     in.weights = cut(base, &in.bytes, n_picks);
     return in;
@@ -351,5 +351,5 @@ uint64_t pf_session_host_bytes(const struct pf_model *m, const struct pf_session
     return (uint64_t)o->n_ctx * sizeof(int32_t) + (uint64_t)pf_logit_rows(o) * (uint64_t)m->n_vocab * sizeof(float) +
            (uint64_t)m->n_vocab * (sizeof(struct pf_candidate) + sizeof(int32_t)) +
            (o->draft == PF_DRAFT_OFF ? 0 : pf_drafter_lookup_bytes(o->n_ctx)) +
-           (pf_session_keeps_hidden(m, o) ? 2 * (uint64_t)o->n_batch * (uint64_t)m->n_embd * sizeof(float) : 0);
+           (pf_session_keeps_hidden(m, o) ? 2 * (uint64_t)o->n_batch * pf_hidden_width(m) * sizeof(float) : 0);
 }

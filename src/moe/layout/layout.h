@@ -76,7 +76,7 @@ struct pf_buffers {
     struct pf_block_inputs blocks;
     float   *gathered;       /* rows that m->gather has for the token {per_token * table.n_in} */
     float   *hidden;         /* what the whole model put out at the position before, for the layer that guesses ahead
-                                {n_embd} */
+                                {pf_hidden_width} */
     int32_t *injected;       /* picks in place of the router's, and their weights, shaped as picks; only if
                                 m->injected has any */
     float   *injected_weights;
@@ -89,7 +89,7 @@ struct pf_inputs {
     struct pf_block_inputs blocks;
     int32_t *gather_ids;         /* {m->gather.per_token} */
     float   *gathered;
-    float   *hidden;             /* {n_embd} of a model that is_nextn */
+    float   *hidden;             /* {pf_hidden_width} of a model that is_nextn */
     int32_t *picks;
     float   *weights;
     size_t   bytes;

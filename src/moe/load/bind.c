@@ -25,6 +25,16 @@ static pf_status bind_embedding_adapters(const struct pf_loader *l, int64_t n_vo
     return PF_OK;
 }
 
+/* How streams are read at the end. The layer that guesses ahead may have its own way. */
+static pf_status bind_output_mix(const struct pf_loader *l)
+{
+    char own[PF_TENSOR_BYTES];
+    bool has_own = pf_nextn_name(l, own, "hc_head_fn", "") == own;
+    snprintf(own, sizeof own, "blk.%d.nextn.hc_head", l->m->first_block);
+    return pf_bind_mix(l, has_own ? own : pf_tensor_spelling(l, -1, "output_hc", "hc_head", "_fn.weight"),
+                       l->m->streams.n, 1, &l->m->output_mix);
+}
+
 static pf_status bind_embedding(const struct pf_loader *l)
 {
     struct pf_model *m = l->m;
@@ -50,8 +60,7 @@ static pf_status bind_embedding(const struct pf_loader *l)
     if (m->arch->gated_streams)
         return pf_bind_gated_mix(l, "output_hc", PF_NEVER, &m->output_mix);
     if (m->arch->streams && !m->arch->streams_mean)
-        PF_TRY(pf_bind_mix(l, pf_tensor_spelling(l, -1, "output_hc", "hc_head", "_fn.weight"), m->streams.n, 1,
-                           &m->output_mix));
+        PF_TRY(bind_output_mix(l));
     const char *norm = m->arch->output_norm ? m->arch->output_norm : "output_norm";
     snprintf(name, sizeof name, "%.80s.weight", pf_nextn_name(l, own, "shared_head_norm", norm));
     PF_TRY(pf_bind_vector(l, m->arch->norm_bias, "output_norm.bias", m->n_embd, 1, &m->output_norm_bias));

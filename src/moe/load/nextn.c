@@ -2,6 +2,7 @@
 #include "moe/load/nextn.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "moe/load/keys.h"
 #include "moe/load/tensors.h"
@@ -9,7 +10,7 @@
 bool pf_nextn_is_there(const struct pf_loader *l, int il)
 {
     char name[PF_TENSOR_BYTES];
-    snprintf(name, sizeof name, "blk.%d.nextn.eh_proj.weight", il);
+    snprintf(name, sizeof name, "blk.%d.nextn.enorm.weight", il);
     return pf_gguf_tensor(l->g, name) != NULL;
 }
 
@@ -55,6 +56,7 @@ void pf_nextn_drop_others(struct pf_model *m)
     m->layers->state_at = 0;
     m->n_moe = m->layers->is_moe;
     m->recurrent = false;
+    memset(m->compressed.ratio, 0, sizeof m->compressed.ratio);
     m->delta = (struct pf_delta_sizes){ .d = 0 };
     m->mamba = (struct pf_mamba_sizes){ .n_head = 0 };
     m->index = (struct pf_index_sizes){ .width = 0 };

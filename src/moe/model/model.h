@@ -211,7 +211,7 @@ struct pf_watch {
 enum { PF_MAX_RATIOS = 2 };
 
 /* How the layer that guesses ahead (nextn, or multi-token prediction) makes its input of a token and of what the
- * whole model has put out for the token before: x = eh [norm(embedding) | norm(hidden)]. */
+ * whole model has put out for the token before: x = eh [norm(embedding) | norm(hidden)], for each stream of hidden. */
 struct pf_nextn_entry {
     struct pf_weight eh;                  /* {2 n_embd, n_embd}; no data: the model is a whole one */
     const float     *enorm, *hnorm;       /* {n_embd} */
@@ -343,6 +343,12 @@ struct pf_model {
         _Atomic uint64_t drafted, accepted, steps, step_ns, alone_ns;
     } drafts;
 };
+
+/* Numbers of a row that the layer that guesses ahead reads of what the whole model puts out, and hands on itself. */
+static inline size_t pf_hidden_width(const struct pf_model *m)
+{
+    return (size_t)(m->arch->nextn_plain ? m->streams.n : 1) * (size_t)m->n_embd;
+}
 
 /* Whether t is the table of m->gather. */
 bool pf_model_gathers(const struct pf_model *m, const struct pf_tensor *t);

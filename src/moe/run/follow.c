@@ -23,7 +23,7 @@ enum { LAZY = 32 };
 struct follower {
     struct pf_drafter  base;
     struct pf_session *s, *own;
-    float             *rows;                 /* [n_batch + LAZY][n_embd]; NULL: `own` has no use for them */
+    float             *rows;                 /* [n_batch + LAZY][pf_hidden_width]; NULL: `own` has no use for them */
     int64_t            first;
     int                n;
     struct pf_odds     odds[PF_MAX_DRAFT];   /* by the place in a proposal, if those before it were right */
@@ -63,10 +63,10 @@ static void catch_up(struct follower *f, int64_t end)
 /* Drops rows that `own` has gone over, but the last one, which stands in front of its next position. */
 static void drop_rows(struct follower *f)
 {
-    size_t n_embd = (size_t)f->s->m->n_embd;
+    size_t width = pf_hidden_width(f->s->m);
     int64_t done = f->own->pos - 1 - f->first;
     int n = done < 0 ? 0 : done < f->n ? (int)done : f->n;
-    memmove(f->rows, f->rows + (size_t)n * n_embd, (size_t)(f->n - n) * n_embd * sizeof *f->rows);
+    memmove(f->rows, f->rows + (size_t)n * width, (size_t)(f->n - n) * width * sizeof *f->rows);
     f->first += n;
     f->n -= n;
 }
@@ -74,7 +74,7 @@ static void drop_rows(struct follower *f)
 /* Notes what s has put out. */
 static void keep_rows(struct follower *f, int64_t from, int rows)
 {
-    size_t n_embd = (size_t)f->s->m->n_embd;
+    size_t width = pf_hidden_width(f->s->m);
     bool joins = from >= f->first && from <= f->first + f->n;
     f->n = joins ? (int)(from - f->first) : 0;
     f->first = joins ? f->first : from;
@@ -84,7 +84,7 @@ static void keep_rows(struct follower *f, int64_t from, int rows)
     }
     if (f->failed)
         return;
-    memcpy(f->rows + (size_t)f->n * n_embd, f->s->hidden, (size_t)rows * n_embd * sizeof *f->rows);
+    memcpy(f->rows + (size_t)f->n * width, f->s->hidden, (size_t)rows * width * sizeof *f->rows);
     f->n += rows;
 }
 
@@ -156,7 +156,7 @@ static bool guess_all(struct follower *f, int n)
         if (i + 1 == n)
             break;
         if (f->rows)
-            own->given = (struct pf_given_rows){ own->hidden + (size_t)(own->n_hidden - 1) * (size_t)own->m->n_embd,
+            own->given = (struct pf_given_rows){ own->hidden + (size_t)(own->n_hidden - 1) * pf_hidden_width(own->m),
                                                  end + i - 1, 1 };
         if (pf_session_eval(own, &f->proposed[i], 1, 0) < 0)
             give_up(f);
@@ -214,7 +214,7 @@ static pf_status open_parts(struct follower *f)
     struct pf_session_opts o;
     const struct pf_model *m = pf_session_follower(s->m, &s->opts, &o);
     if (m->is_nextn) {
-        f->rows = pf_alloc_array(PF_MEM_SESSION, (size_t)(s->opts.n_batch + LAZY) * (size_t)s->m->n_embd,
+        f->rows = pf_alloc_array(PF_MEM_SESSION, (size_t)(s->opts.n_batch + LAZY) * pf_hidden_width(s->m),
                                  sizeof *f->rows);
         if (!f->rows)
             PF_FAIL(PF_ENOMEM, "no memory for what the layer that guesses ahead reads");

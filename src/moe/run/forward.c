@@ -108,12 +108,11 @@ static pf_status embed(struct pf_step *t, int rows)
 {
     struct pf_buffers *b = &t->unit->buf;
     pf_spans_enter(t->m->spans, "embedding", -1);
-    if (t->m->streams.n == 1) {
-        PF_TRY(pf_embed(t, rows, b->x));
-        return t->m->is_nextn ? pf_nextn_begin(t, rows) : pf_per_layer_begin(t, rows);
-    }
-    PF_TRY(pf_embed(t, rows, b->h));
-    return pf_streams_begin(t, b->h, rows, b->x);
+    bool single = t->m->streams.n == 1;
+    PF_TRY(pf_embed(t, rows, single || t->m->is_nextn ? b->x : b->h));
+    return t->m->is_nextn ? pf_nextn_begin(t, rows)
+           : single       ? pf_per_layer_begin(t, rows)
+                          : pf_streams_begin(t, b->h, rows, b->x);
 }
 
 /* Whether any of the step's sessions was cancelled. Who that was is asked again, so it stays cancelled. */
@@ -199,7 +198,7 @@ static pf_status head(struct pf_step *t, int k, int n)
 /* Hands out what the layers made, normed or as it is, to the sessions that want it. b->x is still theirs. */
 static pf_status get_hidden(struct pf_step *t)
 {
-    size_t n = (size_t)t->m->n_embd;
+    size_t n = pf_hidden_width(t->m);
     for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++) {
         if (!p->s->hidden)
             continue;

@@ -91,7 +91,7 @@ static void fill_rows(const struct pf_part *p, const struct pf_inputs *in)
 static void fill_hidden(const struct pf_part *p, const struct pf_inputs *in)
 {
     const struct pf_given_rows *g = &p->s->given;
-    size_t n = (size_t)p->s->m->n_embd;
+    size_t n = pf_hidden_width(p->s->m);
     for (int r = 0; r < p->rows; r++) {
         int64_t at = p->s->computed + r - 1 - g->first;
         float *to = in->hidden + (size_t)(p->first + r) * n;

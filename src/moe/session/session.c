@@ -36,8 +36,8 @@ static size_t logits_bytes(const struct pf_session *s)
 
 static size_t hidden_bytes(const struct pf_session *s)
 {
-    return pf_session_keeps_hidden(s->m, &s->opts) ? (size_t)s->opts.n_batch * (size_t)s->m->n_embd * sizeof *s->hidden
-                                                   : 0;
+    size_t row = pf_hidden_width(s->m) * sizeof *s->hidden;
+    return pf_session_keeps_hidden(s->m, &s->opts) ? (size_t)s->opts.n_batch * row : 0;
 }
 
 /* Frees everything in the memory of the units. */

@@ -52,7 +52,7 @@ struct pf_unit {
 /* What the whole model put out at positions [first, first + n), for a session of the layer that guesses ahead: read by
  * its steps, which begin a position later. */
 struct pf_given_rows {
-    const float *rows;       /* [n][n_embd] */
+    const float *rows;       /* [n][pf_hidden_width] */
     int64_t      first;
     int          n;
 };
@@ -84,8 +84,8 @@ struct pf_session {
     int64_t               planned_pos;       /* how many positions `planned` is to cover */
     float                *logits;            /* [pf_logit_rows][n_vocab] of the last position, or of those of a step
                                                 with drafts, readable */
-    float                *hidden;            /* [n_batch][n_embd] of the rows of the last step, what the output matrix
-                                                reads, readable; NULL: nobody wants it */
+    float                *hidden;            /* [n_batch][pf_hidden_width] of the rows of the last step, readable: what
+                                                the layer that guesses ahead reads; NULL: nobody wants it */
     int                   n_hidden;          /* rows of the last step, of which `hidden` is */
     struct pf_given_rows  given;
     int64_t               ahead_from;
