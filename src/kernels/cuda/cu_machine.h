@@ -157,29 +157,30 @@ CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
     return r;
 }
 
-/* c = a (16 x 16) times b (16 x 8); a lane's c: rows lane / 4 and 8 more, columns 2 (lane % 4) and the next. */
-CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b)
+/* c = a (16 x 16) times b (16 x 8), each sum `from` more; a lane's c: rows lane / 4 and 8 more, columns 2 (lane % 4)
+ * and the next. */
+CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b, int from = 0)
 {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%7,%7,%7,%7};"
-        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b), "r"(0));
+        : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b), "r"(from));
 #else
     for (int i = 0; i < 2; i++)
         asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%4,%4};"
-            : "=r"(c[2 * i]), "=r"(c[2 * i + 1]) : "r"(a[i]), "r"(b), "r"(0));
+            : "=r"(c[2 * i]), "=r"(c[2 * i + 1]) : "r"(a[i]), "r"(b), "r"(from));
 #endif
 }
 
 /* mma16 with a depth of 32: a[0], a[1] hold the lower sixteen, a[2], a[3] the upper. */
-CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
+CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper, int from = 0)
 {
 #if __CUDA_ARCH__ >= 800
     asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
         : "=r"(c[0]), "=r"(c[1]), "=r"(c[2]), "=r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(lower), "r"(upper), "r"(0));
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(lower), "r"(upper), "r"(from));
 #else
     int more[4];
-    mma16(c, a, lower);
+    mma16(c, a, lower, from);
     mma16(more, a + 2, upper);
     for (int i = 0; i < 4; i++)
         c[i] += more[i];

@@ -37,11 +37,6 @@ CU_HOST_FN size_t stage_bytes(int width)
     return (size_t)(TILE_M + width) * STRIDE + SEGMENT * LINE * 16 + (size_t)SEGMENT * (width + 4) * 12;
 }
 
-/* All that a block has: stages, and twice the rows of x that a tile's columns read, for this tile and the next. */
-CU_HOST_FN size_t block_bytes(int width, int n_stages)
-{
-    return n_stages * stage_bytes(width) + 2 * (size_t)width * sizeof(int);
-}
 
 CU_INLINE struct stage stage_at(uint8_t *p, int width)
 {
@@ -62,84 +57,178 @@ template <> struct per_16<read_IQ2_XS> { static constexpr bool scales = true, mi
 template <> struct per_16<read_IQ2_S> { static constexpr bool scales = true, minimums = false; };
 template <> struct per_16<read_IQ1_M> { static constexpr bool scales = true, minimums = false; };
 
-/* Codes and scales of a segment of the tile's rows. Rows past the matrix repeat its last. */
-template <class R>
-CU_INLINE void load_weights(const struct stage &m, const struct cu_tiles &o, const struct item &t, int b0, int n_blocks)
+/* A product's sums begin with the bits of this float, whose last place is 1: so they are floats as they come, too large
+ * by it, and need no instruction that converts, of which there are half as many a cycle. Sums are less than 2^22. */
+enum { FROM_BITS = 0x4b400000 };
+#define FROM 0x1.8p23f
+
+CU_INLINE float whole(int sum)
 {
-    const uint8_t *w = weights_of(o, t);
-    int last = o.part[t.part].n_out - 1 - t.r0;
+    return pf_bits_float((uint32_t)sum) - FROM;
+}
+
+/* Two whole numbers of less than 512 as halves: 1,536 more of each are the bits 0x6600 and the number. */
+CU_INLINE uint32_t small_halves(int low, int high)
+{
+    return halves_fma((uint32_t)(low + 0x6600 & 0xffff) | (uint32_t)(high + 0x6600) << 16, 0x3c003c00, 0xe600e600);
+}
+
+/* A tile, and where its weights are. */
+struct source {
+    struct item    t;
+    const uint8_t *w;                    /* its first row */
+};
+
+/* Codes and scales of block k of row r. */
+template <class R>
+CU_INLINE void put_block(const struct stage &m, int r, int k, const struct cu_block &blk)
+{
+    uint4 *to = (uint4 *)(m.w + r * STRIDE + 32 * k);
+    to[0] = make_uint4(blk.code[0], blk.code[1], blk.code[2], blk.code[3]);
+    to[1] = make_uint4(blk.code[4], blk.code[5], blk.code[6], blk.code[7]);
+    float other = R::kind == TWO_SCALES ? blk.dw1 : R::kind == MINIMUMS ? -blk.mw : 0.0f;
+    m.dw[k * LINE + r] = make_float2(blk.dw, other);
+    if (per_16<R>::scales)
+        m.sc[k * LINE + r] = (int)small_halves(blk.sc[0], blk.sc[1]);
+    if (per_16<R>::minimums)
+        m.mn[k * LINE + r] = (blk.mn[0] & 0xffff) | blk.mn[1] << 16;
+}
+
+/* Codes and scales of a segment of the tile's rows, of which a thread has two blocks or more: both are on their way
+ * before the first is waited for. Rows past the matrix repeat its last, blocks past a row's end the row's last. */
+template <class R>
+CU_INLINE void load_weights(const struct stage &m, const struct cu_tiles &o, const struct source &from, int b0,
+                            int n_blocks)
+{
     uint32_t row_bytes = (uint32_t)o.row_bytes;          /* a tile's rows lie within 4 GiB */
-#pragma unroll 2
-    for (int i = threadIdx.x; i < TILE_M * SEGMENT; i += blockDim.x) {
-        int r = i / SEGMENT, k = i % SEGMENT;
-        if (b0 + k >= n_blocks)
-            continue;
-        struct cu_block blk = read_block<R>(w + min(r, last) * row_bytes, b0 + k, o.tables);
-        uint4 *to = (uint4 *)(m.w + r * STRIDE + 32 * k);
-        to[0] = make_uint4(blk.code[0], blk.code[1], blk.code[2], blk.code[3]);
-        to[1] = make_uint4(blk.code[4], blk.code[5], blk.code[6], blk.code[7]);
-        float other = R::kind == TWO_SCALES ? blk.dw1 : R::kind == MINIMUMS ? -blk.mw : 0.0f;
-        m.dw[k * LINE + r] = make_float2(blk.dw, other);
-        if (per_16<R>::scales)
-            m.sc[k * LINE + r] = (blk.sc[0] & 0xffff) | blk.sc[1] << 16;
-        if (per_16<R>::minimums)
-            m.mn[k * LINE + r] = (blk.mn[0] & 0xffff) | blk.mn[1] << 16;
+    int last = o.part[from.t.part].n_out - 1 - from.t.r0;
+    int k = threadIdx.x % SEGMENT, b = min(b0 + k, n_blocks - 1), step = blockDim.x / SEGMENT;
+#pragma unroll 1
+    for (int r = threadIdx.x / SEGMENT; r < TILE_M; r += 2 * step) {
+        struct cu_block one = read_block<R>(from.w + min(r, last) * row_bytes, b, o.tables),
+                        other = read_block<R>(from.w + min(r + step, last) * row_bytes, b, o.tables);
+        put_block<R>(m, r, k, one);
+        put_block<R>(m, r + step, k, other);
     }
 }
 
-/* The rows of x that the tile's columns read. */
-CU_INLINE void find_rows(const struct cu_tiles &o, const struct item &t, int *x_row)
+/* The pick, or the row, that a thread's column of a tile is; the row of x that it reads. */
+CU_INLINE int pick_of_column(const struct cu_tiles &o, const struct item &t)
 {
-    for (int c = threadIdx.x; c < t.n_columns; c += blockDim.x)
-        x_row[c] = row_of_column(o, t, c);
+    int c = min((int)threadIdx.x, t.n_columns - 1);
+    return o.groups ? o.groups->sorted[t.first + c] : t.first + c;
 }
 
-template <class R>
-CU_INLINE void load_activations(const struct stage &m, const struct cu_tiles &o, int n_columns, const int *x_row,
+CU_INLINE int row_of_pick(const struct cu_tiles &o, int pick)
+{
+    return o.groups ? pick / o.x_divisor : pick;
+}
+
+/* Sends for the codes of a segment of the tile's columns. */
+CU_INLINE void send_activations(const struct stage &m, const struct cu_tiles &o, int n_columns, const int *x_row,
                                 int width, int b0, int n_blocks)
 {
-    enum { PIECES = K / 16 };             /* threads go over columns: each has its own piece, its own block */
-    int piece = threadIdx.x % PIECES, k = threadIdx.x % SEGMENT;
+    enum { PIECES = K / 16 };             /* threads go over columns: each has its own piece */
+    int piece = threadIdx.x % PIECES, c = threadIdx.x / PIECES;
     const int8_t *q = o.x.q + b0 * 32 + piece * 16;
-    for (int c = threadIdx.x / PIECES; c < n_columns && b0 + piece / 2 < n_blocks; c += blockDim.x / PIECES)
-        __pipeline_memcpy_async(m.x + c * STRIDE + piece * 16, q + (size_t)x_row[c] * (uint32_t)o.n, 16);
-    for (int c = threadIdx.x / SEGMENT; c < n_columns && b0 + k < n_blocks; c += blockDim.x / SEGMENT) {
-        size_t at = (size_t)x_row[c] * (uint32_t)n_blocks + b0 + k;
-        float d = __ldg(o.x.d + at);
-        int two = __ldg((const int *)o.x.s + at);
-        m.da[k * (width + 4) + c] = make_float2(d, d * (float)((int16_t)two + (two >> 16)));
-        if (per_16<R>::minimums)
-            m.s[k * (width + 4) + c] = two;
-    }
+    if (b0 + piece / 2 < n_blocks)
+#pragma unroll
+        for (int i = 0; i < 4; i++, c += width / 4)
+            if (c < n_columns)
+                __pipeline_memcpy_async(m.x + c * STRIDE + piece * 16, q + (size_t)x_row[c] * (uint32_t)o.n, 16);
 }
 
-/* One 16 x 8 piece of a block: the scales of its two rows (8 apart) and two columns. */
+/* Scales and sums of a thread's two columns, of its block. */
+struct sides {
+    float d[2];
+    int   sums[2];
+
+    __device__ __forceinline__ void fetch(const struct cu_tiles &o, int n_columns, const int *x_row, int width, int b0,
+                                          int n_blocks)
+    {
+        int b = min(b0 + (int)(threadIdx.x % SEGMENT), n_blocks - 1);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int c = min((int)threadIdx.x / SEGMENT + i * width / 2, n_columns - 1);
+            size_t at = (size_t)x_row[c] * (uint32_t)n_blocks + b;
+            d[i] = __ldg(o.x.d + at);
+            sums[i] = __ldg((const int *)o.x.s + at);
+        }
+    }
+    template <class R> __device__ __forceinline__ void put(const struct stage &m, int width) const
+    {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int at = threadIdx.x % SEGMENT * (width + 4) + threadIdx.x / SEGMENT + i * width / 2;
+            m.da[at] = make_float2(d[i], d[i] * (float)((int16_t)sums[i] + (sums[i] >> 16)));
+            if (per_16<R>::minimums)
+                m.s[at] = sums[i];
+        }
+    }
+};
+
+/* Fills a stage with segment s of a tile. All that comes from memory is asked for before any of it is waited for. */
 template <class R>
-CU_INLINE void step(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const float2 *w, const int *sc, const int *mn,
-                    const float4 &x, const int *sum, float (&s)[4])
+CU_INLINE void fill(const struct stage &m, const struct cu_tiles &o, const struct source &from, const int *x_row,
+                    int width, int s, int n_blocks)
+{
+    struct sides of;
+    send_activations(m, o, from.t.n_columns, x_row, width, s * SEGMENT, n_blocks);
+    of.fetch(o, from.t.n_columns, x_row, width, s * SEGMENT, n_blocks);
+    load_weights<R>(m, o, from, s * SEGMENT, n_blocks);
+    of.put<R>(m, width);
+}
+
+/* What a lane knows of a weight row's block: dw and -mw, or both scales; the scales of sixteen codes, and the first
+ * one's share of FROM; minimums of sixteen, 16 bits each. */
+struct row_scales {
+    float2 w, sc;
+    float  less;
+    int    mn;
+};
+
+/* One 16 x 8 piece of a block, of two rows (8 apart) and two columns. */
+template <class R>
+CU_INLINE void step(const uint32_t (&a)[4], uint32_t b0, uint32_t b1, const struct row_scales *rows, const float4 &x,
+                    const int *sum, float (&s)[4])
 {
     int lower[4], upper[4];
     if (per_16<R>::scales || R::kind == TWO_SCALES) {
-        mma16(lower, a, b0);
-        mma16(upper, a + 2, b1);
+        mma16(lower, a, b0, FROM_BITS);
+        mma16(upper, a + 2, b1, FROM_BITS);
     } else {
-        mma32(lower, a, b0, b1);
+        mma32(lower, a, b0, b1, FROM_BITS);
     }
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        int row = i / 2, isum = lower[i];
-        float da = i % 2 ? x.z : x.x, g = i % 2 ? x.w : x.y;
+        const struct row_scales &r = rows[i / 2];
+        float da = i % 2 ? x.z : x.x, g = i % 2 ? x.w : x.y, isum;
         if (per_16<R>::scales)
-            isum = (int16_t)sc[row] * lower[i] + (sc[row] >> 16) * upper[i];
-        s[i] = fmaf(w[row].x * da, (float)isum, s[i]);
+            isum = fmaf(r.sc.y, whole(upper[i]), fmaf(r.sc.x, pf_bits_float((uint32_t)lower[i]), r.less));
+        else
+            isum = whole(lower[i]);
+        s[i] = fmaf(r.w.x * da, isum, s[i]);
         if (R::kind == TWO_SCALES)
-            s[i] = fmaf(w[row].y * da, (float)upper[i], s[i]);
+            s[i] = fmaf(r.w.y * da, whole(upper[i]), s[i]);
         if (R::kind == MINIMUMS) {
             if (per_16<R>::minimums)
-                g = da * (float)((int16_t)mn[row] * (int16_t)sum[i % 2] + (mn[row] >> 16) * (sum[i % 2] >> 16));
-            s[i] = fmaf(w[row].y, g, s[i]);
+                g = da * (float)((int16_t)r.mn * (int16_t)sum[i % 2] + (r.mn >> 16) * (sum[i % 2] >> 16));
+            s[i] = fmaf(r.w.y, g, s[i]);
         }
     }
+}
+
+template <class R>
+CU_INLINE struct row_scales scales_at(const struct stage &m, int at)
+{
+    struct row_scales r = { m.dw[at], {}, 0, 0 };
+    if (per_16<R>::scales) {
+        r.sc = make_float2(half_value((uint16_t)m.sc[at]), half_value((uint16_t)(m.sc[at] >> 16)));
+        r.less = -FROM * r.sc.x;
+    }
+    if (per_16<R>::minimums)
+        r.mn = m.mn[at];
+    return r;
 }
 
 /* One segment of a warp's 32 x 32. */
@@ -153,21 +242,14 @@ CU_INLINE void segment(const struct stage &m, int width, int row0, int col0, int
 #pragma unroll 1
     for (int k = 0; k < n_steps; k++) {
         uint32_t a[2][4], b[2][4];
-        float2 w[2][2];
-        int sc[2][2] = {}, mn[2][2] = {};
+        struct row_scales rows[2][2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             load_pieces(a[i], pa + 16 * i * STRIDE + 32 * k);
             load_pieces(b[i], pb + 16 * i * STRIDE + 32 * k);
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-                int at = k * LINE + row + 16 * i + 8 * h;
-                w[i][h] = m.dw[at];
-                if (per_16<R>::scales)
-                    sc[i][h] = m.sc[at];
-                if (per_16<R>::minimums)
-                    mn[i][h] = m.mn[at];
-            }
+            for (int h = 0; h < 2; h++)
+                rows[i][h] = scales_at<R>(m, k * LINE + row + 16 * i + 8 * h);
         }
 #pragma unroll
         for (int j = 0; j < 4; j++) {
@@ -177,7 +259,7 @@ CU_INLINE void segment(const struct stage &m, int width, int row0, int col0, int
                 sum[0] = m.s[at], sum[1] = m.s[at + 1];
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                step<R>(a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], w[i], sc[i], mn[i], x, sum, s[i][j]);
+                step<R>(a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1], rows[i], x, sum, s[i][j]);
         }
     }
 #pragma unroll
@@ -189,57 +271,125 @@ CU_INLINE void segment(const struct stage &m, int width, int row0, int col0, int
                 total[i][j][e] = total[i][j][e] + s[i][j][e];
 }
 
+/* The tiles of a block of threads, in shared memory: the one that is computed, the one that is loaded, which may be the
+ * next, the one after that, and room for one more. What of them comes from memory is asked for with a tile's last
+ * segment: of the next tile, where its weights are and the rows of x that its columns read, and which is the one after
+ * that. */
+struct ring {
+    enum { PLACES = 4 };
+    struct source *of;                   /* [PLACES] */
+    int           *x_row;                /* [2][width] */
+    int            width, n_row_tiles, n_items, n;       /* n: the one that is loaded */
+
+    __device__ __forceinline__ int item(int later) const
+    {
+        return blockIdx.x + (n + later) * gridDim.x;
+    }
+    __device__ __forceinline__ bool has(int later) const
+    {
+        return item(later) < n_items;
+    }
+    __device__ __forceinline__ struct source &at(int later) const
+    {
+        return of[n + later & PLACES - 1];
+    }
+    __device__ __forceinline__ int *rows(int later) const
+    {
+        return x_row + ((n + later) & 1) * width;
+    }
+    __device__ __forceinline__ void begin(const struct cu_tiles &o)
+    {
+        int x = threadIdx.x;
+        if (x < 2 && has(x))
+            of[x].t = item_at(o, n_row_tiles, width, item(x));
+        if (x == 0 && has(0))
+            of[0].w = weights_of(o, of[0].t);
+        __syncthreads();
+        if (x < width && has(0))
+            x_row[x] = row_of_pick(o, pick_of_column(o, of[0].t));
+        __syncthreads();
+    }
+};
+
+CU_HOST_FN size_t ring_bytes(int width)
+{
+    return ring::PLACES * sizeof(struct source) + 2 * (size_t)width * sizeof(int);
+}
+
+CU_INLINE struct ring ring_at(uint8_t *p, const struct cu_tiles &o, int width, int n_row_tiles)
+{
+    return { (struct source *)p, (int *)(p + ring::PLACES * sizeof(struct source)), width, n_row_tiles,
+             n_items_of(o, n_row_tiles, width), 0 };
+}
+
+/* All that a block has: stages, and its tiles. */
+CU_HOST_FN size_t block_bytes(int width, int n_stages)
+{
+    return n_stages * stage_bytes(width) + ring_bytes(width);
+}
+
+/* Loads a segment of a tile. ends: the last one, with which comes what is not yet known of the tiles after it. */
+template <class R>
+CU_INLINE void load(const struct stage &m, const struct cu_tiles &o, const struct ring &tiles, int s, int n_blocks,
+                    bool ends)
+{
+    bool looks = ends && tiles.has(1) && threadIdx.x < tiles.width, first = threadIdx.x == 0;
+    struct item after = {};
+    const uint8_t *w = NULL;
+    int pick = 0;
+    if (looks) {
+        pick = pick_of_column(o, tiles.at(1).t);
+        w = first ? weights_of(o, tiles.at(1).t) : NULL;
+        if (first && tiles.has(2))
+            after = item_at(o, tiles.n_row_tiles, tiles.width, tiles.item(2));
+    }
+    fill<R>(m, o, tiles.at(0), tiles.rows(0), tiles.width, s, n_blocks);
+    if (looks)
+        tiles.rows(1)[threadIdx.x] = row_of_pick(o, pick);
+    if (looks && first) {
+        tiles.at(1).w = w;
+        tiles.at(2).t = after;
+    }
+}
+
+/* n_stages: 1 or 2. */
 template <class R>
 static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_constant__ struct cu_tiles o,
                                                                 int n_row_tiles, int n_stages)
 {
     BLOCK_MEMORY(uint4, shared);
     int width = blockDim.x / 4, n_blocks = o.n / 32, n_segments = (n_blocks + SEGMENT - 1) / SEGMENT;
-    int n_items = n_items_of(o, n_row_tiles, width);
     int warp = threadIdx.x / WARP, row0 = warp % 4 * 32, col0 = warp / 4 * 32;
     bool compute_first = n_stages == 1 || warp / 4 % 2;
     float total[2][4][4] = {};
-    int coming = blockIdx.x, coming_segment = 0, now_segment = -1;    /* filled; computed, -1: nothing */
-    int *x_row = (int *)((uint8_t *)shared + n_stages * stage_bytes(width)), half = 0;  /* which is for next */
-    struct item next = {}, now = {};
-    if (coming < n_items) {
-        next = item_at(o, n_row_tiles, width, coming);
-        find_rows(o, next, x_row);
-    }
-    __syncthreads();
-    for (int n = 0; coming < n_items || now_segment >= 0; n++) {
+    int coming = 0, now = -1;            /* segments: of the tile that is loaded; computed, -1: nothing */
+    struct ring of = ring_at((uint8_t *)shared + n_stages * stage_bytes(width), o, width, n_row_tiles);
+    auto stage = [&](int n) {
+        return stage_at((uint8_t *)shared + (n & n_stages - 1) * stage_bytes(width), width);
+    };
+    of.begin(o);
+    for (int n = 0; of.has(0) || now >= 0; n++) {
+        const struct item &t = of.at(coming == 0 ? -1 : 0).t;            /* of `now` */
+        bool loads = of.has(0), ends = loads && coming == n_segments - 1;
 #pragma unroll 1
         for (int turn = 0; turn < 2; turn++) {
             if ((turn == 0) == compute_first) {
-                if (now_segment >= 0 && col0 < now.n_columns)
-                    segment<R>(stage_at((uint8_t *)shared + (n + 1) % n_stages * stage_bytes(width), width), width,
-                               row0, col0, min((int)SEGMENT, n_blocks - now_segment * SEGMENT), total);
+                if (now >= 0 && col0 < t.n_columns)
+                    segment<R>(stage(n + 1), width, row0, col0, min((int)SEGMENT, n_blocks - now * SEGMENT), total);
                 continue;
             }
             if (n_stages == 1)
                 __syncthreads();
-            if (coming < n_items) {
-                struct stage m = stage_at((uint8_t *)shared + n % n_stages * stage_bytes(width), width);
-                load_activations<R>(m, o, next.n_columns, x_row + half, width, coming_segment * SEGMENT, n_blocks);
-                load_weights<R>(m, o, next, coming_segment * SEGMENT, n_blocks);
-            }
+            if (loads)
+                load<R>(stage(n), o, of, coming, n_blocks, ends);
         }
         __pipeline_commit();
-        if (now_segment == n_segments - 1)
-            store(o, now, row0, col0, total);
-        now_segment = -1;
-        if (coming < n_items) {
-            now = next;
-            now_segment = coming_segment++;
-            if (coming_segment == n_segments) {
-                coming_segment = 0;
-                coming += gridDim.x;
-                half = width - half;
-                if (coming < n_items) {
-                    next = item_at(o, n_row_tiles, width, coming);
-                    find_rows(o, next, x_row + half);
-                }
-            }
+        if (now == n_segments - 1)
+            store(o, t, row0, col0, total);
+        now = loads ? coming++ : -1;
+        if (ends) {
+            coming = 0;
+            of.n++;
         }
         __pipeline_wait_prior(0);
         __syncthreads();

@@ -45,13 +45,35 @@ CU_INLINE int row_of_column(const struct cu_tiles &o, const struct item &t, int 
     return o.groups ? o.groups->sorted[t.first + c] / o.x_divisor : t.first + c;
 }
 
+/* Where a thread's columns go, two of each eight of N: the picks or rows that they are, and their weights. All of a
+ * kind are asked for before the first is waited for. */
+template <int N> struct destinations {
+    int   to[N][2];
+    float weight[N][2];
+
+    __device__ __forceinline__ void find(const struct cu_tiles &o, const struct item &t, int column)
+    {
+        const int *sorted = o.groups ? o.groups->sorted + t.first : NULL;
+#pragma unroll
+        for (int i = 0; i < 2 * N; i++) {
+            int c = min(column + i / 2 * 8 + i % 2, t.n_columns - 1);
+            to[i / 2][i % 2] = sorted ? __ldg(sorted + c) : t.first + c;
+        }
+#pragma unroll
+        for (int i = 0; i < 2 * N; i++)
+            weight[i / 2][i % 2] = o.weights ? __ldg(o.weights + to[i / 2][i % 2]) : 1.0f;
+    }
+};
+
 /* Writes a warp's 16 M x 8 N and begins the next. Where there is no bias, scale or weight, -0 and 1 change nothing. */
 template <int M, int N>
 CU_INLINE void store(const struct cu_tiles &o, const struct item &t, int row0, int col0, float (&total)[M][N][4])
 {
     const struct cu_tile_part &p = o.part[t.part];
-    int lane = threadIdx.x % WARP, r = t.r0 + row0 + lane / 4;
+    int lane = threadIdx.x % WARP, r = t.r0 + row0 + lane / 4, column = col0 + 2 * (lane % 4);
     float scale = !o.groups ? p.scale : p.scales ? p.scales[t.expert] : 1.0f, bias[2 * M];
+    struct destinations<N> of;
+    of.find(o, t, column);
 #pragma unroll
     for (int i = 0; i < 2 * M; i++)
         bias[i] = p.bias && r + 8 * i < p.n_out ? p.bias[(size_t)t.expert * p.n_out + r + 8 * i] : -0.0f;
@@ -59,14 +81,12 @@ CU_INLINE void store(const struct cu_tiles &o, const struct item &t, int row0, i
     for (int j = 0; j < N; j++)
 #pragma unroll
         for (int e = 0; e < 2; e++) {
-            int c = col0 + 8 * j + 2 * (lane % 4) + e;
-            int to = c >= t.n_columns ? 0 : o.groups ? o.groups->sorted[t.first + c] : t.first + c;
-            float weight = o.weights ? o.weights[to] : 1.0f, *y = p.y + (size_t)to * (uint32_t)p.n_out + r;
+            float *y = p.y + (size_t)of.to[j][e] * (uint32_t)p.n_out + r;
 #pragma unroll
             for (int i = 0; i < 2 * M; i++) {
                 float v = total[i / 2][j][i % 2 * 2 + e];
-                if (r + 8 * i < p.n_out && c < t.n_columns)
-                    y[8 * i] = (v * scale + bias[i]) * weight;
+                if (r + 8 * i < p.n_out && column + 8 * j + e < t.n_columns)
+                    y[8 * i] = (v * scale + bias[i]) * of.weight[j][e];
                 total[i / 2][j][i % 2 * 2 + e] = 0;
             }
         }

@@ -109,7 +109,7 @@ CU_INLINE int emu_dot16(const uint32_t (&a)[4], const uint32_t (&b)[4])
 
 /* A lane gives 4 bytes of row lane / 4 of a and of the row 8 below, and of column lane / 4 of b, from element
  * 4 (lane % 4) on. */
-CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b)
+CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b, int from = 0)
 {
     uint32_t rows[2][4], columns[2][4];
     int lane = threadIdx.x % WARP, row = lane / 4, column = 2 * (lane % 4);
@@ -120,13 +120,13 @@ CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b)
     for (int k = 0; k < 4; k++)
         columns[0][k] = (uint32_t)all[4 * column + k], columns[1][k] = (uint32_t)all[4 * column + 4 + k];
     for (int i = 0; i < 4; i++)
-        c[i] = emu_dot16(rows[i / 2], columns[i % 2]);
+        c[i] = from + emu_dot16(rows[i / 2], columns[i % 2]);
 }
 
-CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
+CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper, int from = 0)
 {
     int more[4];
-    mma16(c, a, lower);
+    mma16(c, a, lower, from);
     mma16(more, a + 2, upper);
     for (int i = 0; i < 4; i++)
         c[i] += more[i];
