@@ -215,6 +215,10 @@ struct pf_model_opts {
     int              gpus[PF_MAX_GPUS];
     uint64_t         gpu_bytes[PF_MAX_GPUS];     /* memory of each that may be taken; 0: what is free */
     enum pf_layout   layout;
+    int              n_ranks;        /* processes that have one model together, on one machine or several, each with
+                                        some of its layers; 0 or 1: this one alone. They need NVIDIA's NCCL, which finds
+                                        rank 0 by the environment (NCCL_COMM_ID), and a GPU each. PF_MAX_GPUS at most */
+    int              rank;           /* which of them this one is. Rank 0 has the sessions; see pf_model_follow */
 };
 void pf_model_opts_init(struct pf_model_opts *o);
 
@@ -264,6 +268,12 @@ struct pf_session_opts;
  * model in this memory. */
 pf_status pf_model_plan(const char *path, const struct pf_model_opts *o, const struct pf_session_opts *so,
                         struct pf_plan *out);
+
+/* Of one of several processes other than rank 0, on a model that is open on all of them, each with its own copy of the
+ * file: computes what rank 0 asks for, until that closes the model (PF_OK). Nothing else can be done with such a model
+ * but to preload and close it. PF_EIO: a process is lost, and so is the model on all others, whose steps fail with
+ * PF_EIO within seconds; PF_ECANCEL: the model's cancel function said so. */
+pf_status pf_model_follow(pf_model *m);
 
 /* Closes and clears *m. NULL-safe. All sessions of the model must be closed before (asserted). */
 void pf_model_close(pf_model **m);

@@ -39,13 +39,14 @@ struct emu_event {
 struct emu_task {
     struct emu_task *next;
     struct emu_stream *stream;           /* of a graph's task */
-    enum { TASK_KERNEL, TASK_COPY, TASK_PASS, TASK_FILL, TASK_RECORD, TASK_WAIT } kind;
+    enum { TASK_KERNEL, TASK_COPY, TASK_PASS, TASK_FILL, TASK_RECORD, TASK_WAIT, TASK_CALL } kind;
     bool of_graph;                       /* the args of the kernel belong to a graph, not to this task */
     union {
         struct emu_kernel kernel;
         struct { char *to; const char *from; size_t to_pitch, from_pitch, width, height; } copy;
         struct { void *to; int value; size_t bytes; } fill;
         struct { struct emu_event *event; uint64_t n; } mark;
+        struct { void (*fn)(void *ctx); void *ctx; } call;
     };
 };
 
@@ -526,6 +527,11 @@ static void run_task(struct emu_stream *s, struct emu_task *t)
         while (e->n_done < t->mark.n)
             pthread_cond_wait(&settled, &lock);
         break;
+    case TASK_CALL:
+        pthread_mutex_unlock(&lock);
+        t->call.fn(t->call.ctx);
+        pthread_mutex_lock(&lock);
+        break;
     case TASK_COPY:
     case TASK_PASS:
     case TASK_FILL:
@@ -780,6 +786,13 @@ cudaError_t cudaMemset(void *p, int value, size_t bytes)
 {
     cudaError_t e = cudaMemsetAsync(p, value, bytes, NULL);
     return e == cudaSuccess ? cudaStreamSynchronize(NULL) : e;
+}
+
+cudaError_t cudaLaunchHostFunc(cudaStream_t st, void (*fn)(void *ctx), void *ctx)
+{
+    MAY_FAIL(stream_of(st)->card, cudaErrorLaunchFailure);
+    enqueue(st, (struct emu_task){ .kind = TASK_CALL, .call = { fn, ctx } });
+    return cudaSuccess;
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */

@@ -1,6 +1,7 @@
 /* Stands in for backend_cuda.c where pfmoe is built without CUDA: there are no GPUs. */
 #include "backend/among.h"
 #include "backend/meet.h"
+#include "backend/ranks.h"
 
 pf_status pf_backend_cuda_open(pf_backend **out, int device, uint64_t vram_bytes)
 {
@@ -37,4 +38,51 @@ const struct pf_meet_ops *pf_backend_cuda_meet(const pf_backend *b)
 {
     (void)b;
     return NULL;
+}
+
+pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, const struct pf_cancel *cancel)
+{
+    (void)gpu, (void)rank, (void)n, (void)cancel;
+    *out = NULL;
+    PF_FAIL(PF_EUNSUPPORTED, "several processes exchange by their GPUs, and pfmoe was built without CUDA");
+}
+
+void pf_ranks_close(pf_ranks *r)
+{
+    (void)r;
+}
+
+static pf_status no_ranks(void)
+{
+    PF_FAIL(PF_EUNSUPPORTED, "pfmoe was built without CUDA");
+}
+
+pf_status pf_ranks_watch(pf_ranks *r)
+{
+    (void)r;
+    return no_ranks();
+}
+
+pf_status pf_ranks_broadcast(pf_ranks *r, void *bytes, size_t n)
+{
+    (void)r, (void)bytes, (void)n;
+    return no_ranks();
+}
+
+pf_status pf_ranks_gather(pf_ranks *r, const void *mine, void *all, size_t n)
+{
+    (void)r, (void)mine, (void)all, (void)n;
+    return no_ranks();
+}
+
+pf_status pf_ranks_send(pf_ranks *r, int to, const void *bytes, size_t n)
+{
+    (void)r, (void)to, (void)bytes, (void)n;
+    return no_ranks();
+}
+
+pf_status pf_ranks_receive(pf_ranks *r, int from, void *bytes, size_t n)
+{
+    (void)r, (void)from, (void)bytes, (void)n;
+    return no_ranks();
 }

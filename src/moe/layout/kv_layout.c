@@ -69,7 +69,7 @@ static int most_checkpoints(size_t bytes)
 
 int pf_n_checkpoints(const struct pf_model *m, const struct pf_session_opts *o)
 {
-    return most_checkpoints(pf_kept_bytes(m, o, 0, m->n_layer));
+    return most_checkpoints(pf_kept_bytes(m, o, -m->n_before, m->n_layer + m->n_behind));
 }
 
 uint64_t pf_states_bytes(const struct pf_model *m, int first, int end, const struct pf_session_opts *o)
@@ -83,7 +83,7 @@ uint64_t pf_states_bytes(const struct pf_model *m, int first, int end, const str
 int pf_widest_window(const struct pf_model *m)
 {
     int widest = 0;
-    for (int il = 0; il < m->n_layer; il++)
+    for (int il = -m->n_before; il < m->n_layer + m->n_behind; il++)
         widest = m->layers[il].attn.window > widest ? m->layers[il].attn.window : widest;
     return widest;
 }
@@ -133,7 +133,8 @@ int64_t pf_ring_positions(const struct pf_model *m, const struct pf_session_opts
     int64_t window = pf_widest_window(m), ring = whole_chunks(window + o->n_batch);
     if (window == 0 || window > o->n_ctx)
         return 0;
-    int64_t kept = window * most_checkpoints(pf_state_bytes(m, 0, m->n_layer) + window_bytes(m, o, 0, m->n_layer));
+    int first = -m->n_before, end = m->n_layer + m->n_behind;
+    int64_t kept = window * most_checkpoints(pf_state_bytes(m, first, end) + window_bytes(m, o, first, end));
     return ring + kept < whole_chunks(o->n_ctx) ? ring : 0;
 }
 

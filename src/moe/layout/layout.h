@@ -147,8 +147,9 @@ uint64_t pf_kv_stage_bytes(const struct pf_model *m, const struct pf_session_opt
 /* The part of them that a row at position pos goes over. */
 uint64_t           pf_kv_read_bytes_of(const struct pf_model *m, int il, const struct pf_session_opts *o, int64_t pos);
 
-/* Layers with a window: the widest one; the positions that their rings hold (0: there are no rings); the chunks of
- * layer il, in a ring or not; bytes of one window of the layers [first, end) that a checkpoint keeps. */
+/* Layers with a window: the widest one; the positions that their rings hold (0: there are no rings), both of all layers
+ * of the file, whichever process computes them, so that all keep and go back alike; the chunks of layer il, in a ring
+ * or not; bytes of one window of the layers [first, end) that a checkpoint keeps. */
 int     pf_widest_window(const struct pf_model *m);
 int64_t pf_ring_positions(const struct pf_model *m, const struct pf_session_opts *o);
 int     pf_ring_chunks(const struct pf_model *m, int il, const struct pf_session_opts *o);

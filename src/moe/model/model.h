@@ -228,6 +228,10 @@ struct pf_model {
     bool        is_nextn;                 /* it is such a layer itself */
     bool        is_beside;                /* it is `nextn` or `second` of another model */
     int         first_block;              /* number of its first layer in the file */
+    int         n_before, n_behind;       /* layers of the file that lie in front of it and behind it, and are other
+                                             processes'; layers[-n_before] to layers[n_layer + n_behind - 1] say what
+                                             they are like */
+    struct pf_crew *crew;                 /* these processes: session/crew.h; NULL: there are none */
     bool       *used;                     /* [n_tensors] whether the tensor is one of this model */
     pf_vocab   *vocab;                    /* NULL: the file has none */
     struct pf_tokens *_Atomic tokens;     /* its texts for grammars; NULL: no grammar has asked yet */
@@ -359,6 +363,9 @@ void pf_model_liken(const pf_gguf *g, const char *name, char *text, size_t cap);
 
 /* Reads hyper-parameters and binds every tensor of m->file. On failure the caller closes m. */
 pf_status pf_model_bind(struct pf_model *m);
+
+/* Leaves a model that is bound the layers [first, end) of it, and if first is 0 what belongs to no layer. */
+void pf_model_keep_layers(struct pf_model *m, int first, int end);
 
 /* Bytes of gate, up and down of an expert of layer il, which has experts. */
 void pf_expert_bytes(const struct pf_model *m, int il, uint64_t bytes[3]);

@@ -47,6 +47,17 @@ void pf_info_names(struct pf_model *m)
     read_string(m->file, "general.architecture", m->arch_name, sizeof m->arch_name);
 }
 
+void pf_info_weights(struct pf_model *m)
+{
+    struct pf_model_info *info = &m->info;
+    info->weight_bytes = 0;
+    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
+        const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
+        info->weight_bytes += pf_tensor_layer(m, t) == PF_UNUSED ? 0 : t->n_bytes;
+    }
+    info->bytes_per_token = m->backend ? bytes_per_token(m) : 0;
+}
+
 static void fill_sizes(struct pf_model *m)
 {
     struct pf_model_info *info = &m->info;
@@ -61,7 +72,6 @@ static void fill_sizes(struct pf_model *m)
     info->n_experts = m->n_expert;
     info->n_experts_used = m->n_used;
     info->n_expert_layers = m->n_moe;
-    info->bytes_per_token = bytes_per_token(m);
 }
 
 pf_status pf_info_fill(struct pf_model *m)
@@ -75,10 +85,7 @@ pf_status pf_info_fill(struct pf_model *m)
     info->n_vocab = m->backend ? m->n_vocab : m->vocab ? pf_vocab_size(m->vocab) : 0;
     info->backend = m->backend ? m->backend->ops->name : "";
     info->isa = m->backend ? m->backend->ops->describe(m->backend) : "";
-    for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
-        const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
-        info->weight_bytes += pf_tensor_layer(m, t) == PF_UNUSED ? 0 : t->n_bytes;
-    }
+    pf_info_weights(m);
     if (m->backend)
         fill_sizes(m);
     return read_sampling(m);

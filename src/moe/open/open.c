@@ -17,6 +17,7 @@
 #include "moe/place/on_device.h"
 #include "moe/place/planning.h"
 #include "moe/place/rows.h"
+#include "moe/session/crew.h"
 #include "moe/session/watch.h"
 
 enum { DRAFTER_SHARE = 4 };                  /* a model that drafts takes a 4th of a GPU's memory at most */
@@ -321,6 +322,7 @@ static pf_status open_drafters(struct pf_model *m, const char *path, struct pf_m
 {
     struct pf_model_opts plain = *o;
     plain.nextn = false;
+    plain.n_ranks = 0;
     plain.n_gpus = o->n_gpus > 1 ? 1 : o->n_gpus;
     plain.draft_path = plain.routing = NULL;
     plain.adapters = NULL;
@@ -352,10 +354,14 @@ static pf_status open_one(pf_model **out, const char *path, const struct pf_mode
     m->log_ctx = o.log_ctx;
     m->cancel = (struct pf_cancel){ o.cancel, o.cancel_ctx };
     pf_status st = open_all(m, path, &o, whole);
-    if (st == PF_OK && m->cpu)
+    if (st == PF_OK && placed && m->cpu && o.n_ranks > 1)
+        st = pf_crew_open(m, &o);
+    if (st == PF_OK && m->cpu && !pf_crew_follows(m))
         st = open_drafters(m, path, &o, setup, placed);
     if (st == PF_OK && placed && m->cpu)
         st = place(m, &o, setup);
+    if (m->crew)
+        st = pf_crew_begin(m, st);
     if (st < 0) {
         pf_model_close(&m);
         return st;
@@ -419,6 +425,7 @@ void pf_model_close(pf_model **mp)
         return;
     assert(atomic_load(&m->n_sessions) == 0 && "sessions must be closed before their model");
     pf_watch_close(m);
+    pf_crew_close(m);
     pf_place_close(m->left ? m->left : m->place);
     pf_model_close(&m->nextn);
     pf_model_close(&m->second);

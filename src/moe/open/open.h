@@ -18,5 +18,12 @@ pf_status pf_open_plan(const char *path, const struct pf_model_opts *opts, const
 void      pf_info_names(struct pf_model *m);
 pf_status pf_info_fill(struct pf_model *m);
 void      pf_info_placed(struct pf_model *m);
+/* Of m->info what the weights are: after the model was left with some of its layers. */
+void      pf_info_weights(struct pf_model *m);
+
+/* join.c. Of several processes: meets the others, checks that they have the same model, and leaves m, which is bound,
+ * this one's layers. Then, however the rest of opening it went: whether it went well on all. */
+pf_status pf_crew_open(struct pf_model *m, const struct pf_model_opts *o);
+pf_status pf_crew_begin(struct pf_model *m, pf_status st);
 
 #endif

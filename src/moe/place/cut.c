@@ -36,7 +36,7 @@ struct pf_cut pf_cut_make(const struct pf_cut_sizes *s, uint64_t room)
 
 /* ---- Several cards ----------------------------------------------------------------------------------------------- */
 
-enum { SHARES = 1000 };
+enum { SHARES = 1000, MORE = 100 };          /* of a card's memory; as if it had so many times as much */
 
 /* One more than the last layer from `at` on that there is room for, leaving so many to others. */
 static int end_of(const struct pf_cut_sizes *s, int at, uint64_t room, int others)
@@ -105,7 +105,6 @@ struct pf_cut pf_cut_deal(const struct pf_cut_sizes *s, const uint64_t *room, in
 /* All layers, as if each card had so much more memory as it takes; experts are left to lie elsewhere. */
 static struct pf_cut deal_apart(const struct pf_cut_sizes *s, const uint64_t *room, int n)
 {
-    enum { MORE = 100 };
     struct pf_cut cut = deal_evenly(s, room, n < s->n_layers ? n : s->n_layers, MORE * SHARES);
     cut.apart = cut.whole;
     return cut;
@@ -181,6 +180,31 @@ static bool can_be_cut(const struct pf_model *m)
     for (int il = 0; m->index.max_chosen && il < m->n_layer; il++)
         fit = fit && (m->layers[il].has_indexer || m->layers[il].mixer != PF_MIXER_LATENT);
     return fit;
+}
+
+pf_status pf_cut_ranks(const struct pf_model *m, const uint64_t *room, int n, struct pf_cut *out)
+{
+    struct pf_cut_sizes sizes;
+    struct pf_session_opts so;
+    if (!can_be_cut(m) || m->gather.table.data)
+        PF_FAIL(PF_EUNSUPPORTED, "layers of %s models cannot be divided between processes", m->arch->name);
+    if (n > m->n_layer)
+        PF_FAIL(PF_EINVAL, "%d processes: the model has only %d layers", n, m->n_layer);
+    PF_TRY(pf_session_opts_resolve(m, NULL, &so));
+    so.n_ctx = pf_least_context(m);
+    uint64_t *layers = pf_alloc_array(PF_MEM_MODEL, (size_t)m->n_layer, sizeof *layers);
+    if (!layers)
+        PF_FAIL(PF_ENOMEM, "no memory for the sizes of %d layers", m->n_layer);
+    pf_status st = sizes_of(m, m->cpu, &so, layers, &sizes);
+    sizes.fixed = sizes.output = 0;
+    sizes.first = sizes.outside;
+    if (st == PF_OK)
+        *out = deal_evenly(&sizes, room, n, MORE * SHARES);
+    pf_free(layers);
+    PF_TRY(st);
+    if (!out->whole)
+        PF_FAIL(PF_ENOMEM, "%d processes have too little memory for the model's layers", n);
+    return PF_OK;
 }
 
 /* The first card alone takes everything, unless the layers are to be divided. Where the cards together have no room for
@@ -305,7 +329,7 @@ static pf_status place_cut(const struct pf_placement *p, int k)
         if (pf_cut_has(m, &p->cut, k, t) && !pf_model_gathers(m, t))
             PF_TRY(device->ops->place(device, t->data, t->n_bytes));
     }
-    if (p->cut.output && !p->cut.whole && k == p->cut.n_more)
+    if (p->cut.output && !p->cut.whole && k == p->cut.n_more && m->output.data)
         PF_TRY(device->ops->place(device, m->output.data, pf_weight_bytes(&m->output)));
     return pf_model_place_extra(m, device);
 }

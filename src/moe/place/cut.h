@@ -44,6 +44,10 @@ struct pf_cut pf_cut_make(const struct pf_cut_sizes *sizes, uint64_t room);
  * cards than layers are used. Where the cards cannot take the whole model, each takes what it has room for. */
 struct pf_cut pf_cut_deal(const struct pf_cut_sizes *sizes, const uint64_t *room, int n);
 
+/* The layers of n processes, each of which has so much room to compute in: likewise, by what layers and short sessions
+ * take, as if all had as much more as it needs. The first has what belongs to no layer. */
+pf_status pf_cut_ranks(const struct pf_model *m, const uint64_t *room, int n, struct pf_cut *out);
+
 /* The cut for such cards and such sessions. o->streaming: never everything, even if it would fit. *least is what the
  * first layer would need. */
 pf_status pf_cut_of(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,

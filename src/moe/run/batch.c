@@ -17,7 +17,7 @@
 #include "base/pf_fp.h"
 #include "base/pf_time.h"
 #include "moe/place/placement.h"
-#include "moe/session/step.h"
+#include "moe/session/crew.h"
 #include "moe/session/watch.h"
 
 enum { TAIL = 32 };
@@ -36,7 +36,7 @@ static void take_counts(struct pf_model *m)
     atomic_store(&m->counted.launches, launches);
 }
 
-static pf_status step(struct pf_step *t, uint64_t *ns)
+pf_status pf_step_make(struct pf_step *t, uint64_t *ns)
 {
     struct pf_model *m = t->m;
     uint64_t begin = pf_now_ns();
@@ -152,7 +152,7 @@ static bool may_follow(const struct pf_step *t)
 {
     const struct pf_session *s = t->parts->s;
     const struct pf_placement *p = t->m->place;
-    return t->n_logits == 0 && p->cut.n_more > 0 && !p->lost && !p->experts_apart &&
+    return t->n_logits == 0 && p->cut.n_more > 0 && !t->m->crew && !p->lost && !p->experts_apart &&
            s->n_units == pf_place_n_cards(p) && atomic_load(&t->m->n_sessions) == 1 && !s->hidden &&
            !pf_watch_any(t->m);
 }
@@ -169,9 +169,10 @@ static pf_status step_of(struct pf_piece *pieces, int n)
         pf_state_begin(parts[i].s, parts[i].rows);
     t.follows = n == 1 && may_follow(&t);
     uint64_t ns;
-    pf_status st = step(&t, &ns);
+    pf_status st = pf_step_make(&t, &ns);
     PF_TRY(pf_gguf_unchanged(t.m->file));        /* whatever st is: the weights may have been others than before */
     PF_TRY(st);
+    pf_crew_note_commit(t.m);
     for (int i = 0; i < t.n_parts; i++) {
         struct pf_session *s = parts[i].s;
         pf_state_commit(s, parts[i].rows);

@@ -27,6 +27,8 @@ struct pf_piece {
 /* settle.c: makes the state what it is after the computed positions. With the step lock held. A failure can be tried
  * again, or is lost with its device. */
 pf_status pf_settle(struct pf_session *s);
+/* Goes over the last inputs of so many rows. */
+pf_status pf_settle_rows(struct pf_session *s, int rows);
 
 /* Appends each piece to its session, after what the session has to catch up with, and leaves logits. Sessions are
  * distinct and of one model, pieces at most PF_MAX_BATCH_PARTS and not empty. A piece that fails leaves its sequence as
@@ -45,6 +47,9 @@ struct pf_piece pf_piece_of(const struct pf_batch_part *part);
 /* ahead.c: whether drafts may be taken along; evaluates parts, which are checked. */
 bool pf_ahead_suits(const struct pf_batch_part *parts, size_t n_parts);
 void pf_ahead_eval(struct pf_batch_part *parts, size_t n_parts);
+
+/* Makes a step and takes its time; commits nothing. With the step lock held. */
+pf_status pf_step_make(struct pf_step *t, uint64_t *ns);
 
 /* forward.c: runs a step. Reads and writes keys and values of the sessions, their `next`, and the model's buffers;
  * commits nothing. */

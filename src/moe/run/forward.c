@@ -18,6 +18,7 @@
 #include "moe/place/placement.h"
 #include "moe/run/batch.h"
 #include "moe/run/forward.h"
+#include "moe/session/crew.h"
 #include "moe/session/watch.h"
 
 /* h = norm(x) */
@@ -292,40 +293,122 @@ static bool wants_hidden(const struct pf_step *t)
     return wants;
 }
 
-/* Where the cards compute all, the first embeds and the last makes the logits. Otherwise the CPU embeds, the cards
- * compute the first layers, the CPU the others, and the unit that has the output matrix makes the logits. */
-static pf_status run_units(struct pf_step *t)
+/* Whether the cards compute all of the session's layers, and where the step begins then, or else. */
+static bool is_whole(const struct pf_step *t)
+{
+    return t->parts->s->n_units == t->m->work->n_cards;
+}
+
+static struct pf_work_unit *first_unit(const struct pf_step *t)
+{
+    return &t->m->work->units[is_whole(t) ? 0 : t->m->work->n_cards];
+}
+
+static struct pf_work_unit *output_unit(const struct pf_step *t)
+{
+    const struct pf_session *s = t->parts->s;
+    return is_whole(t) ? &t->m->work->units[t->m->work->n_cards - 1] : &t->m->work->units[s->output_unit - s->units];
+}
+
+/* The first row whose x is still wanted behind the layers: for logits, or because somebody wants all rows. */
+static int first_wanted(const struct pf_step *t)
+{
+    return wants_hidden(t) ? 0 : t->n_logits > 0 ? wanted_at(t, 0).row : t->rows;
+}
+
+/* All layers, from the unit at work to the one that has the last layer. Where the cards compute all of them, the first
+ * one embeds, and the last one makes the logits; otherwise the cards compute the first layers, the CPU the others. */
+static pf_status run_layers_of_units(struct pf_step *t, bool embeds, bool heads)
 {
     const struct pf_session *s = t->parts->s;
     struct pf_work_unit *units = t->m->work->units;
     int n_cards = t->m->work->n_cards, rows = t->rows;
-    bool whole = s->n_units == n_cards;
-    t->unit = &units[whole ? 0 : n_cards];
-    PF_TRY(whole ? PF_OK : embed(t, rows));
+    bool whole = is_whole(t);
     for (int k = 0; k < n_cards; k++) {
         if (!whole && s->units[k].first == s->units[k].end)
             continue;
         PF_TRY(pf_hand_over(t, &units[k], 0, rows));
-        PF_TRY(run_card(t, whole && k == 0, whole && k == n_cards - 1));
+        PF_TRY(run_card(t, embeds && whole && k == 0, heads && whole && k == n_cards - 1));
     }
     if (whole)
         return PF_OK;
     PF_TRY(pf_hand_over(t, &units[n_cards], 0, rows));
-    PF_TRY(pf_run_cpu(t, rows));
-    if (t->n_logits > 0) {
-        int first = wants_hidden(t) ? 0 : wanted_at(t, 0).row;
-        PF_TRY(pf_hand_over(t, &units[s->output_unit - s->units], first, rows - first));
-    }
+    return pf_run_cpu(t, rows);
+}
+
+/* Where the cards do not compute all layers the CPU embeds, and the unit with the output matrix makes the logits. */
+static pf_status run_units(struct pf_step *t)
+{
+    bool whole = is_whole(t);
+    t->unit = first_unit(t);
+    PF_TRY(whole ? PF_OK : embed(t, t->rows));
+    PF_TRY(run_layers_of_units(t, true, true));
+    if (whole)
+        return PF_OK;
+    if (t->n_logits > 0)
+        PF_TRY(pf_hand_over(t, output_unit(t), first_wanted(t), t->rows - first_wanted(t)));
     return has_head(t) ? head(t, 0, t->n_logits) : PF_OK;
 }
 
-static pf_status run(struct pf_step *t)
+/* ---- One of several processes (session/crew.h) ------------------------------------------------------------------- */
+
+static pf_status lead_layers(struct pf_step *t)
+{
+    t->unit = first_unit(t);
+    PF_TRY(is_whole(t) ? PF_OK : embed(t, t->rows));
+    return run_layers_of_units(t, true, false);
+}
+
+/* The first one's part of the step: its layers, and what comes behind those of the others. Whatever happens here, x or
+ * the failure goes round, so that nobody is left waiting. */
+static pf_status lead(struct pf_step *t)
+{
+    char why[512];
+    t->back = first_wanted(t);
+    PF_TRY(pf_crew_tell_step(t));
+    pf_status st = pf_crew_hand_on(t, lead_layers(t));
+    snprintf(why, sizeof why, "%s", st < 0 ? pf_last_error() : "");
+    t->unit = output_unit(t);
+    pf_status taken = pf_crew_take(t);
+    if (st < 0)
+        PF_FAIL(st, "%s", why);
+    PF_TRY(taken);
+    return has_head(t) ? head(t, 0, t->n_logits) : PF_OK;
+}
+
+static pf_status prepare(struct pf_step *t)
 {
     pf_spans_enter(t->m->spans, "inputs", -1);
     PF_TRY(pf_place_between(t->m->place, t->rows));
     PF_TRY(pf_watch_begin(t));
-    PF_TRY(pf_inputs_put(t));
-    PF_TRY(run_units(t));
+    return pf_inputs_put(t);
+}
+
+static pf_status follow_layers(struct pf_step *t)
+{
+    PF_TRY(run_layers_of_units(t, false, false));
+    return pf_gguf_unchanged(t->m->file);
+}
+
+/* The part of any other process. */
+static pf_status follow(struct pf_step *t)
+{
+    char why[512];
+    pf_status st = prepare(t);
+    snprintf(why, sizeof why, "%s", st < 0 ? pf_last_error() : "");
+    t->unit = first_unit(t);
+    pf_status taken = pf_crew_take(t);
+    if (taken < 0)
+        return pf_crew_hand_on(t, taken);
+    return pf_crew_hand_on(t, st < 0 ? pf_fail(st, "%s", why) : follow_layers(t));
+}
+
+static pf_status run(struct pf_step *t)
+{
+    if (pf_crew_follows(t->m))
+        return follow(t);
+    PF_TRY(prepare(t));
+    PF_TRY(t->m->crew ? lead(t) : run_units(t));
     PF_TRY(pf_watch_download(t));
     if (has_head(t))
         PF_TRY(get_logits(t, 0, t->n_logits));

@@ -5,6 +5,7 @@
 #include "base/pf_time.h"
 #include "moe/blocks/blocks.h"
 #include "moe/run/batch.h"
+#include "moe/session/crew.h"
 
 static pf_status settle_unit(struct pf_step *t, struct pf_session *s, const struct pf_unit *u, int rows)
 {
@@ -25,6 +26,7 @@ static pf_status settle_unit(struct pf_step *t, struct pf_session *s, const stru
 
 static pf_status settle_units(struct pf_session *s, int rows)
 {
+    pf_crew_tell_state(s, PF_TOLD_SETTLE, rows, 0, false);
     for (int i = 0; i < s->n_units; i++) {
         const struct pf_unit *u = &s->units[i];
         struct pf_step t = { .m = s->m, .unit = &s->m->work->units[i] };
@@ -37,16 +39,21 @@ static pf_status settle_units(struct pf_session *s, int rows)
     return PF_OK;
 }
 
+pf_status pf_settle_rows(struct pf_session *s, int rows)
+{
+    unsigned fp = pf_fp_begin();
+    pf_status st = settle_units(s, rows);
+    pf_fp_end(fp);
+    return st;
+}
+
 pf_status pf_settle(struct pf_session *s)
 {
     int rows = pf_state_behind(s);
     if (rows == 0)
         return PF_OK;
     uint64_t begin = pf_now_ns();
-    unsigned fp = pf_fp_begin();
-    pf_status st = settle_units(s, rows);
-    pf_fp_end(fp);
-    PF_TRY(st);
+    PF_TRY(pf_settle_rows(s, rows));
     pf_state_settled(s);
     s->sources[s->source].account.balance_ns -= (double)(pf_now_ns() - begin);
     return PF_OK;

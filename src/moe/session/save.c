@@ -28,6 +28,7 @@
 #include "base/pf_mem.h"
 #include "moe/model/identity.h"
 #include "moe/place/placement.h"
+#include "moe/session/crew.h"
 #include "moe/session/save_stream.h"
 
 static const char magic[8] = { 'P', 'F', 'M', 'O', 'E', 'S', 'E', 'S' };
@@ -244,6 +245,7 @@ static pf_status open_piece(struct pf_save_stream *f)
 pf_status pf_session_save_more(const pf_session *s, struct pf_saved *since, pf_write_fn *write, void *ctx)
 {
     struct pf_save_stream f = { .write = write, .ctx = ctx };
+    PF_TRY(pf_crew_refuse(s->m, "no session can be saved"));
     PF_TRY(open_piece(&f));
     pf_status st = save(s, &f, since);
     pf_free(f.piece);
@@ -376,6 +378,7 @@ static pf_status load_from(pf_session *s, pf_read_fn *read, void *ctx)
 
 pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx)
 {
+    PF_TRY(pf_crew_refuse(s->m, "no saved session can be loaded"));
     PF_TRY(pf_session_rewind(s, 0));
     return load_from(s, read, ctx);
 }

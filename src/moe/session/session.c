@@ -6,6 +6,7 @@
 #include "base/pf_cpu.h"
 #include "base/pf_mem.h"
 #include "moe/place/placement.h"
+#include "moe/session/crew.h"
 #include "moe/session/work.h"
 
 static void close_unit(struct pf_session *s, struct pf_unit *u)
@@ -63,6 +64,7 @@ void pf_session_close(pf_session **sp)
         return;
     struct pf_model *m = s->m;
     pthread_mutex_lock(&m->step_lock);       /* another session's step may run */
+    pf_crew_tell_close(s);
     close_buffers(s);
     if (atomic_fetch_sub(&m->n_sessions, 1) == 1)
         pf_work_close(m);
@@ -313,9 +315,9 @@ static pf_status check_work(const struct pf_model *m, const struct pf_session_op
     return PF_OK;
 }
 
-/* With resolved options. */
-static pf_status open_resolved(pf_session **out, pf_model *m, const struct pf_session_opts *o)
+pf_status pf_session_open_so(struct pf_session **out, struct pf_model *m, const struct pf_session_opts *o)
 {
+    *out = NULL;
     PF_TRY(check_work(m, o));
     struct pf_session *s = pf_alloc(PF_MEM_SESSION, sizeof *s);
     if (!s)
@@ -327,6 +329,8 @@ static pf_status open_resolved(pf_session **out, pf_model *m, const struct pf_se
     atomic_fetch_add(&m->n_sessions, 1);
     pthread_mutex_lock(&m->step_lock);
     pf_status st = open_with_room(s);
+    st = st == PF_OK ? pf_crew_fit(m) : st;
+    st = st == PF_OK ? pf_crew_tell_open(s) : st;
     pthread_mutex_unlock(&m->step_lock);
     if (st < 0)
         pf_session_close(&s);
@@ -341,17 +345,19 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
 {
     struct pf_session_opts o;
     *out = NULL;
+    if (pf_crew_follows(m))
+        PF_FAIL(PF_EINVAL, "of several processes the first alone opens sessions");
     PF_TRY(pf_session_opts_resolve(m, opts, &o));
     int64_t least = opts && opts->n_ctx > 0 ? o.n_ctx : pf_least_context(m), n_near = o.n_near;
     o.n_near = o.n_ctx > least ? o.n_ctx : n_near;
-    pf_status st = open_resolved(out, m, &o);
+    pf_status st = pf_session_open_so(out, m, &o);
     while (st == PF_ENOMEM && o.n_ctx > least) {
         o.n_ctx = o.n_ctx / 2 > least ? o.n_ctx / 2 : least;
         o.n_near = o.n_ctx > least ? o.n_ctx : n_near;
-        st = open_resolved(out, m, &o);
+        st = pf_session_open_so(out, m, &o);
     }
     bool only = atomic_load(&m->n_sessions) == 0;
     while (st < 0 && (give_way(m, st) || leave_device(m, st, only)))
-        st = open_resolved(out, m, &o);
+        st = pf_session_open_so(out, m, &o);
     return st;
 }

@@ -60,6 +60,7 @@ struct pf_given_rows {
 struct pf_session {
     struct pf_model      *m;
     struct pf_session_opts opts;
+    int                   number;            /* by which other processes know it (crew.h); 0: there are none */
     int64_t               pos, computed, held_from;
     int64_t               next_holds;        /* `next` of the units is the state after so many positions, as it was
                                                 before the last step; 0: it is garbage */
@@ -135,6 +136,9 @@ static inline bool pf_session_is_here(const struct pf_session *s)
  * lock held. On failure the session has no buffers, and the next call tries again. */
 pf_status pf_session_follow(struct pf_session *s);
 
+/* Opens a session with resolved options, and nothing less. */
+pf_status pf_session_open_so(struct pf_session **out, struct pf_model *m, const struct pf_session_opts *o);
+
 /* state.c. State of a layer, before and after the step; NULL: no state came before. */
 float *pf_state_before(const struct pf_session *s, int il);
 float *pf_state_after(const struct pf_session *s, int il);
@@ -150,6 +154,10 @@ void pf_state_plan(struct pf_session *s, int64_t pos);
 int  pf_state_cut(const struct pf_session *s, int rows);
 float *pf_state_between(const struct pf_session *s, int il);
 void pf_state_rewind(struct pf_session *s, int64_t pos);     /* makes computed <= pos */
+/* What commits and rewinding do with memory: `next` becomes the state, and the state `next`; checkpoint number i is
+ * made of pos positions, or taken back, with the state or windows alone. With the step lock held. */
+void pf_state_swap(struct pf_session *s);
+void pf_state_copy_kept(const struct pf_session *s, int i, int64_t pos, bool state, bool keep);
 /* Whether a step of so many rows leaves the inputs of recurrent layers in `inputs`; where those of layer il are. */
 bool   pf_state_keeps_inputs(const struct pf_session *s, int rows);
 float *pf_state_inputs(const struct pf_session *s, int il);

@@ -7,7 +7,7 @@
  * back, and undone in part, if its inputs are kept, by going over the first of them again (run/settle.c). Without
  * recurrent state, and within the positions that the rings still hold, going back means moving `computed` and nothing
  * else. */
-#include "moe/session/session.h"
+#include "moe/session/crew.h"
 
 /* Where a layer's begins in the state of its unit. */
 static size_t offset(const struct pf_session *s, int il)
@@ -25,9 +25,10 @@ float *pf_state_after(const struct pf_session *s, int il)
     return pf_unit_of(s, il)->next + offset(s, il);
 }
 
-/* Between state (or not) and windows after pos positions, and what is kept under number i. With the step lock held. */
-static void copy_kept(const struct pf_session *s, int i, int64_t pos, bool state, bool keep)
+/* Between state (or not) and windows after pos positions, and what is kept under number i. */
+void pf_state_copy_kept(const struct pf_session *s, int i, int64_t pos, bool state, bool keep)
 {
+    pf_crew_tell_state(s, keep ? PF_TOLD_KEEP : PF_TOLD_TAKE_BACK, i, pos, state);
     for (const struct pf_unit *u = s->units; u < s->units + s->n_units; u++) {
         size_t n = state ? u->state_bytes : 0;
         struct pf_buf_copy copy = { keep ? u->kept[i] : u->state, keep ? u->state : u->kept[i], n, n, n, 1 };
@@ -83,7 +84,7 @@ static struct pf_checkpoint *place_for(struct pf_session *s, int64_t pos)
 
 static void keep_in(struct pf_session *s, struct pf_checkpoint *c, int64_t pos, bool state)
 {
-    copy_kept(s, (int)(c - s->checkpoints), pos, state, true);
+    pf_state_copy_kept(s, (int)(c - s->checkpoints), pos, state, true);
     c->pos = pos;
 }
 
@@ -130,7 +131,7 @@ void pf_state_begin(struct pf_session *s, int rows)
 }
 
 /* `next` becomes the state, and the state, as the session had it, is kept as the next step's `next` until then. */
-static void swap(struct pf_session *s)
+void pf_state_swap(struct pf_session *s)
 {
     for (int i = 0; i < s->n_units; i++) {
         struct pf_unit *u = &s->units[i];
@@ -143,7 +144,7 @@ static void swap(struct pf_session *s)
 void pf_state_commit(struct pf_session *s, int rows)
 {
     bool passed = pf_state_cut(s, rows) > 0;
-    swap(s);
+    pf_state_swap(s);
     s->next_holds = s->computed;
     s->inputs_kept = pf_state_keeps_inputs(s, rows);
     s->computed += rows;
@@ -186,6 +187,14 @@ void pf_state_settled(struct pf_session *s)
     s->state_holds = s->computed;
 }
 
+static void undo(struct pf_session *s)
+{
+    pthread_mutex_lock(&s->m->step_lock);
+    pf_crew_tell_state(s, PF_TOLD_SWAP, 0, 0, false);
+    pf_state_swap(s);
+    pthread_mutex_unlock(&s->m->step_lock);
+}
+
 void pf_state_rewind(struct pf_session *s, int64_t pos)
 {
     const struct pf_checkpoint *best = NULL;
@@ -205,7 +214,7 @@ void pf_state_rewind(struct pf_session *s, int64_t pos)
     }
     s->next_holds = 0;
     if (undoes)
-        swap(s);
+        undo(s);
     if (undoes || at_hand(s, pos)) {
         s->computed = s->state_holds = pos;
         return;
@@ -215,6 +224,6 @@ void pf_state_rewind(struct pf_session *s, int64_t pos)
     if (!best)
         return;
     pthread_mutex_lock(&s->m->step_lock);
-    copy_kept(s, (int)(best - s->checkpoints), s->computed, true, false);
+    pf_state_copy_kept(s, (int)(best - s->checkpoints), s->computed, true, false);
     pthread_mutex_unlock(&s->m->step_lock);
 }

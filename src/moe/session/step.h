@@ -27,6 +27,7 @@ struct pf_step {
     struct pf_work_unit  *unit;              /* the one of m->work that is at work */
     bool                  visits;            /* the layers at work are the CPU's, on a card (place/visits.h): their
                                                 keys and values are the host's */
+    int                   back;              /* with several processes: rows from here on come back to the first one */
     bool                  follows;           /* another step of its one session follows at once, and begins on the first
                                                 card while the others are still at work on this one */
 };

@@ -5,6 +5,7 @@
 
 #include "base/pf_mem.h"
 #include "moe/place/placement.h"
+#include "moe/session/crew.h"
 
 enum {
     AFTER = 1u << PF_STAGE_PICKS | 1u << PF_STAGE_WEIGHTS,       /* stages that the session's buffers keep */
@@ -141,6 +142,7 @@ pf_status pf_trace_set(pf_model *m, const struct pf_trace_opts *o)
 {
     static const struct pf_trace_opts none = { 0 };
     o = o ? o : &none;
+    PF_TRY(o->record || o->fn || o->counts ? pf_crew_refuse(m, "experts cannot be watched") : PF_OK);
     if (!m->backend || m->n_moe == 0)
         PF_FAIL(PF_EINVAL, "%s has no experts to watch", m->name[0] ? m->name : "the model");
     if (m->uneven && o->record)

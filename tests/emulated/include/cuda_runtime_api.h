@@ -105,6 +105,9 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *st, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t st);
 cudaError_t cudaStreamQuery(cudaStream_t st);
 cudaError_t cudaStreamSynchronize(cudaStream_t st);
+/* For libraries that the program loads, which see it alone. */
+__attribute__((visibility("default")))
+cudaError_t cudaLaunchHostFunc(cudaStream_t st, void (*fn)(void *ctx), void *ctx);
 cudaError_t cudaStreamWaitEvent(cudaStream_t st, cudaEvent_t e, unsigned flags);
 
 cudaError_t cudaEventCreate(cudaEvent_t *e);

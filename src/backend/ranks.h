@@ -1,0 +1,37 @@
+/* The seam of processes, on one machine or on several, that compute one model together: ranks 0 to n - 1, one process
+ * each. A rank has a GPU by which it exchanges bytes with the others, and may compute with more than that one.
+ *
+ *     rank 0     broadcast |                           | gather
+ *     rank k     broadcast | receive from, send to any | gather      each call of one rank meets that of the others
+ *
+ * Calls wait until the bytes are there, or gone. A rank that dies ends the calls of the others within seconds: by the
+ * transport where it notices, else (pf_ranks_watch) by a heartbeat that stops. Then everything has ended: the call that
+ * noticed fails with PF_EIO, and all later ones do at once. Bytes are the host's.
+ *
+ * All calls belong to one thread at a time. */
+#ifndef PF_RANKS_H
+#define PF_RANKS_H
+
+#include "base/pf_cancel.h"
+#include "backend/backend.h"
+
+typedef struct pf_ranks pf_ranks;
+
+/* Meets the other ranks; waits until all are there. gpu: the GPU for the exchange. Where they meet the environment
+ * says: NCCL_COMM_ID, rank 0's host:port, as NCCL reads it. cancel is asked while waiting here, and by ranks other than
+ * 0 in pf_ranks_broadcast; what it points to must outlive the ranks. */
+pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, const struct pf_cancel *cancel);
+void      pf_ranks_close(pf_ranks *r);            /* NULL-safe */
+
+/* By all ranks: from now on a rank that is gone without a word is noticed, too. */
+pf_status pf_ranks_watch(pf_ranks *r);
+
+/* Rank 0's bytes to all; n bytes of each rank to all, which has n times as many as there are ranks. */
+pf_status pf_ranks_broadcast(pf_ranks *r, void *bytes, size_t n);
+pf_status pf_ranks_gather(pf_ranks *r, const void *mine, void *all, size_t n);
+
+/* What one rank sends to another one, that one receives. */
+pf_status pf_ranks_send(pf_ranks *r, int to, const void *bytes, size_t n);
+pf_status pf_ranks_receive(pf_ranks *r, int from, void *bytes, size_t n);
+
+#endif

@@ -1,0 +1,317 @@
+/* Ranks by NCCL: backend/ranks.h.
+ *
+ *     bytes of the host <-> room on the GPU <-> NCCL, piece by piece, on a stream of their own
+ *     heartbeat: a thread with a small communicator and a stream of its own gathers a byte of all ranks every second
+ *
+ * NCCL's calls do not wait; who waits looks at the communicator's state and at the stream in turn, so that a failure is
+ * seen even where a kernel waits for a rank that will never send. A communicator that has failed is aborted, which ends
+ * such kernels, and never used again. */
+#include "backend/ranks.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/pf_mem.h"
+#include "base/pf_thread.h"
+#include "base/pf_time.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/nccl.h"
+
+enum { PIECE_BYTES = 8 << 20 };
+static const uint64_t SPIN_NS = 20000000, NAP_NS = 50000, BEAT_NS = 1000000000, LIMIT_NS = 10000000000,
+                      GRACE_NS = 1000000000;
+
+/* A communicator with what its operations need of the GPU. */
+struct line {
+    nccl_comm    comm;               /* NULL: there is none, or it was aborted */
+    cudaStream_t stream;
+    char        *room;
+};
+
+struct pf_ranks {
+    struct nccl nccl;
+    int         gpu, rank, n;
+    const struct pf_cancel *cancel;
+    struct line talk, beat;
+    bool        is_broken;           /* what was lost is lost */
+    char        why[400];
+    pthread_t   heart;
+    bool        has_heart;
+    atomic_bool leave;               /* the heart is to stop */
+    _Atomic uint64_t stopped_ns;     /* when another rank's heartbeat was missed; 0: none was */
+};
+
+/* ---- Waiting ----------------------------------------------------------------------------------------------------- */
+
+static pf_status nccl_failed(const struct pf_ranks *r, const struct line *l, int result)
+{
+    const char *more = l->comm ? r->nccl.last_error(l->comm) : NULL;
+    PF_FAIL(PF_EIO, "NCCL says: %s%s%.200s", r->nccl.error_text(result), more && *more ? ": " : "", more ? more : "");
+}
+
+/* Whether all that was asked of the line has been done. */
+static pf_status look(const struct pf_ranks *r, const struct line *l, bool *done)
+{
+    int state = NCCL_SUCCESS, result = r->nccl.comm_state(l->comm, &state);
+    *done = false;
+    if (result != NCCL_SUCCESS || (state != NCCL_SUCCESS && state != NCCL_IN_PROGRESS))
+        return nccl_failed(r, l, result != NCCL_SUCCESS ? result : state);
+    if (state == NCCL_IN_PROGRESS)
+        return PF_OK;
+    cudaError_t e = cudaStreamQuery(l->stream);
+    *done = e == cudaSuccess;
+    return e == cudaErrorNotReady ? PF_OK : pf_cuda_check(e, "an exchange with other ranks");
+}
+
+/* Between two looks: at first without a pause, since a step's exchanges come every few microseconds. */
+static void pause_between(uint64_t since_ns)
+{
+    if (pf_now_ns() - since_ns < SPIN_NS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){ 0, (long)NAP_NS }, NULL);
+}
+
+/* A rank that ends its work stops its heart when all have answered; what is on its way then still arrives. */
+static bool missed(const struct pf_ranks *r)
+{
+    uint64_t at = atomic_load(&r->stopped_ns);
+    return at && pf_now_ns() - at > GRACE_NS;
+}
+
+static pf_status settle_line(const struct pf_ranks *r, const struct line *l, const struct pf_cancel *cancel)
+{
+    uint64_t begin = pf_now_ns();
+    for (bool done = false;;) {
+        PF_TRY(look(r, l, &done));
+        if (done)
+            return PF_OK;
+        if (missed(r))
+            PF_FAIL(PF_EIO, "there was no sign of life for %d seconds", (int)(LIMIT_NS / 1000000000));
+        if (pf_now_ns() - begin > SPIN_NS)
+            PF_TRY(pf_cancel_check(cancel));
+        pause_between(begin);
+    }
+}
+
+static void abort_line(const struct pf_ranks *r, struct line *l)
+{
+    if (l->comm)
+        r->nccl.comm_abort(l->comm);
+    l->comm = NULL;
+}
+
+/* After a failed exchange: nothing can be exchanged any more. peer: the rank that was waited for, or -1. */
+static pf_status give_up(struct pf_ranks *r, pf_status st, int peer)
+{
+    char whom[40] = "";
+    if (peer >= 0)
+        snprintf(whom, sizeof whom, " while this one waited for rank %d", peer);
+    if (st != PF_ECANCEL)
+        st = PF_EIO;
+    snprintf(r->why, sizeof r->why, "one of the processes that run the model is lost%s: %s", whom, pf_last_error());
+    r->is_broken = true;
+    atomic_store(&r->leave, true);           /* those who do not see it by the transport miss a heartbeat */
+    abort_line(r, &r->talk);
+    PF_FAIL(st, "%s", r->why);
+}
+
+/* ---- Heartbeat --------------------------------------------------------------------------------------------------- */
+
+static pf_status beat_once(const struct pf_ranks *r)
+{
+    const struct line *l = &r->beat;
+    uint64_t begin = pf_now_ns();
+    int result = r->nccl.all_gather(l->room, l->room + 1, 1, NCCL_CHAR, l->comm, l->stream);
+    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
+        return nccl_failed(r, l, result);
+    for (bool done = false;;) {
+        PF_TRY(look(r, l, &done));
+        if (done || atomic_load(&r->leave))
+            return PF_OK;
+        if (pf_now_ns() - begin > LIMIT_NS)
+            PF_FAIL(PF_EIO, "a heartbeat was missed");
+        nanosleep(&(struct timespec){ 0, (long)NAP_NS * 20 }, NULL);
+    }
+}
+
+static void *heart_main(void *ctx)
+{
+    struct pf_ranks *r = ctx;
+    cudaSetDevice(r->gpu);
+    for (uint64_t next = 0; !atomic_load(&r->leave);) {
+        if (pf_now_ns() < next) {
+            nanosleep(&(struct timespec){ 0, (long)NAP_NS * 200 }, NULL);
+            continue;
+        }
+        next = pf_now_ns() + BEAT_NS;
+        if (beat_once(r) < 0) {
+            atomic_store(&r->stopped_ns, pf_now_ns());
+            break;
+        }
+    }
+    abort_line(r, &r->beat);
+    return NULL;
+}
+
+pf_status pf_ranks_watch(pf_ranks *r)
+{
+    struct nccl_config config = pf_nccl_config(true);
+    PF_TRY(r->is_broken ? pf_fail(PF_EIO, "%s", r->why) : PF_OK);
+    int result = r->nccl.comm_split(r->talk.comm, 0, r->rank, &r->beat.comm, &config);
+    pf_status st = result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? settle_line(r, &r->talk, NULL)
+                                                                         : nccl_failed(r, &r->talk, result);
+    if (st == PF_OK)
+        st = settle_line(r, &r->beat, NULL);
+    if (st == PF_OK)
+        st = beat_once(r);                   /* loads its kernel while nothing else runs */
+    if (st < 0)
+        return give_up(r, st, -1);
+    if (pf_thread_start(&r->heart, heart_main, r) != 0)
+        PF_FAIL(PF_ENOMEM, "no thread for the heartbeat of ranks");
+    r->has_heart = true;
+    return PF_OK;
+}
+
+/* ---- Opening and closing ----------------------------------------------------------------------------------------- */
+
+static void close_line(const struct pf_ranks *r, struct line *l)
+{
+    abort_line(r, l);
+    if (l->stream)
+        cudaStreamDestroy(l->stream);
+    cudaFree(l->room);
+}
+
+void pf_ranks_close(pf_ranks *r)
+{
+    if (!r)
+        return;
+    cudaSetDevice(r->gpu);
+    atomic_store(&r->leave, true);
+    if (r->has_heart)
+        pthread_join(r->heart, NULL);
+    close_line(r, &r->beat);
+    close_line(r, &r->talk);
+    pf_free(r);
+}
+
+static pf_status open_line(struct line *l, size_t bytes)
+{
+    void *room;
+    CU_TRY(cudaStreamCreateWithFlags(&l->stream, cudaStreamNonBlocking), "creating a stream for ranks");
+    CU_TRY(cudaMalloc(&room, bytes), "allocating room for ranks");
+    l->room = room;
+    CU_TRY(cudaMemsetAsync(room, 0, bytes, l->stream), "clearing room for ranks");
+    return PF_OK;
+}
+
+static pf_status meet(struct pf_ranks *r)
+{
+    struct nccl_id id;
+    struct nccl_config config = pf_nccl_config(false);
+    CU_TRY(cudaSetDevice(r->gpu), "choosing the GPU for ranks");
+    PF_TRY(open_line(&r->talk, PIECE_BYTES));
+    PF_TRY(open_line(&r->beat, 1 + (size_t)r->n));
+    int result = r->nccl.unique_id(&id);
+    if (result == NCCL_SUCCESS)
+        result = r->nccl.comm_init(&r->talk.comm, r->n, id, r->rank, &config);
+    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
+        return nccl_failed(r, &r->talk, result);
+    return settle_line(r, &r->talk, r->cancel);
+}
+
+pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, const struct pf_cancel *cancel)
+{
+    pf_ranks *r = pf_alloc(PF_MEM_KERNELS, sizeof *r);
+    *out = NULL;
+    if (!r)
+        PF_FAIL(PF_ENOMEM, "no memory for ranks");
+    r->gpu = gpu;
+    r->rank = rank;
+    r->n = n;
+    r->cancel = cancel;
+    pf_status st = pf_nccl_find(&r->nccl);
+    st = st == PF_OK ? meet(r) : st;
+    if (st < 0) {
+        pf_ranks_close(r);
+        return st;
+    }
+    *out = r;
+    return PF_OK;
+}
+
+/* ---- Exchanges --------------------------------------------------------------------------------------------------- */
+
+enum direction { SEND, RECEIVE, BROADCAST };
+
+static int ask(const struct pf_ranks *r, enum direction d, int peer, size_t n)
+{
+    const struct line *l = &r->talk;
+    switch (d) {
+    case SEND:      return r->nccl.send(l->room, n, NCCL_CHAR, peer, l->comm, l->stream);
+    case RECEIVE:   return r->nccl.receive(l->room, n, NCCL_CHAR, peer, l->comm, l->stream);
+    case BROADCAST: break;
+    }
+    return r->nccl.broadcast(l->room, l->room, n, NCCL_CHAR, peer, l->comm, l->stream);
+}
+
+/* give NULL: the bytes come from a rank, to take. */
+static pf_status exchange_piece(struct pf_ranks *r, enum direction d, int peer, const char *give, char *take, size_t n)
+{
+    const struct line *l = &r->talk;
+    if (give)
+        CU_TRY(cudaMemcpyAsync(l->room, give, n, cudaMemcpyHostToDevice, l->stream), "a copy for another rank");
+    int result = ask(r, d, peer, n);
+    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
+        return nccl_failed(r, l, result);
+    PF_TRY(settle_line(r, l, d == BROADCAST && !give ? r->cancel : NULL));
+    if (give)
+        return PF_OK;
+    CU_TRY(cudaMemcpyAsync(take, l->room, n, cudaMemcpyDeviceToHost, l->stream), "a copy from another rank");
+    return pf_cuda_check(cudaStreamSynchronize(l->stream), "a copy from another rank");
+}
+
+static pf_status exchange(struct pf_ranks *r, enum direction d, int peer, const char *give, char *take, size_t n)
+{
+    if (r->is_broken)
+        PF_FAIL(PF_EIO, "%s", r->why);
+    cudaSetDevice(r->gpu);
+    for (size_t done = 0, piece; done < n; done += piece) {
+        piece = n - done < PIECE_BYTES ? n - done : PIECE_BYTES;
+        pf_status st = exchange_piece(r, d, peer, give ? give + done : NULL, give ? NULL : take + done, piece);
+        if (st < 0)
+            return give_up(r, st, r->rank == peer ? -1 : peer);
+    }
+    return PF_OK;
+}
+
+pf_status pf_ranks_broadcast(pf_ranks *r, void *bytes, size_t n)
+{
+    return exchange(r, BROADCAST, 0, r->rank == 0 ? bytes : NULL, bytes, n);
+}
+
+pf_status pf_ranks_send(pf_ranks *r, int to, const void *bytes, size_t n)
+{
+    return exchange(r, SEND, to, bytes, NULL, n);
+}
+
+pf_status pf_ranks_receive(pf_ranks *r, int from, void *bytes, size_t n)
+{
+    return exchange(r, RECEIVE, from, NULL, bytes, n);
+}
+
+/* Few bytes, once in a while: all go to rank 0, which hands them out. */
+pf_status pf_ranks_gather(pf_ranks *r, const void *mine, void *all, size_t n)
+{
+    char *to = all;
+    memcpy(to + (size_t)r->rank * n, mine, n);
+    if (r->rank > 0)
+        PF_TRY(pf_ranks_send(r, 0, mine, n));
+    for (int k = 1; r->rank == 0 && k < r->n; k++)
+        PF_TRY(pf_ranks_receive(r, k, to + (size_t)k * n, n));
+    return pf_ranks_broadcast(r, all, n * (size_t)r->n);
+}

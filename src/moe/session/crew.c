@@ -1,0 +1,269 @@
+/* See crew.h. */
+#include "moe/session/crew.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/pf_mem.h"
+
+enum { BLOCK_BYTES = 4096, MOST_BYTES = 1 << 26 };       /* of a message: its first part; the whole */
+
+struct fared {
+    int32_t status;
+    char    why[508];
+};
+
+/* ---- Agreeing ---------------------------------------------------------------------------------------------------- */
+
+static struct fared fared_of(pf_status st)
+{
+    struct fared f = { .status = st };
+    if (st < 0)
+        snprintf(f.why, sizeof f.why, "%s", pf_last_error());
+    return f;
+}
+
+pf_status pf_crew_agree(struct pf_crew *crew, pf_status st)
+{
+    struct fared mine = fared_of(st), all[PF_MAX_GPUS];
+    PF_TRY(pf_ranks_gather(crew->ranks, &mine, all, sizeof mine));
+    for (int k = 0; k < crew->n; k++)
+        if (all[k].status < 0 && k == crew->rank)
+            PF_FAIL(all[k].status, "%s", all[k].why);
+        else if (all[k].status < 0)
+            PF_FAIL(all[k].status, "rank %d: %s", k, all[k].why);
+    return PF_OK;
+}
+
+pf_status pf_crew_refuse(const struct pf_model *m, const char *what)
+{
+    if (m->crew)
+        PF_FAIL(PF_EUNSUPPORTED, "of a model that several processes run %s", what);
+    return PF_OK;
+}
+
+/* ---- Telling and hearing ----------------------------------------------------------------------------------------- */
+
+static pf_status fit_message(struct pf_crew *crew, size_t bytes)
+{
+    size_t wanted = bytes < BLOCK_BYTES ? BLOCK_BYTES : bytes;
+    if (wanted <= crew->message_bytes)
+        return PF_OK;
+    char *p = pf_alloc(PF_MEM_SESSION, wanted);
+    if (!p)
+        PF_FAIL(PF_ENOMEM, "no memory for a message of %zu bytes to other ranks", bytes);
+    if (crew->message)
+        memcpy(p, crew->message, crew->message_bytes);
+    pf_free(crew->message);
+    crew->message = p;
+    crew->message_bytes = wanted;
+    return PF_OK;
+}
+
+/* What follows the header lies behind it in crew->message already. */
+static pf_status tell(struct pf_crew *crew, struct pf_told *told)
+{
+    told->committed = crew->committed;
+    told->bytes = told->bytes ? told->bytes : sizeof *told;
+    PF_TRY(fit_message(crew, told->bytes));
+    memcpy(crew->message, told, sizeof *told);
+    PF_TRY(pf_ranks_broadcast(crew->ranks, crew->message, BLOCK_BYTES));
+    crew->committed = false;
+    return told->bytes <= BLOCK_BYTES ? PF_OK
+                                      : pf_ranks_broadcast(crew->ranks, crew->message + BLOCK_BYTES,
+                                                           told->bytes - BLOCK_BYTES);
+}
+
+pf_status pf_crew_hear(struct pf_model *m, const struct pf_told **told)
+{
+    struct pf_crew *crew = m->crew;
+    struct pf_told head;
+    PF_TRY(fit_message(crew, BLOCK_BYTES));
+    PF_TRY(pf_ranks_broadcast(crew->ranks, crew->message, BLOCK_BYTES));
+    memcpy(&head, crew->message, sizeof head);
+    if (head.bytes < sizeof head || head.bytes > MOST_BYTES)
+        PF_FAIL(PF_EIO, "rank 0 sent a message of %u bytes, which cannot be", head.bytes);
+    PF_TRY(fit_message(crew, head.bytes));
+    if (head.bytes > BLOCK_BYTES)
+        PF_TRY(pf_ranks_broadcast(crew->ranks, crew->message + BLOCK_BYTES, head.bytes - BLOCK_BYTES));
+    *told = (const struct pf_told *)crew->message;
+    return PF_OK;
+}
+
+pf_status pf_crew_tell_open(struct pf_session *s)
+{
+    struct pf_told told = { .kind = PF_TOLD_OPEN, .opts = s->opts };
+    struct pf_crew *crew = s->m->crew;
+    int number = 1;
+    if (!pf_crew_leads(s->m))
+        return PF_OK;
+    while (number < PF_CREW_SESSIONS && crew->taken[number])
+        number++;
+    if (number == PF_CREW_SESSIONS)
+        PF_FAIL(PF_ENOMEM, "more than %d sessions of several processes", PF_CREW_SESSIONS - 1);
+    told.session = number;
+    told.opts.draft_fn = NULL;
+    told.opts.draft_ctx = NULL;
+    told.opts.n_near = 0;                    /* each rank's own affair */
+    PF_TRY(tell(crew, &told));
+    crew->taken[number] = true;
+    s->number = number;
+    return pf_crew_agree(crew, PF_OK);
+}
+
+void pf_crew_tell_close(struct pf_session *s)
+{
+    struct pf_told told = { .kind = PF_TOLD_CLOSE, .session = s->number };
+    if (!pf_crew_leads(s->m) || s->number == 0)
+        return;
+    tell(s->m->crew, &told);
+    s->m->crew->taken[s->number] = false;
+    s->number = 0;
+}
+
+void pf_crew_tell_state(const struct pf_session *s, enum pf_told_kind kind, int number, int64_t pos, bool state)
+{
+    struct pf_told told = { .kind = kind, .session = s->number, .number = number, .pos = pos, .state = state };
+    if (pf_crew_leads(s->m))
+        tell(s->m->crew, &told);
+}
+
+void pf_crew_note_commit(struct pf_model *m)
+{
+    if (pf_crew_leads(m))
+        m->crew->committed = true;
+}
+
+pf_status pf_crew_tell_step(const struct pf_step *t)
+{
+    struct pf_crew *crew = t->m->crew;
+    struct pf_told told = { .kind = PF_TOLD_STEP, .n_parts = t->n_parts, .rows = t->rows, .back = t->back };
+    size_t parts_bytes = (size_t)t->n_parts * sizeof(struct pf_told_part);
+    told.bytes = (uint32_t)(sizeof told + parts_bytes + (size_t)t->rows * sizeof(int32_t));
+    PF_TRY(fit_message(crew, told.bytes));
+    struct pf_told_part *parts = (struct pf_told_part *)(crew->message + sizeof told);
+    int32_t *tokens = (int32_t *)(parts + t->n_parts);
+    for (int i = 0; i < t->n_parts; i++) {
+        const struct pf_part *p = &t->parts[i];
+        const struct pf_session *s = p->s;
+        parts[i] = (struct pf_told_part){ s->number, p->rows, s->planned ? (int32_t)(s->planned - s->checkpoints) : -1,
+                                          s->computed, s->planned_pos };
+        memcpy(tokens + p->first, s->tokens + s->computed, (size_t)p->rows * sizeof *tokens);
+    }
+    return tell(crew, &told);
+}
+
+/* ---- x ----------------------------------------------------------------------------------------------------------- */
+
+static size_t x_floats(const struct pf_model *m)
+{
+    return (size_t)m->streams.n * (size_t)m->n_embd;
+}
+
+static void free_room(struct pf_crew *crew)
+{
+    if (crew->room)
+        crew->owner->ops->buf_free(crew->owner, crew->room, crew->room_bytes, true);
+    crew->room = NULL;
+}
+
+pf_status pf_crew_fit(struct pf_model *m)
+{
+    struct pf_crew *crew = m->crew;
+    if (!crew)
+        return PF_OK;
+    size_t bytes = sizeof(struct fared) + (size_t)m->work->sizes.max_rows * x_floats(m) * sizeof(float);
+    if (crew->room && bytes <= crew->room_bytes)
+        return PF_OK;
+    free_room(crew);
+    crew->owner = m->backend;
+    crew->room_bytes = bytes;
+    return crew->owner->ops->buf_alloc(crew->owner, bytes, true, &crew->room);
+}
+
+/* Rows [*first, t->rows) go from a rank to the next one. */
+static size_t rows_to(const struct pf_step *t, int rank, int *first)
+{
+    *first = rank == 0 ? t->back : 0;
+    return (size_t)(t->rows - *first) * x_floats(t->m);
+}
+
+static pf_status put_x(struct pf_step *t, float *to, int first, size_t n)
+{
+    pf_backend *b = t->unit->backend;
+    const float *x = t->unit->buf.x + (size_t)first * x_floats(t->m);
+    if (n == 0)
+        return PF_OK;
+    if (b == t->m->cpu) {
+        memcpy(to, x, n * sizeof *to);
+        return PF_OK;
+    }
+    PF_TRY(b->ops->download(b, to, x, n * sizeof *to));
+    return b->ops->finish(b);
+}
+
+static pf_status get_x(struct pf_step *t, const float *from, int first, size_t n)
+{
+    pf_backend *b = t->unit->backend;
+    float *x = t->unit->buf.x + (size_t)first * x_floats(t->m);
+    if (b != t->m->cpu)
+        return n ? b->ops->upload(b, x, from, n * sizeof *x) : PF_OK;
+    memcpy(x, from, n * sizeof *x);
+    return PF_OK;
+}
+
+pf_status pf_crew_hand_on(struct pf_step *t, pf_status st)
+{
+    struct pf_crew *crew = t->m->crew;
+    int next = (crew->rank + 1) % crew->n, first;
+    size_t n = rows_to(t, next, &first);
+    struct fared fared = fared_of(st);
+    struct fared *room = crew->room;
+    if (st == PF_OK) {
+        st = put_x(t, (float *)(room + 1), first, n);
+        fared = fared_of(st);
+    }
+    *room = fared;
+    PF_TRY(pf_ranks_send(crew->ranks, next, room, sizeof *room + n * sizeof(float)));
+    if (st < 0)
+        PF_FAIL(st, "%s", fared.why);
+    return PF_OK;
+}
+
+/* A device that another rank has lost is none of this one's. */
+static pf_status failed_before(int from, const struct fared *f)
+{
+    pf_status st = f->status == PF_EDEVICE ? PF_EIO : f->status;
+    if (strncmp(f->why, "rank ", 5) == 0)    /* which had it from another one */
+        PF_FAIL(st, "%s", f->why);
+    PF_FAIL(st, "rank %d: %s", from, f->why);
+}
+
+pf_status pf_crew_take(struct pf_step *t)
+{
+    struct pf_crew *crew = t->m->crew;
+    int from = (crew->rank + crew->n - 1) % crew->n, first;
+    size_t n = rows_to(t, crew->rank, &first);
+    const struct fared *room = crew->room;
+    PF_TRY(pf_ranks_receive(crew->ranks, from, crew->room, sizeof *room + n * sizeof(float)));
+    if (room->status < 0)
+        return failed_before(from, room);
+    return get_x(t, (const float *)(room + 1), first, n);
+}
+
+/* ---- The end ----------------------------------------------------------------------------------------------------- */
+
+void pf_crew_close(struct pf_model *m)
+{
+    struct pf_crew *crew = m->crew;
+    struct pf_told told = { .kind = PF_TOLD_END };
+    if (!crew)
+        return;
+    if (crew->rank == 0 && crew->is_together && tell(crew, &told) == PF_OK)
+        pf_crew_agree(crew, PF_OK);
+    free_room(crew);
+    pf_ranks_close(crew->ranks);
+    pf_free(crew->message);
+    pf_free(crew);
+    m->crew = NULL;
+}

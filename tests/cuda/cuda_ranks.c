@@ -1,0 +1,329 @@
+/* Several processes with one model, by NCCL or by what stands in for it (../emulated/standin_nccl.c), against one
+ * process on the CPU.
+ *
+ *     cuda_ranks MODEL N gpu|cpu|shared [brief]     the same logits, whatever is done with sessions
+ *     cuda_ranks MODEL N gpu lost WORDS             with WORDS for the stand-in a rank is lost: all others end, with a
+ *                                                   sentence, within seconds
+ *     cuda_ranks MODEL N gpu lost killed            rank 1 is killed
+ *
+ * gpu: each rank's layers are its GPU's; cpu: by GPUs they exchange alone; shared: experts are shared with the CPU.
+ * Where there are fewer GPUs than ranks some share one, which NCCL allows if they seem to be of different machines. */
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <netinet/in.h>
+#include <unistd.h>
+
+#include "check.h"
+#include "pfmoe.h"
+
+enum { MOST = 4, LOST = 3, SKIPPED = 77, LIMIT_S = 20, KILL_S = 4, PATH_BYTES = 512 };
+
+struct how {
+    const char *model, *place, *brief;
+    int         n;
+};
+
+/* ---- What a program does ----------------------------------------------------------------------------------------- */
+
+struct work {
+    pf_model *m;
+    FILE     *out;
+    int       n_vocab;
+    pf_status st;                                /* of the first call that failed; then nothing more is done */
+};
+
+static void note(struct work *w, const pf_session *s, pf_status st)
+{
+    if (w->st == PF_OK && st == PF_OK && s)
+        fwrite(pf_session_logits(s), sizeof(float), (size_t)w->n_vocab, w->out);
+    w->st = w->st < 0 ? w->st : st;
+}
+
+static pf_session *open_one(struct work *w, enum pf_draft draft)
+{
+    pf_session *s = NULL;
+    struct pf_session_opts so;
+    pf_session_opts_init(&so);
+    so.n_ctx = 1500;
+    so.n_batch = 48;
+    so.draft = draft;
+    so.draft_max = 4;
+    if (w->st == PF_OK)
+        note(w, NULL, pf_session_open(&s, w->m, &so));
+    return s;
+}
+
+static void fill(const struct work *w, int32_t *tok, int n, int from)
+{
+    for (int i = 0; i < n; i++)
+        tok[i] = (int32_t)(((i + from) * 37 + (i + from) / 7 * 11 + 5) % w->n_vocab);
+}
+
+static void eval(struct work *w, pf_session *s, int n, int from)
+{
+    int32_t tok[1024];
+    fill(w, tok, n, from);
+    if (w->st == PF_OK)
+        note(w, s, pf_session_eval(s, tok, (size_t)n, 0));
+}
+
+static void sync_to(struct work *w, pf_session *s, int n, int same)
+{
+    int32_t tok[1024];
+    fill(w, tok, n, 0);
+    fill(w, tok + same, n - same, 500);
+    if (w->st == PF_OK)
+        note(w, s, pf_session_sync(s, tok, (size_t)n, NULL));
+}
+
+/* A sequence that repeats itself, so that drafts are right at times, and wrong at others. */
+static void decode(struct work *w, pf_session *s, int n)
+{
+    for (int i = 0; i < n && w->st == PF_OK; i++) {
+        int32_t tok = (int32_t)((i % 6 == 5 && i > 12 ? i : i % 6) * 3 % w->n_vocab);
+        note(w, s, pf_session_eval(s, &tok, 1, 0));
+    }
+}
+
+static void together(struct work *w, pf_session *a, pf_session *b, int n_a)
+{
+    int32_t tok[64];
+    fill(w, tok, n_a, 90);
+    struct pf_batch_part parts[2] = { { .session = a, .tok = tok, .n = (size_t)n_a },
+                                      { .session = b, .tok = tok, .n = 1 } };
+    if (w->st < 0)
+        return;
+    pf_status st = pf_batch_eval(parts, 2);
+    note(w, a, st);
+    note(w, b, st);
+}
+
+static pf_status all_work(pf_model *m, FILE *out, bool brief)
+{
+    struct work w = { .m = m, .out = out, .n_vocab = (int)pf_model_info(m)->n_vocab };
+    pf_session *a = open_one(&w, PF_DRAFT_OFF), *b = NULL;
+    eval(&w, a, 70, 0);
+    for (int i = 0; i < 3; i++)
+        eval(&w, a, 1, 100 + i);
+    sync_to(&w, a, 60, 50);                      /* back behind a checkpoint */
+    b = open_one(&w, PF_DRAFT_AUTO);
+    decode(&w, b, brief ? 16 : 60);
+    together(&w, a, b, 1);
+    together(&w, a, b, 20);
+    if (w.st == PF_OK)
+        note(&w, NULL, pf_session_rewind(b, pf_session_pos(b) - 1));     /* the last step is undone */
+    eval(&w, b, 2, 7);
+    if (!brief) {
+        sync_to(&w, a, 900, 60);                 /* rings turn, and turn back */
+        sync_to(&w, a, 400, 300);
+        eval(&w, a, 5, 3);
+    }
+    pf_session_close(&a);
+    eval(&w, b, 3, 11);
+    a = open_one(&w, PF_DRAFT_OFF);
+    eval(&w, a, 9, 40);
+    pf_session_close(&a);
+    pf_session_close(&b);
+    return w.st;
+}
+
+/* ---- A rank ------------------------------------------------------------------------------------------------------ */
+
+static void say(void *ctx, enum pf_log_level level, const char *text)
+{
+    (void)level;
+    printf("rank %d: %s\n", *(const int *)ctx, text);
+}
+
+static int fail(int rank)
+{
+    printf("rank %d: %s\n", rank, pf_last_error());
+    fflush(stdout);
+    return LOST;
+}
+
+static int n_gpus(void)
+{
+    struct pf_device devices[1 + PF_MAX_GPUS];
+    return pf_devices(devices, 1 + PF_MAX_GPUS) - 1;
+}
+
+/* Again and again until something fails, where a rank is to be lost on the way. */
+static pf_status lead(const struct how *how, pf_model *m, const char *out_path)
+{
+    bool lasts = strcmp(out_path, "/dev/null") == 0;
+    FILE *out = fopen(out_path, "wb");
+    pf_status st;
+    do
+        st = all_work(m, out, how->brief != NULL);
+    while (lasts && st == PF_OK);
+    fclose(out);
+    return st;
+}
+
+static int be_rank(const struct how *how, int rank, const char *out_path)
+{
+    struct pf_model_opts o;
+    pf_model *m;
+    pf_model_opts_init(&o);
+    o.n_threads = 1;
+    o.n_ranks = how->n;
+    o.rank = rank;
+    o.device = rank % n_gpus();
+    o.nextn = true;
+    o.log = say;
+    o.log_ctx = &rank;
+    o.vram_bytes = strcmp(how->place, "cpu") == 0 ? 1 : strcmp(how->place, "shared") == 0 ? 12000000 : 0;
+    pf_status st = pf_model_open(&m, how->model, &o);
+    if (st < 0 && strstr(pf_last_error(), "NCCL, which was not found"))
+        return SKIPPED;
+    if (st < 0)
+        return fail(rank);
+    st = rank == 0 ? lead(how, m, out_path) : pf_model_follow(m);
+    int result = st < 0 ? fail(rank) : 0;
+    pf_model_close(&m);
+    return result;
+}
+
+/* ---- All of them ------------------------------------------------------------------------------------------------- */
+
+static int free_port(void)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t size = sizeof a;
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    bool ok = bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && getsockname(fd, (struct sockaddr *)&a, &size) == 0;
+    close(fd);
+    return ok ? ntohs(a.sin_port) : 0;
+}
+
+static pid_t start(const struct how *how, int rank, const char *out_path)
+{
+    char k[8], n[8];
+    snprintf(k, sizeof k, "%d", rank);
+    snprintf(n, sizeof n, "%d", how->n);
+    if (how->n > n_gpus())
+        setenv("NCCL_HOSTID", k, 1);
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid != 0)
+        return pid;
+    execl("/proc/self/exe", "ranks", "--rank", k, how->model, n, how->place, out_path, how->brief, (char *)NULL);
+    _exit(127);
+}
+
+/* How each has ended within the limit, a shorter one if a rank is to be lost; one that has not is killed. */
+static void wait_all(pid_t *pid, int n, int *status, bool loses, bool kills)
+{
+    int left = n, limit = (LIMIT_S + (kills ? KILL_S : 0)) * (loses ? 10 : 100);
+    for (int tenths = 0; left > 0; tenths++) {
+        left = 0;
+        if (kills && tenths == KILL_S * 10)
+            kill(pid[1], SIGKILL);
+        for (int k = 0; k < n; k++) {
+            if (pid[k] > 0 && waitpid(pid[k], &status[k], WNOHANG) == pid[k])
+                pid[k] = 0;
+            if (pid[k] > 0 && tenths > limit)
+                kill(pid[k], SIGKILL);
+            left += pid[k] > 0;
+        }
+        nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
+    }
+}
+
+/* lost: how a rank is to be lost; NULL: none is. */
+static void run_all(const struct how *how, const char *out_path, const char *lost, int *status)
+{
+    char at[64];
+    pid_t pid[MOST];
+    snprintf(at, sizeof at, "127.0.0.1:%d", free_port());
+    setenv("NCCL_COMM_ID", at, 1);
+    for (int k = how->n - 1; k >= 0; k--)
+        pid[k] = start(how, k, out_path);
+    wait_all(pid, how->n, status, lost, lost && strcmp(lost, "killed") == 0);
+}
+
+static void compare(const char *got, const char *wanted)
+{
+    FILE *a = fopen(got, "rb"), *b = fopen(wanted, "rb");
+    float x, y;
+    long n = 0, bad = 0;
+    while (a && b && fread(&y, sizeof y, 1, b) == 1) {
+        bad += fread(&x, sizeof x, 1, a) != 1 || memcmp(&x, &y, sizeof x) != 0;
+        n++;
+    }
+    CHECK(n > 0 && bad == 0, "%ld of %ld logits differ", bad, n);
+    CHECK(a && fgetc(a) == EOF, "there are more than %ld", n);
+    if (a)
+        fclose(a);
+    if (b)
+        fclose(b);
+}
+
+static void same_bits(const struct how *how)
+{
+    char got[PATH_BYTES], wanted[PATH_BYTES];
+    int status[MOST] = { 0 };
+    struct pf_model_opts o;
+    pf_model *m;
+    snprintf(got, sizeof got, "/tmp/pfmoe-ranks-%d-got", (int)getpid());
+    snprintf(wanted, sizeof wanted, "/tmp/pfmoe-ranks-%d-wanted", (int)getpid());
+    run_all(how, got, NULL, status);
+    if (WIFEXITED(status[0]) && WEXITSTATUS(status[0]) == SKIPPED) {
+        printf("there is no NCCL\n");
+        exit(SKIPPED);
+    }
+    for (int k = 0; k < how->n; k++)
+        CHECK(status[k] == 0, "rank %d ended with %d", k, status[k]);
+    pf_model_opts_init(&o);
+    o.device = -1;
+    if (pf_model_open(&m, how->model, &o) == PF_OK) {
+        FILE *out = fopen(wanted, "wb");
+        CHECK(all_work(m, out, how->brief != NULL) == PF_OK, "%s", pf_last_error());
+        fclose(out);
+        pf_model_close(&m);
+    }
+    compare(got, wanted);
+    unlink(got);
+    unlink(wanted);
+}
+
+/* The one that is lost was killed, by itself or, if it had stopped, at the end; the others ended by themselves. */
+static void lose(const struct how *how, const char *words)
+{
+    int status[MOST] = { 0 }, n_killed = 0, n_ended = 0;
+    setenv("PFMOE_STANDIN", words, 1);
+    run_all(how, "/dev/null", words, status);
+    if (WIFEXITED(status[0]) && WEXITSTATUS(status[0]) == SKIPPED)
+        exit(SKIPPED);
+    for (int k = 0; k < how->n; k++) {
+        n_killed += WIFSIGNALED(status[k]);
+        n_ended += WIFEXITED(status[k]) && WEXITSTATUS(status[k]) == LOST;
+    }
+    CHECK(n_killed <= 1 && n_ended == how->n - n_killed, "%d were killed, %d ended by themselves", n_killed, n_ended);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 6 && strcmp(argv[1], "--rank") == 0) {
+        struct how how = { argv[3], argv[5], argc > 7 ? argv[7] : NULL, atoi(argv[4]) };
+        return be_rank(&how, atoi(argv[2]), argv[6]);
+    }
+    struct how how = { argv[1], argv[3], NULL, atoi(argv[2]) };
+    if (n_gpus() == 0) {
+        printf("there is no GPU\n");
+        return SKIPPED;
+    }
+    if (argc > 5 && strcmp(argv[4], "lost") == 0) {
+        lose(&how, argv[5]);
+    } else {
+        how.brief = argc > 4 ? argv[4] : NULL;
+        same_bits(&how);
+    }
+    return check_status();
+}
