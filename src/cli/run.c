@@ -19,6 +19,8 @@ static int run(const struct settings *s)
         return mode_info(s);
     if (s->plan)
         return mode_plan(s);
+    if (load_follows(s))
+        return load_follow(s);
     if (s->score)
         return mode_score(s);
     if (s->tokenize)

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "program/hosts.h"
 #include "program/learned.h"
 #include "program/io/term.h"
 
@@ -106,12 +107,26 @@ static void gpu_opts(const struct settings *s, struct pf_model_opts *o)
     }
 }
 
+/* Processes on one machine have GPUs one by one, if nobody says otherwise. */
+static void hosts_opts(const struct settings *s, struct pf_model_opts *o)
+{
+    struct hosts h = hosts_of(s);
+    if (h.n == 1)
+        return;
+    o->n_ranks = h.n;
+    o->rank = h.rank;
+    if (s->gpus.n == 0)
+        o->device = h.beside;
+    hosts_tell_nccl(s);
+}
+
 void load_model_opts(const struct settings *s, struct pf_model_opts *o)
 {
     pf_model_opts_init(o);
     o->n_threads = (int)s->n_threads;
     o->isa = isa_mask(s->isa);
     gpu_opts(s, o);
+    hosts_opts(s, o);
     o->ram_bytes = (uint64_t)s->ram_mb * 1000000;
     o->speeds = (struct pf_speeds){ s->vram_gb_s * 1e9, s->pcie_gb_s * 1e9, s->ram_gb_s * 1e9, s->disk_gb_s * 1e9 };
     o->streaming = s->streaming;
@@ -146,7 +161,8 @@ pf_status load_model_try(const struct settings *s, bool vocab_only, pf_model **m
     pf_status st = pf_model_open(m, load_path(s), &o);
     if (st < 0)
         return st;
-    learned_load(*m, o.device);
+    if (o.n_ranks < 2)                       /* what is learned is that of a whole model */
+        learned_load(*m, o.device);
     if (!vocab_only && !report_begin(&s->report, *m, &why))
         die(EXIT_FAILED, "%s", why);
     return PF_OK;
@@ -195,7 +211,24 @@ void load_report(const struct settings *s, pf_model *m)
     const char *why;
     struct pf_model_opts o;
     load_model_opts(s, &o);
-    learned_store(m, o.device);
+    if (o.n_ranks < 2)
+        learned_store(m, o.device);
     if (!report_end(&s->report, m, NULL, &why))
         die(EXIT_FAILED, "%s", why);
+}
+
+bool load_follows(const struct settings *s)
+{
+    return hosts_of(s).rank > 0;
+}
+
+int load_follow(const struct settings *s)
+{
+    pf_model *m = load_model(s, false);
+    pf_status st = pf_model_follow(m);
+    if (st < 0)
+        die_failed(NULL);
+    load_report(s, m);
+    pf_model_close(&m);
+    return EXIT_DONE;
 }

@@ -29,6 +29,10 @@ pf_status load_weights_try(pf_model *m);
 /* Writes the reports that were asked for, and what was learned; in front of closing the model. */
 void load_report(const struct settings *s, pf_model *m);
 
+/* Of several processes: whether this one computes for the first; its whole work, which returns the program's status. */
+bool load_follows(const struct settings *s);
+int  load_follow(const struct settings *s);
+
 /* Ends the program with the library's last error, after "what: " unless it is NULL. */
 void die_failed(const char *what) __attribute__((noreturn));
 

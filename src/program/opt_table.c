@@ -94,6 +94,14 @@ static const struct opt table[] = {
       "how several GPUs divide a model: layers gives each some of the layers, experts some of every layer's experts, "
       "rows some rows of every matrix; auto (default) leaves all to the first one if it has "
       "room, and else goes by layers. No bit of an answer depends on it" },
+    { GROUP_MACHINE, 0, "hosts", TEXT, "HOST[:PORT][,HOST...]", AT(hosts), 0, 0, "PFMOE_HOSTS", false,
+      "run the model by several processes, each with some of its layers, its own copy of the file and a GPU: one at "
+      "each HOST, which may be named several times. The others find the first at PORT (default 7700), by NVIDIA's "
+      "NCCL, which has to be installed. All are started with the same hosts; started by mpirun or srun, the first will "
+      "do" },
+    { GROUP_MACHINE, 0, "rank", WHOLE, "K", AT(rank), 0, PF_MAX_GPUS - 1, "PFMOE_RANK", false,
+      "which of --hosts this process is, the first being 0 (default: what mpirun or srun says). Rank 0 answers, the "
+      "others compute for it until it ends" },
     { GROUP_MACHINE, 0, "ram-mb", WHOLE, "N", AT(ram_mb), 0, 1 << 30, "PFMOE_RAM_MB", false,
       "memory to use, in MB of 1e6 bytes (default: what the system can spare)" },
     { GROUP_MACHINE, 0, "streaming", FLAG, NULL, AT(streaming), 0, 0, NULL, false,
@@ -210,7 +218,7 @@ void opt_defaults(struct settings *s)
 {
     *s = (struct settings){
         .n_predict = UNSET, .temp = UNSET, .top_p = UNSET, .min_p = UNSET, .top_k = UNSET, .seed = UNSET,
-        .pieces = UNSET,
+        .pieces = UNSET, .rank = UNSET,
         .repeat_penalty = 1, .penalty_last_n = 64, .kv = KV_I16, .isa = ISA_VNNI,
         .postfetch = 1, .block_on_miss = CHOSE_AUTO, .max_transfers = 8, .dedicated_streams = 1, .cpu_limit = UNSET,
         .draft = "auto", .draft_max = 16,

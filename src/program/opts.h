@@ -48,6 +48,8 @@ struct settings {
     int64_t n_ctx, n_threads, ram_mb;
     struct whole_list gpus, vram_mb;        /* PF_MAX_GPUS at most */
     int layout;                             /* index into the choices */
+    const char *hosts;                      /* of several processes (hosts.h); NULL: there is one */
+    int64_t rank;                           /* UNSET: see hosts.h */
     double vram_gb_s, pcie_gb_s, ram_gb_s, disk_gb_s;        /* 0: measure or assume */
     bool streaming, no_nvme;
     int kv, isa;                            /* indices into the choices */

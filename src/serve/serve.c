@@ -200,6 +200,8 @@ static int start(int argc, char **argv)
     options_read(&s, argc, argv);
     if (s.run.hf)
         s.run.model = hub_need(s.run.hf);
+    if (load_follows(&s.run))
+        return load_follow(&s.run);
     watch_signals(&server);
     server.s = &s;
     server.started = (int64_t)time(NULL);

@@ -30,6 +30,7 @@ def usage():
     fails(2, "PFMOE_CTX", "-p", "x", env=cli.environment(PFMOE_CTX="many"))
     settings()
     gpus()
+    hosts()
     plans()
     fails(2, "--logits", "--score", "tokens.txt", "-m", "x.gguf")
     fails(1, "no-such-file.gguf", "-m", "no-such-file.gguf", "-p", "x")
@@ -69,6 +70,17 @@ def gpus():
     fails(2, "one for each GPU is wanted", "--vram-mb", "1,2", "-p", "x")
     fails(1, "GPU 0 is named twice", "--gpus", "0,0", "-p", "x")
     fails(1, "there is no GPU 63", "--gpus", "63", "-p", "x")
+
+
+def hosts():
+    """Processes that do not know which they are, or of which there are too many."""
+    fails(2, "--rank belongs to --hosts", "--rank", "0", "-p", "x")
+    fails(2, "of 2 processes this one's number is wanted", "--hosts", "a,b", "-p", "x")
+    fails(2, "of 2 processes this one's number is wanted", "--hosts", "a:1,b", "--rank", "2", "-p", "x")
+    fails(2, "at most 8 can work together", "--hosts", "a,b,c,d,e,f,g,h,i", "--rank", "0", "-p", "x")
+    fails(2, "a host has no name", "--hosts", "a,,b", "--rank", "0", "-p", "x")
+    fails(2, "of 2 processes this one's number is wanted", "--hosts", "a", "-p", "x",
+          env=cli.environment(PMI_RANK="2", PMI_SIZE="2"))
 
 
 def plans():

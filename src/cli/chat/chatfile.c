@@ -157,6 +157,8 @@ static const char *against(const struct chat *c, const char *model)
     struct pf_plan plan;
     if (!is_regular(model))
         return "there is no such file";
+    if (s->hosts)
+        return "several processes keep the model that they began with (--hosts)";
     if (s->loras.n || s->template || s->grammar || s->json_schema || s->report.routing || s->report.trace_output ||
         s->report.timeline)
         return "the options of this one (--lora, --template, --grammar, --json-schema, --routing, a trace's or a "
