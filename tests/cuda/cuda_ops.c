@@ -589,28 +589,29 @@ static void row_operations(void)
     }
 }
 
-/* A norm, a product and an addition of one row, which may become one kernel: where the addition goes to another row, to
+/* A norm, a product and an addition of few rows, which may become one kernel: where the addition goes to other rows, to
  * what was normed, and to what was multiplied, which blocks of that kernel still read. */
-static void one_row(enum pf_qtype type, int n)
+static void few_rows(enum pf_qtype type, int n, int rows)
 {
+    size_t all = (size_t)(rows * n);
     const char *name = pf_qtype_info(type)->name;
     float *weight = floats((size_t)n, 1);
     place(weight, (size_t)n * sizeof *weight);
     struct pf_weight w = { .data = weights(type, n, (size_t)n), .type = type, .n_in = n, .n_out = n, .scale = 1,
                            .row_bytes = pf_qtype_row_bytes(type, (uint64_t)n) };
-    struct pair x = random_pair((size_t)n, 3), h = random_pair((size_t)n, 1), y = random_pair((size_t)n, 1),
-                sum = random_pair((size_t)n, 1);
+    struct pair x = random_pair(all, 3), h = random_pair(all, 1), y = random_pair(all, 1),
+                sum = random_pair(all, 1);
     struct pf_linear l[2] = { { &w, y.at[0] }, { &w, y.at[1] } };
     struct { const struct pair *to; const char *what; } additions[] = {
         { &sum, "added" }, { &x, "added to what was normed" }, { &h, "added to what was multiplied" }
     };
     for (int i = 0; i < 3; i++) {
-        BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, 1, h.at[u]));
-        BOTH(linear(b, &l[u], 1, h.at[u], 1));
-        BOTH(add(b, additions[i].to->at[u], 0.5f, y.at[u], n));
-        same(&y, "product of one row", name, n);
-        same(&h, "norm of one row", name, n);
-        same(additions[i].to, additions[i].what, name, n);
+        BOTH(rms_norm(b, x.at[u], weight, 1e-5f, n, rows, h.at[u]));
+        BOTH(linear(b, &l[u], 1, h.at[u], rows));
+        BOTH(add(b, additions[i].to->at[u], 0.5f, y.at[u], (int64_t)all));
+        same(&y, "product of few rows", name, rows);
+        same(&h, "norm of few rows", name, rows);
+        same(additions[i].to, additions[i].what, name, rows);
     }
     pair_free(&x);
     pair_free(&h);
@@ -1511,12 +1512,15 @@ int main(int argc, char **argv)
     }
     if (wanted("rows")) {
         row_operations();
-        one_row(PF_Q8_0, 4096);
-        one_row(PF_Q4_K, 2048);
-        one_row(PF_F32, 1024);
-        one_row(PF_BF16, 96);
-        one_row(PF_F32, 2048);
-        one_row(PF_F16, 768);
+        for (int rows = 1; rows < 16; rows += 10) {
+            few_rows(PF_Q8_0, rows == 1 ? 4096 : 544, rows);
+            few_rows(PF_Q4_K, rows == 1 ? 2048 : 512, rows);
+            few_rows(PF_F32, rows == 1 ? 1024 : 252, rows);
+            few_rows(PF_BF16, 96, rows);
+            few_rows(PF_F16, rows == 1 ? 768 : 256, rows);
+        }
+        few_rows(PF_F32, 2048, 1);
+        few_rows(PF_Q6_K, 256, 5);
         for (int rows = 1; rows < 50; rows += 16) {
             activated(PF_Q8_0, 512, rows);
             activated(PF_Q4_K, 2048, rows);

@@ -1,21 +1,25 @@
-/* Dense products of a few rows of activations: see cu_few.h. A block takes some tiles of 16 neighbouring weight rows of
- * one part, all of their segments; its warps' first bytes are on their way before the block's turn. */
+/* Dense products of a few rows of activations: see cu_few.h. Where tiles are few, all of them are multiplied at once,
+ * and first tasks of warps are on their way before the turn; where they are many, teams go from tile to tile. */
 #include "kernels/cuda/cu_few.h"
 
-/* Where a block works: on n rows from `first` on of part p. Parts begin at whole blocks. */
+/* Where a tile lies: on the rows from `first` on of part p. Parts begin at whole tiles. */
 struct place {
     const struct cu_part *p;
-    int                   first, n;
+    int                   first;
 };
 
-CU_INLINE struct place place_of(const struct cu_linear &l, int block_rows, int block)
+CU_INLINE struct place place_of(const struct cu_linear &l, int tile)
 {
     int k = 0;
 #pragma unroll 1
-    for (int n; block >= (n = (l.part[k].n_out + block_rows - 1) / block_rows); block -= n)
+    for (int n; tile >= (n = (l.part[k].n_out + TILE_ROWS - 1) / TILE_ROWS); tile -= n)
         k++;
-    int first = block * block_rows;
-    return { &l.part[k], first, min(block_rows, l.part[k].n_out - first) };
+    return { &l.part[k], tile * TILE_ROWS };
+}
+
+CU_INLINE struct few_rows rows_of(const struct cu_linear &l, const struct place &at)
+{
+    return { at.p->w + (size_t)at.first * l.row_bytes, at.p->n_out - 1 - at.first };
 }
 
 CU_INLINE void finish(const struct cu_part &p, int r, int row, float v)
@@ -27,119 +31,152 @@ CU_INLINE void finish(const struct cu_part &p, int r, int row, float v)
     p.y[(size_t)row * p.n_out + r] = v;
 }
 
-/* blockIdx: group of rows of activations, of l.rows at most; weight rows, which the groups read at the same time. */
+/* The team's outputs of a tile, whose sums are there when all of it has come. */
+template <bool WIDE>
+CU_INLINE void finish_tile(const struct cu_linear &l, const struct few_room &m, struct few_shape s, int tile, int row,
+                           int n_columns)
+{
+    int n_threads = s.team_warps * WARP, team = threadIdx.x / n_threads;
+    struct place at = place_of(l, tile);
+    meet(1 + team, n_threads);
+#pragma unroll 1
+    for (int i = threadIdx.x - team * n_threads; i < TILE_ROWS * n_columns; i += n_threads)
+        if (at.first + i % TILE_ROWS < at.p->n_out)
+            finish(*at.p, at.first + i % TILE_ROWS, row + i / TILE_ROWS, few_total<WIDE>(m, n_segments(l.n), i));
+    meet(1 + team, n_threads);
+}
+
+/* blockIdx: tiles, n_teams at a time; group of rows of activations, of l.rows at most. */
 template <class T, bool WIDE>
-static __global__ void __launch_bounds__(MOST_WARPS * WARP, 3) few_linear(const __grid_constant__ struct cu_linear l,
-                                                                          int n_tiles, int n_slots, int group_rows)
+static __global__ void __launch_bounds__(MOST_WARPS * WARP, 1) few_linear(const __grid_constant__ struct cu_linear l,
+                                                                          struct few_shape s, int n_tiles,
+                                                                          int group_rows)
 {
     BLOCK_MEMORY(float4, memory);
-    int n = l.n, n_rows = n_tiles * TASK_ROWS, segments = n_segments(n), row = blockIdx.x * group_rows,
-        n_columns = min(group_rows, l.rows - row);
-    struct place at = place_of(l, n_rows, blockIdx.y);
-    struct few_room m = few_room_at<T, WIDE>(memory, n, n_rows, n_slots);
-    const uint8_t *base = at.p->w + (size_t)at.first * l.row_bytes;
-    auto rows_of = [&](int tile, int segment) -> struct few_rows {
-        int r = min(tile * TASK_ROWS, at.n - 1);
-        return { base + (size_t)r * l.row_bytes + (size_t)segment * T::BYTES, (uint32_t)l.row_bytes, at.n - 1 - r,
-                 min(n / 32 - segment * SEGMENT, (int)SEGMENT) };
+    int n = l.n, segments = n_segments(n), warp = threadIdx.x / WARP, row = blockIdx.y * group_rows,
+        n_columns = min(group_rows, l.rows - row), slot_bytes = TILE_ROWS * few_stride<T>();
+    struct few_room m = few_room_at<T, WIDE>(memory, n, s);
+    struct few_way now = { (int)blockIdx.x * s.n_teams + warp / s.team_warps, warp % s.team_warps }, ahead = now;
+    auto row_of = [&](struct few_way w) {
+        return few_row_of<T>(rows_of(l, place_of(l, w.tile)), (uint32_t)l.row_bytes, n, w.segment);
     };
-    struct few_way begin = few_begin(segments);
-    struct few_pair first = few_pair_of(rows_of(begin.tile, begin.segment));
-    if (begin.tile < n_tiles)
-        few_stage<T>(first, m.slots);
+    auto send_for = [&](uint8_t *slot) {
+        if (ahead.tile < n_tiles)
+            few_stage<T>(row_of(ahead), slot);
+        __pipeline_commit();
+        ahead = few_next(ahead, s, segments);
+    };
+    for (int i = 0; i < s.n_slots; i++)
+        send_for(m.slots + i * slot_bytes);
     wait_turn();
     few_columns<T, WIDE>(m, x_row_of(l.x, n, row), n, n_columns);
-    __pipeline_commit();
-    __pipeline_wait_prior(0);
     __syncthreads();
-    few_tasks<T, WIDE>(m, n, n_tiles, n_slots, first, rows_of);
-    for (int i = threadIdx.x; i < n_rows * n_columns; i += blockDim.x) {
-        int r = i % n_rows, column = i / n_rows;
-        if (r < at.n)
-            finish(*at.p, at.first + r, row + column, few_total<WIDE>(m, n, r, column));
+#pragma unroll 1
+    for (int slot = 0; now.tile < n_tiles; slot = slot + 1 < s.n_slots ? slot + 1 : 0) {
+        __pipeline_wait_prior(s.n_slots - 1);
+        __syncwarp();
+        few_segment<T, WIDE>(m, row_of(now), n, now.segment, m.slots + slot * slot_bytes);
+        __syncwarp();
+        send_for(m.slots + slot * slot_bytes);
+        struct few_way later = few_next(now, s, segments);
+        if (later.tile != now.tile)
+            finish_tile<WIDE>(l, m, s, now.tile, row, n_columns);
+        now = later;
     }
 }
 
-/* How a product is cut: tiles of a block, warps, slots of each. */
+/* How a product is cut for a GPU. */
 struct cut {
-    int    n_tiles, n_warps, n_slots;
+    struct few_shape s;
+    int    n_tiles, n_blocks, n_groups;
     size_t bytes;
 };
 
-/* As many blocks as a large GPU holds at once, if there are so many tiles; a second slot for each warp where it has
- * more than one task and two blocks still fit a multiprocessor. */
+/* Rows of activations that a block takes. */
+static int group_rows(const struct cu_linear *l, int n_groups)
+{
+    return ceil_div(l->rows, n_groups);
+}
+
+/* A block a multiprocessor, with a team for each of its tiles if these are few, and of so many warps as share a tile's
+ * segments evenly. Slots for all tasks of a warp, or as many as there is room for. */
 template <class T, bool WIDE>
-static struct cut cut_of(const struct cu_linear *l)
+static bool cut_as(const struct cu_linear *l, int n_units, size_t shared_bytes, struct cut *c)
 {
-    enum { BLOCKS = 256, MOST_TILES = 8, MUCH = 100 << 10 };
-    int tiles = 0;
+    enum { MOST_SLOTS = 8 };
+    int segments = n_segments(l->n), tiles_each = ceil_div(c->n_tiles, n_units);
+    for (int most = MOST_WARPS; most > 0; most--) {
+        struct few_shape s = { min(tiles_each, most), 1, 1 };
+        for (int w = 2; w <= min(most / s.n_teams, segments); w++)
+            if (ceil_div(segments, w) < ceil_div(segments, s.team_warps))
+                s.team_warps = w;
+        s.n_slots = min((int)MOST_SLOTS, ceil_div(tiles_each, s.n_teams) * ceil_div(segments, s.team_warps));
+        while (s.n_slots > 2 && few_bytes<T, WIDE>(l->n, s) > shared_bytes)
+            s.n_slots--;
+        c->s = s;
+        c->bytes = few_bytes<T, WIDE>(l->n, s);
+        c->n_blocks = min(n_units, ceil_div(c->n_tiles, s.n_teams));
+        if (c->bytes <= shared_bytes)
+            return true;
+    }
+    return false;
+}
+
+template <class T>
+static bool cut_of(const struct cu_linear *l, size_t shared_bytes, struct cut *c)
+{
+    int device, n_units;
+    if (cudaGetDevice(&device) != cudaSuccess ||
+        cudaDeviceGetAttribute(&n_units, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+        return false;
+    c->n_tiles = 0;
     for (int i = 0; i < l->n_parts; i++)
-        tiles += ceil_div(l->part[i].n_out, TASK_ROWS);
-    struct cut c;
-    c.n_tiles = min(max(tiles / BLOCKS, 1), (int)MOST_TILES);
-    int n_tasks = c.n_tiles * n_segments(l->n);
-    c.n_warps = min(n_tasks, (int)MOST_WARPS);
-    c.n_slots = 1;
-    if (n_tasks > c.n_warps && few_bytes<T, WIDE>(l->n, c.n_tiles * TASK_ROWS, c.n_warps, 2) <= MUCH)
-        c.n_slots = 2;
-    c.bytes = few_bytes<T, WIDE>(l->n, c.n_tiles * TASK_ROWS, c.n_warps, c.n_slots);
-    return c;
-}
-
-/* Rows of activations that a block takes, and how many groups of so many there are. */
-static int n_groups(const struct cu_linear *l)
-{
-    return ceil_div(l->rows, FEW_COLUMNS);
-}
-
-static int group_rows(const struct cu_linear *l)
-{
-    return ceil_div(l->rows, n_groups(l));
+        c->n_tiles += ceil_div(l->part[i].n_out, TILE_ROWS);
+    c->n_groups = 1;
+    if (l->rows > few_columns_of<false>() && cut_as<T, true>(l, n_units, shared_bytes, c))
+        return true;
+    c->n_groups = ceil_div(l->rows, few_columns_of<false>());
+    return cut_as<T, false>(l, n_units, shared_bytes, c);
 }
 
 template <class T, bool WIDE>
-static cudaError_t launch_as(cudaStream_t st, const struct cu_linear *l)
+static cudaError_t launch_as(cudaStream_t st, const struct cu_linear *l, const struct cut *c)
 {
-    struct cut c = cut_of<T, WIDE>(l);
-    int n_blocks = 0;
-    for (int i = 0; i < l->n_parts; i++)
-        n_blocks += ceil_div(l->part[i].n_out, c.n_tiles * TASK_ROWS);
-    cudaError_t e = allow_bytes(few_linear<T, WIDE>, c.bytes);
+    cudaError_t e = allow_bytes(few_linear<T, WIDE>, c->bytes);
     if (e != cudaSuccess)
         return e;
-    return launch_early(few_linear<T, WIDE>, dim3(n_groups(l), n_blocks), c.n_warps * WARP, c.bytes, st, *l, c.n_tiles,
-                        c.n_slots, group_rows(l));
+    return launch_early(few_linear<T, WIDE>, dim3(c->n_blocks, c->n_groups), c->s.n_teams * c->s.team_warps * WARP,
+                        c->bytes, st, *l, c->s, c->n_tiles, group_rows(l, c->n_groups));
 }
 
 template <class T>
-static cudaError_t launch(cudaStream_t st, const struct cu_linear *l)
+static cudaError_t launch(cudaStream_t st, const struct cu_linear *l, size_t shared_bytes)
 {
-    return group_rows(l) > FEW_NARROW ? launch_as<T, true>(st, l) : launch_as<T, false>(st, l);
-}
-
-template <class T>
-static size_t bytes_of(const struct cu_linear *l)
-{
-    return group_rows(l) > FEW_NARROW ? cut_of<T, true>(l).bytes : cut_of<T, false>(l).bytes;
+    struct cut c;
+    if (!cut_of<T>(l, shared_bytes, &c))
+        return cudaErrorInvalidValue;
+    bool wide = group_rows(l, c.n_groups) > few_columns_of<false>();
+    return wide ? launch_as<T, true>(st, l, &c) : launch_as<T, false>(st, l, &c);
 }
 
 /* Two rows are done as soon one after the other. */
 extern "C" bool pf_cu_few_takes(const struct cu_linear *l, size_t shared_bytes)
 {
+    struct cut c;
     if (l->rows < 3 || l->rows > CU_VECTOR_ROWS || l->n_heads || l->norm.y)
         return false;
     switch (l->type) {
-#define X(TYPE, ...) case PF_##TYPE: return bytes_of<__VA_ARGS__>(l) <= shared_bytes;
+#define X(TYPE, ...) case PF_##TYPE: return cut_of<__VA_ARGS__>(l, shared_bytes, &c);
     CU_FEW_LIST(X)
 #undef X
     default: return false;
     }
 }
 
-extern "C" cudaError_t pf_cu_few(cudaStream_t st, const struct cu_linear *l)
+extern "C" cudaError_t pf_cu_few(cudaStream_t st, const struct cu_linear *l, size_t shared_bytes)
 {
     switch (l->type) {
-#define X(TYPE, ...) case PF_##TYPE: return launch<__VA_ARGS__>(st, l);
+#define X(TYPE, ...) case PF_##TYPE: return launch<__VA_ARGS__>(st, l, shared_bytes);
     CU_FEW_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;

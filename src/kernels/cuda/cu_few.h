@@ -1,14 +1,13 @@
 /* Products of quantised weights with a few rows of activations on the tensor cores, in the order of docs/numerics.md:
- * a weight is read and unpacked once for up to eight rows.
+ * a weight is read and unpacked once for up to sixteen rows.
  *
- *     a task     16 weight rows, one segment of them (256 elements), by a warp
- *     mma        isum of 16 x 8 for one block of 32. Lane l, with g = l / 4 and t = l % 4, has of the weight rows g and
- *                g + 8 the elements 4 t .. 4 t + 3 and 16 + 4 t .. 16 + 4 t + 3, and the sums of columns 2 t and
- *                2 t + 1; a column is a row of activations. Where there are four columns at most, only the even ones
- *                stand for one: half of the float steps
- *     sums       of segments go to shared memory; at last a thread an output adds them up, left to right
+ *     a tile     eight weight rows; a team of warps has it, each every so many-th of its segments (256 elements)
+ *     mma        isum of 16 columns, which are rows of activations, and the 8 weight rows for one block of 32. Lane l,
+ *                with g = l / 4 and t = l % 4, has of columns g and g + 8 and of weight row g the elements
+ *                4 t .. 4 t + 3 and 16 + 4 t .. 16 + 4 t + 3, and the sums of weight rows 2 t and 2 t + 1
+ *     sums       of segments go to shared memory; at last a thread of the team an output adds them up, left to right
  *
- * A warp copies the bytes of its next task while it computes with those of the present one. */
+ * A warp has a ring of slots, to which the bytes of its next tasks, segments of tiles, are copied while it computes. */
 #ifndef PF_CU_FEW_H
 #define PF_CU_FEW_H
 
@@ -17,7 +16,7 @@
 #include "kernels/cuda/cu_dot_types.h"
 #include "kernels/cuda/cu_few_api.h"
 
-enum { FEW_COLUMNS = 8, FEW_NARROW = 4, TASK_ROWS = 16, SEGMENT = 8, MOST_WARPS = 8 };
+enum { TILE_ROWS = 8, SEGMENT = 8, MOST_WARPS = 15 };        /* a barrier for each team, and one for all */
 
 /* ---- Types ------------------------------------------------------------------------------------------------------- */
 
@@ -145,20 +144,11 @@ CU_HOST_FN constexpr int few_stride(void)
     return (T::BYTES + T::SKIP + 15) / 32 * 32 + 16;
 }
 
-/* A block's memory. COLUMNS: 8, or 4 where columns are no more. side: of a column and a block of 32, its scale, and
- * what goes with the sum of its codes. */
-struct few_room {
-    uint8_t *x;                   /* [COLUMNS][n + 16] */
-    float2  *side;                /* [n / 32][COLUMNS] */
-    float   *sums;                /* [rows of the block][segments][COLUMNS] */
-    float2  *scales;              /* this warp's: [SEGMENT][TASK_ROWS] */
-    uint8_t *slots;               /* this warp's: [n_slots][TASK_ROWS][stride] */
-};
-
+/* Columns that a block has room for: 16, or 8 where they are no more. */
 template <bool WIDE>
 CU_HOST_FN constexpr int few_columns_of(void)
 {
-    return WIDE ? (int)FEW_COLUMNS : (int)FEW_NARROW;
+    return WIDE ? 16 : 8;
 }
 
 CU_HOST_FN int n_segments(int n)
@@ -166,115 +156,119 @@ CU_HOST_FN int n_segments(int n)
     return (n + 255) / 256;
 }
 
+/* How a block's warps and memory are dealt out. */
+struct few_shape {
+    int n_teams, team_warps, n_slots;
+};
+
+/* A block's memory. side: of a column and a block of 32, its scale, and what goes with the sum of its codes. */
+struct few_room {
+    uint8_t *x;                   /* [COLUMNS][n + 16] */
+    float2  *side;                /* [n / 32][COLUMNS] */
+    float   *sums;                /* this team's: [segments][COLUMNS][TILE_ROWS] */
+    float2  *scales;              /* this warp's: [SEGMENT][TILE_ROWS] */
+    uint8_t *slots;               /* this warp's: [n_slots][TILE_ROWS][stride] */
+};
+
 template <class T, bool WIDE>
-CU_HOST_FN size_t few_bytes(int n, int n_rows, int n_warps, int n_slots)
+CU_HOST_FN size_t few_bytes(int n, struct few_shape s)
 {
-    size_t columns = (size_t)n + 16 + n / 32 * sizeof(float2) + (size_t)n_rows * n_segments(n) * sizeof(float);
-    size_t of_warp = SEGMENT * TASK_ROWS * sizeof(float2) + (size_t)n_slots * TASK_ROWS * few_stride<T>();
-    return few_columns_of<WIDE>() * columns + n_warps * of_warp;
+    size_t of_column = (size_t)n + 16 + n / 32 * sizeof(float2) +
+                       (size_t)s.n_teams * n_segments(n) * TILE_ROWS * sizeof(float);
+    size_t of_warp = TILE_ROWS * (SEGMENT * sizeof(float2) + (size_t)s.n_slots * few_stride<T>());
+    return few_columns_of<WIDE>() * of_column + s.n_teams * s.team_warps * of_warp;
 }
 
 template <class T, bool WIDE>
-CU_INLINE struct few_room few_room_at(void *memory, int n, int n_rows, int n_slots)
+CU_INLINE struct few_room few_room_at(void *memory, int n, struct few_shape s)
 {
     constexpr int COLUMNS = few_columns_of<WIDE>();
-    int warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
+    int warp = threadIdx.x / WARP, team = warp / s.team_warps, of_team = n_segments(n) * COLUMNS * TILE_ROWS;
     struct few_room m;
     m.x = (uint8_t *)memory;
     m.side = (float2 *)(m.x + COLUMNS * (n + 16));
     m.sums = (float *)(m.side + n / 32 * COLUMNS);
-    float2 *scales = (float2 *)(m.sums + n_rows * n_segments(n) * COLUMNS);
-    m.scales = scales + warp * SEGMENT * TASK_ROWS;
-    m.slots = (uint8_t *)(scales + n_warps * SEGMENT * TASK_ROWS) + warp * n_slots * TASK_ROWS * few_stride<T>();
+    float2 *scales = (float2 *)(m.sums + s.n_teams * of_team);
+    m.sums += team * of_team;
+    m.scales = scales + warp * SEGMENT * TILE_ROWS;
+    m.slots = (uint8_t *)(scales + s.n_teams * s.team_warps * SEGMENT * TILE_ROWS) +
+              warp * s.n_slots * TILE_ROWS * few_stride<T>();
     return m;
 }
 
-/* Starts copying the columns' codes, and writes their sides: a warp a column. */
+/* The columns' codes and their sides, by all threads. */
 template <class T, bool WIDE>
 CU_INLINE void few_columns(const struct few_room &m, const struct x_row &x, int n, int n_columns)
 {
-    int lane = threadIdx.x % WARP, n_blocks = n / 32;
+    enum { AT_ONCE = 4 };
+    int n_blocks = n / 32, n_pieces = n_columns * (n / 16);
 #pragma unroll 1
-    for (int c = threadIdx.x / WARP; c < n_columns; c += blockDim.x / WARP) {
-        const int8_t *q = x.q + c * n;
-        const float *d = x.d + c * n_blocks;
-        const int *s = (const int *)x.s + c * n_blocks;
-#pragma unroll 4
-        for (int i = lane; i < n / 16; i += WARP)
-            __pipeline_memcpy_async(m.x + c * (n + 16) + 16 * i, q + 16 * i, 16);
-#pragma unroll 2
-        for (int b = lane; b < n_blocks; b += WARP) {
-            int sum = (int)(int16_t)s[b] + (s[b] >> 16);
-            float other = T::minimums ? d[b] * (float)sum : pf_bits_float((uint32_t)(-T::MINUS * sum));
-            m.side[b * few_columns_of<WIDE>() + c] = make_float2(d[b], other);
+    for (int i = threadIdx.x; i < n_pieces; i += AT_ONCE * blockDim.x) {
+        uint4 v[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            v[k] = fresh16(x.q + 16 * (size_t)min(i + k * (int)blockDim.x, n_pieces - 1));
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            int at = i + k * blockDim.x;
+            if (at < n_pieces)
+                *(uint4 *)(m.x + 16 * (at + at / (n / 16))) = v[k];
         }
+    }
+#pragma unroll 2
+    for (int i = threadIdx.x; i < n_columns * n_blocks; i += blockDim.x) {
+        int c = i / n_blocks, b = i - c * n_blocks, sum = sum_of_block(x, i);
+        float other = T::minimums ? x.d[i] * (float)sum : pf_bits_float((uint32_t)(-T::MINUS * sum));
+        m.side[b * few_columns_of<WIDE>() + c] = make_float2(x.d[i], other);
     }
 }
 
 /* ---- A task ------------------------------------------------------------------------------------------------------ */
 
-/* Weight rows of a task: the first one's segment, and the number of the last row that is there; rows past it are read
- * as it. n_blocks: of the segment. */
+/* The rows of a tile: the first one in device memory, and the number of the last one that is there; rows past it are
+ * read as it. */
 struct few_rows {
     const uint8_t *base;
-    uint32_t       row_bytes;
-    int            last, n_blocks;
+    int            last;
 };
 
-/* A lane's two rows of a task: where they begin in device memory, and how far that is past a multiple of 16. */
-struct few_pair {
-    const uint8_t *from[2];
-    int            skip[2], n_blocks;
+/* A lane's row of a task: where its segment begins, and how far that is past a multiple of 16. */
+struct few_row {
+    const uint8_t *from;
+    int            skip, n_blocks;
 };
 
-CU_INLINE struct few_pair few_pair_of(const struct few_rows &w)
+template <class T>
+CU_INLINE struct few_row few_row_of(const struct few_rows &w, uint32_t row_bytes, int n, int segment)
 {
-    struct few_pair p;
-    p.n_blocks = w.n_blocks;
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        p.from[i] = w.base + (size_t)min((int)(threadIdx.x % WARP / 4) + 8 * i, w.last) * w.row_bytes;
-        p.skip[i] = (int)((uintptr_t)p.from[i] & 15);
-    }
-    return p;
+    const uint8_t *from = w.base + (size_t)min((int)(threadIdx.x % WARP / 4), w.last) * row_bytes + segment * T::BYTES;
+    return { from, (int)((uintptr_t)from & 15), min(n / 32 - segment * SEGMENT, (int)SEGMENT) };
 }
 
 /* Starts copying the task's rows to a slot: four lanes a row. */
 template <class T>
-CU_INLINE void few_stage(const struct few_pair &p, uint8_t *slot)
+CU_INLINE void few_stage(const struct few_row &r, uint8_t *slot)
 {
     constexpr int PIECES = (T::BYTES + T::SKIP + 15) / 16;
-    int lane = threadIdx.x % WARP, bytes = T::WHOLE ? (int)T::BYTES : (int)T::BYTES / SEGMENT * p.n_blocks;
+    int lane = threadIdx.x % WARP, bytes = T::WHOLE ? (int)T::BYTES : (int)T::BYTES / SEGMENT * r.n_blocks,
+        left = r.skip + bytes - lane % 4 * 16;
+    const uint8_t *from = r.from - r.skip + lane % 4 * 16;
+    uint8_t *to = slot + lane / 4 * few_stride<T>() + lane % 4 * 16;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const uint8_t *from = p.from[i] - p.skip[i] + lane % 4 * 16;
-        uint8_t *to = slot + (lane / 4 + 8 * i) * few_stride<T>() + lane % 4 * 16;
-        int left = p.skip[i] + bytes - lane % 4 * 16;
-#pragma unroll
-        for (int j = 0; j < (PIECES + 3) / 4; j++)
-            if (64 * j < left)
-                __pipeline_memcpy_async(to + 64 * j, from + 64 * j, 16);
-    }
+    for (int j = 0; j < (PIECES + 3) / 4; j++)
+        if (64 * j < left)
+            __pipeline_memcpy_async(to + 64 * j, from + 64 * j, 16);
 }
 
-/* A lane's rows in a slot. */
+/* The scales of the task's blocks, each by one lane; row: the lane's, in a slot. */
 template <class T>
-CU_INLINE const uint8_t *few_staged(const struct few_pair &p, int i, const uint8_t *slot)
-{
-    return slot + (threadIdx.x % WARP / 4 + 8 * i) * few_stride<T>() + p.skip[i];
-}
-
-/* The scales of a slot's blocks, each by one lane. */
-template <class T>
-CU_INLINE void few_scales(const uint8_t *const (&rows)[2], int n_blocks, float2 *scales)
+CU_INLINE void few_scales(const uint8_t *row, int n_blocks, float2 *scales)
 {
     int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
 #pragma unroll
-    for (int i = 0; i < 2; i++)
-#pragma unroll
-        for (int k = t; k < SEGMENT; k += 4)
-            if (T::WHOLE || k < n_blocks)
-                scales[k * TASK_ROWS + g + 8 * i] = T::scale(rows[i], k);
+    for (int k = t; k < SEGMENT; k += 4)
+        if (T::WHOLE || k < n_blocks)
+            scales[k * TILE_ROWS + g] = T::scale(row, k);
     __syncwarp();
 }
 
@@ -290,144 +284,99 @@ CU_INLINE float few_step(float2 w, float2 side, int lower, int upper, float s)
     return T::minimums ? fmaf(w.y, side.y, s) : s;
 }
 
-/* Block k of the segment, for two weight rows and one or two columns; x: the lane's codes of the block. */
+/* What a lane multiplies of a task: its row in a slot, its columns' codes, and what goes with them. */
+struct few_lane {
+    const uint8_t *row, *x[2];
+    const float2  *scales, *side[2];
+};
+
+/* Block k of the segment, for two weight rows and one or two columns. */
 template <class T, bool WIDE>
-CU_INLINE void few_block(const uint8_t *const (&rows)[2], int k, const uint8_t *x, const float2 (&w)[2],
-                         const float2 (&side)[2], float (&s)[4])
+CU_INLINE void few_block(const struct few_lane &l, int k, float (&s)[4])
 {
-    uint32_t low[2], high[2], b[2] = { *(const uint32_t *)x, *(const uint32_t *)(x + 16) };
+    constexpr int COLUMNS = few_columns_of<WIDE>();
+    uint32_t a[4] = {}, b[2];
     int lower[4] = {}, upper[4] = {};
-    T::codes(rows[0], k, threadIdx.x % 4, low);
-    T::codes(rows[1], k, threadIdx.x % 4, high);
-    uint32_t a[4] = { low[0], high[0], low[1], high[1] };
-    if (T::MIXED) {
-        uint32_t first = permute(b[0], b[1], 0x5140);
-        b[1] = permute(b[0], b[1], 0x7362);
-        b[0] = first;
+    float4 w = *(const float4 *)&l.scales[k * TILE_ROWS];
+    float2 side[2] = {};
+    T::codes(l.row, k, threadIdx.x % 4, b);
+#pragma unroll
+    for (int i = 0; i < (WIDE ? 2 : 1); i++) {
+        const uint32_t *x = (const uint32_t *)(l.x[i] + 32 * k);
+        a[i] = x[0], a[2 + i] = x[4];
+        side[i] = l.side[i][k * COLUMNS];
+        if (T::MIXED) {
+            uint32_t first = permute(a[i], a[2 + i], 0x5140);
+            a[2 + i] = permute(a[i], a[2 + i], 0x7362);
+            a[i] = first;
+        }
     }
     if (T::halves) {
         mma16(lower, a, b[0]);
         mma16(upper, a + 2, b[1]);
     } else if (T::MINUS) {
-        lower[0] = lower[2] = (int)pf_float_bits(side[0].y);
-        lower[1] = lower[3] = (int)pf_float_bits(side[1].y);
+        lower[0] = lower[1] = (int)pf_float_bits(side[0].y);
+        lower[2] = lower[3] = (int)pf_float_bits(side[1].y);
         mma32_add<true>(lower, a, b[0], b[1]);
     } else {
         mma32(lower, a, b[0], b[1]);
     }
 #pragma unroll
-    for (int i = 0; i < 4; i += WIDE ? 1 : 2)
-        s[i] = few_step<T>(w[i / 2], side[i % 2], lower[i], upper[i], s[i]);
+    for (int i = 0; i < (WIDE ? 4 : 2); i++)
+        s[i] = few_step<T>(i % 2 ? make_float2(w.z, w.w) : make_float2(w.x, w.y), side[i / 2], lower[i], upper[i],
+                           s[i]);
 }
 
-/* Block k of the segment: scales, sides and codes from shared memory. */
+/* The sums of a segment, whose rows have arrived in a slot, go to the team's. */
 template <class T, bool WIDE>
-CU_INLINE void few_block_at(const uint8_t *const (&rows)[2], int k, const uint8_t *x, const float2 *scales,
-                            const float2 *side, float (&s)[4])
+CU_INLINE void few_segment(const struct few_room &m, const struct few_row &r, int n, int segment, const uint8_t *slot)
 {
     constexpr int COLUMNS = few_columns_of<WIDE>();
-    float2 of_w[2] = { scales[k * TASK_ROWS], scales[k * TASK_ROWS + 8] },
-           of_x[2] = { side[k * COLUMNS], make_float2(0, 0) };
-    if (WIDE) {
-        float4 both = *(const float4 *)&side[k * COLUMNS];
-        of_x[0] = make_float2(both.x, both.y);
-        of_x[1] = make_float2(both.z, both.w);
-    }
-    few_block<T, WIDE>(rows, k, x + 32 * k, of_w, of_x, s);
-}
-
-/* The segment's sums go to `sums`, those of the task's first row; the next row's are `next_row` floats on. */
-template <class T, bool WIDE>
-CU_INLINE void few_segment(const struct few_room &m, const struct few_pair &p, int n, int segment,
-                           const uint8_t *slot, float *sums, int next_row)
-{
-    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, column = WIDE ? g : g / 2;
-    const uint8_t *const rows[2] = { few_staged<T>(p, 0, slot), few_staged<T>(p, 1, slot) },
-                  *x = m.x + column * (n + 16) + segment * 256 + 4 * t;
-    const float2 *side = m.side + segment * SEGMENT * few_columns_of<WIDE>() + (WIDE ? 2 * t : t);
+    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+    const uint8_t *x = m.x + g * (n + 16) + segment * 256 + 4 * t;
+    const float2 *side = m.side + segment * SEGMENT * COLUMNS + g;
+    const struct few_lane l = { slot + g * few_stride<T>() + r.skip, { x, x + 8 * (n + 16) }, m.scales + 2 * t,
+                                { side, side + 8 } };
     float s[4] = {};
-    few_scales<T>(rows, p.n_blocks, m.scales);
-    if (T::WHOLE || p.n_blocks == SEGMENT) {
+    few_scales<T>(l.row, r.n_blocks, m.scales);
+    if (T::WHOLE || r.n_blocks == SEGMENT) {
 #pragma unroll
         for (int k = 0; k < SEGMENT; k++)
-            few_block_at<T, WIDE>(rows, k, x, m.scales + g, side, s);
+            few_block<T, WIDE>(l, k, s);
     } else {
 #pragma unroll 1
-        for (int k = 0; k < p.n_blocks; k++)
-            few_block_at<T, WIDE>(rows, k, x, m.scales + g, side, s);
+        for (int k = 0; k < r.n_blocks; k++)
+            few_block<T, WIDE>(l, k, s);
     }
+    float *to = m.sums + (segment * COLUMNS + g) * TILE_ROWS + 2 * t;
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-        float *to = sums + (g + 8 * i) * next_row;
-        if (WIDE)
-            *(float2 *)(to + 2 * t) = make_float2(s[2 * i], s[2 * i + 1]);
-        else
-            to[t] = s[2 * i];
-    }
+    for (int i = 0; i < (WIDE ? 2 : 1); i++)
+        *(float2 *)(to + 8 * i * TILE_ROWS) = make_float2(s[2 * i], s[2 * i + 1]);
 }
 
-/* A warp's way through the tasks of its block, segments of a tile first. */
+/* A warp's way through its tasks, segments of a tile first. */
 struct few_way {
     int tile, segment;
 };
 
-CU_INLINE struct few_way few_begin(int segments)
+CU_INLINE struct few_way few_next(struct few_way w, struct few_shape s, int segments)
 {
-    int task = threadIdx.x / WARP;
-    return { task / segments, task % segments };
-}
-
-CU_INLINE struct few_way few_next(struct few_way w, int segments)
-{
-    w.segment += blockDim.x / WARP;
-    while (w.segment >= segments) {
-        w.segment -= segments;
-        w.tile++;
+    w.segment += s.team_warps;
+    if (w.segment >= segments) {
+        w.segment = threadIdx.x / WARP % s.team_warps;
+        w.tile += gridDim.x * s.n_teams;
     }
     return w;
 }
 
-/* All tasks of a block; place(tile, segment) says which rows they have. now: the first one's, whose bytes have arrived
- * in the first slot. */
-template <class T, bool WIDE, class F>
-CU_INLINE void few_tasks(const struct few_room &m, int n, int n_tiles, int n_slots, struct few_pair now, F place)
-{
-    constexpr int COLUMNS = few_columns_of<WIDE>();
-    int segments = n_segments(n), next_row = segments * COLUMNS, slot_bytes = TASK_ROWS * few_stride<T>(), used = 0;
-#pragma unroll 1
-    for (struct few_way at = few_begin(segments); at.tile < n_tiles;) {
-        struct few_way later = few_next(at, segments);
-        bool more = later.tile < n_tiles;
-        struct few_pair next = more ? few_pair_of(place(later.tile, later.segment)) : now;
-        int other = n_slots > 1 ? used ^ 1 : 0;
-        if (more && n_slots > 1)
-            few_stage<T>(next, m.slots + other * slot_bytes);
-        few_segment<T, WIDE>(m, now, n, at.segment, m.slots + used * slot_bytes,
-                             m.sums + at.tile * TASK_ROWS * next_row + at.segment * COLUMNS, next_row);
-        __syncwarp();
-        if (more && n_slots == 1)
-            few_stage<T>(next, m.slots);
-        __pipeline_commit();
-        __pipeline_wait_prior(0);
-        __syncwarp();
-        now = next;
-        used = other;
-        at = later;
-    }
-    __syncthreads();
-}
-
-/* The product of a row of the block with a column. */
+/* Output `at` of a tile, [column][row]. */
 template <bool WIDE>
-CU_INLINE float few_total(const struct few_room &m, int n, int row, int column)
+CU_INLINE float few_total(const struct few_room &m, int segments, int at)
 {
-    constexpr int COLUMNS = few_columns_of<WIDE>();
-    int segments = n_segments(n);
-    const float *sums = m.sums + row * segments * COLUMNS + column;
     float total = 0;
 #pragma unroll 4
     for (int i = 0; i < segments; i++)
-        total = total + sums[i * COLUMNS];
+        total = total + m.sums[i * few_columns_of<WIDE>() * TILE_ROWS + at];
     return total;
 }
 

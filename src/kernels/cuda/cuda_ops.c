@@ -173,7 +173,7 @@ static pf_status linear_tiles(struct cuda_backend *b, const struct cu_linear *l)
 static pf_status put_linear(struct cuda_backend *b, const struct cu_linear *l, bool only)
 {
     if (pf_cu_few_takes(l, b->shared_bytes))
-        return pf_cuda_put(b, pf_cu_few(b->stream, l), "a product");
+        return pf_cuda_put(b, pf_cu_few(b->stream, l, b->shared_bytes), "a product");
     if (b->has_tiles && l->rows > CU_LOOP_ROWS && pf_cuda_is_quantised(l->type))
         return linear_tiles(b, l);
     if (pf_cu_few_floats_takes(l))
