@@ -44,14 +44,14 @@ CU_INLINE int dot16(uint4 w, uint4 x, int sum)
 }
 
 /* Types. load() fetches what a lane needs of block b of a round, load_x() of the activations, dot() makes the terms.
- * ROUND: bytes of a whole round, or 0: whoever wants them divides.
+ * ROUND: bytes of a whole round, or 0: whoever wants them divides. LOOKS_UP: dot() looks codes up in side.lower.
  * Types whose lanes would read the same words many times are STAGED: a round of them, at most so many bytes, is first
  * copied to shared memory, and its rows are multiplied in a loop. */
 
 /* Any type, through its reader. */
 template <class R>
 struct plain {
-    static constexpr bool whole_segments = false, second = R::kind != ONE_TERM;
+    static constexpr bool whole_segments = false, second = R::kind != ONE_TERM, LOOKS_UP = false;
     enum { STAGED = 32 * 24, ROUND = 0 };
     typedef struct cu_block raw;
     struct side { uint4 x0, x1; float d; int s0, s1; };
@@ -81,7 +81,7 @@ struct plain {
  * rows are in shared memory. */
 template <bool FIVE, bool HERE = false>
 struct k45 {
-    static constexpr bool whole_segments = true, second = true;
+    static constexpr bool whole_segments = true, second = true, LOOKS_UP = false;
     enum { BYTES = FIVE ? 176 : 144, STAGED = 0, ROUND = 4 * BYTES };
     struct raw { uint4 head, w, fifth; };
     struct side { uint4 even, odd; float d, g; };
@@ -134,7 +134,7 @@ struct k45 {
 /* Lanes t and t + 2 of the four that have half a super-block share the bytes of their two planes: each takes sixteen of
  * them, and of the upper bits, for both. */
 struct k6 {
-    static constexpr bool whole_segments = true, second = false;
+    static constexpr bool whole_segments = true, second = false, LOOKS_UP = false;
     enum { ROUND = 4 * 210, STAGED = ROUND };
     struct raw { uint32_t low[4], high[4]; int sc0, sc1; uint16_t d; };
     struct side { uint4 x0, x1; float d; int minus0, minus1; };
@@ -176,7 +176,7 @@ struct k6 {
 
 /* Blocks begin at even addresses: words are read as they are aligned, and put together. */
 struct q8 {
-    static constexpr bool whole_segments = false, second = false;
+    static constexpr bool whole_segments = false, second = false, LOOKS_UP = false;
     enum { STAGED = 0, ROUND = 32 * 34 };
     struct raw { uint32_t a[9]; uint32_t half; };
     struct side { uint4 x0, x1; float d; };
@@ -211,7 +211,7 @@ struct q8 {
 };
 
 struct q4 {
-    static constexpr bool whole_segments = false, second = false;
+    static constexpr bool whole_segments = false, second = false, LOOKS_UP = false;
     enum { STAGED = 0, ROUND = 32 * 18 };
     struct raw { uint32_t a[5]; uint32_t half; };
     struct side { uint4 x0, x1; float d; int minus; };
@@ -251,7 +251,7 @@ struct q4 {
  * Twice E2M1 lies in -12..12. Its magnitudes are looked up twice: for nibbles without a sign (bit 3), others getting 0,
  * and for those with one, whose sum is subtracted. */
 struct mx4 {
-    static constexpr bool whole_segments = false, second = false;
+    static constexpr bool whole_segments = false, second = false, LOOKS_UP = true;
     enum { STAGED = 0, ROUND = 32 * 17 };
     struct raw { uint32_t a[5]; uint32_t at; };
     struct side { uint4 x0, x1; float d; uint32_t lower; };

@@ -124,6 +124,9 @@ CU_INLINE void run_quads(struct sent<T> &s, int task, int end, int n_quads, int 
 #pragma unroll
             for (int j = 0; j < R; j++)
                 sides.of[j] = T::load_x(x[j], round * WARP + b);
+            if constexpr (T::LOOKS_UP)                   /* in one register, so that codes are looked up once */
+                for (int j = 1; j < R; j++)
+                    sides.of[j].lower = sides.of[0].lower;
             fresh = false;
         }
         S::make_terms(s.ahead, s.w, s.r0, round_bytes, sides, b, there, t, staged, terms);

@@ -11,7 +11,7 @@ extern "C" {
 /* Whether a type is among those that have kernels for it. */
 bool pf_cu_several_has(enum pf_qtype type);
 /* From so many rows on they are sooner done than pick by pick: of MXFP4, of other types. */
-enum { CU_SEVERAL_MXFP4 = 5, CU_SEVERAL = 9 };
+enum { CU_SEVERAL_MXFP4 = 2, CU_SEVERAL = 9 };
 
 /* pf_cu_gate_up and pf_cu_down, where `takes` says so. */
 bool pf_cu_several_takes(const struct cu_experts *e, size_t shared_bytes);
