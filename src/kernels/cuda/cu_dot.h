@@ -112,17 +112,17 @@ struct quantised {
             put(T::dot(raw[i], side, b), i, there, terms);
     }
 
-    /* The sum of a lane's chain. */
-    static CU_READ_FN float run_chain(const float2 *terms)
+    /* The sum of a chain; WIDTH: from one term of it to the next. */
+    template <int WIDTH = CHAIN_WIDTH>
+    static CU_READ_FN float run_chain(const float2 *terms, int chain)
     {
-        int chain = threadIdx.x % CHAINS;
         float s = 0;
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            float2 v = terms[i * CHAIN_WIDTH + chain];
+            float2 v = terms[i * WIDTH + chain];
             s = fmaf(v.x, v.y, s);
             if (T::second) {
-                v = terms[(8 + i) * CHAIN_WIDTH + chain];
+                v = terms[(8 + i) * WIDTH + chain];
                 s = fmaf(v.x, v.y, s);
             }
         }
@@ -133,7 +133,7 @@ struct quantised {
     static CU_READ_FN void run_chains(const float2 *terms, int n, int round, float *sums)
     {
         int lane = threadIdx.x % WARP, segment = 4 * round + lane % 4, stride = n_sums(n);
-        float s = run_chain(terms);
+        float s = run_chain(terms, lane % CHAINS);
         if (segment < stride && lane < CHAINS)
             sums[lane / 4 * stride + segment] = s;
     }

@@ -239,7 +239,7 @@ CU_INLINE void multiply_eight(const struct cu_experts &e, const struct pick &pic
         for (int i = 0; i < TASK_ROWS; i++, row += HALVES * row_bytes)
             D::put(T::dot(T::load(row, b, e.tables), x, b), i, mine < n_blocks, terms);
         __syncwarp();
-        float s = D::run_chain(terms), total = 0.0f + s;
+        float s = D::run_chain(terms, threadIdx.x % CHAINS), total = 0.0f + s;
 #pragma unroll
         for (int g = 1; g < SEGMENTS; g++) {
             float next = __shfl_down_sync(ALL_LANES, s, g);

@@ -4,7 +4,6 @@
 #include "kernels/cuda/cu_combine.h"
 #include "kernels/cuda/cu_lanes.h"
 #include "kernels/cuda/cu_several.h"
-#include "kernels/cuda/cu_several_api.h"
 
 enum { GATE_ROWS = 32, THREADS = 8 * WARP };
 
@@ -170,14 +169,7 @@ extern "C" bool pf_cu_several_has(enum pf_qtype type)
 
 extern "C" bool pf_cu_several_takes(const struct cu_experts *e, size_t shared_bytes)
 {
-    if (e->rows < (e->w.type == PF_MXFP4 ? CU_SEVERAL_MXFP4 : CU_SEVERAL))
-        return false;
-    switch (e->w.type) {
-#define X(TYPE, ...) case PF_##TYPE: return bytes_of<__VA_ARGS__>(e) <= shared_bytes;
-    CU_SEVERAL_LIST(X)
-#undef X
-    default: return false;
-    }
+    return several_takes(e, shared_bytes, [&](auto t) { return bytes_of<typename decltype(t)::type>(e); });
 }
 
 extern "C" cudaError_t pf_cu_several(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault)

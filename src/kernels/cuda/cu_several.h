@@ -9,6 +9,7 @@
 #define PF_CU_SEVERAL_H
 
 #include "kernels/cuda/cu_dot.h"
+#include "kernels/cuda/cu_several_api.h"
 
 enum { SHARED_BY = 2 };           /* the most rows of activations that a weight is unpacked for */
 
@@ -61,17 +62,8 @@ struct several {
     /* Sums of the quad's segments; those of row i and activations j go to sums[j * next_x + i * stride]. */
     static CU_READ_FN void run_chains(const float2 *terms, int n, int round, float *sums, int next_x)
     {
-        int lane = threadIdx.x % WARP, chain = lane % N_CHAINS, segment = 4 * round + lane % 4, stride = D::n_sums(n);
-        float s = 0;
-#pragma unroll
-        for (int i = 0; i < 8; i++) {
-            float2 v = terms[i * WIDTH + chain];
-            s = fmaf(v.x, v.y, s);
-            if (T::second) {
-                v = terms[(8 + i) * WIDTH + chain];
-                s = fmaf(v.x, v.y, s);
-            }
-        }
+        int lane = threadIdx.x % WARP, segment = 4 * round + lane % 4, stride = D::n_sums(n);
+        float s = D::template run_chain<WIDTH>(terms, lane % N_CHAINS);
         if (segment < stride && lane < N_CHAINS)
             sums[lane / CHAINS * next_x + lane % CHAINS / 4 * stride + segment] = s;
     }
@@ -149,5 +141,25 @@ CU_INLINE void run_quads(struct sent<T> &s, int task, int end, int n_quads, int 
 /* The types that experts of several rows have so. */
 #define CU_SEVERAL_LIST(X) \
     X(Q4_K, k45<false>) X(Q5_K, k45<true>) X(Q6_K, k6) X(Q8_0, q8) X(Q4_0, q4) X(MXFP4, mx4)
+
+template <class T>
+struct of_type {
+    typedef T type;
+};
+
+/* Whether there is a kernel for the experts' type that is sooner done than pick by pick, and room for its blocks.
+ * bytes_of(of_type<T>()): what a block of type T takes. */
+template <class F>
+static bool several_takes(const struct cu_experts *e, size_t shared_bytes, F bytes_of)
+{
+    if (e->rows < (e->w.type == PF_MXFP4 ? CU_SEVERAL_MXFP4 : CU_SEVERAL))
+        return false;
+    switch (e->w.type) {
+#define X(TYPE, ...) case PF_##TYPE: return bytes_of(of_type<__VA_ARGS__>()) <= shared_bytes;
+    CU_SEVERAL_LIST(X)
+#undef X
+    default: return false;
+    }
+}
 
 #endif

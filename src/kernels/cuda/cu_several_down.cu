@@ -9,7 +9,6 @@
 #include "kernels/cuda/cu_combine.h"
 #include "kernels/cuda/cu_lanes.h"
 #include "kernels/cuda/cu_several.h"
-#include "kernels/cuda/cu_several_api.h"
 
 enum { DOWN_ROWS = 8, THREADS = 8 * WARP };
 
@@ -323,14 +322,7 @@ static cudaError_t launch(cudaStream_t st, const struct cu_experts *e, float *y,
 
 extern "C" bool pf_cu_several_takes_down(const struct cu_experts *e, size_t shared_bytes)
 {
-    if (e->rows < (e->w.type == PF_MXFP4 ? CU_SEVERAL_MXFP4 : CU_SEVERAL))
-        return false;
-    switch (e->w.type) {
-#define X(TYPE, ...) case PF_##TYPE: return bytes_of<__VA_ARGS__>(e) <= shared_bytes;
-    CU_SEVERAL_LIST(X)
-#undef X
-    default: return false;
-    }
+    return several_takes(e, shared_bytes, [&](auto t) { return bytes_of<typename decltype(t)::type>(e); });
 }
 
 extern "C" cudaError_t pf_cu_several_down(cudaStream_t st, const struct cu_experts *e, float *y,
