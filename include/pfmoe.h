@@ -176,7 +176,8 @@ enum pf_layout {
     PF_LAYOUT_LAYERS,                /* each GPU has some of the layers, with their keys and values, and shares the
                                         experts of these with the CPU if all GPUs have no room for the model */
     PF_LAYOUT_EXPERTS,               /* each GPU has some of the experts of every layer, the first one all else of the
-                                        model; where there is no room for that, as PF_LAYOUT_AUTO */
+                                        model; experts that all GPUs have no room for are shared with the CPU. Where
+                                        the first one has no room for all else, as PF_LAYOUT_AUTO */
     PF_LAYOUT_ROWS                   /* each GPU has rows of every matrix and of every expert, and heads with their keys
                                         and values; for models of attention and feed-forward that have room so, others
                                         as PF_LAYOUT_AUTO */

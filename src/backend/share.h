@@ -28,7 +28,7 @@ enum {
 
 enum pf_pick_by {
     PF_BY_HOST,                           /* y of the pick holds the expert's output, before its weight */
-    PF_BY_DEVICE,                         /* the device held the expert when the step began, and has computed it */
+    PF_BY_DEVICE,                         /* a device held the expert when the step began, and has computed it */
     PF_BY_DOWN,                           /* act of the pick holds the activation; the device does the down product */
     PF_BY_COPY,                           /* the device does all three products */
     PF_BY_PLACE                           /* the device does all three products with matrices in the host's memory;
@@ -37,6 +37,8 @@ enum pf_pick_by {
 
 struct pf_handed {
     enum pf_pick_by by;
+    int         card;                     /* which one does it, of several cards (among.h); 0: the one that offers.
+                                             Nothing for BY_HOST */
     const void *gate, *up, *down;         /* device addresses of the matrices: all three for BY_COPY and BY_PLACE, down
                                              for BY_DOWN */
 };

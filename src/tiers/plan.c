@@ -31,9 +31,10 @@ static enum pf_plan_how how_of(const struct pf_plan_sizes *s, const struct pf_pl
         return PF_HOW_CPU;
     if (!s->experts)
         return s->cut_whole ? PF_HOW_DEVICE : s->cut_slab_bytes + s->cut_bytes > 0 ? PF_HOW_CUT : PF_HOW_CPU;
-    if (!b->streaming && s->weight_bytes + s->device_bytes <= b->vram_bytes)
+    bool may_all = !b->streaming && !s->apart;
+    if (may_all && s->weight_bytes + s->device_bytes <= b->vram_bytes)
         return PF_HOW_DEVICE;
-    if (!b->streaming && s->weight_bytes + s->device_least_bytes <= b->vram_bytes && !kv_first(s, &b->speeds))
+    if (may_all && s->weight_bytes + s->device_least_bytes <= b->vram_bytes && !kv_first(s, &b->speeds))
         return PF_HOW_DEVICE;
     uint64_t needed = shared_bytes(s) + (s->any_session ? 0 : s->device_least_bytes);
     return needed <= b->vram_bytes ? PF_HOW_SHARED : PF_HOW_CPU;

@@ -38,6 +38,7 @@ struct pf_plan_sizes {
                                             take everything: */
     uint64_t cut_slabs, cut_slab_bytes, cut_bytes;       /* so many of them, their bytes, and those of other weights */
     bool     cut_whole;                  /* it can */
+    bool     apart;                      /* some experts are in RAM, however much room devices have together */
     bool     any_session;                /* nobody knows yet how large sessions will be: experts are shared even where
                                             the usual one has no room */
 };

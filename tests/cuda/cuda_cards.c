@@ -212,7 +212,8 @@ int main(int argc, char **argv)
     check_refused(2, -1, 0, "there is no GPU");
     check_refused(PF_MAX_GPUS + 1, 0, 1, "at most");
     expect();
-    if (argc > 4 && strcmp(argv[4], "rows") == 0)
+    const char *how = argc > 4 ? argv[4] : "";
+    if (strcmp(how, "rows") == 0)
         layout = PF_LAYOUT_ROWS;
     for (int i = 2; i <= n && i <= most_gpus; i++)
         test_gpus(i, i == 2, false);
@@ -221,6 +222,8 @@ int main(int argc, char **argv)
     layout = PF_LAYOUT_EXPERTS;
     if (has_experts)
         test_gpus(n < most_gpus ? n : most_gpus, true, false);
+    if (has_experts && strcmp(how, "rows") != 0)
+        test_gpus(n < most_gpus ? n : most_gpus, true, true);
     free(expected);
     return check_status();
 }

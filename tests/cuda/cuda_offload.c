@@ -1,11 +1,12 @@
 /* Same bits whoever computes an expert, by the CUDA backend: a text as a prompt, in a piece of a few rows and token by
  * token, with experts shared between the GPU and the CPU in every way, against the same with everything on the GPU.
  *
- * usage: cuda_offload MODEL.gguf [TOKENS [PROMPT [VRAM_MB [PART OF [GPUS]]]]]      77: there are not so many GPUs
+ * usage: cuda_offload MODEL.gguf [TOKENS [PROMPT [VRAM_MB [PART OF [GPUS [experts]]]]]]   77: there are too few GPUs
  *        VRAM_MB: so much holds the dense part, but not all experts, which RAM does: then some are read in place,
  *        too; 0: none are
  *        PART OF: only every OF'th setting, from PART on
- *        GPUS: experts are read in place by so many, with VRAM_MB each */
+ *        GPUS: experts are read in place by so many, with VRAM_MB each; experts: they divide the experts, and share
+ *        them with the CPU in every way */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@ static int      n_decode = 24, n_prompt = 300, part, n_parts = 1, n_gpus = 1;
 static int32_t *tokens;
 static float   *expected;                    /* [2 + n_decode][n_vocab] after each piece */
 static size_t   n_vocab;
+static bool     by_experts;
 static bool     preloads;                    /* experts lie in VRAM before the first token, as many as have room */
 
 static bool eval_piece(pf_session *s, int i)
@@ -94,11 +96,24 @@ static void run(const char *name, struct pf_model_opts *o, bool first)
     pf_model_close(&m);
 }
 
+/* Several GPUs with so much memory each; 0: with what they have. */
+static void divide(struct pf_model_opts *o, uint64_t vram_bytes)
+{
+    o->n_gpus = n_gpus;
+    o->layout = by_experts ? PF_LAYOUT_EXPERTS : PF_LAYOUT_LAYERS;
+    for (int k = 0; k < n_gpus; k++) {
+        o->gpus[k] = k;
+        o->gpu_bytes[k] = vram_bytes;
+    }
+}
+
 static struct pf_model_opts shared(void)
 {
     struct pf_model_opts o;
     pf_model_opts_init(&o);
     o.streaming = true;
+    if (by_experts)
+        divide(&o, 0);
     return o;
 }
 
@@ -126,17 +141,13 @@ static void run_settings(void)
 static void run_in_place(uint64_t vram_bytes)
 {
     static const int ways[][2] = { { 2, 1 }, { 1, 0 }, { 16, 0 }, { 0, 2 } };
-    for (size_t i = 0; i < (n_gpus > 1 ? 1 : sizeof ways / sizeof *ways); i++) {
+    for (size_t i = 0; i < (n_gpus > 1 && !by_experts ? 1 : sizeof ways / sizeof *ways); i++) {
         struct pf_model_opts o;
         char name[64];
         pf_model_opts_init(&o);
         o.vram_bytes = vram_bytes;
-        o.n_gpus = n_gpus > 1 ? n_gpus : 0;
-        o.layout = n_gpus > 1 ? PF_LAYOUT_LAYERS : PF_LAYOUT_AUTO;
-        for (int k = 0; k < o.n_gpus; k++) {
-            o.gpus[k] = k;
-            o.gpu_bytes[k] = vram_bytes;
-        }
+        if (n_gpus > 1)
+            divide(&o, vram_bytes);
         placed = ways[i][0];
         downs = ways[i][1];
         snprintf(name, sizeof name, "%d experts in place, %d downs", placed, downs);
@@ -145,7 +156,7 @@ static void run_in_place(uint64_t vram_bytes)
     placed = -1;
 }
 
-/* All ways of sharing with one GPU. */
+/* All ways of sharing with one GPU, or with several that divide the experts. */
 static void run_alone(uint64_t vram_bytes)
 {
     struct pf_model_opts o = shared();
@@ -166,7 +177,7 @@ static void run_alone(uint64_t vram_bytes)
 int main(int argc, char **argv)
 {
     struct pf_device devices[1 + PF_MAX_GPUS];
-    if (argc < 2 || argc == 6 || argc > 8)
+    if (argc < 2 || argc == 6 || argc > 9)
         return 2;
     path = argv[1];
     n_decode = argc > 2 ? atoi(argv[2]) : n_decode;
@@ -175,6 +186,7 @@ int main(int argc, char **argv)
     part = argc > 5 ? atoi(argv[5]) : part;
     n_parts = argc > 5 ? atoi(argv[6]) : n_parts;
     n_gpus = argc > 7 ? atoi(argv[7]) : n_gpus;
+    by_experts = argc > 8;
     if (pf_devices(devices, 1 + PF_MAX_GPUS) < 1 + n_gpus) {
         printf("there are not so many GPUs\n");
         return SKIPPED;
@@ -184,7 +196,7 @@ int main(int argc, char **argv)
     run("everything on the GPU", &o, true);
     if (!expected)
         return check_status();
-    if (n_gpus > 1)
+    if (n_gpus > 1 && !by_experts)
         run_in_place((uint64_t)(vram_mb * 1e6));
     else
         run_alone((uint64_t)(vram_mb * 1e6));

@@ -288,7 +288,7 @@ static struct pf_handed handed(enum pf_pick_by by, int expert)
 {
     const uint8_t *const *at = by == PF_BY_PLACE ? layer.here : layer.there;
     bool whole = by == PF_BY_COPY || by == PF_BY_PLACE;
-    return (struct pf_handed){ by, whole ? at[0] + matrix_at(0, expert) : NULL,
+    return (struct pf_handed){ by, 0, whole ? at[0] + matrix_at(0, expert) : NULL,
                                whole ? at[1] + matrix_at(1, expert) : NULL,
                                whole || by == PF_BY_DOWN ? at[2] + matrix_at(2, expert) : NULL };
 }

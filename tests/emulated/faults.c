@@ -3,8 +3,8 @@
  * several, is opened, evaluates a prompt and some tokens, and is closed. Whatever failed, the bits are those of the
  * CPU, every token comes, and nothing is left behind.
  *
- * usage: faults MODEL.gguf [EVERY [FIRST [GPUS [shared|experts|rows|visits]]]]
- *        every EVERY'th call, from FIRST on */
+ * usage: faults MODEL.gguf [EVERY [FIRST [GPUS [shared|experts|apart|rows|visits]]]]
+ *        every EVERY'th call, from FIRST on; apart: experts are divided, and shared with the CPU */
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,9 +85,11 @@ int main(int argc, char **argv)
     uint64_t every = argc > 2 ? (uint64_t)atoll(argv[2]) : 1, first = argc > 3 ? (uint64_t)atoll(argv[3]) : 1;
     n_gpus = argc > 4 ? atoi(argv[4]) : 0;
     const char *how = argc > 5 ? argv[5] : "";
-    layout = strcmp(how, "experts") == 0 ? PF_LAYOUT_EXPERTS : strcmp(how, "rows") == 0 ? PF_LAYOUT_ROWS : layout;
+    bool apart = strcmp(how, "apart") == 0;
+    layout = apart || strcmp(how, "experts") == 0 ? PF_LAYOUT_EXPERTS : layout;
+    layout = strcmp(how, "rows") == 0 ? PF_LAYOUT_ROWS : layout;
     visits = strcmp(how, "visits") == 0;
-    shared = n_gpus == 0 || strcmp(how, "shared") == 0;
+    shared = n_gpus == 0 || apart || strcmp(how, "shared") == 0;
     run("CPU", -1, true, &stats);
     emu_fail_at(0, false);
     run("no fault", 0, false, &stats);

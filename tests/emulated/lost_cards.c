@@ -3,8 +3,8 @@
  * on the cards that are left and on the CPU. Every token comes with the bits of the CPU, sessions can be used on, gone
  * back into and opened, and nothing is left behind.
  *
- * usage: lost_cards MODEL.gguf GPUS EVERY [shared|experts|rows]      at every EVERY'th call after the model was opened;
- *        the cards take turns */
+ * usage: lost_cards MODEL.gguf GPUS EVERY [shared|experts|apart|rows]     at every EVERY'th call after the model was
+ *        opened; the cards take turns. apart: experts are divided, and shared with the CPU */
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,7 +122,8 @@ static int lose_in_turn(const struct calls *all, uint64_t every)
     for (uint64_t n = all->opening + 1; n <= all->all; n += every, i++) {
         int first = i % n_gpus, round = i / n_gpus, second = (first + 1 + round % (n_gpus - 1)) % n_gpus;
         uint64_t gap = round % 2 ? 1 + (uint64_t)i * 13 % 97 : 0;
-        int left = lose(first, n, second, gap, &unused), most = layout == PF_LAYOUT_LAYERS ? n_gpus - 1 : 0;
+        bool goes_on = layout == PF_LAYOUT_LAYERS || (shared && first > 0);
+        int left = lose(first, n, second, gap, &unused), most = goes_on ? n_gpus - 1 : 0;
         CHECK(gap ? left <= most : left == most, "card %d lost at call %d: %d cards are left", first, (int)n, left);
     }
     return i;
@@ -136,8 +137,10 @@ int main(int argc, char **argv)
     path = argv[1];
     n_gpus = atoi(argv[2]);
     const char *how = argc > 4 ? argv[4] : "";
-    layout = strcmp(how, "experts") == 0 ? PF_LAYOUT_EXPERTS : strcmp(how, "rows") == 0 ? PF_LAYOUT_ROWS : layout;
-    shared = strcmp(how, "shared") == 0;
+    bool apart = strcmp(how, "apart") == 0;
+    layout = apart || strcmp(how, "experts") == 0 ? PF_LAYOUT_EXPERTS : layout;
+    layout = strcmp(how, "rows") == 0 ? PF_LAYOUT_ROWS : layout;
+    shared = apart || strcmp(how, "shared") == 0;
     expect();
     CHECK(lose(0, 0, 0, 0, &calls) == n_gpus, "a card was lost");
     printf("%d of %d calls\n", lose_in_turn(&calls, (uint64_t)atoll(argv[3])), (int)(calls.all - calls.opening));

@@ -179,7 +179,8 @@ int main(void)
     pf_mem_stats_get(&before);
     CHECK(pf_backend_sim_open(&device, &sim) == PF_OK, "%s", pf_last_error());
     CHECK(device->ops->share->open(device, &sizes, no_serve, NULL, NULL) == PF_OK, "%s", pf_last_error());
-    CHECK(pf_vcache_open(&c, &m, device, 0, m.n_layer, NULL, &counts) == PF_OK, "%s", pf_last_error());
+    const struct pf_vcache_setup setup = { .m = &m, .device = device, .end = m.n_layer };
+    CHECK(pf_vcache_open(&c, &setup, &counts) == PF_OK, "%s", pf_last_error());
     for (int i = 0; i < PART_BYTES; i++)
         weights[i] = (uint8_t)(i >> 3 ^ i >> 11 ^ i);
     test_policy(c, &counts, &sim);

@@ -29,8 +29,8 @@ extern "C" cudaError_t pf_cu_send(cudaStream_t st, const struct cu_letter *l)
 static __global__ void send_rows(const __grid_constant__ struct cu_some_rows r)
 {
     size_t at = (size_t)blockIdx.x * r.n;
-    bool is_here = r.table[r.picks[blockIdx.x]] != NULL;
-    if (is_here != r.here)
+    bool takes = r.table ? (r.table[r.picks[blockIdx.x]] != NULL) == r.here : r.marked[blockIdx.x] != 0;
+    if (!takes)
         return;
     for (int i = threadIdx.x; i < r.n; i += SEND_THREADS)
         r.to[at + i] = *(const volatile float *)&r.from[at + i];

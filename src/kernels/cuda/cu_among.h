@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 /* Copies n words of each sheet. Memory may be another card's, or the host's. */
-enum { CU_SHEETS = 3 };
+enum { CU_SHEETS = 4 };
 struct cu_sheet {
     const void *from;
     void       *to;
@@ -25,12 +25,14 @@ struct cu_letter {
 };
 cudaError_t pf_cu_send(cudaStream_t st, const struct cu_letter *l);
 
-/* Copies row p [n] for each pick p whose expert has (here) or has not an address in table [n_expert]. */
+/* Copies row p [n] for each pick p whose expert has (here) or has not an address in table [n_expert], or, table NULL,
+ * that is marked. */
 struct cu_some_rows {
     const int32_t        *picks;
     int                   n_picks, n;
     const uint8_t *const *table;
     bool                  here;
+    const int32_t        *marked;          /* [n_picks] */
     const float          *from;
     float                *to;
 };

@@ -300,10 +300,15 @@ struct cu_offer {
     const struct pf_handed *handed;        /* [n_picks], memory of the host */
     int                     n_expert;
     const uint8_t *const   *held;          /* [3][n_expert] */
+    const uint8_t *const   *elsewhere;     /* {n_expert}, not NULL of those that other cards hold; or NULL */
+    int                     card;          /* what the host deals to this card is done here */
     const uint8_t         **now;           /* [3][n_expert]; entries of picked experts are written */
     int                    *fault;
 };
 cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o);
+/* The part of another card, after the first one's offer: only `now` is written. told: what the first one's was then;
+ * deal not NULL: the host may have dealt. */
+cudaError_t pf_cu_find(cudaStream_t st, const struct cu_offer *o);
 
 /* The take: waits until the flag is up; then, pick by pick, the host's outputs go to y, its activations to a (quantised
  * if a.q is not NULL), and the addresses of matrices that it copied to the device into the tables `late`. A flag that
@@ -318,6 +323,9 @@ struct cu_take {
     struct cu_x             a;
     const uint8_t         **late;          /* [3][n_expert] */
     uint32_t               *told;          /* device memory: the flag's value, for all blocks but the first */
+    int                     card;          /* see cu_offer; others than 0 take no outputs of the host */
+    const uint8_t *const   *elsewhere;     /* as cu_offer has it; or NULL, and theirs too */
+    int32_t                *theirs;        /* [n_picks] out: whether another card does it */
     int                    *fault;
 };
 cudaError_t pf_cu_take(cudaStream_t st, const struct cu_take *t);

@@ -55,12 +55,13 @@ CU_INLINE void show_picks(const struct cu_offer &o)
 CU_INLINE void find_expert(const struct cu_offer &o, int pick, bool is_dealt)
 {
     int expert = o.picks[pick];
-    struct pf_handed h = { PF_BY_DEVICE, o.held[expert], o.held[o.n_expert + expert], o.held[2 * o.n_expert + expert] };
+    struct pf_handed h = { PF_BY_DEVICE, 0, o.held[expert], o.held[o.n_expert + expert],
+                           o.held[2 * o.n_expert + expert] };
     if (!h.gate && is_dealt) {
         const uint4 *from = (const uint4 *)&o.handed[pick];
         uint4 raw[2] = { __ldcv(from), __ldcv(from + 1) };
         h = *(const struct pf_handed *)raw;
-        if (h.by != PF_BY_PLACE)
+        if (h.by != PF_BY_PLACE || h.card != o.card)
             h.gate = h.up = h.down = NULL;
     }
     o.now[expert] = (const uint8_t *)h.gate;
@@ -76,7 +77,7 @@ static __global__ void offer(const __grid_constant__ struct cu_offer o)
     wait_turn();
     show_picks(o);
     for (int p = threadIdx.x; p < o.n_picks; p += OFFER_THREADS)
-        missed |= !o.held[o.picks[p]];
+        missed |= !o.held[o.picks[p]] && !(o.elsewhere && o.elsewhere[o.picks[p]]);
     missed = __syncthreads_or(missed);
     if (threadIdx.x == 0) {
         *o.told = missed ? CU_FLAG_DOWN : NOTHING_MISSED;
@@ -91,6 +92,18 @@ static __global__ void offer(const __grid_constant__ struct cu_offer o)
 extern "C" cudaError_t pf_cu_offer(cudaStream_t st, const struct cu_offer *o)
 {
     return launch_early(offer, dim3(1), OFFER_THREADS, 0, st, *o);
+}
+
+static __global__ void find(const __grid_constant__ struct cu_offer o)
+{
+    bool is_dealt = o.deal && *(const volatile uint32_t *)o.told != NOTHING_MISSED;
+    for (int p = threadIdx.x; p < o.n_picks; p += TABLE_THREADS)
+        find_expert(o, p, is_dealt);
+}
+
+extern "C" cudaError_t pf_cu_find(cudaStream_t st, const struct cu_offer *o)
+{
+    return launch_in_turn(find, 1, TABLE_THREADS, 0, st, *o);
 }
 
 /* What the host has answered, a CU_FLAG_, or at once NOTHING_MISSED; by a thread of each block. Blocks begin in order,
@@ -166,18 +179,25 @@ static __global__ void __launch_bounds__(TAKE_THREADS) take(const __grid_constan
         told = wait_for_host(t);
     __syncthreads();
     if (told == NOTHING_MISSED) {
-        if (threadIdx.x == 0)
+        if (threadIdx.x == 0) {
             name_late(t, expert, PF_BY_DEVICE, {});
+            if (t.theirs)
+                t.theirs[pick] = t.elsewhere[expert] != NULL;
+        }
         return;
     }
-    struct ahead ahead = ask_row(host_y, t.n_out);
+    struct ahead ahead = ask_row(host_y, t.card == 0 ? t.n_out : 0);
     if (threadIdx.x < 2)
         ((uint4 *)&h)[threadIdx.x] = __ldcv((const uint4 *)&t.handed[pick] + threadIdx.x);
     __syncthreads();
-    enum pf_pick_by by = told == CU_FLAG_UP ? h.by : PF_BY_DEVICE;
-    if (threadIdx.x == 0)
+    bool is_theirs = h.by != PF_BY_HOST && h.card != t.card;
+    enum pf_pick_by by = told == CU_FLAG_UP && !is_theirs ? h.by : PF_BY_DEVICE;
+    if (threadIdx.x == 0) {
         name_late(t, expert, by, h);
-    if (by == PF_BY_HOST)
+        if (t.theirs)
+            t.theirs[pick] = is_theirs;
+    }
+    if (by == PF_BY_HOST && t.card == 0)
         put_row(ahead, host_y, t.n_out, t.y + (size_t)pick * t.n_out);
     if (by == PF_BY_DOWN)
         take_activation(t, pick);

@@ -7,7 +7,10 @@
  * picks. Rows, picks and weights are copied to each card before its kernels read them. A card that reaches the first
  * one's memory copies from there, and writes its rows there; if one does not, the first card puts a letter into pinned
  * memory of the host, and all rows come back through such memory. Events order the cards: captured on the first
- * card's stream, they make the other cards' kernels part of its graph. */
+ * card's stream, they make the other cards' kernels part of its graph.
+ *
+ * Where experts are shared with the host, tables change with every layer (cuda_share.c), and a card's rows come in two
+ * portions: of what it holds, and of what was copied to it meanwhile. */
 #include <string.h>
 
 #include "base/pf_mem.h"
@@ -22,10 +25,11 @@ struct lent {
     float   *x;
     int32_t *picks;
     float   *weights;
+    uint32_t *told;                      /* a word; of shared experts: cu_offer.told */
 };
 
 struct other {
-    struct cuda_backend *b;
+    struct cuda_backend *b;              /* NULL: it was lost */
     bool        reaches;                 /* the first card's memory */
     struct lent lent;                    /* in its memory */
 };
@@ -44,7 +48,7 @@ struct cuda_among {
 
 static size_t lent_bytes(const struct pf_backend_sizes *s)
 {
-    return ((size_t)s->max_rows * (size_t)s->max_n_in + 2 * (size_t)s->max_picks) * WORD;
+    return ((size_t)s->max_rows * (size_t)s->max_n_in + 2 * (size_t)s->max_picks + 1) * WORD;
 }
 
 static size_t outputs_bytes(const struct pf_backend_sizes *s)
@@ -63,12 +67,14 @@ static void cut_lent(struct lent *l, void *at, const struct pf_backend_sizes *s)
     l->x = at;
     l->picks = (int32_t *)(void *)(l->x + (size_t)s->max_rows * (size_t)s->max_n_in);
     l->weights = (float *)(void *)(l->picks + s->max_picks);
+    l->told = (uint32_t *)(void *)(l->weights + s->max_picks);
 }
 
 static void free_memory(struct cuda_backend *b, struct cuda_among *a)
 {
     for (int i = 0; i < a->n; i++) {
-        pf_cuda_free(a->others[i].b, a->others[i].lent.at, a->lent_bytes);
+        if (a->others[i].b)
+            pf_cuda_free(a->others[i].b, a->others[i].lent.at, a->lent_bytes);
         a->others[i].lent.at = NULL;
     }
     if (a->all_reach)
@@ -93,6 +99,8 @@ static pf_status alloc_memory(struct cuda_backend *b, struct cuda_among *a, cons
     a->lent_bytes = lent_bytes(s);
     a->outputs_bytes = outputs_bytes(s);
     for (int i = 0; i < a->n; i++) {
+        if (!a->others[i].b)
+            continue;
         PF_TRY(pf_cuda_alloc(a->others[i].b, a->lent_bytes, "what it is lent", &p));
         cut_lent(&a->others[i].lent, p, s);
     }
@@ -119,6 +127,8 @@ static pf_status among_reserve(pf_backend *backend, const struct pf_backend_size
     struct pf_backend_sizes had = { .max_rows = a->max_rows, .max_n_in = a->max_n_in, .max_picks = a->max_picks,
                                     .n_out = a->n_out }, s = *sizes;
     for (int i = 0; i < a->n; i++) {
+        if (!a->others[i].b)
+            continue;
         const char *before = a->others[i].b->scratch;
         PF_TRY(pf_cuda_reserve(&a->others[i].b->base, sizes));
         if (a->others[i].b->scratch != before)
@@ -155,8 +165,38 @@ static pf_status among_open(pf_backend *backend, pf_backend *const *others, int 
         o->b = pf_cuda_of(others[i]);
         o->reaches = pf_cuda_reaches(o->b, b);
         a->all_reach &= o->reaches;
+        o->b->shares_parts = b->share != NULL;
+        if (b->share)
+            pf_cuda_share_join(o->b, b, i + 1);
     }
+    b->shares_parts = b->share != NULL;
     return PF_OK;
+}
+
+int pf_cuda_n_among(const struct cuda_backend *b)
+{
+    return b->among ? b->among->n : 0;
+}
+
+struct cuda_backend *pf_cuda_among_at(const struct cuda_backend *b, int i)
+{
+    return b->among->others[i].b;
+}
+
+/* Graphs name it. */
+static void among_leave(pf_backend *backend, pf_backend *other)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cuda_among *a = b->among;
+    cudaSetDevice(b->device);
+    cudaStreamSynchronize(b->stream);
+    pf_cuda_drop_graphs(b);
+    for (int i = 0; i < a->n; i++)
+        if (a->others[i].b && &a->others[i].b->base == other) {
+            pf_cuda_free(a->others[i].b, a->others[i].lent.at, a->lent_bytes);
+            a->others[i].lent.at = NULL;
+            a->others[i].b = NULL;
+        }
 }
 
 /* The other cards are closed later, or nothing was reserved. */
@@ -170,19 +210,23 @@ void pf_cuda_among_close(struct cuda_backend *b)
     b->among = NULL;
 }
 
-int pf_cuda_among_finish(struct cuda_backend *b)
+/* The first card's stream waits for the others', but need not fail with them. */
+pf_status pf_cuda_among_finish(struct cuda_backend *b, int *fault)
 {
     struct cuda_among *a = b->among;
-    int fault = CU_FINE;
+    cudaError_t e = cudaSuccess;
+    *fault = CU_FINE;
     for (int i = 0; a && i < a->n; i++) {
         struct cuda_backend *o = a->others[i].b;
+        if (!o)
+            continue;
         (void)pf_cuda_settle(o);
-        if (cudaStreamSynchronize(o->stream) != cudaSuccess)
-            cudaGetLastError();          /* the first card's stream waits for the other's, and fails, too */
-        fault = fault == CU_FINE ? *o->fault : fault;
+        cudaError_t ended = cudaStreamSynchronize(o->stream);
+        e = e == cudaSuccess ? ended : e;
+        *fault = *fault == CU_FINE ? *o->fault : *fault;
         *o->fault = CU_FINE;
     }
-    return fault;
+    return pf_cuda_check(e, "a step on another card");
 }
 
 /* ---- A layer ----------------------------------------------------------------------------------------------------- */
@@ -215,7 +259,8 @@ static pf_status send(struct cuda_backend *b, const struct pf_experts_op *e, con
 {
     int64_t n_picks = (int64_t)e->rows * e->n_used;
     const struct cu_letter l = { { { from->x, to->x, (int64_t)e->rows * e->gate->n_in },
-                                   { from->picks, to->picks, n_picks }, { from->weights, to->weights, n_picks } } };
+                                   { from->picks, to->picks, n_picks }, { from->weights, to->weights, n_picks },
+                                   { from->told, to->told, from->told ? 1 : 0 } } };
     pf_cuda_wrote(b, to->x, (int64_t)e->rows * e->gate->n_in);
     return pf_cuda_put(b, pf_cu_send(b->stream, &l), "lending picks to another GPU");
 }
@@ -228,34 +273,62 @@ static pf_status send_rows(struct cuda_backend *b, const struct pf_experts_op *e
     return pf_cuda_put(b, pf_cu_send_rows(b->stream, &r), "gathering outputs of experts");
 }
 
-static pf_status ask(struct cuda_backend *first, const struct other *o, const struct pf_experts_op *e,
-                     const struct lent *from)
+/* The op with what the other card was lent. */
+static struct pf_experts_op op_of(const struct other *o, const struct pf_experts_op *e)
 {
-    struct cuda_among *a = first->among;
-    struct cuda_backend *b = o->b;
     struct pf_experts_op mine = *e;
-    const uint8_t **table;
     mine.x = o->lent.x;
     mine.picks = o->lent.picks;
     mine.weights = o->lent.weights;
-    PF_TRY(pf_cuda_after(b, first));
-    PF_TRY(send(b, e, o->reaches ? from : &a->letter, &o->lent));
-    PF_TRY(table_of(b, e, &table));
-    PF_TRY(pf_cuda_some_experts(b, &mine, table));
-    return send_rows(b, &mine, table, true, b->pick_out, a->outputs);
+    return mine;
+}
+
+/* Lends a layer's rows to the other cards, after all that b was asked for. told: see struct lent; or NULL. */
+static pf_status lend_rows(struct cuda_backend *b, const struct pf_experts_op *e, uint32_t *told)
+{
+    struct cuda_among *a = b->among;
+    const struct lent here = { .x = (float *)(uintptr_t)e->x, .picks = (int32_t *)(uintptr_t)e->picks,
+                               .weights = (float *)(uintptr_t)e->weights, .told = told };
+    struct lent letter = a->letter;
+    letter.told = told ? letter.told : NULL;
+    if (!a->all_reach)
+        PF_TRY(send(b, e, &here, &a->letter));
+    for (int i = 0; i < a->n; i++) {
+        const struct other *o = &a->others[i];
+        struct lent to = o->lent;
+        if (!o->b)
+            continue;
+        to.told = told ? pf_cuda_share_told(o->b) : NULL;
+        PF_TRY(pf_cuda_after(o->b, b));
+        PF_TRY(send(o->b, e, o->reaches ? &here : &letter, &to));
+    }
+    return PF_OK;
 }
 
 static pf_status among_lend(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct cuda_among *a = b->among;
-    struct lent here = { .x = (float *)(uintptr_t)e->x, .picks = (int32_t *)(uintptr_t)e->picks,
-                         .weights = (float *)(uintptr_t)e->weights };
     PF_TRY(pf_cuda_settle(b));
-    if (!a->all_reach)
-        PF_TRY(send(b, e, &here, &a->letter));
+    PF_TRY(lend_rows(b, e, NULL));
+    for (int i = 0; i < a->n; i++) {
+        struct cuda_backend *o = a->others[i].b;
+        const struct pf_experts_op mine = op_of(&a->others[i], e);
+        const uint8_t **table;
+        PF_TRY(table_of(o, e, &table));
+        PF_TRY(pf_cuda_some_experts(o, &mine, table));
+        PF_TRY(send_rows(o, &mine, table, true, o->pick_out, a->outputs));
+    }
+    return PF_OK;
+}
+
+/* b goes on when the others have put out all that they were asked for. */
+static pf_status wait_for_others(struct cuda_backend *b)
+{
+    struct cuda_among *a = b->among;
     for (int i = 0; i < a->n; i++)
-        PF_TRY(ask(b, &a->others[i], e, &here));
+        if (a->others[i].b)
+            PF_TRY(pf_cuda_after(b, a->others[i].b));
     return PF_OK;
 }
 
@@ -269,12 +342,96 @@ static pf_status among_experts(pf_backend *backend, const struct pf_experts_op *
     b->base.weight_bytes_read += (uint64_t)(e->rows * e->n_used) * bytes;
     PF_TRY(table_of(b, e, &table));
     PF_TRY(pf_cuda_some_experts(b, e, table));
-    for (int i = 0; i < a->n; i++)
-        PF_TRY(pf_cuda_after(b, a->others[i].b));
+    PF_TRY(wait_for_others(b));
     PF_TRY(send_rows(b, e, table, false, a->outputs, b->pick_out));
     return pf_cuda_combine(b, e);
 }
 
+/* ---- A layer whose experts the host has, too --------------------------------------------------------------------- */
+
+/* Rows of the experts whose down products the card has made; down's table stands behind gate's and up's. */
+static pf_status put_out(struct cuda_backend *first, const struct other *o, const struct pf_experts_op *e,
+                         const uint8_t **table)
+{
+    return send_rows(o->b, e, table + 2 * (size_t)e->n_expert, true, o->b->pick_out, first->among->outputs);
+}
+
+pf_status pf_cuda_among_lend_shared(struct cuda_backend *b, int il, const struct pf_experts_op *e)
+{
+    struct cuda_among *a = b->among;
+    PF_TRY(lend_rows(b, e, pf_cuda_share_told(b)));
+    for (int i = 0; i < a->n; i++) {
+        const struct pf_experts_op mine = op_of(&a->others[i], e);
+        const uint8_t **table;
+        if (!a->others[i].b)
+            continue;
+        PF_TRY(pf_cuda_share_run_held(a->others[i].b, il, &mine, &table));
+        PF_TRY(put_out(b, &a->others[i], &mine, table));
+    }
+    return PF_OK;
+}
+
+pf_status pf_cuda_among_late(struct cuda_backend *b, int il, const struct pf_experts_op *e)
+{
+    struct cuda_among *a = b->among;
+    for (int i = 0; i < a->n; i++) {
+        const struct pf_experts_op mine = op_of(&a->others[i], e);
+        const uint8_t **table;
+        if (!a->others[i].b)
+            continue;
+        PF_TRY(pf_cuda_share_run_late(a->others[i].b, il, &mine, &table));
+        PF_TRY(put_out(b, &a->others[i], &mine, table));
+    }
+    return PF_OK;
+}
+
+pf_status pf_cuda_among_gather_shared(struct cuda_backend *b, const struct pf_experts_op *e, const int32_t *theirs)
+{
+    const struct cu_some_rows r = { .n_picks = e->rows * e->n_used, .n = e->down->n_out, .marked = theirs,
+                                    .from = b->among->outputs, .to = b->pick_out };
+    PF_TRY(wait_for_others(b));
+    return pf_cuda_put(b, pf_cu_send_rows(b->stream, &r), "gathering outputs of experts");
+}
+
+/* ---- In parts ---------------------------------------------------------------------------------------------------- */
+
+static pf_status clear_done(struct cuda_backend *b, const struct pf_experts_op *e)
+{
+    const struct cu_entries none = { .stride = e->n_expert, .n_clear = e->n_expert };
+    return pf_cuda_put(b, pf_cu_set_table(b->stream, b->done_table, &none), "clearing a table");
+}
+
+static pf_status among_begin(pf_backend *backend, const struct pf_experts_op *e)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cuda_among *a = b->among;
+    PF_TRY(pf_cuda_settle(b));
+    PF_TRY(lend_rows(b, e, NULL));
+    for (int i = 0; i < a->n; i++) {
+        struct cuda_backend *o = a->others[i].b;
+        if (!o)
+            continue;
+        o->parts = op_of(&a->others[i], e);
+        PF_TRY(clear_done(o, e));
+    }
+    b->parts = *e;
+    return clear_done(b, e);
+}
+
+static pf_status among_end(pf_backend *backend)
+{
+    struct cuda_backend *b = pf_cuda_of(backend);
+    struct cuda_among *a = b->among;
+    const struct pf_experts_op *e = &b->parts;
+    for (int i = 0; i < a->n; i++)
+        if (a->others[i].b)
+            PF_TRY(put_out(b, &a->others[i], &a->others[i].b->parts, a->others[i].b->done_table));
+    PF_TRY(wait_for_others(b));
+    PF_TRY(send_rows(b, e, b->done_table + 2 * (size_t)e->n_expert, false, a->outputs, b->pick_out));
+    return pf_cuda_combine(b, e);
+}
+
 const struct pf_among_ops pf_cuda_among_ops = {
-    .open = among_open, .reserve = among_reserve, .bytes = among_bytes, .lend = among_lend, .experts = among_experts,
+    .open = among_open, .leave = among_leave, .reserve = among_reserve, .bytes = among_bytes, .lend = among_lend,
+    .experts = among_experts, .begin = among_begin, .end = among_end,
 };

@@ -151,6 +151,8 @@ struct cuda_backend {
 
     struct pf_experts_op parts;          /* the op between experts_begin and experts_end */
     const uint8_t   **part_table;        /* [3][n_expert] addresses of the experts of the present experts_part */
+    const uint8_t   **done_table;        /* [3][n_expert] of all since experts_begin, */
+    bool              shares_parts;      /* if other cards have parts, too */
     struct cuda_share *share;            /* NULL: nothing is shared with the host */
     struct cuda_copies *copies;          /* NULL: nobody copies beside the operations */
     struct cuda_among *among;            /* NULL: no other card has experts for this one */
@@ -228,9 +230,17 @@ pf_status pf_cuda_down(struct cuda_backend *b, const struct pf_experts_op *e, co
 pf_status pf_cuda_some_experts(struct cuda_backend *b, const struct pf_experts_op *e, const uint8_t **table);
 pf_status pf_cuda_combine(struct cuda_backend *b, const struct pf_experts_op *e);
 
-/* Experts divided between cards: cuda_among.c. finish: waits for the others; returns the first fault of theirs. */
-int  pf_cuda_among_finish(struct cuda_backend *b);
+/* Experts divided between cards: cuda_among.c. finish: waits for the others; fault: the first of theirs. */
+pf_status pf_cuda_among_finish(struct cuda_backend *b, int *fault);
 void pf_cuda_among_close(struct cuda_backend *b);
+int  pf_cuda_n_among(const struct cuda_backend *b);                          /* other cards, those that left counted */
+struct cuda_backend *pf_cuda_among_at(const struct cuda_backend *b, int i);  /* NULL: it has left */
+/* Of experts that are shared with the host, too. lend_shared: the others do what they hold or read in place, after the
+ * offer; late: what was copied to them, after the host was served, or is to be; gather_shared: their outputs, of the
+ * picks that are marked, go to pick_out. */
+pf_status pf_cuda_among_lend_shared(struct cuda_backend *b, int il, const struct pf_experts_op *e);
+pf_status pf_cuda_among_late(struct cuda_backend *b, int il, const struct pf_experts_op *e);
+pf_status pf_cuda_among_gather_shared(struct cuda_backend *b, const struct pf_experts_op *e, const int32_t *theirs);
 extern const struct pf_among_ops pf_cuda_among_ops;
 
 extern const struct pf_meet_ops pf_cuda_meet_ops;   /* cuda_meet.c */
@@ -242,6 +252,14 @@ void      pf_cuda_share_begin(struct cuda_backend *b, int graph);
 void      pf_cuda_share_reset(struct cuda_backend *b);
 pf_status pf_cuda_share_serve(struct cuda_backend *b, int graph);
 void      pf_cuda_share_close(struct cuda_backend *b);
+/* Of another card than the one that offers, which names it by a number. told: whether that one waits for the host, a
+ * word that is lent with the picks. table: the experts whose rows pick_out has now. */
+void      pf_cuda_share_join(struct cuda_backend *b, struct cuda_backend *first, int card);
+uint32_t *pf_cuda_share_told(const struct cuda_backend *b);
+pf_status pf_cuda_share_run_held(struct cuda_backend *b, int il, const struct pf_experts_op *e,
+                                 const uint8_t ***table);
+pf_status pf_cuda_share_run_late(struct cuda_backend *b, int il, const struct pf_experts_op *e,
+                                 const uint8_t ***table);
 extern const struct pf_share_ops pf_cuda_share_ops;
 
 /* Copies beside the operations: cuda_copies.c. one_stream: not beside, but in turn with them. The rest is as in

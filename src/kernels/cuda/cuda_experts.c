@@ -313,6 +313,9 @@ static pf_status run_part(struct cuda_backend *b, const int *experts, int n)
             entries.at[p][i] = w[p]->data[experts[i]];
     }
     CU_PUT(b, pf_cu_set_table(b->stream, b->part_table, &entries), "naming experts");
+    entries.n_clear = 0;
+    if (b->shares_parts)
+        CU_PUT(b, pf_cu_set_table(b->stream, b->done_table, &entries), "naming experts");
     return pf_cuda_some_experts(b, e, b->part_table);
 }
 

@@ -147,11 +147,13 @@ pf_status pf_cuda_finish(pf_backend *backend)
     if (b->capturing && end_capture(b, &unfinished) == cudaSuccess)
         cudaGraphDestroy(unfinished);
     b->x_of = NULL;
-    int others = pf_cuda_among_finish(b);
+    int others;
+    pf_status ended = pf_cuda_among_finish(b, &others);
     CU_TRY(cudaStreamSynchronize(b->stream), "a step");
     int fault = *b->fault != CU_FINE ? *b->fault : others;
     *b->fault = CU_FINE;                 /* the next step's are its own, whatever became of this one */
     PF_TRY(st);
+    PF_TRY(ended);
     if (fault == CU_ACTIVATION_NOT_FINITE)
         PF_FAIL(PF_ENUMERIC, "an activation in front of a quantised product is not finite");
     if (fault == CU_ROUTER_NOT_FINITE)

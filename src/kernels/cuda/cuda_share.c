@@ -8,6 +8,9 @@
  * Either way the GPU is never left waiting: if the host fails, it raises all flags with CU_FLAG_GIVEN_UP, and the
  * kernel's own patience ends too.
  *
+ * Where other cards have experts, too (backend/among.h), each of them has tables and answer flags of its own, in its
+ * own cuda_share, and everything else is the first card's. cuda_among.c has the order of their work.
+ *
  * A layer of which the GPU holds all that was picked is not waited for: the host may come to it when the GPU is layers
  * ahead, and finds its picks all the same.
  *
@@ -44,6 +47,10 @@ struct cuda_share {
 
     const uint8_t **held, **now, **late; /* device memory: held [n_layer][3][n_expert], now and late [3][n_expert] */
     uint32_t     *heard;                 /* device memory: cu_take.told */
+    const uint8_t **elsewhere;           /* [n_layer][3][n_expert], held by other cards */
+    int32_t      *theirs;                /* device memory [PF_SHARE_ROWS * n_used]: cu_take.theirs */
+    struct cuda_backend *first;          /* of another card's: the one that offers; else NULL */
+    int           card;                  /* the number by which the host names it */
 
     struct timing {                      /* a layer's last hand-off, by the host's clock; 0: noted already */
         uint64_t seen_ns, answered_ns;
@@ -97,7 +104,8 @@ static pf_status open_mapped(struct cuda_share *s)
 static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
 {
     size_t layer = 3 * (size_t)s->sizes.n_expert * sizeof(void *), all = layer * (size_t)s->sizes.n_layer;
-    void *held, *now, *late, *part, *heard;
+    size_t n_picks = PF_SHARE_ROWS * (size_t)s->sizes.n_used;
+    void *held, *now, *late, *part, *heard, *elsewhere, *theirs, *done;
     s->timings = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->timings);
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
         s->served[i] = pf_alloc_array(PF_MEM_KERNELS, (size_t)s->sizes.n_layer, sizeof *s->served[i]);
@@ -108,14 +116,21 @@ static pf_status open_tables(struct cuda_backend *b, struct cuda_share *s)
     PF_TRY(pf_cuda_own(b, layer, &now));
     PF_TRY(pf_cuda_own(b, layer, &late));
     PF_TRY(pf_cuda_own(b, layer, &part));
+    PF_TRY(pf_cuda_own(b, layer, &done));
     PF_TRY(pf_cuda_own(b, sizeof *s->heard, &heard));
+    PF_TRY(pf_cuda_own(b, all, &elsewhere));
+    PF_TRY(pf_cuda_own(b, n_picks * sizeof *s->theirs, &theirs));
     CU_TRY(cudaMemsetAsync(held, 0, all, b->stream), "clearing a table");
     CU_TRY(cudaMemsetAsync(late, 0, layer, b->stream), "clearing a table");
+    CU_TRY(cudaMemsetAsync(elsewhere, 0, all, b->stream), "clearing a table");
     s->held = held;
     s->now = now;
     s->late = late;
     s->heard = heard;
+    s->elsewhere = elsewhere;
+    s->theirs = theirs;
     b->part_table = part;
+    b->done_table = done;
     return PF_OK;
 }
 
@@ -196,10 +211,27 @@ static void lower_flags(struct cuda_share *s, int il)
         *flags[i] = (struct cu_flag){ .up = CU_FLAG_DOWN };
 }
 
+static void lower_all(struct cuda_backend *b, int il)
+{
+    lower_flags(b->share, il);
+    for (int i = 0; i < pf_cuda_n_among(b); i++)
+        if (pf_cuda_among_at(b, i))
+            lower_flags(pf_cuda_among_at(b, i)->share, il);
+}
+
 void pf_cuda_share_reset(struct cuda_backend *b)
 {
     for (int il = 0; b->share && il < b->share->sizes.n_layer; il++)
-        lower_flags(b->share, il);
+        lower_all(b, il);
+}
+
+/* Says something to a layer's take on all cards. */
+static void raise_answers(struct cuda_backend *b, int il, uint32_t how)
+{
+    for (int i = 0; i < pf_cuda_n_among(b); i++)
+        if (pf_cuda_among_at(b, i))
+            __atomic_store_n(&pf_cuda_among_at(b, i)->share->answers[il].up, how, __ATOMIC_RELEASE);
+    __atomic_store_n(&b->share->answers[il].up, how, __ATOMIC_RELEASE);
 }
 
 /* Until the device has shown what layer il picked. */
@@ -244,18 +276,19 @@ static pf_status serve_layer(struct cuda_backend *b, const struct served *l, boo
     PF_TRY(s->serve(s->ctx, &(struct pf_offer){ l->il, &shown, replayed }, &s->answer));
     s->timings[l->il].answered_ns = pf_now_ns();
     s->timings[l->il].replayed = replayed;
-    __atomic_store_n(&s->answers[l->il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
+    raise_answers(b, l->il, CU_FLAG_UP);
     __atomic_store_n(&s->deals[l->il].up, CU_FLAG_UP, __ATOMIC_RELEASE);
     s->told(s->ctx);
     return PF_OK;
 }
 
 /* Lets the device run on without answers. */
-static void give_up(struct cuda_share *s)
+static void give_up(struct cuda_backend *b)
 {
+    struct cuda_share *s = b->share;
     for (int il = 0; il < s->sizes.n_layer; il++) {
         __atomic_store_n(&s->deals[il].up, CU_FLAG_GIVEN_UP, __ATOMIC_RELEASE);
-        __atomic_store_n(&s->answers[il].up, CU_FLAG_GIVEN_UP, __ATOMIC_RELEASE);
+        raise_answers(b, il, CU_FLAG_GIVEN_UP);
     }
 }
 
@@ -265,7 +298,7 @@ pf_status pf_cuda_share_serve(struct cuda_backend *b, int graph)
     for (int i = 0; s && i < s->n_served[graph]; i++) {
         pf_status st = serve_layer(b, &s->served[graph][i], true);
         if (st < 0) {
-            give_up(s);
+            give_up(b);
             return st;
         }
     }
@@ -277,6 +310,12 @@ static const uint8_t **held_of(const struct cuda_share *s, int il)
     return s->held + (size_t)il * 3 * (size_t)s->sizes.n_expert;
 }
 
+/* NULL: the card is alone. */
+static const uint8_t **elsewhere_of(const struct cuda_backend *b, int il)
+{
+    return b->among ? b->share->elsewhere + (size_t)il * 3 * (size_t)b->share->sizes.n_expert : NULL;
+}
+
 static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_experts_op *e)
 {
     struct cuda_share *s = b->share;
@@ -284,17 +323,22 @@ static pf_status put_offer(struct cuda_backend *b, int il, const struct pf_exper
                                 .n_picks = e->rows * e->n_used, .host_x = s->x, .host_weights = s->weights,
                                 .host_picks = picks_of(s, il), .flag = &s->offers[il], .told = s->heard,
                                 .deal = s->graph >= 0 ? &s->deals[il] : NULL, .handed = s->answer.pick,
-                                .n_expert = e->n_expert, .held = held_of(s, il), .now = s->now, .fault = b->fault };
+                                .n_expert = e->n_expert, .held = held_of(s, il), .now = s->now, .fault = b->fault,
+                                .elsewhere = elsewhere_of(b, il) };
     return pf_cuda_put(b, pf_cu_offer(b->stream, &o), "handing picks to the CPU");
 }
 
-static pf_status take_answer(struct cuda_backend *b, int il, const struct pf_experts_op *e)
+/* `from` makes the offer: b, or the first of several cards. */
+static pf_status take_answer(struct cuda_backend *b, const struct cuda_backend *from, int il,
+                             const struct pf_experts_op *e)
 {
     struct cuda_share *s = b->share;
-    struct cu_take t = { .flag = &s->answers[il], .handed = s->answer.pick, .act = s->answer.act,
-                         .host_y = s->answer.y, .picks = e->picks, .n_picks = e->rows * e->n_used,
-                         .n_ff = e->gate->n_out, .n_out = e->down->n_out, .n_expert = e->n_expert, .y = b->pick_out,
-                         .a = b->a, .late = s->late, .told = s->heard, .fault = b->fault };
+    const struct pf_answer *answer = &from->share->answer;
+    struct cu_take t = { .flag = &s->answers[il], .handed = answer->pick, .act = answer->act, .host_y = answer->y,
+                         .picks = e->picks, .n_picks = e->rows * e->n_used, .n_ff = e->gate->n_out,
+                         .n_out = e->down->n_out, .n_expert = e->n_expert, .y = b->pick_out, .a = b->a,
+                         .late = s->late, .told = s->heard, .card = s->card, .elsewhere = elsewhere_of(b, il),
+                         .theirs = b->among ? s->theirs : NULL, .fault = b->fault };
     if (!pf_cuda_is_quantised(e->down->type))
         t.a.q = NULL;
     return pf_cuda_put(b, pf_cu_take(b->stream, &t), "taking the CPU's experts");
@@ -310,7 +354,7 @@ static pf_status serve_or_list(struct cuda_backend *b, int il, const struct pf_e
     }
     pf_status st = serve_layer(b, &l, false);
     if (st < 0)
-        give_up(s);
+        give_up(b);
     return st;
 }
 
@@ -320,8 +364,9 @@ static pf_status share_offer(pf_backend *backend, int il, const struct pf_expert
     struct cuda_share *s = b->share;
     PF_TRY(pf_cuda_settle(b));
     if (s->graph < 0)
-        lower_flags(s, il);
-    return put_offer(b, il, e);
+        lower_all(b, il);
+    PF_TRY(put_offer(b, il, e));
+    return b->among ? pf_cuda_among_lend_shared(b, il, e) : PF_OK;
 }
 
 static pf_status share_experts(pf_backend *backend, int il, const struct pf_experts_op *e)
@@ -332,9 +377,45 @@ static pf_status share_experts(pf_backend *backend, int il, const struct pf_expe
     PF_TRY(pf_cuda_gate_up(b, e, s->now));
     PF_TRY(pf_cuda_down_rows(b, e, s->now));
     PF_TRY(serve_or_list(b, il, e));
-    PF_TRY(take_answer(b, il, e));
+    PF_TRY(b->among ? pf_cuda_among_late(b, il, e) : PF_OK);
+    PF_TRY(take_answer(b, b, il, e));
     PF_TRY(pf_cuda_gate_up(b, e, s->late));
+    PF_TRY(b->among ? pf_cuda_among_gather_shared(b, e, s->theirs) : PF_OK);
     return pf_cuda_down(b, e, s->late);
+}
+
+/* ---- The part of another card: e names what it was lent ---------------------------------------------------------- */
+
+void pf_cuda_share_join(struct cuda_backend *b, struct cuda_backend *first, int card)
+{
+    b->share->first = first;
+    b->share->card = card;
+}
+
+uint32_t *pf_cuda_share_told(const struct cuda_backend *b)
+{
+    return b->share->heard;
+}
+
+pf_status pf_cuda_share_run_held(struct cuda_backend *b, int il, const struct pf_experts_op *e, const uint8_t ***table)
+{
+    struct cuda_share *s = b->share, *from = s->first->share;
+    const struct cu_offer o = { .picks = e->picks, .n_picks = e->rows * e->n_used, .told = s->heard,
+                                .deal = from->graph >= 0 ? &from->deals[il] : NULL, .handed = from->answer.pick,
+                                .n_expert = e->n_expert, .held = held_of(s, il), .now = s->now, .card = s->card };
+    PF_TRY(pf_cuda_put(b, pf_cu_find(b->stream, &o), "finding experts"));
+    PF_TRY(pf_cuda_gate_up(b, e, s->now));
+    *table = s->now;
+    return pf_cuda_down_rows(b, e, s->now);
+}
+
+pf_status pf_cuda_share_run_late(struct cuda_backend *b, int il, const struct pf_experts_op *e, const uint8_t ***table)
+{
+    struct cuda_share *s = b->share;
+    PF_TRY(take_answer(b, s->first, il, e));
+    PF_TRY(pf_cuda_gate_up(b, e, s->late));
+    *table = s->late;
+    return pf_cuda_down_rows(b, e, s->late);
 }
 
 static void share_dealt(pf_backend *backend, int il)
@@ -348,6 +429,9 @@ static pf_status share_hold(pf_backend *backend, int il, int expert, const void 
     struct cuda_share *s = b->share;
     const struct cu_entries e = { .n = 1, .stride = s->sizes.n_expert, .expert = { expert },
                                   .at = { { gate }, { up }, { down } } };
+    struct cuda_backend *first = s->first;
+    if (first)
+        PF_TRY(pf_cuda_put(first, pf_cu_set_table(first->stream, elsewhere_of(first, il), &e), "naming an expert"));
     return pf_cuda_put(b, pf_cu_set_table(b->stream, held_of(s, il), &e), "naming an expert");
 }
 

@@ -11,14 +11,17 @@
 /* The device reads an expert once for each of its picks, where it lies for good. */
 static bool may_place(const struct pf_offload *f)
 {
-    return f->offer->in_place && f->seen && !f->force_cpu && f->offer->e->rows == 1 && pf_residency_keeps_all(f->ram);
+    bool seen = true;
+    PF_FOR_LANES(f, k)
+        seen &= f->lanes[k].seen != NULL;
+    return f->offer->in_place && seen && !f->force_cpu && f->offer->e->rows == 1 && pf_residency_keeps_all(f->ram);
 }
 
 static struct pf_deal deal_out(struct pf_offload *f, int n, const uint64_t bytes[3])
 {
-    struct pf_solver_rules rules = { .post_fetch = f->post.opts.enable && !f->force_cpu, .whole = !f->force_cpu,
+    struct pf_solver_rules rules = { .post_fetch = f->opts.enable && !f->force_cpu, .whole = !f->force_cpu,
                                      .in_place = !f->is_dealt, .measures = f->measures,
-                                     .max_transfers = f->post.opts.max_transfers, .cpu_limit = f->post.opts.cpu_limit };
+                                     .max_transfers = f->opts.max_transfers, .cpu_limit = f->opts.cpu_limit };
     if (!f->measures)
         return pf_solver_deal(&f->solver, &rules, n, bytes[0] + bytes[1], bytes[2]);
     bool known;
@@ -33,6 +36,7 @@ struct batch {                           /* experts in RAM, and how each is comp
     int                 n;
     int                 n_placed;        /* the first n_placed are read in place */
     struct pf_transfer *transfer[PF_RESIDENCY_BATCH]; /* transfers of the others; NULL: whole on the CPU */
+    int                 lane[PF_RESIDENCY_BATCH];    /* by which each crosses */
     uint64_t            bytes[3];
     struct pf_deal      deal;
     bool                as_dealt;        /* no transfer was refused */
@@ -45,9 +49,9 @@ static double cpu_ns(const struct pf_offload *f, uint64_t bytes)
 }
 
 /* Where the device sees what lies in the store's slots. */
-static const void *seen_at(const struct pf_offload *f, const uint8_t *p)
+static const void *seen_at(const struct pf_offload *f, int lane, const uint8_t *p)
 {
-    return f->seen + (p - f->arena);
+    return f->lanes[lane].seen + (p - f->arena);
 }
 
 static void set_picks(struct pf_offload *f, int expert, struct pf_handed h)
@@ -78,16 +82,18 @@ static void plan_transfers(struct pf_offload *f, struct batch *b)
         b->transfer[i] = NULL;
         if (i >= deal.n_whole + deal.n_down)
             continue;
+        int lane = b->lane[i] = pf_next_lane(f);
         for (int p = 0; p < 3; p++) {
             parts.at[p] = w[p].data[b->experts[i]];
             parts.bytes[p] = b->bytes[p];
         }
         if (i < b->n_placed) {
-            const void *at[3] = { seen_at(f, parts.at[0]), seen_at(f, parts.at[1]), seen_at(f, parts.at[2]) };
-            set_picks(f, b->experts[i], (struct pf_handed){ PF_BY_PLACE, at[0], at[1], at[2] });
+            set_picks(f, b->experts[i], (struct pf_handed){ PF_BY_PLACE, lane, seen_at(f, lane, parts.at[0]),
+                                                            seen_at(f, lane, parts.at[1]),
+                                                            seen_at(f, lane, parts.at[2]) });
             continue;
         }
-        b->transfer[i] = pf_postfetch_plan(&f->post, b->experts[i], i < deal.n_whole, &parts);
+        b->transfer[i] = pf_postfetch_plan(&f->lanes[lane].post, b->experts[i], i < deal.n_whole, &parts);
         b->as_dealt &= b->transfer[i] != NULL;
     }
     say_dealt(f);
@@ -101,7 +107,7 @@ static void start_transfers(void *ctx)
     struct batch *b = ctx;
     for (int i = 0; i < b->n; i++)
         if (b->transfer[i])
-            b->as_dealt &= pf_postfetch_start(&b->f->post, b->transfer[i]);
+            b->as_dealt &= pf_postfetch_start(&b->f->lanes[b->lane[i]].post, b->transfer[i]);
 }
 
 /* Computes gate and up of all experts that are not copied whole, and down of experts that are not copied at all. */
@@ -136,8 +142,9 @@ static pf_status settle(struct pf_offload *f, const struct batch *b)
         struct pf_transfer *t = b->transfer[i];
         if (!t)
             continue;
-        pf_postfetch_settle(&f->post, t, cpu_ns(f, b->bytes[2] + (t->whole ? b->bytes[0] + b->bytes[1] : 0)));
-        if (f->post.opts.debug)
+        pf_postfetch_settle(&f->lanes[b->lane[i]].post, t,
+                            cpu_ns(f, b->bytes[2] + (t->whole ? b->bytes[0] + b->bytes[1] : 0)));
+        if (f->opts.debug)
             pf_model_logf(f->base.m, PF_LOG_DEBUG, "layer %d expert %d: %s, %llu bytes, %s", f->offer->il, t->expert,
                           t->whole ? "whole" : "down", (unsigned long long)t->bytes,
                           t->state == PF_GPU_READY ? "on the GPU" : "late: on the CPU");
@@ -159,7 +166,7 @@ static struct pf_handed answer_of(const struct batch *b, int i)
     const struct pf_transfer *t = b->transfer[i];
     if (!t || t->state != PF_GPU_READY)
         return (struct pf_handed){ .by = PF_BY_HOST };
-    return (struct pf_handed){ t->whole ? PF_BY_COPY : PF_BY_DOWN, t->gate, t->up, t->down };
+    return (struct pf_handed){ t->whole ? PF_BY_COPY : PF_BY_DOWN, b->lane[i], t->gate, t->up, t->down };
 }
 
 static int count_late(const struct batch *b)
@@ -205,7 +212,6 @@ static pf_status serve_batch(void *ctx, const int *experts, int n)
 static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer, const struct pf_answer *answer)
 {
     const struct pf_experts_op *e = offer->e;
-    const bool *held = pf_vcache_held(f->cache, offer->il);
     struct pf_expert_weight w[3];
     struct pf_experts_op op = *e;
     int n_missed = 0;
@@ -215,21 +221,25 @@ static pf_status serve_picks(struct pf_offload *f, const struct pf_offer *offer,
     f->served_il = offer->il;
     f->n_served = e->rows * e->n_used;
     f->n_batches = 0;
+    pf_offload_find_held(f, offer->il);
     for (int p = 0; p < e->rows * e->n_used; p++) {
+        int holder = pf_offload_holder(f, offer->il, e->picks[p]);
         f->served[p] = e->picks[p];
-        answer->pick[p].by = held[e->picks[p]] ? PF_BY_DEVICE : PF_BY_HOST;
-        n_missed += !held[e->picks[p]];
+        answer->pick[p].by = holder >= 0 ? PF_BY_DEVICE : PF_BY_HOST;
+        answer->pick[p].card = holder >= 0 ? holder : 0;
+        n_missed += holder < 0;
     }
     if (n_missed == 0 || !may_place(f))
         say_dealt(f);
     if (n_missed == 0)
         return PF_OK;
-    pf_postfetch_begin(&f->post, offer->il);
+    PF_FOR_LANES(f, k)
+        pf_postfetch_begin(&f->lanes[k].post, offer->il);
     pf_residency_tables(f->ram, &op, w);
     op.pick_act = answer->act;               /* the threads put numbers where the device reads them */
     op.pick_y = answer->y;
     PF_TRY(f->base.m->cpu->ops->experts_begin(f->base.m->cpu, &op));
-    return pf_residency_run(f->ram, offer->il, e, held, serve_batch, f);
+    return pf_residency_run(f->ram, offer->il, e, f->is_held, serve_batch, f);
 }
 
 /* When it is called, the GPU has come to the layer's picks; when it returns, it is waiting, or still at the experts it
@@ -249,11 +259,15 @@ pf_status pf_decode_serve(void *ctx, const struct pf_offer *offer, const struct 
 void pf_decode_served(void *ctx)
 {
     struct pf_offload *f = ctx;
-    pf_vcache_go_on(f->cache);
-    for (int p = 0; p < f->n_served; p++)
-        (f->measures ? pf_vcache_warm : pf_vcache_use)(f->cache, f->served_il, f->served[p]);
+    PF_FOR_LANES(f, k)
+        pf_vcache_go_on(f->lanes[k].cache);
+    for (int p = 0; p < f->n_served; p++) {
+        struct pf_vcache *cache = f->lanes[f->home ? f->home[f->served[p]] : 0].cache;
+        (f->measures ? pf_vcache_warm : pf_vcache_use)(cache, f->served_il, f->served[p]);
+    }
     learn(f);
-    pf_postfetch_account(&f->post);
+    PF_FOR_LANES(f, k)
+        pf_postfetch_account(&f->lanes[k].post);
     pf_solver_prepare(&f->solver);
 }
 

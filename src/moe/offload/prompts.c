@@ -9,10 +9,10 @@
 
 enum { PROMPT_TICKET = PF_MAX_TRANSFERS, ALL_TOUCHED = 4 };
 /* Copies of several experts, queued then, are over. */
-static void note_copies(struct pf_offload *f, const char *what, int il, uint64_t begun_ns)
+static void note_copies(struct pf_offload *f, struct pf_lane *l, const char *what, int il, uint64_t begun_ns)
 {
     struct pf_span span = { what, PF_TRACK_COPIES, il, -1, begun_ns, pf_now_ns() };
-    pf_spans_add_queued(f->base.m->spans, &span, 0, &f->post.over_ns);
+    pf_spans_add_queued(f->base.m->spans, &span, 0, &l->post.over_ns);
 }
 
 /* Every copy costs something however short it is, so what lies together in RAM crosses in one piece, with what little
@@ -54,17 +54,17 @@ static int join_parts(struct part *part, int n, char *to, struct pf_piece *piece
 }
 
 /* Begins to copy n experts into a slot; where their parts will lie goes to at. */
-static pf_status fill_slot(struct pf_offload *f, int slot, int n, const uint8_t *(*parts)[3], const uint64_t bytes[3],
-                           const uint8_t *(*at)[3])
+static pf_status fill_slot(struct pf_offload *f, struct pf_lane *l, int slot, int n, const uint8_t *(*parts)[3],
+                           const uint64_t bytes[3], const uint8_t *(*at)[3])
 {
-    pf_backend *device = f->base.device;
+    pf_backend *device = l->device;
     struct pf_piece pieces[3 * PF_RESIDENCY_BATCH];
     struct part part[3 * PF_RESIDENCY_BATCH];
     for (int i = 0; i < 3 * n; i++) {
         part[i] = (struct part){ parts[i / 3][i % 3], bytes[i % 3], &at[i / 3][i % 3] };
         pf_count(&f->stream_bytes, bytes[i % 3]);
     }
-    int n_pieces = join_parts(part, 3 * n, f->slots[slot], pieces);
+    int n_pieces = join_parts(part, 3 * n, l->slots[slot], pieces);
     return device->ops->share->fetch(device, PROMPT_TICKET + slot, pieces, n_pieces);
 }
 
@@ -75,24 +75,37 @@ static void name_experts(struct pf_offload *f, const int *experts, int n, const 
             f->on_device[p][experts[i]] = at[i][p];
 }
 
-static int per_slot_of(const struct pf_offload *f, const uint64_t bytes[3])
+static int per_slot_of(const struct pf_lane *l, const uint64_t bytes[3])
 {
-    int n = (int)(f->slot_bytes / pf_transit_room(bytes));
+    int n = (int)(l->slot_bytes / pf_transit_room(bytes));
     return n < PF_RESIDENCY_BATCH ? n : PF_RESIDENCY_BATCH;
 }
 
-static pf_status run_slot(struct pf_offload *f, int slot, const int *experts, int n)
+static pf_status run_slot(struct pf_lane *l, int slot, const int *experts, int n)
 {
-    pf_backend *device = f->base.device;
+    pf_backend *device = l->device;
     PF_TRY(device->ops->share->use(device, PROMPT_TICKET + slot));
     PF_TRY(device->ops->experts_part(device, experts, n));
     return device->ops->share->release(device, PROMPT_TICKET + slot);
 }
 
+/* Waits for copies into all slots, as the store may take the experts' places back only then. False: one failed. */
+static bool wait_for_slots(struct pf_offload *f, uint64_t begun_ns)
+{
+    bool failed = false;
+    PF_FOR_LANES(f, k) {
+        struct pf_lane *l = &f->lanes[k];
+        for (int s = 0; s < l->n_slots; s++)
+            failed |= l->device->ops->share->fetch_wait(l->device, PROMPT_TICKET + s) == PF_FETCH_FAILED;
+        note_copies(f, l, "experts", f->offer->il, begun_ns);
+    }
+    return !failed;
+}
+
+/* Experts of a batch go to the lanes in turn, a slot full at a time, or less if all lanes are to have some. */
 static pf_status stream_batch(void *ctx, const int *experts, int n)
 {
     struct pf_offload *f = ctx;
-    pf_backend *device = f->base.device;
     struct pf_expert_weight w[3];
     struct pf_experts_op op = *f->offer->e;
     uint64_t bytes[3];
@@ -100,59 +113,67 @@ static pf_status stream_batch(void *ctx, const int *experts, int n)
     uint64_t begun_ns = pf_now_ns();
     pf_expert_bytes(f->base.m, f->offer->il, bytes);
     pf_residency_tables(f->ram, &op, w);
-    int per_slot = per_slot_of(f, bytes);
     for (int i = 0, k; st == PF_OK && i < n; i += k) {
-        int slot = f->turn++ % f->n_slots;
+        struct pf_lane *l = &f->lanes[pf_next_lane(f)];
+        int slot = l->turn++ % l->n_slots, per_slot = per_slot_of(l, bytes), share = (n + f->n_lanes - 1) / f->n_lanes;
         const uint8_t *parts[PF_RESIDENCY_BATCH][3], *at[PF_RESIDENCY_BATCH][3];
+        per_slot = per_slot < share ? per_slot : share;
         k = n - i < per_slot ? n - i : per_slot;
         for (int j = 0; j < k; j++)
             for (int p = 0; p < 3; p++)
                 parts[j][p] = w[p].data[experts[i + j]];
-        st = fill_slot(f, slot, k, parts, bytes, at);
+        st = fill_slot(f, l, slot, k, parts, bytes, at);
         name_experts(f, experts + i, k, at);
         if (st == PF_OK)
-            st = run_slot(f, slot, experts + i, k);
+            st = run_slot(l, slot, experts + i, k);
     }
-    for (int s = 0; s < f->n_slots; s++)        /* the store may take the experts' places back only now */
-        if (device->ops->share->fetch_wait(device, PROMPT_TICKET + s) == PF_FETCH_FAILED && st == PF_OK)
-            PF_FAIL(PF_EDEVICE, "a copy of experts to the GPU failed in layer %d", f->offer->il);
-    note_copies(f, "experts", f->offer->il, begun_ns);
+    if (!wait_for_slots(f, begun_ns) && st == PF_OK)
+        PF_FAIL(PF_EDEVICE, "a copy of experts to the GPU failed in layer %d", f->offer->il);
     return st;
+}
+
+/* Fills a slot with experts of a layer from number x on; returns the number after the last. */
+static int fill_slot_ahead(struct pf_offload *f, struct pf_lane *l, int il, int x)
+{
+    struct pf_model *m = f->base.m;
+    uint64_t bytes[3];
+    pf_expert_bytes(m, il, bytes);
+    int slot = l->turn++ % l->n_slots, per_slot = per_slot_of(l, bytes);
+    struct pf_ahead *a = &l->ahead[slot];
+    const uint8_t *parts[PF_RESIDENCY_BATCH][3];
+    a->il = il;
+    a->begun_ns = pf_now_ns();
+    for (; x < m->n_expert && a->n < per_slot; x++)
+        if (!f->is_held[x] && pf_residency_take(f->ram, il, x, parts[a->n]))
+            a->experts[a->n++] = x;
+    if (a->n > 0 && fill_slot(f, l, slot, a->n, parts, bytes, a->at) < 0) {
+        for (int i = 0; i < a->n; i++)
+            pf_residency_drop(f->ram, il, a->experts[i]);
+        a->n = 0;
+    }
+    return x;
 }
 
 /* The next layer's first experts are copied while attention has the device: a prompt touches all of them. */
 static void fill_ahead(struct pf_offload *f, int il, int rows)
 {
     struct pf_model *m = f->base.m;
-    uint64_t bytes[3];
     if (il >= f->end || !m->layers[il].is_moe || rows * m->n_used < ALL_TOUCHED * m->n_expert)
         return;
-    const bool *held = pf_vcache_held(f->cache, il);
-    pf_expert_bytes(m, il, bytes);
-    for (int s = 0, x = 0; s < f->n_slots; s++) {
-        int slot = f->turn++ % f->n_slots, per_slot = per_slot_of(f, bytes);
-        struct pf_ahead *a = &f->ahead[slot];
-        const uint8_t *parts[PF_RESIDENCY_BATCH][3];
-        a->il = il;
-        a->begun_ns = pf_now_ns();
-        for (; x < m->n_expert && a->n < per_slot; x++)
-            if (!held[x] && pf_residency_take(f->ram, il, x, parts[a->n]))
-                a->experts[a->n++] = x;
-        if (a->n > 0 && fill_slot(f, slot, a->n, parts, bytes, a->at) < 0) {
-            for (int i = 0; i < a->n; i++)
-                pf_residency_drop(f->ram, il, a->experts[i]);
-            a->n = 0;
-        }
-    }
+    pf_offload_find_held(f, il);
+    for (int s = 0, x = 0; s < PF_TRANSIT_SLOTS; s++)
+        PF_FOR_LANES(f, k)
+            if (s < f->lanes[k].n_slots)
+                x = fill_slot_ahead(f, &f->lanes[k], il, x);
 }
 
 /* Waits for what was copied ahead into a slot and lets go of its pins. */
-static void drop_ahead(struct pf_offload *f, int slot)
+static void drop_ahead(struct pf_offload *f, struct pf_lane *l, int slot)
 {
-    struct pf_ahead *a = &f->ahead[slot];
+    struct pf_ahead *a = &l->ahead[slot];
     if (a->n > 0) {
-        f->base.device->ops->share->fetch_wait(f->base.device, PROMPT_TICKET + slot);
-        note_copies(f, "experts ahead", a->il, a->begun_ns);
+        l->device->ops->share->fetch_wait(l->device, PROMPT_TICKET + slot);
+        note_copies(f, l, "experts ahead", a->il, a->begun_ns);
     }
     for (int i = 0; i < a->n; i++)
         pf_residency_drop(f->ram, a->il, a->experts[i]);
@@ -161,44 +182,58 @@ static void drop_ahead(struct pf_offload *f, int slot)
 
 void pf_prompts_drop_ahead(struct pf_offload *f)
 {
-    for (int s = 0; s < f->n_slots; s++)
-        drop_ahead(f, s);
+    PF_FOR_LANES(f, k)
+        for (int s = 0; s < f->lanes[k].n_slots; s++)
+            drop_ahead(f, &f->lanes[k], s);
 }
 
 /* Multiplies with the experts that were copied ahead for this layer, and sets f->skip for them. */
-static pf_status run_ahead(struct pf_offload *f, int il)
+static pf_status run_ahead(struct pf_offload *f, struct pf_lane *l, int il)
 {
-    for (int s = 0; s < f->n_slots; s++) {
-        int slot = f->turn++ % f->n_slots;
-        struct pf_ahead *a = &f->ahead[slot];
+    for (int s = 0; s < l->n_slots; s++) {
+        int slot = l->turn++ % l->n_slots;
+        struct pf_ahead *a = &l->ahead[slot];
         pf_status st = PF_OK;
         assert(a->n == 0 || a->il == il);    /* a layer is always followed by the one that it was filled for */
         name_experts(f, a->experts, a->n, a->at);
         for (int i = 0; i < a->n; i++)
             f->skip[a->experts[i]] = true;
         if (a->n > 0)
-            st = run_slot(f, slot, a->experts, a->n);
-        drop_ahead(f, slot);
+            st = run_slot(l, slot, a->experts, a->n);
+        drop_ahead(f, l, slot);
         PF_TRY(st);
     }
     return PF_OK;
 }
 
-/* The picked experts that the device holds anyway. */
-static pf_status run_held(struct pf_offload *f, int il, const struct pf_experts_op *e, const bool *held)
+/* The picked experts that the lane's device holds anyway. */
+static pf_status run_held(struct pf_offload *f, struct pf_lane *l, int il, const struct pf_experts_op *e)
 {
+    const bool *held = pf_vcache_held(l->cache, il);
     int n = 0;
     for (int p = 0; p < e->rows * e->n_used; p++) {
         int x = e->picks[p];
         if (!held[x] || f->on_device[0][x])
             continue;
         const uint8_t *at[3];
-        pf_vcache_at(f->cache, il, x, at);
+        pf_vcache_at(l->cache, il, x, at);
         for (int i = 0; i < 3; i++)
             f->on_device[i][x] = at[i];
         f->held[n++] = x;
     }
-    return n > 0 ? f->base.device->ops->experts_part(f->base.device, f->held, n) : PF_OK;
+    return n > 0 ? l->device->ops->experts_part(l->device, f->held, n) : PF_OK;
+}
+
+/* Between begin and end of the op: all lanes multiply by what they hold, what was copied ahead, and what is missed. */
+static pf_status run_lanes(struct pf_offload *f, int il, const struct pf_experts_op *shown)
+{
+    pf_offload_find_held(f, il);
+    memcpy(f->skip, f->is_held, (size_t)shown->n_expert * sizeof *f->skip);
+    PF_FOR_LANES(f, k)
+        PF_TRY(run_held(f, &f->lanes[k], il, shown));
+    PF_FOR_LANES(f, k)
+        PF_TRY(run_ahead(f, &f->lanes[k], il));
+    return pf_residency_run(f->ram, il, shown, f->skip, stream_batch, f);
 }
 
 static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_experts_op *e)
@@ -206,7 +241,6 @@ static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_
     pf_backend *device = f->base.device;
     struct pf_expert_weight gate = *e->gate, up = *e->up, down = *e->down;
     struct pf_experts_op op = *e, shown = *e;
-    const bool *held = pf_vcache_held(f->cache, il);
     PF_TRY(device->ops->download(device, f->picks, e->picks, (size_t)e->rows * (size_t)e->n_used * sizeof *f->picks));
     PF_TRY(device->ops->finish(device));
     pf_offload_note(f, "layer", il);
@@ -221,12 +255,9 @@ static pf_status prompt_on_device(struct pf_offload *f, int il, const struct pf_
     shown.picks = f->picks;
     struct pf_offer offer = { il, &shown, false };
     f->offer = &offer;
-    PF_TRY(device->ops->experts_begin(device, &op));
-    memcpy(f->skip, held, (size_t)e->n_expert * sizeof *held);
-    PF_TRY(run_held(f, il, &shown, held));
-    PF_TRY(run_ahead(f, il));
-    PF_TRY(pf_residency_run(f->ram, il, &shown, f->skip, stream_batch, f));
-    PF_TRY(device->ops->experts_end(device));
+    PF_TRY(f->among ? f->among->begin(device, &op) : device->ops->experts_begin(device, &op));
+    PF_TRY(run_lanes(f, il, &shown));
+    PF_TRY(f->among ? f->among->end(device) : device->ops->experts_end(device));
     fill_ahead(f, il + 1, e->rows);
     return PF_OK;
 }
@@ -257,7 +288,7 @@ pf_status pf_prompts_experts(struct pf_offload *f, int il, const struct pf_exper
     pf_status st = prompt_on_device(f, il, e);
     if (st != PF_EDEVICE)
         return st;
-    pf_count(&f->post.n_fallbacks, 1);
+    pf_count(&f->lanes[0].post.n_fallbacks, 1);
     pf_prompts_drop_ahead(f);                /* other copies made ahead for this layer are of no more use */
     return prompt_on_cpu(f, il, e);          /* a copy failed; if it was more, this fails too */
 }

@@ -2,6 +2,7 @@
 #ifndef PF_SHARED_H
 #define PF_SHARED_H
 
+#include "backend/among.h"
 #include "base/pf_count.h"
 #include "base/pf_time.h"
 #include "moe/offload/offload.h"
@@ -25,18 +26,34 @@ struct pf_ahead {
     uint64_t begun_ns;
 };
 
+/* A card's own way to experts that lie in RAM: its cache, its copies, slots of prompts. The first one is that of the
+ * card that runs the steps; of several cards that have experts of all layers, each has one. */
+struct pf_lane {
+    pf_backend             *device;      /* NULL: the card was lost */
+    struct pf_postfetch     post;
+    struct pf_vcache       *cache;       /* NULL: not opened, or the device was left */
+    struct pf_vcache_counts cached;
+    const char             *seen;        /* where the device sees the arena; NULL: nowhere */
+    char                   *slots[PF_TRANSIT_SLOTS];
+    uint64_t                slot_bytes;
+    int                     n_slots, turn;
+    struct pf_ahead         ahead[PF_TRANSIT_SLOTS];
+};
+
 struct pf_offload {
     struct pf_placement  base;
     int                  first, end;     /* the layers that the device computes */
     struct pf_residency *ram;            /* the placement under this one */
     struct pf_solver     solver;
-    struct pf_postfetch  post;
-    struct pf_vcache    *cache;          /* NULL: not opened, or the device was left */
-    struct pf_vcache_counts cached;
+    struct pf_postfetch_opts opts;
+    struct pf_lane       lanes[PF_MAX_GPUS];         /* by card */
+    int                  n_lanes, lane_turn;
+    const struct pf_among_ops *among;    /* how several cards work together; NULL: there is one */
+    int                 *home;           /* {n_expert} which card's cache an expert may be in; NULL: there is one */
+    int                  shared_rows;    /* of a step, for which the other cards have memory */
     bool                 force_cpu, is_left;
     const uint8_t       *arena;          /* the store's slots; NULL: not pinned yet */
-    bool                 unpins;         /* this card does, of several */
-    const char          *seen;           /* where the device sees the arena; NULL: nowhere */
+    bool                 unpins;         /* this card does, of several that have layers of their own */
     uint64_t             last_begin_ns, step_ns;     /* when the last decoding step began; how long one takes */
     uint64_t             gpu_since_ns;   /* up to when the timeline tells what the GPU did */
 
@@ -46,18 +63,15 @@ struct pf_offload {
     bool                    is_dealt;    /* the device was told what it may begin with */
     int                     served_il, n_served;
     int32_t                *served;      /* [PF_SHARE_ROWS * n_used] its picks, noted when the GPU has its answer */
+    bool                   *is_held;     /* [n_expert] by any card, of the layer */
     struct pf_lesson        lesson, earlier;         /* of this layer, and of the layer before, which ended when this
                                             one's picks came */
     int                     n_batches;   /* batches of the layer's experts so far */
 
     /* prompts.c */
-    char           *slots[PF_TRANSIT_SLOTS];
-    uint64_t        slot_bytes;
-    int             n_slots, turn;
     const uint8_t **on_device[3];        /* [n_expert] */
     int            *held;                /* [n_expert] */
     bool           *skip;                /* [n_expert] */
-    struct pf_ahead ahead[PF_TRANSIT_SLOTS];
     int             max_rows;
     size_t          host_bytes;
     float          *x, *y, *weights;     /* [max_rows][..] of the host, for transfers */
@@ -73,6 +87,30 @@ static inline struct pf_offload *pf_offload_of(struct pf_placement *p)
 {
     return (struct pf_offload *)p;
 }
+
+/* The next lane whose card is there, from number k on; the number of all: there is none. */
+static inline int pf_lane_there(const struct pf_offload *f, int k)
+{
+    while (k < f->n_lanes && !f->lanes[k].device)
+        k++;
+    return k;
+}
+
+#define PF_FOR_LANES(f, k) \
+    for (int k = pf_lane_there((f), 0); k < (f)->n_lanes; k = pf_lane_there((f), k + 1))
+
+/* Lanes in turn. */
+static inline int pf_next_lane(struct pf_offload *f)
+{
+    int k = pf_lane_there(f, f->lane_turn);
+    k = k < f->n_lanes ? k : pf_lane_there(f, 0);
+    f->lane_turn = k + 1;
+    return k;
+}
+
+/* Which card holds an expert of a layer, -1: none. Sets f->is_held for all experts of the layer. */
+int  pf_offload_holder(const struct pf_offload *f, int il, int expert);
+void pf_offload_find_held(struct pf_offload *f, int il);
 
 /* Shares the experts of card k's layers. Its placement has one under it, which is not closed with it. */
 pf_status pf_offload_open_card(struct pf_placement **out, struct pf_placement *under, const struct pf_cards *cards,

@@ -22,7 +22,7 @@ double pf_solver_expect(const struct pf_prices *p, int n, struct pf_deal deal, u
     if (p->cpu_bytes_s <= 0 || p->pcie_bytes_s <= 0)
         return 0;
     double cpu = ((n - w) * gate_up + (n - w - d) * down) / p->cpu_bytes_s;
-    double pcie = (w * (gate_up + down) + d * down) / p->pcie_bytes_s;
+    double pcie = (w * (gate_up + down) + d * down) / (p->pcie_bytes_s * (p->n_buses > 1 ? p->n_buses : 1));
     return (cpu > pcie ? cpu : pcie) * 1e9;
 }
 
@@ -226,7 +226,8 @@ static bool is_sane_deal(const struct pf_learned_deal *d)
 
 void pf_solver_recall(struct pf_solver *s, const struct pf_learned *l)
 {
-    *s = (struct pf_solver){ .prices = { sane_price(l->cpu_bytes_s), sane_price(l->pcie_bytes_s) } };
+    *s = (struct pf_solver){ .prices = { sane_price(l->cpu_bytes_s), sane_price(l->pcie_bytes_s),
+                                         s->prices.n_buses } };
     for (int i = 0; i < l->n_deals && i < PF_MAX_LEARNED_DEALS; i++) {
         const struct pf_learned_deal *d = &l->deals[i];
         if (is_sane_deal(d))

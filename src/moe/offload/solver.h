@@ -7,7 +7,7 @@
  *
  * With w experts by copy or in place and d by post-fetch out of n, the time until the last is done should be
  *
- *     T(w, d) = max(c / B_cpu, p / B_pcie)
+ *     T(w, d) = max(c / B_cpu, p / B_pcie)             B_pcie of all cards together
  *     c = (n - w) (gate + up) + (n - w - d) down       bytes the CPU reads
  *     p = w (gate + up + down) + d down                bytes that cross PCIe
  *
@@ -34,7 +34,8 @@ enum { PF_SOLVER_MOST = 16 };            /* experts that it deals out at once; o
 
 /* Bytes a second. 0: not known yet. */
 struct pf_prices {
-    double cpu_bytes_s, pcie_bytes_s;
+    double cpu_bytes_s, pcie_bytes_s;    /* of one bus */
+    int    n_buses;                      /* of several cards, over which copies go in turn; 0: one */
 };
 
 struct pf_solver_rules {

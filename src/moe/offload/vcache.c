@@ -52,6 +52,8 @@ struct pf_vcache {
     const struct pf_model *m;
     pf_backend   *device;
     struct pf_residency *ram;            /* where experts are copied from */
+    const int    *home;                  /* see pf_vcache_setup */
+    int           card;
     struct pf_vcache_counts *counts;
     struct class  classes[MAX_CLASSES];  /* in order of falling size */
     int           n_classes;
@@ -80,6 +82,11 @@ struct pf_vcache {
 static int key_of(const struct pf_vcache *c, int il, int expert)
 {
     return il * c->m->n_expert + expert;
+}
+
+static bool is_mine(const struct pf_vcache *c, int expert)
+{
+    return !c->home || c->home[expert] == c->card;
 }
 
 static struct class *class_at(struct pf_vcache *c, int slot)
@@ -137,25 +144,28 @@ static void make_classes(struct pf_vcache *c)
             continue;
         while (c->class_of[il] + 1 < c->n_classes && c->classes[c->class_of[il] + 1].slot_bytes >= room)
             c->class_of[il]++;
-        c->classes[c->class_of[il]].n_experts += c->m->n_expert;
+        for (int x = 0; x < c->m->n_expert; x++)
+            c->classes[c->class_of[il]].n_experts += is_mine(c, x);
     }
 }
 
-pf_status pf_vcache_open(struct pf_vcache **out, const struct pf_model *m, pf_backend *device, int first, int end,
-                         struct pf_residency *ram, struct pf_vcache_counts *counts)
+pf_status pf_vcache_open(struct pf_vcache **out, const struct pf_vcache_setup *setup, struct pf_vcache_counts *counts)
 {
+    const struct pf_model *m = setup->m;
     size_t n = (size_t)m->n_layer * (size_t)m->n_expert;
     struct pf_vcache *c = pf_alloc(PF_MEM_MODEL, sizeof *c);
     *out = c;
     if (!c)
         PF_FAIL(PF_ENOMEM, "no memory for the GPU's expert cache");
     c->m = m;
-    c->device = device;
-    c->first = first;
-    c->end = end;
-    for (int il = first; il < end; il++)
+    c->device = setup->device;
+    c->first = setup->first;
+    c->end = setup->end;
+    for (int il = c->first; il < c->end; il++)
         c->n_moe += m->layers[il].is_moe;
-    c->ram = ram;
+    c->ram = setup->ram;
+    c->home = setup->home;
+    c->card = setup->card;
     c->counts = counts;
     c->warmth = 1;
     c->chunks = pf_alloc_array(PF_MEM_MODEL, MAX_CHUNKS, sizeof *c->chunks);
@@ -320,7 +330,7 @@ void pf_vcache_use(struct pf_vcache *c, int il, int expert)
     if (c->held[key]) {
         pf_count(&c->counts->n_hits, 1);
         c->trial_hits += c->slots[c->index[key]].replaced;
-    } else if (c->index[key] == NONE && !c->is_wanted[key]) {
+    } else if (c->index[key] == NONE && !c->is_wanted[key] && is_mine(c, expert)) {
         c->is_wanted[key] = true;
         c->wanted[c->n_wanted++] = key;
     }
@@ -566,7 +576,7 @@ pf_status pf_vcache_fill(struct pf_vcache *c)
         c->is_wanted[c->wanted[i]] = false;
     c->n_wanted = 0;
     for (int key = c->first * n_expert; key < c->end * n_expert; key++)
-        if (c->m->layers[key / n_expert].is_moe)
+        if (c->m->layers[key / n_expert].is_moe && is_mine(c, key % n_expert))
             c->wanted[n++] = key;
     qsort_r(c->wanted, (size_t)n, sizeof *c->wanted, by_heat, c);
     c->chooses = true;

@@ -31,9 +31,19 @@ struct pf_vcache_counts {
     pf_counter n_slots, n_held, bytes, n_hits, n_fills;
 };
 
-/* Empty, without memory; for experts of the layers [first, end). They come from ram. */
-pf_status pf_vcache_open(struct pf_vcache **out, const struct pf_model *m, pf_backend *device, int first, int end,
-                         struct pf_residency *ram, struct pf_vcache_counts *counts);
+/* What a cache is for: experts of the layers [first, end), which come from ram. home not NULL: of these the experts x
+ * with home[x] == card, whatever home says at the time. */
+struct pf_vcache_setup {
+    const struct pf_model *m;
+    pf_backend            *device;
+    int                    first, end;
+    struct pf_residency   *ram;
+    const int             *home;         /* {n_expert} */
+    int                    card;
+};
+
+/* Empty, without memory. */
+pf_status pf_vcache_open(struct pf_vcache **out, const struct pf_vcache_setup *setup, struct pf_vcache_counts *counts);
 void      pf_vcache_close(struct pf_vcache **c);
 
 /* grow: takes all room that the device has. make_room: gives chunks back until the device has room for bytes, if it

@@ -96,6 +96,31 @@ pf_status pf_among_cut(const struct pf_model *m, const struct pf_cards *cards, c
     return PF_OK;
 }
 
+pf_status pf_among_cut_apart(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
+                             uint64_t transit_bytes, struct pf_cut *out)
+{
+    const pf_backend *b = cards->at[0];
+    const struct pf_among_ops *among = pf_backend_cuda_among(b);
+    struct pf_backend_sizes sizes = pf_backend_sizes_of(m, so);
+    struct sizes s = sizes_of(m);
+    struct pf_cut cut = pf_cut_all(m);
+    uint64_t kv, work;
+    *out = (struct pf_cut){ .n_layers = 0 };
+    if (!among || s.expert == 0 || !b->ops->share)
+        return PF_OK;
+    PF_TRY(pf_session_part_bytes(m, so, b, 0, m->n_layer, &kv, &work));
+    cut.by_experts = cut.apart = true;
+    cut.n_more = cards->n - 1;
+    for (int k = 0; k < cards->n; k++) {
+        uint64_t taken = PF_NEAR_SPARE_BYTES + transit_bytes + among->bytes(b, &sizes, k == 0);
+        taken += k == 0 ? s.dense + kv + work : s.factors + pf_model_extra_bytes(m);
+        cut.by_experts &= taken <= cards->room[k];
+    }
+    if (cut.by_experts)
+        *out = cut;
+    return PF_OK;
+}
+
 /* ---- A step ------------------------------------------------------------------------------------------------------ */
 
 static pf_status among_between(struct pf_placement *p, int rows)

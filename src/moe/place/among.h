@@ -16,9 +16,13 @@
  * no room for all, or a card would have none. */
 bool pf_among_deal(int n_experts, const uint64_t *room, int n, int *first);
 
-/* The cut by experts for such a session; out->by_experts false: there is no room for it, or nothing to divide. */
+/* The cut by experts for such a session; out->by_experts false: there is no room for it, or nothing to divide. apart:
+ * experts are in RAM, each card holds what it has room for and shares the others with the CPU (../offload/);
+ * transit_bytes: what their copies take of a card. */
 pf_status pf_among_cut(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
                        struct pf_cut *out);
+pf_status pf_among_cut_apart(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
+                             uint64_t transit_bytes, struct pf_cut *out);
 
 /* Places the model as the cut says. After a failure the cards may be closed in any order. */
 pf_status pf_among_open(struct pf_placement **out, struct pf_model *m, const struct pf_cards *cards,

@@ -103,8 +103,11 @@ static pf_status find_cut(const struct pf_model *m, const struct pf_cards *cards
     what->cut = (struct pf_cut){ .n_layers = 0 };
     if ((m->n_expert > 0 && cards->n < 2) || cards->room[0] == 0)
         return PF_OK;
-    if (o->layout == PF_LAYOUT_EXPERTS && cards->n > 1 && !o->streaming) {
-        PF_TRY(pf_among_cut(m, cards, so, &what->cut));
+    if (o->layout == PF_LAYOUT_EXPERTS && cards->n > 1) {
+        if (!o->streaming)
+            PF_TRY(pf_among_cut(m, cards, so, &what->cut));
+        if (!what->cut.by_experts)
+            PF_TRY(pf_among_cut_apart(m, cards, so, transit_bytes, &what->cut));
         if (what->cut.by_experts)
             return PF_OK;
     }
@@ -141,6 +144,7 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_cards *cards
     s.other_bytes += o->no_nvme ? by_rows : 0;
     s.transit_bytes = transit_bytes * (uint64_t)(1 + what->cut.n_more);
     s.cut_whole = what->cut.whole;
+    s.apart = what->cut.by_experts && what->cut.apart;
     if (!s.experts) {
         uint64_t placed;
         cut_weights(m, &what->cut, &placed);
@@ -172,7 +176,7 @@ static void name_cards(const struct pf_model *m, const struct pf_cards *cards, c
         if (cut->by_rows)
             g->rows = (double)((k < cut->n_more ? cut->first_share[k + 1] : PF_TEAM_SHARES) - cut->first_share[k]) /
                       PF_TEAM_SHARES;
-        if (!cut->by_experts)
+        if (!cut->by_experts || cut->apart)
             continue;
         g->first_expert = cut->first_expert[k];
         g->n_experts = (k < cut->n_more ? cut->first_expert[k + 1] : m->n_expert) - g->first_expert;
