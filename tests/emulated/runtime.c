@@ -77,6 +77,7 @@ struct emu_stream {
     pthread_cond_t    work, runner_said;
     struct queue      queue;
     bool              leave;
+    unsigned          delays_us, random; /* see dawdle */
     struct emu_graph *capture;           /* tasks go there */
     struct runner     runner[2];
 };
@@ -546,6 +547,19 @@ static void run_task(struct emu_stream *s, struct emu_task *t)
     }
 }
 
+/* With PFMOE_EMULATED_DELAYS=N a stream waits before some tasks, for N us at most, so that cards come to what they
+ * exchange in all orders. Under the lock, which is let go. */
+static void dawdle(struct emu_stream *s)
+{
+    enum { ONE_IN = 16 };
+    s->random = s->random * 1664525u + 1013904223u;
+    if (s->delays_us == 0 || s->random >> 16 & (ONE_IN - 1))
+        return;
+    pthread_mutex_unlock(&lock);
+    nanosleep(&(struct timespec){ 0, (long)((s->random >> 20) % s->delays_us) * 1000 }, NULL);
+    pthread_mutex_lock(&lock);
+}
+
 static void *stream_main(void *ctx)
 {
     struct emu_stream *s = ctx;
@@ -555,6 +569,7 @@ static void *stream_main(void *ctx)
             pthread_cond_wait(&s->work, &lock);
         if (!s->queue.head)
             break;
+        dawdle(s);
         run_task(s, s->queue.head);
         drop_task(pop(&s->queue));
         pthread_cond_broadcast(&settled);
@@ -570,7 +585,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *st, unsigned flags)
     MAY_FAIL(chosen, cudaErrorMemoryAllocation);
     struct emu_stream *s = calloc(1, sizeof *s);
     (void)flags;
+    const char *delays = getenv("PFMOE_EMULATED_DELAYS");
     s->card = chosen;
+    s->delays_us = delays ? (unsigned)atoi(delays) : 0;
+    s->random = (unsigned)emu_ns();
     pthread_cond_init(&s->work, NULL);
     pthread_cond_init(&s->runner_said, NULL);
     if (pthread_create(&s->thread, NULL, stream_main, s) != 0) {
