@@ -1,6 +1,8 @@
 /* See gate.h. */
 #include "draft/gate.h"
 
+#include <math.h>
+
 static const double WORTH = 1.03;            /* a gain below this is noise */
 static const double NEW_WORTH = 1.15;        /* where the price is a guess, unless drafts gain already */
 static const double LOSS = 0.006;            /* of a session's time, that drafts may cost it */
@@ -55,15 +57,21 @@ static int known_from(const struct pf_row_prices *p, int rows, int direction)
     return rows >= p->least && rows <= p->most ? rows : 0;
 }
 
-/* The price of one row more, where nothing larger is known. */
+/* What so many rows read, where one reads 1: experts that several pick are read once, and picks fall at random. */
+static double reads(const struct pf_row_prices *p, int rows)
+{
+    return p->share > 0 ? (1 - pow(1 - (double)p->share, rows)) / (double)p->share : rows;
+}
+
+/* The price of reading once more, where nothing larger is known. */
 static double slope(const struct pf_row_prices *p, int below)
 {
     const double ASSUMED = 0.25;
     int least = known_from(p, p->least, 1);
     double first = p->of[least].ns;
     if (below == least)
-        return ASSUMED * first / least;
-    double s = (p->of[below].ns - first) / (below - least);
+        return ASSUMED * first / reads(p, least);
+    double s = (p->of[below].ns - first) / (reads(p, below) - reads(p, least));
     return s > 0 ? s : 0;
 }
 
@@ -75,11 +83,12 @@ double pf_price_expected(const struct pf_row_prices *p, int rows)
     int below = known_from(p, rows, -1), above = known_from(p, rows < least ? least : rows, 1);
     if (below == 0)
         return p->of[above].ns;
+    double more = reads(p, rows) - reads(p, below);
     if (above == 0)
-        return p->of[below].ns + (rows - below) * slope(p, below);
+        return p->of[below].ns + more * slope(p, below);
     if (above == below)
         return p->of[below].ns;
-    return p->of[below].ns + (p->of[above].ns - p->of[below].ns) * (rows - below) / (above - below);
+    return p->of[below].ns + (p->of[above].ns - p->of[below].ns) * more / (reads(p, above) - reads(p, below));
 }
 
 /* What one or two steps took says something, within limits, but for the first ones of several rows: those load what all

@@ -1,11 +1,11 @@
 /* Whether drafts pay: what steps of so many rows take, as measured, against the tokens that they are expected to bring.
  *
  *     prices     one a model, under its step lock: ns of a step by its rows. A number of rows has a price once three
- *                steps had it; before that its price is estimated from its neighbours. Drafts are taken along only in
- *                steps whose price without them is well known and not old
+ *                steps had it; before that its price is estimated from its neighbours, by what so many rows read.
+ *                Drafts are taken along only in steps whose price without them is well known and not old
  *     account    one a session and drafter: what drafts have cost and brought. While it is in the red by more than a
- *                hundredth of the session's time that drafter drafts nothing, so a text that misleads costs no more
- *                than that
+ *                token's time and 0.6% of the session's that drafter drafts nothing, so a text that misleads costs no
+ *                more than that
  *     start      first steps of a kind may take a multiple of its price, as where a device makes a graph of them and
  *                loads kernels. That is kept apart from the account, and a number of rows that was never tried is
  *                begun only where gains have paid for the ones before
@@ -26,6 +26,7 @@ struct pf_row_prices {
     } of[PF_PRICE_ROWS + 1];
     int  least, most;                /* rows that were measured; 0: none */
     long n_learned;
+    float share;                     /* how many of a layer's experts a row picks, of 1; 0: there are none */
     double start_ns;                 /* what the slowest of the first steps of a kind takes beyond its price, where that
                                         is much, so that one measurement is no price; 0: nothing to speak of */
 };

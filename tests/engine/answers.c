@@ -209,6 +209,7 @@ int main(int argc, char **argv)
     pf_model *m;
     if (argc < 5)
         return 2;
+    setvbuf(stdout, NULL, _IOLBF, 0);        /* so that a run that is ended says how far it came */
     path = argv[1];
     place = argv[2];
     if (sscanf(argv[3], "%d-%d", &first_prompt, &end_prompt) < 2) {

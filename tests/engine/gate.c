@@ -1,5 +1,7 @@
 /* The gate of drafts on machines that are made up: it finds what pays, leaves what does not, and a text that misleads
  * costs no more than the account allows. */
+#include <math.h>
+
 #include "check.h"
 #include "draft/drafter.h"
 #include "draft/gate.h"
@@ -15,16 +17,19 @@ static double any(void)
 }
 
 /* What a step of n rows takes, in milliseconds: 1 + slope * (n - 1), up to `noise` more or less; from `wide` rows on
- * twice as much. A machine that makes graphs takes `plain` longer for the first step of a kind and `capture` for the
- * second, and `load` for the first step of several rows. */
+ * twice as much. Where rows pick a share of experts, what they pick together counts instead of n. A machine that makes
+ * graphs takes `plain` longer for the first step of a kind and `capture` for the second, and `load` for the first step
+ * of several rows. */
 struct machine {
     double slope, noise, plain, capture, load;
     int    wide;
+    double share;
 };
 
 static double step_ns(const struct machine *m, int rows, int *seen)
 {
-    double ms = (1 + m->slope * (rows - 1)) * (1 - m->noise + 2 * m->noise * any());
+    double more = m->share > 0 ? (1 - pow(1 - m->share, rows)) / m->share - 1 : rows - 1;
+    double ms = (1 + m->slope * more) * (1 - m->noise + 2 * m->noise * any());
     int nth = seen[rows]++;
     bool loads = rows > 1 && seen[0]++ == 0;
     ms *= m->wide && rows >= m->wide ? 2 : 1;
@@ -39,7 +44,7 @@ struct text {
 /* Decodes n tokens; returns the time over that without drafts on the same machine. */
 static double run(const struct machine *m, const struct text *t, int n)
 {
-    struct pf_row_prices prices = { .least = 0 };
+    struct pf_row_prices prices = { .share = (float)m->share };
     struct pf_draft_account a = { .n_refused = 0 };
     struct pf_odds odds = { 2, 0.5f };
     int seen[PF_PRICE_ROWS + 1] = { 0 }, alone_seen[PF_PRICE_ROWS + 1] = { 0 };
@@ -81,7 +86,9 @@ static double mean_run(const struct machine *m, const struct text *t, int n)
 
 static const struct machine cpu = { .slope = 0.5, .noise = 0.1 }, dear = { .slope = 1, .noise = 0.1 },
                             busy = { .slope = 0.3, .noise = 0.4 },
-                            gpu = { 0.4, 0.02, 1, 2, 0, 9 }, lazy = { 0.4, 0.02, 1, 2, 50, 9 };
+                            gpu = { 0.4, 0.02, 1, 2, 0, 9, 0 }, lazy = { 0.4, 0.02, 1, 2, 50, 9, 0 },
+                            experts = { .slope = 0.9, .noise = 0.1, .share = 0.125 },
+                            rare = { .slope = 0.8, .noise = 0.1, .share = 0.0625 };
 
 /* Wherever drafts are wrong, or dear, or promise what they do not keep, decoding takes no more than a fiftieth longer
  * than without, and what one kind of step takes to begin; and not that where they never were right. */
@@ -116,6 +123,21 @@ static void test_gains(void)
     }
 }
 
+/* Rows that share experts: a few gain nothing where many do, which prices of a few tell. */
+static void test_experts(void)
+{
+    static const struct text good = { 0.95, 0 }, half = { 0.5, 0 };
+    static const struct {
+        const struct machine *m;
+        int                   n;
+        double                good;
+    } cases[] = { { &experts, 256, 0.76 }, { &experts, 2048, 0.64 }, { &rare, 256, 0.9 } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double a = mean_run(cases[i].m, &good, cases[i].n), b = mean_run(cases[i].m, &half, cases[i].n);
+        CHECK(a <= cases[i].good && b <= 1.02, "case %d: %.3f, %.3f", (int)i, a, b);
+    }
+}
+
 static void learn(struct pf_row_prices *p, int rows, double ns, int times)
 {
     for (int i = 0; i < times; i++)
@@ -138,6 +160,11 @@ static void test_prices(void)
           "one step may be slow for any reason: %g", pf_price_of(&p, 9));
     pf_prices_learn(&p, PF_PRICE_ROWS + 1, 1);
     CHECK(p.most == 9);
+    struct pf_row_prices e = { .share = 0.125f };        /* of 8 experts 1: in 4 rows 3.3 of them */
+    learn(&e, 1, 100, 3);
+    learn(&e, 2, 187.5, 3);
+    CHECK(fabs(pf_price_of(&e, 4) - 331) < 1 && fabs(pf_price_of(&e, 64) - 800) < 1, "%g, %g", pf_price_of(&e, 4),
+          pf_price_of(&e, 64));
 }
 
 /* What is proposed, most tokens at most; how many. */
@@ -181,6 +208,7 @@ int main(void)
     test_prices();
     test_losses();
     test_gains();
+    test_experts();
     test_lookup();
     return check_status();
 }

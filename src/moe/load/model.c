@@ -246,6 +246,7 @@ pf_status pf_model_bind(struct pf_model *m)
         st = pf_bind_tensors(&l);
     if (st == PF_OK && m->is_nextn)
         pf_nextn_drop_others(m);
+    m->row_prices.share = m->n_expert ? (float)m->n_used / (float)m->n_expert : 0;
     return st;
 }
 
