@@ -17,6 +17,9 @@ static void put_engine(const pf_model *m, struct buf *out)
     put(out, "drafted_tokens_total", "counter", "Tokens guessed ahead and evaluated.", (double)s.n_drafted);
     put(out, "accepted_tokens_total", "counter", "Of them, those that were right and needed no step.",
         (double)s.n_accepted);
+    put(out, "draft_seconds_total", "counter", "Time of steps that had drafts.", (double)s.draft_step_ns * 1e-9);
+    put(out, "draft_alone_seconds_total", "counter", "What their tokens would have taken without drafts.",
+        (double)s.draft_alone_ns * 1e-9);
     put(out, "weight_bytes_total", "counter", "Weights that kernels went over.", (double)s.weight_bytes_read);
     put(out, "drive_bytes_total", "counter", "Weights read from the drive.", (double)s.disk_bytes_read);
     put(out, "ram_hits_total", "counter", "Experts or layers wanted and found in memory.", (double)s.slab_hits);
