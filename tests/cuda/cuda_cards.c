@@ -183,6 +183,30 @@ static void test_gpus(int n_gpus, bool uneven, bool shared)
     pf_model_close(&m);
 }
 
+static void find_experts(void *ctx, enum pf_log_level level, const char *text)
+{
+    *(bool *)ctx |= level == PF_LOG_WARN && strstr(text, "not divided by experts") != NULL;
+}
+
+/* A model without experts, or too little memory for what every token needs: a sentence says so. */
+static void check_noted(uint64_t gpu_bytes)
+{
+    pf_model *m = NULL;
+    bool noted = false;
+    struct pf_model_opts o;
+    pf_model_opts_init(&o);
+    o.log = find_experts;
+    o.log_ctx = &noted;
+    o.layout = PF_LAYOUT_EXPERTS;
+    o.n_gpus = 2;
+    o.gpus[1] = 1;
+    o.gpu_bytes[0] = o.gpu_bytes[1] = gpu_bytes;
+    CHECK(pf_model_open(&m, path, &o) == PF_OK, "%s", pf_last_error());
+    CHECK(noted && pf_model_info(m)->layout != PF_LAYOUT_EXPERTS, "with %llu bytes nothing is said, or it is divided",
+          (unsigned long long)gpu_bytes);
+    pf_model_close(&m);
+}
+
 static void check_refused(int n, int first, int second, const char *why)
 {
     pf_model *m = NULL;
@@ -220,6 +244,7 @@ int main(int argc, char **argv)
     for (int i = 2; has_experts && argc < 5 && i <= n && i <= most_gpus; i++)
         test_gpus(i, i == 2, true);
     layout = PF_LAYOUT_EXPERTS;
+    check_noted(has_experts ? 5000000 : 0);
     if (has_experts)
         test_gpus(n < most_gpus ? n : most_gpus, true, false);
     if (has_experts && strcmp(how, "rows") != 0)

@@ -9,6 +9,9 @@
  *     a prompt                   a layer's experts pass through slots of VRAM in groups: some are copied while the GPU
  *                                multiplies with the other
  *
+ * Several cards share the experts of their own layers each (spread.c), or those of all layers together. Then the first
+ * one has everything else and makes the offers; every one has a lane: a cache, a scratchpad, slots, copies.
+ *
  * Which way an expert goes never shows in the results. decode.c does the former, prompts.c the latter. */
 #ifndef PF_OFFLOAD_H
 #define PF_OFFLOAD_H

@@ -147,6 +147,9 @@ static void note_layout(const struct pf_model *m, const struct pf_cards *cards, 
     if (o->layout == PF_LAYOUT_ROWS && cards->n > 1 && !what->cut.by_rows)
         pf_model_logf(m, PF_LOG_WARN, "the model is not divided by rows: %s",
                       lacks ? lacks : o->streaming ? "it is to be streamed" : "the GPUs have no room for it so");
+    if (o->layout == PF_LAYOUT_EXPERTS && cards->n > 1 && !what->cut.by_experts)
+        pf_model_logf(m, PF_LOG_WARN, "the model is not divided by experts: %s",
+                      m->n_expert == 0 ? "it has none" : "the GPUs have no room for what is to be on each");
 }
 
 static bool on_device_whole(const struct pf_placing *what)
