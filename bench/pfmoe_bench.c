@@ -216,6 +216,8 @@ static int run_model(struct run *r, const char *path, int threads, int vram_mb)
     mo.ram_bytes = (uint64_t)o->ram_mb * 1000000;
     mo.streaming = o->streaming;
     mo.log = log_warning;
+    for (int i = 0; i < o->n_batch.n; i++)
+        mo.n_batch = o->n_batch.v[i] > mo.n_batch ? o->n_batch.v[i] : mo.n_batch;
     opts_shared_model(&o->shared, &mo);
     if (o->progress)
         fprintf(stderr, "%s, %d threads: opening\n", path, threads);

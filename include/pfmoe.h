@@ -220,6 +220,8 @@ struct pf_model_opts {
                                         some of its layers; 0 or 1: this one alone. They need NVIDIA's NCCL, which finds
                                         rank 0 by the environment (NCCL_COMM_ID), and a GPU each. PF_MAX_GPUS at most */
     int              rank;           /* which of them this one is. Rank 0 has the sessions; see pf_model_follow */
+    int              n_batch;        /* of the sessions to come (struct pf_session_opts), for whose steps a GPU keeps
+                                        room beside weights; 0: 512 */
 };
 void pf_model_opts_init(struct pf_model_opts *o);
 

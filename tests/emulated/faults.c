@@ -13,7 +13,7 @@
 #include "pfmoe.h"
 
 enum { N_PROMPT = 10, N_VISIT = 33, N_DECODE = 4, N_STEPS = 1 + N_DECODE };
-enum { VISIT_BYTES = 11500000 };             /* of which tiny-llama-thin takes layers, but not all */
+enum { VISIT_BYTES = 11500000, N_ROWS = 2048 };      /* bytes of which tiny-llama-thin takes layers, but not all */
 
 static const char *path;
 static float      *expected;                 /* [N_STEPS][n_vocab] */
@@ -58,8 +58,8 @@ static void run(const char *name, int device, bool first, struct pf_stats *stats
     pf_session *s = NULL;
     pf_session_opts_init(&so);
     int n_prompt = visits ? N_VISIT : N_PROMPT;
-    so.n_ctx = n_prompt + N_DECODE;
-    so.n_batch = n_gpus > 0 ? 4 : 512;       /* the prompt's steps follow one another */
+    so.n_ctx = visits ? N_ROWS : n_prompt + N_DECODE;
+    so.n_batch = n_gpus > 0 ? 4 : N_ROWS;    /* the prompt has several steps; or more rows than there is room for */
     CHECK(pf_session_open(&s, m, &so) == PF_OK, "%s: %s", name, pf_last_error());
     for (int step = 0, at = 0, n = n_prompt; s && step < N_STEPS; step++, at += n, n = 1) {
         int32_t tokens[N_VISIT];

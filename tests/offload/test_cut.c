@@ -48,8 +48,8 @@ static pf_status open_device(pf_backend **out, void *ctx)
     return pf_backend_sim_open(out, ctx);
 }
 
-/* sim NULL: on the CPU alone. */
-static pf_model *open_model(struct pf_sim *sim, int n_threads, bool streaming)
+/* sim NULL: on the CPU alone; n_batch 0: nobody says how many rows sessions will have. */
+static pf_model *open_for_rows(struct pf_sim *sim, int n_threads, bool streaming, int n_batch)
 {
     pf_model *m = NULL;
     struct pf_model_opts o;
@@ -58,7 +58,13 @@ static pf_model *open_model(struct pf_sim *sim, int n_threads, bool streaming)
     o.device = -1;
     o.n_threads = n_threads;
     o.streaming = streaming;
+    o.n_batch = n_batch;
     return pf_model_open_with(&m, path, &o, &setup) == PF_OK ? m : NULL;
+}
+
+static pf_model *open_model(struct pf_sim *sim, int n_threads, bool streaming)
+{
+    return open_for_rows(sim, n_threads, streaming, 0);
 }
 
 static pf_status open_session(pf_session **out, pf_model *m)
@@ -368,6 +374,47 @@ static void test_long_context(void)
     CHECK(n_other > 0, "no context was too long for all the layers that a cut has");
 }
 
+/* A session with steps of 512 or of 2,048 rows. Where nobody has said so before, one of 2,048 rows has fewer if the
+ * device has no room for them beside as many layers; where it was said, the device keeps room. */
+static void check_rows(const struct cut *cut, int said, int rows, int *n_fewer, int *n_said)
+{
+    struct pf_sim sim = { .memory_bytes = cut->memory_bytes * (said ? 4 : 1) };
+    struct pf_session_opts so;
+    struct pf_stats stats;
+    pf_session *s = NULL;
+    pf_model *m = open_for_rows(&sim, 2, false, said);
+    char name[96];
+    snprintf(name, sizeof name, "%d rows a step, %d said, in %d bytes", rows, said, (int)sim.memory_bytes);
+    pf_session_opts_init(&so);
+    so.n_ctx = 2048;
+    so.n_batch = rows;
+    CHECK(m && pf_session_open(&s, m, &so) == PF_OK, "%s: %s", name, pf_last_error());
+    if (s) {
+        bool on_device = m->backend != m->cpu;
+        int n_layers = ((struct pf_placement *)m->place)->cut.n_layers;
+        CHECK(on_device || said, "%s: the device is not used", name);
+        CHECK(s->units[0].end == n_layers || !on_device, "%s: %d of %d layers", name, s->units[0].end, n_layers);
+        CHECK(s->opts.n_batch == rows || !said, "%s: only %d rows", name, s->opts.n_batch);
+        *n_fewer += s->opts.n_batch < rows;
+        *n_said += said == rows && on_device;
+        run(s, 0, N_PIECES, name);
+        pf_stats_get(m, &stats);
+        CHECK(!stats.device_lost, "%s: the device was lost", name);
+    }
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
+static void test_many_rows(void)
+{
+    int n_fewer = 0, n_said = 0;
+    for (int i = n_cuts - 1; i >= 0; i -= step)
+        for (int said = 0; said <= 2048; said += 2048)
+            for (int rows = 512; rows <= 2048; rows *= 4)
+                check_rows(&cuts[i], said, rows, &n_fewer, &n_said);
+    CHECK(n_fewer > 0 && n_said > 0, "%d sessions had fewer rows, %d as many as was said", n_fewer, n_said);
+}
+
 /* ---- Failures ---------------------------------------------------------------------------------------------------- */
 
 static void test_refusals(int cut)
@@ -526,6 +573,7 @@ int main(int argc, char **argv)
     test_streaming();
     test_saving();
     test_long_context();
+    test_many_rows();
     test_refusals(n_cuts / 2);
     test_prices(n_cuts / 2);
     test_copies(n_cuts / 2);

@@ -4,7 +4,7 @@
 #include "draft/drafter.h"
 #include "moe/layout/layout.h"
 
-enum { LEAST_CTX = 8192, CTX_STEP = 1024, DEFAULT_BATCH = 512, MAX_BATCH = 8192, MAX_SESSIONS = 1 << 20,
+enum { LEAST_CTX = 8192, CTX_STEP = 1024, MAX_BATCH = 8192, MAX_SESSIONS = 1 << 20,
        DEFAULT_DRAFT = 16 };
 
 void pf_session_opts_init(struct pf_session_opts *o)
@@ -104,7 +104,7 @@ pf_status pf_session_opts_resolve(const struct pf_model *m, const struct pf_sess
     if (o->n_ctx == 0)
         o->n_ctx = pf_context_within(m, o, m->backend, m->context_bytes);
     if (o->n_batch == 0)
-        o->n_batch = DEFAULT_BATCH;
+        o->n_batch = PF_DEFAULT_BATCH;
     if (o->n_ctx < 1 || o->n_ctx > INT32_MAX - PF_KV_CHUNK_POSITIONS)
         PF_FAIL(PF_EINVAL, "n_ctx is %lld; 1 to %d are possible", (long long)o->n_ctx,
                 INT32_MAX - PF_KV_CHUNK_POSITIONS);

@@ -11,6 +11,8 @@
 
 #include "moe/model/model.h"
 
+enum { PF_DEFAULT_BATCH = 512 };             /* rows of a session's steps where nobody says how many */
+
 struct pf_kv_layer {
     struct pf_kv_view view;
     size_t            k_bytes, v_bytes;      /* bytes of view.k and view.v */

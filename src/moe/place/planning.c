@@ -222,11 +222,19 @@ static uint64_t drafter_bytes(const struct pf_model *m)
     return bytes;
 }
 
+static struct pf_session_opts usual_session(const struct pf_model_opts *o)
+{
+    struct pf_session_opts usual;
+    pf_session_opts_init(&usual);
+    usual.n_batch = o->n_batch;
+    return usual;
+}
+
 pf_status pf_place_decide(const struct pf_model *m, const struct pf_cards *there, const struct pf_model_opts *o,
                           const struct pf_session_opts *so, const struct pf_speeds *speeds, struct pf_placing *out,
                           struct pf_plan *plan)
 {
-    struct pf_session_opts least;
+    struct pf_session_opts usual = usual_session(o), least;
     struct pf_cards cards = *there;
     struct pf_placing longer;
     struct pf_plan longer_plan;
@@ -236,7 +244,7 @@ pf_status pf_place_decide(const struct pf_model *m, const struct pf_cards *there
     bool said = so && so->n_ctx > 0;
     uint64_t beside = drafter_bytes(m);
     budget.ram_bytes = budget.ram_bytes > beside ? budget.ram_bytes - beside : 1;
-    PF_TRY(pf_session_opts_resolve(m, so, &least));
+    PF_TRY(pf_session_opts_resolve(m, so ? so : &usual, &least));
     if (!said)
         least.n_ctx = pf_least_context(m);
     cards.at[0] = cards.n > 0 && cards.at[0] ? cards.at[0] : m->cpu;
@@ -270,7 +278,7 @@ static enum pf_price price_of(double given, double measured, double *price)
 pf_status pf_place_plan(const struct pf_model *m, const struct pf_cards *cards, const struct pf_model_opts *o,
                         const struct pf_session_opts *so, struct pf_plan *out)
 {
-    struct pf_session_opts usual;
+    struct pf_session_opts usual = usual_session(o);
     struct pf_placing what;
     struct pf_speeds speeds = ASSUMED;
     const struct pf_speeds *given = &o->speeds;
@@ -282,7 +290,6 @@ pf_status pf_place_plan(const struct pf_model *m, const struct pf_cards *cards, 
     from[PF_TIER_DISK] = price_of(given->disk_bytes_s,
                                   given->disk_bytes_s > 0 ? 0 : pf_price_disk(pf_gguf_shard_path(m->file, 0)),
                                   &speeds.disk_bytes_s);
-    pf_session_opts_init(&usual);
     PF_TRY(pf_place_decide(m, cards, o, so ? so : &usual, &speeds, &what, out));
     if (out->tiers[PF_TIER_RAM].bytes_s > speeds.ram_bytes_s)
         from[PF_TIER_RAM] = copies;

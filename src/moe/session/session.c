@@ -265,6 +265,17 @@ pf_status pf_session_follow(struct pf_session *s)
     return st;
 }
 
+/* Steps of many rows must not take the place of layers. */
+static pf_status check_layers(const struct pf_session *s)
+{
+    const struct pf_placement *p = s->m->place;
+    int n = p ? s->units[pf_place_n_cards(p) - 1].end : 0;
+    if (p && s->m->backend != s->m->cpu && n < p->cut.n_layers && s->opts.n_batch > PF_DEFAULT_BATCH)
+        PF_FAIL(PF_ENOMEM, "beside steps of %d tokens the GPU has room for keys and values of %d of its %d layers",
+                s->opts.n_batch, n, p->cut.n_layers);
+    return PF_OK;
+}
+
 /* A GPU's expert cache gives way to the session, then takes what is left. */
 static pf_status open_with_room(struct pf_session *s)
 {
@@ -278,7 +289,7 @@ static pf_status open_with_room(struct pf_session *s)
                       (long long)s->opts.n_near);
     pf_status st = open_parts(s);
     pf_place_use_room(s->m->place);
-    return st;
+    return st < 0 ? st : check_layers(s);
 }
 
 /* A session that has no room on its cards has what visits take of the last one. */
@@ -289,6 +300,17 @@ static bool give_way(pf_model *m, pf_status st)
     bool gave = st == PF_ENOMEM && p && p->visits && pf_visits_give_way(p->visits);
     pthread_mutex_unlock(&m->step_lock);
     return gave;
+}
+
+/* Steps of fewer rows, down to those that a GPU keeps room for unasked, may fit where longer ones do not. */
+static bool take_fewer_rows(const pf_model *m, pf_status st, struct pf_session_opts *o)
+{
+    int asked = o->n_batch;
+    if (st != PF_ENOMEM || m->backend == m->cpu || asked <= PF_DEFAULT_BATCH)
+        return false;
+    o->n_batch = asked / 2 > PF_DEFAULT_BATCH ? asked / 2 : PF_DEFAULT_BATCH;
+    pf_model_logf(m, PF_LOG_INFO, "the GPU has no room for steps of %d tokens: they have %d", asked, o->n_batch);
+    return true;
 }
 
 /* Whether the CPU goes on: a device that is lost is so for all sessions; one that has no room for a model's only
@@ -350,14 +372,19 @@ pf_status pf_session_open(pf_session **out, pf_model *m, const struct pf_session
     PF_TRY(pf_session_opts_resolve(m, opts, &o));
     int64_t least = opts && opts->n_ctx > 0 ? o.n_ctx : pf_least_context(m), n_near = o.n_near;
     o.n_near = o.n_ctx > least ? o.n_ctx : n_near;
+    int n_batch = o.n_batch;
     pf_status st = pf_session_open_so(out, m, &o);
+    while (take_fewer_rows(m, st, &o))
+        st = pf_session_open_so(out, m, &o);
     while (st == PF_ENOMEM && o.n_ctx > least) {
         o.n_ctx = o.n_ctx / 2 > least ? o.n_ctx / 2 : least;
         o.n_near = o.n_ctx > least ? o.n_ctx : n_near;
         st = pf_session_open_so(out, m, &o);
     }
     bool only = atomic_load(&m->n_sessions) == 0;
-    while (st < 0 && (give_way(m, st) || leave_device(m, st, only)))
+    while (st < 0 && (give_way(m, st) || leave_device(m, st, only))) {
+        o.n_batch = m->backend == m->cpu ? n_batch : o.n_batch;
         st = pf_session_open_so(out, m, &o);
+    }
     return st;
 }
