@@ -255,6 +255,10 @@ struct pf_plan {
     uint64_t     slot_bytes;         /* room in main memory for weights that are read and evicted */
     enum pf_tier limit;              /* the tier that limits tok_s */
     double       tok_s;
+    uint64_t     visit_bytes;        /* weights that cross to the GPU in each step of a prompt, of layers that the CPU
+                                        computes otherwise; 0: none */
+    int          visit_rows;         /* tokens of such a step */
+    double       visit_tok_s;        /* tokens a second of a prompt if only copying them took time */
     int          n_gpus;             /* GPUs that would be used; 0: none, or one that is only described */
     struct pf_plan_gpu {
         int      gpu;

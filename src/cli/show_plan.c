@@ -50,6 +50,9 @@ static void print_plan(struct buf *out, const struct pf_plan *p)
     if (p->far_bytes > 0)
         buf_printf(out, ", %.2f GB of its keys and values in main memory", (double)p->far_bytes * 1e-9);
     buf_printf(out, "\n");
+    if (p->visit_bytes > 0)
+        buf_printf(out, "prompts: for each %d tokens %.2f GB of layers cross to the GPU; at most %.1f tok/s, limited "
+                   "by PCIe\n", p->visit_rows, (double)p->visit_bytes * 1e-9, p->visit_tok_s);
     buf_printf(out, "%s; at most %.1f tok/s, limited by %s\n",
                p->resident ? "everything is in memory" : "part of the weights is read while running", p->tok_s,
                p->limit == PF_TIER_VRAM ? "the GPU's memory" : p->limit == PF_TIER_RAM ? "main memory" : "the drive");

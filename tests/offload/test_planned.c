@@ -9,7 +9,7 @@
 #include "moe/place/residency.h"
 
 static const char *path;
-static int n_cpu, n_device, n_partly, n_streamed;        /* cases of each kind that were seen */
+static int n_cpu, n_device, n_partly, n_streamed, n_visits;      /* cases of each kind that were seen */
 
 static pf_status open_device(pf_backend **out, void *ctx)
 {
@@ -45,6 +45,10 @@ static void compare(const char *name, pf_model *m, const struct pf_plan *p)
           (all || !info->n_experts || p->vram_slot_bytes <= stats.vram_slot_bytes + CHUNK),
           "%s: %llu bytes of the device are for experts, planned are %llu", name,
           (unsigned long long)stats.vram_slot_bytes, (unsigned long long)p->vram_slot_bytes);
+    CHECK((p->visit_bytes > 0) == (place->visits != NULL) && (p->visit_tok_s > 0) == (p->visit_rows > 0),
+          "%s: visits: %d, planned are %llu bytes in each step of %d rows", name, place->visits != NULL,
+          (unsigned long long)p->visit_bytes, p->visit_rows);
+    n_visits += p->visit_bytes > 0;
     n_cpu += p->vram_budget_bytes == 0;
     n_device += all;
     n_partly += p->vram_budget_bytes > 0 && !all;
@@ -87,7 +91,8 @@ int main(int argc, char **argv)
         for (uint64_t ram = 0; ram < 5; ram++)
             for (uint64_t device = 0; device < 12; device++)
                 check(device * (info.weight_bytes / 8) * 3, ram * (info.weight_bytes / 2) + ram * (8 << 20), streaming);
-    printf("%d cases on the CPU, %d on the device, %d partly; %d with slots\n", n_cpu, n_device, n_partly, n_streamed);
+    printf("%d cases on the CPU, %d on the device, %d partly; %d with slots, %d with visits\n", n_cpu, n_device,
+           n_partly, n_streamed, n_visits);
     CHECK(n_cpu > 0 && n_device > 0 && n_partly > 0 && n_streamed > 0, "not every way was seen");
     return check_status();
 }

@@ -183,6 +183,19 @@ static void name_cards(const struct pf_model *m, const struct pf_cards *cards, c
     }
 }
 
+/* Matrices of layers that visit a card cross to it once in each step. */
+static void price_visits(const struct pf_model *m, const struct pf_placing *what, const struct pf_session_opts *so,
+                         double pcie_bytes_s, struct pf_plan *plan)
+{
+    if (what->how != PF_HOW_CUT || !what->cut.visits)
+        return;
+    for (int il = what->cut.n_layers; il < m->n_layer; il++)
+        for (int i = 0; i < m->layers[il].n_weights; i++)
+            plan->visit_bytes += pf_weight_bytes(m->layers[il].weights[i]);
+    plan->visit_rows = so->n_batch;
+    plan->visit_tok_s = so->n_batch * pcie_bytes_s / (double)plan->visit_bytes;
+}
+
 /* Where weights go beside a session of this length. */
 static pf_status decide_for(const struct pf_model *m, const struct pf_cards *cards, const struct pf_model_opts *o,
                             const struct pf_session_opts *so, bool any_session, const struct pf_plan_budget *of_host,
@@ -204,6 +217,7 @@ static pf_status decide_for(const struct pf_model *m, const struct pf_cards *car
     what.context_bytes = choice.context_bytes;
     plan->n_ctx = so->n_ctx;
     name_cards(m, cards, &what, plan);
+    price_visits(m, &what, so, budget.speeds.pcie_bytes_s, plan);
     *out = what;
     return PF_OK;
 }
