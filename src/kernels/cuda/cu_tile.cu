@@ -3,7 +3,8 @@
  * once for many of them.
  *
  *     a tile: TILE_M weight rows x `width` columns (rows of the batch, or picks of one expert)
- *     warps: four down, width / 32 across, each 32 x 32; a warp's mma gives isum of 16 x 8 for one block of 32
+ *     warps: four down, width / 32 across, each 32 x 32, or 32 x 16 or 32 x 8 where the tile has so few columns; a
+ *            warp's mma gives isum of 16 x 8 for one block of 32
  *     per segment (256 elements): codes and scales of the tile's rows go to shared memory, the activations too: a
  *                                   stage;
  *                                 eight steps of mma and float terms; then total = total + s
@@ -125,17 +126,19 @@ CU_INLINE int row_of_pick(const struct cu_tiles &o, int pick)
 }
 
 /* Sends for the codes of a segment of the tile's columns. */
-CU_INLINE void send_activations(const struct stage &m, const struct cu_tiles &o, int n_columns, const int *x_row,
+CU_INLINE void send_activations(const struct stage &m, const struct cu_tiles &o, int n_columns, const uint32_t *x_row,
                                 int width, int b0, int n_blocks)
 {
     enum { PIECES = K / 16 };             /* threads go over columns: each has its own piece */
-    int piece = threadIdx.x % PIECES, c = threadIdx.x / PIECES;
+    int piece = threadIdx.x % PIECES, c = threadIdx.x / PIECES, step = width / 4;
     const int8_t *q = o.x.q + b0 * 32 + piece * 16;
+    uint8_t *to = m.x + c * STRIDE + piece * 16;
     if (b0 + piece / 2 < n_blocks)
 #pragma unroll
-        for (int i = 0; i < 4; i++, c += width / 4)
-            if (c < n_columns)
-                __pipeline_memcpy_async(m.x + c * STRIDE + piece * 16, q + (size_t)x_row[c] * (uint32_t)o.n, 16);
+        for (int i = 0; i < 4; i++)
+            if (i * step < n_columns)
+                __pipeline_memcpy_async(to + i * step * STRIDE,
+                                        q + (uint64_t)x_row[c + i * step] * (uint32_t)o.n, 16);
 }
 
 /* Scales and sums of a thread's two columns, of its block. */
@@ -143,14 +146,13 @@ struct sides {
     float d[2];
     int   sums[2];
 
-    __device__ __forceinline__ void fetch(const struct cu_tiles &o, int n_columns, const int *x_row, int width, int b0,
+    __device__ __forceinline__ void fetch(const struct cu_tiles &o, const uint32_t *x_row, int width, int b0,
                                           int n_blocks)
     {
-        int b = min(b0 + (int)(threadIdx.x % SEGMENT), n_blocks - 1);
+        uint32_t b = min(b0 + (int)(threadIdx.x % SEGMENT), n_blocks - 1);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int c = min((int)threadIdx.x / SEGMENT + i * width / 2, n_columns - 1);
-            size_t at = (size_t)x_row[c] * (uint32_t)n_blocks + b;
+            uint32_t at = x_row[threadIdx.x / SEGMENT + i * width / 2] * (uint32_t)n_blocks + b;
             d[i] = __ldg(o.x.d + at);
             sums[i] = __ldg((const int *)o.x.s + at);
         }
@@ -169,12 +171,12 @@ struct sides {
 
 /* Fills a stage with segment s of a tile. All that comes from memory is asked for before any of it is waited for. */
 template <class R>
-CU_INLINE void fill(const struct stage &m, const struct cu_tiles &o, const struct source &from, const int *x_row,
+CU_INLINE void fill(const struct stage &m, const struct cu_tiles &o, const struct source &from, const uint32_t *x_row,
                     int width, int s, int n_blocks)
 {
     struct sides of;
     send_activations(m, o, from.t.n_columns, x_row, width, s * SEGMENT, n_blocks);
-    of.fetch(o, from.t.n_columns, x_row, width, s * SEGMENT, n_blocks);
+    of.fetch(o, x_row, width, s * SEGMENT, n_blocks);
     load_weights<R>(m, o, from, s * SEGMENT, n_blocks);
     of.put<R>(m, width);
 }
@@ -231,29 +233,30 @@ CU_INLINE struct row_scales scales_at(const struct stage &m, int at)
     return r;
 }
 
-/* One segment of a warp's 32 x 32. */
-template <class R>
+/* One segment of a warp's 32 x 8 N. */
+template <class R, int N>
 CU_INLINE void segment(const struct stage &m, int width, int row0, int col0, int n_steps, float (&total)[2][4][4])
 {
-    int lane = threadIdx.x % WARP, row = row0 + lane / 4, column = col0 + 2 * (lane % 4);
+    int lane = threadIdx.x % WARP, of_row = row0 + lane / 4, of_column = col0 + 2 * (lane % 4);
     const uint8_t *pa = m.w + (row0 + lane / 8 % 2 * 8 + lane % 8) * STRIDE + lane / 16 * 16;
     const uint8_t *pb = m.x + (col0 + lane / 16 * 8 + lane % 8) * STRIDE + lane / 8 % 2 * 16;
-    float s[2][4][4] = {};
+    float s[2][N][4] = {};
 #pragma unroll 1
-    for (int k = 0; k < n_steps; k++) {
+    for (; n_steps > 0; n_steps--, pa += 32, pb += 32, of_row += LINE, of_column += width + 4) {
         uint32_t a[2][4], b[2][4];
         struct row_scales rows[2][2];
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            load_pieces(a[i], pa + 16 * i * STRIDE + 32 * k);
-            load_pieces(b[i], pb + 16 * i * STRIDE + 32 * k);
+            load_pieces(a[i], pa + 16 * i * STRIDE);
+            if (2 * i < N)
+                load_pieces(b[i], pb + 16 * i * STRIDE);
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                rows[i][h] = scales_at<R>(m, k * LINE + row + 16 * i + 8 * h);
+                rows[i][h] = scales_at<R>(m, of_row + 16 * i + 8 * h);
         }
 #pragma unroll
-        for (int j = 0; j < 4; j++) {
-            int at = k * (width + 4) + column + 8 * j, sum[2] = {};
+        for (int j = 0; j < N; j++) {
+            int at = of_column + 8 * j, sum[2] = {};
             float4 x = *(const float4 *)&m.da[at];
             if (per_16<R>::minimums)
                 sum[0] = m.s[at], sum[1] = m.s[at + 1];
@@ -265,10 +268,32 @@ CU_INLINE void segment(const struct stage &m, int width, int row0, int col0, int
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
-        for (int j = 0; j < 4; j++)
+        for (int j = 0; j < N; j++)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 total[i][j][e] = total[i][j][e] + s[i][j][e];
+}
+
+/* Columns of a warp: of a tile that has few, all warps take a part. */
+CU_INLINE int columns_of_warp(const struct item &t, int width)
+{
+    int across = width / 32;
+    return t.n_columns <= 8 * across ? 8 : t.n_columns <= 16 * across ? 16 : 32;
+}
+
+template <class R>
+CU_INLINE void compute(const struct stage &m, const struct item &t, int width, int row0, int n_steps,
+                       float (&total)[2][4][4])
+{
+    int n = columns_of_warp(t, width), col0 = threadIdx.x / WARP / 4 * n;
+    if (col0 >= t.n_columns)
+        return;
+    if (n == 8)
+        segment<R, 1>(m, width, row0, col0, n_steps, total);
+    else if (n == 16)
+        segment<R, 2>(m, width, row0, col0, n_steps, total);
+    else
+        segment<R, 4>(m, width, row0, col0, n_steps, total);
 }
 
 /* The tiles of a block of threads, in shared memory: the one that is computed, the one that is loaded, which may be the
@@ -278,7 +303,7 @@ CU_INLINE void segment(const struct stage &m, int width, int row0, int col0, int
 struct ring {
     enum { PLACES = 4 };
     struct source *of;                   /* [PLACES] */
-    int           *x_row;                /* [2][width] */
+    uint32_t      *x_row;                /* [2][width]; columns that a tile lacks repeat its last */
     int            width, n_row_tiles, n_items, n;       /* n: the one that is loaded */
 
     __device__ __forceinline__ int item(int later) const
@@ -293,7 +318,7 @@ struct ring {
     {
         return of[n + later & PLACES - 1];
     }
-    __device__ __forceinline__ int *rows(int later) const
+    __device__ __forceinline__ uint32_t *rows(int later) const
     {
         return x_row + ((n + later) & 1) * width;
     }
@@ -313,12 +338,12 @@ struct ring {
 
 CU_HOST_FN size_t ring_bytes(int width)
 {
-    return ring::PLACES * sizeof(struct source) + 2 * (size_t)width * sizeof(int);
+    return ring::PLACES * sizeof(struct source) + 2 * (size_t)width * sizeof(uint32_t);
 }
 
 CU_INLINE struct ring ring_at(uint8_t *p, const struct cu_tiles &o, int width, int n_row_tiles)
 {
-    return { (struct source *)p, (int *)(p + ring::PLACES * sizeof(struct source)), width, n_row_tiles,
+    return { (struct source *)p, (uint32_t *)(p + ring::PLACES * sizeof(struct source)), width, n_row_tiles,
              n_items_of(o, n_row_tiles, width), 0 };
 }
 
@@ -359,7 +384,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_con
 {
     BLOCK_MEMORY(uint4, shared);
     int width = blockDim.x / 4, n_blocks = o.n / 32, n_segments = (n_blocks + SEGMENT - 1) / SEGMENT;
-    int warp = threadIdx.x / WARP, row0 = warp % 4 * 32, col0 = warp / 4 * 32;
+    int warp = threadIdx.x / WARP, row0 = warp % 4 * 32;
     bool compute_first = n_stages == 1 || warp / 4 % 2;
     float total[2][4][4] = {};
     int coming = 0, now = -1;            /* segments: of the tile that is loaded; computed, -1: nothing */
@@ -374,8 +399,8 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_con
 #pragma unroll 1
         for (int turn = 0; turn < 2; turn++) {
             if ((turn == 0) == compute_first) {
-                if (now >= 0 && col0 < t.n_columns)
-                    segment<R>(stage(n + 1), width, row0, col0, min((int)SEGMENT, n_blocks - now * SEGMENT), total);
+                if (now >= 0)
+                    compute<R>(stage(n + 1), t, width, row0, min((int)SEGMENT, n_blocks - now * SEGMENT), total);
                 continue;
             }
             if (n_stages == 1)
@@ -384,8 +409,10 @@ static __global__ void __launch_bounds__(MOST_THREADS, 1) tiles(const __grid_con
                 load<R>(stage(n), o, of, coming, n_blocks, ends);
         }
         __pipeline_commit();
-        if (now == n_segments - 1)
-            store(o, t, row0, col0, total);
+        if (now == n_segments - 1) {
+            int columns = columns_of_warp(t, width), col0 = warp / 4 * columns;
+            store(o, t, row0, col0, col0 + columns, total);
+        }
         now = loads ? coming++ : -1;
         if (ends) {
             coming = 0;

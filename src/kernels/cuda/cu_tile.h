@@ -65,14 +65,17 @@ template <int N> struct destinations {
     }
 };
 
-/* Writes a warp's 16 M x 8 N and begins the next. Where there is no bias, scale or weight, -0 and 1 change nothing. */
+/* Writes a warp's 16 M x 8 N, of which columns from `end` on are none, and begins the next. Where there is no bias,
+ * scale or weight, -0 and 1 change nothing. */
 template <int M, int N>
-CU_INLINE void store(const struct cu_tiles &o, const struct item &t, int row0, int col0, float (&total)[M][N][4])
+CU_INLINE void store(const struct cu_tiles &o, const struct item &t, int row0, int col0, int end,
+                     float (&total)[M][N][4])
 {
     const struct cu_tile_part &p = o.part[t.part];
     int lane = threadIdx.x % WARP, r = t.r0 + row0 + lane / 4, column = col0 + 2 * (lane % 4);
     float scale = !o.groups ? p.scale : p.scales ? p.scales[t.expert] : 1.0f, bias[2 * M];
     struct destinations<N> of;
+    end = min(end, t.n_columns);
     of.find(o, t, column);
 #pragma unroll
     for (int i = 0; i < 2 * M; i++)
@@ -85,7 +88,7 @@ CU_INLINE void store(const struct cu_tiles &o, const struct item &t, int row0, i
 #pragma unroll
             for (int i = 0; i < 2 * M; i++) {
                 float v = total[i / 2][j][i % 2 * 2 + e];
-                if (r + 8 * i < p.n_out && column + 8 * j + e < t.n_columns)
+                if (r + 8 * i < p.n_out && column + 8 * j + e < end)
                     y[8 * i] = (v * scale + bias[i]) * of.weight[j][e];
                 total[i / 2][j][i % 2 * 2 + e] = 0;
             }

@@ -410,7 +410,7 @@ CU_INLINE void compute(const struct cu_tiles &o, const struct item &t, struct tu
         segments.add(s);
     }
     segments.take(total[0]);
-    store(o, t, threadIdx.x / WARP * 16, 0, total);
+    store(o, t, threadIdx.x / WARP * 16, 0, WIDTH, total);
 }
 
 /* ---- The kernel -------------------------------------------------------------------------------------------------- */
