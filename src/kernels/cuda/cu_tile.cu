@@ -475,6 +475,23 @@ extern "C" int pf_cu_max_tiles(int n_picks, int n_expert, int width)
     return n_picks / width + (n_picks < n_expert ? n_picks : n_expert);
 }
 
+/* Does f(p, picks[p]) for a thread's share of the picks, of which some are asked for at a time. */
+template <class F>
+CU_INLINE void each_pick(const int32_t *picks, int n_picks, F f)
+{
+    enum { AT_ONCE = 8 };
+    for (int first = threadIdx.x; first < n_picks; first += AT_ONCE * blockDim.x) {
+        int32_t pick[AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            pick[i] = picks[min(first + i * (int)blockDim.x, n_picks - 1)];
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++)
+            if (first + i * (int)blockDim.x < n_picks)
+                f(first + i * (int)blockDim.x, pick[i]);
+    }
+}
+
 /* One block. The order of an expert's picks is left to chance: none of their results depends on it. */
 static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n_picks, int n_expert, int width,
                                                      const uint8_t *const *only, struct cu_groups *g)
@@ -484,8 +501,7 @@ static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n
     for (int e = threadIdx.x; e < n_expert; e += blockDim.x)
         count[e] = 0;
     __syncthreads();
-    for (int p = threadIdx.x; p < n_picks; p += blockDim.x)
-        atomicAdd(&count[picks[p]], 1);
+    each_pick(picks, n_picks, [&](int, int e) { atomicAdd(&count[e], 1); });
     __syncthreads();
     /* a warp deals 32 experts at a time their first pick and their first tile */
     for (int e0 = 0, first = 0, n = 0; threadIdx.x < WARP && e0 < n_expert; e0 += WARP) {
@@ -508,8 +524,8 @@ static __global__ void __launch_bounds__(1024) group(const int32_t *picks, int n
             g->n_tiles = n;
     }
     __syncthreads();
-    for (int p = threadIdx.x; p < n_picks; p += blockDim.x)
-        g->sorted[atomicAdd(&next[picks[p]], 1)] = p;
+    int32_t *sorted = g->sorted;
+    each_pick(picks, n_picks, [&](int p, int e) { sorted[atomicAdd(&next[e], 1)] = p; });
 }
 
 extern "C" cudaError_t pf_cu_group(cudaStream_t st, const int32_t *picks, int n_picks, int n_expert, int width,
