@@ -34,7 +34,8 @@ CU_INLINE struct chosen pick_here(const struct cu_experts &e, const struct cu_ch
 }
 
 /* blockIdx: pick, of which a batch may have more than a grid's y has room for; 32 rows. The groups of gate come first,
- * then those of up. */
+ * then those of up. Rows are not fetched ahead: all blocks would ask for all of theirs at once, and each warp's first
+ * loads would stand in line behind the rest. */
 template <class D, int THREADS, int BLOCKS>
 static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_constant__ struct cu_experts e,
                                                                   const __grid_constant__ struct cu_choice choice,
@@ -48,11 +49,6 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
         stride = D::n_sums(e.n);
     if (!e.w.data[expert])
         return;
-    if (threadIdx.x < 2) {
-        const struct cu_expert_weight &m = threadIdx.x ? e.w2 : e.w;
-        fetch_ahead(m.data[expert] + (size_t)blockIdx.y * GATE_ROWS * m.row_bytes,
-                    min((int)GATE_ROWS, e.n_out - (int)blockIdx.y * GATE_ROWS) * m.row_bytes);
-    }
     const float *sums = run_tasks<D>(2 * GROUPS, e.n, e.tables, memory,
                                      [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         const struct cu_expert_weight &m = g < GROUPS ? e.w : e.w2;
