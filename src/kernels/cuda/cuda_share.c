@@ -380,8 +380,12 @@ static pf_status share_experts(pf_backend *backend, int il, const struct pf_expe
     PF_TRY(b->among ? pf_cuda_among_late(b, il, e) : PF_OK);
     PF_TRY(take_answer(b, b, il, e));
     PF_TRY(pf_cuda_gate_up(b, e, s->late));
-    PF_TRY(b->among ? pf_cuda_among_gather_shared(b, e, s->theirs) : PF_OK);
-    return pf_cuda_down(b, e, s->late);
+    if (!b->among)
+        return pf_cuda_down(b, e, s->late);
+    /* What pf_cuda_down adds up has to be there before the kernel ahead of it; other cards' rows come later. */
+    PF_TRY(pf_cuda_down_rows(b, e, s->late));
+    PF_TRY(pf_cuda_among_gather_shared(b, e, s->theirs));
+    return pf_cuda_combine(b, e);
 }
 
 /* ---- The part of another card: e names what it was lent ---------------------------------------------------------- */
