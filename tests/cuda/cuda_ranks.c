@@ -5,14 +5,18 @@
  *     cuda_ranks MODEL N gpu lost WORDS             with WORDS for the stand-in a rank is lost: all others end, with a
  *                                                   sentence, within seconds
  *     cuda_ranks MODEL N gpu lost killed            rank 1 is killed
+ *     cuda_ranks MODEL 2 changed                    rank 1 has a file of its own, which changes: its steps fail, and
+ *                                                   rank 0 says so
  *
  * gpu: each rank's layers are its GPU's; cpu: by GPUs they exchange alone; shared: experts are shared with the CPU.
  * Where there are fewer GPUs than ranks some share one, which NCCL allows if they seem to be of different machines. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <netinet/in.h>
@@ -103,6 +107,19 @@ static void together(struct work *w, pf_session *a, pf_session *b, int n_a)
     note(w, b, st);
 }
 
+/* A cancelled step has no part in what comes then. It has as many rows as no other: a GPU that repeats a step does not
+ * ask. */
+static void cancel(struct work *w, pf_session *s)
+{
+    enum { ROWS = 13 };
+    int32_t tok[ROWS];
+    if (w->st < 0)
+        return;
+    fill(w, tok, ROWS, 0);
+    pf_session_cancel(s);
+    CHECK(pf_session_eval(s, tok, ROWS, 0) == PF_ECANCEL, "%s", pf_last_error());
+}
+
 static pf_status all_work(pf_model *m, FILE *out, bool brief)
 {
     struct work w = { .m = m, .out = out, .n_vocab = (int)pf_model_info(m)->n_vocab };
@@ -110,6 +127,7 @@ static pf_status all_work(pf_model *m, FILE *out, bool brief)
     eval(&w, a, 70, 0);
     for (int i = 0; i < 3; i++)
         eval(&w, a, 1, 100 + i);
+    cancel(&w, a);
     sync_to(&w, a, 60, 50);                      /* back behind a checkpoint */
     b = open_one(&w, PF_DRAFT_AUTO);
     decode(&w, b, brief ? 16 : 60);
@@ -124,7 +142,7 @@ static pf_status all_work(pf_model *m, FILE *out, bool brief)
         eval(&w, a, 5, 3);
     }
     pf_session_close(&a);
-    eval(&w, b, 3, 11);
+    eval(&w, b, brief ? 3 : 200, 11);            /* alone, so that steps of a prompt follow each other */
     a = open_one(&w, PF_DRAFT_OFF);
     eval(&w, a, 9, 40);
     pf_session_close(&a);
@@ -153,6 +171,25 @@ static int n_gpus(void)
     return pf_devices(devices, 1 + PF_MAX_GPUS) - 1;
 }
 
+/* PF_OK: a step fails that rank 1 cannot make, since its file is another one by now. */
+static pf_status fail_there(pf_model *m, const char *file)
+{
+    struct work w = { .m = m, .out = fopen("/dev/null", "wb"), .n_vocab = (int)pf_model_info(m)->n_vocab };
+    const struct timespec times[2] = { { 1, 0 }, { 1, 0 } };
+    pf_session *s = open_one(&w, PF_DRAFT_OFF);
+    eval(&w, s, 5, 0);
+    utimensat(AT_FDCWD, file, times, 0);
+    pf_status st = w.st;
+    for (int i = 0; i < 2 && st == PF_OK; i++) {
+        eval(&w, s, 60, 5);
+        CHECK(w.st == PF_ECHANGED && strncmp(pf_last_error(), "rank 1: ", 8) == 0, "%d, %s", w.st, pf_last_error());
+        w.st = PF_OK;
+    }
+    pf_session_close(&s);
+    fclose(w.out);
+    return st;
+}
+
 /* Again and again until something fails, where a rank is to be lost on the way. */
 static pf_status lead(const struct how *how, pf_model *m, const char *out_path)
 {
@@ -178,14 +215,15 @@ static int be_rank(const struct how *how, int rank, const char *out_path)
     o.nextn = true;
     o.log = say;
     o.log_ctx = &rank;
-    o.vram_bytes = strcmp(how->place, "cpu") == 0 ? 1 : strcmp(how->place, "shared") == 0 ? 12000000 : 0;
-    pf_status st = pf_model_open(&m, how->model, &o);
+    o.vram_bytes = how->place[0] == 'c' ? 1 : strcmp(how->place, "shared") == 0 ? 12000000 : 0;
+    bool changed = strcmp(how->place, "changed") == 0;
+    pf_status st = pf_model_open(&m, changed && rank > 0 ? out_path : how->model, &o);
     if (st < 0 && strstr(pf_last_error(), "NCCL, which was not found"))
         return SKIPPED;
     if (st < 0)
         return fail(rank);
-    st = rank == 0 ? lead(how, m, out_path) : pf_model_follow(m);
-    int result = st < 0 ? fail(rank) : 0;
+    st = rank > 0 ? pf_model_follow(m) : changed ? fail_there(m, out_path) : lead(how, m, out_path);
+    int result = st < 0 ? fail(rank) : check_n_failed > 0;
     pf_model_close(&m);
     return result;
 }
@@ -308,6 +346,27 @@ static void lose(const struct how *how, const char *words)
     CHECK(n_killed <= 1 && n_ended == how->n - n_killed, "%d were killed, %d ended by themselves", n_killed, n_ended);
 }
 
+static void copy(const char *from, const char *to)
+{
+    char bytes[1 << 16];
+    FILE *in = fopen(from, "rb"), *out = fopen(to, "wb");
+    for (size_t n; in && out && (n = fread(bytes, 1, sizeof bytes, in)) > 0;)
+        fwrite(bytes, 1, n, out);
+    CHECK(in && out && fclose(in) == 0 && fclose(out) == 0, "%s cannot be copied", from);
+}
+
+static void change(const struct how *how)
+{
+    char path[PATH_BYTES];
+    int status[MOST] = { 0 };
+    snprintf(path, sizeof path, "/tmp/pfmoe-ranks-%d-model", (int)getpid());
+    copy(how->model, path);
+    run_all(how, path, NULL, status);
+    for (int k = 0; k < how->n; k++)
+        CHECK(status[k] == 0, "rank %d ended with %d", k, status[k]);
+    unlink(path);
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 6 && strcmp(argv[1], "--rank") == 0) {
@@ -321,6 +380,8 @@ int main(int argc, char **argv)
     }
     if (argc > 5 && strcmp(argv[4], "lost") == 0) {
         lose(&how, argv[5]);
+    } else if (strcmp(how.place, "changed") == 0) {
+        change(&how);
     } else {
         how.brief = argc > 4 ? argv[4] : NULL;
         same_bits(&how);

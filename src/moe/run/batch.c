@@ -146,14 +146,15 @@ static void tell_sources(const struct pf_part *p)
     }
 }
 
-/* Whether the step is one of a prompt that several cards compute, one after the other, and not its last: then the next
- * one can begin on the first card while the others are still at work. No other session's step may come between. */
+/* Whether the step is one of a prompt that several cards or processes compute, one after the other, and not its last:
+ * then the next one can begin on the first while the others are still at work. No other session's step may come
+ * between. */
 static bool may_follow(const struct pf_step *t)
 {
     const struct pf_session *s = t->parts->s;
     const struct pf_placement *p = t->m->place;
-    return t->n_logits == 0 && p->cut.n_more > 0 && !t->m->crew && !p->lost && !p->experts_apart &&
-           s->n_units == pf_place_n_cards(p) && atomic_load(&t->m->n_sessions) == 1 && !s->hidden &&
+    bool cards = p->cut.n_more > 0 && !p->lost && !p->experts_apart && s->n_units == pf_place_n_cards(p);
+    return t->n_logits == 0 && (cards || t->m->crew) && atomic_load(&t->m->n_sessions) == 1 && !s->hidden &&
            !pf_watch_any(t->m);
 }
 

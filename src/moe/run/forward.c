@@ -359,20 +359,24 @@ static pf_status lead_layers(struct pf_step *t)
     return run_layers_of_units(t, true, false);
 }
 
-/* The first one's part of the step: its layers, and what comes behind those of the others. Whatever happens here, x or
- * the failure goes round, so that nobody is left waiting. */
+/* The first one's part of the step: its layers, and what comes behind those of the others. A step that fails here the
+ * others do not hear of. One that another step follows leaves its answer owed. */
 static pf_status lead(struct pf_step *t)
 {
-    char why[512];
     t->back = first_wanted(t);
-    PF_TRY(pf_crew_tell_step(t));
-    pf_status st = pf_crew_hand_on(t, lead_layers(t));
+    pf_status st = lead_layers(t);
+    char why[512];
     snprintf(why, sizeof why, "%s", st < 0 ? pf_last_error() : "");
-    t->unit = output_unit(t);
-    pf_status taken = pf_crew_take(t);
+    PF_TRY(pf_crew_take_owed(t->m));         /* in any case: what is computed next may be of another session */
     if (st < 0)
         PF_FAIL(st, "%s", why);
-    PF_TRY(taken);
+    PF_TRY(pf_crew_tell_step(t));
+    PF_TRY(pf_crew_hand_on(t, PF_OK));
+    t->m->crew->owes = t->follows;
+    if (t->follows)
+        return PF_OK;
+    t->unit = output_unit(t);
+    PF_TRY(pf_crew_take(t));
     return has_head(t) ? head(t, 0, t->n_logits) : PF_OK;
 }
 
@@ -479,7 +483,7 @@ pf_status pf_forward(struct pf_step *t)
         snprintf(why, sizeof why, "%s", pf_last_error());
     pf_spans_enter(t->m->spans, "finish", -1);
     bool was_open = t->m->work->is_open;
-    pf_status finished = finish(t, !t->follows || st < 0);
+    pf_status finished = finish(t, !t->follows || st < 0 || t->m->crew);
     t->m->work->is_open = t->follows && st == PF_OK && finished == PF_OK;
     if (was_open && (finished < 0 || (st < 0 && st != PF_ECANCEL)))
         pf_state_rewind(t->parts->s, 0);     /* what failed may have been a step that is committed */

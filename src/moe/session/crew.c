@@ -6,7 +6,8 @@
 
 #include "base/pf_mem.h"
 
-enum { BLOCK_BYTES = 4096, MOST_BYTES = 1 << 26 };       /* of a message: its first part; the whole */
+enum { BLOCK_BYTES = 4096, MOST_BYTES = 1 << 26, HEAD_BYTES = 8 };   /* of a message: its first part; the whole; in
+                                                                        front of the first thing */
 
 struct fared {
     int32_t status;
@@ -44,10 +45,11 @@ pf_status pf_crew_refuse(const struct pf_model *m, const char *what)
 
 /* ---- Telling and hearing ----------------------------------------------------------------------------------------- */
 
+/* Messages have room for BLOCK_BYTES at least, and begin with the bytes of all things in them. */
 static pf_status fit_message(struct pf_crew *crew, size_t bytes)
 {
-    size_t wanted = bytes < BLOCK_BYTES ? BLOCK_BYTES : bytes;
-    if (wanted <= crew->message_bytes)
+    size_t wanted = bytes < BLOCK_BYTES ? BLOCK_BYTES : 2 * bytes;
+    if (bytes <= crew->message_bytes && crew->message)
         return PF_OK;
     char *p = pf_alloc(PF_MEM_SESSION, wanted);
     if (!p)
@@ -60,33 +62,65 @@ static pf_status fit_message(struct pf_crew *crew, size_t bytes)
     return PF_OK;
 }
 
-/* What follows the header lies behind it in crew->message already. */
-static pf_status tell(struct pf_crew *crew, struct pf_told *told)
+/* Puts a thing behind the others that are to be told, with `more` bytes behind it that the caller fills in. */
+static pf_status add(struct pf_crew *crew, struct pf_told *told, size_t more, void **behind)
 {
+    size_t at = crew->used ? crew->used : HEAD_BYTES;
     told->committed = crew->committed;
-    told->bytes = told->bytes ? told->bytes : sizeof *told;
-    PF_TRY(fit_message(crew, told->bytes));
-    memcpy(crew->message, told, sizeof *told);
-    PF_TRY(pf_ranks_broadcast(crew->ranks, crew->message, BLOCK_BYTES));
+    told->bytes = (uint32_t)((sizeof *told + more + 7) / 8 * 8);
+    PF_TRY(fit_message(crew, at + told->bytes));
+    memset(crew->message + at, 0, told->bytes);
+    memcpy(crew->message + at, told, sizeof *told);
+    if (behind)
+        *behind = crew->message + at + sizeof *told;
+    crew->used = at + told->bytes;
     crew->committed = false;
-    return told->bytes <= BLOCK_BYTES ? PF_OK
-                                      : pf_ranks_broadcast(crew->ranks, crew->message + BLOCK_BYTES,
-                                                           told->bytes - BLOCK_BYTES);
+    return PF_OK;
+}
+
+/* Tells all that is to be told. A rank whose answer is owed hears nothing before it is taken. */
+static pf_status flush(struct pf_model *m)
+{
+    struct pf_crew *crew = m->crew;
+    pf_status owed = pf_crew_take_owed(m);
+    if (owed < 0) {
+        snprintf(crew->owed_why, sizeof crew->owed_why, "%s", pf_last_error());
+        crew->owed = owed;
+    }
+    uint64_t bytes = crew->used;
+    memcpy(crew->message, &bytes, sizeof bytes);
+    crew->used = 0;
+    PF_TRY(pf_ranks_broadcast(crew->ranks, crew->message, BLOCK_BYTES));
+    return bytes <= BLOCK_BYTES
+               ? PF_OK
+               : pf_ranks_broadcast(crew->ranks, crew->message + BLOCK_BYTES, (size_t)bytes - BLOCK_BYTES);
+}
+
+static pf_status hear_message(struct pf_crew *crew)
+{
+    uint64_t bytes;
+    PF_TRY(fit_message(crew, BLOCK_BYTES));
+    PF_TRY(pf_ranks_broadcast(crew->ranks, crew->message, BLOCK_BYTES));
+    memcpy(&bytes, crew->message, sizeof bytes);
+    if (bytes < HEAD_BYTES || bytes > MOST_BYTES)
+        PF_FAIL(PF_EIO, "rank 0 sent a message of %llu bytes, which cannot be", (unsigned long long)bytes);
+    PF_TRY(fit_message(crew, (size_t)bytes));
+    if (bytes > BLOCK_BYTES)
+        PF_TRY(pf_ranks_broadcast(crew->ranks, crew->message + BLOCK_BYTES, (size_t)bytes - BLOCK_BYTES));
+    crew->used = (size_t)bytes;
+    crew->at = HEAD_BYTES;
+    return PF_OK;
 }
 
 pf_status pf_crew_hear(struct pf_model *m, const struct pf_told **told)
 {
     struct pf_crew *crew = m->crew;
-    struct pf_told head;
-    PF_TRY(fit_message(crew, BLOCK_BYTES));
-    PF_TRY(pf_ranks_broadcast(crew->ranks, crew->message, BLOCK_BYTES));
-    memcpy(&head, crew->message, sizeof head);
-    if (head.bytes < sizeof head || head.bytes > MOST_BYTES)
-        PF_FAIL(PF_EIO, "rank 0 sent a message of %u bytes, which cannot be", head.bytes);
-    PF_TRY(fit_message(crew, head.bytes));
-    if (head.bytes > BLOCK_BYTES)
-        PF_TRY(pf_ranks_broadcast(crew->ranks, crew->message + BLOCK_BYTES, head.bytes - BLOCK_BYTES));
-    *told = (const struct pf_told *)crew->message;
+    while (crew->at >= crew->used)
+        PF_TRY(hear_message(crew));
+    *told = (const struct pf_told *)(crew->message + crew->at);
+    if ((*told)->bytes < sizeof **told || (*told)->bytes > crew->used - crew->at)
+        PF_FAIL(PF_EIO, "rank 0 tells something of %u bytes, which cannot be", (*told)->bytes);
+    crew->at += (*told)->bytes;
     return PF_OK;
 }
 
@@ -105,9 +139,10 @@ pf_status pf_crew_tell_open(struct pf_session *s)
     told.opts.draft_fn = NULL;
     told.opts.draft_ctx = NULL;
     told.opts.n_near = 0;                    /* each rank's own affair */
-    PF_TRY(tell(crew, &told));
+    PF_TRY(add(crew, &told, 0, NULL));
     crew->taken[number] = true;
     s->number = number;
+    PF_TRY(flush(s->m));
     return pf_crew_agree(crew, PF_OK);
 }
 
@@ -116,7 +151,7 @@ void pf_crew_tell_close(struct pf_session *s)
     struct pf_told told = { .kind = PF_TOLD_CLOSE, .session = s->number };
     if (!pf_crew_leads(s->m) || s->number == 0)
         return;
-    tell(s->m->crew, &told);
+    add(s->m->crew, &told, 0, NULL);
     s->m->crew->taken[s->number] = false;
     s->number = 0;
 }
@@ -125,7 +160,7 @@ void pf_crew_tell_state(const struct pf_session *s, enum pf_told_kind kind, int 
 {
     struct pf_told told = { .kind = kind, .session = s->number, .number = number, .pos = pos, .state = state };
     if (pf_crew_leads(s->m))
-        tell(s->m->crew, &told);
+        add(s->m->crew, &told, 0, NULL);
 }
 
 void pf_crew_note_commit(struct pf_model *m)
@@ -136,12 +171,11 @@ void pf_crew_note_commit(struct pf_model *m)
 
 pf_status pf_crew_tell_step(const struct pf_step *t)
 {
-    struct pf_crew *crew = t->m->crew;
     struct pf_told told = { .kind = PF_TOLD_STEP, .n_parts = t->n_parts, .rows = t->rows, .back = t->back };
     size_t parts_bytes = (size_t)t->n_parts * sizeof(struct pf_told_part);
-    told.bytes = (uint32_t)(sizeof told + parts_bytes + (size_t)t->rows * sizeof(int32_t));
-    PF_TRY(fit_message(crew, told.bytes));
-    struct pf_told_part *parts = (struct pf_told_part *)(crew->message + sizeof told);
+    void *behind;
+    PF_TRY(add(t->m->crew, &told, parts_bytes + (size_t)t->rows * sizeof(int32_t), &behind));
+    struct pf_told_part *parts = behind;
     int32_t *tokens = (int32_t *)(parts + t->n_parts);
     for (int i = 0; i < t->n_parts; i++) {
         const struct pf_part *p = &t->parts[i];
@@ -150,7 +184,7 @@ pf_status pf_crew_tell_step(const struct pf_step *t)
                                           s->computed, s->planned_pos };
         memcpy(tokens + p->first, s->tokens + s->computed, (size_t)p->rows * sizeof *tokens);
     }
-    return tell(crew, &told);
+    return flush(t->m);
 }
 
 /* ---- x ----------------------------------------------------------------------------------------------------------- */
@@ -251,6 +285,19 @@ pf_status pf_crew_take(struct pf_step *t)
     return get_x(t, (const float *)(room + 1), first, n);
 }
 
+pf_status pf_crew_take_owed(struct pf_model *m)
+{
+    struct pf_crew *crew = m->crew;
+    struct fared fared = { .status = crew->owed };
+    memcpy(fared.why, crew->owed_why, sizeof fared.why);
+    crew->owed = PF_OK;
+    if (crew->owes) {
+        crew->owes = false;
+        PF_TRY(pf_ranks_receive(crew->ranks, crew->n - 1, &fared, sizeof fared));
+    }
+    return fared.status < 0 ? failed_before(crew->n - 1, &fared) : PF_OK;
+}
+
 /* ---- The end ----------------------------------------------------------------------------------------------------- */
 
 void pf_crew_close(struct pf_model *m)
@@ -259,7 +306,7 @@ void pf_crew_close(struct pf_model *m)
     struct pf_told told = { .kind = PF_TOLD_END };
     if (!crew)
         return;
-    if (crew->rank == 0 && crew->is_together && tell(crew, &told) == PF_OK)
+    if (crew->rank == 0 && crew->is_together && add(crew, &told, 0, NULL) == PF_OK && flush(m) == PF_OK)
         pf_crew_agree(crew, PF_OK);
     free_room(crew);
     pf_ranks_close(crew->ranks);

@@ -8,11 +8,13 @@
  *
  * Rank 0 decides and the others do the same: for each of its sessions they have one of the same number. They are told
  * (broadcast, in order) of sessions that open and close, of steps with their tokens and positions, and of what becomes
- * of recurrent state and windows. Nothing that depends on time, memory or chance is decided anywhere else, so what a
- * session holds is the same on all ranks.
+ * of recurrent state and windows; what nobody waits for is told with the next thing that somebody does. Nothing that
+ * depends on time, memory or chance is decided anywhere else, so what a session holds is the same on all ranks.
  *
- *     a step     goes on from rank to rank even if it has failed: in front of x stands a status, with its sentence
+ *     a step     is told when rank 0 has computed its layers, and goes round even if it fails on the way: in front of x
+ *                stands a status, with its sentence
  *     committed  by rank 0; the others learn it with the next thing that they are told
+ *     owed       is the answer to a step of a prompt without logits: rank 0 begins with the next one meanwhile
  *
  * A rank that dies ends whatever is under way with PF_EIO, and the model can do no more. Everything here is for the
  * thread that holds the step lock, or that opens and closes the model. */
@@ -54,8 +56,11 @@ struct pf_crew {
     bool        is_together;                 /* all have opened the model, and hear what rank 0 tells */
     bool        committed;                   /* rank 0: the others have not been told yet */
     bool        taken[PF_CREW_SESSIONS];     /* rank 0: numbers of open sessions */
-    char       *message;                     /* what is told, or was heard */
-    size_t      message_bytes;
+    char       *message;                     /* things to tell, or heard, one behind the other: */
+    size_t      message_bytes, used, at;     /* room for them; all of them; what was heard up to there is done */
+    bool        owes;                        /* rank 0: the answer to a step has not been taken yet */
+    pf_status   owed;                        /* how a step has fared whose answer was taken early */
+    char        owed_why[512];
     pf_backend *owner;                       /* of room */
     void       *room;                        /* a status and x, on their way from rank to rank */
     size_t      room_bytes;
@@ -86,6 +91,9 @@ void      pf_crew_tell_close(struct pf_session *s);
 void      pf_crew_tell_state(const struct pf_session *s, enum pf_told_kind kind, int number, int64_t pos, bool state);
 pf_status pf_crew_tell_step(const struct pf_step *t);
 void      pf_crew_note_commit(struct pf_model *m);
+
+/* By rank 0: waits for the answer that is owed, if any, and says how that step has fared, once. */
+pf_status pf_crew_take_owed(struct pf_model *m);
 
 /* By the others: the next thing told, valid until the next call. Its parts, and the tokens of all parts. */
 pf_status pf_crew_hear(struct pf_model *m, const struct pf_told **told);
