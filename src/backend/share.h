@@ -23,7 +23,7 @@
 enum {
     PF_SHARE_TICKETS = 32,                /* copies under way at once */
     PF_SHARE_BACKGROUND = 24,             /* the first ticket of low priority: copies with lower numbers go first */
-    PF_SHARE_ROWS = 8                     /* rows of a shared step at most */
+    PF_SHARE_ROWS = 16                    /* rows of a shared step at most */
 };
 
 enum pf_pick_by {

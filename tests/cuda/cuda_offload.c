@@ -14,7 +14,7 @@
 #include "open_session.h"
 #include "pfmoe.h"
 
-enum { N_FEW = 5, SKIPPED = 77 };
+enum { N_FEW = 12, SKIPPED = 77 };
 
 static const char *path;
 static int      n_decode = 24, n_prompt = 300, part, n_parts = 1, n_gpus = 1;

@@ -16,7 +16,7 @@
 #include "memory_file.h"
 #include "moe/place/placement.h"
 
-enum { N_PROMPT = 20, N_FEW = 5, SHORT = 14, LONG = 256, MOST_TOKENS = N_PROMPT + N_FEW + LONG };
+enum { N_PROMPT = 20, N_FEW = 12, SHORT = 14, LONG = 256, MOST_TOKENS = N_PROMPT + N_FEW + LONG };
 
 static const char *path;
 static int      n_decode = SHORT, step = 1;      /* each so manyth setting and fault is tried */
