@@ -149,6 +149,8 @@ static int best_count(const struct pf_row_prices *p, const struct pf_draft_accou
         if (is_new && !may_begin)
             continue;
         double price = alone + doubt * (pf_price_of(p, rows + k) - alone + k * draft_ns);
+        if (k > 1 && !is_known(p, rows + k) && price - alone > allowed_ns(a) + a->balance_ns)
+            continue;                        /* all of them may be wrong, and nothing would be tried for long */
         double value = expected * alone / (rows * price) / (is_new && !gains ? NEW_WORTH : WORTH);
         *any = true;
         if (value > best_value) {

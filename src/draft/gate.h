@@ -8,7 +8,8 @@
  *                more than that
  *     start      first steps of a kind may take a multiple of its price, as where a device makes a graph of them and
  *                loads kernels. That is kept apart from the account, and a number of rows that was never tried is
- *                begun only where gains have paid for the ones before
+ *                begun only where gains have paid for the ones before. Several drafts without a price are tried only
+ *                where the account bears it that all of them are wrong
  *
  * Pure functions of what they are told. */
 #ifndef PF_DRAFT_GATE_H
