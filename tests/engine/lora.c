@@ -48,6 +48,18 @@ static bool can_be_adapted(const struct pf_tensor *t)
     return ends(t->name, ".weight") && !ends(t->name, "unused.weight") && t->ne[1] > 1;
 }
 
+/* A layer that guesses ahead is a model of its own, which adapters do not reach. */
+static bool guesses_ahead(const pf_gguf *g, const struct pf_tensor *t)
+{
+    char name[128];
+    int block;
+    snprintf(name, sizeof name, "%.*s", (int)t->name.n, t->name.p);
+    if (sscanf(name, "blk.%d.", &block) != 1)
+        return false;
+    snprintf(name, sizeof name, "blk.%d.nextn.eh_proj.weight", block);
+    return pf_gguf_tensor(g, name) != NULL;
+}
+
 static float *randoms(size_t n, uint64_t *seed)
 {
     float *p = malloc(n * sizeof *p);
@@ -63,7 +75,7 @@ static void choose_targets(const pf_gguf *g)
     uint64_t seed = 7;
     for (uint64_t i = 0; i < pf_gguf_n_tensors(g) && n_targets < MAX_TARGETS; i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(g, i);
-        if (!can_be_adapted(t))
+        if (!can_be_adapted(t) || guesses_ahead(g, t))
             continue;
         struct target *x = &targets[n_targets++];
         *x = (struct target){ .t = t, .by_rows = ends(t->name, "token_embd.weight"), .n_in = t->ne[0],
