@@ -356,33 +356,32 @@ static pf_status put_out(struct cuda_backend *first, const struct other *o, cons
     return send_rows(o->b, e, table + 2 * (size_t)e->n_expert, true, o->b->pick_out, first->among->outputs);
 }
 
-pf_status pf_cuda_among_lend_shared(struct cuda_backend *b, int il, const struct pf_experts_op *e)
+/* What a card has of a layer's experts: those that it holds, or those that were copied to it. */
+typedef pf_status run_some(struct cuda_backend *b, int il, const struct pf_experts_op *e, const uint8_t ***table);
+
+static pf_status run_others(struct cuda_backend *b, int il, const struct pf_experts_op *e, run_some *run)
 {
     struct cuda_among *a = b->among;
-    PF_TRY(lend_rows(b, e, pf_cuda_share_told(b)));
     for (int i = 0; i < a->n; i++) {
         const struct pf_experts_op mine = op_of(&a->others[i], e);
         const uint8_t **table;
         if (!a->others[i].b)
             continue;
-        PF_TRY(pf_cuda_share_run_held(a->others[i].b, il, &mine, &table));
+        PF_TRY(run(a->others[i].b, il, &mine, &table));
         PF_TRY(put_out(b, &a->others[i], &mine, table));
     }
     return PF_OK;
 }
 
+pf_status pf_cuda_among_lend_shared(struct cuda_backend *b, int il, const struct pf_experts_op *e)
+{
+    PF_TRY(lend_rows(b, e, pf_cuda_share_told(b)));
+    return run_others(b, il, e, pf_cuda_share_run_held);
+}
+
 pf_status pf_cuda_among_late(struct cuda_backend *b, int il, const struct pf_experts_op *e)
 {
-    struct cuda_among *a = b->among;
-    for (int i = 0; i < a->n; i++) {
-        const struct pf_experts_op mine = op_of(&a->others[i], e);
-        const uint8_t **table;
-        if (!a->others[i].b)
-            continue;
-        PF_TRY(pf_cuda_share_run_late(a->others[i].b, il, &mine, &table));
-        PF_TRY(put_out(b, &a->others[i], &mine, table));
-    }
-    return PF_OK;
+    return run_others(b, il, e, pf_cuda_share_run_late);
 }
 
 pf_status pf_cuda_among_gather_shared(struct cuda_backend *b, const struct pf_experts_op *e, const int32_t *theirs)
