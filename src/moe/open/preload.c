@@ -66,7 +66,7 @@ static pf_status preload(struct pf_placement *place, int layer, struct preload *
     return PF_OK;
 }
 
-/* A device may be lost meanwhile: then what was begun ends as it began. */
+/* A device may be lost meanwhile: then what was begun ends as it began, and the next step finds out and leaves it. */
 pf_status pf_model_preload(pf_model *m, const int *layers, int n, pf_progress_fn *progress, void *ctx)
 {
     struct preload p = { .progress = progress, .ctx = ctx, .cancel = &m->cancel };
@@ -88,7 +88,7 @@ pf_status pf_model_preload(pf_model *m, const int *layers, int n, pf_progress_fn
     pthread_mutex_lock(&m->step_lock);
     pf_status st = pf_place_fill(m->place);
     pthread_mutex_unlock(&m->step_lock);
-    return st;
+    return st == PF_EDEVICE ? PF_OK : st;
 }
 
 static bool in_memory(void *ctx, const struct pf_tensor *t)
