@@ -490,7 +490,8 @@ struct pf_backend_ops {
     /* Makes [host, host + bytes) known to a backend that computes on copies of weights; NULL: the backend reads weights
      * in host memory. Small vectors that were never placed are copied when an operation first names them. */
     pf_status (*place)(pf_backend *b, const void *host, size_t bytes);
-    /* The same for n pieces of so many bytes each, which lie apart. NULL where place is. */
+    /* Makes n pieces of so many bytes each, which lie apart in host memory, known to such a backend, as `place` does
+     * one. NULL where `place` is. */
     pf_status (*place_pieces)(pf_backend *b, const uint8_t *const *host, int n, size_t bytes);
 
     /* Zeroed memory for activations and KV, page aligned, touched as it is used. shared: memory that the caller can

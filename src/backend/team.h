@@ -35,7 +35,8 @@ pf_status pf_team_open(pf_backend **out, pf_backend *const *cards, int n, const 
  * no unit, nothing is done: such a matrix is to be placed whole. */
 pf_status pf_team_divide(pf_backend *team, const struct pf_weight *w, int unit);
 
-/* The same of one kind of matrix of a layer's experts, of each expert the same rows. */
+/* Places each card's rows of one kind of matrix (gate, up or down) of a layer's experts, of each expert the same rows,
+ * by whole units as pf_team_divide does. */
 pf_status pf_team_divide_experts(pf_backend *team, const struct pf_expert_weight *w, int n_expert, int unit);
 
 /* Frees the team, and leaves its cards open. NULL-safe. */

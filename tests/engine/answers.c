@@ -152,7 +152,7 @@ static void answer(pf_model *m, struct answer *a, int first, int n, enum pf_draf
     }
 }
 
-/* The same with drafts and without. */
+/* Answers n prompts from `first` on with drafts and without: tokens and logits must be the same. */
 static void compare(pf_model *m, struct answer *a, int first, int n, enum pf_draft draft, float temp, uint64_t count[2])
 {
     uint64_t with[TOGETHER], none[2] = { 0 };
