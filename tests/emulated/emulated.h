@@ -95,7 +95,6 @@ struct emu_kernel {
 
 /* Puts a kernel on a stream, which then owns its args. */
 cudaError_t emu_launch(const cudaLaunchConfig_t *config, const void *function, struct emu_kernel k);
-cudaError_t emu_allow_bytes(const void *function, size_t bytes);
 
 /* Runs one kernel whole on this thread. await_turn is called once: when the threads of the first block that have not
  * returned wait for the kernel's turn, or at the end. emu_run_end() gives back what the thread has for it. */

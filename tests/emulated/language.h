@@ -126,15 +126,9 @@ static inline unsigned __ballot_sync(unsigned, bool yes)
 
 /* ---- Launches ---------------------------------------------------------------------------------------------------- */
 
-template <class... P> static cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *of, void (*)(P...))
+template <class... P> static cudaError_t cudaFuncGetAttributes(cudaFuncAttributes *of, void (*kernel)(P...))
 {
-    of->ptxVersion = emu_card()->capability;
-    return cudaSuccess;
-}
-
-template <class... P> static cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute, int bytes)
-{
-    return emu_allow_bytes((const void *)kernel, (size_t)bytes);
+    return cudaFuncGetAttributes(of, (const void *)kernel);
 }
 
 template <class... P>

@@ -18,6 +18,7 @@
 #define _GNU_SOURCE
 #include "emulated.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,7 +94,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t  settled = PTHREAD_COND_INITIALIZER;       /* a task has ended */
 static struct range *device_memory, *pinned;
 static size_t used[N_CARDS];
-static struct { const void *function; size_t bytes; } allowed[N_CARDS][N_KERNELS];
+static struct { const void *function; size_t bytes; } asked[N_CARDS][N_KERNELS];   /* shared memory */
 static struct emu_stream *default_stream;
 static struct {
     uint64_t n_calls, at;
@@ -671,14 +672,49 @@ cudaError_t cudaStreamDestroy(cudaStream_t st)
     return cudaSuccess;
 }
 
+/* Shared memory that blocks of a kernel may have on the chosen card. Under the lock. */
+static size_t *allowed(const void *function)
+{
+    int i = 0;
+    while (asked[chosen][i].function && asked[chosen][i].function != function)
+        i++;
+    assert(i < N_KERNELS - 1);
+    if (!asked[chosen][i].function)
+        asked[chosen][i].bytes = EMU_SHARED_UNASKED;
+    asked[chosen][i].function = function;
+    return &asked[chosen][i].bytes;
+}
+
+/* As on a GPU, what is set last holds, whichever thread set it, and for less than a block has unasked, too. Other
+ * threads get the time to set something else. */
+cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value)
+{
+    (void)attribute;
+    if (value < 0 || (size_t)value > emu_card()->shared_bytes)
+        return fail(cudaErrorInvalidValue);
+    pthread_mutex_lock(&lock);
+    *allowed(function) = (size_t)value;
+    pthread_mutex_unlock(&lock);
+    nanosleep(&(struct timespec){ .tv_nsec = 20000 }, NULL);
+    return cudaSuccess;
+}
+
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *of, const void *function)
+{
+    of->ptxVersion = emu_card()->capability;
+    pthread_mutex_lock(&lock);
+    of->maxDynamicSharedSizeBytes = (int)*allowed(function);
+    pthread_mutex_unlock(&lock);
+    return cudaSuccess;
+}
+
 /* False for a launch that a GPU would refuse. */
 static bool may_launch(const cudaLaunchConfig_t *c, int cluster, const void *function)
 {
     unsigned threads = c->blockDim.x * c->blockDim.y * c->blockDim.z;
-    size_t most = EMU_SHARED_UNASKED;
-    for (int i = 0; i < N_KERNELS && allowed[chosen][i].function; i++)
-        if (allowed[chosen][i].function == function && allowed[chosen][i].bytes > most)
-            most = allowed[chosen][i].bytes;
+    pthread_mutex_lock(&lock);
+    size_t most = *allowed(function);
+    pthread_mutex_unlock(&lock);
     return threads >= 1 && threads <= EMU_THREADS && c->gridDim.x >= 1 && c->gridDim.x <= 0x7fffffffu &&
            c->gridDim.y >= 1 && c->gridDim.y <= 65535 && c->gridDim.z >= 1 && c->gridDim.z <= 65535 &&
            cluster >= 1 && c->gridDim.x % (unsigned)cluster == 0 && c->dynamicSmemBytes <= most;
@@ -710,20 +746,6 @@ cudaError_t emu_launch(const cudaLaunchConfig_t *c, const void *function, struct
     k.block = (struct emu_index){ c->blockDim.x, c->blockDim.y, c->blockDim.z };
     k.shared_bytes = c->dynamicSmemBytes;
     enqueue(c->stream, (struct emu_task){ .kind = TASK_KERNEL, .kernel = k });
-    return cudaSuccess;
-}
-
-cudaError_t emu_allow_bytes(const void *function, size_t bytes)
-{
-    if (bytes > emu_card()->shared_bytes)
-        return fail(cudaErrorInvalidValue);
-    pthread_mutex_lock(&lock);
-    int i = 0;
-    while (i < N_KERNELS - 1 && allowed[chosen][i].function && allowed[chosen][i].function != function)
-        i++;
-    allowed[chosen][i].bytes = bytes;
-    allowed[chosen][i].function = function;
-    pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
 

@@ -20,6 +20,10 @@
 extern "C" {
 #endif
 
+/* Lets a kernel's blocks have so much shared memory besides static variables, from now on, on the card that this thread
+ * has chosen; fails where a block of it may not. The kernel as CUDA's runtime names it. Any thread. */
+cudaError_t pf_cu_allow_bytes(const void *kernel, size_t bytes);
+
 enum cu_fault { CU_FINE, CU_ACTIVATION_NOT_FINITE, CU_ROUTER_NOT_FINITE, CU_LOGIT_NOT_FINITE, CU_HOST_LATE };
 enum {
     CU_MAX_PARTS = 4,             /* products that share an input and a launch */

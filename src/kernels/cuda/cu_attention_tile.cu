@@ -400,7 +400,7 @@ static cudaError_t launch(cudaStream_t st, const struct attention &o)
     s.raw_bytes = raw_bytes(&o.kv);
     s.n_tokens = ROWS / s.n_heads;
     s.n_groups = ceil_div(group, s.n_heads);
-    cudaError_t e = cudaFuncSetAttribute(tiles<E, NV, P>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaError_t e = allow_bytes(tiles<E, NV, P>, bytes);
     if (e != cudaSuccess)
         return e;
     dim3 grid(o.kv.n_kv_head * s.n_groups, ceil_div(o.a.rows, s.n_tokens));

@@ -156,8 +156,7 @@ extern "C" cudaError_t pf_cu_choose(cudaStream_t st, const struct pf_choose_op *
     size_t bytes = (size_t)c->n_head * c->kv->hd_k * sizeof(float);
     auto score = c->kv->type == PF_KV_F16 ? (c->run ? score_runs<uint16_t> : score_chunk<uint16_t>)
                                           : (c->run ? score_runs<float> : score_chunk<float>);
-    cudaError_t e = bytes <= 48 << 10 ? cudaSuccess :
-                    cudaFuncSetAttribute(score, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaError_t e = allow_bytes(score, bytes);
     for (; e == cudaSuccess && o.first < c->rows; o.first += CU_CHOOSE_ROWS) {
         int rows = c->rows - o.first < CU_CHOOSE_ROWS ? c->rows - o.first : (int)CU_CHOOSE_ROWS;
         e = launch_early(score, dim3(ceil_div(max_positions, CHUNK), rows), SCORE_THREADS, bytes, st, o);

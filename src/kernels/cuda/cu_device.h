@@ -246,8 +246,7 @@ template <class... P>
 static cudaError_t allow_bytes(void (*kernel)(P...), size_t bytes)
 {
     enum { ALWAYS = 47 << 10 };              /* 48 KB need no asking, less what static variables take */
-    return bytes <= ALWAYS ? cudaSuccess :
-                             cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    return bytes <= ALWAYS ? cudaSuccess : pf_cu_allow_bytes((const void *)kernel, bytes);
 }
 
 static inline int ceil_div(int64_t a, int64_t b)

@@ -433,7 +433,7 @@ template <class R>
 static cudaError_t launch(cudaStream_t st, const struct cu_tiles *o, const struct cu_tile_shape *shape, int n_row_tiles)
 {
     size_t bytes = block_bytes(shape->width, shape->n_stages);
-    cudaError_t e = cudaFuncSetAttribute(tiles<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+    cudaError_t e = allow_bytes(tiles<R>, bytes);
     if (e != cudaSuccess)
         return e;
     int n_blocks = min(n_row_tiles * n_column_tiles(o, shape), shape->n_blocks);

@@ -4,6 +4,7 @@
  *     backend_cuda.c   open, close, the table of operations; which GPUs there are
  *     cuda_measure.c   how fast one reads, and copies to it arrive
  *     cuda_memory.c    budget, buffers, copies            cuda_weights.c   placed weights
+ *     cuda_allow.c     shared memory of kernels
  *     cuda_scratch.c   scratch                            cuda_graph.c     steps: captured, replayed, waited for
  *     cuda_ops.c       operations on rows                 cuda_experts.c   routed experts
  *     cuda_share.c     experts shared with the host       cuda_copies.c    copies beside the operations

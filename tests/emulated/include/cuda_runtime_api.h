@@ -42,7 +42,7 @@ struct cudaDeviceProp {
 };
 
 typedef struct cudaFuncAttributes {
-    int ptxVersion;
+    int ptxVersion, maxDynamicSharedSizeBytes;
 } cudaFuncAttributes;
 
 typedef struct cudaLaunchAttribute {
@@ -79,6 +79,9 @@ cudaError_t cudaSetDevice(int device);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device);
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
+
+cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *of, const void *function);
+cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value);
 
 cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaFree(void *p);
