@@ -1,11 +1,10 @@
 """Code that a library or object has for cards, as tests read it without CUDA's own tools.
 
-Meson's libraries name their objects, which lie in a folder beside them. Objects hold fat binaries: each a header and
+Meson's libraries name their objects and do not hold them (thin archives). Objects hold fat binaries: each a header and
 entries, of which those of kind 2 are ELF files for one card's generation (cubins). There, .text.K is kernel K's code,
 whose sh_info has the registers of a thread in its upper byte; .nv.shared.K is as large as its static shared memory;
 .nv.info.K has, among other attributes, the threads that it was bound to (1,024 where a kernel says none). Instructions
 have 16 bytes; the lowest 12 bits say which one it is."""
-import glob
 import shutil
 import struct
 import subprocess
@@ -16,13 +15,18 @@ COMPRESSED, ZSTD = 0xe000, 0x8000       # an entry's flags: in one of several wa
 MOST_THREADS = 1024
 
 
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
 def load(path):
     """The bytes of a library's objects, or of one object."""
-    data = b""
-    for part in sorted(glob.glob(glob.escape(path) + ".p/*.o")) or [path]:
-        with open(part, "rb") as f:
-            data += f.read()
-    return data
+    data = read(path)
+    if not data.startswith(b"!<thin>"):
+        return data
+    names = subprocess.run(["ar", "t", path], capture_output=True, text=True, check=True).stdout
+    return b"".join(read(name) for name in names.splitlines())
 
 
 def unpacked(content, flags, size):
