@@ -3,7 +3,8 @@
  *
  *     body --protocol->read--> struct request --prompt.c--> tokens --scheduler.c--> deltas --protocol--> the answer
  *
- * A job is used by one thread at a time: the worker that reads it, then the scheduler. It holds its exchange. */
+ * A job is used by one thread at a time: the worker that reads it, then the scheduler. It holds its exchange. Each of
+ * its choices is made in a slot, several together where there are some. */
 #ifndef PF_SERVE_JOB_H
 #define PF_SERVE_JOB_H
 
@@ -116,12 +117,16 @@ struct job {
     struct { struct buf text, calls, calls_as_text, tools; } building;       /* messages.c's */
     struct choice  *choices;             /* of the first prompt, of the second one, ...; in the arena */
     int             n_choices;           /* 0 until the prompts are made */
+    int             n_given, n_ended;    /* choices that a slot got, in their order; that are whole */
+    int             n_slots;             /* that have a choice of the job, 1 at least while some are not given */
+    bool            yields;              /* somebody waits: one slot is enough */
+    bool            over;                /* answered with an error, or its client has gone: its slots are to leave it */
+    double          since, taken, first; /* now_s() of when it was queued, got a slot, had a prompt done (0: not yet) */
     struct usage    usage;
     char            id[32];              /* random, letters and digits */
     int64_t         created;             /* seconds since 1970 */
     bool            begun;               /* protocol->begin was called */
     void           *state;               /* the protocol's own, in the arena */
-    double          since;               /* now_s() of when it was queued */
     struct job     *next;                /* in the scheduler's queue */
 };
 

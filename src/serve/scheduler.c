@@ -91,6 +91,16 @@ static void save_beginning(struct sched *sched, struct slot *s)
     save(sched, s);
 }
 
+/* What a slot loses for a prompt of which its sequence has `common` tokens is saved; leaves: it loses all. */
+static void save_lost(struct sched *sched, struct slot *s, size_t common, bool leaves)
+{
+    if (!sched->o.saved || (size_t)pf_session_pos(s->session) < common + WORTH_TOKENS)
+        return;
+    save(sched, s);
+    if (leaves || common < WORTH_TOKENS)
+        save_beginning(sched, s);
+}
+
 /* What a slot loses for a prompt is saved, and a saved conversation that has more of the prompt is taken up. */
 static void exchange_sequences(struct sched *sched, struct slot *s, const struct prompt *q)
 {
@@ -100,12 +110,8 @@ static void exchange_sequences(struct sched *sched, struct slot *s, const struct
     int64_t n_ctx = pf_session_n_ctx(s->session);
     struct part *part = saved_find(sched->o.saved, q->tok, q->n_tok, n_ctx, !sched->cuts, &saved_common);
     bool leaves = part && saved_common >= common + WORTH_TOKENS;
-    if ((size_t)pf_session_pos(s->session) >= common + WORTH_TOKENS) {
-        save(sched, s);
-        if (leaves || common < WORTH_TOKENS)
-            save_beginning(sched, s);
-        part = saved_find(sched->o.saved, q->tok, q->n_tok, n_ctx, !sched->cuts, &saved_common);
-    }
+    save_lost(sched, s, common, leaves);
+    part = saved_find(sched->o.saved, q->tok, q->n_tok, n_ctx, !sched->cuts, &saved_common);
     if (!part || saved_common < common + WORTH_TOKENS)
         return;
     saved_load(sched->o.saved, part, s->session);
@@ -114,7 +120,6 @@ static void exchange_sequences(struct sched *sched, struct slot *s, const struct
 
 static void give_slot(struct sched *sched, struct slot *s, struct job *j)
 {
-    exchange_sequences(sched, s, j->req.prompts);
     s->used = ++sched->n_used;
     slot_give(s, j);
 }
@@ -178,12 +183,17 @@ static bool any_free(const struct sched *s)
     return false;
 }
 
-static bool is_idle(struct sched *s)
+static bool is_queue_empty(struct sched *s)
 {
     pthread_mutex_lock(&s->lock);
-    bool idle = !s->first;
+    bool empty = !s->first;
     pthread_mutex_unlock(&s->lock);
-    return idle && !any_running(s);
+    return empty;
+}
+
+static bool is_idle(struct sched *s)
+{
+    return is_queue_empty(s) && !any_running(s);
 }
 
 /* One after the other, as long as nobody waits; at the end all. */
@@ -223,6 +233,7 @@ static void fill_slots(struct sched *s)
         }
         int i = choose_slot(s, j->req.prompts);
         if (i >= 0) {
+            exchange_sequences(s, &s->slots[i], j->req.prompts);
             give_slot(s, &s->slots[i], j);
             continue;
         }
@@ -232,6 +243,79 @@ static void fill_slots(struct sched *s)
         s->last = s->last ? s->last : j;
         s->n_waiting++;
         pthread_mutex_unlock(&s->lock);
+    }
+}
+
+/* ---- Choices of one job together --------------------------------------------------------------------------------- */
+
+/* Whether a slot's prompt is the one that its job's next choice goes on from, and long enough to be shared. */
+static bool leads(const struct slot *s)
+{
+    const struct job *j = s->job;
+    return j && j->n_given < j->n_choices && job_prompt(j, s->choice) == job_prompt(j, j->n_given) &&
+           job_prompt(j, s->choice)->n_tok >= WORTH_TOKENS;
+}
+
+/* Prompt tokens that a slot evaluates before others take them over: where a sequence cannot be cut short, all but the
+ * last, whose logits each choice needs for itself. */
+static size_t n_led(const struct sched *sched, const struct slot *s)
+{
+    return job_prompt(s->job, s->choice)->n_tok - !sched->cuts;
+}
+
+/* A slot that has evaluated the prompt of its job's next choice so that another one can take it over. *soon: there is
+ * one that has to go on first. */
+static struct slot *leader_of(const struct sched *sched, const struct job *j, bool *soon)
+{
+    struct slot *found = NULL;
+    *soon = false;
+    for (int i = 0; i < sched->n_slots; i++) {
+        struct slot *s = &sched->slots[i];
+        if (s->job != j || !leads(s))
+            continue;
+        if (s->answering ? sched->cuts : !s->fresh && s->n_done == n_led(sched, s))
+            found = s;
+        *soon = *soon || (!s->answering && s->n_done < n_led(sched, s));
+    }
+    *soon = *soon && !found;
+    return found;
+}
+
+/* Gives a job's next choice to a free slot; false: there is none, or the choice is better given later. */
+static bool give_another(struct sched *sched, struct job *j)
+{
+    bool soon;
+    const struct slot *leader = leader_of(sched, j, &soon);
+    const struct prompt *p = job_prompt(j, j->n_given);
+    int i = soon ? -1 : choose_slot(sched, p);
+    if (i < 0)
+        return false;
+    struct slot *s = &sched->slots[i];
+    size_t common = slot_common(s, p->tok, p->n_tok);
+    if (leader && p->n_tok >= common + WORTH_TOKENS) {
+        save_lost(sched, s, common, true);
+        slot_copy(s, leader);
+    } else {
+        exchange_sequences(sched, s, p);
+    }
+    give_slot(sched, s, j);
+    return true;
+}
+
+/* Slots that nobody waits for make the other choices of the jobs that run, one job's after the other's. */
+static void share_slots(struct sched *sched)
+{
+    bool waits = !is_queue_empty(sched), gave = !waits;
+    for (int i = 0; i < sched->n_slots; i++)
+        if (sched->slots[i].job)
+            sched->slots[i].job->yields = waits;
+    while (gave) {
+        gave = false;
+        for (int i = 0; i < sched->n_slots && any_free(sched); i++) {
+            struct job *j = sched->slots[i].job;
+            if (j && !j->over && j->n_given < j->n_choices)
+                gave = give_another(sched, j) || gave;
+        }
     }
 }
 
@@ -250,13 +334,17 @@ static void drop_the_gone(struct sched *sched)
         struct slot *s = &sched->slots[i];
         if (!s->job)
             continue;
-        if (has_closed(s->job->x))
-            exchange_leave(s->job->x);
-        if (!exchange_gone(s->job->x))
+        struct job *j = s->job;
+        if (!j->over && has_closed(j->x))
+            exchange_leave(j->x);
+        if (!j->over && !exchange_gone(j->x))
             continue;
-        atomic_fetch_add(&metrics.cancelled, 1);
         slot_take_times(s);
-        exchange_end(s->job->x);
+        if (!j->over) {
+            atomic_fetch_add(&metrics.cancelled, 1);
+            exchange_end(j->x);
+        }
+        j->over = true;
         slot_leave(s);
     }
 }
@@ -305,7 +393,8 @@ static void add_prompts(struct sched *sched, struct round *r, size_t rows)
             continue;
         }
         const struct prompt *p = job_prompt(s->job, s->choice);
-        size_t left = p->n_tok - s->n_done, n = left < rows ? left : rows;
+        size_t end = leads(s) && any_free(sched) && s->n_done < n_led(sched, s) ? n_led(sched, s) : p->n_tok;
+        size_t left = end - s->n_done, n = left < rows ? left : rows;
         add_part(r, s, p->tok + s->n_done, n);
         rows -= n;
         sched->turn = i;
@@ -403,6 +492,7 @@ static void *run(void *ctx)
     while (wait_for_work(s)) {
         fill_slots(s);
         drop_the_gone(s);
+        share_slots(s);
         round_of_steps(s);
     }
     save_idle(s, true);

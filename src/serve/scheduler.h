@@ -6,8 +6,9 @@
  * Every round is one batch: each answering slot has its next token in it, and prompts their next slice, whose
  * length keeps the round within the bound on pauses; prompts take turns, so a short one does not wait for a long
  * one. The long step of a prompt that is alone is broken off when another request comes. Tokens that a session has
- * drafted rightly are taken before, and need no batch. No bit of an answer depends on what else is under way. A
- * client's going is seen before each round. */
+ * drafted rightly are taken before, and need no batch. The choices of one request are made together, in slots that
+ * nobody waits for, and those of one prompt take over what the first one evaluated. No bit of an answer depends on what
+ * else is under way. A client's going is seen before each round. */
 #ifndef PF_SERVE_SCHEDULER_H
 #define PF_SERVE_SCHEDULER_H
 

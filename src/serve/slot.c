@@ -1,17 +1,18 @@
 /* See slot.h. */
 #include "serve/slot.h"
 
+#include <string.h>
 #include <sys/random.h>
 
 #include "serve/metrics.h"
 
+enum { MOST_COPIED_BYTES = 1 << 30 };
+
 /* ---- Ends of jobs ------------------------------------------------------------------------------------------------ */
 
-void slot_leave(struct slot *s)
+static void free_job(struct job *j)
 {
-    struct job *j = s->job;
-    struct usage *u = &j->usage;
-    answer_free(&s->answer);             /* its matchers, before the job's grammar */
+    const struct usage *u = &j->usage;
     atomic_fetch_add(&metrics.prompt_tokens, u->n_prompt);
     atomic_fetch_add(&metrics.cached_tokens, u->n_cached);
     atomic_fetch_add(&metrics.answer_tokens, u->n_answer);
@@ -19,45 +20,61 @@ void slot_leave(struct slot *s)
     atomic_fetch_add(&metrics.answer_us, (unsigned long long)(u->answer_s * 1e6));
     atomic_fetch_sub(&metrics.running, 1);
     job_free(j);
+}
+
+void slot_leave(struct slot *s)
+{
+    struct job *j = s->job;
+    answer_free(&s->answer);             /* its matchers, before the job's grammar */
     s->job = NULL;
+    if (--j->n_slots == 0)
+        free_job(j);
 }
 
 void slot_fail(struct slot *s, pf_status st, const char *why)
 {
     struct trouble t = { st == PF_ENOMEM ? 503 : 500, NULL, NULL, why ? why : pf_last_error() };
-    atomic_fetch_add(&metrics.failed, 1);
-    job_fail(s->job, &t);
+    if (!s->job->over) {
+        atomic_fetch_add(&metrics.failed, 1);
+        job_fail(s->job, &t);
+    }
+    s->job->over = true;
     slot_leave(s);
 }
 
 void slot_take_times(struct slot *s)
 {
+    const struct job *j = s->job;
     struct usage *u = &s->job->usage;
-    u->queued_s = s->begun - s->job->since;
-    u->prompt_s = (s->first > 0 ? s->first : now_s()) - s->begun;
-    u->answer_s = s->first > 0 ? now_s() - s->first : 0;
-    pf_session_drafts(s->session, &u->n_drafted, &u->n_accepted);
-    u->n_drafted -= s->drafted;
-    u->n_accepted -= s->accepted;
+    uint64_t drafted = s->drafted, accepted = s->accepted;
+    u->queued_s = j->taken - j->since;
+    u->prompt_s = (j->first > 0 ? j->first : now_s()) - j->taken;
+    u->answer_s = j->first > 0 ? now_s() - j->first : 0;
+    pf_session_drafts(s->session, &s->drafted, &s->accepted);
+    u->n_drafted += s->drafted - drafted;
+    u->n_accepted += s->accepted - accepted;
 }
 
-static void begin_prompt(struct slot *s);
+static void begin_choice(struct slot *s);
 
 static void end_choice(struct slot *s, enum finish why)
 {
     struct job *j = s->job;
+    j->n_ended++;
     pf_status st = answer_end(&s->answer, why);
     if (st < 0) {
         slot_fail(s, st, NULL);
         return;
     }
     slot_take_times(s);
-    if (++s->choice < j->n_choices) {
-        begin_prompt(s);
+    if (j->n_given < j->n_choices && !(j->yields && j->n_slots > 1)) {
+        begin_choice(s);
         return;
     }
-    j->protocol->end(j);
-    exchange_end(j->x);
+    if (j->n_ended == j->n_choices) {
+        j->protocol->end(j);
+        exchange_end(j->x);
+    }
     slot_leave(s);
 }
 
@@ -87,8 +104,9 @@ static void set_sampler(struct pf_sampler *sp, const struct request *q, int choi
     sp->n_bias = q->n_bias;
 }
 
-static void begin_prompt(struct slot *s)
+static void begin_choice(struct slot *s)
 {
+    s->choice = s->job->n_given++;
     s->answering = false;
     s->fresh = true;
     s->n_done = 0;
@@ -130,7 +148,7 @@ static void prompt_done(struct slot *s)
         return;
     s->answering = true;
     s->prompt_end = (int64_t)s->n_done;
-    s->first = s->first > 0 ? s->first : now_s();
+    j->first = j->first > 0 ? j->first : now_s();
     slot_take_times(s);
     if (!j->begun && j->req.stream) {
         exchange_open(j->x);
@@ -182,22 +200,58 @@ static void sample_next(struct slot *s)
 void slot_give(struct slot *s, struct job *j)
 {
     s->job = j;
-    s->choice = 0;
-    s->begun = now_s();
-    s->first = 0;
-    for (size_t i = 0; i < j->req.n_prompts; i++)
-        j->usage.n_prompt += j->req.prompts[i].n_tok;
     pf_session_drafts(s->session, &s->drafted, &s->accepted);
-    atomic_fetch_add(&metrics.running, 1);
-    begin_prompt(s);
+    if (j->n_slots++ == 0) {
+        j->taken = now_s();
+        for (size_t i = 0; i < j->req.n_prompts; i++)
+            j->usage.n_prompt += j->req.prompts[i].n_tok;
+        atomic_fetch_add(&metrics.running, 1);
+    }
+    begin_choice(s);
+}
+
+/* A copy on its way, in memory. */
+struct copy {
+    struct buf data;
+    size_t     n_read;
+};
+
+static bool copy_out(void *ctx, const void *data, size_t n)
+{
+    struct copy *c = ctx;
+    if (c->data.n + n > MOST_COPIED_BYTES)
+        return false;
+    buf_add(&c->data, data, n);
+    return true;
+}
+
+static bool copy_in(void *ctx, void *data, size_t n)
+{
+    struct copy *c = ctx;
+    if (n > c->data.n - c->n_read)
+        return false;
+    memcpy(data, c->data.p + c->n_read, n);
+    c->n_read += n;
+    return true;
+}
+
+void slot_copy(struct slot *s, const struct slot *from)
+{
+    struct copy c = { .n_read = 0 };
+    if (pf_session_save(from->session, copy_out, &c) < 0 || pf_session_load(s->session, copy_in, &c) < 0)
+        pf_session_rewind(s->session, 0);
+    s->unsaved = false;
+    buf_free(&c.data);
 }
 
 void slot_took(struct slot *s, size_t n)
 {
-    if (s->answering) {
+    if (s->job->over) {
+        slot_leave(s);
+    } else if (s->answering) {
         sample_next(s);
-        return;
+    } else {
+        s->n_done += n;
+        prompt_done(s);
     }
-    s->n_done += n;
-    prompt_done(s);
 }

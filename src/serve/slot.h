@@ -1,7 +1,8 @@
-/* A slot: a session, the job that has it, and how far that job is. The scheduler's thread alone.
+/* A slot: a session, the job that has it, and how far the choice is that it makes. The scheduler's thread alone.
  *
  *     slot_give -> slot_take_prefix -> slot_took, slice by slice of the prompt -> slot_took, token by token
- *                                                              next choice <-'      `-> end, or slot_fail */
+ *                        ^                         next choice that no slot has <-'      `-> end, or slot_fail
+ *                        `-------------------------------' */
 #ifndef PF_SERVE_SLOT_H
 #define PF_SERVE_SLOT_H
 
@@ -22,24 +23,25 @@ struct slot {
     int32_t     next;                /* sampled, to be evaluated */
     struct pf_sampler sampler;
     struct answer     answer;
-    uint64_t    drafted, accepted;   /* by the session before the job */
-    double      begun, first;        /* when it got the slot; when its prompt was done */
+    uint64_t    drafted, accepted;   /* by the session, as far as no job or this one's usage has them */
     uint64_t    used;
 };
 
 /* How many of the tokens the slot's sequence begins with. */
 size_t slot_common(const struct slot *s, const int32_t *tok, size_t n);
-/* The slot is free and has a session. */
+/* Gives the job's next choice to a slot that is free and has a session. */
 void slot_give(struct slot *s, struct job *j);
+/* Makes the slot's sequence the other one's; if that fails, it is empty. */
+void slot_copy(struct slot *s, const struct slot *from);
 /* Makes a slot's sequence what the prompt begins with. At least the prompt's last token is left to evaluate. */
 pf_status slot_take_prefix(struct slot *s);
 /* n tokens of the prompt, or the answer's next one, were evaluated: samples where it can, tells, ends. */
 void slot_took(struct slot *s, size_t n);
 
 void slot_take_times(struct slot *s);            /* into the job's usage */
-/* The job ends with an error; why: a sentence, NULL: the thread's last. */
+/* The job is over with an error; why: a sentence, NULL: the thread's last. */
 void slot_fail(struct slot *s, pf_status st, const char *why);
-/* The job is over: it is counted and freed. */
+/* The slot is free. A job that no slot has is counted and freed. */
 void slot_leave(struct slot *s);
 
 #endif

@@ -89,20 +89,37 @@ def check_broken_off(s, asks, alone):
             check(got.result() == alone[i], "a prompt that was broken off has another answer:", i, got.result(), alone[i])
 
 
+def all_choices(s, ask):
+    return [c["message"]["content"] for c in s.post(CHAT, ask)[2]["choices"]]
+
+
+def check_choices(s, ask, alone):
+    """Five choices in four slots, while others come: each is what it is where one is made after the other."""
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        got = [pool.submit(all_choices, s, ask) for _ in range(2)]
+        time.sleep(0.05)
+        text_of(s, chat("1", max_tokens=1))
+        for one in got:
+            check(one.result() == alone, "choices made together are others:", one.result(), alone)
+
+
 def check_model(folder, name, n, seed):
     """What answers are alone is said by a server without a GPU, of one slot and without drafts."""
     on_gpu = name in GPU_MODELS
     preset, options, flags = {**MODELS, **GPU_MODELS}[name]
     args = ["-m", tiny.model(folder, preset=preset, name=name, **options), "-c", "4096"] if preset else []
     asks, long = requests(n, seed, on_gpu), long_prompts(seed, on_gpu)
+    several = dict(long[0], n=5, temperature=1, seed=seed, max_tokens=5 if on_gpu else 20)
     with Server(*args, "--gpus", "-1", "--draft", "off", "--slots", "1") as s:
         alone, long_alone = ([text_of(s, a) for a in some] for some in (asks, long))
+        several_alone = all_choices(s, several)
     with Server(*args, *flags, "--pause-ms", "1" if seed % 2 else "100") as s:
         if on_gpu and s.ask("GET", "/props")[2]["backend"] == "cpu":
             print("skipped: this machine has no GPU that CUDA can use")
             sys.exit(77)
         check_load(s, asks, alone, seed)
         check_broken_off(s, long, long_alone)
+        check_choices(s, several, several_alone)
         print(name, "model: %d requests, %d tokens drafted, %d steps broken off" % (
             n, s.metric("drafted_tokens_total"), s.metric("steps_broken_off_total")), flush=True)
 

@@ -105,6 +105,27 @@ def check_prompts(s):
     check(streamed == each, "streamed choices of several prompts are others", streamed, each)
 
 
+def check_together(s):
+    """The choices of a request are made together, and those of one prompt evaluate it once."""
+    fresh = iter(range(100))
+
+    def ask(n):
+        text = "%d " % next(fresh) + "A fox and a crow. " * 80
+        before = s.metric("step_seconds_total")
+        a = s.post(TEXT, {"prompt": text, "temperature": 1, "seed": 3, "max_tokens": 1, "n": n})[2]
+        check(len(a["choices"]) == n and a["usage"]["prompt_tokens"] > 400, a["usage"])
+        return s.metric("step_seconds_total") - before
+
+    one, four = (min(ask(n) for _ in range(3)) for n in (1, 4))
+    check(four < 3 * one, "the steps of a prompt with four choices take", four, "with one", one)
+    for prompt, n in (("A fox", 4), (["A fox", "A crow", "Once"], 1)):
+        ask_all = {"prompt": prompt, "temperature": 1, "seed": 3, "max_tokens": 30, "n": n, "stream": True, "ignore_eos": True}
+        order = [json.loads(d)["choices"][0] for _, d in s.stream(TEXT, ask_all) if d != "[DONE]"]
+        last = {c["index"]: i for i, c in enumerate(order) if c["finish_reason"]}
+        first = {c["index"]: i for i, c in reversed(list(enumerate(order)))}
+        check(max(first.values()) < min(last.values()), "choices come one after the other:", first, last)
+
+
 # (path, what the body has besides what it needs, the field that the error names)
 USER = [{"role": "user", "content": "x"}]
 WRONG = [
@@ -159,7 +180,7 @@ def main():
         check(s.ask("GET", "/health")[0] == 200, "health")
         names = [m["id"] for m in s.ask("GET", "/v1/models")[2]["data"]]
         check("default" in names and "fables" in names, names)
-        for part in (check_answers, check_stream, check_settings, check_bias, check_text, check_prompts, check_errors):
+        for part in (check_answers, check_stream, check_settings, check_bias, check_text, check_prompts, check_together, check_errors):
             part(s)
     finish()
 

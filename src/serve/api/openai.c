@@ -158,7 +158,7 @@ static void put_chunk(struct job *j, int choice, const char *delta, const char *
     buf_printf(&out, finish ? ",\"finish_reason\":\"%s\"}]" : ",\"finish_reason\":null}]", finish);
     if (j->req.stream_usage) {
         buf_puts(&out, ",\"usage\":null");
-    } else if (finish && choice + 1 == j->n_choices) {
+    } else if (finish && j->n_ended == j->n_choices) {
         buf_puts(&out, ",");
         openai_put_timings(&out, &j->usage);
     }
