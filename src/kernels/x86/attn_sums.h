@@ -31,11 +31,12 @@ ATTN_INLINE struct attn_span attn_seen(const struct pf_attn_i16_args *a, int i, 
     return (struct attn_span){ lo < 0 ? 0 : lo, hi > PF_I16_BLOCK ? PF_I16_BLOCK : hi };
 }
 
-/* The block that comes next, fetched from memory on the way through the present one: by the first tile of queries one
- * plane, by the second one the other; by a tile that is alone both. NULL: nothing is left to be fetched. */
+/* The block that comes next, fetched from memory on the way through the present one: line after line, which is the
+ * order that the cache's own fetching follows, some at each step of a tile, by the first two tiles of queries or by the
+ * one that there is. */
 struct attn_ahead {
-    const int8_t *k, *v;
-    bool          both;          /* planes */
+    const int8_t *k, *v;         /* the next lines. NULL: nothing is left to be fetched */
+    int           step;          /* bytes for a vector of the present block */
 };
 
 /* Fetches into the second cache: the first one is full of the present block. */
@@ -44,20 +45,21 @@ ATTN_INLINE void attn_fetch_line(const int8_t *p)
     _mm_prefetch((const char *)p, _MM_HINT_T1);
 }
 
-/* The vector at base + at, or a plane of it. */
-ATTN_INLINE void attn_fetch(const int8_t *base, ptrdiff_t at, bool both)
+ATTN_INLINE void attn_fetch(const int8_t **at, int step)
 {
-    if (!base)
+    if (!*at)
         return;
-    attn_fetch_line(base + at);
-    if (both)
-        attn_fetch_line(base + at + PF_I16_PLANE);
+    attn_fetch_line(*at);
+    if (step == ATTN_VECTOR)
+        attn_fetch_line(*at + 64);
+    *at += step;
 }
 
 /* What comes after the block at position `at`: the last query sees the most. Scales are fetched at once. */
 ATTN_INLINE struct attn_ahead attn_ahead(const struct pf_attn_i16_args *a, int at)
 {
-    struct attn_ahead next = { a->next_k, a->next_v, a->n_q == 1 || a->n_q == ATTN_QT };
+    bool alone = a->n_q == 1 || a->n_q == ATTN_QT;
+    struct attn_ahead next = { a->next_k, a->next_v, alone ? ATTN_VECTOR : ATTN_VECTOR / 2 };
     if (at + PF_I16_BLOCK < a->hi[a->n_q - 1]) {
         next.k = (const int8_t *)a->k + pf_i16_key_block(a->hd_k, at + PF_I16_BLOCK);
         next.v = (const int8_t *)a->v + pf_i16_value_block(a->hd_v, at + PF_I16_BLOCK);
@@ -75,12 +77,8 @@ ATTN_INLINE struct attn_ahead attn_ahead(const struct pf_attn_i16_args *a, int a
 /* The tile of queries from number i has fetched its part. */
 ATTN_INLINE void attn_fetched(struct attn_ahead *ahead, int i)
 {
-    if (i == 0 && ahead->k && !ahead->both) {
-        ahead->k += PF_I16_PLANE;
-        ahead->v += PF_I16_PLANE;
-    } else {
+    if (i > 0 || ahead->step == ATTN_VECTOR)
         *ahead = (struct attn_ahead){ 0 };
-    }
 }
 
 ATTN_INLINE void attn_begin(const struct pf_attn_i16_args *a, struct attn_sums *s, int i)

@@ -32,7 +32,7 @@ ATTN_INLINE __m512i attn_word(const void *p)
 
 /* n_q queries from number i times n_v vectors of keys from number v. */
 ATTN_INLINE void attn_scores_tile(const struct pf_attn_i16_args *a, struct attn_vnni *s, const int8_t *k,
-                                  struct attn_ahead ahead, int i, const int n_q, int v, const int n_v)
+                                  struct attn_ahead *ahead, int i, const int n_q, int v, const int n_v)
 {
     const __m512i bias = _mm512_set1_epi8(-128);
     size_t hd = (size_t)a->hd_k;
@@ -43,11 +43,12 @@ ATTN_INLINE void attn_scores_tile(const struct pf_attn_i16_args *a, struct attn_
             upper[j][u] = _mm512_set1_epi32(-s->less[i + j][0]);
             middle[j][u] = _mm512_set1_epi32(-s->less[i + j][1]);
         }
+    const int8_t *fetch = ahead->k;
     for (size_t e = 0; e < hd; e += 4) {
         __m512i kh[4], kl[4];
         for (int u = 0; u < n_v; u++) {
             const int8_t *word = at + ((size_t)u * (hd / 4) + e / 4) * ATTN_VECTOR;
-            attn_fetch(ahead.k, word - k, ahead.both);
+            attn_fetch(&fetch, ahead->step);
             kh[u] = _mm512_xor_si512(_mm512_loadu_si512(word), bias);
             kl[u] = _mm512_xor_si512(_mm512_loadu_si512(word + PF_I16_PLANE), bias);
         }
@@ -64,17 +65,18 @@ ATTN_INLINE void attn_scores_tile(const struct pf_attn_i16_args *a, struct attn_
         for (int u = 0; u < n_v; u++)
             _mm512_storeu_si512(s->c[i + j] + (v + u) * 16,
                                 _mm512_add_epi32(_mm512_slli_epi32(upper[j][u], 8), middle[j][u]));
+    ahead->k = fetch;
 }
 
 static void attn_scores_four(const struct pf_attn_i16_args *a, struct attn_vnni *s, const int8_t *k,
-                             struct attn_ahead ahead, int i)
+                             struct attn_ahead *ahead, int i)
 {
     for (int v = 0; v < 4; v += 2)
         attn_scores_tile(a, s, k, ahead, i, ATTN_QT, v, 2);
 }
 
 static void attn_scores_one(const struct pf_attn_i16_args *a, struct attn_vnni *s, const int8_t *k,
-                            struct attn_ahead ahead, int i)
+                            struct attn_ahead *ahead, int i)
 {
     attn_scores_tile(a, s, k, ahead, i, 1, 0, 4);
 }
@@ -154,18 +156,19 @@ static void attn_weigh(const struct pf_attn_i16_args *a, struct attn_vnni *s, co
 
 /* n_v vectors of 16 elements from element e on, for n_q queries from number i. */
 ATTN_INLINE void attn_values_tile(const struct pf_attn_i16_args *a, const struct attn_vnni *s, const int8_t *v,
-                                  struct attn_ahead ahead, int i, const int n_q, int e, const int n_v)
+                                  struct attn_ahead *ahead, int i, const int n_q, int e, const int n_v)
 {
     size_t hd = (size_t)a->hd_v;
     __m512i upper[ATTN_QT][4], middle[ATTN_QT][4];
     for (int j = 0; j < n_q; j++)
         for (int u = 0; u < n_v; u++)
             upper[j][u] = middle[j][u] = _mm512_setzero_si512();
+    const int8_t *fetch = ahead->v;
     for (size_t p = 0; p < PF_I16_BLOCK; p += 4) {
         const int8_t *at = v + (p / 4 * (hd / 16) + (size_t)e / 16) * ATTN_VECTOR;
         __m512i vh[4], vl[4];
         for (int u = 0; u < n_v; u++) {
-            attn_fetch(ahead.v, at - v + u * ATTN_VECTOR, ahead.both);
+            attn_fetch(&fetch, ahead->step);
             vh[u] = _mm512_loadu_si512(at + u * ATTN_VECTOR);
             vl[u] = _mm512_loadu_si512(at + u * ATTN_VECTOR + PF_I16_PLANE);
         }
@@ -186,17 +189,18 @@ ATTN_INLINE void attn_values_tile(const struct pf_attn_i16_args *a, const struct
             __m512 gain = _mm512_set1_ps(s->sums.gain[i + j]);
             _mm512_storeu_ps(acc, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), gain, before));
         }
+    ahead->v = fetch;
 }
 
 static void attn_values_four(const struct pf_attn_i16_args *a, const struct attn_vnni *s, const int8_t *v,
-                             struct attn_ahead ahead, int i)
+                             struct attn_ahead *ahead, int i)
 {
     for (int e = 0; e < a->hd_v; e += 32)
         attn_values_tile(a, s, v, ahead, i, ATTN_QT, e, 2);
 }
 
 static void attn_values_one(const struct pf_attn_i16_args *a, const struct attn_vnni *s, const int8_t *v,
-                            struct attn_ahead ahead, int i)
+                            struct attn_ahead *ahead, int i)
 {
     int e = 0;
     for (; e + 64 <= a->hd_v; e += 64)
@@ -234,7 +238,7 @@ static void attn_block(const struct pf_attn_i16_args *a, struct attn_vnni *s, in
         }
         if (!any)
             continue;
-        (n == 1 ? attn_scores_one : attn_scores_four)(a, s, k, ahead, i);
+        (n == 1 ? attn_scores_one : attn_scores_four)(a, s, k, &ahead, i);
         for (int j = 0; j < n; j++)
             if (seen[j].lo < seen[j].hi) {
                 attn_weigh(a, s, k, v, i + j, seen[j]);
@@ -242,7 +246,7 @@ static void attn_block(const struct pf_attn_i16_args *a, struct attn_vnni *s, in
                 memset(s->w[i + j], 0, sizeof s->w[i + j]);
                 attn_skip(&s->sums, i + j);
             }
-        (n == 1 ? attn_values_one : attn_values_four)(a, s, v, ahead, i);
+        (n == 1 ? attn_values_one : attn_values_four)(a, s, v, &ahead, i);
         attn_fetched(&ahead, i);
     }
 }
