@@ -218,7 +218,8 @@ struct pf_model_opts {
     enum pf_layout   layout;
     int              n_ranks;        /* processes that have one model together, on one machine or several, each with
                                         some of its layers; 0 or 1: this one alone. They need NVIDIA's NCCL, which finds
-                                        rank 0 by the environment (NCCL_COMM_ID), and a GPU each. PF_MAX_GPUS at most */
+                                        rank 0 by the environment (NCCL_COMM_ID), and a GPU each, and have to be started
+                                        within five minutes. PF_MAX_GPUS at most */
     int              rank;           /* which of them this one is. Rank 0 has the sessions; see pf_model_follow */
     int              n_batch;        /* of the sessions to come (struct pf_session_opts), for whose steps a GPU keeps
                                         room beside weights; 0: 512 */

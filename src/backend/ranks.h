@@ -17,10 +17,10 @@
 
 typedef struct pf_ranks pf_ranks;
 
-/* Meets the other ranks; waits until all are there. gpu: the GPU for the exchange. Where they meet the environment
- * says: NCCL_COMM_ID, rank 0's host:port, as NCCL reads it. cancel is asked while waiting here, and by ranks other than
- * 0 in pf_ranks_broadcast; what it points to must outlive the ranks. */
-pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, const struct pf_cancel *cancel);
+/* Meets the other ranks; PF_EIO: not all have come within wait_s seconds. gpu: the GPU for the exchange. Where they
+ * meet the environment says: NCCL_COMM_ID, rank 0's host:port, as NCCL reads it. cancel is asked while waiting here,
+ * and by ranks other than 0 in pf_ranks_broadcast; what it points to must outlive the ranks. */
+pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, int wait_s, const struct pf_cancel *cancel);
 void      pf_ranks_close(pf_ranks *r);            /* NULL-safe */
 
 /* By all ranks: from now on a rank that is gone without a word is noticed, too. */

@@ -40,9 +40,9 @@ const struct pf_meet_ops *pf_backend_cuda_meet(const pf_backend *b)
     return NULL;
 }
 
-pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, const struct pf_cancel *cancel)
+pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, int wait_s, const struct pf_cancel *cancel)
 {
-    (void)gpu, (void)rank, (void)n, (void)cancel;
+    (void)gpu, (void)rank, (void)n, (void)wait_s, (void)cancel;
     *out = NULL;
     PF_FAIL(PF_EUNSUPPORTED, "several processes exchange by their GPUs, and pfmoe was built without CUDA");
 }

@@ -34,6 +34,7 @@ struct line {
 struct pf_ranks {
     struct nccl nccl;
     int         gpu, rank, n;
+    uint64_t    meet_ns;             /* how long the others are waited for; 0: they have been met */
     const struct pf_cancel *cancel;
     struct line talk, beat;
     bool        is_broken;           /* what was lost is lost */
@@ -89,6 +90,9 @@ static pf_status settle_line(const struct pf_ranks *r, const struct line *l, con
         PF_TRY(look(r, l, &done));
         if (done)
             return PF_OK;
+        if (r->meet_ns && pf_now_ns() - begin > r->meet_ns)
+            PF_FAIL(PF_EIO, "rank %d has waited %d seconds for the other ranks: all %d have to be started in that time "
+                    "and to reach rank 0's address", r->rank, (int)(r->meet_ns / 1000000000), r->n);
         if (missed(r))
             PF_FAIL(PF_EIO, "there was no sign of life for %d seconds", (int)(LIMIT_NS / 1000000000));
         if (pf_now_ns() - begin > SPIN_NS)
@@ -221,10 +225,12 @@ static pf_status meet(struct pf_ranks *r)
         result = r->nccl.comm_init(&r->talk.comm, r->n, id, r->rank, &config);
     if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
         return nccl_failed(r, &r->talk, result);
-    return settle_line(r, &r->talk, r->cancel);
+    PF_TRY(settle_line(r, &r->talk, r->cancel));
+    r->meet_ns = 0;
+    return PF_OK;
 }
 
-pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, const struct pf_cancel *cancel)
+pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, int wait_s, const struct pf_cancel *cancel)
 {
     pf_ranks *r = pf_alloc(PF_MEM_KERNELS, sizeof *r);
     *out = NULL;
@@ -233,6 +239,7 @@ pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, const struct p
     r->gpu = gpu;
     r->rank = rank;
     r->n = n;
+    r->meet_ns = (uint64_t)wait_s * 1000000000;
     r->cancel = cancel;
     pf_status st = pf_nccl_find(&r->nccl);
     st = st == PF_OK ? meet(r) : st;

@@ -8,6 +8,8 @@
 #include "moe/place/cut.h"
 #include "moe/session/crew.h"
 
+enum { MEET_S = 300 };                       /* for starting a program on each machine by hand */
+
 struct facts {
     char             version[32];            /* of pfmoe: all must decide alike */
     struct pf_digest identity;
@@ -103,7 +105,7 @@ pf_status pf_crew_open(struct pf_model *m, const struct pf_model_opts *o)
     crew->rank = o->rank;
     crew->n = o->n_ranks;
     m->crew = crew;
-    pf_status st = pf_ranks_open(&crew->ranks, gpu_of(o), crew->rank, crew->n, &m->cancel);
+    pf_status st = pf_ranks_open(&crew->ranks, gpu_of(o), crew->rank, crew->n, MEET_S, &m->cancel);
     if (st == PF_OK)
         st = know(m, o, all);
     return st == PF_OK ? divide(m, all) : st;
