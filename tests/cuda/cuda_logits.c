@@ -61,6 +61,15 @@ static bool is_refused(const char *path, enum pf_kv_type kv)
     return strstr(said[0], "Q8_0 takes multiples of 32") != NULL;
 }
 
+/* Cancelled before it began, a step fails, also one that would be a repetition, and leaves no trace. */
+static void check_cancelled(pf_session *s, int32_t tok, const char *name)
+{
+    int64_t pos = pf_session_pos(s);
+    pf_session_cancel(s);
+    pf_status st = pf_session_eval(s, &tok, 1, 0);
+    CHECK(st == PF_ECANCEL && pf_session_pos(s) == pos, "%s: a step that was cancelled at %d: %d", name, (int)pos, st);
+}
+
 /* Logits of all positions, to be freed. */
 static float *run(const char *path, const struct way *w, size_t *n_vocab)
 {
@@ -80,6 +89,8 @@ static float *run(const char *path, const struct way *w, size_t *n_vocab)
     for (int done = 0; done < n_tokens;) {
         int n = w->piece < n_tokens - done ? w->piece : n_tokens - done;
         unsigned flags = n > 1 ? PF_LOGITS_ALL : 0;
+        if (w->piece == 1 && done % 5 == 4)
+            check_cancelled(s, tokens[done], w->name);
         CHECK(pf_session_eval(s, tokens + done, (size_t)n, flags) == PF_OK, "%s: %s", w->name, pf_last_error());
         for (int i = 0; i < n; i++) {
             const float *logits = flags ? pf_session_logits_at(s, (size_t)i) : pf_session_logits(s);

@@ -248,10 +248,12 @@ static struct pf_repeat repeat_of(const struct pf_step *t, int n_logits)
 }
 
 /* The layers of the card at work, as a repetition, if it can; in front of them the embedding, behind them the logits,
- * unless they are many. */
+ * unless they are many. A repetition asks nobody between its layers. */
 static pf_status run_card(struct pf_step *t, bool embeds, bool heads)
 {
     struct pf_work_unit *u = t->unit;
+    if (is_cancelled(t))
+        PF_FAIL(PF_ECANCEL, "cancelled in front of a step");
     struct pf_repeat repeat = repeat_of(t, heads ? t->n_logits : 0);
     for (bool again = true; again;) {
         bool replayed;
