@@ -108,6 +108,7 @@ static int insert(struct token_logprob *top, int n, int most, int32_t tok, doubl
     return n < most ? n + 1 : n;
 }
 
+/* One pass over the vocabulary: what was summed is rescaled where a larger logit comes. */
 static void tell_logprobs(struct answer *a, const pf_session *s, int32_t tok)
 {
     struct job *j = a->job;
@@ -118,11 +119,13 @@ static void tell_logprobs(struct answer *a, const pf_session *s, int32_t tok)
     double sum = 0;
     float best = logits[0];
     for (int64_t i = 0; i < n; i++) {
-        best = logits[i] > best ? logits[i] : best;
+        if (logits[i] > best) {
+            sum *= exp((double)best - (double)logits[i]);
+            best = logits[i];
+        }
+        sum += (double)expf(logits[i] - best);
         n_top = insert(top, n_top, (int)j->req.top_logprobs, (int32_t)i, (double)logits[i]);
     }
-    for (int64_t i = 0; i < n; i++)
-        sum += exp((double)logits[i] - (double)best);
     double whole = (double)best + log(sum);
     for (int i = 0; i < n_top; i++)
         top[i].logprob -= whole;

@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 """OpenAI's chat and text completions: answers whole and streamed, settings, errors that name their field."""
+import array
 import json
+import math
+import os
 import subprocess
 import sys
+import tempfile
 
 from serve import Server, chat, check, environment, finish, run_path
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 ASK = "Tell me a fable."
+BUNDLED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "models", "fables.gguf")
 
 
 def content(answer, i=0):
@@ -85,6 +90,29 @@ def check_text(s):
     echoed = s.post(TEXT, {"prompt": "A fox", "temperature": 0, "max_tokens": 12, "echo": True})[2]["choices"][0]["text"]
     check(echoed == "A fox" + a["choices"][0]["text"], echoed)
     check(s.post(TEXT, {"prompt": ids, "temperature": 0, "max_tokens": 12, "echo": True})[2]["choices"][0]["text"] == echoed, "tokens are not echoed")
+
+
+def check_logprobs(s):
+    """Against pfmoe-run's logits, in double."""
+    ids = s.post("/tokenize", {"content": "A fox"})[2]["tokens"]
+    a = s.post(TEXT, {"prompt": ids, "temperature": 0, "max_tokens": 8, "logprobs": 5})[2]["choices"][0]
+    chosen = s.post("/tokenize", {"content": "A fox" + a["text"]})[2]["tokens"]
+    with tempfile.TemporaryDirectory() as folder:
+        tokens, out = folder + "/tokens", folder + "/logits"
+        with open(tokens, "w") as f:
+            f.write(" ".join(map(str, chosen)))
+        subprocess.run([run_path, "-m", BUNDLED, "--score", tokens, "--logits", out], capture_output=True, env=environment(), check=True)
+        logits = array.array("f")
+        with open(out, "rb") as f:
+            logits.frombytes(f.read())
+    n = len(logits) // len(chosen)
+    for i, (lp, top) in enumerate(zip(a["logprobs"]["token_logprobs"], a["logprobs"]["top_logprobs"])):
+        at = len(ids) - 1 + i
+        row = logits[at * n:(at + 1) * n]
+        whole = math.log(math.fsum(math.exp(l) for l in row))
+        check(abs(lp - (row[chosen[at + 1]] - whole)) < 3e-6, "log-probability", i, lp, row[chosen[at + 1]] - whole)
+        best = sorted((l - whole for l in row), reverse=True)[:5]
+        check(all(abs(x - y) < 3e-6 for x, y in zip(sorted(top.values(), reverse=True), best)), i, top, best)
 
 
 def check_prompts(s):
@@ -180,7 +208,7 @@ def main():
         check(s.ask("GET", "/health")[0] == 200, "health")
         names = [m["id"] for m in s.ask("GET", "/v1/models")[2]["data"]]
         check("default" in names and "fables" in names, names)
-        for part in (check_answers, check_stream, check_settings, check_bias, check_text, check_prompts, check_together, check_errors):
+        for part in (check_answers, check_stream, check_settings, check_bias, check_text, check_logprobs, check_prompts, check_together, check_errors):
             part(s)
     finish()
 
