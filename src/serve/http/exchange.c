@@ -24,14 +24,19 @@ void exchange_hold(struct exchange *x)
     atomic_fetch_add(&x->holders, 1);
 }
 
+void exchange_drop_body(struct exchange *x)
+{
+    atomic_fetch_sub(&x->http->bodies, x->body.n);
+    buf_free(&x->body);
+}
+
 void exchange_drop(struct exchange *x)
 {
     if (atomic_fetch_sub(&x->holders, 1) > 1)
         return;
-    atomic_fetch_sub(&x->http->bodies, x->body.n);
+    exchange_drop_body(x);
     atomic_fetch_sub(&x->http->running, 1);
     pthread_mutex_destroy(&x->lock);
-    buf_free(&x->body);
     buf_free(&x->out);
     free(x->origin);
     free(x->rest);

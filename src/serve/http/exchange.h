@@ -43,6 +43,8 @@ struct exchange {
 
 /* One holder: the connection. On the http thread, as are the two below. */
 struct exchange *exchange_new(struct http *h, const struct route *route, struct MHD_Connection *c);
+/* By who has the body: the http thread, then the worker that it was handed to. */
+void exchange_drop_body(struct exchange *x);
 /* A whole answer; origin: to allow, or NULL; close: the connection's last one. */
 enum MHD_Result send_text(struct MHD_Connection *c, int status, const char *type, const char *text, size_t n,
                           const char *origin, bool close);

@@ -175,20 +175,14 @@ static enum MHD_Result begin(struct http *h, struct MHD_Connection *c, const cha
     return MHD_YES;
 }
 
-static void refuse_body(struct exchange *x, int status)
-{
-    x->refused = status;
-    atomic_fetch_sub(&x->http->bodies, x->body.n);
-    buf_free(&x->body);
-}
 
 /* A body that did not say how long it is may turn out too large here. */
 static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *n)
 {
     int refused = x->refused ? x->refused : body_refused(x->http, x->body.n, *n);
-    if (refused && !x->refused)
-        refuse_body(x, refused);
     if (refused) {
+        exchange_drop_body(x);
+        x->refused = refused;
         x->n_dropped += *n;
     } else {
         buf_add(&x->body, data, *n);
@@ -202,6 +196,7 @@ static void handle(void *ctx)
 {
     struct exchange *x = ctx;
     x->route->handle(x);
+    exchange_drop_body(x);               /* here, since giving much memory back takes long; answers may take longer */
     exchange_drop(x);
 }
 

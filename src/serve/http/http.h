@@ -55,7 +55,7 @@ void http_quiet(struct http *h);
 int  http_running(struct http *h);
 void http_close(struct http *h);
 
-const struct buf   *exchange_body(const struct exchange *x);
+const struct buf   *exchange_body(const struct exchange *x);     /* until the route's handler returns */
 const struct route *exchange_route(const struct exchange *x);
 void               *exchange_ctx(const struct exchange *x);
 const char         *exchange_rest(const struct exchange *x);     /* of the path, behind the route's */
