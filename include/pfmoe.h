@@ -161,6 +161,11 @@ struct pf_speeds {
     double vram_bytes_s, pcie_bytes_s, ram_bytes_s, disk_bytes_s;
 };
 
+/* An exchange between two GPUs: how long one takes that is hardly anything, and bytes a second of what is more. */
+struct pf_link {
+    double seconds, bytes_s;
+};
+
 /* A LoRA adapter in a GGUF file: low-rank additions to some of the model's matrices. */
 struct pf_adapter {
     const char *path;
@@ -172,15 +177,16 @@ enum { PF_MAX_GPUS = 8 };
 
 /* How a model is divided between several GPUs; which one computes changes no bit. */
 enum pf_layout {
-    PF_LAYOUT_AUTO,                  /* the first GPU alone if it has room for the whole model, else by layers */
+    PF_LAYOUT_AUTO,                  /* what decodes fastest by the prices of memory and link, which is measured: one
+                                        of those below, or the first GPU alone */
     PF_LAYOUT_LAYERS,                /* each GPU has some of the layers, with their keys and values, and shares the
                                         experts of these with the CPU if all GPUs have no room for the model */
     PF_LAYOUT_EXPERTS,               /* each GPU has some of the experts of every layer, the first one all else of the
                                         model; experts that all GPUs have no room for are shared with the CPU. Where
-                                        the first one has no room for all else, as PF_LAYOUT_AUTO */
+                                        the first one has no room for all else, as PF_LAYOUT_LAYERS */
     PF_LAYOUT_ROWS                   /* each GPU has rows of every matrix and of every expert, and heads with their keys
                                         and values; for models of attention and feed-forward that have room so, others
-                                        as PF_LAYOUT_AUTO */
+                                        as PF_LAYOUT_LAYERS */
 };
 
 struct pf_model_opts {
@@ -199,6 +205,7 @@ struct pf_model_opts {
                                         belongs to it and is closed with it: PF_DRAFT_MODEL; NULL: none. Not kept */
     bool             no_nvme;        /* never read weights from the drive while running: fail if memory is too small */
     struct pf_speeds speeds;         /* how fast the machine is; only pf_model_plan looks at it */
+    struct pf_link   link;           /* between GPUs; likewise */
     struct pf_postfetch_opts postfetch;
     const struct pf_adapter *adapters;   /* n_adapters of them, added one after the other; not kept */
     int              n_adapters;
@@ -268,6 +275,15 @@ struct pf_plan {
         int      first_expert, n_experts;        /* its experts of these; n_experts 0: all, or shared with the CPU */
         double   rows;                           /* its share of these layers' rows and heads; 0: all */
     } gpus[PF_MAX_GPUS];
+    enum pf_layout layout;           /* how these divide the model; AUTO: one has all that GPUs have */
+    struct pf_link link;             /* of several GPUs, */
+    enum pf_price  link_price;       /* and where that comes from */
+    int          n_layouts;          /* ways to use several GPUs that were weighed against each other; 0: there was no
+                                        choice */
+    struct pf_plan_layout {
+        enum pf_layout layout;                   /* AUTO: the first GPU alone */
+        double         tok_s;                    /* as above */
+    } layouts[PF_LAYOUT_ROWS + 1];
 };
 struct pf_session_opts;
 /* Plans for the model at path and a session of it, without reading more of the weights than it takes to measure the

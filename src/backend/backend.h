@@ -612,6 +612,9 @@ bool pf_backend_cuda_device(int i, struct pf_device *out);
 /* Bytes a second at which a kernel on GPU number i reads its memory now; 0 if no kernel could run. */
 double pf_backend_cuda_bandwidth(int i);
 
+/* Bytes a second of GPU number i's memory by its clock and width; 0: nobody says. */
+double pf_backend_cuda_rate(int i);
+
 /* Bytes a second of copies to GPU number i: see pf_gpu_copy_bandwidth. */
 double pf_backend_cuda_copy_bandwidth(int i, void *host, size_t bytes, void (*meanwhile)(void *ctx), void *ctx);
 

@@ -39,4 +39,7 @@ struct pf_meet_ops {
 /* The table of a GPU's backend; NULL: b is none. */
 const struct pf_meet_ops *pf_backend_cuda_meet(const pf_backend *b);
 
+/* What an exchange between the cards takes, measured as a step of decoding makes it. Zeros: it could not be. */
+struct pf_link pf_backend_cuda_link(pf_backend *const *cards, int n);
+
 #endif

@@ -6,12 +6,13 @@
 #include "cli/modes.h"
 #include "program/io/term.h"
 
+static const char *const price_names[] = { [PF_PRICE_ASSUMED] = "assumed", [PF_PRICE_MEASURED] = "measured",
+                                           [PF_PRICE_GIVEN] = "given" };
+
 static void print_tier(struct buf *out, const char *name, const struct pf_plan_tier *t)
 {
-    static const char *const from[] = { [PF_PRICE_ASSUMED] = "assumed", [PF_PRICE_MEASURED] = "measured",
-                                        [PF_PRICE_GIVEN] = "given" };
     buf_printf(out, "%-7s %7" PRIu64 " %10.2f %12.1f %9.1f %-9s", name, t->n_slabs, (double)t->bytes * 1e-9,
-               t->token_bytes * 1e-6, t->bytes_s * 1e-9, from[t->price]);
+               t->token_bytes * 1e-6, t->bytes_s * 1e-9, price_names[t->price]);
     if (t->tok_s > 0)
         buf_printf(out, " %10.1f\n", t->tok_s);
     else
@@ -29,6 +30,17 @@ static void print_gpu(struct buf *out, const struct pf_plan_gpu *g)
     buf_printf(out, "\n");
 }
 
+static void print_layouts(struct buf *out, const struct pf_plan *p)
+{
+    static const char *const names[] = { [PF_LAYOUT_AUTO] = "the first GPU alone", [PF_LAYOUT_LAYERS] = "by layers",
+                                         [PF_LAYOUT_EXPERTS] = "by experts", [PF_LAYOUT_ROWS] = "by rows" };
+    buf_printf(out, "layouts, at most tok/s:");
+    for (int i = 0; i < p->n_layouts; i++)
+        buf_printf(out, "%s %s %.1f", i > 0 ? "," : "", names[p->layouts[i].layout], p->layouts[i].tok_s);
+    buf_printf(out, "; %s is chosen\nan exchange between GPUs: %.1f us, %.1f GB/s %s\n", names[p->layout],
+               p->link.seconds * 1e6, p->link.bytes_s * 1e-9, price_names[p->link_price]);
+}
+
 static void print_plan(struct buf *out, const struct pf_plan *p)
 {
     static const char *const names[] = { [PF_TIER_VRAM] = "GPU", [PF_TIER_RAM] = "memory", [PF_TIER_DISK] = "drive" };
@@ -42,6 +54,8 @@ static void print_plan(struct buf *out, const struct pf_plan *p)
             (double)p->vram_budget_bytes * 1e-9, (double)p->other_bytes * 1e-9, (double)p->vram_slot_bytes * 1e-9);
     for (int i = 0; p->n_gpus > 1 && i < p->n_gpus; i++)
         print_gpu(out, &p->gpus[i]);
+    if (p->n_layouts > 1)
+        print_layouts(out, p);
     buf_printf(out, "main memory: %.2f GB, of it ", (double)p->ram_budget_bytes * 1e-9);
     if (!gpu)
         buf_printf(out, "%.2f for keys, values and scratch, ", (double)p->other_bytes * 1e-9);

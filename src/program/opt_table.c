@@ -92,8 +92,8 @@ static const struct opt table[] = {
       "is free)" },
     { GROUP_MACHINE, 0, "layout", CHOICE, "auto|layers|experts|rows", AT(layout), 0, 0, "PFMOE_LAYOUT", false,
       "how several GPUs divide a model: layers gives each some of the layers, experts some of every layer's experts, "
-      "rows some rows of every matrix; auto (default) leaves all to the first one if it has "
-      "room, and else goes by layers. No bit of an answer depends on it" },
+      "rows some rows of every matrix; auto (default) takes what decodes fastest by measured "
+      "prices, or the first one alone. No bit of an answer depends on it" },
     { GROUP_MACHINE, 0, "hosts", TEXT, "HOST[:PORT][,HOST...]", AT(hosts), 0, 0, "PFMOE_HOSTS", false,
       "run the model by several processes, each with some of its layers, its own copy of the file and a GPU: one at "
       "each HOST, which may be named several times. The others find the first at PORT (default 7700), by NVIDIA's "

@@ -240,7 +240,14 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
-    *value = attribute == cudaDevAttrMultiProcessorCount ? emu_card()->n_units : (int)emu_card()->shared_bytes;
+    enum { KHZ = 8000000, BITS = 256, SLOWER = 16 };
+    const char *slow = getenv("PFMOE_EMULATED_SLOW");                /* the number of a card whose memory is slow */
+    switch (attribute) {
+    case cudaDevAttrMultiProcessorCount:          *value = emu_card()->n_units; break;
+    case cudaDevAttrMemoryClockRate:              *value = slow && atoi(slow) == device ? KHZ / SLOWER : KHZ; break;
+    case cudaDevAttrGlobalMemoryBusWidth:         *value = BITS; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)emu_card()->shared_bytes; break;
+    }
     return fail(device >= 0 && device < N_CARDS ? cudaSuccess : cudaErrorInvalidDevice);
 }
 

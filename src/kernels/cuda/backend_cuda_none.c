@@ -22,6 +22,18 @@ double pf_backend_cuda_bandwidth(int i)
     return 0;
 }
 
+double pf_backend_cuda_rate(int i)
+{
+    (void)i;
+    return 0;
+}
+
+struct pf_link pf_backend_cuda_link(pf_backend *const *cards, int n)
+{
+    (void)cards, (void)n;
+    return (struct pf_link){ 0, 0 };
+}
+
 double pf_backend_cuda_copy_bandwidth(int i, void *host, size_t bytes, void (*meanwhile)(void *ctx), void *ctx)
 {
     (void)i, (void)host, (void)bytes, (void)meanwhile, (void)ctx;

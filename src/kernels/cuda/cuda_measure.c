@@ -50,6 +50,16 @@ double pf_backend_cuda_bandwidth(int i)
     return e == cudaSuccess && ms > 0 ? (double)bytes / ms * 1e3 : 0;
 }
 
+/* The memory transfers at both edges of its clock. */
+double pf_backend_cuda_rate(int i)
+{
+    int khz = 0, bits = 0;
+    if (cudaDeviceGetAttribute(&khz, cudaDevAttrMemoryClockRate, i) != cudaSuccess ||
+        cudaDeviceGetAttribute(&bits, cudaDevAttrGlobalMemoryBusWidth, i) != cudaSuccess)
+        cudaGetLastError();
+    return 2e3 * khz * (bits / 8);
+}
+
 /* ---- Copies to it ------------------------------------------------------------------------------------------------ */
 
 /* Beside something 4 GiB are copied, so that it ends before they do. */

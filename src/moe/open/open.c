@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/meet.h"
 #include "base/pf_cpu.h"
 #include "base/pf_mem.h"
 #include "grammar/tokens.h"
@@ -92,6 +93,7 @@ static pf_status open_card(struct pf_cards *c, int gpu, uint64_t bytes, const st
                                   : pf_backend_cuda_open(&c->at[c->n], gpu, bytes));
     c->gpu[c->n] = gpu;
     c->room[c->n] = c->at[c->n]->ops->room(c->at[c->n]);
+    c->bytes_s[c->n] = setup && setup->device ? 0 : pf_backend_cuda_rate(gpu);
     c->n++;
     return PF_OK;
 }
@@ -109,6 +111,9 @@ static pf_status open_cards(struct pf_cards *c, const struct pf_model_opts *o, c
             return st;
         }
     }
+    bool priced = o->link.seconds > 0 && o->link.bytes_s > 0;
+    if (c->n > 1 && o->layout == PF_LAYOUT_AUTO && !priced && !(setup && setup->device))
+        c->link = pf_backend_cuda_link(c->at, c->n);
     return PF_OK;
 }
 
@@ -128,14 +133,30 @@ static pf_status check_gpus(const struct pf_model_opts *o)
     return PF_OK;
 }
 
+/* Why one of several cards is to work alone. */
+static void explain_one(struct pf_model *m, const struct pf_cards *cards, const struct pf_plan *plan)
+{
+    static const char *const names[] = { [PF_LAYOUT_AUTO] = "with it", [PF_LAYOUT_LAYERS] = "by layers",
+                                         [PF_LAYOUT_EXPERTS] = "by experts", [PF_LAYOUT_ROWS] = "by rows" };
+    char text[200] = "";
+    size_t n = 0;
+    for (int i = 0; i < plan->n_layouts; i++)
+        n += (size_t)snprintf(text + n, sizeof text - n, "%s%s %.2f", i > 0 ? ", " : "",
+                              names[plan->layouts[i].layout], 1000 / plan->layouts[i].tok_s);
+    pf_model_logf(m, PF_LOG_WARN, "of %d GPUs one is used, since more would not be faster: ms a token, %s", cards->n,
+                  text);
+}
+
 /* Gives back the cards that the model does not need. */
-static void leave_alone(struct pf_model *m, struct pf_cards *cards, const struct pf_placing *what)
+static void leave_alone(struct pf_model *m, struct pf_cards *cards, const struct pf_placing *what,
+                        const struct pf_plan *plan)
 {
     int used = 1 + what->cut.n_more;
-    if (used < cards->n)
-        pf_model_logf(m, PF_LOG_WARN, "of %d GPUs %d %s used: %s", cards->n, used, used == 1 ? "is" : "are",
-                      what->how == PF_HOW_DEVICE ? "there is room for the whole model, and more would not be faster"
-                                                 : "its layers cannot be divided between them");
+    if (used < cards->n && plan->n_layouts > 1)
+        explain_one(m, cards, plan);
+    else if (used < cards->n)
+        pf_model_logf(m, PF_LOG_WARN, "of %d GPUs %d %s used: its layers cannot be divided between them", cards->n,
+                      used, used == 1 ? "is" : "are");
     close_cards(cards, used);
 }
 
@@ -172,7 +193,7 @@ static pf_status place_on(struct pf_placement **out, struct pf_model *m, struct 
         PF_FAIL(PF_ENOMEM, "it would take too much of the GPU's memory");
     m->context_bytes = what.context_bytes;
     note_layout(m, cards, o, &what);
-    leave_alone(m, cards, &what);
+    leave_alone(m, cards, &what, &plan);
     if (what.how == PF_HOW_DEVICE && what.cut.by_rows)
         return pf_rows_open(out, m, cards, &what.cut);
     if (what.how == PF_HOW_DEVICE && what.cut.by_experts)

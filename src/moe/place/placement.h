@@ -32,6 +32,8 @@ struct pf_cards {
     int         gpu[PF_MAX_GPUS];         /* their numbers */
     pf_backend *at[PF_MAX_GPUS];
     uint64_t    room[PF_MAX_GPUS];        /* bytes, before anything is placed */
+    double      bytes_s[PF_MAX_GPUS];     /* of their memory; 0: nobody knows */
+    struct pf_link link;                  /* between them; zeros: nobody knows */
 };
 
 /* The part of a model that its devices compute; the CPU computes the rest. Of several cards each has the layers from

@@ -1,9 +1,12 @@
 /* See planning.h: sizes for the planner, and what follows from its answer. */
 #include "moe/place/planning.h"
 
+#include <string.h>
+
 #include "backend/team.h"
 #include "moe/place/among.h"
 #include "moe/place/cut.h"
+#include "moe/place/layouts.h"
 #include "moe/place/mapped.h"
 #include "moe/place/residency.h"
 #include "moe/place/rows.h"
@@ -12,6 +15,9 @@
 /* Prices when nobody names or measures better ones: a GPU of the middle class on PCIe 4, two channels of DDR4, a
  * drive. */
 static const struct pf_speeds ASSUMED = { 500e9, 20e9, 30e9, 2.5e9 };
+
+/* An exchange between GPUs by events and small kernels, over PCIe. */
+static const struct pf_link ASSUMED_LINK = { 15e-6, 10e9 };
 
 /* ---- Sizes ------------------------------------------------------------------------------------------------------- */
 
@@ -159,11 +165,20 @@ static pf_status sizes_of(const struct pf_model *m, const struct pf_cards *cards
 
 /* ---- Deciding ---------------------------------------------------------------------------------------------------- */
 
+static enum pf_layout layout_of(const struct pf_cut *c)
+{
+    return c->by_experts  ? PF_LAYOUT_EXPERTS
+           : c->by_rows   ? PF_LAYOUT_ROWS
+           : c->n_more > 0 ? PF_LAYOUT_LAYERS
+                          : PF_LAYOUT_AUTO;
+}
+
 static void name_cards(const struct pf_model *m, const struct pf_cards *cards, const struct pf_placing *what,
                        struct pf_plan *plan)
 {
     struct pf_cut all = pf_cut_all(m);
     const struct pf_cut *cut = m->n_expert > 0 && what->cut.n_more == 0 ? &all : &what->cut;
+    plan->layout = what->how == PF_HOW_CPU ? PF_LAYOUT_AUTO : layout_of(&what->cut);
     plan->n_gpus = what->how == PF_HOW_CPU || cards->n == 0 ? 0 : 1 + what->cut.n_more;
     for (int k = 0; k < plan->n_gpus; k++) {
         struct pf_plan_gpu *g = &plan->gpus[k];
@@ -222,6 +237,40 @@ static pf_status decide_for(const struct pf_model *m, const struct pf_cards *car
     return PF_OK;
 }
 
+/* ---- Which layout ------------------------------------------------------------------------------------------------ */
+
+/* Notes in plan->layouts how fast the layouts of several cards decode, and makes of o and cards what is best: the first
+ * card alone, the layers divided if that is faster, or a layout with exchanges in each layer if that gains a tenth. */
+static pf_status choose_layout(const struct pf_model *m, struct pf_cards *cards, struct pf_model_opts *o,
+                               const struct pf_session_opts *so, bool any_session, const struct pf_plan_budget *budget,
+                               struct pf_plan *out)
+{
+    static const double gain[] = { [PF_LAYOUT_AUTO] = 1, [PF_LAYOUT_LAYERS] = 1, [PF_LAYOUT_EXPERTS] = 1.1,
+                                   [PF_LAYOUT_ROWS] = 1.1 };
+    const struct pf_link link = cards->link.seconds > 0 ? cards->link : ASSUMED_LINK;
+    double best = 0;
+    out->n_layouts = 0;
+    for (enum pf_layout l = PF_LAYOUT_AUTO; cards->n > 1 && l <= PF_LAYOUT_ROWS; l++) {
+        struct pf_cards some = *cards;
+        struct pf_model_opts asked = *o;
+        struct pf_placing what;
+        struct pf_plan plan;
+        double seconds;
+        some.n = l == PF_LAYOUT_AUTO ? 1 : cards->n;
+        asked.layout = l;
+        if (decide_for(m, &some, &asked, so, any_session, budget, &what, &plan) < 0 || plan.layout != l)
+            continue;
+        PF_TRY(pf_layout_seconds(m, cards, &what, &plan, &budget->speeds, &link, &seconds));
+        out->layouts[out->n_layouts++] = (struct pf_plan_layout){ l, 1 / seconds };
+        if (1 / seconds <= best * gain[l])
+            continue;
+        best = 1 / seconds;
+        o->layout = l;
+    }
+    cards->n = best > 0 && o->layout == PF_LAYOUT_AUTO ? 1 : cards->n;
+    return PF_OK;
+}
+
 /* Main memory for models that draft for this one. Embedding and output of the layer that guesses ahead are read where
  * this model has them. */
 static uint64_t drafter_bytes(const struct pf_model *m)
@@ -244,31 +293,17 @@ static struct pf_session_opts usual_session(const struct pf_model_opts *o)
     return usual;
 }
 
-pf_status pf_place_decide(const struct pf_model *m, const struct pf_cards *there, const struct pf_model_opts *o,
-                          const struct pf_session_opts *so, const struct pf_speeds *speeds, struct pf_placing *out,
-                          struct pf_plan *plan)
+/* As long as what the decision leaves allows, if that changes nothing else. */
+static void lengthen(const struct pf_model *m, const struct pf_cards *cards, const struct pf_model_opts *o,
+                     struct pf_session_opts *so, bool any_session, const struct pf_plan_budget *budget,
+                     struct pf_placing *out, struct pf_plan *plan)
 {
-    struct pf_session_opts usual = usual_session(o), least;
-    struct pf_cards cards = *there;
     struct pf_placing longer;
     struct pf_plan longer_plan;
-    struct pf_plan_budget budget = { .ram_bytes = o->ram_bytes ? o->ram_bytes : pf_ram_available(""),
-                                     .streaming = o->streaming, .no_nvme = o->no_nvme,
-                                     .speeds = speeds ? *speeds : ASSUMED };
-    bool said = so && so->n_ctx > 0;
-    uint64_t beside = drafter_bytes(m);
-    budget.ram_bytes = budget.ram_bytes > beside ? budget.ram_bytes - beside : 1;
-    PF_TRY(pf_session_opts_resolve(m, so ? so : &usual, &least));
-    if (!said)
-        least.n_ctx = pf_least_context(m);
-    cards.at[0] = cards.n > 0 && cards.at[0] ? cards.at[0] : m->cpu;
-    PF_TRY(decide_for(m, &cards, o, &least, so == NULL, &budget, out, plan));
-    if (said)
-        return PF_OK;
-    const pf_backend *attends = out->how == PF_HOW_CPU ? m->cpu : cards.at[0];
-    least.n_ctx = pf_context_within(m, &least, attends, out->context_bytes);
-    if (least.n_ctx > pf_least_context(m) &&
-        decide_for(m, &cards, o, &least, so == NULL, &budget, &longer, &longer_plan) == PF_OK &&
+    const pf_backend *attends = out->how == PF_HOW_CPU ? m->cpu : cards->at[0];
+    so->n_ctx = pf_context_within(m, so, attends, out->context_bytes);
+    if (so->n_ctx > pf_least_context(m) &&
+        decide_for(m, cards, o, so, any_session, budget, &longer, &longer_plan) == PF_OK &&
         longer.how == out->how && longer.mapped == out->mapped && longer.cut.n_more == out->cut.n_more &&
         longer.cut.by_rows == out->cut.by_rows) {
         longer.context_bytes = out->context_bytes;
@@ -277,6 +312,43 @@ pf_status pf_place_decide(const struct pf_model *m, const struct pf_cards *there
     } else {
         out->context_bytes = 0;
     }
+}
+
+/* The price of the layout that was chosen, in the place of one for cards that do nothing at the same time. */
+static void keep_layouts(const struct pf_plan *choice, const struct pf_cards *cards, struct pf_plan *plan)
+{
+    plan->n_layouts = choice->n_layouts;
+    memcpy(plan->layouts, choice->layouts, sizeof plan->layouts);
+    plan->link = cards->link.seconds > 0 ? cards->link : ASSUMED_LINK;
+    for (int i = 0; i < plan->n_layouts; i++)
+        if (plan->layouts[i].layout == plan->layout)
+            plan->tok_s = plan->layouts[i].tok_s;
+}
+
+pf_status pf_place_decide(const struct pf_model *m, const struct pf_cards *there, const struct pf_model_opts *asked,
+                          const struct pf_session_opts *so, const struct pf_speeds *speeds, struct pf_placing *out,
+                          struct pf_plan *plan)
+{
+    struct pf_session_opts usual = usual_session(asked), least;
+    struct pf_model_opts o = *asked;
+    struct pf_cards cards = *there;
+    struct pf_plan_budget budget = { .ram_bytes = o.ram_bytes ? o.ram_bytes : pf_ram_available(""),
+                                     .streaming = o.streaming, .no_nvme = o.no_nvme,
+                                     .speeds = speeds ? *speeds : ASSUMED };
+    struct pf_plan choice = { .n_layouts = 0 };
+    bool said = so && so->n_ctx > 0;
+    uint64_t beside = drafter_bytes(m);
+    budget.ram_bytes = budget.ram_bytes > beside ? budget.ram_bytes - beside : 1;
+    PF_TRY(pf_session_opts_resolve(m, so ? so : &usual, &least));
+    if (!said)
+        least.n_ctx = pf_least_context(m);
+    cards.at[0] = cards.n > 0 && cards.at[0] ? cards.at[0] : m->cpu;
+    if (o.layout == PF_LAYOUT_AUTO)
+        PF_TRY(choose_layout(m, &cards, &o, &least, so == NULL, &budget, &choice));
+    PF_TRY(decide_for(m, &cards, &o, &least, so == NULL, &budget, out, plan));
+    if (!said)
+        lengthen(m, &cards, &o, &least, so == NULL, &budget, out, plan);
+    keep_layouts(&choice, &cards, plan);
     return PF_OK;
 }
 
@@ -289,14 +361,17 @@ static enum pf_price price_of(double given, double measured, double *price)
     return given > 0 ? PF_PRICE_GIVEN : PF_PRICE_MEASURED;
 }
 
-pf_status pf_place_plan(const struct pf_model *m, const struct pf_cards *cards, const struct pf_model_opts *o,
+pf_status pf_place_plan(const struct pf_model *m, const struct pf_cards *there, const struct pf_model_opts *o,
                         const struct pf_session_opts *so, struct pf_plan *out)
 {
     struct pf_session_opts usual = usual_session(o);
+    struct pf_cards cards = *there;
     struct pf_placing what;
     struct pf_speeds speeds = ASSUMED;
     const struct pf_speeds *given = &o->speeds;
     enum pf_price from[PF_N_TIERS];
+    if (cards.bytes_s[0] > 0)
+        speeds.vram_bytes_s = cards.bytes_s[0];
     enum pf_price copies = price_of(given->pcie_bytes_s, 0, &speeds.pcie_bytes_s);
     from[PF_TIER_VRAM] = price_of(given->vram_bytes_s, 0, &speeds.vram_bytes_s);
     from[PF_TIER_RAM] = price_of(given->ram_bytes_s, given->ram_bytes_s > 0 ? 0 : pf_price_ram(m->info.n_threads),
@@ -304,7 +379,13 @@ pf_status pf_place_plan(const struct pf_model *m, const struct pf_cards *cards, 
     from[PF_TIER_DISK] = price_of(given->disk_bytes_s,
                                   given->disk_bytes_s > 0 ? 0 : pf_price_disk(pf_gguf_shard_path(m->file, 0)),
                                   &speeds.disk_bytes_s);
-    PF_TRY(pf_place_decide(m, cards, o, so ? so : &usual, &speeds, &what, out));
+    for (int k = 0; given->vram_bytes_s > 0 && k < PF_MAX_GPUS; k++)
+        cards.bytes_s[k] = 0;
+    cards.link = o->link.seconds > 0 && o->link.bytes_s > 0 ? o->link : cards.link;
+    PF_TRY(pf_place_decide(m, &cards, o, so ? so : &usual, &speeds, &what, out));
+    out->link_price = o->link.seconds > 0 && o->link.bytes_s > 0 ? PF_PRICE_GIVEN
+                      : cards.link.seconds > 0                   ? PF_PRICE_MEASURED
+                                                                 : PF_PRICE_ASSUMED;
     if (out->tiers[PF_TIER_RAM].bytes_s > speeds.ram_bytes_s)
         from[PF_TIER_RAM] = copies;
     for (int t = 0; t < PF_N_TIERS; t++)

@@ -252,6 +252,17 @@ pf_status pf_rows_cut(const struct pf_model *m, const struct pf_cards *cards, co
     return PF_OK;
 }
 
+pf_status pf_rows_token_bytes(const struct pf_model *m, const struct pf_cut *cut, uint64_t *bytes)
+{
+    struct divided_weights d;
+    *bytes = 0;
+    PF_TRY(find_divided(m, cut->n_more + 1, cut->first_share, &d));
+    for (int i = 0; i < d.n; i++)
+        *bytes += d.v[i].row_bytes * (uint64_t)d.v[i].n_out * (uint64_t)(d.v[i].w ? 1 : m->n_used);
+    pf_free(d.v);
+    return PF_OK;
+}
+
 /* ---- The placement ----------------------------------------------------------------------------------------------- */
 
 static pf_status place_rows(const struct pf_model *m, pf_backend *team, const struct pf_cards *cards,

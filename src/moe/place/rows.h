@@ -21,6 +21,9 @@ const char *pf_rows_lack(const struct pf_model *m);
 pf_status pf_rows_cut(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
                       struct pf_cut *out);
 
+/* Bytes that a token reads of the matrices which are divided, on all cards together. */
+pf_status pf_rows_token_bytes(const struct pf_model *m, const struct pf_cut *cut, uint64_t *bytes);
+
 /* Places the model as the cut says. After a failure the cards are open still, and may be closed in any order. */
 pf_status pf_rows_open(struct pf_placement **out, struct pf_model *m, const struct pf_cards *cards,
                        const struct pf_cut *cut);
