@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "pfmoe.h"
@@ -16,6 +17,15 @@ static bool has_f16c(void)
 {
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+/* Has the CPU AMX, and does the kernel let this process use its registers? It refuses where it does not know them. */
+static bool has_amx(void)
+{
+    enum { AMX_TILE = 1 << 24, AMX_INT8 = 1 << 25, REQUEST = 0x1023, TILE_DATA = 18 };
+    unsigned a, b, c, d;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & AMX_TILE) && (d & AMX_INT8) &&
+           syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
 }
 
 uint32_t pf_cpu_isa(void)
@@ -29,6 +39,8 @@ uint32_t pf_cpu_isa(void)
         isa |= PF_ISA_AVX512;
     if ((isa & PF_ISA_AVX512) && __builtin_cpu_supports("avx512vnni"))
         isa |= PF_ISA_VNNI;
+    if ((isa & PF_ISA_VNNI) && has_amx())
+        isa |= PF_ISA_AMX;
     return isa;
 }
 

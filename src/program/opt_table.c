@@ -118,7 +118,7 @@ static const struct opt table[] = {
       "with --plan: how fast the drive is read (default: it is measured on the model's file)" },
     { GROUP_MACHINE, 0, "kv", CHOICE, "i16|f32|q8_0", AT(kv), 0, 0, "PFMOE_KV", false,
       "type of keys and values in memory (default i16)" },
-    { GROUP_MACHINE, 0, "isa", CHOICE, "scalar|avx2|avx512|vnni", AT(isa), 0, 0, "PFMOE_ISA", false,
+    { GROUP_MACHINE, 0, "isa", CHOICE, "scalar|avx2|avx512|vnni|amx", AT(isa), 0, 0, "PFMOE_ISA", false,
       "use no instructions above this level, to look for a fault; all levels give the same bits" },
 
     { GROUP_EXPERTS, 0, "postfetch", CHOICE, "0|1", AT(postfetch), 0, 0, "PFMOE_POSTFETCH_ENABLE", false,
@@ -219,7 +219,7 @@ void opt_defaults(struct settings *s)
     *s = (struct settings){
         .n_predict = UNSET, .temp = UNSET, .top_p = UNSET, .min_p = UNSET, .top_k = UNSET, .seed = UNSET,
         .pieces = UNSET, .rank = UNSET,
-        .repeat_penalty = 1, .penalty_last_n = 64, .kv = KV_I16, .isa = ISA_VNNI,
+        .repeat_penalty = 1, .penalty_last_n = 64, .kv = KV_I16, .isa = ISA_AMX,
         .postfetch = 1, .block_on_miss = CHOSE_AUTO, .max_transfers = 8, .dedicated_streams = 1, .cpu_limit = UNSET,
         .draft = "auto", .draft_max = 16,
     };

@@ -82,6 +82,7 @@ int main(int argc, char **argv)
         { "AVX2, by 1",             2, 512, 0,   1,  PF_ISA_SCALAR | PF_ISA_AVX2 },
         { "AVX-512 without VNNI",   2, 512, 0,   0,  PF_ISA_SCALAR | PF_ISA_AVX2 | PF_ISA_AVX512 },
         { "AVX-512, by 5",          2, 512, 0,   5,  PF_ISA_SCALAR | PF_ISA_AVX2 | PF_ISA_AVX512 },
+        { "without AMX",            2, 512, 0,   5,  ~(unsigned)PF_ISA_AMX },
     };
     static const struct way usual = { "as usual", 2, 512, 0, 0, PF_ISA_ALL };
     if (argc < 2)
