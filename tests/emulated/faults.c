@@ -3,8 +3,9 @@
  * several, is opened, evaluates a prompt and some tokens, and is closed. Whatever failed, the bits are those of the
  * CPU, every token comes, and nothing is left behind.
  *
- * usage: faults MODEL.gguf [EVERY [FIRST [GPUS [shared|experts|apart|rows|visits]]]]
- *        every EVERY'th call, from FIRST on; apart: experts are divided, and shared with the CPU */
+ * usage: faults MODEL.gguf [EVERY [FIRST [GPUS [shared|experts|apart|rows|visits|auto]]]]
+ *        every EVERY'th call, from FIRST on; apart: experts are divided, and shared with the CPU; auto: what exchanges
+ *        take is measured, and one card has everything */
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,6 +89,7 @@ int main(int argc, char **argv)
     bool apart = strcmp(how, "apart") == 0;
     layout = apart || strcmp(how, "experts") == 0 ? PF_LAYOUT_EXPERTS : layout;
     layout = strcmp(how, "rows") == 0 ? PF_LAYOUT_ROWS : layout;
+    layout = strcmp(how, "auto") == 0 ? PF_LAYOUT_AUTO : layout;
     visits = strcmp(how, "visits") == 0;
     shared = n_gpus == 0 || apart || strcmp(how, "shared") == 0;
     run("CPU", -1, true, &stats);
