@@ -58,7 +58,7 @@ static void pair_free(struct pair *p)
 
 static float *floats(size_t n, float size)
 {
-    float *x = malloc(n * sizeof *x);
+    float *x = calloc(n, sizeof *x);
     for (size_t i = 0; i < n; i++)
         x[i] = check_real(&rng, -6, 0) * size;
     return x;
@@ -617,6 +617,56 @@ static void few_rows(enum pf_qtype type, int n, int rows)
     pair_free(&h);
     pair_free(&y);
     pair_free(&sum);
+}
+
+/* Norms and additions between two blocks, each of `steps` in order, then a product of the last norm's rows. */
+static void some_between(const struct pf_weight *m, const float *w, int rows, unsigned steps)
+{
+    int n = m->n_in;
+    size_t all = (size_t)(rows * n);
+    struct pair x = random_pair(all, 3), y = random_pair(all, 3), plus = random_pair(all, 2),
+                h = random_pair(all, 1), out = random_pair(all, 1);
+    struct pair *pairs[] = { &x, &y, &plus, &h, &out };
+    const char *names[] = { "x", "y", "plus", "h", "product" };
+    for (int u = 0; u < 2; u++) {
+        pf_backend *b = units[u];
+        const struct pf_copy copy = { x.at[u], y.at[u], n, 1, 0, 0, n, n };
+        if (steps & 1)
+            must(b->ops->rms_norm(b, y.at[u], w, 1e-6f, n, rows, y.at[u]));
+        if (steps & 2)
+            must(b->ops->add(b, y.at[u], 0.5f, plus.at[u], (int64_t)all));
+        if (steps & 4)
+            must(b->ops->rms_norm(b, y.at[u], NULL, 1e-5f, n, rows, y.at[u]));
+        if (steps & 8)
+            must(b->ops->add(b, x.at[u], 0.7f, y.at[u], (int64_t)all));
+        if (steps & 16)
+            must(b->ops->copy(b, &copy, 1, rows));
+        if (steps & 32)
+            must(b->ops->add(b, x.at[u], -0.2f, y.at[u], (int64_t)all));
+        if (steps & 64)
+            must(b->ops->rms_norm(b, x.at[u], w + n, 1e-6f, n, rows, h.at[u]));
+        if (n <= MAX_IN)
+            must(b->ops->linear(b, &(struct pf_linear){ m, out.at[u] }, 1, h.at[u], rows));
+    }
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs - (n > MAX_IN); i++)
+        same(pairs[i], "between blocks", names[i], (int)steps);
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
+static void between(void)
+{
+    static const struct { int n, rows; } sizes[] = { { 96, 1 }, { 64, 3 }, { 2816, 1 }, { 4096, 2 }, { 4128, 1 },
+                                                     { 64, 17 } };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int n = sizes[i].n;
+        bool all = i < 2 || !brief;
+        float *w = place(floats(2 * (size_t)n, 1), 2 * (size_t)n * sizeof *w);
+        struct pf_weight m = { .data = weights(PF_Q8_0, n, 8), .type = PF_Q8_0, .n_in = n, .n_out = 8, .scale = 1,
+                               .row_bytes = pf_qtype_row_bytes(PF_Q8_0, (uint64_t)n) };
+        for (unsigned steps = all ? 0 : 0x4f; steps < 128; steps += all ? 1 : 16)
+            some_between(&m, w, sizes[i].rows, steps);
+    }
 }
 
 /* Rows that are multiplied before and after an activation is. */
@@ -1528,6 +1578,7 @@ int main(int argc, char **argv)
             activated(PF_F32, 100, rows);
             activated_between(PF_Q8_0, 512, rows);
         }
+        between();
     }
     if (wanted("rope"))
         rotations();

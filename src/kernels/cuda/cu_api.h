@@ -60,6 +60,21 @@ struct cu_norm {
     int         *fault;
 };
 
+/* What lies between two blocks of a layer, for rows of n floats each. In this order, each if it is there: y = norm(y);
+ * y += b * plus; y = norm(y); x += a * y; y = x, and x += more * y; norm.y = norm(x). */
+enum { CU_BETWEEN_MOST = 4096 };      /* floats of a row */
+struct cu_between {
+    int            n, rows;
+    float         *y, *x;         /* x NULL: nothing is behind the norms of y */
+    bool           norms[2];
+    const float   *w[2];          /* or NULL */
+    float          eps[2];
+    const float   *plus;          /* or NULL */
+    float          a, b, more;
+    bool           copies, scales;
+    struct cu_norm norm;          /* y NULL: none */
+};
+
 /* Additions at the end of an operation with output y: y += b * plus, or y += sigmoid(gate) * plus (unless plus is
  * NULL); then x += a * y. */
 struct cu_residual {
@@ -201,6 +216,7 @@ cudaError_t pf_cu_combine(cudaStream_t st, const struct cu_combine *c, const str
 /* x.q, x.d, x.s from x.f, whose rows begin every `stride` floats. */
 cudaError_t pf_cu_quantise(cudaStream_t st, const struct cu_x *x, int n, int stride, int rows, int *fault);
 cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *n);
+cudaError_t pf_cu_between(cudaStream_t st, const struct cu_between *o);
 cudaError_t pf_cu_centre(cudaStream_t st, const float *x, int n, int rows, float *y);
 cudaError_t pf_cu_layer_norm(cudaStream_t st, const float *x, const float *w, const float *bias, float eps, int n,
                              int rows, float *y);

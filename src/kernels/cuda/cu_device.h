@@ -30,17 +30,17 @@ CU_INLINE float warp_fold_all(float v)
 }
 
 /* The factor by which an RMS norm multiplies row x, for every thread of a block: 32 accumulators, one warp. */
-CU_INLINE float norm_factor(const struct cu_norm &o, const float *x)
+CU_INLINE float norm_factor(int n, float eps, const float *x)
 {
     __shared__ float factor;
     if (threadIdx.x < WARP) {
         float sum = 0;
 #pragma unroll 16
-        for (int i = threadIdx.x; i < o.n; i += WARP)
+        for (int i = threadIdx.x; i < n; i += WARP)
             sum = fmaf(x[i], x[i], sum);
         sum = warp_fold(sum);
         if (threadIdx.x == 0)
-            factor = 1.0f / sqrtf(sum / (float)o.n + o.eps);
+            factor = 1.0f / sqrtf(sum / (float)n + eps);
     }
     __syncthreads();
     return factor;

@@ -229,7 +229,7 @@ CU_INLINE void norm_here(const struct cu_norm &o, const struct normed &at, bool 
         at.y[u] = __ldcg((const float4 *)o.x + u);
     __pipeline_wait_prior(1);
     __syncthreads();
-    float f = norm_factor(o, (const float *)at.y);
+    float f = norm_factor(o.n, o.eps, (const float *)at.y);
 #pragma unroll 1
     for (int u = threadIdx.x; u - lane < n4; u += NORM_THREADS) {
         float4 y = u < n4 ? times(at.y[u], f, o.w ? at.w[u] : make_float4(1, 1, 1, 1)) : make_float4(0, 0, 0, 0);

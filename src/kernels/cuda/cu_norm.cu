@@ -26,7 +26,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_row(const __grid_con
     for (int i = threadIdx.x; i < o.n; i += blockDim.x)
         v[i] = o.add ? fmaf(o.a, add[i], x[i]) : x[i];
     __syncthreads();
-    float factor = norm_factor(o, v);
+    float factor = norm_factor(o.n, o.eps, v);
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
         float y = v[i] * factor * w[i];
@@ -47,7 +47,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_long(const __grid_co
     for (int i = threadIdx.x; o.add && i < o.n; i += blockDim.x)
         x[i] = fmaf(o.a, o.add[at + i], x[i]);
     __syncthreads();
-    float factor = norm_factor(o, x);
+    float factor = norm_factor(o.n, o.eps, x);
 #pragma unroll 4
     for (int i = threadIdx.x; i < o.n; i += blockDim.x) {
         float y = x[i] * factor * (o.w ? weights_of(o, blockIdx.x)[i] : 1.0f);
@@ -97,7 +97,7 @@ static __global__ void __launch_bounds__(THREADS) norm_fours(const __grid_consta
         v[u] = a;
     }
     __syncthreads();
-    float factor = norm_factor(o, memory);
+    float factor = norm_factor(o.n, o.eps, memory);
 #pragma unroll 1
     for (int u = threadIdx.x; u - lane < n4; u += THREADS) {
         float4 y = u < n4 ? times(v[u], factor, w ? w[u] : make_float4(1, 1, 1, 1)) : make_float4(0, 0, 0, 0);
@@ -134,6 +134,94 @@ extern "C" cudaError_t pf_cu_norm(cudaStream_t st, const struct cu_norm *o)
     }
     int threads = o->n >= NORM_THREADS ? NORM_THREADS : (o->n + WARP - 1) / WARP * WARP;
     return launch_early(norm_row, o->rows, threads, bytes, st, *o);
+}
+
+enum { EACH = CU_BETWEEN_MOST / NORM_THREADS };
+struct elements {                /* of a row, a thread's */
+    float at[EACH];
+};
+
+CU_INLINE struct elements take_elements(const float *from, int n, float otherwise)
+{
+    struct elements e;
+#pragma unroll
+    for (int k = 0; k < EACH; k++) {
+        int i = threadIdx.x + k * blockDim.x;
+        e.at[k] = from && i < n ? from[i] : otherwise;
+    }
+    return e;
+}
+
+CU_INLINE void put_elements(const struct elements &e, int n, float *to)
+{
+#pragma unroll
+    for (int k = 0; k < EACH; k++)
+        if ((int)(threadIdx.x + k * blockDim.x) < n)
+            to[threadIdx.x + k * blockDim.x] = e.at[k];
+}
+
+/* A row's norm, by the whole block; v: room for the row, of which nobody reads any more. */
+CU_INLINE struct elements normed(struct elements e, const struct elements &w, int n, float eps, float *v)
+{
+    put_elements(e, n, v);
+    __syncthreads();
+    float factor = norm_factor(n, eps, v);
+#pragma unroll
+    for (int k = 0; k < EACH; k++)
+        e.at[k] = e.at[k] * factor * w.at[k];
+    return e;
+}
+
+CU_INLINE struct elements added(struct elements e, float a, const struct elements &more)
+{
+#pragma unroll
+    for (int k = 0; k < EACH; k++)
+        e.at[k] = fmaf(a, more.at[k], e.at[k]);
+    return e;
+}
+
+CU_INLINE void put_normed(const struct elements &e, const struct cu_norm &o)
+{
+    put_elements(e, o.n, o.y + (size_t)blockIdx.x * o.n);
+#pragma unroll
+    for (int k = 0; o.q.q && k < EACH; k++) {
+        int i = threadIdx.x + k * blockDim.x;
+        if (i < o.n)
+            quantise_block(e.at[k], &o.q, o.n, blockIdx.x, i / 32, o.fault);
+    }
+}
+
+/* A block takes a row, and a thread keeps its elements from one step to the next. */
+static __global__ void __launch_bounds__(NORM_THREADS) between(const __grid_constant__ struct cu_between o)
+{
+    BLOCK_MEMORY(float, v);
+    size_t first = (size_t)blockIdx.x * o.n;
+    struct elements w0 = take_elements(o.w[0], o.n, 1.0f), w1 = take_elements(o.w[1], o.n, 1.0f),
+                    w2 = take_elements(o.norm.w, o.n, 1.0f);
+    wait_turn();
+    struct elements y = take_elements(o.y + first, o.n, 0.0f),
+                    plus = take_elements(o.plus ? o.plus + first : NULL, o.n, 0.0f),
+                    x = take_elements(o.x ? o.x + first : NULL, o.n, 0.0f);
+    if (o.norms[0])
+        y = normed(y, w0, o.n, o.eps[0], v);
+    if (o.plus)
+        y = added(y, o.b, plus);
+    if (o.norms[1])
+        y = normed(y, w1, o.n, o.eps[1], v);
+    x = added(x, o.a, y);
+    put_elements(o.copies ? x : y, o.n, o.y + first);
+    if (o.scales)
+        x = added(x, o.more, x);
+    if (o.x)
+        put_elements(x, o.n, o.x + first);
+    if (o.norm.y)
+        put_normed(normed(x, w2, o.n, o.norm.eps, v), o.norm);
+}
+
+extern "C" cudaError_t pf_cu_between(cudaStream_t st, const struct cu_between *o)
+{
+    int threads = o->n >= NORM_THREADS ? NORM_THREADS : (o->n + WARP - 1) / WARP * WARP;
+    return launch_early(between, o->rows, threads, o->n * sizeof(float), st, *o);
 }
 
 /* A block takes a row; its first warp adds up. y may be x. */

@@ -7,6 +7,7 @@
  *     cuda_allow.c     shared memory of kernels
  *     cuda_scratch.c   scratch                            cuda_graph.c     steps: captured, replayed, waited for
  *     cuda_ops.c       operations on rows                 cuda_experts.c   routed experts
+ *     cuda_between.c   norms and additions between blocks
  *     cuda_share.c     experts shared with the host       cuda_copies.c    copies beside the operations
  *     cuda_attention.c attention, of several sequences together
  *     cuda_among.c     experts that other cards have
@@ -22,12 +23,12 @@
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (pf_cuda_wrote).
  *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel:
  *     a product waits for the addition of its output, experts wait for the addition of the shared expert first, an
- *     addition whose product is launched already waits for the norm that reads the sum, a norm and an activation wait
- *     for the product that reads them, a row's choice for its experts, copies of queries and gates, norms of heads and
- *     rotation for kv_store, and kv_store for attention, and a sequence's attention for that of the others. Any other
- *     operation, and whatever ends a step or frees memory, first starts the held ones in the order they came
- *     (pf_cuda_settle). So of product, held, norm, acted, choice, stored, heads and together only one has something at
- *     a time.
+ *     addition whose product is launched already waits for the norm that reads the sum, norms of a block's output wait
+ *     for what is added and for the next block's norm, a norm and an activation wait for the product that reads them,
+ *     a row's choice for its experts, copies of queries and gates, norms of heads and rotation for kv_store, kv_store
+ *     for attention, and a sequence's attention for that of the others. Any other operation, and whatever ends a step
+ *     or frees memory, first starts the held ones in the order they came (pf_cuda_settle). So of product, held, norm,
+ *     acted, between, choice, stored, heads and together only one has something at a time.
  *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
  *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
  *     on, so that capturing never has to place a vector. Where there is no memory for a graph, none are made any more.
@@ -144,6 +145,7 @@ struct cuda_backend {
     struct held_add   held;
     struct cu_norm    norm;              /* y NULL: none is held */
     struct held_act   acted;
+    struct cu_between between;           /* rows 0: none is held */
     struct cu_choice  choice;            /* op.rows 0: none is held */
     struct cu_choice  chosen;            /* what the experts that are started choose by; op.rows 0: they have picks */
     struct cu_heads   stored;            /* rows 0: none is held */
@@ -287,6 +289,12 @@ pf_status pf_cuda_settle(struct cuda_backend *b);
 pf_status pf_cuda_settle_rows(struct cuda_backend *b);
 pf_status pf_cuda_put_heads(struct cuda_backend *b, const struct held_heads *h);
 pf_status pf_cuda_part_ways(struct cuda_backend *b);
+/* What lies between two blocks: cuda_between.c. Whether an operation is part of it, and is held with it: a norm of y in
+ * place, an addition, a copy; or, of a norm of x, whether it ends it and is started with it. */
+bool pf_cuda_between_norms(struct cuda_backend *b, const struct cu_norm *o);
+bool pf_cuda_between_adds(struct cuda_backend *b, float *y, float a, const float *x, int64_t n);
+bool pf_cuda_between_copies(struct cuda_backend *b, const struct pf_copy *c, int rows);
+bool pf_cuda_between_ends(const struct cuda_backend *b, const struct cu_norm *o);
 pf_status pf_cuda_hold(struct cuda_backend *b, const struct held_product *p);
 /* n floats at p change. */
 void pf_cuda_wrote(struct cuda_backend *b, const float *p, int64_t n);

@@ -47,10 +47,11 @@ pf_status pf_cuda_settle_rows(struct cuda_backend *b)
     struct held_add add = b->held;
     struct cu_norm norm = b->norm;
     struct held_act acted = b->acted;
+    struct cu_between between = b->between;
     struct cu_heads stored = b->stored;
     struct cu_choice choice = b->choice;
     b->held.y = b->norm.y = b->acted.y = NULL;
-    b->stored.rows = b->choice.op.rows = 0;
+    b->between.rows = b->stored.rows = b->choice.op.rows = 0;
     PF_TRY(pf_cuda_part_ways(b));
     PF_TRY(start_product(b));
     if (choice.op.rows)
@@ -61,6 +62,8 @@ pf_status pf_cuda_settle_rows(struct cuda_backend *b)
         CU_PUT(b, pf_cu_add(b->stream, add.y, add.a, add.x, add.n), "adding");
     if (norm.y)
         CU_PUT(b, pf_cu_norm(b->stream, &norm), "a norm");
+    if (between.rows)
+        CU_PUT(b, pf_cu_between(b->stream, &between), "norms between blocks");
     if (acted.y)
         CU_PUT(b, pf_cu_act(b->stream, acted.act, acted.gate, acted.up, acted.n, acted.y), "an activation");
     return PF_OK;
@@ -104,6 +107,11 @@ pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, 
     }
     PF_TRY(pf_cuda_floats_at(b, w, (size_t)n, &o.w));
     pf_cuda_wrote(b, y, o.n * (int64_t)rows);
+    if (pf_cuda_between_norms(b, &o))
+        return PF_OK;
+    bool ends = !with_add && pf_cuda_between_ends(b, &o);
+    struct cu_between between = b->between;
+    b->between.rows = ends ? 0 : between.rows;
     if (y == x && !with_add && !b->held.y && b->heads.n_ropes == 0 && b->heads.n_norms < 2) {
         PF_TRY(pf_cuda_settle_rows(b));
         b->heads.norm[b->heads.n_norms++] = o;
@@ -114,6 +122,10 @@ pf_status pf_cuda_rms_norm(pf_backend *backend, const float *x, const float *w, 
         o.q = b->x;
         b->x_of = y;
         b->x_floats = (int64_t)n * rows;
+    }
+    if (ends) {
+        between.norm = o;
+        return pf_cuda_put(b, pf_cu_between(b->stream, &between), "norms between blocks");
     }
     bool aligned = ((uintptr_t)x | (uintptr_t)y | (uintptr_t)o.w) % 16 == 0;         /* of four floats at a time */
     if (for_product && rows == 1 && !with_add && aligned) {
@@ -335,7 +347,7 @@ pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, in
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     pf_cuda_wrote(b, y, n);
-    if (joins_experts(b, y, NULL, a, x, n))
+    if (joins_experts(b, y, NULL, a, x, n) || pf_cuda_between_adds(b, y, a, x, n))
         return PF_OK;
     bool joins = joins_product(b, y, a, x, n);
     PF_TRY(pf_cuda_settle(b));
@@ -425,10 +437,12 @@ pf_status pf_cuda_route(pf_backend *backend, const struct pf_route_op *r)
 pf_status pf_cuda_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    PF_TRY(pf_cuda_settle(b));
     for (int i = 0; i < n_copies; i++)
         pf_cuda_wrote(b, copies[i].to,
                       (rows - 1) * copies[i].to_row + (int64_t)copies[i].n_blocks * copies[i].to_block);
+    if (n_copies == 1 && pf_cuda_between_copies(b, copies, rows))
+        return PF_OK;
+    PF_TRY(pf_cuda_settle(b));
     if (n_copies == 2) {
         memcpy(b->heads.deal, copies, sizeof b->heads.deal);
         b->heads.n_deals = n_copies;
