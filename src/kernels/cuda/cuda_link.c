@@ -58,6 +58,15 @@ static pf_status record(const struct probe *p, int words, int times, cudaGraphEx
     return st < 0 ? st : pf_cuda_check(e, "capturing an exchange");
 }
 
+/* Until all cards have done what they were asked for, whatever failed. */
+static void finish(const struct probe *p)
+{
+    for (int k = 0; k < p->n; k++) {
+        cudaSetDevice(p->cards[k]->device);
+        cudaStreamSynchronize(p->cards[k]->stream);
+    }
+}
+
 /* The least time of one way. */
 static pf_status time_one(const struct probe *p, int words, int times, double *seconds)
 {
@@ -75,6 +84,7 @@ static pf_status time_one(const struct probe *p, int words, int times, double *s
         double one = ms * 1e-3 / (2 * times);
         *seconds = i == 0 || one < *seconds ? one : *seconds;
     }
+    finish(p);
     if (exec)
         cudaGraphExecDestroy(exec);
     return st;
@@ -101,7 +111,6 @@ static void close_probe(struct probe *p)
 {
     for (int k = 0; k < p->n; k++) {
         cudaSetDevice(p->cards[k]->device);
-        cudaStreamSynchronize(p->cards[k]->stream);
         pf_cuda_free(p->cards[k], p->at[k], LETTER * sizeof(float));
     }
     cudaSetDevice(p->cards[0]->device);
