@@ -320,6 +320,8 @@ struct pf_model_info {
     int      n_gpus;                                   /* GPUs that compute, and which */
     int      gpus[PF_MAX_GPUS];
     enum pf_layout layout;                             /* how several GPUs divide the model; AUTO: it is not divided */
+    bool     can_draft;                                /* false: the model's state cannot go back to a row within a
+                                                          step, so that sessions refuse drafts, and AUTO makes none */
 };
 /* Borrowed, lives as long as m and never changes: once a GPU is lost, calls give another one. From any thread. */
 const struct pf_model_info *pf_model_info(const pf_model *m);

@@ -217,6 +217,8 @@ static void print_stats(const struct report *r, pf_model *m, const struct report
         fprintf(stderr, "roofline            %.2f tok/s, %.1f%% of it reached\n", limits->tok_s,
                 100 * n / seconds / limits->tok_s);
     report_drafts(stderr, &s);
+    if (!pf_model_info(m)->can_draft)
+        fputs("drafts              none: the model's state cannot go back to a row within a step\n", stderr);
     report_experts(stderr, &s);
     if (report_form_of(r->trace_output) == REPORT_TRACE)
         print_belady(r->trace_output, &s);

@@ -171,10 +171,22 @@ def vast_table(tmp):
     cli.check(r.returncode == 1 and b"per_layer_token_embd.weight has 2147483712 rows" in r.stderr, r.returncode, r.stderr)
 
 
+def no_drafts():
+    """A model whose state cannot go back within a step: drafts are refused by name, and `auto` says that there are none."""
+    model, tokens = (os.path.join(cli.shared, "conformance", *path) for path in (("models", "qwen4exp-f32.gguf"), ("tokens-16.txt",)))
+    if not os.path.exists(model):
+        return
+    for draft in ("lookup", "auto"):
+        r = cli.run("-m", model, "--score", tokens, "--logits", os.devnull, "--draft", draft, "--stats")
+        said = b"state cannot go back to a row within a step" in r.stderr
+        cli.check(said and r.returncode == (draft == "lookup"), draft, r.returncode, r.stderr)
+
+
 with cli.scratch() as folder:
     layouts(folder)
     narrow_tensors(folder)
     left_out(folder)
     refused(folder)
     vast_table(folder)
+    no_drafts()
 cli.finish()

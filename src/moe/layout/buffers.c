@@ -61,8 +61,7 @@ int64_t pf_context_within(const struct pf_model *m, const struct pf_session_opts
     return fits * CTX_STEP;
 }
 
-/* Whether every layer's state can go back to a row of the last step. */
-static bool can_draft(const struct pf_model *m)
+bool pf_can_draft(const struct pf_model *m)
 {
     int il = 0;
     while (il < m->n_layer && (m->layers[il].n_state == 0 || pf_input_floats(m, il) > 0))
@@ -83,11 +82,14 @@ static pf_status resolve_drafts(const struct pf_model *m, struct pf_session_opts
                 pf_gguf_path(m->file));
     if (o->draft == PF_DRAFT_MODEL && !m->second)
         PF_FAIL(PF_EINVAL, "drafts are to come of a second model, and none was opened with %s", pf_gguf_path(m->file));
+    if (o->draft > PF_DRAFT_AUTO && !pf_can_draft(m))
+        PF_FAIL(PF_EUNSUPPORTED, "drafts are not possible with %s: its state cannot go back to a row within a step",
+                pf_gguf_path(m->file));
     if (o->draft_max == 0)
         o->draft_max = DEFAULT_DRAFT;
     if (o->draft_max > o->n_batch - 1)
         o->draft_max = o->n_batch - 1;
-    if (o->draft_max == 0 || !can_draft(m))
+    if (o->draft_max == 0 || !pf_can_draft(m))
         o->draft = PF_DRAFT_OFF;
     return PF_OK;
 }

@@ -168,6 +168,8 @@ size_t   pf_state_bytes(const struct pf_model *m, int first, int end);
 enum { PF_INPUT_POS = 4 };       /* floats that a row's position takes */
 size_t   pf_input_floats(const struct pf_model *m, int il);
 size_t   pf_inputs_kept_bytes(const struct pf_model *m, int first, int end, const struct pf_session_opts *o);
+/* Whether every layer's state can go back to a row of the last step. */
+bool     pf_can_draft(const struct pf_model *m);
 /* Rows of logits that a session has room for. */
 int      pf_logit_rows(const struct pf_session_opts *o);
 size_t   pf_kept_bytes(const struct pf_model *m, const struct pf_session_opts *o, int first, int end);

@@ -72,6 +72,7 @@ static void fill_sizes(struct pf_model *m)
     info->n_experts = m->n_expert;
     info->n_experts_used = m->n_used;
     info->n_expert_layers = m->n_moe;
+    info->can_draft = pf_can_draft(m);
 }
 
 pf_status pf_info_fill(struct pf_model *m)
