@@ -133,10 +133,14 @@ static void page(struct exchange *x)
 static void health(struct exchange *x)
 {
     const struct server *server = exchange_ctx(x);
-    if (atomic_load(&server->ready))
-        exchange_answer(x, 200, "application/json", "{\"status\":\"ok\"}\n", 16);
-    else
+    struct buf why = { 0 };
+    if (!atomic_load(&server->ready))
         exchange_error(x, &(struct trouble){ .status = 503, .why = "requests are not taken" });
+    else if (sched_ill(server->sched, &why))
+        exchange_error(x, &(struct trouble){ .status = 503, .why = buf_text(&why) });
+    else
+        exchange_answer(x, 200, "application/json", "{\"status\":\"ok\"}\n", 16);
+    buf_free(&why);
 }
 
 /* With the fields of OpenAI's list and those of Anthropic's. */

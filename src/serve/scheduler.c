@@ -1,4 +1,5 @@
-/* See scheduler.h. The queue and the lone step are guarded by the lock; all else is the thread's own. */
+/* See scheduler.h. The queue, the lone step and what is ill are guarded by the lock; all else is the
+ * thread's own. */
 #define _GNU_SOURCE
 #include "serve/scheduler.h"
 
@@ -30,6 +31,7 @@ struct sched {
     int               n_waiting;
     struct { pf_session *session; double end; bool broken_off; } lone;   /* begin_lone; session NULL: there is none */
     bool              ending;
+    struct buf        ill;           /* sched_ill's sentence; the thread's own to change, with the lock */
 };
 
 /* ---- Slots ------------------------------------------------------------------------------------------------------- */
@@ -432,6 +434,31 @@ static void end_lone(struct sched *s, const struct round *r, double row_s)
     }
 }
 
+/* Reading weights or another process may fail for good: steps say whether they can still be made. */
+static void take_health(struct sched *s, const struct round *r)
+{
+    const char *why = NULL;
+    bool fine = false;
+    for (size_t i = 0; i < r->n; i++) {
+        why = r->parts[i].status == PF_EIO ? r->parts[i].why : why;
+        fine = fine || r->parts[i].status == PF_OK;
+    }
+    if (fine ? s->ill.n == 0 : !why)
+        return;
+    pthread_mutex_lock(&s->lock);
+    buf_clear(&s->ill);
+    buf_puts(&s->ill, fine ? "" : why);
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool sched_ill(struct sched *s, struct buf *why)
+{
+    pthread_mutex_lock(&s->lock);
+    buf_add(why, buf_text(&s->ill), s->ill.n);
+    pthread_mutex_unlock(&s->lock);
+    return why->n > 0;
+}
+
 static void evaluate(struct sched *sched, struct round *r)
 {
     bool lone = r->n == 1 && !r->of[0]->answering && any_free(sched);
@@ -440,6 +467,7 @@ static void evaluate(struct sched *sched, struct round *r)
     double begin = now_s();
     pf_batch_eval(r->parts, r->n);               /* a part's failure is its own */
     double took = (now_s() - begin) / (double)r->rows;
+    take_health(sched, r);
     if (lone)
         end_lone(sched, r, took);
     if (r->n > 1 && r->rows >= LEAST_ROWS)
@@ -509,6 +537,7 @@ static void free_sched(struct sched *s)
     }
     if (s->o.saved)
         saved_close(s->o.saved);
+    buf_free(&s->ill);
     free(s->slots);
     free(s);
 }

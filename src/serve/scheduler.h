@@ -33,6 +33,9 @@ int64_t   sched_n_ctx(const struct sched *s);
 
 /* Takes the job. False: the queue is full, and the job is still the caller's. */
 bool sched_add(struct sched *s, struct job *j);
+/* Whether the last step failed because something could not be read, the drive or another process of the model, which
+ * may need the server to be started again; *why: the sentence. From any thread. */
+bool sched_ill(struct sched *s, struct buf *why);
 /* Ends when all jobs are done. */
 void sched_close(struct sched *s);
 

@@ -2,14 +2,18 @@
 """The programs as several processes, on emulated GPUs and by what stands in for NCCL: the first answers as one alone would, and
 the others end with it; which is which says a flag or what mpirun leaves in the environment.
 
-    check_ranks.py RUN SYNTH"""
+    check_ranks.py RUN SYNTH [SERVE]"""
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
 import tempfile
+import urllib.error
+import urllib.request
 
-RUN, SYNTH = sys.argv[1:]
+RUN, SYNTH, SERVE = (sys.argv + [""])[1:4]
 ASK = ["-p", "Tell me a fable.", "-n", "12", "--seed", "3", "-t", "1"]
 
 
@@ -39,6 +43,29 @@ def run(n, args, env=lambda rank: {}):
     return ends[0][0]
 
 
+def ask(port, path, body=None):
+    try:
+        with urllib.request.urlopen("http://127.0.0.1:%d%s" % (port, path), body and json.dumps(body).encode(), timeout=120) as r:
+            return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, json.loads(e.read())["error"]["message"]
+
+
+def serves(model, hosts):
+    """A server whose other process is killed says so where its supervisor looks."""
+    server = subprocess.Popen([SERVE, "--port", "0", "-m", model, "-t", "1", "--rank", "0"] + hosts, stderr=subprocess.PIPE, text=True)
+    other = start(1, ["-m", model, "-p", "x", "-t", "1", "--rank", "1"] + hosts, lambda rank: {})
+    at = next(m for m in (re.search(r" at http://.*:(\d+)\n", line) for line in server.stderr) if m)
+    port, completion = int(at.group(1)), {"prompt": "x", "max_tokens": 2}
+    check(ask(port, "/v1/completions", completion)[0] == 200 and ask(port, "/health")[0] == 200, "a server of two processes")
+    other.kill()
+    other.communicate()
+    status, why = ask(port, "/v1/completions", completion)
+    check(status == 500 and ask(port, "/health") == (503, why), status, why, ask(port, "/health"))
+    server.terminate()
+    server.communicate(timeout=120)
+
+
 with tempfile.TemporaryDirectory() as folder:
     model = os.path.join(folder, "tiny.gguf")
     subprocess.run([SYNTH, "gpt-oss-tiny", model], check=True, stdout=subprocess.DEVNULL)
@@ -62,3 +89,6 @@ with tempfile.TemporaryDirectory() as folder:
     for p in ranks:
         err = p.communicate(timeout=120)[1].decode()
         check(p.returncode == 1 and "another model than that of rank 0" in err, err)
+
+    if SERVE:
+        serves(model, ["--hosts", "localhost:%d,localhost" % free_port()])

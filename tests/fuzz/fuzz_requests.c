@@ -113,6 +113,12 @@ pf_status prompt_tokenize(const pf_model *m, const char *text, size_t n, unsigne
     return PF_OK;
 }
 
+bool sched_ill(struct sched *s, struct buf *why)
+{
+    (void)s, (void)why;
+    return false;
+}
+
 bool sched_add(struct sched *s, struct job *j)
 {
     (void)s;
