@@ -450,6 +450,7 @@ enum { PF_REPEAT_PARTS = 16 };
 struct pf_repeat {
     bool once;                            /* no other step is like this one, and finish may be called within it */
     int  rows, n_logits, n_parts;
+    bool hands_out;                       /* the logits are downloaded, to where every step of a sequence has its own */
     struct pf_repeat_part {               /* the rows of one sequence, as neighbours in the step */
         const void *sequence, *state;     /* which keys and values; which recurrent state */
         int64_t     n_positions;

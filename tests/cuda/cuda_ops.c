@@ -1503,6 +1503,28 @@ static void copies(void)
     pair_free(&dealt);
 }
 
+/* A product of one row that is checked, and downloaded to memory that the device writes to itself. */
+static void given_to_host(void)
+{
+    enum { N_IN = 256, N_OUT = 77 };
+    uint64_t row_bytes = pf_qtype_row_bytes(PF_Q8_0, N_IN);
+    struct pf_weight w = { .data = weights(PF_Q8_0, N_IN, N_OUT), .type = PF_Q8_0, .n_in = N_IN, .n_out = N_OUT,
+                           .row_bytes = row_bytes, .scale = 1 };
+    struct pair x = random_pair(N_IN, 1), y = random_pair(N_OUT, 1);
+    const struct pf_backend_ops *ops = units[1]->ops;
+    void *shared;
+    must(ops->buf_alloc(units[1], N_OUT * sizeof(float), true, &shared));
+    BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, x.at[u], 1));
+    must(ops->check_finite(units[1], y.at[1], N_OUT));
+    must(ops->download(units[1], shared, y.at[1], N_OUT * sizeof(float)));
+    must(ops->finish(units[1]));
+    CHECK(memcmp(shared, y.at[0], N_OUT * sizeof(float)) == 0, "outputs that go to the host are others");
+    same(&y, "a product given to the host", "q8_0", 1);
+    ops->buf_free(units[1], shared, N_OUT * sizeof(float), true);
+    pair_free(&x);
+    pair_free(&y);
+}
+
 static void not_finite(void)
 {
     float x[64] = { 1 };
@@ -1609,8 +1631,10 @@ int main(int argc, char **argv)
     }
     if (wanted("copies"))
         copies();
-    if (wanted("finite"))
+    if (wanted("finite")) {
+        given_to_host();
         not_finite();
+    }
     for (int u = 0; u < 2; u++)
         units[u]->ops->close(units[u]);
     return check_status();

@@ -6,17 +6,26 @@
  *     large_linear  one row, and a matrix much larger than what the GPU multiplies at once: blocks stay, and copy ahead
  *     float_rows    float weights and many rows; quantised ones go by tiles (cu_tile.cu) */
 #include "kernels/cuda/cu_dot.h"
+#include "kernels/cuda/cu_given.h"
+
+struct given_linear : cu_linear {
+    struct cu_given given;
+};
 
 /* Output r of the row that begins at `at` of y. */
-CU_INLINE void finish(const struct cu_part &p, const struct cu_residual &residual, int r, size_t at, float v)
+CU_INLINE void finish(const struct given_linear &l, const struct cu_part &p, int r, size_t at, float v)
 {
     if (p.scale != 1.0f)
         v = v * p.scale;
     if (p.bias)
         v = v + p.bias[r];
     p.y[at + r] = v;
-    if (residual.x)
-        residual.x[at + r] = fmaf(residual.a, v, residual.x[at + r]);
+    if (l.residual.x)
+        l.residual.x[at + r] = fmaf(l.residual.a, v, l.residual.x[at + r]);
+    if (l.given.to)
+        l.given.to[r] = v;
+    if (l.given.fault && (pf_float_bits(v) & 0x7fffffffu) >= 0x7f800000u && *(volatile int *)l.given.fault == CU_FINE)
+        *l.given.fault = CU_LOGIT_NOT_FINITE;
 }
 
 /* Where a block works: on n rows from `first` on of part p, of one head. Parts, and heads, begin at whole blocks. */
@@ -75,21 +84,21 @@ CU_INLINE auto groups_of(const struct cu_linear &l, const struct cu_x &from, con
 }
 
 template <class D, class G>
-CU_INLINE void multiply_row(const struct cu_linear &l, const struct place &at, int row, float *memory,
+CU_INLINE void multiply_row(const struct given_linear &l, const struct place &at, int row, float *memory,
                             struct tasks<D> &tasks, G groups)
 {
     int n_heads = max(l.n_heads, 1), y_stride = l.n_heads ? l.y_stride : at.p->n_out;
     const float *sums = end_tasks<D>(tasks, l.tables, memory, groups);
 #pragma unroll 1
     for (int i = threadIdx.x; i < at.n; i += blockDim.x)
-        finish(*at.p, l.residual, at.first + i, ((size_t)row * n_heads + at.head) * y_stride,
+        finish(l, *at.p, at.first + i, ((size_t)row * n_heads + at.head) * y_stride,
                D::total(sums + i * D::n_sums(l.n), l.n));
 }
 
 /* blockIdx.x: block_rows weight rows of one part. Activation rows go one after another: the
  * weights stay in the cache. A warp's first weights are sent for before the kernel's turn. */
 template <class D>
-static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_constant__ struct cu_linear l,
+static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_constant__ struct given_linear l,
                                                                  int block_rows)
 {
     BLOCK_MEMORY(float, memory);
@@ -129,7 +138,7 @@ CU_INLINE struct place group_at(const struct cu_linear &l, int group, int first)
 /* A block takes a group of rows, and another, until there are none; the next one is copied while one is multiplied. A
  * warp has four rows of each group and a round, the same in all, and what that takes of x stays in its registers. */
 template <class T>
-static __global__ void __launch_bounds__(MOST_THREADS, 3) large_linear(const __grid_constant__ struct cu_linear l,
+static __global__ void __launch_bounds__(MOST_THREADS, 3) large_linear(const __grid_constant__ struct given_linear l,
                                                                        int group)
 {
     BLOCK_MEMORY(float, memory);
@@ -161,7 +170,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) large_linear(const __g
         D::run_chains(terms, l.n, round, sums + r0 * D::n_sums(l.n));
         __syncthreads();
         if (threadIdx.x < at.n)
-            finish(*at.p, l.residual, at.first + threadIdx.x, 0, D::total(sums + threadIdx.x * D::n_sums(l.n), l.n));
+            finish(l, *at.p, at.first + threadIdx.x, 0, D::total(sums + threadIdx.x * D::n_sums(l.n), l.n));
         at = next;
     }
 }
@@ -182,7 +191,8 @@ static struct block_shape large_shape(const struct cu_linear *l, int *group)
 
 /* As many blocks as the GPU holds. */
 template <class T>
-static cudaError_t launch_large(cudaStream_t st, const struct cu_linear *l, const struct block_shape *shape, int group)
+static cudaError_t launch_large(cudaStream_t st, const struct given_linear *l, const struct block_shape *shape,
+                                int group)
 {
     int device, n_units, n_blocks;
     cudaError_t e = cudaGetDevice(&device);
@@ -251,7 +261,7 @@ CU_INLINE void norm_here(const struct cu_norm &o, const struct normed &at, bool 
 }
 
 template <class D>
-static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __grid_constant__ struct cu_linear l,
+static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __grid_constant__ struct given_linear l,
                                                                       int block_rows)
 {
     BLOCK_MEMORY(float, memory);
@@ -287,7 +297,7 @@ static struct block_shape norm_shape(const struct cu_linear *l, int *block_rows)
 }
 
 template <class D>
-static cudaError_t launch_norm_as(cudaStream_t st, const struct cu_linear *l)
+static cudaError_t launch_norm_as(cudaStream_t st, const struct given_linear *l)
 {
     int block_rows;
     struct block_shape shape = norm_shape<D>(l, &block_rows);
@@ -299,7 +309,7 @@ static cudaError_t launch_norm_as(cudaStream_t st, const struct cu_linear *l)
 /* Rows are staged where a block has 48 KB at most with them: two of them fit a multiprocessor with 100 KB, and one fits
  * one with 64. */
 template <class D>
-static cudaError_t launch_norm(cudaStream_t st, const struct cu_linear *l)
+static cudaError_t launch_norm(cudaStream_t st, const struct given_linear *l)
 {
     enum { STAGED_BYTES = 48 << 10 };
     int block_rows;
@@ -351,7 +361,7 @@ CU_INLINE float fold_all(float (&v)[WARP])
 
 /* blockIdx: 4 x MANY_OUT outputs of one part, 2 x MANY_ROWS rows. */
 template <class L>
-static __global__ void __launch_bounds__(MANY_THREADS) float_rows(const __grid_constant__ struct cu_linear l)
+static __global__ void __launch_bounds__(MANY_THREADS) float_rows(const __grid_constant__ struct given_linear l)
 {
     wait_turn();
     int block = blockIdx.x, k = 0, warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -387,18 +397,18 @@ static __global__ void __launch_bounds__(MANY_THREADS) float_rows(const __grid_c
     row += lane / MANY_OUT;
     out += lane % MANY_OUT;
     if (row < l.rows && out < p.n_out)
-        finish(p, l.residual, out, (size_t)row * p.n_out, v);
+        finish(l, p, out, (size_t)row * p.n_out, v);
 }
 
 template <class L>
-static cudaError_t launch_float_rows(cudaStream_t st, const struct cu_linear *l)
+static cudaError_t launch_float_rows(cudaStream_t st, const struct given_linear *l)
 {
     dim3 grid(n_blocks_of(l, 4 * MANY_OUT), ceil_div(l->rows, 2 * MANY_ROWS));
     return launch_early(float_rows<L>, grid, MANY_THREADS, 0, st, *l);
 }
 
 template <class D>
-static cudaError_t launch(cudaStream_t st, const struct cu_linear *l)
+static cudaError_t launch(cudaStream_t st, const struct given_linear *l)
 {
     if (l->norm.y)
         return launch_norm<D>(st, l);
@@ -414,7 +424,7 @@ static cudaError_t launch(cudaStream_t st, const struct cu_linear *l)
     return launch_early(linear<D>, grid, shape.threads, shape.bytes, st, *l, block_rows);
 }
 
-extern "C" cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l)
+static cudaError_t put(cudaStream_t st, const struct given_linear *l)
 {
     bool many = l->rows > CU_LOOP_ROWS && l->n_heads == 0;
     int group;
@@ -430,6 +440,20 @@ extern "C" cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l)
 #undef X
     default: return cudaErrorInvalidValue;
     }
+}
+
+extern "C" cudaError_t pf_cu_linear_given(cudaStream_t st, const struct cu_linear *l, const struct cu_given *given)
+{
+    struct given_linear o;
+    (struct cu_linear &)o = *l;
+    o.given = *given;
+    return put(st, &o);
+}
+
+extern "C" cudaError_t pf_cu_linear(cudaStream_t st, const struct cu_linear *l)
+{
+    const struct cu_given nowhere = {};
+    return pf_cu_linear_given(st, l, &nowhere);
 }
 
 struct embedding {

@@ -22,16 +22,18 @@
  *     of expert addresses is placed like a vector, under the address of the host's table.
  *  2. x_of: the rows at this address lie quantised in b->x. Whatever writes there forgets it (pf_cuda_wrote).
  *  3. Some operations are held when they are asked for, since the one that usually follows is done in the same kernel:
- *     a product waits for the addition of its output, experts wait for the addition of the shared expert first, an
- *     addition whose product is launched already waits for the norm that reads the sum, norms of a block's output wait
- *     for what is added and for the next block's norm, a norm and an activation wait for the product that reads them,
- *     a row's choice for its experts, copies of queries and gates, norms of heads and rotation for kv_store, kv_store
- *     for attention, and a sequence's attention for that of the others. Any other operation, and whatever ends a step
- *     or frees memory, first starts the held ones in the order they came (pf_cuda_settle). So of product, held, norm,
- *     acted, between, choice, stored, heads and together only one has something at a time.
- *  4. graphs[] hold device addresses of weights, scratch and a session's buffers: whatever frees one of those drops
- *     them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time, replayed from then
- *     on, so that capturing never has to place a vector. Where there is no memory for a graph, none are made any more.
+ *     a product waits for the addition of its output, or for its check and its download, experts wait for the addition
+ *     of the shared expert first, an addition whose product is launched already waits for the norm that reads the sum,
+ *     norms of a block's output wait for what is added and for the next block's norm, a norm and an activation wait for
+ *     the product that reads them, a row's choice for its experts, copies of queries and gates, norms of heads and
+ *     rotation for kv_store, kv_store for attention, and a sequence's attention for that of the others. Any other
+ *     operation, and whatever ends a step or frees memory, first starts the held ones in the order they came
+ *     (pf_cuda_settle). So of product, held, norm, acted, between, choice, stored, heads and together only one has
+ *     something at a time.
+ *  4. graphs[] hold addresses of weights, scratch and a session's buffers, its logits on the host too: whatever frees
+ *     one of those drops them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time,
+ *     replayed from then on, so that capturing never has to place a vector. Where there is no memory for a graph, none
+ *     are made any more.
  *  5. A thread's calls go to one of several cards, the one it has chosen: whatever launches or allocates chooses first
  *     (pf_cuda_put, pf_cuda_alloc, begin, end).
  *  6. CUDA's errors become PF_EDEVICE or PF_ENOMEM where they appear (CU_TRY) and never travel. */
@@ -42,6 +44,7 @@
 #include "backend/meet.h"
 #include "backend/share.h"
 #include "kernels/cuda/cu_choice.h"
+#include "kernels/cuda/cu_given.h"
 #include "kernels/cuda/cu_parts.h"
 #include "kernels/placed.h"
 
@@ -72,6 +75,7 @@ struct held_product {
     };
     struct cu_choice   choice;           /* of `down` */
     struct cu_residual residual;
+    struct cu_given    given;            /* of `linear` */
     float *y;
     int    n;
 };
@@ -296,6 +300,8 @@ bool pf_cuda_between_adds(struct cuda_backend *b, float *y, float a, const float
 bool pf_cuda_between_copies(struct cuda_backend *b, const struct pf_copy *c, int rows);
 bool pf_cuda_between_ends(const struct cuda_backend *b, const struct cu_norm *o);
 pf_status pf_cuda_hold(struct cuda_backend *b, const struct held_product *p);
+/* Where the held product puts these n floats besides, for the caller to say; NULL: none makes them. */
+struct cu_given *pf_cuda_held_given(struct cuda_backend *b, const float *y, int64_t n);
 /* n floats at p change. */
 void pf_cuda_wrote(struct cuda_backend *b, const float *p, int64_t n);
 /* Makes sure that b->x holds the rows x. */

@@ -57,11 +57,11 @@ void pf_cuda_buf_free(pf_backend *backend, void *p, size_t bytes, bool shared)
     cudaSetDevice(b->device);
     (void)pf_cuda_settle(b);             /* a held operation may name p */
     cudaStreamSynchronize(b->stream);
+    pf_cuda_drop_graphs(b);
     if (shared) {
         cudaFreeHost(p);
         return;
     }
-    pf_cuda_drop_graphs(b);
     pf_cuda_free(b, p, bytes);
 }
 
@@ -80,9 +80,24 @@ pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t
     return pf_cuda_put(b, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, b->stream), "copying to the GPU");
 }
 
+/* Where kernels write to the host's memory at p; NULL: they cannot. */
+static float *seen_by_kernels(void *p)
+{
+    void *seen;
+    if (cudaHostGetDevicePointer(&seen, p, 0) == cudaSuccess)
+        return seen;
+    cudaGetLastError();
+    return NULL;
+}
+
 pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size_t bytes)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
+    struct cu_given *given = pf_cuda_held_given(b, from, (int64_t)(bytes / sizeof(float)));
+    if (given)
+        given->to = seen_by_kernels(to);
+    if (given && given->to)
+        return pf_cuda_settle(b);
     PF_TRY(pf_cuda_settle(b));
     return pf_cuda_put(b, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, b->stream), "copying from the GPU");
 }

@@ -232,12 +232,22 @@ static bool has_head(const struct pf_step *t)
     return t->n_logits > 0 && t->n_logits <= PF_LOGIT_ROWS;
 }
 
+/* Whether all logits go where the sessions keep theirs, at once. */
+static bool fills_sessions(const struct pf_step *t)
+{
+    bool all = has_head(t);
+    for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
+        all &= p->n_logits == 0 || p->logits == p->s->logits;
+    return all;
+}
+
 /* A step of few sequences may be a repetition of one of the same sequences in the same order. */
 static struct pf_repeat repeat_of(const struct pf_step *t, int n_logits)
 {
     int unit = (int)(t->unit - t->m->work->units);
     struct pf_repeat r = { .once = t->n_parts > PF_REPEAT_PARTS || pf_watch_inside(t->m), .rows = t->rows,
-                           .n_logits = n_logits, .n_parts = t->n_parts };
+                           .n_logits = n_logits, .n_parts = t->n_parts,
+                           .hands_out = n_logits > 0 && fills_sessions(t) };
     for (int i = 0; !r.once && i < t->n_parts; i++) {
         const struct pf_part *p = &t->parts[i];
         r.once = pf_state_cut(p->s, p->rows) > 0;
@@ -262,9 +272,11 @@ static pf_status run_card(struct pf_step *t, bool embeds, bool heads)
             PF_TRY(embeds ? embed(t, t->rows) : PF_OK);
             PF_TRY(run_layers(t, t->rows));
             PF_TRY(heads && has_head(t) ? head(t, 0, t->n_logits) : PF_OK);
+            PF_TRY(repeat.hands_out ? get_logits(t, 0, t->n_logits) : PF_OK);
         }
         PF_TRY(ops_of(t)->end(u->backend, &again));
     }
+    t->handed_out = repeat.hands_out;
     return PF_OK;
 }
 
@@ -416,7 +428,7 @@ static pf_status run(struct pf_step *t)
     PF_TRY(prepare(t));
     PF_TRY(t->m->crew ? lead(t) : run_units(t));
     PF_TRY(pf_watch_download(t));
-    if (has_head(t))
+    if (has_head(t) && !t->handed_out)
         PF_TRY(get_logits(t, 0, t->n_logits));
     for (int k = 0; !has_head(t) && k < t->n_logits; k += PF_LOGIT_ROWS) {
         int n = t->n_logits - k < PF_LOGIT_ROWS ? t->n_logits - k : PF_LOGIT_ROWS;

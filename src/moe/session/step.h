@@ -28,6 +28,7 @@ struct pf_step {
     bool                  visits;            /* the layers at work are the CPU's, on a card (place/visits.h): their
                                                 keys and values are the host's */
     int                   back;              /* with several processes: rows from here on come back to the first one */
+    bool                  handed_out;        /* the logits were downloaded with the layers that they come from */
     bool                  follows;           /* another step of its one session follows at once, and begins on the first
                                                 card while the others are still at work on this one */
 };
