@@ -214,8 +214,174 @@ static __global__ void __launch_bounds__(THREADS) rows_to_i16(const __grid_const
         put_key_value(o, row, head - o.n_head, by, x, x + o.longest);
 }
 
+/* ---- Heads of 64 and 128, in registers --------------------------------------------------------------------------- */
+
+/* Lane l has elements l, l + 32 and so on of a head of 32 E, whose halves are the pairs that are rotated: no lane needs
+ * another's but for norms, sums and differences. Factors, and where bytes go, are known before the row is there. */
+template <int E>
+struct in_lanes {
+    float weight[E], c[E / 2], s[E / 2];
+};
+
+template <int E>
+CU_INLINE void fetch_in_lanes(const struct cu_heads &o, int part, int row, struct in_lanes<E> &f)
+{
+    int lane = threadIdx.x % WARP;
+    const float *cs = o.rope[part].cs + (size_t)row * 32 * E + lane;
+    const float *weight = o.norm[part] ? o.weight[part] : NULL;
+#pragma unroll
+    for (int k = 0; k < E; k++)
+        f.weight[k] = weight ? weight[lane + k * WARP] : 1.0f;
+#pragma unroll
+    for (int k = 0; k < E / 2; k++) {
+        f.c[k] = cs[k * WARP];
+        f.s[k] = cs[16 * E + k * WARP];
+    }
+}
+
+template <int E>
+CU_INLINE void load_in_lanes(const float *x, float (&v)[E])
+{
+#pragma unroll
+    for (int k = 0; k < E; k++)
+        v[k] = x[k * WARP];
+}
+
+/* Norm, rotation by the position, and sums and differences. */
+template <int E>
+CU_INLINE void prepare_in_lanes(const struct cu_heads &o, int part, const struct in_lanes<E> &f, float (&v)[E])
+{
+    int lane = threadIdx.x % WARP;
+    if (o.norm[part]) {
+        float sum = 0;
+#pragma unroll
+        for (int k = 0; k < E; k++)
+            sum = fmaf(v[k], v[k], sum);
+#pragma unroll
+        for (int h = 16; h > 0; h /= 2)
+            sum += __shfl_xor_sync(ALL_LANES, sum, h);
+        float factor = 1.0f / sqrtf(sum / (32.0f * E) + o.eps);
+#pragma unroll
+        for (int k = 0; k < E; k++)
+            v[k] = o.weight[part] ? v[k] * factor * f.weight[k] : v[k] * factor;
+    }
+#pragma unroll
+    for (int k = 0; k < E / 2; k++) {
+        float a = v[k], b = v[k + E / 2];
+        v[k] = fmaf(a, f.c[k], -(b * f.s[k]));
+        v[k + E / 2] = fmaf(a, f.s[k], b * f.c[k]);
+    }
+#pragma unroll
+    for (int h = 1; h < WARP; h *= 2) {
+        float sign = lane & h ? -1.0f : 1.0f;
+#pragma unroll
+        for (int k = 0; k < E; k++)
+            v[k] = fmaf(v[k], sign, __shfl_xor_sync(ALL_LANES, v[k], h));
+    }
+#pragma unroll
+    for (int h = 1; h < E; h *= 2)
+#pragma unroll
+        for (int k = 0; k < E; k++)
+            if (!(k & h)) {
+                float a = v[k], b = v[k + h];
+                v[k] = a + b;
+                v[k + h] = a - b;
+            }
+#pragma unroll
+    for (int k = 0; k < E; k++)
+        v[k] *= pf_i16_norm(32 * E);
+}
+
+template <int E>
+CU_INLINE struct scales scales_in_lanes(const float (&v)[E])
+{
+    uint32_t bits = 0;
+#pragma unroll
+    for (int k = 0; k < E; k++)
+        bits = max(bits, pf_float_bits(v[k]) & 0x7fffffffu);
+    bits = all_max(bits);
+    if (bits > pf_float_bits(PF_I16_MOST))
+        return { 0, 0 };
+    float a = fmaxf(pf_bits_float(bits), PF_I16_LEAST);
+    return { a / (float)PF_I16_TOP, (float)PF_I16_TOP / a };
+}
+
+/* blockIdx.x: two query heads, then a key and its value; blockIdx.y: row. */
+template <int E>
+static __global__ void __launch_bounds__(2 * WARP) short_rows_to_i16(const __grid_constant__ struct rows o)
+{
+    enum { N = 32 * E };
+    __shared__ float scale_of[2];
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, row = blockIdx.y, head = 2 * blockIdx.x + warp;
+    struct in_lanes<E> by;
+    float v[E];
+    if (head < o.n_head) {
+        size_t at = (size_t)row * o.n_head + head;
+        const float *x = o.h.rope[0].x + at * N + lane;
+        char *to = (char *)o.to.q + at * 2 * N + lane % 4;
+        fetch_in_lanes<E>(o.h, 0, row, by);
+        wait_turn();
+        load_in_lanes<E>(x, v);
+        prepare_in_lanes<E>(o.h, 0, by, v);
+        struct scales s = scales_in_lanes<E>(v);
+#pragma unroll
+        for (int k = 0; k < E; k++) {
+            int n = s.s > 0 ? pf_i16_number(v[k], s.inv) : 0;
+            char *byte = to + 4 * i16_query_word(lane / 4 + k * 8);
+            byte[0] = (char)pf_i16_upper(n);
+            byte[8] = (char)pf_i16_lower(n);
+        }
+        float cq = s.s * o.scale;
+        if (lane == 0)
+            o.to.cq[at] = s.s > 0 && fabsf(cq) < PF_I16_MOST_CQ ? cq : NAN;
+        return;
+    }
+    head = blockIdx.x - o.n_head / 2;
+    const struct pf_kv_view &kv = o.parts.n ? o.parts.kv[sequence_of(o.parts, row)] : o.kv;
+    int pos = o.pos[row], p = pos % BLOCK;
+    char *keys = i16_keys(kv, N, pos / BLOCK, head), *values = i16_values_of(kv, N, pos / BLOCK, head);
+    const float *x = (warp ? o.v : o.h.rope[1].x) + ((size_t)row * kv.n_kv_head + head) * N + lane;
+    if (warp == 0)
+        fetch_in_lanes<E>(o.h, 1, row, by);
+    wait_turn();
+    load_in_lanes<E>(x, v);
+    if (warp == 0)
+        prepare_in_lanes<E>(o.h, 1, by, v);
+    struct scales s = scales_in_lanes<E>(v);
+    if (lane == 0)
+        scale_of[warp] = s.s;
+    __syncthreads();
+    bool good = scale_of[0] > 0 && scale_of[1] > 0;
+#pragma unroll
+    for (int k = 0; k < E; k++) {
+        int n = good ? pf_i16_number(v[k], s.inv) : 0, e = lane + k * WARP;
+        char *to = warp ? values + pf_i16_value_at(N, p, e) : keys + pf_i16_key_at(N, p, e);
+        to[0] = (char)pf_i16_upper(n);
+        to[PF_I16_PLANE] = (char)pf_i16_lower(n);
+    }
+    if (lane == 0 && warp == 0) {
+        ((float *)(keys + pf_i16_sk(N)))[p] = good ? s.s : 1.0f;
+    } else if (lane == 0) {
+        ((float *)(keys + pf_i16_lsv(N)))[p] = good ? pf_log2f(s.s) : 0.0f;
+        ((float *)(values + pf_i16_rsv(N)))[p] = good ? 1.0f / s.s : NAN;
+    }
+}
+
+/* Few rows of queries, keys and values of the same short length, whose halves are rotated. */
+static bool is_short(const struct rows &o, int n_rows)
+{
+    const struct pf_rope_op *r = o.h.rope;
+    int n = o.hd_q;
+    return o.prepares && n_rows <= CU_VECTOR_ROWS && (n == 64 || n == 128) && o.kv.hd_k == n && o.kv.hd_v == n &&
+           o.kv.n_kv_head > 0 && o.n_head % 2 == 0 && !o.row_scale && !o.h.deal[0].n && !o.h.deal[1].n && r[0].neox &&
+           r[1].neox && 2 * r[0].n_pairs == n && 2 * r[1].n_pairs == n;
+}
+
 static cudaError_t start(cudaStream_t st, const struct rows &o, int n_rows)
 {
+    if (is_short(o, n_rows))
+        return launch_early(o.hd_q == 64 ? short_rows_to_i16<2> : short_rows_to_i16<4>,
+                            dim3(o.n_head / 2 + o.kv.n_kv_head, n_rows), 2 * WARP, 0, st, o);
     int heads = o.n_head + o.kv.n_kv_head, warps = n_rows <= CU_VECTOR_ROWS ? 2 : THREADS / WARP;
     return launch_early(rows_to_i16, dim3(ceil_div(heads, warps), n_rows), warps * WARP,
                         warps * 2 * o.longest * sizeof(float), st, o);
