@@ -1574,6 +1574,10 @@ int main(int argc, char **argv)
         experts(PF_Q8_0, PF_Q8_0, PF_F16, 64, 96, N_USED);
         experts(PF_F16, PF_Q4_0, PF_Q4_0, 64, 96, N_USED);
     }
+    if (wanted("several rows of experts")) {
+        experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 1280, 256, N_USED);
+        experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 2048, brief ? 512 : 768, brief ? N_USED : 10);
+    }
     if (wanted("short rows"))
         short_rows();
     if (wanted("shared"))

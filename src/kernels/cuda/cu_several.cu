@@ -7,27 +7,6 @@
 
 enum { GATE_ROWS = 32, THREADS = 8 * WARP };
 
-/* The place of a pick among those of its expert, and the next one of these, or the pick itself. */
-struct mates {
-    int place, next;
-};
-
-CU_INLINE struct mates mates_of(const int32_t *picks, int n_picks, int pick, int expert)
-{
-    struct mates m = { 0, pick };
-    int lane = threadIdx.x % WARP;
-#pragma unroll 1
-    for (int i = 0; i < n_picks; i += WARP) {
-        uint32_t same = __ballot_sync(ALL_LANES, i + lane < n_picks && picks[i + lane] == expert);
-        uint32_t before = pick >= i + WARP ? ALL_LANES : pick < i ? 0 : (1u << (pick - i)) - 1;
-        uint32_t after = same & ~before & ~(pick >= i && pick < i + WARP ? 1u << (pick - i) : 0);
-        m.place += __popc(same & before);
-        if (after && m.next == pick && pick < i + WARP)
-            m.next = i + __ffs((int)after) - 1;
-    }
-    return m;
-}
-
 /* How a block's 32 rows of gate and of up are multiplied: sums are [activations][2 GATE_ROWS][segments], gate's first.
  * By quads, any type: */
 template <class T>

@@ -13,6 +13,27 @@
 
 enum { SHARED_BY = 2 };           /* the most rows of activations that a weight is unpacked for */
 
+/* The place of a pick among those of its expert, and the next one of these, or the pick itself. */
+struct mates {
+    int place, next;
+};
+
+CU_INLINE struct mates mates_of(const int32_t *picks, int n_picks, int pick, int expert)
+{
+    struct mates m = { 0, pick };
+    int lane = threadIdx.x % WARP;
+#pragma unroll 1
+    for (int i = 0; i < n_picks; i += WARP) {
+        uint32_t same = __ballot_sync(ALL_LANES, i + lane < n_picks && picks[i + lane] == expert);
+        uint32_t before = pick >= i + WARP ? ALL_LANES : pick < i ? 0 : (1u << (pick - i)) - 1;
+        uint32_t after = same & ~before & ~(pick >= i && pick < i + WARP ? 1u << (pick - i) : 0);
+        m.place += __popc(same & before);
+        if (after && m.next == pick && pick < i + WARP)
+            m.next = i + __ffs((int)after) - 1;
+    }
+    return m;
+}
+
 template <class T, int R>
 struct several {
     typedef quantised<T> D;

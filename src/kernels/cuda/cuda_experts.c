@@ -82,6 +82,8 @@ static pf_status gate_up(struct cuda_backend *b, const struct pf_experts_op *e, 
     PF_TRY(expert_weight(b, e->gate, e->n_expert, at.gate, &o.w));
     PF_TRY(expert_weight(b, e->up, e->n_expert, at.up, &o.w2));
     if (e->gate->type == e->up->type && !e->gate->lora && !e->up->lora) {
+        if (pf_cu_sixteen_takes(&o))
+            return pf_cuda_put(b, pf_cu_sixteen(b->stream, &o, &out, b->fault), "gate and up");
         if (pf_cu_several_takes(&o, b->shared_bytes))
             return pf_cuda_put(b, pf_cu_several(b->stream, &o, &out, b->fault), "gate and up");
         return pf_cuda_put(b, pf_cu_gate_up_of(b->stream, &o, choice, &out, b->shared_bytes, b->fault),

@@ -132,6 +132,22 @@ CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32
         c[i] += more[i];
 }
 
+CU_INLINE void mma16_more(int (&c)[4], const uint32_t (&a)[2], uint32_t b)
+{
+    int more[4];
+    mma16(more, a, b);
+    for (int i = 0; i < 4; i++)
+        c[i] += more[i];
+}
+
+CU_INLINE void mma32_more(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
+{
+    int more[4];
+    mma32(more, a, lower, upper);
+    for (int i = 0; i < 4; i++)
+        c[i] += more[i];
+}
+
 /* Sixteen bytes of x, with a sign if SIGNED, times sixteen of y. */
 template <bool SIGNED>
 CU_INLINE int emu_dot(__m128i x, __m128i y)
