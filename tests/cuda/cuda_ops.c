@@ -899,15 +899,22 @@ static void attentions_i16(void)
         attention(&cases[i], PF_KV_I16, 8, 771);
         attention(&cases[i], PF_KV_I16, brief ? 21 : 40, 1030);
     }
-    static const struct attention_case far = { 64, 64, 4, 2, 0, false, true, false, 0 };
+    static const struct attention_case far = { 64, 64, 4, 2, 0, false, true, false, 0 },
+                                       far_pair = { 128, 128, 16, 2, 0, false, true, false, 0 },
+                                       far_ring = { 128, 128, 7, 1, 1500, false, false, false, 7 };
     attention(&far, PF_KV_I16, 1, N_CTX - 1);
     attention(&far, PF_KV_I16, 2, N_CTX - 1);
     attention(&far, PF_KV_I16, 9, N_CTX - 1);
+    attention(&far_pair, PF_KV_I16, 1, N_CTX - 1);
+    attention(&far_ring, PF_KV_I16, 1, N_CTX - 1);
     /* Too long for a product to follow, which would call it a fault. */
     static const struct attention_case narrow = { 64, 64, 4, 1, 30, false, true, false, 0 },
-                                       wide = { 512, 512, 9, 3, 20, false, false, false, 0 };
+                                       wide = { 512, 512, 9, 3, 20, false, false, false, 0 },
+                                       pair = { 128, 128, 33, 11, 0, false, false, false, 0 };
     attend(&narrow, PF_KV_I16, 70, 300, true);
     attend(&wide, PF_KV_I16, 4, 300, true);
+    attend(&pair, PF_KV_I16, 1, 180, true);
+    attend(&pair, PF_KV_I16, 2, 300, true);
     for (int before = 0; before < 3; before++) {
         attention_of_several(64, 8, 2, before == 2 ? 100 : 0, before);
         attention_of_several(128, 8, 1, 0, before);
@@ -1550,7 +1557,7 @@ int main(int argc, char **argv)
 {
     struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_i16 = 8192,
                                       .max_picks = MAX_ROWS * MOST_USED, .n_expert = MOST_EXPERTS, .n_ff = 768,
-                                      .n_out = 512, .max_heads = 16, .n_ctx = N_CTX };
+                                      .n_out = 512, .max_heads = 33, .n_ctx = N_CTX };
     brief = argc > 1 && strcmp(argv[1], "--brief") == 0;
     only = argc > 1 + brief ? argv[1 + brief] : NULL;
     if (pf_backend_cuda_open(&units[1], 0, 0) < 0) {

@@ -2,6 +2,7 @@
  *
  *     cu_i16_rows.cu   rows of q, k, v become numbers: queries in scratch, keys and values in their chunks
  *     cu_i16_few.cu    attention of few rows: chunks over all of the GPU, cu_i16_fold.cu folds them
+ *     cu_i16_eight.cu  the same of up to eight rows of a KV head, where few chunks are seen
  *     cu_i16_many.cu   attention of a prompt
  *     cu_i16_group.cu  the same by products of warpgroups, where a GPU has them
  *

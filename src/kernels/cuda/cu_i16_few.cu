@@ -1,7 +1,8 @@
-/* Attention of few rows in whole numbers, of one sequence or of several. A thread block takes a KV head of a sequence,
- * a tile or two of 16 rows (tokens by the query heads that share it) and every so many-th chunk of what they see; in a
- * chunk each of its four warps takes a block of 64 positions. So all rows share what is read. Where chunks are too few
- * for the GPU, several thread blocks share the elements of the values, and each makes all scores for itself.
+/* Attention of few rows in whole numbers, of one sequence or of several, but for what cu_i16_eight.cu takes. A thread
+ * block takes a KV head of a sequence, a tile or two of 16 rows (tokens by the query heads that share it) and every so
+ * many-th chunk of what they see; in a chunk each of its four warps takes a block of 64 positions. So all rows share
+ * what is read. Where chunks are too few for the GPU, several thread blocks share the elements of the values, and each
+ * makes all scores for itself.
  *
  *     a warp    streams its blocks' bytes through slots of its own, some pieces ahead of the one it computes with:
  *               pieces of keys (32 positions, 64 elements), then of values (64 positions, 32 elements)
@@ -417,6 +418,8 @@ static cudaError_t start_parts(cudaStream_t st, const struct i16_attention &o, c
     for (int i = 0; i < parts.n; i++)
         most = max(most, parts.first[i + 1] - parts.first[i]);
     int n_rows = most * (o.a.n_head / o.kv.n_kv_head);
+    if (pf_cu_i16_takes_eight(&o, &parts, n_rows, n_units))
+        return pf_cu_i16_eight(st, &o, &parts, n_units);
     f.kept = min(32, ceil_div(n_rows, 8) * 8);
     while (f.kept > 8 && bytes_for(2, f.kept, o.kv.hd_k) > shared_bytes)
         f.kept -= 8;

@@ -78,6 +78,13 @@ extern "C" cudaError_t pf_cu_i16_queries_of(cudaStream_t st, const struct pf_att
                                             const struct cu_i16 *to, const struct cu_heads *heads,
                                             const struct cu_parts *parts);
 
+/* Attention of up to eight rows of a KV head, cu_i16_eight.cu: whether it takes so many rows of a KV head of these
+ * sequences, on a GPU of so many multiprocessors. */
+extern "C" bool pf_cu_i16_takes_eight(const struct i16_attention *o, const struct cu_parts *parts, int n_rows,
+                                      int n_units);
+extern "C" cudaError_t pf_cu_i16_eight(cudaStream_t st, const struct i16_attention *o, const struct cu_parts *parts,
+                                       int n_units);
+
 /* Folds the chunks of few rows, cu_i16_fold.cu. */
 extern "C" cudaError_t pf_cu_i16_fold(cudaStream_t st, const struct i16_attention *o);
 

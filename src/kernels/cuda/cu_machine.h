@@ -117,6 +117,29 @@ CU_INLINE void copy_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t
 #endif
 }
 
+/* Sixteen bytes, not through the first cache. Such loads are asked for in the order in which the code names them, and
+ * before or after the kernel's turn as they stand there. */
+CU_INLINE uint4 fetch16(const char *p)
+{
+    uint4 v;
+    asm volatile("ld.global.cg.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
+    return v;
+}
+
+CU_INLINE float fetch4(const char *p)
+{
+    float v;
+    asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v) : "l"(p) : "memory");
+    return v;
+}
+
+/* Has the compiler find an address here, and not where it is used. */
+CU_INLINE void have(const char *&p)
+{
+    asm volatile("" : "+l"(p));
+}
+
 /* The clock of the GPU. */
 CU_INLINE unsigned long long device_ns(void)
 {
@@ -187,20 +210,6 @@ CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32
 #endif
 }
 
-/* Adds a (16 x 16) times b (16 x 8) to c: registers as in mma16. */
-CU_INLINE void mma16_more(int (&c)[4], const uint32_t (&a)[2], uint32_t b)
-{
-#if __CUDA_ARCH__ >= 800
-    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a[0]), "r"(a[1]), "r"(b));
-#else
-    int more[4];
-    mma16(more, a, b);
-    for (int i = 0; i < 4; i++)
-        c[i] += more[i];
-#endif
-}
-
 /* Adds a (16 x 32) times b (32 x 8) to c, in one instruction where there is one: registers as in mma32. */
 CU_INLINE void mma32_more(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
 {
@@ -242,6 +251,32 @@ CU_INLINE void mma32_add(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, ui
         else
             asm("mma.sync.aligned.m8n8k16.row.col.s32.u8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
                 : "+r"(of[0]), "+r"(of[1]) : "r"(a[i]), "r"(b));
+    }
+#endif
+}
+
+/* Adds a (16 x 16) times b (16 x 8) to c; a0, a1: the lane's words of a's upper eight rows, of its lower eight. a's
+ * bytes have a sign, b's only if SIGNED. */
+template <bool SIGNED>
+CU_INLINE void mma16_add(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b)
+{
+#if __CUDA_ARCH__ >= 800
+    if (SIGNED)
+        asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b));
+    else
+        asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.u8.s32 {%0,%1,%2,%3}, {%4,%5}, {%6}, {%0,%1,%2,%3};"
+            : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) : "r"(a0), "r"(a1), "r"(b));
+#else
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint32_t a = i ? a1 : a0;
+        if (SIGNED)
+            asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                : "+r"(c[2 * i]), "+r"(c[2 * i + 1]) : "r"(a), "r"(b));
+        else
+            asm("mma.sync.aligned.m8n8k16.row.col.s32.s8.u8.s32 {%0,%1}, {%2}, {%3}, {%0,%1};"
+                : "+r"(c[2 * i]), "+r"(c[2 * i + 1]) : "r"(a), "r"(b));
     }
 #endif
 }

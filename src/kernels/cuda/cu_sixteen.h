@@ -185,7 +185,7 @@ CU_INLINE void multiply_k6(const struct k6_row (&row)[2], int segment, int half,
                 uint32_t bits = p < 2 ? high[i][u] << (4 - 2 * p) : high[i][u] >> (2 * p - 4);
                 w[i] = (low[i][p % 2][u] >> p / 2 * 4 & 0x0f0f0f0f) | (bits & 0x30303030);
             }
-            mma16_more(isum[p][u], w, u ? of.y : of.x);
+            mma16_add<true>(isum[p][u], w[0], w[1], u ? of.y : of.x);
         }
     }
 }

@@ -66,6 +66,18 @@ CU_INLINE void await_box(uint64_t *box, int turn)
     emu_await_box(box, turn);
 }
 
+CU_INLINE uint4 fetch16(const char *p)
+{
+    return *(const uint4 *)p;
+}
+
+CU_INLINE float fetch4(const char *p)
+{
+    return *(const float *)p;
+}
+
+CU_INLINE void have(const char *&) {}
+
 CU_INLINE unsigned long long device_ns(void)
 {
     return emu_ns();
@@ -132,14 +144,6 @@ CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32
         c[i] += more[i];
 }
 
-CU_INLINE void mma16_more(int (&c)[4], const uint32_t (&a)[2], uint32_t b)
-{
-    int more[4];
-    mma16(more, a, b);
-    for (int i = 0; i < 4; i++)
-        c[i] += more[i];
-}
-
 CU_INLINE void mma32_more(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
 {
     int more[4];
@@ -177,6 +181,24 @@ CU_INLINE void mma32_add(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, ui
         for (int i = 0; i < 4; i++)
             c[i] += emu_dot<SIGNED>(rows[i / 2], columns[i % 2]);
     }
+}
+
+template <bool SIGNED>
+CU_INLINE void mma16_add(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b)
+{
+    __m128i rows[2], columns[2];
+    int lane = threadIdx.x % WARP, row = lane / 4, column = 2 * (lane % 4);
+    const uint64_t *all = emu_exchange((uint64_t)a1 << 32 | a0);
+    for (int i = 0; i < 2; i++)
+        rows[i] = _mm_set_epi32((int)(all[4 * row + 3] >> 32 * i), (int)(all[4 * row + 2] >> 32 * i),
+                                (int)(all[4 * row + 1] >> 32 * i), (int)(all[4 * row] >> 32 * i));
+    all = emu_exchange(b);
+    for (int i = 0; i < 2; i++) {
+        const uint64_t *of = all + 4 * (column + i);
+        columns[i] = _mm_set_epi32((int)of[3], (int)of[2], (int)of[1], (int)of[0]);
+    }
+    for (int i = 0; i < 4; i++)
+        c[i] += emu_dot<SIGNED>(columns[i % 2], rows[i / 2]);
 }
 
 CU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)

@@ -1,0 +1,515 @@
+/* Attention in whole numbers of up to eight rows of a KV head, which is one token of most models. A thread block takes
+ * a KV head of a sequence and every so many-th chunk of what its rows see; keys and values go from memory to registers.
+ *
+ *     sums      a warp 32 positions and 64 elements of the keys: positions are the rows of its products, queries the
+ *               columns. Where a key is longer, its warps give each other the sums of the positions they do not score
+ *     weights   each block's maxima meet in shared memory, then its weights do
+ *     values    a warp 32 elements of a block, elements as rows of its products
+ *     at last   a thread four elements of a row: the blocks' sums enter in their order
+ *
+ * Older positions are on their way before the kernel's turn: only those of the rows themselves are stored by the kernel
+ * ahead. What a chunk no longer needs of the registers, the next one's keys and values take at once. */
+#include "kernels/cuda/cu_i16_parts.h"
+
+enum { ROWS = 8, HALF = 32, SLICE = 64, MOST_WARPS = 16 };   /* SLICE: elements of the keys that a warp takes */
+
+struct eight_rows {
+    struct i16_attention o;
+    struct cu_parts      parts;
+    bool whole;                           /* there is a single chunk */
+};
+
+/* A weight as a float and what it counts in z. */
+struct share {
+    float e, rsv;
+};
+
+template <int HV> struct shared_rows {
+    float4       sums[N_BLOCKS][ROWS][HV / 4];           /* of values; pieces of each eight are swapped by the row */
+    uint2        weights[N_BLOCKS][BLOCK / 16][WARP];    /* operands of products: upper, lower */
+    uint4        others[MOST_WARPS][WARP];               /* sums for the warp, of its other half of the elements */
+    struct share shares[N_BLOCKS][ROWS][BLOCK + 2];
+    float        z[N_BLOCKS][ROWS][8];
+    float        m[ROWS][MOST_WARPS];                    /* of each warp's positions */
+};
+
+/* Row r of a KV head of a sequence. */
+CU_INLINE struct i16_row row_of(const struct eight_rows &f, int sequence, int hk, int r)
+{
+    int group = f.o.a.n_head / f.o.kv.n_kv_head, token = f.parts.first[sequence] + r / group;
+    if (token >= f.parts.first[sequence + 1])
+        return { 0, 0, INT32_MAX, -1, false };
+    int pos = *(const volatile int32_t *)&f.o.a.pos[token];
+    return { token, hk * group + r % group, first_visible(f.o.a, pos), pos, true };
+}
+
+/* Of lane r's row. */
+CU_INLINE struct i16_row row_from(const struct i16_row &mine, int r)
+{
+    return { __shfl_sync(ALL_LANES, mine.token, r), __shfl_sync(ALL_LANES, mine.head, r),
+             __shfl_sync(ALL_LANES, mine.first, r), __shfl_sync(ALL_LANES, mine.pos, r),
+             __shfl_sync(ALL_LANES, mine.pos, r) >= 0 };
+}
+
+/* What a thread block's rows see together; own: from there on the kernel ahead may store. */
+struct range {
+    int first, last, own;
+};
+
+CU_INLINE struct range see(const struct i16_row &mine)
+{
+    int first = (int)~all_max(~(uint32_t)mine.first), last = (int)all_max((uint32_t)(mine.pos + 1)) - 1;
+    return { first, last, (int)~all_max(~(uint32_t)(mine.there ? mine.pos : INT32_MAX)) };
+}
+
+CU_INLINE bool is_seen(const struct range &all, int p0, int n)
+{
+    return p0 <= all.last && p0 + n > all.first;
+}
+
+/* Where the chunk of a KV head lies. */
+struct chunk_at {
+    const char *k, *v;
+};
+
+CU_INLINE struct chunk_at chunk_at(const struct pf_kv_view &kv, int c, int hk)
+{
+    return { pf_kv_i16_keys(&kv, c * CHUNK, hk), pf_kv_i16_values(&kv, c * CHUNK, hk) };
+}
+
+/* Where in a chunk a lane's bytes begin, and what of it the warp takes. */
+template <int HD> struct places {
+    enum {
+        SLICES = HD / SLICE, WARPS = 8 * SLICES, PIECES = HD / 32, TILES = 2 / SLICES,    /* TILES: 16 positions each */
+        KEY_BLOCK = BLOCK * (2 * HD + 8), VALUE_BLOCK = BLOCK * (2 * HD + 4)
+    };
+    static_assert((int)PIECES * (int)N_BLOCKS == (int)WARPS, "a warp a block's piece of the values");
+    int half, slice, first;               /* first: of the positions that it scores */
+    int block, piece;
+    int k, k_scales, v, v_scales;
+
+    __device__ __forceinline__ places(int warp)
+    {
+        int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4;
+        half = warp / SLICES, slice = warp % SLICES, first = warp * 16 * TILES;
+        block = warp / PIECES, piece = warp % PIECES;
+        k = half / 2 * KEY_BLOCK + ((half % 2 * 2 + g / 4) * (HD / 4) + slice * (SLICE / 4) + t) * LINE + g % 4 * 16;
+        v = block * VALUE_BLOCK + (t * (HD / 16) + piece * 2 + g / 4) * LINE + g % 4 * 16;
+        k_scales = half / 2 * KEY_BLOCK + BLOCK * 2 * HD + (first % BLOCK + g) * 4;
+        v_scales = half / 2 * VALUE_BLOCK + BLOCK * 2 * HD + (first % BLOCK + g) * 4;
+    }
+};
+
+/* For each 16 elements of the slice the upper and lower planes of positions g, g + 8, g + 16 and g + 24 of a half. */
+struct slice_keys {
+    uint4 upper[SLICE / 16], lower[SLICE / 16];
+
+    __device__ __forceinline__ void load(const char *at)
+    {
+#pragma unroll
+        for (int i = 0; i < SLICE / 16; i++) {
+            upper[i] = fetch16(at + i * 4 * LINE);
+            lower[i] = fetch16(at + i * 4 * LINE + PF_I16_PLANE);
+        }
+    }
+};
+
+template <int TILES> struct scales {
+    float sk[2 * TILES], lsv[2 * TILES], rsv[2 * TILES];
+
+    __device__ __forceinline__ void load(const char *of_k, const char *of_v)
+    {
+#pragma unroll
+        for (int i = 0; i < 2 * TILES; i++) {
+            sk[i] = fetch4(of_k + 32 * i);
+            lsv[i] = fetch4(of_k + BLOCK * 4 + 32 * i);
+            rsv[i] = fetch4(of_v + 32 * i);
+        }
+    }
+};
+
+/* 32 elements of a block's values: for each 16 positions four words of the lane's elements. */
+template <int HV> struct piece_values {
+    uint4 upper[4], lower[4];
+
+    __device__ __forceinline__ void load(const char *at)
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            upper[i] = fetch16(at + i * 4 * (HV / 16) * LINE);
+            lower[i] = fetch16(at + i * 4 * (HV / 16) * LINE + PF_I16_PLANE);
+        }
+    }
+};
+
+/* Sums of products with two tiles of 16 rows. */
+struct pair_sums {
+    int upper[2][4], middle[2][4], lower[2][4];
+
+    /* upper, lower: of the rows, words of four times eight; b: of the columns. */
+    template <bool SIGNED>
+    __device__ __forceinline__ void add(uint4 a_upper, uint4 a_lower, uint32_t b_upper, uint32_t b_lower)
+    {
+        mma16_add<SIGNED>(upper[0], a_upper.x, a_upper.y, b_upper);
+        mma16_add<SIGNED>(upper[1], a_upper.z, a_upper.w, b_upper);
+        mma16_add<SIGNED>(middle[0], a_upper.x, a_upper.y, b_lower);
+        mma16_add<SIGNED>(middle[1], a_upper.z, a_upper.w, b_lower);
+        mma16_add<SIGNED>(lower[0], a_lower.x, a_lower.y, b_upper);
+        mma16_add<SIGNED>(lower[1], a_lower.z, a_lower.w, b_upper);
+    }
+
+    __device__ __forceinline__ int of(int i, int c) const
+    {
+        return 256 * upper[i][c] + (middle[i][c] + lower[i][c]);
+    }
+};
+
+/* The warp's sums, sum[i][c] of position 16 i + g + 8 (c / 2) and row 2 t + c % 2. */
+template <int HD>
+CU_INLINE void sum_slice(const struct slice_keys &k, const uint4 (&q)[SLICE / 32], const struct places<HD> &at,
+                         struct shared_rows<HD> &s, int (&sum)[places<HD>::TILES][4])
+{
+    int lane = threadIdx.x % WARP;
+    struct pair_sums pair = {};
+#pragma unroll
+    for (int e = 0; e < SLICE / 16; e++)
+        pair.add<true>(k.upper[e], k.lower[e], e % 2 ? q[e / 2].y : q[e / 2].x, e % 2 ? q[e / 2].w : q[e / 2].z);
+    if constexpr (places<HD>::SLICES == 1) {
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            sum[c / 4][c % 4] = pair.of(c / 4, c % 4);
+    } else {
+        uint32_t theirs[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            int a = pair.of(0, c), b = pair.of(1, c);
+            sum[0][c] = at.slice ? b : a, theirs[c] = (uint32_t)(at.slice ? a : b);
+        }
+        s.others[2 * at.half + 1 - at.slice][lane] = { theirs[0], theirs[1], theirs[2], theirs[3] };
+        meet(1 + at.half, 2 * WARP);
+        uint4 other = s.others[2 * at.half + at.slice][lane];
+        sum[0][0] += (int)other.x, sum[0][1] += (int)other.y, sum[0][2] += (int)other.z, sum[0][3] += (int)other.w;
+    }
+}
+
+/* The largest of each row's scores, for all lanes that have some of the row; a NaN is left out. */
+template <int TILES>
+CU_INLINE void most_of(const float (&y)[TILES][4], float (&m)[2])
+{
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        m[r] = fmaxf(fmaxf(y[0][r], y[0][2 + r]), -INFINITY);
+        if (TILES == 2)
+            m[r] = fmaxf(fmaxf(y[TILES - 1][r], y[TILES - 1][2 + r]), m[r]);
+    }
+#pragma unroll
+    for (int h = 4; h < WARP; h *= 2)
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            m[r] = fmaxf(m[r], __shfl_xor_sync(ALL_LANES, m[r], h));
+}
+
+/* Weights of 16 positions: operands for products, and shares. What is not seen has 2^-125, whose weight is 0. */
+CU_INLINE void weigh_tile(const float (&y)[4], const float (&m)[2], const float *rsv, uint2 *to, struct share *a,
+                          struct share *b)
+{
+    int lane = threadIdx.x % WARP, g = lane / 4;
+    bool odd = g % 2;
+    uint32_t bits[4], x[2];
+#pragma unroll
+    for (int c = 0; c < 4; c++) {
+        float e = pf_exp2_neg(y[c] - m[c % 2]);
+        bits[c] = pf_float_bits(fmaf(e, PF_I16_WEIGHT, 0x1p23f));
+        (c % 2 ? b : a)[c / 2 * 8 + g] = { e, y[c] == -INFINITY ? 0.0f : rsv[c / 2] };
+    }
+    x[0] = permute(bits[0], bits[2], 0x5140), x[1] = permute(bits[1], bits[3], 0x5140);
+    uint32_t mine = odd ? x[1] : x[0], other = __shfl_xor_sync(ALL_LANES, odd ? x[0] : x[1], 4),
+             even = odd ? other : mine;
+    other = odd ? mine : other;
+    to[(lane % 4 * 2 + odd) * 4 + g / 2] = { permute(even, other, 0x7362), permute(even, other, 0x5140) };
+}
+
+/* Sums z of a block, by two of its warps: a lane positions i, i + 8 .. of a row. */
+template <int HD>
+CU_INLINE void put_z(const struct places<HD> &at, struct shared_rows<HD> &s)
+{
+    int r = at.piece * 4 + threadIdx.x % WARP / 8, i = threadIdx.x % 8;
+    if (at.piece >= 2)
+        return;
+    float z = 0;
+#pragma unroll
+    for (int k = 0; k < BLOCK / 8; k++) {
+        struct share share = s.shares[at.block][r][8 * k + i];
+        z = fmaf(share.e, share.rsv, z);
+    }
+    s.z[at.block][r][i] = z;
+}
+
+/* Sums of 32 elements of a block. */
+template <int HD>
+CU_INLINE void sum_values(const struct piece_values<HD> &v, const struct places<HD> &at, struct shared_rows<HD> &s)
+{
+    int lane = threadIdx.x % WARP;
+    struct pair_sums pair = {};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint2 w = s.weights[at.block][i][lane];
+        pair.add<false>(v.upper[i], v.lower[i], w.x, w.y);
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        s.sums[at.block][lane % 4 * 2 + r][at.piece * 8 + (lane / 4 ^ lane % 4 * 2)] =
+            make_float4((float)pair.of(0, r), (float)pair.of(0, 2 + r), (float)pair.of(1, r), (float)pair.of(1, 2 + r));
+}
+
+/* How the blocks enter a row: by lanes, each of four the factors of a block; m of all blocks. */
+struct entry {
+    struct i16_join join;
+    float m;
+};
+
+template <int N>
+CU_INLINE struct entry enter(const float *m)
+{
+    struct entry e = { {}, -INFINITY };
+    float before = -INFINITY, mine = -INFINITY;
+    int block = threadIdx.x % N_BLOCKS;
+#pragma unroll
+    for (int b = 0; b < N_BLOCKS; b++) {
+        float most = m[b * N];
+#pragma unroll
+        for (int i = 1; i < N; i++)
+            most = fmaxf(most, m[b * N + i]);
+        before = b == block ? e.m : before;
+        mine = b == block ? most : mine;
+        e.m = e.m > most ? e.m : most;
+    }
+    e.join = i16_joined(before, mine);
+    return e;
+}
+
+/* Four elements of a row, of HD / 4 neighbouring threads each: all blocks enter the chunk. */
+template <int HD>
+CU_INLINE void join_row(const struct eight_rows &f, const struct shared_rows<HD> &s, const struct range &all,
+                        struct entry e, const struct i16_row &row, float cq, int c)
+{
+    int lane = threadIdx.x % WARP, r = threadIdx.x / (HD / 4), piece = threadIdx.x % (HD / 4);
+    float4 acc = make_float4(0, 0, 0, 0);
+    float z = 0, old[N_BLOCKS], fresh[N_BLOCKS];
+#pragma unroll
+    for (int b = 0; b < N_BLOCKS; b++) {
+        old[b] = __shfl_sync(ALL_LANES, e.join.old, lane - lane % N_BLOCKS + b);
+        fresh[b] = __shfl_sync(ALL_LANES, e.join.fresh, lane - lane % N_BLOCKS + b);
+    }
+#pragma unroll
+    for (int b = 0; b < N_BLOCKS; b++)
+        if (is_seen(all, c * CHUNK + b * BLOCK, BLOCK)) {
+            float4 v = s.sums[b][r][piece ^ r / 2 * 2];
+            float gain = PF_I16_GAIN * fresh[b];
+            z = fmaf(z, old[b], s.z[b][r][lane % 8] * fresh[b]);
+            acc.x = fmaf(v.x, gain, acc.x * old[b]);
+            acc.y = fmaf(v.y, gain, acc.y * old[b]);
+            acc.z = fmaf(v.z, gain, acc.z * old[b]);
+            acc.w = fmaf(v.w, gain, acc.w * old[b]);
+        }
+#pragma unroll
+    for (int h = 4; h > 0; h /= 2)
+        z = z + __shfl_xor_sync(ALL_LANES, z, h);
+    bool good = cq == cq;
+    if (f.whole)
+        return put_whole(f.o, row, piece * 4, acc, good ? i16_last_factor(f.o.a, row.head, e.m, z) : NAN, row.there);
+    if (!row.there)
+        return;
+    size_t at = part_of(f.o, row, c);
+    *(float4 *)(f.o.s.part + at * HD + piece * 4) = acc;
+    if (piece == 0 && (e.m > -INFINITY || !good)) {
+        maxima(f.o)[at] = good ? e.m : 0.0f;
+        zs(f.o)[at] = good ? z : NAN;
+    }
+}
+
+/* What a warp needs of a chunk, and where it begins in the one that is fetched: all of it in registers. */
+template <int HD> struct held {
+    struct slice_keys                keys;
+    struct scales<places<HD>::TILES> scales;
+    struct piece_values<HD>          values;
+
+    __device__ __forceinline__ void load_keys(const struct places<HD> &at, struct chunk_at from)
+    {
+        keys.load(from.k + at.k);
+    }
+
+    __device__ __forceinline__ void load_scales(const struct places<HD> &at, struct chunk_at from)
+    {
+        scales.load(from.k + at.k_scales, from.v + at.v_scales);
+    }
+
+    __device__ __forceinline__ void load_values(const struct places<HD> &at, struct chunk_at from)
+    {
+        values.load(from.v + at.v);
+    }
+};
+
+/* Queries of a warp's slice of the elements, and what a lane knows of the rows of its scores. */
+struct asked {
+    uint4 q[SLICE / 32];
+    float cq[2];
+    int   first[2], last[2];
+};
+
+/* Scores of the warp's positions of chunk c, -inf where they are not seen, and the largest. */
+template <int HD, int TILES>
+CU_INLINE void score(const struct held<HD> &h, const struct asked &a, const struct places<HD> &at, int c,
+                     struct shared_rows<HD> &s, float (&y)[TILES][4], float (&m)[2])
+{
+    int sum[TILES][4], p0 = c * CHUNK + at.first + threadIdx.x % WARP / 4;
+    sum_slice(h.keys, a.q, at, s, sum);
+#pragma unroll
+    for (int i = 0; i < 4 * TILES; i++) {
+        int j = i / 2, r = i % 2, p = p0 + 8 * j;
+        float score = fmaf((float)sum[i / 4][i % 4] * h.scales.sk[j], a.cq[r], h.scales.lsv[j]);
+        y[i / 4][i % 4] = p < a.first[r] || p > a.last[r] ? -INFINITY : score;
+    }
+    most_of<TILES>(y, m);
+}
+
+/* Weights of the warp's positions, from the maxima of all warps of the block. */
+template <int HD, int TILES>
+CU_INLINE void weigh(const struct held<HD> &h, const struct places<HD> &at, bool seen, const float (&y)[TILES][4],
+                     struct shared_rows<HD> &s)
+{
+    enum { PER_BLOCK = places<HD>::WARPS / N_BLOCKS };
+    int lane = threadIdx.x % WARP, row = lane % 4 * 2, block = at.half / 2, tile = at.first / 16 % 4;
+    float m[2] = { -INFINITY, -INFINITY };
+#pragma unroll
+    for (int i = 0; i < 2 * PER_BLOCK; i++)
+        m[i % 2] = fmaxf(m[i % 2], s.m[row + i % 2][block * PER_BLOCK + i / 2]);
+#pragma unroll
+    for (int i = 0; i < TILES; i++, tile++)
+        if (seen) {
+            weigh_tile(y[i], m, h.scales.rsv + 2 * i, s.weights[block][tile], s.shares[block][row] + 16 * tile,
+                       s.shares[block][row + 1] + 16 * tile);
+        } else {
+            s.weights[block][tile][lane] = { 0, 0 };
+            for (int j = 0; j < 4; j++)
+                s.shares[block][lane / 4][16 * tile + lane % 4 * 4 + j] = { 0, 0 };
+        }
+}
+
+/* blockIdx: KV head; one of gridDim.y thread blocks that share the chunks; sequence. */
+template <int HD>
+static __global__ void __launch_bounds__(places<HD>::WARPS * WARP, 512 / (places<HD>::WARPS * WARP))
+eight(const __grid_constant__ struct eight_rows f)
+{
+    __shared__ struct shared_rows<HD> s;
+    const struct i16_attention &o = f.o;
+    const struct pf_kv_view &kv = f.parts.kv[blockIdx.z];
+    int lane = threadIdx.x % WARP, g = lane / 4, t = lane % 4, warp = uniform(threadIdx.x / WARP), hk = blockIdx.x,
+        joined = threadIdx.x / (HD / 4) % ROWS;
+    struct i16_row mine = row_of(f, blockIdx.z, hk, lane % ROWS);
+    struct range all = see(mine);
+    int end = all.last / CHUNK, c = all.first / CHUNK + blockIdx.y;
+    if (c > end) {
+        wait_turn();
+        return;
+    }
+    struct places<HD> at(warp);
+    struct held<HD> h;
+    auto keys_seen = [&](int c) { return c <= end && is_seen(all, c * CHUNK + at.half * HALF, HALF); };
+    auto values_seen = [&](int c) { return c <= end && is_seen(all, c * CHUNK + at.block * BLOCK, BLOCK); };
+    struct chunk_at chunk = chunk_at(kv, c, hk);
+    bool old_keys = c * CHUNK + at.half * HALF + HALF <= all.own,
+         old_values = c * CHUNK + at.block * BLOCK + BLOCK <= all.own;
+    auto load = [&](bool keys, bool values) {
+        if (keys && keys_seen(c)) {
+            h.load_keys(at, chunk);
+            h.load_scales(at, chunk);
+        }
+        if (values && values_seen(c))
+            h.load_values(at, chunk);
+    };
+    load(old_keys, old_values);
+    struct asked a;
+    int q_row = __shfl_sync(ALL_LANES, mine.token * o.a.n_head + mine.head, g);
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        a.first[r] = __shfl_sync(ALL_LANES, mine.first, 2 * t + r);
+        a.last[r] = __shfl_sync(ALL_LANES, mine.pos, 2 * t + r);
+    }
+    struct i16_row row = row_from(mine, joined);
+    const char *q_at = (const char *)o.s.q + (size_t)q_row * 2 * HD + at.slice * 2 * SLICE + t * 16,
+               *cq_at = (const char *)(o.s.cq + q_row);
+    have(q_at), have(cq_at), have(chunk.k), have(chunk.v);
+    wait_turn();
+#pragma unroll
+    for (int i = 0; i < SLICE / 32; i++)
+        a.q[i] = fetch16(q_at + 64 * i);
+    float cq = fetch4(cq_at);
+    load(!old_keys, !old_values);
+    a.cq[0] = __shfl_sync(ALL_LANES, cq, 8 * t), a.cq[1] = __shfl_sync(ALL_LANES, cq, 8 * t + 4);
+    cq = __shfl_sync(ALL_LANES, cq, 4 * joined);
+
+#pragma unroll 1
+    for (int next; c <= end; c = next) {
+        next = c + gridDim.y;
+        if (next <= end)
+            chunk = chunk_at(kv, next, hk);
+        bool seen = keys_seen(c);
+        float y[places<HD>::TILES][4], m[2] = { -INFINITY, -INFINITY };
+        if (seen)
+            score(h, a, at, c, s, y, m);
+        if (lane < 4)
+            s.m[2 * lane][warp] = m[0], s.m[2 * lane + 1][warp] = m[1];
+        if (keys_seen(next))
+            h.load_keys(at, chunk);
+        __syncthreads();
+        weigh(h, at, seen, y, s);
+        if (keys_seen(next))
+            h.load_scales(at, chunk);
+        __syncthreads();
+        if (values_seen(c)) {
+            put_z(at, s);
+            sum_values(h.values, at, s);
+        }
+        if (values_seen(next))
+            h.load_values(at, chunk);
+        struct entry by = enter<places<HD>::WARPS / N_BLOCKS>(s.m[joined]);
+        __syncthreads();
+        if (threadIdx.x < ROWS * HD / 4)
+            join_row(f, s, all, by, row, cq, c);
+    }
+}
+
+/* Thread blocks of heads of HD elements that a GPU runs at once. */
+template <int HD> static int room(int n_units)
+{
+    return 512 / (places<HD>::WARPS * WARP) * n_units;
+}
+
+template <int HD>
+static cudaError_t start(cudaStream_t st, const struct eight_rows &f, int n_units)
+{
+    int x = f.o.kv.n_kv_head, y = min(f.o.n_chunks, max(1, room<HD>(n_units) / (x * f.parts.n)));
+    return launch_early(eight<HD>, dim3(x, y, f.parts.n), places<HD>::WARPS * WARP, 0, st, f);
+}
+
+/* Where chunks fill the GPU, copies to shared memory (cu_i16_few.cu) bring more bytes at a time, and its thread blocks
+ * find room beside those of the kernel ahead. */
+extern "C" bool pf_cu_i16_takes_eight(const struct i16_attention *o, const struct cu_parts *parts, int n_rows,
+                                      int n_units)
+{
+    int hd = o->kv.hd_k, window = o->a.window, seen = o->n_chunks;
+    if (n_rows > ROWS || hd != o->kv.hd_v || (hd != 64 && hd != 128))
+        return false;
+    if (window)
+        seen = min(seen, window / CHUNK + 2);
+    return parts->n * o->kv.n_kv_head * seen <= (hd == 64 ? room<64>(n_units) : room<128>(n_units)) / 2;
+}
+
+extern "C" cudaError_t pf_cu_i16_eight(cudaStream_t st, const struct i16_attention *o, const struct cu_parts *parts,
+                                       int n_units)
+{
+    struct eight_rows f = { *o, *parts, o->n_chunks == 1 };
+    cudaError_t e = o->kv.hd_k == 64 ? start<64>(st, f, n_units) : start<128>(st, f, n_units);
+    return e == cudaSuccess && !f.whole ? pf_cu_i16_fold(st, o) : e;
+}
