@@ -1557,7 +1557,7 @@ int main(int argc, char **argv)
 {
     struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_i16 = 8192,
                                       .max_picks = MAX_ROWS * MOST_USED, .n_expert = MOST_EXPERTS, .n_ff = 768,
-                                      .n_out = 512, .max_heads = 33, .n_ctx = N_CTX };
+                                      .n_out = 2048, .max_heads = 33, .n_ctx = N_CTX };
     brief = argc > 1 && strcmp(argv[1], "--brief") == 0;
     only = argc > 1 + brief ? argv[1 + brief] : NULL;
     if (pf_backend_cuda_open(&units[1], 0, 0) < 0) {
