@@ -1583,6 +1583,7 @@ int main(int argc, char **argv)
     }
     if (wanted("several rows of experts")) {
         experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 1280, 256, N_USED);
+        experts(PF_Q4_K, PF_Q4_K, PF_F16, 1280, 100, N_USED);
         experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 2048, brief ? 512 : 768, brief ? N_USED : 10);
     }
     if (wanted("short rows"))

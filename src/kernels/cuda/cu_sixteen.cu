@@ -41,7 +41,7 @@ CU_INLINE float total_of(const uint8_t *slots, int is_up, int j, int n_segments)
     return total;
 }
 
-/* blockIdx: pick, 32 rows. */
+/* blockIdx: pick, 32 rows. A task that begins past the last row has the last row instead, and its sums are left. */
 static __global__ void __launch_bounds__(THREADS, 3) gate_up(const __grid_constant__ struct cu_experts e,
                                                              const __grid_constant__ struct cu_x out, int *fault)
 {
@@ -50,7 +50,7 @@ static __global__ void __launch_bounds__(THREADS, 3) gate_up(const __grid_consta
     wait_turn();
     int pick = blockIdx.x, expert = e.picks[pick], lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
         round = warp % ROUNDS, first = blockIdx.y * GATE_ROWS, r = first + lane,
-        task_first = first + warp / ROUNDS % 2 * SIXTEEN;
+        task_first = min(first + warp / ROUNDS % 2 * SIXTEEN, e.n_out - 1);
     const uint8_t *rows = (warp < WARPS / 2 ? e.w : e.w2).data[expert];
     if (!rows)
         return;
