@@ -1556,7 +1556,7 @@ static void not_finite(void)
 int main(int argc, char **argv)
 {
     struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_i16 = 8192,
-                                      .max_picks = MAX_ROWS * MOST_USED, .n_expert = MOST_EXPERTS, .n_ff = 768,
+                                      .max_picks = MAX_ROWS * MOST_USED, .n_expert = MOST_EXPERTS, .n_ff = 1024,
                                       .n_out = 2048, .max_heads = 33, .n_ctx = N_CTX };
     brief = argc > 1 && strcmp(argv[1], "--brief") == 0;
     only = argc > 1 + brief ? argv[1 + brief] : NULL;
@@ -1583,6 +1583,7 @@ int main(int argc, char **argv)
     }
     if (wanted("several rows of experts")) {
         experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 1280, 256, N_USED);
+        experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 256, 1024, N_USED);
         experts(PF_Q4_K, PF_Q4_K, PF_F16, 1280, 100, N_USED);
         experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 2048, brief ? 512 : 768, brief ? N_USED : 10);
     }

@@ -20,15 +20,12 @@ bool pf_cu_several_takes_down(const struct cu_experts *e, size_t shared_bytes);
 cudaError_t pf_cu_several_down(cudaStream_t st, const struct cu_experts *e, float *y,
                                const struct cu_residual *residual);
 
-/* Gate and up, and down, of steps of several rows by kernels that take sixteen weight rows a warp (cu_sixteen.cu),
- * where `takes` says so: gate and up of Q4_K with rows of 1,280 to 2,048 elements, down of Q6_K with rows of up to 768,
- * from so many rows of the step on. Where pf_cu_several takes a product, too, these are asked first. */
-enum { CU_SIXTEEN = 2, CU_SIXTEEN_DOWN = 9 };
+/* Gate and up of steps of several rows by a kernel that takes sixteen weight rows a warp (cu_sixteen.cu), where `takes`
+ * says so: of Q4_K with rows of 1,280 to 2,048 elements, from so many rows of the step on. Where pf_cu_several takes
+ * the product, too, this is asked first. */
+enum { CU_SIXTEEN = 2 };
 bool pf_cu_sixteen_takes(const struct cu_experts *e);
 cudaError_t pf_cu_sixteen(cudaStream_t st, const struct cu_experts *e, const struct cu_x *out, int *fault);
-bool pf_cu_sixteen_takes_down(const struct cu_experts *e);
-cudaError_t pf_cu_sixteen_down(cudaStream_t st, const struct cu_experts *e, float *y,
-                               const struct cu_residual *residual);
 
 #ifdef __cplusplus
 }

@@ -320,8 +320,13 @@ static cudaError_t launch(cudaStream_t st, const struct cu_experts *e, float *y,
         return launch_as(down<T>, ceil_div(e->n_out, DOWN_ROWS), bytes_of<T>(e), st, e, y, residual);
 }
 
+/* Rows of Q6_K of up to so many elements are sooner done pick by pick. */
+enum { SHORT_K6 = 768 };
+
 extern "C" bool pf_cu_several_takes_down(const struct cu_experts *e, size_t shared_bytes)
 {
+    if (e->w.type == PF_Q6_K && e->n <= SHORT_K6)
+        return false;
     return several_takes(e, shared_bytes, [&](auto t) { return bytes_of<typename decltype(t)::type>(e); });
 }
 

@@ -1,12 +1,10 @@
 /* Routed experts in a step of several rows, where multiprocessors have bulk copies and much shared memory: gate and up
- * of Q4_K, and down of Q6_K with short rows, sixteen weight rows a warp. */
+ * of Q4_K, sixteen weight rows a warp. */
 #include "kernels/cuda/cu_combine.h"
 #include "kernels/cuda/cu_several.h"
 #include "kernels/cuda/cu_sixteen.h"
 
 enum { WARPS = 8, THREADS = WARPS * WARP };
-
-/* ---- Gate and up ------------------------------------------------------------------------------------------------- */
 
 /* Of each of 32 rows of gate and of up there are two rounds of segments: a warp has one of sixteen of the rows. */
 enum { GATE_ROWS = 32, ROUNDS = 2, GATE_BYTES = WARPS * K4_SLOT };
@@ -60,7 +58,7 @@ static __global__ void __launch_bounds__(THREADS, 3) gate_up(const __grid_consta
     uint8_t *slots = (uint8_t *)memory, *slot = slots + warp * K4_SLOT;
     if (lane == 0)
         open_box(&boxes[warp]);
-    send_for_sixteen(slot, K4_PITCH, K4_MORE, rows + task_first * e.w.row_bytes + round * K4_PITCH, e.w.row_bytes,
+    send_for_sixteen(slot, rows + task_first * e.w.row_bytes + round * K4_PITCH, e.w.row_bytes,
                      e.n_out - 1 - task_first, min((int)ROUND_SEGMENTS, e.n / 256 - round * ROUND_SEGMENTS) * K4_BYTES,
                      &boxes[warp]);
     const struct x_row x[SHARED_BY] = { x_row_of(e.x, e.n, pick / e.n_used), x_row_of(e.x, e.n, m.next / e.n_used) };
@@ -81,113 +79,6 @@ static __global__ void __launch_bounds__(THREADS, 3) gate_up(const __grid_consta
     if (out.q)
         quantise_block(a, &out, e.n_out, pick, blockIdx.y, fault);
 }
-
-/* ---- Down -------------------------------------------------------------------------------------------------------- */
-
-/* A pick of the block's row: sixteen rows of its expert's down matrix, NULL if the expert is not on the device. */
-struct pick {
-    const uint8_t *rows;
-    float          weight;
-    int            expert;
-};
-struct row_picks {
-    struct pick *at;              /* [n_used] */
-    float       *v;               /* [n_used][SIXTEEN] */
-};
-
-CU_HOST_FN size_t down_bytes(int n_used)
-{
-    return WARPS * K6_SLOT + n_used * (sizeof(struct pick) + SIXTEEN * sizeof(float));
-}
-
-/* Before the block's turn: picks, their weights, tables and e.done were written before the kernel ahead. */
-CU_INLINE void look_up(const struct cu_experts &e, int row, const struct row_picks &p)
-{
-    int first = blockIdx.y * SIXTEEN;
-#pragma unroll 1
-    for (int t = threadIdx.x; t < SIXTEEN * e.n_used; t += blockDim.x) {
-        int i = t / SIXTEEN, r = first + t % SIXTEEN, k = row * e.n_used + i;
-        int expert = *(const volatile int32_t *)&e.picks[k];
-        const uint8_t *w = *(const uint8_t *const volatile *)&e.w.data[expert];
-        if (t % SIXTEEN == 0)
-            p.at[i] = { w ? w + first * e.w.row_bytes : NULL,
-                        e.weigh_input ? 1.0f : *(const volatile float *)&e.weights[k], expert };
-        if (!w && r < e.n_out)
-            p.v[t] = *(const volatile float *)&e.done[(size_t)k * e.n_out + r];
-    }
-    __syncthreads();
-}
-
-/* The sixteen outputs of a pick, whose rows were sent for. */
-CU_INLINE void multiply_pick(const struct cu_experts &e, const struct pick &pick, const uint8_t *slot,
-                             const struct x_row &x, int last, uint64_t *box, int turn, float *v)
-{
-    int lane = threadIdx.x % WARP, g = lane / 4, n_segments = e.n / 256, first = blockIdx.y * SIXTEEN;
-    const uint8_t *at[2];
-    float sum[2], total[2] = {};
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        int r = g + 8 * i;
-        at[i] = slot + r * K6_PITCH +
-            ((uint32_t)(uintptr_t)pick.rows + (uint32_t)min(r, last) * (uint32_t)e.w.row_bytes & 15);
-    }
-    sum_k6(at, x, e.n, box, turn, sum);
-#pragma unroll
-    for (int s = 0; s < K6_SEGMENTS; s++)
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            float next = __shfl_sync(ALL_LANES, sum[i], (lane & ~3) + s);
-            total[i] = s < n_segments ? total[i] + next : total[i];
-        }
-    int r = g + lane % 2 * 8;
-    if (lane % 4 < 2 && r <= last)
-        v[r] = scale_and_bias(e.w, pick.expert, e.n_out, first + r, lane % 2 ? total[1] : total[0]);
-}
-
-/* blockIdx: row of the step, sixteen rows. A warp takes a pick, and maybe more; the first one's rows are on their way
- * before its turn. Rows of the step meet at the same weights in the cache. */
-static __global__ void __launch_bounds__(THREADS, 2) down(const __grid_constant__ struct cu_experts e, float *y,
-                                                          struct cu_residual residual)
-{
-    BLOCK_MEMORY(float4, memory);
-    __shared__ uint64_t boxes[WARPS];
-    int row = blockIdx.x, first = blockIdx.y * SIXTEEN, last = min((int)SIXTEEN, e.n_out - first) - 1,
-        lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, turn = 0;
-    uint8_t *slot = (uint8_t *)memory + warp * K6_SLOT;
-    struct pick *at = (struct pick *)((uint8_t *)memory + WARPS * K6_SLOT);
-    const struct row_picks p = { at, (float *)(at + e.n_used) };
-    if (lane == 0)
-        open_box(&boxes[warp]);
-    look_up(e, row, p);
-    auto send = [&](int i) {
-        if (i < e.n_used && p.at[i].rows)
-            send_for_sixteen(slot, K6_PITCH, 0, p.at[i].rows, e.w.row_bytes, last, e.n / 256 * K6_BYTES, &boxes[warp]);
-    };
-    send(warp);
-    wait_turn();
-#pragma unroll 1
-    for (int i = warp; i < e.n_used; i += WARPS) {
-        if (p.at[i].rows) {
-            multiply_pick(e, p.at[i], slot, x_row_of(e.x, e.n, row * e.n_used + i), last, &boxes[warp], turn,
-                          p.v + i * SIXTEEN);
-            turn ^= 1;
-        }
-        __syncwarp();
-        send(i + WARPS);
-    }
-    __syncthreads();
-    if (warp > 0 || lane > last)
-        return;
-    size_t to = (size_t)row * e.n_out + first + lane;
-    struct met met = met_at(residual, row, to);
-    float sum = 0;
-#pragma unroll 4
-    for (int i = 0; i < e.n_used; i++)
-        sum = fmaf(p.at[i].weight, p.v[i * SIXTEEN + lane], sum);
-    put_out(residual, met, sum, to, y);
-}
-
-/* ---- Launches ---------------------------------------------------------------------------------------------------- */
 
 /* Whether the kernel's code is of 9.0, and so many blocks of it fit a multiprocessor at once. */
 template <class... P>
@@ -211,20 +102,4 @@ extern "C" cudaError_t pf_cu_sixteen(cudaStream_t st, const struct cu_experts *e
     return err != cudaSuccess ? err :
                                 launch_early(gate_up, dim3(e->rows * e->n_used, ceil_div(e->n_out, GATE_ROWS)), THREADS,
                                              GATE_BYTES, st, *e, *out, fault);
-}
-
-extern "C" bool pf_cu_sixteen_takes_down(const struct cu_experts *e)
-{
-    return e->w.type == PF_Q6_K && e->rows >= CU_SIXTEEN_DOWN && e->n <= K6_SEGMENTS * 256 &&
-        fits(down, down_bytes(e->n_used), 2);
-}
-
-extern "C" cudaError_t pf_cu_sixteen_down(cudaStream_t st, const struct cu_experts *e, float *y,
-                                          const struct cu_residual *residual)
-{
-    size_t bytes = down_bytes(e->n_used);
-    cudaError_t err = allow_bytes(down, bytes);
-    return err != cudaSuccess ? err :
-                                launch_early(down, dim3(e->rows, ceil_div(e->n_out, SIXTEEN)), THREADS, bytes, st, *e,
-                                             y, *residual);
 }

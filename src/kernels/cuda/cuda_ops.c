@@ -14,13 +14,10 @@ static pf_status start_product(struct cuda_backend *b)
         p.linear.residual = p.residual;
         CU_PUT(b, pf_cu_linear_given(b->stream, &p.linear, &p.given), "a product");
     }
-    bool sixteen = p.kind == HELD_DOWN && pf_cu_sixteen_takes_down(&p.down);
-    bool several = p.kind == HELD_DOWN && !sixteen && pf_cu_several_takes_down(&p.down, b->shared_bytes);
-    if (sixteen)
-        CU_PUT(b, pf_cu_sixteen_down(b->stream, &p.down, p.y, &p.residual), "down");
+    bool several = p.kind == HELD_DOWN && pf_cu_several_takes_down(&p.down, b->shared_bytes);
     if (several)
         CU_PUT(b, pf_cu_several_down(b->stream, &p.down, p.y, &p.residual), "down");
-    if (p.kind == HELD_DOWN && !sixteen && !several)
+    if (p.kind == HELD_DOWN && !several)
         CU_PUT(b, pf_cu_down_of(b->stream, &p.down, &p.choice, p.y, &p.residual), "down");
     if (p.kind == HELD_COMBINE)
         CU_PUT(b, pf_cu_combine(b->stream, &p.combine, &p.residual), "adding experts");
