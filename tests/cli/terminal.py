@@ -61,14 +61,10 @@ class Chat:
         return self.read_until(pattern)
 
     def leave(self):
-        """Ctrl-D at the prompt. The editor takes the terminal over just after it has drawn the prompt, and a Ctrl-D
-        before that is lost: so it is typed again until the program leaves."""
+        """Ctrl-D at the prompt: the editor has the terminal before it draws it, so one is enough."""
         self.read_until(r"(^|\n)> $")
-        for _ in range(20):
-            self.type("", end="\x04")
-            status = self.status(1, kill=False)
-            if status is not None:
-                break
+        self.type("", end="\x04")
+        status = self.status()
         cli.check(status == 0, "Ctrl-D leaves:", status, self.seen)
 
     def drain(self):
@@ -81,7 +77,7 @@ class Chat:
         except OSError:
             pass
 
-    def status(self, seconds=60, kill=True):
+    def status(self, seconds=60):
         """Exit status, once the program has left; what it still prints is read, or it could not leave."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -95,7 +91,5 @@ class Chat:
             except OSError:
                 pass
             time.sleep(0.02)
-        if not kill:
-            return None
         os.kill(self.pid, signal.SIGKILL)
         return "still there"

@@ -376,6 +376,7 @@ enum line_result line_read(const char *prompt, struct buf *out)
     bracket(true);
     catch_stop(true);
     reading = true;
+    el_set(editor, EL_PREP_TERM, 1);    /* before the prompt is drawn: a key typed after it is then the editor's */
     const char *line = el_gets(editor, &n);
     reading = false;
     catch_stop(false);
