@@ -59,6 +59,7 @@ struct row {
     double model_bytes, model_params;
     double tok_s, tok_s_min, tok_s_max, tok_s_stddev;
     double bytes_per_token, kv_bytes_per_token;                      /* keys and values are part of the first */
+    double far_bytes_per_token;              /* of them, those for which the GPU has no room */
     double gb_s, machine_gb_s, bandwidth_share;
     double held, ram_gb_s, pcie_gb_s, joint_gb_s, roofline_tok_s, roofline_share;
     double most_together;        /* how many times the tok/s of one sequence so many can have, by their bytes */

@@ -368,6 +368,7 @@ static void fill_rates(struct row *row, const struct running *r, const struct ra
     double n = (double)report_tokens(s), wanted = (double)(s->vram_hits + s->slab_hits + s->slab_misses);
     row->machine_gb_s = (on_gpu(info) ? rates->vram : rates->ram) * 1e-9;
     row->kv_bytes_per_token = kv_bytes_per_token(r);
+    row->far_bytes_per_token = (double)s->far_bytes / n;
     row->bytes_per_token = (double)s->weight_bytes_read / n + row->kv_bytes_per_token;
     row->gb_s = row->tok_s * row->bytes_per_token * 1e-9;
     row->bandwidth_share = row->machine_gb_s > 0 ? row->gb_s / row->machine_gb_s : 0;

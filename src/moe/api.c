@@ -132,7 +132,7 @@ bool pf_token_is_end(const pf_model *m, int32_t tok)
 void pf_stats_get(const pf_model *m, struct pf_stats *out)
 {
     *out = (struct pf_stats){ .n_steps = m->n_steps, .n_tokens = m->n_tokens, .n_ctx = m->last_n_ctx,
-                              .step_ns = m->step_ns,
+                              .step_ns = m->step_ns, .far_bytes = m->far_bytes,
                               .weight_bytes_read = m->counted.weight_bytes - m->counted_before.weight_bytes,
                               .n_launches = m->counted.launches - m->counted_before.launches,
                               .n_drafted = m->drafts.drafted, .n_accepted = m->drafts.accepted,
@@ -148,6 +148,7 @@ void pf_stats_reset(pf_model *m)
     m->n_steps = 0;
     m->n_tokens = 0;
     m->step_ns = 0;
+    m->far_bytes = 0;
     m->drafts.drafted = m->drafts.accepted = m->drafts.steps = m->drafts.step_ns = m->drafts.alone_ns = 0;
     atomic_store(&m->counted_before.weight_bytes, m->counted.weight_bytes);
     atomic_store(&m->counted_before.launches, m->counted.launches);

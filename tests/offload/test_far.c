@@ -158,6 +158,32 @@ static void test_one(void)
     pf_model_close(&m);
 }
 
+/* Bytes that a step of a token at position pos is said to read from afar. */
+static uint64_t far_bytes_at(pf_session *s, int64_t pos)
+{
+    struct pf_stats stats;
+    go_back(s, pos, "to be counted");
+    pf_stats_reset(s->m);
+    eval(s, 1, "to be counted");
+    pf_stats_get(s->m, &stats);
+    return stats.far_bytes;
+}
+
+static void test_counted(void)
+{
+    struct pf_sim sim = { .memory_bytes = 0 };
+    pf_model *m = open_model(simulates() ? &sim : NULL, false);
+    pf_session *s = open_session(m, CHUNK);
+    eval(s, N_PROMPT, "to be counted");
+    uint64_t whole = 0, one = far_bytes_at(s, 2 * CHUNK - 1), two = far_bytes_at(s, 2 * CHUNK);
+    for (int il = 0; il < m->n_layer; il++)
+        whole += s->kv[il].k_far + s->kv[il].v_far;
+    CHECK(far_bytes_at(s, CHUNK - 1) == 0 && one == whole / (N_CTX / CHUNK) && two == 2 * one,
+          "%d bytes of one chunk, %d of two; the context has %d", (int)one, (int)two, (int)whole);
+    pf_session_close(&s);
+    pf_model_close(&m);
+}
+
 /* ---- Saved and loaded -------------------------------------------------------------------------------------------- */
 
 static void load(pf_session *s, struct file *f, const char *name)
@@ -297,6 +323,7 @@ int main(int argc, char **argv)
     make_expected();
     test_one();
     if (!brief) {
+        test_counted();
         test_saved();
         test_batch();
     }

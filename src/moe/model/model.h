@@ -339,7 +339,7 @@ struct pf_model {
     pthread_mutex_t step_lock;            /* one step at a time: the backend and its scratch are shared */
     _Atomic int     n_sessions;
     _Atomic int64_t last_n_ctx;           /* of the session that was opened last */
-    _Atomic uint64_t n_steps, n_tokens, step_ns;
+    _Atomic uint64_t n_steps, n_tokens, step_ns, far_bytes;
     struct pf_counters {                  /* sums over the backends: now, and at the last reset */
         _Atomic uint64_t weight_bytes, launches;
     } counted, counted_before;

@@ -36,6 +36,24 @@ static void take_counts(struct pf_model *m)
     atomic_store(&m->counted.launches, launches);
 }
 
+/* Bytes of a layer's keys and values beyond its card's memory that rows up to position `end` see. */
+static uint64_t far_bytes_of(const struct pf_kv_layer *kv, int64_t end)
+{
+    int64_t n_far = kv->view.n_chunks - kv->view.n_near;
+    int64_t n = (end + PF_KV_CHUNK_POSITIONS - 1) / PF_KV_CHUNK_POSITIONS - kv->view.n_near;
+    return kv->far && n > 0 ? (kv->k_far + kv->v_far) / (uint64_t)n_far * (uint64_t)n : 0;
+}
+
+static uint64_t far_bytes(const struct pf_step *t)
+{
+    uint64_t bytes = 0;
+    for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++)
+        for (int il = 0; il < t->m->n_layer; il++)
+            if (t->m->layers[il].mixer == PF_MIXER_ATTENTION)
+                bytes += far_bytes_of(&p->s->kv[t->m->layers[il].attn.kv_layer], pf_part_end(p));
+    return bytes;
+}
+
 pf_status pf_step_make(struct pf_step *t, uint64_t *ns)
 {
     struct pf_model *m = t->m;
@@ -50,6 +68,7 @@ pf_status pf_step_make(struct pf_step *t, uint64_t *ns)
         pf_prices_learn(&m->row_prices, t->rows, (double)*ns);
     atomic_fetch_add(&m->n_steps, 1);
     atomic_fetch_add(&m->n_tokens, (uint64_t)t->rows);
+    atomic_fetch_add(&m->far_bytes, far_bytes(t));
     take_counts(m);
     return st;
 }
