@@ -435,6 +435,7 @@ struct pf_backend_sizes {
     int max_n_in;                         /* longest input row of any dense product */
     int max_head_rows, max_head_n_in;     /* products by head: max_rows * n_head; longest input */
     int max_head_dim;                     /* longest head of keys, values and delta nets */
+    int max_latent_heads;                 /* heads that attend to one cached latent; 0: none */
     int max_i16;                          /* elements of a row's queries where keys are PF_KV_I16; 0: none are */
     int max_positions, n_choose_head;     /* choose: positions, heads; 0: never called */
     int max_picks;                        /* max_rows * n_used */

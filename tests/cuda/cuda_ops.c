@@ -13,8 +13,8 @@
 #include "kernels/check.h"
 #include "backend/share.h"
 
-enum { SKIP = 77, MAX_ROWS = 70, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_USED = N_EXPERT, MOST_EXPERTS = 4096,
-       N_CTX = 4500 };
+enum { SKIP = 77, MAX_ROWS = 70, MOST_ROWS = 130, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_USED = N_EXPERT,
+       MOST_EXPERTS = 4096, N_CTX = 4500 };
 
 static pf_backend *units[2];                 /* the CPU, the GPU */
 static struct check_rng rng = { 20261121 };
@@ -745,8 +745,8 @@ static struct pair vectors(size_t n, size_t n_floats, bool bad)
     return p;
 }
 
-/* bad: some queries, keys and values are out of range. */
-static void attend(const struct attention_case *c, enum pf_kv_type type, int rows, int last, bool bad)
+/* bad: some queries, keys and values are out of range. latent: values are the beginnings of keys. */
+static void attend(const struct attention_case *c, enum pf_kv_type type, int rows, int last, bool bad, bool latent)
 {
     static const char *const names[] = { [PF_KV_I16] = "I16", [PF_KV_F16] = "F16", [PF_KV_F32] = "F32",
                                          [PF_KV_Q8_0] = "Q8_0" };
@@ -754,7 +754,7 @@ static void attend(const struct attention_case *c, enum pf_kv_type type, int row
     int n_chunks = c->ring ? c->ring : last / CHUNK + 1, n_stored = last + 1;
     size_t positions = (size_t)n_chunks * CHUNK * (size_t)c->n_kv_head;
     struct pair k = pair_new(NULL, positions * pf_kv_key_bytes(type, c->hd_k) / 4),
-                v = pair_new(NULL, positions * pf_kv_value_bytes(type, c->hd_v) / 4);
+                v = pair_new(NULL, latent ? 1 : positions * pf_kv_value_bytes(type, c->hd_v) / 4);
     float *sinks = place(floats((size_t)c->n_head, 1), (size_t)c->n_head * sizeof(float));
     int32_t *pos = malloc((size_t)n_stored * sizeof *pos);
     for (int i = 0; i < n_stored; i++)
@@ -766,11 +766,11 @@ static void attend(const struct attention_case *c, enum pf_kv_type type, int row
                 out = random_pair((size_t)rows * (size_t)(c->n_head * c->hd_v), 1);
     for (int u = 0; u < 2; u++) {
         pf_backend *b = units[u];
-        struct pf_kv_view kv = { .k = k.at[u], .v = v.at[u], .type = type,
+        struct pf_kv_view kv = { .k = k.at[u], .v = latent ? NULL : v.at[u], .type = type,
                                  .n_kv_head = c->n_kv_head, .hd_k = c->hd_k, .hd_v = c->hd_v, .n_chunks = n_chunks };
         for (int p = 0; p < n_stored; p += CHUNK)         /* rows of one call must not share a place */
             must(b->ops->kv_store(b, &kv, nk.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_k),
-                                  nv.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_v),
+                                  latent ? NULL : nv.at[u] + (size_t)p * (size_t)(c->n_kv_head * c->hd_v),
                                   (const int32_t *)(const void *)all.at[u] + p,
                                   n_stored - p < CHUNK ? n_stored - p : CHUNK));
         must(b->ops->attention(b, &(struct pf_attention_op){ .q = q.at[u], .out = out.at[u], .kv = &kv,
@@ -790,7 +790,7 @@ static void attend(const struct attention_case *c, enum pf_kv_type type, int row
 
 static void attention(const struct attention_case *c, enum pf_kv_type type, int rows, int last)
 {
-    attend(c, type, rows, last, false);
+    attend(c, type, rows, last, false, false);
 }
 
 static void attentions(void)
@@ -813,6 +813,67 @@ static void attentions(void)
             attention(&cases[i], type, 3, 256);
             attention(&cases[i], type, 40, 1030);
         }
+}
+
+/* Attention to chosen runs of a cached latent's positions. */
+static void chosen_latents(enum pf_kv_type type, int rows, int max_chosen, int run)
+{
+    enum { HD = 576, HD_V = 512, N_HEAD = 20, N_KEYS = 3 * PF_KV_CHUNK_POSITIONS, LAST = N_KEYS - 10 };
+    int32_t at[N_KEYS], pos[MAX_ROWS], *chosen = malloc((size_t)(rows * max_chosen) * sizeof *chosen);
+    for (int i = 0; i < N_KEYS; i++)
+        at[i] = i;
+    for (int r = 0; r < rows; r++) {
+        pos[r] = LAST - 7 * (rows - 1 - r);
+        for (int i = 0, n = (pos[r] + 1) / run; i < max_chosen; i++)
+            chosen[r * max_chosen + i] = n <= max_chosen ? i : (i + 1) * n / max_chosen - 1;
+    }
+    struct pair k = pair_new(NULL, (size_t)N_KEYS * pf_kv_row_bytes(type, HD) / 4), all = pair_new(at, N_KEYS),
+                of = pair_new(pos, (size_t)rows), some = pair_new(chosen, (size_t)(rows * max_chosen)),
+                new_k = random_pair((size_t)N_KEYS * HD, 2), q = random_pair((size_t)rows * N_HEAD * HD, 2),
+                out = random_pair((size_t)rows * N_HEAD * HD_V, 1);
+    for (int u = 0; u < 2; u++) {
+        pf_backend *b = units[u];
+        const struct pf_kv_view kv = { .k = k.at[u], .type = type, .n_kv_head = 1, .hd_k = HD, .hd_v = HD_V,
+                                       .n_chunks = N_KEYS / PF_KV_CHUNK_POSITIONS };
+        must(b->ops->kv_store(b, &kv, new_k.at[u], NULL, (const int32_t *)(const void *)all.at[u], N_KEYS));
+        must(b->ops->attention(b, &(struct pf_attention_op){
+            .q = q.at[u], .out = out.at[u], .kv = &kv, .pos = (const int32_t *)(const void *)of.at[u],
+            .n_positions = LAST + 1, .rows = rows, .n_head = N_HEAD, .scale = 0.0625f,
+            .chosen = (const int32_t *)(const void *)some.at[u], .max_chosen = max_chosen, .n_lists = 1, .run = run }));
+        must(b->ops->finish(b));
+    }
+    same(&out, "attention to a latent's chosen positions", "", rows * 10000 + max_chosen);
+    struct pair *pairs[] = { &k, &all, &of, &some, &new_k, &q, &out };
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+    free(chosen);
+}
+
+/* Attention to a cached latent. */
+static void latents(void)
+{
+    static const struct attention_case cases[] = {
+        { 576, 512, 16, 1, .window = 0 }, { 576, 512, 20, 1, .row_scale = true },
+        { 320, 256, 5, 1, 300, .sinks = true }, { 320, 256, 32, 1, 300, .ring = 3 }, { 72, 40, 6, 1, .window = 0 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (enum pf_kv_type type = PF_KV_F32; type <= PF_KV_F16; type++) {
+            if (type == PF_KV_Q8_0 && cases[i].hd_k % 32 != 0)
+                continue;
+            attend(&cases[i], type, 1, 0, false, true);
+            attend(&cases[i], type, 1, 700, false, true);
+            attend(&cases[i], type, 3, 256, false, true);
+            attend(&cases[i], type, brief ? 6 : 40, 1030, false, true);
+            if (!brief || (i == 0 && type == PF_KV_F16) || (i == 2 && type == PF_KV_F32))           /* as a prompt */
+                attend(&cases[i], type, MOST_ROWS - 1, i == 0 ? 300 : 600, false, true);
+        }
+    attend(&cases[0], PF_KV_F16, 1, N_CTX - 1, false, true);
+    attend(&cases[0], PF_KV_F16, 5, N_CTX - 1, false, true);
+    for (enum pf_kv_type type = PF_KV_F32; type <= PF_KV_F16; type++) {
+        chosen_latents(type, 1, 300, 1);
+        chosen_latents(type, 6, 100, 4);
+        chosen_latents(type, 2, 1000, 1);
+    }
 }
 
 /* Attention of three sequences, whose heads are normed and rotated together, and a product of what it puts out.
@@ -911,10 +972,10 @@ static void attentions_i16(void)
     static const struct attention_case narrow = { 64, 64, 4, 1, 30, false, true, false, 0 },
                                        wide = { 512, 512, 9, 3, 20, false, false, false, 0 },
                                        pair = { 128, 128, 33, 11, 0, false, false, false, 0 };
-    attend(&narrow, PF_KV_I16, 70, 300, true);
-    attend(&wide, PF_KV_I16, 4, 300, true);
-    attend(&pair, PF_KV_I16, 1, 180, true);
-    attend(&pair, PF_KV_I16, 2, 300, true);
+    attend(&narrow, PF_KV_I16, 70, 300, true, false);
+    attend(&wide, PF_KV_I16, 4, 300, true, false);
+    attend(&pair, PF_KV_I16, 1, 180, true, false);
+    attend(&pair, PF_KV_I16, 2, 300, true, false);
     for (int before = 0; before < 3; before++) {
         attention_of_several(64, 8, 2, before == 2 ? 100 : 0, before);
         attention_of_several(128, 8, 1, 0, before);
@@ -1555,9 +1616,10 @@ static void not_finite(void)
 
 int main(int argc, char **argv)
 {
-    struct pf_backend_sizes sizes = { .max_rows = MAX_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_i16 = 8192,
+    struct pf_backend_sizes sizes = { .max_rows = MOST_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_i16 = 8192,
                                       .max_picks = MAX_ROWS * MOST_USED, .n_expert = MOST_EXPERTS, .n_ff = 1024,
-                                      .n_out = 2048, .max_heads = 33, .n_ctx = N_CTX };
+                                      .n_out = 2048, .max_heads = 33, .max_latent_heads = 33, .n_choose_head = 1,
+                                      .n_ctx = N_CTX };
     brief = argc > 1 && strcmp(argv[1], "--brief") == 0;
     only = argc > 1 + brief ? argv[1 + brief] : NULL;
     if (pf_backend_cuda_open(&units[1], 0, 0) < 0) {
@@ -1619,6 +1681,8 @@ int main(int argc, char **argv)
         rotations();
     if (wanted("attention"))
         attentions();
+    if (wanted("latent"))
+        latents();
     if (wanted("attention in whole numbers"))
         attentions_i16();
     if (wanted("gated attention"))

@@ -30,6 +30,7 @@ enum {
     CU_VECTOR_ROWS = 16,          /* steps of up to so many rows have kernels of their own, and are replayed; beyond,
                                      products go by tiles, */
     CU_LOOP_ROWS = 8,             /* and those that go row by row over the weights beyond so many */
+    CU_LATENT_ROWS = 4,           /* rows that attend to a cached latent at once */
     CU_ROUTE_EXPERTS = 4096,      /* the most experts a router may have */
     CU_HEAD_DIM = 1024            /* the longest key or value */
 };
@@ -271,12 +272,15 @@ cudaError_t pf_cu_copy(cudaStream_t st, const struct pf_copy *copies, int n_copi
 cudaError_t pf_cu_route(cudaStream_t st, const struct pf_route_op *r, int *fault);
 
 /* n_chunks: as many as the longest row may see. count: CU_VECTOR_ROWS * n_head zeros, which it leaves behind
- * again. part: scratch of pf_cu_attention_floats floats. Up to CU_VECTOR_ROWS rows are quantised into x as well,
+ * again. part: scratch of pf_cu_attention_floats floats. scores: of pf_cu_latent_floats, for few rows of attention to a
+ * cached latent; or NULL. Up to CU_VECTOR_ROWS rows are quantised into x as well,
  * unless x->q is NULL; heads must then be multiples of 32. heads: what is done first, in the same kernel if that
  * is possible; or NULL. */
 size_t pf_cu_attention_floats(int rows, int n_head, int n_chunks, int hd_v);
+size_t pf_cu_latent_floats(int rows, int n_head, int n_chunks);
 cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count, float *part,
-                            const struct cu_x *x, const struct cu_heads *heads, size_t shared_bytes, int *fault);
+                            float *scores, const struct cu_x *x, const struct cu_heads *heads, size_t shared_bytes,
+                            int *fault);
 
 /* scores: [CU_CHOOSE_ROWS][max_positions]. */
 enum { CU_CHOOSE_ROWS = 16 };

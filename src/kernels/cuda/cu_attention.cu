@@ -8,6 +8,8 @@
  *                fit, and where keys are chosen or stand for blocks of positions, a block per (HEADS heads, row) goes
  *                over the chunks itself
  *
+ * A cached latent has kernels of its own (cu_latent.cu), for lengths that they know.
+ *
  * In a chunk a thread owns a dot of a query and a key, and an element of the weighted sum of values, so that each runs
  * in its fixed order. Query heads that share the KV head go together, SPLIT_HEADS or HEADS at a time. */
 #include <cuda_pipeline.h>
@@ -467,10 +469,10 @@ static void choose_copies(struct attention *o, size_t shared_bytes)
 }
 
 static struct attention attention_of(const struct pf_attention_op *a, int n_chunks, int *count, float *part,
-                                     const struct cu_x *x, size_t shared_bytes, int *fault)
+                                     float *scores, const struct cu_x *x, size_t shared_bytes, int *fault)
 {
-    struct attention o = { *a, *a->kv, {}, n_chunks, count, part, 0, 0, 0, a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x,
-                           fault };
+    struct attention o = { *a, *a->kv, {}, n_chunks, count, part, scores, 0, 0, 0,
+                           a->kv->v ? a->kv->hd_v : a->kv->hd_k, *x, fault };
     o.kv.v = a->kv->v ? a->kv->v : a->kv->k;
     if (a->blocks) {
         o.blocks = *a->blocks;
@@ -491,10 +493,10 @@ static bool takes_heads(const struct attention &o, const struct cu_heads *h)
 }
 
 extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, int *count,
-                                       float *part, const struct cu_x *x, const struct cu_heads *heads,
-                                       size_t shared_bytes, int *fault)
+                                       float *part, float *scores, const struct cu_x *x,
+                                       const struct cu_heads *heads, size_t shared_bytes, int *fault)
 {
-    struct attention o = attention_of(a, n_chunks, count, part, x, shared_bytes, fault);
+    struct attention o = attention_of(a, n_chunks, count, part, scores, x, shared_bytes, fault);
     if (a->kv->hd_k > CU_HEAD_DIM || a->kv->hd_v > CU_HEAD_DIM)
         return cudaErrorInvalidValue;
     int n_groups = ceil_div(o.a.n_head / o.kv.n_kv_head, SPLIT_HEADS);
@@ -505,6 +507,7 @@ extern "C" cudaError_t pf_cu_attention(cudaStream_t st, const struct pf_attentio
     }
     cudaError_t e = heads ? pf_cu_heads(st, heads) : cudaSuccess;
     return e != cudaSuccess ? e :
+           pf_cu_latent_takes(&o, shared_bytes) ? pf_cu_latent(st, &o, shared_bytes) :
            a->kv->type == PF_KV_F16 ? launch<const uint16_t *>(st, o) :
            a->kv->type == PF_KV_F32 ? launch<const float *>(st, o) : launch<struct q8_at>(st, o);
 }

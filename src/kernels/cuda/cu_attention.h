@@ -12,6 +12,7 @@ struct attention {
     int                    n_chunks;
     int                   *count;    /* [row][head]: blocks of the heads that have ended; 0 between launches */
     float                 *part;     /* [row][head][chunk][hd_v + 2]: ac, mc, zc */
+    float                 *scores;   /* as many floats as pf_cu_latent_floats says; or NULL */
     int                    value_bytes, key_bytes;  /* of a chunk's values of a KV head, and of one of its keys, where
                                                        split copies them to shared memory; or 0 */
     int                    own_bytes; /* of the position's own key, where split_heads has that one alone there; or 0 */
@@ -203,5 +204,12 @@ CU_INLINE float last_factor(const struct pf_attention_op &a, int head, float m, 
  * values in keys, nor for chosen positions. */
 extern "C" bool pf_cu_attention_tiled(const struct attention *o);
 extern "C" cudaError_t pf_cu_attention_tiles(cudaStream_t st, const struct attention *o);
+
+/* Attention to a cached latent, cu_latent.cu and, of a prompt, cu_latent_prompt.cu: keys that begin with the values,
+ * one for all heads, of the lengths that there are kernels for. */
+extern "C" bool pf_cu_latent_takes(const struct attention *o, size_t shared_bytes);
+extern "C" cudaError_t pf_cu_latent(cudaStream_t st, const struct attention *o, size_t shared_bytes);
+extern "C" bool pf_cu_latent_prompt_takes(const struct attention *o, size_t shared_bytes);
+extern "C" cudaError_t pf_cu_latent_prompt(cudaStream_t st, const struct attention *o);
 
 #endif

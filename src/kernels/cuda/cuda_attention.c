@@ -215,7 +215,8 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
         return pf_cuda_put(b, pf_cu_i16_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), &i16, &x,
                                                   heads.rows ? &heads : NULL, b->shared_bytes, b->fault), "attention");
     }
-    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part, &x,
-                                          heads.rows ? &heads : NULL, b->shared_bytes, b->fault), "attention");
+    return pf_cuda_put(b, pf_cu_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), b->count, b->part,
+                                          b->latent_scores, &x, heads.rows ? &heads : NULL, b->shared_bytes, b->fault),
+                       "attention");
 }
 

@@ -132,6 +132,7 @@ struct cuda_backend {
     float            *pick_out;          /* [max_picks][n_out] */
     float            *low;               /* [max_picks][expert_rank] */
     float            *part;              /* attention's chunks */
+    float            *latent_scores;     /* of attention to a cached latent; or NULL */
     float            *scores;            /* [CU_CHOOSE_ROWS][max_positions] */
     int              *count;             /* attention's blocks that have ended; zeros between kernels */
     uint8_t          *q16;               /* [max_rows][max_i16] queries in whole numbers */

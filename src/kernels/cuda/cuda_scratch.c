@@ -54,6 +54,8 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
                            sizeof *b->block_scales);
     size_t part = pf_cu_attention_floats(s->max_rows, s->max_heads, pf_cuda_n_chunks(s->n_ctx), s->max_head_dim);
     b->part = take(&c, part, sizeof *b->part);
+    size_t latent = pf_cu_latent_floats(s->max_rows, s->max_latent_heads, pf_cuda_n_chunks(s->n_ctx));
+    b->latent_scores = latent ? take(&c, latent, sizeof *b->latent_scores) : NULL;
     b->count = take(&c, n_counts(s), sizeof *b->count);
     b->q16 = take(&c, (size_t)s->max_rows * (size_t)s->max_i16, 2);
     b->cq = take(&c, s->max_i16 ? (size_t)s->max_rows * (size_t)s->max_heads : 0, sizeof *b->cq);
@@ -85,6 +87,7 @@ pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *si
     widen(&s.max_head_n_in, sizes->max_head_n_in);
     widen(&s.max_positions, sizes->max_positions);
     widen(&s.max_head_dim, sizes->max_head_dim);
+    widen(&s.max_latent_heads, sizes->max_latent_heads);
     widen(&s.max_i16, sizes->max_i16);
     widen(&s.max_picks, sizes->max_picks);
     widen(&s.n_expert, sizes->n_expert);

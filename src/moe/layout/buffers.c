@@ -218,6 +218,7 @@ struct pf_backend_sizes pf_backend_sizes_of(const struct pf_model *m, const stru
     if (m->arch->mla) {
         widen(&s.max_n_in, (int64_t)m->mla.n_head * m->mla.n_v);
         widen(&s.max_n_in, m->mla.n_q_latent);
+        s.max_latent_heads = m->mla.n_head;
         s.max_head_rows = o->n_batch * m->mla.n_head;
         s.max_head_n_in = m->mla.n_latent > m->mla.n_nope ? m->mla.n_latent : m->mla.n_nope;
     }
