@@ -1614,6 +1614,35 @@ static void not_finite(void)
     pair_free(&y);
 }
 
+/* Steps that are run plainly, captured, then replayed: finish waits for all of a step, whether its graph is the last
+ * thing that the device was asked for or not, and whether a step before it was waited for or left alone. */
+static void replayed_steps(void)
+{
+    enum { N = 40000, N_STEPS = 12 };
+    pf_backend *b = units[1];
+    struct pair x = random_pair(N, 1), plus = random_pair(N, 1);
+    const struct pf_repeat step = { .rows = 1, .n_parts = 1, .part = { { .sequence = x.at[1], .n_positions = 1 } } };
+    float *got = floats(N, 1);
+    for (int i = 0; i < N_STEPS; i++) {
+        bool replayed, again, downloads = i % 3 == 2;
+        must(b->ops->begin(b, &step, &replayed));
+        CHECK(replayed == (i >= 2), "step %d was replayed: %d", i, replayed);
+        if (!replayed)
+            must(b->ops->add(b, x.at[1], 1, plus.at[1], N));
+        must(b->ops->end(b, &again));
+        must(units[0]->ops->add(units[0], x.at[0], 1, plus.at[0], N));
+        if (downloads)
+            must(b->ops->download(b, got, x.at[1], N * sizeof *got));
+        if (i % 4 != 3 || downloads)
+            must(b->ops->finish(b));
+        CHECK(!downloads || memcmp(got, x.at[0], N * sizeof *got) == 0, "step %d: not waited for", i);
+    }
+    same(&x, "replayed steps", "", 1);
+    pair_free(&x);
+    pair_free(&plus);
+    free(got);
+}
+
 int main(int argc, char **argv)
 {
     struct pf_backend_sizes sizes = { .max_rows = MOST_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_i16 = 8192,
@@ -1677,6 +1706,8 @@ int main(int argc, char **argv)
         }
         between();
     }
+    if (wanted("replayed"))
+        replayed_steps();
     if (wanted("rope"))
         rotations();
     if (wanted("attention"))

@@ -31,6 +31,7 @@ static void cuda_close(pf_backend *backend)
     pf_cuda_drop_graphs(b);
     cudaFree(b->scratch);
     cudaFreeHost(b->fault);
+    cudaFreeHost(b->told);
     if (b->so_far)
         cudaEventDestroy(b->so_far);
     if (b->stream)
@@ -183,6 +184,9 @@ static pf_status open_parts(struct cuda_backend *b, uint64_t vram_bytes)
     CU_TRY(cudaEventCreateWithFlags(&b->so_far, cudaEventDisableTiming), "making an event");
     CU_TRY(cudaHostAlloc((void **)&b->fault, sizeof *b->fault, cudaHostAllocMapped), "allocating pinned memory");
     *b->fault = CU_FINE;
+    CU_TRY(cudaHostAlloc((void **)&b->told, sizeof *b->told, cudaHostAllocMapped), "allocating pinned memory");
+    *b->told = 0;
+    PF_TRY(pf_cuda_copy_in(b, b->told, sizeof *b->told, (void **)&b->ended));
     CU_TRY(pf_cu_probe(b->stream), "running a kernel");
     CU_TRY(cudaStreamSynchronize(b->stream), "running a kernel");
     return copy_tables(b);

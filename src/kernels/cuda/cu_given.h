@@ -1,4 +1,5 @@
-/* Products of one row whose outputs go to the host as they are made: the launcher, for the host's side (cuda_*.c). */
+/* What kernels write to memory of the host that the device has mapped: outputs of a product of one row as they are
+ * made, and how many graphs have ended. The launchers, for the host's side (cuda_*.c). */
 #ifndef PF_CU_GIVEN_H
 #define PF_CU_GIVEN_H
 
@@ -8,13 +9,17 @@
 extern "C" {
 #endif
 
-/* Where a product of one row and one part puts its outputs, too: memory of the host that the device has mapped. */
+/* Where a product of one row and one part puts its outputs, too: memory of the host. */
 struct cu_given {
     float *to;                    /* NULL: nowhere */
     int   *fault;                 /* not NULL: outputs that are not finite are CU_LOGIT_NOT_FINITE */
 };
 
 cudaError_t pf_cu_linear_given(cudaStream_t st, const struct cu_linear *l, const struct cu_given *given);
+
+/* Counts: when all work ahead in the stream has ended, and the host can see what it wrote, *count, a word of device
+ * memory, becomes one more than it was, and then *told, memory of the host, becomes the same. */
+cudaError_t pf_cu_tell(cudaStream_t st, uint32_t *count, uint32_t *told);
 
 #ifdef __cplusplus
 }

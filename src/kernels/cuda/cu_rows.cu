@@ -1,5 +1,6 @@
 /* Operations row by row or element by element: quantise, activation, sums, rotation, keys and values, copies. */
 #include "kernels/cuda/cu_heads.h"
+#include "kernels/cuda/cu_given.h"
 
 enum { THREADS = 256 };
 
@@ -163,6 +164,20 @@ static __global__ void check_finite(const float *x, int64_t n, int *fault)
 extern "C" cudaError_t pf_cu_check_finite(cudaStream_t st, const float *x, int64_t n, int *fault)
 {
     return launch_early(check_finite, ceil_div(n, THREADS), THREADS, 0, st, x, n, fault);
+}
+
+static __global__ void tell(uint32_t *count, uint32_t *told)
+{
+    wait_turn();
+    uint32_t n = *count + 1;
+    *count = n;
+    __threadfence_system();
+    *(volatile uint32_t *)told = n;
+}
+
+extern "C" cudaError_t pf_cu_tell(cudaStream_t st, uint32_t *count, uint32_t *told)
+{
+    return launch_early(tell, 1, 1, 0, st, count, told);
 }
 
 static __global__ void add_gated(float *y, const float *gate, const float *x, int n)

@@ -36,7 +36,12 @@
  *     are made any more.
  *  5. A thread's calls go to one of several cards, the one it has chosen: whatever launches or allocates chooses first
  *     (pf_cuda_put, pf_cuda_alloc, begin, end).
- *  6. CUDA's errors become PF_EDEVICE or PF_ENOMEM where they appear (CU_TRY) and never travel. */
+ *  6. A graph's last kernel counts the graphs that have ended, in memory of the host. Where a graph is the last thing
+ *     on the stream (tells), finish waits for the count to be that of the graphs launched, and not for the stream:
+ *     whatever is put on the stream outside of a capture says that it is not (pf_cuda_count, pf_cuda_follows). A graph
+ *     that was launched counts even if no step waits for it, so that the two numbers stay together. A card that fails
+ *     never counts: after some time finish waits for the stream, which says why.
+ *  7. CUDA's errors become PF_EDEVICE or PF_ENOMEM where they appear (CU_TRY) and never travel. */
 #ifndef PF_CUDA_BACKEND_H
 #define PF_CUDA_BACKEND_H
 
@@ -169,6 +174,9 @@ struct cuda_backend {
     struct graph     *capturing;
     bool              no_graphs;
     int               launched;          /* graph of this step, or -1 */
+    uint32_t          n_launched;        /* graphs since open */
+    uint32_t         *ended, *told;      /* how many have ended: a word of the device, and one of the host */
+    bool              tells;             /* a graph is the last thing on the stream */
     uint64_t          n_begun, weight_bytes_before;
 };
 
@@ -198,9 +206,17 @@ static inline pf_status pf_cuda_in_step(pf_status st)
     return st == PF_ENOMEM ? PF_EDEVICE : st;
 }
 
+/* The backend's stream, for work that comes after what is on it. */
+static inline cudaStream_t pf_cuda_follows(struct cuda_backend *b)
+{
+    b->tells = false;
+    return b->stream;
+}
+
 /* pf_cuda_check for work put on a stream within a step; counts it as a launch, unless it is only being captured. */
 static inline pf_status pf_cuda_count(struct cuda_backend *b, cudaError_t e, const char *what)
 {
+    b->tells = false;
     b->base.n_launches += !b->capturing;
     return pf_cuda_in_step(pf_cuda_check(e, what));
 }

@@ -167,7 +167,8 @@ uint64_t pf_cuda_fetch_ns(pf_backend *backend, int ticket)
 pf_status pf_cuda_use(pf_backend *backend, int ticket)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    return pf_cuda_check(cudaStreamWaitEvent(b->stream, b->copies->tickets[ticket].ended, 0), "waiting for a copy");
+    cudaEvent_t ended = b->copies->tickets[ticket].ended;
+    return pf_cuda_check(cudaStreamWaitEvent(pf_cuda_follows(b), ended, 0), "waiting for a copy");
 }
 
 pf_status pf_cuda_release(pf_backend *backend, int ticket)
@@ -175,5 +176,5 @@ pf_status pf_cuda_release(pf_backend *backend, int ticket)
     struct cuda_backend *b = pf_cuda_of(backend);
     struct ticket *t = &b->copies->tickets[ticket];
     t->was_released = true;
-    return pf_cuda_check(cudaEventRecord(t->released, b->stream), "releasing a copy");
+    return pf_cuda_check(cudaEventRecord(t->released, pf_cuda_follows(b)), "releasing a copy");
 }

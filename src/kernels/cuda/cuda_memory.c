@@ -69,7 +69,7 @@ void pf_cuda_buf_copy(pf_backend *backend, const struct pf_buf_copy *c)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     cudaMemcpy2DAsync(c->to, c->to_stride, c->from, c->from_stride, c->bytes, (size_t)c->rows, cudaMemcpyDeviceToDevice,
-                      b->stream);
+                      pf_cuda_follows(b));
 }
 
 pf_status pf_cuda_upload(pf_backend *backend, void *to, const void *from, size_t bytes)

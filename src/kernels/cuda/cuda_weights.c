@@ -33,7 +33,8 @@ static pf_status cut(struct cuda_backend *b, size_t bytes, void **out)
 pf_status pf_cuda_copy_in(struct cuda_backend *b, const void *host, size_t bytes, void **dev)
 {
     PF_TRY(cut(b, bytes, dev));
-    return pf_cuda_check(cudaMemcpyAsync(*dev, host, bytes, cudaMemcpyHostToDevice, b->stream), "copying weights");
+    return pf_cuda_check(cudaMemcpyAsync(*dev, host, bytes, cudaMemcpyHostToDevice, pf_cuda_follows(b)),
+                         "copying weights");
 }
 
 pf_status pf_cuda_place(pf_backend *backend, const void *host, size_t bytes)
@@ -55,7 +56,7 @@ pf_status pf_cuda_place_pieces(pf_backend *backend, const uint8_t *const *host, 
     PF_TRY(cut(b, (size_t)n * stride, &block));
     for (int i = 0; i < n; i++) {
         char *dev = (char *)block + (size_t)i * stride;
-        CU_TRY(cudaMemcpyAsync(dev, host[i], bytes, cudaMemcpyHostToDevice, b->stream), "copying weights");
+        CU_TRY(cudaMemcpyAsync(dev, host[i], bytes, cudaMemcpyHostToDevice, pf_cuda_follows(b)), "copying weights");
         PF_TRY(pf_placed_add(&b->placed, host[i], bytes, dev));
     }
     return PF_OK;
