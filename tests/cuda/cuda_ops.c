@@ -14,7 +14,7 @@
 #include "backend/share.h"
 
 enum { SKIP = 77, MAX_ROWS = 70, MOST_ROWS = 130, MAX_IN = 4096, N_EXPERT = 12, N_USED = 4, MOST_USED = N_EXPERT,
-       MOST_EXPERTS = 4096, N_CTX = 4500 };
+       MOST_EXPERTS = 4096, N_CTX = 4500, N_FAR = 66000 };
 
 static pf_backend *units[2];                 /* the CPU, the GPU */
 static struct check_rng rng = { 20261121 };
@@ -962,12 +962,16 @@ static void attentions_i16(void)
     }
     static const struct attention_case far = { 64, 64, 4, 2, 0, false, true, false, 0 },
                                        far_pair = { 128, 128, 16, 2, 0, false, true, false, 0 },
-                                       far_ring = { 128, 128, 7, 1, 1500, false, false, false, 7 };
+                                       far_ring = { 128, 128, 7, 1, 1500, false, false, false, 7 },
+                                       far_pairs = { 128, 128, 8, 8, 0, false, true, false, 0 },
+                                       farthest = { 32, 32, 1, 1, 0, false, true, false, 0 };
     attention(&far, PF_KV_I16, 1, N_CTX - 1);
     attention(&far, PF_KV_I16, 2, N_CTX - 1);
     attention(&far, PF_KV_I16, 9, N_CTX - 1);
     attention(&far_pair, PF_KV_I16, 1, N_CTX - 1);
     attention(&far_ring, PF_KV_I16, 1, N_CTX - 1);
+    attention(&far_pairs, PF_KV_I16, 1, N_CTX - 1);
+    attention(&farthest, PF_KV_I16, 1, N_FAR - 1);
     /* Too long for a product to follow, which would call it a fault. */
     static const struct attention_case narrow = { 64, 64, 4, 1, 30, false, true, false, 0 },
                                        wide = { 512, 512, 9, 3, 20, false, false, false, 0 },
@@ -1648,7 +1652,7 @@ int main(int argc, char **argv)
     struct pf_backend_sizes sizes = { .max_rows = MOST_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_i16 = 8192,
                                       .max_picks = MAX_ROWS * MOST_USED, .n_expert = MOST_EXPERTS, .n_ff = 1024,
                                       .n_out = 2048, .max_heads = 33, .max_latent_heads = 33, .n_choose_head = 1,
-                                      .n_ctx = N_CTX };
+                                      .n_ctx = N_FAR };
     brief = argc > 1 && strcmp(argv[1], "--brief") == 0;
     only = argc > 1 + brief ? argv[1 + brief] : NULL;
     if (pf_backend_cuda_open(&units[1], 0, 0) < 0) {
