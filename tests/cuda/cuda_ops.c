@@ -244,6 +244,73 @@ static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype dow
     }
 }
 
+/* A row's shared expert, asked for in front of those that are picked: */
+enum shared_way {
+    ADDED_GATED, ADDED_TWICE, ADDED, LEFT,           /* what follows: twice is to the residual stream, too */
+    OF_ANOTHER_ROW, OF_ANOTHER_ACT, INTERRUPTED, SECOND_ROW, ALONE, UP_ALONE,       /* what it is not computed with */
+    N_SHARED_WAYS
+};
+
+/* joins: whether it is computed with the others, that is by no more kernels than they are. */
+static void share_way(enum shared_way way, const struct pf_expert_weight (*w)[3], const struct pf_weight *shared,
+                      int n_used, bool joins)
+{
+    enum { N_KERNELS = 3 };                  /* the row in whole numbers; gate and up; down */
+    int n = (*w)[0].n_in, n_ff = (*w)[0].n_out, rows = way == SECOND_ROW ? 2 : 1;
+    const char *name = pf_qtype_info(shared[2].type)->name;
+    int32_t picks[2 * MOST_USED];
+    pick_some(picks, rows, n_used);
+    struct pair at = pair_new(picks, (size_t)(rows * n_used)), weight = random_pair((size_t)(rows * n_used), 1),
+                x = random_pair(2 * (size_t)n, 1), gate = random_pair(2 * (size_t)n_ff, 1),
+                up = random_pair(2 * (size_t)n_ff, 1), own = random_pair(2 * (size_t)n, 1),
+                y = random_pair(2 * (size_t)n, 1), sum = random_pair(2 * (size_t)n, 1), logit = random_pair(2, 1);
+    const struct pf_act act = { .kind = PF_ACT_SWIGLU }, other = { .kind = PF_ACT_GELU };
+    uint64_t before = units[1]->n_launches;
+    BOTH(linear(b, (struct pf_linear[]){ { &shared[0], gate.at[u] }, { &shared[1], up.at[u] } }, 2, x.at[u], rows));
+    if (way != UP_ALONE) {
+        BOTH(act(b, way == OF_ANOTHER_ACT ? other : act, gate.at[u], up.at[u], (int64_t)rows * n_ff, gate.at[u]));
+        BOTH(linear(b, &(struct pf_linear){ &shared[2], own.at[u] }, 1, gate.at[u], rows));
+    }
+    if (way == INTERRUPTED)
+        BOTH(add(b, sum.at[u], 1, own.at[u], n));
+    if (way < ALONE)
+        BOTH(experts(b, &(struct pf_experts_op){ .gate = &(*w)[0], .up = &(*w)[1], .down = &(*w)[2], .act = act,
+                                                 .n_expert = N_EXPERT, .n_used = n_used, .rows = rows,
+                                                 .picks = (const int32_t *)(const void *)at.at[u],
+                                                 .weights = weight.at[u], .y = y.at[u],
+                                                 .x = x.at[u] + (way == OF_ANOTHER_ROW ? n : 0) }));
+    if (way == ADDED_GATED || way == ADDED_TWICE || way == SECOND_ROW)
+        BOTH(add_gated(b, y.at[u], logit.at[u], own.at[u], n, rows));
+    if (way == ADDED)
+        BOTH(add(b, y.at[u], 0.5f, own.at[u], n));
+    if (way == ADDED_TWICE)
+        BOTH(add(b, sum.at[u], 1, y.at[u], n));
+    BOTH(finish(b));
+    int n_kernels = (int)(units[1]->n_launches - before);
+    CHECK(!joins || n_kernels <= N_KERNELS, "%d kernels for experts with a shared one of %s", n_kernels, name);
+    struct pair *pairs[] = { &gate, &up, &own, &y, &sum, &at, &weight, &x, &logit };
+    static const char *const names[] = { "its activation", "its up", "a shared expert", "experts beside it", "a sum" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        same(pairs[i], names[i], name, (int)way);
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        pair_free(pairs[i]);
+}
+
+static void experts_with_shared(enum pf_qtype type, enum pf_qtype down_type, int n, int n_ff, int n_used)
+{
+    const struct pf_expert_weight w[3] = { expert_weights(type, n, n_ff), expert_weights(type, n, n_ff),
+                                           expert_weights(down_type, n_ff, n) };
+    struct pf_weight shared[3];
+    for (int i = 0; i < 3; i++)
+        shared[i] = (struct pf_weight){ .data = weights(w[i].type, w[i].n_in, (size_t)w[i].n_out), .type = w[i].type,
+                                        .n_in = w[i].n_in, .n_out = w[i].n_out, .row_bytes = w[i].row_bytes,
+                                        .scale = 1 };
+    for (int way = 0; way < N_SHARED_WAYS; way++)
+        share_way((enum shared_way)way, &w, shared, n_used, way <= LEFT);
+    shared[1].scale = 0.5f;                  /* their kernels do not know it */
+    share_way(ADDED_GATED, &w, shared, n_used, false);
+}
+
 /* Down products of rows that blocks have whole in shared memory, or would, were the picks fewer; a last block with
  * fewer rows. */
 static void short_rows(void)
@@ -1681,6 +1748,13 @@ int main(int argc, char **argv)
         experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 256, 1024, N_USED);
         experts(PF_Q4_K, PF_Q4_K, PF_F16, 1280, 100, N_USED);
         experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 2048, brief ? 512 : 768, brief ? N_USED : 10);
+    }
+    if (wanted("experts with a shared one")) {
+        experts_with_shared(PF_Q4_K, PF_Q6_K, 512, 256, 10);
+        experts_with_shared(PF_Q4_K, PF_Q6_K, 256, 1024, 2);
+        experts_with_shared(PF_MXFP4, PF_MXFP4, 96, 64, N_USED);
+        experts_with_shared(PF_Q8_0, PF_Q4_0, 512, 96, N_USED);
+        experts_with_shared(PF_F16, PF_F32, 100, 36, N_USED);
     }
     if (wanted("short rows"))
         short_rows();

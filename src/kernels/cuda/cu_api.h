@@ -116,7 +116,15 @@ struct cu_expert_weight {
     const float  *scale, *bias;   /* {n_expert}, {n_out, n_expert}, or NULL */
 };
 
-/* Routed experts. Pick p belongs to row p / n_used. */
+/* An expert that every row has, with matrices like those of the ones that are picked, but no scales or biases. */
+struct cu_shared {
+    const uint8_t *gate, *up, *down;     /* NULL: there is none */
+    float         *of_gate, *of_up, *y;  /* what they put out */
+    float         *act;                  /* what down multiplies; it may be where of_gate is */
+};
+
+/* Routed experts. Pick p belongs to row p / n_used. with: of one row, the shared expert is one pick more for gate and
+ * up, and for down, whose sum it is no part of: a residual whose plus is with.y adds it. */
 struct cu_experts {
     struct cu_expert_weight w, w2;
     struct pf_act    act;
@@ -126,6 +134,7 @@ struct cu_experts {
     const float     *weights;
     struct cu_x      x;
     struct cu_tables tables;
+    struct cu_shared with;
     /* for adapters' products; only expert_rows looks at these: */
     const uint8_t *const *only;   /* {n_expert} or NULL: experts without an address here are left out, too */
     bool         adds;            /* y += add * (w x); add_scale {n_expert} or NULL: add times that */

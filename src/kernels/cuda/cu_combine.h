@@ -4,8 +4,11 @@
 
 #include "kernels/cuda/cu_device.h"
 
+/* expert below 0: the shared one. */
 CU_INLINE float scale_and_bias(const struct cu_expert_weight &w, int expert, int n_out, int r, float v)
 {
+    if (expert < 0)
+        return v;
     if (w.scale)
         v = v * w.scale[expert];
     if (w.bias)

@@ -9,7 +9,9 @@
  *     long_down     the same of MXFP4, one row, where multiprocessors have much shared memory
  *     expert_rows   one matrix, pick by pick, where the two above do not do: gate and up of different types, adapters,
  *                   picks that not all are here
- *     combine       adds up what such picks, and those of a prompt, have put out */
+ *     combine       adds up what such picks, and those of a prompt, have put out
+ *
+ * gate_up, down and short_down of one row may have the shared expert among their picks. */
 #include <type_traits>
 
 #include "kernels/cuda/cu_combine.h"
@@ -18,10 +20,25 @@
 
 enum { GATE_ROWS = 32, DOWN_ROWS = 8 };
 
+enum { SHARED = -1 };             /* the number of the shared expert, whose pick is behind the row's others */
+
+/* Of a row, and of all rows. */
+CU_HOST_FN int n_picks(const struct cu_experts &e)
+{
+    return e.n_used + (e.with.gate ? 1 : 0);
+}
+
+CU_HOST_FN int all_picks(const struct cu_experts &e)
+{
+    return e.rows * n_picks(e);
+}
+
 /* The expert of a pick, and its weight if that multiplies the input. */
 CU_INLINE struct chosen pick_here(const struct cu_experts &e, const struct cu_choice &choice, int pick)
 {
     __shared__ struct chosen chosen;
+    if (e.with.gate && pick == e.n_used)
+        return { SHARED, 1.0f };
     if (!choice.op.rows)
         return { e.picks[pick], e.weigh_input ? e.weights[pick] : 1.0f };
     if (threadIdx.x < WARP) {
@@ -47,22 +64,28 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
     struct chosen chosen = pick_here(e, choice, blockIdx.x);
     int pick = blockIdx.x, expert = chosen.expert, lane = threadIdx.x, r = blockIdx.y * GATE_ROWS + lane,
         stride = D::n_sums(e.n);
-    if (!e.w.data[expert])
+    const uint8_t *gate = expert == SHARED ? e.with.gate : e.w.data[expert],
+                  *up = expert == SHARED ? e.with.up : e.w2.data[expert];
+    if (!gate)
         return;
     const float *sums = run_tasks<D>(2 * GROUPS, e.n, e.tables, memory,
                                      [&](int g, struct row_set &w, int &r0, struct x_row &x) {
-        const struct cu_expert_weight &m = g < GROUPS ? e.w : e.w2;
-        w = { m.data[expert], m.row_bytes, e.n_out - 1 };
+        w = { g < GROUPS ? gate : up, g < GROUPS ? e.w.row_bytes : e.w2.row_bytes, e.n_out - 1 };
         r0 = blockIdx.y * GATE_ROWS + g % GROUPS * D::ROWS;
-        x = x_row_of(e.x, e.n, pick / e.n_used);
+        x = x_row_of(e.x, e.n, expert == SHARED ? 0 : pick / e.n_used);
         return true;
     });
     if (lane >= GATE_ROWS)
         return;
     float a = 0;
     if (r < e.n_out) {
-        const float *up = sums + (GATE_ROWS + lane) * stride;
-        a = gated(e, expert, r, D::total(sums + lane * stride, e.n), D::total(up, e.n), chosen.weight);
+        float g = D::total(sums + lane * stride, e.n), u = D::total(sums + (GATE_ROWS + lane) * stride, e.n);
+        a = gated(e, expert, r, g, u, chosen.weight);
+        if (expert == SHARED) {
+            e.with.of_gate[r] = g;
+            e.with.of_up[r] = u;
+            e.with.act[r] = a;
+        }
         ((float *)out.f)[(size_t)pick * e.n_out + r] = a;
     }
     if (out.q)
@@ -96,27 +119,27 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
 }
 
 /* A pick of the block's row: the block's eight rows of the expert's down matrix, NULL if the expert is not on the
- * device; picks.v holds the eight outputs of each pick. */
+ * device; picks.v holds the eight outputs of each pick. The shared expert's is behind the others. */
 struct pick {
     const uint8_t *rows;
     float          weight;
     int            expert;
 };
 struct picks {
-    struct pick *at;              /* [n_used] */
-    float       *v;               /* [n_used][DOWN_ROWS] */
+    struct pick *at;              /* [n] */
+    float       *v;               /* [n][DOWN_ROWS] */
     float       *rest;            /* the block's memory behind v */
 };
 
-CU_HOST_FN size_t picks_bytes(int n_used)
+CU_HOST_FN size_t picks_bytes(int n)
 {
-    return n_used * (sizeof(struct pick) + DOWN_ROWS * sizeof(float));
+    return n * (sizeof(struct pick) + DOWN_ROWS * sizeof(float));
 }
 
-CU_INLINE struct picks picks_at(float *memory, int n_used)
+CU_INLINE struct picks picks_at(float *memory, int n)
 {
-    float *v = memory + n_used * (sizeof(struct pick) / sizeof(float));
-    return { (struct pick *)memory, v, v + n_used * DOWN_ROWS };
+    float *v = memory + n * (sizeof(struct pick) / sizeof(float));
+    return { (struct pick *)memory, v, v + n * DOWN_ROWS };
 }
 
 /* look_up of a block that makes the choice. */
@@ -138,6 +161,8 @@ CU_INLINE void look_up_chosen(const struct cu_experts &e, const struct cu_choice
 CU_INLINE void look_up(const struct cu_experts &e, const struct cu_choice &choice, int row, const struct picks &p)
 {
     int first = blockIdx.x * DOWN_ROWS;
+    if (e.with.down && threadIdx.x == 0)
+        p.at[e.n_used] = { e.with.down + first * e.w.row_bytes, 0.0f, SHARED };
     if (choice.op.rows)
         return look_up_chosen(e, choice, p);
 #pragma unroll 1
@@ -171,6 +196,11 @@ CU_INLINE void add_picks(const struct cu_experts &e, const struct cu_residual &r
 #pragma unroll 4
     for (int i = 0; i < e.n_used; i++)
         sum = fmaf(p.at[i].weight, p.v[i * DOWN_ROWS + threadIdx.x], sum);
+    if (e.with.down) {
+        float shared = p.v[e.n_used * DOWN_ROWS + threadIdx.x];
+        e.with.y[at] = shared;
+        met.plus = residual.plus == e.with.y ? shared : met.plus;
+    }
     put_out(residual, met, sum, at, y);
 }
 
@@ -182,13 +212,13 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
 {
     BLOCK_MEMORY(float, memory);
     enum { GROUPS = DOWN_ROWS / D::ROWS };
-    int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS);
-    struct picks p = picks_at(memory, e.n_used);
+    int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS), n = n_picks(e);
+    struct picks p = picks_at(memory, n);
     look_up(e, choice, row, p);
-    if (threadIdx.x < e.n_used && p.at[threadIdx.x].rows)
+    if (threadIdx.x < n && p.at[threadIdx.x].rows)
         fetch_ahead(p.at[threadIdx.x].rows, n_rows * e.w.row_bytes);
     wait_turn();
-    const float *sums = run_tasks<D>(e.n_used * GROUPS, e.n, e.tables, p.rest,
+    const float *sums = run_tasks<D>(n * GROUPS, e.n, e.tables, p.rest,
                                      [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         w = { p.at[g / GROUPS].rows, e.w.row_bytes, n_rows - 1 };
         r0 = g % GROUPS * D::ROWS;
@@ -196,7 +226,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
         return w.base != NULL;
     });
 #pragma unroll 1
-    for (int t = threadIdx.x; t < DOWN_ROWS * e.n_used; t += blockDim.x) {
+    for (int t = threadIdx.x; t < DOWN_ROWS * n; t += blockDim.x) {
         const struct pick &from = p.at[t / DOWN_ROWS];
         int r = blockIdx.x * DOWN_ROWS + t % DOWN_ROWS;
         if (from.rows && r < e.n_out)
@@ -256,33 +286,33 @@ static __global__ void __launch_bounds__(SHORT_THREADS, 2) short_down(const __gr
 {
     BLOCK_MEMORY(float, memory);
     int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS),
-        warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, bytes = (int)eight_bytes(e.w.row_bytes);
-    struct picks p = picks_at(memory, e.n_used);
+        warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, bytes = (int)eight_bytes(e.w.row_bytes), n = n_picks(e);
+    struct picks p = picks_at(memory, n);
     uint8_t *copies = (uint8_t *)p.rest;
-    float2 *terms = (float2 *)(copies + e.n_used * bytes + warp * quantised<T>::TERM_FLOATS * sizeof(float));
+    float2 *terms = (float2 *)(copies + n * bytes + warp * quantised<T>::TERM_FLOATS * sizeof(float));
     look_up(e, choice, row, p);
 #pragma unroll 1
-    for (int i = warp; i < e.n_used; i += n_warps)
+    for (int i = warp; i < n; i += n_warps)
         if (p.at[i].rows)
             stage(copies + i * bytes, p.at[i].rows, n_rows * (int)e.w.row_bytes);
     __pipeline_commit();
     wait_turn();
 #pragma unroll 1
-    for (int i = warp; i < e.n_used; i += n_warps)
+    for (int i = warp; i < n; i += n_warps)
         if (p.at[i].rows)
             multiply_eight<T, HALVES>(e, p.at[i], copies + i * bytes + ((uintptr_t)p.at[i].rows & 15),
                                       x_row_of(e.x, e.n, row * e.n_used + i), terms, p.v + i * DOWN_ROWS);
     add_picks(e, residual, row, p, y);
 }
 
-/* The block; no threads: rows are too long, or too many for two blocks on a multiprocessor with 100 KB; one with 64 has
- * one of them. */
+/* The block; no threads: rows are too long, or too many. Two blocks fit a multiprocessor with 104 KB, one fits one with
+ * 64. */
 template <class T>
 static struct block_shape short_shape(const struct cu_experts *e)
 {
-    enum { MOST_BYTES = 49 << 10 };
-    int n_warps = ceil_div(e->n_used, ceil_div(e->n_used, SHORT_THREADS / WARP));
-    size_t bytes = picks_bytes(e->n_used) + e->n_used * eight_bytes(e->w.row_bytes) +
+    enum { MOST_BYTES = 51 << 10 };
+    int n = n_picks(*e), n_warps = ceil_div(n, ceil_div(n, SHORT_THREADS / WARP));
+    size_t bytes = picks_bytes(n) + n * eight_bytes(e->w.row_bytes) +
         n_warps * quantised<T>::TERM_FLOATS * sizeof(float);
     return { e->n <= SHORT_N && bytes <= MOST_BYTES ? n_warps * WARP : 0, bytes };
 }
@@ -450,7 +480,7 @@ static cudaError_t long_shape(const struct cu_experts *e, const struct cu_choice
     int n = e->n_used * FOURS, n_warps = min(n, MOST_THREADS / WARP), device = 0, most = 0;
     size_t bytes = n * four_bytes(e->w.row_bytes) + picks_bytes(e->n_used) +
         (n_warps * quantised<T>::TERM_FLOATS + n * TASK_ROWS * quantised<T>::n_sums(e->n)) * sizeof(float);
-    bool early, takes = c->op.rows == 1 && e->n_out % DOWN_ROWS == 0;
+    bool early, takes = c->op.rows == 1 && e->n_out % DOWN_ROWS == 0 && !e->with.down;
     cudaError_t err = is_of_90(long_down<T>, &early);
     if (err == cudaSuccess)
         err = cudaGetDevice(&device);
@@ -478,8 +508,8 @@ static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e
     cudaError_t err = allow_bytes(gate_up<D, THREADS, BLOCKS>, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(gate_up<D, THREADS, BLOCKS>, dim3(e->rows * e->n_used, ceil_div(e->n_out, GATE_ROWS)),
-                        shape.threads, shape.bytes, st, *e, *c, *out, fault);
+    return launch_early(gate_up<D, THREADS, BLOCKS>, dim3(all_picks(*e), ceil_div(e->n_out, GATE_ROWS)), shape.threads,
+                        shape.bytes, st, *e, *c, *out, fault);
 }
 
 /* Few blocks have more warps each, if their memory holds them: two of them fit a multiprocessor instead of three. */
@@ -488,7 +518,7 @@ static cudaError_t launch_gate_up(cudaStream_t st, const struct cu_experts *e, c
                                   const struct cu_x *out, size_t shared_bytes, int *fault)
 {
     enum { MORE_THREADS = 12 * WARP, FEW = 256 };
-    bool few = ceil_div(e->n_out, GATE_ROWS) * e->rows * e->n_used <= FEW;
+    bool few = ceil_div(e->n_out, GATE_ROWS) * all_picks(*e) <= FEW;
     if (few && shape_of<D, MORE_THREADS / WARP>(2 * GATE_ROWS / D::ROWS, e->n).bytes <= shared_bytes)
         return launch_gate_up_of<D, MORE_THREADS, 2>(st, e, c, out, fault);
     return launch_gate_up_of<D, MOST_THREADS, 3>(st, e, c, out, fault);
@@ -522,8 +552,8 @@ static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, cons
             return e->n <= SHORT_N / 2 ? launch_short_down<T, 2>(st, e, c, &shape, y, residual) :
                                          launch_short_down<T, 1>(st, e, c, &shape, y, residual);
     }
-    struct block_shape shape = shape_of<D>(e->n_used * (DOWN_ROWS / D::ROWS), e->n);
-    shape.bytes += picks_bytes(e->n_used);
+    struct block_shape shape = shape_of<D>(n_picks(*e) * (DOWN_ROWS / D::ROWS), e->n);
+    shape.bytes += picks_bytes(n_picks(*e));
     cudaError_t err = allow_bytes(down<D>, shape.bytes);
     if (err != cudaSuccess)
         return err;

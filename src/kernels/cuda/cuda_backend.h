@@ -8,6 +8,7 @@
  *     cuda_scratch.c   scratch                            cuda_graph.c     steps: captured, replayed, waited for
  *     cuda_ops.c       operations on rows                 cuda_experts.c   routed experts
  *     cuda_between.c   norms and additions between blocks
+ *     cuda_shared.c    a shared expert with the routed ones
  *     cuda_share.c     experts shared with the host       cuda_copies.c    copies beside the operations
  *     cuda_attention.c attention, of several sequences together
  *     cuda_among.c     experts that other cards have
@@ -25,11 +26,12 @@
  *     a product waits for the addition of its output, or for its check and its download, experts wait for the addition
  *     of the shared expert first, an addition whose product is launched already waits for the norm that reads the sum,
  *     norms of a block's output wait for what is added and for the next block's norm, a norm and an activation wait for
- *     the product that reads them, a row's choice for its experts, copies of queries and gates, norms of heads and
+ *     the product that reads them, a row's choice for its experts, a row's shared expert for the experts that are
+ *     computed with it, copies of queries and gates, norms of heads and
  *     rotation for kv_store, kv_store for attention, and a sequence's attention for that of the others. Any other
  *     operation, and whatever ends a step or frees memory, first starts the held ones in the order they came
- *     (pf_cuda_settle). So of product, held, norm, acted, between, choice, stored, heads and together only one has
- *     something at a time.
+ *     (pf_cuda_settle). So of product, held, norm, acted, between, choice, shared, stored, heads and together only one
+ *     has something at a time.
  *  4. graphs[] hold addresses of weights, scratch and a session's buffers, its logits on the host too: whatever frees
  *     one of those drops them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time,
  *     replayed from then on, so that capturing never has to place a vector. Where there is no memory for a graph, none
@@ -83,6 +85,16 @@ struct held_product {
     struct cu_given    given;            /* of `linear` */
     float *y;
     int    n;
+};
+
+/* A shared expert of one row, as far as it was asked for: its three operations, in their order. */
+struct held_shared {
+    int              n;                  /* of them; 0: none */
+    struct pf_weight w[3];               /* gate, up, down; copies: the caller's may be gone when they are used */
+    float           *y[3];
+    const float     *x;
+    struct pf_act    act;
+    float           *acted;              /* what down multiplies */
 };
 
 struct held_heads {
@@ -158,6 +170,8 @@ struct cuda_backend {
     struct cu_between between;           /* rows 0: none is held */
     struct cu_choice  choice;            /* op.rows 0: none is held */
     struct cu_choice  chosen;            /* what the experts that are started choose by; op.rows 0: they have picks */
+    struct held_shared shared;
+    struct cu_shared  with;              /* what the experts that are started take along; NULLs: nothing */
     struct cu_heads   stored;            /* rows 0: none is held */
     struct held_heads heads;
     struct held_together together;
@@ -316,6 +330,18 @@ bool pf_cuda_between_norms(struct cuda_backend *b, const struct cu_norm *o);
 bool pf_cuda_between_adds(struct cuda_backend *b, float *y, float a, const float *x, int64_t n);
 bool pf_cuda_between_copies(struct cuda_backend *b, const struct pf_copy *c, int rows);
 bool pf_cuda_between_ends(const struct cuda_backend *b, const struct cu_norm *o);
+/* A row's shared expert: cuda_shared.c. Whether an operation is one of the three that make it, and is held. start: what
+ * is held of one. joins: leaves one that is held to the experts, in b->with, if their kernels can take it along. */
+pf_status pf_cuda_shared_multiplies(struct cuda_backend *b, const struct pf_linear *l, int n_l, const float *x,
+                                    int rows, bool *held);
+bool pf_cuda_shared_acts(struct cuda_backend *b, struct pf_act act, const float *gate, const float *up, int64_t n,
+                         float *y);
+pf_status pf_cuda_shared_start(struct cuda_backend *b);
+void pf_cuda_shared_joins(struct cuda_backend *b, const struct pf_experts_op *e);
+/* The operations of these names, of which nothing is held for a shared expert. */
+pf_status pf_cuda_multiply(struct cuda_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows);
+pf_status pf_cuda_activate(struct cuda_backend *b, struct pf_act act, const float *gate, const float *up, int64_t n,
+                           float *y);
 pf_status pf_cuda_hold(struct cuda_backend *b, const struct held_product *p);
 /* Where the held product puts these n floats besides, for the caller to say; NULL: none makes them. */
 struct cu_given *pf_cuda_held_given(struct cuda_backend *b, const float *y, int64_t n);

@@ -74,7 +74,7 @@ static pf_status gate_up(struct cuda_backend *b, const struct pf_experts_op *e, 
     struct tables at = tables_at(table, e->n_expert);
     struct cu_experts o = { .act = e->act, .weigh_input = e->weigh_input, .n = e->gate->n_in, .n_out = e->gate->n_out,
                             .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights,
-                            .tables = b->tables };
+                            .tables = b->tables, .with = b->with };
     const struct cu_choice *choice = table ? &(struct cu_choice){ .op.rows = 0 } : &b->chosen;
     struct cu_x out = output_of(b, e, to);
     bool codes = pf_cuda_is_quantised(e->gate->type) || pf_cuda_is_quantised(e->up->type);
@@ -129,7 +129,7 @@ static pf_status down(struct cuda_backend *b, const struct pf_experts_op *e, con
 {
     struct cu_experts o = { .weigh_input = e->weigh_input, .n = e->down->n_in, .n_out = e->down->n_out,
                             .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights, .x = *x,
-                            .tables = b->tables, .done = b->pick_out };
+                            .tables = b->tables, .with = b->with, .done = b->pick_out };
     struct cu_choice choice = { .op.rows = 0 };
     PF_TRY(expert_weight(b, e->down, e->n_expert, tables_at(table, e->n_expert).down, &o.w));
     pf_cuda_wrote(b, e->y, (int64_t)e->rows * e->down->n_out);
@@ -254,6 +254,7 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     take_choice(b, e);
+    pf_cuda_shared_joins(b, e);
     PF_TRY(pf_cuda_settle(b));
     uint64_t bytes = pf_expert_weight_bytes(e->gate) + pf_expert_weight_bytes(e->up) + pf_expert_weight_bytes(e->down);
     b->base.weight_bytes_read += (uint64_t)(e->rows * e->n_used) * bytes;
@@ -261,8 +262,11 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
         PF_TRY(run_prompt(b, e, NULL));
         return pf_cuda_combine(b, e);
     }
-    PF_TRY(pf_cuda_gate_up(b, e, NULL));
-    return pf_cuda_down(b, e, NULL);
+    pf_status st = pf_cuda_gate_up(b, e, NULL);
+    if (st == PF_OK)
+        st = pf_cuda_down(b, e, NULL);
+    b->with = (struct cu_shared){ NULL };
+    return st;
 }
 
 /* ---- In two operations, for cards that have rows of each expert -------------------------------------------------- */

@@ -44,6 +44,7 @@ pf_status pf_cuda_put_heads(struct cuda_backend *b, const struct held_heads *h)
 
 pf_status pf_cuda_settle_rows(struct cuda_backend *b)
 {
+    PF_TRY(pf_cuda_shared_start(b));
     struct held_add add = b->held;
     struct cu_norm norm = b->norm;
     struct held_act acted = b->acted;
@@ -211,6 +212,13 @@ static pf_status put_act(struct cuda_backend *b, const struct held_act *a, int n
 pf_status pf_cuda_linear(pf_backend *backend, const struct pf_linear *l, int n_l, const float *x, int rows)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
+    bool held;
+    PF_TRY(pf_cuda_shared_multiplies(b, l, n_l, x, rows, &held));
+    return held ? PF_OK : pf_cuda_multiply(b, l, n_l, x, rows);
+}
+
+pf_status pf_cuda_multiply(struct cuda_backend *b, const struct pf_linear *l, int n_l, const float *x, int rows)
+{
     struct cu_linear o = { .n = l[0].w->n_in, .rows = rows, .tables = b->tables };
     struct cu_norm norm = b->norm;
     struct held_act acted = b->acted;
@@ -306,6 +314,12 @@ pf_status pf_cuda_choose(pf_backend *backend, const struct pf_choose_op *c)
 pf_status pf_cuda_act(pf_backend *backend, struct pf_act act, const float *gate, const float *up, int64_t n, float *y)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
+    return pf_cuda_shared_acts(b, act, gate, up, n, y) ? PF_OK : pf_cuda_activate(b, act, gate, up, n, y);
+}
+
+pf_status pf_cuda_activate(struct cuda_backend *b, struct pf_act act, const float *gate, const float *up, int64_t n,
+                           float *y)
+{
     PF_TRY(pf_cuda_settle(b));
     pf_cuda_wrote(b, y, n);
     b->acted = (struct held_act){ act, gate, up, n, y };
@@ -346,6 +360,7 @@ static bool joins_experts(struct cuda_backend *b, const float *y, const float *g
 pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, int64_t n)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
+    PF_TRY(pf_cuda_shared_start(b));     /* its last product may be what is added */
     pf_cuda_wrote(b, y, n);
     if (joins_experts(b, y, NULL, a, x, n) || pf_cuda_between_adds(b, y, a, x, n))
         return PF_OK;
