@@ -105,6 +105,8 @@ static void run(pf_session *s, int from, int piece, const char *name)
 static void expect(void)
 {
     pf_model *m = open_on(0, false, false);
+    if (!m)
+        exit(1);
     pf_session *s = open_session_on(m, 512);
     expected = malloc((size_t)n_tokens * n_vocab * sizeof *expected);
     for (int i = 0; i < n_tokens; i++)

@@ -52,6 +52,8 @@ static pf_session *open_session_on(pf_model *m, int n_batch)
 static void expect(void)
 {
     pf_model *m = open_model(false);
+    if (!m)
+        exit(1);
     n_vocab = (size_t)pf_model_info(m)->n_vocab;
     expected = malloc(N_TOKENS * n_vocab * sizeof *expected);
     for (int i = 0; i < N_TOKENS; i++)
