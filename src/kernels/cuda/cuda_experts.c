@@ -265,7 +265,7 @@ pf_status pf_cuda_experts(pf_backend *backend, const struct pf_experts_op *e)
     pf_status st = pf_cuda_gate_up(b, e, NULL);
     if (st == PF_OK)
         st = pf_cuda_down(b, e, NULL);
-    b->with = (struct cu_shared){ NULL };
+    b->with = (struct cu_shared){ .gate = NULL };
     return st;
 }
 

@@ -80,7 +80,7 @@ void pf_cuda_shared_joins(struct cuda_backend *b, const struct pf_experts_op *e)
 {
     const struct held_shared *s = &b->shared;
     const uint8_t *at[3] = { NULL };
-    b->with = (struct cu_shared){ NULL };
+    b->with = (struct cu_shared){ .gate = NULL };
     if (s->n < 3 || e->rows != 1 || e->weigh_input || e->x != s->x || e->n_used + 1 > b->sizes.max_picks ||
         e->gate->type != e->up->type || e->act.kind != s->act.kind || e->act.limit != s->act.limit ||
         !alike(&s->w[0], e->gate) || !alike(&s->w[1], e->up) || !alike(&s->w[2], e->down))
