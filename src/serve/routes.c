@@ -134,9 +134,7 @@ static void health(struct exchange *x)
 {
     const struct server *server = exchange_ctx(x);
     struct buf why = { 0 };
-    if (!atomic_load(&server->ready))
-        exchange_error(x, &(struct trouble){ .status = 503, .why = "requests are not taken" });
-    else if (sched_ill(server->sched, &why))
+    if (sched_ill(server->sched, &why))
         exchange_error(x, &(struct trouble){ .status = 503, .why = buf_text(&why) });
     else
         exchange_answer(x, 200, "application/json", "{\"status\":\"ok\"}\n", 16);

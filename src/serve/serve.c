@@ -124,7 +124,8 @@ static void open_model(struct server *server)
 static sem_t end_asked;
 
 /* All threads but this one have these signals blocked. SIGHUP ends a server whose terminal goes away; elsewhere it asks
- * to read the configuration again, and there is none. A second request to end does not wait for what runs. */
+ * to read the configuration again, and there is none. A request to end stops the loading of a model where it is; a
+ * second one does not wait for what runs. */
 static void *take_signals(void *ctx)
 {
     const struct server *server = ctx;
@@ -137,7 +138,7 @@ static void *take_signals(void *ctx)
     for (bool asked = false;;) {
         if (sigwait(&set, &sig) != 0 || (sig == SIGHUP && !isatty(STDIN_FILENO)))
             continue;
-        if (asked || !atomic_load(&server->ready))
+        if (asked || !atomic_load(&server->loaded))
             _exit(EXIT_FAILED);
         asked = true;
         sem_post(&end_asked);
@@ -206,9 +207,9 @@ static int start(int argc, char **argv)
     server.s = &s;
     server.started = (int64_t)time(NULL);
     open_model(&server);
+    atomic_store(&server.loaded, true);      /* before the address is told: who reads it may end the server at once */
     work_open();
     struct http *http = open_http(&server);
-    atomic_store(&server.ready, true);
     while (sem_wait(&end_asked) != 0)
         ;
     finish(http);

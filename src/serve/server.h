@@ -16,7 +16,7 @@ struct server {
     struct request     defaults;         /* what a request that says nothing asks for */
     struct sched      *sched;
     int64_t            started;          /* seconds since 1970 */
-    atomic_bool        ready;            /* requests are taken */
+    atomic_bool        loaded;           /* a signal ends the server in order, no longer at once */
 };
 
 /* All paths; ends with a method of NULL. */

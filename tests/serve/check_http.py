@@ -171,6 +171,14 @@ def check_keys():
         check(status == 503 and "queue" in a["error"]["message"], status, a)
 
 
+def check_ends_at_once():
+    """Who reads the address may ask and end the server in the same moment."""
+    for i in range(8):
+        with Server() as s:
+            if i % 2 == 0:
+                check(s.ask("GET", "/health")[0] == 200, "a server tells its address before it takes requests")
+
+
 def check_end():
     """What runs is finished; what comes later is refused; a signal that means nothing changes nothing."""
     with Server() as s:
@@ -226,6 +234,7 @@ def main():
             part(s)
             print("%.1f s" % (time.time() - begin))
     check_keys()
+    check_ends_at_once()
     check_end()
     finish()
 
