@@ -25,7 +25,7 @@ bool pf_team_bounds(const int *first, int n_cards, int n_units, int *bounds);
 
 /* Bytes that a team takes of each card's memory, beside what the card itself reserves, if the widest rows that are
  * gathered have so many columns. */
-uint64_t pf_team_bytes(const struct pf_backend_sizes *sizes, int widest);
+uint64_t pf_team_bytes(const struct pf_backend_sizes *sizes, int widest, int n_cards);
 
 /* The cards are of one kind, which pf_backend_cuda_meet knows. by_heads: keys and values are divided, as are the
  * matrices that make them and the queries. widest: see pf_team_bytes. Closing the team closes the cards. */

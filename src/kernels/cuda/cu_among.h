@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "backend/meet.h"
+#include "kernels/cuda/cu_api.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -39,6 +40,10 @@ struct cu_some_rows {
 cudaError_t pf_cu_send_rows(cudaStream_t st, const struct cu_some_rows *r);
 
 cudaError_t pf_cu_gather(cudaStream_t st, const struct pf_gather_op *g);
+
+/* codes: whole rows become right-hand sides there, too, if codes->q is not NULL; all cards' columns are then multiples
+ * of 32. */
+cudaError_t pf_cu_swap(cudaStream_t st, const struct pf_swap_op *s, const struct cu_x *codes, int *fault);
 
 #ifdef __cplusplus
 }

@@ -24,7 +24,9 @@ extern "C" {
  * has chosen; fails where a block of it may not. The kernel as CUDA's runtime names it. Any thread. */
 cudaError_t pf_cu_allow_bytes(const void *kernel, size_t bytes);
 
-enum cu_fault { CU_FINE, CU_ACTIVATION_NOT_FINITE, CU_ROUTER_NOT_FINITE, CU_LOGIT_NOT_FINITE, CU_HOST_LATE };
+enum cu_fault {
+    CU_FINE, CU_ACTIVATION_NOT_FINITE, CU_ROUTER_NOT_FINITE, CU_LOGIT_NOT_FINITE, CU_HOST_LATE, CU_CARD_LATE
+};
 enum {
     CU_MAX_PARTS = 4,             /* products that share an input and a launch */
     CU_VECTOR_ROWS = 16,          /* steps of up to so many rows have kernels of their own, and are replayed; beyond,

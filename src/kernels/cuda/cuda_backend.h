@@ -163,6 +163,7 @@ struct cuda_backend {
     int              *fault;             /* enum cu_fault, in host memory that the device writes to */
     const float      *x_of;
     int64_t           x_floats;
+    const float      *a_of;              /* activations of picks that are quantised in `a` for experts_down, or NULL */
     struct held_product product;
     struct held_add   held;
     struct cu_norm    norm;              /* y NULL: none is held */
@@ -315,6 +316,9 @@ pf_status           pf_cuda_use(pf_backend *backend, int ticket);
 pf_status           pf_cuda_release(pf_backend *backend, int ticket);
 
 void pf_cuda_drop_graphs(struct cuda_backend *b);
+/* Whether a graph that is the last thing on the stream is heard to end within so many nanoseconds. That takes the host
+ * less time than waiting for the stream. */
+bool pf_cuda_listen(const struct cuda_backend *b, uint64_t ns);
 /* Chunks to launch for: a power of two, so that few graphs serve all lengths. */
 int pf_cuda_chunks(const struct cuda_backend *b, int64_t n_positions);
 

@@ -290,8 +290,9 @@ pf_status pf_cuda_experts_down(pf_backend *backend, const struct pf_experts_op *
     PF_TRY(pf_cuda_settle(b));
     x.f = e->pick_act;
     b->base.weight_bytes_read += (uint64_t)n_picks * pf_expert_weight_bytes(e->down);
-    if (pf_cuda_is_quantised(e->down->type))
+    if (pf_cuda_is_quantised(e->down->type) && b->a_of != e->pick_act)
         CU_PUT(b, pf_cu_quantise(b->stream, &x, n, n, n_picks, b->fault), "quantising");
+    b->a_of = NULL;
     if (!by_tiles(b, e))
         return down(b, e, NULL, &x);
     PF_TRY(prompt_down(b, e, NULL, &x));

@@ -146,18 +146,23 @@ bool pf_cuda_is_lost(pf_backend *backend)
     return lost;
 }
 
-/* Until all that is on the stream has ended. Hearing a graph's count takes the host less time than the stream does. */
-static pf_status wait_for_stream(struct cuda_backend *b)
+bool pf_cuda_listen(const struct cuda_backend *b, uint64_t ns)
 {
-    enum { LISTEN_NS = 10000000, LOOKS = 64 };
+    enum { LOOKS = 64 };
     bool told = false;
     uint64_t begin = b->tells ? pf_now_ns() : 0;
-    while (b->tells && !told && pf_now_ns() - begin < LISTEN_NS)
+    while (b->tells && !told && pf_now_ns() - begin < ns)
         for (int i = 0; !told && i < LOOKS; i++) {
             _mm_pause();
             told = __atomic_load_n(b->told, __ATOMIC_ACQUIRE) == b->n_launched;
         }
-    return told ? PF_OK : pf_cuda_check(cudaStreamSynchronize(b->stream), "a step");
+    return told;
+}
+
+static pf_status wait_for_stream(struct cuda_backend *b)
+{
+    enum { LISTEN_NS = 10000000 };
+    return pf_cuda_listen(b, LISTEN_NS) ? PF_OK : pf_cuda_check(cudaStreamSynchronize(b->stream), "a step");
 }
 
 pf_status pf_cuda_finish(pf_backend *backend)
@@ -183,5 +188,7 @@ pf_status pf_cuda_finish(pf_backend *backend)
         PF_FAIL(PF_ENUMERIC, "a logit is not finite");
     if (fault == CU_HOST_LATE)
         PF_FAIL(PF_EDEVICE, "the GPU waited in vain for the CPU's experts");
+    if (fault == CU_CARD_LATE)
+        PF_FAIL(PF_EDEVICE, "a GPU waited in vain for what another GPU computes");
     return PF_OK;
 }

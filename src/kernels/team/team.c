@@ -212,9 +212,18 @@ static size_t shown_floats(const struct pf_backend_sizes *s, size_t widest)
     return n > widest ? n : widest;
 }
 
-uint64_t pf_team_bytes(const struct pf_backend_sizes *sizes, int widest)
+/* Picks whose activations trays have room for. */
+static size_t whole_bytes(size_t pick_bytes, int n_cards)
 {
-    return 2 * sizeof(float) * (uint64_t)shown_floats(sizes, (size_t)widest) + pf_team_pick_bytes(sizes);
+    size_t most = (size_t)n_cards * PF_TRAY_BLOCKS * PF_TRAY_FLOATS * sizeof(float);
+    return pick_bytes < most ? pick_bytes : most;
+}
+
+uint64_t pf_team_bytes(const struct pf_backend_sizes *sizes, int widest, int n_cards)
+{
+    size_t picks = pf_team_pick_bytes(sizes);
+    return 2 * sizeof(float) * (uint64_t)shown_floats(sizes, (size_t)widest) + picks + whole_bytes(picks, n_cards) +
+           pf_tray_bytes(n_cards);
 }
 
 static void free_shown(struct team *t, float **shown, size_t floats)
@@ -240,30 +249,52 @@ static pf_status alloc_shown(struct team *t, size_t floats, float **shown)
 static uint64_t team_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes)
 {
     const struct team *t = (const struct team *)backend;
-    return t->card[0]->ops->scratch_bytes(t->card[0], sizes) + pf_team_bytes(sizes, (int)t->widest);
+    return t->card[0]->ops->scratch_bytes(t->card[0], sizes) + pf_team_bytes(sizes, (int)t->widest, t->n);
 }
 
-static pf_status reserve_picks(struct team *t, size_t bytes)
+/* As large a buffer of the team as wanted, whose contents may go. */
+static pf_status widen(struct team *t, void **p, size_t *bytes, size_t wanted)
 {
     void *more;
-    if (bytes <= t->pick_act_bytes)
+    if (wanted <= *bytes)
         return PF_OK;
-    PF_TRY(team_buf_alloc(&t->base, bytes, false, &more));
-    team_buf_free(&t->base, t->pick_act, t->pick_act_bytes, false);
-    t->pick_act = more;
-    t->pick_act_bytes = bytes;
+    PF_TRY(team_buf_alloc(&t->base, wanted, false, &more));
+    team_buf_free(&t->base, *p, *bytes, false);
+    *p = more;
+    *bytes = wanted;
     return PF_OK;
+}
+
+static void free_trays(struct team *t)
+{
+    for (int k = 0; k < t->n; k++) {
+        t->card[k]->ops->buf_free(t->card[k], t->tray[k], pf_tray_bytes(t->n), false);
+        t->tray[k] = NULL;
+    }
+}
+
+static pf_status open_trays(struct team *t)
+{
+    pf_status st = PF_OK;
+    for (int k = 0; k < t->n && st == PF_OK && t->all_reach; k++)
+        st = t->card[k]->ops->buf_alloc(t->card[k], pf_tray_bytes(t->n), false, &t->tray[k]);
+    if (st < 0)
+        free_trays(t);
+    t->apart = t->all_reach;                     /* to be cleared */
+    return st;
 }
 
 static pf_status team_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes)
 {
     struct team *t = pf_team_of(backend);
-    size_t floats = shown_floats(sizes, t->widest);
+    size_t floats = shown_floats(sizes, t->widest), picks = pf_team_pick_bytes(sizes);
     float *shown[PF_MAX_GPUS] = { NULL };
     t->meet->forget(t->card[0]);
     for (int k = 0; k < t->n; k++)
         PF_TRY(t->card[k]->ops->reserve(t->card[k], sizes));
-    PF_TRY(reserve_picks(t, pf_team_pick_bytes(sizes)));
+    PF_TRY(widen(t, &t->pick_act, &t->pick_act_bytes, picks));
+    PF_TRY(widen(t, &t->pick_whole, &t->pick_whole_bytes, whole_bytes(picks, t->n)));
+    PF_TRY(t->tray[0] ? PF_OK : open_trays(t));
     if (floats <= t->shown_floats)
         return PF_OK;
     pf_status st = alloc_shown(t, floats, shown);
@@ -294,6 +325,9 @@ static pf_status team_begin(pf_backend *backend, const struct pf_repeat *r, bool
     struct pf_repeat once = *r;
     once.once = true;
     t->n_divided = 0;
+    t->acted.y = NULL;
+    PF_TRY(pf_team_clear(t));
+    t->in_step = true;
     for (int k = 1; k < t->n; k++)
         PF_TRY(t->card[k]->ops->begin(t->card[k], &once, replayed));
     PF_TRY(wait_on(t, true));
@@ -304,11 +338,23 @@ static pf_status team_begin(pf_backend *backend, const struct pf_repeat *r, bool
 static pf_status team_end(pf_backend *backend, bool *again)
 {
     struct team *t = pf_team_of(backend);
+    PF_TRY(pf_team_settle(t));
     for (int k = 1; k < t->n; k++)
         PF_TRY(t->card[k]->ops->end(t->card[k], again));
     PF_TRY(wait_on(t, true));
     PF_TRY(t->card[0]->ops->end(t->card[0], again));
     return wait_on(t, false);
+}
+
+/* Until the first card has done its part, behind which it waits for the others. If one of them fails meanwhile, no card
+ * waits for it any longer. */
+static void watch(struct team *t)
+{
+    enum { LOOK_NS = 1000000 };
+    while (t->all_reach && !t->apart && !t->meet->has_ended(t->card[0], LOOK_NS))
+        for (int k = 0; k < t->n && !t->apart; k++)
+            if (t->meet->has_failed(t->card[k]))
+                pf_team_give_up(t);
 }
 
 /* The first card first, as it may have been recording. Returns the first failure. */
@@ -317,6 +363,8 @@ static pf_status team_finish(pf_backend *backend)
     struct team *t = pf_team_of(backend);
     char why[1024] = "";
     pf_status st = PF_OK;
+    t->in_step = false;
+    watch(t);
     t->base.weight_bytes_read = t->base.n_launches = 0;
     for (int k = 0; k < t->n; k++) {
         pf_status finished = t->card[k]->ops->finish(t->card[k]);
@@ -327,8 +375,10 @@ static pf_status team_finish(pf_backend *backend)
         t->base.weight_bytes_read += t->card[k]->weight_bytes_read;
         t->base.n_launches += t->card[k]->n_launches;
     }
-    if (st < 0)
+    if (st < 0) {
+        t->apart = t->all_reach;
         PF_FAIL(st, "%s", why);
+    }
     return PF_OK;
 }
 
@@ -397,6 +447,8 @@ void pf_team_dissolve(pf_backend *team)
         return;
     free_shown(t, t->shown, t->shown_floats);
     team_buf_free(team, t->pick_act, t->pick_act_bytes, false);
+    team_buf_free(team, t->pick_whole, t->pick_whole_bytes, false);
+    free_trays(t);
     pf_team_free_experts(t);
     pf_free(t->buffers);
     pf_free(t->weights);

@@ -18,8 +18,27 @@ const struct divided *pf_team_divided(const struct team *t, const float *p)
 
 float *pf_team_part(const struct team *t, int k, const struct divided *d, const float *p)
 {
-    ptrdiff_t at = p - d->at, row = at / d->n;
-    return (float *)pf_team_here(t, k, d->at) + row * pf_team_columns(d->first, k) + at % d->n;
+    ptrdiff_t at = p - d->at, row = at / d->n, first = d->rows == 1 ? d->first[k] : 0;
+    return (float *)pf_team_here(t, k, d->at) + first + row * pf_team_columns(d->first, k) + at % d->n;
+}
+
+float *pf_team_at(const struct team *t, int k, const float *p)
+{
+    const struct divided *d = p ? pf_team_divided(t, p) : NULL;
+    return d ? pf_team_part(t, k, d, p) : pf_team_here(t, k, p);
+}
+
+pf_status pf_team_settle(struct team *t)
+{
+    struct held_act h = t->acted;
+    t->acted.y = NULL;
+    for (int k = 0; k < t->n && h.y; k++) {
+        const struct divided *d = pf_team_divided(t, h.y);
+        float *y = pf_team_at(t, k, h.y);
+        PF_TRY(t->card[k]->ops->act(t->card[k], h.act, y, pf_team_at(t, k, h.up),
+                                    h.n / d->n * pf_team_columns(d->first, k), y));
+    }
+    return PF_OK;
 }
 
 /* ---- Gathering --------------------------------------------------------------------------------------------------- */
@@ -41,7 +60,7 @@ static pf_status gather_rows(struct team *t, const struct divided *d, int row, i
     t->half = !t->half;
     for (int k = 0; k < t->n; k++) {
         size_t n = (size_t)pf_team_columns(d->first, k);
-        const float *mine = (const float *)pf_team_here(t, k, d->at) + (size_t)row * n;
+        const float *mine = pf_team_part(t, k, d, d->at) + (size_t)row * n;
         float *to = t->shown[k] + (t->half ? t->shown_floats : 0);
         g.shown[k] = to;
         if (n > 0)
@@ -55,9 +74,58 @@ static pf_status gather_rows(struct team *t, const struct divided *d, int row, i
     return PF_OK;
 }
 
+bool pf_team_swaps(const struct team *t, const struct divided *d)
+{
+    bool do_fit = t->tray[0] != NULL;
+    for (int k = 0; k < t->n; k++)
+        do_fit &= (int64_t)d->rows * pf_team_columns(d->first, k) <= PF_TRAY_BLOCKS * PF_TRAY_FLOATS;
+    return do_fit;
+}
+
+pf_status pf_team_clear(struct team *t)
+{
+    for (int k = 0; k < t->n && t->apart; k++)
+        PF_TRY(t->meet->clear(t->card[k], t->tray[k], pf_tray_bytes(t->n)));
+    t->apart = false;
+    return PF_OK;
+}
+
+void pf_team_give_up(struct team *t)
+{
+    t->apart = true;
+    for (int k = 0; k < t->n; k++)
+        t->meet->give_up(t->card[k]);
+}
+
+pf_status pf_team_swap(struct team *t, const struct divided *d, float *y, const float *a, bool for_down)
+{
+    struct pf_swap_op s = { .n_cards = t->n, .rows = d->rows, .n = d->n, .adds = a, .a = a ? *a : 1,
+                            .for_down = for_down };
+    memcpy(s.first, d->first, sizeof s.first);
+    memcpy(s.tray, t->tray, sizeof s.tray);
+    const float *up = t->acted.y == d->at ? t->acted.up : NULL;
+    PF_TRY(t->in_step ? PF_OK : pf_team_clear(t));
+    s.act = t->acted.act;
+    t->acted.y = up ? NULL : t->acted.y;
+    for (int k = 0; k < t->n; k++) {
+        s.card = k;
+        s.up = up ? pf_team_at(t, k, up) : NULL;
+        s.y = pf_team_here(t, k, y);
+        s.mine = pf_team_part(t, k, d, d->at);
+        pf_status st = t->meet->swap(t->card[k], &s);
+        if (st < 0) {
+            pf_team_give_up(t);              /* cards that have been asked wait for the one that was not */
+            return st;
+        }
+    }
+    return PF_OK;
+}
+
 /* The last rows first: whole rows lie over the parts of later ones. */
 static pf_status gather(struct team *t, const struct divided *d)
 {
+    if (pf_team_swaps(t, d))
+        return pf_team_swap(t, d, (float *)(uintptr_t)d->at, NULL, false);
     int at_once = (int)(t->shown_floats / (size_t)d->n);
     if (at_once == 0)
         PF_FAIL(PF_EDEVICE, "rows of %d columns are divided between GPUs, more than there is room to gather", d->n);
@@ -95,6 +163,7 @@ pf_status pf_team_whole(struct team *t, const void *p, int64_t n)
 pf_status pf_team_wrote(struct team *t, const void *p, int64_t n)
 {
     const float *from = p;
+    PF_TRY(pf_team_settle(t));
     for (int i = t->n_divided - 1; i >= 0; i--)
         if (overlaps(&t->divided[i], from, n)) {
             struct divided d = take(t, i);

@@ -149,15 +149,29 @@ static struct pf_experts_op op_on(const struct team *t, int k, const struct pf_e
     mine.picks = pf_team_here(t, k, e->picks);
     mine.weights = pf_team_here(t, k, e->weights);
     mine.x = pf_team_here(t, k, e->x);
-    mine.y = pf_team_here(t, k, e->y);
-    mine.pick_act = pf_team_here(t, k, t->pick_act);
+    mine.y = pf_team_at(t, k, e->y);
     return mine;
+}
+
+/* Makes the picks' activations [n_picks][n] whole, at *at: few of them elsewhere, so that they need not pass over those
+ * that are still to be sent. */
+static pf_status gather_picks(struct team *t, int n_picks, int n, float **at)
+{
+    const struct divided *d = pf_team_divided(t, t->pick_act);
+    int64_t floats = (int64_t)n_picks * n;
+    bool few = d && pf_team_swaps(t, d) && (size_t)floats * sizeof(float) <= t->pick_whole_bytes;
+    *at = few ? t->pick_whole : t->pick_act;
+    if (!few)
+        return pf_team_whole(t, t->pick_act, floats);
+    PF_TRY(pf_team_swap(t, d, *at, NULL, true));
+    return pf_team_wrote(t, t->pick_act, floats);
 }
 
 pf_status pf_team_run_experts(pf_backend *backend, const struct pf_experts_op *e)
 {
     struct team *t = pf_team_of(backend);
     struct pf_expert_weight w[3];
+    float *act = NULL;
     int n_picks = e->rows * e->n_used;
     bool divided = divided_experts(t, e->gate) || divided_experts(t, e->down);
     PF_TRY(pf_team_whole(t, e->x, (int64_t)e->rows * e->gate->n_in));
@@ -165,14 +179,16 @@ pf_status pf_team_run_experts(pf_backend *backend, const struct pf_experts_op *e
         PF_TRY(write_outputs(t, e->gate, t->pick_act, n_picks));
         for (int k = 0; k < t->n; k++) {
             struct pf_experts_op mine = op_on(t, k, e, w);
+            mine.pick_act = pf_team_at(t, k, t->pick_act);
             PF_TRY(t->card[k]->ops->experts_up(t->card[k], &mine));
         }
-        PF_TRY(pf_team_whole(t, t->pick_act, (int64_t)n_picks * e->gate->n_out));
+        PF_TRY(gather_picks(t, n_picks, e->gate->n_out, &act));
     }
     PF_TRY(write_outputs(t, e->down, e->y, e->rows));
     for (int k = 0; k < t->n; k++) {
         const struct pf_backend_ops *ops = t->card[k]->ops;
         struct pf_experts_op mine = op_on(t, k, e, w);
+        mine.pick_act = pf_team_here(t, k, act);
         PF_TRY(divided ? ops->experts_down(t->card[k], &mine) : ops->experts(t->card[k], &mine));
     }
     return PF_OK;

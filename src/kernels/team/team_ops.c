@@ -6,13 +6,6 @@
 
 enum { MAX_LINEAR = 8 };
 
-/* The address of card k, whole or of its part. */
-static float *part_or_here(const struct team *t, int k, const float *p)
-{
-    const struct divided *d = p ? pf_team_divided(t, p) : NULL;
-    return d ? pf_team_part(t, k, d, p) : pf_team_here(t, k, p);
-}
-
 /* Whether the cards' columns of d are whole pieces of n. */
 static bool in_pieces(const struct team *t, const struct divided *d, int n)
 {
@@ -143,7 +136,7 @@ static pf_status team_linear(pf_backend *backend, const struct pf_linear *l, int
     for (int k = 0; k < t->n; k++) {
         for (int i = 0; i < n_l; i++) {
             w[i] = rows_of(t, k, l[i].w);
-            mine[i] = (struct pf_linear){ &w[i], pf_team_here(t, k, l[i].y) };
+            mine[i] = (struct pf_linear){ &w[i], pf_team_at(t, k, l[i].y) };
         }
         PF_TRY(t->card[k]->ops->linear(t->card[k], mine, n_l, pf_team_here(t, k, x), rows));
     }
@@ -163,7 +156,13 @@ static pf_status team_act(pf_backend *backend, struct pf_act act, const float *g
                           float *y)
 {
     struct team *t = pf_team_of(backend);
+    PF_TRY(pf_team_settle(t));
     const struct divided *g = pf_team_divided(t, gate), *u = pf_team_divided(t, up);
+    if (y == gate && alike(t, g, u, 1) && g->at == gate && u->at == up && (int64_t)g->rows * g->n == n &&
+        pf_team_swaps(t, g)) {
+        t->acted = (struct held_act){ act, y, up, n };
+        return PF_OK;
+    }
     if (alike(t, g, u, 1)) {
         struct divided d = in_proportion(g, y, 1, 1);
         d.rows = (int)(n / d.n);
@@ -174,20 +173,25 @@ static pf_status team_act(pf_backend *backend, struct pf_act act, const float *g
         PF_TRY(pf_team_wrote(t, y, n));
     }
     for (int k = 0; k < t->n; k++)
-        PF_TRY(t->card[k]->ops->act(t->card[k], act, part_or_here(t, k, gate), part_or_here(t, k, up),
-                                    elements_of(t, k, y, n), part_or_here(t, k, y)));
+        PF_TRY(t->card[k]->ops->act(t->card[k], act, pf_team_at(t, k, gate), pf_team_at(t, k, up),
+                                    elements_of(t, k, y, n), pf_team_at(t, k, y)));
     return PF_OK;
 }
 
+/* Few rows of x are added to whole ones as they are exchanged. */
 static pf_status team_add(pf_backend *backend, float *y, float a, const float *x, int64_t n)
 {
     struct team *t = pf_team_of(backend);
+    PF_TRY(pf_team_settle(t));
+    const struct divided *d = pf_team_divided(t, x);
+    if (d && d->at == x && (int64_t)d->rows * d->n == n && pf_team_swaps(t, d) && !pf_team_divided(t, y))
+        return pf_team_swap(t, d, y, &a, false);
     if (!alike(t, pf_team_divided(t, y), pf_team_divided(t, x), 1)) {
         PF_TRY(pf_team_whole(t, y, n));
         PF_TRY(pf_team_whole(t, x, n));
     }
     for (int k = 0; k < t->n; k++)
-        PF_TRY(t->card[k]->ops->add(t->card[k], part_or_here(t, k, y), a, part_or_here(t, k, x),
+        PF_TRY(t->card[k]->ops->add(t->card[k], pf_team_at(t, k, y), a, pf_team_at(t, k, x),
                                     elements_of(t, k, y, n)));
     return PF_OK;
 }
@@ -195,8 +199,9 @@ static pf_status team_add(pf_backend *backend, float *y, float a, const float *x
 static pf_status team_softcap(pf_backend *backend, float *x, float cap, int64_t n)
 {
     struct team *t = pf_team_of(backend);
+    PF_TRY(pf_team_settle(t));
     for (int k = 0; k < t->n; k++)
-        PF_TRY(t->card[k]->ops->softcap(t->card[k], part_or_here(t, k, x), cap, elements_of(t, k, x, n)));
+        PF_TRY(t->card[k]->ops->softcap(t->card[k], pf_team_at(t, k, x), cap, elements_of(t, k, x, n)));
     return PF_OK;
 }
 
@@ -206,6 +211,7 @@ static pf_status team_rms_norm(pf_backend *backend, const float *x, const float 
                                float *y)
 {
     struct team *t = pf_team_of(backend);
+    PF_TRY(pf_team_settle(t));
     const struct divided *from = pf_team_divided(t, x);
     bool parts = in_pieces(t, from, n);
     if (parts) {
@@ -217,7 +223,7 @@ static pf_status team_rms_norm(pf_backend *backend, const float *x, const float 
     }
     for (int k = 0; k < t->n; k++) {
         int mine = parts ? (int)(elements_of(t, k, y, (int64_t)rows * n) / n) : rows;
-        PF_TRY(t->card[k]->ops->rms_norm(t->card[k], part_or_here(t, k, x), w, eps, n, mine, part_or_here(t, k, y)));
+        PF_TRY(t->card[k]->ops->rms_norm(t->card[k], pf_team_at(t, k, x), w, eps, n, mine, pf_team_at(t, k, y)));
     }
     return PF_OK;
 }
@@ -226,12 +232,13 @@ static pf_status team_rms_norm(pf_backend *backend, const float *x, const float 
 static pf_status team_gate(pf_backend *backend, float *x, const float *gate, int n, int rows)
 {
     struct team *t = pf_team_of(backend);
+    PF_TRY(pf_team_settle(t));
     if (!alike(t, pf_team_divided(t, x), pf_team_divided(t, gate), n)) {
         PF_TRY(pf_team_whole(t, x, (int64_t)rows * n));
         PF_TRY(pf_team_whole(t, gate, rows));
     }
     for (int k = 0; k < t->n; k++)
-        PF_TRY(t->card[k]->ops->gate(t->card[k], part_or_here(t, k, x), part_or_here(t, k, gate), n,
+        PF_TRY(t->card[k]->ops->gate(t->card[k], pf_team_at(t, k, x), pf_team_at(t, k, gate), n,
                                      (int)elements_of(t, k, gate, rows)));
     return PF_OK;
 }
@@ -239,6 +246,7 @@ static pf_status team_gate(pf_backend *backend, float *x, const float *gate, int
 static pf_status team_rope(pf_backend *backend, const struct pf_rope_op *ropes, int n_ropes, int rows)
 {
     struct team *t = pf_team_of(backend);
+    PF_TRY(pf_team_settle(t));
     struct pf_rope_op mine[2];
     for (int i = 0; i < n_ropes; i++)
         if (!in_pieces(t, pf_team_divided(t, ropes[i].x), ropes[i].hd))
@@ -246,7 +254,7 @@ static pf_status team_rope(pf_backend *backend, const struct pf_rope_op *ropes, 
     for (int k = 0; k < t->n; k++) {
         for (int i = 0; i < n_ropes; i++) {
             mine[i] = ropes[i];
-            mine[i].x = part_or_here(t, k, ropes[i].x);
+            mine[i].x = pf_team_at(t, k, ropes[i].x);
             mine[i].cs = pf_team_here(t, k, ropes[i].cs);
             mine[i].n_head = (int)elements_of(t, k, ropes[i].x, ropes[i].n_head * (int64_t)ropes[i].hd) / ropes[i].hd;
         }
@@ -278,8 +286,8 @@ static struct pf_copy copy_on(const struct team *t, int k, const struct pf_copy 
 {
     const struct divided *d = pf_team_divided(t, c->from);
     struct pf_copy mine = *c;
-    mine.from = part_or_here(t, k, c->from);
-    mine.to = part_or_here(t, k, c->to);
+    mine.from = pf_team_at(t, k, c->from);
+    mine.to = pf_team_at(t, k, c->to);
     if (!d)
         return mine;
     mine.from_row = pf_team_columns(d->first, k);
@@ -291,6 +299,7 @@ static struct pf_copy copy_on(const struct team *t, int k, const struct pf_copy 
 static pf_status team_copy(pf_backend *backend, const struct pf_copy *copies, int n_copies, int rows)
 {
     struct team *t = pf_team_of(backend);
+    PF_TRY(pf_team_settle(t));
     struct pf_copy mine[2];
     for (int i = 0; i < n_copies; i++)
         PF_TRY(begin_copy(t, &copies[i], rows));
@@ -324,13 +333,14 @@ static pf_status team_kv_store(pf_backend *backend, const struct pf_kv_view *kv,
                                const int32_t *pos, int rows)
 {
     struct team *t = pf_team_of(backend);
+    PF_TRY(pf_team_settle(t));
     if (!are_divided(t, kv)) {
         PF_TRY(pf_team_whole(t, k, (int64_t)rows * kv->n_kv_head * kv->hd_k));
         PF_TRY(kv->v ? pf_team_whole(t, v, (int64_t)rows * kv->n_kv_head * kv->hd_v) : PF_OK);
     }
     for (int i = 0; i < t->n; i++) {
         struct pf_kv_view mine = heads_of(t, i, kv);
-        PF_TRY(t->card[i]->ops->kv_store(t->card[i], &mine, part_or_here(t, i, k), part_or_here(t, i, v),
+        PF_TRY(t->card[i]->ops->kv_store(t->card[i], &mine, pf_team_at(t, i, k), pf_team_at(t, i, v),
                                          pf_team_here(t, i, pos), rows));
     }
     return PF_OK;
@@ -345,13 +355,14 @@ static pf_status divide_outputs(struct team *t, const struct pf_attention_op *a)
     int64_t row = (a->q - q->at) / q->n;
     struct divided d = in_proportion(q, NULL, a->kv->hd_k, a->kv->hd_v);
     d.at = a->out - row * d.n;
-    d.rows = (int)row + a->rows;
+    d.rows = q->rows;
     return row == 0 ? pf_team_write(t, &d) : pf_team_add(t, &d);
 }
 
 static pf_status team_attention(pf_backend *backend, const struct pf_attention_op *a)
 {
     struct team *t = pf_team_of(backend);
+    PF_TRY(pf_team_settle(t));
     bool divided = are_divided(t, a->kv);
     int each = a->n_head / a->kv->n_kv_head, first = 0;
     PF_TRY(divided ? divide_outputs(t, a) : pf_team_whole(t, a->q, (int64_t)a->rows * a->n_head * a->kv->hd_k));
@@ -361,8 +372,8 @@ static pf_status team_attention(pf_backend *backend, const struct pf_attention_o
         struct pf_attention_op mine = *a;
         mine.kv = &kv;
         mine.n_head = kv.n_kv_head * each;
-        mine.q = part_or_here(t, k, a->q);
-        mine.out = part_or_here(t, k, a->out);
+        mine.q = pf_team_at(t, k, a->q);
+        mine.out = pf_team_at(t, k, a->out);
         mine.pos = pf_team_here(t, k, a->pos);
         mine.row_scale = pf_team_here(t, k, a->row_scale);
         mine.sinks = a->sinks ? a->sinks + first : NULL;

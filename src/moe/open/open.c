@@ -113,7 +113,7 @@ static pf_status open_cards(struct pf_cards *c, const struct pf_model_opts *o, c
     }
     bool priced = o->link.seconds > 0 && o->link.bytes_s > 0;
     if (c->n > 1 && o->layout == PF_LAYOUT_AUTO && !priced && !(setup && setup->device))
-        c->link = pf_backend_cuda_link(c->at, c->n);
+        c->link = pf_backend_cuda_link(c->at, c->n, &c->swap_seconds);
     return PF_OK;
 }
 

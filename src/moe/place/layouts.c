@@ -115,7 +115,8 @@ pf_status pf_layout_seconds(const struct pf_model *m, const struct pf_cards *car
     l.divided = (double)divided;
     count_exchanges(m, &l);
     cards_seconds(m, &l, &fixed, &experts);
+    double exchange = what->cut.by_rows && cards->swap_seconds > 0 ? cards->swap_seconds : link->seconds;
     double beside = what->how == PF_HOW_CUT ? 0 : larger(ram, disk), after = larger(ram, disk) - beside;
-    *seconds = fixed + larger(experts, beside) + after + l.exchanges * link->seconds + l.exchanged / link->bytes_s;
+    *seconds = fixed + larger(experts, beside) + after + l.exchanges * exchange + l.exchanged / link->bytes_s;
     return PF_OK;
 }

@@ -34,6 +34,7 @@ struct pf_cards {
     uint64_t    room[PF_MAX_GPUS];        /* bytes, before anything is placed */
     double      bytes_s[PF_MAX_GPUS];     /* of their memory; 0: nobody knows */
     struct pf_link link;                  /* between them; zeros: nobody knows */
+    double      swap_seconds;             /* an exchange of few rows that all have columns of; 0: as link says */
 };
 
 /* The part of a model that its devices compute; the CPU computes the rest. Of several cards each has the layers from

@@ -381,7 +381,10 @@ pf_status pf_place_plan(const struct pf_model *m, const struct pf_cards *there, 
                                   &speeds.disk_bytes_s);
     for (int k = 0; given->vram_bytes_s > 0 && k < PF_MAX_GPUS; k++)
         cards.bytes_s[k] = 0;
-    cards.link = o->link.seconds > 0 && o->link.bytes_s > 0 ? o->link : cards.link;
+    if (o->link.seconds > 0 && o->link.bytes_s > 0) {
+        cards.link = o->link;
+        cards.swap_seconds = 0;
+    }
     PF_TRY(pf_place_decide(m, &cards, o, so ? so : &usual, &speeds, &what, out));
     out->link_price = o->link.seconds > 0 && o->link.bytes_s > 0 ? PF_PRICE_GIVEN
                       : cards.link.seconds > 0                   ? PF_PRICE_MEASURED

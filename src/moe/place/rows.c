@@ -185,7 +185,7 @@ static pf_status bytes_on(const struct pf_model *m, const struct pf_cards *cards
     struct pf_backend_sizes sizes = pf_backend_sizes_of(m, so);
     uint64_t kv, work, all, mine;
     PF_TRY(pf_session_part_bytes(m, so, cards->at[0], 0, 0, &kv, &work));
-    *bytes = PF_CUT_SPARE_BYTES + pf_model_extra_bytes(m) + work + pf_team_bytes(&sizes, d->widest) +
+    *bytes = PF_CUT_SPARE_BYTES + pf_model_extra_bytes(m) + work + pf_team_bytes(&sizes, d->widest, cut->n_more + 1) +
              kv_bytes_on(m, d, cut, k, so);
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);

@@ -3,6 +3,7 @@
 #define PF_CU_MACHINE_H
 
 #include <immintrin.h>
+#include <sched.h>
 
 #include "emulated.h"
 
@@ -17,6 +18,12 @@ enum { WARP = EMU_WARP };
 CU_INLINE void wait_turn(void)
 {
     emu_wait_turn();
+}
+
+/* Leaves the processor to the thread that is waited for. */
+CU_INLINE void look_again(void)
+{
+    sched_yield();
 }
 
 /* Touches the first and the last byte: that much the kernel will surely read. */
