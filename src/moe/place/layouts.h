@@ -4,9 +4,9 @@
  *     by experts    all that is no expert on the first card, then experts on all at once; two exchanges a layer
  *     by rows       what is divided on all at once, what is not on each; four exchanges a layer, two a token
  *
- * A card's time is that of reading its weights. Experts in RAM are computed beside those of the cards, and are the same
- * in all layouts: their bytes take RAM's time, however many buses lead to it. What all layouts have in common beside
- * that, such as launches, is left out: it makes the gain of the better one smaller, and none of them better. */
+ * A card's time is that of reading its weights, and what a layer takes beside that: kernels wait for each other,
+ * however few rows each has, so that more cards save nothing of it. Experts in RAM are computed beside those of the
+ * cards, and are the same in all layouts: their bytes take RAM's time, however many buses lead to it. */
 #ifndef PF_LAYOUTS_H
 #define PF_LAYOUTS_H
 
