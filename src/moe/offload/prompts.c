@@ -187,21 +187,18 @@ void pf_prompts_drop_ahead(struct pf_offload *f)
             drop_ahead(f, &f->lanes[k], s);
 }
 
-/* Multiplies with the experts that were copied ahead for this layer, and sets f->skip for them. */
+/* Multiplies with the experts that were copied ahead for this layer, when they are there, and sets f->skip for them. */
 static pf_status run_ahead(struct pf_offload *f, struct pf_lane *l, int il)
 {
     for (int s = 0; s < l->n_slots; s++) {
         int slot = l->turn++ % l->n_slots;
         struct pf_ahead *a = &l->ahead[slot];
-        pf_status st = PF_OK;
         assert(a->n == 0 || a->il == il);    /* a layer is always followed by the one that it was filled for */
         name_experts(f, a->experts, a->n, a->at);
         for (int i = 0; i < a->n; i++)
             f->skip[a->experts[i]] = true;
         if (a->n > 0)
-            st = run_slot(l, slot, a->experts, a->n);
-        drop_ahead(f, l, slot);
-        PF_TRY(st);
+            PF_TRY(run_slot(l, slot, a->experts, a->n));
     }
     return PF_OK;
 }
@@ -224,7 +221,8 @@ static pf_status run_held(struct pf_offload *f, struct pf_lane *l, int il, const
     return n > 0 ? l->device->ops->experts_part(l->device, f->held, n) : PF_OK;
 }
 
-/* Between begin and end of the op: all lanes multiply by what they hold, what was copied ahead, and what is missed. */
+/* Between begin and end of the op: all lanes multiply by what they hold, what was copied ahead, and what is missed. The
+ * host waits for copies when all lanes have been asked for what they do with them. */
 static pf_status run_lanes(struct pf_offload *f, int il, const struct pf_experts_op *shown)
 {
     pf_offload_find_held(f, il);
@@ -233,6 +231,7 @@ static pf_status run_lanes(struct pf_offload *f, int il, const struct pf_experts
         PF_TRY(run_held(f, &f->lanes[k], il, shown));
     PF_FOR_LANES(f, k)
         PF_TRY(run_ahead(f, &f->lanes[k], il));
+    pf_prompts_drop_ahead(f);
     return pf_residency_run(f->ram, il, shown, f->skip, stream_batch, f);
 }
 
