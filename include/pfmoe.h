@@ -418,6 +418,7 @@ struct pf_reply_opts {
                                         for, their text is content */
     size_t      tools_len;
     bool        in_reasoning;        /* the prompt ended inside the reasoning: pf_reply_is_open */
+    bool        forced;              /* the reply is held to calls: what begins one is no text, though cut short */
 };
 
 enum pf_reply_kind {
@@ -457,7 +458,8 @@ pf_status pf_reply_feed(pf_reply *r, const char *text, size_t n, pf_reply_fn *fn
 bool pf_reply_is_mark(const pf_reply *r, const char *token, size_t n);
 
 /* The generation is over: reports what was held back, and ends a call that was cut off so that its arguments are valid
- * JSON. Afterwards r takes nothing more. */
+ * JSON. A call that was cut before its name was whole is text, but where calls are forced, and right behind a call:
+ * there it is left out. Afterwards r takes nothing more. */
 pf_status pf_reply_end(pf_reply *r, pf_reply_fn *fn, void *ctx);
 void      pf_reply_close(pf_reply **r);               /* NULL-safe; clears *r */
 

@@ -110,6 +110,7 @@ bool pf_call_end(struct pf_reply *r, enum pf_reply_state next)
     pf_call_tell(r);
     pf_reply_tell(r, PF_REPLY_CALL_END, NULL, 0);
     r->n_calls++;
+    r->among_calls = true;
     forget_call(r);
     r->state = next;
     r->from = r->at;
@@ -358,6 +359,19 @@ static bool cut_arguments(struct pf_reply *r)
     return pf_call_end(r, PF_AT_BEHIND);
 }
 
+/* A call that is tried is one if its name is whole, or nobody's if it can have been nothing else; else it is text. */
+static bool cut_tried(struct pf_reply *r)
+{
+    bool due = r->forced || r->among_calls, named = r->state == PF_AT_OBJECT && r->has_name && (due || !r->bare);
+    bool is_call = named && r->place != PF_IN_ARGUMENTS && pf_call_commit(r);
+    if (!is_call && !due)
+        return pf_call_give_up(r);
+    r->from = r->at = r->in.n;
+    r->marker = 0;
+    r->state = PF_AT_TEXT;
+    return !is_call || pf_call_end(r, PF_AT_BEHIND);
+}
+
 bool pf_call_cut(struct pf_reply *r)
 {
     r->at = r->committed ? r->in.n : r->at;
@@ -366,11 +380,5 @@ bool pf_call_cut(struct pf_reply *r)
     case PF_AT_TEXT: case PF_AT_BEGIN: case PF_AT_HEADER: case PF_AT_BEHIND: case PF_AT_FAULT: return false;
     default: break;
     }
-    if (r->committed)
-        return cut_arguments(r);
-    if (r->state == PF_AT_OBJECT && r->has_name && !r->bare && r->place != PF_IN_ARGUMENTS && pf_call_commit(r)) {
-        r->from = r->at = r->in.n;
-        return pf_call_end(r, PF_AT_BEHIND);
-    }
-    return pf_call_give_up(r);
+    return r->committed ? cut_arguments(r) : cut_tried(r);
 }

@@ -36,24 +36,32 @@ static bool at_start(const struct pf_reply *r)
     return !r->channels[r->channel].any && (r->channel == PF_REPLY_REASONING || r->n_calls == 0);
 }
 
+static bool begins_call(const struct pf_mark *m)
+{
+    return m->kind == PF_MARK_BLOCK || m->kind == PF_MARK_HEAD;
+}
+
 static bool is_active(const struct pf_reply *r, const struct pf_mark *m, bool start)
 {
     if (m->flags & PF_MARK_AT_START && !start)
         return false;
     if (m->kind == PF_MARK_ANSWER)
         return r->channel == PF_REPLY_REASONING || m->flags & PF_MARK_ANYWHERE || start;
-    if (m->kind == PF_MARK_BLOCK || m->kind == PF_MARK_HEAD)
+    if (begins_call(m))
         return r->with_tools && (r->channel == PF_REPLY_CONTENT || m->flags & PF_MARK_IN_THOUGHT);
     return true;
 }
 
-static enum pf_match find_mark(const struct pf_reply *r, size_t at, bool start, const struct pf_mark **mark,
+/* What a mark's text begins with is text where the reply ends, unless the mark begins a call, and one is due. */
+static enum pf_match find_mark(const struct pf_reply *r, size_t at, bool start, bool due, const struct pf_mark **mark,
                                size_t *len)
 {
     enum pf_match best = PF_NO;
     for (const struct pf_mark *m = r->f->marks; m->text; m++) {
         enum pf_match match = m->text[0] == r->in.p[at] && is_active(r, m, start) ?
                               pf_reply_match(r, at, m->text, len) : PF_NO;
+        if (match == PF_PARTLY && r->ended && !(due && begins_call(m)))
+            match = PF_NO;
         *mark = m;
         if (match == PF_YES)
             return match;
@@ -108,6 +116,7 @@ static void put_text(struct pf_reply *r, const char *s, size_t n)
         c->space.n = 0;
         c->any = true;
         c->gap = false;
+        r->among_calls = false;
     }
     if (c->any && c->space.n < SPACE_BYTES)
         pf_run_add(&c->space, s + end, n - end);
@@ -156,15 +165,16 @@ static bool step_text(struct pf_reply *r)
 {
     const struct pf_mark *mark = NULL;
     size_t i = r->at + r->marker, len = 0;
-    bool start = at_start(r) && r->marker == 0, bare = false;
+    bool start = at_start(r) && r->marker == 0, blank = r->marker == 0, bare = false;
     enum pf_match m = PF_NO;
     for (; i < r->in.n; i++) {
         char c = r->in.p[i];
         bare = may_be_bare(r, c, start);
-        m = find_mark(r, i, start, &mark, &len);
-        if (bare || m == PF_YES || (m == PF_PARTLY && !r->ended))
+        m = find_mark(r, i, start, r->forced || (r->among_calls && blank), &mark, &len);
+        if (bare || m != PF_NO)
             break;
         start &= pf_reply_is_space(c);
+        blank &= pf_reply_is_space(c);
     }
     r->marker = 0;
     put_text(r, r->in.p + r->from, i - r->from);
@@ -409,6 +419,7 @@ pf_status pf_reply_open(pf_reply **out, const struct pf_reply_opts *o)
     if (f->form & PF_FORM_HARMONY && !o->in_reasoning)
         r->state = PF_AT_BEGIN;
     r->with_tools = o->tools_json != NULL;
+    r->forced = o->forced;
     pf_status st = reserve(r);
     if (st == PF_OK && r->with_tools)
         st = pf_tools_read(&r->tools, o->tools_json, o->tools_len);

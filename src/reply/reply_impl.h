@@ -6,8 +6,9 @@
  *
  * A call's beginning is tried: `at` runs ahead while `from` stays at its marker. When the name is certain the call is
  * committed: it is told, and from follows at. When it was no call, the marker is text, and what follows it is looked at
- * anew, as text. Each state looks at a bounded number of bytes behind `at`, so pieces do not matter, and time is linear
- * but for what is tried and given up, which is bounded (TRIED_BYTES in all). */
+ * anew, as text. What the reply ends in is dropped instead where a call was due: if calls are forced, and among calls.
+ * Each state looks at a bounded number of bytes behind `at`, so pieces do not matter, and time is linear but for what
+ * is tried and given up, which is bounded (TRIED_BYTES in all). */
 #ifndef PF_REPLY_IMPL_H
 #define PF_REPLY_IMPL_H
 
@@ -46,7 +47,7 @@ struct pf_channel {
 struct pf_reply {
     const struct pf_family *f;
     struct pf_tools tools;
-    bool            with_tools;
+    bool            with_tools, forced;
     pf_reply_fn    *fn;              /* of the feed that runs */
     void           *ctx;
     pf_status       status;          /* sticky */
@@ -68,6 +69,7 @@ struct pf_reply {
     size_t          marker;          /* bytes of its marker, text if it is none */
     bool            only_offered, bare, in_list, committed, has_arguments, has_name;
     int             n_calls;
+    bool            among_calls;     /* no text has come since the last one */
     enum pf_field   field;
     struct pf_run   word;            /* the field, key or value that is read */
     struct pf_run   key;             /* comma, key and colon in front of that value, as JSON */

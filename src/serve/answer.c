@@ -213,7 +213,8 @@ pf_status answer_begin(struct answer *a, const pf_model *m, const char *family, 
     if (!q->chat)
         return hold_content(a);
     struct pf_reply_opts o = { .family = family, .tools_json = tools, .tools_len = tools ? strlen(tools) : 0,
-                               .in_reasoning = pf_reply_is_open(family, buf_text(&prompt->text), prompt->text.n) };
+                               .in_reasoning = pf_reply_is_open(family, buf_text(&prompt->text), prompt->text.n),
+                               .forced = q->tool_choice >= TOOLS_REQUIRED };
     pf_status st = pf_reply_open(&a->reply, &o);
     return st < 0 ? st : hold_content(a);
 }

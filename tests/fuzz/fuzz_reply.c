@@ -1,6 +1,6 @@
-/* Any bytes as a model's reply, in a family that the first byte names: whole and in pieces it is the same, and the
- * judge of gathered.h finds nothing wrong. The second byte: whether it begins in reasoning, whether tools are offered,
- * how long pieces are. */
+/* Any bytes as a model's reply: whole and in pieces it is the same, and the judge of gathered.h finds nothing wrong.
+ * The first byte names the family, and says whether calls are forced; the second one: whether the reply begins in
+ * reasoning, whether tools are offered, how long pieces are. */
 #include <assert.h>
 
 #include "../reply/gathered.h"
@@ -24,6 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!(data[1] & 2)) {
         o.tools_json = tools;
         o.tools_len = sizeof tools - 1;
+        o.forced = data[0] / n_families & 1;
     }
     const char *text = (const char *)data + 2;
     struct gathered whole = { 0 }, pieces = { 0 };

@@ -12,6 +12,7 @@
 #include "gathered.h"
 #include "reply/families.h"
 #include "reply/reply.h"
+#include "text/utf8.h"
 
 #define M3 "]<]minimax[>["
 
@@ -109,6 +110,9 @@ static const struct { const char *family; bool open; const char *text, *reasonin
       "</tool_call></tool_calls>", "a", "", "f# {\"s\": \"b\"}\n" },
     { "generic", false, "[{\"name\": \"f\", \"arguments\": {}}]", "", "", "f# {}\n" },
     { "generic", false, "[1, 2]", "", "[1, 2]", "" },
+    { "hermes", false, "<tool_call>{\"name\": \"f\"}</tool_call> and <tool_call>{\"na", "", "and <tool_call>{\"na",
+      "f# {}\n" },
+    { "generic", false, "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g.h\"", "", "", "f# {}\ng.h# {}\n" },
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
@@ -167,6 +171,100 @@ static void test_cuts(void)
             gathered_free(&ended);
         }
         gathered_free(&whole);
+    }
+}
+
+/* ---- Cut before a call's name is whole --------------------------------------------------------------------------- */
+
+/* Two calls of each family, up to the second one's name. */
+static const struct { const char *family, *calls; } named[] = {
+    { "hermes", "<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>\n<tool_call>\n{\"name\": \"g.h" },
+    { "qwen3-coder", "<tool_call>\n<function=f>\n</function>\n</tool_call>\n<tool_call>\n<function=g.h" },
+    { "qwen3.5", "<tool_call>\n<function=f>\n</function>\n</tool_call>\n<tool_call>\n<function=g.h" },
+    { "nemotron-3", "<tool_call>\n<function=f>\n</function>\n</tool_call>\n<TOOLCALL>\n[{\"name\": \"g.h" },
+    { "seed-oss", "<seed:tool_call>\n<function="
+      "f>\n</function>\n</seed:tool_call>\n<seed:tool_call>\n<function=g.h" },
+    { "gpt-oss", "<|channel|>commentary to=functions.f<|message|>{}<|call|><|start|>assistant to=functions.g.h" },
+    { "glm", "<tool_call>f</tool_call>\n<tool_call>g.h" },
+    { "ling", "<tool_call>f\n</tool_call>\n<tool_call>{\"name\": \"g.h" },
+    { "deepseek-v3", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>"
+      "f\n```json\n{}\n```<｜tool▁call▁end｜>\n<｜tool▁call▁begin｜>function<｜tool▁sep｜>g.h" },
+    { "deepseek-v3.1", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>"
+      "f<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g.h" },
+    { "deepseek-dsml", "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\""
+      "f\">\n</｜DSML｜invoke>\n<｜DSML｜invoke name=\"g.h" },
+    { "kimi-k2", "<|tool_calls_section_begin|><|tool_call_begin|>functions."
+      "f:0<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_call_begin|>functions.g.h" },
+    { "minimax-m2", "<minimax:tool_call>\n<invoke name=\"f\">\n</invoke>\n<invoke name=\"g.h" },
+    { "minimax-m3", M3 "<tool_call>\n" M3 "<invoke name=\"f\">\n" M3 "</invoke>\n" M3 "<invoke name=\"g.h" },
+    { "llama-3", "{\"name\": \"f\", \"parameters\": {}}; {\"name\": \"g.h" },
+    { "llama-4", "[f(), g.h" },
+    { "mistral", "[TOOL_CALLS]f[ARGS]{}[TOOL_CALLS]g.h" },
+    { "granite", "<|tool_call|>[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g.h" },
+    { "ernie-4.5", "<tool_call>\n{\"name\": \""
+      "f\", \"arguments\": {}}\n</tool_call>\n\n<tool_call>\n{\"name\": \"g.h" },
+    { "hunyuan", "<tool_calls:opensource>\n<tool_call:opensource>"
+      "f<tool_sep:opensource>\n</tool_call:opensource>\n<tool_call:opensource>g.h" },
+    { "hy3-preview", "<tool_calls>\n<tool_call>f<tool_sep>\n</tool_call>\n<tool_call>g.h" },
+    { "gemma-4", "<|tool_call>call:f{}<tool_call|><|tool_call>call:g.h" },
+    { "lfm2", "<|tool_call_start|>[f(), g.h" },
+    { "solar", "<|tool_calls|><|tool_call:begin|>id<|tool_call:name|>"
+      "f<|tool_call:args|>{}<|tool_call:end|><|tool_call:begin|>id<|tool_call:name|>g.h" },
+    { "generic", "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g.h" },
+};
+enum { N_NAMED = sizeof named / sizeof *named };
+
+/* Of the first n bytes, whole and in random pieces, a beginning of a call is content if no call is in front of it, and
+ * none is forced. Harmony's headers never are. */
+static void check_cut_name(const char *family, const char *text, size_t n, bool forced)
+{
+    static unsigned random = 1;
+    struct pf_reply_opts o = opts(family, false);
+    struct gathered whole = { 0 }, pieces = { 0 };
+    o.forced = forced;
+    CHECK(gather_reply(&whole, &o, text, n, n, NULL) == PF_OK && !whole.wrong, "%s, byte %zu: %s", family, n,
+          whole.wrong);
+    CHECK(gather_reply(&pieces, &o, text, n, 6, &random) == PF_OK && !pieces.wrong && gathered_equals(&whole, &pieces),
+          "%s, byte %zu in pieces: %s", family, n, pieces.wrong);
+    bool is_text = !forced && whole.n_calls == 0 && strcmp(family, "gpt-oss") != 0;
+    size_t n_text = is_text ? pf_utf8_complete(text, n) : 0;
+    while (n_text && strchr(" \n", text[n_text - 1]))
+        n_text--;
+    CHECK(whole.content.n == n_text && (n_text == 0 || memcmp(whole.content.p, text, n_text) == 0) &&
+          whole.reasoning.n == 0 && whole.n_calls < 2, "%s, byte %zu: content \"%.*s\", calls %.*s", family, n,
+          (int)whole.content.n, whole.content.p, (int)whole.calls.n, whole.calls.p);
+    gathered_free(&whole);
+    gathered_free(&pieces);
+}
+
+static void test_cut_names(void)
+{
+    for (int i = 0; i < N_NAMED; i++) {
+        size_t len = strlen(named[i].calls);
+        struct gathered g = { 0 };
+        struct pf_reply_opts o = opts(named[i].family, false);
+        for (size_t n = 0; n <= len; n++) {
+            check_cut_name(named[i].family, named[i].calls, n, false);
+            check_cut_name(named[i].family, named[i].calls, n, true);
+        }
+        CHECK(gather_reply(&g, &o, named[i].calls, len, len, NULL) == PF_OK && g.n_calls == 1, "%s", named[i].family);
+        gathered_free(&g);
+    }
+    for (int i = 0; pf_family_at(i); i++)
+        CHECK(i < N_NAMED && strcmp(named[i].family, pf_family_at(i)->name) == 0, "%s", pf_family_at(i)->name);
+}
+
+/* A forced call that is cut within the reasoning, or in its marker, leaves the reasoning as it was. */
+static void test_cut_in_thought(void)
+{
+    static const char text[] = "a < b <tool_call>\n<function=f";
+    for (size_t n = 6; n < sizeof text; n++) {
+        struct pf_reply_opts o = opts("qwen3.5", true);
+        struct gathered g = { 0 };
+        o.forced = true;
+        CHECK(gather_reply(&g, &o, text, n, n, NULL) == PF_OK && piece_is(&g.reasoning, "a < b") && g.content.n == 0 &&
+              g.n_calls == 0, "byte %zu: \"%.*s\"", n, (int)g.reasoning.n, g.reasoning.p);
+        gathered_free(&g);
     }
 }
 
@@ -428,6 +526,8 @@ int main(int argc, char **argv)
     test_cases();
     test_without_tools();
     test_cuts();
+    test_cut_names();
+    test_cut_in_thought();
     test_failing_allocations();
     test_refusals();
     test_in_json();
