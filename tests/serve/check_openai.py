@@ -90,6 +90,9 @@ def check_text(s):
     echoed = s.post(TEXT, {"prompt": "A fox", "temperature": 0, "max_tokens": 12, "echo": True})[2]["choices"][0]["text"]
     check(echoed == "A fox" + a["choices"][0]["text"], echoed)
     check(s.post(TEXT, {"prompt": ids, "temperature": 0, "max_tokens": 12, "echo": True})[2]["choices"][0]["text"] == echoed, "tokens are not echoed")
+    for more in ({"suffix": ""}, {"suffix": None, "best_of": None}, {"n": 2, "best_of": 2}):
+        status, _, b = s.post(TEXT, {"prompt": "A fox", "temperature": 0, "max_tokens": 12, **more})
+        check(status == 200 and [c["text"] for c in b["choices"]] == [a["choices"][0]["text"]] * more.get("n", 1), more, status, b)
 
 
 def check_logprobs(s):
@@ -183,6 +186,8 @@ WRONG = [
     (TEXT, {"prompt": [[1], [2, "x"]]}, "prompt[1][1]"), (TEXT, {"prompt": []}, "prompt"), (TEXT, {"prompt": [[]]}, "prompt"),
     (TEXT, {"prompt": ["x"] * 129}, "prompt"), (TEXT, {"prompt": ["x"] * 9, "n": 16}, "prompt"), (TEXT, {"prompt": {}}, "prompt"),
     (TEXT, {"prompt": ["a", "word " * 9000]}, "prompt[1]"), (TEXT, {"prompt": ""}, "prompt"), (TEXT, {"logprobs": 6}, "logprobs"), (TEXT, {"echo": 1}, "echo"),
+    (TEXT, {"suffix": "x"}, "suffix"), (TEXT, {"suffix": 1}, "suffix"), (TEXT, {"best_of": 2}, "best_of"), (TEXT, {"best_of": 3, "n": 2}, "best_of"),
+    (TEXT, {"best_of": 1, "n": 2}, "best_of"), (TEXT, {"best_of": 0}, "best_of"), (TEXT, {"best_of": "x"}, "best_of"),
     ("/tokenize", {"content": 1}, "content"), ("/tokenize", {"content": None}, "content"), ("/detokenize", {"tokens": [99999]}, "tokens[0]"),
     ("/detokenize", {"tokens": "x"}, "tokens"),
 ]
