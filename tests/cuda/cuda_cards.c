@@ -3,7 +3,8 @@
  * GPUs have the whole model by layers, and by experts, and share its experts with the CPU, if it has any; or they have
  * it by rows.
  *
- * usage: cuda_cards MODEL.gguf [TOKENS [MOST_GPUS [whole|rows]]]      whole: experts are not shared; rows: by rows
+ * usage: cuda_cards MODEL.gguf [TOKENS [[LEAST_GPUS-]MOST_GPUS [whole|rows]]]
+ *        whole: experts are not shared; rows: by rows
  *        77: there are not two GPUs */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@
 enum { MOST_TOKENS = 300, SKIP = 77 };
 
 static const char *path;
-static int n_tokens = 80, most_gpus = PF_MAX_GPUS;
+static int n_tokens = 80, least_gpus = 2, most_gpus = PF_MAX_GPUS;
 static int32_t tokens[MOST_TOKENS];
 static float  *expected;                     /* [n_tokens][n_vocab] */
 static size_t  n_vocab;
@@ -224,7 +225,10 @@ static void check_refused(int n, int first, int second, const char *why)
 int main(int argc, char **argv)
 {
     n_tokens = argc > 2 ? atoi(argv[2]) : n_tokens;
-    most_gpus = argc > 3 ? atoi(argv[3]) : most_gpus;
+    if (argc > 3 && sscanf(argv[3], "%d-%d", &least_gpus, &most_gpus) == 1) {
+        most_gpus = least_gpus;
+        least_gpus = 2;
+    }
     if (argc < 2 || n_tokens < 10 || n_tokens > MOST_TOKENS)
         return 2;
     path = argv[1];
@@ -241,9 +245,9 @@ int main(int argc, char **argv)
     const char *how = argc > 4 ? argv[4] : "";
     if (strcmp(how, "rows") == 0)
         layout = PF_LAYOUT_ROWS;
-    for (int i = 2; i <= n && i <= most_gpus; i++)
+    for (int i = least_gpus; i <= n && i <= most_gpus; i++)
         test_gpus(i, i == 2, false);
-    for (int i = 2; has_experts && argc < 5 && i <= n && i <= most_gpus; i++)
+    for (int i = least_gpus; has_experts && argc < 5 && i <= n && i <= most_gpus; i++)
         test_gpus(i, i == 2, true);
     layout = PF_LAYOUT_EXPERTS;
     check_noted(has_experts ? 5000000 : 0);

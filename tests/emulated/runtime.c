@@ -9,9 +9,10 @@
  * others come, a GPU would not begin it either. `lock` guards all that more than one thread sees; nothing is computed
  * or copied under it.
  *
- * There are N_CARDS cards, each with memory and streams of its own; a thread's calls go to the one that it chose
- * (cudaSetDevice). As on real ones, a kernel or an event goes only to a stream of the chosen card, and a copy between
- * two cards has to say so; while it is under way, its target holds NaNs for a while.
+ * There are three cards, or as many as PFMOE_EMULATED_CARDS says (1 to MOST_CARDS), each with memory and streams of its
+ * own; a thread's calls go to the one that it chose (cudaSetDevice). As on real ones, a kernel or an event goes only to
+ * a stream of the chosen card, and a copy between two cards has to say so; while it is under way, its target holds NaNs
+ * for a while.
  *
  * Host and device share addresses here. That they are apart on a GPU is kept up by checks: copies name device memory on
  * the right side, and host memory that was never pinned is copied before the call returns. */
@@ -28,7 +29,7 @@
 #include "base/pf_cpu.h"
 #include "pfmoe.h"
 
-enum { PAGE = 4096, ALIGN = 256, FILL = 1 << 20, N_KERNELS = 4096, N_CARDS = 3 };
+enum { PAGE = 4096, ALIGN = 256, FILL = 1 << 20, N_KERNELS = 4096, MOST_CARDS = 4 };
 
 struct emu_event {
     int      card;
@@ -57,7 +58,7 @@ struct queue {
 
 struct emu_graph {
     struct queue tasks;                  /* of all streams, as they were called */
-    struct emu_stream *joined[N_CARDS];  /* streams besides the first that are captured, too */
+    struct emu_stream *joined[MOST_CARDS];  /* streams besides the first that are captured, too */
     int          n_joined;
     size_t       n;
     int          n_owners;               /* the graph itself, and what was made from it */
@@ -93,13 +94,13 @@ struct range {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t  settled = PTHREAD_COND_INITIALIZER;       /* a task has ended */
 static struct range *device_memory, *pinned;
-static size_t used[N_CARDS];
-static struct { const void *function; size_t bytes; } asked[N_CARDS][N_KERNELS];   /* shared memory */
+static size_t used[MOST_CARDS];
+static struct { const void *function; size_t bytes; } asked[MOST_CARDS][N_KERNELS];   /* shared memory */
 static struct emu_stream *default_stream;
 static struct {
     uint64_t n_calls, at;
     bool     is_lost;
-    uint64_t lost_at[N_CARDS];           /* 0: the card is not lost */
+    uint64_t lost_at[MOST_CARDS];           /* 0: the card is not lost */
 } faults;
 static __thread cudaError_t last_error;
 static __thread int chosen;              /* this thread's card */
@@ -190,10 +191,18 @@ const char *cudaGetErrorString(cudaError_t e)
     return "an error";
 }
 
+static int n_cards(void)
+{
+    const char *given = getenv("PFMOE_EMULATED_CARDS");
+    int n = given ? atoi(given) : 3;
+    assert(n > 0 && n <= MOST_CARDS);
+    return n;
+}
+
 /* The kernels are compiled for CPUs of this level. */
 cudaError_t cudaGetDeviceCount(int *n)
 {
-    *n = (pf_cpu_isa() & PF_ISA_AVX2) != 0 ? N_CARDS : 0;
+    *n = (pf_cpu_isa() & PF_ISA_AVX2) != 0 ? n_cards() : 0;
     return cudaSuccess;
 }
 
@@ -211,7 +220,7 @@ cudaError_t cudaGetDevice(int *device)
 
 cudaError_t cudaSetDevice(int device)
 {
-    if (device < 0 || device >= N_CARDS)
+    if (device < 0 || device >= n_cards())
         return fail(cudaErrorInvalidDevice);
     chosen = device;
     return cudaSuccess;
@@ -235,7 +244,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int device)
     *prop = (struct cudaDeviceProp){ .name = "emulated", .totalGlobalMem = c->memory_bytes,
                                      .sharedMemPerBlockOptin = c->shared_bytes, .major = c->capability / 10,
                                      .minor = c->capability % 10, .multiProcessorCount = c->n_units };
-    return fail(device >= 0 && device < N_CARDS ? cudaSuccess : cudaErrorInvalidDevice);
+    return fail(device >= 0 && device < n_cards() ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
@@ -248,7 +257,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrGlobalMemoryBusWidth:         *value = BITS; break;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)emu_card()->shared_bytes; break;
     }
-    return fail(device >= 0 && device < N_CARDS ? cudaSuccess : cudaErrorInvalidDevice);
+    return fail(device >= 0 && device < n_cards() ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
