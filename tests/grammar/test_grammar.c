@@ -363,8 +363,8 @@ static void check_hostile_schemas(void)
         "{\"type\":\"string\",\"pattern\":\"^(a|aa|aaa){500}$\",\"maxLength\":900}",
         "{\"type\":\"string\",\"pattern\":\"c.{11}\",\"allOf\":[{\"pattern\":\".*a.{12}\"},{\"pattern\":\"b.{13}\"}]}",
     };
-    enum { PAIRS = 30, CHAIN = 3000 };
-    char *text = malloc(CHAIN * 64);
+    enum { PAIRS = 30, CHAIN = 3000, VALUES = 110000 };
+    char *text = malloc(VALUES * 10);
     for (size_t i = 0; i < sizeof schemas / sizeof *schemas; i++)
         check_bounded(schemas[i], pf_schema_rules, schemas[i], strlen(schemas[i]));
     size_t n = (size_t)sprintf(text, "{\"allOf\":[true");
@@ -382,6 +382,11 @@ static void check_hostile_schemas(void)
         n += (size_t)sprintf(text + n, "\"%d\":{\"items\":{\"$ref\":\"#/$defs/%d\"}},", i, i + 1);
     n += (size_t)sprintf(text + n, "\"%d\":{}}}", CHAIN);
     check_bounded("3000 arrays", pf_schema_rules, text, n);
+    n = (size_t)sprintf(text, "{\"enum\":[\"\"");
+    for (int i = 0; i < VALUES; i++)
+        n += (size_t)sprintf(text + n, ",\"%d\"", i);
+    n += (size_t)sprintf(text + n, "]}");
+    check_bounded("110000 values", pf_schema_rules, text, n);
     free(text);
 }
 

@@ -112,6 +112,16 @@ bool pf_json_equal(const struct pf_jval *a, const struct pf_jval *b)
 
 /* ---- Constants --------------------------------------------------------------------------------------------------- */
 
+/* Whether a list has such a value. One of its own is not looked for: an enum may have very many. */
+static bool is_among(const struct pf_jlist *list, const struct pf_jval *v)
+{
+    uintptr_t at = (uintptr_t)v, first = (uintptr_t)list->v;
+    bool among = at >= first && at < first + list->n * sizeof *v;
+    for (size_t k = 0; k < list->n && !among; k++)
+        among = pf_json_equal(&list->v[k], v);
+    return among;
+}
+
 /* Whether a value of an enum fulfils what else the members say. */
 static pf_status fits(const struct pf_schema *s, const struct pf_conjunction *c, const struct pf_strings *strings,
                       const struct pf_jval *v, bool *yes)
@@ -122,9 +132,7 @@ static pf_status fits(const struct pf_schema *s, const struct pf_conjunction *c,
     for (size_t i = 0; i < c->n && *yes; i++) {
         const struct pf_jval *one = pf_schema_get(s, c->v[i].schema, "const");
         const struct pf_jval *many = pf_schema_get(s, c->v[i].schema, "enum");
-        bool among = !many;
-        for (size_t k = 0; many && many->kind == PF_JV_LIST && k < many->list->n && !among; k++)
-            among = pf_json_equal(&many->list->v[k], v);
+        bool among = !many || (many->kind == PF_JV_LIST && is_among(many->list, v));
         *yes = among && (!one || pf_json_equal(one, v));
     }
     if (*yes && type == PF_JSON_STRING)
