@@ -94,7 +94,7 @@ static void set_sampler(struct pf_sampler *sp, const struct request *q, int choi
 {
     pf_sampler_init(sp, seed_of(q, choice));
     sp->temp = (float)q->temp;
-    sp->top_p = q->top_p > 0 ? (float)q->top_p : 1e-6f;
+    sp->top_p = q->top_p > 1e-6 ? (float)q->top_p : 1e-6f;
     sp->min_p = (float)q->min_p;
     sp->top_k = (int)q->top_k;
     sp->repeat_penalty = (float)q->repeat_penalty;

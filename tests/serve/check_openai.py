@@ -56,6 +56,8 @@ def check_settings(s):
     check(texts == [content(b, i) for i in range(3)], "the same seed gives other answers")
     check(len(set(texts)) > 1, "three choices are all the same", texts)
     check(content(s.post(CHAT, dict(body, n=1, seed=9))[2]) == texts[2], "a choice's seed is not the first's plus its number")
+    for top_p in (0, 1e-300):            # nothing but the likeliest token
+        check(content(s.post(CHAT, dict(body, n=1, top_p=top_p))[2]) == content(s.post(CHAT, dict(body, n=1, temperature=0))[2]), "top_p", top_p)
     stopped = s.post(CHAT, chat(ASK, temperature=0, max_tokens=40, stop=["Tortoise", "never"]))[2]
     check(content(stopped) == "The Hare And The " and stopped["choices"][0]["finish_reason"] == "stop", stopped)
     logprobs = s.post(CHAT, chat(ASK, temperature=0, max_tokens=4, logprobs=True, top_logprobs=3))[2]["choices"][0]["logprobs"]
