@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #include "serve/scheduler.h"
 
-#include <poll.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -323,13 +322,6 @@ static void share_slots(struct sched *sched)
 
 /* ---- Clients ----------------------------------------------------------------------------------------------------- */
 
-/* A connection that sleeps is not watched by the http thread: whether its client has closed is asked here. */
-static bool has_closed(struct exchange *x)
-{
-    struct pollfd p = { .fd = exchange_fd(x), .events = POLLRDHUP };
-    return p.fd >= 0 && poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
-}
-
 static void drop_the_gone(struct sched *sched)
 {
     for (int i = 0; i < sched->n_slots; i++) {
@@ -337,8 +329,6 @@ static void drop_the_gone(struct sched *sched)
         if (!s->job)
             continue;
         struct job *j = s->job;
-        if (!j->over && has_closed(j->x))
-            exchange_leave(j->x);
         if (!j->over && !exchange_gone(j->x))
             continue;
         slot_take_times(s);

@@ -164,15 +164,20 @@ static void watch_signals(struct server *server)
     pthread_detach(thread);
 }
 
-/* What runs comes to its end; new requests are refused meanwhile. */
+/* What runs comes to its end; new requests are refused meanwhile. Whoever does not take what there is for him in
+ * READING_SECONDS from when all answers are made does without. */
 static void finish(struct http *http)
 {
+    enum { READING_SECONDS = 10 };
     static const struct timespec moment = { .tv_nsec = 20000000 };
+    double made = now_s();
     http_quiet(http);
     if (http_running(http) > 0)
         note("%d requests are still running; a second signal ends at once.", http_running(http));
-    while (http_running(http) > 0)
+    while (http_running(http) > 0 && now_s() - made < READING_SECONDS) {
         nanosleep(&moment, NULL);
+        made = http_unanswered(http) > 0 ? now_s() : made;
+    }
 }
 
 /* ---- The whole --------------------------------------------------------------------------------------------------- */
@@ -213,9 +218,9 @@ static int start(int argc, char **argv)
     while (sem_wait(&end_asked) != 0)
         ;
     finish(http);
-    http_close(http);
     work_close();
-    sched_close(server.sched);
+    sched_close(server.sched);           /* first: who lets go of an exchange looks at what http has of it */
+    http_close(http);
     grammars_forget();
     load_report(&s.run, server.m);
     pf_model_close(&server.m);

@@ -156,6 +156,28 @@ def check_gone(s):
     check(s.metric("requests_cancelled_total") == before + 12, s.metric("requests_cancelled_total"), before)
 
 
+def send(s, path, body, length=None, room=None):
+    """A connection whose request is sent, or as much of it as there is."""
+    c = socket.socket()
+    if room:
+        c.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, room)
+    c.settimeout(60)
+    c.connect(("127.0.0.1", s.port))
+    body = json.dumps(body).encode() if not isinstance(body, bytes) else body
+    c.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (path.encode(), length or len(body)) + body)
+    return c
+
+
+def check_end_beside_slow_clients():
+    """A server that is to end waits neither for who never sends all of a request nor for who never reads an answer."""
+    with Server() as s:
+        clients = [send(s, CHAT, b'{"model":', 1000), send(s, "/tokenize", {"content": "a" * 900000, "with_pieces": True}, room=4096)]
+        check(b" 200 " in clients[1].recv(100), "the answer has not begun")
+        check(s.end(timeout=25) == 0, "its end is no success")
+        for c in clients:
+            c.close()
+
+
 def check_keys():
     with Server("--api-key", "opens it", "--cors", "https://page.example", "--queue", "0", "--slots", "1") as s:
         check(s.ask("GET", "/health")[0] == 200, "health wants a key")
@@ -226,6 +248,8 @@ def check_saved():
 
 
 def main():
+    slow = threading.Thread(target=check_end_beside_slow_clients)        # it mostly waits
+    slow.start()
     check_usage()
     check_saved()
     with Server() as s:
@@ -236,6 +260,7 @@ def main():
     check_keys()
     check_ends_at_once()
     check_end()
+    slow.join()
     finish()
 
 

@@ -1,6 +1,8 @@
 /* Exchanges: what goes out, and a connection's sleep. See exchange.h and http.h. */
+#define _GNU_SOURCE                      /* POLLRDHUP */
 #include "serve/http/exchange.h"
 
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +17,6 @@ struct exchange *exchange_new(struct http *h, const struct route *route, struct 
     *x = (struct exchange){ .http = h, .route = route, .connection = c, .fd = info ? (int)info->connect_fd : -1 };
     pthread_mutex_init(&x->lock, NULL);
     atomic_store(&x->holders, 1);
-    atomic_fetch_add(&h->running, 1);
     return x;
 }
 
@@ -35,7 +36,10 @@ void exchange_drop(struct exchange *x)
     if (atomic_fetch_sub(&x->holders, 1) > 1)
         return;
     exchange_drop_body(x);
-    atomic_fetch_sub(&x->http->running, 1);
+    if (x->handed_over && !x->ended)
+        atomic_fetch_sub(&x->http->unanswered, 1);
+    if (x->handed_over)
+        atomic_fetch_sub(&x->http->running, 1);
     pthread_mutex_destroy(&x->lock);
     buf_free(&x->out);
     free(x->origin);
@@ -71,6 +75,15 @@ static void wake(struct exchange *x)
     x->asleep = false;
 }
 
+/* With the lock: no more is to come. */
+static void end(struct exchange *x)
+{
+    if (!x->ended)
+        atomic_fetch_sub(&x->http->unanswered, 1);
+    x->ended = true;
+    wake(x);
+}
+
 /* With the lock, on the http thread. */
 static void sleep_until_woken(struct exchange *x)
 {
@@ -85,8 +98,7 @@ void exchange_answer(struct exchange *x, int status, const char *type, const cha
         x->status = status;
         x->type = type;
         buf_add(&x->out, text, n);
-        x->ended = true;
-        wake(x);
+        end(x);
     }
     pthread_mutex_unlock(&x->lock);
 }
@@ -126,39 +138,32 @@ void exchange_put(struct exchange *x, const char *text, size_t n)
 void exchange_end(struct exchange *x)
 {
     pthread_mutex_lock(&x->lock);
-    x->ended = true;
-    wake(x);
+    end(x);
     pthread_mutex_unlock(&x->lock);
 }
 
-bool exchange_gone(struct exchange *x)
+/* With the lock: the connection is woken, so that libmicrohttpd sees for itself that the client has gone, and closes
+ * it. */
+static void leave(struct exchange *x)
 {
-    pthread_mutex_lock(&x->lock);
-    bool gone = x->gone;
-    pthread_mutex_unlock(&x->lock);
-    return gone;
-}
-
-int exchange_fd(struct exchange *x)
-{
-    pthread_mutex_lock(&x->lock);
-    int fd = x->gone ? -1 : x->fd;
-    pthread_mutex_unlock(&x->lock);
-    return fd;
-}
-
-/* The connection is woken, so that libmicrohttpd sees for itself that the client has gone, and closes it. */
-void exchange_leave(struct exchange *x)
-{
-    pthread_mutex_lock(&x->lock);
     if (!x->status) {
         x->status = 499;
         x->type = "text/plain";
     }
-    x->ended = true;
-    wake(x);
+    end(x);
     x->gone = true;
+}
+
+/* A connection that sleeps is not watched by the http thread: whether its client has closed is asked here. */
+bool exchange_gone(struct exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    struct pollfd p = { .fd = x->fd, .events = POLLRDHUP };
+    if (!x->gone && p.fd >= 0 && poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0)
+        leave(x);
+    bool gone = x->gone;
     pthread_mutex_unlock(&x->lock);
+    return gone;
 }
 
 /* ---- What goes out ----------------------------------------------------------------------------------------------- */

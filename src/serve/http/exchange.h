@@ -15,7 +15,8 @@
 struct http {
     struct MHD_Daemon *daemon;
     struct http_opts   o;
-    atomic_int         running;
+    atomic_int         running;      /* exchanges that were handed over and are not at their end */
+    atomic_int         unanswered;   /* those of them of which more is to come */
     atomic_size_t      bodies;       /* bytes of all bodies */
     atomic_bool        quiet;
     bool               loopback;     /* listens for this machine alone */

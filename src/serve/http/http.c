@@ -29,6 +29,8 @@ enum {
     FILES_ASIDE      = 128           /* open files that are not connections */
 };
 
+static const char shutting_down[] = "the server is shutting down";
+
 /* ---- Who may ----------------------------------------------------------------------------------------------------- */
 
 /* In a time that does not depend on how much is right. */
@@ -162,7 +164,7 @@ static enum MHD_Result begin(struct http *h, struct MHD_Connection *c, const cha
     if (!(route->flags & ROUTE_OPEN) && !has_key(h, c))
         return refuse(route, c, MHD_HTTP_UNAUTHORIZED, "the API key is missing or wrong");
     if (atomic_load(&h->quiet))
-        return refuse(route, c, MHD_HTTP_SERVICE_UNAVAILABLE, "the server is shutting down");
+        return refuse(route, c, MHD_HTTP_SERVICE_UNAVAILABLE, shutting_down);
     size_t length = content_length(c);
     int refused = body_refused(h, 0, length);
     if (refused && !answer_waits(c, length))
@@ -200,10 +202,15 @@ static void handle(void *ctx)
     exchange_drop(x);
 }
 
+/* It is counted before it looks whether the server ends: whoever waits for the end sees it, or is seen. */
 static void hand_over(struct exchange *x)
 {
     x->handed_over = true;
-    if (x->refused) {
+    atomic_fetch_add(&x->http->running, 1);
+    atomic_fetch_add(&x->http->unanswered, 1);
+    if (atomic_load(&x->http->quiet)) {
+        exchange_error(x, &(struct trouble){ .status = MHD_HTTP_SERVICE_UNAVAILABLE, .why = shutting_down });
+    } else if (x->refused) {
         exchange_error(x, &(struct trouble){ .status = x->refused, .why = why_refused(x->refused) });
     } else if (x->route->flags & ROUTE_AT_ONCE) {
         x->route->handle(x);
@@ -334,6 +341,11 @@ void http_quiet(struct http *h)
 int http_running(struct http *h)
 {
     return atomic_load(&h->running);
+}
+
+int http_unanswered(struct http *h)
+{
+    return atomic_load(&h->unanswered);
 }
 
 void http_close(struct http *h)

@@ -51,8 +51,9 @@ struct http;
 struct http *http_open(const struct http_opts *o, int *port, struct buf *why);
 /* No new connections and no new requests; those that run go on. */
 void http_quiet(struct http *h);
-/* Requests that are not at their end. */
+/* Requests, read to their end, whose answers are not made or not sent; those whose answers are not made. */
 int  http_running(struct http *h);
+int  http_unanswered(struct http *h);
 void http_close(struct http *h);
 
 const struct buf   *exchange_body(const struct exchange *x);     /* until the route's handler returns */
@@ -70,9 +71,8 @@ void exchange_open(struct exchange *x);
 void exchange_put(struct exchange *x, const char *text, size_t n);
 void exchange_end(struct exchange *x);
 
-bool exchange_gone(struct exchange *x);      /* the client is: nobody reads what is put */
-int  exchange_fd(struct exchange *x);        /* to poll for the client's going, -1: there is none any more */
-void exchange_leave(struct exchange *x);     /* what poll found */
+/* Whether the client is, so that nobody reads what is put. Asks the system; the exchange is over if it is. */
+bool exchange_gone(struct exchange *x);
 
 void exchange_hold(struct exchange *x);
 void exchange_drop(struct exchange *x);
