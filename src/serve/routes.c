@@ -37,6 +37,11 @@ void generate(struct exchange *x, const struct protocol *p)
     const struct server *server = exchange_ctx(x);
     struct json body;
     struct trouble t;
+    if (exchange_gone(x)) {              /* while it waited for a worker */
+        atomic_fetch_add(&metrics.requests, 1);
+        atomic_fetch_add(&metrics.cancelled, 1);
+        return;
+    }
     if (!json_body(x, &body))
         return;
     struct job *j = job_new(x, p);

@@ -136,9 +136,40 @@ static void break_off(struct sched *s)
     pf_session_cancel(s->lone.session);
 }
 
+/* With the lock: takes the jobs out whose clients have gone, so that they keep nobody out; returns them, in a list. */
+static struct job *take_gone(struct sched *s)
+{
+    struct job *gone = NULL, **at = &s->first;
+    s->last = NULL;
+    while (*at) {
+        struct job *j = *at;
+        if (!exchange_gone(j->x)) {
+            s->last = j;
+            at = &j->next;
+            continue;
+        }
+        *at = j->next;
+        j->next = gone;
+        gone = j;
+        s->n_waiting--;
+    }
+    return gone;
+}
+
+static void forget_gone(struct job *j)
+{
+    while (j) {
+        struct job *next = j->next;
+        atomic_fetch_add(&metrics.cancelled, 1);
+        job_free(j);
+        j = next;
+    }
+}
+
 bool sched_add(struct sched *s, struct job *j)
 {
     pthread_mutex_lock(&s->lock);
+    struct job *gone = s->n_waiting < s->o.queue ? NULL : take_gone(s);
     bool room = s->n_waiting < s->o.queue && !s->ending;
     if (room) {
         j->next = NULL;
@@ -152,6 +183,7 @@ bool sched_add(struct sched *s, struct job *j)
         pthread_cond_signal(&s->more);
     }
     pthread_mutex_unlock(&s->lock);
+    forget_gone(gone);
     return room;
 }
 

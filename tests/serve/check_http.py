@@ -168,6 +168,25 @@ def send(s, path, body, length=None, room=None):
     return c
 
 
+def check_gone_in_queue():
+    """Requests in the queue whose clients have gone keep nobody out."""
+    long = chat("Tell me a long fable.", max_tokens=3000, ignore_eos=True)
+    with Server("--slots", "1", "--queue", "2") as s:
+        runs = send(s, CHAT, long)
+        wait_until("it runs", lambda: s.metric("requests_running") == 1)
+        waiting = [send(s, CHAT, long) for _ in range(2)]
+        wait_until("the queue is full", lambda: s.metric("requests_waiting") == 2)
+        check(s.post(CHAT, long)[0] == 503, "the queue is not full")
+        waiting[0].close()
+        last = send(s, CHAT, chat("x", max_tokens=1))
+        wait_until("one is forgotten", lambda: s.metric("requests_cancelled_total") == 1)
+        check(s.metric("requests_waiting") == 2, "the queue has", s.metric("requests_waiting"))
+        for c in (runs, waiting[1]):
+            c.close()
+        check(b" 200 " in last.recv(65536), "who came last is not answered")
+        last.close()
+
+
 def check_end_beside_slow_clients():
     """A server that is to end waits neither for who never sends all of a request nor for who never reads an answer."""
     with Server() as s:
@@ -258,6 +277,7 @@ def main():
             part(s)
             print("%.1f s" % (time.time() - begin))
     check_keys()
+    check_gone_in_queue()
     check_ends_at_once()
     check_end()
     slow.join()
