@@ -206,10 +206,10 @@ static void allow_origin(struct MHD_Response *response, const char *origin)
     MHD_add_response_header(response, "Access-Control-Allow-Methods", "GET, POST, OPTIONS");
 }
 
-enum MHD_Result send_text(struct MHD_Connection *c, int status, const char *type, const char *text, size_t n,
-                          const char *origin, bool close)
+/* A whole answer; response NULL: there was no memory for it. */
+static enum MHD_Result send_whole(struct MHD_Connection *c, struct MHD_Response *response, int status,
+                                  const char *type, const char *origin, bool close)
 {
-    struct MHD_Response *response = MHD_create_response_from_buffer(n, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY);
     if (!response)
         return MHD_NO;
     MHD_add_response_header(response, "Content-Type", type);
@@ -224,6 +224,23 @@ enum MHD_Result send_text(struct MHD_Connection *c, int status, const char *type
     enum MHD_Result done = MHD_queue_response(c, (unsigned)status, response);
     MHD_destroy_response(response);
     return done;
+}
+
+enum MHD_Result send_text(struct MHD_Connection *c, int status, const char *type, const char *text, size_t n,
+                          const char *origin, bool close)
+{
+    return send_whole(c, MHD_create_response_from_buffer(n, (void *)(uintptr_t)text, MHD_RESPMEM_MUST_COPY), status,
+                      type, origin, close);
+}
+
+/* The answer's bytes become the response's, since answers may be large, and readers slow. */
+static enum MHD_Result send_answer(struct exchange *x)
+{
+    struct buf out = x->out;
+    struct MHD_Response *response = MHD_create_response_from_buffer(out.n, out.p, MHD_RESPMEM_MUST_FREE);
+    if (response)
+        x->out = (struct buf){ 0 };
+    return send_whole(x->connection, response, x->status, x->type, x->origin, false);
 }
 
 static enum MHD_Result send_stream(struct exchange *x)
@@ -255,6 +272,5 @@ enum MHD_Result send_or_sleep(struct exchange *x)
     pthread_mutex_unlock(&x->lock);
     if (!ready)
         return MHD_YES;
-    return streams ? send_stream(x) : send_text(x->connection, x->status, x->type, buf_text(&x->out), x->out.n,
-                                                x->origin, false);
+    return streams ? send_stream(x) : send_answer(x);
 }
