@@ -2,7 +2,7 @@
  * a few rows, a prompt), experts, norms, activations, rotation, attention, routing, the delta rule.
  *
  * usage: cuda_ops [--brief] [NAME]      only operations and types whose name holds NAME; brief: no large matrices,
- *                              a quarter of the short rows */
+ *                              a quarter of the short rows, where shapes are tried one activation a batch */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ enum { SKIP = 77, MAX_ROWS = 70, MOST_ROWS = 130, MAX_IN = 4096, N_EXPERT = 12, 
 static pf_backend *units[2];                 /* the CPU, the GPU */
 static struct check_rng rng = { 20261121 };
 static const char *only;
-static bool brief;
+static bool brief, shapes_alone;             /* whether experts are tried for their shapes, not for what is in them */
 
 /* n floats on both units. */
 struct pair {
@@ -231,6 +231,8 @@ static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype dow
         static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { .kind = PF_ACT_SWIGLU_OAI },
                                               { PF_ACT_SWIGLU, 0.5f } };
         for (int way = 0; way < 3; way++) {
+            if (brief && shapes_alone && (k + (size_t)n_ff / 256) % 3 != (size_t)way)
+                continue;
             BOTH(experts(b, &(struct pf_experts_op){ .gate = &gate, .up = &up, .down = &down, .act = acts[way],
                                                      .weigh_input = way == 2, .n_expert = N_EXPERT, .n_used = n_used,
                                                      .rows = rows, .picks = (const int32_t *)(const void *)at.at[u],
@@ -317,11 +319,13 @@ static void short_rows(void)
 {
     static const enum pf_qtype types[] = { PF_Q4_K, PF_Q5_K, PF_Q6_K };
     static const int lengths[] = { 256, 512, 768 }, used[] = { 1, 8, 10, MOST_USED };
+    shapes_alone = true;
     for (size_t t = 0; t < sizeof types / sizeof *types; t++)
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
             for (size_t k = 0; k < sizeof used / sizeof *used; k++)
                 if (!brief || (t + i + k) % 4 == 0)
                     experts(PF_F16, PF_F16, types[t], 100, lengths[i], used[k]);
+    shapes_alone = false;
 }
 
 /* Who computes what in a layer that the host shares. Expert e goes the way way_of(e). */
@@ -1743,12 +1747,14 @@ int main(int argc, char **argv)
         experts(PF_Q8_0, PF_Q8_0, PF_F16, 64, 96, N_USED);
         experts(PF_F16, PF_Q4_0, PF_Q4_0, 64, 96, N_USED);
     }
+    shapes_alone = true;
     if (wanted("several rows of experts")) {
         experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 1280, 256, N_USED);
         experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 256, 1024, N_USED);
         experts(PF_Q4_K, PF_Q4_K, PF_F16, 1280, 100, N_USED);
         experts(PF_Q4_K, PF_Q4_K, PF_Q6_K, 2048, brief ? 512 : 768, brief ? N_USED : 10);
     }
+    shapes_alone = false;
     if (wanted("experts with a shared one")) {
         experts_with_shared(PF_Q4_K, PF_Q6_K, 512, 256, 10);
         experts_with_shared(PF_Q4_K, PF_Q6_K, 256, 1024, 2);
