@@ -10,11 +10,11 @@
  * other answer has stretches that are not sampled but given: mostly the draft where there is one, else the prompt's
  * tokens, so that it repeats the prompt with changes. Every fourth answer is sampled among the two likeliest tokens.
  *
- * usage: answers MODEL.gguf cpu|streamed|cuda|cuda-shared PROMPTS TOKENS [DRAFTS.gguf]
+ * usage: answers MODEL.gguf cpu|streamed|cuda|cuda-shared PROMPTS TOKENS [DRAFTS.gguf [TEMPERATURE]]
  *        PROMPTS: how many, or FIRST-END, some of them by number, so that processes can share them. streamed: in little
  *        memory; cuda, cuda-shared: all of the model or its dense part on the GPU, which is an emulated one where this
- *        file is linked with it. DRAFTS: the second model; without one the model drafts for itself, too. 77: the
- *        architecture is unknown, or there is no GPU */
+ *        file is linked with it. DRAFTS: the second model; without one the model drafts for itself, too.
+ *        TEMPERATURE: 0 or 1 alone. 77: the architecture is unknown, or there is no GPU */
 #include <stdlib.h>
 #include <string.h>
 
@@ -228,7 +228,8 @@ int main(int argc, char **argv)
         return st == PF_EUNSUPPORTED ? 77 : 1;
     }
     CHECK(is("cpu") || is("streamed") || strcmp(pf_model_info(m)->backend, "cpu") != 0, "the GPU takes no part");
-    for (float temp = 0; temp <= 1; temp++) {
+    float lowest = argc > 6 ? (float)atoi(argv[6]) : 0, highest = argc > 6 ? lowest : 1;
+    for (float temp = lowest; temp <= highest; temp++) {
         test(m, PF_DRAFT_LOOKUP, "lookup", temp);
         test(m, PF_DRAFT_MODEL, "a second model", temp);
         if (m->nextn)
