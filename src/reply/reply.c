@@ -179,7 +179,7 @@ static bool step_text(struct pf_reply *r)
     r->marker = 0;
     put_text(r, r->in.p + r->from, i - r->from);
     r->from = r->at = i;
-    if (i == r->in.n || (m == PF_PARTLY && !bare))
+    if (i == r->in.n || m == PF_PARTLY)          /* a marker may begin with a bracket, too */
         return false;
     if (m == PF_YES)
         act(r, mark, len);

@@ -110,6 +110,7 @@ static const struct { const char *family; bool open; const char *text, *reasonin
       "</tool_call></tool_calls>", "a", "", "f# {\"s\": \"b\"}\n" },
     { "generic", false, "[{\"name\": \"f\", \"arguments\": {}}]", "", "", "f# {}\n" },
     { "generic", false, "[1, 2]", "", "[1, 2]", "" },
+    { "generic", false, "[THINK]a[/THINK]b", "a", "b", "" },
     { "hermes", false, "<tool_call>{\"name\": \"f\"}</tool_call> and <tool_call>{\"na", "", "and <tool_call>{\"na",
       "f# {}\n" },
     { "generic", false, "[{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g.h\"", "", "", "f# {}\ng.h# {}\n" },
@@ -118,14 +119,20 @@ enum { N_CASES = sizeof cases / sizeof *cases };
 
 static void test_cases(void)
 {
+    unsigned random = 1;
     for (int i = 0; i < N_CASES; i++) {
         struct pf_reply_opts o = opts(cases[i].family, cases[i].open);
-        struct gathered g = { 0 };
+        struct gathered g = { 0 }, pieces = { 0 };
         size_t n = strlen(cases[i].text);
         CHECK(gather_reply(&g, &o, cases[i].text, n, n, NULL) == PF_OK && !g.wrong, "case %d: %s", i, g.wrong);
         CHECK(piece_is(&g.reasoning, cases[i].reasoning), "case %d: \"%.*s\"", i, (int)g.reasoning.n, g.reasoning.p);
         CHECK(piece_is(&g.content, cases[i].content), "case %d: \"%.*s\"", i, (int)g.content.n, g.content.p);
         CHECK(piece_is(&g.calls, cases[i].calls), "case %d: \"%.*s\"", i, (int)g.calls.n, g.calls.p);
+        for (size_t longest = 1; longest < 8; longest++) {
+            CHECK(gather_reply(&pieces, &o, cases[i].text, n, longest, &random) == PF_OK && !pieces.wrong &&
+                  gathered_equals(&pieces, &g), "case %d in pieces of %zu at most: %s", i, longest, pieces.wrong);
+            gathered_free(&pieces);
+        }
         gathered_free(&g);
     }
 }
