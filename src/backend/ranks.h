@@ -18,12 +18,17 @@
 typedef struct pf_ranks pf_ranks;
 
 /* Meets the other ranks; PF_EIO: not all have come within wait_s seconds. gpu: the GPU for the exchange. Where they
- * meet the environment says: NCCL_COMM_ID, rank 0's host:port, as NCCL reads it. cancel is asked while waiting here,
- * and by ranks other than 0 in pf_ranks_broadcast; what it points to must outlive the ranks. */
+ * meet the environment says: NCCL_COMM_ID, rank 0's host:port, as NCCL reads it. cancel is asked while waiting here or
+ * for what is expected, and by ranks other than 0 in pf_ranks_broadcast; what it points to must outlive the ranks. */
 pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, int wait_s, const struct pf_cancel *cancel);
 void      pf_ranks_close(pf_ranks *r);            /* NULL-safe */
 
-/* By all ranks: from now on a rank that is gone without a word is noticed, too. */
+/* From now on a call waits for other ranks so long at most, and then fails with a sentence that names what was
+ * expected; 0: as long as it takes, which is for when a heartbeat watches over them. */
+void      pf_ranks_expect(pf_ranks *r, int wait_s, const char *what);
+
+/* By all ranks: from now on a rank that is gone without a word is noticed, too. Waiting for the others to come to this
+ * call has what limit is set. */
 pf_status pf_ranks_watch(pf_ranks *r);
 
 /* Rank 0's bytes to all; n bytes of each rank to all, which has n times as many as there are ranks. */

@@ -9,7 +9,7 @@
  *     fail=K:N     operation number N of rank K fails
  *     die=K:N      at operation number N rank K ends
  *     stop=K:N     at operation number N rank K stops, as a machine without power does for others
- * Heartbeats, which are gathers, are not counted. */
+ * Operations and splits are counted, but not heartbeats, which are gathers of one byte. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, SYSTEM_ERROR = 2, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
-enum { MOST_RANKS = 8, MESHES = 2, NAP_NS = 1000000, VERSION = 21801 };
+enum { MOST_RANKS = 8, MESHES = 3, NAP_NS = 1000000, VERSION = 21801 };
 
 struct nccl_id {
     char bytes[128];
@@ -36,9 +36,9 @@ struct nccl_id {
 struct comm {
     int          n, rank;
     int          fd[MESHES][MOST_RANKS];     /* of a communicator that was split off, the first alone */
+    int          n_split;                    /* of this one */
     atomic_int   state, under_way;
     atomic_bool  aborted;
-    struct comm *whole;                      /* that this one was split off from */
 };
 
 struct op {
@@ -220,18 +220,6 @@ int ncclCommInitRankConfig(struct comm **out, int n, struct nccl_id id, int rank
     return IN_PROGRESS;
 }
 
-int ncclCommSplit(struct comm *c, int colour, int key, struct comm **out, void *config)
-{
-    struct comm *part = calloc(1, sizeof *part);
-    (void)colour, (void)config;
-    part->n = c->n;
-    part->rank = key;
-    part->whole = c;
-    memcpy(part->fd[0], c->fd[1], sizeof part->fd[0]);
-    *out = part;
-    return SUCCESS;
-}
-
 int ncclCommGetAsyncError(struct comm *c, int *state)
 {
     *state = atomic_load(&c->state);
@@ -263,6 +251,20 @@ const char *ncclGetLastError(struct comm *c)
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
+/* Every rank has n bytes of each at all. Pairs take turns in an order that all agree on, so that no two send to each
+ * other what neither has room for. */
+static bool gather(struct comm *c, char *all, size_t n)
+{
+    bool ok = true;
+    for (int k = 0; ok && k < c->n; k++) {
+        char *mine = all + (size_t)c->rank * n, *theirs = all + (size_t)k * n;
+        if (k != c->rank)
+            ok = c->rank < k ? move(c, c->fd[0][k], mine, n, true) && move(c, c->fd[0][k], theirs, n, false)
+                             : move(c, c->fd[0][k], theirs, n, false) && move(c, c->fd[0][k], mine, n, true);
+    }
+    return ok;
+}
+
 static bool run(const struct op *o)
 {
     struct comm *c = o->c;
@@ -280,12 +282,21 @@ static bool run(const struct op *o)
             ok = k == c->rank || move(c, fd[k], from, o->n, true);
         return c->rank == o->peer ? ok : move(c, fd[o->peer], o->to, o->n, false);
     case GATHER:
-        for (int k = 0; ok && k < c->n; k++)
-            ok = k == c->rank || move(c, fd[k], from + (size_t)c->rank * o->n, o->n, true);
-        for (int k = 0; ok && k < c->n; k++)
-            ok = k == c->rank || move(c, fd[k], from + (size_t)k * o->n, o->n, false);
+        return gather(c, from, o->n);
     }
     return ok;
+}
+
+/* What is to happen at the next operation. */
+static int take_turn(const struct comm *c)
+{
+    static atomic_int number;
+    int n = atomic_fetch_add(&number, 1) + 1;
+    if (is_turn("die=", c, n))
+        raise(SIGKILL);
+    if (is_turn("stop=", c, n))
+        raise(SIGSTOP);
+    return is_turn("fail=", c, n) ? SYSTEM_ERROR : SUCCESS;
 }
 
 static void run_op(void *ctx)
@@ -307,19 +318,45 @@ static void run_op(void *ctx)
 
 static int ask(struct op what, void *stream)
 {
-    static atomic_int number;
     struct comm *c = what.c;
-    int n = what.kind == GATHER ? 0 : atomic_fetch_add(&number, 1) + 1;
-    if (is_turn("die=", c, n))
-        raise(SIGKILL);
-    if (is_turn("stop=", c, n))
-        raise(SIGSTOP);
-    if (is_turn("fail=", c, n))
+    bool is_beat = what.kind == GATHER && what.n == 1;
+    if (!is_beat && take_turn(c) != SUCCESS)
         return SYSTEM_ERROR;
     struct op *o = malloc(sizeof *o);
     *o = what;
     atomic_fetch_add(&c->under_way, 1);
     return cudaLaunchHostFunc(stream, run_op, o) == 0 ? SUCCESS : SYSTEM_ERROR;
+}
+
+/* All split before any has its part. */
+static void *split_main(void *ctx)
+{
+    struct comm *c = ctx;
+    char seen[MOST_RANKS] = "";
+    if (gather(c, seen, 1))
+        atomic_store(&c->state, SUCCESS);
+    else if (!wish("mute"))
+        atomic_store(&c->state, REMOTE_ERROR);
+    atomic_fetch_sub(&c->under_way, 1);
+    return NULL;
+}
+
+int ncclCommSplit(struct comm *c, int colour, int key, struct comm **out, void *config)
+{
+    pthread_t thread;
+    (void)colour, (void)config;
+    if (take_turn(c) != SUCCESS || ++c->n_split == MESHES)
+        return SYSTEM_ERROR;
+    struct comm *part = calloc(1, sizeof *part);
+    part->n = c->n;
+    part->rank = key;
+    memcpy(part->fd[0], c->fd[c->n_split], sizeof part->fd[0]);
+    atomic_store(&part->state, IN_PROGRESS);
+    atomic_store(&part->under_way, 1);
+    *out = part;
+    pthread_create(&thread, NULL, split_main, part);
+    pthread_detach(thread);
+    return IN_PROGRESS;
 }
 
 int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, struct comm *c, void *stream)

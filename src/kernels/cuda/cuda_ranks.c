@@ -21,8 +21,8 @@
 #include "kernels/cuda/nccl.h"
 
 enum { PIECE_BYTES = 8 << 20 };
-static const uint64_t SPIN_NS = 20000000, NAP_NS = 50000, BEAT_NS = 1000000000, LIMIT_NS = 10000000000,
-                      GRACE_NS = 1000000000;
+static const uint64_t SECOND_NS = 1000000000, SPIN_NS = 20000000, NAP_NS = 50000, BEAT_NS = 1000000000,
+                      LIMIT_NS = 10000000000, GRACE_NS = 1000000000;
 
 /* A communicator with what its operations need of the GPU. */
 struct line {
@@ -34,7 +34,8 @@ struct line {
 struct pf_ranks {
     struct nccl nccl;
     int         gpu, rank, n;
-    uint64_t    meet_ns;             /* how long the others are waited for; 0: they have been met */
+    uint64_t    limit_ns;            /* how long is waited, for what; 0: as long as there is a heartbeat */
+    char        expected[160];
     const struct pf_cancel *cancel;
     struct line talk, beat;
     bool        is_broken;           /* what was lost is lost */
@@ -83,20 +84,27 @@ static bool missed(const struct pf_ranks *r)
     return at && pf_now_ns() - at > GRACE_NS;
 }
 
-static pf_status settle_line(const struct pf_ranks *r, const struct line *l, const struct pf_cancel *cancel)
+void pf_ranks_expect(pf_ranks *r, int wait_s, const char *what)
+{
+    r->limit_ns = (uint64_t)wait_s * SECOND_NS;
+    snprintf(r->expected, sizeof r->expected, "%s", what ? what : "");
+}
+
+/* May be cancelled if `may_cancel`, and where there is a limit, as long as ranks are not together yet. */
+static pf_status settle_line(const struct pf_ranks *r, const struct line *l, bool may_cancel)
 {
     uint64_t begin = pf_now_ns();
     for (bool done = false;;) {
         PF_TRY(look(r, l, &done));
         if (done)
             return PF_OK;
-        if (r->meet_ns && pf_now_ns() - begin > r->meet_ns)
-            PF_FAIL(PF_EIO, "rank %d has waited %d seconds for the other ranks: all %d have to be started in that time "
-                    "and to reach rank 0's address", r->rank, (int)(r->meet_ns / 1000000000), r->n);
+        if (r->limit_ns && pf_now_ns() - begin > r->limit_ns)
+            PF_FAIL(PF_EIO, "rank %d has waited %d seconds for %s", r->rank, (int)(r->limit_ns / SECOND_NS),
+                    r->expected);
         if (missed(r))
-            PF_FAIL(PF_EIO, "there was no sign of life for %d seconds", (int)(LIMIT_NS / 1000000000));
-        if (pf_now_ns() - begin > SPIN_NS)
-            PF_TRY(pf_cancel_check(cancel));
+            PF_FAIL(PF_EIO, "there was no sign of life for %d seconds", (int)(LIMIT_NS / SECOND_NS));
+        if ((may_cancel || r->limit_ns) && pf_now_ns() - begin > SPIN_NS)
+            PF_TRY(pf_cancel_check(r->cancel));
         pause_between(begin);
     }
 }
@@ -166,10 +174,10 @@ pf_status pf_ranks_watch(pf_ranks *r)
     struct nccl_config config = pf_nccl_config(true);
     PF_TRY(r->is_broken ? pf_fail(PF_EIO, "%s", r->why) : PF_OK);
     int result = r->nccl.comm_split(r->talk.comm, 0, r->rank, &r->beat.comm, &config);
-    pf_status st = result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? settle_line(r, &r->talk, NULL)
+    pf_status st = result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? settle_line(r, &r->talk, false)
                                                                          : nccl_failed(r, &r->talk, result);
     if (st == PF_OK)
-        st = settle_line(r, &r->beat, NULL);
+        st = settle_line(r, &r->beat, false);
     if (st == PF_OK)
         st = beat_once(r);                   /* loads its kernel while nothing else runs */
     if (st < 0)
@@ -225,22 +233,25 @@ static pf_status meet(struct pf_ranks *r)
         result = r->nccl.comm_init(&r->talk.comm, r->n, id, r->rank, &config);
     if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
         return nccl_failed(r, &r->talk, result);
-    PF_TRY(settle_line(r, &r->talk, r->cancel));
-    r->meet_ns = 0;
+    PF_TRY(settle_line(r, &r->talk, false));
+    pf_ranks_expect(r, 0, NULL);
     return PF_OK;
 }
 
 pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, int wait_s, const struct pf_cancel *cancel)
 {
     pf_ranks *r = pf_alloc(PF_MEM_KERNELS, sizeof *r);
+    char what[sizeof r->expected];
     *out = NULL;
     if (!r)
         PF_FAIL(PF_ENOMEM, "no memory for ranks");
     r->gpu = gpu;
     r->rank = rank;
     r->n = n;
-    r->meet_ns = (uint64_t)wait_s * 1000000000;
     r->cancel = cancel;
+    snprintf(what, sizeof what, "the other ranks: all %d have to be started in that time and to reach rank 0's address",
+             n);
+    pf_ranks_expect(r, wait_s, what);
     pf_status st = pf_nccl_find(&r->nccl);
     st = st == PF_OK ? meet(r) : st;
     if (st < 0) {
@@ -275,7 +286,7 @@ static pf_status exchange_piece(struct pf_ranks *r, enum direction d, int peer, 
     int result = ask(r, d, peer, n);
     if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
         return nccl_failed(r, l, result);
-    PF_TRY(settle_line(r, l, d == BROADCAST && !give ? r->cancel : NULL));
+    PF_TRY(settle_line(r, l, d == BROADCAST && !give));
     if (give)
         return PF_OK;
     CU_TRY(cudaMemcpyAsync(take, l->room, n, cudaMemcpyDeviceToHost, l->stream), "a copy from another rank");

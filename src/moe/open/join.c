@@ -8,7 +8,8 @@
 #include "moe/place/cut.h"
 #include "moe/session/crew.h"
 
-enum { MEET_S = 300 };                       /* for starting a program on each machine by hand */
+enum { MEET_S = 300, BEAT_S = 60 };          /* for starting a program on each machine by hand; for a last exchange */
+enum { LOAD_BYTES_S = 20000000 };            /* a rank that opens the model more slowly than this is taken for lost */
 
 struct facts {
     char             version[32];            /* of pfmoe: all must decide alike */
@@ -65,6 +66,7 @@ static pf_status know(struct pf_model *m, const struct pf_model_opts *o, struct 
     struct pf_crew *crew = m->crew;
     struct facts mine = { .room = room_of(o), .n_layer = m->n_layer };
     strncpy(mine.version, pf_version(), sizeof mine.version - 1);
+    pf_ranks_expect(crew->ranks, MEET_S, "the other ranks to have read what the model is");
     pf_status st = check(o);
     st = st == PF_OK ? pf_model_identity(m, &mine.identity) : st;
     PF_TRY(pf_crew_agree(crew, st));
@@ -80,11 +82,14 @@ static pf_status divide(struct pf_model *m, const struct facts *all)
     int first, end;
     for (int k = 0; k < crew->n; k++)
         room[k] = all[k].room;
+    pf_ranks_expect(crew->ranks, MEET_S, "the layers to be divided");
     PF_TRY(pf_crew_agree(crew, crew->rank == 0 ? pf_cut_ranks(m, room, crew->n, &cut) : PF_OK));
     PF_TRY(pf_ranks_broadcast(crew->ranks, &cut, sizeof cut));
     pf_cut_card(&cut, crew->rank, &first, &end);
     if (cut.n_layers != m->n_layer || cut.n_more != crew->n - 1 || first < 0 || first >= end)
         PF_FAIL(PF_EIO, "rank 0 divides the model in a way that cannot be");
+    pf_ranks_expect(crew->ranks, MEET_S + (int)(m->info.weight_bytes / LOAD_BYTES_S),
+                    "the other ranks to have opened the model");
     pf_model_keep_layers(m, first, end);
     pf_info_weights(m);
     pf_model_logf(m, PF_LOG_INFO, "rank %d of %d has layers %d to %d", crew->rank, crew->n, first, end - 1);
@@ -113,9 +118,13 @@ pf_status pf_crew_open(struct pf_model *m, const struct pf_model_opts *o)
 
 pf_status pf_crew_begin(struct pf_model *m, pf_status st)
 {
-    if (!m->crew->ranks)
+    pf_ranks *ranks = m->crew->ranks;
+    if (!ranks)
         return st;
     PF_TRY(pf_crew_agree(m->crew, st));
     m->crew->is_together = true;
-    return pf_ranks_watch(m->crew->ranks);
+    pf_ranks_expect(ranks, BEAT_S, "the heartbeat of all ranks to begin");
+    PF_TRY(pf_ranks_watch(ranks));
+    pf_ranks_expect(ranks, 0, NULL);
+    return PF_OK;
 }
