@@ -8,6 +8,11 @@
  * transport where it notices, else (pf_ranks_watch) by a heartbeat that stops. Then everything has ended: the call that
  * noticed fails with PF_EIO, and all later ones do at once. Bytes are the host's.
  *
+ * Cards of all ranks that compute parts of the same rows (backend/team.h) exchange floats of their own memory besides:
+ *
+ *     card of rank 0   .. | share | .. | share | ..     work of the card's stream, like kernels: the host asks for it
+ *     card of rank 1   .. | share | .. | share | ..     and goes on, until pf_ranks_settle
+ *
  * All calls belong to one thread at a time. */
 #ifndef PF_RANKS_H
 #define PF_RANKS_H
@@ -31,6 +36,10 @@ void      pf_ranks_expect(pf_ranks *r, int wait_s, const char *what);
  * call has what limit is set. */
 pf_status pf_ranks_watch(pf_ranks *r);
 
+/* After a failure that has nothing to do with them, in the midst of what all ranks do together: the others cannot go on
+ * without this one. Returns what all calls return from now on. */
+pf_status pf_ranks_abandon(pf_ranks *r, pf_status st);
+
 /* Rank 0's bytes to all; n bytes of each rank to all, which has n times as many as there are ranks. */
 pf_status pf_ranks_broadcast(pf_ranks *r, void *bytes, size_t n);
 pf_status pf_ranks_gather(pf_ranks *r, const void *mine, void *all, size_t n);
@@ -38,5 +47,19 @@ pf_status pf_ranks_gather(pf_ranks *r, const void *mine, void *all, size_t n);
 /* What one rank sends to another one, that one receives. */
 pf_status pf_ranks_send(pf_ranks *r, int to, const void *bytes, size_t n);
 pf_status pf_ranks_receive(pf_ranks *r, int from, void *bytes, size_t n);
+
+/* ---- Floats of a card -------------------------------------------------------------------------------------------- */
+
+/* By all ranks, or by none, before pf_ranks_watch: the card, that of the exchange, whose floats are meant below. It
+ * must outlive the ranks. */
+void      pf_ranks_use(pf_ranks *r, pf_backend *card);
+
+/* n floats of each rank to all: all has room for as many as there are ranks, and this one's stand in their place. Or n
+ * floats of one rank to all others. */
+pf_status pf_ranks_share(pf_ranks *r, float *all, int64_t n);
+pf_status pf_ranks_spread(pf_ranks *r, float *x, int64_t n, int from);
+
+/* Waits until the card has done all that it was asked for. After a failure it waits for no other rank any more. */
+pf_status pf_ranks_settle(pf_ranks *r);
 
 #endif

@@ -104,3 +104,32 @@ pf_status pf_ranks_receive(pf_ranks *r, int from, void *bytes, size_t n)
     (void)r, (void)from, (void)bytes, (void)n;
     return no_ranks();
 }
+
+pf_status pf_ranks_abandon(pf_ranks *r, pf_status st)
+{
+    (void)r;
+    return st;
+}
+
+void pf_ranks_use(pf_ranks *r, pf_backend *card)
+{
+    (void)r, (void)card;
+}
+
+pf_status pf_ranks_share(pf_ranks *r, float *all, int64_t n)
+{
+    (void)r, (void)all, (void)n;
+    return no_ranks();
+}
+
+pf_status pf_ranks_spread(pf_ranks *r, float *x, int64_t n, int from)
+{
+    (void)r, (void)x, (void)n, (void)from;
+    return no_ranks();
+}
+
+pf_status pf_ranks_settle(pf_ranks *r)
+{
+    (void)r;
+    return no_ranks();
+}

@@ -1,11 +1,13 @@
 /* Ranks by NCCL: backend/ranks.h.
  *
  *     bytes of the host <-> room on the GPU <-> NCCL, piece by piece, on a stream of their own
+ *     floats of a card: a communicator whose operations are on the card's own stream
  *     heartbeat: a thread with a small communicator and a stream of its own gathers a byte of all ranks every second
  *
  * NCCL's calls do not wait; who waits looks at the communicator's state and at the stream in turn, so that a failure is
  * seen even where a kernel waits for a rank that will never send. A communicator that has failed is aborted, which ends
- * such kernels, and never used again. */
+ * such kernels, and never used again. A stream takes about a thousand launches and then makes the host wait, where it
+ * would see no failure: so no more than AHEAD exchanges of a card are under way, with what lies between them. */
 #include "backend/ranks.h"
 
 #include <pthread.h>
@@ -20,7 +22,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/nccl.h"
 
-enum { PIECE_BYTES = 8 << 20 };
+enum { PIECE_BYTES = 8 << 20, AHEAD = 8 };
 static const uint64_t SECOND_NS = 1000000000, SPIN_NS = 20000000, NAP_NS = 50000, BEAT_NS = 1000000000,
                       LIMIT_NS = 10000000000, GRACE_NS = 1000000000;
 
@@ -38,6 +40,10 @@ struct pf_ranks {
     char        expected[160];
     const struct pf_cancel *cancel;
     struct line talk, beat;
+    struct cuda_backend *card;       /* NULL: no floats are exchanged */
+    struct line floats;              /* its stream is the card's */
+    cudaEvent_t ended[AHEAD];        /* of exchanges of floats: number i has ended[i % AHEAD] */
+    uint64_t    n_floats;            /* exchanges of floats so far */
     bool        is_broken;           /* what was lost is lost */
     char        why[400];
     pthread_t   heart;
@@ -54,8 +60,29 @@ static pf_status nccl_failed(const struct pf_ranks *r, const struct line *l, int
     PF_FAIL(PF_EIO, "NCCL says: %s%s%.200s", r->nccl.error_text(result), more && *more ? ": " : "", more ? more : "");
 }
 
-/* Whether all that was asked of the line has been done. */
-static pf_status look(const struct pf_ranks *r, const struct line *l, bool *done)
+/* What is waited for besides the communicator: nothing, all of its stream, or the exchange of floats whose event is the
+ * next one's. */
+typedef cudaError_t ended_fn(const struct pf_ranks *r, const struct line *l);
+
+static cudaError_t nothing(const struct pf_ranks *r, const struct line *l)
+{
+    (void)r, (void)l;
+    return cudaSuccess;
+}
+
+static cudaError_t all_of_stream(const struct pf_ranks *r, const struct line *l)
+{
+    (void)r;
+    return cudaStreamQuery(l->stream);
+}
+
+static cudaError_t oldest_of_floats(const struct pf_ranks *r, const struct line *l)
+{
+    (void)l;
+    return cudaEventQuery(r->ended[r->n_floats % AHEAD]);
+}
+
+static pf_status look(const struct pf_ranks *r, const struct line *l, ended_fn *ended, bool *done)
 {
     int state = NCCL_SUCCESS, result = r->nccl.comm_state(l->comm, &state);
     *done = false;
@@ -63,7 +90,7 @@ static pf_status look(const struct pf_ranks *r, const struct line *l, bool *done
         return nccl_failed(r, l, result != NCCL_SUCCESS ? result : state);
     if (state == NCCL_IN_PROGRESS)
         return PF_OK;
-    cudaError_t e = cudaStreamQuery(l->stream);
+    cudaError_t e = ended(r, l);
     *done = e == cudaSuccess;
     return e == cudaErrorNotReady ? PF_OK : pf_cuda_check(e, "an exchange with other ranks");
 }
@@ -91,11 +118,11 @@ void pf_ranks_expect(pf_ranks *r, int wait_s, const char *what)
 }
 
 /* May be cancelled if `may_cancel`, and where there is a limit, as long as ranks are not together yet. */
-static pf_status settle_line(const struct pf_ranks *r, const struct line *l, bool may_cancel)
+static pf_status wait_for(const struct pf_ranks *r, const struct line *l, ended_fn *ended, bool may_cancel)
 {
     uint64_t begin = pf_now_ns();
     for (bool done = false;;) {
-        PF_TRY(look(r, l, &done));
+        PF_TRY(look(r, l, ended, &done));
         if (done)
             return PF_OK;
         if (r->limit_ns && pf_now_ns() - begin > r->limit_ns)
@@ -107,6 +134,11 @@ static pf_status settle_line(const struct pf_ranks *r, const struct line *l, boo
             PF_TRY(pf_cancel_check(r->cancel));
         pause_between(begin);
     }
+}
+
+static pf_status settle_line(const struct pf_ranks *r, const struct line *l, bool may_cancel)
+{
+    return wait_for(r, l, all_of_stream, may_cancel);
 }
 
 static void abort_line(const struct pf_ranks *r, struct line *l)
@@ -128,7 +160,15 @@ static pf_status give_up(struct pf_ranks *r, pf_status st, int peer)
     r->is_broken = true;
     atomic_store(&r->leave, true);           /* those who do not see it by the transport miss a heartbeat */
     abort_line(r, &r->talk);
+    abort_line(r, &r->floats);
     PF_FAIL(st, "%s", r->why);
+}
+
+pf_status pf_ranks_abandon(pf_ranks *r, pf_status st)
+{
+    if (r->is_broken)
+        PF_FAIL(PF_EIO, "%s", r->why);
+    return give_up(r, st, -1);
 }
 
 /* ---- Heartbeat --------------------------------------------------------------------------------------------------- */
@@ -141,7 +181,7 @@ static pf_status beat_once(const struct pf_ranks *r)
     if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
         return nccl_failed(r, l, result);
     for (bool done = false;;) {
-        PF_TRY(look(r, l, &done));
+        PF_TRY(look(r, l, all_of_stream, &done));
         if (done || atomic_load(&r->leave))
             return PF_OK;
         if (pf_now_ns() - begin > LIMIT_NS)
@@ -169,15 +209,24 @@ static void *heart_main(void *ctx)
     return NULL;
 }
 
+/* By all ranks: makes the line's communicator. */
+static pf_status split_line(struct pf_ranks *r, struct line *l, bool small)
+{
+    struct nccl_config config = pf_nccl_config(small);
+    int result = r->nccl.comm_split(r->talk.comm, 0, r->rank, &l->comm, &config);
+    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
+        return nccl_failed(r, &r->talk, result);
+    PF_TRY(wait_for(r, &r->talk, nothing, false));
+    return wait_for(r, l, nothing, false);
+}
+
 pf_status pf_ranks_watch(pf_ranks *r)
 {
-    struct nccl_config config = pf_nccl_config(true);
     PF_TRY(r->is_broken ? pf_fail(PF_EIO, "%s", r->why) : PF_OK);
-    int result = r->nccl.comm_split(r->talk.comm, 0, r->rank, &r->beat.comm, &config);
-    pf_status st = result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS ? settle_line(r, &r->talk, false)
-                                                                         : nccl_failed(r, &r->talk, result);
+    cudaSetDevice(r->gpu);
+    pf_status st = r->card ? split_line(r, &r->floats, false) : PF_OK;
     if (st == PF_OK)
-        st = settle_line(r, &r->beat, false);
+        st = split_line(r, &r->beat, true);
     if (st == PF_OK)
         st = beat_once(r);                   /* loads its kernel while nothing else runs */
     if (st < 0)
@@ -206,6 +255,10 @@ void pf_ranks_close(pf_ranks *r)
     atomic_store(&r->leave, true);
     if (r->has_heart)
         pthread_join(r->heart, NULL);
+    abort_line(r, &r->floats);
+    for (int i = 0; i < AHEAD; i++)
+        if (r->ended[i])
+            cudaEventDestroy(r->ended[i]);
     close_line(r, &r->beat);
     close_line(r, &r->talk);
     pf_free(r);
@@ -332,4 +385,69 @@ pf_status pf_ranks_gather(pf_ranks *r, const void *mine, void *all, size_t n)
     for (int k = 1; r->rank == 0 && k < r->n; k++)
         PF_TRY(pf_ranks_receive(r, k, to + (size_t)k * n, n));
     return pf_ranks_broadcast(r, all, n * (size_t)r->n);
+}
+
+/* ---- Floats of a card -------------------------------------------------------------------------------------------- */
+
+void pf_ranks_use(pf_ranks *r, pf_backend *card)
+{
+    r->card = pf_cuda_of(card);
+    r->floats.stream = r->card->stream;
+}
+
+static pf_status begin_floats(struct pf_ranks *r, float *x, int64_t n)
+{
+    cudaEvent_t *ended = &r->ended[r->n_floats % AHEAD];
+    PF_TRY(pf_cuda_settle(r->card));
+    pf_cuda_wrote(r->card, x, n);
+    CU_TRY(cudaSetDevice(r->gpu), "choosing the GPU for ranks");
+    if (*ended)
+        return wait_for(r, &r->floats, oldest_of_floats, false);
+    return pf_cuda_check(cudaEventCreateWithFlags(ended, cudaEventDisableTiming), "making an event");
+}
+
+/* A call of NCCL may have put nothing on the stream yet when it returns. */
+static pf_status end_floats(struct pf_ranks *r, int result)
+{
+    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
+        return nccl_failed(r, &r->floats, result);
+    PF_TRY(wait_for(r, &r->floats, nothing, false));
+    return pf_cuda_put(r->card, cudaEventRecord(r->ended[r->n_floats++ % AHEAD], r->card->stream),
+                       "an exchange with other ranks");
+}
+
+pf_status pf_ranks_share(pf_ranks *r, float *all, int64_t n)
+{
+    size_t bytes = (size_t)n * sizeof *all;
+    if (r->is_broken)
+        PF_FAIL(PF_EIO, "%s", r->why);
+    pf_status st = begin_floats(r, all, n * r->n);
+    if (st == PF_OK)
+        st = end_floats(r, r->nccl.all_gather(all + n * r->rank, all, bytes, NCCL_CHAR, r->floats.comm,
+                                              r->floats.stream));
+    return st < 0 ? give_up(r, st, -1) : PF_OK;
+}
+
+pf_status pf_ranks_spread(pf_ranks *r, float *x, int64_t n, int from)
+{
+    size_t bytes = (size_t)n * sizeof *x;
+    if (r->is_broken)
+        PF_FAIL(PF_EIO, "%s", r->why);
+    pf_status st = begin_floats(r, x, n);
+    if (st == PF_OK)
+        st = end_floats(r, r->nccl.broadcast(x, x, bytes, NCCL_CHAR, from, r->floats.comm, r->floats.stream));
+    return st < 0 ? give_up(r, st, r->rank == from ? -1 : from) : PF_OK;
+}
+
+pf_status pf_ranks_settle(pf_ranks *r)
+{
+    if (r->is_broken)
+        PF_FAIL(PF_EIO, "%s", r->why);
+    if (!r->floats.comm)                     /* nothing has been exchanged yet */
+        return PF_OK;
+    cudaSetDevice(r->gpu);
+    pf_status st = pf_cuda_settle(r->card);
+    if (st == PF_OK)
+        st = wait_for(r, &r->floats, all_of_stream, false);
+    return st < 0 ? give_up(r, st, -1) : PF_OK;
 }
