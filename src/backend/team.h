@@ -10,12 +10,16 @@
  *     one address           the first card's memory; of keys and values whose heads are divided it is an address only
  *     the other cards       have memory of the same size for each, and, of keys and values, for their own heads
  *
+ * The cards may be those of several processes (backend/ranks.h), one each. Then all processes ask their teams for the
+ * same operations in the same order, and each team asks its own card; what is gathered crosses by the ranks.
+ *
  * A team's table has the operations of models with attention, dense feed-forward and experts; the others are NULL.
  * Owner and threads are those of any backend. */
 #ifndef PF_TEAM_H
 #define PF_TEAM_H
 
 #include "backend/backend.h"
+#include "backend/ranks.h"
 
 enum { PF_TEAM_SHARES = 1024 };           /* a card's share of the rows is so many of these */
 
@@ -23,13 +27,22 @@ enum { PF_TEAM_SHARES = 1024 };           /* a card's share of the rows is so ma
  * False: a card would have none, so that every card has them all. */
 bool pf_team_bounds(const int *first, int n_cards, int n_units, int *bounds);
 
-/* Bytes that a team takes of each card's memory, beside what the card itself reserves, if the widest rows that are
- * gathered have so many columns. */
-uint64_t pf_team_bytes(const struct pf_backend_sizes *sizes, int widest, int n_cards);
+/* Who has which shares. */
+struct pf_team_shape {
+    int       n;                          /* cards of all */
+    int       first[PF_MAX_GPUS];         /* of the shares, the first of each card */
+    bool      by_heads;                   /* keys and values are divided, as are the matrices that make them and the
+                                             queries */
+    int       widest;                     /* columns of the widest rows that are gathered */
+    pf_ranks *ranks;                      /* NULL: all cards are this process's */
+    int       rank;                       /* of the cards, the one that is this process's */
+};
 
-/* The cards are of one kind, which pf_backend_cuda_meet knows. by_heads: keys and values are divided, as are the
- * matrices that make them and the queries. widest: see pf_team_bytes. Closing the team closes the cards. */
-pf_status pf_team_open(pf_backend **out, pf_backend *const *cards, int n, const int *first, bool by_heads, int widest);
+/* Bytes that a team takes of each card's memory, beside what the card itself reserves. */
+uint64_t pf_team_bytes(const struct pf_backend_sizes *sizes, const struct pf_team_shape *shape);
+
+/* cards: those of this process, of one kind, which pf_backend_cuda_meet knows. Closing the team closes them. */
+pf_status pf_team_open(pf_backend **out, pf_backend *const *cards, const struct pf_team_shape *shape);
 
 /* Places each card's rows of w: whole units of `unit` rows, on the last card also what is left. Where a card would have
  * no unit, nothing is done: such a matrix is to be placed whole. */

@@ -5,6 +5,9 @@
 
 #include "base/pf_mem.h"
 
+enum { CROSSING_FLOATS = 1 << 22 };       /* that cross between processes at once: the time of an exchange is then that
+                                             of its bytes */
+
 bool pf_team_bounds(const int *first, int n_cards, int n_units, int *bounds)
 {
     bool all = true;
@@ -85,7 +88,7 @@ static size_t bytes_on(const struct team_buffer *b, int k)
 
 static void free_buffer(struct team *t, struct team_buffer *b)
 {
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         t->card[k]->ops->buf_free(t->card[k], b->on[k], bytes_on(b, k), false);
     if (b->chunk_bytes)
         pf_pages_free(b->at, b->bytes);
@@ -96,12 +99,12 @@ static pf_status alloc_on_cards(struct team *t, struct team_buffer *b)
 {
     if (b->chunk_bytes && !(b->at = pf_pages_alloc(b->bytes)))
         PF_FAIL(PF_ENOMEM, "no addresses for %zu bytes of keys and values", b->bytes);
-    for (int k = 0; k < t->n; k++) {
+    for (int k = t->from; k < t->end; k++) {
         void *p;
         PF_TRY(t->card[k]->ops->buf_alloc(t->card[k], bytes_on(b, k), false, &p));
         b->on[k] = p;
     }
-    b->at = b->chunk_bytes ? b->at : b->on[0];
+    b->at = b->chunk_bytes ? b->at : b->on[t->from];
     return PF_OK;
 }
 
@@ -125,8 +128,9 @@ static pf_status add_buffer(struct team *t, struct team_buffer *b, void **out)
 static pf_status team_buf_alloc(pf_backend *backend, size_t bytes, bool shared, void **out)
 {
     struct team *t = pf_team_of(backend);
+    pf_backend *first = t->card[t->from];
     *out = NULL;
-    return shared ? t->card[0]->ops->buf_alloc(t->card[0], bytes, true, out)
+    return shared ? first->ops->buf_alloc(first, bytes, true, out)
                   : add_buffer(t, &(struct team_buffer){ .bytes = bytes }, out);
 }
 
@@ -135,7 +139,7 @@ static pf_status team_heads_alloc(pf_backend *backend, size_t bytes, size_t chun
     struct team *t = pf_team_of(backend);
     struct team_buffer b = { .bytes = bytes, .chunk_bytes = chunk_bytes, .n_head = n_head };
     *out = NULL;
-    if (!t->by_heads || !pf_team_bounds(t->first, t->n, n_head, b.first))
+    if (!t->shape.by_heads || !pf_team_bounds(t->shape.first, t->n, n_head, b.first))
         return team_buf_alloc(backend, bytes, false, out);
     return add_buffer(t, &b, out);
 }
@@ -146,12 +150,12 @@ static void team_buf_free(pf_backend *backend, void *p, size_t bytes, bool share
     if (!p)
         return;
     if (shared) {
-        t->card[0]->ops->buf_free(t->card[0], p, bytes, true);
+        t->card[t->from]->ops->buf_free(t->card[t->from], p, bytes, true);
         return;
     }
     struct team_buffer *b = t->buffers + (pf_team_buffer(t, p) - t->buffers);
     t->n_divided = 0;
-    t->meet->forget(t->card[0]);
+    t->meet->forget(t->card[t->from]);
     free_buffer(t, b);
     memmove(b, b + 1, (size_t)(t->buffers + --t->n_buffers - b) * sizeof *b);
 }
@@ -162,7 +166,7 @@ static void team_buf_copy(pf_backend *backend, const struct pf_buf_copy *c)
     struct team *t = pf_team_of(backend);
     const struct team_buffer *to = pf_team_buffer(t, c->to), *from = pf_team_buffer(t, c->from);
     const struct team_buffer *heads = to && to->chunk_bytes ? to : from && from->chunk_bytes ? from : NULL;
-    for (int k = 0; k < t->n; k++) {
+    for (int k = t->from; k < t->end; k++) {
         int first = heads ? heads->first[k] : 0, rows = heads ? pf_team_columns(heads->first, k) : c->rows;
         struct pf_buf_copy mine = *c;
         mine.to = pf_team_here(t, k, (char *)c->to + (size_t)first * c->to_stride);
@@ -189,7 +193,7 @@ static pf_status team_upload(pf_backend *backend, void *to, const void *from, si
     struct team *t = pf_team_of(backend);
     int owner = owner_of(t, to);
     PF_TRY(pf_team_wrote(t, to, (int64_t)(bytes / sizeof(float))));
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         if (owner < 0 || k == owner)
             PF_TRY(t->card[k]->ops->upload(t->card[k], pf_team_here(t, k, to), from, bytes));
     return PF_OK;
@@ -198,18 +202,22 @@ static pf_status team_upload(pf_backend *backend, void *to, const void *from, si
 static pf_status team_download(pf_backend *backend, void *to, const void *from, size_t bytes)
 {
     struct team *t = pf_team_of(backend);
-    int owner = owner_of(t, from), k = owner < 0 ? 0 : owner;
+    int owner = owner_of(t, from), k = owner < 0 ? t->from : owner;
+    if (k < t->from || k >= t->end)
+        PF_FAIL(PF_EUNSUPPORTED, "keys and values of another process's heads are not at hand");
     PF_TRY(pf_team_whole(t, from, (int64_t)(bytes / sizeof(float))));
     return t->card[k]->ops->download(t->card[k], to, pf_team_here(t, k, from), bytes);
 }
 
 /* ---- What is shown ----------------------------------------------------------------------------------------------- */
 
-/* Floats of a half: any rows that are gathered at once, and one of the widest. */
-static size_t shown_floats(const struct pf_backend_sizes *s, size_t widest)
+/* Floats of a half: any rows that are gathered at once, and one of the widest; between processes a fixed number, and a
+ * row of which one card has nearly all. */
+static size_t shown_floats(const struct pf_backend_sizes *s, const struct pf_team_shape *shape)
 {
-    size_t n = (size_t)s->max_rows * (size_t)s->max_n_in;
-    return n > widest ? n : widest;
+    size_t rows = (size_t)s->max_rows * (size_t)s->max_n_in, row = (size_t)shape->widest;
+    size_t least = shape->ranks ? CROSSING_FLOATS / 2 : rows, most = shape->ranks ? row * (size_t)shape->n : row;
+    return least > most ? least : most;
 }
 
 /* Picks whose activations trays have room for. */
@@ -219,17 +227,22 @@ static size_t whole_bytes(size_t pick_bytes, int n_cards)
     return pick_bytes < most ? pick_bytes : most;
 }
 
-uint64_t pf_team_bytes(const struct pf_backend_sizes *sizes, int widest, int n_cards)
+/* Bytes of what few rows are exchanged by: between the cards of one process. */
+static size_t tray_bytes(size_t pick_bytes, const struct pf_team_shape *shape)
+{
+    return shape->ranks ? 0 : whole_bytes(pick_bytes, shape->n) + pf_tray_bytes(shape->n);
+}
+
+uint64_t pf_team_bytes(const struct pf_backend_sizes *sizes, const struct pf_team_shape *shape)
 {
     size_t picks = pf_team_pick_bytes(sizes);
-    return 2 * sizeof(float) * (uint64_t)shown_floats(sizes, (size_t)widest) + picks + whole_bytes(picks, n_cards) +
-           pf_tray_bytes(n_cards);
+    return 2 * sizeof(float) * (uint64_t)shown_floats(sizes, shape) + picks + tray_bytes(picks, shape);
 }
 
 static void free_shown(struct team *t, float **shown, size_t floats)
 {
-    for (int k = 0; k < t->n; k++) {
-        pf_backend *b = t->card[t->all_reach ? k : 0];
+    for (int k = t->from; k < t->end; k++) {
+        pf_backend *b = t->card[t->all_reach ? k : t->from];
         b->ops->buf_free(b, shown[k], 2 * floats * sizeof(float), !t->all_reach);
         shown[k] = NULL;
     }
@@ -237,8 +250,8 @@ static void free_shown(struct team *t, float **shown, size_t floats)
 
 static pf_status alloc_shown(struct team *t, size_t floats, float **shown)
 {
-    for (int k = 0; k < t->n; k++) {
-        pf_backend *b = t->card[t->all_reach ? k : 0];
+    for (int k = t->from; k < t->end; k++) {
+        pf_backend *b = t->card[t->all_reach ? k : t->from];
         void *p;
         PF_TRY(b->ops->buf_alloc(b, 2 * floats * sizeof(float), !t->all_reach, &p));
         shown[k] = p;
@@ -249,7 +262,8 @@ static pf_status alloc_shown(struct team *t, size_t floats, float **shown)
 static uint64_t team_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes)
 {
     const struct team *t = (const struct team *)backend;
-    return t->card[0]->ops->scratch_bytes(t->card[0], sizes) + pf_team_bytes(sizes, (int)t->widest, t->n);
+    const pf_backend *first = t->card[t->from];
+    return first->ops->scratch_bytes(first, sizes) + pf_team_bytes(sizes, &t->shape);
 }
 
 /* As large a buffer of the team as wanted, whose contents may go. */
@@ -267,34 +281,36 @@ static pf_status widen(struct team *t, void **p, size_t *bytes, size_t wanted)
 
 static void free_trays(struct team *t)
 {
-    for (int k = 0; k < t->n; k++) {
+    for (int k = 0; k < t->n && t->tray[k]; k++) {
         t->card[k]->ops->buf_free(t->card[k], t->tray[k], pf_tray_bytes(t->n), false);
         t->tray[k] = NULL;
     }
 }
 
-static pf_status open_trays(struct team *t)
+static pf_status reserve_trays(struct team *t, size_t pick_bytes)
 {
-    pf_status st = PF_OK;
-    for (int k = 0; k < t->n && st == PF_OK && t->all_reach; k++)
+    pf_status st = widen(t, &t->pick_whole, &t->pick_whole_bytes, whole_bytes(pick_bytes, t->n));
+    if (st < 0 || t->tray[0])
+        return st;
+    for (int k = 0; k < t->n && st == PF_OK; k++)
         st = t->card[k]->ops->buf_alloc(t->card[k], pf_tray_bytes(t->n), false, &t->tray[k]);
     if (st < 0)
         free_trays(t);
-    t->apart = t->all_reach;                     /* to be cleared */
+    t->apart = t->tray[0];                       /* to be cleared */
     return st;
 }
 
 static pf_status team_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes)
 {
     struct team *t = pf_team_of(backend);
-    size_t floats = shown_floats(sizes, t->widest), picks = pf_team_pick_bytes(sizes);
+    size_t floats = shown_floats(sizes, &t->shape), picks = pf_team_pick_bytes(sizes);
     float *shown[PF_MAX_GPUS] = { NULL };
-    t->meet->forget(t->card[0]);
-    for (int k = 0; k < t->n; k++)
+    t->meet->forget(t->card[t->from]);
+    for (int k = t->from; k < t->end; k++)
         PF_TRY(t->card[k]->ops->reserve(t->card[k], sizes));
     PF_TRY(widen(t, &t->pick_act, &t->pick_act_bytes, picks));
-    PF_TRY(widen(t, &t->pick_whole, &t->pick_whole_bytes, whole_bytes(picks, t->n)));
-    PF_TRY(t->tray[0] ? PF_OK : open_trays(t));
+    if (t->all_reach && !t->shape.ranks)
+        PF_TRY(reserve_trays(t, picks));
     if (floats <= t->shown_floats)
         return PF_OK;
     pf_status st = alloc_shown(t, floats, shown);
@@ -313,36 +329,40 @@ static pf_status team_reserve(pf_backend *backend, const struct pf_backend_sizes
 /* The first card comes after all others, or they after it. */
 static pf_status wait_on(struct team *t, bool first)
 {
-    for (int k = 1; k < t->n; k++)
-        PF_TRY(first ? t->meet->after(t->card[0], t->card[k]) : t->meet->after(t->card[k], t->card[0]));
+    pf_backend *one = t->card[t->from];
+    for (int k = t->from + 1; k < t->end; k++)
+        PF_TRY(first ? t->meet->after(one, t->card[k]) : t->meet->after(t->card[k], one));
     return PF_OK;
 }
 
-/* The step is the first card's: it may record it with what the others are asked for, as these come after it. */
+/* The step is the first card's: it may record it with what the others are asked for, as these come after it. What
+ * crosses between processes is not recorded. */
 static pf_status team_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed)
 {
     struct team *t = pf_team_of(backend);
+    pf_backend *first = t->card[t->from];
     struct pf_repeat once = *r;
     once.once = true;
     t->n_divided = 0;
     t->acted.y = NULL;
     PF_TRY(pf_team_clear(t));
     t->in_step = true;
-    for (int k = 1; k < t->n; k++)
+    for (int k = t->from + 1; k < t->end; k++)
         PF_TRY(t->card[k]->ops->begin(t->card[k], &once, replayed));
     PF_TRY(wait_on(t, true));
-    PF_TRY(t->card[0]->ops->begin(t->card[0], r, replayed));
+    PF_TRY(first->ops->begin(first, t->shape.ranks ? &once : r, replayed));
     return *replayed ? PF_OK : wait_on(t, false);
 }
 
 static pf_status team_end(pf_backend *backend, bool *again)
 {
     struct team *t = pf_team_of(backend);
+    pf_backend *first = t->card[t->from];
     PF_TRY(pf_team_settle(t));
-    for (int k = 1; k < t->n; k++)
+    for (int k = t->from + 1; k < t->end; k++)
         PF_TRY(t->card[k]->ops->end(t->card[k], again));
     PF_TRY(wait_on(t, true));
-    PF_TRY(t->card[0]->ops->end(t->card[0], again));
+    PF_TRY(first->ops->end(first, again));
     return wait_on(t, false);
 }
 
@@ -351,22 +371,25 @@ static pf_status team_end(pf_backend *backend, bool *again)
 static void watch(struct team *t)
 {
     enum { LOOK_NS = 1000000 };
-    while (t->all_reach && !t->apart && !t->meet->has_ended(t->card[0], LOOK_NS))
+    while (t->tray[0] && !t->apart && !t->meet->has_ended(t->card[0], LOOK_NS))
         for (int k = 0; k < t->n && !t->apart; k++)
             if (t->meet->has_failed(t->card[k]))
                 pf_team_give_up(t);
 }
 
-/* The first card first, as it may have been recording. Returns the first failure. */
+/* The first card first, as it may have been recording. A rank that is lost is noticed while its exchange is waited for;
+ * after that no card waits for it any more. Returns the first failure. */
 static pf_status team_finish(pf_backend *backend)
 {
     struct team *t = pf_team_of(backend);
     char why[1024] = "";
-    pf_status st = PF_OK;
+    pf_status st = t->shape.ranks ? pf_ranks_settle(t->shape.ranks) : PF_OK;
+    if (st < 0)
+        strncpy(why, pf_last_error(), sizeof why - 1);
     t->in_step = false;
     watch(t);
     t->base.weight_bytes_read = t->base.n_launches = 0;
-    for (int k = 0; k < t->n; k++) {
+    for (int k = t->from; k < t->end; k++) {
         pf_status finished = t->card[k]->ops->finish(t->card[k]);
         if (st == PF_OK && finished < 0) {
             st = finished;
@@ -376,7 +399,7 @@ static pf_status team_finish(pf_backend *backend)
         t->base.n_launches += t->card[k]->n_launches;
     }
     if (st < 0) {
-        t->apart = t->all_reach;
+        t->apart = t->tray[0];
         PF_FAIL(st, "%s", why);
     }
     return PF_OK;
@@ -387,7 +410,7 @@ static bool team_is_lost(pf_backend *backend)
 {
     struct team *t = pf_team_of(backend);
     bool lost = false;
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         lost |= t->card[k]->ops->is_lost(t->card[k]);
     return lost;
 }
@@ -397,14 +420,14 @@ static bool team_is_lost(pf_backend *backend)
 static const char *team_describe(const pf_backend *backend)
 {
     const struct team *t = (const struct team *)backend;
-    return t->card[0]->ops->describe(t->card[0]);
+    return t->card[t->from]->ops->describe(t->card[t->from]);
 }
 
 static uint64_t team_room(const pf_backend *backend)
 {
     const struct team *t = (const struct team *)backend;
     uint64_t least = UINT64_MAX;
-    for (int k = 0; k < t->n; k++) {
+    for (int k = t->from; k < t->end; k++) {
         uint64_t room = t->card[k]->ops->room(t->card[k]);
         least = room < least ? room : least;
     }
@@ -414,7 +437,7 @@ static uint64_t team_room(const pf_backend *backend)
 static pf_status team_place(pf_backend *backend, const void *host, size_t bytes)
 {
     struct team *t = pf_team_of(backend);
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         PF_TRY(t->card[k]->ops->place(t->card[k], host, bytes));
     return PF_OK;
 }
@@ -424,14 +447,14 @@ pf_status pf_team_divide(pf_backend *team, const struct pf_weight *w, int unit)
     struct team *t = pf_team_of(team);
     struct team_weight d = { .data = w->data };
     void *list = t->weights;
-    if (pf_team_weight(t, w->data) || !pf_team_bounds(t->first, t->n, w->n_out / unit, d.first))
+    if (pf_team_weight(t, w->data) || !pf_team_bounds(t->shape.first, t->n, w->n_out / unit, d.first))
         return PF_OK;
     for (int k = 0; k < t->n; k++)
         d.first[k] *= unit;
     d.first[t->n] = w->n_out;
     PF_TRY(pf_team_grow(&list, t->n_weights, &t->cap_weights, sizeof *t->weights));
     t->weights = list;
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         PF_TRY(t->card[k]->ops->place(t->card[k], (const char *)w->data + w->row_bytes * (uint64_t)d.first[k],
                                       w->row_bytes * (uint64_t)pf_team_columns(d.first, k)));
     size_t i = pf_team_behind(t->weights, t->n_weights, sizeof *t->weights, w->data);
@@ -459,23 +482,23 @@ static void team_close(pf_backend *backend)
 {
     struct team *t = pf_team_of(backend);
     pf_backend *card[PF_MAX_GPUS];
-    int n = t->n;
+    int from = t->from, end = t->end;
     memcpy(card, t->card, sizeof card);
     pf_team_dissolve(backend);
-    for (int k = 0; k < n; k++)
+    for (int k = from; k < end; k++)
         card[k]->ops->close(card[k]);
 }
 
 static bool do_reach(const struct team *t)
 {
     bool all = true;
-    for (int k = 0; k < t->n; k++)
-        for (int i = 0; i < t->n; i++)
+    for (int k = t->from; k < t->end; k++)
+        for (int i = t->from; i < t->end; i++)
             all &= i == k || t->meet->reaches(t->card[k], t->card[i]);
     return all;
 }
 
-pf_status pf_team_open(pf_backend **out, pf_backend *const *cards, int n, const int *first, bool by_heads, int widest)
+pf_status pf_team_open(pf_backend **out, pf_backend *const *cards, const struct pf_team_shape *shape)
 {
     struct team *t = pf_alloc(PF_MEM_KERNELS, sizeof *t);
     *out = NULL;
@@ -501,12 +524,14 @@ pf_status pf_team_open(pf_backend **out, pf_backend *const *cards, int n, const 
     t->ops.is_lost = team_is_lost;
     t->base.ops = &t->ops;
     t->meet = pf_backend_cuda_meet(cards[0]);
-    t->n = n;
-    t->by_heads = by_heads;
-    t->widest = (size_t)widest;
-    memcpy(t->card, cards, (size_t)n * sizeof *cards);
-    memcpy(t->first, first, (size_t)n * sizeof *first);
+    t->shape = *shape;
+    t->n = shape->n;
+    t->from = shape->ranks ? shape->rank : 0;
+    t->end = shape->ranks ? shape->rank + 1 : shape->n;
+    memcpy(t->card + t->from, cards, (size_t)(t->end - t->from) * sizeof *cards);
     t->all_reach = do_reach(t);
+    if (shape->ranks)
+        pf_ranks_use(shape->ranks, cards[0]);
     *out = &t->base;
     return PF_OK;
 }

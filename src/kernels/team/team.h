@@ -12,7 +12,10 @@
  *     is at an address is whole on all cards. Entries do not overlap.
  *  3. A recorded step tells nobody what it left divided, so what is read after `end` is whole by then.
  *  4. What is shown lies in two halves in turn: a half is written again after all cards have passed another gathering,
- *     hence after they have read it.
+ *  4. What is shown lies in two halves in turn: a half is written again after all cards have passed another gathering,
+ *     hence after they have read it. Between processes it lies in the card's own memory, one card's part behind the
+ *     other's, and is written in the order of the card's stream; how many rows cross at once all know alike, so the
+ *     room for them does not change.
  *  5. An activation of few rows that takes the place of its gate is held, until its rows are gathered, or until another
  *     operation on what is divided comes: then `acted` is settled first.
  *  6. Rows that trays have room for are exchanged by these, others are shown. When a step has failed, some card may not
@@ -63,9 +66,9 @@ struct team {
     struct pf_backend base;
     struct pf_backend_ops ops;            /* the table of base, with the cards' name */
     const struct pf_meet_ops *meet;
-    pf_backend *card[PF_MAX_GPUS];
-    int         n, first[PF_MAX_GPUS];    /* shares */
-    bool        by_heads;
+    struct pf_team_shape shape;
+    pf_backend *card[PF_MAX_GPUS];        /* of this process: cards [from, end) of n */
+    int         n, from, end;
 
     struct team_buffer *buffers;          /* sorted by address */
     size_t      n_buffers, cap_buffers;
@@ -78,7 +81,7 @@ struct team {
     struct held_act acted;
 
     float      *shown[PF_MAX_GPUS];       /* two halves of shown_floats each */
-    size_t      shown_floats, widest;
+    size_t      shown_floats;
     bool        all_reach;                /* otherwise shown[] is pinned memory */
     int         half;
     void       *tray[PF_MAX_GPUS];        /* NULL: not all_reach */

@@ -32,7 +32,7 @@ pf_status pf_team_settle(struct team *t)
 {
     struct held_act h = t->acted;
     t->acted.y = NULL;
-    for (int k = 0; k < t->n && h.y; k++) {
+    for (int k = t->from; k < t->end && h.y; k++) {
         const struct divided *d = pf_team_divided(t, h.y);
         float *y = pf_team_at(t, k, h.y);
         PF_TRY(t->card[k]->ops->act(t->card[k], h.act, y, pf_team_at(t, k, h.up),
@@ -72,6 +72,49 @@ static pf_status gather_rows(struct team *t, const struct divided *d, int row, i
         PF_TRY(t->meet->gather(t->card[k], &g));
     }
     return PF_OK;
+}
+
+/* Most columns of a card. */
+static int most_columns(const struct team *t, const struct divided *d)
+{
+    int most = 0;
+    for (int k = 0; k < t->n; k++)
+        most = pf_team_columns(d->first, k) > most ? pf_team_columns(d->first, k) : most;
+    return most;
+}
+
+/* The same between processes. All parts are as long as the longest. */
+static pf_status cross_rows(struct team *t, const struct divided *d, int row, int rows)
+{
+    struct pf_gather_op g = { .n_cards = t->n, .rows = rows, .n = d->n };
+    int me = t->from;
+    size_t n = (size_t)pf_team_columns(d->first, me), part = (size_t)most_columns(t, d) * (size_t)rows;
+    float *at = pf_team_here(t, me, d->at), *mine = pf_team_part(t, me, d, d->at), *shown = t->shown[me];
+    memcpy(g.first, d->first, sizeof g.first);
+    for (int k = 0; k < t->n; k++)
+        g.shown[k] = shown + (size_t)k * part;
+    if (n > 0)
+        PF_TRY(t->meet->show(t->card[me], mine + (size_t)row * n, shown + (size_t)me * part, (int64_t)n * rows));
+    PF_TRY(pf_ranks_share(t->shape.ranks, shown, (int64_t)part));
+    g.y = at + (size_t)row * (size_t)d->n;
+    return t->meet->gather(t->card[me], &g);
+}
+
+/* The one card that has made whole rows, or -1. */
+static int made_by_one(const struct team *t, const struct divided *d)
+{
+    for (int k = 0; k < t->n; k++)
+        if (pf_team_columns(d->first, k) == d->n)
+            return k;
+    return -1;
+}
+
+/* How many rows there is room for. */
+static size_t rows_at_once(const struct team *t, const struct divided *d)
+{
+    if (t->shape.ranks)
+        return 2 * t->shown_floats / ((size_t)t->n * (size_t)most_columns(t, d));
+    return t->shown_floats / (size_t)d->n;
 }
 
 bool pf_team_swaps(const struct team *t, const struct divided *d)
@@ -126,12 +169,14 @@ static pf_status gather(struct team *t, const struct divided *d)
 {
     if (pf_team_swaps(t, d))
         return pf_team_swap(t, d, (float *)(uintptr_t)d->at, NULL, false);
-    int at_once = (int)(t->shown_floats / (size_t)d->n);
+    int at_once = (int)rows_at_once(t, d), maker = t->shape.ranks ? made_by_one(t, d) : -1;
+    if (maker >= 0)
+        return pf_ranks_spread(t->shape.ranks, pf_team_here(t, t->from, d->at), (int64_t)d->rows * d->n, maker);
     if (at_once == 0)
         PF_FAIL(PF_EDEVICE, "rows of %d columns are divided between GPUs, more than there is room to gather", d->n);
     for (int end = d->rows, n; end > 0; end -= n) {
         n = end < at_once ? end : at_once;
-        PF_TRY(gather_rows(t, d, end - n, n));
+        PF_TRY(t->shape.ranks ? cross_rows(t, d, end - n, n) : gather_rows(t, d, end - n, n));
     }
     return PF_OK;
 }

@@ -43,7 +43,7 @@ void pf_team_free_experts(struct team *t)
 static pf_status make_tables(const struct team *t, const struct pf_expert_weight *w, struct team_experts *x)
 {
     size_t n_expert = (size_t)x->n_expert;
-    for (int k = 0; k < t->n; k++) {
+    for (int k = t->from; k < t->end; k++) {
         size_t n = (size_t)pf_team_columns(x->first, k), first = (size_t)x->first[k];
         x->rows[k] = pf_alloc_array(PF_MEM_KERNELS, n_expert, sizeof *x->rows[k]);
         x->bias[k] = w->bias ? pf_alloc_array(PF_MEM_KERNELS, n_expert * n, sizeof *x->bias[k]) : NULL;
@@ -60,7 +60,7 @@ static pf_status make_tables(const struct team *t, const struct pf_expert_weight
 
 static pf_status place_tables(struct team *t, const struct pf_expert_weight *w, const struct team_experts *x)
 {
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         PF_TRY(t->card[k]->ops->place_pieces(t->card[k], x->rows[k], x->n_expert,
                                              w->row_bytes * (uint64_t)pf_team_columns(x->first, k)));
     return PF_OK;
@@ -71,7 +71,7 @@ pf_status pf_team_divide_experts(pf_backend *team, const struct pf_expert_weight
     struct team *t = pf_team_of(team);
     struct team_experts x = { .data = w->data, .n_expert = n_expert };
     void *list = t->experts;
-    if (divided_experts(t, w) || !pf_team_bounds(t->first, t->n, w->n_out / unit, x.first))
+    if (divided_experts(t, w) || !pf_team_bounds(t->shape.first, t->n, w->n_out / unit, x.first))
         return PF_OK;
     for (int k = 0; k < t->n; k++)
         x.first[k] *= unit;
@@ -100,7 +100,7 @@ pf_status pf_team_route(pf_backend *backend, const struct pf_route_op *r)
     PF_TRY(pf_team_whole(t, r->logits, (int64_t)r->rows * r->how->n_expert));
     PF_TRY(pf_team_wrote(t, r->picks, n_picks));
     PF_TRY(pf_team_wrote(t, r->weights, n_picks));
-    for (int k = 0; k < t->n; k++) {
+    for (int k = t->from; k < t->end; k++) {
         struct pf_route_op mine = *r;
         mine.logits = pf_team_here(t, k, r->logits);
         mine.ids = pf_team_here(t, k, r->ids);
@@ -177,7 +177,7 @@ pf_status pf_team_run_experts(pf_backend *backend, const struct pf_experts_op *e
     PF_TRY(pf_team_whole(t, e->x, (int64_t)e->rows * e->gate->n_in));
     if (divided) {
         PF_TRY(write_outputs(t, e->gate, t->pick_act, n_picks));
-        for (int k = 0; k < t->n; k++) {
+        for (int k = t->from; k < t->end; k++) {
             struct pf_experts_op mine = op_on(t, k, e, w);
             mine.pick_act = pf_team_at(t, k, t->pick_act);
             PF_TRY(t->card[k]->ops->experts_up(t->card[k], &mine));
@@ -185,7 +185,7 @@ pf_status pf_team_run_experts(pf_backend *backend, const struct pf_experts_op *e
         PF_TRY(gather_picks(t, n_picks, e->gate->n_out, &act));
     }
     PF_TRY(write_outputs(t, e->down, e->y, e->rows));
-    for (int k = 0; k < t->n; k++) {
+    for (int k = t->from; k < t->end; k++) {
         const struct pf_backend_ops *ops = t->card[k]->ops;
         struct pf_experts_op mine = op_on(t, k, e, w);
         mine.pick_act = pf_team_here(t, k, act);

@@ -45,7 +45,7 @@ static pf_status team_embed(pf_backend *backend, const struct pf_weight *w, cons
     for (int k = 1; k <= t->n; k++)
         d.first[k] = w->n_in;
     PF_TRY(pf_team_write(t, &d));
-    return t->card[0]->ops->embed(t->card[0], w, ids, rows, x);
+    return t->from == 0 ? t->card[0]->ops->embed(t->card[0], w, ids, rows, x) : PF_OK;
 }
 
 static pf_status team_layer_norm(pf_backend *backend, const float *x, const float *w, const float *bias, float eps,
@@ -54,7 +54,7 @@ static pf_status team_layer_norm(pf_backend *backend, const float *x, const floa
     struct team *t = pf_team_of(backend);
     PF_TRY(pf_team_whole(t, x, (int64_t)rows * n));
     PF_TRY(pf_team_wrote(t, y, (int64_t)rows * n));
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         PF_TRY(t->card[k]->ops->layer_norm(t->card[k], pf_team_here(t, k, x), w, bias, eps, n, rows,
                                            pf_team_here(t, k, y)));
     return PF_OK;
@@ -65,7 +65,7 @@ static pf_status team_centre(pf_backend *backend, const float *x, int n, int row
     struct team *t = pf_team_of(backend);
     PF_TRY(pf_team_whole(t, x, (int64_t)rows * n));
     PF_TRY(pf_team_wrote(t, y, (int64_t)rows * n));
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         PF_TRY(t->card[k]->ops->centre(t->card[k], pf_team_here(t, k, x), n, rows, pf_team_here(t, k, y)));
     return PF_OK;
 }
@@ -76,7 +76,7 @@ static pf_status team_add_gated(pf_backend *backend, float *y, const float *gate
     PF_TRY(pf_team_whole(t, y, (int64_t)rows * n));
     PF_TRY(pf_team_whole(t, x, (int64_t)rows * n));
     PF_TRY(pf_team_whole(t, gate, rows));
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         PF_TRY(t->card[k]->ops->add_gated(t->card[k], pf_team_here(t, k, y), pf_team_here(t, k, gate),
                                           pf_team_here(t, k, x), n, rows));
     return PF_OK;
@@ -86,7 +86,7 @@ static pf_status team_add_bias(pf_backend *backend, float *y, const float *bias,
 {
     struct team *t = pf_team_of(backend);
     PF_TRY(pf_team_whole(t, y, (int64_t)rows * n));
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         PF_TRY(t->card[k]->ops->add_bias(t->card[k], pf_team_here(t, k, y), bias, n, rows));
     return PF_OK;
 }
@@ -96,7 +96,7 @@ static pf_status team_check_finite(pf_backend *backend, const float *x, int64_t 
 {
     struct team *t = pf_team_of(backend);
     PF_TRY(pf_team_whole(t, x, n));
-    return t->card[0]->ops->check_finite(t->card[0], x, n);
+    return t->card[t->from]->ops->check_finite(t->card[t->from], pf_team_here(t, t->from, x), n);
 }
 
 /* ---- Products ---------------------------------------------------------------------------------------------------- */
@@ -133,7 +133,7 @@ static pf_status team_linear(pf_backend *backend, const struct pf_linear *l, int
     struct pf_linear mine[MAX_LINEAR];
     PF_TRY(pf_team_whole(t, x, (int64_t)rows * l->w->n_in));
     PF_TRY(write_products(t, l, n_l, rows));
-    for (int k = 0; k < t->n; k++) {
+    for (int k = t->from; k < t->end; k++) {
         for (int i = 0; i < n_l; i++) {
             w[i] = rows_of(t, k, l[i].w);
             mine[i] = (struct pf_linear){ &w[i], pf_team_at(t, k, l[i].y) };
@@ -172,7 +172,7 @@ static pf_status team_act(pf_backend *backend, struct pf_act act, const float *g
         PF_TRY(pf_team_whole(t, up, n));
         PF_TRY(pf_team_wrote(t, y, n));
     }
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         PF_TRY(t->card[k]->ops->act(t->card[k], act, pf_team_at(t, k, gate), pf_team_at(t, k, up),
                                     elements_of(t, k, y, n), pf_team_at(t, k, y)));
     return PF_OK;
@@ -190,7 +190,7 @@ static pf_status team_add(pf_backend *backend, float *y, float a, const float *x
         PF_TRY(pf_team_whole(t, y, n));
         PF_TRY(pf_team_whole(t, x, n));
     }
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         PF_TRY(t->card[k]->ops->add(t->card[k], pf_team_at(t, k, y), a, pf_team_at(t, k, x),
                                     elements_of(t, k, y, n)));
     return PF_OK;
@@ -200,7 +200,7 @@ static pf_status team_softcap(pf_backend *backend, float *x, float cap, int64_t 
 {
     struct team *t = pf_team_of(backend);
     PF_TRY(pf_team_settle(t));
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         PF_TRY(t->card[k]->ops->softcap(t->card[k], pf_team_at(t, k, x), cap, elements_of(t, k, x, n)));
     return PF_OK;
 }
@@ -221,7 +221,7 @@ static pf_status team_rms_norm(pf_backend *backend, const float *x, const float 
         PF_TRY(pf_team_whole(t, x, (int64_t)rows * n));
         PF_TRY(pf_team_wrote(t, y, (int64_t)rows * n));
     }
-    for (int k = 0; k < t->n; k++) {
+    for (int k = t->from; k < t->end; k++) {
         int mine = parts ? (int)(elements_of(t, k, y, (int64_t)rows * n) / n) : rows;
         PF_TRY(t->card[k]->ops->rms_norm(t->card[k], pf_team_at(t, k, x), w, eps, n, mine, pf_team_at(t, k, y)));
     }
@@ -237,7 +237,7 @@ static pf_status team_gate(pf_backend *backend, float *x, const float *gate, int
         PF_TRY(pf_team_whole(t, x, (int64_t)rows * n));
         PF_TRY(pf_team_whole(t, gate, rows));
     }
-    for (int k = 0; k < t->n; k++)
+    for (int k = t->from; k < t->end; k++)
         PF_TRY(t->card[k]->ops->gate(t->card[k], pf_team_at(t, k, x), pf_team_at(t, k, gate), n,
                                      (int)elements_of(t, k, gate, rows)));
     return PF_OK;
@@ -251,7 +251,7 @@ static pf_status team_rope(pf_backend *backend, const struct pf_rope_op *ropes, 
     for (int i = 0; i < n_ropes; i++)
         if (!in_pieces(t, pf_team_divided(t, ropes[i].x), ropes[i].hd))
             PF_TRY(pf_team_whole(t, ropes[i].x, (int64_t)rows * ropes[i].n_head * ropes[i].hd));
-    for (int k = 0; k < t->n; k++) {
+    for (int k = t->from; k < t->end; k++) {
         for (int i = 0; i < n_ropes; i++) {
             mine[i] = ropes[i];
             mine[i].x = pf_team_at(t, k, ropes[i].x);
@@ -303,7 +303,7 @@ static pf_status team_copy(pf_backend *backend, const struct pf_copy *copies, in
     struct pf_copy mine[2];
     for (int i = 0; i < n_copies; i++)
         PF_TRY(begin_copy(t, &copies[i], rows));
-    for (int k = 0; k < t->n; k++) {
+    for (int k = t->from; k < t->end; k++) {
         for (int i = 0; i < n_copies; i++)
             mine[i] = copy_on(t, k, &copies[i]);
         PF_TRY(t->card[k]->ops->copy(t->card[k], mine, n_copies, rows));
@@ -338,7 +338,7 @@ static pf_status team_kv_store(pf_backend *backend, const struct pf_kv_view *kv,
         PF_TRY(pf_team_whole(t, k, (int64_t)rows * kv->n_kv_head * kv->hd_k));
         PF_TRY(kv->v ? pf_team_whole(t, v, (int64_t)rows * kv->n_kv_head * kv->hd_v) : PF_OK);
     }
-    for (int i = 0; i < t->n; i++) {
+    for (int i = t->from; i < t->end; i++) {
         struct pf_kv_view mine = heads_of(t, i, kv);
         PF_TRY(t->card[i]->ops->kv_store(t->card[i], &mine, pf_team_at(t, i, k), pf_team_at(t, i, v),
                                          pf_team_here(t, i, pos), rows));
@@ -364,10 +364,10 @@ static pf_status team_attention(pf_backend *backend, const struct pf_attention_o
     struct team *t = pf_team_of(backend);
     PF_TRY(pf_team_settle(t));
     bool divided = are_divided(t, a->kv);
-    int each = a->n_head / a->kv->n_kv_head, first = 0;
+    int each = a->n_head / a->kv->n_kv_head;
     PF_TRY(divided ? divide_outputs(t, a) : pf_team_whole(t, a->q, (int64_t)a->rows * a->n_head * a->kv->hd_k));
     PF_TRY(divided ? PF_OK : pf_team_wrote(t, a->out, (int64_t)a->rows * a->n_head * a->kv->hd_v));
-    for (int k = 0; k < t->n; k++) {
+    for (int k = t->from; k < t->end; k++) {
         struct pf_kv_view kv = heads_of(t, k, a->kv);
         struct pf_attention_op mine = *a;
         mine.kv = &kv;
@@ -376,9 +376,8 @@ static pf_status team_attention(pf_backend *backend, const struct pf_attention_o
         mine.out = pf_team_at(t, k, a->out);
         mine.pos = pf_team_here(t, k, a->pos);
         mine.row_scale = pf_team_here(t, k, a->row_scale);
-        mine.sinks = a->sinks ? a->sinks + first : NULL;
+        mine.sinks = a->sinks && divided ? a->sinks + pf_team_buffer(t, a->kv->k)->first[k] * each : a->sinks;
         PF_TRY(t->card[k]->ops->attention(t->card[k], &mine));
-        first += divided ? mine.n_head : 0;
     }
     return PF_OK;
 }

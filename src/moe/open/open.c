@@ -195,7 +195,7 @@ static pf_status place_on(struct pf_placement **out, struct pf_model *m, struct 
     note_layout(m, cards, o, &what);
     leave_alone(m, cards, &what, &plan);
     if (what.how == PF_HOW_DEVICE && what.cut.by_rows)
-        return pf_rows_open(out, m, cards, &what.cut);
+        return pf_rows_open(out, m, cards, &what.cut, NULL, 0);
     if (what.how == PF_HOW_DEVICE && what.cut.by_experts)
         return pf_among_open(out, m, cards, &what.cut);
     if (what.how == PF_HOW_CUT || (what.how == PF_HOW_DEVICE && (m->n_expert == 0 || what.cut.n_more > 0)))

@@ -253,7 +253,7 @@ bool pf_model_leave_device(struct pf_model *m)
 {
     struct pf_placement *p = m->place;
     char why[512];
-    if (p->device == m->cpu)
+    if (p->device == m->cpu || p->has_ranks)
         return false;
     snprintf(why, sizeof why, "%s", pf_last_error());
     bool stays = lose_cards(p, ask_cards(p), why);

@@ -80,7 +80,8 @@ struct pf_placement {
     atomic_uint          lost;            /* bit k: card k was lost */
     struct pf_cut        cut;
     int                  n_among;         /* cards that have experts, and nothing that a session sees */
-    bool                 by_rows;         /* the device is a team of cards */
+    bool                 by_rows;         /* the device is a team of cards, */
+    bool                 has_ranks;       /* of which other processes have the others */
     bool                 experts_apart;   /* for routed experts it is decided pick by pick who computes */
     struct pf_visits    *visits;          /* of the CPU's layers to the last card, in prompts; NULL: there are none */
     struct pf_placement *under;           /* NULL: all other weights are mapped */
@@ -200,7 +201,7 @@ void      pf_place_stats_reset(struct pf_placement *p);
 void pf_place_set(struct pf_placement *p);
 
 /* After a failure of devices: from now on the model runs without those that are lost, and if nobody can say which they
- * are, or no other is left, on the CPU alone. False: it ran on the CPU already. */
+ * are, or no other is left, on the CPU alone. False: it ran on the CPU already, or it cannot run without them. */
 bool pf_model_leave_device(struct pf_model *m);
 
 /* Layers that devices compute, and the bytes of weights that they read for every token, whatever is picked. */

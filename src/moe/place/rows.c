@@ -39,6 +39,7 @@ struct divided_weights {
     int  n;
     bool by_heads;
     int  widest;                             /* most rows of any */
+    pf_ranks *ranks;                         /* the cards are those of processes; NULL: of this one */
 };
 
 static bool is_plain(const struct pf_weight *w, int n_units)
@@ -183,9 +184,10 @@ static pf_status bytes_on(const struct pf_model *m, const struct pf_cards *cards
                           const struct pf_cut *cut, int k, const struct pf_session_opts *so, uint64_t *bytes)
 {
     struct pf_backend_sizes sizes = pf_backend_sizes_of(m, so);
+    const struct pf_team_shape shape = { .n = cards->n, .widest = d->widest, .ranks = d->ranks };
     uint64_t kv, work, all, mine;
     PF_TRY(pf_session_part_bytes(m, so, cards->at[0], 0, 0, &kv, &work));
-    *bytes = PF_CUT_SPARE_BYTES + pf_model_extra_bytes(m) + work + pf_team_bytes(&sizes, d->widest, cut->n_more + 1) +
+    *bytes = PF_CUT_SPARE_BYTES + pf_model_extra_bytes(m) + work + pf_team_bytes(&sizes, &shape) +
              kv_bytes_on(m, d, cut, k, so);
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
@@ -212,10 +214,11 @@ static uint64_t divisible_bytes(const struct pf_model *m, const struct divided_w
 /* The cut with shares as they are, if all cards have room for theirs; leaves in `most` the shares that each has room
  * for. */
 static pf_status try_shares(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
-                            struct pf_cut *cut, uint64_t *most)
+                            pf_ranks *ranks, struct pf_cut *cut, uint64_t *most)
 {
     struct divided_weights d;
     pf_status st = find_divided(m, cards->n, cut->first_share, &d);
+    d.ranks = ranks;
     uint64_t divisible = st == PF_OK ? divisible_bytes(m, &d, so) / PF_TEAM_SHARES + 1 : 1;
     cut->by_rows = d.n > 0;
     for (int k = 0; st == PF_OK && k < cards->n; k++) {
@@ -233,22 +236,45 @@ static pf_status try_shares(const struct pf_model *m, const struct pf_cards *car
     return st;
 }
 
-pf_status pf_rows_cut(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
-                      struct pf_cut *out)
+static pf_status cut_evenly(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
+                            pf_ranks *ranks, struct pf_cut *out)
 {
     uint64_t most[PF_MAX_GPUS];
     struct pf_cut cut = pf_cut_all(m);
-    *out = (struct pf_cut){ .n_layers = 0 };
-    if (pf_rows_lack(m) || !pf_backend_cuda_meet(cards->at[0]))
-        return PF_OK;
     cut.n_more = cards->n - 1;
     for (int k = 0; k < cards->n; k++)
         cut.first_share[k] = PF_TEAM_SHARES * k / cards->n;
-    PF_TRY(try_shares(m, cards, so, &cut, most));
+    PF_TRY(try_shares(m, cards, so, ranks, &cut, most));
     if (!cut.by_rows && pf_among_deal(PF_TEAM_SHARES, most, cards->n, cut.first_share))
-        PF_TRY(try_shares(m, cards, so, &cut, most));
+        PF_TRY(try_shares(m, cards, so, ranks, &cut, most));
     if (cut.by_rows)
         *out = cut;
+    return PF_OK;
+}
+
+pf_status pf_rows_cut(const struct pf_model *m, const struct pf_cards *cards, const struct pf_session_opts *so,
+                      struct pf_cut *out)
+{
+    *out = (struct pf_cut){ .n_layers = 0 };
+    if (pf_rows_lack(m) || !pf_backend_cuda_meet(cards->at[0]))
+        return PF_OK;
+    return cut_evenly(m, cards, so, NULL, out);
+}
+
+pf_status pf_rows_cut_ranks(const struct pf_model *m, const uint64_t *room, int n, pf_ranks *ranks, struct pf_cut *out)
+{
+    struct pf_cards cards = { .n = n, .at = { m->cpu } };        /* the CPU stands for a card of another machine */
+    struct pf_session_opts so;
+    const char *lacks = pf_rows_lack(m);
+    *out = (struct pf_cut){ .n_layers = 0 };
+    if (lacks)
+        PF_FAIL(PF_EUNSUPPORTED, "%s models cannot be divided by rows between processes: %s", m->arch->name, lacks);
+    PF_TRY(pf_session_opts_resolve(m, NULL, &so));
+    so.n_ctx = pf_least_context(m);
+    memcpy(cards.room, room, (size_t)n * sizeof *room);
+    PF_TRY(cut_evenly(m, &cards, &so, ranks, out));
+    if (!out->by_rows)
+        PF_FAIL(PF_ENOMEM, "%d processes have too little memory of GPUs for the model's rows", n);
     return PF_OK;
 }
 
@@ -263,17 +289,36 @@ pf_status pf_rows_token_bytes(const struct pf_model *m, const struct pf_cut *cut
     return PF_OK;
 }
 
+pf_status pf_rows_context_bytes(const struct pf_model *m, const struct pf_cut *cut, int rank, uint64_t left,
+                                uint64_t *bytes)
+{
+    struct divided_weights d;
+    struct pf_session_opts so;
+    uint64_t all = 0, mine;
+    *bytes = 0;
+    PF_TRY(pf_session_opts_resolve(m, NULL, &so));
+    so.n_ctx = pf_least_context(m);
+    PF_TRY(find_divided(m, cut->n_more + 1, cut->first_share, &d));
+    mine = kv_bytes_on(m, &d, cut, rank, &so);
+    for (int il = 0; il < m->n_layer; il++)
+        all += pf_kv_bytes_of(m, il, &so);
+    pf_free(d.v);
+    *bytes = mine > 0 ? (uint64_t)((double)all / (double)mine * (double)left) : left;
+    return PF_OK;
+}
+
 /* ---- The placement ----------------------------------------------------------------------------------------------- */
 
+/* rank: of the first of the cards, as the cut counts them. */
 static pf_status place_rows(const struct pf_model *m, pf_backend *team, const struct pf_cards *cards,
-                            const struct divided_weights *d, const struct pf_cut *cut)
+                            const struct divided_weights *d, const struct pf_cut *cut, int rank)
 {
     uint64_t all, mine;
     for (uint64_t i = 0; i < pf_gguf_n_tensors(m->file); i++) {
         const struct pf_tensor *t = pf_gguf_tensor_at(m->file, i);
         divided_bytes(d, t, cut, 0, &all, &mine);
         for (int k = 0; k < cards->n; k++)
-            if (has_whole(m, t, all, k))
+            if (has_whole(m, t, all, rank + k))
                 PF_TRY(cards->at[k]->ops->place(cards->at[k], t->data, t->n_bytes));
     }
     for (int i = 0; i < d->n; i++)
@@ -295,28 +340,33 @@ static void rows_close(struct pf_placement *p)
 
 static const struct pf_place_ops ops = { .ended = rows_ended, .close = rows_close };
 
-static pf_status open_team(struct pf_placement *p, const struct pf_cards *cards, const struct pf_cut *cut)
+static pf_status open_team(struct pf_placement *p, const struct pf_cards *cards, const struct pf_cut *cut,
+                           pf_ranks *ranks, int rank)
 {
     struct divided_weights d;
-    pf_status st = find_divided(p->m, cards->n, cut->first_share, &d);
+    struct pf_team_shape shape = { .n = cut->n_more + 1, .ranks = ranks, .rank = rank };
+    memcpy(shape.first, cut->first_share, sizeof shape.first);
+    pf_status st = find_divided(p->m, shape.n, shape.first, &d);
+    shape.by_heads = d.by_heads;
+    shape.widest = d.widest;
     if (st == PF_OK)
-        st = pf_team_open(&p->device, cards->at, cards->n, cut->first_share, d.by_heads, d.widest);
+        st = pf_team_open(&p->device, cards->at, &shape);
     if (st == PF_OK)
-        st = place_rows(p->m, p->device, cards, &d, cut);
+        st = place_rows(p->m, p->device, cards, &d, cut, rank);
     pf_free(d.v);
     PF_TRY(st);
     return pf_plain_open(&p->under, p->m);
 }
 
 pf_status pf_rows_open(struct pf_placement **out, struct pf_model *m, const struct pf_cards *cards,
-                       const struct pf_cut *cut)
+                       const struct pf_cut *cut, pf_ranks *ranks, int rank)
 {
     struct pf_placement *p = pf_alloc(PF_MEM_MODEL, sizeof *p);
     *out = NULL;
     if (!p)
         PF_FAIL(PF_ENOMEM, "no memory for dividing rows between GPUs");
-    *p = (struct pf_placement){ .ops = &ops, .m = m, .cut = pf_cut_all(m), .by_rows = true };
-    pf_status st = open_team(p, cards, cut);
+    *p = (struct pf_placement){ .ops = &ops, .m = m, .cut = pf_cut_all(m), .by_rows = true, .has_ranks = ranks };
+    pf_status st = open_team(p, cards, cut, ranks, rank);
     if (st < 0) {
         pf_team_dissolve(p->device);
         rows_close(p);
