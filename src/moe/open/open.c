@@ -226,6 +226,30 @@ static pf_status open_device(struct pf_placement **out, struct pf_model *m, cons
     return st;
 }
 
+/* Of several processes that divide rows, this one's share, on its GPU: nobody can take its place. */
+static pf_status place_rows(struct pf_placement **out, struct pf_model *m, const struct pf_model_opts *o,
+                            const struct pf_residency_setup *setup)
+{
+    const struct pf_crew *crew = m->crew;
+    struct pf_cards cards;
+    PF_TRY(open_cards(&cards, o, setup));
+    pf_status st = pf_rows_open(out, m, &cards, &crew->cut, crew->ranks, crew->rank);
+    if (st < 0) {
+        close_cards(&cards, 0);
+        return st;
+    }
+    m->info.n_gpus = 1;
+    m->info.gpus[0] = cards.gpu[0];
+    m->info.layout = PF_LAYOUT_ROWS;
+    uint64_t left = cards.at[0]->ops->room(cards.at[0]) / 4 * 3;
+    st = pf_rows_context_bytes(m, &crew->cut, crew->rank, left, &m->context_bytes);
+    if (st < 0) {
+        pf_place_close(*out);
+        *out = NULL;
+    }
+    return st;
+}
+
 /* The CPU alone. */
 static pf_status place_on_cpu(struct pf_placement **out, struct pf_model *m, const struct pf_model_opts *o,
                               const struct pf_residency_setup *setup)
@@ -249,7 +273,9 @@ static pf_status place(struct pf_model *m, const struct pf_model_opts *o, const 
 {
     struct pf_placement *p = NULL;
     PF_TRY(pf_cancel_check(&m->cancel));
-    if (wants_device(o, setup) && open_device(&p, m, o, setup) < 0) {
+    if (pf_crew_by_rows(m))
+        PF_TRY(place_rows(&p, m, o, setup));
+    else if (wants_device(o, setup) && open_device(&p, m, o, setup) < 0) {
         pf_model_logf(m, PF_LOG_WARN, "%s runs on the CPU: %s",
                       m->is_beside ? "the model that drafts" : "the model", pf_last_error());
         p = NULL;

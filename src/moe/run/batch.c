@@ -94,6 +94,7 @@ static struct pf_part part_of(const struct pf_piece *p, int first, int room)
     struct pf_part part = { .s = s, .first = first, .rows = rows, .n_logits = from + rows == p->end,
                             .logits = s->logits };
     part.n_drafts = p->n_drafts;
+    part.hidden = s->hidden != NULL;
     float *all = p->n_drafts ? s->logits : p->logits;
     if (all) {
         int64_t begin = from > p->first ? from : p->first;
@@ -172,8 +173,9 @@ static bool may_follow(const struct pf_step *t)
 {
     const struct pf_session *s = t->parts->s;
     const struct pf_placement *p = t->m->place;
+    bool ranks = t->m->crew && !pf_crew_by_rows(t->m);
     bool cards = p->cut.n_more > 0 && !p->lost && !p->experts_apart && s->n_units == pf_place_n_cards(p);
-    return t->n_logits == 0 && (cards || t->m->crew) && atomic_load(&t->m->n_sessions) == 1 && !s->hidden &&
+    return t->n_logits == 0 && (cards || ranks) && atomic_load(&t->m->n_sessions) == 1 && !s->hidden &&
            !pf_watch_any(t->m);
 }
 

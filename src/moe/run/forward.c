@@ -116,11 +116,12 @@ static pf_status embed(struct pf_step *t, int rows)
                           : pf_streams_begin(t, b->h, rows, b->x);
 }
 
-/* Whether any of the step's sessions was cancelled. Who that was is asked again, so it stays cancelled. */
+/* Whether any of the step's sessions was cancelled. Who that was is asked again, so it stays cancelled. A step that
+ * other processes make, too, goes on. */
 static bool is_cancelled(const struct pf_step *t)
 {
     bool cancelled = false;
-    for (int i = 0; i < t->n_parts; i++)
+    for (int i = 0; !t->is_told && i < t->n_parts; i++)
         cancelled |= atomic_load(&t->parts[i].s->cancel);
     return cancelled;
 }
@@ -159,7 +160,8 @@ static struct wanted wanted_at(const struct pf_step *t, int k)
     const struct pf_part *p = t->parts;
     for (; k >= p->n_logits; p++)
         k -= p->n_logits;
-    return (struct wanted){ p, p->first + p->rows - p->n_logits + k, p->logits + (size_t)k * (size_t)t->m->n_vocab };
+    float *logits = p->logits ? p->logits + (size_t)k * (size_t)t->m->n_vocab : NULL;
+    return (struct wanted){ p, p->first + p->rows - p->n_logits + k, logits };
 }
 
 /* h = norm(x) of n neighbouring rows. */
@@ -196,27 +198,31 @@ static pf_status head(struct pf_step *t, int k, int n)
                                    : PF_OK;
 }
 
-/* Hands out what the layers made, normed or as it is, to the sessions that want it. b->x is still theirs. */
+/* Hands out what the layers made, normed or as it is, to the sessions that want it. b->x is still theirs. Where other
+ * processes make the step, too, all norm it: a norm gathers the rows, which nobody can do alone. */
 static pf_status get_hidden(struct pf_step *t)
 {
     size_t n = pf_hidden_width(t->m);
     for (const struct pf_part *p = t->parts; p < t->parts + t->n_parts; p++) {
-        if (!p->s->hidden)
+        if (!p->hidden)
             continue;
         const float *rows = t->m->arch->nextn_plain ? t->unit->buf.x + (size_t)p->first * n : t->unit->buf.h;
-        if (!t->m->arch->nextn_plain)
+        if (!t->m->arch->nextn_plain || t->is_told)
             PF_TRY(norm_rows(t, p->first, p->rows, t->unit->buf.h));
+        if (pf_crew_follows(t->m))
+            continue;
         PF_TRY(ops_of(t)->download(t->unit->backend, p->s->hidden, rows, (size_t)p->rows * n * sizeof *p->s->hidden));
     }
     return PF_OK;
 }
 
 /* Hands out what head(t, k, n) made, a part's rows at once: memory of two sessions may lie side by side, but a device
- * that has pinned each of them apart refuses to copy to both in one call. */
+ * that has pinned each of them apart refuses to copy to both in one call. Processes that follow have nobody to hand
+ * logits to. */
 static pf_status get_logits(struct pf_step *t, int k, int n)
 {
     size_t n_vocab = (size_t)t->m->n_vocab;
-    for (int i = 0, n_run; i < n; i += n_run) {
+    for (int i = 0, n_run; i < n && !pf_crew_follows(t->m); i += n_run) {
         struct wanted w = wanted_at(t, k + i);
         for (n_run = 1; i + n_run < n && wanted_at(t, k + i + n_run).part == w.part;)
             n_run++;
@@ -303,7 +309,7 @@ static bool wants_hidden(const struct pf_step *t)
 {
     bool wants = false;
     for (int i = 0; i < t->n_parts; i++)
-        wants |= t->parts[i].s->hidden != NULL;
+        wants |= t->parts[i].hidden;
     return wants;
 }
 
@@ -421,12 +427,25 @@ static pf_status follow(struct pf_step *t)
     return pf_crew_hand_on(t, st < 0 ? pf_fail(st, "%s", why) : follow_layers(t));
 }
 
+/* By rows: from here on the step is made to its end, or the processes part. */
+static pf_status begin_together(struct pf_step *t)
+{
+    if (t->is_told)                          /* by rank 0 */
+        return PF_OK;
+    if (is_cancelled(t))
+        PF_FAIL(PF_ECANCEL, "cancelled in front of a step");
+    t->is_told = true;
+    return pf_crew_tell_step(t);
+}
+
 static pf_status run(struct pf_step *t)
 {
-    if (pf_crew_follows(t->m))
+    bool by_rows = pf_crew_by_rows(t->m);
+    if (pf_crew_follows(t->m) && !by_rows)
         return follow(t);
     PF_TRY(prepare(t));
-    PF_TRY(t->m->crew ? lead(t) : run_units(t));
+    PF_TRY(by_rows ? begin_together(t) : PF_OK);
+    PF_TRY(t->m->crew && !by_rows ? lead(t) : run_units(t));
     PF_TRY(pf_watch_download(t));
     if (has_head(t) && !t->handed_out)
         PF_TRY(get_logits(t, 0, t->n_logits));
@@ -489,10 +508,12 @@ static pf_status not_finite(const struct pf_step *t, const char *why)
 }
 
 /* The first failure counts; but whatever happens, nothing is under way any more when this returns. */
-pf_status pf_forward(struct pf_step *t)
+static pf_status run_to_end(struct pf_step *t)
 {
     char why[1024];
     pf_status st = run(t);
+    if (st < 0 && t->is_told)
+        st = pf_crew_leave_step(t->m, st);           /* so that nothing waits for other processes */
     if (st < 0)
         snprintf(why, sizeof why, "%s", pf_last_error());
     pf_spans_enter(t->m->spans, "finish", -1);
@@ -512,4 +533,14 @@ pf_status pf_forward(struct pf_step *t)
     for (int i = 0; i < t->n_parts; i++)
         PF_TRY(check_logits(t->m, &t->parts[i]));
     return pf_watch_done(t);
+}
+
+pf_status pf_forward(struct pf_step *t)
+{
+    pf_status st = run_to_end(t);
+    if (!t->is_told)
+        return st;
+    if (st == PF_OK && pf_crew_follows(t->m))
+        st = pf_gguf_unchanged(t->m->file);
+    return pf_crew_end_step(t->m, st);
 }

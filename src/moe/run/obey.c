@@ -44,7 +44,8 @@ static pf_status take_parts(struct follower *f, const struct pf_told *told, stru
         const struct pf_told_part *p = &told_parts[i];
         struct pf_session *s;
         PF_TRY(session_of(f, p->session, &s));
-        if (p->rows < 1 || p->computed < 0 || p->computed > s->opts.n_ctx - p->rows || p->planned >= s->n_checkpoints)
+        if (p->rows < 1 || p->n_logits < 0 || p->n_logits > p->rows || p->computed < 0 ||
+            p->computed > s->opts.n_ctx - p->rows || p->planned >= s->n_checkpoints)
             PF_FAIL(PF_EIO, "rank 0 tells of a step that cannot be");
         for (int r = 0; r < p->rows; r++)
             s->tokens[p->computed + r] = tokens[rows + r];
@@ -52,23 +53,30 @@ static pf_status take_parts(struct follower *f, const struct pf_told *told, stru
         s->planned = p->planned >= 0 ? &s->checkpoints[p->planned] : NULL;
         s->planned_pos = p->planned_pos;
         parts[i] = (struct pf_part){ .s = s, .first = rows, .rows = p->rows };
+        if (pf_crew_by_rows(f->m)) {
+            parts[i].n_logits = p->n_logits;
+            parts[i].hidden = p->hidden;
+        }
         f->stepped[i] = s;
         rows += p->rows;
     }
     return PF_OK;
 }
 
-/* A step that fails here goes on as one that has failed; what remains of it is rank 0's. */
+/* A step that fails here rank 0 hears of; what remains of it is rank 0's. */
 static pf_status make_step(struct follower *f, const struct pf_told *told)
 {
     struct pf_part parts[PF_MAX_BATCH_PARTS];
-    struct pf_step t = { .m = f->m, .parts = parts, .n_parts = told->n_parts, .rows = told->rows, .back = told->back };
+    struct pf_step t = { .m = f->m, .parts = parts, .n_parts = told->n_parts, .rows = told->rows, .back = told->back,
+                         .is_told = pf_crew_by_rows(f->m) };
     uint64_t ns;
     f->n_stepped = 0;
     if (told->n_parts < 1 || told->n_parts > PF_MAX_BATCH_PARTS)
         PF_FAIL(PF_EIO, "rank 0 tells of a step of %d sequences", told->n_parts);
     PF_TRY(take_parts(f, told, parts));
     f->n_stepped = told->n_parts;
+    for (int i = 0; i < t.n_parts; i++)
+        t.n_logits += parts[i].n_logits;
     pf_step_make(&t, &ns);
     return PF_OK;
 }

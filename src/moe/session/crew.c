@@ -180,8 +180,10 @@ pf_status pf_crew_tell_step(const struct pf_step *t)
     for (int i = 0; i < t->n_parts; i++) {
         const struct pf_part *p = &t->parts[i];
         const struct pf_session *s = p->s;
-        parts[i] = (struct pf_told_part){ s->number, p->rows, s->planned ? (int32_t)(s->planned - s->checkpoints) : -1,
-                                          s->computed, s->planned_pos };
+        parts[i] = (struct pf_told_part){ .session = s->number, .rows = p->rows, .n_logits = p->n_logits,
+                                          .planned = s->planned ? (int32_t)(s->planned - s->checkpoints) : -1,
+                                          .hidden = p->hidden, .computed = s->computed,
+                                          .planned_pos = s->planned_pos };
         memcpy(tokens + p->first, s->tokens + s->computed, (size_t)p->rows * sizeof *tokens);
     }
     return flush(t->m);
@@ -204,7 +206,7 @@ static void free_room(struct pf_crew *crew)
 pf_status pf_crew_fit(struct pf_model *m)
 {
     struct pf_crew *crew = m->crew;
-    if (!crew)
+    if (!crew || crew->cut.by_rows)
         return PF_OK;
     size_t bytes = sizeof(struct fared) + (size_t)m->work->sizes.max_rows * x_floats(m) * sizeof(float);
     if (crew->room && bytes <= crew->room_bytes)
@@ -296,6 +298,32 @@ pf_status pf_crew_take_owed(struct pf_model *m)
         PF_TRY(pf_ranks_receive(crew->ranks, crew->n - 1, &fared, sizeof fared));
     }
     return fared.status < 0 ? failed_before(crew->n - 1, &fared) : PF_OK;
+}
+
+/* ---- By rows ----------------------------------------------------------------------------------------------------- */
+
+pf_status pf_crew_leave_step(struct pf_model *m, pf_status st)
+{
+    return pf_ranks_abandon(m->crew->ranks, st);
+}
+
+pf_status pf_crew_end_step(struct pf_model *m, pf_status st)
+{
+    struct pf_crew *crew = m->crew;
+    struct fared mine = fared_of(st), theirs, first = mine;
+    int from = crew->rank;
+    if (crew->rank > 0)
+        PF_TRY(pf_ranks_send(crew->ranks, 0, &mine, sizeof mine));
+    for (int k = 1; crew->rank == 0 && k < crew->n; k++) {
+        PF_TRY(pf_ranks_receive(crew->ranks, k, &theirs, sizeof theirs));
+        from = first.status < 0 ? from : k;
+        first = first.status < 0 ? first : theirs;
+    }
+    if (first.status < 0 && from != crew->rank)
+        return failed_before(from, &first);
+    if (first.status < 0)
+        PF_FAIL(first.status, "%s", first.why);
+    return PF_OK;
 }
 
 /* ---- The end ----------------------------------------------------------------------------------------------------- */

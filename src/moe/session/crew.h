@@ -1,18 +1,26 @@
-/* Several processes with one model, rank after rank (backend/ranks.h). Each has a run of the model's layers, as a model
- * of its own, with the keys, values and state of these; rank 0 also has the embedding, the output matrix, and whoever
- * gives tokens and wants logits.
+/* Several processes with one model (backend/ranks.h), divided by layers or by rows. Rank 0 has whoever gives tokens and
+ * wants logits.
+ *
+ * By layers each has a run of the model's layers, as a model of its own, with the keys, values and state of these, and
+ * rank 0 also the embedding and the output matrix. One rank computes after the other:
  *
  *     rank 0   told | embedding | layers ..  x -->                      --> x  output | logits
  *     rank 1   hears|                        x --> layers ..  x -->       |
  *     rank 2   hears|                                         x --> layers ..
+ *
+ * By rows each has its card's part of all layers (place/rows.h), and all make a step at the same time. What crosses
+ * is work of the cards, and no rank may leave a step in the middle: one that has to takes its leave of the crew.
+ *
+ *     rank 0   told | embedding | layers: its rows .. | logits | how it has fared
+ *     rank 1   hears|             layers: its rows .. | logits | how it has fared
  *
  * Rank 0 decides and the others do the same: for each of its sessions they have one of the same number. They are told
  * (broadcast, in order) of sessions that open and close, of steps with their tokens and positions, and of what becomes
  * of recurrent state and windows; what nobody waits for is told with the next thing that somebody does. Nothing that
  * depends on time, memory or chance is decided anywhere else, so what a session holds is the same on all ranks.
  *
- *     a step     is told when rank 0 has computed its layers, and goes round even if it fails on the way: in front of x
- *                stands a status, with its sentence
+ *     a step     by layers is told when rank 0 has computed its layers, and goes round even if it fails on the way: in
+ *                front of x stands a status, with its sentence; by rows it is told before
  *     committed  by rank 0; the others learn it with the next thing that they are told
  *     owed       is the answer to a step of a prompt without logits: rank 0 begins with the next one meanwhile
  *
@@ -22,6 +30,7 @@
 #define PF_CREW_H
 
 #include "backend/ranks.h"
+#include "moe/place/placement.h"
 #include "moe/session/step.h"
 
 enum { PF_CREW_SESSIONS = 1024 };            /* numbers of sessions, from 1 on */
@@ -38,6 +47,7 @@ enum pf_told_kind {
 
 struct pf_told_part {
     int32_t session, rows, planned;          /* planned: number of the planned checkpoint, or -1 */
+    int32_t n_logits, hidden;                /* as in pf_part */
     int64_t computed, planned_pos;
 };
 
@@ -53,6 +63,7 @@ struct pf_told {
 struct pf_crew {
     pf_ranks   *ranks;
     int         rank, n;
+    struct pf_cut cut;                       /* by_rows: of all ranks; otherwise layers are divided */
     bool        is_together;                 /* all have opened the model, and hear what rank 0 tells */
     bool        committed;                   /* rank 0: the others have not been told yet */
     bool        taken[PF_CREW_SESSIONS];     /* rank 0: numbers of open sessions */
@@ -70,6 +81,12 @@ struct pf_crew {
 static inline bool pf_crew_follows(const struct pf_model *m)
 {
     return m->crew && m->crew->rank > 0;
+}
+
+/* Whether the processes make each step at the same time. */
+static inline bool pf_crew_by_rows(const struct pf_model *m)
+{
+    return m->crew && m->crew->cut.by_rows;
 }
 
 static inline bool pf_crew_leads(const struct pf_model *m)
@@ -106,7 +123,12 @@ static inline const int32_t *pf_told_tokens(const struct pf_told *told)
     return (const int32_t *)(pf_told_parts(told) + told->n_parts);
 }
 
-/* Makes room for x of the largest step of all sessions, in memory that devices can copy from and to. */
+/* By rows, when this rank leaves a step in the middle: nothing more can be done together. Returns why. At the end of a
+ * step: how it has fared here; on rank 0, here or anywhere. */
+pf_status pf_crew_leave_step(struct pf_model *m, pf_status st);
+pf_status pf_crew_end_step(struct pf_model *m, pf_status st);
+
+/* By layers. Makes room for x of the largest step of all sessions, in memory that devices can copy from and to. */
 pf_status pf_crew_fit(struct pf_model *m);
 
 /* x of the unit at work to the next rank, with how the step has fared so far: of all rows, or of those from t->back on

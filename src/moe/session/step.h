@@ -17,6 +17,7 @@ struct pf_part {
     struct pf_session *s;
     int                first, rows, n_logits;
     int                n_drafts;             /* of the rows, the last ones */
+    bool               hidden;               /* the session is handed what the layers make of its rows */
     float             *logits;               /* [n_logits][n_vocab] where those of the last n_logits rows go */
 };
 
@@ -28,6 +29,7 @@ struct pf_step {
     bool                  visits;            /* the layers at work are the CPU's, on a card (place/visits.h): their
                                                 keys and values are the host's */
     int                   back;              /* with several processes: rows from here on come back to the first one */
+    bool                  is_told;           /* other processes make the step at the same time */
     bool                  handed_out;        /* the logits were downloaded with the layers that they come from */
     bool                  follows;           /* another step of its one session follows at once, and begins on the first
                                                 card while the others are still at work on this one */
