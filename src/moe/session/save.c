@@ -385,6 +385,7 @@ pf_status pf_session_load(pf_session *s, pf_read_fn *read, void *ctx)
 
 pf_status pf_session_load_more(pf_session *s, pf_read_fn *read, void *ctx)
 {
+    PF_TRY(pf_crew_refuse(s->m, "no saved session can be loaded"));
     if (s->pos == 0 || s->has_logits)
         PF_FAIL(PF_EINVAL, "a continuation goes on from what was just loaded");
     return load_from(s, read, ctx);
