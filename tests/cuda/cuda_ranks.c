@@ -1,28 +1,28 @@
 /* Several processes with one model, by NCCL or by what stands in for it (../emulated/standin_nccl.c), against one
  * process on the CPU.
  *
- *     cuda_ranks MODEL N gpu|cpu|shared [brief]     the same logits, whatever is done with sessions
+ *     cuda_ranks MODEL N gpu|cpu|shared|rows [brief]    the same logits, whatever is done with sessions
  *     cuda_ranks MODEL N gpu lost WORDS             with WORDS for the stand-in a rank is lost: all others end, with a
  *                                                   sentence, within seconds
  *     cuda_ranks MODEL N gpu lost killed            rank 1 is killed
- *     cuda_ranks MODEL 2 changed                    rank 1 has a file of its own, which changes: its steps fail, and
+ *     cuda_ranks MODEL 2 changed|changed-rows       rank 1 has a file of its own, which changes: its steps fail, and
  *                                                   rank 0 says so
  *
- * gpu: each rank's layers are its GPU's; cpu: by GPUs they exchange alone; shared: experts are shared with the CPU.
+ * gpu: each rank's layers are its GPU's; cpu: by GPUs they exchange alone; shared: experts are shared with the CPU;
+ * rows: each rank's GPU has rows of all layers.
  * Where there are fewer GPUs than ranks some share one, which NCCL allows if they seem to be of different machines. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
-#include <netinet/in.h>
 #include <unistd.h>
 
 #include "check.h"
+#include "free_port.h"
 #include "pfmoe.h"
 
 enum { MOST = 4, LOST = 3, SKIPPED = 77, LIMIT_S = 20, KILL_S = 4, PATH_BYTES = 512 };
@@ -203,6 +203,13 @@ static pf_status lead(const struct how *how, pf_model *m, const char *out_path)
     return st;
 }
 
+/* Of the GPU's memory; 0: all that is free. */
+static uint64_t bytes_of(const char *place)
+{
+    bool none = strcmp(place, "cpu") == 0 || strcmp(place, "changed") == 0;
+    return none ? 1 : strcmp(place, "shared") == 0 ? 12000000 : 0;
+}
+
 static int be_rank(const struct how *how, int rank, const char *out_path)
 {
     struct pf_model_opts o;
@@ -215,8 +222,9 @@ static int be_rank(const struct how *how, int rank, const char *out_path)
     o.nextn = true;
     o.log = say;
     o.log_ctx = &rank;
-    o.vram_bytes = how->place[0] == 'c' ? 1 : strcmp(how->place, "shared") == 0 ? 12000000 : 0;
-    bool changed = strcmp(how->place, "changed") == 0;
+    o.vram_bytes = bytes_of(how->place);
+    o.layout = strstr(how->place, "rows") ? PF_LAYOUT_ROWS : PF_LAYOUT_AUTO;
+    bool changed = strncmp(how->place, "changed", 7) == 0;
     pf_status st = pf_model_open(&m, changed && rank > 0 ? out_path : how->model, &o);
     if (st < 0 && strstr(pf_last_error(), "NCCL, which was not found"))
         return SKIPPED;
@@ -229,16 +237,6 @@ static int be_rank(const struct how *how, int rank, const char *out_path)
 }
 
 /* ---- All of them ------------------------------------------------------------------------------------------------- */
-
-static int free_port(void)
-{
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t size = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    bool ok = bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && getsockname(fd, (struct sockaddr *)&a, &size) == 0;
-    close(fd);
-    return ok ? ntohs(a.sin_port) : 0;
-}
 
 static pid_t start(const struct how *how, int rank, const char *out_path)
 {
@@ -277,10 +275,8 @@ static void wait_all(pid_t *pid, int n, int *status, bool loses, bool kills)
 /* lost: how a rank is to be lost; NULL: none is. */
 static void run_all(const struct how *how, const char *out_path, const char *lost, int *status)
 {
-    char at[64];
     pid_t pid[MOST];
-    snprintf(at, sizeof at, "127.0.0.1:%d", free_port());
-    setenv("NCCL_COMM_ID", at, 1);
+    meet_at_free_port();
     for (int k = how->n - 1; k >= 0; k--)
         pid[k] = start(how, k, out_path);
     wait_all(pid, how->n, status, lost, lost && strcmp(lost, "killed") == 0);
@@ -380,7 +376,7 @@ int main(int argc, char **argv)
     }
     if (argc > 5 && strcmp(argv[4], "lost") == 0) {
         lose(&how, argv[5]);
-    } else if (strcmp(how.place, "changed") == 0) {
+    } else if (strncmp(how.place, "changed", 7) == 0) {
         change(&how);
     } else {
         how.brief = argc > 4 ? argv[4] : NULL;

@@ -76,6 +76,8 @@ with tempfile.TemporaryDirectory() as folder:
         return ["-m", model, "--hosts", "localhost:%d,localhost" % port, "--rank", str(k)] + ASK
     port = free_port()
     check(run(2, by_flags) == alone, "by flags")
+    port = free_port()
+    check(run(2, lambda k: by_flags(k) + ["--layout", "rows"]) == alone, "by rows")
 
     def by_mpi(k):
         return {"OMPI_COMM_WORLD_RANK": str(k), "OMPI_COMM_WORLD_SIZE": "3", "OMPI_COMM_WORLD_LOCAL_RANK": str(k)}
@@ -92,3 +94,4 @@ with tempfile.TemporaryDirectory() as folder:
 
     if SERVE:
         serves(model, ["--hosts", "localhost:%d,localhost" % free_port()])
+        serves(model, ["--layout", "rows", "--hosts", "localhost:%d,localhost" % free_port()])

@@ -4,15 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
-#include <netinet/in.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "backend/ranks.h"
 #include "base/pf_time.h"
 #include "check.h"
+#include "free_port.h"
 #include "pfmoe.h"
 
 enum { N = 3, WAIT_S = 1, MEET_S = 20, LIMIT_S = 10, N_STEPS = 6 };
@@ -78,24 +77,12 @@ static int be_rank(int rank, const char *words, long delay_ns)
     return check_n_failed > 0;
 }
 
-static int free_port(void)
-{
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
-    socklen_t size = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    bool ok = bind(fd, (struct sockaddr *)&a, sizeof a) == 0 && getsockname(fd, (struct sockaddr *)&a, &size) == 0;
-    close(fd);
-    return ok ? ntohs(a.sin_port) : 0;
-}
-
 /* Several processes; the lost one, if any, is rank 1. */
 static void come_together_all(const char *words, long delay_ns)
 {
-    char at[64];
     pid_t pid[N];
     int status;
-    snprintf(at, sizeof at, "127.0.0.1:%d", free_port());
-    setenv("NCCL_COMM_ID", at, 1);
+    meet_at_free_port();
     fflush(stdout);
     for (int k = 0; k < N; k++)
         if ((pid[k] = fork()) == 0) {
