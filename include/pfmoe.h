@@ -225,9 +225,10 @@ struct pf_model_opts {
     uint64_t         gpu_bytes[PF_MAX_GPUS];     /* memory of each that may be taken; 0: what is free */
     enum pf_layout   layout;
     int              n_ranks;        /* processes that have one model together, on one machine or several, each with
-                                        some of its layers; 0 or 1: this one alone. They need NVIDIA's NCCL, which finds
-                                        rank 0 by the environment (NCCL_COMM_ID), and a GPU each, and have to be started
-                                        within five minutes. PF_MAX_GPUS at most */
+                                        some of its layers or, if the layout is by rows, with rows of all of them; 0 or
+                                        1: this one alone. They need NVIDIA's NCCL, which finds rank 0 by the
+                                        environment (NCCL_COMM_ID), and a GPU each, and have to be started within five
+                                        minutes. PF_MAX_GPUS at most */
     int              rank;           /* which of them this one is. Rank 0 has the sessions; see pf_model_follow */
     int              n_batch;        /* of the sessions to come (struct pf_session_opts), for whose steps a GPU keeps
                                         room beside weights; 0: 512 */

@@ -95,10 +95,10 @@ static const struct opt table[] = {
       "rows some rows of every matrix; auto (default) takes what decodes fastest by measured "
       "prices, or the first one alone. No bit of an answer depends on it" },
     { GROUP_MACHINE, 0, "hosts", TEXT, "HOST[:PORT][,HOST...]", AT(hosts), 0, 0, "PFMOE_HOSTS", false,
-      "run the model by several processes, each with some of its layers, its own copy of the file and a GPU: one at "
-      "each HOST, which may be named several times. The others find the first at PORT (default 7700), by NVIDIA's "
-      "NCCL, which has to be installed. All are started with the same hosts; started by mpirun or srun, the first will "
-      "do" },
+      "run the model by several processes, each with some of its layers (--layout rows: with rows of all of them), its "
+      "own copy of the file and a GPU: one at each HOST, which may be named several times. The others find the first "
+      "at PORT (default 7700), by NVIDIA's NCCL, which has to be installed. All are started with the same hosts; "
+      "started by mpirun or srun, the first will do" },
     { GROUP_MACHINE, 0, "rank", WHOLE, "K", AT(rank), 0, PF_MAX_GPUS - 1, "PFMOE_RANK", false,
       "which of --hosts this process is, the first being 0 (default: what mpirun or srun says). Rank 0 answers, the "
       "others compute for it until it ends" },
