@@ -18,6 +18,7 @@
 
 #include "backend/op_streams.h"
 #include "base/pf_i16.h"
+#include "base/pf_latent.h"
 #include "base/pf_pool.h"
 #include "base/pf_qtype.h"
 #include "base/pf_spans.h"
@@ -123,7 +124,8 @@ struct pf_rope_op {
 /* Keys and values of one layer: a ring of n_chunks chunks of PF_KV_CHUNK_POSITIONS positions, in which chunk c takes
  * place c % n_chunks. A ring as long as the context never comes round. In each place, head after head: rows of hd_k,
  * hd_v elements per position; for PF_KV_I16, a chunk as pf_i16.h lays it out. v NULL: a position's value is the first
- * hd_v elements of its key; never for PF_KV_I16.
+ * hd_v elements of its key; for PF_KV_I16 these are then a cached latent, of one KV head, in chunks as pf_latent.h lays
+ * them out, all of which are near.
  *
  * Places of PF_KV_I16 from n_near on lie k_far, v_far bytes from where they would otherwise be: there the memory is
  * shared with the host (buf_alloc), and a device reads it in place, more slowly than its own. 0 and 0: they do not. */
@@ -136,7 +138,8 @@ struct pf_kv_view {
 };
 
 /* Number of the row that holds position pos of a KV head; the following positions of its chunk are the next rows. Row
- * numbers times pf_kv_key_bytes, pf_kv_value_bytes are where rows lie, for PF_KV_I16 where chunks and blocks do. */
+ * numbers times pf_kv_key_bytes, pf_kv_value_bytes, or pf_kv_latent_bytes, are where rows lie, for PF_KV_I16 where
+ * chunks and blocks do. */
 PF_UNIT_FN size_t pf_kv_row(const struct pf_kv_view *kv, int pos, int head)
 {
     int place = pos / PF_KV_CHUNK_POSITIONS % kv->n_chunks;
@@ -150,7 +153,7 @@ PF_UNIT_FN size_t pf_kv_row_bytes(enum pf_kv_type type, int n)
     return type == PF_KV_Q8_0 ? (size_t)n / 32 * 34 : (size_t)n * (type == PF_KV_F16 ? 2 : 4);
 }
 
-/* Bytes that a position takes of the keys, of the values of a head of n elements. */
+/* Bytes that a position takes of the keys, of the values of a head of n elements, where values are apart. */
 PF_UNIT_FN size_t pf_kv_key_bytes(enum pf_kv_type type, int n)
 {
     return type == PF_KV_I16 ? pf_i16_key_bytes(n) : pf_kv_row_bytes(type, n);
@@ -161,7 +164,26 @@ PF_UNIT_FN size_t pf_kv_value_bytes(enum pf_kv_type type, int n)
     return type == PF_KV_I16 ? pf_i16_value_bytes(n) : pf_kv_row_bytes(type, n);
 }
 
-/* Where the chunk of position pos of a KV head begins, of PF_KV_I16. */
+/* Bytes that a position takes where values are the beginnings of keys, of n elements. */
+PF_UNIT_FN size_t pf_kv_latent_bytes(enum pf_kv_type type, int n)
+{
+    return type == PF_KV_I16 ? pf_latent_bytes(n) : pf_kv_row_bytes(type, n);
+}
+
+/* Whether keys and values are a latent in whole numbers. */
+PF_UNIT_FN bool pf_kv_is_latent(const struct pf_kv_view *kv)
+{
+    return kv->type == PF_KV_I16 && !kv->v;
+}
+
+/* Where the chunk of position pos begins, of such a latent. */
+PF_UNIT_FN char *pf_kv_latent(const struct pf_kv_view *kv, int pos)
+{
+    int place = pos / PF_KV_CHUNK_POSITIONS % kv->n_chunks;
+    return (char *)kv->k + (size_t)place * PF_KV_CHUNK_POSITIONS * pf_latent_bytes(kv->hd_k);
+}
+
+/* Where the chunk of position pos of a KV head begins, of PF_KV_I16 with values apart. */
 PF_UNIT_FN char *pf_kv_i16_keys(const struct pf_kv_view *kv, int pos, int head)
 {
     int place = pos / PF_KV_CHUNK_POSITIONS % kv->n_chunks;
@@ -436,7 +458,8 @@ struct pf_backend_sizes {
     int max_head_rows, max_head_n_in;     /* products by head: max_rows * n_head; longest input */
     int max_head_dim;                     /* longest head of keys, values and delta nets */
     int max_latent_heads;                 /* heads that attend to one cached latent; 0: none */
-    int max_i16;                          /* elements of a row's queries where keys are PF_KV_I16; 0: none are */
+    int max_i16;                          /* elements of a row's queries where keys are PF_KV_I16, latents, too; 0: none
+                                             are */
     int max_positions, n_choose_head;     /* choose: positions, heads; 0: never called */
     int max_picks;                        /* max_rows * n_used */
     int expert_rank;                      /* summed rank of the adapters of one expert matrix; 0: no adapters */

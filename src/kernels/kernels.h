@@ -179,8 +179,8 @@ typedef void pf_attn_fn(const struct pf_attn_args *a);
 
 /* ---- Attention in whole numbers (docs/numerics.md; base/pf_i16.h) -------------------------------------------- */
 
-/* A row of q, k or v, n = a head that pf_i16_takes, as planes [2][n] of its upper and lower bytes; returns its scale,
- * or 0 if it is out of range: then the planes are zeros. x is overwritten. */
+/* A row of q, k or v, or one part of a row of a latent, n = a head that pf_i16_takes, as planes [2][n] of its upper and
+ * lower bytes; returns its scale, or 0 if it is out of range: then the planes are zeros. x is overwritten. */
 typedef float pf_to_i16_fn(float *x, int n, bool rotated, int8_t *planes);
 
 enum { PF_ATTN_I16_QUERIES = 64 };
@@ -206,6 +206,28 @@ struct pf_attn_i16_args {
     void         *scratch;       /* [PF_ATTN_I16_SCRATCH] in 64-byte alignment */
 };
 typedef void pf_attn_i16_fn(const struct pf_attn_i16_args *a);
+
+#define PF_ATTN_LATENT_SCRATCH ((size_t)432 << 10)
+
+/* One chunk of a cached latent (base/pf_latent.h) against n_q <= PF_ATTN_I16_QUERIES queries, none of which is rotated.
+ * Query i sees positions lo[i] <= p < hi[i] of the chunk, 0 <= lo <= hi <= PF_KV_CHUNK.
+ *
+ *     q        [n_q] planes of the part that meets the latent, [2][hd_v], then of the other one, [2][hd_k - hd_v]
+ *     cq, cqp  [n_q] the factors of query i's scores with the two parts; cqp may be anything where hd_k = hd_v
+ *     chunk    in 4-byte alignment; of positions that no query sees, the bytes may be anything
+ *     next     the chunk that follows, to fetch from memory meanwhile; NULL: none
+ *     part     as for pf_attn_i16_fn */
+struct pf_attn_latent_args {
+    const int8_t *q;
+    const float  *cq, *cqp;
+    const void   *chunk, *next;
+    int           n_q, hd_k, hd_v;
+    const int    *lo, *hi;
+    float        *part;
+    size_t        part_stride;
+    void         *scratch;       /* [PF_ATTN_LATENT_SCRATCH] in 64-byte alignment */
+};
+typedef void pf_attn_latent_fn(const struct pf_attn_latent_args *a);
 
 /* A chunk's partial of a query that sees something enters the whole, which begins as 0s, -inf, 0. */
 typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
@@ -244,6 +266,7 @@ typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
     X(attn_q8_0,  pf_attn_fn)        \
     X(to_i16,     pf_to_i16_fn)      \
     X(attn_i16,   pf_attn_i16_fn)    \
+    X(attn_latent, pf_attn_latent_fn) \
     X(attn_fold,  pf_attn_fold_fn)
 /* sigmoid_mul: a = sigmoid(g) * u;  relu_mul: a = max(g, 0) * u;  gelu_mul: PF_ACT_GELU;  mul: a = g * u
  * swiglu_oai: g' = min(g, 7), u' = clamp(u, -7, 7), a = (g' * sigmoid(1.702 * g')) * (u' + 1) */

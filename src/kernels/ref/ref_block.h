@@ -163,6 +163,7 @@ REF_TYPE_LIST(X)
 
 pf_to_i16_fn pf_ref_to_i16;
 pf_attn_i16_fn pf_ref_attn_i16;
+pf_attn_latent_fn pf_ref_attn_latent;
 pf_attn_fold_fn pf_ref_attn_fold;
 
 #endif
