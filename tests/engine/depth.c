@@ -8,7 +8,7 @@
 #include "check.h"
 #include "backend/backend.h"
 
-enum { ROWS = 9, MAX_POS = 9000 };
+enum { ROWS = 9, MAX_POS = 9000, ONE_CHUNK = 4, LATENT_CHUNK = 10 };
 
 struct shape {
     const char *name;
@@ -28,6 +28,10 @@ static const struct shape shapes[] = {
     { "F32, a window and sinks", 8, 2, 32, 32, 3000, 700, false, true, false, PF_KV_F32, false },
     { "Q8_0, windows side by side", 4, 1, 96, 32, 2000, 900, true, false, true, PF_KV_Q8_0, false },
     { "a latent, several rounds", 80, 1, 576, 512, 2300, 0, false, false, false, PF_KV_F16, true },
+    { "a latent in whole numbers, several rounds", 80, 1, 576, 512, 2300, 0, false, false, false, PF_KV_I16, true },
+    { "a latent in whole numbers, one chunk", 16, 1, 96, 64, 200, 0, false, true, false, PF_KV_I16, true },
+    { "a latent in whole numbers, a window and sinks", 12, 1, 96, 32, 1500, 700, false, true, true, PF_KV_I16, true },
+    { "a latent in whole numbers without positions", 5, 1, 64, 64, 1100, 0, false, false, true, PF_KV_I16, true },
 };
 
 static float *q, *k, *v, *sinks, *temper;
@@ -64,9 +68,10 @@ static struct cache cache_new(const struct shape *s, int n_threads, uint32_t isa
     struct cache c = { .kv = { .type = s->type, .n_kv_head = s->n_kv_head, .hd_k = s->hd_k, .hd_v = s->hd_v,
                                .n_chunks = s->n_pos / PF_KV_CHUNK_POSITIONS + 1 } };
     struct pf_backend_sizes sizes = { .max_rows = ROWS, .max_head_dim = s->hd_k > s->hd_v ? s->hd_k : s->hd_v,
-                                      .max_heads = s->n_head, .n_ctx = s->n_pos };
+                                      .max_heads = s->n_head, .max_latent_heads = s->latent ? s->n_head : 0,
+                                      .n_ctx = s->n_pos };
     size_t rows = (size_t)c.kv.n_chunks * PF_KV_CHUNK_POSITIONS * (size_t)s->n_kv_head;
-    c.k_bytes = rows * pf_kv_key_bytes(s->type, s->hd_k);
+    c.k_bytes = rows * (s->latent ? pf_kv_latent_bytes : pf_kv_key_bytes)(s->type, s->hd_k);
     c.v_bytes = s->latent ? 0 : rows * pf_kv_value_bytes(s->type, s->hd_v);
     CHECK(pf_backend_cpu_open(&c.be, n_threads, isa) == PF_OK && c.be->ops->reserve(c.be, &sizes) == PF_OK &&
           c.be->ops->buf_alloc(c.be, c.k_bytes, false, &c.kv.k) == PF_OK &&
@@ -147,47 +152,49 @@ static void test_shape(const struct shape *s)
     empty();
 }
 
-/* Who sees the position, or is the query, gets NaN. */
-static void test_out_of_range(float *bad, float value, int first_row, int n_rows)
+/* Who sees the position, or is the query, gets NaN: of the heads, the first n. */
+static void test_out_of_range(const struct shape *s, float *bad, float value, int n_heads)
 {
-    const struct shape *s = &shapes[4];
     float before = *bad;
     *bad = value;
     struct cache c = cache_new(s, 2, UINT32_MAX);
     float *out = attend(s, &c, ROWS);
     int per_row = s->n_head * s->hd_v;
     for (int i = 0; i < ROWS * per_row; i++) {
-        bool sees = i / per_row >= first_row && i / per_row < first_row + n_rows && i % per_row / s->hd_v < 2;
-        CHECK(isfinite(out[i]) == !sees, "row %d, element %d: %g", i / per_row, i % per_row, (double)out[i]);
+        bool sees = i / per_row >= ROWS - 4 && i % per_row / s->hd_v < n_heads;
+        CHECK(isfinite(out[i]) == !sees, "%s: row %d, element %d: %g", s->name, i / per_row, i % per_row,
+              (double)out[i]);
     }
     free(out);
     cache_free(&c);
     *bad = before;
 }
 
-static void test_all_out_of_range(void)
+/* Of what the first KV head has at the fourth position from the end. */
+static void test_all_out_of_range(const struct shape *s)
 {
     static const float values[] = { INFINITY, -INFINITY, NAN, 0x1p60f };
-    const struct shape *s = &shapes[4];
-    int at = s->n_pos - 4;                   /* the first two query heads read its first KV head */
+    int at = s->n_pos - 4, n_heads = s->n_head / s->n_kv_head;
     fill(s);
     for (int i = 0; i < 4; i++) {
-        test_out_of_range(k + at * s->n_kv_head * s->hd_k + 5, values[i], ROWS - 4, 4);
-        test_out_of_range(v + at * s->n_kv_head * s->hd_v + 5, values[i], ROWS - 4, 4);
+        test_out_of_range(s, k + at * s->n_kv_head * s->hd_k + 5, values[i], n_heads);
+        if (s->latent)                       /* its other part */
+            test_out_of_range(s, k + (at + 1) * s->hd_k - 5, values[i], n_heads);
+        else
+            test_out_of_range(s, v + at * s->n_kv_head * s->hd_v + 5, values[i], n_heads);
     }
     empty();
 }
 
-/* A query that is out of range: its own head of its own row. */
-static void test_query_out_of_range(void)
+/* A query that is out of range in element e: its own head of its own row. */
+static void test_query_out_of_range(const struct shape *s, int e)
 {
-    const struct shape *s = &shapes[4];
     fill(s);
-    q[3 * s->n_head * s->hd_k + 7] = NAN;
+    q[3 * s->n_head * s->hd_k + e] = NAN;
     struct cache c = cache_new(s, 2, UINT32_MAX);
     float *out = attend(s, &c, ROWS);
     for (int i = 0; i < ROWS * s->n_head * s->hd_v; i++)
-        CHECK(isfinite(out[i]) == (i / s->hd_v != 3 * s->n_head), "element %d: %g", i, (double)out[i]);
+        CHECK(isfinite(out[i]) == (i / s->hd_v != 3 * s->n_head), "%s: element %d: %g", s->name, i, (double)out[i]);
     free(out);
     cache_free(&c);
     empty();
@@ -200,8 +207,12 @@ int main(void)
         positions[i] = i;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         test_shape(&shapes[i]);
-    test_all_out_of_range();
-    test_query_out_of_range();
+    for (int latent = 0; latent < 2; latent++) {
+        const struct shape *s = &shapes[latent ? LATENT_CHUNK : ONE_CHUNK];
+        test_all_out_of_range(s);
+        test_query_out_of_range(s, 7);
+        test_query_out_of_range(s, s->hd_k - 1);
+    }
     free(positions);
     return check_status();
 }

@@ -135,7 +135,8 @@ static size_t carve(struct cpu_backend *b, const struct pf_backend_sizes *s, cha
                                             pf_cpu_choose_floats(s->n_choose_head)), pf_cpu_experts_floats()),
                           max_size(pf_cpu_delta_floats(s->max_head_dim), pf_cpu_route_floats(s->n_expert))),
                  ALIGN);
-    b->thread_floats = round_up(max_size(b->thread_floats, pf_cpu_attention_i16_floats(s->max_head_dim)), ALIGN);
+    size_t i16_floats = pf_cpu_attention_i16_floats(s->max_head_dim, s->max_latent_heads > 0);
+    b->thread_floats = round_up(max_size(b->thread_floats, i16_floats), ALIGN);
     b->parts = take(&c, pf_cpu_parts_floats(s), sizeof *b->parts);
     b->scores = take(&c, s->n_choose_head ? (size_t)CHOOSE_ROWS * (size_t)s->max_positions : 0, sizeof *b->scores);
     b->thread_scratch = take(&c, (size_t)pf_pool_n_threads(b->pool) * b->thread_floats, sizeof *b->thread_scratch);
@@ -164,6 +165,7 @@ static pf_status cpu_reserve(pf_backend *backend, const struct pf_backend_sizes 
     grow(&s.max_head_rows, sizes->max_head_rows);
     grow(&s.max_head_n_in, sizes->max_head_n_in);
     grow(&s.max_head_dim, sizes->max_head_dim);
+    grow(&s.max_latent_heads, sizes->max_latent_heads);
     grow(&s.max_heads, sizes->max_heads);
     s.n_ctx = sizes->n_ctx > s.n_ctx ? sizes->n_ctx : s.n_ctx;
     grow(&s.max_positions, sizes->max_positions);

@@ -110,7 +110,7 @@ pf_status pf_cpu_attention_i16(struct cpu_backend *b, const struct pf_attention_
 int pf_cpu_first_visible(const struct pf_attention_op *a, int row);  /* the first position that a row sees */
 int pf_cpu_first_chunk(const struct pf_attention_op *a);             /* chunks of positions that some row sees */
 int pf_cpu_end_chunk(const struct pf_attention_op *a);
-/* The keys and values of one KV head at one position, of type PF_KV_I16. */
+/* The keys and values of one KV head at one position, of type PF_KV_I16; v is not read where kv has none. */
 void pf_cpu_store_i16(const struct cpu_backend *b, const struct pf_kv_view *kv, int pos, int head, const float *k,
                       const float *v);
 pf_status pf_cpu_choose(pf_backend *b, const struct pf_choose_op *c);
@@ -127,7 +127,7 @@ pf_status pf_cpu_agree(pf_backend *b, const struct pf_agree_op *a);
 pf_status pf_cpu_spread(pf_backend *b, const struct pf_spread_op *s);
 pf_status pf_cpu_route(pf_backend *b, const struct pf_route_op *r);
 size_t pf_cpu_attention_floats(int max_head_dim, bool gathers);      /* scratch per thread */
-size_t pf_cpu_attention_i16_floats(int max_head_dim);
+size_t pf_cpu_attention_i16_floats(int max_head_dim, bool latent);
 size_t pf_cpu_parts_floats(const struct pf_backend_sizes *s);                /* of cpu_backend.parts */
 size_t pf_cpu_choose_floats(int n_head);
 size_t pf_cpu_experts_floats(void);

@@ -1,14 +1,15 @@
-/* Attention in whole numbers: keys and values into chunks (base/pf_i16.h), and queries to chunks. docs/numerics.md has
- * the order; how work is dealt out changes no bit of it.
+/* Attention in whole numbers: keys and values (base/pf_i16.h) or a latent, which is both (base/pf_latent.h), into
+ * chunks, and queries to chunks. docs/numerics.md has the order; how work is dealt out changes no bit of it.
  *
  *     queries of KV head h: (row 0, head 0..g-1), (row 1, head 0..g-1), ...      g query heads share the KV head
  *     a block of queries:   up to Q_BLOCK of them, which read keys and values together
  *
- * cpu_rounds.h deals blocks and runs of chunks to the threads. */
+ * cpu_rounds.h deals blocks and runs of chunks to the threads. A latent is one KV head: its blocks are smaller where
+ * the context has fewer chunks than there are threads. */
 #include <math.h>
 #include <string.h>
 
-#include "base/pf_i16.h"
+#include "base/pf_latent.h"
 #include "kernels/cpu/cpu_rounds.h"
 
 _Static_assert((int)PF_I16_CHUNK == (int)PF_KV_CHUNK_POSITIONS, "chunks are as long as attention's");
@@ -40,11 +41,47 @@ static void put_value(char *block, int n, int p, const int8_t *planes, float rsv
     memcpy(block + pf_i16_rsv(n) + (size_t)p * sizeof rsv, &rsv, sizeof rsv);
 }
 
+/* Planes [2][n] of the elements [first, first + n) of a latent's row. */
+static void put_latent(char *block, int hd_k, int p, int first, int n, const int8_t *planes)
+{
+    for (int e = 0; e < n; e += 4) {
+        char *at = block + pf_latent_at(hd_k, p, first + e);
+        memcpy(at, planes + e, 4);
+        memcpy(at + PF_LATENT_PLANE, planes + n + e, 4);
+    }
+}
+
+static void store_latent(const struct cpu_backend *b, const struct pf_kv_view *kv, int pos, const float *k)
+{
+    float row[2 * PF_I16_HEAD_MAX], scales[4] = { 1, 1, 0, NAN };        /* s, sp, lsv, rsv */
+    int8_t planes[4 * PF_I16_HEAD_MAX];
+    int n = kv->hd_v, n_pe = kv->hd_k - n, p = pos % PF_I16_CHUNK, at = p % PF_I16_BLOCK;
+    memcpy(row, k, (size_t)kv->hd_k * sizeof *k);
+    float s = b->k.to_i16(row, n, false, planes), sp = n_pe ? b->k.to_i16(row + n, n_pe, false, planes + 2 * n) : 1;
+    if (s > 0 && sp > 0) {
+        scales[0] = s;
+        scales[1] = sp;
+        scales[2] = pf_log2f(s);
+        scales[3] = 1.0f / s;
+    } else {                                 /* out of range */
+        memset(planes, 0, sizeof planes);
+    }
+    char *block = pf_kv_latent(kv, pos) + pf_latent_block(kv->hd_k, p);
+    put_latent(block, kv->hd_k, at, 0, n, planes);
+    put_latent(block, kv->hd_k, at, n, n_pe, planes + 2 * n);
+    for (int i = 0; i < 4; i++)
+        memcpy(block + pf_latent_scales(kv->hd_k, i) + (size_t)at * sizeof *scales, &scales[i], sizeof *scales);
+}
+
 void pf_cpu_store_i16(const struct cpu_backend *b, const struct pf_kv_view *kv, int pos, int head, const float *k,
                       const float *v)
 {
     float row[PF_I16_HEAD_MAX];
     int8_t key[2 * PF_I16_HEAD_MAX], value[2 * PF_I16_HEAD_MAX];
+    if (pf_kv_is_latent(kv)) {
+        store_latent(b, kv, pos, k);
+        return;
+    }
     memcpy(row, k, (size_t)kv->hd_k * sizeof *k);
     float sk = b->k.to_i16(row, kv->hd_k, true, key);
     memcpy(row, v, (size_t)kv->hd_v * sizeof *v);
@@ -70,56 +107,71 @@ struct i16_job {
     struct cpu_backend *b;
     const struct pf_attention_op *a;
     int group, n_q;              /* query heads per KV head; queries per KV head: rows x group */
-    int n_blocks;                /* of queries per KV head */
+    int block, n_blocks;         /* queries of a block; blocks per KV head */
+    bool latent;
 };
 
 /* Of one task, carved from the thread's scratch. */
 struct i16_queries {
-    void   *kernel;              /* scratch [PF_ATTN_I16_SCRATCH] */
+    void   *kernel;              /* scratch [PF_ATTN_I16_SCRATCH], [PF_ATTN_LATENT_SCRATCH] */
     float  *part, *total;        /* [Q_BLOCK][hd_v + 2] */
-    int8_t *planes;              /* [Q_BLOCK][2][hd_k] */
+    int8_t *planes;              /* [Q_BLOCK][2][hd_k]; of a latent [Q_BLOCK] planes of the two parts */
     int     n, kv_head, number;  /* number: of the first, among the queries of its KV head */
-    float   cq[Q_BLOCK];
+    float   cq[Q_BLOCK], cqp[Q_BLOCK];
     bool    out_of_range[Q_BLOCK];
     int     row[Q_BLOCK], head[Q_BLOCK];
     int     first[Q_BLOCK], end[Q_BLOCK], lo[Q_BLOCK], hi[Q_BLOCK];      /* positions seen, of all, of a chunk */
 };
 
-static int i16_head_dim(int max_head_dim)
+static size_t kernel_floats(bool latent)
 {
-    return max_head_dim < PF_I16_HEAD_MAX ? max_head_dim : PF_I16_HEAD_MAX;
+    return (latent ? PF_ATTN_LATENT_SCRATCH : PF_ATTN_I16_SCRATCH) / sizeof(float);
 }
 
-size_t pf_cpu_attention_i16_floats(int max_head_dim)
+size_t pf_cpu_attention_i16_floats(int max_head_dim, bool latent)
 {
-    size_t hd = (size_t)i16_head_dim(max_head_dim);
-    return PF_ATTN_I16_SCRATCH / sizeof(float) + Q_BLOCK * (2 * (hd + 2) + hd / 2 + 1);
+    size_t most = latent ? 2 * PF_I16_HEAD_MAX : PF_I16_HEAD_MAX, hd = (size_t)max_head_dim;
+    hd = hd < most ? hd : most;
+    return kernel_floats(latent) + Q_BLOCK * (2 * (hd + 2) + hd / 2 + 1);
 }
 
-static void carve(struct i16_queries *s, float *scratch, const struct pf_kv_view *kv)
+static void carve(const struct i16_job *job, struct i16_queries *s, int thread)
 {
+    size_t stride = (size_t)job->a->kv->hd_v + 2;
+    float *scratch = cpu_thread_scratch(job->b, thread);
     s->kernel = scratch;
-    s->part = scratch + PF_ATTN_I16_SCRATCH / sizeof *scratch;
-    s->total = s->part + (size_t)Q_BLOCK * ((size_t)kv->hd_v + 2);
-    s->planes = (int8_t *)(s->total + (size_t)Q_BLOCK * ((size_t)kv->hd_v + 2));
+    s->part = scratch + kernel_floats(job->latent);
+    s->total = s->part + (size_t)Q_BLOCK * stride;
+    s->planes = (int8_t *)(s->total + (size_t)Q_BLOCK * stride);
 }
 
-/* Query i of the task: its number, what it sees, its planes. */
+/* A part of a query as planes, and the factor of its scores; false: it is out of range. */
+static bool part_to_planes(const struct i16_job *job, float *x, int n, int8_t *planes, float *cq)
+{
+    float scale = job->b->k.to_i16(x, n, !job->latent, planes);
+    *cq = scale * (job->a->scale * PF_LOG2_E * 256);
+    return scale > 0 && fabsf(*cq) < PF_I16_MOST_CQ;
+}
+
+/* Query i of the task: its number, what it sees, its planes. A latent's queries have a part with positions behind. */
 static void begin_query(const struct i16_job *job, struct i16_queries *s, int i)
 {
     const struct pf_attention_op *a = job->a;
-    int hd = a->kv->hd_k, row = (s->number + i) / job->group;
+    int hd = a->kv->hd_k, n = job->latent ? a->kv->hd_v : hd, row = (s->number + i) / job->group;
     int head = s->kv_head * job->group + (s->number + i) % job->group;
-    float x[PF_I16_HEAD_MAX];
+    float x[2 * PF_I16_HEAD_MAX];
     memcpy(x, a->q + ((size_t)row * (size_t)a->n_head + (size_t)head) * (size_t)hd, (size_t)hd * sizeof *x);
     if (a->row_scale)
         job->b->k.scale(x, a->row_scale[row], hd);
     int8_t *planes = s->planes + (size_t)i * 2 * (size_t)hd;
-    float scale = job->b->k.to_i16(x, hd, true, planes), cq = scale * (a->scale * PF_LOG2_E * 256);
-    s->out_of_range[i] = scale == 0 || !(fabsf(cq) < PF_I16_MOST_CQ);
-    if (s->out_of_range[i])
+    bool in_range = part_to_planes(job, x, n, planes, &s->cq[i]);
+    if (n < hd)
+        in_range &= part_to_planes(job, x + n, hd - n, planes + 2 * n, &s->cqp[i]);
+    s->out_of_range[i] = !in_range;
+    if (!in_range) {
         memset(planes, 0, 2 * (size_t)hd);
-    s->cq[i] = s->out_of_range[i] ? 0 : cq;
+        s->cq[i] = s->cqp[i] = 0;
+    }
     s->row[i] = row;
     s->head[i] = head;
     s->first[i] = pf_cpu_first_visible(a, row);
@@ -129,8 +181,8 @@ static void begin_query(const struct i16_job *job, struct i16_queries *s, int i)
 static void begin_queries(const struct i16_job *job, struct i16_queries *s, int kv_head, int block)
 {
     s->kv_head = kv_head;
-    s->number = block * Q_BLOCK;
-    s->n = job->n_q - s->number < Q_BLOCK ? job->n_q - s->number : Q_BLOCK;
+    s->number = block * job->block;
+    s->n = job->n_q - s->number < job->block ? job->n_q - s->number : job->block;
     for (int i = 0; i < s->n; i++)
         begin_query(job, s, i);
 }
@@ -150,13 +202,33 @@ static const char *values_at(const struct pf_kv_view *kv, struct place at)
     return pf_kv_i16_values(kv, at.chunk * PF_I16_CHUNK, at.kv_head);
 }
 
+static const char *latent_at(const struct pf_kv_view *kv, struct place at)
+{
+    return pf_kv_latent(kv, at.chunk * PF_I16_CHUNK);
+}
+
+static void call_kernel(const struct i16_job *job, const struct i16_queries *s, struct place at, struct place next,
+                        float *part)
+{
+    const struct pf_kv_view *kv = job->a->kv;
+    size_t stride = (size_t)kv->hd_v + 2;
+    if (job->latent)
+        job->b->k.attn_latent(&(struct pf_attn_latent_args){
+            .q = s->planes, .cq = s->cq, .cqp = s->cqp, .chunk = latent_at(kv, at), .next = latent_at(kv, next),
+            .n_q = s->n, .hd_k = kv->hd_k, .hd_v = kv->hd_v, .lo = s->lo, .hi = s->hi, .part = part,
+            .part_stride = stride, .scratch = s->kernel });
+    else
+        job->b->k.attn_i16(&(struct pf_attn_i16_args){
+            .q = s->planes, .cq = s->cq, .k = keys_at(kv, at), .v = values_at(kv, at), .next_k = keys_at(kv, next),
+            .next_v = values_at(kv, next), .n_q = s->n, .hd_k = kv->hd_k, .hd_v = kv->hd_v, .lo = s->lo, .hi = s->hi,
+            .part = part, .part_stride = stride, .scratch = s->kernel });
+}
+
 /* The queries' partials of chunk c; `next` is what the thread turns to after it. A query that is out of range gives a
  * sum of weights that is none. */
 static void attend_chunk(const struct i16_job *job, struct i16_queries *s, int c, struct place next, float *part)
 {
-    const struct pf_kv_view *kv = job->a->kv;
-    struct place at = { c, s->kv_head };
-    size_t stride = (size_t)kv->hd_v + 2;
+    size_t hd = (size_t)job->a->kv->hd_v, stride = hd + 2;
     bool any = false;
     for (int i = 0; i < s->n; i++) {
         int lo = s->first[i] - c * PF_I16_CHUNK, hi = s->end[i] - c * PF_I16_CHUNK;
@@ -164,18 +236,13 @@ static void attend_chunk(const struct i16_job *job, struct i16_queries *s, int c
         s->hi[i] = hi > PF_I16_CHUNK ? PF_I16_CHUNK : hi < s->lo[i] ? s->lo[i] : hi;
         any |= s->lo[i] < s->hi[i];
     }
-    struct pf_attn_i16_args args = {
-        .q = s->planes, .cq = s->cq, .k = keys_at(kv, at), .v = values_at(kv, at), .next_k = keys_at(kv, next),
-        .next_v = values_at(kv, next), .n_q = s->n, .hd_k = kv->hd_k, .hd_v = kv->hd_v, .lo = s->lo, .hi = s->hi,
-        .part = part, .part_stride = stride, .scratch = s->kernel,
-    };
     if (any)
-        job->b->k.attn_i16(&args);
+        call_kernel(job, s, (struct place){ c, s->kv_head }, next, part);
     for (int i = 0; i < s->n; i++)
         if (!any)
-            part[(size_t)i * stride + (size_t)kv->hd_v] = -INFINITY;
+            part[(size_t)i * stride + hd] = -INFINITY;
         else if (s->out_of_range[i])
-            part[(size_t)i * stride + (size_t)kv->hd_v + 1] = NAN;
+            part[(size_t)i * stride + hd + 1] = NAN;
 }
 
 static void begin_total(float *total, int hd)
@@ -229,7 +296,7 @@ static void whole_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     int hd = job->a->kv->hd_v;
     size_t stride = (size_t)hd + 2;
     struct i16_queries s;
-    carve(&s, cpu_thread_scratch(job->b, thread), job->a->kv);
+    carve(job, &s, thread);
     for (int64_t t = begin; t < end; t++) {
         struct cpu_run run = pf_cpu_run_of(&job->rounds, t);
         begin_block(job, &s, run.block);
@@ -250,7 +317,7 @@ static void run_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 {
     const struct i16_job *job = ctx;
     struct i16_queries s;
-    carve(&s, cpu_thread_scratch(job->b, thread), job->a->kv);
+    carve(job, &s, thread);
     for (int64_t t = begin; t < end; t++) {
         struct cpu_run run = pf_cpu_run_of(&job->rounds, t);
         begin_block(job, &s, run.block);
@@ -280,14 +347,26 @@ static void fold_tasks(void *ctx, int64_t begin, int64_t end, int thread)
     }
 }
 
+/* Queries of a block of a latent: fewer, where threads would have no chunk otherwise. */
+static int latent_block(const struct i16_job *job, int n_chunks)
+{
+    enum { LEAST = 8 };
+    int n_threads = pf_pool_n_threads(job->b->pool), block = Q_BLOCK;
+    while (block > LEAST && (job->n_q + block - 1) / block * n_chunks < n_threads)
+        block /= 2;
+    return block;
+}
+
 pf_status pf_cpu_attention_i16(struct cpu_backend *b, const struct pf_attention_op *a)
 {
-    struct i16_job job = { .b = b, .a = a, .group = a->n_head / a->kv->n_kv_head };
+    struct i16_job job = { .b = b, .a = a, .group = a->n_head / a->kv->n_kv_head, .latent = pf_kv_is_latent(a->kv) };
+    int first = pf_cpu_first_chunk(a), end = pf_cpu_end_chunk(a);
     job.n_q = a->rows * job.group;
-    job.n_blocks = (job.n_q + Q_BLOCK - 1) / Q_BLOCK;
+    job.block = job.latent ? latent_block(&job, end - first) : Q_BLOCK;
+    job.n_blocks = (job.n_q + job.block - 1) / job.block;
     job.rounds = (struct cpu_rounds){
         .b = b, .n_blocks = (int64_t)job.n_blocks * a->kv->n_kv_head, .n_queries = (int64_t)job.n_q * a->kv->n_kv_head,
-        .stride = (size_t)a->kv->hd_v + 2, .first = pf_cpu_first_chunk(a), .end = pf_cpu_end_chunk(a),
+        .stride = (size_t)a->kv->hd_v + 2, .first = first, .end = end,
     };
     pf_cpu_rounds_run(&job.rounds, whole_tasks, run_tasks, fold_tasks, &job);
     return PF_OK;
