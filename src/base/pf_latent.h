@@ -20,7 +20,8 @@
 
 enum {
     PF_LATENT_RUN = 32,                          /* positions whose words lie in a row */
-    PF_LATENT_PLANE = PF_LATENT_RUN * 4          /* bytes from an element's upper byte to its lower one */
+    PF_LATENT_PLANE = PF_LATENT_RUN * 4,         /* bytes from an element's upper byte to its lower one */
+    PF_LATENT_PIECE = 32                         /* elements that are rotated together */
 };
 
 /* Can a latent of hd_v elements within keys of hd_k be kept so? */

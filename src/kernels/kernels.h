@@ -179,9 +179,13 @@ typedef void pf_attn_fn(const struct pf_attn_args *a);
 
 /* ---- Attention in whole numbers (docs/numerics.md; base/pf_i16.h) -------------------------------------------- */
 
+/* Rotates each piece of x, a power of two from 32 on which n is a multiple of. To rotate again gives x back, but for
+ * roundings. */
+typedef void pf_rotate_fn(float *x, int n, int piece);
+
 /* A row of q, k or v, or one part of a row of a latent, n = a head that pf_i16_takes, as planes [2][n] of its upper and
- * lower bytes; returns its scale, or 0 if it is out of range: then the planes are zeros. x is overwritten. */
-typedef float pf_to_i16_fn(float *x, int n, bool rotated, int8_t *planes);
+ * lower bytes; returns its scale, or 0 if it is out of range: then the planes are zeros. */
+typedef float pf_to_i16_fn(const float *x, int n, int8_t *planes);
 
 enum { PF_ATTN_I16_QUERIES = 64 };
 #define PF_ATTN_I16_SCRATCH ((size_t)304 << 10)
@@ -209,7 +213,7 @@ typedef void pf_attn_i16_fn(const struct pf_attn_i16_args *a);
 
 #define PF_ATTN_LATENT_SCRATCH ((size_t)432 << 10)
 
-/* One chunk of a cached latent (base/pf_latent.h) against n_q <= PF_ATTN_I16_QUERIES queries, none of which is rotated.
+/* One chunk of a cached latent (base/pf_latent.h) against n_q <= PF_ATTN_I16_QUERIES queries, rotated as its rows are.
  * Query i sees positions lo[i] <= p < hi[i] of the chunk, 0 <= lo <= hi <= PF_KV_CHUNK.
  *
  *     q        [n_q] planes of the part that meets the latent, [2][hd_v], then of the other one, [2][hd_k - hd_v]
@@ -264,6 +268,7 @@ typedef void pf_attn_fold_fn(float *total, const float *part, int hd_v);
     X(attn_f16,   pf_attn_fn)        \
     X(attn_f32,   pf_attn_fn)        \
     X(attn_q8_0,  pf_attn_fn)        \
+    X(rotate,     pf_rotate_fn)      \
     X(to_i16,     pf_to_i16_fn)      \
     X(attn_i16,   pf_attn_i16_fn)    \
     X(attn_latent, pf_attn_latent_fn) \

@@ -42,9 +42,9 @@ static void fill_row(float *x, int n, enum row_kind kind)
         x[at] = kind == ROW_TOO_LARGE ? -0x1p60f : kind == ROW_INF ? INFINITY : NAN;
 }
 
-static void check_row(int n, bool rotated, enum row_kind kind)
+static void check_row(int n, enum row_kind kind)
 {
-    static float x[HD_MAX], scratch[HD_MAX];
+    static float x[HD_MAX];
     static int8_t want[2 * HD_MAX], got[2 * HD_MAX];
     float want_s = 0;
     fill_row(x, n, kind);
@@ -52,9 +52,8 @@ static void check_row(int n, bool rotated, enum row_kind kind)
         const struct pf_kernels *k = pf_kernels_level(i);
         if (!k->to_i16 || !check_runs(opts, k))
             continue;
-        memcpy(scratch, x, sizeof x);
         check_doing("%s to_i16, %d elements", k->name, n);
-        float s = k->to_i16(scratch, n, rotated, first ? want : got);
+        float s = k->to_i16(x, n, first ? want : got);
         if (first)
             want_s = s;
         else if (memcmp(&s, &want_s, sizeof s) != 0 || memcmp(want, got, 2 * (size_t)n) != 0)
@@ -63,7 +62,7 @@ static void check_row(int n, bool rotated, enum row_kind kind)
     }
     if ((want_s == 0) != (kind >= ROW_TOO_LARGE))
         fail("scalar", "to_i16", n, "takes a row that is out of range, or refuses one that is not");
-    for (int i = 0; !rotated && i < n && want_s > 0; i++)
+    for (int i = 0; i < n && want_s > 0; i++)
         if (fabsf((float)(want[i] * 256 + want[n + i]) * want_s - x[i]) > 0.51f * want_s)
             fail("scalar", "to_i16", n, "is not the row");
 }
@@ -73,9 +72,40 @@ static void check_rows(void)
     int before = n_failed;
     for (int n = PF_I16_HEAD_STEP; n <= HD_MAX; n += PF_I16_HEAD_STEP)
         for (int kind = 0; kind < N_ROW_KINDS; kind++)
-            for (int rotated = 0; rotated < 2; rotated++)
-                check_row(n, rotated, (enum row_kind)kind);
+            check_row(n, (enum row_kind)kind);
     printf("%-14s %d failed\n", "to_i16", n_failed - before);
+}
+
+/* Twice is the row again. */
+static void check_rotation(int n, int piece)
+{
+    static float x[HD_MAX], want[HD_MAX], got[HD_MAX];
+    fill_row(x, n, ROW_GAUSS);
+    for (int i = 0, first = 1; pf_kernels_level(i); i++) {
+        const struct pf_kernels *k = pf_kernels_level(i);
+        if (!k->rotate || !check_runs(opts, k))
+            continue;
+        memcpy(first ? want : got, x, sizeof x);
+        check_doing("%s rotate, %d elements by %d", k->name, n, piece);
+        k->rotate(first ? want : got, n, piece);
+        if (!first && memcmp(want, got, (size_t)n * sizeof *x) != 0)
+            fail(k->name, "rotate", n, "differs");
+        first = 0;
+    }
+    memcpy(got, want, sizeof got);
+    pf_kernels_level(0)->rotate(got, n, piece);
+    for (int i = 0; i < n; i++)
+        if (!(fabsf(got[i] - x[i]) < 1e-5f))
+            fail("scalar", "rotate", n, "twice is not the row");
+}
+
+static void check_rotations(void)
+{
+    int before = n_failed;
+    for (int n = PF_I16_HEAD_STEP; n <= HD_MAX; n += PF_I16_HEAD_STEP)
+        for (int piece = PF_I16_HEAD_STEP; n % piece == 0; piece *= 2)
+            check_rotation(n, piece);
+    printf("%-14s %d failed\n", "rotate", n_failed - before);
 }
 
 /* ---- A chunk ----------------------------------------------------------------------------------------------------- */
@@ -247,6 +277,8 @@ int check_i16(const struct check_opts *o)
     opts = o;
     rng.state = o->seed;
     n_failed = 0;
+    if (check_wants(o, "rotate"))
+        check_rotations();
     if (check_wants(o, "to_i16"))
         check_rows();
     if (check_wants(o, "attn_i16"))
@@ -314,7 +346,7 @@ static void bench_rows(const struct pf_kernels *k)
     for (int run = 0; run < 30; run++) {
         uint64_t start = check_now_ns();
         for (int i = 0; i < 1000; i++)
-            x[i % BENCH_HD] = k->to_i16(x, BENCH_HD, true, planes);
+            x[i % BENCH_HD] = k->to_i16(x, BENCH_HD, planes);
         double ns = (double)(check_now_ns() - start) / 1000;
         best = ns < best ? ns : best;
     }

@@ -57,7 +57,8 @@ static void store_latent(const struct cpu_backend *b, const struct pf_kv_view *k
     int8_t planes[4 * PF_I16_HEAD_MAX];
     int n = kv->hd_v, n_pe = kv->hd_k - n, p = pos % PF_I16_CHUNK, at = p % PF_I16_BLOCK;
     memcpy(row, k, (size_t)kv->hd_k * sizeof *k);
-    float s = b->k.to_i16(row, n, false, planes), sp = n_pe ? b->k.to_i16(row + n, n_pe, false, planes + 2 * n) : 1;
+    b->k.rotate(row, kv->hd_k, PF_LATENT_PIECE);
+    float s = b->k.to_i16(row, n, planes), sp = n_pe ? b->k.to_i16(row + n, n_pe, planes + 2 * n) : 1;
     if (s > 0 && sp > 0) {
         scales[0] = s;
         scales[1] = sp;
@@ -83,9 +84,9 @@ void pf_cpu_store_i16(const struct cpu_backend *b, const struct pf_kv_view *kv, 
         return;
     }
     memcpy(row, k, (size_t)kv->hd_k * sizeof *k);
-    float sk = b->k.to_i16(row, kv->hd_k, true, key);
-    memcpy(row, v, (size_t)kv->hd_v * sizeof *v);
-    float sv = b->k.to_i16(row, kv->hd_v, false, value), lsv = 0, rsv = NAN;
+    b->k.rotate(row, kv->hd_k, pf_i16_piece(kv->hd_k));
+    float sk = b->k.to_i16(row, kv->hd_k, key);
+    float sv = b->k.to_i16(v, kv->hd_v, value), lsv = 0, rsv = NAN;
     if (sk > 0 && sv > 0) {
         lsv = pf_log2f(sv);
         rsv = 1.0f / sv;
@@ -146,9 +147,9 @@ static void carve(const struct i16_job *job, struct i16_queries *s, int thread)
 }
 
 /* A part of a query as planes, and the factor of its scores; false: it is out of range. */
-static bool part_to_planes(const struct i16_job *job, float *x, int n, int8_t *planes, float *cq)
+static bool part_to_planes(const struct i16_job *job, const float *x, int n, int8_t *planes, float *cq)
 {
-    float scale = job->b->k.to_i16(x, n, !job->latent, planes);
+    float scale = job->b->k.to_i16(x, n, planes);
     *cq = scale * (job->a->scale * PF_LOG2_E * 256);
     return scale > 0 && fabsf(*cq) < PF_I16_MOST_CQ;
 }
@@ -163,6 +164,7 @@ static void begin_query(const struct i16_job *job, struct i16_queries *s, int i)
     memcpy(x, a->q + ((size_t)row * (size_t)a->n_head + (size_t)head) * (size_t)hd, (size_t)hd * sizeof *x);
     if (a->row_scale)
         job->b->k.scale(x, a->row_scale[row], hd);
+    job->b->k.rotate(x, hd, job->latent ? PF_LATENT_PIECE : pf_i16_piece(hd));
     int8_t *planes = s->planes + (size_t)i * 2 * (size_t)hd;
     bool in_range = part_to_planes(job, x, n, planes, &s->cq[i]);
     if (n < hd)
@@ -257,7 +259,8 @@ static void fold(const struct i16_job *job, float *total, const float *part, int
         job->b->k.attn_fold(total, part, hd);
 }
 
-/* Adds the sink, which has a logit but no value, and divides by the sum of weights. */
+/* Adds the sink, which has a logit but no value, and divides by the sum of weights. A latent's values are rotated: what
+ * they give is rotated back. */
 static void end_query(const struct i16_job *job, float *total, int row, int head)
 {
     const struct pf_attention_op *a = job->a;
@@ -268,6 +271,8 @@ static void end_query(const struct i16_job *job, float *total, int row, int head
         factor = shrink / fmaf(z, shrink, pf_exp2_neg(sink - top));
     }
     job->b->k.scale(total, factor, hd);
+    if (job->latent)
+        job->b->k.rotate(total, hd, PF_LATENT_PIECE);
     memcpy(a->out + ((size_t)row * (size_t)a->n_head + (size_t)head) * (size_t)hd, total, (size_t)hd * sizeof *total);
 }
 

@@ -17,9 +17,8 @@ static inline __attribute__((always_inline)) vec turn(vec v, int h)
 }
 
 /* Pieces are whole blocks of PF_LANES, so of vectors, too. */
-static inline void rotate_row(float *restrict x, int n)
+static void op_rotate(float *restrict x, int n, int piece)
 {
-    int piece = pf_i16_piece(n);
     vec norm = vec_all(pf_i16_norm(piece));
     for (int i = 0; i < n; i += VEC) {
         vec v = vec_load(x + i);
@@ -53,10 +52,8 @@ static inline uint32_t row_amax_bits(const float *restrict x, int n)
     return (uint32_t)top;
 }
 
-static float op_to_i16(float *restrict x, int n, bool rotated, int8_t *restrict planes)
+static float op_to_i16(const float *restrict x, int n, int8_t *restrict planes)
 {
-    if (rotated)
-        rotate_row(x, n);
     uint32_t most = row_amax_bits(x, n);
     if (most > pf_float_bits(PF_I16_MOST)) {
         memset(planes, 0, 2 * (size_t)n);

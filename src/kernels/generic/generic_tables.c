@@ -47,6 +47,7 @@ const struct pf_kernels TABLE = {
     .attn_f16 = op_attn_f16,
     .attn_f32 = op_attn_f32,
     .attn_q8_0 = op_attn_q8_0,
+    .rotate = op_rotate,
     .to_i16 = op_to_i16,
     .attn_fold = op_attn_fold,
 };

@@ -10,9 +10,8 @@ enum {
 
 /* ---- Rows ------------------------------------------------------------------------------------------------------- */
 
-static void rotate(float *x, int n)
+void pf_ref_rotate(float *x, int n, int piece)
 {
-    int piece = pf_i16_piece(n);
     float norm = pf_i16_norm(piece);
     for (int h = 1; h < piece; h *= 2)
         for (int i = 0; i < n; i++)
@@ -36,10 +35,8 @@ static uint32_t largest(const float *x, int n)
     return most;
 }
 
-float pf_ref_to_i16(float *x, int n, bool rotated, int8_t *planes)
+float pf_ref_to_i16(const float *x, int n, int8_t *planes)
 {
-    if (rotated)
-        rotate(x, n);
     uint32_t most = largest(x, n);
     memset(planes, 0, 2 * (size_t)n);
     if (most > pf_float_bits(PF_I16_MOST))

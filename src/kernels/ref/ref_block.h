@@ -161,6 +161,7 @@ REF_INLINE float ref_dot(ref_read_fn *read, enum ref_kind kind, const void *row,
 REF_TYPE_LIST(X)
 #undef X
 
+pf_rotate_fn pf_ref_rotate;
 pf_to_i16_fn pf_ref_to_i16;
 pf_attn_i16_fn pf_ref_attn_i16;
 pf_attn_latent_fn pf_ref_attn_latent;

@@ -10,6 +10,6 @@ const struct pf_kernels pf_kernels_scalar = {
                 .tile[PF_##TYPE] = pf_ref_mul_##TYPE,
     REF_TYPE_LIST(X)
 #undef X
-    .to_i16 = pf_ref_to_i16, .attn_i16 = pf_ref_attn_i16, .attn_latent = pf_ref_attn_latent,
+    .rotate = pf_ref_rotate, .to_i16 = pf_ref_to_i16, .attn_i16 = pf_ref_attn_i16, .attn_latent = pf_ref_attn_latent,
     .attn_fold = pf_ref_attn_fold,
 };
