@@ -211,7 +211,7 @@ struct pf_attn_i16_args {
 };
 typedef void pf_attn_i16_fn(const struct pf_attn_i16_args *a);
 
-#define PF_ATTN_LATENT_SCRATCH ((size_t)432 << 10)
+#define PF_ATTN_LATENT_SCRATCH ((size_t)440 << 10)
 
 /* One chunk of a cached latent (base/pf_latent.h) against n_q <= PF_ATTN_I16_QUERIES queries, rotated as its rows are.
  * Query i sees positions lo[i] <= p < hi[i] of the chunk, 0 <= lo <= hi <= PF_KV_CHUNK.

@@ -92,9 +92,10 @@ int main(int argc, char **argv)
     if (bench) {
         bench_float(&o);
         bench_i16(&o);
+        bench_latent(&o);
         bench_products(&o);
     } else {
-        n_failed = check_float(&o) + check_i16(&o) + check_products(&o);
+        n_failed = check_float(&o) + check_i16(&o) + check_latent(&o) + check_products(&o);
     }
     if (!found_any) {
         fprintf(stderr, "--only %s: no such type or entry\n", o.only);

@@ -27,6 +27,8 @@ int  check_float(const struct check_opts *o);
 void bench_float(const struct check_opts *o);
 int  check_i16(const struct check_opts *o);
 void bench_i16(const struct check_opts *o);
+int  check_latent(const struct check_opts *o);
+void bench_latent(const struct check_opts *o);
 
 /* ---- check.c ---------------------------------------------------------------------------------------------------- */
 

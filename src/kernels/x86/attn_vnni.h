@@ -120,21 +120,18 @@ ATTN_INLINE void attn_planes(const __m512i w[4], uint8_t planes[2][PF_I16_BLOCK]
     _mm512_storeu_si512(planes[1], _mm512_shuffle_epi8(_mm512_permutexvar_epi32(lanes, lower), words));
 }
 
-/* The weights of query i, which sees some positions, those of `span`. */
-static void attn_weigh(const struct pf_attn_i16_args *a, struct attn_vnni *s, const int8_t *k, const int8_t *v, int i,
-                       struct attn_span span)
+/* The positions of a span, by bits. */
+ATTN_INLINE uint64_t attn_bits(struct attn_span span)
 {
-    uint64_t seen = ~(uint64_t)0 >> (PF_I16_BLOCK - (span.hi - span.lo)) << span.lo;
-    const float *sk = (const float *)(const void *)(k + pf_i16_sk(a->hd_k)), *lsv = sk + PF_I16_BLOCK;
-    const float *rsv = (const float *)(const void *)(v + pf_i16_rsv(a->hd_v));
-    __m512 y[4], top = _mm512_set1_ps(-INFINITY);
-    __m512i c[4], w[4];
-    attn_in_order(s->c[i], c);
-    attn_in_order(s->c[i] + 32, c + 2);
+    return ~(uint64_t)0 >> (PF_I16_BLOCK - (span.hi - span.lo)) << span.lo;
+}
+
+/* 64 weights of 16 bits of query i, which sees some positions, from all positions' y. */
+ATTN_INLINE void attn_weights(struct attn_sums *s, int i, __m512 y[4], uint64_t seen, const float *rsv, __m512i w[4])
+{
+    __m512 top = _mm512_set1_ps(-INFINITY);
     for (int j = 0; j < 4; j++) {
-        __m512 x = _mm512_mul_ps(_mm512_cvtepi32_ps(c[j]), _mm512_loadu_ps(sk + 16 * j));
-        x = _mm512_fmadd_ps(x, _mm512_set1_ps(a->cq[i]), _mm512_loadu_ps(lsv + 16 * j));
-        y[j] = _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), (__mmask16)(seen >> 16 * j), x);
+        y[j] = _mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), (__mmask16)(seen >> 16 * j), y[j]);
         top = _mm512_max_ps(top, y[j]);
     }
     float mc = _mm512_reduce_max_ps(top);
@@ -148,8 +145,28 @@ static void attn_weigh(const struct pf_attn_i16_args *a, struct attn_vnni *s, co
         w[j] = _mm512_castps_si512(_mm512_fmadd_ps(e, _mm512_set1_ps(PF_I16_WEIGHT), _mm512_set1_ps(0x1p23f)));
         w[j] = _mm512_and_si512(w[j], _mm512_set1_epi32(0xffff));
     }
+    attn_enter(s, i, mc, z);
+}
+
+/* fmaf((float)c * scale, factor, y) for 16 positions. */
+ATTN_INLINE __m512 attn_y(__m512i c, const float *scale, float factor, __m512 y)
+{
+    return _mm512_fmadd_ps(_mm512_mul_ps(_mm512_cvtepi32_ps(c), _mm512_loadu_ps(scale)), _mm512_set1_ps(factor), y);
+}
+
+/* The weights of query i, which sees some positions, those of `span`. */
+static void attn_weigh(const struct pf_attn_i16_args *a, struct attn_vnni *s, const int8_t *k, const int8_t *v, int i,
+                       struct attn_span span)
+{
+    const float *sk = (const float *)(const void *)(k + pf_i16_sk(a->hd_k)), *lsv = sk + PF_I16_BLOCK;
+    __m512 y[4];
+    __m512i c[4], w[4];
+    attn_in_order(s->c[i], c);
+    attn_in_order(s->c[i] + 32, c + 2);
+    for (int j = 0; j < 4; j++)
+        y[j] = attn_y(c[j], sk + 16 * j, a->cq[i], _mm512_loadu_ps(lsv + 16 * j));
+    attn_weights(&s->sums, i, y, attn_bits(span), (const float *)(const void *)(v + pf_i16_rsv(a->hd_v)), w);
     attn_planes(w, s->w[i]);
-    attn_enter(&s->sums, i, mc, z);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
@@ -211,16 +228,16 @@ static void attn_values_one(const struct pf_attn_i16_args *a, const struct attn_
 
 /* ---- A chunk --------------------------------------------------------------------------------------------------- */
 
-static void attn_sum_query(const struct pf_attn_i16_args *a, struct attn_vnni *s, int i)
+/* What 128 too much in every key adds to the sums, of planes [2][n] of a query. */
+ATTN_INLINE void attn_sum_query(const int8_t *q, int n, int32_t less[2])
 {
-    const int8_t *q = a->q + (size_t)i * 2 * (size_t)a->hd_k;
     int upper = 0, lower = 0;
-    for (int e = 0; e < a->hd_k; e++) {
+    for (int e = 0; e < n; e++) {
         upper += q[e];
-        lower += q[a->hd_k + e];
+        lower += q[n + e];
     }
-    s->less[i][0] = 128 * upper;
-    s->less[i][1] = 128 * (upper + lower);
+    less[0] = 128 * upper;
+    less[1] = 128 * (upper + lower);
 }
 
 static void attn_block(const struct pf_attn_i16_args *a, struct attn_vnni *s, int at)
@@ -256,7 +273,7 @@ static void attn_i16_vnni(const struct pf_attn_i16_args *a)
     struct attn_vnni *s = a->scratch;
     for (int i = 0; i < a->n_q; i++) {
         attn_begin(a, &s->sums, i);
-        attn_sum_query(a, s, i);
+        attn_sum_query(a->q + (size_t)i * 2 * (size_t)a->hd_k, a->hd_k, s->less[i]);
     }
     for (int at = 0; at < PF_I16_CHUNK; at += PF_I16_BLOCK)
         attn_block(a, s, at);

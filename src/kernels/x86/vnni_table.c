@@ -2,7 +2,7 @@
  * mul_quant.h, mul_float.h, attn_vnni.h. */
 #include "kernels/x86/avx512_lanes.h"
 
-#include "kernels/x86/attn_vnni.h"
+#include "kernels/x86/attn_latent_vnni.h"
 #include "kernels/x86/mul_quant.h"
 #include "pfmoe.h"
 
@@ -14,4 +14,5 @@ const struct pf_kernels pf_kernels_vnni = {
     .vec = { QUANT_ENTRIES(vec) },
     .tile = { QUANT_ENTRIES(tile) },
     .attn_i16 = attn_i16_vnni,
+    .attn_latent = attn_latent_vnni,
 };
