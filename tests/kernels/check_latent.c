@@ -43,7 +43,8 @@ static void fill_position(struct chunk *c, int p, bool extreme)
 {
     uint8_t *block = c->at + pf_latent_block(c->hd_k, p);
     int at = p % PF_I16_BLOCK;
-    float s = fabsf(extreme ? check_real(&rng, -70, 20) : check_real(&rng, -16, -12)), sp = fabsf(check_real(&rng, -16, -12));
+    float s = fabsf(extreme ? check_real(&rng, -70, 20) : check_real(&rng, -16, -12));
+    float sp = fabsf(check_real(&rng, -16, -12));
     float scales[4] = { s, sp, pf_log2f(s), 1 / s };
     bool bad = check_int(&rng, 0, 49) == 0;
     if (bad)
@@ -148,7 +149,8 @@ static void check_chunk(int n_q, int hd_k, int hd_v, bool extreme)
 int check_latent(const struct check_opts *o)
 {
     static const int shapes[][3] = { { 1, 576, 512 }, { 16, 576, 512 }, { 5, 64, 32 }, { 64, 96, 64 }, { 7, 512, 512 },
-                                     { 4, 1024, 512 }, { 3, 544, 32 }, { 8, 160, 96 }, { 2, 32, 32 }, { 17, 320, 256 } };
+                                     { 4, 1024, 512 }, { 3, 544, 32 }, { 8, 160, 96 }, { 2, 32, 32 },
+                                     { 17, 320, 256 } };
     opts = o;
     rng.state = o->seed;
     n_failed = 0;

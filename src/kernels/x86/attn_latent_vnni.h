@@ -1,5 +1,5 @@
 /* Attention to a latent in whole numbers with VNNI: one chunk against up to 64 queries, a block of 64 positions at a
- * time (base/pf_latent.h). Steps and sums are those of attn_vnni.h, whose vectors of values are made of the words first:
+ * time (base/pf_latent.h). Steps and sums are those of attn_vnni.h; its vectors of values are made of the words first:
  *
  *     scores   tiles of QT queries times vectors of 16 positions, of both parts    -> c, cp [query][64]
  *     values   16 words, 4 x 4 lanes of 16 bytes and within each 4 x 4 bytes transposed, once for all queries
@@ -51,8 +51,8 @@ ATTN_INLINE void latent_fetch(struct latent_ahead *f, int n_v)
 }
 
 /* n_q queries from number i times n_v vectors of positions from number v. */
-ATTN_INLINE void latent_scores_tile(const struct latent_part *t, struct latent_ahead *ahead, int i, const int n_q, int v,
-                                    const int n_v)
+ATTN_INLINE void latent_scores_tile(const struct latent_part *t, struct latent_ahead *ahead, int i, const int n_q,
+                                    int v, const int n_v)
 {
     const __m512i bias = _mm512_set1_epi8(-128);
     const int8_t *q = t->q + (size_t)i * t->stride, *at[4];

@@ -68,17 +68,17 @@ ATTN_INLINE vi attn_hold(vi x)
     return x;
 }
 
-/* Sums of a tile of queries, in two groups: x and y of the first query lie at q and q + other, of the next one `stride`
- * further on; what they multiply lies at `at` and at + group. */
+/* Sums of a tile of n_q queries, in two groups: x and y of the first query lie at q and q + other, of the next one
+ * `stride` further on; what they multiply lies at `at` and at + group. */
 ATTN_INLINE void attn_tile(const int16_t *at, size_t group, int n_pairs, const int16_t *q, size_t stride, size_t other,
-                           vi sum[ATTN_QT][2])
+                           const int n_q, vi sum[ATTN_QT][2])
 {
-    for (int j = 0; j < ATTN_QT; j++)
+    for (int j = 0; j < n_q; j++)
         sum[j][0] = sum[j][1] = vi_zero();
     for (int pair = 0; pair < n_pairs; pair++, at += 4 * LANES, q += 2) {
         vi first[2] = { attn_hold(vi_load(at)), attn_hold(vi_load(at + group)) };
         vi second[2] = { attn_hold(vi_load(at + 2 * LANES)), attn_hold(vi_load(at + group + 2 * LANES)) };
-        for (int j = 0; j < ATTN_QT; j++) {
+        for (int j = 0; j < n_q; j++) {
             vi x = attn_pair(q + (size_t)j * stride), y = attn_pair(q + (size_t)j * stride + other);
             for (int v = 0; v < 2; v++) {
                 attn_add(&sum[j][v], first[v], x);
@@ -91,10 +91,9 @@ ATTN_INLINE void attn_tile(const int16_t *at, size_t group, int n_pairs, const i
 
 /* ---- Scores ---------------------------------------------------------------------------------------------------- */
 
-/* Pairs of the words at `word`: kh, kl of elements e, e + 2, then of e + 1, e + 3. */
-ATTN_INLINE void attn_key_pairs(const int8_t *word, vi out[4])
+/* Pairs of the words of both planes: kh, kl of elements e, e + 2, then of e + 1, e + 3. */
+ATTN_INLINE void attn_key_pairs(vi h, vi l, vi out[4])
 {
-    vi h = vi_load(word), l = vi_load(word + PF_I16_PLANE);
     out[0] = attn_even(h);
     out[1] = attn_even(l);
     out[2] = attn_odd(h);
@@ -113,8 +112,9 @@ static void attn_expand_keys(struct attn_pairs *s, const int8_t *k, const int8_t
         for (int e = 0; e < hd; e += 4) {
             vi pairs[4];
             int16_t *to = s->pairs + ((size_t)u * (size_t)hd + (size_t)e) * 2 * LANES;
-            attn_fetch_words(next, attn_keys_at(k, hd, u, e) - k);
-            attn_key_pairs(attn_keys_at(k, hd, u, e), pairs);
+            const int8_t *word = attn_keys_at(k, hd, u, e);
+            attn_fetch_words(next, word - k);
+            attn_key_pairs(vi_load(word), vi_load(word + PF_I16_PLANE), pairs);
             for (int i = 0; i < 4; i++)
                 vi_store(to + 2 * LANES * i, pairs[i]);
         }
@@ -125,16 +125,14 @@ ATTN_INLINE void attn_put_query(int16_t *to, __m256i x)
     _mm256_storeu_si256((__m256i *)(void *)to, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(x, 0xd8), 0xd8));
 }
 
-/* Numbers and upper bytes of query i, as int16. */
-static void attn_expand_query(const struct pf_attn_i16_args *a, struct attn_pairs *s, int i)
+/* Numbers and upper bytes of a query's planes [2][n], as int16 [2][n]. */
+ATTN_INLINE void attn_expand_query(const int8_t *q, size_t n, int16_t *to)
 {
-    size_t hd = (size_t)a->hd_k, at = (size_t)i * 2 * hd;
-    for (size_t e = 0; e < hd; e += 16) {
-        const int8_t *q = a->q + at + e;
-        __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)q));
-        __m256i l = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(q + hd)));
-        attn_put_query(s->q + at + e, _mm256_add_epi16(_mm256_slli_epi16(h, 8), l));
-        attn_put_query(s->q + at + hd + e, h);
+    for (size_t e = 0; e < n; e += 16) {
+        __m256i h = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(q + e)));
+        __m256i l = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)(q + n + e)));
+        attn_put_query(to + e, _mm256_add_epi16(_mm256_slli_epi16(h, 8), l));
+        attn_put_query(to + n + e, h);
     }
 }
 
@@ -143,7 +141,7 @@ static void attn_scores_four(const struct pf_attn_i16_args *a, struct attn_pairs
     size_t hd = (size_t)a->hd_k, group = hd * 2 * LANES;
     for (size_t u = 0; u < ATTN_GROUPS; u += 2) {
         vi sum[ATTN_QT][2];
-        attn_tile(s->pairs + u * group, group, a->hd_k / 2, s->q + (size_t)i * 2 * hd, 2 * hd, hd, sum);
+        attn_tile(s->pairs + u * group, group, a->hd_k / 2, s->q + (size_t)i * 2 * hd, 2 * hd, hd, ATTN_QT, sum);
         for (int j = 0; j < ATTN_QT; j++)
             for (size_t v = 0; v < 2; v++)
                 vi_store(s->c[i + j] + (u + v) * LANES, sum[j][v]);
@@ -158,8 +156,9 @@ static void attn_scores_one(const struct pf_attn_i16_args *a, struct attn_pairs 
         vi sum[4] = { vi_zero(), vi_zero(), vi_zero(), vi_zero() };
         for (int e = 0; e < a->hd_k; e += 4) {
             vi x[4];
-            attn_fetch_words(next, attn_keys_at(k, a->hd_k, u, e) - k);
-            attn_key_pairs(attn_keys_at(k, a->hd_k, u, e), x);
+            const int8_t *word = attn_keys_at(k, a->hd_k, u, e);
+            attn_fetch_words(next, word - k);
+            attn_key_pairs(vi_load(word), vi_load(word + PF_I16_PLANE), x);
             attn_add(&sum[0], x[0], attn_pair(number + e));
             attn_add(&sum[1], x[1], attn_pair(upper + e));
             attn_add(&sum[2], x[2], attn_pair(number + e + 2));
@@ -226,20 +225,19 @@ ATTN_INLINE void attn_put_weights(__m256 a, __m256 b, int16_t *wh, int16_t *wl)
     _mm256_storeu_si256((__m256i *)(void *)wl, _mm256_and_si256(w, _mm256_set1_epi16(255)));
 }
 
-/* The weights of query i, which sees the positions of `seen`. */
-static void attn_weigh(const struct pf_attn_i16_args *a, struct attn_pairs *s, const int8_t *k, const int8_t *v, int i,
-                       struct attn_span seen)
+/* fmaf((float)c * scale, factor, y) for 8 positions. */
+ATTN_INLINE __m256 attn_y(__m256i c, const float *scale, float factor, __m256 y)
 {
-    const float *sk = (const float *)(const void *)(k + pf_i16_sk(a->hd_k)), *lsv = sk + PF_I16_BLOCK;
-    const float *rsv = (const float *)(const void *)(v + pf_i16_rsv(a->hd_v));
-    __m256i c[ATTN_EIGHTS];
-    __m256 y[ATTN_EIGHTS], top = _mm256_set1_ps(-INFINITY), zc = _mm256_setzero_ps();
-    attn_in_order(s->c[i], c);
-    attn_in_order(s->c[i] + 32, c + 4);
+    return _mm256_fmadd_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(c), _mm256_loadu_ps(scale)), _mm256_set1_ps(factor), y);
+}
+
+/* From all positions' y the weights of query i, which sees the positions of `seen`: as floats of 2^23 and more. */
+ATTN_INLINE void attn_weights(struct attn_sums *s, int i, __m256 y[ATTN_EIGHTS], struct attn_span seen,
+                              const float *rsv)
+{
+    __m256 top = _mm256_set1_ps(-INFINITY), zc = _mm256_setzero_ps();
     for (int j = 0; j < ATTN_EIGHTS; j++) {
-        __m256 x = _mm256_mul_ps(_mm256_cvtepi32_ps(c[j]), _mm256_loadu_ps(sk + 8 * j));
-        x = _mm256_fmadd_ps(x, _mm256_set1_ps(a->cq[i]), _mm256_loadu_ps(lsv + 8 * j));
-        y[j] = _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), x, attn_mask(seen, 8 * j));
+        y[j] = _mm256_blendv_ps(_mm256_set1_ps(-INFINITY), y[j], attn_mask(seen, 8 * j));
         top = _mm256_max_ps(top, y[j]);
     }
     float mc = attn_max(top);
@@ -249,17 +247,31 @@ static void attn_weigh(const struct pf_attn_i16_args *a, struct attn_pairs *s, c
         zc = _mm256_fmadd_ps(y[j], _mm256_and_ps(_mm256_loadu_ps(rsv + 8 * j), mask), zc);
         y[j] = _mm256_fmadd_ps(y[j], _mm256_set1_ps(PF_I16_WEIGHT), _mm256_set1_ps(0x1p23f));
     }
+    attn_enter(s, i, mc, zc);
+}
+
+/* The weights of query i, which sees the positions of `seen`. */
+static void attn_weigh(const struct pf_attn_i16_args *a, struct attn_pairs *s, const int8_t *k, const int8_t *v, int i,
+                       struct attn_span seen)
+{
+    const float *sk = (const float *)(const void *)(k + pf_i16_sk(a->hd_k)), *lsv = sk + PF_I16_BLOCK;
+    __m256i c[ATTN_EIGHTS];
+    __m256 y[ATTN_EIGHTS];
+    attn_in_order(s->c[i], c);
+    attn_in_order(s->c[i] + 32, c + 4);
+    for (int j = 0; j < ATTN_EIGHTS; j++)
+        y[j] = attn_y(c[j], sk + 8 * j, a->cq[i], _mm256_loadu_ps(lsv + 8 * j));
+    attn_weights(&s->sums, i, y, seen, (const float *)(const void *)(v + pf_i16_rsv(a->hd_v)));
     for (int j = 0; j < ATTN_EIGHTS; j += 2)
         attn_put_weights(y[j], y[j + 1], s->w[i][0] + 8 * j, s->w[i][1] + 8 * j);
-    attn_enter(&s->sums, i, mc, zc);
 }
 
 /* ---- Values ---------------------------------------------------------------------------------------------------- */
 
-/* Pairs of the words at `word`: v, vh of their positions p and p + 8, then of p + 1 and p + 9. */
-ATTN_INLINE void attn_value_pairs(const int8_t *word, vi out[4])
+/* Pairs of the words of both planes: v, vh of bytes 0 and 2, then of 1 and 3; these are positions p and p + 8, then
+ * p + 1 and p + 9. */
+ATTN_INLINE void attn_value_pairs(vi h, vi l, vi out[4])
 {
-    vi h = vi_load(word), l = vi_load(word + PF_I16_PLANE);
     vi even = vi_shl16(h, 8), odd = vi_and(h, vi_set1((int32_t)0xff00ff00));
     out[0] = vi_add16(even, attn_even(l));
     out[1] = vi_sar16(even, 8);
@@ -279,8 +291,9 @@ static void attn_expand_values(struct attn_pairs *s, const int8_t *v, const int8
         for (int u = 0; u < hd / LANES; u++) {
             vi pairs[4];
             int16_t *to = s->pairs + ((size_t)u * ATTN_PAIRS + (size_t)word * 2) * 4 * LANES;
-            attn_fetch_words(next, attn_values_at(v, hd, u, word) - v);
-            attn_value_pairs(attn_values_at(v, hd, u, word), pairs);
+            const int8_t *at = attn_values_at(v, hd, u, word);
+            attn_fetch_words(next, at - v);
+            attn_value_pairs(vi_load(at), vi_load(at + PF_I16_PLANE), pairs);
             for (int i = 0; i < 4; i++)
                 vi_store(to + 2 * LANES * i, pairs[i]);
         }
@@ -293,16 +306,23 @@ ATTN_INLINE void attn_add_values(const struct pf_attn_i16_args *a, const struct 
     vf_store(acc, vf_fma(vf_from_int(sum), vf_set1(s->sums.gain[i]), before));
 }
 
-static void attn_values_four(const struct pf_attn_i16_args *a, struct attn_pairs *s, int i)
+/* n_q queries from number i. */
+ATTN_INLINE void attn_values_tile(const struct pf_attn_i16_args *a, struct attn_pairs *s, int i, const int n_q)
 {
     const size_t group = (size_t)ATTN_PAIRS * 4 * LANES;
     for (int u = 0; u < a->hd_v / LANES; u += 2) {
         vi sum[ATTN_QT][2];
-        attn_tile(s->pairs + (size_t)u * group, group, ATTN_PAIRS, s->w[i][0], 2 * PF_I16_BLOCK, PF_I16_BLOCK, sum);
-        for (int j = 0; j < ATTN_QT; j++)
+        attn_tile(s->pairs + (size_t)u * group, group, ATTN_PAIRS, s->w[i][0], 2 * PF_I16_BLOCK, PF_I16_BLOCK, n_q,
+                  sum);
+        for (int j = 0; j < n_q; j++)
             for (int v = 0; v < 2; v++)
                 attn_add_values(a, s, i + j, u + v, sum[j][v]);
     }
+}
+
+static void attn_values_four(const struct pf_attn_i16_args *a, struct attn_pairs *s, int i)
+{
+    attn_values_tile(a, s, i, ATTN_QT);
 }
 
 static void attn_values_one(const struct pf_attn_i16_args *a, struct attn_pairs *s, const int8_t *v,
@@ -316,8 +336,9 @@ static void attn_values_one(const struct pf_attn_i16_args *a, struct attn_pairs 
             const int16_t *wh = s->w[i][0] + 4 * word, *wl = s->w[i][1] + 4 * word;
             for (int j = 0; j < 2; j++) {
                 vi x[4];
-                attn_fetch_words(next, attn_values_at(v, a->hd_v, u + j, word) - v);
-                attn_value_pairs(attn_values_at(v, a->hd_v, u + j, word), x);
+                const int8_t *at = attn_values_at(v, a->hd_v, u + j, word);
+                attn_fetch_words(next, at - v);
+                attn_value_pairs(vi_load(at), vi_load(at + PF_I16_PLANE), x);
                 attn_add(&sum[j][0], x[0], attn_pair(wh));
                 attn_add(&sum[j][1], x[1], attn_pair(wl));
                 attn_add(&sum[j][0], x[2], attn_pair(wh + 2));
@@ -385,9 +406,10 @@ static void attn_block(const struct pf_attn_i16_args *a, struct attn_pairs *s, i
 static void attn_i16_pairs(const struct pf_attn_i16_args *a)
 {
     struct attn_pairs *s = a->scratch;
+    size_t hd = (size_t)a->hd_k;
     for (int i = 0; i < a->n_q; i++) {
         attn_begin(a, &s->sums, i);
-        attn_expand_query(a, s, i);
+        attn_expand_query(a->q + (size_t)i * 2 * hd, hd, s->q + (size_t)i * 2 * hd);
     }
     for (int at = 0; at < PF_I16_CHUNK; at += PF_I16_BLOCK)
         attn_block(a, s, at);

@@ -46,6 +46,11 @@ LANE_FN vi vi_lookup(const uint8_t *table, vi idx)
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)table)), idx);
 }
 
+LANE_FN vi vi_shuffle(vi a, const uint8_t *order)
+{
+    return _mm256_shuffle_epi8(a, _mm256_broadcastsi128_si256(_mm_loadu_si128((const void *)order)));
+}
+
 LANE_FN vf vf_zero(void)                         { return _mm256_setzero_ps(); }
 LANE_FN vf vf_set1(float a)                      { return _mm256_set1_ps(a); }
 LANE_FN vf vf_load(const float *p)               { return _mm256_loadu_ps(p); }

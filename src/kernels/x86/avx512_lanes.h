@@ -54,6 +54,12 @@ LANE_FN vi vi_lookup(const uint8_t *table, vi idx)
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const void *)table)), idx);
 }
 
+/* The bytes of every 16 in the order of order[16]. */
+LANE_FN vi vi_shuffle(vi a, const uint8_t *order)
+{
+    return _mm512_shuffle_epi8(a, _mm512_broadcast_i32x4(_mm_loadu_si128((const void *)order)));
+}
+
 LANE_FN vf vf_zero(void)                         { return _mm512_setzero_ps(); }
 LANE_FN vf vf_set1(float a)                      { return _mm512_set1_ps(a); }
 LANE_FN vf vf_load(const float *p)               { return _mm512_loadu_ps(p); }

@@ -1,8 +1,8 @@
 /* Products for AVX-512 (F, BW, DQ, VL): sixteen rows side by side; attention in whole numbers. See mul_quant.h,
- * mul_float.h, attn_pairs.h. */
+ * mul_float.h, attn_pairs.h, attn_latent_pairs.h. */
 #include "kernels/x86/avx512_lanes.h"
 
-#include "kernels/x86/attn_pairs.h"
+#include "kernels/x86/attn_latent_pairs.h"
 #include "kernels/x86/mul_quant.h"
 #include "kernels/x86/mul_float.h"
 #include "pfmoe.h"
@@ -15,4 +15,5 @@ const struct pf_kernels pf_kernels_avx512 = {
     .vec = { FLOAT_ENTRIES(vec), QUANT_ENTRIES(vec) },
     .tile = { FLOAT_ENTRIES(tile), QUANT_ENTRIES(tile) },
     .attn_i16 = attn_i16_pairs,
+    .attn_latent = attn_latent_pairs,
 };
