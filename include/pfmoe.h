@@ -517,8 +517,8 @@ struct pf_session_opts {
     enum pf_kv_type kv_type;         /* I16 (default); F32 for strict comparisons; Q8_0 takes 52% of I16's memory,
                                         and heads whose length is a multiple of 32 */
     int64_t         n_near;          /* on a GPU: positions whose keys and values its memory has, of layers that see all
-                                        of them and have I16; those of later ones lie in main memory. 0: as many as
-                                        there is room for. Changes no bit */
+                                        of them and have I16, no latents; those of later ones lie in main memory.
+                                        0: as many as there is room for. Changes no bit */
     int             n_sessions;      /* with n_ctx 0: that so many such sessions have room for; 0: this one alone */
     enum pf_draft   draft;           /* default PF_DRAFT_OFF */
     int             draft_max;       /* tokens drafted at once, PF_MAX_DRAFT at most; 0: 16. No more than n_batch - 1 */

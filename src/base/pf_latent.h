@@ -55,4 +55,18 @@ PF_UNIT_FN size_t pf_latent_scales(int hd_k, int which)
     return (size_t)PF_I16_BLOCK * (2 * (size_t)hd_k + (size_t)which * sizeof(float));
 }
 
+/* Copies what block `from` has of position p to the same place of block `to`. */
+static inline void pf_latent_copy_position(char *to, const char *from, int hd_k, int p)
+{
+    for (int e = 0; e < hd_k; e += 4) {
+        size_t at = pf_latent_at(hd_k, p, e);
+        memcpy(to + at, from + at, 4);
+        memcpy(to + at + PF_LATENT_PLANE, from + at + PF_LATENT_PLANE, 4);
+    }
+    for (int i = 0; i < 4; i++) {
+        size_t at = pf_latent_scales(hd_k, i) + (size_t)p * sizeof(float);
+        memcpy(to + at, from + at, sizeof(float));
+    }
+}
+
 #endif

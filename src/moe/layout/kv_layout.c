@@ -96,6 +96,13 @@ static enum pf_kv_type type_of(const struct pf_layer *layer, enum pf_kv_type opt
     return option == PF_KV_I16 && !whole ? PF_KV_F16 : option;
 }
 
+/* Bytes of the keys and values of one KV head at a position. */
+static size_t position_bytes(const struct pf_attention *a, enum pf_kv_type type)
+{
+    return a->v_in_k ? pf_kv_latent_bytes(type, a->hd_k)
+                     : pf_kv_key_bytes(type, a->hd_k) + pf_kv_value_bytes(type, a->hd_v);
+}
+
 /* Whether a layer has no keys and values of its own. */
 static bool sees_another(const struct pf_model *m, int il)
 {
@@ -117,8 +124,7 @@ static size_t window_bytes(const struct pf_model *m, const struct pf_session_opt
         const struct pf_attention *a = &m->layers[il].attn;
         enum pf_kv_type type = type_of(&m->layers[il], o->kv_type);
         if (a->window && !sees_another(m, il))
-            bytes += (size_t)pf_window_span(type, window) * (size_t)a->n_kv_head *
-                     (pf_kv_key_bytes(type, a->hd_k) + (a->v_in_k ? 0 : pf_kv_value_bytes(type, a->hd_v)));
+            bytes += (size_t)pf_window_span(type, window) * (size_t)a->n_kv_head * position_bytes(a, type);
     }
     return bytes;
 }
@@ -151,12 +157,13 @@ size_t pf_ring_kept_bytes(const struct pf_model *m, const struct pf_session_opts
 
 /* ---- Keys and values --------------------------------------------------------------------------------------------- */
 
-/* Chunks that lie in the memory of the layer's unit: all, unless positions are far. A window is too small to bother. */
+/* Chunks that lie in the memory of the layer's unit: all, unless positions are far. A window is too small to bother, a
+ * latent too. */
 static int near_chunks(const struct pf_attention *a, enum pf_kv_type type, int n_chunks,
                        const struct pf_session_opts *o)
 {
     int64_t near = o->n_near / PF_KV_CHUNK_POSITIONS + (o->n_near % PF_KV_CHUNK_POSITIONS != 0);
-    bool all = o->n_near == 0 || type != PF_KV_I16 || a->window || near >= n_chunks;
+    bool all = o->n_near == 0 || type != PF_KV_I16 || a->v_in_k || a->window || near >= n_chunks;
     return all ? n_chunks : (int)near;
 }
 
@@ -169,8 +176,8 @@ struct pf_kv_layer pf_kv_layer_of(const struct pf_model *m, int il, const struct
         return (struct pf_kv_layer){ .k_bytes = 0 };
     int n_near = near_chunks(a, type, n_chunks, o);
     size_t chunk = PF_KV_CHUNK_POSITIONS * (size_t)a->n_kv_head;
-    size_t k_chunk = chunk * pf_kv_key_bytes(type, a->hd_k),
-           v_chunk = a->v_in_k ? 0 : chunk * pf_kv_value_bytes(type, a->hd_v);
+    size_t v_chunk = a->v_in_k ? 0 : chunk * pf_kv_value_bytes(type, a->hd_v),
+           k_chunk = chunk * position_bytes(a, type) - v_chunk;
     return (struct pf_kv_layer){
         .view = { .type = type, .n_kv_head = a->n_kv_head, .hd_k = a->hd_k, .hd_v = a->hd_v,
                   .n_chunks = n_chunks, .n_near = n_near },
@@ -270,8 +277,7 @@ uint64_t pf_kv_read_bytes_of(const struct pf_model *m, int il, const struct pf_s
         blocks = at_most(blocks, m->index.max_chosen);
     else if (choosing && (m->arch->mla || layer->has_indexer))
         positions = m->index.max_chosen * span + pos + 1 - n_runs * span;
-    size_t row = pf_kv_key_bytes(type, a->hd_k) + (a->v_in_k ? 0 : pf_kv_value_bytes(type, a->hd_v));
-    return (uint64_t)positions * (uint64_t)a->n_kv_head * row +
+    return (uint64_t)positions * (uint64_t)a->n_kv_head * position_bytes(a, type) +
            (uint64_t)blocks * (ratio ? pf_kv_row_bytes(of_blocks.view.type, of_blocks.view.hd_k) : 0) +
            (uint64_t)keys * (keys ? pf_kv_row_bytes(of_index.view.type, of_index.view.hd_k) : 0);
 }

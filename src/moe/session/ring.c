@@ -61,7 +61,7 @@ void pf_ring_copy(const struct pf_session *s, const struct pf_unit *u, int64_t p
         if (s->m->layers[il].attn.window == 0 || kv->n_chunks == 0)
             continue;
         int span = pf_window_span(kv->type, s->window);
-        copy_rows(&c, kv, kv->k, pf_kv_key_bytes(kv->type, kv->hd_k), span);
+        copy_rows(&c, kv, kv->k, (kv->v ? pf_kv_key_bytes : pf_kv_latent_bytes)(kv->type, kv->hd_k), span);
         if (kv->v)
             copy_rows(&c, kv, kv->v, pf_kv_value_bytes(kv->type, kv->hd_v), span);
     }

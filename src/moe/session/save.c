@@ -5,8 +5,8 @@
  *     i32 tokens[n_tokens]
  *     the recurrent state after computed positions, if the model has one and computed is not 0
  *     per layer, per chunk that holds positions, per KV head:  keys, then values, of the positions in use: those below
- *         computed, and not below held_from if the layer has a window. I16: their blocks as pf_i16.h has them, with
- *         zeros for positions that are not in use
+ *         computed, and not below held_from if the layer has a window. I16: their blocks as pf_i16.h and pf_latent.h
+ *         have them, with zeros for positions that are not in use
  *       then, likewise, the keys of its full blocks, and then those of its indexer
  *     u64 whole: 1, or 0 if what is between the tokens and here was lost with its device while it was written
  *     the session that drafts are made with, if there is one, in such a form of its own, which may continue what was
@@ -38,7 +38,7 @@ enum { VERSION = 6 };
 struct save_header {
     char     magic[8];
     uint32_t version;
-    uint16_t kv_type, long_rope;             /* long_rope: 1 if keys are rotated by m->long_rope */
+    uint16_t kv_type, long_rope;             /* see type_of; long_rope: 1 if keys are rotated by m->long_rope */
     struct pf_digest identity;
     uint64_t n_tokens, computed, held_from;
 };
@@ -50,10 +50,21 @@ struct more_header {
 };
 _Static_assert(sizeof(struct more_header) == 32, "the header is packed");
 
+/* The option, and whether latents are whole numbers by it: a file that has them as F16, by the same option, is of
+ * another type. */
+static uint16_t type_of(const struct pf_session *s)
+{
+    enum { WHOLE_LATENTS = 256 };
+    bool whole = false;
+    for (int il = 0; il < s->m->n_layer; il++)
+        whole |= s->m->layers[il].attn.v_in_k && pf_kv_layer_of(s->m, il, &s->opts).view.type == PF_KV_I16;
+    return (uint16_t)((int)s->opts.kv_type + (whole ? WHOLE_LATENTS : 0));
+}
+
 /* The header: which positions keys, values and state hold, unless lost with their device; the model's identity. */
 static pf_status fill_header(const pf_session *s, struct save_header *h)
 {
-    *h = (struct save_header){ .version = VERSION, .kv_type = (uint16_t)s->opts.kv_type,
+    *h = (struct save_header){ .version = VERSION, .kv_type = type_of(s),
                                .long_rope = pf_session_rope(s) != &s->m->rope, .n_tokens = (uint64_t)s->pos };
     memcpy(h->magic, magic, sizeof magic);
     pthread_mutex_lock(&s->m->step_lock);
@@ -271,7 +282,7 @@ static pf_status check_header(const struct pf_session *s, const struct save_head
     if (!pf_digest_equal(h->identity, identity))
         PF_FAIL(PF_EINVAL, "the saved session belongs to another model, or to other adapters, than %s",
                 pf_gguf_path(s->m->file));
-    if (h->kv_type != (uint32_t)s->opts.kv_type)
+    if (h->kv_type != type_of(s))
         PF_FAIL(PF_EINVAL, "the saved session has keys and values of another type");
     if (h->long_rope != (pf_session_rope(s) != &s->m->rope))
         PF_FAIL(PF_EINVAL, "the saved session is from a context of up to, or of more than, %lld positions, which this "

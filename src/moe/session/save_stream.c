@@ -74,12 +74,28 @@ static pf_status transfer_buffer(struct pf_save_stream *f, const struct pf_sessi
     return PF_OK;
 }
 
-/* Keys or values of one head, as whole numbers, and those of its positions in a chunk that are in use. */
+enum kept { KEYS, VALUES, LATENT };
+
+/* Keys or values of one head, or a latent, as whole numbers, and those of its positions in a chunk that are in use. */
 struct i16_part {
-    char *chunk;
-    int   hd, lo, hi;
-    bool  keys;
+    char     *chunk;
+    int       hd, lo, hi;
+    enum kept kept;
 };
+
+static size_t block_bytes(const struct i16_part *c)
+{
+    return PF_I16_BLOCK * (c->kept == KEYS ? pf_i16_key_bytes(c->hd) :
+                           c->kept == VALUES ? pf_i16_value_bytes(c->hd) : pf_latent_bytes(c->hd));
+}
+
+static void copy_position(char *to, const char *from, const struct i16_part *b, int p)
+{
+    if (b->kept == LATENT)
+        pf_latent_copy_position(to, from, b->hd, p);
+    else
+        pf_i16_copy_position(to, from, b->hd, p, b->kept == KEYS);
+}
 
 /* Positions [lo, hi) of one block: in the stream, the others are zeros; in memory, they stay. */
 static pf_status transfer_part_block(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u,
@@ -92,7 +108,7 @@ static pf_status transfer_part_block(struct pf_save_stream *f, const struct pf_s
         memset(there, 0, bytes);
     PF_TRY(move_piece(f, s, u, block, bytes, false));
     for (int p = b->lo; p < b->hi; p++)
-        pf_i16_copy_position(f->read ? here : there, f->read ? there : here, b->hd, p, b->keys);
+        copy_position(f->read ? here : there, f->read ? there : here, b, p);
     return f->read ? move_piece(f, s, u, block, bytes, true) : pf_save_transfer(f, there, bytes);
 }
 
@@ -100,13 +116,13 @@ static pf_status transfer_part_block(struct pf_save_stream *f, const struct pf_s
 static pf_status transfer_blocks(struct pf_save_stream *f, const struct pf_session *s, const struct pf_unit *u,
                                  const struct i16_part *c)
 {
-    size_t bytes = PF_I16_BLOCK * (c->keys ? pf_i16_key_bytes(c->hd) : pf_i16_value_bytes(c->hd));
+    size_t bytes = block_bytes(c);
     if (c->hi - c->lo == PF_I16_CHUNK)
         return transfer_buffer(f, s, u, c->chunk, bytes * (PF_I16_CHUNK / PF_I16_BLOCK));
     for (int at = c->lo / PF_I16_BLOCK * PF_I16_BLOCK; at < c->hi; at += PF_I16_BLOCK) {
         char *block = c->chunk + (size_t)(at / PF_I16_BLOCK) * bytes;
         int lo = c->lo > at ? c->lo - at : 0, hi = c->hi - at < PF_I16_BLOCK ? c->hi - at : PF_I16_BLOCK;
-        struct i16_part b = { .hd = c->hd, .lo = lo, .hi = hi, .keys = c->keys };
+        struct i16_part b = { .hd = c->hd, .lo = lo, .hi = hi, .kept = c->kept };
         if (lo == 0 && hi == PF_I16_BLOCK)
             PF_TRY(transfer_buffer(f, s, u, block, bytes));
         else
@@ -119,12 +135,14 @@ static pf_status transfer_i16_chunk(struct pf_save_stream *f, const struct pf_se
                                     const struct pf_kv_view *kv, int64_t first, size_t n)
 {
     int lo = (int)(first % PF_KV_CHUNK_POSITIONS), hi = lo + (int)n;
+    if (pf_kv_is_latent(kv))
+        return transfer_blocks(f, s, u, &(struct i16_part){ pf_kv_latent(kv, (int)first), kv->hd_k, lo, hi, LATENT });
     f->far = kv->k_far != 0 && first / PF_KV_CHUNK_POSITIONS >= kv->n_near;
     for (int h = 0; h < kv->n_kv_head; h++) {
         PF_TRY(transfer_blocks(f, s, u, &(struct i16_part){ pf_kv_i16_keys(kv, (int)first, h), kv->hd_k, lo, hi,
-                                                            true }));
+                                                            KEYS }));
         PF_TRY(transfer_blocks(f, s, u, &(struct i16_part){ pf_kv_i16_values(kv, (int)first, h), kv->hd_v, lo, hi,
-                                                            false }));
+                                                            VALUES }));
     }
     f->far = false;
     return PF_OK;
