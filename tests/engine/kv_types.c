@@ -77,13 +77,25 @@ static void test_read_bytes(pf_model *m, enum pf_kv_type type)
     CHECK(pf_session_read_bytes(m, &o, N_CTX, &past) == PF_EINVAL && past == 7, "a position past the context");
 }
 
-static void test_save(pf_model *m, const float *expected)
+/* A file whose header says otherwise of latents, whether they are whole numbers, is of another type. */
+static void test_latents(pf_session *s, struct file *f)
+{
+    enum { TYPE_AT = 12 };
+    f->at = 0;
+    f->data[TYPE_AT + 1] ^= 1;
+    CHECK(pf_session_load(s, read_file, f) == PF_EINVAL && strstr(pf_last_error(), "of another type"), "%s",
+          pf_last_error());
+    f->data[TYPE_AT + 1] ^= 1;
+}
+
+static void test_save(pf_model *m, enum pf_kv_type type, enum pf_kv_type another, const float *expected)
 {
     struct file f = { 0 };
-    pf_session *a = open_session(m, PF_KV_Q8_0), *b = open_session(m, PF_KV_Q8_0), *other = open_session(m, PF_KV_I16);
+    pf_session *a = open_session(m, type), *b = open_session(m, type), *other = open_session(m, another);
     CHECK(pf_session_eval(a, tokens, N_SAVED, 0) == PF_OK && pf_session_save(a, write_file, &f) == PF_OK, "%s",
           pf_last_error());
     CHECK(pf_session_load(other, read_file, &f) == PF_EINVAL, "keys and values of another type");
+    test_latents(b, &f);
     f.at = 0;
     CHECK(pf_session_load(b, read_file, &f) == PF_OK, "%s", pf_last_error());
     for (int i = N_SAVED; i < N; i++) {
@@ -129,7 +141,8 @@ int main(int argc, char **argv)
     test_read_bytes(m, PF_KV_F32);
     test_read_bytes(m, PF_KV_I16);
     test_read_bytes(m, PF_KV_Q8_0);
-    test_save(m, q8);
+    test_save(m, PF_KV_Q8_0, PF_KV_I16, q8);
+    test_save(m, PF_KV_I16, PF_KV_Q8_0, whole);
     free(exact);
     free(whole);
     free(q8);
