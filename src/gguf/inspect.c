@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/pf_i16.h"
+#include "base/pf_latent.h"
 #include "gguf/gguf.h"
 #include "gguf/inspect.h"
 
@@ -185,6 +185,15 @@ static uint64_t compressed_bytes_per_token(const struct shape *s, const struct p
     return (uint64_t)bytes;
 }
 
+/* Bytes of a latent and, where there is one, of its indexer's key: whole numbers where all positions are looked at. */
+static uint64_t latent_bytes(int64_t latent, int64_t rope, int64_t index)
+{
+    enum { F16_BYTES = 2 };
+    int64_t key = latent + rope;
+    bool whole = index == 0 && key <= 2 * PF_I16_HEAD_MAX && pf_latent_takes((int)key, (int)latent);
+    return whole ? pf_latent_bytes((int)key) : F16_BYTES * (uint64_t)(key + index);
+}
+
 /* Bytes of a key and a value of one head: whole numbers with their scales, or F16 where heads cannot be kept so. */
 static uint64_t head_bytes(int64_t key, int64_t value)
 {
@@ -196,7 +205,6 @@ static uint64_t head_bytes(int64_t key, int64_t value)
 
 static uint64_t kv_bytes_per_token(const struct shape *s, const struct pf_file_info *info)
 {
-    enum { F16_BYTES = 2 };
     const struct pf_gguf_kv *recurrent = arch_key(s, "attention.recurrent_layers");
     int64_t interval = number(s, "full_attention_interval");
     const struct pf_gguf_kv *heads = arch_key(s, "attention.head_count_kv");
@@ -208,8 +216,8 @@ static uint64_t kv_bytes_per_token(const struct shape *s, const struct pf_file_i
     if (ratios)
         return compressed_bytes_per_token(s, ratios);
     if (latent > 0)
-        return (uint64_t)s->n_layers * F16_BYTES *
-               (uint64_t)(latent + number(s, "rope.dimension_count") + number(s, "attention.indexer.key_length"));
+        return (uint64_t)s->n_layers *
+               latent_bytes(latent, number(s, "rope.dimension_count"), number(s, "attention.indexer.key_length"));
     if (!heads)
         heads = arch_key(s, "attention.head_count");
     for (int64_t i = 0; i < s->n_layers; i++) {

@@ -88,11 +88,15 @@ int pf_widest_window(const struct pf_model *m)
     return widest;
 }
 
-/* Whole numbers are for heads that can be kept so, with values of their own, where all positions are looked at. */
-static enum pf_kv_type type_of(const struct pf_layer *layer, enum pf_kv_type option)
+/* Whole numbers are for heads and latents that can be kept so, where all positions are looked at: all layers of latent
+ * attention follow what an indexer chooses, if the model has one. */
+static enum pf_kv_type type_of(const struct pf_model *m, int il, enum pf_kv_type option)
 {
+    const struct pf_layer *layer = &m->layers[il];
     const struct pf_attention *a = &layer->attn;
-    bool whole = !a->v_in_k && !layer->has_indexer && pf_i16_takes(a->hd_k) && pf_i16_takes(a->hd_v);
+    bool whole = !layer->has_indexer && pf_i16_takes(a->hd_k) && pf_i16_takes(a->hd_v);
+    if (a->v_in_k)
+        whole = layer->mixer == PF_MIXER_LATENT && !m->index.max_chosen && pf_latent_takes(a->hd_k, a->hd_v);
     return option == PF_KV_I16 && !whole ? PF_KV_F16 : option;
 }
 
@@ -122,7 +126,7 @@ static size_t window_bytes(const struct pf_model *m, const struct pf_session_opt
     size_t bytes = 0;
     for (int il = first; il < end; il++) {
         const struct pf_attention *a = &m->layers[il].attn;
-        enum pf_kv_type type = type_of(&m->layers[il], o->kv_type);
+        enum pf_kv_type type = type_of(m, il, o->kv_type);
         if (a->window && !sees_another(m, il))
             bytes += (size_t)pf_window_span(type, window) * (size_t)a->n_kv_head * position_bytes(a, type);
     }
@@ -171,7 +175,7 @@ struct pf_kv_layer pf_kv_layer_of(const struct pf_model *m, int il, const struct
 {
     const struct pf_attention *a = &m->layers[il].attn;
     int n_chunks = pf_ring_chunks(m, il, o);
-    enum pf_kv_type type = type_of(&m->layers[il], o->kv_type);
+    enum pf_kv_type type = type_of(m, il, o->kv_type);
     if (sees_another(m, il))
         return (struct pf_kv_layer){ .k_bytes = 0 };
     int n_near = near_chunks(a, type, n_chunks, o);
@@ -264,7 +268,7 @@ uint64_t pf_kv_read_bytes_of(const struct pf_model *m, int il, const struct pf_s
 {
     const struct pf_layer *layer = &m->layers[il];
     const struct pf_attention *a = &layer->attn;
-    enum pf_kv_type type = type_of(layer, o->kv_type);
+    enum pf_kv_type type = type_of(m, il, o->kv_type);
     struct pf_kv_layer of_blocks = pf_block_kv_layer_of(m, il, o), of_index = pf_index_kv_layer_of(m, il, o);
     int ratio = of_blocks.k_bytes ? layer->compressed.blocks.ratio : 0;
     int64_t positions = positions_seen(a, pos), blocks = ratio ? (pos + 1) / ratio : 0, keys = 0;
