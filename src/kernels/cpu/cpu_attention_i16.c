@@ -353,9 +353,9 @@ static void fold_tasks(void *ctx, int64_t begin, int64_t end, int thread)
 }
 
 /* Queries of a block of a latent: fewer, where threads would have no chunk otherwise. */
-static int latent_block(const struct i16_job *job, int n_chunks)
+static int latent_block(const struct i16_job *job, int64_t n_chunks)
 {
-    enum { LEAST = 8 };
+    enum { LEAST = 4 };                      /* a tile of the kernels */
     int n_threads = pf_pool_n_threads(job->b->pool), block = Q_BLOCK;
     while (block > LEAST && (job->n_q + block - 1) / block * n_chunks < n_threads)
         block /= 2;
