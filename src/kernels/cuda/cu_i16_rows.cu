@@ -4,6 +4,7 @@
  * in one word of the values: these are written byte by byte. */
 #include "kernels/cuda/cu_heads.h"
 #include "kernels/cuda/cu_i16.h"
+#include "kernels/cuda/cu_i16_numbers.h"
 #include "kernels/cuda/cu_i16_parts.h"
 
 enum { THREADS = 256 };
@@ -81,39 +82,14 @@ CU_INLINE void rotate(float *x, int n)
     __syncwarp();
 }
 
-/* The scale of a row, which every lane gets, and by what its elements are multiplied; scale 0: it is out of range. */
-struct scales {
-    float s, inv;
-};
-
+/* Every lane gets it. */
 CU_INLINE struct scales scales_of(const float *x, int n)
 {
     uint32_t bits = 0;
 #pragma unroll 2
     for (int i = threadIdx.x % WARP; i < n; i += WARP)
         bits = max(bits, pf_float_bits(x[i]) & 0x7fffffffu);
-    bits = all_max(bits);
-    if (bits > pf_float_bits(PF_I16_MOST))
-        return { 0, 0 };
-    float amax = pf_bits_float(bits), a = amax > PF_I16_LEAST ? amax : PF_I16_LEAST;
-    return { a / (float)PF_I16_TOP, (float)PF_I16_TOP / a };
-}
-
-/* Words of four elements. */
-struct words {
-    uint32_t upper, lower;
-};
-
-CU_INLINE struct words words_of(const float *x, struct scales s)
-{
-    struct words w = { 0, 0 };
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int n = s.s > 0 ? pf_i16_number(x[i], s.inv) : 0;
-        w.upper |= (uint32_t)(pf_i16_upper(n) & 255) << 8 * i;
-        w.lower |= (uint32_t)(pf_i16_lower(n) & 255) << 8 * i;
-    }
-    return w;
+    return scales_of_bits(all_max(bits));
 }
 
 CU_INLINE void take_row(float *to, const float *from, int n)
@@ -299,11 +275,7 @@ CU_INLINE struct scales scales_in_lanes(const float (&v)[E])
 #pragma unroll
     for (int k = 0; k < E; k++)
         bits = max(bits, pf_float_bits(v[k]) & 0x7fffffffu);
-    bits = all_max(bits);
-    if (bits > pf_float_bits(PF_I16_MOST))
-        return { 0, 0 };
-    float a = fmaxf(pf_bits_float(bits), PF_I16_LEAST);
-    return { a / (float)PF_I16_TOP, (float)PF_I16_TOP / a };
+    return scales_of_bits(all_max(bits));
 }
 
 /* blockIdx.x: two query heads, then a key and its value; blockIdx.y: row. */
