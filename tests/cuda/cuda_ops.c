@@ -824,7 +824,8 @@ static void attend(const struct attention_case *c, enum pf_kv_type type, int row
     enum { CHUNK = PF_KV_CHUNK_POSITIONS };
     int n_chunks = c->ring ? c->ring : last / CHUNK + 1, n_stored = last + 1;
     size_t positions = (size_t)n_chunks * CHUNK * (size_t)c->n_kv_head;
-    struct pair k = pair_new(NULL, positions * pf_kv_key_bytes(type, c->hd_k) / 4),
+    size_t key_bytes = latent ? pf_kv_latent_bytes(type, c->hd_k) : pf_kv_key_bytes(type, c->hd_k);
+    struct pair k = pair_new(NULL, positions * key_bytes / 4),
                 v = pair_new(NULL, latent ? 1 : positions * pf_kv_value_bytes(type, c->hd_v) / 4);
     float *sinks = place(floats((size_t)c->n_head, 1), (size_t)c->n_head * sizeof(float));
     int32_t *pos = malloc((size_t)n_stored * sizeof *pos);
@@ -945,6 +946,40 @@ static void latents(void)
         chosen_latents(type, 6, 100, 4);
         chosen_latents(type, 2, 1000, 1);
     }
+}
+
+/* Attention to a latent in whole numbers: both parts of many sizes; few rows by blocks and by chunks, and prompts. */
+static void latents_i16(void)
+{
+    static const struct attention_case cases[] = {
+        { 576, 512, 16, 1, .window = 0 },      { 576, 512, 20, 1, .row_scale = true },
+        { 320, 256, 5, 1, 300, .sinks = true }, { 320, 256, 32, 1, 300, .ring = 3 },
+        { 32, 32, 8, 1, .sinks = true },       { 512, 512, 1, 1, .window = 0 },
+        { 96, 32, 3, 1, .window = 0 },         { 160, 96, 33, 1, .row_scale = true },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct attention_case *c = &cases[i];
+        attend(c, PF_KV_I16, 1, 0, false, true);
+        attend(c, PF_KV_I16, 1, 63, false, true);
+        attend(c, PF_KV_I16, 1, 700, false, true);
+        attend(c, PF_KV_I16, 2, 64, false, true);
+        attend(c, PF_KV_I16, 3, 256, false, true);
+        attend(c, PF_KV_I16, 8, 771, false, true);
+        attend(c, PF_KV_I16, 16, 520, false, true);
+        attend(c, PF_KV_I16, brief ? 21 : 40, 1030, false, true);
+        if (!brief || i % 2 == 0)
+            attend(c, PF_KV_I16, MOST_ROWS - 1, 600, false, true);
+    }
+    static const struct attention_case narrow = { 96, 64, 4, 1, 30, .sinks = true },
+                                       wide = { 576, 512, 16, 1, .window = 0 },
+                                       many = { 576, 512, 128, 1, .window = 0 };
+    attend(&many, PF_KV_I16, 1, 300, false, true);
+    attend(&many, PF_KV_I16, brief ? 2 : 17, 70, false, true);
+    attend(&wide, PF_KV_I16, 1, N_CTX - 1, false, true);
+    attend(&wide, PF_KV_I16, 2, N_CTX - 1, false, true);
+    attend(&narrow, PF_KV_I16, 70, 300, true, true);     /* too long for a product to follow */
+    attend(&wide, PF_KV_I16, 1, 180, true, true);
+    attend(&wide, PF_KV_I16, 4, 300, true, true);
 }
 
 /* Attention of three sequences, whose heads are normed and rotated together, and a product of what it puts out.
@@ -1720,9 +1755,10 @@ static void replayed_steps(void)
 
 int main(int argc, char **argv)
 {
-    struct pf_backend_sizes sizes = { .max_rows = MOST_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576, .max_i16 = 8192,
+    struct pf_backend_sizes sizes = { .max_rows = MOST_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576,
+                                      .max_i16 = 128 * 576,
                                       .max_picks = MAX_ROWS * MOST_USED, .n_expert = MOST_EXPERTS, .n_ff = 1024,
-                                      .n_out = 2048, .max_heads = 33, .max_latent_heads = 33, .n_choose_head = 1,
+                                      .n_out = 2048, .max_heads = 128, .max_latent_heads = 33, .n_choose_head = 1,
                                       .n_ctx = N_FAR };
     brief = argc > 1 && strcmp(argv[1], "--brief") == 0;
     only = argc > 1 + brief ? argv[1 + brief] : NULL;
@@ -1798,6 +1834,8 @@ int main(int argc, char **argv)
         attentions();
     if (wanted("latent"))
         latents();
+    if (wanted("latent in whole numbers"))
+        latents_i16();
     if (wanted("attention in whole numbers"))
         attentions_i16();
     if (wanted("gated attention"))

@@ -34,6 +34,7 @@ enum {
     CU_LOOP_ROWS = 8,             /* and those that go row by row over the weights beyond so many */
     CU_LATENT_ROWS = 4,           /* rows that attend to a cached latent at once */
     CU_ROUTE_EXPERTS = 4096,      /* the most experts a router may have */
+    CU_LATENT_SPARE = 32 * 1024,  /* elements behind the queries to a latent: a tile's, which may have no rows */
     CU_HEAD_DIM = 1024            /* the longest key or value */
 };
 
@@ -253,9 +254,10 @@ cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *h);
  * attention: rows of queries go to s->q first, where heads, if not NULL, says what happens to them before, and that
  * keys and values are stored, too. n_chunks: no less than the positions take. x: as pf_cu_attention has it. */
 struct cu_i16 {
-    uint8_t *q;                   /* [rows][n_head][2 hd_k] */
-    float   *cq;                  /* [rows][n_head] */
+    uint8_t *q;                   /* [rows][n_head][2 hd_k]; of a latent in tiles, CU_LATENT_SPARE more */
+    float   *cq;                  /* [rows][n_head]; of a latent pairs */
     float   *part;                /* chunks of few rows: as many floats as pf_cu_attention_floats says */
+    size_t   n_part;              /* how many there are */
 };
 cudaError_t pf_cu_i16_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,
                             const int32_t *pos, int rows);
@@ -263,6 +265,16 @@ cudaError_t pf_cu_i16_queries(cudaStream_t st, const struct pf_attention_op *a, 
                               const struct cu_heads *heads);
 cudaError_t pf_cu_i16_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, const struct cu_i16 *s,
                                 const struct cu_x *x, const struct cu_heads *heads, size_t shared_bytes, int *fault);
+
+/* The same for a latent in whole numbers. heads: only that rope[1].x are stored as those of heads->rows at heads->pos;
+ * its v is NULL. */
+cudaError_t pf_cu_latent_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const int32_t *pos,
+                               int rows);
+cudaError_t pf_cu_latent_queries(cudaStream_t st, const struct pf_attention_op *a, const struct cu_i16 *to,
+                                 const struct cu_heads *heads);
+cudaError_t pf_cu_latent_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks,
+                                   const struct cu_i16 *s, const struct cu_x *x, const struct cu_heads *heads,
+                                   size_t shared_bytes, int *fault);
 
 cudaError_t pf_cu_act(cudaStream_t st, struct pf_act act, const float *gate, const float *up, int64_t n, float *y);
 /* x.f, and x.q, x.d, x.s, of act(gate, up), rows of n each; what is NULL of f and q is left out. x->f may be gate. If

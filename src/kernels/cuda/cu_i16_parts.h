@@ -48,8 +48,23 @@ CU_INLINE struct i16_join join_partials(float mine, float &m)
     return { pf_exp2_neg(before - top), pf_exp2_neg(mine - top) };
 }
 
+/* Of a piece of a latent's row, a lane an element: rotates it, or what was rotated back. */
+CU_INLINE float rotate_lanes(float y)
+{
+    static_assert((int)PF_LATENT_PIECE == (int)WARP, "a lane an element");
+#pragma unroll
+    for (int h = 1; h < WARP; h *= 2) {
+        float other = __shfl_xor_sync(ALL_LANES, y, h);
+        y = threadIdx.x & h ? other - y : y + other;
+    }
+    return y * pf_i16_norm(PF_LATENT_PIECE);
+}
+
+/* Element d + lane of a row's result. */
 CU_INLINE void put_out(const struct i16_attention &o, const struct i16_row &r, int d, float y)
 {
+    if (pf_kv_is_latent(&o.kv))
+        y = rotate_lanes(y);
     o.a.out[((size_t)r.token * o.a.n_head + r.head) * o.kv.hd_v + d] = y;
     if (o.x.q)
         quantise_block(y, &o.x, o.a.n_head * o.kv.hd_v, r.token, (r.head * o.kv.hd_v + d) / 32, o.fault);

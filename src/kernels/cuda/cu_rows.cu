@@ -296,6 +296,8 @@ static __global__ void kv_store(const __grid_constant__ struct store o)
 extern "C" cudaError_t pf_cu_kv_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const float *v,
                                       const int32_t *pos, int rows)
 {
+    if (pf_kv_is_latent(kv))
+        return pf_cu_latent_store(st, kv, k, pos, rows);
     if (kv->type == PF_KV_I16)
         return pf_cu_i16_store(st, kv, k, v, pos, rows);
     return launch_early(kv_store, dim3(kv->n_kv_head, rows), 128, 0, st, (struct store){ *kv, k, v, pos });
@@ -336,6 +338,8 @@ static __global__ void __launch_bounds__(THREADS) heads(const __grid_constant__ 
 
 extern "C" cudaError_t pf_cu_heads(cudaStream_t st, const struct cu_heads *o)
 {
+    if (pf_kv_is_latent(&o->kv))
+        return pf_cu_latent_store(st, &o->kv, o->rope[1].x, o->pos, o->rows);
     int n = o->rope[0].n_head + o->rope[1].n_head + o->kv.n_kv_head, longest = max(o->rope[0].hd, o->rope[1].hd);
     cudaError_t e = launch_early(heads, dim3(ceil_div(n, THREADS / WARP), o->rows), THREADS,
                                  THREADS / WARP * longest * sizeof(float), st, *o, longest);

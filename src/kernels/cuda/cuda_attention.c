@@ -113,10 +113,15 @@ static bool attends_next(struct held_together *t, const struct pf_attention_op *
     return true;
 }
 
+static struct cu_i16 i16_of(const struct cuda_backend *b)
+{
+    return (struct cu_i16){ b->q16, b->cq, b->part, b->n_part };
+}
+
 static pf_status put_together(struct cuda_backend *b)
 {
     struct held_together t = b->together;
-    struct cu_i16 i16 = { b->q16, b->cq, b->part };
+    struct cu_i16 i16 = i16_of(b);
     struct cu_x x = b->x;
     int64_t n_out = (int64_t)t.op.n_head * t.parts.kv[0].hd_v;
     b->together.stored.rows = 0;
@@ -137,7 +142,7 @@ static pf_status put_together(struct cuda_backend *b)
 pf_status pf_cuda_part_ways(struct cuda_backend *b)
 {
     struct held_together t = b->together;
-    struct cu_i16 i16 = { b->q16, b->cq, b->part };
+    struct cu_i16 i16 = i16_of(b);
     struct cu_x none = { .f = NULL };
     if (!t.stored.rows)
         return PF_OK;
@@ -186,13 +191,26 @@ pf_status pf_cuda_kv_store(pf_backend *backend, const struct pf_kv_view *kv, con
     if (begins_together(b, &o, k))
         return PF_OK;
     PF_TRY(pf_cuda_settle(b));
+    if (pf_kv_is_latent(kv)) {           /* a kernel stores these and has the queries */
+        o.rope[1].x = (float *)(uintptr_t)k;
+        b->stored = o;
+        return PF_OK;
+    }
     return pf_cuda_put(b, pf_cu_kv_store(b->stream, kv, k, v, pos, rows), "storing keys and values");
+}
+
+/* Whether the rows of a latent that are to be stored are those that attend. */
+static bool stores_own(const struct cu_heads *h, const struct pf_attention_op *a)
+{
+    return pf_kv_is_latent(a->kv) && h->kv.k == a->kv->k && h->rows == a->rows && h->pos == a->pos;
 }
 
 pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct pf_attention_op o = *a;
+    if (b->stored.rows && pf_kv_is_latent(&b->stored.kv) && !stores_own(&b->stored, a))
+        PF_TRY(pf_cuda_settle(b));
     struct cu_heads heads = b->stored;
     if (b->together.stored.rows && attends_next(&b->together, a))
         return b->together.op.rows == b->together.stored.rows ? put_together(b) : PF_OK;
@@ -211,7 +229,11 @@ pf_status pf_cuda_attention(pf_backend *backend, const struct pf_attention_op *a
         x.q = NULL;
     }
     if (a->kv->type == PF_KV_I16) {
-        struct cu_i16 i16 = { b->q16, b->cq, b->part };
+        struct cu_i16 i16 = i16_of(b);
+        if (pf_kv_is_latent(a->kv))
+            return pf_cuda_put(b, pf_cu_latent_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), &i16, &x,
+                                                         heads.rows ? &heads : NULL, b->shared_bytes, b->fault),
+                               "attention to a latent");
         return pf_cuda_put(b, pf_cu_i16_attention(b->stream, &o, pf_cuda_chunks(b, a->n_positions), &i16, &x,
                                                   heads.rows ? &heads : NULL, b->shared_bytes, b->fault), "attention");
     }

@@ -149,11 +149,12 @@ struct cuda_backend {
     float            *pick_out;          /* [max_picks][n_out] */
     float            *low;               /* [max_picks][expert_rank] */
     float            *part;              /* attention's chunks */
+    size_t            n_part;
     float            *latent_scores;     /* of attention to a cached latent; or NULL */
     float            *scores;            /* [CU_CHOOSE_ROWS][max_positions] */
     int              *count;             /* attention's blocks that have ended; zeros between kernels */
     uint8_t          *q16;               /* [max_rows][max_i16] queries in whole numbers */
-    float            *cq;                /* [max_rows][max_heads] their factors */
+    float            *cq;                /* [max_rows][max_heads] their factors; of a latent pairs */
     struct cu_groups *groups;            /* a prompt's picks by expert; groups->sorted, tile: b->sorted, b->tile */
     int32_t          *sorted;
     struct cu_tile   *tile;

@@ -54,11 +54,12 @@ static size_t carve(struct cuda_backend *b, const struct pf_backend_sizes *s, ch
                            sizeof *b->block_scales);
     size_t part = pf_cu_attention_floats(s->max_rows, s->max_heads, pf_cuda_n_chunks(s->n_ctx), s->max_head_dim);
     b->part = take(&c, part, sizeof *b->part);
+    b->n_part = part;
     size_t latent = pf_cu_latent_floats(s->max_rows, s->max_latent_heads, pf_cuda_n_chunks(s->n_ctx));
     b->latent_scores = latent ? take(&c, latent, sizeof *b->latent_scores) : NULL;
     b->count = take(&c, n_counts(s), sizeof *b->count);
-    b->q16 = take(&c, (size_t)s->max_rows * (size_t)s->max_i16, 2);
-    b->cq = take(&c, s->max_i16 ? (size_t)s->max_rows * (size_t)s->max_heads : 0, sizeof *b->cq);
+    b->q16 = take(&c, (size_t)s->max_rows * (size_t)s->max_i16 + (s->max_i16 ? CU_LATENT_SPARE : 0), 2);
+    b->cq = take(&c, s->max_i16 ? 2 * (size_t)s->max_rows * (size_t)s->max_heads : 0, sizeof *b->cq);
     return c.used;
 }
 
