@@ -19,15 +19,16 @@ struct folding {
 };
 
 /* The blocks of chunk c, of which the row sees [first, end): how they enter, its maximum and its sum of weights; they
- * are numbers b0 .. of those that lie in shared memory. */
-CU_INLINE float join_blocks(struct folding &s, const float *maxima, int c, int first, int end, int b0, float &sum)
+ * are numbers b0 .. of those that lie in shared memory. maxima: theirs. */
+CU_INLINE float join_blocks(struct folding &s, const float (&maxima)[N_BLOCKS], int c, int first, int end, int b0,
+                            float &sum)
 {
     float m = -INFINITY, z[8] = { 0 };
 #pragma unroll
     for (int i = 0; i < N_BLOCKS; i++) {
         int b = c * N_BLOCKS + i, at = b - b0;
         bool seen = b >= first && b < end;
-        struct i16_join j = i16_joined(m, seen ? __ldcg(maxima + b) : -INFINITY);
+        struct i16_join j = i16_joined(m, maxima[i]);
         const float *zb = (const float *)s.z[at];
 #pragma unroll
         for (int k = 0; k < 8; k++)
@@ -70,11 +71,16 @@ static __global__ void __launch_bounds__(THREADS) latent_fold(const __grid_const
             __pipeline_memcpy_async(&s.z[b - b0][i % 2], block_zs(o, at + b) + i % 2 * 4, 16);
         }
         __pipeline_commit();
+        float of_blocks[N_BLOCKS], mine = -INFINITY, z = 0;
+#pragma unroll
+        for (int i = 0; i < N_BLOCKS; i++) {
+            int b = (c0 + t) * N_BLOCKS + i;
+            of_blocks[i] = b >= from && b < to ? __ldcg(maxima(o) + at + b) : -INFINITY;
+        }
         __pipeline_wait_prior(0);
         __syncthreads();
-        float mine = -INFINITY, z = 0;
         if (t < n)
-            mine = join_blocks(s, maxima(o) + at, c0 + t, first, end, b0, z);
+            mine = join_blocks(s, of_blocks, c0 + t, first, end, b0, z);
         if (t < CHUNKS) {
             float top = warp_max(mine);
             if (lane == 0)
