@@ -177,11 +177,13 @@ CU_INLINE void sum_scores(const struct place<TILES> &p, const struct steps &step
     int begin = first_step(steps.n, quarter), n = first_step(steps.n, quarter + 1) - begin,
         n_latent = min(max(steps.n_latent - begin, 0), n), n_others = QUARTERS - steps.first_other;
     const char *q = p.q + (begin * WARP + threadIdx.x % WARP) * 16;
-    if (quarter < steps.with_latent)
-        sum_steps<TILES>(ahead, at, q, TILE_ROWS * 2 * hd, 0, n_latent, p.sums + (half * QUARTERS + quarter) * SUMS);
-    if (quarter >= steps.first_other)
-        sum_steps<TILES>(ahead, at, q, TILE_ROWS * 2 * hd, n_latent, n,
-                         p.others + (half * n_others + quarter - steps.first_other) * SUMS);
+#pragma unroll 1                              /* so that there is less code to fetch */
+    for (int other = 0; other < 2; other++) {
+        uint4 *to = other ? p.others + (half * n_others + quarter - steps.first_other) * SUMS :
+                            p.sums + (half * QUARTERS + quarter) * SUMS;
+        if (other ? quarter >= steps.first_other : quarter < steps.with_latent)
+            sum_steps<TILES>(ahead, at, q, TILE_ROWS * 2 * hd, other ? n_latent : 0, other ? n : n_latent, to);
+    }
 }
 
 /* Sums of n quarters as they enter scores: exact until they become floats. */
@@ -504,6 +506,15 @@ CU_INLINE struct range see(const struct i16_attention &o, const struct place<TIL
     return { uniform(first / BLOCK), uniform(last / BLOCK), uniform(from), uniform(to) };
 }
 
+/* The position from which on the kernel ahead may store; of many rows nobody asks. */
+CU_INLINE int first_new(const struct i16_attention &o)
+{
+    int lane = threadIdx.x % WARP;
+    if (o.a.rows > WARP)
+        return 0;
+    return uniform(lanes_least(lane < o.a.rows ? *(const volatile int32_t *)&o.a.pos[lane] : INT32_MAX));
+}
+
 template <int TILES>
 CU_INLINE void load_queries(const struct i16_attention &o, const struct place<TILES> &p, int first_row)
 {
@@ -542,12 +553,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
     int b = max((all.begin / per + (int)blockIdx.y) * per, all.begin);
     if (b <= all.end)
         send_for(o.kv, b);
-    wait_turn();
-    if (b > all.end)
-        return;
-    load_queries(o, p, first_row);
-    __syncthreads();
-
     struct sums<TILES> s;
     struct sum_of_weights w = { -INFINITY, 0, -INFINITY, 0 };
     s.clear();
@@ -562,7 +567,16 @@ static __global__ void __launch_bounds__(THREADS, 1)
         ahead.load(quarter_of(block, steps, hd, half, quarter), n_steps);
         by.load(block, hd, at);
     };
-    load(block);
+    bool is_old = b <= all.end && b * BLOCK + BLOCK <= first_new(o);
+    if (is_old)
+        load(block);
+    wait_turn();
+    if (b > all.end)
+        return;
+    if (!is_old)
+        load(block);
+    load_queries(o, p, first_row);
+    __syncthreads();
 #pragma unroll 1
     for (int next; b <= all.end; b = next) {
         const char *values = block;
