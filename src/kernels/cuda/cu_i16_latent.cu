@@ -388,13 +388,20 @@ CU_INLINE float fold_eight(float z)
     return z;
 }
 
+/* Number of the warp's run u of 32 elements; behind the last if there is none. Thread blocks along z share them. */
+CU_INLINE int run_of(int u)
+{
+    int warp = threadIdx.x / WARP, n = RUNS / gridDim.z;
+    return u < n ? (blockIdx.z * n + u) * WARPS + warp : RUNS * WARPS;
+}
+
 /* The chunk's or block's partial of each row, number `item`. */
 template <int TILES>
 CU_INLINE void put_partials(const struct latent_attention &f, const struct place<TILES> &p, const struct sums<TILES> &s,
                             const struct sum_of_weights &w, int item)
 {
     const struct i16_attention &o = f.o;
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int lane = threadIdx.x % WARP;
 #pragma unroll
     for (int t = 0; t < TILES; t++)
 #pragma unroll
@@ -403,7 +410,7 @@ CU_INLINE void put_partials(const struct latent_attention &f, const struct place
             float *to = o.s.part + part_of(o, row, item) * o.kv.hd_v + lane % 4 * 8;
 #pragma unroll
             for (int u = 0; u < RUNS; u++) {
-                int d = (warp + u * WARPS) * 32;
+                int d = run_of(u) * 32;
                 const float (&v)[4][4] = s.acc[t][u];
                 if (!row.there || d >= o.kv.hd_v)
                     continue;
@@ -412,7 +419,7 @@ CU_INLINE void put_partials(const struct latent_attention &f, const struct place
                                                       v[3][2 * r + 1]);
             }
         }
-    if (threadIdx.x >= 8 * place<TILES>::ROWS)
+    if (blockIdx.z > 0 || threadIdx.x >= 8 * place<TILES>::ROWS)
         return;
     struct i16_row row = p.of[threadIdx.x / 8];
     bool good = p.cq[threadIdx.x / 8].x == p.cq[threadIdx.x / 8].x, is_first = threadIdx.x % 8 == 0;
@@ -448,7 +455,7 @@ template <int TILES>
 CU_INLINE void enter_whole(const struct i16_attention &o, const struct place<TILES> &p, struct sums<TILES> &s,
                            struct sum_of_weights &w, bool is_last)
 {
-    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    int lane = threadIdx.x % WARP;
     if (threadIdx.x < 8 * place<TILES>::ROWS) {
         int r = threadIdx.x / 8;
         struct i16_join j = i16_joined(w.whole_m, w.m);
@@ -470,7 +477,7 @@ CU_INLINE void enter_whole(const struct i16_attention &o, const struct place<TIL
             float *out = o.a.out + ((size_t)row.token * o.a.n_head + row.head) * o.kv.hd_v + lane % 4 * 8;
 #pragma unroll
             for (int u = 0; u < RUNS; u++) {
-                int d = (warp + u * WARPS) * 32;
+                int d = run_of(u) * 32;
                 float4 *at = (float4 *)(out + d), v[2] = { { 0, 0, 0, 0 }, { 0, 0, 0, 0 } };
                 if (d >= o.kv.hd_v)
                     continue;
@@ -617,9 +624,9 @@ static __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
         for (int u = 0; u < RUNS; u++) {
             struct i16_sums v[TILES];
-            if ((warp + u * WARPS) * 32 >= o.kv.hd_v)
+            if (run_of(u) * 32 >= o.kv.hd_v)
                 continue;
-            sum_values(p, values, hd, warp + u * WARPS, v);
+            sum_values(p, values, hd, run_of(u), v);
 #pragma unroll
             for (int t = 0; t < TILES; t++)
 #pragma unroll
@@ -650,12 +657,12 @@ static int n_tiles(const struct i16_attention &o)
 }
 
 template <int TILES, bool WHOLE>
-static cudaError_t start(cudaStream_t st, const struct latent_attention &f, int n_shares)
+static cudaError_t start(cudaStream_t st, const struct latent_attention &f, int n_shares, int n_units)
 {
     size_t bytes = bytes_for<TILES>(f.o.kv);
+    int x = ceil_div(n_tiles(f.o), TILES), z = f.o.kv.hd_v > WARPS * WARP && 2 * x * n_shares <= n_units ? RUNS : 1;
     cudaError_t e = allow_bytes(latent<TILES, WHOLE>, bytes);
-    return e != cudaSuccess ? e : launch_early(latent<TILES, WHOLE>, dim3(ceil_div(n_tiles(f.o), TILES), n_shares),
-                                               THREADS, bytes, st, f);
+    return e != cudaSuccess ? e : launch_early(latent<TILES, WHOLE>, dim3(x, n_shares, z), THREADS, bytes, st, f);
 }
 
 /* A GPU as far as it matters here. */
@@ -684,7 +691,8 @@ static cudaError_t start_few(cudaStream_t st, const struct i16_attention &o, con
     if (f.by_block)
         f.o.n_chunks *= N_BLOCKS;
     int y = min(f.o.n_chunks, max(1, card.n_units / x));
-    cudaError_t e = tiles == 2 ? start<2, false>(st, f, y) : start<1, false>(st, f, y);
+    cudaError_t e = tiles == 2 ? start<2, false>(st, f, y, card.n_units) :
+                               start<1, false>(st, f, y, card.n_units);
     if (e != cudaSuccess)
         return e;
     return f.by_block ? pf_cu_latent_fold(st, &f.o) : pf_cu_i16_fold(st, &f.o);
@@ -738,5 +746,5 @@ extern "C" cudaError_t pf_cu_latent_attention(cudaStream_t st, const struct pf_a
     if (in_turn_is_faster(o, card))
         return start_in_turn(st, o, card);
     struct latent_attention f = { o, false };
-    return card.two ? start<2, true>(st, f, 1) : start<1, true>(st, f, 1);
+    return card.two ? start<2, true>(st, f, 1, card.n_units) : start<1, true>(st, f, 1, card.n_units);
 }
