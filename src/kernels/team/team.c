@@ -199,6 +199,8 @@ static pf_status team_upload(pf_backend *backend, void *to, const void *from, si
     return PF_OK;
 }
 
+/* Exchanges with other processes are waited for first: a copy to the host may wait for them itself, and does not notice
+ * a process that is gone. */
 static pf_status team_download(pf_backend *backend, void *to, const void *from, size_t bytes)
 {
     struct team *t = pf_team_of(backend);
@@ -206,6 +208,7 @@ static pf_status team_download(pf_backend *backend, void *to, const void *from, 
     if (k < t->from || k >= t->end)
         PF_FAIL(PF_EUNSUPPORTED, "keys and values of another process's heads are not at hand");
     PF_TRY(pf_team_whole(t, from, (int64_t)(bytes / sizeof(float))));
+    PF_TRY(t->shape.ranks ? pf_ranks_settle(t->shape.ranks) : PF_OK);
     return t->card[k]->ops->download(t->card[k], to, pf_team_here(t, k, from), bytes);
 }
 
