@@ -101,7 +101,7 @@ static void attend(const struct pf_kernels *k, const struct chunk *c, int first,
     k->attn_latent(&a);
 }
 
-/* The same bits; a sum of weights that is none has no bits of its own. */
+/* Whether partials have the same bits, where a sum of weights that is not a number may have any. */
 static bool parts_equal(const struct chunk *c, const float *a, const float *b)
 {
     for (int i = 0; i < c->n_q; i++) {

@@ -266,8 +266,8 @@ cudaError_t pf_cu_i16_queries(cudaStream_t st, const struct pf_attention_op *a, 
 cudaError_t pf_cu_i16_attention(cudaStream_t st, const struct pf_attention_op *a, int n_chunks, const struct cu_i16 *s,
                                 const struct cu_x *x, const struct cu_heads *heads, size_t shared_bytes, int *fault);
 
-/* The same for a latent in whole numbers. heads: only that rope[1].x are stored as those of heads->rows at heads->pos;
- * its v is NULL. */
+/* Attention to a latent in whole numbers, by launchers like those of pf_cu_i16_ of the same names. heads: only that
+ * rope[1].x, of heads->rows at heads->pos, is stored by the kernel of the queries; its v is NULL. */
 cudaError_t pf_cu_latent_store(cudaStream_t st, const struct pf_kv_view *kv, const float *k, const int32_t *pos,
                                int rows);
 cudaError_t pf_cu_latent_queries(cudaStream_t st, const struct pf_attention_op *a, const struct cu_i16 *to,

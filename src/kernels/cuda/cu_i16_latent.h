@@ -29,7 +29,7 @@ CU_INLINE float4 rotate_four(float4 x)
     return make_float4(v.x + v.z, v.y + v.w, v.x - v.z, v.y - v.w);
 }
 
-/* The same with what the lane has whose number differs in one bit. */
+/* A later step of a rotation: sums and differences of v with what the lane has whose number differs in one bit. */
 CU_INLINE float4 rotate_with(float4 v, int bit)
 {
     float x = __shfl_xor_sync(ALL_LANES, v.x, bit), y = __shfl_xor_sync(ALL_LANES, v.y, bit),

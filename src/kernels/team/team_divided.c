@@ -83,7 +83,7 @@ static int most_columns(const struct team *t, const struct divided *d)
     return most;
 }
 
-/* The same between processes. All parts are as long as the longest. */
+/* gather_rows between processes, whose parts are all as long as the longest. */
 static pf_status cross_rows(struct team *t, const struct divided *d, int row, int rows)
 {
     struct pf_gather_op g = { .n_cards = t->n, .rows = rows, .n = d->n };

@@ -202,7 +202,8 @@ static void handle(void *ctx)
     exchange_drop(x);
 }
 
-/* It is counted before it looks whether the server ends: whoever waits for the end sees it, or is seen. */
+/* A request is counted before anybody looks whether the server ends: whoever waits for the end then sees the request,
+ * or the request sees that the end has come. */
 static void hand_over(struct exchange *x)
 {
     x->handed_over = true;
