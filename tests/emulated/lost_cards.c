@@ -116,17 +116,21 @@ static int lose(int first, uint64_t n, int second, uint64_t gap, struct calls *c
     return left;
 }
 
-/* Cards in turn, alone and with another one after them. */
+/* Cards in turn, alone and with another one after them. Threads make calls that need not be as many in each run: so a
+ * run may end before its loss comes, or with no call behind it that the card has a part in. */
 static int lose_in_turn(const struct calls *all, uint64_t every)
 {
-    struct calls unused;
+    enum { LATE = 16 };                              /* calls from the end */
+    struct calls made;
     int i = 0;
     for (uint64_t n = all->opening + 1; n <= all->all; n += every, i++) {
         int first = i % n_gpus, round = i / n_gpus, second = (first + 1 + round % (n_gpus - 1)) % n_gpus;
         uint64_t gap = round % 2 ? 1 + (uint64_t)i * 13 % 97 : 0;
         bool goes_on = layout == PF_LAYOUT_LAYERS || (shared && first > 0);
-        int left = lose(first, n, second, gap, &unused), most = goes_on ? n_gpus - 1 : 0;
-        CHECK(gap ? left <= most : left == most, "card %d lost at call %d: %d cards are left", first, (int)n, left);
+        int left = lose(first, n, second, gap, &made), most = goes_on ? n_gpus - 1 : 0;
+        bool unseen = n + LATE > made.all && left == n_gpus;
+        bool right = unseen || (gap ? left <= most : left == most);
+        CHECK(right, "card %d lost at call %d: %d cards are left", first, (int)n, left);
     }
     return i;
 }
