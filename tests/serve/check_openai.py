@@ -210,12 +210,22 @@ def check_errors(s):
     check(s.post(CHAT, chat("x", max_tokens=1, unheard_of={"a": [1]}, **nulls))[0] == 200, "nulls or unknown fields are refused")
 
 
+def check_repeated(s):
+    """A name that comes again in an object: the last value holds, and the others leave nothing."""
+    def ask(more):
+        return s.post(CHAT, '{"model":"default","temperature":0,"max_tokens":40,"messages":[{"role":"user","content":"%s"}],%s}' % (ASK, more))
+
+    for stops in ('"stop":"zzz",' * 50 + '"stop":"Tortoise"', '"stop":%s,"stop":"Tortoise"' % json.dumps(["zzz"] * 16), '"stop":"The",' * 17 + '"stop":["Tortoise"]'):
+        status, _, a = ask(stops)
+        check(status == 200 and content(a) == "The Hare And The ", status, a)
+
+
 def main():
     with Server() as s:
         check(s.ask("GET", "/health")[0] == 200, "health")
         names = [m["id"] for m in s.ask("GET", "/v1/models")[2]["data"]]
         check("default" in names and "fables" in names, names)
-        for part in (check_answers, check_stream, check_settings, check_bias, check_text, check_logprobs, check_prompts, check_together, check_errors):
+        for part in (check_answers, check_stream, check_settings, check_bias, check_text, check_logprobs, check_prompts, check_together, check_errors, check_repeated):
             part(s)
     finish()
 

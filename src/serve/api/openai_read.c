@@ -10,8 +10,10 @@
 
 /* ---- Requests: what both have ------------------------------------------------------------------------------------ */
 
+/* A name that comes again in an object holds anew, as everywhere: what was read of it before goes. */
 static bool read_stop(struct reader *r, struct json v, void *to)
 {
+    ((struct text_list *)to)->n = 0;
     if (json_is(v, '"'))
         return read_stop_string(r, v, to);
     if (!json_is(v, '['))
