@@ -218,6 +218,9 @@ def check_repeated(s):
     for stops in ('"stop":"zzz",' * 50 + '"stop":"Tortoise"', '"stop":%s,"stop":"Tortoise"' % json.dumps(["zzz"] * 16), '"stop":"The",' * 17 + '"stop":["Tortoise"]'):
         status, _, a = ask(stops)
         check(status == 200 and content(a) == "The Hare And The ", status, a)
+    before = s.peak_bytes()
+    status, _, a = ask('"logit_bias":{"5":1},' * 50000 + '"logit_bias":{}')
+    check(status == 200 and s.peak_bytes() - before < 100e6, status, before, s.peak_bytes())
 
 
 def main():

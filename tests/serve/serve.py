@@ -111,6 +111,11 @@ class Server:
         text = self.ask("GET", "/metrics")[2]
         return float(re.search(r"^pfmoe_%s (\S+)$" % name, text, re.M).group(1))
 
+    def peak_bytes(self):
+        """The most memory that the server has had."""
+        with open("/proc/%d/status" % self.process.pid) as f:
+            return 1024 * int(re.search(r"^VmHWM:\s+(\d+) kB$", f.read(), re.M).group(1))
+
 
 def chat(text, **more):
     return {"model": "default", "messages": [{"role": "user", "content": text}], **more}

@@ -45,7 +45,7 @@ static bool read_bias(struct reader *r, struct json v, void *to)
     struct json name, member = { 0 };
     if (!json_is(v, '{'))
         return read_fail(r, "must be an object");
-    q->bias = arena_take(r->arena, MOST, sizeof *q->bias);
+    q->bias = q->bias ? q->bias : arena_take(r->arena, MOST, sizeof *q->bias);
     q->n_bias = 0;
     while ((member = json_next_member(v, member, &name)).p) {
         if (q->n_bias == MOST)
