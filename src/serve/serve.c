@@ -188,7 +188,9 @@ static struct http *open_http(struct server *server)
     struct buf why = { 0 };
     int port;
     struct http_opts o = { .host = s->host, .port = (int)s->port, .api_key = s->api_key, .cors = s->cors,
-                           .body_bytes = (size_t)s->body_mb * 1000000, .routes = routes, .ctx = server };
+                           .body_bytes = (size_t)s->body_mb * 1000000, .routes = routes, .ctx = server,
+                           .unread = { .one_bytes = 8000000, .all_bytes = 512000000, .seconds = 60,
+                                       .bytes_per_second = 65536 } };
     struct http *http = http_open(&o, &port, &why);
     if (!http)
         die(EXIT_FAILED, "%s", buf_text(&why));

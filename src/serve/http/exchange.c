@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { UNREAD_BYTES = 8 << 20 };         /* of a stream: who leaves more unread does not read */
-
 /* ---- Exchanges --------------------------------------------------------------------------------------------------- */
 
 struct exchange *exchange_new(struct http *h, const struct route *route, struct MHD_Connection *c)
@@ -15,6 +13,7 @@ struct exchange *exchange_new(struct http *h, const struct route *route, struct 
     struct exchange *x = xrealloc(NULL, 1, sizeof *x);
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     *x = (struct exchange){ .http = h, .route = route, .connection = c, .fd = info ? (int)info->connect_fd : -1 };
+    x->unread.fd = x->fd;
     pthread_mutex_init(&x->lock, NULL);
     atomic_store(&x->holders, 1);
     return x;
@@ -78,10 +77,22 @@ static void wake(struct exchange *x)
 /* With the lock: no more is to come. */
 static void end(struct exchange *x)
 {
-    if (!x->ended)
+    if (!x->ended) {
         atomic_fetch_sub(&x->http->unanswered, 1);
+        unread_whole(x->http->unread, &x->unread);
+    }
     x->ended = true;
     wake(x);
+}
+
+/* With the lock: more of the answer, unless nobody is to have it. */
+static void put(struct exchange *x, const char *text, size_t n)
+{
+    x->gone = x->gone || !unread_add(x->http->unread, &x->unread, n);
+    if (!x->gone)
+        buf_add(&x->out, text, n);
+    else
+        buf_free(&x->out);
 }
 
 /* With the lock, on the http thread. */
@@ -97,7 +108,7 @@ void exchange_answer(struct exchange *x, int status, const char *type, const cha
     if (!x->status) {
         x->status = status;
         x->type = type;
-        buf_add(&x->out, text, n);
+        put(x, text, n);
         end(x);
     }
     pthread_mutex_unlock(&x->lock);
@@ -126,12 +137,8 @@ void exchange_open(struct exchange *x)
 void exchange_put(struct exchange *x, const char *text, size_t n)
 {
     pthread_mutex_lock(&x->lock);
-    if (x->out.n - x->n_sent > UNREAD_BYTES)
-        x->gone = true;
-    if (!x->gone) {
-        buf_add(&x->out, text, n);
-        wake(x);
-    }
+    put(x, text, n);
+    wake(x);
     pthread_mutex_unlock(&x->lock);
 }
 
@@ -174,11 +181,14 @@ static ssize_t read_stream(void *ctx, uint64_t pos, char *to, size_t max)
     ssize_t n = 0;
     (void)pos;
     pthread_mutex_lock(&x->lock);
-    size_t left = x->out.n - x->n_sent;
-    if (left > 0) {
+    size_t left = x->gone ? 0 : x->out.n - x->n_sent;
+    if (x->gone) {
+        n = MHD_CONTENT_READER_END_WITH_ERROR;
+    } else if (left > 0) {
         n = (ssize_t)(left < max ? left : max);
         memcpy(to, x->out.p + x->n_sent, (size_t)n);
         x->n_sent += (size_t)n;
+        unread_take(x->http->unread, &x->unread, (size_t)n);
         if (x->n_sent == x->out.n) {
             buf_clear(&x->out);
             x->n_sent = 0;

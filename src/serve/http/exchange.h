@@ -11,6 +11,7 @@
 #include <pthread.h>
 
 #include "serve/http/http.h"
+#include "serve/http/unread.h"
 
 struct http {
     struct MHD_Daemon *daemon;
@@ -18,6 +19,7 @@ struct http {
     atomic_int         running;      /* exchanges that were handed over and are not at their end */
     atomic_int         unanswered;   /* those of them of which more is to come */
     atomic_size_t      bodies;       /* bytes of all bodies */
+    struct unread_list *unread;
     atomic_bool        quiet;
     bool               loopback;     /* listens for this machine alone */
 };
@@ -40,6 +42,7 @@ struct exchange {
     int                    fd;
     struct buf             out;
     size_t                 n_sent;           /* of out */
+    struct unread          unread;           /* the list's: of an answer in one piece, until the connection's end */
 };
 
 /* One holder: the connection. On the http thread, as are the two below. */

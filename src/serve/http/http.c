@@ -251,6 +251,7 @@ static void on_completed(void *ctx, struct MHD_Connection *c, void **slot, enum 
     pthread_mutex_lock(&x->lock);
     x->gone = true;
     x->fd = -1;
+    unread_forget(x->http->unread, &x->unread);
     pthread_mutex_unlock(&x->lock);
     exchange_drop(x);
 }
@@ -321,6 +322,7 @@ struct http *http_open(const struct http_opts *o, int *port, struct buf *why)
     mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);     /* all wait while a body grows: its pages are moved, not copied */
     *h = (struct http){ .o = *o };
     *port = port_of(fd, &h->loopback);
+    h->unread = unread_open(&o->unread);
     h->daemon = MHD_start_daemon(
         MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC, 0, NULL, NULL,
         on_request, h, MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h,
@@ -329,6 +331,7 @@ struct http *http_open(const struct http_opts *o, int *port, struct buf *why)
     if (h->daemon)
         return h;
     buf_printf(why, "the HTTP server does not start");
+    unread_close(h->unread);
     close(fd);
     free(h);
     return NULL;
@@ -352,5 +355,6 @@ int http_unanswered(struct http *h)
 void http_close(struct http *h)
 {
     MHD_stop_daemon(h->daemon);
+    unread_close(h->unread);
     free(h);
 }

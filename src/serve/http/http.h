@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "program/io/buf.h"
+#include "serve/http/unread.h"
 
 struct exchange;
 
@@ -42,6 +43,7 @@ struct http_opts {
     const char *api_key;             /* NULL: anybody may */
     const char *cors;                /* an origin that browsers may call from, "*" for all; NULL: none */
     size_t      body_bytes;          /* the largest body */
+    struct unread_limits unread;     /* what is held for clients that do not read */
     const struct route *routes;      /* ends with a method of NULL */
     void       *ctx;                 /* exchange_ctx */
 };
@@ -66,7 +68,8 @@ void exchange_answer(struct exchange *x, int status, const char *type, const cha
 /* An error as the whole answer, in the protocol's form of an error. Not for streams that are open. */
 void exchange_error(struct exchange *x, const struct trouble *t);
 
-/* An event stream: opened, written piece by piece, ended. A client that reads too slowly counts as gone. */
+/* An event stream: opened, written piece by piece, ended. A client that reads too slowly counts as gone, and loses the
+ * connection. */
 void exchange_open(struct exchange *x);
 void exchange_put(struct exchange *x, const char *text, size_t n);
 void exchange_end(struct exchange *x);
