@@ -40,6 +40,15 @@ static void no_memory(struct pf_rules *r)
     pf_rules_fail(r, pf_fail(PF_ENOMEM, "no memory for a grammar of %d states", (int)r->n_states));
 }
 
+pf_status pf_rules_work(struct pf_rules *r, uint64_t n)
+{
+    r->work += n;
+    if (r->work > PF_GRAMMAR_MAX_WORK && r->status == PF_OK)
+        pf_rules_fail(r, pf_fail(PF_EUNSUPPORTED, "the grammar takes too much work to read: its parts meet in too many "
+                                 "ways"));
+    return r->status;
+}
+
 /* ---- States and edges -------------------------------------------------------------------------------------------- */
 
 int32_t pf_rules_state(struct pf_rules *r)

@@ -21,6 +21,7 @@ enum {
     PF_GRAMMAR_MAX_STATES = 1 << 18,
     PF_GRAMMAR_MAX_EDGES  = 1 << 20,
     PF_GRAMMAR_MAX_NEST   = 200,         /* brackets within brackets */
+    PF_GRAMMAR_MAX_WORK   = 1 << 24,     /* pf_rules_work: some tenths of a second */
     PF_MAX_CODE_POINT     = 0x10FFFF
 };
 
@@ -47,6 +48,7 @@ struct pf_rules {
     struct pf_rule *rules;
     size_t n_edges, edge_cap, n_rules, rule_cap;
     int32_t n_states;
+    uint64_t work;                   /* done on the way that left no state or edge, about 20 ns a piece */
     bool whole_chars;                /* edges take code points instead of bytes, and no rule calls another: for
                                         pattern.c */
     pf_status status;
@@ -54,6 +56,10 @@ struct pf_rules {
 
 void pf_rules_free(struct pf_rules *r);
 void pf_rules_fail(struct pf_rules *r, pf_status st);        /* st < 0; the first one stays */
+
+/* Counts what a text makes the reader do beyond its length: values compared, keywords looked up, patterns tried. Fails
+ * where it is more than PF_GRAMMAR_MAX_WORK; returns the status. */
+pf_status pf_rules_work(struct pf_rules *r, uint64_t n);
 
 int32_t pf_rules_state(struct pf_rules *r);
 int32_t pf_rules_rule(struct pf_rules *r);                   /* with a start, a final state and no way between them */

@@ -208,6 +208,7 @@ pf_status pf_pattern_emit(const struct pf_pattern *patterns, size_t n, uint32_t 
     struct walk w = { .patterns = patterns, .n = n, .min = min, .max = max, .form = form, .r = r };
     pf_hash_key_draw(&w.key);
     pf_status st = walk(&w, from, to);
+    st = st == PF_OK ? pf_rules_work(r, w.work / 4) : st;
     for (size_t i = 0; i < n; i++) {
         pf_free(w.first[i]);
         pf_free(w.edges[i]);
@@ -221,49 +222,57 @@ pf_status pf_pattern_emit(const struct pf_pattern *patterns, size_t n, uint32_t 
 
 /* ---- Texts ------------------------------------------------------------------------------------------------------- */
 
-/* Marks what empty edges lead to, from the states marked. */
-static void spread(const struct pf_rules *r, bool *at)
+/* Marks what empty edges lead to, from the states marked. Returns the edges looked at. */
+static uint64_t spread(const struct pf_rules *r, bool *at)
 {
-    for (bool more = true; more;) {
+    uint64_t work = 0;
+    for (bool more = true; more; work += r->n_edges) {
         more = false;
         for (size_t i = 0; i < r->n_edges; i++)
             if (r->edges[i].kind == PF_EDGE_EMPTY && at[r->edges[i].from] && !at[r->edges[i].to])
                 more = at[r->edges[i].to] = true;
     }
+    return work;
 }
 
-static pf_status matches_one(const struct pf_pattern *p, const char *text, size_t len, bool *matches)
+static void go_on(const struct pf_rules *r, const bool *at, uint32_t c, bool *next)
 {
+    memset(next, 0, (size_t)r->n_states * sizeof *next);
+    for (size_t k = 0; k < r->n_edges; k++) {
+        const struct pf_edge *e = &r->edges[k];
+        if (e->kind == PF_EDGE_BYTES && at[e->from] && e->lo <= c && c <= e->hi)
+            next[e->to] = true;
+    }
+}
+
+static pf_status matches_one(const struct pf_pattern *p, const char *text, size_t len, struct pf_rules *counts,
+                             bool *matches)
+{
+    enum { EDGES = 16 };                 /* that take as long as a piece of work */
     size_t n = (size_t)p->r->n_states;
-    if ((len + 1) * (p->r->n_edges + 1) > MOST_WORK)
-        PF_FAIL(PF_EUNSUPPORTED, "comparing a text of %zu bytes with its pattern takes too much work", len);
     bool *at = pf_alloc_array(PF_MEM_TEXT, n, 2 * sizeof *at), *next = at + n;
     if (!at)
         return no_memory();
     at[p->r->rules[p->rule].start] = true;
-    spread(p->r, at);
-    for (size_t i = 0; i < len;) {
+    pf_status st = pf_rules_work(counts, 1 + spread(p->r, at) / EDGES);
+    for (size_t i = 0; i < len && st == PF_OK;) {
         uint32_t c;
         i += pf_utf8_next(text + i, len - i, &c);
-        memset(next, 0, n * sizeof *next);
-        for (size_t k = 0; k < p->r->n_edges; k++) {
-            const struct pf_edge *e = &p->r->edges[k];
-            if (e->kind == PF_EDGE_BYTES && at[e->from] && e->lo <= c && c <= e->hi)
-                next[e->to] = true;
-        }
-        spread(p->r, next);
+        go_on(p->r, at, c, next);
+        st = pf_rules_work(counts, 1 + spread(p->r, next) / EDGES);
         memcpy(at, next, n * sizeof *at);
     }
     *matches = at[p->r->rules[p->rule].final];
     pf_free(at);
-    return PF_OK;
+    return st;
 }
 
-pf_status pf_pattern_matches(const struct pf_pattern *patterns, size_t n, const char *text, size_t len, bool *matches)
+pf_status pf_pattern_matches(const struct pf_pattern *patterns, size_t n, const char *text, size_t len,
+                             struct pf_rules *r, bool *matches)
 {
     *matches = true;
     for (size_t i = 0; i < n && *matches; i++)
-        PF_TRY(matches_one(&patterns[i], text, len, matches));
+        PF_TRY(matches_one(&patterns[i], text, len, r, matches));
     return PF_OK;
 }
 

@@ -21,8 +21,9 @@ enum pf_pattern_form { PF_PATTERN_ESCAPED, PF_PATTERN_PLAIN };
 pf_status pf_pattern_emit(const struct pf_pattern *patterns, size_t n, uint32_t min, uint32_t max,
                           enum pf_pattern_form form, struct pf_rules *r, int32_t from, int32_t to);
 
-/* Whether all n patterns match the text. PF_EUNSUPPORTED: finding out would take too much work. */
-pf_status pf_pattern_matches(const struct pf_pattern *patterns, size_t n, const char *text, size_t len, bool *matches);
+/* Whether all n patterns match the text. PF_EUNSUPPORTED: finding out takes too much work, which counts as r's. */
+pf_status pf_pattern_matches(const struct pf_pattern *patterns, size_t n, const char *text, size_t len,
+                             struct pf_rules *r, bool *matches);
 
 /* A pattern of all texts in which `text` (ASCII, at most 32 bytes) is not; into r, as pf_regex_read. */
 pf_status pf_pattern_without(struct pf_rules *r, const char *text, int32_t *rule);

@@ -390,6 +390,112 @@ static void check_hostile_schemas(void)
     free(text);
 }
 
+/* ---- Work -------------------------------------------------------------------------------------------------------- */
+
+/* "PREFIX0","PREFIX1", ... */
+static size_t put_texts(char *text, const char *prefix, int n)
+{
+    size_t at = 0;
+    for (int i = 0; i < n; i++)
+        at += (size_t)sprintf(text + at, "%s\"%s%d\"", i ? "," : "", prefix, i);
+    return at;
+}
+
+/* Schemas of n values, in which each could be compared with each. */
+static size_t two_enums(char *text, int n)
+{
+    size_t at = (size_t)sprintf(text, "{\"allOf\":[{\"enum\":[");
+    at += put_texts(text + at, "a", n);
+    at += (size_t)sprintf(text + at, "]},{\"enum\":[");
+    at += put_texts(text + at, "b", n);
+    return at + (size_t)sprintf(text + at, "]},true,{\"maxLength\":0}]}");
+}
+
+static size_t one_enum(char *text, int n)
+{
+    size_t at = (size_t)sprintf(text, "{\"enum\":[");
+    at += put_texts(text + at, "", n);
+    return at + (size_t)sprintf(text + at, "]}");
+}
+
+static size_t enum_and_consts(char *text, int n)
+{
+    size_t at = (size_t)sprintf(text, "{\"enum\":[");
+    at += put_texts(text + at, "", n);
+    at += (size_t)sprintf(text + at, "],\"anyOf\":[");
+    for (int i = 0; i < n; i++)
+        at += (size_t)sprintf(text + at, "%s{\"const\":\"%d\"}", i ? "," : "", i);
+    return at + (size_t)sprintf(text + at, "]}");
+}
+
+static size_t equal_values(char *text, int n)
+{
+    size_t at = (size_t)sprintf(text, "{\"const\":-1,\"enum\":[");
+    for (int i = 0; i < n; i++)
+        at += (size_t)sprintf(text + at, "%s[1]", i ? "," : "");
+    return at + (size_t)sprintf(text + at, "]}");
+}
+
+static size_t notes_of_alternatives(char *text, int n)
+{
+    size_t at = (size_t)sprintf(text, "{\"$defs\":{\"a\":{\"const\":1");
+    for (int i = 0; i < n; i++)
+        at += (size_t)sprintf(text + at, ",\"x-%d\":1", i);
+    for (int i = 0; i < n; i++)
+        at += (size_t)sprintf(text + at, "%s{\"$ref\":\"#/$defs/a\"}", i ? "," : "}},\"anyOf\":[true,");
+    return at + (size_t)sprintf(text + at, "]}");
+}
+
+static size_t two_objects(char *text, int n)
+{
+    size_t at = (size_t)sprintf(text, "{\"oneOf\":[");
+    for (int k = 0; k < 2; k++) {
+        at += (size_t)sprintf(text + at, "%s{\"required\":[", k ? "," : "");
+        at += put_texts(text + at, "", n);
+        at += (size_t)sprintf(text + at, "],\"type\":\"object\",\"properties\":{");
+        for (int i = 0; i < n; i++)
+            at += (size_t)sprintf(text + at, "%s\"%d\":{\"const\":%d}", i ? "," : "", i, i + 1 < n ? 0 : k);
+        at += (size_t)sprintf(text + at, "}}");
+    }
+    return at + (size_t)sprintf(text + at, "]}");
+}
+
+static size_t names_of_enum(char *text, int n)
+{
+    size_t at = (size_t)sprintf(text, "{\"propertyNames\":{\"enum\":[");
+    at += put_texts(text + at, "b", n);
+    at += (size_t)sprintf(text + at, "]},\"required\":[");
+    at += put_texts(text + at, "a", n);
+    return at + (size_t)sprintf(text + at, "]}");
+}
+
+/* With four times the values a schema takes four times the work, as it is counted. */
+static void check_work(void)
+{
+    static const struct { const char *name; size_t (*make)(char *, int); } makers[] = {
+        { "one enum", one_enum }, { "two enums", two_enums }, { "an enum and consts", enum_and_consts },
+        { "equal values", equal_values }, { "a schema with notes, and many references to it", notes_of_alternatives },
+        { "two objects that exclude each other", two_objects }, { "names of an enum", names_of_enum },
+    };
+    enum { FEW = 600, TIMES = 4 };
+    char *text = malloc(FEW * TIMES * 100);
+    for (size_t i = 0; i < sizeof makers / sizeof *makers; i++) {
+        uint64_t work[2];
+        for (int k = 0; k < 2; k++) {
+            struct pf_rules r = { 0 };
+            int32_t root;
+            size_t n = makers[i].make(text, k ? FEW * TIMES : FEW);
+            CHECK(pf_schema_rules(&r, text, n, &root) == PF_OK, "%s: %s", makers[i].name, pf_last_error());
+            work[k] = r.work;
+            pf_rules_free(&r);
+        }
+        printf("%s: work %llu, with four times the values %llu\n", makers[i].name, (unsigned long long)work[0],
+               (unsigned long long)work[1]);
+        CHECK(work[0] > FEW && work[1] < (TIMES + 1) * work[0], "%s", makers[i].name);
+    }
+    free(text);
+}
+
 int main(void)
 {
     static const char *const schema =
@@ -409,6 +515,7 @@ int main(void)
     check_sentences();
     check_hostile();
     check_hostile_schemas();
+    check_work();
     check_allocations(GBNF, "root ::= root \"+\" t | t\nt ::= \"(\" root \")\" | [a-z]{1,9} .", "((ab+cd+ee");
     check_allocations(pf_schema_rules, schema, "{\"a\": [1.5,");
     check_allocations(REGEX, "^(?:a[^b]|\\d{3,9})+$", "aa123");

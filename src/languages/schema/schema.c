@@ -8,13 +8,14 @@
 #include "base/pf_status.h"
 #include "languages/languages.h"
 
-enum { MOST_RULES = 8000, MOST_MEMBERS = 200, MOST_BYTES = 32 << 20 };
+enum { MOST_RULES = 8000, MOST_BYTES = 32 << 20 };
 
 /* ---- Names and places -------------------------------------------------------------------------------------------- */
 
 const struct pf_jval *pf_schema_get(const struct pf_schema *s, const struct pf_jval *schema, const char *keyword)
 {
     struct pf_jstr key = { keyword, strlen(keyword) };
+    pf_rules_work(s->r, 1);
     return schema->kind == PF_JV_DICT ? pf_jdict_str(schema->dict, key, pf_jhash_str(&s->t, key)) : NULL;
 }
 
@@ -69,7 +70,7 @@ static bool is_one_of(struct pf_jstr key, const char *const *names)
     return false;
 }
 
-static pf_status check_keywords(const struct pf_schema *s, const struct pf_jval *schema)
+static pf_status check_keywords(struct pf_schema *s, const struct pf_jval *schema)
 {
     static const char *const known[] = {
         "type", "enum", "const", "properties", "required", "additionalProperties", "patternProperties", "propertyNames",
@@ -81,6 +82,10 @@ static pf_status check_keywords(const struct pf_schema *s, const struct pf_jval 
         "$id", "$comment", "$defs", "definitions", "$anchor", "$vocabulary", "contentMediaType", "contentEncoding",
         "contentSchema", "discriminator", "xml", "externalDocs", "strict", NULL };
     static const char *const may_be_false[] = { "uniqueItems", "nullable", NULL };
+    bool before;
+    PF_TRY(pf_schema_is_checked(s, schema, &before));
+    if (before)
+        return PF_OK;
     for (size_t i = 0; i < schema->dict->n; i++) {
         struct pf_jstr key = schema->dict->v[i].key.s;
         const struct pf_jval *v = &schema->dict->v[i].val;
@@ -136,6 +141,7 @@ static pf_status resolve(const struct pf_schema *s, const struct pf_jval *schema
     if (ref->kind != PF_JV_STR)
         return pf_schema_fail(s, PF_EINVAL, schema, "$ref", "is not a string");
     const char *p = ref->s.p, *end = p + ref->s.n;
+    PF_TRY(pf_rules_work(s->r, ref->s.n));
     if (p == end || *p != '#' || (end - p > 1 && p[1] != '/'))
         return pf_schema_fail(s, PF_EUNSUPPORTED, schema, "$ref", "is supported within the schema only, as #/a/b");
     const struct pf_jval *at = &s->root;
@@ -157,10 +163,11 @@ static pf_status resolve(const struct pf_schema *s, const struct pf_jval *schema
 /* Puts a member at a place, unless it is there already. */
 static pf_status insert(struct pf_schema *s, struct pf_conjunction *c, size_t at, struct pf_member member)
 {
+    PF_TRY(pf_rules_work(s->r, 1 + c->n / 16));
     for (size_t i = 0; i < c->n; i++)
         if (c->v[i].schema == member.schema)
             return PF_OK;
-    if (c->n == MOST_MEMBERS)
+    if (c->n == PF_MOST_MEMBERS)
         return pf_schema_fail(s, PF_EUNSUPPORTED, member.schema, "allOf", "brings too many schemas together");
     if (c->n == c->cap) {
         void *v;
@@ -258,6 +265,7 @@ pf_status pf_schema_rule(struct pf_schema *s, const struct pf_conjunction *c, in
     if (2 * (s->n_waiting + 1) > s->mask)
         PF_TRY(table_grow(s));
     size_t h = hash_members(s, c) & s->mask;
+    PF_TRY(pf_rules_work(s->r, c->n));
     for (; s->table[h]; h = (h + 1) & s->mask)
         if (same_members(&s->waiting[s->table[h] - 1].c, c)) {
             *rule = s->waiting[s->table[h] - 1].rule;

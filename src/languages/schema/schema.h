@@ -8,9 +8,14 @@
  *         schema_choice.c  alternatives
  *         schema_value.c   values of each type, strings                            schema_parts.c   arrays and objects
  *         schema_notation.c   constants and names, in JSON and in other notations
+ *         schema_known.c   what is known of parts, equal values
  *
  * Conjunctions wait in a list and are written to rules one after the other, so that schemas may refer to one another in
- * circles. Everything but the rules lives in the arena of a JSON reader and dies with the compilation. One thread. */
+ * circles. Everything but the rules lives in the arena of a JSON reader and dies with the compilation. One thread.
+ *
+ * A part may be in very many conjunctions. So looking for a value does not go through its list, a part that was
+ * checked is not checked again, and what is left is counted: pf_schema_get and pf_json_equal count themselves, a loop
+ * that calls neither and makes no states counts what it does (pf_rules_work). */
 #ifndef PF_SCHEMA_H
 #define PF_SCHEMA_H
 
@@ -47,6 +52,15 @@ struct pf_strings {
     uint32_t min, max;
 };
 
+enum { PF_MOST_MEMBERS = 200 };          /* of a conjunction */
+
+struct pf_known {                        /* of a part of the schema */
+    const void *of;
+    bool        checked;
+    uint32_t   *table;                   /* of a list in which a value was looked for: number + 1, by value */
+    size_t      mask;
+};
+
 enum pf_special { PF_WITHOUT_QUOTE, PF_IDENTIFIER };
 
 struct pf_schema {
@@ -60,6 +74,8 @@ struct pf_schema {
     size_t n_waiting, waiting_cap, done;
     uint32_t *table;                     /* number in waiting + 1, by schemas */
     size_t mask;
+    struct pf_known *known;              /* open addressing by address */
+    size_t n_known, known_mask;
     int32_t space, character, string, integer, number, any;      /* rules */
 };
 
@@ -83,6 +99,14 @@ pf_status pf_schema_rule(struct pf_schema *s, const struct pf_conjunction *c, in
  * */
 pf_status pf_schema_count(const struct pf_schema *s, const struct pf_conjunction *c, const char *keyword, bool largest,
                           uint32_t *count);
+
+/* ---- schema_known.c ---- */
+
+/* Whether the part was asked for before: then it was checked, and fine. */
+pf_status pf_schema_is_checked(struct pf_schema *s, const void *part, bool *before);
+/* Whether a list of the schema has such a value. */
+pf_status pf_schema_has(struct pf_schema *s, const struct pf_jlist *list, const struct pf_jval *v, bool *has);
+bool      pf_json_equal(const struct pf_schema *s, const struct pf_jval *a, const struct pf_jval *b);
 
 /* ---- schema_choice.c ---- */
 
@@ -108,10 +132,8 @@ pf_status pf_strings_add_from(const struct pf_schema *s, const struct pf_jval *s
 pf_status pf_strings_emit(struct pf_schema *s, const struct pf_strings *x, bool anew, int32_t from, int32_t to);
 /* Such a string that is an identifier, without quotes. */
 pf_status pf_strings_emit_bare(struct pf_schema *s, const struct pf_strings *x, int32_t from, int32_t to);
-pf_status pf_strings_match(const struct pf_strings *x, struct pf_jstr text, bool *matches);
+pf_status pf_strings_match(const struct pf_schema *s, const struct pf_strings *x, struct pf_jstr text, bool *matches);
 void      pf_strings_free(struct pf_strings *x);
-
-bool pf_json_equal(const struct pf_jval *a, const struct pf_jval *b);
 
 /* ---- schema_notation.c ---- */
 

@@ -20,28 +20,29 @@ static const struct pf_jlist *constants(const struct pf_schema *s, const struct 
     return NULL;
 }
 
-static bool constants_differ(const struct pf_schema *s, const struct pf_conjunction *a, const struct pf_conjunction *b)
+static pf_status constants_differ(struct pf_schema *s, const struct pf_conjunction *a, const struct pf_conjunction *b,
+                                  bool *differ)
 {
     struct pf_jlist one, other;
     const struct pf_jlist *x = constants(s, a, &one), *y = constants(s, b, &other);
-    if (!x || !y || x->n * y->n > 10000)
-        return false;
-    for (size_t i = 0; i < x->n; i++)
-        for (size_t k = 0; k < y->n; k++)
-            if (pf_json_equal(&x->v[i], &y->v[k]))
-                return false;
-    return true;
+    bool both = false, swap = x && y && x->n > y->n;
+    const struct pf_jlist *few = swap ? y : x, *many = swap ? x : y;
+    for (size_t i = 0; x && y && i < few->n && !both; i++)
+        PF_TRY(pf_schema_has(s, many, &few->v[i], &both));
+    *differ = x && y && !both;
+    return PF_OK;
 }
 
-static bool is_required(const struct pf_schema *s, const struct pf_conjunction *c, const struct pf_jval *name)
+static pf_status is_required(struct pf_schema *s, const struct pf_conjunction *c, const struct pf_jval *name,
+                             bool *required)
 {
-    for (size_t i = 0; i < c->n; i++) {
+    *required = false;
+    for (size_t i = 0; i < c->n && !*required; i++) {
         const struct pf_jval *list = pf_schema_get(s, c->v[i].schema, "required");
-        for (size_t k = 0; list && list->kind == PF_JV_LIST && k < list->list->n; k++)
-            if (pf_json_equal(&list->list->v[k], name))
-                return true;
+        if (list && list->kind == PF_JV_LIST)
+            PF_TRY(pf_schema_has(s, list->list, name, required));
     }
-    return false;
+    return PF_OK;
 }
 
 /* The conjunction of a property in all members; its allOf and $ref included. */
@@ -67,19 +68,24 @@ static pf_status are_disjoint(struct pf_schema *s, const struct pf_conjunction *
     unsigned types_a, types_b;
     PF_TRY(pf_schema_types(s, a, false, &types_a));
     PF_TRY(pf_schema_types(s, b, false, &types_b));
-    *disjoint = a->never || b->never || !(types_a & types_b) || constants_differ(s, a, b);
+    PF_TRY(constants_differ(s, a, b, disjoint));
+    *disjoint = *disjoint || a->never || b->never || !(types_a & types_b);
     for (size_t i = 0; i < a->n && !*disjoint && !(types_a & types_b & ~PF_JSON_OBJECT); i++) {
         const struct pf_jval *all = pf_schema_get(s, a->v[i].schema, "properties");
         for (size_t k = 0; all && all->kind == PF_JV_DICT && k < all->dict->n && !*disjoint; k++) {
             struct pf_conjunction x, y;
             const struct pf_jval *name = &all->dict->v[k].key;
-            if (!is_required(s, a, name) || !is_required(s, b, name))
+            bool in_a, in_b;
+            PF_TRY(is_required(s, a, name, &in_a));
+            PF_TRY(is_required(s, b, name, &in_b));
+            if (!in_a || !in_b)
                 continue;
             PF_TRY(property(s, a, name, &x));
             PF_TRY(property(s, b, name, &y));
             PF_TRY(pf_schema_types(s, &x, false, &types_a));
             PF_TRY(pf_schema_types(s, &y, false, &types_b));
-            *disjoint = !(types_a & types_b) || constants_differ(s, &x, &y);
+            PF_TRY(constants_differ(s, &x, &y, disjoint));
+            *disjoint = *disjoint || !(types_a & types_b);
             types_a = types_b = PF_JSON_OBJECT;
         }
     }
@@ -89,6 +95,10 @@ static pf_status are_disjoint(struct pf_schema *s, const struct pf_conjunction *
 static pf_status check_one_of(struct pf_schema *s, const struct pf_jval *schema, const struct pf_jlist *list)
 {
     enum { MOST_ALTERNATIVES = 100 };
+    bool before;
+    PF_TRY(pf_schema_is_checked(s, list, &before));
+    if (before)
+        return PF_OK;
     if (list->n > MOST_ALTERNATIVES)
         return pf_schema_fail(s, PF_EUNSUPPORTED, schema, "oneOf", "has more than 100 alternatives");
     for (size_t i = 0; i < list->n; i++)

@@ -40,7 +40,7 @@ static pf_status put_plain(struct pf_schema *s, struct pf_jstr text)
 {
     struct pf_pattern p = { &s->special.r[PF_WITHOUT_QUOTE], s->special.rules[PF_WITHOUT_QUOTE] };
     bool ok;
-    PF_TRY(pf_pattern_matches(&p, 1, text.p, text.n, &ok));
+    PF_TRY(pf_pattern_matches(&p, 1, text.p, text.n, s->r, &ok));
     if (!ok)
         PF_FAIL(PF_EUNSUPPORTED, "a constant of the schema has what ends a string");
     PF_TRY(pf_jputs(&s->run, s->w->quote));

@@ -138,7 +138,7 @@ static pf_status collect_patterns(struct object *o)
 static pf_status pattern_matches(const struct object *o, size_t i, struct pf_jstr name, bool *yes)
 {
     struct pf_pattern p = { &o->patterns.r[i], o->patterns.rules[i] };
-    return pf_pattern_matches(&p, 1, name.p, name.n, yes);
+    return pf_pattern_matches(&p, 1, name.p, name.n, o->s->r, yes);
 }
 
 /* What a property of this name must fulfil. */
@@ -181,11 +181,9 @@ static pf_status name_fits(const struct object *o, struct pf_jstr name, bool *fi
     const struct pf_jlist *list = name_constants(o);
     *fits = !o->name_schema.never;
     if (*fits)
-        PF_TRY(pf_strings_match(&o->name_strings, name, fits));
-    bool among = !list;
-    for (size_t i = 0; list && i < list->n && !among; i++)
-        among = list->v[i].kind == PF_JV_STR && list->v[i].s.n == name.n && memcmp(list->v[i].s.p, name.p, name.n) == 0;
-    *fits = *fits && among;
+        PF_TRY(pf_strings_match(o->s, &o->name_strings, name, fits));
+    if (*fits && list)
+        PF_TRY(pf_schema_has(o->s, list, &(struct pf_jval){ .kind = PF_JV_STR, .s = name }, fits));
     return PF_OK;
 }
 
@@ -250,6 +248,7 @@ static pf_status collect_properties(struct object *o)
     }
     for (size_t k = 0; k < o->c->n; k++) {
         const struct pf_jval *all = pf_schema_get(o->s, o->c->v[k].schema, "properties");
+        PF_TRY(pf_rules_work(o->s->r, all ? all->dict->n : 0));
         for (size_t i = 0; all && i < all->dict->n; i++)
             PF_TRY(add_property(o, all->dict->v[i].key, false));
     }
@@ -257,6 +256,7 @@ static pf_status collect_properties(struct object *o)
         const struct pf_jval *schema = o->c->v[k].schema, *list = pf_schema_get(o->s, schema, "required");
         if (list && list->kind != PF_JV_LIST)
             return pf_schema_fail(o->s, PF_EINVAL, schema, "required", "is not an array");
+        PF_TRY(pf_rules_work(o->s->r, list ? list->list->n : 0));
         for (size_t i = 0; list && i < list->list->n; i++) {
             if (list->list->v[i].kind != PF_JV_STR)
                 return pf_schema_fail(o->s, PF_EINVAL, schema, "required",
@@ -296,6 +296,8 @@ static pf_status add_extra(struct object *o, int pattern, const struct pf_conjun
         key.n++;
         st = pf_pattern_other(&key.r[own], texts, o->n, &key.rules[own]);
     }
+    if (st == PF_OK && key.n > own)
+        st = pf_rules_work(o->s->r, key.r[own].n_edges);
     if (st == PF_OK)
         st = pair_rule(o, NULL, &key, c, &o->extra[o->n_extra]);
     o->n_extra++;
@@ -316,6 +318,8 @@ static pf_status overlap(const struct object *o, size_t a, size_t b, bool *yes)
     if (st == PF_OK)
         st = pf_pattern_emit(both, 2, 0, PF_EXPR_MANY, PF_PATTERN_ESCAPED, &r, r.rules[rule].start,
                              r.rules[rule].final);
+    if (st == PF_OK)
+        st = pf_rules_work(o->s->r, r.work + r.n_edges);
     if (st == PF_OK)
         st = pf_automaton_make(&automaton, &r, rule);
     *yes = st == PF_OK;
@@ -430,6 +434,7 @@ static pf_status write_object(struct object *o, uint32_t min, uint32_t max, int3
         return PF_OK;
     if ((uint64_t)(top + 1) * (o->n + 1) > MOST_CELLS)
         PF_FAIL(PF_EUNSUPPORTED, "minProperties or maxProperties of %u is too many for %zu properties", top, o->n);
+    PF_TRY(pf_rules_work(r, (uint64_t)(top + 1) * (o->n + 1) / 4));
     PF_TRY(pf_jalloc(&o->s->run, 2 * (top + 1) * sizeof(int32_t), &room));
     struct row now = { room, top, limited }, next = { now.v + top + 1, top, limited };
     memset(room, 0xFF, 2 * (top + 1) * sizeof(int32_t));

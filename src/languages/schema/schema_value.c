@@ -22,6 +22,7 @@ static pf_status types_of(const struct pf_schema *s, const struct pf_jval *schem
 {
     size_t n = v->kind == PF_JV_LIST ? v->list->n : 1;
     *types = 0;
+    PF_TRY(pf_rules_work(s->r, n));
     for (size_t i = 0; i < n; i++) {
         const struct pf_jval *one = v->kind == PF_JV_LIST ? &v->list->v[i] : v;
         unsigned found = 0;
@@ -84,59 +85,50 @@ static unsigned type_of(const struct pf_jval *v)
     }
 }
 
-bool pf_json_equal(const struct pf_jval *a, const struct pf_jval *b)
-{
-    bool numbers = pf_jis_num(a) && a->kind != PF_JV_BOOL && pf_jis_num(b) && b->kind != PF_JV_BOOL;
-    bool same = numbers || a->kind == b->kind;
-    if (!same)
-        return false;
-    switch (a->kind) {
-    case PF_JV_NONE: return true;
-    case PF_JV_BOOL: return a->b == b->b;
-    case PF_JV_STR:  return a->s.n == b->s.n && memcmp(a->s.p, b->s.p, a->s.n) == 0;
-    case PF_JV_LIST:
-        for (size_t i = 0; i < a->list->n && same; i++)
-            same = i < b->list->n && pf_json_equal(&a->list->v[i], &b->list->v[i]);
-        return same && a->list->n == b->list->n;
-    case PF_JV_DICT:
-        for (size_t i = 0; i < a->dict->n && same; i++) {
-            const struct pf_jentry *e = &a->dict->v[i];
-            const struct pf_jval *other = pf_jdict_str(b->dict, e->key.s, e->hash);
-            same = other && pf_json_equal(&e->val, other);
-        }
-        return same && a->dict->n == b->dict->n;
-    default:
-        return a->kind == PF_JV_INT && b->kind == PF_JV_INT ? a->i == b->i : pf_jdouble(a) == pf_jdouble(b);
-    }
-}
-
 /* ---- Constants --------------------------------------------------------------------------------------------------- */
 
-/* Whether a list has such a value. One of its own is not looked for: an enum may have very many. */
-static bool is_among(const struct pf_jlist *list, const struct pf_jval *v)
+/* What consts and enums of the members allow, each as a list; the shortest comes first. */
+struct constants {
+    struct pf_jlist v[2 * PF_MOST_MEMBERS];
+    size_t n;
+};
+
+static void add_list(struct constants *all, struct pf_jlist list)
 {
-    uintptr_t at = (uintptr_t)v, first = (uintptr_t)list->v;
-    bool among = at >= first && at < first + list->n * sizeof *v;
-    for (size_t k = 0; k < list->n && !among; k++)
-        among = pf_json_equal(&list->v[k], v);
-    return among;
+    all->v[all->n] = list;
+    if (list.n < all->v[0].n) {
+        all->v[all->n] = all->v[0];
+        all->v[0] = list;
+    }
+    all->n++;
 }
 
-/* Whether a value of an enum fulfils what else the members say. */
-static pf_status fits(const struct pf_schema *s, const struct pf_conjunction *c, const struct pf_strings *strings,
-                      const struct pf_jval *v, bool *yes)
+static pf_status constants_of(const struct pf_schema *s, const struct pf_conjunction *c, struct constants *all)
 {
-    unsigned types, type = type_of(v);
-    PF_TRY(pf_schema_types(s, c, false, &types));
-    *yes = (types & type) != 0;
-    for (size_t i = 0; i < c->n && *yes; i++) {
+    all->n = 0;
+    for (size_t i = 0; i < c->n; i++) {
         const struct pf_jval *one = pf_schema_get(s, c->v[i].schema, "const");
         const struct pf_jval *many = pf_schema_get(s, c->v[i].schema, "enum");
-        bool among = !many || (many->kind == PF_JV_LIST && is_among(many->list, v));
-        *yes = among && (!one || pf_json_equal(one, v));
+        if (many && many->kind != PF_JV_LIST)
+            return pf_schema_fail(s, PF_EINVAL, c->v[i].schema, "enum", "is not an array");
+        if (one)
+            add_list(all, (struct pf_jlist){ .v = (struct pf_jval *)(uintptr_t)one, .n = 1 });
+        if (many)
+            add_list(all, *many->list);
     }
+    return PF_OK;
+}
+
+/* Whether a value of the shortest list fulfils what else the members say. */
+static pf_status fits(struct pf_schema *s, const struct pf_conjunction *c, const struct constants *all, unsigned types,
+                      const struct pf_strings *strings, const struct pf_jval *v, bool *yes)
+{
+    unsigned type = type_of(v);
+    *yes = (types & type) != 0;
+    for (size_t i = 1; i < all->n && *yes; i++)
+        PF_TRY(pf_schema_has(s, &all->v[i], v, yes));
     if (*yes && type == PF_JSON_STRING)
-        PF_TRY(pf_strings_match(strings, v->s, yes));
+        PF_TRY(pf_strings_match(s, strings, v->s, yes));
     if (*yes && (type & PF_JSON_NUMBER))
         PF_TRY(pf_schema_number_fits(s, c, v, yes));
     return PF_OK;
@@ -155,15 +147,20 @@ static pf_status refuse_parts(const struct pf_schema *s, const struct pf_conjunc
     return PF_OK;
 }
 
-static pf_status constants(struct pf_schema *s, const struct pf_conjunction *c, const struct pf_jlist *list,
+static pf_status constants(struct pf_schema *s, const struct pf_conjunction *c, const struct constants *all,
                            int32_t from, int32_t to)
 {
     struct pf_strings strings;
+    const struct pf_jlist *list = &all->v[0];
+    unsigned types;
+    PF_TRY(pf_schema_types(s, c, false, &types));
     pf_status st = pf_strings_of(s, c, &strings);
     for (size_t i = 0; i < list->n && st == PF_OK; i++) {
         const struct pf_jval *v = &list->v[i];
         bool yes = false;
-        st = fits(s, c, &strings, v, &yes);
+        st = pf_rules_work(s->r, 1);
+        if (st == PF_OK)
+            st = fits(s, c, all, types, &strings, v, &yes);
         if (st == PF_OK && yes && (type_of(v) & (PF_JSON_ARRAY | PF_JSON_OBJECT)))
             st = refuse_parts(s, c);
         if (st == PF_OK && yes)
@@ -246,6 +243,8 @@ pf_status pf_strings_of(const struct pf_schema *s, const struct pf_conjunction *
         if (format)
             PF_TRY(add_format(s, schema, format, out));
     }
+    for (size_t i = 0; i < out->n; i++)
+        PF_TRY(pf_rules_work(s->r, out->r[i].n_edges));
     return PF_OK;
 }
 
@@ -274,12 +273,12 @@ static size_t patterns_of(const struct pf_strings *x, struct pf_pattern out[PF_M
     return x->n;
 }
 
-pf_status pf_strings_match(const struct pf_strings *x, struct pf_jstr text, bool *matches)
+pf_status pf_strings_match(const struct pf_schema *s, const struct pf_strings *x, struct pf_jstr text, bool *matches)
 {
     struct pf_pattern patterns[PF_MAX_PATTERNS];
     size_t length = pf_ju8_count(text);
     *matches = length >= x->min && length <= x->max;
-    return *matches ? pf_pattern_matches(patterns, patterns_of(x, patterns), text.p, text.n, matches) : PF_OK;
+    return *matches ? pf_pattern_matches(patterns, patterns_of(x, patterns), text.p, text.n, s->r, matches) : PF_OK;
 }
 
 /* Between min and max characters, without a pattern. */
@@ -354,16 +353,11 @@ static pf_status string(struct pf_schema *s, const struct pf_conjunction *c, int
 
 pf_status pf_schema_value(struct pf_schema *s, const struct pf_conjunction *c, int32_t from, int32_t to)
 {
+    struct constants all;
     unsigned types;
-    for (size_t i = 0; i < c->n; i++) {
-        const struct pf_jval *one = pf_schema_get(s, c->v[i].schema, "const");
-        const struct pf_jval *many = pf_schema_get(s, c->v[i].schema, "enum");
-        struct pf_jlist single = { .v = (struct pf_jval *)(uintptr_t)one, .n = 1 };
-        if (many && many->kind != PF_JV_LIST)
-            return pf_schema_fail(s, PF_EINVAL, c->v[i].schema, "enum", "is not an array");
-        if (one || many)
-            return constants(s, c, one ? &single : many->list, from, to);
-    }
+    PF_TRY(constants_of(s, c, &all));
+    if (all.n > 0)
+        return constants(s, c, &all, from, to);
     PF_TRY(pf_schema_types(s, c, true, &types));
     if (types & PF_JSON_NULL)
         pf_rules_text(s->r, from, s->w->null, strlen(s->w->null), to);
