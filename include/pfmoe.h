@@ -714,7 +714,8 @@ pf_status pf_matcher_mask(pf_matcher *mt, const uint64_t **bits);
 /* As pf_sample, of the tokens that may follow. First a token is picked as if there were no grammar. If it may not
  * follow, one is picked among those that may, as pf_sample would if the others were not there, with the next random
  * number: so the model's odds among them stay what they are, and same seed, logits and grammar give the same tokens.
- * Neither appends nor takes the token. PF_EINVAL when no token may follow. */
+ * Neither appends nor takes the token. PF_EINVAL when no token may follow, PF_EUNSUPPORTED when the grammar is too
+ * ambiguous to tell for the output so far. */
 pf_status pf_sample_matching(struct pf_sampler *sp, const pf_session *s, pf_matcher *mt, int32_t *tok);
 
 /* ---- Statistics -------------------------------------------------------------------------------------------- */

@@ -16,7 +16,11 @@ struct worker {
     struct worker   *next;               /* in the grammar's list */
 };
 
-enum { MOST_IDLE = 4 };
+enum {
+    MOST_IDLE = 4,
+    FIRST_EFFORT = 4 * PF_MOST_EFFORT,   /* what an output has at first, and at most later: less than a second */
+    TOKEN_EFFORT = 1 << 17               /* what a token brings: some milliseconds */
+};
 
 struct pf_grammar {
     struct pf_automaton     a;
@@ -31,6 +35,7 @@ struct pf_matcher {
     pf_grammar    *g;
     struct worker *w;
     int32_t        position;
+    uint64_t       effort_left;          /* as of the end of the call before the present one */
     bool           ended;                /* an end token was taken */
 };
 
@@ -122,7 +127,8 @@ pf_status pf_matcher_open(pf_matcher **out, const pf_grammar *shared)
     pthread_mutex_unlock(&g->lock);
     pf_status st = mt->w ? PF_OK : worker_open(&mt->w, g);
     if (st == PF_OK) {
-        pf_runner_begin(&mt->w->run);
+        mt->effort_left = FIRST_EFFORT;
+        pf_runner_begin(&mt->w->run, PF_MOST_EFFORT);
         st = pf_runner_start(&mt->w->run, &mt->position);
     }
     if (st < 0) {
@@ -167,11 +173,14 @@ bool pf_matcher_must_end(const pf_matcher *mt)
     return mt->ended || pf_runner_must_end(&mt->w->run, mt->position);
 }
 
-/* A full worker begins anew from where its matcher is; if there is no memory for that it goes on as it is. */
+/* A call's work is drawn from what the matcher has left, so that an output takes no more for each of its tokens in the
+ * long run than one brings in, whatever its grammar: others may be waiting for the thread. A full worker begins anew
+ * from where its matcher is; if there is no memory for that it goes on as it is. */
 static void begin(pf_matcher *mt)
 {
     struct worker *w = mt->w;
-    pf_runner_begin(&w->run);
+    mt->effort_left -= w->run.effort < mt->effort_left ? w->run.effort : mt->effort_left;
+    pf_runner_begin(&w->run, mt->effort_left < PF_MOST_EFFORT ? mt->effort_left : PF_MOST_EFFORT);
     if (pf_runner_is_full(&w->run) && pf_runner_shrink(&w->run, &mt->position) == PF_OK)
         pf_masks_forget(&w->masks);
 }
@@ -183,6 +192,13 @@ static pf_status after(pf_matcher *mt, const char *text, size_t n, int32_t *posi
     for (size_t i = 0; i < n && *position; i++)
         PF_TRY(pf_runner_next(&mt->w->run, *position, (uint8_t)text[i], position));
     return PF_OK;
+}
+
+static void go_on(pf_matcher *mt, int32_t position)
+{
+    uint64_t left = mt->effort_left + TOKEN_EFFORT;
+    mt->position = position;
+    mt->effort_left = left < FIRST_EFFORT ? left : FIRST_EFFORT;
 }
 
 static pf_status after_token(pf_matcher *mt, int32_t tok, int32_t *position)
@@ -216,7 +232,7 @@ pf_status pf_matcher_take(pf_matcher *mt, int32_t tok)
     PF_TRY(after_token(mt, tok, &position));
     if (position == 0)
         PF_FAIL(PF_EINVAL, "token %d may not follow by the grammar", tok);
-    mt->position = position;
+    go_on(mt, position);
     mt->ended = mt->ended || pf_vocab_is_end(mt->g->t->vocab, tok);
     return PF_OK;
 }
@@ -231,7 +247,7 @@ pf_status pf_matcher_take_text(pf_matcher *mt, const char *text, size_t n)
         PF_TRY(after(mt, text, n, &position));
     if (position == 0)
         PF_FAIL(PF_EINVAL, "a text of %zu bytes may not follow by the grammar", n);
-    mt->position = position;
+    go_on(mt, position);
     return PF_OK;
 }
 

@@ -14,8 +14,7 @@
 #include "grammar/tokens.h"
 
 enum {
-    SOFT_POSITIONS = 1 << 12, HARD_POSITIONS = 1 << 16, SOFT_ITEMS = 1 << 20, HARD_ITEMS = 1 << 23,
-    MOST_EFFORT = 1 << 22
+    SOFT_POSITIONS = 1 << 12, HARD_POSITIONS = 1 << 16, SOFT_ITEMS = 1 << 20, HARD_ITEMS = 1 << 23
 };
 
 static pf_status no_memory(void)
@@ -150,6 +149,8 @@ static bool met_grow(struct pf_runner *r)
 static pf_status meet(struct pf_runner *r, int32_t state, int32_t stack)
 {
     struct pf_met *m = &r->met;
+    if (++r->effort > r->most_effort)
+        return too_ambiguous();
     if (2 * (m->n + 1) > m->mask && !met_grow(r))
         return no_memory();
     size_t h = pf_hash_word(&r->key, (uint64_t)(uint32_t)state << 32 | (uint32_t)stack) & m->mask;
@@ -159,8 +160,6 @@ static pf_status meet(struct pf_runner *r, int32_t state, int32_t stack)
     m->items[h] = (struct pf_item){ state, stack };
     m->stamps[h] = m->stamp;
     m->n++;
-    if (++r->effort > r->most_effort)
-        return too_ambiguous();
     if (!PF_GROW(r->work, r->work_cap, r->n_work))
         return no_memory();
     r->work[r->n_work++] = (struct pf_item){ state, stack };
@@ -429,10 +428,10 @@ pf_status pf_runner_is_wide(struct pf_runner *r, int32_t position, bool *wide)
 
 /* ---- Positions --------------------------------------------------------------------------------------------------- */
 
-void pf_runner_begin(struct pf_runner *r)
+void pf_runner_begin(struct pf_runner *r, uint64_t most)
 {
     r->effort = 0;
-    r->most_effort = MOST_EFFORT;
+    r->most_effort = most;
 }
 
 /* The stack of one element. */
@@ -517,7 +516,7 @@ pf_status pf_runner_open(struct pf_runner *r, const struct pf_automaton *a)
     int32_t dead;
     *r = (struct pf_runner){ .a = a };
     pf_hash_key_draw(&r->key);
-    pf_runner_begin(r);
+    pf_runner_begin(r, PF_MOST_EFFORT);
     closure_begin(r);
     return closure_end(r, &dead);
 }
@@ -600,6 +599,8 @@ pf_status pf_runner_shrink(struct pf_runner *r, int32_t *position)
         pf_runner_close(&fresh);
         return st;
     }
+    fresh.effort += r->effort + r->stacks.n_items;
+    fresh.most_effort = r->most_effort;
     pf_runner_close(r);
     *r = fresh;
     *position = moved;

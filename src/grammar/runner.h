@@ -12,8 +12,9 @@
  * A hole stands for a stack that is not known: a position with holes is one of many that differ only in what is below.
  * What it accepts without returning through a hole all of them accept; popping hole k leaves PF_HOLE + k in the set.
  *
- * Bounds: positions, stacks and their elements; and the work of one call, counted in elements. A runner that is fuller
- * than pf_runner_is_full says wants pf_runner_shrink. One thread at a time. */
+ * Bounds: positions, stacks and their elements; and the work of one call, counted in elements that were looked at,
+ * those too that were there already. A runner that is fuller than pf_runner_is_full says wants pf_runner_shrink. One
+ * thread at a time. */
 #ifndef PF_RUNNER_H
 #define PF_RUNNER_H
 
@@ -24,6 +25,7 @@
 enum { PF_ENDED = -1,                    /* the whole grammar has been matched */
        PF_HOLE  = -16 };                 /* PF_HOLE + k, k < PF_MAX_HOLES */
 enum { PF_MAX_HOLES = 8 };
+enum { PF_MOST_EFFORT = 1 << 23 };       /* what a call may take at most: about a tenth of a second */
 
 struct pf_item {
     int32_t state, stack;
@@ -79,8 +81,8 @@ struct pf_runner {
 pf_status pf_runner_open(struct pf_runner *r, const struct pf_automaton *a);
 void      pf_runner_close(struct pf_runner *r);      /* takes half-built ones */
 
-/* Begins to count the work of a call anew. */
-void      pf_runner_begin(struct pf_runner *r);
+/* Begins to count the work of a call anew; it may be `most`. */
+void      pf_runner_begin(struct pf_runner *r, uint64_t most);
 
 pf_status pf_runner_start(struct pf_runner *r, int32_t *position);
 pf_status pf_runner_compute(struct pf_runner *r, int32_t position, uint8_t byte, int32_t *next);
@@ -120,7 +122,8 @@ pf_status pf_runner_return(struct pf_runner *r, int32_t stack, int32_t *position
 pf_status pf_runner_is_wide(struct pf_runner *r, int32_t position, bool *wide);
 
 bool      pf_runner_is_full(const struct pf_runner *r);
-/* Forgets everything but *position, which gets another number. On failure nothing has changed. */
+/* Forgets everything but *position, which gets another number; part of the call's work. On failure nothing has
+ * changed. */
 pf_status pf_runner_shrink(struct pf_runner *r, int32_t *position);
 
 #endif

@@ -21,7 +21,7 @@ static inline void run_output(const struct pf_automaton *a, const uint8_t *outpu
         st = pf_runner_start(&r, &position);
     for (size_t i = 0; i < n && st == PF_OK && position; i++) {
         assert(r.live.sets[position].n > 0);
-        pf_runner_begin(&r);
+        pf_runner_begin(&r, PF_MOST_EFFORT);
         if (i % 16 == 15)
             assert(pf_runner_shrink(&r, &position) == PF_OK);
         st = pf_runner_next(&r, position, output[i], &position);

@@ -292,6 +292,55 @@ static void check_hostile(void)
     free(text);
 }
 
+/* A long output by a grammar that is ever more ambiguous comes to its end in an error, and takes a bounded time until
+ * then, not that time for each of its tokens. */
+static void check_long_output(const char *grammar)
+{
+    enum { TOKENS = 3000 };
+    pf_grammar *g;
+    pf_matcher *mt;
+    uint64_t state = 7;
+    int n = 0;
+    double begin = seconds();
+    CHECK(pf_grammar_compile(&g, tokens, GBNF, grammar, strlen(grammar)) == PF_OK && pf_matcher_open(&mt, g) == PF_OK);
+    pf_status st = PF_OK;
+    for (; n < TOKENS && st == PF_OK && seconds() - begin < 5; n++) {
+        const uint64_t *mask;
+        st = pf_matcher_mask(mt, &mask);
+        if (st == PF_OK)
+            st = pf_matcher_take(mt, any_token(mask, JSON_VOCAB_END, &state));
+    }
+    printf("%-60s %6.3f s for %d tokens\n", grammar, seconds() - begin, n);
+    CHECK(st == PF_EUNSUPPORTED && n > 10 && seconds() - begin < 3, "%s: %d", grammar, st);
+    pf_matcher_close(&mt);
+    pf_grammar_close(&g);
+}
+
+/* Many alternatives that begin alike are not too ambiguous. */
+static void check_alternatives(void)
+{
+    enum { N = 500 };
+    static const char output[] = "[{\"name\": \"x\", \"k499\": \"y\"}, {\"name\": \"\", \"k7\": \"\"}]";
+    char *text = malloc(N * 200);
+    pf_grammar *g;
+    pf_matcher *mt;
+    size_t n = (size_t)sprintf(text, "{\"type\":\"array\",\"items\":{\"anyOf\":[false");
+    for (int i = 0; i < N; i++)
+        n += (size_t)sprintf(text + n, ",{\"properties\":{\"name\":{\"type\":\"string\"},\"k%d\":{\"type\":"
+                             "\"string\"}},\"required\":[\"name\",\"k%d\"],\"additionalProperties\":false}", i, i);
+    n += (size_t)sprintf(text + n, "]}}");
+    CHECK(pf_grammar_compile(&g, tokens, pf_schema_rules, text, n) == PF_OK && pf_matcher_open(&mt, g) == PF_OK);
+    for (const char *p = output; *p; p++) {
+        const uint64_t *mask;
+        CHECK(pf_matcher_mask(mt, &mask) == PF_OK && pf_matcher_take_text(mt, p, 1) == PF_OK, "%s: %s", p,
+              pf_last_error());
+    }
+    CHECK(pf_matcher_must_end(mt));
+    pf_matcher_close(&mt);
+    pf_grammar_close(&g);
+    free(text);
+}
+
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t n_live(void)
@@ -514,6 +563,9 @@ int main(void)
     check_end();
     check_sentences();
     check_hostile();
+    check_long_output("root ::= root root root | root root | [a-z \"]? | \"a\" root");
+    check_long_output("root ::= root root root root | root root | .");
+    check_alternatives();
     check_hostile_schemas();
     check_work();
     check_allocations(GBNF, "root ::= root \"+\" t | t\nt ::= \"(\" root \")\" | [a-z]{1,9} .", "((ab+cd+ee");
