@@ -199,6 +199,12 @@ pf_matcher *answer_matcher(const struct answer *a)
     return a->arguments ? a->arguments : a->shape;
 }
 
+const char *answer_held_by(const struct answer *a)
+{
+    const struct request *q = &a->job->req;
+    return a->arguments ? "tools" : q->tool_choice >= TOOLS_REQUIRED ? "tool_choice" : q->shape_field;
+}
+
 /* ---- Tokens ------------------------------------------------------------------------------------------------------ */
 
 pf_status answer_begin(struct answer *a, const pf_model *m, const char *family, struct job *j, int choice)

@@ -26,6 +26,8 @@ struct answer {
 pf_status answer_begin(struct answer *a, const pf_model *m, const char *family, struct job *j, int choice);
 /* What holds the next token; NULL: nothing. */
 pf_matcher *answer_matcher(const struct answer *a);
+/* The request's field that it comes from. */
+const char *answer_held_by(const struct answer *a);
 /* s: the session that the token was sampled from. */
 pf_status answer_token(struct answer *a, const pf_session *s, int32_t tok);
 /* Whether nothing may follow, and how that counts in *why. */

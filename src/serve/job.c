@@ -75,7 +75,7 @@ void job_free(struct job *j)
 void job_fail(struct job *j, const struct trouble *t)
 {
     if (j->begun && j->req.stream) {
-        j->protocol->broken(j, t->why);
+        j->protocol->broken(j, t);
         exchange_end(j->x);
     } else {
         exchange_error(j->x, t);

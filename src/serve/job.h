@@ -139,7 +139,7 @@ struct protocol {
     void (*delta)(struct job *j, const struct delta *d);
     void (*choice_end)(struct job *j, int choice);
     void (*end)(struct job *j);
-    void (*broken)(struct job *j, const char *why);      /* a failure after begin */
+    void (*broken)(struct job *j, const struct trouble *t);      /* a failure after begin */
     void (*logprob)(struct job *j, int choice, const struct token_logprob *chosen, const struct token_logprob *top,
                     int n_top);
 };

@@ -31,15 +31,31 @@ void slot_leave(struct slot *s)
         free_job(j);
 }
 
-void slot_fail(struct slot *s, pf_status st, const char *why)
+static void fail(struct slot *s, const struct trouble *t)
 {
-    struct trouble t = { st == PF_ENOMEM ? 503 : 500, NULL, NULL, why ? why : pf_last_error() };
     if (!s->job->over) {
         atomic_fetch_add(&metrics.failed, 1);
-        job_fail(s->job, &t);
+        job_fail(s->job, t);
     }
     s->job->over = true;
     slot_leave(s);
+}
+
+void slot_fail(struct slot *s, pf_status st, const char *why)
+{
+    fail(s, &(struct trouble){ st == PF_ENOMEM ? 503 : 500, NULL, NULL, why ? why : pf_last_error() });
+}
+
+/* The answer cannot begin or go on. Where a grammar holds it, that may be the grammar's: it is too ambiguous for what
+ * there is so far, or wants bytes that no token has. */
+static void fail_held(struct slot *s, pf_status st)
+{
+    const struct request *q = &s->job->req;
+    bool held = s->answer.arguments || q->grammar;
+    if (held && (st == PF_EUNSUPPORTED || st == PF_EINVAL))
+        fail(s, &(struct trouble){ 400, answer_held_by(&s->answer), NULL, pf_last_error() });
+    else
+        slot_fail(s, st, NULL);
 }
 
 void slot_take_times(struct slot *s)
@@ -157,7 +173,7 @@ static void prompt_done(struct slot *s)
     j->begun = true;
     pf_status st = answer_begin(&s->answer, s->m, s->family, j, s->choice);
     if (st < 0)
-        slot_fail(s, st, NULL);
+        fail_held(s, st);
     else
         sample_next(s);
 }
@@ -187,7 +203,7 @@ static void sample_next(struct slot *s)
         st = answer_token(&s->answer, s->session, tok);
     s->next = tok;
     if (st < 0)
-        slot_fail(s, st, NULL);
+        fail_held(s, st);
     else if (answer_stopped(&s->answer, &why))
         end_choice(s, why);
     else if (pf_session_pos(s->session) >= pf_session_n_ctx(s->session) ||

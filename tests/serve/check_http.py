@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 
-from serve import Server, chat, check, environment, finish, serve_path
+from serve import Server, chat, check, environment, finish, run_path, serve_path
 
 CHAT = "/v1/chat/completions"
 
@@ -220,6 +220,37 @@ def check_ends_at_once():
                 check(s.ask("GET", "/health")[0] == 200, "a server tells its address before it takes requests")
 
 
+AMBIGUOUS = 'root ::= r "#"\nr ::= r r r | r r | [a-z "]? | "a" r'
+
+
+def check_ambiguous(s):
+    """A grammar that gets too ambiguous in the middle of an answer is the request's error, which names the field, in each
+    protocol's form; a stream has the answer so far. Others are answered meanwhile, and pfmoe-run says the same."""
+    text = [{"role": "user", "content": "Tell me a fable."}]
+    more = {"model": "default", "grammar": AMBIGUOUS, "seed": 3}
+    limits = {CHAT: ("messages", "max_tokens"), "/v1/messages": ("messages", "max_tokens"), "/v1/responses": ("input", "max_output_tokens")}
+    for path, (member, most) in limits.items():
+        body = {**more, member: text, most: 2000}
+        status, _, a = s.post(path, body)
+        check(status == 400 and a["error"]["type"] == "invalid_request_error" and "grammar is too ambiguous" in a["error"]["message"], path, status, a)
+        check(path == "/v1/messages" or a["error"]["param"] == "grammar", path, a)
+        events = list(s.stream(path, dict(body, stream=True)))
+        e = json.loads(events[-1][1])
+        said = e if path == "/v1/responses" else e["error"]
+        kind = said["code"] if path == "/v1/responses" else said["type"]
+        check(kind == "invalid_request_error" and "grammar" in said["message"], path, e)
+        check(path == "/v1/messages" or said["param"] == "grammar", path, e)
+        check(len(events) > 8, path, events)
+    status, _, a = s.post("/v1/completions", {**more, "prompt": "A fox", "max_tokens": 2000})
+    check(status == 400 and a["error"]["param"] == "grammar", status, a)
+    with tempfile.NamedTemporaryFile("w", suffix=".gbnf") as f:
+        f.write(AMBIGUOUS)
+        f.flush()
+        r = subprocess.run([run_path, "-p", "Tell me a fable.", "--grammar", f.name, "--seed", "3"], capture_output=True, env=environment(),
+                           stdin=subprocess.DEVNULL, timeout=120)
+    check(r.returncode == 1 and len(r.stdout) > 8 and b"grammar is too ambiguous" in r.stderr, r)
+
+
 def check_end():
     """What runs is finished; what comes later is refused; a signal that means nothing changes nothing."""
     with Server() as s:
@@ -272,7 +303,7 @@ def main():
     check_usage()
     check_saved()
     with Server() as s:
-        for part in (check_paths, check_limits, check_large, check_long_bodies, check_beside_bodies, check_gone):
+        for part in (check_paths, check_limits, check_large, check_long_bodies, check_beside_bodies, check_gone, check_ambiguous):
             begin = time.time()
             part(s)
             print("%.1f s" % (time.time() - begin))

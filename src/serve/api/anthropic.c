@@ -21,16 +21,24 @@ static const char *error_type(int status)
     }
 }
 
-void anthropic_error(struct buf *out, const struct trouble *t)
+/* The member "error". */
+static void put_error(struct buf *out, const struct trouble *t)
 {
     struct buf why = { 0 };
     if (t->field)
         buf_printf(&why, "%s: ", t->field);
     buf_puts(&why, t->why);
-    buf_printf(out, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", error_type(t->status));
+    buf_printf(out, ",\"error\":{\"type\":\"%s\",\"message\":", error_type(t->status));
     quote(out, buf_text(&why));
-    buf_puts(out, "}}\n");
+    buf_puts(out, "}");
     buf_free(&why);
+}
+
+void anthropic_error(struct buf *out, const struct trouble *t)
+{
+    buf_puts(out, "{\"type\":\"error\"");
+    put_error(out, t);
+    buf_puts(out, "}\n");
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
@@ -206,12 +214,10 @@ static void end(struct job *j)
     buf_free(&out);
 }
 
-static void broken(struct job *j, const char *why)
+static void broken(struct job *j, const struct trouble *t)
 {
     struct buf data = { 0 };
-    buf_puts(&data, ",\"error\":{\"type\":\"api_error\",\"message\":");
-    quote(&data, why);
-    buf_puts(&data, "}");
+    put_error(&data, t);
     put_event(j, "error", &data);
 }
 

@@ -282,10 +282,10 @@ static void chat_end(struct job *j)
         answer_whole(j, "chat.completion", put_choice);
 }
 
-static void broken(struct job *j, const char *why)
+static void broken(struct job *j, const struct trouble *t)
 {
     struct buf out = { 0 };
-    openai_error(&out, &(struct trouble){ .status = 500, .why = why });
+    openai_error(&out, t);
     out.n--;                             /* without the newline */
     put_event(j, &out);
 }

@@ -322,11 +322,16 @@ static void end(struct job *j)
     buf_free(&out);
 }
 
-static void broken(struct job *j, const char *why)
+static void broken(struct job *j, const struct trouble *t)
 {
     struct buf data = { 0 };
-    buf_puts(&data, ",\"code\":\"server_error\",\"param\":null,\"message\":");
-    quote(&data, why);
+    buf_printf(&data, ",\"code\":\"%s\",\"param\":", t->status < 500 ? "invalid_request_error" : "server_error");
+    if (t->field)
+        quote(&data, t->field);
+    else
+        buf_puts(&data, "null");
+    buf_puts(&data, ",\"message\":");
+    quote(&data, t->why);
     put_event(j, "error", &data);
 }
 
