@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 pf_status prompt_tokenize(const pf_model *m, const char *text, size_t n, unsigned flags, int32_t **tok, size_t *n_tok)
 {
@@ -165,10 +166,21 @@ static struct grammar_ref *in_own_form(const struct prompt_opts *o, struct json 
     return g;
 }
 
-/* A schema that cannot be held leaves its tool's arguments free: the parser makes JSON of them all the same. */
-static void hold_arguments(struct job *j, const struct prompt_opts *o)
+static double thread_seconds(void)
 {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* A schema that cannot be held leaves its tool's arguments free: the parser makes JSON of them all the same. Each takes
+ * some tenths of a second at most, and a thousand of them would keep a worker for minutes; real ones take a
+ * thousandth of that. */
+static bool hold_arguments(struct job *j, const struct prompt_opts *o, struct trouble *t)
+{
+    enum { MOST_SECONDS = 3 };
     struct request *q = &j->req;
+    double begin = thread_seconds();
     struct json tools = json_value(q->tools_json, strlen(q->tools_json)), each = { 0 };
     size_t n = 0;
     while ((each = json_next(tools, each)).p)
@@ -179,7 +191,12 @@ static void hold_arguments(struct job *j, const struct prompt_opts *o)
         struct json schema = json_get(json_get(each, "function"), "parameters");
         q->tool_grammars[q->n_tools] = grammars_schema(o->m, schema.p, schema.n);
         q->own_grammars[q->n_tools++] = in_own_form(o, each);
+        if (thread_seconds() - begin > MOST_SECONDS) {
+            *t = (struct trouble){ 400, "tools", NULL, "the tools' schemas take too long to read" };
+            return false;
+        }
     }
+    return true;
 }
 
 static bool hold(struct job *j, const struct prompt_opts *o, struct trouble *t)
@@ -195,7 +212,7 @@ static bool hold(struct job *j, const struct prompt_opts *o, struct trouble *t)
     if (q->shape == SHAPE_JSON || q->tool_choice >= TOOLS_REQUIRED)
         return hold_reply(q, o, t);
     if (q->tools_json && q->tool_choice != TOOLS_NONE)
-        hold_arguments(j, o);
+        return hold_arguments(j, o, t);
     return true;
 }
 

@@ -251,6 +251,17 @@ def check_ambiguous(s):
     check(r.returncode == 1 and len(r.stdout) > 8 and b"grammar is too ambiguous" in r.stderr, r)
 
 
+def check_costly_tools(s):
+    """Tools whose schemas take long to read, all together, are refused after a while."""
+    costly = {"type": "object", "properties": {"p": {"type": "string", "pattern": "^(a|aa|aaa){300}$", "maxLength": 700}}}
+    tools = [{"type": "function", "function": {"name": "f%d" % i, "parameters": dict(costly, title=str(i))}} for i in range(300)]
+    begin = time.time()
+    status, _, a = s.post(CHAT, chat("x", max_tokens=1, tools=tools))
+    check(status == 400 and a["error"]["param"] == "tools" and time.time() - begin < 30, status, a, time.time() - begin)
+    status, _, a = s.post(CHAT, chat("x", max_tokens=1, tools=tools[:1]))
+    check(status == 200, "one of them is refused", a)
+
+
 def check_end():
     """What runs is finished; what comes later is refused; a signal that means nothing changes nothing."""
     with Server() as s:
@@ -303,7 +314,7 @@ def main():
     check_usage()
     check_saved()
     with Server() as s:
-        for part in (check_paths, check_limits, check_large, check_long_bodies, check_beside_bodies, check_gone, check_ambiguous):
+        for part in (check_paths, check_limits, check_large, check_long_bodies, check_beside_bodies, check_gone, check_ambiguous, check_costly_tools):
             begin = time.time()
             part(s)
             print("%.1f s" % (time.time() - begin))
