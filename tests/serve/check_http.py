@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -187,6 +188,27 @@ def check_gone_in_queue():
         last.close()
 
 
+def check_waiting_bodies():
+    """What requests hold that wait is bounded in sum, not what is being read alone."""
+    long = chat("Tell me a long fable.", max_tokens=4000, ignore_eos=True, n=16)
+    body = json.dumps(chat("x", max_tokens=1, ignored="x" * 30000000)).encode()         # a body counts as all of it were kept
+    with Server("--slots", "1") as s:
+        runs = [send(s, CHAT, long) for _ in range(2)]
+        wait_until("it runs", lambda: s.metric("requests_running") == 1 and s.metric("requests_waiting") == 1)
+        clients = []
+        while len(clients) < 20:
+            clients.append(send(s, CHAT, body))
+            n = len(clients)
+            wait_until("it waits or is refused", lambda: s.metric("requests_waiting") == n + 1 or select.select([clients[-1]], [], [], 0)[0])
+            if select.select([clients[-1]], [], [], 0)[0]:
+                break
+        check(b" 503 " in clients[-1].recv(65536) and len(clients) > 10, "%d requests of 30 MB wait" % len(clients))
+        for c in clients + runs:
+            c.close()
+        wait_until("nothing runs", lambda: s.metric("requests_running") + s.metric("requests_waiting") == 0)
+        check(s.post(CHAT, body)[0] == 200, "there is no room when all have gone")
+
+
 def check_end_beside_slow_clients():
     """A server that is to end waits neither for who never sends all of a request nor for who never reads an answer."""
     with Server() as s:
@@ -320,6 +342,7 @@ def main():
             print("%.1f s" % (time.time() - begin))
     check_keys()
     check_gone_in_queue()
+    check_waiting_bodies()
     check_ends_at_once()
     check_end()
     slow.join()

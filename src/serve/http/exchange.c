@@ -26,8 +26,12 @@ void exchange_hold(struct exchange *x)
 
 void exchange_drop_body(struct exchange *x)
 {
-    atomic_fetch_sub(&x->http->bodies, x->body.n);
     buf_free(&x->body);
+}
+
+void exchange_uncount_body(struct exchange *x)
+{
+    atomic_fetch_sub(&x->http->bodies, atomic_exchange(&x->n_counted, 0));
 }
 
 void exchange_drop(struct exchange *x)
@@ -35,6 +39,7 @@ void exchange_drop(struct exchange *x)
     if (atomic_fetch_sub(&x->holders, 1) > 1)
         return;
     exchange_drop_body(x);
+    exchange_uncount_body(x);
     if (x->handed_over && !x->ended)
         atomic_fetch_sub(&x->http->unanswered, 1);
     if (x->handed_over)
@@ -78,6 +83,7 @@ static void wake(struct exchange *x)
 static void end(struct exchange *x)
 {
     if (!x->ended) {
+        exchange_uncount_body(x);
         atomic_fetch_sub(&x->http->unanswered, 1);
         unread_whole(x->http->unread, &x->unread);
     }

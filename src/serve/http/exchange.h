@@ -18,7 +18,7 @@ struct http {
     struct http_opts   o;
     atomic_int         running;      /* exchanges that were handed over and are not at their end */
     atomic_int         unanswered;   /* those of them of which more is to come */
-    atomic_size_t      bodies;       /* bytes of all bodies */
+    atomic_size_t      bodies;       /* bytes of the bodies of all requests whose answers are not made */
     struct unread_list *unread;
     atomic_bool        quiet;
     bool               loopback;     /* listens for this machine alone */
@@ -29,6 +29,7 @@ struct exchange {
     const struct route    *route;
     struct MHD_Connection *connection;
     struct buf             body;
+    atomic_size_t          n_counted;        /* bytes in http->bodies: what was read of the body may be as large */
     int                    refused;          /* the http thread's, as the next two: the status that answers the body */
     size_t                 n_dropped;        /* of a refused body */
     bool                   handed_over;
@@ -47,8 +48,9 @@ struct exchange {
 
 /* One holder: the connection. On the http thread, as are the two below. */
 struct exchange *exchange_new(struct http *h, const struct route *route, struct MHD_Connection *c);
-/* By who has the body: the http thread, then the worker that it was handed to. */
+/* By who has the body: the http thread, then the worker that it was handed to. It counts until the answer is made. */
 void exchange_drop_body(struct exchange *x);
+void exchange_uncount_body(struct exchange *x);
 /* A whole answer; origin: to allow, or NULL; close: the connection's last one. */
 enum MHD_Result send_text(struct MHD_Connection *c, int status, const char *type, const char *text, size_t n,
                           const char *origin, bool close);

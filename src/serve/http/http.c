@@ -20,7 +20,7 @@
 enum {
     HEADER_BYTES   = 32 << 10,       /* of a connection: the longest headers */
     IDLE_SECONDS   = 30,             /* a connection that does nothing, in headers, bodies or between requests */
-    BODIES_BYTES   = 512 << 20,      /* of all bodies at a time */
+    BODIES_BYTES   = 512 << 20,      /* of all bodies, until their answers are made */
     DROPPED_BYTES  = 1 << 30,        /* of a refused body: more of it ends the connection */
     LONG_BYTES     = 1 << 20,        /* a body from this size on takes long to read */
     MAPPED_BYTES   = 1 << 20,        /* memory from this size on is mapped for itself */
@@ -184,11 +184,13 @@ static enum MHD_Result take_body(struct exchange *x, const char *data, size_t *n
     int refused = x->refused ? x->refused : body_refused(x->http, x->body.n, *n);
     if (refused) {
         exchange_drop_body(x);
+        exchange_uncount_body(x);
         x->refused = refused;
         x->n_dropped += *n;
     } else {
         buf_add(&x->body, data, *n);
         atomic_fetch_add(&x->http->bodies, *n);
+        atomic_fetch_add(&x->n_counted, *n);
     }
     *n = 0;
     return x->n_dropped > DROPPED_BYTES ? MHD_NO : MHD_YES;
