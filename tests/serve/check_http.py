@@ -69,6 +69,13 @@ def check_limits(s):
     check(b" 200 " not in raw(s, head + b"Content-Length: 99999999999999999999999\r\n\r\n"), "a body of any size is taken")
     check(b" 200 " not in raw(s, head + b"X-Long: " + b"x" * 100000 + b"\r\n\r\n"), "100 kB of headers are taken")
     check(b" 200 " not in raw(s, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 9 + b"\r\n\r\n"), "a TLS hello is answered")
+    body = json.dumps(chat("x", max_tokens=1)).encode()
+    length, chunks = b"Content-Length: %d\r\n" % len(body), b"Transfer-Encoding: chunked\r\n"
+    check(b" 200 " in raw(s, head + length + b"\r\n" + body), "a plain request")
+    for twice in (length + b"Content-Length: 5\r\n", b"Content-Length: 5\r\n" + length, length + length, length + chunks, chunks + length,
+                  length + b"Host: y\r\n"):
+        got = raw(s, head + twice + b"\r\n" + body)
+        check(b" 400 " in got and b"onnection: close" in got, twice, got)
     idle = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(300)]
     for c in idle[::2]:
         c.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHos")

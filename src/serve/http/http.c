@@ -147,6 +147,29 @@ static bool answer_waits(struct MHD_Connection *c, size_t length)
     return length < DROPPED_BYTES && !MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Expect");
 }
 
+struct framing {
+    int  n_lengths, n_hosts;
+    bool is_chunked;
+};
+
+static enum MHD_Result see_header(void *ctx, enum MHD_ValueKind kind, const char *name, const char *value)
+{
+    struct framing *f = ctx;
+    (void)kind, (void)value;
+    f->n_lengths += strcasecmp(name, "Content-Length") == 0;
+    f->n_hosts += strcasecmp(name, "Host") == 0;
+    f->is_chunked = f->is_chunked || strcasecmp(name, "Transfer-Encoding") == 0;
+    return MHD_YES;
+}
+
+/* What says twice where it ends, or who it is for, may be two requests to a proxy in front (RFC 9112, 6.3). */
+static bool is_ambiguous(struct MHD_Connection *c)
+{
+    struct framing f = { 0 };
+    MHD_get_connection_values(c, MHD_HEADER_KIND, see_header, &f);
+    return f.n_lengths + f.is_chunked > 1 || f.n_hosts > 1;
+}
+
 /* The beginning of a request: refused by what its headers say, or an exchange. */
 static enum MHD_Result begin(struct http *h, struct MHD_Connection *c, const char *method, const char *path,
                              void **slot)
@@ -154,6 +177,8 @@ static enum MHD_Result begin(struct http *h, struct MHD_Connection *c, const cha
     bool known;
     const char *origin = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "Origin");
     const struct route *route = find_route(h, method, path, &known);
+    if (is_ambiguous(c))
+        return refuse(route, c, MHD_HTTP_BAD_REQUEST, "there are two of Content-Length, Transfer-Encoding or Host");
     if (origin && !origin_is_fine(h, c, origin))
         return refuse(route, c, MHD_HTTP_FORBIDDEN, "pages of this origin may not use the server (see --cors)");
     if (strcmp(method, "OPTIONS") == 0 && origin)
