@@ -90,6 +90,21 @@ static bool too_long(struct arena *a, size_t n, int64_t n_ctx, const char *field
     return false;
 }
 
+/* Tokens of a text that cannot fit are not even counted, which takes long for 32 MB. A rendered one has its bound in
+ * pf_chat_opts. */
+static bool too_many_bytes(struct arena *a, size_t n, int64_t n_ctx, const char *field, struct trouble *t)
+{
+    enum { TOKEN_BYTES = 256 };
+    char why[200];
+    if (n / TOKEN_BYTES < (size_t)n_ctx)
+        return false;
+    int len = snprintf(why, sizeof why, "the prompt is too long: %zu bytes, more than %d for each of the context's "
+                       "positions (this model's maximum context length is %lld tokens)", n, TOKEN_BYTES,
+                       (long long)n_ctx);
+    *t = (struct trouble){ 400, field, "context_length_exceeded", arena_text(a, why, (size_t)len) };
+    return true;
+}
+
 static bool failed(pf_status st, const char *field, struct trouble *t)
 {
     bool client = st == PF_ETEMPLATE || st == PF_ECONTEXT || st == PF_EINVAL;
@@ -237,6 +252,8 @@ static bool wrong_token(const struct prompt *p, int64_t n_vocab, struct arena *a
 static bool make_tokens(struct prompt *p, const struct prompt_opts *o, unsigned flags, const char *field,
                         struct arena *a, struct trouble *t)
 {
+    if (!p->tok && too_many_bytes(a, p->text.n, o->n_ctx, field, t))
+        return false;
     pf_status st = p->tok ? PF_OK : prompt_tokenize(o->m, buf_text(&p->text), p->text.n, flags, &p->tok, &p->n_tok);
     if (st < 0)
         return failed(st, field, t);

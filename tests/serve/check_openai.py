@@ -206,6 +206,10 @@ def check_errors(s):
     check(status == 400 and a["error"]["code"] == "context_length_exceeded" and "4096" in a["error"]["message"], status, a)
     for known in ("prompt is too long", "maximum context length is 4096 tokens"):            # by clients that make room then
         check(known in a["error"]["message"], a)
+    before = s.peak_bytes()
+    status, _, a = s.post(TEXT, {"prompt": "a" * 30000000})
+    check(status == 400 and a["error"]["code"] == "context_length_exceeded" and "context length is 4096 tokens" in a["error"]["message"], status, a)
+    check(s.peak_bytes() - before < 300e6, "a prompt that cannot fit is tokenized:", before, s.peak_bytes())
     nulls = {name: None for name in ("temperature", "stop", "tools", "n", "stream_options", "seed", "response_format")}
     check(s.post(CHAT, chat("x", max_tokens=1, unheard_of={"a": [1]}, **nulls))[0] == 200, "nulls or unknown fields are refused")
 
