@@ -1,6 +1,7 @@
-/* The router's choice for a row by one warp, where experts are few: a lane takes every 32nd of them, up to N, and the
- * best score that is left is taken as often as there are picks. Where there is one expert a lane, kernels of experts
- * make the choice for themselves: it takes less than a kernel of its own. */
+/* The router's choice for a row by one warp, where experts are few: a lane takes every 32nd of them, up to N. The k-th
+ * best of the lanes' best scores is a bound that k scores reach at least; the experts that do, little more than k, get
+ * a lane each, and the place of one is the number of those that come before it. Where there is one expert a lane,
+ * kernels of experts make the choice for themselves: it takes less than a kernel of its own. */
 #ifndef PF_CU_ROUTE_H
 #define PF_CU_ROUTE_H
 
@@ -91,39 +92,119 @@ CU_INLINE float weigh(const struct pf_routing &r, float w)
     return r.weight_scale != 1.0f ? w * r.weight_scale : w;
 }
 
-/* Every lane of a warp calls it. A row with a NaN fails the step, but its picks are valid indices all the same. */
+/* A lane's experts. */
+template <int N> struct scored {
+    float    p[N];
+    uint32_t key[N];
+};
+
+/* The k-th largest key of a warp's lanes. */
+CU_INLINE uint32_t kth_of_lanes(uint32_t key, int k)
+{
+    int before = 0;
+#pragma unroll
+    for (int i = 0; i < WARP; i++)
+        before += __shfl_sync(ALL_LANES, key, i) > key;
+    return ~all_max(before < k ? ~key : 0);
+}
+
+struct candidate {
+    uint32_t key;                        /* 0: none */
+    int      expert;
+    float    p;
+};
+
+/* Deals the experts whose keys reach the bound to the lanes, those of equal keys in their order; returns how many there
+ * are, of which no more than 32 have a lane. room: [32]. */
 template <int N>
-CU_INLINE struct chosen choose_in_warp(const struct cu_choice &o, int row, bool weighs)
+CU_INLINE int deal_candidates(const struct scored<N> &of, int n_expert, uint32_t bound, struct candidate *room,
+                              struct candidate &mine)
+{
+    int lane = threadIdx.x % WARP, n = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        bool is_one = of.key[i] >= bound && lane + i * WARP < n_expert;
+        uint32_t all = __ballot_sync(ALL_LANES, is_one);
+        int at = n + __popc(all & ((1u << lane) - 1));
+        if (is_one && at < WARP)
+            room[at] = { of.key[i], lane + i * WARP, of.p[i] };
+        n += __popc(all);
+    }
+    __syncwarp();
+    mine = lane < n ? room[lane] : candidate{ 0, 0, 0.0f };
+    return n;
+}
+
+/* How many of n candidates come before this lane's. */
+CU_INLINE int place_of(const struct candidate &mine, const struct candidate *room, int n)
+{
+    int before = 0;
+#pragma unroll 8
+    for (int i = 0; i < n; i++) {
+        uint32_t other = room[i].key;
+        before += other > mine.key || (other == mine.key && i < (int)threadIdx.x % WARP);
+    }
+    return before;
+}
+
+/* The choice where more experts reach the bound than a warp has lanes: the best that is left, as often as there are
+ * picks. */
+template <int N>
+static __device__ __noinline__ struct chosen choose_one_by_one(struct scored<N> of, int n_used)
 {
     int lane = threadIdx.x % WARP;
-    float p[N];
-    uint32_t key[N];
     struct chosen mine = { 0, 0.0f };
-    scores_of(o, row, p, key);
 #pragma unroll 1
-    for (int k = 0; k < o.r.n_used; k++) {
-        uint32_t best = key[0], least = 0;
-#pragma unroll
-        for (int i = 1; i < N; i++)
-            best = max(best, key[i]);
-        best = all_max(best);
-#pragma unroll
-        for (int i = N - 1; i >= 0; i--)
-            least = key[i] == best ? ~(uint32_t)(lane + i * WARP) : least;
-        int expert = (int)~all_max(least);
+    for (int k = 0; k < n_used; k++) {
+        uint32_t best = 0, least = 0;
         float w = 0;
-#pragma unroll
+        for (int i = 0; i < N; i++)
+            best = max(best, of.key[i]);
+        best = all_max(best);
+        for (int i = N - 1; i >= 0; i--)
+            least = of.key[i] == best ? ~(uint32_t)(lane + i * WARP) : least;
+        int expert = (int)~all_max(least);
         for (int i = 0; i < N; i++) {
-            w = lane + i * WARP == expert ? p[i] : w;
-            key[i] = lane + i * WARP == expert ? 0 : key[i];
+            w = lane + i * WARP == expert ? of.p[i] : w;
+            of.key[i] = lane + i * WARP == expert ? 0 : of.key[i];
         }
         w = __shfl_sync(ALL_LANES, w, expert % WARP);
         if (k == lane)
             mine = { expert, w };
     }
-    if (weighs)
-        mine.weight = weigh(o.r, mine.weight);
     return mine;
+}
+
+/* The first warp of a block calls it, every lane. A row with a NaN fails the step, but its picks are valid indices all
+ * the same. */
+template <int N>
+CU_INLINE struct chosen choose_in_warp(const struct cu_choice &o, int row, bool weighs)
+{
+    __shared__ struct candidate room[WARP];
+    int lane = threadIdx.x % WARP, n_used = o.r.n_used;
+    struct scored<N> of;
+    struct candidate mine;
+    struct chosen chosen = { 0, 0.0f };
+    uint32_t best = 0;
+    scores_of(o, row, of.p, of.key);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        best = max(best, of.key[i]);
+    int n = deal_candidates(of, o.r.n_expert, kth_of_lanes(best, n_used), room, mine);
+    if (n > WARP) {
+        chosen = choose_one_by_one<N>(of, n_used);
+    } else {
+        int place = place_of(mine, room, n);
+        __syncwarp();
+        if (place < n_used)
+            room[place] = mine;
+        __syncwarp();
+        if (lane < n_used)
+            chosen = { room[lane].expert, room[lane].p };
+    }
+    if (weighs)
+        chosen.weight = weigh(o.r, chosen.weight);
+    return chosen;
 }
 
 CU_INLINE void put_choice(const struct cu_choice &o, int row, struct chosen mine)
