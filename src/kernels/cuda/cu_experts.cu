@@ -512,12 +512,13 @@ static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e
                         shape.bytes, st, *e, *c, *out, fault);
 }
 
-/* Few blocks have more warps each, if their memory holds them: two of them fit a multiprocessor instead of three. */
+/* Few blocks have twice the warps, if their memory holds them: two of them fit a multiprocessor, and a warp has fewer
+ * tasks to do one after the other. */
 template <class D>
 static cudaError_t launch_gate_up(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c,
                                   const struct cu_x *out, size_t shared_bytes, int *fault)
 {
-    enum { MORE_THREADS = 12 * WARP, FEW = 256 };
+    enum { MORE_THREADS = 2 * MOST_THREADS, FEW = 256 };
     bool few = ceil_div(e->n_out, GATE_ROWS) * all_picks(*e) <= FEW;
     if (few && shape_of<D, MORE_THREADS / WARP>(2 * GATE_ROWS / D::ROWS, e->n).bytes <= shared_bytes)
         return launch_gate_up_of<D, MORE_THREADS, 2>(st, e, c, out, fault);
