@@ -255,6 +255,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
     case cudaDevAttrMultiProcessorCount:          *value = emu_card()->n_units; break;
     case cudaDevAttrMemoryClockRate:              *value = slow && atoi(slow) == device ? KHZ / SLOWER : KHZ; break;
     case cudaDevAttrGlobalMemoryBusWidth:         *value = BITS; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
     case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)emu_card()->shared_bytes; break;
     }
     return fail(device >= 0 && device < n_cards() ? cudaSuccess : cudaErrorInvalidDevice);

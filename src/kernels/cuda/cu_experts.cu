@@ -331,15 +331,35 @@ template <> struct short_rows<dot_Q4_K> : read_short<k45<false, true>> {};
 template <> struct short_rows<dot_Q5_K> : read_short<k45<true, true>> {};
 template <> struct short_rows<dot_Q6_K> : read_short<k6> {};
 
+/* Memory with which no more than two blocks fit a multiprocessor, if the kernel's blocks come early: they would gather,
+ * four to one, on the multiprocessors that the kernel ahead leaves first, and others would have none. */
+template <class... P>
+static cudaError_t two_at_most(void (*kernel)(P...), size_t *bytes)
+{
+    int device, all;
+    bool early;
+    cudaError_t err = is_of_90(kernel, &early);
+    if (err == cudaSuccess)
+        err = cudaGetDevice(&device);
+    if (err == cudaSuccess)
+        err = cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+    if (err == cudaSuccess && early && *bytes < (size_t)all / 3)
+        *bytes = (size_t)all / 3;
+    return err;
+}
+
 template <class T, int HALVES>
 static cudaError_t launch_short_down(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c,
                                      const struct block_shape *shape, float *y, const struct cu_residual *residual)
 {
-    cudaError_t err = allow_bytes(short_down<T, HALVES>, shape->bytes);
+    size_t bytes = shape->bytes;
+    cudaError_t err = e->rows == 1 ? two_at_most(short_down<T, HALVES>, &bytes) : cudaSuccess;
+    if (err == cudaSuccess)
+        err = allow_bytes(short_down<T, HALVES>, bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(short_down<T, HALVES>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape->threads,
-                        shape->bytes, st, *e, *c, y, *residual);
+    return launch_early(short_down<T, HALVES>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape->threads, bytes, st,
+                        *e, *c, y, *residual);
 }
 
 /* ---- Long rows --------------------------------------------------------------------------------------------------- */
