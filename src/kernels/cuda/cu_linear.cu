@@ -207,7 +207,7 @@ static cudaError_t launch_large(cudaStream_t st, const struct given_linear *l, c
 
 /* ---- A product that begins with its norm ------------------------------------------------------------------------- */
 
-enum { NORM_THREADS = 12 * WARP, NORM_ROWS = 16 << 10 };
+enum { NORM_THREADS = 12 * WARP, WIDE_THREADS = 24 * WARP, NORM_ROWS = 16 << 10 };
 
 /* A block's memory: what the norm gives, as floats and quantised, and its weights; then that of the tasks. */
 struct normed {
@@ -231,17 +231,18 @@ CU_INLINE struct normed normed_at(float *memory, int n)
 
 /* Norms the row into the block's memory; the one that leaves it writes it where the norm says, too. Weights of the norm
  * are on their way there, and then others, which have arrived in the end. */
+template <int THREADS>
 CU_INLINE void norm_here(const struct cu_norm &o, const struct normed &at, bool leaves)
 {
     int n4 = o.n / 4, lane = threadIdx.x % WARP;
 #pragma unroll 1
-    for (int u = threadIdx.x; u < n4; u += NORM_THREADS)
+    for (int u = threadIdx.x; u < n4; u += THREADS)
         at.y[u] = __ldcg((const float4 *)o.x + u);
     __pipeline_wait_prior(1);
     __syncthreads();
     float f = norm_factor(o.n, o.eps, (const float *)at.y);
 #pragma unroll 1
-    for (int u = threadIdx.x; u - lane < n4; u += NORM_THREADS) {
+    for (int u = threadIdx.x; u - lane < n4; u += THREADS) {
         float4 y = u < n4 ? times(at.y[u], f, o.w ? at.w[u] : make_float4(1, 1, 1, 1)) : make_float4(0, 0, 0, 0);
         struct codes c = codes_of(y);
         if (u >= n4)
@@ -260,18 +261,18 @@ CU_INLINE void norm_here(const struct cu_norm &o, const struct normed &at, bool 
     __syncthreads();
 }
 
-template <class D>
-static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __grid_constant__ struct given_linear l,
-                                                                      int block_rows)
+template <class D, int THREADS>
+static __global__ void __launch_bounds__(THREADS, WIDE_THREADS / THREADS)
+norm_linear(const __grid_constant__ struct given_linear l, int block_rows)
 {
     BLOCK_MEMORY(float, memory);
     struct place at = place_of(l, block_rows, blockIdx.x);
     struct normed x = normed_at(memory, l.n);
-    for (int u = threadIdx.x; l.norm.w && u < l.n / 4; u += NORM_THREADS)
+    for (int u = threadIdx.x; l.norm.w && u < l.n / 4; u += THREADS)
         __pipeline_memcpy_async(x.w + u, (const float4 *)l.norm.w + u, 16);
     __pipeline_commit();
     if (D::is_staged) {
-        stage_rows(l, &at, (uint8_t *)x.rest, NORM_THREADS);
+        stage_rows(l, &at, (uint8_t *)x.rest, THREADS);
         x.rest += staged_bytes(&l, block_rows) / sizeof(float);
     } else {
         fetch_rows_ahead(l, at);
@@ -281,29 +282,78 @@ static __global__ void __launch_bounds__(NORM_THREADS, 2) norm_linear(const __gr
     begin_tasks<D>(tasks, block_rows / D::ROWS, l.n, l.tables, x.rest, groups);
     __pipeline_commit();
     wait_turn();
-    norm_here(l.norm, x, blockIdx.x == 0);
+    norm_here<THREADS>(l.norm, x, blockIdx.x == 0);
     multiply_row<D>(l, at, 0, x.rest, tasks, groups);
+}
+
+/* The memory of a block of so many rows. */
+template <class D>
+static struct block_shape norm_block(const struct cu_linear *l, int block_rows, int threads)
+{
+    size_t floats = (size_t)(threads / WARP) * D::WARP_FLOATS + (size_t)block_rows * D::n_sums(l->n);
+    size_t staged = D::is_staged ? staged_bytes(l, block_rows) : 0;
+    return { threads, normed_bytes(l->n) + staged + floats * sizeof(float) };
+}
+
+/* Whole groups of rows, so that there are no more than n_blocks. */
+template <class D>
+static int rows_of_blocks(const struct cu_linear *l, int n_blocks)
+{
+    return ceil_div(ceil_div(n_blocks_of(l, 1), n_blocks), D::ROWS) * D::ROWS;
 }
 
 /* Rows of a block, and its memory. As many blocks as a large GPU holds at once; where rows are fewer, one each. */
 template <class D>
 static struct block_shape norm_shape(const struct cu_linear *l, int *block_rows)
 {
-    enum { WARPS = NORM_THREADS / WARP, BLOCKS = 256 };
-    *block_rows = ceil_div(ceil_div(n_blocks_of(l, 1), BLOCKS), D::ROWS) * D::ROWS;
-    size_t floats = (size_t)WARPS * D::WARP_FLOATS + (size_t)*block_rows * D::n_sums(l->n);
-    size_t staged = D::is_staged ? staged_bytes(l, *block_rows) : 0;
-    return { NORM_THREADS, normed_bytes(l->n) + staged + floats * sizeof(float) };
+    enum { BLOCKS = 256 };
+    *block_rows = rows_of_blocks<D>(l, BLOCKS);
+    return norm_block<D>(l, *block_rows, NORM_THREADS);
+}
+
+/* A block of twice the warps a multiprocessor, which norms the row once for all of them; no threads: its warps would
+ * have several tasks each, or half of them none, or its memory does not hold them. */
+template <class D>
+static cudaError_t wide_shape(const struct cu_linear *l, int *block_rows, struct block_shape *shape)
+{
+    int device, n_units, most;
+    cudaError_t e = cudaGetDevice(&device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&n_units, cudaDevAttrMultiProcessorCount, device);
+    if (e == cudaSuccess)
+        e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+    if (e != cudaSuccess)
+        return e;
+    *block_rows = rows_of_blocks<D>(l, n_units);
+    *shape = norm_block<D>(l, *block_rows, WIDE_THREADS);
+    int n_tasks = *block_rows / D::ROWS * D::n_rounds(l->n), n_warps = WIDE_THREADS / WARP;
+    if (n_tasks > n_warps || n_tasks <= n_warps / 2 || shape->bytes > (size_t)most)
+        shape->threads = 0;
+    return cudaSuccess;
+}
+
+template <class D, int THREADS>
+static cudaError_t launch_norm_blocks(cudaStream_t st, const struct given_linear *l, const struct block_shape *shape,
+                                      int block_rows)
+{
+    cudaError_t e = allow_bytes(norm_linear<D, THREADS>, shape->bytes);
+    dim3 grid(n_blocks_of(l, block_rows));
+    return e != cudaSuccess ? e : launch_early(norm_linear<D, THREADS>, grid, THREADS, shape->bytes, st, *l,
+                                               block_rows);
 }
 
 template <class D>
 static cudaError_t launch_norm_as(cudaStream_t st, const struct given_linear *l)
 {
     int block_rows;
-    struct block_shape shape = norm_shape<D>(l, &block_rows);
-    dim3 grid(n_blocks_of(l, block_rows));
-    cudaError_t e = allow_bytes(norm_linear<D>, shape.bytes);
-    return e != cudaSuccess ? e : launch_early(norm_linear<D>, grid, shape.threads, shape.bytes, st, *l, block_rows);
+    struct block_shape shape;
+    if constexpr (D::ROWS > 1) {
+        cudaError_t e = wide_shape<D>(l, &block_rows, &shape);
+        if (e != cudaSuccess || shape.threads)
+            return e != cudaSuccess ? e : launch_norm_blocks<D, WIDE_THREADS>(st, l, &shape, block_rows);
+    }
+    shape = norm_shape<D>(l, &block_rows);
+    return launch_norm_blocks<D, NORM_THREADS>(st, l, &shape, block_rows);
 }
 
 /* Rows are staged where a block has 48 KB at most with them: two of them fit a multiprocessor with 100 KB, and one fits
