@@ -1681,24 +1681,33 @@ static void copies(void)
     pair_free(&dealt);
 }
 
-/* A product of one row that is checked, and downloaded to memory that the device writes to itself. */
-static void given_to_host(void)
+/* A product of some rows that is checked, and downloaded by one row and by several to memory that the device writes to
+ * itself, in another order; the first row twice, and the last not at all if there are several. */
+static void given_to_host(int rows)
 {
     enum { N_IN = 256, N_OUT = 77 };
     uint64_t row_bytes = pf_qtype_row_bytes(PF_Q8_0, N_IN);
     struct pf_weight w = { .data = weights(PF_Q8_0, N_IN, N_OUT), .type = PF_Q8_0, .n_in = N_IN, .n_out = N_OUT,
                            .row_bytes = row_bytes, .scale = 1 };
-    struct pair x = random_pair(N_IN, 1), y = random_pair(N_OUT, 1);
+    struct pair x = random_pair((size_t)rows * N_IN, 1), y = random_pair((size_t)rows * N_OUT, 1);
     const struct pf_backend_ops *ops = units[1]->ops;
-    void *shared;
-    must(ops->buf_alloc(units[1], N_OUT * sizeof(float), true, &shared));
-    BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, x.at[u], 1));
-    must(ops->check_finite(units[1], y.at[1], N_OUT));
-    must(ops->download(units[1], shared, y.at[1], N_OUT * sizeof(float)));
+    size_t row = N_OUT * sizeof(float), bytes = ((size_t)rows + 1) * row;
+    float *shared;
+    must(ops->buf_alloc(units[1], bytes, true, (void **)&shared));
+    memset(shared, 0, bytes);
+    BOTH(linear(b, &(struct pf_linear){ &w, y.at[u] }, 1, x.at[u], rows));
+    must(ops->check_finite(units[1], y.at[1], (int64_t)rows * N_OUT));
+    if (rows > 2)
+        must(ops->download(units[1], shared + N_OUT, y.at[1] + N_OUT, ((size_t)rows - 2) * row));
+    must(ops->download(units[1], shared, y.at[1], row));
+    must(ops->download(units[1], shared + rows * N_OUT, y.at[1], row));
     must(ops->finish(units[1]));
-    CHECK(memcmp(shared, y.at[0], N_OUT * sizeof(float)) == 0, "outputs that go to the host are others");
-    same(&y, "a product given to the host", "q8_0", 1);
-    ops->buf_free(units[1], shared, N_OUT * sizeof(float), true);
+    size_t n_wanted = rows > 2 ? (size_t)rows - 1 : 1;
+    CHECK(memcmp(shared, y.at[0], n_wanted * row) == 0, "outputs that go to the host are others");
+    CHECK(memcmp(shared + rows * N_OUT, y.at[0], row) == 0, "a row that goes to the host twice is another");
+    CHECK(rows <= 2 || shared[(rows - 1) * N_OUT] == 0, "a row that nobody wants goes to the host");
+    same(&y, "a product given to the host", "q8_0", rows);
+    ops->buf_free(units[1], shared, bytes, true);
     pair_free(&x);
     pair_free(&y);
 }
@@ -1862,7 +1871,8 @@ int main(int argc, char **argv)
     if (wanted("copies"))
         copies();
     if (wanted("finite")) {
-        given_to_host();
+        for (int rows = 1; rows <= 16; rows += rows < 3 ? 2 : rows < 8 ? 5 : 8)
+            given_to_host(rows);
         not_finite();
     }
     for (int u = 0; u < 2; u++)

@@ -1,6 +1,7 @@
 /* Dense products of a few rows of activations: see cu_few.h. Where tiles are few, all of them are multiplied at once,
  * and first tasks of warps are on their way before the turn; where they are many, teams go from tile to tile. */
 #include "kernels/cuda/cu_few.h"
+#include "kernels/cuda/cu_given.h"
 
 /* Where a tile lies: on the rows from `first` on of part p. Parts begin at whole tiles. */
 struct place {
@@ -22,18 +23,26 @@ CU_INLINE struct few_rows rows_of(const struct cu_linear &l, const struct place 
     return { at.p->w + (size_t)at.first * l.row_bytes, at.p->n_out - 1 - at.first };
 }
 
-CU_INLINE void finish(const struct cu_part &p, int r, int row, float v)
+struct given_few : cu_linear {
+    struct cu_given_rows given;
+};
+
+CU_INLINE void finish(const struct given_few &l, const struct cu_part &p, int r, int row, float v)
 {
     if (p.scale != 1.0f)
         v = v * p.scale;
     if (p.bias)
         v = v + p.bias[r];
     p.y[(size_t)row * p.n_out + r] = v;
+    if (l.given.to[row])
+        l.given.to[row][r] = v;
+    if (l.given.fault && (pf_float_bits(v) & 0x7fffffffu) >= 0x7f800000u && *(volatile int *)l.given.fault == CU_FINE)
+        *l.given.fault = CU_LOGIT_NOT_FINITE;
 }
 
 /* The team's outputs of a tile, whose sums are there when all of it has come. */
 template <bool WIDE>
-CU_INLINE void finish_tile(const struct cu_linear &l, const struct few_room &m, struct few_shape s, int tile, int row,
+CU_INLINE void finish_tile(const struct given_few &l, const struct few_room &m, struct few_shape s, int tile, int row,
                            int n_columns)
 {
     int n_threads = s.team_warps * WARP, team = threadIdx.x / n_threads;
@@ -42,13 +51,13 @@ CU_INLINE void finish_tile(const struct cu_linear &l, const struct few_room &m, 
 #pragma unroll 1
     for (int i = threadIdx.x - team * n_threads; i < TILE_ROWS * n_columns; i += n_threads)
         if (at.first + i % TILE_ROWS < at.p->n_out)
-            finish(*at.p, at.first + i % TILE_ROWS, row + i / TILE_ROWS, few_total<WIDE>(m, n_segments(l.n), i));
+            finish(l, *at.p, at.first + i % TILE_ROWS, row + i / TILE_ROWS, few_total<WIDE>(m, n_segments(l.n), i));
     meet(1 + team, n_threads);
 }
 
 /* blockIdx: tiles, n_teams at a time; group of rows of activations, of l.rows at most. */
 template <class T, bool WIDE>
-static __global__ void __launch_bounds__(MOST_WARPS * WARP, 1) few_linear(const __grid_constant__ struct cu_linear l,
+static __global__ void __launch_bounds__(MOST_WARPS * WARP, 1) few_linear(const __grid_constant__ struct given_few l,
                                                                           struct few_shape s, int n_tiles,
                                                                           int group_rows)
 {
@@ -140,7 +149,7 @@ static bool cut_of(const struct cu_linear *l, size_t shared_bytes, struct cut *c
 }
 
 template <class T, bool WIDE>
-static cudaError_t launch_as(cudaStream_t st, const struct cu_linear *l, const struct cut *c)
+static cudaError_t launch_as(cudaStream_t st, const struct given_few *l, const struct cut *c)
 {
     cudaError_t e = allow_bytes(few_linear<T, WIDE>, c->bytes);
     if (e != cudaSuccess)
@@ -150,7 +159,7 @@ static cudaError_t launch_as(cudaStream_t st, const struct cu_linear *l, const s
 }
 
 template <class T>
-static cudaError_t launch(cudaStream_t st, const struct cu_linear *l, size_t shared_bytes)
+static cudaError_t launch(cudaStream_t st, const struct given_few *l, size_t shared_bytes)
 {
     struct cut c;
     if (!cut_of<T>(l, shared_bytes, &c))
@@ -173,12 +182,22 @@ extern "C" bool pf_cu_few_takes(const struct cu_linear *l, size_t shared_bytes)
     }
 }
 
-extern "C" cudaError_t pf_cu_few(cudaStream_t st, const struct cu_linear *l, size_t shared_bytes)
+extern "C" cudaError_t pf_cu_few_given(cudaStream_t st, const struct cu_linear *l, const struct cu_given_rows *given,
+                                       size_t shared_bytes)
 {
+    struct given_few o;
+    (struct cu_linear &)o = *l;
+    o.given = *given;
     switch (l->type) {
-#define X(TYPE, ...) case PF_##TYPE: return launch<__VA_ARGS__>(st, l, shared_bytes);
+#define X(TYPE, ...) case PF_##TYPE: return launch<__VA_ARGS__>(st, &o, shared_bytes);
     CU_FEW_LIST(X)
 #undef X
     default: return cudaErrorInvalidValue;
     }
+}
+
+extern "C" cudaError_t pf_cu_few(cudaStream_t st, const struct cu_linear *l, size_t shared_bytes)
+{
+    const struct cu_given_rows nowhere = {};
+    return pf_cu_few_given(st, l, &nowhere, shared_bytes);
 }

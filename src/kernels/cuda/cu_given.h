@@ -15,7 +15,16 @@ struct cu_given {
     int   *fault;                 /* not NULL: outputs that are not finite are CU_LOGIT_NOT_FINITE */
 };
 
+/* The same of a product of a few rows: where each row's outputs go. */
+struct cu_given_rows {
+    float *to[CU_VECTOR_ROWS];    /* NULL: nowhere */
+    int   *fault;
+};
+
 cudaError_t pf_cu_linear_given(cudaStream_t st, const struct cu_linear *l, const struct cu_given *given);
+/* pf_cu_few (cu_few_api.h) of one part. */
+cudaError_t pf_cu_few_given(cudaStream_t st, const struct cu_linear *l, const struct cu_given_rows *given,
+                            size_t shared_bytes);
 
 /* Counts: when all work ahead in the stream has ended, and the host can see what it wrote, *count, a word of device
  * memory, becomes one more than it was, and then *told, memory of the host, becomes the same. */

@@ -72,7 +72,8 @@ struct held_act {
     float        *y;                     /* NULL: none */
 };
 
-/* The last product of one row, if it puts out what may be added to the residual stream. */
+/* The last product, if it is of one row and puts out what may be added to the residual stream, or is of a few rows and
+ * one part, which may be wanted by the host. */
 struct held_product {
     enum { HELD_NOTHING, HELD_LINEAR, HELD_DOWN, HELD_COMBINE } kind;
     union {
@@ -82,7 +83,7 @@ struct held_product {
     };
     struct cu_choice   choice;           /* of `down` */
     struct cu_residual residual;
-    struct cu_given    given;            /* of `linear` */
+    struct cu_given_rows given;          /* of `linear` */
     float *y;
     int    n;
 };
@@ -348,8 +349,13 @@ pf_status pf_cuda_multiply(struct cuda_backend *b, const struct pf_linear *l, in
 pf_status pf_cuda_activate(struct cuda_backend *b, struct pf_act act, const float *gate, const float *up, int64_t n,
                            float *y);
 pf_status pf_cuda_hold(struct cuda_backend *b, const struct held_product *p);
-/* Where the held product puts these n floats besides, for the caller to say; NULL: none makes them. */
-struct cu_given *pf_cuda_held_given(struct cuda_backend *b, const float *y, int64_t n);
+/* Rows of n_out floats among those that the held product makes. */
+struct held_rows {
+    int first, n, n_out;
+};
+/* Whether the held product makes these n floats, and they are whole rows; where it puts them besides is for the caller
+ * to say in b->product.given. */
+bool pf_cuda_gives(const struct cuda_backend *b, const float *y, int64_t n, struct held_rows *out);
 /* n floats at p change. */
 void pf_cuda_wrote(struct cuda_backend *b, const float *p, int64_t n);
 /* Makes sure that b->x holds the rows x. */

@@ -93,11 +93,14 @@ static float *seen_by_kernels(void *p)
 pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size_t bytes)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    struct cu_given *given = pf_cuda_held_given(b, from, (int64_t)(bytes / sizeof(float)));
-    if (given)
-        given->to = seen_by_kernels(to);
-    if (given && given->to)
-        return pf_cuda_settle(b);
+    struct held_rows rows;
+    bool gives = pf_cuda_gives(b, from, (int64_t)(bytes / sizeof(float)), &rows) && !b->product.given.to[rows.first];
+    float *seen = gives ? seen_by_kernels(to) : NULL;
+    if (seen) {
+        for (int i = 0; i < rows.n; i++)
+            b->product.given.to[rows.first + i] = seen + (size_t)i * (size_t)rows.n_out;
+        return rows.first + rows.n == b->product.linear.rows ? pf_cuda_settle(b) : PF_OK;
+    }
     PF_TRY(pf_cuda_settle(b));
     return pf_cuda_put(b, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, b->stream), "copying from the GPU");
 }

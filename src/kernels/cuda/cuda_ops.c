@@ -10,9 +10,12 @@ static pf_status start_product(struct cuda_backend *b)
 {
     struct held_product p = b->product;
     b->product.kind = HELD_NOTHING;
-    if (p.kind == HELD_LINEAR) {
+    if (p.kind == HELD_LINEAR && p.linear.rows > 1)
+        CU_PUT(b, pf_cu_few_given(b->stream, &p.linear, &p.given, b->shared_bytes), "a product");
+    if (p.kind == HELD_LINEAR && p.linear.rows == 1) {
+        struct cu_given given = { p.given.to[0], p.given.fault };
         p.linear.residual = p.residual;
-        CU_PUT(b, pf_cu_linear_given(b->stream, &p.linear, &p.given), "a product");
+        CU_PUT(b, pf_cu_linear_given(b->stream, &p.linear, &given), "a product");
     }
     bool several = p.kind == HELD_DOWN && pf_cu_several_takes_down(&p.down, b->shared_bytes);
     if (several)
@@ -182,18 +185,20 @@ static pf_status linear_tiles(struct cuda_backend *b, const struct cu_linear *l)
     return pf_cuda_put(b, pf_cu_tiles(b->stream, &o, &b->shape), "a product");
 }
 
-/* One launch of pf_cuda_linear: by tiles, or row by row; held, if its results may be added to something. */
+/* One launch of pf_cuda_linear: by tiles, or row by row; held, if its results may be added to something, or handed to
+ * the host as they are made. */
 static pf_status put_linear(struct cuda_backend *b, const struct cu_linear *l, bool only)
 {
-    if (pf_cu_few_takes(l, b->shared_bytes))
+    bool few = pf_cu_few_takes(l, b->shared_bytes);
+    if (only && l->n_parts == 1 && (few || l->rows == 1))
+        return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_LINEAR, .linear = *l, .y = l->part[0].y,
+                                                       .n = l->rows * l->part[0].n_out });
+    if (few)
         return pf_cuda_put(b, pf_cu_few(b->stream, l, b->shared_bytes), "a product");
     if (b->has_tiles && l->rows > CU_LOOP_ROWS && pf_cuda_is_quantised(l->type))
         return linear_tiles(b, l);
     if (pf_cu_few_floats_takes(l))
         return pf_cuda_put(b, pf_cu_few_floats(b->stream, l), "a product");
-    if (only && l->rows == 1 && l->n_parts == 1)
-        return pf_cuda_hold(b, &(struct held_product){ .kind = HELD_LINEAR, .linear = *l, .y = l->part[0].y,
-                                                       .n = l->part[0].n_out });
     return pf_cuda_put(b, pf_cu_linear(b->stream, l), "a product");
 }
 
@@ -336,7 +341,8 @@ static bool reads(const struct held_product *p, const float *y)
 static bool joins_product(struct cuda_backend *b, float *y, float a, const float *x, int64_t n)
 {
     struct held_product *p = &b->product;
-    if (p->kind == HELD_NOTHING || p->y != x || p->n != n || reads(p, y))
+    bool of_rows = p->kind == HELD_LINEAR && p->linear.rows > 1;
+    if (p->kind == HELD_NOTHING || of_rows || p->y != x || p->n != n || reads(p, y))
         return false;
     p->residual.x = y;
     p->residual.a = a;
@@ -371,18 +377,23 @@ pf_status pf_cuda_add(pf_backend *backend, float *y, float a, const float *x, in
     return PF_OK;
 }
 
-struct cu_given *pf_cuda_held_given(struct cuda_backend *b, const float *y, int64_t n)
+bool pf_cuda_gives(const struct cuda_backend *b, const float *y, int64_t n, struct held_rows *out)
 {
-    struct held_product *p = &b->product;
-    return p->kind == HELD_LINEAR && p->y == y && p->n == n ? &p->given : NULL;
+    enum { MOST_ROWS = 8 };              /* eight floats of a row at a time cross PCIe at half of what copies make */
+    const struct held_product *p = &b->product;
+    if (p->kind != HELD_LINEAR || p->linear.rows > MOST_ROWS || y < p->y || y + n > p->y + p->n)
+        return false;
+    int n_out = p->linear.part[0].n_out;
+    *out = (struct held_rows){ (int)((y - p->y) / n_out), (int)(n / n_out), n_out };
+    return (y - p->y) % n_out == 0 && n % n_out == 0;
 }
 
 pf_status pf_cuda_check_finite(pf_backend *backend, const float *x, int64_t n)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    struct cu_given *given = pf_cuda_held_given(b, x, n);
-    if (given) {
-        given->fault = b->fault;
+    struct held_rows rows;
+    if (pf_cuda_gives(b, x, n, &rows) && n == b->product.n) {
+        b->product.given.fault = b->fault;
         return PF_OK;
     }
     PF_TRY(pf_cuda_settle(b));
