@@ -642,13 +642,18 @@ static void enqueue(cudaStream_t st, struct emu_task task)
     pthread_mutex_unlock(&lock);
 }
 
+/* Whoever asks again and again would take a processor from the threads that are the GPU. */
 cudaError_t cudaStreamQuery(cudaStream_t st)
 {
+    static const struct timespec a_while = { 0, 20000 };
     struct emu_stream *s = stream_of(st);
     pthread_mutex_lock(&lock);
     bool empty = !s->queue.head;
     pthread_mutex_unlock(&lock);
-    return empty ? fault(s->card, cudaErrorLaunchFailure) : cudaErrorNotReady;
+    if (empty)
+        return fault(s->card, cudaErrorLaunchFailure);
+    nanosleep(&a_while, NULL);
+    return cudaErrorNotReady;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t st)
