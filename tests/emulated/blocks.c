@@ -56,6 +56,7 @@ struct warp {
     int      n_arrived, n_runs;
     unsigned n_exchanges, n_acts;        /* n_acts: of its warpgroup's, which it has done */
     uint64_t value[2][EMU_WARP];         /* the lanes may be reading the last exchange while they give to the next */
+    uint32_t words[2][EMU_WORDS][EMU_WARP];
 };
 
 /* The latest acts of a warpgroup, as the warp that was the first did them. */
@@ -478,16 +479,31 @@ void emu_group_acts(struct emu_act a)
     w->n_acts++;
 }
 
+static inline __attribute__((always_inline)) void meet_lanes(struct warp *w)
+{
+    if (++w->n_arrived < w->n_runs)
+        wait_for(w);
+    else
+        check_warp(w);
+}
+
 const uint64_t *emu_exchange(uint64_t value)
 {
     struct warp *w = &m->warps[m->me->warp];
     uint64_t *values = w->value[w->n_exchanges % 2];
     values[m->me->lane] = value;
-    if (++w->n_arrived < w->n_runs)
-        wait_for(w);
-    else
-        check_warp(w);
+    meet_lanes(w);
     return values;
+}
+
+const uint32_t (*emu_exchange_words(const uint32_t *words, int n))[EMU_WARP]
+{
+    struct warp *w = &m->warps[m->me->warp];
+    uint32_t (*all)[EMU_WARP] = w->words[w->n_exchanges % 2];
+    for (int i = 0; i < n; i++)
+        all[i][m->me->lane] = words[i];
+    meet_lanes(w);
+    return (const uint32_t (*)[EMU_WARP])all;
 }
 
 void emu_wait_turn(void)

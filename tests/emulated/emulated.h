@@ -26,7 +26,7 @@
 extern "C" {
 #endif
 
-enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_SHARED_UNASKED = 48 << 10 };
+enum { EMU_WARP = 32, EMU_THREADS = 1024, EMU_SHARED_UNASKED = 48 << 10, EMU_WORDS = 6 };
 
 /* ---- The card ---------------------------------------------------------------------------------------------------- */
 
@@ -57,6 +57,8 @@ struct emu_act {
 void  emu_group_acts(struct emu_act a);
 /* Every lane of the warp gives a value and gets all, which stay valid until its next exchange. */
 const uint64_t *emu_exchange(uint64_t value);
+/* As emu_exchange, n words of each lane, EMU_WORDS at most: [n][EMU_WARP]. */
+const uint32_t (*emu_exchange_words(const uint32_t *words, int n))[EMU_WARP];
 void  emu_copy_async(void *to, const void *from, size_t bytes);
 void  emu_copies_commit(void);
 void  emu_copies_wait(int n_left);              /* until so many of the committed groups are left */

@@ -118,95 +118,73 @@ CU_INLINE uint32_t permute(uint32_t low, uint32_t high, uint32_t nibbles)
     return (uint32_t)_mm_cvtsi128_si32(_mm_blendv_epi8(picked, signs, _mm_cvtsi32_si128((int)(which << 4))));
 }
 
-CU_INLINE int emu_dot16(const uint32_t (&a)[4], const uint32_t (&b)[4])
+template <bool SIGNED>
+CU_INLINE __m256i emu_wide(__m128i bytes)
 {
-    __m256i x = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)a));
-    __m256i y = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)b)), eight = _mm256_madd_epi16(x, y);
+    return SIGNED ? _mm256_cvtepi8_epi16(bytes) : _mm256_cvtepu8_epi16(bytes);
+}
+
+/* Sixteen bytes of x times sixteen of y, each with a sign if so said. */
+template <bool SIGNED_X, bool SIGNED_Y = true>
+CU_INLINE int emu_dot(__m128i x, __m128i y)
+{
+    __m256i eight = _mm256_madd_epi16(emu_wide<SIGNED_X>(x), emu_wide<SIGNED_Y>(y));
     __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
     __m128i two = _mm_hadd_epi32(four, four);
     return _mm_cvtsi128_si32(_mm_hadd_epi32(two, two));
+}
+
+/* Of four lanes, which have 16 bytes of a row or column between them, what they gave. */
+CU_INLINE __m128i emu_line(const uint32_t (&all)[EMU_WARP], int line)
+{
+    return _mm_loadu_si128((const __m128i *)(all + 4 * line));
+}
+
+/* Of one exchange: rows are words `first` and the next of lanes, columns word `second`. */
+template <bool SIGNED_ROWS, bool SIGNED_COLUMNS>
+CU_INLINE void emu_product(int (&c)[4], const uint32_t (*all)[EMU_WARP], int first, int second)
+{
+    int lane = threadIdx.x % WARP, row = lane / 4, column = 2 * (lane % 4);
+    __m128i rows[2] = { emu_line(all[first], row), emu_line(all[first + 1], row) };
+    __m128i columns[2] = { emu_line(all[second], column), emu_line(all[second], column + 1) };
+    for (int i = 0; i < 4; i++)
+        c[i] += emu_dot<SIGNED_ROWS, SIGNED_COLUMNS>(rows[i / 2], columns[i % 2]);
 }
 
 /* A lane gives 4 bytes of row lane / 4 of a and of the row 8 below, and of column lane / 4 of b, from element
  * 4 (lane % 4) on. */
-CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b, int from = 0)
-{
-    uint32_t rows[2][4], columns[2][4];
-    int lane = threadIdx.x % WARP, row = lane / 4, column = 2 * (lane % 4);
-    const uint64_t *all = emu_exchange((uint64_t)a[1] << 32 | a[0]);
-    for (int k = 0; k < 4; k++)
-        rows[0][k] = (uint32_t)all[4 * row + k], rows[1][k] = (uint32_t)(all[4 * row + k] >> 32);
-    all = emu_exchange(b);
-    for (int k = 0; k < 4; k++)
-        columns[0][k] = (uint32_t)all[4 * column + k], columns[1][k] = (uint32_t)all[4 * column + 4 + k];
-    for (int i = 0; i < 4; i++)
-        c[i] = from + emu_dot16(rows[i / 2], columns[i % 2]);
-}
-
-CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper, int from = 0)
-{
-    int more[4];
-    mma16(c, a, lower, from);
-    mma16(more, a + 2, upper);
-    for (int i = 0; i < 4; i++)
-        c[i] += more[i];
-}
-
-CU_INLINE void mma32_more(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
-{
-    int more[4];
-    mma32(more, a, lower, upper);
-    for (int i = 0; i < 4; i++)
-        c[i] += more[i];
-}
-
-/* Sixteen bytes of x, with a sign if SIGNED, times sixteen of y. */
 template <bool SIGNED>
-CU_INLINE int emu_dot(__m128i x, __m128i y)
+CU_INLINE void mma16_add(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b)
 {
-    __m256i wide = SIGNED ? _mm256_cvtepi8_epi16(x) : _mm256_cvtepu8_epi16(x);
-    __m256i eight = _mm256_madd_epi16(wide, _mm256_cvtepi8_epi16(y));
-    __m128i four = _mm_add_epi32(_mm256_castsi256_si128(eight), _mm256_extracti128_si256(eight, 1));
-    __m128i two = _mm_hadd_epi32(four, four);
-    return _mm_cvtsi128_si32(_mm_hadd_epi32(two, two));
+    const uint32_t words[] = { a0, a1, b };
+    emu_product<true, SIGNED>(c, emu_exchange_words(words, 3), 0, 2);
 }
 
 template <bool SIGNED>
 CU_INLINE void mma32_add(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
 {
-    __m128i rows[2], columns[2];
-    int lane = threadIdx.x % WARP, row = lane / 4, column = 2 * (lane % 4);
-    for (int half = 0; half < 2; half++) {
-        const uint64_t *all = emu_exchange((uint64_t)a[2 * half + 1] << 32 | a[2 * half]);
-        for (int i = 0; i < 2; i++)
-            rows[i] = _mm_set_epi32((int)(all[4 * row + 3] >> 32 * i), (int)(all[4 * row + 2] >> 32 * i),
-                                    (int)(all[4 * row + 1] >> 32 * i), (int)(all[4 * row] >> 32 * i));
-        all = emu_exchange(half ? upper : lower);
-        for (int i = 0; i < 2; i++) {
-            const uint64_t *of = all + 4 * (column + i);
-            columns[i] = _mm_set_epi32((int)of[3], (int)of[2], (int)of[1], (int)of[0]);
-        }
-        for (int i = 0; i < 4; i++)
-            c[i] += emu_dot<SIGNED>(rows[i / 2], columns[i % 2]);
-    }
+    const uint32_t words[] = { a[0], a[1], a[2], a[3], lower, upper }, (*all)[EMU_WARP] = emu_exchange_words(words, 6);
+    emu_product<SIGNED, true>(c, all, 0, 4);
+    emu_product<SIGNED, true>(c, all, 2, 5);
 }
 
-template <bool SIGNED>
-CU_INLINE void mma16_add(int (&c)[4], uint32_t a0, uint32_t a1, uint32_t b)
+CU_INLINE void mma16(int (&c)[4], const uint32_t *a, uint32_t b, int from = 0)
 {
-    __m128i rows[2], columns[2];
-    int lane = threadIdx.x % WARP, row = lane / 4, column = 2 * (lane % 4);
-    const uint64_t *all = emu_exchange((uint64_t)a1 << 32 | a0);
-    for (int i = 0; i < 2; i++)
-        rows[i] = _mm_set_epi32((int)(all[4 * row + 3] >> 32 * i), (int)(all[4 * row + 2] >> 32 * i),
-                                (int)(all[4 * row + 1] >> 32 * i), (int)(all[4 * row] >> 32 * i));
-    all = emu_exchange(b);
-    for (int i = 0; i < 2; i++) {
-        const uint64_t *of = all + 4 * (column + i);
-        columns[i] = _mm_set_epi32((int)of[3], (int)of[2], (int)of[1], (int)of[0]);
-    }
     for (int i = 0; i < 4; i++)
-        c[i] += emu_dot<SIGNED>(columns[i % 2], rows[i / 2]);
+        c[i] = from;
+    mma16_add<true>(c, a[0], a[1], b);
+}
+
+CU_INLINE void mma32(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper, int from = 0)
+{
+    for (int i = 0; i < 4; i++)
+        c[i] = from;
+    mma32_add<true>(c, a, lower, upper);
+}
+
+CU_INLINE void mma32_more(int (&c)[4], const uint32_t (&a)[4], uint32_t lower, uint32_t upper)
+{
+    mma32_add<true>(c, a, lower, upper);
 }
 
 CU_INLINE void load_pieces(uint32_t (&v)[4], const uint8_t *row)
@@ -267,12 +245,9 @@ CU_INLINE struct emu_rows emu_gather(const uint32_t (&a)[4])
 {
     struct emu_rows rows;
     int row = threadIdx.x % WARP / 4;
-    for (int half = 0; half < 2; half++) {
-        const uint64_t *all = emu_exchange((uint64_t)a[2 * half + 1] << 32 | a[2 * half]);
-        for (int k = 0; k < 4; k++)
-            for (int r = 0; r < 2; r++)
-                rows.of[r][4 * half + k] = (uint32_t)(all[4 * row + k] >> 32 * r);
-    }
+    const uint32_t (*all)[EMU_WARP] = emu_exchange_words(a, 4);
+    for (int i = 0; i < 4; i++)
+        _mm_store_si128((__m128i *)rows.of[i % 2] + i / 2, emu_line(all[i], row));
     return rows;
 }
 
