@@ -2,7 +2,8 @@
  * a few rows, a prompt), experts, norms, activations, rotation, attention, routing, the delta rule.
  *
  * usage: cuda_ops [--brief] [NAME]      only operations and types whose name holds NAME; brief: no large matrices,
- *                              a quarter of the short rows, where shapes are tried one activation a batch */
+ *                              a quarter of the short rows, of experts all activations for one row alone, in turn for
+ *                              several and where shapes are tried */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -231,7 +232,7 @@ static void experts(enum pf_qtype type, enum pf_qtype up_type, enum pf_qtype dow
         static const struct pf_act acts[] = { { .kind = PF_ACT_SWIGLU }, { .kind = PF_ACT_SWIGLU_OAI },
                                               { PF_ACT_SWIGLU, 0.5f } };
         for (int way = 0; way < 3; way++) {
-            if (brief && shapes_alone && (k + (size_t)n_ff / 256) % 3 != (size_t)way)
+            if (brief && (shapes_alone || k > 0) && (k + (size_t)n_ff / 256 + (size_t)type) % 3 != (size_t)way)
                 continue;
             BOTH(experts(b, &(struct pf_experts_op){ .gate = &gate, .up = &up, .down = &down, .act = acts[way],
                                                      .weigh_input = way == 2, .n_expert = N_EXPERT, .n_used = n_used,
