@@ -221,7 +221,7 @@ static void check_second(const struct pf_stats *before, const struct pf_stats *a
 
 static void test_sampling(pf_model *m)
 {
-    enum { MOST = 100 };
+    enum { MOST = 48 };
     int32_t off[MOST], lookup[MOST], given[MOST];
     for (float temp = 0; temp <= 1; temp++) {
         sample(m, PF_DRAFT_OFF, temp, off, MOST);
@@ -280,7 +280,7 @@ static void test_saved(pf_model *m, enum pf_draft draft)
     go_on(given, 20, "loaded without");
     CHECK(pf_session_load(other, read_file, &plain) == PF_OK && follower_of(other)->pos == 0, "%s", pf_last_error());
     go_on(other, 20, "loaded from one without");
-    for (size_t i = f.n - 16 - 8; i > f.n / 2; i -= i > f.n - 2000 ? 8 : 4096) {     /* lengths of pieces, and others */
+    for (size_t i = f.n - 16 - 8; i > f.n / 2; i -= i > f.n - 600 ? 8 : f.n / 128) { /* lengths of pieces and others */
         f.data[i + 5] ^= 64;
         f.at = 0;
         CHECK(pf_session_load(other, read_file, &f) == PF_OK, "%s", pf_last_error());
