@@ -13,7 +13,7 @@
 #include "memory_file.h"
 #include "pfmoe.h"
 
-enum { MOST_TOKENS = 300, SKIP = 77 };
+enum { MOST_TOKENS = 300, SKIP = 77, CHUNK = 256 };
 
 static const char *path;
 static int n_tokens = 80, least_gpus = 2, most_gpus = PF_MAX_GPUS;
@@ -91,11 +91,13 @@ static void compare(const float *found, int pos, const char *name)
     CHECK(found && memcmp(found, want, n_vocab * sizeof *want) == 0, "%s: other bits at position %d", name, pos);
 }
 
-/* Evaluates [from, n_tokens) in pieces. */
+/* Evaluates [from, n_tokens) in pieces. If there are tokens past the first chunk, larger ones lead to its end. */
 static void run(pf_session *s, int from, int piece, const char *name)
 {
     for (int n; from < n_tokens; from += n) {
-        n = piece < n_tokens - from ? piece : n_tokens - from;
+        int least = n_tokens > CHUNK && from < CHUNK - 40 ? 32 : 1;
+        n = piece > least ? piece : least;
+        n = n < n_tokens - from ? n : n_tokens - from;
         CHECK(pf_session_eval(s, tokens + from, (size_t)n, n > 1 ? PF_LOGITS_ALL : 0) == PF_OK, "%s: %s", name,
               pf_last_error());
         for (int i = 0; i < n; i++)
