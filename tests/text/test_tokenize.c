@@ -1,6 +1,8 @@
 /* Tokenizers on small vocabularies of our own: fixed answers, random texts against a naive merge, special tokens,
  * streaming UTF-8, normalisation, malformed vocabularies, every allocation failing in turn, and long runs (a
- * quadratic step would run into the test's time limit). */
+ * quadratic step would run into the test's time limit).
+ *
+ * usage: test_tokenize [brief]      runs an eighth as long, for sanitizers, which time says nothing with */
 #include "tiny_vocab.h"
 
 #include "base/pf_mem.h"
@@ -546,29 +548,29 @@ static void test_long(struct gguf *f, size_t len)
     pf_vocab_close(&v);
 }
 
-static void test_long_chunks(void)
+static void test_long_chunks(size_t len)
 {
     static const char *const pres[] = {
         "gpt-4o", "llama4", "llama-bpe", "glm4", "qwen2", "hunyuan", "bailingmoe", "qwen35", "deepseek-v3",
         "deepseek-llm", "deepseek-coder", "gpt-2", "mpt", "refact", "kimi-k2", "tekken", "exaone-moe", "seed-coder",
         "afmoe", "tiny_aya", "youtu", "laguna", "spark2_5", "minicpm5", "falcon", "default",
     };
-    enum { LEN = LONG / 16 };
     size_t n;
     for (size_t p = 0; p < sizeof pres / sizeof *pres; p++)
         for (size_t i = 0; i < N_UNITS; i++) {
-            fill(long_text, LEN, units[i]);
-            long_text[LEN - 1] = 'x';        /* so that a pattern anchored at the end fails late */
-            pf_status st = pf_pretokenize(pres[p], long_text, LEN, NULL, 0, &n);
-            CHECK(st == PF_ESPACE && n > 0 && n <= LEN);
+            fill(long_text, len, units[i]);
+            long_text[len - 1] = 'x';        /* so that a pattern anchored at the end fails late */
+            pf_status st = pf_pretokenize(pres[p], long_text, len, NULL, 0, &n);
+            CHECK(st == PF_ESPACE && n > 0 && n <= len);
         }
     CHECK(pf_pretokenize("nonsense", "a", 1, NULL, 0, &n) == PF_EUNSUPPORTED);
     CHECK(pf_pretokenize("qwen2", "", 0, NULL, 0, &n) == PF_OK && n == 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     uint64_t before = n_live();
+    size_t len = argc > 1 && strcmp(argv[1], "brief") == 0 ? LONG / 8 : LONG;
     struct gguf f = { 0 };
     test_utf8_complete();
     test_normalise();
@@ -590,16 +592,16 @@ int main(void)
         test_again(kind);
     test_many();
     put_tiny_bpe(&f, "qwen2", true);
-    test_long(&f, LONG);
+    test_long(&f, len);
     put_tiny_bpe(&f, "kimi-k2", false);
-    test_long(&f, LONG / 8);
+    test_long(&f, len / 8);
     put_tiny_words(&f, "llama", false);
-    test_long(&f, LONG);
+    test_long(&f, len);
     put_tiny_words(&f, "llama", true);
-    test_long(&f, LONG / 8);
+    test_long(&f, len / 8);
     put_tiny_words(&f, "gemma4", false);
-    test_long(&f, LONG);
-    test_long_chunks();
+    test_long(&f, len);
+    test_long_chunks(len / 16);
     CHECK(n_live() == before);
     printf("%d checks failed\n", failed);
     return failed != 0;
