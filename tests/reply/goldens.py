@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
 """pfmoe-run --parse over replies with known results, whole and in random pieces.
 
-usage: goldens.py PFMOE_RUN FOLDER [FAMILY ...]     FOLDER has FAMILY.jsonl, in the form of shared/toolcalls/README.md"""
+usage: goldens.py PFMOE_RUN FOLDER SEEDS [FAMILY ...]     SEEDS: of so many divisions into pieces; FOLDER has FAMILY.jsonl, in the
+form of shared/toolcalls/README.md"""
 import json
 import os
 import re
 import subprocess
 import sys
-
-SEEDS = range(12)
 
 
 def text(s, free):
@@ -53,7 +52,7 @@ def parse(run, family, path, *args):
     return r.stdout.decode().split("\n")[:-1]
 
 
-def check(run, folder, family):
+def check(run, folder, n_seeds, family):
     path = os.path.join(folder, family + ".jsonl")
     lines = [json.loads(line) for line in open(path, encoding="utf-8")]
     whole, bad = parse(run, family, path), []
@@ -63,7 +62,7 @@ def check(run, folder, family):
         choices = [want] + [{**want, **other} for other in want.get("alt", [])]
         if not any(is_right(c, json.loads(line)) for c in choices):
             bad.append("%s %s: %s" % (family, want["name"], line))
-    for seed in SEEDS:
+    for seed in range(n_seeds):
         pieces = parse(run, family, path, "--pieces", str(seed))
         if pieces != whole:
             differ = [w["name"] for w, a, b in zip(lines, whole, pieces) if a != b]
@@ -73,12 +72,12 @@ def check(run, folder, family):
 
 
 def main():
-    run, folder, *families = sys.argv[1:]
+    run, folder, n_seeds, *families = sys.argv[1:]
     if not os.path.isdir(folder):
         print("%s is not there" % folder)
         return 77
     families = families or sorted(f[:-6] for f in os.listdir(folder) if f.endswith(".jsonl"))
-    bad = [b for f in families for b in check(run, folder, f)]
+    bad = [b for f in families for b in check(run, folder, int(n_seeds), f)]
     print("\n".join(bad) or "%d families" % len(families))
     return 1 if bad else 0
 
