@@ -2,7 +2,7 @@
  * budgets, thread counts and engines, gives the logits that the wholly mapped model gives. Then with every read of the
  * drive failing in turn: the step fails with one sentence, the sequence stays, and the next try gives those bits again.
  *
- * usage: test_placements MODEL.gguf */
+ * usage: test_placements MODEL.gguf [FAULTS]     FAULTS: so many of the reads fail, about; default 60 */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,6 +19,7 @@ static const char *path;
 static int32_t tokens[N_TOKENS];
 static float  *expected;                     /* [N_DECODE + 1][n_vocab] after the prompt and after each token */
 static size_t  n_vocab;
+static uint64_t n_faults = 60;
 
 static size_t piece_at(int i)
 {
@@ -168,7 +169,7 @@ static void test_faults(uint64_t least, int fail_errno)
     pf_model *m = open_with(least, 1, &setup);
     run(m, "before the faults", &n_failed);
     pf_model_close(&m);
-    uint64_t n_reads = sim.n_reads, every = n_reads > 60 ? n_reads / 60 : 1;
+    uint64_t n_reads = sim.n_reads, every = n_reads > n_faults ? n_reads / n_faults : 1;
     for (uint64_t i = 1; i <= n_reads; i += every) {
         struct pf_mem_stats before, after;
         sim = (struct pf_io_sim){ .seed = i, .short_every = 5 + i % 7, .late_at = i + 3, .late_ns = 100000 };
@@ -210,9 +211,10 @@ static void test_refusals(uint64_t least)
 int main(int argc, char **argv)
 {
     struct pf_plan plan;
-    if (argc != 2)
+    if (argc < 2)
         return 2;
     path = argv[1];
+    n_faults = argc > 2 ? strtoull(argv[2], NULL, 10) : n_faults;
     expected = expected_logits(path, tokens, N_TOKENS, piece_at, N_DECODE + 1, &n_vocab);
     uint64_t least = least_ram();
     CHECK(plans((uint64_t)1 << 30, true, &plan), "%s", pf_last_error());
