@@ -3,8 +3,9 @@
  * sizes of the expert cache, thread counts and budgets of RAM, with copies that are late, refused or broken, with
  * allocations that fail, and with the device lost at every one of its operations.
  *
- * usage: test_offload MODEL.gguf [few|long]
- *        few: a part of the settings and faults; long: 256 tokens, a few settings only; 77: there is no such file */
+ * usage: test_offload MODEL.gguf [STRIDE|long]
+ *        STRIDE: each so manyth setting and fault is tried; long: 256 tokens, a few settings only; 77: there is no such
+ *        file */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -581,7 +582,9 @@ int main(int argc, char **argv)
     }
     bool is_long = argc == 3 && strcmp(argv[2], "long") == 0;
     n_decode = is_long ? LONG : SHORT;
-    step = argc == 2 ? 1 : is_long ? 13 : 7;
+    step = is_long ? 13 : argc > 2 ? atoi(argv[2]) : 1;
+    if (step < 1)
+        return 2;
     expected = expected_logits(path, tokens, MOST_TOKENS, piece_at, 2 + n_decode, &n_vocab);
     uint64_t least = least_memory();
     printf("the dense part takes %llu bytes of the device\n", (unsigned long long)least);
