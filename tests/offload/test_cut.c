@@ -5,7 +5,7 @@
  * operations, also while a long prompt is to leave a checkpoint on its way. Layers of the CPU visit the device in
  * prompts, which fails in each of these ways, too.
  *
- * usage: test_cut MODEL.gguf [few]        few: a part of the cuts and faults */
+ * usage: test_cut MODEL.gguf [STRIDE]     STRIDE: each so manyth cut and fault is tried, default 1 */
 #include <stdlib.h>
 #include <string.h>
 
@@ -558,7 +558,9 @@ int main(int argc, char **argv)
     if (argc < 2 || argc > 3)
         return 2;
     path = argv[1];
-    step = argc > 2 ? 4 : 1;
+    step = argc > 2 ? atoi(argv[2]) : 1;
+    if (step < 1)
+        return 2;
     make_expected();
     test_cut();
     test_deal();
