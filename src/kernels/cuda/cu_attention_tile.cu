@@ -424,10 +424,9 @@ static int elements_of(const struct attention *o)
 
 extern "C" bool pf_cu_attention_tiled(const struct attention *o)
 {
-    int device, bytes;
+    int bytes;
     if (o->kv.v == o->kv.k || o->a.chosen || max(o->kv.hd_k, o->kv.hd_v) > 256 || o->kv.hd_k % 8 != 0 ||
-        o->kv.hd_v % 8 != 0 || cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+        o->kv.hd_v % 8 != 0 || ask_device(cudaDevAttrMaxSharedMemoryPerBlockOptin, &bytes) != cudaSuccess)
         return false;
     return tile_bytes(32 * elements_of(o) + 4, &o->kv) <= (size_t)bytes;
 }

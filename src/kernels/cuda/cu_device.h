@@ -196,6 +196,14 @@ static cudaError_t is_of_90(void (*kernel)(P...), bool *out)
     return e;
 }
 
+/* A number of the card that the thread has chosen. */
+static inline cudaError_t ask_device(enum cudaDeviceAttr what, int *number)
+{
+    int device;
+    cudaError_t e = cudaGetDevice(&device);
+    return e == cudaSuccess ? cudaDeviceGetAttribute(number, what, device) : e;
+}
+
 /* Launches a kernel that begins with wait_turn(), in clusters of so many blocks: one, unless its code is_of_90. Where
  * it is, its blocks come before those of the kernel ahead have ended, so that launching costs nothing. */
 template <class... P, class... A>

@@ -336,13 +336,11 @@ template <> struct short_rows<dot_Q6_K> : read_short<k6> {};
 template <class... P>
 static cudaError_t two_at_most(void (*kernel)(P...), size_t *bytes)
 {
-    int device, all;
+    int all;
     bool early;
     cudaError_t err = is_of_90(kernel, &early);
     if (err == cudaSuccess)
-        err = cudaGetDevice(&device);
-    if (err == cudaSuccess)
-        err = cudaDeviceGetAttribute(&all, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device);
+        err = ask_device(cudaDevAttrMaxSharedMemoryPerMultiprocessor, &all);
     if (err == cudaSuccess && early && *bytes < (size_t)all / 3)
         *bytes = (size_t)all / 3;
     return err;
@@ -497,15 +495,13 @@ long_down(const __grid_constant__ struct cu_experts e, const __grid_constant__ s
 template <class T>
 static cudaError_t long_shape(const struct cu_experts *e, const struct cu_choice *c, struct block_shape *shape)
 {
-    int n = e->n_used * FOURS, n_warps = min(n, MOST_THREADS / WARP), device = 0, most = 0;
+    int n = e->n_used * FOURS, n_warps = min(n, MOST_THREADS / WARP), most = 0;
     size_t bytes = n * four_bytes(e->w.row_bytes) + picks_bytes(e->n_used) +
         (n_warps * quantised<T>::TERM_FLOATS + n * TASK_ROWS * quantised<T>::n_sums(e->n)) * sizeof(float);
     bool early, takes = c->op.rows == 1 && e->n_out % DOWN_ROWS == 0 && !e->with.down;
     cudaError_t err = is_of_90(long_down<T>, &early);
     if (err == cudaSuccess)
-        err = cudaGetDevice(&device);
-    if (err == cudaSuccess)
-        err = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+        err = ask_device(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most);
     *shape = { takes && early && 3 * (bytes + (2 << 10)) <= (size_t)most ? n_warps * WARP : 0, bytes };
     return err;
 }

@@ -134,9 +134,8 @@ static bool cut_as(const struct cu_linear *l, int n_units, size_t shared_bytes, 
 template <class T>
 static bool cut_of(const struct cu_linear *l, size_t shared_bytes, struct cut *c)
 {
-    int device, n_units;
-    if (cudaGetDevice(&device) != cudaSuccess ||
-        cudaDeviceGetAttribute(&n_units, cudaDevAttrMultiProcessorCount, device) != cudaSuccess)
+    int n_units;
+    if (ask_device(cudaDevAttrMultiProcessorCount, &n_units) != cudaSuccess)
         return false;
     c->n_tiles = 0;
     for (int i = 0; i < l->n_parts; i++)

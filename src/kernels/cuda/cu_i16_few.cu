@@ -402,13 +402,6 @@ static cudaError_t start(cudaStream_t st, struct few_rows f, int n_units, size_t
     return e;
 }
 
-static cudaError_t count_units(int *n)
-{
-    int device;
-    cudaError_t e = cudaGetDevice(&device);
-    return e == cudaSuccess ? cudaDeviceGetAttribute(n, cudaDevAttrMultiProcessorCount, device) : e;
-}
-
 /* Up to CU_VECTOR_ROWS rows, of one sequence or of several. */
 static cudaError_t start_parts(cudaStream_t st, const struct i16_attention &o, const struct cu_parts &parts,
                                int n_units, size_t shared_bytes)
@@ -476,7 +469,7 @@ extern "C" cudaError_t pf_cu_i16_attention(cudaStream_t st, const struct pf_atte
 {
     struct i16_attention o = { *a, *a->kv, *s, n_chunks, *x, fault };
     int n_units;
-    cudaError_t e = count_units(&n_units);
+    cudaError_t e = ask_device(cudaDevAttrMultiProcessorCount, &n_units);
     if (e == cudaSuccess)
         e = pf_cu_i16_queries(st, a, s, heads);
     if (e != cudaSuccess)
@@ -496,7 +489,7 @@ extern "C" cudaError_t pf_cu_i16_together(cudaStream_t st, const struct pf_atten
 {
     struct i16_attention o = { *a, *a->kv, *s, n_chunks, *x, fault };
     int n_units;
-    cudaError_t e = count_units(&n_units);
+    cudaError_t e = ask_device(cudaDevAttrMultiProcessorCount, &n_units);
     if (e == cudaSuccess)
         e = pf_cu_i16_queries_of(st, a, s, heads, parts);
     return e == cudaSuccess ? start_parts(st, o, *parts, n_units, shared_bytes) : e;

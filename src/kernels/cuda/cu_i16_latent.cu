@@ -674,10 +674,8 @@ struct card {
 
 static cudaError_t find_card(const struct pf_kv_view &kv, size_t shared_bytes, struct card *out)
 {
-    int device;
-    cudaError_t e = cudaGetDevice(&device);
     *out = { 0, shared_bytes, bytes_for<2>(kv) <= shared_bytes };
-    return e == cudaSuccess ? cudaDeviceGetAttribute(&out->n_units, cudaDevAttrMultiProcessorCount, device) : e;
+    return ask_device(cudaDevAttrMultiProcessorCount, &out->n_units);
 }
 
 /* Up to CU_VECTOR_ROWS rows. By blocks where chunks would leave half of the GPU idle, if there is scratch for that. */

@@ -194,10 +194,8 @@ template <class T>
 static cudaError_t launch_large(cudaStream_t st, const struct given_linear *l, const struct block_shape *shape,
                                 int group)
 {
-    int device, n_units, n_blocks;
-    cudaError_t e = cudaGetDevice(&device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&n_units, cudaDevAttrMultiProcessorCount, device);
+    int n_units, n_blocks;
+    cudaError_t e = ask_device(cudaDevAttrMultiProcessorCount, &n_units);
     if (e == cudaSuccess)
         e = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&n_blocks, large_linear<T>, shape->threads, shape->bytes);
     if (e != cudaSuccess)
@@ -316,12 +314,10 @@ static struct block_shape norm_shape(const struct cu_linear *l, int *block_rows)
 template <class D>
 static cudaError_t wide_shape(const struct cu_linear *l, int *block_rows, struct block_shape *shape)
 {
-    int device, n_units, most;
-    cudaError_t e = cudaGetDevice(&device);
+    int n_units, most;
+    cudaError_t e = ask_device(cudaDevAttrMultiProcessorCount, &n_units);
     if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&n_units, cudaDevAttrMultiProcessorCount, device);
-    if (e == cudaSuccess)
-        e = cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+        e = ask_device(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most);
     if (e != cudaSuccess)
         return e;
     *block_rows = rows_of_blocks<D>(l, n_units);

@@ -84,10 +84,10 @@ static __global__ void __launch_bounds__(THREADS, 3) gate_up(const __grid_consta
 template <class... P>
 static bool fits(void (*kernel)(P...), size_t bytes, int n_blocks)
 {
-    int device = 0, most = 0;
+    int most = 0;
     bool of_90;
-    return is_of_90(kernel, &of_90) == cudaSuccess && of_90 && cudaGetDevice(&device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) == cudaSuccess &&
+    return is_of_90(kernel, &of_90) == cudaSuccess && of_90 &&
+        ask_device(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most) == cudaSuccess &&
         n_blocks * (bytes + 64 + (1 << 10)) <= (size_t)most;
 }
 
