@@ -16,6 +16,13 @@
 #include "kernels/cuda/cu_api.h"
 #include "kernels/cuda/cu_machine.h"
 
+/* The first fault of a step is the one that is told. */
+CU_INLINE void check_logit(float v, int *fault)
+{
+    if ((pf_float_bits(v) & 0x7fffffffu) >= 0x7f800000u && *(volatile int *)fault == CU_FINE)
+        *fault = CU_LOGIT_NOT_FINITE;
+}
+
 /* Lane 0 gets the fold. */
 CU_INLINE float warp_fold(float v)
 {

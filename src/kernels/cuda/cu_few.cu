@@ -23,6 +23,7 @@ CU_INLINE struct few_rows rows_of(const struct cu_linear &l, const struct place 
     return { at.p->w + (size_t)at.first * l.row_bytes, at.p->n_out - 1 - at.first };
 }
 
+/* Products of which rows of outputs may go to the host's memory, too. */
 struct given_few : cu_linear {
     struct cu_given_rows given;
 };
@@ -36,8 +37,8 @@ CU_INLINE void finish(const struct given_few &l, const struct cu_part &p, int r,
     p.y[(size_t)row * p.n_out + r] = v;
     if (l.given.to[row])
         l.given.to[row][r] = v;
-    if (l.given.fault && (pf_float_bits(v) & 0x7fffffffu) >= 0x7f800000u && *(volatile int *)l.given.fault == CU_FINE)
-        *l.given.fault = CU_LOGIT_NOT_FINITE;
+    if (l.given.fault)
+        check_logit(v, l.given.fault);
 }
 
 /* The team's outputs of a tile, whose sums are there when all of it has come. */

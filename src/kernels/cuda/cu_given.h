@@ -15,14 +15,14 @@ struct cu_given {
     int   *fault;                 /* not NULL: outputs that are not finite are CU_LOGIT_NOT_FINITE */
 };
 
-/* The same of a product of a few rows: where each row's outputs go. */
+/* Where a product of a few rows and one part puts its outputs, too: memory of the host, for each row its own. */
 struct cu_given_rows {
-    float *to[CU_VECTOR_ROWS];    /* NULL: nowhere */
-    int   *fault;
+    float *to[CU_VECTOR_ROWS];    /* NULL: that row goes nowhere else */
+    int   *fault;                 /* as cu_given's */
 };
 
 cudaError_t pf_cu_linear_given(cudaStream_t st, const struct cu_linear *l, const struct cu_given *given);
-/* pf_cu_few (cu_few_api.h) of one part. */
+/* pf_cu_few (cu_few_api.h) of a product of one part, whose rows go to the host as `given` says. */
 cudaError_t pf_cu_few_given(cudaStream_t st, const struct cu_linear *l, const struct cu_given_rows *given,
                             size_t shared_bytes);
 

@@ -24,8 +24,8 @@ CU_INLINE void finish(const struct given_linear &l, const struct cu_part &p, int
         l.residual.x[at + r] = fmaf(l.residual.a, v, l.residual.x[at + r]);
     if (l.given.to)
         l.given.to[r] = v;
-    if (l.given.fault && (pf_float_bits(v) & 0x7fffffffu) >= 0x7f800000u && *(volatile int *)l.given.fault == CU_FINE)
-        *l.given.fault = CU_LOGIT_NOT_FINITE;
+    if (l.given.fault)
+        check_logit(v, l.given.fault);
 }
 
 /* Where a block works: on n rows from `first` on of part p, of one head. Parts, and heads, begin at whole blocks. */

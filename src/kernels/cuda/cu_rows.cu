@@ -152,13 +152,12 @@ extern "C" cudaError_t pf_cu_add(cudaStream_t st, float *y, float a, const float
     return launch_early(add_elements, ceil_div(n, THREADS), THREADS, 0, st, y, a, x, n);
 }
 
-/* The first fault of a step is the one that is told. */
 static __global__ void check_finite(const float *x, int64_t n, int *fault)
 {
     wait_turn();
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n && (pf_float_bits(x[i]) & 0x7fffffffu) >= 0x7f800000u && *(volatile int *)fault == CU_FINE)
-        *fault = CU_LOGIT_NOT_FINITE;
+    if (i < n)
+        check_logit(x[i], fault);
 }
 
 extern "C" cudaError_t pf_cu_check_finite(cudaStream_t st, const float *x, int64_t n, int *fault)
