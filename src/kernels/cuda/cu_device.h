@@ -76,29 +76,28 @@ CU_INLINE uint16_t half_bits(float x)
     return __half_as_ushort(__float2half_rn(x));
 }
 
+/* PF_ACT_ as kernels.h has them, with the code of one sigmoid for all: code that a kernel runs once is waited for. */
 CU_INLINE float activation(struct pf_act act, float g, float u)
 {
-    if (act.kind == PF_ACT_SIGMOID)
-        return pf_sigmoidf(g) * u;
+    bool oai = act.kind == PF_ACT_SWIGLU_OAI, capped = act.kind == PF_ACT_SWIGLU_CAPPED,
+         gates = act.kind != PF_ACT_SIGMOID, limited = gates && (oai || act.limit > 0);
+    float top = oai ? 7.0f : act.limit, z = g, v = u;
     if (act.kind == PF_ACT_RELU)
         return (g < 0.0f ? 0.0f : g) * u;
     if (act.kind == PF_ACT_PRODUCT)
         return g * u;
     if (act.kind == PF_ACT_GELU)
         return pf_geluf(g) * u;
-    if (act.kind != PF_ACT_SWIGLU_OAI && !(act.limit > 0))
-        return g * pf_sigmoidf(g) * u;
-    float top = act.kind != PF_ACT_SWIGLU_OAI ? act.limit : 7.0f;
-    float z = g > top ? top : g;
-    float v = u > top ? top : u;
-    v = v < -top ? -top : v;
-    if (act.kind == PF_ACT_SWIGLU_CAPPED) {
-        float silu = g * pf_sigmoidf(g);
-        return (silu > top ? top : silu) * v;
+    if (limited) {
+        z = !capped && g > top ? top : g;
+        v = u > top ? top : u;
+        v = v < -top ? -top : v;
+        v = oai ? v + 1.0f : v;
     }
-    if (act.kind == PF_ACT_SWIGLU)
-        return z * pf_sigmoidf(z) * v;
-    return z * pf_sigmoidf(1.702f * z) * (v + 1.0f);
+    float s = pf_sigmoidf(oai ? 1.702f * z : z);
+    s = gates ? z * s : s;
+    s = limited && capped && s > top ? top : s;
+    return s * v;
 }
 
 /* A block of Q8_0 of keys or values. Unlike blocks of weights, it begins at an even address. */
