@@ -14,46 +14,13 @@
  * gate_up, down and short_down of one row may have the shared expert among their picks. */
 #include <type_traits>
 
-#include "kernels/cuda/cu_combine.h"
 #include "kernels/cuda/cu_dot.h"
-#include "kernels/cuda/cu_route.h"
-
-enum { GATE_ROWS = 32, DOWN_ROWS = 8 };
-
-enum { SHARED = -1 };             /* the number of the shared expert, whose pick is behind the row's others */
-
-/* Of a row, and of all rows. */
-CU_HOST_FN int n_picks(const struct cu_experts &e)
-{
-    return e.n_used + (e.with.gate ? 1 : 0);
-}
-
-CU_HOST_FN int all_picks(const struct cu_experts &e)
-{
-    return e.rows * n_picks(e);
-}
-
-/* The expert of a pick, and its weight if that multiplies the input. */
-CU_INLINE struct chosen pick_here(const struct cu_experts &e, const struct cu_choice &choice, int pick)
-{
-    __shared__ struct chosen chosen;
-    if (e.with.gate && pick == e.n_used)
-        return { SHARED, 1.0f };
-    if (!choice.op.rows)
-        return { e.picks[pick], e.weigh_input ? e.weights[pick] : 1.0f };
-    if (threadIdx.x < WARP) {
-        struct chosen mine = choose_in_warp<1>(choice, 0, e.weigh_input);
-        if ((int)threadIdx.x == pick)
-            chosen = mine;
-    }
-    __syncthreads();
-    return chosen;
-}
+#include "kernels/cuda/cu_picks.h"
 
 /* blockIdx: pick, of which a batch may have more than a grid's y has room for; 32 rows. The groups of gate come first,
  * then those of up. Rows are not fetched ahead: all blocks would ask for all of theirs at once, and each warp's first
  * loads would stand in line behind the rest. */
-template <class D, int THREADS, int BLOCKS>
+template <class D, int THREADS, int BLOCKS, bool CHOOSES>
 static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_constant__ struct cu_experts e,
                                                                   const __grid_constant__ struct cu_choice choice,
                                                                   const __grid_constant__ struct cu_x out, int *fault)
@@ -61,7 +28,7 @@ static __global__ void __launch_bounds__(THREADS, BLOCKS) gate_up(const __grid_c
     BLOCK_MEMORY(float, memory);
     enum { GROUPS = GATE_ROWS / D::ROWS };
     wait_turn();
-    struct chosen chosen = pick_here(e, choice, blockIdx.x);
+    struct chosen chosen = pick_here<CHOOSES>(e, choice, blockIdx.x);
     int pick = blockIdx.x, expert = chosen.expert, lane = threadIdx.x, r = blockIdx.y * GATE_ROWS + lane,
         stride = D::n_sums(e.n);
     const uint8_t *gate = expert == SHARED ? e.with.gate : e.w.data[expert],
@@ -118,94 +85,8 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) expert_rows(const __gr
     *out = e.weigh_input ? v * e.weights[pick] : v;
 }
 
-/* A pick of the block's row: the block's eight rows of the expert's down matrix, NULL if the expert is not on the
- * device; picks.v holds the eight outputs of each pick. The shared expert's is behind the others. */
-struct pick {
-    const uint8_t *rows;
-    float          weight;
-    int            expert;
-};
-struct picks {
-    struct pick *at;              /* [n] */
-    float       *v;               /* [n][DOWN_ROWS] */
-    float       *rest;            /* the block's memory behind v */
-};
-
-CU_HOST_FN size_t picks_bytes(int n)
-{
-    return n * (sizeof(struct pick) + DOWN_ROWS * sizeof(float));
-}
-
-CU_INLINE struct picks picks_at(float *memory, int n)
-{
-    float *v = memory + n * (sizeof(struct pick) / sizeof(float));
-    return { (struct pick *)memory, v, v + n * DOWN_ROWS };
-}
-
-/* look_up of a block that makes the choice. */
-CU_INLINE void look_up_chosen(const struct cu_experts &e, const struct cu_choice &choice, const struct picks &p)
-{
-    if (threadIdx.x < WARP) {
-        struct chosen mine = choose_in_warp<1>(choice, 0, true);
-        if ((int)threadIdx.x < e.n_used)
-            p.at[threadIdx.x] = { e.w.data[mine.expert] + blockIdx.x * DOWN_ROWS * e.w.row_bytes,
-                                  e.weigh_input ? 1.0f : mine.weight, mine.expert };
-        if (blockIdx.x == 0)
-            put_choice(choice, 0, mine);
-    }
-    __syncthreads();
-}
-
-/* Fills p before the block's turn: picks and their weights, or the router's logits, tables and e.done were written
- * before the kernel ahead. */
-CU_INLINE void look_up(const struct cu_experts &e, const struct cu_choice &choice, int row, const struct picks &p)
-{
-    int first = blockIdx.x * DOWN_ROWS;
-    if (e.with.down && threadIdx.x == 0)
-        p.at[e.n_used] = { e.with.down + first * e.w.row_bytes, 0.0f, SHARED };
-    if (choice.op.rows)
-        return look_up_chosen(e, choice, p);
-#pragma unroll 1
-    for (int t = threadIdx.x; t < DOWN_ROWS * e.n_used; t += blockDim.x) {
-        int i = t / DOWN_ROWS, r = first + t % DOWN_ROWS, k = row * e.n_used + i;
-        int expert = *(const volatile int32_t *)&e.picks[k];
-        const uint8_t *w = *(const uint8_t *const volatile *)&e.w.data[expert];
-        if (t % DOWN_ROWS == 0)
-            p.at[i] = { w ? w + first * e.w.row_bytes : NULL,
-                        e.weigh_input ? 1.0f : *(const volatile float *)&e.weights[k], expert };
-        if (!w && r < e.n_out)
-            p.v[t] = *(const volatile float *)&e.done[(size_t)k * e.n_out + r];
-    }
-    __syncthreads();
-}
-
-/* Sums the picks in their order and stores the block's eight outputs. */
-CU_INLINE void add_picks(const struct cu_experts &e, const struct cu_residual &residual, int row, const struct picks &p,
-                         float *y)
-{
-    int r = blockIdx.x * DOWN_ROWS + threadIdx.x;
-    size_t at = (size_t)row * e.n_out + r;
-    bool mine = threadIdx.x < DOWN_ROWS && r < e.n_out;
-    struct met met = {};
-    if (mine)
-        met = met_at(residual, row, at);
-    __syncthreads();
-    if (!mine)
-        return;
-    float sum = 0;
-#pragma unroll 4
-    for (int i = 0; i < e.n_used; i++)
-        sum = fmaf(p.at[i].weight, p.v[i * DOWN_ROWS + threadIdx.x], sum);
-    if (e.with.down) {
-        float shared = p.v[e.n_used * DOWN_ROWS + threadIdx.x];
-        e.with.y[at] = shared;
-        met.plus = residual.plus == e.with.y ? shared : met.plus;
-    }
-    put_out(residual, met, sum, at, y);
-}
-
 /* blockIdx: eight rows, row of the batch. Groups go pick by pick. */
-template <class D>
+template <class D, bool CHOOSES>
 static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_constant__ struct cu_experts e,
                                                                const __grid_constant__ struct cu_choice choice,
                                                                float *y, struct cu_residual residual)
@@ -214,7 +95,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
     enum { GROUPS = DOWN_ROWS / D::ROWS };
     int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS), n = n_picks(e);
     struct picks p = picks_at(memory, n);
-    look_up(e, choice, row, p);
+    look_up<CHOOSES>(e, choice, row, p);
     if (threadIdx.x < n && p.at[threadIdx.x].rows)
         fetch_ahead(p.at[threadIdx.x].rows, n_rows * e.w.row_bytes);
     wait_turn();
@@ -279,7 +160,7 @@ CU_INLINE void multiply_eight(const struct cu_experts &e, const struct pick &pic
 }
 
 /* blockIdx: eight rows, row of the batch. A warp takes a pick, and maybe more; it copies their rows before its turn. */
-template <class T, int HALVES>
+template <class T, int HALVES, bool CHOOSES>
 static __global__ void __launch_bounds__(SHORT_THREADS, 2) short_down(const __grid_constant__ struct cu_experts e,
                                                                       const __grid_constant__ struct cu_choice choice,
                                                                       float *y, struct cu_residual residual)
@@ -290,7 +171,7 @@ static __global__ void __launch_bounds__(SHORT_THREADS, 2) short_down(const __gr
     struct picks p = picks_at(memory, n);
     uint8_t *copies = (uint8_t *)p.rest;
     float2 *terms = (float2 *)(copies + n * bytes + warp * quantised<T>::TERM_FLOATS * sizeof(float));
-    look_up(e, choice, row, p);
+    look_up<CHOOSES>(e, choice, row, p);
 #pragma unroll 1
     for (int i = warp; i < n; i += n_warps)
         if (p.at[i].rows)
@@ -346,18 +227,18 @@ static cudaError_t two_at_most(void (*kernel)(P...), size_t *bytes)
     return err;
 }
 
-template <class T, int HALVES>
+template <class T, int HALVES, bool CHOOSES>
 static cudaError_t launch_short_down(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c,
                                      const struct block_shape *shape, float *y, const struct cu_residual *residual)
 {
     size_t bytes = shape->bytes;
-    cudaError_t err = e->rows == 1 ? two_at_most(short_down<T, HALVES>, &bytes) : cudaSuccess;
+    cudaError_t err = e->rows == 1 ? two_at_most(short_down<T, HALVES, CHOOSES>, &bytes) : cudaSuccess;
     if (err == cudaSuccess)
-        err = allow_bytes(short_down<T, HALVES>, bytes);
+        err = allow_bytes(short_down<T, HALVES, CHOOSES>, bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(short_down<T, HALVES>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape->threads, bytes, st,
-                        *e, *c, y, *residual);
+    return launch_early(short_down<T, HALVES, CHOOSES>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape->threads,
+                        bytes, st, *e, *c, y, *residual);
 }
 
 /* ---- Long rows --------------------------------------------------------------------------------------------------- */
@@ -463,7 +344,7 @@ long_down(const __grid_constant__ struct cu_experts e, const __grid_constant__ s
     struct met met = {};
     if (t % WARP == 0)
         open_box(&boxes[warp]);
-    look_up(e, choice, 0, p);
+    look_up<true>(e, choice, 0, p);
     if (t % WARP == 0)
         send_for_fours(e, p, copies, &boxes[warp]);
     __syncwarp();
@@ -521,10 +402,11 @@ static cudaError_t launch_gate_up_of(cudaStream_t st, const struct cu_experts *e
                                      const struct cu_x *out, int *fault)
 {
     struct block_shape shape = shape_of<D, THREADS / WARP>(2 * GATE_ROWS / D::ROWS, e->n);
-    cudaError_t err = allow_bytes(gate_up<D, THREADS, BLOCKS>, shape.bytes);
+    auto kernel = c->op.rows ? gate_up<D, THREADS, BLOCKS, true> : gate_up<D, THREADS, BLOCKS, false>;
+    cudaError_t err = allow_bytes(kernel, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(gate_up<D, THREADS, BLOCKS>, dim3(all_picks(*e), ceil_div(e->n_out, GATE_ROWS)), shape.threads,
+    return launch_early(kernel, dim3(all_picks(*e), ceil_div(e->n_out, GATE_ROWS)), shape.threads,
                         shape.bytes, st, *e, *c, *out, fault);
 }
 
@@ -565,16 +447,18 @@ static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, cons
     if constexpr (short_rows<D>::are_read) {
         typedef typename short_rows<D>::type T;
         struct block_shape shape = short_shape<T>(e);
+        auto by_two = c->op.rows ? launch_short_down<T, 2, true> : launch_short_down<T, 2, false>,
+             by_one = c->op.rows ? launch_short_down<T, 1, true> : launch_short_down<T, 1, false>;
         if (shape.threads)
-            return e->n <= SHORT_N / 2 ? launch_short_down<T, 2>(st, e, c, &shape, y, residual) :
-                                         launch_short_down<T, 1>(st, e, c, &shape, y, residual);
+            return (e->n <= SHORT_N / 2 ? by_two : by_one)(st, e, c, &shape, y, residual);
     }
     struct block_shape shape = shape_of<D>(n_picks(*e) * (DOWN_ROWS / D::ROWS), e->n);
     shape.bytes += picks_bytes(n_picks(*e));
-    cudaError_t err = allow_bytes(down<D>, shape.bytes);
+    auto kernel = c->op.rows ? down<D, true> : down<D, false>;
+    cudaError_t err = allow_bytes(kernel, shape.bytes);
     if (err != cudaSuccess)
         return err;
-    return launch_early(down<D>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, *c,
+    return launch_early(kernel, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape.threads, shape.bytes, st, *e, *c,
                         y, *residual);
 }
 
