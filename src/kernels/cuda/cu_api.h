@@ -132,7 +132,8 @@ struct cu_experts {
     struct cu_expert_weight w, w2;
     struct pf_act    act;
     bool             weigh_input;
-    int              n, n_out, n_used, rows;
+    int              n, n_out, n_used, rows, n_placed;   /* n_placed: experts in the tables of gate and up, if no
+                                                            kernel writes to these; or 0 */
     const int32_t   *picks;       /* [rows][n_used] */
     const float     *weights;
     struct cu_x      x;

@@ -5,17 +5,17 @@
  *                   product's input, so it gates and quantises them at once
  *     down          a block takes eight output elements of a row for all its picks and adds them up in the router's
  *                   order; what experts have put out that are not here is added up with them
- *     short_down    the same of weight rows so short that a block has all of its own in shared memory before its turn
  *     long_down     the same of MXFP4, one row, where multiprocessors have much shared memory
  *     expert_rows   one matrix, pick by pick, where the two above do not do: gate and up of different types, adapters,
  *                   picks that not all are here
  *     combine       adds up what such picks, and those of a prompt, have put out
  *
- * gate_up, down and short_down of one row may have the shared expert among their picks. */
+ * gate_up and down of one row may have the shared expert among their picks. */
 #include <type_traits>
 
 #include "kernels/cuda/cu_dot.h"
 #include "kernels/cuda/cu_picks.h"
+#include "kernels/cuda/cu_segments_api.h"
 
 /* blockIdx: pick, of which a batch may have more than a grid's y has room for; 32 rows. The groups of gate come first,
  * then those of up. Rows are not fetched ahead: all blocks would ask for all of theirs at once, and each warp's first
@@ -99,6 +99,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
     if (threadIdx.x < n && p.at[threadIdx.x].rows)
         fetch_ahead(p.at[threadIdx.x].rows, n_rows * e.w.row_bytes);
     wait_turn();
+    struct met met = met_here(e, residual, row);
     const float *sums = run_tasks<D>(n * GROUPS, e.n, e.tables, p.rest,
                                      [&](int g, struct row_set &w, int &r0, struct x_row &x) {
         w = { p.at[g / GROUPS].rows, e.w.row_bytes, n_rows - 1 };
@@ -113,132 +114,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) down(const __grid_cons
         if (from.rows && r < e.n_out)
             p.v[t] = scale_and_bias(e.w, from.expert, e.n_out, r, D::total(sums + t * D::n_sums(e.n), e.n));
     }
-    add_picks(e, residual, row, p, y);
-}
-
-/* ---- Short rows -------------------------------------------------------------------------------------------------- */
-
-enum { SHORT_N = WARP * 32, SHORT_THREADS = 12 * WARP };
-
-/* Eight rows of one matrix, wherever they begin. */
-CU_HOST_FN size_t eight_bytes(uint64_t row_bytes)
-{
-    return (DOWN_ROWS * row_bytes + 31) / 16 * 16;
-}
-
-/* A pick's eight rows, in shared memory, times its x; by a warp. HALVES 2: rows have no more than sixteen blocks, and
- * each half of the warp takes every other one of them. */
-template <class T, int HALVES>
-CU_INLINE void multiply_eight(const struct cu_experts &e, const struct pick &pick, const uint8_t *rows,
-                              const struct x_row &from, float2 *terms, float *v)
-{
-    typedef quantised<T> D;
-    enum { LANES = WARP / HALVES, SEGMENTS = LANES / 8, AT_ONCE = TASK_ROWS * HALVES };
-    int lane = threadIdx.x % WARP, mine = lane % LANES, n_blocks = e.n / 32, row_bytes = (int)e.w.row_bytes,
-        b = mine < n_blocks ? mine : n_blocks - 8 + mine % 8, first = blockIdx.x * DOWN_ROWS;
-    typename T::side x = T::load_x(from, b);
-    __pipeline_wait_prior(0);
-    __syncwarp();
-#pragma unroll 1
-    for (int r0 = 0; r0 < DOWN_ROWS; r0 += AT_ONCE) {
-        const uint8_t *row = rows + (r0 + lane / LANES) * row_bytes;
-#pragma unroll 2
-        for (int i = 0; i < TASK_ROWS; i++, row += HALVES * row_bytes)
-            D::put(T::dot(T::load(row, b, e.tables), x, b), i, mine < n_blocks, terms);
-        __syncwarp();
-        float s = D::run_chain(terms, threadIdx.x % CHAINS), total = 0.0f + s;
-#pragma unroll
-        for (int g = 1; g < SEGMENTS; g++) {
-            float next = __shfl_down_sync(ALL_LANES, s, g);
-            total = g < (n_blocks + 7) / 8 ? total + next : total;
-        }
-        int r = r0 + HALVES * (lane / 4) + lane % 4 / SEGMENTS;
-        if (lane < CHAINS && lane % SEGMENTS == 0 && first + r < e.n_out)
-            v[r] = scale_and_bias(e.w, pick.expert, e.n_out, first + r, total);
-        __syncwarp();
-    }
-}
-
-/* blockIdx: eight rows, row of the batch. A warp takes a pick, and maybe more; it copies their rows before its turn. */
-template <class T, int HALVES, bool CHOOSES>
-static __global__ void __launch_bounds__(SHORT_THREADS, 2) short_down(const __grid_constant__ struct cu_experts e,
-                                                                      const __grid_constant__ struct cu_choice choice,
-                                                                      float *y, struct cu_residual residual)
-{
-    BLOCK_MEMORY(float, memory);
-    int row = blockIdx.y, n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS),
-        warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP, bytes = (int)eight_bytes(e.w.row_bytes), n = n_picks(e);
-    struct picks p = picks_at(memory, n);
-    uint8_t *copies = (uint8_t *)p.rest;
-    float2 *terms = (float2 *)(copies + n * bytes + warp * quantised<T>::TERM_FLOATS * sizeof(float));
-    look_up<CHOOSES>(e, choice, row, p);
-#pragma unroll 1
-    for (int i = warp; i < n; i += n_warps)
-        if (p.at[i].rows)
-            stage(copies + i * bytes, p.at[i].rows, n_rows * (int)e.w.row_bytes);
-    __pipeline_commit();
-    wait_turn();
-#pragma unroll 1
-    for (int i = warp; i < n; i += n_warps)
-        if (p.at[i].rows)
-            multiply_eight<T, HALVES>(e, p.at[i], copies + i * bytes + ((uintptr_t)p.at[i].rows & 15),
-                                      x_row_of(e.x, e.n, row * e.n_used + i), terms, p.v + i * DOWN_ROWS);
-    add_picks(e, residual, row, p, y);
-}
-
-/* The block; no threads: rows are too long, or too many. Two blocks fit a multiprocessor with 104 KB, one fits one with
- * 64. */
-template <class T>
-static struct block_shape short_shape(const struct cu_experts *e)
-{
-    enum { MOST_BYTES = 51 << 10 };
-    int n = n_picks(*e), n_warps = ceil_div(n, ceil_div(n, SHORT_THREADS / WARP));
-    size_t bytes = picks_bytes(n) + n * eight_bytes(e->w.row_bytes) +
-        n_warps * quantised<T>::TERM_FLOATS * sizeof(float);
-    return { e->n <= SHORT_N && bytes <= MOST_BYTES ? n_warps * WARP : 0, bytes };
-}
-
-/* How short rows of a type are read. */
-template <class D>
-struct short_rows {
-    static constexpr bool are_read = false;
-};
-template <class T>
-struct read_short {
-    typedef T type;
-    static constexpr bool are_read = true;
-};
-template <> struct short_rows<dot_Q4_K> : read_short<k45<false, true>> {};
-template <> struct short_rows<dot_Q5_K> : read_short<k45<true, true>> {};
-template <> struct short_rows<dot_Q6_K> : read_short<k6> {};
-
-/* Memory with which no more than two blocks fit a multiprocessor, if the kernel's blocks come early: they would gather,
- * four to one, on the multiprocessors that the kernel ahead leaves first, and others would have none. */
-template <class... P>
-static cudaError_t two_at_most(void (*kernel)(P...), size_t *bytes)
-{
-    int all;
-    bool early;
-    cudaError_t err = is_of_90(kernel, &early);
-    if (err == cudaSuccess)
-        err = ask_device(cudaDevAttrMaxSharedMemoryPerMultiprocessor, &all);
-    if (err == cudaSuccess && early && *bytes < (size_t)all / 3)
-        *bytes = (size_t)all / 3;
-    return err;
-}
-
-template <class T, int HALVES, bool CHOOSES>
-static cudaError_t launch_short_down(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c,
-                                     const struct block_shape *shape, float *y, const struct cu_residual *residual)
-{
-    size_t bytes = shape->bytes;
-    cudaError_t err = e->rows == 1 ? two_at_most(short_down<T, HALVES, CHOOSES>, &bytes) : cudaSuccess;
-    if (err == cudaSuccess)
-        err = allow_bytes(short_down<T, HALVES, CHOOSES>, bytes);
-    if (err != cudaSuccess)
-        return err;
-    return launch_early(short_down<T, HALVES, CHOOSES>, dim3(ceil_div(e->n_out, DOWN_ROWS), e->rows), shape->threads,
-                        bytes, st, *e, *c, y, *residual);
+    add_picks(e, residual, met, row, p, y);
 }
 
 /* ---- Long rows --------------------------------------------------------------------------------------------------- */
@@ -444,14 +320,6 @@ static cudaError_t launch_down(cudaStream_t st, const struct cu_experts *e, cons
         if (err != cudaSuccess || shape.threads)
             return err != cudaSuccess ? err : launch_long_down<mx4_here>(st, e, c, &shape, y, residual);
     }
-    if constexpr (short_rows<D>::are_read) {
-        typedef typename short_rows<D>::type T;
-        struct block_shape shape = short_shape<T>(e);
-        auto by_two = c->op.rows ? launch_short_down<T, 2, true> : launch_short_down<T, 2, false>,
-             by_one = c->op.rows ? launch_short_down<T, 1, true> : launch_short_down<T, 1, false>;
-        if (shape.threads)
-            return (e->n <= SHORT_N / 2 ? by_two : by_one)(st, e, c, &shape, y, residual);
-    }
     struct block_shape shape = shape_of<D>(n_picks(*e) * (DOWN_ROWS / D::ROWS), e->n);
     shape.bytes += picks_bytes(n_picks(*e));
     auto kernel = c->op.rows ? down<D, true> : down<D, false>;
@@ -470,6 +338,10 @@ extern "C" bool pf_cu_experts_choose(const struct cu_choice *c)
 extern "C" cudaError_t pf_cu_gate_up_of(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c,
                                         const struct cu_x *out, size_t shared_bytes, int *fault)
 {
+    bool taken;
+    cudaError_t err = pf_cu_segments_gate_up(st, e, c, out, shared_bytes, fault, &taken);
+    if (err != cudaSuccess || taken)
+        return err;
     switch (e->w.type) {
 #define X(TYPE) case PF_##TYPE: return launch_gate_up<dot_##TYPE>(st, e, c, out, shared_bytes, fault);
     CU_TYPE_LIST(X)
@@ -498,6 +370,10 @@ extern "C" cudaError_t pf_cu_expert_rows(cudaStream_t st, const struct cu_expert
 extern "C" cudaError_t pf_cu_down_of(cudaStream_t st, const struct cu_experts *e, const struct cu_choice *c, float *y,
                                      const struct cu_residual *residual)
 {
+    bool taken;
+    cudaError_t err = pf_cu_segments_down(st, e, c, y, residual, &taken);
+    if (err != cudaSuccess || taken)
+        return err;
     switch (e->w.type) {
 #define X(TYPE) case PF_##TYPE: return launch_down<dot_##TYPE>(st, e, c, y, residual);
     CU_TYPE_LIST(X)

@@ -117,6 +117,19 @@ CU_INLINE void copy_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t
 #endif
 }
 
+/* copy_to_box of bytes that are not read again soon: they are the first to leave the second cache. */
+CU_INLINE void copy_once_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box)
+{
+#if __CUDA_ARCH__ >= 900
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+                 "[%0], [%1], %2, [%3], %4;"
+                 :: "r"((uint32_t)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes),
+                    "r"((uint32_t)__cvta_generic_to_shared(box)), "l"(policy) : "memory");
+#endif
+}
+
 /* Sixteen bytes, not through the first cache. Such loads are asked for in the order in which the code names them, and
  * before or after the kernel's turn as they stand there. */
 CU_INLINE uint4 fetch16(const char *p)

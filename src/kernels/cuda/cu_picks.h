@@ -111,20 +111,25 @@ CU_INLINE void look_up(const struct cu_experts &e, const struct cu_choice &choic
         look_up_told(e, row, p);
 }
 
+/* What is added to the output of a thread that has one; before the picks' outputs are known. */
+CU_INLINE struct met met_here(const struct cu_experts &e, const struct cu_residual &residual, int row)
+{
+    int r = blockIdx.x * DOWN_ROWS + threadIdx.x;
+    if (threadIdx.x < DOWN_ROWS && r < e.n_out)
+        return met_at(residual, row, (size_t)row * e.n_out + r);
+    return {};
+}
+
 /* Sums the picks in their order and stores the block's eight outputs. */
-CU_INLINE void add_picks(const struct cu_experts &e, const struct cu_residual &residual, int row, const struct picks &p,
-                         float *y)
+CU_INLINE void add_picks(const struct cu_experts &e, const struct cu_residual &residual, struct met met, int row,
+                         const struct picks &p, float *y)
 {
     int r = blockIdx.x * DOWN_ROWS + threadIdx.x;
     size_t at = (size_t)row * e.n_out + r;
-    bool mine = threadIdx.x < DOWN_ROWS && r < e.n_out;
-    struct met met = {};
-    if (mine)
-        met = met_at(residual, row, at);
-    __syncthreads();
-    if (!mine)
-        return;
     float sum = 0;
+    __syncthreads();
+    if (threadIdx.x >= DOWN_ROWS || r >= e.n_out)
+        return;
 #pragma unroll 4
     for (int i = 0; i < e.n_used; i++)
         sum = fmaf(p.at[i].weight, p.v[i * DOWN_ROWS + threadIdx.x], sum);

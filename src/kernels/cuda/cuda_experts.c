@@ -74,7 +74,7 @@ static pf_status gate_up(struct cuda_backend *b, const struct pf_experts_op *e, 
     struct tables at = tables_at(table, e->n_expert);
     struct cu_experts o = { .act = e->act, .weigh_input = e->weigh_input, .n = e->gate->n_in, .n_out = e->gate->n_out,
                             .n_used = e->n_used, .rows = e->rows, .picks = e->picks, .weights = e->weights,
-                            .tables = b->tables, .with = b->with };
+                            .tables = b->tables, .with = b->with, .n_placed = table ? 0 : e->n_expert };
     const struct cu_choice *choice = table ? &(struct cu_choice){ .op.rows = 0 } : &b->chosen;
     struct cu_x out = output_of(b, e, to);
     bool codes = pf_cuda_is_quantised(e->gate->type) || pf_cuda_is_quantised(e->up->type);

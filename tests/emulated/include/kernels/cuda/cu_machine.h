@@ -69,6 +69,11 @@ CU_INLINE void copy_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t
     emu_copy_to_box(to, from, bytes, box);
 }
 
+CU_INLINE void copy_once_to_box(uint8_t *to, const uint8_t *from, int bytes, uint64_t *box)
+{
+    emu_copy_to_box(to, from, bytes, box);
+}
+
 CU_INLINE void await_box(uint64_t *box, int turn)
 {
     emu_await_box(box, turn);
