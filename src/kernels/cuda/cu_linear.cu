@@ -4,46 +4,10 @@
  *     norm_linear   the same of one row that is normed first: every block does that for itself, in its shared memory;
  *                   float weights are there before the row is
  *     large_linear  one row, and a matrix much larger than what the GPU multiplies at once: blocks stay, and copy ahead
- *     float_rows    float weights and many rows; quantised ones go by tiles (cu_tile.cu) */
-#include "kernels/cuda/cu_dot.h"
-#include "kernels/cuda/cu_given.h"
-
-struct given_linear : cu_linear {
-    struct cu_given given;
-};
-
-/* Output r of the row that begins at `at` of y. */
-CU_INLINE void finish(const struct given_linear &l, const struct cu_part &p, int r, size_t at, float v)
-{
-    if (p.scale != 1.0f)
-        v = v * p.scale;
-    if (p.bias)
-        v = v + p.bias[r];
-    p.y[at + r] = v;
-    if (l.residual.x)
-        l.residual.x[at + r] = fmaf(l.residual.a, v, l.residual.x[at + r]);
-    if (l.given.to)
-        l.given.to[r] = v;
-    if (l.given.fault)
-        check_logit(v, l.given.fault);
-}
-
-/* Where a block works: on n rows from `first` on of part p, of one head. Parts, and heads, begin at whole blocks. */
-struct place {
-    const struct cu_part *p;
-    const uint8_t        *rows;
-    int                   head, first, n;
-};
-
-CU_INLINE struct place place_of(const struct cu_linear &l, int block_rows, int block)
-{
-    int k = 0, head = 0;
-#pragma unroll 1
-    for (int n; block >= (n = (l.part[k].n_out + block_rows - 1) / block_rows); block -= n)
-        l.n_heads ? head++ : k++;
-    int first = block * block_rows, n = min(block_rows, l.part[k].n_out - first);
-    return { &l.part[k], l.part[k].w + ((size_t)head * l.head_rows + first) * l.row_bytes, head, first, n };
-}
+ *     float_rows    float weights and many rows; quantised ones go by tiles (cu_tile.cu)
+ *
+ * One row times K types goes by cu_linear_segments.cu where that takes it. */
+#include "kernels/cuda/cu_linear.h"
 
 CU_INLINE void fetch_rows_ahead(const struct cu_linear &l, const struct place &at)
 {
@@ -114,15 +78,6 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) linear(const __grid_co
         multiply_row<D>(l, at, row, memory, tasks, groups);
         __syncthreads();
     }
-}
-
-/* Blocks of so many rows, which parts do not share. */
-static int n_blocks_of(const struct cu_linear *l, int block_rows)
-{
-    int n = 0;
-    for (int i = 0; i < l->n_parts; i++)
-        n += ceil_div(l->part[i].n_out, block_rows);
-    return n;
 }
 
 /* ---- A large matrix and one row ---------------------------------------------------------------------------------- */
@@ -474,7 +429,11 @@ static cudaError_t put(cudaStream_t st, const struct given_linear *l)
 {
     bool many = l->rows > CU_LOOP_ROWS && l->n_heads == 0;
     int group;
+    bool taken;
     struct block_shape large = large_shape<k6>(l, &group);
+    cudaError_t e = pf_cu_linear_segments(st, l, &taken);
+    if (e != cudaSuccess || taken)
+        return e;
     if (l->type == PF_Q6_K && !l->norm.y && large.threads)
         return launch_large<k6>(st, l, &large, group);
     switch (l->type) {
