@@ -28,6 +28,10 @@ typedef struct pf_ranks pf_ranks;
 pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, int wait_s, const struct pf_cancel *cancel);
 void      pf_ranks_close(pf_ranks *r);            /* NULL-safe */
 
+/* By all ranks: each tells the others which process it is. From now on a rank whose process ends is noticed within
+ * seconds, if it is one of this machine. */
+pf_status pf_ranks_introduce(pf_ranks *r);
+
 /* From now on a call waits for other ranks so long at most, and then fails with a sentence that names what was
  * expected; 0: as long as it takes, which is for when a heartbeat watches over them. */
 void      pf_ranks_expect(pf_ranks *r, int wait_s, const char *what);

@@ -2,9 +2,12 @@
  * process on the CPU.
  *
  *     cuda_ranks MODEL N gpu|cpu|shared|rows [brief]    the same logits, whatever is done with sessions
- *     cuda_ranks MODEL N gpu lost WORDS             with WORDS for the stand-in a rank is lost: all others end, with a
- *                                                   sentence, within seconds
- *     cuda_ranks MODEL N gpu lost killed            rank 1 is killed
+ *     cuda_ranks MODEL N gpu lost WORDS [FROM TO STEP]
+ *                                                   with WORDS for the stand-in a rank is lost: all others end, with a
+ *                                                   sentence, within seconds; so for each number in place of %d
+ *     cuda_ranks MODEL N gpu lost killed|stopped [FROM TO STEP]
+ *                                                   rank 1 is killed, or stopped as a machine without power is for
+ *                                                   others, after so many tenths of a second
  *     cuda_ranks MODEL 2 changed|changed-rows       rank 1 has a file of its own, which changes: its steps fail, and
  *                                                   rank 0 says so
  *
@@ -25,7 +28,7 @@
 #include "free_port.h"
 #include "pfmoe.h"
 
-enum { MOST = 4, LOST = 3, SKIPPED = 77, LIMIT_S = 20, KILL_S = 4, PATH_BYTES = 512 };
+enum { MOST = 4, LOST = 3, SKIPPED = 77, LIMIT_S = 20, PATH_BYTES = 512 };
 
 struct how {
     const char *model, *place, *brief;
@@ -253,17 +256,26 @@ static pid_t start(const struct how *how, int rank, const char *out_path)
     _exit(127);
 }
 
+/* How a rank is to be lost. */
+struct loss {
+    const char *words;                           /* for the stand-in */
+    int         signal, tenths;                  /* that rank 1 gets, if any, and when */
+};
+
 /* How each has ended within the limit, a shorter one if a rank is to be lost; one that has not is killed. */
-static void wait_all(pid_t *pid, int n, int *status, bool loses, bool kills)
+static void wait_all(pid_t *pid, int n, int *status, const struct loss *loss)
 {
-    int left = n, limit = (LIMIT_S + (kills ? KILL_S : 0)) * (loses ? 10 : 100);
+    int left = n, from = loss ? loss->tenths : 0, limit = from + LIMIT_S * (loss ? 10 : 100);
     for (int tenths = 0; left > 0; tenths++) {
         left = 0;
-        if (kills && tenths == KILL_S * 10)
-            kill(pid[1], SIGKILL);
+        if (loss && loss->signal && tenths == from)
+            kill(pid[1], loss->signal);
         for (int k = 0; k < n; k++) {
-            if (pid[k] > 0 && waitpid(pid[k], &status[k], WNOHANG) == pid[k])
+            if (pid[k] > 0 && waitpid(pid[k], &status[k], WNOHANG) == pid[k]) {
                 pid[k] = 0;
+                if (loss)
+                    printf("rank %d has ended after %.1f s\n", k, tenths / 10.0);
+            }
             if (pid[k] > 0 && tenths > limit)
                 kill(pid[k], SIGKILL);
             left += pid[k] > 0;
@@ -272,14 +284,14 @@ static void wait_all(pid_t *pid, int n, int *status, bool loses, bool kills)
     }
 }
 
-/* lost: how a rank is to be lost; NULL: none is. */
-static void run_all(const struct how *how, const char *out_path, const char *lost, int *status)
+/* loss NULL: no rank is to be lost. */
+static void run_all(const struct how *how, const char *out_path, const struct loss *loss, int *status)
 {
     pid_t pid[MOST];
     meet_at_free_port();
     for (int k = how->n - 1; k >= 0; k--)
         pid[k] = start(how, k, out_path);
-    wait_all(pid, how->n, status, lost, lost && strcmp(lost, "killed") == 0);
+    wait_all(pid, how->n, status, loss);
 }
 
 static void compare(const char *got, const char *wanted)
@@ -327,19 +339,38 @@ static void same_bits(const struct how *how)
     unlink(wanted);
 }
 
-/* The one that is lost was killed, by itself or, if it had stopped, at the end; the others ended by themselves. */
-static void lose(const struct how *how, const char *words)
+/* The one that is lost was killed, by itself or, if it had stopped, at the end, unless it fails; the others ended by
+ * themselves. */
+static void lose(const struct how *how, const struct loss *loss)
 {
     int status[MOST] = { 0 }, n_killed = 0, n_ended = 0;
-    setenv("PFMOE_STANDIN", words, 1);
-    run_all(how, "/dev/null", words, status);
+    if (!loss->signal)
+        setenv("PFMOE_STANDIN", loss->words, 1);
+    run_all(how, "/dev/null", loss, status);
     if (WIFEXITED(status[0]) && WEXITSTATUS(status[0]) == SKIPPED)
         exit(SKIPPED);
     for (int k = 0; k < how->n; k++) {
         n_killed += WIFSIGNALED(status[k]);
         n_ended += WIFEXITED(status[k]) && WEXITSTATUS(status[k]) == LOST;
     }
-    CHECK(n_killed <= 1 && n_ended == how->n - n_killed, "%d were killed, %d ended by themselves", n_killed, n_ended);
+    bool is_killed = !strstr(loss->words, "fail");
+    CHECK(n_killed == is_killed && n_ended == how->n - n_killed, "%s, %d: %d were killed, %d ended by themselves",
+          loss->words, loss->tenths, n_killed, n_ended);
+}
+
+/* Numbers: from, to, step; or none. */
+static void lose_all(const struct how *how, const char *words, char **numbers)
+{
+    enum { TENTHS = 40, WORDS_BYTES = 100 };
+    char text[WORDS_BYTES] = "";
+    const char *mark = strstr(words, "%d");
+    int signal = strcmp(words, "killed") == 0 ? SIGKILL : strcmp(words, "stopped") == 0 ? SIGSTOP : 0;
+    int from = numbers[0] ? atoi(numbers[0]) : signal ? TENTHS : 0, to = numbers[0] ? atoi(numbers[1]) : from;
+    for (int i = from; i <= to; i += numbers[0] ? atoi(numbers[2]) : 1) {
+        if (mark)
+            snprintf(text, sizeof text, "%.*s%d%s", (int)(mark - words), words, i, mark + 2);
+        lose(how, &(struct loss){ mark ? text : words, signal, signal ? i : 0 });
+    }
 }
 
 static void copy(const char *from, const char *to)
@@ -375,7 +406,7 @@ int main(int argc, char **argv)
         return SKIPPED;
     }
     if (argc > 5 && strcmp(argv[4], "lost") == 0) {
-        lose(&how, argv[5]);
+        lose_all(&how, argv[5], argv + 6);
     } else if (strncmp(how.place, "changed", 7) == 0) {
         change(&how);
     } else {

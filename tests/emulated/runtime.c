@@ -74,6 +74,7 @@ struct runner {
 };
 
 struct emu_stream {
+    struct emu_stream *next;             /* of all */
     int               card;
     pthread_t         thread;
     pthread_cond_t    work, runner_said;
@@ -96,7 +97,7 @@ static pthread_cond_t  settled = PTHREAD_COND_INITIALIZER;       /* a task has e
 static struct range *device_memory, *pinned;
 static size_t used[MOST_CARDS];
 static struct { const void *function; size_t bytes; } asked[MOST_CARDS][N_KERNELS];   /* shared memory */
-static struct emu_stream *default_stream;
+static struct emu_stream *default_stream, *streams;
 static struct {
     uint64_t n_calls, at;
     bool     is_lost;
@@ -338,12 +339,36 @@ cudaError_t cudaMalloc(void **p, size_t bytes)
     return fail(e);
 }
 
+/* Until all that a card was given has ended. Under the lock. */
+static void wait_for_card(int card)
+{
+    struct emu_stream *s = streams;
+    while (s)
+        if (s->card == card && s->queue.head) {
+            pthread_cond_wait(&settled, &lock);
+            s = streams;                 /* another thread may have destroyed one */
+        } else {
+            s = s->next;
+        }
+}
+
+static const struct range *range_at(const struct range *r, const void *p)
+{
+    while (r && r->begin != p)
+        r = r->next;
+    return r;
+}
+
+/* Waits for the whole card, as CUDA does. */
 cudaError_t cudaFree(void *p)
 {
     cudaError_t e = cudaSuccess;
     pthread_mutex_lock(&lock);
-    for (struct range *r = device_memory; p && r; r = r->next)
-        used[r->card] -= r->begin == p ? r->bytes : 0;
+    const struct range *r = p ? range_at(device_memory, p) : NULL;
+    if (r) {
+        wait_for_card(r->card);
+        used[r->card] -= r->bytes;
+    }
     if (p)
         e = unmap_memory(&device_memory, p);
     pthread_mutex_unlock(&lock);
@@ -613,6 +638,10 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *st, unsigned flags)
         free(s);
         return fail(cudaErrorMemoryAllocation);
     }
+    pthread_mutex_lock(&lock);
+    s->next = streams;
+    streams = s;
+    pthread_mutex_unlock(&lock);
     *st = s;
     return cudaSuccess;
 }
@@ -682,6 +711,10 @@ cudaError_t cudaStreamDestroy(cudaStream_t st)
 {
     cudaStreamSynchronize(st);
     pthread_mutex_lock(&lock);
+    struct emu_stream **at = &streams;
+    while (*at != st)
+        at = &(*at)->next;
+    *at = st->next;
     st->leave = true;
     pthread_cond_signal(&st->work);
     pthread_mutex_unlock(&lock);

@@ -1,7 +1,7 @@
 /* Stands in for NCCL: a library of its name with the functions that pfmoe uses (kernels/cuda/nccl.h), between processes
  * on emulated GPUs. Processes meet at NCCL_COMM_ID; bytes go over sockets, each communicator having one for every pair.
  * As with NCCL, calls return at once, operations run on their streams in order, and one whose peer is gone never ends
- * until its communicator is aborted.
+ * until its communicator is aborted; and aborting frees memory of the GPU, so that it waits for all that the GPU does.
  *
  * PFMOE_STANDIN has words with spaces between:
  *     late         each operation waits a random while
@@ -27,7 +27,7 @@
 #include <unistd.h>
 
 enum { SUCCESS = 0, SYSTEM_ERROR = 2, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
-enum { MOST_RANKS = 8, MESHES = 3, NAP_NS = 1000000, VERSION = 21801 };
+enum { MOST_RANKS = 8, MESHES = 3, ROOM_BYTES = 256, NAP_NS = 1000000, VERSION = 21801 };
 
 struct nccl_id {
     char bytes[128];
@@ -37,6 +37,7 @@ struct comm {
     int          n, rank;
     int          fd[MESHES][MOST_RANKS];     /* of a communicator that was split off, the first alone */
     int          n_split;                    /* of this one */
+    void        *room;                       /* of the GPU */
     atomic_int   state, under_way;
     atomic_bool  aborted;
 };
@@ -65,7 +66,10 @@ const char *ncclGetErrorString(int result);
 const char *ncclGetLastError(struct comm *c);
 #pragma GCC visibility pop
 
-extern int cudaLaunchHostFunc(void *stream, void (*fn)(void *ctx), void *ctx);      /* the program's */
+/* The program's. */
+extern int cudaLaunchHostFunc(void *stream, void (*fn)(void *ctx), void *ctx);
+extern int cudaMalloc(void **p, size_t bytes);
+extern int cudaFree(void *p);
 
 /* ---- What is asked for ------------------------------------------------------------------------------------------- */
 
@@ -214,6 +218,7 @@ int ncclCommInitRankConfig(struct comm **out, int n, struct nccl_id id, int rank
     c->rank = rank;
     memset(c->fd, -1, sizeof c->fd);
     atomic_store(&c->state, IN_PROGRESS);
+    cudaMalloc(&c->room, ROOM_BYTES);
     *out = c;
     pthread_create(&thread, NULL, meet_main, c);
     pthread_detach(thread);
@@ -235,6 +240,7 @@ int ncclCommAbort(struct comm *c)
             shutdown(c->fd[0][k], SHUT_RDWR);
     while (atomic_load(&c->under_way) > 0)
         nap(NAP_NS);
+    cudaFree(c->room);
     return SUCCESS;
 }
 
@@ -353,6 +359,7 @@ int ncclCommSplit(struct comm *c, int colour, int key, struct comm **out, void *
     memcpy(part->fd[0], c->fd[c->n_split], sizeof part->fd[0]);
     atomic_store(&part->state, IN_PROGRESS);
     atomic_store(&part->under_way, 1);
+    cudaMalloc(&part->room, ROOM_BYTES);
     *out = part;
     pthread_create(&thread, NULL, split_main, part);
     pthread_detach(thread);

@@ -1,63 +1,54 @@
-/* Ranks by NCCL: backend/ranks.h.
+/* Ranks by NCCL: backend/ranks.h, cuda_ranks.h.
  *
  *     bytes of the host <-> room on the GPU <-> NCCL, piece by piece, on a stream of their own
  *     floats of a card: a communicator whose operations are on the card's own stream
- *     heartbeat: a thread with a small communicator and a stream of its own gathers a byte of all ranks every second
  *
  * NCCL's calls do not wait; who waits looks at the communicator's state and at the stream in turn, so that a failure is
- * seen even where a kernel waits for a rank that will never send. A communicator that has failed is aborted, which ends
- * such kernels, and never used again. A stream takes about a thousand launches and then makes the host wait, where it
- * would see no failure: so no more than AHEAD exchanges of a card are under way, with what lies between them. */
-#include "backend/ranks.h"
-
-#include <pthread.h>
+ * seen even where a kernel waits for a rank that will never send. Communicators are ended when one has failed, which
+ * ends such kernels, and never used again. A stream takes about a thousand launches and then makes the host wait, where
+ * it would see no failure: so no more than RANKS_AHEAD exchanges of a card are under way, with what lies between
+ * them. */
 #include <sched.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/pf_mem.h"
-#include "base/pf_thread.h"
 #include "base/pf_time.h"
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/nccl.h"
+#include "kernels/cuda/cuda_ranks.h"
 
-enum { PIECE_BYTES = 8 << 20, AHEAD = 8 };
-static const uint64_t SECOND_NS = 1000000000, SPIN_NS = 20000000, NAP_NS = 50000, BEAT_NS = 1000000000,
-                      LIMIT_NS = 10000000000, GRACE_NS = 1000000000;
-
-/* A communicator with what its operations need of the GPU. */
-struct line {
-    nccl_comm    comm;               /* NULL: there is none, or it was aborted */
-    cudaStream_t stream;
-    char        *room;
-};
-
-struct pf_ranks {
-    struct nccl nccl;
-    int         gpu, rank, n;
-    uint64_t    limit_ns;            /* how long is waited, for what; 0: as long as there is a heartbeat */
-    char        expected[160];
-    const struct pf_cancel *cancel;
-    struct line talk, beat;
-    struct cuda_backend *card;       /* NULL: no floats are exchanged */
-    struct line floats;              /* its stream is the card's */
-    cudaEvent_t ended[AHEAD];        /* of exchanges of floats: number i has ended[i % AHEAD] */
-    uint64_t    n_floats;            /* exchanges of floats so far */
-    bool        is_broken;           /* what was lost is lost */
-    char        why[400];
-    pthread_t   heart;
-    bool        has_heart;
-    atomic_bool leave;               /* the heart is to stop */
-    _Atomic uint64_t stopped_ns;     /* when another rank's heartbeat was missed; 0: none was */
-};
+enum { PIECE_BYTES = 8 << 20 };
+static const uint64_t SECOND_NS = 1000000000, SPIN_NS = 20000000, NAP_NS = 50000;
 
 /* ---- Waiting ----------------------------------------------------------------------------------------------------- */
 
-static pf_status nccl_failed(const struct pf_ranks *r, const struct line *l, int result)
+pf_status pf_line_check(const struct line *l, int result)
 {
-    const char *more = l->comm ? r->nccl.last_error(l->comm) : NULL;
-    PF_FAIL(PF_EIO, "NCCL says: %s%s%.200s", r->nccl.error_text(result), more && *more ? ": " : "", more ? more : "");
+    if (result == NCCL_SUCCESS || result == NCCL_IN_PROGRESS)
+        return PF_OK;
+    const char *more = l->comm ? l->nccl->last_error(l->comm) : NULL;
+    PF_FAIL(PF_EIO, "NCCL says: %s%s%.200s", l->nccl->error_text(result), more && *more ? ": " : "", more ? more : "");
+}
+
+static pf_status check_lost(struct pf_ranks *r)
+{
+    if (atomic_load(&r->is_lost))
+        PF_FAIL(PF_EIO, "%s", r->lost_why);
+    return PF_OK;
+}
+
+pf_status pf_line_enter(struct pf_ranks *r, struct line *l)
+{
+    pthread_mutex_lock(&l->lock);
+    if (!atomic_load(&l->has_ended) && l->comm)
+        return PF_OK;
+    pthread_mutex_unlock(&l->lock);
+    PF_TRY(check_lost(r));
+    PF_FAIL(PF_EIO, "nothing is exchanged with other ranks any more");
+}
+
+void pf_line_leave(struct line *l)
+{
+    pthread_mutex_unlock(&l->lock);
 }
 
 /* What is waited for besides the communicator: nothing, all of its stream, or the exchange of floats whose event is the
@@ -79,20 +70,27 @@ static cudaError_t all_of_stream(const struct pf_ranks *r, const struct line *l)
 static cudaError_t oldest_of_floats(const struct pf_ranks *r, const struct line *l)
 {
     (void)l;
-    return cudaEventQuery(r->ended[r->n_floats % AHEAD]);
+    return cudaEventQuery(r->ended[r->n_floats % RANKS_AHEAD]);
 }
 
-static pf_status look(const struct pf_ranks *r, const struct line *l, ended_fn *ended, bool *done)
+static pf_status look(struct pf_ranks *r, struct line *l, ended_fn *ended, bool *done)
 {
-    int state = NCCL_SUCCESS, result = r->nccl.comm_state(l->comm, &state);
+    int state = NCCL_SUCCESS;
     *done = false;
-    if (result != NCCL_SUCCESS || (state != NCCL_SUCCESS && state != NCCL_IN_PROGRESS))
-        return nccl_failed(r, l, result != NCCL_SUCCESS ? result : state);
-    if (state == NCCL_IN_PROGRESS)
-        return PF_OK;
+    PF_TRY(pf_line_enter(r, l));
+    int result = r->nccl.comm_state(l->comm, &state);
+    pf_status st = pf_line_check(l, result != NCCL_SUCCESS ? result : state);
+    pf_line_leave(l);
+    if (st < 0 || state == NCCL_IN_PROGRESS)
+        return st;
     cudaError_t e = ended(r, l);
     *done = e == cudaSuccess;
     return e == cudaErrorNotReady ? PF_OK : pf_cuda_check(e, "an exchange with other ranks");
+}
+
+pf_status pf_line_look(struct pf_ranks *r, struct line *l, bool *done)
+{
+    return look(r, l, all_of_stream, done);
 }
 
 /* Between two looks: at first without a pause, since a step's exchanges come every few microseconds. */
@@ -104,13 +102,6 @@ static void pause_between(uint64_t since_ns)
         nanosleep(&(struct timespec){ 0, (long)NAP_NS }, NULL);
 }
 
-/* A rank that ends its work stops its heart when all have answered; what is on its way then still arrives. */
-static bool missed(const struct pf_ranks *r)
-{
-    uint64_t at = atomic_load(&r->stopped_ns);
-    return at && pf_now_ns() - at > GRACE_NS;
-}
-
 void pf_ranks_expect(pf_ranks *r, int wait_s, const char *what)
 {
     r->limit_ns = (uint64_t)wait_s * SECOND_NS;
@@ -118,34 +109,26 @@ void pf_ranks_expect(pf_ranks *r, int wait_s, const char *what)
 }
 
 /* May be cancelled if `may_cancel`, and where there is a limit, as long as ranks are not together yet. */
-static pf_status wait_for(const struct pf_ranks *r, const struct line *l, ended_fn *ended, bool may_cancel)
+static pf_status wait_for(struct pf_ranks *r, struct line *l, ended_fn *ended, bool may_cancel)
 {
     uint64_t begin = pf_now_ns();
     for (bool done = false;;) {
         PF_TRY(look(r, l, ended, &done));
+        PF_TRY(check_lost(r));
         if (done)
             return PF_OK;
         if (r->limit_ns && pf_now_ns() - begin > r->limit_ns)
             PF_FAIL(PF_EIO, "rank %d has waited %d seconds for %s", r->rank, (int)(r->limit_ns / SECOND_NS),
                     r->expected);
-        if (missed(r))
-            PF_FAIL(PF_EIO, "there was no sign of life for %d seconds", (int)(LIMIT_NS / SECOND_NS));
         if ((may_cancel || r->limit_ns) && pf_now_ns() - begin > SPIN_NS)
             PF_TRY(pf_cancel_check(r->cancel));
         pause_between(begin);
     }
 }
 
-static pf_status settle_line(const struct pf_ranks *r, const struct line *l, bool may_cancel)
+pf_status pf_line_settle(struct pf_ranks *r, struct line *l)
 {
-    return wait_for(r, l, all_of_stream, may_cancel);
-}
-
-static void abort_line(const struct pf_ranks *r, struct line *l)
-{
-    if (l->comm)
-        r->nccl.comm_abort(l->comm);
-    l->comm = NULL;
+    return wait_for(r, l, all_of_stream, false);
 }
 
 /* After a failed exchange: nothing can be exchanged any more. peer: the rank that was waited for, or -1. */
@@ -158,9 +141,7 @@ static pf_status give_up(struct pf_ranks *r, pf_status st, int peer)
         st = PF_EIO;
     snprintf(r->why, sizeof r->why, "one of the processes that run the model is lost%s: %s", whom, pf_last_error());
     r->is_broken = true;
-    atomic_store(&r->leave, true);           /* those who do not see it by the transport miss a heartbeat */
-    abort_line(r, &r->talk);
-    abort_line(r, &r->floats);
+    pf_ranks_end(r);                         /* those who do not see it by the transport miss a heartbeat */
     PF_FAIL(st, "%s", r->why);
 }
 
@@ -171,51 +152,18 @@ pf_status pf_ranks_abandon(pf_ranks *r, pf_status st)
     return give_up(r, st, -1);
 }
 
-/* ---- Heartbeat --------------------------------------------------------------------------------------------------- */
-
-static pf_status beat_once(const struct pf_ranks *r)
-{
-    const struct line *l = &r->beat;
-    uint64_t begin = pf_now_ns();
-    int result = r->nccl.all_gather(l->room, l->room + 1, 1, NCCL_CHAR, l->comm, l->stream);
-    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
-        return nccl_failed(r, l, result);
-    for (bool done = false;;) {
-        PF_TRY(look(r, l, all_of_stream, &done));
-        if (done || atomic_load(&r->leave))
-            return PF_OK;
-        if (pf_now_ns() - begin > LIMIT_NS)
-            PF_FAIL(PF_EIO, "a heartbeat was missed");
-        nanosleep(&(struct timespec){ 0, (long)NAP_NS * 20 }, NULL);
-    }
-}
-
-static void *heart_main(void *ctx)
-{
-    struct pf_ranks *r = ctx;
-    cudaSetDevice(r->gpu);
-    for (uint64_t next = 0; !atomic_load(&r->leave);) {
-        if (pf_now_ns() < next) {
-            nanosleep(&(struct timespec){ 0, (long)NAP_NS * 200 }, NULL);
-            continue;
-        }
-        next = pf_now_ns() + BEAT_NS;
-        if (beat_once(r) < 0) {
-            atomic_store(&r->stopped_ns, pf_now_ns());
-            break;
-        }
-    }
-    abort_line(r, &r->beat);
-    return NULL;
-}
-
 /* By all ranks: makes the line's communicator. */
 static pf_status split_line(struct pf_ranks *r, struct line *l, bool small)
 {
     struct nccl_config config = pf_nccl_config(small);
-    int result = r->nccl.comm_split(r->talk.comm, 0, r->rank, &l->comm, &config);
-    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
-        return nccl_failed(r, &r->talk, result);
+    pf_status st = PF_OK;
+    PF_TRY(pf_line_enter(r, &r->talk));
+    pthread_mutex_lock(&l->lock);            /* whoever ends the line waits until it is known */
+    if (!atomic_load(&r->is_ending))
+        st = pf_line_check(&r->talk, r->nccl.comm_split(r->talk.comm, 0, r->rank, &l->comm, &config));
+    pthread_mutex_unlock(&l->lock);
+    pf_line_leave(&r->talk);
+    PF_TRY(st);
     PF_TRY(wait_for(r, &r->talk, nothing, false));
     return wait_for(r, l, nothing, false);
 }
@@ -228,23 +176,19 @@ pf_status pf_ranks_watch(pf_ranks *r)
     if (st == PF_OK)
         st = split_line(r, &r->beat, true);
     if (st == PF_OK)
-        st = beat_once(r);                   /* loads its kernel while nothing else runs */
-    if (st < 0)
-        return give_up(r, st, -1);
-    if (pf_thread_start(&r->heart, heart_main, r) != 0)
-        PF_FAIL(PF_ENOMEM, "no thread for the heartbeat of ranks");
-    r->has_heart = true;
-    return PF_OK;
+        st = pf_ranks_start_heart(r);
+    return st < 0 ? give_up(r, st, -1) : PF_OK;
 }
 
 /* ---- Opening and closing ----------------------------------------------------------------------------------------- */
 
-static void close_line(const struct pf_ranks *r, struct line *l)
+/* Its communicator has ended. */
+static void close_line(struct line *l)
 {
-    abort_line(r, l);
     if (l->stream)
         cudaStreamDestroy(l->stream);
     cudaFree(l->room);
+    pthread_mutex_destroy(&l->lock);
 }
 
 void pf_ranks_close(pf_ranks *r)
@@ -252,16 +196,21 @@ void pf_ranks_close(pf_ranks *r)
     if (!r)
         return;
     cudaSetDevice(r->gpu);
-    atomic_store(&r->leave, true);
-    if (r->has_heart)
-        pthread_join(r->heart, NULL);
-    abort_line(r, &r->floats);
-    for (int i = 0; i < AHEAD; i++)
+    pf_ranks_stop(r);
+    for (int i = 0; i < RANKS_AHEAD; i++)
         if (r->ended[i])
             cudaEventDestroy(r->ended[i]);
-    close_line(r, &r->beat);
-    close_line(r, &r->talk);
+    r->floats.stream = NULL;                 /* the card's */
+    close_line(&r->floats);
+    close_line(&r->beat);
+    close_line(&r->talk);
     pf_free(r);
+}
+
+static void prepare_line(const struct pf_ranks *r, struct line *l)
+{
+    l->nccl = &r->nccl;
+    pthread_mutex_init(&l->lock, NULL);
 }
 
 static pf_status open_line(struct line *l, size_t bytes)
@@ -284,11 +233,10 @@ static pf_status meet(struct pf_ranks *r)
     int result = r->nccl.unique_id(&id);
     if (result == NCCL_SUCCESS)
         result = r->nccl.comm_init(&r->talk.comm, r->n, id, r->rank, &config);
-    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
-        return nccl_failed(r, &r->talk, result);
-    PF_TRY(settle_line(r, &r->talk, false));
+    PF_TRY(pf_line_check(&r->talk, result));
+    PF_TRY(pf_line_settle(r, &r->talk));
     pf_ranks_expect(r, 0, NULL);
-    return PF_OK;
+    return pf_ranks_start_guard(r);
 }
 
 pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, int wait_s, const struct pf_cancel *cancel)
@@ -302,6 +250,11 @@ pf_status pf_ranks_open(pf_ranks **out, int gpu, int rank, int n, int wait_s, co
     r->rank = rank;
     r->n = n;
     r->cancel = cancel;
+    prepare_line(r, &r->talk);
+    prepare_line(r, &r->beat);
+    prepare_line(r, &r->floats);
+    for (int k = 0; k < PF_MAX_GPUS; k++)
+        atomic_init(&r->process[k], -1);
     snprintf(what, sizeof what, "the other ranks: all %d have to be started in that time and to reach rank 0's address",
              n);
     pf_ranks_expect(r, wait_s, what);
@@ -333,13 +286,14 @@ static int ask(const struct pf_ranks *r, enum direction d, int peer, size_t n)
 /* give NULL: the bytes come from a rank, to take. */
 static pf_status exchange_piece(struct pf_ranks *r, enum direction d, int peer, const char *give, char *take, size_t n)
 {
-    const struct line *l = &r->talk;
+    struct line *l = &r->talk;
     if (give)
         CU_TRY(cudaMemcpyAsync(l->room, give, n, cudaMemcpyHostToDevice, l->stream), "a copy for another rank");
-    int result = ask(r, d, peer, n);
-    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
-        return nccl_failed(r, l, result);
-    PF_TRY(settle_line(r, l, d == BROADCAST && !give));
+    PF_TRY(pf_line_enter(r, l));
+    pf_status st = pf_line_check(l, ask(r, d, peer, n));
+    pf_line_leave(l);
+    PF_TRY(st);
+    PF_TRY(wait_for(r, l, all_of_stream, d == BROADCAST && !give));
     if (give)
         return PF_OK;
     CU_TRY(cudaMemcpyAsync(take, l->room, n, cudaMemcpyDeviceToHost, l->stream), "a copy from another rank");
@@ -395,24 +349,28 @@ void pf_ranks_use(pf_ranks *r, pf_backend *card)
     r->floats.stream = r->card->stream;
 }
 
+/* PF_OK: the caller is in the line, which end_floats leaves. */
 static pf_status begin_floats(struct pf_ranks *r, float *x, int64_t n)
 {
-    cudaEvent_t *ended = &r->ended[r->n_floats % AHEAD];
+    cudaEvent_t *ended = &r->ended[r->n_floats % RANKS_AHEAD];
     PF_TRY(pf_cuda_settle(r->card));
     pf_cuda_wrote(r->card, x, n);
     CU_TRY(cudaSetDevice(r->gpu), "choosing the GPU for ranks");
     if (*ended)
-        return wait_for(r, &r->floats, oldest_of_floats, false);
-    return pf_cuda_check(cudaEventCreateWithFlags(ended, cudaEventDisableTiming), "making an event");
+        PF_TRY(wait_for(r, &r->floats, oldest_of_floats, false));
+    else
+        CU_TRY(cudaEventCreateWithFlags(ended, cudaEventDisableTiming), "making an event");
+    return pf_line_enter(r, &r->floats);
 }
 
 /* A call of NCCL may have put nothing on the stream yet when it returns. */
 static pf_status end_floats(struct pf_ranks *r, int result)
 {
-    if (result != NCCL_SUCCESS && result != NCCL_IN_PROGRESS)
-        return nccl_failed(r, &r->floats, result);
+    pf_status st = pf_line_check(&r->floats, result);
+    pf_line_leave(&r->floats);
+    PF_TRY(st);
     PF_TRY(wait_for(r, &r->floats, nothing, false));
-    return pf_cuda_put(r->card, cudaEventRecord(r->ended[r->n_floats++ % AHEAD], r->card->stream),
+    return pf_cuda_put(r->card, cudaEventRecord(r->ended[r->n_floats++ % RANKS_AHEAD], r->card->stream),
                        "an exchange with other ranks");
 }
 

@@ -10,7 +10,7 @@
 #include "moe/place/rows.h"
 #include "moe/session/crew.h"
 
-enum { MEET_S = 300, BEAT_S = 60 };          /* for starting a program on each machine by hand; for a last exchange */
+enum { MEET_S = 300, BEAT_S = 60 };          /* for starting a program on each machine by hand; for an exchange alone */
 enum { LOAD_BYTES_S = 20000000 };            /* a rank that opens the model more slowly than this is taken for lost */
 
 struct facts {
@@ -151,6 +151,10 @@ pf_status pf_crew_open(struct pf_model *m, const struct pf_model_opts *o)
     crew->n = o->n_ranks;
     m->crew = crew;
     pf_status st = pf_ranks_open(&crew->ranks, gpu_of(o), crew->rank, crew->n, MEET_S, &m->cancel);
+    if (st == PF_OK) {
+        pf_ranks_expect(crew->ranks, BEAT_S, "the other ranks to say who they are");
+        st = pf_ranks_introduce(crew->ranks);
+    }
     if (st == PF_OK)
         st = know(m, o, all);
     return st == PF_OK ? divide(m, all) : st;

@@ -86,8 +86,9 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *of, const void *function);
 cudaError_t cudaFuncSetAttribute(const void *function, enum cudaFuncAttribute attribute, int value);
 
-cudaError_t cudaMalloc(void **p, size_t bytes);
-cudaError_t cudaFree(void *p);
+/* For libraries that the program loads, which see what is declared so. */
+__attribute__((visibility("default"))) cudaError_t cudaMalloc(void **p, size_t bytes);
+__attribute__((visibility("default"))) cudaError_t cudaFree(void *p);
 cudaError_t cudaMallocHost(void **p, size_t bytes);
 cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void *p);
@@ -111,7 +112,6 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *st, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t st);
 cudaError_t cudaStreamQuery(cudaStream_t st);
 cudaError_t cudaStreamSynchronize(cudaStream_t st);
-/* For libraries that the program loads, which see it alone. */
 __attribute__((visibility("default")))
 cudaError_t cudaLaunchHostFunc(cudaStream_t st, void (*fn)(void *ctx), void *ctx);
 cudaError_t cudaStreamWaitEvent(cudaStream_t st, cudaEvent_t e, unsigned flags);
