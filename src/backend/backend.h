@@ -471,7 +471,12 @@ struct pf_backend_sizes {
 /* Steps with equal pf_repeat call the same operations with the same arguments between begin and end; only the contents
  * of memory and the number of positions differ. A backend may record one such step and replay it. */
 enum { PF_REPEAT_PARTS = 16 };
+enum pf_repeat_how {
+    PF_REPEAT_ANY,                        /* as the backend likes */
+    PF_REPEAT_PLAIN, PF_REPEAT_RECORD, PF_REPEAT_REPLAY
+};
 struct pf_repeat {
+    enum pf_repeat_how how;               /* no part of what is equal */
     bool once;                            /* no other step is like this one, and finish may be called within it */
     int  rows, n_logits, n_parts;
     bool hands_out;                       /* the logits are downloaded, to where every step of a sequence has its own */
@@ -550,6 +555,9 @@ struct pf_backend_ops {
      * begin the step once more. */
     pf_status (*begin)(pf_backend *b, const struct pf_repeat *r, bool *replayed);
     pf_status (*end)(pf_backend *b, bool *again);
+    /* How begin would make the step; NULL: always plainly. Where several processes make a step together, one asks, and
+     * all begin it with r->how as it was answered; REPLAY fails where no step like it is recorded. */
+    enum pf_repeat_how (*repeats)(const pf_backend *b, const struct pf_repeat *r);
 
     /* x[r] = row ids[r] of w, times its scale. */
     pf_status (*embed)(pf_backend *b, const struct pf_weight *w, const int32_t *ids, int rows, float *x);

@@ -13,6 +13,8 @@
  *     card of rank 0   .. | share | .. | share | ..     work of the card's stream, like kernels: the host asks for it
  *     card of rank 1   .. | share | .. | share | ..     and goes on, until pf_ranks_settle
  *
+ * A step that a card records is recorded with its exchanges: it has to be in all ranks, and be replayed in all.
+ *
  * All calls belong to one thread at a time. */
 #ifndef PF_RANKS_H
 #define PF_RANKS_H
@@ -48,6 +50,9 @@ pf_status pf_ranks_abandon(pf_ranks *r, pf_status st);
 pf_status pf_ranks_broadcast(pf_ranks *r, void *bytes, size_t n);
 pf_status pf_ranks_gather(pf_ranks *r, const void *mine, void *all, size_t n);
 
+/* *all: whether all ranks say yes. */
+pf_status pf_ranks_all(pf_ranks *r, bool yes, bool *all);
+
 /* What one rank sends to another one, that one receives. */
 pf_status pf_ranks_send(pf_ranks *r, int to, const void *bytes, size_t n);
 pf_status pf_ranks_receive(pf_ranks *r, int from, void *bytes, size_t n);
@@ -55,7 +60,7 @@ pf_status pf_ranks_receive(pf_ranks *r, int from, void *bytes, size_t n);
 /* ---- Floats of a card -------------------------------------------------------------------------------------------- */
 
 /* By all ranks, or by none, before pf_ranks_watch: the card, that of the exchange, whose floats are meant below. It
- * must outlive the ranks. */
+ * outlives the ranks, or is closed before there was an exchange. NULL: there is none any more. */
 void      pf_ranks_use(pf_ranks *r, pf_backend *card);
 
 /* n floats of each rank to all: all has room for as many as there are ranks, and this one's stand in their place. Or n

@@ -82,6 +82,11 @@ void     emu_lose_at(int card, uint64_t n);
 uint64_t emu_n_calls(void);                     /* calls since emu_fail_at that could have failed */
 int      emu_n_live(void);                      /* pieces of memory that are allocated or pinned */
 
+/* ---- For the stand-in of NCCL ------------------------------------------------------------------------------------ */
+
+/* Whether the stream is being captured: then ctx is dropped when the graph is gone, and what was made from it. */
+__attribute__((visibility("default"))) bool emu_keep(cudaStream_t st, void (*drop)(void *ctx), void *ctx);
+
 /* ---- Between runtime.c and blocks.c ------------------------------------------------------------------------------ */
 
 /* A launch: call(args) runs the kernel for the thread that the variables above name. */

@@ -56,8 +56,16 @@ struct queue {
     struct emu_task *head, *tail;
 };
 
+/* Something that a graph refers to. */
+struct kept {
+    struct kept *next;
+    void (*drop)(void *ctx);
+    void  *ctx;
+};
+
 struct emu_graph {
     struct queue tasks;                  /* of all streams, as they were called */
+    struct kept *kept;
     struct emu_stream *joined[MOST_CARDS];  /* streams besides the first that are captured, too */
     int          n_joined;
     size_t       n;
@@ -105,6 +113,7 @@ static struct {
 } faults;
 static __thread cudaError_t last_error;
 static __thread int chosen;              /* this thread's card */
+static __thread int n_captures;          /* under way, begun by this thread */
 
 /* cudaErrorNotReady is an answer, and not kept. */
 static cudaError_t fail(cudaError_t e)
@@ -188,6 +197,7 @@ const char *cudaGetErrorString(cudaError_t e)
     case cudaErrorHostMemoryAlreadyRegistered: return "part or all of the requested memory range is already mapped";
     case cudaErrorLaunchFailure:              return "unspecified launch failure";
     case cudaErrorHostMemoryNotRegistered:    return "pointer does not correspond to a registered memory region";
+    case cudaErrorStreamCaptureUnsupported:   return "operation not permitted when stream is capturing";
     }
     return "an error";
 }
@@ -671,11 +681,19 @@ static void enqueue(cudaStream_t st, struct emu_task task)
     pthread_mutex_unlock(&lock);
 }
 
+/* What a thread that captures may not ask. */
+static cudaError_t check_captures(void)
+{
+    return fail(n_captures > 0 ? cudaErrorStreamCaptureUnsupported : cudaSuccess);
+}
+
 /* Whoever asks again and again would take a processor from the threads that are the GPU. */
 cudaError_t cudaStreamQuery(cudaStream_t st)
 {
     static const struct timespec a_while = { 0, 20000 };
     struct emu_stream *s = stream_of(st);
+    if (check_captures() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     pthread_mutex_lock(&lock);
     bool empty = !s->queue.head;
     pthread_mutex_unlock(&lock);
@@ -952,6 +970,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t st, cudaEvent_t e, unsigned flags)
 
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
+    if (check_captures() != cudaSuccess)
+        return cudaErrorStreamCaptureUnsupported;
     pthread_mutex_lock(&lock);
     bool done = e->n_done == e->n_recorded;
     pthread_mutex_unlock(&lock);
@@ -987,6 +1007,7 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t st, enum cudaStreamCaptureMode m
     pthread_mutex_lock(&lock);
     st->capture = calloc(1, sizeof *st->capture);
     st->capture->n_owners = 1;
+    n_captures++;
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
@@ -998,6 +1019,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t st, cudaGraph_t *graph)
     for (int i = 0; i < st->capture->n_joined; i++)
         st->capture->joined[i]->capture = NULL;
     st->capture = NULL;
+    n_captures--;
     pthread_mutex_unlock(&lock);
     cudaError_t e = fault(stream_of(st)->card, cudaErrorLaunchFailure);
     if (e != cudaSuccess) {
@@ -1044,12 +1066,31 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t st)
     return cudaSuccess;
 }
 
+bool emu_keep(cudaStream_t st, void (*drop)(void *ctx), void *ctx)
+{
+    struct kept *k = malloc(sizeof *k);
+    pthread_mutex_lock(&lock);
+    struct emu_graph *g = stream_of(st)->capture;
+    *k = (struct kept){ g ? g->kept : NULL, drop, ctx };
+    if (g)
+        g->kept = k;
+    pthread_mutex_unlock(&lock);
+    if (!g)
+        free(k);
+    return g != NULL;
+}
+
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
     if (--graph->n_owners > 0)
         return cudaSuccess;
     while (graph->tasks.head)
         drop_task(pop(&graph->tasks));
+    for (struct kept *k = graph->kept, *next; k; k = next) {
+        next = k->next;
+        k->drop(k->ctx);
+        free(k);
+    }
     free(graph);
     return cudaSuccess;
 }

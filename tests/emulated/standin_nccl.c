@@ -1,7 +1,9 @@
 /* Stands in for NCCL: a library of its name with the functions that pfmoe uses (kernels/cuda/nccl.h), between processes
  * on emulated GPUs. Processes meet at NCCL_COMM_ID; bytes go over sockets, each communicator having one for every pair.
  * As with NCCL, calls return at once, operations run on their streams in order, and one whose peer is gone never ends
- * until its communicator is aborted; and aborting frees memory of the GPU, so that it waits for all that the GPU does.
+ * until its communicator is aborted; and aborting frees memory of the GPU, so that it waits for all that the GPU does,
+ * and before for the end of all graphs that operations were captured in. An operation of a graph has to be one in all
+ * ranks.
  *
  * PFMOE_STANDIN has words with spaces between:
  *     late         each operation waits a random while
@@ -9,7 +11,8 @@
  *     fail=K:N     operation number N of rank K fails
  *     die=K:N      at operation number N rank K ends
  *     stop=K:N     at operation number N rank K stops, as a machine without power does for others
- * Operations and splits are counted, but not heartbeats, which are gathers of one byte. */
+ * Operations and splits are counted when they are asked for, those of graphs when they run, but not heartbeats, which
+ * are gathers of one byte. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -38,7 +41,7 @@ struct comm {
     int          fd[MESHES][MOST_RANKS];     /* of a communicator that was split off, the first alone */
     int          n_split;                    /* of this one */
     void        *room;                       /* of the GPU */
-    atomic_int   state, under_way;
+    atomic_int   state, under_way, captured;
     atomic_bool  aborted;
 };
 
@@ -49,6 +52,7 @@ struct op {
     char        *to;
     size_t       n;
     int          peer;
+    bool         of_graph;
 };
 
 #pragma GCC visibility push(default)
@@ -70,6 +74,7 @@ const char *ncclGetLastError(struct comm *c);
 extern int cudaLaunchHostFunc(void *stream, void (*fn)(void *ctx), void *ctx);
 extern int cudaMalloc(void **p, size_t bytes);
 extern int cudaFree(void *p);
+extern bool emu_keep(void *stream, void (*drop)(void *ctx), void *ctx);
 
 /* ---- What is asked for ------------------------------------------------------------------------------------------- */
 
@@ -238,7 +243,7 @@ int ncclCommAbort(struct comm *c)
     for (int k = 0; k < c->n; k++)
         if (k != c->rank && c->fd[0][k] >= 0)
             shutdown(c->fd[0][k], SHUT_RDWR);
-    while (atomic_load(&c->under_way) > 0)
+    while (atomic_load(&c->under_way) + atomic_load(&c->captured) > 0)
         nap(NAP_NS);
     cudaFree(c->room);
     return SUCCESS;
@@ -257,16 +262,32 @@ const char *ncclGetLastError(struct comm *c)
 
 /* ---- Operations -------------------------------------------------------------------------------------------------- */
 
+/* move, of an operation's bytes: in front of them stands whether it is one of a graph. */
+static bool pass(const struct op *o, int k, void *bytes, size_t n, bool writes)
+{
+    struct comm *c = o->c;
+    char here = o->of_graph, there = here;
+    if (!move(c, c->fd[0][k], &there, 1, writes))
+        return false;
+    if (there != here) {
+        fprintf(stderr, "an operation is one of a graph on rank %d, and not on rank %d\n", here ? c->rank : k,
+                here ? k : c->rank);
+        abort();
+    }
+    return move(c, c->fd[0][k], bytes, n, writes);
+}
+
 /* Every rank has n bytes of each at all. Pairs take turns in an order that all agree on, so that no two send to each
  * other what neither has room for. */
-static bool gather(struct comm *c, char *all, size_t n)
+static bool gather(const struct op *o, char *all, size_t n)
 {
+    const struct comm *c = o->c;
     bool ok = true;
     for (int k = 0; ok && k < c->n; k++) {
         char *mine = all + (size_t)c->rank * n, *theirs = all + (size_t)k * n;
         if (k != c->rank)
-            ok = c->rank < k ? move(c, c->fd[0][k], mine, n, true) && move(c, c->fd[0][k], theirs, n, false)
-                             : move(c, c->fd[0][k], theirs, n, false) && move(c, c->fd[0][k], mine, n, true);
+            ok = c->rank < k ? pass(o, k, mine, n, true) && pass(o, k, theirs, n, false)
+                             : pass(o, k, theirs, n, false) && pass(o, k, mine, n, true);
     }
     return ok;
 }
@@ -274,7 +295,6 @@ static bool gather(struct comm *c, char *all, size_t n)
 static bool run(const struct op *o)
 {
     struct comm *c = o->c;
-    const int *fd = c->fd[0];
     bool ok = true;
     char *from = o->to;
     if (o->from && o->from != o->to && o->kind != SEND)
@@ -282,13 +302,13 @@ static bool run(const struct op *o)
     switch (o->kind) {
     case SEND:
     case RECEIVE:
-        return move(c, fd[o->peer], o->to, o->n, o->kind == SEND);
+        return pass(o, o->peer, o->to, o->n, o->kind == SEND);
     case BROADCAST:
         for (int k = 0; ok && c->rank == o->peer && k < c->n; k++)
-            ok = k == c->rank || move(c, fd[k], from, o->n, true);
-        return c->rank == o->peer ? ok : move(c, fd[o->peer], o->to, o->n, false);
+            ok = k == c->rank || pass(o, k, from, o->n, true);
+        return c->rank == o->peer ? ok : pass(o, o->peer, o->to, o->n, false);
     case GATHER:
-        return gather(c, from, o->n);
+        return gather(o, from, o->n);
     }
     return ok;
 }
@@ -305,32 +325,50 @@ static int take_turn(const struct comm *c)
     return is_turn("fail=", c, n) ? SYSTEM_ERROR : SUCCESS;
 }
 
+static bool is_beat(const struct op *o)
+{
+    return o->kind == GATHER && o->n == 1;
+}
+
 static void run_op(void *ctx)
 {
     struct op *o = ctx;
     struct comm *c = o->c;
     unsigned seed = (unsigned)time(NULL) ^ (unsigned)getpid();
+    bool fails = o->of_graph && take_turn(c) != SUCCESS;
+    if (o->of_graph)
+        atomic_fetch_add(&c->under_way, 1);
     if (wish("late"))
         nap(rand_r(&seed) % NAP_NS);
-    if (!atomic_load(&c->aborted) && !run(o)) {
-        if (!wish("mute"))
-            atomic_store(&c->state, REMOTE_ERROR);
+    if (!atomic_load(&c->aborted) && (fails || !run(o))) {
+        if (fails || !wish("mute"))
+            atomic_store(&c->state, fails ? SYSTEM_ERROR : REMOTE_ERROR);
         while (!atomic_load(&c->aborted))
             nap(NAP_NS);
     }
     atomic_fetch_sub(&c->under_way, 1);
+    if (!o->of_graph)
+        free(o);
+}
+
+static void drop_op(void *ctx)
+{
+    struct op *o = ctx;
+    atomic_fetch_sub(&o->c->captured, 1);
     free(o);
 }
 
 static int ask(struct op what, void *stream)
 {
     struct comm *c = what.c;
-    bool is_beat = what.kind == GATHER && what.n == 1;
-    if (!is_beat && take_turn(c) != SUCCESS)
-        return SYSTEM_ERROR;
     struct op *o = malloc(sizeof *o);
     *o = what;
-    atomic_fetch_add(&c->under_way, 1);
+    o->of_graph = emu_keep(stream, drop_op, o);
+    if (!o->of_graph && !is_beat(o) && take_turn(c) != SUCCESS) {
+        free(o);
+        return SYSTEM_ERROR;
+    }
+    atomic_fetch_add(o->of_graph ? &c->captured : &c->under_way, 1);
     return cudaLaunchHostFunc(stream, run_op, o) == 0 ? SUCCESS : SYSTEM_ERROR;
 }
 
@@ -339,7 +377,7 @@ static void *split_main(void *ctx)
 {
     struct comm *c = ctx;
     char seen[MOST_RANKS] = "";
-    if (gather(c, seen, 1))
+    if (gather(&(struct op){ .c = c }, seen, 1))
         atomic_store(&c->state, SUCCESS);
     else if (!wish("mute"))
         atomic_store(&c->state, REMOTE_ERROR);
@@ -369,24 +407,24 @@ int ncclCommSplit(struct comm *c, int colour, int key, struct comm **out, void *
 int ncclBroadcast(const void *from, void *to, size_t n, int type, int root, struct comm *c, void *stream)
 {
     (void)type;
-    return ask((struct op){ BROADCAST, c, c->rank == root ? from : NULL, to, n, root }, stream);
+    return ask((struct op){ BROADCAST, c, c->rank == root ? from : NULL, to, n, root, false }, stream);
 }
 
 int ncclAllGather(const void *from, void *to, size_t n, int type, struct comm *c, void *stream)
 {
     (void)type;
-    return ask((struct op){ GATHER, c, from, to, n, 0 }, stream);
+    return ask((struct op){ GATHER, c, from, to, n, 0, false }, stream);
 }
 
 int ncclSend(const void *from, size_t n, int type, int to, struct comm *c, void *stream)
 {
     union { const void *given; void *to; } bytes = { .given = from };
     (void)type;
-    return ask((struct op){ SEND, c, from, bytes.to, n, to }, stream);
+    return ask((struct op){ SEND, c, from, bytes.to, n, to, false }, stream);
 }
 
 int ncclRecv(void *to, size_t n, int type, int from, struct comm *c, void *stream)
 {
     (void)type;
-    return ask((struct op){ RECEIVE, c, NULL, to, n, from }, stream);
+    return ask((struct op){ RECEIVE, c, NULL, to, n, from, false }, stream);
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "backend/ranks.h"
 #include "base/pf_mem.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/ref/iq_tables.h"
@@ -23,6 +24,8 @@ static void cuda_close(pf_backend *backend)
     cudaSetDevice(b->device);
     if (b->stream)
         cudaStreamSynchronize(b->stream);
+    if (b->ranks)
+        pf_ranks_use(b->ranks, NULL);
     pf_cuda_copies_close(b);
     pf_cuda_share_close(b);
     pf_cuda_among_close(b);
@@ -68,6 +71,7 @@ static const struct pf_backend_ops cuda_ops = {
     .finish = pf_cuda_finish,
     .is_lost = pf_cuda_is_lost,
     .begin = pf_cuda_begin,
+    .repeats = pf_cuda_repeats,
     .end = pf_cuda_end,
     .scratch_bytes = pf_cuda_scratch_bytes,
     .reserve = pf_cuda_reserve,

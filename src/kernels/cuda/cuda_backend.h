@@ -35,7 +35,9 @@
  *  4. graphs[] hold addresses of weights, scratch and a session's buffers, its logits on the host too: whatever frees
  *     one of those drops them (pf_cuda_drop_graphs). A step is run plainly when first met, captured the second time,
  *     replayed from then on, so that capturing never has to place a vector. Where there is no memory for a graph, none
- *     are made any more.
+ *     are made any more. A step with exchanges between processes (ranks) is captured and replayed by all of them or
+ *     by none: one of them decides, and the others are told how (struct pf_repeat); a capture counts if all have made
+ *     theirs.
  *  5. A thread's calls go to one of several cards, the one it has chosen: whatever launches or allocates chooses first
  *     (pf_cuda_put, pf_cuda_alloc, begin, end).
  *  6. A graph's last kernel counts the graphs that have ended, in memory of the host. Where a graph is the last thing
@@ -186,6 +188,7 @@ struct cuda_backend {
     struct cuda_share *share;            /* NULL: nothing is shared with the host */
     struct cuda_copies *copies;          /* NULL: nobody copies beside the operations */
     struct cuda_among *among;            /* NULL: no other card has experts for this one */
+    struct pf_ranks   *ranks;            /* NULL: steps have no exchanges with cards of other processes */
 
     struct graph      graphs[CUDA_MAX_GRAPHS];
     struct graph     *capturing;
@@ -374,6 +377,7 @@ pf_status pf_cuda_download(pf_backend *backend, void *to, const void *from, size
 uint64_t pf_cuda_scratch_bytes(const pf_backend *backend, const struct pf_backend_sizes *sizes);
 pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes);
 pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed);
+enum pf_repeat_how pf_cuda_repeats(const pf_backend *backend, const struct pf_repeat *r);
 pf_status pf_cuda_end(pf_backend *backend, bool *again);
 pf_status pf_cuda_finish(pf_backend *backend);
 bool pf_cuda_is_lost(pf_backend *backend);

@@ -2,16 +2,23 @@
  * launched graph waits for it in each of them: pf_cuda_end does the host's part. */
 #include <immintrin.h>
 
+#include "backend/ranks.h"
 #include "base/pf_time.h"
 #include "kernels/cuda/cuda_backend.h"
 
 enum { GRAPH_ROWS = CU_VECTOR_ROWS };
 
+static void forget(struct graph *g)
+{
+    if (g->exec)
+        cudaGraphExecDestroy(g->exec);
+    g->exec = NULL;
+}
+
 void pf_cuda_drop_graphs(struct cuda_backend *b)
 {
     for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
-        if (b->graphs[i].exec)
-            cudaGraphExecDestroy(b->graphs[i].exec);
+        forget(&b->graphs[i]);
         b->graphs[i] = (struct graph){ .exec = NULL };
     }
 }
@@ -36,18 +43,35 @@ static bool alike(const struct pf_repeat *a, const struct pf_repeat *b)
     return same;
 }
 
+/* The step as its graph has it. */
+static struct pf_repeat in_chunks(const struct cuda_backend *b, const struct pf_repeat *r)
+{
+    struct pf_repeat step = *r;
+    for (int i = 0; i < r->n_parts; i++)
+        step.part[i].n_positions = pf_cuda_chunks(b, r->part[i].n_positions);
+    return step;
+}
+
+/* The number of the graph of such a step, or -1: it was never met, or is forgotten. */
+static int number_of(const struct cuda_backend *b, const struct pf_repeat *step)
+{
+    int i = CUDA_MAX_GRAPHS - 1;
+    while (i >= 0 && !alike(&b->graphs[i].step, step))
+        i--;
+    return i;
+}
+
 /* The graph of such a step, or the one to forget for it. */
 static struct graph *graph_of(struct cuda_backend *b, const struct pf_repeat *step)
 {
     struct graph *oldest = &b->graphs[0];
-    for (int i = 0; i < CUDA_MAX_GRAPHS; i++) {
-        if (alike(&b->graphs[i].step, step))
-            return &b->graphs[i];
+    int number = number_of(b, step);
+    if (number >= 0)
+        return &b->graphs[number];
+    for (int i = 0; i < CUDA_MAX_GRAPHS; i++)
         if (b->graphs[i].age < oldest->age)
             oldest = &b->graphs[i];
-    }
-    if (oldest->exec)
-        cudaGraphExecDestroy(oldest->exec);
+    forget(oldest);
     *oldest = (struct graph){ .step = *step };
     return oldest;
 }
@@ -63,36 +87,54 @@ static pf_status launch(struct cuda_backend *b, const struct graph *g)
     return PF_OK;
 }
 
+static bool may_repeat(const struct cuda_backend *b, const struct pf_repeat *r)
+{
+    return !r->once && !b->no_graphs && r->rows <= GRAPH_ROWS && r->n_logits <= GRAPH_ROWS &&
+           pf_cuda_share_allows_graph(b, r->rows);
+}
+
+enum pf_repeat_how pf_cuda_repeats(const pf_backend *backend, const struct pf_repeat *r)
+{
+    const struct cuda_backend *b = (const struct cuda_backend *)backend;
+    if (!may_repeat(b, r))
+        return PF_REPEAT_PLAIN;
+    const struct pf_repeat step = in_chunks(b, r);
+    int number = number_of(b, &step);
+    return number < 0 ? PF_REPEAT_PLAIN : b->graphs[number].exec ? PF_REPEAT_REPLAY : PF_REPEAT_RECORD;
+}
+
+static pf_status begin_capture(struct cuda_backend *b, struct graph *g)
+{
+    forget(g);
+    CU_TRY(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capturing a step");
+    b->capturing = g;
+    pf_cuda_share_begin(b, (int)(g - b->graphs));
+    b->weight_bytes_before = b->base.weight_bytes_read;
+    return PF_OK;
+}
+
 pf_status pf_cuda_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
-    struct pf_repeat step = *r;
+    enum pf_repeat_how how = r->how == PF_REPEAT_ANY ? pf_cuda_repeats(backend, r) : r->how;
     *replayed = false;
     b->launched = -1;
     CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
     PF_TRY(pf_cuda_settle(b));
     b->x_of = NULL;
     pf_cuda_share_begin(b, -1);
-    if (r->once || b->no_graphs || r->rows > GRAPH_ROWS || r->n_logits > GRAPH_ROWS ||
-        !pf_cuda_share_allows_graph(b, r->rows))
+    if (how == PF_REPEAT_PLAIN && !may_repeat(b, r))
         return PF_OK;
-    for (int i = 0; i < r->n_parts; i++)
-        step.part[i].n_positions = pf_cuda_chunks(b, r->part[i].n_positions);
+    const struct pf_repeat step = in_chunks(b, r);
     struct graph *g = graph_of(b, &step);
-    bool met = g->age > 0;
     g->age = ++b->n_begun;
-    if (g->exec) {
-        *replayed = true;
-        b->base.weight_bytes_read += g->weight_bytes;
-        return launch(b, g);
-    }
-    if (met) {
-        CU_TRY(cudaStreamBeginCapture(b->stream, cudaStreamCaptureModeThreadLocal), "capturing a step");
-        b->capturing = g;
-        pf_cuda_share_begin(b, (int)(g - b->graphs));
-        b->weight_bytes_before = b->base.weight_bytes_read;
-    }
-    return PF_OK;
+    if (how != PF_REPEAT_REPLAY)
+        return how == PF_REPEAT_RECORD ? begin_capture(b, g) : PF_OK;
+    if (!g->exec)
+        PF_FAIL(PF_EDEVICE, "a step is to be replayed that was not recorded");
+    *replayed = true;
+    b->base.weight_bytes_read += g->weight_bytes;
+    return launch(b, g);
 }
 
 /* Ends a capture; *graph is NULL if it came to nothing. */
@@ -106,11 +148,29 @@ static cudaError_t end_capture(struct cuda_backend *b, cudaGraph_t *graph)
     return e;
 }
 
+/* Makes what replays the step from what was captured; *all false: there was no memory for it, here or in another
+ * process that has a part in the step. */
+static pf_status make_graph(struct cuda_backend *b, struct graph *g, cudaGraph_t graph, bool *all)
+{
+    cudaError_t e = cudaGraphGetNodes(graph, NULL, &g->n_nodes);
+    if (e == cudaSuccess)
+        e = cudaGraphInstantiate(&g->exec, graph, 0);
+    cudaGraphDestroy(graph);
+    *all = e != cudaErrorMemoryAllocation;
+    if (e != cudaSuccess)
+        g->exec = NULL;
+    if (*all)
+        CU_TRY(e, "making a graph of a step");
+    cudaGetLastError();
+    return b->ranks ? pf_ranks_all(b->ranks, *all, all) : PF_OK;
+}
+
 pf_status pf_cuda_end(pf_backend *backend, bool *again)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct graph *g = b->capturing;
     cudaGraph_t graph;
+    bool all;
     *again = false;
     PF_TRY(pf_cuda_settle(b));
     CU_TRY(cudaSetDevice(b->device), "choosing the GPU");
@@ -119,18 +179,13 @@ pf_status pf_cuda_end(pf_backend *backend, bool *again)
         return b->launched >= 0 ? pf_cuda_share_serve(b, b->launched) : PF_OK;
     CU_PUT(b, pf_cu_tell(b->stream, b->ended, b->told), "a step's end");
     CU_TRY(end_capture(b, &graph), "capturing a step");
-    cudaError_t e = cudaGraphGetNodes(graph, NULL, &g->n_nodes);
-    if (e == cudaSuccess)
-        e = cudaGraphInstantiate(&g->exec, graph, 0);
-    cudaGraphDestroy(graph);
-    if (e == cudaErrorMemoryAllocation) {
-        cudaGetLastError();
-        g->exec = NULL;
+    PF_TRY(make_graph(b, g, graph, &all));
+    if (!all) {
+        forget(g);
         b->base.weight_bytes_read = b->weight_bytes_before;
         b->no_graphs = *again = true;
         return PF_OK;
     }
-    CU_TRY(e, "making a graph of a step");
     g->weight_bytes = b->base.weight_bytes_read - b->weight_bytes_before;
     PF_TRY(launch(b, g));
     return pf_cuda_share_serve(b, b->launched);

@@ -53,6 +53,16 @@ void pf_ranks_end(struct pf_ranks *r)
     }
 }
 
+/* Invariant 3. */
+static void forget_steps(struct pf_ranks *r)
+{
+    if (!r->card)
+        return;
+    cudaStreamSynchronize(r->card->stream);
+    pf_cuda_drop_graphs(r->card);
+    pf_ranks_use(r, NULL);
+}
+
 /* The guard, if it ends the lines, has done so when it has stopped. */
 void pf_ranks_stop(struct pf_ranks *r)
 {
@@ -61,6 +71,7 @@ void pf_ranks_stop(struct pf_ranks *r)
     if (r->has_guard)
         pthread_join(r->guard, NULL);
     pf_ranks_end(r);
+    forget_steps(r);
     if (r->has_heart)
         pthread_join(r->heart, NULL);
     for (int i = 0; i < 3; i++)

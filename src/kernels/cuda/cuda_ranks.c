@@ -51,8 +51,8 @@ void pf_line_leave(struct line *l)
     pthread_mutex_unlock(&l->lock);
 }
 
-/* What is waited for besides the communicator: nothing, all of its stream, or the exchange of floats whose event is the
- * next one's. */
+/* What is waited for besides the communicator: nothing, all of its stream or of the card, or the exchange of floats
+ * whose event is the next one's. */
 typedef cudaError_t ended_fn(const struct pf_ranks *r, const struct line *l);
 
 static cudaError_t nothing(const struct pf_ranks *r, const struct line *l)
@@ -65,6 +65,13 @@ static cudaError_t all_of_stream(const struct pf_ranks *r, const struct line *l)
 {
     (void)r;
     return cudaStreamQuery(l->stream);
+}
+
+/* A step that was replayed says so itself, sooner than the driver does. */
+static cudaError_t all_of_card(const struct pf_ranks *r, const struct line *l)
+{
+    enum { LISTEN_NS = 50000 };
+    return pf_cuda_listen(r->card, LISTEN_NS) ? cudaSuccess : cudaStreamQuery(l->stream);
 }
 
 static cudaError_t oldest_of_floats(const struct pf_ranks *r, const struct line *l)
@@ -200,7 +207,6 @@ void pf_ranks_close(pf_ranks *r)
     for (int i = 0; i < RANKS_AHEAD; i++)
         if (r->ended[i])
             cudaEventDestroy(r->ended[i]);
-    r->floats.stream = NULL;                 /* the card's */
     close_line(&r->floats);
     close_line(&r->beat);
     close_line(&r->talk);
@@ -341,25 +347,42 @@ pf_status pf_ranks_gather(pf_ranks *r, const void *mine, void *all, size_t n)
     return pf_ranks_broadcast(r, all, n * (size_t)r->n);
 }
 
+pf_status pf_ranks_all(pf_ranks *r, bool yes, bool *all)
+{
+    char mine = yes, of[PF_MAX_GPUS];
+    PF_TRY(pf_ranks_gather(r, &mine, of, sizeof mine));
+    *all = memchr(of, 0, (size_t)r->n) == NULL;
+    return PF_OK;
+}
+
 /* ---- Floats of a card -------------------------------------------------------------------------------------------- */
 
 void pf_ranks_use(pf_ranks *r, pf_backend *card)
 {
+    if (r->card)
+        r->card->ranks = NULL;
     r->card = pf_cuda_of(card);
-    r->floats.stream = r->card->stream;
+    r->floats.stream = card ? r->card->stream : NULL;
+    if (card)
+        r->card->ranks = r;
 }
 
-/* PF_OK: the caller is in the line, which end_floats leaves. */
-static pf_status begin_floats(struct pf_ranks *r, float *x, int64_t n)
+/* Waits if many exchanges are under way. */
+static pf_status keep_few_ahead(struct pf_ranks *r)
 {
     cudaEvent_t *ended = &r->ended[r->n_floats % RANKS_AHEAD];
+    if (*ended)
+        return wait_for(r, &r->floats, oldest_of_floats, false);
+    return pf_cuda_check(cudaEventCreateWithFlags(ended, cudaEventDisableTiming), "making an event");
+}
+
+/* PF_OK: the caller is in the line, which end_floats leaves. What is only being captured is not under way. */
+static pf_status begin_floats(struct pf_ranks *r, float *x, int64_t n)
+{
     PF_TRY(pf_cuda_settle(r->card));
     pf_cuda_wrote(r->card, x, n);
     CU_TRY(cudaSetDevice(r->gpu), "choosing the GPU for ranks");
-    if (*ended)
-        PF_TRY(wait_for(r, &r->floats, oldest_of_floats, false));
-    else
-        CU_TRY(cudaEventCreateWithFlags(ended, cudaEventDisableTiming), "making an event");
+    PF_TRY(r->card->capturing ? PF_OK : keep_few_ahead(r));
     return pf_line_enter(r, &r->floats);
 }
 
@@ -370,6 +393,8 @@ static pf_status end_floats(struct pf_ranks *r, int result)
     pf_line_leave(&r->floats);
     PF_TRY(st);
     PF_TRY(wait_for(r, &r->floats, nothing, false));
+    if (r->card->capturing)
+        return PF_OK;
     return pf_cuda_put(r->card, cudaEventRecord(r->ended[r->n_floats++ % RANKS_AHEAD], r->card->stream),
                        "an exchange with other ranks");
 }
@@ -401,11 +426,11 @@ pf_status pf_ranks_settle(pf_ranks *r)
 {
     if (r->is_broken)
         PF_FAIL(PF_EIO, "%s", r->why);
-    if (!r->floats.comm)                     /* nothing has been exchanged yet */
+    if (!r->floats.comm || r->card->capturing)       /* nothing is under way */
         return PF_OK;
     cudaSetDevice(r->gpu);
     pf_status st = pf_cuda_settle(r->card);
     if (st == PF_OK)
-        st = wait_for(r, &r->floats, all_of_stream, false);
+        st = wait_for(r, &r->floats, all_of_card, false);
     return st < 0 ? give_up(r, st, -1) : PF_OK;
 }

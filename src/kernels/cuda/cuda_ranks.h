@@ -12,7 +12,9 @@
  *  2. All lines end at once (pf_ranks_end), each on a thread of its own: an abort frees memory of the GPU, for which
  *     it waits for all kernels, and those of another communicator end by that one's abort alone. What an abort does
  *     first is to tell the kernels, without the driver.
- *  3. `is_lost` is set before the lines end. So who sees that an exchange is done and then that nothing is lost has
+ *  3. An abort waits besides until the card's recorded steps are gone that have exchanges. pf_ranks_stop forgets them
+ *     when no kernel waits any more.
+ *  4. `is_lost` is set before the lines end. So who sees that an exchange is done and then that nothing is lost has
  *     what was exchanged. */
 #ifndef PF_CUDA_RANKS_H
 #define PF_CUDA_RANKS_H

@@ -338,8 +338,7 @@ static pf_status wait_on(struct team *t, bool first)
     return PF_OK;
 }
 
-/* The step is the first card's: it may record it with what the others are asked for, as these come after it. What
- * crosses between processes is not recorded. */
+/* The step is the first card's: it may record it with what the others are asked for, as these come after it. */
 static pf_status team_begin(pf_backend *backend, const struct pf_repeat *r, bool *replayed)
 {
     struct team *t = pf_team_of(backend);
@@ -353,8 +352,15 @@ static pf_status team_begin(pf_backend *backend, const struct pf_repeat *r, bool
     for (int k = t->from + 1; k < t->end; k++)
         PF_TRY(t->card[k]->ops->begin(t->card[k], &once, replayed));
     PF_TRY(wait_on(t, true));
-    PF_TRY(first->ops->begin(first, t->shape.ranks ? &once : r, replayed));
+    PF_TRY(first->ops->begin(first, r, replayed));
     return *replayed ? PF_OK : wait_on(t, false);
+}
+
+static enum pf_repeat_how team_repeats(const pf_backend *backend, const struct pf_repeat *r)
+{
+    const struct team *t = (const struct team *)backend;
+    const pf_backend *first = t->card[t->from];
+    return first->ops->repeats(first, r);
 }
 
 static pf_status team_end(pf_backend *backend, bool *again)
@@ -522,6 +528,7 @@ pf_status pf_team_open(pf_backend **out, pf_backend *const *cards, const struct 
     t->ops.scratch_bytes = team_scratch_bytes;
     t->ops.reserve = team_reserve;
     t->ops.begin = team_begin;
+    t->ops.repeats = team_repeats;
     t->ops.end = team_end;
     t->ops.finish = team_finish;
     t->ops.is_lost = team_is_lost;

@@ -247,13 +247,14 @@ static bool fills_sessions(const struct pf_step *t)
     return all;
 }
 
-/* A step of few sequences may be a repetition of one of the same sequences in the same order. */
+/* A step of few sequences may be a repetition of one of the same sequences in the same order. A process that follows
+ * has nobody to hand logits to, and takes over whether rank 0 does, so that steps are alike here if they are there. */
 static struct pf_repeat repeat_of(const struct pf_step *t, int n_logits)
 {
     int unit = (int)(t->unit - t->m->work->units);
-    struct pf_repeat r = { .once = t->n_parts > PF_REPEAT_PARTS || pf_watch_inside(t->m), .rows = t->rows,
-                           .n_logits = n_logits, .n_parts = t->n_parts,
-                           .hands_out = n_logits > 0 && fills_sessions(t) };
+    bool hands_out = pf_crew_follows(t->m) ? t->hands_out : n_logits > 0 && fills_sessions(t);
+    struct pf_repeat r = { .how = t->how, .once = t->n_parts > PF_REPEAT_PARTS || pf_watch_inside(t->m),
+                           .rows = t->rows, .n_logits = n_logits, .n_parts = t->n_parts, .hands_out = hands_out };
     for (int i = 0; !r.once && i < t->n_parts; i++) {
         const struct pf_part *p = &t->parts[i];
         r.once = pf_state_cut(p->s, p->rows) > 0;
@@ -281,6 +282,7 @@ static pf_status run_card(struct pf_step *t, bool embeds, bool heads)
             PF_TRY(repeat.hands_out ? get_logits(t, 0, t->n_logits) : PF_OK);
         }
         PF_TRY(ops_of(t)->end(u->backend, &again));
+        repeat.how = PF_REPEAT_PLAIN;
     }
     t->handed_out = repeat.hands_out;
     return PF_OK;
@@ -427,7 +429,7 @@ static pf_status follow(struct pf_step *t)
     return pf_crew_hand_on(t, st < 0 ? pf_fail(st, "%s", why) : follow_layers(t));
 }
 
-/* By rows: from here on the step is made to its end, or the processes part. */
+/* By rows: from here on the step is made to its end, or the processes part. All make it in the same way. */
 static pf_status begin_together(struct pf_step *t)
 {
     if (t->is_told)                          /* by rank 0 */
@@ -435,6 +437,10 @@ static pf_status begin_together(struct pf_step *t)
     if (is_cancelled(t))
         PF_FAIL(PF_ECANCEL, "cancelled in front of a step");
     t->is_told = true;
+    t->unit = first_unit(t);
+    const struct pf_repeat repeat = repeat_of(t, t->n_logits);
+    t->how = ops_of(t)->repeats ? ops_of(t)->repeats(t->unit->backend, &repeat) : PF_REPEAT_PLAIN;
+    t->hands_out = repeat.hands_out;
     return pf_crew_tell_step(t);
 }
 

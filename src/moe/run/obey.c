@@ -68,11 +68,14 @@ static pf_status make_step(struct follower *f, const struct pf_told *told)
 {
     struct pf_part parts[PF_MAX_BATCH_PARTS];
     struct pf_step t = { .m = f->m, .parts = parts, .n_parts = told->n_parts, .rows = told->rows, .back = told->back,
-                         .is_told = pf_crew_by_rows(f->m) };
+                         .is_told = pf_crew_by_rows(f->m), .how = (enum pf_repeat_how)told->how,
+                         .hands_out = told->hands_out };
     uint64_t ns;
     f->n_stepped = 0;
     if (told->n_parts < 1 || told->n_parts > PF_MAX_BATCH_PARTS)
         PF_FAIL(PF_EIO, "rank 0 tells of a step of %d sequences", told->n_parts);
+    if (told->how < PF_REPEAT_ANY || told->how > PF_REPEAT_REPLAY)
+        PF_FAIL(PF_EIO, "rank 0 tells of a step that is made in a way that cannot be");
     PF_TRY(take_parts(f, told, parts));
     f->n_stepped = told->n_parts;
     for (int i = 0; i < t.n_parts; i++)

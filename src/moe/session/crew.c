@@ -171,7 +171,8 @@ void pf_crew_note_commit(struct pf_model *m)
 
 pf_status pf_crew_tell_step(const struct pf_step *t)
 {
-    struct pf_told told = { .kind = PF_TOLD_STEP, .n_parts = t->n_parts, .rows = t->rows, .back = t->back };
+    struct pf_told told = { .kind = PF_TOLD_STEP, .n_parts = t->n_parts, .rows = t->rows, .back = t->back,
+                            .how = (int32_t)t->how, .hands_out = t->hands_out };
     size_t parts_bytes = (size_t)t->n_parts * sizeof(struct pf_told_part);
     void *behind;
     PF_TRY(add(t->m->crew, &told, parts_bytes + (size_t)t->rows * sizeof(int32_t), &behind));

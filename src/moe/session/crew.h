@@ -55,7 +55,7 @@ struct pf_told {
     uint32_t bytes;                          /* of this with what follows */
     int32_t  kind, committed;                /* committed: the last step was */
     int32_t  session, number, state;
-    int32_t  n_parts, rows, back;            /* of a step: back as in pf_step */
+    int32_t  n_parts, rows, back, how, hands_out;    /* of a step: as in pf_step */
     int64_t  pos;
     struct pf_session_opts opts;
 };

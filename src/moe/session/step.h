@@ -30,6 +30,8 @@ struct pf_step {
                                                 keys and values are the host's */
     int                   back;              /* with several processes: rows from here on come back to the first one */
     bool                  is_told;           /* other processes make the step at the same time */
+    enum pf_repeat_how    how;               /* if so: how rank 0 makes it, */
+    bool                  hands_out;         /* and whether it downloads the logits with the layers */
     bool                  handed_out;        /* the logits were downloaded with the layers that they come from */
     bool                  follows;           /* another step of its one session follows at once, and begins on the first
                                                 card while the others are still at work on this one */

@@ -14,7 +14,7 @@ typedef enum cudaError {
     cudaSuccess = 0, cudaErrorInvalidValue = 1, cudaErrorMemoryAllocation = 2, cudaErrorInvalidConfiguration = 9,
     cudaErrorInvalidDevice = 101, cudaErrorInvalidResourceHandle = 400, cudaErrorNotReady = 600,
     cudaErrorPeerAccessAlreadyEnabled = 704, cudaErrorHostMemoryAlreadyRegistered = 712,
-    cudaErrorHostMemoryNotRegistered = 713, cudaErrorLaunchFailure = 719
+    cudaErrorHostMemoryNotRegistered = 713, cudaErrorLaunchFailure = 719, cudaErrorStreamCaptureUnsupported = 900
 } cudaError_t;
 
 typedef struct emu_stream *cudaStream_t;
