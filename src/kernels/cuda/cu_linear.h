@@ -56,7 +56,7 @@ static int n_blocks_of(const struct cu_linear *l, int block_rows)
     return n;
 }
 
-/* A product of one row by the kernels of cu_linear_segments.cu, where *takes then says so; otherwise it does nothing. */
+/* A product of one row by the kernels of cu_linear_segments.cu, if *takes then; otherwise nothing is done. */
 extern "C" cudaError_t pf_cu_linear_segments(cudaStream_t st, const struct given_linear *l, bool *takes);
 
 #endif

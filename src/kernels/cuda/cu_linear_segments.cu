@@ -1,5 +1,5 @@
-/* Dense products of one row, a segment a lane (cu_segments.h): of K types, where a block a multiprocessor has all of its
- * rows in shared memory. They are on their way there before the kernel's turn.
+/* Dense products of one row, a segment a lane (cu_segments.h): of K types, where a block a multiprocessor has all of
+ * its rows in shared memory. They are on their way there before the kernel's turn.
  *
  *     plain     the row is in memory
  *     normed    it is normed first, by every block for itself */
