@@ -305,7 +305,7 @@ static void test_device(bool lose)
     struct pf_stats stats;
     pf_model *m;
     pf_model_opts_init(&o);
-    o.n_threads = 2;
+    o.n_threads = 1;
     o.streaming = true;
     if (pf_model_open_with(&m, path, &o, &setup) < 0) {
         CHECK(false, "%s", pf_last_error());
@@ -331,7 +331,7 @@ static void test_streamed(void)
     struct pf_model_opts o;
     pf_model *m;
     pf_model_opts_init(&o);
-    o.n_threads = 2;
+    o.n_threads = 1;
     o.streaming = true;
     o.device = -1;
     o.nextn = true;
@@ -354,7 +354,7 @@ static bool open_model(pf_model **m, int device, int *status)
 {
     struct pf_model_opts o;
     pf_model_opts_init(&o);
-    o.n_threads = 2;
+    o.n_threads = 1;
     o.device = device;
     o.nextn = true;
     o.draft_path = path;

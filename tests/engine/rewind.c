@@ -356,7 +356,7 @@ int main(int argc, char **argv)
     if (argc != 2 && !is_long)
         return 2;
     pf_model_opts_init(&o);
-    o.n_threads = 2;
+    o.n_threads = 1;
     pf_status st = pf_model_open(&m, argv[1], &o);
     if (st < 0) {
         printf("%s\n", pf_last_error());

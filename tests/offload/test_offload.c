@@ -3,9 +3,9 @@
  * sizes of the expert cache, thread counts and budgets of RAM, with copies that are late, refused or broken, with
  * allocations that fail, and with the device lost at every one of its operations.
  *
- * usage: test_offload MODEL.gguf [STRIDE|long]
- *        STRIDE: each so manyth setting and fault is tried; long: 256 tokens, a few settings only; 77: there is no such
- *        file */
+ * usage: test_offload MODEL.gguf [STRIDE|long [THREADS]]
+ *        STRIDE: each so manyth setting and fault is tried; long: 256 tokens, a few settings only; THREADS: of the CPU,
+ *        default 1, but where settings have numbers of their own; 77: there is no such file */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -21,6 +21,7 @@ enum { N_PROMPT = 20, N_FEW = 12, SHORT = 14, LONG = 256, MOST_TOKENS = N_PROMPT
 
 static const char *path;
 static int      n_decode = SHORT, step = 1;      /* each so manyth setting and fault is tried */
+static int      n_threads_usual = 1;
 static int32_t  tokens[MOST_TOKENS];
 static float  *expected;                     /* [2 + n_decode][n_vocab] after each piece */
 static size_t  n_vocab;
@@ -66,7 +67,7 @@ static struct setting usual(void)
 {
     struct pf_model_opts o;
     pf_model_opts_init(&o);
-    return (struct setting){ .post = o.postfetch, .n_threads = 2 };
+    return (struct setting){ .post = o.postfetch, .n_threads = n_threads_usual };
 }
 
 /* NULL when it cannot be opened, which is the caller's to judge. */
@@ -573,17 +574,18 @@ static void test_loss_while_saving(void)
 
 int main(int argc, char **argv)
 {
-    if (argc < 2 || argc > 3)
+    if (argc < 2 || argc > 4)
         return 2;
     path = argv[1];
     if (access(path, R_OK) != 0) {
         printf("skipped: no %s\n", path);
         return 77;
     }
-    bool is_long = argc == 3 && strcmp(argv[2], "long") == 0;
+    bool is_long = argc > 2 && strcmp(argv[2], "long") == 0;
     n_decode = is_long ? LONG : SHORT;
     step = is_long ? 13 : argc > 2 ? atoi(argv[2]) : 1;
-    if (step < 1)
+    n_threads_usual = argc > 3 ? atoi(argv[3]) : 1;
+    if (step < 1 || n_threads_usual < 1)
         return 2;
     expected = expected_logits(path, tokens, MOST_TOKENS, piece_at, 2 + n_decode, &n_vocab);
     uint64_t least = least_memory();
