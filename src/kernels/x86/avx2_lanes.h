@@ -7,7 +7,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#define LANE_FN static inline __attribute__((always_inline))
+/* Not for the thread sanitizer, which mul_quant.h shows what others read and write. */
+#define LANE_FN static inline __attribute__((always_inline, no_sanitize("thread")))
 
 enum { LANES = 8, LANES_X = 4, LANES_FEW = 2, LANES_VEC_ROWS = 2, LANES_FLOAT_ROWS = 1, LANES_FLOAT_X = 3 };
 

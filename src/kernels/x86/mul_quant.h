@@ -292,11 +292,39 @@ LANE_FN void group_tile(const struct quant_type *t, const struct job *job, const
 }
 
 /* Each type has these loops of its own, with its constants in them. With PF_SHARED_ROWS, for sanitizers, there is one
- * function for all types, which makes the same accesses and compiles in a tenth of the time. */
+ * function for all types, which makes the same accesses and compiles in a tenth of the time. The thread sanitizer would
+ * spend most of its time on codes and sums that these functions hand to each other in variables of their own, so it
+ * leaves them alone (LANE_FN), and sees what they share with other threads in show_accesses. */
 #ifdef PF_SHARED_ROWS
-#define ROWS_FN static __attribute__((noinline))
+#define ROWS_FN static __attribute__((noinline, no_sanitize("thread")))
+
+/* Reads all rows of weights and of x, and writes all of y, which begins at zero. */
+static __attribute__((noinline)) void show_accesses(const struct quant_type *t, const struct job *job, int n_rows)
+{
+    enum { WORD = 8 };                       /* of bytes one in so many, for others write more at once */
+    for (int r = 0; r < n_rows; r++)
+        for (int i = 0; i < job->n / t->block_len * t->block_bytes; i += WORD)
+            (void)*(const volatile uint8_t *)(job->w + (size_t)r * job->row_bytes + i);
+    for (int a = 0; a < job->n_x; a++) {
+        for (int i = 0; i < job->n; i += WORD)
+            (void)*(const volatile int8_t *)(job->x[a].q + i);
+        for (int i = 0; i < job->n; i += 32)
+            (void)*(const volatile float *)(job->x[a].d + i / 32);
+        for (int i = 0; i < job->n; i += 16)
+            (void)*(const volatile int16_t *)(job->x[a].s + i / 16);
+        for (int r = 0; r < n_rows; r++)
+            *(volatile float *)(job->y + (size_t)a * job->y_stride + r) = 0;
+    }
+}
 #else
 #define ROWS_FN LANE_FN
+
+LANE_FN void show_accesses(const struct quant_type *t, const struct job *job, int n_rows)
+{
+    (void)t;
+    (void)job;
+    (void)n_rows;
+}
 #endif
 
 /* n_a: the activation rows of group_few; 0: group_tile. */
@@ -334,12 +362,14 @@ LANE_FN void several_x(const struct quant_type *t, const struct job *job, int n_
                            float *y, size_t y_stride)                                                               \
     {                                                                                                               \
         struct job job = { w, row_bytes, n, x, n_x, y, y_stride };                                                  \
+        show_accesses(&type_##name, &job, n_rows);                                                                  \
         all_rows(&type_##name, &job, n_rows, 1);                                                                    \
     }                                                                                                               \
     static void tile_##name(const void *w, size_t row_bytes, int n_rows, int n, const struct pf_xrow *x, int n_x,   \
                             float *y, size_t y_stride)                                                              \
     {                                                                                                               \
         struct job job = { w, row_bytes, n, x, n_x, y, y_stride };                                                  \
+        show_accesses(&type_##name, &job, n_rows);                                                                  \
         several_x(&type_##name, &job, n_rows);                                                                      \
     }
 
