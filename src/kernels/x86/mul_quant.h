@@ -291,10 +291,11 @@ LANE_FN void group_tile(const struct quant_type *t, const struct job *job, const
     }
 }
 
-/* Each type has these loops of its own, with its constants in them. With PF_SHARED_ROWS, for sanitizers, there is one
- * function for all types, which makes the same accesses and compiles in a tenth of the time. The thread sanitizer would
- * spend most of its time on codes and sums that these functions hand to each other in variables of their own, so it
- * leaves them alone (LANE_FN), and sees what they share with other threads in show_accesses. */
+/* Each type has these loops of its own, with its constants in them. With PF_SHARED_ROWS, for sanitizers and for CI's
+ * second compiler, there is one function for all types, which makes the same accesses and compiles in a tenth of the
+ * time. The thread sanitizer would spend most of its time on codes and sums that these functions hand to each other in
+ * variables of their own, so it leaves them alone (LANE_FN), and sees what they share with other threads in
+ * show_accesses. */
 #ifdef PF_SHARED_ROWS
 #define ROWS_FN static __attribute__((noinline, no_sanitize("thread")))
 
