@@ -84,7 +84,8 @@ CU_INLINE void put_gated(const struct cu_experts &e, const struct chosen &chosen
         quantise_block(a, &out, e.n_out, pick, blockIdx.y, fault);
 }
 
-/* blockIdx: pick, 32 rows. */
+/* blockIdx: pick, 32 rows. x, a block of which a thread takes, is asked for before the rows: behind them it would come
+ * as late as they do. */
 template <class T, bool CHOOSES>
 static __global__ void __launch_bounds__(GATE_THREADS, 4)
 gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct cu_choice choice,
@@ -103,12 +104,16 @@ gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ str
     __syncthreads();
     wait_turn();
     struct chosen chosen = pick_here<CHOOSES>(e, choice, blockIdx.x);
+    struct x_block taken = {};
+    if (t < e.n / 32)
+        taken = take_block(x_row_of(e.x, e.n, 0), t);
     struct pair p = rows_of(e, chosen.expert, tables);
     if (!p.gate)
         return;
     if (t % WARP == 0)
         send_for_fours(p, e.w.row_bytes, slot, copies, boxes);
-    bring_x<T>(x, x_row_of(e.x, e.n, 0), e.n / 32);
+    if (t < e.n / 32)
+        put_block<T>(x, t, taken);
     __syncthreads();
 #pragma unroll 1
     for (int i = t; i < 2 * GATE_ROWS * n_segments; i += GATE_THREADS) {
@@ -146,7 +151,8 @@ static cudaError_t launch_gate_up(cudaStream_t st, struct cu_experts e, const st
     if (e.n_placed > MOST_PLACED)
         e.n_placed = 0;
     size_t bytes = gate_up_bytes(e), statics = FOURS * sizeof(uint64_t) + WARP * sizeof(struct candidate) + 64;
-    *takes = early && bytes <= shared_bytes && 2 * (bytes + statics + SYSTEM_BYTES) <= (size_t)all;
+    *takes = early && e.n / 32 <= GATE_THREADS && bytes <= shared_bytes &&
+        2 * (bytes + statics + SYSTEM_BYTES) <= (size_t)all;
     if (!*takes)
         return cudaSuccess;
     err = allow_bytes(gate_up<T, CHOOSES>, bytes);

@@ -39,21 +39,36 @@ CU_INLINE struct x_here segment_of(const struct x_here &x, int segment)
     return { x.q + segment * X_WIDTH, x.d + segment * SEGMENT_BLOCKS, x.more + segment * SEGMENT_BLOCKS };
 }
 
+/* Block b of x as it was in memory, on its way. */
+struct x_block {
+    uint4 low, high;
+    float d;
+    int   sums;
+};
+
+CU_INLINE struct x_block take_block(const struct x_row &x, int b)
+{
+    return { fetch16((const char *)(x.q + 32 * b)), fetch16((const char *)(x.q + 32 * b + 16)),
+             fetch4((const char *)(x.d + b)), (int)pf_float_bits(fetch4((const char *)(x.s + 2 * b))) };
+}
+
+template <class T>
+CU_INLINE void put_block(const struct x_here &to, int b, const struct x_block &v)
+{
+    struct x_here segment = segment_of(to, b / SEGMENT_BLOCKS);
+    uint4 *q = (uint4 *)segment.q + 2 * (b % SEGMENT_BLOCKS);
+    q[0] = v.low, q[1] = v.high;
+    segment.d[b % SEGMENT_BLOCKS] = v.d;
+    segment.more[b % SEGMENT_BLOCKS] = T::more(v.d, v.sums);
+}
+
 /* The block copies so many blocks of x; whoever reads them meets the others first. */
 template <class T>
 CU_INLINE void bring_x(const struct x_here &to, const struct x_row &x, int n_blocks)
 {
 #pragma unroll 1
-    for (int b = threadIdx.x; b < n_blocks; b += blockDim.x) {
-        uint4 low = fetch16((const char *)(x.q + 32 * b)), high = fetch16((const char *)(x.q + 32 * b + 16));
-        float d = fetch4((const char *)(x.d + b));
-        int sums = (int)pf_float_bits(fetch4((const char *)(x.s + 2 * b))), at = b % SEGMENT_BLOCKS;
-        struct x_here segment = segment_of(to, b / SEGMENT_BLOCKS);
-        uint4 *q = (uint4 *)segment.q + 2 * at;
-        q[0] = low, q[1] = high;
-        segment.d[at] = d;
-        segment.more[at] = T::more(d, sums);
-    }
+    for (int b = threadIdx.x; b < n_blocks; b += blockDim.x)
+        put_block<T>(to, b, take_block(x, b));
 }
 
 /* Types. BYTES: of a segment. sum(): of the segment at p. more(): a block's word of x_here from its scale and its two
