@@ -19,7 +19,7 @@ CU_HOST_FN int slot_bytes(int rows, uint64_t row_bytes)
 
 /* ---- Gate and up ------------------------------------------------------------------------------------------------- */
 
-/* Fours of rows, gate's and then up's, which are copied together; as many warps. */
+/* Fours of rows, gate's and then up's, which are copied together; a warp sends for one of gate and one of up. */
 enum { FOUR = 4, FOURS_OF_GATE = GATE_ROWS / FOUR, FOURS = 2 * FOURS_OF_GATE, GATE_THREADS = FOURS_OF_GATE * WARP,
        MOST_PLACED = 512 };
 
@@ -43,8 +43,8 @@ CU_INLINE void bring_tables(const struct cu_experts &e, const uint8_t **tables)
     }
 }
 
-/* Once the block's pick is known it is the only thing to wait for: a table would be read behind all that other blocks
- * have sent for. */
+/* The tables are in shared memory: an address out of the device's memory would come behind all that other blocks have
+ * sent for. */
 CU_INLINE struct pair rows_of(const struct cu_experts &e, int expert, const uint8_t *const *tables)
 {
     size_t first = blockIdx.y * GATE_ROWS;
