@@ -12,6 +12,7 @@
 #include <cuda_pipeline.h>
 
 #include "kernels/cuda/cu_dot_types.h"
+#include "kernels/cuda/cu_k6.h"
 
 enum { SEGMENT = 8 };
 
@@ -127,20 +128,12 @@ struct lanes_k6 {
             s[j] = 0;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            uint32_t low[16], high[8], sc[2];
-            load_words(row + 64 * half, low);
-            load_words(row + 128 + 32 * half, high);
-            load_words(row + 192 + 8 * half, sc);
+            struct k6_half of = k6_half_of(row, half);
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 uint32_t w[8];
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    uint32_t bits = k < 2 ? high[i] << (4 - 2 * k) : high[i] >> (2 * k - 4);
-                    w[i] = (low[8 * (k % 2) + i] >> k / 2 * 4 & 0x0f0f0f0f) | (bits & 0x30303030);
-                }
-                int sc0 = (int8_t)(sc[k / 2] >> 16 * (k % 2)), sc1 = (int8_t)(sc[k / 2] >> (16 * (k % 2) + 8)),
-                    b = segment * SEGMENT + 4 * half + k;
+                k6_codes(of, k, w);
+                int sc0 = k6_scale(of, k, 0), sc1 = k6_scale(of, k, 1), b = segment * SEGMENT + 4 * half + k;
 #pragma unroll
                 for (int j = 0; j < R; j++) {
                     int sums = ((const int *)x[j].s)[b],

@@ -11,6 +11,7 @@
 #define PF_CU_SEGMENTS_H
 
 #include "kernels/cuda/cu_dot_types.h"
+#include "kernels/cuda/cu_k6.h"
 
 enum { SEGMENT_BLOCKS = 8 };
 
@@ -126,20 +127,12 @@ struct segment_k6 {
         const uint4 *q = (const uint4 *)x.q;
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            uint32_t low[16], high[8], sc[2];
-            load_words(p + 64 * half, low);
-            load_words(p + 128 + 32 * half, high);
-            load_words(p + 192 + 8 * half, sc);
+            struct k6_half of = k6_half_of(p, half);
 #pragma unroll
             for (int k = 0; k < 4; k++) {
                 uint32_t w[8];
-#pragma unroll
-                for (int i = 0; i < 8; i++) {
-                    uint32_t bits = k < 2 ? high[i] << (4 - 2 * k) : high[i] >> (2 * k - 4);
-                    w[i] = (low[8 * (k % 2) + i] >> k / 2 * 4 & 0x0f0f0f0f) | (bits & 0x30303030);
-                }
-                int sc0 = (int8_t)(sc[k / 2] >> 16 * (k % 2)), sc1 = (int8_t)(sc[k / 2] >> (16 * (k % 2) + 8)),
-                    b = 4 * half + k, sums = x.more[b],
+                k6_codes(of, k, w);
+                int sc0 = k6_scale(of, k, 0), sc1 = k6_scale(of, k, 1), b = 4 * half + k, sums = x.more[b],
                     lower = dot16(make_uint4(w[0], w[1], w[2], w[3]), q[2 * b], -32 * (int)(int16_t)sums),
                     upper = dot16(make_uint4(w[4], w[5], w[6], w[7]), q[2 * b + 1], -32 * (sums >> 16));
                 s = fmaf(d * x.d[b], (float)(sc0 * lower + sc1 * upper), s);
