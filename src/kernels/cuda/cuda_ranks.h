@@ -84,7 +84,7 @@ pf_status pf_ranks_start_guard(struct pf_ranks *r);
 pf_status pf_ranks_start_heart(struct pf_ranks *r);
 /* Ends all lines, without waiting until they have. Any thread, any number of times. */
 void      pf_ranks_end(struct pf_ranks *r);
-/* The same; has waited when it returns, also for the heart and the guard. */
+/* Ends all lines, and waits until they have ended, and the heart and the guard. */
 void      pf_ranks_stop(struct pf_ranks *r);
 
 #endif
