@@ -1828,6 +1828,7 @@ int main(int argc, char **argv)
             few_rows(PF_F16, rows == 1 ? 768 : 256, rows);
         }
         few_rows(PF_F32, 2048, 1);
+        few_rows(PF_Q6_K, 3072, 1);
         few_rows(PF_Q6_K, 256, 5);
         for (int rows = 1; rows < 50; rows += 16) {
             activated(PF_Q8_0, 512, rows);

@@ -39,6 +39,12 @@ CU_INLINE const uint8_t *row_of(const struct row_set &w, int r)
     return w.base + (uint64_t)(uint32_t)min(r, w.last) * (uint32_t)w.row_bytes;
 }
 
+/* Bytes that rows of one matrix take in shared memory, wherever they begin. */
+CU_HOST_FN int staged_bytes(int n_rows, uint64_t row_bytes)
+{
+    return (int)(n_rows * row_bytes + 31) / 16 * 16;
+}
+
 /* Starts copying bytes from any address to a piece of shared memory that begins at a multiple of 16; the first lies at
  * `to` plus what the address is past such a multiple. */
 CU_INLINE void stage(uint8_t *to, const uint8_t *from, int bytes)

@@ -77,29 +77,23 @@ struct plain {
     }
 };
 
-/* A pair of lanes shares the 32 bytes of two blocks, low and high nibbles: each takes sixteen of them for both. HERE:
- * rows are in shared memory. */
-template <bool FIVE, bool HERE = false>
+/* A pair of lanes shares the 32 bytes of two blocks, low and high nibbles: each takes sixteen of them for both. */
+template <bool FIVE>
 struct k45 {
     static constexpr bool whole_segments = true, second = true, LOOKS_UP = false;
     enum { BYTES = FIVE ? 176 : 144, STAGED = 0, ROUND = 4 * BYTES };
     struct raw { uint4 head, w, fifth; };
     struct side { uint4 even, odd; float d, g; };
 
-    static CU_READ_FN uint4 at(const uint8_t *p)
-    {
-        return HERE ? *(const uint4 *)p : load16(p);
-    }
-
     static CU_READ_FN raw load(const uint8_t *row, int b, const struct cu_tables &)
     {
         const uint8_t *p = row + (size_t)(b / 8) * BYTES;
         int g = b % 8;
         raw r;
-        r.head = at(p);
-        r.w = at(p + (FIVE ? 48 : 16) + 16 * g);
+        r.head = load16(p);
+        r.w = load16(p + (FIVE ? 48 : 16) + 16 * g);
         if (FIVE)
-            r.fifth = at(p + 16 + 16 * (g & 1));
+            r.fifth = load16(p + 16 + 16 * (g & 1));
         return r;
     }
 

@@ -136,12 +136,6 @@ struct mx4_here : mx4 {
 
 enum { FOURS = DOWN_ROWS / TASK_ROWS };
 
-/* Four rows, wherever they begin. */
-CU_HOST_FN int four_bytes(uint64_t row_bytes)
-{
-    return (int)(TASK_ROWS * row_bytes + 31) / 16 * 16;
-}
-
 /* The g-th four of a block's rows, and what is copied of them: from a multiple of 16 to one. */
 CU_INLINE const uint8_t *four_at(const struct cu_experts &e, const struct picks &p, int g)
 {
@@ -164,7 +158,8 @@ CU_INLINE void send_for_fours(const struct cu_experts &e, const struct picks &p,
 #pragma unroll 1
     for (int g = warp; g < FOURS * e.n_used; g += n_warps) {
         const uint8_t *rows = four_at(e, p, g);
-        copy_to_box(copies + g * four_bytes(e.w.row_bytes), rows - ((uintptr_t)rows & 15), to_copy(e, rows), box);
+        copy_to_box(copies + g * staged_bytes(TASK_ROWS, e.w.row_bytes), rows - ((uintptr_t)rows & 15),
+                    to_copy(e, rows), box);
     }
 }
 
@@ -211,7 +206,7 @@ long_down(const __grid_constant__ struct cu_experts e, const __grid_constant__ s
     typedef quantised<T> D;
     BLOCK_MEMORY(float4, fours);
     __shared__ uint64_t boxes[MOST_THREADS / WARP];
-    int t = threadIdx.x, warp = t / WARP, n_warps = blockDim.x / WARP, bytes = four_bytes(e.w.row_bytes),
+    int t = threadIdx.x, warp = t / WARP, n_warps = blockDim.x / WARP, bytes = staged_bytes(TASK_ROWS, e.w.row_bytes),
         stride = D::n_sums(e.n);
     size_t at = blockIdx.x * DOWN_ROWS + t;
     uint8_t *copies = (uint8_t *)fours;
@@ -253,7 +248,7 @@ template <class T>
 static cudaError_t long_shape(const struct cu_experts *e, const struct cu_choice *c, struct block_shape *shape)
 {
     int n = e->n_used * FOURS, n_warps = min(n, MOST_THREADS / WARP), most = 0;
-    size_t bytes = n * four_bytes(e->w.row_bytes) + picks_bytes(e->n_used) +
+    size_t bytes = n * staged_bytes(TASK_ROWS, e->w.row_bytes) + picks_bytes(e->n_used) +
         (n_warps * quantised<T>::TERM_FLOATS + n * TASK_ROWS * quantised<T>::n_sums(e->n)) * sizeof(float);
     bool early, takes = c->op.rows == 1 && e->n_out % DOWN_ROWS == 0 && !e->with.down;
     cudaError_t err = is_of_90(long_down<T>, &early);

@@ -15,12 +15,6 @@ CU_INLINE void fetch_rows_ahead(const struct cu_linear &l, const struct place &a
         fetch_ahead(at.rows, at.n * l.row_bytes);
 }
 
-/* Bytes that n rows take in shared memory, wherever they begin. */
-CU_HOST_FN size_t staged_bytes(const struct cu_linear *l, int n)
-{
-    return (n * l->row_bytes + 31) / 16 * 16;
-}
-
 /* Starts copying the rows, by so many threads; *at is where they will be. */
 CU_INLINE void stage_rows(const struct cu_linear &l, struct place *at, uint8_t *to, int n_threads)
 {
@@ -101,7 +95,7 @@ static __global__ void __launch_bounds__(MOST_THREADS, 3) large_linear(const __g
     int n_rounds = D::n_rounds(l.n), warp = threadIdx.x / WARP, round = warp % n_rounds,
         r0 = warp / n_rounds * TASK_ROWS, n_blocks = min(l.n / 32 - round * WARP, (int)WARP), b = D::my_block(n_blocks),
         row_bytes = (int)l.row_bytes, begin = r0 * row_bytes + D::bytes_of_32(l.row_bytes, l.n) * round;
-    size_t bytes = staged_bytes(&l, group);
+    size_t bytes = staged_bytes(group, l.row_bytes);
     uint8_t *copies = (uint8_t *)memory;
     float *rest = (float *)(copies + 2 * bytes), *sums = rest + blockDim.x / WARP * D::TERM_FLOATS;
     float2 *terms = (float2 *)(rest + warp * D::TERM_FLOATS);
@@ -140,7 +134,7 @@ static struct block_shape large_shape(const struct cu_linear *l, int *group)
     int n_rounds = D::n_rounds(l->n), n_fours = ceil_div(WARPS, n_rounds), n_warps = n_fours * n_rounds;
     *group = n_fours * TASK_ROWS;
     size_t floats = (size_t)n_warps * D::TERM_FLOATS + (size_t)*group * D::n_sums(l->n),
-           bytes = 2 * staged_bytes(l, *group) + floats * sizeof(float);
+           bytes = 2 * staged_bytes(*group, l->row_bytes) + floats * sizeof(float);
     return { large && n_warps <= MOST_THREADS / WARP && bytes <= MOST_BYTES ? n_warps * WARP : 0, bytes };
 }
 
@@ -226,7 +220,7 @@ norm_linear(const __grid_constant__ struct given_linear l, int block_rows)
     __pipeline_commit();
     if (D::is_staged) {
         stage_rows(l, &at, (uint8_t *)x.rest, THREADS);
-        x.rest += staged_bytes(&l, block_rows) / sizeof(float);
+        x.rest += staged_bytes(block_rows, l.row_bytes) / sizeof(float);
     } else {
         fetch_rows_ahead(l, at);
     }
@@ -244,7 +238,7 @@ template <class D>
 static struct block_shape norm_block(const struct cu_linear *l, int block_rows, int threads)
 {
     size_t floats = (size_t)(threads / WARP) * D::WARP_FLOATS + (size_t)block_rows * D::n_sums(l->n);
-    size_t staged = D::is_staged ? staged_bytes(l, block_rows) : 0;
+    size_t staged = D::is_staged ? staged_bytes(block_rows, l->row_bytes) : 0;
     return { threads, normed_bytes(l->n) + staged + floats * sizeof(float) };
 }
 

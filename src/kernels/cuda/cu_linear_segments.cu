@@ -19,11 +19,6 @@ struct here {
     float4       *y;                  /* of normed: the row as it was */
 };
 
-CU_HOST_FN int rows_bytes(const struct cu_linear &l, int block_rows)
-{
-    return (int)(block_rows * l.row_bytes + 31) / 16 * 16;
-}
-
 CU_HOST_FN int sums_bytes(const struct cu_linear &l, int block_rows)
 {
     return (block_rows * (l.n / 256) * (int)sizeof(float) + 15) / 16 * 16;
@@ -31,7 +26,7 @@ CU_HOST_FN int sums_bytes(const struct cu_linear &l, int block_rows)
 
 CU_INLINE struct here here_of(const struct cu_linear &l, int block_rows, uint8_t *memory)
 {
-    uint8_t *x = memory + rows_bytes(l, block_rows), *sums = x + x_here_bytes(l.n / 256);
+    uint8_t *x = memory + staged_bytes(block_rows, l.row_bytes), *sums = x + x_here_bytes(l.n / 256);
     return { memory, x_here_at(x, l.n / 256), (float *)sums, (float4 *)(sums + sums_bytes(l, block_rows)) };
 }
 
@@ -144,20 +139,23 @@ normed_segments(const __grid_constant__ struct given_linear l, int block_rows)
 template <class T>
 static cudaError_t launch(cudaStream_t st, const struct given_linear *l, bool *takes)
 {
-    enum { MOST_BYTES = 116 << 10 };
+    enum { MOST_BYTES = 116 << 10, STATIC_BYTES = 2 << 10 };
     bool normed = l->norm.y, early;
     auto kernel = !normed ? plain_segments<T> : l->n <= FOUR_EACH ? normed_segments<T, 1> : normed_segments<T, 2>;
-    int n_units, block_rows;
+    int n_units, most, block_rows;
     cudaError_t e = is_of_90(kernel, &early);
     if (e == cudaSuccess)
         e = ask_device(cudaDevAttrMultiProcessorCount, &n_units);
+    if (e == cudaSuccess)
+        e = ask_device(cudaDevAttrMaxSharedMemoryPerBlockOptin, &most);
     if (e != cudaSuccess || l->n_parts > n_units)
         return e;
     for (block_rows = ceil_div(n_blocks_of(l, 1), n_units); n_blocks_of(l, block_rows) > n_units; block_rows++)
         continue;
-    size_t bytes = rows_bytes(*l, block_rows) + x_here_bytes(l->n / 256) + sums_bytes(*l, block_rows) +
+    size_t bytes = staged_bytes(block_rows, l->row_bytes) + x_here_bytes(l->n / 256) + sums_bytes(*l, block_rows) +
         (normed ? l->n * sizeof(float) : 0);
-    *takes = early && bytes <= MOST_BYTES && block_rows <= PLAIN_THREADS && (!normed || l->n <= EIGHT_EACH);
+    *takes = early && bytes <= MOST_BYTES && bytes + STATIC_BYTES <= (size_t)most && block_rows <= PLAIN_THREADS &&
+        (!normed || l->n <= EIGHT_EACH);
     if (!*takes)
         return cudaSuccess;
     e = allow_bytes(kernel, bytes);

@@ -11,12 +11,6 @@
 #include "kernels/cuda/cu_segments.h"
 #include "kernels/cuda/cu_segments_api.h"
 
-/* Rows of one matrix, wherever they begin. */
-CU_HOST_FN int slot_bytes(int rows, uint64_t row_bytes)
-{
-    return (int)(rows * row_bytes + 31) / 16 * 16;
-}
-
 /* ---- Gate and up ------------------------------------------------------------------------------------------------- */
 
 /* Fours of rows, gate's and then up's, which are copied together; a warp sends for one of gate and one of up. */
@@ -93,7 +87,7 @@ gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ str
 {
     BLOCK_MEMORY(uint4, sixteens);
     __shared__ uint64_t boxes[FOURS];
-    int t = threadIdx.x, n_segments = e.n / 256, slot = slot_bytes(FOUR, e.w.row_bytes);
+    int t = threadIdx.x, n_segments = e.n / 256, slot = staged_bytes(FOUR, e.w.row_bytes);
     uint8_t *copies = (uint8_t *)sixteens, *behind = copies + FOURS * slot;
     struct x_here x = x_here_at(behind, n_segments);
     float *sums = (float *)(behind + x_here_bytes(n_segments));
@@ -131,7 +125,7 @@ gate_up(const __grid_constant__ struct cu_experts e, const __grid_constant__ str
 CU_HOST_FN size_t gate_up_bytes(const struct cu_experts &e)
 {
     int n_segments = e.n / 256;
-    return FOURS * slot_bytes(FOUR, e.w.row_bytes) + x_here_bytes(n_segments) +
+    return FOURS * staged_bytes(FOUR, e.w.row_bytes) + x_here_bytes(n_segments) +
         2 * (GATE_ROWS * n_segments * sizeof(float) + e.n_placed * sizeof(uint8_t *));
 }
 
@@ -196,7 +190,7 @@ down(const __grid_constant__ struct cu_experts e, const __grid_constant__ struct
     BLOCK_MEMORY(float, memory);
     int t = threadIdx.x, row = blockIdx.y, n = n_picks(e), n_segments = e.n / 256, per_pick = DOWN_ROWS * n_segments,
         n_rows = min((int)DOWN_ROWS, e.n_out - (int)blockIdx.x * DOWN_ROWS),
-        slot = slot_bytes(DOWN_ROWS, e.w.row_bytes);
+        slot = staged_bytes(DOWN_ROWS, e.w.row_bytes);
     struct picks p = picks_at(memory, n);
     uint8_t *copies = (uint8_t *)p.rest, *behind = copies + n * slot;
     struct x_here x = x_here_at(behind, n * n_segments);
@@ -237,7 +231,7 @@ static struct block_shape down_shape(const struct cu_experts *e)
     enum { MOST_BYTES = 60 << 10 };
     int n = n_picks(*e), n_segments = e->n / 256, n_items = n * DOWN_ROWS * n_segments,
         rounds = ceil_div(n_items, DOWN_THREADS), n_warps = ceil_div(ceil_div(n_items, rounds), WARP);
-    size_t bytes = picks_bytes(n) + n * slot_bytes(DOWN_ROWS, e->w.row_bytes) + x_here_bytes(n * n_segments) +
+    size_t bytes = picks_bytes(n) + n * staged_bytes(DOWN_ROWS, e->w.row_bytes) + x_here_bytes(n * n_segments) +
         n_items * sizeof(float);
     return { n_segments <= MOST_SEGMENTS && bytes <= MOST_BYTES ? n_warps * WARP : 0, bytes };
 }
