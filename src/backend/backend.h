@@ -546,7 +546,8 @@ struct pf_backend_ops {
     /* After a failure, when nothing is under way: whether the device answers no more. NULL: it is no device. */
     bool      (*is_lost)(pf_backend *b);
 
-    /* scratch_bytes: size of the scratch for batches of such sizes. reserve: makes the scratch that large. */
+    /* scratch_bytes: size of the scratch for batches of such sizes. reserve: makes the scratch that large, between two
+     * steps; a scratch that is too small need not fit beside it. A failure leaves the old one. */
     uint64_t  (*scratch_bytes)(const pf_backend *b, const struct pf_backend_sizes *sizes);
     pf_status (*reserve)(pf_backend *b, const struct pf_backend_sizes *sizes);
 

@@ -1763,6 +1763,41 @@ static void replayed_steps(void)
     free(got);
 }
 
+/* The scratch grows where there is no room for the old one beside the new; where it cannot, the old one stays. */
+static void growing_scratch(void)
+{
+    enum { VRAM = 64 << 20, ROWS = 256, COLUMNS = 4096, SPARE = 1 << 20, N = 64 };
+    struct pf_backend_sizes sizes = { .max_rows = ROWS, .max_n_in = COLUMNS, .max_picks = ROWS, .n_expert = 1,
+                                      .n_ff = COLUMNS, .n_out = COLUMNS, .max_heads = 1, .n_ctx = 256 };
+    pf_backend *b;
+    void *rest;
+    must(pf_backend_cuda_open(&b, 0, VRAM));
+    must(b->ops->reserve(b, &sizes));
+    struct pf_backend_sizes more = sizes, too_many = sizes;
+    more.max_rows += ROWS / 8;
+    too_many.max_rows *= 8;
+    uint64_t had = b->ops->scratch_bytes(b, &sizes), wanted_bytes = b->ops->scratch_bytes(b, &more), fills = VRAM;
+    do
+        fills -= SPARE / 4;
+    while (fills > 0 && b->ops->buf_alloc(b, fills, false, &rest) < 0);
+    CHECK(fills > 0 && wanted_bytes > had, "%llu to fill, scratch %llu, then %llu", (unsigned long long)fills,
+          (unsigned long long)had, (unsigned long long)wanted_bytes);
+    b->ops->buf_free(b, rest, fills, false);
+    fills -= wanted_bytes - had + SPARE;
+    must(b->ops->buf_alloc(b, fills, false, &rest));
+    pf_status st = b->ops->reserve(b, &more);
+    CHECK(st == PF_OK, "growing: %s", pf_last_error());
+    st = b->ops->reserve(b, &too_many);
+    CHECK(st == PF_ENOMEM && strstr(pf_last_error(), "scratch"), "growing too much: %d, %s", (int)st, pf_last_error());
+    float *x;
+    must(b->ops->buf_alloc(b, 2 * N * sizeof *x, false, (void **)&x));
+    must(b->ops->rms_norm(b, x, NULL, 1e-6f, N, 1, x + N));
+    must(b->ops->finish(b));
+    b->ops->buf_free(b, x, 2 * N * sizeof *x, false);
+    b->ops->buf_free(b, rest, fills, false);
+    b->ops->close(b);
+}
+
 int main(int argc, char **argv)
 {
     struct pf_backend_sizes sizes = { .max_rows = MOST_ROWS, .max_n_in = MAX_IN, .max_head_dim = 576,
@@ -1841,6 +1876,8 @@ int main(int argc, char **argv)
     }
     if (wanted("replayed"))
         replayed_steps();
+    if (wanted("scratch"))
+        growing_scratch();
     if (wanted("rope"))
         rotations();
     if (wanted("attention"))

@@ -1,4 +1,5 @@
 /* Scratch: one piece of device memory, cut up for the largest batch that any session may ask for. */
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/cuda/cuda_backend.h"
@@ -77,11 +78,52 @@ static void widen(int *to, int at_least)
         *to = at_least;
 }
 
+/* Gives the scratch back; nothing that it held is of use after a step. */
+static void give_back(struct cuda_backend *b)
+{
+    pf_cuda_free(b, b->scratch, b->scratch_bytes);
+    b->scratch = NULL;
+    b->scratch_bytes = 0;
+}
+
+/* Takes a scratch for such sizes, where there is none. */
+static pf_status take_scratch(struct cuda_backend *b, const struct pf_backend_sizes *s)
+{
+    size_t bytes = (size_t)pf_cuda_scratch_bytes(&b->base, s);
+    void *scratch;
+    PF_TRY(pf_cuda_alloc(b, bytes, "scratch", &scratch));
+    b->scratch = scratch;
+    b->scratch_bytes = bytes;
+    b->sizes = *s;
+    carve(b, s, scratch);
+    CU_TRY(cudaMemsetAsync(b->count, 0, n_counts(s) * sizeof *b->count, b->stream), "setting up scratch");
+    struct cu_groups groups = { 0, b->sorted, b->tile };
+    return pf_cuda_check(cudaMemcpyAsync(b->groups, &groups, sizeof groups, cudaMemcpyHostToDevice, b->stream),
+                         "setting up scratch");
+}
+
+/* Makes the scratch larger. The old one goes first, as there may be no room for both; where the larger one is not to be
+ * had, one like it comes back. */
+static pf_status grow(struct cuda_backend *b, const struct pf_backend_sizes *s)
+{
+    struct pf_backend_sizes old = b->sizes;
+    bool had = b->scratch;
+    give_back(b);
+    pf_status st = take_scratch(b, s);
+    if (st == PF_OK || !had)
+        return st;
+    char why[256];
+    snprintf(why, sizeof why, "%s", pf_last_error());
+    give_back(b);
+    if (take_scratch(b, &old) != PF_OK)
+        PF_FAIL(PF_EDEVICE, "%s; nor is there memory for the scratch that the GPU had before", why);
+    PF_FAIL(st, "%s", why);
+}
+
 pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *sizes)
 {
     struct cuda_backend *b = pf_cuda_of(backend);
     struct pf_backend_sizes s = b->sizes;
-    void *scratch;
     widen(&s.max_rows, sizes->max_rows);
     widen(&s.max_n_in, sizes->max_n_in);
     widen(&s.max_head_rows, sizes->max_head_rows);
@@ -102,18 +144,8 @@ pf_status pf_cuda_reserve(pf_backend *backend, const struct pf_backend_sizes *si
                 s.n_expert, s.max_head_dim, (int)CU_ROUTE_EXPERTS, (int)CU_HEAD_DIM);
     if (b->scratch && memcmp(&s, &b->sizes, sizeof s) == 0)
         return PF_OK;
-    size_t bytes = (size_t)pf_cuda_scratch_bytes(backend, &s);
     PF_TRY(pf_cuda_settle(b));
-    PF_TRY(pf_cuda_alloc(b, bytes, "scratch", &scratch));
     cudaStreamSynchronize(b->stream);
     pf_cuda_drop_graphs(b);
-    pf_cuda_free(b, b->scratch, b->scratch_bytes);
-    b->scratch = scratch;
-    b->scratch_bytes = bytes;
-    b->sizes = s;
-    carve(b, &s, scratch);
-    CU_TRY(cudaMemsetAsync(b->count, 0, n_counts(&s) * sizeof *b->count, b->stream), "setting up scratch");
-    struct cu_groups groups = { 0, b->sorted, b->tile };
-    return pf_cuda_check(cudaMemcpyAsync(b->groups, &groups, sizeof groups, cudaMemcpyHostToDevice, b->stream),
-                         "setting up scratch");
+    return grow(b, &s);
 }
